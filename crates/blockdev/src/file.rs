@@ -1,0 +1,160 @@
+//! A regular file or a block device, by `pread` and `pwrite`.
+//!
+//! Does not know whether the file is a block device beyond its length and how to
+//! discard; takes an advisory lock so that two writers never share one image.
+
+use crate::BlockDevice;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Seek, SeekFrom};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+pub struct FileDevice {
+    file: File,
+    path: PathBuf,
+    len: u64,
+    read_only: bool,
+    block: bool,
+}
+
+impl FileDevice {
+    /// Opens an existing image or device. Writers lock it exclusively (block devices
+    /// with `O_EXCL`, unless `shared_block` says that our own mount holds it).
+    pub fn open(path: &Path, read_only: bool, shared_block: bool) -> io::Result<FileDevice> {
+        let is_block = std::fs::metadata(path)?.file_type().is_block_device();
+        let mut options = OpenOptions::new();
+        options.read(true).write(!read_only);
+        if is_block && !read_only && !shared_block {
+            options.custom_flags(libc::O_EXCL);
+        }
+        let file = options.open(path)?;
+        Self::from_file(file, path, read_only, is_block)
+    }
+
+    /// Makes (or truncates) an image of `len` bytes, all holes.
+    pub fn create(path: &Path, len: u64) -> io::Result<FileDevice> {
+        let file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)?;
+        file.set_len(len)?;
+        Self::from_file(file, path, false, false)
+    }
+
+    fn from_file(mut file: File, path: &Path, read_only: bool, block: bool) -> io::Result<Self> {
+        if !read_only {
+            lock_exclusive(&file)?;
+        }
+        let len = file.seek(SeekFrom::End(0))?;
+        Ok(FileDevice { file, path: path.to_owned(), len, read_only, block })
+    }
+
+    fn check_range(&self, offset: u64, len: u64) -> io::Result<()> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.len => Ok(()),
+            _ => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "range behind the end")),
+        }
+    }
+}
+
+fn lock_exclusive(file: &File) -> io::Result<()> {
+    // SAFETY: flock takes an open descriptor, which `file` owns, and no memory.
+    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    if error.kind() == io::ErrorKind::WouldBlock {
+        return Err(io::Error::new(io::ErrorKind::ResourceBusy, "in use by another program"));
+    }
+    Err(error)
+}
+
+impl BlockDevice for FileDevice {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn read_only(&self) -> bool {
+        self.read_only
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.check_range(offset, buf.len() as u64)?;
+        self.file.read_exact_at(buf, offset)
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8]) -> io::Result<()> {
+        self.check_range(offset, buf.len() as u64)?;
+        self.file.write_all_at(buf, offset)
+    }
+
+    fn write_vectored_at(&self, offset: u64, bufs: &[&[u8]]) -> io::Result<()> {
+        let total: u64 = bufs.iter().map(|b| b.len() as u64).sum();
+        self.check_range(offset, total)?;
+        write_all_vectored(&self.file, offset, bufs)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.check_range(offset, len)?;
+        discard(&self.file, self.block, offset, len)
+    }
+
+    fn name(&self) -> String {
+        self.path.display().to_string()
+    }
+}
+
+fn write_all_vectored(file: &File, mut offset: u64, bufs: &[&[u8]]) -> io::Result<()> {
+    for group in bufs.chunks(512) {
+        let iov: Vec<libc::iovec> = group
+            .iter()
+            .map(|b| libc::iovec { iov_base: b.as_ptr() as *mut _, iov_len: b.len() })
+            .collect();
+        let total: usize = group.iter().map(|b| b.len()).sum();
+        // SAFETY: every iovec points into a slice that `bufs` borrows for this call;
+        // pwritev only reads through them.
+        let done = unsafe {
+            libc::pwritev(file.as_raw_fd(), iov.as_ptr(), iov.len() as i32, offset as libc::off_t)
+        };
+        if done < 0 {
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error);
+            }
+        }
+        if done != total as isize {
+            // Short or interrupted: the plain path finishes (rewriting is harmless).
+            let mut at = offset;
+            for buf in group {
+                file.write_all_at(buf, at)?;
+                at += buf.len() as u64;
+            }
+        }
+        offset += total as u64;
+    }
+    Ok(())
+}
+
+fn discard(file: &File, block: bool, offset: u64, len: u64) -> io::Result<()> {
+    let fd = file.as_raw_fd();
+    let result = if block {
+        const BLKDISCARD: libc::Ioctl = 0x1277;
+        let range = [offset, len];
+        // SAFETY: BLKDISCARD reads two u64 from the pointer, which outlive the call.
+        unsafe { libc::ioctl(fd, BLKDISCARD, range.as_ptr()) }
+    } else {
+        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        // SAFETY: fallocate takes a descriptor and integers only.
+        unsafe { libc::fallocate(fd, mode, offset as libc::off_t, len as libc::off_t) }
+    };
+    if result == 0 {
+        return Ok(());
+    }
+    match io::Error::last_os_error() {
+        e if e.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(()),
+        e => Err(e),
+    }
+}

@@ -1,0 +1,46 @@
+//! The medium: bytes at offsets, a flush, nothing more.
+//!
+//! Assumptions about the medium (the engine's durability rests on them): a write that
+//! returned may be lost or torn at 512-byte granularity until a later `flush`
+//! returned; a flush covers every write that returned before it was called; writes
+//! between two flushes reach the medium in any order.
+//!
+//! What it does not know: file systems, mirrors, checksums.
+
+mod file;
+mod mem;
+mod sticky;
+
+use std::io;
+
+pub use file::FileDevice;
+pub use mem::MemDevice;
+pub use sticky::Sticky;
+
+/// A device or image of fixed length. All offsets and lengths are bytes.
+pub trait BlockDevice: Send + Sync {
+    /// Length in bytes.
+    fn len(&self) -> u64;
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    fn read_only(&self) -> bool;
+    /// Fills `buf` wholly or fails (`UnexpectedEof` behind the end).
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()>;
+    /// Writes `buf` wholly or fails.
+    fn write_at(&self, offset: u64, buf: &[u8]) -> io::Result<()>;
+    /// Writes several buffers one behind the other, starting at `offset`.
+    fn write_vectored_at(&self, mut offset: u64, bufs: &[&[u8]]) -> io::Result<()> {
+        for buf in bufs {
+            self.write_at(offset, buf)?;
+            offset += buf.len() as u64;
+        }
+        Ok(())
+    }
+    /// Returns when every earlier write is durable.
+    fn flush(&self) -> io::Result<()>;
+    /// The range's content is no longer needed; it may read as anything.
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()>;
+    /// How the operator knows this device; used in error messages.
+    fn name(&self) -> String;
+}

@@ -1,0 +1,124 @@
+//! Errors by who must act, and the one table that turns them into errno values.
+//!
+//! * `Posix`: the caller asked for something that cannot be (no entry, exists, full).
+//! * `Io`: the medium failed; the operator must look at the device.
+//! * `Corrupt`: the medium answered with something that cannot be true.
+//! * `Unsupported`: the volume is fine, this program is too small for it.
+//! * `ReadOnly`: the mount refuses writes, for the reason given.
+
+use std::fmt;
+use std::io;
+
+pub type Result<T> = std::result::Result<T, FsError>;
+
+macro_rules! errnos {
+    ($($name:ident $text:literal),* $(,)?) => {
+        /// A POSIX error that the caller caused or must handle.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        #[allow(clippy::upper_case_acronyms)]
+        pub enum Errno { $($name),* }
+
+        impl Errno {
+            pub fn code(self) -> i32 {
+                match self { $(Errno::$name => libc::$name),* }
+            }
+            pub fn text(self) -> &'static str {
+                match self { $(Errno::$name => $text),* }
+            }
+            pub fn from_code(code: i32) -> Option<Errno> {
+                $(if code == libc::$name { return Some(Errno::$name); })*
+                None
+            }
+        }
+    };
+}
+
+errnos! {
+    EPERM "operation not permitted",
+    ENOENT "no such file or directory",
+    EINTR "interrupted",
+    E2BIG "argument too long",
+    EBADF "bad file descriptor",
+    EAGAIN "try again",
+    ENOMEM "out of memory",
+    EACCES "permission denied",
+    EBUSY "busy",
+    EEXIST "file exists",
+    EXDEV "crosses file systems or subvolumes",
+    ENODEV "no such device",
+    ENOTDIR "not a directory",
+    EISDIR "is a directory",
+    EINVAL "invalid argument",
+    ENOTTY "not a control operation of this file",
+    ETXTBSY "text file busy",
+    EFBIG "file too large",
+    ENOSPC "no space left on the volume",
+    ESPIPE "illegal seek",
+    EROFS "read-only file system",
+    EMLINK "too many links",
+    ERANGE "result too large",
+    ENAMETOOLONG "name too long",
+    ENOSYS "not implemented",
+    ENOTEMPTY "directory not empty",
+    ELOOP "too many symbolic links",
+    ENODATA "no such attribute",
+    EOVERFLOW "value too large",
+    EOPNOTSUPP "operation not supported",
+    EDQUOT "quota exceeded",
+    ESTALE "stale handle",
+    ENXIO "no data at or behind this offset",
+    EIO "input/output error",
+    EUCLEAN "structure needs cleaning",
+}
+
+#[derive(Debug)]
+pub enum FsError {
+    Posix(Errno),
+    Io { context: String, source: io::Error },
+    /// `data` is true where file content failed its checksum (EIO), false where a
+    /// structure is damaged (EUCLEAN).
+    Corrupt { what: String, data: bool },
+    Unsupported(String),
+    ReadOnly(String),
+}
+
+impl FsError {
+    /// The one errno table.
+    pub fn errno(&self) -> i32 {
+        match self {
+            FsError::Posix(errno) => errno.code(),
+            FsError::Io { .. } => libc::EIO,
+            FsError::Corrupt { data: true, .. } => libc::EIO,
+            FsError::Corrupt { data: false, .. } => libc::EUCLEAN,
+            FsError::Unsupported(_) => libc::EOPNOTSUPP,
+            FsError::ReadOnly(_) => libc::EROFS,
+        }
+    }
+}
+
+impl fmt::Display for FsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FsError::Posix(errno) => f.write_str(errno.text()),
+            FsError::Io { context, source } => write!(f, "{context}: {source}"),
+            FsError::Corrupt { what, .. } => write!(f, "damaged volume: {what}"),
+            FsError::Unsupported(what) => write!(f, "not supported: {what}"),
+            FsError::ReadOnly(why) => write!(f, "read-only: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for FsError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            FsError::Io { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
+
+impl From<Errno> for FsError {
+    fn from(errno: Errno) -> FsError {
+        FsError::Posix(errno)
+    }
+}

@@ -1,0 +1,223 @@
+//! One method per POSIX operation.
+//!
+//! Contract for every implementation:
+//! * methods may be called from any number of threads at once;
+//! * permission checks are the caller's business (the kernel does them for a
+//!   mount, an offline tool owns its image); implementations enforce only what
+//!   the format itself says (immutable, append-only, read-only subvolume);
+//! * every method that returns an `Entry` or accepts a `readdir_plus` entry hands
+//!   one lookup reference to the caller, who gives it back with `forget`. An inode
+//!   with references stays readable and writable after its last name is gone;
+//! * changes are durable after `fsync`, `sync` or `destroy` returned `Ok`, and in
+//!   the order of the volume's commits otherwise;
+//! * names are 1 to 255 bytes without `/` and NUL; longer ones are ENAMETOOLONG,
+//!   `.` and `..` are refused with EINVAL where a name is made or removed.
+
+use crate::{Attr, DirEntry, Entry, Errno, FileKind, Ino, Result, SetAttr, StatFs};
+
+/// Who asks: new inodes belong to `uid` and `gid`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Context {
+    pub uid: u32,
+    pub gid: u32,
+    pub pid: u32,
+    /// Applied by the implementation where the parent has no default ACL.
+    pub umask: u16,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RenameMode {
+    /// Replace what the new name stands for.
+    Replace,
+    /// EEXIST if the new name stands for something.
+    NoReplace,
+    /// Swap the two names.
+    Exchange,
+    /// Leave a whiteout (character device 0:0) at the old name.
+    Whiteout,
+    /// `RENAME_NOREPLACE | RENAME_WHITEOUT`.
+    NoReplaceWhiteout,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FallocateMode {
+    /// Allocate; the size grows to cover the range.
+    Allocate,
+    /// Allocate; the size stays.
+    KeepSize,
+    /// Free the range; the size stays.
+    PunchHole,
+    /// The range reads as zeros and stays allocated.
+    ZeroRange { keep_size: bool },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SeekWhence {
+    Data,
+    Hole,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum XattrMode {
+    Set,
+    /// EEXIST if it exists.
+    Create,
+    /// ENODATA if it does not.
+    Replace,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct WriteFlags {
+    /// Clear set-user-ID and set-group-ID as a write by an ordinary user must.
+    pub kill_priv: bool,
+    /// Return only after the data and what is needed to read it are durable.
+    pub sync: bool,
+}
+
+/// One counter of `FileSystem::stats`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Stat {
+    /// Dotted name, e.g. `commit.count`; the unit is its last part where it has one
+    /// (`_ns`, `_bytes`).
+    pub name: &'static str,
+    pub value: u64,
+}
+
+pub trait FileSystem: Send + Sync {
+    fn root(&self) -> Ino;
+
+    fn lookup(&self, cx: &Context, parent: Ino, name: &[u8]) -> Result<Entry>;
+    /// Gives `count` lookup references back.
+    fn forget(&self, ino: Ino, count: u64);
+    fn getattr(&self, ino: Ino) -> Result<Attr>;
+    fn setattr(&self, cx: &Context, ino: Ino, set: &SetAttr) -> Result<Attr>;
+    fn readlink(&self, ino: Ino) -> Result<Vec<u8>>;
+
+    /// Makes a file, device, FIFO or socket. EEXIST if the name is taken.
+    fn mknod(
+        &self,
+        cx: &Context,
+        parent: Ino,
+        name: &[u8],
+        kind: FileKind,
+        perm: u16,
+        rdev: u32,
+    ) -> Result<Entry>;
+    fn mkdir(&self, cx: &Context, parent: Ino, name: &[u8], perm: u16) -> Result<Entry>;
+    fn symlink(&self, cx: &Context, parent: Ino, name: &[u8], target: &[u8]) -> Result<Entry>;
+    fn link(&self, cx: &Context, ino: Ino, parent: Ino, name: &[u8]) -> Result<Entry>;
+    /// An inode without a name (`O_TMPFILE`); `link` may name it later.
+    fn tmpfile(&self, cx: &Context, parent: Ino, perm: u16) -> Result<Entry>;
+    fn unlink(&self, cx: &Context, parent: Ino, name: &[u8]) -> Result<()>;
+    fn rmdir(&self, cx: &Context, parent: Ino, name: &[u8]) -> Result<()>;
+    fn rename(
+        &self,
+        cx: &Context,
+        parent: Ino,
+        name: &[u8],
+        new_parent: Ino,
+        new_name: &[u8],
+        mode: RenameMode,
+    ) -> Result<()>;
+
+    /// Fills `buf` from `offset`; returns less than asked only at the end of the file.
+    fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize>;
+    /// Writes all of `data` or fails; may be short only where space ran out part way.
+    fn write(
+        &self,
+        cx: &Context,
+        ino: Ino,
+        offset: u64,
+        data: &[u8],
+        flags: WriteFlags,
+    ) -> Result<usize>;
+    fn fallocate(
+        &self,
+        cx: &Context,
+        ino: Ino,
+        mode: FallocateMode,
+        offset: u64,
+        len: u64,
+    ) -> Result<()>;
+    /// Copies within the volume, sharing extents where alignment allows. Returns the
+    /// bytes copied, short at the end of the source.
+    fn copy_range(
+        &self,
+        cx: &Context,
+        from: Ino,
+        from_offset: u64,
+        to: Ino,
+        to_offset: u64,
+        len: u64,
+    ) -> Result<u64>;
+    /// Shares extents (`FICLONERANGE`); EINVAL where alignment forbids it. `len` 0
+    /// means to the end of the source.
+    fn clone_range(
+        &self,
+        cx: &Context,
+        from: Ino,
+        from_offset: u64,
+        to: Ino,
+        to_offset: u64,
+        len: u64,
+    ) -> Result<()>;
+    /// ENXIO at or behind the end of the file.
+    fn seek(&self, ino: Ino, offset: u64, whence: SeekWhence) -> Result<u64>;
+
+    /// Durable when it returns: the file's data, and its metadata unless `datasync`
+    /// and only times changed. On a directory: its entries.
+    fn fsync(&self, ino: Ino, datasync: bool) -> Result<()>;
+    /// Everything done before the call is durable when it returns.
+    fn sync(&self) -> Result<()>;
+
+    /// Delivers entries behind `offset` (0 starts; `.` and `..` come first) until
+    /// `emit` returns false. An entry for which it returned false is not consumed.
+    fn readdir(
+        &self,
+        dir: Ino,
+        offset: u64,
+        emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+    ) -> Result<()>;
+    /// As `readdir`, each with its `Entry`; no entry is given for `.` and `..`. Each
+    /// consumed entry that came with an `Entry` carries one lookup reference.
+    fn readdir_plus(
+        &self,
+        dir: Ino,
+        offset: u64,
+        emit: &mut dyn FnMut(&DirEntry<'_>, Option<&Entry>) -> bool,
+    ) -> Result<()>;
+
+    /// ENODATA if there is none.
+    fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>>;
+    fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>>;
+    fn setxattr(
+        &self,
+        cx: &Context,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<()>;
+    fn removexattr(&self, cx: &Context, ino: Ino, name: &[u8]) -> Result<()>;
+
+    /// `FS_IOC_GETFLAGS` bits.
+    fn flags(&self, _ino: Ino) -> Result<u32> {
+        Err(Errno::ENOTTY.into())
+    }
+    /// `FS_IOC_SETFLAGS` bits; EOPNOTSUPP for bits that the format cannot store.
+    fn set_flags(&self, _cx: &Context, _ino: Ino, _flags: u32) -> Result<()> {
+        Err(Errno::ENOTTY.into())
+    }
+
+    fn statfs(&self) -> Result<StatFs>;
+    /// The volume's label.
+    fn label(&self) -> Result<Vec<u8>> {
+        Ok(Vec::new())
+    }
+    /// Counters since the start; cheap.
+    fn stats(&self) -> Vec<Stat> {
+        Vec::new()
+    }
+    /// Commits and closes; every later call fails. Called once, at unmount.
+    fn destroy(&self) -> Result<()>;
+}

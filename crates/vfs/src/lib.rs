@@ -1,0 +1,19 @@
+//! The format-neutral face of a file system: one trait, plain data, one errno table.
+//!
+//! Above it stand the FUSE server, the command line and the benchmarks; below it
+//! stand the engines. Nothing here knows an on-disk format, a transport or a path
+//! syntax. Names are bytes, never text.
+#![forbid(unsafe_code)]
+
+mod attr;
+mod error;
+mod file_system;
+
+pub use attr::{Attr, DirEntry, Entry, FileKind, Ino, SetAttr, SetTime, StatFs, Timestamp};
+pub use error::{Errno, FsError, Result};
+pub use file_system::{
+    Context, FallocateMode, FileSystem, RenameMode, SeekWhence, Stat, WriteFlags, XattrMode,
+};
+
+/// Longest name of one directory entry, in bytes.
+pub const NAME_MAX: usize = 255;

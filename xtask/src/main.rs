@@ -1,1 +1,39 @@
-fn main() {}
+//! `cargo xtask`: the checks of this workspace that cargo itself does not do.
+//!
+//! Each command reads (metadata, sources, a test log), prints what it found and
+//! ends with 0 when all is well, 1 when something is not. Nothing here changes a file.
+
+mod file_size;
+mod layers;
+mod summary;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: cargo xtask COMMAND
+  layers                      hold the dependencies inside the workspace against the plan
+  file-size [--strict]        list Rust files over 600 lines; with --strict they are an error
+  ci-summary --log LOG [--skips FILE] [--gate-failed NAME]...
+                              count test results; the last line is `N passed, M failed, K skipped`";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let (command, rest) = match args.split_first() {
+        Some((command, rest)) => (command.as_str(), rest),
+        None => ("", &[][..]),
+    };
+    let result = match command {
+        "layers" => layers::run(),
+        "file-size" => file_size::run(rest),
+        "ci-summary" => summary::run(rest),
+        _ => Err(USAGE.to_string()),
+    };
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(message) => {
+            eprintln!("{message}");
+            ExitCode::from(2)
+        }
+    }
+}

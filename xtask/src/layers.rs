@@ -1,0 +1,238 @@
+//! Who may depend on whom: the plan's table, and the check against `cargo metadata`.
+//!
+//! Invariant: the table has no cycle (a unit test holds it to that), so "below" means
+//! something. It does not know crates from outside the workspace.
+
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
+
+/// A crate, and the crates of this workspace that it may build on.
+const LAYERS: &[(&str, &[&str])] = &[
+    ("blockdev", &[]),
+    ("vfs", &[]),
+    ("btrfs-disk", &[]),
+    ("blocksim", &["blockdev"]),
+    ("btrfs-volume", &["blockdev", "btrfs-disk"]),
+    ("btrfs-tree", &["btrfs-disk", "btrfs-volume"]),
+    ("btrfs-space", &["btrfs-disk", "btrfs-volume", "btrfs-tree"]),
+    ("btrfs-fs", &["vfs", "blockdev", "btrfs-disk", "btrfs-volume", "btrfs-tree", "btrfs-space"]),
+    ("btrfs-check", &["blockdev", "btrfs-disk", "btrfs-volume", "btrfs-tree"]),
+    ("btrfs-image", &["blockdev", "btrfs-disk", "btrfs-volume", "btrfs-tree", "vfs"]),
+    ("fuse", &["vfs"]),
+    (
+        "spinney",
+        &[
+            "blockdev",
+            "vfs",
+            "btrfs-disk",
+            "btrfs-volume",
+            "btrfs-tree",
+            "btrfs-space",
+            "btrfs-fs",
+            "btrfs-check",
+            "btrfs-image",
+            "fuse",
+        ],
+    ),
+    ("spinney-bench", &["vfs", "blockdev", "btrfs-fs", "btrfs-volume"]),
+    ("testkit", &["vfs", "blockdev"]),
+    ("xtask", &[]),
+];
+
+/// Tools of tests: any crate may use them in its tests (`[dev-dependencies]`).
+const TEST_TOOLS: &[&str] = &["testkit", "blocksim"];
+
+/// Edges that tests need and that go neither down nor to a test tool, one by one.
+const TEST_EDGES: &[(&str, &str)] = &[];
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Kind {
+    Normal,
+    Build,
+    Dev,
+}
+
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Edge {
+    from: String,
+    to: String,
+    kind: Kind,
+}
+
+/// Runs the check on the workspace that cargo finds here.
+pub fn run() -> Result<bool, String> {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
+    let output = Command::new(cargo)
+        .args(["metadata", "--no-deps", "--format-version", "1"])
+        .output()
+        .map_err(|e| format!("cargo metadata: {e}"))?;
+    if !output.status.success() {
+        return Err(format!("cargo metadata: {}", String::from_utf8_lossy(&output.stderr)));
+    }
+    let metadata: Value =
+        serde_json::from_slice(&output.stdout).map_err(|e| format!("cargo metadata: {e}"))?;
+    let (members, edges) = read_workspace(&metadata)?;
+    let complaints = check(&members, &edges);
+    for complaint in &complaints {
+        println!("layers: {complaint}");
+    }
+    if complaints.is_empty() {
+        println!("layers: {} crates, {} edges, all in the plan", members.len(), edges.len());
+    }
+    Ok(complaints.is_empty())
+}
+
+/// The member crates and every dependency edge between two of them.
+fn read_workspace(metadata: &Value) -> Result<(BTreeSet<String>, BTreeSet<Edge>), String> {
+    let packages = metadata["packages"].as_array().ok_or("cargo metadata: no packages")?;
+    let name_of = |package: &Value| package["name"].as_str().map(str::to_string);
+    let members: BTreeSet<String> = packages.iter().filter_map(name_of).collect();
+    let mut edges = BTreeSet::new();
+    for package in packages {
+        let from = name_of(package).ok_or("cargo metadata: a package without a name")?;
+        let dependencies = package["dependencies"].as_array().ok_or("no dependency list")?;
+        for dependency in dependencies {
+            let to = dependency["name"].as_str().unwrap_or_default();
+            // A crate of the registry may bear a member's name; only a path is ours.
+            if !dependency["path"].is_string() || !members.contains(to) {
+                continue;
+            }
+            let kind = match dependency["kind"].as_str() {
+                Some("dev") => Kind::Dev,
+                Some("build") => Kind::Build,
+                _ => Kind::Normal,
+            };
+            edges.insert(Edge { from: from.clone(), to: to.to_string(), kind });
+        }
+    }
+    Ok((members, edges))
+}
+
+/// One line per crate or edge that the table does not name.
+fn check(members: &BTreeSet<String>, edges: &BTreeSet<Edge>) -> Vec<String> {
+    let table: BTreeMap<&str, &[&str]> = LAYERS.iter().copied().collect();
+    let mut complaints = Vec::new();
+    for member in members {
+        if !table.contains_key(member.as_str()) {
+            complaints.push(format!("crate {member} is not in the table of xtask/src/layers.rs"));
+        }
+    }
+    for edge in edges {
+        let Some(allowed) = table.get(edge.from.as_str()) else { continue };
+        let ok = match edge.kind {
+            Kind::Normal | Kind::Build => allowed.contains(&edge.to.as_str()),
+            Kind::Dev => dev_edge_allowed(&edge.from, &edge.to),
+        };
+        if !ok {
+            let how = match edge.kind {
+                Kind::Normal => "",
+                Kind::Build => " (build)",
+                Kind::Dev => " (dev)",
+            };
+            complaints.push(format!("{} -> {}{how} is not in the plan", edge.from, edge.to));
+        }
+    }
+    complaints
+}
+
+/// Tests may use a test tool, whatever lies below the crate, and what `TEST_EDGES` names.
+fn dev_edge_allowed(from: &str, to: &str) -> bool {
+    // A tool that tested itself with a crate above it would make a knot.
+    let tool = TEST_TOOLS.contains(&to) && !below(to).contains(from);
+    tool || below(from).contains(to) || TEST_EDGES.contains(&(from, to))
+}
+
+/// Everything that `name` may reach by normal edges.
+fn below(name: &str) -> BTreeSet<&'static str> {
+    let mut seen = BTreeSet::new();
+    let mut todo = vec![name];
+    while let Some(at) = todo.pop() {
+        let targets = LAYERS.iter().find(|(crate_name, _)| *crate_name == at).map(|(_, t)| *t);
+        for target in targets.unwrap_or_default() {
+            if seen.insert(*target) {
+                todo.push(target);
+            }
+        }
+    }
+    seen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn package(name: &str, dependencies: &[(&str, Option<&str>)]) -> Value {
+        let dependencies: Vec<Value> = dependencies
+            .iter()
+            .map(|(to, kind)| json!({"name": to, "kind": kind, "path": format!("/w/{to}")}))
+            .collect();
+        json!({"name": name, "dependencies": dependencies})
+    }
+
+    fn complaints(packages: &[Value]) -> Vec<String> {
+        let (members, edges) = read_workspace(&json!({"packages": packages})).unwrap();
+        check(&members, &edges)
+    }
+
+    #[test]
+    fn the_table_has_no_cycle_and_no_unknown_name() {
+        for (name, targets) in LAYERS {
+            assert!(!below(name).contains(name), "{name} lies below itself");
+            for target in *targets {
+                assert!(LAYERS.iter().any(|(known, _)| known == target), "{name} -> {target}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_edge_of_the_plan_passes() {
+        let packages = [
+            package("vfs", &[]),
+            package("fuse", &[("vfs", None)]),
+            package("testkit", &[("vfs", None)]),
+        ];
+        assert_eq!(complaints(&packages), Vec::<String>::new());
+    }
+
+    #[test]
+    fn an_edge_upwards_is_named() {
+        let packages = [package("vfs", &[("fuse", None)]), package("fuse", &[])];
+        assert_eq!(complaints(&packages), ["vfs -> fuse is not in the plan"]);
+        let packages = [package("blockdev", &[("vfs", Some("build"))]), package("vfs", &[])];
+        assert_eq!(complaints(&packages), ["blockdev -> vfs (build) is not in the plan"]);
+    }
+
+    #[test]
+    fn tests_may_use_tools_and_what_lies_below() {
+        let packages = [
+            package("blockdev", &[]),
+            package("testkit", &[("blockdev", None)]),
+            package("btrfs-tree", &[("blockdev", Some("dev")), ("testkit", Some("dev"))]),
+        ];
+        assert_eq!(complaints(&packages), Vec::<String>::new());
+    }
+
+    #[test]
+    fn tests_may_not_look_up() {
+        let packages =
+            [package("btrfs-disk", &[("btrfs-fs", Some("dev"))]), package("btrfs-fs", &[])];
+        assert_eq!(complaints(&packages), ["btrfs-disk -> btrfs-fs (dev) is not in the plan"]);
+    }
+
+    #[test]
+    fn a_new_crate_is_named() {
+        let packages = [package("ext4-disk", &[])];
+        assert_eq!(
+            complaints(&packages),
+            ["crate ext4-disk is not in the table of xtask/src/layers.rs"]
+        );
+    }
+
+    #[test]
+    fn a_registry_crate_of_the_same_name_is_not_ours() {
+        let fuse = json!({"name": "vfs", "dependencies": [{"name": "fuse", "kind": null}]});
+        assert_eq!(complaints(&[fuse, package("fuse", &[])]), Vec::<String>::new());
+    }
+}

@@ -1,0 +1,92 @@
+//! New nodes from items and pointers: the only way that bytes of a tree are made.
+//!
+//! Invariant: what is built here passes the gate (`check`); a debug build and every
+//! commit of the tests assert it. The checksum is set last, by `seal`.
+
+use crate::checksum::CSUM_FIELD;
+use crate::key::Key;
+use crate::le::FixedSize;
+use crate::node::{
+    BACKREF_REV_SHIFT, ChildPtr, FLAG_WRITTEN, HEADER_SIZE, Header, ITEM_SIZE, KEY_PTR_SIZE, Node,
+};
+use crate::{Generation, Geometry, Logical, TreeId};
+
+/// What a header says beside its contents.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NodeIdentity {
+    pub logical: Logical,
+    pub generation: Generation,
+    pub owner: TreeId,
+}
+
+/// One item on its way into a leaf.
+#[derive(Clone, Copy, Debug)]
+pub struct LeafItem<'a> {
+    pub key: Key,
+    pub data: &'a [u8],
+}
+
+impl LeafItem<'_> {
+    /// Bytes of a leaf that this item takes.
+    pub fn cost(&self) -> usize {
+        ITEM_SIZE + self.data.len()
+    }
+}
+
+fn start(geometry: &Geometry, id: &NodeIdentity, level: u8, count: usize) -> Box<[u8]> {
+    let mut bytes = vec![0; geometry.node_size as usize].into_boxed_slice();
+    let header = Header {
+        csum: [0; 32],
+        fsid: geometry.metadata_uuid,
+        bytenr: id.logical,
+        flags: FLAG_WRITTEN | 1 << BACKREF_REV_SHIFT,
+        chunk_tree_uuid: geometry.chunk_tree_uuid,
+        generation: id.generation,
+        owner: id.owner,
+        nritems: count as u32,
+        level,
+    };
+    header.write(&mut bytes);
+    bytes
+}
+
+/// A leaf of `items`, which ascend and fit (the caller's invariant, asserted).
+pub fn leaf(geometry: &Geometry, id: &NodeIdentity, items: &[LeafItem<'_>]) -> Node {
+    let cost: usize = items.iter().map(LeafItem::cost).sum();
+    assert!(cost <= geometry.leaf_space(), "{cost} bytes do not fit a leaf");
+    debug_assert!(items.windows(2).all(|w| w[0].key < w[1].key), "items ascend");
+    let mut bytes = start(geometry, id, 0, items.len());
+    let mut end = geometry.leaf_space();
+    for (slot, item) in items.iter().enumerate() {
+        end -= item.data.len();
+        let at = HEADER_SIZE + slot * ITEM_SIZE;
+        bytes[at..at + 17].copy_from_slice(&item.key.to_bytes());
+        bytes[at + 17..at + 21].copy_from_slice(&(end as u32).to_le_bytes());
+        bytes[at + 21..at + 25].copy_from_slice(&(item.data.len() as u32).to_le_bytes());
+        let data_at = HEADER_SIZE + end;
+        bytes[data_at..data_at + item.data.len()].copy_from_slice(item.data);
+    }
+    Node::trusted(bytes)
+}
+
+/// An interior node of `children`, which ascend and fit (asserted).
+pub fn interior(geometry: &Geometry, id: &NodeIdentity, level: u8, children: &[ChildPtr]) -> Node {
+    assert!(level > 0 && !children.is_empty() && children.len() <= geometry.max_pointers());
+    debug_assert!(children.windows(2).all(|w| w[0].key < w[1].key), "children ascend");
+    let mut bytes = start(geometry, id, level, children.len());
+    for (slot, child) in children.iter().enumerate() {
+        let at = HEADER_SIZE + slot * KEY_PTR_SIZE;
+        bytes[at..at + 17].copy_from_slice(&child.key.to_bytes());
+        bytes[at + 17..at + 25].copy_from_slice(&child.logical.0.to_le_bytes());
+        bytes[at + 25..at + 33].copy_from_slice(&child.generation.0.to_le_bytes());
+    }
+    Node::trusted(bytes)
+}
+
+/// The node's bytes with their checksum, ready to be written.
+pub fn seal(geometry: &Geometry, node: &Node) -> Vec<u8> {
+    let mut bytes = node.bytes().to_vec();
+    let digest = geometry.csum.digest(&bytes[CSUM_FIELD..]);
+    bytes[..CSUM_FIELD].copy_from_slice(&digest);
+    bytes
+}

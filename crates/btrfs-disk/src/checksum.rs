@@ -1,0 +1,120 @@
+//! The four checksum types, and the hashes that keys are made of.
+//!
+//! Invariant: a digest is `size()` bytes; in nodes and superblocks the rest of the
+//! 32-byte field is zero.
+
+use crate::error::{Error, Result};
+use std::hash::Hasher;
+
+pub const CSUM_FIELD: usize = 32;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ChecksumType {
+    Crc32c,
+    Xxhash64,
+    Sha256,
+    Blake2b,
+}
+
+impl ChecksumType {
+    pub fn from_disk(value: u16) -> Result<ChecksumType> {
+        Ok(match value {
+            0 => ChecksumType::Crc32c,
+            1 => ChecksumType::Xxhash64,
+            2 => ChecksumType::Sha256,
+            3 => ChecksumType::Blake2b,
+            other => return Err(Error::Unsupported(format!("checksum type {other}"))),
+        })
+    }
+
+    pub fn to_disk(self) -> u16 {
+        match self {
+            ChecksumType::Crc32c => 0,
+            ChecksumType::Xxhash64 => 1,
+            ChecksumType::Sha256 => 2,
+            ChecksumType::Blake2b => 3,
+        }
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            ChecksumType::Crc32c => "crc32c",
+            ChecksumType::Xxhash64 => "xxhash64",
+            ChecksumType::Sha256 => "sha256",
+            ChecksumType::Blake2b => "blake2b",
+        }
+    }
+
+    /// Bytes of a digest.
+    pub fn size(self) -> usize {
+        match self {
+            ChecksumType::Crc32c => 4,
+            ChecksumType::Xxhash64 => 8,
+            ChecksumType::Sha256 | ChecksumType::Blake2b => 32,
+        }
+    }
+
+    /// The digest of `data` in the first `size()` bytes, zeros behind.
+    pub fn digest(self, data: &[u8]) -> [u8; CSUM_FIELD] {
+        let mut out = [0; CSUM_FIELD];
+        match self {
+            ChecksumType::Crc32c => {
+                out[..4].copy_from_slice(&crc32c::crc32c(data).to_le_bytes());
+            }
+            ChecksumType::Xxhash64 => {
+                let mut hasher = twox_hash::XxHash64::with_seed(0);
+                hasher.write(data);
+                out[..8].copy_from_slice(&hasher.finish().to_le_bytes());
+            }
+            ChecksumType::Sha256 => {
+                use sha2::Digest;
+                out.copy_from_slice(&sha2::Sha256::digest(data));
+            }
+            ChecksumType::Blake2b => {
+                use blake2::Digest;
+                out.copy_from_slice(&blake2::Blake2b::<blake2::digest::consts::U32>::digest(data));
+            }
+        }
+        out
+    }
+}
+
+/// CRC-32C from `seed` without the usual inversions, as the kernel's `crc32c(seed, data)`.
+fn raw_crc32c(seed: u32, data: &[u8]) -> u32 {
+    !crc32c::crc32c_append(!seed, data)
+}
+
+/// Key offset of a directory entry or xattr by name.
+pub fn name_hash(name: &[u8]) -> u64 {
+    u64::from(raw_crc32c(!1, name))
+}
+
+/// Key offset of an INODE_EXTREF.
+pub fn extref_hash(parent: u64, name: &[u8]) -> u64 {
+    u64::from(raw_crc32c(parent as u32, name))
+}
+
+/// Key offset of a separate EXTENT_DATA_REF.
+pub fn data_ref_hash(root: u64, objectid: u64, offset: u64) -> u64 {
+    let high = raw_crc32c(!0, &root.to_le_bytes());
+    let low = raw_crc32c(raw_crc32c(!0, &objectid.to_le_bytes()), &offset.to_le_bytes());
+    (u64::from(high) << 31) ^ u64::from(low)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn name_hash_of_default_is_the_one_mkfs_writes() {
+        assert_eq!(name_hash(b"default"), 2378154706);
+    }
+
+    #[test]
+    fn digests_of_known_input() {
+        assert_eq!(ChecksumType::Crc32c.digest(b"123456789")[..4], 0xE306_9283u32.to_le_bytes());
+        assert_eq!(ChecksumType::Xxhash64.digest(b"")[..8], 0xEF46_DB37_51D8_E999u64.to_le_bytes());
+        assert_eq!(ChecksumType::Sha256.digest(b"")[..4], [0xe3, 0xb0, 0xc4, 0x42]);
+        assert_eq!(ChecksumType::Blake2b.digest(b"")[..4], [0x0e, 0x57, 0x51, 0xc0]);
+    }
+}

@@ -1,0 +1,96 @@
+//! Errors of every `btrfs-*` crate, typed by who must act.
+
+use crate::{Key, Logical};
+use std::fmt;
+use std::io;
+
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Something on the medium that cannot be true. Says where as far as it is known.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Corrupt {
+    pub what: String,
+    pub logical: Option<Logical>,
+    pub key: Option<Key>,
+    /// File content (true) or a structure (false).
+    pub data: bool,
+}
+
+impl Corrupt {
+    pub fn new(what: impl Into<String>) -> Corrupt {
+        Corrupt { what: what.into(), logical: None, key: None, data: false }
+    }
+
+    pub fn at(mut self, logical: Logical) -> Corrupt {
+        self.logical.get_or_insert(logical);
+        self
+    }
+
+    pub fn key(mut self, key: Key) -> Corrupt {
+        self.key.get_or_insert(key);
+        self
+    }
+}
+
+impl fmt::Display for Corrupt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(logical) = self.logical {
+            write!(f, "logical {}: ", logical.0)?;
+        }
+        if let Some(key) = self.key {
+            write!(f, "item {key}: ")?;
+        }
+        f.write_str(&self.what)
+    }
+}
+
+#[derive(Debug)]
+pub enum Error {
+    /// The device failed.
+    Io { context: String, source: io::Error },
+    /// The device answered with something that cannot be true.
+    Corrupt(Corrupt),
+    /// The volume is fine, this program does not know a feature that it uses.
+    Unsupported(String),
+    /// No room for what was asked.
+    NoSpace,
+    /// The volume refuses writes, for the reason given.
+    ReadOnly(String),
+}
+
+impl Error {
+    pub fn io(context: impl Into<String>, source: io::Error) -> Error {
+        Error::Io { context: context.into(), source }
+    }
+
+    pub fn corrupt(what: impl Into<String>) -> Error {
+        Error::Corrupt(Corrupt::new(what))
+    }
+}
+
+impl From<Corrupt> for Error {
+    fn from(corrupt: Corrupt) -> Error {
+        Error::Corrupt(corrupt)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Io { context, source } => write!(f, "{context}: {source}"),
+            Error::Corrupt(corrupt) => write!(f, "damaged volume: {corrupt}"),
+            Error::Unsupported(what) => write!(f, "not supported: {what}"),
+            Error::NoSpace => f.write_str("no space left on the volume"),
+            Error::ReadOnly(why) => write!(f, "read-only: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Io { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}

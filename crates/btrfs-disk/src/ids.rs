@@ -1,0 +1,194 @@
+//! The newtypes and the well-known numbers of the format.
+
+use std::fmt;
+
+macro_rules! newtype {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+        pub struct $name(pub u64);
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}({})", stringify!($name), self.0)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+
+newtype!(
+    /// An address in the volume's logical space, in bytes.
+    Logical
+);
+newtype!(
+    /// An offset on one device, in bytes.
+    Physical
+);
+newtype!(
+    /// A transaction number.
+    Generation
+);
+newtype!(
+    /// The object id of a tree in the root tree (`owner` of its nodes).
+    TreeId
+);
+
+impl Logical {
+    pub fn offset(self, bytes: u64) -> Logical {
+        Logical(self.0 + bytes)
+    }
+}
+
+impl TreeId {
+    pub const ROOT: TreeId = TreeId(1);
+    pub const EXTENT: TreeId = TreeId(2);
+    pub const CHUNK: TreeId = TreeId(3);
+    pub const DEV: TreeId = TreeId(4);
+    pub const FS: TreeId = TreeId(5);
+    pub const ROOT_DIR: TreeId = TreeId(6);
+    pub const CSUM: TreeId = TreeId(7);
+    pub const QUOTA: TreeId = TreeId(8);
+    pub const UUID: TreeId = TreeId(9);
+    pub const FREE_SPACE: TreeId = TreeId(10);
+    pub const BLOCK_GROUP: TreeId = TreeId(11);
+    pub const RAID_STRIPE: TreeId = TreeId(12);
+    pub const LOG: TreeId = TreeId(-6i64 as u64);
+    pub const LOG_FIXUP: TreeId = TreeId(-7i64 as u64);
+    pub const RELOC: TreeId = TreeId(-8i64 as u64);
+    pub const DATA_RELOC: TreeId = TreeId(-9i64 as u64);
+
+    /// True for trees whose leaves hold inodes: the top level, subvolumes, snapshots.
+    pub fn is_subvolume(self) -> bool {
+        self == TreeId::FS || (self.0 >= FIRST_FREE_OBJECTID && self.0 <= LAST_FREE_OBJECTID)
+    }
+
+    /// True for trees that hold file items (subvolumes and the data relocation tree).
+    pub fn holds_files(self) -> bool {
+        self.is_subvolume() || self == TreeId::DATA_RELOC
+    }
+}
+
+pub const FIRST_FREE_OBJECTID: u64 = 256;
+pub const LAST_FREE_OBJECTID: u64 = -256i64 as u64;
+pub const ORPHAN_OBJECTID: u64 = -5i64 as u64;
+pub const EXTENT_CSUM_OBJECTID: u64 = -10i64 as u64;
+pub const FREE_SPACE_OBJECTID: u64 = -11i64 as u64;
+pub const FREE_INO_OBJECTID: u64 = -12i64 as u64;
+pub const BALANCE_OBJECTID: u64 = -4i64 as u64;
+pub const DEV_ITEMS_OBJECTID: u64 = 1;
+pub const FIRST_CHUNK_TREE_OBJECTID: u64 = 256;
+pub const DEV_STATS_OBJECTID: u64 = 0;
+
+/// Sizes that rule a volume.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Geometry {
+    pub sector_size: u32,
+    pub node_size: u32,
+    pub csum: crate::ChecksumType,
+    /// The UUID that node headers carry (metadata_uuid where it is set).
+    pub metadata_uuid: [u8; 16],
+    pub chunk_tree_uuid: [u8; 16],
+}
+
+impl Geometry {
+    /// Bytes of a leaf for item headers and data together.
+    pub fn leaf_space(&self) -> usize {
+        self.node_size as usize - crate::node::HEADER_SIZE
+    }
+
+    /// Key pointers of an interior node.
+    pub fn max_pointers(&self) -> usize {
+        self.leaf_space() / crate::node::KEY_PTR_SIZE
+    }
+
+    /// Largest data of one item.
+    pub fn max_item_size(&self) -> usize {
+        self.leaf_space() - crate::node::ITEM_SIZE
+    }
+
+    /// Largest inline file extent content that the kernel's defaults would make.
+    pub fn max_inline(&self) -> usize {
+        let room = self.max_item_size() - crate::items::FILE_EXTENT_INLINE_HEADER;
+        room.min(2048).min(self.sector_size as usize - 1)
+    }
+}
+
+pub mod block_group {
+    //! `BTRFS_BLOCK_GROUP_*` flags of chunks and block groups.
+    pub const DATA: u64 = 1 << 0;
+    pub const SYSTEM: u64 = 1 << 1;
+    pub const METADATA: u64 = 1 << 2;
+    pub const RAID0: u64 = 1 << 3;
+    pub const RAID1: u64 = 1 << 4;
+    pub const DUP: u64 = 1 << 5;
+    pub const RAID10: u64 = 1 << 6;
+    pub const RAID5: u64 = 1 << 7;
+    pub const RAID6: u64 = 1 << 8;
+    pub const RAID1C3: u64 = 1 << 9;
+    pub const RAID1C4: u64 = 1 << 10;
+    pub const TYPE_MASK: u64 = DATA | SYSTEM | METADATA;
+    pub const PROFILE_MASK: u64 = RAID0 | RAID1 | DUP | RAID10 | RAID5 | RAID6 | RAID1C3 | RAID1C4;
+    /// What this program can read and write: one device, one or two copies.
+    pub const SUPPORTED: u64 = TYPE_MASK | DUP;
+}
+
+pub mod incompat {
+    //! Feature bits without which a volume must not be touched.
+    pub const MIXED_BACKREF: u64 = 1 << 0;
+    pub const DEFAULT_SUBVOL: u64 = 1 << 1;
+    pub const MIXED_GROUPS: u64 = 1 << 2;
+    pub const COMPRESS_LZO: u64 = 1 << 3;
+    pub const COMPRESS_ZSTD: u64 = 1 << 4;
+    pub const BIG_METADATA: u64 = 1 << 5;
+    pub const EXTENDED_IREF: u64 = 1 << 6;
+    pub const RAID56: u64 = 1 << 7;
+    pub const SKINNY_METADATA: u64 = 1 << 8;
+    pub const NO_HOLES: u64 = 1 << 9;
+    pub const METADATA_UUID: u64 = 1 << 10;
+    pub const RAID1C34: u64 = 1 << 11;
+    pub const ZONED: u64 = 1 << 12;
+    pub const EXTENT_TREE_V2: u64 = 1 << 13;
+    pub const RAID_STRIPE_TREE: u64 = 1 << 14;
+    pub const SIMPLE_QUOTA: u64 = 1 << 16;
+
+    /// Every bit that has a name.
+    pub const NAMES: &[(u64, &str)] = &[
+        (MIXED_BACKREF, "mixed_backref"),
+        (DEFAULT_SUBVOL, "default_subvol"),
+        (MIXED_GROUPS, "mixed_groups"),
+        (COMPRESS_LZO, "compress_lzo"),
+        (COMPRESS_ZSTD, "compress_zstd"),
+        (BIG_METADATA, "big_metadata"),
+        (EXTENDED_IREF, "extended_iref"),
+        (RAID56, "raid56"),
+        (SKINNY_METADATA, "skinny_metadata"),
+        (NO_HOLES, "no_holes"),
+        (METADATA_UUID, "metadata_uuid"),
+        (RAID1C34, "raid1c34"),
+        (ZONED, "zoned"),
+        (EXTENT_TREE_V2, "extent_tree_v2"),
+        (RAID_STRIPE_TREE, "raid_stripe_tree"),
+        (SIMPLE_QUOTA, "simple_quota"),
+    ];
+}
+
+pub mod compat_ro {
+    //! Feature bits without which a volume must not be written.
+    pub const FREE_SPACE_TREE: u64 = 1 << 0;
+    pub const FREE_SPACE_TREE_VALID: u64 = 1 << 1;
+    pub const VERITY: u64 = 1 << 2;
+    pub const BLOCK_GROUP_TREE: u64 = 1 << 3;
+
+    pub const NAMES: &[(u64, &str)] = &[
+        (FREE_SPACE_TREE, "free_space_tree"),
+        (FREE_SPACE_TREE_VALID, "free_space_tree_valid"),
+        (VERITY, "verity"),
+        (BLOCK_GROUP_TREE, "block_group_tree"),
+    ];
+}

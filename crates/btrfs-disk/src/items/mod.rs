@@ -1,0 +1,21 @@
+//! The items of the trees, one file a family.
+
+mod chunk;
+mod dir;
+mod extent;
+mod file_extent;
+mod free_space;
+mod inode;
+mod root;
+
+pub use chunk::{BlockGroupItem, Chunk, ChunkFields, DevExtent, DevItem, Stripe};
+pub use dir::{DirEntries, DirFields, DirItem, MAX_NAME, dir_type};
+pub use extent::{
+    ExtentDataRef, ExtentItem, ExtentItemFields, InlineRef, SharedDataRef, extent_flags,
+};
+pub use file_extent::{
+    Compression, FILE_EXTENT_INLINE_HEADER, FileExtent, FileExtentFields, FileExtentKind,
+};
+pub use free_space::{FREE_SPACE_USING_BITMAPS, FreeSpaceInfo};
+pub use inode::{InodeExtRef, InodeItem, InodeRef, Timespec, inode_flags};
+pub use root::{ROOT_SUBVOL_RDONLY, RootItem, RootRef};

@@ -1,0 +1,185 @@
+//! The superblock: where every mount begins.
+//!
+//! Invariant: `parse` accepts only bytes with the magic and a valid checksum; judging
+//! whether the volume can be used is the feature gate's work (btrfs-volume).
+
+use crate::checksum::{CSUM_FIELD, ChecksumType};
+use crate::error::{Corrupt, Error, Result};
+use crate::items::DevItem;
+use crate::le::FixedSize;
+use crate::{Generation, Geometry, Logical};
+
+pub const SUPER_SIZE: usize = 4096;
+pub const MAGIC: u64 = 0x4D5F_5366_5248_425F;
+/// Offsets of the copies on a device, in bytes.
+pub const COPIES: [u64; 3] = [64 << 10, 64 << 20, 256 << 30];
+pub const SYS_CHUNK_ARRAY_SIZE: usize = 2048;
+pub const BACKUP_ROOTS: usize = 4;
+
+le_struct! {
+    /// The members of the superblock in front of `dev_item`'s followers.
+    pub struct SuperFields[811] {
+        csum: [u8; 32],
+        fsid: [u8; 16],
+        bytenr: u64,
+        flags: u64,
+        magic: u64,
+        generation: Generation,
+        root: Logical,
+        chunk_root: Logical,
+        log_root: Logical,
+        log_root_transid: u64,
+        total_bytes: u64,
+        bytes_used: u64,
+        root_dir_objectid: u64,
+        num_devices: u64,
+        sectorsize: u32,
+        nodesize: u32,
+        unused_leafsize: u32,
+        stripesize: u32,
+        sys_chunk_array_size: u32,
+        chunk_root_generation: Generation,
+        compat_flags: u64,
+        compat_ro_flags: u64,
+        incompat_flags: u64,
+        csum_type: u16,
+        root_level: u8,
+        chunk_root_level: u8,
+        log_root_level: u8,
+        dev_item: DevItem,
+        label: [u8; 256],
+        cache_generation: u64,
+        uuid_tree_generation: u64,
+        metadata_uuid: [u8; 16],
+        nr_global_roots: u64,
+        reserved: [u8; 216],
+    }
+}
+
+le_struct! {
+    /// One of four sets of roots of recent commits, for rescue.
+    pub struct RootBackup[168] {
+        tree_root: Logical,
+        tree_root_gen: Generation,
+        chunk_root: Logical,
+        chunk_root_gen: Generation,
+        extent_root: Logical,
+        extent_root_gen: Generation,
+        fs_root: Logical,
+        fs_root_gen: Generation,
+        dev_root: Logical,
+        dev_root_gen: Generation,
+        csum_root: Logical,
+        csum_root_gen: Generation,
+        total_bytes: u64,
+        bytes_used: u64,
+        num_devices: u64,
+        unused: [u8; 32],
+        tree_root_level: u8,
+        chunk_root_level: u8,
+        extent_root_level: u8,
+        fs_root_level: u8,
+        dev_root_level: u8,
+        csum_root_level: u8,
+        unused_8: [u8; 10],
+    }
+}
+
+const ARRAY_AT: usize = SuperFields::SIZE;
+const BACKUPS_AT: usize = ARRAY_AT + SYS_CHUNK_ARRAY_SIZE;
+const TAIL_AT: usize = BACKUPS_AT + BACKUP_ROOTS * RootBackup::SIZE;
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Superblock {
+    pub fields: SuperFields,
+    /// (key, chunk item) pairs of the SYSTEM chunks; exactly `sys_chunk_array_size` bytes.
+    pub sys_chunks: Vec<u8>,
+    pub backups: [RootBackup; BACKUP_ROOTS],
+    /// Bytes behind the backups, carried unchanged.
+    pub tail: Vec<u8>,
+}
+
+impl Superblock {
+    /// Takes the bytes of one copy; checks magic, checksum and its own offset.
+    pub fn parse(bytes: &[u8], at: u64) -> Result<Superblock> {
+        if bytes.len() < SUPER_SIZE {
+            return Err(Error::corrupt("superblock is cut short"));
+        }
+        let bytes = &bytes[..SUPER_SIZE];
+        let fields = SuperFields::read(bytes)?;
+        if fields.magic != MAGIC {
+            return Err(Error::corrupt(format!("no btrfs superblock at offset {at}")));
+        }
+        let csum = ChecksumType::from_disk(fields.csum_type)?;
+        if csum.digest(&bytes[CSUM_FIELD..])[..csum.size()] != fields.csum[..csum.size()] {
+            return Err(Error::corrupt(format!("superblock at offset {at} fails its checksum")));
+        }
+        if fields.bytenr != at {
+            return Err(Error::corrupt(format!(
+                "superblock at offset {at} says that it belongs at {}",
+                fields.bytenr
+            )));
+        }
+        let used = fields.sys_chunk_array_size as usize;
+        if used > SYS_CHUNK_ARRAY_SIZE {
+            return Err(Corrupt::new(format!("system chunk array of {used} bytes")).into());
+        }
+        let mut backups = [RootBackup::default(); BACKUP_ROOTS];
+        for (i, backup) in backups.iter_mut().enumerate() {
+            *backup = RootBackup::read(&bytes[BACKUPS_AT + i * RootBackup::SIZE..])?;
+        }
+        Ok(Superblock {
+            fields,
+            sys_chunks: bytes[ARRAY_AT..ARRAY_AT + used].to_vec(),
+            backups,
+            tail: bytes[TAIL_AT..].to_vec(),
+        })
+    }
+
+    /// The bytes of the copy at offset `at`, with its checksum.
+    pub fn to_bytes(&self, at: u64) -> Result<Vec<u8>> {
+        let csum = ChecksumType::from_disk(self.fields.csum_type)?;
+        let mut out = vec![0; SUPER_SIZE];
+        let mut fields = self.fields;
+        fields.bytenr = at;
+        fields.sys_chunk_array_size = self.sys_chunks.len() as u32;
+        fields.write(&mut out);
+        out[ARRAY_AT..ARRAY_AT + self.sys_chunks.len()].copy_from_slice(&self.sys_chunks);
+        for (i, backup) in self.backups.iter().enumerate() {
+            backup.write(&mut out[BACKUPS_AT + i * RootBackup::SIZE..]);
+        }
+        out[TAIL_AT..TAIL_AT + self.tail.len()].copy_from_slice(&self.tail);
+        let digest = csum.digest(&out[CSUM_FIELD..]);
+        out[..CSUM_FIELD].copy_from_slice(&digest);
+        Ok(out)
+    }
+
+    pub fn generation(&self) -> Generation {
+        self.fields.generation
+    }
+
+    /// The UUID that node headers carry.
+    pub fn header_uuid(&self) -> [u8; 16] {
+        if self.fields.incompat_flags & crate::ids::incompat::METADATA_UUID != 0 {
+            self.fields.metadata_uuid
+        } else {
+            self.fields.fsid
+        }
+    }
+
+    /// `chunk_tree_uuid` is not in the superblock; nodes tell it, zeros until then.
+    pub fn geometry(&self) -> Result<Geometry> {
+        Ok(Geometry {
+            sector_size: self.fields.sectorsize,
+            node_size: self.fields.nodesize,
+            csum: ChecksumType::from_disk(self.fields.csum_type)?,
+            metadata_uuid: self.header_uuid(),
+            chunk_tree_uuid: [0; 16],
+        })
+    }
+
+    pub fn label(&self) -> &[u8] {
+        let label = &self.fields.label;
+        &label[..label.iter().position(|b| *b == 0).unwrap_or(label.len())]
+    }
+}

@@ -1,1 +1,8 @@
+//! What tests stand on: a reference model, an operation generator, tree comparison and
+//! the outside judges (`btrfs check`, the kernel's mount, scrub).
+//!
+//! Nothing here is part of the shipped program.
 
+pub mod reffs;
+
+pub use reffs::{Profile, RefFs};

@@ -1,0 +1,171 @@
+//! The bytes of one file: a map of 4 KiB blocks with holes between them.
+//!
+//! Invariants: no block lies wholly behind the size unless it is preallocated there;
+//! every byte of a written block behind the size is zero, so growing a file shows
+//! zeros without further work.
+//!
+//! Not known here: inodes, times, sharing (a clone is a copy in this model).
+
+use std::collections::BTreeMap;
+
+pub(super) const BLOCK: u64 = 4096;
+
+#[derive(Clone)]
+enum Block {
+    Written(Box<[u8]>),
+    /// Allocated, reads as zeros, seeks as a hole.
+    Prealloc,
+}
+
+#[derive(Clone, Default)]
+pub(super) struct Content {
+    pub size: u64,
+    blocks: BTreeMap<u64, Block>,
+}
+
+/// The part of block `index` that `start..end` covers, as offsets inside the block.
+fn overlap(index: u64, start: u64, end: u64) -> (usize, usize) {
+    let base = index * BLOCK;
+    ((start.max(base) - base) as usize, (end.min(base + BLOCK) - base) as usize)
+}
+
+impl Content {
+    /// Blocks that are written or preallocated.
+    pub fn allocated(&self) -> u64 {
+        self.blocks.len() as u64
+    }
+
+    pub fn read(&self, offset: u64, buf: &mut [u8]) -> usize {
+        let end = self.size.min(offset.saturating_add(buf.len() as u64));
+        if offset >= end {
+            return 0;
+        }
+        let len = (end - offset) as usize;
+        buf[..len].fill(0);
+        for index in offset / BLOCK..end.div_ceil(BLOCK) {
+            if let Some(Block::Written(bytes)) = self.blocks.get(&index) {
+                let (from, to) = overlap(index, offset, end);
+                let at = (index * BLOCK + from as u64 - offset) as usize;
+                buf[at..at + to - from].copy_from_slice(&bytes[from..to]);
+            }
+        }
+        len
+    }
+
+    /// The block as written bytes; what was a hole becomes zeros.
+    fn written(&mut self, index: u64) -> &mut [u8] {
+        let block = self.blocks.entry(index).or_insert(Block::Prealloc);
+        if let Block::Prealloc = block {
+            *block = Block::Written(vec![0; BLOCK as usize].into());
+        }
+        match block {
+            Block::Written(bytes) => bytes,
+            Block::Prealloc => unreachable!("was replaced above"),
+        }
+    }
+
+    pub fn write(&mut self, offset: u64, data: &[u8]) {
+        let end = offset + data.len() as u64;
+        if offset > self.size {
+            self.grow(offset);
+        }
+        for index in offset / BLOCK..end.div_ceil(BLOCK) {
+            let (from, to) = overlap(index, offset, end);
+            let at = (index * BLOCK + from as u64 - offset) as usize;
+            self.written(index)[from..to].copy_from_slice(&data[at..at + to - from]);
+        }
+        self.size = self.size.max(end);
+    }
+
+    /// Raises the size. btrfs rewrites the block that held the old end, so a hole there
+    /// turns into data.
+    pub fn grow(&mut self, size: u64) {
+        if size > self.size && !self.size.is_multiple_of(BLOCK) {
+            let last = self.size / BLOCK;
+            self.written(last);
+        }
+        self.size = self.size.max(size);
+    }
+
+    pub fn truncate(&mut self, size: u64) {
+        if size > self.size {
+            return self.grow(size);
+        }
+        self.blocks.split_off(&size.div_ceil(BLOCK));
+        if !size.is_multiple_of(BLOCK) && size < self.size {
+            let (from, _) = overlap(size / BLOCK, size, size);
+            self.written(size / BLOCK)[from..].fill(0);
+        }
+        self.size = size;
+    }
+
+    /// Whole blocks of `start..end` become holes, parts of blocks become zeros.
+    pub fn punch(&mut self, start: u64, end: u64) {
+        self.clear(start, end, |blocks, index| {
+            blocks.remove(&index);
+        });
+    }
+
+    /// As `punch`, but whole blocks (and holes at the edges) end up preallocated.
+    pub fn zero(&mut self, start: u64, end: u64) {
+        self.clear(start, end, |blocks, index| {
+            blocks.insert(index, Block::Prealloc);
+        });
+        self.allocate(start, end);
+    }
+
+    fn clear(&mut self, start: u64, end: u64, whole: impl Fn(&mut BTreeMap<u64, Block>, u64)) {
+        for index in start / BLOCK..end.div_ceil(BLOCK) {
+            let (from, to) = overlap(index, start, end);
+            if (from, to) == (0, BLOCK as usize) {
+                whole(&mut self.blocks, index);
+            } else if let Some(Block::Written(bytes)) = self.blocks.get_mut(&index) {
+                bytes[from..to].fill(0);
+            }
+        }
+    }
+
+    /// Holes that `start..end` touches become preallocated blocks.
+    pub fn allocate(&mut self, start: u64, end: u64) {
+        for index in start / BLOCK..end.div_ceil(BLOCK) {
+            self.blocks.entry(index).or_insert(Block::Prealloc);
+        }
+    }
+
+    /// Blocks as they stand in `from` (holes stay holes); all numbers are multiples of
+    /// the block size but `len`, which may end with the source's last, partial block.
+    pub fn clone_blocks(&mut self, from: &Content, from_offset: u64, offset: u64, len: u64) {
+        if offset > self.size {
+            self.grow(offset);
+        }
+        let (first, to) = (from_offset / BLOCK, offset / BLOCK);
+        for step in 0..len.div_ceil(BLOCK) {
+            match from.blocks.get(&(first + step)) {
+                Some(block) => self.blocks.insert(to + step, block.clone()),
+                None => self.blocks.remove(&(to + step)),
+            };
+        }
+        self.size = self.size.max(offset + len);
+    }
+
+    fn is_data(&self, index: u64) -> bool {
+        matches!(self.blocks.get(&index), Some(Block::Written(_)))
+    }
+
+    /// First offset at or behind `offset`, below the size, that is data.
+    pub fn next_data(&self, offset: u64) -> Option<u64> {
+        self.blocks
+            .range(offset / BLOCK..self.size.div_ceil(BLOCK))
+            .find(|(_, block)| matches!(block, Block::Written(_)))
+            .map(|(index, _)| offset.max(index * BLOCK))
+    }
+
+    /// First offset at or behind `offset` (below the size) that is a hole, or the size.
+    pub fn next_hole(&self, offset: u64) -> u64 {
+        let mut index = offset / BLOCK;
+        while self.is_data(index) {
+            index += 1;
+        }
+        offset.max(index * BLOCK).min(self.size)
+    }
+}

@@ -1,0 +1,47 @@
+//! What the operator wants to know of a device: how often it lied and how much it did.
+//!
+//! Relaxed atomics; a snapshot is not one instant.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// A snapshot of the counters since the volume was opened.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+        pub struct VolumeCounters { $($(#[$doc])* pub $name: u64),* }
+
+        #[derive(Default)]
+        pub(crate) struct Counters { $(pub $name: AtomicU64),* }
+
+        impl Counters {
+            pub fn snapshot(&self) -> VolumeCounters {
+                VolumeCounters { $($name: self.$name.load(Ordering::Relaxed)),* }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Reads that reached the device.
+    reads,
+    read_bytes,
+    /// Writes that reached the device; a write to two mirrors counts twice.
+    writes,
+    written_bytes,
+    flushes,
+    /// Reads that the device refused.
+    read_errors,
+    /// Writes and discards that the device refused.
+    write_errors,
+    flush_errors,
+    /// Copies of nodes and sectors of data that failed their checksum or the gate.
+    checksum_errors,
+    /// Bad copies that were rewritten from a good one.
+    repairs,
+    /// Nodes and sectors of data of which no copy was good.
+    unrecoverable,
+}
+
+pub(crate) fn add(counter: &AtomicU64, count: u64) {
+    counter.fetch_add(count, Ordering::Relaxed);
+}

@@ -1,0 +1,158 @@
+//! The feature gate: may this volume be opened, and may it be written?
+//!
+//! A pure judgement over the superblock and the device's length. What is refused is
+//! named; what must stay unwritten comes with the reason.
+
+use btrfs_disk::ids::{compat_ro, incompat};
+use btrfs_disk::node::MAX_LEVEL;
+use btrfs_disk::{Corrupt, Error, Logical, Result, Superblock};
+
+const INCOMPAT_SUPPORTED: u64 = incompat::MIXED_BACKREF
+    | incompat::DEFAULT_SUBVOL
+    | incompat::MIXED_GROUPS
+    | incompat::COMPRESS_LZO
+    | incompat::COMPRESS_ZSTD
+    | incompat::BIG_METADATA
+    | incompat::EXTENDED_IREF
+    | incompat::SKINNY_METADATA
+    | incompat::NO_HOLES
+    | incompat::METADATA_UUID;
+
+/// Structures behind these bits are maintained on writes; verity is not among them.
+const COMPAT_RO_SUPPORTED: u64 =
+    compat_ro::FREE_SPACE_TREE | compat_ro::FREE_SPACE_TREE_VALID | compat_ro::BLOCK_GROUP_TREE;
+
+const FLAG_ERROR: u64 = 1 << 2;
+/// Superblock flags of volumes that are half way between two states, or no volumes.
+const FLAG_NAMES: &[(u64, &str)] = &[
+    (1 << 32, "seed device"),
+    (1 << 33, "metadata dump"),
+    (1 << 34, "metadata dump version 2"),
+    (1 << 35, "unfinished change of the volume's UUID"),
+    (1 << 36, "unfinished change of the metadata UUID"),
+    (1 << 38, "unfinished conversion to or from a block-group tree"),
+    (1 << 39, "unfinished change of the data checksum type"),
+    (1 << 40, "unfinished change of the metadata checksum type"),
+];
+/// WRITTEN and RELOC say nothing about a superblock; ERROR forbids writing.
+const FLAGS_HARMLESS: u64 = 1 | 1 << 1 | FLAG_ERROR;
+
+/// Judges whether the volume can be opened at all.
+pub(crate) fn refuse(sb: &Superblock, device_len: u64) -> Result<()> {
+    incompatible(sb)?;
+    flags(sb)?;
+    sizes(sb)?;
+    whole(sb, device_len)?;
+    identity(sb)
+}
+
+fn names(mut bits: u64, table: &[(u64, &str)]) -> String {
+    let mut out = Vec::new();
+    for (bit, name) in table {
+        if bits & bit != 0 {
+            out.push((*name).to_owned());
+            bits &= !bit;
+        }
+    }
+    out.extend((0..64).filter(|i| bits & 1 << i != 0).map(|i| format!("unknown bit {i}")));
+    out.join(", ")
+}
+
+fn incompatible(sb: &Superblock) -> Result<()> {
+    let unknown = sb.fields.incompat_flags & !INCOMPAT_SUPPORTED;
+    if unknown != 0 {
+        let names = names(unknown, incompat::NAMES);
+        return Err(Error::Unsupported(format!("incompatible feature {names}")));
+    }
+    if sb.fields.incompat_flags & incompat::MIXED_BACKREF == 0 {
+        return Err(Error::Unsupported("volume of the format before mixed_backref".into()));
+    }
+    match sb.fields.num_devices {
+        1 => Ok(()),
+        0 => Err(Error::corrupt("superblock counts no devices")),
+        n => Err(Error::Unsupported(format!("volume of {n} devices (multiple devices)"))),
+    }
+}
+
+fn flags(sb: &Superblock) -> Result<()> {
+    match sb.fields.flags & !FLAGS_HARMLESS {
+        0 => Ok(()),
+        odd => Err(Error::Unsupported(format!("superblock flag: {}", names(odd, FLAG_NAMES)))),
+    }
+}
+
+fn sizes(sb: &Superblock) -> Result<()> {
+    let f = &sb.fields;
+    if f.sectorsize != 4096 {
+        return Err(Error::Unsupported(format!("sector size {} (only 4096)", f.sectorsize)));
+    }
+    if !f.nodesize.is_power_of_two() || !(4096..=65536).contains(&f.nodesize) {
+        return Err(Error::corrupt(format!("node size {}", f.nodesize)));
+    }
+    if f.root_level >= MAX_LEVEL || f.chunk_root_level >= MAX_LEVEL || f.log_root_level >= MAX_LEVEL
+    {
+        return Err(Error::corrupt("superblock names a root of an impossible level"));
+    }
+    for (what, at) in [("root", f.root), ("chunk root", f.chunk_root), ("log root", f.log_root)] {
+        if at.0 % u64::from(f.sectorsize) != 0 {
+            return Err(misaligned(what, at));
+        }
+    }
+    Ok(())
+}
+
+fn misaligned(what: &str, at: Logical) -> Error {
+    Corrupt::new(format!("superblock's {what} is not aligned")).at(at).into()
+}
+
+/// A device that is shorter than its volume is a truncated image.
+fn whole(sb: &Superblock, device_len: u64) -> Result<()> {
+    let total = sb.fields.dev_item.total_bytes;
+    // Old programs rounded one of the two down to whole sectors.
+    if total == 0 || total.abs_diff(sb.fields.total_bytes) >= 4096 {
+        return Err(Error::corrupt(format!(
+            "volume of {} bytes on its only device of {total}",
+            sb.fields.total_bytes
+        )));
+    }
+    if total > device_len {
+        return Err(Error::corrupt(format!(
+            "truncated: the volume has {total} bytes, the device {device_len}"
+        )));
+    }
+    Ok(())
+}
+
+fn identity(sb: &Superblock) -> Result<()> {
+    if sb.fields.dev_item.fsid != sb.header_uuid() {
+        return Err(Error::corrupt("superblock's device belongs to another volume"));
+    }
+    Ok(())
+}
+
+/// Why the volume must not be written, if so. `replays_log`: the caller will replay
+/// (or, reading only, has chosen to ignore) a pending log tree.
+pub(crate) fn read_only_reason(sb: &Superblock, replays_log: bool) -> Option<String> {
+    let f = &sb.fields;
+    let unknown = f.compat_ro_flags & !COMPAT_RO_SUPPORTED;
+    if unknown != 0 {
+        let names = names(unknown, compat_ro::NAMES);
+        return Some(format!("feature that writing would damage: {names}"));
+    }
+    if f.flags & FLAG_ERROR != 0 {
+        return Some("the volume is marked as damaged".into());
+    }
+    if f.incompat_flags & incompat::SKINNY_METADATA == 0 {
+        return Some("volume without skinny_metadata".into());
+    }
+    if f.compat_ro_flags & compat_ro::FREE_SPACE_TREE == 0 {
+        return Some("volume without a free-space tree (version 1 space cache)".into());
+    }
+    if f.compat_ro_flags & compat_ro::FREE_SPACE_TREE_VALID == 0 {
+        return Some("the free-space tree is not valid".into());
+    }
+    if f.log_root.0 != 0 && !replays_log {
+        return Some("pending log tree".into());
+    }
+    None
+}

@@ -1,0 +1,207 @@
+//! Verified reads: the first good copy answers, bad ones are counted and rewritten.
+//!
+//! A repair happens only where a verified copy is at hand, holds every writer off, and
+//! looks again before it writes: an address that was freed and written anew between
+//! the failed read and the repair is left alone.
+
+use crate::Volume;
+use crate::counters::add;
+use crate::write::touches_superblock;
+use btrfs_disk::{Corrupt, Error, Expect, Logical, Node, Physical, Result, check};
+use tracing::warn;
+
+impl Volume {
+    /// The verified node that `expect` promises.
+    pub fn read_node(&self, expect: &Expect) -> Result<Node> {
+        let size = self.geometry.node_size as usize;
+        let mapping = self.map(expect.logical, size as u64)?;
+        let mut failure: Option<Error> = None;
+        for (mirror, at) in mapping.copies().iter().enumerate() {
+            match self.node_copy(expect, *at) {
+                Ok(node) => {
+                    for bad in &mapping.copies()[..mirror] {
+                        self.repair_node(expect, *bad, *at);
+                    }
+                    return Ok(node);
+                }
+                Err(error) => {
+                    self.complain(expect.logical, *at, &error);
+                    // What the first copy says is wrong tells more than a later one.
+                    failure.get_or_insert(error);
+                }
+            }
+        }
+        add(&self.counters.unrecoverable, 1);
+        Err(failure.unwrap_or_else(|| Error::corrupt("chunk without copies")))
+    }
+
+    /// File content at `logical`. With `sums`, one checksum a sector, every byte that is
+    /// returned has been verified; without, the first copy that can be read answers.
+    pub fn read_data(&self, logical: Logical, buf: &mut [u8], sums: Option<&[u8]>) -> Result<()> {
+        match sums {
+            Some(sums) => self.read_verified(logical, buf, sums),
+            None => self.read_any(logical, buf),
+        }
+    }
+
+    /// The bytes of one copy, unverified: for scrubbing and rescue.
+    pub fn read_mirror(&self, logical: Logical, mirror: usize, buf: &mut [u8]) -> Result<()> {
+        let mapping = self.map(logical, buf.len() as u64)?;
+        let Some(at) = mapping.copies().get(mirror) else {
+            return Err(Corrupt::new(format!("there is no copy {mirror}")).at(logical).into());
+        };
+        self.read_physical(*at, buf)
+    }
+
+    fn read_physical(&self, at: Physical, buf: &mut [u8]) -> Result<()> {
+        add(&self.counters.reads, 1);
+        add(&self.counters.read_bytes, buf.len() as u64);
+        self.dev.read_at(at.0, buf).map_err(|source| {
+            add(&self.counters.read_errors, 1);
+            let what = format!("{}: read of {} bytes at {at}", self.dev.name(), buf.len());
+            Error::io(what, source)
+        })
+    }
+
+    fn complain(&self, logical: Logical, physical: Physical, error: &Error) {
+        if matches!(error, Error::Corrupt(_)) {
+            add(&self.counters.checksum_errors, 1);
+        }
+        let device = self.dev.name();
+        warn!(%device, logical = logical.0, physical = physical.0, %error, "bad copy");
+    }
+
+    fn node_copy(&self, expect: &Expect, at: Physical) -> Result<Node> {
+        let mut bytes = vec![0; self.geometry.node_size as usize].into_boxed_slice();
+        self.read_physical(at, &mut bytes)?;
+        Ok(check::node(bytes, &self.geometry, expect)?)
+    }
+
+    fn repair_node(&self, expect: &Expect, bad: Physical, good: Physical) {
+        if !self.writable() {
+            return;
+        }
+        let _alone = self.repair.write();
+        if self.node_copy(expect, bad).is_ok() {
+            return;
+        }
+        if let Ok(node) = self.node_copy(expect, good) {
+            self.rewrite(expect.logical, bad, node.bytes());
+        }
+    }
+
+    /// Writes a verified copy over a bad one; the caller holds writers off.
+    fn rewrite(&self, logical: Logical, bad: Physical, bytes: &[u8]) {
+        let device = self.dev.name();
+        if touches_superblock(bad, bytes.len() as u64) {
+            warn!(%device, physical = bad.0, "no repair over a superblock copy");
+            return;
+        }
+        match self.write_physical(bad, &[bytes]) {
+            Ok(()) => {
+                add(&self.counters.repairs, 1);
+                warn!(%device, logical = logical.0, physical = bad.0, "bad copy repaired");
+            }
+            Err(error) => {
+                warn!(%device, logical = logical.0, physical = bad.0, %error, "repair failed");
+            }
+        }
+    }
+
+    fn read_any(&self, logical: Logical, buf: &mut [u8]) -> Result<()> {
+        let mapping = self.map(logical, buf.len() as u64)?;
+        let mut failure: Option<Error> = None;
+        for at in mapping.copies() {
+            match self.read_physical(*at, buf) {
+                Ok(()) => return Ok(()),
+                Err(error) => {
+                    self.complain(logical, *at, &error);
+                    failure.get_or_insert(error);
+                }
+            }
+        }
+        add(&self.counters.unrecoverable, 1);
+        Err(failure.unwrap_or_else(|| Error::corrupt("chunk without copies")))
+    }
+
+    fn read_verified(&self, logical: Logical, buf: &mut [u8], sums: &[u8]) -> Result<()> {
+        let sector = self.geometry.sector_size as usize;
+        let size = self.geometry.csum.size();
+        if !buf.len().is_multiple_of(sector) || sums.len() != buf.len() / sector * size {
+            let what = format!("{} bytes with {} bytes of checksums", buf.len(), sums.len());
+            return Err(Corrupt::new(what).at(logical).into());
+        }
+        let mapping = self.map(logical, buf.len() as u64)?;
+        let Some(first) = mapping.copies().first() else {
+            return Err(Corrupt::new("chunk without copies").at(logical).into());
+        };
+        let whole = self.read_physical(*first, buf).is_ok();
+        for (i, part) in buf.chunks_mut(sector).enumerate() {
+            let sum = &sums[i * size..][..size];
+            if whole && self.matches(part, sum) {
+                continue;
+            }
+            let offset = (i * sector) as u64;
+            let copies: Vec<Physical> =
+                mapping.copies().iter().map(|at| Physical(at.0 + offset)).collect();
+            self.read_sector(logical.offset(offset), &copies, part, sum)?;
+        }
+        Ok(())
+    }
+
+    fn matches(&self, sector: &[u8], sum: &[u8]) -> bool {
+        self.geometry.csum.digest(sector)[..sum.len()] == *sum
+    }
+
+    fn sector_copy(&self, at: Physical, buf: &mut [u8], sum: &[u8]) -> Result<()> {
+        self.read_physical(at, buf)?;
+        if self.matches(buf, sum) {
+            return Ok(());
+        }
+        let mut corrupt = Corrupt::new("data fails its checksum");
+        corrupt.data = true;
+        Err(corrupt.into())
+    }
+
+    /// One sector from whichever copy is good; repairs the others.
+    fn read_sector(
+        &self,
+        logical: Logical,
+        copies: &[Physical],
+        buf: &mut [u8],
+        sum: &[u8],
+    ) -> Result<()> {
+        let mut failure: Option<Error> = None;
+        for (mirror, at) in copies.iter().enumerate() {
+            let error = match self.sector_copy(*at, buf, sum) {
+                Ok(()) => {
+                    for bad in &copies[..mirror] {
+                        self.repair_sector(logical, *bad, *at, sum);
+                    }
+                    return Ok(());
+                }
+                Err(Error::Corrupt(corrupt)) => Error::Corrupt(corrupt.at(logical)),
+                Err(error) => error,
+            };
+            self.complain(logical, *at, &error);
+            failure.get_or_insert(error);
+        }
+        buf.fill(0);
+        add(&self.counters.unrecoverable, 1);
+        Err(failure.unwrap_or_else(|| Error::corrupt("chunk without copies")))
+    }
+
+    fn repair_sector(&self, logical: Logical, bad: Physical, good: Physical, sum: &[u8]) {
+        if !self.writable() {
+            return;
+        }
+        let _alone = self.repair.write();
+        let mut buf = vec![0; self.geometry.sector_size as usize];
+        if self.sector_copy(bad, &mut buf, sum).is_ok() {
+            return;
+        }
+        if self.sector_copy(good, &mut buf, sum).is_ok() {
+            self.rewrite(logical, bad, &buf);
+        }
+    }
+}

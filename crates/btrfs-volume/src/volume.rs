@@ -1,0 +1,168 @@
+//! The volume: what stands behind every read and write of the engine.
+//!
+//! Invariants: a volume with a read-only reason, opened read-only or on a read-only
+//! device is never written, not even for repairs. `superblock` is the last one that is
+//! durable on the device. Lock order: `commit` before `superblock`; `chunks` and
+//! `repair` alone.
+
+use crate::chunk_map::{ChunkInfo, ChunkMap, DeviceId, Mapping};
+use crate::counters::{Counters, VolumeCounters};
+use crate::{features, load, superblock};
+use blockdev::BlockDevice;
+use btrfs_disk::ids::incompat;
+use btrfs_disk::items::Chunk;
+use btrfs_disk::{Error, Geometry, Logical, Result, Superblock};
+use parking_lot::{Mutex, RwLock};
+use std::sync::Arc;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct OpenOptions {
+    pub read_only: bool,
+    /// Read-only volumes only: look at the last commit although fsyncs came after it.
+    pub ignore_log: bool,
+    /// The caller replays a pending log tree before anything else is written, so that
+    /// one is no reason to stay read-only.
+    pub replays_log: bool,
+}
+
+pub struct Volume {
+    pub(crate) dev: Arc<dyn BlockDevice>,
+    pub(crate) geometry: Geometry,
+    pub(crate) chunks: RwLock<ChunkMap>,
+    pub(crate) superblock: RwLock<Arc<Superblock>>,
+    /// Held while superblock copies are written.
+    pub(crate) commit: Mutex<()>,
+    /// Writers share it, a repair holds it alone: it never puts old bytes over new ones.
+    pub(crate) repair: RwLock<()>,
+    pub(crate) counters: Counters,
+    pub(crate) read_only: bool,
+    read_only_reason: Option<String>,
+}
+
+impl Volume {
+    /// Opens the volume on `dev`: superblock, feature gate, chunk map.
+    pub fn open(dev: Arc<dyn BlockDevice>, options: OpenOptions) -> Result<Volume> {
+        let chosen = superblock::choose(&*dev)?;
+        let sb = chosen.superblock;
+        features::refuse(&sb, dev.len())?;
+        let reason = read_only_reason(&sb, &*dev, &options, chosen.first_is_wiped);
+        let mut map = ChunkMap::new(device_id(&sb));
+        load::system_chunks(&sb, &mut map)?;
+        let mut volume = Volume {
+            geometry: sb.geometry()?,
+            chunks: RwLock::new(map),
+            commit: Mutex::new(()),
+            repair: RwLock::new(()),
+            counters: Counters::default(),
+            read_only: options.read_only || reason.is_some(),
+            read_only_reason: reason,
+            superblock: RwLock::new(Arc::new(sb)),
+            dev,
+        };
+        volume.load_chunks()?;
+        Ok(volume)
+    }
+
+    fn load_chunks(&mut self) -> Result<()> {
+        let sb = self.superblock();
+        let root = self.read_node(&load::chunk_root(&sb))?;
+        self.geometry.chunk_tree_uuid = root.header().chunk_tree_uuid;
+        let mut walk = load::Walk {
+            read: &|expect| self.read_node(expect),
+            visit: &mut |key, data| load::item(&mut self.chunks.write(), &sb, key, data),
+            last: None,
+        };
+        walk.node(&root)
+    }
+
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// The last committed superblock.
+    pub fn superblock(&self) -> Superblock {
+        Superblock::clone(&self.superblock.read())
+    }
+
+    /// The gate's verdict: why this volume must stay unwritten, whoever asks.
+    pub fn read_only_reason(&self) -> Option<String> {
+        self.read_only_reason.clone()
+    }
+
+    /// True if writes are accepted: opened for writing and nothing speaks against it.
+    pub fn writable(&self) -> bool {
+        !self.read_only
+    }
+
+    pub fn device(&self) -> &Arc<dyn BlockDevice> {
+        &self.dev
+    }
+
+    /// All chunks by logical address.
+    pub fn chunks(&self) -> Vec<ChunkInfo> {
+        self.chunks.read().snapshot()
+    }
+
+    /// The chunk that holds `logical`.
+    pub fn chunk(&self, logical: Logical) -> Option<ChunkInfo> {
+        self.chunks.read().find(logical).cloned()
+    }
+
+    /// Makes a new chunk known; judged as one from the disk is.
+    pub fn add_chunk(&self, logical: Logical, chunk: &Chunk) -> Result<()> {
+        self.chunks.write().insert(logical, chunk)
+    }
+
+    /// Forgets the chunk that starts at `logical`.
+    pub fn remove_chunk(&self, logical: Logical) -> Result<()> {
+        self.chunks.write().remove(logical)
+    }
+
+    /// How many copies of the bytes at `logical` there are.
+    pub fn mirrors(&self, logical: Logical) -> Result<usize> {
+        Ok(self.map(logical, 1)?.copies().len())
+    }
+
+    pub fn counters(&self) -> VolumeCounters {
+        self.counters.snapshot()
+    }
+
+    pub(crate) fn map(&self, logical: Logical, len: u64) -> Result<Mapping> {
+        self.chunks.read().map(logical, len)
+    }
+
+    /// `Err` with the reason if nothing may be written.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if !self.read_only {
+            return Ok(());
+        }
+        let why = self.read_only_reason.as_deref().unwrap_or("opened read-only");
+        Err(Error::ReadOnly(why.into()))
+    }
+}
+
+fn device_id(sb: &Superblock) -> DeviceId {
+    DeviceId {
+        devid: sb.fields.dev_item.devid,
+        uuid: sb.fields.dev_item.uuid,
+        total_bytes: sb.fields.dev_item.total_bytes,
+        mixed: sb.fields.incompat_flags & incompat::MIXED_GROUPS != 0,
+    }
+}
+
+fn read_only_reason(
+    sb: &Superblock,
+    dev: &dyn BlockDevice,
+    options: &OpenOptions,
+    first_is_wiped: bool,
+) -> Option<String> {
+    if dev.read_only() && !options.read_only {
+        return Some(format!("{} cannot be written", dev.name()));
+    }
+    if first_is_wiped {
+        // Another file system, or the wish to have none, may stand there now.
+        return Some("the first superblock copy is wiped; opened by a later one".into());
+    }
+    let replays = options.replays_log || options.read_only && options.ignore_log;
+    features::read_only_reason(sb, replays)
+}

@@ -1,0 +1,110 @@
+//! The three forms of a report must tell the same, failures included.
+
+use super::*;
+use crate::runner::{Cell, Sample};
+use crate::workload::{Aims, Cache, Info};
+use serde_json::Value;
+
+fn cell(rates: &[Option<f64>]) -> Cell {
+    let sample = |rate: &Option<f64>| rate.map(|rate| Sample { rate, settle_seconds: 0.5 });
+    Cell { samples: rates.iter().map(sample).collect(), ..Cell::default() }
+}
+
+fn info(name: &'static str, aims: Aims) -> Info {
+    Info { name, about: "", unit: "files/s", cache: Cache::Cold, aims, standard: true }
+}
+
+fn side(label: &str, is_library: bool) -> SideInfo {
+    SideInfo { label: label.into(), is_library }
+}
+
+/// The baseline, a mount and the library; three workloads.
+fn example() -> Report {
+    let mut broken = cell(&[None, None]);
+    broken.failures = vec!["run: <broken> & bad".into(), "run: again".into()];
+    let not_here = Cell { not_here: Some("needs a directory".into()), ..Cell::default() };
+    let base = || cell(&[Some(100_000.0), Some(100_000.0)]);
+    let rows = vec![
+        Row {
+            info: info("reached", Aims::both(0.35, 3.0)),
+            cells: vec![
+                base(),
+                cell(&[Some(30_000.0), Some(50_000.0)]),
+                cell(&[Some(2e5), Some(2e5)]),
+            ],
+        },
+        Row { info: info("breaks", Aims::mount(1.0)), cells: vec![base(), broken, base()] },
+        Row {
+            info: info("elsewhere", Aims::both(1.0, 1.0)),
+            cells: vec![base(), base(), not_here],
+        },
+    ];
+    Report {
+        setting: Setting {
+            kernel: "6.18".into(),
+            cpus: 2,
+            rounds: 2,
+            scale: 1.0,
+            ..Setting::default()
+        },
+        sides: vec![side("kernel", false), side("spinney-uring", false), side("library", true)],
+        outcome: Outcome { rows, interrupted: false },
+    }
+}
+
+#[test]
+fn the_score_counts_aims_that_apply() {
+    // Reached: 0.40 of 0.35, and 1.0 of 1.0. Missed: 2.0 of 3.0, and what broke.
+    assert_eq!(example().score(), (2, 2));
+    assert_eq!(example().outcome.failures(), 2);
+}
+
+#[test]
+fn the_table_has_numbers_verdicts_and_failures() {
+    let text = to_text(&example());
+    let line = text.lines().find(|l| l.starts_with("reached")).unwrap();
+    for part in ["100,000", "40,000", "0.40", "(0.30-0.50)", "0.35", "pass"] {
+        assert!(line.contains(part), "{part} in {line}");
+    }
+    assert!(text.contains("FAILED: breaks on spinney-uring: run: again"));
+    assert!(text.contains("not measured: elsewhere on library: needs a directory"));
+    assert!(text.ends_with("aims: 2 reached, 2 missed; 2 samples failed\n"), "{text}");
+}
+
+#[test]
+fn json_keeps_to_its_schema() {
+    let json: Value = serde_json::from_str(&to_json(&example())).unwrap();
+    assert_eq!(json["schema"], 1);
+    for member in ["kernel", "cpus", "unix_time", "arguments", "rounds", "scale", "interrupted"] {
+        assert!(!json[member].is_null(), "{member}");
+    }
+    assert_eq!(json["sides"][2]["library"], true);
+    let row = &json["workloads"][0];
+    assert_eq!((row["name"].as_str(), row["cache"].as_str()), (Some("reached"), Some("cold")));
+    assert!(row["sides"][0]["ratio"].is_null(), "the baseline has no ratio");
+    let mount = &row["sides"][1];
+    assert_eq!(mount["label"], "spinney-uring");
+    assert_eq!(mount["median"], 40_000.0);
+    assert_eq!(mount["samples"], serde_json::json!([30_000.0, 50_000.0]));
+    assert_eq!(mount["settle_seconds"], serde_json::json!([0.5, 0.5]));
+    assert_eq!((mount["ratio"].as_f64(), mount["aim"].as_f64()), (Some(0.4), Some(0.35)));
+    assert_eq!(mount["ratio_range"], serde_json::json!([0.3, 0.5]));
+    assert_eq!(mount["verdict"], "pass");
+    assert_eq!(row["sides"][2]["verdict"], "miss");
+    let broken = &json["workloads"][1]["sides"][1];
+    assert_eq!((broken["verdict"].as_str(), broken["ratio"].is_null()), (Some("no result"), true));
+    assert_eq!(broken["failures"].as_array().unwrap().len(), 2);
+    assert_eq!(json["aims"], serde_json::json!({"reached": 2, "missed": 2}));
+}
+
+#[test]
+fn the_plot_has_a_bar_per_ratio_and_escapes_text() {
+    let mut report = example();
+    report.sides[1].label = "a<b".into();
+    let svg = to_svg(&report);
+    assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
+    assert!(svg.contains("a&lt;b") && !svg.contains("a<b"));
+    // Background, two legend marks, and the ratios that exist: 2 + 1 + 1.
+    assert_eq!(svg.matches("<rect").count(), 1 + 2 + 4);
+    assert!(svg.contains(">0.40 pass<"));
+}

@@ -1,0 +1,161 @@
+//! An image of its own, made by mkfs.btrfs and mounted by somebody.
+
+use super::{Side, command, drop_caches, with_context};
+use crate::target::{PosixDir, Target};
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// What all images of a run have in common.
+#[derive(Clone, Debug)]
+pub struct ImageSpec {
+    /// A directory of this run, on the backing file system (a tmpfs, as a rule).
+    pub scratch: PathBuf,
+    pub size: u64,
+    pub mkfs_options: Vec<String>,
+    /// For one mount, unmount or mkfs.
+    pub limit: Duration,
+}
+
+impl ImageSpec {
+    /// Makes a new sparse file with an empty btrfs in it.
+    pub(super) fn make(&self, path: &Path) -> io::Result<()> {
+        match fs::remove_file(path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+        with_context(File::create(path).and_then(|f| f.set_len(self.size)), path.display())?;
+        let mut mkfs = Command::new("mkfs.btrfs");
+        mkfs.args(["-q", "-f"]).args(&self.mkfs_options).arg(path);
+        self.run(&mut mkfs)
+    }
+
+    pub(super) fn run(&self, command: &mut Command) -> io::Result<()> {
+        command::run(command, &self.scratch, self.limit)
+    }
+}
+
+/// How an image is mounted.
+pub trait Mounter {
+    fn mount(&mut self, spec: &ImageSpec, image: &Path, at: &Path) -> io::Result<()>;
+    /// Returns when the image is closed.
+    fn unmount(&mut self, spec: &ImageSpec, at: &Path) -> io::Result<()>;
+    /// Called between unmounting and mounting for a cold start, after the caches were
+    /// dropped: whatever belongs to the program and not to the file system.
+    fn rewarm(&self) -> io::Result<()> {
+        Ok(())
+    }
+    fn abort_switch(&self) -> Option<PathBuf> {
+        None
+    }
+}
+
+pub struct ImageSide {
+    label: String,
+    spec: ImageSpec,
+    mounter: Box<dyn Mounter>,
+    image: PathBuf,
+    at: PathBuf,
+    mounted: bool,
+}
+
+impl ImageSide {
+    pub fn new(label: &str, spec: ImageSpec, mounter: Box<dyn Mounter>) -> ImageSide {
+        let image = spec.scratch.join(format!("{label}.img"));
+        let at = spec.scratch.join(format!("{label}.mnt"));
+        ImageSide { label: label.to_string(), spec, mounter, image, at, mounted: false }
+    }
+
+    fn mount(&mut self) -> io::Result<()> {
+        fs::create_dir_all(&self.at)?;
+        self.mounter.mount(&self.spec, &self.image, &self.at)?;
+        self.mounted = true;
+        if is_mount_point(&self.at)? {
+            return Ok(());
+        }
+        self.mounted = false;
+        Err(io::Error::other(format!("{} is not mounted although mount said so", self.label)))
+    }
+
+    fn unmount(&mut self) -> io::Result<()> {
+        if !self.mounted {
+            return Ok(());
+        }
+        self.mounter.unmount(&self.spec, &self.at)?;
+        self.mounted = false;
+        Ok(())
+    }
+
+    /// Unmounts by force after a failure: what matters is that the next round can start.
+    fn tear_off(&mut self) {
+        if self.unmount().is_ok() {
+            return;
+        }
+        if let Some(switch) = self.mounter.abort_switch() {
+            let _ = fs::write(switch, "1");
+        }
+        let lazily = self.spec.run(Command::new("umount").arg("-l").arg(&self.at));
+        if let Err(error) = lazily {
+            eprintln!("{}: {error}", self.label);
+        }
+        self.mounted = false;
+    }
+}
+
+fn is_mount_point(at: &Path) -> io::Result<bool> {
+    use std::os::unix::fs::MetadataExt;
+    let parent = at.parent().unwrap_or(Path::new("/"));
+    Ok(fs::metadata(at)?.dev() != fs::metadata(parent)?.dev())
+}
+
+impl Side for ImageSide {
+    fn label(&self) -> &str {
+        &self.label
+    }
+
+    fn reset(&mut self) -> io::Result<()> {
+        self.tear_off();
+        self.spec.make(&self.image)?;
+        self.mount()
+    }
+
+    fn target(&mut self) -> io::Result<Box<dyn Target>> {
+        if !self.mounted {
+            return Err(io::Error::other(format!("{} is not mounted", self.label)));
+        }
+        Ok(Box::new(with_context(PosixDir::open(&self.at), self.at.display())?))
+    }
+
+    fn make_cold(&mut self) -> io::Result<()> {
+        self.unmount()?;
+        drop_caches()?;
+        self.mounter.rewarm()?;
+        self.mount()
+    }
+
+    fn abort_switch(&self) -> Option<PathBuf> {
+        self.mounter.abort_switch()
+    }
+
+    fn close(&mut self) -> io::Result<()> {
+        let result = self.unmount();
+        self.tear_off();
+        for removed in [fs::remove_file(&self.image), fs::remove_dir(&self.at)] {
+            match removed {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+                _ => {}
+            }
+        }
+        result
+    }
+}
+
+impl Drop for ImageSide {
+    fn drop(&mut self) {
+        if let Err(error) = self.close() {
+            eprintln!("{}: {error}", self.label);
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Who is compared: something that provides a target and can make its caches cold.
+//!
+//! A target that a side gave out must be dropped before `reset`, `make_cold` or
+//! `close`: it holds descriptors that keep a mount busy. All sides of one run get
+//! the same image size, the same mkfs and the same treatment of caches.
+
+mod command;
+mod dir;
+mod image;
+mod kernel;
+mod library;
+mod spinney;
+
+use crate::target::Target;
+use std::io;
+use std::path::PathBuf;
+
+pub use dir::DirSide;
+pub use image::{ImageSide, ImageSpec, Mounter};
+pub use kernel::KernelMounter;
+pub use library::{LibrarySide, Opener};
+pub use spinney::SpinneyMounter;
+
+pub trait Side {
+    fn label(&self) -> &str;
+    /// The aims for the library apply, not those for a mount.
+    fn is_library(&self) -> bool {
+        false
+    }
+    /// Makes a new, empty file system where this side owns one, and mounts it. Also the
+    /// way back after a failure.
+    fn reset(&mut self) -> io::Result<()>;
+    fn target(&mut self) -> io::Result<Box<dyn Target>>;
+    /// Everything written is on the medium, and nothing of it is cached anywhere.
+    fn make_cold(&mut self) -> io::Result<()>;
+    /// What to write to when the side hangs.
+    fn abort_switch(&self) -> Option<PathBuf> {
+        None
+    }
+    /// Unmounts and removes what this side made. Also done on drop.
+    fn close(&mut self) -> io::Result<()>;
+}
+
+/// Makes the kernel forget clean pages, names and inodes.
+fn drop_caches() -> io::Result<()> {
+    std::fs::write("/proc/sys/vm/drop_caches", "3").map_err(|e| {
+        io::Error::new(e.kind(), format!("cannot drop caches ({e}); cold workloads need root"))
+    })
+}
+
+fn with_context<T>(result: io::Result<T>, what: impl std::fmt::Display) -> io::Result<T> {
+    result.map_err(|e| io::Error::new(e.kind(), format!("{what}: {e}")))
+}

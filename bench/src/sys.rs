@@ -1,0 +1,136 @@
+//! The system calls of the workloads, by directory descriptor and C name: what std
+//! offers goes by path and would measure the building of paths too.
+//!
+//! The one module of this crate with `unsafe`. Descriptors are plain numbers here;
+//! `target::posix` owns them.
+
+use std::ffi::CStr;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+pub type Fd = libc::c_int;
+
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+pub fn open(dir: Fd, name: &CStr, flags: libc::c_int) -> io::Result<Fd> {
+    // SAFETY: `name` ends in NUL and lives through the call.
+    check(unsafe { libc::openat(dir, name.as_ptr(), flags | libc::O_CLOEXEC, 0o644) })
+}
+
+pub fn close(fd: Fd) {
+    // SAFETY: takes no memory. Callers close only what `open` gave them, once.
+    unsafe { libc::close(fd) };
+}
+
+pub fn mkdir(dir: Fd, name: &CStr) -> io::Result<()> {
+    // SAFETY: `name` ends in NUL and lives through the call.
+    check(unsafe { libc::mkdirat(dir, name.as_ptr(), 0o755) }).map(drop)
+}
+
+pub fn unlink(dir: Fd, name: &CStr, flags: libc::c_int) -> io::Result<()> {
+    // SAFETY: `name` ends in NUL and lives through the call.
+    check(unsafe { libc::unlinkat(dir, name.as_ptr(), flags) }).map(drop)
+}
+
+pub fn symlink(dir: Fd, name: &CStr, to: &CStr) -> io::Result<()> {
+    // SAFETY: both strings end in NUL and live through the call.
+    check(unsafe { libc::symlinkat(to.as_ptr(), dir, name.as_ptr()) }).map(drop)
+}
+
+/// The size that `lstat` tells.
+pub fn stat_size(dir: Fd, name: &CStr) -> io::Result<u64> {
+    let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: `name` ends in NUL; `stat` has room for what the call writes.
+    check(unsafe {
+        libc::fstatat(dir, name.as_ptr(), stat.as_mut_ptr(), libc::AT_SYMLINK_NOFOLLOW)
+    })?;
+    // SAFETY: the call succeeded, so it filled `stat`.
+    Ok(unsafe { stat.assume_init() }.st_size as u64)
+}
+
+pub fn read_at(fd: Fd, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+    // SAFETY: `buf` is writable for its length through the call.
+    let n = unsafe { libc::pread(fd, buf.as_mut_ptr().cast(), buf.len(), offset as i64) };
+    if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) }
+}
+
+pub fn write_at(fd: Fd, buf: &[u8], offset: u64) -> io::Result<usize> {
+    // SAFETY: `buf` is readable for its length through the call.
+    let n = unsafe { libc::pwrite(fd, buf.as_ptr().cast(), buf.len(), offset as i64) };
+    if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) }
+}
+
+pub fn fsync(fd: Fd) -> io::Result<()> {
+    // SAFETY: takes no memory.
+    check(unsafe { libc::fsync(fd) }).map(drop)
+}
+
+pub fn syncfs(fd: Fd) -> io::Result<()> {
+    // SAFETY: takes no memory.
+    check(unsafe { libc::syncfs(fd) }).map(drop)
+}
+
+/// Calls `emit` with the name and `DT_*` type of each entry but `.` and `..`.
+pub fn list(dir: Fd, emit: &mut dyn FnMut(&CStr, u8) -> io::Result<()>) -> io::Result<()> {
+    let mut buf = vec![0u8; 32 * 1024];
+    loop {
+        // SAFETY: `buf` is writable for the length given.
+        let n = unsafe { libc::syscall(libc::SYS_getdents64, dir, buf.as_mut_ptr(), buf.len()) };
+        match n {
+            0 => return Ok(()),
+            1.. => each_dirent(&buf[..n as usize], emit)?,
+            _ => return Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+/// `struct linux_dirent64`: inode 8, offset 8, record length 2, type 1, name with NUL.
+fn each_dirent(
+    mut records: &[u8],
+    emit: &mut dyn FnMut(&CStr, u8) -> io::Result<()>,
+) -> io::Result<()> {
+    let torn = || io::Error::other("getdents64 returned a torn record");
+    while !records.is_empty() {
+        let head = records.first_chunk::<19>().ok_or_else(torn)?;
+        let len = usize::from(u16::from_ne_bytes([head[16], head[17]]));
+        let name = records.get(19..len).ok_or_else(torn)?;
+        let name = CStr::from_bytes_until_nul(name).map_err(|_| torn())?;
+        if name != c"." && name != c".." {
+            emit(name, head[18])?;
+        }
+        records = &records[len..];
+    }
+    Ok(())
+}
+
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn note_signal(_signal: libc::c_int) {
+    INTERRUPTED.store(true, Ordering::Relaxed);
+}
+
+/// From here on the first SIGINT or SIGTERM only sets what `interrupted` tells, so that
+/// mounts and images are cleaned up; the second one ends the program.
+pub fn catch_interrupts() {
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        // SAFETY: the action is fully set up (zeroed, then handler and flags), and the
+        // handler does nothing but one atomic store.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = note_signal as extern "C" fn(libc::c_int) as usize;
+            action.sa_flags = libc::SA_RESETHAND | libc::SA_RESTART;
+            libc::sigaction(signal, &action, std::ptr::null_mut());
+        }
+    }
+}
+
+pub fn interrupted() -> bool {
+    INTERRUPTED.load(Ordering::Relaxed)
+}
+
+pub fn is_root() -> bool {
+    // SAFETY: takes no memory and cannot fail.
+    unsafe { libc::geteuid() == 0 }
+}

@@ -1,0 +1,152 @@
+//! The library, in this process: `dyn vfs::FileSystem` without kernel or FUSE.
+//!
+//! A handle is an inode number on which one lookup reference is held; closing gives
+//! the reference back. That is what an embedding program would do, and it is all
+//! the state there is.
+
+use super::{Access, DirId, FileId, Target};
+use std::ffi::{CStr, CString};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use vfs::{Context, FileKind, FileSystem, FsError, Ino, WriteFlags};
+
+pub struct VfsTarget {
+    fs: Arc<dyn FileSystem>,
+    cx: Context,
+}
+
+impl VfsTarget {
+    pub fn new(fs: Arc<dyn FileSystem>) -> VfsTarget {
+        VfsTarget { fs, cx: Context { umask: 0o022, ..Context::default() } }
+    }
+
+    fn lookup(&self, parent: DirId, name: &CStr) -> io::Result<vfs::Entry> {
+        self.fs.lookup(&self.cx, Ino(parent.0), name.to_bytes()).map_err(to_io)
+    }
+}
+
+fn to_io(error: FsError) -> io::Error {
+    match error {
+        FsError::Posix(errno) => io::Error::from_raw_os_error(errno.code()),
+        other => io::Error::other(other.to_string()),
+    }
+}
+
+impl Target for VfsTarget {
+    fn host_path(&self) -> Option<&Path> {
+        None
+    }
+
+    fn root(&self) -> DirId {
+        DirId(self.fs.root().0)
+    }
+
+    fn open_dir(&self, parent: DirId, name: &CStr) -> io::Result<DirId> {
+        let entry = self.lookup(parent, name)?;
+        if entry.attr.kind != FileKind::Dir {
+            self.fs.forget(entry.attr.ino, 1);
+            return Err(io::Error::from_raw_os_error(libc::ENOTDIR));
+        }
+        Ok(DirId(entry.attr.ino.0))
+    }
+
+    fn close_dir(&self, dir: DirId) {
+        self.fs.forget(Ino(dir.0), 1);
+    }
+
+    fn mkdir(&self, parent: DirId, name: &CStr) -> io::Result<()> {
+        let made = self.fs.mkdir(&self.cx, Ino(parent.0), name.to_bytes(), 0o755);
+        self.fs.forget(made.map_err(to_io)?.attr.ino, 1);
+        Ok(())
+    }
+
+    fn rmdir(&self, parent: DirId, name: &CStr) -> io::Result<()> {
+        self.fs.rmdir(&self.cx, Ino(parent.0), name.to_bytes()).map_err(to_io)
+    }
+
+    fn symlink(&self, parent: DirId, name: &CStr, to: &CStr) -> io::Result<()> {
+        let made = self.fs.symlink(&self.cx, Ino(parent.0), name.to_bytes(), to.to_bytes());
+        self.fs.forget(made.map_err(to_io)?.attr.ino, 1);
+        Ok(())
+    }
+
+    fn unlink(&self, parent: DirId, name: &CStr) -> io::Result<()> {
+        self.fs.unlink(&self.cx, Ino(parent.0), name.to_bytes()).map_err(to_io)
+    }
+
+    fn stat(&self, parent: DirId, name: &CStr) -> io::Result<u64> {
+        let entry = self.lookup(parent, name)?;
+        self.fs.forget(entry.attr.ino, 1);
+        Ok(entry.attr.size)
+    }
+
+    fn list(
+        &self,
+        dir: DirId,
+        emit: &mut dyn FnMut(&CStr, bool) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let mut result = Ok(());
+        let listing = self.fs.readdir(Ino(dir.0), 0, &mut |entry| {
+            if matches!(entry.name, b"." | b"..") {
+                return true;
+            }
+            result = CString::new(entry.name)
+                .map_err(io::Error::from)
+                .and_then(|name| emit(&name, entry.kind == FileKind::Dir));
+            result.is_ok()
+        });
+        listing.map_err(to_io).and(result)
+    }
+
+    fn list_long(&self, dir: DirId) -> io::Result<u64> {
+        let mut entries = 0;
+        let mut held = Vec::with_capacity(1024);
+        self.fs
+            .readdir_plus(Ino(dir.0), 0, &mut |_, entry| {
+                if let Some(entry) = entry {
+                    entries += 1;
+                    held.push(entry.attr.ino);
+                }
+                true
+            })
+            .map_err(to_io)?;
+        // Not from inside the callback: an engine may hold the directory's lock there.
+        for ino in held {
+            self.fs.forget(ino, 1);
+        }
+        Ok(entries)
+    }
+
+    fn create(&self, parent: DirId, name: &CStr) -> io::Result<FileId> {
+        let made =
+            self.fs.mknod(&self.cx, Ino(parent.0), name.to_bytes(), FileKind::File, 0o644, 0);
+        Ok(FileId(made.map_err(to_io)?.attr.ino.0))
+    }
+
+    fn open(&self, parent: DirId, name: &CStr, _access: Access) -> io::Result<FileId> {
+        Ok(FileId(self.lookup(parent, name)?.attr.ino.0))
+    }
+
+    fn close(&self, file: FileId) {
+        self.fs.forget(Ino(file.0), 1);
+    }
+
+    fn read_at(&self, file: FileId, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        self.fs.read(Ino(file.0), offset, buf).map_err(to_io)
+    }
+
+    fn write_at(&self, file: FileId, offset: u64, data: &[u8]) -> io::Result<()> {
+        let flags = WriteFlags::default();
+        let n = self.fs.write(&self.cx, Ino(file.0), offset, data, flags).map_err(to_io)?;
+        if n == data.len() { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ENOSPC)) }
+    }
+
+    fn fsync(&self, file: FileId) -> io::Result<()> {
+        self.fs.fsync(Ino(file.0), false).map_err(to_io)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.fs.sync().map_err(to_io)
+    }
+}

@@ -1,0 +1,260 @@
+//! What is measured: the `Workload` trait, the sizes, and the list of all workloads.
+//!
+//! A new workload is a type with `info` and `run` (and mostly `setup`) in the file of
+//! its family, and a line in that family's `all`. A workload gets an empty directory
+//! of its own; between `setup` and `run` the runner syncs and, for a cold one,
+//! remounts, so nothing but names and sizes may pass from one to the other.
+
+mod external;
+mod names;
+mod pattern;
+mod random;
+mod sequential;
+mod small;
+mod stat;
+mod sync;
+mod tree;
+
+use crate::source_tree::SourceTree;
+use crate::target::{DirId, Target, remove_children};
+use std::ffi::CString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Barrier, OnceLock};
+use std::time::{Duration, Instant};
+
+/// State of the caches when the clock starts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cache {
+    /// As `setup` and a sync left them.
+    Warm,
+    /// Unmounted, dropped, mounted again.
+    Cold,
+}
+
+/// The ratio to the baseline (the kernel through system calls) that is to be reached.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Aims {
+    pub mount: Option<f64>,
+    pub library: Option<f64>,
+}
+
+impl Aims {
+    pub const NONE: Aims = Aims { mount: None, library: None };
+
+    pub const fn mount(ratio: f64) -> Aims {
+        Aims { mount: Some(ratio), library: None }
+    }
+
+    pub const fn both(mount: f64, library: f64) -> Aims {
+        Aims { mount: Some(mount), library: Some(library) }
+    }
+}
+
+/// What one knows of a workload without running it.
+#[derive(Clone, Copy, Debug)]
+pub struct Info {
+    pub name: &'static str,
+    pub about: &'static str,
+    /// Of the rate; more is better.
+    pub unit: &'static str,
+    pub cache: Cache,
+    pub aims: Aims,
+    /// Part of the run when no workloads are named.
+    pub standard: bool,
+}
+
+/// What was done in which time.
+#[derive(Clone, Copy, Debug)]
+pub struct Done {
+    pub amount: f64,
+    pub elapsed: Duration,
+}
+
+impl Done {
+    /// For a program that tells its own rate.
+    pub fn from_rate(rate: f64) -> Done {
+        Done { amount: rate, elapsed: Duration::from_secs(1) }
+    }
+
+    pub fn rate(&self) -> f64 {
+        self.amount / self.elapsed.as_secs_f64().max(1e-9)
+    }
+}
+
+pub trait Workload: Send + Sync {
+    fn info(&self) -> Info;
+    /// Prepares what `run` works on; not timed.
+    fn setup(&self, _env: &Env<'_>) -> io::Result<()> {
+        Ok(())
+    }
+    /// Does the work and says how much of it took how long. `ErrorKind::Unsupported`
+    /// (here or in `setup`) says that the workload does not apply to this side.
+    fn run(&self, env: &Env<'_>) -> io::Result<Done>;
+    /// Empties the workload's directory; not timed.
+    fn teardown(&self, env: &Env<'_>) -> io::Result<()> {
+        remove_children(env.target, env.dir)
+    }
+}
+
+/// What a workload works on.
+pub struct Env<'a> {
+    pub target: &'a dyn Target,
+    /// The workload's own directory.
+    pub dir: DirId,
+    /// Its name below the target's root.
+    pub dir_name: &'a str,
+    pub sizes: &'a Sizes,
+    pub material: &'a Material,
+}
+
+impl Env<'_> {
+    /// Where other programs find the workload's directory.
+    pub fn host_dir(&self) -> Option<PathBuf> {
+        Some(self.target.host_path()?.join(self.dir_name))
+    }
+}
+
+/// How much of everything.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Sizes {
+    /// Files made or removed by one sample, over all its threads.
+    pub files: u64,
+    /// Entries of the directory that is listed or statted.
+    pub walk_files: u64,
+    /// Files of 4 KiB that are written and read back.
+    pub small_files: u64,
+    /// Length of the file of sequential and random I/O, a multiple of 1 MiB.
+    pub file_bytes: u64,
+    /// Random reads or writes of 4 KiB in one sample.
+    pub random_ops: u64,
+    /// Writes with fsync in one sample.
+    pub fsyncs: u64,
+    /// Files of the source tree.
+    pub tree_files: u64,
+    /// Seconds that a program with a clock of its own (dbench, fio) runs.
+    pub program_seconds: u64,
+}
+
+impl Sizes {
+    pub fn scaled(scale: f64, file_bytes: u64) -> Sizes {
+        let of = |n: u64, min: u64| ((n as f64 * scale) as u64).max(min);
+        let mib = of(file_bytes >> 20, 1);
+        let file_bytes = mib << 20;
+        Sizes {
+            files: of(50_000, 16),
+            walk_files: of(100_000, 16),
+            small_files: of(20_000, 16),
+            file_bytes,
+            random_ops: of(50_000, 16).min(file_bytes / 4096),
+            fsyncs: of(5_000, 4),
+            tree_files: of(8_000, 16),
+            program_seconds: of(10, 1),
+        }
+    }
+}
+
+/// Things made once, beforehand, outside the file systems that are measured.
+pub struct Material {
+    scratch: PathBuf,
+    tree_files: u64,
+    tree: OnceLock<(SourceTree, PathBuf)>,
+}
+
+impl Material {
+    /// `scratch` is an existing directory where a tar file may be put.
+    pub fn new(scratch: &Path, sizes: &Sizes) -> Material {
+        Material {
+            scratch: scratch.to_owned(),
+            tree_files: sizes.tree_files,
+            tree: OnceLock::new(),
+        }
+    }
+
+    /// The source tree, and a tar file of it.
+    pub(crate) fn tree(&self) -> io::Result<(&SourceTree, &Path)> {
+        if self.tree.get().is_none() {
+            let tree = SourceTree::generate(self.tree_files as usize);
+            let path = self.scratch.join("tree.tar");
+            let mut out = io::BufWriter::new(std::fs::File::create(&path)?);
+            tree.write_tar(&mut out)?;
+            io::Write::flush(&mut out)?;
+            // Only the runner's thread comes here, so nobody else has set it meanwhile.
+            let _ = self.tree.set((tree, path));
+        }
+        let (tree, path) = self.tree.get().ok_or_else(|| io::Error::other("no source tree"))?;
+        Ok((tree, path))
+    }
+}
+
+/// Every workload, in the order in which they run.
+pub fn all() -> Vec<Box<dyn Workload>> {
+    let mut list = Vec::new();
+    list.extend(names::all());
+    list.extend(small::all());
+    list.extend(stat::all());
+    list.extend(sequential::all());
+    list.extend(random::all());
+    list.extend(sync::all());
+    list.extend(tree::all());
+    list.extend(external::all());
+    list
+}
+
+/// The workloads named, the standard ones where none is, or the name that is unknown.
+/// A name may end in `*`.
+pub fn select(names: &[String]) -> Result<Vec<Box<dyn Workload>>, String> {
+    let matches = |pattern: &str, name: &str| match pattern.strip_suffix('*') {
+        Some(start) => name.starts_with(start),
+        None => pattern == name,
+    };
+    let everything = all();
+    for pattern in names {
+        if !everything.iter().any(|w| matches(pattern, w.info().name)) {
+            return Err(pattern.clone());
+        }
+    }
+    let wanted = |info: Info| {
+        if names.is_empty() {
+            info.standard
+        } else {
+            names.iter().any(|pattern| matches(pattern, info.name))
+        }
+    };
+    Ok(everything.into_iter().filter(|w| wanted(w.info())).collect())
+}
+
+/// Runs `work(thread)` on `threads` threads that start together; the time is from that
+/// start to the end of the last one.
+fn in_parallel(threads: u64, work: impl Fn(u64) -> io::Result<()> + Sync) -> io::Result<Duration> {
+    let barrier = Barrier::new(threads as usize);
+    let timed = |thread| -> io::Result<(Instant, Instant)> {
+        barrier.wait();
+        let start = Instant::now();
+        work(thread)?;
+        Ok((start, Instant::now()))
+    };
+    std::thread::scope(|scope| {
+        let timed = &timed;
+        let handles: Vec<_> =
+            (1..threads).map(|thread| scope.spawn(move || timed(thread))).collect();
+        let (mut start, mut end) = timed(0)?;
+        for handle in handles {
+            let (s, e) = handle.join().map_err(|_| io::Error::other("a thread panicked"))??;
+            (start, end) = (start.min(s), end.max(e));
+        }
+        Ok(end - start)
+    })
+}
+
+/// `n` file names as a program might number them.
+fn numbered(prefix: &str, n: u64) -> Vec<CString> {
+    (0..n).filter_map(|i| CString::new(format!("{prefix}{i:07}")).ok()).collect()
+}
+
+fn not_here(why: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, why.into())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,172 @@
+//! The program itself: on a plain directory anywhere, and (as root, with btrfs and a
+//! loop device) with images that it makes, mounts and removes.
+
+use serde_json::Value;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_spinney-bench");
+
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let path = std::env::temp_dir().join(format!("bench-smoke-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Scratch(path)
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(&self.0).unwrap();
+        entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn run(words: &str, paths: &[(&str, &Path)]) -> Output {
+    let mut command = Command::new(PROGRAM);
+    command.args(words.split_whitespace());
+    for (flag, path) in paths {
+        command.arg(flag).arg(path);
+    }
+    command.output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+fn is_root() -> bool {
+    Command::new("id").arg("-u").output().is_ok_and(|o| o.stdout.trim_ascii() == b"0")
+}
+
+/// Says so where `scripts/test.sh` counts it, too.
+fn skip(test: &str, why: &str) {
+    println!("SKIPPED: {test}: {why}");
+    let Some(path) = std::env::var_os("SPINNEY_SKIPS") else { return };
+    let file = std::fs::File::options().append(true).create(true).open(path);
+    writeln!(file.unwrap(), "spinney-bench {test}: {why}").unwrap();
+}
+
+/// Can the kernel here mount btrfs from a loop device?
+fn kernel_btrfs() -> Result<(), String> {
+    if !is_root() {
+        return Err("needs root".into());
+    }
+    let known = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
+    if !known.contains("btrfs")
+        && !Command::new("modprobe").arg("btrfs").status().is_ok_and(|s| s.success())
+    {
+        return Err("the kernel has no btrfs".into());
+    }
+    if !Path::new("/dev/loop-control").exists() {
+        return Err("no loop devices".into());
+    }
+    let mkfs = Command::new("mkfs.btrfs").arg("--version").output();
+    mkfs.map(drop).map_err(|_| "mkfs.btrfs is not installed".into())
+}
+
+#[test]
+fn a_directory_gives_rates_and_stays_clean() {
+    let scratch = Scratch::new("dir");
+    let (work, out) = (Scratch::new("dir-work"), scratch.0.join("o.json"));
+    let words = "run --scale 0.01 --rounds 2 --file-size 8M \
+                 --workloads create-*,unlink-1t,stat-hot,seq-write-new,untar";
+    let output = run(words, &[("--dir", &work.0), ("--backing", &scratch.0), ("--json", &out)]);
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(said(&output).contains("create-write4k-2t"));
+    assert_eq!(work.names(), [""; 0], "the directory is as it was");
+    assert_eq!(scratch.names(), ["o.json"], "and so is the backing");
+    let json: Value = serde_json::from_slice(&std::fs::read(&out).unwrap()).unwrap();
+    let rows = json["workloads"].as_array().unwrap();
+    assert!(rows.len() >= 10, "{}", rows.len());
+    for row in rows {
+        let samples = row["sides"][0]["samples"].as_array().unwrap();
+        assert_eq!(samples.len(), 2);
+        assert!(samples.iter().all(|s| s.as_f64().unwrap() > 0.0), "{row}");
+    }
+}
+
+#[test]
+fn two_directories_are_compared() {
+    let (scratch, a, b) = (Scratch::new("two"), Scratch::new("two-a"), Scratch::new("two-b"));
+    let (json, plot) = (scratch.0.join("o.json"), scratch.0.join("o.svg"));
+    let paths = [
+        ("--kernel-dir", &*a.0),
+        ("--spinney-dir", &*b.0),
+        ("--backing", &*scratch.0),
+        ("--json", &*json),
+        ("--plot", &*plot),
+    ];
+    let output = run("compare --scale 0.01 --rounds 1 --workloads create-1t,stat-hot", &paths);
+    assert!(output.status.success(), "{}", said(&output));
+    let json: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    let side = &json["workloads"][0]["sides"][1];
+    assert_eq!((side["label"].as_str(), side["aim"].as_f64()), (Some("spinney"), Some(0.35)));
+    assert!(side["ratio"].as_f64().unwrap() > 0.0);
+    let verdict = side["verdict"].as_str().unwrap();
+    assert!(["pass", "miss"].contains(&verdict), "{verdict}");
+    assert!(std::fs::read_to_string(&plot).unwrap().contains("create-1t"));
+}
+
+#[test]
+fn a_directory_that_fails_is_reported_and_ends_with_1() {
+    let (scratch, a) = (Scratch::new("bad"), Scratch::new("bad-a"));
+    let paths = [
+        ("--kernel-dir", &*a.0),
+        ("--spinney-dir", Path::new("/proc")),
+        ("--backing", &*scratch.0),
+    ];
+    let output = run("compare --scale 0.01 --rounds 1 --workloads create-1t", &paths);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert!(said(&output).contains("FAILED: create-1t on spinney"), "{}", said(&output));
+}
+
+#[test]
+fn nonsense_ends_with_2() {
+    assert_eq!(run("compare --rounds many", &[]).status.code(), Some(2));
+    let unknown = run("run --dir /tmp --workloads nonsense", &[]);
+    assert_eq!(unknown.status.code(), Some(1));
+    assert!(said(&unknown).contains("nonsense"));
+}
+
+/// Every standard workload, cold ones too, on two images that the kernel mounts; one of
+/// them through a `spinney` that is a shell script keeping the contract of `spinney
+/// mount` and `umount`.
+#[test]
+fn images_are_made_mounted_and_removed() {
+    if let Err(why) = kernel_btrfs() {
+        return skip("images_are_made_mounted_and_removed", &why);
+    }
+    let scratch = Scratch::new("images");
+    let spinney = scratch.0.join("spinney");
+    let script = "#!/bin/sh\nset -e\ncase $1 in\n\
+        mount) [ \"$2 $3\" = '-o transport=classic' ]; exec mount -o loop,noatime \"$4\" \"$5\";;\n\
+        umount) exec umount \"$2\";;\n*) exit 9;;\nesac\n";
+    std::fs::write(&spinney, script).unwrap();
+    assert!(Command::new("chmod").arg("755").arg(&spinney).status().unwrap().success());
+    let out = scratch.0.join("o.json");
+    let backing = Scratch(scratch.0.join("backing"));
+    std::fs::create_dir(&backing.0).unwrap();
+    let words = "compare --scale 0.002 --rounds 2 --image-size 512M --file-size 512M \
+                 --transport classic";
+    let paths = [("--spinney", &*spinney), ("--backing", &*backing.0), ("--json", &*out)];
+    let output = run(words, &paths);
+    assert!(output.status.success(), "{}", said(&output));
+    assert_eq!(backing.names(), [""; 0], "images and mount points are gone");
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+    assert!(!mounts.contains(backing.0.to_str().unwrap()), "nothing is mounted");
+    let json: Value = serde_json::from_slice(&std::fs::read(&out).unwrap()).unwrap();
+    assert_eq!(json["sides"][1]["label"], "spinney-classic");
+    let rows = json["workloads"].as_array().unwrap();
+    assert!(rows.len() > 20);
+    for row in rows {
+        assert!(row["sides"][1]["ratio"].as_f64().unwrap() > 0.0, "{row}");
+    }
+}

@@ -1,1 +1,25 @@
+//! The FUSE server: requests of the Linux kernel become calls of `vfs::FileSystem`.
+//!
+//! Two transports, io_uring and `/dev/fuse`, stand under one dispatcher. Knows no
+//! on-disk format and no command line; `session` is the way in.
+#![deny(unsafe_code)]
 
+mod abi;
+mod classic;
+mod config;
+mod device;
+mod dispatch;
+mod mount;
+mod nodeid;
+mod notify;
+mod session;
+#[allow(unsafe_code)]
+mod sys;
+mod tune;
+#[allow(unsafe_code)]
+mod uring;
+
+pub use config::{Config, Source, Transport};
+pub use notify::Notifier;
+pub use session::{Session, Unmounter};
+pub use sys::LoopDevice;

@@ -1,0 +1,154 @@
+//! What the caller may choose about a mount.
+
+use std::path::PathBuf;
+use vfs::{Errno, FsError, Result};
+
+/// How requests reach the server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Transport {
+    /// io_uring where the kernel offers it, else the device.
+    #[default]
+    Auto,
+    /// io_uring; mounting fails without it.
+    Uring,
+    /// `/dev/fuse`.
+    Classic,
+}
+
+/// What the mount stands on. With a block device (root only) the mount is of type
+/// `fuseblk`: the kernel then passes syncfs(2) on and unmounting waits for the commit.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Source {
+    #[default]
+    Nothing,
+    BlockDevice(PathBuf),
+    /// As root a loop device is attached for the time of the mount; otherwise as `Nothing`.
+    Image(PathBuf),
+}
+
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub transport: Transport,
+    /// Server threads per processor; requests that block (fsync) hold one each.
+    pub threads_per_cpu: usize,
+    /// Let the kernel collect small writes. Faster for these, slower for much else.
+    pub writeback: bool,
+    /// Remember names that do not exist.
+    pub cache_negative: bool,
+    /// As root, switch on the `fuse` module's `enable_uring` if it is off.
+    pub enable_uring_parameter: bool,
+    /// As root, the readahead window of the mount.
+    pub read_ahead_kib: Option<u32>,
+    /// Largest data of one request, in bytes.
+    pub max_write: u32,
+    pub max_read: Option<u32>,
+    /// Let users other than the one who mounts in. File modes and ACLs still decide.
+    pub allow_other: bool,
+    pub read_only: bool,
+    pub nosuid: bool,
+    pub nodev: bool,
+    pub noexec: bool,
+    pub noatime: bool,
+    /// Shown as the source of a mount that has no block device.
+    pub fsname: String,
+    pub subtype: String,
+    pub source: Source,
+    /// Further options, passed to the kernel (or `fusermount3`) as they are.
+    pub options: Vec<String>,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            transport: Transport::Auto,
+            threads_per_cpu: 4,
+            writeback: false,
+            cache_negative: true,
+            enable_uring_parameter: true,
+            read_ahead_kib: Some(1024),
+            max_write: 1 << 20,
+            max_read: None,
+            allow_other: crate::sys::is_root(),
+            read_only: false,
+            nosuid: false,
+            nodev: false,
+            noexec: false,
+            noatime: false,
+            fsname: "spinney".into(),
+            subtype: "spinney".into(),
+            source: Source::Nothing,
+            options: Vec::new(),
+        }
+    }
+}
+
+impl Config {
+    /// Takes a list as after `mount -o`: known names set members, others are passed on.
+    pub fn apply_options(&mut self, list: &str) -> Result<()> {
+        list.split(',').filter(|option| !option.is_empty()).try_for_each(|o| self.apply(o))
+    }
+
+    fn apply(&mut self, option: &str) -> Result<()> {
+        let (name, value) = option.split_once('=').unwrap_or((option, ""));
+        match name {
+            "rw"
+            | "defaults"
+            | "atime"
+            | "default_permissions"
+            | "auto"
+            | "noauto"
+            | "user"
+            | "nofail"
+            | "_netdev" => {}
+            "ro" => self.read_only = true,
+            "suid" => self.nosuid = false,
+            "nosuid" => self.nosuid = true,
+            "dev" => self.nodev = false,
+            "nodev" => self.nodev = true,
+            "exec" => self.noexec = false,
+            "noexec" => self.noexec = true,
+            "noatime" => self.noatime = true,
+            "allow_other" => self.allow_other = true,
+            "writeback" => self.writeback = true,
+            "fsname" => self.fsname = value.into(),
+            "subtype" => self.subtype = value.into(),
+            "max_read" => self.max_read = Some(number(value)?),
+            "max_write" => self.max_write = number(value)?,
+            "threads" => self.threads_per_cpu = number(value)? as usize,
+            "transport" => self.transport = transport(value)?,
+            "blkdev" => self.source = Source::BlockDevice(value.into()),
+            _ => self.options.push(option.to_string()),
+        }
+        Ok(())
+    }
+}
+
+fn number(text: &str) -> Result<u32> {
+    text.parse().map_err(|_| FsError::Posix(Errno::EINVAL))
+}
+
+fn transport(text: &str) -> Result<Transport> {
+    Ok(match text {
+        "auto" => Transport::Auto,
+        "uring" | "io_uring" => Transport::Uring,
+        "classic" => Transport::Classic,
+        _ => return Err(Errno::EINVAL.into()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_set_members_and_pass_the_rest_on() {
+        let mut config = Config::default();
+        config.apply_options("ro,nosuid,transport=classic,max_read=65536,foo=bar,,x").unwrap();
+        assert!(config.read_only && config.nosuid && !config.nodev);
+        assert_eq!(config.transport, Transport::Classic);
+        assert_eq!(config.max_read, Some(65536));
+        assert_eq!(config.options, ["foo=bar", "x"]);
+        assert!(config.apply_options("max_read=many").is_err());
+        assert!(config.apply_options("transport=pigeon").is_err());
+    }
+}

@@ -1,0 +1,128 @@
+//! File contents: reading, writing, allocating, copying, and making them durable.
+
+use super::Dispatcher;
+use super::failure::Answer;
+use super::reply::Out;
+use super::request::Request;
+use crate::abi::record::*;
+use crate::abi::{FSYNC_FDATASYNC, write_flags};
+use vfs::{Errno, FallocateMode, Ino, SeekWhence, SetAttr, WriteFlags};
+
+/// One COPY_FILE_RANGE keeps its caller (who cannot be killed meanwhile) no longer
+/// than this many bytes take; callers go on where it stopped.
+const COPY_AT_ONCE: u64 = 1 << 30;
+/// The reply of the older operation counts in 32 bits; stay at a block boundary.
+const COPY_32_BITS: u64 = 0xffff_f000;
+
+impl Dispatcher {
+    pub(super) fn read(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer<()> {
+        let arg: ReadIn = request.arg()?;
+        let size = arg.size as usize;
+        let filled = self.fs.read(self.ino(request), arg.offset, out.space(size)?)?;
+        out.advance(filled.min(size));
+        Ok(())
+    }
+
+    pub(super) fn write(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer<()> {
+        let arg: WriteIn = request.arg()?;
+        let data = request.payload.get(..arg.size as usize).ok_or(Errno::EINVAL)?;
+        let ino = self.ino(request);
+        let kill_priv = arg.write_flags & write_flags::KILL_SUIDGID != 0;
+        let flags = WriteFlags { kill_priv, sync: wants_sync(&arg) };
+        // Asked before, because afterwards the bits are gone.
+        let mode_changes = kill_priv && self.has_special_bits(ino)?;
+        let written = self.fs.write(&request.context(0), ino, arg.offset, data, flags)?;
+        if mode_changes {
+            self.notifier.attributes_changed_now(ino);
+        }
+        out.put(&WriteOut { size: written as u32, padding: 0 })
+    }
+
+    fn has_special_bits(&self, ino: Ino) -> Answer<bool> {
+        Ok(self.fs.getattr(ino)?.perm & 0o6000 != 0)
+    }
+
+    /// FALLOCATE and COPY_FILE_RANGE change data, but carry no flag that says whether
+    /// the caller may keep the special mode bits.
+    fn kill_priv_unless_root(&self, request: &Request<'_>, ino: Ino) -> Answer<()> {
+        if request.header.uid == 0 || !self.has_special_bits(ino)? {
+            return Ok(());
+        }
+        let set = SetAttr { kill_priv: true, ..Default::default() };
+        self.fs.setattr(&request.context(0), ino, &set)?;
+        self.notifier.attributes_changed_now(ino);
+        Ok(())
+    }
+
+    pub(super) fn fsync(&self, request: &Request<'_>) -> Answer<()> {
+        let arg: FsyncIn = request.arg()?;
+        Ok(self.fs.fsync(self.ino(request), arg.fsync_flags & FSYNC_FDATASYNC != 0)?)
+    }
+
+    pub(super) fn fallocate(&self, request: &Request<'_>) -> Answer<()> {
+        let arg: FallocateIn = request.arg()?;
+        let ino = self.ino(request);
+        let mode = fallocate_mode(arg.mode as i32)?;
+        self.fs.fallocate(&request.context(0), ino, mode, arg.offset, arg.length)?;
+        self.kill_priv_unless_root(request, ino)
+    }
+
+    pub(super) fn lseek(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer<()> {
+        let arg: LseekIn = request.arg()?;
+        let whence = match arg.whence as i32 {
+            libc::SEEK_DATA => SeekWhence::Data,
+            libc::SEEK_HOLE => SeekWhence::Hole,
+            _ => return Err(Errno::EINVAL.into()),
+        };
+        let offset = self.fs.seek(self.ino(request), arg.offset, whence)?;
+        out.put(&LseekOut { offset })
+    }
+
+    pub(super) fn copy_file_range(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer<()> {
+        let copied = self.copy(request, COPY_AT_ONCE.min(COPY_32_BITS))?;
+        out.put(&WriteOut { size: copied as u32, padding: 0 })
+    }
+
+    pub(super) fn copy_file_range_64(
+        &self,
+        request: &Request<'_>,
+        out: &mut Out<'_>,
+    ) -> Answer<()> {
+        let bytes_copied = self.copy(request, COPY_AT_ONCE)?;
+        out.put(&CopyFileRangeOut { bytes_copied })
+    }
+
+    fn copy(&self, request: &Request<'_>, most: u64) -> Answer<u64> {
+        let arg: CopyFileRangeIn = request.arg()?;
+        if arg.flags != 0 {
+            return Err(Errno::EINVAL.into());
+        }
+        let (from, to) = (self.ino(request), self.nodes.to_ino(arg.nodeid_out));
+        let cx = request.context(0);
+        let len = arg.len.min(most);
+        let copied = self.fs.copy_range(&cx, from, arg.off_in, to, arg.off_out, len)?;
+        self.kill_priv_unless_root(request, to)?;
+        Ok(copied)
+    }
+}
+
+/// After a buffered write to a file that was opened with O_SYNC the kernel sends
+/// FSYNC; after a direct one it does not.
+fn wants_sync(arg: &WriteIn) -> bool {
+    let open_flags = arg.flags as i32;
+    let cached = arg.write_flags & write_flags::CACHE != 0;
+    !cached && open_flags & libc::O_DIRECT != 0 && open_flags & (libc::O_DSYNC | libc::O_SYNC) != 0
+}
+
+fn fallocate_mode(mode: i32) -> Answer<FallocateMode> {
+    const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    const ZERO_KEEP: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
+    Ok(match mode {
+        0 => FallocateMode::Allocate,
+        libc::FALLOC_FL_KEEP_SIZE => FallocateMode::KeepSize,
+        PUNCH => FallocateMode::PunchHole,
+        libc::FALLOC_FL_ZERO_RANGE => FallocateMode::ZeroRange { keep_size: false },
+        ZERO_KEEP => FallocateMode::ZeroRange { keep_size: true },
+        _ => return Err(Errno::EOPNOTSUPP.into()),
+    })
+}

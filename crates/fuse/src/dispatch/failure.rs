@@ -1,0 +1,41 @@
+//! The errno of a refused request.
+//!
+//! ENOSYS is a message to the kernel: "never send this operation again". Only the
+//! dispatcher says that, on purpose. A file system that answers ENOSYS means "not
+//! this time", so it becomes EOPNOTSUPP.
+
+use vfs::{Errno, FsError};
+
+pub(super) type Answer<T> = Result<T, Failure>;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Failure(i32);
+
+impl Failure {
+    /// The kernel shall do without this operation for the life of the mount.
+    pub const NEVER_SEND: Failure = Failure(libc::ENOSYS);
+
+    pub fn errno(self) -> i32 {
+        self.0
+    }
+}
+
+impl From<Errno> for Failure {
+    fn from(errno: Errno) -> Failure {
+        match errno {
+            Errno::ENOSYS => Failure(libc::EOPNOTSUPP),
+            other => Failure(other.code()),
+        }
+    }
+}
+
+impl From<FsError> for Failure {
+    fn from(error: FsError) -> Failure {
+        match &error {
+            FsError::Posix(errno) => return (*errno).into(),
+            FsError::Io { .. } | FsError::Corrupt { .. } => tracing::error!("{error}"),
+            FsError::Unsupported(_) | FsError::ReadOnly(_) => tracing::debug!("{error}"),
+        }
+        Failure(error.errno())
+    }
+}

@@ -1,0 +1,147 @@
+//! The first exchange: what the kernel offers, what we take.
+//!
+//! Not taken on purpose: ATOMIC_O_TRUNC (with opens that send no message the kernel
+//! would then silently not truncate), POSIX_LOCKS and FLOCK_LOCKS (the kernel keeps
+//! locks for nothing), SPLICE, AUTO_INVAL_DATA (only we change files), SECURITY_CTX
+//! and CREATE_SUPP_GROUP (extensions to every create).
+
+use crate::abi::record::{InitIn, InitOut};
+use crate::abi::{self, Wire, init};
+
+/// Pages of one request; 256 is the kernel's limit unless an administrator raised it.
+const MAX_PAGES: u32 = 256;
+const PAGE: u32 = 4096;
+/// Asynchronous requests in flight, and where readahead begins to hold back.
+const MAX_BACKGROUND: u16 = 64;
+const CONGESTION: u16 = 48;
+
+const WANTED: u64 = init::ASYNC_READ
+    | init::EXPORT_SUPPORT
+    | init::BIG_WRITES
+    | init::DONT_MASK
+    | init::HAS_IOCTL_DIR
+    | init::DO_READDIRPLUS
+    | init::READDIRPLUS_AUTO
+    | init::ASYNC_DIO
+    | init::NO_OPEN_SUPPORT
+    | init::PARALLEL_DIROPS
+    | init::POSIX_ACL
+    | init::MAX_PAGES
+    | init::CACHE_SYMLINKS
+    | init::NO_OPENDIR_SUPPORT
+    | init::EXPLICIT_INVAL_DATA
+    | init::HANDLE_KILLPRIV_V2
+    | init::SETXATTR_EXT
+    | init::INIT_EXT;
+
+/// Without these the dispatcher's answers would mean something else.
+const NEEDED: u64 = init::BIG_WRITES
+    | init::DONT_MASK
+    | init::NO_OPEN_SUPPORT
+    | init::HANDLE_KILLPRIV_V2
+    | init::SETXATTR_EXT;
+
+/// What both sides agreed on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Agreement {
+    pub offered: u64,
+    pub flags: u64,
+    pub max_write: u32,
+    pub max_readahead: u32,
+}
+
+impl Agreement {
+    pub fn offers_uring(&self) -> bool {
+        self.offered & init::OVER_IO_URING != 0
+    }
+
+    /// Bytes that a request's data or a reply can have.
+    pub fn payload_len(&self) -> usize {
+        self.max_write.max(MAX_PAGES * PAGE) as usize
+    }
+
+    /// The reply, with or without the io_uring transport.
+    pub fn reply(&self, uring: bool) -> InitOut {
+        let flags = self.flags | if uring { init::OVER_IO_URING } else { 0 };
+        InitOut {
+            major: abi::MAJOR,
+            minor: abi::MINOR,
+            max_readahead: self.max_readahead,
+            flags: flags as u32,
+            flags2: (flags >> 32) as u32,
+            max_background: MAX_BACKGROUND,
+            congestion_threshold: CONGESTION,
+            max_write: self.max_write,
+            time_gran: 1,
+            max_pages: MAX_PAGES as u16,
+            ..Default::default()
+        }
+    }
+}
+
+/// Reads the kernel's INIT. The error is a sentence for the administrator.
+pub(crate) fn negotiate(arg: &[u8], max_write: u32, writeback: bool) -> Result<Agreement, String> {
+    // Kernels before 7.36 send a shorter record.
+    let mut full = [0u8; InitIn::SIZE];
+    let len = arg.len().min(full.len());
+    full[..len].copy_from_slice(&arg[..len]);
+    let offer = InitIn::load(&full);
+    if len < 16 || offer.major != abi::MAJOR {
+        return Err(format!("the kernel speaks FUSE {}.{}", offer.major, offer.minor));
+    }
+    let mut offered = u64::from(offer.flags);
+    if offered & init::INIT_EXT != 0 {
+        offered |= u64::from(offer.flags2) << 32;
+    }
+    let missing = NEEDED & !offered;
+    if missing != 0 {
+        return Err(format!(
+            "the kernel's FUSE {}.{} lacks features (flags {missing:#x}); Linux 5.12 is the oldest that has them",
+            offer.major, offer.minor
+        ));
+    }
+    let wanted = WANTED | if writeback { init::WRITEBACK_CACHE } else { 0 };
+    Ok(Agreement {
+        offered,
+        flags: wanted & offered,
+        max_write: (max_write / PAGE).clamp(1, MAX_PAGES) * PAGE,
+        max_readahead: offer.max_readahead.max(MAX_PAGES * PAGE),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offer(flags: u64) -> Vec<u8> {
+        let arg = InitIn {
+            major: 7,
+            minor: 45,
+            max_readahead: 131072,
+            flags: flags as u32,
+            flags2: (flags >> 32) as u32,
+            ..Default::default()
+        };
+        let mut bytes = vec![0; InitIn::SIZE];
+        arg.write(&mut bytes).unwrap();
+        bytes
+    }
+
+    #[test]
+    fn takes_only_what_is_offered() {
+        let agreed = negotiate(&offer(NEEDED | init::POSIX_ACL), 1 << 20, true).unwrap();
+        assert_eq!(agreed.flags, NEEDED | init::POSIX_ACL);
+        assert!(!agreed.offers_uring());
+        let all = negotiate(&offer(u64::MAX), 1 << 30, false).unwrap();
+        assert_eq!(all.flags, WANTED);
+        assert_eq!(all.max_write, 1 << 20);
+        assert!(all.offers_uring());
+        assert_eq!(all.reply(true).flags2 << 23 >> 23, 1 << 9);
+    }
+
+    #[test]
+    fn refuses_kernels_that_are_too_old() {
+        assert!(negotiate(&offer(0), 4096, false).unwrap_err().contains("lacks"));
+        assert!(negotiate(&[0; 4], 4096, false).is_err());
+    }
+}

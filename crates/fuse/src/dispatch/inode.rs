@@ -1,0 +1,106 @@
+//! Attributes of one inode, its symlink target, and the volume's figures.
+
+use super::Dispatcher;
+use super::failure::Answer;
+use super::reply::{self, Out};
+use super::request::Request;
+use crate::abi::fattr;
+use crate::abi::record::*;
+use vfs::{FileKind, Ino, SetAttr, SetTime, Timestamp};
+
+impl Dispatcher {
+    pub(super) fn getattr(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer<()> {
+        let attr = self.fs.getattr(self.ino(request))?;
+        out.put(&reply::attr_out(&attr))
+    }
+
+    pub(super) fn statx(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer<()> {
+        let attr = self.fs.getattr(self.ino(request))?;
+        out.put(&reply::statx_out(&attr))
+    }
+
+    pub(super) fn setattr(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer<()> {
+        let arg: SetattrIn = request.arg()?;
+        let ino = self.ino(request);
+        let mut set = requested(&arg);
+        set.kill_priv = self.must_kill_priv(ino, &arg)?;
+        let attr = self.fs.setattr(&request.context(0), ino, &set)?;
+        out.put(&reply::attr_out(&attr))
+    }
+
+    /// A truncation carries a flag. A change of owner does not: under
+    /// HANDLE_KILLPRIV_V2 the server clears the bits by itself, of files only. A
+    /// request that changes nothing is `chown(-1, -1)`, which counts as one.
+    fn must_kill_priv(&self, ino: Ino, arg: &SetattrIn) -> Answer<bool> {
+        if arg.valid & fattr::KILL_SUIDGID != 0 {
+            return Ok(true);
+        }
+        let meant = arg.valid & !(fattr::FH | fattr::LOCKOWNER);
+        let owner = meant & (fattr::UID | fattr::GID) != 0;
+        if !(owner || meant == 0) || meant & fattr::MODE != 0 {
+            return Ok(false);
+        }
+        Ok(self.fs.getattr(ino)?.kind != FileKind::Dir)
+    }
+
+    pub(super) fn readlink(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer<()> {
+        let target = self.fs.readlink(self.ino(request))?;
+        out.bytes(&target)
+    }
+
+    pub(super) fn statfs(&self, out: &mut Out<'_>) -> Answer<()> {
+        let figures = self.fs.statfs()?;
+        out.put(&KStatfs {
+            blocks: figures.blocks,
+            bfree: figures.blocks_free,
+            bavail: figures.blocks_available,
+            files: figures.files,
+            ffree: figures.files_free,
+            bsize: figures.block_size,
+            namelen: figures.name_max,
+            frsize: figures.block_size,
+            ..Default::default()
+        })
+    }
+}
+
+fn requested(arg: &SetattrIn) -> SetAttr {
+    let has = |bit| arg.valid & bit != 0;
+    let time = |bit, now, secs: u64, nanos| {
+        let at = SetTime::At(Timestamp { secs: secs as i64, nanos });
+        has(bit).then(|| if has(now) { SetTime::Now } else { at })
+    };
+    SetAttr {
+        perm: has(fattr::MODE).then_some((arg.mode & 0o7777) as u16),
+        uid: has(fattr::UID).then_some(arg.uid),
+        gid: has(fattr::GID).then_some(arg.gid),
+        size: has(fattr::SIZE).then_some(arg.size),
+        atime: time(fattr::ATIME, fattr::ATIME_NOW, arg.atime, arg.atimensec),
+        mtime: time(fattr::MTIME, fattr::MTIME_NOW, arg.mtime, arg.mtimensec),
+        ctime: has(fattr::CTIME)
+            .then_some(Timestamp { secs: arg.ctime as i64, nanos: arg.ctimensec }),
+        kill_priv: false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_valid_members_are_set() {
+        let arg = SetattrIn {
+            valid: fattr::SIZE | fattr::ATIME | fattr::ATIME_NOW | fattr::MTIME,
+            size: 7,
+            mtime: (-5i64) as u64,
+            mtimensec: 9,
+            mode: 0o777,
+            ..Default::default()
+        };
+        let set = requested(&arg);
+        assert_eq!(set.size, Some(7));
+        assert_eq!(set.perm, None);
+        assert_eq!(set.atime, Some(SetTime::Now));
+        assert_eq!(set.mtime, Some(SetTime::At(Timestamp { secs: -5, nanos: 9 })));
+    }
+}

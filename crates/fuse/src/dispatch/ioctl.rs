@@ -1,0 +1,118 @@
+//! Control operations on files and directories.
+//!
+//! The kernel has checked ownership and CAP_LINUX_IMMUTABLE before a set. Only the
+//! record whose size is in the command number travels; pointers in it do not.
+
+use super::Dispatcher;
+use super::failure::{Answer, Failure};
+use super::reply::Out;
+use super::request::Request;
+use crate::abi::Wire;
+use crate::abi::record::*;
+use vfs::{Errno, Ino};
+
+const FS_IOC_GETFLAGS: u32 = 0x8008_6601;
+const FS_IOC32_GETFLAGS: u32 = 0x8004_6601;
+const FS_IOC_SETFLAGS: u32 = 0x4008_6602;
+const FS_IOC32_SETFLAGS: u32 = 0x4004_6602;
+const FS_IOC_GETVERSION: u32 = 0x8008_7601;
+const FS_IOC32_GETVERSION: u32 = 0x8004_7601;
+const FS_IOC_FSGETXATTR: u32 = 0x801c_581f;
+const FS_IOC_FSSETXATTR: u32 = 0x401c_5820;
+const FS_IOC_GETFSLABEL: u32 = 0x8100_9431;
+const LABEL_MAX: usize = 256;
+
+/// (bit of FS_IOC_GETFLAGS, bit of `fsx_xflags`).
+const FLAG_PAIRS: [(u32, u32); 5] = [
+    (0x0000_0008, 0x0000_0020), // synchronous
+    (0x0000_0010, 0x0000_0008), // immutable
+    (0x0000_0020, 0x0000_0010), // append-only
+    (0x0000_0040, 0x0000_0080), // no dump
+    (0x0000_0080, 0x0000_0040), // no access time
+];
+
+impl Dispatcher {
+    pub(super) fn ioctl(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer<()> {
+        let arg: IoctlIn = request.arg()?;
+        let input = request.payload.get(..arg.in_size as usize).unwrap_or(&[]);
+        let ino = self.ino(request);
+        out.put(&IoctlOut::default())?;
+        match arg.cmd {
+            FS_IOC_GETFLAGS | FS_IOC32_GETFLAGS => put_number(self.fs.flags(ino)?, &arg, out),
+            FS_IOC_SETFLAGS | FS_IOC32_SETFLAGS => {
+                let flags = u32::read(input).ok_or(Failure::from(Errno::EINVAL))?;
+                self.set_flags(request, ino, flags)
+            }
+            FS_IOC_FSGETXATTR => {
+                let xflags = to_xflags(self.fs.flags(ino)?);
+                out.put(&FsXattr { xflags, ..Default::default() })
+            }
+            FS_IOC_FSSETXATTR => {
+                let wanted = FsXattr::read(input).ok_or(Failure::from(Errno::EINVAL))?;
+                let flags = merge_xflags(self.fs.flags(ino)?, &wanted)?;
+                self.set_flags(request, ino, flags)
+            }
+            FS_IOC_GETVERSION | FS_IOC32_GETVERSION => {
+                put_number(self.generation(request, ino)?, &arg, out)
+            }
+            FS_IOC_GETFSLABEL => self.put_label(out),
+            _ => Err(Errno::ENOTTY.into()),
+        }
+    }
+
+    fn set_flags(&self, request: &Request<'_>, ino: Ino, flags: u32) -> Answer<()> {
+        self.fs.set_flags(&request.context(0), ino, flags)?;
+        // The kernel does not expect this operation to change the ctime.
+        self.notifier.attributes_changed_now(ino);
+        Ok(())
+    }
+
+    /// The engine tells generations only with an entry, so it must know itself as `.`.
+    fn generation(&self, request: &Request<'_>, ino: Ino) -> Answer<u32> {
+        let entry = self.fs.lookup(&request.context(0), ino, b".").map_err(|_| Errno::ENOTTY)?;
+        self.fs.forget(entry.attr.ino, 1);
+        Ok(entry.generation as u32)
+    }
+
+    fn put_label(&self, out: &mut Out<'_>) -> Answer<()> {
+        let label = self.fs.label()?;
+        let mut text = [0u8; LABEL_MAX];
+        let len = label.len().min(LABEL_MAX - 1);
+        text[..len].copy_from_slice(&label[..len]);
+        out.bytes(&text)
+    }
+}
+
+/// A number of four bytes, or of eight where the caller's command says `long`.
+fn put_number(value: u32, arg: &IoctlIn, out: &mut Out<'_>) -> Answer<()> {
+    if arg.out_size >= 8 { out.put(&u64::from(value)) } else { out.put(&value) }
+}
+
+fn to_xflags(flags: u32) -> u32 {
+    FLAG_PAIRS.iter().filter(|(flag, _)| flags & flag != 0).map(|(_, xflag)| xflag).sum()
+}
+
+fn merge_xflags(old: u32, wanted: &FsXattr) -> Answer<u32> {
+    let known: u32 = FLAG_PAIRS.iter().map(|(_, xflag)| xflag).sum();
+    let extent_hints = wanted.extsize | wanted.cowextsize;
+    if wanted.xflags & !known != 0 || extent_hints != 0 || wanted.projid != 0 {
+        return Err(Errno::EOPNOTSUPP.into());
+    }
+    Ok(FLAG_PAIRS.iter().fold(old, |flags, (flag, xflag)| {
+        if wanted.xflags & xflag != 0 { flags | flag } else { flags & !flag }
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn xflags_translate_both_ways() {
+        assert_eq!(to_xflags(0x10 | 0x80 | 0x0080_0000), 0x8 | 0x40);
+        let wanted = FsXattr { xflags: 0x8, ..Default::default() };
+        assert_eq!(merge_xflags(0x0080_0000 | 0x40, &wanted).unwrap(), 0x0080_0010);
+        let unknown = FsXattr { xflags: 0x8000_0000, ..Default::default() };
+        assert!(merge_xflags(0, &unknown).is_err());
+    }
+}

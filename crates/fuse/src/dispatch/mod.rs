@@ -1,0 +1,250 @@
+//! One dispatcher under both loops: a request in, reply bytes or an errno out.
+//!
+//! # Every operation that Linux 6.18 can send
+//!
+//! | operation | answer |
+//! |---|---|
+//! | LOOKUP FORGET BATCH_FORGET MKNOD MKDIR SYMLINK LINK UNLINK RMDIR RENAME RENAME2 TMPFILE | `names` |
+//! | GETATTR SETATTR STATX READLINK STATFS | `inode` |
+//! | READ WRITE FSYNC FSYNCDIR FALLOCATE LSEEK COPY_FILE_RANGE COPY_FILE_RANGE_64 SYNCFS | `data` |
+//! | READDIR READDIRPLUS | `dir` |
+//! | SETXATTR GETXATTR LISTXATTR REMOVEXATTR | `xattr` |
+//! | IOCTL | `ioctl`; ENOTTY for commands that are not served |
+//! | INIT | `init`; the session reads it before any loop runs, a second one is EIO |
+//! | DESTROY | closes the file system, once |
+//! | RELEASE RELEASEDIR | accepted; nothing is kept per open file |
+//! | OPEN OPENDIR CREATE FLUSH | ENOSYS: the kernel opens and closes without a message, and creates by MKNOD |
+//! | ACCESS | ENOSYS: `default_permissions`, the kernel checks |
+//! | BMAP | ENOSYS: file blocks have no fixed device address (so no swap files) |
+//! | POLL | ENOSYS: files are always ready |
+//! | GETLK SETLK SETLKW | ENOSYS: not asked for, the kernel keeps locks by itself |
+//! | INTERRUPT NOTIFY_REPLY | ignored, no reply: no operation waits for an outside event |
+//! | SETUPMAPPING REMOVEMAPPING and unknown numbers | ENOSYS |
+//!
+//! # What the kernel caches, and what makes it stale
+//!
+//! Names and attributes are given to the kernel for ever. By itself Linux drops
+//!
+//! * a directory's attributes (and its listing) after every operation that changes
+//!   its names: create, unlink, rmdir, link, symlink, and both parents of a rename;
+//! * the ctime of an inode that was unlinked, renamed or given an xattr, and counts
+//!   its link count down itself; the same for what a rename replaced;
+//! * size, blocks, mtime and ctime after each WRITE (also a failed one), FALLOCATE
+//!   and of the target of COPY_FILE_RANGE; atime after READ and READDIR;
+//! * everything after an ACL was set;
+//!
+//! and it takes the attributes in the replies of SETATTR, LINK, MKNOD, LOOKUP. Left
+//! over are changes on our side that it does not expect:
+//!
+//! * the *mode* when a WRITE clears set-user-ID bits (`WRITE_KILL_SUIDGID`), or
+//!   FALLOCATE and COPY_FILE_RANGE do (they carry no flag: we do it for every user
+//!   but root);
+//! * the *ctime* (and the `STATX_ATTR_*` bits) after FS_IOC_SETFLAGS and FSSETXATTR.
+//!
+//! In these cases the handler sends NOTIFY_INVAL_INODE for the attributes alone
+//! *before* it replies, so the caller never sees the old ones. That message takes no
+//! inode lock in the kernel and no pages are dropped, which is why it may be sent from
+//! inside a handler. What changes with no request at all (the block count when delayed
+//! allocation or compression settles, a snapshot made by an administrative command) is
+//! for `Notifier`, which the program hands to the engine.
+//!
+//! Negative names are cached for ever too: only the kernel makes names in this mount,
+//! and it replaces or drops the negative entry when it does.
+
+mod data;
+mod dir;
+mod failure;
+mod init;
+mod inode;
+mod ioctl;
+mod names;
+mod reply;
+mod request;
+mod xattr;
+
+pub(crate) use init::{Agreement, negotiate};
+pub(crate) use request::Request;
+
+use crate::abi::Opcode;
+use crate::nodeid::NodeIds;
+use crate::notify::Notifier;
+use failure::{Answer, Failure};
+use parking_lot::Mutex;
+use reply::Out;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use vfs::{FileSystem, FsError, Ino};
+
+/// What a loop does with a request that was handled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Outcome {
+    /// Send this many bytes of the out buffer.
+    Reply(usize),
+    /// Send this errno (positive).
+    Refuse(i32),
+    /// The kernel expects nothing.
+    Silent,
+}
+
+pub(crate) struct Dispatcher {
+    fs: Arc<dyn FileSystem>,
+    nodes: NodeIds,
+    notifier: Notifier,
+    cache_negative: bool,
+    transport: OnceLock<&'static str>,
+    closed: AtomicBool,
+    close_error: Mutex<Option<FsError>>,
+}
+
+impl Dispatcher {
+    pub fn new(fs: Arc<dyn FileSystem>, notifier: Notifier, cache_negative: bool) -> Dispatcher {
+        let nodes = notifier.nodes();
+        Dispatcher {
+            fs,
+            nodes,
+            notifier,
+            cache_negative,
+            transport: OnceLock::new(),
+            closed: AtomicBool::new(false),
+            close_error: Mutex::new(None),
+        }
+    }
+
+    /// Names the transport in use, for the `spinney.transport` attribute.
+    pub fn set_transport(&self, name: &'static str) {
+        let _ = self.transport.set(name);
+    }
+
+    pub fn transport(&self) -> &'static str {
+        self.transport.get().copied().unwrap_or("none")
+    }
+
+    /// True where `out` may be the very buffer that held the payload, because the
+    /// operation has none.
+    pub fn replies_in_place(opcode: u32) -> bool {
+        matches!(
+            Opcode::from_number(opcode),
+            Some(Opcode::Read | Opcode::Readdir | Opcode::Readdirplus | Opcode::Listxattr)
+        )
+    }
+
+    /// Serves one request. Never panics: a handler that does is answered with EIO.
+    pub fn dispatch(&self, request: &Request<'_>, out: &mut [u8]) -> Outcome {
+        let guarded = catch_unwind(AssertUnwindSafe(|| self.route(request, out)));
+        guarded.unwrap_or_else(|_| {
+            let header = &request.header;
+            tracing::error!(opcode = header.opcode, nodeid = header.nodeid, "handler panicked");
+            match Opcode::from_number(header.opcode) {
+                Some(Opcode::Forget | Opcode::BatchForget) => Outcome::Silent,
+                _ => Outcome::Refuse(libc::EIO),
+            }
+        })
+    }
+
+    fn route(&self, request: &Request<'_>, out: &mut [u8]) -> Outcome {
+        let Some(opcode) = Opcode::from_number(request.header.opcode) else {
+            tracing::debug!(opcode = request.header.opcode, "unknown operation");
+            return Outcome::Refuse(libc::ENOSYS);
+        };
+        let mut out = Out::new(out);
+        let answer = match opcode {
+            Opcode::Forget => return self.forget(request),
+            Opcode::BatchForget => return self.batch_forget(request),
+            Opcode::Interrupt | Opcode::NotifyReply => return Outcome::Silent,
+            _ => self.serve(opcode, request, &mut out),
+        };
+        match answer {
+            Ok(()) => Outcome::Reply(out.len()),
+            Err(failure) => Outcome::Refuse(failure.errno()),
+        }
+    }
+
+    fn serve(&self, opcode: Opcode, request: &Request<'_>, out: &mut Out<'_>) -> Answer<()> {
+        match opcode {
+            Opcode::Lookup => self.lookup(request, out),
+            Opcode::Mknod => self.mknod(request, out),
+            Opcode::Mkdir => self.mkdir(request, out),
+            Opcode::Symlink => self.symlink(request, out),
+            Opcode::Link => self.link(request, out),
+            Opcode::Tmpfile => self.tmpfile(request, out),
+            Opcode::Unlink => self.unlink(request),
+            Opcode::Rmdir => self.rmdir(request),
+            Opcode::Rename => self.rename(request),
+            Opcode::Rename2 => self.rename2(request),
+            Opcode::Getattr => self.getattr(request, out),
+            Opcode::Setattr => self.setattr(request, out),
+            Opcode::Statx => self.statx(request, out),
+            Opcode::Readlink => self.readlink(request, out),
+            Opcode::Statfs => self.statfs(out),
+            Opcode::Read => self.read(request, out),
+            Opcode::Write => self.write(request, out),
+            Opcode::Fsync | Opcode::Fsyncdir => self.fsync(request),
+            Opcode::Syncfs => Ok(self.fs.sync()?),
+            Opcode::Fallocate => self.fallocate(request),
+            Opcode::Lseek => self.lseek(request, out),
+            Opcode::CopyFileRange => self.copy_file_range(request, out),
+            Opcode::CopyFileRange64 => self.copy_file_range_64(request, out),
+            Opcode::Readdir => self.readdir(request, out),
+            Opcode::Readdirplus => self.readdir_plus(request, out),
+            Opcode::Setxattr => self.setxattr(request),
+            Opcode::Getxattr => self.getxattr(request, out),
+            Opcode::Listxattr => self.listxattr(request, out),
+            Opcode::Removexattr => self.removexattr(request),
+            Opcode::Ioctl => self.ioctl(request, out),
+            Opcode::Release | Opcode::Releasedir => Ok(()),
+            Opcode::Destroy => {
+                self.close();
+                Ok(())
+            }
+            Opcode::Init => Err(vfs::Errno::EIO.into()),
+            Opcode::Forget | Opcode::BatchForget | Opcode::Interrupt | Opcode::NotifyReply => {
+                Ok(())
+            }
+            Opcode::Open
+            | Opcode::Opendir
+            | Opcode::Create
+            | Opcode::Flush
+            | Opcode::Access
+            | Opcode::Bmap
+            | Opcode::Poll
+            | Opcode::Getlk
+            | Opcode::Setlk
+            | Opcode::Setlkw
+            | Opcode::SetupMapping
+            | Opcode::RemoveMapping => Err(Failure::NEVER_SEND),
+        }
+    }
+
+    /// Closes the file system on the first call: at DESTROY, or when the loops ended
+    /// without one. The error is kept for `take_close_error`.
+    pub fn close(&self) {
+        if self.closed.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let result = catch_unwind(AssertUnwindSafe(|| self.fs.destroy()));
+        let error = match result {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => error,
+            Err(_) => FsError::Io {
+                context: "closing the file system".into(),
+                source: std::io::Error::other("it panicked"),
+            },
+        };
+        tracing::error!("closing the file system: {error}");
+        *self.close_error.lock() = Some(error);
+    }
+
+    pub fn take_close_error(&self) -> Option<FsError> {
+        self.close_error.lock().take()
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
+    }
+
+    /// The inode that the request is about.
+    fn ino(&self, request: &Request<'_>) -> Ino {
+        self.nodes.to_ino(request.header.nodeid)
+    }
+}

@@ -1,0 +1,132 @@
+//! Operations on names: finding, making, removing and moving them, and giving
+//! lookup references back.
+
+use super::failure::{Answer, Failure};
+use super::reply::{self, Out};
+use super::request::{Request, split_nul};
+use super::{Dispatcher, Outcome};
+use crate::abi::record::*;
+use crate::abi::{ROOT_ID, Wire, fopen};
+use vfs::{Entry, Errno, FileKind, FsError, NAME_MAX, RenameMode};
+
+impl Dispatcher {
+    pub(super) fn lookup(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer<()> {
+        let name = request.name()?;
+        match self.fs.lookup(&request.context(0), self.ino(request), name) {
+            Ok(entry) => self.put_entry(&entry, out),
+            Err(FsError::Posix(Errno::ENOENT)) if self.cache_negative => {
+                // Node id 0 means: there is none, and you may remember that.
+                out.put(&EntryOut { entry_valid: reply::FOREVER, ..Default::default() })
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn put_entry(&self, entry: &Entry, out: &mut Out<'_>) -> Answer<()> {
+        out.put(&reply::entry_out(entry, &self.nodes))
+    }
+
+    pub(super) fn forget(&self, request: &Request<'_>) -> Outcome {
+        if let Some(forget) = ForgetIn::read(request.arg) {
+            self.forget_node(request.header.nodeid, forget.nlookup);
+        }
+        Outcome::Silent
+    }
+
+    pub(super) fn batch_forget(&self, request: &Request<'_>) -> Outcome {
+        let count = BatchForgetIn::read(request.arg).map_or(0, |batch| batch.count as usize);
+        for one in request.payload.chunks_exact(ForgetOne::SIZE).take(count) {
+            let one = ForgetOne::load(one);
+            self.forget_node(one.nodeid, one.nlookup);
+        }
+        Outcome::Silent
+    }
+
+    fn forget_node(&self, nodeid: u64, count: u64) {
+        // The root's first reference belongs to the mount and was never counted.
+        if nodeid != ROOT_ID && count != 0 && !self.is_closed() {
+            self.fs.forget(self.nodes.to_ino(nodeid), count);
+        }
+    }
+
+    pub(super) fn mknod(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer<()> {
+        let arg: MknodIn = request.arg()?;
+        let kind = match arg.mode & libc::S_IFMT {
+            0 => FileKind::File,
+            _ => FileKind::from_mode(arg.mode).ok_or(Failure::from(Errno::EINVAL))?,
+        };
+        let cx = request.context(arg.umask);
+        let perm = (arg.mode & 0o7777) as u16;
+        let entry = self.fs.mknod(&cx, self.ino(request), request.name()?, kind, perm, arg.rdev)?;
+        self.put_entry(&entry, out)
+    }
+
+    pub(super) fn mkdir(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer<()> {
+        let arg: MkdirIn = request.arg()?;
+        let cx = request.context(arg.umask);
+        let perm = (arg.mode & 0o7777) as u16;
+        let entry = self.fs.mkdir(&cx, self.ino(request), request.name()?, perm)?;
+        self.put_entry(&entry, out)
+    }
+
+    pub(super) fn symlink(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer<()> {
+        let name = request.name()?;
+        let (_, rest) = split_nul(request.payload)?;
+        let (target, _) = split_nul(rest)?;
+        let entry = self.fs.symlink(&request.context(0), self.ino(request), name, target)?;
+        self.put_entry(&entry, out)
+    }
+
+    pub(super) fn link(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer<()> {
+        let arg: LinkIn = request.arg()?;
+        let ino = self.nodes.to_ino(arg.oldnodeid);
+        let entry = self.fs.link(&request.context(0), ino, self.ino(request), request.name()?)?;
+        self.put_entry(&entry, out)
+    }
+
+    pub(super) fn tmpfile(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer<()> {
+        let arg: CreateIn = request.arg()?;
+        let cx = request.context(arg.umask);
+        let perm = (arg.mode & 0o7777) as u16;
+        let entry = self.fs.tmpfile(&cx, self.ino(request), perm)?;
+        self.put_entry(&entry, out)?;
+        let open_flags = fopen::KEEP_CACHE | fopen::NOFLUSH;
+        out.put(&OpenOut { open_flags, ..Default::default() })
+    }
+
+    pub(super) fn unlink(&self, request: &Request<'_>) -> Answer<()> {
+        Ok(self.fs.unlink(&request.context(0), self.ino(request), request.name()?)?)
+    }
+
+    pub(super) fn rmdir(&self, request: &Request<'_>) -> Answer<()> {
+        Ok(self.fs.rmdir(&request.context(0), self.ino(request), request.name()?)?)
+    }
+
+    pub(super) fn rename(&self, request: &Request<'_>) -> Answer<()> {
+        let arg: RenameIn = request.arg()?;
+        self.move_name(request, arg.newdir, RenameMode::Replace)
+    }
+
+    pub(super) fn rename2(&self, request: &Request<'_>) -> Answer<()> {
+        let arg: Rename2In = request.arg()?;
+        const REPLACE: u32 = 0;
+        const NOREPLACE_WHITEOUT: u32 = libc::RENAME_NOREPLACE | libc::RENAME_WHITEOUT;
+        let mode = match arg.flags {
+            REPLACE => RenameMode::Replace,
+            libc::RENAME_NOREPLACE => RenameMode::NoReplace,
+            libc::RENAME_EXCHANGE => RenameMode::Exchange,
+            libc::RENAME_WHITEOUT => RenameMode::Whiteout,
+            NOREPLACE_WHITEOUT => RenameMode::NoReplaceWhiteout,
+            _ => return Err(Errno::EINVAL.into()),
+        };
+        self.move_name(request, arg.newdir, mode)
+    }
+
+    fn move_name(&self, request: &Request<'_>, newdir: u64, mode: RenameMode) -> Answer<()> {
+        let (old, new) = request.two_names()?;
+        debug_assert!(old.len() <= NAME_MAX && new.len() <= NAME_MAX);
+        let new_parent = self.nodes.to_ino(newdir);
+        let cx = request.context(0);
+        Ok(self.fs.rename(&cx, self.ino(request), old, new_parent, new, mode)?)
+    }
+}

@@ -1,0 +1,129 @@
+//! Extended attributes, and two virtual ones that tell about the mount itself.
+//!
+//! `spinney.stats` (the engine's counters as JSON) and `spinney.transport` exist on
+//! every inode, are not listed and cannot be written.
+
+use super::Dispatcher;
+use super::failure::{Answer, Failure};
+use super::reply::Out;
+use super::request::{Request, split_nul};
+use crate::abi::SETXATTR_ACL_KILL_SGID;
+use crate::abi::record::*;
+use vfs::{Errno, NAME_MAX, SetAttr, Stat, XattrMode};
+
+const VIRTUAL_PREFIX: &[u8] = b"spinney.";
+
+impl Dispatcher {
+    pub(super) fn getxattr(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer<()> {
+        let arg: GetxattrIn = request.arg()?;
+        let name = xattr_name(request)?;
+        let value = match name {
+            b"spinney.stats" => stats_json(&self.fs.stats()).into_bytes(),
+            b"spinney.transport" => self.transport().as_bytes().to_vec(),
+            _ => self.fs.getxattr(self.ino(request), name)?,
+        };
+        sized(arg.size, &value, out)
+    }
+
+    pub(super) fn listxattr(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer<()> {
+        let arg: GetxattrIn = request.arg()?;
+        let names = self.fs.listxattr(self.ino(request))?;
+        let mut list = Vec::with_capacity(names.iter().map(|name| name.len() + 1).sum());
+        for name in &names {
+            list.extend_from_slice(name);
+            list.push(0);
+        }
+        sized(arg.size, &list, out)
+    }
+
+    pub(super) fn setxattr(&self, request: &Request<'_>) -> Answer<()> {
+        let arg: SetxattrIn = request.arg()?;
+        let name = writable_name(request)?;
+        let (_, rest) = split_nul(request.payload)?;
+        let value = rest.get(..arg.size as usize).ok_or(Failure::from(Errno::EINVAL))?;
+        let mode = match arg.flags as i32 {
+            0 => XattrMode::Set,
+            libc::XATTR_CREATE => XattrMode::Create,
+            libc::XATTR_REPLACE => XattrMode::Replace,
+            _ => return Err(Errno::EINVAL.into()),
+        };
+        let (cx, ino) = (request.context(0), self.ino(request));
+        self.fs.setxattr(&cx, ino, name, value, mode)?;
+        if arg.setxattr_flags & SETXATTR_ACL_KILL_SGID != 0 {
+            let perm = self.fs.getattr(ino)?.perm;
+            if perm & 0o2000 != 0 {
+                // The kernel refetches all attributes after an ACL was set.
+                let set = SetAttr { perm: Some(perm & !0o2000), ..Default::default() };
+                self.fs.setattr(&cx, ino, &set)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn removexattr(&self, request: &Request<'_>) -> Answer<()> {
+        let name = writable_name(request)?;
+        Ok(self.fs.removexattr(&request.context(0), self.ino(request), name)?)
+    }
+}
+
+fn xattr_name<'a>(request: &Request<'a>) -> Answer<&'a [u8]> {
+    let (name, _) = split_nul(request.payload)?;
+    // xattr(7): a name outside 1..=255 bytes is ERANGE.
+    if name.is_empty() || name.len() > NAME_MAX {
+        return Err(Errno::ERANGE.into());
+    }
+    Ok(name)
+}
+
+fn writable_name<'a>(request: &Request<'a>) -> Answer<&'a [u8]> {
+    let name = xattr_name(request)?;
+    if name.starts_with(VIRTUAL_PREFIX) {
+        return Err(Errno::EOPNOTSUPP.into());
+    }
+    Ok(name)
+}
+
+/// The protocol of sizes: 0 asks how much there is, too little is ERANGE.
+fn sized(size: u32, value: &[u8], out: &mut Out<'_>) -> Answer<()> {
+    if size == 0 {
+        let size = u32::try_from(value.len()).map_err(|_| Errno::E2BIG)?;
+        return out.put(&GetxattrOut { size, padding: 0 });
+    }
+    if value.len() > size as usize {
+        return Err(Errno::ERANGE.into());
+    }
+    out.bytes(value)
+}
+
+/// Counter names come from the program and need no escaping beyond quotes, which
+/// `{:?}` gives to ASCII text.
+fn stats_json(stats: &[Stat]) -> String {
+    let members: Vec<String> =
+        stats.iter().map(|stat| format!("{:?}:{}", stat.name, stat.value)).collect();
+    format!("{{{}}}", members.join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stats_are_json() {
+        assert_eq!(stats_json(&[]), "{}");
+        let stats = [Stat { name: "a.b", value: 1 }, Stat { name: "c_ns", value: u64::MAX }];
+        assert_eq!(stats_json(&stats), r#"{"a.b":1,"c_ns":18446744073709551615}"#);
+    }
+
+    #[test]
+    fn sizes_follow_the_protocol() {
+        let mut buf = [0u8; 64];
+        let mut out = Out::new(&mut buf);
+        sized(0, b"value", &mut out).unwrap();
+        assert_eq!(out.len(), 8);
+        assert_eq!(buf[0], 5);
+        let mut out = Out::new(&mut buf);
+        assert_eq!(sized(4, b"value", &mut out).unwrap_err().errno(), libc::ERANGE);
+        sized(5, b"value", &mut out).unwrap();
+        assert_eq!(&buf[..5], b"value");
+    }
+}

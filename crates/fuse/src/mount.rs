@@ -1,0 +1,191 @@
+//! Getting a connection from the kernel, and giving it back.
+//!
+//! Root mounts by mount(2): type `fuseblk` over a block device, else `fuse`. Everybody
+//! else asks the set-uid helper `fusermount3`, which sends the connection over a socket
+//! whose number it finds in `_FUSE_COMMFD`.
+
+use crate::config::{Config, Source};
+use crate::device::Device;
+use crate::sys::{self, LoopDevice};
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use vfs::{FsError, Result};
+
+const FUSERMOUNT: &str = "fusermount3";
+/// Block size that a `fuseblk` mount gives its device.
+const DEVICE_BLOCK: u32 = 4096;
+
+pub(crate) struct Mounted {
+    pub device: Device,
+    /// The block device that the mount holds, if any.
+    pub block_device: Option<PathBuf>,
+}
+
+pub(crate) fn failed(context: impl Into<String>, source: io::Error) -> FsError {
+    FsError::Io { context: context.into(), source }
+}
+
+pub(crate) fn mount(mountpoint: &Path, config: &Config) -> Result<Mounted> {
+    if !sys::is_root() {
+        let device = by_helper(mountpoint, config)?;
+        return Ok(Mounted { device, block_device: None });
+    }
+    match &config.source {
+        Source::Nothing => by_system_call(mountpoint, config, None)
+            .map(|device| Mounted { device, block_device: None }),
+        Source::BlockDevice(path) => over_block_device(mountpoint, config, path),
+        Source::Image(image) => {
+            let context = || format!("attaching a loop device to {}", image.display());
+            let attached = LoopDevice::attach(image, config.read_only)
+                .map_err(|error| failed(context(), error))?;
+            // The mount holds the device from here on; it detaches with the mount.
+            over_block_device(mountpoint, config, attached.path())
+        }
+    }
+}
+
+fn over_block_device(mountpoint: &Path, config: &Config, path: &Path) -> Result<Mounted> {
+    let device = by_system_call(mountpoint, config, Some(path))?;
+    Ok(Mounted { device, block_device: Some(path.to_path_buf()) })
+}
+
+fn by_system_call(mountpoint: &Path, config: &Config, block: Option<&Path>) -> Result<Device> {
+    let device = Device::open().map_err(|error| failed("opening /dev/fuse", error))?;
+    let base = if block.is_some() { "fuseblk" } else { "fuse" };
+    let kind = match config.subtype.as_str() {
+        "" => base.to_string(),
+        subtype => format!("{base}.{subtype}"),
+    };
+    let source = block.map_or(config.fsname.as_bytes(), |path| path.as_os_str().as_bytes());
+    let data = mount_data(config, device.as_raw_fd(), block.is_some());
+    sys::mount(source, mountpoint, &kind, mount_flags(config), &data)
+        .map_err(|error| failed(format!("mounting {kind} on {}", mountpoint.display()), error))?;
+    Ok(device)
+}
+
+fn mount_flags(config: &Config) -> libc::c_ulong {
+    [
+        (config.read_only, libc::MS_RDONLY),
+        (config.nosuid, libc::MS_NOSUID),
+        (config.nodev, libc::MS_NODEV),
+        (config.noexec, libc::MS_NOEXEC),
+        (config.noatime, libc::MS_NOATIME),
+    ]
+    .into_iter()
+    .filter(|(on, _)| *on)
+    .fold(0, |flags, (_, flag)| flags | flag)
+}
+
+fn mount_data(config: &Config, fd: i32, over_device: bool) -> String {
+    let (uid, gid) = sys::user_and_group();
+    let mut data =
+        format!("fd={fd},rootmode=40000,user_id={uid},group_id={gid},default_permissions");
+    if config.allow_other {
+        data.push_str(",allow_other");
+    }
+    if let Some(max_read) = config.max_read {
+        data.push_str(&format!(",max_read={max_read}"));
+    }
+    if over_device {
+        data.push_str(&format!(",blksize={DEVICE_BLOCK}"));
+    }
+    for option in &config.options {
+        data.push(',');
+        data.push_str(option);
+    }
+    data
+}
+
+/// The option list in `fusermount3`'s own words; commas in values are escaped.
+fn helper_options(config: &Config) -> String {
+    let escape = |text: &str| text.replace('\\', "\\\\").replace(',', "\\,");
+    let mut options = vec!["default_permissions".to_string()];
+    let flags = [
+        (config.read_only, "ro"),
+        (config.nosuid, "nosuid"),
+        (config.nodev, "nodev"),
+        (config.noexec, "noexec"),
+        (config.noatime, "noatime"),
+        (config.allow_other, "allow_other"),
+    ];
+    options.extend(flags.iter().filter(|(on, _)| *on).map(|(_, name)| name.to_string()));
+    if !config.fsname.is_empty() {
+        options.push(format!("fsname={}", escape(&config.fsname)));
+    }
+    if !config.subtype.is_empty() {
+        options.push(format!("subtype={}", escape(&config.subtype)));
+    }
+    if let Some(max_read) = config.max_read {
+        options.push(format!("max_read={max_read}"));
+    }
+    options.extend(config.options.iter().cloned());
+    options.join(",")
+}
+
+fn by_helper(mountpoint: &Path, config: &Config) -> Result<Device> {
+    let context = |error| failed(format!("mounting with {FUSERMOUNT}"), error);
+    let (ours, theirs) = UnixStream::pair().map_err(context)?;
+    sys::mark_inheritable(theirs.as_raw_fd()).map_err(context)?;
+    let mut child = Command::new(FUSERMOUNT)
+        .arg("-o")
+        .arg(helper_options(config))
+        .arg("--")
+        .arg(mountpoint)
+        .env("_FUSE_COMMFD", theirs.as_raw_fd().to_string())
+        .stdin(Stdio::null())
+        .spawn()
+        .map_err(context)?;
+    drop(theirs);
+    let received = sys::receive_fd(&ours);
+    let status = child.wait().map_err(context)?;
+    match received.map_err(context)? {
+        Some(fd) => Ok(Device::from_fd(fd)),
+        None => Err(context(io::Error::other(format!("it refused ({status})")))),
+    }
+}
+
+/// Unmounts. `lazy` detaches the tree at once; else EBUSY while something is open.
+pub(crate) fn unmount(mountpoint: &Path, lazy: bool) -> io::Result<()> {
+    if sys::is_root() {
+        return sys::unmount(mountpoint, lazy);
+    }
+    let flags = if lazy { "-uz" } else { "-u" };
+    let arguments = [OsString::from(flags), "--".into(), mountpoint.into()];
+    let output = Command::new(FUSERMOUNT).args(arguments).stdin(Stdio::null()).output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let text = String::from_utf8_lossy(&output.stderr).trim().to_string();
+    if text.contains("busy") {
+        return Err(io::Error::from_raw_os_error(libc::EBUSY));
+    }
+    Err(io::Error::other(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_become_data() {
+        let config = Config {
+            allow_other: true,
+            max_read: Some(4096),
+            fsname: "a,b\\c".into(),
+            options: vec!["context=x".into()],
+            read_only: true,
+            ..Config::default()
+        };
+        let data = mount_data(&config, 7, true);
+        assert!(data.starts_with("fd=7,rootmode=40000,user_id="));
+        assert!(data.ends_with(",allow_other,max_read=4096,blksize=4096,context=x"));
+        assert_eq!(mount_flags(&config), libc::MS_RDONLY);
+        let helper = helper_options(&config);
+        assert!(helper.contains("fsname=a\\,b\\\\c,subtype=spinney"), "{helper}");
+    }
+}

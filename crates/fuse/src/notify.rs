@@ -1,0 +1,139 @@
+//! Telling the kernel that something it remembers is no longer true.
+//!
+//! `*_now` methods return when the kernel has forgotten; handlers use them before they
+//! reply, and only for attributes (see `dispatch/mod.rs`). The others queue: an engine
+//! may call them under its own locks, and a thread of the session sends. Messages about
+//! things that the kernel does not remember are harmless.
+
+use crate::abi::record::{NotifyInvalEntry, NotifyInvalInode, OutHeader};
+use crate::abi::{Wire, notify};
+use crate::device::Device;
+use crate::nodeid::NodeIds;
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::sync::Arc;
+use vfs::Ino;
+
+/// A handle for the engine and its background workers; cheap to clone.
+#[derive(Clone)]
+pub struct Notifier {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    device: Device,
+    nodes: NodeIds,
+    queue: Mutex<Queue>,
+    wake: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    messages: VecDeque<Message>,
+    closed: bool,
+}
+
+enum Message {
+    Attributes(Ino),
+    Data { ino: Ino, offset: i64, len: i64 },
+    Name { parent: Ino, name: Vec<u8> },
+}
+
+impl Notifier {
+    pub(crate) fn new(device: Device, root: Ino) -> Notifier {
+        let nodes = NodeIds::new(root);
+        let (queue, wake) = (Mutex::default(), Condvar::new());
+        Notifier { inner: Arc::new(Inner { device, nodes, queue, wake }) }
+    }
+
+    pub(crate) fn nodes(&self) -> NodeIds {
+        self.inner.nodes
+    }
+
+    /// Attributes of `ino` changed without a request (blocks after writeback, say).
+    pub fn attributes_changed(&self, ino: Ino) {
+        self.push(Message::Attributes(ino));
+    }
+
+    /// Data in the range changed under the kernel's page cache; `len` 0 means to the end.
+    pub fn data_changed(&self, ino: Ino, offset: u64, len: u64) {
+        let clip = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        self.push(Message::Data { ino, offset: clip(offset), len: clip(len) });
+    }
+
+    /// `name` appeared, vanished or now stands for something else in `parent`.
+    pub fn name_changed(&self, parent: Ino, name: &[u8]) {
+        self.push(Message::Name { parent, name: name.to_vec() });
+    }
+
+    pub(crate) fn attributes_changed_now(&self, ino: Ino) {
+        self.send(&Message::Attributes(ino));
+    }
+
+    fn push(&self, message: Message) {
+        let mut queue = self.inner.queue.lock();
+        if !queue.closed {
+            queue.messages.push_back(message);
+            self.inner.wake.notify_one();
+        }
+    }
+
+    /// Sends what is queued until `close`; the body of the session's notifier thread.
+    pub(crate) fn run(&self) {
+        loop {
+            let mut queue = self.inner.queue.lock();
+            let message = loop {
+                if queue.closed {
+                    return;
+                }
+                match queue.messages.pop_front() {
+                    Some(message) => break message,
+                    None => self.inner.wake.wait(&mut queue),
+                }
+            };
+            drop(queue);
+            self.send(&message);
+        }
+    }
+
+    pub(crate) fn close(&self) {
+        let mut queue = self.inner.queue.lock();
+        queue.closed = true;
+        queue.messages.clear();
+        self.inner.wake.notify_all();
+    }
+
+    fn send(&self, message: &Message) {
+        let node = |ino: &Ino| self.inner.nodes.to_node(*ino);
+        match message {
+            Message::Attributes(ino) => self.inval_inode(node(ino), -1, 0),
+            Message::Data { ino, offset, len } => self.inval_inode(node(ino), *offset, *len),
+            Message::Name { parent, name } => {
+                let parent = node(parent);
+                let record = NotifyInvalEntry { parent, namelen: name.len() as u32, flags: 0 };
+                self.transmit(notify::INVAL_ENTRY, &record, &[name, b"\0"]);
+                // The directory's own attributes and its cached listing.
+                self.inval_inode(parent, 0, 0);
+            }
+        }
+    }
+
+    fn inval_inode(&self, nodeid: u64, off: i64, len: i64) {
+        self.transmit(notify::INVAL_INODE, &NotifyInvalInode { nodeid, off, len }, &[]);
+    }
+
+    fn transmit<T: Wire>(&self, code: i32, record: &T, tail: &[&[u8]]) {
+        let mut body = vec![0u8; T::SIZE];
+        record.store(&mut body);
+        tail.iter().for_each(|part| body.extend_from_slice(part));
+        let len = (OutHeader::SIZE + body.len()) as u32;
+        let mut head = [0u8; OutHeader::SIZE];
+        OutHeader { len, error: code, unique: 0 }.store(&mut head);
+        let sent = self.inner.device.send(&[IoSlice::new(&head), IoSlice::new(&body)]);
+        if let Err(error) = sent {
+            // ENOENT: not cached. The others: the mount is going away.
+            tracing::trace!("notification {code}: {error}");
+        }
+    }
+}

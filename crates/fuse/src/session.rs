@@ -1,0 +1,343 @@
+//! A mount in service: from the first exchange with the kernel to the last thread.
+//!
+//! `Session::mount` returns when the file system answers requests; `run` waits for the
+//! end. The file system is closed exactly once: by the kernel's DESTROY (a `fuseblk`
+//! mount: before umount(2) returns), else when the last loop has ended.
+//!
+//! Threads are made in `mount`, so a program that forks into the background does so
+//! before.
+
+use crate::abi::record::{InHeader, OutHeader};
+use crate::abi::{Opcode, Wire};
+use crate::classic;
+use crate::config::{Config, Transport};
+use crate::device::Device;
+use crate::dispatch::{Agreement, Dispatcher, Request, negotiate};
+use crate::mount::{self, failed};
+use crate::notify::Notifier;
+use crate::sys;
+use crate::tune;
+use crate::uring::{End, Ring};
+use std::io::{self, IoSlice};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{self, JoinHandle};
+use vfs::{Errno, FileSystem, FsError, Result};
+
+/// Loops of the classic transport: at least two, and no more than helps.
+const CLASSIC_THREADS: std::ops::RangeInclusive<usize> = 2..=64;
+/// The largest first message is far smaller.
+const FIRST_MESSAGE: usize = 1 << 16;
+
+pub struct Session {
+    dispatcher: Arc<Dispatcher>,
+    notifier: Notifier,
+    unmounter: Unmounter,
+    block_device: Option<PathBuf>,
+    loops: Vec<JoinHandle<()>>,
+    notifying: Option<JoinHandle<()>>,
+    finished: bool,
+}
+
+/// Ends a mount from another thread, a signal handler's for example.
+#[derive(Clone, Debug)]
+pub struct Unmounter {
+    mountpoint: PathBuf,
+}
+
+impl Unmounter {
+    /// As umount(8). EBUSY if something is open there, unless `lazy`: then the tree is
+    /// detached at once and the session ends when its last user is gone.
+    pub fn unmount(&self, lazy: bool) -> io::Result<()> {
+        mount::unmount(&self.mountpoint, lazy)
+    }
+
+    pub fn mountpoint(&self) -> &Path {
+        &self.mountpoint
+    }
+}
+
+impl Session {
+    pub fn mount(
+        fs: Arc<dyn FileSystem>,
+        mountpoint: impl AsRef<Path>,
+        config: &Config,
+    ) -> Result<Session> {
+        let mountpoint =
+            std::path::absolute(mountpoint.as_ref())
+                .and_then(std::fs::canonicalize)
+                .map_err(|error| failed(mountpoint.as_ref().display().to_string(), error))?;
+        if config.transport != Transport::Classic && config.enable_uring_parameter && sys::is_root()
+        {
+            tune::enable_uring();
+        }
+        let mounted = mount::mount(&mountpoint, config)?;
+        let notifier = Notifier::new(mounted.device.clone(), fs.root());
+        let dispatcher = Arc::new(Dispatcher::new(fs, notifier.clone(), config.cache_negative));
+        let mut session = Session {
+            dispatcher,
+            notifier,
+            unmounter: Unmounter { mountpoint },
+            block_device: mounted.block_device,
+            loops: Vec::new(),
+            notifying: None,
+            finished: false,
+        };
+        // From here on dropping the session unmounts.
+        session.start(mounted.device, config)?;
+        Ok(session)
+    }
+
+    fn start(&mut self, device: Device, config: &Config) -> Result<()> {
+        let (unique, agreement) = first_exchange(&device, config)?;
+        let rings = match config.transport {
+            Transport::Classic => None,
+            Transport::Auto | Transport::Uring if !agreement.offers_uring() => {
+                tracing::info!("the kernel does not offer FUSE over io_uring");
+                None
+            }
+            Transport::Auto | Transport::Uring => self.make_rings(&device, &agreement, config),
+        };
+        if rings.is_none() && config.transport == Transport::Uring {
+            return Err(FsError::Unsupported("FUSE over io_uring is not available here".into()));
+        }
+        self.dispatcher.set_transport(if rings.is_some() { "io_uring" } else { "classic" });
+        accept(&device, unique, &agreement, rings.is_some())
+            .map_err(|error| failed("answering the kernel's first request", error))?;
+        match rings {
+            Some(rings) => {
+                rings.begin();
+                self.spawn_classic(&device, &agreement, 1)?;
+            }
+            None => {
+                let count = config.threads_per_cpu * sys::possible_cpus().len();
+                let count = count.clamp(*CLASSIC_THREADS.start(), *CLASSIC_THREADS.end());
+                self.spawn_classic(&device, &agreement, count)?;
+            }
+        }
+        let notifier = self.notifier.clone();
+        self.notifying = Some(spawn("fuse-notify", move || notifier.run())?);
+        if sys::is_root() {
+            let mountpoint = &self.unmounter.mountpoint;
+            tune::tune_mount(mountpoint, config.writeback, config.read_ahead_kib);
+        }
+        Ok(())
+    }
+
+    /// Starts all ring threads and waits until each has made its ring. `None` if one
+    /// could not: then none of them serves.
+    fn make_rings(
+        &mut self,
+        device: &Device,
+        agreement: &Agreement,
+        config: &Config,
+    ) -> Option<Rings> {
+        let (report, reports) = channel();
+        let mut rings = Rings { go: Vec::new() };
+        let mut threads = Vec::new();
+        for cpu in sys::possible_cpus() {
+            for _ in 0..config.threads_per_cpu.max(1) {
+                let (go, wait) = channel();
+                let work = RingThread {
+                    cpu,
+                    device: device.clone(),
+                    dispatcher: self.dispatcher.clone(),
+                    payload_len: agreement.payload_len(),
+                    report: report.clone(),
+                    wait,
+                };
+                match spawn(&format!("fuse-ring-{cpu}"), move || work.run()) {
+                    Ok(thread) => threads.push(thread),
+                    Err(error) => {
+                        tracing::warn!("starting ring threads: {error}");
+                        return None;
+                    }
+                }
+                rings.go.push(go);
+            }
+        }
+        drop(report);
+        let made: Vec<io::Result<()>> = reports.iter().take(threads.len()).collect();
+        if let Some(error) = made.iter().find_map(|made| made.as_ref().err()) {
+            tracing::warn!("making rings: {error}; using /dev/fuse alone");
+            return None;
+        }
+        self.loops.extend(threads);
+        Some(rings)
+    }
+
+    fn spawn_classic(
+        &mut self,
+        device: &Device,
+        agreement: &Agreement,
+        count: usize,
+    ) -> Result<()> {
+        for index in 0..count {
+            let device = if index == 0 {
+                device.clone()
+            } else {
+                device.another().map_err(|error| failed("cloning the connection", error))?
+            };
+            let dispatcher = self.dispatcher.clone();
+            let payload_len = agreement.payload_len();
+            self.loops.push(spawn(&format!("fuse-{index}"), move || {
+                if let Err(error) = classic::serve(&device, &dispatcher, payload_len) {
+                    tracing::error!("serving /dev/fuse: {error}");
+                }
+            })?);
+        }
+        Ok(())
+    }
+
+    /// Waits until the file system is unmounted and closed; the error is that of
+    /// closing it.
+    pub fn run(mut self) -> Result<()> {
+        self.finish();
+        self.dispatcher.take_close_error().map_or(Ok(()), Err)
+    }
+
+    fn finish(&mut self) {
+        for thread in self.loops.drain(..) {
+            // Handlers' panics are caught inside; this is the loop's own.
+            if thread.join().is_err() {
+                tracing::error!("a server thread panicked");
+            }
+        }
+        self.notifier.close();
+        if let Some(thread) = self.notifying.take() {
+            let _ = thread.join();
+        }
+        self.dispatcher.close();
+        self.finished = true;
+    }
+
+    /// A handle that unmounts, for other threads.
+    pub fn unmounter(&self) -> Unmounter {
+        self.unmounter.clone()
+    }
+
+    /// A handle for the engine to tell the kernel what changed behind its back.
+    pub fn notifier(&self) -> Notifier {
+        self.notifier.clone()
+    }
+
+    /// `io_uring` or `classic`.
+    pub fn transport(&self) -> &'static str {
+        self.dispatcher.transport()
+    }
+
+    /// The block device that the mount holds; for an image the loop device.
+    pub fn block_device(&self) -> Option<&Path> {
+        self.block_device.as_deref()
+    }
+}
+
+impl Drop for Session {
+    /// A session that was not run ends with its mount.
+    fn drop(&mut self) {
+        if self.finished {
+            return;
+        }
+        if let Err(error) = self.unmounter.unmount(true) {
+            tracing::warn!("unmounting {}: {error}", self.unmounter.mountpoint.display());
+            if !self.loops.is_empty() {
+                // Joining would wait for ever for a mount that does not end.
+                return;
+            }
+        }
+        self.finish();
+    }
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+    thread::Builder::new()
+        .name(name.into())
+        .spawn(move || {
+            sys::block_signals();
+            sys::mark_io_flusher();
+            work();
+        })
+        .map_err(|error| failed("starting a server thread", error))
+}
+
+/// Reads INIT. Nothing is answered yet: the answer says whether rings will come.
+fn first_exchange(device: &Device, config: &Config) -> Result<(u64, Agreement)> {
+    let mut message = vec![0u8; FIRST_MESSAGE];
+    let len = device
+        .receive(&mut message)
+        .map_err(|error| failed("reading the kernel's first request", error))?
+        .ok_or(FsError::Posix(Errno::ENODEV))?;
+    let request = Request::parse(&message[..len]).ok_or(FsError::Posix(Errno::EIO))?;
+    if request.header.opcode != Opcode::Init.number() {
+        return Err(FsError::Unsupported("the kernel did not begin with INIT".into()));
+    }
+    let body = &message[InHeader::SIZE..len];
+    let agreement =
+        negotiate(body, config.max_write, config.writeback).map_err(FsError::Unsupported)?;
+    tracing::debug!(?agreement, "agreed with the kernel");
+    Ok((request.header.unique, agreement))
+}
+
+fn accept(device: &Device, unique: u64, agreement: &Agreement, uring: bool) -> io::Result<()> {
+    let mut body = [0u8; crate::abi::record::InitOut::SIZE];
+    agreement.reply(uring).store(&mut body);
+    let mut head = [0u8; OutHeader::SIZE];
+    let len = (head.len() + body.len()) as u32;
+    OutHeader { len, error: 0, unique }.store(&mut head);
+    device.send(&[IoSlice::new(&head), IoSlice::new(&body)])
+}
+
+/// Ring threads that wait for the word to register; dropping it sends them home.
+struct Rings {
+    go: Vec<Sender<()>>,
+}
+
+impl Rings {
+    fn begin(self) {
+        for go in self.go {
+            let _ = go.send(());
+        }
+    }
+}
+
+struct RingThread {
+    cpu: usize,
+    device: Device,
+    dispatcher: Arc<Dispatcher>,
+    payload_len: usize,
+    report: Sender<io::Result<()>>,
+    wait: Receiver<()>,
+}
+
+impl RingThread {
+    fn run(self) {
+        if let Err(error) = sys::pin_to(self.cpu) {
+            // An offline or forbidden processor: its queue must be served all the same.
+            tracing::debug!(cpu = self.cpu, "not pinned: {error}");
+        }
+        let ring = match Ring::new(&self.device, self.payload_len) {
+            Ok(ring) => ring,
+            Err(error) => {
+                let _ = self.report.send(Err(error));
+                return;
+            }
+        };
+        let _ = self.report.send(Ok(()));
+        if self.wait.recv().is_err() {
+            return;
+        }
+        if let End::NotRegistered(error) = ring.serve(&self.dispatcher, self.cpu as u16) {
+            // The kernel goes back to the device by itself; help to serve that.
+            tracing::error!(cpu = self.cpu, "registering a ring entry: {error}");
+            self.dispatcher.set_transport("classic");
+            let served = self
+                .device
+                .another()
+                .and_then(|device| classic::serve(&device, &self.dispatcher, self.payload_len));
+            if let Err(error) = served {
+                tracing::error!("serving /dev/fuse: {error}");
+            }
+        }
+    }
+}

@@ -84,6 +84,31 @@ impl InlineRef {
         }
     }
 
+    /// All references of an item's tail; yields one error and ends where bytes are malformed.
+    pub fn iter(mut data: &[u8]) -> impl Iterator<Item = Result<InlineRef, Corrupt>> + '_ {
+        std::iter::from_fn(move || {
+            if data.is_empty() {
+                return None;
+            }
+            let taken = InlineRef::take(&mut data);
+            if taken.is_err() {
+                data = &[];
+            }
+            Some(taken)
+        })
+    }
+
+    /// What inline references of one type are sorted by, descending.
+    pub fn sequence(&self) -> u64 {
+        match self {
+            InlineRef::TreeBlock { root } | InlineRef::Owner { root } => root.0,
+            InlineRef::SharedBlock { parent } | InlineRef::SharedData { parent, .. } => *parent,
+            InlineRef::Data(data) => {
+                crate::checksum::data_ref_hash(data.root.0, data.objectid, data.offset)
+            }
+        }
+    }
+
     /// Takes one reference from the front of `data`.
     fn take(data: &mut &[u8]) -> Result<InlineRef, Corrupt> {
         let cut = || Corrupt::new("inline reference is cut short");
@@ -119,22 +144,26 @@ pub struct ExtentItem {
     pub inline: Vec<InlineRef>,
 }
 
+/// The parts of an item in front of its inline references, and their bytes.
+pub(crate) type ExtentParts<'a> = (ExtentItemFields, Option<(Key, u8)>, &'a [u8]);
+
 impl ExtentItem {
+    /// Reads the fixed parts without looking at the inline references.
+    pub(crate) fn split(item_kind: u8, data: &[u8]) -> Result<ExtentParts<'_>, Corrupt> {
+        let fields = ExtentItemFields::read(data)?;
+        let rest = &data[ExtentItemFields::SIZE..];
+        if item_kind != kind::EXTENT_ITEM || fields.flags & extent_flags::TREE_BLOCK == 0 {
+            return Ok((fields, None, rest));
+        }
+        let info = rest.get(..18).ok_or_else(|| Corrupt::new("tree block info is cut short"))?;
+        let first = Key::read(info[..17].try_into().expect("sized"));
+        Ok((fields, Some((first, info[17])), &rest[18..]))
+    }
+
     /// `item_kind` is EXTENT_ITEM or METADATA_ITEM.
     pub fn parse(item_kind: u8, data: &[u8]) -> Result<ExtentItem, Corrupt> {
-        let fields = ExtentItemFields::read(data)?;
-        let mut rest = &data[ExtentItemFields::SIZE..];
-        let mut block_info = None;
-        if item_kind == kind::EXTENT_ITEM && fields.flags & extent_flags::TREE_BLOCK != 0 {
-            let info =
-                rest.get(..18).ok_or_else(|| Corrupt::new("tree block info is cut short"))?;
-            block_info = Some((Key::read(info[..17].try_into().expect("sized")), info[17]));
-            rest = &rest[18..];
-        }
-        let mut inline = Vec::new();
-        while !rest.is_empty() {
-            inline.push(InlineRef::take(&mut rest)?);
-        }
+        let (fields, block_info, rest) = ExtentItem::split(item_kind, data)?;
+        let inline = InlineRef::iter(rest).collect::<Result<_, _>>()?;
         Ok(ExtentItem { fields, block_info, inline })
     }
 

@@ -49,6 +49,10 @@ pub mod inode_flags {
     pub const ROOT_ITEM_INIT: u64 = 1 << 31;
     /// Read-only compatible flags live in the upper half.
     pub const RO_VERITY: u64 = 1 << 32;
+    /// All incompatible flags that have a name: bits 0 to 11 and 31.
+    pub const KNOWN: u64 = 0xfff | ROOT_ITEM_INIT;
+    /// All read-only compatible flags that have a name.
+    pub const RO_KNOWN: u64 = RO_VERITY;
 }
 
 /// One name inside an INODE_REF item: `index`, then the name.

@@ -18,4 +18,4 @@ pub use file_extent::{
 };
 pub use free_space::{FREE_SPACE_USING_BITMAPS, FreeSpaceInfo};
 pub use inode::{InodeExtRef, InodeItem, InodeRef, Timespec, inode_flags};
-pub use root::{ROOT_SUBVOL_RDONLY, RootItem, RootRef};
+pub use root::{ROOT_SUBVOL_DEAD, ROOT_SUBVOL_RDONLY, RootItem, RootRef};

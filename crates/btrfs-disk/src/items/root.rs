@@ -6,6 +6,8 @@ use crate::key::Key;
 use crate::{Generation, Logical};
 
 pub const ROOT_SUBVOL_RDONLY: u64 = 1 << 0;
+/// The subvolume is deleted, its tree is being dropped.
+pub const ROOT_SUBVOL_DEAD: u64 = 1 << 48;
 
 le_struct! {
     /// Older kernels wrote only the first 239 bytes; the rest reads as zero then.

@@ -1,0 +1,131 @@
+//! From an item to the judge of its type, and the checks that several judges share.
+
+use super::{Limits, chunk, csum, dir, ensure, extent, file_extent, free_space, home, inode};
+use super::{root, small};
+use crate::error::Corrupt;
+use crate::key::{Key, kind, kind_name};
+use crate::{Geometry, TreeId};
+
+pub(super) type Verdict = Result<(), Corrupt>;
+
+/// What holds for every item of one leaf.
+pub(super) struct Rules<'a> {
+    pub geometry: &'a Geometry,
+    pub limits: &'a Limits,
+    /// The tree that the leaf's header names.
+    pub owner: TreeId,
+}
+
+/// One item and the one in front of it in the same leaf.
+pub(super) struct Item<'a> {
+    pub key: Key,
+    pub data: &'a [u8],
+    pub previous: Option<(Key, &'a [u8])>,
+}
+
+impl Item<'_> {
+    /// The item in front, if it has one of `kinds`.
+    pub fn previous_of(&self, kinds: &[u8]) -> Option<(Key, &[u8])> {
+        self.previous.filter(|(key, _)| kinds.contains(&key.kind))
+    }
+}
+
+impl Rules<'_> {
+    pub fn sector(&self) -> u64 {
+        u64::from(self.geometry.sector_size)
+    }
+
+    /// `value`, called `what`, is a whole number of sectors.
+    pub fn aligned(&self, what: &str, value: u64) -> Verdict {
+        ensure!(value.is_multiple_of(self.sector()), "{what} {value} is not sector aligned");
+        Ok(())
+    }
+
+    /// `value`, called `what`, is not younger than the volume.
+    pub fn not_younger(&self, what: &str, value: u64) -> Verdict {
+        match self.limits.max_generation {
+            Some(max) if value > max.0 => {
+                Err(Corrupt::new(format!("{what} {value}, the volume is at {max}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// In a subvolume's leaf an inode's items follow its INODE_ITEM.
+    pub fn follows_its_inode(&self, item: &Item<'_>) -> Verdict {
+        match item.previous {
+            Some((before, _)) if home::is_fs_tree(self.owner) => {
+                ensure!(
+                    before.objectid == item.key.objectid,
+                    "follows {before}, its inode is missing"
+                );
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The item has exactly `size` bytes.
+pub(super) fn sized(item: &Item<'_>, size: usize) -> Verdict {
+    ensure!(item.data.len() == size, "item of {} bytes instead of {size}", item.data.len());
+    Ok(())
+}
+
+/// End of the range `start..start + len`, which lies inside 64 bits.
+pub(super) fn end_of(what: &str, start: u64, len: u64) -> Result<u64, Corrupt> {
+    start
+        .checked_add(len)
+        .ok_or_else(|| Corrupt::new(format!("{what} of {len} bytes at {start} has no end")))
+}
+
+/// A name of a directory entry: 1 to 255 bytes that a path can hold.
+pub(super) fn name(name: &[u8]) -> Verdict {
+    ensure!(!name.is_empty() && name.len() <= 255, "name of {} bytes", name.len());
+    ensure!(!name.iter().any(|b| matches!(b, 0 | b'/')), "name with a slash or a zero byte");
+    Ok(())
+}
+
+pub(super) fn judge(rules: &Rules<'_>, item: &Item<'_>) -> Verdict {
+    ensure!(
+        home::belongs(item.key.kind, rules.owner),
+        "{} in tree {}",
+        kind_name(item.key.kind).unwrap_or("item"),
+        rules.owner
+    );
+    match item.key.kind {
+        0 => free_space::v1_header(item),
+        kind::INODE_ITEM => inode::inode(rules, item),
+        kind::INODE_REF => inode::inode_ref(rules, item),
+        kind::INODE_EXTREF => inode::extref(item),
+        kind::ORPHAN_ITEM => inode::orphan(item),
+        kind::DIR_LOG_ITEM | kind::DIR_LOG_INDEX => sized(item, 8),
+        kind::VERITY_DESC_ITEM | kind::VERITY_MERKLE_ITEM => inode::verity(item),
+        kind::DIR_ITEM | kind::DIR_INDEX => dir::entries(rules, item),
+        kind::XATTR_ITEM => dir::xattrs(rules, item),
+        kind::EXTENT_DATA => file_extent::file_extent(rules, item),
+        kind::EXTENT_CSUM => csum::csum(rules, item),
+        kind::ROOT_ITEM => root::root(rules, item),
+        kind::ROOT_REF | kind::ROOT_BACKREF => root::root_ref(item),
+        kind::UUID_KEY_SUBVOL | kind::UUID_KEY_RECEIVED_SUBVOL => root::uuid(item),
+        kind::EXTENT_ITEM | kind::METADATA_ITEM => extent::extent(rules, item),
+        kind::TREE_BLOCK_REF
+        | kind::SHARED_BLOCK_REF
+        | kind::SHARED_DATA_REF
+        | kind::EXTENT_DATA_REF => extent::separate(rules, item),
+        kind::BLOCK_GROUP_ITEM => chunk::block_group(rules, item),
+        kind::CHUNK_ITEM => chunk::chunk_item(rules, item),
+        kind::DEV_ITEM => chunk::device(item),
+        kind::DEV_EXTENT => chunk::dev_extent(rules, item),
+        kind::FREE_SPACE_INFO | kind::FREE_SPACE_EXTENT | kind::FREE_SPACE_BITMAP => {
+            free_space::free_space(rules, item)
+        }
+        kind::RAID_STRIPE => rules.aligned("stripe extent at", item.key.objectid),
+        kind::QGROUP_STATUS | kind::QGROUP_INFO | kind::QGROUP_LIMIT | kind::QGROUP_RELATION => {
+            small::qgroup(item)
+        }
+        kind::TEMPORARY_ITEM => small::temporary(item),
+        kind::PERSISTENT_ITEM => small::persistent(item),
+        _ => Ok(()),
+    }
+}

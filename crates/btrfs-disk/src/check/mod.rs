@@ -1,0 +1,234 @@
+//! The gate: every member of every node and item is judged here, once, on read and
+//! before write. Behind it code asserts invariants and never disk contents.
+//!
+//! Two rules pull against each other: nothing passes that later code would trip over,
+//! and nothing is refused that the kernel or mkfs.btrfs ever wrote. Where the kernel
+//! leaves a member alone because real volumes carry wrong values, so does this.
+//!
+//! Does not know other nodes, the chunk map or the superblock: what needs two nodes
+//! (references that add up, directory entries with an inode) is fsck's work.
+
+mod chunk;
+mod csum;
+mod dir;
+mod extent;
+mod file_extent;
+mod free_space;
+mod home;
+mod inode;
+mod item;
+mod root;
+mod small;
+#[cfg(test)]
+mod tests;
+
+use crate::checksum::CSUM_FIELD;
+use crate::error::Corrupt;
+use crate::le::FixedSize;
+use crate::node::{
+    FLAG_RELOC, FLAG_WRITTEN, HEADER_SIZE, Header, ITEM_SIZE, KEY_PTR_SIZE, MAX_LEVEL, Node,
+};
+use crate::{Generation, Geometry, Key, Logical, TreeId};
+pub use chunk::{chunk, chunk_type};
+use item::Rules;
+
+/// `Err(Corrupt)` with a formatted reason unless the condition holds.
+macro_rules! ensure {
+    ($condition:expr, $($reason:tt)+) => {
+        if !$condition {
+            return Err($crate::error::Corrupt::new(format!($($reason)+)));
+        }
+    };
+}
+pub(crate) use ensure;
+
+/// What the pointer to a node promised.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Expect {
+    pub logical: Logical,
+    pub level: u8,
+    /// `None` where no pointer says it (rescue walks).
+    pub generation: Option<Generation>,
+    /// The tree through which the node was reached; a shared node may carry another
+    /// subvolume's id, never one of another kind.
+    pub owner: Option<TreeId>,
+    pub first_key: Option<Key>,
+}
+
+/// What the volume, rather than a pointer, says of all its nodes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Limits {
+    /// Nothing is younger: the superblock's generation + 1 (a log tree is one ahead).
+    pub max_generation: Option<Generation>,
+    /// Accept inode flags that are harmless to those who only read.
+    pub read_only: bool,
+}
+
+/// Verifies checksum, header, promises, layout and every item of `bytes`.
+pub fn node(bytes: Box<[u8]>, geometry: &Geometry, expect: &Expect) -> Result<Node, Corrupt> {
+    node_within(bytes, geometry, expect, &Limits::default())
+}
+
+/// As [`node`], and holds generations and flags against `limits`.
+pub fn node_within(
+    bytes: Box<[u8]>,
+    geometry: &Geometry,
+    expect: &Expect,
+    limits: &Limits,
+) -> Result<Node, Corrupt> {
+    read(bytes, geometry, expect, limits).map_err(|c| c.at(expect.logical))
+}
+
+/// Judges a node of this transaction: everything but the checksum, which `seal` makes.
+/// Nothing in it may be younger than the node itself.
+pub fn before_write(node: &Node, geometry: &Geometry) -> Result<(), Corrupt> {
+    let limits = Limits { max_generation: Some(node.generation()), read_only: false };
+    judge_whole(node, geometry, &limits).map_err(|c| c.at(node.logical()))
+}
+
+fn judge_whole(node: &Node, geometry: &Geometry, limits: &Limits) -> Result<(), Corrupt> {
+    ensure!(node.bytes().len() == geometry.node_size as usize, "node of another size");
+    header(node.header(), geometry, limits)?;
+    layout(node.bytes(), node.header())?;
+    contents(node, geometry, limits)
+}
+
+fn read(
+    bytes: Box<[u8]>,
+    geometry: &Geometry,
+    expect: &Expect,
+    limits: &Limits,
+) -> Result<Node, Corrupt> {
+    ensure!(bytes.len() == geometry.node_size as usize, "node is cut short");
+    let found = Header::read(&bytes)?;
+    let size = geometry.csum.size();
+    if geometry.csum.digest(&bytes[CSUM_FIELD..])[..size] != bytes[..size] {
+        return Err(Corrupt::new("node fails its checksum"));
+    }
+    promises(&found, expect)?;
+    header(&found, geometry, limits)?;
+    layout(&bytes, &found)?;
+    let node = Node::trusted(bytes);
+    first_key(&node, expect)?;
+    contents(&node, geometry, limits)?;
+    Ok(node)
+}
+
+/// The header against what the pointer said.
+fn promises(header: &Header, expect: &Expect) -> Result<(), Corrupt> {
+    ensure!(header.bytenr == expect.logical, "node says that it belongs at {}", header.bytenr);
+    ensure!(
+        header.level == expect.level,
+        "node of level {}, its pointer says {}",
+        header.level,
+        expect.level
+    );
+    if let Some(generation) = expect.generation {
+        ensure!(
+            header.generation == generation,
+            "node of generation {}, its pointer says {generation}",
+            header.generation
+        );
+    }
+    expect.owner.map_or(Ok(()), |through| owner(header.owner, through))
+}
+
+/// Whether a node of `found` may hang in the tree `through`.
+fn owner(found: TreeId, through: TreeId) -> Result<(), Corrupt> {
+    let subvolume = home::is_fs_tree(through) || through == TreeId::RELOC;
+    let fits = if subvolume { home::is_fs_tree(found) } else { found == through };
+    ensure!(fits, "node of tree {found}, reached through tree {through}");
+    Ok(())
+}
+
+/// The header by itself.
+fn header(header: &Header, geometry: &Geometry, limits: &Limits) -> Result<(), Corrupt> {
+    ensure!(header.fsid == geometry.metadata_uuid, "node belongs to another volume");
+    ensure!(header.level < MAX_LEVEL, "node of level {}", header.level);
+    ensure!(header.flags & FLAG_WRITTEN != 0, "node that was never written");
+    ensure!(
+        header.bytenr.0 != 0 && header.bytenr.0.is_multiple_of(u64::from(geometry.sector_size)),
+        "node at an unaligned address"
+    );
+    if let Some(max) = limits.max_generation {
+        ensure!(
+            header.generation <= max,
+            "node of generation {}, the volume is at {max}",
+            header.generation
+        );
+    }
+    let empty_leaf = header.level == 0 && header.nritems == 0 && header.flags & FLAG_RELOC == 0;
+    ensure!(!empty_leaf || home::may_be_empty(header.owner), "tree {} is empty", header.owner);
+    Ok(())
+}
+
+/// Entries ascend and lie inside the node, without gaps or overlaps of a leaf's data.
+fn layout(bytes: &[u8], header: &Header) -> Result<(), Corrupt> {
+    let space = bytes.len() - HEADER_SIZE;
+    let stride = if header.level == 0 { ITEM_SIZE } else { KEY_PTR_SIZE };
+    let count = header.nritems as usize;
+    ensure!(count <= space / stride, "{count} entries do not fit a node");
+    ensure!(header.level == 0 || count > 0, "interior node without children");
+    let mut previous: Option<Key> = None;
+    let mut end = space;
+    for slot in 0..count {
+        let at = HEADER_SIZE + slot * stride;
+        let key = Key::read(bytes[at..at + 17].try_into().expect("sized"));
+        if previous.is_some_and(|p| p >= key) {
+            return Err(Corrupt::new(format!("slot {slot} is out of order")).key(key));
+        }
+        previous = Some(key);
+        if header.level == 0 {
+            let word =
+                |o: usize| u32::from_le_bytes(bytes[at + o..at + o + 4].try_into().expect("4"));
+            let (offset, size) = (word(17) as usize, word(21) as usize);
+            if offset.checked_add(size) != Some(end) || offset < count * ITEM_SIZE {
+                return Err(Corrupt::new(format!("slot {slot} lies outside its leaf")).key(key));
+            }
+            end = offset;
+        }
+    }
+    Ok(())
+}
+
+fn first_key(node: &Node, expect: &Expect) -> Result<(), Corrupt> {
+    let Some(promised) = expect.first_key else { return Ok(()) };
+    ensure!(!node.is_empty(), "empty node, its pointer says that it begins with {promised}");
+    let found = node.key(0);
+    ensure!(found == promised, "node begins with {found}, its pointer says {promised}");
+    Ok(())
+}
+
+/// What the entries say; the layout is known to be good.
+fn contents(node: &Node, geometry: &Geometry, limits: &Limits) -> Result<(), Corrupt> {
+    if !node.is_leaf() {
+        return children(node, geometry);
+    }
+    let rules = Rules { geometry, limits, owner: node.owner() };
+    let mut previous = None;
+    for (key, data) in node.items() {
+        let item = item::Item { key, data, previous };
+        item::judge(&rules, &item).map_err(|c| c.key(key))?;
+        previous = Some((key, data));
+    }
+    Ok(())
+}
+
+/// A parent is rewritten whenever a child is, so no child is younger.
+fn children(node: &Node, geometry: &Geometry) -> Result<(), Corrupt> {
+    for child in node.children() {
+        let reason = if child.logical.0 == 0 {
+            "pointer to nowhere".to_string()
+        } else if !child.logical.0.is_multiple_of(u64::from(geometry.sector_size)) {
+            format!("pointer to the unaligned address {}", child.logical)
+        } else if child.logical == node.logical() {
+            "pointer to its own node".to_string()
+        } else if child.generation > node.generation() {
+            format!("pointer to generation {} in a node of {}", child.generation, node.generation())
+        } else {
+            continue;
+        };
+        return Err(Corrupt::new(reason).key(child.key));
+    }
+    Ok(())
+}

@@ -3,6 +3,11 @@
 //!
 //! Nothing here is part of the shipped program.
 
+pub mod compare;
+pub mod ops;
+pub mod oracle;
+pub mod posix_ops;
 pub mod reffs;
 
+pub use posix_ops::PosixFs;
 pub use reffs::{Profile, RefFs};

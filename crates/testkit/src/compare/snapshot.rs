@@ -1,0 +1,195 @@
+//! A tree read through `FileSystem`: of an engine, of the model, or, by way of
+//! `PosixFs`, of a mounted directory.
+//!
+//! Content is kept as one hash per 4 KiB block, which is enough to tell where two files
+//! differ without holding them.
+
+use std::collections::{BTreeMap, HashMap};
+
+use vfs::{Attr, Context, Entry, Errno, FileKind, FileSystem, Ino, Result};
+
+use crate::ops::{Path, StatView, hash};
+use crate::posix_ops::PosixFs;
+
+const BLOCK: usize = 4096;
+const READ_SIZE: usize = 1 << 20;
+
+/// Length and block hashes of a file's bytes. Blocks of zeros hash to 0, so holes and
+/// written zeros are the same.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Content {
+    pub len: u64,
+    pub blocks: Vec<u64>,
+}
+
+impl Content {
+    pub fn of(bytes: &[u8]) -> Content {
+        Content { len: bytes.len() as u64, blocks: bytes.chunks(BLOCK).map(block_hash).collect() }
+    }
+
+    /// Offset of the first block that differs.
+    pub fn first_difference(&self, other: &Content) -> Option<u64> {
+        let pairs = self.blocks.iter().zip(&other.blocks);
+        let common = self.blocks.len().min(other.blocks.len());
+        match pairs.into_iter().position(|(a, b)| a != b) {
+            Some(block) => Some((block * BLOCK) as u64),
+            None if self == other => None,
+            None => Some((common * BLOCK) as u64),
+        }
+    }
+}
+
+fn block_hash(block: &[u8]) -> u64 {
+    if block.iter().all(|&byte| byte == 0) {
+        return 0;
+    }
+    let words = block.chunks_exact(8);
+    let rest = words.remainder();
+    let start = hash(rest) ^ block.len() as u64;
+    let value = words.fold(start, |hash, word| {
+        let word = u64::from_le_bytes(word.try_into().unwrap_or_default());
+        (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
+    });
+    value.max(1)
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NodeView {
+    pub attr: Attr,
+    pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// `FS_IOC_GETFLAGS` of files and directories, where the file system has them.
+    pub flags: Option<u32>,
+    pub content: Option<Content>,
+    pub target: Option<Vec<u8>>,
+    /// The first path (in order) of this inode; its own for most.
+    pub first_path: Path,
+}
+
+impl NodeView {
+    pub fn stat(&self) -> StatView {
+        StatView::of(&self.attr)
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct TreeSnapshot {
+    pub nodes: BTreeMap<Path, NodeView>,
+}
+
+const CX: Context = Context { uid: 0, gid: 0, pid: 0, umask: 0 };
+
+impl TreeSnapshot {
+    pub fn of(fs: &dyn FileSystem) -> Result<TreeSnapshot> {
+        let mut reader = Reader { fs, nodes: BTreeMap::new(), first_paths: HashMap::new() };
+        let root = fs.getattr(fs.root())?;
+        reader.node(Path::default(), &root)?;
+        Ok(TreeSnapshot { nodes: reader.nodes })
+    }
+
+    /// The tree below a directory of this machine, e.g. a mount point.
+    pub fn of_dir(path: &std::path::Path) -> Result<TreeSnapshot> {
+        TreeSnapshot::of(&PosixFs::open(path)?)
+    }
+
+    /// Paths whose inode is a file of the given bytes' content.
+    pub fn node(&self, path: &str) -> Option<&NodeView> {
+        self.nodes.get(&Path::new(path))
+    }
+}
+
+struct Reader<'a> {
+    fs: &'a dyn FileSystem,
+    nodes: BTreeMap<Path, NodeView>,
+    first_paths: HashMap<Ino, Path>,
+}
+
+/// "There is none" instead of an error, where the kind of file or the file system has
+/// no such thing.
+fn optional<T>(result: Result<T>) -> Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if [libc::ENOTTY, libc::EOPNOTSUPP].contains(&error.errno()) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+impl Reader<'_> {
+    fn node(&mut self, path: Path, attr: &Attr) -> Result<()> {
+        let fs = self.fs;
+        let ino = attr.ino;
+        let first_path = self.first_paths.entry(ino).or_insert_with(|| path.clone()).clone();
+        let with_flags = matches!(attr.kind, FileKind::File | FileKind::Dir);
+        let view = NodeView {
+            attr: *attr,
+            xattrs: self.xattrs(ino)?,
+            flags: if with_flags { optional(fs.flags(ino))? } else { None },
+            content: match attr.kind {
+                FileKind::File => Some(self.content(ino)?),
+                _ => None,
+            },
+            target: match attr.kind {
+                FileKind::Symlink => Some(fs.readlink(ino)?),
+                _ => None,
+            },
+            first_path,
+        };
+        let is_dir = attr.kind == FileKind::Dir;
+        self.nodes.insert(path.clone(), view);
+        if is_dir { self.children(&path, ino) } else { Ok(()) }
+    }
+
+    fn xattrs(&self, ino: Ino) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
+        let mut xattrs = BTreeMap::new();
+        for name in optional(self.fs.listxattr(ino))?.unwrap_or_default() {
+            let value = self.fs.getxattr(ino, &name)?;
+            xattrs.insert(name, value);
+        }
+        Ok(xattrs)
+    }
+
+    fn content(&self, ino: Ino) -> Result<Content> {
+        let (mut content, mut buf) = (Content::default(), vec![0; READ_SIZE]);
+        loop {
+            let read = self.fs.read(ino, content.len, &mut buf)?;
+            let piece = Content::of(&buf[..read]);
+            content.len += piece.len;
+            content.blocks.extend(piece.blocks);
+            if read < READ_SIZE {
+                return Ok(content);
+            }
+        }
+    }
+
+    fn children(&mut self, path: &Path, dir: Ino) -> Result<()> {
+        let mut names = Vec::new();
+        self.fs.readdir(dir, 0, &mut |entry| {
+            if !matches!(entry.name, b"." | b"..") {
+                names.push((entry.name.to_vec(), entry.ino, entry.kind));
+            }
+            true
+        })?;
+        // In order, so that the first path of a hard link is the same everywhere.
+        names.sort_by(|a, b| a.0.cmp(&b.0));
+        for (name, ino, kind) in names {
+            let entry = self.fs.lookup(&CX, dir, &name)?;
+            let result = self.child(path.join(&name), entry, ino, kind);
+            self.fs.forget(entry.attr.ino, 1);
+            result?;
+        }
+        Ok(())
+    }
+
+    fn child(&mut self, path: Path, entry: Entry, ino: Ino, kind: FileKind) -> Result<()> {
+        if (entry.attr.ino, entry.attr.kind) != (ino, kind) {
+            let what = format!(
+                "{path:?}: readdir says {ino:?} {kind:?}, lookup says {:?} {:?}",
+                entry.attr.ino, entry.attr.kind
+            );
+            return Err(vfs::FsError::Corrupt { what, data: false });
+        }
+        match self.fs.getattr(ino) {
+            Ok(attr) => self.node(path, &attr),
+            Err(_) => Err(Errno::ESTALE.into()),
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! The outside judges of an image: `btrfs check` and scrub; and the maker, `mkfs.btrfs`.
+
+use std::fs::File;
+use std::path::Path;
+
+use super::command::{Report, run, sh};
+use super::mount::KernelMount;
+
+/// Makes an image of `size` bytes; `options` go to `mkfs.btrfs` as they are.
+pub fn mkfs_btrfs(path: &Path, size: u64, options: &[&str]) -> Result<(), String> {
+    mkfs_btrfs_devices(&[path], size, options)
+}
+
+/// Makes a volume of several images of `size` bytes each.
+pub fn mkfs_btrfs_devices(paths: &[&Path], size: u64, options: &[&str]) -> Result<(), String> {
+    let mut args = vec!["-q", "-f"];
+    args.extend(options);
+    let mut names = Vec::new();
+    for path in paths {
+        let made = File::create(path).and_then(|file| file.set_len(size));
+        made.map_err(|error| format!("{}: {error}", path.display()))?;
+        names.push(path.to_string_lossy());
+    }
+    args.extend(names.iter().map(|name| &**name));
+    sh("mkfs.btrfs", &args).map(|_| ())
+}
+
+/// Lines in which `btrfs check` found something wrong. It ends with 0 for some of them.
+fn complaints(report: &Report) -> Vec<&str> {
+    const WORDS: [&str; 9] = [
+        "error",
+        "mismatch",
+        "warning",
+        "bad ",
+        "invalid",
+        "corrupt",
+        "missing",
+        "wrong",
+        "unable to",
+    ];
+    const FINE: [&str; 3] = ["no error found", "checking only csum", "error summary: no errors"];
+    let suspicious = |line: &&str| {
+        let line = line.to_lowercase();
+        WORDS.iter().any(|word| line.contains(word)) && !FINE.iter().any(|fine| line.contains(fine))
+    };
+    report.stdout.lines().chain(report.stderr.lines()).filter(suspicious).collect()
+}
+
+/// `btrfs check` on an image that nobody has mounted: metadata, and data against its
+/// checksums. The error is what it said.
+pub fn btrfs_check(image: &Path) -> Result<(), String> {
+    let image = image.to_string_lossy();
+    let report = run("btrfs", &["check", "--readonly", "--check-data-csum", &image]);
+    let complaints = complaints(&report);
+    if report.success() && complaints.is_empty() {
+        return Ok(());
+    }
+    Err(format!("btrfs check is not content: {complaints:#?}\n{}", report.text()))
+}
+
+/// Panics with the judge's words if `btrfs check` finds anything.
+pub fn assert_clean(image: &Path) {
+    if let Err(why) = btrfs_check(image) {
+        panic!("{}: {why}", image.display());
+    }
+}
+
+/// A full scrub of a mounted volume; all error counters must be zero.
+pub fn scrub(mount: &KernelMount) -> Result<(), String> {
+    let report = run("btrfs", &["scrub", "start", "-B", "-R", &mount.path().to_string_lossy()]);
+    let bad = |line: &&str| {
+        let Some((name, value)) = line.split_once(':') else { return false };
+        let counts = name.trim().ends_with("errors") || name.trim().ends_with("discards");
+        counts && value.trim().parse::<u64>() != Ok(0)
+    };
+    let found: Vec<_> = report.stdout.lines().filter(bad).collect();
+    let scrubbed = report.stdout.contains("csum_errors");
+    if report.success() && found.is_empty() && scrubbed {
+        return Ok(());
+    }
+    Err(format!("scrub found {found:?}\n{}", report.text()))
+}
+
+/// Mounts the image with the kernel, and gives the mount to `look`.
+pub fn with_kernel<T>(
+    image: &Path,
+    options: &str,
+    look: impl FnOnce(&KernelMount) -> T,
+) -> Result<T, String> {
+    let mount = KernelMount::new(image, options)?;
+    let seen = look(&mount);
+    mount.unmount()?;
+    Ok(seen)
+}

@@ -1,0 +1,14 @@
+//! The outside judges and the machine they need: `btrfs check`, the kernel's own btrfs
+//! over loop devices, scrub; and honest skipping where the machine lacks something.
+
+mod capability;
+mod command;
+mod judge;
+mod mount;
+mod temp;
+
+pub use capability::{Capabilities, capabilities, record_skip, skip_count};
+pub use command::{Report, run, sh};
+pub use judge::{assert_clean, btrfs_check, mkfs_btrfs, mkfs_btrfs_devices, scrub, with_kernel};
+pub use mount::{KernelMount, LoopDevice};
+pub use temp::TempDir;

@@ -1,1 +1,30 @@
+//! Space and references: who holds an extent, what is free, what a commit must record.
+//!
+//! Passive parts ([`RefDeltas`], [`shared`], [`free_space`], [`Space`]) and the driver
+//! that settles them in one commit ([`Settle`]).
+//!
+//! What it does not know: inodes, epochs, when a commit is due.
+#![forbid(unsafe_code)]
 
+pub mod free_space;
+mod items;
+pub mod refs;
+pub mod shared;
+
+pub use items::{Change, Changes, Items};
+pub use refs::{ExtentKind, RefDeltas, RefOwner};
+
+use btrfs_disk::Logical;
+
+/// A range of the logical space.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Extent {
+    pub logical: Logical,
+    pub len: u64,
+}
+
+impl Extent {
+    pub fn end(&self) -> u64 {
+        self.logical.0 + self.len
+    }
+}

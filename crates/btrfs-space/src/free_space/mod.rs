@@ -1,0 +1,90 @@
+//! The free-space tree: what it must say after extents came and went.
+//!
+//! Invariant: whatever [`update`] answers with turns the group's items into exactly the
+//! rendering of its new free ranges. Taking what is not free or freeing what is not
+//! taken is damage and changes nothing.
+//!
+//! What it does not know: pinned or reserved space, who applies the changes.
+
+mod form;
+mod ranges;
+
+pub use form::{GroupFree, GroupSpan};
+pub use ranges::{Contradiction, Ranges};
+
+use crate::Extent;
+use crate::items::{Changes, Items};
+use btrfs_disk::{Corrupt, Error, Result};
+
+/// Changes that take `created` out of the group's free space and put `freed` into it.
+pub fn update(
+    items: &mut dyn Items,
+    span: &GroupSpan,
+    created: &[Extent],
+    freed: &[Extent],
+) -> Result<Changes> {
+    let (mut space, stored) = span.read(items)?;
+    for extent in freed {
+        let inside = extent.logical.0 >= span.start && extent.end() <= span.end();
+        space
+            .free
+            .insert(extent.logical.0, extent.len)
+            .ok()
+            .filter(|_| inside)
+            .ok_or_else(|| clash(extent, "a freed extent is free already"))?;
+    }
+    for extent in created {
+        space
+            .free
+            .remove(extent.logical.0, extent.len)
+            .map_err(|_| clash(extent, "a new extent is not free"))?;
+    }
+    space.bitmaps = span.wants_bitmaps(space.bitmaps, space.free.len() as u64);
+    Ok(difference(stored, span.items_of(&space)))
+}
+
+/// Changes that make a new group known, all of it free.
+pub fn add_group(items: &mut dyn Items, span: &GroupSpan) -> Result<Changes> {
+    let mut stale = Vec::new();
+    // Removed groups may have left items behind (old mkfs did).
+    span.scan(items, &mut |key, data| {
+        stale.push((key, data.to_vec()));
+        Ok(())
+    })?;
+    let mut free = Ranges::new();
+    let whole = Extent { logical: btrfs_disk::Logical(span.start), len: span.len };
+    free.insert(span.start, span.len).map_err(|_| clash(&whole, "empty block group"))?;
+    Ok(difference(stale, span.items_of(&GroupFree { bitmaps: false, free })))
+}
+
+fn clash(extent: &Extent, what: &str) -> Error {
+    Corrupt::new(format!("{what} (free-space tree, {} bytes)", extent.len))
+        .at(extent.logical)
+        .into()
+}
+
+/// What turns `old` into `new`, both sorted by key.
+fn difference(
+    old: Vec<(btrfs_disk::Key, Vec<u8>)>,
+    new: Vec<(btrfs_disk::Key, Vec<u8>)>,
+) -> Changes {
+    let mut out = Changes::new();
+    let (mut old, mut new) = (old.into_iter().peekable(), new.into_iter().peekable());
+    loop {
+        match (old.peek(), new.peek()) {
+            (None, None) => return out,
+            (Some((was, _)), Some((is, _))) if was == is => {
+                let ((_, before), (key, now)) =
+                    (old.next().expect("some"), new.next().expect("some"));
+                if before != now {
+                    out.push((key, Some(now.into())));
+                }
+            }
+            (Some((was, _)), is) if is.is_none_or(|(is, _)| was < is) => {
+                out.push((*was, None));
+                old.next();
+            }
+            _ => out.extend(new.next().map(|(key, data)| (key, Some(data.into())))),
+        }
+    }
+}

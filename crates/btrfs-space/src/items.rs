@@ -1,0 +1,116 @@
+//! Ordered items of one tree, as the rule parts of this crate need them.
+//!
+//! The rules (references, free space) are written against [`Items`] and answer with
+//! [`Changes`]; so they run the same on a tree of a volume and on a map in a test.
+//! What they do not know: nodes, who applies the changes.
+
+use btrfs_disk::{Key, Result};
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+/// What becomes of one item: its new data, or `None` where it goes.
+pub type Change = (Key, Option<Box<[u8]>>);
+/// Changes of one tree by ascending key, no key twice.
+pub type Changes = Vec<Change>;
+
+pub trait Items {
+    /// The first item whose key is `key` or larger.
+    fn at_or_after(&mut self, key: &Key) -> Result<Option<(Key, Vec<u8>)>>;
+
+    /// Calls `each` with all items of `from..=to` in order.
+    fn scan(
+        &mut self,
+        from: Key,
+        to: Key,
+        each: &mut dyn FnMut(Key, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let mut next = Some(from);
+        while let Some(key) = next {
+            match self.at_or_after(&key)? {
+                Some((found, data)) if found <= to => {
+                    each(found, &data)?;
+                    next = found.successor();
+                }
+                _ => break,
+            }
+        }
+        Ok(())
+    }
+
+    fn get(&mut self, key: &Key) -> Result<Option<Vec<u8>>> {
+        Ok(self.at_or_after(key)?.filter(|(found, _)| found == key).map(|(_, data)| data))
+    }
+}
+
+impl Items for BTreeMap<Key, Vec<u8>> {
+    fn at_or_after(&mut self, key: &Key) -> Result<Option<(Key, Vec<u8>)>> {
+        Ok(self.range(*key..).next().map(|(key, data)| (*key, data.clone())))
+    }
+}
+
+/// Items with changes on top that nobody has applied yet.
+pub(crate) struct Overlay<'a> {
+    base: &'a mut dyn Items,
+    changes: BTreeMap<Key, Option<Box<[u8]>>>,
+}
+
+impl<'a> Overlay<'a> {
+    pub(crate) fn new(base: &'a mut dyn Items) -> Overlay<'a> {
+        Overlay { base, changes: BTreeMap::new() }
+    }
+
+    pub(crate) fn put(&mut self, key: Key, data: Vec<u8>) {
+        self.changes.insert(key, Some(data.into_boxed_slice()));
+    }
+
+    pub(crate) fn delete(&mut self, key: Key) {
+        self.changes.insert(key, None);
+    }
+
+    pub(crate) fn into_changes(self) -> impl Iterator<Item = Change> {
+        self.changes.into_iter()
+    }
+}
+
+impl Items for Overlay<'_> {
+    fn at_or_after(&mut self, key: &Key) -> Result<Option<(Key, Vec<u8>)>> {
+        let mut from = *key;
+        loop {
+            let below = self.base.at_or_after(&from)?;
+            let mut above = self.changes.range((Bound::Included(from), Bound::Unbounded));
+            match (below, above.next()) {
+                (below, None) => return Ok(below),
+                (Some(below), Some((key, _))) if below.0 < *key => return Ok(Some(below)),
+                (_, Some((key, Some(data)))) => return Ok(Some((*key, data.to_vec()))),
+                (_, Some((key, None))) => match key.successor() {
+                    Some(next) => from = next,
+                    None => return Ok(None),
+                },
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn overlay_hides_adds_and_replaces() {
+        let key = |offset| Key::new(1, 1, offset);
+        let mut base: BTreeMap<Key, Vec<u8>> =
+            [(key(1), vec![1]), (key(3), vec![3]), (key(5), vec![5])].into();
+        let mut overlay = Overlay::new(&mut base);
+        overlay.delete(key(1));
+        overlay.put(key(3), vec![30]);
+        overlay.put(key(4), vec![40]);
+        let mut seen = Vec::new();
+        overlay
+            .scan(Key::MIN, Key::MAX, &mut |key, data| {
+                seen.push((key.offset, data[0]));
+                Ok(())
+            })
+            .unwrap();
+        assert_eq!(seen, [(3, 30), (4, 40), (5, 5)]);
+    }
+}

@@ -1,0 +1,207 @@
+//! The reference changes of one epoch: what was added and dropped, cancelling.
+//!
+//! Invariants: an owner stands once in its extent's list and never with 0; an extent
+//! that is born and whose references cancelled stays known, because its space must be
+//! given back. Contradictions between callers (one address, two lengths) come from
+//! damaged trees: they are kept and reported by the drain, never a panic.
+//!
+//! What it does not know: what the extent tree says about an extent.
+
+use super::owner::{ExtentKind, RefOwner};
+use btrfs_disk::Logical;
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+/// Changes of one extent.
+#[derive(Clone, Debug)]
+pub struct ExtentDelta {
+    pub len: u64,
+    pub kind: ExtentKind,
+    /// Allocated in this epoch: the extent tree does not have it yet.
+    pub born: bool,
+    /// The node's pointers become shared references from now on.
+    pub full_backref: bool,
+    /// Callers disagree about length or kind.
+    pub(crate) torn: bool,
+    /// Sorted by owner.
+    owners: Vec<(RefOwner, i64)>,
+}
+
+impl ExtentDelta {
+    fn new(len: u64, kind: ExtentKind) -> ExtentDelta {
+        ExtentDelta { len, kind, born: false, full_backref: false, torn: false, owners: Vec::new() }
+    }
+
+    pub fn owners(&self) -> &[(RefOwner, i64)] {
+        &self.owners
+    }
+
+    /// Sum of all changes.
+    pub fn net(&self) -> i64 {
+        self.owners.iter().map(|(_, count)| count).sum()
+    }
+
+    fn add(&mut self, owner: RefOwner, count: i64) {
+        match self.owners.binary_search_by_key(&owner, |(owner, _)| *owner) {
+            Ok(at) => {
+                self.owners[at].1 += count;
+                if self.owners[at].1 == 0 {
+                    self.owners.remove(at);
+                }
+            }
+            Err(at) if count != 0 => self.owners.insert(at, (owner, count)),
+            Err(_) => {}
+        }
+    }
+
+    fn is_nothing(&self) -> bool {
+        self.owners.is_empty() && !self.born && !self.full_backref && !self.torn
+    }
+}
+
+#[derive(Clone, Default, Debug)]
+pub struct RefDeltas {
+    extents: HashMap<u64, ExtentDelta, BuildHasherDefault<AddressHasher>>,
+}
+
+impl RefDeltas {
+    pub fn new() -> RefDeltas {
+        RefDeltas::default()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.extents.is_empty()
+    }
+
+    /// Extents with changes.
+    pub fn len(&self) -> usize {
+        self.extents.len()
+    }
+
+    pub fn get(&self, extent: Logical) -> Option<&ExtentDelta> {
+        self.extents.get(&extent.0)
+    }
+
+    /// The extent was allocated in this epoch. Must be said once, before or after its
+    /// first reference; only then may the drain create its item.
+    pub fn born(&mut self, extent: Logical, len: u64, kind: ExtentKind) {
+        self.entry(extent, len, kind).born = true;
+    }
+
+    /// `owner` gains (or, negative, drops) `count` references to `extent`.
+    pub fn add(
+        &mut self,
+        extent: Logical,
+        len: u64,
+        kind: ExtentKind,
+        owner: RefOwner,
+        count: i64,
+    ) {
+        debug_assert_eq!(owner.is_data(), kind == ExtentKind::Data, "owner fits the extent");
+        let entry = self.entry(extent, len, kind);
+        entry.add(owner, count);
+        if entry.is_nothing() {
+            self.extents.remove(&extent.0);
+        }
+    }
+
+    /// Marks the node's extent item: its pointers are full back-references now.
+    pub fn set_full_backref(&mut self, node: Logical, len: u64, level: u8) {
+        self.entry(node, len, ExtentKind::Node { level }).full_backref = true;
+    }
+
+    fn entry(&mut self, extent: Logical, len: u64, kind: ExtentKind) -> &mut ExtentDelta {
+        let entry = self.extents.entry(extent.0).or_insert_with(|| ExtentDelta::new(len, kind));
+        entry.torn |= entry.len != len || entry.kind != kind;
+        entry
+    }
+
+    /// Takes over what `other` says.
+    pub fn merge(&mut self, other: RefDeltas) {
+        if self.extents.is_empty() {
+            self.extents = other.extents;
+            return;
+        }
+        for (address, theirs) in other.extents {
+            let entry = self.entry(Logical(address), theirs.len, theirs.kind);
+            entry.born |= theirs.born;
+            entry.full_backref |= theirs.full_backref;
+            entry.torn |= theirs.torn;
+            for (owner, count) in theirs.owners {
+                entry.add(owner, count);
+            }
+            if entry.is_nothing() {
+                self.extents.remove(&address);
+            }
+        }
+    }
+
+    /// All changes by ascending address; nothing is left behind.
+    pub fn take_sorted(&mut self) -> Vec<(Logical, ExtentDelta)> {
+        let mut all: Vec<_> = std::mem::take(&mut self.extents)
+            .into_iter()
+            .map(|(address, delta)| (Logical(address), delta))
+            .collect();
+        all.sort_unstable_by_key(|(logical, _)| *logical);
+        all
+    }
+}
+
+/// Mixes addresses (multiples of a power of two) well; they come from trees that the
+/// gate has seen, so the cheap mix of splitmix64 is enough.
+#[derive(Clone, Copy, Default)]
+pub struct AddressHasher(u64);
+
+impl Hasher for AddressHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        let mut z = (self.0 ^ value).wrapping_add(0x9E37_79B9_7F4A_7C15);
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        self.0 = z ^ (z >> 31);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use btrfs_disk::TreeId;
+
+    const A: RefOwner = RefOwner::Data { root: TreeId(5), ino: 257, offset: 0 };
+    const B: RefOwner = RefOwner::Data { root: TreeId(5), ino: 258, offset: 4096 };
+
+    #[test]
+    fn what_cancels_is_forgotten_unless_it_was_born() {
+        let mut deltas = RefDeltas::new();
+        deltas.add(Logical(4096), 4096, ExtentKind::Data, A, 2);
+        deltas.add(Logical(4096), 4096, ExtentKind::Data, A, -2);
+        assert!(deltas.is_empty());
+        deltas.born(Logical(8192), 4096, ExtentKind::Data);
+        deltas.add(Logical(8192), 4096, ExtentKind::Data, A, 1);
+        deltas.add(Logical(8192), 4096, ExtentKind::Data, A, -1);
+        let delta = deltas.get(Logical(8192)).unwrap();
+        assert!(delta.born && delta.owners().is_empty());
+    }
+
+    #[test]
+    fn merge_adds_up() {
+        let (mut one, mut two) = (RefDeltas::new(), RefDeltas::new());
+        one.add(Logical(0), 4096, ExtentKind::Data, A, 1);
+        one.add(Logical(0), 4096, ExtentKind::Data, B, 1);
+        two.add(Logical(0), 4096, ExtentKind::Data, A, -1);
+        two.add(Logical(4096), 4096, ExtentKind::Data, B, -1);
+        one.merge(two);
+        assert_eq!(one.len(), 2);
+        assert_eq!(one.get(Logical(0)).unwrap().owners(), [(B, 1)]);
+        assert_eq!(one.get(Logical(4096)).unwrap().net(), -1);
+    }
+}

@@ -1,0 +1,65 @@
+//! All changes of an epoch against the extent tree, in one pass by address.
+//!
+//! What it does not know: who applies the changes it answers with, and to which root.
+
+use super::deltas::{ExtentDelta, RefDeltas};
+use super::merge::{Fate, Format, merge};
+use super::owner::ExtentKind;
+use crate::Extent;
+use crate::items::{Changes, Items};
+use btrfs_disk::{Logical, Result};
+
+/// What a drain found.
+#[derive(Clone, Debug, Default)]
+pub struct Drained {
+    /// For the extent tree.
+    pub changes: Changes,
+    /// Extents that the extent tree has from now on, by address.
+    pub created: Vec<Extent>,
+    /// Extents whose last reference went, by address.
+    pub freed: Vec<Extent>,
+    /// Those of `freed` that hold data: their checksums go too.
+    pub freed_data: Vec<Extent>,
+    /// Allocated in this epoch and unreferenced again: to be released at once.
+    pub stillborn: Vec<Extent>,
+}
+
+impl Drained {
+    pub fn is_empty(&self) -> bool {
+        self.changes.is_empty() && self.stillborn.is_empty()
+    }
+}
+
+/// Empties `deltas` into changes of the extent tree that `items` shows.
+pub fn drain(deltas: &mut RefDeltas, items: &mut dyn Items, format: &Format) -> Result<Drained> {
+    let mut out = Drained::default();
+    for (logical, delta) in deltas.take_sorted() {
+        one(&mut out, items, format, logical, &delta)?;
+    }
+    Ok(out)
+}
+
+fn one(
+    out: &mut Drained,
+    items: &mut dyn Items,
+    format: &Format,
+    logical: Logical,
+    delta: &ExtentDelta,
+) -> Result<()> {
+    let (fate, changes) = merge(items, format, logical, delta)?;
+    let extent = Extent { logical, len: delta.len };
+    match fate {
+        Fate::Created => out.created.push(extent),
+        Fate::Stillborn => out.stillborn.push(extent),
+        Fate::Kept => {}
+        Fate::Freed => {
+            out.freed.push(extent);
+            if delta.kind == ExtentKind::Data {
+                out.freed_data.push(extent);
+            }
+        }
+    }
+    debug_assert!(changes.is_sorted_by_key(|(key, _)| *key), "an extent's items ascend");
+    out.changes.extend(changes);
+    Ok(())
+}

@@ -1,0 +1,110 @@
+//! Who holds an extent now: the extent tree, with changes that are not in it yet.
+
+use super::deltas::RefDeltas;
+use super::merge::find_item;
+use super::owner::RefOwner;
+use crate::items::Items;
+use btrfs_disk::items::extent_flags;
+use btrfs_disk::key::kind;
+use btrfs_disk::{Corrupt, Error, Key, Logical, Result};
+use std::collections::BTreeMap;
+
+/// All references of one extent.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ExtentRefs {
+    pub refs: u64,
+    pub flags: u64,
+    /// Generation in which the extent was allocated; 0 for one that no tree has yet.
+    pub generation: u64,
+    pub owners: BTreeMap<RefOwner, u64>,
+}
+
+impl ExtentRefs {
+    pub fn full_backref(&self) -> bool {
+        self.flags & extent_flags::FULL_BACKREF != 0
+    }
+
+    /// True if `owner` alone holds the extent (however often).
+    pub fn only_by(&self, owner: &RefOwner) -> bool {
+        self.owners.len() == 1 && self.owners.contains_key(owner)
+    }
+}
+
+/// Count and flags alone, which need no walk over separate references. With `pending`
+/// changes on top; `None` if the extent tree does not have the extent and none is born.
+pub fn stored_refs(
+    items: &mut dyn Items,
+    pending: &[&RefDeltas],
+    logical: Logical,
+) -> Result<Option<(u64, u64)>> {
+    let found = find_item(items, logical)?;
+    let born = pending.iter().any(|p| p.get(logical).is_some_and(|delta| delta.born));
+    let (mut refs, mut flags) = match found {
+        Some((_, item)) => (item.fields.refs, item.fields.flags),
+        None if born => (0, 0),
+        None => return Ok(None),
+    };
+    for delta in pending.iter().filter_map(|p| p.get(logical)) {
+        let below = || Corrupt::new("more references dropped than there are").at(logical);
+        refs = refs.checked_add_signed(delta.net()).ok_or_else(below)?;
+        if delta.full_backref {
+            flags |= extent_flags::FULL_BACKREF;
+        }
+    }
+    Ok(Some((refs, flags)))
+}
+
+/// The extent's references, holder by holder.
+pub fn current_refs(
+    items: &mut dyn Items,
+    pending: &[&RefDeltas],
+    logical: Logical,
+) -> Result<Option<ExtentRefs>> {
+    let Some((refs, flags)) = stored_refs(items, pending, logical)? else { return Ok(None) };
+    let mut out = ExtentRefs { refs, flags, ..ExtentRefs::default() };
+    if let Some((_, item)) = find_item(items, logical)? {
+        out.generation = item.fields.generation;
+        for inline in &item.inline {
+            if let Some(owner) = RefOwner::of_inline(inline) {
+                *out.owners.entry(owner).or_default() += inline.count();
+            }
+        }
+        let from = Key::new(logical.0, kind::TREE_BLOCK_REF, 0);
+        let to = Key::new(logical.0, kind::BLOCK_GROUP_ITEM - 1, u64::MAX);
+        items.scan(from, to, &mut |key, data| {
+            if let Some((owner, count)) = RefOwner::of_separate(&key, data)? {
+                *out.owners.entry(owner).or_default() += count;
+            }
+            Ok(())
+        })?;
+    }
+    for delta in pending.iter().filter_map(|p| p.get(logical)) {
+        for (owner, change) in delta.owners() {
+            apply(&mut out.owners, owner, *change, logical)?;
+        }
+    }
+    if out.owners.values().sum::<u64>() != out.refs {
+        return Err(Error::Corrupt(
+            Corrupt::new("extent's count is not the sum of its references").at(logical),
+        ));
+    }
+    Ok(Some(out))
+}
+
+fn apply(
+    owners: &mut BTreeMap<RefOwner, u64>,
+    owner: &RefOwner,
+    change: i64,
+    logical: Logical,
+) -> Result<()> {
+    let has = owners.get(owner).copied().unwrap_or(0);
+    let left = has.checked_add_signed(change).ok_or_else(|| {
+        Corrupt::new(format!("{owner:?} drops more references than it has")).at(logical)
+    })?;
+    if left == 0 {
+        owners.remove(owner);
+    } else {
+        owners.insert(*owner, left);
+    }
+    Ok(())
+}

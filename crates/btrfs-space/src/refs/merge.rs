@@ -1,0 +1,310 @@
+//! One extent: its items in the extent tree and the epoch's changes make its new items.
+//!
+//! Invariants: an extent's `refs` is the sum of its references, inline and separate;
+//! a holder stands at one place. Inline references ascend by type and descend by
+//! sequence within one. A new holder goes inline while the item stays below the
+//! kernel's limit and no separate reference exists, else it gets an item of its own.
+//! Whatever does not add up is damage on the volume and changes nothing.
+
+use super::deltas::ExtentDelta;
+use super::owner::{ExtentKind, RefOwner};
+use crate::items::{Change, Items, Overlay};
+use btrfs_disk::items::{ExtentItem, ExtentItemFields, InlineRef, extent_flags};
+use btrfs_disk::key::kind;
+use btrfs_disk::{Corrupt, Error, Generation, Geometry, Key, Logical, Result};
+use std::cmp::Reverse;
+
+/// What new items are made by.
+#[derive(Clone, Copy, Debug)]
+pub struct Format {
+    pub generation: Generation,
+    pub node_size: u64,
+    /// An inline reference that makes its item this long or longer goes separate.
+    pub item_limit: usize,
+}
+
+impl Format {
+    pub fn new(geometry: &Geometry, generation: Generation) -> Format {
+        Format {
+            generation,
+            node_size: u64::from(geometry.node_size),
+            item_limit: (geometry.leaf_space() >> 4) - btrfs_disk::node::ITEM_SIZE,
+        }
+    }
+}
+
+/// What became of the extent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fate {
+    Created,
+    Kept,
+    Freed,
+    /// Allocated in this epoch and unreferenced again: no tree ever knew it.
+    Stillborn,
+}
+
+/// The extent item that `logical` has, whatever its form.
+pub(crate) fn find_item(
+    items: &mut dyn Items,
+    logical: Logical,
+) -> Result<Option<(Key, ExtentItem)>> {
+    let Some((key, data)) = items.at_or_after(&Key::new(logical.0, kind::EXTENT_ITEM, 0))? else {
+        return Ok(None);
+    };
+    if key.objectid != logical.0 || !matches!(key.kind, kind::EXTENT_ITEM | kind::METADATA_ITEM) {
+        return Ok(None);
+    }
+    let item = ExtentItem::parse(key.kind, &data).map_err(|c| c.key(key))?;
+    Ok(Some((key, item)))
+}
+
+struct Record<'a> {
+    key: Key,
+    item: ExtentItem,
+    separate: Overlay<'a>,
+    item_limit: usize,
+}
+
+/// Applies `delta` to the extent at `logical`.
+pub(crate) fn merge(
+    items: &mut dyn Items,
+    format: &Format,
+    logical: Logical,
+    delta: &ExtentDelta,
+) -> Result<(Fate, Vec<Change>)> {
+    if delta.torn {
+        return Err(damage(logical, "trees disagree about an extent's length or kind"));
+    }
+    let found = find_item(items, logical)?;
+    let (key, item) = match (found, delta.born) {
+        (None, true) if delta.owners().is_empty() => return Ok((Fate::Stillborn, Vec::new())),
+        (None, true) => new_item(format, logical, delta),
+        (Some((key, item)), false) => {
+            judge_item(format, &key, &item, logical, delta)?;
+            (key, item)
+        }
+        (None, false) => return Err(damage(logical, "references to an extent that is not there")),
+        (Some(_), true) => return Err(damage(logical, "a new extent is there already")),
+    };
+    let mut record =
+        Record { key, item, separate: Overlay::new(items), item_limit: format.item_limit };
+    record.apply(delta)?;
+    record.finish(delta.born)
+}
+
+fn damage(logical: Logical, what: impl Into<String>) -> Error {
+    Corrupt::new(what).at(logical).into()
+}
+
+fn new_item(format: &Format, logical: Logical, delta: &ExtentDelta) -> (Key, ExtentItem) {
+    let (key, flags) = match delta.kind {
+        ExtentKind::Data => (Key::new(logical.0, kind::EXTENT_ITEM, delta.len), extent_flags::DATA),
+        ExtentKind::Node { level } => {
+            (Key::new(logical.0, kind::METADATA_ITEM, u64::from(level)), extent_flags::TREE_BLOCK)
+        }
+    };
+    let fields = ExtentItemFields { refs: 0, generation: format.generation.0, flags };
+    (key, ExtentItem { fields, block_info: None, inline: Vec::new() })
+}
+
+/// Whether the stored item is of the kind and size that the trees say.
+fn judge_item(
+    format: &Format,
+    key: &Key,
+    item: &ExtentItem,
+    logical: Logical,
+    delta: &ExtentDelta,
+) -> Result<()> {
+    let fits = match delta.kind {
+        ExtentKind::Data => {
+            key.kind == kind::EXTENT_ITEM
+                && key.offset == delta.len
+                && item.fields.flags & extent_flags::DATA != 0
+        }
+        ExtentKind::Node { level } => {
+            let level_fits = match item.block_info {
+                Some((_, stored)) => stored == level && key.offset == format.node_size,
+                None => key.kind == kind::METADATA_ITEM && key.offset == u64::from(level),
+            };
+            level_fits && item.fields.flags & extent_flags::TREE_BLOCK != 0
+        }
+    };
+    let inline: u64 = item.inline.iter().map(InlineRef::count).sum();
+    if !fits {
+        return Err(Error::Corrupt(
+            Corrupt::new(format!("extent item does not fit {:?} of {}", delta.kind, delta.len))
+                .at(logical)
+                .key(*key),
+        ));
+    }
+    if inline > item.fields.refs {
+        return Err(Error::Corrupt(
+            Corrupt::new("extent has more inline references than references").key(*key),
+        ));
+    }
+    Ok(())
+}
+
+/// Where a holder's references stand.
+enum Place {
+    Inline(usize, u64),
+    Separate(Key, u64),
+    Nowhere,
+}
+
+impl Record<'_> {
+    fn apply(&mut self, delta: &ExtentDelta) -> Result<()> {
+        // Drops first: they may make the room that new holders find inline.
+        for (owner, count) in delta.owners().iter().filter(|(_, count)| *count < 0) {
+            self.drop_refs(owner, count.unsigned_abs())?;
+        }
+        for (owner, count) in delta.owners().iter().filter(|(_, count)| *count > 0) {
+            self.add_refs(owner, count.unsigned_abs())?;
+        }
+        if delta.full_backref {
+            self.item.fields.flags |= extent_flags::FULL_BACKREF;
+        }
+        Ok(())
+    }
+
+    fn drop_refs(&mut self, owner: &RefOwner, count: u64) -> Result<()> {
+        let place = self.find(owner)?;
+        let has = match place {
+            Place::Inline(_, has) | Place::Separate(_, has) => has,
+            Place::Nowhere => 0,
+        };
+        let total = self.item.fields.refs;
+        let (Some(left), Some(total)) = (has.checked_sub(count), total.checked_sub(count)) else {
+            let what = format!("{owner:?} drops {count} references and has {has} of {total}");
+            return Err(Error::Corrupt(Corrupt::new(what).key(self.key)));
+        };
+        self.item.fields.refs = total;
+        self.store(owner, place, left)
+    }
+
+    fn add_refs(&mut self, owner: &RefOwner, count: u64) -> Result<()> {
+        let place = self.find(owner)?;
+        let has = match place {
+            Place::Inline(_, has) | Place::Separate(_, has) => has,
+            Place::Nowhere => 0,
+        };
+        let total = self.item.fields.refs.checked_add(count);
+        let (Some(now), Some(total)) = (has.checked_add(count), total) else {
+            return Err(Error::Corrupt(Corrupt::new("reference count overflows").key(self.key)));
+        };
+        if !owner.is_data() && now != 1 {
+            let what = format!("{owner:?} refers to one tree block {now} times");
+            return Err(Error::Corrupt(Corrupt::new(what).key(self.key)));
+        }
+        self.item.fields.refs = total;
+        self.store(owner, place, now)
+    }
+
+    /// Writes `count` references of `owner` to where they stand or shall stand.
+    fn store(&mut self, owner: &RefOwner, place: Place, count: u64) -> Result<()> {
+        match place {
+            Place::Inline(at, _) if count == 0 => {
+                self.item.inline.remove(at);
+            }
+            Place::Inline(at, _) => self.item.inline[at] = owner.to_inline(count)?,
+            Place::Separate(key, _) if count == 0 => self.separate.delete(key),
+            Place::Separate(key, _) => self.separate.put(key, owner.separate_data(count)?),
+            Place::Nowhere if self.fits_inline(owner)? => {
+                let at = self.inline_slot(owner);
+                self.item.inline.insert(at, owner.to_inline(count)?);
+            }
+            Place::Nowhere => {
+                let key = self.vacant_key(owner)?;
+                self.separate.put(key, owner.separate_data(count)?);
+            }
+        }
+        Ok(())
+    }
+
+    fn find(&mut self, owner: &RefOwner) -> Result<Place> {
+        let inline =
+            self.item.inline.iter().position(|i| RefOwner::of_inline(i).as_ref() == Some(owner));
+        if let Some(at) = inline {
+            return Ok(Place::Inline(at, self.item.inline[at].count()));
+        }
+        Ok(match find_separate(&mut self.separate, self.key.objectid, owner)? {
+            Some((key, count)) => Place::Separate(key, count),
+            None => Place::Nowhere,
+        })
+    }
+
+    fn fits_inline(&mut self, owner: &RefOwner) -> Result<bool> {
+        let size: usize = self.item.to_vec().len() + owner.inline_size();
+        Ok(size < self.item_limit && !self.has_separate()?)
+    }
+
+    fn has_separate(&mut self) -> Result<bool> {
+        let from = Key::new(self.key.objectid, kind::TREE_BLOCK_REF, 0);
+        Ok(self.separate.at_or_after(&from)?.is_some_and(|(key, _)| {
+            key.objectid == self.key.objectid && key.kind < kind::BLOCK_GROUP_ITEM
+        }))
+    }
+
+    /// Where among the inline references `owner` belongs.
+    fn inline_slot(&self, owner: &RefOwner) -> usize {
+        let rank = |owner: &RefOwner| (owner.kind(), Reverse(owner.sequence()));
+        let new = rank(owner);
+        self.item
+            .inline
+            .iter()
+            .position(|i| RefOwner::of_inline(i).is_some_and(|there| rank(&there) > new))
+            .unwrap_or(self.item.inline.len())
+    }
+
+    /// The key of a separate item for a holder that has none.
+    fn vacant_key(&mut self, owner: &RefOwner) -> Result<Key> {
+        let mut key = Key::new(self.key.objectid, owner.kind(), owner.sequence());
+        while self.separate.get(&key)?.is_some() {
+            let full = || Corrupt::new("no key is left for a reference").key(key);
+            key.offset = key.offset.checked_add(1).ok_or_else(full)?;
+        }
+        Ok(key)
+    }
+
+    fn finish(mut self, born: bool) -> Result<(Fate, Vec<Change>)> {
+        let fate = match (self.item.fields.refs, born) {
+            (0, _) => Fate::Freed,
+            (_, true) => Fate::Created,
+            (_, false) => Fate::Kept,
+        };
+        let holders = self.item.inline.iter().any(|i| i.count() > 0);
+        if fate == Fate::Freed && (holders || self.has_separate()?) {
+            let what = "extent without references has holders";
+            return Err(Error::Corrupt(Corrupt::new(what).key(self.key)));
+        }
+        let item = match fate {
+            Fate::Freed => None,
+            _ => Some(self.item.to_vec().into_boxed_slice()),
+        };
+        let mut changes = vec![(self.key, item)];
+        changes.extend(self.separate.into_changes());
+        Ok((fate, changes))
+    }
+}
+
+/// The separate item of `owner`. Data references of one hash follow each other, with
+/// gaps where some went; so the search goes on through the whole type, as the kernel's.
+pub(crate) fn find_separate(
+    items: &mut dyn Items,
+    extent: u64,
+    owner: &RefOwner,
+) -> Result<Option<(Key, u64)>> {
+    let mut next = Some(Key::new(extent, owner.kind(), owner.sequence()));
+    while let Some(from) = next {
+        let Some((key, data)) = items.at_or_after(&from)? else { break };
+        if key.objectid != extent || key.kind != owner.kind() {
+            break;
+        }
+        match RefOwner::of_separate(&key, &data)? {
+            Some((found, count)) if found == *owner => return Ok(Some((key, count))),
+            Some((RefOwner::Data { .. }, _)) => next = key.successor(),
+            _ => break,
+        }
+    }
+    Ok(None)
+}

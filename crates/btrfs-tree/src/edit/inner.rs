@@ -1,0 +1,212 @@
+//! Edits handed down to the children of one interior node, and the children's new
+//! contents laid out again: joined where they became small, cut where they grew.
+
+use super::Edit;
+use super::pass::{Frame, Pass};
+use super::run::{Entry, Run};
+use crate::reader::{child_node, child_upper};
+use btrfs_disk::node::ChildPtr;
+use btrfs_disk::{Key, LeafItem, Node, Result};
+use std::cell::OnceCell;
+use std::sync::Arc;
+
+/// Children by slot, read when first needed. Entries borrow from them.
+type Nursery = [OnceCell<Arc<Node>>];
+
+/// The node's pointers after the edits; `None` if they change nothing.
+pub(super) fn edit(
+    pass: &mut Pass<'_>,
+    node: &Arc<Node>,
+    parent: Option<&Frame<'_>>,
+    edits: &[(Key, Edit)],
+    upper: Option<Key>,
+) -> Result<Option<Run<ChildPtr>>> {
+    let frame = Frame::new(node, parent);
+    let nursery: Vec<OnceCell<Arc<Node>>> = vec![OnceCell::new(); node.len()];
+    let spot = Spot { node, frame: &frame, upper, nursery: &nursery };
+    let layout = if node.level() == 1 {
+        Layout::<LeafItem<'_>>::new(pass, spot).run(edits)?
+    } else {
+        Layout::<ChildPtr>::new(pass, spot).run(edits)?
+    };
+    Ok(layout.and_then(|(pointers, seam)| finish(pass, node, pointers, seam)))
+}
+
+fn finish(
+    pass: &Pass<'_>,
+    node: &Node,
+    pointers: Vec<ChildPtr>,
+    seam: Option<usize>,
+) -> Option<Run<ChildPtr>> {
+    let home = pass.home(node);
+    // A dirty child rewritten at its own address leaves its dirty parent as it is.
+    if home.is_some() && pointers.iter().copied().eq(node.children()) {
+        return None;
+    }
+    let mut run = Run::new(pointers, home.into_iter().collect());
+    run.shrunk = run.entries.len() < node.len();
+    run.seam = seam;
+    Some(run)
+}
+
+/// The interior node whose children are laid out.
+struct Spot<'l> {
+    node: &'l Arc<Node>,
+    frame: &'l Frame<'l>,
+    upper: Option<Key>,
+    nursery: &'l Nursery,
+}
+
+/// A pointer of the new node, with its old slot if it was kept.
+struct Placed {
+    pointer: ChildPtr,
+    kept: Option<usize>,
+}
+
+/// Where the node gained pointers.
+enum Growth {
+    None,
+    /// In one place, which ends at this index.
+    One(usize),
+    Many,
+}
+
+struct Layout<'l, 'x, 'p, E> {
+    pass: &'x mut Pass<'p>,
+    spot: Spot<'l>,
+    room: usize,
+    /// Laid out for good, ascending.
+    out: Vec<Placed>,
+    /// What follows `out`: changed contents that may still join their right neighbour.
+    tail: Option<Run<E>>,
+    changed: bool,
+    growth: Growth,
+}
+
+impl<'l, 'x, 'p, E: Entry<'l>> Layout<'l, 'x, 'p, E> {
+    fn new(pass: &'x mut Pass<'p>, spot: Spot<'l>) -> Self {
+        let room = E::room(pass.geometry());
+        let out = Vec::with_capacity(spot.node.len() + 1);
+        Layout { pass, spot, room, out, tail: None, changed: false, growth: Growth::None }
+    }
+
+    /// The new pointers, and the index behind those gained; `None` if nothing changes.
+    fn run(mut self, edits: &'l [(Key, Edit)]) -> Result<Option<(Vec<ChildPtr>, Option<usize>)>> {
+        let node = self.spot.node;
+        let mut rest = edits;
+        for slot in 0..node.len() {
+            let mine;
+            (mine, rest) = rest.split_at(belonging(rest, child_upper(node, slot, None)));
+            self.child(slot, mine)?;
+        }
+        if let Some(tail) = self.tail.take() {
+            self.flush(tail)?;
+        }
+        let seam = match self.growth {
+            Growth::One(end) => Some(end),
+            Growth::None | Growth::Many => None,
+        };
+        let pointers = self.out.into_iter().map(|placed| placed.pointer).collect();
+        Ok(self.changed.then_some((pointers, seam)))
+    }
+
+    fn child(&mut self, slot: usize, edits: &'l [(Key, Edit)]) -> Result<()> {
+        if edits.is_empty() {
+            return self.keep(slot);
+        }
+        let upper = child_upper(self.spot.node, slot, self.spot.upper);
+        let child = self.read(slot)?;
+        match E::edit(self.pass, child, self.spot.frame, edits, upper)? {
+            Some(run) => self.place(run),
+            None => self.keep(slot),
+        }
+    }
+
+    fn read(&self, slot: usize) -> Result<&'l Arc<Node>> {
+        let cell = &self.spot.nursery[slot];
+        if let Some(node) = cell.get() {
+            return Ok(node);
+        }
+        let reader = self.pass.reader();
+        let child =
+            child_node(&reader, self.pass.tree, self.spot.node, slot, self.spot.upper)?;
+        Ok(cell.get_or_init(|| child))
+    }
+
+    /// The child at `slot` stays as it is, unless what precedes it wants to join.
+    fn keep(&mut self, slot: usize) -> Result<()> {
+        if let Some(mut tail) = self.tail.take() {
+            if let Some(right) = self.neighbour(slot, &tail)? {
+                tail.append(right);
+                self.tail = Some(tail);
+                return Ok(());
+            }
+            self.flush(tail)?;
+        }
+        self.out.push(Placed { pointer: self.spot.node.child(slot), kept: Some(slot) });
+        Ok(())
+    }
+
+    /// A child's new contents.
+    fn place(&mut self, run: Run<E>) -> Result<()> {
+        self.changed = true;
+        if run.entries.is_empty() {
+            return self.pass.release(run.homes, self.spot.node.level() - 1);
+        }
+        if let Some(mut tail) = self.tail.take() {
+            let small = tail.underfull(self.room) || run.underfull(self.room);
+            if small && tail.fits_with(run.cost, self.room) {
+                tail.append(run);
+                self.tail = Some(tail);
+                return Ok(());
+            }
+            self.flush(tail)?;
+        }
+        self.tail = Some(run);
+        Ok(())
+    }
+
+    /// Makes nodes of a run, after it had its chance to join its left neighbour.
+    fn flush(&mut self, mut run: Run<E>) -> Result<()> {
+        while let Some(slot) = self.out.last().and_then(|placed| placed.kept) {
+            let Some(mut left) = self.neighbour(slot, &run)? else { break };
+            left.append(run);
+            run = left;
+            self.out.pop();
+        }
+        let pointers = self.pass.emit(run, self.spot.node.level() - 1)?;
+        let grew = pointers.len() > 1;
+        self.out.extend(pointers.into_iter().map(|pointer| Placed { pointer, kept: None }));
+        if grew {
+            self.growth = match self.growth {
+                Growth::None => Growth::One(self.out.len()),
+                Growth::One(_) | Growth::Many => Growth::Many,
+            };
+        }
+        Ok(())
+    }
+
+    /// The contents of the untouched child at `slot`, if `run` is small and both fit one
+    /// node; then this tree has let go of that child.
+    fn neighbour(&mut self, slot: usize, run: &Run<E>) -> Result<Option<Run<E>>> {
+        if !run.underfull(self.room) {
+            return Ok(None);
+        }
+        // A neighbour that cannot be read is no reason to fail: it stays where it is.
+        let Ok(node) = self.read(slot) else { return Ok(None) };
+        if !run.fits_with(E::used(node), self.room) {
+            return Ok(None);
+        }
+        self.pass.detach(node)?;
+        Ok(Some(Run::new(E::collect(node), self.pass.home(node).into_iter().collect())))
+    }
+}
+
+/// How many of the first edits have keys below `upper`.
+fn belonging(edits: &[(Key, Edit)], upper: Option<Key>) -> usize {
+    match (edits.first(), upper) {
+        (Some((first, _)), Some(upper)) if *first >= upper => 0,
+        (_, Some(upper)) => edits.partition_point(|(key, _)| *key < upper),
+        (_, None) => edits.len(),
+    }
+}

@@ -1,0 +1,199 @@
+//! A run: the entries of neighbouring nodes, merged and not yet cut into nodes.
+//!
+//! Where to cut decides how full a tree is. A batch that inserts in one place goes on
+//! there in the next transaction more often than not (a growing file, a directory
+//! being filled), so a cut falls behind the new entries where that leaves neither side
+//! nearly empty, and nodes before a growing end are left full. All else is cut evenly.
+
+use super::Edit;
+use super::pass::{Frame, Pass};
+use btrfs_disk::node::{ChildPtr, ITEM_SIZE, KEY_PTR_SIZE};
+use btrfs_disk::{Geometry, Key, LeafItem, Logical, Node, NodeIdentity, Result, build};
+use std::sync::Arc;
+
+/// What a node holds many of: items in a leaf, pointers above.
+pub(super) trait Entry<'l>: Copy {
+    fn key(&self) -> Key;
+    /// Bytes of a node that the entry takes.
+    fn cost(&self) -> usize;
+    /// Bytes of a node for entries.
+    fn room(geometry: &Geometry) -> usize;
+    /// Bytes of `node` that its entries take.
+    fn used(node: &Node) -> usize;
+    fn collect(node: &'l Node) -> Vec<Self>;
+    fn build(geometry: &Geometry, id: &NodeIdentity, level: u8, entries: &[Self]) -> Node;
+    /// Edits a node of such entries; `None` if nothing changes.
+    fn edit(
+        pass: &mut Pass<'_>,
+        node: &'l Arc<Node>,
+        parent: &Frame<'_>,
+        edits: &'l [(Key, Edit)],
+        upper: Option<Key>,
+    ) -> Result<Option<Run<Self>>>;
+}
+
+pub(super) struct Run<E> {
+    pub entries: Vec<E>,
+    /// Sum of the entries' costs.
+    pub cost: usize,
+    /// Addresses of dirty nodes whose contents are in here, to be used again.
+    pub homes: Vec<Logical>,
+    /// Something went, on balance: the run may look for a neighbour to join.
+    pub shrunk: bool,
+    /// Index behind the new entries, if they are all in one place.
+    pub seam: Option<usize>,
+}
+
+impl<'l, E: Entry<'l>> Run<E> {
+    pub fn new(entries: Vec<E>, homes: Vec<Logical>) -> Run<E> {
+        let cost = entries.iter().map(E::cost).sum();
+        Run { entries, cost, homes, shrunk: false, seam: None }
+    }
+
+    /// Whether a node of this would be wastefully empty.
+    pub fn underfull(&self, room: usize) -> bool {
+        self.shrunk && self.cost < room / 4
+    }
+
+    /// Whether this and `other` bytes make a well-filled node that still takes inserts.
+    pub fn fits_with(&self, other: usize, room: usize) -> bool {
+        self.cost + other <= room / 8 * 7
+    }
+
+    /// Takes over what follows in key order.
+    pub fn append(&mut self, mut right: Run<E>) {
+        self.entries.append(&mut right.entries);
+        self.homes.append(&mut right.homes);
+        self.cost += right.cost;
+        self.shrunk |= right.shrunk;
+        self.seam = None;
+    }
+
+    /// Where nodes end, as ascending indices; the last is the number of entries.
+    pub fn cut(&self, room: usize) -> Vec<usize> {
+        let count = self.entries.len();
+        if self.cost <= room {
+            return if count == 0 { Vec::new() } else { vec![count] };
+        }
+        match self.seam {
+            Some(seam) if seam == count => self.cut_full(room),
+            Some(seam) if self.parts_well(seam, room) => vec![seam, count],
+            _ => self.cut_evenly(room),
+        }
+    }
+
+    fn parts_well(&self, seam: usize, room: usize) -> bool {
+        let left: usize = self.entries[..seam].iter().map(E::cost).sum();
+        let right = self.cost - left;
+        left.max(right) <= room && left.min(right) >= room / 4
+    }
+
+    fn cut_full(&self, room: usize) -> Vec<usize> {
+        let mut ends = Vec::new();
+        let mut used = 0;
+        for (at, entry) in self.entries.iter().enumerate() {
+            if used + entry.cost() > room {
+                ends.push(at);
+                used = 0;
+            }
+            used += entry.cost();
+        }
+        ends.push(self.entries.len());
+        ends
+    }
+
+    /// As few nodes as possible (large items may need more), equally full.
+    fn cut_evenly(&self, room: usize) -> Vec<usize> {
+        let mut ends = Vec::new();
+        let mut rest = self.cost;
+        let (mut used, mut target) = (0, rest.div_ceil(rest.div_ceil(room)));
+        for (at, entry) in self.entries.iter().enumerate() {
+            let cost = entry.cost();
+            if used > 0 && (used + cost > room || used + cost / 2 > target) {
+                ends.push(at);
+                rest -= used;
+                (used, target) = (0, rest.div_ceil(rest.div_ceil(room)));
+            }
+            used += cost;
+        }
+        ends.push(self.entries.len());
+        ends
+    }
+}
+
+impl<'l> Entry<'l> for LeafItem<'l> {
+    fn key(&self) -> Key {
+        self.key
+    }
+
+    fn cost(&self) -> usize {
+        LeafItem::cost(self)
+    }
+
+    fn room(geometry: &Geometry) -> usize {
+        geometry.leaf_space()
+    }
+
+    fn used(node: &Node) -> usize {
+        // Data is packed from the node's end down to the last item's.
+        match node.len() {
+            0 => 0,
+            len => len * ITEM_SIZE + node.bytes().len() - node.data_range(len - 1).start,
+        }
+    }
+
+    fn collect(node: &'l Node) -> Vec<Self> {
+        node.items().map(|(key, data)| LeafItem { key, data }).collect()
+    }
+
+    fn build(geometry: &Geometry, id: &NodeIdentity, _: u8, entries: &[Self]) -> Node {
+        build::leaf(geometry, id, entries)
+    }
+
+    fn edit(
+        pass: &mut Pass<'_>,
+        node: &'l Arc<Node>,
+        parent: &Frame<'_>,
+        edits: &'l [(Key, Edit)],
+        _: Option<Key>,
+    ) -> Result<Option<Run<Self>>> {
+        super::leaf::edit(pass, node, Some(parent), edits)
+    }
+}
+
+impl<'l> Entry<'l> for ChildPtr {
+    fn key(&self) -> Key {
+        self.key
+    }
+
+    fn cost(&self) -> usize {
+        KEY_PTR_SIZE
+    }
+
+    fn room(geometry: &Geometry) -> usize {
+        geometry.max_pointers() * KEY_PTR_SIZE
+    }
+
+    fn used(node: &Node) -> usize {
+        node.len() * KEY_PTR_SIZE
+    }
+
+    fn collect(node: &'l Node) -> Vec<Self> {
+        node.children().collect()
+    }
+
+    fn build(geometry: &Geometry, id: &NodeIdentity, level: u8, entries: &[Self]) -> Node {
+        build::interior(geometry, id, level, entries)
+    }
+
+    fn edit(
+        pass: &mut Pass<'_>,
+        node: &'l Arc<Node>,
+        parent: &Frame<'_>,
+        edits: &'l [(Key, Edit)],
+        upper: Option<Key>,
+    ) -> Result<Option<Run<Self>>> {
+        super::inner::edit(pass, node, Some(parent), edits, upper)
+    }
+}
+

@@ -1,0 +1,84 @@
+//! Every node of a tree, parents before children, past damage where there is some.
+//!
+//! Invariant: bounded by the volume. A child must begin with its pointer's key and end
+//! below the next pointer's, and the level falls with every step; so a walk meets no
+//! node twice and no depth beyond the format's.
+
+use crate::reader::{
+    NodeReader, TreeRoot, child_expect, child_upper, ends_below, keeps, root_node,
+};
+use btrfs_disk::{Error, Expect, Key, Node, Result};
+use std::sync::Arc;
+
+/// How a walk goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    Into,
+    /// Past the children of this node.
+    Over,
+    Stop,
+}
+
+/// Where in the tree a node belongs.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'a> {
+    pub root: &'a TreeRoot,
+    pub expect: &'a Expect,
+    pub parent: Option<&'a Node>,
+    /// The slot in `parent`.
+    pub slot: usize,
+    /// The key below which the node must end.
+    pub upper: Option<Key>,
+}
+
+/// What a walk calls.
+pub trait Visitor {
+    fn node(&mut self, place: &Place<'_>, node: &Arc<Node>) -> Step;
+    /// A node could not be read or does not keep its pointer's promises. Its subtree is
+    /// passed over; `Stop` ends the walk.
+    fn broken(&mut self, place: &Place<'_>, error: Error) -> Step;
+}
+
+/// Visits the tree of `root`; false if the visitor stopped it.
+pub fn walk<R: NodeReader + ?Sized>(r: &R, root: &TreeRoot, visitor: &mut dyn Visitor) -> bool {
+    let expect = root.expect();
+    let place = Place { root, expect: &expect, parent: None, slot: 0, upper: None };
+    visit(r, &place, root_node(r, root), visitor)
+}
+
+fn visit<R: NodeReader + ?Sized>(
+    r: &R,
+    place: &Place<'_>,
+    node: Result<Arc<Node>>,
+    visitor: &mut dyn Visitor,
+) -> bool {
+    let node = match node {
+        Ok(node) => node,
+        Err(error) => return visitor.broken(place, error) != Step::Stop,
+    };
+    match visitor.node(place, &node) {
+        Step::Stop => return false,
+        Step::Over => return true,
+        Step::Into => {}
+    }
+    node.is_leaf() || (0..node.len()).all(|slot| visit_child(r, place, &node, slot, visitor))
+}
+
+fn visit_child<R: NodeReader + ?Sized>(
+    r: &R,
+    place: &Place<'_>,
+    parent: &Arc<Node>,
+    slot: usize,
+    visitor: &mut dyn Visitor,
+) -> bool {
+    let expect = child_expect(parent, slot, place.root.id);
+    let upper = child_upper(parent, slot, place.upper);
+    let child = r.node(&expect).and_then(|node| {
+        keeps(&node, &expect)?;
+        ends_below(&node, upper)?;
+        Ok(node)
+    });
+    let below =
+        Place { root: place.root, expect: &expect, parent: Some(&**parent), slot, upper };
+    visit(r, &below, child, visitor)
+}

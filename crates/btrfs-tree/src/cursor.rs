@@ -112,6 +112,7 @@ impl<'r, R: NodeReader + ?Sized> Cursor<'r, R> {
     }
 
     /// One item forward. From in front of the first item: onto it.
+    #[allow(clippy::should_implement_trait)] // A cursor lends items; `scan` iterates.
     pub fn next(&mut self) -> Result<()> {
         match self.at {
             At::Behind => return Ok(()),

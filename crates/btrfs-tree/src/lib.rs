@@ -12,18 +12,22 @@
 //! node (that is the [`NodeSink`]'s side).
 #![forbid(unsafe_code)]
 
+mod cache;
 mod cursor;
 mod dirty;
 mod edit;
 mod reader;
 mod scan;
+mod store;
 mod verify;
 mod walk;
 
+pub use cache::CacheCounters;
 pub use cursor::Cursor;
 pub use dirty::{DirtyNodes, Overlay};
 pub use edit::{Edit, NodeSink, apply, copy_root, new_tree, refresh_root, validate};
 pub use reader::{Blank, Item, NodeReader, TreeRoot, get};
 pub use scan::{Scan, scan};
+pub use store::NodeStore;
 pub use verify::{TreeShape, verify};
 pub use walk::{Place, Step, Visitor, walk};

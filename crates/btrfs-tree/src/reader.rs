@@ -5,7 +5,9 @@
 //! judged in its place, again on every descent, because one cached node may be reached
 //! through several parents.
 
-use btrfs_disk::{Corrupt, Error, Expect, Generation, Geometry, Key, Logical, Node, Result, TreeId};
+use btrfs_disk::{
+    Corrupt, Error, Expect, Generation, Geometry, Key, Logical, Node, Result, TreeId,
+};
 use std::sync::Arc;
 
 /// Where a tree begins.
@@ -126,9 +128,9 @@ pub(crate) fn keeps(node: &Node, expect: &Expect) -> Result<(), Corrupt> {
     }
 }
 
-/// Subvolumes share nodes with each other, other trees share none.
+/// Subvolumes share nodes with each other and with relocation trees, others share none.
 fn may_own(tree: TreeId, owner: TreeId) -> bool {
-    tree == owner || (tree.is_subvolume() && owner.is_subvolume())
+    tree == owner || ((tree.is_subvolume() || tree == TreeId::RELOC) && owner.is_subvolume())
 }
 
 /// What the pointer at `slot` of `parent` promises.

@@ -78,7 +78,6 @@ fn visit_child<R: NodeReader + ?Sized>(
         ends_below(&node, upper)?;
         Ok(node)
     });
-    let below =
-        Place { root: place.root, expect: &expect, parent: Some(&**parent), slot, upper };
+    let below = Place { root: place.root, expect: &expect, parent: Some(&**parent), slot, upper };
     visit(r, &below, child, visitor)
 }

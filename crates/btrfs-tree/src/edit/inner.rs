@@ -128,8 +128,7 @@ impl<'l, 'x, 'p, E: Entry<'l>> Layout<'l, 'x, 'p, E> {
             return Ok(node);
         }
         let reader = self.pass.reader();
-        let child =
-            child_node(&reader, self.pass.tree, self.spot.node, slot, self.spot.upper)?;
+        let child = child_node(&reader, self.pass.tree, self.spot.node, slot, self.spot.upper)?;
         Ok(cell.get_or_init(|| child))
     }
 

@@ -70,11 +70,7 @@ impl Pass<'_> {
     }
 
     /// Dirty nodes whose addresses nothing took over.
-    pub fn release(
-        &mut self,
-        homes: impl IntoIterator<Item = Logical>,
-        level: u8,
-    ) -> Result<()> {
+    pub fn release(&mut self, homes: impl IntoIterator<Item = Logical>, level: u8) -> Result<()> {
         for logical in homes {
             self.dirty.remove(logical);
             self.sink.free_dirty(self.tree, logical, level)?;

@@ -16,11 +16,7 @@ pub(super) fn plant_leaf(pass: &mut Pass<'_>, run: Run<LeafItem<'_>>) -> Result<
 }
 
 /// The tree whose root, of `level`, became `run`.
-pub(super) fn plant_inner(
-    pass: &mut Pass<'_>,
-    run: Run<ChildPtr>,
-    level: u8,
-) -> Result<TreeRoot> {
+pub(super) fn plant_inner(pass: &mut Pass<'_>, run: Run<ChildPtr>, level: u8) -> Result<TreeRoot> {
     match run.entries[..] {
         [] => {
             pass.release(run.homes, level)?;
@@ -70,12 +66,7 @@ fn grow<'l, E: Entry<'l>>(pass: &mut Pass<'_>, run: Run<E>, mut level: u8) -> Re
 
 /// A root with one child gives way to it, and so on down. The new root is of the
 /// current generation like every root that changed.
-fn lower(
-    pass: &mut Pass<'_>,
-    only: ChildPtr,
-    run: Run<ChildPtr>,
-    level: u8,
-) -> Result<TreeRoot> {
+fn lower(pass: &mut Pass<'_>, only: ChildPtr, run: Run<ChildPtr>, level: u8) -> Result<TreeRoot> {
     let expect = Expect {
         logical: only.logical,
         level: level - 1,

@@ -196,4 +196,3 @@ impl<'l> Entry<'l> for ChildPtr {
         super::inner::edit(pass, node, Some(parent), edits, upper)
     }
 }
-

@@ -1,0 +1,117 @@
+//! Nodes of a volume, cached; and the writing of new ones.
+//!
+//! Invariants: what is handed out has passed the gate and keeps the promises asked
+//! about; a node enters the cache only when it stands on the medium.
+
+use crate::cache::{Cache, CacheCounters};
+use crate::dirty::DirtyNodes;
+use crate::reader::{NodeReader, keeps};
+use btrfs_disk::{Expect, Geometry, Logical, Node, Result, build, check};
+use btrfs_volume::Volume;
+use std::sync::Arc;
+
+pub struct NodeStore {
+    volume: Arc<Volume>,
+    cache: Cache,
+}
+
+impl NodeStore {
+    /// Keeps at most `budget_bytes` of nodes beside those in use.
+    pub fn new(volume: Arc<Volume>, budget_bytes: usize) -> NodeStore {
+        let cache = Cache::new(budget_bytes, volume.geometry().node_size as usize);
+        NodeStore { volume, cache }
+    }
+
+    pub fn volume(&self) -> &Arc<Volume> {
+        &self.volume
+    }
+
+    /// The node that `expect` promises, from the cache or the medium.
+    pub fn get(&self, expect: &Expect) -> Result<Arc<Node>> {
+        // Who does not know the generation wants what stands on the medium.
+        if expect.generation.is_none() {
+            return self.read(expect);
+        }
+        match self.cache.get(expect.logical, |node| keeps(node, expect).is_ok()) {
+            Some(node) => Ok(node),
+            None => Ok(self.cache.offer(self.read(expect)?)),
+        }
+    }
+
+    fn read(&self, expect: &Expect) -> Result<Arc<Node>> {
+        let node = self.volume.read_node(expect)?;
+        keeps(&node, expect)?;
+        Ok(Arc::new(node))
+    }
+
+    /// A node that now stands on the medium.
+    pub fn insert(&self, node: Arc<Node>) {
+        self.cache.insert(node);
+    }
+
+    /// The address is free again: its node is of no more use.
+    pub fn forget(&self, logical: Logical) {
+        self.cache.forget(logical);
+    }
+
+    pub fn counters(&self) -> CacheCounters {
+        self.cache.counters()
+    }
+}
+
+impl NodeReader for NodeStore {
+    fn node(&self, expect: &Expect) -> Result<Arc<Node>> {
+        self.get(expect)
+    }
+
+    fn geometry(&self) -> &Geometry {
+        self.volume.geometry()
+    }
+}
+
+/// Bytes of one vectored write: enough that more would not help, few enough to hold.
+const BATCH: usize = 2 << 20;
+
+impl DirtyNodes {
+    /// Judges and seals all nodes, writes them in address order, adjacent ones
+    /// together, and hands them to the cache. Durable after the volume's next flush.
+    ///
+    /// Returns how many nodes were written. On an error all nodes are still here.
+    pub fn write_all(&mut self, store: &NodeStore) -> Result<usize> {
+        let nodes: Vec<&Arc<Node>> = self.iter().collect();
+        for node in &nodes {
+            check::before_write(node, store.geometry())?;
+        }
+        let mut rest = &nodes[..];
+        while !rest.is_empty() {
+            let (batch, others) = rest.split_at(adjacent(&store.volume, rest));
+            write_batch(&store.volume, batch)?;
+            rest = others;
+        }
+        let nodes = self.take();
+        let count = nodes.len();
+        nodes.into_iter().for_each(|node| store.insert(node));
+        Ok(count)
+    }
+}
+
+/// How many of the first nodes lie one behind the other in one chunk.
+fn adjacent(volume: &Volume, nodes: &[&Arc<Node>]) -> usize {
+    let first = nodes[0].logical();
+    let size = u64::from(volume.geometry().node_size);
+    let chunk_end = volume.chunk(first).map_or(0, |chunk| chunk.logical.0 + chunk.len);
+    let most = BATCH / size as usize;
+    (1..nodes.len().min(most))
+        .find(|n| {
+            let here = first.0 + *n as u64 * size;
+            nodes[*n].logical().0 != here || here + size > chunk_end
+        })
+        .unwrap_or(nodes.len().min(most))
+}
+
+fn write_batch(volume: &Volume, nodes: &[&Arc<Node>]) -> Result<()> {
+    let sealed: Vec<Vec<u8>> =
+        nodes.iter().map(|node| build::seal(volume.geometry(), node)).collect();
+    let bufs: Vec<&[u8]> = sealed.iter().map(|bytes| &bytes[..]).collect();
+    volume.write_node_bytes(nodes[0].logical(), &bufs)
+}

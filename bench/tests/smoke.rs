@@ -2,7 +2,6 @@
 //! loop device) with images that it makes, mounts and removes.
 
 use serde_json::Value;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -40,36 +39,6 @@ fn run(words: &str, paths: &[(&str, &Path)]) -> Output {
 
 fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
-}
-
-fn is_root() -> bool {
-    Command::new("id").arg("-u").output().is_ok_and(|o| o.stdout.trim_ascii() == b"0")
-}
-
-/// Says so where `scripts/test.sh` counts it, too.
-fn skip(test: &str, why: &str) {
-    println!("SKIPPED: {test}: {why}");
-    let Some(path) = std::env::var_os("SPINNEY_SKIPS") else { return };
-    let file = std::fs::File::options().append(true).create(true).open(path);
-    writeln!(file.unwrap(), "spinney-bench {test}: {why}").unwrap();
-}
-
-/// Can the kernel here mount btrfs from a loop device?
-fn kernel_btrfs() -> Result<(), String> {
-    if !is_root() {
-        return Err("needs root".into());
-    }
-    let known = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
-    if !known.contains("btrfs")
-        && !Command::new("modprobe").arg("btrfs").status().is_ok_and(|s| s.success())
-    {
-        return Err("the kernel has no btrfs".into());
-    }
-    if !Path::new("/dev/loop-control").exists() {
-        return Err("no loop devices".into());
-    }
-    let mkfs = Command::new("mkfs.btrfs").arg("--version").output();
-    mkfs.map(drop).map_err(|_| "mkfs.btrfs is not installed".into())
 }
 
 #[test]
@@ -141,9 +110,7 @@ fn nonsense_ends_with_2() {
 /// mount` and `umount`.
 #[test]
 fn images_are_made_mounted_and_removed() {
-    if let Err(why) = kernel_btrfs() {
-        return skip("images_are_made_mounted_and_removed", &why);
-    }
+    testkit::require!(kernel_btrfs);
     let scratch = Scratch::new("images");
     let spinney = scratch.0.join("spinney");
     let script = "#!/bin/sh\nset -e\ncase $1 in\n\

@@ -5,6 +5,7 @@
 
 mod file_size;
 mod layers;
+mod licences;
 mod summary;
 
 use std::process::ExitCode;
@@ -12,8 +13,9 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask COMMAND
   layers                      hold the dependencies inside the workspace against the plan
+  licences                    hold the licences and sources of all dependencies against deny.toml
   file-size [--strict]        list Rust files over 600 lines; with --strict they are an error
-  ci-summary --log LOG [--skips FILE] [--gate-failed NAME]...
+  ci-summary --log LOG [--status N] [--skips FILE] [--gate-passed NAME]... [--gate-failed NAME]...
                               count test results; the last line is `N passed, M failed, K skipped`";
 
 fn main() -> ExitCode {
@@ -24,6 +26,7 @@ fn main() -> ExitCode {
     };
     let result = match command {
         "layers" => layers::run(),
+        "licences" => licences::run(),
         "file-size" => file_size::run(rest),
         "ci-summary" => summary::run(rest),
         _ => Err(USAGE.to_string()),

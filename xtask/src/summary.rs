@@ -1,11 +1,10 @@
 //! Adds up what a test run really said, for the last line of `scripts/test.sh`.
 //!
 //! It reads the output of `cargo test` (one "test result:" line per binary) or of
-//! `cargo nextest` (one "Summary" line), and the file to which tests append a line
-//! for each thing they had to skip. A log without any result counts as a failure:
-//! a run that was cut short must not look green.
-
-use std::collections::BTreeSet;
+//! `cargo nextest` (one "Summary" line), and what tests say when they skip: a line
+//! `SKIPPED: why` in the log, or a line of the file that `SPINNEY_SKIPS` names, or both
+//! (testkit: `SKIPPED: why (place)` and `place: why`). A log without any result counts
+//! as a failure: a run that was cut short must not look green.
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Counts {
@@ -19,11 +18,11 @@ pub fn run(args: &[String]) -> Result<bool, String> {
     let read = |path: &str| std::fs::read(path).map(|b| String::from_utf8_lossy(&b).into_owned());
     let log = read(&options.log).map_err(|e| format!("{}: {e}", options.log))?;
     // No file means that no test had anything to skip.
-    let skips = options.skips.and_then(|path| read(&path).ok()).unwrap_or_default();
-    let skips: BTreeSet<&str> = skips.lines().filter(|line| !line.trim().is_empty()).collect();
-    let (counts, remarks) = total(&log, skips.len() as u64, &options.gates_failed);
+    let noted = options.skips.and_then(|path| read(&path).ok()).unwrap_or_default();
+    let skips = collect_skips(&log, &noted);
+    let (counts, remarks) = total(&log, skips.len() as u64, &options.gates);
     for line in &skips {
-        println!("SKIPPED: {}", line.trim_start_matches("SKIPPED:").trim());
+        println!("SKIPPED: {line}");
     }
     for remark in remarks {
         println!("FAILED: {remark}");
@@ -35,31 +34,64 @@ pub fn run(args: &[String]) -> Result<bool, String> {
 struct Options {
     log: String,
     skips: Option<String>,
-    gates_failed: Vec<String>,
+    gates: Gates,
+}
+
+/// What was checked beside the tests, and how the program that ran the tests ended.
+#[derive(Default)]
+struct Gates {
+    passed: Vec<String>,
+    failed: Vec<String>,
+    runner_status: i32,
 }
 
 impl Options {
     fn parse(args: &[String]) -> Result<Options, String> {
-        let (mut log, mut skips, mut gates_failed) = (None, None, Vec::new());
+        let (mut log, mut skips, mut gates) = (None, None, Gates::default());
         let mut args = args.iter();
         while let Some(flag) = args.next() {
             let value = args.next().ok_or(format!("{flag} needs a value"))?.clone();
             match flag.as_str() {
                 "--log" => log = Some(value),
                 "--skips" => skips = Some(value),
-                "--gate-failed" => gates_failed.push(value),
+                "--gate-passed" => gates.passed.push(value),
+                "--gate-failed" => gates.failed.push(value),
+                "--status" => {
+                    gates.runner_status =
+                        value.parse().map_err(|_| format!("--status {value} is no number"))?;
+                }
                 _ => return Err(format!("ci-summary does not know {flag}")),
             }
         }
-        Ok(Options { log: log.ok_or("ci-summary needs --log")?, skips, gates_failed })
+        Ok(Options { log: log.ok_or("ci-summary needs --log")?, skips, gates })
     }
 }
 
-/// Results of the log, plus one failure for each gate that failed. A test that
-/// skipped returned early, so its runner counted it as passed: it moves over.
-fn total(log: &str, skips: u64, gates_failed: &[String]) -> (Counts, Vec<String>) {
+/// Every line of the file, and those of the log that are not in the file in either form.
+fn collect_skips(log: &str, noted: &str) -> Vec<String> {
+    let lines = noted.lines().map(|line| line.trim().trim_start_matches("SKIPPED:").trim());
+    let mut skips: Vec<String> =
+        lines.filter(|line| !line.is_empty()).map(str::to_string).collect();
+    let as_printed = |line: &String| match line.split_once(": ") {
+        Some((place, why)) => format!("{why} ({place})"),
+        None => line.clone(),
+    };
+    let printed: Vec<String> = skips.iter().map(as_printed).collect();
+    for line in log.lines().map(strip_colour) {
+        let Some(said) = line.trim().strip_prefix("SKIPPED:") else { continue };
+        let said = said.trim().to_string();
+        if !printed.contains(&said) && !skips[..printed.len()].contains(&said) {
+            skips.push(said);
+        }
+    }
+    skips
+}
+
+/// Results of the log, plus one for each gate. A test or gate that skipped returned
+/// early, so it was counted as passed: it moves over.
+fn total(log: &str, skips: u64, gates: &Gates) -> (Counts, Vec<String>) {
     let mut counts = Counts::default();
-    let mut remarks = gates_failed.to_vec();
+    let mut remarks = gates.failed.clone();
     let mut results = 0;
     for line in log.lines() {
         let line = strip_colour(line);
@@ -76,8 +108,12 @@ fn total(log: &str, skips: u64, gates_failed: &[String]) -> (Counts, Vec<String>
     if results == 0 {
         remarks.push("no test result in the log".into());
         counts.failed += 1;
+    } else if gates.runner_status != 0 && counts.failed == 0 {
+        remarks.push("a test program ended without telling its result".into());
+        counts.failed += 1;
     }
-    counts.failed += gates_failed.len() as u64;
+    counts.failed += gates.failed.len() as u64;
+    counts.passed += gates.passed.len() as u64;
     counts.passed = counts.passed.saturating_sub(skips);
     counts.skipped += skips;
     remarks.dedup();
@@ -153,7 +189,7 @@ test result: ok. 4 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
 
     #[test]
     fn cargo_results_add_up() {
-        let (counts, remarks) = total(CARGO, 0, &[]);
+        let (counts, remarks) = total(CARGO, 0, &Gates::default());
         assert_eq!(counts, Counts { passed: 5, failed: 1, skipped: 1 });
         assert_eq!(remarks, ["a::breaks"]);
     }
@@ -163,28 +199,51 @@ test result: ok. 4 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
         let log = "        FAIL [   0.003s] vfs attr::broken\n\
                    \u{1b}[31;1m     Summary\u{1b}[0m [   1.234s] 12 tests run: 9 passed (1 slow), \
                    2 failed, 1 timed out, 3 skipped";
-        let (counts, remarks) = total(log, 0, &[]);
+        let (counts, remarks) = total(log, 0, &Gates::default());
         assert_eq!(counts, Counts { passed: 9, failed: 3, skipped: 3 });
         assert_eq!(remarks, ["vfs attr::broken"]);
     }
 
     #[test]
     fn a_skipped_test_is_not_a_passed_one() {
-        let (counts, _) = total(CARGO, 2, &[]);
+        let (counts, _) = total(CARGO, 2, &Gates::default());
         assert_eq!(counts, Counts { passed: 3, failed: 1, skipped: 3 });
     }
 
     #[test]
-    fn a_failed_gate_counts() {
-        let (counts, remarks) =
-            total("test result: ok. 1 passed; 0 failed; 0 ignored", 0, &["fmt".to_string()]);
-        assert_eq!(counts, Counts { passed: 1, failed: 1, skipped: 0 });
+    fn a_skip_counts_once_however_it_was_told() {
+        let noted = "a::b tests/x.rs:3: no FUSE\na::b tests/x.rs:3: no FUSE\n\nplain\n";
+        let log = "SKIPPED: no FUSE (a::b tests/x.rs:3)\nSKIPPED: no FUSE (a::b tests/x.rs:3)\n\
+                   SKIPPED: plain\n    SKIPPED: mkfs is missing\nSKIPPED: mkfs is missing\n";
+        let skips = collect_skips(log, noted);
+        assert_eq!(skips.len(), 5, "{skips:?}");
+        assert_eq!(skips[3..], ["mkfs is missing", "mkfs is missing"]);
+        assert_eq!(collect_skips("nothing", "").len(), 0);
+    }
+
+    #[test]
+    fn gates_count() {
+        let log = "test result: ok. 1 passed; 0 failed; 0 ignored";
+        let gates =
+            Gates { passed: vec!["layers".into()], failed: vec!["fmt".into()], runner_status: 0 };
+        let (counts, remarks) = total(log, 0, &gates);
+        assert_eq!(counts, Counts { passed: 2, failed: 1, skipped: 0 });
         assert_eq!(remarks, ["fmt"]);
     }
 
     #[test]
+    fn a_test_program_that_crashed_counts() {
+        let log = "test result: ok. 1 passed; 0 failed; 0 ignored";
+        let (counts, _) = total(log, 0, &Gates { runner_status: 101, ..Gates::default() });
+        assert_eq!(counts, Counts { passed: 1, failed: 1, skipped: 0 });
+        // A failure that was told explains the status.
+        let (counts, _) = total(CARGO, 0, &Gates { runner_status: 101, ..Gates::default() });
+        assert_eq!(counts.failed, 1);
+    }
+
+    #[test]
     fn an_empty_log_is_a_failure() {
-        let (counts, remarks) = total("error: could not compile", 0, &[]);
+        let (counts, remarks) = total("error: could not compile", 0, &Gates::default());
         assert_eq!(counts.failed, 1);
         assert_eq!(remarks, ["no test result in the log"]);
     }

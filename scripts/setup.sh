@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# Installs what building and testing need on Debian or Ubuntu, and nothing that is
+# there already. Quiet when all is well; run it as often as you like.
+set -euo pipefail
+
+# gcc links; the rest are judges (btrfs-progs, rsync, attr, acl), workloads (fio, dbench,
+# sqlite3) and the helper of ordinary users' mounts (fuse3). mold is for those who link often.
+PACKAGES=(gcc libc6-dev git btrfs-progs fuse3 attr acl rsync sqlite3 fio dbench mold)
+
+as_root() {
+    if [ "$(id -u)" -eq 0 ]; then
+        "$@"
+    elif command -v sudo >/dev/null; then
+        sudo "$@"
+    else
+        echo "setup: neither root nor sudo; cannot run: $*" >&2
+        return 1
+    fi
+}
+
+missing_packages() {
+    local package
+    for package in "${PACKAGES[@]}"; do
+        if ! dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed'; then
+            echo "$package"
+        fi
+    done
+}
+
+install_packages() {
+    local missing log
+    if ! command -v apt-get >/dev/null; then
+        echo "setup: no apt-get here; install the like of: ${PACKAGES[*]}" >&2
+        return 1
+    fi
+    mapfile -t missing < <(missing_packages)
+    [ "${#missing[@]}" -gt 0 ] || return 0
+    echo "setup: installing ${missing[*]}"
+    log=$(mktemp)
+    if ! { as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq update &&
+        as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y \
+            --no-install-recommends "${missing[@]}"; } >"$log" 2>&1 </dev/null; then
+        tail -n 20 "$log" >&2
+        rm -f "$log"
+        return 1
+    fi
+    rm -f "$log"
+}
+
+# Best effort: a container may have the devices without the right to load modules.
+prepare_kernel() {
+    local module uring=/sys/module/fuse/parameters/enable_uring
+    for module in fuse btrfs loop; do
+        [ -e "/sys/module/$module" ] || as_root modprobe -q "$module" 2>/dev/null || true
+    done
+    # The faster transport is off on a fresh machine; the kernel reads this at each mount.
+    if [ -e "$uring" ] && [ "$(cat "$uring")" = N ]; then
+        as_root sh -c "echo Y > $uring" 2>/dev/null || true
+    fi
+}
+
+check_rust() {
+    if ! command -v cargo >/dev/null; then
+        echo "setup: no cargo; install Rust with rustup (https://rustup.rs)" >&2
+        return 1
+    fi
+}
+
+status=0
+install_packages || status=1
+prepare_kernel
+check_rust || status=1
+exit $status

@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# Everything that must hold before a change is taken: formatting, lints, layers, all
+# tests, and the demo. The last line is `N passed, M failed, K skipped`; a gate counts
+# like a test. Ends with 0 only if nothing failed.
+#
+#   scripts/test.sh [--no-setup] [--no-demo]
+#
+# TEST_TIMEOUT (seconds, default 1500) ends a test run that hangs.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+setup=yes demo=yes
+for word in "$@"; do
+    case $word in
+        --no-setup) setup=no ;;
+        --no-demo) demo=no ;;
+        *) echo "usage: scripts/test.sh [--no-setup] [--no-demo]" >&2; exit 2 ;;
+    esac
+done
+
+export CARGO_TERM_COLOR=never
+TARGET=${CARGO_TARGET_DIR:-target}
+OUT=$TARGET/ci
+mkdir -p "$OUT"
+OUT=$(cd "$OUT" && pwd)
+LOG=$OUT/tests.log
+# testkit appends a line here for each thing that this machine lacks.
+export SPINNEY_SKIPS=$OUT/skips
+: >"$LOG"
+: >"$SPINNEY_SKIPS"
+GATES=()
+
+# gate NAME COMMAND...: runs it, shows its output only if it fails or says something to keep.
+gate() {
+    local name=$1 start=$SECONDS log=$OUT/$1.log
+    shift
+    if "$@" >"$log" 2>&1 </dev/null; then
+        GATES+=(--gate-passed "$name")
+        echo "ok      $name ($((SECONDS - start)) s)"
+    else
+        GATES+=(--gate-failed "$name")
+        echo "FAILED  $name ($((SECONDS - start)) s):"
+        tail -n 60 "$log" | sed 's/^/        /'
+    fi
+}
+
+run_tests() {
+    if command -v cargo-nextest >/dev/null; then
+        cargo nextest run --workspace --no-fail-fast --success-output immediate &&
+            cargo test --workspace --doc --no-fail-fast
+    else
+        # With the output of tests that pass: it has their SKIPPED lines.
+        cargo test --workspace --no-fail-fast -- --show-output
+    fi
+}
+
+# The proof that the kernel agrees, with the build that the tests used.
+run_demo() {
+    cargo build --quiet --package spinney || return 1
+    SPINNEY=$TARGET/debug/spinney scripts/demo.sh
+    local status=$?
+    if [ $status -eq 77 ]; then
+        echo "scripts/demo.sh: see the reason in $OUT/demo.log" >>"$SPINNEY_SKIPS"
+        return 0
+    fi
+    return $status
+}
+
+if [ $setup = yes ]; then
+    # Not a gate: what is still missing shows up as skipped tests, each with its reason.
+    scripts/setup.sh || echo "setup is not complete; tests that need more will say so"
+fi
+gate fmt cargo fmt --all --check
+gate layers cargo xtask layers
+gate licences cargo xtask licences
+gate clippy cargo clippy --quiet --workspace --all-targets -- -D warnings
+cargo xtask file-size
+
+echo "tests (log: $LOG) ..."
+start=$SECONDS
+export -f run_tests
+timeout --kill-after=20 "${TEST_TIMEOUT:-1500}" bash -c run_tests </dev/null 2>&1 | tee "$LOG" |
+    grep -E --line-buffered '^ *(Running|Doc-tests|test result:|Summary|FAIL)|\.\.\. FAILED|^SKIPPED|panicked at|^error'
+status=${PIPESTATUS[0]}
+[ "$status" -eq 0 ] || echo "the test run ended with status $status"
+echo "tests took $((SECONDS - start)) s"
+[ $demo = no ] || gate demo run_demo
+
+cargo xtask ci-summary --log "$LOG" --status "$status" --skips "$SPINNEY_SKIPS" "${GATES[@]}"

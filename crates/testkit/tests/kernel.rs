@@ -22,7 +22,10 @@ fn subvolume(mount: &KernelMount, run: usize) -> std::path::PathBuf {
 }
 
 fn remove(path: &Path) {
-    testkit::oracle::sh("btrfs", &["subvolume", "delete", &path.to_string_lossy()]).unwrap();
+    let path = path.to_string_lossy();
+    // The root may have been made immutable.
+    testkit::oracle::sh("chattr", &["-ia", &path]).unwrap();
+    testkit::oracle::sh("btrfs", &["subvolume", "delete", &path]).unwrap();
 }
 
 fn against_the_kernel(config: &Config, tolerance: &Tolerance) {

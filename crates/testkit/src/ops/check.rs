@@ -33,7 +33,9 @@ pub fn explain(
     mut run: impl FnMut(&[Op]) -> Result<(), Divergence>,
 ) -> String {
     let failing = &ops[..divergence.steps().min(ops.len())];
-    let short = minimise(failing, |ops| run(ops).is_err());
+    let signature = divergence.signature();
+    let fails = |ops: &[Op]| run(ops).is_err_and(|found| found.signature() == signature);
+    let short = minimise(failing, fails);
     let again = match run(&short) {
         Err(divergence) => divergence.to_string(),
         Ok(()) => "(the short sequence does not fail every time)".to_owned(),

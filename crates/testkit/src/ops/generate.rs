@@ -9,7 +9,8 @@ use vfs::{
 };
 
 use super::config::{Config, OpKind};
-use super::op::{Fill, FillKind, Op, Path, Target};
+use super::op::{Fill, FillKind, Name, Op, Path, Target};
+use super::outcome::Bytes;
 use super::rng::Rng;
 
 pub struct Generator {
@@ -264,7 +265,7 @@ impl Generator {
 
     fn symlink(&mut self) -> Op {
         let len = *self.rng.pick(&[1, 10, 60, 255, 2048, 4000, 4095]);
-        let target = (0..len).map(|at| b'a' + (at % 26) as u8).collect();
+        let target = Bytes((0..len).map(|at| b'a' + (at % 26) as u8).collect());
         Op::Symlink { cx: self.context(), path: self.file_path(), target }
     }
 
@@ -333,7 +334,8 @@ impl Generator {
             OpKind::Acl => self.acl_op(target),
             OpKind::Compression => {
                 let value = self.rng.pick(&["zlib", "lzo", "zstd", "none", "", "wrong"]);
-                let (name, value) = (b"btrfs.compression".to_vec(), value.as_bytes().to_vec());
+                let name = Name(b"btrfs.compression".to_vec());
+                let value = Bytes(value.as_bytes().to_vec());
                 Op::SetXattr { target, name, value, mode: XattrMode::Set }
             }
             OpKind::Flags => self.flags_op(target),
@@ -349,6 +351,7 @@ impl Generator {
         if self.rng.chance(10) {
             name.resize(255, b'x');
         }
+        let name = Name(name);
         match (kind, self.rng.below(10)) {
             (OpKind::GetXattr, 0..3) => return Op::ListXattr { target },
             (OpKind::GetXattr, _) => return Op::GetXattr { target, name },
@@ -363,18 +366,18 @@ impl Generator {
             XattrMode::Create,
             XattrMode::Replace,
         ]);
-        Op::SetXattr { target, name, value: fill.bytes(), mode }
+        Op::SetXattr { target, name, value: Bytes(fill.bytes()), mode }
     }
 
     fn acl_op(&mut self, target: Target) -> Op {
         let default = self.rng.chance(50);
         let kind = if default { "default" } else { "access" };
-        let name = format!("system.posix_acl_{kind}").into_bytes();
+        let name = Name(format!("system.posix_acl_{kind}").into_bytes());
         match self.rng.below(10) {
             0 | 1 => Op::RemoveXattr { target, name },
             2 => Op::GetXattr { target, name },
             _ => {
-                let value = self.acl();
+                let value = Bytes(self.acl());
                 Op::SetXattr { target, name, value, mode: XattrMode::Set }
             }
         }

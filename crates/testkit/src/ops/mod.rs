@@ -18,7 +18,7 @@ pub use check::{check_against_model, explain};
 pub use config::{Config, OpKind};
 pub use generate::{Generator, generate};
 pub use lockstep::{Divergence, Tolerance, lockstep};
-pub use op::{Fill, FillKind, Op, Path, Target};
+pub use op::{Fill, FillKind, Name, Op, Path, Target};
 pub use outcome::{Bytes, Code, Moved, Outcome, StatView, Step, TimeView, hash};
 pub use rng::Rng;
 pub use session::Session;

@@ -7,6 +7,7 @@ use std::fmt;
 
 use vfs::{Context, FallocateMode, FileKind, RenameMode, SeekWhence, SetTime, XattrMode};
 
+use super::outcome::Bytes;
 use super::rng::Rng;
 
 /// Components separated by `/`, relative to the root; no symbolic link is followed.
@@ -53,6 +54,20 @@ impl fmt::Debug for Path {
             }
         }
         Ok(())
+    }
+}
+
+/// The name of an attribute; prints as text.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Name(pub Vec<u8>);
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = String::from_utf8_lossy(&self.0);
+        match self.0.len() {
+            0..=60 => write!(f, "\"{}\"", text.escape_debug()),
+            len => write!(f, "\"{}...[{len}]\"", text[..12].escape_debug()),
+        }
     }
 }
 
@@ -113,7 +128,7 @@ pub enum Op {
     Symlink {
         cx: Context,
         path: Path,
-        target: Vec<u8>,
+        target: Bytes,
     },
     Tmpfile {
         cx: Context,
@@ -216,20 +231,20 @@ pub enum Op {
     },
     GetXattr {
         target: Target,
-        name: Vec<u8>,
+        name: Name,
     },
     ListXattr {
         target: Target,
     },
     SetXattr {
         target: Target,
-        name: Vec<u8>,
-        value: Vec<u8>,
+        name: Name,
+        value: Bytes,
         mode: XattrMode,
     },
     RemoveXattr {
         target: Target,
-        name: Vec<u8>,
+        name: Name,
     },
     GetFlags {
         target: Target,

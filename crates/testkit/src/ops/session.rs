@@ -189,7 +189,7 @@ impl<'a> Session<'a> {
             }
             Op::Symlink { cx, path, target } => {
                 let (dir, name) = self.parent(path)?;
-                self.fs.symlink(cx, dir.ino, name, target)?
+                self.fs.symlink(cx, dir.ino, name, &target.0)?
             }
             Op::Tmpfile { cx, dir, perm, slot } => {
                 let dir = self.resolve(dir)?;
@@ -334,8 +334,8 @@ impl<'a> Session<'a> {
         match op {
             Op::GetXattr { target, name } => {
                 let held = self.target(target)?;
-                self.check_xattr(&held, name, Errno::ENODATA)?;
-                Ok(Outcome::Data(Bytes(self.fs.getxattr(held.ino, name)?)))
+                self.check_xattr(&held, &name.0, Errno::ENODATA)?;
+                Ok(Outcome::Data(Bytes(self.fs.getxattr(held.ino, &name.0)?)))
             }
             Op::ListXattr { target } => {
                 let held = self.target(target)?;
@@ -346,13 +346,13 @@ impl<'a> Session<'a> {
             }
             Op::SetXattr { target, name, value, mode } => {
                 let held = self.target(target)?;
-                self.check_xattr(&held, name, Errno::EPERM)?;
-                self.set_xattr(&held, name, value, *mode)
+                self.check_xattr(&held, &name.0, Errno::EPERM)?;
+                self.set_xattr(&held, &name.0, &value.0, *mode)
             }
             Op::RemoveXattr { target, name } => {
                 let held = self.target(target)?;
-                self.check_xattr(&held, name, Errno::EPERM)?;
-                self.fs.removexattr(&ROOT_CX, held.ino, name)?;
+                self.check_xattr(&held, &name.0, Errno::EPERM)?;
+                self.fs.removexattr(&ROOT_CX, held.ino, &name.0)?;
                 Ok(Outcome::Done)
             }
             _ => Ok(Outcome::Done),

@@ -262,6 +262,8 @@ impl FileSystem for PosixFs {
         len: u64,
     ) -> Result<u64> {
         let (source, target) = (self.reopen(from, READ)?, self.reopen(to, libc::O_WRONLY)?);
+        // A copy to the end of its own source would chase that end.
+        let len = len.min(self.table.attr(from)?.size.saturating_sub(from_offset));
         let mut done = 0;
         while done < len {
             let (a, b) = (signed(from_offset + done)?, signed(to_offset + done)?);

@@ -77,14 +77,20 @@ impl Content {
         self.size = self.size.max(end);
     }
 
-    /// Raises the size. btrfs rewrites the block that held the old end, so a hole there
-    /// turns into data.
+    /// Raises the size.
     pub fn grow(&mut self, size: u64) {
-        if size > self.size && !self.size.is_multiple_of(BLOCK) {
-            let last = self.size / BLOCK;
-            self.written(last);
+        if size > self.size {
+            self.settle_end();
+            self.size = size;
         }
-        self.size = self.size.max(size);
+    }
+
+    /// Where something happens behind the end, btrfs rewrites the block that holds the
+    /// end: a hole there turns into data.
+    pub fn settle_end(&mut self) {
+        if !self.size.is_multiple_of(BLOCK) {
+            self.written(self.size / BLOCK);
+        }
     }
 
     pub fn truncate(&mut self, size: u64) {
@@ -92,35 +98,42 @@ impl Content {
             return self.grow(size);
         }
         self.blocks.split_off(&size.div_ceil(BLOCK));
-        if !size.is_multiple_of(BLOCK) && size < self.size {
-            let (from, _) = overlap(size / BLOCK, size, size);
-            self.written(size / BLOCK)[from..].fill(0);
+        if let Some(Block::Written(bytes)) = self.blocks.get_mut(&(size / BLOCK)) {
+            bytes[(size % BLOCK) as usize..].fill(0);
         }
         self.size = size;
     }
 
-    /// Whole blocks of `start..end` become holes, parts of blocks become zeros.
+    /// True if no block that `start..end` touches is written or preallocated.
+    pub fn is_hole(&self, start: u64, end: u64) -> bool {
+        self.blocks.range(start / BLOCK..end.div_ceil(BLOCK)).next().is_none()
+    }
+
+    /// Whole blocks of `start..end` become holes, parts of blocks become zeros (and data,
+    /// where they were preallocated).
     pub fn punch(&mut self, start: u64, end: u64) {
-        self.clear(start, end, |blocks, index| {
-            blocks.remove(&index);
-        });
-    }
-
-    /// As `punch`, but whole blocks (and holes at the edges) end up preallocated.
-    pub fn zero(&mut self, start: u64, end: u64) {
-        self.clear(start, end, |blocks, index| {
-            blocks.insert(index, Block::Prealloc);
-        });
-        self.allocate(start, end);
-    }
-
-    fn clear(&mut self, start: u64, end: u64, whole: impl Fn(&mut BTreeMap<u64, Block>, u64)) {
         for index in start / BLOCK..end.div_ceil(BLOCK) {
             let (from, to) = overlap(index, start, end);
             if (from, to) == (0, BLOCK as usize) {
-                whole(&mut self.blocks, index);
-            } else if let Some(Block::Written(bytes)) = self.blocks.get_mut(&index) {
-                bytes[from..to].fill(0);
+                self.blocks.remove(&index);
+            } else if self.blocks.contains_key(&index) && index * BLOCK < self.size {
+                self.written(index)[from..to].fill(0);
+            }
+        }
+    }
+
+    /// Whole blocks of `start..end`, and holes at the edges, end up preallocated; parts
+    /// of written blocks become zeros.
+    pub fn zero(&mut self, start: u64, end: u64) {
+        for index in start / BLOCK..end.div_ceil(BLOCK) {
+            let (from, to) = overlap(index, start, end);
+            match self.blocks.get_mut(&index) {
+                Some(Block::Written(bytes)) if to - from < BLOCK as usize => {
+                    bytes[from..to].fill(0);
+                }
+                _ => {
+                    self.blocks.insert(index, Block::Prealloc);
+                }
             }
         }
     }

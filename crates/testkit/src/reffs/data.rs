@@ -97,8 +97,15 @@ impl State {
             FallocateMode::Allocate | FallocateMode::ZeroRange { keep_size: false } => end > size,
             _ => false,
         };
-        if grows && offset > size {
-            file.grow(offset);
+        if mode == FallocateMode::PunchHole {
+            // Nothing to free: not even the times change. (In the kernel it depends on
+            // what it has cached.)
+            if offset >= size.next_multiple_of(BLOCK) || file.is_hole(offset, end) {
+                return Ok(());
+            }
+        }
+        if end > size && mode != FallocateMode::PunchHole {
+            file.settle_end();
         }
         match mode {
             FallocateMode::Allocate | FallocateMode::KeepSize => file.allocate(offset, end),

@@ -33,12 +33,10 @@ fn for_kind(kind: FileKind, flags: u32) -> u32 {
 
 /// What a new inode takes over from its directory.
 pub(super) fn inherit(dir: &Inode, inode: &mut Inode) {
-    if !matches!(inode.kind, FileKind::File | FileKind::Dir) {
-        return;
-    }
     inode.flags |= dir.flags & (COMPR | NOCOMP | NOCOW);
     if let Some(value) = dir.xattrs.get(COMPRESSION)
-        && inode.flags & NOCOW == 0
+        && matches!(inode.kind, FileKind::File | FileKind::Dir)
+        && inode.flags & COMPR != 0
     {
         inode.xattrs.insert(COMPRESSION.to_vec(), value.clone());
     }

@@ -36,8 +36,8 @@ impl State {
         mode: RenameMode,
     ) -> Result<()> {
         check_name(from.name)?;
-        check_name(to.name)?;
         let source = self.find(from.dir, from.name)?;
+        check_name(to.name)?;
         let target = self.dir(to.dir)?.get(to.name);
         self.check_modes(mode, target)?;
         self.check_loops(from, source, to, target, mode)?;

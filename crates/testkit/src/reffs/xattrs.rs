@@ -32,12 +32,16 @@ fn is_acl(name: &[u8]) -> bool {
     matches!(name, ACCESS | DEFAULT)
 }
 
-fn set_acl(inode: &mut Inode, name: &[u8], acl: Option<Acl>) -> Result<()> {
+/// False if there was nothing to do.
+fn set_acl(inode: &mut Inode, name: &[u8], acl: Option<Acl>) -> Result<bool> {
     if inode.kind == FileKind::Symlink {
         return Err(Errno::EOPNOTSUPP.into());
     }
     if name == DEFAULT && inode.kind != FileKind::Dir {
-        return if acl.is_some() { Err(Errno::EACCES.into()) } else { Ok(()) };
+        return if acl.is_some() { Err(Errno::EACCES.into()) } else { Ok(false) };
+    }
+    if acl.as_ref().is_some_and(|acl| !acl.is_valid()) {
+        return Err(Errno::EINVAL.into());
     }
     let kept = match (acl, name == ACCESS) {
         (Some(acl), true) => {
@@ -50,28 +54,30 @@ fn set_acl(inode: &mut Inode, name: &[u8], acl: Option<Acl>) -> Result<()> {
         Some(acl) => inode.xattrs.insert(name.to_vec(), acl.to_bytes()),
         None => inode.xattrs.remove(name),
     };
-    Ok(())
+    Ok(true)
 }
 
-/// Applies `btrfs.compression`; an empty value removes it.
-fn set_compression(inode: &mut Inode, value: &[u8]) -> Result<()> {
-    if !matches!(inode.kind, FileKind::File | FileKind::Dir) || inode.flags & NOCOW != 0 {
-        return Err(Errno::EINVAL.into());
-    }
+/// Applies `btrfs.compression`; an empty value removes it. False if there was nothing to
+/// do: other inodes than files and directories take the value and forget it.
+fn set_compression(inode: &mut Inode, value: &[u8]) -> Result<bool> {
     let kinds: [&[u8]; 3] = [b"zlib", b"lzo", b"zstd"];
     let flag = match value {
+        _ if inode.flags & NOCOW != 0 => return Err(Errno::EINVAL.into()),
         b"" => 0,
         b"no" | b"none" => NOCOMP,
         _ if kinds.iter().any(|kind| value.starts_with(kind)) => COMPR,
         _ => return Err(Errno::EINVAL.into()),
     };
+    if !matches!(inode.kind, FileKind::File | FileKind::Dir) {
+        return Ok(false);
+    }
     inode.flags = inode.flags & !(COMPR | NOCOMP) | flag;
     if value.is_empty() {
         inode.xattrs.remove(COMPRESSION);
     } else {
         inode.xattrs.insert(COMPRESSION.to_vec(), value.to_vec());
     }
-    Ok(())
+    Ok(true)
 }
 
 fn check_mode(inode: &Inode, name: &[u8], mode: XattrMode) -> Result<()> {
@@ -86,7 +92,7 @@ fn check_writable(inode: &Inode) -> Result<()> {
     if inode.immutable() || inode.append_only() { Err(Errno::EPERM.into()) } else { Ok(()) }
 }
 
-fn store(inode: &mut Inode, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+fn store(inode: &mut Inode, name: &[u8], value: &[u8], mode: XattrMode) -> Result<bool> {
     if is_acl(name) {
         // The kernel ignores create and replace for ACLs.
         return set_acl(inode, name, Acl::parse(value)?);
@@ -102,13 +108,16 @@ fn store(inode: &mut Inode, name: &[u8], value: &[u8], mode: XattrMode) -> Resul
     }
     check_mode(inode, name, mode)?;
     inode.xattrs.insert(name.to_vec(), value.to_vec());
-    Ok(())
+    Ok(true)
 }
 
 impl State {
     pub(super) fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
         let inode = self.get(ino)?;
         check_name(name)?;
+        if is_acl(name) && inode.kind == FileKind::Symlink {
+            return Err(Errno::EOPNOTSUPP.into());
+        }
         inode.xattrs.get(name).cloned().ok_or_else(|| Errno::ENODATA.into())
     }
 
@@ -128,8 +137,9 @@ impl State {
         let inode = self.get_mut(ino)?;
         check_name(name)?;
         check_writable(inode)?;
-        store(inode, name, value, mode)?;
-        inode.ctime = now;
+        if store(inode, name, value, mode)? {
+            inode.ctime = now;
+        }
         Ok(())
     }
 
@@ -138,14 +148,15 @@ impl State {
         let inode = self.get_mut(ino)?;
         check_name(name)?;
         check_writable(inode)?;
-        if is_acl(name) {
-            set_acl(inode, name, None)?;
-        } else if name == COMPRESSION {
-            set_compression(inode, b"")?;
-        } else if inode.xattrs.remove(name).is_none() {
-            return Err(Errno::ENODATA.into());
+        let changed = match name {
+            ACCESS | DEFAULT => set_acl(inode, name, None)?,
+            COMPRESSION => set_compression(inode, b"")?,
+            _ if inode.xattrs.remove(name).is_some() => true,
+            _ => return Err(Errno::ENODATA.into()),
+        };
+        if changed {
+            inode.ctime = now;
         }
-        inode.ctime = now;
         Ok(())
     }
 }

@@ -1,0 +1,244 @@
+//! The order of the check: what is needed to judge comes before what is judged.
+
+use crate::chunks::Layout;
+use crate::compare::{self, Known};
+use crate::csums::Csums;
+use crate::extents::ExtentTree;
+use crate::free_space::FreeSpace;
+use crate::inodes::{Inodes, Shared};
+use crate::refs::{RefRecord, Usage};
+use crate::roots::Roots;
+use crate::source::Context;
+use crate::uuids::Uuids;
+use crate::walk::{Leaf, TreeStart, walk};
+use crate::{CheckOptions, Finding, FindingKind, Phase, Report, data, supers};
+use btrfs_disk::ids::{compat_ro, incompat};
+use btrfs_disk::key::kind;
+use btrfs_disk::{Result, TreeId};
+use btrfs_volume::Volume;
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// Checks the whole volume as of its last commit. Damage is in the report; `Err` means
+/// that the check itself could not run.
+pub fn check(volume: Arc<Volume>, options: &CheckOptions<'_>) -> Result<Report> {
+    let mut run = Run {
+        cx: Context::new(&volume, options),
+        usage: Usage::default(),
+        roots: Roots::default(),
+        layout: Layout::default(),
+        extents: ExtentTree::default(),
+        free_space: None,
+        csums: Csums::default(),
+        known: Known { extent_tree: true, trees: true },
+        unread: HashSet::new(),
+    };
+    run.cx.begin(Phase::Superblocks, None);
+    supers::check(&mut run.cx);
+    run.layout_trees();
+    run.space_trees();
+    let mut shared = run.file_trees();
+    let refs = run.references();
+    unwritten(&mut run.cx, &mut shared, &refs);
+    run.free_space();
+    run.checksums();
+    run.cx.begin(Phase::Roots, None);
+    run.roots.check(&mut run.cx, &shared.entries, &run.unread);
+    run.verify_data();
+    Ok(run.cx.report)
+}
+
+struct Run<'a> {
+    cx: Context<'a>,
+    usage: Usage,
+    roots: Roots,
+    layout: Layout,
+    extents: ExtentTree,
+    /// `None`: there is no free-space tree, or not all of it could be read.
+    free_space: Option<FreeSpace>,
+    csums: Csums,
+    known: Known,
+    /// File trees that could not be read wholly.
+    unread: HashSet<TreeId>,
+}
+
+impl Run<'_> {
+    /// Walks a tree of the root tree if it is there; notes what is not known wholly.
+    fn tree(&mut self, id: TreeId, visit: &mut dyn FnMut(&mut Context<'_>, &Leaf<'_>)) -> bool {
+        let Some(start) = self.roots.start(id) else { return false };
+        self.start(&start, visit)
+    }
+
+    fn start(
+        &mut self,
+        start: &TreeStart,
+        visit: &mut dyn FnMut(&mut Context<'_>, &Leaf<'_>),
+    ) -> bool {
+        let complete = walk(&mut self.cx, &mut self.usage, start, visit);
+        if !complete {
+            self.known.trees = false;
+            self.unread.insert(start.id);
+        }
+        complete
+    }
+
+    /// Root tree, chunk tree, device tree.
+    fn layout_trees(&mut self) {
+        self.cx.begin(Phase::ChunkTree, None);
+        let sb = self.cx.volume.superblock().fields;
+        let (root, chunk) = (
+            TreeStart {
+                id: TreeId::ROOT,
+                logical: sb.root,
+                generation: sb.generation,
+                level: sb.root_level,
+                drop: None,
+            },
+            TreeStart {
+                id: TreeId::CHUNK,
+                logical: sb.chunk_root,
+                generation: sb.chunk_root_generation,
+                level: sb.chunk_root_level,
+                drop: None,
+            },
+        );
+        let mut roots = std::mem::take(&mut self.roots);
+        if self.start(&root, &mut |cx, leaf| roots.leaf(cx, leaf)) {
+            roots.mandatory(&mut self.cx);
+        }
+        self.roots = roots;
+        let mut layout = std::mem::take(&mut self.layout);
+        let chunks = self.start(&chunk, &mut |cx, leaf| layout.chunk_leaf(cx, leaf));
+        let devices = self.tree(TreeId::DEV, &mut |cx, leaf| layout.dev_leaf(cx, leaf));
+        self.layout = layout;
+        self.cx.report.totals.chunks = self.layout.chunk_count();
+        self.known.extent_tree = chunks;
+        self.extent_tree(chunks && devices);
+    }
+
+    /// Extent tree and block groups.
+    fn extent_tree(&mut self, devices: bool) {
+        self.cx.begin(Phase::ExtentTree, None);
+        let mut extents = std::mem::take(&mut self.extents);
+        let mut known = self.tree(TreeId::EXTENT, &mut |cx, leaf| extents.leaf(cx, leaf));
+        let flags = self.cx.volume.superblock().fields.compat_ro_flags;
+        if flags & compat_ro::BLOCK_GROUP_TREE != 0 {
+            known &= self.tree(TreeId::BLOCK_GROUP, &mut |cx, leaf| {
+                for (key, data) in leaf.node.items() {
+                    let kind = if key.kind != kind::BLOCK_GROUP_ITEM {
+                        FindingKind::ItemUnknown
+                    } else if let Err(c) = extents.block_group(key, data) {
+                        FindingKind::ItemMalformed { why: c.what }
+                    } else {
+                        continue;
+                    };
+                    cx.add(Finding::new(kind).tree(leaf.tree).key(key));
+                }
+            });
+        }
+        self.usage.full = std::mem::take(&mut extents.full);
+        self.known.extent_tree &= known;
+        if self.known.extent_tree {
+            self.layout.check(&mut self.cx, &extents.block_groups, devices);
+        }
+        self.extents = extents;
+    }
+
+    /// Free-space tree, checksum tree, and the trees that are walked for their blocks.
+    fn space_trees(&mut self) {
+        let mut free_space = FreeSpace::default();
+        let whole =
+            self.tree(TreeId::FREE_SPACE, &mut |cx, leaf| free_space.leaf(cx, leaf));
+        self.free_space = whole.then_some(free_space);
+        let mut csums = std::mem::take(&mut self.csums);
+        csums.complete = self.tree(TreeId::CSUM, &mut |cx, leaf| csums.leaf(cx, leaf));
+        self.csums = csums;
+        self.cx.report.totals.csum_bytes = self.csums.total();
+        self.tree(TreeId::QUOTA, &mut |_, _| ());
+        let mut uuids = Uuids::default();
+        if self.tree(TreeId::UUID, &mut |cx, leaf| uuids.leaf(cx, leaf)) {
+            uuids.check(&mut self.cx, &self.roots);
+        }
+    }
+
+    fn file_trees(&mut self) -> Shared {
+        let blocks = self.extents.extents.iter().filter(|e| e.is_block()).count() as u64;
+        self.cx.begin(Phase::Trees, Some(blocks));
+        let flags = self.cx.volume.superblock().fields.incompat_flags;
+        let mut shared = Shared {
+            csums: std::mem::take(&mut self.csums),
+            no_holes: flags & incompat::NO_HOLES != 0,
+            entries: Vec::new(),
+            unwritten: Vec::new(),
+        };
+        let (alive, dead) = self.roots.subvolumes();
+        self.cx.report.totals.subvolumes = alive.len() as u64;
+        self.cx.report.totals.dead_subvolumes = dead.len() as u64;
+        for start in alive.into_iter().chain(self.roots.start(TreeId::DATA_RELOC)) {
+            let mut inodes = Inodes::new(start.id, &mut shared);
+            let complete = self.start(&start, &mut |cx, leaf| inodes.leaf(cx, leaf));
+            inodes.finish(&mut self.cx, complete);
+        }
+        for start in dead.into_iter().chain(self.roots.relocations()) {
+            self.start(&start, &mut |_, _| ());
+        }
+        self.csums = std::mem::take(&mut shared.csums);
+        shared
+    }
+
+    fn references(&mut self) -> Vec<RefRecord> {
+        self.cx.begin(Phase::References, None);
+        let refs = self.usage.take_refs();
+        let (cx, known) = (&mut self.cx, self.known);
+        compare::compare(cx, &mut self.extents, &refs, &self.usage, known);
+        compare::placement(cx, &self.extents, &self.layout, known);
+        let totals = &mut cx.report.totals;
+        totals.tree_blocks = self.usage.blocks.len() as u64;
+        totals.tree_bytes = totals.tree_blocks * u64::from(cx.geometry.node_size);
+        totals.referenced_bytes = self.usage.referenced_bytes;
+        for extent in self.extents.extents.iter().filter(|extent| !extent.is_block()) {
+            totals.data_extents += 1;
+            totals.data_bytes = totals.data_bytes.saturating_add(extent.len);
+        }
+        refs
+    }
+
+    fn free_space(&mut self) {
+        self.cx.begin(Phase::FreeSpace, None);
+        let flags = self.cx.volume.superblock().fields.compat_ro_flags;
+        let valid = compat_ro::FREE_SPACE_TREE | compat_ro::FREE_SPACE_TREE_VALID;
+        if flags & valid != valid || !self.known.extent_tree {
+            return;
+        }
+        if let Some(free_space) = &self.free_space {
+            let extents = &self.extents;
+            free_space.check(&mut self.cx, &extents.block_groups, &extents.extents);
+        }
+    }
+
+    fn checksums(&mut self) {
+        self.cx.begin(Phase::Checksums, None);
+        if self.known.extent_tree && self.csums.complete {
+            self.csums.strays(&mut self.cx, &self.extents.extents);
+        }
+    }
+
+    fn verify_data(&mut self) {
+        if self.cx.verify_data() {
+            self.cx.begin(Phase::Data, Some(self.csums.total()));
+            self.tree(TreeId::CSUM, &mut |cx, leaf| data::leaf(cx, leaf));
+        }
+    }
+}
+
+/// Preallocated extents with checksums are fine where another file wrote to them.
+fn unwritten(cx: &mut Context<'_>, shared: &mut Shared, refs: &[RefRecord]) {
+    for found in std::mem::take(&mut shared.unwritten) {
+        let first = refs.partition_point(|r| r.start < found.extent);
+        let mut same = refs[first..].iter().take_while(|r| r.start == found.extent);
+        if !same.any(|r| r.written) {
+            let kind = FindingKind::CsumUnwritten { ino: found.ino };
+            cx.add(Finding::new(kind).tree(found.tree).at(found.extent));
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! File extents of one inode: shape, order, gaps, bytes, checksums.
+
+use super::inode::Inode;
+use super::{Shared, Unwritten};
+use crate::FindingKind;
+use crate::source::Context;
+use btrfs_disk::items::{
+    Compression, FileExtent, FileExtentFields, FileExtentKind, InodeItem, dir_type,
+};
+use btrfs_disk::{Key, TreeId};
+
+/// What a file's extents must obey on this volume, in this tree.
+pub(super) struct Rules {
+    /// Gaps need no explicit holes.
+    pub no_holes: bool,
+    /// The relocation tree's inodes stand for moved extents, not for files.
+    pub relocation: bool,
+    pub sector: u64,
+}
+
+/// What was seen of the extents so far.
+#[derive(Default)]
+pub(super) struct FileState {
+    pub any: bool,
+    /// Where the last extent ends.
+    end: u64,
+    first_gap: Option<(u64, u64)>,
+    bytes: u64,
+    /// Length of inline content.
+    inline: Option<u64>,
+    /// Start of the last extent with written content.
+    last_written: Option<u64>,
+    csums_found: bool,
+    csums_missing: u64,
+}
+
+impl Inode {
+    pub fn file_extent(
+        &mut self,
+        cx: &Context<'_>,
+        tree: TreeId,
+        key: Key,
+        data: &[u8],
+        shared: &mut Shared,
+    ) -> Result<(), FindingKind> {
+        let sector = u64::from(cx.geometry.sector_size);
+        let bad = |why: String| FindingKind::FileExtentBad { ino: key.objectid, why };
+        let extent = FileExtent::parse(data).map_err(|c| bad(c.what))?;
+        self.file.any = true;
+        let len = match &extent {
+            FileExtent::Inline { ram_bytes, compression, content, .. } => {
+                inline_fits(key, *ram_bytes, *compression, content, sector).map_err(bad)?;
+                self.file.inline = Some(*ram_bytes);
+                self.file.bytes += ram_bytes;
+                ram_bytes.next_multiple_of(sector)
+            }
+            FileExtent::Extent { kind, compression, fields } => {
+                fits(key, *kind, *compression, fields, sector).map_err(bad)?;
+                if fields.disk_bytenr.0 != 0 {
+                    self.file.bytes = self.file.bytes.saturating_add(fields.num_bytes);
+                    self.sums(tree, *kind, *compression, fields, shared);
+                    if *kind == FileExtentKind::Regular {
+                        self.file.last_written = Some(key.offset);
+                    }
+                }
+                fields.num_bytes
+            }
+        };
+        self.advance(key.offset, len)
+    }
+
+    fn advance(&mut self, start: u64, len: u64) -> Result<(), FindingKind> {
+        let file = &mut self.file;
+        let before = file.end;
+        file.end = file.end.max(start.saturating_add(len));
+        if start < before {
+            return Err(FindingKind::FileExtentsOverlap { ino: self.ino, end: before });
+        }
+        if start > before {
+            file.first_gap.get_or_insert((before, start));
+        }
+        Ok(())
+    }
+
+    fn sums(
+        &mut self,
+        tree: TreeId,
+        kind: FileExtentKind,
+        compression: Compression,
+        fields: &FileExtentFields,
+        shared: &mut Shared,
+    ) {
+        if tree == TreeId::DATA_RELOC || !shared.csums.complete {
+            return;
+        }
+        let extent = fields.disk_bytenr.0;
+        let (start, len) = if compression == Compression::None {
+            (extent.saturating_add(fields.offset), fields.num_bytes)
+        } else {
+            (extent, fields.disk_num_bytes)
+        };
+        let covered = shared.csums.covered(start, len);
+        if kind == FileExtentKind::Prealloc {
+            if covered > 0 {
+                shared.unwritten.push(Unwritten { tree, ino: self.ino, extent });
+            }
+            return;
+        }
+        self.file.csums_found |= covered > 0;
+        if !self.has_no_sums() {
+            self.file.csums_missing += len - covered.min(len);
+        }
+    }
+
+    pub(super) fn judge_content(
+        &self,
+        item: &InodeItem,
+        rules: &Rules,
+        out: &mut Vec<FindingKind>,
+    ) {
+        let (ino, file) = (self.ino, &self.file);
+        if item.nbytes != file.bytes {
+            let (stored, counted) = (item.nbytes, file.bytes);
+            out.push(FindingKind::FileBytes { ino, stored, counted });
+        }
+        if rules.relocation {
+            return;
+        }
+        if file.csums_missing > 0 {
+            out.push(FindingKind::CsumMissing { ino, len: file.csums_missing });
+        }
+        if file.csums_found && self.has_no_sums() {
+            out.push(FindingKind::CsumOdd { ino });
+        }
+        if self.kind() == Some(dir_type::SYMLINK) {
+            if file.inline != Some(item.size) {
+                let why = format!("symbolic link of size {} has another target", item.size);
+                out.push(FindingKind::InodeBad { ino, why });
+            }
+            return;
+        }
+        if item.nlink > 0 {
+            self.judge_range(item, rules, out);
+        }
+    }
+
+    fn judge_range(&self, item: &InodeItem, rules: &Rules, out: &mut Vec<FindingKind>) {
+        let (ino, file) = (self.ino, &self.file);
+        let tail = (file.end < item.size).then_some((file.end, item.size));
+        let gap = file.first_gap.filter(|gap| gap.0 < item.size).or(tail);
+        if let Some((from, to)) = gap.filter(|_| !rules.no_holes) {
+            out.push(FindingKind::FileGap { ino, from, to });
+        }
+        let end = item.size.checked_next_multiple_of(rules.sector).unwrap_or(u64::MAX);
+        if file.last_written.is_some_and(|start| start >= end) {
+            out.push(FindingKind::FileExtentBeyondEnd { ino, size: item.size });
+        }
+    }
+}
+
+fn inline_fits(
+    key: Key,
+    ram_bytes: u64,
+    compression: Compression,
+    content: &[u8],
+    sector: u64,
+) -> Result<(), String> {
+    if key.offset != 0 {
+        return Err(format!("inline content at offset {}", key.offset));
+    }
+    if compression == Compression::None && content.len() as u64 != ram_bytes {
+        return Err(format!("inline content of {} bytes says {ram_bytes}", content.len()));
+    }
+    if ram_bytes == 0 || ram_bytes > sector.max(1 << 16) {
+        return Err(format!("inline content of {ram_bytes} bytes"));
+    }
+    Ok(())
+}
+
+fn fits(
+    key: Key,
+    kind: FileExtentKind,
+    compression: Compression,
+    fields: &FileExtentFields,
+    sector: u64,
+) -> Result<(), String> {
+    let all = key.offset | fields.num_bytes | fields.offset;
+    let on_disk = fields.disk_bytenr.0 | fields.disk_num_bytes;
+    if (all | on_disk) & (sector - 1) != 0 || fields.num_bytes == 0 {
+        return Err("file extent is not aligned to sectors".into());
+    }
+    if key.offset.checked_add(fields.num_bytes).is_none_or(|end| end > i64::MAX as u64) {
+        return Err("file extent reaches beyond the largest file".into());
+    }
+    let end = fields.offset.saturating_add(fields.num_bytes);
+    if end > fields.ram_bytes {
+        return Err(format!("uses {end} bytes of an extent of {}", fields.ram_bytes));
+    }
+    if fields.disk_bytenr.0 == 0 {
+        return Ok(());
+    }
+    if fields.disk_num_bytes == 0 {
+        return Err("extent without a length on disk".into());
+    }
+    match (kind, compression) {
+        (FileExtentKind::Prealloc, Compression::None) | (FileExtentKind::Regular, _) => {}
+        _ => return Err("preallocated extent that is compressed".into()),
+    }
+    if compression == Compression::None && end > fields.disk_num_bytes {
+        return Err(format!("uses {end} bytes of {} on disk", fields.disk_num_bytes));
+    }
+    Ok(())
+}

@@ -1,0 +1,228 @@
+//! One inode, gathered from all of its items and judged when the last has been seen.
+
+use super::extents::{FileState, Rules};
+use super::links::Links;
+use crate::FindingKind;
+use crate::kind::Name;
+use btrfs_disk::checksum::{extref_hash, name_hash};
+use btrfs_disk::ids::FIRST_FREE_OBJECTID;
+use btrfs_disk::items::{
+    DirItem, InodeExtRef, InodeItem, InodeRef, MAX_NAME, dir_type, inode_flags,
+};
+use btrfs_disk::{Corrupt, FixedSize, Key};
+
+const S_IFMT: u32 = 0o170000;
+
+/// The type that a directory entry must give an inode of this mode.
+fn type_of(mode: u32) -> Option<u8> {
+    Some(match mode & S_IFMT {
+        0o100000 => dir_type::REG_FILE,
+        0o040000 => dir_type::DIR,
+        0o020000 => dir_type::CHRDEV,
+        0o060000 => dir_type::BLKDEV,
+        0o010000 => dir_type::FIFO,
+        0o140000 => dir_type::SOCK,
+        0o120000 => dir_type::SYMLINK,
+        _ => return None,
+    })
+}
+
+pub(super) struct Inode {
+    pub ino: u64,
+    pub item: Option<InodeItem>,
+    names: u64,
+    /// Lengths of all names in the directory's items.
+    dir_size: u64,
+    has_entries: bool,
+    pub file: FileState,
+}
+
+fn malformed(c: Corrupt) -> FindingKind {
+    FindingKind::ItemMalformed { why: c.what }
+}
+
+fn wrong_name(name: &[u8]) -> Option<FindingKind> {
+    let bad = name.is_empty() || name.len() > MAX_NAME || name.contains(&b'/') || name.contains(&0);
+    bad.then(|| FindingKind::ItemMalformed { why: format!("name {}", Name(name.into())) })
+}
+
+impl Inode {
+    pub fn new(ino: u64) -> Inode {
+        let file = FileState::default();
+        Inode { ino, item: None, names: 0, dir_size: 0, has_entries: false, file }
+    }
+
+    pub fn kind(&self) -> Option<u8> {
+        self.item.and_then(|item| type_of(item.mode))
+    }
+
+    pub fn is_dir(&self) -> bool {
+        self.kind() == Some(dir_type::DIR)
+    }
+
+    pub fn is_nameless(&self) -> bool {
+        self.names == 0 && self.item.is_some_and(|item| item.nlink == 0)
+    }
+
+    pub fn name_count(&self) -> u64 {
+        self.names
+    }
+
+    pub fn has_no_sums(&self) -> bool {
+        self.item.is_some_and(|item| item.flags & inode_flags::NODATASUM != 0)
+    }
+
+    pub fn set_item(&mut self, data: &[u8], newest: u64) -> Result<(), FindingKind> {
+        let item = InodeItem::read(data).map_err(malformed)?;
+        self.item = Some(item);
+        let ino = self.ino;
+        let bad = |why: String| Err(FindingKind::InodeBad { ino, why });
+        if type_of(item.mode).is_none() {
+            return bad(format!("mode {:#o} is of no type", item.mode));
+        }
+        if item.transid > newest {
+            return bad(format!("last changed in generation {}, of the future", item.transid));
+        }
+        Ok(())
+    }
+
+    pub fn names(&mut self, key: Key, data: &[u8], links: &mut Links) -> Result<(), FindingKind> {
+        for name in InodeRef::iter(data) {
+            let name = name.map_err(malformed)?;
+            self.name(key.offset, name.index, name.name, links)?;
+        }
+        Ok(())
+    }
+
+    pub fn extended_names(
+        &mut self,
+        key: Key,
+        data: &[u8],
+        links: &mut Links,
+    ) -> Result<(), FindingKind> {
+        for name in InodeExtRef::iter(data) {
+            let name = name.map_err(malformed)?;
+            self.name(name.parent, name.index, name.name, links)?;
+            if extref_hash(name.parent, name.name) != key.offset {
+                return Err(FindingKind::NameHash { name: Name(name.name.into()) });
+            }
+        }
+        Ok(())
+    }
+
+    fn name(
+        &mut self,
+        dir: u64,
+        index: u64,
+        name: &[u8],
+        links: &mut Links,
+    ) -> Result<(), FindingKind> {
+        self.names += 1;
+        if self.ino == FIRST_FREE_OBJECTID && dir == self.ino && name == b".." {
+            return Ok(());
+        }
+        links.back(dir, name, self.ino, index, self.kind());
+        wrong_name(name).map_or(Ok(()), Err)
+    }
+
+    pub fn dir_item(
+        &mut self,
+        key: Key,
+        data: &[u8],
+        links: &mut Links,
+    ) -> Result<(), FindingKind> {
+        let mut verdict = Ok(());
+        for entry in DirItem::iter(data) {
+            let entry = entry.map_err(malformed)?;
+            self.entry(&entry)?;
+            links.dir_item(self.ino, &entry);
+            if name_hash(entry.name) != key.offset {
+                verdict = Err(FindingKind::NameHash { name: Name(entry.name.into()) });
+            }
+        }
+        verdict
+    }
+
+    pub fn dir_index(
+        &mut self,
+        key: Key,
+        data: &[u8],
+        links: &mut Links,
+    ) -> Result<(), FindingKind> {
+        let mut entries = DirItem::iter(data);
+        let one = || FindingKind::ItemMalformed { why: "an index holds one name".into() };
+        let entry = entries.next().ok_or_else(one)?.map_err(malformed)?;
+        if entries.next().is_some() {
+            return Err(one());
+        }
+        self.entry(&entry)?;
+        links.dir_index(self.ino, key.offset, &entry);
+        Ok(())
+    }
+
+    fn entry(&mut self, entry: &DirItem<'_>) -> Result<(), FindingKind> {
+        self.has_entries = true;
+        self.dir_size += entry.name.len() as u64;
+        if !entry.value.is_empty() {
+            let why = "a directory entry with a value".into();
+            return Err(FindingKind::ItemMalformed { why });
+        }
+        wrong_name(entry.name).map_or(Ok(()), Err)
+    }
+
+    /// Everything that only the sum of the items tells.
+    pub fn judge(&self, rules: &Rules) -> Vec<FindingKind> {
+        let ino = self.ino;
+        let Some(item) = self.item else {
+            return vec![FindingKind::InodeMissing { ino }];
+        };
+        let mut out = Vec::new();
+        let stored = u64::from(item.nlink);
+        if stored != self.names {
+            out.push(FindingKind::LinkCount { ino, stored, counted: self.names });
+        }
+        if self.is_dir() {
+            self.judge_dir(&item, &mut out);
+        } else if self.has_entries {
+            let why = "directory entries in something else than a directory".into();
+            out.push(FindingKind::ItemOfWrongType { ino, why });
+        }
+        let has_content = [Some(dir_type::REG_FILE), Some(dir_type::SYMLINK)];
+        if has_content.contains(&self.kind()) {
+            self.judge_content(&item, rules, &mut out);
+        } else if self.file.any {
+            let why = "file content in something else than a file".into();
+            out.push(FindingKind::ItemOfWrongType { ino, why });
+        }
+        out
+    }
+
+    fn judge_dir(&self, item: &InodeItem, out: &mut Vec<FindingKind>) {
+        let ino = self.ino;
+        if self.names > 1 {
+            out.push(FindingKind::DirLinks { ino, links: self.names });
+        }
+        if item.size != self.dir_size {
+            let (stored, counted) = (item.size, self.dir_size);
+            out.push(FindingKind::DirSize { ino, stored, counted });
+        }
+    }
+}
+
+/// An xattr stands under the hash of its name.
+pub(super) fn xattr(key: Key, data: &[u8]) -> Result<(), FindingKind> {
+    let mut any = false;
+    for entry in DirItem::iter(data) {
+        let entry = entry.map_err(malformed)?;
+        any = true;
+        if name_hash(entry.name) != key.offset {
+            return Err(FindingKind::NameHash { name: Name(entry.name.into()) });
+        }
+        if entry.kind != dir_type::XATTR || entry.name.is_empty() || entry.name.len() > MAX_NAME {
+            let why = format!("xattr {} of type {}", Name(entry.name.into()), entry.kind);
+            return Err(FindingKind::ItemMalformed { why });
+        }
+    }
+    let empty = || FindingKind::ItemMalformed { why: "an xattr item without an entry".into() };
+    if any { Ok(()) } else { Err(empty()) }
+}

@@ -1,0 +1,142 @@
+//! The references that the trees really hold, computed anew while they are walked.
+//!
+//! The format's rule: the children of a block without FULL_BACKREF are referenced by
+//! the tree that owns the block (its header); those of a block with it by the block
+//! itself. Every block says so once, however many trees share it.
+//!
+//! Whether a block has FULL_BACKREF is known from the extent tree only, which is
+//! therefore read first (`Usage::full`).
+
+use crate::kind::Owner;
+use crate::walk::TreeStart;
+use btrfs_disk::items::{FileExtent, FileExtentKind};
+use btrfs_disk::key::kind;
+use btrfs_disk::{Node, TreeId};
+use std::collections::{HashMap, HashSet};
+
+/// So and so many references of one owner on one extent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct RefRecord {
+    pub start: u64,
+    pub owner: Owner,
+    pub count: u64,
+    /// Bytes on disk of a data extent; 0 for a tree block.
+    pub len: u64,
+    /// Data: at least one of the references is to written content.
+    pub written: bool,
+}
+
+/// A tree block as its own header describes it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct BlockUse {
+    pub level: u8,
+    pub owner: TreeId,
+    pub generation: u64,
+}
+
+#[derive(Default)]
+pub(crate) struct Usage {
+    /// Blocks that the extent tree marks as FULL_BACKREF.
+    pub full: HashSet<u64>,
+    pub blocks: HashMap<u64, BlockUse>,
+    refs: Vec<RefRecord>,
+    compact_at: usize,
+    pub referenced_bytes: u64,
+}
+
+/// Sorts by extent and owner and adds up what belongs together.
+pub(crate) fn merge(refs: &mut Vec<RefRecord>) {
+    refs.sort_unstable_by_key(|r| (r.start, r.owner, r.len));
+    refs.dedup_by(|next, kept| {
+        let same = (next.start, next.owner, next.len) == (kept.start, kept.owner, kept.len);
+        if same {
+            kept.count += next.count;
+            kept.written |= next.written;
+        }
+        same
+    });
+}
+
+impl Usage {
+    pub fn seen(&self, logical: u64) -> bool {
+        self.blocks.contains_key(&logical)
+    }
+
+    /// The root block of a tree is referenced by the tree; that of a relocation tree by
+    /// itself.
+    pub fn tree_root(&mut self, start: &TreeStart) {
+        let owner = if start.id == TreeId::RELOC {
+            Owner::SharedTree { parent: start.logical.0 }
+        } else {
+            Owner::Tree { root: start.id }
+        };
+        self.block_ref(start.logical.0, owner);
+    }
+
+    /// A block that was read for the first time, with the data it refers to.
+    pub fn node(&mut self, node: &Node) {
+        let seen = BlockUse {
+            level: node.level(),
+            owner: node.owner(),
+            generation: node.generation().0,
+        };
+        self.blocks.insert(node.logical().0, seen);
+        if !node.is_leaf() || !(node.owner().holds_files() || node.owner() == TreeId::ROOT) {
+            return;
+        }
+        for (key, data) in node.items().filter(|(key, _)| key.kind == kind::EXTENT_DATA) {
+            // Malformed items are reported where the file is judged.
+            if let Ok(FileExtent::Extent { kind, fields, .. }) = FileExtent::parse(data)
+                && fields.disk_bytenr.0 != 0
+            {
+                let offset = key.offset.wrapping_sub(fields.offset);
+                self.referenced_bytes += fields.num_bytes;
+                self.push(RefRecord {
+                    start: fields.disk_bytenr.0,
+                    owner: self.data_owner(node, key.objectid, offset),
+                    count: 1,
+                    len: fields.disk_num_bytes,
+                    written: kind == FileExtentKind::Regular,
+                });
+            }
+        }
+    }
+
+    fn data_owner(&self, leaf: &Node, ino: u64, offset: u64) -> Owner {
+        if self.full.contains(&leaf.logical().0) {
+            Owner::SharedData { parent: leaf.logical().0 }
+        } else {
+            Owner::Data { root: leaf.owner(), ino, offset }
+        }
+    }
+
+    /// A pointer of a block that was read for the first time.
+    pub fn child(&mut self, parent: &Node, child: u64) {
+        let owner = if self.full.contains(&parent.logical().0) {
+            Owner::SharedTree { parent: parent.logical().0 }
+        } else {
+            Owner::Tree { root: parent.owner() }
+        };
+        self.block_ref(child, owner);
+    }
+
+    fn block_ref(&mut self, start: u64, owner: Owner) {
+        self.push(RefRecord { start, owner, count: 1, len: 0, written: true });
+    }
+
+    /// Keeps memory at the number of different references, not of items.
+    fn push(&mut self, record: RefRecord) {
+        if self.refs.len() >= self.compact_at.max(1 << 20) {
+            merge(&mut self.refs);
+            self.compact_at = self.refs.len() * 2;
+        }
+        self.refs.push(record);
+    }
+
+    /// All references, merged, in order of extents.
+    pub fn take_refs(&mut self) -> Vec<RefRecord> {
+        let mut refs = std::mem::take(&mut self.refs);
+        merge(&mut refs);
+        refs
+    }
+}

@@ -1,0 +1,260 @@
+//! The root tree: which trees there are, and how subvolumes hang together.
+
+use crate::inodes::SubvolumeEntry;
+use crate::kind::Name;
+use crate::source::Context;
+use crate::walk::{Leaf, TreeStart};
+use crate::{Finding, FindingKind};
+use btrfs_disk::ids::{FREE_SPACE_OBJECTID, ORPHAN_OBJECTID, compat_ro};
+use btrfs_disk::items::{DirItem, RootItem, RootRef};
+use btrfs_disk::key::kind;
+use btrfs_disk::node::MAX_LEVEL;
+use btrfs_disk::{Corrupt, Key, TreeId};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+/// The owned form of ROOT_REF and ROOT_BACKREF.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Link {
+    dirid: u64,
+    sequence: u64,
+    name: Box<[u8]>,
+}
+
+#[derive(Default)]
+pub(crate) struct Roots {
+    /// By tree; relocation trees by the subvolume that they belong to.
+    trees: BTreeMap<TreeId, RootItem>,
+    relocations: Vec<(Key, RootItem)>,
+    /// (parent, child), as the parent and as the child says it.
+    down: BTreeMap<(TreeId, TreeId), Link>,
+    up: BTreeMap<(TreeId, TreeId), Link>,
+    orphans: HashSet<TreeId>,
+    /// Where the entry `default` of the root directory leads.
+    default: Option<Key>,
+}
+
+impl Roots {
+    pub fn leaf(&mut self, cx: &mut Context<'_>, leaf: &Leaf<'_>) {
+        for (key, data) in leaf.node.items() {
+            if let Err(kind) = self.item(cx, key, data) {
+                cx.add(Finding::new(kind).tree(leaf.tree).key(key));
+            }
+        }
+    }
+
+    fn item(&mut self, cx: &Context<'_>, key: Key, data: &[u8]) -> Result<(), FindingKind> {
+        let malformed = |c: Corrupt| FindingKind::ItemMalformed { why: c.what };
+        match key.kind {
+            kind::ROOT_ITEM => {
+                let root = RootItem::parse(data).map_err(malformed)?;
+                self.root(cx, key, root)
+            }
+            kind::ROOT_REF | kind::ROOT_BACKREF => {
+                let root_ref = RootRef::parse(data).map_err(malformed)?;
+                self.root_ref(key, &root_ref)
+            }
+            kind::ORPHAN_ITEM if key.objectid == ORPHAN_OBJECTID => {
+                self.orphans.insert(TreeId(key.offset));
+                Ok(())
+            }
+            kind::DIR_ITEM if key.objectid == TreeId::ROOT_DIR.0 => {
+                for entry in DirItem::iter(data) {
+                    let entry = entry.map_err(malformed)?;
+                    if entry.name == b"default" {
+                        self.default = Some(entry.location);
+                    }
+                }
+                Ok(())
+            }
+            // The inodes of version 1 free-space caches and the root directory.
+            kind::INODE_ITEM | kind::INODE_REF | kind::EXTENT_DATA | kind::DIR_INDEX => Ok(()),
+            kind::ORPHAN_ITEM | kind::XATTR_ITEM => Ok(()),
+            // An interrupted balance, and properties of the same kind.
+            kind::TEMPORARY_ITEM | kind::PERSISTENT_ITEM => Ok(()),
+            0 if key.objectid == FREE_SPACE_OBJECTID => Ok(()),
+            _ => Err(FindingKind::ItemUnknown),
+        }
+    }
+
+    fn root(&mut self, cx: &Context<'_>, key: Key, root: RootItem) -> Result<(), FindingKind> {
+        let bad = |why: String| Err(FindingKind::RootBad { why });
+        if root.level >= MAX_LEVEL {
+            return bad(format!("level {}", root.level));
+        }
+        if root.generation.0 > cx.newest {
+            return bad(format!("generation {} of the future", root.generation));
+        }
+        if TreeId(key.objectid) == TreeId::RELOC {
+            self.relocations.push((key, root));
+        } else if self.trees.insert(TreeId(key.objectid), root).is_some() {
+            return bad("a second one of the same tree".into());
+        }
+        Ok(())
+    }
+
+    fn root_ref(&mut self, key: Key, root_ref: &RootRef<'_>) -> Result<(), FindingKind> {
+        let link = Link {
+            dirid: root_ref.dirid,
+            sequence: root_ref.sequence,
+            name: root_ref.name.into(),
+        };
+        let (from, to) = (TreeId(key.objectid), TreeId(key.offset));
+        if key.kind == kind::ROOT_REF {
+            self.down.insert((from, to), link);
+        } else {
+            self.up.insert((to, from), link);
+        }
+        Ok(())
+    }
+
+    pub fn start(&self, tree: TreeId) -> Option<TreeStart> {
+        self.trees.get(&tree).map(|root| start(tree, root))
+    }
+
+    /// The trees that hold files and are alive, then those being deleted.
+    pub fn subvolumes(&self) -> (Vec<TreeStart>, Vec<TreeStart>) {
+        self.trees
+            .iter()
+            .filter(|(id, _)| id.is_subvolume())
+            .map(|(id, root)| (root.refs != 0, start(*id, root)))
+            .fold((Vec::new(), Vec::new()), |mut lists, (alive, start)| {
+                if alive { lists.0.push(start) } else { lists.1.push(start) }
+                lists
+            })
+    }
+
+    pub fn relocations(&self) -> Vec<TreeStart> {
+        self.relocations.iter().map(|(_, root)| start(TreeId::RELOC, root)).collect()
+    }
+
+    /// Subvolume UUIDs: (tree, own, received).
+    pub fn uuids(&self) -> impl Iterator<Item = (TreeId, [u8; 16], [u8; 16])> + '_ {
+        let trees = self.trees.iter().filter(|(id, root)| id.is_subvolume() && root.refs != 0);
+        trees.map(|(id, root)| (*id, root.uuid, root.received_uuid))
+    }
+
+    /// Trees without which there is no volume, and trees that have no place in one.
+    pub fn mandatory(&self, cx: &mut Context<'_>) {
+        let flags = cx.volume.superblock().fields.compat_ro_flags;
+        let mut wanted = vec![
+            (TreeId::EXTENT, "extent tree"),
+            (TreeId::DEV, "device tree"),
+            (TreeId::FS, "top-level subvolume"),
+            (TreeId::CSUM, "checksum tree"),
+            (TreeId::DATA_RELOC, "data relocation tree"),
+        ];
+        if flags & compat_ro::FREE_SPACE_TREE != 0 {
+            wanted.push((TreeId::FREE_SPACE, "free-space tree"));
+        }
+        if flags & compat_ro::BLOCK_GROUP_TREE != 0 {
+            wanted.push((TreeId::BLOCK_GROUP, "block group tree"));
+        }
+        for (tree, what) in wanted {
+            if !self.trees.contains_key(&tree) {
+                let kind = FindingKind::TreeMissing { what: what.into() };
+                cx.add(Finding::new(kind).tree(tree));
+            }
+        }
+    }
+
+    /// References between subvolumes. `unread`: trees whose directories are not known
+    /// wholly.
+    pub fn check(
+        &self,
+        cx: &mut Context<'_>,
+        entries: &[SubvolumeEntry],
+        unread: &HashSet<TreeId>,
+    ) {
+        for ((parent, child), link) in &self.down {
+            let (parent, child) = (*parent, *child);
+            match self.up.get(&(parent, child)) {
+                None => add(cx, FindingKind::RootBackrefMissing { parent, child }),
+                Some(up) if up != link => {
+                    add(cx, FindingKind::RootRefDiffers { parent, child });
+                }
+                Some(_) => {}
+            }
+        }
+        for (parent, child) in self.up.keys().filter(|pair| !self.down.contains_key(pair)) {
+            add(cx, FindingKind::RootRefMissing { parent: *parent, child: *child });
+        }
+        self.entries(cx, entries, unread);
+        self.reachable(cx);
+        self.default_subvolume(cx);
+    }
+
+    fn entries(
+        &self,
+        cx: &mut Context<'_>,
+        entries: &[SubvolumeEntry],
+        unread: &HashSet<TreeId>,
+    ) {
+        let known: HashMap<_, _> = entries
+            .iter()
+            .map(|e| ((e.parent, e.dir, e.index, &e.name[..]), e.child))
+            .collect();
+        for ((parent, child), link) in &self.down {
+            let alive = self.trees.get(parent).is_some_and(|root| root.refs != 0);
+            let entry = known.get(&(*parent, link.dirid, link.sequence, &link.name[..]));
+            if alive && !unread.contains(parent) && entry != Some(child) {
+                let (dir, child, name) = (link.dirid, *child, Name(link.name.to_vec()));
+                let kind = FindingKind::RootEntryMissing { dir, child, name };
+                cx.add(Finding::new(kind).tree(*parent));
+            }
+        }
+    }
+
+    fn reachable(&self, cx: &mut Context<'_>) {
+        let mut reached = BTreeSet::from([TreeId::FS]);
+        let mut queue = vec![TreeId::FS];
+        while let Some(parent) = queue.pop() {
+            let first = (parent, TreeId(0));
+            let children = self.down.range(first..).take_while(|((p, _), _)| *p == parent);
+            for ((_, child), _) in children {
+                if reached.insert(*child) {
+                    queue.push(*child);
+                }
+            }
+        }
+        for (id, root) in self.trees.iter().filter(|(id, _)| id.is_subvolume()) {
+            let child = *id;
+            if root.refs == 0 && !self.orphans.contains(id) {
+                add(cx, FindingKind::RootOrphanMissing { child });
+            }
+            if root.refs != 0 && !reached.contains(id) && !self.orphans.contains(id) {
+                add(cx, FindingKind::SubvolumeUnreachable { child });
+            }
+        }
+        for (parent, child) in self.down.keys().filter(|pair| !self.trees.contains_key(&pair.1)) {
+            let why = format!("subvolume {parent} holds {child}, which does not exist");
+            add(cx, FindingKind::RootBad { why });
+        }
+    }
+
+    fn default_subvolume(&self, cx: &mut Context<'_>) {
+        let why = match self.default {
+            None => "the root directory does not name one".into(),
+            Some(key) if key.kind != kind::ROOT_ITEM => format!("it leads to {key}"),
+            Some(key) => match self.trees.get(&TreeId(key.objectid)) {
+                Some(root) if root.refs != 0 => return,
+                _ => format!("{} does not exist", key.objectid),
+            },
+        };
+        add(cx, FindingKind::DefaultSubvolumeBad { why });
+    }
+}
+
+fn add(cx: &mut Context<'_>, kind: FindingKind) {
+    cx.add(Finding::new(kind).tree(TreeId::ROOT));
+}
+
+fn start(id: TreeId, root: &RootItem) -> TreeStart {
+    let interrupted = root.refs == 0 && root.drop_progress != Key::MIN;
+    TreeStart {
+        id,
+        logical: root.bytenr,
+        generation: root.generation,
+        level: root.level,
+        drop: interrupted.then_some((root.drop_progress, root.drop_level)),
+    }
+}

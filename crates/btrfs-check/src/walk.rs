@@ -1,0 +1,159 @@
+//! Walking one tree in key order, whatever its state.
+//!
+//! Invariants: levels strictly descend and every child's first key is the one that its
+//! pointer names, so no walk is longer than the tree has pointers; a damaged subtree is
+//! reported and left out (`Walked::complete` is false then), the walk goes on.
+//!
+//! A subvolume whose deletion was interrupted has pointers to blocks that are freed
+//! already; `drop` says up to where, and the walk leaves them out.
+
+use crate::refs::Usage;
+use crate::source::Context;
+use crate::{Finding, FindingKind};
+use btrfs_disk::node::FLAG_RELOC;
+use btrfs_disk::{ChildPtr, Expect, Generation, Key, Logical, Node, TreeId};
+
+/// Where a tree begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct TreeStart {
+    pub id: TreeId,
+    pub logical: Logical,
+    pub generation: Generation,
+    pub level: u8,
+    /// Of an interrupted deletion: everything in front of this key, at this level, is gone.
+    pub drop: Option<(Key, u8)>,
+}
+
+/// What the visitor of leaves gets.
+pub(crate) struct Leaf<'a> {
+    pub tree: TreeId,
+    pub node: &'a Node,
+}
+
+type Visit<'v> = dyn FnMut(&mut Context<'_>, &Leaf<'_>) + 'v;
+
+/// Walks the tree; records the use of every block and extent not seen before in
+/// `usage`, hands every leaf to `visit`. False if a part could not be read.
+pub(crate) fn walk(
+    cx: &mut Context<'_>,
+    usage: &mut Usage,
+    start: &TreeStart,
+    visit: &mut Visit<'_>,
+) -> bool {
+    let expect = Expect {
+        logical: start.logical,
+        level: start.level,
+        generation: Some(start.generation),
+        owner: Some(start.id),
+        first_key: None,
+    };
+    usage.tree_root(start);
+    let mut walk = Walk { cx, usage, start, visit, complete: true };
+    walk.visit(&expect, None, start.drop.is_some());
+    walk.complete
+}
+
+struct Walk<'w, 'a, 'v> {
+    cx: &'w mut Context<'a>,
+    usage: &'w mut Usage,
+    start: &'w TreeStart,
+    visit: &'w mut Visit<'v>,
+    complete: bool,
+}
+
+impl Walk<'_, '_, '_> {
+    /// `end`: the key behind the last one that belongs under this node. `edge`: the node
+    /// is on the path where an interrupted deletion stopped.
+    fn visit(&mut self, expect: &Expect, end: Option<Key>, edge: bool) {
+        let first_time = !self.usage.seen(expect.logical.0);
+        let Some(node) = self.cx.read_node(self.start.id, expect, first_time) else {
+            self.complete = false;
+            return;
+        };
+        if let Err(why) = self.fits(&node, expect, end) {
+            self.complete = false;
+            if first_time {
+                self.wrong(&node, why);
+            }
+            return;
+        }
+        if first_time {
+            self.usage.node(&node);
+        }
+        if node.is_leaf() {
+            (self.visit)(self.cx, &Leaf { tree: self.start.id, node: &node });
+            return;
+        }
+        let first = if edge { self.first_left(&node) } else { 0 };
+        for slot in first..node.len() {
+            let end = if slot + 1 < node.len() { Some(node.key(slot + 1)) } else { end };
+            let child = node.child(slot);
+            if first_time {
+                self.usage.child(&node, child.logical.0);
+            }
+            let edge = edge && slot == first && self.is_above_drop(&node);
+            self.visit(&expect_child(&node, &child, self.start.id), end, edge);
+        }
+    }
+
+    /// The first slot that an interrupted deletion left alone.
+    fn first_left(&self, node: &Node) -> usize {
+        match self.start.drop {
+            Some((key, level)) if node.level() == level => match node.search(&key) {
+                Ok(slot) | Err(slot) => slot,
+            },
+            Some((key, level)) if node.level() > level => node.child_slot(&key),
+            _ => 0,
+        }
+    }
+
+    fn is_above_drop(&self, node: &Node) -> bool {
+        self.start.drop.is_some_and(|(_, level)| node.level() > level)
+    }
+
+    /// What the gate cannot know: whether a sound node stands where it should.
+    fn fits(&self, node: &Node, expect: &Expect, end: Option<Key>) -> Result<(), String> {
+        let is_root = expect.first_key.is_none();
+        if node.is_empty() {
+            return if is_root { Ok(()) } else { Err("an empty leaf inside a tree".into()) };
+        }
+        if expect.first_key.is_some_and(|first| first != node.key(0)) {
+            return Err(format!("its first key is {}, its pointer has another", node.key(0)));
+        }
+        let last = node.key(node.len() - 1);
+        if end.is_some_and(|end| last >= end) {
+            return Err(format!("its last key {last} belongs to its right neighbour"));
+        }
+        if node.generation().0 > self.cx.newest {
+            return Err(format!("its generation {} is of the future", node.generation()));
+        }
+        self.owner_fits(node, is_root)
+    }
+
+    fn owner_fits(&self, node: &Node, is_root: bool) -> Result<(), String> {
+        let (tree, owner) = (self.start.id, node.owner());
+        let fits = if tree == TreeId::RELOC {
+            true
+        } else if tree.is_subvolume() && !is_root {
+            owner.is_subvolume()
+        } else {
+            owner == tree || node.header().flags & FLAG_RELOC != 0
+        };
+        if fits { Ok(()) } else { Err(format!("it belongs to tree {}", owner.0 as i64)) }
+    }
+
+    fn wrong(&mut self, node: &Node, why: String) {
+        let kind = FindingKind::NodePlacement { why };
+        self.cx.add(Finding::new(kind).tree(self.start.id).at(node.logical().0));
+    }
+}
+
+fn expect_child(parent: &Node, child: &ChildPtr, tree: TreeId) -> Expect {
+    Expect {
+        logical: child.logical,
+        level: parent.level() - 1,
+        generation: Some(child.generation),
+        owner: Some(tree),
+        first_key: Some(child.key),
+    }
+}

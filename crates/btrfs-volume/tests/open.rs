@@ -6,7 +6,7 @@ use btrfs_disk::ids::block_group;
 use btrfs_disk::{Error, Expect, TreeId};
 use btrfs_volume::{OpenOptions, Volume};
 use common::*;
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::Command;
 
 fn root(volume: &Volume) -> Expect {
@@ -21,7 +21,7 @@ fn root(volume: &Volume) -> Expect {
 }
 
 /// The chunks as btrfs-progs sees them: (logical, length, flags as text, physical starts).
-fn dumped_chunks(path: &PathBuf) -> Vec<(u64, u64, String, Vec<u64>)> {
+fn dumped_chunks(path: &Path) -> Vec<(u64, u64, String, Vec<u64>)> {
     let text =
         run(Command::new("btrfs").args(["inspect-internal", "dump-tree", "-t", "chunk"]).arg(path));
     let mut out: Vec<(u64, u64, String, Vec<u64>)> = Vec::new();
@@ -60,7 +60,7 @@ fn flags_text(flags: u64) -> String {
 }
 
 /// Opens and holds what was learnt against btrfs-progs.
-fn agrees(path: &PathBuf) -> Volume {
+fn agrees(path: &Path) -> Volume {
     let volume = open(path).expect("opens");
     let ours: Vec<_> = volume
         .chunks()
@@ -175,7 +175,7 @@ fn a_changed_metadata_uuid_is_honoured() {
     assert_eq!(volume.geometry().metadata_uuid, sb.fields.metadata_uuid);
 }
 
-fn refusal(path: &PathBuf) -> Error {
+fn refusal(path: &Path) -> Error {
     open(path).map(|_| ()).expect_err("refused")
 }
 

@@ -6,7 +6,7 @@ use btrfs_disk::ids::block_group;
 use btrfs_disk::{Error, Expect, Generation, Logical, Physical, Superblock, TreeId};
 use btrfs_volume::{OpenOptions, Volume};
 use common::*;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const FIRST: u64 = 64 << 10;
@@ -52,7 +52,7 @@ fn each_superblock_copy_may_be_damaged_and_a_commit_mends_it() {
     }
 }
 
-fn super_at(path: &PathBuf, at: u64) -> Superblock {
+fn super_at(path: &Path, at: u64) -> Superblock {
     Superblock::parse(&read_bytes(path, at, 4096), at).expect("valid copy")
 }
 

@@ -7,7 +7,7 @@ use btrfs_disk::superblock::SUPER_SIZE;
 use btrfs_volume::{OpenOptions, Volume};
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -65,7 +65,7 @@ pub fn run(command: &mut Command) -> String {
 
 /// Opens for writing. A child that another test is just forking holds our closed
 /// device's lock until it has executed its program: worth a short wait.
-pub fn device(path: &PathBuf) -> Arc<FileDevice> {
+pub fn device(path: &Path) -> Arc<FileDevice> {
     for _ in 0..200 {
         match FileDevice::open(path, false, false) {
             Err(e) if e.kind() == io::ErrorKind::ResourceBusy => {
@@ -77,34 +77,34 @@ pub fn device(path: &PathBuf) -> Arc<FileDevice> {
     panic!("{} stays locked", path.display());
 }
 
-pub fn open(path: &PathBuf) -> btrfs_disk::Result<Volume> {
+pub fn open(path: &Path) -> btrfs_disk::Result<Volume> {
     Volume::open(device(path), OpenOptions::default())
 }
 
-pub fn open_read_only(path: &PathBuf) -> btrfs_disk::Result<Volume> {
+pub fn open_read_only(path: &Path) -> btrfs_disk::Result<Volume> {
     let dev = Arc::new(FileDevice::open(path, true, false).expect("image opens"));
     Volume::open(dev, OpenOptions { read_only: true, ..OpenOptions::default() })
 }
 
-pub fn read_bytes(path: &PathBuf, at: u64, len: usize) -> Vec<u8> {
+pub fn read_bytes(path: &Path, at: u64, len: usize) -> Vec<u8> {
     let mut buf = vec![0; len];
     std::fs::File::open(path).and_then(|f| f.read_exact_at(&mut buf, at)).expect("read");
     buf
 }
 
-pub fn write_bytes(path: &PathBuf, at: u64, bytes: &[u8]) {
+pub fn write_bytes(path: &Path, at: u64, bytes: &[u8]) {
     let file = std::fs::OpenOptions::new().write(true).open(path).expect("image opens");
     file.write_all_at(bytes, at).expect("write");
 }
 
 /// Flips one bit.
-pub fn flip(path: &PathBuf, at: u64) {
+pub fn flip(path: &Path, at: u64) {
     let byte = read_bytes(path, at, 1)[0];
     write_bytes(path, at, &[byte ^ 0x10]);
 }
 
 /// Changes the copy of the superblock at `at`, with a checksum that fits.
-pub fn edit_super(path: &PathBuf, at: u64, edit: impl FnOnce(&mut Superblock)) {
+pub fn edit_super(path: &Path, at: u64, edit: impl FnOnce(&mut Superblock)) {
     let mut sb = Superblock::parse(&read_bytes(path, at, SUPER_SIZE), at).expect("valid copy");
     edit(&mut sb);
     write_bytes(path, at, &sb.to_bytes(at).expect("known checksum"));

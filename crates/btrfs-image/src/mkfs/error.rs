@@ -1,0 +1,44 @@
+//! Why no volume was made.
+
+use std::fmt;
+use std::io;
+
+pub type Result<T> = std::result::Result<T, MkfsError>;
+
+#[derive(Debug)]
+pub enum MkfsError {
+    /// The options contradict each other or the format.
+    Invalid(String),
+    /// The device is shorter than the least that the options need.
+    TooSmall { minimum: u64, have: u64 },
+    /// The device failed, or no randomness was to be had.
+    Io { context: String, source: io::Error },
+}
+
+impl MkfsError {
+    pub(crate) fn io(context: impl Into<String>, source: io::Error) -> MkfsError {
+        MkfsError::Io { context: context.into(), source }
+    }
+}
+
+impl fmt::Display for MkfsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MkfsError::Invalid(what) => f.write_str(what),
+            MkfsError::TooSmall { minimum, have } => {
+                write!(f, "{have} bytes are too few: the minimum is {minimum}")?;
+                write!(f, " ({} MiB)", minimum.div_ceil(1 << 20))
+            }
+            MkfsError::Io { context, source } => write!(f, "{context}: {source}"),
+        }
+    }
+}
+
+impl std::error::Error for MkfsError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            MkfsError::Io { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}

@@ -5,6 +5,7 @@
 //! What they do not know: nodes, who applies the changes.
 
 use btrfs_disk::{Key, Result};
+use btrfs_tree::{Cursor, NodeReader, TreeRoot};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
@@ -45,6 +46,38 @@ pub trait Items {
 impl Items for BTreeMap<Key, Vec<u8>> {
     fn at_or_after(&mut self, key: &Key) -> Result<Option<(Key, Vec<u8>)>> {
         Ok(self.range(*key..).next().map(|(key, data)| (*key, data.clone())))
+    }
+}
+
+/// Items of a tree, read through a cursor.
+pub struct TreeItems<'r, R: ?Sized> {
+    cursor: Cursor<'r, R>,
+}
+
+impl<'r, R: NodeReader + ?Sized> TreeItems<'r, R> {
+    pub fn new(reader: &'r R, root: &TreeRoot) -> TreeItems<'r, R> {
+        TreeItems { cursor: Cursor::new(reader, root) }
+    }
+}
+
+impl<R: NodeReader + ?Sized> Items for TreeItems<'_, R> {
+    fn at_or_after(&mut self, key: &Key) -> Result<Option<(Key, Vec<u8>)>> {
+        self.cursor.seek(key)?;
+        Ok(self.cursor.item().map(|(key, data)| (key, data.to_vec())))
+    }
+
+    fn scan(
+        &mut self,
+        from: Key,
+        to: Key,
+        each: &mut dyn FnMut(Key, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        self.cursor.seek(&from)?;
+        while let Some((key, data)) = self.cursor.item().filter(|(key, _)| *key <= to) {
+            each(key, data)?;
+            self.cursor.next()?;
+        }
+        Ok(())
     }
 }
 

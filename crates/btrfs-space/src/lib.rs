@@ -10,9 +10,15 @@ pub mod free_space;
 mod items;
 pub mod refs;
 pub mod shared;
+mod space;
 
+pub use items::TreeItems;
 pub use items::{Change, Changes, Items};
 pub use refs::{ExtentKind, RefDeltas, RefOwner};
+pub use space::{
+    ClassTotals, DataReservation, GroupInfo, Kind, MetadataReservation, NewChunk, Priority, Space,
+    SpaceRoots, Totals,
+};
 
 use btrfs_disk::Logical;
 

@@ -1,0 +1,127 @@
+//! From a wish to an extent: which block group, which range, when to make a chunk.
+//!
+//! Each thread goes on in the group where it allocated last, unless a goal says where
+//! an extent would continue its file. A group that another thread holds is passed over
+//! at first. Only the group's own lock is taken, and none over I/O.
+//!
+//! What it does not know: who pays (reservations), what a commit records.
+
+use super::class::{Class, SLOTS};
+use super::group::{Ask, Fit, Group};
+use super::{Kind, Space};
+use crate::Extent;
+use btrfs_disk::{Corrupt, Error, Logical, Result};
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A range shorter than wanted is taken before a chunk is made if it has this much.
+const GOOD_ENOUGH: u64 = 1 << 20;
+
+fn slot() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local!(static MINE: Cell<usize> = Cell::new(NEXT.fetch_add(1, Ordering::Relaxed)));
+    MINE.with(Cell::get) % SLOTS
+}
+
+impl Space {
+    /// Takes up to `want` bytes in one piece, at least `min`; makes a chunk where that is
+    /// needed and possible. Does not ask whether the bytes are promised to others: data
+    /// goes through a [`super::DataReservation`].
+    pub fn alloc(&self, kind: Kind, want: u64, min: u64) -> Result<Extent> {
+        self.alloc_ask(kind, &Ask { want, min, goal: None, paid: false })
+    }
+
+    pub(super) fn alloc_ask(&self, kind: Kind, ask: &Ask) -> Result<Extent> {
+        let class = self.class(kind);
+        assert!(ask.min > 0 && ask.min <= ask.want, "min lies within want");
+        assert!(ask.want.is_multiple_of(class.unit) && ask.min.is_multiple_of(class.unit));
+        let good = ask.min.max(ask.want.min(GOOD_ENOUGH));
+        loop {
+            let groups = class.snapshot();
+            if let Some(extent) = whole(class, &groups, ask).or_else(|| best(&groups, ask, good)) {
+                return Ok(extent);
+            }
+            match self.chunk_for(kind, groups.len()) {
+                Ok(()) => {}
+                Err(Error::NoSpace) => {
+                    return best(&groups, ask, ask.min).ok_or(Error::NoSpace);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Gives back an extent that no commit knows: it can be had again at once.
+    pub fn release(&self, extent: Extent) -> Result<()> {
+        self.group_of(&extent)?.release(&extent)
+    }
+
+    /// Makes extents of a durable commit allocatable again.
+    pub fn unpin(&self, extents: &[Extent]) -> Result<()> {
+        extents.iter().try_for_each(|extent| self.group_of(extent)?.unpin(extent))
+    }
+
+    pub(super) fn group_of(&self, extent: &Extent) -> Result<Arc<Group>> {
+        self.group_at(extent.logical)
+            .filter(|group| group.holds(extent))
+            .ok_or_else(|| outside(extent))
+    }
+
+    pub(super) fn group_at(&self, logical: Logical) -> Option<Arc<Group>> {
+        let groups = self.groups.read();
+        let (_, group) = groups.range(..=logical.0).next_back()?;
+        (logical.0 < group.end()).then(|| Arc::clone(group))
+    }
+}
+
+fn outside(extent: &Extent) -> Error {
+    Corrupt::new(format!("extent of {} bytes lies in no block group", extent.len))
+        .at(extent.logical)
+        .into()
+}
+
+/// All that is wanted in one piece.
+fn whole(class: &Class, groups: &[Arc<Group>], ask: &Ask) -> Option<Extent> {
+    if let Some(group) = ask.goal.and_then(|goal| holding(groups, goal))
+        && group.largest.load(Ordering::Relaxed) >= ask.want
+        && let Some(extent) = group.alloc(ask, Fit::Whole, true)
+    {
+        return Some(extent);
+    }
+    let mine = &class.slots[slot()].0;
+    let first = mine.load(Ordering::Relaxed);
+    for patience in [false, true] {
+        for step in 0..groups.len() {
+            let at = (first + step) % groups.len();
+            if groups[at].largest.load(Ordering::Relaxed) < ask.want {
+                continue;
+            }
+            if let Some(extent) = groups[at].alloc(ask, Fit::Whole, patience) {
+                mine.store(at, Ordering::Relaxed);
+                return Some(extent);
+            }
+        }
+    }
+    None
+}
+
+/// The group with `goal`; groups stand in the order in which they became known.
+fn holding(groups: &[Arc<Group>], goal: Logical) -> Option<&Arc<Group>> {
+    groups.iter().find(|group| (group.start..group.end()).contains(&goal.0))
+}
+
+/// The largest piece there is, if it has `min` bytes.
+fn best(groups: &[Arc<Group>], ask: &Ask, min: u64) -> Option<Extent> {
+    loop {
+        let largest = |group: &&Arc<Group>| group.largest.load(Ordering::Relaxed);
+        let group = groups.iter().max_by_key(largest)?;
+        if largest(&group) < min {
+            return None;
+        }
+        // Losing the range to another thread lowers the hint: the loop ends.
+        if let Some(extent) = group.alloc(ask, Fit::AtLeast(min), true) {
+            return Some(extent);
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! New chunks: how large, where on the device, and what a commit records of them.
+//!
+//! Facts of the format: chunks and their stripes come in multiples of 64 KiB; the
+//! device's first MiB is never allocated (superblock copies further up may lie in a
+//! chunk: the block group keeps them out). Logical addresses go up from the last chunk.
+//!
+//! Invariants: `holes` is the device less its first MiB and all stripes. A chunk is
+//! known to the volume before anything can be allocated in it, and stays in `unrecorded`
+//! until a commit takes it.
+
+use super::group::Group;
+use super::{Kind, Space};
+use crate::Extent;
+use crate::free_space::Ranges;
+use btrfs_disk::ids::block_group::{DUP, METADATA, PROFILE_MASK, SYSTEM};
+use btrfs_disk::items::{Chunk, ChunkFields, DevItem, Stripe};
+use btrfs_disk::{Error, Logical, Physical, Result};
+use btrfs_volume::{ChunkInfo, SUPER_EXCLUDED, Volume, super_copies};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+pub(super) const STRIPE: u64 = 64 << 10;
+const RESERVED: u64 = 1 << 20;
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+/// Smaller data and metadata chunks are not worth their items.
+const SMALLEST: u64 = MIB;
+
+/// A chunk that no commit has recorded yet.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NewChunk {
+    pub logical: Logical,
+    pub chunk: Chunk,
+}
+
+/// The device's side of chunk allocation; behind the chunk lock.
+pub(super) struct Device {
+    pub holes: Ranges,
+    pub next_logical: u64,
+    pub item: DevItem,
+    pub unrecorded: Vec<NewChunk>,
+}
+
+impl Device {
+    pub fn load(volume: &Volume) -> Device {
+        let item = volume.superblock().fields.dev_item;
+        let mut holes = Ranges::new();
+        if item.total_bytes > RESERVED {
+            let whole = holes.insert(RESERVED, item.total_bytes - RESERVED);
+            debug_assert!(whole.is_ok(), "one range in an empty set");
+        }
+        let chunks = volume.chunks();
+        for chunk in &chunks {
+            chunk.stripes.iter().for_each(|(_, start)| holes.subtract(start.0, chunk.len));
+        }
+        let next_logical = chunks.iter().map(ChunkInfo::end).max().unwrap_or(RESERVED);
+        Device { holes, next_logical, item, unrecorded: Vec::new() }
+    }
+
+    /// Whole 64 KiB pieces that no chunk has.
+    pub fn unallocated(&self) -> u64 {
+        self.holes.iter().map(|(start, len)| fit(start, len).1).sum()
+    }
+
+    /// Room for `copies` stripes of up to `len` bytes each; the shorter the fuller.
+    fn place(&self, copies: u64, len: u64, min: u64) -> Option<(Vec<Physical>, u64)> {
+        let mut holes: Vec<(u64, u64)> = self.holes.iter().map(|(s, l)| fit(s, l)).collect();
+        // The first hole that is large enough for all, else the largest.
+        let chosen = holes
+            .iter()
+            .find(|(_, room)| *room >= copies * len)
+            .or_else(|| holes.iter().max_by_key(|(_, room)| *room))
+            .copied()?;
+        let one_hole = (chosen.1 / copies / STRIPE * STRIPE).min(len);
+        let together = |n| Physical(chosen.0 + n * one_hole);
+        if one_hole == len || copies == 1 {
+            return (one_hole >= min).then(|| ((0..copies).map(together).collect(), one_hole));
+        }
+        holes.sort_by_key(|(_, room)| std::cmp::Reverse(*room));
+        let apart = holes.get(copies as usize - 1).map_or(0, |(_, room)| *room).min(len);
+        if apart > one_hole && apart >= min {
+            let starts = holes[..copies as usize].iter().map(|(start, _)| Physical(*start));
+            return Some((starts.collect(), apart));
+        }
+        (one_hole >= min).then(|| ((0..copies).map(together).collect(), one_hole))
+    }
+}
+
+/// The part of a hole that whole stripes can have.
+fn fit(start: u64, len: u64) -> (u64, u64) {
+    let low = start.next_multiple_of(STRIPE);
+    (low, ((start + len) / STRIPE * STRIPE).saturating_sub(low))
+}
+
+/// Logical ranges of a chunk under superblock copies, in whole 64 KiB pieces.
+pub(super) fn excluded(chunk: &ChunkInfo) -> Vec<(u64, u64)> {
+    let mut out = Ranges::new();
+    let (first, end) = (chunk.logical.0, chunk.end());
+    let mut add = |from: u64, to: u64| {
+        let mut piece = from;
+        while piece < to.min(end) {
+            let len = STRIPE.min(end - piece);
+            // Copies of DUP may exclude the same piece twice.
+            let _ = out.insert(piece, len);
+            piece += STRIPE;
+        }
+    };
+    for (_, stripe) in &chunk.stripes {
+        for at in super_copies(u64::MAX).filter(|at| *at + SUPER_EXCLUDED > stripe.0) {
+            let low = at.saturating_sub(stripe.0) / STRIPE * STRIPE;
+            let high = (at + SUPER_EXCLUDED - stripe.0).next_multiple_of(STRIPE);
+            add(first + low, first + high);
+        }
+    }
+    if first < STRIPE {
+        add(first, STRIPE);
+    }
+    out.iter().collect()
+}
+
+/// The size that the kernel would give a chunk, before it looks for room.
+fn wanted_len(flags: u64, total: u64) -> u64 {
+    let largest = if flags & SYSTEM != 0 {
+        32 * MIB
+    } else if flags & METADATA != 0 && total <= 50 * GIB {
+        256 * MIB
+    } else {
+        GIB
+    };
+    let tenth = (total / 10 / STRIPE * STRIPE).max(SMALLEST);
+    largest.min(tenth)
+}
+
+impl Space {
+    /// Makes one chunk more for `kind` unless another thread has just done so (the
+    /// caller saw `seen` groups). `NoSpace` where the device is full.
+    pub(super) fn chunk_for(&self, kind: Kind, seen: usize) -> Result<()> {
+        let mut device = self.device.lock();
+        if self.class(kind).snapshot().len() != seen {
+            return Ok(());
+        }
+        self.make_chunk(&mut device, kind).map(|_| ())
+    }
+
+    /// Makes a chunk for `kind`. It can be allocated from at once; the next commit
+    /// records it.
+    pub fn new_chunk(&self, kind: Kind) -> Result<NewChunk> {
+        self.make_chunk(&mut self.device.lock(), kind)
+    }
+
+    /// What commits have not recorded yet; from now on the caller's to record.
+    pub fn take_new_chunks(&self) -> (Vec<NewChunk>, DevItem) {
+        let mut device = self.device.lock();
+        (std::mem::take(&mut device.unrecorded), device.item)
+    }
+
+    fn make_chunk(&self, device: &mut Device, kind: Kind) -> Result<NewChunk> {
+        let class = self.class(kind);
+        let flags = class.type_flags | self.profile(kind);
+        let copies = if flags & DUP != 0 { 2 } else { 1 };
+        let len = wanted_len(flags, device.item.total_bytes);
+        let min = if kind == Kind::System { STRIPE } else { SMALLEST.min(len) };
+        let room = match kind {
+            Kind::Data => self.data_room(device),
+            _ => device.unallocated(),
+        };
+        let len = len.min(room / copies / STRIPE * STRIPE);
+        let placed = if len >= min { device.place(copies, len, min) } else { None };
+        let (stripes, len) = placed.ok_or(Error::NoSpace)?;
+        let new = self.describe(device, flags, len, &stripes);
+        self.volume.add_chunk(new.logical, &new.chunk)?;
+        for start in &stripes {
+            device.holes.subtract(start.0, len);
+        }
+        device.item.bytes_used += len * copies;
+        device.next_logical = new.logical.0 + len;
+        device.unrecorded.push(new.clone());
+        self.publish_group(&new, flags, len)?;
+        self.retune(device);
+        Ok(new)
+    }
+
+    /// Device bytes that a data chunk may take: metadata promises keep theirs.
+    fn data_room(&self, device: &Device) -> u64 {
+        if self.mixed() {
+            return device.unallocated();
+        }
+        let metadata = self.class(Kind::Metadata);
+        let copies = if self.profile(Kind::Metadata) & DUP != 0 { 2 } else { 1 };
+        // Promises from now on see a limit that this chunk does not undercut.
+        let owed = (-metadata.available()).max(0) as u64 * copies;
+        device.unallocated().saturating_sub(owed * 2)
+    }
+
+    fn describe(&self, device: &Device, flags: u64, len: u64, at: &[Physical]) -> NewChunk {
+        let fields = ChunkFields {
+            length: len,
+            owner: btrfs_disk::TreeId::EXTENT.0,
+            stripe_len: STRIPE,
+            kind: flags,
+            io_align: STRIPE as u32,
+            io_width: STRIPE as u32,
+            sector_size: self.volume.geometry().sector_size,
+            num_stripes: at.len() as u16,
+            sub_stripes: 1,
+        };
+        let (devid, dev_uuid) = (device.item.devid, device.item.uuid);
+        let stripes = at.iter().map(|at| Stripe { devid, offset: at.0, dev_uuid }).collect();
+        let logical = Logical(device.next_logical.next_multiple_of(STRIPE));
+        NewChunk { logical, chunk: Chunk { fields, stripes } }
+    }
+
+    fn publish_group(&self, new: &NewChunk, flags: u64, len: u64) -> Result<()> {
+        let info = ChunkInfo {
+            logical: new.logical,
+            len,
+            flags,
+            stripes: new.chunk.stripes.iter().map(|s| (s.devid, Physical(s.offset))).collect(),
+        };
+        let span = Extent { logical: new.logical, len };
+        let class = self.class_of_flags(flags);
+        let group = Arc::new(Group::new(span, flags, Arc::clone(class), excluded(&info), 0));
+        self.groups.write().insert(new.logical.0, Arc::clone(&group));
+        class.add_group(Arc::clone(&group));
+        group.add_free(std::iter::once((span.logical.0, len)))
+    }
+
+    /// The profile of new chunks: that of the groups there are; two copies win.
+    pub(super) fn profile(&self, kind: Kind) -> u64 {
+        self.class(kind).snapshot().iter().fold(0, |all, group| all | group.flags & PROFILE_MASK)
+    }
+
+    /// What promises may count on, from what the device and the groups have now.
+    pub(super) fn retune(&self, device: &Device) {
+        let unallocated = device.unallocated();
+        self.unallocated.store(unallocated, Ordering::Relaxed);
+        let class = self.class(Kind::Metadata);
+        let copies = if self.profile(Kind::Metadata) & DUP != 0 { 2 } else { 1 };
+        let spare = if self.mixed() { 0 } else { unallocated / copies / 2 };
+        class.overcommit.store(spare as i64, Ordering::Relaxed);
+        let total = class.total.load(Ordering::Relaxed);
+        let used = class.used.load(Ordering::Relaxed);
+        let reserve = (used / 8).clamp(4 * MIB, 512 * MIB).min(total / 8);
+        class.global_reserve.store(reserve as i64, Ordering::Relaxed);
+    }
+}

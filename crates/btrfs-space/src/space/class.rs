@@ -1,0 +1,97 @@
+//! All block groups of one kind: their counters and where allocations begin.
+//!
+//! Invariant: `free` is the sum of the groups' usable free bytes; `available` is `free`
+//! less what reservations promise. `available` goes below zero by metadata promises
+//! alone, and not below what unallocated device space can make good.
+
+use super::group::Group;
+use parking_lot::RwLock;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
+
+/// Threads begin their searches in this many places.
+pub(super) const SLOTS: usize = 32;
+
+#[derive(Default)]
+#[repr(align(128))]
+pub(super) struct Slot(pub AtomicUsize);
+
+pub(super) struct Class {
+    /// Block group type bits (of a mixed volume: data and metadata).
+    pub type_flags: u64,
+    /// Allocations are multiples of this, at multiples of this.
+    pub unit: u64,
+    pub groups: RwLock<Arc<Vec<Arc<Group>>>>,
+    pub slots: [Slot; SLOTS],
+    free: AtomicI64,
+    available: AtomicI64,
+    pub total: AtomicU64,
+    pub used: AtomicU64,
+    pub pinned: AtomicU64,
+    pub excluded: AtomicU64,
+    /// How far below zero promises may take `available`: what new chunks could add.
+    pub overcommit: AtomicI64,
+    /// What only deletions and commits may use.
+    pub global_reserve: AtomicI64,
+}
+
+impl Class {
+    pub fn new(type_flags: u64, unit: u64) -> Class {
+        Class {
+            type_flags,
+            unit,
+            groups: RwLock::default(),
+            slots: Default::default(),
+            free: AtomicI64::new(0),
+            available: AtomicI64::new(0),
+            total: AtomicU64::new(0),
+            used: AtomicU64::new(0),
+            pinned: AtomicU64::new(0),
+            excluded: AtomicU64::new(0),
+            overcommit: AtomicI64::new(0),
+            global_reserve: AtomicI64::new(0),
+        }
+    }
+
+    pub fn snapshot(&self) -> Arc<Vec<Arc<Group>>> {
+        Arc::clone(&self.groups.read())
+    }
+
+    pub fn add_group(&self, group: Arc<Group>) {
+        self.total.fetch_add(group.len, Ordering::Relaxed);
+        self.excluded.fetch_add(group.excluded(), Ordering::Relaxed);
+        self.used.fetch_add(group.used(), Ordering::Relaxed);
+        let mut groups = self.groups.write();
+        let mut all = Vec::clone(&groups);
+        all.push(group);
+        *groups = Arc::new(all);
+    }
+
+    /// The groups' free ranges changed; `paid` bytes of it were promised before.
+    pub fn free_changed(&self, by: i64, paid: i64) {
+        self.free.fetch_add(by, Ordering::Relaxed);
+        self.available.fetch_add(by + paid, Ordering::AcqRel);
+    }
+
+    pub fn free(&self) -> i64 {
+        self.free.load(Ordering::Relaxed)
+    }
+
+    pub fn available(&self) -> i64 {
+        self.available.load(Ordering::Acquire)
+    }
+
+    /// Promises `bytes` if `available` stays at `floor` or above.
+    pub fn promise(&self, bytes: i64, floor: i64) -> bool {
+        self.available
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |now| {
+                now.checked_sub(bytes).filter(|left| *left >= floor)
+            })
+            .is_ok()
+    }
+
+    /// Takes back `bytes` of promises.
+    pub fn forgo(&self, bytes: i64) {
+        self.available.fetch_add(bytes, Ordering::AcqRel);
+    }
+}

@@ -1,0 +1,192 @@
+//! One block group: what of it is free, pinned, used.
+//!
+//! Invariant: free + pinned + used + in flight (allocated, not yet committed) +
+//! excluded = length. Every change of the index is told to the class's counters under
+//! the group's lock.
+
+use super::class::Class;
+use super::free_index::FreeIndex;
+use crate::Extent;
+use btrfs_disk::items::BlockGroupItem;
+use btrfs_disk::key::kind;
+use btrfs_disk::{Corrupt, FixedSize, Key, Logical, Result};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub(super) struct Group {
+    pub start: u64,
+    pub len: u64,
+    pub flags: u64,
+    pub class: Arc<Class>,
+    /// Superblock copies: never allocated, free in the free-space tree.
+    excluded: Vec<(u64, u64)>,
+    /// Hint, read without the lock: the largest range that can be had.
+    pub largest: AtomicU64,
+    state: Mutex<State>,
+}
+
+struct State {
+    free: FreeIndex,
+    pinned: u64,
+    /// As the block group item says or, in a commit, will say.
+    used: u64,
+}
+
+/// What an allocation asks for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ask {
+    pub want: u64,
+    pub min: u64,
+    /// Where it would continue something.
+    pub goal: Option<Logical>,
+    /// A reservation answers for it.
+    pub paid: bool,
+}
+
+/// How an allocation may deviate from what is wanted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fit {
+    Whole,
+    /// The largest range, if it has this many bytes.
+    AtLeast(u64),
+}
+
+impl Group {
+    pub fn new(
+        span: Extent,
+        flags: u64,
+        class: Arc<Class>,
+        excluded: Vec<(u64, u64)>,
+        used: u64,
+    ) -> Group {
+        let free = FreeIndex::new(class.unit);
+        Group {
+            start: span.logical.0,
+            len: span.len,
+            flags,
+            class,
+            excluded,
+            largest: AtomicU64::new(0),
+            state: Mutex::new(State { free, pinned: 0, used }),
+        }
+    }
+
+    pub fn end(&self) -> u64 {
+        self.start + self.len
+    }
+
+    pub fn holds(&self, extent: &Extent) -> bool {
+        extent.logical.0 >= self.start && extent.end() <= self.end()
+    }
+
+    /// Bytes that superblock copies keep from being allocated.
+    pub fn excluded(&self) -> u64 {
+        self.excluded.iter().map(|(_, len)| len).sum()
+    }
+
+    /// Changes the index and carries the difference over to the class; a promise has
+    /// paid for `paid` bytes of it already.
+    fn with<T>(&self, state: &mut State, change: impl FnOnce(&mut State) -> (T, u64)) -> T {
+        let before = state.free.usable();
+        let (out, paid) = change(state);
+        let after = state.free.usable();
+        self.largest.store(state.free.largest(), Ordering::Relaxed);
+        self.class.free_changed(after as i64 - before as i64, paid as i64);
+        out
+    }
+
+    /// Puts ranges into the free index, less what is excluded.
+    pub fn add_free(&self, ranges: impl Iterator<Item = (u64, u64)>) -> Result<()> {
+        let mut state = self.state.lock();
+        self.with(&mut state, |state| (ranges.map(|r| self.insert(state, r)).collect(), 0))
+    }
+
+    fn insert(&self, state: &mut State, (start, len): (u64, u64)) -> Result<()> {
+        let free = &mut state.free;
+        free.insert(start, len)
+            .map_err(|_| Corrupt::new("freed extent overlaps free space").at(Logical(start)))?;
+        for (start, len) in &self.excluded {
+            free.subtract(*start, *len);
+        }
+        Ok(())
+    }
+
+    /// `None` if nothing fits, or, without patience, if another thread is at work here.
+    pub fn alloc(&self, ask: &Ask, fit: Fit, patience: bool) -> Option<Extent> {
+        let mut state = if patience { self.state.lock() } else { self.state.try_lock()? };
+        let taken = self.with(&mut state, |state| {
+            let taken = match fit {
+                Fit::Whole => state.free.take(ask.want, ask.goal.map(|goal| goal.0)),
+                Fit::AtLeast(min) => state.free.take_largest(ask.want, min),
+            };
+            (taken, taken.filter(|_| ask.paid).map_or(0, |(_, len)| len))
+        });
+        taken.map(|(start, len)| Extent { logical: Logical(start), len })
+    }
+
+    /// An allocated extent that no commit knows comes back.
+    pub fn release(&self, extent: &Extent) -> Result<()> {
+        self.add_free(std::iter::once((extent.logical.0, extent.len)))
+    }
+
+    /// A commit records the extent.
+    pub fn created(&self, len: u64) -> Result<()> {
+        let mut state = self.state.lock();
+        let used = state.used + len;
+        if used + state.pinned > self.len {
+            return Err(Corrupt::new("block group is used beyond its length")
+                .at(Logical(self.start))
+                .into());
+        }
+        state.used = used;
+        self.class.used.fetch_add(len, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// A commit drops the extent; it stays untouchable until it is unpinned.
+    pub fn freed(&self, len: u64) -> Result<()> {
+        let mut state = self.state.lock();
+        let used = state.used.checked_sub(len).ok_or_else(|| {
+            Corrupt::new("more is freed than the block group says is used").at(Logical(self.start))
+        })?;
+        state.used = used;
+        state.pinned += len;
+        self.class.used.fetch_sub(len, Ordering::Relaxed);
+        self.class.pinned.fetch_add(len, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Pins an allocated extent that no commit has recorded.
+    pub fn pin_unrecorded(&self, len: u64) {
+        self.state.lock().pinned += len;
+        self.class.pinned.fetch_add(len, Ordering::Relaxed);
+    }
+
+    pub fn unpin(&self, extent: &Extent) -> Result<()> {
+        let mut state = self.state.lock();
+        state.pinned = state.pinned.checked_sub(extent.len).ok_or_else(|| {
+            Corrupt::new("extent is unpinned that was not pinned").at(extent.logical)
+        })?;
+        self.class.pinned.fetch_sub(extent.len, Ordering::Relaxed);
+        self.with(&mut state, |state| (self.insert(state, (extent.logical.0, extent.len)), 0))
+    }
+
+    pub fn used(&self) -> u64 {
+        self.state.lock().used
+    }
+
+    /// Free ranges as of now.
+    pub fn free_ranges(&self) -> Vec<(u64, u64)> {
+        self.state.lock().free.ranges().iter().collect()
+    }
+
+    pub fn item_key(&self) -> Key {
+        Key::new(self.start, kind::BLOCK_GROUP_ITEM, self.len)
+    }
+
+    pub fn item_data(&self) -> Vec<u8> {
+        let chunk_objectid = btrfs_disk::ids::FIRST_CHUNK_TREE_OBJECTID;
+        BlockGroupItem { used: self.used(), chunk_objectid, flags: self.flags }.to_vec()
+    }
+}

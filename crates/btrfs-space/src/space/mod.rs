@@ -1,0 +1,84 @@
+//! Block groups and what is free in them: the one place that hands out addresses.
+//!
+//! In memory all of it; the trees are read once, by [`Space::load`], and written by
+//! commits ([`crate::Settle`]). Lock order: `device` (chunks), then `groups`, a class's
+//! group list, one group.
+//!
+//! What it does not know: references, who asked, when a commit is durable.
+
+mod alloc;
+mod chunk_alloc;
+mod class;
+mod free_index;
+mod group;
+mod load;
+mod reserve;
+mod totals;
+
+pub use chunk_alloc::NewChunk;
+pub use load::SpaceRoots;
+pub use reserve::{DataReservation, MetadataReservation, Priority};
+pub use totals::{ClassTotals, GroupInfo, Totals};
+
+use btrfs_disk::ids::block_group::{DATA, METADATA, SYSTEM};
+use btrfs_volume::Volume;
+use chunk_alloc::Device;
+use class::Class;
+use group::Group;
+use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+/// What an extent is for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Kind {
+    Data,
+    Metadata,
+    /// Nodes of the chunk tree.
+    System,
+}
+
+pub struct Space {
+    volume: Arc<Volume>,
+    /// Data, metadata, system; of a mixed volume the first two are one.
+    classes: [Arc<Class>; 3],
+    /// By logical start.
+    groups: RwLock<BTreeMap<u64, Arc<Group>>>,
+    device: Mutex<Device>,
+    unallocated: AtomicU64,
+}
+
+impl Space {
+    pub fn volume(&self) -> &Arc<Volume> {
+        &self.volume
+    }
+
+    fn class(&self, kind: Kind) -> &Arc<Class> {
+        &self.classes[kind as usize]
+    }
+
+    fn class_of_flags(&self, flags: u64) -> &Arc<Class> {
+        self.class(if flags & SYSTEM != 0 {
+            Kind::System
+        } else if flags & METADATA != 0 {
+            Kind::Metadata
+        } else {
+            Kind::Data
+        })
+    }
+
+    /// True if data and metadata share their block groups.
+    pub fn mixed(&self) -> bool {
+        Arc::ptr_eq(self.class(Kind::Data), self.class(Kind::Metadata))
+    }
+
+    fn new_classes(sector: u64, node: u64, mixed: bool) -> [Arc<Class>; 3] {
+        let metadata = Arc::new(match mixed {
+            true => Class::new(DATA | METADATA, sector),
+            false => Class::new(METADATA, node),
+        });
+        let data = if mixed { Arc::clone(&metadata) } else { Arc::new(Class::new(DATA, sector)) };
+        [data, metadata, Arc::new(Class::new(SYSTEM, node))]
+    }
+}

@@ -1,0 +1,130 @@
+//! What there is in numbers: for statfs, budgets and tests.
+
+use super::class::Class;
+use super::{Kind, Space};
+use crate::Extent;
+use btrfs_disk::ids::block_group::{DUP, PROFILE_MASK};
+use btrfs_disk::{Logical, Result};
+use std::sync::atomic::Ordering;
+
+/// Bytes of all block groups of one kind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ClassTotals {
+    pub total: u64,
+    /// Referenced by the trees of the last settled commit.
+    pub used: u64,
+    /// Freed, but not yet reusable.
+    pub pinned: u64,
+    /// Can be allocated.
+    pub free: u64,
+    /// Promised by reservations.
+    pub promised: u64,
+    /// Taken by superblock copies.
+    pub excluded: u64,
+    /// How many copies a byte has on the device.
+    pub copies: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Totals {
+    pub data: ClassTotals,
+    /// Of a mixed volume the same as `data`.
+    pub metadata: ClassTotals,
+    pub system: ClassTotals,
+    /// Device bytes in no chunk.
+    pub unallocated: u64,
+    pub device: u64,
+    pub global_reserve: u64,
+    pub mixed: bool,
+}
+
+/// One block group as of now.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GroupInfo {
+    pub logical: Logical,
+    pub len: u64,
+    pub flags: u64,
+    pub used: u64,
+    pub excluded: u64,
+    /// (start, length) of what can be allocated, ascending.
+    pub free: Vec<(u64, u64)>,
+}
+
+impl Totals {
+    /// Bytes that new data can still take: free now, or in chunks to come.
+    pub fn data_available(&self) -> u64 {
+        let free = self.data.free.saturating_sub(self.data.promised);
+        if self.mixed {
+            return (free + self.unallocated / self.data.copies)
+                .saturating_sub(self.global_reserve);
+        }
+        free + self.unallocated / self.data.copies
+    }
+}
+
+fn totals(class: &Class, copies: u64) -> ClassTotals {
+    let (available, free) = (class.available(), class.free());
+    ClassTotals {
+        total: class.total.load(Ordering::Relaxed),
+        used: class.used.load(Ordering::Relaxed),
+        pinned: class.pinned.load(Ordering::Relaxed),
+        free: free.max(0) as u64,
+        promised: (free - available).max(0) as u64,
+        excluded: class.excluded.load(Ordering::Relaxed),
+        copies,
+    }
+}
+
+impl Space {
+    pub fn totals(&self) -> Totals {
+        let of = |kind| {
+            let copies = if self.profile(kind) & DUP != 0 { 2 } else { 1 };
+            totals(self.class(kind), copies)
+        };
+        let metadata = self.class(Kind::Metadata);
+        Totals {
+            data: of(Kind::Data),
+            metadata: of(Kind::Metadata),
+            system: of(Kind::System),
+            unallocated: self.unallocated.load(Ordering::Relaxed),
+            device: self.volume.superblock().fields.dev_item.total_bytes,
+            global_reserve: metadata.global_reserve.load(Ordering::Relaxed).max(0) as u64,
+            mixed: self.mixed(),
+        }
+    }
+
+    /// Bytes freed but not yet reusable: a commit and `unpin` would give them back.
+    pub fn pinned(&self, kind: Kind) -> u64 {
+        self.class(kind).pinned.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that all trees reference: the superblock's `bytes_used`.
+    pub fn used(&self) -> u64 {
+        self.groups.read().values().map(|group| group.used()).sum()
+    }
+
+    /// Profile bits of the chunks that `kind` gets.
+    pub fn profile_of(&self, kind: Kind) -> u64 {
+        self.profile(kind) & PROFILE_MASK
+    }
+
+    pub fn group_infos(&self) -> Vec<GroupInfo> {
+        let groups = self.groups.read();
+        let info = |group: &std::sync::Arc<super::Group>| GroupInfo {
+            logical: Logical(group.start),
+            len: group.len,
+            flags: group.flags,
+            used: group.used(),
+            excluded: group.excluded(),
+            free: group.free_ranges(),
+        };
+        groups.values().map(info).collect()
+    }
+
+    /// The kind of block group that an extent lies in (mixed: data).
+    pub fn kind_of(&self, extent: &Extent) -> Result<Kind> {
+        let flags = self.group_of(extent)?.class.type_flags;
+        let is = |kind: Kind| self.class(kind).type_flags == flags;
+        Ok([Kind::Data, Kind::Metadata].into_iter().find(|k| is(*k)).unwrap_or(Kind::System))
+    }
+}

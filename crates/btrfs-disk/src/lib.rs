@@ -14,6 +14,7 @@ mod le;
 pub mod build;
 pub mod check;
 pub mod checksum;
+pub mod compress;
 pub mod error;
 pub mod ids;
 pub mod items;

@@ -1,0 +1,227 @@
+//! LZO1X streams, from the published description ("LZO stream format as understood by
+//! Linux' LZO decompressor" in the kernel's documentation): instructions that copy from
+//! earlier output, with literals between them.
+//!
+//! Decoding checks every read and every copy. The encoder is a plain greedy one for
+//! content of at most 64 KiB.
+
+use crate::error::Corrupt;
+
+/// Distances of up to here take the shortest instructions.
+const NEAR: usize = 2048;
+/// The far form without the extra distance bit.
+const MIDDLE: usize = 16384;
+const END: [u8; 3] = [0x11, 0, 0];
+
+struct Decoder<'a> {
+    input: &'a [u8],
+    at: usize,
+    out: &'a mut [u8],
+    made: usize,
+}
+
+impl Decoder<'_> {
+    fn byte(&mut self) -> Result<usize, Corrupt> {
+        let byte =
+            *self.input.get(self.at).ok_or_else(|| Corrupt::new("LZO stream is cut short"))?;
+        self.at += 1;
+        Ok(usize::from(byte))
+    }
+
+    fn word(&mut self) -> Result<usize, Corrupt> {
+        Ok(self.byte()? | self.byte()? << 8)
+    }
+
+    /// A length whose short form is 0: `base`, 255 for every zero byte, and the last byte.
+    fn long(&mut self, base: usize) -> Result<usize, Corrupt> {
+        let mut len = base;
+        loop {
+            match self.byte()? {
+                0 => len += 255,
+                last => return Ok(len + last),
+            }
+        }
+    }
+
+    fn literals(&mut self, len: usize) -> Result<(), Corrupt> {
+        let from = self.input.get(self.at..self.at + len);
+        let to = self.out.get_mut(self.made..self.made + len);
+        let (Some(from), Some(to)) = (from, to) else {
+            return Err(Corrupt::new("LZO literals do not fit"));
+        };
+        to.copy_from_slice(from);
+        self.at += len;
+        self.made += len;
+        Ok(())
+    }
+
+    /// Copies from `distance` back; the ranges may overlap, which repeats a pattern.
+    fn copy(&mut self, distance: usize, len: usize) -> Result<(), Corrupt> {
+        let end = self.made.saturating_add(len);
+        if distance > self.made || end > self.out.len() {
+            return Err(Corrupt::new("LZO copy from or to outside the content"));
+        }
+        let from = self.made - distance;
+        if distance >= len {
+            self.out.copy_within(from..from + len, self.made);
+        } else {
+            for i in 0..len {
+                self.out[self.made + i] = self.out[from + i];
+            }
+        }
+        self.made = end;
+        Ok(())
+    }
+}
+
+/// How many bytes of `out` the stream fills.
+pub(super) fn decompress(input: &[u8], out: &mut [u8]) -> Result<usize, Corrupt> {
+    let mut decoder = Decoder { input, at: 0, out, made: 0 };
+    // Literals that the last instruction brought: 0 to 3, or 4 for a run of any length.
+    let mut state = first(&mut decoder)?;
+    loop {
+        let code = decoder.byte()?;
+        if code < 16 && state == 0 {
+            let len = if code == 0 { decoder.long(18)? } else { code + 3 };
+            decoder.literals(len)?;
+            state = 4;
+            continue;
+        }
+        let (distance, len, literals) = match code {
+            0..16 => {
+                let high = decoder.byte()? << 2;
+                let base = high + (code >> 2);
+                if state == 4 { (base + NEAR + 1, 3, code & 3) } else { (base + 1, 2, code & 3) }
+            }
+            16..32 => {
+                let len = if code & 7 == 0 { decoder.long(9)? } else { (code & 7) + 2 };
+                let word = decoder.word()?;
+                let distance = MIDDLE + ((code & 8) << 11) + (word >> 2);
+                if distance == MIDDLE {
+                    return Ok(decoder.made);
+                }
+                (distance, len, word & 3)
+            }
+            32..64 => {
+                let len = if code & 31 == 0 { decoder.long(33)? } else { (code & 31) + 2 };
+                let word = decoder.word()?;
+                ((word >> 2) + 1, len, word & 3)
+            }
+            _ => {
+                let distance = (decoder.byte()? << 3) + (code >> 2 & 7) + 1;
+                (distance, (code >> 5) + 1, code & 3)
+            }
+        };
+        decoder.copy(distance, len)?;
+        decoder.literals(literals)?;
+        state = literals;
+    }
+}
+
+/// The first byte may be a run of literals; 17 announces a dialect that btrfs never uses.
+fn first(decoder: &mut Decoder<'_>) -> Result<usize, Corrupt> {
+    match decoder.input.first() {
+        Some(17) if decoder.input.len() >= 5 => Err(Corrupt::new("LZO stream of another version")),
+        Some(&byte) if byte > 17 => {
+            let len = decoder.byte()? - 17;
+            decoder.literals(len)?;
+            Ok(len.min(4))
+        }
+        _ => Ok(0),
+    }
+}
+
+const HASH_BITS: u32 = 12;
+
+/// Reuses its table of recent positions from one content to the next.
+pub(super) struct Encoder {
+    recent: Vec<u16>,
+}
+
+impl Encoder {
+    pub(super) fn new() -> Encoder {
+        Encoder { recent: vec![0; 1 << HASH_BITS] }
+    }
+
+    /// Appends a stream for `content` to `out`.
+    pub(super) fn compress(&mut self, content: &[u8], out: &mut Vec<u8>) {
+        assert!(content.len() <= 1 << 16, "{} bytes of content", content.len());
+        self.recent.fill(0);
+        let start = out.len();
+        let (mut at, mut pending) = (0, 0);
+        while at + 4 <= content.len() {
+            let Some((distance, len)) = self.find(content, at) else {
+                // Incompressible content is skipped through faster and faster.
+                at += 1 + (at - pending) / 32;
+                continue;
+            };
+            put_literals(&content[pending..at], start, out);
+            put_copy(distance, len, out);
+            at += len;
+            pending = at;
+        }
+        put_literals(&content[pending..], start, out);
+        out.extend_from_slice(&END);
+    }
+
+    /// The last place with the same four bytes, and how far it matches.
+    fn find(&mut self, content: &[u8], at: usize) -> Option<(usize, usize)> {
+        let word = u32::from_le_bytes(content[at..at + 4].try_into().expect("sized"));
+        let slot = (word.wrapping_mul(0x9E37_79B1) >> (32 - HASH_BITS)) as usize;
+        let before = usize::from(std::mem::replace(&mut self.recent[slot], at as u16));
+        if before >= at
+            || at - before > MIDDLE
+            || content[before..before + 4] != content[at..at + 4]
+        {
+            return None;
+        }
+        let same = content[before + 4..].iter().zip(&content[at + 4..]).take_while(|(a, b)| a == b);
+        Some((at - before, 4 + same.count()))
+    }
+}
+
+/// `literals` behind the last instruction of the stream that begins at `start`.
+fn put_literals(literals: &[u8], start: usize, out: &mut Vec<u8>) {
+    let len = literals.len();
+    let first = out.len() == start;
+    match len {
+        0 => {}
+        1..=238 if first => out.push((17 + len) as u8),
+        1..=3 => {
+            // Up to three hide in the low bits of the copy in front.
+            let at = out.len() - 2;
+            out[at] |= len as u8;
+        }
+        4..=18 => out.push((len - 3) as u8),
+        _ => {
+            out.push(0);
+            put_long(len - 18, out);
+        }
+    }
+    out.extend_from_slice(literals);
+}
+
+fn put_long(mut len: usize, out: &mut Vec<u8>) {
+    while len > 255 {
+        out.push(0);
+        len -= 255;
+    }
+    out.push(len as u8);
+}
+
+/// The byte before the last holds the two bits for literals in either form.
+fn put_copy(distance: usize, len: usize, out: &mut Vec<u8>) {
+    let back = distance - 1;
+    if len <= 8 && distance <= NEAR {
+        out.push(((len - 1) << 5 | (back & 7) << 2) as u8);
+        out.push((back >> 3) as u8);
+        return;
+    }
+    if len <= 33 {
+        out.push((32 | (len - 2)) as u8);
+    } else {
+        out.push(32);
+        put_long(len - 33, out);
+    }
+    out.extend_from_slice(&((back << 2) as u16).to_le_bytes());
+}

@@ -9,12 +9,14 @@
 pub mod free_space;
 mod items;
 pub mod refs;
+mod settle;
 pub mod shared;
 mod space;
 
 pub use items::TreeItems;
 pub use items::{Change, Changes, Items};
 pub use refs::{ExtentKind, RefDeltas, RefOwner};
+pub use settle::{DataFate, Settle, Settled};
 pub use space::{
     ClassTotals, DataReservation, GroupInfo, Kind, MetadataReservation, NewChunk, Priority, Space,
     SpaceRoots, Totals,

@@ -16,13 +16,14 @@ use crate::Extent;
 use crate::items::{Changes, Items};
 use btrfs_disk::{Corrupt, Error, Result};
 
-/// Changes that take `created` out of the group's free space and put `freed` into it.
+/// Changes that take `created` out of the group's free space and put `freed` into it;
+/// and the bytes that are free then.
 pub fn update(
     items: &mut dyn Items,
     span: &GroupSpan,
     created: &[Extent],
     freed: &[Extent],
-) -> Result<Changes> {
+) -> Result<(Changes, u64)> {
     let (mut space, stored) = span.read(items)?;
     for extent in freed {
         let inside = extent.logical.0 >= span.start && extent.end() <= span.end();
@@ -40,7 +41,7 @@ pub fn update(
             .map_err(|_| clash(extent, "a new extent is not free"))?;
     }
     space.bitmaps = span.wants_bitmaps(space.bitmaps, space.free.len() as u64);
-    Ok(difference(stored, span.items_of(&space)))
+    Ok((difference(stored, span.items_of(&space)), space.free.bytes()))
 }
 
 /// Changes that make a new group known, all of it free.

@@ -20,13 +20,15 @@ pub struct Drained {
     pub freed: Vec<Extent>,
     /// Those of `freed` that hold data: their checksums go too.
     pub freed_data: Vec<Extent>,
-    /// Allocated in this epoch and unreferenced again: to be released at once.
-    pub stillborn: Vec<Extent>,
+    /// Nodes allocated in this epoch and dropped again: nothing ever read them.
+    pub stillborn_nodes: Vec<Extent>,
+    /// Data allocated in this epoch and unreferenced again; readers may still be at it.
+    pub stillborn_data: Vec<Extent>,
 }
 
 impl Drained {
     pub fn is_empty(&self) -> bool {
-        self.changes.is_empty() && self.stillborn.is_empty()
+        self.changes.is_empty() && self.stillborn_nodes.is_empty() && self.stillborn_data.is_empty()
     }
 }
 
@@ -50,7 +52,8 @@ fn one(
     let extent = Extent { logical, len: delta.len };
     match fate {
         Fate::Created => out.created.push(extent),
-        Fate::Stillborn => out.stillborn.push(extent),
+        Fate::Stillborn if delta.kind == ExtentKind::Data => out.stillborn_data.push(extent),
+        Fate::Stillborn => out.stillborn_nodes.push(extent),
         Fate::Kept => {}
         Fate::Freed => {
             out.freed.push(extent);

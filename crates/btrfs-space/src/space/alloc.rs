@@ -10,7 +10,8 @@ use super::class::{Class, SLOTS};
 use super::group::{Ask, Fit, Group};
 use super::{Kind, Space};
 use crate::Extent;
-use btrfs_disk::{Corrupt, Error, Logical, Result};
+use crate::free_space::GroupSpan;
+use btrfs_disk::{Corrupt, Error, Key, Logical, Result};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -60,6 +61,46 @@ impl Space {
     /// Makes extents of a durable commit allocatable again.
     pub fn unpin(&self, extents: &[Extent]) -> Result<()> {
         extents.iter().try_for_each(|extent| self.group_of(extent)?.unpin(extent))
+    }
+
+    /// Takes exactly this extent, which must be free (log replay: the log refers to
+    /// space that no other tree knows).
+    pub fn claim(&self, extent: Extent) -> Result<()> {
+        self.group_of(&extent)?.claim(&extent)
+    }
+
+    /// Keeps an allocated extent that no commit has recorded untouchable until `unpin`.
+    pub(crate) fn pin_unrecorded(&self, extent: &Extent) -> Result<()> {
+        self.group_of(extent)?.pin_unrecorded(extent.len);
+        Ok(())
+    }
+
+    /// A commit records `extent`; answers its block group's start.
+    pub(crate) fn created(&self, extent: &Extent) -> Result<u64> {
+        let group = self.group_of(extent)?;
+        group.created(extent.len)?;
+        Ok(group.start)
+    }
+
+    /// A commit drops `extent`, which is pinned from now on; answers its block group's start.
+    pub(crate) fn freed(&self, extent: &Extent) -> Result<u64> {
+        let group = self.group_of(extent)?;
+        group.freed(extent.len)?;
+        Ok(group.start)
+    }
+
+    /// Key and data of the block group item as of now; what it has unused.
+    pub(crate) fn group_item(&self, start: u64) -> Result<(Key, Vec<u8>)> {
+        let group = self.group_of(&Extent { logical: Logical(start), len: 1 })?;
+        Ok((group.item_key(), group.item_data()))
+    }
+
+    /// Span and unused bytes of the block group that starts at `start`.
+    pub(crate) fn group_span(&self, start: u64) -> Result<(GroupSpan, u64)> {
+        let group = self.group_of(&Extent { logical: Logical(start), len: 1 })?;
+        let sector = u64::from(self.volume.geometry().sector_size);
+        let span = GroupSpan { start: group.start, len: group.len, sector };
+        Ok((span, group.len - group.used()))
     }
 
     pub(super) fn group_of(&self, extent: &Extent) -> Result<Arc<Group>> {

@@ -130,6 +130,16 @@ impl Group {
         self.add_free(std::iter::once((extent.logical.0, extent.len)))
     }
 
+    /// Takes exactly this extent out of what is free.
+    pub fn claim(&self, extent: &Extent) -> Result<()> {
+        let mut state = self.state.lock();
+        let taken =
+            self.with(&mut state, |state| (state.free.remove(extent.logical.0, extent.len), 0));
+        taken.map_err(|_| {
+            Corrupt::new("extent is not free as its tree says").at(extent.logical).into()
+        })
+    }
+
     /// A commit records the extent.
     pub fn created(&self, len: u64) -> Result<()> {
         let mut state = self.state.lock();

@@ -1,0 +1,179 @@
+//! Rounds until extent tree, block groups, free-space tree, chunks and root items agree.
+//!
+//! Invariant of each round: what was drained is in the extent tree, the free-space tree
+//! and the groups' counters alike before the next drain; and the two ways to know what
+//! a group has free (tree, counter) give one number, or the commit fails unwritten.
+
+use super::Settle;
+use crate::Extent;
+use crate::free_space;
+use crate::items::{Changes, TreeItems};
+use crate::refs::Drained;
+use crate::space::NewChunk;
+use btrfs_disk::ids::{DEV_ITEMS_OBJECTID, FIRST_CHUNK_TREE_OBJECTID, block_group};
+use btrfs_disk::items::{DevExtent, DevItem};
+use btrfs_disk::key::kind;
+use btrfs_disk::{Corrupt, Error, FixedSize, Key, Logical, Result, TreeId};
+use btrfs_tree::{Edit, NodeReader};
+use std::collections::BTreeMap;
+
+/// Rounds that settling may take; a handful is usual.
+const MAX_ROUNDS: usize = 100;
+
+/// What came and went in one block group.
+#[derive(Default)]
+struct Turnover {
+    created: Vec<Extent>,
+    freed: Vec<Extent>,
+}
+
+impl<R: NodeReader> Settle<'_, R> {
+    /// Runs rounds until one has nothing to do.
+    pub(super) fn settle(&mut self) -> Result<()> {
+        self.draining = true;
+        for _ in 0..MAX_ROUNDS {
+            // A chunk may be needed while one is recorded.
+            while self.record_chunks()? {}
+            let space = self.settle_space()?;
+            let roots = self.record_roots()?;
+            if !space && !roots && self.deltas.is_empty() {
+                return Ok(());
+            }
+        }
+        Err(Error::corrupt(format!("commit does not settle in {MAX_ROUNDS} rounds")))
+    }
+
+    fn apply_changes(&mut self, tree: TreeId, mut changes: Changes) -> Result<()> {
+        changes.sort_unstable_by_key(|(key, _)| *key);
+        let edit = |data: Option<Box<[u8]>>| data.map_or(Edit::Delete, Edit::Put);
+        self.apply_tree(tree, changes.into_iter().map(|(key, data)| (key, edit(data))))?;
+        Ok(())
+    }
+
+    /// Drained references into the trees; false if there was nothing.
+    fn settle_space(&mut self) -> Result<bool> {
+        let drained = match self.drained.take() {
+            Some(drained) => drained,
+            None => self.drain()?,
+        };
+        if drained.is_empty() && self.touched_groups.is_empty() {
+            return Ok(false);
+        }
+        let turnover = self.account(&drained)?;
+        let mut changes = drained.changes;
+        let mut groups = Changes::new();
+        for start in std::mem::take(&mut self.touched_groups) {
+            let (key, data) = self.space.group_item(start)?;
+            groups.push((key, Some(data.into_boxed_slice())));
+        }
+        let free_space = self.free_space_changes(&turnover)?;
+        if self.block_group_tree == TreeId::EXTENT {
+            changes.append(&mut groups);
+        } else {
+            self.apply_changes(self.block_group_tree, groups)?;
+        }
+        self.apply_changes(TreeId::EXTENT, changes)?;
+        self.apply_changes(TreeId::FREE_SPACE, free_space)?;
+        Ok(true)
+    }
+
+    /// Tells the block groups, and sorts by them.
+    fn account(&mut self, drained: &Drained) -> Result<BTreeMap<u64, Turnover>> {
+        let mut out: BTreeMap<u64, Turnover> = BTreeMap::new();
+        for extent in &drained.created {
+            let group = self.space.created(extent)?;
+            out.entry(group).or_default().created.push(*extent);
+        }
+        for extent in &drained.freed {
+            let group = self.space.freed(extent)?;
+            out.entry(group).or_default().freed.push(*extent);
+            self.pinned.push(*extent);
+        }
+        for extent in &drained.stillborn_nodes {
+            self.space.release(*extent)?;
+        }
+        self.retire(&drained.stillborn_data)?;
+        self.touched_groups.extend(out.keys());
+        Ok(out)
+    }
+
+    fn free_space_changes(&mut self, turnover: &BTreeMap<u64, Turnover>) -> Result<Changes> {
+        let root = self.root(TreeId::FREE_SPACE)?;
+        let reader = self.dirty.over(self.store);
+        let mut items = TreeItems::new(&reader, &root);
+        let mut out = Changes::new();
+        for (start, turnover) in turnover {
+            let (span, unused) = self.space.group_span(*start)?;
+            let (changes, free) =
+                free_space::update(&mut items, &span, &turnover.created, &turnover.freed)?;
+            if free != unused {
+                let what = format!("block group has {unused} bytes unused and {free} free");
+                return Err(Corrupt::new(what).at(Logical(*start)).into());
+            }
+            out.extend(changes);
+        }
+        Ok(out)
+    }
+
+    /// New chunks into chunk tree, device tree and free-space tree (their block group
+    /// items follow with the next round); false if there were none.
+    fn record_chunks(&mut self) -> Result<bool> {
+        let (chunks, dev_item) = self.space.take_new_chunks();
+        if chunks.is_empty() {
+            return Ok(false);
+        }
+        self.dev_item = Some(dev_item);
+        self.record_in_chunk_tree(&chunks, &dev_item)?;
+        let uuid = self.store.geometry().chunk_tree_uuid;
+        let extents = chunks.iter().flat_map(|new| dev_extents(new, uuid)).collect();
+        self.apply_changes(TreeId::DEV, extents)?;
+        for new in &chunks {
+            let (span, _) = self.space.group_span(new.logical.0)?;
+            let root = self.root(TreeId::FREE_SPACE)?;
+            let reader = self.dirty.over(self.store);
+            let changes = free_space::add_group(&mut TreeItems::new(&reader, &root), &span)?;
+            self.apply_changes(TreeId::FREE_SPACE, changes)?;
+            self.touched_groups.insert(new.logical.0);
+        }
+        Ok(true)
+    }
+
+    fn record_in_chunk_tree(&mut self, chunks: &[NewChunk], dev_item: &DevItem) -> Result<()> {
+        let dev_key = Key::new(DEV_ITEMS_OBJECTID, kind::DEV_ITEM, dev_item.devid);
+        let mut changes: Changes = vec![(dev_key, Some(dev_item.to_vec().into()))];
+        for new in chunks {
+            let key = Key::new(FIRST_CHUNK_TREE_OBJECTID, kind::CHUNK_ITEM, new.logical.0);
+            let data = new.chunk.to_vec();
+            if new.chunk.fields.kind & block_group::SYSTEM != 0 {
+                self.new_system_chunks.extend_from_slice(&key.to_bytes());
+                self.new_system_chunks.extend_from_slice(&data);
+            }
+            changes.push((key, Some(data.into())));
+        }
+        self.apply_changes(TreeId::CHUNK, changes)
+    }
+
+    /// ROOT_ITEMs of all trees whose roots moved; false if none had.
+    fn record_roots(&mut self) -> Result<bool> {
+        let mut changes = Changes::new();
+        for tree in self.trees.values_mut().filter(|tree| tree.is_unrecorded()) {
+            changes.extend(tree.item_data().map(|(key, data)| (key, Some(data.into()))));
+        }
+        let any = !changes.is_empty();
+        self.apply_changes(TreeId::ROOT, changes)?;
+        Ok(any)
+    }
+}
+
+fn dev_extents(new: &NewChunk, chunk_tree_uuid: [u8; 16]) -> Changes {
+    let item = DevExtent {
+        chunk_tree: TreeId::CHUNK.0,
+        chunk_objectid: FIRST_CHUNK_TREE_OBJECTID,
+        chunk_offset: new.logical.0,
+        length: new.chunk.fields.length,
+        chunk_tree_uuid,
+    };
+    let key = |devid, offset| Key::new(devid, kind::DEV_EXTENT, offset);
+    let stripes = new.chunk.stripes.iter();
+    stripes.map(|s| (key(s.devid, s.offset), Some(item.to_vec().into()))).collect()
+}

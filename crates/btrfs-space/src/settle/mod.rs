@@ -1,0 +1,235 @@
+//! The space side of one commit: trees get their edits, references settle.
+//!
+//! The way through: [`Settle::apply_tree`] for the file trees, reference changes of data
+//! into [`Settle::deltas`], snapshots; then [`Settle::drain_data`] says which data died
+//! (their checksums can go now); then [`Settle::finish`] drains references into extent
+//! tree, block groups and free-space tree, records new chunks and root items, again and
+//! again until nothing changes any more. Writing an extent item allocates nodes, which
+//! are extents: that is why it takes rounds. It ends because a node of this commit is
+//! rewritten in place.
+//!
+//! Invariants: trees whose nodes may be shared change before the first drain only, so
+//! looking up references needs nothing but the committed extent tree and the deltas.
+//! On an error the commit must be given up, and with it (the in-memory space has moved
+//! on) all writing to the volume.
+//!
+//! What it does not know: what the edits mean, writing nodes, flushing.
+
+mod fixpoint;
+mod outcome;
+mod sink;
+mod snapshot;
+mod trees;
+
+pub use outcome::Settled;
+
+use crate::items::TreeItems;
+use crate::refs::{Drained, Format, RefDeltas};
+use crate::space::{MetadataReservation, Space};
+use crate::{Extent, refs};
+use btrfs_disk::items::{DevItem, RootItem};
+use btrfs_disk::{Corrupt, Generation, Key, Result, Superblock, TreeId};
+use btrfs_tree::{DirtyNodes, Edit, NodeReader, NodeSink, Overlay, TreeRoot};
+use sink::Sink;
+use std::collections::{BTreeMap, BTreeSet};
+use trees::Tree;
+
+/// What became of data in this commit.
+#[derive(Clone, Debug, Default)]
+pub struct DataFate {
+    /// The last reference went: checksums go too.
+    pub freed: Vec<Extent>,
+    /// Written in this epoch and unreferenced again: must get no checksums.
+    pub stillborn: Vec<Extent>,
+}
+
+pub struct Settle<'a, R> {
+    space: &'a Space,
+    store: &'a R,
+    generation: Generation,
+    /// Of the last commit.
+    superblock: Superblock,
+    format: Format,
+    /// The extent tree of the last commit.
+    extent_root: TreeRoot,
+    trees: BTreeMap<TreeId, Tree>,
+    block_group_tree: TreeId,
+    dirty: DirtyNodes,
+    deltas: RefDeltas,
+    reservation: Option<MetadataReservation>,
+    /// Drained already, not yet in the trees.
+    drained: Option<Drained>,
+    /// No more edits of trees that share nodes.
+    draining: bool,
+    /// Groups whose item does not say what they use.
+    touched_groups: BTreeSet<u64>,
+    /// To be unpinned when the commit is durable.
+    pinned: Vec<Extent>,
+    /// The device item and the system chunks, where chunks were added.
+    dev_item: Option<DevItem>,
+    new_system_chunks: Vec<u8>,
+}
+
+impl<'a, R: NodeReader> Settle<'a, R> {
+    /// Begins the commit of `generation` on top of what `superblock` says. New nodes are
+    /// taken out of `reservation`, if there is one.
+    pub fn new(
+        space: &'a Space,
+        store: &'a R,
+        superblock: Superblock,
+        generation: Generation,
+        reservation: Option<MetadataReservation>,
+    ) -> Result<Settle<'a, R>> {
+        let fields = &superblock.fields;
+        let top = |id, logical, generation, level| {
+            (id, Tree::top(TreeRoot { id, logical, generation, level }))
+        };
+        let trees = BTreeMap::from([
+            top(TreeId::ROOT, fields.root, fields.generation, fields.root_level),
+            top(
+                TreeId::CHUNK,
+                fields.chunk_root,
+                fields.chunk_root_generation,
+                fields.chunk_root_level,
+            ),
+        ]);
+        let separate = btrfs_disk::ids::compat_ro::BLOCK_GROUP_TREE;
+        let has_group_tree = fields.compat_ro_flags & separate != 0;
+        let mut settle = Settle {
+            space,
+            store,
+            generation,
+            format: Format::new(store.geometry(), generation),
+            extent_root: trees[&TreeId::ROOT].root,
+            trees,
+            block_group_tree: if has_group_tree { TreeId::BLOCK_GROUP } else { TreeId::EXTENT },
+            superblock,
+            dirty: DirtyNodes::new(),
+            deltas: RefDeltas::new(),
+            reservation,
+            drained: None,
+            draining: false,
+            touched_groups: BTreeSet::new(),
+            pinned: Vec::new(),
+            dev_item: None,
+            new_system_chunks: Vec::new(),
+        };
+        settle.extent_root = settle.tree(TreeId::EXTENT)?.root;
+        Ok(settle)
+    }
+
+    pub fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    /// Reference changes; those of nodes are added by the driver itself.
+    pub fn deltas(&mut self) -> &mut RefDeltas {
+        &mut self.deltas
+    }
+
+    /// Reads trees as this commit has them so far.
+    pub fn reader(&self) -> Overlay<'_, R> {
+        self.dirty.over(self.store)
+    }
+
+    /// The current root of a tree.
+    pub fn root(&mut self, id: TreeId) -> Result<TreeRoot> {
+        Ok(self.tree(id)?.root)
+    }
+
+    /// What the root tree says of a tree, to be changed. Root address, level, generation
+    /// and size are filled in by the driver. Not for the root tree and the chunk tree.
+    pub fn root_item(&mut self, id: TreeId) -> Result<&mut RootItem> {
+        let tree = self.tree(id)?;
+        tree.item_changed = true;
+        let no_item = || Corrupt::new(format!("tree {id} has no root item"));
+        Ok(tree.item.as_mut().map(|(_, item)| item).ok_or_else(no_item)?)
+    }
+
+    fn tree(&mut self, id: TreeId) -> Result<&mut Tree> {
+        if !self.trees.contains_key(&id) {
+            let root = self.trees[&TreeId::ROOT].root;
+            let reader = self.dirty.over(self.store);
+            let tree = Tree::load(&mut TreeItems::new(&reader, &root), id)?;
+            self.trees.insert(id, tree);
+        }
+        Ok(self.trees.get_mut(&id).expect("there or just put in"))
+    }
+
+    /// Applies edits (keys strictly ascending) to a tree.
+    pub fn apply_tree(
+        &mut self,
+        id: TreeId,
+        edits: impl IntoIterator<Item = (Key, Edit)>,
+    ) -> Result<TreeRoot> {
+        assert!(!(self.draining && id.is_subvolume()), "tree {id} shares nodes: before the drain");
+        assert!(!self.tree(id)?.frozen, "tree {id} was snapshotted in this commit");
+        let root = self.root(id)?;
+        self.change(id, |store, dirty, sink, generation| {
+            btrfs_tree::apply(store, dirty, sink, generation, &root, edits)
+        })
+    }
+
+    /// Lets `change` work on the nodes of `id`; the root that it answers is the tree's.
+    fn change(
+        &mut self,
+        id: TreeId,
+        change: impl FnOnce(&R, &mut DirtyNodes, &mut dyn NodeSink, Generation) -> Result<TreeRoot>,
+    ) -> Result<TreeRoot> {
+        let last_snapshot = self.tree(id)?.last_snapshot();
+        let node_size = self.format.node_size;
+        let mut sink = Sink {
+            space: self.space,
+            reservation: &mut self.reservation,
+            deltas: &mut self.deltas,
+            store: self.store,
+            extent_root: self.extent_root,
+            last_snapshot,
+            node_size,
+            nodes: 0,
+        };
+        let root = change(self.store, &mut self.dirty, &mut sink, self.generation)?;
+        let nodes = sink.nodes;
+        let tree = self.tree(id)?;
+        tree.root = root;
+        tree.count_nodes(nodes, node_size);
+        Ok(root)
+    }
+
+    /// Drains all reference changes so far and says what data died. To be called once
+    /// all file trees are done; what follows (checksum tree) may still change others.
+    pub fn drain_data(&mut self) -> Result<DataFate> {
+        assert!(!self.draining, "drained once");
+        self.draining = true;
+        let drained = self.drain()?;
+        let (freed, stillborn) = (drained.freed_data.clone(), drained.stillborn_data.clone());
+        self.drained = Some(drained);
+        Ok(DataFate { freed, stillborn })
+    }
+
+    fn drain(&mut self) -> Result<Drained> {
+        let root = self.root(TreeId::EXTENT)?;
+        let reader = self.dirty.over(self.store);
+        refs::drain(&mut self.deltas, &mut TreeItems::new(&reader, &root), &self.format)
+    }
+
+    /// Takes a tree out of the root tree. Its nodes' references are the caller's to drop.
+    pub fn remove_tree(&mut self, id: TreeId) -> Result<()> {
+        let key = self.tree(id)?.item.as_ref().map(|(key, _)| *key);
+        if let Some(key) = key {
+            self.trees.remove(&id);
+            self.apply_tree(TreeId::ROOT, [(key, Edit::Delete)])?;
+        }
+        Ok(())
+    }
+
+    /// Space that no tree ever knew and that must not be reused before this commit is
+    /// durable (nodes of a log tree that it replaces).
+    pub fn retire(&mut self, extents: &[Extent]) -> Result<()> {
+        for extent in extents {
+            self.space.pin_unrecorded(extent)?;
+            self.pinned.push(*extent);
+        }
+        Ok(())
+    }
+}

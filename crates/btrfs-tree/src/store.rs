@@ -99,7 +99,7 @@ impl DirtyNodes {
 fn adjacent(volume: &Volume, nodes: &[&Arc<Node>]) -> usize {
     let first = nodes[0].logical();
     let size = u64::from(volume.geometry().node_size);
-    let chunk_end = volume.chunk(first).map_or(0, |chunk| chunk.logical.0 + chunk.len);
+    let chunk_end = volume.chunk(first).map_or(0, |chunk| chunk.end());
     let most = BATCH / size as usize;
     (1..nodes.len().min(most))
         .find(|n| {

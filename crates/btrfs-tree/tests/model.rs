@@ -66,7 +66,9 @@ fn lookups(rng: &mut Rng, world: &World) {
     }
 }
 
-fn run(seed: u64, node_size: u32, batches: u32) {
+/// Returns the highest level that the root had.
+fn run(seed: u64, node_size: u32, batches: u32) -> u8 {
+    let mut depth = 0;
     let mut rng = Rng(seed);
     let mut world = World::new(node_size);
     let max_item = world.memory.geometry.max_item_size() as u64;
@@ -75,13 +77,16 @@ fn run(seed: u64, node_size: u32, batches: u32) {
         if rng.below(8) == 0 {
             now = mood(&mut rng, max_item);
         }
-        if world.model.values().map(|v| v.len()).sum::<usize>() > 4 << 20 {
+        if world.model.values().map(|v| v.len()).sum::<usize>()
+            > (node_size as usize * 300).max(1 << 20)
+        {
             now.deletes_percent = 100;
         }
         let edits = batch(&mut rng, &now);
         let again = edits.clone();
         world.apply(edits);
         world.check();
+        depth = depth.max(world.root.level);
         let (root, calls) = (world.root, world.books.calls());
         world.apply(again);
         assert_eq!((world.root, world.books.calls()), (root, calls), "a repetition did something");
@@ -97,6 +102,14 @@ fn run(seed: u64, node_size: u32, batches: u32) {
             assert_eq!((world.root.level, world.books.live.len()), (0, 1));
         }
     }
+    depth
+}
+
+/// Nodes smaller than the format allows: few pointers make deep trees.
+#[test]
+fn random_batches_in_deep_trees() {
+    let depth = (200..208).map(|seed| run(seed, 512, 300)).max();
+    assert!(depth >= Some(4), "no tree was deeper than {depth:?}");
 }
 
 #[test]

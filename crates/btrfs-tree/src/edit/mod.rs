@@ -19,7 +19,7 @@ mod run;
 
 use crate::dirty::DirtyNodes;
 use crate::reader::{NodeReader, TreeRoot, root_node};
-use btrfs_disk::{Error, Generation, Geometry, Key, Logical, Node, Result, TreeId};
+use btrfs_disk::{Corrupt, Error, Generation, Geometry, Key, Logical, Node, Result, TreeId};
 use pass::Pass;
 use std::sync::Arc;
 
@@ -80,6 +80,10 @@ pub fn apply<R: NodeReader>(
     validate(store.geometry(), &edits)?;
     if edits.is_empty() {
         return Ok(*root);
+    }
+    if root.generation > generation {
+        let what = format!("root of generation {} in transaction {generation}", root.generation);
+        return Err(Corrupt::new(what).at(root.logical).into());
     }
     let mut pass = Pass { store, dirty, sink, generation, tree: root.id };
     let node = root_node(&pass.reader(), root)?;

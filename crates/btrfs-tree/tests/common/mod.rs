@@ -90,7 +90,7 @@ pub struct Books {
 impl Books {
     pub fn new(node_size: u32) -> Books {
         Books {
-            node_size: u64::from(node_size),
+            node_size: u64::from(node_size.max(4096)),
             next: 1 << 20,
             free: Vec::new(),
             pinned: Vec::new(),

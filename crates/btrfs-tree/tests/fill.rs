@@ -1,0 +1,156 @@
+//! How full nodes are after the ways in which trees are written, and what a batch costs.
+
+mod common;
+
+use btrfs_disk::{Error, Key};
+use btrfs_tree::{Edit, TreeShape, apply, refresh_root, verify};
+use common::{Rng, World};
+use std::collections::BTreeMap;
+
+fn put(rng: &mut Rng, len: usize) -> Edit {
+    Edit::Put(rng.bytes(len))
+}
+
+fn shape(world: &World) -> TreeShape {
+    verify(&world.dirty.over(&world.memory), &world.root).unwrap()
+}
+
+fn fill(world: &World) -> f64 {
+    shape(world).leaf_fill(world.memory.geometry.leaf_space())
+}
+
+#[test]
+fn appending_leaves_full_nodes() {
+    let (mut world, mut rng) = (World::new(16384), Rng(1));
+    for batch in 0..300u64 {
+        let edits = (0..37).map(|n| (Key::new(batch * 37 + n, 3, 0), put(&mut rng, 100)));
+        world.apply(edits.collect());
+        world.commit();
+    }
+    world.check();
+    assert!(fill(&world) > 0.97, "{}", fill(&world));
+}
+
+/// A directory in the middle of a tree that is filled name by name.
+#[test]
+fn appending_in_the_middle_leaves_full_nodes() {
+    let (mut world, mut rng) = (World::new(16384), Rng(2));
+    let edits = (0..2000).map(|n| (Key::new(n, 3, 0), put(&mut rng, 100)));
+    world.apply(edits.collect());
+    world.commit();
+    for batch in 0..3000u64 {
+        let edits = (0..4).map(|n| (Key::new(700, 5, batch * 4 + n), put(&mut rng, 80)));
+        world.apply(edits.collect());
+        world.commit();
+    }
+    world.check();
+    assert!(fill(&world) > 0.95, "{}", fill(&world));
+}
+
+#[test]
+fn random_inserts_leave_nodes_two_thirds_full() {
+    let (mut world, mut rng) = (World::new(4096), Rng(3));
+    for _ in 0..2000 {
+        let edits: BTreeMap<Key, Edit> =
+            (0..10).map(|_| (Key::new(rng.next() >> 30, 3, 0), put(&mut rng, 50))).collect();
+        world.apply(edits.into_iter().collect());
+        world.commit();
+    }
+    world.check();
+    assert!(fill(&world) > 0.6, "{}", fill(&world));
+}
+
+#[test]
+fn one_large_batch_leaves_full_nodes() {
+    let (mut world, mut rng) = (World::new(16384), Rng(4));
+    world.apply(vec![(Key::new(0, 3, 0), put(&mut rng, 10)), (Key::MAX, put(&mut rng, 10))]);
+    world.apply((1..50_000).map(|n| (Key::new(n, 3, 0), put(&mut rng, 60))).collect());
+    world.check();
+    assert!(fill(&world) > 0.97, "{}", fill(&world));
+}
+
+#[test]
+fn thinning_out_merges_nodes() {
+    let (mut world, mut rng) = (World::new(4096), Rng(5));
+    world.apply((0..20_000).map(|n| (Key::new(n, 3, 0), put(&mut rng, 60))).collect());
+    world.commit();
+    while world.model.len() > 1000 {
+        let one_in = 1 + rng.below(4);
+        let gone: Vec<Key> = world.model.keys().copied().filter(|k| k.objectid % 20 != 0).collect();
+        let gone = gone.into_iter().filter(|_| rng.below(one_in) == 0);
+        world.apply(gone.map(|key| (key, Edit::Delete)).collect());
+        world.commit();
+    }
+    world.check();
+    assert!(fill(&world) > 0.4, "{:?}", shape(&world));
+}
+
+/// Edits that only change values are written to the same addresses within a generation.
+#[test]
+fn a_generation_settles() {
+    let (mut world, mut rng) = (World::new(4096), Rng(6));
+    world.apply((0..20_000).map(|n| (Key::new(n, 3, 0), put(&mut rng, 60))).collect());
+    world.commit();
+    let some: Vec<Key> = (0..20_000).step_by(391).map(|n| Key::new(n, 3, 0)).collect();
+    world.apply(some.iter().map(|key| (*key, put(&mut rng, 60))).collect());
+    let (calls, root) = (world.books.calls(), world.root);
+    for _ in 0..5 {
+        world.apply(some.iter().map(|key| (*key, put(&mut rng, 60))).collect());
+        assert_eq!((world.books.calls(), world.root), (calls, root));
+    }
+    world.check();
+}
+
+/// A small batch in a large tree reads and writes its own paths alone.
+#[test]
+fn a_small_batch_touches_few_nodes() {
+    let (mut world, mut rng) = (World::new(4096), Rng(7));
+    world.apply((0..100_000).map(|n| (Key::new(n, 3, 0), put(&mut rng, 60))).collect());
+    world.commit();
+    assert_eq!(world.root.level, 2);
+    world.apply(vec![(Key::new(5000, 3, 0), put(&mut rng, 60))]);
+    assert_eq!((world.dirty.len(), world.books.detaches), (3, 3));
+    let absent = (0..1000).map(|n| (Key::new(n, 7, 0), Edit::Delete));
+    let (root, calls) = (world.root, world.books.calls());
+    world.apply(absent.collect());
+    assert_eq!((world.root, world.books.calls()), (root, calls));
+    world.check();
+}
+
+#[test]
+fn what_does_not_fit_a_leaf_changes_nothing() {
+    let (mut world, mut rng) = (World::new(4096), Rng(8));
+    let most = world.memory.geometry.max_item_size();
+    world.apply((0..50).map(|n| (Key::new(n, 3, 0), put(&mut rng, most))).collect());
+    world.check();
+    let calls = world.books.calls();
+    let edits =
+        vec![(Key::new(1, 3, 0), Edit::Delete), (Key::new(2, 3, 0), put(&mut rng, most + 1))];
+    let (dirty, books) = (&mut world.dirty, &mut world.books);
+    let refused = apply(&world.memory, dirty, books, world.generation, &world.root, edits);
+    assert!(matches!(refused, Err(Error::Unsupported(_))), "{refused:?}");
+    assert_eq!(world.books.calls(), calls);
+    world.check();
+}
+
+#[test]
+fn a_root_can_be_renewed_without_a_change() {
+    let (mut world, mut rng) = (World::new(4096), Rng(9));
+    for count in [0, 10, 1000] {
+        world.apply((0..count).map(|n| (Key::new(n, 3, 0), put(&mut rng, 60))).collect());
+        world.commit();
+        let old = world.root;
+        let (dirty, books) = (&mut world.dirty, &mut world.books);
+        world.root = refresh_root(&world.memory, dirty, books, world.generation, &old).unwrap();
+        assert_eq!(world.root.generation, world.generation);
+        assert_ne!(world.root.logical, old.logical);
+        world.check();
+    }
+}
+
+#[test]
+#[should_panic(expected = "edits must strictly ascend")]
+fn edits_out_of_order_are_a_mistake_of_the_program() {
+    let mut world = World::new(4096);
+    world.apply(vec![(Key::new(2, 3, 0), Edit::Delete), (Key::new(1, 3, 0), Edit::Delete)]);
+}

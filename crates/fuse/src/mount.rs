@@ -131,21 +131,23 @@ fn by_helper(mountpoint: &Path, config: &Config) -> Result<Device> {
     let context = |error| failed(format!("mounting with {FUSERMOUNT}"), error);
     let (ours, theirs) = UnixStream::pair().map_err(context)?;
     sys::mark_inheritable(theirs.as_raw_fd()).map_err(context)?;
-    let mut child = Command::new(FUSERMOUNT)
+    let child = Command::new(FUSERMOUNT)
         .arg("-o")
         .arg(helper_options(config))
         .arg("--")
         .arg(mountpoint)
         .env("_FUSE_COMMFD", theirs.as_raw_fd().to_string())
         .stdin(Stdio::null())
+        .stderr(Stdio::piped())
         .spawn()
         .map_err(context)?;
     drop(theirs);
     let received = sys::receive_fd(&ours);
-    let status = child.wait().map_err(context)?;
+    let output = child.wait_with_output().map_err(context)?;
+    let said = String::from_utf8_lossy(&output.stderr);
     match received.map_err(context)? {
         Some(fd) => Ok(Device::from_fd(fd)),
-        None => Err(context(io::Error::other(format!("it refused ({status})")))),
+        None => Err(context(io::Error::other(said.trim().to_string()))),
     }
 }
 

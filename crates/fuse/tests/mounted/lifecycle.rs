@@ -1,0 +1,245 @@
+//! Mounting and unmounting.
+
+use crate::fixture::{Mount, Scratch, able, with_transport};
+use crate::spy::Spy;
+use crate::sys::{self, sh};
+use fuse::{Config, LoopDevice, Session, Source, Transport};
+use std::fs::{self, File};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const BOTH: [Transport; 2] = [Transport::Classic, Transport::Uring];
+
+/// Each transport that works here.
+fn each(test: impl Fn(Config)) {
+    if !able() {
+        return;
+    }
+    for transport in BOTH {
+        let config = with_transport(transport);
+        match Mount::new(&config) {
+            Ok(_) => test(config),
+            Err(vfs::FsError::Unsupported(what)) => println!("SKIPPED: {what}"),
+            Err(error) => panic!("mounting: {error}"),
+        }
+    }
+}
+
+fn over_image(config: &Config) -> Config {
+    Config { source: Source::Image("set by the fixture".into()), ..config.clone() }
+}
+
+#[test]
+fn umount_of_a_block_mount_waits_for_the_commit() {
+    each(|config| {
+        let spy = Spy { destroy_takes: Duration::from_millis(400), ..Spy::new() };
+        let mount = Mount::of(spy, &over_image(&config)).unwrap();
+        let device = mount.block_device.clone().unwrap();
+        assert!(fs::read_to_string("/proc/mounts").unwrap().contains("fuseblk.spinney"));
+        fs::write(mount.path("file"), "x").unwrap();
+        let begin = Instant::now();
+        sh(&format!("umount {}", mount.path("").display()));
+        assert_eq!(mount.spy.calls("destroy"), 1, "destroyed before umount returned");
+        assert!(begin.elapsed() >= Duration::from_millis(400));
+        let spy = mount.spy.clone();
+        mount.join().unwrap();
+        assert_eq!(spy.calls("destroy"), 1);
+        let attached = || sh("losetup -a").contains(&format!("{}:", device.display()));
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while attached() {
+            assert!(Instant::now() < deadline, "the loop device did not detach");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    });
+}
+
+#[test]
+fn syncfs_reaches_a_block_mount() {
+    each(|config| {
+        let mount = Mount::new(&over_image(&config)).unwrap();
+        sys::syncfs(&File::open(mount.path("")).unwrap()).unwrap();
+        assert_eq!(mount.spy.calls("sync"), 1);
+    });
+}
+
+#[test]
+fn plain_mounts_destroy_at_the_end_of_the_session() {
+    each(|config| {
+        let mount = Mount::new(&config).unwrap();
+        let spy = mount.spy.clone();
+        mount.unmounter().unmount(false).unwrap();
+        mount.join().unwrap();
+        assert_eq!(spy.calls("destroy"), 1);
+    });
+}
+
+#[test]
+fn the_error_of_closing_is_told() {
+    each(|config| {
+        for config in [config.clone(), over_image(&config)] {
+            let spy = Spy { destroy_fails: true, ..Spy::new() };
+            let mount = Mount::of(spy, &config).unwrap();
+            mount.unmounter().unmount(false).unwrap();
+            let error = mount.join().unwrap_err();
+            assert_eq!(error.errno(), libc::EUCLEAN);
+        }
+    });
+}
+
+#[test]
+fn busy_mounts_refuse_or_detach() {
+    each(|config| {
+        let mount = Mount::new(&config).unwrap();
+        fs::write(mount.path("file"), "x").unwrap();
+        let file = File::open(mount.path("file")).unwrap();
+        let busy = mount.unmounter().unmount(false).unwrap_err();
+        assert_eq!(busy.raw_os_error(), Some(libc::EBUSY));
+        mount.unmounter().unmount(true).unwrap();
+        assert!(!mount.path("file").exists());
+        assert_eq!(file.metadata().unwrap().len(), 1);
+        assert_eq!(mount.spy.calls("destroy"), 0);
+        drop(file);
+        mount.join().unwrap();
+    });
+}
+
+#[test]
+fn an_aborted_connection_ends_the_session() {
+    each(|config| {
+        let mount = Mount::new(&config).unwrap();
+        let spy = mount.spy.clone();
+        let number = std::os::unix::fs::MetadataExt::dev(&fs::metadata(mount.path("")).unwrap());
+        let unmounter = mount.unmounter();
+        let control = Scratch::new();
+        sh(&format!("mount -t fusectl none {}", control.0.display()));
+        let abort = control.0.join(format!("{}/abort", libc::minor(number)));
+        let aborted = fs::write(abort, "1");
+        sh(&format!("umount {}", control.0.display()));
+        aborted.unwrap();
+        mount.join().unwrap();
+        assert_eq!(spy.calls("destroy"), 1);
+        unmounter.unmount(true).unwrap();
+    });
+}
+
+#[test]
+fn read_only_mounts_refuse_changes() {
+    each(|config| {
+        for config in [config.clone(), over_image(&config)] {
+            let mount = Mount::new(&Config { read_only: true, ..config }).unwrap();
+            let refused = fs::write(mount.path("file"), "x").unwrap_err();
+            assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
+            assert_eq!(fs::read_dir(mount.path("")).unwrap().count(), 0);
+        }
+    });
+}
+
+#[test]
+fn options_show_in_the_mount_table() {
+    each(|config| {
+        let mut config = Config { fsname: "a name".into(), ..config };
+        config.apply_options("nosuid,nodev,noexec,noatime,max_read=65536").unwrap();
+        let mount = Mount::new(&config).unwrap();
+        let table = fs::read_to_string("/proc/mounts").unwrap();
+        let point = mount.path("").display().to_string();
+        let line = table.lines().find(|line| line.contains(point.trim_end_matches('/'))).unwrap();
+        assert!(line.starts_with("a\\040name "), "{line}");
+        for option in ["nosuid", "nodev", "noexec", "noatime", "max_read=65536", "fuse.spinney"] {
+            assert!(line.contains(option), "{line}");
+        }
+    });
+}
+
+#[test]
+fn a_dropped_session_leaves_no_mount() {
+    each(|config| {
+        let scratch = Scratch::new();
+        let spy = Arc::new(Spy::new());
+        let session = Session::mount(spy.clone(), &scratch.0, &config).unwrap();
+        fs::write(scratch.0.join("file"), "x").unwrap();
+        drop(session);
+        assert!(!scratch.0.join("file").exists());
+        assert_eq!(spy.calls("destroy"), 1);
+    });
+}
+
+#[test]
+fn failing_to_mount_is_an_error() {
+    if !able() {
+        return;
+    }
+    let nowhere = Session::mount(Arc::new(Spy::new()), "/does/not/exist", &Config::default());
+    assert_eq!(nowhere.err().unwrap().errno(), libc::EIO);
+    let scratch = Scratch::new();
+    let source = Source::BlockDevice("/dev/null".into());
+    let config = Config { source, ..Config::default() };
+    assert!(Session::mount(Arc::new(Spy::new()), &scratch.0, &config).is_err());
+}
+
+#[test]
+fn the_caller_may_attach_the_loop_device() {
+    if !able() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let image = scratch.0.join("image");
+    File::create(&image).unwrap().set_len(4 << 20).unwrap();
+    let attached = LoopDevice::attach(&image, false).unwrap();
+    let path = attached.path().to_path_buf();
+    let config = Config { source: Source::BlockDevice(path.clone()), ..Config::default() };
+    let mount = Mount::new(&config).unwrap();
+    drop(attached);
+    assert_eq!(mount.block_device.as_deref(), Some(path.as_path()));
+    assert!(sh("losetup -a").contains(&format!("{}:", path.display())), "the mount holds it");
+}
+
+#[test]
+fn ordinary_users_mount_with_the_helper() {
+    if !able() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let point = scratch.0.join("mnt");
+    fs::create_dir(&point).unwrap();
+    std::os::unix::fs::chown(&point, Some(65534), Some(65534)).unwrap();
+    // The test runs itself again as the user, for the ignored test below.
+    let program = scratch.0.join("again");
+    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    // Machines differ in who may open the device; in a mount namespace we decide.
+    let output = sys::try_sh(&format!(
+        "unshare -m sh -ec 'mknod {device} c 10 229; chmod 666 {device}
+        mount --bind {device} /dev/fuse
+        FUSE_TEST_POINT={} setpriv --reuid 65534 --regid 65534 --clear-groups {} \\
+            --ignored --exact lifecycle::as_ordinary_user --nocapture'",
+        point.display(),
+        program.display(),
+        device = scratch.0.join("device").display(),
+    ));
+    let text = String::from_utf8_lossy(&output.stdout).to_string();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}{errors}");
+    assert!(text.contains("1 passed"), "{text}");
+}
+
+#[test]
+#[ignore = "run by ordinary_users_mount_with_the_helper, as another user"]
+fn as_ordinary_user() {
+    let point = std::env::var("FUSE_TEST_POINT").unwrap();
+    for transport in [Transport::Auto, Transport::Classic] {
+        let spy = Arc::new(Spy::new());
+        let owner = vfs::SetAttr { uid: Some(65534), ..Default::default() };
+        let root = vfs::FileSystem::root(&spy.model);
+        vfs::FileSystem::setattr(&spy.model, &Default::default(), root, &owner).unwrap();
+        let session = Session::mount(spy.clone(), &point, &with_transport(transport)).unwrap();
+        fs::write(format!("{point}/file"), "x").unwrap();
+        assert_eq!(fs::read(format!("{point}/file")).unwrap(), b"x");
+        let unmounter = session.unmounter();
+        let serving = std::thread::spawn(move || session.run());
+        let file = File::open(format!("{point}/file")).unwrap();
+        assert_eq!(unmounter.unmount(false).unwrap_err().raw_os_error(), Some(libc::EBUSY));
+        drop(file);
+        unmounter.unmount(false).unwrap();
+        serving.join().unwrap().unwrap();
+        assert_eq!(spy.calls("destroy"), 1);
+    }
+}

@@ -1,0 +1,166 @@
+//! The reference model with a witness: calls are counted, and some can be made to fail.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::time::Duration;
+use testkit::RefFs;
+use vfs::*;
+
+/// Looking this name up panics.
+pub const PANIC: &[u8] = b"panic";
+/// Looking this name up takes this long.
+pub const SLOW: &[u8] = b"slow";
+pub const SLOWNESS: Duration = Duration::from_millis(300);
+/// Looking this name up fails for want of the operation.
+pub const UNKNOWN: &[u8] = b"unknown";
+
+#[derive(Default)]
+pub struct Spy {
+    pub model: RefFs,
+    pub counted: Mutex<BTreeMap<&'static str, u64>>,
+    pub destroy_takes: Duration,
+    pub destroy_fails: bool,
+    /// Tell no `STATX_ATTR_*` bits: Linux drops them from a FUSE server's replies.
+    pub without_attributes: bool,
+}
+
+impl Spy {
+    pub fn new() -> Spy {
+        Spy::default()
+    }
+
+    pub fn calls(&self, name: &str) -> u64 {
+        self.counted.lock().unwrap().get(name).copied().unwrap_or(0)
+    }
+
+    pub fn all_calls(&self) -> BTreeMap<&'static str, u64> {
+        self.counted.lock().unwrap().clone()
+    }
+
+    fn note(&self, name: &'static str) {
+        *self.counted.lock().unwrap().entry(name).or_default() += 1;
+    }
+}
+
+/// Where an answer has attributes.
+trait Masked {
+    fn masked(self) -> Self;
+}
+
+impl Masked for Attr {
+    fn masked(self) -> Attr {
+        Attr { attributes: 0, ..self }
+    }
+}
+
+impl Masked for Entry {
+    fn masked(self) -> Entry {
+        Entry { attr: self.attr.masked(), ..self }
+    }
+}
+
+impl Spy {
+    fn told<T: Masked>(&self, answer: Result<T>) -> Result<T> {
+        if self.without_attributes { answer.map(T::masked) } else { answer }
+    }
+}
+
+macro_rules! delegate_told {
+    ($(fn $name:ident(&self $(, $arg:ident: $ty:ty)* $(,)?) -> $ret:ty;)*) => {
+        $(fn $name(&self $(, $arg: $ty)*) -> $ret {
+            self.note(stringify!($name));
+            self.told(self.model.$name($($arg),*))
+        })*
+    };
+}
+
+macro_rules! delegate {
+    ($(fn $name:ident(&self $(, $arg:ident: $ty:ty)*) $(-> $ret:ty)?;)*) => {
+        $(fn $name(&self $(, $arg: $ty)*) $(-> $ret)? {
+            self.note(stringify!($name));
+            self.model.$name($($arg),*)
+        })*
+    };
+}
+
+impl FileSystem for Spy {
+    fn root(&self) -> Ino {
+        self.model.root()
+    }
+
+    fn lookup(&self, cx: &Context, parent: Ino, name: &[u8]) -> Result<Entry> {
+        self.note("lookup");
+        match name {
+            PANIC => panic!("asked to"),
+            SLOW => std::thread::sleep(SLOWNESS),
+            UNKNOWN => return Err(Errno::ENOSYS.into()),
+            _ => {}
+        }
+        self.told(self.model.lookup(cx, parent, name))
+    }
+
+    fn stats(&self) -> Vec<Stat> {
+        vec![Stat { name: "spy.lookups", value: self.calls("lookup") }]
+    }
+
+    fn label(&self) -> Result<Vec<u8>> {
+        Ok(b"a label".to_vec())
+    }
+
+    fn destroy(&self) -> Result<()> {
+        std::thread::sleep(self.destroy_takes);
+        self.note("destroy");
+        match self.destroy_fails {
+            true => Err(FsError::Corrupt { what: "asked to".into(), data: false }),
+            false => self.model.destroy(),
+        }
+    }
+
+    fn readdir_plus(
+        &self,
+        dir: Ino,
+        offset: u64,
+        emit: &mut dyn FnMut(&DirEntry<'_>, Option<&Entry>) -> bool,
+    ) -> Result<()> {
+        self.note("readdir_plus");
+        self.model.readdir_plus(dir, offset, &mut |name, entry| {
+            let hide = self.without_attributes;
+            let entry = entry.map(|entry| if hide { entry.masked() } else { *entry });
+            emit(name, entry.as_ref())
+        })
+    }
+
+    delegate_told! {
+        fn getattr(&self, ino: Ino) -> Result<Attr>;
+        fn setattr(&self, cx: &Context, ino: Ino, set: &SetAttr) -> Result<Attr>;
+        fn mknod(&self, cx: &Context, parent: Ino, name: &[u8], kind: FileKind, perm: u16, rdev: u32) -> Result<Entry>;
+        fn mkdir(&self, cx: &Context, parent: Ino, name: &[u8], perm: u16) -> Result<Entry>;
+        fn symlink(&self, cx: &Context, parent: Ino, name: &[u8], target: &[u8]) -> Result<Entry>;
+        fn link(&self, cx: &Context, ino: Ino, parent: Ino, name: &[u8]) -> Result<Entry>;
+        fn tmpfile(&self, cx: &Context, parent: Ino, perm: u16) -> Result<Entry>;
+    }
+
+    delegate! {
+        fn forget(&self, ino: Ino, count: u64);
+        fn readlink(&self, ino: Ino) -> Result<Vec<u8>>;
+        fn unlink(&self, cx: &Context, parent: Ino, name: &[u8]) -> Result<()>;
+        fn rmdir(&self, cx: &Context, parent: Ino, name: &[u8]) -> Result<()>;
+        fn rename(&self, cx: &Context, parent: Ino, name: &[u8], new_parent: Ino, new_name: &[u8], mode: RenameMode) -> Result<()>;
+        fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize>;
+        fn write(&self, cx: &Context, ino: Ino, offset: u64, data: &[u8], flags: WriteFlags) -> Result<usize>;
+        fn fallocate(&self, cx: &Context, ino: Ino, mode: FallocateMode, offset: u64, len: u64) -> Result<()>;
+        fn copy_range(&self, cx: &Context, from: Ino, from_offset: u64, to: Ino, to_offset: u64, len: u64) -> Result<u64>;
+        fn clone_range(&self, cx: &Context, from: Ino, from_offset: u64, to: Ino, to_offset: u64, len: u64) -> Result<()>;
+        fn seek(&self, ino: Ino, offset: u64, whence: SeekWhence) -> Result<u64>;
+        fn fsync(&self, ino: Ino, datasync: bool) -> Result<()>;
+        fn sync(&self) -> Result<()>;
+        fn readdir(&self, dir: Ino, offset: u64, emit: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()>;
+        fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>>;
+        fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>>;
+        fn setxattr(&self, cx: &Context, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()>;
+        fn removexattr(&self, cx: &Context, ino: Ino, name: &[u8]) -> Result<()>;
+        fn flags(&self, ino: Ino) -> Result<u32>;
+        fn set_flags(&self, cx: &Context, ino: Ino, flags: u32) -> Result<()>;
+        fn statfs(&self) -> Result<StatFs>;
+    }
+}

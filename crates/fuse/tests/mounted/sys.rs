@@ -1,0 +1,111 @@
+//! The few system calls that the tests need beyond the standard library and `PosixFs`.
+#![allow(unsafe_code)]
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::slice;
+
+/// A shared writable mapping of a whole file.
+pub struct Mapping {
+    base: *mut u8,
+    len: usize,
+}
+
+impl Mapping {
+    pub fn new(file: &File, len: usize) -> Mapping {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let base = unsafe {
+            libc::mmap(std::ptr::null_mut(), len, protection, libc::MAP_SHARED, file.as_raw_fd(), 0)
+        };
+        assert_ne!(base, libc::MAP_FAILED, "{}", io::Error::last_os_error());
+        Mapping { base: base.cast(), len }
+    }
+
+    pub fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: the mapping has this length; the test is its only user.
+        unsafe { slice::from_raw_parts_mut(self.base, self.len) }
+    }
+
+    pub fn sync(&self) {
+        // SAFETY: the range is the mapping's.
+        let rc = unsafe { libc::msync(self.base.cast(), self.len, libc::MS_SYNC) };
+        assert_eq!(rc, 0);
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: made in `new` with this length.
+        unsafe { libc::munmap(self.base.cast(), self.len) };
+    }
+}
+
+pub fn syncfs(file: &File) -> io::Result<()> {
+    // SAFETY: takes a descriptor only.
+    match unsafe { libc::syncfs(file.as_raw_fd()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+pub fn getxattr(path: &Path, name: &str, room: usize) -> io::Result<Vec<u8>> {
+    let path = CString::new(path.as_os_str().as_bytes()).unwrap();
+    let name = CString::new(name).unwrap();
+    let mut value = vec![0u8; room];
+    // SAFETY: both strings end with NUL; `room` bytes may be written.
+    let len =
+        unsafe { libc::lgetxattr(path.as_ptr(), name.as_ptr(), value.as_mut_ptr().cast(), room) };
+    match usize::try_from(len) {
+        Ok(len) if room == 0 => Ok(vec![0; len]),
+        Ok(len) => {
+            value.truncate(len);
+            Ok(value)
+        }
+        Err(_) => Err(io::Error::last_os_error()),
+    }
+}
+
+pub fn setxattr(path: &Path, name: &str, value: &[u8], flags: i32) -> io::Result<()> {
+    let path = CString::new(path.as_os_str().as_bytes()).unwrap();
+    let name = CString::new(name).unwrap();
+    let (data, len) = (value.as_ptr().cast(), value.len());
+    // SAFETY: both strings end with NUL; `len` bytes may be read.
+    match unsafe { libc::lsetxattr(path.as_ptr(), name.as_ptr(), data, len, flags) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// An ioctl that fills a buffer.
+pub fn ioctl_read(file: &File, command: u64, room: &mut [u8]) -> io::Result<()> {
+    // SAFETY: every command used here has the size of `room` in its number at most.
+    match unsafe { libc::ioctl(file.as_raw_fd(), command, room.as_mut_ptr()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Runs a shell command; panics with its output if it fails.
+pub fn sh(script: &str) -> String {
+    let output = try_sh(script);
+    let text = String::from_utf8_lossy(&output.stdout).to_string();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{script}: {text}{errors}");
+    text
+}
+
+pub fn try_sh(script: &str) -> Output {
+    Command::new("sh").arg("-c").arg(script).output().unwrap()
+}
+
+/// As `sh`, as the user and group `nobody`.
+pub fn sh_as_nobody(script: &str) -> Output {
+    use std::os::unix::process::CommandExt;
+    Command::new("sh").arg("-c").arg(script).uid(65534).gid(65534).output().unwrap()
+}

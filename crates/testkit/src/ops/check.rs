@@ -36,9 +36,11 @@ pub fn explain(
     let signature = divergence.signature();
     let fails = |ops: &[Op]| run(ops).is_err_and(|found| found.signature() == signature);
     let short = minimise(failing, fails);
-    let again = match run(&short) {
-        Err(divergence) => divergence.to_string(),
-        Ok(()) => "(the short sequence does not fail every time)".to_owned(),
+    let Err(again) = run(&short) else {
+        let last = listing(&failing[failing.len().saturating_sub(10)..]);
+        return format!(
+            "seed {seed} diverged, but not every time:\n{divergence}\nlast operations:\n{last}"
+        );
     };
     format!(
         "seed {seed} diverged:\n{divergence}\nshortest sequence found ({} operations):\n{}{again}",

@@ -358,7 +358,10 @@ impl Generator {
             (_, 0..3) => return Op::RemoveXattr { target, name },
             _ => {}
         }
-        let len = *self.rng.pick(&[0, 1, 20, 100, 300, 1000, 4000, 16000, 20000]);
+        if self.rng.chance(10) {
+            return self.large_xattr(target);
+        }
+        let len = *self.rng.pick(&[0, 1, 20, 100, 300, 1000, 4000]);
         let fill = Fill { seed: self.rng.next_u64(), len, kind: FillKind::Random };
         let mode = *self.rng.pick(&[
             XattrMode::Set,
@@ -367,6 +370,15 @@ impl Generator {
             XattrMode::Replace,
         ]);
         Op::SetXattr { target, name, value: Bytes(fill.bytes()), mode }
+    }
+
+    /// One that (nearly) fills a leaf, or is too large. It is never replaced: the kernel
+    /// refuses that if the old and the new value do not fit into a leaf together.
+    fn large_xattr(&mut self, target: Target) -> Op {
+        let len = *self.rng.pick(&[16000, 16228 - 8, 16228 - 7, 20000]);
+        let fill = Fill { seed: self.rng.next_u64(), len, kind: FillKind::Random };
+        let (name, value) = (Name(b"user.big".to_vec()), Bytes(fill.bytes()));
+        Op::SetXattr { target, name, value, mode: XattrMode::Create }
     }
 
     fn acl_op(&mut self, target: Target) -> Op {

@@ -1,15 +1,17 @@
 //! Acting as another user, with another umask, or without root's right to keep
 //! set-ID bits: for one call, on the calling thread.
 //!
-//! The umask belongs to the whole process; a lock keeps two calls of this module apart,
-//! and nothing else in a test should make files with modes that matter meanwhile.
+//! A umask belongs to the whole process, so a thread that needs one of its own first
+//! leaves the shared one (and the shared working directory) for good.
 #![allow(unsafe_code)]
 
-use std::sync::{Mutex, PoisonError};
+use std::cell::Cell;
 
 use vfs::Context;
 
-static UMASK: Mutex<()> = Mutex::new(());
+thread_local! {
+    static OWN_UMASK: Cell<bool> = const { Cell::new(false) };
+}
 
 const CAP_FSETID: u32 = 4;
 
@@ -77,17 +79,28 @@ impl Drop for Identity {
     }
 }
 
+/// Sets the umask of this thread alone and returns the old one.
+fn set_umask(umask: u32) -> u32 {
+    OWN_UMASK.with(|own| {
+        if !own.get() {
+            // SAFETY: no memory is passed; only this thread's view of umask and working
+            // directory is split off.
+            own.set(unsafe { libc::unshare(libc::CLONE_FS) } == 0);
+            assert!(own.get(), "unshare: {}", std::io::Error::last_os_error());
+        }
+    });
+    // SAFETY: no memory is passed.
+    unsafe { libc::umask(umask) }
+}
+
 /// Runs `make` with the context's owner and umask.
 pub(super) fn acting_as<T>(cx: &Context, make: impl FnOnce() -> T) -> T {
-    let _lock = UMASK.lock().unwrap_or_else(PoisonError::into_inner);
-    // SAFETY: no memory is passed.
-    let old = unsafe { libc::umask(u32::from(cx.umask)) };
+    let old = set_umask(u32::from(cx.umask));
     let result = {
         let _identity = Identity::take(cx.uid, cx.gid);
         make()
     };
-    // SAFETY: as above.
-    unsafe { libc::umask(old) };
+    set_umask(old);
     result
 }
 

@@ -65,10 +65,11 @@ impl Content {
     }
 
     pub fn write(&mut self, offset: u64, data: &[u8]) {
-        let end = offset + data.len() as u64;
-        if offset > self.size {
-            self.grow(offset);
+        if data.is_empty() {
+            return;
         }
+        let end = offset + data.len() as u64;
+        self.grow(offset);
         for index in offset / BLOCK..end.div_ceil(BLOCK) {
             let (from, to) = overlap(index, offset, end);
             let at = (index * BLOCK + from as u64 - offset) as usize;
@@ -148,9 +149,7 @@ impl Content {
     /// Blocks as they stand in `from` (holes stay holes); all numbers are multiples of
     /// the block size but `len`, which may end with the source's last, partial block.
     pub fn clone_blocks(&mut self, from: &Content, from_offset: u64, offset: u64, len: u64) {
-        if offset > self.size {
-            self.grow(offset);
-        }
+        self.grow(offset);
         let (first, to) = (from_offset / BLOCK, offset / BLOCK);
         for step in 0..len.div_ceil(BLOCK) {
             match from.blocks.get(&(first + step)) {

@@ -47,6 +47,14 @@ impl State {
         Ok(())
     }
 
+    /// Copies and clones never append, so that append-only files take none.
+    fn check_replaceable(&self, ino: Ino) -> Result<()> {
+        self.file(ino)?;
+        let inode = self.get(ino)?;
+        let frozen = inode.immutable() || inode.append_only();
+        if frozen { Err(Errno::EPERM.into()) } else { Ok(()) }
+    }
+
     fn modified(&mut self, ino: Ino) -> Result<()> {
         let now = self.now();
         let inode = self.get_mut(ino)?;
@@ -132,7 +140,7 @@ impl State {
     /// Whole blocks are cloned where alignment allows, the rest is copied.
     pub(super) fn copy_range(&mut self, mut span: Span) -> Result<u64> {
         let source = self.file(span.from)?.size;
-        self.check_writable(span.to, span.to_offset)?;
+        self.check_replaceable(span.to)?;
         end_of(span.from_offset, span.len)?;
         end_of(span.to_offset, span.len)?;
         span.len = span.len.min(source.saturating_sub(span.from_offset));
@@ -171,6 +179,8 @@ impl State {
     }
 
     fn share(&mut self, span: Span) -> Result<()> {
+        // First, because source and target may be one file.
+        self.file_mut(span.to)?.grow(span.to_offset);
         let source = self.file(span.from)?.clone();
         let target = self.file_mut(span.to)?;
         target.clone_blocks(&source, span.from_offset, span.to_offset, span.len);
@@ -179,10 +189,9 @@ impl State {
 
     pub(super) fn clone_range(&mut self, mut span: Span) -> Result<()> {
         let source = self.file(span.from)?.size;
-        self.file(span.to)?;
-        let target = self.get(span.to)?;
-        if target.immutable() || target.append_only() {
-            return Err(Errno::EPERM.into());
+        self.check_replaceable(span.to)?;
+        if !self.same_checksumming(span)? {
+            return Err(Errno::EINVAL.into());
         }
         if span.len == 0 {
             span.len = source.checked_sub(span.from_offset).ok_or(Errno::EINVAL)?;
@@ -193,7 +202,7 @@ impl State {
         end_of(span.to_offset, span.len)?;
         let inside = end_of(span.from_offset, span.len)? <= source;
         let whole = inside && self.clonable(span)? == span.len;
-        if !whole || !span.aligned() || span.overlaps() || !self.same_checksumming(span)? {
+        if !whole || !span.aligned() || span.overlaps() {
             return Err(Errno::EINVAL.into());
         }
         self.share(span)?;

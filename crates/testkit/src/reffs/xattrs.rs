@@ -62,8 +62,8 @@ fn set_acl(inode: &mut Inode, name: &[u8], acl: Option<Acl>) -> Result<bool> {
 fn set_compression(inode: &mut Inode, value: &[u8]) -> Result<bool> {
     let kinds: [&[u8]; 3] = [b"zlib", b"lzo", b"zstd"];
     let flag = match value {
-        _ if inode.flags & NOCOW != 0 => return Err(Errno::EINVAL.into()),
         b"" => 0,
+        _ if inode.flags & NOCOW != 0 => return Err(Errno::EINVAL.into()),
         b"no" | b"none" => NOCOMP,
         _ if kinds.iter().any(|kind| value.starts_with(kind)) => COMPR,
         _ => return Err(Errno::EINVAL.into()),

@@ -1,1 +1,32 @@
+//! The file system: a delta over immutable btrfs trees, behind `vfs::FileSystem`.
+//!
+//! Operations (`ops/`) write the delta; a commit (`commit/`) merges it into the trees.
+//! See docs/ARCHITECTURE.md for the ways through the house.
+#![forbid(unsafe_code)]
 
+mod acl;
+mod close;
+mod commit;
+mod data;
+mod delta;
+mod engine;
+mod error;
+mod extents;
+mod fs;
+mod ino;
+mod inode;
+mod locks;
+mod names;
+mod open;
+mod ops;
+mod options;
+mod orphan;
+mod reserve;
+mod roots;
+mod stats;
+mod subvol;
+mod view;
+mod xattrs;
+
+pub use fs::BtrfsFs;
+pub use options::{Options, Subvol};

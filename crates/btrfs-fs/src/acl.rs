@@ -1,0 +1,148 @@
+//! POSIX ACLs: what a new inode inherits, and how mode and access ACL follow each other.
+//!
+//! The stored form is that of the `system.posix_acl_*` xattrs: a little-endian version 2,
+//! then entries of tag, permissions and id (linux/posix_acl_xattr.h).
+
+use vfs::{Errno, Result};
+
+pub const ACCESS: &[u8] = b"system.posix_acl_access";
+pub const DEFAULT: &[u8] = b"system.posix_acl_default";
+
+const VERSION: u32 = 2;
+const USER_OBJ: u16 = 0x01;
+const USER: u16 = 0x02;
+const GROUP_OBJ: u16 = 0x04;
+const GROUP: u16 = 0x08;
+const MASK: u16 = 0x10;
+const OTHER: u16 = 0x20;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Entry {
+    tag: u16,
+    perm: u16,
+    id: u32,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Acl(Vec<Entry>);
+
+impl Acl {
+    /// EINVAL for what is not an ACL.
+    pub fn parse(bytes: &[u8]) -> Result<Acl> {
+        let bad = || vfs::FsError::Posix(Errno::EINVAL);
+        let (head, rest) = bytes.split_at_checked(4).ok_or_else(bad)?;
+        let version = u32::from_le_bytes(head.try_into().expect("4 bytes"));
+        if version != VERSION || rest.len() % 8 != 0 {
+            return Err(bad());
+        }
+        let entries: Vec<Entry> = rest
+            .chunks_exact(8)
+            .map(|e| Entry {
+                tag: u16::from_le_bytes([e[0], e[1]]),
+                perm: u16::from_le_bytes([e[2], e[3]]),
+                id: u32::from_le_bytes([e[4], e[5], e[6], e[7]]),
+            })
+            .collect();
+        let acl = Acl(entries);
+        if acl.0.is_empty() || acl.valid() { Ok(acl) } else { Err(bad()) }
+    }
+
+    fn valid(&self) -> bool {
+        let count = |tag| self.0.iter().filter(|e| e.tag == tag).count();
+        let known = self.0.iter().all(|e| {
+            e.perm & !7 == 0 && matches!(e.tag, USER_OBJ | USER | GROUP_OBJ | GROUP | MASK | OTHER)
+        });
+        let named = count(USER) + count(GROUP) > 0;
+        let ordered = self.0.windows(2).all(|w| w[0].tag <= w[1].tag);
+        known
+            && ordered
+            && count(USER_OBJ) == 1
+            && count(GROUP_OBJ) == 1
+            && count(OTHER) == 1
+            && count(MASK) <= 1
+            && (!named || count(MASK) == 1)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut out = VERSION.to_le_bytes().to_vec();
+        for entry in &self.0 {
+            out.extend_from_slice(&entry.tag.to_le_bytes());
+            out.extend_from_slice(&entry.perm.to_le_bytes());
+            out.extend_from_slice(&entry.id.to_le_bytes());
+        }
+        out
+    }
+
+    fn perm(&self, tag: u16) -> Option<u16> {
+        self.0.iter().find(|e| e.tag == tag).map(|e| e.perm)
+    }
+
+    fn set(&mut self, tag: u16, perm: u16) {
+        self.0.iter_mut().filter(|e| e.tag == tag).for_each(|e| e.perm = perm);
+    }
+
+    fn group_class(&self) -> u16 {
+        if self.perm(MASK).is_some() { MASK } else { GROUP_OBJ }
+    }
+
+    /// The nine permission bits that the ACL stands for.
+    pub fn mode(&self) -> u32 {
+        let part = |tag| u32::from(self.perm(tag).unwrap_or(0));
+        part(USER_OBJ) << 6 | part(self.group_class()) << 3 | part(OTHER)
+    }
+
+    /// True if the nine bits say all that the ACL says.
+    pub fn is_plain(&self) -> bool {
+        self.0.len() == 3
+    }
+
+    /// `chmod`: owner, group class and others get the bits of `mode`.
+    pub fn chmod(&mut self, mode: u32) {
+        self.set(USER_OBJ, (mode >> 6 & 7) as u16);
+        self.set(self.group_class(), (mode >> 3 & 7) as u16);
+        self.set(OTHER, (mode & 7) as u16);
+    }
+
+    /// Cuts a default ACL to what the creator asked for; returns the resulting mode.
+    fn create(&mut self, mode: u32) -> u32 {
+        let cut = |perm: Option<u16>, bits: u32| perm.unwrap_or(0) & (bits & 7) as u16;
+        let owner = cut(self.perm(USER_OBJ), mode >> 6);
+        let class = self.group_class();
+        let group = cut(self.perm(class), mode >> 3);
+        let other = cut(self.perm(OTHER), mode);
+        self.set(USER_OBJ, owner);
+        self.set(class, group);
+        self.set(OTHER, other);
+        mode & !0o777 | u32::from(owner) << 6 | u32::from(group) << 3 | u32::from(other)
+    }
+}
+
+/// What a new inode gets.
+pub struct Inherited {
+    pub mode: u32,
+    pub access: Option<Vec<u8>>,
+    pub default: Option<Vec<u8>>,
+}
+
+/// `parent_default` is the directory's default ACL. Without one the umask counts.
+pub fn inherit(
+    parent_default: Option<&[u8]>,
+    mode: u32,
+    umask: u16,
+    is_dir: bool,
+) -> Result<Inherited> {
+    let plain = Inherited { mode: mode & !u32::from(umask & 0o777), access: None, default: None };
+    let Some(bytes) = parent_default else { return Ok(plain) };
+    let mut acl = Acl::parse(bytes)?;
+    if acl.is_empty() {
+        return Ok(plain);
+    }
+    let default = is_dir.then(|| bytes.to_vec());
+    let mode = acl.create(mode);
+    let access = (!acl.is_plain()).then(|| acl.to_vec());
+    Ok(Inherited { mode, access, default })
+}

@@ -1,0 +1,49 @@
+//! The background thread: a commit when the interval has passed or somebody asks.
+//!
+//! It holds the engine weakly, so that it never keeps a volume open.
+
+use crate::engine::Engine;
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+
+pub struct Background {
+    engine: Weak<Engine>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Background {
+    pub fn start(engine: &Arc<Engine>) -> std::io::Result<Background> {
+        let weak = Arc::downgrade(engine);
+        let for_thread = weak.clone();
+        let thread = std::thread::Builder::new()
+            .name("spinney-commit".into())
+            .spawn(move || run(&for_thread))?;
+        Ok(Background { engine: weak, thread: Some(thread) })
+    }
+}
+
+fn run(engine: &Weak<Engine>) {
+    loop {
+        let Some(engine) = engine.upgrade() else { return };
+        if !engine.committer.wait(engine.options.commit_interval) {
+            return;
+        }
+        if let Err(error) = engine.commit() {
+            tracing::error!(%error, "the background commit failed");
+            return;
+        }
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        if let Some(engine) = self.engine.upgrade() {
+            engine.committer.stop();
+        }
+        if let Some(thread) = self.thread.take()
+            && thread.thread().id() != std::thread::current().id()
+        {
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! A sealed delta merged into the trees: edits of each subvolume, references of data,
+//! checksums; then the space side settles, and everything is written.
+
+use super::sums::{self, SumFormat};
+use crate::delta::Delta;
+use crate::engine::Engine;
+use crate::roots::Root;
+use btrfs_disk::items::{RootItem, Timespec};
+use btrfs_disk::{Generation, Key, Logical, Result, TreeId};
+use btrfs_space::{Extent, ExtentKind, MetadataReservation, RefOwner};
+use btrfs_space::{Settle, Settled};
+use btrfs_tree::{Edit, NodeStore};
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+pub struct Merged {
+    pub generation: Generation,
+    pub trees: BTreeMap<TreeId, Root>,
+    pub freed: Vec<Extent>,
+}
+
+pub fn run(
+    engine: &Engine,
+    sealed: &Delta,
+    reservation: Option<MetadataReservation>,
+) -> Result<Merged> {
+    let start = Instant::now();
+    let generation = sealed.generation;
+    let superblock = engine.volume.superblock();
+    let mut settle =
+        Settle::new(&*engine.space, &engine.store, superblock, generation, reservation)?;
+    merge_items(engine, &mut settle, sealed)?;
+    let landed = merge_extents(&mut settle, sealed);
+    let fate = settle.drain_data()?;
+    let edits = {
+        let root = settle.root(TreeId::CSUM)?;
+        let format = sum_format(engine);
+        let (freed, stillborn) = (&fate.freed, &fate.stillborn);
+        sums::edits(&settle.reader(), &root, &format, &landed, freed, stillborn)?
+    };
+    settle.apply_tree(TreeId::CSUM, edits)?;
+    engine.stats.commit_merge_ns.add(start.elapsed().as_nanos() as u64);
+    let settling = Instant::now();
+    let settled = settle.finish()?;
+    engine.stats.commit_settle_ns.add(settling.elapsed().as_nanos() as u64);
+    write(engine, generation, settled)
+}
+
+fn sum_format(engine: &Engine) -> SumFormat {
+    SumFormat {
+        sector: engine.sector(),
+        size: engine.geometry.csum.size(),
+        // Half a leaf: two such items share one.
+        max_item: engine.geometry.leaf_space() / 2 - 64,
+    }
+}
+
+/// Each subvolume's edits, in key order.
+fn merge_items(engine: &Engine, settle: &mut Settle<'_, NodeStore>, sealed: &Delta) -> Result<()> {
+    let now = crate::inode::now();
+    for (tree, objects) in sealed.items.objects() {
+        let mut edits: Vec<(Key, Edit)> = Vec::with_capacity(objects.len() * 3);
+        for objectid in objects {
+            edits.extend(
+                sealed
+                    .items
+                    .object(tree, objectid)
+                    .into_iter()
+                    .map(|(key, slot)| (key, slot.value.map_or(Edit::Delete, Edit::Put))),
+            );
+        }
+        engine.stats.commit_items.add(edits.len() as u64);
+        settle.apply_tree(tree, edits)?;
+        if tree.is_subvolume() {
+            stamp(settle.root_item(tree)?, sealed.generation, now);
+        }
+    }
+    Ok(())
+}
+
+fn stamp(item: &mut RootItem, generation: Generation, now: Timespec) {
+    item.ctransid = generation.0;
+    item.ctime = now;
+}
+
+/// References of data extents; returns the checksums of what landed.
+fn merge_extents(
+    settle: &mut Settle<'_, NodeStore>,
+    sealed: &Delta,
+) -> BTreeMap<Logical, Box<[u8]>> {
+    let (changes, landed) = sealed.extents.collect();
+    let deltas = settle.deltas();
+    for (extent, change) in changes {
+        if change.fresh {
+            deltas.born(extent, change.len, ExtentKind::Data);
+        }
+        for ((root, ino, offset), count) in change.counts {
+            let owner = RefOwner::Data { root, ino, offset };
+            deltas.add(extent, change.len, ExtentKind::Data, owner, count);
+        }
+    }
+    landed
+}
+
+/// Nodes, flush, superblocks, flush.
+fn write(engine: &Engine, generation: Generation, mut settled: Settled) -> Result<Merged> {
+    let start = Instant::now();
+    let nodes = settled.dirty.write_all(&engine.store)?;
+    engine.volume.flush()?;
+    engine.volume.commit_superblock(settled.superblock)?;
+    engine.stats.commit_nodes.add(nodes as u64);
+    engine.stats.commit_write_ns.add(start.elapsed().as_nanos() as u64);
+    let mut trees = engine.roots().trees.clone();
+    for (id, root) in settled.roots {
+        match trees.get_mut(&id) {
+            Some(known) => known.root = root,
+            None => {
+                trees.insert(id, Root { root, item: RootItem::default(), key_offset: 0 });
+            }
+        }
+    }
+    Ok(Merged { generation, trees, freed: settled.pinned })
+}

@@ -1,0 +1,156 @@
+//! The commit: seal the epoch, merge its delta into the trees, make it durable, publish.
+//!
+//! Invariants:
+//! * one commit at a time; a caller returns when a commit that began after its call is
+//!   durable, so any number of callers share one;
+//! * order on the device: data (it landed before the delta named it), nodes, flush,
+//!   superblocks, flush. A crash anywhere leaves the last durable superblock's trees
+//!   whole, since nothing that they refer to is used again before the next one is durable;
+//! * a failure after sealing poisons the volume: memory has moved on.
+
+mod driver;
+mod merge;
+mod sums;
+
+pub use driver::Background;
+
+use crate::delta::Delta;
+use crate::engine::Engine;
+use crate::error::IntoFs;
+use crate::roots::Roots;
+use crate::view::Snapshot;
+use btrfs_disk::Generation;
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use vfs::{FsError, Result};
+
+#[derive(Default)]
+pub struct Committer {
+    /// Held by the running commit.
+    running: Mutex<()>,
+    /// Commits begun and commits ended, ever.
+    begun: AtomicU64,
+    ended: AtomicU64,
+    /// Somebody wants the background driver to commit now, or to stop.
+    signal: Mutex<Signal>,
+    changed: Condvar,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Signal {
+    wanted: bool,
+    stop: bool,
+}
+
+impl Committer {
+    /// Asks the background driver for a commit soon.
+    pub fn wake(&self) {
+        let mut signal = self.signal.lock();
+        if !signal.wanted {
+            signal.wanted = true;
+            self.changed.notify_one();
+        }
+    }
+
+    fn stop(&self) {
+        self.signal.lock().stop = true;
+        self.changed.notify_one();
+    }
+
+    /// Waits to be woken, for at most `limit`; false when it is time to stop.
+    fn wait(&self, limit: Duration) -> bool {
+        let mut signal = self.signal.lock();
+        if !signal.wanted && !signal.stop {
+            self.changed.wait_for(&mut signal, limit);
+        }
+        signal.wanted = false;
+        !signal.stop
+    }
+}
+
+impl Engine {
+    /// Everything done before the call is durable when it returns.
+    pub fn commit(&self) -> Result<()> {
+        if self.read_only.is_some() {
+            return Ok(());
+        }
+        let wanted = self.committer.begun.load(Ordering::SeqCst) + 1;
+        let _running = self.committer.running.lock();
+        if let Some(why) = self.poisoned.get() {
+            return Err(FsError::ReadOnly(why.clone()));
+        }
+        if self.committer.ended.load(Ordering::SeqCst) >= wanted {
+            return Ok(());
+        }
+        let number = self.committer.begun.fetch_add(1, Ordering::SeqCst) + 1;
+        let result = self.commit_now();
+        match &result {
+            Ok(()) => self.committer.ended.store(number, Ordering::SeqCst),
+            Err(error) => self.poison(&format!("a commit failed: {error}")),
+        }
+        result
+    }
+
+    fn commit_now(&self) -> Result<()> {
+        let start = Instant::now();
+        match self.flush_all() {
+            // What finds no room stays in memory and its writer hears of it again; what
+            // has landed is committed all the same.
+            Err(e) if e.errno() == libc::ENOSPC => tracing::warn!("writeback found no space"),
+            other => other?,
+        }
+        let flushed = start.elapsed();
+        if self.layers.load().current.is_empty() && !self.space.has_unrecorded() {
+            return Ok(());
+        }
+        let reservation = self.promises.take_metadata();
+        let sealing = Instant::now();
+        let sealed = self.seal();
+        let seal = sealing.elapsed();
+        let merged = merge::run(self, &sealed, reservation).fs()?;
+        self.publish(merged);
+        self.stats.commits.add(1);
+        let total = start.elapsed();
+        self.stats.commit_ns.add(total.as_nanos() as u64);
+        self.stats.commit_max_ns.max(total.as_nanos() as u64);
+        self.stats.commit_flush_data_ns.add(flushed.as_nanos() as u64);
+        self.stats.commit_seal_ns.add(seal.as_nanos() as u64);
+        self.stats.commit_seal_max_ns.max(seal.as_nanos() as u64);
+        Ok(())
+    }
+
+    /// Ends the current epoch: later operations enter the next one at once.
+    fn seal(&self) -> Arc<Delta> {
+        let layers = self.layers.load_full();
+        assert!(layers.sealed.is_none(), "one commit at a time");
+        let sealed = layers.current.clone();
+        let next = Generation(sealed.generation.0 + 1);
+        self.layers.store(Arc::new(Snapshot {
+            current: Arc::new(Delta::new(next)),
+            sealed: Some(sealed.clone()),
+            roots: layers.roots.clone(),
+        }));
+        drop(layers);
+        sealed.gate.seal();
+        sealed
+    }
+
+    /// The new roots take the sealed delta's place.
+    fn publish(&self, merged: merge::Merged) {
+        let layers = self.layers.load_full();
+        let roots = Arc::new(Roots::new(merged.generation, merged.trees));
+        self.layers.store(Arc::new(Snapshot {
+            current: layers.current.clone(),
+            sealed: None,
+            roots: roots.clone(),
+        }));
+        if self.options.discard {
+            for extent in &merged.freed {
+                let _ = self.volume.discard(extent.logical, extent.len);
+            }
+        }
+        layers.roots.retire(self.space.clone(), merged.freed, roots);
+    }
+}

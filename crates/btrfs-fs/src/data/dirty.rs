@@ -1,0 +1,258 @@
+//! Content that no extent holds yet: delayed allocation.
+//!
+//! Invariants: pieces are sector-aligned, do not overlap and are not empty; every byte of
+//! a piece is meaningful (a partly written sector was filled from the file first; behind
+//! the end of the file it is zeros).
+//! Does not know where content will go, nor what the file looks like on the volume.
+
+use std::collections::BTreeMap;
+
+/// Longest piece; a longer run is several pieces, so that growing one copies little.
+const PIECE_MAX: usize = 1 << 20;
+
+pub struct Dirty {
+    sector: u64,
+    pieces: BTreeMap<u64, Vec<u8>>,
+    bytes: u64,
+}
+
+impl Dirty {
+    pub fn new(sector: u32) -> Dirty {
+        Dirty { sector: u64::from(sector), pieces: BTreeMap::new(), bytes: 0 }
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    /// Offset of the first dirty byte at or behind `from`.
+    pub fn first_from(&self, from: u64) -> Option<u64> {
+        if self.piece_at(from).is_some() {
+            return Some(from);
+        }
+        self.pieces.range(from..).next().map(|(start, _)| *start)
+    }
+
+    /// End of the dirty run that covers `from`; `from` itself if it is not dirty.
+    pub fn run_end(&self, from: u64) -> u64 {
+        let mut end = from;
+        while let Some((start, piece)) = self.piece_at(end) {
+            end = start + piece.len() as u64;
+        }
+        end
+    }
+
+    fn piece_at(&self, offset: u64) -> Option<(u64, &Vec<u8>)> {
+        let (start, piece) = self.pieces.range(..=offset).next_back()?;
+        (start + piece.len() as u64 > offset).then_some((*start, piece))
+    }
+
+    pub fn covers(&self, offset: u64) -> bool {
+        self.piece_at(offset).is_some()
+    }
+
+    /// New sectors that `write` of this range would add, in bytes.
+    pub fn missing(&self, start: u64, end: u64) -> u64 {
+        let (mut at, end) = (start / self.sector * self.sector, end.next_multiple_of(self.sector));
+        let mut missing = 0;
+        while at < end {
+            if let Some((piece_start, piece)) = self.piece_at(at) {
+                at = piece_start + piece.len() as u64;
+                continue;
+            }
+            let next = self.pieces.range(at..).next().map_or(end, |(s, _)| (*s).min(end));
+            missing += next - at;
+            at = next;
+        }
+        missing
+    }
+
+    /// Stores `data`. Sectors that it covers partly are dirty already (the caller filled
+    /// them) or new, then the rest of them is zeros.
+    pub fn write(&mut self, offset: u64, data: &[u8]) {
+        let mut done = 0;
+        while done < data.len() {
+            let at = offset + done as u64;
+            done += self.write_some(at, &data[done..]);
+        }
+    }
+
+    fn write_some(&mut self, at: u64, data: &[u8]) -> usize {
+        if let Some((&start, piece)) = self.pieces.range_mut(..=at).next_back() {
+            let within = (at - start) as usize;
+            if within < piece.len() {
+                let take = data.len().min(piece.len() - within);
+                piece[within..within + take].copy_from_slice(&data[..take]);
+                return take;
+            }
+        }
+        let sector_start = at / self.sector * self.sector;
+        let gap_end = self.pieces.range(at..).next().map_or(u64::MAX, |(s, _)| *s);
+        let head = (at - sector_start) as usize;
+        let room = (gap_end - at).min((PIECE_MAX - head) as u64) as usize;
+        let take = data.len().min(room);
+        self.append(sector_start, head, &data[..take]);
+        take
+    }
+
+    /// Adds `head` zeros, `data`, and zeros up to the sector's end at `start`, to the piece
+    /// that ends there if it has room, else as a new one.
+    fn append(&mut self, start: u64, head: usize, data: &[u8]) {
+        let len = (head + data.len()).next_multiple_of(self.sector as usize);
+        self.bytes += len as u64;
+        if let Some((&before, piece)) = self.pieces.range_mut(..start).next_back()
+            && before + piece.len() as u64 == start
+            && piece.len() + len <= PIECE_MAX
+        {
+            let old = piece.len();
+            piece.resize(old + head, 0);
+            piece.extend_from_slice(data);
+            piece.resize(old + len, 0);
+            return;
+        }
+        let mut piece = Vec::with_capacity(len);
+        piece.resize(head, 0);
+        piece.extend_from_slice(data);
+        piece.resize(len, 0);
+        self.pieces.insert(start, piece);
+    }
+
+    /// Copies what is dirty of the range over `buf`.
+    pub fn overlay(&self, offset: u64, buf: &mut [u8]) {
+        let end = offset + buf.len() as u64;
+        let first = self.piece_at(offset).map_or(offset, |(start, _)| start);
+        for (&start, piece) in self.pieces.range(first..end) {
+            let piece_end = start + piece.len() as u64;
+            let (from, to) = (start.max(offset), piece_end.min(end));
+            if from < to {
+                buf[(from - offset) as usize..(to - offset) as usize]
+                    .copy_from_slice(&piece[(from - start) as usize..(to - start) as usize]);
+            }
+        }
+    }
+
+    /// The slices that make up the dirty run [start, end).
+    pub fn slices(&self, start: u64, end: u64) -> Vec<&[u8]> {
+        let mut out = Vec::new();
+        let mut at = start;
+        while at < end {
+            let (piece_start, piece) = self.piece_at(at).expect("the run is dirty");
+            let to = (piece_start + piece.len() as u64).min(end);
+            out.push(&piece[(at - piece_start) as usize..(to - piece_start) as usize]);
+            at = to;
+        }
+        out
+    }
+
+    /// Forgets the sectors of [start, end); both are aligned.
+    pub fn remove(&mut self, start: u64, end: u64) {
+        debug_assert!(start % self.sector == 0 && (end % self.sector == 0 || end == u64::MAX));
+        if let Some((piece_start, _)) = self.piece_at(start)
+            && piece_start < start
+        {
+            self.split(piece_start, start);
+        }
+        if let Some((piece_start, _)) = self.piece_at(end)
+            && piece_start < end
+        {
+            self.split(piece_start, end);
+        }
+        let gone: Vec<u64> = self.pieces.range(start..end).map(|(s, _)| *s).collect();
+        for key in gone {
+            let piece = self.pieces.remove(&key).expect("just listed");
+            self.bytes -= piece.len() as u64;
+        }
+    }
+
+    fn split(&mut self, piece_start: u64, at: u64) {
+        let piece = self.pieces.get_mut(&piece_start).expect("a piece starts here");
+        let tail = piece.split_off((at - piece_start) as usize);
+        self.pieces.insert(at, tail);
+    }
+
+    /// Cuts at a new end of file: sectors behind vanish, the last one ends in zeros.
+    pub fn truncate(&mut self, size: u64) {
+        self.remove(size.next_multiple_of(self.sector), u64::MAX);
+        if !size.is_multiple_of(self.sector)
+            && let Some((&start, piece)) = self.pieces.range_mut(..=size).next_back()
+            && start + piece.len() as u64 > size
+        {
+            piece[(size - start) as usize..].fill(0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: u64 = 4096;
+
+    /// A tiny model: what is dirty, byte by byte.
+    fn check(dirty: &Dirty, model: &BTreeMap<u64, u8>) {
+        assert_eq!(dirty.bytes(), model.len() as u64);
+        for (offset, byte) in model {
+            let mut buf = [0xEE];
+            dirty.overlay(*offset, &mut buf);
+            assert_eq!(buf[0], *byte, "at {offset}");
+        }
+    }
+
+    #[test]
+    fn random_writes_removals_and_cuts_match_a_model() {
+        let mut seed = 42u64;
+        let mut random = move |n: u64| {
+            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (seed >> 33) % n
+        };
+        for _ in 0..50 {
+            let mut dirty = Dirty::new(S as u32);
+            let mut model = BTreeMap::new();
+            for step in 0..40u64 {
+                let (a, len) = (random(20 * S), 1 + random(3 * S));
+                match random(4) {
+                    0 => {
+                        let (from, to) = (a / S * S, (a + len).next_multiple_of(S));
+                        dirty.remove(from, to);
+                        model.retain(|k, _| *k < from || *k >= to);
+                    }
+                    1 if step % 5 == 0 => {
+                        dirty.truncate(a);
+                        model.retain(|k, _| *k < a.next_multiple_of(S));
+                        model.range_mut(a..).for_each(|(_, v)| *v = 0);
+                    }
+                    _ => {
+                        let missing = dirty.missing(a, a + len);
+                        let before = dirty.bytes();
+                        dirty.write(a, &vec![step as u8 + 1; len as usize]);
+                        assert_eq!(dirty.bytes() - before, missing);
+                        for k in a / S * S..(a + len).next_multiple_of(S) {
+                            model.entry(k).or_insert(0);
+                        }
+                        (a..a + len).for_each(|k| {
+                            model.insert(k, step as u8 + 1);
+                        });
+                    }
+                }
+            }
+            check(&dirty, &model);
+        }
+    }
+
+    #[test]
+    fn runs_are_found() {
+        let mut dirty = Dirty::new(S as u32);
+        dirty.write(0, &vec![1; 3 << 20]);
+        dirty.write(8 << 20, &[1]);
+        assert_eq!(dirty.run_end(0), 3 << 20);
+        assert_eq!(dirty.first_from(3 << 20), Some(8 << 20));
+        assert_eq!(
+            dirty.slices(S, 2 << 20).iter().map(|s| s.len()).sum::<usize>(),
+            (2 << 20) - 4096
+        );
+    }
+}

@@ -1,0 +1,188 @@
+//! Writeback: dirty content to extents, or inline into the tree where it is short.
+//!
+//! Invariant: after `flush_locked` the inode has nothing dirty and its item is in the delta.
+
+use super::store::store;
+use super::{Dirty, read};
+use crate::engine::{Engine, Op};
+use crate::error::IntoFs;
+use crate::extents::{drop_range, map_range};
+use crate::ino::InodeId;
+use crate::inode::{Inode, State};
+use btrfs_disk::items::{Compression, FileExtent, inode_flags};
+use btrfs_disk::key::kind::EXTENT_DATA;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use vfs::Result;
+
+/// Content that one lock hold and one operation store at most, in bytes.
+const BATCH: u64 = 8 << 20;
+
+impl Engine {
+    /// Writes back everything that was dirty when called. Inodes without names keep their
+    /// content in memory while there is room: most of them vanish before it would land.
+    pub fn flush_all(&self) -> Result<()> {
+        let pressed = self.dirty_bytes.load(Ordering::Relaxed) > self.options.dirty_bytes / 2;
+        let queue = std::mem::take(&mut *self.dirty_inodes.lock());
+        let mut first_error = None;
+        for inode in queue {
+            inode.queued.store(false, Ordering::Release);
+            let unnamed = inode.read().is_ok_and(|s| s.item.nlink == 0);
+            if unnamed && !pressed {
+                self.queue_dirty(&inode);
+                continue;
+            }
+            if let Err(error) = self.flush_inode(&inode) {
+                self.queue_dirty(&inode);
+                first_error.get_or_insert(error);
+            }
+            crate::orphan::release(self, inode);
+        }
+        first_error.map_or(Ok(()), Err)
+    }
+
+    /// Writes one inode back, letting others in between batches.
+    pub fn flush_inode(&self, inode: &Arc<Inode>) -> Result<()> {
+        loop {
+            // Gone meanwhile: its content went with it.
+            let Ok(mut state) = inode.write() else { return Ok(()) };
+            if flush_batch(self, inode.id, &mut state)? {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Writes everything back under the caller's lock.
+pub fn flush_locked(engine: &Engine, id: InodeId, state: &mut State) -> Result<()> {
+    while !flush_batch(engine, id, state)? {}
+    Ok(())
+}
+
+/// One batch; true when nothing is left.
+fn flush_batch(engine: &Engine, id: InodeId, state: &mut State) -> Result<bool> {
+    let Some(dirty) = state.dirty.take() else {
+        if state.item_dirty {
+            engine.begin().put_inode(id, state);
+        }
+        return Ok(true);
+    };
+    let mut dirty = dirty;
+    let result = flush_run(engine, id, state, &mut dirty);
+    if !dirty.is_empty() {
+        state.dirty = Some(dirty);
+    }
+    result?;
+    if state.dirty.is_none() {
+        // The size on the volume was held back by what was dirty; say the final one.
+        if state.landed_size != state.item.size || state.item_dirty {
+            engine.begin().put_inode(id, state);
+        }
+        return Ok(true);
+    }
+    Ok(false)
+}
+
+fn flush_run(
+    engine: &Engine,
+    id: InodeId,
+    state: &mut State,
+    dirty: &mut Box<Dirty>,
+) -> Result<()> {
+    let Some(start) = dirty.first_from(0) else { return Ok(()) };
+    let end = dirty.run_end(start).min(start + BATCH);
+    if can_inline(engine, state, dirty) {
+        store_inline(engine, id, state, dirty)?;
+    } else {
+        // `store` derives the size for the volume from what is still dirty behind it.
+        let rest = dirty.first_from(end);
+        let size = state.item.size;
+        state.pending_from = rest;
+        let slices = dirty.slices(start, end);
+        let stored = store(engine, id, state, start, &slices);
+        state.pending_from = None;
+        debug_assert_eq!(size, state.item.size);
+        stored?;
+    }
+    dirty.remove(start, end);
+    engine.forget_dirty(end - start);
+    Ok(())
+}
+
+/// The whole file is one short dirty sector: its content fits into its item.
+fn can_inline(engine: &Engine, state: &State, dirty: &Dirty) -> bool {
+    let size = state.item.size;
+    size > 0
+        && !state.no_inline
+        && size <= engine.geometry.max_inline() as u64
+        && dirty.bytes() == engine.sector()
+        && dirty.covers(0)
+        && state.item.flags & (inode_flags::NODATACOW | inode_flags::PREALLOC) == 0
+}
+
+fn store_inline(engine: &Engine, id: InodeId, state: &mut State, dirty: &Dirty) -> Result<()> {
+    let size = state.item.size;
+    let content = &dirty.slices(0, engine.sector())[0][..size as usize];
+    let op = engine.begin();
+    let mapped = map_range(&op.view, id, engine.sector(), 0, engine.sector()).fs()?;
+    drop_range(&op, id, state, &mapped, 0, engine.sector());
+    put_inline(&op, id, state, content);
+    engine.stats.inline_extents.add(1);
+    Ok(())
+}
+
+fn put_inline(op: &Op<'_>, id: InodeId, state: &mut State, content: &[u8]) {
+    let extent = FileExtent::Inline {
+        generation: op.generation().0,
+        ram_bytes: content.len() as u64,
+        compression: Compression::None,
+        content,
+    };
+    op.put(id, EXTENT_DATA, 0, extent.to_vec().into());
+    state.item.nbytes += content.len() as u64;
+    state.inline = Some(true);
+    op.put_inode(id, state);
+}
+
+/// Makes the sector at `sector_start` dirty with the content that it has. The caller owns
+/// a promise of one sector, which it keeps if this returns 0 (it was dirty already).
+pub fn fill_sector(
+    engine: &Engine,
+    id: InodeId,
+    state: &mut State,
+    sector_start: u64,
+) -> Result<u64> {
+    let sector = engine.sector();
+    if state.dirty.as_ref().is_some_and(|d| d.covers(sector_start)) {
+        return Ok(0);
+    }
+    let mut content = vec![0; sector as usize];
+    let valid = state.item.size.saturating_sub(sector_start).min(sector) as usize;
+    if valid > 0 {
+        read::read_extents(engine, id, state.item.flags, sector_start, &mut content)?;
+        content[valid..].fill(0);
+    }
+    dirty_of(engine, state).write(sector_start, &content);
+    Ok(sector)
+}
+
+/// The inode's dirty content, made if there is none.
+pub fn dirty_of<'s>(engine: &Engine, state: &'s mut State) -> &'s mut Dirty {
+    state.dirty.get_or_insert_with(|| Box::new(Dirty::new(engine.geometry.sector_size)))
+}
+
+/// Moves inline content into dirty memory, so that ranges can be changed as those of any
+/// file; the next writeback decides anew. Returns the bytes that became dirty.
+pub fn load_inline(engine: &Engine, id: InodeId, state: &mut State) -> Result<u64> {
+    if is_inline(engine, id, state)? { fill_sector(engine, id, state, 0) } else { Ok(0) }
+}
+
+fn is_inline(engine: &Engine, id: InodeId, state: &mut State) -> Result<bool> {
+    if let Some(known) = state.inline {
+        return Ok(known);
+    }
+    let mapped = map_range(&engine.view(), id, engine.sector(), 0, 1).fs()?;
+    let inline = mapped.first().is_some_and(|m| m.is_inline());
+    state.inline = Some(inline);
+    Ok(inline)
+}

@@ -1,0 +1,317 @@
+//! Putting content into extents: allocate, checksum, write; then, in one operation, the
+//! file extent items, references, checksums and the inode.
+//!
+//! Invariants: data has reached the device (its write returned) before the delta names
+//! it; a failure before that gives every new extent back.
+
+use super::sums;
+use crate::engine::{Engine, Op};
+use crate::error::IntoFs;
+use crate::extents::{Mapped, MappedKind, drop_range, insert_regular, map_range};
+use crate::ino::InodeId;
+use crate::inode::State;
+use btrfs_disk::items::{Compression, FileExtentFields, FileExtentKind, inode_flags};
+use btrfs_disk::{Logical, TreeId};
+use btrfs_space::{Extent, Kind};
+use vfs::{Errno, FsError, Result};
+
+/// Largest data extent, as the kernel's btrfs.
+const EXTENT_MAX: u64 = 128 << 20;
+
+/// Where a piece of content landed.
+struct Landed {
+    start: u64,
+    len: u64,
+    place: Place,
+    sums: Option<Box<[u8]>>,
+}
+
+enum Place {
+    New(Extent),
+    /// Into an extent that the file has: preallocated, or without copy-on-write.
+    Existing {
+        logical: Logical,
+        of: Mapped,
+    },
+}
+
+/// Stores `slices` (whole sectors) at file offset `start`. The caller holds the inode, has
+/// set its size, and owns a promise of data space of that length, which it gives back.
+pub fn store(
+    engine: &Engine,
+    id: InodeId,
+    state: &mut State,
+    start: u64,
+    slices: &[&[u8]],
+) -> Result<()> {
+    let len: u64 = slices.iter().map(|s| s.len() as u64).sum();
+    let end = start + len;
+    let before = {
+        let view = engine.view();
+        map_range(&view, id, engine.sector(), start.saturating_sub(1), end).fs()?
+    };
+    let mapped: Vec<Mapped> =
+        before.iter().filter(|m| m.end > start && m.start < end).cloned().collect();
+    let landed = land(engine, id, state, start, end, slices, &mapped)?;
+    let op = engine.begin();
+    for piece in landed {
+        enter(&op, id, state, &before, piece)?;
+    }
+    op.put_inode(id, state);
+    engine.stats.data_written_bytes.add(len);
+    Ok(())
+}
+
+/// Writes everything; on an error nothing stays allocated.
+fn land(
+    engine: &Engine,
+    id: InodeId,
+    state: &State,
+    start: u64,
+    end: u64,
+    slices: &[&[u8]],
+    mapped: &[Mapped],
+) -> Result<Vec<Landed>> {
+    let with_sums = state.item.flags & inode_flags::NODATASUM == 0;
+    let mut landed = Vec::new();
+    let mut at = start;
+    while at < end {
+        let placed = place(engine, id, state, at, end, mapped);
+        let result = placed.and_then(|(len, place)| {
+            let part = cut(slices, at - start, len);
+            let logical = match &place {
+                Place::New(extent) => extent.logical,
+                Place::Existing { logical, .. } => *logical,
+            };
+            let written = engine.volume.write(logical, &part).fs();
+            if let (Err(_), Place::New(extent)) = (&written, &place) {
+                engine.give_back(*extent);
+            }
+            written?;
+            let sums = with_sums.then(|| sums::compute(engine, &part));
+            Ok(Landed { start: at, len, place, sums })
+        });
+        match result {
+            Ok(piece) => {
+                at += piece.len;
+                landed.push(piece);
+            }
+            Err(error) => {
+                give_back(engine, &landed);
+                return Err(error);
+            }
+        }
+    }
+    Ok(landed)
+}
+
+fn give_back(engine: &Engine, landed: &[Landed]) {
+    for piece in landed {
+        if let Place::New(extent) = &piece.place {
+            engine.give_back(*extent);
+        }
+    }
+}
+
+/// The bytes [skip, skip + len) of the concatenation of `slices`.
+fn cut<'a>(slices: &[&'a [u8]], mut skip: u64, mut len: u64) -> Vec<&'a [u8]> {
+    let mut out = Vec::new();
+    for slice in slices {
+        let size = slice.len() as u64;
+        if skip >= size {
+            skip -= size;
+            continue;
+        }
+        let take = (size - skip).min(len);
+        if take == 0 {
+            break;
+        }
+        out.push(&slice[skip as usize..(skip + take) as usize]);
+        len -= take;
+        skip = 0;
+    }
+    out
+}
+
+/// Where the content from `at` on goes, and how much of it.
+fn place(
+    engine: &Engine,
+    id: InodeId,
+    state: &State,
+    at: u64,
+    end: u64,
+    mapped: &[Mapped],
+) -> Result<(u64, Place)> {
+    let mut limit = end;
+    for extent in mapped.iter().filter(|m| m.end > at) {
+        if !may_reuse(engine, id, state, extent)? {
+            continue;
+        }
+        if extent.start > at {
+            limit = limit.min(extent.start);
+            break;
+        }
+        let MappedKind::Extent { fields, .. } = &extent.kind else { continue };
+        let logical = fields.disk_bytenr.offset(fields.offset + (at - extent.start));
+        let len = extent.end.min(end) - at;
+        return Ok((len, Place::Existing { logical, of: extent.clone() }));
+    }
+    let want = (limit - at).min(EXTENT_MAX);
+    let extent = allocate(engine, want)?;
+    Ok((extent.len, Place::New(extent)))
+}
+
+/// A data extent of up to `want` bytes, making a chunk if need be.
+pub fn allocate(engine: &Engine, want: u64) -> Result<Extent> {
+    match engine.space.alloc(Kind::Data, want, engine.sector()) {
+        Ok(extent) => Ok(extent),
+        Err(btrfs_disk::Error::NoSpace) => Err(FsError::Posix(Errno::ENOSPC)),
+        Err(other) => Err(crate::error::to_fs(other)),
+    }
+}
+
+/// True if content may go into `extent` itself: it is preallocated or the file is not
+/// copied on write, and nobody else refers to it.
+fn may_reuse(engine: &Engine, id: InodeId, state: &State, extent: &Mapped) -> Result<bool> {
+    let MappedKind::Extent { kind, compression, fields } = &extent.kind else { return Ok(false) };
+    let nocow = state.item.flags & inode_flags::NODATACOW != 0;
+    let reusable = fields.disk_bytenr.0 != 0
+        && *compression == Compression::None
+        && (*kind == FileExtentKind::Prealloc || nocow && *kind == FileExtentKind::Regular);
+    if !reusable {
+        return Ok(false);
+    }
+    let last_snapshot = engine.subvols.get(id.tree).map_or(0, |s| s.last_snapshot.0);
+    if fields.generation <= last_snapshot {
+        return Ok(false);
+    }
+    let origin = extent.start.wrapping_sub(fields.offset);
+    engine.only_referrer(fields.disk_bytenr, (id.tree, id.objectid, origin))
+}
+
+/// One landed piece enters the epoch.
+fn enter(
+    op: &Op<'_>,
+    id: InodeId,
+    state: &mut State,
+    before: &[Mapped],
+    piece: Landed,
+) -> Result<()> {
+    let end = piece.start + piece.len;
+    // Items change with each piece, so read them anew through the operation's own view.
+    let now = map_range(&op.view, id, op.engine.sector(), piece.start, end).fs()?;
+    match piece.place {
+        Place::New(extent) => {
+            drop_range(op, id, state, &now, piece.start, end);
+            let start = match grow_previous(op, id, state, before, piece.start, &extent)? {
+                Some(start) => start,
+                None => insert_new(op, id, state, piece.start, &extent),
+            };
+            if let Some(sums) = piece.sums {
+                op.put_sums(start, extent.logical, sums);
+            }
+            op.engine.stats.data_extents.add(1);
+        }
+        Place::Existing { logical, of } => {
+            rewrite(op, id, state, &now, piece.start, end, &of);
+            if let (Some(sums), MappedKind::Extent { fields, .. }) = (piece.sums, &of.kind) {
+                op.put_sums(fields.disk_bytenr, logical, sums);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn insert_new(op: &Op<'_>, id: InodeId, state: &mut State, start: u64, extent: &Extent) -> Logical {
+    let fields = FileExtentFields {
+        generation: op.generation().0,
+        ram_bytes: extent.len,
+        compression: 0,
+        encryption: 0,
+        other_encoding: 0,
+        kind: FileExtentKind::Regular as u8,
+        disk_bytenr: extent.logical,
+        disk_num_bytes: extent.len,
+        offset: 0,
+        num_bytes: extent.len,
+    };
+    op.allocate(*extent, (id.tree, id.objectid, start));
+    insert_regular(op, id, state, start, FileExtentKind::Regular, Compression::None, fields);
+    extent.logical
+}
+
+/// Makes the extent in front longer where content and space go on without a gap, so that
+/// a file written bit by bit still has few extents. Returns where that extent begins.
+fn grow_previous(
+    op: &Op<'_>,
+    id: InodeId,
+    state: &mut State,
+    _before: &[Mapped],
+    start: u64,
+    extent: &Extent,
+) -> Result<Option<Logical>> {
+    if start == 0 {
+        return Ok(None);
+    }
+    let near = map_range(&op.view, id, op.engine.sector(), start - 1, start).fs()?;
+    let Some(previous) = near.last().filter(|m| m.end == start) else { return Ok(None) };
+    let MappedKind::Extent {
+        kind: FileExtentKind::Regular,
+        compression: Compression::None,
+        fields,
+    } = &previous.kind
+    else {
+        return Ok(None);
+    };
+    let joins = fields.disk_bytenr.0 != 0
+        && fields.offset == 0
+        && fields.num_bytes == fields.disk_num_bytes
+        && fields.disk_bytenr.0 + fields.disk_num_bytes == extent.logical.0
+        && fields.disk_num_bytes + extent.len <= EXTENT_MAX
+        && op.engine.same_chunk(fields.disk_bytenr, extent.logical);
+    let who: (TreeId, u64, u64) = (id.tree, id.objectid, previous.start);
+    if !joins || !op.extend(fields.disk_bytenr, fields.disk_num_bytes, extent.len, who) {
+        return Ok(None);
+    }
+    let len = fields.disk_num_bytes + extent.len;
+    let grown = FileExtentFields { ram_bytes: len, disk_num_bytes: len, num_bytes: len, ..*fields };
+    state.item.nbytes -= fields.num_bytes;
+    insert_regular(
+        op,
+        id,
+        state,
+        previous.start,
+        FileExtentKind::Regular,
+        Compression::None,
+        grown,
+    );
+    Ok(Some(fields.disk_bytenr))
+}
+
+/// Content landed inside an extent that the file has: the part becomes a regular item of
+/// its own, cut out of the preallocated one.
+fn rewrite(
+    op: &Op<'_>,
+    id: InodeId,
+    state: &mut State,
+    now: &[Mapped],
+    start: u64,
+    end: u64,
+    of: &Mapped,
+) {
+    let MappedKind::Extent { kind, fields, .. } = &of.kind else { return };
+    if *kind == FileExtentKind::Regular {
+        return;
+    }
+    drop_range(op, id, state, now, start, end);
+    let origin = of.start.wrapping_sub(fields.offset);
+    op.reference(fields.disk_bytenr, fields.disk_num_bytes, (id.tree, id.objectid, origin), 1);
+    let part = FileExtentFields {
+        generation: op.generation().0,
+        kind: FileExtentKind::Regular as u8,
+        offset: fields.offset + (start - of.start),
+        num_bytes: end - start,
+        ..*fields
+    };
+    insert_regular(op, id, state, start, FileExtentKind::Regular, Compression::None, part);
+}

@@ -1,0 +1,214 @@
+//! Data extents: references that came and went in this epoch, and checksums of data
+//! that landed.
+//!
+//! Invariant: a change whose reference counts all cancel is dropped; if its extent was
+//! also allocated in this epoch, nobody can reach it any more and the caller gives it
+//! back to the allocator at once.
+
+use btrfs_disk::{Logical, TreeId};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const SHARDS: usize = 16;
+
+/// One referrer of a data extent: a file, and where in it the extent would begin.
+pub type Referrer = (TreeId, u64, u64);
+
+#[derive(Clone, Debug, Default)]
+pub struct ExtentChange {
+    pub len: u64,
+    /// Allocated in this epoch: no tree knows it yet.
+    pub fresh: bool,
+    pub counts: Vec<(Referrer, i64)>,
+}
+
+#[derive(Default)]
+struct Shard {
+    changes: BTreeMap<Logical, ExtentChange>,
+    /// Checksums by first sector; runs do not overlap.
+    sums: BTreeMap<Logical, Box<[u8]>>,
+}
+
+pub struct ExtentDelta {
+    shards: Box<[Mutex<Shard>]>,
+    bytes: AtomicU64,
+    count: AtomicU64,
+}
+
+/// Extents never cross a 128 MiB boundary of this hash on purpose: the shard of an extent
+/// and of its checksums is that of its first byte, given by the caller as `extent`.
+fn shard_of(extent: Logical) -> usize {
+    ((extent.0 >> 12).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 60) as usize % SHARDS
+}
+
+impl ExtentDelta {
+    pub fn new() -> ExtentDelta {
+        ExtentDelta {
+            shards: (0..SHARDS).map(|_| Mutex::new(Shard::default())).collect(),
+            bytes: AtomicU64::new(0),
+            count: AtomicU64::new(0),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.shards.iter().all(|s| {
+            let shard = s.lock();
+            shard.changes.is_empty() && shard.sums.is_empty()
+        })
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Extents that changed, ever counting up within the epoch.
+    pub fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// A new extent with its first reference.
+    pub fn allocate(&self, extent: Logical, len: u64, referrer: Referrer) {
+        let mut shard = self.shards[shard_of(extent)].lock();
+        let change = ExtentChange { len, fresh: true, counts: vec![(referrer, 1)] };
+        let old = shard.changes.insert(extent, change);
+        assert!(old.is_none_or(|c| c.counts.is_empty()), "extent {extent} allocated twice");
+        self.bytes.fetch_add(128, Ordering::Relaxed);
+        self.count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Adds `count` references. True: the extent was allocated in this epoch and has no
+    /// reference left; its space may be used again.
+    pub fn add(&self, extent: Logical, len: u64, referrer: Referrer, count: i64) -> bool {
+        let mut shard = self.shards[shard_of(extent)].lock();
+        let change = shard.changes.entry(extent).or_insert_with(|| {
+            self.bytes.fetch_add(128, Ordering::Relaxed);
+            self.count.fetch_add(1, Ordering::Relaxed);
+            ExtentChange { len, ..ExtentChange::default() }
+        });
+        assert_eq!(change.len, len, "extent {extent} changed its length");
+        match change.counts.iter_mut().find(|(r, _)| *r == referrer) {
+            Some((_, n)) => *n += count,
+            None => change.counts.push((referrer, count)),
+        }
+        change.counts.retain(|(_, n)| *n != 0);
+        if !change.counts.is_empty() {
+            return false;
+        }
+        let fresh = change.fresh;
+        shard.changes.remove(&extent);
+        if fresh {
+            let end = Logical(extent.0 + len);
+            let gone: Vec<_> = shard.sums.range(extent..end).map(|(k, _)| *k).collect();
+            gone.iter().for_each(|k| {
+                shard.sums.remove(k);
+            });
+        }
+        fresh
+    }
+
+    /// Makes a fresh extent with exactly one reference longer. False: it is not one.
+    pub fn extend(&self, extent: Logical, len: u64, by: u64, referrer: Referrer) -> bool {
+        let mut shard = self.shards[shard_of(extent)].lock();
+        match shard.changes.get_mut(&extent) {
+            Some(change)
+                if change.fresh && change.len == len && change.counts == [(referrer, 1)] =>
+            {
+                change.len += by;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// What this epoch did to `extent`.
+    pub fn change(&self, extent: Logical) -> Option<ExtentChange> {
+        self.shards[shard_of(extent)].lock().changes.get(&extent).cloned()
+    }
+
+    /// Checksums of the sectors from `at` on; `extent` is the extent they belong to.
+    pub fn put_sums(&self, extent: Logical, at: Logical, sums: Box<[u8]>) {
+        self.bytes.fetch_add(sums.len() as u64 + 64, Ordering::Relaxed);
+        self.shards[shard_of(extent)].lock().sums.insert(at, sums);
+    }
+
+    /// Copies into `out` what is known of the checksums of `out.len() / size` sectors from
+    /// `at` on; `known` is marked sector by sector.
+    pub fn sums(
+        &self,
+        extent: Logical,
+        at: Logical,
+        sector: u64,
+        size: usize,
+        out: &mut [u8],
+        known: &mut [bool],
+    ) {
+        let shard = self.shards[shard_of(extent)].lock();
+        let end = at.0 + known.len() as u64 * sector;
+        let first = shard.sums.range(..=at).next_back().map_or(at, |(k, _)| *k);
+        for (start, sums) in shard.sums.range(first..Logical(end)) {
+            let run_end = start.0 + (sums.len() / size) as u64 * sector;
+            let (from, to) = (start.0.max(at.0), run_end.min(end));
+            let mut cursor = from;
+            while cursor < to {
+                let slot = ((cursor - at.0) / sector) as usize;
+                let source = ((cursor - start.0) / sector) as usize * size;
+                if !known[slot] {
+                    out[slot * size..(slot + 1) * size]
+                        .copy_from_slice(&sums[source..source + size]);
+                    known[slot] = true;
+                }
+                cursor += sector;
+            }
+        }
+    }
+
+    /// All changes and all checksums in address order. Sealed deltas only.
+    pub fn collect(&self) -> (BTreeMap<Logical, ExtentChange>, BTreeMap<Logical, Box<[u8]>>) {
+        let (mut changes, mut sums) = (BTreeMap::new(), BTreeMap::new());
+        for shard in &self.shards {
+            let shard = shard.lock();
+            changes.extend(shard.changes.iter().map(|(k, v)| (*k, v.clone())));
+            sums.extend(shard.sums.iter().map(|(k, v)| (*k, v.clone())));
+        }
+        (changes, sums)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WHO: Referrer = (TreeId::FS, 257, 0);
+
+    #[test]
+    fn a_fresh_extent_without_references_comes_back() {
+        let delta = ExtentDelta::new();
+        delta.allocate(Logical(4096), 8192, WHO);
+        delta.put_sums(Logical(4096), Logical(4096), vec![1; 8].into());
+        assert!(!delta.add(Logical(4096), 8192, WHO, 1));
+        assert!(!delta.add(Logical(4096), 8192, WHO, -1));
+        assert!(delta.add(Logical(4096), 8192, WHO, -1));
+        assert!(delta.is_empty());
+    }
+
+    #[test]
+    fn an_old_extent_keeps_its_loss() {
+        let delta = ExtentDelta::new();
+        assert!(!delta.add(Logical(4096), 8192, WHO, -1));
+        assert_eq!(delta.change(Logical(4096)).unwrap().counts, vec![(WHO, -1)]);
+        assert!(!delta.add(Logical(4096), 8192, WHO, 1));
+        assert!(delta.is_empty());
+    }
+
+    #[test]
+    fn sums_are_found_from_the_middle_of_a_run() {
+        let delta = ExtentDelta::new();
+        let extent = Logical(1 << 20);
+        delta.put_sums(extent, extent, vec![1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3].into());
+        let (mut out, mut known) = (vec![0; 12], vec![false; 3]);
+        delta.sums(extent, extent.offset(4096), 4096, 4, &mut out, &mut known);
+        assert_eq!(out[..8], [2, 2, 2, 2, 3, 3, 3, 3]);
+        assert_eq!(known, [true, true, false]);
+    }
+}

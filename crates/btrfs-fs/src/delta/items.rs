@@ -1,0 +1,281 @@
+//! Changed items, sharded by the object they belong to.
+//!
+//! All items of one object (an inode, mostly) live together, so that one lock covers what
+//! an operation changes of it.
+
+use btrfs_disk::{Key, TreeId};
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const SHARDS: usize = 64;
+/// What a slot costs beside its bytes, roughly.
+const SLOT_COST: u64 = 64;
+
+/// Whether a key may exist in a lower layer (the sealed delta or the tree).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Base {
+    Absent,
+    Possible,
+}
+
+/// `value` is `None` for a deleted key.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Slot {
+    pub value: Option<Box<[u8]>>,
+    base: Base,
+}
+
+#[derive(Default)]
+struct Object {
+    items: BTreeMap<(u8, u64), Slot>,
+    /// Made in this epoch: none of its keys exist below.
+    born: bool,
+}
+
+type Shard = FxHashMap<(TreeId, u64), Object>;
+
+pub struct ItemDelta {
+    shards: Box<[Mutex<Shard>]>,
+    bytes: AtomicU64,
+    slots: AtomicU64,
+}
+
+fn shard_of(tree: TreeId, objectid: u64) -> usize {
+    let mixed = (objectid ^ tree.0.rotate_left(32)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    (mixed >> 58) as usize % SHARDS
+}
+
+impl ItemDelta {
+    pub fn new() -> ItemDelta {
+        ItemDelta {
+            shards: (0..SHARDS).map(|_| Mutex::new(Shard::default())).collect(),
+            bytes: AtomicU64::new(0),
+            slots: AtomicU64::new(0),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.slots.load(Ordering::Relaxed) == 0
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed) + self.slots() * SLOT_COST
+    }
+
+    /// Keys that the delta changes.
+    pub fn slots(&self) -> u64 {
+        self.slots.load(Ordering::Relaxed)
+    }
+
+    /// Runs `edit` on the items of one object under its shard's lock.
+    pub fn edit<T>(
+        &self,
+        tree: TreeId,
+        objectid: u64,
+        edit: impl FnOnce(&mut ObjectEdit<'_>) -> T,
+    ) -> T {
+        let mut shard = self.shards[shard_of(tree, objectid)].lock();
+        let object = shard.entry((tree, objectid)).or_default();
+        let mut edit_object = ObjectEdit { object, bytes: 0, slots: 0 };
+        let result = edit(&mut edit_object);
+        let (bytes, slots) = (edit_object.bytes, edit_object.slots);
+        if object.items.is_empty() {
+            shard.remove(&(tree, objectid));
+        }
+        drop(shard);
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.slots.fetch_add(slots as u64, Ordering::Relaxed);
+        result
+    }
+
+    /// `None`: the delta says nothing about `key`. `Some(None)`: it does not exist.
+    pub fn get(&self, tree: TreeId, key: &Key) -> Option<Option<Box<[u8]>>> {
+        let shard = self.shards[shard_of(tree, key.objectid)].lock();
+        let object = shard.get(&(tree, key.objectid))?;
+        match object.items.get(&(key.kind, key.offset)) {
+            Some(slot) => Some(slot.value.clone()),
+            None if object.born => Some(None),
+            None => None,
+        }
+    }
+
+    /// True if `objectid` was made in this epoch: nothing of it lies in a lower layer.
+    pub fn is_born(&self, tree: TreeId, objectid: u64) -> bool {
+        let shard = self.shards[shard_of(tree, objectid)].lock();
+        shard.get(&(tree, objectid)).is_some_and(|object| object.born)
+    }
+
+    /// The first changed key of `objectid` at or behind (`kind`, `offset`).
+    pub fn next(&self, tree: TreeId, from: &Key) -> Option<(Key, Option<Box<[u8]>>)> {
+        let shard = self.shards[shard_of(tree, from.objectid)].lock();
+        let object = shard.get(&(tree, from.objectid))?;
+        let (&(kind, offset), slot) = object.items.range((from.kind, from.offset)..).next()?;
+        Some((Key::new(from.objectid, kind, offset), slot.value.clone()))
+    }
+
+    /// The last changed key of `objectid` at or before (`kind`, `offset`).
+    pub fn previous(&self, tree: TreeId, from: &Key) -> Option<(Key, Option<Box<[u8]>>)> {
+        let shard = self.shards[shard_of(tree, from.objectid)].lock();
+        let object = shard.get(&(tree, from.objectid))?;
+        let (&(kind, offset), slot) =
+            object.items.range(..=(from.kind, from.offset)).next_back()?;
+        Some((Key::new(from.objectid, kind, offset), slot.value.clone()))
+    }
+
+    /// Copies of up to `limit` changed keys of one object in a key range, in order.
+    pub fn range(
+        &self,
+        tree: TreeId,
+        from: &Key,
+        to: &Key,
+        limit: usize,
+    ) -> Vec<(Key, Option<Box<[u8]>>)> {
+        let shard = self.shards[shard_of(tree, from.objectid)].lock();
+        let Some(object) = shard.get(&(tree, from.objectid)) else { return Vec::new() };
+        if (from.kind, from.offset) > (to.kind, to.offset) {
+            return Vec::new();
+        }
+        object
+            .items
+            .range((from.kind, from.offset)..=(to.kind, to.offset))
+            .take(limit)
+            .map(|(&(kind, offset), slot)| {
+                (Key::new(from.objectid, kind, offset), slot.value.clone())
+            })
+            .collect()
+    }
+
+    /// The object ids that `tree` has changes of, ascending. Sealed deltas only.
+    pub fn objects(&self) -> BTreeMap<TreeId, Vec<u64>> {
+        let mut all: BTreeMap<TreeId, Vec<u64>> = BTreeMap::new();
+        for shard in &self.shards {
+            for (tree, objectid) in shard.lock().keys() {
+                all.entry(*tree).or_default().push(*objectid);
+            }
+        }
+        all.values_mut().for_each(|ids| ids.sort_unstable());
+        all
+    }
+
+    /// All slots of one object, in key order.
+    pub fn object(&self, tree: TreeId, objectid: u64) -> Vec<(Key, Slot)> {
+        let shard = self.shards[shard_of(tree, objectid)].lock();
+        let Some(object) = shard.get(&(tree, objectid)) else { return Vec::new() };
+        object
+            .items
+            .iter()
+            .map(|(&(kind, offset), slot)| (Key::new(objectid, kind, offset), slot.clone()))
+            .collect()
+    }
+}
+
+/// The items of one object, locked.
+pub struct ObjectEdit<'a> {
+    object: &'a mut Object,
+    bytes: i64,
+    slots: i64,
+}
+
+impl ObjectEdit<'_> {
+    /// The object did not exist before this epoch. Put its first item in the same edit.
+    pub fn mark_born(&mut self) {
+        debug_assert!(self.object.items.is_empty());
+        self.object.born = true;
+    }
+
+    pub fn put(&mut self, kind: u8, offset: u64, value: Box<[u8]>, base: Base) {
+        let born = self.object.born;
+        self.bytes += value.len() as i64;
+        match self.object.items.entry((kind, offset)) {
+            std::collections::btree_map::Entry::Occupied(mut slot) => {
+                let old = slot.get_mut().value.replace(value);
+                self.bytes -= old.map_or(0, |v| v.len() as i64);
+            }
+            std::collections::btree_map::Entry::Vacant(slot) => {
+                let base = if born { Base::Absent } else { base };
+                slot.insert(Slot { value: Some(value), base });
+                self.slots += 1;
+            }
+        }
+    }
+
+    pub fn delete(&mut self, kind: u8, offset: u64) {
+        let born = self.object.born;
+        match self.object.items.entry((kind, offset)) {
+            std::collections::btree_map::Entry::Occupied(mut slot) => {
+                if slot.get().base == Base::Absent {
+                    let old = slot.remove();
+                    self.bytes -= old.value.map_or(0, |v| v.len() as i64);
+                    self.slots -= 1;
+                } else if let Some(old) = slot.get_mut().value.take() {
+                    self.bytes -= old.len() as i64;
+                }
+            }
+            std::collections::btree_map::Entry::Vacant(slot) => {
+                if !born {
+                    slot.insert(Slot { value: None, base: Base::Possible });
+                    self.slots += 1;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const T: TreeId = TreeId::FS;
+
+    fn bytes(b: u8) -> Box<[u8]> {
+        vec![b; 3].into()
+    }
+
+    #[test]
+    fn what_is_born_and_gone_leaves_nothing() {
+        let delta = ItemDelta::new();
+        delta.edit(T, 300, |o| {
+            o.mark_born();
+            o.put(1, 0, bytes(1), Base::Possible);
+            o.put(12, 256, bytes(2), Base::Possible);
+        });
+        delta.edit(T, 256, |o| o.put(84, 7, bytes(3), Base::Absent));
+        assert_eq!(delta.slots(), 3);
+        delta.edit(T, 300, |o| {
+            o.delete(1, 0);
+            o.delete(12, 256);
+        });
+        delta.edit(T, 256, |o| o.delete(84, 7));
+        assert!(delta.is_empty());
+        assert_eq!(delta.bytes(), 0);
+        assert!(delta.objects().is_empty());
+    }
+
+    #[test]
+    fn deleting_what_lies_below_leaves_a_tombstone() {
+        let delta = ItemDelta::new();
+        delta.edit(T, 256, |o| o.put(84, 7, bytes(3), Base::Possible));
+        delta.edit(T, 256, |o| o.delete(84, 7));
+        delta.edit(T, 256, |o| o.delete(96, 2));
+        assert_eq!(delta.get(T, &Key::new(256, 84, 7)), Some(None));
+        assert_eq!(delta.get(T, &Key::new(256, 96, 2)), Some(None));
+        assert_eq!(delta.get(T, &Key::new(256, 96, 3)), None);
+        assert_eq!(delta.slots(), 2);
+    }
+
+    #[test]
+    fn neighbours_are_found_in_both_directions() {
+        let delta = ItemDelta::new();
+        delta.edit(T, 256, |o| {
+            o.put(96, 2, bytes(1), Base::Absent);
+            o.put(96, 9, bytes(2), Base::Absent);
+        });
+        let key = |offset| Key::new(256, 96, offset);
+        assert_eq!(delta.next(T, &key(3)).unwrap().0, key(9));
+        assert_eq!(delta.previous(T, &key(8)).unwrap().0, key(2));
+        assert!(delta.next(T, &key(10)).is_none());
+        assert_eq!(delta.range(T, &key(0), &key(u64::MAX), 1).len(), 1);
+    }
+}

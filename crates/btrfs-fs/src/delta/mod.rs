@@ -1,0 +1,48 @@
+//! The delta: what operations changed in one epoch, in memory.
+//!
+//! Operations write here and nowhere else; a commit merges a sealed delta into the
+//! trees. It knows keys, bytes and extents; it does not know what an operation is, nor
+//! where trees are stored.
+//!
+//! Invariants:
+//! * while `sealed` is set no operation enters; a sealed delta without active operations
+//!   never changes again;
+//! * a key has at most one slot; a slot whose key is in no lower layer vanishes when it is
+//!   deleted, so that what is born and gone within an epoch never reaches a tree.
+
+mod extents;
+mod gate;
+mod items;
+
+pub use extents::{ExtentChange, ExtentDelta};
+pub use gate::{Active, Gate};
+pub use items::{Base, ItemDelta, ObjectEdit, Slot};
+
+use btrfs_disk::Generation;
+
+pub struct Delta {
+    pub generation: Generation,
+    pub gate: Gate,
+    pub items: ItemDelta,
+    pub extents: ExtentDelta,
+}
+
+impl Delta {
+    pub fn new(generation: Generation) -> Delta {
+        Delta {
+            generation,
+            gate: Gate::new(),
+            items: ItemDelta::new(),
+            extents: ExtentDelta::new(),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty() && self.extents.is_empty()
+    }
+
+    /// Bytes of memory that the delta holds, roughly.
+    pub fn bytes(&self) -> u64 {
+        self.items.bytes() + self.extents.bytes()
+    }
+}

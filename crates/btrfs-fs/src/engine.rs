@@ -1,0 +1,243 @@
+//! The file system's state and how an operation enters an epoch.
+//!
+//! It ties the rooms together (volume, node store, space, inode table, layers) and offers
+//! `View` for reading and `Op` for changing; what operations mean stands in `ops/`.
+//!
+//! Lock order: inode (ascending id) -> delta shard -> space. An `Op` is entered with its
+//! inode locks held and left before they are released.
+
+use crate::commit::Committer;
+use crate::delta::{Active, Base, Delta, ObjectEdit};
+use crate::error::IntoFs;
+use crate::ino::InodeId;
+use crate::inode::{Inode, InodeTable, State};
+use crate::options::Options;
+use crate::reserve::Promises;
+use crate::roots::Roots;
+use crate::stats::Stats;
+use crate::subvol::Subvols;
+use crate::view::{Snapshot, View};
+use arc_swap::ArcSwap;
+use btrfs_disk::items::InodeItem;
+use btrfs_disk::key::kind;
+use btrfs_disk::{FixedSize, Generation, Geometry, Key, Logical, TreeId};
+use btrfs_space::{Extent, RefOwner, Space, TreeItems};
+use btrfs_tree::NodeStore;
+use btrfs_volume::Volume;
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use vfs::{Errno, FsError, Ino, Result};
+
+pub struct Engine {
+    pub volume: Arc<Volume>,
+    pub store: NodeStore,
+    pub space: Arc<Space>,
+    pub geometry: Geometry,
+    pub layers: ArcSwap<Snapshot>,
+    pub inodes: InodeTable,
+    pub subvols: Subvols,
+    pub committer: Committer,
+    pub options: Options,
+    pub stats: Stats,
+    pub root: Ino,
+    pub promises: Promises,
+    /// Held by renames across directories; see `ops/rename.rs`.
+    pub rename_lock: Mutex<()>,
+    /// The volume has the NO_HOLES feature: gaps need no items.
+    pub no_holes: bool,
+    /// Why nothing may be written, if so from the start.
+    pub read_only: Option<String>,
+    /// Why nothing may be written any more.
+    pub poisoned: OnceLock<String>,
+    /// Inodes with unwritten content or times.
+    pub dirty_inodes: Mutex<Vec<Arc<Inode>>>,
+    pub dirty_bytes: AtomicU64,
+    pub closed: AtomicBool,
+}
+
+impl Engine {
+    pub fn view(&self) -> View<'_> {
+        View { store: &self.store, layers: self.layers.load() }
+    }
+
+    pub fn sector(&self) -> u64 {
+        u64::from(self.geometry.sector_size)
+    }
+
+    /// EROFS with the reason, if nothing may be written.
+    pub fn writable(&self) -> Result<()> {
+        if let Some(why) = self.poisoned.get() {
+            return Err(FsError::ReadOnly(why.clone()));
+        }
+        match &self.read_only {
+            Some(why) => Err(FsError::ReadOnly(why.clone())),
+            None => Ok(()),
+        }
+    }
+
+    /// Turns the mount read-only for good.
+    pub fn poison(&self, why: &str) {
+        if self.poisoned.set(why.to_owned()).is_ok() {
+            tracing::error!(why, "the volume turns read-only");
+        }
+    }
+
+    /// Enters the current epoch.
+    pub fn begin(&self) -> Op<'_> {
+        loop {
+            let view = self.view();
+            if let Some(active) = view.layers.current.gate.enter() {
+                self.stats.operations.add(1);
+                return Op { engine: self, view, active: Some(active) };
+            }
+            // Sealed under our feet: the next epoch is being published.
+            std::thread::yield_now();
+        }
+    }
+
+    pub fn inode(&self, ino: Ino) -> Result<Arc<Inode>> {
+        if crate::ino::is_stand_in(ino) {
+            return Err(FsError::ReadOnly("the place of a nested subvolume".into()));
+        }
+        self.inode_by_id(InodeId::from_ino(ino), 0)
+    }
+
+    pub fn inode_by_id(&self, id: InodeId, lookups: u64) -> Result<Arc<Inode>> {
+        self.inodes.get(id, lookups, || self.load_inode(id))
+    }
+
+    fn load_inode(&self, id: InodeId) -> Result<State> {
+        let key = Key::new(id.objectid, kind::INODE_ITEM, 0);
+        let Some(bytes) = self.view().get(id.tree, &key).fs()? else {
+            return Err(Errno::ENOENT.into());
+        };
+        let item = InodeItem::read(&bytes).fs()?;
+        Ok(State { item, landed_size: item.size, ..State::default() })
+    }
+
+    /// Remembers that `inode` has something that the delta does not have yet.
+    pub fn queue_dirty(&self, inode: &Arc<Inode>) {
+        if !inode.queued.swap(true, Ordering::AcqRel) {
+            self.dirty_inodes.lock().push(inode.clone());
+        }
+    }
+
+    pub fn roots(&self) -> Arc<Roots> {
+        self.layers.load().roots.clone()
+    }
+
+    /// An extent that no commit knows can be used again.
+    pub fn give_back(&self, extent: Extent) {
+        if let Err(error) = self.space.release(extent) {
+            self.poison(&format!("giving back an extent: {error}"));
+        }
+    }
+
+    /// True if nobody but `who` refers to the data extent, in any layer.
+    pub fn only_referrer(&self, extent: Logical, who: (TreeId, u64, u64)) -> Result<bool> {
+        let view = self.view();
+        let layers = &view.layers;
+        for delta in [Some(&layers.current), layers.sealed.as_ref()].into_iter().flatten() {
+            let Some(change) = delta.extents.change(extent) else { continue };
+            if change.counts.iter().any(|(r, n)| *r != who && *n > 0) {
+                return Ok(false);
+            }
+            if change.fresh {
+                return Ok(true);
+            }
+        }
+        let Some(root) = layers.roots.get(TreeId::EXTENT) else { return Ok(false) };
+        let mut items = TreeItems::new(&self.store, &root.root);
+        let owner = RefOwner::Data { root: who.0, ino: who.1, offset: who.2 };
+        let refs = btrfs_space::refs::current_refs(&mut items, &[], extent).fs()?;
+        Ok(refs.is_some_and(|refs| refs.only_by(&owner)))
+    }
+
+    /// True if both addresses lie in one chunk.
+    pub fn same_chunk(&self, a: Logical, b: Logical) -> bool {
+        self.volume.chunk(a).is_some_and(|chunk| chunk.logical <= b && b.0 < chunk.end())
+    }
+
+    /// EROFS where the subvolume is a read-only snapshot, else as `writable`.
+    pub fn subvol_writable(&self, tree: TreeId) -> Result<()> {
+        self.writable()?;
+        if self.subvols.is_read_only(tree) {
+            return Err(FsError::ReadOnly(format!("subvolume {tree} is read-only")));
+        }
+        Ok(())
+    }
+}
+
+/// One operation inside an epoch. What it puts is committed wholly or not at all.
+///
+/// Its `view` has the operation's own delta on top, so it reads what it wrote.
+pub struct Op<'e> {
+    pub engine: &'e Engine,
+    pub view: View<'e>,
+    active: Option<Active>,
+}
+
+impl Op<'_> {
+    fn delta(&self) -> &Delta {
+        &self.view.layers.current
+    }
+
+    pub fn generation(&self) -> Generation {
+        self.delta().generation
+    }
+
+    pub fn edit<T>(&self, id: InodeId, edit: impl FnOnce(&mut ObjectEdit<'_>) -> T) -> T {
+        self.delta().items.edit(id.tree, id.objectid, edit)
+    }
+
+    pub fn put(&self, id: InodeId, kind: u8, offset: u64, value: Box<[u8]>) {
+        self.edit(id, |o| o.put(kind, offset, value, Base::Possible));
+    }
+
+    /// As `put`, for a key that is in no layer.
+    pub fn put_new(&self, id: InodeId, kind: u8, offset: u64, value: Box<[u8]>) {
+        self.edit(id, |o| o.put(kind, offset, value, Base::Absent));
+    }
+
+    pub fn delete(&self, id: InodeId, kind: u8, offset: u64) {
+        self.edit(id, |o| o.delete(kind, offset));
+    }
+
+    /// Puts the inode item as the volume may see it, stamped with this epoch.
+    pub fn put_inode(&self, id: InodeId, state: &mut State) {
+        state.item.transid = self.generation().0;
+        state.item.sequence = state.item.sequence.wrapping_add(1);
+        state.landed_size = if state.is_file() { state.disk_size() } else { 0 };
+        state.item_dirty = false;
+        self.put(id, kind::INODE_ITEM, 0, state.item_for_disk().to_boxed());
+    }
+
+    /// Changes how often `who` refers to a data extent.
+    pub fn reference(&self, extent: Logical, len: u64, who: (TreeId, u64, u64), count: i64) {
+        if self.delta().extents.add(extent, len, who, count) {
+            self.engine.give_back(Extent { logical: extent, len });
+        }
+    }
+
+    /// A newly allocated data extent enters the epoch with its first reference.
+    pub fn allocate(&self, extent: Extent, who: (TreeId, u64, u64)) {
+        self.delta().extents.allocate(extent.logical, extent.len, who);
+    }
+
+    pub fn extend(&self, extent: Logical, len: u64, by: u64, who: (TreeId, u64, u64)) -> bool {
+        self.delta().extents.extend(extent, len, by, who)
+    }
+
+    pub fn put_sums(&self, extent: Logical, at: Logical, sums: Box<[u8]>) {
+        self.delta().extents.put_sums(extent, at, sums);
+    }
+}
+
+impl Drop for Op<'_> {
+    fn drop(&mut self) {
+        if let Some(active) = self.active.take() {
+            self.delta().gate.leave(active);
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Replacing ranges of a file: extent items, references and `nbytes` together.
+//!
+//! Invariants, for every function here:
+//! * the caller holds the inode exclusively and read `mapped` under that lock;
+//! * each stored extent item (not a hole) accounts for one reference of
+//!   (tree, inode, item offset - offset in the extent), so trimming an item changes no
+//!   count, splitting adds one, deleting removes one;
+//! * `nbytes` is the sum of the lengths of the items that are not holes.
+
+use super::map::{Mapped, MappedKind};
+use crate::engine::Op;
+use crate::ino::InodeId;
+use crate::inode::State;
+use btrfs_disk::Logical;
+use btrfs_disk::items::{Compression, FileExtent, FileExtentFields, FileExtentKind};
+use btrfs_disk::key::kind::EXTENT_DATA;
+
+/// Removes [start, end) from the file's items. `mapped` is everything that overlaps it.
+/// An inline item overlapping the range goes wholly: its content is dirty by now.
+pub fn drop_range(
+    op: &Op<'_>,
+    id: InodeId,
+    state: &mut State,
+    mapped: &[Mapped],
+    start: u64,
+    end: u64,
+) {
+    for extent in mapped {
+        if extent.end <= start || extent.start >= end {
+            continue;
+        }
+        match &extent.kind {
+            MappedKind::Inline { ram_bytes, .. } => {
+                op.delete(id, EXTENT_DATA, extent.start);
+                state.item.nbytes = state.item.nbytes.saturating_sub(*ram_bytes);
+                state.inline = Some(false);
+            }
+            MappedKind::Extent { kind, compression, fields } => {
+                let item = Piece { id, kind: *kind, compression: *compression, fields };
+                cut(op, &item, state, extent, start, end);
+            }
+        }
+    }
+}
+
+struct Piece<'a> {
+    id: InodeId,
+    kind: FileExtentKind,
+    compression: Compression,
+    fields: &'a FileExtentFields,
+}
+
+impl Piece<'_> {
+    /// Puts the item for the part [from, to) of an item that began at `start`.
+    fn put(&self, op: &Op<'_>, start: u64, from: u64, to: u64) {
+        let fields = FileExtentFields {
+            offset: if self.fields.disk_bytenr.0 == 0 {
+                0
+            } else {
+                self.fields.offset + (from - start)
+            },
+            ram_bytes: if self.fields.disk_bytenr.0 == 0 {
+                to - from
+            } else {
+                self.fields.ram_bytes
+            },
+            num_bytes: to - from,
+            ..*self.fields
+        };
+        let extent = FileExtent::Extent { kind: self.kind, compression: self.compression, fields };
+        op.put(self.id, EXTENT_DATA, from, extent.to_vec().into());
+    }
+
+    fn reference(&self, op: &Op<'_>, start: u64, count: i64) {
+        if self.fields.disk_bytenr.0 != 0 {
+            let origin = start.wrapping_sub(self.fields.offset);
+            op.reference(
+                self.fields.disk_bytenr,
+                self.fields.disk_num_bytes,
+                (self.id.tree, self.id.objectid, origin),
+                count,
+            );
+        }
+    }
+}
+
+fn cut(op: &Op<'_>, item: &Piece<'_>, state: &mut State, extent: &Mapped, start: u64, end: u64) {
+    let keep_head = extent.start < start;
+    let keep_tail = extent.end > end;
+    match (keep_head, keep_tail) {
+        (false, false) => {
+            op.delete(item.id, EXTENT_DATA, extent.start);
+            item.reference(op, extent.start, -1);
+        }
+        (true, false) => item.put(op, extent.start, extent.start, start),
+        (false, true) => {
+            op.delete(item.id, EXTENT_DATA, extent.start);
+            item.put(op, extent.start, end, extent.end);
+        }
+        (true, true) => {
+            item.put(op, extent.start, extent.start, start);
+            item.put(op, extent.start, end, extent.end);
+            item.reference(op, extent.start, 1);
+        }
+    }
+    if item.fields.disk_bytenr.0 != 0 {
+        let gone = extent.end.min(end) - extent.start.max(start);
+        state.item.nbytes = state.item.nbytes.saturating_sub(gone);
+    }
+}
+
+/// Puts an item for stored content over a range that `drop_range` emptied, and counts it
+/// in `nbytes`. The caller accounts for the reference.
+pub fn insert_regular(
+    op: &Op<'_>,
+    id: InodeId,
+    state: &mut State,
+    start: u64,
+    kind: FileExtentKind,
+    compression: Compression,
+    fields: FileExtentFields,
+) {
+    state.item.nbytes += fields.num_bytes;
+    let extent = FileExtent::Extent { kind, compression, fields };
+    op.put(id, EXTENT_DATA, start, extent.to_vec().into());
+}
+
+/// Puts an explicit hole, for volumes without NO_HOLES.
+pub fn put_hole(op: &Op<'_>, id: InodeId, start: u64, end: u64) {
+    let fields = FileExtentFields {
+        generation: op.generation().0,
+        ram_bytes: end - start,
+        compression: 0,
+        encryption: 0,
+        other_encoding: 0,
+        kind: FileExtentKind::Regular as u8,
+        disk_bytenr: Logical(0),
+        disk_num_bytes: 0,
+        offset: 0,
+        num_bytes: end - start,
+    };
+    let extent = FileExtent::Extent {
+        kind: FileExtentKind::Regular,
+        compression: Compression::None,
+        fields,
+    };
+    op.put(id, EXTENT_DATA, start, extent.to_vec().into());
+}

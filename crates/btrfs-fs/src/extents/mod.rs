@@ -1,0 +1,7 @@
+//! The extent items of a file: what lies where, and how ranges are replaced.
+
+mod change;
+mod map;
+
+pub use change::{drop_range, insert_regular, put_hole};
+pub use map::{Mapped, MappedKind, map_range, next_extent};

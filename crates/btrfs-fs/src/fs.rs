@@ -1,0 +1,273 @@
+//! The face: `vfs::FileSystem` over the engine. Nothing is decided here.
+
+use crate::commit::Background;
+use crate::engine::Engine;
+use crate::ino::{InodeId, is_stand_in};
+use crate::ops::create::New;
+use crate::ops::remove::What;
+use crate::ops::{
+    attr, copy, create, fallocate, flags, io, link, lookup, readdir, remove, rename, seek, statfs,
+    sync, xattr,
+};
+use crate::{names, orphan};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use vfs::{
+    Attr, Context, DirEntry, Entry, Errno, FallocateMode, FileKind, FileSystem, FsError, Ino,
+    RenameMode, Result, SeekWhence, SetAttr, Stat, StatFs, WriteFlags, XattrMode,
+};
+
+/// An open btrfs volume.
+pub struct BtrfsFs {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) background: Mutex<Option<Background>>,
+}
+
+impl BtrfsFs {
+    /// The engine is open: after `destroy` nothing works any more.
+    fn open(&self) -> Result<&Engine> {
+        if self.engine.closed.load(Ordering::Acquire) {
+            return Err(FsError::ReadOnly("the volume is closed".into()));
+        }
+        Ok(&self.engine)
+    }
+
+    /// Why the mount refuses writes, if it does.
+    pub fn read_only_reason(&self) -> Option<String> {
+        match self.engine.writable() {
+            Err(FsError::ReadOnly(why)) => Some(why),
+            _ => None,
+        }
+    }
+}
+
+impl FileSystem for BtrfsFs {
+    fn root(&self) -> Ino {
+        self.engine.root
+    }
+
+    fn lookup(&self, _cx: &Context, parent: Ino, name: &[u8]) -> Result<Entry> {
+        lookup::lookup(self.open()?, parent, name)
+    }
+
+    fn forget(&self, ino: Ino, count: u64) {
+        if !is_stand_in(ino)
+            && let Ok(engine) = self.open()
+        {
+            orphan::forget(engine, InodeId::from_ino(ino), count);
+        }
+    }
+
+    fn getattr(&self, ino: Ino) -> Result<Attr> {
+        attr::getattr(self.open()?, ino)
+    }
+
+    fn setattr(&self, _cx: &Context, ino: Ino, set: &SetAttr) -> Result<Attr> {
+        attr::setattr(self.open()?, ino, set)
+    }
+
+    fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
+        let engine = self.open()?;
+        let inode = engine.inode(ino)?;
+        let state = inode.read()?;
+        if state.item.mode & libc::S_IFMT != libc::S_IFLNK {
+            return Err(Errno::EINVAL.into());
+        }
+        let mut target = vec![0; state.item.size.min(1 << 16) as usize];
+        let len = crate::data::read::read(engine, inode.id, &state, 0, &mut target)?;
+        target.truncate(len);
+        Ok(target)
+    }
+
+    fn mknod(
+        &self,
+        cx: &Context,
+        parent: Ino,
+        name: &[u8],
+        kind: FileKind,
+        perm: u16,
+        rdev: u32,
+    ) -> Result<Entry> {
+        let rdev = match kind {
+            FileKind::Dir | FileKind::Symlink => return Err(Errno::EINVAL.into()),
+            FileKind::CharDevice | FileKind::BlockDevice => rdev,
+            _ => 0,
+        };
+        create::make(self.open()?, cx, parent, name, &New { kind, perm, rdev, target: &[] })
+    }
+
+    fn mkdir(&self, cx: &Context, parent: Ino, name: &[u8], perm: u16) -> Result<Entry> {
+        let new = New { kind: FileKind::Dir, perm, rdev: 0, target: &[] };
+        create::make(self.open()?, cx, parent, name, &new)
+    }
+
+    fn symlink(&self, cx: &Context, parent: Ino, name: &[u8], target: &[u8]) -> Result<Entry> {
+        let new = New { kind: FileKind::Symlink, perm: 0o777, rdev: 0, target };
+        create::make(self.open()?, cx, parent, name, &new)
+    }
+
+    fn link(&self, _cx: &Context, ino: Ino, parent: Ino, name: &[u8]) -> Result<Entry> {
+        link::link(self.open()?, ino, parent, name)
+    }
+
+    fn tmpfile(&self, cx: &Context, parent: Ino, perm: u16) -> Result<Entry> {
+        create::tmpfile(self.open()?, cx, parent, perm)
+    }
+
+    fn unlink(&self, _cx: &Context, parent: Ino, name: &[u8]) -> Result<()> {
+        remove::remove(self.open()?, parent, name, What::File)
+    }
+
+    fn rmdir(&self, _cx: &Context, parent: Ino, name: &[u8]) -> Result<()> {
+        remove::remove(self.open()?, parent, name, What::Dir)
+    }
+
+    fn rename(
+        &self,
+        cx: &Context,
+        parent: Ino,
+        name: &[u8],
+        new_parent: Ino,
+        new_name: &[u8],
+        mode: RenameMode,
+    ) -> Result<()> {
+        rename::rename(self.open()?, cx, parent, name, new_parent, new_name, mode)
+    }
+
+    fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        io::read(self.open()?, ino, offset, buf)
+    }
+
+    fn write(
+        &self,
+        _cx: &Context,
+        ino: Ino,
+        offset: u64,
+        data: &[u8],
+        flags: WriteFlags,
+    ) -> Result<usize> {
+        io::write(self.open()?, ino, offset, data, flags)
+    }
+
+    fn fallocate(
+        &self,
+        _cx: &Context,
+        ino: Ino,
+        mode: FallocateMode,
+        offset: u64,
+        len: u64,
+    ) -> Result<()> {
+        fallocate::fallocate(self.open()?, ino, mode, offset, len)
+    }
+
+    fn copy_range(
+        &self,
+        cx: &Context,
+        from: Ino,
+        from_offset: u64,
+        to: Ino,
+        to_offset: u64,
+        len: u64,
+    ) -> Result<u64> {
+        copy::copy_range(self.open()?, cx, from, from_offset, to, to_offset, len)
+    }
+
+    fn clone_range(
+        &self,
+        _cx: &Context,
+        from: Ino,
+        from_offset: u64,
+        to: Ino,
+        to_offset: u64,
+        len: u64,
+    ) -> Result<()> {
+        copy::clone_range(self.open()?, from, from_offset, to, to_offset, len)
+    }
+
+    fn seek(&self, ino: Ino, offset: u64, whence: SeekWhence) -> Result<u64> {
+        seek::seek(self.open()?, ino, offset, whence)
+    }
+
+    fn fsync(&self, ino: Ino, datasync: bool) -> Result<()> {
+        sync::fsync(self.open()?, ino, datasync)
+    }
+
+    fn sync(&self) -> Result<()> {
+        sync::sync(self.open()?)
+    }
+
+    fn readdir(
+        &self,
+        dir: Ino,
+        offset: u64,
+        emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        readdir::readdir(self.open()?, dir, offset, false, &mut |entry, _| emit(entry))
+    }
+
+    fn readdir_plus(
+        &self,
+        dir: Ino,
+        offset: u64,
+        emit: &mut dyn FnMut(&DirEntry<'_>, Option<&Entry>) -> bool,
+    ) -> Result<()> {
+        readdir::readdir(self.open()?, dir, offset, true, emit)
+    }
+
+    fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        xattr::get(self.open()?, ino, name)
+    }
+
+    fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        xattr::list(self.open()?, ino)
+    }
+
+    fn setxattr(
+        &self,
+        _cx: &Context,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<()> {
+        xattr::set(self.open()?, ino, name, value, mode)
+    }
+
+    fn removexattr(&self, _cx: &Context, ino: Ino, name: &[u8]) -> Result<()> {
+        xattr::remove(self.open()?, ino, name)
+    }
+
+    fn flags(&self, ino: Ino) -> Result<u32> {
+        flags::get(self.open()?, ino)
+    }
+
+    fn set_flags(&self, _cx: &Context, ino: Ino, bits: u32) -> Result<()> {
+        flags::set(self.open()?, ino, bits)
+    }
+
+    fn statfs(&self) -> Result<StatFs> {
+        statfs::statfs(self.open()?)
+    }
+
+    fn label(&self) -> Result<Vec<u8>> {
+        Ok(self.open()?.volume.superblock().label().to_vec())
+    }
+
+    fn stats(&self) -> Vec<Stat> {
+        self.engine.all_stats()
+    }
+
+    fn destroy(&self) -> Result<()> {
+        let engine = self.open()?;
+        drop(self.background.lock().take());
+        let result = engine.close();
+        self.engine.closed.store(true, Ordering::Release);
+        result
+    }
+}
+
+/// Names that `names` refuses, for callers that check before they resolve.
+pub fn check_name(name: &[u8]) -> Result<()> {
+    names::check_name(name)
+}

@@ -1,0 +1,68 @@
+//! Between the inode item and what `stat` tells.
+
+use super::State;
+use btrfs_disk::Error;
+use btrfs_disk::items::{InodeItem, Timespec, inode_flags};
+use vfs::{Attr, FileKind, Ino, Timestamp};
+
+pub fn time_of(t: Timespec) -> Timestamp {
+    Timestamp { secs: t.sec, nanos: t.nsec }
+}
+
+pub fn stamp(t: Timestamp) -> Timespec {
+    Timespec { sec: t.secs, nsec: t.nanos }
+}
+
+pub fn now() -> Timespec {
+    stamp(Timestamp::now())
+}
+
+pub fn kind_of(item: &InodeItem) -> Result<FileKind, Error> {
+    FileKind::from_mode(item.mode)
+        .ok_or_else(|| Error::corrupt(format!("inode with mode {:o}", item.mode)))
+}
+
+const STATX_ATTR_COMPRESSED: u64 = 0x4;
+const STATX_ATTR_IMMUTABLE: u64 = 0x10;
+const STATX_ATTR_APPEND: u64 = 0x20;
+const STATX_ATTR_NODUMP: u64 = 0x40;
+
+pub fn attr_of(ino: Ino, state: &State, sector: u32) -> Result<Attr, Error> {
+    let item = &state.item;
+    let flag = |bit: u64, attribute: u64| if item.flags & bit != 0 { attribute } else { 0 };
+    let pending = state.dirty.as_ref().map_or(0, |d| d.bytes());
+    Ok(Attr {
+        ino,
+        kind: kind_of(item)?,
+        perm: (item.mode & 0o7777) as u16,
+        nlink: item.nlink,
+        uid: item.uid,
+        gid: item.gid,
+        rdev: to_linux_dev(item.rdev),
+        size: item.size,
+        blocks: (item.nbytes.next_multiple_of(512) + pending) / 512,
+        blksize: sector,
+        atime: time_of(item.atime),
+        mtime: time_of(item.mtime),
+        ctime: time_of(item.ctime),
+        btime: time_of(item.otime),
+        attributes: flag(inode_flags::COMPRESS, STATX_ATTR_COMPRESSED)
+            | flag(inode_flags::IMMUTABLE, STATX_ATTR_IMMUTABLE)
+            | flag(inode_flags::APPEND, STATX_ATTR_APPEND)
+            | flag(inode_flags::NODUMP, STATX_ATTR_NODUMP),
+    })
+}
+
+/// The item holds the kernel's internal `dev_t`, major << 20 | minor; `stat` and FUSE use
+/// the "new" 32-bit encoding.
+fn to_linux_dev(dev: u64) -> u32 {
+    let (major, minor) = ((dev >> 20) as u32, (dev & 0xF_FFFF) as u32);
+    (minor & 0xFF) | (major & 0xFFF) << 8 | (minor & !0xFF) << 12
+}
+
+/// The inverse, for `mknod`.
+pub fn from_linux_dev(dev: u32) -> u64 {
+    let major = u64::from(dev >> 8 & 0xFFF);
+    let minor = u64::from((dev & 0xFF) | (dev >> 12 & 0xF_FF00));
+    major << 20 | minor
+}

@@ -1,0 +1,9 @@
+//! Inodes in memory: the table of those in use, and the state of each.
+
+mod attr;
+mod state;
+mod table;
+
+pub use attr::{attr_of, from_linux_dev, kind_of, now, stamp, time_of};
+pub use state::{Inode, State};
+pub use table::InodeTable;

@@ -1,0 +1,108 @@
+//! One inode in memory.
+//!
+//! Invariants:
+//! * `State` is read and changed only under the inode's lock; an operation on several
+//!   inodes locks them in ascending (tree, object id);
+//! * a change of `item` goes to the delta before the lock is released, except size and
+//!   times of buffered writes, which follow when the data lands (`item_dirty`);
+//! * `loaded` is false only while the loader holds the lock, or after loading failed.
+
+use crate::data::Dirty;
+use crate::ino::InodeId;
+use btrfs_disk::items::InodeItem;
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use vfs::{Errno, Ino, Result};
+
+pub struct Inode {
+    pub id: InodeId,
+    pub ino: Ino,
+    /// References that callers hold (`Entry`s minus `forget`s).
+    pub lookups: AtomicU64,
+    /// In the engine's list of inodes with unwritten data.
+    pub queued: AtomicBool,
+    pub(super) state: RwLock<State>,
+}
+
+#[derive(Default)]
+pub struct State {
+    pub loaded: bool,
+    /// The inode's items are gone from the volume; nothing may touch it any more.
+    pub erased: bool,
+    pub item: InodeItem,
+    /// Next DIR_INDEX of a directory; 0: not looked up yet.
+    pub dir_next: u64,
+    /// Whether the content is an inline extent; `None`: not looked up yet.
+    pub inline: Option<bool>,
+    /// Content that no extent holds yet.
+    pub dirty: Option<Box<Dirty>>,
+    /// Size up to which content has landed; what the volume may say.
+    pub landed_size: u64,
+    /// While a part of `dirty` is being stored: where the rest of it begins.
+    pub pending_from: Option<u64>,
+    /// The next writeback must not make the content inline.
+    pub no_inline: bool,
+    /// `item` differs from what the delta or the tree says.
+    pub item_dirty: bool,
+    /// An ORPHAN_ITEM stands for this inode.
+    pub orphan: bool,
+}
+
+impl Inode {
+    pub fn new(id: InodeId, ino: Ino, state: State) -> Inode {
+        Inode {
+            id,
+            ino,
+            lookups: AtomicU64::new(0),
+            queued: AtomicBool::new(false),
+            state: RwLock::new(state),
+        }
+    }
+
+    /// Shared access; ESTALE if the inode is gone.
+    pub fn read(&self) -> Result<RwLockReadGuard<'_, State>> {
+        let state = self.state.read();
+        state.usable()?;
+        Ok(state)
+    }
+
+    /// Exclusive access; ESTALE if the inode is gone.
+    pub fn write(&self) -> Result<RwLockWriteGuard<'_, State>> {
+        let state = self.state.write();
+        state.usable()?;
+        Ok(state)
+    }
+}
+
+impl State {
+    fn usable(&self) -> Result<()> {
+        if self.loaded && !self.erased { Ok(()) } else { Err(Errno::ESTALE.into()) }
+    }
+
+    pub fn is_dir(&self) -> bool {
+        self.item.mode & libc::S_IFMT == libc::S_IFDIR
+    }
+
+    pub fn is_file(&self) -> bool {
+        self.item.mode & libc::S_IFMT == libc::S_IFREG
+    }
+
+    /// The item as the volume may see it: its size never covers data in flight.
+    pub fn item_for_disk(&self) -> InodeItem {
+        let mut item = self.item;
+        if self.is_file() {
+            item.size = self.disk_size();
+        }
+        item
+    }
+
+    /// The part of the size behind which all content has landed.
+    pub fn disk_size(&self) -> u64 {
+        let dirty = self.dirty.as_ref().and_then(|d| d.first_from(self.landed_size));
+        let rest = self.pending_from.filter(|from| *from >= self.landed_size);
+        match dirty.into_iter().chain(rest).min() {
+            Some(start) => self.item.size.min(start.max(self.landed_size)),
+            None => self.item.size,
+        }
+    }
+}

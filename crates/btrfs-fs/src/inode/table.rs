@@ -1,0 +1,112 @@
+//! The inodes in use, by number.
+//!
+//! Sharded; a shard's lock is held for a probe and an insert, never over I/O: a loader
+//! inserts the inode with its own lock held and reads its item then.
+
+use super::{Inode, State};
+use crate::ino::InodeId;
+use parking_lot::RwLock;
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use vfs::Result;
+
+const SHARDS: usize = 64;
+
+pub struct InodeTable {
+    shards: Box<[RwLock<FxHashMap<InodeId, Arc<Inode>>>]>,
+}
+
+fn shard_of(id: InodeId) -> usize {
+    let mixed = (id.objectid ^ id.tree.0.rotate_left(32)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    (mixed >> 58) as usize % SHARDS
+}
+
+impl InodeTable {
+    pub fn new() -> InodeTable {
+        InodeTable { shards: (0..SHARDS).map(|_| RwLock::default()).collect() }
+    }
+
+    pub fn len(&self) -> usize {
+        self.shards.iter().map(|s| s.read().len()).sum()
+    }
+
+    /// The inode, loaded by `load` if it is not in memory; takes `lookups` references.
+    pub fn get(
+        &self,
+        id: InodeId,
+        lookups: u64,
+        load: impl FnOnce() -> Result<State>,
+    ) -> Result<Arc<Inode>> {
+        if let Some(inode) = self.find(id, lookups) {
+            return Ok(inode);
+        }
+        let fresh = Arc::new(Inode::new(id, id.to_ino()?, State::default()));
+        let mut state = fresh.state.write();
+        {
+            let mut shard = self.shards[shard_of(id)].write();
+            if let Some(inode) = shard.get(&id) {
+                inode.lookups.fetch_add(lookups, Ordering::Relaxed);
+                return Ok(inode.clone());
+            }
+            fresh.lookups.store(lookups, Ordering::Relaxed);
+            shard.insert(id, fresh.clone());
+        }
+        match load() {
+            Ok(loaded) => {
+                *state = State { loaded: true, ..loaded };
+                drop(state);
+                Ok(fresh)
+            }
+            Err(error) => {
+                self.shards[shard_of(id)].write().remove(&id);
+                Err(error)
+            }
+        }
+    }
+
+    /// The inode if it is in memory; takes `lookups` references.
+    pub fn find(&self, id: InodeId, lookups: u64) -> Option<Arc<Inode>> {
+        let shard = self.shards[shard_of(id)].read();
+        let inode = shard.get(&id)?;
+        inode.lookups.fetch_add(lookups, Ordering::Relaxed);
+        Some(inode.clone())
+    }
+
+    /// Adds an inode that was just made; its number is new.
+    pub fn insert(&self, id: InodeId, state: State, lookups: u64) -> Result<Arc<Inode>> {
+        let inode = Arc::new(Inode::new(id, id.to_ino()?, State { loaded: true, ..state }));
+        inode.lookups.store(lookups, Ordering::Relaxed);
+        let old = self.shards[shard_of(id)].write().insert(id, inode.clone());
+        assert!(old.is_none(), "inode number {id:?} was in use");
+        Ok(inode)
+    }
+
+    /// Drops the inode if nobody refers to it and it has nothing unwritten. The caller's
+    /// own `Arc` counts as one reference.
+    pub fn evict(&self, inode: Arc<Inode>) -> bool {
+        let mut shard = self.shards[shard_of(inode.id)].write();
+        let idle = inode.lookups.load(Ordering::Relaxed) == 0
+            && Arc::strong_count(&inode) == 2
+            && !inode.queued.load(Ordering::Acquire);
+        if idle {
+            shard.remove(&inode.id);
+        }
+        idle
+    }
+
+    /// Every inode in memory.
+    pub fn all(&self) -> Vec<Arc<Inode>> {
+        self.shards.iter().flat_map(|s| s.read().values().cloned().collect::<Vec<_>>()).collect()
+    }
+
+    /// Inodes that nobody refers to.
+    pub fn idle(&self) -> Vec<Arc<Inode>> {
+        let mut idle = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.read();
+            idle.extend(shard.values().filter(|i| i.lookups.load(Ordering::Relaxed) == 0).cloned());
+        }
+        idle
+    }
+}

@@ -1,0 +1,237 @@
+//! Directory entries: DIR_ITEM (by hash), DIR_INDEX (by order), INODE_REF and
+//! INODE_EXTREF (from the inode back), always changed together.
+//!
+//! Invariants (the caller holds the directory exclusively for changes): each name has one
+//! entry in the DIR_ITEM of its hash, one DIR_INDEX and one reference in its inode, all
+//! with the same index; names with one hash share an item.
+
+use crate::engine::Op;
+use crate::error::IntoFs;
+use crate::ino::InodeId;
+use crate::view::View;
+use btrfs_disk::Key;
+use btrfs_disk::checksum::{extref_hash, name_hash};
+use btrfs_disk::items::{DirItem, InodeExtRef, InodeRef};
+use btrfs_disk::key::kind;
+use vfs::{Errno, FsError, Result};
+
+/// What a name stands for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Target {
+    /// Key of an INODE_ITEM or a ROOT_ITEM.
+    pub location: Key,
+    /// `dir_type` value.
+    pub kind: u8,
+}
+
+impl Target {
+    pub fn is_subvolume(&self) -> bool {
+        self.location.kind == kind::ROOT_ITEM
+    }
+}
+
+/// Refuses what no entry may be called.
+pub fn check_name(name: &[u8]) -> Result<()> {
+    if name.len() > vfs::NAME_MAX {
+        return Err(Errno::ENAMETOOLONG.into());
+    }
+    if name.is_empty() || name == b"." || name == b".." {
+        return Err(Errno::EINVAL.into());
+    }
+    if name.iter().any(|b| *b == b'/' || *b == 0) {
+        return Err(Errno::EINVAL.into());
+    }
+    Ok(())
+}
+
+pub fn lookup(view: &View<'_>, dir: InodeId, name: &[u8]) -> Result<Option<Target>> {
+    if name.len() > vfs::NAME_MAX {
+        return Err(Errno::ENAMETOOLONG.into());
+    }
+    let key = Key::new(dir.objectid, kind::DIR_ITEM, name_hash(name));
+    let Some(bytes) = view.get(dir.tree, &key).fs()? else { return Ok(None) };
+    for entry in DirItem::iter(&bytes) {
+        let entry = entry.fs()?;
+        if entry.name == name {
+            return Ok(Some(Target { location: entry.location, kind: entry.kind }));
+        }
+    }
+    Ok(None)
+}
+
+/// The next free DIR_INDEX of a directory.
+pub fn next_index(view: &View<'_>, dir: InodeId) -> Result<u64> {
+    let from = Key::new(dir.objectid, kind::DIR_INDEX, u64::MAX);
+    Ok(match view.previous(dir.tree, &from).fs()? {
+        Some((key, _)) if key.kind == kind::DIR_INDEX => key.offset.max(1) + 1,
+        _ => 2,
+    })
+}
+
+/// Room check before anything is promised: the DIR_ITEM of the name's hash can grow.
+pub fn check_room(view: &View<'_>, dir: InodeId, name: &[u8], max_item: usize) -> Result<()> {
+    let key = Key::new(dir.objectid, kind::DIR_ITEM, name_hash(name));
+    match view.get(dir.tree, &key).fs()? {
+        Some(bytes) if bytes.len() + 30 + name.len() > max_item => {
+            Err(FsError::Posix(Errno::EOVERFLOW))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Adds the entry and its reverse reference.
+pub fn add(op: &Op<'_>, dir: InodeId, name: &[u8], target: Target, index: u64) -> Result<()> {
+    let transid = op.generation().0;
+    let entry = DirItem { location: target.location, transid, kind: target.kind, name, value: &[] };
+    let hash = name_hash(name);
+    let existing = op.view.get(dir.tree, &Key::new(dir.objectid, kind::DIR_ITEM, hash)).fs()?;
+    let index_bytes = entry.to_vec();
+    op.edit(dir, |o| {
+        use crate::delta::Base;
+        match existing {
+            Some(old) => {
+                let mut all = old.to_vec();
+                entry.append_to(&mut all);
+                o.put(kind::DIR_ITEM, hash, all.into(), Base::Possible);
+            }
+            None => o.put(kind::DIR_ITEM, hash, index_bytes.clone().into(), Base::Absent),
+        }
+        o.put(kind::DIR_INDEX, index, index_bytes.into(), Base::Absent);
+    });
+    if target.is_subvolume() {
+        return Ok(());
+    }
+    add_ref(op, InodeId::new(dir.tree, target.location.objectid), dir.objectid, name, index)
+}
+
+fn add_ref(op: &Op<'_>, child: InodeId, parent: u64, name: &[u8], index: u64) -> Result<()> {
+    let max = op.engine.geometry.max_item_size();
+    let key = Key::new(child.objectid, kind::INODE_REF, parent);
+    let old = op.view.get(child.tree, &key).fs()?;
+    let mut bytes = old.as_deref().map_or(Vec::new(), <[u8]>::to_vec);
+    InodeRef { index, name }.append_to(&mut bytes);
+    if bytes.len() <= max {
+        match old {
+            Some(_) => op.put(child, kind::INODE_REF, parent, bytes.into()),
+            None => op.put_new(child, kind::INODE_REF, parent, bytes.into()),
+        }
+        return Ok(());
+    }
+    let hash = extref_hash(parent, name);
+    let key = Key::new(child.objectid, kind::INODE_EXTREF, hash);
+    let old = op.view.get(child.tree, &key).fs()?;
+    let mut bytes = old.as_deref().map_or(Vec::new(), <[u8]>::to_vec);
+    InodeExtRef { parent, index, name }.append_to(&mut bytes);
+    if bytes.len() > max {
+        return Err(Errno::EMLINK.into());
+    }
+    op.put(child, kind::INODE_EXTREF, hash, bytes.into());
+    Ok(())
+}
+
+/// Removes the entry and its reverse reference.
+pub fn remove(op: &Op<'_>, dir: InodeId, name: &[u8], target: Target) -> Result<()> {
+    let child = InodeId::new(dir.tree, target.location.objectid);
+    let index = remove_ref(op, child, dir.objectid, name)?;
+    let hash = name_hash(name);
+    let key = Key::new(dir.objectid, kind::DIR_ITEM, hash);
+    let Some(old) = op.view.get(dir.tree, &key).fs()? else {
+        return Err(damaged(dir, "a name without its DIR_ITEM"));
+    };
+    let mut rest = Vec::new();
+    for entry in DirItem::iter(&old) {
+        let entry = entry.fs()?;
+        if entry.name != name {
+            entry.append_to(&mut rest);
+        }
+    }
+    op.edit(dir, |o| {
+        if rest.is_empty() {
+            o.delete(kind::DIR_ITEM, hash);
+        } else {
+            o.put(kind::DIR_ITEM, hash, rest.into(), crate::delta::Base::Possible);
+        }
+        o.delete(kind::DIR_INDEX, index);
+    });
+    Ok(())
+}
+
+fn damaged(id: InodeId, what: &str) -> FsError {
+    FsError::Corrupt {
+        what: format!("inode {} of tree {}: {what}", id.objectid, id.tree),
+        data: false,
+    }
+}
+
+/// Takes one name out of the child's references; returns its index.
+fn remove_ref(op: &Op<'_>, child: InodeId, parent: u64, name: &[u8]) -> Result<u64> {
+    let key = Key::new(child.objectid, kind::INODE_REF, parent);
+    if let Some(old) = op.view.get(child.tree, &key).fs()? {
+        let (mut rest, mut found) = (Vec::new(), None);
+        for item in InodeRef::iter(&old) {
+            let item = item.fs()?;
+            if item.name == name {
+                found = Some(item.index);
+            } else {
+                item.append_to(&mut rest);
+            }
+        }
+        if let Some(index) = found {
+            store_rest(op, child, kind::INODE_REF, parent, rest);
+            return Ok(index);
+        }
+    }
+    let hash = extref_hash(parent, name);
+    let key = Key::new(child.objectid, kind::INODE_EXTREF, hash);
+    if let Some(old) = op.view.get(child.tree, &key).fs()? {
+        let (mut rest, mut found) = (Vec::new(), None);
+        for item in InodeExtRef::iter(&old) {
+            let item = item.fs()?;
+            if item.parent == parent && item.name == name {
+                found = Some(item.index);
+            } else {
+                item.append_to(&mut rest);
+            }
+        }
+        if let Some(index) = found {
+            store_rest(op, child, kind::INODE_EXTREF, hash, rest);
+            return Ok(index);
+        }
+    }
+    Err(damaged(child, "a name without its reference"))
+}
+
+fn store_rest(op: &Op<'_>, child: InodeId, kind: u8, offset: u64, rest: Vec<u8>) {
+    if rest.is_empty() {
+        op.delete(child, kind, offset);
+    } else {
+        op.put(child, kind, offset, rest.into());
+    }
+}
+
+/// Some parent of an inode, and a name there.
+pub fn any_parent(view: &View<'_>, child: InodeId) -> Result<Option<(u64, Vec<u8>)>> {
+    let from = Key::new(child.objectid, kind::INODE_REF, 0);
+    match view.next(child.tree, &from).fs()? {
+        Some((key, bytes)) if key.kind == kind::INODE_REF => match InodeRef::iter(&bytes).next() {
+            Some(first) => Ok(Some((key.offset, first.fs()?.name.to_vec()))),
+            None => Ok(None),
+        },
+        Some((key, bytes)) if key.kind == kind::INODE_EXTREF => {
+            match InodeExtRef::iter(&bytes).next() {
+                Some(first) => {
+                    let first = first.fs()?;
+                    Ok(Some((first.parent, first.name.to_vec())))
+                }
+                None => Ok(None),
+            }
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Everything in a directory has gone.
+pub fn is_empty(view: &View<'_>, dir: InodeId) -> Result<bool> {
+    let from = Key::new(dir.objectid, kind::DIR_INDEX, 0);
+    Ok(!matches!(view.next(dir.tree, &from).fs()?, Some((key, _)) if key.kind == kind::DIR_INDEX))
+}

@@ -1,0 +1,207 @@
+//! Opening a volume: superblock, feature gate and chunks (btrfs-volume), then roots,
+//! space, layers, and what a crash left unfinished.
+
+use crate::commit::{Background, Committer};
+use crate::delta::Delta;
+use crate::engine::Engine;
+use crate::error::{IntoFs, to_fs};
+use crate::fs::BtrfsFs;
+use crate::ino::InodeId;
+use crate::inode::InodeTable;
+use crate::options::Options;
+use crate::reserve::Promises;
+use crate::roots::{Root, Roots};
+use crate::stats::Stats;
+use crate::subvol::{self, Subvols};
+use crate::view::{Snapshot, View};
+use arc_swap::ArcSwap;
+use blockdev::BlockDevice;
+use btrfs_disk::ids::incompat;
+use btrfs_disk::items::RootItem;
+use btrfs_disk::key::kind;
+use btrfs_disk::{Generation, Key, Superblock, TreeId};
+use btrfs_space::{Space, SpaceRoots};
+use btrfs_tree::{Cursor, NodeStore, TreeRoot};
+use btrfs_volume::{OpenOptions, Volume};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, OnceLock};
+use vfs::{Ino, Result};
+
+impl BtrfsFs {
+    /// Opens the volume on `device`. Unless it is opened read-only, unfinished work of an
+    /// earlier crash is finished.
+    pub fn open_device(device: Arc<dyn BlockDevice>, options: Options) -> Result<BtrfsFs> {
+        let open = OpenOptions {
+            read_only: options.read_only,
+            ignore_log: options.read_only,
+            replays_log: false,
+        };
+        let volume = Arc::new(Volume::open(device, open).fs()?);
+        let store = NodeStore::new(volume.clone(), options.cache_bytes as usize);
+        let roots = Arc::new(load_roots(&store, &volume.superblock()).fs()?);
+        let read_only = read_only_reason(&options, &volume, &store, &roots)?;
+        let space = Arc::new(load_space(&store, &volume, &roots, read_only.is_some())?);
+        let engine = assemble(volume, store, space, roots, read_only, options)?;
+        let engine = Arc::new(engine);
+        if engine.read_only.is_none() {
+            let erased = crate::orphan::clean_all(&engine)?;
+            if erased > 0 {
+                tracing::info!(erased, "erased inodes that a crash left without a name");
+            }
+        }
+        let background = match engine.read_only.is_none() && engine.options.background {
+            true => Some(start_background(&engine)?),
+            false => None,
+        };
+        Ok(BtrfsFs { engine, background: Mutex::new(background) })
+    }
+}
+
+fn start_background(engine: &Arc<Engine>) -> Result<Background> {
+    Background::start(engine)
+        .map_err(|source| vfs::FsError::Io { context: "starting the commit thread".into(), source })
+}
+
+fn read_only_reason(
+    options: &Options,
+    volume: &Volume,
+    store: &NodeStore,
+    roots: &Roots,
+) -> Result<Option<String>> {
+    if let Some(why) = volume.read_only_reason() {
+        return Ok(Some(why));
+    }
+    if options.read_only {
+        return Ok(Some("mounted read-only".into()));
+    }
+    unmaintained(store, roots).fs()
+}
+
+/// Structures that the volume has and this program does not keep up to date yet.
+fn unmaintained(store: &NodeStore, roots: &Roots) -> btrfs_disk::Result<Option<String>> {
+    if roots.get(TreeId::QUOTA).is_some() {
+        return Ok(Some(
+            "quotas are enabled and not maintained yet; disable them with `btrfs quota disable`"
+                .into(),
+        ));
+    }
+    if let Some(root) = roots.get(TreeId::ROOT) {
+        let balance = Key::new(btrfs_disk::ids::BALANCE_OBJECTID, kind::TEMPORARY_ITEM, 0);
+        if btrfs_tree::get(store, &root.root, &balance)?.is_some() {
+            return Ok(Some(
+                "a balance is unfinished; finish or cancel it with `btrfs balance`".into(),
+            ));
+        }
+    }
+    let dropping = roots
+        .trees
+        .iter()
+        .find(|(id, root)| id.is_subvolume() && root.item.refs == 0)
+        .map(|(id, _)| *id);
+    Ok(dropping.map(|id| {
+        format!("subvolume {id} is being deleted; mount the volume once with the kernel to finish")
+    }))
+}
+
+/// Every tree that the root tree names, and the two that the superblock does.
+fn load_roots(store: &NodeStore, sb: &Superblock) -> btrfs_disk::Result<Roots> {
+    let fields = &sb.fields;
+    let top = |id, logical, generation, level| Root {
+        root: TreeRoot { id, logical, generation, level },
+        item: RootItem::default(),
+        key_offset: 0,
+    };
+    let root_tree = top(TreeId::ROOT, fields.root, fields.generation, fields.root_level);
+    let chunk_tree = top(
+        TreeId::CHUNK,
+        fields.chunk_root,
+        fields.chunk_root_generation,
+        fields.chunk_root_level,
+    );
+    let mut trees = BTreeMap::new();
+    let mut cursor = Cursor::new(store, &root_tree.root);
+    cursor.first()?;
+    while let Some((key, data)) = cursor.item() {
+        if key.kind == kind::ROOT_ITEM && key.objectid != TreeId::RELOC.0 {
+            let item = RootItem::parse(data).map_err(|c| c.key(key))?;
+            let id = TreeId(key.objectid);
+            let (logical, generation, level) = (item.bytenr, item.generation, item.level);
+            let root = TreeRoot { id, logical, generation, level };
+            trees.insert(id, Root { root, item, key_offset: key.offset });
+        }
+        cursor.next()?;
+    }
+    trees.insert(TreeId::ROOT, root_tree);
+    trees.insert(TreeId::CHUNK, chunk_tree);
+    Ok(Roots::new(fields.generation, trees))
+}
+
+fn load_space(
+    store: &NodeStore,
+    volume: &Arc<Volume>,
+    roots: &Roots,
+    read_only: bool,
+) -> Result<Space> {
+    let root = |id| roots.get(id).map(|r| r.root);
+    let need = |id: TreeId| {
+        root(id).ok_or_else(|| to_fs(btrfs_disk::Error::corrupt(format!("no tree {id}"))))
+    };
+    if read_only {
+        return Ok(Space::unloaded(volume));
+    }
+    let space_roots = SpaceRoots {
+        extent: need(TreeId::EXTENT)?,
+        block_group: root(TreeId::BLOCK_GROUP),
+        free_space: need(TreeId::FREE_SPACE)?,
+    };
+    Space::load(store, volume, &space_roots).fs()
+}
+
+fn assemble(
+    volume: Arc<Volume>,
+    store: NodeStore,
+    space: Arc<Space>,
+    roots: Arc<Roots>,
+    read_only: Option<String>,
+    options: Options,
+) -> Result<Engine> {
+    let subvols = Subvols::load(&roots);
+    let next = Generation(roots.generation.0 + 1);
+    let layers = ArcSwap::from_pointee(Snapshot {
+        current: Arc::new(Delta::new(next)),
+        sealed: None,
+        roots,
+    });
+    let root = {
+        let view = View { store: &store, layers: layers.load() };
+        subvol::choose(&view, &subvols, &options.subvol)?
+    };
+    let sb = volume.superblock();
+    Ok(Engine {
+        geometry: *volume.geometry(),
+        no_holes: sb.fields.incompat_flags & incompat::NO_HOLES != 0,
+        root: root_ino(root)?,
+        volume,
+        store,
+        space,
+        layers,
+        inodes: InodeTable::new(),
+        subvols,
+        committer: Committer::default(),
+        options,
+        stats: Stats::default(),
+        promises: Promises::default(),
+        rename_lock: Mutex::new(()),
+        read_only,
+        poisoned: OnceLock::new(),
+        dirty_inodes: Mutex::new(Vec::new()),
+        dirty_bytes: AtomicU64::new(0),
+        closed: AtomicBool::new(false),
+    })
+}
+
+fn root_ino(id: InodeId) -> Result<Ino> {
+    id.to_ino()
+}

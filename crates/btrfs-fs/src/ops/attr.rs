@@ -1,0 +1,91 @@
+//! getattr and setattr.
+
+use super::io::kill_priv;
+use super::lookup::stand_in_attr;
+use super::truncate::set_size;
+use crate::acl::{self, Acl};
+use crate::engine::Engine;
+use crate::error::IntoFs;
+use crate::ino::is_stand_in;
+use crate::inode::{State, attr_of, now, stamp};
+use crate::xattrs;
+use btrfs_disk::items::{Timespec, inode_flags};
+use vfs::{Attr, Errno, Ino, Result, SetAttr, SetTime};
+
+pub fn getattr(engine: &Engine, ino: Ino) -> Result<Attr> {
+    if is_stand_in(ino) {
+        return Ok(stand_in_attr(ino));
+    }
+    let inode = engine.inode(ino)?;
+    let state = inode.read()?;
+    attr_of(ino, &state, engine.geometry.sector_size).fs()
+}
+
+pub fn setattr(engine: &Engine, ino: Ino, set: &SetAttr) -> Result<Attr> {
+    let inode = engine.inode(ino)?;
+    engine.subvol_writable(inode.id.tree)?;
+    if let Some(size) = set.size {
+        set_size(engine, &inode, size, set.kill_priv)?;
+    }
+    let rest = SetAttr { size: None, ..*set };
+    if rest != SetAttr::default() {
+        engine.reserve(3, 600)?;
+        let mut state = inode.write()?;
+        change(engine, inode.id, &mut state, &rest)?;
+    }
+    getattr(engine, ino)
+}
+
+fn change(
+    engine: &Engine,
+    id: crate::ino::InodeId,
+    state: &mut State,
+    set: &SetAttr,
+) -> Result<()> {
+    let flags = state.item.flags;
+    let touches_only_now = set.perm.is_none()
+        && set.uid.is_none()
+        && set.gid.is_none()
+        && !matches!(set.mtime, Some(SetTime::At(_)))
+        && !matches!(set.atime, Some(SetTime::At(_)));
+    if flags & inode_flags::IMMUTABLE != 0 || flags & inode_flags::APPEND != 0 && !touches_only_now
+    {
+        return Err(Errno::EPERM.into());
+    }
+    let acl = match set.perm {
+        Some(_) => xattrs::get(&engine.view(), id, acl::ACCESS)?,
+        None => None,
+    };
+    let op = engine.begin();
+    if set.kill_priv {
+        kill_priv(state);
+    }
+    if let Some(uid) = set.uid {
+        state.item.uid = uid;
+    }
+    if let Some(gid) = set.gid {
+        state.item.gid = gid;
+    }
+    if let Some(perm) = set.perm {
+        state.item.mode = state.item.mode & libc::S_IFMT | u32::from(perm & 0o7777);
+        if let Some(bytes) = acl {
+            let mut acl = Acl::parse(&bytes)?;
+            acl.chmod(u32::from(perm));
+            xattrs::put(&op, id, acl::ACCESS, &acl.to_vec())?;
+        }
+    }
+    let time = now();
+    set_time(&mut state.item.atime, set.atime, time);
+    set_time(&mut state.item.mtime, set.mtime, time);
+    state.item.ctime = set.ctime.map_or(time, stamp);
+    op.put_inode(id, state);
+    Ok(())
+}
+
+fn set_time(field: &mut Timespec, set: Option<SetTime>, now: Timespec) {
+    match set {
+        Some(SetTime::Now) => *field = now,
+        Some(SetTime::At(time)) => *field = stamp(time),
+        None => {}
+    }
+}

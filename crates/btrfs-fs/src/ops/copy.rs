@@ -1,0 +1,236 @@
+//! copy_file_range and reflink: sharing extents where alignment allows it.
+//!
+//! Invariant: a shared range refers to the source's extents with its own counted
+//! references; checksums belong to the extents and need nothing.
+
+use super::io::{check_file, end_of, hole_to};
+use super::truncate::zero_tail;
+use crate::data::flush::{flush_locked, load_inline};
+use crate::engine::Engine;
+use crate::error::IntoFs;
+use crate::extents::{Mapped, MappedKind, drop_range, insert_regular, map_range, put_hole};
+use crate::inode::{Inode, State, now};
+use crate::locks::Locked;
+use btrfs_disk::items::{FileExtentFields, inode_flags};
+use std::sync::Arc;
+use vfs::{Errno, Ino, Result, WriteFlags};
+
+/// Extent items that one operation shares at most.
+const STEP: usize = 512;
+/// Bytes that a copy without sharing moves at a time.
+const CHUNK: usize = 1 << 20;
+
+/// A range of one file onto a range of another (or the same).
+#[derive(Clone, Copy)]
+struct Range {
+    from: u64,
+    to: u64,
+    len: u64,
+}
+
+pub fn copy_range(
+    engine: &Engine,
+    cx: &vfs::Context,
+    from: Ino,
+    from_offset: u64,
+    to: Ino,
+    to_offset: u64,
+    len: u64,
+) -> Result<u64> {
+    let source = engine.inode(from)?;
+    let target = engine.inode(to)?;
+    let size = {
+        let state = source.read()?;
+        check_file(&state)?;
+        state.item.size
+    };
+    check_file(&*target.read()?)?;
+    let len = len.min(size.saturating_sub(from_offset));
+    if len == 0 {
+        return Ok(0);
+    }
+    if from == to && from_offset < to_offset + len && to_offset < from_offset + len {
+        return Err(Errno::EINVAL.into());
+    }
+    let sector = engine.sector();
+    let aligned = from_offset % sector == 0 && to_offset % sector == 0;
+    let whole = if from_offset + len == size {
+        len.next_multiple_of(sector)
+    } else {
+        len / sector * sector
+    };
+    // A tail at the source's end is shared only if it becomes the target's end too.
+    let ends_target = to_offset + len >= target.read()?.item.size;
+    let shared = if whole > len && !ends_target { len / sector * sector } else { whole };
+    let mut done = 0;
+    if aligned && shared > 0 && source.id.tree == target.id.tree {
+        let range = Range { from: from_offset, to: to_offset, len: shared.min(len) };
+        match share(engine, &source, &target, range) {
+            Ok(()) => done = range.len,
+            Err(e) if e.errno() == libc::EINVAL => {}
+            Err(e) => return Err(e),
+        }
+    }
+    copy_bytes(engine, cx, from, from_offset + done, to, to_offset + done, len - done)?;
+    Ok(len)
+}
+
+fn copy_bytes(
+    engine: &Engine,
+    _cx: &vfs::Context,
+    from: Ino,
+    from_offset: u64,
+    to: Ino,
+    to_offset: u64,
+    len: u64,
+) -> Result<()> {
+    let mut buf = vec![0; CHUNK.min(len as usize)];
+    let mut done = 0;
+    while done < len {
+        let take = (len - done).min(buf.len() as u64) as usize;
+        let got = super::io::read(engine, from, from_offset + done, &mut buf[..take])?;
+        if got == 0 {
+            break;
+        }
+        super::io::write(engine, to, to_offset + done, &buf[..got], WriteFlags::default())?;
+        done += got as u64;
+    }
+    Ok(())
+}
+
+/// `FICLONERANGE`.
+pub fn clone_range(
+    engine: &Engine,
+    from: Ino,
+    from_offset: u64,
+    to: Ino,
+    to_offset: u64,
+    len: u64,
+) -> Result<()> {
+    let source = engine.inode(from)?;
+    let target = engine.inode(to)?;
+    let size = {
+        let state = source.read()?;
+        check_file(&state)?;
+        state.item.size
+    };
+    check_file(&*target.read()?)?;
+    let len = if len == 0 { size.saturating_sub(from_offset) } else { len };
+    let end = end_of(from_offset, len)?;
+    let sector = engine.sector();
+    let at_end = end == size;
+    if end > size
+        || from_offset % sector != 0
+        || to_offset % sector != 0
+        || !at_end && len % sector != 0
+        || from == to && from_offset < to_offset + len && to_offset < end
+    {
+        return Err(Errno::EINVAL.into());
+    }
+    if at_end && len % sector != 0 && to_offset + len < target.read()?.item.size {
+        return Err(Errno::EINVAL.into());
+    }
+    if len == 0 {
+        return Ok(());
+    }
+    share(engine, &source, &target, Range { from: from_offset, to: to_offset, len })
+}
+
+fn share(engine: &Engine, source: &Arc<Inode>, target: &Arc<Inode>, range: Range) -> Result<()> {
+    engine.subvol_writable(target.id.tree)?;
+    engine.reserve(64, 8192)?;
+    let promised = 8 * engine.sector();
+    engine.promise_data(promised)?;
+    let mut budget = promised;
+    let result = share_locked(engine, source, target, range, &mut budget);
+    engine.forget_dirty(budget);
+    result
+}
+
+fn share_locked(
+    engine: &Engine,
+    source: &Arc<Inode>,
+    target: &Arc<Inode>,
+    range: Range,
+    budget: &mut u64,
+) -> Result<()> {
+    let mut locked = Locked::new(&[source, target])?;
+    let nosum = |s: &State| s.item.flags & inode_flags::NODATASUM;
+    if nosum(locked.get(source)) != nosum(locked.get(target)) {
+        return Err(Errno::EINVAL.into());
+    }
+    if locked.get(target).item.flags & (inode_flags::IMMUTABLE | inode_flags::APPEND) != 0 {
+        return Err(Errno::EPERM.into());
+    }
+    for inode in [source, target] {
+        let state = locked.state(inode);
+        *budget -= load_inline(engine, inode.id, state)?;
+        state.no_inline = true;
+        let flushed = flush_locked(engine, inode.id, state);
+        state.no_inline = false;
+        flushed?;
+    }
+    let state = locked.state(target);
+    if range.to > state.item.size {
+        *budget -= zero_tail(engine, target.id, state)?;
+        flush_locked(engine, target.id, state)?;
+        hole_to(engine, target, state, range.to);
+    }
+    let sector = engine.sector();
+    let span = range.len.next_multiple_of(sector);
+    let mapped =
+        map_range(&engine.view(), source.id, sector, range.from, range.from + span).fs()?;
+    let clear = map_range(&engine.view(), target.id, sector, range.to, range.to + span).fs()?;
+    let op = engine.begin();
+    drop_range(&op, target.id, state, &clear, range.to, range.to + span);
+    op.put_inode(target.id, state);
+    drop(op);
+    insert_shared(engine, target, state, &mapped, &range, span)?;
+    state.item.size = state.item.size.max(range.to + range.len);
+    let time = now();
+    state.item.mtime = time;
+    state.item.ctime = time;
+    engine.begin().put_inode(target.id, state);
+    Ok(())
+}
+
+fn insert_shared(
+    engine: &Engine,
+    target: &Arc<Inode>,
+    state: &mut State,
+    mapped: &[Mapped],
+    range: &Range,
+    span: u64,
+) -> Result<()> {
+    let mut at = range.from;
+    for part in mapped.chunks(STEP) {
+        let op = engine.begin();
+        for extent in part.iter().filter(|m| !m.is_hole()) {
+            let MappedKind::Extent { kind, compression, fields } = &extent.kind else { continue };
+            let (start, end) = (extent.start.max(range.from), extent.end.min(range.from + span));
+            if !engine.no_holes && start > at {
+                put_hole(
+                    &op,
+                    target.id,
+                    range.to + (at - range.from),
+                    range.to + (start - range.from),
+                );
+            }
+            let to = range.to + (start - range.from);
+            let offset = fields.offset + (start - extent.start);
+            let part = FileExtentFields { offset, num_bytes: end - start, ..*fields };
+            let who = (target.id.tree, target.id.objectid, to.wrapping_sub(offset));
+            op.reference(fields.disk_bytenr, fields.disk_num_bytes, who, 1);
+            insert_regular(&op, target.id, state, to, *kind, *compression, part);
+            at = end;
+        }
+        state.item.size =
+            state.item.size.max((range.to + (at - range.from)).min(range.to + range.len));
+        op.put_inode(target.id, state);
+    }
+    if !engine.no_holes && at < range.from + span {
+        let op = engine.begin();
+        put_hole(&op, target.id, range.to + (at - range.from), range.to + span);
+    }
+    Ok(())
+}

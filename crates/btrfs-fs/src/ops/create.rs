@@ -1,0 +1,279 @@
+//! New inodes: files, directories, symlinks, devices, and files without a name.
+
+use super::lookup::entry;
+use crate::acl::{self, Inherited};
+use crate::delta::Base;
+use crate::engine::{Engine, Op};
+use crate::error::IntoFs;
+use crate::ino::InodeId;
+use crate::inode::{Inode, State, from_linux_dev, now};
+use crate::names::{self, Target};
+use crate::orphan;
+use crate::xattrs;
+use btrfs_disk::Key;
+use btrfs_disk::items::{Compression, FileExtent, InodeItem, dir_type, inode_flags};
+use btrfs_disk::key::kind;
+use std::sync::Arc;
+use vfs::{Context, Entry, Errno, FileKind, FsError, Ino, Result};
+
+/// What is to be made.
+pub struct New<'a> {
+    pub kind: FileKind,
+    pub perm: u16,
+    pub rdev: u32,
+    /// Target of a symlink.
+    pub target: &'a [u8],
+}
+
+pub fn dir_type_of(kind: FileKind) -> u8 {
+    match kind {
+        FileKind::File => dir_type::REG_FILE,
+        FileKind::Dir => dir_type::DIR,
+        FileKind::Symlink => dir_type::SYMLINK,
+        FileKind::CharDevice => dir_type::CHRDEV,
+        FileKind::BlockDevice => dir_type::BLKDEV,
+        FileKind::Fifo => dir_type::FIFO,
+        FileKind::Socket => dir_type::SOCK,
+    }
+}
+
+pub fn make(
+    engine: &Engine,
+    cx: &Context,
+    parent: Ino,
+    name: &[u8],
+    new: &New<'_>,
+) -> Result<Entry> {
+    names::check_name(name)?;
+    check_symlink(engine, new)?;
+    let dir = writable_dir(engine, parent)?;
+    engine.reserve(6, (name.len() * 3 + new.target.len() + 600) as u64)?;
+    let mut dir_state = dir.write()?;
+    check_parent(&dir_state)?;
+    let view = engine.view();
+    if names::lookup(&view, dir.id, name)?.is_some() {
+        return Err(Errno::EEXIST.into());
+    }
+    names::check_room(&view, dir.id, name, engine.geometry.max_item_size())?;
+    let prepared = prepare(engine, cx, &dir, &dir_state, new)?;
+    if dir_state.dir_next == 0 {
+        dir_state.dir_next = names::next_index(&view, dir.id)?;
+    }
+    drop(view);
+    let index = dir_state.dir_next;
+    let op = engine.begin();
+    let inode = insert_inode(engine, &op, &prepared, new)?;
+    let target = Target {
+        location: Key::new(inode.id.objectid, kind::INODE_ITEM, 0),
+        kind: dir_type_of(new.kind),
+    };
+    names::add(&op, dir.id, name, target, index)?;
+    dir_state.dir_next += 1;
+    touch_dir(&op, dir.id, &mut dir_state, name.len() as i64);
+    drop(op);
+    drop(dir_state);
+    entry(engine, &inode)
+}
+
+/// `O_TMPFILE`.
+pub fn tmpfile(engine: &Engine, cx: &Context, parent: Ino, perm: u16) -> Result<Entry> {
+    let dir = writable_dir(engine, parent)?;
+    engine.reserve(4, 600)?;
+    let dir_state = dir.write()?;
+    check_parent(&dir_state)?;
+    let new = New { kind: FileKind::File, perm, rdev: 0, target: &[] };
+    let mut prepared = prepare(engine, cx, &dir, &dir_state, &new)?;
+    prepared.item.nlink = 0;
+    let op = engine.begin();
+    let inode = insert_inode(engine, &op, &prepared, &new)?;
+    orphan::mark(&op, inode.id, &mut *inode.write()?);
+    drop(op);
+    drop(dir_state);
+    entry(engine, &inode)
+}
+
+pub fn writable_dir(engine: &Engine, ino: Ino) -> Result<Arc<Inode>> {
+    engine.writable()?;
+    let dir = engine.inode(ino)?;
+    engine.subvol_writable(dir.id.tree)?;
+    if !dir.read()?.is_dir() {
+        return Err(Errno::ENOTDIR.into());
+    }
+    Ok(dir)
+}
+
+/// A directory that may get a name: still there, not immutable.
+pub fn check_parent(dir: &State) -> Result<()> {
+    if dir.item.nlink == 0 {
+        return Err(Errno::ENOENT.into());
+    }
+    if dir.item.flags & inode_flags::IMMUTABLE != 0 {
+        return Err(Errno::EPERM.into());
+    }
+    Ok(())
+}
+
+/// Times and size of a directory whose names changed by `name_len` bytes.
+pub fn touch_dir(op: &Op<'_>, id: InodeId, dir: &mut State, name_len: i64) {
+    dir.item.size = dir.item.size.saturating_add_signed(2 * name_len);
+    let time = now();
+    dir.item.mtime = time;
+    dir.item.ctime = time;
+    op.put_inode(id, dir);
+}
+
+fn check_symlink(engine: &Engine, new: &New<'_>) -> Result<()> {
+    if new.kind != FileKind::Symlink {
+        return Ok(());
+    }
+    let room = engine.geometry.max_item_size() - btrfs_disk::items::FILE_EXTENT_INLINE_HEADER;
+    if new.target.is_empty() {
+        return Err(Errno::ENOENT.into());
+    }
+    if new.target.len() > room.min(engine.geometry.sector_size as usize - 1) {
+        return Err(Errno::ENAMETOOLONG.into());
+    }
+    Ok(())
+}
+
+/// All that is known before the epoch is entered.
+struct Prepared {
+    id: InodeId,
+    item: InodeItem,
+    inherited: Inherited,
+}
+
+fn prepare(
+    engine: &Engine,
+    cx: &Context,
+    dir: &Arc<Inode>,
+    dir_state: &State,
+    new: &New<'_>,
+) -> Result<Prepared> {
+    let view = engine.view();
+    let objectid = engine.subvols.allocate(&engine.store, &view, dir.id.tree)?;
+    let id = InodeId::new(dir.id.tree, objectid);
+    id.to_ino()?;
+    let is_dir = new.kind == FileKind::Dir;
+    let default = match new.kind {
+        FileKind::Symlink => None,
+        _ => xattrs::get(&view, dir.id, acl::DEFAULT)?,
+    };
+    let perm = u32::from(new.perm & 0o7777);
+    let inherited = if new.kind == FileKind::Symlink {
+        Inherited { mode: 0o777, access: None, default: None }
+    } else {
+        acl::inherit(default.as_deref(), perm, cx.umask, is_dir)?
+    };
+    let sgid = dir_state.item.mode & libc::S_ISGID != 0;
+    let mut mode = new.kind.mode_bits() | inherited.mode;
+    if sgid && is_dir {
+        mode |= libc::S_ISGID;
+    }
+    let time = now();
+    let item = InodeItem {
+        nlink: 1,
+        uid: cx.uid,
+        gid: if sgid { dir_state.item.gid } else { cx.gid },
+        mode,
+        rdev: from_linux_dev(new.rdev),
+        flags: inherited_flags(dir_state.item.flags, new.kind),
+        size: new.target.len() as u64,
+        nbytes: new.target.len() as u64,
+        atime: time,
+        ctime: time,
+        mtime: time,
+        otime: time,
+        ..InodeItem::default()
+    };
+    Ok(Prepared { id, item, inherited })
+}
+
+/// Flags that pass from a directory to what is made in it, as the kernel's btrfs does.
+fn inherited_flags(dir: u64, kind: FileKind) -> u64 {
+    use inode_flags::{COMPRESS, NOCOMPRESS, NODATACOW, NODATASUM};
+    if !matches!(kind, FileKind::File | FileKind::Dir) {
+        return 0;
+    }
+    let mut flags = dir & (COMPRESS | NOCOMPRESS | NODATACOW);
+    if flags & NODATACOW != 0 && kind == FileKind::File {
+        flags |= NODATASUM;
+    }
+    flags
+}
+
+fn insert_inode(
+    engine: &Engine,
+    op: &Op<'_>,
+    prepared: &Prepared,
+    new: &New<'_>,
+) -> Result<Arc<Inode>> {
+    let id = prepared.id;
+    let mut item = prepared.item;
+    item.generation = op.generation().0;
+    let state = State { item, inline: Some(new.kind == FileKind::Symlink), ..State::default() };
+    let inode = engine.inodes.insert(id, state, 1)?;
+    op.edit(id, |o| {
+        o.mark_born();
+        o.put(kind::INODE_ITEM, 0, item.to_boxed(), Base::Absent);
+    });
+    op.put_inode(id, &mut *inode.write()?);
+    if new.kind == FileKind::Symlink {
+        let extent = FileExtent::Inline {
+            generation: item.generation,
+            ram_bytes: new.target.len() as u64,
+            compression: Compression::None,
+            content: new.target,
+        };
+        op.put_new(id, kind::EXTENT_DATA, 0, extent.to_vec().into());
+    }
+    if let Some(access) = &prepared.inherited.access {
+        xattrs::put(op, id, acl::ACCESS, access)?;
+    }
+    if let Some(default) = &prepared.inherited.default {
+        xattrs::put(op, id, acl::DEFAULT, default)?;
+    }
+    Ok(inode)
+}
+
+/// The parent must be a directory and the inode not one: shared by `link`.
+pub fn refuse_dir(state: &State) -> Result<()> {
+    if state.is_dir() { Err(FsError::Posix(Errno::EPERM)) } else { Ok(()) }
+}
+
+/// A whiteout for `rename`, prepared under the directory's lock.
+pub struct Whiteout(Prepared);
+
+pub fn make_whiteout(
+    engine: &Engine,
+    cx: &Context,
+    dir: &Arc<Inode>,
+    dir_state: &State,
+) -> Result<Whiteout> {
+    let new = New { kind: FileKind::CharDevice, perm: 0, rdev: 0, target: &[] };
+    let mut prepared = prepare(engine, cx, dir, dir_state, &new)?;
+    prepared.item.mode = libc::S_IFCHR;
+    prepared.inherited = Inherited { mode: 0, access: None, default: None };
+    Ok(Whiteout(prepared))
+}
+
+impl Whiteout {
+    pub fn insert(
+        &self,
+        engine: &Engine,
+        op: &Op<'_>,
+        new: &New<'_>,
+        dir: InodeId,
+        name: &[u8],
+        index: u64,
+    ) -> Result<()> {
+        let inode = insert_inode(engine, op, &self.0, new)?;
+        // Nobody asked for this inode: no lookup reference.
+        inode.lookups.store(0, std::sync::atomic::Ordering::Release);
+        let target = Target {
+            location: Key::new(inode.id.objectid, kind::INODE_ITEM, 0),
+            kind: dir_type::CHRDEV,
+        };
+        names::add(op, dir, name, target, index)
+    }
+}

@@ -1,0 +1,237 @@
+//! fallocate: allocate, punch, zero.
+
+use super::io::{check_file, end_of, hole_to};
+use super::truncate::zero_tail;
+use crate::data::flush::{dirty_of, fill_sector, flush_locked, load_inline};
+use crate::data::store::allocate;
+use crate::engine::Engine;
+use crate::error::IntoFs;
+use crate::extents::{drop_range, insert_regular, map_range, put_hole};
+use crate::inode::{Inode, State, now};
+use btrfs_disk::items::{Compression, FileExtentFields, FileExtentKind, inode_flags};
+use btrfs_space::Extent;
+use std::sync::Arc;
+use vfs::{Errno, FallocateMode, Ino, Result};
+
+/// Longest preallocated extent, in bytes, as the kernel's btrfs.
+const PREALLOC_MAX: u64 = 256 << 20;
+
+pub fn fallocate(
+    engine: &Engine,
+    ino: Ino,
+    mode: FallocateMode,
+    offset: u64,
+    len: u64,
+) -> Result<()> {
+    if len == 0 {
+        return Err(Errno::EINVAL.into());
+    }
+    let end = end_of(offset, len)?;
+    let inode = engine.inode(ino)?;
+    engine.subvol_writable(inode.id.tree)?;
+    let allocates = !matches!(mode, FallocateMode::PunchHole);
+    if allocates {
+        engine.reserve(16, 1024)?;
+    } else {
+        engine.reserve_for_removal(16)?;
+    }
+    let promised = 4 * engine.sector() + if allocates { len } else { 0 };
+    engine.promise_data(promised)?;
+    let mut budget = promised;
+    let result = locked(engine, &inode, mode, offset, end, &mut budget);
+    engine.forget_dirty(budget);
+    result
+}
+
+fn locked(
+    engine: &Engine,
+    inode: &Arc<Inode>,
+    mode: FallocateMode,
+    offset: u64,
+    end: u64,
+    budget: &mut u64,
+) -> Result<()> {
+    let mut state = inode.write()?;
+    check_file(&state)?;
+    let fixed = match mode {
+        FallocateMode::Allocate | FallocateMode::KeepSize => inode_flags::IMMUTABLE,
+        _ => inode_flags::IMMUTABLE | inode_flags::APPEND,
+    };
+    if state.item.flags & fixed != 0 {
+        return Err(Errno::EPERM.into());
+    }
+    *budget -= load_inline(engine, inode.id, &mut state)?;
+    let result = match mode {
+        FallocateMode::Allocate => {
+            allocate_range(engine, inode, &mut state, offset, end, true, budget)
+        }
+        FallocateMode::KeepSize => {
+            allocate_range(engine, inode, &mut state, offset, end, false, budget)
+        }
+        FallocateMode::PunchHole => {
+            let stop = end.min(state.item.size.next_multiple_of(engine.sector()));
+            punch(engine, inode, &mut state, offset, stop.max(offset), budget)
+        }
+        FallocateMode::ZeroRange { keep_size } => {
+            let stop = end.min(state.item.size.next_multiple_of(engine.sector()));
+            punch(engine, inode, &mut state, offset, stop.max(offset), budget).and_then(|()| {
+                allocate_range(engine, inode, &mut state, offset, end, !keep_size, budget)
+            })
+        }
+    };
+    let time = now();
+    state.item.mtime = time;
+    state.item.ctime = time;
+    engine.begin().put_inode(inode.id, &mut state);
+    drop(state);
+    engine.queue_dirty(inode);
+    result
+}
+
+/// Zeros in [start, end): whole sectors lose their extents, parts of sectors are written.
+fn punch(
+    engine: &Engine,
+    inode: &Arc<Inode>,
+    state: &mut State,
+    start: u64,
+    end: u64,
+    budget: &mut u64,
+) -> Result<()> {
+    let sector = engine.sector();
+    if start >= end {
+        return Ok(());
+    }
+    let (first, last) = (start.next_multiple_of(sector), end / sector * sector);
+    if first > last {
+        return zero_part(engine, inode, state, start, end, budget);
+    }
+    zero_part(engine, inode, state, start, first, budget)?;
+    zero_part(engine, inode, state, last, end, budget)?;
+    if first == last {
+        return Ok(());
+    }
+    if let Some(dirty) = &mut state.dirty {
+        let before = dirty.bytes();
+        dirty.remove(first, last);
+        engine.forget_dirty(before - dirty.bytes());
+        if dirty.is_empty() {
+            state.dirty = None;
+        }
+    }
+    let op = engine.begin();
+    let mapped = map_range(&op.view, inode.id, sector, first, last).fs()?;
+    drop_range(&op, inode.id, state, &mapped, first, last);
+    if !engine.no_holes {
+        let stop = last.min(state.item.size.next_multiple_of(sector));
+        if first < stop {
+            put_hole(&op, inode.id, first, stop);
+        }
+    }
+    op.put_inode(inode.id, state);
+    Ok(())
+}
+
+/// Zeros in a part of one sector, if it has content.
+fn zero_part(
+    engine: &Engine,
+    inode: &Arc<Inode>,
+    state: &mut State,
+    start: u64,
+    end: u64,
+    budget: &mut u64,
+) -> Result<()> {
+    let sector = engine.sector();
+    let end = end.min(state.item.size);
+    if start >= end {
+        return Ok(());
+    }
+    let sector_start = start / sector * sector;
+    let dirty = state.dirty.as_ref().is_some_and(|d| d.covers(sector_start));
+    let mapped = map_range(&engine.view(), inode.id, sector, start, end).fs()?;
+    if dirty || mapped.iter().any(|m| m.has_data()) {
+        *budget -= fill_sector(engine, inode.id, state, sector_start)?;
+        dirty_of(engine, state).write(start, &vec![0; (end - start) as usize]);
+    }
+    Ok(())
+}
+
+/// Preallocates what is a hole in the range.
+fn allocate_range(
+    engine: &Engine,
+    inode: &Arc<Inode>,
+    state: &mut State,
+    offset: u64,
+    end: u64,
+    grow: bool,
+    budget: &mut u64,
+) -> Result<()> {
+    let sector = engine.sector();
+    let old_size = state.item.size;
+    let grows = grow && end > old_size;
+    if grows {
+        *budget -= zero_tail(engine, inode.id, state)?;
+    }
+    state.no_inline = true;
+    let flushed = flush_locked(engine, inode.id, state);
+    state.no_inline = false;
+    flushed?;
+    if grows {
+        hole_to(engine, inode, state, offset);
+    }
+    let (start, stop) = (offset / sector * sector, end.next_multiple_of(sector));
+    let mapped = map_range(&engine.view(), inode.id, sector, start, stop).fs()?;
+    let mut at = start;
+    for extent in mapped.iter().filter(|m| !m.is_hole()) {
+        if extent.start > at {
+            fill_gap(engine, inode, state, at, extent.start)?;
+        }
+        at = at.max(extent.end);
+    }
+    if at < stop {
+        fill_gap(engine, inode, state, at, stop)?;
+    }
+    if grows {
+        state.item.size = end;
+    }
+    Ok(())
+}
+
+fn fill_gap(
+    engine: &Engine,
+    inode: &Arc<Inode>,
+    state: &mut State,
+    start: u64,
+    end: u64,
+) -> Result<()> {
+    let mut at = start;
+    while at < end {
+        let extent = allocate(engine, (end - at).min(PREALLOC_MAX))?;
+        let op = engine.begin();
+        let stop = at + extent.len;
+        let mapped = map_range(&op.view, inode.id, engine.sector(), at, stop).fs()?;
+        drop_range(&op, inode.id, state, &mapped, at, stop);
+        op.allocate(extent, (inode.id.tree, inode.id.objectid, at));
+        let fields = prealloc_fields(op.generation().0, &extent);
+        let kind = FileExtentKind::Prealloc;
+        insert_regular(&op, inode.id, state, at, kind, Compression::None, fields);
+        state.item.flags |= inode_flags::PREALLOC;
+        op.put_inode(inode.id, state);
+        at = stop;
+    }
+    Ok(())
+}
+
+fn prealloc_fields(generation: u64, extent: &Extent) -> FileExtentFields {
+    FileExtentFields {
+        generation,
+        ram_bytes: extent.len,
+        compression: 0,
+        encryption: 0,
+        other_encoding: 0,
+        kind: FileExtentKind::Prealloc as u8,
+        disk_bytenr: extent.logical,
+        disk_num_bytes: extent.len,
+        offset: 0,
+        num_bytes: extent.len,
+    }
+}

@@ -1,0 +1,201 @@
+//! read and write.
+//!
+//! Short writes gather in memory (delayed allocation); long ones go straight to an extent,
+//! since gathering them would only copy them once more.
+
+use super::truncate::zero_tail;
+use crate::data::flush::{dirty_of, fill_sector, load_inline};
+use crate::data::{read as reading, store::store};
+use crate::engine::Engine;
+use crate::extents::put_hole;
+use crate::inode::{Inode, State, now};
+use btrfs_disk::items::inode_flags;
+use std::sync::Arc;
+use vfs::{Errno, Ino, Result, WriteFlags};
+
+/// Whole sectors of one write from this length on go straight to an extent, in bytes.
+const STRAIGHT: u64 = 128 << 10;
+
+pub fn read(engine: &Engine, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
+    let inode = engine.inode(ino)?;
+    let state = inode.read()?;
+    check_file(&state)?;
+    reading::read(engine, inode.id, &state, offset, buf)
+}
+
+pub fn check_file(state: &State) -> Result<()> {
+    if state.is_dir() {
+        return Err(Errno::EISDIR.into());
+    }
+    if !state.is_file() {
+        return Err(Errno::EINVAL.into());
+    }
+    Ok(())
+}
+
+/// EFBIG behind the largest offset; the end of the range otherwise.
+pub fn end_of(offset: u64, len: u64) -> Result<u64> {
+    match offset.checked_add(len) {
+        Some(end) if end <= i64::MAX as u64 => Ok(end),
+        _ => Err(Errno::EFBIG.into()),
+    }
+}
+
+pub fn write(
+    engine: &Engine,
+    ino: Ino,
+    offset: u64,
+    data: &[u8],
+    flags: WriteFlags,
+) -> Result<usize> {
+    if data.is_empty() {
+        return Ok(0);
+    }
+    end_of(offset, data.len() as u64)?;
+    let inode = engine.inode(ino)?;
+    engine.subvol_writable(inode.id.tree)?;
+    engine.reserve(4, 400)?;
+    let promised = data.len() as u64 + 4 * engine.sector();
+    engine.promise_data(promised)?;
+    let mut budget = promised;
+    let result = write_locked(engine, &inode, offset, data, flags, &mut budget);
+    engine.forget_dirty(budget);
+    result?;
+    if flags.sync {
+        super::sync::fsync(engine, ino, true)?;
+    }
+    Ok(data.len())
+}
+
+/// `budget`: promised bytes; what became dirty is taken out of it.
+fn write_locked(
+    engine: &Engine,
+    inode: &Arc<Inode>,
+    offset: u64,
+    data: &[u8],
+    flags: WriteFlags,
+    budget: &mut u64,
+) -> Result<()> {
+    let mut state = inode.write()?;
+    check_file(&state)?;
+    if state.item.flags & inode_flags::IMMUTABLE != 0 {
+        return Err(Errno::EPERM.into());
+    }
+    *budget -= load_inline(engine, inode.id, &mut state)?;
+    if offset > state.item.size {
+        *budget -= zero_tail(engine, inode.id, &mut state)?;
+        hole_to(engine, inode, &mut state, offset);
+    }
+    let time = now();
+    state.item.mtime = time;
+    state.item.ctime = time;
+    if flags.kill_priv {
+        kill_priv(&mut state);
+    }
+    let result = write_content(engine, inode, &mut state, offset, data, budget);
+    state.item_dirty = true;
+    drop(state);
+    engine.queue_dirty(inode);
+    result
+}
+
+/// Volumes without NO_HOLES want an item for the gap behind the old end.
+pub fn hole_to(engine: &Engine, inode: &Arc<Inode>, state: &mut State, offset: u64) {
+    let sector = engine.sector();
+    let (start, end) = (state.item.size.next_multiple_of(sector), offset / sector * sector);
+    if !engine.no_holes && start < end {
+        let op = engine.begin();
+        put_hole(&op, inode.id, start, end);
+    }
+}
+
+pub fn kill_priv(state: &mut State) {
+    state.item.mode &= !libc::S_ISUID;
+    if state.item.mode & libc::S_IXGRP != 0 {
+        state.item.mode &= !libc::S_ISGID;
+    }
+}
+
+fn write_content(
+    engine: &Engine,
+    inode: &Arc<Inode>,
+    state: &mut State,
+    offset: u64,
+    data: &[u8],
+    budget: &mut u64,
+) -> Result<()> {
+    let sector = engine.sector();
+    let end = offset + data.len() as u64;
+    let body_start = offset.next_multiple_of(sector);
+    let body_end = end / sector * sector;
+    if body_end.saturating_sub(body_start) < STRAIGHT {
+        return gather(engine, inode, state, offset, data, budget);
+    }
+    let head = (body_start - offset) as usize;
+    let tail = (body_end - offset) as usize;
+    if head > 0 {
+        gather(engine, inode, state, offset, &data[..head], budget)?;
+    }
+    straight(engine, inode, state, body_start, &data[head..tail])?;
+    if tail < data.len() {
+        gather(engine, inode, state, body_end, &data[tail..], budget)?;
+    }
+    Ok(())
+}
+
+fn straight(
+    engine: &Engine,
+    inode: &Arc<Inode>,
+    state: &mut State,
+    start: u64,
+    data: &[u8],
+) -> Result<()> {
+    let end = start + data.len() as u64;
+    let old_size = state.item.size;
+    state.item.size = old_size.max(end);
+    // What was dirty here is overwritten; keep it until the new content has landed.
+    if let Err(error) = store(engine, inode.id, state, start, &[data]) {
+        state.item.size = old_size;
+        return Err(error);
+    }
+    if let Some(dirty) = &mut state.dirty {
+        let before = dirty.bytes();
+        dirty.remove(start, end);
+        engine.forget_dirty(before - dirty.bytes());
+        if dirty.is_empty() {
+            state.dirty = None;
+        }
+    }
+    Ok(())
+}
+
+/// Keeps content in memory until writeback.
+fn gather(
+    engine: &Engine,
+    inode: &Arc<Inode>,
+    state: &mut State,
+    offset: u64,
+    data: &[u8],
+    budget: &mut u64,
+) -> Result<()> {
+    let sector = engine.sector();
+    let end = offset + data.len() as u64;
+    let fill = |state: &mut State, at: u64, budget: &mut u64| -> Result<()> {
+        let start = at / sector * sector;
+        // A sector that the write covers wholly needs nothing of its old content; one
+        // behind the end of the file has none.
+        let covered = offset <= start && (end >= start + sector || end >= state.item.size);
+        if !covered && start < state.item.size {
+            *budget -= fill_sector(engine, inode.id, state, start)?;
+        }
+        Ok(())
+    };
+    fill(state, offset, budget)?;
+    fill(state, end - 1, budget)?;
+    let dirty = dirty_of(engine, state);
+    let before = dirty.bytes();
+    dirty.write(offset, data);
+    *budget -= dirty.bytes() - before;
+    state.item.size = state.item.size.max(end);
+    Ok(())
+}

@@ -1,0 +1,76 @@
+//! Another name for an inode, or the first one for an `O_TMPFILE`.
+
+use super::create::{check_parent, dir_type_of, refuse_dir, touch_dir, writable_dir};
+use super::lookup::entry;
+use crate::engine::Engine;
+use crate::error::IntoFs;
+use crate::inode::{kind_of, now};
+use crate::locks::Locked;
+use crate::names::{self, Target};
+use crate::orphan;
+use btrfs_disk::Key;
+use btrfs_disk::items::inode_flags;
+use btrfs_disk::key::kind;
+use std::sync::atomic::Ordering;
+use vfs::{Entry, Errno, Ino, Result};
+
+/// As the kernel's btrfs.
+const LINK_MAX: u32 = 65535;
+
+pub fn link(engine: &Engine, ino: Ino, parent: Ino, name: &[u8]) -> Result<Entry> {
+    names::check_name(name)?;
+    let dir = writable_dir(engine, parent)?;
+    let inode = engine.inode(ino)?;
+    if inode.id.tree != dir.id.tree {
+        return Err(Errno::EXDEV.into());
+    }
+    engine.reserve(6, (name.len() * 3 + 400) as u64)?;
+    let mut locked = Locked::new(&[&dir, &inode])?;
+    check_parent(locked.get(&dir))?;
+    check_inode(locked.get(&inode))?;
+    let view = engine.view();
+    if names::lookup(&view, dir.id, name)?.is_some() {
+        return Err(Errno::EEXIST.into());
+    }
+    names::check_room(&view, dir.id, name, engine.geometry.max_item_size())?;
+    if locked.get(&dir).dir_next == 0 {
+        locked.state(&dir).dir_next = names::next_index(&view, dir.id)?;
+    }
+    drop(view);
+    let op = engine.begin();
+    let state = locked.state(&inode);
+    let target = Target {
+        location: Key::new(inode.id.objectid, kind::INODE_ITEM, 0),
+        kind: dir_type_of(kind_of(&state.item).fs()?),
+    };
+    let index = locked.get(&dir).dir_next;
+    names::add(&op, dir.id, name, target, index)?;
+    let state = locked.state(&inode);
+    state.item.nlink += 1;
+    state.item.ctime = now();
+    if state.orphan {
+        orphan::unmark(&op, inode.id, state);
+    }
+    op.put_inode(inode.id, state);
+    let dir_state = locked.state(&dir);
+    dir_state.dir_next += 1;
+    touch_dir(&op, dir.id, dir_state, name.len() as i64);
+    drop(op);
+    drop(locked);
+    inode.lookups.fetch_add(1, Ordering::AcqRel);
+    entry(engine, &inode)
+}
+
+fn check_inode(state: &crate::inode::State) -> Result<()> {
+    refuse_dir(state)?;
+    if state.item.nlink >= LINK_MAX {
+        return Err(Errno::EMLINK.into());
+    }
+    if state.item.nlink == 0 && !state.orphan {
+        return Err(Errno::ENOENT.into());
+    }
+    if state.item.flags & (inode_flags::IMMUTABLE | inode_flags::APPEND) != 0 {
+        return Err(Errno::EPERM.into());
+    }
+    Ok(())
+}

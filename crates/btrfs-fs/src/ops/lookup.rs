@@ -1,0 +1,113 @@
+//! Names to inodes, and the way into subvolumes.
+
+use crate::engine::Engine;
+use crate::error::IntoFs;
+use crate::ino::{InodeId, is_stand_in, stand_in};
+use crate::inode::{Inode, attr_of, now, time_of};
+use crate::names::{self, Target};
+use crate::{orphan, subvol};
+use btrfs_disk::TreeId;
+use std::sync::Arc;
+use vfs::{Attr, Entry, Errno, FileKind, FsError, Ino, Result};
+
+pub fn lookup(engine: &Engine, parent: Ino, name: &[u8]) -> Result<Entry> {
+    if is_stand_in(parent) {
+        return Err(Errno::ENOENT.into());
+    }
+    let dir = engine.inode(parent)?;
+    if !dir.read()?.is_dir() {
+        return Err(Errno::ENOTDIR.into());
+    }
+    if name == b"." {
+        return entry_by_id(engine, dir.id);
+    }
+    if name == b".." {
+        return entry_by_id(engine, parent_id(engine, dir.id)?);
+    }
+    let view = engine.view();
+    let target = names::lookup(&view, dir.id, name)?.ok_or(FsError::Posix(Errno::ENOENT))?;
+    drop(view);
+    entry_of(engine, dir.id, name, target)
+}
+
+/// The entry of a name that was just found, with one lookup reference.
+pub fn entry_of(engine: &Engine, dir: InodeId, name: &[u8], target: Target) -> Result<Entry> {
+    if !target.is_subvolume() {
+        return entry_by_id(engine, InodeId::new(dir.tree, target.location.objectid));
+    }
+    match subvolume_root(engine, dir, name, target)? {
+        Place::Root(id) => entry_by_id(engine, id),
+        Place::StandIn(ino) => Ok(Entry { attr: stand_in_attr(ino), generation: 0 }),
+    }
+}
+
+pub enum Place {
+    Root(InodeId),
+    StandIn(Ino),
+}
+
+/// Where an entry that names a subvolume leads.
+pub fn subvolume_root(engine: &Engine, dir: InodeId, name: &[u8], target: Target) -> Result<Place> {
+    let child = TreeId(target.location.objectid);
+    if let Some(subvolume) = engine.subvols.get(child)
+        && subvol::hangs_here(&engine.view(), dir, name, child)?
+    {
+        return Ok(Place::Root(InodeId::new(child, subvolume.root_dir)));
+    }
+    Ok(Place::StandIn(stand_in(dir.tree, child)?))
+}
+
+/// An empty directory of the root user.
+pub fn stand_in_attr(ino: Ino) -> Attr {
+    let time = time_of(now());
+    Attr {
+        ino,
+        kind: FileKind::Dir,
+        perm: 0o755,
+        nlink: 1,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        size: 0,
+        blocks: 0,
+        blksize: 4096,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        btime: time,
+        attributes: 0,
+    }
+}
+
+pub fn entry_by_id(engine: &Engine, id: InodeId) -> Result<Entry> {
+    let inode = engine.inode_by_id(id, 1)?;
+    match entry(engine, &inode) {
+        Ok(entry) => Ok(entry),
+        Err(error) => {
+            orphan::forget(engine, id, 1);
+            Err(error)
+        }
+    }
+}
+
+/// The entry of an inode on which the caller took a lookup reference.
+pub fn entry(engine: &Engine, inode: &Arc<Inode>) -> Result<Entry> {
+    let state = inode.read()?;
+    let attr = attr_of(inode.ino, &state, engine.geometry.sector_size).fs()?;
+    Ok(Entry { attr, generation: state.item.generation })
+}
+
+/// The directory above a directory; the mount's root is its own parent.
+pub fn parent_id(engine: &Engine, dir: InodeId) -> Result<InodeId> {
+    if dir.to_ino()? == engine.root {
+        return Ok(dir);
+    }
+    let view = engine.view();
+    if engine.subvols.get(dir.tree).is_some_and(|s| s.root_dir == dir.objectid) {
+        return Ok(subvol::parent_of(&view, dir.tree)?.unwrap_or(dir));
+    }
+    match names::any_parent(&view, dir)? {
+        Some((parent, _)) => Ok(InodeId::new(dir.tree, parent)),
+        None => Err(Errno::ENOENT.into()),
+    }
+}

@@ -1,0 +1,19 @@
+//! One file for each family of operations. Each follows the same order: check names and
+//! permissions of the format, reserve, lock inodes, read, enter the epoch, change, leave.
+
+pub mod attr;
+pub mod copy;
+pub mod create;
+pub mod fallocate;
+pub mod flags;
+pub mod io;
+pub mod link;
+pub mod lookup;
+pub mod readdir;
+pub mod remove;
+pub mod rename;
+pub mod seek;
+pub mod statfs;
+pub mod sync;
+pub mod truncate;
+pub mod xattr;

@@ -1,0 +1,145 @@
+//! Listing a directory in DIR_INDEX order, which is stable while names come and go.
+
+use super::lookup::{Place, entry_by_id, entry_of, parent_id, subvolume_root};
+use crate::engine::Engine;
+use crate::error::IntoFs;
+use crate::ino::{InodeId, is_stand_in};
+use crate::names::Target;
+use crate::orphan;
+use btrfs_disk::Key;
+use btrfs_disk::items::{DirItem, dir_type};
+use btrfs_disk::key::kind;
+use vfs::{DirEntry, Entry, Errno, FileKind, Ino, Result};
+
+/// Names read from the layers at once; inodes are loaded between batches, unlocked.
+const BATCH: usize = 256;
+
+struct Name {
+    index: u64,
+    target: Target,
+    name: Vec<u8>,
+}
+
+fn kind_of_type(kind: u8) -> FileKind {
+    match kind {
+        dir_type::DIR => FileKind::Dir,
+        dir_type::CHRDEV => FileKind::CharDevice,
+        dir_type::BLKDEV => FileKind::BlockDevice,
+        dir_type::FIFO => FileKind::Fifo,
+        dir_type::SOCK => FileKind::Socket,
+        dir_type::SYMLINK => FileKind::Symlink,
+        _ => FileKind::File,
+    }
+}
+
+type Emit<'a> = &'a mut dyn FnMut(&DirEntry<'_>, Option<&Entry>) -> bool;
+
+/// `plus`: load each inode and hand its entry over with a lookup reference.
+pub fn readdir(engine: &Engine, dir: Ino, offset: u64, plus: bool, emit: Emit<'_>) -> Result<()> {
+    if !dots(engine, dir, offset, emit)? || is_stand_in(dir) {
+        return Ok(());
+    }
+    let inode = engine.inode(dir)?;
+    let mut from = offset.max(2);
+    loop {
+        let batch = {
+            let state = inode.read()?;
+            if !state.is_dir() {
+                return Err(Errno::ENOTDIR.into());
+            }
+            read_batch(engine, inode.id, from)?
+        };
+        let Some(last) = batch.last() else { return Ok(()) };
+        let (next, full) = (last.index + 1, batch.len() == BATCH);
+        for name in &batch {
+            if !emit_one(engine, inode.id, name, plus, emit)? {
+                return Ok(());
+            }
+        }
+        if !full {
+            return Ok(());
+        }
+        from = next;
+    }
+}
+
+/// `.` at offset 0 and `..` at offset 1; false if `emit` has had enough.
+fn dots(engine: &Engine, dir: Ino, offset: u64, emit: Emit<'_>) -> Result<bool> {
+    let dot = |ino, name, next| DirEntry { ino, kind: FileKind::Dir, name, next };
+    if offset == 0 && !emit(&dot(dir, b".", 1), None) {
+        return Ok(false);
+    }
+    if offset <= 1 {
+        let up = if is_stand_in(dir) {
+            dir
+        } else {
+            let id = InodeId::from_ino(dir);
+            parent_id(engine, id).and_then(InodeId::to_ino).unwrap_or(dir)
+        };
+        return Ok(emit(&dot(up, b"..", 2), None));
+    }
+    Ok(true)
+}
+
+fn read_batch(engine: &Engine, dir: InodeId, from: u64) -> Result<Vec<Name>> {
+    let view = engine.view();
+    let mut scan = view.scan(dir.tree, Key::new(dir.objectid, kind::DIR_INDEX, from));
+    let mut batch = Vec::new();
+    while batch.len() < BATCH {
+        match scan.next().fs()? {
+            Some((key, bytes)) if key.kind == kind::DIR_INDEX => {
+                for item in DirItem::iter(&bytes) {
+                    let item = item.fs()?;
+                    batch.push(Name {
+                        index: key.offset,
+                        target: Target { location: item.location, kind: item.kind },
+                        name: item.name.to_vec(),
+                    });
+                }
+            }
+            _ => break,
+        }
+    }
+    Ok(batch)
+}
+
+fn emit_one(
+    engine: &Engine,
+    dir: InodeId,
+    name: &Name,
+    plus: bool,
+    emit: Emit<'_>,
+) -> Result<bool> {
+    let ino = match name.target.is_subvolume() {
+        false => InodeId::new(dir.tree, name.target.location.objectid).to_ino()?,
+        true => match subvolume_root(engine, dir, &name.name, name.target)? {
+            Place::Root(id) => id.to_ino()?,
+            Place::StandIn(ino) => ino,
+        },
+    };
+    let entry = DirEntry {
+        ino,
+        kind: kind_of_type(name.target.kind),
+        name: &name.name,
+        next: name.index + 1,
+    };
+    if !plus {
+        return Ok(emit(&entry, None));
+    }
+    let loaded = match name.target.is_subvolume() {
+        false => entry_by_id(engine, InodeId::from_ino(ino)),
+        true => entry_of(engine, dir, &name.name, name.target),
+    };
+    match loaded {
+        Ok(full) => {
+            let taken = emit(&entry, Some(&full));
+            if !taken && !is_stand_in(ino) {
+                orphan::forget(engine, InodeId::from_ino(ino), 1);
+            }
+            Ok(taken)
+        }
+        // Removed since the batch was read; a damaged inode is still listed.
+        Err(e) if e.errno() == libc::ENOENT || e.errno() == libc::ESTALE => Ok(true),
+        Err(_) => Ok(emit(&entry, None)),
+    }
+}

@@ -1,0 +1,99 @@
+//! Taking names away.
+
+use super::create::{touch_dir, writable_dir};
+use crate::engine::{Engine, Op};
+use crate::ino::InodeId;
+use crate::inode::{Inode, State, now};
+use crate::locks::Locked;
+use crate::names::{self, Target};
+use crate::orphan;
+use btrfs_disk::items::inode_flags;
+use std::sync::Arc;
+use vfs::{Errno, FsError, Ino, Result};
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum What {
+    File,
+    Dir,
+}
+
+pub fn remove(engine: &Engine, parent: Ino, name: &[u8], what: What) -> Result<()> {
+    if name.len() > vfs::NAME_MAX {
+        return Err(Errno::ENAMETOOLONG.into());
+    }
+    match name {
+        b"." => return Err(Errno::EINVAL.into()),
+        b".." => return Err(Errno::ENOTEMPTY.into()),
+        _ => {}
+    }
+    let dir = writable_dir(engine, parent)?;
+    engine.reserve_for_removal(6)?;
+    loop {
+        let target = find(engine, &dir, name)?;
+        let child = child_of(engine, &dir, target)?;
+        let mut locked = Locked::new(&[&dir, &child])?;
+        if names::lookup(&engine.view(), dir.id, name)? != Some(target) {
+            continue;
+        }
+        check(engine, &dir, &child, &locked, what)?;
+        let op = engine.begin();
+        names::remove(&op, dir.id, name, target)?;
+        touch_dir(&op, dir.id, locked.state(&dir), -(name.len() as i64));
+        drop_link(&op, child.id, locked.state(&child));
+        drop(op);
+        drop(locked);
+        orphan::release(engine, child);
+        return Ok(());
+    }
+}
+
+pub fn find(engine: &Engine, dir: &Arc<Inode>, name: &[u8]) -> Result<Target> {
+    names::lookup(&engine.view(), dir.id, name)?.ok_or(FsError::Posix(Errno::ENOENT))
+}
+
+/// The inode behind a name in `dir`; EPERM for subvolumes, whose names are not ours to move.
+pub fn child_of(engine: &Engine, dir: &Arc<Inode>, target: Target) -> Result<Arc<Inode>> {
+    if target.is_subvolume() {
+        return Err(Errno::EPERM.into());
+    }
+    engine.inode_by_id(InodeId::new(dir.id.tree, target.location.objectid), 0)
+}
+
+fn check(
+    engine: &Engine,
+    dir: &Arc<Inode>,
+    child: &Arc<Inode>,
+    locked: &Locked<'_>,
+    what: What,
+) -> Result<()> {
+    may_unname(locked.get(dir), locked.get(child))?;
+    let is_dir = locked.get(child).is_dir();
+    match (what, is_dir) {
+        (What::File, true) => return Err(Errno::EISDIR.into()),
+        (What::Dir, false) => return Err(Errno::ENOTDIR.into()),
+        _ => {}
+    }
+    if is_dir && !names::is_empty(&engine.view(), child.id)? {
+        return Err(Errno::ENOTEMPTY.into());
+    }
+    Ok(())
+}
+
+/// Immutable and append-only inodes and directories keep their names.
+pub fn may_unname(dir: &State, child: &State) -> Result<()> {
+    let fixed = inode_flags::IMMUTABLE | inode_flags::APPEND;
+    if dir.item.flags & fixed != 0 || child.item.flags & fixed != 0 {
+        return Err(Errno::EPERM.into());
+    }
+    Ok(())
+}
+
+/// One name less; the last one makes an orphan.
+pub fn drop_link(op: &Op<'_>, id: InodeId, state: &mut State) {
+    state.item.ctime = now();
+    state.item.nlink = if state.is_dir() { 0 } else { state.item.nlink.saturating_sub(1) };
+    if state.item.nlink == 0 {
+        orphan::mark(op, id, state);
+    }
+    op.put_inode(id, state);
+}

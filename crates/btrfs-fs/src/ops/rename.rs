@@ -1,0 +1,230 @@
+//! `renameat2` in all its modes.
+//!
+//! A directory that moves to another parent must not end up below itself; `rename_lock`
+//! keeps the shape of the tree still while that is checked and done.
+
+use super::create::{New, check_parent, make_whiteout, touch_dir, writable_dir};
+use super::lookup::parent_id;
+use super::remove::{child_of, drop_link, find, may_unname};
+use crate::engine::{Engine, Op};
+use crate::ino::InodeId;
+use crate::inode::{Inode, now};
+use crate::locks::Locked;
+use crate::names::{self, Target};
+use crate::orphan;
+use std::sync::Arc;
+use vfs::{Context, Errno, FileKind, Ino, RenameMode, Result};
+
+/// Everything a rename touches, resolved.
+struct Rename<'a> {
+    from: &'a Arc<Inode>,
+    name: &'a [u8],
+    to: &'a Arc<Inode>,
+    new_name: &'a [u8],
+    source: Target,
+    child: Arc<Inode>,
+    /// What the new name stands for now.
+    victim: Option<(Target, Arc<Inode>)>,
+    mode: RenameMode,
+}
+
+pub fn rename(
+    engine: &Engine,
+    cx: &Context,
+    parent: Ino,
+    name: &[u8],
+    new_parent: Ino,
+    new_name: &[u8],
+    mode: RenameMode,
+) -> Result<()> {
+    names::check_name(name)?;
+    names::check_name(new_name)?;
+    let from = writable_dir(engine, parent)?;
+    let to = writable_dir(engine, new_parent)?;
+    if from.id.tree != to.id.tree {
+        return Err(Errno::EXDEV.into());
+    }
+    engine.reserve(16, 2 * (name.len() + new_name.len()) as u64 + 1200)?;
+    let _still = (from.id != to.id).then(|| engine.rename_lock.lock());
+    loop {
+        let rename = resolve(engine, &from, name, &to, new_name, mode)?;
+        let whiteout = match mode {
+            RenameMode::Whiteout | RenameMode::NoReplaceWhiteout => {
+                Some(New { kind: FileKind::CharDevice, perm: 0, rdev: 0, target: &[] })
+            }
+            _ => None,
+        };
+        if let Some(victim) = attempt(engine, cx, &rename, whiteout.as_ref())? {
+            if let Some(victim) = victim {
+                orphan::release(engine, victim);
+            }
+            return Ok(());
+        }
+    }
+}
+
+fn resolve<'a>(
+    engine: &Engine,
+    from: &'a Arc<Inode>,
+    name: &'a [u8],
+    to: &'a Arc<Inode>,
+    new_name: &'a [u8],
+    mode: RenameMode,
+) -> Result<Rename<'a>> {
+    let source = find(engine, from, name)?;
+    let child = child_of(engine, from, source)?;
+    let victim = match names::lookup(&engine.view(), to.id, new_name)? {
+        Some(target) => Some((target, child_of(engine, to, target)?)),
+        None => None,
+    };
+    match mode {
+        RenameMode::Exchange if victim.is_none() => return Err(Errno::ENOENT.into()),
+        RenameMode::NoReplace | RenameMode::NoReplaceWhiteout if victim.is_some() => {
+            return Err(Errno::EEXIST.into());
+        }
+        _ => {}
+    }
+    Ok(Rename { from, name, to, new_name, source, child, victim, mode })
+}
+
+/// Locks, checks and does it. `None`: the names changed meanwhile, resolve again.
+#[allow(clippy::type_complexity)]
+fn attempt(
+    engine: &Engine,
+    cx: &Context,
+    r: &Rename<'_>,
+    whiteout: Option<&New<'_>>,
+) -> Result<Option<Option<Arc<Inode>>>> {
+    let mut inodes = vec![r.from, r.to, &r.child];
+    inodes.extend(r.victim.iter().map(|(_, inode)| inode));
+    let mut locked = Locked::new(&inodes)?;
+    let view = engine.view();
+    if names::lookup(&view, r.from.id, r.name)? != Some(r.source)
+        || names::lookup(&view, r.to.id, r.new_name)? != r.victim.as_ref().map(|v| v.0)
+    {
+        return Ok(None);
+    }
+    drop(view);
+    if r.victim.as_ref().is_some_and(|(_, v)| v.id == r.child.id) {
+        // Two names of one inode, or one name onto itself: nothing happens.
+        return Ok(Some(None));
+    }
+    check(engine, r, &locked)?;
+    prepare_index(engine, &mut locked, r.from)?;
+    prepare_index(engine, &mut locked, r.to)?;
+    if r.mode == RenameMode::Exchange {
+        exchange(engine, r, &mut locked)?;
+        return Ok(Some(None));
+    }
+    replace(engine, cx, r, &mut locked, whiteout)?;
+    Ok(Some(r.victim.as_ref().map(|(_, inode)| inode.clone())))
+}
+
+fn check(engine: &Engine, r: &Rename<'_>, locked: &Locked<'_>) -> Result<()> {
+    may_unname(locked.get(r.from), locked.get(&r.child))?;
+    check_parent(locked.get(r.to))?;
+    let moves_dir = locked.get(&r.child).is_dir();
+    if moves_dir && r.from.id != r.to.id && is_below(engine, r.to.id, r.child.id)? {
+        return Err(Errno::EINVAL.into());
+    }
+    let Some((_, victim)) = &r.victim else { return Ok(()) };
+    may_unname(locked.get(r.to), locked.get(victim))?;
+    let over_dir = locked.get(victim).is_dir();
+    if r.mode == RenameMode::Exchange {
+        if over_dir && r.from.id != r.to.id && is_below(engine, r.from.id, victim.id)? {
+            return Err(Errno::EINVAL.into());
+        }
+        return Ok(());
+    }
+    match (moves_dir, over_dir) {
+        (true, false) => return Err(Errno::ENOTDIR.into()),
+        (false, true) => return Err(Errno::EISDIR.into()),
+        _ => {}
+    }
+    if over_dir && !names::is_empty(&engine.view(), victim.id)? {
+        return Err(Errno::ENOTEMPTY.into());
+    }
+    names::check_room(&engine.view(), r.to.id, r.new_name, engine.geometry.max_item_size())
+}
+
+/// True if `dir` is `ancestor` or lies below it.
+fn is_below(engine: &Engine, dir: InodeId, ancestor: InodeId) -> Result<bool> {
+    let mut at = dir;
+    loop {
+        if at == ancestor {
+            return Ok(true);
+        }
+        let up = parent_id(engine, at)?;
+        if up == at || up.tree != ancestor.tree {
+            return Ok(false);
+        }
+        at = up;
+    }
+}
+
+fn prepare_index(engine: &Engine, locked: &mut Locked<'_>, dir: &Arc<Inode>) -> Result<()> {
+    if locked.get(dir).dir_next == 0 {
+        locked.state(dir).dir_next = names::next_index(&engine.view(), dir.id)?;
+    }
+    Ok(())
+}
+
+fn take_index(locked: &mut Locked<'_>, dir: &Arc<Inode>) -> u64 {
+    let state = locked.state(dir);
+    state.dir_next += 1;
+    state.dir_next - 1
+}
+
+fn exchange(engine: &Engine, r: &Rename<'_>, locked: &mut Locked<'_>) -> Result<()> {
+    let (other, victim) = r.victim.as_ref().expect("checked");
+    let (old_index, new_index) = (take_index(locked, r.from), take_index(locked, r.to));
+    let op = engine.begin();
+    names::remove(&op, r.from.id, r.name, r.source)?;
+    names::remove(&op, r.to.id, r.new_name, *other)?;
+    names::add(&op, r.to.id, r.new_name, r.source, new_index)?;
+    names::add(&op, r.from.id, r.name, *other, old_index)?;
+    touch_child(&op, locked, &r.child);
+    touch_child(&op, locked, victim);
+    touch_dir(&op, r.from.id, locked.state(r.from), 0);
+    touch_dir(&op, r.to.id, locked.state(r.to), 0);
+    Ok(())
+}
+
+fn touch_child(op: &Op<'_>, locked: &mut Locked<'_>, inode: &Arc<Inode>) {
+    let state = locked.state(inode);
+    state.item.ctime = now();
+    op.put_inode(inode.id, state);
+}
+
+fn replace(
+    engine: &Engine,
+    cx: &Context,
+    r: &Rename<'_>,
+    locked: &mut Locked<'_>,
+    whiteout: Option<&New<'_>>,
+) -> Result<()> {
+    let prepared = match whiteout {
+        Some(_) => Some(make_whiteout(engine, cx, r.from, locked.get(r.from))?),
+        None => None,
+    };
+    let new_index = take_index(locked, r.to);
+    let op = engine.begin();
+    let mut grown = r.new_name.len() as i64;
+    if let Some((target, victim)) = &r.victim {
+        names::remove(&op, r.to.id, r.new_name, *target)?;
+        grown = 0;
+        drop_link(&op, victim.id, locked.state(victim));
+    }
+    names::remove(&op, r.from.id, r.name, r.source)?;
+    names::add(&op, r.to.id, r.new_name, r.source, new_index)?;
+    touch_child(&op, locked, &r.child);
+    let mut shrunk = r.name.len() as i64;
+    if let (Some(prepared), Some(new)) = (prepared, whiteout) {
+        let index = take_index(locked, r.from);
+        prepared.insert(engine, &op, new, r.from.id, r.name, index)?;
+        shrunk = 0;
+    }
+    touch_dir(&op, r.from.id, locked.state(r.from), -shrunk);
+    touch_dir(&op, r.to.id, locked.state(r.to), grown);
+    Ok(())
+}

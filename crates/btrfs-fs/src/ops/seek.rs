@@ -1,0 +1,55 @@
+//! SEEK_DATA and SEEK_HOLE.
+
+use super::io::check_file;
+use crate::engine::Engine;
+use crate::error::IntoFs;
+use crate::extents::next_extent;
+use crate::ino::InodeId;
+use crate::inode::State;
+use crate::view::View;
+use vfs::{Errno, Ino, Result, SeekWhence};
+
+pub fn seek(engine: &Engine, ino: Ino, offset: u64, whence: SeekWhence) -> Result<u64> {
+    let inode = engine.inode(ino)?;
+    let state = inode.read()?;
+    check_file(&state)?;
+    let size = state.item.size;
+    if offset >= size {
+        return Err(Errno::ENXIO.into());
+    }
+    let view = engine.view();
+    let mut at = offset;
+    loop {
+        let (data, end) = span(engine, &view, inode.id, &state, at)?;
+        match whence {
+            SeekWhence::Data if data => return Ok(at),
+            SeekWhence::Hole if !data => return Ok(at),
+            SeekWhence::Data if end >= size => return Err(Errno::ENXIO.into()),
+            SeekWhence::Hole if end >= size => return Ok(size),
+            _ => at = end,
+        }
+    }
+}
+
+/// Whether `at` is data, and how far at least that goes on.
+fn span(
+    engine: &Engine,
+    view: &View<'_>,
+    id: InodeId,
+    state: &State,
+    at: u64,
+) -> Result<(bool, u64)> {
+    let mut next_dirty = u64::MAX;
+    if let Some(dirty) = &state.dirty {
+        let end = dirty.run_end(at);
+        if end > at {
+            return Ok((true, end));
+        }
+        next_dirty = dirty.first_from(at).unwrap_or(u64::MAX);
+    }
+    Ok(match next_extent(view, id, engine.sector(), at).fs()? {
+        Some(extent) if extent.start <= at => (extent.has_data(), extent.end.min(next_dirty)),
+        Some(extent) => (false, extent.start.min(next_dirty)),
+        None => (false, next_dirty),
+    })
+}

@@ -1,0 +1,120 @@
+//! Changing a file's size.
+
+use super::io::{check_file, end_of, hole_to, kill_priv};
+use crate::data::flush::{fill_sector, load_inline};
+use crate::engine::Engine;
+use crate::error::IntoFs;
+use crate::extents::{drop_range, map_range};
+use crate::ino::InodeId;
+use crate::inode::{Inode, State, now};
+use btrfs_disk::items::inode_flags;
+use std::sync::Arc;
+use vfs::{Errno, Result};
+
+/// Extent items that one operation drops at most.
+const STEP: usize = 4096;
+
+/// The last sector's part behind the end of the file becomes zeros in memory, before the
+/// file grows over it. Returns the bytes that became dirty.
+pub fn zero_tail(engine: &Engine, id: InodeId, state: &mut State) -> Result<u64> {
+    let sector = engine.sector();
+    let size = state.item.size;
+    if size.is_multiple_of(sector) {
+        return Ok(0);
+    }
+    let start = size / sector * sector;
+    let view = engine.view();
+    let stored = map_range(&view, id, sector, start, size).fs()?.iter().any(|m| m.has_data());
+    drop(view);
+    if !stored {
+        return Ok(0);
+    }
+    fill_sector(engine, id, state, start)
+}
+
+pub fn set_size(engine: &Engine, inode: &Arc<Inode>, size: u64, kill: bool) -> Result<()> {
+    end_of(size, 0)?;
+    engine.reserve_for_removal(4)?;
+    let promised = 2 * engine.sector();
+    engine.promise_data(promised)?;
+    let mut budget = promised;
+    let result = set_size_locked(engine, inode, size, kill, &mut budget);
+    engine.forget_dirty(budget);
+    result
+}
+
+fn set_size_locked(
+    engine: &Engine,
+    inode: &Arc<Inode>,
+    size: u64,
+    kill: bool,
+    budget: &mut u64,
+) -> Result<()> {
+    let mut state = inode.write()?;
+    check_file(&state)?;
+    if state.item.flags & (inode_flags::IMMUTABLE | inode_flags::APPEND) != 0 {
+        return Err(Errno::EPERM.into());
+    }
+    if kill {
+        kill_priv(&mut state);
+    }
+    *budget -= load_inline(engine, inode.id, &mut state)?;
+    if size > state.item.size {
+        *budget -= zero_tail(engine, inode.id, &mut state)?;
+        hole_to(engine, inode, &mut state, size.next_multiple_of(engine.sector()));
+        state.item.size = size;
+    } else if size < state.item.size {
+        shrink(engine, inode.id, &mut state, size, budget)?;
+    }
+    let time = now();
+    state.item.mtime = time;
+    state.item.ctime = time;
+    engine.begin().put_inode(inode.id, &mut state);
+    drop(state);
+    engine.queue_dirty(inode);
+    Ok(())
+}
+
+fn shrink(
+    engine: &Engine,
+    id: InodeId,
+    state: &mut State,
+    size: u64,
+    budget: &mut u64,
+) -> Result<()> {
+    let sector = engine.sector();
+    let keep = size.next_multiple_of(sector);
+    if keep != size {
+        let start = size / sector * sector;
+        let view = engine.view();
+        let stored = map_range(&view, id, sector, start, size).fs()?.iter().any(|m| m.has_data());
+        drop(view);
+        if stored {
+            *budget -= fill_sector(engine, id, state, start)?;
+        }
+    }
+    if let Some(dirty) = &mut state.dirty {
+        let before = dirty.bytes();
+        dirty.truncate(size);
+        engine.forget_dirty(before - dirty.bytes());
+        if dirty.is_empty() {
+            state.dirty = None;
+        }
+    }
+    state.item.size = size;
+    state.landed_size = state.landed_size.min(size);
+    drop_behind(engine, id, state, keep)
+}
+
+/// Drops all extents from `keep` on, the last ones first, each step one operation that
+/// leaves the file whole: the size on the volume says `size` from the first on.
+fn drop_behind(engine: &Engine, id: InodeId, state: &mut State, keep: u64) -> Result<()> {
+    let mapped = map_range(&engine.view(), id, engine.sector(), keep, u64::MAX).fs()?;
+    for part in mapped.rchunks(STEP) {
+        let op = engine.begin();
+        let from = part[0].start.max(keep);
+        drop_range(&op, id, state, part, from, u64::MAX);
+        op.put_inode(id, state);
+    }
+    Ok(())
+}

@@ -1,0 +1,47 @@
+//! What a mount may be told.
+
+use btrfs_disk::TreeId;
+use std::time::Duration;
+
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub read_only: bool,
+    /// Mount this subvolume as the root.
+    pub subvol: Subvol,
+    /// Longest time between commits.
+    pub commit_interval: Duration,
+    /// Bytes of memory for cached nodes.
+    pub cache_bytes: u64,
+    /// Bytes of memory that uncommitted changes may take before a commit starts.
+    pub delta_bytes: u64,
+    /// Bytes of unwritten file content before it is written back.
+    pub dirty_bytes: u64,
+    /// Tell the device about freed space after each commit.
+    pub discard: bool,
+    /// Start background threads (commit every `commit_interval`).
+    pub background: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Subvol {
+    /// What the volume's default says.
+    Default,
+    Id(TreeId),
+    /// Path from the top level, `/` between names.
+    Path(Vec<u8>),
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            read_only: false,
+            subvol: Subvol::Default,
+            commit_interval: Duration::from_secs(30),
+            cache_bytes: 512 << 20,
+            delta_bytes: 256 << 20,
+            dirty_bytes: 256 << 20,
+            discard: false,
+            background: true,
+        }
+    }
+}

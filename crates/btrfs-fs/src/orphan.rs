@@ -1,0 +1,160 @@
+//! Inodes without a name: kept while somebody refers to them, erased then, and erased at
+//! the next mount if a crash came between.
+//!
+//! Invariant: an inode with link count 0 has an ORPHAN_ITEM in its subvolume from the
+//! operation that took its last name until the operation that removes its INODE_ITEM.
+//! Erasing goes in steps, each of them one operation that leaves a consistent inode.
+
+use crate::engine::{Engine, Op};
+use crate::error::IntoFs;
+use crate::extents::{Mapped, drop_range};
+use crate::ino::InodeId;
+use crate::inode::{Inode, State};
+use btrfs_disk::ids::ORPHAN_OBJECTID;
+use btrfs_disk::key::kind;
+use btrfs_disk::{FixedSize, Key, TreeId};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use vfs::Result;
+
+/// Items that one step of erasing removes at most.
+const STEP: usize = 512;
+
+fn orphans_of(tree: TreeId) -> InodeId {
+    InodeId::new(tree, ORPHAN_OBJECTID)
+}
+
+pub fn mark(op: &Op<'_>, id: InodeId, state: &mut State) {
+    state.orphan = true;
+    op.put_new(orphans_of(id.tree), kind::ORPHAN_ITEM, id.objectid, Box::new([]));
+}
+
+/// The inode got a name again (`linkat` of an `O_TMPFILE`).
+pub fn unmark(op: &Op<'_>, id: InodeId, state: &mut State) {
+    state.orphan = false;
+    op.delete(orphans_of(id.tree), kind::ORPHAN_ITEM, id.objectid);
+}
+
+/// Gives `count` lookup references back; erases or evicts what nobody needs.
+pub fn forget(engine: &Engine, id: InodeId, count: u64) {
+    let Some(inode) = engine.inodes.find(id, 0) else { return };
+    let before = inode.lookups.fetch_sub(count, Ordering::AcqRel);
+    debug_assert!(before >= count, "more forgotten than looked up");
+    if before == count {
+        release(engine, inode);
+    }
+}
+
+/// Called when an inode may have become unused.
+pub fn release(engine: &Engine, inode: Arc<Inode>) {
+    if inode.lookups.load(Ordering::Acquire) != 0 {
+        return;
+    }
+    let unnamed = inode.read().is_ok_and(|state| state.item.nlink == 0 && state.orphan);
+    if unnamed
+        && engine.writable().is_ok()
+        && let Err(error) = erase(engine, &inode)
+    {
+        // The ORPHAN_ITEM stays; the next mount tries again.
+        tracing::warn!(inode = inode.id.objectid, %error, "erasing an unnamed inode failed");
+    }
+    engine.inodes.evict(inode);
+}
+
+/// Removes all items of an inode without names. Reserves before it locks: a reservation
+/// may wait for a commit, which locks inodes.
+pub fn erase(engine: &Engine, inode: &Arc<Inode>) -> Result<()> {
+    loop {
+        engine.reserve_for_removal(STEP as u64)?;
+        let Ok(mut state) = inode.write() else { return Ok(()) };
+        if state.item.nlink != 0 || !state.orphan {
+            return Ok(());
+        }
+        if let Some(dirty) = state.dirty.take() {
+            engine.forget_dirty(dirty.bytes());
+        }
+        let op = engine.begin();
+        if erase_step(engine, &op, inode.id, &mut state)? {
+            state.erased = true;
+            return Ok(());
+        }
+    }
+}
+
+/// One operation's worth; true when nothing is left.
+fn erase_step(engine: &Engine, op: &Op<'_>, id: InodeId, state: &mut State) -> Result<bool> {
+    let mut keys = Vec::new();
+    let mut extents = Vec::new();
+    {
+        let mut scan = op.view.scan(id.tree, Key::new(id.objectid, kind::INODE_ITEM + 1, 0));
+        while keys.len() < STEP {
+            let Some((key, bytes)) = scan.next().fs()? else { break };
+            if key.kind == kind::EXTENT_DATA {
+                extents.push(Mapped::parse(&key, &bytes, engine.sector()).fs()?);
+            }
+            keys.push(key);
+        }
+    }
+    drop_range(op, id, state, &extents, 0, u64::MAX);
+    op.edit(id, |o| {
+        for key in keys.iter().filter(|k| k.kind != kind::EXTENT_DATA) {
+            o.delete(key.kind, key.offset);
+        }
+    });
+    if keys.len() == STEP {
+        op.put_inode(id, state);
+        return Ok(false);
+    }
+    op.delete(id, kind::INODE_ITEM, 0);
+    unmark(op, id, state);
+    Ok(true)
+}
+
+/// At mount: finishes what a crash left.
+pub fn clean_all(engine: &Engine) -> Result<u64> {
+    let trees: Vec<TreeId> =
+        engine.roots().trees.keys().copied().filter(|t| t.is_subvolume()).collect();
+    let mut erased = 0;
+    for tree in trees {
+        if engine.subvols.is_read_only(tree) {
+            continue;
+        }
+        for objectid in list(engine, tree)? {
+            erased += u64::from(clean_one(engine, InodeId::new(tree, objectid))?);
+        }
+    }
+    Ok(erased)
+}
+
+fn list(engine: &Engine, tree: TreeId) -> Result<Vec<u64>> {
+    let view = engine.view();
+    let mut scan = view.scan(tree, Key::new(ORPHAN_OBJECTID, kind::ORPHAN_ITEM, 0));
+    let mut found = Vec::new();
+    while let Some((key, _)) = scan.next().fs()? {
+        if key.kind == kind::ORPHAN_ITEM {
+            found.push(key.offset);
+        }
+    }
+    Ok(found)
+}
+
+/// Erases the inode if it has no name; an ORPHAN_ITEM of a named inode (an interrupted
+/// truncation of older kernels) or of nothing is just removed.
+fn clean_one(engine: &Engine, id: InodeId) -> Result<bool> {
+    let key = Key::new(id.objectid, kind::INODE_ITEM, 0);
+    let item = engine.view().get(id.tree, &key).fs()?;
+    let unnamed = match &item {
+        Some(bytes) => btrfs_disk::items::InodeItem::read(bytes).fs()?.nlink == 0,
+        None => false,
+    };
+    if !unnamed {
+        engine.reserve_for_removal(1)?;
+        engine.begin().delete(orphans_of(id.tree), kind::ORPHAN_ITEM, id.objectid);
+        return Ok(false);
+    }
+    let inode = engine.inode_by_id(id, 0)?;
+    inode.write()?.orphan = true;
+    erase(engine, &inode)?;
+    engine.inodes.evict(inode);
+    Ok(true)
+}

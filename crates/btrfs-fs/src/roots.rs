@@ -1,0 +1,61 @@
+//! The roots of one commit: an immutable forest, and the promise that its nodes stay.
+//!
+//! Invariant: the space of a node or extent that commit N freed is not used again while
+//! anybody holds the roots of a commit before N. Each `Roots` owns what its successor
+//! freed and keeps its successor alive, so a reader of old roots keeps everything that was
+//! freed since.
+
+use btrfs_disk::items::RootItem;
+use btrfs_disk::{Generation, TreeId};
+use btrfs_space::{Extent, Space};
+use btrfs_tree::TreeRoot;
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+
+#[derive(Clone, Debug)]
+pub struct Root {
+    pub root: TreeRoot,
+    pub item: RootItem,
+    /// Offset of the ROOT_ITEM's key (the snapshot's generation, mostly 0).
+    pub key_offset: u64,
+}
+
+pub struct Roots {
+    pub generation: Generation,
+    pub trees: BTreeMap<TreeId, Root>,
+    retired: OnceLock<Retired>,
+}
+
+struct Retired {
+    space: Arc<Space>,
+    extents: Vec<Extent>,
+    /// Held, never read: see the invariant.
+    _next: Arc<Roots>,
+}
+
+impl Roots {
+    pub fn new(generation: Generation, trees: BTreeMap<TreeId, Root>) -> Roots {
+        Roots { generation, trees, retired: OnceLock::new() }
+    }
+
+    pub fn get(&self, tree: TreeId) -> Option<&Root> {
+        self.trees.get(&tree)
+    }
+
+    /// Called once, when `next` is durable: `freed` becomes free when the last reader of
+    /// these roots (and of older ones) is gone.
+    pub fn retire(&self, space: Arc<Space>, freed: Vec<Extent>, next: Arc<Roots>) {
+        let retired = Retired { space, extents: freed, _next: next };
+        assert!(self.retired.set(retired).is_ok(), "roots retire once");
+    }
+}
+
+impl Drop for Roots {
+    fn drop(&mut self) {
+        if let Some(retired) = self.retired.take() {
+            if let Err(error) = retired.space.unpin(&retired.extents) {
+                tracing::error!(%error, "freed space could not be given back");
+            }
+        }
+    }
+}

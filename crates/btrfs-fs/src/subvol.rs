@@ -1,0 +1,154 @@
+//! The subvolumes of the volume: their flags, where their trees begin, how their inode
+//! numbers go on, and how they hang together.
+
+use crate::error::IntoFs;
+use crate::ino::InodeId;
+use crate::options::Subvol;
+use crate::view::View;
+use btrfs_disk::ids::{FIRST_FREE_OBJECTID, LAST_FREE_OBJECTID};
+use btrfs_disk::items::{DirItem, ROOT_SUBVOL_RDONLY, RootRef};
+use btrfs_disk::key::kind;
+use btrfs_disk::{Generation, Key, TreeId};
+use btrfs_tree::{Cursor, NodeStore};
+use parking_lot::RwLock;
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use vfs::{Errno, FsError, Result};
+
+pub struct Subvolume {
+    pub read_only: bool,
+    pub root_dir: u64,
+    pub last_snapshot: Generation,
+    /// Next inode number; 0: not looked up yet.
+    next: AtomicU64,
+}
+
+pub struct Subvols {
+    all: RwLock<FxHashMap<TreeId, Arc<Subvolume>>>,
+}
+
+impl Subvols {
+    pub fn load(roots: &crate::roots::Roots) -> Subvols {
+        let all = roots
+            .trees
+            .iter()
+            .filter(|(id, _)| id.is_subvolume())
+            .map(|(id, root)| {
+                let subvol = Subvolume {
+                    read_only: root.item.flags & ROOT_SUBVOL_RDONLY != 0,
+                    root_dir: root.item.root_dirid,
+                    last_snapshot: root.item.last_snapshot,
+                    next: AtomicU64::new(0),
+                };
+                (*id, Arc::new(subvol))
+            })
+            .collect();
+        Subvols { all: RwLock::new(all) }
+    }
+
+    pub fn get(&self, tree: TreeId) -> Option<Arc<Subvolume>> {
+        self.all.read().get(&tree).cloned()
+    }
+
+    pub fn is_read_only(&self, tree: TreeId) -> bool {
+        self.all.read().get(&tree).is_some_and(|s| s.read_only)
+    }
+
+    /// A new inode number of `tree`.
+    pub fn allocate(&self, store: &NodeStore, view: &View<'_>, tree: TreeId) -> Result<u64> {
+        let subvol = self.get(tree).ok_or(FsError::Posix(Errno::ESTALE))?;
+        if subvol.next.load(Ordering::Acquire) == 0 {
+            let next = highest_inode(store, view, tree)? + 1;
+            let _ = subvol.next.compare_exchange(0, next, Ordering::AcqRel, Ordering::Acquire);
+        }
+        let number = subvol.next.fetch_add(1, Ordering::Relaxed);
+        if number >= LAST_FREE_OBJECTID {
+            return Err(Errno::ENOSPC.into());
+        }
+        Ok(number)
+    }
+}
+
+/// Highest object id of an inode in the tree. Runs before the first inode of this mount is
+/// made in the subvolume, so the deltas have none above it.
+fn highest_inode(store: &NodeStore, view: &View<'_>, tree: TreeId) -> Result<u64> {
+    let Some(root) = view.layers.roots.get(tree) else { return Err(Errno::ESTALE.into()) };
+    let mut cursor = Cursor::new(store, &root.root);
+    cursor.seek_back(&Key::new(LAST_FREE_OBJECTID, u8::MAX, u64::MAX)).fs()?;
+    Ok(cursor.item().map_or(FIRST_FREE_OBJECTID, |(key, _)| key.objectid.max(FIRST_FREE_OBJECTID)))
+}
+
+/// The ROOT_REF by which `child` hangs in `parent`, as (directory, name).
+fn root_ref(view: &View<'_>, parent: TreeId, child: TreeId) -> Result<Option<(u64, Vec<u8>)>> {
+    let key = Key::new(parent.0, kind::ROOT_REF, child.0);
+    let Some(bytes) = view.get(TreeId::ROOT, &key).fs()? else { return Ok(None) };
+    let found = RootRef::parse(&bytes).fs()?;
+    Ok(Some((found.dirid, found.name.to_vec())))
+}
+
+/// Whether the entry `name` of `dir` is where `child` really hangs. In a snapshot the entry
+/// of a nested subvolume is only a copy.
+pub fn hangs_here(view: &View<'_>, dir: InodeId, name: &[u8], child: TreeId) -> Result<bool> {
+    Ok(root_ref(view, dir.tree, child)?.is_some_and(|(d, n)| d == dir.objectid && n == name))
+}
+
+/// The parent tree and directory of a subvolume.
+pub fn parent_of(view: &View<'_>, child: TreeId) -> Result<Option<InodeId>> {
+    let from = Key::new(child.0, kind::ROOT_BACKREF, 0);
+    match view.next(TreeId::ROOT, &from).fs()? {
+        Some((key, bytes)) if key.kind == kind::ROOT_BACKREF => {
+            let found = RootRef::parse(&bytes).fs()?;
+            Ok(Some(InodeId::new(TreeId(key.offset), found.dirid)))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Which subvolume a mount begins at.
+pub fn choose(view: &View<'_>, subvols: &Subvols, wanted: &Subvol) -> Result<InodeId> {
+    let tree = match wanted {
+        Subvol::Id(id) if *id == TreeId(0) => TreeId::FS,
+        Subvol::Id(id) => *id,
+        Subvol::Default => default_subvolume(view)?,
+        Subvol::Path(path) => return by_path(view, subvols, path),
+    };
+    root_of(subvols, tree)
+}
+
+fn root_of(subvols: &Subvols, tree: TreeId) -> Result<InodeId> {
+    match subvols.get(tree) {
+        Some(subvol) => Ok(InodeId::new(tree, subvol.root_dir)),
+        None => Err(FsError::Posix(Errno::ENOENT)),
+    }
+}
+
+/// The "default" entry of the root tree's directory.
+fn default_subvolume(view: &View<'_>) -> Result<TreeId> {
+    let key =
+        Key::new(TreeId::ROOT_DIR.0, kind::DIR_ITEM, btrfs_disk::checksum::name_hash(b"default"));
+    let Some(bytes) = view.get(TreeId::ROOT, &key).fs()? else { return Ok(TreeId::FS) };
+    for entry in DirItem::iter(&bytes) {
+        let entry = entry.fs()?;
+        if entry.name == b"default" {
+            return Ok(TreeId(entry.location.objectid));
+        }
+    }
+    Ok(TreeId::FS)
+}
+
+fn by_path(view: &View<'_>, subvols: &Subvols, path: &[u8]) -> Result<InodeId> {
+    let mut at = root_of(subvols, TreeId::FS)?;
+    for name in path.split(|b| *b == b'/').filter(|n| !n.is_empty()) {
+        let target = crate::names::lookup(view, at, name)?.ok_or(FsError::Posix(Errno::ENOENT))?;
+        at = if target.is_subvolume() {
+            root_of(subvols, TreeId(target.location.objectid))?
+        } else {
+            InodeId::new(at.tree, target.location.objectid)
+        };
+    }
+    if subvols.get(at.tree).is_none_or(|s| s.root_dir != at.objectid) {
+        return Err(FsError::Posix(Errno::EINVAL));
+    }
+    Ok(at)
+}

@@ -71,27 +71,30 @@ impl Generator {
     }
 
     fn dir(&mut self) -> Path {
-        let depth = self.rng.below(self.config.depth + 1);
+        // Shallow in most cases, or the way there will often be missing.
+        let depth = [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 3][self.rng.below(11) as usize];
+        let depth = self.config.depth.min(depth);
         (0..depth).fold(Path::default(), |path, _| {
             let number = self.rng.below(self.config.names.min(3));
             path.join(format!("d{number}").as_bytes())
         })
     }
 
-    /// A path that is most likely a directory (or made to be one).
+    /// A path that is most likely a directory (or made to be one). Those called `e` are
+    /// never gone through, so they stay empty and can be removed.
     fn dir_path(&mut self) -> Path {
         let parent = self.dir();
-        let name = if self.rng.chance(85) {
-            format!("d{}", self.rng.below(self.config.names.min(3))).into_bytes()
-        } else {
-            self.name('f')
+        let name = match self.rng.below(100) {
+            0..50 => format!("d{}", self.rng.below(self.config.names.min(3))).into_bytes(),
+            50..95 => format!("e{}", self.rng.below(2)).into_bytes(),
+            _ => self.name('f'),
         };
         parent.join(&name)
     }
 
     fn file_path(&mut self) -> Path {
         let dir = self.dir();
-        let prefix = if self.rng.chance(6) { 'd' } else { 'f' };
+        let prefix = if self.rng.chance(2) { 'd' } else { 'f' };
         let name = self.name(prefix);
         dir.join(&name)
     }
@@ -309,7 +312,8 @@ impl Generator {
             let len = if self.rng.chance(20) { self.config.max_size } else { len };
             return Op::CopyRange { from, from_offset, to, to_offset, len };
         }
-        let len = if self.rng.chance(40) { 0 } else { len };
+        let len = if self.rng.chance(60) { 0 } else { len };
+        let from_offset = if self.rng.chance(60) { 0 } else { from_offset };
         Op::CloneRange { from, from_offset, to, to_offset, len }
     }
 
@@ -347,7 +351,7 @@ impl Generator {
 
     fn xattr_op(&mut self, kind: OpKind, target: Target) -> Op {
         let space = *self.rng.pick(&["user", "user", "trusted", "security"]);
-        let mut name = format!("{space}.a{}", self.rng.below(5)).into_bytes();
+        let mut name = format!("{space}.a{}", self.rng.below(3)).into_bytes();
         if self.rng.chance(10) {
             name.resize(255, b'x');
         }

@@ -183,3 +183,60 @@ impl Superblock {
         &label[..label.iter().position(|b| *b == 0).unwrap_or(label.len())]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Superblock {
+        let fields = SuperFields {
+            fsid: [3; 16],
+            metadata_uuid: [4; 16],
+            magic: MAGIC,
+            generation: Generation(9),
+            sectorsize: 4096,
+            nodesize: 16384,
+            csum_type: 1,
+            sys_chunk_array_size: 5,
+            ..SuperFields::default()
+        };
+        let tail = vec![6; SUPER_SIZE - TAIL_AT];
+        let sys_chunks = vec![1, 2, 3, 4, 5];
+        Superblock { fields, sys_chunks, backups: [RootBackup::default(); BACKUP_ROOTS], tail }
+    }
+
+    #[test]
+    fn every_copy_comes_back() {
+        for at in COPIES {
+            let mut expected = sample();
+            let found = Superblock::parse(&expected.to_bytes(at).unwrap(), at).expect("good");
+            expected.fields.bytenr = at;
+            expected.fields.csum = found.fields.csum;
+            assert_eq!(found, expected);
+        }
+    }
+
+    #[test]
+    fn metadata_uuid_counts_only_with_its_feature() {
+        let mut superblock = sample();
+        assert_eq!(superblock.header_uuid(), [3; 16]);
+        superblock.fields.incompat_flags = crate::ids::incompat::METADATA_UUID;
+        assert_eq!(superblock.header_uuid(), [4; 16]);
+    }
+
+    #[test]
+    fn damage_is_refused() {
+        let good = sample().to_bytes(COPIES[0]).unwrap();
+        let says = |bytes: &[u8], at| Superblock::parse(bytes, at).unwrap_err().to_string();
+        assert!(says(&good[..4095], COPIES[0]).contains("cut short"));
+        assert!(says(&good, COPIES[1]).contains("belongs at 65536"));
+        for at in (32..SUPER_SIZE).step_by(61) {
+            let mut bad = good.clone();
+            bad[at] ^= 0x40;
+            assert!(Superblock::parse(&bad, COPIES[0]).is_err(), "byte {at}");
+        }
+        let mut long = sample();
+        long.fields.csum_type = 4;
+        assert!(long.to_bytes(0).is_err());
+    }
+}

@@ -19,3 +19,6 @@ pub use file_extent::{
 pub use free_space::{FREE_SPACE_USING_BITMAPS, FreeSpaceInfo};
 pub use inode::{InodeExtRef, InodeItem, InodeRef, Timespec, inode_flags};
 pub use root::{ROOT_SUBVOL_DEAD, ROOT_SUBVOL_RDONLY, RootItem, RootRef};
+
+#[cfg(test)]
+mod tests;

@@ -20,6 +20,9 @@ fn is_mkfs_scaffold(header: &Header) -> bool {
     header.flags & FLAG_WRITTEN == 0 && header.generation == Generation(1) && header.level == 0
 }
 
+/// A tree's id and all its items.
+pub type Tree = (TreeId, Vec<(Key, Vec<u8>)>);
+
 pub struct Raw {
     file: File,
     pub superblock: Superblock,
@@ -132,7 +135,7 @@ impl Raw {
     }
 
     /// Every tree that the superblock and the root tree know, with its items.
-    pub fn all_trees(&self) -> Result<Vec<(TreeId, Vec<(Key, Vec<u8>)>)>, Corrupt> {
+    pub fn all_trees(&self) -> Result<Vec<Tree>, Corrupt> {
         let fields = &self.superblock.fields;
         let chunk_root = (fields.chunk_root, fields.chunk_root_level, fields.chunk_root_generation);
         let mut trees = vec![(TreeId::CHUNK, self.walk(TreeId::CHUNK, chunk_root)?)];
@@ -150,10 +153,7 @@ impl Raw {
         Ok(trees)
     }
 
-    fn trees_of(
-        &self,
-        roots: &[(Key, Vec<u8>)],
-    ) -> Result<Vec<(TreeId, Vec<(Key, Vec<u8>)>)>, Corrupt> {
+    fn trees_of(&self, roots: &[(Key, Vec<u8>)]) -> Result<Vec<Tree>, Corrupt> {
         let mut trees = Vec::new();
         for (key, data) in roots.iter().filter(|(key, _)| key.kind == kind::ROOT_ITEM) {
             let root = RootItem::parse(data)?;

@@ -23,14 +23,14 @@ pub(crate) struct Layout {
 impl Layout {
     pub fn chunk_leaf(&mut self, cx: &mut Context<'_>, leaf: &Leaf<'_>) {
         for (key, data) in leaf.node.items() {
-            if let Err(finding) = self.chunk_item(key, data) {
-                cx.add(finding.tree(leaf.tree).key(key));
+            if let Err(kind) = self.chunk_item(key, data) {
+                cx.add(Finding::new(kind).tree(leaf.tree).key(key));
             }
         }
     }
 
-    fn chunk_item(&mut self, key: Key, data: &[u8]) -> Result<(), Finding> {
-        let malformed = |c: Corrupt| Finding::new(FindingKind::ItemMalformed { why: c.what });
+    fn chunk_item(&mut self, key: Key, data: &[u8]) -> Result<(), FindingKind> {
+        let malformed = |c: Corrupt| FindingKind::ItemMalformed { why: c.what };
         match (key.objectid, key.kind) {
             (FIRST_CHUNK_TREE_OBJECTID, kind::CHUNK_ITEM) => {
                 self.chunks.insert(key.offset, Chunk::parse(data).map_err(malformed)?);
@@ -38,7 +38,7 @@ impl Layout {
             (DEV_ITEMS_OBJECTID, kind::DEV_ITEM) => {
                 self.devices.insert(key.offset, DevItem::read(data).map_err(malformed)?);
             }
-            _ => return Err(Finding::new(FindingKind::ItemUnknown)),
+            _ => return Err(FindingKind::ItemUnknown),
         }
         Ok(())
     }
@@ -98,7 +98,8 @@ impl Layout {
                     FindingKind::BlockGroupDiffers { why }
                 }
                 Some(group) if group.item.flags != chunk.fields.kind => {
-                    let why = format!("flags {:#x}, not {:#x}", group.item.flags, chunk.fields.kind);
+                    let why =
+                        format!("flags {:#x}, not {:#x}", group.item.flags, chunk.fields.kind);
                     FindingKind::BlockGroupDiffers { why }
                 }
                 Some(group) if group.item.chunk_objectid != FIRST_CHUNK_TREE_OBJECTID => {

@@ -5,12 +5,10 @@
 
 use crate::chunks::Layout;
 use crate::extents::{ExtentTree, StoredExtent};
-use crate::kind::Owner;
 use crate::refs::{RefRecord, Usage, merge};
 use crate::source::Context;
 use crate::{Finding, FindingKind};
 use btrfs_disk::TreeId;
-use btrfs_disk::items::extent_flags;
 use btrfs_disk::superblock::{COPIES, SUPER_SIZE};
 
 /// Which sides are known wholly.
@@ -115,7 +113,7 @@ impl Compare<'_, '_> {
         }
     }
 
-    /// Kind, length, level and the sharing flag.
+    /// Kind, length and level. (The sharing flag shows in the references of the children.)
     fn shape(&mut self, extent: &StoredExtent, used: &[RefRecord]) {
         let start = extent.start;
         for record in used {
@@ -133,11 +131,6 @@ impl Compare<'_, '_> {
         if block.level != extent.level {
             let kind = FindingKind::ExtentLevel { stored: extent.level, used: block.level };
             self.add(start, kind);
-        }
-        let owner = Owner::Tree { root: block.owner };
-        let full = extent.flags & extent_flags::FULL_BACKREF != 0;
-        if !full && self.known.trees && !used.iter().any(|r| r.owner == owner) {
-            self.add(start, FindingKind::OwnerReferenceMissing { owner: block.owner });
         }
     }
 
@@ -158,8 +151,7 @@ impl Compare<'_, '_> {
                     stored = &stored[1..];
                 }
                 (_, Some(u)) => {
-                    let kind =
-                        FindingKind::ReferenceMissing { owner: u.owner, counted: u.count };
+                    let kind = FindingKind::ReferenceMissing { owner: u.owner, counted: u.count };
                     self.add(start, kind);
                     used = &used[1..];
                 }

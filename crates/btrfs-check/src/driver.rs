@@ -147,8 +147,7 @@ impl Run<'_> {
     /// Free-space tree, checksum tree, and the trees that are walked for their blocks.
     fn space_trees(&mut self) {
         let mut free_space = FreeSpace::default();
-        let whole =
-            self.tree(TreeId::FREE_SPACE, &mut |cx, leaf| free_space.leaf(cx, leaf));
+        let whole = self.tree(TreeId::FREE_SPACE, &mut |cx, leaf| free_space.leaf(cx, leaf));
         self.free_space = whole.then_some(free_space);
         let mut csums = std::mem::take(&mut self.csums);
         csums.complete = self.tree(TreeId::CSUM, &mut |cx, leaf| csums.leaf(cx, leaf));

@@ -61,14 +61,14 @@ pub(crate) struct ExtentTree {
 impl ExtentTree {
     pub fn leaf(&mut self, cx: &mut Context<'_>, leaf: &Leaf<'_>) {
         for (key, data) in leaf.node.items() {
-            if let Err(finding) = self.item(cx, key, data) {
-                cx.add(finding.tree(leaf.tree).key(key));
+            if let Err(kind) = self.item(cx, key, data) {
+                cx.add(Finding::new(kind).tree(leaf.tree).key(key));
             }
         }
     }
 
-    fn item(&mut self, cx: &mut Context<'_>, key: Key, data: &[u8]) -> Result<(), Finding> {
-        let malformed = |c: Corrupt| Finding::new(FindingKind::ItemMalformed { why: c.what });
+    fn item(&mut self, cx: &mut Context<'_>, key: Key, data: &[u8]) -> Result<(), FindingKind> {
+        let malformed = |c: Corrupt| FindingKind::ItemMalformed { why: c.what };
         match key.kind {
             kind::EXTENT_ITEM | kind::METADATA_ITEM => self.extent(cx, key, data),
             kind::BLOCK_GROUP_ITEM => self.block_group(key, data).map_err(malformed),
@@ -86,7 +86,7 @@ impl ExtentTree {
                 let data = ExtentDataRef::read(data).map_err(malformed)?;
                 self.separate(cx, key, data_owner(&data), data.count.into())
             }
-            _ => Err(Finding::new(FindingKind::ItemUnknown)),
+            _ => Err(FindingKind::ItemUnknown),
         }
     }
 
@@ -99,8 +99,8 @@ impl ExtentTree {
         Ok(())
     }
 
-    fn extent(&mut self, cx: &mut Context<'_>, key: Key, data: &[u8]) -> Result<(), Finding> {
-        let malformed = |why: String| Finding::new(FindingKind::ItemMalformed { why });
+    fn extent(&mut self, cx: &mut Context<'_>, key: Key, data: &[u8]) -> Result<(), FindingKind> {
+        let malformed = |why: String| FindingKind::ItemMalformed { why };
         let item = ExtentItem::parse(key.kind, data).map_err(|c| malformed(c.what))?;
         let skinny = key.kind == kind::METADATA_ITEM;
         let level = match item.block_info {
@@ -129,12 +129,9 @@ impl ExtentTree {
     }
 
     /// Judges and remembers the flags; a wrong set does not hide the extent.
-    fn flags(&mut self, extent: &StoredExtent, skinny: bool) -> Result<(), Finding> {
+    fn flags(&mut self, extent: &StoredExtent, skinny: bool) -> Result<(), FindingKind> {
         let flags = extent.flags;
-        let wrong = |why: &str| {
-            let kind = FindingKind::ExtentFlags { flags, why: why.into() };
-            Err(Finding::new(kind).at(extent.start))
-        };
+        let wrong = |why: &str| Err(FindingKind::ExtentFlags { flags, why: why.into() });
         if flags & extent_flags::FULL_BACKREF != 0 {
             self.full.insert(extent.start);
         }
@@ -148,12 +145,12 @@ impl ExtentTree {
         }
     }
 
-    fn inline(&mut self, item: &ExtentItem, extent: &StoredExtent) -> Result<(), Finding> {
+    fn inline(&mut self, item: &ExtentItem, extent: &StoredExtent) -> Result<(), FindingKind> {
         for reference in &item.inline {
             let Some((owner, data)) = inline_owner(reference) else { continue };
             if data == extent.is_block() {
                 let why = format!("back-reference of type {} in it", reference.kind());
-                return Err(Finding::new(FindingKind::ItemMalformed { why }));
+                return Err(FindingKind::ItemMalformed { why });
             }
             self.push(extent.start, owner, reference.count());
         }
@@ -161,7 +158,7 @@ impl ExtentTree {
         if item.inline.is_sorted_by_key(order) {
             return Ok(());
         }
-        Err(Finding::new(FindingKind::ReferencesUnsorted))
+        Err(FindingKind::ReferencesUnsorted)
     }
 
     /// A back-reference with an item of its own belongs to the extent in front of it.
@@ -171,9 +168,9 @@ impl ExtentTree {
         key: Key,
         owner: Owner,
         count: u64,
-    ) -> Result<(), Finding> {
+    ) -> Result<(), FindingKind> {
         if self.extents.last().is_none_or(|extent| extent.start != key.objectid) {
-            return Err(Finding::new(FindingKind::ReferenceWithoutExtent).at(key.objectid));
+            return Err(FindingKind::ReferenceWithoutExtent);
         }
         self.push(key.objectid, owner, count);
         if let Owner::Data { root, ino, offset } = owner {

@@ -162,8 +162,6 @@ kinds! {
         => "back-reference to an extent that is not in the extent tree";
     "references-unsorted" Error REPAIR ReferencesUnsorted
         => "inline back-references are not in their order, so that lookups miss some";
-    "owner-reference-missing" Error REPAIR OwnerReferenceMissing { owner: TreeId }
-        => "block of tree {owner} is not used by it and not marked as shared (full back-references)";
 
     // Free space.
     "free-space-info-missing" Error REBUILD_FREE_SPACE FreeSpaceInfoMissing

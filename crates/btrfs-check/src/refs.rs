@@ -75,11 +75,8 @@ impl Usage {
 
     /// A block that was read for the first time, with the data it refers to.
     pub fn node(&mut self, node: &Node) {
-        let seen = BlockUse {
-            level: node.level(),
-            owner: node.owner(),
-            generation: node.generation().0,
-        };
+        let seen =
+            BlockUse { level: node.level(), owner: node.owner(), generation: node.generation().0 };
         self.blocks.insert(node.logical().0, seen);
         if !node.is_leaf() || !(node.owner().holds_files() || node.owner() == TreeId::ROOT) {
             return;

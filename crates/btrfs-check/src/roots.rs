@@ -93,11 +93,8 @@ impl Roots {
     }
 
     fn root_ref(&mut self, key: Key, root_ref: &RootRef<'_>) -> Result<(), FindingKind> {
-        let link = Link {
-            dirid: root_ref.dirid,
-            sequence: root_ref.sequence,
-            name: root_ref.name.into(),
-        };
+        let link =
+            Link { dirid: root_ref.dirid, sequence: root_ref.sequence, name: root_ref.name.into() };
         let (from, to) = (TreeId(key.objectid), TreeId(key.offset));
         if key.kind == kind::ROOT_REF {
             self.down.insert((from, to), link);
@@ -118,7 +115,11 @@ impl Roots {
             .filter(|(id, _)| id.is_subvolume())
             .map(|(id, root)| (root.refs != 0, start(*id, root)))
             .fold((Vec::new(), Vec::new()), |mut lists, (alive, start)| {
-                if alive { lists.0.push(start) } else { lists.1.push(start) }
+                if alive {
+                    lists.0.push(start)
+                } else {
+                    lists.1.push(start)
+                }
                 lists
             })
     }
@@ -183,16 +184,9 @@ impl Roots {
         self.default_subvolume(cx);
     }
 
-    fn entries(
-        &self,
-        cx: &mut Context<'_>,
-        entries: &[SubvolumeEntry],
-        unread: &HashSet<TreeId>,
-    ) {
-        let known: HashMap<_, _> = entries
-            .iter()
-            .map(|e| ((e.parent, e.dir, e.index, &e.name[..]), e.child))
-            .collect();
+    fn entries(&self, cx: &mut Context<'_>, entries: &[SubvolumeEntry], unread: &HashSet<TreeId>) {
+        let known: HashMap<_, _> =
+            entries.iter().map(|e| ((e.parent, e.dir, e.index, &e.name[..]), e.child)).collect();
         for ((parent, child), link) in &self.down {
             let alive = self.trees.get(parent).is_some_and(|root| root.refs != 0);
             let entry = known.get(&(*parent, link.dirid, link.sequence, &link.name[..]));

@@ -4,7 +4,8 @@
 //! while the good one still serves.
 
 use crate::{CheckOptions, Finding, FindingKind, Phase, Progress, Report};
-use btrfs_disk::{Error, Expect, Geometry, Node, TreeId, check};
+use btrfs_disk::check::{self, Limits};
+use btrfs_disk::{Error, Expect, Generation, Geometry, Node, TreeId};
 use btrfs_volume::Volume;
 use std::collections::HashSet;
 
@@ -106,7 +107,8 @@ impl<'a> Context<'a> {
         let mut bytes = vec![0; self.geometry.node_size as usize].into_boxed_slice();
         let read = self.volume.read_mirror(expect.logical, copy, &mut bytes);
         read.map_err(|e| reason(&e))?;
-        check::node(bytes, &self.geometry, expect).map_err(|c| match c.key {
+        let limits = Limits { max_generation: Some(Generation(self.newest)), read_only: true };
+        check::node_within(bytes, &self.geometry, expect, &limits).map_err(|c| match c.key {
             Some(key) => format!("item {key}: {}", c.what),
             None => c.what,
         })

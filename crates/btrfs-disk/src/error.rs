@@ -44,6 +44,8 @@ impl fmt::Display for Corrupt {
     }
 }
 
+impl std::error::Error for Corrupt {}
+
 #[derive(Debug)]
 pub enum Error {
     /// The device failed.

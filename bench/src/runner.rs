@@ -117,7 +117,15 @@ fn take(
     if let Some(why) = &cell.not_here {
         return format!("not here: {why}");
     }
-    let abort = side.abort_switch();
+    let switch = side.abort_switch();
+    let label = side.label().to_string();
+    let abort = || {
+        let (name, seconds) = (workload.info().name, plan.limit.as_secs());
+        eprintln!("{name} on {label}: no end after {seconds} s");
+        if let Some(switch) = switch {
+            switch();
+        }
+    };
     let started = Instant::now();
     let result = watchdog::guard(plan.limit, abort, || measure(plan, workload, side, material));
     match result {

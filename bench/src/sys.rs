@@ -105,6 +105,13 @@ fn each_dirent(
     Ok(())
 }
 
+/// Makes the file system mounted at `path` fail every request that is waiting or comes:
+/// FUSE aborts its connection on a forced unmount. The mount itself may stay, as busy.
+pub fn abort_mount(path: &CStr) -> io::Result<()> {
+    // SAFETY: `path` ends in NUL and lives through the call.
+    check(unsafe { libc::umount2(path.as_ptr(), libc::MNT_FORCE) }).map(drop)
+}
+
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn note_signal(_signal: libc::c_int) {

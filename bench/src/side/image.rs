@@ -1,9 +1,12 @@
 //! An image of its own, made by mkfs.btrfs and mounted by somebody.
 
-use super::{Side, command, drop_caches, with_context};
+use super::{Abort, Side, command, drop_caches, with_context};
+use crate::sys;
 use crate::target::{PosixDir, Target};
+use std::ffi::CString;
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -47,8 +50,9 @@ pub trait Mounter {
     fn rewarm(&self) -> io::Result<()> {
         Ok(())
     }
-    fn abort_switch(&self) -> Option<PathBuf> {
-        None
+    /// A forced unmount ends what hangs in it.
+    fn can_be_aborted(&self) -> bool {
+        false
     }
 }
 
@@ -93,8 +97,13 @@ impl ImageSide {
         if self.unmount().is_ok() {
             return;
         }
-        if let Some(switch) = self.mounter.abort_switch() {
-            let _ = fs::write(switch, "1");
+        // An aborted mount may be gone although its unmounting failed.
+        if !is_mount_point(&self.at).unwrap_or(true) {
+            self.mounted = false;
+            return;
+        }
+        if let Some(abort) = self.abort_switch() {
+            abort();
         }
         let lazily = self.spec.run(Command::new("umount").arg("-l").arg(&self.at));
         if let Err(error) = lazily {
@@ -135,8 +144,16 @@ impl Side for ImageSide {
         self.mount()
     }
 
-    fn abort_switch(&self) -> Option<PathBuf> {
-        self.mounter.abort_switch()
+    fn abort_switch(&self) -> Option<Abort> {
+        if !self.mounted || !self.mounter.can_be_aborted() {
+            return None;
+        }
+        let at = CString::new(self.at.as_os_str().as_bytes()).ok()?;
+        Some(Box::new(move || match sys::abort_mount(&at) {
+            // Busy, of course: somebody hangs in it. It is aborted all the same.
+            Err(e) if e.raw_os_error() != Some(libc::EBUSY) => eprintln!("abort: {e}"),
+            _ => {}
+        }))
     }
 
     fn close(&mut self) -> io::Result<()> {

@@ -13,13 +13,15 @@ mod spinney;
 
 use crate::target::Target;
 use std::io;
-use std::path::PathBuf;
 
 pub use dir::DirSide;
 pub use image::{ImageSide, ImageSpec, Mounter};
 pub use kernel::KernelMounter;
 pub use library::{LibrarySide, Opener};
 pub use spinney::SpinneyMounter;
+
+/// Turns a hang in a mount into errors.
+pub type Abort = Box<dyn Fn() + Send>;
 
 pub trait Side {
     fn label(&self) -> &str;
@@ -33,8 +35,8 @@ pub trait Side {
     fn target(&mut self) -> io::Result<Box<dyn Target>>;
     /// Everything written is on the medium, and nothing of it is cached anywhere.
     fn make_cold(&mut self) -> io::Result<()>;
-    /// What to write to when the side hangs.
-    fn abort_switch(&self) -> Option<PathBuf> {
+    /// What to call, from another thread, when a target of this side hangs.
+    fn abort_switch(&self) -> Option<Abort> {
         None
     }
     /// Unmounts and removes what this side made. Also done on drop.

@@ -6,20 +6,18 @@
 use super::image::{ImageSpec, Mounter};
 use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 pub struct SpinneyMounter {
     program: PathBuf,
     options: Option<String>,
-    abort: Option<PathBuf>,
 }
 
 impl SpinneyMounter {
     /// `options` is what goes behind `-o`.
     pub fn new(program: PathBuf, options: Option<String>) -> SpinneyMounter {
-        SpinneyMounter { program, options, abort: None }
+        SpinneyMounter { program, options }
     }
 }
 
@@ -30,15 +28,11 @@ impl Mounter for SpinneyMounter {
         if let Some(options) = &self.options {
             mount.args(["-o", options]);
         }
-        spec.run(mount.arg(image).arg(at))?;
-        self.abort = Some(abort_file(fs::metadata(at)?.dev()));
-        Ok(())
+        spec.run(mount.arg(image).arg(at))
     }
 
     fn unmount(&mut self, spec: &ImageSpec, at: &Path) -> io::Result<()> {
-        spec.run(Command::new(&self.program).arg("umount").arg(at))?;
-        self.abort = None;
-        Ok(())
+        spec.run(Command::new(&self.program).arg("umount").arg(at))
     }
 
     fn rewarm(&self) -> io::Result<()> {
@@ -47,26 +41,7 @@ impl Mounter for SpinneyMounter {
         fs::read(&self.program).map(drop)
     }
 
-    fn abort_switch(&self) -> Option<PathBuf> {
-        self.abort.clone()
-    }
-}
-
-/// The kernel names a FUSE connection by its device number in its own encoding.
-fn abort_file(dev: u64) -> PathBuf {
-    let connection = u64::from(libc::major(dev)) << 20 | u64::from(libc::minor(dev));
-    PathBuf::from(format!("/sys/fs/fuse/connections/{connection}/abort"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_connection_is_named_as_the_kernel_does() {
-        let plain = abort_file(libc::makedev(0, 52));
-        assert_eq!(plain, Path::new("/sys/fs/fuse/connections/52/abort"));
-        let on_loop = abort_file(libc::makedev(7, 3));
-        assert_eq!(on_loop, Path::new("/sys/fs/fuse/connections/7340035/abort"));
+    fn can_be_aborted(&self) -> bool {
+        true
     }
 }

@@ -136,8 +136,8 @@ struct Displaced {
 const NONE: u32 = u32::MAX;
 
 struct Queue {
-    map: HashMap<u64, u32, BuildHasherDefault<MixHasher>>,
-    slots: Vec<Slot>,
+    map: HashMap<u64, Entry, BuildHasherDefault<MixHasher>>,
+    links: Vec<Link>,
     free: Vec<u32>,
     youngest: u32,
     oldest: u32,
@@ -145,9 +145,16 @@ struct Queue {
     capacity: usize,
 }
 
-struct Slot {
-    node: Option<Arc<Node>>,
+/// All that a hit needs, in the map itself: each step aside is a wait for memory.
+struct Entry {
+    node: Arc<Node>,
     wanted: AtomicBool,
+    link: u32,
+}
+
+/// A place in the queue.
+struct Link {
+    logical: u64,
     younger: u32,
     older: u32,
 }
@@ -156,7 +163,7 @@ impl Queue {
     fn new(capacity: usize) -> Queue {
         Queue {
             map: HashMap::default(),
-            slots: Vec::new(),
+            links: Vec::new(),
             free: Vec::new(),
             youngest: NONE,
             oldest: NONE,
@@ -166,90 +173,84 @@ impl Queue {
     }
 
     fn get(&self, logical: Logical) -> Option<&Arc<Node>> {
-        let slot = &self.slots[*self.map.get(&logical.0)? as usize];
+        let entry = self.map.get(&logical.0)?;
         // Writing only what changes keeps the line shared between readers.
-        if !slot.wanted.load(Ordering::Relaxed) {
-            slot.wanted.store(true, Ordering::Relaxed);
+        if !entry.wanted.load(Ordering::Relaxed) {
+            entry.wanted.store(true, Ordering::Relaxed);
         }
-        slot.node.as_ref()
+        Some(&entry.node)
     }
 
     fn put(&mut self, node: Arc<Node>) -> Displaced {
-        let logical = node.logical();
-        if let Some(at) = self.map.get(&logical.0) {
-            let old = self.slots[*at as usize].node.replace(node);
-            return Displaced { by_age: false, _node: old };
+        let logical = node.logical().0;
+        if let Some(entry) = self.map.get_mut(&logical) {
+            let old = std::mem::replace(&mut entry.node, node);
+            return Displaced { by_age: false, _node: Some(old) };
         }
         if self.capacity == 0 {
             return Displaced { by_age: false, _node: Some(node) };
         }
         let full = self.map.len() >= self.capacity;
         let old = if full { self.evict() } else { None };
-        let at = self.link(node);
-        self.map.insert(logical.0, at);
+        let link = self.link(logical);
+        self.map.insert(logical, Entry { node, wanted: AtomicBool::new(false), link });
         Displaced { by_age: full, _node: old }
     }
 
     fn remove(&mut self, logical: Logical) -> Option<Arc<Node>> {
-        let at = self.map.remove(&logical.0)?;
-        self.unlink(at)
+        let entry = self.map.remove(&logical.0)?;
+        self.unlink(entry.link);
+        Some(entry.node)
     }
 
     fn evict(&mut self) -> Option<Arc<Node>> {
         let mut at = if self.hand == NONE { self.oldest } else { self.hand };
-        while at != NONE && self.slots[at as usize].wanted.swap(false, Ordering::Relaxed) {
-            let younger = self.slots[at as usize].younger;
-            at = if younger == NONE { self.oldest } else { younger };
+        while let Some(link) = self.links.get(at as usize) {
+            let entry = self.map.get(&link.logical)?;
+            if !entry.wanted.swap(false, Ordering::Relaxed) {
+                self.hand = at;
+                return self.remove(Logical(link.logical));
+            }
+            at = if link.younger == NONE { self.oldest } else { link.younger };
         }
-        let logical = self.slots.get(at as usize)?.node.as_ref()?.logical();
-        self.hand = at;
-        self.map.remove(&logical.0);
-        self.unlink(at)
+        None
     }
 
     /// Enters the queue at its young end.
-    fn link(&mut self, node: Arc<Node>) -> u32 {
-        let slot = Slot {
-            node: Some(node),
-            wanted: AtomicBool::new(false),
-            younger: NONE,
-            older: self.youngest,
-        };
+    fn link(&mut self, logical: u64) -> u32 {
+        let link = Link { logical, younger: NONE, older: self.youngest };
         let at = match self.free.pop() {
             Some(at) => {
-                self.slots[at as usize] = slot;
+                self.links[at as usize] = link;
                 at
             }
             None => {
-                self.slots.push(slot);
-                self.slots.len() as u32 - 1
+                self.links.push(link);
+                self.links.len() as u32 - 1
             }
         };
         match self.youngest {
             NONE => self.oldest = at,
-            youngest => self.slots[youngest as usize].younger = at,
+            youngest => self.links[youngest as usize].younger = at,
         }
         self.youngest = at;
         at
     }
 
-    fn unlink(&mut self, at: u32) -> Option<Arc<Node>> {
-        let slot = &mut self.slots[at as usize];
-        let (younger, older) = (slot.younger, slot.older);
-        let node = slot.node.take();
+    fn unlink(&mut self, at: u32) {
+        let Link { younger, older, .. } = self.links[at as usize];
         match older {
             NONE => self.oldest = younger,
-            older => self.slots[older as usize].younger = younger,
+            older => self.links[older as usize].younger = younger,
         }
         match younger {
             NONE => self.youngest = older,
-            younger => self.slots[younger as usize].older = older,
+            younger => self.links[younger as usize].older = older,
         }
         if self.hand == at {
             self.hand = younger;
         }
         self.free.push(at);
-        node
     }
 }
 
@@ -358,15 +359,14 @@ mod tests {
             let mut seen = 0;
             let (mut here, mut before) = (queue.oldest, NONE);
             while here != NONE {
-                let slot = &queue.slots[here as usize];
-                assert_eq!(slot.older, before);
-                let logical = slot.node.as_ref().unwrap().logical();
-                assert_eq!(queue.map.get(&logical.0), Some(&here));
-                (seen, before, here) = (seen + 1, here, slot.younger);
+                let link = &queue.links[here as usize];
+                assert_eq!(link.older, before);
+                assert_eq!(queue.map.get(&link.logical).map(|entry| entry.link), Some(here));
+                (seen, before, here) = (seen + 1, here, link.younger);
             }
             assert_eq!((seen, before), (queue.map.len(), queue.youngest));
             assert!(seen <= 7);
-            assert!(queue.hand == NONE || queue.slots[queue.hand as usize].node.is_some());
+            assert!(queue.hand == NONE || !queue.free.contains(&queue.hand));
         }
     }
 }

@@ -31,6 +31,11 @@ impl<R: NodeReader> Settle<'_, R> {
     /// Runs rounds until one has nothing to do.
     pub(super) fn settle(&mut self) -> Result<()> {
         self.draining = true;
+        // The superblock's generation is that of the root tree's root.
+        let root = self.root(TreeId::ROOT)?;
+        self.change(TreeId::ROOT, |store, dirty, sink, generation| {
+            btrfs_tree::refresh_root(store, dirty, sink, generation, &root)
+        })?;
         for _ in 0..MAX_ROUNDS {
             // A chunk may be needed while one is recorded.
             while self.record_chunks()? {}

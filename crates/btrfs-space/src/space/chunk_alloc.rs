@@ -149,6 +149,11 @@ impl Space {
     }
 
     /// What commits have not recorded yet; from now on the caller's to record.
+    /// True if chunks were made that no commit has recorded.
+    pub fn has_unrecorded(&self) -> bool {
+        !self.device.lock().unrecorded.is_empty()
+    }
+
     pub fn take_new_chunks(&self) -> (Vec<NewChunk>, DevItem) {
         let mut device = self.device.lock();
         (std::mem::take(&mut device.unrecorded), device.item)

@@ -85,6 +85,10 @@ impl Group {
         self.excluded.iter().map(|(_, len)| len).sum()
     }
 
+    pub fn excluded_ranges(&self) -> &[(u64, u64)] {
+        &self.excluded
+    }
+
     /// Changes the index and carries the difference over to the class; a promise has
     /// paid for `paid` bytes of it already.
     fn with<T>(&self, state: &mut State, change: impl FnOnce(&mut State) -> (T, u64)) -> T {

@@ -32,6 +32,20 @@ pub struct SpaceRoots {
 }
 
 impl Space {
+    /// Without any block group, for volumes that are only read: nothing can be
+    /// allocated, and a damaged free-space tree is no reason not to mount.
+    pub fn unloaded(volume: &Arc<Volume>) -> Space {
+        let geometry = volume.geometry();
+        let (sector, node) = (u64::from(geometry.sector_size), u64::from(geometry.node_size));
+        Space {
+            volume: Arc::clone(volume),
+            classes: Space::new_classes(sector, node, false),
+            groups: RwLock::new(BTreeMap::new()),
+            device: Mutex::new(Device::load(volume)),
+            unallocated: AtomicU64::new(0),
+        }
+    }
+
     pub fn load<R: NodeReader>(
         reader: &R,
         volume: &Arc<Volume>,

@@ -45,7 +45,8 @@ pub struct GroupInfo {
     pub len: u64,
     pub flags: u64,
     pub used: u64,
-    pub excluded: u64,
+    /// (start, length) of what superblock copies take.
+    pub excluded: Vec<(u64, u64)>,
     /// (start, length) of what can be allocated, ascending.
     pub free: Vec<(u64, u64)>,
 }
@@ -115,7 +116,7 @@ impl Space {
             len: group.len,
             flags: group.flags,
             used: group.used(),
-            excluded: group.excluded(),
+            excluded: group.excluded_ranges().to_vec(),
             free: group.free_ranges(),
         };
         groups.values().map(info).collect()

@@ -1,0 +1,172 @@
+//! Commits made by hand on kernel images, judged by `btrfs check`, by the kernel, and by
+//! deriving all references and free space again.
+
+mod common;
+
+use btrfs_disk::TreeId;
+use btrfs_space::Space;
+use common::derive::{assert_space_true, assert_true};
+use common::edit::{Commit, Dice};
+use common::{Image, Opened, with_kernel};
+
+fn judge(image: &Image) {
+    let opened = image.open();
+    assert_true(&opened);
+    assert_space_true(&opened);
+    drop(opened);
+    image.check();
+}
+
+/// The kernel reads everything, goes on writing, and finds no fault.
+fn kernel_goes_on(image: &Image) {
+    let mounted = image.mount("");
+    mounted.scrub();
+    mounted.script(
+        "find . -type f -print0 | xargs -0 cat > /dev/null
+         for i in $(seq 1 50); do head -c $((i * 999)) /dev/urandom > kernel$i; done
+         cp --reflink=always kernel50 kernel51; sync; rm -f kernel2*; sync",
+    );
+    mounted.scrub();
+    drop(mounted);
+    judge(image);
+}
+
+const FILES: &str = "
+    for i in $(seq 1 150); do head -c $((i * 311)) /dev/urandom > f$i; done
+    dd if=/dev/urandom of=big bs=1M count=8 status=none
+    touch empty; chattr +C empty; fallocate -l 300k empty
+    sync
+    for i in $(seq 0 5 100); do
+        dd if=/dev/urandom of=big bs=4k count=1 seek=$i conv=notrunc status=none
+    done
+";
+
+/// Opens, works, closes.
+fn session<T>(image: &Image, work: impl FnOnce(&Opened, &Space) -> T) -> T {
+    let opened = image.open();
+    let space = opened.space();
+    work(&opened, &space)
+}
+
+#[test]
+fn an_empty_commit_and_a_touched_inode() {
+    with_kernel(|| {
+        let image = Image::new("256M", &[]);
+        image.script("", FILES);
+        session(&image, |opened, space| Commit::new(opened, space).finish());
+        judge(&image);
+        session(&image, |opened, space| {
+            let mut commit = Commit::new(opened, space);
+            for (ino, _) in commit.files(TreeId::FS) {
+                commit.touch(TreeId::FS, ino, 12345);
+            }
+            commit.finish();
+        });
+        judge(&image);
+        let mounted = image.mount("ro,noatime");
+        assert_eq!(mounted.script("stat -c %X f77").trim(), "12345");
+        drop(mounted);
+        kernel_goes_on(&image);
+    });
+}
+
+/// Random consistent edits of all subvolumes, `rounds` commits of `ops` each.
+fn random_commits(opened: &Opened, space: &Space, dice: &mut Dice, rounds: u64, ops: u64) {
+    for round in 0..rounds {
+        let mut commit = Commit::new(opened, space);
+        let mut trees: Vec<TreeId> = opened
+            .trees()
+            .iter()
+            .map(|(_, _, root)| root.id)
+            .filter(|id| id.is_subvolume())
+            .collect();
+        for _ in 0..ops {
+            let tree = trees[dice.roll(trees.len() as u64) as usize];
+            random_op(&mut commit, tree, &trees, dice);
+        }
+        if dice.roll(3) == 0 {
+            let to = TreeId(1000 + round + dice.roll(1 << 40));
+            // Its own root directory may be the one that gets the name.
+            trees.retain(|id| *id != TreeId::FS);
+            trees.push(TreeId::FS);
+            let source = trees[dice.roll(trees.len() as u64) as usize];
+            let name = format!("snap{}", to.0);
+            commit.snapshot(source, to, name.as_bytes());
+        }
+        commit.finish();
+    }
+}
+
+fn random_op(commit: &mut Commit<'_>, tree: TreeId, trees: &[TreeId], dice: &mut Dice) {
+    let files = commit.files(tree);
+    if files.is_empty() {
+        return;
+    }
+    let (ino, sums) = files[dice.roll(files.len() as u64) as usize];
+    let full = "the volume has room";
+    match dice.roll(16) {
+        0..4 => commit.touch(tree, ino, dice.roll(1 << 31) as i64),
+        4..6 => commit.truncate(tree, ino),
+        6..8 => {
+            commit.prealloc(tree, ino, 4096 * (1 + dice.roll(40))).expect(full);
+        }
+        8..10 => {
+            let data: Vec<u8> =
+                (0..4096 * (1 + dice.roll(30))).map(|_| dice.roll(256) as u8).collect();
+            commit.write(tree, ino, sums, &data).expect(full);
+        }
+        10..13 => {
+            let from = trees[dice.roll(trees.len() as u64) as usize];
+            let alike: Vec<u64> = commit
+                .files(from)
+                .into_iter()
+                .filter(|(_, s)| *s == sums)
+                .map(|(i, _)| i)
+                .collect();
+            if !alike.is_empty() {
+                let other = alike[dice.roll(alike.len() as u64) as usize];
+                commit.clone_extent((from, other), (tree, ino), dice.roll(1000) as usize);
+            }
+        }
+        _ => {
+            commit.punch(tree, ino, dice.roll(1000) as usize);
+        }
+    }
+}
+
+#[test]
+fn random_commits_over_snapshots() {
+    with_kernel(|| {
+        let image = Image::new("512M", &["-n", "4096"]);
+        image.script("", FILES);
+        image.script(
+            "",
+            "btrfs -q subvolume snapshot . one; touch f1*; btrfs -q subvolume snapshot one two
+             sync; rm -f one/f2*; echo x >> two/f99; sync",
+        );
+        let mut dice = Dice(0x5eed_0001);
+        for _ in 0..6 {
+            session(&image, |opened, space| random_commits(opened, space, &mut dice, 5, 40));
+            judge(&image);
+        }
+        kernel_goes_on(&image);
+        session(&image, |opened, space| random_commits(opened, space, &mut dice, 5, 40));
+        judge(&image);
+    });
+}
+
+#[test]
+fn random_commits_after_a_balance() {
+    with_kernel(|| {
+        let image = Image::new("512M", &["-n", "4096"]);
+        image.script("", FILES);
+        image.script("", "btrfs -q subvolume snapshot . one; rm -f f2*; sync");
+        image.script("", "btrfs -q balance start --full-balance .");
+        let mut dice = Dice(0x5eed_0002);
+        for _ in 0..3 {
+            session(&image, |opened, space| random_commits(opened, space, &mut dice, 4, 40));
+            judge(&image);
+        }
+        kernel_goes_on(&image);
+    });
+}

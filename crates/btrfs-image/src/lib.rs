@@ -1,6 +1,12 @@
 //! Whole images: making a fresh volume, and copying trees between it and the host.
 //!
-//! `mkfs` writes a volume's bytes from nothing; `import_tree` and `export_tree` copy
-//! through any [`vfs::FileSystem`] and know nothing of the format below it.
+//! `mkfs` writes a volume's bytes from nothing; `copy` carries trees in and out through
+//! any [`vfs::FileSystem`] and knows nothing of the format below it.
+#![deny(unsafe_code)]
 
+pub mod copy;
 pub mod mkfs;
+
+pub use copy::{
+    CopyError, CopyOptions, CopyReport, Event, export_tree, import_contents, import_tree,
+};

@@ -1,0 +1,74 @@
+//! What stopped a copy, and where.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use vfs::FsError;
+
+#[derive(Debug)]
+pub enum CopyError {
+    /// The host's side failed.
+    Host { path: PathBuf, action: &'static str, source: io::Error },
+    /// The volume's side failed; `path` is the host's name of the same thing.
+    Volume { path: PathBuf, action: &'static str, source: FsError },
+    /// Something that must not be carried over.
+    Refused { path: PathBuf, why: &'static str },
+}
+
+pub type Result<T> = std::result::Result<T, CopyError>;
+
+impl CopyError {
+    /// The path that the copy stopped at.
+    pub fn path(&self) -> &Path {
+        match self {
+            CopyError::Host { path, .. }
+            | CopyError::Volume { path, .. }
+            | CopyError::Refused { path, .. } => path,
+        }
+    }
+
+    pub(super) fn refused(path: &Path, why: &'static str) -> CopyError {
+        CopyError::Refused { path: path.to_owned(), why }
+    }
+}
+
+impl fmt::Display for CopyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CopyError::Host { path, action, source } => {
+                write!(f, "{}: {action}: {source}", path.display())
+            }
+            CopyError::Volume { path, action, source } => {
+                write!(f, "{}: {action} in the volume: {source}", path.display())
+            }
+            CopyError::Refused { path, why } => write!(f, "{}: {why}", path.display()),
+        }
+    }
+}
+
+impl std::error::Error for CopyError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            CopyError::Host { source, .. } => Some(source),
+            CopyError::Volume { source, .. } => Some(source),
+            CopyError::Refused { .. } => None,
+        }
+    }
+}
+
+/// Says of a result where it happened and what was being done.
+pub(super) trait At<T> {
+    fn at(self, path: &Path, action: &'static str) -> Result<T>;
+}
+
+impl<T> At<T> for io::Result<T> {
+    fn at(self, path: &Path, action: &'static str) -> Result<T> {
+        self.map_err(|source| CopyError::Host { path: path.to_owned(), action, source })
+    }
+}
+
+impl<T> At<T> for vfs::Result<T> {
+    fn at(self, path: &Path, action: &'static str) -> Result<T> {
+        self.map_err(|source| CopyError::Volume { path: path.to_owned(), action, source })
+    }
+}

@@ -1,0 +1,278 @@
+//! From a volume onto the host.
+//!
+//! The volume is not trusted: names are judged before they become part of a path,
+//! everything below the top is made exclusively (an existing name, a symbolic link
+//! among them, is never written through), and a directory is entered once.
+
+use super::error::{At, CopyError, Result};
+use super::host;
+use super::options::{CopyOptions, CopyReport, Teller};
+use std::collections::{HashMap, HashSet};
+use std::ffi::OsStr;
+use std::fs::{DirBuilder, File, OpenOptions, Permissions};
+use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use vfs::{Attr, Context, Errno, FileKind, FileSystem, FsError, Ino, SeekWhence};
+
+const BUFFER: usize = 1 << 20;
+
+/// Copies what `ino` stands for to the path `host`. A directory may go into one that
+/// exists, which takes over its attributes; anything else must not exist.
+pub fn export_tree(
+    fs: &dyn FileSystem,
+    ino: Ino,
+    host: &Path,
+    options: &CopyOptions<'_>,
+) -> Result<CopyReport> {
+    let mut export = Export {
+        fs,
+        options,
+        teller: Teller::new(options),
+        stack: Vec::new(),
+        links: HashMap::new(),
+        entered: HashSet::new(),
+        buffer: vec![0; BUFFER],
+    };
+    let result = export.top(ino, host);
+    for frame in export.stack.iter().filter(|f| f.held) {
+        fs.forget(frame.attr.ino, 1);
+    }
+    result.map(|()| export.teller.report())
+}
+
+/// A directory whose entries are being copied.
+struct Frame {
+    path: PathBuf,
+    attr: Attr,
+    held: bool,
+    /// In reverse order.
+    left: Vec<Vec<u8>>,
+}
+
+struct Export<'a> {
+    fs: &'a dyn FileSystem,
+    options: &'a CopyOptions<'a>,
+    teller: Teller<'a>,
+    stack: Vec<Frame>,
+    /// First path of files with several names, and how many names are still to come.
+    links: HashMap<Ino, (PathBuf, u32)>,
+    entered: HashSet<Ino>,
+    buffer: Vec<u8>,
+}
+
+impl Export<'_> {
+    fn top(&mut self, ino: Ino, host: &Path) -> Result<()> {
+        let attr = self.fs.getattr(ino).at(host, "read attributes")?;
+        if attr.kind == FileKind::Dir {
+            match make_dir(host) {
+                Err(e) if e.kind() == ErrorKind::AlreadyExists && host.is_dir() => {}
+                other => other.at(host, "create directory")?,
+            }
+            self.teller.made(host, FileKind::Dir, false);
+            self.descend(host.to_owned(), attr, false)?;
+        } else {
+            self.other(host, &attr)?;
+        }
+        self.run()
+    }
+
+    fn run(&mut self) -> Result<()> {
+        while let Some(frame) = self.stack.last_mut() {
+            if let Some(name) = frame.left.pop() {
+                let (path, parent) = (frame.path.join(OsStr::from_bytes(&name)), frame.attr.ino);
+                self.entry(path, parent, &name)?;
+                continue;
+            }
+            let (path, attr) = (frame.path.clone(), frame.attr);
+            self.attributes(&path, &attr)?;
+            if let Some(Frame { held: true, .. }) = self.stack.pop() {
+                self.fs.forget(attr.ino, 1);
+            }
+        }
+        Ok(())
+    }
+
+    fn entry(&mut self, path: PathBuf, parent: Ino, name: &[u8]) -> Result<()> {
+        let attr = self.fs.lookup(&Context::default(), parent, name).at(&path, "look up")?.attr;
+        if attr.kind == FileKind::Dir {
+            // Once entered, the frame owns the reference.
+            return self.enter(path, attr).inspect_err(|_| self.fs.forget(attr.ino, 1));
+        }
+        let result = self.other(&path, &attr);
+        self.fs.forget(attr.ino, 1);
+        result
+    }
+
+    fn enter(&mut self, path: PathBuf, attr: Attr) -> Result<()> {
+        make_dir(&path).at(&path, "create directory")?;
+        self.teller.made(&path, attr.kind, false);
+        self.descend(path, attr, true)
+    }
+
+    /// Anything but a directory, or another name of it.
+    fn other(&mut self, path: &Path, attr: &Attr) -> Result<()> {
+        if self.link(path, attr)? {
+            self.teller.made(path, attr.kind, true);
+            return Ok(());
+        }
+        match attr.kind {
+            FileKind::File => self.file(path, attr)?,
+            FileKind::Symlink => {
+                let target = self.fs.readlink(attr.ino).at(path, "read link")?;
+                let target = OsStr::from_bytes(&target);
+                std::os::unix::fs::symlink(target, path).at(path, "create link")?;
+            }
+            kind => {
+                let rdev = host::rdev_to_host(attr.rdev);
+                host::make_node(path, kind.mode_bits() | 0o600, rdev).at(path, "create node")?;
+            }
+        }
+        self.attributes(path, attr)?;
+        self.teller.made(path, attr.kind, false);
+        if attr.nlink > 1 {
+            self.links.insert(attr.ino, (path.to_owned(), attr.nlink - 1));
+        }
+        Ok(())
+    }
+
+    fn link(&mut self, path: &Path, attr: &Attr) -> Result<bool> {
+        let Some((first, left)) = self.links.get_mut(&attr.ino) else { return Ok(false) };
+        std::fs::hard_link(first, path).at(path, "link")?;
+        *left -= 1;
+        if *left == 0 {
+            self.links.remove(&attr.ino);
+        }
+        Ok(true)
+    }
+
+    fn descend(&mut self, path: PathBuf, attr: Attr, held: bool) -> Result<()> {
+        if !self.entered.insert(attr.ino) {
+            return Err(CopyError::refused(&path, "is a directory with two names"));
+        }
+        let mut left = self.names(&path, attr.ino)?;
+        left.sort_by(|a, b| b.cmp(a));
+        self.stack.push(Frame { path, attr, held, left });
+        Ok(())
+    }
+
+    fn names(&self, path: &Path, dir: Ino) -> Result<Vec<Vec<u8>>> {
+        let mut names: Vec<Vec<u8>> = Vec::new();
+        let mut at = 0;
+        loop {
+            let start = at;
+            let mut take = |entry: &vfs::DirEntry<'_>| {
+                at = entry.next;
+                if !matches!(entry.name, b"." | b"..") {
+                    names.push(entry.name.to_vec());
+                }
+                true
+            };
+            self.fs.readdir(dir, start, &mut take).at(path, "read directory")?;
+            if at == start {
+                break;
+            }
+        }
+        match names.iter().find(|name| !harmless(name)) {
+            None => Ok(names),
+            Some(_) => Err(CopyError::refused(path, "holds a name that no path can have")),
+        }
+    }
+
+    fn file(&mut self, path: &Path, attr: &Attr) -> Result<()> {
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+        let file = file.at(path, "create file")?;
+        file.set_len(attr.size).at(path, "set size")?;
+        let mut at = 0;
+        while at < attr.size {
+            let Some(start) = self.seek(path, attr.ino, at, SeekWhence::Data)? else { break };
+            let hole = self.seek(path, attr.ino, start, SeekWhence::Hole)?;
+            let end = hole.unwrap_or(attr.size).min(attr.size);
+            self.range(path, &file, attr.ino, start, end)?;
+            at = end.max(at + 1);
+        }
+        Ok(())
+    }
+
+    /// `None` behind the last data.
+    fn seek(&self, path: &Path, ino: Ino, at: u64, whence: SeekWhence) -> Result<Option<u64>> {
+        match self.fs.seek(ino, at, whence) {
+            Err(FsError::Posix(Errno::ENXIO)) => Ok(None),
+            other => other.at(path, "seek").map(Some),
+        }
+    }
+
+    fn range(&mut self, path: &Path, file: &File, ino: Ino, start: u64, end: u64) -> Result<()> {
+        let mut at = start;
+        while at < end {
+            let want = BUFFER.min((end - at) as usize);
+            let got = self.fs.read(ino, at, &mut self.buffer[..want]).at(path, "read")?;
+            if got == 0 {
+                break;
+            }
+            file.write_all_at(&self.buffer[..got], at).at(path, "write")?;
+            at += got as u64;
+            self.teller.data(path, got as u64);
+        }
+        Ok(())
+    }
+
+    /// In the order that keeps each from undoing another: owner, xattrs, mode, times.
+    fn attributes(&self, path: &Path, attr: &Attr) -> Result<()> {
+        if self.options.owners {
+            let (uid, gid) = (Some(attr.uid), Some(attr.gid));
+            std::os::unix::fs::lchown(path, uid, gid).at(path, "set owner")?;
+        }
+        if self.options.xattrs {
+            self.xattrs(path, attr.ino)?;
+        }
+        if attr.kind != FileKind::Symlink {
+            let perm = Permissions::from_mode(u32::from(attr.perm));
+            std::fs::set_permissions(path, perm).at(path, "set permissions")?;
+        }
+        host::set_times(path, attr.atime, attr.mtime).at(path, "set times")
+    }
+
+    fn xattrs(&self, path: &Path, ino: Ino) -> Result<()> {
+        let mut names = self.fs.listxattr(ino).at(path, "list xattrs")?;
+        names.sort();
+        for name in host::list_xattrs(path).at(path, "list xattrs")? {
+            // Only what the host's directory passed on; labels are the host's business.
+            if host::is_acl(&name) && !names.contains(&name) {
+                host::remove_xattr(path, &name).at(path, "remove xattr")?;
+            }
+        }
+        for name in names {
+            let value = self.fs.getxattr(ino, &name).at(path, "read xattr")?;
+            match host::set_xattr(path, &name, &value) {
+                Err(e) if host::no_such_xattr_here(&e) => self.teller.skipped_xattr(path, &name),
+                other => other.at(path, "set xattr")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+fn make_dir(path: &Path) -> std::io::Result<()> {
+    DirBuilder::new().mode(0o700).create(path)
+}
+
+fn harmless(name: &[u8]) -> bool {
+    !name.is_empty() && !name.contains(&b'/') && !name.contains(&0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::harmless;
+
+    #[test]
+    fn names_that_would_leave_the_directory_are_refused() {
+        for name in [&b""[..], b"/", b"a/b", b"../x", b"/etc/passwd", b"a\0b"] {
+            assert!(!harmless(name), "{name:?}");
+        }
+        for name in [&b"a"[..], b"...", b"-rf", b"\xff\n", b"a\\b"] {
+            assert!(harmless(name), "{name:?}");
+        }
+    }
+}

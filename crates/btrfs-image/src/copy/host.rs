@@ -1,0 +1,179 @@
+//! The system calls of the host's side that the standard library lacks. All `unsafe`
+//! of this crate is here.
+//!
+//! No function follows a symbolic link in the last component of its path.
+
+use std::ffi::CString;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use vfs::Timestamp;
+
+fn c_path(path: &Path) -> io::Result<CString> {
+    Ok(CString::new(path.as_os_str().as_bytes())?)
+}
+
+fn done(result: libc::c_int) -> io::Result<()> {
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn length(result: libc::ssize_t) -> io::Result<usize> {
+    usize::try_from(result).map_err(|_| io::Error::last_os_error())
+}
+
+pub fn privileged() -> bool {
+    // SAFETY: geteuid has no arguments and cannot fail.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// Names of all extended attributes, sorted; empty where the host has none to offer.
+pub fn list_xattrs(path: &Path) -> io::Result<Vec<Vec<u8>>> {
+    let path = c_path(path)?;
+    let list = sized(|buf| {
+        // SAFETY: `path` is NUL-terminated; the kernel writes at most `buf.len()` bytes
+        // into `buf`, which is borrowed for the call.
+        unsafe { libc::llistxattr(path.as_ptr(), buf.as_mut_ptr().cast(), buf.len()) }
+    });
+    let list = match list {
+        Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => Vec::new(),
+        other => other?,
+    };
+    let names = list.split(|b| *b == 0).filter(|n| !n.is_empty());
+    let mut names: Vec<Vec<u8>> = names.map(<[u8]>::to_vec).collect();
+    names.sort();
+    Ok(names)
+}
+
+pub fn get_xattr(path: &Path, name: &[u8]) -> io::Result<Vec<u8>> {
+    let (path, name) = (c_path(path)?, CString::new(name)?);
+    sized(|buf| {
+        let (path, name) = (path.as_ptr(), name.as_ptr());
+        // SAFETY: both strings are NUL-terminated and outlive the call; the kernel writes
+        // at most `buf.len()` bytes into `buf`.
+        unsafe { libc::lgetxattr(path, name, buf.as_mut_ptr().cast(), buf.len()) }
+    })
+}
+
+/// Calls with growing buffers until the answer fits.
+fn sized(call: impl Fn(&mut [u8]) -> libc::ssize_t) -> io::Result<Vec<u8>> {
+    let mut size = 1024;
+    loop {
+        let mut buf = vec![0; size];
+        match length(call(&mut buf)) {
+            Ok(len) => {
+                buf.truncate(len);
+                return Ok(buf);
+            }
+            // 64 KiB is the kernel's limit for values and lists.
+            Err(e) if e.raw_os_error() == Some(libc::ERANGE) && size < 1 << 17 => size *= 8,
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+pub fn set_xattr(path: &Path, name: &[u8], value: &[u8]) -> io::Result<()> {
+    let (path, name) = (c_path(path)?, CString::new(name)?);
+    let (path, name) = (path.as_ptr(), name.as_ptr());
+    // SAFETY: both strings are NUL-terminated, `value` is readable for its length, and
+    // all outlive the call.
+    done(unsafe { libc::lsetxattr(path, name, value.as_ptr().cast(), value.len(), 0) })
+}
+
+/// True for the attributes that a new file may inherit from its directory.
+pub fn is_acl(name: &[u8]) -> bool {
+    name.starts_with(b"system.posix_acl_")
+}
+
+/// True where the target cannot have the attribute at all: its file system does not know
+/// the name, or only the privileged may set it.
+pub fn no_such_xattr_here(error: &io::Error) -> bool {
+    match error.raw_os_error() {
+        Some(libc::EOPNOTSUPP) => true,
+        Some(libc::EPERM) => !privileged(),
+        _ => false,
+    }
+}
+
+/// Opens a regular file to be read; never waits for the other end of a FIFO.
+pub fn open(path: &Path) -> io::Result<File> {
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    OpenOptions::new().read(true).custom_flags(flags).open(path)
+}
+
+pub fn remove_xattr(path: &Path, name: &[u8]) -> io::Result<()> {
+    let (path, name) = (c_path(path)?, CString::new(name)?);
+    // SAFETY: both strings are NUL-terminated and outlive the call.
+    done(unsafe { libc::lremovexattr(path.as_ptr(), name.as_ptr()) })
+}
+
+pub fn set_times(path: &Path, atime: Timestamp, mtime: Timestamp) -> io::Result<()> {
+    let path = c_path(path)?;
+    let spec = |t: Timestamp| libc::timespec { tv_sec: t.secs, tv_nsec: t.nanos.into() };
+    let times = [spec(atime), spec(mtime)];
+    let flags = libc::AT_SYMLINK_NOFOLLOW;
+    // SAFETY: `path` is NUL-terminated, `times` has the two members that are read.
+    done(unsafe { libc::utimensat(libc::AT_FDCWD, path.as_ptr(), times.as_ptr(), flags) })
+}
+
+/// Makes a device, FIFO or socket; fails if the name is taken.
+pub fn make_node(path: &Path, mode: u32, rdev: libc::dev_t) -> io::Result<()> {
+    let path = c_path(path)?;
+    // SAFETY: `path` is NUL-terminated and outlives the call.
+    done(unsafe { libc::mknod(path.as_ptr(), mode, rdev) })
+}
+
+/// Where the next data at or behind `offset` starts; `None` if there is none.
+pub fn seek_data(file: &File, offset: u64) -> io::Result<Option<u64>> {
+    match seek(file, offset, libc::SEEK_DATA) {
+        Err(e) if e.raw_os_error() == Some(libc::ENXIO) => Ok(None),
+        // A file system that does not tell: all is data.
+        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => Ok(Some(offset)),
+        other => other.map(Some),
+    }
+}
+
+/// Where the next hole behind `offset` starts, at the latest at `end`.
+pub fn seek_hole(file: &File, offset: u64, end: u64) -> io::Result<u64> {
+    match seek(file, offset, libc::SEEK_HOLE) {
+        Err(e) if matches!(e.raw_os_error(), Some(libc::EINVAL | libc::ENXIO)) => Ok(end),
+        other => other.map(|at| at.min(end)),
+    }
+}
+
+fn seek(file: &File, offset: u64, whence: libc::c_int) -> io::Result<u64> {
+    let offset = libc::off_t::try_from(offset).map_err(io::Error::other)?;
+    // SAFETY: lseek takes a descriptor, which `file` owns, and integers.
+    let at = unsafe { libc::lseek(file.as_raw_fd(), offset, whence) };
+    u64::try_from(at).map_err(|_| io::Error::last_os_error())
+}
+
+/// The 32-bit form of a device number that volumes store.
+pub fn rdev_to_volume(rdev: u64) -> u32 {
+    let (major, minor) = (libc::major(rdev), libc::minor(rdev));
+    minor & 0xFF | (major & 0xFFF) << 8 | (minor & 0xFFF00) << 12
+}
+
+/// The host's form of a device number from a volume.
+pub fn rdev_to_host(rdev: u32) -> libc::dev_t {
+    let major = rdev >> 8 & 0xFFF;
+    let minor = rdev & 0xFF | rdev >> 12 & 0xFFF00;
+    libc::makedev(major, minor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_numbers_survive_the_way_there_and_back() {
+        for (major, minor) in [(1, 3), (8, 17), (259, 0), (4095, 1_048_575), (0, 0), (7, 256)] {
+            let host = libc::makedev(major, minor);
+            assert_eq!(rdev_to_host(rdev_to_volume(host)), host);
+        }
+        assert_eq!(rdev_to_volume(libc::makedev(8, 1)), 0x801);
+        assert_eq!(rdev_to_volume(libc::makedev(1, 0x12345)), 0x1230_0145);
+    }
+}

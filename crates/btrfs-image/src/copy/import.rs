@@ -1,0 +1,317 @@
+//! From the host into a volume.
+//!
+//! Directories get their attributes after their entries: a default ACL or set-group-ID
+//! bit that is not there yet is not inherited, and times stay as they were.
+
+use super::error::{At, CopyError, Result};
+use super::host;
+use super::options::{CopyOptions, CopyReport, Teller};
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::fs::{File, Metadata};
+use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use vfs::{
+    Context, Entry, Errno, FileKind, FileSystem, FsError, Ino, SetAttr, SetTime, Timestamp,
+    WriteFlags, XattrMode,
+};
+
+const BUFFER: usize = 1 << 20;
+
+/// Copies what `host` names into `parent` of the volume, there called `name`.
+pub fn import_tree(
+    fs: &dyn FileSystem,
+    host: &Path,
+    parent: Ino,
+    name: &[u8],
+    options: &CopyOptions<'_>,
+) -> Result<CopyReport> {
+    let mut import = Import::new(fs, options);
+    let result = import.top(host, parent, name);
+    import.finish(result)
+}
+
+/// Copies the entries of the host's directory into the volume's directory `dir`, which
+/// takes over the former's attributes.
+pub fn import_contents(
+    fs: &dyn FileSystem,
+    host: &Path,
+    dir: Ino,
+    options: &CopyOptions<'_>,
+) -> Result<CopyReport> {
+    let mut import = Import::new(fs, options);
+    let result = import.contents(host, dir);
+    import.finish(result)
+}
+
+/// A directory whose entries are being copied.
+struct Frame {
+    path: PathBuf,
+    ino: Ino,
+    /// Whether `ino` carries a lookup reference of ours.
+    held: bool,
+    meta: Metadata,
+    /// In reverse order.
+    left: Vec<OsString>,
+}
+
+/// A file with several names, of which not all were seen.
+struct Linked {
+    ino: Ino,
+    names_left: u64,
+}
+
+struct Import<'a> {
+    fs: &'a dyn FileSystem,
+    options: &'a CopyOptions<'a>,
+    teller: Teller<'a>,
+    stack: Vec<Frame>,
+    /// By the host's device and inode number.
+    links: HashMap<(u64, u64), Linked>,
+    device: u64,
+    buffer: Vec<u8>,
+}
+
+impl<'a> Import<'a> {
+    fn new(fs: &'a dyn FileSystem, options: &'a CopyOptions<'a>) -> Import<'a> {
+        Import {
+            fs,
+            options,
+            teller: Teller::new(options),
+            stack: Vec::new(),
+            links: HashMap::new(),
+            device: 0,
+            buffer: vec![0; BUFFER],
+        }
+    }
+
+    /// Gives all references back, however the copy ended.
+    fn finish(self, result: Result<()>) -> Result<CopyReport> {
+        for frame in self.stack.iter().filter(|f| f.held) {
+            self.fs.forget(frame.ino, 1);
+        }
+        for linked in self.links.values() {
+            self.fs.forget(linked.ino, 1);
+        }
+        result.map(|()| self.teller.report())
+    }
+
+    fn top(&mut self, host: &Path, parent: Ino, name: &[u8]) -> Result<()> {
+        self.device = host.symlink_metadata().at(host, "stat")?.dev();
+        self.entry(host.to_owned(), parent, name)?;
+        self.run()
+    }
+
+    fn contents(&mut self, host: &Path, dir: Ino) -> Result<()> {
+        let meta = host.metadata().at(host, "stat")?;
+        if !meta.is_dir() {
+            return Err(CopyError::refused(host, "is not a directory"));
+        }
+        self.device = meta.dev();
+        self.descend(host.to_owned(), dir, false, meta)?;
+        self.run()
+    }
+
+    fn run(&mut self) -> Result<()> {
+        while let Some(frame) = self.stack.last_mut() {
+            if let Some(name) = frame.left.pop() {
+                let (path, parent) = (frame.path.join(&name), frame.ino);
+                self.entry(path, parent, name.as_bytes())?;
+                continue;
+            }
+            let (path, ino, meta) = (frame.path.clone(), frame.ino, frame.meta.clone());
+            self.attributes(&path, ino, &meta)?;
+            if let Some(Frame { held: true, .. }) = self.stack.pop() {
+                self.fs.forget(ino, 1);
+            }
+        }
+        Ok(())
+    }
+
+    fn entry(&mut self, path: PathBuf, parent: Ino, name: &[u8]) -> Result<()> {
+        let meta = path.symlink_metadata().at(&path, "stat")?;
+        let Some(kind) = FileKind::from_mode(meta.mode()) else {
+            return Err(CopyError::refused(&path, "is of an unknown kind"));
+        };
+        if kind != FileKind::Dir && self.link(&path, &meta, parent, name)? {
+            self.teller.made(&path, kind, true);
+            return Ok(());
+        }
+        let ino = self.make(&path, &meta, kind, parent, name)?.attr.ino;
+        self.teller.made(&path, kind, false);
+        if kind == FileKind::Dir {
+            return self.descend(path, ino, true, meta);
+        }
+        let filled = self.fill(&path, &meta, kind, ino);
+        if filled.is_ok() && meta.nlink() > 1 {
+            let linked = Linked { ino, names_left: meta.nlink() - 1 };
+            self.links.insert((meta.dev(), meta.ino()), linked);
+        } else {
+            self.fs.forget(ino, 1);
+        }
+        filled
+    }
+
+    /// Makes another name of something that is there already; false if it is not.
+    fn link(&mut self, path: &Path, meta: &Metadata, parent: Ino, name: &[u8]) -> Result<bool> {
+        let key = (meta.dev(), meta.ino());
+        let Some(linked) = self.links.get_mut(&key) else { return Ok(false) };
+        let cx = Context::default();
+        self.fs.link(&cx, linked.ino, parent, name).at(path, "link")?;
+        self.fs.forget(linked.ino, 1);
+        let set = SetAttr { ctime: Some(changed(meta)), ..SetAttr::default() };
+        self.fs.setattr(&cx, linked.ino, &set).at(path, "set times")?;
+        linked.names_left -= 1;
+        if linked.names_left == 0 {
+            self.fs.forget(linked.ino, 1);
+            self.links.remove(&key);
+        }
+        Ok(true)
+    }
+
+    fn make(
+        &self,
+        path: &Path,
+        meta: &Metadata,
+        kind: FileKind,
+        parent: Ino,
+        name: &[u8],
+    ) -> Result<Entry> {
+        let mut cx = Context::default();
+        if self.options.owners {
+            (cx.uid, cx.gid) = (meta.uid(), meta.gid());
+        }
+        let perm = (meta.mode() & 0o777) as u16;
+        match kind {
+            FileKind::Dir => self.fs.mkdir(&cx, parent, name, perm),
+            FileKind::Symlink => {
+                let target = path.read_link().at(path, "read link")?;
+                self.fs.symlink(&cx, parent, name, target.as_os_str().as_bytes())
+            }
+            _ => {
+                let rdev = host::rdev_to_volume(meta.rdev());
+                self.fs.mknod(&cx, parent, name, kind, perm, rdev)
+            }
+        }
+        .at(path, "create")
+    }
+
+    fn fill(&mut self, path: &Path, meta: &Metadata, kind: FileKind, ino: Ino) -> Result<()> {
+        if kind == FileKind::File {
+            self.content(path, meta.len(), ino)?;
+        }
+        self.attributes(path, ino, meta)
+    }
+
+    fn descend(&mut self, path: PathBuf, ino: Ino, held: bool, meta: Metadata) -> Result<()> {
+        let mut left = Vec::new();
+        if !self.options.one_file_system || meta.dev() == self.device {
+            for entry in path.read_dir().at(&path, "read directory")? {
+                left.push(entry.at(&path, "read directory")?.file_name());
+            }
+        }
+        left.sort_by(|a, b| b.cmp(a));
+        self.stack.push(Frame { path, ino, held, meta, left });
+        Ok(())
+    }
+
+    fn content(&mut self, path: &Path, size: u64, ino: Ino) -> Result<()> {
+        let file = host::open(path).at(path, "open")?;
+        let (mut at, mut written) = (0, 0);
+        while at < size {
+            let Some(start) = host::seek_data(&file, at).at(path, "seek")? else { break };
+            let end = host::seek_hole(&file, start, size).at(path, "seek")?;
+            written = self.range(path, &file, ino, start, end)?.max(written);
+            at = end.max(at + 1);
+        }
+        if written < size {
+            let set = SetAttr { size: Some(size), ..SetAttr::default() };
+            self.fs.setattr(&Context::default(), ino, &set).at(path, "set size")?;
+        }
+        Ok(())
+    }
+
+    /// Copies one range of data; returns where it ended, earlier if the file shrank.
+    fn range(&mut self, path: &Path, file: &File, ino: Ino, start: u64, end: u64) -> Result<u64> {
+        let mut at = start;
+        while at < end {
+            let want = BUFFER.min((end - at) as usize);
+            let got = match file.read_at(&mut self.buffer[..want], at) {
+                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+                other => other.at(path, "read")?,
+            };
+            if got == 0 {
+                break;
+            }
+            let (cx, flags) = (Context::default(), WriteFlags::default());
+            let mut done = 0;
+            while done < got {
+                let part = &self.buffer[done..got];
+                match self.fs.write(&cx, ino, at + done as u64, part, flags).at(path, "write")? {
+                    0 => return Err(FsError::from(Errno::ENOSPC)).at(path, "write"),
+                    n => done += n,
+                }
+            }
+            at += got as u64;
+            self.teller.data(path, got as u64);
+        }
+        Ok(at)
+    }
+
+    /// Owner first (it drops capabilities), then xattrs (ACLs touch permissions), then
+    /// permissions and times.
+    fn attributes(&self, path: &Path, ino: Ino, meta: &Metadata) -> Result<()> {
+        let cx = Context::default();
+        if self.options.owners {
+            let (uid, gid) = (Some(meta.uid()), Some(meta.gid()));
+            let set = SetAttr { uid, gid, ..SetAttr::default() };
+            self.fs.setattr(&cx, ino, &set).at(path, "set owner")?;
+        }
+        if self.options.xattrs {
+            self.xattrs(path, ino)?;
+        }
+        let set = SetAttr {
+            perm: (!meta.is_symlink()).then_some((meta.mode() & 0o7777) as u16),
+            atime: Some(SetTime::At(time(meta.atime(), meta.atime_nsec()))),
+            mtime: Some(SetTime::At(time(meta.mtime(), meta.mtime_nsec()))),
+            ctime: Some(changed(meta)),
+            ..SetAttr::default()
+        };
+        self.fs.setattr(&cx, ino, &set).at(path, "set attributes")?;
+        Ok(())
+    }
+
+    fn xattrs(&self, path: &Path, ino: Ino) -> Result<()> {
+        let cx = Context::default();
+        let names = host::list_xattrs(path).at(path, "list xattrs")?;
+        // What the volume's directory passed on and the host's file does not have.
+        let inherited = self.fs.listxattr(ino).at(path, "list xattrs")?;
+        for name in inherited.iter().filter(|n| host::is_acl(n) && !names.contains(n)) {
+            self.fs.removexattr(&cx, ino, name).at(path, "remove xattr")?;
+        }
+        for name in names {
+            let value = match host::get_xattr(path, &name) {
+                // Names that are listed and cannot be read (or have just gone).
+                Err(e) if matches!(e.raw_os_error(), Some(libc::ENODATA | libc::EOPNOTSUPP)) => {
+                    continue;
+                }
+                other => other.at(path, "read xattr")?,
+            };
+            match self.fs.setxattr(&cx, ino, &name, &value, XattrMode::Set) {
+                Err(FsError::Posix(Errno::EOPNOTSUPP)) => self.teller.skipped_xattr(path, &name),
+                other => other.at(path, "set xattr")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+fn time(secs: i64, nanos: i64) -> Timestamp {
+    Timestamp { secs, nanos: nanos as u32 }
+}
+
+fn changed(meta: &Metadata) -> Timestamp {
+    time(meta.ctime(), meta.ctime_nsec())
+}

@@ -1,0 +1,22 @@
+//! Trees between a host directory and a `FileSystem`, both ways.
+//!
+//! Carried: owners, permissions, times to the nanosecond, extended attributes with ACLs
+//! and capabilities, hard links across the whole copy, holes, symbolic links, devices,
+//! FIFOs and sockets. The order is by name, so that the same tree makes the same copy.
+//! Not carried: `chattr` flags, shared extents, compression as stored.
+//!
+//! Neither side is trusted to be shallow: no recursion, one frame per open directory.
+//! The host's paths end at the kernel's 4095 bytes, with an error that names them.
+//! Nothing is made durable here; the caller syncs.
+
+mod error;
+mod export;
+#[allow(unsafe_code)]
+mod host;
+mod import;
+mod options;
+
+pub use error::CopyError;
+pub use export::export_tree;
+pub use import::{import_contents, import_tree};
+pub use options::{CopyOptions, CopyReport, Event};

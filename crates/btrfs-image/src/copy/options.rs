@@ -1,0 +1,98 @@
+//! How to copy, what to tell meanwhile, and what was done.
+
+use std::cell::RefCell;
+use std::path::Path;
+use vfs::FileKind;
+
+/// What a copy tells while it runs; `path` is the host's.
+#[derive(Clone, Copy, Debug)]
+pub enum Event<'a> {
+    /// A file, directory, link or node is there; a directory before its entries.
+    Made { path: &'a Path, kind: FileKind, so_far: &'a CopyReport },
+    /// Another piece of a file's content is there.
+    Data { path: &'a Path, so_far: &'a CopyReport },
+    /// The target knows no such attribute; it was left out.
+    SkippedXattr { path: &'a Path, name: &'a [u8] },
+}
+
+pub struct CopyOptions<'a> {
+    /// Carry user and group over; else new things belong to who copies.
+    pub owners: bool,
+    pub xattrs: bool,
+    /// Import only: do not descend into other file systems mounted below the top.
+    pub one_file_system: bool,
+    pub progress: Option<&'a dyn Fn(&Event<'_>)>,
+}
+
+impl Default for CopyOptions<'_> {
+    /// Everything, where the caller is privileged to set owners.
+    fn default() -> Self {
+        CopyOptions {
+            owners: super::host::privileged(),
+            xattrs: true,
+            one_file_system: false,
+            progress: None,
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CopyReport {
+    pub directories: u64,
+    pub files: u64,
+    pub symlinks: u64,
+    /// Devices, FIFOs and sockets.
+    pub specials: u64,
+    /// Further names of what was already carried over.
+    pub hard_links: u64,
+    /// Content bytes, holes not counted.
+    pub bytes: u64,
+    pub skipped_xattrs: u64,
+}
+
+/// The running report and who listens.
+pub(super) struct Teller<'a> {
+    options: &'a CopyOptions<'a>,
+    report: RefCell<CopyReport>,
+}
+
+impl<'a> Teller<'a> {
+    pub fn new(options: &'a CopyOptions<'a>) -> Teller<'a> {
+        Teller { options, report: RefCell::default() }
+    }
+
+    pub fn report(&self) -> CopyReport {
+        *self.report.borrow()
+    }
+
+    fn tell(&self, event: &Event<'_>) {
+        if let Some(progress) = self.options.progress {
+            progress(event);
+        }
+    }
+
+    pub fn made(&self, path: &Path, kind: FileKind, link: bool) {
+        {
+            let mut report = self.report.borrow_mut();
+            let counter = match kind {
+                _ if link => &mut report.hard_links,
+                FileKind::Dir => &mut report.directories,
+                FileKind::File => &mut report.files,
+                FileKind::Symlink => &mut report.symlinks,
+                _ => &mut report.specials,
+            };
+            *counter += 1;
+        }
+        self.tell(&Event::Made { path, kind, so_far: &self.report() });
+    }
+
+    pub fn data(&self, path: &Path, bytes: u64) {
+        self.report.borrow_mut().bytes += bytes;
+        self.tell(&Event::Data { path, so_far: &self.report() });
+    }
+
+    pub fn skipped_xattr(&self, path: &Path, name: &[u8]) {
+        self.report.borrow_mut().skipped_xattrs += 1;
+        self.tell(&Event::SkippedXattr { path, name });
+    }
+}

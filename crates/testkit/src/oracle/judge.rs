@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::Path;
 
 use super::command::{Report, run, sh};
-use super::mount::KernelMount;
+use super::mount::{KernelMount, LoopDevice};
 
 /// Makes an image of `size` bytes; `options` go to `mkfs.btrfs` as they are.
 pub fn mkfs_btrfs(path: &Path, size: u64, options: &[&str]) -> Result<(), String> {
@@ -49,8 +49,20 @@ fn complaints(report: &Report) -> Vec<&str> {
 /// `btrfs check` on an image that nobody has mounted: metadata, and data against its
 /// checksums. The error is what it said.
 pub fn btrfs_check(image: &Path) -> Result<(), String> {
-    let image = image.to_string_lossy();
-    let report = run("btrfs", &["check", "--readonly", "--check-data-csum", &image]);
+    check(&image.to_string_lossy())
+}
+
+/// As `btrfs_check`, on a volume of several images.
+pub fn btrfs_check_devices(images: &[&Path]) -> Result<(), String> {
+    // The other devices are found only if they are block devices.
+    let attach = |image: &&Path| LoopDevice::attach(image, true);
+    let devices = images.iter().map(attach).collect::<Result<Vec<_>, _>>()?;
+    let Some(first) = devices.first() else { return Err("no image".to_owned()) };
+    check(&first.path().to_string_lossy())
+}
+
+fn check(image: &str) -> Result<(), String> {
+    let report = run("btrfs", &["check", "--readonly", "--check-data-csum", image]);
     let complaints = complaints(&report);
     if report.success() && complaints.is_empty() {
         return Ok(());

@@ -5,10 +5,15 @@ mod capability;
 mod command;
 mod judge;
 mod mount;
+mod populate;
 mod temp;
 
 pub use capability::{Capabilities, capabilities, record_skip, skip_count};
 pub use command::{Report, run, sh};
-pub use judge::{assert_clean, btrfs_check, mkfs_btrfs, mkfs_btrfs_devices, scrub, with_kernel};
+pub use judge::{
+    assert_clean, btrfs_check, btrfs_check_devices, mkfs_btrfs, mkfs_btrfs_devices, scrub,
+    with_kernel,
+};
 pub use mount::{KernelMount, LoopDevice};
+pub use populate::{colliding_names, kernel_populate, kernel_populate_mount, name_hash};
 pub use temp::TempDir;

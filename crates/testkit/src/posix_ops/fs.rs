@@ -73,6 +73,20 @@ impl PosixFs {
         self.table.enter(sys::openat(dir, &sys::cstring(name)?, PATH)?)
     }
 
+    /// The number of a listed inode. What the record says is wrong where a directory
+    /// is the root of a subvolume or a mount.
+    fn listed_number(&self, dir: Ino, fd: &OwnedFd, entry: &DirEntry<'_>) -> Result<Ino> {
+        if entry.name == b"." || (entry.name == b".." && dir == self.root()) {
+            return Ok(dir);
+        }
+        if entry.kind == FileKind::Dir
+            && let Ok(found) = sys::openat(fd, &sys::cstring(entry.name)?, PATH)
+        {
+            return self.table.number(&found);
+        }
+        self.table.number_beside(fd, entry.ino)
+    }
+
     fn make(
         &self,
         cx: &Context,
@@ -322,7 +336,8 @@ impl FileSystem for PosixFs {
             let mut rest = &records[..];
             while !rest.is_empty() {
                 let (entry, len) = record(rest)?;
-                if !emit(&entry) {
+                let ino = self.listed_number(dir, &fd, &entry)?;
+                if !emit(&DirEntry { ino, ..entry }) {
                     return Ok(());
                 }
                 rest = &rest[len..];

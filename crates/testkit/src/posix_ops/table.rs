@@ -1,7 +1,7 @@
 //! Which inodes callers hold references on, and the descriptor of each.
 //!
-//! Invariant: one `Ino` stands for one (device, inode number) as long as it is held.
-//! The root is held for ever.
+//! Invariant: one `Ino` stands for one (device, inode number) for ever, and so does the
+//! hold on the root.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -11,18 +11,33 @@ use vfs::{Attr, Entry, Errno, Ino, Result};
 
 use super::sys;
 
-type Identity = ((u32, u32), u64);
+type Device = (u32, u32);
 
 struct Held {
     fd: Arc<OwnedFd>,
-    identity: Identity,
     count: u64,
 }
 
 #[derive(Default)]
 struct Inner {
     held: HashMap<Ino, Held>,
-    by_identity: HashMap<Identity, Ino>,
+    /// Every device (with btrfs: subvolume) seen so far; the root's comes first.
+    devices: Vec<Device>,
+}
+
+impl Inner {
+    /// The number by which callers know an inode. On the root's device it is the
+    /// inode's own; elsewhere the device's place in the list stands above it.
+    fn number(&mut self, device: Device, ino: u64) -> Ino {
+        let place = match self.devices.iter().position(|known| *known == device) {
+            Some(place) => place,
+            None => {
+                self.devices.push(device);
+                self.devices.len() - 1
+            }
+        };
+        Ino(ino ^ ((place as u64) << 44))
+    }
 }
 
 pub(super) struct Table {
@@ -41,29 +56,26 @@ impl Table {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts one more reference on the inode of `fd`. Inode numbers of other devices
-    /// (subvolumes) get the device mixed in.
+    /// Counts one more reference on the inode of `fd`.
     pub fn enter(&self, fd: OwnedFd) -> Result<Entry> {
-        let (device, mut attr) = sys::statx(&fd)?;
-        let identity = (device, attr.ino.0);
+        let (device, attr) = sys::statx(&fd)?;
         let mut inner = self.inner();
-        let ino = match inner.by_identity.get(&identity) {
-            Some(ino) => *ino,
-            None => {
-                let mut ino = attr.ino;
-                while inner.held.contains_key(&ino) {
-                    ino = Ino(ino.0 ^ (u64::from(device.1) << 40) ^ (1 << 63));
-                }
-                inner.by_identity.insert(identity, ino);
-                inner.held.insert(ino, Held { fd: Arc::new(fd), identity, count: 0 });
-                ino
-            }
-        };
-        if let Some(held) = inner.held.get_mut(&ino) {
-            held.count += 1;
-        }
-        attr.ino = ino;
-        Ok(Entry { attr, generation: 1 })
+        let ino = inner.number(device, attr.ino.0);
+        let new = || Held { fd: Arc::new(fd), count: 0 };
+        inner.held.entry(ino).or_insert_with(new).count += 1;
+        Ok(Entry { attr: Attr { ino, ..attr }, generation: 1 })
+    }
+
+    /// The number of the inode of `fd`, without a reference.
+    pub fn number(&self, fd: &OwnedFd) -> Result<Ino> {
+        let (device, attr) = sys::statx(fd)?;
+        Ok(self.inner().number(device, attr.ino.0))
+    }
+
+    /// The number of an inode that lies on the same device as `sibling`.
+    pub fn number_beside(&self, sibling: &OwnedFd, ino: Ino) -> Result<Ino> {
+        let (device, _) = sys::statx(sibling)?;
+        Ok(self.inner().number(device, ino.0))
     }
 
     pub fn fd(&self, ino: Ino) -> Result<Arc<OwnedFd>> {
@@ -84,9 +96,7 @@ impl Table {
         assert!(held.count >= count, "{ino:?}: more references given back than taken");
         held.count -= count;
         if held.count == 0 && ino != self.root {
-            let identity = held.identity;
             inner.held.remove(&ino);
-            inner.by_identity.remove(&identity);
         }
     }
 }

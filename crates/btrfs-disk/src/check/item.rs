@@ -14,6 +14,8 @@ pub(super) struct Rules<'a> {
     pub limits: &'a Limits,
     /// The tree that the leaf's header names.
     pub owner: TreeId,
+    /// The bits that are zero in sector aligned numbers.
+    below_sector: u64,
 }
 
 /// One item and the one in front of it in the same leaf.
@@ -30,14 +32,25 @@ impl Item<'_> {
     }
 }
 
-impl Rules<'_> {
+impl<'a> Rules<'a> {
+    pub fn new(geometry: &'a Geometry, limits: &'a Limits, owner: TreeId) -> Rules<'a> {
+        let sector = u64::from(geometry.sector_size);
+        // Of sectors that are no power of two only address 0 is aligned.
+        let below_sector = if sector.is_power_of_two() { sector - 1 } else { u64::MAX };
+        Rules { geometry, limits, owner, below_sector }
+    }
+
     pub fn sector(&self) -> u64 {
         u64::from(self.geometry.sector_size)
     }
 
+    pub fn is_aligned(&self, value: u64) -> bool {
+        value & self.below_sector == 0
+    }
+
     /// `value`, called `what`, is a whole number of sectors.
     pub fn aligned(&self, what: &str, value: u64) -> Verdict {
-        ensure!(value.is_multiple_of(self.sector()), "{what} {value} is not sector aligned");
+        ensure!(self.is_aligned(value), "{what} {value} is not sector aligned");
         Ok(())
     }
 

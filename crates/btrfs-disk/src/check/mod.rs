@@ -201,10 +201,10 @@ fn first_key(node: &Node, expect: &Expect) -> Result<(), Corrupt> {
 
 /// What the entries say; the layout is known to be good.
 fn contents(node: &Node, geometry: &Geometry, limits: &Limits) -> Result<(), Corrupt> {
+    let rules = Rules::new(geometry, limits, node.owner());
     if !node.is_leaf() {
-        return children(node, geometry);
+        return children(node, &rules);
     }
-    let rules = Rules { geometry, limits, owner: node.owner() };
     let mut previous = None;
     for (key, data) in node.items() {
         let item = item::Item { key, data, previous };
@@ -215,11 +215,11 @@ fn contents(node: &Node, geometry: &Geometry, limits: &Limits) -> Result<(), Cor
 }
 
 /// A parent is rewritten whenever a child is, so no child is younger.
-fn children(node: &Node, geometry: &Geometry) -> Result<(), Corrupt> {
+fn children(node: &Node, rules: &Rules<'_>) -> Result<(), Corrupt> {
     for child in node.children() {
         let reason = if child.logical.0 == 0 {
             "pointer to nowhere".to_string()
-        } else if !child.logical.0.is_multiple_of(u64::from(geometry.sector_size)) {
+        } else if !rules.is_aligned(child.logical.0) {
             format!("pointer to the unaligned address {}", child.logical)
         } else if child.logical == node.logical() {
             "pointer to its own node".to_string()

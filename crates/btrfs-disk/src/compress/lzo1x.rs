@@ -175,9 +175,22 @@ impl Encoder {
         {
             return None;
         }
-        let same = content[before + 4..].iter().zip(&content[at + 4..]).take_while(|(a, b)| a == b);
-        Some((at - before, 4 + same.count()))
+        Some((at - before, 4 + same(&content[before + 4..], &content[at + 4..])))
     }
+}
+
+/// How many bytes two slices have in common at the front; eight at a time.
+fn same(a: &[u8], b: &[u8]) -> usize {
+    let mut len = 0;
+    for (x, y) in a.chunks_exact(8).zip(b.chunks_exact(8)) {
+        let x = u64::from_le_bytes(x.try_into().expect("sized"));
+        let y = u64::from_le_bytes(y.try_into().expect("sized"));
+        if x != y {
+            return len + ((x ^ y).trailing_zeros() / 8) as usize;
+        }
+        len += 8;
+    }
+    len + a[len..].iter().zip(&b[len..]).take_while(|(x, y)| x == y).count()
 }
 
 /// `literals` behind the last instruction of the stream that begins at `start`.

@@ -9,6 +9,7 @@ pub const ACCESS: &[u8] = b"system.posix_acl_access";
 pub const DEFAULT: &[u8] = b"system.posix_acl_default";
 
 const VERSION: u32 = 2;
+const NO_ID: u32 = u32::MAX;
 const USER_OBJ: u16 = 0x01;
 const USER: u16 = 0x02;
 const GROUP_OBJ: u16 = 0x04;
@@ -27,27 +28,33 @@ struct Entry {
 pub struct Acl(Vec<Entry>);
 
 impl Acl {
-    /// EINVAL for what is not an ACL.
+    /// Checks the form of the bytes only: EINVAL for what is not an ACL, EOPNOTSUPP for
+    /// another version.
     pub fn parse(bytes: &[u8]) -> Result<Acl> {
         let bad = || vfs::FsError::Posix(Errno::EINVAL);
         let (head, rest) = bytes.split_at_checked(4).ok_or_else(bad)?;
-        let version = u32::from_le_bytes(head.try_into().expect("4 bytes"));
-        if version != VERSION || rest.len() % 8 != 0 {
+        if !rest.len().is_multiple_of(8) {
             return Err(bad());
         }
-        let entries: Vec<Entry> = rest
-            .chunks_exact(8)
-            .map(|e| Entry {
-                tag: u16::from_le_bytes([e[0], e[1]]),
-                perm: u16::from_le_bytes([e[2], e[3]]),
-                id: u32::from_le_bytes([e[4], e[5], e[6], e[7]]),
-            })
-            .collect();
-        let acl = Acl(entries);
-        if acl.0.is_empty() || acl.valid() { Ok(acl) } else { Err(bad()) }
+        if u32::from_le_bytes(head.try_into().expect("4 bytes")) != VERSION {
+            return Err(Errno::EOPNOTSUPP.into());
+        }
+        let entry = |e: &[u8]| {
+            let tag = u16::from_le_bytes([e[0], e[1]]);
+            let named = matches!(tag, USER | GROUP);
+            let id = u32::from_le_bytes([e[4], e[5], e[6], e[7]]);
+            let perm = u16::from_le_bytes([e[2], e[3]]);
+            Entry { tag, perm, id: if named { id } else { NO_ID } }
+        };
+        Ok(Acl(rest.chunks_exact(8).map(entry).collect()))
     }
 
-    fn valid(&self) -> bool {
+    /// The ACL that stands for "remove it".
+    pub fn empty() -> Acl {
+        Acl(Vec::new())
+    }
+
+    pub fn is_valid(&self) -> bool {
         let count = |tag| self.0.iter().filter(|e| e.tag == tag).count();
         let known = self.0.iter().all(|e| {
             e.perm & !7 == 0 && matches!(e.tag, USER_OBJ | USER | GROUP_OBJ | GROUP | MASK | OTHER)

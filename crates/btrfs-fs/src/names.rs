@@ -35,6 +35,11 @@ pub fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > vfs::NAME_MAX {
         return Err(Errno::ENAMETOOLONG.into());
     }
+    check_form(name)
+}
+
+/// As `check_name`, but leaves the length to the lookup that follows.
+pub fn check_form(name: &[u8]) -> Result<()> {
     if name.is_empty() || name == b"." || name == b".." {
         return Err(Errno::EINVAL.into());
     }

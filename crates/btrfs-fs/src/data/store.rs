@@ -303,9 +303,10 @@ fn rewrite(
     if *kind == FileExtentKind::Regular {
         return;
     }
-    drop_range(op, id, state, now, start, end);
+    // The new reference first: dropping the only one would give the extent back.
     let origin = of.start.wrapping_sub(fields.offset);
     op.reference(fields.disk_bytenr, fields.disk_num_bytes, (id.tree, id.objectid, origin), 1);
+    drop_range(op, id, state, now, start, end);
     let part = FileExtentFields {
         generation: op.generation().0,
         kind: FileExtentKind::Regular as u8,

@@ -14,9 +14,9 @@ mod extents;
 mod gate;
 mod items;
 
-pub use extents::{ExtentChange, ExtentDelta};
+pub use extents::ExtentDelta;
 pub use gate::{Active, Gate};
-pub use items::{Base, ItemDelta, ObjectEdit, Slot};
+pub use items::{Base, ItemDelta, ObjectEdit};
 
 use btrfs_disk::Generation;
 

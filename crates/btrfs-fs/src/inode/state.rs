@@ -40,10 +40,14 @@ pub struct State {
     pub landed_size: u64,
     /// While a part of `dirty` is being stored: where the rest of it begins.
     pub pending_from: Option<u64>,
+    /// Whether there may be a `security.capability` attribute; `None`: not looked up yet.
+    pub capability: Option<bool>,
     /// The next writeback must not make the content inline.
     pub no_inline: bool,
     /// `item` differs from what the delta or the tree says.
     pub item_dirty: bool,
+    /// Made without a name (`O_TMPFILE`): `link` may give it its first one.
+    pub linkable: bool,
     /// An ORPHAN_ITEM stands for this inode.
     pub orphan: bool,
 }

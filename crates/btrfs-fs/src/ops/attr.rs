@@ -8,6 +8,7 @@ use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::ino::is_stand_in;
 use crate::inode::{State, attr_of, now, stamp};
+use crate::ops::xattr::drop_capability;
 use crate::xattrs;
 use btrfs_disk::items::{Timespec, inode_flags};
 use vfs::{Attr, Errno, Ino, Result, SetAttr, SetTime};
@@ -24,10 +25,11 @@ pub fn getattr(engine: &Engine, ino: Ino) -> Result<Attr> {
 pub fn setattr(engine: &Engine, ino: Ino, set: &SetAttr) -> Result<Attr> {
     let inode = engine.inode(ino)?;
     engine.subvol_writable(inode.id.tree)?;
+    check_allowed(inode.read()?.item.flags, set)?;
     if let Some(size) = set.size {
         set_size(engine, &inode, size, set.kill_priv)?;
     }
-    let rest = SetAttr { size: None, ..*set };
+    let rest = SetAttr { size: None, kill_priv: set.kill_priv && set.size.is_none(), ..*set };
     if rest != SetAttr::default() {
         engine.reserve(3, 600)?;
         let mut state = inode.write()?;
@@ -36,22 +38,27 @@ pub fn setattr(engine: &Engine, ino: Ino, set: &SetAttr) -> Result<Attr> {
     getattr(engine, ino)
 }
 
+/// Immutable inodes change not at all, append-only ones at most their times to now.
+fn check_allowed(flags: u64, set: &SetAttr) -> Result<()> {
+    let immutable = flags & inode_flags::IMMUTABLE != 0;
+    let frozen = immutable || flags & inode_flags::APPEND != 0;
+    let touch = set.atime == Some(SetTime::Now) && set.mtime == Some(SetTime::Now);
+    let times = set.atime.is_some() || set.mtime.is_some();
+    let owner = set.uid.is_some() || set.gid.is_some();
+    let refused = set.perm.is_some() || owner || set.size.is_some() || (times && !touch);
+    if (frozen && refused) || (immutable && times) {
+        return Err(Errno::EPERM.into());
+    }
+    Ok(())
+}
+
 fn change(
     engine: &Engine,
     id: crate::ino::InodeId,
     state: &mut State,
     set: &SetAttr,
 ) -> Result<()> {
-    let flags = state.item.flags;
-    let touches_only_now = set.perm.is_none()
-        && set.uid.is_none()
-        && set.gid.is_none()
-        && !matches!(set.mtime, Some(SetTime::At(_)))
-        && !matches!(set.atime, Some(SetTime::At(_)));
-    if flags & inode_flags::IMMUTABLE != 0 || flags & inode_flags::APPEND != 0 && !touches_only_now
-    {
-        return Err(Errno::EPERM.into());
-    }
+    check_allowed(state.item.flags, set)?;
     let acl = match set.perm {
         Some(_) => xattrs::get(&engine.view(), id, acl::ACCESS)?,
         None => None,
@@ -59,6 +66,9 @@ fn change(
     let op = engine.begin();
     if set.kill_priv {
         kill_priv(state);
+    }
+    if set.uid.is_some() || set.gid.is_some() {
+        drop_capability(&op, id, state)?;
     }
     if let Some(uid) = set.uid {
         state.item.uid = uid;

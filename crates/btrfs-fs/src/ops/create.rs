@@ -8,6 +8,7 @@ use crate::error::IntoFs;
 use crate::ino::InodeId;
 use crate::inode::{Inode, State, from_linux_dev, now};
 use crate::names::{self, Target};
+use crate::ops::xattr::COMPRESSION;
 use crate::orphan;
 use crate::xattrs;
 use btrfs_disk::Key;
@@ -86,7 +87,10 @@ pub fn tmpfile(engine: &Engine, cx: &Context, parent: Ino, perm: u16) -> Result<
     prepared.item.nlink = 0;
     let op = engine.begin();
     let inode = insert_inode(engine, &op, &prepared, &new)?;
-    orphan::mark(&op, inode.id, &mut *inode.write()?);
+    let mut state = inode.write()?;
+    state.linkable = true;
+    orphan::mark(&op, inode.id, &mut state);
+    drop(state);
     drop(op);
     drop(dir_state);
     entry(engine, &inode)
@@ -141,6 +145,8 @@ struct Prepared {
     id: InodeId,
     item: InodeItem,
     inherited: Inherited,
+    /// The directory's compression property, where it passes on.
+    property: Option<Vec<u8>>,
 }
 
 fn prepare(
@@ -159,7 +165,8 @@ fn prepare(
         FileKind::Symlink => None,
         _ => xattrs::get(&view, dir.id, acl::DEFAULT)?,
     };
-    let perm = u32::from(new.perm & 0o7777);
+    // As the kernel's mkdir: set-ID bits come from the parent alone.
+    let perm = u32::from(new.perm) & if is_dir { 0o1777 } else { 0o7777 };
     let inherited = if new.kind == FileKind::Symlink {
         Inherited { mode: 0o777, access: None, default: None }
     } else {
@@ -186,15 +193,18 @@ fn prepare(
         otime: time,
         ..InodeItem::default()
     };
-    Ok(Prepared { id, item, inherited })
+    let passes = matches!(new.kind, FileKind::File | FileKind::Dir);
+    let property = match item.flags & inode_flags::COMPRESS {
+        _ if !passes => None,
+        0 => None,
+        _ => xattrs::get(&view, dir.id, COMPRESSION)?,
+    };
+    Ok(Prepared { id, item, inherited, property })
 }
 
 /// Flags that pass from a directory to what is made in it, as the kernel's btrfs does.
 fn inherited_flags(dir: u64, kind: FileKind) -> u64 {
     use inode_flags::{COMPRESS, NOCOMPRESS, NODATACOW, NODATASUM};
-    if !matches!(kind, FileKind::File | FileKind::Dir) {
-        return 0;
-    }
     let mut flags = dir & (COMPRESS | NOCOMPRESS | NODATACOW);
     if flags & NODATACOW != 0 && kind == FileKind::File {
         flags |= NODATASUM;
@@ -211,7 +221,10 @@ fn insert_inode(
     let id = prepared.id;
     let mut item = prepared.item;
     item.generation = op.generation().0;
-    let state = State { item, inline: Some(new.kind == FileKind::Symlink), ..State::default() };
+    let state = State { item, inline: Some(new.kind == FileKind::Symlink),
+        capability: Some(false),
+        ..State::default()
+    };
     let inode = engine.inodes.insert(id, state, 1)?;
     op.edit(id, |o| {
         o.mark_born();
@@ -226,6 +239,9 @@ fn insert_inode(
             content: new.target,
         };
         op.put_new(id, kind::EXTENT_DATA, 0, extent.to_vec().into());
+    }
+    if let Some(property) = &prepared.property {
+        xattrs::put(op, id, COMPRESSION, property)?;
     }
     if let Some(access) = &prepared.inherited.access {
         xattrs::put(op, id, acl::ACCESS, access)?;
@@ -251,10 +267,7 @@ pub fn make_whiteout(
     dir_state: &State,
 ) -> Result<Whiteout> {
     let new = New { kind: FileKind::CharDevice, perm: 0, rdev: 0, target: &[] };
-    let mut prepared = prepare(engine, cx, dir, dir_state, &new)?;
-    prepared.item.mode = libc::S_IFCHR;
-    prepared.inherited = Inherited { mode: 0, access: None, default: None };
-    Ok(Whiteout(prepared))
+    Ok(Whiteout(prepare(engine, cx, dir, dir_state, &new)?))
 }
 
 impl Whiteout {

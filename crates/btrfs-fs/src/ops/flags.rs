@@ -3,6 +3,8 @@
 use crate::engine::Engine;
 use crate::ino::is_stand_in;
 use crate::inode::now;
+use crate::ops::xattr::COMPRESSION;
+use crate::xattrs;
 use btrfs_disk::items::inode_flags as disk;
 use vfs::{Errno, Ino, Result};
 
@@ -22,6 +24,9 @@ const TABLE: &[(u32, u64)] = &[
 const FS_COMPR: u32 = 0x4;
 const FS_NOCOMP: u32 = 0x400;
 const FS_NOCOW: u32 = 0x80_0000;
+const FS_NODUMP: u32 = 0x40;
+const FS_NOATIME: u32 = 0x80;
+const FS_DIRSYNC: u32 = 0x1_0000;
 
 pub fn get(engine: &Engine, ino: Ino) -> Result<u32> {
     if is_stand_in(ino) {
@@ -29,44 +34,61 @@ pub fn get(engine: &Engine, ino: Ino) -> Result<u32> {
     }
     let inode = engine.inode(ino)?;
     let flags = inode.read()?.item.flags;
-    Ok(TABLE.iter().filter(|(_, bit)| flags & bit != 0).map(|(fs, _)| fs).sum())
+    Ok(bits_of(flags))
+}
+
+fn bits_of(flags: u64) -> u32 {
+    TABLE.iter().filter(|(_, bit)| flags & bit != 0).map(|(fs, _)| fs).sum()
 }
 
 pub fn set(engine: &Engine, ino: Ino, flags: u32) -> Result<()> {
-    let known: u32 = TABLE.iter().map(|(fs, _)| fs).sum();
-    if flags & !known != 0 {
-        return Err(Errno::EOPNOTSUPP.into());
-    }
-    if flags & FS_COMPR != 0 && flags & (FS_NOCOMP | FS_NOCOW) != 0 {
-        return Err(Errno::EINVAL.into());
-    }
     let inode = engine.inode(ino)?;
     engine.subvol_writable(inode.id.tree)?;
-    engine.reserve(2, 400)?;
+    engine.reserve(3, 500)?;
     let mut state = inode.write()?;
+    let old = bits_of(state.item.flags);
+    let wanted = match state.item.mode & libc::S_IFMT {
+        libc::S_IFDIR => flags,
+        libc::S_IFREG => flags & !FS_DIRSYNC,
+        _ => flags & (FS_NODUMP | FS_NOATIME),
+    };
+    check(old, wanted)?;
     let mut new = state.item.flags;
     for (fs, bit) in TABLE {
-        if flags & fs != 0 { new |= bit } else { new &= !bit }
+        if wanted & fs != 0 { new |= bit } else { new &= !bit }
     }
     if state.is_file() {
-        let had_cow = state.item.flags & disk::NODATACOW == 0;
-        let wants_nocow = new & disk::NODATACOW != 0;
-        if had_cow == wants_nocow && state.item.size != 0 {
-            // Only an empty file may change between checksummed and not; the kernel
-            // ignores the bit then.
+        if state.item.size > 0 {
+            // Content that exists cannot change between checksummed and not.
             new = new & !disk::NODATACOW | state.item.flags & disk::NODATACOW;
-        } else if wants_nocow {
+        } else if new & disk::NODATACOW != 0 {
             new |= disk::NODATASUM;
         } else {
             new &= !disk::NODATASUM;
         }
     }
-    if new == state.item.flags {
-        return Ok(());
-    }
     let op = engine.begin();
+    if new & disk::COMPRESS != 0 {
+        xattrs::put(&op, inode.id, COMPRESSION, b"zlib")?;
+    } else if xattrs::get(&op.view, inode.id, COMPRESSION)?.is_some() {
+        xattrs::remove(&op, inode.id, COMPRESSION)?;
+    }
     state.item.flags = new;
     state.item.ctime = now();
     op.put_inode(inode.id, &mut state);
+    Ok(())
+}
+
+/// Which bits exist, and which contradict each other, as the kernel's btrfs has it.
+fn check(old: u32, new: u32) -> Result<()> {
+    let known: u32 = TABLE.iter().map(|(fs, _)| fs).sum();
+    if new & !known != 0 {
+        return Err(Errno::EOPNOTSUPP.into());
+    }
+    let both = |a: u32, b: u32| a & FS_NOCOW != 0 && b & (FS_COMPR | FS_NOCOMP) != 0;
+    let contradiction = new & FS_COMPR != 0 && new & (FS_NOCOMP | FS_NOCOW) != 0;
+    if contradiction || both(old, new) || both(new, old) {
+        return Err(Errno::EINVAL.into());
+    }
     Ok(())
 }

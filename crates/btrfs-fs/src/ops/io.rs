@@ -4,6 +4,7 @@
 //! since gathering them would only copy them once more.
 
 use super::truncate::zero_tail;
+use super::xattr::drop_capability;
 use crate::data::flush::{dirty_of, fill_sector, load_inline};
 use crate::data::{read as reading, store::store};
 use crate::engine::Engine;
@@ -86,6 +87,9 @@ fn write_locked(
         *budget -= zero_tail(engine, inode.id, &mut state)?;
         hole_to(engine, inode, &mut state, offset);
     }
+    if state.capability != Some(false) {
+        drop_capability(&engine.begin(), inode.id, &mut state)?;
+    }
     let time = now();
     state.item.mtime = time;
     state.item.ctime = time;
@@ -110,6 +114,9 @@ pub fn hole_to(engine: &Engine, inode: &Arc<Inode>, state: &mut State, offset: u
 }
 
 pub fn kill_priv(state: &mut State) {
+    if state.is_dir() {
+        return;
+    }
     state.item.mode &= !libc::S_ISUID;
     if state.item.mode & libc::S_IXGRP != 0 {
         state.item.mode &= !libc::S_ISGID;

@@ -27,11 +27,11 @@ pub fn link(engine: &Engine, ino: Ino, parent: Ino, name: &[u8]) -> Result<Entry
     engine.reserve(6, (name.len() * 3 + 400) as u64)?;
     let mut locked = Locked::new(&[&dir, &inode])?;
     check_parent(locked.get(&dir))?;
-    check_inode(locked.get(&inode))?;
     let view = engine.view();
     if names::lookup(&view, dir.id, name)?.is_some() {
         return Err(Errno::EEXIST.into());
     }
+    check_inode(locked.get(&inode))?;
     names::check_room(&view, dir.id, name, engine.geometry.max_item_size())?;
     if locked.get(&dir).dir_next == 0 {
         locked.state(&dir).dir_next = names::next_index(&view, dir.id)?;
@@ -47,6 +47,7 @@ pub fn link(engine: &Engine, ino: Ino, parent: Ino, name: &[u8]) -> Result<Entry
     names::add(&op, dir.id, name, target, index)?;
     let state = locked.state(&inode);
     state.item.nlink += 1;
+    state.linkable = false;
     state.item.ctime = now();
     if state.orphan {
         orphan::unmark(&op, inode.id, state);
@@ -66,7 +67,7 @@ fn check_inode(state: &crate::inode::State) -> Result<()> {
     if state.item.nlink >= LINK_MAX {
         return Err(Errno::EMLINK.into());
     }
-    if state.item.nlink == 0 && !state.orphan {
+    if state.item.nlink == 0 && !state.linkable {
         return Err(Errno::ENOENT.into());
     }
     if state.item.flags & (inode_flags::IMMUTABLE | inode_flags::APPEND) != 0 {

@@ -37,8 +37,8 @@ pub fn rename(
     new_name: &[u8],
     mode: RenameMode,
 ) -> Result<()> {
-    names::check_name(name)?;
-    names::check_name(new_name)?;
+    names::check_form(name)?;
+    names::check_form(new_name)?;
     let from = writable_dir(engine, parent)?;
     let to = writable_dir(engine, new_parent)?;
     if from.id.tree != to.id.tree {

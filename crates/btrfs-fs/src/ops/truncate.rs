@@ -7,6 +7,7 @@ use crate::error::IntoFs;
 use crate::extents::{drop_range, map_range};
 use crate::ino::InodeId;
 use crate::inode::{Inode, State, now};
+use crate::ops::xattr::drop_capability;
 use btrfs_disk::items::inode_flags;
 use std::sync::Arc;
 use vfs::{Errno, Result};
@@ -57,6 +58,13 @@ fn set_size_locked(
     }
     if kill {
         kill_priv(&mut state);
+    }
+    drop_capability(&engine.begin(), inode.id, &mut state)?;
+    if size == state.item.size {
+        if kill {
+            engine.begin().put_inode(inode.id, &mut state);
+        }
+        return Ok(());
     }
     *budget -= load_inline(engine, inode.id, &mut state)?;
     if size > state.item.size {

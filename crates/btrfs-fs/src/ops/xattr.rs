@@ -1,22 +1,52 @@
-//! Extended attributes, with ACLs and mode kept in step.
+//! Extended attributes. The two ACL attributes and the compression property act on the
+//! inode besides being stored.
 
 use crate::acl::{self, Acl};
-use crate::engine::Engine;
-use crate::ino::is_stand_in;
+use crate::engine::{Engine, Op};
+use crate::ino::{InodeId, is_stand_in};
 use crate::inode::{State, now};
 use crate::xattrs;
-use btrfs_disk::items::inode_flags;
+use btrfs_disk::items::inode_flags::{APPEND, COMPRESS, IMMUTABLE, NOCOMPRESS, NODATACOW};
 use vfs::{Errno, FsError, Ino, Result, XattrMode};
 
 /// Longest name of an attribute, in bytes.
 const NAME_MAX: usize = 255;
+pub const COMPRESSION: &[u8] = b"btrfs.compression";
+pub const CAPABILITY: &[u8] = b"security.capability";
+const PREFIXES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
+
+fn is_acl(name: &[u8]) -> bool {
+    matches!(name, acl::ACCESS | acl::DEFAULT)
+}
+
+fn is_symlink(state: &State) -> bool {
+    state.item.mode & libc::S_IFMT == libc::S_IFLNK
+}
+
+fn check_name(name: &[u8]) -> Result<()> {
+    if name.is_empty() || name.len() > NAME_MAX {
+        return Err(Errno::ERANGE.into());
+    }
+    if PREFIXES.contains(&name) {
+        return Err(Errno::EINVAL.into());
+    }
+    let free = PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+    if !free && !is_acl(name) && !name.starts_with(b"btrfs.") {
+        return Err(Errno::EOPNOTSUPP.into());
+    }
+    Ok(())
+}
 
 pub fn get(engine: &Engine, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
     if is_stand_in(ino) {
         return Err(Errno::ENODATA.into());
     }
     let inode = engine.inode(ino)?;
-    let _state = inode.read()?;
+    let state = inode.read()?;
+    check_name(name)?;
+    if is_acl(name) && is_symlink(&state) {
+        return Err(Errno::EOPNOTSUPP.into());
+    }
     xattrs::get(&engine.view(), inode.id, name)?.ok_or(FsError::Posix(Errno::ENODATA))
 }
 
@@ -29,87 +59,144 @@ pub fn list(engine: &Engine, ino: Ino) -> Result<Vec<Vec<u8>>> {
     xattrs::list(&engine.view(), inode.id)
 }
 
-fn check_name(name: &[u8]) -> Result<()> {
-    if name.is_empty() || name.len() > NAME_MAX {
-        return Err(Errno::ERANGE.into());
-    }
-    let spaces: [&[u8]; 5] = [b"user.", b"trusted.", b"security.", b"btrfs.", b"system.posix_acl_"];
-    if !spaces.iter().any(|s| name.starts_with(s) && name.len() > s.len()) {
-        return Err(Errno::EOPNOTSUPP.into());
-    }
-    Ok(())
-}
-
-/// Largest value beside its name that one item can hold.
-fn max_value(engine: &Engine, name: &[u8]) -> usize {
-    engine.geometry.max_item_size() - 30 - name.len()
+/// What is to become of one attribute, with what it does to the inode.
+enum Change {
+    Put(Vec<u8>),
+    Remove,
+    Nothing,
 }
 
 pub fn set(engine: &Engine, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
-    check_name(name)?;
-    if value.len() > max_value(engine, name) {
-        return Err(Errno::ENOSPC.into());
-    }
-    let is_access = name == acl::ACCESS;
-    let parsed = match name {
-        acl::ACCESS | acl::DEFAULT => Some(Acl::parse(value)?),
-        _ => None,
-    };
     let inode = engine.inode(ino)?;
     engine.subvol_writable(inode.id.tree)?;
+    check_name(name)?;
     engine.reserve(3, (name.len() + value.len() + 400) as u64)?;
     let mut state = inode.write()?;
     check_writable(&state)?;
-    if name == acl::DEFAULT && !state.is_dir() {
-        return Err(Errno::EACCES.into());
+    let mut item = state.item;
+    let change = match name {
+        // The kernel ignores create and replace for ACLs and properties.
+        acl::ACCESS | acl::DEFAULT => set_acl(&mut item.mode, name, Acl::parse(value)?)?,
+        COMPRESSION => set_compression(&mut item, value)?,
+        _ if name.starts_with(b"btrfs.") => return Err(Errno::EINVAL.into()),
+        _ => set_plain(engine, inode.id, name, value, mode)?,
+    };
+    if name == CAPABILITY {
+        state.capability = Some(true);
     }
-    let existing = xattrs::get(&engine.view(), inode.id, name)?;
-    match mode {
-        XattrMode::Create if existing.is_some() => return Err(Errno::EEXIST.into()),
-        XattrMode::Replace if existing.is_none() => return Err(Errno::ENODATA.into()),
-        _ => {}
-    }
-    let op = engine.begin();
-    if is_access
-        && let Some(acl) = &parsed
-        && !acl.is_empty()
-    {
-        state.item.mode = state.item.mode & !0o777 | acl.mode();
-    }
-    match parsed {
-        // An access ACL that the mode says wholly, or an empty one, is not stored.
-        Some(acl) if acl.is_empty() || is_access && acl.is_plain() => {
-            if existing.is_some() {
-                xattrs::remove(&op, inode.id, name)?;
-            }
-        }
-        _ => xattrs::put(&op, inode.id, name, value)?,
-    }
-    state.item.ctime = now();
-    op.put_inode(inode.id, &mut state);
-    Ok(())
+    apply(engine, inode.id, &mut state, item, name, change)
 }
 
 pub fn remove(engine: &Engine, ino: Ino, name: &[u8]) -> Result<()> {
-    check_name(name)?;
     let inode = engine.inode(ino)?;
     engine.subvol_writable(inode.id.tree)?;
+    check_name(name)?;
     engine.reserve_for_removal(3)?;
     let mut state = inode.write()?;
     check_writable(&state)?;
-    if xattrs::get(&engine.view(), inode.id, name)?.is_none() {
-        return Err(Errno::ENODATA.into());
-    }
+    let mut item = state.item;
+    let change = match name {
+        acl::ACCESS | acl::DEFAULT => set_acl(&mut item.mode, name, Acl::empty())?,
+        COMPRESSION => set_compression(&mut item, b"")?,
+        _ if xattrs::get(&engine.view(), inode.id, name)?.is_some() => Change::Remove,
+        _ => return Err(Errno::ENODATA.into()),
+    };
+    apply(engine, inode.id, &mut state, item, name, change)
+}
+
+fn apply(
+    engine: &Engine,
+    id: InodeId,
+    state: &mut State,
+    item: btrfs_disk::items::InodeItem,
+    name: &[u8],
+    change: Change,
+) -> Result<()> {
     let op = engine.begin();
-    xattrs::remove(&op, inode.id, name)?;
+    match change {
+        Change::Nothing => return Ok(()),
+        Change::Put(value) => xattrs::put(&op, id, name, &value)?,
+        Change::Remove => xattrs::remove(&op, id, name)?,
+    }
+    state.item = item;
     state.item.ctime = now();
-    op.put_inode(inode.id, &mut state);
+    op.put_inode(id, state);
     Ok(())
 }
 
 fn check_writable(state: &State) -> Result<()> {
-    if state.item.flags & (inode_flags::IMMUTABLE | inode_flags::APPEND) != 0 {
+    if state.item.flags & (IMMUTABLE | APPEND) != 0 {
         return Err(Errno::EPERM.into());
+    }
+    Ok(())
+}
+
+fn set_plain(
+    engine: &Engine,
+    id: InodeId,
+    name: &[u8],
+    value: &[u8],
+    mode: XattrMode,
+) -> Result<Change> {
+    // Beside its name the value must fit one item.
+    if value.len() + name.len() > engine.geometry.max_item_size() - 30 {
+        return Err(Errno::ENOSPC.into());
+    }
+    let exists = xattrs::get(&engine.view(), id, name)?.is_some();
+    match mode {
+        XattrMode::Create if exists => Err(Errno::EEXIST.into()),
+        XattrMode::Replace if !exists => Err(Errno::ENODATA.into()),
+        _ => Ok(Change::Put(value.to_vec())),
+    }
+}
+
+fn set_acl(mode: &mut u32, name: &[u8], acl: Acl) -> Result<Change> {
+    let kind = *mode & libc::S_IFMT;
+    if kind == libc::S_IFLNK {
+        return Err(Errno::EOPNOTSUPP.into());
+    }
+    if name == acl::DEFAULT && kind != libc::S_IFDIR {
+        return if acl.is_empty() { Ok(Change::Nothing) } else { Err(Errno::EACCES.into()) };
+    }
+    if acl.is_empty() {
+        return Ok(Change::Remove);
+    }
+    if !acl.is_valid() {
+        return Err(Errno::EINVAL.into());
+    }
+    if name == acl::ACCESS {
+        *mode = *mode & !0o777 | acl.mode();
+        if acl.is_plain() {
+            return Ok(Change::Remove);
+        }
+    }
+    Ok(Change::Put(acl.to_vec()))
+}
+
+/// Other inodes than files and directories take the property and forget it.
+fn set_compression(item: &mut btrfs_disk::items::InodeItem, value: &[u8]) -> Result<Change> {
+    let kinds: [&[u8]; 3] = [b"zlib", b"lzo", b"zstd"];
+    let flag = match value {
+        b"" => 0,
+        _ if item.flags & NODATACOW != 0 => return Err(Errno::EINVAL.into()),
+        b"no" | b"none" => NOCOMPRESS,
+        _ if kinds.iter().any(|kind| value.starts_with(kind)) => COMPRESS,
+        _ => return Err(Errno::EINVAL.into()),
+    };
+    if !matches!(item.mode & libc::S_IFMT, libc::S_IFREG | libc::S_IFDIR) {
+        return Ok(Change::Nothing);
+    }
+    item.flags = item.flags & !(COMPRESS | NOCOMPRESS) | flag;
+    Ok(if value.is_empty() { Change::Remove } else { Change::Put(value.to_vec()) })
+}
+
+/// File capabilities do not survive a change of content or owner.
+pub fn drop_capability(op: &Op<'_>, id: InodeId, state: &mut State) -> Result<()> {
+    if state.capability != Some(false) {
+        if xattrs::get(&op.view, id, CAPABILITY)?.is_some() {
+            xattrs::remove(op, id, CAPABILITY)?;
+        }
+        state.capability = Some(false);
     }
     Ok(())
 }

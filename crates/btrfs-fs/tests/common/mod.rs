@@ -1,0 +1,65 @@
+//! Images, volumes and judges for the engine's tests.
+#![allow(dead_code)]
+
+use blockdev::{BlockDevice, FileDevice};
+use btrfs_fs::{BtrfsFs, Options};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use testkit::compare::{Rules, TreeSnapshot, diff};
+use testkit::oracle::{self, TempDir};
+use vfs::FileSystem;
+
+pub struct Image {
+    pub path: PathBuf,
+    _dir: TempDir,
+}
+
+impl Image {
+    /// An image that `mkfs.btrfs` made.
+    pub fn new(size: u64, options: &[&str]) -> Image {
+        let dir = TempDir::new("btrfs-fs").expect("temp dir");
+        let path = dir.join("disk.img");
+        oracle::mkfs_btrfs(&path, size, options).expect("mkfs.btrfs");
+        Image { path, _dir: dir }
+    }
+
+    pub fn open(&self) -> BtrfsFs {
+        self.open_with(Options { background: false, ..Options::default() })
+    }
+
+    pub fn open_with(&self, options: Options) -> BtrfsFs {
+        let device = FileDevice::open(&self.path, options.read_only, false).expect("open image");
+        let device: Arc<dyn BlockDevice> = Arc::new(device);
+        BtrfsFs::open_device(device, options).expect("open volume")
+    }
+}
+
+/// What the outside judges say of the image: `btrfs check`, the kernel's mount with the
+/// same content as `expected`, scrub.
+pub fn judge(image: &Path, expected: &TreeSnapshot) {
+    oracle::assert_clean(image);
+    let seen = oracle::with_kernel(image, "ro,noatime", |mount| {
+        TreeSnapshot::of_dir(mount.path()).expect("walk the kernel's mount")
+    })
+    .expect("the kernel mounts the volume");
+    assert_same(expected, &seen);
+    oracle::with_kernel(image, "noatime", |mount| oracle::scrub(mount).expect("scrub"))
+        .expect("the kernel mounts the volume read-write");
+    oracle::assert_clean(image);
+}
+
+/// Fails with a short list of what differs.
+pub fn assert_same(expected: &TreeSnapshot, seen: &TreeSnapshot) {
+    let differences = diff(expected, seen, &rules());
+    let listed: Vec<String> = differences.iter().take(10).map(ToString::to_string).collect();
+    assert!(differences.is_empty(), "{} differences: {listed:#?}", differences.len());
+}
+
+/// All that must survive a trip through the volume.
+pub fn rules() -> Rules {
+    Rules::default()
+}
+
+pub fn snapshot(fs: &dyn FileSystem) -> TreeSnapshot {
+    TreeSnapshot::of(fs).expect("walk the volume")
+}

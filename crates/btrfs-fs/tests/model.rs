@@ -1,0 +1,92 @@
+//! Random operations, in lockstep with the reference model, then judged from outside.
+
+mod common;
+
+use btrfs_fs::Options;
+use common::{Image, judge, snapshot};
+use testkit::RefFs;
+use testkit::ops::{Config, OpKind, Tolerance, explain, generate, lockstep};
+use testkit::compare::TreeSnapshot;
+use vfs::{FileSystem, SeekWhence};
+
+fn run(seed: u64, steps: usize, config: &Config, mkfs: &[&str]) {
+    println!("seed {seed}, {steps} steps, mkfs {mkfs:?}");
+    let image = Image::new(256 << 20, mkfs);
+    let model = RefFs::default();
+    let fs = image.open_with(Options { background: false, ..Options::default() });
+    // Where the kernel stores zeros we may leave a hole: `holes_are_zeros` judges seeks.
+    let ops = generate(seed, steps, &config.clone().without(&[OpKind::Seek]));
+    let tolerance = Tolerance { tree_every: 200, ..Tolerance::default() };
+    if let Err(divergence) = lockstep(&model, &fs, &ops, &tolerance) {
+        let again = |ops: &[testkit::ops::Op]| {
+            let image = Image::new(256 << 20, mkfs);
+            lockstep(&RefFs::default(), &image.open(), ops, &tolerance)
+        };
+        panic!("{}", explain(seed, &ops, divergence, again));
+    }
+    let expected = snapshot(&fs);
+    holes_are_zeros(&fs, &expected);
+    fs.destroy().expect("close");
+    drop(fs);
+    judge(&image.path, &expected);
+    let again = image.open();
+    common::assert_same(&expected, &snapshot(&again));
+}
+
+/// Walks each file by SEEK_DATA and SEEK_HOLE: the spans alternate, cover the file, and
+/// what is called a hole reads as zeros.
+fn holes_are_zeros(fs: &dyn FileSystem, tree: &TreeSnapshot) {
+    for node in tree.nodes.values().filter(|n| n.attr.kind == vfs::FileKind::File) {
+        let (ino, size) = (node.attr.ino, node.attr.size);
+        let mut at = 0;
+        while at < size {
+            let data = fs.seek(ino, at, SeekWhence::Data).unwrap_or(size);
+            assert!(data >= at);
+            let mut hole = vec![1; (data - at) as usize];
+            assert_eq!(fs.read(ino, at, &mut hole).unwrap(), hole.len());
+            assert!(hole.iter().all(|b| *b == 0), "inode {ino:?}: data in a hole at {at}");
+            if data == size {
+                break;
+            }
+            at = fs.seek(ino, data, SeekWhence::Hole).unwrap();
+            assert!(at > data && at <= size);
+        }
+    }
+}
+
+#[test]
+fn everything() {
+    testkit::require!(kernel_btrfs);
+    for seed in 1..6 {
+        run(seed, 2000, &Config::all(), &[]);
+    }
+}
+
+#[test]
+fn names_and_attributes() {
+    testkit::require!(kernel_btrfs);
+    run(11, 4000, &Config::metadata(), &[]);
+}
+
+#[test]
+fn content() {
+    testkit::require!(kernel_btrfs);
+    run(21, 3000, &Config::data(), &[]);
+}
+
+#[test]
+fn other_formats() {
+    testkit::require!(kernel_btrfs);
+    // Attributes that the model takes do not fit a leaf of 4 KiB.
+    let small = Config::all().without(&[OpKind::SetXattr, OpKind::Symlink]);
+    run(30, 1500, &small, &["-n", "4096"]);
+    for (seed, options) in [
+        (32, &["-n", "65536", "--csum", "xxhash"][..]),
+        (33, &["--csum", "sha256", "-m", "single"]),
+        (34, &["--csum", "blake2", "-O", "block-group-tree"]),
+        (35, &["--mixed"]),
+        (36, &["-O", "^no-holes"]),
+    ] {
+        run(seed, 1500, &Config::all(), options);
+    }
+}

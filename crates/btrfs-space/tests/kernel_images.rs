@@ -90,7 +90,7 @@ fn free_space_in_bitmaps() {
         let image = Image::new("1G", &[]);
         image.script(
             "",
-            "head -c 4096 /dev/urandom > x; for i in $(seq 1 1200); do cat x > y$i; done; sync
+            "head -c 4096 /dev/urandom > x; for i in $(seq 1 1200); do head -c 4096 x > y$i; done; sync
              rm y*[02468]; sync",
         );
         let dump = image.dump(10);

@@ -1,0 +1,147 @@
+//! New chunks: made when space runs out, recorded by the next commit, accepted by the
+//! kernel.
+
+mod common;
+
+use btrfs_disk::ids::block_group::{DUP, METADATA};
+use btrfs_disk::{Error, TreeId};
+use btrfs_space::{Kind, Priority, Space};
+use common::derive::{assert_space_true, assert_true};
+use common::edit::Commit;
+use common::{Image, Opened, with_kernel};
+
+fn judge(image: &Image) {
+    let opened = image.open();
+    assert_true(&opened);
+    assert_space_true(&opened);
+    drop(opened);
+    image.check();
+}
+
+/// Preallocates in pieces of `piece` bytes until there is no room; answers the bytes.
+fn fill(opened: &Opened, space: &Space, piece: u64) -> u64 {
+    let mut filled = 0;
+    loop {
+        let mut commit = Commit::new(opened, space);
+        let ino = commit.files(TreeId::FS)[0].0;
+        let done = match commit.prealloc(TreeId::FS, ino, piece) {
+            Ok(done) => done,
+            Err(Error::NoSpace) => {
+                commit.finish();
+                return filled;
+            }
+            Err(error) => panic!("{error}"),
+        };
+        assert!(done);
+        filled += piece;
+        commit.finish();
+    }
+}
+
+#[test]
+fn a_volume_is_filled_to_the_brim_and_emptied_again() {
+    with_kernel(|| {
+        let image = Image::new("1G", &[]);
+        image.script("", "touch file; btrfs property set . compression none");
+        let opened = image.open();
+        let space = opened.space();
+        let before = space.totals();
+        let filled = fill(&opened, &space, 32 << 20);
+        let rest = fill(&opened, &space, 4096 * 16);
+        let after = space.totals();
+        assert_eq!(after.data.used, before.data.used + filled + rest);
+        assert!(after.data.total > before.data.total, "data chunks were made");
+        assert!(after.unallocated < (2 << 20), "{after:?}");
+        assert!(after.data.free < 65536, "{after:?}");
+        assert_eq!(after.data.pinned, 0);
+        let total = before.device - (1 << 20) - before.metadata.total * 2 - before.system.total * 2;
+        assert!(filled + rest > total * 9 / 10, "{filled} of {total}");
+        drop((space, opened));
+        judge(&image);
+        let opened = image.open();
+        let space = opened.space();
+        let mut commit = Commit::new(&opened, &space);
+        let ino = commit.files(TreeId::FS)[0].0;
+        commit.truncate(TreeId::FS, ino);
+        commit.finish();
+        assert_eq!(space.totals().data.used, before.data.used);
+        assert!(space.reserve_data(filled).is_ok());
+        drop((space, opened));
+        judge(&image);
+        let mounted = image.mount("");
+        mounted.script("dd if=/dev/urandom of=file bs=1M count=200 status=none; sync");
+        mounted.scrub();
+        drop(mounted);
+        judge(&image);
+    });
+}
+
+#[test]
+fn chunks_of_every_kind_and_profile() {
+    with_kernel(|| {
+        for mkfs in [&["-m", "single"][..], &["-m", "dup", "-d", "dup"], &["--mixed"], &[]] {
+            let image = Image::new("800M", mkfs);
+            image.script("", "touch file; for i in $(seq 1 100); do echo $i > f$i; done");
+            let opened = image.open();
+            let space = opened.space();
+            let before = opened.volume.chunks().len();
+            for kind in [Kind::Data, Kind::Metadata, Kind::System, Kind::Metadata] {
+                let new = space.new_chunk(kind).expect("room for a chunk");
+                assert_eq!(new.chunk.fields.kind & DUP, space.profile_of(kind), "{mkfs:?}");
+                let extent = space.alloc(kind, 16384, 16384).expect("room");
+                space.release(extent).expect("mine");
+            }
+            let mut commit = Commit::new(&opened, &space);
+            let ino = commit.files(TreeId::FS)[0].0;
+            assert!(commit.prealloc(TreeId::FS, ino, 40 << 20).expect("room"));
+            commit.finish();
+            assert!(opened.volume.chunks().len() >= before + 4);
+            drop((space, opened));
+            judge(&image);
+            let mounted = image.mount("");
+            mounted.script("for i in $(seq 1 300); do head -c 9999 /dev/urandom > k$i; done; sync");
+            mounted.scrub();
+            drop(mounted);
+            judge(&image);
+        }
+    });
+}
+
+#[test]
+fn promises_are_kept_and_given_back() {
+    with_kernel(|| {
+        let image = Image::new("1G", &[]);
+        image.script("", "touch file");
+        let opened = image.open();
+        let space = opened.space();
+        let start = space.totals();
+        assert!(matches!(space.reserve_data(1 << 40), Err(Error::NoSpace)));
+        assert_eq!(space.totals(), start, "a hopeless wish makes no chunk");
+        let mut promises = Vec::new();
+        while let Ok(promise) = space.reserve_data(10 << 20) {
+            promises.push(promise);
+        }
+        let promised = promises.len() as u64 * (10 << 20);
+        let full = space.totals();
+        assert_eq!(full.data.promised, promised);
+        assert!(full.data.free < promised + (10 << 20));
+        for promise in &mut promises {
+            let mut got = 0;
+            while promise.bytes() > 0 {
+                got += promise.alloc(&space, promise.bytes(), 4096, None).expect("promised").len;
+            }
+            assert_eq!(got, 10 << 20);
+        }
+        drop(promises);
+        let normal = space.reserve_metadata(1 << 20, Priority::Normal).expect("room");
+        let mut all = Vec::new();
+        while let Ok(promise) = space.reserve_metadata(1 << 20, Priority::Normal) {
+            all.push(promise);
+        }
+        let last = space.reserve_metadata(1 << 20, Priority::Delete);
+        assert!(last.is_ok(), "deletions may use the reserve");
+        drop((last, all, normal));
+        assert_eq!(space.totals().metadata.promised, 0);
+        assert!(opened.volume.chunks().iter().any(|c| c.flags & METADATA != 0));
+    });
+}

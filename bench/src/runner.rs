@@ -22,6 +22,8 @@ pub struct Plan {
     pub sizes: Sizes,
     /// For one sample.
     pub limit: Duration,
+    /// Check every image at the end of every round.
+    pub verify: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -57,6 +59,8 @@ pub struct Outcome {
     pub rows: Vec<Row>,
     /// Stopped by a signal before the end.
     pub interrupted: bool,
+    /// What the check of an image found.
+    pub damage: Vec<String>,
 }
 
 impl Outcome {
@@ -75,7 +79,7 @@ pub fn run(
     let cells = vec![Cell::default(); sides.len()];
     let rows =
         plan.workloads.iter().map(|w| Row { info: w.info(), cells: cells.clone() }).collect();
-    let mut outcome = Outcome { rows, interrupted: false };
+    let mut outcome = Outcome { rows, interrupted: false, damage: Vec::new() };
     for round in 0..plan.rounds {
         for side in sides.iter_mut() {
             if let Err(error) = side.reset() {
@@ -102,8 +106,16 @@ pub fn run(
                 ));
             }
         }
+        if plan.verify {
+            outcome.damage.extend(sides.iter_mut().filter_map(|side| verify(&mut **side)));
+        }
     }
     outcome
+}
+
+fn verify(side: &mut dyn Side) -> Option<String> {
+    let error = side.verify().err()?;
+    Some(format!("{}: {error}", side.label()))
 }
 
 /// Takes one sample into `cell` and says how it went.
@@ -258,7 +270,7 @@ mod tests {
         std::fs::create_dir_all(&root).unwrap();
         let sizes = Sizes::scaled(0.0, 1 << 20);
         let material = Material::new(&scratch.0, &sizes);
-        let plan = Plan { workloads, rounds, sizes, limit: Duration::from_secs(60) };
+        let plan = Plan { workloads, rounds, sizes, limit: Duration::from_secs(60), verify: true };
         let mut sides: Vec<Box<dyn Side>> = vec![
             Box::new(DirSide::new("a", root.clone())),
             Box::new(DirSide::new("b", root.clone())),

@@ -122,7 +122,7 @@ fn images_are_made_mounted_and_removed() {
     let backing = Scratch(scratch.0.join("backing"));
     std::fs::create_dir(&backing.0).unwrap();
     let words = "compare --scale 0.002 --rounds 2 --image-size 512M --file-size 512M \
-                 --transport classic";
+                 --transport classic --check";
     let paths = [("--spinney", &*spinney), ("--backing", &*backing.0), ("--json", &*out)];
     let output = run(words, &paths);
     assert!(output.status.success(), "{}", said(&output));
@@ -136,4 +136,22 @@ fn images_are_made_mounted_and_removed() {
     for row in rows {
         assert!(row["sides"][1]["ratio"].as_f64().unwrap() > 0.0, "{row}");
     }
+}
+
+/// The engine in this process, on an image that it closes and `btrfs check` judges.
+#[test]
+fn the_library_runs_every_workload() {
+    testkit::require!(kernel_btrfs);
+    let scratch = Scratch::new("library");
+    let out = scratch.0.join("o.json");
+    let words = "compare --library --scale 0.002 --rounds 1 --image-size 512M --file-size 512M \
+                 --check";
+    let output = run(words, &[("--backing", &*scratch.0), ("--json", &*out)]);
+    assert!(output.status.success(), "{}", said(&output));
+    let json: Value = serde_json::from_slice(&std::fs::read(&out).unwrap()).unwrap();
+    assert_eq!(json["sides"][1]["library"], true);
+    for row in json["workloads"].as_array().unwrap() {
+        assert!(row["sides"][1]["ratio"].as_f64().unwrap() > 0.0, "{row}");
+    }
+    assert_eq!(scratch.names(), ["o.json"], "images and mount points are gone");
 }

@@ -1,6 +1,6 @@
 //! The command line: from words to sides, a plan and a report.
 //!
-//! Ends with 0 when everything was measured, 1 when a sample failed (or, with
+//! Ends with 0 when everything was measured, 1 when a sample failed or an image is damaged (or, with
 //! `--gate`, an aim was missed), 2 when the words make no sense, 130 on a signal.
 
 mod options;
@@ -75,7 +75,7 @@ fn measure(options: &Options, arguments: Vec<String>, library: Option<Opener>) -
     let sizes = Sizes::scaled(options.scale, options.file_size);
     let material = Material::new(&scratch.0, &sizes);
     let limit = Duration::from_secs(options.timeout);
-    let plan = Plan { workloads, rounds: options.rounds, sizes, limit };
+    let plan = Plan { workloads, rounds: options.rounds, sizes, limit, verify: options.check };
     let outcome = runner::run(&plan, &mut sides, &material, &mut |line| eprintln!("{line}"));
     let infos = sides
         .iter()
@@ -107,7 +107,11 @@ fn publish(options: &Options, report: &Report) -> io::Result<u8> {
     let (_, missed) = report.score();
     Ok(match report.outcome.interrupted {
         true => 130,
-        false => u8::from(report.outcome.failures() > 0 || options.gate && missed > 0),
+        false => u8::from(
+            report.outcome.failures() > 0
+                || !report.outcome.damage.is_empty()
+                || options.gate && missed > 0,
+        ),
     })
 }
 

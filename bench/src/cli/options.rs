@@ -33,6 +33,7 @@ Work
   --scale F                0.1 does a tenth of everything
   --file-size SIZE         of sequential and random I/O, default 256M
   --timeout SECONDS        for one sample, default 300
+  --check                  btrfs check of every image at the end of every round
 
 Results
   --json FILE   --plot FILE.svg
@@ -76,6 +77,7 @@ pub struct Options {
     pub json: Option<PathBuf>,
     pub plot: Option<PathBuf>,
     pub gate: bool,
+    pub check: bool,
 }
 
 impl Options {
@@ -102,6 +104,7 @@ impl Options {
             json: None,
             plot: None,
             gate: false,
+            check: false,
         }
     }
 }
@@ -139,6 +142,7 @@ fn set_switch(options: &mut Options, flag: &str) -> bool {
         "--control" => options.control = true,
         "--library" => options.library = true,
         "--gate" => options.gate = true,
+        "--check" => options.check = true,
         "--list" => options.command = Command::List,
         "--help" | "-h" => options.command = Command::Help,
         _ => return false,

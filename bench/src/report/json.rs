@@ -27,6 +27,7 @@ pub fn to_json(report: &Report) -> String {
         "rounds": s.rounds,
         "scale": s.scale,
         "interrupted": report.outcome.interrupted,
+        "damage": report.outcome.damage,
         "sides": sides,
         "workloads": rows,
         "aims": {"reached": reached, "missed": missed},

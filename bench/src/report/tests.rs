@@ -48,7 +48,7 @@ fn example() -> Report {
             ..Setting::default()
         },
         sides: vec![side("kernel", false), side("spinney-uring", false), side("library", true)],
-        outcome: Outcome { rows, interrupted: false },
+        outcome: Outcome { rows, interrupted: false, damage: vec!["library: torn".into()] },
     }
 }
 
@@ -67,6 +67,7 @@ fn the_table_has_numbers_verdicts_and_failures() {
         assert!(line.contains(part), "{part} in {line}");
     }
     assert!(text.contains("FAILED: breaks on spinney-uring: run: again"));
+    assert!(text.contains("DAMAGED: library: torn"));
     assert!(text.contains("not measured: elsewhere on library: needs a directory"));
     assert!(text.ends_with("aims: 2 reached, 2 missed; 2 samples failed\n"), "{text}");
 }
@@ -78,6 +79,7 @@ fn json_keeps_to_its_schema() {
     for member in ["kernel", "cpus", "unix_time", "arguments", "rounds", "scale", "interrupted"] {
         assert!(!json[member].is_null(), "{member}");
     }
+    assert_eq!(json["damage"], serde_json::json!(["library: torn"]));
     assert_eq!(json["sides"][2]["library"], true);
     let row = &json["workloads"][0];
     assert_eq!((row["name"].as_str(), row["cache"].as_str()), (Some("reached"), Some("cold")));

@@ -74,6 +74,9 @@ fn write_problems(out: &mut String, report: &Report) -> std::fmt::Result {
             }
         }
     }
+    for damage in &report.outcome.damage {
+        writeln!(out, "DAMAGED: {damage}")?;
+    }
     if report.outcome.interrupted {
         writeln!(out, "interrupted: the rounds above are not complete")?;
     }

@@ -35,6 +35,10 @@ impl ImageSpec {
         self.run(&mut mkfs)
     }
 
+    pub(super) fn check(&self, path: &Path) -> io::Result<()> {
+        self.run(Command::new("btrfs").args(["check", "--check-data-csum"]).arg(path))
+    }
+
     pub(super) fn run(&self, command: &mut Command) -> io::Result<()> {
         command::run(command, &self.scratch, self.limit)
     }
@@ -154,6 +158,11 @@ impl Side for ImageSide {
             Err(e) if e.raw_os_error() != Some(libc::EBUSY) => eprintln!("abort: {e}"),
             _ => {}
         }))
+    }
+
+    fn verify(&mut self) -> io::Result<()> {
+        self.unmount()?;
+        self.spec.check(&self.image)
     }
 
     fn close(&mut self) -> io::Result<()> {

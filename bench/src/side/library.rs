@@ -65,6 +65,11 @@ impl Side for LibrarySide {
         Ok(())
     }
 
+    fn verify(&mut self) -> io::Result<()> {
+        self.shut()?;
+        self.spec.check(&self.image)
+    }
+
     fn close(&mut self) -> io::Result<()> {
         let result = self.shut();
         match fs::remove_file(&self.image) {

@@ -39,6 +39,11 @@ pub trait Side {
     fn abort_switch(&self) -> Option<Abort> {
         None
     }
+    /// Holds what this side wrote against `btrfs check`, where it owns an image; the side
+    /// is closed after that, until the next `reset`.
+    fn verify(&mut self) -> io::Result<()> {
+        Ok(())
+    }
     /// Unmounts and removes what this side made. Also done on drop.
     fn close(&mut self) -> io::Result<()>;
 }

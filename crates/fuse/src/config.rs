@@ -29,8 +29,12 @@ pub enum Source {
 #[derive(Clone, Debug)]
 pub struct Config {
     pub transport: Transport,
-    /// Server threads per processor; requests that block (fsync) hold one each.
+    /// Server threads per processor; requests that block (fsync) hold one each. 0 leaves
+    /// the choice to us.
     pub threads_per_cpu: usize,
+    /// Under io_uring, serve streaks of large reads away from their caller's processor, so
+    /// that reading ahead and using what was read overlap.
+    pub spread_large_reads: bool,
     /// Let the kernel collect small writes. Faster for these, slower for much else.
     pub writeback: bool,
     /// Remember names that do not exist.
@@ -61,7 +65,8 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             transport: Transport::Auto,
-            threads_per_cpu: 4,
+            threads_per_cpu: 0,
+            spread_large_reads: true,
             writeback: false,
             cache_negative: true,
             enable_uring_parameter: true,
@@ -82,7 +87,19 @@ impl Default for Config {
     }
 }
 
+/// Threads per processor: where processors are few, blocked requests crowd on each.
+const THREADS: std::ops::RangeInclusive<usize> = 4..=8;
+const THREADS_IN_ALL: usize = 32;
+
 impl Config {
+    /// `threads_per_cpu`, decided.
+    pub(crate) fn threads_for(&self, cpus: usize) -> usize {
+        match self.threads_per_cpu {
+            0 => (THREADS_IN_ALL / cpus.max(1)).clamp(*THREADS.start(), *THREADS.end()),
+            given => given,
+        }
+    }
+
     /// Takes a list as after `mount -o`: known names set members, others are passed on.
     pub fn apply_options(&mut self, list: &str) -> Result<()> {
         list.split(',').filter(|option| !option.is_empty()).try_for_each(|o| self.apply(o))
@@ -109,6 +126,7 @@ impl Config {
             "noexec" => self.noexec = true,
             "noatime" => self.noatime = true,
             "allow_other" => self.allow_other = true,
+            "no_spread_large_reads" => self.spread_large_reads = false,
             "writeback" => self.writeback = true,
             "fsname" => self.fsname = value.into(),
             "subtype" => self.subtype = value.into(),

@@ -17,7 +17,7 @@ use crate::mount::{self, failed};
 use crate::notify::Notifier;
 use crate::sys;
 use crate::tune;
-use crate::uring::{End, Ring};
+use crate::uring::{End, Server};
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -37,6 +37,8 @@ pub struct Session {
     block_device: Option<PathBuf>,
     loops: Vec<JoinHandle<()>>,
     notifying: Option<JoinHandle<()>>,
+    /// The kernel has our answer: from here on the session closes the file system.
+    serving: bool,
     finished: bool,
 }
 
@@ -59,6 +61,8 @@ impl Unmounter {
 }
 
 impl Session {
+    /// Mounts and serves. On an error nothing is mounted, and the file system is still
+    /// the caller's to close.
     pub fn mount(
         fs: Arc<dyn FileSystem>,
         mountpoint: impl AsRef<Path>,
@@ -82,6 +86,7 @@ impl Session {
             block_device: mounted.block_device,
             loops: Vec::new(),
             notifying: None,
+            serving: false,
             finished: false,
         };
         // From here on dropping the session unmounts.
@@ -105,13 +110,15 @@ impl Session {
         self.dispatcher.set_transport(if rings.is_some() { "io_uring" } else { "classic" });
         accept(&device, unique, &agreement, rings.is_some())
             .map_err(|error| failed("answering the kernel's first request", error))?;
+        self.serving = true;
         match rings {
             Some(rings) => {
                 rings.begin();
                 self.spawn_classic(&device, &agreement, 1)?;
             }
             None => {
-                let count = config.threads_per_cpu * sys::possible_cpus().len();
+                let cpus = sys::possible_cpus().len();
+                let count = config.threads_for(cpus) * cpus;
                 let count = count.clamp(*CLASSIC_THREADS.start(), *CLASSIC_THREADS.end());
                 self.spawn_classic(&device, &agreement, count)?;
             }
@@ -136,14 +143,17 @@ impl Session {
         let (report, reports) = channel();
         let mut rings = Rings { go: Vec::new() };
         let mut threads = Vec::new();
-        for cpu in sys::possible_cpus() {
-            for _ in 0..config.threads_per_cpu.max(1) {
+        let cpus = sys::possible_cpus();
+        let threads_per_cpu = config.threads_for(cpus.len());
+        for cpu in cpus {
+            for _ in 0..threads_per_cpu {
                 let (go, wait) = channel();
                 let work = RingThread {
                     cpu,
                     device: device.clone(),
                     dispatcher: self.dispatcher.clone(),
                     payload_len: agreement.payload_len(),
+                    spread_large_reads: config.spread_large_reads,
                     report: report.clone(),
                     wait,
                 };
@@ -208,7 +218,9 @@ impl Session {
         if let Some(thread) = self.notifying.take() {
             let _ = thread.join();
         }
-        self.dispatcher.close();
+        if self.serving {
+            self.dispatcher.close();
+        }
         self.finished = true;
     }
 
@@ -306,6 +318,7 @@ struct RingThread {
     device: Device,
     dispatcher: Arc<Dispatcher>,
     payload_len: usize,
+    spread_large_reads: bool,
     report: Sender<io::Result<()>>,
     wait: Receiver<()>,
 }
@@ -316,8 +329,15 @@ impl RingThread {
             // An offline or forbidden processor: its queue must be served all the same.
             tracing::debug!(cpu = self.cpu, "not pinned: {error}");
         }
-        let ring = match Ring::new(&self.device, self.payload_len) {
-            Ok(ring) => ring,
+        let made = Server::new(
+            &self.device,
+            &self.dispatcher,
+            self.cpu as u16,
+            self.payload_len,
+            self.spread_large_reads,
+        );
+        let server = match made {
+            Ok(server) => server,
             Err(error) => {
                 let _ = self.report.send(Err(error));
                 return;
@@ -327,7 +347,7 @@ impl RingThread {
         if self.wait.recv().is_err() {
             return;
         }
-        if let End::NotRegistered(error) = ring.serve(&self.dispatcher, self.cpu as u16) {
+        if let End::NotRegistered(error) = server.serve() {
             // The kernel goes back to the device by itself; help to serve that.
             tracing::error!(cpu = self.cpu, "registering a ring entry: {error}");
             self.dispatcher.set_transport("classic");

@@ -3,7 +3,9 @@
 //!
 //! `transport_limits [DIRECTORY...]` measures both transports over `NullFs` in a server
 //! process of their own, and each directory given (a btrfs mount, say). Rounds are
-//! interleaved, medians are printed. `serve MOUNTPOINT OPTIONS` is the server.
+//! interleaved, medians are printed. `LIMITS_ONLY` names a part of the workloads,
+//! `LIMITS_OPTIONS` adds mount options, `LIMITS_SPREAD` a column without the spreading
+//! of large reads, `LIMITS_READ_NS_PER_KIB` work to each read. `serve MOUNTPOINT OPTIONS` is the server.
 
 mod null_fs;
 
@@ -33,6 +35,9 @@ fn main() -> Outcome<()> {
         return Ok(());
     }
     let mut targets = vec![Target::served("io_uring", "transport=uring")?];
+    if std::env::var_os("LIMITS_SPREAD").is_some() {
+        targets.push(Target::served("no-spread", "transport=uring,no_spread_large_reads")?);
+    }
     targets.push(Target::served("classic", "transport=classic")?);
     targets.extend(arguments.iter().map(|path| Target::directory(path)));
     measure(&targets)
@@ -103,17 +108,21 @@ fn measure(targets: &[Target]) -> Outcome<()> {
     print!("{:24}", "");
     targets.iter().for_each(|target| print!("{:>16}", tail(&target.name)));
     println!();
-    let mut results = vec![vec![Vec::new(); targets.len()]; WORKLOADS.len()];
+    let only = std::env::var("LIMITS_ONLY").unwrap_or_default();
+    let workloads: Vec<Workload> =
+        WORKLOADS.iter().copied().filter(|(name, _)| name.contains(&only)).collect();
+    let mut results = vec![vec![Vec::new(); targets.len()]; workloads.len()];
     for _ in 0..ROUNDS {
         for (column, target) in targets.iter().enumerate() {
-            for (row, (_, run)) in WORKLOADS.iter().enumerate() {
+            for (row, (_, run)) in workloads.iter().enumerate() {
                 results[row][column].push(run(&target.path)?);
             }
-            fs::remove_file(target.path.join("big"))?;
-            fs::remove_file(target.path.join("small"))?;
+            for name in ["big", "small"] {
+                let _ = fs::remove_file(target.path.join(name));
+            }
         }
     }
-    for (row, (name, _)) in WORKLOADS.iter().enumerate() {
+    for (row, (name, _)) in workloads.iter().enumerate() {
         print!("{name:24}");
         for samples in &mut results[row] {
             samples.sort_by(f64::total_cmp);

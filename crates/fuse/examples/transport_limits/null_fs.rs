@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, RwLock};
+use std::time::{Duration, Instant};
 use vfs::*;
 
 const ROOT: Ino = Ino(1);
@@ -23,6 +24,8 @@ pub struct NullFs {
     nodes: Vec<Shard<u64, std::sync::Arc<Node>>>,
     names: Vec<Shard<Vec<u8>, u64>>,
     next: AtomicU64,
+    /// Work pretended in each read, as of checksums or decompression.
+    read_ns_per_kib: u32,
 }
 
 fn shard_of(name: &[u8]) -> usize {
@@ -56,6 +59,10 @@ impl NullFs {
             nodes: (0..SHARDS).map(|_| Mutex::default()).collect(),
             names: (0..SHARDS).map(|_| Mutex::default()).collect(),
             next: AtomicU64::new(2),
+            read_ns_per_kib: std::env::var("LIMITS_READ_NS_PER_KIB")
+                .ok()
+                .and_then(|text| text.parse().ok())
+                .unwrap_or(0),
         };
         fs.adopt(attr(ROOT, FileKind::Dir, 0o755));
         fs
@@ -131,6 +138,7 @@ impl FileSystem for NullFs {
         Ok(())
     }
     fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let begin = Instant::now();
         let node = self.node(ino)?;
         let size = node.attr.lock().unwrap().size;
         let len = buf.len().min(size.saturating_sub(offset) as usize);
@@ -146,6 +154,10 @@ impl FileSystem for NullFs {
                 None => buf[done..done + take].fill(0),
             }
             done += take;
+        }
+        let work = Duration::from_nanos(u64::from(self.read_ns_per_kib)) * (len as u32 / 1024);
+        while begin.elapsed() < work {
+            std::hint::spin_loop();
         }
         Ok(len)
     }

@@ -10,7 +10,6 @@ macro_rules! opcodes {
         pub enum Opcode { $($name),* }
 
         impl Opcode {
-            #[cfg(test)]
             pub const ALL: &'static [Opcode] = &[$(Opcode::$name),*];
 
             pub fn from_number(number: u32) -> Option<Opcode> {

@@ -26,26 +26,17 @@ impl Dispatcher {
     pub(super) fn write(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer<()> {
         let arg: WriteIn = request.arg()?;
         let data = request.payload.get(..arg.size as usize).ok_or(Errno::EINVAL)?;
-        let ino = self.ino(request);
         let kill_priv = arg.write_flags & write_flags::KILL_SUIDGID != 0;
         let flags = WriteFlags { kill_priv, sync: wants_sync(&arg) };
-        // Asked before, because afterwards the bits are gone.
-        let mode_changes = kill_priv && self.has_special_bits(ino)?;
-        let written = self.fs.write(&request.context(0), ino, arg.offset, data, flags)?;
-        if mode_changes {
-            self.notifier.attributes_changed_now(ino);
-        }
+        let (cx, ino) = (request.context(0), self.ino(request));
+        let written = self.fs.write(&cx, ino, arg.offset, data, flags)?;
         out.put(&WriteOut { size: written as u32, padding: 0 })
     }
 
-    fn has_special_bits(&self, ino: Ino) -> Answer<bool> {
-        Ok(self.fs.getattr(ino)?.perm & 0o6000 != 0)
-    }
-
     /// FALLOCATE and COPY_FILE_RANGE change data, but carry no flag that says whether
-    /// the caller may keep the special mode bits.
+    /// the caller may keep the special mode bits (see `dispatch/mod.rs`).
     fn kill_priv_unless_root(&self, request: &Request<'_>, ino: Ino) -> Answer<()> {
-        if request.header.uid == 0 || !self.has_special_bits(ino)? {
+        if request.header.uid == 0 || self.fs.getattr(ino)?.perm & 0o6000 == 0 {
             return Ok(());
         }
         let set = SetAttr { kill_priv: true, ..Default::default() };

@@ -28,9 +28,10 @@ impl Dispatcher {
         out.put(&reply::attr_out(&attr))
     }
 
-    /// A truncation carries a flag. A change of owner does not: under
-    /// HANDLE_KILLPRIV_V2 the server clears the bits by itself, of files only. A
-    /// request that changes nothing is `chown(-1, -1)`, which counts as one.
+    /// A truncation carries a flag; a change of owner does on newer kernels only, but
+    /// under HANDLE_KILLPRIV_V2 the server clears the bits by itself, of files. A
+    /// request that changes nothing means just that: it comes before a write by someone
+    /// who may not keep the bits, and for `chown(-1, -1)`.
     fn must_kill_priv(&self, ino: Ino, arg: &SetattrIn) -> Answer<bool> {
         if arg.valid & fattr::KILL_SUIDGID != 0 {
             return Ok(true);

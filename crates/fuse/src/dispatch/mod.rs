@@ -33,13 +33,14 @@
 //!   and of the target of COPY_FILE_RANGE; atime after READ and READDIR;
 //! * everything after an ACL was set;
 //!
-//! and it takes the attributes in the replies of SETATTR, LINK, MKNOD, LOOKUP. Left
-//! over are changes on our side that it does not expect:
+//! and it takes the attributes in the replies of SETATTR, LINK, MKNOD, LOOKUP. Before
+//! a WRITE, FALLOCATE or COPY_FILE_RANGE by someone who may not keep set-ID bits it
+//! sends a SETATTR that changes nothing: the server clears the bits (`inode`), and the
+//! reply brings the mode. Left over are changes on our side that it does not expect:
 //!
-//! * the *mode* when a WRITE clears set-user-ID bits (`WRITE_KILL_SUIDGID`), or
-//!   FALLOCATE and COPY_FILE_RANGE do (they carry no flag: we do it for every user
-//!   but root);
-//! * the *ctime* (and the `STATX_ATTR_*` bits) after FS_IOC_SETFLAGS and FSSETXATTR.
+//! * the *ctime* after FS_IOC_SETFLAGS and FSSETXATTR;
+//! * the *mode* after FALLOCATE and COPY_FILE_RANGE on older kernels, which do not send
+//!   that SETATTR: we clear the bits for every user but root.
 //!
 //! In these cases the handler sends NOTIFY_INVAL_INODE for the attributes alone
 //! *before* it replies, so the caller never sees the old ones. That message takes no
@@ -51,6 +52,7 @@
 //! Negative names are cached for ever too: only the kernel makes names in this mount,
 //! and it replaces or drops the negative entry when it does.
 
+mod counters;
 mod data;
 mod dir;
 mod failure;
@@ -91,6 +93,7 @@ pub(crate) struct Dispatcher {
     fs: Arc<dyn FileSystem>,
     nodes: NodeIds,
     notifier: Notifier,
+    counters: counters::Counters,
     cache_negative: bool,
     transport: OnceLock<&'static str>,
     closed: AtomicBool,
@@ -104,6 +107,7 @@ impl Dispatcher {
             fs,
             nodes,
             notifier,
+            counters: counters::Counters::new(),
             cache_negative,
             transport: OnceLock::new(),
             closed: AtomicBool::new(false),
@@ -131,6 +135,7 @@ impl Dispatcher {
 
     /// Serves one request. Never panics: a handler that does is answered with EIO.
     pub fn dispatch(&self, request: &Request<'_>, out: &mut [u8]) -> Outcome {
+        self.counters.count(request.header.opcode);
         let guarded = catch_unwind(AssertUnwindSafe(|| self.route(request, out)));
         guarded.unwrap_or_else(|_| {
             let header = &request.header;

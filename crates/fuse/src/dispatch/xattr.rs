@@ -1,6 +1,6 @@
 //! Extended attributes, and two virtual ones that tell about the mount itself.
 //!
-//! `spinney.stats` (the engine's counters as JSON) and `spinney.transport` exist on
+//! `spinney.stats` (the engine's counters and ours as JSON) and `spinney.transport` exist on
 //! every inode, are not listed and cannot be written.
 
 use super::Dispatcher;
@@ -9,20 +9,32 @@ use super::reply::Out;
 use super::request::{Request, split_nul};
 use crate::abi::SETXATTR_ACL_KILL_SGID;
 use crate::abi::record::*;
+use std::fmt::Write;
 use vfs::{Errno, NAME_MAX, SetAttr, Stat, XattrMode};
 
 const VIRTUAL_PREFIX: &[u8] = b"spinney.";
+const SLACK: usize = 256;
 
 impl Dispatcher {
     pub(super) fn getxattr(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer<()> {
         let arg: GetxattrIn = request.arg()?;
         let name = xattr_name(request)?;
         let value = match name {
-            b"spinney.stats" => stats_json(&self.fs.stats()).into_bytes(),
+            // Numbers grow until the caller comes back with room for what it was told.
+            b"spinney.stats" if arg.size == 0 => vec![0; self.stats_json().len() + SLACK],
+            b"spinney.stats" => self.stats_json().into_bytes(),
             b"spinney.transport" => self.transport().as_bytes().to_vec(),
             _ => self.fs.getxattr(self.ino(request), name)?,
         };
         sized(arg.size, &value, out)
+    }
+
+    fn stats_json(&self) -> String {
+        let mut json = format!("{{\"fuse.transport\":{:?}", self.transport());
+        self.counters.write_json(&mut json);
+        append_stats(&mut json, &self.fs.stats());
+        json.push('}');
+        json
     }
 
     pub(super) fn listxattr(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer<()> {
@@ -97,10 +109,10 @@ fn sized(size: u32, value: &[u8], out: &mut Out<'_>) -> Answer<()> {
 
 /// Counter names come from the program and need no escaping beyond quotes, which
 /// `{:?}` gives to ASCII text.
-fn stats_json(stats: &[Stat]) -> String {
-    let members: Vec<String> =
-        stats.iter().map(|stat| format!("{:?}:{}", stat.name, stat.value)).collect();
-    format!("{{{}}}", members.join(","))
+fn append_stats(json: &mut String, stats: &[Stat]) {
+    for stat in stats {
+        let _ = write!(json, ",{:?}:{}", stat.name, stat.value);
+    }
 }
 
 #[cfg(test)]
@@ -109,9 +121,12 @@ mod tests {
 
     #[test]
     fn stats_are_json() {
-        assert_eq!(stats_json(&[]), "{}");
+        let mut json = String::new();
+        append_stats(&mut json, &[]);
+        assert_eq!(json, "");
         let stats = [Stat { name: "a.b", value: 1 }, Stat { name: "c_ns", value: u64::MAX }];
-        assert_eq!(stats_json(&stats), r#"{"a.b":1,"c_ns":18446744073709551615}"#);
+        append_stats(&mut json, &stats);
+        assert_eq!(json, r#","a.b":1,"c_ns":18446744073709551615"#);
     }
 
     #[test]

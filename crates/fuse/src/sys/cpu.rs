@@ -42,6 +42,20 @@ pub(crate) fn pin_to(cpu: usize) -> io::Result<()> {
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Lets the calling thread run on every processor again (a new thread inherits the
+/// place of the one that made it).
+pub(crate) fn unpin() {
+    // SAFETY: cpu_set_t is a plain bit array, for which all zeros is a valid value.
+    let mut set: libc::cpu_set_t = unsafe { mem::zeroed() };
+    for cpu in possible_cpus().into_iter().filter(|cpu| *cpu < libc::CPU_SETSIZE as usize) {
+        // SAFETY: `cpu` is below CPU_SETSIZE, so the bit lies inside `set`.
+        unsafe { libc::CPU_SET(cpu, &mut set) };
+    }
+    // SAFETY: `set` is a valid set of the size given; 0 means this thread. A failure
+    // leaves the thread where it is, which is slower and nothing else.
+    unsafe { libc::sched_setaffinity(0, mem::size_of_val(&set), &set) };
+}
+
 /// Leaves signals to the program's other threads.
 pub(crate) fn block_signals() {
     // SAFETY: sigfillset fills the set that it is given; pthread_sigmask reads it and

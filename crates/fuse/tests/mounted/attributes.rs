@@ -17,6 +17,7 @@ over_both_transports!(
     inode_flags,
     labels_and_versions,
     writers_lose_special_bits,
+    programs_that_were_written_to_run_as_their_caller,
     allocation_and_copies_clear_special_bits,
     changes_of_owner_clear_special_bits,
     directories_keep_special_bits,
@@ -128,9 +129,12 @@ fn virtual_attributes(mount: &Mount) {
         let path = mount.path(name);
         let transport = sys::getxattr(&path, "spinney.transport", 100).unwrap();
         assert_eq!(transport, mount.transport.as_bytes());
-        let stats =
-            String::from_utf8(sys::getxattr(&path, "spinney.stats", 1000).unwrap()).unwrap();
-        assert!(stats.starts_with("{\"spy.lookups\":") && stats.ends_with('}'), "{stats}");
+        let room = sys::getxattr(&path, "spinney.stats", 0).unwrap().len();
+        let stats = sys::getxattr(&path, "spinney.stats", room).unwrap();
+        let stats = String::from_utf8(stats).unwrap();
+        assert!(stats.starts_with("{\"fuse.transport\":") && stats.ends_with('}'), "{stats}");
+        assert!(stats.contains(",\"spy.lookups\":"), "{stats}");
+        assert!(stats.contains(",\"fuse.requests.getxattr\":"), "{stats}");
         let refused = sys::setxattr(&path, "spinney.stats", b"", 0).unwrap_err();
         assert_eq!(refused.raw_os_error(), Some(libc::EOPNOTSUPP));
         let listed = sh(&format!("getfattr -m- --absolute-names {}", path.display()));
@@ -193,6 +197,17 @@ fn writers_lose_special_bits(mount: &Mount) {
     let path = special_file(mount, 0o6777);
     sh(&format!("echo y >> {}", path.display()));
     assert_eq!(remembered_mode(&path), 0o6777, "root keeps them");
+}
+
+/// Running a program does not stat it: what the kernel remembers decides.
+fn programs_that_were_written_to_run_as_their_caller(mount: &Mount) {
+    let path = mount.path("id");
+    fs::copy("/usr/bin/id", &path).unwrap();
+    fs::set_permissions(&path, PermissionsExt::from_mode(0o4777)).unwrap();
+    let user = || sys::run_as_nobody(&path, "-u");
+    assert_eq!(user(), "0\n", "set-user-ID works");
+    assert!(sh_as_nobody(&format!("echo >> {}", path.display())).status.success());
+    assert_eq!(user(), "65534\n");
 }
 
 fn allocation_and_copies_clear_special_bits(mount: &Mount) {

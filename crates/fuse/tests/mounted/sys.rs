@@ -104,6 +104,13 @@ pub fn try_sh(script: &str) -> Output {
     Command::new("sh").arg("-c").arg(script).output().unwrap()
 }
 
+/// Runs a program directly, without a shell that might look at it first.
+pub fn run_as_nobody(program: &Path, argument: &str) -> String {
+    use std::os::unix::process::CommandExt;
+    let output = Command::new(program).arg(argument).uid(65534).gid(65534).output().unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
 /// As `sh`, as the user and group `nobody`.
 pub fn sh_as_nobody(script: &str) -> Output {
     use std::os::unix::process::CommandExt;

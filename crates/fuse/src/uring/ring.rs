@@ -1,0 +1,113 @@
+//! One thread's ring, with room for one command at a time.
+
+use super::End;
+use super::entry::Entry;
+use crate::abi::record::UringCmdReq;
+use crate::abi::{Wire, uring_cmd};
+use crate::device::Device;
+use io_uring::squeue::Entry128;
+use io_uring::{IoUring, cqueue, opcode, types};
+use std::io;
+use std::os::fd::AsRawFd;
+
+/// Offset of the `len` member in a submission entry.
+const SQE_LEN: usize = 24;
+
+pub(super) struct Ring {
+    uring: IoUring<Entry128, cqueue::Entry>,
+}
+
+impl Ring {
+    /// Must run on the thread that will use it.
+    pub fn new(device: &Device) -> io::Result<Ring> {
+        let uring: IoUring<Entry128, cqueue::Entry> =
+            IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(2)?;
+        uring.submitter().register_files(&[device.as_raw_fd()])?;
+        Ok(Ring { uring })
+    }
+
+    /// Gives the entry to the kernel for the first time. Like `commit` it returns when
+    /// a request is in the entry's buffers.
+    pub fn register(&mut self, entry: &mut Entry) -> Result<(), End> {
+        self.turn(entry, register).map_err(|error| match is_disconnect(&error) {
+            true => End::Disconnected,
+            false => End::NotRegistered(error),
+        })
+    }
+
+    /// Hands the reply in the entry's buffers to the kernel and sleeps until the next
+    /// request is there.
+    pub fn commit(&mut self, entry: &mut Entry) -> Result<(), End> {
+        match self.turn(entry, commit) {
+            Ok(()) => Ok(()),
+            Err(error) if is_disconnect(&error) => Err(End::Disconnected),
+            Err(error) => {
+                // The request is lost to us, but the entry must come back.
+                tracing::error!(qid = entry.qid, "committing a reply: {error}");
+                self.register(entry)
+            }
+        }
+    }
+
+    /// Submits a command on the entry and waits for its completion.
+    fn turn(&mut self, entry: &mut Entry, command: fn(&Entry) -> Entry128) -> io::Result<()> {
+        let command = command(entry);
+        // SAFETY: the buffers and iovecs that the command names belong to `entry`, which
+        // is borrowed until the completion. If this returns without one (the ring is
+        // broken), the session's threads drop the ring, and with it the command, first.
+        unsafe { self.uring.submission().push(&command) }.map_err(io::Error::other)?;
+        loop {
+            match self.uring.submit_and_wait(1) {
+                Ok(_) => {}
+                Err(error) if is_transient(&error) => {}
+                Err(error) => return Err(error),
+            }
+            if let Some(done) = self.uring.completion().next() {
+                return match done.result() {
+                    result if result < 0 => Err(io::Error::from_raw_os_error(-result)),
+                    _ => Ok(()),
+                };
+            }
+        }
+    }
+}
+
+fn register(entry: &Entry) -> Entry128 {
+    let parts = entry.buffers.parts();
+    let record = UringCmdReq { qid: entry.qid, ..Default::default() };
+    let mut command = opcode::UringCmd80::new(types::Fixed(0), uring_cmd::REGISTER)
+        .cmd(command_area(&record))
+        .addr(Some(parts.as_ptr() as u64))
+        .build();
+    // SAFETY: a submission entry is 128 bytes; its `len` (here the number of iovecs,
+    // which the crate has no setter for) is the u32 at offset 24.
+    unsafe {
+        let len = (&raw mut command).cast::<u8>().add(SQE_LEN).cast::<u32>();
+        len.write_unaligned(parts.len() as u32);
+    }
+    command
+}
+
+fn commit(entry: &Entry) -> Entry128 {
+    let record = UringCmdReq { qid: entry.qid, commit_id: entry.commit_id, ..Default::default() };
+    opcode::UringCmd80::new(types::Fixed(0), uring_cmd::COMMIT_AND_FETCH)
+        .cmd(command_area(&record))
+        .build()
+}
+
+fn command_area(record: &UringCmdReq) -> [u8; 80] {
+    let mut area = [0u8; 80];
+    record.store(&mut area);
+    area
+}
+
+fn is_transient(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY))
+}
+
+fn is_disconnect(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED | libc::ENODEV)
+    )
+}

@@ -44,7 +44,7 @@ pub fn copy_range(
         check_file(&state)?;
         state.item.size
     };
-    check_file(&*target.read()?)?;
+    check_target(&*target.read()?)?;
     let len = len.min(size.saturating_sub(from_offset));
     if len == 0 {
         return Ok(0);
@@ -73,6 +73,14 @@ pub fn copy_range(
     }
     copy_bytes(engine, cx, from, from_offset + done, to, to_offset + done, len - done)?;
     Ok(len)
+}
+
+fn check_target(state: &State) -> Result<()> {
+    check_file(state)?;
+    if state.item.flags & (inode_flags::IMMUTABLE | inode_flags::APPEND) != 0 {
+        return Err(Errno::EPERM.into());
+    }
+    Ok(())
 }
 
 fn copy_bytes(
@@ -114,9 +122,12 @@ pub fn clone_range(
         check_file(&state)?;
         state.item.size
     };
-    check_file(&*target.read()?)?;
+    check_target(&*target.read()?)?;
     let len = if len == 0 { size.saturating_sub(from_offset) } else { len };
     let end = end_of(from_offset, len)?;
+    if len == 0 && from_offset <= size {
+        return Ok(());
+    }
     let sector = engine.sector();
     let at_end = end == size;
     if end > size
@@ -129,9 +140,6 @@ pub fn clone_range(
     }
     if at_end && len % sector != 0 && to_offset + len < target.read()?.item.size {
         return Err(Errno::EINVAL.into());
-    }
-    if len == 0 {
-        return Ok(());
     }
     share(engine, &source, &target, Range { from: from_offset, to: to_offset, len })
 }
@@ -159,9 +167,7 @@ fn share_locked(
     if nosum(locked.get(source)) != nosum(locked.get(target)) {
         return Err(Errno::EINVAL.into());
     }
-    if locked.get(target).item.flags & (inode_flags::IMMUTABLE | inode_flags::APPEND) != 0 {
-        return Err(Errno::EPERM.into());
-    }
+    check_target(locked.get(target))?;
     for inode in [source, target] {
         let state = locked.state(inode);
         *budget -= load_inline(engine, inode.id, state)?;

@@ -79,7 +79,8 @@ fn write_locked(
 ) -> Result<()> {
     let mut state = inode.write()?;
     check_file(&state)?;
-    if state.item.flags & inode_flags::IMMUTABLE != 0 {
+    let rewrites = state.item.flags & inode_flags::APPEND != 0 && offset != state.item.size;
+    if rewrites || state.item.flags & inode_flags::IMMUTABLE != 0 {
         return Err(Errno::EPERM.into());
     }
     *budget -= load_inline(engine, inode.id, &mut state)?;

@@ -136,6 +136,9 @@ fn check(engine: &Engine, r: &Rename<'_>, locked: &Locked<'_>) -> Result<()> {
         }
         return Ok(());
     }
+    if over_dir && is_below(engine, r.from.id, victim.id)? {
+        return Err(Errno::ENOTEMPTY.into());
+    }
     match (moves_dir, over_dir) {
         (true, false) => return Err(Errno::ENOTDIR.into()),
         (false, true) => return Err(Errno::EISDIR.into()),

@@ -23,6 +23,17 @@ impl Image {
         Image { path, _dir: dir }
     }
 
+    /// An image that our own mkfs made, with a block-group tree.
+    pub fn with_block_group_tree(size: u64) -> Image {
+        let dir = TempDir::new("btrfs-fs").expect("temp dir");
+        let path = dir.join("disk.img");
+        let device = FileDevice::create(&path, size).expect("create image");
+        let mut options = btrfs_image::mkfs::MkfsOptions::default();
+        options.features.block_group_tree = true;
+        btrfs_image::mkfs::make(&device, &options).expect("mkfs");
+        Image { path, _dir: dir }
+    }
+
     pub fn open(&self) -> BtrfsFs {
         self.open_with(Options { background: false, ..Options::default() })
     }

@@ -6,7 +6,9 @@
 use std::path::Path;
 
 use testkit::compare::Rules;
-use testkit::ops::{Config, Tolerance, explain, generate, lockstep};
+use testkit::ops::{
+    Config, Tolerance, check_private_trees, check_shared_tree, explain, generate, lockstep,
+};
 use testkit::oracle::{KernelMount, TempDir, assert_clean, mkfs_btrfs, scrub};
 use testkit::{PosixFs, RefFs, require};
 
@@ -78,4 +80,24 @@ fn names_and_attributes() {
 fn content() {
     require!(kernel_btrfs);
     against_the_kernel(&Config::data(), &exactly());
+}
+
+#[test]
+fn many_threads() {
+    require!(kernel_btrfs);
+    let dir = TempDir::new("threads").unwrap();
+    let image = dir.join("image");
+    mkfs_btrfs(&image, 2 << 30, &[]).unwrap();
+    let mount = KernelMount::new(&image, "noatime").unwrap();
+    let (private, shared) = (subvolume(&mount, 1), subvolume(&mount, 2));
+    // A hole's place may depend on what the other threads made the kernel write.
+    let tolerance = Tolerance { exact_holes: false, ..exactly() };
+    let fs = PosixFs::open(&private).unwrap();
+    check_private_trees(&fs, 70, 4, 1000, &Config::all(), &tolerance).unwrap();
+    drop(fs);
+    let fs = PosixFs::open(&shared).unwrap();
+    check_shared_tree(&fs, 80, 4, 1000, &Config::all()).unwrap();
+    drop(fs);
+    mount.unmount().unwrap();
+    assert_clean(&image);
 }

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 
 use testkit::compare::{Rules, TreeSnapshot, diff};
 use testkit::ops::{
-    Config, Op, OpKind, Outcome, Session, Tolerance, check_against_model, generate, lockstep,
+    Config, Op, OpKind, Outcome, Path, Session, Tolerance, check_against_model,
+    check_private_trees, check_shared_tree, generate, lockstep,
 };
 use testkit::{Profile, RefFs};
 use vfs::{
@@ -100,6 +101,27 @@ fn differences_are_found_and_named() {
 
 fn fs_only(fs: &RefFs, cx: &Context, name: &[u8]) {
     fs.mknod(cx, fs.root(), name, FileKind::File, 0o644, 0).unwrap();
+}
+
+#[test]
+fn threads_agree_with_their_models_and_leave_a_sound_tree() {
+    let fs = RefFs::new();
+    check_private_trees(&fs, 50, 4, 1000, &Config::all(), &Tolerance::default()).unwrap();
+    assert_eq!(fs.held_references(), 0);
+    let fs = RefFs::new();
+    check_shared_tree(&fs, 60, 4, 2000, &Config::all()).unwrap();
+    assert_eq!(fs.held_references(), 0);
+}
+
+#[test]
+fn a_tree_that_contradicts_itself_is_told() {
+    let fs = RefFs::new();
+    fs_only(&fs, &Context::default(), b"f");
+    let mut tree = TreeSnapshot::of(&fs).unwrap();
+    assert_eq!(tree.contradictions(), Vec::<String>::new());
+    tree.nodes.get_mut(&Path::new("f")).unwrap().attr.nlink = 2;
+    tree.nodes.get_mut(&Path::default()).unwrap().attr.size = 4;
+    assert_eq!(tree.contradictions().len(), 2);
 }
 
 /// The model with a fault: a truncation to an odd size leaves the last byte there.

@@ -80,8 +80,13 @@ const CX: Context = Context { uid: 0, gid: 0, pid: 0, umask: 0 };
 
 impl TreeSnapshot {
     pub fn of(fs: &dyn FileSystem) -> Result<TreeSnapshot> {
+        TreeSnapshot::below(fs, fs.root())
+    }
+
+    /// The tree below a directory, which the caller holds a reference on.
+    pub fn below(fs: &dyn FileSystem, root: Ino) -> Result<TreeSnapshot> {
         let mut reader = Reader { fs, nodes: BTreeMap::new(), first_paths: HashMap::new() };
-        let root = fs.getattr(fs.root())?;
+        let root = fs.getattr(root)?;
         reader.node(Path::default(), &root)?;
         Ok(TreeSnapshot { nodes: reader.nodes })
     }
@@ -91,9 +96,38 @@ impl TreeSnapshot {
         TreeSnapshot::of(&PosixFs::open(path)?)
     }
 
-    /// Paths whose inode is a file of the given bytes' content.
+    /// What is at a path.
     pub fn node(&self, path: &str) -> Option<&NodeView> {
         self.nodes.get(&Path::new(path))
+    }
+}
+
+impl TreeSnapshot {
+    /// What cannot be in a whole btrfs volume that nobody changes: link counts that
+    /// differ from the number of names, directories whose size does not follow from
+    /// their names.
+    pub fn contradictions(&self) -> Vec<String> {
+        let mut names: HashMap<&Path, u32> = HashMap::new();
+        let mut name_bytes: HashMap<Path, u64> = HashMap::new();
+        for (path, node) in &self.nodes {
+            let (parent, name) = path.split();
+            *names.entry(&node.first_path).or_default() += 1;
+            if *path != Path::default() {
+                *name_bytes.entry(parent).or_default() += name.len() as u64;
+            }
+        }
+        let mut wrong = Vec::new();
+        for (path, node) in &self.nodes {
+            let (links, found) = (node.attr.nlink, names[&node.first_path]);
+            if links != found {
+                wrong.push(format!("{path:?} has {links} links but {found} names"));
+            }
+            let size = 2 * name_bytes.get(path).copied().unwrap_or_default();
+            if node.attr.kind == FileKind::Dir && node.attr.size != size {
+                wrong.push(format!("{path:?} has size {} but should have {size}", node.attr.size));
+            }
+        }
+        wrong
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use vfs::{FallocateMode, FileSystem, SeekWhence, SetTime};
+use vfs::{FallocateMode, FileSystem, Ino, SeekWhence, SetTime};
 
 use super::op::{Op, Target};
 use super::outcome::{Outcome, Step};
@@ -120,18 +120,40 @@ impl Tolerance {
     }
 }
 
+/// A file system, or the part of it below a directory.
+#[derive(Clone, Copy)]
+pub struct Subject<'a> {
+    pub fs: &'a dyn FileSystem,
+    pub root: Ino,
+}
+
+impl<'a> Subject<'a> {
+    pub fn whole(fs: &'a dyn FileSystem) -> Subject<'a> {
+        Subject { fs, root: fs.root() }
+    }
+
+    fn session(self, tolerance: &Tolerance) -> Session<'a> {
+        let session = Session::below(self.fs, self.root);
+        if tolerance.times { session.watching_times() } else { session }
+    }
+
+    fn tree(self) -> Result<TreeSnapshot, vfs::FsError> {
+        TreeSnapshot::below(self.fs, self.root)
+    }
+}
+
 fn trees(
     step: usize,
-    model: &dyn FileSystem,
-    tested: &dyn FileSystem,
+    model: Subject<'_>,
+    tested: Subject<'_>,
     rules: &Rules,
 ) -> Result<(), Divergence> {
     let failed = |what: &str, error: vfs::FsError| {
         let differences = vec![Difference::whole(format!("{what} cannot be read: {error}"))];
         Divergence::Tree { step, differences }
     };
-    let a = TreeSnapshot::of(model).map_err(|error| failed("the model", error))?;
-    let b = TreeSnapshot::of(tested).map_err(|error| failed("the tested tree", error))?;
+    let a = model.tree().map_err(|error| failed("the model", error))?;
+    let b = tested.tree().map_err(|error| failed("the tested tree", error))?;
     let differences = diff(&a, &b, rules);
     if differences.is_empty() { Ok(()) } else { Err(Divergence::Tree { step, differences }) }
 }
@@ -143,11 +165,17 @@ pub fn lockstep(
     ops: &[Op],
     tolerance: &Tolerance,
 ) -> Result<(), Divergence> {
-    let session = |fs| {
-        let session = Session::new(fs);
-        if tolerance.times { session.watching_times() } else { session }
-    };
-    let (mut a, mut b) = (session(model), session(tested));
+    lockstep_below(Subject::whole(model), Subject::whole(tested), ops, tolerance)
+}
+
+/// As `lockstep`, on parts of file systems.
+pub fn lockstep_below(
+    model: Subject<'_>,
+    tested: Subject<'_>,
+    ops: &[Op],
+    tolerance: &Tolerance,
+) -> Result<(), Divergence> {
+    let (mut a, mut b) = (model.session(tolerance), tested.session(tolerance));
     for (step, op) in ops.iter().enumerate() {
         let (model_step, tested_step) = (a.step(op), b.step(op));
         if !tolerance.accepts(op, &model_step, &tested_step) {

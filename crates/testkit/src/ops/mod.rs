@@ -5,6 +5,7 @@
 //! &Tolerance::default(), || fresh_file_system())`.
 
 mod check;
+mod concurrent;
 mod config;
 mod generate;
 mod lockstep;
@@ -15,9 +16,10 @@ mod session;
 mod shrink;
 
 pub use check::{check_against_model, explain};
+pub use concurrent::{check_private_trees, check_shared_tree};
 pub use config::{Config, OpKind};
 pub use generate::{Generator, generate};
-pub use lockstep::{Divergence, Tolerance, lockstep};
+pub use lockstep::{Divergence, Subject, Tolerance, lockstep, lockstep_below};
 pub use op::{Fill, FillKind, Name, Op, Path, Target};
 pub use outcome::{Bytes, Code, Moved, Outcome, StatView, Step, TimeView, hash};
 pub use rng::Rng;

@@ -91,13 +91,16 @@ impl State {
         len: u64,
     ) -> Result<()> {
         let size = self.file(ino)?.size;
+        let inode = self.get(ino)?;
+        if inode.immutable() {
+            return Err(Errno::EPERM.into());
+        }
         if len == 0 {
             return Err(Errno::EINVAL.into());
         }
         let end = end_of(offset, len)?;
-        let inode = self.get(ino)?;
         let adds = matches!(mode, FallocateMode::Allocate | FallocateMode::KeepSize);
-        if inode.immutable() || (inode.append_only() && !adds) {
+        if inode.append_only() && !adds {
             return Err(Errno::EPERM.into());
         }
         let file = self.file_mut(ino)?;

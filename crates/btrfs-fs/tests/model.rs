@@ -5,8 +5,8 @@ mod common;
 use btrfs_fs::Options;
 use common::{Image, judge, snapshot};
 use testkit::RefFs;
-use testkit::ops::{Config, OpKind, Tolerance, explain, generate, lockstep};
 use testkit::compare::TreeSnapshot;
+use testkit::ops::{Config, OpKind, Tolerance, explain, generate, lockstep};
 use vfs::{FileSystem, SeekWhence};
 
 fn run(seed: u64, steps: usize, config: &Config, mkfs: &[&str]) {

@@ -27,7 +27,9 @@ fn files_of_all_sizes_survive_a_commit() {
     let fs = image.open();
     let root = fs.root();
     let dir = fs.mkdir(&CX, root, b"dir", 0o755).unwrap().attr.ino;
-    for (i, size) in [0usize, 1, 2048, 2049, 4096, 5000, 100_000, 1 << 20, 3 << 20].iter().enumerate() {
+    for (i, size) in
+        [0usize, 1, 2048, 2049, 4096, 5000, 100_000, 1 << 20, 3 << 20].iter().enumerate()
+    {
         let name = format!("file{i}");
         let file = fs.mknod(&CX, dir, name.as_bytes(), FileKind::File, 0o644, 0).unwrap();
         let content: Vec<u8> = (0..*size).map(|b| (b * 7 + i) as u8).collect();

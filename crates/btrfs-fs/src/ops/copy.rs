@@ -180,7 +180,7 @@ fn share_locked(
     if range.to > state.item.size {
         *budget -= zero_tail(engine, target.id, state)?;
         flush_locked(engine, target.id, state)?;
-        hole_to(engine, target, state, range.to);
+        hole_to(engine, target, state, range.to)?;
     }
     let sector = engine.sector();
     let span = range.len.next_multiple_of(sector);

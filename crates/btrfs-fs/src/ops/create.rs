@@ -221,7 +221,9 @@ fn insert_inode(
     let id = prepared.id;
     let mut item = prepared.item;
     item.generation = op.generation().0;
-    let state = State { item, inline: Some(new.kind == FileKind::Symlink),
+    let state = State {
+        item,
+        inline: Some(new.kind == FileKind::Symlink),
         capability: Some(false),
         ..State::default()
     };

@@ -176,7 +176,7 @@ fn allocate_range(
     state.no_inline = false;
     flushed?;
     if grows {
-        hole_to(engine, inode, state, offset);
+        hole_to(engine, inode, state, offset)?;
     }
     let (start, stop) = (offset / sector * sector, end.next_multiple_of(sector));
     let mapped = map_range(&engine.view(), inode.id, sector, start, stop).fs()?;

@@ -8,7 +8,8 @@ use super::xattr::drop_capability;
 use crate::data::flush::{dirty_of, fill_sector, load_inline};
 use crate::data::{read as reading, store::store};
 use crate::engine::Engine;
-use crate::extents::put_hole;
+use crate::error::IntoFs;
+use crate::extents::{map_range, put_hole};
 use crate::inode::{Inode, State, now};
 use btrfs_disk::items::inode_flags;
 use std::sync::Arc;
@@ -86,7 +87,7 @@ fn write_locked(
     *budget -= load_inline(engine, inode.id, &mut state)?;
     if offset > state.item.size {
         *budget -= zero_tail(engine, inode.id, &mut state)?;
-        hole_to(engine, inode, &mut state, offset);
+        hole_to(engine, inode, &mut state, offset)?;
     }
     if state.capability != Some(false) {
         drop_capability(&engine.begin(), inode.id, &mut state)?;
@@ -104,14 +105,26 @@ fn write_locked(
     result
 }
 
-/// Volumes without NO_HOLES want an item for the gap behind the old end.
-pub fn hole_to(engine: &Engine, inode: &Arc<Inode>, state: &mut State, offset: u64) {
+/// Volumes without NO_HOLES want items for gaps behind the old end. Preallocated extents
+/// may lie there already.
+pub fn hole_to(engine: &Engine, inode: &Arc<Inode>, state: &mut State, offset: u64) -> Result<()> {
     let sector = engine.sector();
     let (start, end) = (state.item.size.next_multiple_of(sector), offset / sector * sector);
-    if !engine.no_holes && start < end {
-        let op = engine.begin();
-        put_hole(&op, inode.id, start, end);
+    if engine.no_holes || start >= end {
+        return Ok(());
     }
+    let op = engine.begin();
+    let mut at = start;
+    for extent in map_range(&op.view, inode.id, sector, start, end).fs()? {
+        if extent.start > at {
+            put_hole(&op, inode.id, at, extent.start);
+        }
+        at = at.max(extent.end);
+    }
+    if at < end {
+        put_hole(&op, inode.id, at, end);
+    }
+    Ok(())
 }
 
 pub fn kill_priv(state: &mut State) {

@@ -69,7 +69,7 @@ fn set_size_locked(
     *budget -= load_inline(engine, inode.id, &mut state)?;
     if size > state.item.size {
         *budget -= zero_tail(engine, inode.id, &mut state)?;
-        hole_to(engine, inode, &mut state, size.next_multiple_of(engine.sector()));
+        hole_to(engine, inode, &mut state, size.next_multiple_of(engine.sector()))?;
         state.item.size = size;
     } else if size < state.item.size {
         shrink(engine, inode.id, &mut state, size, budget)?;

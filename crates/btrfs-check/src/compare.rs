@@ -107,10 +107,6 @@ impl Compare<'_, '_> {
         }
         self.shape(extent, used);
         self.owners(extent.start, stored, used);
-        if extent.generation > self.cx.newest {
-            let (stored, newest) = (extent.generation, self.cx.newest);
-            self.add(extent.start, FindingKind::ExtentGeneration { stored, newest });
-        }
     }
 
     /// Kind, length and level. (The sharing flag shows in the references of the children.)
@@ -188,6 +184,7 @@ pub(crate) fn placement(cx: &mut Context<'_>, stored: &ExtentTree, layout: &Layo
         }
         let index = stored.block_groups.partition_point(|g| g.start <= extent.start);
         match index.checked_sub(1).filter(|i| stored.block_groups[*i].end() >= extent.end()) {
+            None if !known.extent_tree => {}
             None => add(FindingKind::ExtentPlacement { why: "is in no block group".into() }),
             Some(index) => {
                 used[index] = used[index].saturating_add(extent.len);

@@ -45,8 +45,7 @@ impl FreeSpace {
 
     fn item(&mut self, cx: &Context<'_>, key: Key, data: &[u8]) -> Result<(), FindingKind> {
         let malformed = |why: String| FindingKind::ItemMalformed { why };
-        let end = key.objectid.checked_add(key.offset).filter(|_| key.offset != 0);
-        let end = end.ok_or_else(|| malformed(format!("range of {} bytes", key.offset)))?;
+        let end = key.objectid.saturating_add(key.offset);
         if key.kind == kind::FREE_SPACE_INFO {
             let info = FreeSpaceInfo::read(data).map_err(|c: Corrupt| malformed(c.what))?;
             self.groups.push(Group { start: key.objectid, end, info, counted: 0 });
@@ -64,11 +63,6 @@ impl FreeSpace {
             return Err(malformed("extents in a block group of bitmaps, or the reverse".into()));
         }
         let sector = u64::from(cx.geometry.sector_size);
-        let sectors = key.offset / sector;
-        let bytes = if bitmap { sectors.div_ceil(8) } else { 0 };
-        if !(key.objectid | key.offset).is_multiple_of(sector) || data.len() as u64 != bytes {
-            return Err(malformed(format!("{} bytes of data", data.len())));
-        }
         if !bitmap {
             group.counted += 1;
             return if push(&mut self.free, (key.objectid, end)).is_some() {
@@ -78,7 +72,7 @@ impl FreeSpace {
             };
         }
         let mut fine = true;
-        for run in runs(data, sectors) {
+        for run in runs(data, key.offset / sector) {
             let range = (key.objectid + run.0 * sector, key.objectid + run.1 * sector);
             // A run that goes on from the bitmap in front is one with it, except
             // across block groups.

@@ -153,15 +153,11 @@ kinds! {
         => "extent is {stored} bytes long in the extent tree, a reference says {used}";
     "extent-level" Error REPAIR ExtentLevel { stored: u8, used: u8 }
         => "tree block is of level {stored} in the extent tree, of level {used} in its tree";
-    "extent-generation" Error REPAIR ExtentGeneration { stored: u64, newest: u64 }
-        => "extent of generation {stored}, the volume's is {newest}";
     "extents-overlap" Error REPAIR ExtentsOverlap { other: u64 }
         => "extent overlaps the one at {other}";
     "extent-placement" Error REPAIR ExtentPlacement { why: String } => "extent {why}";
     "reference-without-extent" Error REPAIR ReferenceWithoutExtent
         => "back-reference to an extent that is not in the extent tree";
-    "references-unsorted" Error REPAIR ReferencesUnsorted
-        => "inline back-references are not in their order, so that lookups miss some";
 
     // Free space.
     "free-space-info-missing" Error REBUILD_FREE_SPACE FreeSpaceInfoMissing
@@ -210,15 +206,12 @@ kinds! {
         => "directory {dir}, {name}: {why}";
     "name-duplicate" Error REPAIR NameDuplicate { dir: u64, name: Name }
         => "directory {dir} has {name} twice";
-    "name-hash" Error REPAIR NameHash { name: Name } => "{name} does not belong to this hash";
     "dir-size" Error REPAIR DirSize { ino: u64, stored: u64, counted: u64 }
         => "directory {ino} has size {stored}, its names make {counted}";
     "dir-links" Error REPAIR DirLinks { ino: u64, links: u64 }
         => "directory {ino} has {links} names";
     "file-bytes" Error REPAIR FileBytes { ino: u64, stored: u64, counted: u64 }
         => "inode {ino} says {stored} bytes allocated, its extents sum to {counted}";
-    "file-extent-bad" Error RESTORE_FILE FileExtentBad { ino: u64, why: String }
-        => "inode {ino}: {why}";
     "file-extents-overlap" Error RESTORE_FILE FileExtentsOverlap { ino: u64, end: u64 }
         => "inode {ino}: file extent overlaps the one in front of it, which ends at {end}";
     "file-gap" Error REPAIR FileGap { ino: u64, from: u64, to: u64 }

@@ -8,7 +8,6 @@ use crate::{Finding, FindingKind};
 use btrfs_disk::ids::{FREE_SPACE_OBJECTID, ORPHAN_OBJECTID, compat_ro};
 use btrfs_disk::items::{DirItem, RootItem, RootRef};
 use btrfs_disk::key::kind;
-use btrfs_disk::node::MAX_LEVEL;
 use btrfs_disk::{Corrupt, Key, TreeId};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -36,18 +35,18 @@ pub(crate) struct Roots {
 impl Roots {
     pub fn leaf(&mut self, cx: &mut Context<'_>, leaf: &Leaf<'_>) {
         for (key, data) in leaf.node.items() {
-            if let Err(kind) = self.item(cx, key, data) {
+            if let Err(kind) = self.item(key, data) {
                 cx.add(Finding::new(kind).tree(leaf.tree).key(key));
             }
         }
     }
 
-    fn item(&mut self, cx: &Context<'_>, key: Key, data: &[u8]) -> Result<(), FindingKind> {
+    fn item(&mut self, key: Key, data: &[u8]) -> Result<(), FindingKind> {
         let malformed = |c: Corrupt| FindingKind::ItemMalformed { why: c.what };
         match key.kind {
             kind::ROOT_ITEM => {
                 let root = RootItem::parse(data).map_err(malformed)?;
-                self.root(cx, key, root)
+                self.root(key, root)
             }
             kind::ROOT_REF | kind::ROOT_BACKREF => {
                 let root_ref = RootRef::parse(data).map_err(malformed)?;
@@ -76,18 +75,11 @@ impl Roots {
         }
     }
 
-    fn root(&mut self, cx: &Context<'_>, key: Key, root: RootItem) -> Result<(), FindingKind> {
-        let bad = |why: String| Err(FindingKind::RootBad { why });
-        if root.level >= MAX_LEVEL {
-            return bad(format!("level {}", root.level));
-        }
-        if root.generation.0 > cx.newest {
-            return bad(format!("generation {} of the future", root.generation));
-        }
+    fn root(&mut self, key: Key, root: RootItem) -> Result<(), FindingKind> {
         if TreeId(key.objectid) == TreeId::RELOC {
             self.relocations.push((key, root));
         } else if self.trees.insert(TreeId(key.objectid), root).is_some() {
-            return bad("a second one of the same tree".into());
+            return Err(FindingKind::RootBad { why: "a second one of the same tree".into() });
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Walking one tree in key order, whatever its state.
 //!
-//! Invariants: levels strictly descend and every child's first key is the one that its
-//! pointer names, so no walk is longer than the tree has pointers; a damaged subtree is
+//! Invariants: levels strictly descend and (by the gate) every child's first key is the
+//! one that its pointer names, so no walk is longer than the tree has pointers; a damaged subtree is
 //! reported and left out (`Walked::complete` is false then), the walk goes on.
 //!
 //! A subvolume whose deletion was interrupted has pointers to blocks that are freed
@@ -10,7 +10,6 @@
 use crate::refs::Usage;
 use crate::source::Context;
 use crate::{Finding, FindingKind};
-use btrfs_disk::node::FLAG_RELOC;
 use btrfs_disk::{ChildPtr, Expect, Generation, Key, Logical, Node, TreeId};
 
 /// Where a tree begins.
@@ -113,33 +112,19 @@ impl Walk<'_, '_, '_> {
 
     /// What the gate cannot know: whether a sound node stands where it should.
     fn fits(&self, node: &Node, expect: &Expect, end: Option<Key>) -> Result<(), String> {
-        let is_root = expect.first_key.is_none();
-        if node.is_empty() {
-            return if is_root { Ok(()) } else { Err("an empty leaf inside a tree".into()) };
+        let (tree, owner) = (self.start.id, node.owner());
+        if expect.first_key.is_none() {
+            let own = owner == tree || tree == TreeId::RELOC;
+            return if own { Ok(()) } else { Err(format!("it is the root of tree {owner}")) };
         }
-        if expect.first_key.is_some_and(|first| first != node.key(0)) {
-            return Err(format!("its first key is {}, its pointer has another", node.key(0)));
+        if node.is_empty() {
+            return Err("an empty leaf inside a tree".into());
         }
         let last = node.key(node.len() - 1);
         if end.is_some_and(|end| last >= end) {
             return Err(format!("its last key {last} belongs to its right neighbour"));
         }
-        if node.generation().0 > self.cx.newest {
-            return Err(format!("its generation {} is of the future", node.generation()));
-        }
-        self.owner_fits(node, is_root)
-    }
-
-    fn owner_fits(&self, node: &Node, is_root: bool) -> Result<(), String> {
-        let (tree, owner) = (self.start.id, node.owner());
-        let fits = if tree == TreeId::RELOC {
-            true
-        } else if tree.is_subvolume() && !is_root {
-            owner.is_subvolume()
-        } else {
-            owner == tree || node.header().flags & FLAG_RELOC != 0
-        };
-        if fits { Ok(()) } else { Err(format!("it belongs to tree {}", owner.0 as i64)) }
+        Ok(())
     }
 
     fn wrong(&mut self, node: &Node, why: String) {

@@ -1,6 +1,6 @@
-//! File extents of one inode: shape, order, gaps, bytes, checksums.
+//! File extents of one inode: order, gaps, bytes, checksums. (Their shape is the gate's.)
 
-use super::inode::Inode;
+use super::inode::{Inode, malformed};
 use super::{Shared, Unwritten};
 use crate::FindingKind;
 use crate::source::Context;
@@ -44,18 +44,15 @@ impl Inode {
         shared: &mut Shared,
     ) -> Result<(), FindingKind> {
         let sector = u64::from(cx.geometry.sector_size);
-        let bad = |why: String| FindingKind::FileExtentBad { ino: key.objectid, why };
-        let extent = FileExtent::parse(data).map_err(|c| bad(c.what))?;
+        let extent = FileExtent::parse(data).map_err(malformed)?;
         self.file.any = true;
         let len = match &extent {
-            FileExtent::Inline { ram_bytes, compression, content, .. } => {
-                inline_fits(key, *ram_bytes, *compression, content, sector).map_err(bad)?;
+            FileExtent::Inline { ram_bytes, .. } => {
                 self.file.inline = Some(*ram_bytes);
-                self.file.bytes += ram_bytes;
-                ram_bytes.next_multiple_of(sector)
+                self.file.bytes = self.file.bytes.saturating_add(*ram_bytes);
+                ram_bytes.checked_next_multiple_of(sector).unwrap_or(u64::MAX)
             }
             FileExtent::Extent { kind, compression, fields } => {
-                fits(key, *kind, *compression, fields, sector).map_err(bad)?;
                 if fields.disk_bytenr.0 != 0 {
                     self.file.bytes = self.file.bytes.saturating_add(fields.num_bytes);
                     self.sums(tree, *kind, *compression, fields, shared);
@@ -156,58 +153,4 @@ impl Inode {
             out.push(FindingKind::FileExtentBeyondEnd { ino, size: item.size });
         }
     }
-}
-
-fn inline_fits(
-    key: Key,
-    ram_bytes: u64,
-    compression: Compression,
-    content: &[u8],
-    sector: u64,
-) -> Result<(), String> {
-    if key.offset != 0 {
-        return Err(format!("inline content at offset {}", key.offset));
-    }
-    if compression == Compression::None && content.len() as u64 != ram_bytes {
-        return Err(format!("inline content of {} bytes says {ram_bytes}", content.len()));
-    }
-    if ram_bytes == 0 || ram_bytes > sector.max(1 << 16) {
-        return Err(format!("inline content of {ram_bytes} bytes"));
-    }
-    Ok(())
-}
-
-fn fits(
-    key: Key,
-    kind: FileExtentKind,
-    compression: Compression,
-    fields: &FileExtentFields,
-    sector: u64,
-) -> Result<(), String> {
-    let all = key.offset | fields.num_bytes | fields.offset;
-    let on_disk = fields.disk_bytenr.0 | fields.disk_num_bytes;
-    if (all | on_disk) & (sector - 1) != 0 || fields.num_bytes == 0 {
-        return Err("file extent is not aligned to sectors".into());
-    }
-    if key.offset.checked_add(fields.num_bytes).is_none_or(|end| end > i64::MAX as u64) {
-        return Err("file extent reaches beyond the largest file".into());
-    }
-    let end = fields.offset.saturating_add(fields.num_bytes);
-    if end > fields.ram_bytes {
-        return Err(format!("uses {end} bytes of an extent of {}", fields.ram_bytes));
-    }
-    if fields.disk_bytenr.0 == 0 {
-        return Ok(());
-    }
-    if fields.disk_num_bytes == 0 {
-        return Err("extent without a length on disk".into());
-    }
-    match (kind, compression) {
-        (FileExtentKind::Prealloc, Compression::None) | (FileExtentKind::Regular, _) => {}
-        _ => return Err("preallocated extent that is compressed".into()),
-    }
-    if compression == Compression::None && end > fields.disk_num_bytes {
-        return Err(format!("uses {end} bytes of {} on disk", fields.disk_num_bytes));
-    }
-    Ok(())
 }

@@ -3,12 +3,8 @@
 use super::extents::{FileState, Rules};
 use super::links::Links;
 use crate::FindingKind;
-use crate::kind::Name;
-use btrfs_disk::checksum::{extref_hash, name_hash};
 use btrfs_disk::ids::FIRST_FREE_OBJECTID;
-use btrfs_disk::items::{
-    DirItem, InodeExtRef, InodeItem, InodeRef, MAX_NAME, dir_type, inode_flags,
-};
+use btrfs_disk::items::{DirItem, InodeExtRef, InodeItem, InodeRef, dir_type, inode_flags};
 use btrfs_disk::{Corrupt, FixedSize, Key};
 
 const S_IFMT: u32 = 0o170000;
@@ -37,13 +33,8 @@ pub(super) struct Inode {
     pub file: FileState,
 }
 
-fn malformed(c: Corrupt) -> FindingKind {
+pub(super) fn malformed(c: Corrupt) -> FindingKind {
     FindingKind::ItemMalformed { why: c.what }
-}
-
-fn wrong_name(name: &[u8]) -> Option<FindingKind> {
-    let bad = name.is_empty() || name.len() > MAX_NAME || name.contains(&b'/') || name.contains(&0);
-    bad.then(|| FindingKind::ItemMalformed { why: format!("name {}", Name(name.into())) })
 }
 
 impl Inode {
@@ -72,75 +63,42 @@ impl Inode {
         self.item.is_some_and(|item| item.flags & inode_flags::NODATASUM != 0)
     }
 
-    pub fn set_item(&mut self, data: &[u8], newest: u64) -> Result<(), FindingKind> {
-        let item = InodeItem::read(data).map_err(malformed)?;
-        self.item = Some(item);
-        let ino = self.ino;
-        let bad = |why: String| Err(FindingKind::InodeBad { ino, why });
-        if type_of(item.mode).is_none() {
-            return bad(format!("mode {:#o} is of no type", item.mode));
-        }
-        if item.transid > newest {
-            return bad(format!("last changed in generation {}, of the future", item.transid));
-        }
+    pub fn set_item(&mut self, data: &[u8]) -> Result<(), FindingKind> {
+        self.item = Some(InodeItem::read(data).map_err(malformed)?);
         Ok(())
     }
 
     pub fn names(&mut self, key: Key, data: &[u8], links: &mut Links) -> Result<(), FindingKind> {
         for name in InodeRef::iter(data) {
             let name = name.map_err(malformed)?;
-            self.name(key.offset, name.index, name.name, links)?;
+            self.name(key.offset, name.index, name.name, links);
         }
         Ok(())
     }
 
-    pub fn extended_names(
-        &mut self,
-        key: Key,
-        data: &[u8],
-        links: &mut Links,
-    ) -> Result<(), FindingKind> {
+    pub fn extended_names(&mut self, data: &[u8], links: &mut Links) -> Result<(), FindingKind> {
         for name in InodeExtRef::iter(data) {
             let name = name.map_err(malformed)?;
-            self.name(name.parent, name.index, name.name, links)?;
-            if extref_hash(name.parent, name.name) != key.offset {
-                return Err(FindingKind::NameHash { name: Name(name.name.into()) });
-            }
+            self.name(name.parent, name.index, name.name, links);
         }
         Ok(())
     }
 
-    fn name(
-        &mut self,
-        dir: u64,
-        index: u64,
-        name: &[u8],
-        links: &mut Links,
-    ) -> Result<(), FindingKind> {
+    fn name(&mut self, dir: u64, index: u64, name: &[u8], links: &mut Links) {
         self.names += 1;
-        if self.ino == FIRST_FREE_OBJECTID && dir == self.ino && name == b".." {
-            return Ok(());
+        // The root directory is its own parent, by no entry.
+        if self.ino != FIRST_FREE_OBJECTID || dir != self.ino || name != b".." {
+            links.back(dir, name, self.ino, index, self.kind());
         }
-        links.back(dir, name, self.ino, index, self.kind());
-        wrong_name(name).map_or(Ok(()), Err)
     }
 
-    pub fn dir_item(
-        &mut self,
-        key: Key,
-        data: &[u8],
-        links: &mut Links,
-    ) -> Result<(), FindingKind> {
-        let mut verdict = Ok(());
+    pub fn dir_item(&mut self, data: &[u8], links: &mut Links) -> Result<(), FindingKind> {
         for entry in DirItem::iter(data) {
             let entry = entry.map_err(malformed)?;
-            self.entry(&entry)?;
+            self.entry(&entry);
             links.dir_item(self.ino, &entry);
-            if name_hash(entry.name) != key.offset {
-                verdict = Err(FindingKind::NameHash { name: Name(entry.name.into()) });
-            }
         }
-        verdict
+        Ok(())
     }
 
     pub fn dir_index(
@@ -149,25 +107,17 @@ impl Inode {
         data: &[u8],
         links: &mut Links,
     ) -> Result<(), FindingKind> {
-        let mut entries = DirItem::iter(data);
-        let one = || FindingKind::ItemMalformed { why: "an index holds one name".into() };
-        let entry = entries.next().ok_or_else(one)?.map_err(malformed)?;
-        if entries.next().is_some() {
-            return Err(one());
+        for entry in DirItem::iter(data) {
+            let entry = entry.map_err(malformed)?;
+            self.entry(&entry);
+            links.dir_index(self.ino, key.offset, &entry);
         }
-        self.entry(&entry)?;
-        links.dir_index(self.ino, key.offset, &entry);
         Ok(())
     }
 
-    fn entry(&mut self, entry: &DirItem<'_>) -> Result<(), FindingKind> {
+    fn entry(&mut self, entry: &DirItem<'_>) {
         self.has_entries = true;
         self.dir_size += entry.name.len() as u64;
-        if !entry.value.is_empty() {
-            let why = "a directory entry with a value".into();
-            return Err(FindingKind::ItemMalformed { why });
-        }
-        wrong_name(entry.name).map_or(Ok(()), Err)
     }
 
     /// Everything that only the sum of the items tells.
@@ -207,22 +157,4 @@ impl Inode {
             out.push(FindingKind::DirSize { ino, stored, counted });
         }
     }
-}
-
-/// An xattr stands under the hash of its name.
-pub(super) fn xattr(key: Key, data: &[u8]) -> Result<(), FindingKind> {
-    let mut any = false;
-    for entry in DirItem::iter(data) {
-        let entry = entry.map_err(malformed)?;
-        any = true;
-        if name_hash(entry.name) != key.offset {
-            return Err(FindingKind::NameHash { name: Name(entry.name.into()) });
-        }
-        if entry.kind != dir_type::XATTR || entry.name.is_empty() || entry.name.len() > MAX_NAME {
-            let why = format!("xattr {} of type {}", Name(entry.name.into()), entry.kind);
-            return Err(FindingKind::ItemMalformed { why });
-        }
-    }
-    let empty = || FindingKind::ItemMalformed { why: "an xattr item without an entry".into() };
-    if any { Ok(()) } else { Err(empty()) }
 }

@@ -89,14 +89,13 @@ impl<'s> Inodes<'s> {
         }
         let inode = self.current.as_mut().expect("made above");
         match key.kind {
-            kind::INODE_ITEM => inode.set_item(data, cx.newest),
+            kind::INODE_ITEM => inode.set_item(data),
             kind::INODE_REF => inode.names(key, data, &mut self.links),
-            kind::INODE_EXTREF => inode.extended_names(key, data, &mut self.links),
-            kind::DIR_ITEM => inode.dir_item(key, data, &mut self.links),
+            kind::INODE_EXTREF => inode.extended_names(data, &mut self.links),
+            kind::DIR_ITEM => inode.dir_item(data, &mut self.links),
             kind::DIR_INDEX => inode.dir_index(key, data, &mut self.links),
-            kind::XATTR_ITEM => inode::xattr(key, data),
             kind::EXTENT_DATA => inode.file_extent(cx, self.tree, key, data, self.shared),
-            kind::VERITY_DESC_ITEM | kind::VERITY_MERKLE_ITEM => Ok(()),
+            kind::XATTR_ITEM | kind::VERITY_DESC_ITEM | kind::VERITY_MERKLE_ITEM => Ok(()),
             _ => Err(FindingKind::ItemUnknown),
         }
     }

@@ -1,0 +1,131 @@
+//! Images of volumes that were cut off: in the middle of a balance, of deleting a
+//! subvolume, with unlinked files still open, with a log tree. They are sound; what is
+//! left over is for the next mount.
+
+mod common;
+
+use common::{Scratch, assert_sound, listing, ours, ready, sh, theirs};
+
+/// Copies an image that is in use: superblocks first, since a commit never writes over
+/// what the superblock in force leads to. Torn copies are still possible.
+const LIVE_COPY: &str = r#"
+live_copy() {
+    dd if=$1 of=$2.super bs=4k skip=16 count=1 status=none
+    cp --sparse=always $1 $2
+    dd if=$2.super of=$2 bs=4k seek=16 count=1 conv=notrunc status=none
+    rm $2.super
+}
+"#;
+
+fn on_volume(image: &str, mkfs: &str, script: &str) -> String {
+    sh(&format!(
+        "image={image}; {LIVE_COPY}
+        truncate -s 1G $image; mkfs.btrfs -q {mkfs} $image >/dev/null 2>&1 || exit 1
+        mkdir $image.mnt; mount -o loop,noatime,commit=1 $image $image.mnt || exit 1
+        ( cd $image.mnt; set -e; {script} ); status=$?
+        umount $image.mnt || umount -l $image.mnt; rmdir $image.mnt; exit $status"
+    ))
+}
+
+const TREES: &str = "
+    for s in 1 2 3; do
+        btrfs -q subvolume create s$s
+        for d in $(seq 1 20); do
+            mkdir s$s/d$d
+            for i in $(seq 1 150); do echo $s $d $i > s$s/d$d/f$i; done
+            head -c 300000 /dev/urandom > s$s/d$d/big
+        done
+    done
+    sync
+    for i in 1 2 3; do
+        btrfs -q subvolume snapshot s$i n$i
+        for d in 1 4 7 10; do for j in $(seq 1 7 150); do echo z >> n$i/d$d/f$j; done; done
+    done
+    sync
+";
+
+#[test]
+fn balances() {
+    if !ready() {
+        return;
+    }
+    let scratch = Scratch::new("balance");
+    let image = scratch.path("image");
+    let path = image.display().to_string();
+    let script = format!(
+        "{TREES}
+        (for k in 1 2 3; do btrfs balance start -f --full-balance . ; done >/dev/null 2>&1) &
+        for k in 1 2 3 4 5 6 7 8 9 10; do sleep 0.12; live_copy $image $image.$k; done; wait"
+    );
+    on_volume(&path, "-n 4096 -m single", &script);
+    let (mut agreed, mut torn) = (0, 0);
+    for k in 1..=10 {
+        let copy = scratch.path(&format!("image.{k}"));
+        if !theirs(&copy).0 {
+            torn += 1;
+            continue;
+        }
+        let report = ours(&copy, false);
+        assert!(report.findings.is_empty(), "copy {k}:\n{}", listing(&report));
+        agreed += 1;
+    }
+    println!("{agreed} copies agree, {torn} were torn");
+    assert!(agreed >= 3, "most copies are torn");
+}
+
+#[test]
+fn subvolume_deletions() {
+    if !ready() {
+        return;
+    }
+    let scratch = Scratch::new("deletion");
+    let image = scratch.path("image");
+    let path = image.display().to_string();
+    let script = format!(
+        "{TREES}
+        for d in $(seq 1 40); do mkdir s1/x$d
+            for i in $(seq 1 400); do : > s1/x$d/file-with-quite-a-long-name-$i; done; done
+        sync; btrfs -q subvolume snapshot s1 more; rm -rf more/x*7; sync
+        btrfs -q subvolume delete s1 more > /dev/null"
+    );
+    on_volume(&path, "-n 4096 -m single", &script);
+    let (mut dead, mut halfway) = (0, 0);
+    for pause in ["0", "0.005", "0.01", "0.01", "0.015", "0.02", "0.02", "0.03", "0.1"] {
+        let report = assert_sound(&image, "while a subvolume is deleted", false);
+        dead += report.totals.dead_subvolumes;
+        let root = sh(&format!("btrfs inspect-internal dump-tree -t root {path}"));
+        halfway +=
+            root.lines().filter(|l| l.contains("drop_progress") && !l.contains("(0 ")).count();
+        // The cleaner begins at mount and is stopped by the unmount.
+        sh(&format!(
+            "mkdir -p {path}.mnt; mount -o loop,noatime {path} {path}.mnt
+            (btrfs filesystem sync {path}.mnt; sleep {pause}); umount {path}.mnt"
+        ));
+    }
+    println!("{dead} times a subvolume was being deleted, {halfway} times half of it was gone");
+    assert!(dead > 0);
+    assert_sound(&image, "after the deletion", false);
+}
+
+#[test]
+fn open_unlinked_files_and_a_log_tree() {
+    if !ready() {
+        return;
+    }
+    let scratch = Scratch::new("orphans");
+    let image = scratch.path("image");
+    let path = image.display().to_string();
+    let script = "
+        mkdir d; head -c 1000000 /dev/urandom > d/unlinked; head -c 100000 /dev/zero > d/kept
+        exec 9< d/unlinked; rm d/unlinked; mkdir gone; btrfs filesystem sync .
+        fsfreeze -f .; cp --sparse=always $image $image.orphans; fsfreeze -u .
+        echo more >> d/kept; sync d/kept 2>/dev/null; dd if=/dev/zero of=d/kept bs=4k count=1 \
+            seek=40 conv=notrunc,fsync status=none
+        live_copy $image $image.log; exec 9<&-";
+    on_volume(&path, "", script);
+    let report = assert_sound(&scratch.path("image.orphans"), "orphans", true);
+    assert_eq!(report.totals.orphans, 1);
+    let report = ours(&scratch.path("image.log"), false);
+    assert!(report.findings.is_empty(), "{}", listing(&report));
+    println!("log tree pending: {}", report.totals.pending_log);
+}

@@ -16,7 +16,7 @@ mod space;
 pub use items::TreeItems;
 pub use items::{Change, Changes, Items};
 pub use refs::{ExtentKind, RefDeltas, RefOwner};
-pub use settle::{DataFate, Settle, Settled};
+pub use settle::{DataFate, DropState, Settle, Settled};
 pub use space::{
     ClassTotals, DataReservation, GroupInfo, Kind, MetadataReservation, NewChunk, Priority, Space,
     SpaceRoots, Totals,

@@ -72,10 +72,7 @@ fn stretch(dice: &mut Dice, map: &[bool], free: bool, most: u64) -> Option<(usiz
 }
 
 fn extent(span: &GroupSpan, (first, count): (usize, usize)) -> Extent {
-    Extent {
-        logical: Logical(span.start + first as u64 * SECTOR),
-        len: count as u64 * SECTOR,
-    }
+    Extent { logical: Logical(span.start + first as u64 * SECTOR), len: count as u64 * SECTOR }
 }
 
 /// One update of random stretches; `free` of a hundred are frees.

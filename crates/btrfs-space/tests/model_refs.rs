@@ -147,9 +147,8 @@ impl World {
             self.model.get_mut(&extent).expect("there").retain(|_, count| *count > 0);
         }
         if dice.roll(12) == 0 {
-            let all: Vec<_> = std::mem::take(self.model.get_mut(&extent).expect("there"))
-                .into_iter()
-                .collect();
+            let all: Vec<_> =
+                std::mem::take(self.model.get_mut(&extent).expect("there")).into_iter().collect();
             all.into_iter().for_each(|(owner, count)| self.change(extent, owner, -(count as i64)));
         }
     }

@@ -15,12 +15,14 @@
 //!
 //! What it does not know: what the edits mean, writing nodes, flushing.
 
+mod drop_tree;
 mod fixpoint;
 mod outcome;
 mod sink;
 mod snapshot;
 mod trees;
 
+pub use drop_tree::DropState;
 pub use outcome::Settled;
 
 use crate::items::TreeItems;

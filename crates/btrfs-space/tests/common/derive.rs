@@ -108,10 +108,15 @@ pub fn assert_true(opened: &Opened) -> Census {
         assert_eq!(derived.get(extent), Some(refs), "extent {extent}");
     }
     assert_eq!(stored.len(), derived.len(), "extents that the extent tree lacks");
+    let mut trees: HashSet<TreeId> = opened.trees().iter().map(|(_, _, root)| root.id).collect();
+    trees.extend([TreeId::ROOT, TreeId::CHUNK]);
     let mut census = Census::default();
     census.full_backref = flags.values().filter(|f| *f & extent_flags::FULL_BACKREF != 0).count();
     for (_, _, owners) in stored.values() {
         for (owner, count) in owners {
+            if let RefOwner::Tree { root } | RefOwner::Data { root, .. } = owner {
+                assert!(trees.contains(root), "a reference is keyed by tree {root}, which is gone");
+            }
             match owner {
                 RefOwner::Tree { .. } => census.tree += 1,
                 RefOwner::SharedTree { .. } => census.shared_tree += 1,

@@ -2,7 +2,7 @@
 
 use super::Opened;
 use btrfs_disk::checksum::name_hash;
-use btrfs_disk::ids::EXTENT_CSUM_OBJECTID;
+use btrfs_disk::ids::{EXTENT_CSUM_OBJECTID, ORPHAN_OBJECTID};
 use btrfs_disk::items::{
     DirItem, FileExtent, FileExtentFields, FileExtentKind, InodeItem, RootItem, RootRef, dir_type,
     inode_flags,
@@ -10,7 +10,7 @@ use btrfs_disk::items::{
 use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Generation, Key, Logical, Result, TreeId};
 use btrfs_space::{
-    DataReservation, Extent, ExtentKind, Priority, RefOwner, Settle, Settled, Space,
+    DataReservation, DropState, Extent, ExtentKind, Priority, RefOwner, Settle, Settled, Space,
 };
 use btrfs_tree::{Edit, NodeReader, NodeStore, TreeRoot, get, scan};
 
@@ -288,6 +288,46 @@ impl<'a> Commit<'a> {
         item.refs = 1;
         let key = Key::new(to.0, kind::ROOT_ITEM, generation.0);
         self.settle.snapshot(source, to, key, item).expect("snapshot");
+    }
+
+    /// Takes a subvolume's names away: an orphan from now on.
+    pub fn orphan(&mut self, id: TreeId) {
+        let root = self.root(TreeId::ROOT);
+        let range =
+            Key::new(id.0, kind::ROOT_BACKREF, 0)..=Key::new(id.0, kind::ROOT_BACKREF, u64::MAX);
+        let item = scan(&self.settle.reader(), &root, range).next().expect("named").expect("reads");
+        let (back, link) = (item.key(), RootRef::parse(item.data()).expect("root ref"));
+        let (parent, dirid) = (TreeId(back.offset), link.dirid);
+        let mut dir = self.inode(parent, dirid);
+        dir.size -= 2 * link.name.len() as u64;
+        let dir = self.put_inode(parent, dirid, dir);
+        let edits = vec![
+            dir,
+            (Key::new(dirid, kind::DIR_ITEM, name_hash(link.name)), Edit::Delete),
+            (Key::new(dirid, kind::DIR_INDEX, link.sequence), Edit::Delete),
+        ];
+        self.apply(parent, edits);
+        let orphan = Key::new(ORPHAN_OBJECTID, kind::ORPHAN_ITEM, id.0);
+        let edits = vec![
+            (back, Edit::Delete),
+            (Key::new(parent.0, kind::ROOT_REF, id.0), Edit::Delete),
+            (orphan, put(vec![])),
+        ];
+        self.apply(TreeId::ROOT, edits);
+        let item = self.settle.root_item(id).expect("root item");
+        item.refs = 0;
+        item.drop_progress = Key::MIN;
+        item.drop_level = 0;
+    }
+
+    /// Goes on dropping an orphaned tree; true at its end.
+    pub fn drop_tree(&mut self, id: TreeId, state: &mut DropState, budget: usize) -> bool {
+        let done = self.settle.drop_tree(id, state, budget).expect("drops");
+        if done {
+            let orphan = Key::new(ORPHAN_OBJECTID, kind::ORPHAN_ITEM, id.0);
+            self.apply(TreeId::ROOT, vec![(orphan, Edit::Delete)]);
+        }
+        done
     }
 
     fn drop_sums(&mut self, dead: &[Extent]) {

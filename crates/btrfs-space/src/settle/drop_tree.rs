@@ -1,0 +1,261 @@
+//! Dropping a whole tree: a deleted subvolume's references go, in steps over commits.
+//!
+//! The format's way. The tree is not edited: its nodes are visited in key order, and a
+//! node that nobody else holds drops its pointers' references, then itself. Between
+//! commits the ROOT_ITEM says how far that came: everything below `drop_progress` in the
+//! nodes of `drop_level` and left of them is gone, the nodes on the path are not. The
+//! kernel goes on where this stopped, and the other way round.
+//!
+//! A node that others hold too only loses this tree's reference. But pointers that it
+//! and the nodes below hold keyed by this tree would then be keyed by a tree that is no
+//! more: before, they become shared references (FULL_BACKREF). Doing that twice does
+//! nothing, so it may be interrupted anywhere.
+//!
+//! What it does not know: who deletes the names and the orphan item.
+
+use super::Settle;
+use crate::items::TreeItems;
+use crate::refs::{ExtentKind, RefOwner, stored_refs};
+use crate::shared::{Holder, change_pointers};
+use btrfs_disk::items::extent_flags;
+use btrfs_disk::{ChildPtr, Corrupt, Expect, Generation, Key, Node, Result, TreeId};
+use btrfs_tree::NodeReader;
+use std::sync::Arc;
+
+/// What a drop remembers between its steps to be quicker; a new one is as good.
+#[derive(Clone, Debug, Default)]
+pub struct DropState {
+    /// Up to here the shared subtree at hand has shared references.
+    converted: Option<Key>,
+}
+
+enum Flow {
+    Done,
+    /// To go on with this key in the node of this level.
+    Paused(u8, Key),
+}
+
+#[derive(Clone, Copy)]
+struct Resume {
+    level: u8,
+    key: Key,
+}
+
+/// One step.
+struct Dropper<'s, 'a, R> {
+    settle: &'s mut Settle<'a, R>,
+    state: &'s mut DropState,
+    id: TreeId,
+    /// The tree was a snapshot of another at this generation: older nodes are not its own.
+    origin: Generation,
+    /// Nodes that may still be read.
+    budget: usize,
+    /// Something changed: pausing now does not mean to begin the same again.
+    progress: bool,
+}
+
+impl<R: NodeReader> Settle<'_, R> {
+    /// Drops references of a tree that no name leads to any more, reading about `budget`
+    /// nodes. True once all are gone, and the ROOT_ITEM with them. No edit of the tree
+    /// and no snapshot may be in the same commit; it comes before the drain.
+    pub fn drop_tree(&mut self, id: TreeId, state: &mut DropState, budget: usize) -> Result<bool> {
+        assert!(!self.draining, "drops come before the drain");
+        let tree = self.tree(id)?;
+        assert!(tree.recorded == Some(tree.root) && !tree.frozen, "a tree that is not edited");
+        let root = tree.root;
+        let Some((key, item)) = tree.item else {
+            return Err(Corrupt::new(format!("tree {id} has no root item")).into());
+        };
+        let resume = (item.drop_progress.objectid != 0)
+            .then_some(Resume { level: item.drop_level, key: item.drop_progress });
+        let origin = Generation(key.offset);
+        let node = self.store.node(&root.expect())?;
+        let mut dropper =
+            Dropper { settle: self, state, id, origin, budget: budget.max(1), progress: false };
+        match dropper.root(&node, resume)? {
+            Flow::Done => {
+                self.remove_tree(id)?;
+                Ok(true)
+            }
+            Flow::Paused(level, key) => {
+                let item = self.root_item(id)?;
+                (item.drop_level, item.drop_progress) = (level, key);
+                Ok(false)
+            }
+        }
+    }
+}
+
+impl<R: NodeReader> Dropper<'_, '_, R> {
+    fn refs(&mut self, logical: btrfs_disk::Logical) -> Result<(u64, bool)> {
+        let mut items = TreeItems::new(self.settle.store, &self.settle.extent_root);
+        let found = stored_refs(&mut items, &[&self.settle.deltas], logical)?;
+        let found = found.filter(|(refs, _)| *refs > 0);
+        let (refs, flags) =
+            found.ok_or_else(|| Corrupt::new("tree block without an extent item").at(logical))?;
+        Ok((refs, flags & extent_flags::FULL_BACKREF != 0))
+    }
+
+    fn drop_ref(&mut self, logical: btrfs_disk::Logical, level: u8, owner: RefOwner) {
+        let (kind, len) = (ExtentKind::Node { level }, self.settle.format.node_size);
+        self.settle.deltas.add(logical, len, kind, owner, -1);
+        self.progress = true;
+    }
+
+    /// How the pointers of a node of this tree are held.
+    fn holder(&self, node: &Node, full: bool) -> Result<Holder> {
+        if full {
+            return Ok(Holder::Shared(node.logical()));
+        }
+        if node.owner() == self.id {
+            return Ok(Holder::Keyed(self.id));
+        }
+        let what = format!("node of tree {} is held by tree {} alone", node.owner(), self.id);
+        Err(Corrupt::new(what).at(node.logical()).into())
+    }
+
+    fn root(&mut self, node: &Arc<Node>, resume: Option<Resume>) -> Result<Flow> {
+        let (refs, full) = self.refs(node.logical())?;
+        if let Some(resume) = resume.filter(|r| r.level == 0 || r.level > node.level()) {
+            let what =
+                format!("tree of level {} is dropped at level {}", node.level(), resume.level);
+            return Err(Corrupt::new(what).at(node.logical()).into());
+        }
+        let owner = RefOwner::Tree { root: self.id };
+        if refs > 1 {
+            // A root is shared in the midst of a balance only: nothing to pause for.
+            self.budget = usize::MAX;
+            self.convert(node)?;
+            self.drop_ref(node.logical(), node.level(), owner);
+            return Ok(Flow::Done);
+        }
+        self.node(node, full, owner, resume)
+    }
+
+    /// A node that this tree alone holds, by `owner`: its pointers, then itself.
+    fn node(
+        &mut self,
+        node: &Arc<Node>,
+        full: bool,
+        owner: RefOwner,
+        resume: Option<Resume>,
+    ) -> Result<Flow> {
+        self.budget = self.budget.saturating_sub(1);
+        let holder = self.holder(node, full)?;
+        if node.is_leaf() {
+            change_pointers(&mut self.settle.deltas, node, holder, -1)?;
+        } else if let Flow::Paused(level, key) = self.children(node, holder, resume)? {
+            return Ok(Flow::Paused(level, key));
+        }
+        self.drop_ref(node.logical(), node.level(), owner);
+        Ok(Flow::Done)
+    }
+
+    fn children(
+        &mut self,
+        node: &Arc<Node>,
+        holder: Holder,
+        mut resume: Option<Resume>,
+    ) -> Result<Flow> {
+        let first = match &resume {
+            None => 0,
+            Some(resume) if resume.level < node.level() => node.child_slot(&resume.key),
+            Some(resume) => node.search(&resume.key).unwrap_or_else(|slot| slot),
+        };
+        // From the node where the last step stopped, its children are whole.
+        resume = resume.filter(|resume| resume.level < node.level());
+        for slot in first..node.len() {
+            if let Flow::Paused(level, key) = self.child(node, slot, holder, resume.take())? {
+                return Ok(Flow::Paused(level, key));
+            }
+            if self.budget == 0 && slot + 1 < node.len() {
+                return Ok(Flow::Paused(node.level(), node.key(slot + 1)));
+            }
+        }
+        Ok(Flow::Done)
+    }
+
+    fn child(
+        &mut self,
+        parent: &Arc<Node>,
+        slot: usize,
+        holder: Holder,
+        resume: Option<Resume>,
+    ) -> Result<Flow> {
+        let (at, level) = (parent.child(slot), parent.level() - 1);
+        let owner = match holder {
+            Holder::Keyed(root) => RefOwner::Tree { root },
+            Holder::Shared(parent) => RefOwner::SharedTree { parent },
+        };
+        let (refs, full) = self.refs(at.logical)?;
+        if refs == 1 {
+            let node = self.read(&at, level)?;
+            return self.node(&node, full, owner, resume);
+        }
+        let known_shared = full && level == 0;
+        if !known_shared && at.generation > self.origin {
+            let node = self.read(&at, level)?;
+            if !self.convert(&node)? {
+                return Ok(Flow::Paused(parent.level(), at.key));
+            }
+            self.state.converted = None;
+        }
+        self.drop_ref(at.logical, level, owner);
+        Ok(Flow::Done)
+    }
+
+    fn read(&self, at: &ChildPtr, level: u8) -> Result<Arc<Node>> {
+        self.settle.store.node(&Expect {
+            logical: at.logical,
+            level,
+            generation: Some(at.generation),
+            owner: Some(self.id),
+            first_key: Some(at.key),
+        })
+    }
+
+    /// Pointers of `node` and below that are keyed by this tree become shared; false if
+    /// the budget ended it.
+    fn convert(&mut self, node: &Arc<Node>) -> Result<bool> {
+        if node.owner() != self.id {
+            return Ok(true);
+        }
+        self.budget = self.budget.saturating_sub(1);
+        let (_, full) = self.refs(node.logical())?;
+        if !full {
+            self.progress = true;
+            let deltas = &mut self.settle.deltas;
+            change_pointers(deltas, node, Holder::Shared(node.logical()), 1)?;
+            change_pointers(deltas, node, Holder::Keyed(self.id), -1)?;
+            deltas.set_full_backref(node.logical(), node.bytes().len() as u64, node.level());
+        }
+        if node.is_leaf() {
+            return Ok(true);
+        }
+        for slot in 0..node.len() {
+            if !self.convert_child(node, slot)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn convert_child(&mut self, parent: &Arc<Node>, slot: usize) -> Result<bool> {
+        let at = parent.child(slot);
+        let next = (slot + 1 < parent.len()).then(|| parent.key(slot + 1));
+        let behind = next.zip(self.state.converted).is_some_and(|(next, done)| next <= done);
+        if behind || at.generation <= self.origin {
+            return Ok(true);
+        }
+        let level = parent.level() - 1;
+        if level == 0 && self.refs(at.logical)?.1 {
+            return Ok(true);
+        }
+        if self.budget == 0 && self.progress {
+            self.state.converted = Some(at.key);
+            return Ok(false);
+        }
+        let node = self.read(&at, level)?;
+        self.convert(&node)
+    }
+}

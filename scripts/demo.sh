@@ -108,7 +108,7 @@ use_it() {
     printf 'one\n' >a/one; printf 'two\n' >a/two
     note "a tree copy: the sources of this repository"
     mkdir sources
-    tar -C "$ROOT" -cf - --exclude=target crates docs scripts README.md | tar -C sources -xf -
+    tar -C "$ROOT" -cf - --exclude=target crates bench scripts README.md | tar -C sources -xf -
     note "$(find sources -type f | wc -l) files, $(du -sh --apparent-size sources | cut -f1)"
     note "a 64 MiB file, overwritten in places, with an fsync"
     dd if=/dev/urandom of=large.bin bs=1M count=64 conv=fsync status=none
@@ -121,7 +121,7 @@ use_it() {
     note "renames, also over an existing name and across directories; links; attributes"
     mv a/one a/b/c/moved
     mv a/two hello.txt
-    mv sources/docs a/docs
+    mv sources/scripts a/scripts
     ln large.bin hard-link.bin
     ln -s a/b/c/moved symbolic-link
     mkfifo pipe

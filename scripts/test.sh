@@ -70,7 +70,7 @@ if [ $setup = yes ]; then
     # Not a gate: what is still missing shows up as skipped tests, each with its reason.
     scripts/setup.sh || echo "setup is not complete; tests that need more will say so"
 fi
-gate fmt cargo fmt --all --check
+gate fmt cargo fmt --all --check -- --color never
 gate layers cargo xtask layers
 gate licences cargo xtask licences
 gate clippy cargo clippy --quiet --workspace --all-targets -- -D warnings

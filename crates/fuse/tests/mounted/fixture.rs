@@ -4,6 +4,7 @@ use crate::spy::Spy;
 use fuse::{Config, Notifier, Session, Source, Transport, Unmounter};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
@@ -25,11 +26,8 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        for entry in fs::read_dir(&self.0).into_iter().flatten().flatten() {
-            // Fails for a directory that is still a mount point, as it should.
-            let _ = fs::remove_file(entry.path()).or_else(|_| fs::remove_dir(entry.path()));
-        }
-        let _ = fs::remove_dir(&self.0);
+        // A mount that is still there is left alone.
+        let _ = Command::new("rm").args(["-rf", "--one-file-system"]).arg(&self.0).status();
     }
 }
 
@@ -79,7 +77,7 @@ impl Mount {
     }
 
     /// Waits for the session's end, which something else brings about.
-    pub fn join(mut self) -> vfs::Result<()> {
+    pub fn join(&mut self) -> vfs::Result<()> {
         self.serving.take().unwrap().join().unwrap()
     }
 }

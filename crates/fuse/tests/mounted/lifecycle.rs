@@ -33,7 +33,7 @@ fn over_image(config: &Config) -> Config {
 fn umount_of_a_block_mount_waits_for_the_commit() {
     each(|config| {
         let spy = Spy { destroy_takes: Duration::from_millis(400), ..Spy::new() };
-        let mount = Mount::of(spy, &over_image(&config)).unwrap();
+        let mut mount = Mount::of(spy, &over_image(&config)).unwrap();
         let device = mount.block_device.clone().unwrap();
         assert!(fs::read_to_string("/proc/mounts").unwrap().contains("fuseblk.spinney"));
         fs::write(mount.path("file"), "x").unwrap();
@@ -65,7 +65,7 @@ fn syncfs_reaches_a_block_mount() {
 #[test]
 fn plain_mounts_destroy_at_the_end_of_the_session() {
     each(|config| {
-        let mount = Mount::new(&config).unwrap();
+        let mut mount = Mount::new(&config).unwrap();
         let spy = mount.spy.clone();
         mount.unmounter().unmount(false).unwrap();
         mount.join().unwrap();
@@ -78,7 +78,7 @@ fn the_error_of_closing_is_told() {
     each(|config| {
         for config in [config.clone(), over_image(&config)] {
             let spy = Spy { destroy_fails: true, ..Spy::new() };
-            let mount = Mount::of(spy, &config).unwrap();
+            let mut mount = Mount::of(spy, &config).unwrap();
             mount.unmounter().unmount(false).unwrap();
             let error = mount.join().unwrap_err();
             assert_eq!(error.errno(), libc::EUCLEAN);
@@ -89,7 +89,7 @@ fn the_error_of_closing_is_told() {
 #[test]
 fn busy_mounts_refuse_or_detach() {
     each(|config| {
-        let mount = Mount::new(&config).unwrap();
+        let mut mount = Mount::new(&config).unwrap();
         fs::write(mount.path("file"), "x").unwrap();
         let file = File::open(mount.path("file")).unwrap();
         let busy = mount.unmounter().unmount(false).unwrap_err();
@@ -106,7 +106,7 @@ fn busy_mounts_refuse_or_detach() {
 #[test]
 fn an_aborted_connection_ends_the_session() {
     each(|config| {
-        let mount = Mount::new(&config).unwrap();
+        let mut mount = Mount::new(&config).unwrap();
         let spy = mount.spy.clone();
         let number = std::os::unix::fs::MetadataExt::dev(&fs::metadata(mount.path("")).unwrap());
         let unmounter = mount.unmounter();

@@ -211,9 +211,11 @@ impl Roots {
                 add(cx, FindingKind::SubvolumeUnreachable { child });
             }
         }
-        for (parent, child) in self.down.keys().filter(|pair| !self.trees.contains_key(&pair.1)) {
-            let why = format!("subvolume {parent} holds {child}, which does not exist");
-            add(cx, FindingKind::RootBad { why });
+        for (parent, child) in self.down.keys() {
+            if self.trees.get(child).is_none_or(|root| root.refs == 0) {
+                let why = format!("subvolume {parent} holds {child}, which does not exist");
+                add(cx, FindingKind::RootBad { why });
+            }
         }
     }
 

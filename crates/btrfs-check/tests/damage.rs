@@ -362,16 +362,22 @@ fn tree_cases() -> Vec<Case> {
             let up = Key::new(down.offset, kind::ROOT_BACKREF, down.objectid);
             p.remove(TreeId::ROOT, up);
         }),
-        case!("a deleted subvolume without orphan", Silent, Kind::RootOrphanMissing { .. }, |p| {
-            let (key, _) = p.some(TreeId::ROOT, |k, _| {
-                k.kind == kind::ROOT_ITEM && k.objectid > 256 && TreeId(k.objectid).is_subvolume()
-            });
-            p.edit(TreeId::ROOT, key, |data| {
-                let mut root = RootItem::read(data).expect("root");
-                root.refs = 0;
-                root.write(data);
-            });
-        }),
+        case!(
+            "a deleted subvolume without orphan",
+            Complain,
+            Kind::RootOrphanMissing { .. },
+            |p| {
+                let (key, _) = p.some(TreeId::ROOT, |k, data| {
+                    let alive = || RootItem::parse(data).is_ok_and(|root| root.refs != 0);
+                    k.kind == kind::ROOT_ITEM && (256..1 << 32).contains(&k.objectid) && alive()
+                });
+                p.edit(TreeId::ROOT, key, |data| {
+                    let mut root = RootItem::read(data).expect("root");
+                    root.refs = 0;
+                    root.write(data);
+                });
+            }
+        ),
         case!("the default subvolume", Silent, Kind::DefaultSubvolumeBad { .. }, |p| {
             let key = Key::new(6, kind::DIR_ITEM, name_hash(b"default"));
             p.edit(TreeId::ROOT, key, |data| data[..8].copy_from_slice(&999u64.to_le_bytes()));

@@ -4,6 +4,7 @@
 
 mod common;
 
+use btrfs_check::FindingKind;
 use common::{Scratch, assert_sound, listing, ours, ready, sh, theirs};
 
 /// Copies an image that is in use: superblocks first, since a commit never writes over
@@ -11,9 +12,11 @@ use common::{Scratch, assert_sound, listing, ours, ready, sh, theirs};
 const LIVE_COPY: &str = r#"
 live_copy() {
     dd if=$1 of=$2.super bs=4k skip=16 count=1 status=none
+    dd if=$1 of=$2.spare bs=4k skip=16384 count=1 status=none
     cp --sparse=always $1 $2
     dd if=$2.super of=$2 bs=4k seek=16 count=1 conv=notrunc status=none
-    rm $2.super
+    dd if=$2.spare of=$2 bs=4k seek=16384 count=1 conv=notrunc status=none
+    rm $2.super $2.spare
 }
 "#;
 
@@ -65,7 +68,9 @@ fn balances() {
             torn += 1;
             continue;
         }
-        let report = ours(&copy, false);
+        let mut report = ours(&copy, false);
+        // The copy was made between the two superblocks' writes.
+        report.findings.retain(|f| !matches!(f.kind, FindingKind::SuperCopyStale { .. }));
         assert!(report.findings.is_empty(), "copy {k}:\n{}", listing(&report));
         agreed += 1;
     }

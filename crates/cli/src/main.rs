@@ -1,1 +1,29 @@
-fn main() {}
+//! The `spinney` program: it parses, wires and prints, and holds no file-system logic.
+//!
+//! `commands/mod.rs` has the table of commands. Every command ends with 0 (done),
+//! 1 (something failed, or was found wrong) or 2 (wrong usage); errors go to standard
+//! error as `spinney: FILE: what happened`, with a line on what to do.
+#![deny(unsafe_code)]
+
+mod args;
+mod commands;
+mod error;
+mod image;
+mod output;
+mod progress;
+
+use error::Exit;
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let mut words: Vec<OsString> = std::env::args_os().collect();
+    let called = if words.is_empty() { OsString::new() } else { words.remove(0) };
+    match commands::dispatch(&called, words) {
+        Ok(exit) => ExitCode::from(exit.code()),
+        Err(error) => {
+            error.print();
+            ExitCode::from(Exit::from(&error).code())
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Reading a command's words: options anywhere, operands in order, `--` ends options.
+//!
+//! A thin layer over `lexopt`; a command loops over `next` and matches.
+
+use crate::error::{Error, Result};
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+
+pub use lexopt::Arg;
+
+/// The words behind a command's name.
+pub struct Args {
+    parser: lexopt::Parser,
+}
+
+impl Args {
+    pub fn new(words: Vec<OsString>) -> Args {
+        Args { parser: lexopt::Parser::from_args(words) }
+    }
+
+    pub fn next(&mut self) -> Result<Option<Arg<'_>>> {
+        Ok(self.parser.next()?)
+    }
+
+    /// The value of the option that `next` returned last.
+    pub fn value(&mut self) -> Result<OsString> {
+        Ok(self.parser.value()?)
+    }
+
+    pub fn text(&mut self) -> Result<String> {
+        text(self.value()?)
+    }
+
+    pub fn path(&mut self) -> Result<PathBuf> {
+        Ok(self.value()?.into())
+    }
+
+    /// A number of bytes with a unit, as in `512M`.
+    pub fn size(&mut self) -> Result<u64> {
+        size(&self.text()?)
+    }
+
+    /// Collects what is left as operands; an option among them is an error.
+    pub fn operands(&mut self) -> Result<Vec<OsString>> {
+        let mut all = Vec::new();
+        while let Some(arg) = self.next()? {
+            match arg {
+                Arg::Value(value) => all.push(value),
+                other => return Err(unexpected(other)),
+            }
+        }
+        Ok(all)
+    }
+}
+
+pub fn unexpected(arg: Arg<'_>) -> Error {
+    arg.unexpected().into()
+}
+
+pub fn text(value: OsString) -> Result<String> {
+    value.into_string().map_err(|v| Error::usage(format!("not text: {}", v.to_string_lossy())))
+}
+
+/// Exactly one operand, named `what` in the message if it is missing.
+pub fn one(operands: Vec<OsString>, what: &str) -> Result<OsString> {
+    let [one] = <[OsString; 1]>::try_from(operands)
+        .map_err(|all| Error::usage(format!("expected {what}, got {} words", all.len())))?;
+    Ok(one)
+}
+
+/// At least one operand.
+pub fn some(operands: Vec<OsString>, what: &str) -> Result<Vec<OsString>> {
+    if operands.is_empty() {
+        return Err(Error::usage(format!("{what} is missing")));
+    }
+    Ok(operands)
+}
+
+/// The last operand apart from those before it, as `cp` and `mv` need it.
+pub fn sources_and_target(mut operands: Vec<OsString>) -> Result<(Vec<OsString>, OsString)> {
+    match operands.pop() {
+        Some(target) if !operands.is_empty() => Ok((operands, target)),
+        Some(only) => {
+            Err(Error::usage(format!("where to? nothing follows {}", only.to_string_lossy())))
+        }
+        None => Err(Error::usage("source and target are missing")),
+    }
+}
+
+/// Bytes: `4096`, `64K`, `2G`, `1T`; `KiB` and `KB` also count in 1024 and 1000.
+pub fn size(text: &str) -> Result<u64> {
+    let wrong = || Error::usage(format!("{text:?} is no size; write 4096, 64K, 512M, 2G"));
+    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let (number, unit) = text.split_at(digits);
+    let number: u64 = number.parse().map_err(|_| wrong())?;
+    let mut letters = unit.chars();
+    let Some(letter) = letters.next() else { return Ok(number) };
+    let power = match letter.to_ascii_uppercase() {
+        'B' if unit.len() == 1 => 0,
+        'K' => 1,
+        'M' => 2,
+        'G' => 3,
+        'T' => 4,
+        'P' => 5,
+        _ => return Err(wrong()),
+    };
+    let base: u64 = match letters.as_str() {
+        "" | "iB" => 1024,
+        "B" => 1000,
+        _ => return Err(wrong()),
+    };
+    number.checked_mul(base.pow(power)).ok_or_else(wrong)
+}
+
+/// A copy for messages.
+pub fn show(word: &OsStr) -> String {
+    word.to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        for (text, bytes) in
+            [("0", 0), ("4096", 4096), ("2k", 2048), ("2G", 2 << 30), ("3MB", 3_000_000)]
+        {
+            assert_eq!(size(text).unwrap(), bytes);
+        }
+        for wrong in ["", "K", "1X", "1KX", "-1", "99999999999999999999", "99999999P", "1 K"] {
+            assert!(size(wrong).is_err(), "{wrong}");
+        }
+    }
+}

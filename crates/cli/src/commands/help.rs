@@ -1,0 +1,83 @@
+//! `spinney help`: what the program and each command can do.
+
+use super::{Command, GROUPS, find};
+use crate::args::{Args, show};
+use crate::error::{Error, Exit, Result};
+use crate::output::Out;
+
+pub const COMMAND: Command = Command {
+    name: "help",
+    summary: "tell about a command",
+    usage: "[COMMAND]",
+    help: "\
+Without a word, lists the commands; with one, tells all about it. `spinney COMMAND --help`
+is the same.
+
+Examples
+    spinney help mount
+",
+    run,
+};
+
+const HEAD: &str = "\
+spinney - btrfs volumes without the kernel's btrfs
+
+Usage
+    spinney COMMAND [OPTIONS] WORDS...
+
+A volume is an image file or a block device. Paths in a volume that is not mounted are
+written `disk.img:/path`.
+";
+
+const TAIL: &str = "
+Exit codes
+    0  done
+    1  something failed; standard error names the file and what to do
+    2  the command line is wrong
+
+`spinney help COMMAND` tells all about a command.
+";
+
+fn run(mut args: Args) -> Result<Exit> {
+    match args.operands()?.as_slice() {
+        [] => overview(),
+        [name] => match find(name) {
+            Some(command) => of(command),
+            None => Err(Error::usage(format!("unknown command: {}", show(name)))),
+        },
+        _ => Err(Error::usage("one command at a time")),
+    }
+}
+
+pub fn overview() -> Result<Exit> {
+    let mut text = String::from(HEAD);
+    for group in GROUPS {
+        text.push_str(&format!("\n{}\n", group.title));
+        for command in group.commands {
+            text.push_str(&format!("    {:<12} {}\n", command.name, command.summary));
+        }
+    }
+    text.push_str(TAIL);
+    say(&text)
+}
+
+pub fn of(command: &Command) -> Result<Exit> {
+    say(&text(command))
+}
+
+pub fn text(command: &Command) -> String {
+    let mut text = format!("spinney {} - {}\n\nUsage\n", command.name, command.summary);
+    for line in command.usage.lines() {
+        text.push_str(&format!("    spinney {} {line}\n", command.name));
+    }
+    text.push('\n');
+    text.push_str(command.help);
+    text
+}
+
+fn say(text: &str) -> Result<Exit> {
+    let mut out = Out::new();
+    out.bytes(text.as_bytes())?;
+    out.finish()?;
+    Ok(Exit::Done)
+}

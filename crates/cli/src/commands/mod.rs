@@ -1,0 +1,77 @@
+//! The table of commands, and finding the right one.
+
+mod help;
+mod version;
+
+use crate::args::{self, Args};
+use crate::error::{Error, Exit, Result};
+use std::ffi::{OsStr, OsString};
+
+/// One command of the program.
+pub struct Command {
+    pub name: &'static str,
+    /// One line for the list of commands.
+    pub summary: &'static str,
+    /// The words behind the name, one line per form.
+    pub usage: &'static str,
+    /// Everything else: what it does, its options, examples, exit codes.
+    pub help: &'static str,
+    pub run: fn(Args) -> Result<Exit>,
+}
+
+/// A heading and the commands below it.
+pub struct Group {
+    pub title: &'static str,
+    pub commands: &'static [&'static Command],
+}
+
+pub const GROUPS: &[Group] =
+    &[Group { title: "About", commands: &[&help::COMMAND, &version::COMMAND] }];
+
+pub fn find(name: &OsStr) -> Option<&'static Command> {
+    GROUPS.iter().flat_map(|group| group.commands).copied().find(|c| name == c.name)
+}
+
+/// `called` is the name under which the program was started.
+pub fn dispatch(_called: &OsStr, mut words: Vec<OsString>) -> Result<Exit> {
+    if words.is_empty() {
+        help::overview()?;
+        return Ok(Exit::Usage);
+    }
+    let first = words.remove(0);
+    match first.to_str() {
+        Some("--help" | "-h") => return help::overview(),
+        Some("--version" | "-V") => return version::print(),
+        _ => {}
+    }
+    let Some(command) = find(&first) else {
+        return Err(Error::usage(format!("unknown command: {}", args::show(&first))));
+    };
+    if asks_for_help(&words) {
+        return help::of(command);
+    }
+    (command.run)(Args::new(words))
+}
+
+/// `--help` anywhere before `--`.
+fn asks_for_help(words: &[OsString]) -> bool {
+    words.iter().take_while(|word| *word != "--").any(|word| word == "--help")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn every_command_has_a_name_of_its_own_and_help() {
+        let mut seen = HashSet::new();
+        for command in GROUPS.iter().flat_map(|group| group.commands) {
+            assert!(seen.insert(command.name), "{} twice", command.name);
+            let full = help::text(command);
+            assert!(command.summary.len() < 60 && !command.summary.ends_with('.'));
+            assert!(full.lines().all(|l| l.chars().count() <= 92), "{}: long line", command.name);
+            assert!(full.contains("Examples"), "{} has no examples", command.name);
+        }
+    }
+}

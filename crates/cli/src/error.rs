@@ -1,0 +1,170 @@
+//! What goes wrong, as the person at the terminal needs it: which file, what happened,
+//! what to do about it. And how the program ends.
+
+use std::fmt::{self, Display};
+use std::io;
+use std::path::Path;
+use vfs::{Errno, FsError};
+
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// How a command ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Exit {
+    Done,
+    /// Something failed and was told, or a check found damage.
+    Failed,
+    /// The command line makes no sense.
+    Usage,
+}
+
+impl Exit {
+    pub fn code(self) -> u8 {
+        match self {
+            Exit::Done => 0,
+            Exit::Failed => 1,
+            Exit::Usage => 2,
+        }
+    }
+
+    pub fn failed_if(failed: bool) -> Exit {
+        if failed { Exit::Failed } else { Exit::Done }
+    }
+}
+
+impl From<&Error> for Exit {
+    fn from(error: &Error) -> Exit {
+        if error.usage { Exit::Usage } else { Exit::Failed }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Error {
+    /// The image, device or path that it is about.
+    file: Option<String>,
+    what: String,
+    remedy: Option<String>,
+    usage: bool,
+}
+
+impl Error {
+    /// The command line is wrong.
+    pub fn usage(what: impl Display) -> Error {
+        Error { file: None, what: what.to_string(), remedy: None, usage: true }
+    }
+
+    pub fn new(what: impl Display) -> Error {
+        Error { file: None, what: what.to_string(), remedy: None, usage: false }
+    }
+
+    /// Something about a file of this machine, or a path in an image.
+    pub fn about(file: impl Display, what: impl Display) -> Error {
+        Error { file: Some(file.to_string()), ..Error::new(what) }
+    }
+
+    pub fn io(file: &Path, error: &io::Error) -> Error {
+        Error::about(file.display(), io_text(error))
+    }
+
+    /// An error of the engine. `image` names the volume for the remedy; `subject` what
+    /// the operation was about.
+    pub fn fs(subject: impl Display, image: &Path, error: &FsError) -> Error {
+        let remedy = fs_remedy(&image.display().to_string(), error);
+        Error { remedy, ..Error::about(subject, error) }
+    }
+
+    pub fn remedy(mut self, remedy: impl Display) -> Error {
+        self.remedy = Some(remedy.to_string());
+        self
+    }
+
+    /// On standard error.
+    pub fn print(&self) {
+        eprintln!("{self}");
+    }
+}
+
+impl Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "spinney: ")?;
+        if let Some(file) = &self.file {
+            write!(f, "{file}: ")?;
+        }
+        write!(f, "{}", self.what)?;
+        if let Some(remedy) = &self.remedy {
+            write!(f, "\n  {remedy}")?;
+        }
+        if self.usage {
+            write!(f, "\n  see `spinney --help` and `spinney help COMMAND`")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<lexopt::Error> for Error {
+    fn from(error: lexopt::Error) -> Error {
+        Error::usage(error)
+    }
+}
+
+/// The system's text without Rust's ` (os error N)`.
+pub fn io_text(error: &io::Error) -> String {
+    let text = error.to_string();
+    let text = match text.rfind(" (os error ") {
+        Some(at) => text[..at].to_owned(),
+        None => text,
+    };
+    let mut letters = text.chars();
+    letters.next().map(|c| c.to_lowercase().to_string() + letters.as_str()).unwrap_or_default()
+}
+
+/// What the operator can do about an error of the engine, where there is something.
+fn fs_remedy(image: &str, error: &FsError) -> Option<String> {
+    Some(match error {
+        FsError::Corrupt { data: true, .. } => format!(
+            "this content is lost unless a backup has it; `spinney check --data {image}` finds \
+             all such files"
+        ),
+        FsError::Corrupt { .. } => format!(
+            "run `spinney check {image}` to see the extent of it; save what can be read with \
+             `spinney cp -r {image}:/ DIR`"
+        ),
+        FsError::Io { .. } => {
+            "the device below failed: look at `dmesg`, and copy the volume before anything else"
+                .into()
+        }
+        FsError::Unsupported(_) => {
+            "nothing was changed; the kernel's btrfs may be able to use it".into()
+        }
+        FsError::ReadOnly(_) => "nothing was written".into(),
+        FsError::Posix(Errno::ENOSPC) => {
+            format!("remove something, or make a larger image; `spinney df {image}` tells more")
+        }
+        FsError::Posix(_) => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_name_file_and_remedy() {
+        let corrupt = FsError::Corrupt { what: "node at 4096".into(), data: false };
+        let text = Error::fs("d.img:/a", Path::new("d.img"), &corrupt).to_string();
+        assert!(
+            text.starts_with("spinney: d.img:/a: damaged volume: node at 4096\n  run"),
+            "{text}"
+        );
+        assert_eq!(Exit::from(&Error::usage("x")).code(), 2);
+        assert_eq!(Exit::from(&Error::new("x")).code(), 1);
+    }
+
+    #[test]
+    fn system_errors_read_like_ours() {
+        let error = io::Error::from_raw_os_error(libc::ENOENT);
+        assert_eq!(io_text(&error), "no such file or directory");
+    }
+}

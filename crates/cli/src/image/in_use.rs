@@ -1,0 +1,80 @@
+//! Whether the kernel has an image or device mounted, here or elsewhere.
+//!
+//! A lock keeps other Spinneys away; the kernel takes no such lock on a file behind a
+//! loop device, so the loop devices of the machine are looked through.
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A mount that is just ending holds its loop device a little longer.
+const TRIES: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Who has `path` mounted or else exclusively. `block_too` asks also about block devices:
+/// opening those to be written alone finds out by itself.
+pub fn holder(path: &Path, block_too: bool) -> Option<String> {
+    let mut found = None;
+    for _ in 0..TRIES {
+        found = match super::is_block(path) {
+            true if block_too => held(path),
+            true => None,
+            false => loops_over(path).iter().find_map(|device| held(device)),
+        };
+        if found.is_none() {
+            break;
+        }
+        std::thread::sleep(PAUSE);
+    }
+    found
+}
+
+/// Loop devices whose backing file is `image`.
+fn loops_over(image: &Path) -> Vec<PathBuf> {
+    let Ok(meta) = image.metadata() else { return Vec::new() };
+    let same =
+        |file: &Path| file.metadata().is_ok_and(|m| (m.dev(), m.ino()) == (meta.dev(), meta.ino()));
+    let Ok(blocks) = fs::read_dir("/sys/block") else { return Vec::new() };
+    let loops = blocks
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.file_name().is_some_and(|name| name.as_bytes().starts_with(b"loop")));
+    loops
+        .filter(|path| {
+            let backing = fs::read(path.join("loop/backing_file")).unwrap_or_default();
+            let backing = backing.strip_suffix(b"\n").unwrap_or(&backing);
+            !backing.is_empty() && same(Path::new(std::ffi::OsStr::from_bytes(backing)))
+        })
+        .filter_map(|path| Some(Path::new("/dev").join(path.file_name()?)))
+        .collect()
+}
+
+fn held(device: &Path) -> Option<String> {
+    if let Some(point) = mounted_on(device) {
+        return Some(format!("{} is mounted on {point}", device.display()));
+    }
+    // Mounts in other namespaces, RAID members and the like.
+    let opened = fs::OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(device);
+    match opened {
+        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+            Some(format!("another program holds {}", device.display()))
+        }
+        _ => None,
+    }
+}
+
+fn mounted_on(device: &Path) -> Option<String> {
+    let table = fs::read_to_string("/proc/self/mounts").ok()?;
+    let same = |source: &str| {
+        let source = Path::new(source);
+        source.is_absolute() && source.canonicalize().ok() == device.canonicalize().ok()
+    };
+    table.lines().find_map(|line| {
+        let mut fields = line.split(' ');
+        let source = fields.next()?;
+        let point = fields.next()?;
+        (source.starts_with("/dev/") && same(source)).then(|| point.to_owned())
+    })
+}

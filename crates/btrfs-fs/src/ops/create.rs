@@ -50,11 +50,11 @@ pub fn make(
     let dir = writable_dir(engine, parent)?;
     engine.reserve(6, (name.len() * 3 + new.target.len() + 600) as u64)?;
     let mut dir_state = dir.write()?;
-    check_parent(&dir_state)?;
     let view = engine.view();
     if names::lookup(&view, dir.id, name)?.is_some() {
         return Err(Errno::EEXIST.into());
     }
+    check_parent(&dir_state)?;
     names::check_room(&view, dir.id, name, engine.geometry.max_item_size())?;
     let prepared = prepare(engine, cx, &dir, &dir_state, new)?;
     if dir_state.dir_next == 0 {

@@ -26,11 +26,11 @@ pub fn link(engine: &Engine, ino: Ino, parent: Ino, name: &[u8]) -> Result<Entry
     }
     engine.reserve(6, (name.len() * 3 + 400) as u64)?;
     let mut locked = Locked::new(&[&dir, &inode])?;
-    check_parent(locked.get(&dir))?;
     let view = engine.view();
     if names::lookup(&view, dir.id, name)?.is_some() {
         return Err(Errno::EEXIST.into());
     }
+    check_parent(locked.get(&dir))?;
     check_inode(locked.get(&inode))?;
     names::check_room(&view, dir.id, name, engine.geometry.max_item_size())?;
     if locked.get(&dir).dir_next == 0 {

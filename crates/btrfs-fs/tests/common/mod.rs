@@ -1,6 +1,9 @@
 //! Images, volumes and judges for the engine's tests.
 #![allow(dead_code)]
 
+pub mod existing;
+pub mod kernel;
+
 use blockdev::{BlockDevice, FileDevice};
 use btrfs_fs::{BtrfsFs, Options};
 use std::path::{Path, PathBuf};

@@ -1,0 +1,262 @@
+//! The kernel and the engine take turns on one volume.
+//!
+//! In each round the kernel writes, snapshots, deletes snapshots and balances; then the
+//! engine must see the same trees and change them, in lockstep with the kernel's btrfs on
+//! a copy of the image, next to nodes and extents that snapshots share. Every reference
+//! count that the engine gets wrong shows when the kernel deletes a snapshot.
+
+mod common;
+
+use btrfs_fs::BtrfsFs;
+use common::kernel::{btrfs, kernel};
+use common::{Image, existing};
+use std::path::{Path, PathBuf};
+use testkit::PosixFs;
+use testkit::compare::{NodeView, Rules, TreeSnapshot, diff};
+use testkit::ops::{Config, Op, OpKind, Path as Name, Rng, Session, Subject, Tolerance, generate};
+use testkit::ops::{listing, lockstep_below};
+use testkit::oracle::{self, KernelMount};
+use vfs::{FileSystem, Ino};
+
+const CX: vfs::Context = vfs::Context { uid: 0, gid: 0, pid: 0, umask: 0o022 };
+
+struct Case<'a> {
+    seed: u64,
+    mkfs: &'a [&'a str],
+    /// Mount options of the kernel's turns.
+    mount: &'a str,
+    rounds: u64,
+}
+
+struct Volume<'a> {
+    case: &'a Case<'a>,
+    image: Image,
+    /// Subvolumes that there are and may be written, by path.
+    writable: Vec<String>,
+    read_only: Vec<String>,
+    rng: Rng,
+}
+
+fn alternate(case: &Case<'_>) {
+    println!("seed {}, mkfs {:?}, mount {:?}", case.seed, case.mkfs, case.mount);
+    let image = Image::new(1 << 30, case.mkfs);
+    let writable = ["", "sub", "sub/nested", "snap-rw", "snap-0", "snap-2"];
+    let mut volume = Volume {
+        case,
+        image,
+        writable: writable.map(str::to_owned).to_vec(),
+        read_only: vec!["snap-ro".to_owned()],
+        rng: Rng::new(case.seed),
+    };
+    kernel(&volume.image.path, case.mount, |mount| {
+        oracle::kernel_populate(mount.path(), case.seed).expect("populate");
+        btrfs(mount, &["subvolume", "sync", "/"]);
+    });
+    for round in 0..case.rounds {
+        println!("round {round}: the engine's turn");
+        volume.engine_turn(round);
+        println!("round {round}: the kernel's turn");
+        let path = volume.image.path.clone();
+        kernel(&path, case.mount, |mount| volume.kernel_turn(mount, round));
+        oracle::assert_clean(&volume.image.path);
+    }
+    volume.engine_turn(case.rounds);
+    let path = volume.image.path.clone();
+    kernel(&path, case.mount, |mount| volume.delete_everything(mount));
+    oracle::assert_clean(&volume.image.path);
+}
+
+impl Volume<'_> {
+    fn copy(&self) -> PathBuf {
+        let copy = self.image.path.with_extension("copy");
+        let (from, to) = (self.image.path.to_string_lossy(), copy.to_string_lossy());
+        oracle::sh("cp", &["--sparse=always", &from, &to]).expect("copy the image");
+        copy
+    }
+
+    /// The engine and the kernel (on a copy) do the same; the kernel then judges what the
+    /// engine wrote.
+    fn engine_turn(&mut self, round: u64) {
+        let copy = self.copy();
+        let before = {
+            let fs = self.image.open();
+            let before = common::snapshot(&fs);
+            kernel(&copy, "noatime", |mount| {
+                let model = PosixFs::open(mount.path()).expect("open the kernel's mount");
+                same(&common::snapshot(&model), &before, &Rules::default());
+                self.lockstep(round, &model, &fs, &before);
+            });
+            before
+        };
+        let fs = self.image.open();
+        let after = common::snapshot(&fs);
+        fs.destroy().expect("close");
+        drop(fs);
+        self.judge(&before, &after);
+        std::fs::remove_file(copy).expect("remove the copy");
+    }
+
+    fn lockstep(&mut self, round: u64, model: &PosixFs, fs: &BtrfsFs, before: &TreeSnapshot) {
+        let seed = self.rng.next_u64();
+        let config = Config { freeze: false, ..Config::all() }.without(&[OpKind::Seek]);
+        let mut steps: Vec<(String, Vec<Op>)> = Vec::new();
+        steps.push((String::new(), existing::operations(seed, before, 700)));
+        for place in self.places() {
+            let ops = generate(self.rng.next_u64(), 250, &config);
+            steps.push((place, ops));
+        }
+        let fragments = Name(format!("fragments-{round}").into_bytes());
+        steps.push((String::new(), existing::fragmenting(&fragments, 3 << 20)));
+        steps.push((String::new(), existing::operations(seed + 1, before, 300)));
+        for (place, ops) in steps {
+            let (a, b) = (resolve(model, &place), resolve(fs, &place));
+            let (model, tested) = (Subject { fs: model, root: a }, Subject { fs, root: b });
+            if let Err(divergence) = lockstep_below(model, tested, &ops, &tolerance()) {
+                let last = &ops[..divergence.steps().min(ops.len())];
+                let last = listing(&last[last.len().saturating_sub(12)..]);
+                panic!("below {place:?}: {divergence}\nlast operations:\n{last}");
+            }
+        }
+        let expected = common::snapshot(model);
+        same(&expected, &common::snapshot(fs), &tolerance().rules);
+        fs.destroy().expect("close");
+    }
+
+    /// Directories for random operations: in every subvolume, and one that is not at the top.
+    fn places(&self) -> Vec<String> {
+        let mut places = vec!["random".to_owned()];
+        places.extend(self.writable.iter().filter(|p| !p.is_empty()).cloned());
+        places.extend(self.read_only.iter().cloned());
+        places
+    }
+
+    /// Outside judges of what the engine committed.
+    fn judge(&self, before: &TreeSnapshot, after: &TreeSnapshot) {
+        let image = &self.image.path;
+        oracle::assert_clean(image);
+        let seen = kernel(image, "ro,noatime", |mount| {
+            TreeSnapshot::of_dir(mount.path()).expect("walk the kernel's mount")
+        });
+        same(&seen, after, &Rules::default());
+        for snapshot in &self.read_only {
+            same(&below(before, snapshot), &below(&seen, snapshot), &Rules::strict());
+        }
+        kernel(image, "noatime", |mount| oracle::scrub(mount).expect("scrub"));
+    }
+
+    fn kernel_turn(&mut self, mount: &KernelMount, round: u64) {
+        let (ro, rw) = (format!("ro-{round}"), format!("rw-{round}"));
+        let source = self.rng.pick(&self.writable).clone();
+        let sub = format!("/{source}");
+        btrfs(mount, &["subvolume", "snapshot", "-r", &sub, &format!("/{ro}")]);
+        btrfs(mount, &["subvolume", "snapshot", &sub, &format!("/{rw}")]);
+        self.read_only.push(ro);
+        self.writable.push(rw.clone());
+        load(mount, &rw, self.rng.next_u64());
+        load(mount, &source, self.rng.next_u64());
+        if round.is_multiple_of(2) {
+            btrfs(mount, &["filesystem", "sync", "/"]);
+            btrfs(mount, &["balance", "start", "-m", "/"]);
+        }
+        self.delete_some(mount);
+        if round % 2 == 1 {
+            btrfs(mount, &["filesystem", "sync", "/"]);
+            btrfs(mount, &["balance", "start", "-d", "-m", "/"]);
+        }
+        btrfs(mount, &["subvolume", "sync", "/"]);
+    }
+
+    fn delete_some(&mut self, mount: &KernelMount) {
+        let mut delete = |list: &mut Vec<String>, keep: usize| {
+            while list.len() > keep {
+                let at = self.rng.below(list.len() as u64) as usize;
+                if ["", "sub", "sub/nested"].contains(&list[at].as_str()) {
+                    continue;
+                }
+                let name = list.remove(at);
+                btrfs(mount, &["subvolume", "delete", "-c", &format!("/{name}")]);
+            }
+        };
+        delete(&mut self.writable, 6);
+        delete(&mut self.read_only, 2);
+    }
+
+    /// Every count that is still wrong has nowhere to hide.
+    fn delete_everything(&mut self, mount: &KernelMount) {
+        self.read_only.append(&mut self.writable);
+        self.read_only.retain(|name| !name.is_empty());
+        self.read_only.sort_by_key(|name| std::cmp::Reverse(name.len()));
+        for name in &self.read_only {
+            btrfs(mount, &["subvolume", "delete", "-c", &format!("/{name}")]);
+        }
+        btrfs(mount, &["subvolume", "sync", "/"]);
+        assert!(self.case.rounds > 0);
+    }
+}
+
+fn tolerance() -> Tolerance {
+    Tolerance::default()
+}
+
+/// Random operations by the kernel.
+fn load(mount: &KernelMount, place: &str, seed: u64) {
+    let fs = PosixFs::open(&mount.join(place)).expect("open");
+    let mut session = Session::new(&fs);
+    for op in generate(seed, 400, &Config { freeze: false, ..Config::all() }) {
+        session.apply(&op);
+    }
+}
+
+/// The inode at a path, with a reference that stays.
+fn resolve(fs: &dyn FileSystem, path: &str) -> Ino {
+    let step = |at: Ino, name: &str| fs.lookup(&CX, at, name.as_bytes()).expect("lookup").attr.ino;
+    path.split('/').filter(|name| !name.is_empty()).fold(fs.root(), step)
+}
+
+/// The part of a tree below `place`.
+fn below(tree: &TreeSnapshot, place: &str) -> TreeSnapshot {
+    let inside = |path: &Name| Path::new(&*String::from_utf8_lossy(&path.0)).starts_with(place);
+    let nodes = tree.nodes.iter().filter(|(path, _)| inside(path));
+    TreeSnapshot { nodes: nodes.map(|(path, node)| (path.clone(), node.clone())).collect() }
+}
+
+fn is_stand_in(node: &NodeView) -> bool {
+    node.attr.ino.0 >> 63 == 1
+}
+
+fn same(expected: &TreeSnapshot, seen: &TreeSnapshot, rules: &Rules) {
+    let mut differences = diff(expected, seen, rules);
+    // Neither system stores the times of the stand-in for a nested subvolume.
+    let stand_in = |tree: &TreeSnapshot, path: &Name| tree.nodes.get(path).is_some_and(is_stand_in);
+    differences.retain(|found| {
+        let odd = stand_in(expected, &found.path) || stand_in(seen, &found.path);
+        !(odd && found.what == "mtime")
+    });
+    let listed: Vec<String> = differences.iter().take(20).map(ToString::to_string).collect();
+    assert!(differences.is_empty(), "{} differences: {listed:#?}", differences.len());
+}
+
+#[test]
+fn large_nodes() {
+    testkit::require!(kernel_btrfs);
+    for seed in [1, 2] {
+        alternate(&Case { seed, mkfs: &[], mount: "noatime", rounds: 4 });
+    }
+}
+
+#[test]
+fn small_nodes() {
+    testkit::require!(kernel_btrfs);
+    for seed in [3, 4] {
+        alternate(&Case { seed, mkfs: &["-n", "4096"], mount: "noatime", rounds: 4 });
+    }
+}
+
+#[test]
+fn other_formats() {
+    testkit::require!(kernel_btrfs);
+    let mkfs: &[&str] = &["-O", "^no-holes", "--csum", "xxhash"];
+    alternate(&Case { seed: 5, mkfs, mount: "noatime,compress-force=zstd", rounds: 4 });
+    let mkfs: &[&str] = &["-O", "block-group-tree", "-m", "single"];
+    alternate(&Case { seed: 6, mkfs, mount: "noatime,flushoncommit", rounds: 4 });
+}

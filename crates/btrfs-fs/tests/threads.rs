@@ -1,0 +1,55 @@
+//! Many threads at once, with commits running all the time and a node cache that is
+//! too small: each in a directory of its own against a model of its own, then all over
+//! the same few names.
+
+mod common;
+
+use btrfs_fs::{BtrfsFs, Options};
+use common::{Image, judge, snapshot};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use testkit::ops::{Config, OpKind, Tolerance, check_private_trees, check_shared_tree};
+use vfs::FileSystem;
+
+/// Runs `work` beside a thread that commits without pause.
+fn with_commits(fs: &BtrfsFs, work: impl FnOnce() -> Result<(), String>) {
+    let done = AtomicBool::new(false);
+    let result = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                fs.sync().expect("commit");
+                std::thread::sleep(Duration::from_millis(3));
+            }
+        });
+        let result = work();
+        done.store(true, Ordering::Relaxed);
+        result
+    });
+    if let Err(report) = result {
+        panic!("{report}");
+    }
+}
+
+fn run(work: impl FnOnce(&BtrfsFs) -> Result<(), String>) {
+    let image = Image::new(1 << 30, &[]);
+    let fs = image.open_with(Options { cache_bytes: 1 << 20, ..Options::default() });
+    with_commits(&fs, || work(&fs));
+    let expected = snapshot(&fs);
+    fs.destroy().expect("close");
+    drop(fs);
+    judge(&image.path, &expected);
+}
+
+#[test]
+fn each_in_its_own_directory() {
+    testkit::require!(kernel_btrfs);
+    let config = Config::all().without(&[OpKind::Seek]);
+    let tolerance = Tolerance { tree_every: 300, ..Tolerance::default() };
+    run(|fs| check_private_trees(fs, 100, 8, 1500, &config, &tolerance));
+}
+
+#[test]
+fn all_over_the_same_names() {
+    testkit::require!(kernel_btrfs);
+    run(|fs| check_shared_tree(fs, 7000, 16, 1500, &Config::all()));
+}

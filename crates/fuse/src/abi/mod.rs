@@ -65,7 +65,6 @@ pub mod fopen {
 
 /// `WriteIn::write_flags`.
 pub mod write_flags {
-    pub const CACHE: u32 = 1 << 0;
     pub const KILL_SUIDGID: u32 = 1 << 2;
 }
 

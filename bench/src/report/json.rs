@@ -4,7 +4,7 @@
 
 use super::{Report, median_rate};
 use crate::runner::{Cell, Row};
-use crate::workload::Cache;
+use crate::workload::{Cache, Detail};
 use serde_json::{Value, json};
 
 pub const SCHEMA: u32 = 1;
@@ -68,12 +68,27 @@ fn row_json(report: &Report, row: &Row) -> Value {
 
 fn cell_json(cell: &Cell, median: Option<f64>) -> Value {
     let settle: Vec<Option<f64>> =
-        cell.samples.iter().map(|sample| sample.map(|s| s.settle_seconds)).collect();
+        cell.samples.iter().map(|sample| sample.as_ref().map(|s| s.settle_seconds)).collect();
+    let details: Vec<Vec<Value>> = cell
+        .samples
+        .iter()
+        .flatten()
+        .map(|s| s.details.iter().map(detail_json).collect())
+        .collect();
     json!({
         "median": median,
         "samples": cell.rates(),
         "settle_seconds": settle,
+        "details": details,
         "failures": cell.failures,
         "not_here": cell.not_here,
     })
+}
+
+fn detail_json(detail: &Detail) -> Value {
+    let mut value = json!({"name": detail.name});
+    for (column, number) in &detail.values {
+        value[*column] = json!(number);
+    }
+    value
 }

@@ -1,5 +1,6 @@
 //! What was measured, as text for people, JSON for programs and SVG for a page.
 
+mod details;
 mod json;
 mod svg;
 mod text;
@@ -66,6 +67,9 @@ impl Report {
     }
 
     fn verdict(&self, row: &Row, side: usize) -> Verdict {
+        if row.cells[side].not_here.is_some() {
+            return Verdict::NoAim;
+        }
         Verdict::of(self.ratio(row, side), self.aim(row, side))
     }
 

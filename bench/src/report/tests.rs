@@ -2,11 +2,17 @@
 
 use super::*;
 use crate::runner::{Cell, Sample};
-use crate::workload::{Aims, Cache, Info};
+use crate::workload::{Aims, Cache, Detail, Info};
 use serde_json::Value;
 
 fn cell(rates: &[Option<f64>]) -> Cell {
-    let sample = |rate: &Option<f64>| rate.map(|rate| Sample { rate, settle_seconds: 0.5 });
+    let sample = |rate: &Option<f64>| {
+        rate.map(|rate| Sample {
+            rate,
+            settle_seconds: 0.5,
+            details: vec![Detail { name: "Flush".into(), values: vec![("AvgLat", rate / 1e6)] }],
+        })
+    };
     Cell { samples: rates.iter().map(sample).collect(), ..Cell::default() }
 }
 
@@ -67,6 +73,10 @@ fn the_table_has_numbers_verdicts_and_failures() {
         assert!(line.contains(part), "{part} in {line}");
     }
     assert!(text.contains("FAILED: breaks on spinney-uring: run: again"));
+    // The details of all sides in one line, each the median of its samples.
+    let flush = text.lines().find(|l| l.starts_with("Flush")).unwrap();
+    let numbers: Vec<&str> = flush.split_whitespace().skip(1).collect();
+    assert_eq!(numbers, ["0.100", "0.040", "0.200"]);
     assert!(text.contains("DAMAGED: library: torn"));
     assert!(text.contains("not measured: elsewhere on library: needs a directory"));
     assert!(text.ends_with("aims: 2 reached, 2 missed; 2 samples failed\n"), "{text}");
@@ -91,6 +101,7 @@ fn json_keeps_to_its_schema() {
     assert_eq!(mount["settle_seconds"], serde_json::json!([0.5, 0.5]));
     assert_eq!((mount["ratio"].as_f64(), mount["aim"].as_f64()), (Some(0.4), Some(0.35)));
     assert_eq!(mount["ratio_range"], serde_json::json!([0.3, 0.5]));
+    assert_eq!(mount["details"][1][0], serde_json::json!({"name": "Flush", "AvgLat": 0.05}));
     assert_eq!(mount["verdict"], "pass");
     assert_eq!(row["sides"][2]["verdict"], "miss");
     let broken = &json["workloads"][1]["sides"][1];

@@ -1,6 +1,6 @@
 //! The table on the terminal.
 
-use super::{Report, median_rate};
+use super::{Report, details, median_rate};
 use std::fmt::Write;
 
 /// One block per side beside the baseline, or plain rates if there is only one side.
@@ -13,6 +13,9 @@ pub fn to_text(report: &Report) -> String {
     }
     if report.sides.len() == 1 {
         let _ = write_rates(&mut out, report);
+    }
+    for row in &report.outcome.rows {
+        let _ = details::write(&mut out, &report.sides, row);
     }
     let _ = write_problems(&mut out, report);
     out

@@ -9,7 +9,7 @@ use std::ffi::{CStr, CString};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use vfs::{Context, FileKind, FileSystem, FsError, Ino, WriteFlags};
+use vfs::{Context, FileKind, FileSystem, FsError, Ino, SetAttr, WriteFlags};
 
 pub struct VfsTarget {
     fs: Arc<dyn FileSystem>,
@@ -124,6 +124,18 @@ impl Target for VfsTarget {
         Ok(FileId(made.map_err(to_io)?.attr.ino.0))
     }
 
+    fn create_or_truncate(&self, parent: DirId, name: &CStr) -> io::Result<FileId> {
+        match self.lookup(parent, name) {
+            Ok(entry) => {
+                let file = FileId(entry.attr.ino.0);
+                self.truncate(file, 0).inspect_err(|_| self.close(file))?;
+                Ok(file)
+            }
+            Err(e) if e.kind() == io::ErrorKind::NotFound => self.create(parent, name),
+            Err(e) => Err(e),
+        }
+    }
+
     fn open(&self, parent: DirId, name: &CStr, _access: Access) -> io::Result<FileId> {
         Ok(FileId(self.lookup(parent, name)?.attr.ino.0))
     }
@@ -140,6 +152,11 @@ impl Target for VfsTarget {
         let flags = WriteFlags::default();
         let n = self.fs.write(&self.cx, Ino(file.0), offset, data, flags).map_err(to_io)?;
         if n == data.len() { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ENOSPC)) }
+    }
+
+    fn truncate(&self, file: FileId, size: u64) -> io::Result<()> {
+        let set = SetAttr { size: Some(size), ..SetAttr::default() };
+        self.fs.setattr(&self.cx, Ino(file.0), &set).map(drop).map_err(to_io)
     }
 
     fn fsync(&self, file: FileId) -> io::Result<()> {

@@ -53,12 +53,15 @@ pub trait Target: Send + Sync {
 
     /// Makes a new file, open for reading and writing.
     fn create(&self, parent: DirId, name: &CStr) -> io::Result<FileId>;
+    /// As `creat(2)`: a new file, or an existing one cut to nothing; open for both.
+    fn create_or_truncate(&self, parent: DirId, name: &CStr) -> io::Result<FileId>;
     fn open(&self, parent: DirId, name: &CStr, access: Access) -> io::Result<FileId>;
     fn close(&self, file: FileId);
     /// May return less than asked only at the end of the file.
     fn read_at(&self, file: FileId, offset: u64, buf: &mut [u8]) -> io::Result<usize>;
     /// Writes all of `data`.
     fn write_at(&self, file: FileId, offset: u64, data: &[u8]) -> io::Result<()>;
+    fn truncate(&self, file: FileId, size: u64) -> io::Result<()>;
     fn fsync(&self, file: FileId) -> io::Result<()>;
     /// Everything done so far is durable.
     fn sync(&self) -> io::Result<()>;
@@ -73,6 +76,14 @@ pub struct OpenFile<'a> {
 impl<'a> OpenFile<'a> {
     pub fn create(target: &'a dyn Target, dir: DirId, name: &CStr) -> io::Result<OpenFile<'a>> {
         Ok(OpenFile { target, id: target.create(dir, name)? })
+    }
+
+    pub fn create_or_truncate(
+        target: &'a dyn Target,
+        dir: DirId,
+        name: &CStr,
+    ) -> io::Result<OpenFile<'a>> {
+        Ok(OpenFile { target, id: target.create_or_truncate(dir, name)? })
     }
 
     pub fn open(
@@ -92,6 +103,10 @@ impl<'a> OpenFile<'a> {
 
     pub fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.target.write_at(self.id, offset, data)
+    }
+
+    pub fn truncate(&self, size: u64) -> io::Result<()> {
+        self.target.truncate(self.id, size)
     }
 
     pub fn fsync(&self) -> io::Result<()> {

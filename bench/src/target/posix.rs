@@ -96,6 +96,11 @@ impl Target for PosixDir {
         Ok(FileId(sys::open(fd(parent.0), name, flags)? as u64))
     }
 
+    fn create_or_truncate(&self, parent: DirId, name: &CStr) -> io::Result<FileId> {
+        let flags = libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC;
+        Ok(FileId(sys::open(fd(parent.0), name, flags)? as u64))
+    }
+
     fn open(&self, parent: DirId, name: &CStr, access: Access) -> io::Result<FileId> {
         let flags = match access {
             Access::Read => libc::O_RDONLY,
@@ -128,6 +133,10 @@ impl Target for PosixDir {
             }
         }
         Ok(())
+    }
+
+    fn truncate(&self, file: FileId, size: u64) -> io::Result<()> {
+        sys::truncate(fd(file.0), size)
     }
 
     fn fsync(&self, file: FileId) -> io::Result<()> {

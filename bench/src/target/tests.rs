@@ -37,6 +37,15 @@ fn tour(target: &dyn Target) -> io::Result<()> {
     assert_eq!(short.kind(), io::ErrorKind::UnexpectedEof);
     drop(file);
 
+    let file = OpenFile::create_or_truncate(target, dir.id, c"g")?;
+    file.write_at(0, b"12345")?;
+    file.truncate(3)?;
+    assert_eq!(target.stat(dir.id, c"g")?, 3);
+    drop(file);
+    drop(OpenFile::create_or_truncate(target, dir.id, c"g")?);
+    assert_eq!(target.stat(dir.id, c"g")?, 0);
+    target.unlink(dir.id, c"g")?;
+
     assert!(OpenFile::create(target, dir.id, c"f").is_err(), "the name is taken");
     assert!(OpenDir::open(target, dir.id, c"f").is_err(), "a file is no directory");
     let missing = target.stat(dir.id, c"none").unwrap_err();

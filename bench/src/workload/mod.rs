@@ -5,9 +5,13 @@
 //! of its own; between `setup` and `run` the runner syncs and, for a cold one,
 //! remounts, so nothing but names and sizes may pass from one to the other.
 
-mod external;
+mod dbench;
+mod fio;
+mod fs_mark;
 mod names;
+mod orphans;
 mod pattern;
+mod program;
 mod random;
 mod sequential;
 mod small;
@@ -65,16 +69,29 @@ pub struct Info {
 }
 
 /// What was done in which time.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Done {
     pub amount: f64,
     pub elapsed: Duration,
+    /// What else the workload can tell, e.g. a latency for each kind of operation.
+    pub details: Vec<Detail>,
+}
+
+/// A row of numbers under a name; the columns are the same in all rows of a workload.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Detail {
+    pub name: String,
+    pub values: Vec<(&'static str, f64)>,
 }
 
 impl Done {
     /// For a program that tells its own rate.
     pub fn from_rate(rate: f64) -> Done {
-        Done { amount: rate, elapsed: Duration::from_secs(1) }
+        Done::new(rate, Duration::from_secs(1))
+    }
+
+    pub fn new(amount: f64, elapsed: Duration) -> Done {
+        Done { amount, elapsed, details: Vec::new() }
     }
 
     pub fn rate(&self) -> f64 {
@@ -132,6 +149,10 @@ pub struct Sizes {
     pub fsyncs: u64,
     /// Files of the source tree.
     pub tree_files: u64,
+    /// Bytes that each thread cuts off a file, one by one.
+    pub truncations: u64,
+    /// Rounds of 1,000 creations of one name by each client.
+    pub creat_clo_jobs: u64,
     /// Seconds that a program with a clock of its own (dbench, fio) runs.
     pub program_seconds: u64,
 }
@@ -149,6 +170,8 @@ impl Sizes {
             random_ops: of(50_000, 16).min(file_bytes / 4096),
             fsyncs: of(5_000, 4),
             tree_files: of(8_000, 16),
+            truncations: of(4_096, 16),
+            creat_clo_jobs: of(20, 1),
             program_seconds: of(10, 1),
         }
     }
@@ -197,7 +220,10 @@ pub fn all() -> Vec<Box<dyn Workload>> {
     list.extend(random::all());
     list.extend(sync::all());
     list.extend(tree::all());
-    list.extend(external::all());
+    list.extend(orphans::all());
+    list.extend(dbench::all());
+    list.extend(fs_mark::all());
+    list.extend(fio::all());
     list
 }
 

@@ -104,6 +104,6 @@ impl Workload for Names {
             let dir = &dirs[thread as usize];
             names.iter().try_for_each(|name| self.one(env, dir, name))
         })?;
-        Ok(Done { amount: (names.len() as u64 * self.threads) as f64, elapsed })
+        Ok(Done::new((names.len() as u64 * self.threads) as f64, elapsed))
     }
 }

@@ -51,6 +51,6 @@ impl Workload for Random {
                 pattern::verify(&buf, *offset)?;
             }
         }
-        Ok(Done { amount: offsets.len() as f64, elapsed: start.elapsed() })
+        Ok(Done::new(offsets.len() as f64, start.elapsed()))
     }
 }

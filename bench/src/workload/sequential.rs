@@ -79,7 +79,7 @@ impl Workload for Write {
         write_all(env, &file, &mut buf)?;
         file.fsync()?;
         drop(file);
-        Ok(Done { amount: megabytes(env, 1), elapsed: start.elapsed() })
+        Ok(Done::new(megabytes(env, 1), start.elapsed()))
     }
 }
 
@@ -114,6 +114,6 @@ impl Workload for Read {
         for _ in 0..passes {
             read_all(env, &file, &mut buf)?;
         }
-        Ok(Done { amount: megabytes(env, passes), elapsed: start.elapsed() })
+        Ok(Done::new(megabytes(env, passes), start.elapsed()))
     }
 }

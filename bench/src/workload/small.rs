@@ -49,7 +49,7 @@ impl Workload for Write {
         let names = numbered("file", env.sizes.small_files / self.threads);
         let elapsed =
             in_parallel(self.threads, |thread| write_files(env, &dirs[thread as usize], &names))?;
-        Ok(Done { amount: (names.len() as u64 * self.threads) as f64, elapsed })
+        Ok(Done::new((names.len() as u64 * self.threads) as f64, elapsed))
     }
 }
 
@@ -93,6 +93,6 @@ impl Workload for Read {
             read_files(env, &dir, &names)?;
         }
         let elapsed = in_parallel(1, |_| read_files(env, &dir, &names))?;
-        Ok(Done { amount: names.len() as f64, elapsed })
+        Ok(Done::new(names.len() as f64, elapsed))
     }
 }

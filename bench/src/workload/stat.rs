@@ -85,6 +85,6 @@ impl Workload for Stat {
         };
         let elapsed =
             in_parallel(1, |_| (0..passes).try_for_each(|_| self.pass(env, &dir, &names)))?;
-        Ok(Done { amount: (names.len() * passes) as f64, elapsed })
+        Ok(Done::new((names.len() * passes) as f64, elapsed))
     }
 }

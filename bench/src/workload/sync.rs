@@ -37,6 +37,6 @@ impl Workload for WriteFsync {
             file.write_at(offset, &buf)?;
             file.fsync()?;
         }
-        Ok(Done { amount: env.sizes.fsyncs as f64, elapsed: start.elapsed() })
+        Ok(Done::new(env.sizes.fsyncs as f64, start.elapsed()))
     }
 }

@@ -11,8 +11,12 @@ use testkit::RefFs;
 fn each_workload(target: &dyn Target, scratch: &Path) {
     let sizes = Sizes::scaled(0.0, 4 << 20);
     let material = Material::new(scratch, &sizes);
-    for workload in all().iter().filter(|w| w.info().standard) {
+    for workload in all() {
         let info = workload.info();
+        // Programs are slow and may be missing; their output is tested on its own.
+        if ["dbench", "fio", "fs-mark"].iter().any(|program| info.name.starts_with(program)) {
+            continue;
+        }
         let dir = OpenDir::make(target, target.root(), c"work").unwrap();
         let env = Env { target, dir: dir.id, dir_name: "work", sizes: &sizes, material: &material };
         workload.setup(&env).unwrap_or_else(|e| panic!("{}: setup: {e}", info.name));
@@ -52,7 +56,7 @@ fn names_are_unique_and_can_be_selected() {
     assert_eq!(pick(&["stat-hot", "create-1t"]).unwrap(), ["create-1t", "stat-hot"]);
     assert_eq!(pick(&["unlink-*"]).unwrap(), ["unlink-1t", "unlink-2t"]);
     assert_eq!(pick(&["nonsense"]).unwrap_err(), "nonsense");
-    assert!(!pick(&[]).unwrap().contains(&"dbench"), "programs are not standard");
+    assert!(!pick(&[]).unwrap().contains(&"dbench-8"), "programs are not standard");
 }
 
 #[test]

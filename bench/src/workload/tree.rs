@@ -54,7 +54,7 @@ impl Workload for Untar {
         let start = Instant::now();
         unpack(env)?;
         let elapsed = start.elapsed();
-        Ok(Done { amount: entries(env)?, elapsed })
+        Ok(Done::new(entries(env)?, elapsed))
     }
 }
 
@@ -79,6 +79,6 @@ impl Workload for Remove {
             }
         }
         let elapsed = start.elapsed();
-        Ok(Done { amount: entries(env)?, elapsed })
+        Ok(Done::new(entries(env)?, elapsed))
     }
 }

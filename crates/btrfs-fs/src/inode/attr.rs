@@ -40,7 +40,7 @@ pub fn attr_of(ino: Ino, state: &State, sector: u32) -> Result<Attr, Error> {
         gid: item.gid,
         rdev: to_linux_dev(item.rdev),
         size: item.size,
-        blocks: (item.nbytes.next_multiple_of(512) + pending) / 512,
+        blocks: (item.nbytes.next_multiple_of(u64::from(sector)) + pending) / 512,
         blksize: sector,
         atime: time_of(item.atime),
         mtime: time_of(item.mtime),

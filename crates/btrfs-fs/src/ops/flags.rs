@@ -30,7 +30,7 @@ const FS_DIRSYNC: u32 = 0x1_0000;
 
 pub fn get(engine: &Engine, ino: Ino) -> Result<u32> {
     if is_stand_in(ino) {
-        return Ok(0);
+        return Err(Errno::ENOTTY.into());
     }
     let inode = engine.inode(ino)?;
     let flags = inode.read()?.item.flags;

@@ -175,6 +175,17 @@ pub fn lockstep_below(
     ops: &[Op],
     tolerance: &Tolerance,
 ) -> Result<(), Divergence> {
+    lockstep_answers(model, tested, ops, tolerance)?;
+    trees(ops.len(), model, tested, &tolerance.rules)
+}
+
+/// As `lockstep_below`, but leaves the comparison of trees at the end to the caller.
+pub fn lockstep_answers(
+    model: Subject<'_>,
+    tested: Subject<'_>,
+    ops: &[Op],
+    tolerance: &Tolerance,
+) -> Result<(), Divergence> {
     let (mut a, mut b) = (model.session(tolerance), tested.session(tolerance));
     for (step, op) in ops.iter().enumerate() {
         let (model_step, tested_step) = (a.step(op), b.step(op));
@@ -193,6 +204,5 @@ pub fn lockstep_below(
             trees(step + 1, model, tested, &tolerance.rules)?;
         }
     }
-    drop((a, b));
-    trees(ops.len(), model, tested, &tolerance.rules)
+    Ok(())
 }

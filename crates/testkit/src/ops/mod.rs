@@ -19,7 +19,7 @@ pub use check::{check_against_model, explain};
 pub use concurrent::{check_private_trees, check_shared_tree};
 pub use config::{Config, OpKind};
 pub use generate::{Generator, generate};
-pub use lockstep::{Divergence, Subject, Tolerance, lockstep, lockstep_below};
+pub use lockstep::{Divergence, Subject, Tolerance, lockstep, lockstep_answers, lockstep_below};
 pub use op::{Fill, FillKind, Name, Op, Path, Target};
 pub use outcome::{Bytes, Code, Moved, Outcome, StatView, Step, TimeView, hash};
 pub use rng::Rng;

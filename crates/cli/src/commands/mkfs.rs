@@ -1,0 +1,314 @@
+//! `spinney mkfs`: a fresh volume.
+
+use super::Command;
+use super::offline::{chunk_flags, uuid};
+use crate::args::{Arg, Args, one, unexpected};
+use crate::error::{Error, Exit, Result, io_text};
+use crate::image::{Access, Medium, is_block};
+use crate::output::{Json, Out, human};
+use blockdev::{BlockDevice, FileDevice};
+use btrfs_disk::superblock::{MAGIC, SUPER_SIZE};
+use btrfs_disk::ChecksumType;
+use btrfs_image::mkfs::{self, MkfsError, MkfsOptions, MkfsReport, Profile};
+use std::ffi::OsString;
+use std::fs::OpenOptions;
+use std::path::Path;
+use std::sync::Arc;
+
+pub const COMMAND: Command = Command {
+    name: "mkfs",
+    summary: "make a new volume",
+    usage: "[OPTIONS] IMAGE",
+    help: "\
+Makes a btrfs volume in an image file or on a block device. An image that does not exist is
+made, sparse, with the size given by --size. The result is what mkfs.btrfs makes: the
+kernel mounts it.
+
+Options
+    -s, --size SIZE        size of the image: 512M, 2G, 1T. Needed for a new image; an
+                           existing one is resized, a device must have it. Default: all
+    -L, --label TEXT       name of the volume, up to 255 bytes
+    -U, --uuid UUID        instead of a random one
+        --csum TYPE        crc32c (default), xxhash, sha256 or blake2
+    -n, --nodesize SIZE    of tree blocks: 4K to 64K, default 16K
+    -m, --metadata PROFILE dup (two copies, the default) or single
+    -M, --mixed            data and metadata in the same chunks, for volumes below 1 GiB
+    -O, --features LIST    separated by commas, with ^ in front to leave one out:
+                           no-holes and free-space-tree (defaults), block-group-tree
+        --owner UID:GID    owner of the top directory; default 0:0
+        --mode MODE        permissions of the top directory in octal; default 755
+    -K, --nodiscard        do not tell the device that its old contents are gone
+    -f, --force            overwrite a file system that is there
+        --json             tell what was made as a JSON object
+
+Examples
+    spinney mkfs --size 2G disk.img
+    spinney mkfs -f -L backup --csum xxhash /dev/sdb1
+    spinney mkfs --size 200M --mixed -O ^no-holes,^free-space-tree small.img
+
+Exit codes
+    0  the volume is made
+    1  it is not; the message says why
+    2  the command line is wrong
+",
+    run,
+};
+
+#[derive(Default)]
+struct Wanted {
+    image: OsString,
+    size: Option<u64>,
+    force: bool,
+    json: bool,
+    options: MkfsOptions,
+}
+
+fn run(args: Args) -> Result<Exit> {
+    let wanted = parse(args)?;
+    let path = Path::new(&wanted.image);
+    let device = prepare(path, &wanted)?;
+    let report = mkfs::make(&*device, &wanted.options).map_err(|e| explain(path, &e))?;
+    let mut out = Out::new();
+    if wanted.json {
+        out.line(as_json(path, &report))?;
+    } else {
+        as_text(&mut out, path, &wanted, &report)?;
+    }
+    out.finish()?;
+    Ok(Exit::Done)
+}
+
+fn parse(mut args: Args) -> Result<Wanted> {
+    let mut wanted = Wanted::default();
+    let mut operands = Vec::new();
+    while let Some(arg) = args.next()? {
+        let options = &mut wanted.options;
+        match arg {
+            Arg::Short('s') | Arg::Long("size") => wanted.size = Some(args.size()?),
+            Arg::Short('L') | Arg::Long("label") => {
+                options.label = args.value()?.into_encoded_bytes()
+            }
+            Arg::Short('U') | Arg::Long("uuid") => options.uuid = Some(parse_uuid(&args.text()?)?),
+            Arg::Long("csum") => options.csum = parse_csum(&args.text()?)?,
+            Arg::Short('n') | Arg::Long("nodesize") => {
+                options.node_size = Some(u32::try_from(args.size()?).unwrap_or(u32::MAX));
+            }
+            Arg::Short('m') | Arg::Long("metadata") => {
+                options.metadata_profile = Some(parse_profile(&args.text()?)?);
+            }
+            Arg::Short('M') | Arg::Long("mixed") => options.mixed = true,
+            Arg::Short('O') | Arg::Long("features") => parse_features(options, &args.text()?)?,
+            Arg::Long("owner") => {
+                (options.root_uid, options.root_gid) = parse_owner(&args.text()?)?;
+            }
+            Arg::Long("mode") => options.root_perm = parse_mode(&args.text()?)?,
+            Arg::Short('K') | Arg::Long("nodiscard") => options.discard = false,
+            Arg::Short('f') | Arg::Long("force") => wanted.force = true,
+            Arg::Long("json") => wanted.json = true,
+            Arg::Value(value) => operands.push(value),
+            other => return Err(unexpected(other)),
+        }
+    }
+    wanted.image = one(operands, "an image")?;
+    Ok(wanted)
+}
+
+fn parse_uuid(word: &str) -> Result<[u8; 16]> {
+    let wrong = || Error::usage(format!("{word:?} is no UUID"));
+    let digits: Vec<u8> = word.bytes().filter(|b| *b != b'-').collect();
+    if digits.len() != 32 || !digits.iter().all(u8::is_ascii_hexdigit) {
+        return Err(wrong());
+    }
+    let mut uuid = [0; 16];
+    for (byte, pair) in uuid.iter_mut().zip(digits.chunks(2)) {
+        let pair = std::str::from_utf8(pair).map_err(|_| wrong())?;
+        *byte = u8::from_str_radix(pair, 16).map_err(|_| wrong())?;
+    }
+    Ok(uuid)
+}
+
+fn parse_csum(word: &str) -> Result<ChecksumType> {
+    Ok(match word {
+        "crc32c" => ChecksumType::Crc32c,
+        "xxhash" | "xxhash64" => ChecksumType::Xxhash64,
+        "sha256" => ChecksumType::Sha256,
+        "blake2" | "blake2b" => ChecksumType::Blake2b,
+        other => {
+            let all = "crc32c, xxhash, sha256 and blake2";
+            return Err(Error::usage(format!("no checksum type {other:?}; there are {all}")));
+        }
+    })
+}
+
+fn parse_profile(word: &str) -> Result<Profile> {
+    match word {
+        "single" => Ok(Profile::Single),
+        "dup" | "DUP" => Ok(Profile::Dup),
+        other => Err(Error::usage(format!("no profile {other:?} here; there are single and dup"))),
+    }
+}
+
+fn parse_features(options: &mut MkfsOptions, list: &str) -> Result<()> {
+    for word in list.split(',').filter(|word| !word.is_empty()) {
+        let (name, on) = match word.strip_prefix('^') {
+            Some(name) => (name, false),
+            None => (word, true),
+        };
+        match name {
+            "no-holes" => options.features.no_holes = on,
+            "free-space-tree" => options.features.free_space_tree = on,
+            "block-group-tree" => options.features.block_group_tree = on,
+            "mixed-bg" => options.mixed = on,
+            // Always there.
+            "extref" | "skinny-metadata" if on => {}
+            other => {
+                let all = "no-holes, free-space-tree, block-group-tree";
+                return Err(Error::usage(format!("no feature {other:?}; there are {all}")));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn parse_owner(word: &str) -> Result<(u32, u32)> {
+    let wrong = || Error::usage(format!("{word:?} is no owner; write UID:GID in numbers"));
+    let (uid, gid) = word.split_once(':').ok_or_else(wrong)?;
+    Ok((uid.parse().map_err(|_| wrong())?, gid.parse().map_err(|_| wrong())?))
+}
+
+fn parse_mode(word: &str) -> Result<u16> {
+    let mode = u16::from_str_radix(word, 8).ok().filter(|mode| *mode <= 0o7777);
+    mode.ok_or_else(|| Error::usage(format!("{word:?} is no mode; write it in octal, as 755")))
+}
+
+/// The image or device, with the right length, and nothing on it that is still wanted.
+fn prepare(path: &Path, wanted: &Wanted) -> Result<Arc<dyn BlockDevice>> {
+    if !path.exists() {
+        let Some(size) = wanted.size else {
+            return Err(Error::about(path.display(), "does not exist")
+                .remedy("give it a size to make it: --size 2G"));
+        };
+        check_size(path, size, wanted)?;
+        let device = FileDevice::create(path, size).map_err(|e| Error::io(path, &e))?;
+        return Ok(Arc::new(device));
+    }
+    let medium = Medium::open(path, Access::Write)?;
+    if !wanted.force
+        && let Some(what) = signature(&*medium.device)
+    {
+        return Err(Error::about(path.display(), format!("there is {what} on it"))
+            .remedy("-f overwrites it; all of its content is lost then"));
+    }
+    let have = medium.device.len();
+    let size = wanted.size.unwrap_or(have);
+    check_size(path, size, wanted)?;
+    if size == have {
+        return Ok(medium.block_device());
+    }
+    if is_block(path) {
+        return Err(Error::about(path.display(), format!("the device has {have} bytes"))
+            .remedy("leave --size out to use all of it"));
+    }
+    drop(medium);
+    resize(path, size)?;
+    Ok(Medium::open(path, Access::Write)?.block_device())
+}
+
+fn check_size(path: &Path, size: u64, wanted: &Wanted) -> Result<()> {
+    let minimum = mkfs::minimum_size(&wanted.options).map_err(|e| explain(path, &e))?;
+    if size < minimum {
+        return Err(explain(path, &MkfsError::TooSmall { minimum, have: size }));
+    }
+    Ok(())
+}
+
+fn resize(path: &Path, size: u64) -> Result<()> {
+    let file = OpenOptions::new().write(true).open(path).map_err(|e| Error::io(path, &e))?;
+    file.set_len(size).map_err(|e| Error::io(path, &e))
+}
+
+/// What is there already, as far as a few well-known marks tell.
+fn signature(device: &dyn BlockDevice) -> Option<&'static str> {
+    let read = |offset: u64, len: usize| {
+        let mut bytes = vec![0; len];
+        device.read_at(offset, &mut bytes).ok().map(|()| bytes)
+    };
+    if read(65536, SUPER_SIZE).is_some_and(|sb| sb[64..72] == MAGIC.to_le_bytes()) {
+        return Some("a btrfs volume");
+    }
+    let marks: [(u64, &[u8], &'static str); 5] = [
+        (1080, &[0x53, 0xef], "an ext2, ext3 or ext4 file system"),
+        (0, b"XFSB", "an XFS file system"),
+        (3, b"NTFS    ", "an NTFS file system"),
+        (0, b"LUKS\xba\xbe", "an encrypted volume (LUKS)"),
+        (510, &[0x55, 0xaa], "a partition table or a boot sector"),
+    ];
+    marks.iter().find(|(at, mark, _)| read(*at, mark.len()).as_deref() == Some(mark)).map(|m| m.2)
+}
+
+fn explain(path: &Path, error: &MkfsError) -> Error {
+    match error {
+        MkfsError::Invalid(what) => Error::usage(what),
+        MkfsError::TooSmall { .. } => Error::about(path.display(), error)
+            .remedy("make it larger; --mixed and -m single need less"),
+        MkfsError::Io { context, source } => {
+            Error::about(path.display(), format!("{context}: {}", io_text(source)))
+        }
+    }
+}
+
+fn as_text(out: &mut Out, path: &Path, wanted: &Wanted, report: &MkfsReport) -> Result<()> {
+    let label = String::from_utf8_lossy(&wanted.options.label).into_owned();
+    let lines = [
+        ("image", path.display().to_string()),
+        ("label", if label.is_empty() { "(none)".into() } else { label }),
+        ("uuid", uuid(&report.uuid)),
+        ("size", human(report.total_bytes)),
+        ("node size", report.node_size.to_string()),
+        ("checksums", wanted.options.csum.name().into()),
+    ];
+    for (name, value) in lines {
+        out.line(format!("{name:<12} {value}"))?;
+    }
+    for chunk in &report.chunks {
+        out.line(format!("{:<12} {} ({})", "chunk", human(chunk.len), chunk_flags(chunk.flags)))?;
+    }
+    Ok(())
+}
+
+fn as_json(path: &Path, report: &MkfsReport) -> String {
+    Json::object(|o| {
+        o.bytes("image", path.as_os_str().as_encoded_bytes());
+        o.text("uuid", &uuid(&report.uuid)).number("total_bytes", report.total_bytes);
+        o.number("bytes_used", report.bytes_used).number("node_size", report.node_size);
+        o.array("chunks", |a| {
+            for chunk in &report.chunks {
+                a.object(|o| {
+                    o.number("logical", chunk.logical).number("bytes", chunk.len);
+                    o.text("flags", &chunk_flags(chunk.flags));
+                    o.number("copies", chunk.copies as u64);
+                });
+            }
+        });
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_understood() {
+        let uuid = parse_uuid("00112233-4455-6677-8899-aabbccddeeff").unwrap();
+        assert_eq!((uuid[1], uuid[15]), (0x11, 0xff));
+        assert!(parse_uuid("00112233").is_err());
+        assert_eq!(parse_owner("1000:100").unwrap(), (1000, 100));
+        assert!(parse_owner("1000").is_err());
+        assert_eq!(parse_mode("1777").unwrap(), 0o1777);
+        assert!(parse_mode("8").is_err() && parse_mode("17777").is_err());
+        let mut options = MkfsOptions::default();
+        parse_features(&mut options, "^no-holes,extref,block-group-tree").unwrap();
+        assert!(!options.features.no_holes && options.features.block_group_tree);
+        assert!(parse_features(&mut options, "raid56").is_err());
+    }
+}

@@ -77,7 +77,8 @@ fn dup_with_quotas_many_snapshots_and_balances() {
         btrfs balance start -m . >/dev/null
         for i in $(seq 1 40); do echo $i >> ss2/a/f$i; done
         btrfs -q subvolume snapshot ss2 nested-in-snapshot
-        btrfs -q subvolume create ss4/below; btrfs -q subvolume snapshot ss4 copy-with-a-stub";
+        btrfs -q subvolume create ss4/below; btrfs -q subvolume snapshot ss4 copy-with-a-stub
+        sync; btrfs subvolume sync . >/dev/null; btrfs quota rescan -w . >/dev/null";
     sound("quotas", &Recipe { size: "2G", mkfs: "-m dup -d dup", after, ..Recipe::default() });
 }
 
@@ -98,7 +99,7 @@ fn fragmented_free_space_in_bitmaps() {
     let scratch = Scratch::new("bitmaps");
     let image = scratch.path("image");
     make(&image, &recipe);
-    let dump = format!("btrfs inspect-internal dump-tree -t free-space {}", image.display());
+    let dump = format!("btrfs inspect-internal dump-tree -t 10 {}", image.display());
     assert!(sh(&dump).contains("FREE_SPACE_BITMAP"), "the load is to make bitmaps");
     assert_sound(&image, "bitmaps", false);
 }

@@ -71,8 +71,7 @@ impl Patch {
                 queue.push(self.node(child.logical, node.level() - 1));
             }
         }
-        leaves
-            .sort_by_key(|leaf| leaf.is_empty().then_some(Key::MIN).unwrap_or_else(|| leaf.key(0)));
+        leaves.sort_by_key(|leaf| if leaf.is_empty() { Key::MIN } else { leaf.key(0) });
         leaves
     }
 

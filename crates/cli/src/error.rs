@@ -78,6 +78,12 @@ impl Error {
         self
     }
 
+    /// In one line, without the program's name: for a log.
+    pub fn text(&self) -> String {
+        let file = self.file.as_ref().map(|file| format!("{file}: ")).unwrap_or_default();
+        format!("{file}{}", self.what)
+    }
+
     /// On standard error.
     pub fn print(&self) {
         eprintln!("{self}");

@@ -96,7 +96,7 @@ impl Medium {
             _ => None,
         };
         if access != Access::Peek
-            && let Some(holder) = holder(path, access == Access::Mount)
+            && let Some(holder) = holder(path)
         {
             return Err(Error::about(path.display(), format!("in use: {holder}"))
                 .remedy("unmount it first; two systems writing one volume destroy it"));

@@ -9,8 +9,13 @@ mod args;
 mod commands;
 mod error;
 mod image;
+mod mount;
+mod mounts;
 mod output;
 mod progress;
+#[allow(unsafe_code)]
+mod sys;
+mod when;
 
 use error::Exit;
 use std::ffi::OsString;

@@ -1,11 +1,22 @@
 //! The table of commands, and finding the right one.
 
+mod check;
+mod df;
+mod dump_super;
+mod dump_tree;
 mod help;
+mod info;
+mod mkfs;
+mod mount;
+mod offline;
+mod stats;
+mod umount;
 mod version;
 
 use crate::args::{self, Args};
 use crate::error::{Error, Exit, Result};
 use std::ffi::{OsStr, OsString};
+use std::path::Path;
 
 /// One command of the program.
 pub struct Command {
@@ -25,15 +36,31 @@ pub struct Group {
     pub commands: &'static [&'static Command],
 }
 
-pub const GROUPS: &[Group] =
-    &[Group { title: "About", commands: &[&help::COMMAND, &version::COMMAND] }];
+pub const GROUPS: &[Group] = &[
+    Group { title: "Mounting", commands: &[&mount::COMMAND, &umount::COMMAND, &stats::COMMAND] },
+    Group {
+        title: "Whole volumes",
+        commands: &[
+            &mkfs::COMMAND,
+            &check::COMMAND,
+            &info::COMMAND,
+            &df::COMMAND,
+            &dump_super::COMMAND,
+            &dump_tree::COMMAND,
+        ],
+    },
+    Group { title: "About", commands: &[&help::COMMAND, &version::COMMAND] },
+];
 
 pub fn find(name: &OsStr) -> Option<&'static Command> {
     GROUPS.iter().flat_map(|group| group.commands).copied().find(|c| name == c.name)
 }
 
 /// `called` is the name under which the program was started.
-pub fn dispatch(_called: &OsStr, mut words: Vec<OsString>) -> Result<Exit> {
+pub fn dispatch(called: &OsStr, mut words: Vec<OsString>) -> Result<Exit> {
+    if is_mount_helper(called) {
+        return mount::run_as_helper(Args::new(words));
+    }
     if words.is_empty() {
         help::overview()?;
         return Ok(Exit::Usage);
@@ -45,12 +72,22 @@ pub fn dispatch(_called: &OsStr, mut words: Vec<OsString>) -> Result<Exit> {
         _ => {}
     }
     let Some(command) = find(&first) else {
+        if mount::looks_like_mount(&first, &words) {
+            words.insert(0, first);
+            return mount::run_as_helper(Args::new(words));
+        }
         return Err(Error::usage(format!("unknown command: {}", args::show(&first))));
     };
     if asks_for_help(&words) {
         return help::of(command);
     }
     (command.run)(Args::new(words))
+}
+
+/// Started by mount(8) as `mount.spinney` or `mount.fuse.spinney`.
+fn is_mount_helper(called: &OsStr) -> bool {
+    let name = Path::new(called).file_name().unwrap_or_default();
+    name == "mount.spinney" || name == "mount.fuse.spinney"
 }
 
 /// `--help` anywhere before `--`.

@@ -10,17 +10,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// A mount that is just ending holds its loop device a little longer.
-const TRIES: u32 = 20;
+const TRIES: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Who has `path` mounted or else exclusively. `block_too` asks also about block devices:
-/// opening those to be written alone finds out by itself.
-pub fn holder(path: &Path, block_too: bool) -> Option<String> {
+/// Who has `path` mounted or else exclusively.
+pub fn holder(path: &Path) -> Option<String> {
     let mut found = None;
     for _ in 0..TRIES {
         found = match super::is_block(path) {
-            true if block_too => held(path),
-            true => None,
+            true => held(path),
             false => loops_over(path).iter().find_map(|device| held(device)),
         };
         if found.is_none() {

@@ -1,0 +1,195 @@
+//! `spinney mount`, also under the names and with the words by which mount(8) calls it.
+
+use super::Command;
+use crate::args::{self, Arg, Args};
+use crate::error::{Error, Exit, Result, io_text};
+use crate::mount::background::{self, Reporter};
+use crate::mount::options::MountOptions;
+use crate::mount::serve::{Request, serve};
+use crate::{image, mounts};
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+pub const COMMAND: Command = Command {
+    name: "mount",
+    summary: "mount a volume through FUSE",
+    usage: "[-f] [-r] [-q] [--log FILE] [-o OPTION,...] IMAGE DIR",
+    help: "\
+Mounts the volume in IMAGE (a file or a block device) on the directory DIR. The command
+returns when the mount is ready, and a server stays in the background until the volume is
+unmounted by `spinney umount`, umount(8) or fusermount3 -u. If the start fails, the reason
+is printed and the exit code is 1.
+
+As root the mount is of type fuseblk, over a loop device where IMAGE is a file: syncfs(2)
+works, and unmounting returns when everything is on the medium. The loop device is only
+the mount's name for the kernel; do not read the volume through it. As an ordinary user
+(the package fuse3 must be installed) the mount is of type fuse and only yours; `spinney
+umount` waits for the volume to be closed, umount(8) does not.
+
+The server commits and unmounts on SIGTERM, SIGINT and SIGHUP. If files are still open, the
+tree is detached and closed with the last of them; a second signal does not wait for them.
+
+Options
+    -f, --foreground    serve in this process, and log to standard error
+    -r, --read-only     as -o ro
+    -q, --quiet         print nothing when the mount is ready
+    --log FILE          append the server's log to FILE. Without it a server in the
+                        background logs to the system's log (/dev/log); where there is
+                        none, to /run/spinney/DIR.log, or spinney/DIR.log in
+                        $XDG_RUNTIME_DIR for ordinary users
+    -o OPTION,...       may be given several times
+
+The volume's -o options
+    ro, rw              write nothing at all; the default is rw
+    subvol=PATH         mount this subvolume, not the volume's default one
+    subvolid=ID         the same by number; 5 is the top level
+    commit=SECONDS      longest time between commits (30)
+    cache-size=SIZE     memory for cached metadata (512M)
+    delta-size=SIZE     memory for changes before a commit starts (256M)
+    dirty-size=SIZE     unwritten file content before it is written (256M)
+    discard             tell the device about freed space
+    log=FILE            as --log
+
+FUSE's -o options
+    transport=KIND      uring (FUSE over io_uring, Linux 6.14 or newer), classic (/dev/fuse)
+                        or auto, which takes uring where there is one
+    writeback           let the kernel gather small writes: faster for these, slower for
+                        most else
+    allow_other         let other users in; file modes still decide. The default for root;
+                        others need user_allow_other in /etc/fuse.conf
+    plain               as root, no loop device and no fuseblk
+    threads=N           server threads per processor
+    nosuid, nodev, noexec, noatime, fsname=NAME, max_read=N, max_write=N
+
+What fstab(5) lines have for mount(8) and systemd (defaults, noauto, user, nofail, _netdev,
+x-...) is accepted. With a link /sbin/mount.fuse.spinney to this program, `mount -t
+fuse.spinney IMAGE DIR` works; without it mount(8) finds `spinney` through mount.fuse.
+
+Environment
+    SPINNEY_LOG         error, warn, info (the default), debug or trace
+
+Examples
+    spinney mount disk.img /mnt
+    spinney mount -o ro,subvol=home /dev/sdb1 /mnt
+    spinney mount -f -o transport=classic disk.img ~/mnt
+    /etc/fstab:  /srv/disk.img  /mnt  fuse.spinney  commit=5,nofail  0  0
+",
+    run,
+};
+
+#[derive(Default)]
+struct Words {
+    operands: Vec<OsString>,
+    options: MountOptions,
+    foreground: bool,
+    quiet: bool,
+}
+
+fn run(mut args: Args) -> Result<Exit> {
+    let mut words = Words::default();
+    while let Some(arg) = args.next()? {
+        match arg {
+            Arg::Short('f') | Arg::Long("foreground") => words.foreground = true,
+            Arg::Short('r') | Arg::Long("read-only") => words.options.read_only(),
+            Arg::Short('q') | Arg::Long("quiet") => words.quiet = true,
+            Arg::Long("log") => {
+                let path = args.path()?;
+                words.options.log = Some(absolute(&path)?);
+            }
+            Arg::Short('o') | Arg::Long("options") => {
+                let list = args.text()?;
+                words.options.apply(&list, false)?;
+            }
+            Arg::Value(value) => words.operands.push(value),
+            other => return Err(args::unexpected(other)),
+        }
+    }
+    start(words)
+}
+
+/// As `mount.fuse.spinney IMAGE DIR [-sfnvrw] [-t TYPE] [-o OPTIONS]`.
+pub fn run_as_helper(mut args: Args) -> Result<Exit> {
+    let mut words = Words { quiet: true, ..Words::default() };
+    let (mut fake, mut lenient, mut lists) = (false, false, Vec::new());
+    while let Some(arg) = args.next()? {
+        match arg {
+            Arg::Short('f') => fake = true,
+            Arg::Short('s') => lenient = true,
+            Arg::Short('n' | 'v' | 'w') => {}
+            Arg::Short('r') => words.options.read_only(),
+            Arg::Short('t' | 'N') => drop(args.value()?),
+            Arg::Short('o') => lists.push(args.text()?),
+            Arg::Value(value) => words.operands.push(value),
+            other => return Err(args::unexpected(other)),
+        }
+    }
+    for list in lists {
+        words.options.apply(&list, lenient)?;
+    }
+    if fake { Ok(Exit::Done) } else { start(words) }
+}
+
+/// True for the words by which mount.fuse calls a file system: a volume and a directory
+/// in the place of a command.
+pub fn looks_like_mount(first: &OsStr, rest: &[OsString]) -> bool {
+    let path = Path::new(first);
+    (path.is_file() || image::is_block(path))
+        && rest.first().is_some_and(|point| Path::new(point).is_dir())
+}
+
+fn start(words: Words) -> Result<Exit> {
+    let [image, point] = <[OsString; 2]>::try_from(words.operands)
+        .map_err(|_| Error::usage("expected an image and a directory"))?;
+    let request = Request {
+        image: real_image(Path::new(&image))?,
+        point: real_point(Path::new(&point))?,
+        options: words.options,
+        foreground: words.foreground,
+    };
+    if request.foreground {
+        return serve(&request, &mut Reporter::foreground(words.quiet));
+    }
+    background::run(words.quiet, |reporter| serve(&request, reporter))
+}
+
+fn absolute(path: &Path) -> Result<PathBuf> {
+    std::path::absolute(path).map_err(|e| Error::io(path, &e))
+}
+
+fn real_image(image: &Path) -> Result<PathBuf> {
+    image.canonicalize().map_err(|e| Error::io(image, &e))
+}
+
+fn real_point(point: &Path) -> Result<PathBuf> {
+    match point.metadata() {
+        Ok(meta) if meta.is_dir() => point.canonicalize().map_err(|e| Error::io(point, &e)),
+        Ok(_) => Err(Error::about(point.display(), "not a directory")),
+        Err(error) => {
+            let told = Error::about(point.display(), format!("mount point: {}", io_text(&error)));
+            let dead = mounts::real_path(point).ok().and_then(|p| mounts::on(&p).ok()?);
+            Err(match (error.kind(), dead) {
+                (std::io::ErrorKind::NotFound, _) => told.remedy("make the directory first"),
+                (_, Some(entry)) if entry.is_fuse() => told.remedy(format!(
+                    "a mount whose server is gone is there: `spinney umount {}` first",
+                    point.display()
+                )),
+                _ => told,
+            })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn volumes_and_directories_are_told_from_commands() {
+        let me = std::env::current_exe().unwrap().into_os_string();
+        let dir = [OsString::from("/"), "-o".into(), "rw".into()];
+        assert!(looks_like_mount(&me, &dir));
+        assert!(!looks_like_mount(&me, &[]));
+        assert!(!looks_like_mount(&me, &["-o".into()]));
+        assert!(!looks_like_mount(OsStr::new("lss"), &dir));
+    }
+}

@@ -1,0 +1,118 @@
+//! `spinney umount`: returns when the volume is closed.
+
+use super::Command;
+use crate::args::{self, Arg, Args};
+use crate::error::{Error, Exit, Result, io_text};
+use crate::mount::control::{End, Waiter};
+use crate::mounts::{self, MountEntry};
+use crate::sys;
+use std::ffi::OsStr;
+use std::io::{self, ErrorKind};
+use std::path::Path;
+use std::process::{Command as Program, Stdio};
+
+pub const COMMAND: Command = Command {
+    name: "umount",
+    summary: "unmount a volume, and wait until it is closed",
+    usage: "[-l] DIR...",
+    help: "\
+Unmounts the volumes on the directories DIR, and returns when everything is on the medium
+and the images may be used again. umount(8) and `fusermount3 -u` unmount as well, but for
+mounts of ordinary users they return before the last commit is written.
+
+The exit code is 1 if a volume could not be unmounted, or if closing it failed.
+
+Options
+    -l, --lazy    detach the tree now, although files in it are open; returns when the
+                  last of them is closed, and the volume with it
+
+Examples
+    spinney umount /mnt
+",
+    run,
+};
+
+fn run(mut args: Args) -> Result<Exit> {
+    let (mut lazy, mut points) = (false, Vec::new());
+    while let Some(arg) = args.next()? {
+        match arg {
+            Arg::Short('l') | Arg::Long("lazy") => lazy = true,
+            Arg::Value(value) => points.push(value),
+            other => return Err(args::unexpected(other)),
+        }
+    }
+    let mut failed = false;
+    for point in args::some(points, "the mount point")? {
+        if let Err(error) = unmount(Path::new(&point), lazy) {
+            error.print();
+            failed = true;
+        }
+    }
+    Ok(Exit::failed_if(failed))
+}
+
+fn unmount(point: &Path, lazy: bool) -> Result<()> {
+    let real = mounts::real_path(point).map_err(|e| Error::io(point, &e))?;
+    let entry = mounts::on(&real)
+        .map_err(|e| Error::io(&real, &e))?
+        .ok_or_else(|| Error::about(point.display(), "nothing is mounted here"))?;
+    if !entry.is_fuse() {
+        let what = format!("a mount of type {}, not of Spinney", entry.kind);
+        return Err(Error::about(point.display(), what).remedy("use umount(8)"));
+    }
+    let waiter = Waiter::connect(&entry.device);
+    detach(&real, lazy).map_err(|e| refused(point, &e))?;
+    match waiter {
+        Some(waiter) => judge(point, waiter.wait()),
+        None => unwatched(point, &entry),
+    }
+}
+
+fn judge(point: &Path, end: End) -> Result<()> {
+    let told = |what: String| Error::about(point.display(), what);
+    match end {
+        End::Closed => Ok(()),
+        End::Failed(why) => Err(told(format!("unmounted, but closing the volume failed: {why}"))
+            .remedy("what was not committed is lost; the server's log tells more")),
+        End::Died => Err(told("unmounted, but the server ended without closing the volume".into())
+            .remedy("the volume is in the state of its last commit; it can be mounted again")),
+    }
+}
+
+/// The server died before, or is no server of ours.
+fn unwatched(point: &Path, entry: &MountEntry) -> Result<()> {
+    match entry.kind.ends_with(".spinney") {
+        true => judge(point, End::Died),
+        false => Ok(()),
+    }
+}
+
+fn refused(point: &Path, error: &io::Error) -> Error {
+    let told = Error::about(point.display(), io_text(error));
+    match error.kind() {
+        ErrorKind::ResourceBusy => told.remedy(format!(
+            "`fuser -vm {0}` names who has files open there; `spinney umount -l {0}` detaches",
+            point.display()
+        )),
+        _ => told,
+    }
+}
+
+fn detach(point: &Path, lazy: bool) -> io::Result<()> {
+    if sys::is_root() {
+        return sys::umount(point, lazy);
+    }
+    let flags = if lazy { "-uz" } else { "-u" };
+    let output = Program::new("fusermount3")
+        .args([OsStr::new(flags), OsStr::new("--"), point.as_os_str()])
+        .stdin(Stdio::null())
+        .output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let text = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(match text.contains("busy") {
+        true => io::Error::new(ErrorKind::ResourceBusy, text),
+        false => io::Error::other(text),
+    })
+}

@@ -1,0 +1,262 @@
+//! The list after `-o`: ours, FUSE's, mount(8)'s, and what an fstab written for the
+//! kernel's btrfs may have.
+//!
+//! Nothing is ignored silently: what has no effect here and might be missed gives a
+//! warning, what is unknown an error (unless mount(8) asks for leniency).
+
+use crate::args::size;
+use crate::error::{Error, Result};
+use btrfs_disk::TreeId;
+use btrfs_fs::{Options, Subvol};
+use fuse::Config;
+use std::path::PathBuf;
+use std::time::Duration;
+
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    pub fs: Options,
+    pub config: Config,
+    pub log: Option<PathBuf>,
+    /// As root, do not attach a loop device to an image.
+    pub plain: bool,
+    /// Options without effect, in words.
+    pub warnings: Vec<String>,
+}
+
+impl Default for MountOptions {
+    fn default() -> MountOptions {
+        MountOptions {
+            fs: Options::default(),
+            config: Config::default(),
+            log: None,
+            plain: false,
+            warnings: Vec::new(),
+        }
+    }
+}
+
+/// For mount(8), systemd and people, not for the file system.
+const OTHERS: &[&str] = &[
+    "defaults",
+    "rw",
+    "auto",
+    "noauto",
+    "user",
+    "nouser",
+    "users",
+    "owner",
+    "group",
+    "nofail",
+    "fail",
+    "_netdev",
+    "async",
+    "suid",
+    "dev",
+    "exec",
+    "atime",
+    "norelatime",
+    "relatime",
+    "diratime",
+    "nodiratime",
+    "nostrictatime",
+    "nolazytime",
+    "lazytime",
+    "loud",
+    "silent",
+    "noiversion",
+    "nomand",
+    "default_permissions",
+    "loop",
+    "comment",
+    "uhelper",
+    "helper",
+];
+
+/// For the FUSE transport.
+const TRANSPORT: &[&str] = &[
+    "nosuid",
+    "nodev",
+    "noexec",
+    "noatime",
+    "allow_other",
+    "writeback",
+    "fsname",
+    "subtype",
+    "max_read",
+    "max_write",
+    "threads",
+    "transport",
+    "no_spread_large_reads",
+];
+
+/// Of the kernel's btrfs: what they ask for is the case, or is only about speed.
+const HARMLESS: &[&str] = &[
+    "acl",
+    "barrier",
+    "datacow",
+    "datasum",
+    "noautodefrag",
+    "space_cache",
+    "ssd",
+    "nossd",
+    "ssd_spread",
+    "nossd_spread",
+    "treelog",
+    "notreelog",
+    "thread_pool",
+    "max_inline",
+    "user_subvol_rm_allowed",
+    "nodiscard",
+    "noflushoncommit",
+    "metadata_ratio",
+];
+
+/// Of the kernel's btrfs: new data would be stored otherwise.
+const WITHOUT_EFFECT: &[&str] =
+    &["compress", "compress-force", "autodefrag", "flushoncommit", "strictatime"];
+
+impl MountOptions {
+    /// Takes a list; `lenient` turns unknown options into warnings.
+    pub fn apply(&mut self, list: &str, lenient: bool) -> Result<()> {
+        for option in list.split(',').filter(|option| !option.is_empty()) {
+            self.one(option, lenient)?;
+        }
+        Ok(())
+    }
+
+    fn one(&mut self, option: &str, lenient: bool) -> Result<()> {
+        let (name, value) = option.split_once('=').unwrap_or((option, ""));
+        match name {
+            "ro" => self.read_only(),
+            "subvol" => self.fs.subvol = subvol_path(value)?,
+            "subvolid" => self.fs.subvol = subvol_id(value)?,
+            "commit" => self.fs.commit_interval = seconds(value)?,
+            "cache-size" | "cache_size" => self.fs.cache_bytes = size(value)?,
+            "delta-size" | "delta_size" => self.fs.delta_bytes = size(value)?,
+            "dirty-size" | "dirty_size" => self.fs.dirty_bytes = size(value)?,
+            "discard" => self.fs.discard = true,
+            "nodiscard" => self.fs.discard = false,
+            "plain" => self.plain = true,
+            "log" => self.log = Some(std::path::absolute(value).map_err(Error::usage)?),
+            // The last word of `ro,rw` counts.
+            "rw" => (self.fs.read_only, self.config.read_only) = (false, false),
+            _ if TRANSPORT.contains(&name) => self.transport(option)?,
+            _ if known_to_others(name) || HARMLESS.contains(&name) => {}
+            _ if WITHOUT_EFFECT.contains(&name) => {
+                self.warnings.push(format!("option {option} has no effect"));
+            }
+            _ if lenient => self.warnings.push(format!("unknown option {option} is ignored")),
+            _ => return Err(unknown(option)),
+        }
+        Ok(())
+    }
+
+    pub fn read_only(&mut self) {
+        self.fs.read_only = true;
+        self.config.read_only = true;
+    }
+
+    fn transport(&mut self, option: &str) -> Result<()> {
+        let wrong = |_| Error::usage(format!("option {option}: no such value"));
+        self.config.apply_options(option).map_err(wrong)
+    }
+}
+
+fn known_to_others(name: &str) -> bool {
+    OTHERS.contains(&name) || name.starts_with("x-") || name.starts_with("X-")
+}
+
+fn unknown(option: &str) -> Error {
+    match option {
+        "sync" | "dirsync" => Error::usage(format!(
+            "option {option} is not supported; fsync makes files durable, -o commit=1 limits \
+             what a crash can lose to a second"
+        )),
+        "degraded" | "nodatacow" | "nodatasum" | "norecovery" | "nologreplay" | "rescue" => {
+            Error::usage(format!("option {option} of the kernel's btrfs is not supported"))
+        }
+        _ => Error::usage(format!("unknown option {option}; `spinney help mount` lists them")),
+    }
+}
+
+pub fn subvol_path(value: &str) -> Result<Subvol> {
+    if value.is_empty() {
+        return Err(Error::usage("subvol= needs a path from the top of the volume"));
+    }
+    Ok(Subvol::Path(value.trim_matches('/').as_bytes().to_vec()))
+}
+
+pub fn subvol_id(value: &str) -> Result<Subvol> {
+    let digits = value.strip_prefix("0x");
+    let number = match digits {
+        Some(hex) => u64::from_str_radix(hex, 16),
+        None => value.parse(),
+    };
+    match number {
+        // 0 stands for the top level, as in the kernel's mount options.
+        Ok(0) => Ok(Subvol::Id(TreeId::FS)),
+        Ok(id) => Ok(Subvol::Id(TreeId(id))),
+        Err(_) => Err(Error::usage(format!("subvolid={value}: not a number"))),
+    }
+}
+
+fn seconds(value: &str) -> Result<Duration> {
+    match value.parse() {
+        Ok(seconds @ 1..=86_400) => Ok(Duration::from_secs(seconds)),
+        _ => Err(Error::usage(format!("commit={value}: write seconds, 1 to 86400"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(list: &str) -> MountOptions {
+        let mut options = MountOptions::default();
+        options.apply(list, false).unwrap();
+        options
+    }
+
+    #[test]
+    fn options_set_what_they_name() {
+        let o = parsed("rw,subvol=/a/b,commit=5,cache-size=64M,discard,nosuid,transport=classic");
+        assert_eq!(o.fs.subvol, Subvol::Path(b"a/b".to_vec()));
+        assert_eq!(o.fs.commit_interval, Duration::from_secs(5));
+        assert_eq!(o.fs.cache_bytes, 64 << 20);
+        assert!(o.fs.discard && o.config.nosuid && !o.fs.read_only);
+        assert_eq!(o.config.transport, fuse::Transport::Classic);
+        assert!(o.config.options.is_empty(), "nothing unknown goes to the kernel");
+        assert_eq!(parsed("subvolid=0").fs.subvol, Subvol::Id(TreeId::FS));
+        assert_eq!(parsed("subvolid=0x100").fs.subvol, Subvol::Id(TreeId(256)));
+        assert!(parsed("ro").fs.read_only && parsed("ro").config.read_only);
+        assert!(!parsed("ro,rw").fs.read_only);
+    }
+
+    #[test]
+    fn fstab_options_pass() {
+        let o = parsed("defaults,noauto,user,_netdev,nofail,x-systemd.automount,relatime,ssd");
+        assert!(o.warnings.is_empty());
+        assert_eq!(parsed("compress=zstd:3").warnings.len(), 1);
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for wrong in [
+            "bogus",
+            "commit=0",
+            "commit=x",
+            "subvolid=x",
+            "subvol=",
+            "cache-size=big",
+            "sync",
+            "transport=pigeon",
+            "degraded",
+            "threads=many",
+        ] {
+            assert!(MountOptions::default().apply(wrong, false).is_err(), "{wrong}");
+        }
+        let mut lenient = MountOptions::default();
+        lenient.apply("bogus", true).unwrap();
+        assert_eq!(lenient.warnings.len(), 1);
+    }
+}

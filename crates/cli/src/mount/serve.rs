@@ -1,0 +1,208 @@
+//! The server: opens the volume, mounts it, waits for the end, closes.
+//!
+//! Order at the end: the file system is closed (committed), then the image is unlocked,
+//! then whoever waits is told. So what `spinney umount` returns from is free to be used.
+
+use super::background::Reporter;
+use super::control::Control;
+use super::log::{self, Sink};
+use super::options::MountOptions;
+use crate::error::{Error, Exit, Result, io_text};
+use crate::image::{self, Access, Medium};
+use crate::mounts;
+use crate::sys;
+use btrfs_fs::BtrfsFs;
+use fuse::{Config, Session, Source, Unmounter};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::Duration;
+use vfs::{FileSystem, FsError};
+
+/// What to mount where. Paths are absolute.
+pub struct Request {
+    pub image: PathBuf,
+    pub point: PathBuf,
+    pub options: MountOptions,
+    pub foreground: bool,
+}
+
+/// Serves until the volume is unmounted. Errors before `reporter` heard that the mount is
+/// ready are the start's.
+pub fn serve(request: &Request, reporter: &mut Reporter) -> Result<Exit> {
+    let log_file = start_log(request)?;
+    for warning in &request.options.warnings {
+        tracing::warn!("{warning}");
+    }
+    // Threads inherit the mask: only the one that waits for signals gets them.
+    sys::block_signals();
+    let (fs, medium) = open(request)?;
+    let device = medium.device.clone();
+    let image = request.image.display();
+    let session = match mount(request, &fs) {
+        Ok(session) => session,
+        Err(error) => {
+            // Nothing was changed through it, but its recovery may have to be written.
+            let closed = fs.destroy();
+            closed.unwrap_or_else(|e| tracing::error!("closing {image}: {e}"));
+            return Err(error);
+        }
+    };
+    let control = listen(session.unmounter().mountpoint());
+    await_signals(session.unmounter(), Arc::downgrade(&fs))?;
+    let text = ready_text(request, &fs, &session, log_file.as_deref());
+    tracing::info!("{text}");
+    reporter.ready(&text);
+    let mut result = session.run().map_err(|e| e.to_string());
+    if let Some(why) = device.failure() {
+        result = result.and(Err(format!("the device failed: {why}")));
+    }
+    drop((fs, medium, device));
+    match &result {
+        Ok(()) => tracing::info!("{image} is closed"),
+        Err(why) => tracing::error!("closing {image}: {why}"),
+    }
+    if let Some(control) = control {
+        control.finish(&result);
+    }
+    result.map(|()| Exit::Done).map_err(|why| Error::about(image, why))
+}
+
+/// The log file's path, if it is one that the user did not choose.
+fn start_log(request: &Request) -> Result<Option<PathBuf>> {
+    let (sink, path) = match &request.options.log {
+        Some(path) => (Sink::file(path).map_err(|e| Error::io(path, &e))?, None),
+        None if request.foreground => (Sink::Stderr, None),
+        None => Sink::for_background(&request.point),
+    };
+    log::start(sink);
+    Ok(path)
+}
+
+fn open(request: &Request) -> Result<(Arc<BtrfsFs>, Medium)> {
+    let options = &request.options.fs;
+    let access = if options.read_only { Access::Read } else { Access::Mount };
+    let medium = Medium::open(&request.image, access)?;
+    let fs = BtrfsFs::open_device(medium.block_device(), options.clone())
+        .map_err(|e| Error::fs(request.image.display(), &request.image, &e))?;
+    Ok((Arc::new(fs), medium))
+}
+
+fn mount(request: &Request, fs: &Arc<BtrfsFs>) -> Result<Session> {
+    let mut config = request.options.config.clone();
+    if let Some(why) = fs.read_only_reason() {
+        if !config.read_only {
+            tracing::warn!("mounting {} read-only: {why}", request.image.display());
+        }
+        config.read_only = true;
+    }
+    if config.fsname == Config::default().fsname {
+        config.fsname = request.image.display().to_string();
+    }
+    config.source = source(request);
+    Session::mount(fs.clone(), &request.point, &config).map_err(|e| mounting(request, &e))
+}
+
+/// Over a block device the kernel passes syncfs on, and umount(2) waits for the commit.
+fn source(request: &Request) -> Source {
+    if !sys::is_root() || request.options.plain {
+        return Source::Nothing;
+    }
+    if image::is_block(&request.image) {
+        return Source::BlockDevice(request.image.clone());
+    }
+    if !Path::new("/dev/loop-control").exists() {
+        tracing::warn!(
+            "no loop devices: syncfs is not passed on, and umount(8) does not wait for the \
+             commit; `spinney umount` does"
+        );
+        return Source::Nothing;
+    }
+    Source::Image(request.image.clone())
+}
+
+fn mounting(request: &Request, error: &FsError) -> Error {
+    let told = Error::about(request.point.display(), error);
+    if !Path::new("/dev/fuse").exists() {
+        return told.remedy("there is no /dev/fuse; load the kernel's module: modprobe fuse");
+    }
+    let FsError::Io { source, .. } = error else { return told };
+    match source.kind() {
+        std::io::ErrorKind::NotFound if !sys::is_root() => {
+            told.remedy("mounting as an ordinary user needs the package fuse3 (fusermount3)")
+        }
+        std::io::ErrorKind::PermissionDenied if !sys::is_root() => {
+            told.remedy("you must own the mount point, and be allowed to open /dev/fuse")
+        }
+        _ => told,
+    }
+}
+
+fn listen(point: &Path) -> Option<Control> {
+    let listening = mounts::on(point)
+        .and_then(|entry| entry.ok_or_else(|| std::io::Error::other("not in the mount table")))
+        .and_then(|entry| Control::listen(&entry.device));
+    match listening {
+        Ok(control) => Some(control),
+        Err(error) => {
+            tracing::warn!("`spinney umount` will not be able to wait: {error}");
+            None
+        }
+    }
+}
+
+fn ready_text(request: &Request, fs: &BtrfsFs, session: &Session, log: Option<&Path>) -> String {
+    let (image, point) = (request.image.display(), request.point.display());
+    let access = match fs.read_only_reason() {
+        None => "read-write".into(),
+        Some(_) if request.options.fs.read_only => "read-only".into(),
+        Some(why) => format!("read-only: {why}"),
+    };
+    let log = log.map(|path| format!(", log: {}", path.display())).unwrap_or_default();
+    format!("{image} is mounted on {point} ({}, {access}{log})", session.transport())
+}
+
+/// Starts the thread that ends the mount on SIGTERM, SIGINT and SIGHUP.
+fn await_signals(unmounter: Unmounter, fs: Weak<BtrfsFs>) -> Result<()> {
+    let body = move || {
+        let signal = sys::wait_for_signal();
+        tracing::info!("{signal}: committing and unmounting");
+        commit(&fs);
+        if let Err(error) = unmounter.unmount(false) {
+            tracing::warn!(
+                "{}: {}; detached, it is closed when the last file in it is",
+                unmounter.mountpoint().display(),
+                io_text(&error)
+            );
+            if let Err(error) = unmounter.unmount(true) {
+                tracing::error!("detaching: {error}");
+            }
+        }
+        let signal = sys::wait_for_signal();
+        tracing::warn!("{signal} again: closing without waiting for open files");
+        end_now(&fs);
+    };
+    let spawned = thread::Builder::new().name("signals".into()).spawn(body);
+    spawned.map(drop).map_err(|e| Error::new(format!("starting a thread: {}", io_text(&e))))
+}
+
+fn commit(fs: &Weak<BtrfsFs>) {
+    if let Some(fs) = fs.upgrade()
+        && let Err(error) = fs.sync()
+    {
+        tracing::error!("committing: {error}");
+    }
+}
+
+/// The process ends; the kernel answers open files with errors from then on.
+fn end_now(fs: &Weak<BtrfsFs>) {
+    let Some(fs) = fs.upgrade() else {
+        // The session is over and being closed; give that a moment.
+        thread::sleep(Duration::from_secs(10));
+        std::process::exit(i32::from(Exit::Failed.code()));
+    };
+    if let Err(error) = fs.destroy() {
+        tracing::error!("closing: {error}");
+    }
+    std::process::exit(i32::from(Exit::Failed.code()));
+}

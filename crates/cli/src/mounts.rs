@@ -1,0 +1,108 @@
+//! The kernel's table of mounts.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MountEntry {
+    /// `major:minor`, which names the mounted file system in the kernel.
+    pub device: String,
+    pub point: PathBuf,
+    /// E.g. `fuseblk.spinney`.
+    pub kind: String,
+    pub source: PathBuf,
+}
+
+impl MountEntry {
+    pub fn is_fuse(&self) -> bool {
+        self.kind.starts_with("fuse.") || self.kind.starts_with("fuseblk")
+    }
+}
+
+/// The topmost mount on `point`, which must be absolute and without symbolic links.
+pub fn on(point: &Path) -> io::Result<Option<MountEntry>> {
+    Ok(find(&fs::read("/proc/self/mountinfo")?, point))
+}
+
+fn find(table: &[u8], point: &Path) -> Option<MountEntry> {
+    table.split(|b| *b == b'\n').filter_map(parse).rfind(|entry| entry.point == point)
+}
+
+/// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue`
+fn parse(line: &[u8]) -> Option<MountEntry> {
+    let mut fields = line.split(|b| *b == b' ');
+    let device = String::from_utf8(fields.nth(2)?.to_vec()).ok()?;
+    let point = unescape(fields.nth(1)?);
+    let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
+    let kind = String::from_utf8(rest.next()?.to_vec()).ok()?;
+    let source = unescape(rest.next()?);
+    Some(MountEntry { device, point, kind, source })
+}
+
+/// Blanks and the like stand as `\040`.
+fn unescape(text: &[u8]) -> PathBuf {
+    let mut out = Vec::with_capacity(text.len());
+    let mut at = 0;
+    while at < text.len() {
+        let code = text.get(at + 1..at + 4).filter(|_| text[at] == b'\\');
+        let code = code.and_then(|d| std::str::from_utf8(d).ok());
+        match code.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) => {
+                out.push(byte);
+                at += 4;
+            }
+            None => {
+                out.push(text[at]);
+                at += 1;
+            }
+        }
+    }
+    PathBuf::from(OsString::from_vec(out))
+}
+
+/// `path` without symbolic links, also where a dead mount stands at its end.
+pub fn real_path(path: &Path) -> io::Result<PathBuf> {
+    let failed = match path.canonicalize() {
+        Ok(real) => return Ok(real),
+        Err(error) => error,
+    };
+    let absolute = std::path::absolute(path)?;
+    match (absolute.parent(), absolute.file_name()) {
+        (Some(parent), Some(name)) if name.as_bytes() != b".." => {
+            let real = parent.canonicalize()?.join(name);
+            if on(&real)?.is_some() { Ok(real) } else { Err(failed) }
+        }
+        _ => Err(failed),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: &[u8] = b"\
+29 1 0:26 / /a\\040b rw - tmpfs t rw
+30 1 0:27 / /x rw,nosuid shared:1 - fuse.spinney /img\\134 rw,user_id=0
+31 1 7:3 / /a\\040b rw shared:2 master:1 - fuseblk.spinney /dev/loop3 rw
+broken line
+";
+
+    #[test]
+    fn the_topmost_mount_is_found() {
+        let entry = find(TABLE, Path::new("/a b")).unwrap();
+        assert_eq!((entry.device.as_str(), entry.kind.as_str()), ("7:3", "fuseblk.spinney"));
+        assert_eq!(entry.source, Path::new("/dev/loop3"));
+        assert_eq!(find(TABLE, Path::new("/x")).unwrap().source, Path::new("/img\\"));
+        assert!(find(TABLE, Path::new("/x")).unwrap().is_fuse());
+        assert_eq!(find(TABLE, Path::new("/y")), None);
+    }
+
+    #[test]
+    fn the_root_of_this_machine_is_mounted() {
+        assert!(on(Path::new("/")).unwrap().is_some());
+        assert!(real_path(Path::new("/no/such/place")).is_err());
+    }
+}

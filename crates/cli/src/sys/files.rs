@@ -1,0 +1,35 @@
+//! Mounts and extended attributes.
+
+use std::ffi::CString;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+fn c_path(path: &Path) -> io::Result<CString> {
+    Ok(CString::new(path.as_os_str().as_bytes())?)
+}
+
+/// `lazy` detaches the tree at once; else EBUSY while something is open in it.
+pub fn umount(point: &Path, lazy: bool) -> io::Result<()> {
+    let point = c_path(point)?;
+    let flags = libc::UMOUNT_NOFOLLOW | if lazy { libc::MNT_DETACH } else { 0 };
+    // SAFETY: `point` is NUL-terminated and outlives the call.
+    match unsafe { libc::umount2(point.as_ptr(), flags) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// The attribute's value, of at most 64 KiB.
+pub fn get_xattr(path: &Path, name: &str) -> io::Result<Vec<u8>> {
+    let (path, name) = (c_path(path)?, CString::new(name)?);
+    let mut value = vec![0u8; 1 << 16];
+    // SAFETY: both strings are NUL-terminated; at most `value.len()` bytes are written to
+    // `value`.
+    let len = unsafe {
+        libc::getxattr(path.as_ptr(), name.as_ptr(), value.as_mut_ptr().cast(), value.len())
+    };
+    let len = usize::try_from(len).map_err(|_| io::Error::last_os_error())?;
+    value.truncate(len);
+    Ok(value)
+}

@@ -1,0 +1,15 @@
+//! The system calls that the standard library lacks, each behind a safe function. All
+//! `unsafe` of this program is below here.
+
+mod files;
+mod names;
+mod process;
+mod time;
+
+pub use files::{get_xattr, umount};
+pub use names::{group_id, group_name, user_id, user_name};
+pub use process::{
+    Fork, block_signals, close_others, fork, is_root, new_session, null_stdio, user_and_group,
+    wait_for, wait_for_signal,
+};
+pub use time::{CivilTime, from_local, to_local};

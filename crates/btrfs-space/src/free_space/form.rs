@@ -15,6 +15,9 @@ use btrfs_disk::key::kind;
 use btrfs_disk::node::ITEM_SIZE;
 use btrfs_disk::{Corrupt, Error, FixedSize, Key, Result};
 
+/// Key and data of items as stored.
+pub type Stored = Vec<(Key, Vec<u8>)>;
+
 const BITMAP_BYTES: u64 = 256;
 
 /// What of a block group the free-space tree needs to know.
@@ -53,8 +56,7 @@ impl GroupSpan {
 
     /// Fewer extents than this: extents again.
     pub fn low(&self) -> u64 {
-        let high = self.high();
-        if high > 100 { high - 100 } else { 0 }
+        self.high().saturating_sub(100)
     }
 
     /// The form that `count` extents take which are in form `bitmaps` now.
@@ -63,7 +65,7 @@ impl GroupSpan {
     }
 
     /// All items of the group, the info first.
-    pub fn items_of(&self, space: &GroupFree) -> Vec<(Key, Vec<u8>)> {
+    pub fn items_of(&self, space: &GroupFree) -> Stored {
         let flags = if space.bitmaps { FREE_SPACE_USING_BITMAPS } else { 0 };
         let info = FreeSpaceInfo { extent_count: space.free.len() as u32, flags };
         let mut out = vec![(self.info_key(), info.to_vec())];
@@ -81,9 +83,9 @@ impl GroupSpan {
         out
     }
 
-    fn bitmaps_of(&self, free: &Ranges) -> Vec<(Key, Vec<u8>)> {
+    fn bitmaps_of(&self, free: &Ranges) -> Stored {
         let range = self.bitmap_range();
-        let mut out: Vec<(Key, Vec<u8>)> = (0..self.len.div_ceil(range))
+        let mut out: Stored = (0..self.len.div_ceil(range))
             .map(|i| {
                 let start = self.start + i * range;
                 let len = range.min(self.end() - start);
@@ -104,7 +106,7 @@ impl GroupSpan {
 
     /// Reads the group's items, which must be whole and true to their count. Also
     /// answers all keys and data as stored.
-    pub fn read(&self, items: &mut dyn Items) -> Result<(GroupFree, Vec<(Key, Vec<u8>)>)> {
+    pub fn read(&self, items: &mut dyn Items) -> Result<(GroupFree, Stored)> {
         let Some(info) = items.get(&self.info_key())? else {
             return Err(Error::Corrupt(
                 Corrupt::new("block group without free space info").key(self.info_key()),

@@ -9,7 +9,7 @@
 mod form;
 mod ranges;
 
-pub use form::{GroupFree, GroupSpan};
+pub use form::{GroupFree, GroupSpan, Stored};
 pub use ranges::{Contradiction, Ranges};
 
 use crate::Extent;
@@ -65,10 +65,7 @@ fn clash(extent: &Extent, what: &str) -> Error {
 }
 
 /// What turns `old` into `new`, both sorted by key.
-fn difference(
-    old: Vec<(btrfs_disk::Key, Vec<u8>)>,
-    new: Vec<(btrfs_disk::Key, Vec<u8>)>,
-) -> Changes {
+fn difference(old: Stored, new: Stored) -> Changes {
     let mut out = Changes::new();
     let (mut old, mut new) = (old.into_iter().peekable(), new.into_iter().peekable());
     loop {

@@ -101,9 +101,9 @@ impl Group {
     }
 
     /// Puts ranges into the free index, less what is excluded.
-    pub fn add_free(&self, ranges: impl Iterator<Item = (u64, u64)>) -> Result<()> {
+    pub fn add_free(&self, mut ranges: impl Iterator<Item = (u64, u64)>) -> Result<()> {
         let mut state = self.state.lock();
-        self.with(&mut state, |state| (ranges.map(|r| self.insert(state, r)).collect(), 0))
+        self.with(&mut state, |state| (ranges.try_for_each(|r| self.insert(state, r)), 0))
     }
 
     fn insert(&self, state: &mut State, (start, len): (u64, u64)) -> Result<()> {

@@ -110,8 +110,8 @@ pub fn assert_true(opened: &Opened) -> Census {
     assert_eq!(stored.len(), derived.len(), "extents that the extent tree lacks");
     let mut trees: HashSet<TreeId> = opened.trees().iter().map(|(_, _, root)| root.id).collect();
     trees.extend([TreeId::ROOT, TreeId::CHUNK]);
-    let mut census = Census::default();
-    census.full_backref = flags.values().filter(|f| *f & extent_flags::FULL_BACKREF != 0).count();
+    let full = flags.values().filter(|f| *f & extent_flags::FULL_BACKREF != 0);
+    let mut census = Census { full_backref: full.count(), ..Census::default() };
     for (_, _, owners) in stored.values() {
         for (owner, count) in owners {
             if let RefOwner::Tree { root } | RefOwner::Data { root, .. } = owner {

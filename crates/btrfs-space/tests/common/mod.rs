@@ -130,19 +130,19 @@ impl Drop for Image {
 }
 
 impl Mounted<'_> {
-    pub fn path(&self) -> &Path {
+    pub fn mount_point(&self) -> &Path {
         &self.image.mount_point
     }
 
     pub fn script(&self, script: &str) -> String {
         let mut command = Command::new("bash");
-        let output = run(command.args(["-euc", script]).current_dir(self.path()));
+        let output = run(command.args(["-euc", script]).current_dir(self.mount_point()));
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
     /// Reads everything back with checksums.
     pub fn scrub(&self) {
-        let out = run(Command::new("btrfs").args(["scrub", "start", "-B"]).arg(self.path()));
+        let out = run(Command::new("btrfs").args(["scrub", "start", "-B"]).arg(self.mount_point()));
         let text = String::from_utf8_lossy(&out.stdout);
         assert!(text.contains("no errors found"), "scrub: {text}");
     }

@@ -213,11 +213,25 @@ impl Op<'_> {
         self.put(id, kind::INODE_ITEM, 0, state.item_for_disk().to_boxed());
     }
 
-    /// Changes how often `who` refers to a data extent.
-    pub fn reference(&self, extent: Logical, len: u64, who: (TreeId, u64, u64), count: i64) {
-        if self.delta().extents.add(extent, len, who, count) {
-            self.engine.give_back(Extent { logical: extent, len });
+    /// Changes how often `who` refers to a data extent. On damage the volume is poisoned,
+    /// since the operation is half done.
+    pub fn reference(
+        &self,
+        extent: Logical,
+        len: u64,
+        who: (TreeId, u64, u64),
+        count: i64,
+    ) -> Result<()> {
+        match self.delta().extents.add(extent, len, who, count) {
+            Some(true) => self.engine.give_back(Extent { logical: extent, len }),
+            Some(false) => {}
+            None => {
+                let what = format!("logical {extent}: one extent with two lengths");
+                self.engine.poison(&what);
+                return Err(FsError::Corrupt { what, data: false });
+            }
         }
+        Ok(())
     }
 
     /// A newly allocated data extent enters the epoch with its first reference.

@@ -9,7 +9,7 @@ use crate::ops::{
     attr, copy, create, fallocate, flags, io, link, lookup, readdir, remove, rename, seek, statfs,
     sync, xattr,
 };
-use crate::{names, orphan};
+use crate::orphan;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -265,9 +265,4 @@ impl FileSystem for BtrfsFs {
         self.engine.closed.store(true, Ordering::Release);
         result
     }
-}
-
-/// Names that `names` refuses, for callers that check before they resolve.
-pub fn check_name(name: &[u8]) -> Result<()> {
-    names::check_name(name)
 }

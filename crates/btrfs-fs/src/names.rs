@@ -68,7 +68,9 @@ pub fn lookup(view: &View<'_>, dir: InodeId, name: &[u8]) -> Result<Option<Targe
 pub fn next_index(view: &View<'_>, dir: InodeId) -> Result<u64> {
     let from = Key::new(dir.objectid, kind::DIR_INDEX, u64::MAX);
     Ok(match view.previous(dir.tree, &from).fs()? {
-        Some((key, _)) if key.kind == kind::DIR_INDEX => key.offset.max(1) + 1,
+        Some((key, _)) if key.kind == kind::DIR_INDEX => {
+            key.offset.max(1).checked_add(1).ok_or(FsError::Posix(Errno::ENOSPC))?
+        }
         _ => 2,
     })
 }

@@ -111,7 +111,6 @@ fn load_roots(store: &NodeStore, sb: &Superblock) -> btrfs_disk::Result<Roots> {
     let top = |id, logical, generation, level| Root {
         root: TreeRoot { id, logical, generation, level },
         item: RootItem::default(),
-        key_offset: 0,
     };
     let root_tree = top(TreeId::ROOT, fields.root, fields.generation, fields.root_level);
     let chunk_tree = top(
@@ -129,7 +128,7 @@ fn load_roots(store: &NodeStore, sb: &Superblock) -> btrfs_disk::Result<Roots> {
             let id = TreeId(key.objectid);
             let (logical, generation, level) = (item.bytenr, item.generation, item.level);
             let root = TreeRoot { id, logical, generation, level };
-            trees.insert(id, Root { root, item, key_offset: key.offset });
+            trees.insert(id, Root { root, item });
         }
         cursor.next()?;
     }

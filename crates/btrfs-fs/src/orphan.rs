@@ -95,7 +95,7 @@ fn erase_step(engine: &Engine, op: &Op<'_>, id: InodeId, state: &mut State) -> R
             keys.push(key);
         }
     }
-    drop_range(op, id, state, &extents, 0, u64::MAX);
+    drop_range(op, id, state, &extents, 0, u64::MAX)?;
     op.edit(id, |o| {
         for key in keys.iter().filter(|k| k.kind != kind::EXTENT_DATA) {
             o.delete(key.kind, key.offset);

@@ -16,8 +16,6 @@ use std::sync::{Arc, OnceLock};
 pub struct Root {
     pub root: TreeRoot,
     pub item: RootItem,
-    /// Offset of the ROOT_ITEM's key (the snapshot's generation, mostly 0).
-    pub key_offset: u64,
 }
 
 pub struct Roots {
@@ -52,10 +50,10 @@ impl Roots {
 
 impl Drop for Roots {
     fn drop(&mut self) {
-        if let Some(retired) = self.retired.take() {
-            if let Err(error) = retired.space.unpin(&retired.extents) {
-                tracing::error!(%error, "freed space could not be given back");
-            }
+        if let Some(retired) = self.retired.take()
+            && let Err(error) = retired.space.unpin(&retired.extents)
+        {
+            tracing::error!(%error, "freed space could not be given back");
         }
     }
 }

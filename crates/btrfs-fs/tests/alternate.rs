@@ -22,7 +22,9 @@ const CX: vfs::Context = vfs::Context { uid: 0, gid: 0, pid: 0, umask: 0o022 };
 
 struct Case<'a> {
     seed: u64,
-    mkfs: &'a [&'a str],
+    /// Options of `mkfs.btrfs`, or `None` for a volume of our own mkfs with a
+    /// block-group tree.
+    mkfs: Option<&'a [&'a str]>,
     /// Mount options of the kernel's turns.
     mount: &'a str,
     rounds: u64,
@@ -39,7 +41,10 @@ struct Volume<'a> {
 
 fn alternate(case: &Case<'_>) {
     println!("seed {}, mkfs {:?}, mount {:?}", case.seed, case.mkfs, case.mount);
-    let image = Image::new(1 << 30, case.mkfs);
+    let image = match case.mkfs {
+        Some(options) => Image::new(1 << 30, options),
+        None => Image::with_block_group_tree(1 << 30),
+    };
     let writable = ["", "sub", "sub/nested", "snap-rw", "snap-0", "snap-2"];
     let mut volume = Volume {
         case,
@@ -99,7 +104,7 @@ impl Volume<'_> {
     fn lockstep(&mut self, round: u64, model: &PosixFs, fs: &BtrfsFs, before: &TreeSnapshot) {
         let seed = self.rng.next_u64();
         let mut config = Config { freeze: false, ..Config::all() }.without(&[OpKind::Seek]);
-        if self.case.mkfs.contains(&"4096") {
+        if self.case.mkfs.is_some_and(|mkfs| mkfs.contains(&"4096")) {
             // What does not fit a small node is refused sooner or later than by the kernel.
             config = config.without(&[OpKind::SetXattr, OpKind::Symlink]);
         }
@@ -274,7 +279,7 @@ fn same(expected: &TreeSnapshot, seen: &TreeSnapshot, rules: &Rules) {
 fn large_nodes() {
     testkit::require!(kernel_btrfs);
     for seed in [1, 2] {
-        alternate(&Case { seed, mkfs: &[], mount: "noatime", rounds: 4 });
+        alternate(&Case { seed, mkfs: Some(&[]), mount: "noatime", rounds: 4 });
     }
 }
 
@@ -282,7 +287,7 @@ fn large_nodes() {
 fn small_nodes() {
     testkit::require!(kernel_btrfs);
     for seed in [3, 4] {
-        alternate(&Case { seed, mkfs: &["-n", "4096"], mount: "noatime", rounds: 4 });
+        alternate(&Case { seed, mkfs: Some(&["-n", "4096"]), mount: "noatime", rounds: 4 });
     }
 }
 
@@ -290,7 +295,6 @@ fn small_nodes() {
 fn other_formats() {
     testkit::require!(kernel_btrfs);
     let mkfs: &[&str] = &["-O", "^no-holes", "--csum", "xxhash"];
-    alternate(&Case { seed: 5, mkfs, mount: "noatime,compress-force=zstd", rounds: 4 });
-    let mkfs: &[&str] = &["-O", "block-group-tree", "-m", "single"];
-    alternate(&Case { seed: 6, mkfs, mount: "noatime,flushoncommit", rounds: 4 });
+    alternate(&Case { seed: 5, mkfs: Some(mkfs), mount: "noatime,compress-force=zstd", rounds: 4 });
+    alternate(&Case { seed: 6, mkfs: None, mount: "noatime,flushoncommit", rounds: 4 });
 }

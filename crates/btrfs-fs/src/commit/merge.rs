@@ -28,7 +28,7 @@ pub fn run(
     let generation = sealed.generation;
     let superblock = engine.volume.superblock();
     let mut settle =
-        Settle::new(&*engine.space, &engine.store, superblock, generation, reservation)?;
+        Settle::new(&engine.space, &engine.store, superblock, generation, reservation)?;
     merge_items(engine, &mut settle, sealed)?;
     let landed = merge_extents(&mut settle, sealed);
     let fate = settle.drain_data()?;
@@ -115,7 +115,7 @@ fn write(engine: &Engine, generation: Generation, mut settled: Settled) -> Resul
         match trees.get_mut(&id) {
             Some(known) => known.root = root,
             None => {
-                trees.insert(id, Root { root, item: RootItem::default(), key_offset: 0 });
+                trees.insert(id, Root { root, item: RootItem::default() });
             }
         }
     }

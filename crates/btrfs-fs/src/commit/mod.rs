@@ -111,6 +111,7 @@ impl Engine {
         let seal = sealing.elapsed();
         let merged = merge::run(self, &sealed, reservation).fs()?;
         self.publish(merged);
+        self.inodes.evict_idle();
         self.stats.commits.add(1);
         let total = start.elapsed();
         self.stats.commit_ns.add(total.as_nanos() as u64);

@@ -56,7 +56,8 @@ impl Dirty {
     }
 
     /// New sectors that `write` of this range would add, in bytes.
-    pub fn missing(&self, start: u64, end: u64) -> u64 {
+    #[cfg(test)]
+    fn missing(&self, start: u64, end: u64) -> u64 {
         let (mut at, end) = (start / self.sector * self.sector, end.next_multiple_of(self.sector));
         let mut missing = 0;
         while at < end {
@@ -150,7 +151,10 @@ impl Dirty {
 
     /// Forgets the sectors of [start, end); both are aligned.
     pub fn remove(&mut self, start: u64, end: u64) {
-        debug_assert!(start % self.sector == 0 && (end % self.sector == 0 || end == u64::MAX));
+        debug_assert!(
+            start.is_multiple_of(self.sector)
+                && (end.is_multiple_of(self.sector) || end == u64::MAX)
+        );
         if let Some((piece_start, _)) = self.piece_at(start)
             && piece_start < start
         {

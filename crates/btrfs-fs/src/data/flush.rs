@@ -125,7 +125,7 @@ fn store_inline(engine: &Engine, id: InodeId, state: &mut State, dirty: &Dirty) 
     let content = &dirty.slices(0, engine.sector())[0][..size as usize];
     let op = engine.begin();
     let mapped = map_range(&op.view, id, engine.sector(), 0, engine.sector()).fs()?;
-    drop_range(&op, id, state, &mapped, 0, engine.sector());
+    drop_range(&op, id, state, &mapped, 0, engine.sector())?;
     put_inline(&op, id, state, content);
     engine.stats.inline_extents.add(1);
     Ok(())
@@ -139,7 +139,7 @@ fn put_inline(op: &Op<'_>, id: InodeId, state: &mut State, content: &[u8]) {
         content,
     };
     op.put(id, EXTENT_DATA, 0, extent.to_vec().into());
-    state.item.nbytes += content.len() as u64;
+    state.item.nbytes = state.item.nbytes.saturating_add(content.len() as u64);
     state.inline = Some(true);
     op.put_inode(id, state);
 }

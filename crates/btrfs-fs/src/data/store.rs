@@ -202,7 +202,7 @@ fn enter(
     let now = map_range(&op.view, id, op.engine.sector(), piece.start, end).fs()?;
     match piece.place {
         Place::New(extent) => {
-            drop_range(op, id, state, &now, piece.start, end);
+            drop_range(op, id, state, &now, piece.start, end)?;
             let start = match grow_previous(op, id, state, before, piece.start, &extent)? {
                 Some(start) => start,
                 None => insert_new(op, id, state, piece.start, &extent),
@@ -213,7 +213,7 @@ fn enter(
             op.engine.stats.data_extents.add(1);
         }
         Place::Existing { logical, of } => {
-            rewrite(op, id, state, &now, piece.start, end, &of);
+            rewrite(op, id, state, &now, piece.start, end, &of)?;
             if let (Some(sums), MappedKind::Extent { fields, .. }) = (piece.sums, &of.kind) {
                 op.put_sums(fields.disk_bytenr, logical, sums);
             }
@@ -275,7 +275,7 @@ fn grow_previous(
     }
     let len = fields.disk_num_bytes + extent.len;
     let grown = FileExtentFields { ram_bytes: len, disk_num_bytes: len, num_bytes: len, ..*fields };
-    state.item.nbytes -= fields.num_bytes;
+    state.item.nbytes = state.item.nbytes.saturating_sub(fields.num_bytes);
     insert_regular(
         op,
         id,
@@ -298,15 +298,15 @@ fn rewrite(
     start: u64,
     end: u64,
     of: &Mapped,
-) {
-    let MappedKind::Extent { kind, fields, .. } = &of.kind else { return };
+) -> Result<()> {
+    let MappedKind::Extent { kind, fields, .. } = &of.kind else { return Ok(()) };
     if *kind == FileExtentKind::Regular {
-        return;
+        return Ok(());
     }
     // The new reference first: dropping the only one would give the extent back.
     let origin = of.start.wrapping_sub(fields.offset);
-    op.reference(fields.disk_bytenr, fields.disk_num_bytes, (id.tree, id.objectid, origin), 1);
-    drop_range(op, id, state, now, start, end);
+    op.reference(fields.disk_bytenr, fields.disk_num_bytes, (id.tree, id.objectid, origin), 1)?;
+    drop_range(op, id, state, now, start, end)?;
     let part = FileExtentFields {
         generation: op.generation().0,
         kind: FileExtentKind::Regular as u8,
@@ -315,4 +315,5 @@ fn rewrite(
         ..*fields
     };
     insert_regular(op, id, state, start, FileExtentKind::Regular, Compression::None, part);
+    Ok(())
 }

@@ -14,6 +14,10 @@ const SHARDS: usize = 16;
 
 /// One referrer of a data extent: a file, and where in it the extent would begin.
 pub type Referrer = (TreeId, u64, u64);
+/// All changes of a delta by extent.
+pub type Changes = BTreeMap<Logical, ExtentChange>;
+/// Runs of checksums by first sector.
+pub type Sums = BTreeMap<Logical, Box<[u8]>>;
 
 #[derive(Clone, Debug, Default)]
 pub struct ExtentChange {
@@ -78,22 +82,25 @@ impl ExtentDelta {
     }
 
     /// Adds `count` references. True: the extent was allocated in this epoch and has no
-    /// reference left; its space may be used again.
-    pub fn add(&self, extent: Logical, len: u64, referrer: Referrer, count: i64) -> bool {
+    /// reference left; its space may be used again. `None`: the volume gives the extent
+    /// two lengths, which is damage; nothing was changed.
+    pub fn add(&self, extent: Logical, len: u64, referrer: Referrer, count: i64) -> Option<bool> {
         let mut shard = self.shards[shard_of(extent)].lock();
         let change = shard.changes.entry(extent).or_insert_with(|| {
             self.bytes.fetch_add(128, Ordering::Relaxed);
             self.count.fetch_add(1, Ordering::Relaxed);
             ExtentChange { len, ..ExtentChange::default() }
         });
-        assert_eq!(change.len, len, "extent {extent} changed its length");
+        if change.len != len {
+            return None;
+        }
         match change.counts.iter_mut().find(|(r, _)| *r == referrer) {
             Some((_, n)) => *n += count,
             None => change.counts.push((referrer, count)),
         }
         change.counts.retain(|(_, n)| *n != 0);
         if !change.counts.is_empty() {
-            return false;
+            return Some(false);
         }
         let fresh = change.fresh;
         shard.changes.remove(&extent);
@@ -104,7 +111,7 @@ impl ExtentDelta {
                 shard.sums.remove(k);
             });
         }
-        fresh
+        Some(fresh)
     }
 
     /// Makes a fresh extent with exactly one reference longer. False: it is not one.
@@ -164,7 +171,7 @@ impl ExtentDelta {
     }
 
     /// All changes and all checksums in address order. Sealed deltas only.
-    pub fn collect(&self) -> (BTreeMap<Logical, ExtentChange>, BTreeMap<Logical, Box<[u8]>>) {
+    pub fn collect(&self) -> (Changes, Sums) {
         let (mut changes, mut sums) = (BTreeMap::new(), BTreeMap::new());
         for shard in &self.shards {
             let shard = shard.lock();
@@ -186,18 +193,19 @@ mod tests {
         let delta = ExtentDelta::new();
         delta.allocate(Logical(4096), 8192, WHO);
         delta.put_sums(Logical(4096), Logical(4096), vec![1; 8].into());
-        assert!(!delta.add(Logical(4096), 8192, WHO, 1));
-        assert!(!delta.add(Logical(4096), 8192, WHO, -1));
-        assert!(delta.add(Logical(4096), 8192, WHO, -1));
+        assert_eq!(delta.add(Logical(4096), 8192, WHO, 1), Some(false));
+        assert_eq!(delta.add(Logical(4096), 4096, WHO, 1), None);
+        assert_eq!(delta.add(Logical(4096), 8192, WHO, -1), Some(false));
+        assert_eq!(delta.add(Logical(4096), 8192, WHO, -1), Some(true));
         assert!(delta.is_empty());
     }
 
     #[test]
     fn an_old_extent_keeps_its_loss() {
         let delta = ExtentDelta::new();
-        assert!(!delta.add(Logical(4096), 8192, WHO, -1));
+        assert_eq!(delta.add(Logical(4096), 8192, WHO, -1), Some(false));
         assert_eq!(delta.change(Logical(4096)).unwrap().counts, vec![(WHO, -1)]);
-        assert!(!delta.add(Logical(4096), 8192, WHO, 1));
+        assert_eq!(delta.add(Logical(4096), 8192, WHO, 1), Some(false));
         assert!(delta.is_empty());
     }
 

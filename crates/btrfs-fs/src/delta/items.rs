@@ -124,29 +124,6 @@ impl ItemDelta {
         Some((Key::new(from.objectid, kind, offset), slot.value.clone()))
     }
 
-    /// Copies of up to `limit` changed keys of one object in a key range, in order.
-    pub fn range(
-        &self,
-        tree: TreeId,
-        from: &Key,
-        to: &Key,
-        limit: usize,
-    ) -> Vec<(Key, Option<Box<[u8]>>)> {
-        let shard = self.shards[shard_of(tree, from.objectid)].lock();
-        let Some(object) = shard.get(&(tree, from.objectid)) else { return Vec::new() };
-        if (from.kind, from.offset) > (to.kind, to.offset) {
-            return Vec::new();
-        }
-        object
-            .items
-            .range((from.kind, from.offset)..=(to.kind, to.offset))
-            .take(limit)
-            .map(|(&(kind, offset), slot)| {
-                (Key::new(from.objectid, kind, offset), slot.value.clone())
-            })
-            .collect()
-    }
-
     /// The object ids that `tree` has changes of, ascending. Sealed deltas only.
     pub fn objects(&self) -> BTreeMap<TreeId, Vec<u64>> {
         let mut all: BTreeMap<TreeId, Vec<u64>> = BTreeMap::new();
@@ -276,6 +253,5 @@ mod tests {
         assert_eq!(delta.next(T, &key(3)).unwrap().0, key(9));
         assert_eq!(delta.previous(T, &key(8)).unwrap().0, key(2));
         assert!(delta.next(T, &key(10)).is_none());
-        assert_eq!(delta.range(T, &key(0), &key(u64::MAX), 1).len(), 1);
     }
 }

@@ -14,6 +14,7 @@ use crate::inode::State;
 use btrfs_disk::Logical;
 use btrfs_disk::items::{Compression, FileExtent, FileExtentFields, FileExtentKind};
 use btrfs_disk::key::kind::EXTENT_DATA;
+use vfs::Result;
 
 /// Removes [start, end) from the file's items. `mapped` is everything that overlaps it.
 /// An inline item overlapping the range goes wholly: its content is dirty by now.
@@ -24,7 +25,7 @@ pub fn drop_range(
     mapped: &[Mapped],
     start: u64,
     end: u64,
-) {
+) -> Result<()> {
     for extent in mapped {
         if extent.end <= start || extent.start >= end {
             continue;
@@ -37,10 +38,11 @@ pub fn drop_range(
             }
             MappedKind::Extent { kind, compression, fields } => {
                 let item = Piece { id, kind: *kind, compression: *compression, fields };
-                cut(op, &item, state, extent, start, end);
+                cut(op, &item, state, extent, start, end)?;
             }
         }
     }
+    Ok(())
 }
 
 struct Piece<'a> {
@@ -71,7 +73,7 @@ impl Piece<'_> {
         op.put(self.id, EXTENT_DATA, from, extent.to_vec().into());
     }
 
-    fn reference(&self, op: &Op<'_>, start: u64, count: i64) {
+    fn reference(&self, op: &Op<'_>, start: u64, count: i64) -> Result<()> {
         if self.fields.disk_bytenr.0 != 0 {
             let origin = start.wrapping_sub(self.fields.offset);
             op.reference(
@@ -79,18 +81,26 @@ impl Piece<'_> {
                 self.fields.disk_num_bytes,
                 (self.id.tree, self.id.objectid, origin),
                 count,
-            );
+            )?;
         }
+        Ok(())
     }
 }
 
-fn cut(op: &Op<'_>, item: &Piece<'_>, state: &mut State, extent: &Mapped, start: u64, end: u64) {
+fn cut(
+    op: &Op<'_>,
+    item: &Piece<'_>,
+    state: &mut State,
+    extent: &Mapped,
+    start: u64,
+    end: u64,
+) -> Result<()> {
     let keep_head = extent.start < start;
     let keep_tail = extent.end > end;
     match (keep_head, keep_tail) {
         (false, false) => {
             op.delete(item.id, EXTENT_DATA, extent.start);
-            item.reference(op, extent.start, -1);
+            item.reference(op, extent.start, -1)?;
         }
         (true, false) => item.put(op, extent.start, extent.start, start),
         (false, true) => {
@@ -100,13 +110,14 @@ fn cut(op: &Op<'_>, item: &Piece<'_>, state: &mut State, extent: &Mapped, start:
         (true, true) => {
             item.put(op, extent.start, extent.start, start);
             item.put(op, extent.start, end, extent.end);
-            item.reference(op, extent.start, 1);
+            item.reference(op, extent.start, 1)?;
         }
     }
     if item.fields.disk_bytenr.0 != 0 {
         let gone = extent.end.min(end) - extent.start.max(start);
         state.item.nbytes = state.item.nbytes.saturating_sub(gone);
     }
+    Ok(())
 }
 
 /// Puts an item for stored content over a range that `drop_range` emptied, and counts it
@@ -120,7 +131,7 @@ pub fn insert_regular(
     compression: Compression,
     fields: FileExtentFields,
 ) {
-    state.item.nbytes += fields.num_bytes;
+    state.item.nbytes = state.item.nbytes.saturating_add(fields.num_bytes);
     let extent = FileExtent::Extent { kind, compression, fields };
     op.put(id, EXTENT_DATA, start, extent.to_vec().into());
 }

@@ -110,3 +110,13 @@ impl State {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_inode_in_memory_is_small() {
+        assert!(size_of::<Inode>() <= 512, "{} bytes", size_of::<Inode>());
+    }
+}

@@ -13,8 +13,10 @@ use vfs::Result;
 
 const SHARDS: usize = 64;
 
+type Shard = FxHashMap<InodeId, Arc<Inode>>;
+
 pub struct InodeTable {
-    shards: Box<[RwLock<FxHashMap<InodeId, Arc<Inode>>>]>,
+    shards: Box<[RwLock<Shard>]>,
 }
 
 fn shard_of(id: InodeId) -> usize {
@@ -100,13 +102,15 @@ impl InodeTable {
         self.shards.iter().flat_map(|s| s.read().values().cloned().collect::<Vec<_>>()).collect()
     }
 
-    /// Inodes that nobody refers to.
-    pub fn idle(&self) -> Vec<Arc<Inode>> {
-        let mut idle = Vec::new();
+    /// Drops every inode that nobody refers to and that has nothing unwritten: those
+    /// that were in use when their last reference went.
+    pub fn evict_idle(&self) {
         for shard in &self.shards {
-            let shard = shard.read();
-            idle.extend(shard.values().filter(|i| i.lookups.load(Ordering::Relaxed) == 0).cloned());
+            shard.write().retain(|_, inode| {
+                inode.lookups.load(Ordering::Relaxed) != 0
+                    || Arc::strong_count(inode) > 1
+                    || inode.queued.load(Ordering::Acquire)
+            });
         }
-        idle
     }
 }

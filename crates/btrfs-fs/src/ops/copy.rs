@@ -53,7 +53,7 @@ pub fn copy_range(
         return Err(Errno::EINVAL.into());
     }
     let sector = engine.sector();
-    let aligned = from_offset % sector == 0 && to_offset % sector == 0;
+    let aligned = from_offset.is_multiple_of(sector) && to_offset.is_multiple_of(sector);
     let whole = if from_offset + len == size {
         len.next_multiple_of(sector)
     } else {
@@ -117,12 +117,18 @@ pub fn clone_range(
 ) -> Result<()> {
     let source = engine.inode(from)?;
     let target = engine.inode(to)?;
-    let size = {
+    let (size, source_nosum) = {
         let state = source.read()?;
         check_file(&state)?;
-        state.item.size
+        (state.item.size, state.item.flags & inode_flags::NODATASUM)
     };
-    check_target(&*target.read()?)?;
+    {
+        let state = target.read()?;
+        check_target(&state)?;
+        if state.item.flags & inode_flags::NODATASUM != source_nosum {
+            return Err(Errno::EINVAL.into());
+        }
+    }
     let len = if len == 0 { size.saturating_sub(from_offset) } else { len };
     let end = end_of(from_offset, len)?;
     if len == 0 && from_offset <= size {
@@ -131,8 +137,8 @@ pub fn clone_range(
     let sector = engine.sector();
     let at_end = end == size;
     if end > size
-        || from_offset % sector != 0
-        || to_offset % sector != 0
+        || !from_offset.is_multiple_of(sector)
+        || !to_offset.is_multiple_of(sector)
         || !at_end && len % sector != 0
         || from == to && from_offset < to_offset + len && to_offset < end
     {
@@ -188,7 +194,7 @@ fn share_locked(
         map_range(&engine.view(), source.id, sector, range.from, range.from + span).fs()?;
     let clear = map_range(&engine.view(), target.id, sector, range.to, range.to + span).fs()?;
     let op = engine.begin();
-    drop_range(&op, target.id, state, &clear, range.to, range.to + span);
+    drop_range(&op, target.id, state, &clear, range.to, range.to + span)?;
     op.put_inode(target.id, state);
     drop(op);
     insert_shared(engine, target, state, &mapped, &range, span)?;
@@ -226,7 +232,7 @@ fn insert_shared(
             let offset = fields.offset + (start - extent.start);
             let part = FileExtentFields { offset, num_bytes: end - start, ..*fields };
             let who = (target.id.tree, target.id.objectid, to.wrapping_sub(offset));
-            op.reference(fields.disk_bytenr, fields.disk_num_bytes, who, 1);
+            op.reference(fields.disk_bytenr, fields.disk_num_bytes, who, 1)?;
             insert_regular(&op, target.id, state, to, *kind, *compression, part);
             at = end;
         }

@@ -4,7 +4,6 @@ use super::lookup::entry;
 use crate::acl::{self, Inherited};
 use crate::delta::Base;
 use crate::engine::{Engine, Op};
-use crate::error::IntoFs;
 use crate::ino::InodeId;
 use crate::inode::{Inode, State, from_linux_dev, now};
 use crate::names::{self, Target};

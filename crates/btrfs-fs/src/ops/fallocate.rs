@@ -120,7 +120,7 @@ fn punch(
     }
     let op = engine.begin();
     let mapped = map_range(&op.view, inode.id, sector, first, last).fs()?;
-    drop_range(&op, inode.id, state, &mapped, first, last);
+    drop_range(&op, inode.id, state, &mapped, first, last)?;
     if !engine.no_holes {
         let stop = last.min(state.item.size.next_multiple_of(sector));
         if first < stop {
@@ -209,7 +209,7 @@ fn fill_gap(
         let op = engine.begin();
         let stop = at + extent.len;
         let mapped = map_range(&op.view, inode.id, engine.sector(), at, stop).fs()?;
-        drop_range(&op, inode.id, state, &mapped, at, stop);
+        drop_range(&op, inode.id, state, &mapped, at, stop)?;
         op.allocate(extent, (inode.id.tree, inode.id.objectid, at));
         let fields = prealloc_fields(op.generation().0, &extent);
         let kind = FileExtentKind::Prealloc;

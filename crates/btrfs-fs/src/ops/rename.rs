@@ -15,6 +15,9 @@ use crate::orphan;
 use std::sync::Arc;
 use vfs::{Context, Errno, FileKind, Ino, RenameMode, Result};
 
+/// No directory lies deeper than this.
+const MAX_DEPTH: usize = 1 << 20;
+
 /// Everything a rename touches, resolved.
 struct Rename<'a> {
     from: &'a Arc<Inode>,
@@ -153,7 +156,8 @@ fn check(engine: &Engine, r: &Rename<'_>, locked: &Locked<'_>) -> Result<()> {
 /// True if `dir` is `ancestor` or lies below it.
 fn is_below(engine: &Engine, dir: InodeId, ancestor: InodeId) -> Result<bool> {
     let mut at = dir;
-    loop {
+    // A damaged volume may hold a circle of directories.
+    for _ in 0..MAX_DEPTH {
         if at == ancestor {
             return Ok(true);
         }
@@ -163,6 +167,7 @@ fn is_below(engine: &Engine, dir: InodeId, ancestor: InodeId) -> Result<bool> {
         }
         at = up;
     }
+    Err(Errno::ELOOP.into())
 }
 
 fn prepare_index(engine: &Engine, locked: &mut Locked<'_>, dir: &Arc<Inode>) -> Result<()> {

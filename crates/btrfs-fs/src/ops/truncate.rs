@@ -121,7 +121,7 @@ fn drop_behind(engine: &Engine, id: InodeId, state: &mut State, keep: u64) -> Re
     for part in mapped.rchunks(STEP) {
         let op = engine.begin();
         let from = part[0].start.max(keep);
-        drop_range(&op, id, state, part, from, u64::MAX);
+        drop_range(&op, id, state, part, from, u64::MAX)?;
         op.put_inode(id, state);
     }
     Ok(())

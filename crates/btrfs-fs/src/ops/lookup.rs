@@ -15,11 +15,12 @@ pub fn lookup(engine: &Engine, parent: Ino, name: &[u8]) -> Result<Entry> {
         return Err(Errno::ENOENT.into());
     }
     let dir = engine.inode(parent)?;
+    if name == b"." {
+        // On files too: a FUSE kernel asks so for an inode that it has a handle of.
+        return entry_by_id(engine, dir.id);
+    }
     if !dir.read()?.is_dir() {
         return Err(Errno::ENOTDIR.into());
-    }
-    if name == b"." {
-        return entry_by_id(engine, dir.id);
     }
     if name == b".." {
         return entry_by_id(engine, parent_id(engine, dir.id)?);

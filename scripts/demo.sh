@@ -71,7 +71,7 @@ cleanup() {
 trap cleanup EXIT
 trap 'exit 130' INT TERM
 
-spinney_mount() { timeout 60 "$SPINNEY" mount "$IMAGE" "$MNT"; MOUNTED=spinney; }
+spinney_mount() { timeout 60 "$SPINNEY" mount "$IMAGE" "$MNT" >"$WORK/mount.log"; MOUNTED=spinney; }
 spinney_umount() { timeout 120 "$SPINNEY" umount "$MNT"; MOUNTED=; }
 kernel_mount() { mount -o "loop,noatime${1:+,$1}" "$IMAGE" "$MNT"; MOUNTED=kernel; }
 kernel_umount() { umount "$MNT"; MOUNTED=; }

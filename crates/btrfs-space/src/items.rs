@@ -6,7 +6,7 @@
 
 use btrfs_disk::{Key, Result};
 use btrfs_tree::{Cursor, NodeReader, TreeRoot};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 /// What becomes of one item: its new data, or `None` where it goes.
@@ -17,6 +17,9 @@ pub type Changes = Vec<Change>;
 pub trait Items {
     /// The first item whose key is `key` or larger.
     fn at_or_after(&mut self, key: &Key) -> Result<Option<(Key, Vec<u8>)>>;
+
+    /// The last item whose key is `key` or smaller.
+    fn at_or_before(&mut self, key: &Key) -> Result<Option<(Key, Vec<u8>)>>;
 
     /// Calls `each` with all items of `from..=to` in order.
     fn scan(
@@ -47,6 +50,10 @@ impl Items for BTreeMap<Key, Vec<u8>> {
     fn at_or_after(&mut self, key: &Key) -> Result<Option<(Key, Vec<u8>)>> {
         Ok(self.range(*key..).next().map(|(key, data)| (*key, data.clone())))
     }
+
+    fn at_or_before(&mut self, key: &Key) -> Result<Option<(Key, Vec<u8>)>> {
+        Ok(self.range(..=*key).next_back().map(|(key, data)| (*key, data.clone())))
+    }
 }
 
 /// Items of a tree, read through a cursor.
@@ -66,6 +73,11 @@ impl<R: NodeReader + ?Sized> Items for TreeItems<'_, R> {
         Ok(self.cursor.item().map(|(key, data)| (key, data.to_vec())))
     }
 
+    fn at_or_before(&mut self, key: &Key) -> Result<Option<(Key, Vec<u8>)>> {
+        self.cursor.seek_back(key)?;
+        Ok(self.cursor.item().map(|(key, data)| (key, data.to_vec())))
+    }
+
     fn scan(
         &mut self,
         from: Key,
@@ -81,27 +93,57 @@ impl<R: NodeReader + ?Sized> Items for TreeItems<'_, R> {
     }
 }
 
+/// No items: what is known to be absent from a tree.
+pub(crate) struct NoItems;
+
+impl Items for NoItems {
+    fn at_or_after(&mut self, _: &Key) -> Result<Option<(Key, Vec<u8>)>> {
+        Ok(None)
+    }
+
+    fn at_or_before(&mut self, _: &Key) -> Result<Option<(Key, Vec<u8>)>> {
+        Ok(None)
+    }
+}
+
 /// Items with changes on top that nobody has applied yet.
+///
+/// Invariant: `again` has every key that was changed more than once; such a change may
+/// be none in the end.
 pub(crate) struct Overlay<'a> {
     base: &'a mut dyn Items,
     changes: BTreeMap<Key, Option<Box<[u8]>>>,
+    again: BTreeSet<Key>,
 }
 
 impl<'a> Overlay<'a> {
     pub(crate) fn new(base: &'a mut dyn Items) -> Overlay<'a> {
-        Overlay { base, changes: BTreeMap::new() }
+        Overlay { base, changes: BTreeMap::new(), again: BTreeSet::new() }
     }
 
     pub(crate) fn put(&mut self, key: Key, data: Vec<u8>) {
-        self.changes.insert(key, Some(data.into_boxed_slice()));
+        self.change(key, Some(data.into_boxed_slice()));
     }
 
     pub(crate) fn delete(&mut self, key: Key) {
-        self.changes.insert(key, None);
+        self.change(key, None);
     }
 
-    pub(crate) fn into_changes(self) -> impl Iterator<Item = Change> {
-        self.changes.into_iter()
+    fn change(&mut self, key: Key, data: Option<Box<[u8]>>) {
+        if self.changes.insert(key, data).is_some() {
+            self.again.insert(key);
+        }
+    }
+
+    /// What is to be done to the items below, and nothing that leaves them as they are.
+    pub(crate) fn into_changes(mut self) -> Result<Changes> {
+        for key in std::mem::take(&mut self.again) {
+            let before = self.base.get(&key)?;
+            if self.changes[&key].as_deref() == before.as_deref() {
+                self.changes.remove(&key);
+            }
+        }
+        Ok(self.changes.into_iter().collect())
     }
 }
 
@@ -122,6 +164,33 @@ impl Items for Overlay<'_> {
             }
         }
     }
+
+    fn at_or_before(&mut self, key: &Key) -> Result<Option<(Key, Vec<u8>)>> {
+        let mut from = *key;
+        loop {
+            let below = self.base.at_or_before(&from)?;
+            match (below, self.changes.range(..=from).next_back()) {
+                (below, None) => return Ok(below),
+                (Some(below), Some((key, _))) if below.0 > *key => return Ok(Some(below)),
+                (_, Some((key, Some(data)))) => return Ok(Some((*key, data.to_vec()))),
+                (_, Some((key, None))) => match predecessor(key) {
+                    Some(next) => from = next,
+                    None => return Ok(None),
+                },
+            }
+        }
+    }
+}
+
+/// The next smaller key.
+fn predecessor(key: &Key) -> Option<Key> {
+    if let Some(offset) = key.offset.checked_sub(1) {
+        return Some(Key { offset, ..*key });
+    }
+    if let Some(kind) = key.kind.checked_sub(1) {
+        return Some(Key::new(key.objectid, kind, u64::MAX));
+    }
+    key.objectid.checked_sub(1).map(|objectid| Key::new(objectid, u8::MAX, u64::MAX))
 }
 
 #[cfg(test)]
@@ -145,5 +214,13 @@ mod tests {
             })
             .unwrap();
         assert_eq!(seen, [(3, 30), (4, 40), (5, 5)]);
+        let mut before = |offset| {
+            let found = overlay.at_or_before(&key(offset)).unwrap();
+            found.map(|(key, data)| (key.offset, data[0]))
+        };
+        assert_eq!(before(9), Some((5, 5)));
+        assert_eq!(before(4), Some((4, 40)));
+        assert_eq!(before(3), Some((3, 30)));
+        assert_eq!(before(2), None);
     }
 }

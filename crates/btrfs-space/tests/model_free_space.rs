@@ -5,7 +5,7 @@ use btrfs_disk::items::{FREE_SPACE_USING_BITMAPS, FreeSpaceInfo};
 use btrfs_disk::key::kind;
 use btrfs_disk::{Error, FixedSize, Key, Logical};
 use btrfs_space::Extent;
-use btrfs_space::free_space::{GroupSpan, add_group, update};
+use btrfs_space::free_space::{GroupSpan, add_group, rewrite, update};
 use std::collections::BTreeMap;
 
 type Tree = BTreeMap<Key, Vec<u8>>;
@@ -93,7 +93,9 @@ fn round(dice: &mut Dice, tree: &mut Tree, span: &GroupSpan, model: &mut [bool],
         model[found.0..found.0 + found.1].fill(frees);
         if frees { freed.push(new) } else { created.push(new) }
     }
-    let (changes, free) = update(tree, span, &created, &freed).expect("adds up");
+    let (slow, free) = rewrite(tree, span, &created, &freed).expect("adds up");
+    let changes = update(tree, span, &created, &freed).expect("adds up");
+    assert_eq!(changes, slow);
     apply(tree, changes);
     assert_eq!(free, model.iter().filter(|f| **f).count() as u64 * SECTOR);
     assert_eq!(sectors(tree, span).0, model);
@@ -136,31 +138,82 @@ fn thresholds_are_the_kernels() {
 fn what_cannot_be_is_damage() {
     let span = GroupSpan { start: 1 << 20, len: 1 << 20, sector: SECTOR };
     let mut tree = Tree::new();
-    let bad = |result: btrfs_disk::Result<(btrfs_space::Changes, u64)>, text: &str| match result {
+    let refused = |result: btrfs_disk::Result<btrfs_space::Changes>, text: &str| match result {
         Err(Error::Corrupt(corrupt)) => assert!(corrupt.to_string().contains(text), "{corrupt}"),
         other => panic!("{other:?} instead of {text}"),
     };
-    bad(update(&mut tree, &span, &[], &[]), "without free space info");
+    let bad = |tree: &mut Tree, created: &[Extent], freed: &[Extent], text: &str| {
+        refused(update(tree, &span, created, freed), text);
+        refused(rewrite(tree, &span, created, freed).map(|(changes, _)| changes), text);
+    };
+    bad(&mut tree, &[], &[], "without free space info");
     let changes = add_group(&mut tree, &span).expect("new");
     apply(&mut tree, changes);
     let inside = |first, count| extent(&span, (first, count));
-    bad(update(&mut tree, &span, &[], &[inside(3, 1)]), "free already");
-    let (changes, _) = update(&mut tree, &span, &[inside(3, 2)], &[]).expect("free");
+    bad(&mut tree, &[], &[inside(3, 1)], "free already");
+    let changes = update(&mut tree, &span, &[inside(3, 2)], &[]).expect("free");
     apply(&mut tree, changes);
-    bad(update(&mut tree, &span, &[inside(4, 2)], &[]), "is not free");
+    bad(&mut tree, &[inside(4, 2)], &[], "is not free");
+    bad(&mut tree, &[inside(2, 2)], &[], "is not free");
+    bad(&mut tree, &[], &[inside(4, 2)], "free already");
     let outside = Extent { logical: Logical(span.end()), len: SECTOR };
-    bad(update(&mut tree, &span, &[], &[outside]), "free already");
-    bad(update(&mut tree, &span, &[outside], &[]), "is not free");
+    bad(&mut tree, &[], &[outside], "outside");
+    refused(update(&mut tree, &span, &[outside], &[]), "outside");
+    let read = |tree: &mut Tree, text: &str| {
+        refused(rewrite(tree, &span, &[], &[]).map(|(changes, _)| changes), text);
+    };
     let mut more = tree.clone();
     more.insert(Key::new(span.start + 2 * SECTOR, kind::FREE_SPACE_EXTENT, SECTOR), vec![]);
-    bad(update(&mut more, &span, &[], &[]), "overlaps");
+    read(&mut more, "overlaps");
     let mut fewer = tree.clone();
     fewer.retain(|key, _| key.kind != kind::FREE_SPACE_EXTENT || key.objectid == span.start);
-    bad(update(&mut fewer, &span, &[], &[]), "are announced");
+    read(&mut fewer, "are announced");
     let mut wild = tree.clone();
     wild.insert(Key::new(span.end() - SECTOR, kind::FREE_SPACE_EXTENT, 1 << 30), vec![]);
-    bad(update(&mut wild, &span, &[], &[]), "outside its block group");
+    read(&mut wild, "outside its block group");
     let mut mixed = tree;
     mixed.insert(Key::new(span.start, kind::FREE_SPACE_BITMAP, span.len), vec![0; 32]);
-    bad(update(&mut mixed, &span, &[], &[]), "does not belong");
+    read(&mut mixed, "does not belong");
+}
+
+#[test]
+fn bitmaps_refuse_what_cannot_be() {
+    let span = GroupSpan { start: 0, len: 32 << 20, sector: SECTOR };
+    let mut tree = Tree::new();
+    let changes = add_group(&mut tree, &span).expect("new");
+    apply(&mut tree, changes);
+    let holes: Vec<Extent> = (0..100).map(|i| extent(&span, (i * 40, 1))).collect();
+    let changes = update(&mut tree, &span, &holes, &[]).expect("free");
+    apply(&mut tree, changes);
+    assert!(sectors(&tree, &span).1, "bitmaps");
+    let refused = |tree: &mut Tree, created: &[Extent], freed: &[Extent], text: &str| {
+        for result in [
+            update(tree, &span, created, freed),
+            rewrite(tree, &span, created, freed).map(|(changes, _)| changes),
+        ] {
+            match result {
+                Err(Error::Corrupt(c)) => assert!(c.to_string().contains(text), "{c}"),
+                other => panic!("{other:?} instead of {text}"),
+            }
+        }
+    };
+    let inside = |first, count| extent(&span, (first, count));
+    refused(&mut tree, &[inside(39, 2)], &[], "is not free");
+    refused(&mut tree, &[], &[inside(40, 2)], "free already");
+    // Laid out another way, the group is read whole and put in order.
+    let last = Key::new(24 << 20, kind::FREE_SPACE_BITMAP, 8 << 20);
+    let bytes = tree.remove(&last).expect("the last bitmap");
+    for half in 0..2u64 {
+        let key = Key::new(last.objectid + half * (4 << 20), kind::FREE_SPACE_BITMAP, 4 << 20);
+        tree.insert(key, bytes[half as usize * 128..][..128].to_vec());
+    }
+    let (before, _) = sectors(&tree, &span);
+    let changes = update(&mut tree, &span, &[inside(8001, 3)], &[]).expect("free");
+    apply(&mut tree, changes);
+    let (after, _) = sectors(&tree, &span);
+    assert!(tree.contains_key(&last));
+    assert_eq!(before.iter().zip(&after).filter(|(b, a)| b != a).count(), 3);
+    let mut short = tree.clone();
+    short.insert(last, vec![0; 7]);
+    refused(&mut short, &[inside(8010, 1)], &[], "another size");
 }

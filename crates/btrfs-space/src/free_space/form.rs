@@ -44,7 +44,7 @@ impl GroupSpan {
         Key::new(self.start, kind::FREE_SPACE_INFO, self.len)
     }
 
-    fn bitmap_range(&self) -> u64 {
+    pub(super) fn bitmap_range(&self) -> u64 {
         BITMAP_BYTES * 8 * self.sector
     }
 
@@ -104,16 +104,18 @@ impl GroupSpan {
         out
     }
 
+    pub(super) fn info(&self, items: &mut dyn Items) -> Result<FreeSpaceInfo> {
+        let key = self.info_key();
+        let absent = || Corrupt::new("block group without free space info").key(key);
+        let info = items.get(&key)?.ok_or_else(absent)?;
+        Ok(FreeSpaceInfo::read(&info).map_err(|c| c.key(key))?)
+    }
+
     /// Reads the group's items, which must be whole and true to their count. Also
     /// answers all keys and data as stored.
     pub fn read(&self, items: &mut dyn Items) -> Result<(GroupFree, Stored)> {
-        let Some(info) = items.get(&self.info_key())? else {
-            return Err(Error::Corrupt(
-                Corrupt::new("block group without free space info").key(self.info_key()),
-            ));
-        };
-        let mut stored = vec![(self.info_key(), info)];
-        let info = FreeSpaceInfo::read(&stored[0].1).map_err(|c| c.key(self.info_key()))?;
+        let info = self.info(items)?;
+        let mut stored = vec![(self.info_key(), info.to_vec())];
         let mut space =
             GroupFree { bitmaps: info.flags & FREE_SPACE_USING_BITMAPS != 0, free: Ranges::new() };
         self.scan(items, &mut |key, data| {

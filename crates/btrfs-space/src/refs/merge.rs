@@ -8,7 +8,7 @@
 
 use super::deltas::ExtentDelta;
 use super::owner::{ExtentKind, RefOwner};
-use crate::items::{Change, Items, Overlay};
+use crate::items::{Change, Items, NoItems, Overlay};
 use btrfs_disk::items::{ExtentItem, ExtentItemFields, InlineRef, extent_flags};
 use btrfs_disk::key::kind;
 use btrfs_disk::{Corrupt, Error, Generation, Geometry, Key, Logical, Result};
@@ -58,6 +58,16 @@ pub(crate) fn find_item(
     Ok(Some((key, item)))
 }
 
+/// A new extent's address has no items, not even what an old one left behind.
+fn nothing_there(items: &mut dyn Items, logical: Logical) -> Result<()> {
+    match items.at_or_after(&Key::new(logical.0, 0, 0))? {
+        Some((key, _)) if key.objectid == logical.0 && key.kind < kind::BLOCK_GROUP_ITEM => {
+            Err(Error::Corrupt(Corrupt::new("a new extent is there already").key(key)))
+        }
+        _ => Ok(()),
+    }
+}
+
 struct Record<'a> {
     key: Key,
     item: ExtentItem,
@@ -75,19 +85,26 @@ pub(crate) fn merge(
     if delta.torn {
         return Err(damage(logical, "trees disagree about an extent's length or kind"));
     }
-    let found = find_item(items, logical)?;
-    let (key, item) = match (found, delta.born) {
-        (None, true) if delta.owners().is_empty() => return Ok((Fate::Stillborn, Vec::new())),
-        (None, true) => new_item(format, logical, delta),
-        (Some((key, item)), false) => {
+    let (key, item) = match delta.born {
+        true => {
+            nothing_there(items, logical)?;
+            if delta.owners().is_empty() {
+                return Ok((Fate::Stillborn, Vec::new()));
+            }
+            new_item(format, logical, delta)
+        }
+        false => {
+            let absent = || damage(logical, "references to an extent that is not there");
+            let (key, item) = find_item(items, logical)?.ok_or_else(absent)?;
             judge_item(format, &key, &item, logical, delta)?;
             (key, item)
         }
-        (None, false) => return Err(damage(logical, "references to an extent that is not there")),
-        (Some(_), true) => return Err(damage(logical, "a new extent is there already")),
     };
+    // A new extent has no separate references that would have to be looked for.
+    let mut nothing = NoItems;
+    let below: &mut dyn Items = if delta.born { &mut nothing } else { items };
     let mut record =
-        Record { key, item, separate: Overlay::new(items), item_limit: format.item_limit };
+        Record { key, item, separate: Overlay::new(below), item_limit: format.item_limit };
     record.apply(delta)?;
     record.finish(delta.born)
 }
@@ -282,7 +299,7 @@ impl Record<'_> {
             _ => Some(self.item.to_vec().into_boxed_slice()),
         };
         let mut changes = vec![(self.key, item)];
-        changes.extend(self.separate.into_changes());
+        changes.extend(self.separate.into_changes()?);
         Ok((fate, changes))
     }
 }

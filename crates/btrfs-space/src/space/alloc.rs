@@ -89,18 +89,17 @@ impl Space {
         Ok(group.start)
     }
 
-    /// Key and data of the block group item as of now; what it has unused.
+    /// Key and data of the block group item as of now.
     pub(crate) fn group_item(&self, start: u64) -> Result<(Key, Vec<u8>)> {
         let group = self.group_of(&Extent { logical: Logical(start), len: 1 })?;
         Ok((group.item_key(), group.item_data()))
     }
 
-    /// Span and unused bytes of the block group that starts at `start`.
-    pub(crate) fn group_span(&self, start: u64) -> Result<(GroupSpan, u64)> {
+    /// Span of the block group that starts at `start`.
+    pub(crate) fn group_span(&self, start: u64) -> Result<GroupSpan> {
         let group = self.group_of(&Extent { logical: Logical(start), len: 1 })?;
         let sector = u64::from(self.volume.geometry().sector_size);
-        let span = GroupSpan { start: group.start, len: group.len, sector };
-        Ok((span, group.len - group.used()))
+        Ok(GroupSpan { start: group.start, len: group.len, sector })
     }
 
     pub(super) fn group_of(&self, extent: &Extent) -> Result<Arc<Group>> {

@@ -6,6 +6,7 @@ use crate::csums::Csums;
 use crate::extents::ExtentTree;
 use crate::free_space::FreeSpace;
 use crate::inodes::{Inodes, Shared};
+use crate::qgroups::Quotas;
 use crate::refs::{RefRecord, Usage};
 use crate::roots::Roots;
 use crate::source::Context;
@@ -30,6 +31,7 @@ pub fn check(volume: Arc<Volume>, options: &CheckOptions<'_>) -> Result<Report> 
         extents: ExtentTree::default(),
         free_space: None,
         csums: Csums::default(),
+        quotas: None,
         known: Known { extent_tree: true, trees: true },
         unread: HashSet::new(),
     };
@@ -57,6 +59,8 @@ struct Run<'a> {
     /// `None`: there is no free-space tree, or not all of it could be read.
     free_space: Option<FreeSpace>,
     csums: Csums,
+    /// `None`: there are none, or the kernel would not trust them either.
+    quotas: Option<Quotas>,
     known: Known,
     /// File trees that could not be read wholly.
     unread: HashSet<TreeId>,
@@ -153,7 +157,9 @@ impl Run<'_> {
         csums.complete = self.tree(TreeId::CSUM, &mut |cx, leaf| csums.leaf(cx, leaf));
         self.csums = csums;
         self.cx.report.totals.csum_bytes = self.csums.total();
-        self.tree(TreeId::QUOTA, &mut |_, _| ());
+        let mut quotas = Quotas::default();
+        let whole = self.tree(TreeId::QUOTA, &mut |_, leaf| quotas.leaf(leaf));
+        self.quotas = (whole && quotas.trusted(&self.cx)).then_some(quotas);
         let mut uuids = Uuids::default();
         if self.tree(TreeId::UUID, &mut |cx, leaf| uuids.leaf(cx, leaf)) {
             uuids.check(&mut self.cx, &self.roots);
@@ -173,16 +179,36 @@ impl Run<'_> {
         let (alive, dead) = self.roots.subvolumes();
         self.cx.report.totals.subvolumes = alive.len() as u64;
         self.cx.report.totals.dead_subvolumes = dead.len() as u64;
-        for start in alive.into_iter().chain(self.roots.start(TreeId::DATA_RELOC)) {
-            let mut inodes = Inodes::new(start.id, &mut shared);
-            let complete = self.start(&start, &mut |cx, leaf| inodes.leaf(cx, leaf));
-            inodes.finish(&mut self.cx, complete);
+        let relocations = self.roots.relocations();
+        let count = self.quotas.is_some() && dead.is_empty() && relocations.is_empty();
+        self.usage.reached = count.then(Vec::new);
+        for start in &alive {
+            self.files(start, &mut shared);
         }
-        for start in dead.into_iter().chain(self.roots.relocations()) {
+        self.quota_groups();
+        if let Some(start) = self.roots.start(TreeId::DATA_RELOC) {
+            self.files(&start, &mut shared);
+        }
+        for start in dead.into_iter().chain(relocations) {
             self.start(&start, &mut |_, _| ());
         }
         self.csums = std::mem::take(&mut shared.csums);
         shared
+    }
+
+    fn files(&mut self, start: &TreeStart, shared: &mut Shared) {
+        let mut inodes = Inodes::new(start.id, shared);
+        let complete = self.start(start, &mut |cx, leaf| inodes.leaf(cx, leaf));
+        inodes.finish(&mut self.cx, complete);
+    }
+
+    fn quota_groups(&mut self) {
+        let reached = self.usage.reached.take();
+        if let (Some(quotas), Some(reached)) = (&self.quotas, reached)
+            && self.known.trees
+        {
+            quotas.check(&mut self.cx, reached);
+        }
     }
 
     fn references(&mut self) -> Vec<RefRecord> {

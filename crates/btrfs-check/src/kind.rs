@@ -53,6 +53,7 @@ mod remedy {
          or mount once with -o clear_cache,space_cache=v2";
     pub const COPY_FILE: &str = "copy the file aside, delete it and put the copy in its place";
     pub const RESTORE_FILE: &str = "restore the file from a backup or another snapshot";
+    pub const RESCAN_QUOTA: &str = "mount it and count anew: `btrfs quota rescan -w`";
     pub const HARMLESS: &str = "nothing needs to be done";
 }
 
@@ -238,6 +239,15 @@ kinds! {
         => "subvolume {child} is deleted and nobody is told to free it";
     "default-subvolume-bad" Error REPAIR DefaultSubvolumeBad { why: String }
         => "default subvolume: {why}";
+    "qgroup-count" Warning RESCAN_QUOTA QgroupCount {
+        level: u64,
+        id: u64,
+        referenced: u64,
+        exclusive: u64,
+        really_referenced: u64,
+        really_exclusive: u64,
+    } => "quota group {level}/{id} says {referenced} bytes referenced and {exclusive} exclusive, \
+          its subvolumes reach {really_referenced} and {really_exclusive}";
     "uuid-missing" Note MOUNT UuidMissing { subvolume: TreeId }
         => "subvolume {subvolume} is not in the UUID tree";
     "uuid-stray" Note MOUNT UuidStray { key: Key } => "UUID tree entry {key} has no subvolume";

@@ -24,6 +24,7 @@ mod free_space;
 mod inodes;
 mod kind;
 mod options;
+mod qgroups;
 mod refs;
 mod roots;
 mod source;

@@ -8,6 +8,7 @@
 //! therefore read first (`Usage::full`).
 
 use crate::kind::Owner;
+use crate::qgroups::Reached;
 use crate::walk::TreeStart;
 use btrfs_disk::items::{FileExtent, FileExtentKind};
 use btrfs_disk::key::kind;
@@ -42,6 +43,8 @@ pub(crate) struct Usage {
     refs: Vec<RefRecord>,
     compact_at: usize,
     pub referenced_bytes: u64,
+    /// What each tree reaches, for quotas; only while it is asked for.
+    pub reached: Option<Vec<Reached>>,
 }
 
 /// Sorts by extent and owner and adds up what belongs together.
@@ -71,6 +74,24 @@ impl Usage {
             Owner::Tree { root: start.id }
         };
         self.block_ref(start.logical.0, owner);
+    }
+
+    /// A block on the way through a tree, whether seen before or not.
+    pub fn pass(&mut self, tree: TreeId, node: &Node) {
+        let Some(reached) = &mut self.reached else { return };
+        let (start, len) = (node.logical().0, node.bytes().len() as u64);
+        reached.push(Reached { start, len, tree: tree.0 });
+        if !node.is_leaf() {
+            return;
+        }
+        for (_, data) in node.items().filter(|(key, _)| key.kind == kind::EXTENT_DATA) {
+            if let Ok(FileExtent::Extent { fields, .. }) = FileExtent::parse(data)
+                && fields.disk_bytenr.0 != 0
+            {
+                let (start, len) = (fields.disk_bytenr.0, fields.disk_num_bytes);
+                reached.push(Reached { start, len, tree: tree.0 });
+            }
+        }
     }
 
     /// A block that was read for the first time, with the data it refers to.

@@ -79,6 +79,7 @@ impl Walk<'_, '_, '_> {
         if first_time {
             self.usage.node(&node);
         }
+        self.usage.pass(self.start.id, &node);
         if node.is_leaf() {
             (self.visit)(self.cx, &Leaf { tree: self.start.id, node: &node });
             return;

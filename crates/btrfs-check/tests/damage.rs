@@ -15,7 +15,7 @@ use btrfs_disk::items::{
 };
 use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Key, Logical, TreeId};
-use common::{Recipe, Scratch, copy, listing, make, open, ours, ready, theirs};
+use common::{Recipe, Scratch, assert_sound, copy, listing, make, open, ours, ready, theirs};
 use patch::Patch;
 
 const FS: TreeId = TreeId::FS;
@@ -395,14 +395,28 @@ fn tree_cases() -> Vec<Case> {
     ]
 }
 
+fn quota_cases() -> Vec<Case> {
+    vec![case!("bytes of a quota group", Complain, Kind::QgroupCount { .. }, |p| {
+        let (key, _) = p.some(TreeId::QUOTA, |key, data| {
+            key.kind == kind::QGROUP_INFO && data[8..16] != [0; 8]
+        });
+        p.edit(TreeId::QUOTA, key, |data| data[9] ^= 0x40);
+    })]
+}
+
 /// Runs the cases on copies of one image; all failures are told together.
 fn run(name: &str, mkfs: &str, cases: Vec<Case>) {
+    run_after(name, mkfs, "", cases);
+}
+
+fn run_after(name: &str, mkfs: &str, after: &str, cases: Vec<Case>) {
     if !ready() {
         return;
     }
     let scratch = Scratch::new(name);
     let base = scratch.path("base");
-    make(&base, &Recipe { mkfs, ..Recipe::default() });
+    make(&base, &Recipe { mkfs, after, ..Recipe::default() });
+    assert_sound(&base, name, false);
     let mut failures = String::new();
     for case in cases {
         let image = scratch.path("case");
@@ -438,6 +452,15 @@ fn inodes() {
 #[test]
 fn trees() {
     run("trees", "-m dup", tree_cases());
+}
+
+#[test]
+fn quotas() {
+    let settle = "btrfs subvolume sync . >/dev/null; btrfs quota enable .
+        btrfs qgroup create 1/7 .; btrfs qgroup assign --no-rescan 0/$(btrfs inspect-internal \
+            rootid snap1) 1/7 . ; btrfs qgroup assign --no-rescan 0/5 1/7 .
+        btrfs quota rescan -w . >/dev/null";
+    run_after("quota", "-m dup", settle, quota_cases());
 }
 
 #[test]

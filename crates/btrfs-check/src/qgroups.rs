@@ -1,0 +1,120 @@
+//! Quota groups: what each says it holds, against what its subvolumes really reach.
+//!
+//! An extent counts for a group if any of the group's subvolumes reaches it, and as
+//! exclusive if no subvolume outside of the group does. Not looked at while the kernel
+//! itself would not trust the numbers: quotas that are off, being rescanned or marked as
+//! inconsistent; subvolumes that are half deleted; an interrupted balance.
+
+use crate::source::Context;
+use crate::walk::Leaf;
+use crate::{Finding, FindingKind};
+use btrfs_disk::TreeId;
+use btrfs_disk::key::kind;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+const ON: u64 = 1;
+/// Rescan, inconsistent, simple mode (which counts by another rule).
+const UNTRUSTED: u64 = 2 | 4 | 8;
+
+/// Referenced and exclusive bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+struct Counts {
+    referenced: u64,
+    exclusive: u64,
+}
+
+/// An extent that a tree reaches; the tree by its place in a list.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Reached {
+    pub start: u64,
+    pub len: u64,
+    pub tree: u64,
+}
+
+#[derive(Default)]
+pub(crate) struct Quotas {
+    generation: u64,
+    flags: u64,
+    groups: BTreeMap<u64, Counts>,
+    /// Parents of a group.
+    parents: BTreeMap<u64, Vec<u64>>,
+}
+
+impl Quotas {
+    pub fn leaf(&mut self, leaf: &Leaf<'_>) {
+        for (key, data) in leaf.node.items() {
+            let word = |i: usize| {
+                let bytes = data.get(i * 8..i * 8 + 8);
+                bytes.map_or(0, |b| u64::from_le_bytes(b.try_into().expect("8 bytes")))
+            };
+            match key.kind {
+                kind::QGROUP_STATUS => (self.generation, self.flags) = (word(1), word(2)),
+                kind::QGROUP_INFO => {
+                    let counts = Counts { referenced: word(1), exclusive: word(3) };
+                    self.groups.insert(key.offset, counts);
+                }
+                // Each relation is there twice; a parent is of a higher level.
+                kind::QGROUP_RELATION if key.objectid >> 48 < key.offset >> 48 => {
+                    self.parents.entry(key.objectid).or_default().push(key.offset);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether the numbers are to be believed.
+    pub fn trusted(&self, cx: &Context<'_>) -> bool {
+        let newest = self.generation == cx.newest;
+        newest && self.flags & ON != 0 && self.flags & UNTRUSTED == 0
+    }
+
+    pub fn check(&self, cx: &mut Context<'_>, mut reached: Vec<Reached>) {
+        reached.sort_unstable();
+        reached.dedup();
+        let mut counted: BTreeMap<u64, Counts> = BTreeMap::new();
+        let mut groups_of: HashMap<u64, Vec<u64>> = HashMap::new();
+        let mut users: HashMap<u64, usize> = HashMap::new();
+        for same in reached.chunk_by(|a, b| a.start == b.start) {
+            users.clear();
+            for use_ in same {
+                let groups = groups_of.entry(use_.tree).or_insert_with(|| self.with(use_.tree));
+                for group in groups.iter() {
+                    *users.entry(*group).or_default() += 1;
+                }
+            }
+            for (group, count) in &users {
+                let counts = counted.entry(*group).or_default();
+                counts.referenced += same[0].len;
+                counts.exclusive += if *count == same.len() { same[0].len } else { 0 };
+            }
+        }
+        for (group, stored) in &self.groups {
+            let counted = counted.get(group).copied().unwrap_or_default();
+            if counted != *stored {
+                let kind = FindingKind::QgroupCount {
+                    level: group >> 48,
+                    id: group & ((1 << 48) - 1),
+                    referenced: stored.referenced,
+                    exclusive: stored.exclusive,
+                    really_referenced: counted.referenced,
+                    really_exclusive: counted.exclusive,
+                };
+                cx.add(Finding::new(kind).tree(TreeId::QUOTA));
+            }
+        }
+    }
+
+    /// A subvolume's own group and all above it.
+    fn with(&self, tree: u64) -> Vec<u64> {
+        let mut all = BTreeSet::from([tree]);
+        let mut queue = vec![tree];
+        while let Some(group) = queue.pop() {
+            for parent in self.parents.get(&group).into_iter().flatten() {
+                if all.insert(*parent) {
+                    queue.push(*parent);
+                }
+            }
+        }
+        all.into_iter().collect()
+    }
+}

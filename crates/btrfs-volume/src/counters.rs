@@ -10,6 +10,13 @@ macro_rules! counters {
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
         pub struct VolumeCounters { $($(#[$doc])* pub $name: u64),* }
 
+        impl VolumeCounters {
+            /// Each counter with its name, as statistics show it.
+            pub fn list(&self) -> Vec<(&'static str, u64)> {
+                vec![$((concat!("device.", stringify!($name)), self.$name)),*]
+            }
+        }
+
         #[derive(Default)]
         pub(crate) struct Counters { $(pub $name: AtomicU64),* }
 

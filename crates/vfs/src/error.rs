@@ -74,10 +74,16 @@ errnos! {
 #[derive(Debug)]
 pub enum FsError {
     Posix(Errno),
-    Io { context: String, source: io::Error },
+    Io {
+        context: String,
+        source: io::Error,
+    },
     /// `data` is true where file content failed its checksum (EIO), false where a
     /// structure is damaged (EUCLEAN).
-    Corrupt { what: String, data: bool },
+    Corrupt {
+        what: String,
+        data: bool,
+    },
     Unsupported(String),
     ReadOnly(String),
 }

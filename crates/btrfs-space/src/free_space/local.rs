@@ -142,6 +142,9 @@ struct Bitmaps<'s, 'o, 'a> {
 /// A bitmap is not where it should be.
 struct Displaced;
 
+/// A bitmap, whether it changed, and a bit in it.
+type Spot<'m> = (&'m mut (Vec<u8>, bool), usize);
+
 impl Bitmaps<'_, '_, '_> {
     fn run(mut self, created: &[Extent], freed: &[Extent]) -> Result<Option<i64>> {
         for (extents, free) in [(freed, true), (created, false)] {
@@ -186,7 +189,7 @@ impl Bitmaps<'_, '_, '_> {
         Ok(Ok(()))
     }
 
-    fn map(&mut self, sector: u64) -> Result<Result<(&mut (Vec<u8>, bool), usize), Displaced>> {
+    fn map(&mut self, sector: u64) -> Result<Result<Spot<'_>, Displaced>> {
         let per_map = self.span.bitmap_range() / self.span.sector;
         let (index, bit) = (sector / per_map, (sector % per_map) as usize);
         if !self.maps.contains_key(&index) {

@@ -12,7 +12,7 @@ use super::group::Group;
 use super::{Kind, Space};
 use crate::Extent;
 use crate::free_space::Ranges;
-use btrfs_disk::ids::block_group::{DUP, METADATA, PROFILE_MASK, SYSTEM};
+use btrfs_disk::ids::block_group::{METADATA, SYSTEM};
 use btrfs_disk::items::{Chunk, ChunkFields, DevItem, Stripe};
 use btrfs_disk::{Error, Logical, Physical, Result};
 use btrfs_volume::{ChunkInfo, SUPER_EXCLUDED, Volume, super_copies};
@@ -161,8 +161,7 @@ impl Space {
 
     fn make_chunk(&self, device: &mut Device, kind: Kind) -> Result<NewChunk> {
         let class = self.class(kind);
-        let flags = class.type_flags | self.profile(kind);
-        let copies = if flags & DUP != 0 { 2 } else { 1 };
+        let (flags, copies) = (class.type_flags | class.profile(), class.copies());
         let len = wanted_len(flags, device.item.total_bytes);
         let min = if kind == Kind::System { STRIPE } else { SMALLEST.min(len) };
         let room = match kind {
@@ -191,9 +190,8 @@ impl Space {
             return device.unallocated();
         }
         let metadata = self.class(Kind::Metadata);
-        let copies = if self.profile(Kind::Metadata) & DUP != 0 { 2 } else { 1 };
         // Promises from now on see a limit that this chunk does not undercut.
-        let owed = (-metadata.available()).max(0) as u64 * copies;
+        let owed = (-metadata.available()).max(0) as u64 * metadata.copies();
         device.unallocated().saturating_sub(owed * 2)
     }
 
@@ -230,18 +228,12 @@ impl Space {
         group.add_free(std::iter::once((span.logical.0, len)))
     }
 
-    /// The profile of new chunks: that of the groups there are; two copies win.
-    pub(super) fn profile(&self, kind: Kind) -> u64 {
-        self.class(kind).snapshot().iter().fold(0, |all, group| all | group.flags & PROFILE_MASK)
-    }
-
     /// What promises may count on, from what the device and the groups have now.
     pub(super) fn retune(&self, device: &Device) {
         let unallocated = device.unallocated();
         self.unallocated.store(unallocated, Ordering::Relaxed);
         let class = self.class(Kind::Metadata);
-        let copies = if self.profile(Kind::Metadata) & DUP != 0 { 2 } else { 1 };
-        let spare = if self.mixed() { 0 } else { unallocated / copies / 2 };
+        let spare = if self.mixed() { 0 } else { unallocated / class.copies() / 2 };
         class.overcommit.store(spare as i64, Ordering::Relaxed);
         let total = class.total.load(Ordering::Relaxed);
         let used = class.used.load(Ordering::Relaxed);

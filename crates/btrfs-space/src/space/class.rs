@@ -5,6 +5,7 @@
 //! alone, and not below what unallocated device space can make good.
 
 use super::group::Group;
+use btrfs_disk::ids::block_group::{DUP, PROFILE_MASK};
 use parking_lot::RwLock;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
@@ -29,6 +30,8 @@ pub(super) struct Class {
     pub used: AtomicU64,
     pub pinned: AtomicU64,
     pub excluded: AtomicU64,
+    /// Profile bits of all groups together.
+    profile: AtomicU64,
     /// How far below zero promises may take `available`: what new chunks could add.
     pub overcommit: AtomicI64,
     /// What only deletions and commits may use.
@@ -48,9 +51,20 @@ impl Class {
             used: AtomicU64::new(0),
             pinned: AtomicU64::new(0),
             excluded: AtomicU64::new(0),
+            profile: AtomicU64::new(0),
             overcommit: AtomicI64::new(0),
             global_reserve: AtomicI64::new(0),
         }
+    }
+
+    /// The profile of new chunks: that of the groups there are; two copies win.
+    pub fn profile(&self) -> u64 {
+        self.profile.load(Ordering::Relaxed)
+    }
+
+    /// Device bytes behind a byte of a new chunk.
+    pub fn copies(&self) -> u64 {
+        if self.profile() & DUP != 0 { 2 } else { 1 }
     }
 
     pub fn snapshot(&self) -> Arc<Vec<Arc<Group>>> {
@@ -61,6 +75,7 @@ impl Class {
         self.total.fetch_add(group.len, Ordering::Relaxed);
         self.excluded.fetch_add(group.excluded(), Ordering::Relaxed);
         self.used.fetch_add(group.used(), Ordering::Relaxed);
+        self.profile.fetch_or(group.flags & PROFILE_MASK, Ordering::Relaxed);
         let mut groups = self.groups.write();
         let mut all = Vec::clone(&groups);
         all.push(group);

@@ -43,6 +43,7 @@ impl Space {
             groups: RwLock::new(BTreeMap::new()),
             device: Mutex::new(Device::load(volume)),
             unallocated: AtomicU64::new(0),
+            device_bytes: volume.superblock().fields.dev_item.total_bytes,
         }
     }
 
@@ -61,6 +62,7 @@ impl Space {
             groups: RwLock::new(BTreeMap::new()),
             device: Mutex::new(Device::load(volume)),
             unallocated: AtomicU64::new(0),
+            device_bytes: volume.superblock().fields.dev_item.total_bytes,
         };
         let mut free_space = TreeItems::new(reader, &roots.free_space);
         let mut groups =

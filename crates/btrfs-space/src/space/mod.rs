@@ -47,6 +47,7 @@ pub struct Space {
     groups: RwLock<BTreeMap<u64, Arc<Group>>>,
     device: Mutex<Device>,
     unallocated: AtomicU64,
+    device_bytes: u64,
 }
 
 impl Space {

@@ -3,7 +3,6 @@
 use super::class::Class;
 use super::{Kind, Space};
 use crate::Extent;
-use btrfs_disk::ids::block_group::{DUP, PROFILE_MASK};
 use btrfs_disk::{Logical, Result};
 use std::sync::atomic::Ordering;
 
@@ -63,7 +62,7 @@ impl Totals {
     }
 }
 
-fn totals(class: &Class, copies: u64) -> ClassTotals {
+fn totals(class: &Class) -> ClassTotals {
     let (available, free) = (class.available(), class.free());
     ClassTotals {
         total: class.total.load(Ordering::Relaxed),
@@ -72,23 +71,21 @@ fn totals(class: &Class, copies: u64) -> ClassTotals {
         free: free.max(0) as u64,
         promised: (free - available).max(0) as u64,
         excluded: class.excluded.load(Ordering::Relaxed),
-        copies,
+        copies: class.copies(),
     }
 }
 
 impl Space {
+    /// A handful of atomic loads: cheap enough for every operation.
     pub fn totals(&self) -> Totals {
-        let of = |kind| {
-            let copies = if self.profile(kind) & DUP != 0 { 2 } else { 1 };
-            totals(self.class(kind), copies)
-        };
+        let of = |kind| totals(self.class(kind));
         let metadata = self.class(Kind::Metadata);
         Totals {
             data: of(Kind::Data),
             metadata: of(Kind::Metadata),
             system: of(Kind::System),
             unallocated: self.unallocated.load(Ordering::Relaxed),
-            device: self.volume.superblock().fields.dev_item.total_bytes,
+            device: self.device_bytes,
             global_reserve: metadata.global_reserve.load(Ordering::Relaxed).max(0) as u64,
             mixed: self.mixed(),
         }
@@ -106,7 +103,7 @@ impl Space {
 
     /// Profile bits of the chunks that `kind` gets.
     pub fn profile_of(&self, kind: Kind) -> u64 {
-        self.profile(kind) & PROFILE_MASK
+        self.class(kind).profile()
     }
 
     pub fn group_infos(&self) -> Vec<GroupInfo> {

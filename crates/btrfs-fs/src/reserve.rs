@@ -60,7 +60,13 @@ impl Engine {
         self.writable()?;
         self.hold_back()?;
         match self.hold(items, bytes, priority) {
-            Err(FsError::Posix(Errno::ENOSPC)) => {}
+            Err(FsError::Posix(Errno::ENOSPC)) => {
+                eprintln!(
+                    "DBG need {} {:?}",
+                    self.need(&self.layers.load().current, items, bytes),
+                    self.space.totals()
+                );
+            }
             other => return other,
         }
         // What is pinned or held for too much comes back with a commit.
@@ -101,7 +107,7 @@ impl Engine {
         let extents = delta.extents.count() + unwritten;
         let by_items = (slots * PATH + extents * EXTENT_PATH + 16).saturating_mul(node);
         let new_bytes = 2 * (delta.bytes() + bytes) + extents * 256;
-        let by_nodes = self.space.totals().metadata.used + new_bytes + 16 * node;
+        let by_nodes = self.space.used_by(Kind::Metadata) + new_bytes + 16 * node;
         by_items.min(by_nodes)
     }
 

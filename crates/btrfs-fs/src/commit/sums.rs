@@ -129,20 +129,145 @@ pub fn edits<R: NodeReader + ?Sized>(
     stillborn: &[Extent],
 ) -> Result<Vec<(Key, Edit)>> {
     let mut changes = Changes { format, items: BTreeMap::new() };
-    for extent in freed {
-        changes.remove(reader, root, extent.logical.0, extent.end())?;
-    }
-    let mut dead: Vec<Extent> = freed.iter().chain(stillborn).copied().collect();
+    let mut dead: Vec<Extent> = freed.to_vec();
     dead.sort_unstable();
-    for (at, sums) in landed {
-        let behind = dead.partition_point(|extent| extent.logical <= *at);
-        if behind > 0 && dead[behind - 1].end() > at.0 {
-            continue;
+    for (from, to) in joined(&dead) {
+        changes.remove(reader, root, from, to)?;
+    }
+    dead.extend_from_slice(stillborn);
+    dead.sort_unstable();
+    let alive = landed.iter().filter(|(at, _)| {
+        let behind = dead.partition_point(|extent| extent.logical <= **at);
+        behind == 0 || dead[behind - 1].end() <= at.0
+    });
+    // Runs that join on the volume go in as one: each costs a look into the tree.
+    let mut run: Option<(u64, Vec<u8>)> = None;
+    for (at, sums) in alive {
+        match &mut run {
+            Some((start, whole)) if changes.end(*start, whole) == at.0 => {
+                whole.extend_from_slice(sums);
+            }
+            _ => {
+                if let Some((start, whole)) = run.replace((at.0, sums.to_vec())) {
+                    changes.insert(reader, root, start, &whole)?;
+                }
+            }
         }
-        changes.insert(reader, root, at.0, sums)?;
+    }
+    if let Some((start, whole)) = run {
+        changes.insert(reader, root, start, &whole)?;
     }
     let to_edit = |(start, value): (u64, Option<Vec<u8>>)| {
         (key_of(start), value.map_or(Edit::Delete, |sums| Edit::Put(sums.into())))
     };
     Ok(changes.items.into_iter().map(to_edit).collect())
+}
+
+/// Sorted extents as (start, end), neighbours as one.
+fn joined(extents: &[Extent]) -> Vec<(u64, u64)> {
+    let mut out: Vec<(u64, u64)> = Vec::new();
+    for extent in extents {
+        match out.last_mut() {
+            Some((_, end)) if *end == extent.logical.0 => *end = extent.end(),
+            _ => out.push((extent.logical.0, extent.end())),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use btrfs_disk::{ChecksumType, Generation, Geometry, TreeId};
+    use btrfs_tree::{DirtyNodes, NodeSink};
+    use std::sync::Arc;
+
+    const SECTOR: u64 = 4096;
+
+    /// Hands out addresses, counts nothing.
+    struct Addresses(u64);
+
+    impl NodeSink for Addresses {
+        fn detach(&mut self, _: TreeId, _: &Arc<btrfs_disk::Node>) -> Result<()> {
+            Ok(())
+        }
+        fn alloc(&mut self, _: TreeId, _: u8, _: Key) -> Result<Logical> {
+            self.0 += 16384;
+            Ok(Logical(self.0))
+        }
+        fn free_dirty(&mut self, _: TreeId, _: Logical, _: u8) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Commit after commit against a map of sector to checksum.
+    #[test]
+    fn random_commits_match_a_map() {
+        let geometry = Geometry {
+            sector_size: SECTOR as u32,
+            node_size: 4096,
+            csum: ChecksumType::Crc32c,
+            metadata_uuid: [1; 16],
+            chunk_tree_uuid: [2; 16],
+        };
+        let format = SumFormat { sector: SECTOR, size: 4, max_item: 256 };
+        let blank = btrfs_tree::Blank(geometry);
+        let (mut dirty, mut sink) = (DirtyNodes::new(), Addresses(1 << 30));
+        let generation = Generation(7);
+        let mut root =
+            btrfs_tree::new_tree(&geometry, &mut dirty, &mut sink, generation, TreeId::CSUM)
+                .unwrap();
+        let mut model: BTreeMap<u64, [u8; 4]> = BTreeMap::new();
+        let mut seed = 5u64;
+        let mut random = move |n: u64| {
+            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (seed >> 33) % n
+        };
+        for round in 0..300u32 {
+            let (mut landed, mut freed) = (BTreeMap::new(), Vec::new());
+            for _ in 0..random(6) {
+                let (at, count) = (random(600), 1 + random(90));
+                let range = at..at + count;
+                let known = |s: &u64| model.contains_key(&(s * SECTOR));
+                if range.clone().all(|s| known(&s)) {
+                    let extent = Extent { logical: Logical(at * SECTOR), len: count * SECTOR };
+                    freed.push(extent);
+                    range.for_each(|s| {
+                        model.remove(&(s * SECTOR));
+                    });
+                } else if range.clone().all(|s| !known(&s)) && freed.is_empty() {
+                    let mut sums = Vec::new();
+                    for sector in range {
+                        let sum = [round as u8, sector as u8, 3, 4];
+                        model.insert(sector * SECTOR, sum);
+                        sums.extend_from_slice(&sum);
+                    }
+                    landed.insert(Logical(at * SECTOR), sums.into());
+                }
+            }
+            // Stillborn data leaves no checksums.
+            let dead = Extent { logical: Logical(1 << 29), len: SECTOR };
+            landed.insert(dead.logical, vec![9u8; 4].into());
+            let edits = edits(&dirty.over(&blank), &root, &format, &landed, &freed, &[dead]);
+            let edits = edits.unwrap();
+            root =
+                btrfs_tree::apply(&blank, &mut dirty, &mut sink, generation, &root, edits).unwrap();
+            assert_eq!(read_all(&dirty.over(&blank), &root), model, "round {round}");
+        }
+    }
+
+    fn read_all<R: NodeReader>(reader: &R, root: &TreeRoot) -> BTreeMap<u64, [u8; 4]> {
+        let mut all = BTreeMap::new();
+        let mut cursor = Cursor::new(reader, root);
+        cursor.first().unwrap();
+        while let Some((key, data)) = cursor.item() {
+            assert!(data.len() <= 256 && !data.is_empty());
+            for (i, sum) in data.chunks_exact(4).enumerate() {
+                let old = all.insert(key.offset + i as u64 * SECTOR, sum.try_into().unwrap());
+                assert!(old.is_none(), "items overlap at {key}");
+            }
+            cursor.next().unwrap();
+        }
+        all
+    }
 }

@@ -96,6 +96,11 @@ impl Space {
         self.class(kind).pinned.load(Ordering::Relaxed)
     }
 
+    /// Referenced bytes of one kind of block group; one atomic load.
+    pub fn used_by(&self, kind: Kind) -> u64 {
+        self.class(kind).used.load(Ordering::Relaxed)
+    }
+
     /// Bytes that all trees reference: the superblock's `bytes_used`.
     pub fn used(&self) -> u64 {
         self.groups.read().values().map(|group| group.used()).sum()

@@ -106,7 +106,10 @@ fn chosen(offline: &Offline, wanted: &Wanted) -> Result<Vec<TreeRoot>> {
     let mut roots = Vec::new();
     for tree in trees {
         let image = wanted.image.to_string_lossy();
-        let missing = || Error::about(image, format!("there is no tree {}", tree_name(tree)));
+        let missing = || {
+            Error::about(&image, format!("there is no tree {}", tree_name(tree)))
+                .remedy(format!("`spinney dump-tree -t root {image}` shows all that there are"))
+        };
         roots.push(offline.root(tree)?.ok_or_else(missing)?);
     }
     if wanted.trees.is_empty() {

@@ -1,0 +1,231 @@
+//! The commands that look at volumes without mounting them, run as a user runs them.
+//!
+//! No privileges are needed; `btrfs check` is asked too where it is installed.
+
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let dir = std::env::temp_dir().join(format!("spinney-cli-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("scratch directory");
+        Scratch(dir)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).display().to_string()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn spinney(words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_spinney")).args(words).output().expect("spinney runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Standard output of a command that must succeed.
+fn fine(words: &[&str]) -> String {
+    let output = spinney(words);
+    assert_eq!(output.status.code(), Some(0), "{words:?}: {}", text(&output.stderr));
+    assert_eq!(text(&output.stderr), "", "{words:?}");
+    text(&output.stdout)
+}
+
+/// Exit code, standard output, standard error.
+fn failing(words: &[&str]) -> (i32, String, String) {
+    let output = spinney(words);
+    (output.status.code().expect("exit code"), text(&output.stdout), text(&output.stderr))
+}
+
+fn json(text: &str) -> serde_json::Value {
+    serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
+}
+
+#[test]
+fn a_new_volume_is_what_was_asked_for() {
+    let scratch = Scratch::new("new");
+    let image = scratch.path("disk.img");
+    let uuid = "01234567-89ab-cdef-0123-456789abcdef";
+    fine(&["mkfs", "--size", "300M", "-L", "hallo", "-U", uuid, "--csum", "xxhash", &image]);
+    let info = json(&fine(&["info", "--json", &image]));
+    assert_eq!(info["label"], "hallo");
+    assert_eq!(info["uuid"], uuid);
+    assert_eq!(info["total_bytes"], 300 << 20);
+    assert_eq!(info["checksum"], "xxhash64");
+    assert_eq!(info["subvolumes"], 1);
+    assert_eq!(info["profiles"]["metadata"], "dup");
+    assert_eq!(info["writable"], true);
+    assert!(fine(&["info", &image]).contains("hallo"));
+    let report = json(&fine(&["check", "--json", "--data", &image]));
+    assert_eq!(report["clean"], true);
+    assert_eq!(report["findings"].as_array().map(Vec::len), Some(0));
+    assert!(fine(&["check", &image]).contains("no damage found"));
+    match Command::new("btrfs").args(["check", &image]).output() {
+        Ok(theirs) => assert!(theirs.status.success(), "{}", text(&theirs.stdout)),
+        Err(e) => println!("SKIPPED: btrfs check: {e}"),
+    }
+}
+
+#[test]
+fn features_can_be_chosen() {
+    let scratch = Scratch::new("features");
+    let image = scratch.path("disk.img");
+    fine(&["mkfs", "-s", "200M", "-O", "block-group-tree", "-n", "8K", "-m", "single", &image]);
+    let info = json(&fine(&["info", "--json", &image]));
+    assert_eq!(info["node_size"], 8192);
+    assert_eq!(info["profiles"]["metadata"], "single");
+    let features = info["features"].as_array().expect("features");
+    assert!(features.contains(&"block_group_tree".into()), "{features:?}");
+    fine(&["check", &image]);
+    let made = json(&fine(&["mkfs", "-f", "--mixed", "--json", "-O", "^no-holes", &image]));
+    assert_eq!(made["node_size"], 4096);
+    let info = json(&fine(&["info", "--json", &image]));
+    assert_eq!(info["profiles"]["data+metadata"], "single");
+    assert!(!info["features"].as_array().expect("features").contains(&"no_holes".into()));
+    fine(&["check", &image]);
+}
+
+#[test]
+fn space_adds_up() {
+    let scratch = Scratch::new("df");
+    let image = scratch.path("disk.img");
+    fine(&["mkfs", "-s", "1G", &image]);
+    let df = json(&fine(&["df", "--json", &image]));
+    let info = json(&fine(&["info", "--json", &image]));
+    let chunks = df["chunks"].as_array().expect("chunks");
+    let sum = |member: &str| chunks.iter().map(|c| c[member].as_u64().expect(member)).sum::<u64>();
+    assert_eq!(sum("used_bytes"), info["bytes_used"].as_u64().unwrap());
+    assert_eq!(sum("device_bytes"), info["allocated_bytes"].as_u64().unwrap());
+    let unallocated = df["unallocated_bytes"].as_u64().unwrap();
+    assert_eq!(sum("device_bytes") + unallocated, 1 << 30);
+    assert!(fine(&["df", &image]).contains("metadata, dup"));
+    assert!(fine(&["df", "-b", &image]).contains("1073741824"));
+}
+
+#[test]
+fn trees_and_superblocks_are_printed() {
+    let scratch = Scratch::new("dump");
+    let image = scratch.path("disk.img");
+    fine(&["mkfs", "-s", "300M", &image]);
+    let all = fine(&["dump-tree", &image]);
+    for tree in ["root", "chunk", "extent", "dev", "fs", "csum", "free-space", "data-reloc"] {
+        assert!(all.contains(&format!("tree {tree} at ")), "{tree} is missing:\n{all}");
+    }
+    assert!(all.contains("(256 INODE_ITEM 0)") && !all.contains("malformed"));
+    let fs = fine(&["dump-tree", "-t", "5", "--json", &image]);
+    let items: Vec<_> = fs.lines().map(json).collect();
+    assert_eq!(items[0]["type"], "INODE_ITEM");
+    let node = items[0]["node"].to_string();
+    assert!(fine(&["dump-tree", "-b", &node, &image]).contains(&format!("leaf {node} level 0")));
+    assert!(!fine(&["dump-tree", "-t", "fs", "--headers", &image]).contains("  item "));
+    let supers = json(&fine(&["dump-super", "--all", "--json", &image]));
+    assert_eq!(supers.as_array().map(Vec::len), Some(2));
+    assert_eq!(supers[0]["root"], supers[1]["root"]);
+    assert_eq!(fine(&["dump-super", &image]).matches("superblock at").count(), 1);
+}
+
+#[test]
+fn damage_is_found_and_told() {
+    let scratch = Scratch::new("damage");
+    let image = scratch.path("disk.img");
+    fine(&["mkfs", "-s", "300M", "-m", "single", &image]);
+    let items = fine(&["dump-tree", "-t", "fs", "--json", &image]);
+    let node = json(items.lines().next().expect("items"))["node"].as_u64().expect("address");
+    // Found by its own header, wherever its chunk lies on the device.
+    let bytes = std::fs::read(&image).expect("image");
+    let block = bytes.chunks(4096).position(|b| b[48..56] == node.to_le_bytes()).expect("node");
+    let file = std::fs::OpenOptions::new().write(true).open(&image).expect("image");
+    file.write_all_at(b"damage", block as u64 * 4096 + 2000).expect("written");
+    let (code, out, _) = failing(&["check", "--json", &image]);
+    let report = json(&out);
+    assert_eq!((code, &report["clean"]), (1, &false.into()));
+    let finding = &report["findings"][0];
+    assert_eq!(finding["kind"], "node-unreadable");
+    assert_eq!(finding["logical"], node);
+    assert!(finding["remedy"].as_str().is_some_and(|r| !r.is_empty()));
+    let (code, out, _) = failing(&["check", &image]);
+    assert!(code == 1 && out.contains("What to do:") && out.contains("1 errors"), "{out}");
+    // The rest can still be printed.
+    let (code, out, err) = failing(&["dump-tree", &image]);
+    assert!(code == 1 && out.contains("tree data-reloc"), "{out}");
+    assert!(err.contains(&image) && err.contains(&format!("logical {node}")), "{err}");
+    assert!(err.contains("spinney check"), "{err}");
+    // A volume without a superblock.
+    file.write_all_at(&[0; 4096], 64 << 10).expect("written");
+    file.write_all_at(&[0; 4096], 64 << 20).expect("written");
+    let (code, _, err) = failing(&["check", &image]);
+    assert!(code == 1 && err.contains("dump-super --all"), "{err}");
+    let (code, out, _) = failing(&["dump-super", "--all", &image]);
+    assert!(code == 1 && out.matches("not valid").count() == 2, "{out}");
+}
+
+#[test]
+fn nothing_is_overwritten_without_being_told_to() {
+    let scratch = Scratch::new("force");
+    let image = scratch.path("disk.img");
+    let (code, _, err) = failing(&["mkfs", &image]);
+    assert!(code == 1 && err.contains("--size"), "{err}");
+    let (code, _, err) = failing(&["mkfs", "-s", "1M", &image]);
+    assert!(code == 1 && err.contains("minimum") && !PathBuf::from(&image).exists(), "{err}");
+    fine(&["mkfs", "-s", "200M", "-L", "first", &image]);
+    let (code, _, err) = failing(&["mkfs", "-L", "second", &image]);
+    assert!(code == 1 && err.contains("btrfs volume") && err.contains("-f"), "{err}");
+    assert_eq!(json(&fine(&["info", "--json", &image]))["label"], "first");
+    fine(&["mkfs", "-f", "-L", "second", "-s", "250M", &image]);
+    let info = json(&fine(&["info", "--json", &image]));
+    assert_eq!(info["label"], "second");
+    assert_eq!(info["total_bytes"], 250 << 20);
+}
+
+#[test]
+fn a_volume_in_use_is_not_checked() {
+    let scratch = Scratch::new("busy");
+    let image = scratch.path("disk.img");
+    fine(&["mkfs", "-s", "200M", &image]);
+    let writer = std::fs::File::open(&image).expect("image");
+    writer.lock().expect("lock");
+    let (code, _, err) = failing(&["check", &image]);
+    assert!(code == 1 && err.contains("in use"), "{err}");
+    assert!(fine(&["check", "--force", &image]).contains("no damage"));
+    assert!(fine(&["info", &image]).contains("uuid"));
+    let (code, _, err) = failing(&["mkfs", "-f", &image]);
+    assert!(code == 1 && err.contains("in use"), "{err}");
+}
+
+#[test]
+fn wrong_command_lines_end_with_2() {
+    for words in [
+        &["check"][..],
+        &["check", "a", "b"],
+        &["check", "--max", "many", "a"],
+        &["info", "--colour", "a"],
+        &["dump-tree", "-t", "elm", "a"],
+        &["dump-tree", "-b", "x", "a"],
+        &["mkfs", "--csum", "md5", "a"],
+        &["mkfs", "-U", "1234", "a"],
+        &["mkfs", "-s", "2 G", "a"],
+        &["mkfs", "-O", "raid56", "a"],
+        &["mkfs", "-s", "1G", "-n", "5000", "/nonexistent/a"],
+    ] {
+        let (code, out, err) = failing(words);
+        assert_eq!((code, out.as_str()), (2, ""), "{words:?}: {err}");
+        assert!(err.starts_with("spinney: ") && err.contains("--help"), "{words:?}: {err}");
+    }
+    for command in ["check", "info", "df", "dump-super", "dump-tree", "mkfs"] {
+        let help = fine(&[command, "--help"]);
+        assert!(help.contains("Usage") && help.contains("Examples"), "{command}: {help}");
+        let (code, _, err) = failing(&[command, "/nonexistent/image"]);
+        assert!(code == 1 && err.contains("/nonexistent/image"), "{command}: {err}");
+    }
+}

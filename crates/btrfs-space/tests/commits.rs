@@ -170,3 +170,85 @@ fn random_commits_after_a_balance() {
         kernel_goes_on(&image);
     });
 }
+
+#[test]
+fn random_commits_on_other_geometries() {
+    with_kernel(|| {
+        let forms: [&[&str]; 4] = [
+            &["-n", "65536", "--csum", "xxhash"],
+            &["-n", "16384", "--csum", "sha256", "-m", "single"],
+            &["--mixed", "--csum", "blake2"],
+            &["-n", "8192", "-O", "^no-holes", "-d", "dup"],
+        ];
+        for (seed, mkfs) in forms.iter().enumerate() {
+            let image = Image::new("400M", mkfs);
+            image.script("", FILES);
+            image.script("", "btrfs -q subvolume snapshot . one; rm -f f7*; sync");
+            let mut dice = Dice(0x9e0 + seed as u64);
+            // With explicit holes in files, no more may be made by leaving items out.
+            let holes = !mkfs.contains(&"^no-holes");
+            for _ in 0..2 {
+                session(&image, |opened, space| {
+                    if holes {
+                        random_commits(opened, space, &mut dice, 4, 30);
+                    } else {
+                        touch_all(opened, space);
+                    }
+                });
+                judge(&image);
+            }
+            kernel_goes_on(&image);
+        }
+    });
+}
+
+/// Every inode of every subvolume changes, which copies all their leaves.
+fn touch_all(opened: &Opened, space: &Space) {
+    let mut commit = Commit::new(opened, space);
+    let trees = opened.trees();
+    for id in trees.iter().map(|(_, _, root)| root.id).filter(|id| id.is_subvolume()) {
+        for (ino, _) in commit.files(id) {
+            commit.touch(id, ino, 4711);
+        }
+    }
+    commit.finish();
+}
+
+#[test]
+fn free_space_goes_to_bitmaps_and_back_in_commits() {
+    with_kernel(|| {
+        let image = Image::new("512M", &[]);
+        image.script("", "touch a b; for i in $(seq 1 4); do touch x$i; done");
+        let form = |image: &Image| image.dump(10).contains("FREE_SPACE_BITMAP");
+        assert!(!form(&image));
+        session(&image, |opened, space| {
+            let mut commit = Commit::new(opened, space);
+            let files = commit.files(TreeId::FS);
+            // One file's extents lie between the other's.
+            for i in 0..600 {
+                commit.prealloc(TreeId::FS, files[i % 2].0, 4096).expect("room");
+            }
+            commit.finish();
+            let mut commit = Commit::new(opened, space);
+            commit.truncate(TreeId::FS, files[0].0);
+            commit.finish();
+        });
+        assert!(form(&image), "300 holes want bitmaps");
+        judge(&image);
+        kernel_goes_on(&image);
+        session(&image, |opened, space| {
+            let mut dice = Dice(77);
+            random_commits(opened, space, &mut dice, 6, 30);
+        });
+        judge(&image);
+        session(&image, |opened, space| {
+            let mut commit = Commit::new(opened, space);
+            for (ino, _) in commit.files(TreeId::FS) {
+                commit.truncate(TreeId::FS, ino);
+            }
+            commit.finish();
+        });
+        judge(&image);
+        kernel_goes_on(&image);
+    });
+}

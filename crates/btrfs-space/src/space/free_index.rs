@@ -188,4 +188,63 @@ mod tests {
         assert_eq!(index.ranges().iter().collect::<Vec<_>>(), [(0, 4), (16, 4)]);
         assert_eq!(index.usable(), 8);
     }
+
+    /// Units of `unit` bytes that lie aligned in free stretches, and the longest such run.
+    fn count(free: &[bool], unit: usize) -> (u64, u64) {
+        let (mut usable, mut largest, mut at) = (0, 0, 0);
+        while at < free.len() {
+            let end = (at..free.len()).find(|i| !free[*i]).unwrap_or(free.len());
+            let room = (end / unit * unit).saturating_sub(at.next_multiple_of(unit));
+            (usable, largest) = (usable + room, largest.max(room));
+            at = end + 1;
+        }
+        (usable as u64, largest as u64)
+    }
+
+    #[test]
+    fn against_a_plain_map() {
+        for (seed, unit) in [(1u64, 1usize), (2, 4), (3, 16)] {
+            let mut state = seed;
+            let mut roll = |sides: u64| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (state >> 33) % sides
+            };
+            let (mut index, mut free) = (FreeIndex::new(unit as u64), vec![false; 2000]);
+            for _ in 0..6000 {
+                let (start, len) = (roll(2000) as usize, 1 + roll(40) as usize);
+                let stretch = start..(start + len).min(2000);
+                let want = unit as u64 * (1 + roll(4));
+                let before = count(&free, unit);
+                let taken = match roll(4) {
+                    0 | 1 => {
+                        let ok = stretch.clone().all(|i| !free[i]);
+                        let put = index.insert(start as u64, stretch.len() as u64);
+                        assert_eq!(put.is_ok(), ok);
+                        if ok {
+                            free[stretch].fill(true);
+                        }
+                        None
+                    }
+                    2 => {
+                        let taken = index.take(want, Some(start as u64).filter(|_| len < 9));
+                        assert_eq!(taken.is_some(), before.1 >= want, "{want} of {before:?}");
+                        assert!(taken.is_none_or(|(_, len)| len == want));
+                        taken
+                    }
+                    _ => {
+                        let taken = index.take_largest(want, unit as u64);
+                        assert_eq!(taken.map_or(0, |(_, len)| len), before.1.min(want));
+                        taken
+                    }
+                };
+                if let Some((start, len)) = taken {
+                    let taken = start as usize..(start + len) as usize;
+                    assert!(start.is_multiple_of(unit as u64));
+                    assert!(taken.clone().all(|i| free[i]));
+                    free[taken].fill(false);
+                }
+                assert_eq!((index.usable(), index.largest()), count(&free, unit));
+            }
+        }
+    }
 }

@@ -169,6 +169,13 @@ pub fn assert_space_true(opened: &Opened) {
         assert_eq!(ranges.iter().collect::<Vec<_>>(), group.free, "group {}", group.logical);
         total += used;
     }
+    for chunk in opened.volume.chunks() {
+        for (start, len) in chunk.super_ranges() {
+            let below = stored.range(..start.0 + len).next_back();
+            let free = below.is_none_or(|(extent, (size, _, _))| extent + size <= start.0);
+            assert!(free, "{below:?} lies on a superblock copy");
+        }
+    }
     assert_eq!(total, opened.volume.superblock().fields.bytes_used);
     assert_eq!(total, space.used());
 }

@@ -27,6 +27,8 @@ pub struct Roots {
 struct Retired {
     space: Arc<Space>,
     extents: Vec<Extent>,
+    /// Tell the device, too.
+    discard: bool,
     /// Held, never read: see the invariant.
     _next: Arc<Roots>,
 }
@@ -42,17 +44,22 @@ impl Roots {
 
     /// Called once, when `next` is durable: `freed` becomes free when the last reader of
     /// these roots (and of older ones) is gone.
-    pub fn retire(&self, space: Arc<Space>, freed: Vec<Extent>, next: Arc<Roots>) {
-        let retired = Retired { space, extents: freed, _next: next };
+    pub fn retire(&self, space: Arc<Space>, freed: Vec<Extent>, discard: bool, next: Arc<Roots>) {
+        let retired = Retired { space, extents: freed, discard, _next: next };
         assert!(self.retired.set(retired).is_ok(), "roots retire once");
     }
 }
 
 impl Drop for Roots {
     fn drop(&mut self) {
-        if let Some(retired) = self.retired.take()
-            && let Err(error) = retired.space.unpin(&retired.extents)
-        {
+        let Some(retired) = self.retired.take() else { return };
+        if retired.discard {
+            for extent in &retired.extents {
+                // A device that cannot discard is no worse off.
+                let _ = retired.space.volume().discard(extent.logical, extent.len);
+            }
+        }
+        if let Err(error) = retired.space.unpin(&retired.extents) {
             tracing::error!(%error, "freed space could not be given back");
         }
     }

@@ -147,11 +147,7 @@ impl Engine {
             sealed: None,
             roots: roots.clone(),
         }));
-        if self.options.discard {
-            for extent in &merged.freed {
-                let _ = self.volume.discard(extent.logical, extent.len);
-            }
-        }
-        layers.roots.retire(self.space.clone(), merged.freed, roots);
+        let discard = self.options.discard;
+        layers.roots.retire(self.space.clone(), merged.freed, discard, roots);
     }
 }

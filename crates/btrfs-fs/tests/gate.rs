@@ -1,0 +1,80 @@
+//! Volumes that must not be written, or not at all: what is refused, and how it is said.
+
+mod common;
+
+use blockdev::{BlockDevice, FileDevice};
+use btrfs_fs::{BtrfsFs, Options};
+use common::Image;
+use std::path::Path;
+use std::sync::Arc;
+use testkit::oracle;
+use vfs::{Context, FileKind, FileSystem, FsError};
+
+const CX: Context = Context { uid: 0, gid: 0, pid: 1, umask: 0o022 };
+
+fn try_open(path: &Path, read_only: bool) -> vfs::Result<BtrfsFs> {
+    let device: Arc<dyn BlockDevice> = Arc::new(FileDevice::open(path, read_only, false).unwrap());
+    let options = Options { read_only, background: false, ..Options::default() };
+    BtrfsFs::open_device(device, options)
+}
+
+/// A volume of which the kernel fsynced a file and then lost its power.
+fn with_pending_log() -> Image {
+    let image = Image::new(256 << 20, &[]);
+    let copy = image.path.with_extension("crash");
+    oracle::with_kernel(&image.path, "noatime,commit=300", |mount| {
+        std::fs::write(mount.join("old"), b"committed").unwrap();
+        oracle::sh("sync", &["-f", mount.path().to_str().unwrap()]).unwrap();
+        let file = std::fs::File::create(mount.join("new")).unwrap();
+        std::io::Write::write_all(&mut &file, b"fsynced").unwrap();
+        file.sync_all().unwrap();
+        std::fs::copy(&image.path, &copy).unwrap();
+    })
+    .unwrap();
+    std::fs::rename(&copy, &image.path).unwrap();
+    image
+}
+
+#[test]
+fn a_pending_log_is_refused_for_writing() {
+    testkit::require!(kernel_btrfs);
+    let image = with_pending_log();
+    let before = std::fs::read(&image.path).unwrap();
+    match try_open(&image.path, false).map(|_| ()) {
+        Err(FsError::Unsupported(why)) => assert!(why.contains("log tree"), "{why}"),
+        other => panic!("opened read-write: {other:?}"),
+    }
+    let fs = try_open(&image.path, true).expect("read-only shows the last commit");
+    fs.lookup(&CX, fs.root(), b"old").unwrap();
+    assert!(fs.lookup(&CX, fs.root(), b"new").is_err(), "the log is not shown");
+    fs.destroy().unwrap();
+    assert!(std::fs::read(&image.path).unwrap() == before, "nothing was written");
+}
+
+#[test]
+fn quotas_make_the_mount_read_only() {
+    testkit::require!(kernel_btrfs);
+    let image = Image::new(256 << 20, &[]);
+    oracle::with_kernel(&image.path, "noatime", |mount| {
+        std::fs::write(mount.join("file"), b"content").unwrap();
+        oracle::sh("btrfs", &["quota", "enable", mount.path().to_str().unwrap()]).unwrap();
+    })
+    .unwrap();
+    let before = std::fs::read(&image.path).unwrap();
+    let fs = try_open(&image.path, false).unwrap();
+    assert!(fs.read_only_reason().is_some_and(|why| why.contains("quota")));
+    let refused = fs.mknod(&CX, fs.root(), b"x", FileKind::File, 0o644, 0).map(|_| ());
+    assert_eq!(refused.unwrap_err().errno(), libc::EROFS);
+    fs.lookup(&CX, fs.root(), b"file").unwrap();
+    fs.destroy().unwrap();
+    assert!(std::fs::read(&image.path).unwrap() == before, "nothing was written");
+}
+
+#[test]
+fn a_volume_with_the_old_space_cache_is_read_only() {
+    testkit::require!(kernel_btrfs);
+    let image = Image::new(256 << 20, &["-R", "^free-space-tree"]);
+    let fs = try_open(&image.path, false).unwrap();
+    assert!(fs.read_only_reason().is_some(), "no free-space tree to maintain");
+    assert!(fs.sync().is_ok(), "nothing to write is no error");
+}

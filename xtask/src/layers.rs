@@ -37,6 +37,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ),
     ("spinney-bench", &["vfs", "blockdev", "btrfs-fs", "btrfs-volume"]),
     ("testkit", &["vfs", "blockdev"]),
+    ("suites", &["testkit"]),
     ("xtask", &[]),
 ];
 

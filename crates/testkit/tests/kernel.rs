@@ -61,6 +61,7 @@ fn exactly() -> Tolerance {
         times: true,
         tree_every: 500,
         rules: Rules::default().ignoring_clock(),
+        ..Tolerance::default()
     }
 }
 

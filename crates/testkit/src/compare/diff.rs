@@ -39,6 +39,8 @@ pub struct Rules {
     pub owner: bool,
     pub xattrs: bool,
     pub flags: bool,
+    /// Those of `statx`, which do not come through FUSE.
+    pub attributes: bool,
     pub root: bool,
 }
 
@@ -54,6 +56,7 @@ impl Default for Rules {
             owner: true,
             xattrs: true,
             flags: true,
+            attributes: true,
             root: true,
         }
     }
@@ -152,7 +155,9 @@ impl Pair<'_> {
         self.equal("perm", Octal(a.attr.perm), Octal(b.attr.perm));
         self.equal("rdev", a.attr.rdev, b.attr.rdev);
         self.equal("hard link of", &a.first_path, &b.first_path);
-        self.equal("attributes", a.stat().attributes, b.stat().attributes);
+        if self.rules.attributes {
+            self.equal("attributes", a.stat().attributes, b.stat().attributes);
+        }
         if self.rules.owner {
             self.equal("uid", a.attr.uid, b.attr.uid);
             self.equal("gid", a.attr.gid, b.attr.gid);

@@ -20,7 +20,7 @@ pub fn check_against_model<F: FileSystem>(
     mut make: impl FnMut() -> F,
 ) -> Result<(), String> {
     let ops = generate(seed, steps, config);
-    let mut run = |ops: &[Op]| lockstep(&RefFs::new(), &make(), ops, tolerance);
+    let mut run = |ops: &[Op]| lockstep(&RefFs::like(tolerance.profile), &make(), ops, tolerance);
     let Err(divergence) = run(&ops) else { return Ok(()) };
     Err(explain(seed, &ops, divergence, run))
 }

@@ -45,7 +45,7 @@ pub fn check_private_trees(
         let made = fs.mkdir(&CX, fs.root(), name.as_bytes(), 0o755);
         let root: Ino = made.map_err(|error| format!("mkdir {name}: {error}"))?.attr.ino;
         let ops = generate(seed + number, steps, config);
-        let model = RefFs::new();
+        let model = RefFs::like(tolerance.profile);
         let tested = Subject { fs, root };
         let result = lockstep_below(Subject::whole(&model), tested, &ops, tolerance);
         fs.forget(root, 1);

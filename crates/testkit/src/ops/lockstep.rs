@@ -8,6 +8,7 @@ use vfs::{FallocateMode, FileSystem, Ino, SeekWhence, SetTime};
 use super::op::{Op, Target};
 use super::outcome::{Outcome, Step};
 use super::session::Session;
+use crate::Profile;
 use crate::compare::{Difference, Rules, TreeSnapshot, diff};
 
 /// How exactly the answers must match.
@@ -20,6 +21,8 @@ pub struct Tolerance {
     /// Compare whole trees after every so many steps, and at the end; 0: only then.
     pub tree_every: usize,
     pub rules: Rules,
+    /// What models that are made for a run are like.
+    pub profile: Profile,
 }
 
 impl Default for Tolerance {
@@ -29,6 +32,7 @@ impl Default for Tolerance {
             times: false,
             tree_every: 0,
             rules: Rules::default().ignoring_clock(),
+            profile: Profile::BTRFS,
         }
     }
 }

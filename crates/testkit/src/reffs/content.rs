@@ -17,6 +17,16 @@ enum Block {
     Prealloc,
 }
 
+impl Block {
+    /// `zeros`: also if there are only zeros.
+    fn is_data(&self, zeros: bool) -> bool {
+        match self {
+            Block::Written(bytes) => zeros || bytes.iter().any(|&byte| byte != 0),
+            Block::Prealloc => false,
+        }
+    }
+}
+
 #[derive(Clone, Default)]
 pub(super) struct Content {
     pub size: u64,
@@ -160,22 +170,18 @@ impl Content {
         self.size = self.size.max(offset + len);
     }
 
-    fn is_data(&self, index: u64) -> bool {
-        matches!(self.blocks.get(&index), Some(Block::Written(_)))
-    }
-
     /// First offset at or behind `offset`, below the size, that is data.
-    pub fn next_data(&self, offset: u64) -> Option<u64> {
+    pub fn next_data(&self, offset: u64, zeros: bool) -> Option<u64> {
         self.blocks
             .range(offset / BLOCK..self.size.div_ceil(BLOCK))
-            .find(|(_, block)| matches!(block, Block::Written(_)))
+            .find(|(_, block)| block.is_data(zeros))
             .map(|(index, _)| offset.max(index * BLOCK))
     }
 
     /// First offset at or behind `offset` (below the size) that is a hole, or the size.
-    pub fn next_hole(&self, offset: u64) -> u64 {
+    pub fn next_hole(&self, offset: u64, zeros: bool) -> u64 {
         let mut index = offset / BLOCK;
-        while self.is_data(index) {
+        while self.blocks.get(&index).is_some_and(|block| block.is_data(zeros)) {
             index += 1;
         }
         offset.max(index * BLOCK).min(self.size)

@@ -130,13 +130,13 @@ impl State {
     }
 
     pub(super) fn seek(&self, ino: Ino, offset: u64, whence: SeekWhence) -> Result<u64> {
-        let file = self.file(ino)?;
+        let (file, zeros) = (self.file(ino)?, self.profile.zeros_are_data);
         if offset >= file.size {
             return Err(Errno::ENXIO.into());
         }
         match whence {
-            SeekWhence::Data => file.next_data(offset).ok_or_else(|| Errno::ENXIO.into()),
-            SeekWhence::Hole => Ok(file.next_hole(offset)),
+            SeekWhence::Data => file.next_data(offset, zeros).ok_or_else(|| Errno::ENXIO.into()),
+            SeekWhence::Hole => Ok(file.next_hole(offset, zeros)),
         }
     }
 

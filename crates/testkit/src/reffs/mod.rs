@@ -43,11 +43,26 @@ pub struct Profile {
     pub link_max: u32,
     /// What `statfs` tells as the capacity; nothing is ever refused for lack of space.
     pub capacity: u64,
+    /// Answers carry the `statx` attributes (compressed, immutable, ...). Through FUSE they
+    /// do not reach the caller.
+    pub statx_attributes: bool,
+    /// Blocks that were written seek as data even if all is zeros, as in the kernel. Else
+    /// only what has to be data does.
+    pub zeros_are_data: bool,
 }
 
 impl Profile {
-    pub const BTRFS: Profile = Profile { btrfs_dirs: true, link_max: 65535, capacity: 1 << 30 };
+    pub const BTRFS: Profile = Profile {
+        btrfs_dirs: true,
+        link_max: 65535,
+        capacity: 1 << 30,
+        statx_attributes: true,
+        zeros_are_data: true,
+    };
     pub const CLASSIC: Profile = Profile { btrfs_dirs: false, ..Profile::BTRFS };
+    /// What a mount through FUSE may show of a btrfs that stores no zeros needlessly.
+    pub const FUSE: Profile =
+        Profile { statx_attributes: false, zeros_are_data: false, ..Profile::BTRFS };
 }
 
 impl Default for Profile {
@@ -68,7 +83,12 @@ impl Default for RefFs {
 
 impl RefFs {
     pub fn new() -> RefFs {
-        RefFs::with(Profile::default(), Box::new(Timestamp::now))
+        RefFs::like(Profile::default())
+    }
+
+    /// With the machine's clock.
+    pub fn like(profile: Profile) -> RefFs {
+        RefFs::with(profile, Box::new(Timestamp::now))
     }
 
     pub fn with(profile: Profile, clock: Clock) -> RefFs {

@@ -245,6 +245,10 @@ impl State {
             _ => inode.nlink,
         };
         let blocks = inode.allocated() * (BLOCK / 512);
+        let attributes = match self.profile.statx_attributes {
+            true => flags::statx_attributes(inode.flags),
+            false => 0,
+        };
         Ok(Attr {
             ino,
             kind: inode.kind,
@@ -260,7 +264,7 @@ impl State {
             mtime: inode.mtime,
             ctime: inode.ctime,
             btime: inode.btime,
-            attributes: flags::statx_attributes(inode.flags),
+            attributes,
         })
     }
 

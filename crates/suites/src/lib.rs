@@ -1,0 +1,13 @@
+//! What the suites in `tests/` stand on: volumes mounted by the `spinney` program as a
+//! user would, tools from outside, and time limits.
+//!
+//! Nothing here is part of the shipped program, and nothing here knows the engine: the
+//! volume is judged from outside, by the kernel and btrfs-progs.
+
+mod command;
+mod program;
+mod volume;
+
+pub use command::{Limited, shell};
+pub use program::{Tool, spinney, tool};
+pub use volume::{Mounted, TRANSPORTS, Volume, lacking};

@@ -1,0 +1,223 @@
+//! An image with btrfs, and mounts of it by the `spinney` program.
+//!
+//! Invariants: whatever happens to a test, its mount and its server are gone at the end,
+//! and no mount outlives its time limit: then the server is killed, which ends every
+//! system call that waits for it with an error.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::{JoinHandle, sleep};
+use std::time::{Duration, Instant};
+
+use testkit::compare::{Rules, TreeSnapshot, diff};
+use testkit::oracle::{
+    KernelMount, TempDir, btrfs_check, capabilities, mkfs_btrfs, run, scrub, with_kernel,
+};
+
+use crate::program::spinney;
+
+/// The `transport=` of the mounts to test.
+pub const TRANSPORTS: [&str; 2] = ["uring", "classic"];
+
+const START: Duration = Duration::from_secs(60);
+
+fn uring_is_on() -> bool {
+    let flag = fs::read_to_string("/sys/module/fuse/parameters/enable_uring");
+    flag.is_ok_and(|flag| flag.trim() == "Y")
+}
+
+/// Why this machine cannot mount with `transport`, if so.
+pub fn lacking(transport: &str) -> Option<String> {
+    let found = capabilities();
+    if !found.fuse || !found.root {
+        return Some("no FUSE, or not root".to_owned());
+    }
+    if let Some(why) = found.lacking_kernel_btrfs() {
+        return Some(why.to_owned());
+    }
+    let off = transport == "uring" && !uring_is_on();
+    off.then(|| "FUSE over io_uring is off (/sys/module/fuse/parameters/enable_uring)".to_owned())
+}
+
+/// An image in a directory of its own.
+pub struct Volume {
+    dir: TempDir,
+}
+
+impl Volume {
+    pub fn new(name: &str, size: u64) -> Volume {
+        let volume = Volume { dir: TempDir::new(name).unwrap() };
+        mkfs_btrfs(&volume.image(), size, &[]).unwrap();
+        fs::create_dir(volume.point()).unwrap();
+        volume
+    }
+
+    pub fn image(&self) -> PathBuf {
+        self.dir.join("image")
+    }
+
+    fn point(&self) -> PathBuf {
+        self.dir.join("mnt")
+    }
+
+    /// A place outside the mount.
+    pub fn beside(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// Mounts for at most `limit`.
+    pub fn mount(&self, transport: &str, limit: Duration) -> Mounted {
+        Mounted::new(&self.image(), &self.point(), &self.beside("log"), transport, limit)
+    }
+
+    pub fn mount_by_kernel(&self) -> KernelMount {
+        KernelMount::new(&self.image(), "noatime").unwrap()
+    }
+
+    /// What the kernel and btrfs-progs say of the unmounted image: sound, data included,
+    /// and with the tree that was seen through FUSE.
+    #[track_caller]
+    pub fn judge(&self, seen: &TreeSnapshot) {
+        btrfs_check(&self.image()).unwrap_or_else(|why| panic!("{why}"));
+        let look = |mount: &KernelMount| {
+            scrub(mount).unwrap_or_else(|why| panic!("{why}"));
+            TreeSnapshot::of_dir(mount.path()).unwrap()
+        };
+        let kernel = with_kernel(&self.image(), "noatime", look).unwrap();
+        let found = diff(seen, &kernel, &Rules { attributes: false, ..Rules::default() });
+        assert!(
+            found.is_empty(),
+            "FUSE and the kernel differ: {:#?}",
+            &found[..found.len().min(20)]
+        );
+        assert_eq!(kernel.contradictions(), Vec::<String>::new());
+    }
+}
+
+/// A mount of the `spinney` program until dropped.
+pub struct Mounted {
+    point: PathBuf,
+    log: PathBuf,
+    pid: u32,
+    server: Option<Child>,
+    watch: Option<(Sender<()>, JoinHandle<()>)>,
+}
+
+fn is_mounted(point: &Path) -> bool {
+    let table = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let point = point.to_string_lossy();
+    table.lines().any(|line| line.split(' ').nth(1) == Some(&*point))
+}
+
+fn kill(pid: u32) {
+    let report = run("kill", &["-9", &pid.to_string()]);
+    if !report.success() {
+        eprintln!("{}", report.text());
+    }
+}
+
+/// Kills the server when the time is up and nobody said that it ended.
+fn watchdog(pid: u32, limit: Duration) -> (Sender<()>, JoinHandle<()>) {
+    let (done, wait) = channel();
+    let body = move || {
+        if wait.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
+            println!("the mount's time is up ({limit:?}): killing the server");
+            kill(pid);
+        }
+    };
+    (done, std::thread::spawn(body))
+}
+
+impl Mounted {
+    fn new(image: &Path, point: &Path, log: &Path, transport: &str, limit: Duration) -> Mounted {
+        let output = fs::File::options().create(true).append(true).open(log).unwrap();
+        let server = Command::new(spinney())
+            .args(["mount", "-f", "-o", &format!("transport={transport}")])
+            .args([image, point])
+            .stdin(Stdio::null())
+            .stdout(output.try_clone().unwrap())
+            .stderr(output)
+            .spawn()
+            .unwrap();
+        let pid = server.id();
+        let watch = Some(watchdog(pid, limit));
+        let (point, log) = (point.to_owned(), log.to_owned());
+        let mut mounted = Mounted { point, log, pid, server: Some(server), watch };
+        mounted.await_start();
+        mounted
+    }
+
+    fn await_start(&mut self) {
+        let start = Instant::now();
+        while !is_mounted(&self.point) {
+            let ended = self.server.as_mut().and_then(|server| server.try_wait().unwrap());
+            assert!(ended.is_none(), "the server ended: {ended:?}\n{}", self.log());
+            assert!(start.elapsed() < START, "no mount after {START:?}\n{}", self.log());
+            sleep(Duration::from_millis(5));
+        }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.point
+    }
+
+    pub fn join(&self, name: &str) -> PathBuf {
+        self.point.join(name)
+    }
+
+    /// What the server said.
+    pub fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Unmounts, and the tree as it was then.
+    #[track_caller]
+    pub fn unmount_with_tree(self) -> TreeSnapshot {
+        let tree = TreeSnapshot::of_dir(&self.point).unwrap();
+        self.unmount();
+        tree
+    }
+
+    /// As a user would; the server must end by itself and be content.
+    #[track_caller]
+    pub fn unmount(mut self) {
+        let report = run(&spinney().to_string_lossy(), &["umount", &self.point.to_string_lossy()]);
+        assert!(report.success(), "{}\n{}", report.text(), self.log());
+        let status = self.server.as_mut().map(|server| server.wait().unwrap());
+        assert!(status.is_some_and(|status| status.success()), "{status:?}\n{}", self.log());
+        let log = self.log();
+        assert!(!log.contains("error:") && !log.contains("panicked"), "the server's log:\n{log}");
+    }
+
+    /// `kill -9` at any moment, from any thread.
+    pub fn kill_server(&self) {
+        kill(self.pid);
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // The watchdog first: the number is the server's only until it is waited for.
+        if let Some((done, thread)) = self.watch.take() {
+            drop(done);
+            if thread.join().is_err() {
+                eprintln!("the watchdog panicked");
+            }
+        }
+        let Some(mut server) = self.server.take() else { return };
+        if let Ok(None) = server.try_wait() {
+            kill(self.pid);
+        }
+        if is_mounted(&self.point) {
+            let report = run("umount", &["-l", &self.point.to_string_lossy()]);
+            if !report.success() {
+                eprintln!("{}", report.text());
+            }
+        }
+        if let Err(error) = server.wait() {
+            eprintln!("waiting for the server: {error}");
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! fsx: random reads, writes, maps, truncations, holes and copies of one file, every
+//! byte checked at every read.
+//!
+//! `FSX_OPS` makes it longer (scripts/soak.sh), `FSX_SEED` chooses another sequence.
+
+use std::time::Duration;
+
+use suites::{Limited, Tool, Volume, lacking, tool};
+use testkit::skip;
+
+const FSX: Tool = Tool { name: "fsx", version: "0.3.2" };
+
+/// Every operation that Linux has, none aligned to anything.
+const EVERYTHING: &str = "\
+flen = 1048576
+[opsize]
+max = 131072
+min = 1
+align = 1
+[weights]
+close_open = 1
+read = 10
+write = 10
+mapread = 10
+mapwrite = 10
+invalidate = 1
+truncate = 5
+fsync = 0.2
+fdatasync = 0.2
+posix_fallocate = 3
+punch_hole = 5
+sendfile = 3
+posix_fadvise = 1
+copy_file_range = 5
+";
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+fn exercise(transport: &str) {
+    if let Some(why) = lacking(transport) {
+        skip!("{why}");
+    }
+    let fsx = match tool(&FSX) {
+        Ok(path) => path,
+        Err(why) => skip!("{why}"),
+    };
+    let operations = number("FSX_OPS", 20_000);
+    let seconds = 120 + u32::try_from(operations / 100).unwrap();
+    let volume = Volume::new("fsx", 1 << 30);
+    let config = volume.beside("fsx.toml");
+    std::fs::write(&config, EVERYTHING).unwrap();
+    let mount = volume.mount(transport, Duration::from_secs(u64::from(seconds) + 60));
+    Limited::new(seconds, fsx)
+        .args(["-N", &operations.to_string()])
+        .args(["-S", &number("FSX_SEED", 20_240_611).to_string()])
+        .arg("-P")
+        .arg(volume.beside(""))
+        .arg("-f")
+        .arg(&config)
+        .arg(mount.join("file"))
+        .ok();
+    let seen = mount.unmount_with_tree();
+    volume.judge(&seen);
+}
+
+#[test]
+fn over_uring() {
+    exercise("uring");
+}
+
+#[test]
+fn over_classic() {
+    exercise("classic");
+}

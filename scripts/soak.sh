@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# The suites of crates/suites for hours instead of seconds: fsx and the model, over both
+# transports, from new seeds each round, until the rounds are done or something fails.
+#
+#   scripts/soak.sh [ROUNDS]        default 1
+#
+# A round is SOAK_OPS operations of fsx (default 1000000) and SOAK_STEPS steps of the model
+# (default 20000) from each of SOAK_SEEDS seeds (default 4), on each transport. SOAK_SEED
+# sets the first seed; it is printed, so that a failure can be repeated.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+rounds=${1:-1}
+seed=${SOAK_SEED:-$(date +%s)}
+
+cargo build --release --quiet --package spinney
+SPINNEY=${SPINNEY:-${CARGO_TARGET_DIR:-target}/release/spinney}
+SPINNEY=$(realpath "$SPINNEY")
+export SPINNEY
+export SPINNEY_SUITE_LIMIT=${SPINNEY_SUITE_LIMIT:-36000}
+
+for round in $(seq "$rounds"); do
+    echo "round $round of $rounds, seed $seed"
+    FSX_OPS=${SOAK_OPS:-1000000} FSX_SEED=$seed \
+        cargo test --release --quiet --package suites --test fsx -- --test-threads=1
+    SPINNEY_SEED=$seed SPINNEY_STEPS=${SOAK_STEPS:-20000} SPINNEY_SEEDS=${SOAK_SEEDS:-4} \
+        cargo test --release --quiet --package suites --test model -- --test-threads=1
+    seed=$((seed + 1000))
+done
+echo "soaked: $rounds rounds"

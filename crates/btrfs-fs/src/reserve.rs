@@ -60,13 +60,7 @@ impl Engine {
         self.writable()?;
         self.hold_back()?;
         match self.hold(items, bytes, priority) {
-            Err(FsError::Posix(Errno::ENOSPC)) => {
-                eprintln!(
-                    "DBG need {} {:?}",
-                    self.need(&self.layers.load().current, items, bytes),
-                    self.space.totals()
-                );
-            }
+            Err(FsError::Posix(Errno::ENOSPC)) => {}
             other => return other,
         }
         // What is pinned or held for too much comes back with a commit.

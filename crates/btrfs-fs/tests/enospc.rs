@@ -131,19 +131,14 @@ impl Filler<'_> {
         let fs = self.fs;
         let names = names(fs, self.dir);
         let name = self.rng.pick(&names).clone();
+        let (new_name, new_dir) = (self.name(), self.name());
         let ino = fs.lookup(&CX, self.dir, &name).expect("lookup").attr.ino;
         let _ = full(fs.write(&CX, ino, 0, &[1; 10_000], WriteFlags::default()));
-        let _ = full(fs.rename(
-            &CX,
-            self.dir,
-            &name,
-            self.dir,
-            b"other name",
-            vfs::RenameMode::NoReplace,
-        ));
+        let _ =
+            full(fs.rename(&CX, self.dir, &name, self.dir, &new_name, vfs::RenameMode::NoReplace));
         let _ = full(fs.setattr(&CX, ino, &SetAttr { perm: Some(0o600), ..SetAttr::default() }));
         let _ = full(fs.fallocate(&CX, ino, FallocateMode::PunchHole, 5000, 100_000));
-        let _ = full(fs.mkdir(&CX, self.dir, b"dir", 0o755).map(|e| fs.forget(e.attr.ino, 1)));
+        let _ = full(fs.mkdir(&CX, self.dir, &new_dir, 0o755).map(|e| fs.forget(e.attr.ino, 1)));
         let mut buf = vec![0; 100_000];
         fs.read(ino, 0, &mut buf).expect("read");
         let _ = full(fs.fsync(ino, false));

@@ -19,6 +19,8 @@ use vfs::Result;
 
 /// Items that one step of erasing removes at most.
 const STEP: usize = 512;
+/// The same for the first step, and for every one on a full volume.
+const FIRST_STEP: usize = 8;
 
 fn orphans_of(tree: TreeId) -> InodeId {
     InodeId::new(tree, ORPHAN_OBJECTID)
@@ -55,17 +57,37 @@ pub fn release(engine: &Engine, inode: Arc<Inode>) {
         && engine.writable().is_ok()
         && let Err(error) = erase(engine, &inode)
     {
+        if error.errno() == libc::ENOSPC {
+            engine.unerased.lock().push(inode);
+            return;
+        }
         // The ORPHAN_ITEM stays; the next mount tries again.
         tracing::warn!(inode = inode.id.objectid, %error, "erasing an unnamed inode failed");
     }
     engine.inodes.evict(inode);
 }
 
+/// After a commit: erases what found no room to be erased.
+pub fn retry(engine: &Engine) {
+    let inodes = std::mem::take(&mut *engine.unerased.lock());
+    for inode in inodes {
+        release(engine, inode);
+    }
+}
+
 /// Removes all items of an inode without names. Reserves before it locks: a reservation
 /// may wait for a commit, which locks inodes.
 pub fn erase(engine: &Engine, inode: &Arc<Inode>) -> Result<()> {
+    // Most inodes have few items, and a full volume has no room for many at once.
+    let (mut step, mut next) = (FIRST_STEP, STEP);
     loop {
-        engine.reserve_for_removal(STEP as u64)?;
+        match engine.reserve_for_removal(step as u64) {
+            Err(error) if error.errno() == libc::ENOSPC && step > FIRST_STEP => {
+                (step, next) = (FIRST_STEP, FIRST_STEP);
+                continue;
+            }
+            other => other?,
+        }
         let Ok(mut state) = inode.write() else { return Ok(()) };
         if state.item.nlink != 0 || !state.orphan {
             return Ok(());
@@ -74,20 +96,27 @@ pub fn erase(engine: &Engine, inode: &Arc<Inode>) -> Result<()> {
             engine.forget_dirty(dirty.bytes());
         }
         let op = engine.begin();
-        if erase_step(engine, &op, inode.id, &mut state)? {
+        if erase_step(engine, &op, inode.id, &mut state, step)? {
             state.erased = true;
             return Ok(());
         }
+        step = next;
     }
 }
 
 /// One operation's worth; true when nothing is left.
-fn erase_step(engine: &Engine, op: &Op<'_>, id: InodeId, state: &mut State) -> Result<bool> {
+fn erase_step(
+    engine: &Engine,
+    op: &Op<'_>,
+    id: InodeId,
+    state: &mut State,
+    step: usize,
+) -> Result<bool> {
     let mut keys = Vec::new();
     let mut extents = Vec::new();
     {
         let mut scan = op.view.scan(id.tree, Key::new(id.objectid, kind::INODE_ITEM + 1, 0));
-        while keys.len() < STEP {
+        while keys.len() < step {
             let Some((key, bytes)) = scan.next().fs()? else { break };
             if key.kind == kind::EXTENT_DATA {
                 extents.push(Mapped::parse(&key, &bytes, engine.sector()).fs()?);
@@ -101,7 +130,7 @@ fn erase_step(engine: &Engine, op: &Op<'_>, id: InodeId, state: &mut State) -> R
             o.delete(key.kind, key.offset);
         }
     });
-    if keys.len() == STEP {
+    if keys.len() == step {
         op.put_inode(id, state);
         return Ok(false);
     }

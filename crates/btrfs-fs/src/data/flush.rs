@@ -36,7 +36,8 @@ impl Engine {
                 self.queue_dirty(&inode);
                 first_error.get_or_insert(error);
             }
-            crate::orphan::release(self, inode);
+            // Erasing is not for here: it may wait for the commit that waits for this.
+            self.inodes.evict(inode);
         }
         first_error.map_or(Ok(()), Err)
     }

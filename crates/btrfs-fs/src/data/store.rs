@@ -12,7 +12,7 @@ use crate::ino::InodeId;
 use crate::inode::State;
 use btrfs_disk::items::{Compression, FileExtentFields, FileExtentKind, inode_flags};
 use btrfs_disk::{Logical, TreeId};
-use btrfs_space::{Extent, Kind};
+use btrfs_space::{Extent, Kind, Priority};
 use vfs::{Errno, FsError, Result};
 
 /// Largest data extent, as the kernel's btrfs.
@@ -53,6 +53,11 @@ pub fn store(
     let mapped: Vec<Mapped> =
         before.iter().filter(|m| m.end > start && m.start < end).cloned().collect();
     let landed = land(engine, id, state, start, end, slices, &mapped)?;
+    // What is written was promised room; in many pieces it needs more metadata than others.
+    if let Err(error) = engine.hold(2 * landed.len() as u64, 0, Priority::Delete) {
+        give_back(engine, &landed);
+        return Err(error);
+    }
     let op = engine.begin();
     for piece in landed {
         enter(&op, id, state, &before, piece)?;

@@ -12,6 +12,7 @@ use crate::extents::{Mapped, MappedKind, drop_range, insert_regular, map_range, 
 use crate::inode::{Inode, State, now};
 use crate::locks::Locked;
 use btrfs_disk::items::{FileExtentFields, inode_flags};
+use btrfs_space::Priority;
 use std::sync::Arc;
 use vfs::{Errno, Ino, Result, WriteFlags};
 
@@ -193,6 +194,8 @@ fn share_locked(
     let mapped =
         map_range(&engine.view(), source.id, sector, range.from, range.from + span).fs()?;
     let clear = map_range(&engine.view(), target.id, sector, range.to, range.to + span).fs()?;
+    let items = (mapped.len() + clear.len()) as u64;
+    engine.hold(items, 100 * items, Priority::Normal)?;
     let op = engine.begin();
     drop_range(&op, target.id, state, &clear, range.to, range.to + span)?;
     op.put_inode(target.id, state);

@@ -1,7 +1,7 @@
 //! fallocate: allocate, punch, zero.
 
 use super::io::{check_file, end_of, hole_to};
-use super::truncate::zero_tail;
+use super::truncate::{Done, SMALL_STEP, room_for_step, zero_tail};
 use crate::data::flush::{dirty_of, fill_sector, flush_locked, load_inline};
 use crate::data::store::allocate;
 use crate::engine::Engine;
@@ -9,7 +9,7 @@ use crate::error::IntoFs;
 use crate::extents::{drop_range, insert_regular, map_range, put_hole};
 use crate::inode::{Inode, State, now};
 use btrfs_disk::items::{Compression, FileExtentFields, FileExtentKind, inode_flags};
-use btrfs_space::Extent;
+use btrfs_space::{Extent, Priority};
 use std::sync::Arc;
 use vfs::{Errno, FallocateMode, Ino, Result};
 
@@ -30,17 +30,22 @@ pub fn fallocate(
     let inode = engine.inode(ino)?;
     engine.subvol_writable(inode.id.tree)?;
     let allocates = !matches!(mode, FallocateMode::PunchHole);
-    if allocates {
-        engine.reserve(16, 1024)?;
-    } else {
-        engine.reserve_for_removal(16)?;
+    loop {
+        if allocates {
+            engine.reserve(16, 1024)?;
+        } else {
+            engine.reserve_for_removal(2 * SMALL_STEP as u64)?;
+        }
+        let promised = 4 * engine.sector() + if allocates { len } else { 0 };
+        engine.promise_data(promised)?;
+        let mut budget = promised;
+        let result = locked(engine, &inode, mode, offset, end, &mut budget);
+        engine.forget_dirty(budget);
+        match result? {
+            Done::All => return Ok(()),
+            Done::Part => engine.commit_for_space()?,
+        }
     }
-    let promised = 4 * engine.sector() + if allocates { len } else { 0 };
-    engine.promise_data(promised)?;
-    let mut budget = promised;
-    let result = locked(engine, &inode, mode, offset, end, &mut budget);
-    engine.forget_dirty(budget);
-    result
 }
 
 fn locked(
@@ -50,7 +55,7 @@ fn locked(
     offset: u64,
     end: u64,
     budget: &mut u64,
-) -> Result<()> {
+) -> Result<Done> {
     let mut state = inode.write()?;
     check_file(&state)?;
     let fixed = match mode {
@@ -63,10 +68,11 @@ fn locked(
     *budget -= load_inline(engine, inode.id, &mut state)?;
     let result = match mode {
         FallocateMode::Allocate => {
-            allocate_range(engine, inode, &mut state, offset, end, true, budget)
+            allocate_range(engine, inode, &mut state, offset, end, true, budget).map(|()| Done::All)
         }
         FallocateMode::KeepSize => {
             allocate_range(engine, inode, &mut state, offset, end, false, budget)
+                .map(|()| Done::All)
         }
         FallocateMode::PunchHole => {
             let stop = end.min(state.item.size.next_multiple_of(engine.sector()));
@@ -74,9 +80,14 @@ fn locked(
         }
         FallocateMode::ZeroRange { keep_size } => {
             let stop = end.min(state.item.size.next_multiple_of(engine.sector()));
-            punch(engine, inode, &mut state, offset, stop.max(offset), budget).and_then(|()| {
-                allocate_range(engine, inode, &mut state, offset, end, !keep_size, budget)
-            })
+            match punch(engine, inode, &mut state, offset, stop.max(offset), budget) {
+                Ok(Done::All) => {
+                    let grow = !keep_size;
+                    allocate_range(engine, inode, &mut state, offset, end, grow, budget)
+                        .map(|()| Done::All)
+                }
+                other => other,
+            }
         }
     };
     let time = now();
@@ -96,19 +107,19 @@ fn punch(
     start: u64,
     end: u64,
     budget: &mut u64,
-) -> Result<()> {
+) -> Result<Done> {
     let sector = engine.sector();
     if start >= end {
-        return Ok(());
+        return Ok(Done::All);
     }
     let (first, last) = (start.next_multiple_of(sector), end / sector * sector);
     if first > last {
-        return zero_part(engine, inode, state, start, end, budget);
+        return zero_part(engine, inode, state, start, end, budget).map(|()| Done::All);
     }
     zero_part(engine, inode, state, start, first, budget)?;
     zero_part(engine, inode, state, last, end, budget)?;
     if first == last {
-        return Ok(());
+        return Ok(Done::All);
     }
     if let Some(dirty) = &mut state.dirty {
         let before = dirty.bytes();
@@ -118,13 +129,38 @@ fn punch(
             state.dirty = None;
         }
     }
+    let mapped = map_range(&engine.view(), inode.id, sector, first, last).fs()?;
+    let mapped: Vec<_> = mapped.into_iter().filter(|m| !m.is_hole()).collect();
+    if mapped.is_empty() && !engine.no_holes {
+        clear(engine, inode, state, first, last)?;
+    }
+    let (mut left, mut at) = (&mapped[..], first);
+    while !left.is_empty() {
+        let Some(step) = room_for_step(engine, left.len())? else { return Ok(Done::Part) };
+        let (part, rest) = left.split_at(step);
+        let stop = if rest.is_empty() { last } else { rest[0].start };
+        clear(engine, inode, state, at, stop)?;
+        (left, at) = (rest, stop);
+    }
+    Ok(Done::All)
+}
+
+/// Makes whole sectors a hole.
+fn clear(
+    engine: &Engine,
+    inode: &Arc<Inode>,
+    state: &mut State,
+    start: u64,
+    end: u64,
+) -> Result<()> {
+    let sector = engine.sector();
     let op = engine.begin();
-    let mapped = map_range(&op.view, inode.id, sector, first, last).fs()?;
-    drop_range(&op, inode.id, state, &mapped, first, last)?;
+    let mapped = map_range(&op.view, inode.id, sector, start, end).fs()?;
+    drop_range(&op, inode.id, state, &mapped, start, end)?;
     if !engine.no_holes {
-        let stop = last.min(state.item.size.next_multiple_of(sector));
-        if first < stop {
-            put_hole(&op, inode.id, first, stop);
+        let stop = end.min(state.item.size.next_multiple_of(sector));
+        if start < stop {
+            put_hole(&op, inode.id, start, stop);
         }
     }
     op.put_inode(inode.id, state);
@@ -205,6 +241,7 @@ fn fill_gap(
 ) -> Result<()> {
     let mut at = start;
     while at < end {
+        engine.hold(4, 400, Priority::Normal)?;
         let extent = allocate(engine, (end - at).min(PREALLOC_MAX))?;
         let op = engine.begin();
         let stop = at + extent.len;

@@ -150,7 +150,6 @@ fn opening(path: &Path, error: &std::io::Error) -> Error {
 pub struct Volume {
     pub fs: BtrfsFs,
     medium: Medium,
-    write: bool,
 }
 
 impl Volume {
@@ -169,16 +168,12 @@ impl Volume {
             Some(why) if write => {
                 Err(Error::about(image.display(), format!("can only be read: {why}")))
             }
-            _ => Ok(Volume { fs, medium, write }),
+            _ => Ok(Volume { fs, medium }),
         }
     }
 
     pub fn image(&self) -> &Path {
         self.medium.path()
-    }
-
-    pub fn writable(&self) -> bool {
-        self.write
     }
 
     /// Commits, if it was opened to be changed, and closes.

@@ -9,10 +9,13 @@ mod args;
 mod commands;
 mod error;
 mod image;
+mod inside;
+mod mode;
 mod mount;
 mod mounts;
 mod output;
 mod progress;
+mod show;
 #[allow(unsafe_code)]
 mod sys;
 mod when;

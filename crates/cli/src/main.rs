@@ -24,6 +24,11 @@ use error::Exit;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+/// The engine makes and drops many small things from many threads; glibc's allocator
+/// spends more on them than the engine itself (docs/PERFORMANCE.md).
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let mut words: Vec<OsString> = std::env::args_os().collect();
     let called = if words.is_empty() { OsString::new() } else { words.remove(0) };

@@ -1,6 +1,6 @@
 //! Writeback: dirty content to extents, or inline into the tree where it is short.
 //!
-//! Invariant: after `flush_locked` the inode has nothing dirty and its item is in the delta.
+//! Invariant: after `flush_to_extents` the inode has nothing dirty and its item is in the delta.
 
 use super::store::store;
 use super::{Dirty, read};
@@ -53,10 +53,19 @@ impl Engine {
     }
 }
 
-/// Writes everything back under the caller's lock.
-pub fn flush_locked(engine: &Engine, id: InodeId, state: &mut State) -> Result<()> {
-    while !flush_batch(engine, id, state)? {}
-    Ok(())
+/// Writes everything back under the caller's lock, and none of it inline: the caller is
+/// about to share extents or to put some behind them.
+pub fn flush_to_extents(engine: &Engine, id: InodeId, state: &mut State) -> Result<()> {
+    state.no_inline = true;
+    let flushed = loop {
+        match flush_batch(engine, id, state) {
+            Ok(false) => {}
+            Ok(true) => break Ok(()),
+            Err(error) => break Err(error),
+        }
+    };
+    state.no_inline = false;
+    flushed
 }
 
 /// One batch; true when nothing is left.

@@ -5,7 +5,7 @@
 
 use super::io::{check_file, end_of, hole_to};
 use super::truncate::zero_tail;
-use crate::data::flush::{flush_locked, load_inline};
+use crate::data::flush::{flush_to_extents, load_inline};
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::extents::{Mapped, MappedKind, drop_range, insert_regular, map_range, put_hole};
@@ -177,15 +177,12 @@ fn share_locked(
     for inode in [source, target] {
         let state = locked.state(inode);
         *budget -= load_inline(engine, inode.id, state)?;
-        state.no_inline = true;
-        let flushed = flush_locked(engine, inode.id, state);
-        state.no_inline = false;
-        flushed?;
+        flush_to_extents(engine, inode.id, state)?;
     }
     let state = locked.state(target);
     if range.to > state.item.size {
         *budget -= zero_tail(engine, target.id, state)?;
-        flush_locked(engine, target.id, state)?;
+        flush_to_extents(engine, target.id, state)?;
         hole_to(engine, target, state, range.to)?;
     }
     let sector = engine.sector();

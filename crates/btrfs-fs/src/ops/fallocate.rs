@@ -2,7 +2,7 @@
 
 use super::io::{check_file, end_of, hole_to};
 use super::truncate::zero_tail;
-use crate::data::flush::{dirty_of, fill_sector, flush_locked, load_inline};
+use crate::data::flush::{dirty_of, fill_sector, flush_to_extents, load_inline};
 use crate::data::store::allocate;
 use crate::engine::Engine;
 use crate::error::IntoFs;
@@ -171,10 +171,7 @@ fn allocate_range(
     if grows {
         *budget -= zero_tail(engine, inode.id, state)?;
     }
-    state.no_inline = true;
-    let flushed = flush_locked(engine, inode.id, state);
-    state.no_inline = false;
-    flushed?;
+    flush_to_extents(engine, inode.id, state)?;
     if grows {
         hole_to(engine, inode, state, offset)?;
     }

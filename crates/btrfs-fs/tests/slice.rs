@@ -75,3 +75,28 @@ fn a_short_file_is_copied_behind_its_own_end() {
     drop(fs);
     judge(&image.path, &expected);
 }
+
+#[test]
+fn files_marked_synchronous_are_durable_at_each_write() {
+    testkit::require!(kernel_btrfs);
+    let image = Image::new(256 << 20, &[]);
+    let fs = image.open();
+    let make =
+        |name: &[u8]| fs.mknod(&CX, fs.root(), name, FileKind::File, 0o644, 0).unwrap().attr.ino;
+    let fsyncs = || fs.stats().iter().find(|stat| stat.name == "fsync.count").unwrap().value;
+    let (plain, marked) = (make(b"plain"), make(b"marked"));
+    fs.set_flags(&CX, marked, 0x8).unwrap();
+    fs.write(&CX, plain, 0, b"soon", WriteFlags::default()).unwrap();
+    assert_eq!(fsyncs(), 0);
+    fs.write(&CX, marked, 0, b"now", WriteFlags::default()).unwrap();
+    assert_eq!(fsyncs(), 1);
+    // As a crash would leave it.
+    let crashed = image.path.with_extension("crashed");
+    std::fs::copy(&image.path, &crashed).unwrap();
+    fs.destroy().unwrap();
+    let content = testkit::oracle::with_kernel(&crashed, "", |mount| {
+        std::fs::read(mount.join("marked")).unwrap()
+    });
+    std::fs::remove_file(&crashed).unwrap();
+    assert_eq!(content.unwrap(), b"now");
+}

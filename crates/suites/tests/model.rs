@@ -13,8 +13,6 @@ use testkit::ops::{
 };
 use testkit::{PosixFs, Profile, RefFs, skip};
 
-const LIMIT: Duration = Duration::from_secs(300);
-
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
@@ -40,7 +38,7 @@ fn in_lockstep(transport: &str, config: &Config) {
         skip!("{why}");
     }
     let volume = Volume::new("model", 2 << 30);
-    let mount = volume.mount(transport, LIMIT);
+    let mount = volume.mount(transport, Duration::from_secs(number("SPINNEY_SUITE_LIMIT", 300)));
     let tolerance = Tolerance { tree_every: 500, ..tolerance() };
     let (first, steps) = (number("SPINNEY_SEED", 1), number("SPINNEY_STEPS", 1500) as usize);
     let mut runs = 0;
@@ -82,7 +80,7 @@ fn many_clients(transport: &str) {
         skip!("{why}");
     }
     let volume = Volume::new("clients", 2 << 30);
-    let mount = volume.mount(transport, LIMIT);
+    let mount = volume.mount(transport, Duration::from_secs(number("SPINNEY_SUITE_LIMIT", 300)));
     let (config, tolerance) = (without_freezing(Config::fuse()), tolerance());
     let (private, shared) = (fresh_dir(&mount, 1), fresh_dir(&mount, 2));
     let steps = number("SPINNEY_STEPS", 1500) as usize;

@@ -42,6 +42,8 @@ pub struct TreeCopy<'v> {
     links: HashMap<Ino, Node<'v>>,
     /// Directories that this copy made.
     made: HashSet<Ino>,
+    /// A directory was to be copied into itself; the rest was copied.
+    refused: Option<Error>,
 }
 
 impl<'v> TreeCopy<'v> {
@@ -54,6 +56,7 @@ impl<'v> TreeCopy<'v> {
             stack: Vec::new(),
             links: HashMap::new(),
             made: HashSet::new(),
+            refused: None,
         }
     }
 
@@ -98,7 +101,7 @@ impl<'v> TreeCopy<'v> {
             self.stack.push(frame);
             self.stack.extend(below?);
         }
-        Ok(())
+        self.refused.take().map_or(Ok(()), Err)
     }
 
     /// Copies one thing; a directory comes back to be gone through.
@@ -116,6 +119,11 @@ impl<'v> TreeCopy<'v> {
             if self.rules.no_clobber && !old.is_dir() {
                 return Ok(None);
             }
+        }
+        if node.is_dir() && self.same_volume() && self.made.contains(&node.ino()) {
+            let what = "a directory cannot be copied into itself";
+            self.refused = Some(Error::about(self.show(self.from, &path), what));
+            return Ok(None);
         }
         if node.is_dir() {
             return self.dir(node, path, old, parent, name, to_path).map(Some);
@@ -149,18 +157,19 @@ impl<'v> TreeCopy<'v> {
     }
 
     fn may_replace(&self, node: &Node<'_>, path: &[u8], old: &Node<'_>, to: &[u8]) -> Result<()> {
-        let show = |volume: &Volume, path: &[u8]| {
-            format!("{}:{}", volume.image().display(), String::from_utf8_lossy(path))
-        };
-        let refused = |what: &str| Err(Error::about(show(self.to, to), what));
+        let refused = |what: &str| Err(Error::about(self.show(self.to, to), what));
         if self.same_volume() && node.ino() == old.ino() {
-            return refused(&format!("is the same file as {}", show(self.from, path)));
+            return refused(&format!("is the same file as {}", self.show(self.from, path)));
         }
         match (node.is_dir(), old.is_dir()) {
             (true, false) => refused("is no directory, and a directory cannot replace it"),
             (false, true) => refused("is a directory, and only a directory can go there"),
             _ => Ok(()),
         }
+    }
+
+    fn show(&self, volume: &Volume, path: &[u8]) -> String {
+        format!("{}:{}", volume.image().display(), String::from_utf8_lossy(path))
     }
 
     fn same_volume(&self) -> bool {
@@ -176,10 +185,6 @@ impl<'v> TreeCopy<'v> {
         name: &[u8],
         to_path: Vec<u8>,
     ) -> Result<Frame<'v, 'v>> {
-        if self.same_volume() && self.made.contains(&node.ino()) {
-            let path = String::from_utf8_lossy(&path).into_owned();
-            return Err(Error::about(path, "a directory cannot be copied into itself"));
-        }
         let fresh = old.is_none();
         let made = match old {
             Some(old) => old,

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use suites::{Mounted, Volume, lacking};
 use testkit::ops::{
-    Config, Op, Tolerance, check_private_trees, check_shared_tree, explain, generate, lockstep,
+    Config, Op, OpKind, Tolerance, check_private_trees, check_shared_tree, explain, generate,
+    lockstep,
 };
 use testkit::{PosixFs, Profile, RefFs, skip};
 
@@ -54,7 +55,7 @@ fn in_lockstep(transport: &str, config: &Config) {
         }
     }
     let seen = mount.unmount_with_tree();
-    volume.judge(&seen);
+    volume.judge_mount(&seen, transport);
 }
 
 #[test]
@@ -68,11 +69,19 @@ fn everything_over_classic() {
 }
 
 #[test]
+fn everything_with_writeback() {
+    in_lockstep("uring,writeback", &without_freezing(Config::fuse()));
+}
+
+#[test]
+fn content_with_writeback() {
+    let config = Config::data().without(&[OpKind::CloneRange]);
+    in_lockstep("uring,writeback", &without_freezing(config));
+}
+
+#[test]
 fn content_over_uring() {
-    in_lockstep(
-        "uring",
-        &without_freezing(Config::data()).without(&[testkit::ops::OpKind::CloneRange]),
-    );
+    in_lockstep("uring", &without_freezing(Config::data()).without(&[OpKind::CloneRange]));
 }
 
 fn many_clients(transport: &str) {
@@ -91,7 +100,7 @@ fn many_clients(transport: &str) {
     check_shared_tree(&fs, 180, 4, steps, &config).unwrap();
     drop(fs);
     let seen = mount.unmount_with_tree();
-    volume.judge(&seen);
+    volume.judge_mount(&seen, transport);
 }
 
 #[test]

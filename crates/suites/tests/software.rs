@@ -179,3 +179,25 @@ fn rsync() {
         assert_eq!(shell(120, mount.path(), &script), "");
     });
 }
+
+/// Blocks that know where they belong, written and read back in every way there is.
+#[test]
+fn fio() {
+    require!(installed("fio"), "no fio");
+    on_mounts("fio", |_, mount| {
+        let common = "--size=24m --rw=randrw --verify=crc32c --verify_fatal=1 --do_verify=1 \
+            --verify_backlog=64 --randrepeat=1 --group_reporting --minimal --thread";
+        let script = format!(
+            "fio --name=direct --direct=1 --ioengine=libaio --iodepth=8 --bs=4k-256k {common} \
+                --numjobs=2 >/dev/null
+            fio --name=buffered --ioengine=psync --bsrange=512-192k --bs_unaligned=1 {common} \
+                --fdatasync=50 >/dev/null
+            fio --name=mapped --ioengine=mmap --bs=4k-64k {common} >/dev/null
+            fio --name=together --filename=shared --ioengine=psync --direct=1 --bs=16k --numjobs=3 \
+                --offset_increment=24m {common} >/dev/null
+            dd if=direct.0.0 of=copy bs=1M iflag=direct oflag=direct status=none
+            cmp direct.0.0 copy; dd if=copy of=again bs=100001 status=none; cmp copy again"
+        );
+        assert_eq!(shell(120, mount.path(), &script), "");
+    });
+}

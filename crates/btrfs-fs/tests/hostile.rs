@@ -12,13 +12,15 @@ mod memory;
 mod watch;
 
 use blockdev::{BlockDevice, MemDevice};
-use btrfs_disk::TreeId;
+use btrfs_disk::key::kind::FREE_SPACE_EXTENT;
 use btrfs_disk::superblock::{COPIES, SUPER_SIZE};
+use btrfs_disk::{Key, TreeId};
 use btrfs_fs::{BtrfsFs, Options};
 use hostile::base::{Base, options};
 use hostile::choices::Choices;
 use hostile::disk::Layered;
 use hostile::drive::{Fate, Opened, Seen, drive, walk};
+use hostile::leaf::Leaf;
 use hostile::{mutate, targeted};
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -313,4 +315,126 @@ fn every_contradiction() {
         println!("{}: {fates:?}, {harm} bystanders harmed", targeted::name(which));
     }
     failures.assert_none();
+}
+
+/// A volume with one file of known content; data in one copy or two.
+fn with_content(mkfs: &[&str]) -> (Arc<MemDevice>, Vec<u8>, Vec<u64>) {
+    let dir = oracle::TempDir::new("hostile").expect("temp dir");
+    let path = dir.join("disk.img");
+    oracle::mkfs_btrfs(&path, 256 << 20, mkfs).expect("mkfs.btrfs");
+    let device = Arc::new(MemDevice::from_bytes(&std::fs::read(&path).expect("read")));
+    let mut content = vec![0; 300 << 10];
+    testkit::ops::Rng::new(4).fill(&mut content);
+    let fs = BtrfsFs::open_device(device.clone(), options()).expect("open");
+    let cx = vfs::Context::default();
+    let entry = fs.mknod(&cx, fs.root(), b"file", FileKind::File, 0o644, 0).expect("make");
+    fs.write(&cx, entry.attr.ino, 0, &content, vfs::WriteFlags::default()).expect("write");
+    fs.destroy().expect("close");
+    let image = device.to_bytes();
+    let found = |at: &usize| image[*at..].starts_with(&content[..4096]);
+    let copies = (0..image.len()).step_by(4096).filter(found).map(|at| at as u64).collect();
+    (device, content, copies)
+}
+
+/// What reading the file's second sector, and the whole file, gives.
+fn read_file(device: &Arc<Layered>) -> (vfs::Result<Vec<u8>>, vfs::Result<Vec<u8>>) {
+    let fs = BtrfsFs::open_device(device.clone(), options()).expect("open");
+    let entry = fs.lookup(&vfs::Context::default(), fs.root(), b"file").expect("lookup");
+    let read = |offset, len: usize| {
+        let mut buf = vec![0x5A; len];
+        fs.read(entry.attr.ino, offset, &mut buf).map(|read| buf[..read].to_vec())
+    };
+    (read(4096, 4096), read(0, entry.attr.size as usize))
+}
+
+#[test]
+fn content_that_fails_its_checksum_is_never_handed_out() {
+    testkit::require!(btrfs_progs);
+    let (base, content, copies) = with_content(&[]);
+    assert_eq!(copies.len(), 1);
+    for (at, bit) in [(0, 0), (4095, 7), (4096, 1), (5000, 3), (8191, 5), (299 << 10, 2)] {
+        let device = Arc::new(Layered::new(&base));
+        device.write_at(copies[0] + at, &[content[at as usize] ^ 1 << bit]).unwrap();
+        let (sector, whole) = read_file(&device);
+        let error = whole.expect_err("damaged content");
+        assert_eq!(error.errno(), libc::EIO, "{error}");
+        assert!(error.to_string().contains("checksum"), "{error}");
+        match (4096..8192).contains(&at) {
+            true => assert_eq!(sector.expect_err("damaged").errno(), libc::EIO),
+            false => assert_eq!(sector.expect("whole"), content[4096..8192]),
+        }
+    }
+}
+
+#[test]
+fn content_with_a_good_copy_is_read_and_repaired() {
+    testkit::require!(btrfs_progs);
+    let (base, content, copies) = with_content(&["-d", "dup", "-m", "dup"]);
+    assert_eq!(copies.len(), 2);
+    for spoilt in 0..2 {
+        let device = Arc::new(Layered::new(&base));
+        for at in [0, 4097, 9000, 200_000, 299 << 10] {
+            // Not the same sectors in both copies: each has something to give.
+            device.write_at(copies[spoilt] + at, &[!content[at as usize]]).unwrap();
+        }
+        device.write_at(copies[1 - spoilt] + 20_000, &[!content[20_000]]).unwrap();
+        let (sector, whole) = read_file(&device);
+        assert_eq!(sector.expect("the other copy"), content[4096..8192]);
+        assert_eq!(whole.expect("the other copy"), content);
+        let mut first = vec![0; content.len()];
+        device.read_at(copies[0], &mut first).unwrap();
+        assert!(first == content, "the first copy was not repaired");
+    }
+    let device = Arc::new(Layered::new(&base));
+    for copy in copies {
+        device.write_at(copy + 5000, &[!content[5000]]).unwrap();
+    }
+    assert_eq!(read_file(&device).1.expect_err("both copies").errno(), libc::EIO);
+}
+
+/// The free-space tree calls a used place free and as much free space used: sums agree, so
+/// only the commit can notice. It must, before a node in use is written over.
+#[test]
+fn a_lying_free_space_tree_costs_no_node() {
+    let base = small_nodes();
+    let (mut failures, mut noticed, mut lies) = (Failures::default(), 0, 0);
+    let groups = base.nodes.iter().filter(|n| n.tree == TreeId::FREE_SPACE && n.level == 0);
+    for node in groups {
+        let leaf = Leaf::of(&base.node_bytes(&*base.device, node.logical));
+        let is_free = |(slot, _): &(usize, u64)| leaf.items[*slot].0.kind == FREE_SPACE_EXTENT;
+        let shifts = (0..leaf.items.len()).flat_map(|slot| [1, 2, 16].map(|by| (slot, by * 4096)));
+        for (slot, by) in shifts.filter(is_free) {
+            let mut leaf = leaf.clone();
+            leaf.items[slot].0.objectid -= by;
+            let front = slot.checked_sub(1).map(|slot| leaf.items[slot].0);
+            let key = leaf.items[slot].0;
+            let overlaps = |front: Key| front.objectid + front.offset >= key.objectid;
+            if front.is_some_and(|f| f.kind == FREE_SPACE_EXTENT && overlaps(f) || f >= key) {
+                continue;
+            }
+            lies += 1;
+            let device = Arc::new(Layered::new(&base.device));
+            base.put_node(&device, node.logical, leaf.bytes());
+            let case = format!("free space {key} is {by} further in front");
+            let fate = watched(&case, move || drive(&device, &mut Choices::seed(slot as u64)));
+            match failures.note(fate) {
+                Some(Fate::Opened(opened)) => {
+                    noticed += u64::from(opened.read_only.is_some());
+                    let errors = opened.after.as_ref().map_or(usize::MAX, metadata_errors);
+                    if errors > 0 {
+                        failures.add(format!("{case}: {errors} errors of structure"));
+                    }
+                    println!("{case}: {:?}, {} harmed", opened.read_only, harmed(&opened));
+                }
+                Some(Fate::Refused(why)) => println!("{case}: refused: {why}"),
+                None => {}
+            }
+        }
+    }
+    assert!(lies > 4 && noticed > 0, "{noticed} of {lies} lies were noticed");
+    failures.assert_none();
+}
+
+fn metadata_errors(walk: &hostile::drive::Walk) -> usize {
+    walk.errors.get(&libc::EUCLEAN).copied().unwrap_or(0)
 }

@@ -16,7 +16,7 @@ use std::io::ErrorKind;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use vfs::FileSystem;
+use vfs::{Errno, FileSystem, FsError};
 
 pub use in_use::holder;
 
@@ -96,7 +96,7 @@ impl Medium {
             _ => None,
         };
         if access != Access::Peek
-            && let Some(holder) = holder(path)
+            && let Some(holder) = holder(path, access == Access::Read)
         {
             return Err(Error::about(path.display(), format!("in use: {holder}"))
                 .remedy("unmount it first; two systems writing one volume destroy it"));
@@ -146,6 +146,22 @@ fn opening(path: &Path, error: &std::io::Error) -> Error {
     }
 }
 
+/// The engine could not open the volume in `image`.
+pub fn opening_volume(image: &Path, subvol: &Subvol, error: &FsError) -> Error {
+    let name = match subvol {
+        Subvol::Path(path) => String::from_utf8_lossy(path).into_owned(),
+        Subvol::Id(id) => format!("with the number {id}"),
+        Subvol::Default => String::new(),
+    };
+    match error {
+        FsError::Posix(Errno::ENOENT | Errno::ENOTDIR | Errno::EINVAL) if !name.is_empty() => {
+            Error::about(image.display(), format!("there is no subvolume {name}"))
+                .remedy("its path starts at the top of the volume, whatever the default is")
+        }
+        error => Error::fs(image.display(), image, error),
+    }
+}
+
 /// A volume opened for one command. Changes are kept when `close` has returned.
 pub struct Volume {
     pub fs: BtrfsFs,
@@ -163,7 +179,7 @@ impl Volume {
             ..Options::default()
         };
         let fs = BtrfsFs::open_device(medium.block_device(), options)
-            .map_err(|e| Error::fs(image.display(), image, &e))?;
+            .map_err(|e| opening_volume(image, subvol, &e))?;
         match fs.read_only_reason() {
             Some(why) if write => {
                 Err(Error::about(image.display(), format!("can only be read: {why}")))

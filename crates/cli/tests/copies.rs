@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Image, KernelMount, TempDir, assert_clean, at, failing, fine};
+use common::{Image, KernelMount, TempDir, assert_clean, at, failing, fine, without_stand_ins};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -15,14 +15,6 @@ fn of_image(image: &Path) -> TreeSnapshot {
     let mount = KernelMount::new(image, "ro").unwrap();
     let tree = TreeSnapshot::of_dir(mount.path()).unwrap();
     mount.unmount().unwrap();
-    tree
-}
-
-/// All but the places of subvolumes in snapshots, which have one inode for all.
-fn without_stand_ins(tree: &TreeSnapshot) -> TreeSnapshot {
-    let stand_in = |path: &str| path.starts_with("/snap-") && path.ends_with("/nested");
-    let mut tree = tree.clone();
-    tree.nodes.retain(|path, _| !stand_in(&format!("{path:?}")));
     tree
 }
 

@@ -84,7 +84,7 @@ fn open(request: &Request) -> Result<(Arc<BtrfsFs>, Medium)> {
     let access = if options.read_only { Access::Read } else { Access::Mount };
     let medium = Medium::open(&request.image, access)?;
     let fs = BtrfsFs::open_device(medium.block_device(), options.clone())
-        .map_err(|e| Error::fs(request.image.display(), &request.image, &e))?;
+        .map_err(|e| image::opening_volume(&request.image, &options.subvol, &e))?;
     Ok((Arc::new(fs), medium))
 }
 

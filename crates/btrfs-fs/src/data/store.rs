@@ -205,7 +205,7 @@ fn enter(
             drop_range(op, id, state, &now, piece.start, end)?;
             let start = match grow_previous(op, id, state, before, piece.start, &extent)? {
                 Some(start) => start,
-                None => insert_new(op, id, state, piece.start, &extent),
+                None => insert_new(op, id, state, piece.start, &extent)?,
             };
             if let Some(sums) = piece.sums {
                 op.put_sums(start, extent.logical, sums);
@@ -222,7 +222,13 @@ fn enter(
     Ok(())
 }
 
-fn insert_new(op: &Op<'_>, id: InodeId, state: &mut State, start: u64, extent: &Extent) -> Logical {
+fn insert_new(
+    op: &Op<'_>,
+    id: InodeId,
+    state: &mut State,
+    start: u64,
+    extent: &Extent,
+) -> Result<Logical> {
     let fields = FileExtentFields {
         generation: op.generation().0,
         ram_bytes: extent.len,
@@ -235,9 +241,9 @@ fn insert_new(op: &Op<'_>, id: InodeId, state: &mut State, start: u64, extent: &
         offset: 0,
         num_bytes: extent.len,
     };
-    op.allocate(*extent, (id.tree, id.objectid, start));
+    op.allocate(*extent, (id.tree, id.objectid, start))?;
     insert_regular(op, id, state, start, FileExtentKind::Regular, Compression::None, fields);
-    extent.logical
+    Ok(extent.logical)
 }
 
 /// Makes the extent in front longer where content and space go on without a gap, so that

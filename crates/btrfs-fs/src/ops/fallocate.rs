@@ -207,7 +207,7 @@ fn fill_gap(
         let stop = at + extent.len;
         let mapped = map_range(&op.view, inode.id, engine.sector(), at, stop).fs()?;
         drop_range(&op, inode.id, state, &mapped, at, stop)?;
-        op.allocate(extent, (inode.id.tree, inode.id.objectid, at));
+        op.allocate(extent, (inode.id.tree, inode.id.objectid, at))?;
         let fields = prealloc_fields(op.generation().0, &extent);
         let kind = FileExtentKind::Prealloc;
         insert_regular(&op, inode.id, state, at, kind, Compression::None, fields);

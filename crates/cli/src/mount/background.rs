@@ -13,21 +13,27 @@ use std::os::fd::AsRawFd;
 pub struct Reporter {
     pipe: Option<PipeWriter>,
     quiet: bool,
+    ready: bool,
 }
 
 impl Reporter {
     /// In the foreground there is nobody but the terminal.
     pub fn foreground(quiet: bool) -> Reporter {
-        Reporter { pipe: None, quiet }
+        Reporter { pipe: None, quiet, ready: false }
     }
 
     /// The mount answers.
     pub fn ready(&mut self, text: &str) {
+        self.ready = true;
         match self.pipe.take() {
             Some(pipe) => tell(pipe, b'R', text),
             None if self.quiet => {}
             None => println!("{text}"),
         }
+    }
+
+    pub fn was_ready(&self) -> bool {
+        self.ready
     }
 
     /// There will be no mount. Without effect once `ready` was told.
@@ -56,7 +62,7 @@ pub fn run(quiet: bool, serve: impl FnOnce(&mut Reporter) -> Result<Exit>) -> Re
         }
         Fork::Child => {
             drop(reader);
-            let mut reporter = Reporter { pipe: Some(writer), quiet };
+            let mut reporter = Reporter { pipe: Some(writer), quiet, ready: false };
             std::process::exit(i32::from(child(&mut reporter, serve)))
         }
     }

@@ -5,7 +5,7 @@
 
 use super::background::Reporter;
 use super::control::Control;
-use super::log::{self, Sink};
+use super::log::{self, LogPlace, Sink};
 use super::options::MountOptions;
 use crate::error::{Error, Exit, Result, io_text};
 use crate::image::{self, Access, Medium};
@@ -30,7 +30,16 @@ pub struct Request {
 /// Serves until the volume is unmounted. Errors before `reporter` heard that the mount is
 /// ready are the start's.
 pub fn serve(request: &Request, reporter: &mut Reporter) -> Result<Exit> {
-    let log_file = start_log(request)?;
+    let place = start_log(request)?;
+    let served = serve_logged(request, reporter, &place);
+    if let (LogPlace::File(path), false) = (&place, reporter.was_ready()) {
+        // What it says the terminal was told.
+        let _ = std::fs::remove_file(path);
+    }
+    served
+}
+
+fn serve_logged(request: &Request, reporter: &mut Reporter, place: &LogPlace) -> Result<Exit> {
     for warning in &request.options.warnings {
         tracing::warn!("{warning}");
     }
@@ -50,7 +59,7 @@ pub fn serve(request: &Request, reporter: &mut Reporter) -> Result<Exit> {
     };
     let control = listen(session.unmounter().mountpoint());
     await_signals(session.unmounter(), Arc::downgrade(&fs))?;
-    let text = ready_text(request, &fs, &session, log_file.as_deref());
+    let text = ready_text(request, &fs, &session, place);
     tracing::info!("{text}");
     reporter.ready(&text);
     let mut result = session.run().map_err(|e| e.to_string());
@@ -68,15 +77,14 @@ pub fn serve(request: &Request, reporter: &mut Reporter) -> Result<Exit> {
     result.map(|()| Exit::Done).map_err(|why| Error::about(image, why))
 }
 
-/// The log file's path, if it is one that the user did not choose.
-fn start_log(request: &Request) -> Result<Option<PathBuf>> {
-    let (sink, path) = match &request.options.log {
-        Some(path) => (Sink::file(path).map_err(|e| Error::io(path, &e))?, None),
-        None if request.foreground => (Sink::Stderr, None),
+fn start_log(request: &Request) -> Result<LogPlace> {
+    let (sink, place) = match &request.options.log {
+        Some(path) => (Sink::file(path).map_err(|e| Error::io(path, &e))?, LogPlace::Chosen),
+        None if request.foreground => (Sink::Stderr, LogPlace::Chosen),
         None => Sink::for_background(&request.point),
     };
     log::start(sink);
-    Ok(path)
+    Ok(place)
 }
 
 fn open(request: &Request) -> Result<(Arc<BtrfsFs>, Medium)> {
@@ -151,14 +159,18 @@ fn listen(point: &Path) -> Option<Control> {
     }
 }
 
-fn ready_text(request: &Request, fs: &BtrfsFs, session: &Session, log: Option<&Path>) -> String {
+fn ready_text(request: &Request, fs: &BtrfsFs, session: &Session, log: &LogPlace) -> String {
     let (image, point) = (request.image.display(), request.point.display());
     let access = match fs.read_only_reason() {
         None => "read-write".into(),
         Some(_) if request.options.fs.read_only => "read-only".into(),
         Some(why) => format!("read-only: {why}"),
     };
-    let log = log.map(|path| format!(", log: {}", path.display())).unwrap_or_default();
+    let log = match log {
+        LogPlace::Chosen => String::new(),
+        LogPlace::File(path) => format!(", log: {}", path.display()),
+        LogPlace::Nowhere => ", no log: there is no place for one, give --log FILE".into(),
+    };
     format!("{image} is mounted on {point} ({}, {access}{log})", session.transport())
 }
 

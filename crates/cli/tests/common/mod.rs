@@ -1,5 +1,5 @@
 //! What the tests of the program share: running it, and images of their own.
-#![allow(dead_code)]
+#![allow(dead_code, unused_imports)]
 
 pub mod mount;
 

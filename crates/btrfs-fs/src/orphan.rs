@@ -19,6 +19,11 @@ use vfs::{FsError, Result};
 
 /// Items that one step of erasing removes at most.
 const STEP: usize = 512;
+/// Items of the first step: enough for most inodes, and even a full volume has the room
+/// that this asks for.
+const FIRST_STEP: usize = 8;
+/// Places in trees that removing one item may touch: its own, the extent's, checksums.
+const PLACES: u64 = 3;
 
 fn orphans_of(tree: TreeId) -> InodeId {
     InodeId::new(tree, ORPHAN_OBJECTID)
@@ -64,27 +69,41 @@ pub fn release(engine: &Engine, inode: Arc<Inode>) {
 /// Removes all items of an inode without names. Reserves before it locks: a reservation
 /// may wait for a commit, which locks inodes.
 pub fn erase(engine: &Engine, inode: &Arc<Inode>) -> Result<()> {
+    let (mut step, mut most) = (FIRST_STEP, STEP);
     loop {
-        engine.reserve_for_removal(STEP as u64)?;
+        match engine.reserve_for_removal(step as u64 * PLACES) {
+            Err(error) if error.errno() == libc::ENOSPC && step > FIRST_STEP => {
+                (step, most) = (FIRST_STEP, FIRST_STEP);
+                continue;
+            }
+            reserved => reserved?,
+        }
         let Ok(mut state) = inode.write() else { return Ok(()) };
         if state.item.nlink != 0 || !state.orphan {
             return Ok(());
         }
         let op = engine.begin();
-        if erase_step(engine, &op, inode.id, &mut state)? {
+        if erase_step(engine, &op, inode.id, &mut state, step)? {
             state.erased = true;
             return Ok(());
         }
+        step = (step * 4).min(most);
     }
 }
 
 /// One operation's worth; true when nothing is left.
-fn erase_step(engine: &Engine, op: &Op<'_>, id: InodeId, state: &mut State) -> Result<bool> {
+fn erase_step(
+    engine: &Engine,
+    op: &Op<'_>,
+    id: InodeId,
+    state: &mut State,
+    step: usize,
+) -> Result<bool> {
     let mut keys = Vec::new();
     let mut extents = Vec::new();
     {
         let mut scan = op.view.scan(id.tree, Key::new(id.objectid, kind::INODE_ITEM + 1, 0));
-        while keys.len() < STEP {
+        while keys.len() < step {
             let Some((key, bytes)) = scan.next().fs()? else { break };
             check_unnamed(id, key.kind)?;
             if key.kind == kind::EXTENT_DATA {
@@ -102,7 +121,7 @@ fn erase_step(engine: &Engine, op: &Op<'_>, id: InodeId, state: &mut State) -> R
             o.delete(key.kind, key.offset);
         }
     });
-    if keys.len() == STEP {
+    if keys.len() == step {
         op.put_inode(id, state);
         return Ok(false);
     }

@@ -14,13 +14,17 @@ fn installed(program: &str) -> bool {
     run("which", &[program]).success()
 }
 
-/// `work` on a mount with each transport, and the judges afterwards.
 fn on_mounts(name: &str, work: impl Fn(&Volume, &Mounted)) {
+    on_mounts_of(1 << 30, name, work);
+}
+
+/// `work` on a mount with each transport, and the judges afterwards.
+fn on_mounts_of(size: u64, name: &str, work: impl Fn(&Volume, &Mounted)) {
     for transport in TRANSPORTS {
         if let Some(why) = lacking(transport) {
             skip!("{why}");
         }
-        let volume = Volume::new(name, 1 << 30);
+        let volume = Volume::new(name, size);
         let mount = volume.mount(transport, LIMIT);
         work(&volume, &mount);
         let seen = mount.unmount_with_tree();
@@ -199,5 +203,28 @@ fn fio() {
             cmp direct.0.0 copy; dd if=copy of=again bs=100001 status=none; cmp copy again"
         );
         assert_eq!(shell(120, mount.path(), &script), "");
+    });
+}
+
+/// Full volumes say so, keep what they have, and can be emptied.
+#[test]
+fn a_full_volume() {
+    on_mounts_of(128 << 20, "full", |volume, mount| {
+        let script = format!(
+            "said='{}'; mkdir keep; # No cp: it would share extents for ever.
+             seq 100000 >keep/numbers; sync -f .
+            fill() {{ n=0; while dd if=keep/numbers of=big$n bs=600K status=none 2>$said; do n=$((n + 1)); done; }}
+            fill; first=$n; grep -q 'No space left' $said; test $first -gt 40
+            seq 100000 | cmp - keep/numbers
+            rm big1 big2 big3 big4; sync -f .; cp keep/numbers again; cmp keep/numbers again
+            rm -f big* again; sync -f .; fill; test $n -ge $((first * 9 / 10)); rm -f big*
+            mkdir s; n=0; text=$(head -c 1500 keep/numbers)
+            while echo \"$text\" 2>$said >s/$n; do n=$((n + 1)); done
+            sync -f .; test $n -gt 5000; rm -rf s; sync -f .
+            fill; test $n -ge $((first * 8 / 10)); rm -f big*
+            seq 100000 | cmp - keep/numbers; echo fine",
+            volume.beside("said").display()
+        );
+        assert_eq!(shell(200, mount.path(), &script), "fine");
     });
 }

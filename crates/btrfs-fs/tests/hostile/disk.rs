@@ -4,6 +4,7 @@
 use blockdev::{BlockDevice, MemDevice};
 use parking_lot::RwLock;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -95,10 +96,10 @@ impl BlockDevice for Layered {
         let mut own = self.own.write();
         let mut done = 0;
         for (number, within, take) in pieces(offset, buf.len()) {
-            if !own.contains_key(&number) {
-                own.insert(number, self.block(number)?);
-            }
-            let block = own.get_mut(&number).expect("just put in");
+            let block = match own.entry(number) {
+                Entry::Occupied(slot) => slot.into_mut(),
+                Entry::Vacant(slot) => slot.insert(self.block(number)?),
+            };
             block[within..within + take].copy_from_slice(&buf[done..done + take]);
             done += take;
         }

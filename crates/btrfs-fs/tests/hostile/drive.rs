@@ -305,7 +305,7 @@ impl Operator<'_, '_, '_> {
             (FileKind::File, 7) => fs.fallocate(&CX, ino, FallocateMode::Allocate, offset, 50_000),
             (FileKind::File, 8) => self.clone_of(ino, &new),
             (FileKind::File, 9..=10) => {
-                let flags = WriteFlags { sync: step % 2 == 0, ..WriteFlags::default() };
+                let flags = WriteFlags { sync: step.is_multiple_of(2), ..WriteFlags::default() };
                 fs.write(&CX, ino, offset, &[0xAB; 9000], flags).map(drop)
             }
             _ => fs.setxattr(&CX, ino, b"user.hostile", &[3; 40], XattrMode::Set),

@@ -10,6 +10,7 @@ mod commands;
 mod error;
 mod image;
 mod inside;
+mod manual;
 mod mode;
 mod mount;
 mod mounts;

@@ -90,7 +90,7 @@ fn mount_8_finds_the_program() {
     judge(&image, &point, &["noexec"]);
     // Its own exit codes: 32 for a mount that failed, and the reason.
     let output = sh(&format!("mount -t fuse.spinney {at}/none {at}"));
-    assert!(!output.status.success());
+    assert_eq!(output.status.code(), Some(32));
     assert!(text(&output.stderr).contains("no such file"), "{}", text(&output.stderr));
     let output = sh(&format!("mount -t fuse.spinney -o bogus {word} {at}"));
     assert!(!output.status.success() && text(&output.stderr).contains("bogus"));

@@ -90,7 +90,7 @@ pub fn find(name: &OsStr) -> Option<&'static Command> {
 /// `called` is the name under which the program was started.
 pub fn dispatch(called: &OsStr, mut words: Vec<OsString>) -> Result<Exit> {
     if is_mount_helper(called) {
-        return mount::run_as_helper(Args::new(words));
+        return Ok(mount::exit_of_helper(mount::run_as_helper(Args::new(words))));
     }
     if words.is_empty() {
         help::overview()?;

@@ -10,7 +10,7 @@ use super::node::Node;
 use super::path::join;
 use super::volumes::At;
 use super::walk;
-use crate::error::{Error, Result, io_text};
+use crate::error::{Error, Result, io_text, say_error};
 use crate::image::Volume;
 use crate::output::human;
 use crate::progress::Progress;
@@ -43,7 +43,7 @@ impl<'v> Transfer<'v> {
             Event::SkippedXattr { path, name } => {
                 self.progress.wipe();
                 let name = String::from_utf8_lossy(name);
-                eprintln!("spinney: {}: attribute {name} is left out", path.display());
+                say_error(&format!("spinney: {}: attribute {name} is left out", path.display()));
             }
         };
         copy(&CopyOptions {

@@ -4,7 +4,7 @@
 //! The child reports once over a pipe: one byte (`R`eady or `E`rror) and a text. A child
 //! that dies without a word is reported by how it ended.
 
-use crate::error::{Error, Exit, Result, io_text};
+use crate::error::{Error, Exit, Result, io_text, say_error};
 use crate::sys::{self, Fork};
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsRawFd;
@@ -28,7 +28,7 @@ impl Reporter {
         match self.pipe.take() {
             Some(pipe) => tell(pipe, b'R', text),
             None if self.quiet => {}
-            None => println!("{text}"),
+            None => say(text),
         }
     }
 
@@ -42,6 +42,11 @@ impl Reporter {
             tell(pipe, b'E', text);
         }
     }
+}
+
+/// Standard output may be closed.
+fn say(text: &str) {
+    let _ = writeln!(std::io::stdout(), "{text}");
 }
 
 fn tell(mut pipe: PipeWriter, code: u8, text: &str) {
@@ -95,12 +100,12 @@ fn wait(child: i32, mut reader: PipeReader, quiet: bool) -> Result<Exit> {
     match (read, report.first()) {
         (Ok(_), Some(b'R')) => {
             if !quiet {
-                println!("{text}");
+                say(&text);
             }
             Ok(Exit::Done)
         }
         (Ok(_), Some(_)) => {
-            eprintln!("{text}");
+            say_error(&text);
             Ok(Exit::Failed)
         }
         _ => {

@@ -144,6 +144,26 @@ fn signals_with_open_files() {
 }
 
 #[test]
+fn signals_do_not_unmount_what_is_below() {
+    require!(fuse);
+    require!(btrfs_progs);
+    let image = Image::new("below");
+    let point = Mount::directory(&image);
+    let word = point.display().to_string();
+    testkit::oracle::sh("mount", &["-t", "tmpfs", "none", &word]).unwrap();
+    let mut mount = Mount::foreground(&image, "rw");
+    let file = File::create(mount.join("open")).unwrap();
+    testkit::oracle::sh("umount", &["-l", &word]).unwrap();
+    assert_eq!(mounted(&point).unwrap().0, "tmpfs");
+    common::mount::signal(mount.pid(), "TERM");
+    drop(file);
+    let (code, log) = mount.wait();
+    assert_eq!(code, Some(0), "{log}");
+    assert_eq!(mounted(&point).unwrap().0, "tmpfs");
+    assert_clean(&image.path);
+}
+
+#[test]
 fn kill_leaves_the_last_commit() {
     require!(fuse);
     require!(btrfs_progs);

@@ -34,8 +34,8 @@ the source less the umask. With -a they are as the source: owner (for root), per
 times to the nanosecond, extended attributes with ACLs, and hard links between files of the
 same tree. Sparse files stay sparse. Inside a volume the data is shared, not copied.
 
-All changes of one command are one commit: after a crash there are all or none, unless they
-are larger than memory allows.
+All changes of one command are one commit: after a crash all are there or none, unless they
+are larger than the memory for uncommitted changes (256 MiB of content).
 
 Options
     -r, -R, --recursive      directories and what is below; symbolic links, devices, fifos

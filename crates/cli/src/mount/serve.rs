@@ -176,19 +176,15 @@ fn ready_text(request: &Request, fs: &BtrfsFs, session: &Session, log: &LogPlace
 
 /// Starts the thread that ends the mount on SIGTERM, SIGINT and SIGHUP.
 fn await_signals(unmounter: Unmounter, fs: Weak<BtrfsFs>) -> Result<()> {
+    let device = device_on(unmounter.mountpoint());
     let body = move || {
         let signal = sys::wait_for_signal();
         tracing::info!("{signal}: committing and unmounting");
         commit(&fs);
-        if let Err(error) = unmounter.unmount(false) {
-            tracing::warn!(
-                "{}: {}; detached, it is closed when the last file in it is",
-                unmounter.mountpoint().display(),
-                io_text(&error)
-            );
-            if let Err(error) = unmounter.unmount(true) {
-                tracing::error!("detaching: {error}");
-            }
+        match device_on(unmounter.mountpoint()) {
+            now if now == device => unmount(&unmounter),
+            // What is there now is not ours to be unmounted.
+            _ => tracing::info!("unmounted already, but files are still open"),
         }
         let signal = sys::wait_for_signal();
         tracing::warn!("{signal} again: closing without waiting for open files");
@@ -196,6 +192,23 @@ fn await_signals(unmounter: Unmounter, fs: Weak<BtrfsFs>) -> Result<()> {
     };
     let spawned = thread::Builder::new().name("signals".into()).spawn(body);
     spawned.map(drop).map_err(|e| Error::new(format!("starting a thread: {}", io_text(&e))))
+}
+
+/// The topmost mount's `major:minor`.
+fn device_on(point: &Path) -> Option<String> {
+    mounts::on(point).ok().flatten().map(|entry| entry.device)
+}
+
+fn unmount(unmounter: &Unmounter) {
+    let Err(error) = unmounter.unmount(false) else { return };
+    tracing::warn!(
+        "{}: {}; detached, it is closed when the last file in it is",
+        unmounter.mountpoint().display(),
+        io_text(&error)
+    );
+    if let Err(error) = unmounter.unmount(true) {
+        tracing::error!("detaching: {error}");
+    }
 }
 
 fn commit(fs: &Weak<BtrfsFs>) {

@@ -59,6 +59,25 @@ prepare_kernel() {
     fi
 }
 
+# Test suites from crates.io that run over mounts; without them their tests are skipped.
+install_suites() {
+    local root=$(dirname "$0")/../target/tools suite log
+    for suite in pjdfstest@0.2.2 fsx@0.3.2; do
+        if [ -x "$root/bin/${suite%@*}" ] || command -v "${suite%@*}" >/dev/null; then
+            continue
+        fi
+        echo "setup: building $suite (some minutes)"
+        log=$(mktemp)
+        if ! cargo install --quiet --locked --root "$root" --target-dir "$root/build" "$suite" \
+            >"$log" 2>&1 </dev/null; then
+            tail -n 20 "$log" >&2
+            rm -f "$log"
+            return 1
+        fi
+        rm -f "$log"
+    done
+}
+
 check_rust() {
     if ! command -v cargo >/dev/null; then
         echo "setup: no cargo; install Rust with rustup (https://rustup.rs)" >&2
@@ -69,5 +88,5 @@ check_rust() {
 status=0
 install_packages || status=1
 prepare_kernel
-check_rust || status=1
+check_rust && install_suites || status=1
 exit $status

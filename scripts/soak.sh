@@ -18,6 +18,8 @@ SPINNEY=${SPINNEY:-${CARGO_TARGET_DIR:-target}/release/spinney}
 SPINNEY=$(realpath "$SPINNEY")
 export SPINNEY
 export SPINNEY_SUITE_LIMIT=${SPINNEY_SUITE_LIMIT:-36000}
+# Commits wait for flushes, which cost nothing in memory.
+export SPINNEY_TMP=${SPINNEY_TMP:-/dev/shm/spinney-soak}
 
 for round in $(seq "$rounds"); do
     echo "round $round of $rounds, seed $seed"

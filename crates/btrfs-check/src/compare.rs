@@ -207,7 +207,7 @@ fn misplaced(extent: &StoredExtent, flags: u64, layout: &Layout) -> Option<Strin
         return Some(format!("lies in a block group of the wrong type {flags:#x}"));
     }
     let on_super = layout.physical(extent.start, extent.len).into_iter().any(|(at, len)| {
-        COPIES.iter().any(|copy| at < copy + SUPER_SIZE as u64 && *copy < at + len)
+        COPIES.iter().any(|copy| at < copy + SUPER_SIZE as u64 && *copy < at.saturating_add(len))
     });
     on_super.then(|| "lies on a superblock copy".into())
 }

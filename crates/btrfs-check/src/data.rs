@@ -45,7 +45,7 @@ fn batch(cx: &mut Context<'_>, at: u64, len: u64, sums: &[u8]) {
         Err(e) => return lost(cx, at, len, reason(&e)),
     };
     let chunk_end = cx.volume.chunk(Logical(at)).map_or(u64::MAX, |chunk| chunk.end());
-    if at + len > chunk_end && at < chunk_end {
+    if at < chunk_end && len > chunk_end - at {
         let first = (chunk_end - at) / sector * sector;
         if first > 0 {
             let cut = (first / sector) as usize * cx.geometry.csum.size();

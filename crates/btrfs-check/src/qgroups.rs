@@ -84,8 +84,9 @@ impl Quotas {
             }
             for (group, count) in &users {
                 let counts = counted.entry(*group).or_default();
-                counts.referenced += same[0].len;
-                counts.exclusive += if *count == same.len() { same[0].len } else { 0 };
+                let alone = if *count == same.len() { same[0].len } else { 0 };
+                counts.referenced = counts.referenced.saturating_add(same[0].len);
+                counts.exclusive = counts.exclusive.saturating_add(alone);
             }
         }
         for (group, stored) in &self.groups {

@@ -53,7 +53,7 @@ pub(crate) fn merge(refs: &mut Vec<RefRecord>) {
     refs.dedup_by(|next, kept| {
         let same = (next.start, next.owner, next.len) == (kept.start, kept.owner, kept.len);
         if same {
-            kept.count += next.count;
+            kept.count = kept.count.saturating_add(next.count);
             kept.written |= next.written;
         }
         same
@@ -108,7 +108,7 @@ impl Usage {
                 && fields.disk_bytenr.0 != 0
             {
                 let offset = key.offset.wrapping_sub(fields.offset);
-                self.referenced_bytes += fields.num_bytes;
+                self.referenced_bytes = self.referenced_bytes.saturating_add(fields.num_bytes);
                 self.push(RefRecord {
                     start: fields.disk_bytenr.0,
                     owner: self.data_owner(node, key.objectid, offset),

@@ -415,7 +415,7 @@ fn run_after(name: &str, mkfs: &str, after: &str, cases: Vec<Case>) {
     }
     let scratch = Scratch::new(name);
     let base = scratch.path("base");
-    make(&base, &Recipe { mkfs, after, ..Recipe::default() });
+    make(&base, &Recipe { mkfs, after, mount: "noatime,commit=1", ..Recipe::default() });
     assert_sound(&base, name, false);
     let mut failures = String::new();
     for case in cases {
@@ -457,6 +457,7 @@ fn trees() {
 #[test]
 fn quotas() {
     let settle = "btrfs subvolume sync . >/dev/null; btrfs quota enable .
+        btrfs quota rescan -w . >/dev/null # enabling began one
         btrfs qgroup create 1/7 .; btrfs qgroup assign --no-rescan 0/$(btrfs inspect-internal \
             rootid snap1) 1/7 . ; btrfs qgroup assign --no-rescan 0/5 1/7 .
         btrfs quota rescan -w . >/dev/null";

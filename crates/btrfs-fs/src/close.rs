@@ -33,6 +33,8 @@ impl Engine {
         add("delta.items", layers.current.items.slots());
         add("delta.dirty_bytes", self.dirty_bytes.load(std::sync::atomic::Ordering::Relaxed));
         add("inodes.open", self.inodes.len() as u64);
+        let waits = crate::inode::LOCK_WAITS.load(std::sync::atomic::Ordering::Relaxed);
+        add("inodes.lock_waits", waits);
         add("cache.hits", cache.hits);
         add("cache.misses", cache.misses);
         for (name, value) in volume.list() {

@@ -227,18 +227,24 @@ impl Op<'_> {
         match self.delta().extents.add(extent, len, who, count) {
             Some(true) => self.engine.give_back(Extent { logical: extent, len }),
             Some(false) => {}
-            None => {
-                let what = format!("logical {extent}: one extent with two lengths");
-                self.engine.poison(&what);
-                return Err(FsError::Corrupt { what, data: false });
-            }
+            None => return Err(self.contradiction(extent, "one extent with two lengths")),
         }
         Ok(())
     }
 
-    /// A newly allocated data extent enters the epoch with its first reference.
-    pub fn allocate(&self, extent: Extent, who: (TreeId, u64, u64)) {
-        self.delta().extents.allocate(extent.logical, extent.len, who);
+    /// A newly allocated data extent enters the epoch with its first reference. On damage
+    /// as `reference`.
+    pub fn allocate(&self, extent: Extent, who: (TreeId, u64, u64)) -> Result<()> {
+        match self.delta().extents.allocate(extent.logical, extent.len, who) {
+            true => Ok(()),
+            false => Err(self.contradiction(extent.logical, "an extent in use is called free")),
+        }
+    }
+
+    fn contradiction(&self, extent: Logical, what: &str) -> FsError {
+        let what = format!("logical {extent}: {what}");
+        self.engine.poison(&what);
+        FsError::Corrupt { what, data: false }
     }
 
     pub fn extend(&self, extent: Logical, len: u64, by: u64, who: (TreeId, u64, u64)) -> bool {

@@ -69,10 +69,20 @@ pub fn next_index(view: &View<'_>, dir: InodeId) -> Result<u64> {
     let from = Key::new(dir.objectid, kind::DIR_INDEX, u64::MAX);
     Ok(match view.previous(dir.tree, &from).fs()? {
         Some((key, _)) if key.kind == kind::DIR_INDEX => {
-            key.offset.max(1).checked_add(1).ok_or(FsError::Posix(Errno::ENOSPC))?
+            check_index(dir, key.offset)?;
+            key.offset.max(1) + 1
         }
         _ => 2,
     })
+}
+
+/// A directory is listed by offsets that callers hold as `off_t`; no directory ever had so
+/// many names that an index comes near its end.
+pub fn check_index(dir: InodeId, index: u64) -> Result<()> {
+    if index < i64::MAX as u64 {
+        return Ok(());
+    }
+    Err(damaged(dir, "an entry whose index is no offset"))
 }
 
 /// Room check before anything is promised: the DIR_ITEM of the name's hash can grow.

@@ -15,11 +15,12 @@ use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Key, TreeId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use vfs::Result;
+use vfs::{FsError, Result};
 
 /// Items that one step of erasing removes at most.
 const STEP: usize = 512;
-/// The same for the first step, and for every one on a full volume.
+/// Items of the first step: enough for most inodes, and even a full volume has the room
+/// that this asks for.
 const FIRST_STEP: usize = 8;
 
 fn orphans_of(tree: TreeId) -> InodeId {
@@ -78,29 +79,25 @@ pub fn retry(engine: &Engine) {
 /// Removes all items of an inode without names. Reserves before it locks: a reservation
 /// may wait for a commit, which locks inodes.
 pub fn erase(engine: &Engine, inode: &Arc<Inode>) -> Result<()> {
-    // Most inodes have few items, and a full volume has no room for many at once.
-    let (mut step, mut next) = (FIRST_STEP, STEP);
+    let (mut step, mut most) = (FIRST_STEP, STEP);
     loop {
         match engine.reserve_for_removal(step as u64) {
             Err(error) if error.errno() == libc::ENOSPC && step > FIRST_STEP => {
-                (step, next) = (FIRST_STEP, FIRST_STEP);
+                (step, most) = (FIRST_STEP, FIRST_STEP);
                 continue;
             }
-            other => other?,
+            reserved => reserved?,
         }
         let Ok(mut state) = inode.write() else { return Ok(()) };
         if state.item.nlink != 0 || !state.orphan {
             return Ok(());
-        }
-        if let Some(dirty) = state.dirty.take() {
-            engine.forget_dirty(dirty.bytes());
         }
         let op = engine.begin();
         if erase_step(engine, &op, inode.id, &mut state, step)? {
             state.erased = true;
             return Ok(());
         }
-        step = next;
+        step = (step * 4).min(most);
     }
 }
 
@@ -118,11 +115,15 @@ fn erase_step(
         let mut scan = op.view.scan(id.tree, Key::new(id.objectid, kind::INODE_ITEM + 1, 0));
         while keys.len() < step {
             let Some((key, bytes)) = scan.next().fs()? else { break };
+            check_unnamed(id, key.kind)?;
             if key.kind == kind::EXTENT_DATA {
                 extents.push(Mapped::parse(&key, &bytes, engine.sector()).fs()?);
             }
             keys.push(key);
         }
+    }
+    if let Some(dirty) = state.dirty.take() {
+        engine.forget_dirty(dirty.bytes());
     }
     drop_range(op, id, state, &extents, 0, u64::MAX)?;
     op.edit(id, |o| {
@@ -137,6 +138,18 @@ fn erase_step(
     op.delete(id, kind::INODE_ITEM, 0);
     unmark(op, id, state);
     Ok(true)
+}
+
+/// The operation that takes the last name takes its reference too, and directories are
+/// empty by then. Where the link count says otherwise it is wrong, and nothing is erased.
+fn check_unnamed(id: InodeId, kind: u8) -> Result<()> {
+    match kind {
+        kind::INODE_REF | kind::INODE_EXTREF | kind::DIR_ITEM | kind::DIR_INDEX => {
+            let what = format!("inode {} of tree {} has no links but names", id.objectid, id.tree);
+            Err(FsError::Corrupt { what, data: false })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// At mount: finishes what a crash left.
@@ -183,7 +196,14 @@ fn clean_one(engine: &Engine, id: InodeId) -> Result<bool> {
     }
     let inode = engine.inode_by_id(id, 0)?;
     inode.write()?.orphan = true;
-    erase(engine, &inode)?;
+    let erased = match erase(engine, &inode) {
+        Err(error @ FsError::Corrupt { .. }) => {
+            // Left as it is: the rest of the volume can be used all the same.
+            tracing::warn!(inode = id.objectid, %error, "an inode without links stays");
+            false
+        }
+        other => other.map(|()| true)?,
+    };
     engine.inodes.evict(inode);
-    Ok(true)
+    Ok(erased)
 }

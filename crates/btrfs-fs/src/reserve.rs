@@ -17,7 +17,7 @@ use crate::delta::Delta;
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use btrfs_disk::Error;
-use btrfs_space::{DataReservation, Kind, MetadataReservation, Priority};
+use btrfs_space::{DataReservation, Extent, Kind, MetadataReservation, Priority};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use vfs::{Errno, FsError, Result};
@@ -202,12 +202,44 @@ impl Engine {
 
     /// Content of `bytes` bytes is no longer waiting for an extent.
     pub fn forget_dirty(&self, bytes: u64) {
+        self.forget_landed(bytes, 0);
+    }
+
+    /// As `forget_dirty`, where extents took `paid` bytes out of the promise.
+    pub fn forget_landed(&self, bytes: u64, paid: u64) {
         if bytes == 0 {
             return;
         }
         self.dirty_bytes.fetch_sub(bytes, Ordering::Relaxed);
-        if let Some(held) = self.promises.data.lock().as_mut() {
-            held.shrink(bytes);
+        if bytes > paid
+            && let Some(held) = self.promises.data.lock().as_mut()
+        {
+            held.shrink(bytes - paid);
+        }
+    }
+
+    /// A data extent of up to `want` bytes, out of the promise.
+    pub fn allocate(&self, want: u64) -> Result<Extent> {
+        let mut part = self.promises.data.lock().as_mut().map(|held| held.split(want));
+        let paid = part.as_mut().map(|part| part.alloc(&self.space, want, self.sector(), None));
+        let result = match paid {
+            // Where a promise could not be renewed, what is free must do.
+            None | Some(Err(Error::NoSpace)) => self.space.alloc(Kind::Data, want, self.sector()),
+            Some(other) => other,
+        };
+        if let (Some(held), Some(rest)) = (self.promises.data.lock().as_mut(), part) {
+            held.absorb(rest);
+        }
+        result.fs()
+    }
+
+    /// An extent that was not used after all; the promise is renewed if that is possible.
+    pub fn unallocate(&self, extent: Extent) {
+        self.give_back(extent);
+        if let (Ok(promise), Some(held)) =
+            (self.space.reserve_data(extent.len), self.promises.data.lock().as_mut())
+        {
+            held.absorb(promise);
         }
     }
 
@@ -226,7 +258,8 @@ impl Engine {
         Ok(())
     }
 
-    fn data_promise(&self, bytes: u64) -> Result<DataReservation> {
+    /// Room for `bytes` of data that the caller holds itself.
+    pub fn data_promise(&self, bytes: u64) -> Result<DataReservation> {
         let mut committed = false;
         loop {
             match self.space.reserve_data(bytes) {

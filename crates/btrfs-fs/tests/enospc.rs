@@ -293,7 +293,7 @@ fn by_turns() {
     let all = [With::Data, With::Small, With::Fallocate, With::Scattered];
     rounds(200 * MIB, &["-m", "single"], &all, 12, 500);
     rounds(64 * MIB, &["--mixed"], &all, 12, 600);
-    rounds(64 * MIB, &["--mixed", "-m", "dup", "-d", "dup"], &all, 8, 700);
+    rounds(200 * MIB, &["--mixed", "-m", "dup", "-d", "dup"], &all, 8, 700);
 }
 
 /// Space as the kernel reckons it, with content, of every profile.

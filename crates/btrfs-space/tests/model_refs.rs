@@ -292,6 +292,9 @@ fn what_does_not_add_up_is_damage() {
     let drained = drain(&mut deltas, &mut tree, &format).expect("new");
     apply(&mut tree, drained.changes);
     refused(&mut tree, &|d| d.born(extent, 4096, data), "there already");
+    // What was called free is in use.
+    refused(&mut tree, &|d| d.born(extent.offset(2048), 4096, data), "begins inside another");
+    refused(&mut tree, &|d| d.born(Logical(extent.0 - 4096), 8192, data), "there already");
     refused(&mut tree, &|d| d.add(extent, 4096, data, owner, -3), "drops 3");
     refused(&mut tree, &|d| d.add(extent, 4096, data, other, -1), "drops 1");
     refused(&mut tree, &|d| d.add(extent, 8192, data, owner, -1), "does not fit");

@@ -27,6 +27,11 @@ impl Args {
         Ok(self.parser.value()?)
     }
 
+    /// The value behind `=`, if the option that `next` returned last has one.
+    pub fn optional_value(&mut self) -> Option<OsString> {
+        self.parser.optional_value()
+    }
+
     pub fn text(&mut self) -> Result<String> {
         text(self.value()?)
     }
@@ -69,7 +74,7 @@ pub fn one(operands: Vec<OsString>, what: &str) -> Result<OsString> {
 }
 
 /// At least one operand.
-pub fn some(operands: Vec<OsString>, what: &str) -> Result<Vec<OsString>> {
+pub fn some<T>(operands: Vec<T>, what: &str) -> Result<Vec<T>> {
     if operands.is_empty() {
         return Err(Error::usage(format!("{what} is missing")));
     }

@@ -2,7 +2,7 @@
 //! what to do about it. And how the program ends.
 
 use std::fmt::{self, Display};
-use std::io;
+use std::io::{self, Write as _};
 use std::path::Path;
 use vfs::{Errno, FsError};
 
@@ -16,6 +16,8 @@ pub enum Exit {
     Failed,
     /// The command line makes no sense.
     Usage,
+    /// As the caller's own conventions want it.
+    Code(u8),
 }
 
 impl Exit {
@@ -24,6 +26,7 @@ impl Exit {
             Exit::Done => 0,
             Exit::Failed => 1,
             Exit::Usage => 2,
+            Exit::Code(code) => code,
         }
     }
 
@@ -86,7 +89,7 @@ impl Error {
 
     /// On standard error.
     pub fn print(&self) {
-        eprintln!("{self}");
+        say_error(&self.to_string());
     }
 }
 
@@ -113,6 +116,11 @@ impl From<lexopt::Error> for Error {
     fn from(error: lexopt::Error) -> Error {
         Error::usage(error)
     }
+}
+
+/// A line on standard error, which may be closed.
+pub fn say_error(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
 }
 
 /// The system's text without Rust's ` (os error N)`.

@@ -11,14 +11,18 @@ use crate::error::{Error, Result, io_text};
 use blockdev::{BlockDevice, FileDevice, Sticky};
 use btrfs_fs::{BtrfsFs, Options, Subvol};
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
-use std::io::ErrorKind;
+use std::fs::{File, TryLockError};
+use std::io::{self, ErrorKind};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use vfs::FileSystem;
+use std::time::{Duration, Instant};
+use vfs::{Errno, FileSystem, FsError};
 
 pub use in_use::holder;
+
+/// How long something may be busy before that is an error.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// `disk.img:/path`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -96,14 +100,14 @@ impl Medium {
             _ => None,
         };
         if access != Access::Peek
-            && let Some(holder) = holder(path)
+            && let Some(holder) = holder(path, access == Access::Read)
         {
             return Err(Error::about(path.display(), format!("in use: {holder}"))
                 .remedy("unmount it first; two systems writing one volume destroy it"));
         }
         let read_only = matches!(access, Access::Read | Access::Peek);
-        let device = FileDevice::open(path, read_only, access == Access::Mount)
-            .map_err(|e| opening(path, &e))?;
+        let device = patiently(|| FileDevice::open(path, read_only, access == Access::Mount));
+        let device = device.map_err(|e| opening(path, &e))?;
         Ok(Medium { device: Arc::new(Sticky::new(device)), path: path.to_owned(), _lock: lock })
     }
 
@@ -119,10 +123,25 @@ impl Medium {
 
 fn lock_shared(path: &Path) -> Result<File> {
     let file = File::open(path).map_err(|e| opening(path, &e))?;
-    match file.try_lock_shared() {
-        Ok(()) => Ok(file),
-        Err(std::fs::TryLockError::WouldBlock) => Err(in_use_by_other(path)),
-        Err(std::fs::TryLockError::Error(e)) => Err(Error::io(path, &e)),
+    let locked = patiently(|| match file.try_lock_shared() {
+        Ok(()) => Ok(()),
+        Err(TryLockError::WouldBlock) => Err(ErrorKind::ResourceBusy.into()),
+        Err(TryLockError::Error(error)) => Err(error),
+    });
+    locked.map(|()| file).map_err(|e| opening(path, &e))
+}
+
+/// Tries again for a moment while something is busy: after umount(8) a server needs some
+/// milliseconds to end.
+fn patiently<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match attempt() {
+            Err(e) if e.kind() == ErrorKind::ResourceBusy && Instant::now() < deadline => {
+                std::thread::sleep(PATIENCE / 25);
+            }
+            other => return other,
+        }
     }
 }
 
@@ -134,7 +153,7 @@ fn in_use_by_other(path: &Path) -> Error {
     ))
 }
 
-fn opening(path: &Path, error: &std::io::Error) -> Error {
+fn opening(path: &Path, error: &io::Error) -> Error {
     if error.kind() == ErrorKind::ResourceBusy {
         return in_use_by_other(path);
     }
@@ -146,11 +165,26 @@ fn opening(path: &Path, error: &std::io::Error) -> Error {
     }
 }
 
+/// The engine could not open the volume in `image`.
+pub fn opening_volume(image: &Path, subvol: &Subvol, error: &FsError) -> Error {
+    let name = match subvol {
+        Subvol::Path(path) => String::from_utf8_lossy(path).into_owned(),
+        Subvol::Id(id) => format!("with the number {id}"),
+        Subvol::Default => String::new(),
+    };
+    match error {
+        FsError::Posix(Errno::ENOENT | Errno::ENOTDIR | Errno::EINVAL) if !name.is_empty() => {
+            Error::about(image.display(), format!("there is no subvolume {name}"))
+                .remedy("its path starts at the top of the volume, whatever the default is")
+        }
+        error => Error::fs(image.display(), image, error),
+    }
+}
+
 /// A volume opened for one command. Changes are kept when `close` has returned.
 pub struct Volume {
     pub fs: BtrfsFs,
     medium: Medium,
-    write: bool,
 }
 
 impl Volume {
@@ -164,21 +198,17 @@ impl Volume {
             ..Options::default()
         };
         let fs = BtrfsFs::open_device(medium.block_device(), options)
-            .map_err(|e| Error::fs(image.display(), image, &e))?;
+            .map_err(|e| opening_volume(image, subvol, &e))?;
         match fs.read_only_reason() {
             Some(why) if write => {
                 Err(Error::about(image.display(), format!("can only be read: {why}")))
             }
-            _ => Ok(Volume { fs, medium, write }),
+            _ => Ok(Volume { fs, medium }),
         }
     }
 
     pub fn image(&self) -> &Path {
         self.medium.path()
-    }
-
-    pub fn writable(&self) -> bool {
-        self.write
     }
 
     /// Commits, if it was opened to be changed, and closes.

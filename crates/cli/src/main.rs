@@ -9,10 +9,14 @@ mod args;
 mod commands;
 mod error;
 mod image;
+mod inside;
+mod manual;
+mod mode;
 mod mount;
 mod mounts;
 mod output;
 mod progress;
+mod show;
 #[allow(unsafe_code)]
 mod sys;
 mod when;
@@ -20,6 +24,11 @@ mod when;
 use error::Exit;
 use std::ffi::OsString;
 use std::process::ExitCode;
+
+/// The engine makes and drops many small things from many threads; glibc's allocator
+/// spends more on them than the engine itself (docs/PERFORMANCE.md).
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     let mut words: Vec<OsString> = std::env::args_os().collect();

@@ -37,7 +37,7 @@ pub fn lacking(transport: &str) -> Option<String> {
     if let Some(why) = found.lacking_kernel_btrfs() {
         return Some(why.to_owned());
     }
-    let off = transport == "uring" && !uring_is_on();
+    let off = transport.starts_with("uring") && !uring_is_on();
     off.then(|| "FUSE over io_uring is off (/sys/module/fuse/parameters/enable_uring)".to_owned())
 }
 
@@ -67,7 +67,7 @@ impl Volume {
         self.dir.join(name)
     }
 
-    /// Mounts for at most `limit`.
+    /// Mounts for at most `limit`. More options may follow the transport: `uring,writeback`.
     pub fn mount(&self, transport: &str, limit: Duration) -> Mounted {
         Mounted::new(&self.image(), &self.point(), &self.beside("log"), transport, limit)
     }
@@ -80,13 +80,27 @@ impl Volume {
     /// and with the tree that was seen through FUSE.
     #[track_caller]
     pub fn judge(&self, seen: &TreeSnapshot) {
+        self.judge_by(seen, Rules::default());
+    }
+
+    /// As `judge`, for a mount with `transport`. With writeback the kernel has its own idea
+    /// of when a file was written, by milliseconds (docs/SEMANTICS.md).
+    #[track_caller]
+    pub fn judge_mount(&self, seen: &TreeSnapshot, transport: &str) {
+        let rules = Rules::default();
+        let writeback = transport.contains("writeback");
+        self.judge_by(seen, if writeback { rules.ignoring_clock() } else { rules });
+    }
+
+    #[track_caller]
+    fn judge_by(&self, seen: &TreeSnapshot, rules: Rules) {
         btrfs_check(&self.image()).unwrap_or_else(|why| panic!("{why}"));
         let look = |mount: &KernelMount| {
             scrub(mount).unwrap_or_else(|why| panic!("{why}"));
             TreeSnapshot::of_dir(mount.path()).unwrap()
         };
         let kernel = with_kernel(&self.image(), "noatime", look).unwrap();
-        let found = diff(seen, &kernel, &Rules { attributes: false, ..Rules::default() });
+        let found = diff(seen, &kernel, &Rules { attributes: false, ..rules });
         assert!(
             found.is_empty(),
             "FUSE and the kernel differ: {:#?}",

@@ -12,11 +12,6 @@ const FSX: Tool = Tool { name: "fsx", version: "0.3.2" };
 
 /// Every operation that Linux has, none aligned to anything.
 const EVERYTHING: &str = "\
-flen = 1048576
-[opsize]
-max = 131072
-min = 1
-align = 1
 [weights]
 close_open = 1
 read = 10
@@ -34,11 +29,28 @@ posix_fadvise = 1
 copy_file_range = 5
 ";
 
+/// Sizes of the file and of one operation. The engine gathers short writes and stores long
+/// ones at once, from 128 KiB on.
+struct Sizes {
+    file: u64,
+    most: u64,
+}
+
+const SHORT: Sizes = Sizes { file: 1 << 20, most: 128 << 10 };
+const LONG: Sizes = Sizes { file: 16 << 20, most: 1 << 20 };
+
+impl Sizes {
+    fn config(&self) -> String {
+        let Sizes { file, most } = self;
+        format!("flen = {file}\n[opsize]\nmin = 1\nmax = {most}\nalign = 1\n{EVERYTHING}")
+    }
+}
+
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-fn exercise(transport: &str) {
+fn exercise(transport: &str, sizes: &Sizes, operations: u64) {
     if let Some(why) = lacking(transport) {
         skip!("{why}");
     }
@@ -46,11 +58,10 @@ fn exercise(transport: &str) {
         Ok(path) => path,
         Err(why) => skip!("{why}"),
     };
-    let operations = number("FSX_OPS", 20_000);
     let seconds = 120 + u32::try_from(operations / 100).unwrap();
     let volume = Volume::new("fsx", 1 << 30);
     let config = volume.beside("fsx.toml");
-    std::fs::write(&config, EVERYTHING).unwrap();
+    std::fs::write(&config, sizes.config()).unwrap();
     let mount = volume.mount(transport, Duration::from_secs(u64::from(seconds) + 60));
     Limited::new(seconds, fsx)
         .args(["-N", &operations.to_string()])
@@ -62,15 +73,38 @@ fn exercise(transport: &str) {
         .arg(mount.join("file"))
         .ok();
     let seen = mount.unmount_with_tree();
-    volume.judge(&seen);
+    volume.judge_mount(&seen, transport);
+}
+
+fn short(transport: &str) {
+    exercise(transport, &SHORT, number("FSX_OPS", 20_000));
+}
+
+fn long(transport: &str) {
+    exercise(transport, &LONG, number("FSX_OPS", 20_000) / 10);
 }
 
 #[test]
-fn over_uring() {
-    exercise("uring");
+fn short_over_uring() {
+    short("uring");
 }
 
 #[test]
-fn over_classic() {
-    exercise("classic");
+fn short_over_classic() {
+    short("classic");
+}
+
+#[test]
+fn short_with_writeback() {
+    short("uring,writeback");
+}
+
+#[test]
+fn long_over_uring() {
+    long("uring");
+}
+
+#[test]
+fn long_over_classic() {
+    long("classic");
 }

@@ -9,11 +9,10 @@ use std::time::Duration;
 
 use suites::{Mounted, Volume, lacking};
 use testkit::ops::{
-    Config, Op, Tolerance, check_private_trees, check_shared_tree, explain, generate, lockstep,
+    Config, Op, OpKind, Tolerance, check_private_trees, check_shared_tree, explain, generate,
+    lockstep,
 };
 use testkit::{PosixFs, Profile, RefFs, skip};
-
-const LIMIT: Duration = Duration::from_secs(300);
 
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
@@ -40,7 +39,7 @@ fn in_lockstep(transport: &str, config: &Config) {
         skip!("{why}");
     }
     let volume = Volume::new("model", 2 << 30);
-    let mount = volume.mount(transport, LIMIT);
+    let mount = volume.mount(transport, Duration::from_secs(number("SPINNEY_SUITE_LIMIT", 300)));
     let tolerance = Tolerance { tree_every: 500, ..tolerance() };
     let (first, steps) = (number("SPINNEY_SEED", 1), number("SPINNEY_STEPS", 1500) as usize);
     let mut runs = 0;
@@ -56,7 +55,7 @@ fn in_lockstep(transport: &str, config: &Config) {
         }
     }
     let seen = mount.unmount_with_tree();
-    volume.judge(&seen);
+    volume.judge_mount(&seen, transport);
 }
 
 #[test]
@@ -70,11 +69,19 @@ fn everything_over_classic() {
 }
 
 #[test]
+fn everything_with_writeback() {
+    in_lockstep("uring,writeback", &without_freezing(Config::fuse()));
+}
+
+#[test]
+fn content_with_writeback() {
+    let config = Config::data().without(&[OpKind::CloneRange]);
+    in_lockstep("uring,writeback", &without_freezing(config));
+}
+
+#[test]
 fn content_over_uring() {
-    in_lockstep(
-        "uring",
-        &without_freezing(Config::data()).without(&[testkit::ops::OpKind::CloneRange]),
-    );
+    in_lockstep("uring", &without_freezing(Config::data()).without(&[OpKind::CloneRange]));
 }
 
 fn many_clients(transport: &str) {
@@ -82,7 +89,7 @@ fn many_clients(transport: &str) {
         skip!("{why}");
     }
     let volume = Volume::new("clients", 2 << 30);
-    let mount = volume.mount(transport, LIMIT);
+    let mount = volume.mount(transport, Duration::from_secs(number("SPINNEY_SUITE_LIMIT", 300)));
     let (config, tolerance) = (without_freezing(Config::fuse()), tolerance());
     let (private, shared) = (fresh_dir(&mount, 1), fresh_dir(&mount, 2));
     let steps = number("SPINNEY_STEPS", 1500) as usize;
@@ -93,7 +100,7 @@ fn many_clients(transport: &str) {
     check_shared_tree(&fs, 180, 4, steps, &config).unwrap();
     drop(fs);
     let seen = mount.unmount_with_tree();
-    volume.judge(&seen);
+    volume.judge_mount(&seen, transport);
 }
 
 #[test]

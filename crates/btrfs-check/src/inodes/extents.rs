@@ -105,7 +105,8 @@ impl Inode {
         }
         self.file.csums_found |= covered > 0;
         if !self.has_no_sums() {
-            self.file.csums_missing += len - covered.min(len);
+            let missing = len - covered.min(len);
+            self.file.csums_missing = self.file.csums_missing.saturating_add(missing);
         }
     }
 

@@ -1,6 +1,6 @@
 //! Writeback: dirty content to extents, or inline into the tree where it is short.
 //!
-//! Invariant: after `flush_locked` the inode has nothing dirty and its item is in the delta.
+//! Invariant: after `flush_to_extents` the inode has nothing dirty and its item is in the delta.
 
 use super::store::store;
 use super::{Dirty, read};
@@ -54,10 +54,19 @@ impl Engine {
     }
 }
 
-/// Writes everything back under the caller's lock.
-pub fn flush_locked(engine: &Engine, id: InodeId, state: &mut State) -> Result<()> {
-    while !flush_batch(engine, id, state)? {}
-    Ok(())
+/// Writes everything back under the caller's lock, and none of it inline: the caller is
+/// about to share extents or to put some behind them.
+pub fn flush_to_extents(engine: &Engine, id: InodeId, state: &mut State) -> Result<()> {
+    state.no_inline = true;
+    let flushed = loop {
+        match flush_batch(engine, id, state) {
+            Ok(false) => {}
+            Ok(true) => break Ok(()),
+            Err(error) => break Err(error),
+        }
+    };
+    state.no_inline = false;
+    flushed
 }
 
 /// One batch; true when nothing is left.
@@ -92,6 +101,7 @@ fn flush_run(
 ) -> Result<()> {
     let Some(start) = dirty.first_from(0) else { return Ok(()) };
     let end = dirty.run_end(start).min(start + BATCH);
+    let mut paid = 0;
     if can_inline(engine, state, dirty) {
         store_inline(engine, id, state, dirty)?;
     } else {
@@ -103,10 +113,10 @@ fn flush_run(
         let stored = store(engine, id, state, start, &slices);
         state.pending_from = None;
         debug_assert_eq!(size, state.item.size);
-        stored?;
+        paid = stored?;
     }
     dirty.remove(start, end);
-    engine.forget_dirty(end - start);
+    engine.forget_landed(end - start, paid);
     Ok(())
 }
 

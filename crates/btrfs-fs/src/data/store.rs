@@ -12,8 +12,8 @@ use crate::ino::InodeId;
 use crate::inode::State;
 use btrfs_disk::items::{Compression, FileExtentFields, FileExtentKind, inode_flags};
 use btrfs_disk::{Logical, TreeId};
-use btrfs_space::{Extent, Kind, Priority};
-use vfs::{Errno, FsError, Result};
+use btrfs_space::{Extent, Priority};
+use vfs::Result;
 
 /// Largest data extent, as the kernel's btrfs.
 const EXTENT_MAX: u64 = 128 << 20;
@@ -26,6 +26,16 @@ struct Landed {
     sums: Option<Box<[u8]>>,
 }
 
+impl Landed {
+    /// What it took of the promise.
+    fn paid(&self) -> u64 {
+        match &self.place {
+            Place::New(extent) => extent.len,
+            Place::Existing { .. } => 0,
+        }
+    }
+}
+
 enum Place {
     New(Extent),
     /// Into an extent that the file has: preallocated, or without copy-on-write.
@@ -36,14 +46,15 @@ enum Place {
 }
 
 /// Stores `slices` (whole sectors) at file offset `start`. The caller holds the inode, has
-/// set its size, and owns a promise of data space of that length, which it gives back.
+/// set its size, and owns a promise of data space of that length. What new extents took of
+/// the promise is settled here; the answer is how much that was.
 pub fn store(
     engine: &Engine,
     id: InodeId,
     state: &mut State,
     start: u64,
     slices: &[&[u8]],
-) -> Result<()> {
+) -> Result<u64> {
     let len: u64 = slices.iter().map(|s| s.len() as u64).sum();
     let end = start + len;
     let before = {
@@ -58,13 +69,15 @@ pub fn store(
         give_back(engine, &landed);
         return Err(error);
     }
+    let mut paid = 0;
     let op = engine.begin();
     for piece in landed {
+        paid += piece.paid();
         enter(&op, id, state, &before, piece)?;
     }
     op.put_inode(id, state);
     engine.stats.data_written_bytes.add(len);
-    Ok(())
+    Ok(paid)
 }
 
 /// Writes everything; on an error nothing stays allocated.
@@ -90,7 +103,7 @@ fn land(
             };
             let written = engine.volume.write(logical, &part).fs();
             if let (Err(_), Place::New(extent)) = (&written, &place) {
-                engine.give_back(*extent);
+                engine.unallocate(*extent);
             }
             written?;
             let sums = with_sums.then(|| sums::compute(engine, &part));
@@ -113,7 +126,7 @@ fn land(
 fn give_back(engine: &Engine, landed: &[Landed]) {
     for piece in landed {
         if let Place::New(extent) = &piece.place {
-            engine.give_back(*extent);
+            engine.unallocate(*extent);
         }
     }
 }
@@ -162,17 +175,8 @@ fn place(
         return Ok((len, Place::Existing { logical, of: extent.clone() }));
     }
     let want = (limit - at).min(EXTENT_MAX);
-    let extent = allocate(engine, want)?;
+    let extent = engine.allocate(want)?;
     Ok((extent.len, Place::New(extent)))
-}
-
-/// A data extent of up to `want` bytes, making a chunk if need be.
-pub fn allocate(engine: &Engine, want: u64) -> Result<Extent> {
-    match engine.space.alloc(Kind::Data, want, engine.sector()) {
-        Ok(extent) => Ok(extent),
-        Err(btrfs_disk::Error::NoSpace) => Err(FsError::Posix(Errno::ENOSPC)),
-        Err(other) => Err(crate::error::to_fs(other)),
-    }
 }
 
 /// True if content may go into `extent` itself: it is preallocated or the file is not
@@ -210,7 +214,7 @@ fn enter(
             drop_range(op, id, state, &now, piece.start, end)?;
             let start = match grow_previous(op, id, state, before, piece.start, &extent)? {
                 Some(start) => start,
-                None => insert_new(op, id, state, piece.start, &extent),
+                None => insert_new(op, id, state, piece.start, &extent)?,
             };
             if let Some(sums) = piece.sums {
                 op.put_sums(start, extent.logical, sums);
@@ -227,7 +231,13 @@ fn enter(
     Ok(())
 }
 
-fn insert_new(op: &Op<'_>, id: InodeId, state: &mut State, start: u64, extent: &Extent) -> Logical {
+fn insert_new(
+    op: &Op<'_>,
+    id: InodeId,
+    state: &mut State,
+    start: u64,
+    extent: &Extent,
+) -> Result<Logical> {
     let fields = FileExtentFields {
         generation: op.generation().0,
         ram_bytes: extent.len,
@@ -240,9 +250,9 @@ fn insert_new(op: &Op<'_>, id: InodeId, state: &mut State, start: u64, extent: &
         offset: 0,
         num_bytes: extent.len,
     };
-    op.allocate(*extent, (id.tree, id.objectid, start));
+    op.allocate(*extent, (id.tree, id.objectid, start))?;
     insert_regular(op, id, state, start, FileExtentKind::Regular, Compression::None, fields);
-    extent.logical
+    Ok(extent.logical)
 }
 
 /// Makes the extent in front longer where content and space go on without a gap, so that

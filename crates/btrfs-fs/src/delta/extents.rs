@@ -71,14 +71,19 @@ impl ExtentDelta {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// A new extent with its first reference.
-    pub fn allocate(&self, extent: Logical, len: u64, referrer: Referrer) {
+    /// A new extent with its first reference. False, and nothing changed: the epoch knows
+    /// references to it already, so the volume calls free what is in use.
+    #[must_use]
+    pub fn allocate(&self, extent: Logical, len: u64, referrer: Referrer) -> bool {
         let mut shard = self.shards[shard_of(extent)].lock();
+        if shard.changes.contains_key(&extent) {
+            return false;
+        }
         let change = ExtentChange { len, fresh: true, counts: vec![(referrer, 1)] };
-        let old = shard.changes.insert(extent, change);
-        assert!(old.is_none_or(|c| c.counts.is_empty()), "extent {extent} allocated twice");
+        shard.changes.insert(extent, change);
         self.bytes.fetch_add(128, Ordering::Relaxed);
         self.count.fetch_add(1, Ordering::Relaxed);
+        true
     }
 
     /// Adds `count` references. True: the extent was allocated in this epoch and has no
@@ -191,7 +196,7 @@ mod tests {
     #[test]
     fn a_fresh_extent_without_references_comes_back() {
         let delta = ExtentDelta::new();
-        delta.allocate(Logical(4096), 8192, WHO);
+        assert!(delta.allocate(Logical(4096), 8192, WHO));
         delta.put_sums(Logical(4096), Logical(4096), vec![1; 8].into());
         assert_eq!(delta.add(Logical(4096), 8192, WHO, 1), Some(false));
         assert_eq!(delta.add(Logical(4096), 4096, WHO, 1), None);
@@ -205,6 +210,7 @@ mod tests {
         let delta = ExtentDelta::new();
         assert_eq!(delta.add(Logical(4096), 8192, WHO, -1), Some(false));
         assert_eq!(delta.change(Logical(4096)).unwrap().counts, vec![(WHO, -1)]);
+        assert!(!delta.allocate(Logical(4096), 8192, WHO), "it is in use");
         assert_eq!(delta.add(Logical(4096), 8192, WHO, 1), Some(false));
         assert!(delta.is_empty());
     }

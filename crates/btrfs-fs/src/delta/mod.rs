@@ -13,6 +13,7 @@
 mod extents;
 mod gate;
 mod items;
+mod sync;
 
 pub use extents::ExtentDelta;
 pub use gate::{Active, Gate};

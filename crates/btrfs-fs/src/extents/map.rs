@@ -6,7 +6,7 @@ use crate::ino::InodeId;
 use crate::view::View;
 use btrfs_disk::items::{Compression, FileExtent, FileExtentFields, FileExtentKind};
 use btrfs_disk::key::kind::EXTENT_DATA;
-use btrfs_disk::{Key, Result};
+use btrfs_disk::{Corrupt, Key, Result};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum MappedKind {
@@ -31,7 +31,8 @@ impl Mapped {
         Ok(match extent {
             FileExtent::Inline { ram_bytes, compression, content, .. } => Mapped {
                 start,
-                end: start.saturating_add(ram_bytes.next_multiple_of(sector)),
+                end: start
+                    .saturating_add(ram_bytes.checked_next_multiple_of(sector).unwrap_or(u64::MAX)),
                 kind: MappedKind::Inline { ram_bytes, compression, content: content.into() },
             },
             FileExtent::Extent { kind, compression, fields } => Mapped {
@@ -82,15 +83,17 @@ fn map_some(
 ) -> Result<Vec<Mapped>> {
     let mut found = Vec::new();
     let mut from = Key::new(id.objectid, EXTENT_DATA, start);
+    let mut covered = 0;
     if let Some((key, data)) = view.previous(id.tree, &from)?
         && key.kind == EXTENT_DATA
     {
         let mapped = Mapped::parse(&key, &data, sector)?;
+        covered = mapped.end;
+        if key.offset == start {
+            from.offset = start.saturating_add(1);
+        }
         if mapped.end > start {
-            from.offset = mapped.end;
             found.push(mapped);
-        } else if key.offset == start {
-            from.offset = start + 1;
         }
     }
     let mut scan = view.scan(id.tree, from);
@@ -98,6 +101,8 @@ fn map_some(
         match scan.next()? {
             Some((key, data)) if key.kind == EXTENT_DATA && key.offset < end => {
                 let mapped = Mapped::parse(&key, &data, sector)?;
+                check_order(&key, covered)?;
+                covered = mapped.end;
                 if mapped.end > start {
                     found.push(mapped);
                 }
@@ -106,6 +111,16 @@ fn map_some(
         }
     }
     Ok(found)
+}
+
+/// Nobody can say which of two overlapping items holds the content.
+fn check_order(key: &Key, covered: u64) -> Result<()> {
+    if key.offset >= covered {
+        return Ok(());
+    }
+    Err(Corrupt::new(format!("file extent begins inside one that ends at {covered}"))
+        .key(*key)
+        .into())
 }
 
 /// The first extent item that ends behind `start`.

@@ -40,7 +40,7 @@ pub fn attr_of(ino: Ino, state: &State, sector: u32) -> Result<Attr, Error> {
         gid: item.gid,
         rdev: to_linux_dev(item.rdev),
         size: item.size,
-        blocks: (item.nbytes.next_multiple_of(u64::from(sector)) + pending) / 512,
+        blocks: rounded_up(item.nbytes, sector).saturating_add(pending) / 512,
         blksize: sector,
         atime: time_of(item.atime),
         mtime: time_of(item.mtime),
@@ -51,6 +51,11 @@ pub fn attr_of(ino: Ino, state: &State, sector: u32) -> Result<Attr, Error> {
             | flag(inode_flags::APPEND, STATX_ATTR_APPEND)
             | flag(inode_flags::NODUMP, STATX_ATTR_NODUMP),
     })
+}
+
+/// The item may claim any number of bytes.
+fn rounded_up(bytes: u64, sector: u32) -> u64 {
+    bytes.checked_next_multiple_of(u64::from(sector)).unwrap_or(u64::MAX)
 }
 
 /// The item holds the kernel's internal `dev_t`, major << 20 | minor; `stat` and FUSE use

@@ -11,8 +11,11 @@ use crate::data::Dirty;
 use crate::ino::InodeId;
 use btrfs_disk::items::InodeItem;
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use vfs::{Errno, Ino, Result};
+
+/// How often a thread found an inode locked, over all volumes of the process.
+pub static LOCK_WAITS: AtomicU64 = AtomicU64::new(0);
 
 pub struct Inode {
     pub id: InodeId,
@@ -65,14 +68,20 @@ impl Inode {
 
     /// Shared access; ESTALE if the inode is gone.
     pub fn read(&self) -> Result<RwLockReadGuard<'_, State>> {
-        let state = self.state.read();
+        let state = self.state.try_read().unwrap_or_else(|| {
+            LOCK_WAITS.fetch_add(1, Ordering::Relaxed);
+            self.state.read()
+        });
         state.usable()?;
         Ok(state)
     }
 
     /// Exclusive access; ESTALE if the inode is gone.
     pub fn write(&self) -> Result<RwLockWriteGuard<'_, State>> {
-        let state = self.state.write();
+        let state = self.state.try_write().unwrap_or_else(|| {
+            LOCK_WAITS.fetch_add(1, Ordering::Relaxed);
+            self.state.write()
+        });
         state.usable()?;
         Ok(state)
     }

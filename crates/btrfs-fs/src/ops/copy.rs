@@ -5,8 +5,8 @@
 
 use super::io::{check_file, end_of, hole_to};
 use super::truncate::zero_tail;
-use crate::data::flush::{flush_locked, load_inline};
-use crate::engine::Engine;
+use crate::data::flush::{flush_to_extents, load_inline};
+use crate::engine::{Engine, Op};
 use crate::error::IntoFs;
 use crate::extents::{Mapped, MappedKind, drop_range, insert_regular, map_range, put_hole};
 use crate::inode::{Inode, State, now};
@@ -178,28 +178,18 @@ fn share_locked(
     for inode in [source, target] {
         let state = locked.state(inode);
         *budget -= load_inline(engine, inode.id, state)?;
-        state.no_inline = true;
-        let flushed = flush_locked(engine, inode.id, state);
-        state.no_inline = false;
-        flushed?;
+        flush_to_extents(engine, inode.id, state)?;
     }
     let state = locked.state(target);
     if range.to > state.item.size {
         *budget -= zero_tail(engine, target.id, state)?;
-        flush_locked(engine, target.id, state)?;
+        flush_to_extents(engine, target.id, state)?;
         hole_to(engine, target, state, range.to)?;
     }
     let sector = engine.sector();
     let span = range.len.next_multiple_of(sector);
     let mapped =
         map_range(&engine.view(), source.id, sector, range.from, range.from + span).fs()?;
-    let clear = map_range(&engine.view(), target.id, sector, range.to, range.to + span).fs()?;
-    let items = (mapped.len() + clear.len()) as u64;
-    engine.hold(items, 100 * items, Priority::Normal)?;
-    let op = engine.begin();
-    drop_range(&op, target.id, state, &clear, range.to, range.to + span)?;
-    op.put_inode(target.id, state);
-    drop(op);
     insert_shared(engine, target, state, &mapped, &range, span)?;
     state.item.size = state.item.size.max(range.to + range.len);
     let time = now();
@@ -209,6 +199,8 @@ fn share_locked(
     Ok(())
 }
 
+/// Replaces the target's range step by step, each step one operation, so that no commit
+/// sees a part whose old content is gone and whose new content is not there yet.
 fn insert_shared(
     engine: &Engine,
     target: &Arc<Inode>,
@@ -217,35 +209,72 @@ fn insert_shared(
     range: &Range,
     span: u64,
 ) -> Result<()> {
+    let source_end = range.from + span;
     let mut at = range.from;
     for part in mapped.chunks(STEP) {
+        let end = part.last().map_or(at, |last| last.end.min(source_end));
+        engine.hold(2 * part.len() as u64, 100 * part.len() as u64, Priority::Normal)?;
         let op = engine.begin();
+        clear(&op, target, state, range, at, end)?;
         for extent in part.iter().filter(|m| !m.is_hole()) {
-            let MappedKind::Extent { kind, compression, fields } = &extent.kind else { continue };
-            let (start, end) = (extent.start.max(range.from), extent.end.min(range.from + span));
-            if !engine.no_holes && start > at {
-                put_hole(
-                    &op,
-                    target.id,
-                    range.to + (at - range.from),
-                    range.to + (start - range.from),
-                );
-            }
-            let to = range.to + (start - range.from);
-            let offset = fields.offset + (start - extent.start);
-            let part = FileExtentFields { offset, num_bytes: end - start, ..*fields };
-            let who = (target.id.tree, target.id.objectid, to.wrapping_sub(offset));
-            op.reference(fields.disk_bytenr, fields.disk_num_bytes, who, 1)?;
-            insert_regular(&op, target.id, state, to, *kind, *compression, part);
-            at = end;
+            let start = extent.start.max(range.from);
+            fill_hole(&op, target, range, at, start);
+            insert_one(&op, target, state, extent, range, extent.end.min(source_end))?;
+            at = extent.end.min(source_end);
         }
-        state.item.size =
-            state.item.size.max((range.to + (at - range.from)).min(range.to + range.len));
+        fill_hole(&op, target, range, at, end);
+        at = end;
+        let reached = (range.to + (at - range.from)).min(range.to + range.len);
+        state.item.size = state.item.size.max(reached);
         op.put_inode(target.id, state);
     }
-    if !engine.no_holes && at < range.from + span {
+    if at < source_end {
         let op = engine.begin();
-        put_hole(&op, target.id, range.to + (at - range.from), range.to + span);
+        clear(&op, target, state, range, at, source_end)?;
+        fill_hole(&op, target, range, at, source_end);
+        op.put_inode(target.id, state);
     }
+    Ok(())
+}
+
+/// Empties the target's part that stands for [from, to) of the source.
+fn clear(
+    op: &Op<'_>,
+    target: &Arc<Inode>,
+    state: &mut State,
+    range: &Range,
+    from: u64,
+    to: u64,
+) -> Result<()> {
+    let (start, end) = (range.to + (from - range.from), range.to + (to - range.from));
+    let old = map_range(&op.view, target.id, op.engine.sector(), start, end).fs()?;
+    drop_range(op, target.id, state, &old, start, end)
+}
+
+/// Volumes without NO_HOLES want an item for what the source has nothing for.
+fn fill_hole(op: &Op<'_>, target: &Arc<Inode>, range: &Range, from: u64, to: u64) {
+    if !op.engine.no_holes && from < to {
+        let start = range.to + (from - range.from);
+        put_hole(op, target.id, start, start + (to - from));
+    }
+}
+
+/// One extent of the source, referred to by the target up to `end` of the source.
+fn insert_one(
+    op: &Op<'_>,
+    target: &Arc<Inode>,
+    state: &mut State,
+    extent: &Mapped,
+    range: &Range,
+    end: u64,
+) -> Result<()> {
+    let MappedKind::Extent { kind, compression, fields } = &extent.kind else { return Ok(()) };
+    let start = extent.start.max(range.from);
+    let to = range.to + (start - range.from);
+    let offset = fields.offset + (start - extent.start);
+    let part = FileExtentFields { offset, num_bytes: end - start, ..*fields };
+    let who = (target.id.tree, target.id.objectid, to.wrapping_sub(offset));
+    op.reference(fields.disk_bytenr, fields.disk_num_bytes, who, 1)?;
+    insert_regular(op, target.id, state, to, *kind, *compression, part);
     Ok(())
 }

@@ -2,14 +2,13 @@
 
 use super::io::{check_file, end_of, hole_to};
 use super::truncate::{Done, SMALL_STEP, room_for_step, zero_tail};
-use crate::data::flush::{dirty_of, fill_sector, flush_locked, load_inline};
-use crate::data::store::allocate;
+use crate::data::flush::{dirty_of, fill_sector, flush_to_extents, load_inline};
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::extents::{drop_range, insert_regular, map_range, put_hole};
 use crate::inode::{Inode, State, now};
 use btrfs_disk::items::{Compression, FileExtentFields, FileExtentKind, inode_flags};
-use btrfs_space::{Extent, Priority};
+use btrfs_space::{DataReservation, Extent, Priority};
 use std::sync::Arc;
 use vfs::{Errno, FallocateMode, Ino, Result};
 
@@ -36,16 +35,50 @@ pub fn fallocate(
         } else {
             engine.reserve_for_removal(2 * SMALL_STEP as u64)?;
         }
-        let promised = 4 * engine.sector() + if allocates { len } else { 0 };
+        let sector = engine.sector();
+        let mut room = match allocates {
+            true => Some(engine.data_promise(gaps(engine, &inode, mode, offset, end)?)?),
+            false => None,
+        };
+        let promised = 4 * sector;
         engine.promise_data(promised)?;
-        let mut budget = promised;
+        let mut budget = Budget { dirty: promised, extents: room.as_mut() };
         let result = locked(engine, &inode, mode, offset, end, &mut budget);
-        engine.forget_dirty(budget);
+        engine.forget_dirty(budget.dirty);
         match result? {
             Done::All => return Ok(()),
             Done::Part => engine.commit_for_space()?,
         }
     }
+}
+
+/// Bytes of [offset, end), in whole sectors, that will need extents.
+fn gaps(
+    engine: &Engine,
+    inode: &Arc<Inode>,
+    mode: FallocateMode,
+    offset: u64,
+    end: u64,
+) -> Result<u64> {
+    let sector = engine.sector();
+    let (start, stop) = (offset / sector * sector, end.next_multiple_of(sector));
+    if matches!(mode, FallocateMode::ZeroRange { .. }) {
+        return Ok(stop - start);
+    }
+    let state = inode.read()?;
+    let mapped = map_range(&engine.view(), inode.id, sector, start, stop).fs()?;
+    drop(state);
+    let held = mapped.iter().filter(|m| !m.is_hole() && !m.is_inline());
+    let held: u64 = held.map(|m| m.end.min(stop) - m.start.max(start)).sum();
+    Ok((stop - start).saturating_sub(held))
+}
+
+/// What was promised to one call.
+struct Budget<'a> {
+    /// For sectors that become dirty.
+    dirty: u64,
+    /// For preallocated extents.
+    extents: Option<&'a mut DataReservation>,
 }
 
 fn locked(
@@ -54,7 +87,7 @@ fn locked(
     mode: FallocateMode,
     offset: u64,
     end: u64,
-    budget: &mut u64,
+    budget: &mut Budget<'_>,
 ) -> Result<Done> {
     let mut state = inode.write()?;
     check_file(&state)?;
@@ -65,7 +98,7 @@ fn locked(
     if state.item.flags & fixed != 0 {
         return Err(Errno::EPERM.into());
     }
-    *budget -= load_inline(engine, inode.id, &mut state)?;
+    budget.dirty -= load_inline(engine, inode.id, &mut state)?;
     let result = match mode {
         FallocateMode::Allocate => {
             allocate_range(engine, inode, &mut state, offset, end, true, budget).map(|()| Done::All)
@@ -106,7 +139,7 @@ fn punch(
     state: &mut State,
     start: u64,
     end: u64,
-    budget: &mut u64,
+    budget: &mut Budget<'_>,
 ) -> Result<Done> {
     let sector = engine.sector();
     if start >= end {
@@ -137,7 +170,7 @@ fn punch(
     let (mut left, mut at) = (&mapped[..], first);
     while !left.is_empty() {
         let Some(step) = room_for_step(engine, left.len())? else { return Ok(Done::Part) };
-        let (part, rest) = left.split_at(step);
+        let (_, rest) = left.split_at(step);
         let stop = if rest.is_empty() { last } else { rest[0].start };
         clear(engine, inode, state, at, stop)?;
         (left, at) = (rest, stop);
@@ -174,7 +207,7 @@ fn zero_part(
     state: &mut State,
     start: u64,
     end: u64,
-    budget: &mut u64,
+    budget: &mut Budget<'_>,
 ) -> Result<()> {
     let sector = engine.sector();
     let end = end.min(state.item.size);
@@ -185,7 +218,7 @@ fn zero_part(
     let dirty = state.dirty.as_ref().is_some_and(|d| d.covers(sector_start));
     let mapped = map_range(&engine.view(), inode.id, sector, start, end).fs()?;
     if dirty || mapped.iter().any(|m| m.has_data()) {
-        *budget -= fill_sector(engine, inode.id, state, sector_start)?;
+        budget.dirty -= fill_sector(engine, inode.id, state, sector_start)?;
         dirty_of(engine, state).write(start, &vec![0; (end - start) as usize]);
     }
     Ok(())
@@ -199,18 +232,15 @@ fn allocate_range(
     offset: u64,
     end: u64,
     grow: bool,
-    budget: &mut u64,
+    budget: &mut Budget<'_>,
 ) -> Result<()> {
     let sector = engine.sector();
     let old_size = state.item.size;
     let grows = grow && end > old_size;
     if grows {
-        *budget -= zero_tail(engine, inode.id, state)?;
+        budget.dirty -= zero_tail(engine, inode.id, state)?;
     }
-    state.no_inline = true;
-    let flushed = flush_locked(engine, inode.id, state);
-    state.no_inline = false;
-    flushed?;
+    flush_to_extents(engine, inode.id, state)?;
     if grows {
         hole_to(engine, inode, state, offset)?;
     }
@@ -219,12 +249,12 @@ fn allocate_range(
     let mut at = start;
     for extent in mapped.iter().filter(|m| !m.is_hole()) {
         if extent.start > at {
-            fill_gap(engine, inode, state, at, extent.start)?;
+            fill_gap(engine, inode, state, at, extent.start, budget)?;
         }
         at = at.max(extent.end);
     }
     if at < stop {
-        fill_gap(engine, inode, state, at, stop)?;
+        fill_gap(engine, inode, state, at, stop, budget)?;
     }
     if grows {
         state.item.size = end;
@@ -238,16 +268,19 @@ fn fill_gap(
     state: &mut State,
     start: u64,
     end: u64,
+    budget: &mut Budget<'_>,
 ) -> Result<()> {
     let mut at = start;
     while at < end {
         engine.hold(4, 400, Priority::Normal)?;
-        let extent = allocate(engine, (end - at).min(PREALLOC_MAX))?;
+        let Some(room) = budget.extents.as_deref_mut() else { return Err(Errno::ENOSPC.into()) };
+        let want = (end - at).min(PREALLOC_MAX);
+        let extent = room.alloc(&engine.space, want, engine.sector(), None).fs()?;
         let op = engine.begin();
         let stop = at + extent.len;
         let mapped = map_range(&op.view, inode.id, engine.sector(), at, stop).fs()?;
         drop_range(&op, inode.id, state, &mapped, at, stop)?;
-        op.allocate(extent, (inode.id.tree, inode.id.objectid, at));
+        op.allocate(extent, (inode.id.tree, inode.id.objectid, at))?;
         let fields = prealloc_fields(op.generation().0, &extent);
         let kind = FileExtentKind::Prealloc;
         insert_regular(&op, inode.id, state, at, kind, Compression::None, fields);

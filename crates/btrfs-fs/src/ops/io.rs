@@ -62,14 +62,16 @@ pub fn write(
     let mut budget = promised;
     let result = write_locked(engine, &inode, offset, data, flags, &mut budget);
     engine.forget_dirty(budget);
-    result?;
-    if flags.sync {
+    let file_wants_sync = result?;
+    if flags.sync || file_wants_sync {
         super::sync::fsync(engine, ino, true)?;
     }
     Ok(data.len())
 }
 
-/// `budget`: promised bytes; what became dirty is taken out of it.
+/// `budget`: promised bytes; what became dirty is taken out of it. True if the file's own
+/// flags (`chattr +S`) ask for each write to be durable, of which a kernel behind FUSE
+/// knows nothing.
 fn write_locked(
     engine: &Engine,
     inode: &Arc<Inode>,
@@ -77,7 +79,7 @@ fn write_locked(
     data: &[u8],
     flags: WriteFlags,
     budget: &mut u64,
-) -> Result<()> {
+) -> Result<bool> {
     let mut state = inode.write()?;
     check_file(&state)?;
     let rewrites = state.item.flags & inode_flags::APPEND != 0 && offset != state.item.size;
@@ -100,9 +102,10 @@ fn write_locked(
     }
     let result = write_content(engine, inode, &mut state, offset, data, budget);
     state.item_dirty = true;
+    let wants_sync = state.item.flags & inode_flags::SYNC != 0;
     drop(state);
     engine.queue_dirty(inode);
-    result
+    result.map(|()| wants_sync)
 }
 
 /// Volumes without NO_HOLES want items for gaps behind the old end. Preallocated extents
@@ -157,7 +160,7 @@ fn write_content(
     if head > 0 {
         gather(engine, inode, state, offset, &data[..head], budget)?;
     }
-    straight(engine, inode, state, body_start, &data[head..tail])?;
+    straight(engine, inode, state, body_start, &data[head..tail], budget)?;
     if tail < data.len() {
         gather(engine, inode, state, body_end, &data[tail..], budget)?;
     }
@@ -170,14 +173,21 @@ fn straight(
     state: &mut State,
     start: u64,
     data: &[u8],
+    budget: &mut u64,
 ) -> Result<()> {
     let end = start + data.len() as u64;
     let old_size = state.item.size;
     state.item.size = old_size.max(end);
     // What was dirty here is overwritten; keep it until the new content has landed.
-    if let Err(error) = store(engine, inode.id, state, start, &[data]) {
-        state.item.size = old_size;
-        return Err(error);
+    match store(engine, inode.id, state, start, &[data]) {
+        Ok(paid) => {
+            *budget -= end - start;
+            engine.forget_landed(end - start, paid);
+        }
+        Err(error) => {
+            state.item.size = old_size;
+            return Err(error);
+        }
     }
     if let Some(dirty) = &mut state.dirty {
         let before = dirty.bytes();

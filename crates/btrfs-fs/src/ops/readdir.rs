@@ -4,7 +4,7 @@ use super::lookup::{Place, entry_by_id, entry_of, parent_id, subvolume_root};
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::ino::{InodeId, is_stand_in};
-use crate::names::Target;
+use crate::names::{self, Target};
 use crate::orphan;
 use btrfs_disk::Key;
 use btrfs_disk::items::{DirItem, dir_type};
@@ -42,7 +42,7 @@ pub fn readdir(engine: &Engine, dir: Ino, offset: u64, plus: bool, emit: Emit<'_
     let inode = engine.inode(dir)?;
     let mut from = offset.max(2);
     loop {
-        let batch = {
+        let (batch, end) = {
             let state = inode.read()?;
             if !state.is_dir() {
                 return Err(Errno::ENOTDIR.into());
@@ -50,13 +50,13 @@ pub fn readdir(engine: &Engine, dir: Ino, offset: u64, plus: bool, emit: Emit<'_
             read_batch(engine, inode.id, from)?
         };
         let Some(last) = batch.last() else { return Ok(()) };
-        let (next, full) = (last.index + 1, batch.len() == BATCH);
+        let next = last.index + 1;
         for name in &batch {
             if !emit_one(engine, inode.id, name, plus, emit)? {
                 return Ok(());
             }
         }
-        if !full {
+        if end {
             return Ok(());
         }
         from = next;
@@ -81,13 +81,19 @@ fn dots(engine: &Engine, dir: Ino, offset: u64, emit: Emit<'_>) -> Result<bool> 
     Ok(true)
 }
 
-fn read_batch(engine: &Engine, dir: InodeId, from: u64) -> Result<Vec<Name>> {
+/// Some names in order, and whether there are no more. What is damaged fails the batch that
+/// begins with it, so that everything in front has been delivered.
+fn read_batch(engine: &Engine, dir: InodeId, from: u64) -> Result<(Vec<Name>, bool)> {
     let view = engine.view();
     let mut scan = view.scan(dir.tree, Key::new(dir.objectid, kind::DIR_INDEX, from));
     let mut batch = Vec::new();
     while batch.len() < BATCH {
         match scan.next().fs()? {
             Some((key, bytes)) if key.kind == kind::DIR_INDEX => {
+                match names::check_index(dir, key.offset) {
+                    Err(_) if !batch.is_empty() => return Ok((batch, false)),
+                    other => other?,
+                }
                 for item in DirItem::iter(&bytes) {
                     let item = item.fs()?;
                     batch.push(Name {
@@ -97,10 +103,10 @@ fn read_batch(engine: &Engine, dir: InodeId, from: u64) -> Result<Vec<Name>> {
                     });
                 }
             }
-            _ => break,
+            _ => return Ok((batch, true)),
         }
     }
-    Ok(batch)
+    Ok((batch, false))
 }
 
 fn emit_one(
@@ -138,8 +144,8 @@ fn emit_one(
             }
             Ok(taken)
         }
-        // Removed since the batch was read; a damaged inode is still listed.
-        Err(e) if e.errno() == libc::ENOENT || e.errno() == libc::ESTALE => Ok(true),
+        // A damaged or missing inode is still listed: whoever asks for it hears of it. So
+        // is, now and then, one that was removed since the batch was read.
         Err(_) => Ok(emit(&entry, None)),
     }
 }

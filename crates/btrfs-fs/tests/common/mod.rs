@@ -42,10 +42,24 @@ impl Image {
     }
 
     pub fn open_with(&self, options: Options) -> BtrfsFs {
-        let device = FileDevice::open(&self.path, options.read_only, false).expect("open image");
+        let device = open_patiently(&self.path, options.read_only);
         let device: Arc<dyn BlockDevice> = Arc::new(Cached(device));
         BtrfsFs::open_device(device, options).expect("open volume")
     }
+}
+
+/// A tool that another test thread is just starting keeps the lock of a file that this one
+/// has closed, until it runs.
+fn open_patiently(path: &Path, read_only: bool) -> FileDevice {
+    for _ in 0..200 {
+        match FileDevice::open(path, read_only, false) {
+            Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+            other => return other.expect("open image"),
+        }
+    }
+    panic!("{} stays busy", path.display());
 }
 
 /// A file whose flushes do nothing: the machine under these tests does not crash, and all

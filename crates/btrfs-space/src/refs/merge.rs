@@ -58,13 +58,31 @@ pub(crate) fn find_item(
     Ok(Some((key, item)))
 }
 
-/// A new extent's address has no items, not even what an old one left behind.
-fn nothing_there(items: &mut dyn Items, logical: Logical) -> Result<()> {
-    match items.at_or_after(&Key::new(logical.0, 0, 0))? {
-        Some((key, _)) if key.objectid == logical.0 && key.kind < kind::BLOCK_GROUP_ITEM => {
-            Err(Error::Corrupt(Corrupt::new("a new extent is there already").key(key)))
+/// A new extent's range has no items, not even what an old one left behind, and the extent
+/// in front ends before it. Otherwise what was called free is in use.
+fn nothing_there(items: &mut dyn Items, format: &Format, at: Logical, len: u64) -> Result<()> {
+    let taken = |what: &str, key| Err(Error::Corrupt(Corrupt::new(what).at(at).key(key)));
+    match items.at_or_after(&Key::new(at.0, 0, 0))? {
+        Some((key, _)) if key.objectid - at.0 < len && key.kind < kind::BLOCK_GROUP_ITEM => {
+            return taken("a new extent is there already", key);
+        }
+        _ => {}
+    }
+    let Some(before) = at.0.checked_sub(1) else { return Ok(()) };
+    match items.at_or_before(&Key::new(before, u8::MAX, u64::MAX))? {
+        Some((key, _)) if end_of(format, &key).is_some_and(|end| end > at.0) => {
+            taken("a new extent begins inside another", key)
         }
         _ => Ok(()),
+    }
+}
+
+/// Where an extent ends; `None` for items that do not say it.
+fn end_of(format: &Format, key: &Key) -> Option<u64> {
+    match key.kind {
+        kind::EXTENT_ITEM => Some(key.objectid.saturating_add(key.offset)),
+        kind::METADATA_ITEM => Some(key.objectid.saturating_add(format.node_size)),
+        _ => None,
     }
 }
 
@@ -87,7 +105,7 @@ pub(crate) fn merge(
     }
     let (key, item) = match delta.born {
         true => {
-            nothing_there(items, logical)?;
+            nothing_there(items, format, logical, delta.len)?;
             if delta.owners().is_empty() {
                 return Ok((Fate::Stillborn, Vec::new()));
             }

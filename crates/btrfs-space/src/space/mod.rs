@@ -52,6 +52,15 @@ pub struct Space {
     device_bytes: u64,
 }
 
+/// Classes and their groups refer to each other: nobody else would let them go.
+impl Drop for Space {
+    fn drop(&mut self) {
+        for class in &self.classes {
+            *class.groups.write() = Arc::default();
+        }
+    }
+}
+
 impl Space {
     pub fn volume(&self) -> &Arc<Volume> {
         &self.volume

@@ -1,20 +1,27 @@
 //! `spinney help`: what the program and each command can do.
 
 use super::{Command, GROUPS, find};
-use crate::args::{Args, show};
+use crate::args::{Arg, Args, show, unexpected};
 use crate::error::{Error, Exit, Result};
+use crate::manual;
 use crate::output::Out;
 
 pub const COMMAND: Command = Command {
     name: "help",
     summary: "tell about a command",
-    usage: "[COMMAND]",
+    usage: "\
+[COMMAND]
+--man",
     help: "\
 Without a word, lists the commands; with one, tells all about it. `spinney COMMAND --help`
 is the same.
 
+Options
+    --man    print the manual page, with all commands, in roff
+
 Examples
     spinney help mount
+    spinney help --man | man -l -
 ",
     run,
 };
@@ -39,7 +46,15 @@ Exit codes
 ";
 
 fn run(mut args: Args) -> Result<Exit> {
-    match args.operands()?.as_slice() {
+    let mut names = Vec::new();
+    while let Some(arg) = args.next()? {
+        match arg {
+            Arg::Long("man") => return say(&manual::page()),
+            Arg::Value(name) => names.push(name),
+            other => return Err(unexpected(other)),
+        }
+    }
+    match names.as_slice() {
         [] => overview(),
         [name] => match find(name) {
             Some(command) => of(command),

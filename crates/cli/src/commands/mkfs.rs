@@ -4,15 +4,20 @@ use super::Command;
 use super::offline::{chunk_flags, uuid};
 use crate::args::{Arg, Args, one, unexpected};
 use crate::error::{Error, Exit, Result, io_text};
-use crate::image::{Access, Medium, is_block};
+use crate::image::{Access, Medium, Volume, is_block};
+use crate::inside::Node;
+use crate::inside::copy::Rules;
+use crate::inside::transfer::Transfer;
+use crate::inside::volumes::At;
 use crate::output::{Json, Out, human};
 use blockdev::{BlockDevice, FileDevice};
-use btrfs_disk::superblock::{MAGIC, SUPER_SIZE};
 use btrfs_disk::ChecksumType;
+use btrfs_disk::superblock::{MAGIC, SUPER_SIZE};
+use btrfs_fs::Subvol;
 use btrfs_image::mkfs::{self, MkfsError, MkfsOptions, MkfsReport, Profile};
 use std::ffi::OsString;
 use std::fs::OpenOptions;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub const COMMAND: Command = Command {
@@ -35,6 +40,7 @@ Options
     -M, --mixed            data and metadata in the same chunks, for volumes below 1 GiB
     -O, --features LIST    separated by commas, with ^ in front to leave one out:
                            no-holes and free-space-tree (defaults), block-group-tree
+    -r, --rootdir DIR      copy what is in DIR into the volume, as `spinney cp -a DIR/.` does
         --owner UID:GID    owner of the top directory; default 0:0
         --mode MODE        permissions of the top directory in octal; default 755
     -K, --nodiscard        do not tell the device that its old contents are gone
@@ -44,6 +50,7 @@ Options
 Examples
     spinney mkfs --size 2G disk.img
     spinney mkfs -f -L backup --csum xxhash /dev/sdb1
+    spinney mkfs --size 4G --rootdir ./rootfs root.img
     spinney mkfs --size 200M --mixed -O ^no-holes,^free-space-tree small.img
 
 Exit codes
@@ -58,6 +65,7 @@ Exit codes
 struct Wanted {
     image: OsString,
     size: Option<u64>,
+    root: Option<PathBuf>,
     force: bool,
     json: bool,
     options: MkfsOptions,
@@ -66,8 +74,13 @@ struct Wanted {
 fn run(args: Args) -> Result<Exit> {
     let wanted = parse(args)?;
     let path = Path::new(&wanted.image);
-    let device = prepare(path, &wanted)?;
-    let report = mkfs::make(&*device, &wanted.options).map_err(|e| explain(path, &e))?;
+    let is_new = !path.exists();
+    let report = make(path, &wanted).inspect_err(|_| {
+        // Half an image is of no use to anybody.
+        if is_new {
+            let _ = std::fs::remove_file(path);
+        }
+    })?;
     let mut out = Out::new();
     if wanted.json {
         out.line(as_json(path, &report))?;
@@ -76,6 +89,31 @@ fn run(args: Args) -> Result<Exit> {
     }
     out.finish()?;
     Ok(Exit::Done)
+}
+
+fn make(path: &Path, wanted: &Wanted) -> Result<MkfsReport> {
+    if let Some(root) = &wanted.root
+        && !root.metadata().map_err(|e| Error::io(root, &e))?.is_dir()
+    {
+        return Err(Error::about(root.display(), "is no directory"));
+    }
+    let device = prepare(path, wanted)?;
+    let report = mkfs::make(&*device, &wanted.options).map_err(|e| explain(path, &e))?;
+    // It is locked: the volume is opened anew to be filled.
+    drop(device);
+    match &wanted.root {
+        Some(root) => fill(path, root).map(|()| report),
+        None => Ok(report),
+    }
+}
+
+fn fill(image: &Path, root: &Path) -> Result<()> {
+    let volume = Volume::open(image, true, &Subvol::Default)?;
+    let rules = Rules { recursive: true, preserve: true, ..Rules::default() };
+    let top = Node::root(&volume.fs).at(&volume, b"/")?;
+    let copied = Transfer::new(&volume, rules).import_into(root, &top, b"/");
+    drop(top);
+    copied.and(volume.close())
 }
 
 fn parse(mut args: Args) -> Result<Wanted> {
@@ -98,6 +136,7 @@ fn parse(mut args: Args) -> Result<Wanted> {
             }
             Arg::Short('M') | Arg::Long("mixed") => options.mixed = true,
             Arg::Short('O') | Arg::Long("features") => parse_features(options, &args.text()?)?,
+            Arg::Short('r') | Arg::Long("rootdir") => wanted.root = Some(args.path()?),
             Arg::Long("owner") => {
                 (options.root_uid, options.root_gid) = parse_owner(&args.text()?)?;
             }

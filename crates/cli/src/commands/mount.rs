@@ -129,6 +129,19 @@ pub fn run_as_helper(mut args: Args) -> Result<Exit> {
     if fake { Ok(Exit::Done) } else { start(words) }
 }
 
+/// The exit code that mount(8) wants: 1 for wrong words, 32 for a mount that failed.
+pub fn exit_of_helper(result: Result<Exit>) -> Exit {
+    let exit = result.unwrap_or_else(|error| {
+        error.print();
+        Exit::from(&error)
+    });
+    match exit {
+        Exit::Failed => Exit::Code(32),
+        Exit::Usage => Exit::Code(1),
+        exit => exit,
+    }
+}
+
 /// True for the words by which mount.fuse calls a file system: a volume and a directory
 /// in the place of a command.
 pub fn looks_like_mount(first: &OsStr, rest: &[OsString]) -> bool {

@@ -61,10 +61,12 @@ fn unmount(point: &Path, lazy: bool) -> Result<()> {
         return Err(Error::about(point.display(), what).remedy("use umount(8)"));
     }
     let waiter = Waiter::connect(&entry.device);
+    // Only asked where there is no other way to know: it may hang with the server.
+    let dead = waiter.is_none() && point.metadata().is_err();
     detach(&real, lazy).map_err(|e| refused(point, &e))?;
     match waiter {
         Some(waiter) => judge(point, waiter.wait()),
-        None => unwatched(point, &entry),
+        None => unwatched(point, &entry, dead),
     }
 }
 
@@ -79,12 +81,17 @@ fn judge(point: &Path, end: End) -> Result<()> {
     }
 }
 
-/// The server died before, or is no server of ours.
-fn unwatched(point: &Path, entry: &MountEntry) -> Result<()> {
-    match entry.kind.ends_with(".spinney") {
-        true => judge(point, End::Died),
-        false => Ok(()),
+/// The server died before, or listens nowhere.
+fn unwatched(point: &Path, entry: &MountEntry, dead: bool) -> Result<()> {
+    if !entry.kind.ends_with(".spinney") || (!dead && entry.kind.starts_with("fuseblk")) {
+        return Ok(());
     }
+    if dead {
+        return judge(point, End::Died);
+    }
+    let told = "unmounted; the server cannot be asked whether the volume is closed";
+    Err(Error::about(point.display(), told)
+        .remedy(format!("until it is, `fuser -v {}` names the server", entry.source.display())))
 }
 
 fn refused(point: &Path, error: &io::Error) -> Error {

@@ -13,13 +13,14 @@ use std::time::Duration;
 const TRIES: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Who has `path` mounted or else exclusively.
-pub fn holder(path: &Path) -> Option<String> {
+/// Who has `path` mounted or else exclusively. To a reader, mounts that do not write are
+/// nobody.
+pub fn holder(path: &Path, reader: bool) -> Option<String> {
     let mut found = None;
     for _ in 0..TRIES {
         found = match super::is_block(path) {
-            true => held(path),
-            false => loops_over(path).iter().find_map(|device| held(device)),
+            true => held(path, reader),
+            false => loops_over(path).iter().find_map(|device| held(device, reader)),
         };
         if found.is_none() {
             break;
@@ -49,9 +50,13 @@ fn loops_over(image: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-fn held(device: &Path) -> Option<String> {
-    if let Some(point) = mounted_on(device) {
+fn held(device: &Path, reader: bool) -> Option<String> {
+    let mounts = mounts_of(device);
+    if let Some((point, _)) = mounts.iter().find(|(_, read_only)| !(reader && *read_only)) {
         return Some(format!("{} is mounted on {point}", device.display()));
+    }
+    if !mounts.is_empty() {
+        return None;
     }
     // Mounts in other namespaces, RAID members and the like.
     let opened = fs::OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(device);
@@ -63,16 +68,19 @@ fn held(device: &Path) -> Option<String> {
     }
 }
 
-fn mounted_on(device: &Path) -> Option<String> {
-    let table = fs::read_to_string("/proc/self/mounts").ok()?;
-    let same = |source: &str| {
-        let source = Path::new(source);
-        source.is_absolute() && source.canonicalize().ok() == device.canonicalize().ok()
-    };
-    table.lines().find_map(|line| {
+/// Where `device` is mounted, and whether only to be read.
+fn mounts_of(device: &Path) -> Vec<(String, bool)> {
+    let table = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let real = device.canonicalize().ok();
+    let mount = |line: &str| {
         let mut fields = line.split(' ');
-        let source = fields.next()?;
-        let point = fields.next()?;
-        (source.starts_with("/dev/") && same(source)).then(|| point.to_owned())
-    })
+        let source = fields.next().filter(|source| source.starts_with("/dev/"))?;
+        if Path::new(source).canonicalize().ok() != real {
+            return None;
+        }
+        let point = fields.next()?.to_owned();
+        let read_only = fields.nth(1)?.split(',').any(|option| option == "ro");
+        Some((point, read_only))
+    };
+    table.lines().filter_map(mount).collect()
 }

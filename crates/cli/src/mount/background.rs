@@ -4,7 +4,7 @@
 //! The child reports once over a pipe: one byte (`R`eady or `E`rror) and a text. A child
 //! that dies without a word is reported by how it ended.
 
-use crate::error::{Error, Exit, Result, io_text};
+use crate::error::{Error, Exit, Result, io_text, say_error};
 use crate::sys::{self, Fork};
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsRawFd;
@@ -13,21 +13,27 @@ use std::os::fd::AsRawFd;
 pub struct Reporter {
     pipe: Option<PipeWriter>,
     quiet: bool,
+    ready: bool,
 }
 
 impl Reporter {
     /// In the foreground there is nobody but the terminal.
     pub fn foreground(quiet: bool) -> Reporter {
-        Reporter { pipe: None, quiet }
+        Reporter { pipe: None, quiet, ready: false }
     }
 
     /// The mount answers.
     pub fn ready(&mut self, text: &str) {
+        self.ready = true;
         match self.pipe.take() {
             Some(pipe) => tell(pipe, b'R', text),
             None if self.quiet => {}
-            None => println!("{text}"),
+            None => say(text),
         }
+    }
+
+    pub fn was_ready(&self) -> bool {
+        self.ready
     }
 
     /// There will be no mount. Without effect once `ready` was told.
@@ -36,6 +42,11 @@ impl Reporter {
             tell(pipe, b'E', text);
         }
     }
+}
+
+/// Standard output may be closed.
+fn say(text: &str) {
+    let _ = writeln!(std::io::stdout(), "{text}");
 }
 
 fn tell(mut pipe: PipeWriter, code: u8, text: &str) {
@@ -56,7 +67,7 @@ pub fn run(quiet: bool, serve: impl FnOnce(&mut Reporter) -> Result<Exit>) -> Re
         }
         Fork::Child => {
             drop(reader);
-            let mut reporter = Reporter { pipe: Some(writer), quiet };
+            let mut reporter = Reporter { pipe: Some(writer), quiet, ready: false };
             std::process::exit(i32::from(child(&mut reporter, serve)))
         }
     }
@@ -89,12 +100,12 @@ fn wait(child: i32, mut reader: PipeReader, quiet: bool) -> Result<Exit> {
     match (read, report.first()) {
         (Ok(_), Some(b'R')) => {
             if !quiet {
-                println!("{text}");
+                say(&text);
             }
             Ok(Exit::Done)
         }
         (Ok(_), Some(_)) => {
-            eprintln!("{text}");
+            say_error(&text);
             Ok(Exit::Failed)
         }
         _ => {

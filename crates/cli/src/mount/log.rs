@@ -19,6 +19,14 @@ const SYSLOG: &str = "/dev/log";
 /// Syslog's facility for daemons.
 const DAEMON: u8 = 3 << 3;
 
+/// Where a log goes that the user may not know of.
+pub enum LogPlace {
+    /// The user chose it, or looks there anyway.
+    Chosen,
+    File(PathBuf),
+    Nowhere,
+}
+
 pub enum Sink {
     Stderr,
     File(Mutex<File>),
@@ -41,16 +49,18 @@ impl Sink {
         Ok(Sink::Syslog(socket))
     }
 
-    /// For a server in the background that was not told: the system's log, else a file
-    /// in the directory for such things; with the file's path.
-    pub fn for_background(mount_point: &Path) -> (Sink, Option<PathBuf>) {
+    /// For a server in the background that was not told: the system's log, else a fresh
+    /// file in the directory for such things.
+    pub fn for_background(mount_point: &Path) -> (Sink, LogPlace) {
         if let Ok(sink) = Sink::syslog() {
-            return (sink, None);
+            return (sink, LogPlace::Chosen);
         }
-        let Some(path) = run_file(mount_point) else { return (Sink::Nowhere, None) };
+        let Some(path) = run_file(mount_point) else { return (Sink::Nowhere, LogPlace::Nowhere) };
+        // The last mount's log must not grow with every mount.
+        let _ = fs::remove_file(&path);
         match Sink::file(&path) {
-            Ok(sink) => (sink, Some(path)),
-            Err(_) => (Sink::Nowhere, None),
+            Ok(sink) => (sink, LogPlace::File(path)),
+            Err(_) => (Sink::Nowhere, LogPlace::Nowhere),
         }
     }
 

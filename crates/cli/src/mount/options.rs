@@ -12,7 +12,7 @@ use fuse::Config;
 use std::path::PathBuf;
 use std::time::Duration;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct MountOptions {
     pub fs: Options,
     pub config: Config,
@@ -21,18 +21,6 @@ pub struct MountOptions {
     pub plain: bool,
     /// Options without effect, in words.
     pub warnings: Vec<String>,
-}
-
-impl Default for MountOptions {
-    fn default() -> MountOptions {
-        MountOptions {
-            fs: Options::default(),
-            config: Config::default(),
-            log: None,
-            plain: false,
-            warnings: Vec::new(),
-        }
-    }
 }
 
 /// For mount(8), systemd and people, not for the file system.

@@ -5,7 +5,7 @@
 
 use super::background::Reporter;
 use super::control::Control;
-use super::log::{self, Sink};
+use super::log::{self, LogPlace, Sink};
 use super::options::MountOptions;
 use crate::error::{Error, Exit, Result, io_text};
 use crate::image::{self, Access, Medium};
@@ -30,7 +30,16 @@ pub struct Request {
 /// Serves until the volume is unmounted. Errors before `reporter` heard that the mount is
 /// ready are the start's.
 pub fn serve(request: &Request, reporter: &mut Reporter) -> Result<Exit> {
-    let log_file = start_log(request)?;
+    let place = start_log(request)?;
+    let served = serve_logged(request, reporter, &place);
+    if let (LogPlace::File(path), false) = (&place, reporter.was_ready()) {
+        // What it says the terminal was told.
+        let _ = std::fs::remove_file(path);
+    }
+    served
+}
+
+fn serve_logged(request: &Request, reporter: &mut Reporter, place: &LogPlace) -> Result<Exit> {
     for warning in &request.options.warnings {
         tracing::warn!("{warning}");
     }
@@ -50,7 +59,7 @@ pub fn serve(request: &Request, reporter: &mut Reporter) -> Result<Exit> {
     };
     let control = listen(session.unmounter().mountpoint());
     await_signals(session.unmounter(), Arc::downgrade(&fs))?;
-    let text = ready_text(request, &fs, &session, log_file.as_deref());
+    let text = ready_text(request, &fs, &session, place);
     tracing::info!("{text}");
     reporter.ready(&text);
     let mut result = session.run().map_err(|e| e.to_string());
@@ -68,15 +77,14 @@ pub fn serve(request: &Request, reporter: &mut Reporter) -> Result<Exit> {
     result.map(|()| Exit::Done).map_err(|why| Error::about(image, why))
 }
 
-/// The log file's path, if it is one that the user did not choose.
-fn start_log(request: &Request) -> Result<Option<PathBuf>> {
-    let (sink, path) = match &request.options.log {
-        Some(path) => (Sink::file(path).map_err(|e| Error::io(path, &e))?, None),
-        None if request.foreground => (Sink::Stderr, None),
+fn start_log(request: &Request) -> Result<LogPlace> {
+    let (sink, place) = match &request.options.log {
+        Some(path) => (Sink::file(path).map_err(|e| Error::io(path, &e))?, LogPlace::Chosen),
+        None if request.foreground => (Sink::Stderr, LogPlace::Chosen),
         None => Sink::for_background(&request.point),
     };
     log::start(sink);
-    Ok(path)
+    Ok(place)
 }
 
 fn open(request: &Request) -> Result<(Arc<BtrfsFs>, Medium)> {
@@ -84,7 +92,7 @@ fn open(request: &Request) -> Result<(Arc<BtrfsFs>, Medium)> {
     let access = if options.read_only { Access::Read } else { Access::Mount };
     let medium = Medium::open(&request.image, access)?;
     let fs = BtrfsFs::open_device(medium.block_device(), options.clone())
-        .map_err(|e| Error::fs(request.image.display(), &request.image, &e))?;
+        .map_err(|e| image::opening_volume(&request.image, &options.subvol, &e))?;
     Ok((Arc::new(fs), medium))
 }
 
@@ -151,32 +159,32 @@ fn listen(point: &Path) -> Option<Control> {
     }
 }
 
-fn ready_text(request: &Request, fs: &BtrfsFs, session: &Session, log: Option<&Path>) -> String {
+fn ready_text(request: &Request, fs: &BtrfsFs, session: &Session, log: &LogPlace) -> String {
     let (image, point) = (request.image.display(), request.point.display());
     let access = match fs.read_only_reason() {
         None => "read-write".into(),
         Some(_) if request.options.fs.read_only => "read-only".into(),
         Some(why) => format!("read-only: {why}"),
     };
-    let log = log.map(|path| format!(", log: {}", path.display())).unwrap_or_default();
+    let log = match log {
+        LogPlace::Chosen => String::new(),
+        LogPlace::File(path) => format!(", log: {}", path.display()),
+        LogPlace::Nowhere => ", no log: there is no place for one, give --log FILE".into(),
+    };
     format!("{image} is mounted on {point} ({}, {access}{log})", session.transport())
 }
 
 /// Starts the thread that ends the mount on SIGTERM, SIGINT and SIGHUP.
 fn await_signals(unmounter: Unmounter, fs: Weak<BtrfsFs>) -> Result<()> {
+    let device = device_on(unmounter.mountpoint());
     let body = move || {
         let signal = sys::wait_for_signal();
         tracing::info!("{signal}: committing and unmounting");
         commit(&fs);
-        if let Err(error) = unmounter.unmount(false) {
-            tracing::warn!(
-                "{}: {}; detached, it is closed when the last file in it is",
-                unmounter.mountpoint().display(),
-                io_text(&error)
-            );
-            if let Err(error) = unmounter.unmount(true) {
-                tracing::error!("detaching: {error}");
-            }
+        match device_on(unmounter.mountpoint()) {
+            now if now == device => unmount(&unmounter),
+            // What is there now is not ours to be unmounted.
+            _ => tracing::info!("unmounted already, but files are still open"),
         }
         let signal = sys::wait_for_signal();
         tracing::warn!("{signal} again: closing without waiting for open files");
@@ -184,6 +192,23 @@ fn await_signals(unmounter: Unmounter, fs: Weak<BtrfsFs>) -> Result<()> {
     };
     let spawned = thread::Builder::new().name("signals".into()).spawn(body);
     spawned.map(drop).map_err(|e| Error::new(format!("starting a thread: {}", io_text(&e))))
+}
+
+/// The topmost mount's `major:minor`.
+fn device_on(point: &Path) -> Option<String> {
+    mounts::on(point).ok().flatten().map(|entry| entry.device)
+}
+
+fn unmount(unmounter: &Unmounter) {
+    let Err(error) = unmounter.unmount(false) else { return };
+    tracing::warn!(
+        "{}: {}; detached, it is closed when the last file in it is",
+        unmounter.mountpoint().display(),
+        io_text(&error)
+    );
+    if let Err(error) = unmounter.unmount(true) {
+        tracing::error!("detaching: {error}");
+    }
 }
 
 fn commit(fs: &Weak<BtrfsFs>) {

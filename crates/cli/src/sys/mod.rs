@@ -6,10 +6,10 @@ mod names;
 mod process;
 mod time;
 
-pub use files::{get_xattr, umount};
-pub use names::{group_id, group_name, user_id, user_name};
+pub use files::{get_xattr, set_times, umount};
+pub use names::{group_id, group_name, user_id_and_group, user_name};
 pub use process::{
-    Fork, block_signals, close_others, fork, is_root, new_session, null_stdio, user_and_group,
-    wait_for, wait_for_signal,
+    Fork, block_signals, close_others, fork, is_root, new_session, null_stdio, umask,
+    user_and_group, wait_for, wait_for_signal,
 };
 pub use time::{CivilTime, from_local, to_local};

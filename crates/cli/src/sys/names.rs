@@ -13,14 +13,15 @@ pub fn user_name(uid: u32) -> Option<String> {
     .map(|(_, name)| name)
 }
 
-pub fn user_id(name: &str) -> Option<u32> {
+/// A user's number and login group.
+pub fn user_id_and_group(name: &str) -> Option<(u32, u32)> {
     let name = CString::new(name).ok()?;
     look_up_user(|entry, buf, found| {
         let (name, len) = (name.as_ptr(), buf.len());
         // SAFETY: as above; `name` is NUL-terminated and outlives the call.
         unsafe { libc::getpwnam_r(name, entry, buf.as_mut_ptr().cast(), len, found) }
     })
-    .map(|(id, _)| id)
+    .map(|(ids, _)| ids)
 }
 
 pub fn group_name(gid: u32) -> Option<String> {
@@ -43,7 +44,7 @@ pub fn group_id(name: &str) -> Option<u32> {
 
 fn look_up_user(
     call: impl FnOnce(&mut libc::passwd, &mut [u8], &mut *mut libc::passwd) -> libc::c_int,
-) -> Option<(u32, String)> {
+) -> Option<((u32, u32), String)> {
     // SAFETY: plain data with pointers; all zeros is a valid value.
     let mut entry: libc::passwd = unsafe { std::mem::zeroed() };
     let mut buf = vec![0; RECORD];
@@ -53,7 +54,7 @@ fn look_up_user(
     }
     // SAFETY: on success `pw_name` points to a NUL-terminated string in `buf`.
     let name = unsafe { CStr::from_ptr(entry.pw_name) };
-    Some((entry.pw_uid, name.to_string_lossy().into_owned()))
+    Some(((entry.pw_uid, entry.pw_gid), name.to_string_lossy().into_owned()))
 }
 
 fn look_up_group(
@@ -77,11 +78,11 @@ mod tests {
 
     #[test]
     fn root_is_known_and_nonsense_is_not() {
-        assert_eq!(user_id("root"), Some(0));
+        assert_eq!(user_id_and_group("root"), Some((0, 0)));
         assert_eq!(user_name(0).as_deref(), Some("root"));
         assert_eq!(group_id("root"), Some(0));
         assert_eq!(group_name(0).as_deref(), Some("root"));
-        assert_eq!(user_id("no-such-user-here"), None);
+        assert_eq!(user_id_and_group("no-such-user-here"), None);
         assert_eq!(group_id("no\0name"), None);
         assert_eq!(user_name(3_999_999_999), None);
     }

@@ -117,6 +117,17 @@ pub fn user_and_group() -> (u32, u32) {
     unsafe { (libc::geteuid(), libc::getegid()) }
 }
 
+/// The permission bits that new files do not get.
+pub fn umask() -> u32 {
+    // SAFETY: umask takes and returns a number; it is put back at once. A thread that
+    // makes a file in between makes it with the strictest permissions.
+    unsafe {
+        let mask = libc::umask(0o777);
+        libc::umask(mask);
+        mask
+    }
+}
+
 pub fn is_root() -> bool {
     user_and_group().0 == 0
 }

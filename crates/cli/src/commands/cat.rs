@@ -1,0 +1,63 @@
+//! `spinney cat`.
+
+use super::Command;
+use crate::args::{self, Arg, Args};
+use crate::error::{Error, Exit, Result};
+use crate::image::ImagePath;
+use crate::inside::fill::Spot;
+use crate::inside::volumes::At;
+use crate::inside::{self, Scope, Volumes};
+use crate::mount::options::{subvol_id, subvol_path};
+use crate::output::Out;
+use btrfs_fs::Subvol;
+use vfs::{Errno, FileKind, FsError};
+
+pub const COMMAND: Command = Command {
+    name: "cat",
+    summary: "write files of a volume to standard output",
+    usage: "IMAGE:/PATH...",
+    help: "\
+Writes the content of files in a volume that is not mounted to standard output. Every block
+is verified against its checksum before it is written; where that fails the command stops
+with an error instead.
+
+Options
+    --subvol PATH, --subvolid ID
+                 start from this subvolume instead of the volume's default one
+
+Examples
+    spinney cat disk.img:/etc/fstab
+",
+    run,
+};
+
+fn run(mut args: Args) -> Result<Exit> {
+    let (mut operands, mut subvol) = (Vec::new(), Subvol::Default);
+    while let Some(arg) = args.next()? {
+        match arg {
+            Arg::Long("subvol") => subvol = subvol_path(&args.text()?)?,
+            Arg::Long("subvolid") => subvol = subvol_id(&args.text()?)?,
+            Arg::Value(value) => operands.push(ImagePath::expect(&value)?),
+            other => return Err(args::unexpected(other)),
+        }
+    }
+    let operands = args::some(operands, "IMAGE:/PATH")?;
+    Scope::of(subvol, &operands, false).run(|volumes, failures| {
+        let mut out = Out::new();
+        for operand in &operands {
+            failures.keep(cat(volumes, operand, &mut out));
+        }
+        out.finish()
+    })
+}
+
+fn cat(volumes: &Volumes, operand: &ImagePath, out: &mut Out) -> Result<()> {
+    let (volume, path) = (volumes.of(operand)?, &operand.path);
+    let node = inside::find(&volume.fs, path, true).at(volume, path)?;
+    match node.attr.kind {
+        FileKind::File => {}
+        FileKind::Dir => return Err(FsError::from(Errno::EISDIR)).at(volume, path),
+        _ => return Err(Error::about(operand.show(), "has no content: a device, fifo or socket")),
+    }
+    Spot::of(volume, &node, path).bytes(&mut |bytes| out.bytes(bytes))
+}

@@ -1,0 +1,324 @@
+//! `spinney cp`: into a volume, out of it, inside it, and from one to another.
+
+use super::Command;
+use crate::args::{self, Arg, Args};
+use crate::error::{Error, Exit, Result};
+use crate::image::{ImagePath, Volume};
+use crate::inside::copy::{Rules, TreeCopy};
+use crate::inside::fill::Reflink;
+use crate::inside::path::{join, split};
+use crate::inside::transfer::Transfer;
+use crate::inside::volumes::At;
+use crate::inside::{self, Failures, Node, Scope, Volumes};
+use crate::mount::options::{subvol_id, subvol_path};
+use crate::output::Out;
+use btrfs_fs::Subvol;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+pub const COMMAND: Command = Command {
+    name: "cp",
+    summary: "copy files into, out of and inside a volume",
+    usage: "\
+[-r] [-a] [OPTIONS] SOURCE TARGET
+[-r] [-a] [OPTIONS] SOURCE... DIRECTORY",
+    help: "\
+Copies files and trees. SOURCE and TARGET are paths of this machine or IMAGE:/PATH; one side
+at least is in a volume. If TARGET is a directory, the copies go into it; directories that
+are there already are merged into, files overwritten. A source that ends with `/.` (or is a
+volume's root) stands for what is in the directory.
+
+Copies are as new: they belong to the caller, with the current time, and the permissions of
+the source less the umask. With -a they are as the source: owner (for root), permissions,
+times to the nanosecond, extended attributes with ACLs, and hard links between files of the
+same tree. Sparse files stay sparse. Inside a volume the data is shared, not copied.
+
+All changes of one command are one commit: after a crash all are there or none, unless they
+are larger than the memory for uncommitted changes (256 MiB of content).
+
+Options
+    -r, -R, --recursive      directories and what is below; symbolic links, devices, fifos
+                             and sockets as such, not what they lead to
+    -a, --archive            as -r -p
+    -p, --preserve           keep owners, permissions, times, attributes, hard links
+    -n, --no-clobber         leave files that are there alone
+    -T, --no-target-directory
+                             TARGET is the copy's own name, also if it is a directory
+    -t, --target-directory DIRECTORY
+                             where to, before the sources
+    -x, --one-file-system    leave out what is mounted below SOURCE on this machine
+    --reflink[=WHEN]         inside a volume: auto shares where it can, always (also without
+                             WHEN) fails where it cannot, never copies
+    -v, --verbose            name each source and where it went
+    --subvol PATH, --subvolid ID
+                             start from this subvolume instead of the volume's default one
+
+Examples
+    spinney cp notes.txt disk.img:/home/
+    spinney cp -a rootfs/. disk.img:/
+    spinney cp -a disk.img:/home ./saved
+    spinney cp --reflink disk.img:/vm.raw disk.img:/vm-copy.raw
+    tar c dir | spinney cp /dev/stdin disk.img:/dir.tar
+",
+    run,
+};
+
+#[derive(Default)]
+struct Words {
+    rules: Rules,
+    verbose: bool,
+    exact: bool,
+    into: Option<OsString>,
+    operands: Vec<OsString>,
+}
+
+/// A path of this machine or one in a volume.
+#[derive(Clone, Debug)]
+enum Place {
+    Host(PathBuf),
+    Image(ImagePath),
+}
+
+impl Place {
+    fn of(word: &OsStr) -> Place {
+        match ImagePath::parse(word) {
+            Some(path) if path.image.exists() || !Path::new(word).exists() => Place::Image(path),
+            _ => Place::Host(word.into()),
+        }
+    }
+
+    fn show(&self) -> String {
+        match self {
+            Place::Host(path) => path.display().to_string(),
+            Place::Image(path) => path.show(),
+        }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Place::Host(path) => path.as_os_str().as_bytes(),
+            Place::Image(path) => &path.path,
+        }
+    }
+
+    /// The last name; `None` where the path stands for a directory's content.
+    fn name(&self) -> Option<Vec<u8>> {
+        let (_, name) = split(self.bytes())?;
+        Some(name.to_vec())
+    }
+}
+
+fn run(mut args: Args) -> Result<Exit> {
+    let (mut words, mut subvol) = (Words::default(), Subvol::Default);
+    while let Some(arg) = args.next()? {
+        let rules = &mut words.rules;
+        match arg {
+            Arg::Short('r' | 'R') | Arg::Long("recursive") => rules.recursive = true,
+            Arg::Short('a') | Arg::Long("archive") => {
+                (rules.recursive, rules.preserve) = (true, true);
+            }
+            Arg::Short('p') | Arg::Long("preserve") => rules.preserve = true,
+            Arg::Short('n') | Arg::Long("no-clobber") => rules.no_clobber = true,
+            Arg::Short('x') | Arg::Long("one-file-system") => rules.one_file_system = true,
+            Arg::Short('f' | 'd' | 'P') => {}
+            Arg::Short('v') | Arg::Long("verbose") => words.verbose = true,
+            Arg::Short('T') | Arg::Long("no-target-directory") => words.exact = true,
+            Arg::Short('t') | Arg::Long("target-directory") => words.into = Some(args.value()?),
+            Arg::Long("reflink") => rules.reflink = reflink(args.optional_value())?,
+            Arg::Long("subvol") => subvol = subvol_path(&args.text()?)?,
+            Arg::Long("subvolid") => subvol = subvol_id(&args.text()?)?,
+            Arg::Value(value) => words.operands.push(value),
+            other => return Err(args::unexpected(other)),
+        }
+    }
+    copy(words, subvol)
+}
+
+fn reflink(when: Option<OsString>) -> Result<Reflink> {
+    match when.as_deref().map(OsStr::as_bytes) {
+        None | Some(b"always") => Ok(Reflink::Always),
+        Some(b"auto") => Ok(Reflink::Auto),
+        Some(b"never") => Ok(Reflink::Never),
+        Some(_) => Err(Error::usage("--reflink takes always, auto or never")),
+    }
+}
+
+fn copy(words: Words, subvol: Subvol) -> Result<Exit> {
+    let (sources, target) = match &words.into {
+        Some(directory) => (args::some(words.operands, "the source")?, directory.clone()),
+        None => args::sources_and_target(words.operands)?,
+    };
+    let sources: Vec<Place> = sources.iter().map(|word| Place::of(word)).collect();
+    let target = Place::of(&target);
+    let mut scope = Scope::new(subvol);
+    for source in &sources {
+        match (source, &target) {
+            (Place::Image(path), _) => scope.add(path, false),
+            (Place::Host(_), Place::Image(_)) => {}
+            (Place::Host(path), Place::Host(_)) => {
+                return Err(Error::about(path.display(), "neither side is in a volume")
+                    .remedy("a path in a volume is written disk.img:/PATH; else use cp(1)"));
+            }
+        }
+    }
+    if let Place::Image(path) = &target {
+        scope.add(path, true);
+    }
+    let several = sources.len() > 1 || words.into.is_some();
+    let plan = Plan { rules: words.rules, verbose: words.verbose, exact: words.exact, several };
+    scope.run(|volumes, failures| plan.run(volumes, &sources, &target, failures))
+}
+
+struct Plan {
+    rules: Rules,
+    verbose: bool,
+    exact: bool,
+    several: bool,
+}
+
+impl Plan {
+    fn run(
+        &self,
+        volumes: &Volumes,
+        sources: &[Place],
+        target: &Place,
+        failures: &Failures,
+    ) -> Result<()> {
+        let into = self.is_directory(volumes, target)?;
+        if self.several && (!into || self.exact) {
+            return Err(Error::about(target.show(), "several sources need a directory"));
+        }
+        let mut out = Out::new();
+        for source in sources {
+            let copied = self.one(volumes, source, target, into && !self.exact);
+            if failures.keep(copied).is_some() && self.verbose {
+                out.line(format!("{} -> {}", source.show(), target.show()))?;
+            }
+        }
+        out.finish()
+    }
+
+    fn is_directory(&self, volumes: &Volumes, target: &Place) -> Result<bool> {
+        match target {
+            Place::Host(path) => Ok(path.is_dir()),
+            Place::Image(path) => {
+                let found = inside::find(&volumes.of(path)?.fs, &path.path, true);
+                Ok(found.is_ok_and(|node| node.is_dir()))
+            }
+        }
+    }
+
+    fn one(&self, volumes: &Volumes, source: &Place, target: &Place, into: bool) -> Result<()> {
+        match (source, target) {
+            (Place::Host(from), Place::Image(to)) => self.import(volumes, source, from, to, into),
+            (Place::Image(from), Place::Host(to)) => self.export(volumes, source, from, to, into),
+            (Place::Image(from), Place::Image(to)) => self.inside(volumes, source, from, to, into),
+            (Place::Host(_), Place::Host(_)) => Err(Error::new("neither side is in a volume")),
+        }
+    }
+
+    /// A directory is only copied by those who asked for it.
+    fn may_copy(&self, source: &Place, is_dir: bool) -> Result<()> {
+        match is_dir && !self.rules.recursive {
+            true => Err(Error::about(source.show(), "is a directory").remedy("-r copies it")),
+            false => Ok(()),
+        }
+    }
+
+    fn import(
+        &self,
+        volumes: &Volumes,
+        source: &Place,
+        from: &Path,
+        to: &ImagePath,
+        into: bool,
+    ) -> Result<()> {
+        let meta = from.metadata().or_else(|_| from.symlink_metadata());
+        self.may_copy(source, meta.map_err(|e| Error::io(from, &e))?.is_dir())?;
+        let volume = volumes.of(to)?;
+        let transfer = Transfer::new(volume, self.rules);
+        if into && source.name().is_none() {
+            let node = inside::find(&volume.fs, &to.path, true).at(volume, &to.path)?;
+            return transfer.import_into(from, &node, &to.path);
+        }
+        let (parent, name, path) = slot(volume, source, to, into)?;
+        transfer.import(from, &parent, &name, &path)
+    }
+
+    fn export(
+        &self,
+        volumes: &Volumes,
+        source: &Place,
+        from: &ImagePath,
+        to: &Path,
+        into: bool,
+    ) -> Result<()> {
+        let (volume, path) = (volumes.of(from)?, &from.path);
+        let node = inside::find(&volume.fs, path, !self.rules.recursive).at(volume, path)?;
+        self.may_copy(source, node.is_dir())?;
+        let transfer = Transfer::new(volume, self.rules);
+        match (into, source.name()) {
+            (true, Some(name)) => transfer.export(&node, path, &to.join(OsStr::from_bytes(&name))),
+            (true, None) => transfer.export_into(&node, path, to),
+            (false, _) => transfer.export(&node, path, to),
+        }
+    }
+
+    fn inside(
+        &self,
+        volumes: &Volumes,
+        source: &Place,
+        from: &ImagePath,
+        to: &ImagePath,
+        into: bool,
+    ) -> Result<()> {
+        let (from_volume, to_volume) = (volumes.of(from)?, volumes.of(to)?);
+        let follow = !self.rules.recursive;
+        let node = inside::find(&from_volume.fs, &from.path, follow).at(from_volume, &from.path)?;
+        self.may_copy(source, node.is_dir())?;
+        let mut copy = TreeCopy::new(from_volume, to_volume, self.rules);
+        if into && source.name().is_none() {
+            let target = inside::find(&to_volume.fs, &to.path, true).at(to_volume, &to.path)?;
+            return copy.contents(node, from.path.clone(), target, to.path.clone());
+        }
+        let (parent, name, path) = slot(to_volume, source, to, into)?;
+        copy.entry(node, &from.path, &parent, &name, path)
+    }
+}
+
+/// The directory of a volume that a copy goes to, the name there, and both as a path.
+fn slot<'v>(
+    volume: &'v Volume,
+    source: &Place,
+    to: &ImagePath,
+    into: bool,
+) -> Result<(Node<'v>, Vec<u8>, Vec<u8>)> {
+    match (into, source.name()) {
+        (true, Some(name)) => {
+            let parent = inside::find(&volume.fs, &to.path, true).at(volume, &to.path)?;
+            let path = join(&to.path, &name);
+            Ok((parent, name, path))
+        }
+        _ => {
+            let (parent, name) = inside::find_parent(&volume.fs, &to.path).at(volume, &to.path)?;
+            Ok((parent, name, to.path.clone()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_have_last_names() {
+        let name = |word: &str| Place::of(OsStr::new(word)).name();
+        assert_eq!(name("dir/file"), Some(b"file".to_vec()));
+        assert_eq!(name("dir/"), Some(b"dir".to_vec()));
+        assert_eq!(name("dir/."), None);
+        assert_eq!(name("disk.img:/"), None);
+        assert_eq!(name("disk.img:/a/b"), Some(b"b".to_vec()));
+        assert!(matches!(Place::of(OsStr::new("/dev")), Place::Host(_)));
+    }
+}

@@ -1,0 +1,130 @@
+//! `spinney mv`.
+
+use super::Command;
+use crate::args::{self, Arg, Args};
+use crate::error::{Error, Exit, Result};
+use crate::image::{ImagePath, Volume};
+use crate::inside::path::{join, split};
+use crate::inside::volumes::At;
+use crate::inside::{self, Scope};
+use crate::mount::options::{subvol_id, subvol_path};
+use crate::output::Out;
+use btrfs_fs::Subvol;
+use vfs::{Context, Errno, FileSystem, FsError, RenameMode};
+
+pub const COMMAND: Command = Command {
+    name: "mv",
+    summary: "rename and move files inside a volume",
+    usage: "\
+[OPTIONS] IMAGE:/OLD IMAGE:/NEW
+[OPTIONS] IMAGE:/PATH... IMAGE:/DIRECTORY",
+    help: "\
+Renames files in a volume that is not mounted, or moves them into another directory of the
+same volume. A file that has the new name already is replaced.
+
+Options
+    -n, --no-clobber           leave files that are there alone
+    -T, --no-target-directory  NEW is the new name, also if it is a directory
+    --exchange                 swap OLD and NEW
+    -v, --verbose              name what was moved
+    --subvol PATH, --subvolid ID
+                               start from this subvolume instead of the volume's default one
+
+Examples
+    spinney mv disk.img:/a disk.img:/b
+    spinney mv disk.img:/a disk.img:/b disk.img:/directory/
+",
+    run,
+};
+
+#[derive(Clone, Copy, Default)]
+struct Options {
+    no_clobber: bool,
+    exact: bool,
+    exchange: bool,
+    verbose: bool,
+}
+
+fn run(mut args: Args) -> Result<Exit> {
+    let (mut operands, mut subvol) = (Vec::new(), Subvol::Default);
+    let mut options = Options::default();
+    while let Some(arg) = args.next()? {
+        match arg {
+            Arg::Short('n') | Arg::Long("no-clobber") => options.no_clobber = true,
+            Arg::Short('f') | Arg::Long("force") => options.no_clobber = false,
+            Arg::Short('T') | Arg::Long("no-target-directory") => options.exact = true,
+            Arg::Long("exchange") => options.exchange = true,
+            Arg::Short('v') | Arg::Long("verbose") => options.verbose = true,
+            Arg::Long("subvol") => subvol = subvol_path(&args.text()?)?,
+            Arg::Long("subvolid") => subvol = subvol_id(&args.text()?)?,
+            Arg::Value(value) => operands.push(value),
+            other => return Err(args::unexpected(other)),
+        }
+    }
+    let (sources, target) = args::sources_and_target(operands)?;
+    let target = ImagePath::expect(&target)?;
+    let sources = sources.iter().map(|w| ImagePath::expect(w)).collect::<Result<Vec<_>>>()?;
+    let mut scope = Scope::of(subvol, &sources, true);
+    scope.add(&target, true);
+    scope.run(|volumes, failures| {
+        let volume = volumes.of(&target)?;
+        let into = inside::find(&volume.fs, &target.path, true).is_ok_and(|node| node.is_dir());
+        let into = into && !options.exact && !options.exchange;
+        if sources.len() > 1 && !into {
+            return Err(Error::about(target.show(), "several sources need a directory"));
+        }
+        let mut out = Out::new();
+        for source in &sources {
+            let moved = match volumes.same(source, &target) {
+                true => one(volume, source, &target, into, options),
+                false => Err(Error::about(source.show(), "is in another volume")
+                    .remedy("copy it with `spinney cp -a`, then remove it")),
+            };
+            if let Some(Some(path)) = failures.keep(moved)
+                && options.verbose
+            {
+                out.line([b"renamed ", source.path.as_slice(), b" -> ", &path].concat())?;
+            }
+        }
+        out.finish()
+    })
+}
+
+/// The new path, if something was moved.
+fn one(
+    volume: &Volume,
+    source: &ImagePath,
+    target: &ImagePath,
+    into: bool,
+    options: Options,
+) -> Result<Option<Vec<u8>>> {
+    let (fs, old) = (&volume.fs, &source.path);
+    let new = match (into, split(old)) {
+        (true, Some((_, name))) => join(&target.path, name),
+        _ => target.path.clone(),
+    };
+    let (parent, name) = inside::find_parent(fs, old).at(volume, old)?;
+    let (new_parent, new_name) = inside::find_parent(fs, &new).at(volume, &new)?;
+    let mode = match options {
+        Options { exchange: true, .. } => RenameMode::Exchange,
+        Options { no_clobber: true, .. } => RenameMode::NoReplace,
+        _ => RenameMode::Replace,
+    };
+    let cx = Context::default();
+    match fs.rename(&cx, parent.ino(), &name, new_parent.ino(), &new_name, mode) {
+        Ok(()) => Ok(Some(new)),
+        Err(FsError::Posix(Errno::EEXIST)) if options.no_clobber => Ok(None),
+        Err(FsError::Posix(Errno::EINVAL)) => {
+            Err(Error::about(source.show(), "cannot be moved to a place inside itself"))
+        }
+        Err(FsError::Posix(Errno::EXDEV)) => {
+            Err(Error::about(source.show(), "the new place is in another subvolume")
+                .remedy("copy it with `spinney cp -a`, then remove it"))
+        }
+        // The old name may be missing, or the new one be in the way.
+        Err(error) => match parent.child_if_any(&name) {
+            Ok(Some(_)) => Err(error).at(volume, &new),
+            _ => Err(error).at(volume, old),
+        },
+    }
+}

@@ -1,0 +1,303 @@
+//! Copies of trees from a volume into the same or another one.
+//!
+//! Directories get their attributes after their entries. What is there already is merged
+//! into (directories) or overwritten (the rest), as `cp` does.
+
+use super::fill::{self, Reflink, Spot};
+use super::node::Node;
+use super::path::join;
+use super::volumes::At;
+use crate::error::{Error, Result};
+use crate::image::Volume;
+use std::collections::{HashMap, HashSet};
+use vfs::{Attr, Context, FileKind, FileSystem, Ino, SetAttr, SetTime, XattrMode};
+
+/// What `cp` was told.
+#[derive(Clone, Copy, Default)]
+pub struct Rules {
+    pub recursive: bool,
+    /// Keep owners, permissions, times, extended attributes and hard links.
+    pub preserve: bool,
+    pub no_clobber: bool,
+    pub one_file_system: bool,
+    pub reflink: Reflink,
+}
+
+struct Frame<'s, 't> {
+    from: Node<'s>,
+    from_path: Vec<u8>,
+    to: Node<'t>,
+    to_path: Vec<u8>,
+    left: Vec<Vec<u8>>,
+    fresh: bool,
+}
+
+pub struct TreeCopy<'v> {
+    from: &'v Volume,
+    to: &'v Volume,
+    rules: Rules,
+    cx: Context,
+    stack: Vec<Frame<'v, 'v>>,
+    /// Copies of files with several names.
+    links: HashMap<Ino, Node<'v>>,
+    /// Directories that this copy made.
+    made: HashSet<Ino>,
+    /// A directory was to be copied into itself; the rest was copied.
+    refused: Option<Error>,
+}
+
+impl<'v> TreeCopy<'v> {
+    pub fn new(from: &'v Volume, to: &'v Volume, rules: Rules) -> TreeCopy<'v> {
+        TreeCopy {
+            from,
+            to,
+            rules,
+            cx: super::context(),
+            stack: Vec::new(),
+            links: HashMap::new(),
+            made: HashSet::new(),
+            refused: None,
+        }
+    }
+
+    /// Copies `node` to the name `name` in `parent`.
+    pub fn entry(
+        &mut self,
+        node: Node<'v>,
+        path: &[u8],
+        parent: &Node<'v>,
+        name: &[u8],
+        to_path: Vec<u8>,
+    ) -> Result<()> {
+        if let Some(frame) = self.one(node, path.to_vec(), parent, name, to_path)? {
+            self.stack.push(frame);
+        }
+        self.run()
+    }
+
+    /// Copies what is in the directory `node` into the directory `to`.
+    pub fn contents(
+        &mut self,
+        node: Node<'v>,
+        path: Vec<u8>,
+        to: Node<'v>,
+        to_path: Vec<u8>,
+    ) -> Result<()> {
+        let frame = self.frame(node, path, to, to_path, false)?;
+        self.stack.push(frame);
+        self.run()
+    }
+
+    fn run(&mut self) -> Result<()> {
+        while let Some(mut frame) = self.stack.pop() {
+            let Some(name) = frame.left.pop() else {
+                self.finish_dir(&frame)?;
+                continue;
+            };
+            let path = join(&frame.from_path, &name);
+            let to_path = join(&frame.to_path, &name);
+            let node = frame.from.child(&name).at(self.from, &path)?;
+            let below = self.one(node, path, &frame.to, &name, to_path);
+            self.stack.push(frame);
+            self.stack.extend(below?);
+        }
+        self.refused.take().map_or(Ok(()), Err)
+    }
+
+    /// Copies one thing; a directory comes back to be gone through.
+    fn one(
+        &mut self,
+        node: Node<'v>,
+        path: Vec<u8>,
+        parent: &Node<'v>,
+        name: &[u8],
+        to_path: Vec<u8>,
+    ) -> Result<Option<Frame<'v, 'v>>> {
+        let old = parent.child_if_any(name).at(self.to, &to_path)?;
+        if let Some(old) = &old {
+            self.may_replace(&node, &path, old, &to_path)?;
+            if self.rules.no_clobber && !old.is_dir() {
+                return Ok(None);
+            }
+        }
+        if node.is_dir() && self.same_volume() && self.made.contains(&node.ino()) {
+            let what = "a directory cannot be copied into itself";
+            self.refused = Some(Error::about(self.show(self.from, &path), what));
+            return Ok(None);
+        }
+        if node.is_dir() {
+            return self.dir(node, path, old, parent, name, to_path).map(Some);
+        }
+        if self.rules.preserve && self.link(&node, old.is_some(), parent, name, &to_path)? {
+            return Ok(None);
+        }
+        let made = match old {
+            Some(old) if self.overwrites(&node, &old) => old,
+            Some(_) => {
+                self.unlink(parent, name, &to_path)?;
+                self.make(&node, &path, parent, name, &to_path)?
+            }
+            None => self.make(&node, &path, parent, name, &to_path)?,
+        };
+        if node.attr.kind == FileKind::File {
+            let from = Spot::of(self.from, &node, &path);
+            fill::copy(&from, &Spot::of(self.to, &made, &to_path), self.rules.reflink)?;
+        }
+        if self.rules.preserve {
+            self.attributes(&node, &path, &made, &to_path)?;
+            if node.attr.nlink > 1 {
+                self.links.insert(node.ino(), made);
+            }
+        }
+        Ok(None)
+    }
+
+    fn overwrites(&self, node: &Node<'_>, old: &Node<'_>) -> bool {
+        node.attr.kind == FileKind::File && old.attr.kind == FileKind::File
+    }
+
+    fn may_replace(&self, node: &Node<'_>, path: &[u8], old: &Node<'_>, to: &[u8]) -> Result<()> {
+        let refused = |what: &str| Err(Error::about(self.show(self.to, to), what));
+        if self.same_volume() && node.ino() == old.ino() {
+            return refused(&format!("is the same file as {}", self.show(self.from, path)));
+        }
+        match (node.is_dir(), old.is_dir()) {
+            (true, false) => refused("is no directory, and a directory cannot replace it"),
+            (false, true) => refused("is a directory, and only a directory can go there"),
+            _ => Ok(()),
+        }
+    }
+
+    fn show(&self, volume: &Volume, path: &[u8]) -> String {
+        format!("{}:{}", volume.image().display(), String::from_utf8_lossy(path))
+    }
+
+    fn same_volume(&self) -> bool {
+        std::ptr::eq(self.from, self.to)
+    }
+
+    fn dir(
+        &mut self,
+        node: Node<'v>,
+        path: Vec<u8>,
+        old: Option<Node<'v>>,
+        parent: &Node<'v>,
+        name: &[u8],
+        to_path: Vec<u8>,
+    ) -> Result<Frame<'v, 'v>> {
+        let fresh = old.is_none();
+        let made = match old {
+            Some(old) => old,
+            None => self.make(&node, &path, parent, name, &to_path)?,
+        };
+        self.made.insert(made.ino());
+        self.frame(node, path, made, to_path, fresh)
+    }
+
+    fn frame(
+        &self,
+        from: Node<'v>,
+        from_path: Vec<u8>,
+        to: Node<'v>,
+        to_path: Vec<u8>,
+        fresh: bool,
+    ) -> Result<Frame<'v, 'v>> {
+        let mut left = from.names().at(self.from, &from_path)?;
+        left.reverse();
+        Ok(Frame { from, from_path, to, to_path, left, fresh })
+    }
+
+    fn finish_dir(&self, frame: &Frame<'v, 'v>) -> Result<()> {
+        if self.rules.preserve {
+            return self.attributes(&frame.from, &frame.from_path, &frame.to, &frame.to_path);
+        }
+        if !frame.fresh {
+            return Ok(());
+        }
+        // While it was filled it had to be writable for nobody: set what `make` masked.
+        let perm = frame.from.attr.perm & 0o777 & !self.cx.umask;
+        let set = SetAttr { perm: Some(perm), ..SetAttr::default() };
+        self.set(&frame.to, &set, &frame.to_path)
+    }
+
+    fn make(
+        &self,
+        node: &Node<'v>,
+        path: &[u8],
+        parent: &Node<'v>,
+        name: &[u8],
+        to_path: &[u8],
+    ) -> Result<Node<'v>> {
+        let Attr { kind, perm, rdev, .. } = node.attr;
+        let (fs, cx, perm) = (&self.to.fs, &self.cx, perm & 0o777);
+        let entry = match kind {
+            FileKind::Dir => fs.mkdir(cx, parent.ino(), name, perm),
+            FileKind::Symlink => {
+                let target = self.from.fs.readlink(node.ino()).at(self.from, path)?;
+                fs.symlink(cx, parent.ino(), name, &target)
+            }
+            kind => fs.mknod(cx, parent.ino(), name, kind, perm, rdev),
+        };
+        Ok(Node::held(fs, entry.at(self.to, to_path)?))
+    }
+
+    /// Makes another name of what was copied before; false if it was not.
+    fn link(
+        &self,
+        node: &Node<'v>,
+        replace: bool,
+        parent: &Node<'v>,
+        name: &[u8],
+        to_path: &[u8],
+    ) -> Result<bool> {
+        let Some(first) = self.links.get(&node.ino()) else { return Ok(false) };
+        if replace {
+            self.unlink(parent, name, to_path)?;
+        }
+        let linked = self.to.fs.link(&self.cx, first.ino(), parent.ino(), name);
+        drop(Node::held(&self.to.fs, linked.at(self.to, to_path)?));
+        let set = SetAttr { ctime: Some(node.attr.ctime), ..SetAttr::default() };
+        self.set(first, &set, to_path)?;
+        Ok(true)
+    }
+
+    fn unlink(&self, parent: &Node<'v>, name: &[u8], path: &[u8]) -> Result<()> {
+        self.to.fs.unlink(&self.cx, parent.ino(), name).at(self.to, path)
+    }
+
+    fn set(&self, node: &Node<'_>, set: &SetAttr, path: &[u8]) -> Result<()> {
+        self.to.fs.setattr(&self.cx, node.ino(), set).at(self.to, path).map(drop)
+    }
+
+    /// Owner first (it drops capabilities), then xattrs (ACLs touch permissions), then
+    /// permissions and times.
+    fn attributes(
+        &self,
+        from: &Node<'_>,
+        path: &[u8],
+        to: &Node<'_>,
+        to_path: &[u8],
+    ) -> Result<()> {
+        let attr = &from.attr;
+        let (uid, gid) = (Some(attr.uid), Some(attr.gid));
+        self.set(to, &SetAttr { uid, gid, ..SetAttr::default() }, to_path)?;
+        let theirs = self.from.fs.listxattr(from.ino()).at(self.from, path)?;
+        for name in self.to.fs.listxattr(to.ino()).at(self.to, to_path)? {
+            if !theirs.contains(&name) {
+                self.to.fs.removexattr(&self.cx, to.ino(), &name).at(self.to, to_path)?;
+            }
+        }
+        for name in theirs {
+            let value = self.from.fs.getxattr(from.ino(), &name).at(self.from, path)?;
+            let set = self.to.fs.setxattr(&self.cx, to.ino(), &name, &value, XattrMode::Set);
+            set.at(self.to, to_path)?;
+        }
+        let set = SetAttr {
+            perm: (!from.is_symlink()).then_some(attr.perm),
+            atime: Some(SetTime::At(attr.atime)),
+            mtime: Some(SetTime::At(attr.mtime)),
+            ..SetAttr::default()
+        };
+        self.set(to, &set, to_path)
+    }
+}

@@ -1,0 +1,163 @@
+//! The content of files: out of a volume, into it, and from one file to another.
+//!
+//! Holes stay holes. A file that grows or shrinks on the host while it is copied gives
+//! what was read.
+
+use super::node::Node;
+use super::volumes::At;
+use crate::error::{Error, Result};
+use crate::image::Volume;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use vfs::{Context, Errno, FileSystem, FsError, Ino, SeekWhence, SetAttr, WriteFlags};
+
+const BUFFER: usize = 1 << 20;
+
+/// Whether copies inside a volume share the data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Reflink {
+    #[default]
+    Auto,
+    Always,
+    Never,
+}
+
+/// A file in a volume, and its path for messages.
+#[derive(Clone, Copy)]
+pub struct Spot<'a> {
+    pub volume: &'a Volume,
+    pub ino: Ino,
+    pub path: &'a [u8],
+}
+
+impl<'a> Spot<'a> {
+    pub fn of(volume: &'a Volume, node: &Node<'_>, path: &'a [u8]) -> Spot<'a> {
+        Spot { volume, ino: node.ino(), path }
+    }
+
+    pub fn set_size(&self, size: u64) -> Result<()> {
+        let set = SetAttr { size: Some(size), ..SetAttr::default() };
+        let fs = &self.volume.fs;
+        fs.setattr(&super::context(), self.ino, &set).at(self.volume, self.path).map(drop)
+    }
+
+    fn size(&self) -> Result<u64> {
+        Ok(self.volume.fs.getattr(self.ino).at(self.volume, self.path)?.size)
+    }
+
+    pub fn write(&self, mut offset: u64, mut bytes: &[u8]) -> Result<()> {
+        let (cx, flags) = (Context::default(), WriteFlags::default());
+        while !bytes.is_empty() {
+            let written = self.volume.fs.write(&cx, self.ino, offset, bytes, flags);
+            let written = match written.at(self.volume, self.path)? {
+                0 => return Err(FsError::from(Errno::ENOSPC)).at(self.volume, self.path),
+                n => n,
+            };
+            offset += written as u64;
+            bytes = &bytes[written..];
+        }
+        Ok(())
+    }
+
+    /// Hands the data over in order, without the holes.
+    pub fn data(&self, sink: &mut dyn FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
+        let fs = &self.volume.fs;
+        let seek = |from: u64, whence: SeekWhence| match fs.seek(self.ino, from, whence) {
+            Ok(at) => Ok(Some(at)),
+            Err(FsError::Posix(Errno::ENXIO)) => Ok(None),
+            Err(error) => Err(error).at(self.volume, self.path),
+        };
+        let size = self.size()?;
+        let mut buffer = vec![0; BUFFER.min(size.max(1) as usize)];
+        let mut at = 0;
+        while let Some(start) = seek(at, SeekWhence::Data)? {
+            let end = seek(start, SeekWhence::Hole)?.unwrap_or(size).min(size);
+            at = start;
+            while at < end {
+                let want = buffer.len().min((end - at) as usize);
+                let got = fs.read(self.ino, at, &mut buffer[..want]).at(self.volume, self.path)?;
+                if got == 0 {
+                    return Ok(());
+                }
+                sink(at, &buffer[..got])?;
+                at += got as u64;
+            }
+            at = end.max(start + 1);
+        }
+        Ok(())
+    }
+
+    /// All bytes in order, holes as zeros.
+    pub fn bytes(&self, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        let fs = &self.volume.fs;
+        let mut buffer = vec![0; BUFFER];
+        let mut at = 0;
+        loop {
+            let got = fs.read(self.ino, at, &mut buffer).at(self.volume, self.path)?;
+            if got == 0 {
+                return Ok(());
+            }
+            sink(&buffer[..got])?;
+            at += got as u64;
+        }
+    }
+}
+
+/// Gives the file `to` the content of `from`, sharing the data where that is possible.
+pub fn copy(from: &Spot<'_>, to: &Spot<'_>, reflink: Reflink) -> Result<()> {
+    to.set_size(0)?;
+    let size = from.size()?;
+    if size == 0 {
+        return Ok(());
+    }
+    let same_volume = std::ptr::eq(from.volume, to.volume);
+    if reflink != Reflink::Never {
+        let shared = match same_volume {
+            true => from.volume.fs.clone_range(&Context::default(), from.ino, 0, to.ino, 0, 0),
+            false => Err(Errno::EXDEV.into()),
+        };
+        match shared {
+            Ok(()) => return Ok(()),
+            // What cannot be shared is copied.
+            Err(FsError::Posix(Errno::EINVAL | Errno::EXDEV | Errno::EOPNOTSUPP))
+                if reflink == Reflink::Auto => {}
+            Err(error) => return Err(error).at(to.volume, to.path),
+        }
+    }
+    from.data(&mut |offset, bytes| to.write(offset, bytes))?;
+    to.set_size(size)
+}
+
+/// Gives the file `to` what can be read from `from`, a file, pipe or device.
+pub fn from_host(from: &mut File, path: &Path, to: &Spot<'_>) -> Result<()> {
+    to.set_size(0)?;
+    let failed = |e: std::io::Error| Error::io(path, &e);
+    let mut buffer = vec![0; BUFFER];
+    let (mut at, mut written) = (0, 0);
+    loop {
+        let got = match from.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(got) => got,
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
+            Err(e) => return Err(failed(e)),
+        };
+        for (number, block) in buffer[..got].chunks(4096).enumerate() {
+            // Blocks of zeros become holes.
+            if block.iter().any(|b| *b != 0) {
+                written = at + (number * 4096 + block.len()) as u64;
+                to.write(at + (number * 4096) as u64, block)?;
+            }
+        }
+        at += got as u64;
+    }
+    if written < at { to.set_size(at) } else { Ok(()) }
+}
+
+/// Gives the host's file `to`, which is empty, the content of `from`.
+pub fn to_host(from: &Spot<'_>, to: &File, path: &Path) -> Result<()> {
+    let failed = |e: std::io::Error| Error::io(path, &e);
+    from.data(&mut |offset, bytes| to.write_all_at(bytes, offset).map_err(failed))?;
+    to.set_len(from.size()?).map_err(failed)
+}

@@ -1,0 +1,61 @@
+//! Removing a tree, the entries of a directory before the directory.
+
+use super::node::Node;
+use super::path::join;
+use super::volumes::At;
+use crate::error::Result;
+use crate::image::Volume;
+use vfs::{Context, FileSystem};
+
+struct Frame<'f> {
+    node: Node<'f>,
+    path: Vec<u8>,
+    name: Vec<u8>,
+    left: Vec<Vec<u8>>,
+}
+
+/// Removes `name` from `parent`, and what is below it; calls `removed` with each path.
+pub fn tree(
+    volume: &Volume,
+    parent: &Node<'_>,
+    name: &[u8],
+    path: &[u8],
+    removed: &mut dyn FnMut(&[u8]) -> Result<()>,
+) -> Result<()> {
+    let mut stack = Vec::new();
+    one(volume, parent, name.to_vec(), path.to_vec(), &mut stack, removed)?;
+    while let Some(frame) = stack.last_mut() {
+        if let Some(name) = frame.left.pop() {
+            let path = join(&frame.path, &name);
+            let mut below = Vec::new();
+            one(volume, &frame.node, name, path, &mut below, removed)?;
+            stack.append(&mut below);
+            continue;
+        }
+        let Some(Frame { path, name, node, .. }) = stack.pop() else { break };
+        drop(node);
+        let above = stack.last().map_or(parent, |frame| &frame.node);
+        volume.fs.rmdir(&Context::default(), above.ino(), &name).at(volume, &path)?;
+        removed(&path)?;
+    }
+    Ok(())
+}
+
+/// Removes anything but a directory; that is pushed to be emptied first.
+fn one<'f>(
+    volume: &Volume,
+    parent: &Node<'f>,
+    name: Vec<u8>,
+    path: Vec<u8>,
+    stack: &mut Vec<Frame<'f>>,
+    removed: &mut dyn FnMut(&[u8]) -> Result<()>,
+) -> Result<()> {
+    let node = parent.child(&name).at(volume, &path)?;
+    if node.is_dir() {
+        let left = node.names().at(volume, &path)?;
+        stack.push(Frame { node, path, name, left });
+        return Ok(());
+    }
+    volume.fs.unlink(&Context::default(), parent.ino(), &name).at(volume, &path)?;
+    removed(&path)
+}

@@ -1,0 +1,120 @@
+//! The volumes that one command works on: each opened once, all changes of the command
+//! in one commit at the end.
+//!
+//! As in coreutils, a command goes on with the next path when one fails; what was done
+//! stays done, and the exit code tells that something failed.
+
+use crate::error::{Error, Exit, Result};
+use crate::image::{ImagePath, Volume};
+use btrfs_fs::Subvol;
+use std::cell::Cell;
+use std::path::{Path, PathBuf};
+use vfs::FsError;
+
+/// Which volumes are needed, and how.
+pub struct Scope {
+    subvol: Subvol,
+    images: Vec<(PathBuf, bool)>,
+}
+
+impl Scope {
+    pub fn new(subvol: Subvol) -> Scope {
+        Scope { subvol, images: Vec::new() }
+    }
+
+    pub fn add(&mut self, path: &ImagePath, write: bool) {
+        self.images.push((path.image.clone(), write));
+    }
+
+    /// The paths, all in volumes to be read or (`write`) changed.
+    pub fn of(subvol: Subvol, paths: &[ImagePath], write: bool) -> Scope {
+        let mut scope = Scope::new(subvol);
+        paths.iter().for_each(|path| scope.add(path, write));
+        scope
+    }
+
+    /// Opens, works, and closes, whatever came out.
+    pub fn run(self, work: impl FnOnce(&Volumes, &Failures) -> Result<()>) -> Result<Exit> {
+        let volumes = Volumes::open(&self)?;
+        let failures = Failures::default();
+        if let Err(error) = work(&volumes, &failures) {
+            failures.tell(&error);
+        }
+        volumes.close(&failures);
+        Ok(Exit::failed_if(failures.any()))
+    }
+}
+
+/// Errors that were told while the command went on.
+#[derive(Default)]
+pub struct Failures(Cell<bool>);
+
+impl Failures {
+    pub fn tell(&self, error: &Error) {
+        error.print();
+        self.0.set(true);
+    }
+
+    /// Keeps the value, or tells the error.
+    pub fn keep<T>(&self, result: Result<T>) -> Option<T> {
+        result.inspect_err(|error| self.tell(error)).ok()
+    }
+
+    pub fn any(&self) -> bool {
+        self.0.get()
+    }
+}
+
+pub struct Volumes {
+    open: Vec<(PathBuf, Volume)>,
+}
+
+impl Volumes {
+    fn open(scope: &Scope) -> Result<Volumes> {
+        let mut wanted: Vec<(PathBuf, &Path, bool)> = Vec::new();
+        for (image, write) in &scope.images {
+            let real = image.canonicalize().map_err(|e| Error::io(image, &e))?;
+            match wanted.iter_mut().find(|(known, ..)| *known == real) {
+                Some((.., writes)) => *writes |= *write,
+                None => wanted.push((real, image, *write)),
+            }
+        }
+        let open = wanted
+            .into_iter()
+            .map(|(real, image, write)| Ok((real, Volume::open(image, write, &scope.subvol)?)));
+        Ok(Volumes { open: open.collect::<Result<_>>()? })
+    }
+
+    /// The volume that `path` lies in; it must have been in the scope.
+    pub fn of(&self, path: &ImagePath) -> Result<&Volume> {
+        let real = path.image.canonicalize().map_err(|e| Error::io(&path.image, &e))?;
+        let found = self.open.iter().find(|(known, _)| *known == real);
+        found.map(|(_, volume)| volume).ok_or_else(|| Error::about(path.show(), "is not open"))
+    }
+
+    /// True if both lie in one volume.
+    pub fn same(&self, a: &ImagePath, b: &ImagePath) -> bool {
+        matches!((self.of(a), self.of(b)), (Ok(a), Ok(b)) if std::ptr::eq(a, b))
+    }
+
+    fn close(self, failures: &Failures) {
+        for (_, volume) in self.open {
+            failures.keep(volume.close());
+        }
+    }
+}
+
+/// Says of an engine's result which path of which volume it was about.
+pub trait At<T> {
+    fn at(self, volume: &Volume, path: &[u8]) -> Result<T>;
+}
+
+impl<T> At<T> for std::result::Result<T, FsError> {
+    fn at(self, volume: &Volume, path: &[u8]) -> Result<T> {
+        self.map_err(|error| {
+            let image = volume.image();
+            let subject = format!("{}:{}", image.display(), String::from_utf8_lossy(path));
+            Error::fs(subject, image, &error)
+        })
+    }
+}

@@ -1,0 +1,168 @@
+//! Permission changes as `chmod` takes them: octal, or `u+rwX,go=`.
+
+/// A change that can be applied to many files.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// These bits and no others.
+    Exact(u16),
+    Steps(Vec<Step>),
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Step {
+    /// Bits that the step is about.
+    who: u16,
+    /// Nobody was named: the umask has a say.
+    masked: bool,
+    operator: char,
+    what: What,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum What {
+    Bits {
+        all: u16,
+        x_if_any: bool,
+    },
+    /// The bits of the user (6), the group (3) or the others (0) now.
+    Copy(u16),
+}
+
+const USER: u16 = 0o4700;
+const GROUP: u16 = 0o2070;
+const OTHER: u16 = 0o1007;
+
+impl Change {
+    pub fn parse(text: &str) -> Option<Change> {
+        if text.starts_with(|c: char| c.is_ascii_digit()) {
+            let bits = u16::from_str_radix(text, 8).ok().filter(|bits| *bits <= 0o7777)?;
+            return Some(Change::Exact(bits));
+        }
+        let mut steps = Vec::new();
+        for clause in text.split(',') {
+            parse_clause(clause, &mut steps)?;
+        }
+        Some(Change::Steps(steps))
+    }
+
+    pub fn apply(&self, perm: u16, is_dir: bool, umask: u16) -> u16 {
+        match self {
+            // As in coreutils: short numbers leave a directory's set-ID bits alone.
+            Change::Exact(bits) if is_dir && bits & 0o6000 == 0 => bits | perm & 0o6000,
+            Change::Exact(bits) => *bits,
+            Change::Steps(steps) => steps.iter().fold(perm, |perm, s| s.apply(perm, is_dir, umask)),
+        }
+    }
+}
+
+fn parse_clause(clause: &str, steps: &mut Vec<Step>) -> Option<()> {
+    let at = clause.find(['+', '-', '='])?;
+    let (named, mut rest) = clause.split_at(at);
+    let mut who = 0;
+    for letter in named.chars() {
+        who |= match letter {
+            'u' => USER,
+            'g' => GROUP,
+            'o' => OTHER,
+            'a' => 0o7777,
+            _ => return None,
+        };
+    }
+    let masked = named.is_empty();
+    let who = if masked { 0o7777 } else { who };
+    while let Some(operator) = rest.chars().next() {
+        let end = rest[1..].find(['+', '-', '=']).map_or(rest.len(), |at| at + 1);
+        steps.push(Step { who, masked, operator, what: parse_what(&rest[1..end])? });
+        rest = &rest[end..];
+    }
+    Some(())
+}
+
+fn parse_what(letters: &str) -> Option<What> {
+    match letters {
+        "u" => return Some(What::Copy(6)),
+        "g" => return Some(What::Copy(3)),
+        "o" => return Some(What::Copy(0)),
+        _ => {}
+    }
+    let (mut all, mut x_if_any) = (0, false);
+    for letter in letters.chars() {
+        match letter {
+            'r' => all |= 0o444,
+            'w' => all |= 0o222,
+            'x' => all |= 0o111,
+            's' => all |= 0o6000,
+            't' => all |= 0o1000,
+            'X' => x_if_any = true,
+            _ => return None,
+        }
+    }
+    Some(What::Bits { all, x_if_any })
+}
+
+impl Step {
+    fn apply(&self, perm: u16, is_dir: bool, umask: u16) -> u16 {
+        let mut bits = match self.what {
+            What::Copy(shift) => (perm >> shift & 7) * 0o111,
+            What::Bits { all, x_if_any } => {
+                let x = x_if_any && (is_dir || perm & 0o111 != 0);
+                all | if x { 0o111 } else { 0 }
+            }
+        };
+        bits &= self.who;
+        if self.masked {
+            bits &= !umask;
+        }
+        match self.operator {
+            '+' => perm | bits,
+            '-' => perm & !bits,
+            _ => {
+                // `=` on a directory leaves set-ID bits that were not named.
+                let kept = if is_dir { self.who & !0o6000 } else { self.who };
+                perm & !kept | bits
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_do_what_chmod_does() {
+        for (text, perm, is_dir, result) in [
+            ("755", 0o600, false, 0o755),
+            ("4755", 0o600, false, 0o4755),
+            ("755", 0o2700, true, 0o2755),
+            ("0", 0o777, false, 0),
+            ("u+x", 0o644, false, 0o744),
+            ("go-rwx", 0o777, false, 0o700),
+            ("a=r", 0o777, false, 0o444),
+            ("+x", 0o644, false, 0o755),
+            ("+w", 0o444, false, 0o644),
+            ("-w", 0o666, false, 0o466),
+            ("u+X", 0o644, false, 0o644),
+            ("a+X", 0o644, true, 0o755),
+            ("a+X", 0o744, false, 0o755),
+            ("g=u", 0o741, false, 0o771),
+            ("o=g-w", 0o770, false, 0o775),
+            ("u+s,g+s", 0o755, false, 0o6755),
+            ("+t", 0o777, true, 0o1777),
+            ("u=rwx,go=", 0o666, false, 0o700),
+            ("ug+rw,o-r", 0o4, false, 0o660),
+            ("g=rx", 0o2777, true, 0o2757),
+        ] {
+            let change = Change::parse(text).unwrap_or_else(|| panic!("{text}"));
+            let got = change.apply(perm, is_dir, 0o022);
+            assert_eq!(got, result, "{text} on {perm:o}: {got:o}");
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for text in ["", "9", "77777", "u", "z+r", "u+q", "u+r,", "0x7", "ugo"] {
+            assert_eq!(Change::parse(text), None, "{text}");
+        }
+    }
+}

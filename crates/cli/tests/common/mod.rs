@@ -1,0 +1,99 @@
+//! What the tests of the program share: running it, and images of their own.
+#![allow(dead_code, unused_imports)]
+
+pub mod mount;
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use testkit::compare::TreeSnapshot;
+pub use testkit::oracle::{KernelMount, TempDir, assert_clean, mkfs_btrfs};
+
+pub const PROGRAM: &str = env!("CARGO_BIN_EXE_spinney");
+pub const MIB: u64 = 1 << 20;
+
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+pub fn spinney<S: AsRef<OsStr>>(words: &[S]) -> Output {
+    let mut command = Command::new(PROGRAM);
+    command.args(words).stdin(Stdio::null()).env("LC_ALL", "C").output().expect("spinney runs")
+}
+
+/// Standard output of a command that must succeed and complain about nothing.
+pub fn fine<S: AsRef<OsStr>>(words: &[S]) -> String {
+    let output = spinney(words);
+    let shown: Vec<_> = words.iter().map(|w| w.as_ref().to_string_lossy()).collect();
+    assert!(output.status.success(), "{shown:?}: {}", text(&output.stderr));
+    assert_eq!(text(&output.stderr), "", "{shown:?}");
+    text(&output.stdout)
+}
+
+/// Exit code and standard error of a command that must fail.
+pub fn failing<S: AsRef<OsStr>>(words: &[S]) -> (i32, String) {
+    let output = spinney(words);
+    let shown: Vec<_> = words.iter().map(|w| w.as_ref().to_string_lossy()).collect();
+    assert!(!output.status.success(), "{shown:?} succeeded: {}", text(&output.stdout));
+    (output.status.code().expect("exit code"), text(&output.stderr))
+}
+
+pub fn json(text: &str) -> serde_json::Value {
+    serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
+}
+
+/// `image:/path` as a word.
+pub fn at(image: &Path, path: &str) -> String {
+    format!("{}:{path}", image.display())
+}
+
+/// A fresh image by `mkfs.btrfs`, in a directory that goes with it.
+pub struct Image {
+    pub dir: TempDir,
+    pub path: PathBuf,
+}
+
+impl Image {
+    pub fn new(name: &str) -> Image {
+        Image::with(name, &[])
+    }
+
+    pub fn with(name: &str, options: &[&str]) -> Image {
+        let dir = TempDir::new(name).expect("scratch directory");
+        let path = dir.join("disk.img");
+        mkfs_btrfs(&path, 512 * MIB, options).expect("mkfs.btrfs");
+        Image { dir, path }
+    }
+
+    pub fn at(&self, path: &str) -> String {
+        at(&self.path, path)
+    }
+
+    pub fn word(&self) -> String {
+        self.path.display().to_string()
+    }
+}
+
+/// Waits until `done`, at most for a while.
+pub fn eventually(what: &str, done: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !done() {
+        assert!(Instant::now() < deadline, "still not: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+pub fn sh(script: &str) -> Output {
+    let mut command = Command::new("sh");
+    command.args(["-c", script]).stdin(Stdio::null()).env("LC_ALL", "C").output().expect("sh")
+}
+
+/// All but the places of subvolumes in snapshots, which have one inode for all.
+pub fn without_stand_ins(tree: &TreeSnapshot) -> TreeSnapshot {
+    let stand_in = |path: &str| path.starts_with("/snap-") && path.ends_with("/nested");
+    let mut tree = tree.clone();
+    tree.nodes.retain(|path, _| !stand_in(&format!("{path:?}")));
+    tree
+}

@@ -1,0 +1,179 @@
+//! Mounts by others than root at a terminal: mount(8), fstab(5), ordinary users.
+
+mod common;
+
+use common::mount::{Mount, lacks_fuse, mounted};
+use common::{Image, PROGRAM, assert_clean, fine, sh, text};
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use testkit::{require, skip};
+
+const HELPER: &str = "/sbin/mount.fuse.spinney";
+
+/// Runs a shell script with `spinney` on its path; it must succeed.
+fn run(image: &Image, script: &str) -> String {
+    let bin = image.dir.join("bin");
+    if !bin.exists() {
+        fs::create_dir(&bin).unwrap();
+        symlink(PROGRAM, bin.join("spinney")).unwrap();
+    }
+    let output = sh(&format!("PATH={}:$PATH; export PATH; {script}", bin.display()));
+    let shown = format!("{script}\n{}{}", text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{shown}");
+    shown
+}
+
+/// Removes the link that it made.
+struct Helper;
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(HELPER);
+    }
+}
+
+/// The mount works, and ends by plain umount(8).
+fn judge(image: &Image, point: &Path, options: &[&str]) {
+    // From here on it is unmounted, whatever happens.
+    let mount = Mount { point: point.to_owned(), ready: String::new(), child: None };
+    let (kind, _) = mounted(point).expect("mounted");
+    assert_eq!(kind, "fuseblk.spinney");
+    let table = fs::read_to_string("/proc/self/mounts").unwrap();
+    let line = table.lines().find(|line| line.contains(&*point.to_string_lossy())).unwrap();
+    for option in options {
+        assert!(line.contains(option), "{option}: {line}");
+    }
+    fs::write(mount.join("file"), "x").unwrap();
+    let output = sh(&format!("umount {}", mount.word()));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_clean(&image.path);
+    assert_eq!(fine(&["cat", &image.at("/file")]), "x");
+    fine(&["rm", &image.at("/file")]);
+    // Where there is no system log, servers in the background log here.
+    let name = mount.word().trim_matches('/').replace('/', "-");
+    let _ = fs::remove_file(format!("/run/spinney/{name}.log"));
+}
+
+#[test]
+fn mount_8_finds_the_program() {
+    require!(fuse);
+    require!(btrfs_progs);
+    let image = Image::new("mount8");
+    let point = Mount::directory(&image);
+    let (word, at) = (image.word(), point.display().to_string());
+    // As mount.fuse calls a file system.
+    run(
+        &image,
+        &format!(
+            "cd {} && spinney disk.img mnt -o rw,noatime,dev,suid",
+            image.dir.path().display()
+        ),
+    );
+    judge(&image, &point, &["noatime"]);
+    if !Path::new("/sbin/mount.fuse").exists() {
+        skip!("mount.fuse is not installed");
+    }
+    if Path::new(HELPER).exists() {
+        skip!("{HELPER} is there already");
+    }
+    // mount(8) calls it with a path of its own, on which the test has no `spinney`.
+    run(&image, &format!("/sbin/mount.fuse {word} {at} -t fuse.spinney -o nosuid"));
+    judge(&image, &point, &["nosuid"]);
+    run(&image, &format!("/sbin/mount.fuse 'spinney#{word}' {at}"));
+    judge(&image, &point, &[]);
+    symlink(PROGRAM, HELPER).unwrap();
+    let _helper = Helper;
+    run(&image, &format!("mount -t fuse.spinney -o nodev,commit=5 {word} {at}"));
+    judge(&image, &point, &["nodev"]);
+    let fstab = image.dir.join("fstab");
+    let options = "defaults,noauto,user,nofail,_netdev,x-systemd.automount,noexec";
+    fs::write(&fstab, format!("{word} {at} fuse.spinney {options} 0 0\n")).unwrap();
+    run(&image, &format!("mount -T {} {at}", fstab.display()));
+    judge(&image, &point, &["noexec"]);
+    // Its own exit codes: 32 for a mount that failed, and the reason.
+    let output = sh(&format!("mount -t fuse.spinney {at}/none {at}"));
+    assert_eq!(output.status.code(), Some(32));
+    assert!(text(&output.stderr).contains("no such file"), "{}", text(&output.stderr));
+    let output = sh(&format!("mount -t fuse.spinney -o bogus {word} {at}"));
+    assert!(!output.status.success() && text(&output.stderr).contains("bogus"));
+    // -s is mount(8)'s word for leniency, -f for a rehearsal.
+    run(&image, &format!("mount -s -t fuse.spinney -o bogus {word} {at}"));
+    judge(&image, &point, &[]);
+    run(&image, &format!("mount -f -t fuse.spinney {word} {at}"));
+    assert_eq!(mounted(&point), None);
+}
+
+#[test]
+fn ordinary_users_mount_their_own_images() {
+    require!(fuse);
+    require!(btrfs_progs);
+    let set_uid =
+        |path: &str| fs::metadata(path).is_ok_and(|meta| meta.permissions().mode() & 0o4000 != 0);
+    if !set_uid("/usr/bin/fusermount3") && !set_uid("/bin/fusermount3") {
+        skip!("fusermount3 is not installed with set-user-ID");
+    }
+    if !sh("setpriv --help").status.success() {
+        skip!("no setpriv here");
+    }
+    let _open = OpenToAll::new();
+    for transport in common::mount::TRANSPORTS {
+        if lacks_fuse(transport) {
+            continue;
+        }
+        as_nobody(transport);
+    }
+}
+
+/// /dev/fuse with the permissions that it has where udev makes it.
+struct OpenToAll(u32);
+
+impl OpenToAll {
+    fn new() -> OpenToAll {
+        let before = fs::metadata("/dev/fuse").unwrap().permissions().mode();
+        fs::set_permissions("/dev/fuse", Permissions::from_mode(0o666)).unwrap();
+        OpenToAll(before)
+    }
+}
+
+impl Drop for OpenToAll {
+    fn drop(&mut self) {
+        let _ = fs::set_permissions("/dev/fuse", Permissions::from_mode(self.0));
+    }
+}
+
+fn as_nobody(transport: &str) {
+    let image = Image::new("nobody");
+    let dir = image.dir.path().display().to_string();
+    fs::create_dir(image.dir.join("mnt")).unwrap();
+    let script = format!(
+        "set -e; cd {dir}
+        ./spinney chmod 755 disk.img:/
+        ./spinney chown 65534:65534 disk.img:/
+        test \"$(./spinney mkdir disk.img:/mine && ./spinney stat --json disk.img:/mine | grep -c '\"uid\":65534')\" = 1
+        if ./spinney mount --log log disk.img /mnt; then exit 3; fi
+        ./spinney mount --log log -o transport={transport} disk.img mnt
+        grep \"$PWD/mnt fuse.spinney\" /proc/self/mounts
+        echo content > mnt/mine/file
+        test $(stat -c %u:%g mnt/mine/file) = 65534:65534
+        ./spinney stats mnt | grep fuse.transport
+        ./spinney umount mnt
+        btrfs check disk.img
+        test $(./spinney cat disk.img:/mine/file) = content
+        ./spinney mount --log log -o ro,transport={transport} disk.img mnt
+        cat mnt/mine/file
+        fusermount3 -u mnt
+        echo all well"
+    );
+    fs::write(image.dir.join("script"), script).unwrap();
+    let _mount = Mount { point: image.dir.join("mnt"), ready: String::new(), child: None };
+    let output = sh(&format!(
+        "cp {PROGRAM} {dir}/spinney && chown -R 65534:65534 {dir} &&
+        setpriv --reuid 65534 --regid 65534 --clear-groups sh {dir}/script"
+    ));
+    let shown = text(&output.stdout) + &text(&output.stderr);
+    assert!(output.status.success() && shown.contains("all well"), "{shown}");
+    let kind = if transport == "uring" { "io_uring" } else { "classic" };
+    assert!(shown.contains(&format!("is mounted on {dir}/mnt ({kind}, read-write)")), "{shown}");
+    assert_clean(&image.path);
+}

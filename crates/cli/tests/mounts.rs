@@ -1,0 +1,461 @@
+//! `spinney mount` and `spinney umount`, over both transports.
+
+mod common;
+
+use common::mount::{Mount, TRANSPORTS, lacks_fuse, loops_over, mounted, server};
+use common::without_stand_ins;
+use common::{Image, KernelMount, assert_clean, eventually, failing, fine, json, text};
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use testkit::compare::{Rules, TreeSnapshot, diff};
+use testkit::oracle::LoopDevice;
+use testkit::require;
+
+/// Every transport, and with and without a loop device.
+fn each(name: &str, test: impl Fn(Image, &str)) {
+    for transport in TRANSPORTS {
+        if lacks_fuse(transport) {
+            continue;
+        }
+        test(Image::new(name), &format!("transport={transport}"));
+        test(Image::new(name), &format!("transport={transport},plain"));
+    }
+}
+
+fn errno(error: &std::io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(0)
+}
+
+#[test]
+fn a_mount_works_and_umount_waits_for_the_end() {
+    require!(fuse);
+    require!(kernel_btrfs);
+    each("works", |image, options| {
+        let mount = Mount::new(&image, options);
+        let transport =
+            if options.contains("uring") { "(io_uring, read-write" } else { "(classic" };
+        assert!(mount.ready.contains(transport), "{}", mount.ready);
+        assert!(mount.ready.starts_with(&format!("{} is mounted", image.word())));
+        let (kind, source) = mounted(&mount.point).unwrap();
+        if options.contains("plain") {
+            assert_eq!((kind.as_str(), source), ("fuse.spinney", image.word()));
+        } else {
+            assert_eq!(kind, "fuseblk.spinney");
+            assert!(source.starts_with("/dev/loop"), "{source}");
+        }
+        fs::create_dir(mount.join("d")).unwrap();
+        fs::write(mount.join("d/a"), vec![5; 3 << 20]).unwrap();
+        fs::rename(mount.join("d/a"), mount.join("b")).unwrap();
+        fs::hard_link(mount.join("b"), mount.join("c")).unwrap();
+        std::os::unix::fs::symlink("b", mount.join("l")).unwrap();
+        for i in 0..200 {
+            fs::write(mount.join(&format!("d/{i}")), format!("content {i}")).unwrap();
+        }
+        assert_eq!(fs::metadata(mount.join("l")).unwrap().nlink(), 2);
+        let expected = TreeSnapshot::of_dir(&mount.point).unwrap();
+        mount.umount();
+        // At once: nothing of ours is left over.
+        assert!(server(&image.path).is_none() || loops_over(&image.path).is_empty());
+        assert_clean(&image.path);
+        let kernel = KernelMount::new(&image.path, "ro").unwrap();
+        let found = TreeSnapshot::of_dir(kernel.path()).unwrap();
+        kernel.unmount().unwrap();
+        let rules = Rules { attributes: false, flags: false, ..Rules::default() };
+        let differences = diff(&found, &expected, &rules);
+        assert!(differences.is_empty(), "{differences:#?}");
+        eventually("the loop device is gone", || loops_over(&image.path).is_empty());
+        eventually("the server is gone", || server(&image.path).is_none());
+    });
+}
+
+#[test]
+fn what_the_kernel_wrote_is_read_and_changed() {
+    require!(fuse);
+    require!(kernel_btrfs);
+    each("kernel", |image, options| {
+        let kernel = KernelMount::new(&image.path, "noatime").unwrap();
+        testkit::oracle::kernel_populate(&kernel.join(""), 3).unwrap();
+        let expected = TreeSnapshot::of_dir(kernel.path()).unwrap();
+        kernel.unmount().unwrap();
+        let mount = Mount::new(&image, options);
+        let found = without_stand_ins(&TreeSnapshot::of_dir(&mount.point).unwrap());
+        // Through FUSE there are no `statx` attributes.
+        let rules = Rules { attributes: false, ..Rules::default() };
+        let differences = diff(&found, &without_stand_ins(&expected), &rules);
+        assert!(differences.is_empty(), "{differences:#?}");
+        fs::write(mount.join("new"), "new").unwrap();
+        mount.umount();
+        assert_clean(&image.path);
+        assert_eq!(fine(&["cat", &image.at("/new")]), "new");
+    });
+}
+
+#[test]
+fn sigterm_commits_and_unmounts() {
+    require!(fuse);
+    require!(btrfs_progs);
+    each("sigterm", |image, options| {
+        for name in ["TERM", "INT", "HUP"] {
+            let mut mount = Mount::foreground(&image, options);
+            fs::write(mount.join(name), name).unwrap();
+            common::mount::signal(mount.pid(), name);
+            let (code, log) = mount.wait();
+            assert_eq!(code, Some(0), "{log}");
+            assert!(log.contains(&format!("SIG{name}")), "{log}");
+            assert_eq!(mounted(&mount.point), None);
+            assert_clean(&image.path);
+            assert_eq!(fine(&["cat", &image.at(&format!("/{name}"))]), name);
+        }
+    });
+}
+
+#[test]
+fn signals_with_open_files() {
+    require!(fuse);
+    require!(btrfs_progs);
+    each("busy", |image, options| {
+        let mut mount = Mount::foreground(&image, options);
+        let mut file = File::create(mount.join("open")).unwrap();
+        file.write_all(b"before").unwrap();
+        common::mount::signal(mount.pid(), "TERM");
+        eventually("detached", || mounted(&mount.point).is_none());
+        file.write_all(b" and after").unwrap();
+        drop(file);
+        let (code, log) = mount.wait();
+        assert_eq!(code, Some(0), "{log}");
+        assert_clean(&image.path);
+        assert_eq!(fine(&["cat", &image.at("/open")]), "before and after");
+        // The second signal does not wait.
+        let mut mount = Mount::foreground(&image, options);
+        let mut file = File::create(mount.join("second")).unwrap();
+        file.write_all(b"before").unwrap();
+        common::mount::signal(mount.pid(), "TERM");
+        eventually("detached", || mounted(&mount.point).is_none());
+        common::mount::signal(mount.pid(), "TERM");
+        let (code, log) = mount.wait();
+        assert_eq!(code, Some(1), "{log}");
+        assert!(file.write_all(b"lost").and(file.sync_all()).is_err());
+        drop(file);
+        assert_clean(&image.path);
+        assert_eq!(fine(&["cat", &image.at("/second")]), "before");
+    });
+}
+
+#[test]
+fn signals_do_not_unmount_what_is_below() {
+    require!(fuse);
+    require!(btrfs_progs);
+    let image = Image::new("below");
+    let point = Mount::directory(&image);
+    let word = point.display().to_string();
+    testkit::oracle::sh("mount", &["-t", "tmpfs", "none", &word]).unwrap();
+    let mut mount = Mount::foreground(&image, "rw");
+    let file = File::create(mount.join("open")).unwrap();
+    testkit::oracle::sh("umount", &["-l", &word]).unwrap();
+    assert_eq!(mounted(&point).unwrap().0, "tmpfs");
+    common::mount::signal(mount.pid(), "TERM");
+    drop(file);
+    let (code, log) = mount.wait();
+    assert_eq!(code, Some(0), "{log}");
+    assert_eq!(mounted(&point).unwrap().0, "tmpfs");
+    assert_clean(&image.path);
+}
+
+#[test]
+fn kill_leaves_the_last_commit() {
+    require!(fuse);
+    require!(btrfs_progs);
+    each("kill", |image, options| {
+        let mut mount = Mount::foreground(&image, &format!("{options},commit=3600"));
+        fs::write(mount.join("kept"), vec![1; 1 << 20]).unwrap();
+        // syncfs reaches only mounts over a block device.
+        File::open(mount.join("kept")).unwrap().sync_all().unwrap();
+        for i in 0..100 {
+            fs::write(mount.join(&format!("lost{i}")), "x").unwrap();
+        }
+        common::mount::signal(mount.pid(), "KILL");
+        let (code, _) = mount.wait();
+        assert_eq!(code, None);
+        // The dead mount is named, and can be removed.
+        let (code, why) = failing(&["mount", &image.word(), &mount.word()]);
+        assert!(code == 1 && why.contains("spinney umount"), "{why}");
+        let (code, why) = failing(&["umount", &mount.word()]);
+        assert!(code == 1 && why.contains("without closing"), "{why}");
+        assert_eq!(mounted(&mount.point), None);
+        eventually("the loop device is gone", || loops_over(&image.path).is_empty());
+        assert_clean(&image.path);
+        let names = fine(&["ls", &image.at("/")]);
+        assert_eq!(names, "kept\n", "the state of the last commit");
+        let mount = Mount::new(&image, options);
+        assert_eq!(fs::read(mount.join("kept")).unwrap(), vec![1; 1 << 20]);
+        fs::write(mount.join("again"), "works").unwrap();
+        mount.umount();
+        assert_clean(&image.path);
+    });
+}
+
+#[test]
+fn failed_starts_are_told_and_leave_nothing() {
+    require!(fuse);
+    require!(kernel_btrfs);
+    let image = Image::new("failed");
+    let point = Mount::directory(&image).display().to_string();
+    let word = image.word();
+    let file = |name: &str, content: &[u8]| {
+        let path = image.dir.join(name);
+        fs::write(&path, content).unwrap();
+        path.display().to_string()
+    };
+    let (zeros, short) = (file("zeros", &vec![0; 8 << 20]), file("short", b"short"));
+    let mut damaged = fs::read(&image.path).unwrap();
+    damaged[65536 + 100] ^= 1;
+    damaged[(64 << 20) + 100] ^= 1;
+    let damaged = file("damaged", &damaged);
+    let none = image.dir.join("none").display().to_string();
+    for (words, code, what) in [
+        (&["mount", &none, &point][..], 1, "no such file"),
+        (&["mount", &word, &none], 1, "mount point"),
+        (&["mount", &word, &zeros], 1, "not a directory"),
+        (&["mount", &zeros, &point], 1, "zeros"),
+        (&["mount", &short, &point], 1, "short"),
+        (&["mount", &damaged, &point], 1, "damaged"),
+        (&["mount", "/dev/null", &point], 1, "neither an image nor a block device"),
+        (&["mount", "-o", "subvol=none", &word, &point], 1, "none"),
+        (&["mount", "-o", "subvolid=999", &word, &point], 1, "999"),
+        (&["mount", "-o", "bogus", &word, &point], 2, "bogus"),
+        (&["mount", "-o", "commit=never", &word, &point], 2, "commit"),
+        (&["mount", &word], 2, "directory"),
+        (&["mount", "--log", "/no/such/dir/log", &word, &point], 1, "/no/such/dir/log"),
+    ] {
+        let (got, why) = failing(words);
+        assert_eq!(got, code, "{words:?}: {why}");
+        assert!(why.starts_with("spinney: ") && why.contains(what), "{words:?}: {why}");
+        assert_eq!(mounted(Path::new(&point)), None);
+    }
+    let kernel = KernelMount::new(&image.path, "").unwrap();
+    for options in ["rw", "ro"] {
+        let (code, why) = failing(&["mount", "-o", options, &word, &point]);
+        assert!(code == 1 && why.contains("in use"), "{why}");
+    }
+    kernel.unmount().unwrap();
+    assert!(loops_over(&image.path).is_empty() && server(&image.path).is_none());
+    assert_clean(&image.path);
+}
+
+#[test]
+fn one_image_has_one_writer() {
+    require!(fuse);
+    require!(btrfs_progs);
+    each("writer", |image, options| {
+        let mount = Mount::new(&image, options);
+        let second = image.dir.join("second");
+        fs::create_dir(&second).unwrap();
+        let second = second.display().to_string();
+        for words in [
+            &["mount", &image.word(), &second][..],
+            &["mount", "-o", "ro", &image.word(), &second],
+            &["ls", &image.at("/")],
+            &["mkdir", &image.at("/x")],
+            &["mkfs", "-f", &image.word()],
+        ] {
+            let (code, why) = failing(words);
+            assert!(code == 1 && why.contains("in use"), "{words:?}: {why}");
+        }
+        mount.umount();
+        fine(&["mkdir", &image.at("/x")]);
+    });
+}
+
+#[test]
+fn read_only_mounts_write_nothing() {
+    require!(fuse);
+    require!(btrfs_progs);
+    each("readonly", |image, options| {
+        fine(&["cp", "/etc/passwd", &image.at("/file")]);
+        let before = fs::read(&image.path).unwrap();
+        let mount = Mount::new(&image, &format!("{options},ro"));
+        assert!(mount.ready.contains("read-only"), "{}", mount.ready);
+        assert_eq!(fs::read(mount.join("file")).unwrap(), fs::read("/etc/passwd").unwrap());
+        let refused = fs::write(mount.join("new"), "x").unwrap_err();
+        assert_eq!(errno(&refused), libc::EROFS);
+        // Readers may share.
+        assert_eq!(fine(&["ls", &image.at("/")]), "file\n");
+        mount.umount();
+        assert!(fs::read(&image.path).unwrap() == before, "the image has changed");
+    });
+}
+
+#[test]
+fn subvolumes_are_mounted_by_path_and_number() {
+    require!(fuse);
+    require!(kernel_btrfs);
+    let image = Image::new("subvol");
+    let kernel = KernelMount::new(&image.path, "").unwrap();
+    let sub = kernel.join("a/sub").display().to_string();
+    fs::create_dir(kernel.join("a")).unwrap();
+    testkit::oracle::sh("btrfs", &["subvolume", "create", &sub]).unwrap();
+    fs::write(kernel.join("a/sub/inside"), "x").unwrap();
+    let id = testkit::oracle::sh("btrfs", &["inspect-internal", "rootid", &sub]).unwrap();
+    kernel.unmount().unwrap();
+    for options in ["subvol=/a/sub".to_owned(), "subvol=a/sub".into(), format!("subvolid={id}")] {
+        let mount = Mount::new(&image, &options);
+        assert_eq!(fs::read_to_string(mount.join("inside")).unwrap(), "x");
+        fs::write(mount.join("new"), options).unwrap();
+        mount.umount();
+        assert_clean(&image.path);
+    }
+    let kernel = KernelMount::new(&image.path, "ro").unwrap();
+    assert!(kernel.join("a/sub/new").exists() && !kernel.join("new").exists());
+    kernel.unmount().unwrap();
+}
+
+#[test]
+fn counters_are_shown() {
+    require!(fuse);
+    require!(btrfs_progs);
+    each("stats", |image, options| {
+        let mount = Mount::new(&image, options);
+        fs::write(mount.join("file"), "x").unwrap();
+        File::open(mount.join("file")).unwrap().sync_all().unwrap();
+        let counters = json(&fine(&["stats", "--json", &mount.word()]));
+        let transport = if options.contains("uring") { "io_uring" } else { "classic" };
+        assert_eq!(counters["fuse.transport"], transport);
+        assert_eq!(counters["fsync.count"], 1);
+        let table = fine(&["stats", &mount.word()]);
+        let line = table.lines().find(|line| line.starts_with("fsync.count ")).unwrap();
+        assert_eq!(line.split_whitespace().nth(1), Some("1"));
+        mount.umount();
+    });
+    let (code, why) = failing(&["stats", "/"]);
+    assert!(code == 1 && why.contains("not in a volume"), "{why}");
+}
+
+#[test]
+fn umount_tells_what_is_in_the_way() {
+    require!(fuse);
+    require!(btrfs_progs);
+    each("umount", |image, options| {
+        let mount = Mount::new(&image, options);
+        let file = File::create(mount.join("open")).unwrap();
+        let (code, why) = failing(&["umount", &mount.word()]);
+        assert!(code == 1 && why.contains("busy") && why.contains("fuser"), "{why}");
+        let waiting = std::process::Command::new(common::PROGRAM)
+            .args(["umount", "-l", &mount.word()])
+            .spawn()
+            .unwrap();
+        eventually("detached", || mounted(&mount.point).is_none());
+        drop(file);
+        let output = waiting.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        assert_clean(&image.path);
+        let (code, why) = failing(&["umount", &mount.word()]);
+        assert!(code == 1 && why.contains("nothing is mounted"), "{why}");
+    });
+    let (code, why) = failing(&["umount", "/proc"]);
+    assert!(code == 1 && why.contains("proc"), "{why}");
+    let (code, _) = failing(&["umount", "/no/such/place"]);
+    assert_eq!(code, 1);
+}
+
+#[test]
+fn block_devices_are_mounted_themselves() {
+    require!(fuse);
+    require!(kernel_btrfs);
+    let image = Image::new("block");
+    let device = LoopDevice::attach(&image.path, false).unwrap();
+    let word = device.path().display().to_string();
+    let point = Mount::directory(&image);
+    let log = image.dir.join("log").display().to_string();
+    let ready = fine(&["mount", "--log", &log, &word, &point.display().to_string()]);
+    let mount = Mount { point, ready, child: None };
+    assert_eq!(mounted(&mount.point).unwrap(), ("fuseblk.spinney".into(), word.clone()));
+    fs::write(mount.join("file"), "x").unwrap();
+    let second = image.dir.join("second");
+    fs::create_dir(&second).unwrap();
+    for words in [
+        &["mount", &word, &second.display().to_string()][..],
+        &["ls", &format!("{word}:/")],
+        &["mkdir", &format!("{word}:/d")],
+        &["mkdir", &image.at("/d")],
+    ] {
+        let (code, why) = failing(words);
+        assert!(code == 1 && why.contains("in use"), "{words:?}: {why}");
+    }
+    mount.umount();
+    assert_eq!(fine(&["cat", &format!("{word}:/file")]), "x");
+    fine(&["mkdir", &format!("{word}:/d")]);
+    device.detach().unwrap();
+    assert_clean(&image.path);
+    assert_eq!(fine(&["ls", &image.at("/")]), "d\nfile\n");
+}
+
+#[test]
+fn a_failed_medium_is_told_at_the_end() {
+    require!(fuse);
+    require!(btrfs_progs);
+    for options in ["plain", "rw"] {
+        let small = Image::new("full-medium");
+        let tmpfs = small.dir.join("tmpfs");
+        fs::create_dir(&tmpfs).unwrap();
+        let word = tmpfs.display().to_string();
+        testkit::oracle::sh("mount", &["-t", "tmpfs", "-o", "size=24M", "none", &word]).unwrap();
+        let image = Image { path: tmpfs.join("disk.img"), dir: small.dir };
+        let made = common::mkfs_btrfs(&image.path, 512 << 20, &["-m", "single"]);
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            made.unwrap();
+            let mount = Mount::new(&image, options);
+            let written = fs::write(mount.join("big"), noise(64 << 20))
+                .and_then(|()| File::open(mount.join("big"))?.sync_all());
+            assert!(written.is_err(), "24 MiB do not hold 64");
+            let refused = fs::write(mount.join("more"), "x")
+                .and_then(|()| File::open(mount.join("more"))?.sync_all());
+            assert!(refused.is_err(), "nothing succeeds after the medium failed");
+            let (code, why) = failing(&["umount", &mount.word()]);
+            assert!(code == 1 && why.contains("closing the volume failed"), "{why}");
+            assert_eq!(mounted(&mount.point), None);
+            eventually("the server is gone", || server(&image.path).is_none());
+            eventually("the loop device is gone", || loops_over(&image.path).is_empty());
+            // What was committed before is whole.
+            assert_eq!(fine(&["ls", &image.at("/")]), "");
+        }));
+        let _ = testkit::oracle::sh("umount", &["-l", &word]);
+        if let Err(panic) = outcome {
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
+/// Bytes that no compression makes smaller.
+fn noise(len: usize) -> Vec<u8> {
+    let mut state = 1u64;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 33) as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+#[test]
+fn the_server_leaves_the_terminal_and_logs() {
+    require!(fuse);
+    require!(btrfs_progs);
+    let image = Image::new("daemon");
+    let log = image.dir.join("log");
+    let mount = Mount::new(&image, "rw");
+    let pid = server(&image.path).expect("a server");
+    let proc = Path::new("/proc").join(pid.to_string());
+    assert_eq!(fs::read_link(proc.join("cwd")).unwrap(), Path::new("/"));
+    let stat = fs::read_to_string(proc.join("stat")).unwrap();
+    let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    assert_eq!(fields[3], pid.to_string(), "a session of its own");
+    for number in 0..3 {
+        let target = fs::read_link(proc.join(format!("fd/{number}"))).unwrap();
+        assert_eq!(target, Path::new("/dev/null"));
+    }
+    mount.umount();
+    let text = fs::read_to_string(&log).unwrap();
+    assert!(text.contains("is mounted on") && text.contains("is closed"), "{text}");
+    assert!(!text.contains("ERROR"), "{text}");
+}

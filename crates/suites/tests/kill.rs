@@ -1,0 +1,222 @@
+//! `kill -9` of the server while clients work: what they were told is durable is there
+//! afterwards, through the kernel and through a new mount, and the volume is sound.
+//!
+//! The machine stays up, so this shows the order of commits and what an fsync covers, not
+//! that flushes reach the medium; crash images of a simulated device show that.
+//!
+//! `SPINNEY_ROUNDS` makes it longer.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use suites::{Limited, TRANSPORTS, Volume, lacking};
+use testkit::oracle::{btrfs_check, with_kernel};
+use testkit::skip;
+
+/// The bytes that belong at a position of a file; never 0, which is what is lost reads as.
+fn bytes(file: u64, from: u64, len: u64) -> Vec<u8> {
+    let byte = |at: u64| (((at / 7) ^ (at >> 11) ^ (file * 31)) % 251 + 1) as u8;
+    (from..from + len).map(byte).collect()
+}
+
+/// A client that keeps note of what it was promised.
+trait Client: Sync {
+    /// One more step; Ok when it is durable.
+    fn step(&self, root: &Path, number: u64) -> io::Result<()>;
+
+    /// All is there to step `promised`, which was the last to succeed; the one after it
+    /// was tried.
+    fn verify(&self, root: &Path, promised: u64) -> Result<(), String>;
+}
+
+/// Replaces a file by rename, as editors and package managers do.
+struct Replacer {
+    dir: &'static str,
+}
+
+impl Replacer {
+    /// From inline files to such of several extents.
+    fn content(number: u64) -> Vec<u8> {
+        let mut content = number.to_le_bytes().to_vec();
+        content.extend(bytes(number, 0, (number * 7919) % 200_000));
+        content
+    }
+}
+
+impl Client for Replacer {
+    fn step(&self, root: &Path, number: u64) -> io::Result<()> {
+        let dir = root.join(self.dir);
+        fs::create_dir_all(&dir)?;
+        let mut file = File::create(dir.join("new"))?;
+        file.write_all(&Replacer::content(number))?;
+        file.sync_all()?;
+        fs::rename(dir.join("new"), dir.join("file"))?;
+        File::open(&dir)?.sync_all()?;
+        File::open(root)?.sync_all()
+    }
+
+    fn verify(&self, root: &Path, promised: u64) -> Result<(), String> {
+        let path = root.join(self.dir).join("file");
+        let found = fs::read(&path).map_err(|error| format!("{path:?}: {error}"))?;
+        let whole = [promised, promised + 1].iter().any(|&n| found == Replacer::content(n));
+        let number = found.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
+        let told = format!("{path:?}: {promised} was promised, there is {number:?}, or a part");
+        if whole { Ok(()) } else { Err(told) }
+    }
+}
+
+/// Appends records to a log, each made durable by fdatasync.
+struct Appender {
+    name: &'static str,
+    id: u64,
+}
+
+impl Appender {
+    const RECORD: u64 = 3001;
+}
+
+impl Client for Appender {
+    fn step(&self, root: &Path, number: u64) -> io::Result<()> {
+        let path = root.join(self.name);
+        let mut file = OpenOptions::new().create(true).append(true).open(path)?;
+        // After a crash there may be more than was promised.
+        let (from, end) = (file.metadata()?.len(), number * Appender::RECORD);
+        file.write_all(&bytes(self.id, from, end.saturating_sub(from)))?;
+        if number == 1 { file.sync_all() } else { file.sync_data() }
+    }
+
+    fn verify(&self, root: &Path, promised: u64) -> Result<(), String> {
+        let found = fs::read(root.join(self.name)).map_err(|error| format!("{error}"))?;
+        let (len, least) = (found.len() as u64, promised * Appender::RECORD);
+        if len < least {
+            return Err(format!("{}: {len} bytes, but {least} were promised", self.name));
+        }
+        let right = found == bytes(self.id, 0, len);
+        if right { Ok(()) } else { Err(format!("{}: other bytes", self.name)) }
+    }
+}
+
+/// Makes and removes names, and asks for all of it by syncfs.
+struct Maker;
+
+impl Client for Maker {
+    fn step(&self, root: &Path, number: u64) -> io::Result<()> {
+        let dir = root.join("made").join(format!("{number}"));
+        if dir.exists() {
+            // Of a step that was not promised before the server was killed.
+            fs::remove_dir_all(&dir)?;
+        }
+        fs::create_dir_all(&dir)?;
+        for n in 0..20 {
+            fs::write(dir.join(format!("f{n}")), bytes(n, 0, n * 331))?;
+        }
+        fs::hard_link(dir.join("f1"), dir.join("hard"))?;
+        symlink("f2", dir.join("soft"))?;
+        fs::rename(dir.join("f3"), dir.join("moved"))?;
+        (4..10).try_for_each(|n| fs::remove_file(dir.join(format!("f{n}"))))?;
+        let synced = Limited::new(60, "sync").arg("-f").arg(&dir).run();
+        if synced.success() { Ok(()) } else { Err(io::Error::other(synced.text())) }
+    }
+
+    fn verify(&self, root: &Path, promised: u64) -> Result<(), String> {
+        (1..=promised).try_for_each(|number| {
+            let dir = root.join("made").join(format!("{number}"));
+            let told = |what: String| format!("{dir:?}: {what}");
+            let list = fs::read_dir(&dir).map_err(|error| told(error.to_string()))?;
+            let mut names: Vec<_> =
+                list.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+            names.sort();
+            let mut expected: Vec<_> =
+                [0, 1, 2].into_iter().chain(10..20).map(|n| format!("f{n}")).collect();
+            expected.extend(["hard", "moved", "soft"].map(String::from));
+            expected.sort();
+            if names != expected {
+                return Err(told(format!("{names:?}")));
+            }
+            let content = fs::read(dir.join("soft")).map_err(|error| told(error.to_string()))?;
+            if content != bytes(2, 0, 662)
+                || fs::read(dir.join("f19")).unwrap() != bytes(19, 0, 6289)
+            {
+                return Err(told("other content".to_owned()));
+            }
+            Ok(())
+        })
+    }
+}
+
+fn clients() -> Vec<(Box<dyn Client + Send>, AtomicU64)> {
+    let clients: Vec<Box<dyn Client + Send>> = vec![
+        Box::new(Replacer { dir: "one" }),
+        Box::new(Replacer { dir: "two" }),
+        Box::new(Appender { name: "log", id: 3 }),
+        Box::new(Appender { name: "journal", id: 4 }),
+        Box::new(Maker),
+    ];
+    clients.into_iter().map(|client| (client, AtomicU64::new(0))).collect()
+}
+
+/// What is not there though it was promised.
+fn broken(clients: &[(Box<dyn Client + Send>, AtomicU64)], root: &Path) -> Vec<String> {
+    let verify = |(client, promised): &(Box<dyn Client + Send>, AtomicU64)| {
+        let promised = promised.load(Ordering::SeqCst);
+        if promised == 0 { None } else { client.verify(root, promised).err() }
+    };
+    clients.iter().filter_map(verify).collect()
+}
+
+/// Lets the clients work until the server is killed under them.
+fn round(volume: &Volume, clients: &[(Box<dyn Client + Send>, AtomicU64)], number: u64) {
+    let transport = TRANSPORTS[number as usize % TRANSPORTS.len()];
+    let mount = volume.mount(transport, Duration::from_secs(120));
+    assert_eq!(
+        broken(clients, mount.path()),
+        Vec::<String>::new(),
+        "round {number}, mounted again"
+    );
+    thread::scope(|scope| {
+        for (client, promised) in clients {
+            let root = mount.path();
+            scope.spawn(move || {
+                let next = || promised.load(Ordering::SeqCst) + 1;
+                while client.step(root, next()).is_ok() {
+                    promised.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+        }
+        // Different moments of commits; no clock decides what is right.
+        thread::sleep(Duration::from_millis(400 + number * 373 % 900));
+        mount.kill_server();
+    });
+    drop(mount);
+    btrfs_check(&volume.image()).unwrap_or_else(|why| panic!("round {number}: {why}"));
+    let lost = with_kernel(&volume.image(), "ro", |kernel| broken(clients, kernel.path())).unwrap();
+    assert_eq!(lost, Vec::<String>::new(), "round {number}, to the kernel");
+}
+
+#[test]
+fn what_was_synced_survives() {
+    for transport in TRANSPORTS {
+        if let Some(why) = lacking(transport) {
+            skip!("{why}");
+        }
+    }
+    let rounds = std::env::var("SPINNEY_ROUNDS").ok().and_then(|text| text.parse().ok());
+    let volume = Volume::new("kill", 1 << 30);
+    let clients = clients();
+    for number in 0..rounds.unwrap_or(6) {
+        round(&volume, &clients, number);
+        let promised = clients.iter().map(|(_, promised)| promised.load(Ordering::SeqCst));
+        println!("round {number}: promised {:?}", promised.collect::<Vec<_>>());
+    }
+    let all = clients.iter().all(|(_, promised)| promised.load(Ordering::SeqCst) > 3);
+    assert!(all, "a client could not do anything");
+    let mount = volume.mount(TRANSPORTS[0], Duration::from_secs(60));
+    assert_eq!(broken(&clients, mount.path()), Vec::<String>::new());
+    let seen = mount.unmount_with_tree();
+    volume.judge(&seen);
+}

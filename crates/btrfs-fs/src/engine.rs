@@ -53,6 +53,8 @@ pub struct Engine {
     /// Inodes with unwritten content or times.
     pub dirty_inodes: Mutex<Vec<Arc<Inode>>>,
     pub dirty_bytes: AtomicU64,
+    /// Inodes without names that a full volume had no room to erase.
+    pub unerased: Mutex<Vec<Arc<Inode>>>,
     pub closed: AtomicBool,
 }
 

@@ -47,10 +47,8 @@ impl BtrfsFs {
         let engine = assemble(volume, store, space, roots, read_only, options)?;
         let engine = Arc::new(engine);
         if engine.read_only.is_none() {
-            let erased = crate::orphan::clean_all(&engine)?;
-            if erased > 0 {
-                tracing::info!(erased, "erased inodes that a crash left without a name");
-            }
+            engine.measure_accounts()?;
+            clean(&engine)?;
         }
         let background = match engine.read_only.is_none() && engine.options.background {
             true => Some(start_background(&engine)?),
@@ -75,6 +73,22 @@ fn pending_log(volume: &Volume, read_only: bool) -> Result<()> {
     }
     tracing::warn!("fsyncs after the last commit are in a log tree and are not shown");
     Ok(())
+}
+
+fn clean(engine: &Engine) -> Result<()> {
+    match crate::orphan::clean_all(engine) {
+        Ok(0) => Ok(()),
+        Ok(erased) => {
+            tracing::info!(erased, "erased inodes that a crash left without a name");
+            Ok(())
+        }
+        // A full volume must open, or nothing can be deleted from it.
+        Err(error) if error.errno() == libc::ENOSPC => {
+            tracing::warn!("no room to erase what a crash left; the next mount tries again");
+            Ok(())
+        }
+        Err(error) => Err(error),
+    }
 }
 
 fn start_background(engine: &Arc<Engine>) -> Result<Background> {
@@ -215,6 +229,7 @@ fn assemble(
         poisoned: OnceLock::new(),
         dirty_inodes: Mutex::new(Vec::new()),
         dirty_bytes: AtomicU64::new(0),
+        unerased: Mutex::new(Vec::new()),
         closed: AtomicBool::new(false),
     })
 }

@@ -22,8 +22,6 @@ const STEP: usize = 512;
 /// Items of the first step: enough for most inodes, and even a full volume has the room
 /// that this asks for.
 const FIRST_STEP: usize = 8;
-/// Places in trees that removing one item may touch: its own, the extent's, checksums.
-const PLACES: u64 = 3;
 
 fn orphans_of(tree: TreeId) -> InodeId {
     InodeId::new(tree, ORPHAN_OBJECTID)
@@ -60,10 +58,22 @@ pub fn release(engine: &Engine, inode: Arc<Inode>) {
         && engine.writable().is_ok()
         && let Err(error) = erase(engine, &inode)
     {
+        if error.errno() == libc::ENOSPC {
+            engine.unerased.lock().push(inode);
+            return;
+        }
         // The ORPHAN_ITEM stays; the next mount tries again.
         tracing::warn!(inode = inode.id.objectid, %error, "erasing an unnamed inode failed");
     }
     engine.inodes.evict(inode);
+}
+
+/// After a commit: erases what found no room to be erased.
+pub fn retry(engine: &Engine) {
+    let inodes = std::mem::take(&mut *engine.unerased.lock());
+    for inode in inodes {
+        release(engine, inode);
+    }
 }
 
 /// Removes all items of an inode without names. Reserves before it locks: a reservation
@@ -71,7 +81,7 @@ pub fn release(engine: &Engine, inode: Arc<Inode>) {
 pub fn erase(engine: &Engine, inode: &Arc<Inode>) -> Result<()> {
     let (mut step, mut most) = (FIRST_STEP, STEP);
     loop {
-        match engine.reserve_for_removal(step as u64 * PLACES) {
+        match engine.reserve_for_removal(step as u64) {
             Err(error) if error.errno() == libc::ENOSPC && step > FIRST_STEP => {
                 (step, most) = (FIRST_STEP, FIRST_STEP);
                 continue;

@@ -13,7 +13,7 @@ use btrfs_tree::{Cursor, NodeStore};
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use vfs::{Errno, FsError, Result};
 
 pub struct Subvolume {
@@ -26,6 +26,7 @@ pub struct Subvolume {
 
 pub struct Subvols {
     all: RwLock<FxHashMap<TreeId, Arc<Subvolume>>>,
+    share_nodes: AtomicBool,
 }
 
 impl Subvols {
@@ -44,7 +45,9 @@ impl Subvols {
                 (*id, Arc::new(subvol))
             })
             .collect();
-        Subvols { all: RwLock::new(all) }
+        let shared = |root: &crate::roots::Root| root.item.last_snapshot.0 != 0;
+        let share_nodes = AtomicBool::new(roots.trees.values().any(shared));
+        Subvols { all: RwLock::new(all), share_nodes }
     }
 
     pub fn get(&self, tree: TreeId) -> Option<Arc<Subvolume>> {
@@ -53,6 +56,11 @@ impl Subvols {
 
     pub fn is_read_only(&self, tree: TreeId) -> bool {
         self.all.read().get(&tree).is_some_and(|s| s.read_only)
+    }
+
+    /// True if some subvolume was snapshotted or is a snapshot.
+    pub fn share_nodes(&self) -> bool {
+        self.share_nodes.load(Ordering::Relaxed)
     }
 
     /// A new inode number of `tree`.

@@ -4,11 +4,10 @@
 mod common;
 
 use btrfs_fs::{BtrfsFs, Options};
-use common::kernel::kernel;
 use common::{Image, snapshot};
 use testkit::PosixFs;
 use testkit::ops::{Fill, FillKind, Rng};
-use testkit::oracle;
+use testkit::oracle::{self, LoopDevice};
 use vfs::{
     Context, FallocateMode, FileKind, FileSystem, FsError, Ino, SetAttr, StatFs, WriteFlags,
 };
@@ -47,21 +46,33 @@ fn full<T>(result: Result<T, FsError>) -> Option<T> {
     }
 }
 
-impl Filler<'_> {
+/// A lookup reference.
+struct Held<'a> {
+    fs: &'a BtrfsFs,
+    ino: Ino,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.fs.forget(self.ino, 1);
+    }
+}
+
+impl<'a> Filler<'a> {
     fn name(&mut self) -> Vec<u8> {
         self.made += 1;
         format!("file-with-a-name-of-some-length-{}", self.made).into_bytes()
     }
 
-    fn file(&mut self) -> Option<Ino> {
+    fn file(&mut self) -> Option<Held<'a>> {
         let name = self.name();
         let entry = full(self.fs.mknod(&CX, self.dir, &name, FileKind::File, 0o644, 0))?;
-        Some(entry.attr.ino)
+        Some(Held { fs: self.fs, ino: entry.attr.ino })
     }
 
-    fn write(&mut self, ino: Ino, offset: u64, len: u64) -> Option<()> {
+    fn write(&mut self, Held { ino, .. }: &Held<'_>, offset: u64, len: u64) -> Option<()> {
         let fill = Fill { seed: self.rng.next_u64(), len: len as usize, kind: FillKind::Random };
-        full(self.fs.write(&CX, ino, offset, &fill.bytes(), WriteFlags::default()))?;
+        full(self.fs.write(&CX, *ino, offset, &fill.bytes(), WriteFlags::default()))?;
         Some(())
     }
 
@@ -76,53 +87,49 @@ impl Filler<'_> {
     }
 
     fn data(&mut self) -> Option<()> {
-        let ino = self.file()?;
+        let file = self.file()?;
         let (mut at, size) = (0, 1 + self.rng.below(8 * MIB));
         while at < size {
             let limit = *self.rng.pick(&[5000, 200_000, 2 * MIB]);
             let len = (1 + self.rng.below(limit)).min(size - at);
-            self.write(ino, at, len)?;
+            self.write(&file, at, len)?;
             at += len;
         }
-        self.fs.forget(ino, 1);
         Some(())
     }
 
     fn small(&mut self) -> Option<()> {
         for _ in 0..100 {
-            let ino = self.file()?;
+            let file = self.file()?;
             let len = 1 + self.rng.below(2040);
-            self.write(ino, 0, len)?;
+            self.write(&file, 0, len)?;
             if self.rng.chance(10) {
                 let name = self.name();
-                full(self.fs.link(&CX, ino, self.dir, &name))?;
-                self.fs.forget(ino, 1);
+                full(self.fs.link(&CX, file.ino, self.dir, &name))?;
+                self.fs.forget(file.ino, 1);
             }
             if self.rng.chance(10) {
                 let value = vec![7; self.rng.below(2000) as usize];
-                full(self.fs.setxattr(&CX, ino, b"user.x", &value, vfs::XattrMode::Set))?;
+                full(self.fs.setxattr(&CX, file.ino, b"user.x", &value, vfs::XattrMode::Set))?;
             }
-            self.fs.forget(ino, 1);
         }
         Some(())
     }
 
     fn fallocate(&mut self) -> Option<()> {
-        let ino = self.file()?;
+        let file = self.file()?;
         let len = 1 + self.rng.below(16 * MIB);
-        full(self.fs.fallocate(&CX, ino, FallocateMode::Allocate, 0, len))?;
-        self.write(ino, self.rng.clone().below(len), 100_000)?;
-        self.fs.forget(ino, 1);
+        full(self.fs.fallocate(&CX, file.ino, FallocateMode::Allocate, 0, len))?;
+        self.write(&file, self.rng.clone().below(len), 100_000)?;
         Some(())
     }
 
     fn scattered(&mut self) -> Option<()> {
-        let ino = self.file()?;
+        let file = self.file()?;
         for _ in 0..2000 {
             let offset = self.rng.below(1 << 30) / 4096 * 8192;
-            self.write(ino, offset, 4096)?;
+            self.write(&file, offset, 4096)?;
         }
-        self.fs.forget(ino, 1);
         Some(())
     }
 
@@ -142,7 +149,8 @@ impl Filler<'_> {
         let mut buf = vec![0; 100_000];
         fs.read(ino, 0, &mut buf).expect("read");
         let _ = full(fs.fsync(ino, false));
-        fs.setattr(&CX, ino, &SetAttr { size: Some(77), ..SetAttr::default() }).expect("shrink");
+        let _ = full(fs.setattr(&CX, ino, &SetAttr { size: Some(77), ..SetAttr::default() }));
+        fs.setattr(&CX, ino, &SetAttr { size: Some(0), ..SetAttr::default() }).expect("empty");
         fs.forget(ino, 1);
     }
 }
@@ -170,14 +178,20 @@ fn remove(fs: &BtrfsFs, dir: Ino, name: &[u8]) {
 }
 
 /// Fills, pokes, deletes half, fills again, deletes all.
-fn round(fs: &BtrfsFs, with: With, seed: u64) {
+fn round(fs: &BtrfsFs, with: With, seed: u64, mixed: bool) {
     let dir = fs.mkdir(&CX, fs.root(), b"full", 0o755).expect("mkdir").attr.ino;
     let mut filler = Filler { fs, dir, rng: Rng::new(seed), made: 0 };
-    let before = fs.statfs().expect("statfs");
     while filler.step(with).is_some() {}
     let files = filler.made;
     let at_end = fs.statfs().expect("statfs");
-    assert!(at_end.blocks_available <= before.blocks_available);
+    // Nearly nothing; after small files nothing at all, since no new file has room. (In
+    // mixed volumes what is kept for deletions counts.)
+    let most = match with {
+        With::Small if mixed => 8 * MIB,
+        With::Small => 0,
+        _ => 20 * MIB,
+    };
+    assert!(at_end.blocks_available * 4096 <= most, "{at_end:?}");
     filler.poke();
     let all = names(fs, dir);
     for name in all.iter().step_by(2) {
@@ -186,7 +200,7 @@ fn round(fs: &BtrfsFs, with: With, seed: u64) {
     fs.sync().expect("sync");
     while filler.step(with).is_some() {}
     println!("{with:?}: {files} files, {} in all; {at_end:?}", filler.made);
-    let _ = full(fs.sync());
+    fs.sync().expect("what was written finds room");
     filler.poke();
     for name in names(fs, dir) {
         remove(fs, dir, &name);
@@ -195,19 +209,24 @@ fn round(fs: &BtrfsFs, with: With, seed: u64) {
     fs.forget(dir, 1);
     fs.sync().expect("sync");
     assert_eq!(fs.read_only_reason(), None);
+    let stat = |name| fs.stats().iter().find(|s| s.name == name).map_or(0, |s| s.value);
+    println!("{} commits in {} ms", stat("commit.count"), stat("commit.total_ns") / 1_000_000);
 }
 
 fn numbers(s: &StatFs) -> (u64, u64, u64) {
     (s.blocks, s.blocks_free, s.blocks_available)
 }
 
-/// On a copy: a read-only device would count as full, and a writable one gets written.
+/// Of a read-only mount of a writable device: a read-only device would count as full, and a
+/// writable mount is changed at once.
 fn kernel_statfs(image: &Image) -> StatFs {
-    let copy = image.path.with_extension("copy");
-    let (from, to) = (image.path.to_string_lossy(), copy.to_string_lossy());
-    oracle::sh("cp", &["--sparse=always", &from, &to]).expect("copy the image");
-    let said = kernel(&copy, "", |mount| PosixFs::open(mount.path()).expect("open").statfs());
-    std::fs::remove_file(copy).expect("remove the copy");
+    let device = LoopDevice::attach(&image.path, false).expect("a loop device");
+    let point = image.path.with_extension("mnt");
+    std::fs::create_dir_all(&point).expect("a mount point");
+    let (from, to) = (device.path().to_string_lossy(), point.to_string_lossy());
+    oracle::sh("mount", &["-t", "btrfs", "-o", "ro", &from, &to]).expect("mount");
+    let said = PosixFs::open(&point).and_then(|fs| fs.statfs());
+    oracle::sh("umount", &[&*to]).expect("umount");
     said.expect("statfs")
 }
 
@@ -233,7 +252,7 @@ fn rounds(size: u64, mkfs: &[&str], kinds: &[With], count: usize, seed: u64) {
         let with = kinds[number % kinds.len()];
         let background = number % 3 == 2;
         let fs = image.open_with(Options { background, ..Options::default() });
-        round(&fs, with, seed + number as u64);
+        round(&fs, with, seed + number as u64, mkfs.contains(&"--mixed"));
         let said = fs.statfs().expect("statfs");
         fs.destroy().expect("close");
         drop(fs);
@@ -274,7 +293,7 @@ fn by_turns() {
     let all = [With::Data, With::Small, With::Fallocate, With::Scattered];
     rounds(200 * MIB, &["-m", "single"], &all, 12, 500);
     rounds(64 * MIB, &["--mixed"], &all, 12, 600);
-    rounds(64 * MIB, &["--mixed", "-m", "dup", "-d", "dup"], &all, 8, 700);
+    rounds(200 * MIB, &["--mixed", "-m", "dup", "-d", "dup"], &all, 8, 700);
 }
 
 /// Space as the kernel reckons it, with content, of every profile.

@@ -28,9 +28,15 @@ fn run(engine: &Weak<Engine>) {
         if !engine.committer.wait(engine.options.commit_interval) {
             return;
         }
-        if let Err(error) = engine.commit() {
-            tracing::error!(%error, "the background commit failed");
-            return;
+        match engine.commit() {
+            Err(error) if error.errno() == libc::ENOSPC => {
+                tracing::warn!("writeback found no space; it is tried again");
+            }
+            Err(error) => {
+                tracing::error!(%error, "the background commit failed");
+                return;
+            }
+            Ok(()) => {}
         }
     }
 }

@@ -24,7 +24,7 @@ use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use vfs::{FsError, Result};
+use vfs::{Errno, FsError, Result};
 
 #[derive(Default)]
 pub struct Committer {
@@ -70,14 +70,22 @@ impl Committer {
     }
 }
 
+/// What of the unwritten content found room.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Landed {
+    All,
+    Some,
+}
+
 impl Engine {
-    /// Everything done before the call is durable when it returns.
+    /// Everything done before the call is durable when it returns. ENOSPC: but for content
+    /// that found no room; it stays in memory.
     pub fn commit(&self) -> Result<()> {
         if self.read_only.is_some() {
             return Ok(());
         }
         let wanted = self.committer.begun.load(Ordering::SeqCst) + 1;
-        let _running = self.committer.running.lock();
+        let running = self.committer.running.lock();
         if let Some(why) = self.poisoned.get() {
             return Err(FsError::ReadOnly(why.clone()));
         }
@@ -85,26 +93,39 @@ impl Engine {
             return Ok(());
         }
         let number = self.committer.begun.fetch_add(1, Ordering::SeqCst) + 1;
-        let result = self.commit_now();
-        match &result {
-            Ok(()) => self.committer.ended.store(number, Ordering::SeqCst),
-            Err(error) => self.poison(&format!("a commit failed: {error}")),
+        // The first commit may free what the content needs that found no room before it.
+        let result = match self.commit_now() {
+            Ok(Landed::Some) => self.commit_now(),
+            other => other,
+        };
+        drop(running);
+        match result {
+            Ok(Landed::All) => {
+                self.committer.ended.fetch_max(number, Ordering::SeqCst);
+                crate::orphan::retry(self);
+                Ok(())
+            }
+            Ok(Landed::Some) => Err(Errno::ENOSPC.into()),
+            Err(error) => {
+                self.poison(&format!("a commit failed: {error}"));
+                Err(error)
+            }
         }
-        result
     }
 
-    fn commit_now(&self) -> Result<()> {
+    fn commit_now(&self) -> Result<Landed> {
         let start = Instant::now();
-        match self.flush_all() {
-            // What finds no room stays in memory and its writer hears of it again; what
-            // has landed is committed all the same.
-            Err(e) if e.errno() == libc::ENOSPC => tracing::warn!("writeback found no space"),
-            other => other?,
-        }
+        let landed = match self.flush_all() {
+            Ok(()) => Landed::All,
+            // What finds no room stays in memory; what has landed is committed all the same.
+            Err(e) if e.errno() == libc::ENOSPC => Landed::Some,
+            Err(error) => return Err(error),
+        };
         let flushed = start.elapsed();
         if self.layers.load().current.is_empty() && !self.space.has_unrecorded() {
-            return Ok(());
+            return Ok(landed);
         }
+        self.hold_for_commit();
         let reservation = self.promises.take_metadata();
         let sealing = Instant::now();
         let sealed = self.seal();
@@ -119,7 +140,8 @@ impl Engine {
         self.stats.commit_flush_data_ns.add(flushed.as_nanos() as u64);
         self.stats.commit_seal_ns.add(seal.as_nanos() as u64);
         self.stats.commit_seal_max_ns.max(seal.as_nanos() as u64);
-        Ok(())
+        self.measure_accounts()?;
+        Ok(landed)
     }
 
     /// Ends the current epoch: later operations enter the next one at once.

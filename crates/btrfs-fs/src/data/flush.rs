@@ -36,7 +36,8 @@ impl Engine {
                 self.queue_dirty(&inode);
                 first_error.get_or_insert(error);
             }
-            crate::orphan::release(self, inode);
+            // Erasing is not for here: it may wait for the commit that waits for this.
+            self.inodes.evict(inode);
         }
         first_error.map_or(Ok(()), Err)
     }
@@ -100,6 +101,7 @@ fn flush_run(
 ) -> Result<()> {
     let Some(start) = dirty.first_from(0) else { return Ok(()) };
     let end = dirty.run_end(start).min(start + BATCH);
+    let mut paid = 0;
     if can_inline(engine, state, dirty) {
         store_inline(engine, id, state, dirty)?;
     } else {
@@ -111,10 +113,10 @@ fn flush_run(
         let stored = store(engine, id, state, start, &slices);
         state.pending_from = None;
         debug_assert_eq!(size, state.item.size);
-        stored?;
+        paid = stored?;
     }
     dirty.remove(start, end);
-    engine.forget_dirty(end - start);
+    engine.forget_landed(end - start, paid);
     Ok(())
 }
 

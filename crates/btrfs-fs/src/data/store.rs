@@ -12,8 +12,8 @@ use crate::ino::InodeId;
 use crate::inode::State;
 use btrfs_disk::items::{Compression, FileExtentFields, FileExtentKind, inode_flags};
 use btrfs_disk::{Logical, TreeId};
-use btrfs_space::{Extent, Kind};
-use vfs::{Errno, FsError, Result};
+use btrfs_space::{Extent, Priority};
+use vfs::Result;
 
 /// Largest data extent, as the kernel's btrfs.
 const EXTENT_MAX: u64 = 128 << 20;
@@ -26,6 +26,16 @@ struct Landed {
     sums: Option<Box<[u8]>>,
 }
 
+impl Landed {
+    /// What it took of the promise.
+    fn paid(&self) -> u64 {
+        match &self.place {
+            Place::New(extent) => extent.len,
+            Place::Existing { .. } => 0,
+        }
+    }
+}
+
 enum Place {
     New(Extent),
     /// Into an extent that the file has: preallocated, or without copy-on-write.
@@ -36,14 +46,15 @@ enum Place {
 }
 
 /// Stores `slices` (whole sectors) at file offset `start`. The caller holds the inode, has
-/// set its size, and owns a promise of data space of that length, which it gives back.
+/// set its size, and owns a promise of data space of that length. What new extents took of
+/// the promise is settled here; the answer is how much that was.
 pub fn store(
     engine: &Engine,
     id: InodeId,
     state: &mut State,
     start: u64,
     slices: &[&[u8]],
-) -> Result<()> {
+) -> Result<u64> {
     let len: u64 = slices.iter().map(|s| s.len() as u64).sum();
     let end = start + len;
     let before = {
@@ -53,13 +64,20 @@ pub fn store(
     let mapped: Vec<Mapped> =
         before.iter().filter(|m| m.end > start && m.start < end).cloned().collect();
     let landed = land(engine, id, state, start, end, slices, &mapped)?;
+    // What is written was promised room; in many pieces it needs more metadata than others.
+    if let Err(error) = engine.hold(2 * landed.len() as u64, 0, Priority::Delete) {
+        give_back(engine, &landed);
+        return Err(error);
+    }
+    let mut paid = 0;
     let op = engine.begin();
     for piece in landed {
+        paid += piece.paid();
         enter(&op, id, state, &before, piece)?;
     }
     op.put_inode(id, state);
     engine.stats.data_written_bytes.add(len);
-    Ok(())
+    Ok(paid)
 }
 
 /// Writes everything; on an error nothing stays allocated.
@@ -85,7 +103,7 @@ fn land(
             };
             let written = engine.volume.write(logical, &part).fs();
             if let (Err(_), Place::New(extent)) = (&written, &place) {
-                engine.give_back(*extent);
+                engine.unallocate(*extent);
             }
             written?;
             let sums = with_sums.then(|| sums::compute(engine, &part));
@@ -108,7 +126,7 @@ fn land(
 fn give_back(engine: &Engine, landed: &[Landed]) {
     for piece in landed {
         if let Place::New(extent) = &piece.place {
-            engine.give_back(*extent);
+            engine.unallocate(*extent);
         }
     }
 }
@@ -157,17 +175,8 @@ fn place(
         return Ok((len, Place::Existing { logical, of: extent.clone() }));
     }
     let want = (limit - at).min(EXTENT_MAX);
-    let extent = allocate(engine, want)?;
+    let extent = engine.allocate(want)?;
     Ok((extent.len, Place::New(extent)))
-}
-
-/// A data extent of up to `want` bytes, making a chunk if need be.
-pub fn allocate(engine: &Engine, want: u64) -> Result<Extent> {
-    match engine.space.alloc(Kind::Data, want, engine.sector()) {
-        Ok(extent) => Ok(extent),
-        Err(btrfs_disk::Error::NoSpace) => Err(FsError::Posix(Errno::ENOSPC)),
-        Err(other) => Err(crate::error::to_fs(other)),
-    }
 }
 
 /// True if content may go into `extent` itself: it is preallocated or the file is not

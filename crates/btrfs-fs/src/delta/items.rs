@@ -3,6 +3,7 @@
 //! All items of one object (an inode, mostly) live together, so that one lock covers what
 //! an operation changes of it.
 
+use btrfs_disk::key::kind;
 use btrfs_disk::{Key, TreeId};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -25,6 +26,8 @@ pub enum Base {
 pub struct Slot {
     pub value: Option<Box<[u8]>>,
     base: Base,
+    /// Counts as one of `ItemDelta::spread`.
+    spread: bool,
 }
 
 #[derive(Default)]
@@ -40,6 +43,7 @@ pub struct ItemDelta {
     shards: Box<[Mutex<Shard>]>,
     bytes: AtomicU64,
     slots: AtomicU64,
+    spread: AtomicU64,
 }
 
 fn shard_of(tree: TreeId, objectid: u64) -> usize {
@@ -53,6 +57,7 @@ impl ItemDelta {
             shards: (0..SHARDS).map(|_| Mutex::new(Shard::default())).collect(),
             bytes: AtomicU64::new(0),
             slots: AtomicU64::new(0),
+            spread: AtomicU64::new(0),
         }
     }
 
@@ -69,6 +74,12 @@ impl ItemDelta {
         self.slots.load(Ordering::Relaxed)
     }
 
+    /// Places in the trees that the changes lie in, at most: keys that lie next to another
+    /// changed one by their nature do not count.
+    pub fn spread(&self) -> u64 {
+        self.spread.load(Ordering::Relaxed)
+    }
+
     /// Runs `edit` on the items of one object under its shard's lock.
     pub fn edit<T>(
         &self,
@@ -78,15 +89,16 @@ impl ItemDelta {
     ) -> T {
         let mut shard = self.shards[shard_of(tree, objectid)].lock();
         let object = shard.entry((tree, objectid)).or_default();
-        let mut edit_object = ObjectEdit { object, bytes: 0, slots: 0 };
+        let mut edit_object = ObjectEdit { object, bytes: 0, slots: 0, spread: 0 };
         let result = edit(&mut edit_object);
-        let (bytes, slots) = (edit_object.bytes, edit_object.slots);
+        let ObjectEdit { bytes, slots, spread, .. } = edit_object;
         if object.items.is_empty() {
             shard.remove(&(tree, objectid));
         }
         drop(shard);
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         self.slots.fetch_add(slots as u64, Ordering::Relaxed);
+        self.spread.fetch_add(spread as u64, Ordering::Relaxed);
         result
     }
 
@@ -153,9 +165,22 @@ pub struct ObjectEdit<'a> {
     object: &'a mut Object,
     bytes: i64,
     slots: i64,
+    spread: i64,
 }
 
 impl ObjectEdit<'_> {
+    /// Whether a new slot lies apart from the object's others. New objects come behind one
+    /// another, and so do the names of a directory by index; an inode's own items lie close
+    /// together.
+    fn lies_apart(&self, item: u8, base: Base) -> bool {
+        let close = match item {
+            kind::DIR_INDEX => base == Base::Absent,
+            kind::INODE_ITEM..kind::DIR_ITEM => !self.object.items.is_empty(),
+            _ => false,
+        };
+        !self.object.born && !close
+    }
+
     /// The object did not exist before this epoch. Put its first item in the same edit.
     pub fn mark_born(&mut self) {
         debug_assert!(self.object.items.is_empty());
@@ -164,6 +189,7 @@ impl ObjectEdit<'_> {
 
     pub fn put(&mut self, kind: u8, offset: u64, value: Box<[u8]>, base: Base) {
         let born = self.object.born;
+        let spread = self.lies_apart(kind, base);
         self.bytes += value.len() as i64;
         match self.object.items.entry((kind, offset)) {
             std::collections::btree_map::Entry::Occupied(mut slot) => {
@@ -172,28 +198,32 @@ impl ObjectEdit<'_> {
             }
             std::collections::btree_map::Entry::Vacant(slot) => {
                 let base = if born { Base::Absent } else { base };
-                slot.insert(Slot { value: Some(value), base });
+                slot.insert(Slot { value: Some(value), base, spread });
                 self.slots += 1;
+                self.spread += i64::from(spread);
             }
         }
     }
 
     pub fn delete(&mut self, kind: u8, offset: u64) {
         let born = self.object.born;
+        let spread = self.lies_apart(kind, Base::Possible);
         match self.object.items.entry((kind, offset)) {
             std::collections::btree_map::Entry::Occupied(mut slot) => {
                 if slot.get().base == Base::Absent {
                     let old = slot.remove();
                     self.bytes -= old.value.map_or(0, |v| v.len() as i64);
                     self.slots -= 1;
+                    self.spread -= i64::from(old.spread);
                 } else if let Some(old) = slot.get_mut().value.take() {
                     self.bytes -= old.len() as i64;
                 }
             }
             std::collections::btree_map::Entry::Vacant(slot) => {
                 if !born {
-                    slot.insert(Slot { value: None, base: Base::Possible });
+                    slot.insert(Slot { value: None, base: Base::Possible, spread });
                     self.slots += 1;
+                    self.spread += i64::from(spread);
                 }
             }
         }

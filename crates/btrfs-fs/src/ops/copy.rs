@@ -12,6 +12,7 @@ use crate::extents::{Mapped, MappedKind, drop_range, insert_regular, map_range, 
 use crate::inode::{Inode, State, now};
 use crate::locks::Locked;
 use btrfs_disk::items::{FileExtentFields, inode_flags};
+use btrfs_space::Priority;
 use std::sync::Arc;
 use vfs::{Errno, Ino, Result, WriteFlags};
 
@@ -212,6 +213,7 @@ fn insert_shared(
     let mut at = range.from;
     for part in mapped.chunks(STEP) {
         let end = part.last().map_or(at, |last| last.end.min(source_end));
+        engine.hold(2 * part.len() as u64, 100 * part.len() as u64, Priority::Normal)?;
         let op = engine.begin();
         clear(&op, target, state, range, at, end)?;
         for extent in part.iter().filter(|m| !m.is_hole()) {

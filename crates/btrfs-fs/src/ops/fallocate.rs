@@ -1,15 +1,14 @@
 //! fallocate: allocate, punch, zero.
 
 use super::io::{check_file, end_of, hole_to};
-use super::truncate::zero_tail;
+use super::truncate::{Done, SMALL_STEP, room_for_step, zero_tail};
 use crate::data::flush::{dirty_of, fill_sector, flush_to_extents, load_inline};
-use crate::data::store::allocate;
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::extents::{drop_range, insert_regular, map_range, put_hole};
 use crate::inode::{Inode, State, now};
 use btrfs_disk::items::{Compression, FileExtentFields, FileExtentKind, inode_flags};
-use btrfs_space::Extent;
+use btrfs_space::{DataReservation, Extent, Priority};
 use std::sync::Arc;
 use vfs::{Errno, FallocateMode, Ino, Result};
 
@@ -30,17 +29,56 @@ pub fn fallocate(
     let inode = engine.inode(ino)?;
     engine.subvol_writable(inode.id.tree)?;
     let allocates = !matches!(mode, FallocateMode::PunchHole);
-    if allocates {
-        engine.reserve(16, 1024)?;
-    } else {
-        engine.reserve_for_removal(16)?;
+    loop {
+        if allocates {
+            engine.reserve(16, 1024)?;
+        } else {
+            engine.reserve_for_removal(2 * SMALL_STEP as u64)?;
+        }
+        let sector = engine.sector();
+        let mut room = match allocates {
+            true => Some(engine.data_promise(gaps(engine, &inode, mode, offset, end)?)?),
+            false => None,
+        };
+        let promised = 4 * sector;
+        engine.promise_data(promised)?;
+        let mut budget = Budget { dirty: promised, extents: room.as_mut() };
+        let result = locked(engine, &inode, mode, offset, end, &mut budget);
+        engine.forget_dirty(budget.dirty);
+        match result? {
+            Done::All => return Ok(()),
+            Done::Part => engine.commit_for_space()?,
+        }
     }
-    let promised = 4 * engine.sector() + if allocates { len } else { 0 };
-    engine.promise_data(promised)?;
-    let mut budget = promised;
-    let result = locked(engine, &inode, mode, offset, end, &mut budget);
-    engine.forget_dirty(budget);
-    result
+}
+
+/// Bytes of [offset, end), in whole sectors, that will need extents.
+fn gaps(
+    engine: &Engine,
+    inode: &Arc<Inode>,
+    mode: FallocateMode,
+    offset: u64,
+    end: u64,
+) -> Result<u64> {
+    let sector = engine.sector();
+    let (start, stop) = (offset / sector * sector, end.next_multiple_of(sector));
+    if matches!(mode, FallocateMode::ZeroRange { .. }) {
+        return Ok(stop - start);
+    }
+    let state = inode.read()?;
+    let mapped = map_range(&engine.view(), inode.id, sector, start, stop).fs()?;
+    drop(state);
+    let held = mapped.iter().filter(|m| !m.is_hole() && !m.is_inline());
+    let held: u64 = held.map(|m| m.end.min(stop) - m.start.max(start)).sum();
+    Ok((stop - start).saturating_sub(held))
+}
+
+/// What was promised to one call.
+struct Budget<'a> {
+    /// For sectors that become dirty.
+    dirty: u64,
+    /// For preallocated extents.
+    extents: Option<&'a mut DataReservation>,
 }
 
 fn locked(
@@ -49,8 +87,8 @@ fn locked(
     mode: FallocateMode,
     offset: u64,
     end: u64,
-    budget: &mut u64,
-) -> Result<()> {
+    budget: &mut Budget<'_>,
+) -> Result<Done> {
     let mut state = inode.write()?;
     check_file(&state)?;
     let fixed = match mode {
@@ -60,13 +98,14 @@ fn locked(
     if state.item.flags & fixed != 0 {
         return Err(Errno::EPERM.into());
     }
-    *budget -= load_inline(engine, inode.id, &mut state)?;
+    budget.dirty -= load_inline(engine, inode.id, &mut state)?;
     let result = match mode {
         FallocateMode::Allocate => {
-            allocate_range(engine, inode, &mut state, offset, end, true, budget)
+            allocate_range(engine, inode, &mut state, offset, end, true, budget).map(|()| Done::All)
         }
         FallocateMode::KeepSize => {
             allocate_range(engine, inode, &mut state, offset, end, false, budget)
+                .map(|()| Done::All)
         }
         FallocateMode::PunchHole => {
             let stop = end.min(state.item.size.next_multiple_of(engine.sector()));
@@ -74,9 +113,14 @@ fn locked(
         }
         FallocateMode::ZeroRange { keep_size } => {
             let stop = end.min(state.item.size.next_multiple_of(engine.sector()));
-            punch(engine, inode, &mut state, offset, stop.max(offset), budget).and_then(|()| {
-                allocate_range(engine, inode, &mut state, offset, end, !keep_size, budget)
-            })
+            match punch(engine, inode, &mut state, offset, stop.max(offset), budget) {
+                Ok(Done::All) => {
+                    let grow = !keep_size;
+                    allocate_range(engine, inode, &mut state, offset, end, grow, budget)
+                        .map(|()| Done::All)
+                }
+                other => other,
+            }
         }
     };
     let time = now();
@@ -95,20 +139,20 @@ fn punch(
     state: &mut State,
     start: u64,
     end: u64,
-    budget: &mut u64,
-) -> Result<()> {
+    budget: &mut Budget<'_>,
+) -> Result<Done> {
     let sector = engine.sector();
     if start >= end {
-        return Ok(());
+        return Ok(Done::All);
     }
     let (first, last) = (start.next_multiple_of(sector), end / sector * sector);
     if first > last {
-        return zero_part(engine, inode, state, start, end, budget);
+        return zero_part(engine, inode, state, start, end, budget).map(|()| Done::All);
     }
     zero_part(engine, inode, state, start, first, budget)?;
     zero_part(engine, inode, state, last, end, budget)?;
     if first == last {
-        return Ok(());
+        return Ok(Done::All);
     }
     if let Some(dirty) = &mut state.dirty {
         let before = dirty.bytes();
@@ -118,13 +162,38 @@ fn punch(
             state.dirty = None;
         }
     }
+    let mapped = map_range(&engine.view(), inode.id, sector, first, last).fs()?;
+    let mapped: Vec<_> = mapped.into_iter().filter(|m| !m.is_hole()).collect();
+    if mapped.is_empty() && !engine.no_holes {
+        clear(engine, inode, state, first, last)?;
+    }
+    let (mut left, mut at) = (&mapped[..], first);
+    while !left.is_empty() {
+        let Some(step) = room_for_step(engine, left.len())? else { return Ok(Done::Part) };
+        let rest = &left[step..];
+        let stop = if rest.is_empty() { last } else { rest[0].start };
+        clear(engine, inode, state, at, stop)?;
+        (left, at) = (rest, stop);
+    }
+    Ok(Done::All)
+}
+
+/// Makes whole sectors a hole.
+fn clear(
+    engine: &Engine,
+    inode: &Arc<Inode>,
+    state: &mut State,
+    start: u64,
+    end: u64,
+) -> Result<()> {
+    let sector = engine.sector();
     let op = engine.begin();
-    let mapped = map_range(&op.view, inode.id, sector, first, last).fs()?;
-    drop_range(&op, inode.id, state, &mapped, first, last)?;
+    let mapped = map_range(&op.view, inode.id, sector, start, end).fs()?;
+    drop_range(&op, inode.id, state, &mapped, start, end)?;
     if !engine.no_holes {
-        let stop = last.min(state.item.size.next_multiple_of(sector));
-        if first < stop {
-            put_hole(&op, inode.id, first, stop);
+        let stop = end.min(state.item.size.next_multiple_of(sector));
+        if start < stop {
+            put_hole(&op, inode.id, start, stop);
         }
     }
     op.put_inode(inode.id, state);
@@ -138,7 +207,7 @@ fn zero_part(
     state: &mut State,
     start: u64,
     end: u64,
-    budget: &mut u64,
+    budget: &mut Budget<'_>,
 ) -> Result<()> {
     let sector = engine.sector();
     let end = end.min(state.item.size);
@@ -149,7 +218,7 @@ fn zero_part(
     let dirty = state.dirty.as_ref().is_some_and(|d| d.covers(sector_start));
     let mapped = map_range(&engine.view(), inode.id, sector, start, end).fs()?;
     if dirty || mapped.iter().any(|m| m.has_data()) {
-        *budget -= fill_sector(engine, inode.id, state, sector_start)?;
+        budget.dirty -= fill_sector(engine, inode.id, state, sector_start)?;
         dirty_of(engine, state).write(start, &vec![0; (end - start) as usize]);
     }
     Ok(())
@@ -163,13 +232,13 @@ fn allocate_range(
     offset: u64,
     end: u64,
     grow: bool,
-    budget: &mut u64,
+    budget: &mut Budget<'_>,
 ) -> Result<()> {
     let sector = engine.sector();
     let old_size = state.item.size;
     let grows = grow && end > old_size;
     if grows {
-        *budget -= zero_tail(engine, inode.id, state)?;
+        budget.dirty -= zero_tail(engine, inode.id, state)?;
     }
     flush_to_extents(engine, inode.id, state)?;
     if grows {
@@ -180,12 +249,12 @@ fn allocate_range(
     let mut at = start;
     for extent in mapped.iter().filter(|m| !m.is_hole()) {
         if extent.start > at {
-            fill_gap(engine, inode, state, at, extent.start)?;
+            fill_gap(engine, inode, state, at, extent.start, budget)?;
         }
         at = at.max(extent.end);
     }
     if at < stop {
-        fill_gap(engine, inode, state, at, stop)?;
+        fill_gap(engine, inode, state, at, stop, budget)?;
     }
     if grows {
         state.item.size = end;
@@ -199,10 +268,14 @@ fn fill_gap(
     state: &mut State,
     start: u64,
     end: u64,
+    budget: &mut Budget<'_>,
 ) -> Result<()> {
     let mut at = start;
     while at < end {
-        let extent = allocate(engine, (end - at).min(PREALLOC_MAX))?;
+        engine.hold(4, 400, Priority::Normal)?;
+        let Some(room) = budget.extents.as_deref_mut() else { return Err(Errno::ENOSPC.into()) };
+        let want = (end - at).min(PREALLOC_MAX);
+        let extent = room.alloc(&engine.space, want, engine.sector(), None).fs()?;
         let op = engine.begin();
         let stop = at + extent.len;
         let mapped = map_range(&op.view, inode.id, engine.sector(), at, stop).fs()?;

@@ -160,7 +160,7 @@ fn write_content(
     if head > 0 {
         gather(engine, inode, state, offset, &data[..head], budget)?;
     }
-    straight(engine, inode, state, body_start, &data[head..tail])?;
+    straight(engine, inode, state, body_start, &data[head..tail], budget)?;
     if tail < data.len() {
         gather(engine, inode, state, body_end, &data[tail..], budget)?;
     }
@@ -173,14 +173,21 @@ fn straight(
     state: &mut State,
     start: u64,
     data: &[u8],
+    budget: &mut u64,
 ) -> Result<()> {
     let end = start + data.len() as u64;
     let old_size = state.item.size;
     state.item.size = old_size.max(end);
     // What was dirty here is overwritten; keep it until the new content has landed.
-    if let Err(error) = store(engine, inode.id, state, start, &[data]) {
-        state.item.size = old_size;
-        return Err(error);
+    match store(engine, inode.id, state, start, &[data]) {
+        Ok(paid) => {
+            *budget -= end - start;
+            engine.forget_landed(end - start, paid);
+        }
+        Err(error) => {
+            state.item.size = old_size;
+            return Err(error);
+        }
     }
     if let Some(dirty) = &mut state.dirty {
         let before = dirty.bytes();

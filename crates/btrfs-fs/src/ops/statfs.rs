@@ -45,7 +45,7 @@ pub fn statfs(engine: &Engine) -> Result<StatFs> {
         small if small <= copies * STRIPE => 0,
         unallocated => unallocated / copies,
     };
-    let available = if metadata_is_full(&totals) { 0 } else { available + to_come };
+    let available = if metadata_is_full(engine, &totals) { 0 } else { available + to_come };
     Ok(StatFs {
         block_size: engine.geometry.sector_size,
         blocks,
@@ -64,10 +64,13 @@ fn underway(engine: &Engine, data: &ClassTotals) -> u64 {
 }
 
 /// Without metadata no data can be written either.
-fn metadata_is_full(totals: &Totals) -> bool {
+fn metadata_is_full(engine: &Engine, totals: &Totals) -> bool {
+    /// What making a file asks for, about.
+    const NODES: u64 = 128;
     let metadata = &totals.metadata;
     let free = metadata.free.saturating_sub(metadata.promised);
-    !totals.mixed && free + totals.unallocated / metadata.copies / 2 < totals.global_reserve
+    let kept = totals.global_reserve + NODES * u64::from(engine.geometry.node_size);
+    !totals.mixed && free + totals.unallocated / metadata.copies / 2 < kept
 }
 
 /// What the kernel keeps of metadata for itself: as much as the trees that grow with any
@@ -75,18 +78,23 @@ fn metadata_is_full(totals: &Totals) -> bool {
 fn global_reserve(engine: &Engine) -> Result<u64> {
     const MOST_LEVELS: u64 = 8;
     const UNLINK: u64 = 6;
-    let trees = [TreeId::EXTENT, TreeId::CSUM, TreeId::FREE_SPACE, TreeId::BLOCK_GROUP];
-    let view = engine.view();
-    let (mut items, mut used) = (1 + UNLINK, 0);
-    for tree in trees {
-        if let Some(data) = view.get(TreeId::ROOT, &Key::new(tree.0, kind::ROOT_ITEM, 0)).fs()? {
-            used += RootItem::parse(&data).fs()?.bytes_used;
-            items += 1;
-        }
-    }
+    let (used, trees) = accounts(engine)?;
     let insert = u64::from(engine.geometry.node_size) * MOST_LEVELS * 2;
     let delayed = 2 * insert * UNLINK;
-    Ok(used.max(insert * items + delayed).min(512 * MIB))
+    Ok(used.max(insert * (1 + trees + UNLINK) + delayed).min(512 * MIB))
+}
+
+/// Bytes and number of the trees that keep account of space.
+pub fn accounts(engine: &Engine) -> Result<(u64, u64)> {
+    let view = engine.view();
+    let (mut used, mut trees) = (0, 0);
+    for tree in [TreeId::EXTENT, TreeId::CSUM, TreeId::FREE_SPACE, TreeId::BLOCK_GROUP] {
+        if let Some(data) = view.get(TreeId::ROOT, &Key::new(tree.0, kind::ROOT_ITEM, 0)).fs()? {
+            used += RootItem::parse(&data).fs()?.bytes_used;
+            trees += 1;
+        }
+    }
+    Ok((used, trees))
 }
 
 /// What the block group items say; for volumes that are only read.

@@ -9,11 +9,14 @@ use crate::ino::InodeId;
 use crate::inode::{Inode, State, now};
 use crate::ops::xattr::drop_capability;
 use btrfs_disk::items::inode_flags;
+use btrfs_space::Priority;
 use std::sync::Arc;
 use vfs::{Errno, Result};
 
 /// Extent items that one operation drops at most.
-const STEP: usize = 4096;
+const STEP: usize = 1024;
+/// The same where the volume is full.
+pub const SMALL_STEP: usize = 8;
 
 /// The last sector's part behind the end of the file becomes zeros in memory, before the
 /// file grows over it. Returns the bytes that became dirty.
@@ -35,13 +38,28 @@ pub fn zero_tail(engine: &Engine, id: InodeId, state: &mut State) -> Result<u64>
 
 pub fn set_size(engine: &Engine, inode: &Arc<Inode>, size: u64, kill: bool) -> Result<()> {
     end_of(size, 0)?;
-    engine.reserve_for_removal(4)?;
-    let promised = 2 * engine.sector();
-    engine.promise_data(promised)?;
-    let mut budget = promised;
-    let result = set_size_locked(engine, inode, size, kill, &mut budget);
-    engine.forget_dirty(budget);
-    result
+    loop {
+        engine.reserve_for_removal(2 * SMALL_STEP as u64)?;
+        // Nothing of an empty file must be written anew.
+        let promised = if size == 0 { 0 } else { 2 * engine.sector() };
+        engine.promise_data(promised)?;
+        let mut budget = promised;
+        let result = set_size_locked(engine, inode, size, kill, &mut budget);
+        engine.forget_dirty(budget);
+        match result? {
+            Done::All => return Ok(()),
+            // The rest has room after a commit; without one there is none at all.
+            Done::Part => engine.commit_for_space()?,
+        }
+    }
+}
+
+/// How far a change of many items has come.
+#[derive(PartialEq, Eq)]
+pub enum Done {
+    All,
+    /// The volume must have a commit before it has room for the rest.
+    Part,
 }
 
 fn set_size_locked(
@@ -50,7 +68,7 @@ fn set_size_locked(
     size: u64,
     kill: bool,
     budget: &mut u64,
-) -> Result<()> {
+) -> Result<Done> {
     let mut state = inode.write()?;
     check_file(&state)?;
     if state.item.flags & (inode_flags::IMMUTABLE | inode_flags::APPEND) != 0 {
@@ -64,15 +82,18 @@ fn set_size_locked(
         if kill {
             engine.begin().put_inode(inode.id, &mut state);
         }
-        return Ok(());
+        return Ok(Done::All);
     }
-    *budget -= load_inline(engine, inode.id, &mut state)?;
+    let mut done = Done::All;
+    if size > 0 {
+        *budget -= load_inline(engine, inode.id, &mut state)?;
+    }
     if size > state.item.size {
         *budget -= zero_tail(engine, inode.id, &mut state)?;
         hole_to(engine, inode, &mut state, size.next_multiple_of(engine.sector()))?;
         state.item.size = size;
     } else if size < state.item.size {
-        shrink(engine, inode.id, &mut state, size, budget)?;
+        done = shrink(engine, inode.id, &mut state, size, budget)?;
     }
     let time = now();
     state.item.mtime = time;
@@ -80,7 +101,7 @@ fn set_size_locked(
     engine.begin().put_inode(inode.id, &mut state);
     drop(state);
     engine.queue_dirty(inode);
-    Ok(())
+    Ok(done)
 }
 
 fn shrink(
@@ -89,7 +110,7 @@ fn shrink(
     state: &mut State,
     size: u64,
     budget: &mut u64,
-) -> Result<()> {
+) -> Result<Done> {
     let sector = engine.sector();
     let keep = size.next_multiple_of(sector);
     if keep != size {
@@ -109,20 +130,43 @@ fn shrink(
             state.dirty = None;
         }
     }
+    let old_size = state.item.size;
     state.item.size = size;
     state.landed_size = state.landed_size.min(size);
-    drop_behind(engine, id, state, keep)
+    let Some(reached) = drop_behind(engine, id, state, keep)? else { return Ok(Done::All) };
+    // What is still there must not come back when the file grows: it ends behind it.
+    state.item.size = reached.min(old_size);
+    state.landed_size = state.item.size;
+    Ok(Done::Part)
 }
 
 /// Drops all extents from `keep` on, the last ones first, each step one operation that
-/// leaves the file whole: the size on the volume says `size` from the first on.
-fn drop_behind(engine: &Engine, id: InodeId, state: &mut State, keep: u64) -> Result<()> {
+/// leaves the file whole: the size on the volume says `size` from the first on. Where the
+/// volume has no room for the next step it says behind which offset all is gone.
+fn drop_behind(engine: &Engine, id: InodeId, state: &mut State, keep: u64) -> Result<Option<u64>> {
     let mapped = map_range(&engine.view(), id, engine.sector(), keep, u64::MAX).fs()?;
-    for part in mapped.rchunks(STEP) {
+    let mut reached = mapped.last().map_or(keep, |last| last.end);
+    let mut left = &mapped[..];
+    while !left.is_empty() {
+        let Some(step) = room_for_step(engine, left.len())? else { return Ok(Some(reached)) };
+        let (rest, part) = left.split_at(left.len() - step);
         let op = engine.begin();
-        let from = part[0].start.max(keep);
-        drop_range(&op, id, state, part, from, u64::MAX)?;
+        reached = part[0].start.max(keep);
+        drop_range(&op, id, state, part, reached, u64::MAX)?;
         op.put_inode(id, state);
+        left = rest;
     }
-    Ok(())
+    Ok(None)
+}
+
+/// How many of `left` items the next step may drop; `None`: none before a commit.
+pub fn room_for_step(engine: &Engine, left: usize) -> Result<Option<usize>> {
+    for step in [STEP, SMALL_STEP] {
+        let step = step.min(left);
+        match engine.hold(step as u64, 0, Priority::Delete) {
+            Err(error) if error.errno() == libc::ENOSPC => {}
+            other => return other.map(|()| Some(step)),
+        }
+    }
+    Ok(None)
 }

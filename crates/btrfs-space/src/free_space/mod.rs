@@ -59,6 +59,16 @@ pub fn rewrite(
 const FREE_ALREADY: &str = "a freed extent is free already";
 const NOT_FREE: &str = "a new extent is not free";
 
+/// Changes that forget a group.
+pub fn remove_group(items: &mut dyn Items, span: &GroupSpan) -> Result<Changes> {
+    let mut changes = Changes::new();
+    span.scan(items, &mut |key, _| {
+        changes.push((key, None));
+        Ok(())
+    })?;
+    Ok(changes)
+}
+
 /// Changes that make a new group known, all of it free.
 pub fn add_group(items: &mut dyn Items, span: &GroupSpan) -> Result<Changes> {
     let mut stale = Vec::new();

@@ -9,11 +9,11 @@ use crate::Extent;
 use crate::free_space;
 use crate::items::{Changes, TreeItems};
 use crate::refs::Drained;
-use crate::space::NewChunk;
+use crate::space::{GoneChunk, NewChunk};
 use btrfs_disk::ids::{DEV_ITEMS_OBJECTID, FIRST_CHUNK_TREE_OBJECTID, block_group};
 use btrfs_disk::items::{DevExtent, DevItem};
 use btrfs_disk::key::kind;
-use btrfs_disk::{Error, FixedSize, Key, Result, TreeId};
+use btrfs_disk::{Error, FixedSize, Key, Logical, Result, TreeId};
 use btrfs_tree::{Edit, NodeReader};
 use std::collections::BTreeMap;
 
@@ -68,8 +68,10 @@ impl<R: NodeReader> Settle<'_, R> {
         let mut changes = drained.changes;
         let mut groups = Changes::new();
         for start in std::mem::take(&mut self.touched_groups) {
-            let (key, data) = self.space.group_item(start)?;
-            groups.push((key, Some(data.into_boxed_slice())));
+            // A group that has gone since is in the next round's list of gone chunks.
+            if let Some((key, data)) = self.space.group_item(start) {
+                groups.push((key, Some(data.into_boxed_slice())));
+            }
         }
         let free_space = self.free_space_changes(&turnover)?;
         if self.block_group_tree == TreeId::EXTENT {
@@ -115,19 +117,21 @@ impl<R: NodeReader> Settle<'_, R> {
     }
 
     /// New chunks into chunk tree, device tree and free-space tree (their block group
-    /// items follow with the next round); false if there were none.
+    /// items follow with the next round), gone ones out of them; false if there were none.
     fn record_chunks(&mut self) -> Result<bool> {
-        let (chunks, dev_item) = self.space.take_new_chunks();
-        if chunks.is_empty() {
+        let (chunks, gone, dev_item) = self.space.take_chunks();
+        if chunks.is_empty() && gone.is_empty() {
             return Ok(false);
         }
         self.dev_item = Some(dev_item);
+        // First what goes: a new chunk may lie where it was.
+        self.forget_chunks(&gone)?;
         self.record_in_chunk_tree(&chunks, &dev_item)?;
         let uuid = self.store.geometry().chunk_tree_uuid;
         let extents = chunks.iter().flat_map(|new| dev_extents(new, uuid)).collect();
         self.apply_changes(TreeId::DEV, extents)?;
         for new in &chunks {
-            let span = self.space.group_span(new.logical.0)?;
+            let span = self.span(new.logical, new.chunk.fields.length);
             let root = self.root(TreeId::FREE_SPACE)?;
             let reader = self.dirty.over(self.store);
             let changes = free_space::add_group(&mut TreeItems::new(&reader, &root), &span)?;
@@ -135,6 +139,34 @@ impl<R: NodeReader> Settle<'_, R> {
             self.touched_groups.insert(new.logical.0);
         }
         Ok(true)
+    }
+
+    fn span(&self, start: Logical, len: u64) -> free_space::GroupSpan {
+        let sector = u64::from(self.store.geometry().sector_size);
+        free_space::GroupSpan { start: start.0, len, sector }
+    }
+
+    /// Takes chunks that were given up out of all trees that know them.
+    fn forget_chunks(&mut self, gone: &[GoneChunk]) -> Result<()> {
+        let delete = |keys: Vec<Key>| keys.into_iter().map(|key| (key, None)).collect::<Changes>();
+        let chunk =
+            |g: &GoneChunk| Key::new(FIRST_CHUNK_TREE_OBJECTID, kind::CHUNK_ITEM, g.logical.0);
+        let group = |g: &GoneChunk| Key::new(g.logical.0, kind::BLOCK_GROUP_ITEM, g.len);
+        let stripes = |g: &GoneChunk| g.stripes.clone();
+        let dev = |(devid, at)| Key::new(devid, kind::DEV_EXTENT, at);
+        self.apply_changes(TreeId::CHUNK, delete(gone.iter().map(chunk).collect()))?;
+        let extents = gone.iter().flat_map(stripes).map(dev).collect();
+        self.apply_changes(TreeId::DEV, delete(extents))?;
+        self.apply_changes(self.block_group_tree, delete(gone.iter().map(group).collect()))?;
+        for g in gone {
+            self.touched_groups.remove(&g.logical.0);
+            let span = self.span(g.logical, g.len);
+            let root = self.root(TreeId::FREE_SPACE)?;
+            let reader = self.dirty.over(self.store);
+            let changes = free_space::remove_group(&mut TreeItems::new(&reader, &root), &span)?;
+            self.apply_changes(TreeId::FREE_SPACE, changes)?;
+        }
+        Ok(())
     }
 
     fn record_in_chunk_tree(&mut self, chunks: &[NewChunk], dev_item: &DevItem) -> Result<()> {

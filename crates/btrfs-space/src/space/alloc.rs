@@ -89,10 +89,10 @@ impl Space {
         Ok(group.start)
     }
 
-    /// Key and data of the block group item as of now.
-    pub(crate) fn group_item(&self, start: u64) -> Result<(Key, Vec<u8>)> {
-        let group = self.group_of(&Extent { logical: Logical(start), len: 1 })?;
-        Ok((group.item_key(), group.item_data()))
+    /// Key and data of the block group item as of now; `None` for a group that is gone.
+    pub(crate) fn group_item(&self, start: u64) -> Option<(Key, Vec<u8>)> {
+        let group = self.group_at(Logical(start))?;
+        Some((group.item_key(), group.item_data()))
     }
 
     /// Span of the block group that starts at `start`.

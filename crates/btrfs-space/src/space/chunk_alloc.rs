@@ -9,6 +9,7 @@
 //! until a commit takes it.
 
 use super::group::Group;
+use super::reclaim::GoneChunk;
 use super::{Kind, Space};
 use crate::Extent;
 use crate::free_space::Ranges;
@@ -39,6 +40,8 @@ pub(super) struct Device {
     pub next_logical: u64,
     pub item: DevItem,
     pub unrecorded: Vec<NewChunk>,
+    /// Given up, which no commit has recorded yet.
+    pub gone: Vec<GoneChunk>,
 }
 
 impl Device {
@@ -54,7 +57,7 @@ impl Device {
             chunk.stripes.iter().for_each(|(_, start)| holes.subtract(start.0, chunk.len));
         }
         let next_logical = chunks.iter().map(ChunkInfo::end).max().unwrap_or(RESERVED);
-        Device { holes, next_logical, item, unrecorded: Vec::new() }
+        Device { holes, next_logical, item, unrecorded: Vec::new(), gone: Vec::new() }
     }
 
     /// Whole 64 KiB pieces that no chunk has.
@@ -148,15 +151,18 @@ impl Space {
         self.make_chunk(&mut self.device.lock(), kind)
     }
 
-    /// What commits have not recorded yet; from now on the caller's to record.
-    /// True if chunks were made that no commit has recorded.
+    /// True if chunks came or went that no commit has recorded.
     pub fn has_unrecorded(&self) -> bool {
-        !self.device.lock().unrecorded.is_empty()
+        let device = self.device.lock();
+        !device.unrecorded.is_empty() || !device.gone.is_empty()
     }
 
-    pub fn take_new_chunks(&self) -> (Vec<NewChunk>, DevItem) {
+    /// New and gone chunks that commits have not recorded yet; from now on the caller's to
+    /// record.
+    pub fn take_chunks(&self) -> (Vec<NewChunk>, Vec<GoneChunk>, DevItem) {
         let mut device = self.device.lock();
-        (std::mem::take(&mut device.unrecorded), device.item)
+        let gone = std::mem::take(&mut device.gone);
+        (std::mem::take(&mut device.unrecorded), gone, device.item)
     }
 
     fn make_chunk(&self, device: &mut Device, kind: Kind) -> Result<NewChunk> {

@@ -82,6 +82,14 @@ impl Class {
         *groups = Arc::new(all);
     }
 
+    /// A closed group goes; what it had free has gone before.
+    pub fn remove_group(&self, gone: &Arc<Group>) {
+        self.total.fetch_sub(gone.len, Ordering::Relaxed);
+        self.excluded.fetch_sub(gone.excluded(), Ordering::Relaxed);
+        let mut groups = self.groups.write();
+        *groups = Arc::new(groups.iter().filter(|g| !Arc::ptr_eq(g, gone)).cloned().collect());
+    }
+
     /// The groups' free ranges changed; `paid` bytes of it were promised before.
     pub fn free_changed(&self, by: i64, paid: i64) {
         self.free.fetch_add(by, Ordering::Relaxed);

@@ -129,6 +129,24 @@ impl Group {
         taken.map(|(start, len)| Extent { logical: Logical(start), len })
     }
 
+    /// Takes all of an empty group away from allocation for good, unless promises need it:
+    /// the class must have `floor` bytes available without it.
+    pub fn close(&self, floor: i64) -> bool {
+        let mut state = self.state.lock();
+        let empty = state.used == 0
+            && state.pinned == 0
+            && state.free.ranges().bytes() + self.excluded() == self.len;
+        let usable = state.free.usable();
+        if !empty || !self.class.promise(usable as i64, floor) {
+            return false;
+        }
+        self.with(&mut state, |state| {
+            state.free = FreeIndex::new(self.class.unit);
+            ((), usable)
+        });
+        true
+    }
+
     /// An allocated extent that no commit knows comes back.
     pub fn release(&self, extent: &Extent) -> Result<()> {
         self.add_free(std::iter::once((extent.logical.0, extent.len)))

@@ -12,11 +12,13 @@ mod class;
 mod free_index;
 mod group;
 mod load;
+mod reclaim;
 mod reserve;
 mod totals;
 
 pub use chunk_alloc::NewChunk;
 pub use load::SpaceRoots;
+pub use reclaim::GoneChunk;
 pub use reserve::{DataReservation, MetadataReservation, Priority};
 pub use totals::{ClassTotals, GroupInfo, Totals};
 

@@ -119,7 +119,6 @@ impl Volume<'_> {
         steps.push((String::new(), existing::fragmenting(&fragments, 3 << 20)));
         steps.push((String::new(), existing::operations(seed + 1, &read_write, 300)));
         for (place, ops) in steps {
-            for (n, op) in ops.iter().enumerate() { let t=format!("{op:?}"); if (place=="sub" && (t.contains("/d1/d1") || t.contains("Slot"))) || t.contains("/sub/d1/d1") { println!("{place} {n} {t}"); } }
             let (a, b) = (resolve(model, &place), resolve(fs, &place));
             let (model, tested) = (Subject { fs: model, root: a }, Subject { fs, root: b });
             if let Err(divergence) = lockstep_answers(model, tested, &ops, &tolerance()) {

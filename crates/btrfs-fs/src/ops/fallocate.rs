@@ -170,7 +170,7 @@ fn punch(
     let (mut left, mut at) = (&mapped[..], first);
     while !left.is_empty() {
         let Some(step) = room_for_step(engine, left.len())? else { return Ok(Done::Part) };
-        let (_, rest) = left.split_at(step);
+        let rest = &left[step..];
         let stop = if rest.is_empty() { last } else { rest[0].start };
         clear(engine, inode, state, at, stop)?;
         (left, at) = (rest, stop);

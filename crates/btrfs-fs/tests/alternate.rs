@@ -66,6 +66,7 @@ fn alternate(case: &Case<'_>) {
         oracle::assert_clean(&volume.image.path);
     }
     volume.engine_turn(case.rounds);
+    assert!(volume.has_bitmaps(), "free space was to be in pieces");
     let path = volume.image.path.clone();
     kernel(&path, case.mount, |mount| volume.delete_everything(mount));
     oracle::assert_clean(&volume.image.path);
@@ -116,7 +117,7 @@ impl Volume<'_> {
             steps.push((place, ops));
         }
         let fragments = Name(format!("fragments-{round}").into_bytes());
-        steps.push((String::new(), existing::fragmenting(&fragments, 3 << 20)));
+        steps.push((String::new(), existing::fragmenting(&fragments, 800)));
         steps.push((String::new(), existing::operations(seed + 1, &read_write, 300)));
         for (place, ops) in steps {
             let (a, b) = (resolve(model, &place), resolve(fs, &place));
@@ -129,7 +130,11 @@ impl Volume<'_> {
         }
         self.knock_on_snapshots(fs);
         let expected = common::snapshot(model);
-        same(&expected, &common::snapshot(fs), &tolerance().rules);
+        let mut differences = differences(&expected, &common::snapshot(fs), &tolerance().rules);
+        // A directory that the kernel reads back passes the property on only if it lies in
+        // one leaf with the inode.
+        differences.retain(|found| found.what != "xattr btrfs.compression");
+        assert_none(differences);
         fs.destroy().expect("close");
     }
 
@@ -156,10 +161,18 @@ impl Volume<'_> {
         }
     }
 
+    /// Some block group has its free space in bitmaps.
+    fn has_bitmaps(&self) -> bool {
+        let image = self.image.path.to_string_lossy();
+        let tree = oracle::sh("btrfs", &["inspect-internal", "dump-tree", "-t", "10", &*image]);
+        tree.expect("dump the free-space tree").contains("FREE_SPACE_BITMAP")
+    }
+
     /// Outside judges of what the engine committed.
     fn judge(&self, before: &TreeSnapshot, after: &TreeSnapshot) {
         let image = &self.image.path;
         oracle::assert_clean(image);
+        common::check_ourselves(image);
         let seen = kernel(image, "ro,noatime", |mount| {
             TreeSnapshot::of_dir(mount.path()).expect("walk the kernel's mount")
         });
@@ -261,6 +274,15 @@ fn compressible(tree: &TreeSnapshot, found: &Difference) -> Option<u32> {
 }
 
 fn same(expected: &TreeSnapshot, seen: &TreeSnapshot, rules: &Rules) {
+    assert_none(differences(expected, seen, rules));
+}
+
+fn assert_none(differences: Vec<Difference>) {
+    let listed: Vec<String> = differences.iter().take(20).map(ToString::to_string).collect();
+    assert!(differences.is_empty(), "{} differences: {listed:#?}", differences.len());
+}
+
+fn differences(expected: &TreeSnapshot, seen: &TreeSnapshot, rules: &Rules) -> Vec<Difference> {
     let mut differences = diff(expected, seen, rules);
     // The stand-in for a nested subvolume is an empty directory, made up when it is seen.
     let stand_in = |tree: &TreeSnapshot, path: &Name| tree.nodes.get(path).is_some_and(is_stand_in);
@@ -271,8 +293,7 @@ fn same(expected: &TreeSnapshot, seen: &TreeSnapshot, rules: &Rules) {
         let odd = stand_in(expected, &found.path) || stand_in(seen, &found.path);
         !odd || ["exists", "kind", "size"].contains(&found.what.as_str())
     });
-    let listed: Vec<String> = differences.iter().take(20).map(ToString::to_string).collect();
-    assert!(differences.is_empty(), "{} differences: {listed:#?}", differences.len());
+    differences
 }
 
 #[test]

@@ -117,23 +117,21 @@ impl Maker<'_> {
     }
 }
 
-/// A file of `len` bytes with every other sector punched out, made durable before and
-/// after: free space in many small pieces.
-pub fn fragmenting(path: &Path, len: u64) -> Vec<Op> {
-    let target = || Target::Path(path.clone());
+/// A directory with `count` short files, every other one deleted again, made durable before
+/// and after: free space in many small pieces.
+pub fn fragmenting(dir: &Path, count: u64) -> Vec<Op> {
     let cx = Context { umask: 0o022, ..Context::default() };
-    let fill = Fill { seed: len, len: len as usize, kind: FillKind::Random };
-    let mut ops = vec![
-        Op::Mknod { cx, path: path.clone(), kind: FileKind::File, perm: 0o644, rdev: 0 },
-        Op::Write { target: target(), offset: 0, fill, kill_priv: false },
-        Op::Sync,
-    ];
-    ops.extend((0..len / SECTOR).step_by(2).map(|sector| Op::Fallocate {
-        target: target(),
-        mode: FallocateMode::PunchHole,
-        offset: sector * SECTOR,
-        len: SECTOR,
-    }));
+    let name = |number: u64| dir.join(format!("{number}").as_bytes());
+    let mut ops = vec![Op::Mkdir { cx, path: dir.clone(), perm: 0o755 }];
+    for number in 0..count {
+        let (path, kind) = (name(number), FileKind::File);
+        ops.push(Op::Mknod { cx, path: path.clone(), kind, perm: 0o644, rdev: 0 });
+        let fill = Fill { seed: number, len: 5000, kind: FillKind::Random };
+        let target = Target::Path(path);
+        ops.push(Op::Write { target, offset: 0, fill, kill_priv: false });
+    }
+    ops.push(Op::Sync);
+    ops.extend((0..count).step_by(2).map(|number| Op::Unlink { path: name(number) }));
     ops.push(Op::Sync);
     ops
 }

@@ -107,6 +107,17 @@ pub fn judge(image: &Path, expected: &TreeSnapshot) {
     oracle::assert_clean(image);
 }
 
+/// Our own check of the whole image.
+pub fn check_ourselves(image: &Path) {
+    let device: Arc<dyn BlockDevice> = Arc::new(open_patiently(image, true));
+    let options = btrfs_volume::OpenOptions { read_only: true, ..Default::default() };
+    let volume = btrfs_volume::Volume::open(device, options).expect("open the volume");
+    let options = btrfs_check::CheckOptions { verify_data: true, ..Default::default() };
+    let report = btrfs_check::check(Arc::new(volume), &options).expect("check");
+    let found: Vec<String> = report.findings.iter().map(ToString::to_string).collect();
+    assert!(found.is_empty(), "our check finds {found:#?}");
+}
+
 /// Fails with a short list of what differs.
 pub fn assert_same(expected: &TreeSnapshot, seen: &TreeSnapshot) {
     let differences = diff(expected, seen, &rules());

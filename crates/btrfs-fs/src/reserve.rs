@@ -93,9 +93,17 @@ impl Engine {
                 committed = true;
                 self.commit_for_space()?;
             } else if !self.space.reclaim_for(Kind::Metadata).fs()? {
-                return Err(Errno::ENOSPC.into());
+                // Removal gives space back: what is free must do, promised or not.
+                let removes = priority == Priority::Delete && self.has_room(items);
+                return if removes { Ok(()) } else { Err(Errno::ENOSPC.into()) };
             }
         }
+    }
+
+    /// True if the next commit, with `items` more, fits what is free of metadata.
+    fn has_room(&self, items: u64) -> bool {
+        let need = self.need(&self.layers.load().current, items, 0);
+        need <= self.space.totals().metadata.free
     }
 
     /// A commit that shall free space; that some content found no room is known then.

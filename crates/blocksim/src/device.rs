@@ -1,0 +1,172 @@
+//! The device that a file system runs on: content in memory, and a record of what came.
+//!
+//! Invariants: events are in the order in which the device took them. A flush is recorded
+//! when it is called, so it covers only writes that had returned by then. A write that
+//! failed may have arrived (the record has it) or not: see `SimDevice::failing`.
+
+use crate::crash::Recording;
+use crate::faults::{Access, Counter, Counts, Fault};
+use crate::image::{Blocks, Image, check_range, pieces, put};
+use blockdev::BlockDevice;
+use parking_lot::{Mutex, RwLock};
+use std::io;
+use std::sync::Arc;
+
+#[derive(Clone, Debug)]
+pub enum Event {
+    Write { offset: u64, data: Arc<[u8]> },
+    Discard { offset: u64, len: u64 },
+    Flush,
+}
+
+/// What a device says it did and did not do, for tests of the tests.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lie {
+    /// Every flush is dropped.
+    AllFlushes,
+    /// Of each `every` flushes, the one with this number is dropped.
+    FlushOf { every: u64, number: u64 },
+}
+
+impl Lie {
+    fn drops(self, flush: u64) -> bool {
+        match self {
+            Lie::AllFlushes => true,
+            Lie::FlushOf { every, number } => flush % every == number,
+        }
+    }
+}
+
+pub struct SimDevice {
+    base: Image,
+    blocks: RwLock<Blocks>,
+    events: Mutex<Vec<Event>>,
+    lie: Option<Lie>,
+    faults: Mutex<Vec<Fault>>,
+    counter: Counter,
+    /// What a discarded range reads as afterwards.
+    discarded: u8,
+}
+
+impl SimDevice {
+    pub fn new(base: Image) -> SimDevice {
+        SimDevice {
+            base,
+            blocks: RwLock::default(),
+            events: Mutex::default(),
+            lie: None,
+            faults: Mutex::default(),
+            counter: Counter::default(),
+            discarded: 0xd5,
+        }
+    }
+
+    pub fn lying(mut self, lie: Option<Lie>) -> SimDevice {
+        self.lie = lie;
+        self
+    }
+
+    /// A failing write arrives in part: its first half.
+    pub fn failing(self, faults: &[Fault]) -> SimDevice {
+        self.set_faults(faults);
+        self
+    }
+
+    /// Counting goes on: `nth` counts from the device's start.
+    pub fn set_faults(&self, faults: &[Fault]) {
+        *self.faults.lock() = faults.to_vec();
+    }
+
+    pub fn counts(&self) -> Counts {
+        self.counter.counts()
+    }
+
+    /// Events so far: a place in the record.
+    pub fn position(&self) -> usize {
+        self.events.lock().len()
+    }
+
+    /// What has come so far.
+    pub fn recording(&self) -> Recording {
+        Recording { base: self.base.clone(), events: self.events.lock().clone() }
+    }
+
+    /// The content if everything arrives.
+    pub fn image(&self) -> Image {
+        Image::over(&self.base, self.blocks.read().clone())
+    }
+
+    fn pass(&self, access: Access) -> io::Result<u64> {
+        self.counter.pass(access, &self.faults.lock())
+    }
+
+    fn store(&self, offset: u64, data: Arc<[u8]>) {
+        // Content and record change together, or two writes of one block could differ in order.
+        let mut events = self.events.lock();
+        put(&mut self.blocks.write(), &self.base, offset, &data);
+        events.push(Event::Write { offset, data });
+    }
+
+    fn take(&self, offset: u64, data: Arc<[u8]>) -> io::Result<()> {
+        check_range(self.len(), offset, data.len() as u64)?;
+        if let Err(error) = self.pass(Access::Write) {
+            self.store(offset, data[..data.len() / 2].into());
+            return Err(error);
+        }
+        self.store(offset, data);
+        Ok(())
+    }
+}
+
+impl BlockDevice for SimDevice {
+    fn len(&self) -> u64 {
+        self.base.len()
+    }
+
+    fn read_only(&self) -> bool {
+        false
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.pass(Access::Read)?;
+        check_range(self.len(), offset, buf.len() as u64)?;
+        let blocks = self.blocks.read();
+        for piece in pieces(offset, buf.len()) {
+            let part = &mut buf[piece.range];
+            match blocks.get(&piece.block).or_else(|| self.base.block(piece.block)) {
+                Some(block) => part.copy_from_slice(&block[piece.within..][..part.len()]),
+                None => part.fill(0),
+            }
+        }
+        Ok(())
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8]) -> io::Result<()> {
+        self.take(offset, buf.into())
+    }
+
+    fn write_vectored_at(&self, offset: u64, bufs: &[&[u8]]) -> io::Result<()> {
+        self.take(offset, bufs.concat().into())
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        let number = self.pass(Access::Flush)?;
+        if !self.lie.is_some_and(|lie| lie.drops(number)) {
+            self.events.lock().push(Event::Flush);
+        }
+        Ok(())
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        check_range(self.len(), offset, len)?;
+        let mut events = self.events.lock();
+        let garbage = vec![self.discarded; len as usize];
+        put(&mut self.blocks.write(), &self.base, offset, &garbage);
+        events.push(Event::Discard { offset, len });
+        Ok(())
+    }
+
+    fn name(&self) -> String {
+        "simulated".into()
+    }
+}

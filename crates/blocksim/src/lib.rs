@@ -1,0 +1,21 @@
+//! A block device that remembers, and the devices that a crash would leave.
+//!
+//! `SimDevice` records every write, flush and discard in order. `Recording::epochs` cuts the
+//! record at the flushes; each epoch has what is durable at its start and what is in flight,
+//! and `Epoch::choices` says which of that arrives: all subsets where there are few, a seeded
+//! sample where there are many, torn at 512-byte sectors. An `Image` is a sparse overlay over
+//! others, so thousands of them cost little.
+//!
+//! What it does not know: what is written, and what should survive. Who judges decides that.
+#![forbid(unsafe_code)]
+
+mod crash;
+mod device;
+mod faults;
+mod image;
+mod rng;
+
+pub use crash::{Choice, Epoch, Fate, Recording};
+pub use device::{Event, Lie, SimDevice};
+pub use faults::{Access, Counts, Fault, Span};
+pub use image::{BLOCK, Image, SECTOR};

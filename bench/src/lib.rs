@@ -9,6 +9,7 @@
 //! What it does not know: any on-disk format.
 
 pub mod cli;
+pub mod counters;
 pub mod report;
 pub mod runner;
 pub mod side;

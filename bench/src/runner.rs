@@ -4,6 +4,7 @@
 //! in every second one, so that whatever changes on the machine meets them alike. A
 //! failure costs one sample: the side is set up anew and the run goes on.
 
+use crate::counters::{self, Counters};
 use crate::side::Side;
 use crate::sys;
 use crate::target::{OpenDir, Target, remove_children};
@@ -32,6 +33,10 @@ pub struct Sample {
     /// How long a sync took right after the work: what the work left for later.
     pub settle_seconds: f64,
     pub details: Vec<Detail>,
+    /// The longest that anything took, in milliseconds, where the workload tells.
+    pub worst_ms: Option<f64>,
+    /// What the side counted over the timed run alone.
+    pub counters: Counters,
 }
 
 /// One workload on one side.
@@ -185,21 +190,35 @@ fn measure(
         side.make_cold().map_err(at("cold start"))?;
     }
     let target = side.target()?;
-    let (done, settle_seconds) = with_env(plan, &*target, material, false, |env| {
+    let before = counters_of(side);
+    let (done, counters, settle_seconds) = with_env(plan, &*target, material, false, |env| {
         let done = workload.run(env)?;
         if !(done.rate() > 0.0 && done.rate().is_finite()) {
             return Err(io::Error::other("nothing was measured"));
         }
+        let counters = counters::difference(&before, &counters_of(side));
         let start = Instant::now();
         target.sync()?;
-        Ok((done, start.elapsed().as_secs_f64()))
+        Ok((done, counters, start.elapsed().as_secs_f64()))
     })
     .map_err(at("run"))?;
     with_env(plan, &*target, material, false, |env| workload.teardown(env))
         .map_err(at("teardown"))?;
     target.rmdir(target.root(), WORK_DIR).map_err(at("teardown"))?;
     target.sync().map_err(at("teardown"))?;
-    Ok(Sample { rate: done.rate(), settle_seconds, details: done.details })
+    let (rate, worst_ms) = (done.rate(), done.worst_ms);
+    Ok(Sample { rate, settle_seconds, details: done.details, worst_ms, counters })
+}
+
+/// None where the side does not count. Numbers beside the measurement are no reason to
+/// give it up.
+fn counters_of(side: &mut dyn Side) -> Counters {
+    side.counters()
+        .unwrap_or_else(|error| {
+            eprintln!("{}: {error}", side.label());
+            None
+        })
+        .unwrap_or_default()
 }
 
 fn with_env<T>(
@@ -269,7 +288,7 @@ mod tests {
         let root = scratch.0.join("root");
         std::fs::create_dir_all(&root).unwrap();
         let sizes = Sizes::scaled(0.0, 1 << 20);
-        let material = Material::new(&scratch.0, &sizes);
+        let material = Material::new(&scratch.0, &sizes, &scratch.0);
         let plan = Plan { workloads, rounds, sizes, limit: Duration::from_secs(60), verify: true };
         let mut sides: Vec<Box<dyn Side>> = vec![
             Box::new(DirSide::new("a", root.clone())),

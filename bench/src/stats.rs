@@ -11,6 +11,34 @@ pub fn median(samples: &[f64]) -> Option<f64> {
     Some(if sorted.len() % 2 == 1 { sorted[mid] } else { (sorted[mid - 1] + sorted[mid]) / 2.0 })
 }
 
+/// Percentiles of latencies in milliseconds, from nanoseconds.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Latency {
+    pub count: usize,
+    pub mean: f64,
+    pub p50: f64,
+    pub p99: f64,
+    pub p999: f64,
+    pub max: f64,
+}
+
+impl Latency {
+    /// The smallest sample that so many are not above, exactly. `None` without samples.
+    pub fn of(mut nanoseconds: Vec<u64>) -> Option<Latency> {
+        nanoseconds.sort_unstable();
+        let count = nanoseconds.len();
+        let highest = *nanoseconds.last()?;
+        let ms = |ns: u64| ns as f64 / 1e6;
+        let at = |share: f64| {
+            let rank = (share * count as f64).ceil() as usize;
+            ms(nanoseconds[rank.clamp(1, count) - 1])
+        };
+        let sum: u64 = nanoseconds.iter().sum();
+        let (p50, p99, p999) = (at(0.5), at(0.99), at(0.999));
+        Some(Latency { count, mean: ms(sum) / count as f64, p50, p99, p999, max: ms(highest) })
+    }
+}
+
 /// One side against the baseline.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Ratio {
@@ -76,6 +104,17 @@ mod tests {
         assert_eq!(median(&[4.0, 1.0, 3.0, 2.0]), Some(2.5));
         assert_eq!(median(&[]), None);
         assert_eq!(median(&[f64::NAN, 5.0]), Some(5.0));
+    }
+
+    #[test]
+    fn percentiles_are_samples() {
+        let latency = Latency::of((1..=1000).rev().map(|ms| ms * 1_000_000).collect()).unwrap();
+        assert_eq!((latency.count, latency.mean), (1000, 500.5));
+        let percentiles = (latency.p50, latency.p99, latency.p999, latency.max);
+        assert_eq!(percentiles, (500.0, 990.0, 999.0, 1000.0));
+        let one = Latency::of(vec![2_000_000]).unwrap();
+        assert_eq!((one.p50, one.p999, one.max), (2.0, 2.0, 2.0));
+        assert!(Latency::of(Vec::new()).is_none());
     }
 
     #[test]

@@ -39,6 +39,30 @@ pub fn symlink(dir: Fd, name: &CStr, to: &CStr) -> io::Result<()> {
     check(unsafe { libc::symlinkat(to.as_ptr(), dir, name.as_ptr()) }).map(drop)
 }
 
+pub fn rename(from: Fd, name: &CStr, to: Fd, new_name: &CStr) -> io::Result<()> {
+    // SAFETY: both names end in NUL and live through the call.
+    check(unsafe { libc::renameat(from, name.as_ptr(), to, new_name.as_ptr()) }).map(drop)
+}
+
+pub fn size(fd: Fd) -> io::Result<u64> {
+    let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: `stat` has room for what the call writes.
+    check(unsafe { libc::fstat(fd, stat.as_mut_ptr()) })?;
+    // SAFETY: the call succeeded, so it filled `stat`.
+    Ok(unsafe { stat.assume_init() }.st_size as u64)
+}
+
+pub fn touch(fd: Fd) -> io::Result<()> {
+    // SAFETY: a null pointer stands for the present time.
+    check(unsafe { libc::futimens(fd, std::ptr::null()) }).map(drop)
+}
+
+pub fn stat_fs(fd: Fd) -> io::Result<()> {
+    let mut stat = std::mem::MaybeUninit::<libc::statvfs>::uninit();
+    // SAFETY: `stat` has room for what the call writes.
+    check(unsafe { libc::fstatvfs(fd, stat.as_mut_ptr()) }).map(drop)
+}
+
 /// The size that `lstat` tells.
 pub fn stat_size(dir: Fd, name: &CStr) -> io::Result<u64> {
     let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();

@@ -115,7 +115,7 @@ fn images_are_made_mounted_and_removed() {
     let spinney = scratch.0.join("spinney");
     let script = "#!/bin/sh\nset -e\ncase $1 in\n\
         mount) [ \"$2 $3\" = '-o transport=classic' ]; exec mount -o loop,noatime \"$4\" \"$5\";;\n\
-        umount) exec umount \"$2\";;\n*) exit 9;;\nesac\n";
+        umount) exec umount \"$2\";;\nstats) echo '{\"x\":1}';;\n*) exit 9;;\nesac\n";
     std::fs::write(&spinney, script).unwrap();
     assert!(Command::new("chmod").arg("755").arg(&spinney).status().unwrap().success());
     let out = scratch.0.join("o.json");
@@ -154,4 +154,78 @@ fn the_library_runs_every_workload() {
         assert!(row["sides"][1]["ratio"].as_f64().unwrap() > 0.0, "{row}");
     }
     assert_eq!(scratch.names(), ["o.json"], "images and mount points are gone");
+}
+
+fn installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
+}
+
+fn json_of(path: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+/// The rows of fsync on the kernel, two variants of a mount and of the library, in memory
+/// and on disk, too short to mean anything.
+#[test]
+fn the_fsync_rows_run_everywhere() {
+    testkit::require!(kernel_btrfs);
+    testkit::require!(fuse);
+    testkit::require!(installed("fio"), "fio is not installed");
+    let (scratch, disk) = (Scratch::new("fsync"), Scratch::new("fsync-disk"));
+    let (json, page) = (scratch.0.join("o.json"), scratch.0.join("o.md"));
+    let words = "fsync --quick --jobs 8 --backing both --library --check --variant plain= \
+                 --variant often=commit=5";
+    let paths = [
+        ("--spinney", suites::spinney()),
+        ("--disk", &*disk.0),
+        ("--json", &*json),
+        ("--markdown", &*page),
+    ];
+    let output = run(words, &paths);
+    assert!(output.status.success(), "{}", said(&output));
+    assert_eq!(disk.names(), [""; 0], "images and mount points are gone");
+    let labels = ["kernel", "spinney-plain", "spinney-often", "library-plain", "library-often"];
+    for backing in ["ram", "disk"] {
+        let json = json_of(&scratch.0.join(format!("o-{backing}.json")));
+        assert_eq!(json["backing"], backing);
+        let rows = json["workloads"].as_array().unwrap();
+        assert_eq!(rows.len(), 3, "two families with 8 jobs, and the big commit");
+        for side in rows.iter().flat_map(|row| row["sides"].as_array().unwrap()) {
+            let label = side["label"].as_str().unwrap();
+            assert!(labels.contains(&label) && side["median"].as_f64().unwrap() > 0.0, "{side}");
+            let fsync = &side["details"][0][0];
+            assert!(fsync["p50"].as_f64().unwrap() > 0.0, "{side}");
+            assert!(fsync["Max"].as_f64() >= fsync["p99"].as_f64(), "{side}");
+            let counted = side["counters"][0]["fsync.count"].as_f64();
+            assert_eq!(counted.is_some(), label != "kernel", "{side}");
+        }
+    }
+    let page = std::fs::read_to_string(&page).unwrap();
+    assert!(page.contains("## On ram") && page.contains("## On disk"), "{page}");
+}
+
+#[test]
+fn dbench_runs_on_mounts_and_is_played_in_the_library() {
+    testkit::require!(kernel_btrfs);
+    testkit::require!(fuse);
+    testkit::require!(installed("dbench"), "dbench is not installed");
+    let scratch = Scratch::new("dbench");
+    let out = scratch.0.join("o.json");
+    let paths = [("--spinney", suites::spinney()), ("--json", &*out)];
+    let output = run("dbench --quick --library --check", &paths);
+    assert!(output.status.success(), "{}", said(&output));
+    let json = json_of(&out);
+    assert_eq!(json["workloads"].as_array().unwrap().len(), 1);
+    for side in json["workloads"][0]["sides"].as_array().unwrap() {
+        assert!(side["median"].as_f64().unwrap() > 0.0, "{side}");
+        assert!(side["worst_ms"][0].as_f64().unwrap() > 0.0, "{side}");
+        let names: Vec<&str> = side["details"][0]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(|d| d["name"].as_str())
+            .collect();
+        assert!(names.contains(&"WriteX") && names.contains(&"Flush"), "{names:?}");
+    }
 }

@@ -50,6 +50,8 @@ const TEST_EDGES: &[(&str, &str)] = &[
     ("btrfs-fs", "btrfs-image"),
     // They are judged by our own check beside `btrfs check`.
     ("btrfs-fs", "btrfs-check"),
+    // Its smoke test mounts with the same program as the suites.
+    ("spinney-bench", "suites"),
 ];
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

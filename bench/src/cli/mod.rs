@@ -4,22 +4,24 @@
 //! `--gate`, an aim was missed), 2 when the words make no sense, 130 on a signal.
 
 mod options;
+mod sides;
+mod usage;
 
 use crate::report::{self, Report, Setting, SideInfo};
 use crate::runner::{self, Plan};
-use crate::side::{
-    DirSide, ImageSide, ImageSpec, KernelMounter, LibrarySide, Opener, Side, SpinneyMounter,
-};
+use crate::side::Engine;
 use crate::workload::{self, Material, Sizes, Workload};
 use crate::{sys, workload::Cache};
-use options::{Command, Options, Transport, USAGE};
+use options::{Backing, Command, Options, USAGE};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+pub use options::bytes;
+
 /// `library` opens an image with the engine in this process, where there is one.
-pub fn main(arguments: Vec<String>, library: Option<Opener>) -> ExitCode {
+pub fn main(arguments: Vec<String>, library: Option<Engine>) -> ExitCode {
     let options = match options::parse(&arguments) {
         Ok(options) => options,
         Err(message) => {
@@ -36,7 +38,7 @@ pub fn main(arguments: Vec<String>, library: Option<Opener>) -> ExitCode {
             list();
             Ok(0)
         }
-        Command::Run | Command::Compare => measure(&options, arguments, library),
+        _ => measure(&options, arguments, library),
     };
     match result {
         Ok(code) => ExitCode::from(code),
@@ -65,54 +67,93 @@ fn list() {
     }
 }
 
-fn measure(options: &Options, arguments: Vec<String>, library: Option<Opener>) -> io::Result<u8> {
-    let workloads = workload::select(&options.workloads)
-        .map_err(|name| io::Error::other(format!("no workload {name}; --list shows them")))?;
-    check_root(options, &workloads)?;
-    let scratch = Scratch::make(&options.backing)?;
+fn measure(options: &Options, arguments: Vec<String>, library: Option<Engine>) -> io::Result<u8> {
+    check_root(options, &workloads(options)?)?;
     sys::catch_interrupts();
-    let mut sides = sides(options, &scratch.0, library)?;
-    let sizes = Sizes::scaled(options.scale, options.file_size);
-    let material = Material::new(&scratch.0, &sizes);
+    let mut reports: Vec<Report> = Vec::new();
+    for backing in options.backings() {
+        if !reports.iter().any(|report| report.outcome.interrupted) {
+            reports.push(measure_on(&backing, options, &arguments, library)?);
+        }
+    }
+    publish(options, &reports)
+}
+
+fn workloads(options: &Options) -> io::Result<Vec<Box<dyn Workload>>> {
+    let mut list = workload::select(&options.workloads)
+        .map_err(|name| io::Error::other(format!("no workload {name}; --list shows them")))?;
+    list.retain(|workload| workload::jobs::wanted(&workload.info(), &options.jobs));
+    if list.is_empty() { Err(io::Error::other("no workload is left")) } else { Ok(list) }
+}
+
+fn measure_on(
+    backing: &Backing,
+    options: &Options,
+    arguments: &[String],
+    library: Option<Engine>,
+) -> io::Result<Report> {
+    let scratch = Scratch::make(&backing.dir)?;
+    let mut sides = sides::make(options, &scratch.0, library)?;
+    let mut sizes = Sizes::scaled(options.scale, options.file_size);
+    sizes.program_seconds = options.seconds.unwrap_or(sizes.program_seconds);
+    let material = Material::new(&scratch.0, &sizes, &options.loadfile);
     let limit = Duration::from_secs(options.timeout);
+    let workloads = workloads(options)?;
     let plan = Plan { workloads, rounds: options.rounds, sizes, limit, verify: options.check };
-    let outcome = runner::run(&plan, &mut sides, &material, &mut |line| eprintln!("{line}"));
-    let infos = sides
-        .iter()
-        .map(|side| SideInfo { label: side.label().into(), is_library: side.is_library() })
-        .collect();
-    let report = Report {
-        setting: Setting::here(arguments, options.rounds, options.scale),
-        sides: infos,
-        outcome,
-    };
+    let progress = &mut |line: &str| eprintln!("{} {line}", backing.name);
+    let outcome = runner::run(&plan, &mut sides, &material, progress);
+    let infos = sides.iter().map(|side| SideInfo::from(&**side)).collect();
     for side in &mut sides {
         if let Err(error) = side.close() {
             eprintln!("{}: {error}", side.label());
         }
     }
-    drop(sides);
-    publish(options, &report)
+    let mut setting = Setting::here(arguments.to_vec(), options.rounds, options.scale);
+    setting.backing = backing.name.clone();
+    setting.seconds = plan.sizes.program_seconds;
+    Ok(Report { setting, sides: infos, outcome })
 }
 
-/// Writes the report everywhere it was asked for, and says how the program ends.
-fn publish(options: &Options, report: &Report) -> io::Result<u8> {
-    print!("{}", report::to_text(report));
-    if let Some(path) = &options.json {
-        report::write(path, &report::to_json(report))?;
+/// Writes the reports everywhere they were asked for, and says how the program ends.
+fn publish(options: &Options, reports: &[Report]) -> io::Result<u8> {
+    let own = |path: &Path, report: &Report| match reports.len() {
+        1 => path.to_owned(),
+        _ => with_suffix(path, &report.setting.backing),
+    };
+    for report in reports {
+        print!("{}", report::to_text(report));
+        if let Some(path) = &options.json {
+            report::write(&own(path, report), &report::to_json(report))?;
+        }
+        if let Some(path) = &options.plot {
+            report::write(&own(path, report), &report::to_svg(report))?;
+        }
     }
-    if let Some(path) = &options.plot {
-        report::write(path, &report::to_svg(report))?;
+    if let Some(path) = &options.markdown {
+        let pages: Vec<String> = reports.iter().map(report::to_markdown).collect();
+        report::write(path, &pages.join("\n"))?;
     }
-    let (_, missed) = report.score();
-    Ok(match report.outcome.interrupted {
-        true => 130,
-        false => u8::from(
-            report.outcome.failures() > 0
-                || !report.outcome.damage.is_empty()
-                || options.gate && missed > 0,
-        ),
-    })
+    if reports.iter().any(|report| report.outcome.interrupted) {
+        return Ok(130);
+    }
+    let bad = |report: &Report| {
+        report.outcome.failures() > 0
+            || !report.outcome.damage.is_empty()
+            || options.gate && report.score().1 > 0
+    };
+    Ok(u8::from(reports.iter().any(bad)))
+}
+
+/// `a/b.json` with `ram` is `a/b-ram.json`.
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.file_stem().unwrap_or_default().to_owned();
+    name.push("-");
+    name.push(suffix);
+    if let Some(extension) = path.extension() {
+        name.push(".");
+        name.push(extension);
+    }
+    path.with_file_name(name)
 }
 
 /// Better before the first round than after an hour.
@@ -125,70 +166,8 @@ fn check_root(options: &Options, workloads: &[Box<dyn Workload>]) -> io::Result<
         let name = workload.info().name;
         return Err(io::Error::other(format!("{name} drops caches, which needs root")));
     }
-    let mounts = options.command == Command::Compare && options.kernel_dir.is_none();
+    let mounts = options.compares() && options.kernel_dir.is_none();
     if mounts { Err(io::Error::other("mounting by the kernel needs root")) } else { Ok(()) }
-}
-
-fn sides(
-    options: &Options,
-    scratch: &Path,
-    library: Option<Opener>,
-) -> io::Result<Vec<Box<dyn Side>>> {
-    let mut sides: Vec<Box<dyn Side>> = Vec::new();
-    if let Some(dir) = &options.dir {
-        sides.push(Box::new(DirSide::new("rate", dir.clone())));
-        return Ok(sides);
-    }
-    let spec = ImageSpec {
-        scratch: scratch.to_owned(),
-        size: options.image_size,
-        mkfs_options: options.mkfs_options.clone(),
-        limit: Duration::from_secs(options.timeout),
-    };
-    let kernel = |label: &str| {
-        let mounter = KernelMounter { options: options.kernel_options.clone() };
-        Box::new(ImageSide::new(label, spec.clone(), Box::new(mounter)))
-    };
-    match &options.kernel_dir {
-        Some(dir) => sides.push(Box::new(DirSide::new("kernel", dir.clone()))),
-        None => sides.push(kernel("kernel")),
-    }
-    if let Some(dir) = &options.spinney_dir {
-        sides.push(Box::new(DirSide::new("spinney", dir.clone())));
-    }
-    if let Some(program) = &options.spinney {
-        // The program is run by path, never looked up, so that it is known which one it was.
-        let program = std::fs::canonicalize(program)
-            .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", program.display())))?;
-        for transport in &options.transports {
-            sides.push(Box::new(spinney_side(options, *transport, &spec, &program)));
-        }
-    }
-    if options.control {
-        sides.push(kernel("kernel-again"));
-    }
-    if options.library {
-        let opener = library.ok_or_else(|| io::Error::other("this build has no engine in it"))?;
-        sides.push(Box::new(LibrarySide::new("library", spec, opener)));
-    }
-    Ok(sides)
-}
-
-fn spinney_side(
-    options: &Options,
-    transport: Transport,
-    spec: &ImageSpec,
-    program: &Path,
-) -> ImageSide {
-    let (label, own) = match transport {
-        Transport::Default => ("spinney", None),
-        Transport::Uring => ("spinney-uring", Some("transport=uring")),
-        Transport::Classic => ("spinney-classic", Some("transport=classic")),
-    };
-    let all: Vec<&str> = own.into_iter().chain(options.spinney_options.as_deref()).collect();
-    let joined = (!all.is_empty()).then(|| all.join(","));
-    let mounter = SpinneyMounter::new(program.to_owned(), joined);
-    ImageSide::new(label, spec.clone(), Box::new(mounter))
 }
 
 /// This run's own directory on the backing file system, gone at the end.
@@ -212,5 +191,17 @@ impl Drop for Scratch {
         if let Err(error) = std::fs::remove_dir(&self.0) {
             eprintln!("{}: {error}", self.0.display());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::with_suffix;
+    use std::path::Path;
+
+    #[test]
+    fn a_suffix_goes_before_the_extension() {
+        assert_eq!(with_suffix(Path::new("a/b.c.json"), "ram"), Path::new("a/b.c-ram.json"));
+        assert_eq!(with_suffix(Path::new("plain"), "disk"), Path::new("plain-disk"));
     }
 }

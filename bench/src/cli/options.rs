@@ -1,43 +1,8 @@
 //! The words of the command line, parsed and checked; nothing is done here.
 
+pub use super::usage::USAGE;
+
 use std::path::PathBuf;
-
-pub const USAGE: &str = "\
-spinney-bench: workloads on file systems, side by side
-
-  spinney-bench --list
-      show the workloads and the ratios that are aimed at
-  spinney-bench run --dir PATH [OPTIONS]
-      run them in one directory and print the rates
-  spinney-bench compare [SIDES] [OPTIONS]
-      run them on two or more sides in alternating rounds and print the ratios
-
-Sides of compare (the kernel is the baseline; at least one other is needed)
-  --spinney PROGRAM        an image mounted by this `spinney`
-  --transport T            uring, classic or both (default: what `spinney` chooses)
-  --spinney-opts OPTS      more mount options for `spinney mount -o`
-  --spinney-dir PATH       a directory that is already mounted, instead
-  --kernel-dir PATH        the same for the baseline
-  --kernel-opts OPTS       mount options for the kernel beside loop,noatime
-  --control                a second kernel mount: its ratios show the noise
-  --library                the engine in this process, without FUSE
-
-Images
-  --image-size SIZE        default 8G, sparse
-  --backing DIR            where the images are put, default /dev/shm
-  --mkfs OPTS              more options for mkfs.btrfs, separated by blanks
-
-Work
-  --workloads A,B,...      default: all standard ones; `unlink-*` works too
-  --rounds N               default 3
-  --scale F                0.1 does a tenth of everything
-  --file-size SIZE         of sequential and random I/O, default 256M
-  --timeout SECONDS        for one sample, default 300
-  --check                  btrfs check of every image at the end of every round
-
-Results
-  --json FILE   --plot FILE.svg
-  --gate                   end with 1 if an aim is missed";
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Command {
@@ -45,6 +10,38 @@ pub enum Command {
     List,
     Run,
     Compare,
+    /// `compare`, with the workloads of one system and times that suit them.
+    Preset(&'static Preset),
+}
+
+#[derive(PartialEq, Eq, Debug)]
+pub struct Preset {
+    pub verb: &'static str,
+    workloads: &'static [&'static str],
+    seconds: u64,
+}
+
+const PRESETS: &[Preset] = &[
+    Preset {
+        verb: "fsync",
+        workloads: &["fio-fsync-seq64k-*", "fio-fsync-rand4k-*", "fsync-in-commit"],
+        seconds: 5,
+    },
+    Preset { verb: "dbench", workloads: &["dbench-8", "dbench-16"], seconds: 30 },
+];
+
+/// Where images are put; all sides of one run are on the same.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Backing {
+    pub name: String,
+    pub dir: PathBuf,
+}
+
+/// Mount options to be compared with others, and what their column is called.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Variant {
+    pub name: String,
+    pub options: String,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,15 +64,24 @@ pub struct Options {
     pub control: bool,
     pub library: bool,
     pub image_size: u64,
-    pub backing: PathBuf,
+    /// `ram`, `disk`, `both` or a directory.
+    backing: String,
+    disk: PathBuf,
+    pub variants: Vec<Variant>,
+    pub kernel_variants: Vec<Variant>,
     pub mkfs_options: Vec<String>,
     pub workloads: Vec<String>,
+    /// Only these numbers of jobs; all where it is empty.
+    pub jobs: Vec<u64>,
+    pub seconds: Option<u64>,
+    pub loadfile: PathBuf,
     pub rounds: usize,
     pub scale: f64,
     pub file_size: u64,
     pub timeout: u64,
     pub json: Option<PathBuf>,
     pub plot: Option<PathBuf>,
+    pub markdown: Option<PathBuf>,
     pub gate: bool,
     pub check: bool,
 }
@@ -94,22 +100,61 @@ impl Options {
             control: false,
             library: false,
             image_size: 8 << 30,
-            backing: "/dev/shm".into(),
+            backing: "ram".into(),
+            disk: "/var/tmp".into(),
+            variants: Vec::new(),
+            kernel_variants: Vec::new(),
             mkfs_options: Vec::new(),
             workloads: Vec::new(),
+            jobs: Vec::new(),
+            seconds: None,
+            loadfile: "/usr/share/dbench/client.txt".into(),
             rounds: 3,
             scale: 1.0,
             file_size: 256 << 20,
             timeout: 300,
             json: None,
             plot: None,
+            markdown: None,
             gate: false,
             check: false,
         }
     }
+
+    pub fn compares(&self) -> bool {
+        matches!(self.command, Command::Compare | Command::Preset(_))
+    }
+
+    pub fn backings(&self) -> Vec<Backing> {
+        let ram = || Backing { name: "ram".into(), dir: "/dev/shm".into() };
+        let disk = || Backing { name: "disk".into(), dir: self.disk.clone() };
+        match self.backing.as_str() {
+            "ram" => vec![ram()],
+            "disk" => vec![disk()],
+            "both" => vec![ram(), disk()],
+            dir => vec![Backing { name: dir.to_string(), dir: dir.into() }],
+        }
+    }
+
+    /// What must run through in seconds: every part once, nothing worth a number.
+    fn make_quick(&mut self) {
+        (self.rounds, self.scale, self.seconds) = (1, 0.002, Some(1));
+        self.image_size = 1 << 30;
+        self.jobs = vec![1, 8];
+    }
+
+    /// What a preset says and the command line does not.
+    fn settle(&mut self) {
+        let Command::Preset(preset) = self.command else { return };
+        if self.workloads.is_empty() {
+            self.workloads = preset.workloads.iter().map(|name| name.to_string()).collect();
+        }
+        self.seconds.get_or_insert(preset.seconds);
+    }
 }
 
 pub fn parse(arguments: &[String]) -> Result<Options, String> {
+    let preset = |word: &String| PRESETS.iter().find(|preset| preset.verb == word);
     let (command, rest) = match arguments.split_first() {
         Some((first, rest)) if first == "run" => (Command::Run, rest),
         Some((first, rest)) if first == "compare" => (Command::Compare, rest),
@@ -117,7 +162,10 @@ pub fn parse(arguments: &[String]) -> Result<Options, String> {
         Some((first, _)) if first == "--help" || first == "-h" => (Command::Help, &[][..]),
         // `spinney-bench --dir PATH` needs no word in front.
         Some((first, _)) if first.starts_with("--") => (Command::Run, arguments),
-        Some((first, _)) => return Err(format!("no command {first}")),
+        Some((first, rest)) => match preset(first) {
+            Some(preset) => (Command::Preset(preset), rest),
+            None => return Err(format!("no command {first}")),
+        },
         None => (Command::Help, &[][..]),
     };
     let mut options = Options::new(command);
@@ -134,6 +182,7 @@ pub fn parse(arguments: &[String]) -> Result<Options, String> {
         let value = inline.or_else(|| words.next().cloned());
         set_value(&mut options, flag, value)?;
     }
+    options.settle();
     check(options)
 }
 
@@ -141,6 +190,7 @@ fn set_switch(options: &mut Options, flag: &str) -> bool {
     match flag {
         "--control" => options.control = true,
         "--library" => options.library = true,
+        "--quick" => options.make_quick(),
         "--gate" => options.gate = true,
         "--check" => options.check = true,
         "--list" => options.command = Command::List,
@@ -162,19 +212,29 @@ fn set_value(options: &mut Options, flag: &str, value: Option<String>) -> Result
         "--kernel-dir" => options.kernel_dir = path()?,
         "--kernel-opts" => options.kernel_options = Some(text()?),
         "--image-size" => options.image_size = size(flag, &text()?)?,
-        "--backing" => options.backing = PathBuf::from(text()?),
+        "--backing" => options.backing = text()?,
+        "--disk" => options.disk = PathBuf::from(text()?),
+        "--variant" => options.variants.push(variant(flag, &text()?)?),
+        "--kernel-variant" => options.kernel_variants.push(variant(flag, &text()?)?),
         "--mkfs" => options.mkfs_options = text()?.split_whitespace().map(str::to_string).collect(),
         "--workloads" | "--workload" => {
             let list = text()?;
             let names = list.split(',').map(str::trim).filter(|name| !name.is_empty());
             options.workloads.extend(names.map(str::to_string));
         }
+        "--jobs" => {
+            let list = text()?;
+            options.jobs = list.split(',').map(|n| number(flag, n)).collect::<Result<_, _>>()?;
+        }
+        "--seconds" => options.seconds = Some(number(flag, &text()?)?),
+        "--loadfile" => options.loadfile = PathBuf::from(text()?),
         "--rounds" => options.rounds = number(flag, &text()?)?,
         "--scale" => options.scale = number(flag, &text()?)?,
         "--file-size" => options.file_size = size(flag, &text()?)?,
         "--timeout" => options.timeout = number(flag, &text()?)?,
         "--json" => options.json = path()?,
         "--plot" => options.plot = path()?,
+        "--markdown" => options.markdown = path()?,
         _ => return Err(format!("no option {flag}")),
     }
     Ok(())
@@ -189,13 +249,27 @@ fn transports(text: &str) -> Result<Vec<Transport>, String> {
     }
 }
 
+/// `NAME=OPTIONS`; the name becomes part of a file's.
+fn variant(flag: &str, text: &str) -> Result<Variant, String> {
+    let (name, options) = text.split_once('=').unwrap_or((text, ""));
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    if name.is_empty() || !name.chars().all(plain) {
+        return Err(format!("{flag} {text}: NAME=OPTIONS, the name of letters and digits"));
+    }
+    Ok(Variant { name: name.into(), options: options.into() })
+}
+
 fn number<T: std::str::FromStr>(flag: &str, text: &str) -> Result<T, String> {
     text.parse().map_err(|_| format!("{flag} {text} is not a number"))
 }
 
-/// `8G`, `256M`, `64k`, `4096`.
 fn size(flag: &str, text: &str) -> Result<u64, String> {
     let wrong = || format!("{flag} {text} is not a size such as 256M or 8G");
+    bytes(text).filter(|bytes| *bytes > 0).ok_or_else(wrong)
+}
+
+/// `8G`, `256M`, `64k`, `4096`.
+pub fn bytes(text: &str) -> Option<u64> {
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (digits, unit) = text.split_at(split);
     let shift = match unit.to_ascii_lowercase().trim_end_matches("ib") {
@@ -204,10 +278,9 @@ fn size(flag: &str, text: &str) -> Result<u64, String> {
         "m" => 20,
         "g" => 30,
         "t" => 40,
-        _ => return Err(wrong()),
+        _ => return None,
     };
-    let count: u64 = digits.parse().map_err(|_| wrong())?;
-    count.checked_mul(1 << shift).filter(|bytes| *bytes > 0).ok_or_else(wrong)
+    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
 fn check(options: Options) -> Result<Options, String> {
@@ -217,19 +290,29 @@ fn check(options: Options) -> Result<Options, String> {
     if !(options.scale > 0.0 && options.scale <= 1000.0) {
         return Err("--scale must be above 0 and at most 1000".into());
     }
+    if options.seconds == Some(0) {
+        return Err("--seconds must be at least 1".into());
+    }
+    let mut names: Vec<&str> = options.variants.iter().map(|v| v.name.as_str()).collect();
+    names.extend(options.kernel_variants.iter().map(|v| v.name.as_str()));
+    names.sort_unstable();
+    if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Err(format!("two variants have the name {}", pair[0]));
+    }
     let others = options.spinney.is_some()
         || options.spinney_dir.is_some()
         || options.control
-        || options.library;
+        || options.library
+        || !options.kernel_variants.is_empty();
     match options.command {
         Command::Run if options.dir.is_none() => Err("run needs --dir PATH".into()),
         Command::Run if others || options.kernel_dir.is_some() => {
             Err("sides are for compare; run takes --dir alone".into())
         }
-        Command::Compare if options.dir.is_some() => {
+        _ if options.compares() && options.dir.is_some() => {
             Err("--dir is for run; compare takes --kernel-dir and --spinney-dir".into())
         }
-        Command::Compare if !others => Err("nothing to compare with the kernel: \
+        _ if options.compares() && !others => Err("nothing to compare with the kernel: \
              give --spinney, --spinney-dir, --control or --library"
             .into()),
         _ => Ok(options),
@@ -269,6 +352,34 @@ mod tests {
     }
 
     #[test]
+    fn a_preset_fills_in_what_is_not_said() {
+        let options = parsed("fsync --spinney s --library --backing both --disk /d").unwrap();
+        assert!(options.compares());
+        assert_eq!(options.workloads.len(), 3);
+        assert_eq!((options.seconds, options.rounds), (Some(5), 3));
+        let dirs: Vec<_> = options.backings().into_iter().map(|b| (b.name, b.dir)).collect();
+        assert_eq!(dirs, [("ram".into(), "/dev/shm".into()), ("disk".into(), "/d".into())]);
+        let options = parsed("dbench --quick --seconds 7 --jobs 8 --control").unwrap();
+        assert_eq!((options.seconds, options.rounds), (Some(7), 1));
+        assert_eq!((options.jobs, options.workloads.len()), (vec![8], 2));
+        let options = parsed("compare --control --backing /x").unwrap();
+        assert_eq!(options.backings()[0].dir, PathBuf::from("/x"));
+    }
+
+    #[test]
+    fn variants_have_a_name_and_any_options() {
+        let options = parsed("fsync --spinney s --variant a=fsync=log,x --variant=b").unwrap();
+        let pairs: Vec<_> =
+            options.variants.iter().map(|v| (v.name.as_str(), v.options.as_str())).collect();
+        assert_eq!(pairs, [("a", "fsync=log,x"), ("b", "")]);
+        let kernel = parsed("compare --kernel-variant nolog=notreelog").unwrap();
+        assert_eq!(kernel.kernel_variants[0].options, "notreelog");
+        for bad in ["fsync --spinney s --variant =x", "fsync --spinney s --variant a/b=x"] {
+            assert!(parsed(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
     fn sizes() {
         assert_eq!(size("", "4096"), Ok(4096));
         assert_eq!(size("", "64k"), Ok(65536));
@@ -292,6 +403,10 @@ mod tests {
             "compare --control --rounds",
             "compare --control --colour red",
             "compare --control --transport pigeon",
+            "fsync",
+            "fsync --control --seconds 0",
+            "fsync --control --jobs 1,many",
+            "fsync --spinney s --variant a=x --variant a=y",
         ] {
             assert!(parsed(bad).is_err(), "{bad}");
         }

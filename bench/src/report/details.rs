@@ -1,10 +1,12 @@
 //! For a workload that tells more than a rate: one table, with the columns of every side
 //! beside each other. Each number is the median of the samples.
 
-use super::SideInfo;
+use super::{SideInfo, number};
 use crate::runner::{Cell, Row};
 use crate::stats;
 use crate::workload::Detail;
+use crate::workload::jobs::FSYNC;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{Result, Write};
 
 const NAME: usize = 14;
@@ -12,7 +14,10 @@ const COLUMN: usize = 12;
 
 /// Writes nothing where no side has details.
 pub fn write(out: &mut String, sides: &[SideInfo], row: &Row) -> Result {
-    let tables: Vec<Vec<Detail>> = row.cells.iter().map(medians).collect();
+    let mut tables: Vec<Vec<Detail>> = row.cells.iter().map(medians).collect();
+    for table in &mut tables {
+        table.retain(|detail| detail.name != FSYNC);
+    }
     let longest = tables.iter().max_by_key(|table| table.len());
     let Some(longest) = longest.filter(|table| !table.is_empty()) else { return Ok(()) };
     let width = COLUMN * longest[0].values.len();
@@ -34,6 +39,45 @@ pub fn write(out: &mut String, sides: &[SideInfo], row: &Row) -> Result {
     Ok(())
 }
 
+pub const FSYNC_TITLE: &str = "Latency of fsync, ms: median / 99th / 99.9th percentile / longest";
+
+/// One table for all rows that tell it.
+pub fn write_fsyncs(out: &mut String, sides: &[SideInfo], rows: &[Row]) -> Result {
+    let rows: Vec<&Row> = rows.iter().filter(|row| has_fsyncs(row)).collect();
+    if rows.is_empty() {
+        return Ok(());
+    }
+    write!(out, "\n{FSYNC_TITLE}\n{:<20}", "")?;
+    for side in sides {
+        write!(out, "  {:>FSYNCS$}", side.label)?;
+    }
+    writeln!(out)?;
+    for row in rows {
+        write!(out, "{:<20}", row.info.name)?;
+        for cell in &row.cells {
+            write!(out, "  {:>FSYNCS$}", fsync_percentiles(cell).unwrap_or_else(|| "-".into()))?;
+        }
+        writeln!(out)?;
+    }
+    Ok(())
+}
+
+const FSYNCS: usize = 30;
+
+pub fn has_fsyncs(row: &Row) -> bool {
+    row.cells.iter().any(|cell| fsync_percentiles(cell).is_some())
+}
+
+pub fn fsync_percentiles(cell: &Cell) -> Option<String> {
+    let table = medians(cell);
+    let detail = table.iter().find(|detail| detail.name == FSYNC)?;
+    let of = |column: &str| {
+        let found = detail.values.iter().find(|(name, _)| *name == column);
+        found.map_or_else(|| "-".to_string(), |(_, value)| number(*value))
+    };
+    Some(["p50", "p99", "p99.9", "Max"].map(of).join(" / "))
+}
+
 fn write_line(out: &mut String, name: &str, tables: &[Vec<Detail>], width: usize) -> Result {
     write!(out, "{name:<NAME$}")?;
     for table in tables {
@@ -53,7 +97,7 @@ fn numbers(values: &[(&'static str, f64)]) -> String {
     values.iter().map(|(_, value)| one(*value)).collect()
 }
 
-fn medians(cell: &Cell) -> Vec<Detail> {
+pub fn medians(cell: &Cell) -> Vec<Detail> {
     let samples: Vec<&Vec<Detail>> = cell.samples.iter().flatten().map(|s| &s.details).collect();
     let Some(first) = samples.first() else { return Vec::new() };
     let middle = |name: &str, at: usize| {
@@ -68,4 +112,16 @@ fn medians(cell: &Cell) -> Vec<Detail> {
         }
     }
     table
+}
+
+/// What the side counted; 0 where a sample lacks a counter that another has.
+pub fn counters(cell: &Cell) -> BTreeMap<String, f64> {
+    let samples: Vec<_> = cell.samples.iter().flatten().map(|sample| &sample.counters).collect();
+    let names: BTreeSet<&String> = samples.iter().flat_map(|counters| counters.keys()).collect();
+    let middle = |name: &String| {
+        let of = |counters: &&crate::counters::Counters| counters.get(name).copied().unwrap_or(0);
+        let values: Vec<f64> = samples.iter().map(|counters| of(counters) as f64).collect();
+        stats::median(&values).unwrap_or(0.0)
+    };
+    names.into_iter().map(|name| (name.clone(), middle(name))).collect()
 }

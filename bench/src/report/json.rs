@@ -26,6 +26,8 @@ pub fn to_json(report: &Report) -> String {
         "arguments": s.arguments,
         "rounds": s.rounds,
         "scale": s.scale,
+        "backing": s.backing,
+        "seconds": s.seconds,
         "interrupted": report.outcome.interrupted,
         "damage": report.outcome.damage,
         "sides": sides,
@@ -49,6 +51,9 @@ fn row_json(report: &Report, row: &Row) -> Value {
                 value["ratio_range"] = json!(ratio.map(|r| [r.low, r.high]));
                 value["aim"] = json!(report.aim(row, side));
                 value["verdict"] = json!(report.verdict(row, side).text());
+                value["worst_ratio"] = json!(report.worst_ratio(row, side));
+                value["worst_aim"] = json!(report.worst_aim(row, side));
+                value["worst_verdict"] = json!(report.worst_verdict(row, side).text());
             }
             value
         })
@@ -75,11 +80,16 @@ fn cell_json(cell: &Cell, median: Option<f64>) -> Value {
         .flatten()
         .map(|s| s.details.iter().map(detail_json).collect())
         .collect();
+    let of_samples = || cell.samples.iter().map(Option::as_ref);
+    let worst: Vec<_> = of_samples().map(|sample| sample.and_then(|s| s.worst_ms)).collect();
+    let counters: Vec<_> = of_samples().map(|sample| sample.map(|s| &s.counters)).collect();
     json!({
         "median": median,
         "samples": cell.rates(),
         "settle_seconds": settle,
+        "worst_ms": worst,
         "details": details,
+        "counters": counters,
         "failures": cell.failures,
         "not_here": cell.not_here,
     })

@@ -2,15 +2,18 @@
 
 mod details;
 mod json;
+mod markdown;
 mod svg;
 mod text;
 
 use crate::runner::{Outcome, Row};
+use crate::side::Side;
 use crate::stats::{self, Ratio, Verdict};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 pub use json::to_json;
+pub use markdown::to_markdown;
 pub use svg::to_svg;
 pub use text::to_text;
 
@@ -24,6 +27,10 @@ pub struct Setting {
     pub arguments: Vec<String>,
     pub rounds: usize,
     pub scale: f64,
+    /// What the images lie on.
+    pub backing: String,
+    /// For what goes by time.
+    pub seconds: u64,
 }
 
 impl Setting {
@@ -37,6 +44,7 @@ impl Setting {
             arguments,
             rounds,
             scale,
+            ..Setting::default()
         }
     }
 }
@@ -46,6 +54,15 @@ impl Setting {
 pub struct SideInfo {
     pub label: String,
     pub is_library: bool,
+    /// Held to no aim.
+    pub is_reference: bool,
+}
+
+impl From<&dyn Side> for SideInfo {
+    fn from(side: &dyn Side) -> SideInfo {
+        let (is_library, is_reference) = (side.is_library(), side.is_reference());
+        SideInfo { label: side.label().to_string(), is_library, is_reference }
+    }
 }
 
 pub struct Report {
@@ -60,9 +77,10 @@ impl Report {
     }
 
     fn aim(&self, row: &Row, side: usize) -> Option<f64> {
-        match self.sides[side].is_library {
-            true => row.info.aims.library,
-            false => row.info.aims.mount,
+        match &self.sides[side] {
+            side if side.is_reference => None,
+            side if side.is_library => row.info.aims.library,
+            _ => row.info.aims.mount,
         }
     }
 
@@ -73,18 +91,44 @@ impl Report {
         Verdict::of(self.ratio(row, side), self.aim(row, side))
     }
 
+    /// The longest latency, where the workload tells: the median of the samples.
+    fn worst(&self, row: &Row, side: usize) -> Option<f64> {
+        let samples = row.cells[side].samples.iter().flatten();
+        stats::median(&samples.filter_map(|sample| sample.worst_ms).collect::<Vec<_>>())
+    }
+
+    fn worst_ratio(&self, row: &Row, side: usize) -> Option<f64> {
+        let base = self.worst(row, 0).filter(|base| *base > 0.0)?;
+        Some(self.worst(row, side)? / base)
+    }
+
+    fn worst_aim(&self, row: &Row, side: usize) -> Option<f64> {
+        let side = &self.sides[side];
+        if side.is_library || side.is_reference { None } else { row.info.aims.worst }
+    }
+
+    fn worst_verdict(&self, row: &Row, side: usize) -> Verdict {
+        match (self.worst_aim(row, side), self.worst_ratio(row, side)) {
+            (None, _) => Verdict::NoAim,
+            (Some(_), None) => Verdict::NoResult,
+            (Some(aim), Some(ratio)) if (ratio * 100.0).round() / 100.0 <= aim => Verdict::Pass,
+            _ => Verdict::Miss,
+        }
+    }
+
     /// How many aims were reached and how many missed (or left without a number), over
     /// all sides but the baseline.
     pub fn score(&self) -> (usize, usize) {
         let (mut reached, mut missed) = (0, 0);
         for row in &self.outcome.rows {
-            for side in 1..self.sides.len() {
-                if self.aim(row, side).is_none() || row.cells[side].not_here.is_some() {
-                    continue;
-                }
-                match self.verdict(row, side) {
-                    Verdict::Pass => reached += 1,
-                    _ => missed += 1,
+            for side in (1..self.sides.len()).filter(|side| row.cells[*side].not_here.is_none()) {
+                let rate = self.aim(row, side).map(|_| self.verdict(row, side));
+                let worst = self.worst_aim(row, side).map(|_| self.worst_verdict(row, side));
+                for verdict in rate.into_iter().chain(worst) {
+                    match verdict {
+                        Verdict::Pass => reached += 1,
+                        _ => missed += 1,
+                    }
                 }
             }
         }
@@ -95,6 +139,27 @@ impl Report {
 fn median_rate(row: &Row, side: usize) -> Option<f64> {
     let rates: Vec<f64> = row.cells[side].rates().into_iter().flatten().collect();
     stats::median(&rates)
+}
+
+/// `1234567.8` as `1,234,568`; small numbers keep decimals, if they have some.
+fn number(value: f64) -> String {
+    let decimals = match value.abs() {
+        _ if value.fract() == 0.0 => 0,
+        small if small < 1.0 => 3,
+        small if small < 10.0 => 2,
+        small if small < 100.0 => 1,
+        _ => 0,
+    };
+    let text = format!("{value:.decimals$}");
+    let (whole, rest) = text.split_at(text.find('.').unwrap_or(text.len()));
+    let mut out = String::new();
+    for (i, digit) in whole.chars().enumerate() {
+        if i > 0 && (whole.len() - i) % 3 == 0 {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out + rest
 }
 
 pub fn write(path: &Path, text: &str) -> std::io::Result<()> {

@@ -15,7 +15,7 @@ const HIGHEST: f64 = 16.0;
 const TOP: f64 = 70.0;
 const BAR: f64 = 14.0;
 const GAP: f64 = 8.0;
-const COLOURS: [&str; 4] = ["#2f6f9f", "#b8732e", "#5a8f3c", "#7a5aa6"];
+const COLOURS: [&str; 6] = ["#2f6f9f", "#b8732e", "#5a8f3c", "#7a5aa6", "#a03a4a", "#4a9a9a"];
 
 pub fn to_svg(report: &Report) -> String {
     let others = report.sides.len().saturating_sub(1).max(1) as f64;
@@ -46,8 +46,9 @@ fn write_frame(out: &mut String, report: &Report, height: f64) -> std::fmt::Resu
     let s = &report.setting;
     let base = report.sides.first().map_or("", |side| &side.label);
     let title = format!(
-        "Rate relative to {base} (Linux {}, {} CPUs, median of {}); thin line: rounds; red tick: aim",
-        s.kernel, s.cpus, s.rounds
+        "Rate relative to {base} (Linux {}, {} CPUs, on {}, median of {}); thin line: rounds; \
+         red tick: aim",
+        s.kernel, s.cpus, s.backing, s.rounds
     );
     writeln!(out, "<text x=\"10\" y=\"18\" font-size=\"13\">{}</text>", escape(&title))?;
     for (i, side) in report.sides.iter().skip(1).enumerate() {

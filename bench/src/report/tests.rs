@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::runner::{Cell, Sample};
+use crate::workload::jobs::FSYNC;
 use crate::workload::{Aims, Cache, Detail, Info};
 use serde_json::Value;
 
@@ -11,6 +12,8 @@ fn cell(rates: &[Option<f64>]) -> Cell {
             rate,
             settle_seconds: 0.5,
             details: vec![Detail { name: "Flush".into(), values: vec![("AvgLat", rate / 1e6)] }],
+            worst_ms: None,
+            counters: [("commit.count".to_string(), 3), ("other".to_string(), 4)].into(),
         })
     };
     Cell { samples: rates.iter().map(sample).collect(), ..Cell::default() }
@@ -21,7 +24,7 @@ fn info(name: &'static str, aims: Aims) -> Info {
 }
 
 fn side(label: &str, is_library: bool) -> SideInfo {
-    SideInfo { label: label.into(), is_library }
+    SideInfo { label: label.into(), is_library, is_reference: false }
 }
 
 /// The baseline, a mount and the library; three workloads.
@@ -58,11 +61,104 @@ fn example() -> Report {
     }
 }
 
+/// One family, on a kernel and on two sides; fsync latencies are a tenth of the rate.
+fn by_jobs() -> Report {
+    let cell = |rate: f64, worst: f64| {
+        let columns = ["Count", "p50", "p99", "p99.9", "Max"];
+        let values = columns.map(|column| (column, rate / 10.0)).to_vec();
+        let mut cell = cell(&[Some(rate)]);
+        let sample = cell.samples[0].as_mut().unwrap();
+        sample.worst_ms = Some(worst);
+        sample.details = vec![Detail { name: FSYNC.into(), values }];
+        cell
+    };
+    let row = |name, aims, worst| Row {
+        info: info(name, aims),
+        cells: vec![cell(100.0, 50.0), cell(150.0, worst), cell(300.0, 1.0)],
+    };
+    Report {
+        setting: Setting { backing: "ram".into(), ..Setting::default() },
+        sides: vec![side("kernel", false), side("spinney", false), side("library", true)],
+        outcome: Outcome {
+            rows: vec![
+                row("f-1", Aims::mount(1.0).and_worst(0.5), 25.0),
+                row("f-8", Aims::mount(1.3).and_worst(0.5), 26.0),
+            ],
+            interrupted: false,
+            damage: Vec::new(),
+        },
+    }
+}
+
+#[test]
+fn a_family_is_one_markdown_table_by_jobs() {
+    let text = to_markdown(&by_jobs());
+    for line in [
+        "### `f`: ",
+        "| jobs | kernel, files/s | spinney | ratio (lowest-highest) | aim | library | ratio \
+         (lowest-highest) |",
+        "| 1 | 100 | 150 | 1.50 (1.50-1.50) | 1.00 pass | 300 | 3.00 (3.00-3.00) |",
+        "| 8 | 50 | 26 | 0.52 | at most 0.50 miss | 1 | 0.02 |",
+        "| 8 | 10 / 10 / 10 / 10 | 15 / 15 / 15 / 15 | 30 / 30 / 30 / 30 |",
+        "Counted by spinney:",
+        "| jobs | commit.count |",
+        "| 8 | 3 |",
+        "Aims: 3 reached, 1 missed.",
+    ] {
+        let found = text.lines().filter(|l| *l == line).count();
+        assert!(found >= 1, "{line} is not in\n{text}");
+    }
+    assert!(!text.contains("other"), "only some counters belong into the page");
+    assert!(!text.contains("in detail"), "the fsyncs have their own table");
+}
+
+#[test]
+fn markdown_tells_details_and_problems_too() {
+    let text = to_markdown(&example());
+    assert!(text.contains("| Flush | 0.100 | 0.040 | 0.200 |"), "{text}");
+    assert!(text.contains("**Failed:** `breaks` on spinney-uring: run: again"));
+    assert!(text.contains("**Damaged:** library: torn"));
+    assert!(text.contains("Not measured: `elsewhere` on library: needs a directory"));
+}
+
+#[test]
+fn an_aim_for_the_longest_latency_counts() {
+    let report = by_jobs();
+    assert_eq!(report.score(), (3, 1));
+    let json: Value = serde_json::from_str(&to_json(&report)).unwrap();
+    let side = &json["workloads"][1]["sides"][1];
+    assert_eq!((side["worst_ratio"].as_f64(), side["worst_aim"].as_f64()), (Some(0.52), Some(0.5)));
+    assert_eq!(side["worst_verdict"], "miss");
+    assert_eq!(side["worst_ms"], serde_json::json!([26.0]));
+    assert_eq!(side["counters"][0], serde_json::json!({"commit.count": 3, "other": 4}));
+    assert_eq!(json["backing"], "ram");
+    let text = to_text(&report);
+    assert!(text.contains("longest latency 0.52, at most 0.50: miss"));
+    let fsyncs = text.lines().find(|line| line.starts_with("f-8 ") && line.contains(" / "));
+    let numbers: Vec<&str> = fsyncs.unwrap().split_whitespace().skip(1).collect();
+    assert_eq!(numbers.join(" "), "10 / 10 / 10 / 10 15 / 15 / 15 / 15 30 / 30 / 30 / 30");
+}
+
+#[test]
+fn numbers_are_grouped_and_keep_what_counts() {
+    let numbers = [1_234_567.8, 123.4, 1000.0, 12.34, 9.876, 0.0402, 0.0].map(number);
+    assert_eq!(numbers, ["1,234,568", "123", "1,000", "12.3", "9.88", "0.040", "0"]);
+}
+
 #[test]
 fn the_score_counts_aims_that_apply() {
     // Reached: 0.40 of 0.35, and 1.0 of 1.0. Missed: 2.0 of 3.0, and what broke.
     assert_eq!(example().score(), (2, 2));
     assert_eq!(example().outcome.failures(), 2);
+}
+
+#[test]
+fn another_baseline_is_held_to_no_aim() {
+    let mut report = by_jobs();
+    report.sides[1].is_reference = true;
+    assert_eq!(report.score(), (0, 0));
+    assert!(!to_markdown(&report).contains("aim |"));
+    assert!(!to_text(&report).contains("at most"));
 }
 
 #[test]

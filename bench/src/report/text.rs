@@ -1,6 +1,6 @@
 //! The table on the terminal.
 
-use super::{Report, details, median_rate};
+use super::{Report, details, median_rate, number};
 use std::fmt::Write;
 
 /// One block per side beside the baseline, or plain rates if there is only one side.
@@ -14,6 +14,7 @@ pub fn to_text(report: &Report) -> String {
     if report.sides.len() == 1 {
         let _ = write_rates(&mut out, report);
     }
+    let _ = details::write_fsyncs(&mut out, &report.sides, &report.outcome.rows);
     for row in &report.outcome.rows {
         let _ = details::write(&mut out, &report.sides, row);
     }
@@ -26,8 +27,8 @@ fn write_setting(out: &mut String, report: &Report) -> std::fmt::Result {
     let plural = if s.rounds == 1 { "" } else { "s" };
     writeln!(
         out,
-        "\nLinux {}, {} CPUs, medians of {} round{plural}, scale {}",
-        s.kernel, s.cpus, s.rounds, s.scale
+        "\nLinux {}, {} CPUs, on {}, medians of {} round{plural}, scale {}",
+        s.kernel, s.cpus, s.backing, s.rounds, s.scale
     )
 }
 
@@ -41,7 +42,7 @@ fn write_comparison(out: &mut String, report: &Report, side: usize) -> std::fmt:
     )?;
     for row in &report.outcome.rows {
         let (name, unit) = (row.info.name, row.info.unit);
-        let cell = |side| median_rate(row, side).map_or_else(|| "-".to_string(), thousands);
+        let cell = |side| median_rate(row, side).map_or_else(|| "-".to_string(), number);
         write!(out, "{name:<20} {unit:<8} {:>12} {:>16}  ", cell(0), cell(side))?;
         match report.ratio(row, side) {
             Some(r) => {
@@ -51,7 +52,14 @@ fn write_comparison(out: &mut String, report: &Report, side: usize) -> std::fmt:
             None => write!(out, "{:>5}  {:<18}", "-", "")?,
         }
         let aim = report.aim(row, side).map_or_else(|| "-".to_string(), |a| format!("{a:.2}"));
-        writeln!(out, "{aim:>5}  {}", report.verdict(row, side).text())?;
+        write!(out, "{aim:>5}  {}", report.verdict(row, side).text())?;
+        if let (Some(ratio), Some(aim)) =
+            (report.worst_ratio(row, side), report.worst_aim(row, side))
+        {
+            let verdict = report.worst_verdict(row, side).text();
+            write!(out, "; longest latency {ratio:.2}, at most {aim:.2}: {verdict}")?;
+        }
+        writeln!(out)?;
     }
     Ok(())
 }
@@ -59,7 +67,7 @@ fn write_comparison(out: &mut String, report: &Report, side: usize) -> std::fmt:
 fn write_rates(out: &mut String, report: &Report) -> std::fmt::Result {
     writeln!(out, "\n{:<20} {:<8} {:>12}", "workload", "unit", report.sides[0].label)?;
     for row in &report.outcome.rows {
-        let rate = median_rate(row, 0).map_or_else(|| "-".to_string(), thousands);
+        let rate = median_rate(row, 0).map_or_else(|| "-".to_string(), number);
         writeln!(out, "{:<20} {:<8} {rate:>12}", row.info.name, row.info.unit)?;
     }
     Ok(())
@@ -89,33 +97,4 @@ fn write_problems(out: &mut String, report: &Report) -> std::fmt::Result {
         writeln!(out, "aims: {reached} reached, {missed} missed; {failures} samples failed")?;
     }
     Ok(())
-}
-
-/// `1234567.8` as `1,234,568`; small numbers keep a decimal.
-fn thousands(value: f64) -> String {
-    if value < 100.0 {
-        return format!("{value:.1}");
-    }
-    let digits = format!("{value:.0}");
-    let mut out = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i) % 3 == 0 {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::thousands;
-
-    #[test]
-    fn numbers_are_grouped() {
-        assert_eq!(thousands(1_234_567.8), "1,234,568");
-        assert_eq!(thousands(123.0), "123");
-        assert_eq!(thousands(1000.0), "1,000");
-        assert_eq!(thousands(9.87), "9.9");
-    }
 }

@@ -1,6 +1,7 @@
 //! An image of its own, made by mkfs.btrfs and mounted by somebody.
 
 use super::{Abort, Side, command, drop_caches, with_context};
+use crate::counters::Counters;
 use crate::sys;
 use crate::target::{PosixDir, Target};
 use std::ffi::CString;
@@ -53,6 +54,14 @@ pub trait Mounter {
     /// dropped: whatever belongs to the program and not to the file system.
     fn rewarm(&self) -> io::Result<()> {
         Ok(())
+    }
+    /// See `Side::is_reference`.
+    fn is_reference(&self) -> bool {
+        false
+    }
+    /// See `Side::counters`.
+    fn counters(&self, _at: &Path) -> io::Result<Option<Counters>> {
+        Ok(None)
     }
     /// A forced unmount ends what hangs in it.
     fn can_be_aborted(&self) -> bool {
@@ -128,6 +137,10 @@ impl Side for ImageSide {
         &self.label
     }
 
+    fn is_reference(&self) -> bool {
+        self.mounter.is_reference()
+    }
+
     fn reset(&mut self) -> io::Result<()> {
         self.tear_off();
         self.spec.make(&self.image)?;
@@ -158,6 +171,10 @@ impl Side for ImageSide {
             Err(e) if e.raw_os_error() != Some(libc::EBUSY) => eprintln!("abort: {e}"),
             _ => {}
         }))
+    }
+
+    fn counters(&mut self) -> io::Result<Option<Counters>> {
+        if self.mounted { self.mounter.counters(&self.at) } else { Ok(None) }
     }
 
     fn verify(&mut self) -> io::Result<()> {

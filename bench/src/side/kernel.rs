@@ -22,6 +22,10 @@ impl Mounter for KernelMounter {
         spec.run(mount.args(["-t", "btrfs", "-o", &options]).arg(image).arg(at))
     }
 
+    fn is_reference(&self) -> bool {
+        true
+    }
+
     fn unmount(&mut self, spec: &ImageSpec, at: &Path) -> io::Result<()> {
         let mut last = Ok(());
         // Something on the host may look into a new mount for a moment and make it busy.

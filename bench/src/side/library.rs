@@ -1,6 +1,7 @@
 //! The image opened by the engine in this process: no kernel, no FUSE.
 
 use super::{ImageSpec, Side, drop_caches};
+use crate::counters::Counters;
 use crate::target::{Target, VfsTarget};
 use std::fs;
 use std::io;
@@ -8,21 +9,34 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use vfs::FileSystem;
 
-/// Opens the file system in an image, read-write.
-pub type Opener = fn(&Path) -> io::Result<Arc<dyn FileSystem>>;
+/// The engine in this process, whichever it is.
+#[derive(Clone, Copy)]
+pub struct Engine {
+    /// Opens the file system in an image, read-write, with options as `mount -o` has them.
+    pub open: fn(&Path, &str) -> io::Result<Arc<dyn FileSystem>>,
+    /// The first of the options that means nothing to an engine without a mount.
+    pub stranger: fn(&str) -> Option<String>,
+}
 
 pub struct LibrarySide {
     label: String,
     spec: ImageSpec,
     image: PathBuf,
-    opener: Opener,
+    engine: Engine,
+    options: String,
     fs: Option<Arc<dyn FileSystem>>,
 }
 
 impl LibrarySide {
-    pub fn new(label: &str, spec: ImageSpec, opener: Opener) -> LibrarySide {
+    pub fn new(label: &str, spec: ImageSpec, engine: Engine, options: &str) -> LibrarySide {
         let image = spec.scratch.join(format!("{label}.img"));
-        LibrarySide { label: label.to_string(), spec, image, opener, fs: None }
+        let (label, options) = (label.to_string(), options.to_string());
+        LibrarySide { label, spec, image, engine, options, fs: None }
+    }
+
+    fn open(&mut self) -> io::Result<()> {
+        self.fs = Some((self.engine.open)(&self.image, &self.options)?);
+        Ok(())
     }
 
     fn shut(&mut self) -> io::Result<()> {
@@ -47,8 +61,7 @@ impl Side for LibrarySide {
             eprintln!("{}: {error}", self.label);
         }
         self.spec.make(&self.image)?;
-        self.fs = Some((self.opener)(&self.image)?);
-        Ok(())
+        self.open()
     }
 
     fn target(&mut self) -> io::Result<Box<dyn Target>> {
@@ -61,8 +74,12 @@ impl Side for LibrarySide {
     fn make_cold(&mut self) -> io::Result<()> {
         self.shut()?;
         drop_caches()?;
-        self.fs = Some((self.opener)(&self.image)?);
-        Ok(())
+        self.open()
+    }
+
+    fn counters(&mut self) -> io::Result<Option<Counters>> {
+        let list = self.fs.as_ref().map(|fs| fs.stats());
+        Ok(list.map(|list| list.iter().map(|stat| (stat.name.to_string(), stat.value)).collect()))
     }
 
     fn verify(&mut self) -> io::Result<()> {

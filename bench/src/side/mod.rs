@@ -11,13 +11,14 @@ mod kernel;
 mod library;
 mod spinney;
 
+use crate::counters::Counters;
 use crate::target::Target;
 use std::io;
 
 pub use dir::DirSide;
 pub use image::{ImageSide, ImageSpec, Mounter};
 pub use kernel::KernelMounter;
-pub use library::{LibrarySide, Opener};
+pub use library::{Engine, LibrarySide};
 pub use spinney::SpinneyMounter;
 
 /// Turns a hang in a mount into errors.
@@ -29,12 +30,20 @@ pub trait Side {
     fn is_library(&self) -> bool {
         false
     }
+    /// Another baseline, held to no aim.
+    fn is_reference(&self) -> bool {
+        false
+    }
     /// Makes a new, empty file system where this side owns one, and mounts it. Also the
     /// way back after a failure.
     fn reset(&mut self) -> io::Result<()>;
     fn target(&mut self) -> io::Result<Box<dyn Target>>;
     /// Everything written is on the medium, and nothing of it is cached anywhere.
     fn make_cold(&mut self) -> io::Result<()>;
+    /// What it has counted since it was mounted or opened, if it counts.
+    fn counters(&mut self) -> io::Result<Option<Counters>> {
+        Ok(None)
+    }
     /// What to call, from another thread, when a target of this side hangs.
     fn abort_switch(&self) -> Option<Abort> {
         None

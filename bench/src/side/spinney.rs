@@ -1,9 +1,10 @@
 //! The image mounted by `spinney mount` and closed by `spinney umount`.
 //!
 //! It relies on the contract of the command line: `mount` returns when the mount
-//! answers, `umount` when the image is closed.
+//! answers, `umount` when the image is closed, `stats --json` prints its counters.
 
 use super::image::{ImageSpec, Mounter};
+use crate::counters::{self, Counters};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -39,6 +40,19 @@ impl Mounter for SpinneyMounter {
         // Dropping the caches dropped the program too. The kernel's own code is never
         // cold; without this, our cold numbers would show the disk it is installed on.
         fs::read(&self.program).map(drop)
+    }
+
+    fn counters(&self, at: &Path) -> io::Result<Option<Counters>> {
+        let output = Command::new(&self.program).args(["stats", "--json"]).arg(at).output()?;
+        let counters = counters::parse(&String::from_utf8_lossy(&output.stdout));
+        match counters.filter(|_| output.status.success()) {
+            Some(counters) => Ok(Some(counters)),
+            None => {
+                let said = String::from_utf8_lossy(&output.stderr);
+                let message = format!("spinney stats: {}: {}", output.status, said.trim());
+                Err(io::Error::other(message))
+            }
+        }
     }
 
     fn can_be_aborted(&self) -> bool {

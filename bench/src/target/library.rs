@@ -9,7 +9,7 @@ use std::ffi::{CStr, CString};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use vfs::{Context, FileKind, FileSystem, FsError, Ino, SetAttr, WriteFlags};
+use vfs::{Context, FileKind, FileSystem, FsError, Ino, RenameMode, SetAttr, SetTime, WriteFlags};
 
 pub struct VfsTarget {
     fs: Arc<dyn FileSystem>,
@@ -73,6 +73,11 @@ impl Target for VfsTarget {
 
     fn unlink(&self, parent: DirId, name: &CStr) -> io::Result<()> {
         self.fs.unlink(&self.cx, Ino(parent.0), name.to_bytes()).map_err(to_io)
+    }
+
+    fn rename(&self, from: DirId, name: &CStr, to: DirId, new_name: &CStr) -> io::Result<()> {
+        let (old, new, mode) = (name.to_bytes(), new_name.to_bytes(), RenameMode::Replace);
+        self.fs.rename(&self.cx, Ino(from.0), old, Ino(to.0), new, mode).map_err(to_io)
     }
 
     fn stat(&self, parent: DirId, name: &CStr) -> io::Result<u64> {
@@ -157,6 +162,20 @@ impl Target for VfsTarget {
     fn truncate(&self, file: FileId, size: u64) -> io::Result<()> {
         let set = SetAttr { size: Some(size), ..SetAttr::default() };
         self.fs.setattr(&self.cx, Ino(file.0), &set).map(drop).map_err(to_io)
+    }
+
+    fn size(&self, file: FileId) -> io::Result<u64> {
+        self.fs.getattr(Ino(file.0)).map(|attr| attr.size).map_err(to_io)
+    }
+
+    fn touch(&self, file: FileId) -> io::Result<()> {
+        let now = Some(SetTime::Now);
+        let set = SetAttr { atime: now, mtime: now, ..SetAttr::default() };
+        self.fs.setattr(&self.cx, Ino(file.0), &set).map(drop).map_err(to_io)
+    }
+
+    fn stat_fs(&self) -> io::Result<()> {
+        self.fs.statfs().map(drop).map_err(to_io)
     }
 
     fn fsync(&self, file: FileId) -> io::Result<()> {

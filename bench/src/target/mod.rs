@@ -39,6 +39,8 @@ pub trait Target: Send + Sync {
     fn rmdir(&self, parent: DirId, name: &CStr) -> io::Result<()>;
     fn symlink(&self, parent: DirId, name: &CStr, to: &CStr) -> io::Result<()>;
     fn unlink(&self, parent: DirId, name: &CStr) -> io::Result<()>;
+    /// Replaces what the new name stands for.
+    fn rename(&self, from: DirId, name: &CStr, to: DirId, new_name: &CStr) -> io::Result<()>;
     /// The size of what `name` stands for.
     fn stat(&self, parent: DirId, name: &CStr) -> io::Result<u64>;
     /// Calls `emit` with each name and whether it is a directory.
@@ -62,7 +64,12 @@ pub trait Target: Send + Sync {
     /// Writes all of `data`.
     fn write_at(&self, file: FileId, offset: u64, data: &[u8]) -> io::Result<()>;
     fn truncate(&self, file: FileId, size: u64) -> io::Result<()>;
+    fn size(&self, file: FileId) -> io::Result<u64>;
+    /// Sets both times to now.
+    fn touch(&self, file: FileId) -> io::Result<()>;
     fn fsync(&self, file: FileId) -> io::Result<()>;
+    /// Asks for sizes and free space of the whole, and looks at nothing in the answer.
+    fn stat_fs(&self) -> io::Result<()>;
     /// Everything done so far is durable.
     fn sync(&self) -> io::Result<()>;
 }
@@ -101,12 +108,25 @@ impl<'a> OpenFile<'a> {
         if n == buf.len() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
     }
 
+    /// May return less than asked only at the end of the file.
+    pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        self.target.read_at(self.id, offset, buf)
+    }
+
     pub fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.target.write_at(self.id, offset, data)
     }
 
     pub fn truncate(&self, size: u64) -> io::Result<()> {
         self.target.truncate(self.id, size)
+    }
+
+    pub fn size(&self) -> io::Result<u64> {
+        self.target.size(self.id)
+    }
+
+    pub fn touch(&self) -> io::Result<()> {
+        self.target.touch(self.id)
     }
 
     pub fn fsync(&self) -> io::Result<()> {

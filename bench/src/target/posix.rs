@@ -66,6 +66,10 @@ impl Target for PosixDir {
         sys::unlink(fd(parent.0), name, 0)
     }
 
+    fn rename(&self, from: DirId, name: &CStr, to: DirId, new_name: &CStr) -> io::Result<()> {
+        sys::rename(fd(from.0), name, fd(to.0), new_name)
+    }
+
     fn stat(&self, parent: DirId, name: &CStr) -> io::Result<u64> {
         sys::stat_size(fd(parent.0), name)
     }
@@ -137,6 +141,18 @@ impl Target for PosixDir {
 
     fn truncate(&self, file: FileId, size: u64) -> io::Result<()> {
         sys::truncate(fd(file.0), size)
+    }
+
+    fn size(&self, file: FileId) -> io::Result<u64> {
+        sys::size(fd(file.0))
+    }
+
+    fn touch(&self, file: FileId) -> io::Result<()> {
+        sys::touch(fd(file.0))
+    }
+
+    fn stat_fs(&self) -> io::Result<()> {
+        sys::stat_fs(self.root)
     }
 
     fn fsync(&self, file: FileId) -> io::Result<()> {

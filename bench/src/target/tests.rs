@@ -51,6 +51,19 @@ fn tour(target: &dyn Target) -> io::Result<()> {
     let missing = target.stat(dir.id, c"none").unwrap_err();
     assert_eq!(missing.raw_os_error(), Some(libc::ENOENT));
 
+    let file = OpenFile::create(target, dir.id, c"old")?;
+    file.write_at(0, b"xy")?;
+    file.touch()?;
+    assert_eq!(file.size()?, 2);
+    drop(file);
+    target.rename(dir.id, c"old", dir.id, c"new")?;
+    assert!(target.stat(dir.id, c"old").is_err());
+    drop(OpenFile::create(target, dir.id, c"other")?);
+    target.rename(dir.id, c"new", dir.id, c"other")?;
+    assert_eq!(target.stat(dir.id, c"other")?, 2, "what was there is replaced");
+    target.unlink(dir.id, c"other")?;
+    target.stat_fs()?;
+
     target.symlink(dir.id, c"l", c"f")?;
     target.mkdir(dir.id, c"sub")?;
     let mut seen = Vec::new();

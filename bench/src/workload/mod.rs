@@ -5,9 +5,11 @@
 //! of its own; between `setup` and `run` the runner syncs and, for a cold one,
 //! remounts, so nothing but names and sizes may pass from one to the other.
 
+mod commit;
 mod dbench;
 mod fio;
 mod fs_mark;
+pub mod jobs;
 mod names;
 mod orphans;
 mod pattern;
@@ -18,9 +20,11 @@ mod small;
 mod stat;
 mod sync;
 mod tree;
+mod writers;
 
 use crate::source_tree::SourceTree;
 use crate::target::{DirId, Target, remove_children};
+use dbench::Load;
 use std::ffi::CString;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -41,17 +45,23 @@ pub enum Cache {
 pub struct Aims {
     pub mount: Option<f64>,
     pub library: Option<f64>,
+    /// The longest latency of a mount may be at most this share of the baseline's.
+    pub worst: Option<f64>,
 }
 
 impl Aims {
-    pub const NONE: Aims = Aims { mount: None, library: None };
+    pub const NONE: Aims = Aims { mount: None, library: None, worst: None };
 
     pub const fn mount(ratio: f64) -> Aims {
-        Aims { mount: Some(ratio), library: None }
+        Aims { mount: Some(ratio), ..Aims::NONE }
     }
 
     pub const fn both(mount: f64, library: f64) -> Aims {
-        Aims { mount: Some(mount), library: Some(library) }
+        Aims { mount: Some(mount), library: Some(library), ..Aims::NONE }
+    }
+
+    pub const fn and_worst(self, share: f64) -> Aims {
+        Aims { worst: Some(share), ..self }
     }
 }
 
@@ -75,6 +85,8 @@ pub struct Done {
     pub elapsed: Duration,
     /// What else the workload can tell, e.g. a latency for each kind of operation.
     pub details: Vec<Detail>,
+    /// The longest that anything took, in milliseconds, where that is told.
+    pub worst_ms: Option<f64>,
 }
 
 /// A row of numbers under a name; the columns are the same in all rows of a workload.
@@ -91,7 +103,7 @@ impl Done {
     }
 
     pub fn new(amount: f64, elapsed: Duration) -> Done {
-        Done { amount, elapsed, details: Vec::new() }
+        Done { amount, elapsed, details: Vec::new(), worst_ms: None }
     }
 
     pub fn rate(&self) -> f64 {
@@ -147,6 +159,10 @@ pub struct Sizes {
     pub random_ops: u64,
     /// Writes with fsync in one sample.
     pub fsyncs: u64,
+    /// All files together of the writers that fsync, at most.
+    pub fsync_bytes: u64,
+    /// Files made before a commit that is to be big: four items each.
+    pub commit_files: u64,
     /// Files of the source tree.
     pub tree_files: u64,
     /// Bytes that each thread cuts off a file, one by one.
@@ -169,6 +185,8 @@ impl Sizes {
             file_bytes,
             random_ops: of(50_000, 16).min(file_bytes / 4096),
             fsyncs: of(5_000, 4),
+            fsync_bytes: of(2 << 10, 1) << 20,
+            commit_files: of(250_000, 16),
             tree_files: of(8_000, 16),
             truncations: of(4_096, 16),
             creat_clo_jobs: of(20, 1),
@@ -181,17 +199,35 @@ impl Sizes {
 pub struct Material {
     scratch: PathBuf,
     tree_files: u64,
+    /// Of dbench.
+    loadfile: PathBuf,
     tree: OnceLock<(SourceTree, PathBuf)>,
+    load: OnceLock<Load>,
 }
 
 impl Material {
     /// `scratch` is an existing directory where a tar file may be put.
-    pub fn new(scratch: &Path, sizes: &Sizes) -> Material {
+    /// `loadfile` need not exist where no dbench runs.
+    pub fn new(scratch: &Path, sizes: &Sizes, loadfile: &Path) -> Material {
         Material {
             scratch: scratch.to_owned(),
             tree_files: sizes.tree_files,
+            loadfile: loadfile.to_owned(),
             tree: OnceLock::new(),
+            load: OnceLock::new(),
         }
+    }
+
+    pub(crate) fn loadfile(&self) -> &Path {
+        &self.loadfile
+    }
+
+    pub(crate) fn load(&self) -> io::Result<&Load> {
+        if self.load.get().is_none() {
+            // Only the runner's thread comes here, so nobody else has set it meanwhile.
+            let _ = self.load.set(Load::read(&self.loadfile)?);
+        }
+        self.load.get().ok_or_else(|| io::Error::other("no load"))
     }
 
     /// The source tree, and a tar file of it.
@@ -224,6 +260,8 @@ pub fn all() -> Vec<Box<dyn Workload>> {
     list.extend(dbench::all());
     list.extend(fs_mark::all());
     list.extend(fio::all());
+    list.extend(writers::all());
+    list.extend(commit::all());
     list
 }
 

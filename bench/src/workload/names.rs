@@ -20,14 +20,14 @@ pub fn all() -> Vec<Box<dyn Workload>> {
             1,
             "create-unlink-1t",
             "create, close and unlink one name after the other",
-            Aims { mount: None, library: Some(3.0) },
+            Aims { library: Some(3.0), ..Aims::NONE },
         ),
         new(
             CreateUnlink,
             2,
             "create-unlink-2t",
             "the same, 2 threads",
-            Aims { mount: None, library: Some(3.0) },
+            Aims { library: Some(3.0), ..Aims::NONE },
         ),
     ]
 }

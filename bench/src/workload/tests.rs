@@ -10,7 +10,7 @@ use testkit::RefFs;
 
 fn each_workload(target: &dyn Target, scratch: &Path) {
     let sizes = Sizes::scaled(0.0, 4 << 20);
-    let material = Material::new(scratch, &sizes);
+    let material = Material::new(scratch, &sizes, Path::new("/nonexistent"));
     for workload in all() {
         let info = workload.info();
         // Programs are slow and may be missing; their output is tested on its own.

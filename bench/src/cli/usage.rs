@@ -1,0 +1,57 @@
+//! What `--help` prints.
+
+pub const USAGE: &str = "\
+spinney-bench: workloads on file systems, side by side
+
+  spinney-bench --list
+      show the workloads and the ratios that are aimed at
+  spinney-bench run --dir PATH [OPTIONS]
+      run them in one directory and print the rates
+  spinney-bench compare [SIDES] [OPTIONS]
+      run them on two or more sides in alternating rounds and print the ratios
+  spinney-bench fsync [SIDES] [OPTIONS]
+      compare: fio's fsync rows by number of jobs, and fsync during a big commit
+  spinney-bench dbench [SIDES] [OPTIONS]
+      compare: dbench with 8 and 16 clients, and its table of operations
+
+Sides of a comparison (the kernel is the baseline; at least one other is needed)
+  --spinney PROGRAM        an image mounted by this `spinney`
+  --transport T            uring, classic or both (default: what `spinney` chooses)
+  --spinney-opts OPTS      more mount options for `spinney mount -o`
+  --variant NAME=OPTS      a column of its own with these options added, instead of the
+                           plain one; may be repeated; NAME= is the plain one
+  --spinney-dir PATH       a directory that is already mounted, instead
+  --kernel-dir PATH        the same for the baseline
+  --kernel-opts OPTS       mount options for the kernel beside loop,noatime
+  --kernel-variant NAME=OPTS
+                           a second kernel mount with these options added
+  --control                a second kernel mount: its ratios show the noise
+  --library                the engine in this process, without FUSE; once for each
+                           variant whose options it has too
+
+Images
+  --image-size SIZE        default 8G, sparse
+  --backing WHERE          ram (/dev/shm, the default), disk, both (one after the
+                           other, a report for each) or a directory
+  --disk DIR               where disk is, default /var/tmp
+  --mkfs OPTS              more options for mkfs.btrfs, separated by blanks
+
+Work
+  --workloads A,B,...      default: all standard ones; `unlink-*` works too
+  --jobs N,M,...           of rows that go by jobs, threads or clients, only these
+  --rounds N               default 3
+  --scale F                0.1 does a tenth of everything
+  --file-size SIZE         of sequential and random I/O, default 256M
+  --seconds N              for what goes by time (fio, dbench); default 10, for fsync 5,
+                           for dbench 30
+  --loadfile FILE          of dbench, default /usr/share/dbench/client.txt
+  --timeout SECONDS        for one sample, default 300
+  --check                  btrfs check of every image at the end of every round
+  --quick                  seconds in all: shows that it works, measures nothing; what
+                           follows it may change what it sets
+
+Results
+  --json FILE   --plot FILE.svg   --markdown FILE.md
+                           with two backings, -ram and -disk are added to the names of
+                           JSON and plot; the Markdown has both
+  --gate                   end with 1 if an aim is missed";

@@ -4,6 +4,7 @@
 //! Nothing here is part of the shipped program.
 
 pub mod compare;
+pub mod durability;
 pub mod ops;
 pub mod oracle;
 pub mod posix_ops;

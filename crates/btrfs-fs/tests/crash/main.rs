@@ -1,0 +1,213 @@
+//! Crash images of a simulated device: whatever was synced is there with its content, nothing
+//! is there that never was, and the volume is sound.
+//!
+//! `SPINNEY_CRASH=<name>` with the test `one_case` runs one workload again; `soak` is the long
+//! run (docs/TESTING.md).
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod ace;
+mod base;
+mod broken;
+mod named;
+mod ops;
+mod outside;
+mod random;
+mod rig;
+mod state;
+
+use blocksim::Lie;
+use named::NAMED;
+use rig::{Broken, Case, Effort, Rig, case};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// For CI: few states of each flush, a few dozen for the outside judges.
+const BRIEF: Effort = Effort { per_flush: 3, outside: 100, again: 20, empty: 10 };
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+fn start_seed() -> u64 {
+    let seed = number("SPINNEY_SEED", 1);
+    println!("SPINNEY_SEED={seed}");
+    seed
+}
+
+fn run_all(rig: &Rig, cases: impl Iterator<Item = Case>) {
+    if let Some(why) = outside::lacking() {
+        testkit::oracle::record_skip("crash states before the outside judges", why);
+    }
+    for case in cases {
+        if let Err(why) = rig.run(&case) {
+            panic!("{why}");
+        }
+    }
+    println!("{}", rig.tally);
+}
+
+fn named(number: usize) -> Case {
+    case(format!("named:{number}"), NAMED[number].1())
+}
+
+#[test]
+fn known_bugs_of_fsync() {
+    let rig = Rig::new(Effort { per_flush: 4, ..BRIEF });
+    let cases = (0..NAMED.len()).map(|number| {
+        let case = named(number);
+        assert!(rig::all_succeed(&case.threads[0]), "{}: an operation fails", NAMED[number].0);
+        case
+    });
+    for case in cases {
+        if let Err(why) = rig.run(&case) {
+            let number: usize = case.name[6..].parse().unwrap_or(0);
+            panic!("\"{}\": {why}", NAMED[number].0);
+        }
+    }
+    println!("{}", rig.tally);
+}
+
+#[test]
+fn one_operation() {
+    let rig = Rig::new(Effort { per_flush: 2, ..BRIEF });
+    run_all(&rig, ace::all(1));
+}
+
+#[test]
+fn two_and_three_operations() {
+    let rig = Rig::new(BRIEF);
+    let seed = start_seed();
+    run_all(&rig, ace::sample(2, seed).take(40));
+    run_all(&rig, ace::sample(3, seed).take(25));
+}
+
+#[test]
+fn long_random_workloads() {
+    let rig = Rig::new(BRIEF);
+    let seed = start_seed();
+    run_all(&rig, (seed..seed + 2).map(|seed| random::single(seed, 300)));
+}
+
+#[test]
+fn several_threads() {
+    let rig = Rig::new(BRIEF);
+    let seed = start_seed();
+    run_all(&rig, (seed..seed + 2).map(|seed| random::threads(seed, 80)));
+}
+
+/// The harness finds what is broken within a few seconds, or it proves nothing.
+fn bites(broken: Broken, cases: impl Iterator<Item = Case>) {
+    let effort = Effort { per_flush: 6, outside: 0, again: 0, empty: 0 };
+    let rig = Rig::new(effort).breaking(broken);
+    let start = Instant::now();
+    for case in cases {
+        if let Err(why) = rig.run(&case) {
+            let first = why.lines().next().unwrap_or_default();
+            println!("found after {:?}, {}: {first}", start.elapsed(), rig.tally);
+            return;
+        }
+        assert!(start.elapsed() < Duration::from_secs(20), "nothing found: {}", rig.tally);
+    }
+    panic!("nothing found: {}", rig.tally);
+}
+
+fn sampled() -> impl Iterator<Item = Case> {
+    ace::sample(2, 1).take(200)
+}
+
+#[test]
+fn a_device_without_flushes_is_found() {
+    bites(Broken { device: Some(Lie::AllFlushes), ..Broken::default() }, sampled());
+}
+
+/// Of the two flushes of a commit each one matters: the one before the superblock, and the
+/// one after it.
+#[test]
+fn each_flush_that_is_left_out_is_found() {
+    for number in [0, 1] {
+        let lie = Lie::FlushOf { every: 2, number };
+        bites(Broken { device: Some(lie), ..Broken::default() }, sampled());
+    }
+}
+
+#[test]
+fn an_fsync_that_does_nothing_is_found() {
+    let broken = |breaker| Broken { file_system: Some(breaker), ..Broken::default() };
+    bites(broken(broken::without_fsync), sampled());
+    bites(broken(broken::without_directories), sampled());
+    bites(broken(broken::every_second_sync), sampled());
+}
+
+/// `SPINNEY_CRASH=name` as a failure printed it.
+#[test]
+fn one_case() {
+    let Ok(name) = std::env::var("SPINNEY_CRASH") else { return };
+    let parts: Vec<&str> = name.split(':').collect();
+    let n = |i: usize| parts.get(i).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
+    let case = match parts[0] {
+        "named" => named(n(1) as usize),
+        "random" => random::single(n(1), n(2) as usize),
+        "threads" => random::threads(n(1), n(2) as usize),
+        ace => {
+            let len = ace.strip_prefix("ace").and_then(|len| len.parse().ok()).expect("a name");
+            ace::nth(len, n(1)).expect("a workload that does something")
+        }
+    };
+    let tries = if parts[0] == "threads" { 20 } else { 1 };
+    let effort = Effort { per_flush: number("SPINNEY_PER_FLUSH", 64) as usize, ..BRIEF };
+    let rig = Rig::new(effort);
+    run_all(&rig, std::iter::repeat_n(case, tries));
+}
+
+/// The long run: `SPINNEY_STATES` crash states (100,000), in parts of all kinds.
+#[test]
+#[ignore = "soak: see docs/TESTING.md"]
+fn soak() {
+    let wanted = number("SPINNEY_STATES", 100_000) as usize;
+    let effort = Effort { per_flush: 8, outside: 500, again: 50, empty: 20 };
+    let rig = Rig::new(effort);
+    let seed = start_seed();
+    let mut cases = soak_cases(seed);
+    let failed = AtomicUsize::new(0);
+    let next = std::sync::Mutex::new(&mut cases);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..number("SPINNEY_JOBS", threads as u64) {
+            scope.spawn(|| {
+                while rig.tally.states.load(Ordering::Relaxed) < wanted {
+                    let case = next.lock().expect("the list").next();
+                    let Some(case) = case else { return };
+                    if let Err(why) = rig.run(&case) {
+                        println!("FAILED: {why}\n");
+                        failed.fetch_add(1, Ordering::Relaxed);
+                    }
+                    let done = rig.tally.cases.load(Ordering::Relaxed);
+                    if done.is_multiple_of(500) {
+                        println!("{}", rig.tally);
+                    }
+                }
+            });
+        }
+    });
+    println!("{}", rig.tally);
+    assert_eq!(failed.into_inner(), 0, "workloads failed");
+}
+
+/// Everything named, all of length one; then of each kind some, without end.
+fn soak_cases(seed: u64) -> impl Iterator<Item = Case> {
+    let fixed = (0..NAMED.len()).map(named).chain(ace::all(1));
+    let (mut two, mut three) = (ace::sample(2, seed), ace::sample(3, seed));
+    let mut round = 0;
+    let mixed = std::iter::from_fn(move || {
+        round += 1;
+        match round % 100 {
+            0 => Some(random::threads(seed + round, 150)),
+            50 => Some(random::single(seed + round, 500)),
+            1..30 => three.next(),
+            _ => two.next(),
+        }
+    });
+    fixed.chain(mixed)
+}

@@ -1,0 +1,219 @@
+//! Runs workloads on the simulated device, and judges what each crash would leave.
+
+use super::base::{base, mount};
+use super::outside;
+use super::state::{self, Extra};
+use blocksim::{Epoch, Image, Lie, SimDevice};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use testkit::durability::{Applied, ContentRule, History, Witness};
+use testkit::ops::{Op, Outcome, hash, listing};
+use vfs::{Context, FileSystem};
+
+/// One workload: a list of operations for each thread. Several threads work in `t0`, `t1`...
+#[derive(Clone)]
+pub struct Case {
+    pub name: String,
+    pub seed: u64,
+    pub threads: Vec<Vec<Op>>,
+}
+
+/// How hard to look.
+#[derive(Clone, Copy)]
+pub struct Effort {
+    /// Crash states for each flush.
+    pub per_flush: usize,
+    /// One state of so many is also judged from outside (0: none), crashed again in
+    /// recovery, and emptied.
+    pub outside: u64,
+    pub again: u64,
+    pub empty: u64,
+}
+
+/// What a test of the tests breaks.
+pub type Breaker = fn(Box<dyn FileSystem>) -> Box<dyn FileSystem>;
+
+#[derive(Clone, Copy, Default)]
+pub struct Broken {
+    pub device: Option<Lie>,
+    pub file_system: Option<Breaker>,
+}
+
+#[derive(Default)]
+pub struct Tally {
+    pub cases: AtomicUsize,
+    pub states: AtomicUsize,
+    pub outside: AtomicUsize,
+    pub logs: AtomicUsize,
+    turn: AtomicU64,
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let get = |count: &AtomicUsize| count.load(Ordering::Relaxed);
+        write!(
+            f,
+            "{} workloads, {} crash states, {} of them with a log tree, {} judged from outside",
+            get(&self.cases),
+            get(&self.states),
+            get(&self.logs),
+            get(&self.outside),
+        )
+    }
+}
+
+pub struct Rig {
+    pub effort: Effort,
+    pub broken: Broken,
+    pub tally: Tally,
+}
+
+/// The device after a workload, and what it was promised.
+struct Run {
+    device: Arc<SimDevice>,
+    history: History,
+    rule: ContentRule,
+}
+
+const CX: Context = Context { uid: 0, gid: 0, pid: 0, umask: 0 };
+
+impl Rig {
+    pub fn new(effort: Effort) -> Rig {
+        Rig { effort, broken: Broken::default(), tally: Tally::default() }
+    }
+
+    pub fn breaking(mut self, broken: Broken) -> Rig {
+        self.broken = broken;
+        self
+    }
+
+    /// The error tells everything that is needed to see it again.
+    pub fn run(&self, case: &Case) -> Result<(), String> {
+        self.tally.cases.fetch_add(1, Ordering::Relaxed);
+        let result = self.work(case).and_then(|run| self.crash(case, &run));
+        result.map_err(|why| {
+            let lists: Vec<String> = case.threads.iter().map(|ops| listing(ops)).collect();
+            format!(
+                "{why}\nworkload {}:\n{}\nagain: SPINNEY_CRASH='{}' cargo test -p btrfs-fs \
+                 --test crash -- one_case --nocapture",
+                case.name,
+                lists.join("\n--- next thread\n"),
+                case.name,
+            )
+        })
+    }
+
+    fn work(&self, case: &Case) -> Result<Run, String> {
+        let base = base(case.seed);
+        let device = Arc::new(SimDevice::new(base.image.clone()).lying(self.broken.device));
+        let fs = mount(device.clone()).map_err(|error| format!("mount: {error}"))?;
+        let mut fs: Box<dyn FileSystem> = Box::new(fs);
+        if let Some(breaker) = self.broken.file_system {
+            fs = breaker(fs);
+        }
+        let history = History::new();
+        let position = || device.position();
+        let together = case.threads.len() > 1;
+        if together {
+            self.threads(case, &*fs, &history, &position)?;
+        } else {
+            let model = base.model();
+            let mut witness = Witness::new(&history, (&*fs, fs.root()), &model, &position)?;
+            apply(&mut witness, &case.threads[0])?;
+        }
+        drop(fs);
+        let rule = if together { ContentRule::Blocks } else { ContentRule::Whole };
+        Ok(Run { device, history, rule })
+    }
+
+    fn threads(
+        &self,
+        case: &Case,
+        fs: &dyn FileSystem,
+        history: &History,
+        position: &(dyn Fn() -> usize + Sync),
+    ) -> Result<(), String> {
+        // What no thread touches is in the history too.
+        let model = base(case.seed).model();
+        Witness::new(history, (fs, fs.root()), &model, position)?;
+        std::thread::scope(|scope| {
+            let run = |(number, ops): (usize, &Vec<Op>)| {
+                let ops = ops.clone();
+                scope.spawn(move || {
+                    let name = format!("t{number}");
+                    let entry = fs.lookup(&CX, fs.root(), name.as_bytes());
+                    let root = entry.map_err(|error| format!("{name}: {error}"))?.attr.ino;
+                    let model = testkit::RefFs::default();
+                    let mut witness = Witness::new(history, (fs, root), &model, position)?;
+                    apply(&mut witness, &ops)
+                })
+            };
+            let running: Vec<_> = case.threads.iter().enumerate().map(run).collect();
+            let ends: Vec<_> = running.into_iter().map(|thread| thread.join()).collect();
+            ends.into_iter()
+                .try_for_each(|end| end.unwrap_or_else(|_| Err("a thread panicked".to_owned())))
+        })
+    }
+
+    fn crash(&self, case: &Case, run: &Run) -> Result<(), String> {
+        for epoch in run.device.recording().epochs() {
+            let demands = run.history.demands(epoch.end);
+            for choice in epoch.choices(self.effort.per_flush, case.seed) {
+                let image = epoch.image(&choice);
+                let extra = self.extra(&image, &epoch);
+                state::judge(&image, &demands, run.rule, extra).map_err(|why| {
+                    let Epoch { index, end, .. } = epoch;
+                    format!(
+                        "{why}\ncrash before flush {index}, after {end} events; of the writes \
+                         in flight: {:?}",
+                        choice.0
+                    )
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What more is done with this state: a share of all states, wherever they come from.
+    fn extra(&self, image: &Image, epoch: &Epoch) -> Extra {
+        self.tally.states.fetch_add(1, Ordering::Relaxed);
+        let log = outside::log_pending(image);
+        if log {
+            self.tally.logs.fetch_add(1, Ordering::Relaxed);
+        }
+        let turn = self.tally.turn.fetch_add(1, Ordering::Relaxed);
+        let mixed = hash(&(turn ^ (epoch.index as u64) << 40).to_le_bytes());
+        let share = |one_of: u64| one_of > 0 && mixed.is_multiple_of(one_of);
+        let outside = share(self.effort.outside) && outside::fit(image);
+        if outside && outside::lacking().is_none() {
+            self.tally.outside.fetch_add(1, Ordering::Relaxed);
+        }
+        Extra {
+            outside,
+            empty: share(self.effort.empty),
+            again: if share(self.effort.again) { 2 } else { 0 },
+        }
+    }
+}
+
+fn apply(witness: &mut Witness<'_>, ops: &[Op]) -> Result<(), String> {
+    for op in ops {
+        if let Applied::Failed(outcome) = witness.apply(op)? {
+            return Err(format!("{op:?} failed, without a fault: {outcome:?}"));
+        }
+    }
+    Ok(())
+}
+
+/// Whether every operation of a list does something on a volume of `base`.
+pub fn all_succeed(ops: &[Op]) -> bool {
+    let model = base(0).model();
+    let mut session = testkit::ops::Session::new(&model);
+    ops.iter().all(|op| !matches!(session.apply(op), Outcome::Error(_)))
+}
+
+/// A case of one thread; its seed comes from its name.
+pub fn case(name: String, ops: Vec<Op>) -> Case {
+    Case { seed: hash(name.as_bytes()), name, threads: vec![ops] }
+}

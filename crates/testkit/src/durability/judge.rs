@@ -1,0 +1,195 @@
+//! A recovered tree against the demands.
+
+use std::collections::{BTreeMap, HashMap};
+
+use vfs::{FileKind, Ino};
+
+use super::demands::Demands;
+use super::history::{Inode, Rename, Slot, Version};
+use crate::compare::{self, NodeView, TreeSnapshot};
+use crate::ops::Path;
+
+/// How much of a file's content belongs together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Content {
+    /// The whole of it is as it was at one moment.
+    Whole,
+    /// Each block is; others may have been written meanwhile.
+    Blocks,
+}
+
+/// The recovered tree by names and by inodes.
+struct Seen<'t> {
+    slots: HashMap<Slot, Ino>,
+    inodes: BTreeMap<Ino, (&'t Path, &'t NodeView)>,
+}
+
+impl<'t> Seen<'t> {
+    fn of(tree: &'t TreeSnapshot) -> Seen<'t> {
+        let mut seen = Seen { slots: HashMap::new(), inodes: BTreeMap::new() };
+        for (path, node) in &tree.nodes {
+            seen.inodes.entry(node.attr.ino).or_insert((path, node));
+            let (dir, name) = path.split();
+            if *path != Path::default()
+                && let Some(dir) = tree.nodes.get(&dir)
+            {
+                seen.slots.insert((dir.attr.ino, name.to_vec()), node.attr.ino);
+            }
+        }
+        seen
+    }
+}
+
+impl Demands<'_> {
+    /// What is wrong with `tree`, in words; nothing if all is well.
+    pub fn judge(&self, tree: &TreeSnapshot, rule: Content) -> Vec<String> {
+        let mut wrong = tree.contradictions();
+        let seen = Seen::of(tree);
+        self.judge_names(&seen, &mut wrong);
+        for rename in self.history.renames.iter().filter(|rename| rename.at <= self.crash) {
+            self.judge_rename(rename, &seen, &mut wrong);
+        }
+        for (ino, (path, node)) in &seen.inodes {
+            match self.history.inodes.get(ino) {
+                Some(inode) => self.judge_inode(*ino, inode, path, node, rule, &mut wrong),
+                None => wrong.push(format!("{path:?} is inode {}, which never was", ino.0)),
+            }
+        }
+        let missing = |ino: &&Ino| self.must_exist(**ino) && !seen.inodes.contains_key(ino);
+        for ino in self.history.inodes.keys().filter(missing) {
+            wrong.push(format!("inode {} was durable, always had a name, and is lost", ino.0));
+        }
+        wrong
+    }
+
+    fn judge_names(&self, seen: &Seen<'_>, wrong: &mut Vec<String>) {
+        for (slot, ino) in &seen.slots {
+            if !self.history.slots.contains_key(slot) {
+                wrong.push(format!("{} is inode {}: a name that never was", show(slot), ino.0));
+            }
+        }
+        for slot in self.history.slots.keys() {
+            if self.matching(slot, seen).next().is_none() {
+                let found = show_ino(seen.slots.get(slot).copied());
+                let allowed: Vec<String> = self.allowed(slot).map(|v| show_ino(v.value)).collect();
+                wrong.push(format!("{} is {found}, may be {allowed:?}", show(slot)));
+            }
+        }
+    }
+
+    fn allowed(&self, slot: &Slot) -> impl Iterator<Item = &Version<Option<Ino>>> {
+        let versions = self.history.slots.get(slot).into_iter().flatten();
+        versions.filter(move |version| self.slot_counts(slot, version))
+    }
+
+    /// Values in the slot's history that what is found may be.
+    fn matching(
+        &self,
+        slot: &Slot,
+        seen: &Seen<'_>,
+    ) -> impl Iterator<Item = &Version<Option<Ino>>> {
+        let found = seen.slots.get(slot).copied();
+        self.allowed(slot).filter(move |version| version.value == found)
+    }
+
+    /// Both names are as before it, or both as after it.
+    fn judge_rename(&self, rename: &Rename, seen: &Seen<'_>, wrong: &mut Vec<String>) {
+        let sides = |slot: &Slot| {
+            let after = |version: &Version<_>| version.begin.tick >= rename.tick;
+            let (mut old, mut new) = (false, false);
+            for version in self.matching(slot, seen) {
+                if after(version) { new = true } else { old = true }
+            }
+            (old, new)
+        };
+        let (from, to) = (sides(&rename.from), sides(&rename.to));
+        let decided = (from.0 || from.1) && (to.0 || to.1);
+        if decided && !(from.0 && to.0) && !(from.1 && to.1) {
+            let (a, b) = (show(&rename.from), show(&rename.to));
+            let found = |slot| show_ino(seen.slots.get(slot).copied());
+            let (x, y) = (found(&rename.from), found(&rename.to));
+            wrong.push(format!("half a rename of {a} to {b}: they are {x} and {y}"));
+        }
+    }
+
+    fn judge_inode(
+        &self,
+        ino: Ino,
+        inode: &Inode,
+        path: &Path,
+        node: &NodeView,
+        rule: Content,
+        wrong: &mut Vec<String>,
+    ) {
+        let attr = &node.attr;
+        if (attr.kind, &node.target) != (inode.kind, &inode.target) {
+            let (kind, target) = (attr.kind, &node.target);
+            wrong.push(format!("{path:?} is {kind:?} {target:?}, was {:?}", inode.kind));
+            return;
+        }
+        if attr.kind != FileKind::Symlink
+            && !inode.meta.iter().any(|v| {
+                let m = &v.value;
+                let flags = m.flags.is_none() || node.flags.is_none() || m.flags == node.flags;
+                let owner = (m.perm, m.uid, m.gid, m.rdev);
+                let same = owner == (attr.perm, attr.uid, attr.gid, attr.rdev) && flags;
+                same && self.meta_counts(ino, v)
+            })
+        {
+            let found = (attr.perm, attr.uid, attr.gid, attr.rdev, node.flags);
+            wrong.push(format!("{path:?}: attributes {found:?} are none that it had"));
+        }
+        if !inode.xattrs.iter().any(|v| v.value == node.xattrs && self.meta_counts(ino, v)) {
+            let names: Vec<_> =
+                node.xattrs.keys().map(|name| String::from_utf8_lossy(name)).collect();
+            wrong.push(format!("{path:?}: xattrs {names:?} are none that it had"));
+        }
+        if let Some(content) = &node.content {
+            self.judge_content(ino, inode, path, content, rule, wrong);
+        }
+    }
+
+    fn judge_content(
+        &self,
+        ino: Ino,
+        inode: &Inode,
+        path: &Path,
+        found: &compare::Content,
+        rule: Content,
+        wrong: &mut Vec<String>,
+    ) {
+        let counting = inode.content.iter().filter(|version| self.content_counts(ino, version));
+        let allowed: Vec<&compare::Content> =
+            counting.filter_map(|version| version.value.as_ref()).collect();
+        if allowed.contains(&found) {
+            return;
+        }
+        let lens: Vec<u64> = allowed.iter().map(|content| content.len).collect();
+        if rule == Content::Blocks && lens.contains(&found.len) {
+            let block_of = |content: &&compare::Content, number| {
+                content.blocks.get(number).copied().unwrap_or(0)
+            };
+            let fits = |(number, block): (usize, &u64)| {
+                allowed.iter().any(|content| block_of(content, number) == *block)
+            };
+            if found.blocks.iter().enumerate().all(fits) {
+                return;
+            }
+        }
+        let at: Vec<_> = allowed.iter().map(|content| content.first_difference(found)).collect();
+        wrong.push(format!(
+            "{path:?}: content of {} bytes is none of the {} that it may be: lengths {lens:?}, \
+             first differences at {at:?}",
+            found.len,
+            lens.len(),
+        ));
+    }
+}
+
+fn show((dir, name): &Slot) -> String {
+    format!("{:?} in directory {}", String::from_utf8_lossy(name), dir.0)
+}
+
+fn show_ino(ino: Option<Ino>) -> String {
+    ino.map_or("nothing".to_owned(), |ino| format!("inode {}", ino.0))
+}

@@ -67,14 +67,15 @@ impl Base {
     }
 }
 
-/// Two kinds of volume: as mkfs.btrfs makes them, and one whose trees are soon deep.
+/// Two kinds of volume: as mkfs.btrfs makes them, and one with smaller nodes, which are
+/// there once.
 pub fn base(number: u64) -> &'static Base {
     static BASES: [OnceLock<Base>; 2] = [OnceLock::new(), OnceLock::new()];
     let number = number % 2;
     BASES[number as usize].get_or_init(|| {
         let mut options = MkfsOptions::default();
         if number == 1 {
-            options.node_size = Some(4096);
+            options.node_size = Some(8192);
             options.metadata_profile = Some(Profile::Single);
             options.features.block_group_tree = true;
         }

@@ -28,6 +28,8 @@ const PRESETS: &[Preset] = &[
         seconds: 5,
     },
     Preset { verb: "dbench", workloads: &["dbench-8", "dbench-16"], seconds: 30 },
+    Preset { verb: "orphans", workloads: &["truncate-*", "creat-clo-*"], seconds: 10 },
+    Preset { verb: "inodes", workloads: &["fs-mark", "insert-times"], seconds: 10 },
 ];
 
 /// Where images are put; all sides of one run are on the same.

@@ -13,6 +13,11 @@ spinney-bench: workloads on file systems, side by side
       compare: fio's fsync rows by number of jobs, and fsync during a big commit
   spinney-bench dbench [SIDES] [OPTIONS]
       compare: dbench with 8 and 16 clients, and its table of operations
+  spinney-bench orphans [SIDES] [OPTIONS]
+      compare: files cut byte by byte, and one name made and cut again and again, by
+      more and more threads
+  spinney-bench inodes [SIDES] [OPTIONS]
+      compare: fs_mark, and the time of each of many creations
 
 Sides of a comparison (the kernel is the baseline; at least one other is needed)
   --spinney PROGRAM        an image mounted by this `spinney`

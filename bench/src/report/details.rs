@@ -5,7 +5,7 @@ use super::{SideInfo, number};
 use crate::runner::{Cell, Row};
 use crate::stats;
 use crate::workload::Detail;
-use crate::workload::jobs::FSYNC;
+use crate::workload::jobs::{COMMIT, FSYNC};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{Result, Write};
 
@@ -75,7 +75,9 @@ pub fn fsync_percentiles(cell: &Cell) -> Option<String> {
         let found = detail.values.iter().find(|(name, _)| *name == column);
         found.map_or_else(|| "-".to_string(), |(_, value)| number(*value))
     };
-    Some(["p50", "p99", "p99.9", "Max"].map(of).join(" / "))
+    let commit = detail.values.iter().find(|(name, _)| *name == COMMIT);
+    let commit = commit.map(|(_, ms)| format!(" ({})", number(*ms))).unwrap_or_default();
+    Some(["p50", "p99", "p99.9", "Max"].map(of).join(" / ") + &commit)
 }
 
 fn write_line(out: &mut String, name: &str, tables: &[Vec<Detail>], width: usize) -> Result {

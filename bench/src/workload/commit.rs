@@ -1,7 +1,7 @@
 //! How long an fsync takes while a big commit runs: many files are made, and then one
 //! thread syncs the whole file system while others write and fsync small files.
 
-use super::jobs::fsync_detail;
+use super::jobs::{COMMIT, fsync_detail};
 use super::pattern::{self, BLOCK};
 use super::{Aims, Cache, Done, Env, Info, Workload, in_parallel, numbered};
 use crate::stats::Latency;
@@ -61,7 +61,7 @@ impl Workload for FsyncInCommit {
         let mut done = Done::new(latencies.len() as f64, elapsed);
         if let Some(latency) = Latency::of(latencies) {
             let mut detail = fsync_detail(&latency);
-            detail.values.push(("Commit", commit.as_secs_f64() * 1e3));
+            detail.values.push((COMMIT, commit.as_secs_f64() * 1e3));
             (done.worst_ms, done.details) = (Some(latency.max), vec![detail]);
         }
         Ok(done)

@@ -1,7 +1,9 @@
-//! fs_mark: empty files by two threads, round after round in the same file system.
+//! fs_mark: empty files by two threads, round after round in the same file system, all of
+//! them kept. In the library, where it cannot go, threads of this program do the same.
 
-use super::{Aims, Cache, Detail, Done, Env, Info, Workload, program};
+use super::{Aims, Cache, Detail, Done, Env, Info, Workload, in_parallel, numbered, program};
 use crate::stats;
+use crate::target::{OpenDir, OpenFile};
 use std::io;
 
 pub fn all() -> Vec<Box<dyn Workload>> {
@@ -27,12 +29,33 @@ impl Workload for FsMark {
 
     fn run(&self, env: &Env<'_>) -> io::Result<Done> {
         let files = env.sizes.files / THREADS;
+        if env.target.host_path().is_none() {
+            return in_library(env, files);
+        }
         // A directory for each thread, as -d given once for each makes it.
         let dirs: Vec<String> = (0..THREADS).map(|t| format!("-d ./t{t}")).collect();
         let words = format!("-S 0 -s 0 -L {ROUNDS} -n {files} {} -l /dev/null", dirs.join(" "));
         let output = program::run(env, "fs_mark", &words)?;
         parse(&output).ok_or_else(|| program::not_understood("fs_mark"))
     }
+}
+
+/// `files` by each thread and round, with names as long as fs_mark's.
+fn in_library(env: &Env<'_>, files: u64) -> io::Result<Done> {
+    let make = |name| OpenDir::make(env.target, env.dir, name);
+    let dirs: Vec<OpenDir<'_>> =
+        numbered("t", THREADS).iter().map(|name| make(name)).collect::<io::Result<_>>()?;
+    let mut rates = Vec::new();
+    for round in 0..ROUNDS {
+        let names = numbered(&format!("{round:08x}{:~<25}", ""), files);
+        let elapsed = in_parallel(THREADS, |thread| {
+            let dir = dirs[thread as usize].id;
+            let create = |name| OpenFile::create_or_truncate(env.target, dir, name).map(drop);
+            names.iter().try_for_each(|name| create(name))
+        })?;
+        rates.push((files * THREADS) as f64 / elapsed.as_secs_f64());
+    }
+    from_rates(&rates).ok_or_else(|| io::Error::other("no rounds"))
 }
 
 /// The rows below the heading `FSUse% Count Size Files/sec App Overhead`.
@@ -42,7 +65,11 @@ fn parse(output: &str) -> Option<Done> {
         .filter(|line| !line.trim().is_empty())
         .map_while(|line| line.split_whitespace().nth(3)?.parse().ok())
         .collect();
-    let mut done = Done::from_rate(stats::median(&rates)?);
+    from_rates(&rates)
+}
+
+fn from_rates(rates: &[f64]) -> Option<Done> {
+    let mut done = Done::from_rate(stats::median(rates)?);
     let row = |(i, rate): (usize, &f64)| Detail {
         name: format!("round {}", i + 1),
         values: vec![("files/s", *rate)],
@@ -54,6 +81,30 @@ fn parse(output: &str) -> Option<Done> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::target::{Target, VfsTarget};
+    use crate::workload::{Material, Sizes};
+    use std::path::Path;
+    use std::sync::Arc;
+
+    #[test]
+    fn the_library_gets_the_same_files() {
+        let target = VfsTarget::new(Arc::new(testkit::RefFs::new()));
+        let sizes = Sizes::scaled(0.0, 1 << 20);
+        let material = Material::new(Path::new("/"), &sizes, Path::new("/"));
+        let dir = target.root();
+        let env = Env { target: &target, dir, dir_name: "", sizes: &sizes, material: &material };
+        let done = FsMark.run(&env).unwrap();
+        assert_eq!(done.details.len(), ROUNDS as usize);
+        let own = OpenDir::open(&target, dir, c"t0000001").unwrap();
+        assert_eq!(target.list_long(own.id).unwrap(), ROUNDS * sizes.files / THREADS);
+        let mut longest = 0;
+        let measure = &mut |name: &std::ffi::CStr, _| {
+            longest = longest.max(name.to_bytes().len());
+            Ok(())
+        };
+        target.list(own.id, measure).unwrap();
+        assert_eq!(longest, 40);
+    }
 
     #[test]
     fn the_rounds_are_found() {

@@ -27,6 +27,9 @@ pub fn wanted(info: &Info, jobs: &[u64]) -> bool {
 /// The name of the row that holds latencies of fsync.
 pub const FSYNC: &str = "fsync ms";
 
+/// Beside those latencies, how long the commit took in which they were taken.
+pub const COMMIT: &str = "Commit";
+
 pub(super) fn fsync_detail(latency: &Latency) -> Detail {
     Detail {
         name: FSYNC.to_string(),

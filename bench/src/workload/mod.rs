@@ -9,6 +9,7 @@ mod commit;
 mod dbench;
 mod fio;
 mod fs_mark;
+mod inserts;
 pub mod jobs;
 mod names;
 mod orphans;
@@ -169,6 +170,8 @@ pub struct Sizes {
     pub truncations: u64,
     /// Rounds of 1,000 creations of one name by each client.
     pub creat_clo_jobs: u64,
+    /// Files that are made, each on its own clock, and left open in the library.
+    pub inserts: u64,
     /// Seconds that a program with a clock of its own (dbench, fio) runs.
     pub program_seconds: u64,
 }
@@ -190,6 +193,7 @@ impl Sizes {
             tree_files: of(8_000, 16),
             truncations: of(4_096, 16),
             creat_clo_jobs: of(20, 1),
+            inserts: of(250_000, 16),
             program_seconds: of(10, 1),
         }
     }
@@ -259,6 +263,7 @@ pub fn all() -> Vec<Box<dyn Workload>> {
     list.extend(orphans::all());
     list.extend(dbench::all());
     list.extend(fs_mark::all());
+    list.extend(inserts::all());
     list.extend(fio::all());
     list.extend(writers::all());
     list.extend(commit::all());

@@ -1,6 +1,7 @@
 //! What touches the list of inodes being deleted or truncated, by more and more
 //! threads: files cut byte by byte, and one name made and cut again and again.
 
+use super::jobs::by_jobs;
 use super::{Aims, Cache, Done, Env, Info, Workload, in_parallel, numbered};
 use crate::target::{Access, OpenDir, OpenFile};
 use std::ffi::CStr;
@@ -8,31 +9,14 @@ use std::io;
 
 pub fn all() -> Vec<Box<dyn Workload>> {
     let mut list: Vec<Box<dyn Workload>> = Vec::new();
-    for (name, threads) in TRUNCATE {
-        list.push(Box::new(Truncate { name, threads }));
+    for (name, threads) in by_jobs!("truncate": 1, 2, 4, 8, 16, 32, 64, 128) {
+        list.push(Box::new(Truncate { name, threads: *threads }));
     }
-    for (name, clients) in CREAT_CLO {
-        list.push(Box::new(CreatClo { name, clients }));
+    for (name, clients) in by_jobs!("creat-clo": 1, 7, 15, 23, 31) {
+        list.push(Box::new(CreatClo { name, clients: *clients }));
     }
     list
 }
-
-const TRUNCATE: [(&str, u64); 6] = [
-    ("truncate-1", 1),
-    ("truncate-2", 2),
-    ("truncate-4", 4),
-    ("truncate-8", 8),
-    ("truncate-16", 16),
-    ("truncate-32", 32),
-];
-
-const CREAT_CLO: [(&str, u64); 5] = [
-    ("creat-clo-1", 1),
-    ("creat-clo-7", 7),
-    ("creat-clo-15", 15),
-    ("creat-clo-23", 23),
-    ("creat-clo-31", 31),
-];
 
 fn info(name: &'static str, about: &'static str, unit: &'static str) -> Info {
     Info { name, about, unit, cache: Cache::Warm, aims: Aims::NONE, standard: false }

@@ -83,8 +83,11 @@ pub fn base(number: u64) -> &'static Base {
     })
 }
 
-/// Mounts without background threads: what is written depends on the calls alone.
+/// Without background threads: what is written depends on the calls alone.
+pub fn options() -> Options {
+    Options { background: false, cache_bytes: 8 << 20, ..Options::default() }
+}
+
 pub fn mount(device: Arc<dyn BlockDevice>) -> vfs::Result<BtrfsFs> {
-    let options = Options { background: false, cache_bytes: 8 << 20, ..Options::default() };
-    BtrfsFs::open_device(device, options)
+    BtrfsFs::open_device(device, options())
 }

@@ -161,7 +161,8 @@ fn one_case() {
     run_all(&rig, std::iter::repeat_n(case, tries));
 }
 
-/// The long run: `SPINNEY_STATES` crash states (100,000), in parts of all kinds.
+/// The long run: `SPINNEY_STATES` crash states (100,000), in parts of all kinds; or all
+/// sequences of two operations (`SPINNEY_PAIRS`).
 #[test]
 #[ignore = "soak: see docs/TESTING.md"]
 fn soak() {
@@ -169,7 +170,10 @@ fn soak() {
     let effort = Effort { per_flush: 8, outside: 500, again: 50, empty: 20 };
     let rig = Rig::new(effort);
     let seed = start_seed();
-    let mut cases = soak_cases(seed);
+    let pairs = std::env::var_os("SPINNEY_PAIRS").is_some();
+    let wanted = if pairs { usize::MAX } else { wanted };
+    let mut cases: Box<dyn Iterator<Item = Case> + Send> =
+        if pairs { Box::new(ace::all(2)) } else { Box::new(soak_cases(seed)) };
     let failed = AtomicUsize::new(0);
     let next = std::sync::Mutex::new(&mut cases);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -196,7 +200,7 @@ fn soak() {
 }
 
 /// Everything named, all of length one; then of each kind some, without end.
-fn soak_cases(seed: u64) -> impl Iterator<Item = Case> {
+fn soak_cases(seed: u64) -> impl Iterator<Item = Case> + Send {
     let fixed = (0..NAMED.len()).map(named).chain(ace::all(1));
     let (mut two, mut three) = (ace::sample(2, seed), ace::sample(3, seed));
     let mut round = 0;

@@ -1,9 +1,10 @@
 //! Runs workloads on the simulated device, and judges what each crash would leave.
 
-use super::base::{base, mount};
+use super::base::{base, options};
 use super::outside;
 use super::state::{self, Extra};
 use blocksim::{Epoch, Image, Lie, SimDevice};
+use btrfs_fs::{BtrfsFs, Options};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -107,7 +108,10 @@ impl Rig {
     fn work(&self, case: &Case) -> Result<Run, String> {
         let base = base(case.seed);
         let device = Arc::new(SimDevice::new(base.image.clone()).lying(self.broken.device));
-        let fs = mount(device.clone()).map_err(|error| format!("mount: {error}"))?;
+        // Every other pair of volumes tells the device what is free: it must not be too early.
+        let options = Options { discard: case.seed & 2 != 0, ..options() };
+        let fs = BtrfsFs::open_device(device.clone(), options);
+        let fs = fs.map_err(|error| format!("mount: {error}"))?;
         let mut fs: Box<dyn FileSystem> = Box::new(fs);
         if let Some(breaker) = self.broken.file_system {
             fs = breaker(fs);

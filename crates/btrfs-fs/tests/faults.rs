@@ -1,0 +1,258 @@
+//! Every read, write and flush of a workload failing, one after the other, once or from then
+//! on: the caller hears of it, the volume is read-only afterwards or goes on whole, and after
+//! a reboot everything is there that was acknowledged.
+
+#![allow(dead_code)]
+
+#[path = "crash/base.rs"]
+mod base;
+#[path = "crash/ops.rs"]
+mod ops;
+#[path = "crash/outside.rs"]
+mod outside;
+#[path = "crash/state.rs"]
+mod state;
+
+use base::base;
+use blocksim::{Access, Counts, Fault, SimDevice, Span};
+use btrfs_fs::{BtrfsFs, Options};
+use ops::*;
+use state::Extra;
+use std::sync::Arc;
+use testkit::durability::{Applied, ContentRule, History, Witness};
+use testkit::ops::{Op, Outcome, Target};
+use vfs::{Context, FileSystem};
+
+/// So little that nodes are read again all the time.
+const CACHE: u64 = 64 << 10;
+
+fn read(path: &str) -> Op {
+    let target = Target::Path(testkit::ops::Path::new(path));
+    Op::Read { target, offset: 0, len: 1 << 20 }
+}
+
+/// A little of everything, and each kind of sync.
+fn workload() -> Vec<Op> {
+    vec![
+        read("B/big"),
+        create("A/new"),
+        write("A/new", 0, 300_000, 1),
+        append("A/bar", 100, 2),
+        fsync("A/new"),
+        rename("A/foo", "B/foo"),
+        link("A/bar", "B/bar"),
+        fsync("B"),
+        write("B/big", 4096, 140_000, 3),
+        punch("B/big", 65_536, 16_384),
+        fdatasync("B/big"),
+        clone("B/big", "A/new"),
+        truncate("B/foo", 5000),
+        read("A/new"),
+        sync(),
+        set_xattr("B/foo", "user.y", 2000, 4),
+        remove_xattr("B/foo", "user.x"),
+        mkdir("A/D"),
+        create("A/D/x"),
+        write("A/D/x", 0, 10_000, 5),
+        prealloc("A/D/x", 20_000, 200_000),
+        fsync("A/D/x"),
+        unlink("A/new"),
+        rmdir("A/C"),
+        exchange("A/D/x", "B/big"),
+        write("A/D/x", 30_000, 3000, 6),
+        fsync("A/D/x"),
+        read("B/big"),
+        symlink("D", "A/sym"),
+        read("A/bar"),
+        sync(),
+    ]
+}
+
+/// What came of one run.
+#[derive(Debug, PartialEq, Eq)]
+enum End {
+    /// No error was seen.
+    Fine,
+    NotMounted,
+    /// An error was seen, and the volume takes changes still.
+    GoesOn,
+    /// An error was seen, and the volume is read-only.
+    ReadOnly,
+}
+
+const CX: Context = Context { uid: 0, gid: 0, pid: 0, umask: 0o022 };
+
+/// Runs the workload on a failing device. The error is a broken promise.
+fn run(number: u64, faults: &[Fault]) -> Result<(End, Counts), String> {
+    let base = base(number);
+    let device = Arc::new(SimDevice::new(base.image.clone()).failing(faults));
+    let history = History::new();
+    let options = Options { cache_bytes: CACHE, ..base::options() };
+    let end = match BtrfsFs::open_device(device.clone(), options) {
+        Err(_) => End::NotMounted,
+        Ok(fs) => {
+            let position = || device.position();
+            let model = base.model();
+            let quiet = device.counts();
+            device.set_faults(&[]);
+            let mut witness = Witness::new(&history, (&fs, fs.root()), &model, &position)?;
+            // What the witness looked at does not count.
+            device.set_faults(&moved(faults, quiet, device.counts()));
+            let end = work(&fs, &device, &mut witness)?;
+            drop(witness);
+            end
+        }
+    };
+    let counts = device.counts();
+    let demands = history.demands(device.position());
+    let mut extra = Extra { empty: true, ..Extra::default() };
+    if end == End::NotMounted {
+        // Nothing was acknowledged; it must mount without the fault.
+        let fs = base::mount(Arc::new(SimDevice::new(device.image())));
+        fs.map_err(|error| format!("the mount after a failed one: {error}"))?;
+        return state::check(&device.image()).map(|()| (end, counts));
+    }
+    state::judge(&device.image(), &demands, ContentRule::Blocks, extra)
+        .map_err(|why| format!("{end:?}, after a reboot: {why}"))?;
+    extra.empty = false;
+    if let Some(epoch) = device.recording().epochs().last() {
+        for choice in epoch.choices(4, number) {
+            let image = epoch.image(&choice);
+            state::judge(&image, &demands, ContentRule::Blocks, extra)
+                .map_err(|why| format!("{end:?}, after a crash: {why}"))?;
+        }
+    }
+    Ok((end, counts))
+}
+
+/// The same accesses, numbered as if those between two counts had not been.
+fn moved(faults: &[Fault], before: Counts, after: Counts) -> Vec<Fault> {
+    let by = |fault: &Fault| match fault.access {
+        Access::Read => (before.reads, after.reads - before.reads),
+        Access::Write => (before.writes, after.writes - before.writes),
+        Access::Flush => (before.flushes, after.flushes - before.flushes),
+    };
+    let shift = |fault: &Fault| {
+        let (from, skipped) = by(fault);
+        let late = fault.nth >= from;
+        Fault { nth: if late { fault.nth + skipped } else { fault.nth }, ..*fault }
+    };
+    // A fault that hit during the mount is over, or goes on if it is one that does.
+    faults.iter().filter(|f| f.span == Span::FromThenOn || f.nth >= by(f).0).map(shift).collect()
+}
+
+fn work(fs: &BtrfsFs, device: &SimDevice, witness: &mut Witness<'_>) -> Result<End, String> {
+    for op in workload() {
+        if let Applied::Failed(outcome) = witness.apply(&op)? {
+            println!("  {op:?}: {outcome:?}");
+            return aftermath(fs, device, witness, &op);
+        }
+    }
+    match fs.destroy() {
+        Ok(()) => Ok(End::Fine),
+        Err(error) => {
+            println!("  closing: {error}");
+            Ok(End::ReadOnly)
+        }
+    }
+}
+
+/// The volume is read-only and says so, or a sync makes everything durable that was done.
+fn aftermath(
+    fs: &BtrfsFs,
+    device: &SimDevice,
+    witness: &mut Witness<'_>,
+    failed: &Op,
+) -> Result<End, String> {
+    let read_only = fs.read_only_reason();
+    let synced = witness.apply(&Op::Sync)?;
+    let failed_before = device.counts().failed;
+    let outcome = fs.mkdir(&CX, fs.root(), b"later", 0o755).map(|_| ());
+    let end = match (&synced, fs.read_only_reason()) {
+        (Applied::Same(_), None) => {
+            match outcome {
+                Ok(()) => fs.rmdir(&CX, fs.root(), b"later").map_err(|e| format!("rmdir: {e}"))?,
+                Err(_) if device.counts().failed > failed_before => {}
+                Err(error) => return Err(format!("not read-only, but mkdir: {error}")),
+            }
+            End::GoesOn
+        }
+        (Applied::Failed(Outcome::Error(_)), Some(_)) => {
+            match outcome {
+                Err(error) if error.errno() == libc::EROFS => {}
+                other => return Err(format!("the volume is read-only, but mkdir: {other:?}")),
+            }
+            End::ReadOnly
+        }
+        (synced, reason) => {
+            return Err(format!("after {failed:?} sync says {synced:?}, read-only: {reason:?}"));
+        }
+    };
+    if let (Some(why), End::GoesOn) = (read_only, &end) {
+        return Err(format!("the volume was read-only ({why}) and is no longer"));
+    }
+    // Whatever is said, it is said and not panicked.
+    let _ = testkit::compare::TreeSnapshot::of(fs);
+    let _ = fs.destroy();
+    Ok(end)
+}
+
+/// Lets each access of a kind fail, every `step`-th of them.
+fn each(access: Access, span: Span, step: usize) {
+    for number in 0..2 {
+        let (end, counts) = run(number, &[]).expect("without a fault");
+        assert_eq!((end, counts.failed), (End::Fine, 0));
+        let all = match access {
+            Access::Read => counts.reads,
+            Access::Write => counts.writes,
+            Access::Flush => counts.flushes,
+        };
+        let mut ends = [0; 4];
+        for nth in (0..all).step_by(step) {
+            let fault = Fault { access, nth, span };
+            println!("volume {number}, {fault:?}");
+            let (end, counts) =
+                run(number, &[fault]).unwrap_or_else(|why| panic!("{fault:?}: {why}"));
+            assert!(counts.failed > 0, "{fault:?} was met");
+            // A read may be made up for by the other copy; nothing else may pass in silence.
+            assert!(access == Access::Read || end != End::Fine, "{fault:?} was not told");
+            ends[end as usize] += 1;
+        }
+        println!(
+            "volume {number}, {all} of {access:?}, {span:?}: {} unnoticed, {} did not mount, {} \
+             went on, {} became read-only",
+            ends[0], ends[1], ends[2], ends[3]
+        );
+    }
+}
+
+/// All of them with `SPINNEY_ALL_FAULTS`; else a sample of the many.
+fn step(usual: usize) -> usize {
+    if std::env::var_os("SPINNEY_ALL_FAULTS").is_some() { 1 } else { usual }
+}
+
+#[test]
+fn each_flush_fails() {
+    each(Access::Flush, Span::Once, 1);
+    each(Access::Flush, Span::FromThenOn, 1);
+}
+
+#[test]
+fn each_write_fails_once() {
+    each(Access::Write, Span::Once, step(1));
+}
+
+#[test]
+fn each_write_from_one_on_fails() {
+    each(Access::Write, Span::FromThenOn, step(2));
+}
+
+#[test]
+fn each_read_fails_once() {
+    each(Access::Read, Span::Once, step(1));
+}
+
+#[test]
+fn each_read_from_one_on_fails() {
+    each(Access::Read, Span::FromThenOn, step(2));
+}

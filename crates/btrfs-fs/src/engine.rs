@@ -251,6 +251,11 @@ impl Op<'_> {
         self.delta().extents.extend(extent, len, by, who)
     }
 
+    /// The commit drops the checksums that the tree has of this range before it puts new ones.
+    pub fn replace_sums(&self, at: Logical, len: u64) {
+        self.delta().extents.replace_sums(Extent { logical: at, len });
+    }
+
     pub fn put_sums(&self, extent: Logical, at: Logical, sums: Box<[u8]>) {
         self.delta().extents.put_sums(extent, at, sums);
     }

@@ -16,6 +16,7 @@ mod fs;
 mod ino;
 mod inode;
 mod locks;
+mod log;
 mod names;
 mod open;
 mod ops;

@@ -6,14 +6,14 @@ use crate::delta::Delta;
 use crate::engine::Engine;
 use crate::error::{IntoFs, to_fs};
 use crate::fs::BtrfsFs;
-use crate::ino::InodeId;
 use crate::inode::InodeTable;
+use crate::log;
 use crate::options::Options;
 use crate::reserve::Promises;
 use crate::roots::{Root, Roots};
 use crate::stats::Stats;
 use crate::subvol::{self, Subvols};
-use crate::view::{Snapshot, View};
+use crate::view::Snapshot;
 use arc_swap::ArcSwap;
 use blockdev::BlockDevice;
 use btrfs_disk::ids::incompat;
@@ -35,19 +35,23 @@ impl BtrfsFs {
     pub fn open_device(device: Arc<dyn BlockDevice>, options: Options) -> Result<BtrfsFs> {
         let open = OpenOptions {
             read_only: options.read_only,
-            ignore_log: options.read_only,
-            replays_log: false,
+            ignore_log: options.ignore_log,
+            replays_log: !options.ignore_log,
         };
         let volume = Arc::new(Volume::open(device, open).fs()?);
-        pending_log(&volume, options.read_only)?;
+        pending_log(&volume, &options)?;
         let store = NodeStore::new(volume.clone(), options.cache_bytes as usize);
         let roots = Arc::new(load_roots(&store, &volume.superblock()).fs()?);
         let read_only = read_only_reason(&options, &volume, &store, &roots)?;
         let space = Arc::new(load_space(&store, &volume, &roots, read_only.is_some())?);
-        let engine = assemble(volume, store, space, roots, read_only, options)?;
-        let engine = Arc::new(engine);
+        let mut engine = assemble(volume, store, space, roots, read_only, options);
         if engine.read_only.is_none() {
             engine.measure_accounts()?;
+        }
+        log::recover(&engine)?;
+        engine.root = choose_root(&engine)?;
+        let engine = Arc::new(engine);
+        if engine.read_only.is_none() {
             clean(&engine)?;
         }
         let background = match engine.read_only.is_none() && engine.options.background {
@@ -58,20 +62,19 @@ impl BtrfsFs {
     }
 }
 
-/// What fsyncs wrote after the last commit is in the log tree, which nobody here replays
-/// yet: writing next to it would lose it, not showing it is said.
-fn pending_log(volume: &Volume, read_only: bool) -> Result<()> {
-    if volume.superblock().fields.log_root.0 == 0 {
+/// A log that is ignored is lost with the first commit: only for those who write none.
+fn pending_log(volume: &Volume, options: &Options) -> Result<()> {
+    if volume.superblock().fields.log_root.0 == 0 || !options.ignore_log {
         return Ok(());
     }
-    if !read_only {
+    if !options.read_only {
         return Err(vfs::FsError::Unsupported(
-            "the volume has a log tree of fsyncs that a crash left, and log replay is not built \
-             yet; mount it once with the kernel's btrfs, or read-only to see the last commit"
+            "the volume has a log of fsyncs that a crash left; not to replay it is for read-only \
+             mounts alone"
                 .into(),
         ));
     }
-    tracing::warn!("fsyncs after the last commit are in a log tree and are not shown");
+    tracing::warn!("fsyncs after the last commit are in a log that is not shown");
     Ok(())
 }
 
@@ -197,7 +200,7 @@ fn assemble(
     roots: Arc<Roots>,
     read_only: Option<String>,
     options: Options,
-) -> Result<Engine> {
+) -> Engine {
     let subvols = Subvols::load(&roots);
     let next = Generation(roots.generation.0 + 1);
     let layers = ArcSwap::from_pointee(Snapshot {
@@ -205,15 +208,12 @@ fn assemble(
         sealed: None,
         roots,
     });
-    let root = {
-        let view = View { store: &store, layers: layers.load() };
-        subvol::choose(&view, &subvols, &options.subvol)?
-    };
     let sb = volume.superblock();
-    Ok(Engine {
+    Engine {
         geometry: *volume.geometry(),
         no_holes: sb.fields.incompat_flags & incompat::NO_HOLES != 0,
-        root: root_ino(root)?,
+        // Chosen when the log is replayed, which may make directories on the way to it.
+        root: Ino(0),
         volume,
         store,
         space,
@@ -231,9 +231,9 @@ fn assemble(
         dirty_bytes: AtomicU64::new(0),
         unerased: Mutex::new(Vec::new()),
         closed: AtomicBool::new(false),
-    })
+    }
 }
 
-fn root_ino(id: InodeId) -> Result<Ino> {
-    id.to_ino()
+fn choose_root(engine: &Engine) -> Result<Ino> {
+    subvol::choose(&engine.view(), &engine.subvols, &engine.options.subvol)?.to_ino()
 }

@@ -6,6 +6,8 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub struct Options {
     pub read_only: bool,
+    /// Do not replay a log of fsyncs: show the last commit. Read-only mounts alone.
+    pub ignore_log: bool,
     /// Mount this subvolume as the root.
     pub subvol: Subvol,
     /// Longest time between commits.
@@ -35,6 +37,7 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             read_only: false,
+            ignore_log: false,
             subvol: Subvol::Default,
             commit_interval: Duration::from_secs(30),
             cache_bytes: 512 << 20,

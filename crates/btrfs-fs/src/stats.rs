@@ -48,5 +48,9 @@ stats! {
     data_extents = "data.extents_written",
     inline_extents = "data.inline_extents",
     fsyncs = "fsync.count",
+    replay_subvolumes = "replay.subvolumes",
+    replay_inodes = "replay.inodes",
+    replay_items = "replay.items",
+    replay_extents = "replay.extents",
     throttled = "delta.throttled",
 }

@@ -35,8 +35,12 @@ pub fn run(
     let edits = {
         let root = settle.root(TreeId::CSUM)?;
         let format = sum_format(engine);
-        let (freed, stillborn) = (&fate.freed, &fate.stillborn);
-        sums::edits(&settle.reader(), &root, &format, &landed, freed, stillborn)?
+        let fate = sums::Fate {
+            freed: &fate.freed,
+            stillborn: &fate.stillborn,
+            stale: &sealed.extents.stale_sums(),
+        };
+        sums::edits(&settle.reader(), &root, &format, &landed, &fate)?
     };
     settle.apply_tree(TreeId::CSUM, edits)?;
     engine.stats.commit_merge_ns.add(start.elapsed().as_nanos() as u64);

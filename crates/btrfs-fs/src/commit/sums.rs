@@ -118,23 +118,31 @@ impl Changes<'_> {
     }
 }
 
-/// `landed`: runs of checksums by first sector. `dead`: extents whose last reference went
-/// (or that never got one).
+/// What became of data whose checksums are or were on the way.
+pub struct Fate<'a> {
+    /// Extents whose last reference went.
+    pub freed: &'a [Extent],
+    /// Extents that never got one.
+    pub stillborn: &'a [Extent],
+    /// Ranges whose stored checksums give way to landed ones.
+    pub stale: &'a [Extent],
+}
+
+/// `landed`: runs of checksums by first sector.
 pub fn edits<R: NodeReader + ?Sized>(
     reader: &R,
     root: &TreeRoot,
     format: &SumFormat,
     landed: &BTreeMap<Logical, Box<[u8]>>,
-    freed: &[Extent],
-    stillborn: &[Extent],
+    fate: &Fate<'_>,
 ) -> Result<Vec<(Key, Edit)>> {
     let mut changes = Changes { format, items: BTreeMap::new() };
-    let mut dead: Vec<Extent> = freed.to_vec();
+    let mut dead: Vec<Extent> = fate.freed.to_vec();
     dead.sort_unstable();
-    for (from, to) in joined(&dead) {
+    for (from, to) in joined(&dead).into_iter().chain(joined(fate.stale)) {
         changes.remove(reader, root, from, to)?;
     }
-    dead.extend_from_slice(stillborn);
+    dead.extend_from_slice(fate.stillborn);
     dead.sort_unstable();
     let alive = landed.iter().filter(|(at, _)| {
         let behind = dead.partition_point(|extent| extent.logical <= **at);
@@ -248,8 +256,8 @@ mod tests {
             // Stillborn data leaves no checksums.
             let dead = Extent { logical: Logical(1 << 29), len: SECTOR };
             landed.insert(dead.logical, vec![9u8; 4].into());
-            let edits = edits(&dirty.over(&blank), &root, &format, &landed, &freed, &[dead]);
-            let edits = edits.unwrap();
+            let fate = Fate { freed: &freed, stillborn: &[dead], stale: &[] };
+            let edits = edits(&dirty.over(&blank), &root, &format, &landed, &fate).unwrap();
             root =
                 btrfs_tree::apply(&blank, &mut dirty, &mut sink, generation, &root, edits).unwrap();
             assert_eq!(read_all(&dirty.over(&blank), &root), model, "round {round}");

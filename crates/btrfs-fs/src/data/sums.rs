@@ -26,7 +26,7 @@ pub fn lookup(
     let mut known = vec![false; count];
     view.pending_sums(extent, at, sector, size, &mut out, &mut known);
     if known.iter().any(|k| !k) {
-        from_tree(engine, view, at, &mut out, &mut known)?;
+        stored(engine, view, at, &mut out, &mut known)?;
     }
     match known.iter().position(|k| !k) {
         None => Ok(out),
@@ -39,7 +39,8 @@ pub fn lookup(
     }
 }
 
-fn from_tree(
+/// What the checksum tree has of `known.len()` sectors from `at` on, where not known yet.
+pub fn stored(
     engine: &Engine,
     view: &View<'_>,
     at: Logical,

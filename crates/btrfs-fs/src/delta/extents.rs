@@ -6,6 +6,7 @@
 //! back to the allocator at once.
 
 use btrfs_disk::{Logical, TreeId};
+use btrfs_space::Extent;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,6 +37,8 @@ struct Shard {
 
 pub struct ExtentDelta {
     shards: Box<[Mutex<Shard>]>,
+    /// Ranges whose checksums in the tree are out of date.
+    stale: Mutex<Vec<Extent>>,
     bytes: AtomicU64,
     count: AtomicU64,
 }
@@ -50,6 +53,7 @@ impl ExtentDelta {
     pub fn new() -> ExtentDelta {
         ExtentDelta {
             shards: (0..SHARDS).map(|_| Mutex::new(Shard::default())).collect(),
+            stale: Mutex::new(Vec::new()),
             bytes: AtomicU64::new(0),
             count: AtomicU64::new(0),
         }
@@ -142,6 +146,19 @@ impl ExtentDelta {
     pub fn put_sums(&self, extent: Logical, at: Logical, sums: Box<[u8]>) {
         self.bytes.fetch_add(sums.len() as u64 + 64, Ordering::Relaxed);
         self.shards[shard_of(extent)].lock().sums.insert(at, sums);
+    }
+
+    /// The checksums that the tree has of this range are not those of its content any more;
+    /// `put_sums` says what they are.
+    pub fn replace_sums(&self, range: Extent) {
+        self.stale.lock().push(range);
+    }
+
+    /// Ranges of `replace_sums`, in order. Sealed deltas only.
+    pub fn stale_sums(&self) -> Vec<Extent> {
+        let mut stale = self.stale.lock().clone();
+        stale.sort_unstable();
+        stale
     }
 
     /// Copies into `out` what is known of the checksums of `out.len() / size` sectors from

@@ -17,6 +17,7 @@ mod mkfs;
 mod mount;
 mod mv;
 mod offline;
+mod rescue;
 mod rm;
 mod stat;
 mod stats;
@@ -78,6 +79,7 @@ pub const GROUPS: &[Group] = &[
             &df::COMMAND,
             &dump_super::COMMAND,
             &dump_tree::COMMAND,
+            &rescue::COMMAND,
         ],
     },
     Group { title: "About", commands: &[&help::COMMAND, &version::COMMAND] },

@@ -48,6 +48,9 @@ The volume's -o options
     delta-size=SIZE     memory for changes before a commit starts (256M)
     dirty-size=SIZE     unwritten file content before it is written (256M)
     discard             tell the device about freed space
+    nologreplay         with ro: show the last commit, without the fsyncs after it that a
+                        crash left in the log. Otherwise every mount replays the log, one
+                        with ro in memory alone
     log=FILE            as --log
 
 FUSE's -o options

@@ -71,6 +71,24 @@ impl Offline {
         Ok(roots)
     }
 
+    /// The tree of log roots, and the log trees of subvolumes with their subvolume.
+    pub fn logs(&self) -> Result<Vec<(TreeRoot, TreeId)>> {
+        let Some(top) = self.root(TreeId::LOG)? else { return Ok(Vec::new()) };
+        let mut logs = Vec::new();
+        let mut cursor = Cursor::new(&self.store, &top);
+        self.explain(cursor.first())?;
+        while let Some((key, data)) = cursor.item() {
+            if key.kind == kind::ROOT_ITEM {
+                let item = self.explain(RootItem::parse(data).map_err(|c| c.key(key).into()))?;
+                let (logical, generation) = (item.bytenr, item.generation);
+                let root = TreeRoot { id: TreeId::LOG, logical, generation, level: item.level };
+                logs.push((root, TreeId(key.offset)));
+            }
+            self.explain(cursor.next())?;
+        }
+        Ok(logs)
+    }
+
     /// An engine's error as one about this file.
     pub fn explain<T>(&self, result: btrfs_disk::Result<T>) -> Result<T> {
         result.map_err(|e| self.error(&e))

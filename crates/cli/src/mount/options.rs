@@ -124,6 +124,8 @@ impl MountOptions {
             "dirty-size" | "dirty_size" => self.fs.dirty_bytes = size(value)?,
             "discard" => self.fs.discard = true,
             "nodiscard" => self.fs.discard = false,
+            "nologreplay" | "norecovery" => self.fs.ignore_log = true,
+            "rescue" if value == "nologreplay" => self.fs.ignore_log = true,
             "plain" => self.plain = true,
             "log" => self.log = Some(std::path::absolute(value).map_err(Error::usage)?),
             // The last word of `ro,rw` counts.
@@ -160,7 +162,7 @@ fn unknown(option: &str) -> Error {
             "option {option} is not supported; fsync makes files durable, -o commit=1 limits \
              what a crash can lose to a second"
         )),
-        "degraded" | "nodatacow" | "nodatasum" | "norecovery" | "nologreplay" | "rescue" => {
+        "degraded" | "nodatacow" | "nodatasum" | "rescue" => {
             Error::usage(format!("option {option} of the kernel's btrfs is not supported"))
         }
         _ => Error::usage(format!("unknown option {option}; `spinney help mount` lists them")),
@@ -218,6 +220,8 @@ mod tests {
         assert_eq!(parsed("subvolid=0x100").fs.subvol, Subvol::Id(TreeId(256)));
         assert!(parsed("ro").fs.read_only && parsed("ro").config.read_only);
         assert!(!parsed("ro,rw").fs.read_only);
+        assert!(parsed("ro,nologreplay").fs.ignore_log && !parsed("ro").fs.ignore_log);
+        assert!(parsed("ro,rescue=nologreplay").fs.ignore_log);
     }
 
     #[test]
@@ -239,6 +243,7 @@ mod tests {
             "sync",
             "transport=pigeon",
             "degraded",
+            "rescue=all",
             "threads=many",
         ] {
             assert!(MountOptions::default().apply(wrong, false).is_err(), "{wrong}");

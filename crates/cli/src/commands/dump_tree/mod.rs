@@ -21,7 +21,8 @@ pub const COMMAND: Command = Command {
     usage: "[-t TREE]... [-b LOGICAL] [--headers] [--json] IMAGE",
     help: "\
 Prints the nodes of the volume's trees in key order, with every item in words. Without -t,
-prints the root tree, the chunk tree and all trees that the root tree names. A part of a
+prints the root tree, the chunk tree, all trees that the root tree names, and the log that a
+crash left, if there is one: the tree of log roots and each subvolume's log. A part of a
 tree that cannot be read is told on standard error, and the rest is printed. Works on
 volumes in use, as of their last commit.
 
@@ -87,11 +88,12 @@ fn run(args: Args) -> Result<Exit> {
         dump.block(block)?;
     } else {
         for root in chosen(&offline, &wanted)? {
-            if !wanted.json {
-                let name = tree_name(root.id);
-                dump.out.line(format!("tree {name} at {} level {}", root.logical, root.level))?;
+            dump.tree(&root, &tree_name(root.id))?;
+            if root.id == TreeId::LOG {
+                for (log, subvolume) in offline.logs()? {
+                    dump.tree(&log, &format!("log of {}", tree_name(subvolume)))?;
+                }
             }
-            dump.walk(&root.expect(), root.id)?;
         }
     }
     dump.out.finish()?;
@@ -114,6 +116,7 @@ fn chosen(offline: &Offline, wanted: &Wanted) -> Result<Vec<TreeRoot>> {
     }
     if wanted.trees.is_empty() {
         roots.extend(offline.roots()?);
+        roots.extend(offline.root(TreeId::LOG)?);
     }
     Ok(roots)
 }
@@ -126,6 +129,13 @@ struct Dump<'d> {
 }
 
 impl Dump<'_> {
+    fn tree(&mut self, root: &TreeRoot, name: &str) -> Result<()> {
+        if !self.wanted.json {
+            self.out.line(format!("tree {name} at {} level {}", root.logical, root.level))?;
+        }
+        self.walk(&root.expect(), root.id)
+    }
+
     /// One node, believed as far as its own header goes.
     fn block(&mut self, logical: u64) -> Result<()> {
         let mut bytes = [0; HEADER_SIZE];

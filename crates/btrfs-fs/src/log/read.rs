@@ -1,0 +1,205 @@
+//! Reading the log that a crash left: the tree of log roots, and the log tree of each
+//! subvolume behind it.
+//!
+//! Invariants of a `Forest`: all of its nodes were read and passed the gate, they do not
+//! overlap, and what needs two leaves to judge (file extents that follow one another,
+//! checksums, ranges of directories) has been judged. So who reads it later meets I/O
+//! errors, and items that contradict the subvolume, but no malformed log.
+//!
+//! It does not know what the items mean for the subvolume; that is `replay`.
+
+use btrfs_disk::items::{FileExtent, RootItem};
+use btrfs_disk::key::kind;
+use btrfs_disk::{Corrupt, Error, Generation, Key, Logical, Node, Result, Superblock, TreeId};
+use btrfs_tree::{NodeReader, NodeStore, Place, Step, TreeRoot, Visitor, walk};
+use std::sync::Arc;
+
+/// The log of one subvolume.
+#[derive(Clone, Copy, Debug)]
+pub struct LogTree {
+    pub subvol: TreeId,
+    pub root: TreeRoot,
+}
+
+/// All that a superblock's `log_root` leads to.
+#[derive(Debug)]
+pub struct Forest {
+    /// By subvolume.
+    pub trees: Vec<LogTree>,
+    /// Every node, ascending.
+    pub nodes: Vec<Logical>,
+    pub node_size: u64,
+}
+
+impl Forest {
+    /// Reads and judges the whole log; `None` if there is none.
+    pub fn load(store: &NodeStore, sb: &Superblock) -> Result<Option<Forest>> {
+        let fields = &sb.fields;
+        if fields.log_root.0 == 0 {
+            return Ok(None);
+        }
+        let generation = Generation(fields.generation.0 + 1);
+        let top = TreeRoot {
+            id: TreeId::LOG,
+            logical: fields.log_root,
+            generation,
+            level: fields.log_root_level,
+        };
+        let mut nodes = Vec::new();
+        let mut roots = Roots { generation, trees: Vec::new() };
+        visit(store, &top, &mut nodes, &mut |node| roots.leaf(node))?;
+        for tree in &roots.trees {
+            let mut judge = Judge::new(store);
+            visit(store, &tree.root, &mut nodes, &mut |node| judge.leaf(node))?;
+        }
+        let node_size = u64::from(store.geometry().node_size);
+        apart(&mut nodes, node_size)?;
+        Ok(Some(Forest { trees: roots.trees, nodes, node_size }))
+    }
+}
+
+/// No node stands in two places.
+fn apart(nodes: &mut [Logical], node_size: u64) -> Result<()> {
+    nodes.sort_unstable();
+    match nodes.windows(2).find(|pair| pair[1].0 - pair[0].0 < node_size) {
+        Some(pair) => Err(Corrupt::new("two nodes of the log overlap").at(pair[1]).into()),
+        None => Ok(()),
+    }
+}
+
+type OnLeaf<'a> = dyn FnMut(&Node) -> Result<(), Corrupt> + 'a;
+
+struct Nodes<'a, 'b> {
+    found: &'a mut Vec<Logical>,
+    leaf: &'a mut OnLeaf<'b>,
+    error: Option<Error>,
+}
+
+impl Visitor for Nodes<'_, '_> {
+    fn node(&mut self, place: &Place<'_>, node: &Arc<Node>) -> Step {
+        let logical = node.logical();
+        self.found.push(logical);
+        let young = match node.generation() == place.root.generation {
+            true => Ok(()),
+            false => Err(Corrupt::new("node of the log from another transaction")),
+        };
+        let judged = young.and_then(|()| match node.is_leaf() {
+            true => (self.leaf)(node),
+            false => Ok(()),
+        });
+        match judged {
+            Ok(()) => Step::Into,
+            Err(corrupt) => self.broken(place, corrupt.at(logical).into()),
+        }
+    }
+
+    fn broken(&mut self, _: &Place<'_>, error: Error) -> Step {
+        self.error = Some(error);
+        Step::Stop
+    }
+}
+
+fn visit(
+    store: &NodeStore,
+    root: &TreeRoot,
+    found: &mut Vec<Logical>,
+    leaf: &mut OnLeaf<'_>,
+) -> Result<()> {
+    let mut nodes = Nodes { found, leaf, error: None };
+    walk(store, root, &mut nodes);
+    nodes.error.map_or(Ok(()), Err)
+}
+
+/// The leaves of the tree of log roots.
+struct Roots {
+    generation: Generation,
+    trees: Vec<LogTree>,
+}
+
+impl Roots {
+    fn leaf(&mut self, node: &Node) -> Result<(), Corrupt> {
+        for (key, data) in node.items() {
+            self.item(&key, data).map_err(|c| c.key(key))?;
+        }
+        Ok(())
+    }
+
+    fn item(&mut self, key: &Key, data: &[u8]) -> Result<(), Corrupt> {
+        let subvol = TreeId(key.offset);
+        if key.objectid != TreeId::LOG.0 || key.kind != kind::ROOT_ITEM || !subvol.is_subvolume() {
+            return Err(Corrupt::new("the tree of log roots has a strange item"));
+        }
+        let item = RootItem::parse(data)?;
+        if item.generation != self.generation {
+            return Err(Corrupt::new(format!("log tree of generation {}", item.generation)));
+        }
+        let (logical, generation, level) = (item.bytenr, item.generation, item.level);
+        let root = TreeRoot { id: TreeId::LOG, logical, generation, level };
+        self.trees.push(LogTree { subvol, root });
+        Ok(())
+    }
+}
+
+/// The leaves of one log tree, in order.
+struct Judge {
+    sector: u64,
+    sum_size: usize,
+    /// Inode and end of the last file extent.
+    extent: Option<(u64, u64)>,
+    sums_end: u64,
+}
+
+impl Judge {
+    fn new(store: &NodeStore) -> Judge {
+        let geometry = store.geometry();
+        let (sector, sum_size) = (u64::from(geometry.sector_size), geometry.csum.size());
+        Judge { sector, sum_size, extent: None, sums_end: 0 }
+    }
+
+    fn leaf(&mut self, node: &Node) -> Result<(), Corrupt> {
+        for (key, data) in node.items() {
+            match key.kind {
+                kind::EXTENT_DATA => self.extent(&key, data),
+                kind::EXTENT_CSUM => self.sums(&key, data),
+                kind::DIR_LOG_INDEX => range(&key, data).map(drop),
+                _ => Ok(()),
+            }
+            .map_err(|c| c.key(key))?;
+        }
+        Ok(())
+    }
+
+    fn extent(&mut self, key: &Key, data: &[u8]) -> Result<(), Corrupt> {
+        let len = match FileExtent::parse(data)? {
+            FileExtent::Inline { ram_bytes, .. } => ram_bytes.max(1).next_multiple_of(self.sector),
+            FileExtent::Extent { fields, .. } => fields.num_bytes,
+        };
+        if self.extent.is_some_and(|(inode, end)| inode == key.objectid && end > key.offset) {
+            return Err(Corrupt::new("file extent overlaps the one in front"));
+        }
+        self.extent = Some((key.objectid, key.offset.saturating_add(len)));
+        Ok(())
+    }
+
+    fn sums(&mut self, key: &Key, data: &[u8]) -> Result<(), Corrupt> {
+        if key.offset < self.sums_end {
+            return Err(Corrupt::new("checksums overlap those in front"));
+        }
+        let sectors = (data.len() / self.sum_size) as u64;
+        self.sums_end = key.offset.saturating_add(sectors.saturating_mul(self.sector));
+        Ok(())
+    }
+}
+
+/// First and last index of a DIR_LOG_INDEX item: a range of a directory's indexes that the
+/// log knows wholly.
+pub fn range(key: &Key, data: &[u8]) -> Result<(u64, u64), Corrupt> {
+    let Some(end) = data.get(..8).map(|b| u64::from_le_bytes(b.try_into().expect("8 bytes")))
+    else {
+        return Err(Corrupt::new("range of a directory is cut short").key(*key));
+    };
+    match end >= key.offset {
+        true => Ok((key.offset, end)),
+        false => Err(Corrupt::new("range of a directory ends before it begins").key(*key)),
+    }
+}

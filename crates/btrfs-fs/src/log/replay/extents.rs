@@ -1,0 +1,91 @@
+//! Logged extents of files take the place of what the subvolume has there.
+//!
+//! An extent that the extent tree does not have is allocated by this replay, any other
+//! gets one reference more. A volume that is not written allocates nothing: nobody else
+//! does either.
+
+use super::{Replay, claim};
+use crate::error::IntoFs;
+use crate::extents::{drop_range, insert_regular, map_range};
+use crate::ino::InodeId;
+use btrfs_disk::Key;
+use btrfs_disk::items::{Compression, FileExtent, FileExtentFields, FileExtentKind};
+use btrfs_disk::key::kind::EXTENT_DATA;
+use btrfs_space::{Extent, Kind};
+use vfs::Result;
+
+impl Replay<'_> {
+    pub(super) fn extent(&mut self, id: InodeId, key: &Key, data: &[u8]) -> Result<()> {
+        let start = key.offset;
+        let mut state = self.state(id)?;
+        let kind = state.item.mode & libc::S_IFMT;
+        if kind != libc::S_IFREG && kind != libc::S_IFLNK {
+            return Err(self.damage(id, "the log gives content to what has none"));
+        }
+        let old = self.op.view.get(id.tree, key).fs()?;
+        let logged = FileExtent::parse(data).fs()?;
+        if let FileExtent::Extent { .. } = logged
+            && old.is_some_and(|old| *old == *data)
+        {
+            return Ok(());
+        }
+        let sector = self.engine.sector();
+        let len = match &logged {
+            FileExtent::Inline { ram_bytes, .. } => ram_bytes.max(&1).next_multiple_of(sector),
+            FileExtent::Extent { fields, .. } => fields.num_bytes,
+        };
+        let end = start.saturating_add(len);
+        let mapped = map_range(&self.op.view, id, sector, start, end).fs()?;
+        drop_range(&self.op, id, &mut state, &mapped, start, end)?;
+        self.done.extents += 1;
+        match logged {
+            FileExtent::Inline { ram_bytes, .. } => {
+                self.op.put(id, EXTENT_DATA, start, data.into());
+                state.item.nbytes = state.item.nbytes.saturating_add(ram_bytes);
+            }
+            FileExtent::Extent { fields, .. } if fields.disk_bytenr.0 == 0 => {
+                if !self.engine.no_holes {
+                    self.op.put(id, EXTENT_DATA, start, data.into());
+                }
+            }
+            FileExtent::Extent { kind, compression, fields } => {
+                insert_regular(&self.op, id, &mut state, start, kind, compression, fields);
+                self.refer(id, start, &fields)?;
+                if kind == FileExtentKind::Regular {
+                    self.want_sums(compression, &fields);
+                }
+            }
+        }
+        self.put(id, state);
+        Ok(())
+    }
+
+    /// The file refers to an extent.
+    fn refer(&mut self, id: InodeId, start: u64, fields: &FileExtentFields) -> Result<()> {
+        let (extent, len) = (fields.disk_bytenr, fields.disk_num_bytes);
+        let who = (id.tree, id.objectid, start.wrapping_sub(fields.offset));
+        let known = self.engine.read_only.is_some()
+            || self.op.view.layers.current.extents.change(extent).is_some()
+            || self.extent_is_stored(extent, len)?;
+        if known {
+            return self.op.reference(extent, len, who, 1);
+        }
+        let extent = Extent { logical: extent, len };
+        claim(self.engine, extent, Kind::Data)?;
+        self.op.allocate(extent, who)
+    }
+
+    /// The checksums of the part that the file uses; of a compressed extent all of it.
+    fn want_sums(&mut self, compression: Compression, fields: &FileExtentFields) {
+        let (extent, len) = (fields.disk_bytenr, fields.disk_num_bytes);
+        let range = match compression {
+            Compression::None => {
+                let from = extent.0 + fields.offset;
+                (from, from + fields.num_bytes)
+            }
+            _ => (extent.0, extent.0 + len),
+        };
+        let log = self.log().root;
+        self.sums.want(log, extent, len, range);
+    }
+}

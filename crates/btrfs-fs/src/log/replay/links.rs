@@ -1,0 +1,69 @@
+//! Link counts after a replay: counted from the references, of every inode that it touched.
+
+use super::Replay;
+use crate::error::IntoFs;
+use crate::ino::InodeId;
+use btrfs_disk::Key;
+use btrfs_disk::ids::ORPHAN_OBJECTID;
+use btrfs_disk::items::{InodeExtRef, InodeRef};
+use btrfs_disk::key::kind;
+use vfs::Result;
+
+impl Replay<'_> {
+    /// What has no link left becomes an orphan; a directory loses its names first, and with
+    /// them what is below it. Ends: each round takes names away or one inode off the list.
+    pub(super) fn count_links(&mut self) -> Result<()> {
+        let tree = self.log().subvol;
+        let range = InodeId::new(tree, 0)..=InodeId::new(tree, u64::MAX);
+        while let Some(id) = self.fix.range(range.clone()).next_back().copied() {
+            self.fix.remove(&id);
+            let Some(item) = self.item(id)? else { continue };
+            let links = self.links(id)?;
+            let mut state = self.state(id)?;
+            if state.is_dir() && links > 1 {
+                return Err(self.damage(id, "the log gives a directory two names"));
+            }
+            if u64::from(item.nlink) != links {
+                state.item.nlink = u32::try_from(links)
+                    .map_err(|_| self.damage(id, "more links than an inode can have"))?;
+                self.put(id, state);
+            }
+            if links == 0 {
+                self.orphan(id)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn orphan(&mut self, id: InodeId) -> Result<()> {
+        if self.state(id)?.is_dir() {
+            self.empty(id)?;
+        }
+        let orphans = InodeId::new(id.tree, ORPHAN_OBJECTID);
+        self.op.put(orphans, kind::ORPHAN_ITEM, id.objectid, Box::new([]));
+        Ok(())
+    }
+
+    fn links(&self, id: InodeId) -> Result<u64> {
+        let mut links = 0;
+        let mut items = self.op.view.scan(id.tree, Key::new(id.objectid, kind::INODE_REF, 0));
+        while let Some((key, bytes)) = items.next().fs()? {
+            match key.kind {
+                kind::INODE_REF => {
+                    for name in InodeRef::iter(&bytes) {
+                        name.fs()?;
+                        links += 1;
+                    }
+                }
+                kind::INODE_EXTREF => {
+                    for name in InodeExtRef::iter(&bytes) {
+                        name.fs()?;
+                        links += 1;
+                    }
+                }
+                _ => break,
+            }
+        }
+        Ok(links)
+    }
+}

@@ -1,0 +1,70 @@
+//! `spinney rescue`: ways out where a mount is not possible.
+
+use super::Command;
+use super::offline::disk_error;
+use crate::args::{Arg, Args, unexpected};
+use crate::error::{Error, Exit, Result};
+use crate::image::{Access, Medium};
+use crate::output::Out;
+use btrfs_disk::Logical;
+use btrfs_volume::{OpenOptions, Volume};
+use std::path::Path;
+
+pub const COMMAND: Command = Command {
+    name: "rescue",
+    summary: "give up the log of a volume",
+    usage: "zero-log IMAGE",
+    help: "\
+What fsync wrote after the last commit is in the volume's log, which the next mount replays.
+Where the log is damaged the mount fails, and changes nothing.
+
+zero-log makes the volume forget its log: the next mount shows the last commit, at most some
+30 seconds older than the crash, and what was fsynced after it is lost. Before, `spinney mount
+-o ro,nologreplay` shows the same state, and `spinney dump-tree -t log` what is in the log.
+
+Examples
+    spinney rescue zero-log disk.img
+
+Exit codes
+    0  the volume has no log now
+    1  it could not be changed; the message says why
+    2  the command line is wrong
+",
+    run,
+};
+
+fn run(mut args: Args) -> Result<Exit> {
+    let mut words = Vec::new();
+    while let Some(arg) = args.next()? {
+        match arg {
+            Arg::Value(value) => words.push(value),
+            other => return Err(unexpected(other)),
+        }
+    }
+    match &words[..] {
+        [verb, image] if verb == "zero-log" => zero_log(Path::new(image)),
+        _ => Err(Error::usage("what to do, and to which image? `spinney rescue zero-log IMAGE`")),
+    }
+}
+
+fn zero_log(path: &Path) -> Result<Exit> {
+    let medium = Medium::open(path, Access::Write)?;
+    let options = OpenOptions { replays_log: true, ..OpenOptions::default() };
+    let volume = Volume::open(medium.block_device(), options).map_err(|e| disk_error(path, &e))?;
+    if let Some(why) = volume.read_only_reason() {
+        return Err(Error::about(path.display(), format!("can only be read: {why}")));
+    }
+    let mut superblock = volume.superblock();
+    let had_log = superblock.fields.log_root.0 != 0;
+    if had_log {
+        (superblock.fields.log_root, superblock.fields.log_root_level) = (Logical(0), 0);
+        volume.commit_superblock(superblock).map_err(|e| disk_error(path, &e))?;
+    }
+    let mut out = Out::new();
+    out.line(match had_log {
+        true => "the log is given up; the volume is as of its last commit",
+        false => "the volume has no log",
+    })?;
+    out.finish()?;
+    Ok(Exit::Done)
+}

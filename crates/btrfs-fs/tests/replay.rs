@@ -416,7 +416,7 @@ fn random(seed: u64, mkfs: &[&str]) {
             if step % 150 == 60 {
                 vfs::FileSystem::sync(&fs).expect("sync");
             }
-            if since > 20 && matches!(op, Op::Fsync { .. }) && crash::has_log(&live) {
+            if since > 30 && matches!(op, Op::Fsync { .. }) && crash::has_log(&live) {
                 since = 0;
                 logs += 1;
                 let image = dir.join("crash.img");

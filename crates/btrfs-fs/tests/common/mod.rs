@@ -50,7 +50,7 @@ impl Image {
 
 /// A tool that another test thread is just starting keeps the lock of a file that this one
 /// has closed, until it runs.
-fn open_patiently(path: &Path, read_only: bool) -> FileDevice {
+pub fn open_patiently(path: &Path, read_only: bool) -> FileDevice {
     for _ in 0..200 {
         match FileDevice::open(path, read_only, false) {
             Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
@@ -64,7 +64,7 @@ fn open_patiently(path: &Path, read_only: bool) -> FileDevice {
 
 /// A file whose flushes do nothing: the machine under these tests does not crash, and all
 /// who look at the image see what the page cache has.
-struct Cached(FileDevice);
+pub struct Cached(pub FileDevice);
 
 impl BlockDevice for Cached {
     fn len(&self) -> u64 {

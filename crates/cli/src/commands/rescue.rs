@@ -18,9 +18,10 @@ pub const COMMAND: Command = Command {
 What fsync wrote after the last commit is in the volume's log, which the next mount replays.
 Where the log is damaged the mount fails, and changes nothing.
 
-zero-log makes the volume forget its log: the next mount shows the last commit, at most some
-30 seconds older than the crash, and what was fsynced after it is lost. Before, `spinney mount
--o ro,nologreplay` shows the same state, and `spinney dump-tree -t log` what is in the log.
+zero-log makes the volume forget its log: the next mount shows the last commit, at most
+some 30 seconds older than the crash, and what was fsynced after it is lost. Before that,
+`spinney mount -o ro,nologreplay` shows the same state, and `spinney dump-tree -t log` what
+is in the log.
 
 Examples
     spinney rescue zero-log disk.img

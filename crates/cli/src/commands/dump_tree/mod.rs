@@ -21,10 +21,10 @@ pub const COMMAND: Command = Command {
     usage: "[-t TREE]... [-b LOGICAL] [--headers] [--json] IMAGE",
     help: "\
 Prints the nodes of the volume's trees in key order, with every item in words. Without -t,
-prints the root tree, the chunk tree, all trees that the root tree names, and the log that a
-crash left, if there is one: the tree of log roots and each subvolume's log. A part of a
-tree that cannot be read is told on standard error, and the rest is printed. Works on
-volumes in use, as of their last commit.
+prints the root tree, the chunk tree, all trees that the root tree names, and the log that
+a crash left: the tree of log roots, and the log of each subvolume. A part of a tree that
+cannot be read is told on standard error, and the rest is printed. Works on volumes in use,
+as of their last commit.
 
 Options
     -t, --tree TREE      one tree, by number (a subvolume's id) or by name: root, extent,

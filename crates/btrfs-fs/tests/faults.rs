@@ -19,7 +19,7 @@ use btrfs_fs::{BtrfsFs, Options};
 use ops::*;
 use state::Extra;
 use std::sync::Arc;
-use testkit::durability::{Applied, ContentRule, History, Witness};
+use testkit::durability::{Applied, History, Rules, Witness};
 use testkit::ops::{Op, Outcome, Target};
 use vfs::{Context, FileSystem};
 
@@ -112,13 +112,13 @@ fn run(number: u64, faults: &[Fault]) -> Result<(End, Counts), String> {
         fs.map_err(|error| format!("the mount after a failed one: {error}"))?;
         return state::check(&device.image()).map(|()| (end, counts));
     }
-    state::judge(&device.image(), &demands, ContentRule::Blocks, extra)
+    state::judge(&device.image(), &demands, Rules::BLOCKS, extra)
         .map_err(|why| format!("{end:?}, after a reboot: {why}"))?;
     extra.empty = false;
     if let Some(epoch) = device.recording().epochs().last() {
         for choice in epoch.choices(4, number) {
             let image = epoch.image(&choice);
-            state::judge(&image, &demands, ContentRule::Blocks, extra)
+            state::judge(&image, &demands, Rules::BLOCKS, extra)
                 .map_err(|why| format!("{end:?}, after a crash: {why}"))?;
         }
     }

@@ -3,7 +3,7 @@
 
 use testkit::RefFs;
 use testkit::compare::TreeSnapshot;
-use testkit::durability::{ContentRule, History, Witness};
+use testkit::durability::{History, Rules, Witness};
 use testkit::ops::{Bytes, Fill, FillKind, Name, Op, Path, Session, Target};
 use vfs::{Context, FileKind, FileSystem, RenameMode, XattrMode};
 
@@ -61,7 +61,7 @@ fn verdict(told: &[Op], found: &[Op]) -> Vec<String> {
     let mut session = Session::new(&recovered);
     found.iter().for_each(|op| drop(session.apply(op)));
     let tree = TreeSnapshot::of(&recovered).expect("a tree");
-    history.demands(0).judge(&tree, ContentRule::Whole)
+    history.demands(0).judge(&tree, Rules::WHOLE)
 }
 
 fn passes(told: &[Op], found: &[Op]) {

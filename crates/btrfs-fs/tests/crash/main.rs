@@ -10,6 +10,7 @@ mod common;
 mod ace;
 mod base;
 mod broken;
+mod kernel_logs;
 mod named;
 mod ops;
 mod outside;
@@ -97,6 +98,44 @@ fn several_threads() {
     run_all(&rig, (seed..seed + 2).map(|seed| random::threads(seed, 80)));
 }
 
+fn kernel_logs(cases: impl Iterator<Item = Case>) {
+    testkit::require!(kernel_btrfs);
+    let (mut logs, mut replayed, mut all) = (0, 0, 0);
+    for case in cases {
+        let seen = kernel_logs::run(&case).unwrap_or_else(|why| {
+            panic!("{}: {why}\n{}", case.name, testkit::ops::listing(&case.threads[0]))
+        });
+        all += 1;
+        logs += seen.log as usize;
+        replayed += (seen.log && seen.replayed) as usize;
+    }
+    println!("{all} workloads on the kernel's btrfs, {logs} left a log, we replayed {replayed}");
+    if logs > replayed {
+        testkit::oracle::record_skip("the kernel's logs before our mount", "no replay is built");
+    }
+}
+
+/// What the kernel's btrfs keeps is enough for the judge, and what it left in its log for us.
+#[test]
+fn the_kernel_keeps_the_same_promises() {
+    kernel_logs([9, 13, 14, 19, 21, 24, 30, 34, 38, 44].into_iter().map(named));
+}
+
+/// Each takes a second or two.
+#[test]
+#[ignore = "soak: see docs/TESTING.md"]
+fn the_kernel_keeps_the_same_promises_in_all_workloads() {
+    let pairs = number("SPINNEY_KERNEL_PAIRS", 50) as usize;
+    let (two, three) = (ace::sample(2, start_seed()), ace::sample(3, start_seed()));
+    kernel_logs(
+        (0..NAMED.len())
+            .map(named)
+            .chain(ace::all(1))
+            .chain(two.take(pairs))
+            .chain(three.take(pairs)),
+    );
+}
+
 /// The harness finds what is broken within a few seconds, or it proves nothing.
 fn bites(broken: Broken, cases: impl Iterator<Item = Case>) {
     let effort = Effort { per_flush: 6, outside: 0, again: 0, empty: 0 };
@@ -167,7 +206,8 @@ fn one_case() {
 #[ignore = "soak: see docs/TESTING.md"]
 fn soak() {
     let wanted = number("SPINNEY_STATES", 100_000) as usize;
-    let effort = Effort { per_flush: 8, outside: 500, again: 50, empty: 20 };
+    let per_flush = number("SPINNEY_PER_FLUSH", 8) as usize;
+    let effort = Effort { per_flush, outside: 500, again: 50, empty: 20 };
     let rig = Rig::new(effort);
     let seed = start_seed();
     let pairs = std::env::var_os("SPINNEY_PAIRS").is_some();

@@ -8,11 +8,11 @@ use btrfs_disk::Superblock;
 use btrfs_disk::superblock::{COPIES, SUPER_SIZE};
 use std::sync::Mutex;
 use testkit::compare::TreeSnapshot;
-use testkit::durability::{ContentRule, Demands};
+use testkit::durability::{Demands, Rules};
 use testkit::oracle::{TempDir, btrfs_check, capabilities, with_kernel};
 
 /// All images have the same identity: one at a time.
-static ONE: Mutex<()> = Mutex::new(());
+pub static ONE: Mutex<()> = Mutex::new(());
 
 /// Why there are no outside judges here, if so.
 pub fn lacking() -> Option<&'static str> {
@@ -35,7 +35,7 @@ pub fn log_pending(image: &Image) -> bool {
     first_superblock(image).is_some_and(|sb| sb.fields.log_root.0 != 0)
 }
 
-pub fn judge(image: &Image, demands: &Demands<'_>, rule: ContentRule) -> Result<(), String> {
+pub fn judge(image: &Image, demands: &Demands<'_>, rules: Rules) -> Result<(), String> {
     if lacking().is_some() || !fit(image) {
         return Ok(());
     }
@@ -50,7 +50,7 @@ pub fn judge(image: &Image, demands: &Demands<'_>, rule: ContentRule) -> Result<
     let seen = with_kernel(&path, "noatime", |mount| TreeSnapshot::of_dir(mount.path()))
         .map_err(|why| format!("the kernel does not mount it: {why}"))?
         .map_err(|error| format!("reading the kernel's mount: {error}"))?;
-    let wrong = demands.judge(&seen, rule);
+    let wrong = demands.judge(&seen, rules);
     if !wrong.is_empty() {
         return Err(format!("the kernel's mount: {}", wrong.join("\n  ")));
     }

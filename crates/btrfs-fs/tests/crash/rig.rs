@@ -8,7 +8,7 @@ use btrfs_fs::{BtrfsFs, Options};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use testkit::durability::{Applied, ContentRule, History, Witness};
+use testkit::durability::{Applied, History, Rules, Witness};
 use testkit::ops::{Op, Outcome, hash, listing};
 use vfs::{Context, FileSystem};
 
@@ -74,7 +74,7 @@ pub struct Rig {
 struct Run {
     device: Arc<SimDevice>,
     history: History,
-    rule: ContentRule,
+    rules: Rules,
 }
 
 const CX: Context = Context { uid: 0, gid: 0, pid: 0, umask: 0 };
@@ -127,8 +127,8 @@ impl Rig {
             apply(&mut witness, &case.threads[0])?;
         }
         drop(fs);
-        let rule = if together { ContentRule::Blocks } else { ContentRule::Whole };
-        Ok(Run { device, history, rule })
+        let rules = if together { Rules::BLOCKS } else { Rules::WHOLE };
+        Ok(Run { device, history, rules })
     }
 
     fn threads(
@@ -166,7 +166,7 @@ impl Rig {
             for choice in epoch.choices(self.effort.per_flush, case.seed) {
                 let image = epoch.image(&choice);
                 let extra = self.extra(&image, &epoch);
-                state::judge(&image, &demands, run.rule, extra).map_err(|why| {
+                state::judge(&image, &demands, run.rules, extra).map_err(|why| {
                     let Epoch { index, end, .. } = epoch;
                     format!(
                         "{why}\ncrash before flush {index}, after {end} events; of the writes \

@@ -8,7 +8,7 @@ use btrfs_check::{CheckOptions, FindingKind, Severity};
 use btrfs_volume::{OpenOptions, Volume};
 use std::sync::Arc;
 use testkit::compare::TreeSnapshot;
-use testkit::durability::{ContentRule, Demands};
+use testkit::durability::{Demands, Rules};
 use testkit::ops::Path;
 use vfs::{Context, FileKind, FileSystem};
 
@@ -27,36 +27,36 @@ pub struct Extra {
 pub fn judge(
     image: &Image,
     demands: &Demands<'_>,
-    rule: ContentRule,
+    rules: Rules,
     extra: Extra,
 ) -> Result<(), String> {
     check(image).map_err(|why| format!("as the crash left it: {why}"))?;
     let device = Arc::new(SimDevice::new(image.clone()));
-    recover(&device, demands, rule, extra.empty)?;
+    recover(&device, demands, rules, extra.empty)?;
     check(&device.image()).map_err(|why| format!("after recovery: {why}"))?;
     if extra.again > 0 {
         // What the device did when all was deleted must not count as recovery.
         let device = Arc::new(SimDevice::new(image.clone()));
-        recover(&device, demands, rule, false)?;
-        crash_again(&device, demands, rule, extra.again)?;
+        recover(&device, demands, rules, false)?;
+        crash_again(&device, demands, rules, extra.again)?;
     }
     if extra.outside {
-        outside::judge(image, demands, rule)?;
+        outside::judge(image, demands, rules)?;
     }
     Ok(())
 }
 
-fn recover(
+pub fn recover(
     device: &Arc<SimDevice>,
     demands: &Demands<'_>,
-    rule: ContentRule,
+    rules: Rules,
     empty: bool,
 ) -> Result<(), String> {
     let fs = mount(device.clone()).map_err(|error| format!("mount: {error}"))?;
     if let Some(why) = fs.read_only_reason() {
         return Err(format!("the mount is read-only: {why}"));
     }
-    compare(&fs, demands, rule)?;
+    compare(&fs, demands, rules)?;
     if empty {
         let root = fs.root();
         remove_all(&fs, root).map_err(|error| format!("deleting everything: {error}"))?;
@@ -65,13 +65,9 @@ fn recover(
 }
 
 /// Holds the tree of a recovered volume against the demands.
-pub fn compare(
-    fs: &dyn FileSystem,
-    demands: &Demands<'_>,
-    rule: ContentRule,
-) -> Result<(), String> {
+pub fn compare(fs: &dyn FileSystem, demands: &Demands<'_>, rules: Rules) -> Result<(), String> {
     let tree = TreeSnapshot::of(fs).map_err(|error| format!("reading the tree: {error}"))?;
-    let wrong = demands.judge(&tree, rule);
+    let wrong = demands.judge(&tree, rules);
     if wrong.is_empty() {
         return Ok(());
     }
@@ -83,13 +79,13 @@ pub fn compare(
 fn crash_again(
     device: &SimDevice,
     demands: &Demands<'_>,
-    rule: ContentRule,
+    rules: Rules,
     budget: usize,
 ) -> Result<(), String> {
     for epoch in device.recording().epochs().filter(|epoch| !epoch.pending.is_empty()) {
         for choice in epoch.choices(budget, 7) {
             let image = epoch.image(&choice);
-            judge(&image, demands, rule, Extra::default()).map_err(|why| {
+            judge(&image, demands, rules, Extra::default()).map_err(|why| {
                 format!("second crash, in recovery, before flush {}: {why}", epoch.index)
             })?;
         }

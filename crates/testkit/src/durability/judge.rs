@@ -18,6 +18,21 @@ pub enum Content {
     Blocks,
 }
 
+/// What is let pass.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rules {
+    pub content: Content,
+    /// A file that moved to another directory may have kept its old name as well. The logs that
+    /// the kernel writes say so when only the new directory was synced.
+    pub old_name_stays: bool,
+}
+
+impl Rules {
+    pub const WHOLE: Rules = Rules { content: Content::Whole, old_name_stays: false };
+    pub const BLOCKS: Rules = Rules { content: Content::Blocks, ..Rules::WHOLE };
+    pub const KERNEL_LOG: Rules = Rules { old_name_stays: true, ..Rules::WHOLE };
+}
+
 /// The recovered tree by names and by inodes.
 struct Seen<'t> {
     slots: HashMap<Slot, Ino>,
@@ -42,16 +57,16 @@ impl<'t> Seen<'t> {
 
 impl Demands<'_> {
     /// What is wrong with `tree`, in words; nothing if all is well.
-    pub fn judge(&self, tree: &TreeSnapshot, rule: Content) -> Vec<String> {
+    pub fn judge(&self, tree: &TreeSnapshot, rules: Rules) -> Vec<String> {
         let mut wrong = tree.contradictions();
         let seen = Seen::of(tree);
         self.judge_names(&seen, &mut wrong);
         for rename in self.history.renames.iter().filter(|rename| rename.at <= self.crash) {
-            self.judge_rename(rename, &seen, &mut wrong);
+            self.judge_rename(rename, &seen, rules, &mut wrong);
         }
         for (ino, (path, node)) in &seen.inodes {
             match self.history.inodes.get(ino) {
-                Some(inode) => self.judge_inode(*ino, inode, path, node, rule, &mut wrong),
+                Some(inode) => self.judge_inode(*ino, inode, path, node, rules, &mut wrong),
                 None => wrong.push(format!("{path:?} is inode {}, which never was", ino.0)),
             }
         }
@@ -93,7 +108,19 @@ impl Demands<'_> {
     }
 
     /// Both names are as before it, or both as after it.
-    fn judge_rename(&self, rename: &Rename, seen: &Seen<'_>, wrong: &mut Vec<String>) {
+    fn judge_rename(
+        &self,
+        rename: &Rename,
+        seen: &Seen<'_>,
+        rules: Rules,
+        wrong: &mut Vec<String>,
+    ) {
+        let found = |slot| seen.slots.get(slot).copied();
+        let (a, b) = (found(&rename.from), found(&rename.to));
+        let is_dir = |ino| self.history.inodes.get(&ino).is_some_and(|i| i.kind == FileKind::Dir);
+        if rules.old_name_stays && a == b && !a.is_some_and(is_dir) {
+            return;
+        }
         let sides = |slot: &Slot| {
             let after = |version: &Version<_>| version.begin.tick >= rename.tick;
             let (mut old, mut new) = (false, false);
@@ -105,10 +132,9 @@ impl Demands<'_> {
         let (from, to) = (sides(&rename.from), sides(&rename.to));
         let decided = (from.0 || from.1) && (to.0 || to.1);
         if decided && !(from.0 && to.0) && !(from.1 && to.1) {
-            let (a, b) = (show(&rename.from), show(&rename.to));
-            let found = |slot| show_ino(seen.slots.get(slot).copied());
-            let (x, y) = (found(&rename.from), found(&rename.to));
-            wrong.push(format!("half a rename of {a} to {b}: they are {x} and {y}"));
+            let (from, to) = (show(&rename.from), show(&rename.to));
+            let (a, b) = (show_ino(a), show_ino(b));
+            wrong.push(format!("half a rename of {from} to {to}: they are {a} and {b}"));
         }
     }
 
@@ -118,7 +144,7 @@ impl Demands<'_> {
         inode: &Inode,
         path: &Path,
         node: &NodeView,
-        rule: Content,
+        rules: Rules,
         wrong: &mut Vec<String>,
     ) {
         let attr = &node.attr;
@@ -145,7 +171,7 @@ impl Demands<'_> {
             wrong.push(format!("{path:?}: xattrs {names:?} are none that it had"));
         }
         if let Some(content) = &node.content {
-            self.judge_content(ino, inode, path, content, rule, wrong);
+            self.judge_content(ino, inode, path, content, rules, wrong);
         }
     }
 
@@ -155,7 +181,7 @@ impl Demands<'_> {
         inode: &Inode,
         path: &Path,
         found: &compare::Content,
-        rule: Content,
+        rules: Rules,
         wrong: &mut Vec<String>,
     ) {
         let counting = inode.content.iter().filter(|version| self.content_counts(ino, version));
@@ -165,7 +191,7 @@ impl Demands<'_> {
             return;
         }
         let lens: Vec<u64> = allowed.iter().map(|content| content.len).collect();
-        if rule == Content::Blocks && lens.contains(&found.len) {
+        if rules.content == Content::Blocks && lens.contains(&found.len) {
             let block_of = |content: &&compare::Content, number| {
                 content.blocks.get(number).copied().unwrap_or(0)
             };

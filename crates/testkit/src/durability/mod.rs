@@ -31,5 +31,5 @@ mod witness;
 
 pub use demands::Demands;
 pub use history::History;
-pub use judge::Content as ContentRule;
+pub use judge::{Content as ContentRule, Rules};
 pub use witness::{Applied, Witness};

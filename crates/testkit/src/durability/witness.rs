@@ -57,7 +57,13 @@ fn inodes(tree: &TreeSnapshot) -> BTreeMap<Ino, (&Path, &NodeView)> {
 fn number(fs: &dyn FileSystem, root: Ino, path: &Path) -> Result<Ino> {
     let mut at = root;
     for name in path.components() {
-        at = fs.lookup(&CX, at, name)?.attr.ino;
+        let found = fs.lookup(&CX, at, name);
+        if at != root {
+            fs.forget(at, 1);
+        }
+        at = found?.attr.ino;
+    }
+    if at != root {
         fs.forget(at, 1);
     }
     Ok(at)

@@ -1,0 +1,77 @@
+//! Crashes of the kernel's btrfs, by copying the image under its mount after the last call.
+//!
+//! Two things are judged: the demands themselves, since what the kernel keeps through its own
+//! replay must be enough (`Rules::KERNEL_LOG` says where we ask more of ourselves); and our
+//! mount of what the kernel left, with its log.
+
+use super::base::base;
+use super::outside::{ONE, log_pending};
+use super::rig::Case;
+use super::state;
+use blocksim::{Image, SimDevice};
+use std::path::Path;
+use std::sync::{Arc, PoisonError};
+use testkit::PosixFs;
+use testkit::compare::TreeSnapshot;
+use testkit::durability::{Applied, Demands, History, Rules, Witness};
+use testkit::oracle::{KernelMount, TempDir, btrfs_check, with_kernel};
+use vfs::FileSystem;
+
+/// What became of one workload that all agree on.
+#[derive(Default, Debug)]
+pub struct Seen {
+    pub log: bool,
+    /// Our mount replays logs.
+    pub replayed: bool,
+}
+
+pub fn run(case: &Case) -> Result<Seen, String> {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let dir = TempDir::new("kernel-log").map_err(|error| error.to_string())?;
+    let (path, copy) = (dir.join("live.img"), dir.join("crashed.img"));
+    let base = base(case.seed);
+    base.image.export(&path).map_err(|error| error.to_string())?;
+    let history = History::new();
+    let mount = KernelMount::new(&path, "noatime,commit=300")?;
+    let worked = work(case, mount.path(), &history);
+    // All that the kernel has submitted is in the file; nothing else of it is.
+    let image = Image::import(&path).map_err(|error| error.to_string());
+    mount.unmount()?;
+    worked?;
+    let image = image?;
+    image.export(&copy).map_err(|error| error.to_string())?;
+    judge(&image, &copy, &history.demands(0))
+}
+
+fn work(case: &Case, mount: &Path, history: &History) -> Result<(), String> {
+    let fs = PosixFs::open(mount).map_err(|error| error.to_string())?;
+    let model = base(case.seed).model();
+    let position = || 0;
+    let mut witness = Witness::new(history, (&fs, fs.root()), &model, &position)?;
+    for op in &case.threads[0] {
+        if let Applied::Failed(outcome) = witness.apply(op)? {
+            return Err(format!("the kernel says {outcome:?} to {op:?}"));
+        }
+    }
+    Ok(())
+}
+
+fn judge(image: &Image, copy: &Path, demands: &Demands<'_>) -> Result<Seen, String> {
+    let seen = with_kernel(copy, "noatime", |mount| TreeSnapshot::of_dir(mount.path()))?
+        .map_err(|error| format!("reading the kernel's mount: {error}"))?;
+    let wrong = demands.judge(&seen, Rules::KERNEL_LOG);
+    if !wrong.is_empty() {
+        return Err(format!("the kernel's own replay: {}", wrong.join("\n")));
+    }
+    btrfs_check(copy)?;
+    let device = Arc::new(SimDevice::new(image.clone()));
+    let replayed = match state::recover(&device, demands, Rules::KERNEL_LOG, false) {
+        Ok(()) => true,
+        Err(why) if why.contains("log replay is not built") => false,
+        Err(why) => return Err(format!("our mount: {why}")),
+    };
+    if replayed {
+        state::check(&device.image()).map_err(|why| format!("after our mount: {why}"))?;
+    }
+    Ok(Seen { log: log_pending(image), replayed })
+}

@@ -10,6 +10,7 @@ use crate::commit::Committer;
 use crate::delta::{Active, Base, Delta, ObjectEdit};
 use crate::error::IntoFs;
 use crate::ino::InodeId;
+use crate::log::Group;
 use crate::inode::{Inode, InodeTable, State};
 use crate::options::Options;
 use crate::reserve::Promises;
@@ -38,6 +39,7 @@ pub struct Engine {
     pub inodes: InodeTable,
     pub subvols: Subvols,
     pub committer: Committer,
+    pub log: Group,
     pub options: Options,
     pub stats: Stats,
     pub root: Ino,
@@ -258,6 +260,14 @@ impl Op<'_> {
 
     pub fn put_sums(&self, extent: Logical, at: Logical, sums: Box<[u8]>) {
         self.delta().extents.put_sums(extent, at, sums);
+    }
+
+    /// [start, end) of a file may have become a hole. The tree log must say so: a volume
+    /// with NO_HOLES has no item for it.
+    pub fn note_gap(&self, id: InodeId, start: u64, end: u64) {
+        if self.engine.no_holes {
+            self.edit(id, |o| o.note_gap(start, end));
+        }
     }
 }
 

@@ -221,6 +221,7 @@ fn assemble(
         inodes: InodeTable::new(),
         subvols,
         committer: Committer::default(),
+        log: crate::log::Group::default(),
         options,
         stats: Stats::default(),
         promises: Promises::default(),

@@ -20,6 +20,8 @@ pub struct Options {
     pub dirty_bytes: u64,
     /// Tell the device about freed space after each commit.
     pub discard: bool,
+    /// An fsync writes the tree log; else it commits.
+    pub tree_log: bool,
     /// Start background threads (commit every `commit_interval`).
     pub background: bool,
 }
@@ -44,6 +46,7 @@ impl Default for Options {
             delta_bytes: 256 << 20,
             dirty_bytes: 256 << 20,
             discard: false,
+            tree_log: true,
             background: true,
         }
     }

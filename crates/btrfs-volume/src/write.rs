@@ -77,6 +77,20 @@ impl Volume {
         Ok(())
     }
 
+    /// Makes the last committed superblock lead to a log tree; durable when this returns.
+    /// Only the first copy says so, and `superblock` does not: the log is void with the
+    /// next commit. The caller has flushed the log.
+    pub fn write_log_root(&self, root: Logical, level: u8) -> Result<()> {
+        self.check_writable()?;
+        let _one = self.commit.lock();
+        let mut sb = self.superblock();
+        (sb.fields.log_root, sb.fields.log_root_level) = (root, level);
+        if let Some(first) = super_copies(sb.fields.dev_item.total_bytes).next() {
+            self.write_physical(Physical(first), &[&sb.to_bytes(first)?])?;
+        }
+        self.flush()
+    }
+
     /// Tells the device that a range's content is no longer needed.
     pub fn discard(&self, logical: Logical, len: u64) -> Result<()> {
         self.check_writable()?;

@@ -35,9 +35,11 @@ pub fn run(
     let edits = {
         let root = settle.root(TreeId::CSUM)?;
         let format = sum_format(engine);
+        let mut stillborn = fate.stillborn;
+        stillborn.extend(retire_logged(&mut settle, sealed)?);
         let fate = sums::Fate {
             freed: &fate.freed,
-            stillborn: &fate.stillborn,
+            stillborn: &stillborn,
             stale: &sealed.extents.stale_sums(),
         };
         sums::edits(&settle.reader(), &root, &format, &landed, &fate)?
@@ -48,6 +50,14 @@ pub fn run(
     let settled = settle.finish()?;
     engine.stats.commit_settle_ns.add(settling.elapsed().as_nanos() as u64);
     write(engine, generation, settled)
+}
+
+/// Extents that came and went, kept since the log refers to them: free with this commit.
+fn retire_logged(settle: &mut Settle<'_, NodeStore>, sealed: &Delta) -> Result<Vec<Extent>> {
+    let extent = |(logical, len)| Extent { logical, len };
+    let retained: Vec<Extent> = sealed.extents.retained().into_iter().map(extent).collect();
+    settle.retire(&retained)?;
+    Ok(retained)
 }
 
 fn sum_format(engine: &Engine) -> SumFormat {

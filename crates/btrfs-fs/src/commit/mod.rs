@@ -122,7 +122,10 @@ impl Engine {
             Err(error) => return Err(error),
         };
         let flushed = start.elapsed();
-        if self.layers.load().current.is_empty() && !self.space.has_unrecorded() {
+        // From the seal until all is durable nobody writes a log.
+        let mut log = self.log.lock();
+        let idle = self.layers.load().current.is_empty() && !self.space.has_unrecorded();
+        if idle && log.root.is_none() {
             return Ok(landed);
         }
         self.hold_for_commit();
@@ -132,6 +135,8 @@ impl Engine {
         let seal = sealing.elapsed();
         let merged = merge::run(self, &sealed, reservation).fs()?;
         self.publish(merged);
+        log.reset(self);
+        drop(log);
         self.inodes.evict_idle();
         self.stats.commits.add(1);
         let total = start.elapsed();

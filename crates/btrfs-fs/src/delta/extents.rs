@@ -25,6 +25,8 @@ pub struct ExtentChange {
     pub len: u64,
     /// Allocated in this epoch: no tree knows it yet.
     pub fresh: bool,
+    /// The tree log refers to it: it must not be used for anything else in this epoch.
+    pub logged: bool,
     pub counts: Vec<(Referrer, i64)>,
 }
 
@@ -39,6 +41,8 @@ pub struct ExtentDelta {
     shards: Box<[Mutex<Shard>]>,
     /// Ranges whose checksums in the tree are out of date.
     stale: Mutex<Vec<Extent>>,
+    /// Fresh extents without references that the tree log refers to.
+    retained: Mutex<Vec<(Logical, u64)>>,
     bytes: AtomicU64,
     count: AtomicU64,
 }
@@ -54,6 +58,7 @@ impl ExtentDelta {
         ExtentDelta {
             shards: (0..SHARDS).map(|_| Mutex::new(Shard::default())).collect(),
             stale: Mutex::new(Vec::new()),
+            retained: Mutex::new(Vec::new()),
             bytes: AtomicU64::new(0),
             count: AtomicU64::new(0),
         }
@@ -83,7 +88,8 @@ impl ExtentDelta {
         if shard.changes.contains_key(&extent) {
             return false;
         }
-        let change = ExtentChange { len, fresh: true, counts: vec![(referrer, 1)] };
+        let counts = vec![(referrer, 1)];
+        let change = ExtentChange { len, fresh: true, logged: false, counts };
         shard.changes.insert(extent, change);
         self.bytes.fetch_add(128, Ordering::Relaxed);
         self.count.fetch_add(1, Ordering::Relaxed);
@@ -111,8 +117,13 @@ impl ExtentDelta {
         if !change.counts.is_empty() {
             return Some(false);
         }
-        let fresh = change.fresh;
+        let (fresh, logged) = (change.fresh, change.logged);
         shard.changes.remove(&extent);
+        if fresh && logged {
+            // Its checksums stay, too: the log may still need them.
+            self.retained.lock().push((extent, len));
+            return Some(false);
+        }
         if fresh {
             let end = Logical(extent.0 + len);
             let gone: Vec<_> = shard.sums.range(extent..end).map(|(k, _)| *k).collect();
@@ -121,6 +132,18 @@ impl ExtentDelta {
             });
         }
         Some(fresh)
+    }
+
+    /// The tree log is about to refer to `extent`.
+    pub fn mark_logged(&self, extent: Logical) {
+        if let Some(change) = self.shards[shard_of(extent)].lock().changes.get_mut(&extent) {
+            change.logged = true;
+        }
+    }
+
+    /// Fresh extents that nothing but the tree log refers to: free with the next commit.
+    pub fn retained(&self) -> Vec<(Logical, u64)> {
+        self.retained.lock().clone()
     }
 
     /// Makes a fresh extent with exactly one reference longer. False: it is not one.

@@ -24,7 +24,12 @@ impl Gate {
         }
     }
 
-    /// Enters, or says that the epoch is over. The caller pairs it with `leave`.
+    /// Lets operations in again after `seal`: the epoch was only held still for a moment.
+    pub fn reopen(&self) {
+        self.sealed.store(false, Ordering::Release);
+    }
+
+    /// Enters, or says that the epoch is over or held still. The caller pairs it with `leave`.
     pub fn enter(&self) -> Option<Active> {
         let lane = lane_index() % LANES;
         // A fence on both sides: either the sealer sees our count or we see its flag.

@@ -3,12 +3,13 @@
 //! All items of one object (an inode, mostly) live together, so that one lock covers what
 //! an operation changes of it.
 
+use super::watch::{SubKey, Watch, is_ref};
 use btrfs_disk::key::kind;
 use btrfs_disk::{Key, TreeId};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const SHARDS: usize = 64;
 /// What a slot costs beside its bytes, roughly.
@@ -31,15 +32,24 @@ pub struct Slot {
 }
 
 #[derive(Default)]
-struct Object {
-    items: BTreeMap<(u8, u64), Slot>,
+pub(super) struct Object {
+    pub items: BTreeMap<SubKey, Slot>,
     /// Made in this epoch: none of its keys exist below.
-    born: bool,
+    pub born: bool,
+    /// For the tree log; `None`: it never asked, and there are no gaps.
+    pub watch: Option<Box<Watch>>,
 }
 
-type Shard = FxHashMap<(TreeId, u64), Object>;
+#[derive(Default)]
+struct Shard {
+    objects: FxHashMap<(TreeId, u64), Object>,
+    /// Objects whose names changed while something was watched.
+    renamed: Vec<(TreeId, u64)>,
+}
 
 pub struct ItemDelta {
+    /// The tree log has taken something in this epoch.
+    pub(super) watched: AtomicBool,
     shards: Box<[Mutex<Shard>]>,
     bytes: AtomicU64,
     slots: AtomicU64,
@@ -54,6 +64,7 @@ fn shard_of(tree: TreeId, objectid: u64) -> usize {
 impl ItemDelta {
     pub fn new() -> ItemDelta {
         ItemDelta {
+            watched: AtomicBool::new(false),
             shards: (0..SHARDS).map(|_| Mutex::new(Shard::default())).collect(),
             bytes: AtomicU64::new(0),
             slots: AtomicU64::new(0),
@@ -88,12 +99,16 @@ impl ItemDelta {
         edit: impl FnOnce(&mut ObjectEdit<'_>) -> T,
     ) -> T {
         let mut shard = self.shards[shard_of(tree, objectid)].lock();
-        let object = shard.entry((tree, objectid)).or_default();
-        let mut edit_object = ObjectEdit { object, bytes: 0, slots: 0, spread: 0 };
+        let object = shard.objects.entry((tree, objectid)).or_default();
+        let mut edit_object =
+            ObjectEdit { object, bytes: 0, slots: 0, spread: 0, renamed: false };
         let result = edit(&mut edit_object);
-        let ObjectEdit { bytes, slots, spread, .. } = edit_object;
-        if object.items.is_empty() {
-            shard.remove(&(tree, objectid));
+        let ObjectEdit { bytes, slots, spread, renamed, .. } = edit_object;
+        if object.items.is_empty() && object.watch.is_none() {
+            shard.objects.remove(&(tree, objectid));
+        }
+        if renamed && self.watched.load(Ordering::Relaxed) {
+            shard.renamed.push((tree, objectid));
         }
         drop(shard);
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
@@ -105,7 +120,7 @@ impl ItemDelta {
     /// `None`: the delta says nothing about `key`. `Some(None)`: it does not exist.
     pub fn get(&self, tree: TreeId, key: &Key) -> Option<Option<Box<[u8]>>> {
         let shard = self.shards[shard_of(tree, key.objectid)].lock();
-        let object = shard.get(&(tree, key.objectid))?;
+        let object = shard.objects.get(&(tree, key.objectid))?;
         match object.items.get(&(key.kind, key.offset)) {
             Some(slot) => Some(slot.value.clone()),
             None if object.born => Some(None),
@@ -116,13 +131,13 @@ impl ItemDelta {
     /// True if `objectid` was made in this epoch: nothing of it lies in a lower layer.
     pub fn is_born(&self, tree: TreeId, objectid: u64) -> bool {
         let shard = self.shards[shard_of(tree, objectid)].lock();
-        shard.get(&(tree, objectid)).is_some_and(|object| object.born)
+        shard.objects.get(&(tree, objectid)).is_some_and(|object| object.born)
     }
 
     /// The first changed key of `objectid` at or behind (`kind`, `offset`).
     pub fn next(&self, tree: TreeId, from: &Key) -> Option<(Key, Option<Box<[u8]>>)> {
         let shard = self.shards[shard_of(tree, from.objectid)].lock();
-        let object = shard.get(&(tree, from.objectid))?;
+        let object = shard.objects.get(&(tree, from.objectid))?;
         let (&(kind, offset), slot) = object.items.range((from.kind, from.offset)..).next()?;
         Some((Key::new(from.objectid, kind, offset), slot.value.clone()))
     }
@@ -130,7 +145,7 @@ impl ItemDelta {
     /// The last changed key of `objectid` at or before (`kind`, `offset`).
     pub fn previous(&self, tree: TreeId, from: &Key) -> Option<(Key, Option<Box<[u8]>>)> {
         let shard = self.shards[shard_of(tree, from.objectid)].lock();
-        let object = shard.get(&(tree, from.objectid))?;
+        let object = shard.objects.get(&(tree, from.objectid))?;
         let (&(kind, offset), slot) =
             object.items.range(..=(from.kind, from.offset)).next_back()?;
         Some((Key::new(from.objectid, kind, offset), slot.value.clone()))
@@ -140,7 +155,8 @@ impl ItemDelta {
     pub fn objects(&self) -> BTreeMap<TreeId, Vec<u64>> {
         let mut all: BTreeMap<TreeId, Vec<u64>> = BTreeMap::new();
         for shard in &self.shards {
-            for (tree, objectid) in shard.lock().keys() {
+            let shard = shard.lock();
+            for ((tree, objectid), _) in shard.objects.iter().filter(|(_, o)| !o.items.is_empty()) {
                 all.entry(*tree).or_default().push(*objectid);
             }
         }
@@ -151,12 +167,40 @@ impl ItemDelta {
     /// All slots of one object, in key order.
     pub fn object(&self, tree: TreeId, objectid: u64) -> Vec<(Key, Slot)> {
         let shard = self.shards[shard_of(tree, objectid)].lock();
-        let Some(object) = shard.get(&(tree, objectid)) else { return Vec::new() };
+        let Some(object) = shard.objects.get(&(tree, objectid)) else { return Vec::new() };
         object
             .items
             .iter()
             .map(|(&(kind, offset), slot)| (Key::new(objectid, kind, offset), slot.clone()))
             .collect()
+    }
+
+    /// The object, made if the delta says nothing of it.
+    pub(super) fn with_object<T>(
+        &self,
+        tree: TreeId,
+        objectid: u64,
+        use_it: impl FnOnce(&mut Object) -> T,
+    ) -> T {
+        let mut shard = self.shards[shard_of(tree, objectid)].lock();
+        use_it(shard.objects.entry((tree, objectid)).or_default())
+    }
+
+    /// False where the delta says nothing of the object.
+    pub(super) fn with_object_if(
+        &self,
+        tree: TreeId,
+        objectid: u64,
+        test: impl FnOnce(&Object) -> bool,
+    ) -> bool {
+        let shard = self.shards[shard_of(tree, objectid)].lock();
+        shard.objects.get(&(tree, objectid)).is_some_and(test)
+    }
+
+    pub(super) fn take_renamed_of_shards(&self) -> Vec<(TreeId, u64)> {
+        let mut all = Vec::new();
+        self.shards.iter().for_each(|shard| all.append(&mut shard.lock().renamed));
+        all
     }
 }
 
@@ -166,6 +210,8 @@ pub struct ObjectEdit<'a> {
     bytes: i64,
     slots: i64,
     spread: i64,
+    /// Names of the object changed, or it is gone.
+    renamed: bool,
 }
 
 impl ObjectEdit<'_> {
@@ -187,8 +233,23 @@ impl ObjectEdit<'_> {
         self.object.born = true;
     }
 
+    /// Content may have become a hole where holes have no items of their own.
+    pub fn note_gap(&mut self, start: u64, end: u64) {
+        if !self.object.born && start < end {
+            self.object.watch.get_or_insert_default().gaps.push((start, end));
+        }
+    }
+
+    fn note(&mut self, kind: u8, offset: u64, gone: bool) {
+        self.renamed |= is_ref(kind) || gone && kind == kind::INODE_ITEM;
+        if let Some(watch) = &mut self.object.watch {
+            watch.note(kind, offset);
+        }
+    }
+
     pub fn put(&mut self, kind: u8, offset: u64, value: Box<[u8]>, base: Base) {
         let born = self.object.born;
+        self.note(kind, offset, false);
         let spread = self.lies_apart(kind, base);
         self.bytes += value.len() as i64;
         match self.object.items.entry((kind, offset)) {
@@ -207,6 +268,7 @@ impl ObjectEdit<'_> {
 
     pub fn delete(&mut self, kind: u8, offset: u64) {
         let born = self.object.born;
+        self.note(kind, offset, true);
         let spread = self.lies_apart(kind, Base::Possible);
         match self.object.items.entry((kind, offset)) {
             std::collections::btree_map::Entry::Occupied(mut slot) => {

@@ -253,9 +253,14 @@ fn clear(
 
 /// Volumes without NO_HOLES want an item for what the source has nothing for.
 fn fill_hole(op: &Op<'_>, target: &Arc<Inode>, range: &Range, from: u64, to: u64) {
-    if !op.engine.no_holes && from < to {
-        let start = range.to + (from - range.from);
-        put_hole(op, target.id, start, start + (to - from));
+    if from >= to {
+        return;
+    }
+    let start = range.to + (from - range.from);
+    let end = start + (to - from);
+    op.note_gap(target.id, start, end);
+    if !op.engine.no_holes {
+        put_hole(op, target.id, start, end);
     }
 }
 

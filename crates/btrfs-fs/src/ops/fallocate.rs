@@ -190,6 +190,7 @@ fn clear(
     let op = engine.begin();
     let mapped = map_range(&op.view, inode.id, sector, start, end).fs()?;
     drop_range(&op, inode.id, state, &mapped, start, end)?;
+    op.note_gap(inode.id, start, end);
     if !engine.no_holes {
         let stop = end.min(state.item.size.next_multiple_of(sector));
         if start < stop {

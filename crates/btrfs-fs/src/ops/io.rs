@@ -113,7 +113,12 @@ fn write_locked(
 pub fn hole_to(engine: &Engine, inode: &Arc<Inode>, state: &mut State, offset: u64) -> Result<()> {
     let sector = engine.sector();
     let (start, end) = (state.item.size.next_multiple_of(sector), offset / sector * sector);
-    if engine.no_holes || start >= end {
+    if engine.no_holes {
+        let op = engine.begin();
+        op.note_gap(inode.id, start, offset.next_multiple_of(sector));
+        return Ok(());
+    }
+    if start >= end {
         return Ok(());
     }
     let op = engine.begin();

@@ -113,7 +113,7 @@ impl DataReservation {
 
 impl MetadataReservation {
     /// Takes one node out of the promise, or, where that is used up, out of what is free.
-    pub(crate) fn alloc_node(&mut self, space: &Space, node_size: u64) -> Result<Extent> {
+    pub fn alloc_node(&mut self, space: &Space, node_size: u64) -> Result<Extent> {
         let paid = self.0.bytes >= node_size;
         let ask = Ask { want: node_size, min: node_size, goal: None, paid };
         let extent = space.alloc_ask(Kind::Metadata, &ask)?;

@@ -1,0 +1,201 @@
+//! Which inodes must be logged together.
+//!
+//! A replay puts the logged inodes over the last commit; everything else stays as that
+//! commit has it. So that the outcome is a tree of directories in which each logged inode
+//! has exactly the names that it has now, and no other inode loses its last one:
+//!
+//! * a new name needs its directory: one that the commit lacks is logged too;
+//! * a name that is gone is cut out of its directory, which is logged for that;
+//! * where a new name takes the place of another inode's, that one is logged under the
+//!   names that it has now, or vanishes if it has none;
+//! * a directory that moved needs all directories above it that moved, or a replay could
+//!   put it below itself;
+//! * a synced directory takes along what came into it and what left it.
+//!
+//! What was logged before and has changed its names since is logged again with whatever
+//! is logged next, so all that the log says of names is of one moment.
+
+use super::Fallback;
+use super::committed::{Committed, Name, entry_of};
+use super::freeze::{Now, Work};
+use crate::delta::{Delta, Level};
+use crate::ino::InodeId;
+use btrfs_disk::Result;
+use btrfs_disk::key::kind;
+use std::collections::BTreeSet;
+
+/// No directory lies deeper than this.
+const MAX_DEPTH: usize = 1 << 16;
+
+pub struct Closure<'a> {
+    pub committed: Committed<'a>,
+    /// For a look at what is not frozen: whatever it says of changes is frozen next.
+    pub delta: &'a Delta,
+    pub work: &'a mut Work,
+}
+
+type Step = Result<std::result::Result<(), Fallback>>;
+
+/// `?` for the inner of two results.
+macro_rules! go {
+    ($step:expr) => {
+        if let Err(fallback) = $step? {
+            return Ok(Err(fallback));
+        }
+    };
+}
+
+impl Closure<'_> {
+    /// One round over everything frozen. The work is done when it asks for nothing more.
+    pub fn round(&mut self) -> Step {
+        let ids: Vec<InodeId> = self.work.objects.keys().copied().collect();
+        for id in ids {
+            match self.work.now(&self.committed, id)? {
+                None => {
+                    self.work.dropped.insert(id);
+                }
+                Some(Now::Gone) => go!(self.gone(id)),
+                Some(Now::Here(item)) => {
+                    let is_dir = item.mode & libc::S_IFMT == libc::S_IFDIR;
+                    go!(self.here(id, is_dir));
+                }
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    /// An inode without names: its old ones vanish, and so does what the log has of it. Of
+    /// a directory all that was in it would have to follow, or to be logged elsewhere.
+    fn gone(&mut self, id: InodeId) -> Step {
+        self.work.dropped.insert(id);
+        if self.is_born(id) {
+            return Ok(Ok(()));
+        }
+        let before = self.committed.inode(id)?;
+        if before.is_some_and(|item| item.mode & libc::S_IFMT == libc::S_IFDIR) {
+            return Ok(Err(Fallback::GoneDirectory));
+        }
+        for name in self.committed.names(id)? {
+            go!(self.cut(id, &name));
+        }
+        Ok(Ok(()))
+    }
+
+    fn here(&mut self, id: InodeId, is_dir: bool) -> Step {
+        let frozen = &self.work.objects[&id];
+        let (born, renamed) = (frozen.born, frozen.has_refs());
+        if renamed {
+            let now = self.work.names(&self.committed, id)?;
+            let before = if born { BTreeSet::new() } else { self.committed.names(id)? };
+            for name in now.difference(&before) {
+                go!(self.gained(id, name));
+            }
+            for name in before.difference(&now) {
+                go!(self.cut(id, name));
+            }
+            if is_dir && !born {
+                self.above(id)?;
+            }
+        }
+        if is_dir && self.work.wanted.get(&id) == Some(&Level::Entries) {
+            go!(self.entries(id));
+        }
+        Ok(Ok(()))
+    }
+
+    fn is_born(&self, id: InodeId) -> bool {
+        match self.work.objects.get(&id) {
+            Some(frozen) => frozen.born,
+            None => self.delta.items.is_born(id.tree, id.objectid),
+        }
+    }
+
+    /// A name that the commit does not have in this form.
+    fn gained(&mut self, id: InodeId, name: &Name) -> Step {
+        let parent = InodeId::new(id.tree, name.parent);
+        if self.is_born(parent) {
+            self.work.want(parent, Level::Inode);
+            return Ok(Ok(()));
+        }
+        let Some(other) = self.committed.entry(parent, &name.name)? else { return Ok(Ok(())) };
+        if other.kind != kind::INODE_ITEM {
+            return Ok(Err(Fallback::Subvolume));
+        }
+        if other.objectid == id.objectid {
+            return Ok(Ok(()));
+        }
+        let other = InodeId::new(id.tree, other.objectid);
+        let its = self.committed.names(other)?;
+        match its.iter().find(|n| n.parent == name.parent && n.name == name.name) {
+            Some(its) => self.cut(other, its),
+            None => Ok(Ok(())),
+        }
+    }
+
+    /// A name of the commit that `id` has no more: its directory loses the entry, and `id`
+    /// must come with the names that it has instead.
+    fn cut(&mut self, id: InodeId, name: &Name) -> Step {
+        let parent = InodeId::new(id.tree, name.parent);
+        if !self.work.cuts.insert((parent, name.index)) {
+            return Ok(Ok(()));
+        }
+        self.work.want(parent, Level::Inode);
+        self.work.want(id, Level::Inode);
+        Ok(Ok(()))
+    }
+
+    /// Wants every directory above `id` that moved.
+    fn above(&mut self, id: InodeId) -> Result<()> {
+        let mut at = id;
+        for _ in 0..MAX_DEPTH {
+            let names = if self.work.objects.contains_key(&at) {
+                self.work.names(&self.committed, at)?
+            } else if self.delta.items.renames(at.tree, at.objectid) {
+                // Frozen in the next round, which walks on from there.
+                self.work.want(at, Level::Inode);
+                return Ok(());
+            } else {
+                self.committed.names(at)?
+            };
+            match names.first() {
+                Some(name) if name.parent != at.objectid => {
+                    at = InodeId::new(id.tree, name.parent);
+                }
+                _ => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
+    /// A synced directory's entries: those that came, those that went.
+    fn entries(&mut self, dir: InodeId) -> Step {
+        let all = (kind::DIR_INDEX, 0)..=(kind::DIR_INDEX, u64::MAX);
+        let changed: Vec<(u64, Option<Box<[u8]>>)> = self.work.objects[&dir]
+            .slots
+            .range(all)
+            .map(|(key, value)| (key.1, value.clone()))
+            .collect();
+        for (index, value) in changed {
+            if let Some(bytes) = value
+                && let Some((target, _)) = entry_of(&bytes)?
+            {
+                if target.kind != kind::INODE_ITEM {
+                    return Ok(Err(Fallback::Subvolume));
+                }
+                self.work.want(InodeId::new(dir.tree, target.objectid), Level::Inode);
+            }
+            let Some((old, name)) = self.committed.entry_at(dir, index)? else { continue };
+            if old.kind != kind::INODE_ITEM {
+                return Ok(Err(Fallback::Subvolume));
+            }
+            let old = InodeId::new(dir.tree, old.objectid);
+            let name = Name { parent: dir.objectid, index, name };
+            let still = self.work.objects.contains_key(&old)
+                && self.work.names(&self.committed, old)?.contains(&name);
+            if !still {
+                go!(self.cut(old, &name));
+            }
+        }
+        Ok(Ok(()))
+    }
+}

@@ -1,0 +1,115 @@
+//! Reading what the last commit says, without the deltas: that is what a replay starts from.
+
+use crate::ino::InodeId;
+use crate::roots::Roots;
+use btrfs_disk::checksum::name_hash;
+use btrfs_disk::items::{DirItem, InodeExtRef, InodeItem, InodeRef};
+use btrfs_disk::key::kind;
+use btrfs_disk::{FixedSize, Key, Result};
+use btrfs_tree::{Cursor, NodeStore};
+use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
+
+/// One name of an inode, as its reference item says it.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Name {
+    pub parent: u64,
+    pub index: u64,
+    pub name: Vec<u8>,
+}
+
+pub struct Committed<'a> {
+    pub store: &'a NodeStore,
+    pub roots: &'a Roots,
+}
+
+impl Committed<'_> {
+    pub fn get(&self, id: InodeId, kind: u8, offset: u64) -> Result<Option<Vec<u8>>> {
+        let Some(root) = self.roots.get(id.tree) else { return Ok(None) };
+        let key = Key::new(id.objectid, kind, offset);
+        Ok(btrfs_tree::get(self.store, &root.root, &key)?.map(|item| item.data().to_vec()))
+    }
+
+    pub fn inode(&self, id: InodeId) -> Result<Option<InodeItem>> {
+        match self.get(id, kind::INODE_ITEM, 0)? {
+            Some(bytes) => Ok(Some(InodeItem::read(&bytes)?)),
+            None => Ok(None),
+        }
+    }
+
+    /// The items of an object whose kinds lie in the range, from `offset` of the first kind on.
+    pub fn scan(
+        &self,
+        id: InodeId,
+        kinds: RangeInclusive<u8>,
+        offset: u64,
+        mut each: impl FnMut(Key, &[u8]) -> Result<bool>,
+    ) -> Result<()> {
+        let Some(root) = self.roots.get(id.tree) else { return Ok(()) };
+        let mut cursor = Cursor::new(self.store, &root.root);
+        cursor.seek(&Key::new(id.objectid, *kinds.start(), offset))?;
+        while let Some((key, data)) = cursor.item() {
+            if key.objectid != id.objectid || !kinds.contains(&key.kind) || !each(key, data)? {
+                break;
+            }
+            cursor.next()?;
+        }
+        Ok(())
+    }
+
+    pub fn names(&self, id: InodeId) -> Result<BTreeSet<Name>> {
+        let mut names = BTreeSet::new();
+        self.scan(id, kind::INODE_REF..=kind::INODE_EXTREF, 0, |key, data| {
+            collect(key.kind, key.offset, data, &mut names)?;
+            Ok(true)
+        })?;
+        Ok(names)
+    }
+
+    /// What `name` stands for in a directory: the key of its INODE_ITEM or ROOT_ITEM.
+    pub fn entry(&self, dir: InodeId, name: &[u8]) -> Result<Option<Key>> {
+        let Some(bytes) = self.get(dir, kind::DIR_ITEM, name_hash(name))? else { return Ok(None) };
+        for entry in DirItem::iter(&bytes) {
+            let entry = entry?;
+            if entry.name == name {
+                return Ok(Some(entry.location));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The entry with this index: its target and its name.
+    pub fn entry_at(&self, dir: InodeId, index: u64) -> Result<Option<(Key, Vec<u8>)>> {
+        let Some(bytes) = self.get(dir, kind::DIR_INDEX, index)? else { return Ok(None) };
+        entry_of(&bytes)
+    }
+}
+
+/// Target and name of a DIR_INDEX item.
+pub fn entry_of(bytes: &[u8]) -> Result<Option<(Key, Vec<u8>)>> {
+    match DirItem::iter(bytes).next() {
+        Some(entry) => {
+            let entry = entry?;
+            Ok(Some((entry.location, entry.name.to_vec())))
+        }
+        None => Ok(None),
+    }
+}
+
+/// The names that a reference item holds.
+pub fn collect(kind: u8, offset: u64, data: &[u8], names: &mut BTreeSet<Name>) -> Result<()> {
+    if kind == kind::INODE_REF {
+        for item in InodeRef::iter(data) {
+            let item = item?;
+            let name = item.name.to_vec();
+            names.insert(Name { parent: offset, index: item.index, name });
+        }
+    } else {
+        for item in InodeExtRef::iter(data) {
+            let item = item?;
+            let name = item.name.to_vec();
+            names.insert(Name { parent: item.parent, index: item.index, name });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,189 @@
+//! The content of a logged file: extents that changed, and holes over what the commit has.
+//!
+//! A replay puts each logged extent over what lies in its range, and drops what lies behind
+//! the logged size. What became a hole leaves no item on a volume with NO_HOLES, so the log
+//! gets an item that says so; and preallocated extents behind the end are logged even if
+//! they did not change, or the replay would drop them.
+
+use super::committed::Committed;
+use super::state::Member;
+use crate::delta::Frozen;
+use crate::extents::Mapped;
+use crate::ino::InodeId;
+use btrfs_disk::items::{
+    Compression, FileExtent, FileExtentFields, FileExtentKind, InodeItem, inode_flags,
+};
+use btrfs_disk::key::kind::EXTENT_DATA;
+use btrfs_disk::{Key, Logical, Result};
+use btrfs_tree::{Cursor, Edit};
+use std::collections::BTreeMap;
+
+pub struct Content<'a> {
+    pub committed: &'a Committed<'a>,
+    pub id: InodeId,
+    pub item: &'a InodeItem,
+    pub frozen: &'a Frozen,
+    pub sector: u64,
+    pub generation: u64,
+}
+
+impl Content<'_> {
+    pub fn edits(&self, member: &mut Member, edits: &mut BTreeMap<Key, Edit>) -> Result<()> {
+        for (&(_, offset), value) in self.slots() {
+            let edit = value.as_ref().map_or(Edit::Delete, |bytes| Edit::Put(bytes.clone()));
+            edits.insert(self.key(offset), edit);
+        }
+        if self.frozen.born {
+            return Ok(());
+        }
+        if self.frozen.whole && self.item.flags & inode_flags::PREALLOC != 0 {
+            self.behind_the_end(edits)?;
+        }
+        member.gaps.extend(&self.frozen.gaps);
+        if !member.gaps.is_empty() {
+            self.holes(member, edits)?;
+        }
+        Ok(())
+    }
+
+    fn key(&self, offset: u64) -> Key {
+        Key::new(self.id.objectid, EXTENT_DATA, offset)
+    }
+
+    fn slots(&self) -> impl Iterator<Item = (&(u8, u64), &Option<Box<[u8]>>)> {
+        self.frozen.slots.range((EXTENT_DATA, 0)..=(EXTENT_DATA, u64::MAX))
+    }
+
+    /// The commit's extents that overlap [start, end) and did not change.
+    fn kept(&self, start: u64, end: u64, mut each: impl FnMut(&Mapped, &[u8])) -> Result<()> {
+        self.stored(start, end, |key, mapped, data| {
+            if !self.frozen.slots.contains_key(&(EXTENT_DATA, key.offset)) {
+                each(mapped, data);
+            }
+        })
+    }
+
+    /// All of the commit's extents that overlap [start, end).
+    fn stored(
+        &self,
+        start: u64,
+        end: u64,
+        mut each: impl FnMut(&Key, &Mapped, &[u8]),
+    ) -> Result<()> {
+        let Some(root) = self.committed.roots.get(self.id.tree) else { return Ok(()) };
+        let mut cursor = Cursor::new(self.committed.store, &root.root);
+        cursor.seek_back(&self.key(start))?;
+        let mine = |key: &Key| key.objectid == self.id.objectid && key.kind == EXTENT_DATA;
+        if !cursor.key().is_some_and(|key| mine(&key)) {
+            cursor.seek(&self.key(start))?;
+        }
+        while let Some((key, data)) = cursor.item() {
+            if !mine(&key) || key.offset >= end {
+                break;
+            }
+            let mapped = Mapped::parse(&key, data, self.sector)?;
+            if mapped.end > start {
+                each(&key, &mapped, data);
+            }
+            cursor.next()?;
+        }
+        Ok(())
+    }
+
+    fn behind_the_end(&self, edits: &mut BTreeMap<Key, Edit>) -> Result<()> {
+        let end = self.item.size.next_multiple_of(self.sector);
+        self.kept(end, u64::MAX, |mapped, data| {
+            edits.insert(self.key(mapped.start), Edit::Put(data.into()));
+        })
+    }
+
+    /// Items for what is a hole now in the gaps; gaps over nothing are forgotten.
+    fn holes(&self, member: &mut Member, edits: &mut BTreeMap<Key, Edit>) -> Result<()> {
+        let mut gaps = join(std::mem::take(&mut member.gaps));
+        let mut relevant = Vec::new();
+        for (start, end) in gaps.drain(..) {
+            let mut covers = false;
+            self.stored(start, end, |_, mapped, _| covers |= !mapped.is_hole())?;
+            if covers {
+                relevant.push((start, end));
+            }
+        }
+        let before = std::mem::take(&mut member.holes);
+        for &(start, end) in &relevant {
+            for (from, to) in self.bare(start, end)? {
+                edits.insert(self.key(from), Edit::Put(self.hole(from, to)));
+                member.holes.insert(from);
+            }
+        }
+        for old in before.difference(&member.holes) {
+            edits.entry(self.key(*old)).or_insert(Edit::Delete);
+        }
+        member.gaps = relevant;
+        Ok(())
+    }
+
+    /// The parts of [start, end) that no extent covers now.
+    fn bare(&self, start: u64, end: u64) -> Result<Vec<(u64, u64)>> {
+        let mut covered: Vec<(u64, u64)> = Vec::new();
+        self.kept(start, end, |mapped, _| covered.push((mapped.start, mapped.end)))?;
+        for (&(_, offset), value) in self.slots() {
+            if let Some(bytes) = value {
+                let mapped = Mapped::parse(&self.key(offset), bytes, self.sector)?;
+                covered.push((mapped.start, mapped.end));
+            }
+        }
+        covered.sort_unstable();
+        let (mut out, mut at) = (Vec::new(), start);
+        for (from, to) in covered {
+            if from > at && at < end {
+                out.push((at, from.min(end)));
+            }
+            at = at.max(to);
+        }
+        if at < end {
+            out.push((at, end));
+        }
+        Ok(out)
+    }
+
+    fn hole(&self, start: u64, end: u64) -> Box<[u8]> {
+        let fields = FileExtentFields {
+            generation: self.generation,
+            ram_bytes: end - start,
+            compression: 0,
+            encryption: 0,
+            other_encoding: 0,
+            kind: FileExtentKind::Regular as u8,
+            disk_bytenr: Logical(0),
+            disk_num_bytes: 0,
+            offset: 0,
+            num_bytes: end - start,
+        };
+        let kind = FileExtentKind::Regular;
+        FileExtent::Extent { kind, compression: Compression::None, fields }.to_vec().into()
+    }
+}
+
+/// Sorted ranges, those that touch as one.
+fn join(mut ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+    ranges.sort_unstable();
+    let mut out: Vec<(u64, u64)> = Vec::new();
+    for (start, end) in ranges {
+        match out.last_mut() {
+            Some((_, last)) if *last >= start => *last = (*last).max(end),
+            _ => out.push((start, end)),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_that_touch_are_one() {
+        let joined = join(vec![(8, 12), (0, 4), (4, 6), (10, 20), (30, 31)]);
+        assert_eq!(joined, [(0, 6), (8, 20), (30, 31)]);
+    }
+}

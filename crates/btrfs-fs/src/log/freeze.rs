@@ -1,0 +1,106 @@
+//! What one log write is made of: inodes at one moment.
+//!
+//! Invariant: after `freeze` everything in `objects` is of one moment, whatever was asked
+//! for in which round: each round takes all objects anew, and what was taken before stays
+//! where nothing newer came.
+
+use super::committed::{Committed, Name, collect};
+use crate::delta::{Ask, Delta, Frozen, Level, is_ref};
+use crate::ino::InodeId;
+use btrfs_disk::{FixedSize, Result};
+use btrfs_disk::items::{FileExtent, InodeItem};
+use btrfs_disk::key::kind;
+use std::collections::{BTreeMap, BTreeSet};
+
+#[derive(Default)]
+pub struct Work {
+    /// Inodes to log, and how.
+    pub wanted: BTreeMap<InodeId, Level>,
+    pub objects: BTreeMap<InodeId, Frozen>,
+    /// Entries of directories that the log takes away, by index.
+    pub cuts: BTreeSet<(InodeId, u64)>,
+    /// Inodes that are gone: the log must not have them.
+    pub dropped: BTreeSet<InodeId>,
+}
+
+/// Whether an inode is there at the moment of the log, and what it is.
+pub enum Now {
+    Here(InodeItem),
+    /// Without names, or erased.
+    Gone,
+}
+
+impl Work {
+    pub fn want(&mut self, id: InodeId, level: Level) {
+        let entry = self.wanted.entry(id).or_default();
+        *entry = (*entry).max(level);
+    }
+
+    /// True if something is wanted that was not frozen with the rest.
+    pub fn is_short(&self) -> bool {
+        self.wanted.keys().any(|id| !self.objects.contains_key(id))
+    }
+
+    /// Takes all that is wanted. `delta` is held still. `ask` says how much of an inode the
+    /// log does not have yet.
+    pub fn freeze(&mut self, delta: &Delta, ask: impl Fn(&InodeId, Level) -> Ask) {
+        for (id, level) in &self.wanted {
+            let newer = delta.items.freeze(id.tree, id.objectid, ask(id, *level));
+            mark_extents(delta, &newer);
+            match self.objects.get_mut(id) {
+                Some(old) => old.absorb(newer),
+                None => {
+                    self.objects.insert(*id, newer);
+                }
+            }
+        }
+    }
+
+    /// The inode as it is now; `None`: neither the commit nor the epoch has it.
+    pub fn now(&self, committed: &Committed<'_>, id: InodeId) -> Result<Option<Now>> {
+        let frozen = self.objects.get(&id);
+        let slot = frozen.and_then(|f| f.slots.get(&(kind::INODE_ITEM, 0)));
+        let item = match slot {
+            Some(Some(bytes)) => InodeItem::read(bytes)?,
+            Some(None) => return Ok(Some(Now::Gone)),
+            None if frozen.is_some_and(|f| f.born) => return Ok(None),
+            None => match committed.inode(id)? {
+                Some(item) => item,
+                None => return Ok(None),
+            },
+        };
+        Ok(Some(if item.nlink == 0 { Now::Gone } else { Now::Here(item) }))
+    }
+
+    /// The names that the inode has now.
+    pub fn names(&self, committed: &Committed<'_>, id: InodeId) -> Result<BTreeSet<Name>> {
+        let Some(frozen) = self.objects.get(&id) else { return committed.names(id) };
+        let mut names = BTreeSet::new();
+        for (&(kind, offset), value) in frozen.slots.iter().filter(|(k, _)| is_ref(k.0)) {
+            if let Some(bytes) = value {
+                collect(kind, offset, bytes, &mut names)?;
+            }
+        }
+        if !frozen.born {
+            committed.scan(id, kind::INODE_REF..=kind::INODE_EXTREF, 0, |key, data| {
+                if !frozen.slots.contains_key(&(key.kind, key.offset)) {
+                    collect(key.kind, key.offset, data, &mut names)?;
+                }
+                Ok(true)
+            })?;
+        }
+        Ok(names)
+    }
+}
+
+/// Extents of this epoch that the log is about to refer to must stay until the commit.
+fn mark_extents(delta: &Delta, frozen: &Frozen) {
+    let content = (kind::EXTENT_DATA, 0)..=(kind::EXTENT_DATA, u64::MAX);
+    for bytes in frozen.slots.range(content).filter_map(|(_, value)| value.as_ref()) {
+        if let Ok(FileExtent::Extent { fields, .. }) = FileExtent::parse(bytes)
+            && fields.disk_bytenr.0 != 0
+        {
+            delta.extents.mark_logged(fields.disk_bytenr);
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Log edits to the volume: nodes, flush, the first superblock, flush.
+//!
+//! Invariants: nodes that the superblock on the volume leads to are never rewritten or
+//! given back before a newer superblock is durable; a failed write poisons the volume.
+
+use super::Fallback;
+use super::project::Edits;
+use super::state::{LogState, release};
+use crate::engine::Engine;
+use btrfs_disk::items::RootItem;
+use btrfs_disk::key::kind;
+use btrfs_disk::{Error, FixedSize, Generation, Key, Logical, Node, Result, TreeId};
+use btrfs_space::{Extent, MetadataReservation, Priority};
+use btrfs_tree::{DirtyNodes, Edit, NodeSink, TreeRoot};
+use std::sync::Arc;
+
+/// Where the log's nodes come from.
+struct Sink<'a> {
+    engine: &'a Engine,
+    reservation: MetadataReservation,
+    /// Taken in this write.
+    taken: Vec<Logical>,
+    /// Of earlier writes, replaced by this one.
+    replaced: Vec<Logical>,
+}
+
+impl NodeSink for Sink<'_> {
+    fn detach(&mut self, _: TreeId, old: &Arc<Node>) -> Result<()> {
+        self.replaced.push(old.logical());
+        Ok(())
+    }
+
+    fn alloc(&mut self, _: TreeId, _: u8, _: Key) -> Result<Logical> {
+        let size = u64::from(self.engine.geometry.node_size);
+        let extent = self.reservation.alloc_node(&self.engine.space, size)?;
+        self.taken.push(extent.logical);
+        Ok(extent.logical)
+    }
+
+    fn free_dirty(&mut self, _: TreeId, logical: Logical, _: u8) -> Result<()> {
+        self.taken.retain(|taken| *taken != logical);
+        let len = u64::from(self.engine.geometry.node_size);
+        self.engine.space.release(Extent { logical, len })
+    }
+}
+
+/// Makes the edits durable. An error of the device is the volume's end; a fallback leaves
+/// the log on the volume as it was, and the caller commits.
+pub fn write(
+    engine: &Engine,
+    state: &mut LogState,
+    generation: Generation,
+    edits: Edits,
+) -> Result<std::result::Result<(), Fallback>> {
+    let Some(reservation) = reserve(engine, state, &edits)? else {
+        return Ok(Err(Fallback::NoSpace));
+    };
+    let mut sink = Sink { engine, reservation, taken: Vec::new(), replaced: Vec::new() };
+    let mut dirty = DirtyNodes::new();
+    let built = build(engine, state, generation, edits, &mut dirty, &mut sink);
+    let Sink { taken, replaced, .. } = sink;
+    state.blocks.extend(&taken);
+    let root = match built {
+        Ok(root) => root,
+        Err(Error::NoSpace) => return Ok(Err(Fallback::NoSpace)),
+        Err(error) => return Err(error),
+    };
+    // A node in a chunk that was made for it is of no use to a replay.
+    if engine.space.has_unrecorded() {
+        return Ok(Err(Fallback::NewChunk));
+    }
+    engine.stats.log_nodes.add(dirty.write_all(&engine.store)? as u64);
+    engine.volume.flush()?;
+    engine.volume.write_log_root(root.logical, root.level)?;
+    state.root = Some(root);
+    replaced.iter().for_each(|logical| {
+        state.blocks.remove(logical);
+    });
+    release(engine, replaced);
+    Ok(Ok(()))
+}
+
+/// Room for what the edits can touch: a leaf each, its neighbour, the paths.
+fn reserve(
+    engine: &Engine,
+    state: &LogState,
+    edits: &Edits,
+) -> Result<Option<MetadataReservation>> {
+    let node = u64::from(engine.geometry.node_size);
+    let (mut count, mut bytes) = (0, 0);
+    for edit in edits.values().flat_map(|edits| edits.values()) {
+        count += 1;
+        bytes += 32 + if let Edit::Put(data) = edit { data.len() as u64 } else { 0 };
+    }
+    let touched = (2 * count).min(state.blocks.len() as u64);
+    let nodes = touched + 3 * bytes / node + 8 * (edits.len() as u64 + 1);
+    match engine.space.reserve_metadata(nodes * node, Priority::Normal) {
+        Ok(reservation) => Ok(Some(reservation)),
+        Err(Error::NoSpace) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Applies the edits to each subvolume's log, and their roots to the tree of roots.
+fn build(
+    engine: &Engine,
+    state: &mut LogState,
+    generation: Generation,
+    edits: Edits,
+    dirty: &mut DirtyNodes,
+    sink: &mut Sink<'_>,
+) -> Result<TreeRoot> {
+    let mut roots = Vec::new();
+    for (tree, edits) in edits {
+        let before = state.trees.entry(tree).or_default().root;
+        engine.stats.log_items.add(edits.len() as u64);
+        let root = apply(engine, generation, before, edits, dirty, sink)?;
+        state.trees.entry(tree).or_default().root = Some(root);
+        let key = Key::new(TreeId::LOG.0, kind::ROOT_ITEM, tree.0);
+        roots.push((key, Edit::Put(root_item(&root).to_vec().into())));
+    }
+    apply(engine, generation, state.root, roots, dirty, sink)
+}
+
+fn apply(
+    engine: &Engine,
+    generation: Generation,
+    root: Option<TreeRoot>,
+    edits: impl IntoIterator<Item = (Key, Edit)>,
+    dirty: &mut DirtyNodes,
+    sink: &mut Sink<'_>,
+) -> Result<TreeRoot> {
+    let root = match root {
+        Some(root) => root,
+        None => btrfs_tree::new_tree(&engine.geometry, dirty, sink, generation, TreeId::LOG)?,
+    };
+    btrfs_tree::apply(&engine.store, dirty, sink, generation, &root, edits)
+}
+
+/// The item that leads to one subvolume's log: of all its fields a replay reads these.
+fn root_item(root: &TreeRoot) -> RootItem {
+    RootItem {
+        bytenr: root.logical,
+        generation: root.generation,
+        generation_v2: root.generation.0,
+        level: root.level,
+        ..RootItem::default()
+    }
+}

@@ -100,8 +100,7 @@ impl ItemDelta {
     ) -> T {
         let mut shard = self.shards[shard_of(tree, objectid)].lock();
         let object = shard.objects.entry((tree, objectid)).or_default();
-        let mut edit_object =
-            ObjectEdit { object, bytes: 0, slots: 0, spread: 0, renamed: false };
+        let mut edit_object = ObjectEdit { object, bytes: 0, slots: 0, spread: 0, renamed: false };
         let result = edit(&mut edit_object);
         let ObjectEdit { bytes, slots, spread, renamed, .. } = edit_object;
         if object.items.is_empty() && object.watch.is_none() {

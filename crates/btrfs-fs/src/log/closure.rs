@@ -97,7 +97,7 @@ impl Closure<'_> {
                 self.above(id)?;
             }
         }
-        if is_dir && self.work.wanted.get(&id) == Some(&Level::Entries) {
+        if is_dir {
             go!(self.entries(id));
         }
         Ok(Ok(()))
@@ -167,7 +167,8 @@ impl Closure<'_> {
         Ok(())
     }
 
-    /// A synced directory's entries: those that came, those that went.
+    /// A synced directory's entries: those that came, those that went. (Of a directory that
+    /// nobody synced none were taken.)
     fn entries(&mut self, dir: InodeId) -> Step {
         let all = (kind::DIR_INDEX, 0)..=(kind::DIR_INDEX, u64::MAX);
         let changed: Vec<(u64, Option<Box<[u8]>>)> = self.work.objects[&dir]

@@ -7,9 +7,9 @@
 use super::committed::{Committed, Name, collect};
 use crate::delta::{Ask, Delta, Frozen, Level, is_ref};
 use crate::ino::InodeId;
-use btrfs_disk::{FixedSize, Result};
 use btrfs_disk::items::{FileExtent, InodeItem};
 use btrfs_disk::key::kind;
+use btrfs_disk::{FixedSize, Result};
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Default)]

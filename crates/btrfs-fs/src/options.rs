@@ -46,7 +46,7 @@ impl Default for Options {
             delta_bytes: 256 << 20,
             dirty_bytes: 256 << 20,
             discard: false,
-            tree_log: false,
+            tree_log: true,
             background: true,
         }
     }

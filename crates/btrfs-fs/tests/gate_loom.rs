@@ -50,3 +50,33 @@ fn nothing_changes_behind_the_seal() {
         assert!(gate.enter().is_none());
     });
 }
+
+/// While the epoch is held still nothing changes, and nothing is lost when it goes on.
+#[test]
+fn nothing_changes_while_held_still() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(2);
+    model.check(|| {
+        let gate = Arc::new(Gate::new());
+        let inside = Arc::new(AtomicUsize::new(0));
+        let threads: Vec<_> = (0..2)
+            .map(|_| {
+                let (gate, inside) = (gate.clone(), inside.clone());
+                loom::thread::spawn(move || {
+                    let Some(active) = gate.enter() else { return 0 };
+                    inside.fetch_add(1, Ordering::Relaxed);
+                    gate.leave(active);
+                    1
+                })
+            })
+            .collect();
+        gate.seal();
+        let before = inside.load(Ordering::Relaxed);
+        loom::thread::yield_now();
+        assert_eq!(before, inside.load(Ordering::Relaxed), "changed while held still");
+        gate.reopen();
+        let entered: usize = threads.into_iter().map(|t| t.join().unwrap()).sum();
+        assert_eq!(inside.load(Ordering::Relaxed), entered);
+        assert!(gate.enter().map(|active| gate.leave(active)).is_some());
+    });
+}

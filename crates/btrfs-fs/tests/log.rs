@@ -45,6 +45,23 @@ fn kernel_replays(copy: &Path, expected: &TreeSnapshot) {
         .expect("the kernel mounts the volume");
 }
 
+/// This engine replays: in memory alone, then for good.
+fn we_replay(copy: &Path, expected: &TreeSnapshot) {
+    let shown = common::open_image(copy, Options { read_only: true, ..quiet() });
+    assert_same(expected, &snapshot(&shown));
+    drop(shown);
+    let replayed = common::open_image(copy, quiet());
+    assert_same(expected, &snapshot(&replayed));
+    replayed.destroy().expect("close");
+    drop(replayed);
+    assert!(!has_log(copy), "a replay ends the log");
+    common::judge(copy, expected);
+}
+
+fn quiet() -> Options {
+    Options { background: false, tree_log: true, ..Options::default() }
+}
+
 fn sync_everything(fs: &dyn FileSystem, tree: &TreeSnapshot) {
     for node in tree.nodes.values() {
         fs.fsync(node.attr.ino, false).expect("fsync");
@@ -54,7 +71,7 @@ fn sync_everything(fs: &dyn FileSystem, tree: &TreeSnapshot) {
 fn random(seed: u64, steps: usize, config: &Config, mkfs: &[&str]) {
     println!("seed {seed}, {steps} steps, mkfs {mkfs:?}");
     let image = Image::new(256 << 20, mkfs);
-    let fs = image.open_with(Options { background: false, tree_log: true, ..Options::default() });
+    let fs = image.open_with(quiet());
     let config = config.clone().without(&[OpKind::Sync]);
     let ops = generate(seed, steps, &config);
     let mut session = Session::new(&fs);
@@ -79,7 +96,9 @@ fn random(seed: u64, steps: usize, config: &Config, mkfs: &[&str]) {
     );
     let expected = snapshot(&fs);
     let copy = crashed(&image, "crashed.img");
+    let ours = crashed(&image, "ours.img");
     kernel_replays(&copy, &expected);
+    we_replay(&ours, &expected);
     session.close_all();
     drop(session);
     fs.destroy().expect("close");

@@ -65,6 +65,27 @@ impl Volume {
     pub fn commit_superblock(&self, sb: Superblock) -> Result<()> {
         self.check_writable()?;
         let _one = self.commit.lock();
+        self.write_copies(&sb)?;
+        *self.superblock.write() = Arc::new(sb);
+        Ok(())
+    }
+
+    /// Makes the last committed superblock lead to a log tree; durable when this returns.
+    /// `superblock` goes on to tell the last commit: the log is void with the next one. The
+    /// caller has flushed the log.
+    ///
+    /// The other copies follow, for the next flush to make durable: should the first one be
+    /// torn by the write after this, they lead to this log.
+    pub fn write_log_root(&self, root: Logical, level: u8) -> Result<()> {
+        self.check_writable()?;
+        let _one = self.commit.lock();
+        let mut sb = self.superblock();
+        (sb.fields.log_root, sb.fields.log_root_level) = (root, level);
+        self.write_copies(&sb)
+    }
+
+    /// The first copy, flush, the others.
+    fn write_copies(&self, sb: &Superblock) -> Result<()> {
         let mut copies = super_copies(sb.fields.dev_item.total_bytes);
         if let Some(first) = copies.next() {
             self.write_physical(Physical(first), &[&sb.to_bytes(first)?])?;
@@ -73,22 +94,7 @@ impl Volume {
         for at in copies {
             self.write_physical(Physical(at), &[&sb.to_bytes(at)?])?;
         }
-        *self.superblock.write() = Arc::new(sb);
         Ok(())
-    }
-
-    /// Makes the last committed superblock lead to a log tree; durable when this returns.
-    /// Only the first copy says so, and `superblock` does not: the log is void with the
-    /// next commit. The caller has flushed the log.
-    pub fn write_log_root(&self, root: Logical, level: u8) -> Result<()> {
-        self.check_writable()?;
-        let _one = self.commit.lock();
-        let mut sb = self.superblock();
-        (sb.fields.log_root, sb.fields.log_root_level) = (root, level);
-        if let Some(first) = super_copies(sb.fields.dev_item.total_bytes).next() {
-            self.write_physical(Physical(first), &[&sb.to_bytes(first)?])?;
-        }
-        self.flush()
     }
 
     /// Tells the device that a range's content is no longer needed.

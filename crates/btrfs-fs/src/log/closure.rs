@@ -8,6 +8,7 @@
 //! * a name that is gone is cut out of its directory, which is logged for that;
 //! * where a new name takes the place of another inode's, that one is logged under the
 //!   names that it has now, or vanishes if it has none;
+//! * where something took the place of a name that is gone, it is logged too;
 //! * a directory that moved needs all directories above it that moved, or a replay could
 //!   put it below itself;
 //! * a synced directory takes along what came into it and what left it.
@@ -20,8 +21,10 @@ use super::committed::{Committed, Name, entry_of};
 use super::freeze::{Now, Work};
 use crate::delta::{Delta, Level};
 use crate::ino::InodeId;
-use btrfs_disk::Result;
+use btrfs_disk::checksum::name_hash;
+use btrfs_disk::items::DirItem;
 use btrfs_disk::key::kind;
+use btrfs_disk::{Key, Result};
 use std::collections::BTreeSet;
 
 /// No directory lies deeper than this.
@@ -141,6 +144,24 @@ impl Closure<'_> {
         }
         self.work.want(parent, Level::Inode);
         self.work.want(id, Level::Inode);
+        self.successor(parent, &name.name)
+    }
+
+    /// What stands under a name that is cut has come in the same operation, maybe (an
+    /// exchange, a whiteout): it comes along, or the name would be seen to stand for nothing.
+    fn successor(&mut self, dir: InodeId, name: &[u8]) -> Step {
+        let key = Key::new(dir.objectid, kind::DIR_ITEM, name_hash(name));
+        let Some(Some(bytes)) = self.delta.items.get(dir.tree, &key) else { return Ok(Ok(())) };
+        for entry in DirItem::iter(&bytes) {
+            let entry = entry?;
+            if entry.name != name {
+                continue;
+            }
+            if entry.location.kind != kind::INODE_ITEM {
+                return Ok(Err(Fallback::Subvolume));
+            }
+            self.work.want(InodeId::new(dir.tree, entry.location.objectid), Level::Inode);
+        }
         Ok(Ok(()))
     }
 

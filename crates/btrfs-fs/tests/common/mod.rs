@@ -42,10 +42,14 @@ impl Image {
     }
 
     pub fn open_with(&self, options: Options) -> BtrfsFs {
-        let device = open_patiently(&self.path, options.read_only);
-        let device: Arc<dyn BlockDevice> = Arc::new(Cached(device));
-        BtrfsFs::open_device(device, options).expect("open volume")
+        open_image(&self.path, options)
     }
+}
+
+pub fn open_image(path: &Path, options: Options) -> BtrfsFs {
+    let device = open_patiently(path, options.read_only);
+    let device: Arc<dyn BlockDevice> = Arc::new(Cached(device));
+    BtrfsFs::open_device(device, options).expect("open volume")
 }
 
 /// A tool that another test thread is just starting keeps the lock of a file that this one

@@ -65,6 +65,7 @@ pub struct Options {
     pub kernel_options: Option<String>,
     pub control: bool,
     pub library: bool,
+    pub library_options: Option<String>,
     pub image_size: u64,
     /// `ram`, `disk`, `both` or a directory.
     backing: String,
@@ -101,6 +102,7 @@ impl Options {
             kernel_options: None,
             control: false,
             library: false,
+            library_options: None,
             image_size: 8 << 30,
             backing: "ram".into(),
             disk: "/var/tmp".into(),
@@ -210,6 +212,7 @@ fn set_value(options: &mut Options, flag: &str, value: Option<String>) -> Result
         "--spinney" => options.spinney = path()?,
         "--transport" => options.transports = transports(&text()?)?,
         "--spinney-opts" => options.spinney_options = Some(text()?),
+        "--library-opts" => options.library_options = Some(text()?),
         "--spinney-dir" => options.spinney_dir = path()?,
         "--kernel-dir" => options.kernel_dir = path()?,
         "--kernel-opts" => options.kernel_options = Some(text()?),

@@ -87,14 +87,13 @@ fn add_library(
 ) {
     for variant in variants(options) {
         let label = labelled("library", &variant);
-        match (engine.stranger)(&variant.options) {
+        let all = joined([options.library_options.as_deref(), Some(&variant.options)]);
+        let all = all.unwrap_or_default();
+        match (engine.stranger)(&all) {
             Some(option) => eprintln!("no side {label}: the engine alone has no option {option}"),
-            None => sides.push(Box::new(LibrarySide::new(
-                &label,
-                spec.clone(),
-                engine,
-                &variant.options,
-            ))),
+            None => {
+                sides.push(Box::new(LibrarySide::new(&label, spec.clone(), engine, &all)));
+            }
         }
     }
 }

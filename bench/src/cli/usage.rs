@@ -33,6 +33,7 @@ Sides of a comparison (the kernel is the baseline; at least one other is needed)
   --control                a second kernel mount: its ratios show the noise
   --library                the engine in this process, without FUSE; once for each
                            variant whose options it has too
+  --library-opts OPTS      more options for it, written as for a mount
 
 Images
   --image-size SIZE        default 8G, sparse

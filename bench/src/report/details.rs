@@ -68,6 +68,12 @@ pub fn has_fsyncs(row: &Row) -> bool {
     row.cells.iter().any(|cell| fsync_percentiles(cell).is_some())
 }
 
+pub fn fsync_value(cell: &Cell, column: &str) -> Option<f64> {
+    let table = medians(cell);
+    let detail = table.iter().find(|detail| detail.name == FSYNC)?;
+    Some(detail.values.iter().find(|(name, _)| *name == column)?.1)
+}
+
 pub fn fsync_percentiles(cell: &Cell) -> Option<String> {
     let table = medians(cell);
     let detail = table.iter().find(|detail| detail.name == FSYNC)?;

@@ -1,5 +1,6 @@
 //! What was measured, as text for people, JSON for programs and SVG for a page.
 
+mod curves;
 mod details;
 mod json;
 mod markdown;

@@ -1,7 +1,8 @@
 //! A plot of the ratios: one bar per workload and side on a logarithmic axis, growing
 //! from 1 (as fast as the baseline) to the right where faster, to the left where slower.
+//! Below it the curves of what goes by jobs.
 
-use super::Report;
+use super::{Report, curves};
 use crate::runner::Row;
 use crate::stats::Verdict;
 use std::fmt::Write;
@@ -15,17 +16,25 @@ const HIGHEST: f64 = 16.0;
 const TOP: f64 = 70.0;
 const BAR: f64 = 14.0;
 const GAP: f64 = 8.0;
-const COLOURS: [&str; 6] = ["#2f6f9f", "#b8732e", "#5a8f3c", "#7a5aa6", "#a03a4a", "#4a9a9a"];
+pub const COLOURS: [&str; 6] = ["#2f6f9f", "#b8732e", "#5a8f3c", "#7a5aa6", "#a03a4a", "#4a9a9a"];
 
 pub fn to_svg(report: &Report) -> String {
     let others = report.sides.len().saturating_sub(1).max(1) as f64;
     let row_height = BAR * others + GAP;
-    let height = TOP + row_height * report.outcome.rows.len() as f64 + 40.0;
+    let bars_end = TOP + row_height * report.outcome.rows.len() as f64 + 40.0;
+    let panels = curves::panels(report);
+    let height = bars_end + curves::PANEL_HEIGHT * panels.len() as f64;
     let mut out = String::new();
     // Writing to a String cannot fail.
-    let _ = write_frame(&mut out, report, height);
+    let _ = write_frame(&mut out, report, height, bars_end);
     for (i, row) in report.outcome.rows.iter().enumerate() {
         let _ = write_row(&mut out, report, row, TOP + row_height * i as f64);
+    }
+    for (row, both) in panels.iter().enumerate() {
+        for (index, panel) in both.iter().enumerate() {
+            let at = curves::corner(bars_end, row, index);
+            let _ = panel.as_ref().map(|panel| curves::write(&mut out, panel, at));
+        }
     }
     out.push_str("</svg>\n");
     out
@@ -36,7 +45,7 @@ fn x_of(ratio: f64) -> f64 {
     LEFT + (RIGHT - LEFT) * (clamped / LOWEST).log2() / (HIGHEST / LOWEST).log2()
 }
 
-fn write_frame(out: &mut String, report: &Report, height: f64) -> std::fmt::Result {
+fn write_frame(out: &mut String, report: &Report, height: f64, end: f64) -> std::fmt::Result {
     writeln!(
         out,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" \
@@ -51,20 +60,22 @@ fn write_frame(out: &mut String, report: &Report, height: f64) -> std::fmt::Resu
         s.kernel, s.cpus, s.backing, s.rounds
     );
     writeln!(out, "<text x=\"10\" y=\"18\" font-size=\"13\">{}</text>", escape(&title))?;
+    let others = report.sides.len().saturating_sub(1).max(1) as f64;
+    let step = (WIDTH / others).min(200.0);
     for (i, side) in report.sides.iter().skip(1).enumerate() {
-        let (x, colour) = (10.0 + 200.0 * i as f64, COLOURS[i % COLOURS.len()]);
+        let (x, colour) = (10.0 + step * i as f64, COLOURS[i % COLOURS.len()]);
         let label = escape(&side.label);
         writeln!(out, "<rect x=\"{x}\" y=\"28\" width=\"12\" height=\"12\" fill=\"{colour}\"/>")?;
         writeln!(out, "<text x=\"{}\" y=\"39\">{label}</text>", x + 18.0)?;
     }
     let mut mark = LOWEST;
     while mark <= HIGHEST {
-        let (x, bottom) = (x_of(mark), height - 30.0);
+        let (x, bottom) = (x_of(mark), end - 30.0);
         let colour = if mark == 1.0 { "#444" } else { "#ddd" };
         let text = if mark < 1.0 { format!("1/{}", 1.0 / mark) } else { format!("{mark}") };
         let top = TOP - 6.0;
         writeln!(out, "<path d=\"M{x:.1} {top}V{bottom}\" stroke=\"{colour}\"/>")?;
-        let below = height - 14.0;
+        let below = end - 14.0;
         writeln!(out, "<text x=\"{x:.1}\" y=\"{below}\" text-anchor=\"middle\">{text}</text>")?;
         mark *= 2.0;
     }
@@ -120,6 +131,6 @@ fn write_bar(
     writeln!(out, "<text x=\"{x}\" y=\"{y:.1}\">{value}{word}</text>")
 }
 
-fn escape(text: &str) -> String {
+pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

@@ -140,6 +140,22 @@ fn an_aim_for_the_longest_latency_counts() {
 }
 
 #[test]
+fn what_goes_by_jobs_has_curves() {
+    assert!(!to_svg(&example()).contains("<circle"), "nothing goes by jobs there");
+    let svg = to_svg(&by_jobs());
+    // Rate and latency, three sides, two rows.
+    assert_eq!(svg.matches("<circle").count(), 2 * 3 * 2);
+    assert!(
+        svg.contains(">f, files/s by jobs (grey: kernel)<")
+            && svg.contains(">f, 99% of fsyncs, ms<")
+    );
+    assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+    let mut failed = by_jobs();
+    failed.outcome.rows[0].cells[1] = Cell::default();
+    assert_eq!(to_svg(&failed).matches("<circle").count(), 2 * (3 + 2));
+}
+
+#[test]
 fn numbers_are_grouped_and_keep_what_counts() {
     let numbers = [1_234_567.8, 123.4, 1000.0, 12.34, 9.876, 0.0402, 0.0].map(number);
     assert_eq!(numbers, ["1,234,568", "123", "1,000", "12.3", "9.88", "0.040", "0"]);

@@ -6,6 +6,7 @@
 
 use std::ffi::CStr;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub type Fd = libc::c_int;
@@ -94,6 +95,15 @@ pub fn truncate(fd: Fd, size: u64) -> io::Result<()> {
 pub fn fsync(fd: Fd) -> io::Result<()> {
     // SAFETY: takes no memory.
     check(unsafe { libc::fsync(fd) }).map(drop)
+}
+
+/// Drops the clean pages of a file from the kernel's cache.
+pub fn drop_pages(file: &std::fs::File) -> io::Result<()> {
+    // SAFETY: takes no memory; the descriptor is open as long as `file`.
+    match unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) } {
+        0 => Ok(()),
+        code => Err(io::Error::from_raw_os_error(code)),
+    }
 }
 
 pub fn syncfs(fd: Fd) -> io::Result<()> {

@@ -1,6 +1,6 @@
 //! An image of its own, made by mkfs.btrfs and mounted by somebody.
 
-use super::{Abort, Side, command, drop_caches, with_context};
+use super::{Abort, Side, command, with_context};
 use crate::counters::Counters;
 use crate::sys;
 use crate::target::{PosixDir, Target};
@@ -36,6 +36,15 @@ impl ImageSpec {
         self.run(&mut mkfs)
     }
 
+    /// To be called while the image is closed: whoever opens it next finds nothing of it in
+    /// memory (but for a backing that is memory). Not by the switch for all caches of the
+    /// machine: it would also drop the programs' own pages, and it waits for every mount
+    /// of the machine, one that hangs included.
+    pub(super) fn make_cold(&self, path: &Path) -> io::Result<()> {
+        let image = File::open(path)?;
+        with_context(image.sync_all().and_then(|()| sys::drop_pages(&image)), path.display())
+    }
+
     pub(super) fn check(&self, path: &Path) -> io::Result<()> {
         self.run(Command::new("btrfs").args(["check", "--check-data-csum"]).arg(path))
     }
@@ -50,11 +59,6 @@ pub trait Mounter {
     fn mount(&mut self, spec: &ImageSpec, image: &Path, at: &Path) -> io::Result<()>;
     /// Returns when the image is closed.
     fn unmount(&mut self, spec: &ImageSpec, at: &Path) -> io::Result<()>;
-    /// Called between unmounting and mounting for a cold start, after the caches were
-    /// dropped: whatever belongs to the program and not to the file system.
-    fn rewarm(&self) -> io::Result<()> {
-        Ok(())
-    }
     /// See `Side::is_reference`.
     fn is_reference(&self) -> bool {
         false
@@ -156,8 +160,7 @@ impl Side for ImageSide {
 
     fn make_cold(&mut self) -> io::Result<()> {
         self.unmount()?;
-        drop_caches()?;
-        self.mounter.rewarm()?;
+        self.spec.make_cold(&self.image)?;
         self.mount()
     }
 

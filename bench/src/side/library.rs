@@ -1,6 +1,6 @@
 //! The image opened by the engine in this process: no kernel, no FUSE.
 
-use super::{ImageSpec, Side, drop_caches};
+use super::{ImageSpec, Side};
 use crate::counters::Counters;
 use crate::target::{Target, VfsTarget};
 use std::fs;
@@ -73,7 +73,7 @@ impl Side for LibrarySide {
 
     fn make_cold(&mut self) -> io::Result<()> {
         self.shut()?;
-        drop_caches()?;
+        self.spec.make_cold(&self.image)?;
         self.open()
     }
 

@@ -57,7 +57,8 @@ pub trait Side {
     fn close(&mut self) -> io::Result<()>;
 }
 
-/// Makes the kernel forget clean pages, names and inodes.
+/// Makes the kernel forget clean pages, names and inodes of every mount: for a directory
+/// whose mount is not ours to close.
 fn drop_caches() -> io::Result<()> {
     std::fs::write("/proc/sys/vm/drop_caches", "3").map_err(|e| {
         io::Error::new(e.kind(), format!("cannot drop caches ({e}); cold workloads need root"))

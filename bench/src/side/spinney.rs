@@ -5,7 +5,6 @@
 
 use super::image::{ImageSpec, Mounter};
 use crate::counters::{self, Counters};
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -34,12 +33,6 @@ impl Mounter for SpinneyMounter {
 
     fn unmount(&mut self, spec: &ImageSpec, at: &Path) -> io::Result<()> {
         spec.run(Command::new(&self.program).arg("umount").arg(at))
-    }
-
-    fn rewarm(&self) -> io::Result<()> {
-        // Dropping the caches dropped the program too. The kernel's own code is never
-        // cold; without this, our cold numbers would show the disk it is installed on.
-        fs::read(&self.program).map(drop)
     }
 
     fn counters(&self, at: &Path) -> io::Result<Option<Counters>> {

@@ -382,9 +382,21 @@ fn random_sequences() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let first = number("SPINNEY_REPLAY_SEED").unwrap_or(1);
     for seed in first..first + number("SPINNEY_REPLAY").unwrap_or(3) {
-        random(seed, &[]);
+        let (mkfs, options) = FORMATS[seed as usize % FORMATS.len()];
+        random(seed, mkfs, options);
     }
 }
+
+/// What `mkfs.btrfs` and the kernel's mount are told.
+const FORMATS: &[(&[&str], &str)] = &[
+    (&[], "compress-force=zstd"),
+    (&[], ""),
+    (&["-n", "4096", "--csum", "xxhash"], ""),
+    (&["-O", "^no-holes"], ""),
+    (&["--mixed"], ""),
+    (&["-n", "65536", "--csum", "sha256", "-d", "dup"], ""),
+    (&["--csum", "blake2", "-m", "single"], "nodatasum"),
+];
 
 fn config() -> Config {
     let mut config = Config::all().without(&[OpKind::Sync, OpKind::Seek, OpKind::Read]);
@@ -399,12 +411,13 @@ fn config() -> Config {
 
 /// A volume with `base` operations committed, then rounds of operations that end in fsyncs,
 /// with a crash after each.
-fn random(seed: u64, mkfs: &[&str]) {
-    println!("seed {seed}, mkfs {mkfs:?}");
+fn random(seed: u64, mkfs: &[&str], options: &str) {
+    println!("seed {seed}, mkfs {mkfs:?}, options {options:?}");
     let dir = TempDir::new("replay").expect("temp dir");
     let live = dir.join("live.img");
     testkit::oracle::mkfs_btrfs(&live, 256 << 20, mkfs).expect("mkfs.btrfs");
-    let mount = KernelMount::new(&live, crash::MOUNT).expect("mount");
+    let options = format!("{},{options}", crash::MOUNT);
+    let mount = KernelMount::new(&live, options.trim_end_matches(',')).expect("mount");
     {
         let fs = PosixFs::open(mount.path()).expect("open the mount");
         let ops = generate(seed, 900, &config());

@@ -167,11 +167,24 @@ fn roots(store: &NodeStore, sb: &Superblock) -> Vec<TreeRoot> {
             found.push(TreeRoot { id: TreeId(key.objectid), logical, generation, level });
         }
     };
-    let mut cursor = btrfs_tree::Cursor::new(store, &root);
-    cursor.first().expect("a sound image");
-    while let Some((key, data)) = cursor.item() {
-        each(key, data);
-        cursor.next().expect("a sound image");
+    let mut all = |root: &TreeRoot| {
+        let mut cursor = btrfs_tree::Cursor::new(store, root);
+        cursor.first().expect("a sound image");
+        while let Some((key, data)) = cursor.item() {
+            each(key, data);
+            cursor.next().expect("a sound image");
+        }
+    };
+    all(&root);
+    if fields.log_root.0 != 0 {
+        let log = TreeRoot {
+            id: TreeId::LOG,
+            logical: fields.log_root,
+            generation: btrfs_disk::Generation(fields.generation.0 + 1),
+            level: fields.log_root_level,
+        };
+        all(&log);
+        found.push(log);
     }
     found
 }

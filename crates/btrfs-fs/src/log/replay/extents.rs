@@ -4,12 +4,13 @@
 //! gets one reference more. A volume that is not written allocates nothing: nobody else
 //! does either.
 
+use super::sums::Wanted;
 use super::{Replay, claim};
 use crate::error::IntoFs;
 use crate::extents::{drop_range, insert_regular, map_range};
 use crate::ino::InodeId;
 use btrfs_disk::Key;
-use btrfs_disk::items::{Compression, FileExtent, FileExtentFields, FileExtentKind};
+use btrfs_disk::items::{Compression, FileExtent, FileExtentFields, FileExtentKind, inode_flags};
 use btrfs_disk::key::kind::EXTENT_DATA;
 use btrfs_space::{Extent, Kind};
 use vfs::Result;
@@ -49,10 +50,14 @@ impl Replay<'_> {
                 }
             }
             FileExtent::Extent { kind, compression, fields } => {
+                let written = kind == FileExtentKind::Regular;
+                if written && start >= state.item.size.next_multiple_of(sector) {
+                    return Err(self.damage(id, "the log has content behind its size"));
+                }
                 insert_regular(&self.op, id, &mut state, start, kind, compression, fields);
                 self.refer(id, start, &fields)?;
-                if kind == FileExtentKind::Regular {
-                    self.want_sums(compression, &fields);
+                if written && state.item.flags & inode_flags::NODATASUM == 0 {
+                    self.want_sums(id, compression, &fields);
                 }
             }
         }
@@ -63,6 +68,10 @@ impl Replay<'_> {
     /// The file refers to an extent.
     fn refer(&mut self, id: InodeId, start: u64, fields: &FileExtentFields) -> Result<()> {
         let (extent, len) = (fields.disk_bytenr, fields.disk_num_bytes);
+        let chunk = self.engine.volume.chunk(extent);
+        if chunk.is_none_or(|chunk| extent.0.saturating_add(len) > chunk.end()) {
+            return Err(self.damage(id, "the log has an extent that lies in no chunk"));
+        }
         let who = (id.tree, id.objectid, start.wrapping_sub(fields.offset));
         let known = self.engine.read_only.is_some()
             || self.op.view.layers.current.extents.change(extent).is_some()
@@ -76,7 +85,7 @@ impl Replay<'_> {
     }
 
     /// The checksums of the part that the file uses; of a compressed extent all of it.
-    fn want_sums(&mut self, compression: Compression, fields: &FileExtentFields) {
+    fn want_sums(&mut self, id: InodeId, compression: Compression, fields: &FileExtentFields) {
         let (extent, len) = (fields.disk_bytenr, fields.disk_num_bytes);
         let range = match compression {
             Compression::None => {
@@ -86,6 +95,6 @@ impl Replay<'_> {
             _ => (extent.0, extent.0 + len),
         };
         let log = self.log().root;
-        self.sums.want(log, extent, len, range);
+        self.sums.want(Wanted { log, id, extent, len, range });
     }
 }

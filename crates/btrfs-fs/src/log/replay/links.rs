@@ -1,11 +1,12 @@
-//! Link counts after a replay: counted from the references, of every inode that it touched.
+//! Inodes after a replay: links are counted from the references, of every inode that it
+//! touched, and what must hold for an inode as a whole is held against it.
 
 use super::Replay;
 use crate::error::IntoFs;
 use crate::ino::InodeId;
 use btrfs_disk::Key;
 use btrfs_disk::ids::ORPHAN_OBJECTID;
-use btrfs_disk::items::{InodeExtRef, InodeRef};
+use btrfs_disk::items::{FileExtent, InodeExtRef, InodeRef};
 use btrfs_disk::key::kind;
 use vfs::Result;
 
@@ -22,6 +23,9 @@ impl Replay<'_> {
             let mut state = self.state(id)?;
             if state.is_dir() && links > 1 {
                 return Err(self.damage(id, "the log gives a directory two names"));
+            }
+            if item.mode & libc::S_IFMT == libc::S_IFLNK {
+                self.check_target(id, item.size)?;
             }
             if u64::from(item.nlink) != links {
                 state.item.nlink = u32::try_from(links)
@@ -42,6 +46,18 @@ impl Replay<'_> {
         let orphans = InodeId::new(id.tree, ORPHAN_OBJECTID);
         self.op.put(orphans, kind::ORPHAN_ITEM, id.objectid, Box::new([]));
         Ok(())
+    }
+
+    /// A symbolic link is one inline extent, as long as the link says.
+    fn check_target(&self, id: InodeId, size: u64) -> Result<()> {
+        let key = Key::new(id.objectid, kind::EXTENT_DATA, 0);
+        if let Some(bytes) = self.op.view.get(id.tree, &key).fs()?
+            && let FileExtent::Inline { ram_bytes, .. } = FileExtent::parse(&bytes).fs()?
+            && ram_bytes == size
+        {
+            return Ok(());
+        }
+        Err(self.damage(id, "the log has a symbolic link without its target"))
     }
 
     fn links(&self, id: InodeId) -> Result<u64> {

@@ -9,7 +9,7 @@ use super::super::read::range;
 use super::Replay;
 use crate::error::IntoFs;
 use crate::ino::InodeId;
-use crate::inode::{kind_of, now};
+use crate::inode::kind_of;
 use crate::names::{self, Target};
 use crate::ops::create::dir_type_of;
 use btrfs_disk::checksum::extref_hash;
@@ -216,7 +216,8 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Takes a name away; the inode's links are counted in the end.
+    /// Takes a name away; the inode's links are counted in the end. Times stay: the log has
+    /// those of the directory, if it was synced.
     fn unlink(&mut self, dir: InodeId, name: &[u8]) -> Result<()> {
         let mut state = self.dir(dir)?;
         let Some(target) = names::lookup(&self.op.view, dir, name)? else {
@@ -227,8 +228,6 @@ impl Replay<'_> {
         }
         names::remove(&self.op, dir, name, target)?;
         state.item.size = state.item.size.saturating_sub(2 * name.len() as u64);
-        let time = now();
-        (state.item.mtime, state.item.ctime) = (time, time);
         self.put(dir, state);
         self.fix.insert(self.id(target.location.objectid));
         Ok(())

@@ -2,12 +2,15 @@
 //!
 //! Invariant of what goes into the delta: one run for each sector, keyed by the extent that
 //! it belongs to; sectors whose checksum the checksum tree has already are left out, and
-//! where it has another one, that one goes.
+//! where it has another one, that one goes. A sector without any is damage: the file could
+//! not be read.
 //!
 //! Memory: one entry a sector that the log has checksums of.
 
 use super::Replay;
+use crate::data;
 use crate::error::IntoFs;
+use crate::ino::InodeId;
 use btrfs_disk::ids::EXTENT_CSUM_OBJECTID;
 use btrfs_disk::key::kind::EXTENT_CSUM;
 use btrfs_disk::{Key, Logical};
@@ -23,19 +26,22 @@ pub(super) struct Sums {
     wanted: Vec<Wanted>,
 }
 
-struct Wanted {
-    log: TreeRoot,
-    extent: Logical,
-    len: u64,
-    range: (u64, u64),
+/// A part of an extent that a file uses.
+pub(super) struct Wanted {
+    pub log: TreeRoot,
+    pub id: InodeId,
+    pub extent: Logical,
+    pub len: u64,
+    /// First sector, and the one behind the last.
+    pub range: (u64, u64),
 }
 
 /// Checksum by sector, with the extent that the sector belongs to.
 type Found = BTreeMap<u64, (Logical, Box<[u8]>)>;
 
 impl Sums {
-    pub fn want(&mut self, log: TreeRoot, extent: Logical, len: u64, range: (u64, u64)) {
-        self.wanted.push(Wanted { log, extent, len, range });
+    pub fn want(&mut self, wanted: Wanted) {
+        self.wanted.push(wanted);
     }
 }
 
@@ -100,6 +106,27 @@ impl Replay<'_> {
             }
             cursor.next().fs()?;
         }
+        self.complete(wanted, found)
+    }
+
+    /// What the log has no checksums of, the tree must have.
+    fn complete(&self, wanted: &Wanted, found: &Found) -> Result<()> {
+        let sector = self.engine.sector();
+        let (mut from, to) = wanted.range;
+        for at in found.range(from..to).map(|(at, _)| *at).chain([to]) {
+            while from < at {
+                let count = ((at - from) / sector).min(RUN) as usize;
+                let (mut sums, mut known) =
+                    (vec![0; count * self.engine.geometry.csum.size()], vec![false; count]);
+                let view = &self.op.view;
+                data::sums::stored(self.engine, view, Logical(from), &mut sums, &mut known)?;
+                if known.contains(&false) {
+                    return Err(self.damage(wanted.id, "the log lacks checksums of its content"));
+                }
+                from += count as u64 * sector;
+            }
+            from = at + sector;
+        }
         Ok(())
     }
 
@@ -110,7 +137,7 @@ impl Replay<'_> {
         let (mut stored, mut known) = (vec![0; run.sums.len()], vec![false; count]);
         let at = Logical(run.at);
         let view = &self.op.view;
-        crate::data::sums::stored(self.engine, view, at, &mut stored, &mut known)?;
+        data::sums::stored(self.engine, view, at, &mut stored, &mut known)?;
         let same =
             |i: usize| known[i] && stored[i * size..][..size] == run.sums[i * size..][..size];
         let mut first = 0;

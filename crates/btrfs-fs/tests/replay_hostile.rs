@@ -1,0 +1,149 @@
+//! Crafted logs on a sound volume: each is refused with a typed error and nothing written,
+//! or replayed, and then the volume is as sound as before.
+//!
+//! `SPINNEY_HOSTILE=N` crafts N logs instead of a few hundred, from `SPINNEY_HOSTILE_SEED`
+//! on.
+
+mod common;
+#[allow(dead_code)]
+#[path = "replay/crash.rs"]
+mod crash;
+#[path = "hostile/mod.rs"]
+mod hostile;
+#[path = "hostile/memory.rs"]
+mod memory;
+#[allow(dead_code)]
+#[path = "hostile/watch.rs"]
+mod watch;
+#[allow(dead_code)]
+#[path = "replay/world.rs"]
+mod world;
+
+use blockdev::MemDevice;
+use btrfs_disk::TreeId;
+use btrfs_fs::{BtrfsFs, Options};
+use crash::Crash;
+use hostile::base::{Base, options};
+use hostile::choices::Choices;
+use hostile::disk::Layered;
+use hostile::drive::{Fate, drive, walk};
+use hostile::mutate;
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+use vfs::{FallocateMode, FileSystem};
+use watch::{Failures, watched};
+use world::World;
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+fn committed(w: &World<'_>) {
+    for dir in ["a", "b", "tree", "tree/below"] {
+        w.mkdir(dir);
+    }
+    for (seed, file) in ["a/one", "a/two", "b/one", "a/x", "tree/f", "big"].into_iter().enumerate()
+    {
+        w.file(file, 60_000, seed as u64);
+        w.setxattr(file, "user.a", b"value");
+    }
+    w.link("a/one", "a/alias");
+}
+
+fn synced(w: &World<'_>) {
+    w.rename("a/two", "a/deux");
+    w.unlink("a/alias");
+    w.fsync("a");
+    w.unlink("tree/f");
+    w.rmdir("tree/below");
+    w.fsync("tree");
+    for i in 0..40 {
+        let name = format!("b/new file with a long name {i}");
+        w.file(&name, 100 + 700 * i, i as u64);
+        w.setxattr(&name, "user.b", &[1; 100]);
+        w.fsync(&name);
+    }
+    w.symlink(&"target/".repeat(30), "b/symlink");
+    w.symlink("short", "b/short");
+    w.fsync("b");
+    for i in 0..10 {
+        w.write("big", i * 37 % 10 * 8192, 4096, i);
+        w.fsync("big");
+    }
+    w.fallocate("big", FallocateMode::KeepSize, 100_000, 100_000);
+    w.clone("big", 0, "b/one", 0, 32_768);
+    w.fsync("big");
+    w.fsync("b/one");
+}
+
+/// The kernel's volume with a log; of its nodes only those of the log may be crafted.
+fn logged() -> &'static Base {
+    static BASE: OnceLock<Base> = OnceLock::new();
+    BASE.get_or_init(|| {
+        let mkfs = &["-n", "4096"];
+        let crash = Crash::new(mkfs, "", |fs, _| committed(&World(fs)), |fs, _| synced(&World(fs)));
+        assert!(crash::has_log(&crash.image), "the kernel left no log");
+        let image = std::fs::read(&crash.image).expect("read the image");
+        let mut base = Base::of(Arc::new(MemDevice::from_bytes(&image)));
+        base.nodes.retain(|node| node.tree == TreeId::LOG);
+        assert!(base.nodes.len() >= 8, "{} nodes of the log", base.nodes.len());
+        base
+    })
+}
+
+/// Mounts, and says what the volume's own check finds then; `None`: refused.
+fn replayed(device: &Arc<Layered>) -> Option<Vec<String>> {
+    device.forget_writes();
+    match BtrfsFs::open_device(device.clone(), options()) {
+        Ok(fs) => fs.destroy().expect("close"),
+        Err(_) => {
+            assert_eq!(device.writes(), 0, "refused, but written");
+            return None;
+        }
+    }
+    let open = btrfs_volume::OpenOptions { read_only: true, ..Default::default() };
+    let volume = btrfs_volume::Volume::open(device.clone(), open).expect("open the volume");
+    let options = btrfs_check::CheckOptions::default();
+    let report = btrfs_check::check(Arc::new(volume), &options).expect("check");
+    Some(report.findings.iter().map(ToString::to_string).collect())
+}
+
+#[test]
+fn crafted_logs() {
+    testkit::require!(kernel_btrfs);
+    let base = logged();
+    let mut failures = Failures::default();
+    let mut fates: BTreeMap<&str, u64> = BTreeMap::new();
+    let first = number("SPINNEY_HOSTILE_SEED", 0);
+    for seed in first..first + number("SPINNEY_HOSTILE", 400) {
+        let mut choices = Choices::seed(seed);
+        let device = Arc::new(Layered::new(&base.device));
+        let told = mutate::mutate(base, &device, &mut choices);
+        if told.contains("superblock") {
+            continue;
+        }
+        let shown = device.clone();
+        let sort = watched(&format!("seed {seed}: {told}"), move || {
+            let options = Options { read_only: true, ..options() };
+            let shown = BtrfsFs::open_device(shown, options).map(|fs| walk(&fs).names.len());
+            let sort = match replayed(&device) {
+                None => "refused",
+                Some(found) => {
+                    assert!(shown.is_ok(), "read-only refuses what is replayed: {shown:?}");
+                    assert_eq!(found, Vec::<String>::new(), "the replay did damage");
+                    "replayed"
+                }
+            };
+            if let Fate::Opened(opened) = drive(&device, &mut choices) {
+                assert!(opened.after.is_some(), "opens only once");
+            }
+            sort
+        });
+        if let Some(sort) = failures.note(sort) {
+            *fates.entry(sort).or_default() += 1;
+        }
+    }
+    println!("{fates:?}, peak of memory {} MiB", memory::peak() >> 20);
+    failures.assert_none();
+    assert!(memory::peak() < 1536 << 20, "{} bytes of memory", memory::peak());
+}

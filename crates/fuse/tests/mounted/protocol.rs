@@ -129,7 +129,7 @@ fn reading_and_small_requests_mix(mount: &Mount) {
         fs::write(mount.path(&format!("big{i}")), content(i)).unwrap();
     }
     for _ in 0..4 {
-        fs::write("/proc/sys/vm/drop_caches", "3").unwrap();
+        testkit::oracle::drop_caches(3);
         std::thread::scope(|scope| {
             for i in 0..4 {
                 scope.spawn(move || {
@@ -164,7 +164,7 @@ fn killed_callers_leave_no_trace(mount: &Mount) {
 
 fn detaching_under_load_ends(mount: &Mount) {
     fs::write(mount.path("big"), vec![1; 32 << 20]).unwrap();
-    fs::write("/proc/sys/vm/drop_caches", "3").unwrap();
+    testkit::oracle::drop_caches(3);
     std::thread::scope(|scope| {
         for client in 0..6 {
             scope.spawn(move || {

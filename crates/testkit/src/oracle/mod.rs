@@ -1,6 +1,7 @@
 //! The outside judges and the machine they need: `btrfs check`, the kernel's own btrfs
 //! over loop devices, scrub; and honest skipping where the machine lacks something.
 
+mod caches;
 mod capability;
 mod command;
 mod judge;
@@ -8,6 +9,7 @@ mod mount;
 mod populate;
 mod temp;
 
+pub use caches::drop_caches;
 pub use capability::{Capabilities, capabilities, record_skip, skip_count};
 pub use command::{Report, run, sh};
 pub use judge::{

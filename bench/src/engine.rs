@@ -25,6 +25,13 @@ const SETTERS: &[(&str, Setter)] = &[
     ("delta-size", |o, value| store(&mut o.delta_bytes, bytes(value))),
     ("dirty-size", |o, value| store(&mut o.dirty_bytes, bytes(value))),
     ("discard", |o, value| store(&mut o.discard, value.is_empty().then_some(true))),
+    ("fsync", |o, value| {
+        let logged =
+            [("log", true), ("commit", false)].into_iter().find(|(name, _)| *name == value);
+        store(&mut o.tree_log, logged.map(|(_, logged)| logged))
+    }),
+    ("treelog", |o, value| store(&mut o.tree_log, value.is_empty().then_some(true))),
+    ("notreelog", |o, value| store(&mut o.tree_log, value.is_empty().then_some(false))),
     ("nodiscard", |o, value| store(&mut o.discard, value.is_empty().then_some(false))),
 ];
 
@@ -73,6 +80,9 @@ mod tests {
         let options = parse("commit=7,cache-size=64M,discard").unwrap();
         assert_eq!(options.commit_interval, Duration::from_secs(7));
         assert_eq!((options.cache_bytes, options.discard), (64 << 20, true));
+        assert!(!parse("fsync=commit").unwrap().tree_log && !parse("notreelog").unwrap().tree_log);
+        assert!(parse("notreelog,fsync=log").unwrap().tree_log);
+        assert_eq!(stranger("fsync=never").as_deref(), Some("fsync=never"));
         assert_eq!(parse("").unwrap().cache_bytes, Options::default().cache_bytes);
     }
 

@@ -175,7 +175,7 @@ fn the_fsync_rows_run_everywhere() {
     let (scratch, disk) = (Scratch::new("fsync"), Scratch::new("fsync-disk"));
     let (json, page) = (scratch.0.join("o.json"), scratch.0.join("o.md"));
     let words = "fsync --quick --jobs 8 --backing both --library --check --variant plain= \
-                 --variant often=commit=5";
+                 --variant commit=fsync=commit";
     let paths = [
         ("--spinney", suites::spinney()),
         ("--disk", &*disk.0),
@@ -185,7 +185,7 @@ fn the_fsync_rows_run_everywhere() {
     let output = run(words, &paths);
     assert!(output.status.success(), "{}", said(&output));
     assert_eq!(disk.names(), [""; 0], "images and mount points are gone");
-    let labels = ["kernel", "spinney-plain", "spinney-often", "library-plain", "library-often"];
+    let labels = ["kernel", "spinney-plain", "spinney-commit", "library-plain", "library-commit"];
     for backing in ["ram", "disk"] {
         let json = json_of(&scratch.0.join(format!("o-{backing}.json")));
         assert_eq!(json["backing"], backing);
@@ -199,6 +199,8 @@ fn the_fsync_rows_run_everywhere() {
             assert!(fsync["Max"].as_f64() >= fsync["p99"].as_f64(), "{side}");
             let counted = side["counters"][0]["fsync.count"].as_f64();
             assert_eq!(counted.is_some(), label != "kernel", "{side}");
+            let logged = side["counters"][0]["log.writes"].as_f64();
+            assert!(logged.is_none() || label.ends_with("plain"), "it was to commit: {side}");
         }
     }
     let page = std::fs::read_to_string(&page).unwrap();

@@ -44,6 +44,8 @@ The volume's -o options
     subvol=PATH         mount this subvolume, not the volume's default one
     subvolid=ID         the same by number; 5 is the top level
     commit=SECONDS      longest time between commits (30)
+    fsync=log|commit    what an fsync writes: the file to the tree log (the default, also
+                        treelog), or a whole commit (also notreelog)
     cache-size=SIZE     memory for cached metadata (512M)
     delta-size=SIZE     memory for changes before a commit starts (256M)
     dirty-size=SIZE     unwritten file content before it is written (256M)

@@ -89,8 +89,6 @@ const HARMLESS: &[&str] = &[
     "nossd",
     "ssd_spread",
     "nossd_spread",
-    "treelog",
-    "notreelog",
     "thread_pool",
     "max_inline",
     "user_subvol_rm_allowed",
@@ -126,6 +124,9 @@ impl MountOptions {
             "nodiscard" => self.fs.discard = false,
             "nologreplay" | "norecovery" => self.fs.ignore_log = true,
             "rescue" if value == "nologreplay" => self.fs.ignore_log = true,
+            "treelog" => self.fs.tree_log = true,
+            "notreelog" => self.fs.tree_log = false,
+            "fsync" => self.fs.tree_log = logged(value)?,
             "plain" => self.plain = true,
             "log" => self.log = Some(std::path::absolute(value).map_err(Error::usage)?),
             // The last word of `ro,rw` counts.
@@ -149,6 +150,15 @@ impl MountOptions {
     fn transport(&mut self, option: &str) -> Result<()> {
         let wrong = |_| Error::usage(format!("option {option}: no such value"));
         self.config.apply_options(option).map_err(wrong)
+    }
+}
+
+/// What an fsync writes: the tree log, or all as a commit.
+fn logged(value: &str) -> Result<bool> {
+    match value {
+        "log" => Ok(true),
+        "commit" => Ok(false),
+        _ => Err(Error::usage(format!("option fsync={value}: log or commit"))),
     }
 }
 
@@ -222,6 +232,9 @@ mod tests {
         assert!(!parsed("ro,rw").fs.read_only);
         assert!(parsed("ro,nologreplay").fs.ignore_log && !parsed("ro").fs.ignore_log);
         assert!(parsed("ro,rescue=nologreplay").fs.ignore_log);
+        assert!(parsed("fsync=log").fs.tree_log && parsed("notreelog,treelog").fs.tree_log);
+        assert!(!parsed("fsync=commit").fs.tree_log && !parsed("notreelog").fs.tree_log);
+        assert!(MountOptions::default().apply("fsync=never", true).is_err());
     }
 
     #[test]

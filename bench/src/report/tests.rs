@@ -13,7 +13,12 @@ fn cell(rates: &[Option<f64>]) -> Cell {
             settle_seconds: 0.5,
             details: vec![Detail { name: "Flush".into(), values: vec![("AvgLat", rate / 1e6)] }],
             worst_ms: None,
-            counters: [("commit.count".to_string(), 3), ("other".to_string(), 4)].into(),
+            counters: [
+                ("commit.count".to_string(), 3),
+                ("other".to_string(), 4),
+                ("log.max_ns".to_string(), 5),
+            ]
+            .into(),
         })
     };
     Cell { samples: rates.iter().map(sample).collect(), ..Cell::default() }
@@ -130,7 +135,10 @@ fn an_aim_for_the_longest_latency_counts() {
     assert_eq!((side["worst_ratio"].as_f64(), side["worst_aim"].as_f64()), (Some(0.52), Some(0.5)));
     assert_eq!(side["worst_verdict"], "miss");
     assert_eq!(side["worst_ms"], serde_json::json!([26.0]));
-    assert_eq!(side["counters"][0], serde_json::json!({"commit.count": 3, "other": 4}));
+    assert_eq!(
+        side["counters"][0],
+        serde_json::json!({"commit.count": 3, "other": 4, "log.max_ns": 5})
+    );
     assert_eq!(json["backing"], "ram");
     let text = to_text(&report);
     assert!(text.contains("longest latency 0.52, at most 0.50: miss"));

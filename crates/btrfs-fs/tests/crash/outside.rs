@@ -35,9 +35,13 @@ pub fn log_pending(image: &Image) -> bool {
     first_superblock(image).is_some_and(|sb| sb.fields.log_root.0 != 0)
 }
 
-pub fn judge(image: &Image, demands: &Demands<'_>, rules: Rules) -> Result<(), String> {
-    if lacking().is_some() || !fit(image) {
-        return Ok(());
+/// Says nothing against states that are not for the kernel, or where there is none.
+pub fn judge(image: &Image, demands: &Demands<'_>, rules: Rules) -> Result<&'static str, String> {
+    if lacking().is_some() {
+        return Ok("not asked");
+    }
+    if !fit(image) {
+        return Ok("its superblock is torn");
     }
     let _one = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let dir = TempDir::new("crash").map_err(|error| error.to_string())?;
@@ -54,5 +58,6 @@ pub fn judge(image: &Image, demands: &Demands<'_>, rules: Rules) -> Result<(), S
     if !wrong.is_empty() {
         return Err(format!("the kernel's mount: {}", wrong.join("\n  ")));
     }
-    btrfs_check(&path).map_err(|why| format!("after the kernel's mount: {why}"))
+    btrfs_check(&path).map_err(|why| format!("after the kernel's mount: {why}"))?;
+    Ok("all is well")
 }

@@ -168,9 +168,11 @@ impl Rig {
                 let extra = self.extra(&image, &epoch);
                 state::judge(&image, &demands, run.rules, extra).map_err(|why| {
                     let Epoch { index, end, .. } = epoch;
+                    // Tells who is wrong: the one who wrote the log or the one who replays it.
+                    let kernel = outside::judge(&image, &demands, run.rules);
                     format!(
                         "{why}\ncrash before flush {index}, after {end} events; of the writes \
-                         in flight: {:?}",
+                         in flight: {:?}\nthe kernel's view of the same state: {kernel:?}",
                         choice.0
                     )
                 })?;

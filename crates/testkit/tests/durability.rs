@@ -101,6 +101,17 @@ fn fsync_of_a_file_keeps_its_content_its_names_and_the_way_there() {
 }
 
 #[test]
+fn an_append_may_be_cut_off_but_no_synced_content() {
+    let resize = |size| Op::Truncate { target: Target::Path(Path::new("x")), size };
+    let told = [create("x"), write("x", 1)];
+    passes(&told, &[create("x"), write("x", 1), resize(4096)]);
+    fails(&told, &[create("x"), write("x", 1), resize(5000)], "content of 5000 bytes");
+    fails(&told, &[create("x"), write("x", 2), resize(4096)], "content of 4096 bytes");
+    let synced = [&told[..], &[fsync("x")]].concat();
+    fails(&synced, &[create("x"), write("x", 1), resize(4096)], "content of 4096 bytes");
+}
+
+#[test]
 fn fdatasync_keeps_content_but_not_attributes() {
     let base = [create("x"), fsync("x")];
     let told = [&base[..], &[write("x", 1), xattr("x", 1), synced("x", true)]].concat();

@@ -194,6 +194,9 @@ fn one_case() {
             ace::nth(len, n(1)).expect("a workload that does something")
         }
     };
+    if outside::lacking().is_none() && parts[0] != "threads" {
+        println!("the kernel's btrfs in our place: {:?}", kernel_logs::run(&case));
+    }
     let tries = if parts[0] == "threads" { 20 } else { 1 };
     let effort = Effort { per_flush: number("SPINNEY_PER_FLUSH", 64) as usize, ..BRIEF };
     let rig = Rig::new(effort);

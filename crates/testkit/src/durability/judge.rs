@@ -12,7 +12,8 @@ use crate::ops::Path;
 /// How much of a file's content belongs together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Content {
-    /// The whole of it is as it was at one moment.
+    /// The whole of it is as it was at one moment. Of what was being appended (and nobody
+    /// synced) the end may be missing, from a block's boundary on.
     Whole,
     /// Each block is; others may have been written meanwhile.
     Blocks,
@@ -188,6 +189,13 @@ impl Demands<'_> {
         let allowed: Vec<&compare::Content> =
             counting.filter_map(|version| version.value.as_ref()).collect();
         if allowed.contains(&found) {
+            return;
+        }
+        let shortest = allowed.iter().map(|content| content.len).min().unwrap_or(0);
+        let cut = |content: &&compare::Content| {
+            content.len > found.len && content.blocks.starts_with(&found.blocks)
+        };
+        if found.len.is_multiple_of(4096) && found.len >= shortest && allowed.iter().any(cut) {
             return;
         }
         let lens: Vec<u64> = allowed.iter().map(|content| content.len).collect();

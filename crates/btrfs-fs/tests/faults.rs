@@ -112,13 +112,13 @@ fn run(number: u64, faults: &[Fault]) -> Result<(End, Counts), String> {
         fs.map_err(|error| format!("the mount after a failed one: {error}"))?;
         return state::check(&device.image()).map(|()| (end, counts));
     }
-    state::judge(&device.image(), &demands, Rules::BLOCKS, extra)
+    state::judge(&device.image(), &demands, Rules::default(), extra)
         .map_err(|why| format!("{end:?}, after a reboot: {why}"))?;
     extra.empty = false;
     if let Some(epoch) = device.recording().epochs().last() {
         for choice in epoch.choices(4, number) {
             let image = epoch.image(&choice);
-            state::judge(&image, &demands, Rules::BLOCKS, extra)
+            state::judge(&image, &demands, Rules::default(), extra)
                 .map_err(|why| format!("{end:?}, after a crash: {why}"))?;
         }
     }

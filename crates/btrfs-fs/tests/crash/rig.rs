@@ -74,7 +74,6 @@ pub struct Rig {
 struct Run {
     device: Arc<SimDevice>,
     history: History,
-    rules: Rules,
 }
 
 const CX: Context = Context { uid: 0, gid: 0, pid: 0, umask: 0 };
@@ -127,8 +126,7 @@ impl Rig {
             apply(&mut witness, &case.threads[0])?;
         }
         drop(fs);
-        let rules = if together { Rules::BLOCKS } else { Rules::WHOLE };
-        Ok(Run { device, history, rules })
+        Ok(Run { device, history })
     }
 
     fn threads(
@@ -166,10 +164,10 @@ impl Rig {
             for choice in epoch.choices(self.effort.per_flush, case.seed) {
                 let image = epoch.image(&choice);
                 let extra = self.extra(&image, &epoch);
-                state::judge(&image, &demands, run.rules, extra).map_err(|why| {
+                state::judge(&image, &demands, Rules::default(), extra).map_err(|why| {
                     let Epoch { index, end, .. } = epoch;
                     // Tells who is wrong: the one who wrote the log or the one who replays it.
-                    let kernel = outside::judge(&image, &demands, run.rules);
+                    let kernel = outside::judge(&image, &demands, Rules::default());
                     format!(
                         "{why}\ncrash before flush {index}, after {end} events; of the writes \
                          in flight: {:?}\nthe kernel's view of the same state: {kernel:?}",

@@ -6,32 +6,21 @@ use vfs::{FileKind, Ino};
 
 use super::demands::Demands;
 use super::history::{Inode, Rename, Slot, Version};
-use crate::compare::{self, NodeView, TreeSnapshot};
+use crate::compare::{Content, NodeView, TreeSnapshot};
 use crate::ops::Path;
 
-/// How much of a file's content belongs together.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Content {
-    /// The whole of it is as it was at one moment. Of what was being appended (and nobody
-    /// synced) the end may be missing, from a block's boundary on.
-    Whole,
-    /// Each block is; others may have been written meanwhile.
-    Blocks,
-}
+const BLOCK: u64 = 4096;
 
 /// What is let pass.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Rules {
-    pub content: Content,
     /// A file that moved to another directory may have kept its old name as well. The logs that
     /// the kernel writes say so when only the new directory was synced.
     pub old_name_stays: bool,
 }
 
 impl Rules {
-    pub const WHOLE: Rules = Rules { content: Content::Whole, old_name_stays: false };
-    pub const BLOCKS: Rules = Rules { content: Content::Blocks, ..Rules::WHOLE };
-    pub const KERNEL_LOG: Rules = Rules { old_name_stays: true, ..Rules::WHOLE };
+    pub const KERNEL_LOG: Rules = Rules { old_name_stays: true };
 }
 
 /// The recovered tree by names and by inodes.
@@ -56,6 +45,22 @@ impl<'t> Seen<'t> {
     }
 }
 
+/// How a name looks from a rename: as before it, as after it, both if it can be either.
+#[derive(Default)]
+struct Sides {
+    old: bool,
+    new: bool,
+    /// What the rename put there.
+    became: Option<Ino>,
+}
+
+impl Sides {
+    /// It is as it never was, which is told elsewhere.
+    fn unknown(&self) -> bool {
+        !self.old && !self.new
+    }
+}
+
 impl Demands<'_> {
     /// What is wrong with `tree`, in words; nothing if all is well.
     pub fn judge(&self, tree: &TreeSnapshot, rules: Rules) -> Vec<String> {
@@ -67,7 +72,7 @@ impl Demands<'_> {
         }
         for (ino, (path, node)) in &seen.inodes {
             match self.history.inodes.get(ino) {
-                Some(inode) => self.judge_inode(*ino, inode, path, node, rules, &mut wrong),
+                Some(inode) => self.judge_inode(*ino, inode, path, node, &mut wrong),
                 None => wrong.push(format!("{path:?} is inode {}, which never was", ino.0)),
             }
         }
@@ -108,7 +113,8 @@ impl Demands<'_> {
         self.allowed(slot).filter(move |version| version.value == found)
     }
 
-    /// Both names are as before it, or both as after it.
+    /// Where the two names are not of one side of it, what it moved is not at both of them,
+    /// nor (if it was durable) at none.
     fn judge_rename(
         &self,
         rename: &Rename,
@@ -116,27 +122,38 @@ impl Demands<'_> {
         rules: Rules,
         wrong: &mut Vec<String>,
     ) {
+        let (from, to) =
+            (self.sides(&rename.from, rename, seen), self.sides(&rename.to, rename, seen));
+        if from.unknown() || to.unknown() || from.old && to.old || from.new && to.new {
+            return;
+        }
         let found = |slot| seen.slots.get(slot).copied();
         let (a, b) = (found(&rename.from), found(&rename.to));
         let is_dir = |ino| self.history.inodes.get(&ino).is_some_and(|i| i.kind == FileKind::Dir);
-        if rules.old_name_stays && a == b && !a.is_some_and(is_dir) {
-            return;
-        }
-        let sides = |slot: &Slot| {
-            let after = |version: &Version<_>| version.begin.tick >= rename.tick;
-            let (mut old, mut new) = (false, false);
-            for version in self.matching(slot, seen) {
-                if after(version) { new = true } else { old = true }
-            }
-            (old, new)
-        };
-        let (from, to) = (sides(&rename.from), sides(&rename.to));
-        let decided = (from.0 || from.1) && (to.0 || to.1);
-        if decided && !(from.0 && to.0) && !(from.1 && to.1) {
+        let twice =
+            |ino| (a, b) == (Some(ino), Some(ino)) && (is_dir(ino) || !rules.old_name_stays);
+        let lost = |ino| a != Some(ino) && b != Some(ino) && self.must_exist(ino);
+        // With an exchange, the other one as well.
+        let moved = [from.became, to.became].into_iter().flatten();
+        if moved.into_iter().any(|ino| twice(ino) || lost(ino)) {
             let (from, to) = (show(&rename.from), show(&rename.to));
             let (a, b) = (show_ino(a), show_ino(b));
             wrong.push(format!("half a rename of {from} to {to}: they are {a} and {b}"));
         }
+    }
+
+    /// What a name is like, seen from a rename that changed it.
+    fn sides(&self, slot: &Slot, rename: &Rename, seen: &Seen<'_>) -> Sides {
+        let mut sides = Sides::default();
+        for version in self.matching(slot, seen) {
+            let new = version.begin.tick >= rename.tick;
+            sides.new |= new;
+            sides.old |= !new;
+        }
+        let mut versions = self.history.slots.get(slot).into_iter().flatten();
+        let made = versions.find(|version| version.begin.tick == rename.tick);
+        sides.became = made.and_then(|version| version.value);
+        sides
     }
 
     fn judge_inode(
@@ -145,7 +162,6 @@ impl Demands<'_> {
         inode: &Inode,
         path: &Path,
         node: &NodeView,
-        rules: Rules,
         wrong: &mut Vec<String>,
     ) {
         let attr = &node.attr;
@@ -172,43 +188,33 @@ impl Demands<'_> {
             wrong.push(format!("{path:?}: xattrs {names:?} are none that it had"));
         }
         if let Some(content) = &node.content {
-            self.judge_content(ino, inode, path, content, rules, wrong);
+            self.judge_content(ino, inode, path, content, wrong);
         }
     }
 
+    /// Each block is as it was at some moment, and so is the length; of what was being
+    /// appended the end may be missing. Where the last change is synced only one moment counts.
     fn judge_content(
         &self,
         ino: Ino,
         inode: &Inode,
         path: &Path,
-        found: &compare::Content,
-        rules: Rules,
+        found: &Content,
         wrong: &mut Vec<String>,
     ) {
         let counting = inode.content.iter().filter(|version| self.content_counts(ino, version));
-        let allowed: Vec<&compare::Content> =
+        let allowed: Vec<&Content> =
             counting.filter_map(|version| version.value.as_ref()).collect();
-        if allowed.contains(&found) {
-            return;
-        }
-        let shortest = allowed.iter().map(|content| content.len).min().unwrap_or(0);
-        let cut = |content: &&compare::Content| {
-            content.len > found.len && content.blocks.starts_with(&found.blocks)
-        };
-        if found.len.is_multiple_of(4096) && found.len >= shortest && allowed.iter().any(cut) {
-            return;
-        }
         let lens: Vec<u64> = allowed.iter().map(|content| content.len).collect();
-        if rules.content == Content::Blocks && lens.contains(&found.len) {
-            let block_of = |content: &&compare::Content, number| {
-                content.blocks.get(number).copied().unwrap_or(0)
-            };
-            let fits = |(number, block): (usize, &u64)| {
-                allowed.iter().any(|content| block_of(content, number) == *block)
-            };
-            if found.blocks.iter().enumerate().all(fits) {
-                return;
-            }
+        let cut = found.len.is_multiple_of(BLOCK)
+            && lens.iter().any(|len| *len <= found.len)
+            && lens.iter().any(|len| *len >= found.len);
+        let fits = |(number, block): (usize, &u64)| {
+            allowed.iter().any(|content| content.blocks.get(number) == Some(block))
+        };
+        let blocks = found.blocks.iter().enumerate().all(fits);
+        if blocks && (cut || lens.contains(&found.len)) {
+            return;
         }
         let at: Vec<_> = allowed.iter().map(|content| content.first_difference(found)).collect();
         wrong.push(format!(

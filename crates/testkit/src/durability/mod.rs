@@ -19,10 +19,12 @@
 //! * by `fsync` of a directory: its attributes, its own name, and its entries with the inodes
 //!   that they stand for, but not the content of these.
 //!
-//! Beyond single values: a rename shows at both its names or at none; an inode that was durable
-//! and had a name ever since is still there; link counts and directory sizes agree with names.
+//! Beyond single values: what a rename moved is not at both names, and not at none if it was
+//! durable; an inode that was durable and had a name ever since is still there; link counts and
+//! directory sizes agree with names.
 //!
-//! What is not demanded: an order between things that nobody made durable, times.
+//! What is not demanded: an order between things that nobody made durable (blocks of a file
+//! among them), times.
 
 mod demands;
 mod history;
@@ -31,5 +33,5 @@ mod witness;
 
 pub use demands::Demands;
 pub use history::History;
-pub use judge::{Content as ContentRule, Rules};
+pub use judge::Rules;
 pub use witness::{Applied, Witness};

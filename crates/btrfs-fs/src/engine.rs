@@ -58,6 +58,8 @@ pub struct Engine {
     /// Inodes without names that a full volume had no room to erase.
     pub unerased: Mutex<Vec<Arc<Inode>>>,
     pub closed: AtomicBool,
+    /// Who remembers attributes that we told.
+    pub observer: OnceLock<Arc<dyn vfs::Observer>>,
 }
 
 impl Engine {
@@ -124,6 +126,15 @@ impl Engine {
     pub fn queue_dirty(&self, inode: &Arc<Inode>) {
         if !inode.queued.swap(true, Ordering::AcqRel) {
             self.dirty_inodes.lock().push(inode.clone());
+        }
+    }
+
+    /// The kernel (say) may remember another block count than the inode has by now.
+    pub fn blocks_settled(&self, id: InodeId, state: &State) {
+        if state.told.is_outdated(state.blocks(self.geometry.sector_size))
+            && let (Some(observer), Ok(ino)) = (self.observer.get(), id.to_ino())
+        {
+            observer.attributes_changed(ino);
         }
     }
 

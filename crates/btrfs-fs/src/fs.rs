@@ -246,6 +246,11 @@ impl FileSystem for BtrfsFs {
         flags::set(self.open()?, ino, bits)
     }
 
+    fn observe(&self, observer: Arc<dyn vfs::Observer>) {
+        // A second one is refused: whoever was first may rely on being told.
+        let _ = self.engine.observer.set(observer);
+    }
+
     fn statfs(&self) -> Result<StatFs> {
         statfs::statfs(self.open()?)
     }

@@ -232,6 +232,7 @@ fn assemble(
         dirty_bytes: AtomicU64::new(0),
         unerased: Mutex::new(Vec::new()),
         closed: AtomicBool::new(false),
+        observer: OnceLock::new(),
     }
 }
 

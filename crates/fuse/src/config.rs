@@ -35,6 +35,9 @@ pub struct Config {
     /// Under io_uring, serve streaks of large reads away from their caller's processor, so
     /// that reading ahead and using what was read overlap.
     pub spread_large_reads: bool,
+    /// Under io_uring, keep callers on the processor where they are served while the machine
+    /// has time to spare (`pace.rs`). Needs CAP_SYS_NICE.
+    pub keep_callers: bool,
     /// Let the kernel collect small writes. Faster for these, slower for much else.
     pub writeback: bool,
     /// Remember names that do not exist.
@@ -67,6 +70,7 @@ impl Default for Config {
             transport: Transport::Auto,
             threads_per_cpu: 0,
             spread_large_reads: true,
+            keep_callers: true,
             writeback: false,
             cache_negative: true,
             enable_uring_parameter: true,
@@ -127,6 +131,7 @@ impl Config {
             "noatime" => self.noatime = true,
             "allow_other" => self.allow_other = true,
             "no_spread_large_reads" => self.spread_large_reads = false,
+            "no_keep_callers" => self.keep_callers = false,
             "writeback" => self.writeback = true,
             "fsname" => self.fsname = value.into(),
             "subtype" => self.subtype = value.into(),

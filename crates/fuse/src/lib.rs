@@ -12,6 +12,7 @@ mod dispatch;
 mod mount;
 mod nodeid;
 mod notify;
+mod pace;
 mod session;
 #[allow(unsafe_code)]
 mod sys;

@@ -13,7 +13,13 @@ use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::sync::Arc;
-use vfs::Ino;
+use vfs::{Ino, Observer};
+
+impl Observer for Notifier {
+    fn attributes_changed(&self, ino: Ino) {
+        self.push(Message::Attributes(ino));
+    }
+}
 
 /// A handle for the engine and its background workers; cheap to clone.
 #[derive(Clone)]
@@ -49,11 +55,6 @@ impl Notifier {
 
     pub(crate) fn nodes(&self) -> NodeIds {
         self.inner.nodes
-    }
-
-    /// Attributes of `ino` changed without a request (blocks after writeback, say).
-    pub fn attributes_changed(&self, ino: Ino) {
-        self.push(Message::Attributes(ino));
     }
 
     /// Data in the range changed under the kernel's page cache; `len` 0 means to the end.

@@ -15,6 +15,7 @@ use crate::device::Device;
 use crate::dispatch::{Agreement, Dispatcher, Request, negotiate};
 use crate::mount::{self, failed};
 use crate::notify::Notifier;
+use crate::pace::Watcher;
 use crate::sys;
 use crate::tune;
 use crate::uring::{End, Server};
@@ -37,6 +38,7 @@ pub struct Session {
     block_device: Option<PathBuf>,
     loops: Vec<JoinHandle<()>>,
     notifying: Option<JoinHandle<()>>,
+    watcher: Option<Watcher>,
     /// The kernel has our answer: from here on the session closes the file system.
     serving: bool,
     finished: bool,
@@ -86,11 +88,13 @@ impl Session {
             block_device: mounted.block_device,
             loops: Vec::new(),
             notifying: None,
+            watcher: None,
             serving: false,
             finished: false,
         };
         // From here on dropping the session unmounts.
         session.start(mounted.device, config)?;
+        session.dispatcher.tell_file_system_of(session.notifier());
         Ok(session)
     }
 
@@ -113,8 +117,13 @@ impl Session {
         self.serving = true;
         match rings {
             Some(rings) => {
-                rings.begin();
+                let threads = rings.begin();
                 self.spawn_classic(&device, &agreement, 1)?;
+                if config.keep_callers {
+                    let dispatcher = self.dispatcher.clone();
+                    self.watcher =
+                        Watcher::start(threads, dispatcher, |work| spawn("fuse-pace", work))?;
+                }
             }
             None => {
                 let cpus = sys::possible_cpus().len();
@@ -141,7 +150,7 @@ impl Session {
         config: &Config,
     ) -> Option<Rings> {
         let (report, reports) = channel();
-        let mut rings = Rings { go: Vec::new() };
+        let mut rings = Rings { go: Vec::new(), threads: Vec::new() };
         let mut threads = Vec::new();
         let cpus = sys::possible_cpus();
         let threads_per_cpu = config.threads_for(cpus.len());
@@ -168,10 +177,13 @@ impl Session {
             }
         }
         drop(report);
-        let made: Vec<io::Result<()>> = reports.iter().take(threads.len()).collect();
-        if let Some(error) = made.iter().find_map(|made| made.as_ref().err()) {
-            tracing::warn!("making rings: {error}; using /dev/fuse alone");
-            return None;
+        match reports.iter().take(threads.len()).collect() {
+            Ok(made) => rings.threads = made,
+            Err(error) => {
+                let error: io::Error = error;
+                tracing::warn!("making rings: {error}; using /dev/fuse alone");
+                return None;
+            }
         }
         self.loops.extend(threads);
         Some(rings)
@@ -214,6 +226,7 @@ impl Session {
                 tracing::error!("a server thread panicked");
             }
         }
+        self.watcher = None;
         self.notifier.close();
         if let Some(thread) = self.notifying.take() {
             let _ = thread.join();
@@ -303,13 +316,17 @@ fn accept(device: &Device, unique: u64, agreement: &Agreement, uring: bool) -> i
 /// Ring threads that wait for the word to register; dropping it sends them home.
 struct Rings {
     go: Vec<Sender<()>>,
+    /// Their ids.
+    threads: Vec<i32>,
 }
 
 impl Rings {
-    fn begin(self) {
+    /// Lets them serve; returns their ids.
+    fn begin(self) -> Vec<i32> {
         for go in self.go {
             let _ = go.send(());
         }
+        self.threads
     }
 }
 
@@ -319,7 +336,7 @@ struct RingThread {
     dispatcher: Arc<Dispatcher>,
     payload_len: usize,
     spread_large_reads: bool,
-    report: Sender<io::Result<()>>,
+    report: Sender<io::Result<i32>>,
     wait: Receiver<()>,
 }
 
@@ -343,7 +360,7 @@ impl RingThread {
                 return;
             }
         };
-        let _ = self.report.send(Ok(()));
+        let _ = self.report.send(Ok(sys::thread_id()));
         if self.wait.recv().is_err() {
             return;
         }

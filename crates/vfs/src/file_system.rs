@@ -14,6 +14,7 @@
 //!   `.` and `..` are refused with EINVAL where a name is made or removed.
 
 use crate::{Attr, DirEntry, Entry, Errno, FileKind, Ino, Result, SetAttr, StatFs};
+use std::sync::Arc;
 
 /// Who asks: new inodes belong to `uid` and `gid`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -81,6 +82,16 @@ pub struct Stat {
     /// (`_ns`, `_bytes`).
     pub name: &'static str,
     pub value: u64,
+}
+
+/// Hears what changed without a call that changes it, for callers who remember answers.
+pub trait Observer: Send + Sync {
+    /// What the last answer said of `ino` is no longer so. After `write`, `fallocate`,
+    /// `copy_range` and `clone_range` a caller forgets by himself what is known of the file
+    /// written to; nothing is said of changes that came before he asked again.
+    ///
+    /// Called under the implementation's locks: must neither block nor call back.
+    fn attributes_changed(&self, ino: Ino);
 }
 
 pub trait FileSystem: Send + Sync {
@@ -208,6 +219,9 @@ pub trait FileSystem: Send + Sync {
     fn set_flags(&self, _cx: &Context, _ino: Ino, _flags: u32) -> Result<()> {
         Err(Errno::ENOTTY.into())
     }
+
+    /// Names the one who is told of changes; at most one, before the first call.
+    fn observe(&self, _observer: Arc<dyn Observer>) {}
 
     fn statfs(&self) -> Result<StatFs>;
     /// The volume's label.

@@ -88,6 +88,7 @@ fn flush_batch(engine: &Engine, id: InodeId, state: &mut State) -> Result<bool> 
         if state.landed_size != state.item.size || state.item_dirty {
             engine.begin().put_inode(id, state);
         }
+        engine.blocks_settled(id, state);
         return Ok(true);
     }
     Ok(false)

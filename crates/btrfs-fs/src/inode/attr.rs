@@ -3,6 +3,7 @@
 use super::State;
 use btrfs_disk::Error;
 use btrfs_disk::items::{InodeItem, Timespec, inode_flags};
+use std::sync::atomic::{AtomicU64, Ordering};
 use vfs::{Attr, FileKind, Ino, Timestamp};
 
 pub fn time_of(t: Timespec) -> Timestamp {
@@ -30,7 +31,8 @@ const STATX_ATTR_NODUMP: u64 = 0x40;
 pub fn attr_of(ino: Ino, state: &State, sector: u32) -> Result<Attr, Error> {
     let item = &state.item;
     let flag = |bit: u64, attribute: u64| if item.flags & bit != 0 { attribute } else { 0 };
-    let pending = state.dirty.as_ref().map_or(0, |d| d.bytes());
+    let blocks = state.blocks(sector);
+    state.told.set(blocks);
     Ok(Attr {
         ino,
         kind: kind_of(item)?,
@@ -40,7 +42,7 @@ pub fn attr_of(ino: Ino, state: &State, sector: u32) -> Result<Attr, Error> {
         gid: item.gid,
         rdev: to_linux_dev(item.rdev),
         size: item.size,
-        blocks: rounded_up(item.nbytes, sector).saturating_add(pending) / 512,
+        blocks,
         blksize: sector,
         atime: time_of(item.atime),
         mtime: time_of(item.mtime),
@@ -51,6 +53,48 @@ pub fn attr_of(ino: Ino, state: &State, sector: u32) -> Result<Attr, Error> {
             | flag(inode_flags::APPEND, STATX_ATTR_APPEND)
             | flag(inode_flags::NODUMP, STATX_ATTR_NODUMP),
     })
+}
+
+impl State {
+    /// In units of 512 bytes; content without an extent counts too.
+    pub fn blocks(&self, sector: u32) -> u64 {
+        let pending = self.dirty.as_ref().map_or(0, |d| d.bytes());
+        rounded_up(self.item.nbytes, sector).saturating_add(pending) / 512
+    }
+}
+
+/// The block count that a caller may remember. It is the one attribute that changes behind
+/// callers' backs: when content gets its extents.
+#[derive(Debug)]
+pub struct Told(AtomicU64);
+
+const NOTHING: u64 = u64::MAX;
+
+impl Default for Told {
+    fn default() -> Told {
+        Told(AtomicU64::new(NOTHING))
+    }
+}
+
+impl Told {
+    fn set(&self, blocks: u64) {
+        self.0.store(blocks, Ordering::Relaxed);
+    }
+
+    /// The caller forgets by himself (see `vfs::Observer`).
+    pub fn clear(&self) {
+        self.0.store(NOTHING, Ordering::Relaxed);
+    }
+
+    /// True, once, if a caller may remember something else than `blocks`.
+    pub fn is_outdated(&self, blocks: u64) -> bool {
+        let told = self.0.load(Ordering::Relaxed);
+        if told == NOTHING || told == blocks {
+            return false;
+        }
+        self.clear();
+        true
+    }
 }
 
 /// The item may claim any number of bytes.

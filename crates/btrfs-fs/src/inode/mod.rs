@@ -4,6 +4,6 @@ mod attr;
 mod state;
 mod table;
 
-pub use attr::{attr_of, from_linux_dev, kind_of, now, stamp, time_of};
+pub use attr::{Told, attr_of, from_linux_dev, kind_of, now, stamp, time_of};
 pub use state::{Inode, LOCK_WAITS, State};
 pub use table::InodeTable;

@@ -94,6 +94,7 @@ fn write_locked(
     if state.capability != Some(false) {
         drop_capability(&engine.begin(), inode.id, &mut state)?;
     }
+    state.told.clear();
     let time = now();
     state.item.mtime = time;
     state.item.ctime = time;

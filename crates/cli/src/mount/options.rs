@@ -75,6 +75,7 @@ const TRANSPORT: &[&str] = &[
     "threads",
     "transport",
     "no_spread_large_reads",
+    "no_keep_callers",
 ];
 
 /// Of the kernel's btrfs: what they ask for is the case, or is only about speed.

@@ -47,7 +47,7 @@
 //! inode lock in the kernel and no pages are dropped, which is why it may be sent from
 //! inside a handler. What changes with no request at all (the block count when delayed
 //! allocation or compression settles, a snapshot made by an administrative command) is
-//! for `Notifier`, which the program hands to the engine.
+//! for `Notifier`: the file system gets it as its `vfs::Observer`.
 //!
 //! Negative names are cached for ever too: only the kernel makes names in this mount,
 //! and it replaces or drops the negative entry when it does.
@@ -122,6 +122,16 @@ impl Dispatcher {
 
     pub fn transport(&self) -> &'static str {
         self.transport.get().copied().unwrap_or("none")
+    }
+
+    /// The file system shall say what changes without a request.
+    pub fn tell_file_system_of(&self, notifier: Notifier) {
+        self.fs.observe(Arc::new(notifier));
+    }
+
+    /// How many requests came so far.
+    pub fn handled(&self) -> u64 {
+        self.counters.all()
     }
 
     /// True where `out` may be the very buffer that held the payload, because the

@@ -56,6 +56,29 @@ pub(crate) fn unpin() {
     unsafe { libc::sched_setaffinity(0, mem::size_of_val(&set), &set) };
 }
 
+/// The calling thread's id.
+pub(crate) fn thread_id() -> i32 {
+    // SAFETY: no arguments, no memory.
+    unsafe { libc::gettid() }
+}
+
+/// Puts a thread of this process (0: the calling one) into the class of those that run
+/// when nothing else wants to, or back into the normal one. Threads that it makes
+/// inherit the class.
+pub(crate) fn set_idle_class(thread: i32, idle: bool) -> io::Result<()> {
+    let class = if idle { libc::SCHED_IDLE } else { libc::SCHED_OTHER };
+    let param = libc::sched_param { sched_priority: 0 };
+    // SAFETY: `param` is a valid parameter block that the call only reads.
+    let rc = unsafe { libc::sched_setscheduler(thread, class, &param) };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Whether a thread that was put into the idle class can be brought back. Tries it with
+/// the calling one.
+pub(crate) fn may_leave_idle_class() -> bool {
+    set_idle_class(0, true).is_ok() && set_idle_class(0, false).is_ok()
+}
+
 /// Leaves signals to the program's other threads.
 pub(crate) fn block_signals() {
     // SAFETY: sigfillset fills the set that it is given; pthread_sigmask reads it and
@@ -82,6 +105,23 @@ pub(crate) fn mark_io_flusher() {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_class_is_set_and_left() {
+        let class = || {
+            // SAFETY: no memory; 0 means this thread.
+            unsafe { libc::sched_getscheduler(0) }
+        };
+        std::thread::spawn(move || {
+            set_idle_class(0, true).unwrap();
+            assert_eq!(class(), libc::SCHED_IDLE);
+            if may_leave_idle_class() {
+                assert_eq!(class(), libc::SCHED_OTHER);
+            }
+        })
+        .join()
+        .unwrap();
+    }
 
     #[test]
     fn lists_parse() {

@@ -327,7 +327,7 @@ fn changes_by_the_engine(mount: &Mount) {
     let cx = vfs::Context::default();
     let set = vfs::SetAttr { perm: Some(0o751), ..Default::default() };
     vfs::FileSystem::setattr(model, &cx, ino, &set).unwrap();
-    mount.notifier.attributes_changed(ino);
+    mount.spy.observer.get().unwrap().attributes_changed(ino);
     wait_until(|| remembered_mode(&path) == 0o751);
     let flags = vfs::WriteFlags::default();
     vfs::FileSystem::write(model, &cx, ino, 0, b"Y", flags).unwrap();

@@ -1,7 +1,7 @@
 //! The reference model with a witness: calls are counted, and some can be made to fail.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use testkit::RefFs;
 use vfs::*;
@@ -18,6 +18,7 @@ pub const UNKNOWN: &[u8] = b"unknown";
 pub struct Spy {
     pub model: RefFs,
     pub counted: Mutex<BTreeMap<&'static str, u64>>,
+    pub observer: OnceLock<Arc<dyn Observer>>,
     pub destroy_takes: Duration,
     pub destroy_fails: bool,
     /// Tell no `STATX_ATTR_*` bits: Linux drops them from a FUSE server's replies.
@@ -86,6 +87,10 @@ macro_rules! delegate {
 impl FileSystem for Spy {
     fn root(&self) -> Ino {
         self.model.root()
+    }
+
+    fn observe(&self, observer: Arc<dyn Observer>) {
+        assert!(self.observer.set(observer).is_ok(), "two observers");
     }
 
     fn lookup(&self, cx: &Context, parent: Ino, name: &[u8]) -> Result<Entry> {

@@ -12,7 +12,7 @@ use crate::roots::Roots;
 use crate::source::Context;
 use crate::uuids::Uuids;
 use crate::walk::{Leaf, TreeStart, walk};
-use crate::{CheckOptions, Finding, FindingKind, Phase, Report, data, supers};
+use crate::{CheckOptions, Finding, FindingKind, Phase, Report, data, log, supers};
 use btrfs_disk::ids::{compat_ro, incompat};
 use btrfs_disk::key::kind;
 use btrfs_disk::{Result, TreeId};
@@ -46,6 +46,8 @@ pub fn check(volume: Arc<Volume>, options: &CheckOptions<'_>) -> Result<Report> 
     run.checksums();
     run.cx.begin(Phase::Roots, None);
     run.roots.check(&mut run.cx, &shared.entries, &run.unread);
+    let extents = run.known.extent_tree.then_some(&run.extents);
+    log::check(&mut run.cx, extents);
     run.verify_data();
     Ok(run.cx.report)
 }

@@ -97,8 +97,11 @@ pub struct Totals {
     pub csum_bytes: u64,
     /// Bytes read and verified from all copies (`verify_data`).
     pub verified_bytes: u64,
-    /// The volume has a log tree that the next mount replays; it was not looked into.
+    /// The volume has a log that the next mount replays.
     pub pending_log: bool,
+    /// Subvolumes that the log is about, and its nodes.
+    pub log_trees: u64,
+    pub log_blocks: u64,
 }
 
 #[derive(Clone, Debug, Default)]

@@ -23,6 +23,7 @@ mod finding;
 mod free_space;
 mod inodes;
 mod kind;
+mod log;
 mod options;
 mod qgroups;
 mod refs;

@@ -11,6 +11,7 @@ pub enum Phase {
     FreeSpace,
     Checksums,
     Roots,
+    Log,
     Data,
 }
 
@@ -25,6 +26,7 @@ impl Phase {
             Phase::FreeSpace => "free space",
             Phase::Checksums => "checksums",
             Phase::Roots => "subvolumes",
+            Phase::Log => "log",
             Phase::Data => "data",
         }
     }

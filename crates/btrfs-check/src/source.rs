@@ -107,7 +107,9 @@ impl<'a> Context<'a> {
         let mut bytes = vec![0; self.geometry.node_size as usize].into_boxed_slice();
         let read = self.volume.read_mirror(expect.logical, copy, &mut bytes);
         read.map_err(|e| reason(&e))?;
-        let limits = Limits { max_generation: Some(Generation(self.newest)), read_only: true };
+        // A log is of the transaction that the crash interrupted.
+        let newest = self.newest + u64::from(expect.owner == Some(TreeId::LOG));
+        let limits = Limits { max_generation: Some(Generation(newest)), read_only: true };
         check::node_within(bytes, &self.geometry, expect, &limits).map_err(|c| match c.key {
             Some(key) => format!("item {key}: {}", c.what),
             None => c.what,

@@ -1,5 +1,5 @@
 //! Crafted logs on a sound volume: each is refused with a typed error and nothing written,
-//! or replayed, and then the volume is as sound as before.
+//! or replayed, and then the volume is as sound as before. And replays that break off.
 //!
 //! `SPINNEY_HOSTILE=N` crafts N logs instead of a few hundred, from `SPINNEY_HOSTILE_SEED`
 //! on.
@@ -19,7 +19,7 @@ mod watch;
 #[path = "replay/world.rs"]
 mod world;
 
-use blockdev::MemDevice;
+use blockdev::{BlockDevice, MemDevice};
 use btrfs_disk::TreeId;
 use btrfs_fs::{BtrfsFs, Options};
 use crash::Crash;
@@ -29,7 +29,10 @@ use hostile::disk::Layered;
 use hostile::drive::{Fate, drive, walk};
 use hostile::mutate;
 use std::collections::BTreeMap;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use testkit::compare::TreeSnapshot;
 use vfs::{FallocateMode, FileSystem};
 use watch::{Failures, watched};
 use world::World;
@@ -146,4 +149,61 @@ fn crafted_logs() {
     println!("{fates:?}, peak of memory {} MiB", memory::peak() >> 20);
     failures.assert_none();
     assert!(memory::peak() < 1536 << 20, "{} bytes of memory", memory::peak());
+}
+
+/// Writes behind the first `left` fail and leave nothing.
+struct BreaksOff {
+    device: Arc<Layered>,
+    left: AtomicU64,
+}
+
+impl BlockDevice for BreaksOff {
+    fn len(&self) -> u64 {
+        self.device.len()
+    }
+    fn read_only(&self) -> bool {
+        false
+    }
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.device.read_at(offset, buf)
+    }
+    fn write_at(&self, offset: u64, buf: &[u8]) -> io::Result<()> {
+        let one_less = |left: u64| left.checked_sub(1);
+        match self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less) {
+            Ok(_) => self.device.write_at(offset, buf),
+            Err(_) => Err(io::Error::other("the power is gone")),
+        }
+    }
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+    fn discard(&self, _: u64, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+    fn name(&self) -> String {
+        "breaks off".into()
+    }
+}
+
+#[test]
+fn a_replay_that_breaks_off_is_done_again() {
+    testkit::require!(kernel_btrfs);
+    let base = logged();
+    let device = Arc::new(Layered::new(&base.device));
+    let fs = BtrfsFs::open_device(device.clone(), options()).expect("open");
+    let whole = TreeSnapshot::of(&fs).expect("walk");
+    let writes = device.writes();
+    drop(fs);
+    assert!(whole.node("b/symlink").is_some() && writes > 10, "{writes} writes");
+    for left in 0..writes {
+        let device = Arc::new(Layered::new(&base.device));
+        let broken = BreaksOff { device: device.clone(), left: AtomicU64::new(left) };
+        let opened = BtrfsFs::open_device(Arc::new(broken), options());
+        assert!(opened.is_err() || left + 1 >= writes, "{left} writes are enough");
+        drop(opened);
+        let fs = BtrfsFs::open_device(device.clone(), options()).expect("open");
+        common::assert_same(&whole, &TreeSnapshot::of(&fs).expect("walk"));
+        drop(fs);
+        assert_eq!(replayed(&device), Some(Vec::new()), "after {left} writes");
+    }
 }

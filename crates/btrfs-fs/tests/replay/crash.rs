@@ -98,6 +98,7 @@ pub fn read_only() -> Options {
 /// The kernel's replay, our read-only view and our replay show the same; ours leaves a
 /// sound volume, which the kernel reads as we do. Answers what they show.
 pub fn judge(image: &Path, dir: &TempDir) -> TreeSnapshot {
+    common::check_ourselves(image);
     let (by_kernel, by_us) = (dir.join("kernel.img"), dir.join("ours.img"));
     copy(image, &by_kernel);
     copy(image, &by_us);

@@ -22,8 +22,8 @@ extents with the references to them, free space with the gaps between extents, c
 with the data that must have them, names with inodes, sizes and counts with what they sum.
 Every copy of every tree block is read. Nothing is ever written.
 
-The volume is judged as of its last commit. A log tree (of fsyncs since then) is replayed
-by the next mount and not looked into.
+The volume is judged as of its last commit. Of a log (of fsyncs since then, which the next
+mount replays) the blocks are read and judged; what it says of files is not.
 
 Options
     -d, --data      also read every checksummed block of file content from every copy, and
@@ -158,7 +158,11 @@ fn summary(out: &mut Out, t: &Totals, data: bool) -> Result<()> {
         out.line(format!("  {:<14} {inodes} inodes, {trees} subvolumes", "to be freed"))?;
     }
     if t.pending_log {
-        out.line("  a log tree waits for the next mount")?;
+        let (trees, blocks) = (t.log_trees, t.log_blocks);
+        out.line(format!(
+            "  {:<14} of {trees} subvolumes, {blocks} blocks; the next mount replays it",
+            "log"
+        ))?;
     }
     Ok(())
 }
@@ -227,4 +231,5 @@ fn json_totals(o: &mut Object<'_>, t: &Totals) {
         o.number(name, value);
     }
     o.bool("pending_log", t.pending_log);
+    o.number("log_trees", t.log_trees).number("log_blocks", t.log_blocks);
 }

@@ -21,12 +21,14 @@ mod world;
 
 use blockdev::{BlockDevice, MemDevice};
 use btrfs_disk::TreeId;
+use btrfs_disk::key::kind;
 use btrfs_fs::{BtrfsFs, Options};
 use crash::Crash;
 use hostile::base::{Base, options};
 use hostile::choices::Choices;
 use hostile::disk::Layered;
 use hostile::drive::{Fate, drive, walk};
+use hostile::leaf::Leaf;
 use hostile::mutate;
 use std::collections::BTreeMap;
 use std::io;
@@ -149,6 +151,42 @@ fn crafted_logs() {
     println!("{fates:?}, peak of memory {} MiB", memory::peak() >> 20);
     failures.assert_none();
     assert!(memory::peak() < 1536 << 20, "{} bytes of memory", memory::peak());
+}
+
+/// An index that a directory used twice since the commit (its last name went, and the next
+/// index was looked up anew) is that of the later name. The kernel's replay fails on it.
+#[test]
+fn an_index_used_twice_is_the_later_names() {
+    testkit::require!(kernel_btrfs);
+    let base = logged();
+    let device = Arc::new(Layered::new(&base.device));
+    let fs = BtrfsFs::open_device(device.clone(), options()).expect("open");
+    let whole = TreeSnapshot::of(&fs).expect("walk");
+    drop(fs);
+    let (old, new) = ("b/one", "b/new file with a long name 39");
+    assert!(whole.node(old).is_some() && whole.node(new).is_some());
+    let dir = whole.node("b").expect("a directory").attr.ino.0;
+    let device = Arc::new(Layered::new(&base.device));
+    let mut moved = 0;
+    for node in base.nodes.iter().filter(|node| node.level == 0) {
+        let mut leaf = Leaf::of(&base.node_bytes(&*device, node.logical));
+        let bytes = &new.as_bytes()[2..];
+        for (key, data) in &mut leaf.items {
+            if key.kind == kind::INODE_REF && key.offset == dir && data.ends_with(bytes) {
+                data[..8].copy_from_slice(&2u64.to_le_bytes());
+                moved += 1;
+            }
+        }
+        leaf.items.retain(|(key, data)| key.kind != kind::DIR_INDEX || !data.ends_with(bytes));
+        base.put_node(&device, node.logical, leaf.bytes());
+    }
+    assert!(moved > 0, "the log has no such name");
+    let fs = BtrfsFs::open_device(device.clone(), options()).expect("open");
+    let seen = TreeSnapshot::of(&fs).expect("walk");
+    assert!(seen.node(old).is_none() && seen.node(new).is_some());
+    assert_eq!(seen.nodes.len() + 1, whole.nodes.len());
+    drop(fs);
+    assert_eq!(replayed(&device), Some(Vec::new()));
 }
 
 /// Writes behind the first `left` fail and leave nothing.

@@ -30,4 +30,4 @@ mod view;
 mod xattrs;
 
 pub use fs::BtrfsFs;
-pub use options::{Options, Subvol};
+pub use options::{Options, Sabotage, Subvol};

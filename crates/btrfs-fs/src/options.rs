@@ -24,6 +24,21 @@ pub struct Options {
     pub tree_log: bool,
     /// Start background threads (commit every `commit_interval`).
     pub background: bool,
+    /// Breaks a promise on purpose, to see that the crash tests find it.
+    #[doc(hidden)]
+    pub sabotage: Option<Sabotage>,
+}
+
+/// What is broken. Nothing but tests of tests sets it.
+#[doc(hidden)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sabotage {
+    /// Log replay gives no inode a name.
+    ReplaySkipsNames,
+    /// The log has no checksums of the extents that it has.
+    LogWithoutSums,
+    /// A commit leaves the checksums of one extent out.
+    CommitSkipsASum,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -48,6 +63,7 @@ impl Default for Options {
             discard: false,
             tree_log: true,
             background: true,
+            sabotage: None,
         }
     }
 }

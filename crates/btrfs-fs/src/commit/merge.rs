@@ -4,6 +4,7 @@
 use super::sums::{self, SumFormat};
 use crate::delta::Delta;
 use crate::engine::Engine;
+use crate::options::Sabotage;
 use crate::roots::Root;
 use btrfs_disk::items::{RootItem, Timespec};
 use btrfs_disk::{Generation, Key, Logical, Result, TreeId};
@@ -30,7 +31,10 @@ pub fn run(
     let mut settle =
         Settle::new(&engine.space, &engine.store, superblock, generation, reservation)?;
     merge_items(engine, &mut settle, sealed)?;
-    let landed = merge_extents(&mut settle, sealed);
+    let mut landed = merge_extents(&mut settle, sealed);
+    if engine.options.sabotage == Some(Sabotage::CommitSkipsASum) {
+        landed.pop_last();
+    }
     let fate = settle.drain_data()?;
     let edits = {
         let root = settle.root(TreeId::CSUM)?;

@@ -8,6 +8,7 @@ use super::sums::log_sums;
 use crate::delta::{Frozen, Level};
 use crate::engine::Engine;
 use crate::ino::InodeId;
+use crate::options::Sabotage;
 use crate::view::View;
 use btrfs_disk::items::{Compression, FileExtent, FileExtentKind, InodeItem, inode_flags};
 use btrfs_disk::key::kind;
@@ -88,7 +89,8 @@ impl Project<'_> {
         };
         let mut extents = BTreeMap::new();
         content.edits(member, &mut extents)?;
-        if item.flags & inode_flags::NODATASUM == 0 {
+        let sabotage = self.engine.options.sabotage == Some(Sabotage::LogWithoutSums);
+        if item.flags & inode_flags::NODATASUM == 0 && !sabotage {
             self.sums(id.tree, &extents, state, edits)?;
         }
         edits.extend(extents);

@@ -1,7 +1,6 @@
 //! Tests of the tests: systems that break a promise, which the harness must catch.
 //!
-//! A switch of the engine itself (log replay that skips names, a commit that leaves a checksum
-//! out) belongs into `Broken` beside these, and a test of it into `main.rs`.
+//! Those inside the engine are `btrfs_fs::Sabotage`, a hidden option.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use vfs::{

@@ -5,17 +5,18 @@
 //! mount of what the kernel left, with its log.
 
 use super::base::base;
-use super::outside::{ONE, log_pending};
+use super::outside::{self, ONE, log_pending};
 use super::rig::Case;
-use super::state;
+use super::state::{self, Extra};
 use blocksim::{Image, SimDevice};
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
 use testkit::PosixFs;
 use testkit::compare::TreeSnapshot;
 use testkit::durability::{Applied, Demands, History, Rules, Witness};
-use testkit::oracle::{KernelMount, TempDir, btrfs_check, with_kernel};
-use vfs::FileSystem;
+use testkit::ops::Op;
+use testkit::oracle::{KernelMount, TempDir, btrfs_check};
+use vfs::{FileSystem, RenameMode};
 
 /// What became of one workload that all agree on.
 #[derive(Default, Debug)]
@@ -23,6 +24,15 @@ pub struct Seen {
     pub log: bool,
     /// Our mount replays logs.
     pub replayed: bool,
+}
+
+/// The kernel's replay loses a whiteout if its name was exchanged and synced before.
+pub fn fit(case: &Case) -> bool {
+    let whiteout = |op: &Op| {
+        use RenameMode::{NoReplaceWhiteout, Whiteout};
+        matches!(op, Op::Rename { mode: Whiteout | NoReplaceWhiteout, .. })
+    };
+    !case.threads[0].iter().any(whiteout)
 }
 
 pub fn run(case: &Case) -> Result<Seen, String> {
@@ -57,7 +67,7 @@ fn work(case: &Case, mount: &Path, history: &History) -> Result<(), String> {
 }
 
 fn judge(image: &Image, copy: &Path, demands: &Demands<'_>) -> Result<Seen, String> {
-    let seen = with_kernel(copy, "noatime", |mount| TreeSnapshot::of_dir(mount.path()))?
+    let seen = outside::mounted(copy, |mount| TreeSnapshot::of_dir(mount.path()))?
         .map_err(|error| format!("reading the kernel's mount: {error}"))?;
     let wrong = demands.judge(&seen, Rules::KERNEL_LOG);
     if !wrong.is_empty() {
@@ -65,7 +75,7 @@ fn judge(image: &Image, copy: &Path, demands: &Demands<'_>) -> Result<Seen, Stri
     }
     btrfs_check(copy)?;
     let device = Arc::new(SimDevice::new(image.clone()));
-    let replayed = match state::recover(&device, demands, Rules::KERNEL_LOG, false) {
+    let replayed = match state::recover(&device, demands, Rules::KERNEL_LOG, &Extra::default()) {
         Ok(()) => true,
         Err(why) if why.contains("log replay is not built") => false,
         Err(why) => return Err(format!("our mount: {why}")),

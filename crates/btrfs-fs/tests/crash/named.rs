@@ -399,4 +399,13 @@ pub const NAMED: &[Named] = &[
         };
         (41..46).flat_map(round).collect()
     }),
+    ("a directory is synced while a new file's end has landed and its beginning has not", || {
+        vec![
+            create("A/new"),
+            write("A/new", 0, 100, 47),
+            write("A/new", 131_072, 262_144, 48),
+            fsync("A"),
+            fsync("A/foo"),
+        ]
+    }),
 ];

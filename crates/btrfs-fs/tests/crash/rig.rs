@@ -4,7 +4,7 @@ use super::base::{base, options};
 use super::outside;
 use super::state::{self, Extra};
 use blocksim::{Epoch, Image, Lie, SimDevice};
-use btrfs_fs::{BtrfsFs, Options};
+use btrfs_fs::{BtrfsFs, Options, Sabotage};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -39,6 +39,7 @@ pub type Breaker = fn(Box<dyn FileSystem>) -> Box<dyn FileSystem>;
 pub struct Broken {
     pub device: Option<Lie>,
     pub file_system: Option<Breaker>,
+    pub engine: Option<Sabotage>,
 }
 
 #[derive(Default)]
@@ -108,7 +109,8 @@ impl Rig {
         let base = base(case.seed);
         let device = Arc::new(SimDevice::new(base.image.clone()).lying(self.broken.device));
         // Every other pair of volumes tells the device what is free: it must not be too early.
-        let options = Options { discard: case.seed & 2 != 0, ..options() };
+        let (discard, sabotage) = (case.seed & 2 != 0, self.broken.engine);
+        let options = Options { discard, sabotage, ..options() };
         let fs = BtrfsFs::open_device(device.clone(), options);
         let fs = fs.map_err(|error| format!("mount: {error}"))?;
         let mut fs: Box<dyn FileSystem> = Box::new(fs);
@@ -197,6 +199,7 @@ impl Rig {
             outside,
             empty: share(self.effort.empty),
             again: if share(self.effort.again) { 2 } else { 0 },
+            sabotage: self.broken.engine,
         }
     }
 }

@@ -1,10 +1,11 @@
 //! One crash state, judged: our check, a mount that recovers, the tree against the demands.
 
-use super::base::mount;
+use super::base::options;
 use super::outside;
 use blockdev::BlockDevice;
 use blocksim::{Image, SimDevice};
 use btrfs_check::{CheckOptions, FindingKind, Severity};
+use btrfs_fs::{BtrfsFs, Options, Sabotage};
 use btrfs_volume::{OpenOptions, Volume};
 use std::sync::Arc;
 use testkit::compare::TreeSnapshot;
@@ -21,6 +22,8 @@ pub struct Extra {
     pub empty: bool,
     /// `btrfs check` and the kernel's mount.
     pub outside: bool,
+    /// What the recovering mount does wrong.
+    pub sabotage: Option<Sabotage>,
 }
 
 /// The error says what is wrong.
@@ -32,12 +35,12 @@ pub fn judge(
 ) -> Result<(), String> {
     check(image).map_err(|why| format!("as the crash left it: {why}"))?;
     let device = Arc::new(SimDevice::new(image.clone()));
-    recover(&device, demands, rules, extra.empty)?;
+    recover(&device, demands, rules, &extra)?;
     check(&device.image()).map_err(|why| format!("after recovery: {why}"))?;
     if extra.again > 0 {
         // What the device did when all was deleted must not count as recovery.
         let device = Arc::new(SimDevice::new(image.clone()));
-        recover(&device, demands, rules, false)?;
+        recover(&device, demands, rules, &Extra::default())?;
         crash_again(&device, demands, rules, extra.again)?;
     }
     if extra.outside {
@@ -50,14 +53,16 @@ pub fn recover(
     device: &Arc<SimDevice>,
     demands: &Demands<'_>,
     rules: Rules,
-    empty: bool,
+    extra: &Extra,
 ) -> Result<(), String> {
-    let fs = mount(device.clone()).map_err(|error| format!("mount: {error}"))?;
+    let options = Options { sabotage: extra.sabotage, ..options() };
+    let fs =
+        BtrfsFs::open_device(device.clone(), options).map_err(|error| format!("mount: {error}"))?;
     if let Some(why) = fs.read_only_reason() {
         return Err(format!("the mount is read-only: {why}"));
     }
     compare(&fs, demands, rules)?;
-    if empty {
+    if extra.empty {
         let root = fs.root();
         remove_all(&fs, root).map_err(|error| format!("deleting everything: {error}"))?;
     }

@@ -12,6 +12,7 @@ use crate::ino::InodeId;
 use crate::inode::kind_of;
 use crate::names::{self, Target};
 use crate::ops::create::dir_type_of;
+use crate::options::Sabotage;
 use btrfs_disk::checksum::extref_hash;
 use btrfs_disk::items::{DirItem, InodeExtRef, InodeItem, InodeRef};
 use btrfs_disk::key::kind;
@@ -190,6 +191,9 @@ impl Replay<'_> {
 
     /// Makes a name that the directory does not have.
     fn link(&mut self, id: InodeId, at: &Name<'_>) -> Result<()> {
+        if self.engine.options.sabotage == Some(Sabotage::ReplaySkipsNames) {
+            return Ok(());
+        }
         names::check_index(at.dir, at.index)?;
         names::check_room(&self.op.view, at.dir, at.name, self.engine.geometry.max_item_size())?;
         self.vacate(at.dir, at.index)?;

@@ -409,6 +409,23 @@ fn config() -> Config {
     config
 }
 
+/// Whose operations alternate: one at the top of the volume, or, from every third seed, one
+/// in a subvolume and one in its snapshot.
+fn sessions<'f>(seed: u64, fs: &'f PosixFs, mount: &KernelMount) -> Vec<Session<'f>> {
+    if !seed.is_multiple_of(3) {
+        return vec![Session::new(fs)];
+    }
+    btrfs(mount, &["subvolume", "create", "/one"]);
+    let mut one = Session::below(fs, World(fs).ino("one"));
+    for op in generate(seed + 1, 150, &config()) {
+        one.apply(&op);
+    }
+    vfs::FileSystem::sync(fs).expect("sync");
+    btrfs(mount, &["subvolume", "snapshot", "/one", "/two"]);
+    let two = Session::below(fs, World(fs).ino("two"));
+    vec![one, two]
+}
+
 /// A volume with `base` operations committed, then rounds of operations that end in fsyncs,
 /// with a crash after each.
 fn random(seed: u64, mkfs: &[&str], options: &str) {
@@ -420,11 +437,14 @@ fn random(seed: u64, mkfs: &[&str], options: &str) {
     let mount = KernelMount::new(&live, options.trim_end_matches(',')).expect("mount");
     {
         let fs = PosixFs::open(mount.path()).expect("open the mount");
-        let ops = generate(seed, 900, &config());
-        let mut session = Session::new(&fs);
+        let mut sessions = sessions(seed, &fs, &mount);
+        let ops: Vec<Vec<Op>> =
+            (0..sessions.len() as u64).map(|i| generate(seed + i * 7919, 900, &config())).collect();
         let (mut logs, mut since) = (0, 0);
-        for (step, op) in ops.iter().enumerate() {
-            session.apply(op);
+        for step in 0..900 {
+            let which = step % sessions.len();
+            let op = &ops[which][step / sessions.len()];
+            sessions[which].apply(op);
             since += 1;
             if step % 150 == 60 {
                 vfs::FileSystem::sync(&fs).expect("sync");

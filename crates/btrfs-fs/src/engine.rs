@@ -260,6 +260,14 @@ impl Op<'_> {
         FsError::Corrupt { what, data: false }
     }
 
+    /// A rename took `child` out of `dir`. What the last commit has of the directory says
+    /// so of older ones.
+    pub fn leave(&self, dir: InodeId, child: InodeId) {
+        if self.delta().items.is_born(child.tree, child.objectid) {
+            self.edit(dir, |o| o.leave(child.objectid));
+        }
+    }
+
     pub fn extend(&self, extent: Logical, len: u64, by: u64, who: (TreeId, u64, u64)) -> bool {
         self.delta().extents.extend(extent, len, by, who)
     }

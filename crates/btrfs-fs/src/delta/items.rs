@@ -239,6 +239,16 @@ impl ObjectEdit<'_> {
         }
     }
 
+    /// `other` takes the place of this object under a name, in the same operation.
+    pub fn follow(&mut self, other: u64) {
+        self.object.watch.get_or_insert_default().followers.push(other);
+    }
+
+    /// A rename takes `other`, which was made in this epoch, out of this directory.
+    pub fn leave(&mut self, other: u64) {
+        self.object.watch.get_or_insert_default().left.push(other);
+    }
+
     fn note(&mut self, kind: u8, offset: u64, gone: bool) {
         self.renamed |= is_ref(kind) || gone && kind == kind::INODE_ITEM;
         if let Some(watch) = &mut self.object.watch {

@@ -30,6 +30,10 @@ pub(super) struct Watch {
     /// Ranges of content that may have become a hole in this epoch, where holes have no
     /// items of their own.
     pub gaps: Vec<(u64, u64)>,
+    /// Objects that took a name of this one in a rename.
+    pub followers: Vec<u64>,
+    /// Objects of this epoch that a rename took out of this directory.
+    pub left: Vec<u64>,
 }
 
 impl Watch {
@@ -63,6 +67,10 @@ pub struct Frozen {
     /// `None`: deleted.
     pub slots: BTreeMap<SubKey, Option<Box<[u8]>>>,
     pub gaps: Vec<(u64, u64)>,
+    /// Objects that took a name of this one: the log must say both or neither.
+    pub followers: Vec<u64>,
+    /// Objects of this epoch that a rename took out of this directory, if entries matter.
+    pub left: Vec<u64>,
 }
 
 impl Frozen {
@@ -75,6 +83,8 @@ impl Frozen {
         self.slots.extend(newer.slots);
         self.gaps.extend(newer.gaps);
         self.item_changed |= newer.item_changed;
+        self.followers = newer.followers;
+        self.left.extend(newer.left);
     }
 }
 
@@ -123,7 +133,13 @@ impl ItemDelta {
             let taken = object.items.iter().filter(|(key, _)| ask.wants(key, &changed, names));
             slots.extend(taken.map(|(key, slot)| (*key, slot.value.clone())));
             let item_changed = ask.whole || changed.contains(&(kind::INODE_ITEM, 0));
-            Frozen { born: object.born, whole: ask.whole, item_changed, slots, gaps }
+            let followers = watch.followers.clone();
+            let left = match watch.level {
+                Level::Entries => std::mem::take(&mut watch.left),
+                _ => Vec::new(),
+            };
+            let (born, whole) = (object.born, ask.whole);
+            Frozen { born, whole, item_changed, slots, gaps, followers, left }
         })
     }
 

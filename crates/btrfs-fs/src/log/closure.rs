@@ -8,7 +8,9 @@
 //! * a name that is gone is cut out of its directory, which is logged for that;
 //! * where a new name takes the place of another inode's, that one is logged under the
 //!   names that it has now, or vanishes if it has none;
-//! * where something took the place of a name that is gone, it is logged too;
+//! * where something took the place of a name that is gone, be it from the commit or from
+//!   what was logged before, it is logged too;
+//! * who took a name in a rename comes with the one that had it;
 //! * a directory that moved needs all directories above it that moved, or a replay could
 //!   put it below itself;
 //! * a synced directory takes along what came into it and what left it.
@@ -19,6 +21,7 @@
 use super::Fallback;
 use super::committed::{Committed, Name, entry_of};
 use super::freeze::{Now, Work};
+use super::state::LogState;
 use crate::delta::{Delta, Level};
 use crate::ino::InodeId;
 use btrfs_disk::checksum::name_hash;
@@ -34,6 +37,7 @@ pub struct Closure<'a> {
     pub committed: Committed<'a>,
     /// For a look at what is not frozen: whatever it says of changes is frozen next.
     pub delta: &'a Delta,
+    pub state: &'a LogState,
     pub work: &'a mut Work,
 }
 
@@ -54,10 +58,7 @@ impl Closure<'_> {
         let ids: Vec<InodeId> = self.work.objects.keys().copied().collect();
         for id in ids {
             match self.work.now(&self.committed, id)? {
-                None => {
-                    self.work.dropped.insert(id);
-                }
-                Some(Now::Gone) => go!(self.gone(id)),
+                None | Some(Now::Gone) => go!(self.gone(id)),
                 Some(Now::Here(item)) => {
                     let is_dir = item.mode & libc::S_IFMT == libc::S_IFDIR;
                     go!(self.here(id, is_dir));
@@ -71,6 +72,8 @@ impl Closure<'_> {
     /// a directory all that was in it would have to follow, or to be logged elsewhere.
     fn gone(&mut self, id: InodeId) -> Step {
         self.work.dropped.insert(id);
+        self.followers(id);
+        go!(self.unlogged(id, &BTreeSet::new()));
         if self.is_born(id) {
             return Ok(Ok(()));
         }
@@ -88,6 +91,7 @@ impl Closure<'_> {
         let frozen = &self.work.objects[&id];
         let (born, renamed) = (frozen.born, frozen.has_refs());
         if renamed {
+            self.followers(id);
             let now = self.work.names(&self.committed, id)?;
             let before = if born { BTreeSet::new() } else { self.committed.names(id)? };
             for name in now.difference(&before) {
@@ -96,6 +100,7 @@ impl Closure<'_> {
             for name in before.difference(&now) {
                 go!(self.cut(id, name));
             }
+            go!(self.unlogged(id, &now));
             if is_dir && !born {
                 self.above(id)?;
             }
@@ -147,6 +152,22 @@ impl Closure<'_> {
         self.successor(parent, &name.name)
     }
 
+    /// A rename that took a name from `id` happened wholly or not at all.
+    fn followers(&mut self, id: InodeId) {
+        for follower in self.work.objects[&id].followers.clone() {
+            self.work.want(InodeId::new(id.tree, follower), Level::Inode);
+        }
+    }
+
+    /// Names that the log gave the inode and that it has no more.
+    fn unlogged(&mut self, id: InodeId, now: &BTreeSet<Name>) -> Step {
+        let Some(member) = self.state.members.get(&id) else { return Ok(Ok(())) };
+        for name in member.names.difference(now) {
+            go!(self.successor(InodeId::new(id.tree, name.parent), &name.name));
+        }
+        Ok(Ok(()))
+    }
+
     /// What stands under a name that is cut has come in the same operation, maybe (an
     /// exchange, a whiteout): it comes along, or the name would be seen to stand for nothing.
     fn successor(&mut self, dir: InodeId, name: &[u8]) -> Step {
@@ -191,6 +212,9 @@ impl Closure<'_> {
     /// A synced directory's entries: those that came, those that went. (Of a directory that
     /// nobody synced none were taken.)
     fn entries(&mut self, dir: InodeId) -> Step {
+        for left in self.work.objects[&dir].left.clone() {
+            self.work.want(InodeId::new(dir.tree, left), Level::Inode);
+        }
         let all = (kind::DIR_INDEX, 0)..=(kind::DIR_INDEX, u64::MAX);
         let changed: Vec<(u64, Option<Box<[u8]>>)> = self.work.objects[&dir]
             .slots

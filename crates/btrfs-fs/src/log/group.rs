@@ -18,6 +18,7 @@ use crate::error::IntoFs;
 use crate::ino::InodeId;
 use btrfs_disk::{Generation, TreeId};
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::collections::BTreeSet;
 use std::time::Instant;
 use vfs::Result;
 
@@ -159,6 +160,19 @@ impl Engine {
         write::write(self, state, generation, edits)
     }
 
+    /// Writes back the content of inodes that come along with those that were asked for:
+    /// nobody should be seen halfway through a write. `landed` have been written back.
+    fn land_content(&self, work: &Work, landed: &mut BTreeSet<InodeId>) {
+        for id in work.wanted.keys() {
+            if landed.insert(*id)
+                && let Some(inode) = self.inodes.find(*id, 0)
+            {
+                // Without room it stays in memory, and the log has what has landed.
+                let _ = self.flush_inode(&inode);
+            }
+        }
+    }
+
     /// Freezes what is wanted and all that belongs to it, at one moment.
     fn gather(
         &self,
@@ -167,7 +181,12 @@ impl Engine {
         work: &mut Work,
         state: &LogState,
     ) -> btrfs_disk::Result<std::result::Result<(), Fallback>> {
+        let mut landed: BTreeSet<InodeId> = work.wanted.keys().copied().collect();
+        for (tree, objectid) in delta.items.take_renamed() {
+            want_member(work, state, tree, objectid);
+        }
         for _ in 0..ROUNDS {
+            self.land_content(work, &mut landed);
             let still = Instant::now();
             delta.gate.seal();
             for (tree, objectid) in delta.items.take_renamed() {
@@ -177,7 +196,7 @@ impl Engine {
             delta.gate.reopen();
             self.stats.log_still_max_ns.max(still.elapsed().as_nanos() as u64);
             let committed = Committed { store: committed.store, roots: committed.roots };
-            if let Err(fallback) = (Closure { committed, delta, work }).round()? {
+            if let Err(fallback) = (Closure { committed, delta, state, work }).round()? {
                 return Ok(Err(fallback));
             }
             if !work.is_short() {

@@ -35,14 +35,13 @@ impl Project<'_> {
         }
         for (id, frozen) in &work.objects {
             let Some(Now::Here(item)) = work.now(self.committed, *id)? else { continue };
-            let level = work.wanted.get(id).copied().unwrap_or_default();
             let cut = work.cuts.range((*id, 0)..=(*id, u64::MAX)).next().is_some();
             let idle = frozen.slots.is_empty() && frozen.gaps.is_empty() && !cut;
             if frozen.whole && idle {
                 // The commit has it as it is.
                 continue;
             }
-            self.inode(*id, &item, frozen, level, state, edits.entry(id.tree).or_default())?;
+            self.inode(*id, &item, work, state, edits.entry(id.tree).or_default())?;
         }
         for (dir, index) in &work.cuts {
             let key = Key::new(dir.objectid, kind::DIR_LOG_INDEX, *index);
@@ -57,12 +56,15 @@ impl Project<'_> {
         &self,
         id: InodeId,
         item: &InodeItem,
-        frozen: &Frozen,
-        level: Level,
+        work: &Work,
         state: &mut LogState,
         edits: &mut BTreeMap<Key, Edit>,
     ) -> Result<()> {
+        let frozen = &work.objects[&id];
+        let level = work.wanted.get(&id).copied().unwrap_or_default();
         self.engine.stats.log_inodes.add(1);
+        let renamed = frozen.has_refs();
+        let names = renamed.then(|| work.names(self.committed, id)).transpose()?;
         if frozen.whole {
             self.engine.stats.log_first.add(1);
             self.whole_inode(id, frozen, edits)?;
@@ -78,6 +80,9 @@ impl Project<'_> {
             false => edits.remove(&item_key),
         };
         let member = state.members.entry(id).or_default();
+        if let Some(names) = names {
+            member.names = names;
+        }
         member.entries |= level == Level::Entries;
         let content = Content {
             committed: self.committed,

@@ -3,6 +3,7 @@
 //! Invariant: `blocks` are exactly the nodes that the log has taken out of free space and
 //! not given back; no commit knows them. All of it is void once a commit is durable.
 
+use super::committed::Name;
 use crate::delta::{Ask, Level};
 use crate::engine::Engine;
 use crate::ino::InodeId;
@@ -31,6 +32,8 @@ pub struct TreeLog {
 /// An inode that the log has.
 #[derive(Default, Debug)]
 pub struct Member {
+    /// The names that it was logged with, if they are not those of the commit.
+    pub names: BTreeSet<Name>,
     /// All entries that the directory gained and lost are followed.
     pub entries: bool,
     /// Ranges that became holes over content that the commit has.

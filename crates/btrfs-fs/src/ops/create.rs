@@ -280,7 +280,7 @@ impl Whiteout {
         dir: InodeId,
         name: &[u8],
         index: u64,
-    ) -> Result<()> {
+    ) -> Result<InodeId> {
         let inode = insert_inode(engine, op, &self.0, new)?;
         // Nobody asked for this inode: no lookup reference.
         inode.lookups.store(0, std::sync::atomic::Ordering::Release);
@@ -288,6 +288,7 @@ impl Whiteout {
             location: Key::new(inode.id.objectid, kind::INODE_ITEM, 0),
             kind: dir_type::CHRDEV,
         };
-        names::add(op, dir, name, target, index)
+        names::add(op, dir, name, target, index)?;
+        Ok(inode.id)
     }
 }

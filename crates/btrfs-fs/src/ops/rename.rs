@@ -193,6 +193,10 @@ fn exchange(engine: &Engine, r: &Rename<'_>, locked: &mut Locked<'_>) -> Result<
     names::add(&op, r.from.id, r.name, *other, old_index)?;
     touch_child(&op, locked, &r.child);
     touch_child(&op, locked, victim);
+    op.edit(victim.id, |o| o.follow(r.child.id.objectid));
+    op.edit(r.child.id, |o| o.follow(victim.id.objectid));
+    op.leave(r.from.id, r.child.id);
+    op.leave(r.to.id, victim.id);
     touch_dir(&op, r.from.id, locked.state(r.from), 0);
     touch_dir(&op, r.to.id, locked.state(r.to), 0);
     Ok(())
@@ -221,15 +225,18 @@ fn replace(
     if let Some((target, victim)) = &r.victim {
         names::remove(&op, r.to.id, r.new_name, *target)?;
         grown = 0;
+        op.edit(victim.id, |o| o.follow(r.child.id.objectid));
         drop_link(&op, victim.id, locked.state(victim));
     }
     names::remove(&op, r.from.id, r.name, r.source)?;
     names::add(&op, r.to.id, r.new_name, r.source, new_index)?;
+    op.leave(r.from.id, r.child.id);
     touch_child(&op, locked, &r.child);
     let mut shrunk = r.name.len() as i64;
     if let (Some(prepared), Some(new)) = (prepared, whiteout) {
         let index = take_index(locked, r.from);
-        prepared.insert(engine, &op, new, r.from.id, r.name, index)?;
+        let made = prepared.insert(engine, &op, new, r.from.id, r.name, index)?;
+        op.edit(r.child.id, |o| o.follow(made.objectid));
         shrunk = 0;
     }
     touch_dir(&op, r.from.id, locked.state(r.from), -shrunk);

@@ -11,6 +11,22 @@ pub type Named = (&'static str, fn() -> Vec<Op>);
 /// On the volume are A/, A/C/, A/foo (12000 bytes, user.x), A/bar (900 bytes), B/, B/big
 /// (200000 bytes), B/sym: durable.
 pub const NAMED: &[Named] = &[
+    ("two files change names, one is synced, then it leaves a whiteout behind", || {
+        vec![exchange("A/foo", "A/bar"), fsync("A/foo"), whiteout("A/foo", "B/foo"), fsync("B/foo")]
+    }),
+    ("a new file is renamed into a new directory, its old directory is synced", || {
+        vec![mkdir("D"), fsync("D"), create("x"), rename("x", "D/x"), create("x"), fsync("")]
+    }),
+    ("a synced file is replaced by one that is then renamed again", || {
+        vec![
+            create("A/x"),
+            fsync("A/x"),
+            create("A/y"),
+            rename("A/y", "A/x"),
+            rename("A/x", "B/z"),
+            fsync("A/foo"),
+        ]
+    }),
     ("a file is renamed, its old name is given to a new one, which is synced", || {
         vec![rename("A/foo", "A/old"), create("A/foo"), write("A/foo", 0, 5000, 1), fsync("A/foo")]
     }),

@@ -14,6 +14,8 @@
 
 use crate::dispatch::Dispatcher;
 use crate::sys;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::fs;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -35,6 +37,40 @@ const STARVING: f64 = 0.4;
 /// Ticks in the normal class after starving; doubled each time.
 const PENALTY: std::ops::RangeInclusive<u32> = 20..=1200;
 
+/// The ring threads that live, by their ids: a number of one that has ended may be
+/// another program's by now.
+#[derive(Clone, Default)]
+pub(crate) struct Roster(Arc<Mutex<Vec<i32>>>);
+
+/// The calling thread is on the roster until this is dropped, which it does itself.
+pub(crate) struct Member {
+    roster: Roster,
+    thread: i32,
+}
+
+impl Roster {
+    pub fn enter(&self) -> Member {
+        let thread = sys::thread_id();
+        self.0.lock().push(thread);
+        Member { roster: self.clone(), thread }
+    }
+
+    fn set_idle_class(&self, idle: bool) {
+        // Nobody ends while the lock is held.
+        for thread in self.0.lock().iter() {
+            if let Err(error) = sys::set_idle_class(*thread, idle) {
+                tracing::debug!(thread, "changing the class: {error}");
+            }
+        }
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.roster.0.lock().retain(|thread| *thread != self.thread);
+    }
+}
+
 pub(crate) struct Watcher {
     /// Dropping it ends the thread.
     stop: Option<Sender<()>>,
@@ -42,17 +78,17 @@ pub(crate) struct Watcher {
 }
 
 impl Watcher {
-    /// Watches over ring threads, named by their thread ids.
+    /// Watches over ring threads, all of which are on the roster by now.
     pub fn start(
-        threads: Vec<i32>,
+        roster: Roster,
         dispatcher: Arc<Dispatcher>,
         spawn: impl FnOnce(Box<dyn FnOnce() + Send>) -> vfs::Result<JoinHandle<()>>,
     ) -> vfs::Result<Option<Watcher>> {
-        if threads.is_empty() || threads.len() > MOST_THREADS {
+        if roster.0.lock().len() > MOST_THREADS {
             return Ok(None);
         }
         let (stop, stopped) = channel();
-        let thread = spawn(Box::new(move || watch(&threads, &dispatcher, &stopped)))?;
+        let thread = spawn(Box::new(move || watch(&roster, &dispatcher, &stopped)))?;
         Ok(Some(Watcher { stop: Some(stop), thread: Some(thread) }))
     }
 }
@@ -66,28 +102,24 @@ impl Drop for Watcher {
     }
 }
 
-fn watch(threads: &[i32], dispatcher: &Dispatcher, stopped: &Receiver<()>) {
+fn watch(roster: &Roster, dispatcher: &Dispatcher, stopped: &Receiver<()>) {
     if !sys::may_leave_idle_class() {
         tracing::debug!("no right to leave the idle class; ring threads stay in the normal one");
         return;
     }
     let mut judge = Judge::default();
-    let mut gauge = Gauge::new(threads.len());
+    let mut gauge = Gauge::default();
     // What was before the mount does not count.
-    gauge.read(threads);
+    gauge.read(roster);
     let mut handled = dispatcher.handled();
     let mut tick = TICK;
     while stopped.recv_timeout(tick) == Err(RecvTimeoutError::Timeout) {
         let before = std::mem::replace(&mut handled, dispatcher.handled());
         tick = if handled == before { TICK_WITHOUT_REQUESTS } else { TICK };
-        let Some(sample) = gauge.read(threads) else { continue };
+        let Some(sample) = gauge.read(roster) else { continue };
         if judge.changes(sample) {
             tracing::debug!(idle_class = judge.idle_class, "ring threads change their class");
-            for thread in threads {
-                if let Err(error) = sys::set_idle_class(*thread, judge.idle_class) {
-                    tracing::debug!(thread, "changing the class: {error}");
-                }
-            }
+            roster.set_idle_class(judge.idle_class);
         }
     }
 }
@@ -136,25 +168,24 @@ impl Judge {
 }
 
 /// Reads the kernel's accounts and remembers what they said last.
+#[derive(Default)]
 struct Gauge {
     time: (u64, u64),
-    waited: Vec<u64>,
-    at: Instant,
+    waited: BTreeMap<i32, u64>,
+    at: Option<Instant>,
 }
 
 impl Gauge {
-    fn new(threads: usize) -> Gauge {
-        Gauge { time: (0, 0), waited: vec![0; threads], at: Instant::now() }
-    }
-
-    fn read(&mut self, threads: &[i32]) -> Option<Sample> {
-        let elapsed = std::mem::replace(&mut self.at, Instant::now()).elapsed();
+    fn read(&mut self, roster: &Roster) -> Option<Sample> {
+        let elapsed = self.at.replace(Instant::now()).map_or(TICK, |at| at.elapsed());
         let mut longest = 0;
-        for (thread, before) in threads.iter().zip(&mut self.waited) {
+        let threads = roster.0.lock().clone();
+        for thread in threads {
             let path = format!("/proc/self/task/{thread}/schedstat");
             // Kernels without these accounts: the share of idle time decides alone.
             let now = fs::read_to_string(path).ok().and_then(|text| waited(&text)).unwrap_or(0);
-            longest = longest.max(now.saturating_sub(std::mem::replace(before, now)));
+            let before = self.waited.insert(thread, now).unwrap_or(now);
+            longest = longest.max(now.saturating_sub(before));
         }
         let now = idle_and_all(&fs::read_to_string("/proc/stat").ok()?)?;
         let before = std::mem::replace(&mut self.time, now);
@@ -213,6 +244,29 @@ mod tests {
             assert!(judge.changes(sample(0.0, 0.0)));
         }
         assert_eq!(holds, [20, 40, 80, 160, 320, 640, 1200, 1200]);
+    }
+
+    #[test]
+    fn who_ended_is_off_the_roster() {
+        let roster = Roster::default();
+        let member = roster.enter();
+        std::thread::scope(|scope| {
+            let (there, wait) = channel();
+            let (go, gone) = channel::<()>();
+            let other = roster.clone();
+            let thread = scope.spawn(move || {
+                let _member = other.enter();
+                there.send(()).unwrap();
+                assert!(gone.recv().is_err());
+            });
+            wait.recv().unwrap();
+            assert_eq!(roster.0.lock().len(), 2);
+            drop(go);
+            thread.join().unwrap();
+        });
+        assert_eq!(*roster.0.lock(), [sys::thread_id()]);
+        drop(member);
+        assert!(roster.0.lock().is_empty());
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::device::Device;
 use crate::dispatch::{Agreement, Dispatcher, Request, negotiate};
 use crate::mount::{self, failed};
 use crate::notify::Notifier;
-use crate::pace::Watcher;
+use crate::pace::{Roster, Watcher};
 use crate::sys;
 use crate::tune;
 use crate::uring::{End, Server};
@@ -117,12 +117,12 @@ impl Session {
         self.serving = true;
         match rings {
             Some(rings) => {
-                let threads = rings.begin();
+                let roster = rings.begin();
                 self.spawn_classic(&device, &agreement, 1)?;
                 if config.keep_callers {
                     let dispatcher = self.dispatcher.clone();
                     self.watcher =
-                        Watcher::start(threads, dispatcher, |work| spawn("fuse-pace", work))?;
+                        Watcher::start(roster, dispatcher, |work| spawn("fuse-pace", work))?;
                 }
             }
             None => {
@@ -150,7 +150,7 @@ impl Session {
         config: &Config,
     ) -> Option<Rings> {
         let (report, reports) = channel();
-        let mut rings = Rings { go: Vec::new(), threads: Vec::new() };
+        let mut rings = Rings { go: Vec::new(), roster: Roster::default() };
         let mut threads = Vec::new();
         let cpus = sys::possible_cpus();
         let threads_per_cpu = config.threads_for(cpus.len());
@@ -163,6 +163,7 @@ impl Session {
                     dispatcher: self.dispatcher.clone(),
                     payload_len: agreement.payload_len(),
                     spread_large_reads: config.spread_large_reads,
+                    roster: rings.roster.clone(),
                     report: report.clone(),
                     wait,
                 };
@@ -177,13 +178,10 @@ impl Session {
             }
         }
         drop(report);
-        match reports.iter().take(threads.len()).collect() {
-            Ok(made) => rings.threads = made,
-            Err(error) => {
-                let error: io::Error = error;
-                tracing::warn!("making rings: {error}; using /dev/fuse alone");
-                return None;
-            }
+        let made: Vec<io::Result<()>> = reports.iter().take(threads.len()).collect();
+        if let Some(error) = made.iter().find_map(|made| made.as_ref().err()) {
+            tracing::warn!("making rings: {error}; using /dev/fuse alone");
+            return None;
         }
         self.loops.extend(threads);
         Some(rings)
@@ -316,17 +314,16 @@ fn accept(device: &Device, unique: u64, agreement: &Agreement, uring: bool) -> i
 /// Ring threads that wait for the word to register; dropping it sends them home.
 struct Rings {
     go: Vec<Sender<()>>,
-    /// Their ids.
-    threads: Vec<i32>,
+    roster: Roster,
 }
 
 impl Rings {
-    /// Lets them serve; returns their ids.
-    fn begin(self) -> Vec<i32> {
+    /// Lets them serve.
+    fn begin(self) -> Roster {
         for go in self.go {
             let _ = go.send(());
         }
-        self.threads
+        self.roster
     }
 }
 
@@ -336,12 +333,14 @@ struct RingThread {
     dispatcher: Arc<Dispatcher>,
     payload_len: usize,
     spread_large_reads: bool,
-    report: Sender<io::Result<i32>>,
+    roster: Roster,
+    report: Sender<io::Result<()>>,
     wait: Receiver<()>,
 }
 
 impl RingThread {
     fn run(self) {
+        let _member = self.roster.enter();
         if let Err(error) = sys::pin_to(self.cpu) {
             // An offline or forbidden processor: its queue must be served all the same.
             tracing::debug!(cpu = self.cpu, "not pinned: {error}");
@@ -360,7 +359,7 @@ impl RingThread {
                 return;
             }
         };
-        let _ = self.report.send(Ok(sys::thread_id()));
+        let _ = self.report.send(Ok(()));
         if self.wait.recv().is_err() {
             return;
         }

@@ -229,3 +229,48 @@ fn wrong_command_lines_end_with_2() {
         assert!(code == 1 && err.contains("/nonexistent/image"), "{command}: {err}");
     }
 }
+
+/// A volume of which the kernel fsynced `new` and then lost its power.
+fn with_log(scratch: &Scratch) -> String {
+    let (live, image) = (scratch.path("live.img"), scratch.path("disk.img"));
+    testkit::oracle::mkfs_btrfs(live.as_ref(), 256 << 20, &[]).expect("mkfs.btrfs");
+    testkit::oracle::with_kernel(live.as_ref(), "noatime,commit=300", |mount| {
+        std::fs::write(mount.join("old"), b"committed").expect("write");
+        testkit::oracle::sh("btrfs", &["filesystem", "sync", &mount.path().to_string_lossy()])
+            .expect("sync");
+        std::fs::write(mount.join("new"), b"fsynced").expect("write");
+        std::fs::File::open(mount.join("new")).and_then(|file| file.sync_all()).expect("fsync");
+        std::fs::copy(&live, &image).expect("copy");
+    })
+    .expect("the kernel mounts the volume");
+    image
+}
+
+#[test]
+fn a_log_is_shown_replayed_or_given_up() {
+    testkit::require!(kernel_btrfs);
+    let scratch = Scratch::new("log");
+    let image = with_log(&scratch);
+    let pending = |image: &str| json(&fine(&["info", "--json", image]))["log_pending"] == true;
+    assert!(pending(&image));
+    let log = fine(&["dump-tree", "-t", "log", &image]);
+    assert!(log.contains("tree log of fs") && log.contains("new"), "{log}");
+    let check = &json(&fine(&["check", "--json", &image]))["totals"];
+    assert_eq!((&check["pending_log"], &check["log_trees"]), (&true.into(), &1.into()));
+    assert!(fine(&["ls", &format!("{image}:/")]).contains("new"), "shown without writing");
+    assert!(pending(&image));
+    let second = scratch.path("second.img");
+    std::fs::copy(&image, &second).expect("copy");
+    fine(&["mkdir", &format!("{image}:/dir")]);
+    assert!(!pending(&image));
+    assert_eq!(fine(&["cat", &format!("{image}:/new")]), "fsynced");
+    assert!(fine(&["rescue", "zero-log", &second]).contains("given up"));
+    assert!(!pending(&second));
+    let left = fine(&["ls", &format!("{second}:/")]);
+    assert!(left.contains("old") && !left.contains("new"), "{left}");
+    assert!(fine(&["rescue", "zero-log", &second]).contains("no log"));
+    for image in [&image, &second] {
+        testkit::oracle::assert_clean(image.as_ref());
+    }
+    assert_eq!(failing(&["rescue", "all", &second]).0, 2);
+}

@@ -453,7 +453,7 @@ fn random(seed: u64, mkfs: &[&str], options: &str) {
                 since = 0;
                 logs += 1;
                 let image = dir.join("crash.img");
-                crash::copy(&live, &image);
+                crash::copy_live(&live, &image);
                 println!("seed {seed}, step {step}");
                 crash::judge(&image, &dir);
             }

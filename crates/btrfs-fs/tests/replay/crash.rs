@@ -22,6 +22,22 @@ pub fn copy(from: &Path, to: &Path) {
     oracle::sh("cp", &["--sparse=always", &*from, &*to]).expect("copy the image");
 }
 
+/// Copies a mounted image, once more where a commit came between: a crash has one moment.
+pub fn copy_live(live: &Path, to: &Path) {
+    let state = || {
+        let fields = superblock(live).fields;
+        (fields.generation, fields.log_root)
+    };
+    for _ in 0..10 {
+        let before = state();
+        copy(live, to);
+        if state() == before {
+            return;
+        }
+    }
+    panic!("the volume is never at rest");
+}
+
 pub fn superblock(image: &Path) -> Superblock {
     let device = FileDevice::open(image, true, false).expect("open the image");
     let mut bytes = [0; SUPER_SIZE];
@@ -57,7 +73,7 @@ impl Crash {
             base(&fs, &mount);
             fs.sync().expect("sync");
             work(&fs, &mount);
-            copy(&live, &image);
+            copy_live(&live, &image);
         }
         mount.unmount().expect("unmount");
         std::fs::remove_file(&live).expect("remove");

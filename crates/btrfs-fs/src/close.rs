@@ -35,6 +35,7 @@ impl Engine {
         add("inodes.open", self.inodes.len() as u64);
         let waits = crate::inode::LOCK_WAITS.load(std::sync::atomic::Ordering::Relaxed);
         add("inodes.lock_waits", waits);
+        add("commit.unpaid_nodes", self.space.unpaid_nodes());
         add("cache.hits", cache.hits);
         add("cache.misses", cache.misses);
         for (name, value) in volume.list() {

@@ -7,6 +7,7 @@
 //! inode locks held and left before they are released.
 
 use crate::commit::Committer;
+use crate::data::Pieces;
 use crate::delta::{Active, Base, Delta, ObjectEdit};
 use crate::error::IntoFs;
 use crate::ino::InodeId;
@@ -55,6 +56,8 @@ pub struct Engine {
     /// Inodes with unwritten content or times.
     pub dirty_inodes: Mutex<Vec<Arc<Inode>>>,
     pub dirty_bytes: AtomicU64,
+    /// Pieces that unwritten content is in.
+    pub dirty_pieces: Arc<Pieces>,
     /// Inodes without names that a full volume had no room to erase.
     pub unerased: Mutex<Vec<Arc<Inode>>>,
     pub closed: AtomicBool,

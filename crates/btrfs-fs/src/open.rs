@@ -46,7 +46,7 @@ impl BtrfsFs {
         let space = Arc::new(load_space(&store, &volume, &roots, read_only.is_some())?);
         let mut engine = assemble(volume, store, space, roots, read_only, options);
         if engine.read_only.is_none() {
-            engine.measure_accounts()?;
+            engine.measure_trees()?;
         }
         log::recover(&engine)?;
         engine.root = choose_root(&engine)?;
@@ -230,6 +230,7 @@ fn assemble(
         poisoned: OnceLock::new(),
         dirty_inodes: Mutex::new(Vec::new()),
         dirty_bytes: AtomicU64::new(0),
+        dirty_pieces: Arc::default(),
         unerased: Mutex::new(Vec::new()),
         closed: AtomicBool::new(false),
         observer: OnceLock::new(),

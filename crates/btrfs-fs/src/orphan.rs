@@ -10,6 +10,7 @@ use crate::error::IntoFs;
 use crate::extents::{Mapped, drop_range};
 use crate::ino::InodeId;
 use crate::inode::{Inode, State};
+use crate::reserve::SMALL_STEP;
 use btrfs_disk::ids::ORPHAN_OBJECTID;
 use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Key, TreeId};
@@ -21,7 +22,7 @@ use vfs::{FsError, Result};
 const STEP: usize = 512;
 /// Items of the first step: enough for most inodes, and even a full volume has the room
 /// that this asks for.
-const FIRST_STEP: usize = 8;
+const FIRST_STEP: usize = SMALL_STEP as usize;
 
 fn orphans_of(tree: TreeId) -> InodeId {
     InodeId::new(tree, ORPHAN_OBJECTID)
@@ -79,15 +80,9 @@ pub fn retry(engine: &Engine) {
 /// Removes all items of an inode without names. Reserves before it locks: a reservation
 /// may wait for a commit, which locks inodes.
 pub fn erase(engine: &Engine, inode: &Arc<Inode>) -> Result<()> {
-    let (mut step, mut most) = (FIRST_STEP, STEP);
+    let mut step = FIRST_STEP;
     loop {
-        match engine.reserve_for_removal(step as u64) {
-            Err(error) if error.errno() == libc::ENOSPC && step > FIRST_STEP => {
-                (step, most) = (FIRST_STEP, FIRST_STEP);
-                continue;
-            }
-            reserved => reserved?,
-        }
+        step = engine.reserve_removal_of(step as u64)? as usize;
         let Ok(mut state) = inode.write() else { return Ok(()) };
         if state.item.nlink != 0 || !state.orphan {
             return Ok(());
@@ -97,7 +92,7 @@ pub fn erase(engine: &Engine, inode: &Arc<Inode>) -> Result<()> {
             state.erased = true;
             return Ok(());
         }
-        step = (step * 4).min(most);
+        step = (step * 4).min(STEP);
     }
 }
 

@@ -33,6 +33,7 @@ macro_rules! stats {
 stats! {
     operations = "operations.changes",
     commits = "commit.count",
+    commits_for_space = "commit.for_space",
     commit_ns = "commit.total_ns",
     commit_max_ns = "commit.max_ns",
     commit_flush_data_ns = "commit.flush_data_ns",

@@ -20,6 +20,7 @@ use crate::error::IntoFs;
 use crate::roots::Roots;
 use crate::view::Snapshot;
 use btrfs_disk::Generation;
+use btrfs_space::Kind;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -93,11 +94,7 @@ impl Engine {
             return Ok(());
         }
         let number = self.committer.begun.fetch_add(1, Ordering::SeqCst) + 1;
-        // The first commit may free what the content needs that found no room before it.
-        let result = match self.commit_now() {
-            Ok(Landed::Some) => self.commit_now(),
-            other => other,
-        };
+        let result = self.commit_until_landed();
         drop(running);
         match result {
             Ok(Landed::All) => {
@@ -111,6 +108,25 @@ impl Engine {
                 Err(error)
             }
         }
+    }
+
+    /// Content lands in steps where it must; each commit frees what the next step needs.
+    fn commit_until_landed(&self) -> Result<Landed> {
+        let landed = || self.stats.data_written_bytes.get() + self.stats.inline_extents.get();
+        let mut idle = 0;
+        while idle < 2 {
+            let before = landed();
+            if self.commit_now()? == Landed::All {
+                return Ok(Landed::All);
+            }
+            if landed() == before {
+                idle += 1;
+                self.wait_for_readers(Kind::Metadata);
+            } else {
+                idle = 0;
+            }
+        }
+        Ok(Landed::Some)
     }
 
     fn commit_now(&self) -> Result<Landed> {
@@ -129,10 +145,10 @@ impl Engine {
             return Ok(landed);
         }
         self.hold_for_commit();
-        let reservation = self.promises.take_metadata();
         let sealing = Instant::now();
         let sealed = self.seal();
         let seal = sealing.elapsed();
+        let reservation = self.take_metadata(&sealed);
         let merged = merge::run(self, &sealed, reservation).fs()?;
         self.publish(merged);
         log.reset(self);
@@ -145,7 +161,8 @@ impl Engine {
         self.stats.commit_flush_data_ns.add(flushed.as_nanos() as u64);
         self.stats.commit_seal_ns.add(seal.as_nanos() as u64);
         self.stats.commit_seal_max_ns.max(seal.as_nanos() as u64);
-        self.measure_accounts()?;
+        self.measure_trees()?;
+        self.hold_for_unwritten();
         Ok(landed)
     }
 

@@ -6,6 +6,8 @@
 //! Does not know where content will go, nor what the file looks like on the volume.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Longest piece; a longer run is several pieces, so that growing one copies little.
 const PIECE_MAX: usize = 1 << 20;
@@ -14,11 +16,59 @@ pub struct Dirty {
     sector: u64,
     pieces: BTreeMap<u64, Vec<u8>>,
     bytes: u64,
+    count: Arc<Pieces>,
+    /// The file is new: what its pieces become lies together, where new files go.
+    new: bool,
+}
+
+/// Pieces of all files together.
+#[derive(Default)]
+pub struct Pieces {
+    all: AtomicU64,
+    /// Those that begin a file: all of a file that may become an inline item.
+    first: AtomicU64,
+    /// Those of files that are not new.
+    apart: AtomicU64,
+}
+
+impl Pieces {
+    pub fn all(&self) -> u64 {
+        self.all.load(Ordering::Relaxed)
+    }
+
+    pub fn first(&self) -> u64 {
+        self.first.load(Ordering::Relaxed)
+    }
+
+    pub fn apart(&self) -> u64 {
+        self.apart.load(Ordering::Relaxed)
+    }
+
+    /// Those that a piece counts as.
+    fn of(&self, start: u64, new: bool) -> impl Iterator<Item = &AtomicU64> {
+        let first = (start == 0).then_some(&self.first);
+        let apart = (!new).then_some(&self.apart);
+        std::iter::once(&self.all).chain(first).chain(apart)
+    }
+}
+
+impl Drop for Dirty {
+    fn drop(&mut self) {
+        self.pieces.keys().for_each(|start| self.goes(*start));
+    }
 }
 
 impl Dirty {
-    pub fn new(sector: u32) -> Dirty {
-        Dirty { sector: u64::from(sector), pieces: BTreeMap::new(), bytes: 0 }
+    pub fn new(sector: u32, count: Arc<Pieces>, new: bool) -> Dirty {
+        Dirty { sector: u64::from(sector), pieces: BTreeMap::new(), bytes: 0, count, new }
+    }
+
+    fn comes(&self, start: u64) {
+        self.count.of(start, self.new).for_each(|n| _ = n.fetch_add(1, Ordering::Relaxed));
+    }
+
+    fn goes(&self, start: u64) {
+        self.count.of(start, self.new).for_each(|n| _ = n.fetch_sub(1, Ordering::Relaxed));
     }
 
     pub fn bytes(&self) -> u64 {
@@ -119,7 +169,13 @@ impl Dirty {
         piece.resize(head, 0);
         piece.extend_from_slice(data);
         piece.resize(len, 0);
-        self.pieces.insert(start, piece);
+        self.insert(start, piece);
+    }
+
+    fn insert(&mut self, start: u64, piece: Vec<u8>) {
+        if self.pieces.insert(start, piece).is_none() {
+            self.comes(start);
+        }
     }
 
     /// Copies what is dirty of the range over `buf`.
@@ -169,13 +225,14 @@ impl Dirty {
         for key in gone {
             let piece = self.pieces.remove(&key).expect("just listed");
             self.bytes -= piece.len() as u64;
+            self.goes(key);
         }
     }
 
     fn split(&mut self, piece_start: u64, at: u64) {
         let piece = self.pieces.get_mut(&piece_start).expect("a piece starts here");
         let tail = piece.split_off((at - piece_start) as usize);
-        self.pieces.insert(at, tail);
+        self.insert(at, tail);
     }
 
     /// Cuts at a new end of file: sectors behind vanish, the last one ends in zeros.
@@ -214,7 +271,8 @@ mod tests {
             (seed >> 33) % n
         };
         for _ in 0..50 {
-            let mut dirty = Dirty::new(S as u32);
+            let count = Arc::new(Pieces::default());
+            let mut dirty = Dirty::new(S as u32, count.clone(), false);
             let mut model = BTreeMap::new();
             for step in 0..40u64 {
                 let (a, len) = (random(20 * S), 1 + random(3 * S));
@@ -244,12 +302,17 @@ mod tests {
                 }
             }
             check(&dirty, &model);
+            assert_eq!(count.all(), dirty.pieces.len() as u64);
+            assert_eq!(count.apart(), count.all());
+            assert_eq!(count.first(), u64::from(dirty.covers(0)));
+            drop(dirty);
+            assert_eq!((count.all(), count.first(), count.apart()), (0, 0, 0));
         }
     }
 
     #[test]
     fn runs_are_found() {
-        let mut dirty = Dirty::new(S as u32);
+        let mut dirty = Dirty::new(S as u32, Arc::default(), true);
         dirty.write(0, &vec![1; 3 << 20]);
         dirty.write(8 << 20, &[1]);
         assert_eq!(dirty.run_end(0), 3 << 20);

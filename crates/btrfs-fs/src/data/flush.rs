@@ -24,8 +24,13 @@ impl Engine {
     pub fn flush_all(&self) -> Result<()> {
         let pressed = self.dirty_bytes.load(Ordering::Relaxed) > self.options.dirty_bytes / 2;
         let queue = std::mem::take(&mut *self.dirty_inodes.lock());
-        let mut first_error = None;
+        let (mut first_error, mut full) = (None, None);
         for inode in queue {
+            // Where one finds no room the others need not try before the next commit.
+            if full.is_some() {
+                self.dirty_inodes.lock().push(inode);
+                continue;
+            }
             inode.queued.store(false, Ordering::Release);
             let unnamed = inode.read().is_ok_and(|s| s.item.nlink == 0);
             if unnamed && !pressed {
@@ -33,11 +38,20 @@ impl Engine {
                 continue;
             }
             if let Err(error) = self.flush_inode(&inode) {
-                self.queue_dirty(&inode);
+                let no_room = error.errno() == libc::ENOSPC;
                 first_error.get_or_insert(error);
+                if no_room {
+                    full = Some(inode);
+                    continue;
+                }
+                self.queue_dirty(&inode);
             }
             // Erasing is not for here: it may wait for the commit that waits for this.
             self.inodes.evict(inode);
+        }
+        // The last one now: it must not keep the others from landing.
+        if let Some(inode) = full {
+            self.queue_dirty(&inode);
         }
         first_error.map_or(Ok(()), Err)
     }
@@ -180,7 +194,11 @@ pub fn fill_sector(
 
 /// The inode's dirty content, made if there is none.
 pub fn dirty_of<'s>(engine: &Engine, state: &'s mut State) -> &'s mut Dirty {
-    state.dirty.get_or_insert_with(|| Box::new(Dirty::new(engine.geometry.sector_size)))
+    let (sector, item) = (engine.geometry.sector_size, &state.item);
+    state.dirty.get_or_insert_with(|| {
+        let new = item.generation == engine.layers.load().current.generation.0;
+        Box::new(Dirty::new(sector, engine.dirty_pieces.clone(), new))
+    })
 }
 
 /// Moves inline content into dirty memory, so that ranges can be changed as those of any

@@ -10,4 +10,4 @@ pub mod read;
 pub mod store;
 pub mod sums;
 
-pub use dirty::Dirty;
+pub use dirty::{Dirty, Pieces};

@@ -45,6 +45,7 @@ pub struct ExtentDelta {
     retained: Mutex<Vec<(Logical, u64)>>,
     bytes: AtomicU64,
     count: AtomicU64,
+    dropped: AtomicU64,
 }
 
 /// Extents never cross a 128 MiB boundary of this hash on purpose: the shard of an extent
@@ -61,6 +62,7 @@ impl ExtentDelta {
             retained: Mutex::new(Vec::new()),
             bytes: AtomicU64::new(0),
             count: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
         }
     }
 
@@ -78,6 +80,11 @@ impl ExtentDelta {
     /// Extents that changed, ever counting up within the epoch.
     pub fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of older extents that lost references in this epoch: the commit frees no more.
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
     }
 
     /// A new extent with its first reference. False, and nothing changed: the epoch knows
@@ -108,6 +115,9 @@ impl ExtentDelta {
         });
         if change.len != len {
             return None;
+        }
+        if count < 0 && !change.fresh {
+            self.dropped.fetch_add(len, Ordering::Relaxed);
         }
         match change.counts.iter_mut().find(|(r, _)| *r == referrer) {
             Some((_, n)) => *n += count,
@@ -250,6 +260,7 @@ mod tests {
         let delta = ExtentDelta::new();
         assert_eq!(delta.add(Logical(4096), 8192, WHO, -1), Some(false));
         assert_eq!(delta.change(Logical(4096)).unwrap().counts, vec![(WHO, -1)]);
+        assert_eq!(delta.dropped(), 8192);
         assert!(!delta.allocate(Logical(4096), 8192, WHO), "it is in use");
         assert_eq!(delta.add(Logical(4096), 8192, WHO, 1), Some(false));
         assert!(delta.is_empty());

@@ -217,10 +217,11 @@ impl ObjectEdit<'_> {
     /// Whether a new slot lies apart from the object's others. New objects come behind one
     /// another, and so do the names of a directory by index; an inode's own items lie close
     /// together.
-    fn lies_apart(&self, item: u8, base: Base) -> bool {
+    fn lies_apart(&self, item: u8, offset: u64, base: Base) -> bool {
         let close = match item {
             kind::DIR_INDEX => base == Base::Absent,
             kind::INODE_ITEM..kind::DIR_ITEM => !self.object.items.is_empty(),
+            kind::EXTENT_DATA => offset == 0 && !self.object.items.is_empty(),
             _ => false,
         };
         !self.object.born && !close
@@ -259,7 +260,7 @@ impl ObjectEdit<'_> {
     pub fn put(&mut self, kind: u8, offset: u64, value: Box<[u8]>, base: Base) {
         let born = self.object.born;
         self.note(kind, offset, false);
-        let spread = self.lies_apart(kind, base);
+        let spread = self.lies_apart(kind, offset, base);
         self.bytes += value.len() as i64;
         match self.object.items.entry((kind, offset)) {
             std::collections::btree_map::Entry::Occupied(mut slot) => {
@@ -276,9 +277,18 @@ impl ObjectEdit<'_> {
     }
 
     pub fn delete(&mut self, kind: u8, offset: u64) {
+        let apart = self.lies_apart(kind, offset, Base::Possible);
+        self.delete_at(kind, offset, apart);
+    }
+
+    /// As `delete`, for a key next to one that was changed just before.
+    pub fn delete_next(&mut self, kind: u8, offset: u64) {
+        self.delete_at(kind, offset, false);
+    }
+
+    fn delete_at(&mut self, kind: u8, offset: u64, spread: bool) {
         let born = self.object.born;
         self.note(kind, offset, true);
-        let spread = self.lies_apart(kind, Base::Possible);
         match self.object.items.entry((kind, offset)) {
             std::collections::btree_map::Entry::Occupied(mut slot) => {
                 if slot.get().base == Base::Absent {

@@ -153,9 +153,8 @@ pub fn clone_range(
 
 fn share(engine: &Engine, source: &Arc<Inode>, target: &Arc<Inode>, range: Range) -> Result<()> {
     engine.subvol_writable(target.id.tree)?;
-    engine.reserve(64, 8192)?;
     let promised = 8 * engine.sector();
-    engine.promise_data(promised)?;
+    engine.reserve_content(promised, 64, 8192)?;
     let mut budget = promised;
     let result = share_locked(engine, source, target, range, &mut budget);
     engine.forget_dirty(budget);

@@ -1,12 +1,13 @@
 //! fallocate: allocate, punch, zero.
 
 use super::io::{check_file, end_of, hole_to};
-use super::truncate::{Done, SMALL_STEP, room_for_step, zero_tail};
+use super::truncate::{Done, Patience, room_for_step, zero_tail};
 use crate::data::flush::{dirty_of, fill_sector, flush_to_extents, load_inline};
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::extents::{drop_range, insert_regular, map_range, put_hole};
 use crate::inode::{Inode, State, now};
+use crate::reserve::SMALL_STEP;
 use btrfs_disk::items::{Compression, FileExtentFields, FileExtentKind, inode_flags};
 use btrfs_space::{DataReservation, Extent, Priority};
 use std::sync::Arc;
@@ -29,27 +30,35 @@ pub fn fallocate(
     let inode = engine.inode(ino)?;
     engine.subvol_writable(inode.id.tree)?;
     let allocates = !matches!(mode, FallocateMode::PunchHole);
+    let removes = !allocates && !splits(engine, &inode, offset, end)?;
+    let mut patience = Patience::default();
     loop {
-        if allocates {
-            engine.reserve(16, 1024)?;
-        } else {
-            engine.reserve_for_removal(2 * SMALL_STEP as u64)?;
-        }
-        let sector = engine.sector();
         let mut room = match allocates {
             true => Some(engine.data_promise(gaps(engine, &inode, mode, offset, end)?)?),
             false => None,
         };
-        let promised = 4 * sector;
+        let promised = 4 * engine.sector();
         engine.promise_data(promised)?;
+        let reserved = match removes {
+            true => engine.reserve_for_removal(2 * SMALL_STEP),
+            false => engine.reserve(16, 1024),
+        };
+        reserved.inspect_err(|_| engine.forget_dirty(promised))?;
         let mut budget = Budget { dirty: promised, extents: room.as_mut() };
         let result = locked(engine, &inode, mode, offset, end, &mut budget);
         engine.forget_dirty(budget.dirty);
-        match result? {
-            Done::All => return Ok(()),
-            Done::Part => engine.commit_for_space()?,
+        if patience.ends(engine, result?)? {
+            return Ok(());
         }
     }
+}
+
+/// True if the range lies within one extent, which a hole there makes two.
+fn splits(engine: &Engine, inode: &Arc<Inode>, offset: u64, end: u64) -> Result<bool> {
+    let state = inode.read()?;
+    let mapped = map_range(&engine.view(), inode.id, engine.sector(), offset, end).fs()?;
+    drop(state);
+    Ok(mapped.iter().any(|m| !m.is_inline() && m.start < offset && m.end > end))
 }
 
 /// Bytes of [offset, end), in whole sectors, that will need extents.
@@ -169,7 +178,9 @@ fn punch(
     }
     let (mut left, mut at) = (&mapped[..], first);
     while !left.is_empty() {
-        let Some(step) = room_for_step(engine, left.len())? else { return Ok(Done::Part) };
+        let Some(step) = room_for_step(engine, left.len())? else {
+            return Ok(if at == first { Done::Nothing } else { Done::Part });
+        };
         let rest = &left[step..];
         let stop = if rest.is_empty() { last } else { rest[0].start };
         clear(engine, inode, state, at, stop)?;

@@ -56,9 +56,8 @@ pub fn write(
     end_of(offset, data.len() as u64)?;
     let inode = engine.inode(ino)?;
     engine.subvol_writable(inode.id.tree)?;
-    engine.reserve(4, 400)?;
     let promised = data.len() as u64 + 4 * engine.sector();
-    engine.promise_data(promised)?;
+    engine.reserve_content(promised, 4, 400)?;
     let mut budget = promised;
     let result = write_locked(engine, &inode, offset, data, flags, &mut budget);
     engine.forget_dirty(budget);

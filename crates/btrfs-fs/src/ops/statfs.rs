@@ -14,6 +14,7 @@ use btrfs_disk::items::{BlockGroupItem, RootItem};
 use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Key, TreeId};
 use btrfs_space::{ClassTotals, Totals};
+use btrfs_tree::Cursor;
 use std::sync::atomic::Ordering;
 use vfs::{Result, StatFs};
 
@@ -66,7 +67,7 @@ fn underway(engine: &Engine, data: &ClassTotals) -> u64 {
 /// Without metadata no data can be written either.
 fn metadata_is_full(engine: &Engine, totals: &Totals) -> bool {
     /// What making a file asks for, about.
-    const NODES: u64 = 128;
+    const NODES: u64 = 256;
     let metadata = &totals.metadata;
     let free = metadata.free.saturating_sub(metadata.promised);
     let kept = totals.global_reserve + NODES * u64::from(engine.geometry.node_size);
@@ -75,7 +76,7 @@ fn metadata_is_full(engine: &Engine, totals: &Totals) -> bool {
 
 /// What the kernel keeps of metadata for itself: as much as the trees that grow with any
 /// change have, but at least what deleting one file may need.
-fn global_reserve(engine: &Engine) -> Result<u64> {
+pub fn global_reserve(engine: &Engine) -> Result<u64> {
     const MOST_LEVELS: u64 = 8;
     const UNLINK: u64 = 6;
     let (used, trees) = accounts(engine)?;
@@ -95,6 +96,22 @@ pub fn accounts(engine: &Engine) -> Result<(u64, u64)> {
         }
     }
     Ok((used, trees))
+}
+
+/// Bytes of all trees that the root tree names.
+pub fn tree_bytes(engine: &Engine) -> Result<u64> {
+    let roots = engine.roots();
+    let Some(root) = roots.get(TreeId::ROOT) else { return Ok(0) };
+    let mut cursor = Cursor::new(&engine.store, &root.root);
+    cursor.first().fs()?;
+    let mut used = 0;
+    while let Some((key, data)) = cursor.item() {
+        if key.kind == kind::ROOT_ITEM {
+            used += RootItem::parse(data).fs()?.bytes_used;
+        }
+        cursor.next().fs()?;
+    }
+    Ok(used)
 }
 
 /// What the block group items say; for volumes that are only read.

@@ -8,6 +8,7 @@ use crate::extents::{drop_range, map_range};
 use crate::ino::InodeId;
 use crate::inode::{Inode, State, now};
 use crate::ops::xattr::drop_capability;
+use crate::reserve::SMALL_STEP;
 use btrfs_disk::items::inode_flags;
 use btrfs_space::Priority;
 use std::sync::Arc;
@@ -15,9 +16,6 @@ use vfs::{Errno, Result};
 
 /// Extent items that one operation drops at most.
 const STEP: usize = 1024;
-/// The same where the volume is full.
-pub const SMALL_STEP: usize = 8;
-
 /// The last sector's part behind the end of the file becomes zeros in memory, before the
 /// file grows over it. Returns the bytes that became dirty.
 pub fn zero_tail(engine: &Engine, id: InodeId, state: &mut State) -> Result<u64> {
@@ -38,18 +36,22 @@ pub fn zero_tail(engine: &Engine, id: InodeId, state: &mut State) -> Result<u64>
 
 pub fn set_size(engine: &Engine, inode: &Arc<Inode>, size: u64, kill: bool) -> Result<()> {
     end_of(size, 0)?;
+    let grows = size > inode.read()?.item.size;
+    let mut patience = Patience::default();
     loop {
-        engine.reserve_for_removal(2 * SMALL_STEP as u64)?;
         // Nothing of an empty file must be written anew.
         let promised = if size == 0 { 0 } else { 2 * engine.sector() };
         engine.promise_data(promised)?;
+        let reserved = match grows {
+            true => engine.reserve(2 * SMALL_STEP, 0),
+            false => engine.reserve_for_removal(2 * SMALL_STEP),
+        };
+        reserved.inspect_err(|_| engine.forget_dirty(promised))?;
         let mut budget = promised;
         let result = set_size_locked(engine, inode, size, kill, &mut budget);
         engine.forget_dirty(budget);
-        match result? {
-            Done::All => return Ok(()),
-            // The rest has room after a commit; without one there is none at all.
-            Done::Part => engine.commit_for_space()?,
+        if patience.ends(engine, result?)? {
+            return Ok(());
         }
     }
 }
@@ -60,6 +62,27 @@ pub enum Done {
     All,
     /// The volume must have a commit before it has room for the rest.
     Part,
+    /// The same, and there was no room for anything.
+    Nothing,
+}
+
+/// Commits in a row that may bring a change of many items no room: others may take it.
+#[derive(Default)]
+pub struct Patience(u32);
+
+impl Patience {
+    const MOST: u32 = 20;
+
+    /// True when all is done; else makes room for the rest.
+    pub fn ends(&mut self, engine: &Engine, done: Done) -> Result<bool> {
+        self.0 = match done {
+            Done::All => return Ok(true),
+            Done::Part => 0,
+            Done::Nothing if self.0 == Patience::MOST => return Err(Errno::ENOSPC.into()),
+            Done::Nothing => self.0 + 1,
+        };
+        engine.commit_for_space().map(|()| false)
+    }
 }
 
 fn set_size_locked(
@@ -133,22 +156,27 @@ fn shrink(
     let old_size = state.item.size;
     state.item.size = size;
     state.landed_size = state.landed_size.min(size);
-    let Some(reached) = drop_behind(engine, id, state, keep)? else { return Ok(Done::All) };
-    // What is still there must not come back when the file grows: it ends behind it.
-    state.item.size = reached.min(old_size);
-    state.landed_size = state.item.size;
-    Ok(Done::Part)
+    let (done, reached) = drop_behind(engine, id, state, keep)?;
+    if done != Done::All {
+        // What is still there must not come back when the file grows: it ends behind it.
+        state.item.size = reached.min(old_size);
+        state.landed_size = state.item.size;
+    }
+    Ok(done)
 }
 
 /// Drops all extents from `keep` on, the last ones first, each step one operation that
-/// leaves the file whole: the size on the volume says `size` from the first on. Where the
-/// volume has no room for the next step it says behind which offset all is gone.
-fn drop_behind(engine: &Engine, id: InodeId, state: &mut State, keep: u64) -> Result<Option<u64>> {
+/// leaves the file whole: the size on the volume says `size` from the first on. Says behind
+/// which offset all is gone.
+fn drop_behind(engine: &Engine, id: InodeId, state: &mut State, keep: u64) -> Result<(Done, u64)> {
     let mapped = map_range(&engine.view(), id, engine.sector(), keep, u64::MAX).fs()?;
-    let mut reached = mapped.last().map_or(keep, |last| last.end);
-    let mut left = &mapped[..];
+    let end = mapped.last().map_or(keep, |last| last.end);
+    let (mut reached, mut left) = (end, &mapped[..]);
     while !left.is_empty() {
-        let Some(step) = room_for_step(engine, left.len())? else { return Ok(Some(reached)) };
+        let Some(step) = room_for_step(engine, left.len())? else {
+            let done = if reached == end { Done::Nothing } else { Done::Part };
+            return Ok((done, reached));
+        };
         let (rest, part) = left.split_at(left.len() - step);
         let op = engine.begin();
         reached = part[0].start.max(keep);
@@ -156,12 +184,12 @@ fn drop_behind(engine: &Engine, id: InodeId, state: &mut State, keep: u64) -> Re
         op.put_inode(id, state);
         left = rest;
     }
-    Ok(None)
+    Ok((Done::All, keep))
 }
 
 /// How many of `left` items the next step may drop; `None`: none before a commit.
 pub fn room_for_step(engine: &Engine, left: usize) -> Result<Option<usize>> {
-    for step in [STEP, SMALL_STEP] {
+    for step in [STEP, 8 * SMALL_STEP as usize, SMALL_STEP as usize] {
         let step = step.min(left);
         match engine.hold(step as u64, 0, Priority::Delete) {
             Err(error) if error.errno() == libc::ENOSPC => {}

@@ -55,7 +55,7 @@ impl Space {
 
     /// Gives back an extent that no commit knows: it can be had again at once.
     pub fn release(&self, extent: Extent) -> Result<()> {
-        self.group_of(&extent)?.release(&extent)
+        self.group_of(&extent)?.release(&extent, false)
     }
 
     /// Makes extents of a durable commit allocatable again.

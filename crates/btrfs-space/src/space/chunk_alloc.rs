@@ -42,6 +42,8 @@ pub(super) struct Device {
     pub unrecorded: Vec<NewChunk>,
     /// Given up, which no commit has recorded yet.
     pub gone: Vec<GoneChunk>,
+    /// The global reserve at least, and as it is wished for.
+    pub kept: Option<(u64, u64)>,
 }
 
 impl Device {
@@ -57,7 +59,7 @@ impl Device {
             chunk.stripes.iter().for_each(|(_, start)| holes.subtract(start.0, chunk.len));
         }
         let next_logical = chunks.iter().map(ChunkInfo::end).max().unwrap_or(RESERVED);
-        Device { holes, next_logical, item, unrecorded: Vec::new(), gone: Vec::new() }
+        Device { holes, next_logical, item, unrecorded: Vec::new(), gone: Vec::new(), kept: None }
     }
 
     /// Whole 64 KiB pieces that no chunk has.
@@ -195,10 +197,38 @@ impl Space {
         if self.mixed() {
             return device.unallocated();
         }
+        device.unallocated().saturating_sub(self.owed(0))
+    }
+
+    /// Device bytes that metadata promises, less `forgone` bytes of them, count on beside
+    /// the free space of metadata.
+    fn owed(&self, forgone: u64) -> u64 {
         let metadata = self.class(Kind::Metadata);
-        // Promises from now on see a limit that this chunk does not undercut.
-        let owed = (-metadata.available()).max(0) as u64 * metadata.copies();
-        device.unallocated().saturating_sub(owed * 2)
+        let kept = metadata.global_reserve.load(Ordering::Relaxed);
+        // Twice: promises from now on see a limit that a data chunk does not undercut.
+        let owed = kept - metadata.available() - forgone as i64;
+        owed.max(0) as u64 * metadata.copies() * 2
+    }
+
+    /// Whether data could have a chunk, or one of metadata, if only `forgone` bytes of
+    /// metadata promises were given back.
+    pub fn promises_block_data(&self, forgone: u64) -> bool {
+        if self.mixed() {
+            return false;
+        }
+        let device = self.device.lock();
+        let least = SMALLEST * self.class(Kind::Data).copies();
+        let room = |owed| device.unallocated().saturating_sub(owed) >= least;
+        let metadata = self.class(Kind::Metadata);
+        let kept = metadata.global_reserve.load(Ordering::Relaxed);
+        let spare = metadata.available() - kept;
+        let closes = |group: &Arc<Group>| {
+            let usable = group.empty().unwrap_or(u64::MAX) as i64;
+            usable > spare && usable <= spare.saturating_add(forgone as i64)
+        };
+        let groups = metadata.snapshot();
+        (!room(self.owed(0)) && room(self.owed(forgone)))
+            || (groups.len() > 1 && groups.iter().any(closes))
     }
 
     fn describe(&self, device: &Device, flags: u64, len: u64, at: &[Physical]) -> NewChunk {
@@ -243,7 +273,10 @@ impl Space {
         class.overcommit.store(spare as i64, Ordering::Relaxed);
         let total = class.total.load(Ordering::Relaxed);
         let used = class.used.load(Ordering::Relaxed);
-        let reserve = (used / 8).clamp(4 * MIB, 512 * MIB).min(total / 8);
+        let reserve = match device.kept {
+            Some((least, wish)) => wish.min(total / 8).max(least.min(total / 2)),
+            None => (used / 8).clamp(4 * MIB, 512 * MIB).min(total / 8),
+        };
         class.global_reserve.store(reserve as i64, Ordering::Relaxed);
     }
 }

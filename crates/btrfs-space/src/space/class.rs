@@ -32,6 +32,10 @@ pub(super) struct Class {
     pub excluded: AtomicU64,
     /// Profile bits of all groups together.
     profile: AtomicU64,
+    /// Pieces that free space is in, as far as they can be allocated.
+    pub pieces: AtomicI64,
+    /// Nodes that no reservation had paid for.
+    pub unpaid: AtomicU64,
     /// How far below zero promises may take `available`: what new chunks could add.
     pub overcommit: AtomicI64,
     /// What only deletions and commits may use.
@@ -52,6 +56,8 @@ impl Class {
             pinned: AtomicU64::new(0),
             excluded: AtomicU64::new(0),
             profile: AtomicU64::new(0),
+            pieces: AtomicI64::new(0),
+            unpaid: AtomicU64::new(0),
             overcommit: AtomicI64::new(0),
             global_reserve: AtomicI64::new(0),
         }
@@ -90,7 +96,8 @@ impl Class {
         *groups = Arc::new(groups.iter().filter(|g| !Arc::ptr_eq(g, gone)).cloned().collect());
     }
 
-    /// The groups' free ranges changed; `paid` bytes of it were promised before.
+    /// The groups' free ranges changed; `paid` bytes of it were promised before (negative:
+    /// are promised from now on).
     pub fn free_changed(&self, by: i64, paid: i64) {
         self.free.fetch_add(by, Ordering::Relaxed);
         self.available.fetch_add(by + paid, Ordering::AcqRel);

@@ -29,6 +29,11 @@ impl FreeIndex {
         self.usable
     }
 
+    /// How many ranges have room for a unit.
+    pub fn pieces(&self) -> usize {
+        self.by_size.len()
+    }
+
     /// Length of the largest aligned range.
     pub fn largest(&self) -> u64 {
         self.by_size.last().map_or(0, |(room, _)| *room)

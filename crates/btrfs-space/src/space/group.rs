@@ -91,12 +91,15 @@ impl Group {
 
     /// Changes the index and carries the difference over to the class; a promise has
     /// paid for `paid` bytes of it already.
-    fn with<T>(&self, state: &mut State, change: impl FnOnce(&mut State) -> (T, u64)) -> T {
-        let before = state.free.usable();
+    fn with<T>(&self, state: &mut State, change: impl FnOnce(&mut State) -> (T, i64)) -> T {
+        let (before, pieces) = (state.free.usable(), state.free.pieces());
         let (out, paid) = change(state);
-        let after = state.free.usable();
+        let (after, left) = (state.free.usable(), state.free.pieces());
         self.largest.store(state.free.largest(), Ordering::Relaxed);
-        self.class.free_changed(after as i64 - before as i64, paid as i64);
+        if pieces != left {
+            self.class.pieces.fetch_add(left as i64 - pieces as i64, Ordering::Relaxed);
+        }
+        self.class.free_changed(after as i64 - before as i64, paid);
         out
     }
 
@@ -124,7 +127,7 @@ impl Group {
                 Fit::Whole => state.free.take(ask.want, ask.goal.map(|goal| goal.0)),
                 Fit::AtLeast(min) => state.free.take_largest(ask.want, min),
             };
-            (taken, taken.filter(|_| ask.paid).map_or(0, |(_, len)| len))
+            (taken, taken.filter(|_| ask.paid).map_or(0, |(_, len)| len as i64))
         });
         taken.map(|(start, len)| Extent { logical: Logical(start), len })
     }
@@ -133,23 +136,39 @@ impl Group {
     /// the class must have `floor` bytes available without it.
     pub fn close(&self, floor: i64) -> bool {
         let mut state = self.state.lock();
-        let empty = state.used == 0
-            && state.pinned == 0
-            && state.free.ranges().bytes() + self.excluded() == self.len;
         let usable = state.free.usable();
-        if !empty || !self.class.promise(usable as i64, floor) {
+        if !self.is_empty(&state) || !self.class.promise(usable as i64, floor) {
             return false;
         }
         self.with(&mut state, |state| {
             state.free = FreeIndex::new(self.class.unit);
-            ((), usable)
+            ((), usable as i64)
         });
         true
     }
 
-    /// An allocated extent that no commit knows comes back.
-    pub fn release(&self, extent: &Extent) -> Result<()> {
-        self.add_free(std::iter::once((extent.logical.0, extent.len)))
+    fn is_empty(&self, state: &State) -> bool {
+        state.used == 0
+            && state.pinned == 0
+            && state.free.ranges().bytes() + self.excluded() == self.len
+    }
+
+    /// What can be allocated of a group that nothing uses; `None`: something does.
+    pub fn empty(&self) -> Option<u64> {
+        let state = self.state.lock();
+        self.is_empty(&state).then(|| state.free.usable())
+    }
+
+    /// An allocated extent that no commit knows comes back; `promised`: as part of a
+    /// promise, so that nobody else can have it.
+    pub fn release(&self, extent: &Extent, promised: bool) -> Result<()> {
+        let paid = if promised { -(extent.len as i64) } else { 0 };
+        let mut state = self.state.lock();
+        self.with(&mut state, |state| {
+            let put = self.insert(state, (extent.logical.0, extent.len));
+            let paid = if put.is_ok() { paid } else { 0 };
+            (put, paid)
+        })
     }
 
     /// Takes exactly this extent out of what is free.

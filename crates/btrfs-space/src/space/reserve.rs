@@ -4,9 +4,11 @@
 //! back when it is dropped. Making one is an atomic update of its class's counter; only
 //! where that fails a chunk may be made, under the chunk lock.
 //!
-//! Invariant: data promises are always covered by free space of data block groups.
+//! Invariants: data promises are always covered by free space of data block groups.
 //! Metadata promises may count on half of the unallocated device space, which data
-//! chunks leave alone then; normal ones leave the global reserve untouched.
+//! chunks leave alone then. The global reserve is touched by nobody but who says that
+//! space comes back ([`Priority::Delete`]): where data and metadata share their block
+//! groups data leaves it alone, too.
 
 use super::class::Class;
 use super::group::Ask;
@@ -115,6 +117,9 @@ impl MetadataReservation {
     /// Takes one node out of the promise, or, where that is used up, out of what is free.
     pub fn alloc_node(&mut self, space: &Space, node_size: u64) -> Result<Extent> {
         let paid = self.0.bytes >= node_size;
+        if !paid {
+            self.0.class.unpaid.fetch_add(1, Ordering::Relaxed);
+        }
         let ask = Ask { want: node_size, min: node_size, goal: None, paid };
         let extent = space.alloc_ask(Kind::Metadata, &ask)?;
         self.0.bytes -= if paid { node_size } else { 0 };
@@ -137,6 +142,21 @@ impl Space {
             self.chunk_for(Kind::Data, class.snapshot().len())?;
         }
         Ok(DataReservation(Promise { class: Arc::clone(class), bytes }))
+    }
+
+    /// Gives back a data extent that no commit knows, and promises its bytes anew at once.
+    pub fn release_promised(&self, extent: Extent) -> Result<DataReservation> {
+        self.group_of(&extent)?.release(&extent, true)?;
+        let class = Arc::clone(self.class(Kind::Data));
+        Ok(DataReservation(Promise { class, bytes: extent.len }))
+    }
+
+    /// Sets the global reserve: `wish`, but no more than an eighth of what metadata has,
+    /// and `least` all the same (no more than half).
+    pub fn keep_for_removal(&self, least: u64, wish: u64) {
+        let mut device = self.device.lock();
+        device.kept = Some((least, wish));
+        self.retune(&device);
     }
 
     /// Promises room for `bytes` of new nodes.

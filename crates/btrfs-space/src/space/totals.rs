@@ -96,6 +96,26 @@ impl Space {
         self.class(kind).pinned.load(Ordering::Relaxed)
     }
 
+    /// Pieces that the free space of one kind is in, about.
+    pub fn pieces(&self, kind: Kind) -> u64 {
+        self.class(kind).pieces.load(Ordering::Relaxed).max(0) as u64
+    }
+
+    /// Nodes of all commits for which no reservation was left: 0 as long as what is
+    /// reserved is an upper bound.
+    pub fn unpaid_nodes(&self) -> u64 {
+        self.class(Kind::Metadata).unpaid.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of one kind that are free and not promised, above what is kept for removal.
+    pub fn unpromised(&self, kind: Kind) -> u64 {
+        let class = self.class(kind);
+        let keeps = kind != Kind::Data || self.mixed();
+        let kept = if keeps { class.global_reserve.load(Ordering::Relaxed) } else { 0 };
+        let more = class.overcommit.load(Ordering::Relaxed);
+        (class.available() + more - kept).max(0) as u64
+    }
+
     /// Referenced bytes of one kind of block group; one atomic load.
     pub fn used_by(&self, kind: Kind) -> u64 {
         self.class(kind).used.load(Ordering::Relaxed)

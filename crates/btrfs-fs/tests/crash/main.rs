@@ -225,7 +225,8 @@ fn one_case() {
         println!("the kernel's btrfs in our place: {:?}", kernel_logs::run(&case));
     }
     let tries = if parts[0] == "threads" { 20 } else { 1 };
-    let effort = Effort { per_flush: number("SPINNEY_PER_FLUSH", 64) as usize, ..BRIEF };
+    let per_flush = number("SPINNEY_PER_FLUSH", 64) as usize;
+    let effort = Effort { per_flush, outside: number("SPINNEY_OUTSIDE", 50), ..BRIEF };
     let rig = Rig::new(effort);
     run_all(&rig, std::iter::repeat_n(case, tries));
 }

@@ -424,4 +424,10 @@ pub const NAMED: &[Named] = &[
             fsync("A/foo"),
         ]
     }),
+    ("a whiteout takes a name that was exchanged and synced before", || {
+        vec![exchange("A/foo", "A/bar"), fsync("A/foo"), whiteout("A/foo", "B/foo"), fsync("B/foo")]
+    }),
+    ("a directory's last entry goes and another name comes", || {
+        vec![unlink("B/sym"), create("B/new"), fsync("B"), fsync("B/new")]
+    }),
 ];

@@ -430,4 +430,7 @@ pub const NAMED: &[Named] = &[
     ("a directory's last entry goes and another name comes", || {
         vec![unlink("B/sym"), create("B/new"), fsync("B"), fsync("B/new")]
     }),
+    ("a directory's last entry goes and a file moves in", || {
+        vec![unlink("B/sym"), rename("A/foo", "B/foo"), fsync("A")]
+    }),
 ];

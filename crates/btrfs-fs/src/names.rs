@@ -64,16 +64,19 @@ pub fn lookup(view: &View<'_>, dir: InodeId, name: &[u8]) -> Result<Option<Targe
     Ok(None)
 }
 
-/// The next free DIR_INDEX of a directory.
+/// The next free DIR_INDEX of a directory. One that the last commit uses is not free even
+/// if its entry is gone: a log that takes it away and gives it again is more than the
+/// kernel's replay can do.
 pub fn next_index(view: &View<'_>, dir: InodeId) -> Result<u64> {
     let from = Key::new(dir.objectid, kind::DIR_INDEX, u64::MAX);
-    Ok(match view.previous(dir.tree, &from).fs()? {
-        Some((key, _)) if key.kind == kind::DIR_INDEX => {
+    let mut next = 2;
+    for last in [view.previous(dir.tree, &from).fs()?, view.committed(dir.tree, &from).fs()?] {
+        if let Some((key, _)) = last.filter(|(key, _)| key.kind == kind::DIR_INDEX) {
             check_index(dir, key.offset)?;
-            key.offset.max(1) + 1
+            next = next.max(key.offset + 1);
         }
-        _ => 2,
-    })
+    }
+    Ok(next)
 }
 
 /// A directory is listed by offsets that callers hold as `off_t`; no directory ever had so

@@ -64,7 +64,7 @@ impl View<'_> {
         loop {
             let top = self.layers.current.items.previous(tree, &at);
             let mid = self.layers.sealed.as_ref().and_then(|s| s.items.previous(tree, &at));
-            let low = self.previous_in_tree(tree, &at)?;
+            let low = self.committed(tree, &at)?;
             let keys =
                 [top.as_ref().map(|e| e.0), mid.as_ref().map(|e| e.0), low.as_ref().map(|e| e.0)];
             let Some(key) = keys.into_iter().flatten().max() else { return Ok(None) };
@@ -79,7 +79,8 @@ impl View<'_> {
         }
     }
 
-    fn previous_in_tree(&self, tree: TreeId, at: &Key) -> Result<Option<(Key, Bytes)>> {
+    /// As `previous`, in the last commit.
+    pub fn committed(&self, tree: TreeId, at: &Key) -> Result<Option<(Key, Bytes)>> {
         let Some(root) = self.layers.roots.get(tree) else { return Ok(None) };
         let mut cursor = Cursor::new(self.store, &root.root);
         cursor.seek_back(at)?;

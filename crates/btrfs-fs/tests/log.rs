@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use testkit::compare::TreeSnapshot;
 use testkit::ops::{Config, OpKind, Session, generate};
 use testkit::oracle;
-use vfs::FileSystem;
+use vfs::{Context, FileKind, FileSystem, Ino, WriteFlags};
+
+const CX: Context = Context { uid: 0, gid: 0, pid: 1, umask: 0o022 };
 
 fn stat(fs: &dyn FileSystem, name: &str) -> u64 {
     fs.stats().into_iter().find(|s| s.name == name).expect("a counter").value
@@ -149,4 +151,90 @@ fn fitting(mkfs: &[&str]) -> Config {
     } else {
         Config::all()
     }
+}
+
+/// An image whose last commit is what `make` did.
+fn image_with(mkfs: &[&str], make: impl FnOnce(&dyn FileSystem)) -> Image {
+    let image = Image::new(256 << 20, mkfs);
+    let fs = image.open_with(quiet());
+    make(&fs);
+    fs.destroy().expect("close");
+    image
+}
+
+fn create(fs: &dyn FileSystem, dir: Ino, name: &str) -> Ino {
+    fs.mknod(&CX, dir, name.as_bytes(), FileKind::File, 0o644, 0).expect("create").attr.ino
+}
+
+/// An entry that is gone and a new one must not share an index in the log: the kernel's
+/// replay inserts before it deletes.
+#[test]
+fn an_index_is_not_used_twice() {
+    testkit::require!(kernel_btrfs);
+    let image = image_with(&[], |fs| {
+        for name in ["a", "b", "c"] {
+            create(fs, fs.root(), name);
+        }
+    });
+    let fs = image.open_with(quiet());
+    fs.unlink(&CX, fs.root(), b"c").expect("unlink");
+    let new = create(&fs, fs.root(), "new");
+    fs.fsync(fs.root(), false).expect("fsync");
+    fs.fsync(new, false).expect("fsync");
+    assert_eq!(stat(&fs, "log.writes"), 1, "the second fsync has nothing to add");
+    let expected = snapshot(&fs);
+    kernel_replays(&crashed(&image, "crashed.img"), &expected);
+    we_replay(&crashed(&image, "ours.img"), &expected);
+}
+
+/// The kernel's replay puts old and new names of one item together; where they do not fit
+/// it fails for good.
+#[test]
+fn more_names_than_a_replay_can_hold_are_committed() {
+    testkit::require!(kernel_btrfs);
+    let name = |i: usize| format!("{i:0180}");
+    let image = image_with(&["-n", "4096"], |fs| {
+        let file = create(fs, fs.root(), "file");
+        for i in 0..12 {
+            fs.link(&CX, file, fs.root(), name(i).as_bytes()).expect("link");
+        }
+    });
+    let fs = image.open_with(quiet());
+    let file = fs.lookup(&CX, fs.root(), b"file").expect("lookup").attr.ino;
+    for i in 12..17 {
+        fs.link(&CX, file, fs.root(), name(i).as_bytes()).expect("link");
+    }
+    fs.fsync(file, false).expect("fsync");
+    assert_eq!(stat(&fs, "log.fallback_commits"), 1);
+    let expected = snapshot(&fs);
+    kernel_replays(&crashed(&image, "crashed.img"), &expected);
+}
+
+/// What an fsync costs, counted: no commit, no second look at what is logged already.
+#[test]
+fn the_second_fsync_of_a_file_logs_what_changed_since_the_first() {
+    testkit::require!(kernel_btrfs);
+    let image = image_with(&[], |fs| {
+        let file = create(fs, fs.root(), "file");
+        fs.write(&CX, file, 0, &[1; 50_000], WriteFlags::default()).expect("write");
+    });
+    let fs = image.open_with(quiet());
+    let file = fs.lookup(&CX, fs.root(), b"file").expect("lookup").attr.ino;
+    let mut items = Vec::new();
+    for round in 0..50u64 {
+        fs.write(&CX, file, round * 8192, &[2; 4096], WriteFlags::default()).expect("write");
+        let before = stat(&fs, "log.items");
+        fs.fsync(file, false).expect("fsync");
+        items.push(stat(&fs, "log.items") - before);
+    }
+    assert_eq!(stat(&fs, "commit.count"), 0);
+    assert_eq!((stat(&fs, "log.inodes_first"), stat(&fs, "log.tree_reads")), (1, 1));
+    // The inode, the extent with its neighbours, a checksum: no more in the end than at first.
+    assert!(items[10..].iter().all(|count| *count <= 6), "{items:?}");
+    let nothing = stat(&fs, "log.writes");
+    fs.fsync(file, false).expect("fsync");
+    assert_eq!(stat(&fs, "log.writes"), nothing, "nothing changed, nothing written");
+    let expected = snapshot(&fs);
+    kernel_replays(&crashed(&image, "crashed.img"), &expected);
+    we_replay(&crashed(&image, "ours.img"), &expected);
 }

@@ -117,7 +117,7 @@ impl Ask {
 impl ItemDelta {
     /// Takes what there is to log of an object, and watches it from now on. Nobody changes
     /// the delta meanwhile.
-    pub fn freeze(&self, tree: TreeId, objectid: u64, mut ask: Ask) -> Frozen {
+    pub fn freeze(&self, tree: TreeId, objectid: u64, ask: Ask) -> Frozen {
         self.watched.store(true, std::sync::atomic::Ordering::Relaxed);
         self.with_object(tree, objectid, |object| {
             let watch = object.watch.get_or_insert_default();
@@ -125,7 +125,6 @@ impl ItemDelta {
             let changed = std::mem::take(&mut watch.changed);
             let gaps = std::mem::take(&mut watch.gaps);
             let names = changed.iter().any(|(kind, _)| is_ref(*kind));
-            ask.content |= !gaps.is_empty();
             // A key that was born and is gone has no slot, but the log may have it.
             let gone = changed.iter().filter(|key| !object.items.contains_key(key));
             let mut slots: BTreeMap<SubKey, Option<Box<[u8]>>> =

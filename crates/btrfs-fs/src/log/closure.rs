@@ -22,7 +22,7 @@ use super::Fallback;
 use super::committed::{Committed, Name, entry_of};
 use super::freeze::{Now, Work};
 use super::state::LogState;
-use crate::delta::{Delta, Level};
+use crate::delta::{Delta, Level, is_ref};
 use crate::ino::InodeId;
 use btrfs_disk::checksum::name_hash;
 use btrfs_disk::items::DirItem;
@@ -33,8 +33,13 @@ use std::collections::BTreeSet;
 /// No directory lies deeper than this.
 const MAX_DEPTH: usize = 1 << 16;
 
+/// What an item takes of a leaf beside its data.
+const ITEM_HEADER: usize = 25;
+
 pub struct Closure<'a> {
-    pub committed: Committed<'a>,
+    /// Largest item that fits a leaf.
+    pub max_item: usize,
+    pub committed: &'a Committed<'a>,
     /// For a look at what is not frozen: whatever it says of changes is frozen next.
     pub delta: &'a Delta,
     pub state: &'a LogState,
@@ -57,7 +62,7 @@ impl Closure<'_> {
     pub fn round(&mut self) -> Step {
         let ids: Vec<InodeId> = self.work.objects.keys().copied().collect();
         for id in ids {
-            match self.work.now(&self.committed, id)? {
+            match self.work.now(self.committed, id)? {
                 None | Some(Now::Gone) => go!(self.gone(id)),
                 Some(Now::Here(item)) => {
                     let is_dir = item.mode & libc::S_IFMT == libc::S_IFDIR;
@@ -91,8 +96,11 @@ impl Closure<'_> {
         let frozen = &self.work.objects[&id];
         let (born, renamed) = (frozen.born, frozen.has_refs());
         if renamed {
+            if !born && !self.names_fit(id)? {
+                return Ok(Err(Fallback::LongNames));
+            }
             self.followers(id);
-            let now = self.work.names(&self.committed, id)?;
+            let now = self.work.names(self.committed, id)?;
             let before = if born { BTreeSet::new() } else { self.committed.names(id)? };
             for name in now.difference(&before) {
                 go!(self.gained(id, name));
@@ -152,6 +160,19 @@ impl Closure<'_> {
         self.successor(parent, &name.name)
     }
 
+    /// While the kernel replays, an item holds the names of the commit and the new ones: it
+    /// fails for good where a leaf has no room for both.
+    fn names_fit(&self, id: InodeId) -> Result<bool> {
+        for (&(kind, offset), value) in &self.work.objects[&id].slots {
+            let Some(new) = value.as_ref().filter(|_| is_ref(kind)) else { continue };
+            let old = self.committed.get(id, kind, offset)?.map_or(0, |old| old.len());
+            if old > 0 && old + new.len() + ITEM_HEADER > self.max_item {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// A rename that took a name from `id` happened wholly or not at all.
     fn followers(&mut self, id: InodeId) {
         for follower in self.work.objects[&id].followers.clone() {
@@ -191,7 +212,7 @@ impl Closure<'_> {
         let mut at = id;
         for _ in 0..MAX_DEPTH {
             let names = if self.work.objects.contains_key(&at) {
-                self.work.names(&self.committed, at)?
+                self.work.names(self.committed, at)?
             } else if self.delta.items.renames(at.tree, at.objectid) {
                 // Frozen in the next round, which walks on from there.
                 self.work.want(at, Level::Inode);
@@ -237,7 +258,7 @@ impl Closure<'_> {
             let old = InodeId::new(dir.tree, old.objectid);
             let name = Name { parent: dir.objectid, index, name };
             let still = self.work.objects.contains_key(&old)
-                && self.work.names(&self.committed, old)?.contains(&name);
+                && self.work.names(self.committed, old)?.contains(&name);
             if !still {
                 go!(self.cut(old, &name));
             }

@@ -1,5 +1,6 @@
 //! Reading what the last commit says, without the deltas: that is what a replay starts from.
 
+use crate::extents::Mapped;
 use crate::ino::InodeId;
 use crate::roots::Roots;
 use btrfs_disk::checksum::name_hash;
@@ -55,6 +56,45 @@ impl Committed<'_> {
             cursor.next()?;
         }
         Ok(())
+    }
+
+    /// All extents of a file that overlap [start, end).
+    pub fn extents(
+        &self,
+        id: InodeId,
+        sector: u64,
+        start: u64,
+        end: u64,
+        mut each: impl FnMut(&Key, &Mapped, &[u8]),
+    ) -> Result<()> {
+        let Some(root) = self.roots.get(id.tree) else { return Ok(()) };
+        let from = Key::new(id.objectid, kind::EXTENT_DATA, start);
+        let mut cursor = Cursor::new(self.store, &root.root);
+        cursor.seek_back(&from)?;
+        let mine = |key: &Key| key.objectid == id.objectid && key.kind == kind::EXTENT_DATA;
+        if !cursor.key().is_some_and(|key| mine(&key)) {
+            cursor.seek(&from)?;
+        }
+        while let Some((key, data)) = cursor.item() {
+            if !mine(&key) || key.offset >= end {
+                break;
+            }
+            let mapped = Mapped::parse(&key, data, sector)?;
+            if mapped.end > start {
+                each(&key, &mapped, data);
+            }
+            cursor.next()?;
+        }
+        Ok(())
+    }
+
+    /// Whether a file has content in one of the ranges.
+    pub fn has_content(&self, id: InodeId, sector: u64, ranges: &[(u64, u64)]) -> Result<bool> {
+        let mut found = false;
+        for (start, end) in ranges {
+            self.extents(id, sector, *start, *end, |_, mapped, _| found |= !mapped.is_hole())?;
+        }
+        Ok(found)
     }
 
     pub fn names(&self, id: InodeId) -> Result<BTreeSet<Name>> {

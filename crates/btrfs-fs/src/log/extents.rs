@@ -15,7 +15,7 @@ use btrfs_disk::items::{
 };
 use btrfs_disk::key::kind::EXTENT_DATA;
 use btrfs_disk::{Key, Logical, Result};
-use btrfs_tree::{Cursor, Edit};
+use btrfs_tree::Edit;
 use std::collections::BTreeMap;
 
 pub struct Content<'a> {
@@ -56,38 +56,11 @@ impl Content<'_> {
 
     /// The commit's extents that overlap [start, end) and did not change.
     fn kept(&self, start: u64, end: u64, mut each: impl FnMut(&Mapped, &[u8])) -> Result<()> {
-        self.stored(start, end, |key, mapped, data| {
+        self.committed.extents(self.id, self.sector, start, end, |key, mapped, data| {
             if !self.frozen.slots.contains_key(&(EXTENT_DATA, key.offset)) {
                 each(mapped, data);
             }
         })
-    }
-
-    /// All of the commit's extents that overlap [start, end).
-    fn stored(
-        &self,
-        start: u64,
-        end: u64,
-        mut each: impl FnMut(&Key, &Mapped, &[u8]),
-    ) -> Result<()> {
-        let Some(root) = self.committed.roots.get(self.id.tree) else { return Ok(()) };
-        let mut cursor = Cursor::new(self.committed.store, &root.root);
-        cursor.seek_back(&self.key(start))?;
-        let mine = |key: &Key| key.objectid == self.id.objectid && key.kind == EXTENT_DATA;
-        if !cursor.key().is_some_and(|key| mine(&key)) {
-            cursor.seek(&self.key(start))?;
-        }
-        while let Some((key, data)) = cursor.item() {
-            if !mine(&key) || key.offset >= end {
-                break;
-            }
-            let mapped = Mapped::parse(&key, data, self.sector)?;
-            if mapped.end > start {
-                each(&key, &mapped, data);
-            }
-            cursor.next()?;
-        }
-        Ok(())
     }
 
     fn behind_the_end(&self, edits: &mut BTreeMap<Key, Edit>) -> Result<()> {
@@ -101,11 +74,9 @@ impl Content<'_> {
     fn holes(&self, member: &mut Member, edits: &mut BTreeMap<Key, Edit>) -> Result<()> {
         let mut gaps = join(std::mem::take(&mut member.gaps));
         let mut relevant = Vec::new();
-        for (start, end) in gaps.drain(..) {
-            let mut covers = false;
-            self.stored(start, end, |_, mapped, _| covers |= !mapped.is_hole())?;
-            if covers {
-                relevant.push((start, end));
+        for gap in gaps.drain(..) {
+            if self.committed.has_content(self.id, self.sector, &[gap])? {
+                relevant.push(gap);
             }
         }
         let before = std::mem::take(&mut member.holes);

@@ -19,6 +19,8 @@ pub struct Work {
     pub objects: BTreeMap<InodeId, Frozen>,
     /// Entries of directories that the log takes away, by index.
     pub cuts: BTreeSet<(InodeId, u64)>,
+    /// Inodes of which all extents are needed.
+    pub contents: BTreeSet<InodeId>,
     /// Inodes that are gone: the log must not have them.
     pub dropped: BTreeSet<InodeId>,
 }
@@ -45,7 +47,9 @@ impl Work {
     /// log does not have yet.
     pub fn freeze(&mut self, delta: &Delta, ask: impl Fn(&InodeId, Level) -> Ask) {
         for (id, level) in &self.wanted {
-            let newer = delta.items.freeze(id.tree, id.objectid, ask(id, *level));
+            let mut ask = ask(id, *level);
+            ask.content |= self.contents.contains(id);
+            let newer = delta.items.freeze(id.tree, id.objectid, ask);
             mark_extents(delta, &newer);
             match self.objects.get_mut(id) {
                 Some(old) => old.absorb(newer),
@@ -54,6 +58,19 @@ impl Work {
                 }
             }
         }
+    }
+
+    /// Asks for all extents of files of which the commit has content where they may have
+    /// holes now. True: freeze again.
+    pub fn want_contents(&mut self, committed: &Committed<'_>, sector: u64) -> Result<bool> {
+        let mut more = false;
+        for (id, frozen) in &self.objects {
+            let asked = frozen.whole || frozen.born || self.contents.contains(id);
+            if !asked && committed.has_content(*id, sector, &frozen.gaps)? {
+                more |= self.contents.insert(*id);
+            }
+        }
+        Ok(more)
     }
 
     /// The inode as it is now; `None`: neither the commit nor the epoch has it.

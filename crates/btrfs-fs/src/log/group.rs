@@ -181,6 +181,7 @@ impl Engine {
         work: &mut Work,
         state: &LogState,
     ) -> btrfs_disk::Result<std::result::Result<(), Fallback>> {
+        let max_item = self.geometry.max_item_size();
         let mut landed: BTreeSet<InodeId> = work.wanted.keys().copied().collect();
         for (tree, objectid) in delta.items.take_renamed() {
             want_member(work, state, tree, objectid);
@@ -195,11 +196,11 @@ impl Engine {
             work.freeze(delta, |id, level| state.ask(id, level));
             delta.gate.reopen();
             self.stats.log_still_max_ns.max(still.elapsed().as_nanos() as u64);
-            let committed = Committed { store: committed.store, roots: committed.roots };
-            if let Err(fallback) = (Closure { committed, delta, state, work }).round()? {
+            if let Err(fallback) = (Closure { max_item, committed, delta, state, work }).round()? {
                 return Ok(Err(fallback));
             }
-            if !work.is_short() {
+            let again = work.want_contents(&committed, self.sector())?;
+            if !work.is_short() && !again {
                 return Ok(Ok(()));
             }
             if work.wanted.len() > MOST {

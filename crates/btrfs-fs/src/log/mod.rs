@@ -42,6 +42,8 @@ pub enum Fallback {
     GoneDirectory,
     /// More inodes belong together than a commit would cost.
     TooMany,
+    /// More names in one item than the kernel's replay can put together with the old ones.
+    LongNames,
     /// No room for the log's nodes.
     NoSpace,
 }
@@ -53,6 +55,7 @@ impl Fallback {
             Fallback::Subvolume => "subvolume",
             Fallback::GoneDirectory => "directory removed",
             Fallback::TooMany => "too many inodes",
+            Fallback::LongNames => "long names",
             Fallback::NoSpace => "no space",
         }
     }

@@ -199,7 +199,7 @@ impl Engine {
             if let Err(fallback) = (Closure { max_item, committed, delta, state, work }).round()? {
                 return Ok(Err(fallback));
             }
-            let again = work.want_contents(&committed, self.sector())?;
+            let again = work.want_contents(committed, self.sector())?;
             if !work.is_short() && !again {
                 return Ok(Ok(()));
             }

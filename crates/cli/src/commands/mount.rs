@@ -64,6 +64,8 @@ FUSE's -o options
                         others need user_allow_other in /etc/fuse.conf
     plain               as root, no loop device and no fuseblk
     threads=N           server threads per processor
+    no_keep_callers     leave the ring's threads in the normal scheduling class even while
+                        processors are idle (see docs/PERFORMANCE.md)
     nosuid, nodev, noexec, noatime, fsname=NAME, max_read=N, max_write=N
 
 What fstab(5) lines have for mount(8) and systemd (defaults, noauto, user, nofail, _netdev,

@@ -5,7 +5,7 @@
 //! mount of what the kernel left, with its log.
 
 use super::base::base;
-use super::outside::{self, ONE, log_pending};
+use super::outside::{ONE, log_pending};
 use super::rig::Case;
 use super::state::{self, Extra};
 use blocksim::{Image, SimDevice};
@@ -15,7 +15,7 @@ use testkit::PosixFs;
 use testkit::compare::TreeSnapshot;
 use testkit::durability::{Applied, Demands, History, Rules, Witness};
 use testkit::ops::Op;
-use testkit::oracle::{KernelMount, TempDir, btrfs_check};
+use testkit::oracle::{KernelMount, TempDir, btrfs_check, with_kernel};
 use vfs::{FileSystem, RenameMode};
 
 /// What became of one workload that all agree on.
@@ -67,7 +67,7 @@ fn work(case: &Case, mount: &Path, history: &History) -> Result<(), String> {
 }
 
 fn judge(image: &Image, copy: &Path, demands: &Demands<'_>) -> Result<Seen, String> {
-    let seen = outside::mounted(copy, |mount| TreeSnapshot::of_dir(mount.path()))?
+    let seen = with_kernel(copy, "noatime", |mount| TreeSnapshot::of_dir(mount.path()))?
         .map_err(|error| format!("reading the kernel's mount: {error}"))?;
     let wrong = demands.judge(&seen, Rules::KERNEL_LOG);
     if !wrong.is_empty() {

@@ -6,12 +6,10 @@
 use blocksim::Image;
 use btrfs_disk::Superblock;
 use btrfs_disk::superblock::{COPIES, SUPER_SIZE};
-use std::path::Path;
 use std::sync::Mutex;
-use std::time::Duration;
 use testkit::compare::TreeSnapshot;
 use testkit::durability::{Demands, Rules};
-use testkit::oracle::{KernelMount, TempDir, btrfs_check, capabilities, with_kernel};
+use testkit::oracle::{TempDir, btrfs_check, capabilities, with_kernel};
 
 /// All images have the same identity: one at a time.
 pub static ONE: Mutex<()> = Mutex::new(());
@@ -26,21 +24,6 @@ fn first_superblock(image: &Image) -> Option<Superblock> {
     let mut bytes = [0; SUPER_SIZE];
     image.read(COPIES[0], &mut bytes).ok()?;
     Superblock::parse(&bytes, COPIES[0]).ok()
-}
-
-/// The kernel's mount. All images have one identity, and a mount that another process still
-/// holds on to (in a namespace of its own) keeps the next one out for a moment.
-pub fn mounted<T>(image: &Path, look: impl Fn(&KernelMount) -> T) -> Result<T, String> {
-    let mut tries = 0;
-    loop {
-        match with_kernel(image, "noatime", &look) {
-            Err(why) if why.contains("File exists") && tries < 40 => {
-                tries += 1;
-                std::thread::sleep(Duration::from_millis(250));
-            }
-            other => return other,
-        }
-    }
 }
 
 pub fn fit(image: &Image) -> bool {
@@ -68,7 +51,7 @@ pub fn judge(image: &Image, demands: &Demands<'_>, rules: Rules) -> Result<&'sta
     if !log_pending(image) {
         btrfs_check(&path)?;
     }
-    let seen = mounted(&path, |mount| TreeSnapshot::of_dir(mount.path()))
+    let seen = with_kernel(&path, "noatime", |mount| TreeSnapshot::of_dir(mount.path()))
         .map_err(|why| format!("the kernel does not mount it: {why}"))?
         .map_err(|error| format!("reading the kernel's mount: {error}"))?;
     let wrong = demands.judge(&seen, rules);

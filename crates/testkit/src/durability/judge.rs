@@ -145,7 +145,10 @@ impl Demands<'_> {
     /// What a name is like, seen from a rename that changed it.
     fn sides(&self, slot: &Slot, rename: &Rename, seen: &Seen<'_>) -> Sides {
         let mut sides = Sides::default();
-        for version in self.matching(slot, seen) {
+        // A name that came and went is as before it came, even if its absence is durable.
+        let (found, all) = (seen.slots.get(slot).copied(), self.history.slots.get(slot));
+        let happened = |v: &&Version<_>| v.begin.at <= self.crash && v.value == found;
+        for version in all.into_iter().flatten().filter(happened) {
             let new = version.begin.tick >= rename.tick;
             sides.new |= new;
             sides.old |= !new;

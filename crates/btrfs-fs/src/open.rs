@@ -51,10 +51,11 @@ impl BtrfsFs {
         log::recover(&engine)?;
         engine.root = choose_root(&engine)?;
         let engine = Arc::new(engine);
-        if engine.read_only.is_none() {
+        let writes = engine.writable().is_ok();
+        if writes {
             clean(&engine)?;
         }
-        let background = match engine.read_only.is_none() && engine.options.background {
+        let background = match writes && engine.options.background {
             true => Some(start_background(&engine)?),
             false => None,
         };

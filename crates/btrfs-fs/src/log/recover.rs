@@ -2,8 +2,9 @@
 //!
 //! Invariants: a log is replayed wholly or not at all, since a replay writes nothing but
 //! memory; the superblock forgets the log with the commit that has its changes, and only
-//! then its space is free. A volume that is not written shows the replayed state out of
-//! memory.
+//! then its space is free. Where that commit fails (the volume under the log may be
+//! damaged) the mount is refused. A volume that is not written shows the replayed state out
+//! of memory.
 
 use super::read::Forest;
 use super::replay::{Replayed, replay};
@@ -24,7 +25,7 @@ pub fn recover(engine: &Engine) -> Result<()> {
     let done = replay(engine, &forest).map_err(with_remedy)?;
     count(engine, &done);
     if engine.read_only.is_none() {
-        make_durable(engine)?;
+        make_durable(engine).map_err(with_remedy)?;
         forest.release(engine);
     }
     tracing::info!(

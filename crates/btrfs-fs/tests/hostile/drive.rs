@@ -4,7 +4,7 @@
 use super::base::options;
 use super::choices::Choices;
 use super::disk::Layered;
-use btrfs_fs::BtrfsFs;
+use btrfs_fs::{BtrfsFs, Options};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use testkit::ops::hash;
@@ -78,8 +78,21 @@ pub fn drive(device: &Arc<Layered>, choices: &mut Choices<'_>) -> Fate {
     let read_only = read_only.or(fs.read_only_reason().filter(|_| result.is_err()));
     drop(fs);
     let closed = result.is_ok();
-    let after = BtrfsFs::open_device(device.clone(), options()).ok().map(|fs| walk(&fs));
+    let after = open_again(device).map(|fs| walk(&fs));
     Fate::Opened(Opened { before, after, touched, operation_errors, read_only, closed })
+}
+
+/// Opens what was opened before. A log that was written on a damaged volume may contradict
+/// it; then the last commit can be read without the log.
+fn open_again(device: &Arc<Layered>) -> Option<BtrfsFs> {
+    match BtrfsFs::open_device(device.clone(), options()) {
+        Ok(fs) => Some(fs),
+        Err(error) if error.to_string().contains("nologreplay") => {
+            let last_commit = Options { read_only: true, ignore_log: true, ..options() };
+            BtrfsFs::open_device(device.clone(), last_commit).ok()
+        }
+        Err(_) => None,
+    }
 }
 
 /// A refusal says that the volume or the device is to blame.

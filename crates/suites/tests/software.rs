@@ -207,9 +207,7 @@ fn fio() {
 }
 
 /// Full volumes say so, keep what they have, and can be emptied.
-/// Open defect: a refill after deletions sometimes takes less than it must.
 #[test]
-#[ignore = "refilling a full volume is not reliable yet"]
 fn a_full_volume() {
     on_mounts_of(128 << 20, "full", |volume, mount| {
         let script = format!(

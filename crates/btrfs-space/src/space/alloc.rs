@@ -130,7 +130,9 @@ fn whole(class: &Class, groups: &[Arc<Group>], ask: &Ask) -> Option<Extent> {
         return Some(extent);
     }
     let mine = &class.slots[slot()].0;
-    let first = mine.load(Ordering::Relaxed);
+    // Nodes always go to the first group that has room, so that the others run empty when
+    // nodes go, and can be given up: nothing moves nodes between groups.
+    let first = if class.holds_nodes_only() { 0 } else { mine.load(Ordering::Relaxed) };
     for patience in [false, true] {
         for step in 0..groups.len() {
             let at = (first + step) % groups.len();

@@ -5,7 +5,7 @@
 //! alone, and not below what unallocated device space can make good.
 
 use super::group::Group;
-use btrfs_disk::ids::block_group::{DUP, PROFILE_MASK};
+use btrfs_disk::ids::block_group::{DATA, DUP, PROFILE_MASK};
 use parking_lot::RwLock;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
@@ -64,6 +64,10 @@ impl Class {
     }
 
     /// The profile of new chunks: that of the groups there are; two copies win.
+    pub fn holds_nodes_only(&self) -> bool {
+        self.type_flags & DATA == 0
+    }
+
     pub fn profile(&self) -> u64 {
         self.profile.load(Ordering::Relaxed)
     }

@@ -39,12 +39,12 @@ const TREES: &str = "
             head -c 300000 /dev/urandom > s$s/d$d/big
         done
     done
-    btrfs filesystem sync .
+    sync -f .
     for i in 1 2 3; do
         btrfs -q subvolume snapshot s$i n$i
         for d in 1 4 7 10; do for j in $(seq 1 7 150); do echo z >> n$i/d$d/f$j; done; done
     done
-    btrfs filesystem sync .
+    sync -f .
 ";
 
 #[test]
@@ -90,7 +90,7 @@ fn subvolume_deletions() {
         "{TREES}
         for d in $(seq 1 40); do mkdir s1/x$d
             for i in $(seq 1 400); do : > s1/x$d/file-with-quite-a-long-name-$i; done; done
-        btrfs filesystem sync .; btrfs -q subvolume snapshot s1 more; rm -rf more/x*7; btrfs filesystem sync .
+        sync -f .; btrfs -q subvolume snapshot s1 more; rm -rf more/x*7; sync -f .
         btrfs -q subvolume delete s1 more > /dev/null"
     );
     on_volume(&path, "-n 4096 -m single", &script);

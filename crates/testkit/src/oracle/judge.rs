@@ -63,7 +63,10 @@ pub fn btrfs_check_devices(images: &[&Path]) -> Result<(), String> {
 
 fn check(image: &str) -> Result<(), String> {
     let report = run("btrfs", &["check", "--readonly", "--check-data-csum", image]);
-    let complaints = complaints(&report);
+    let mut complaints = complaints(&report);
+    // It looks at all block devices for more of the volume's; another test's may vanish
+    // meanwhile. Without one of its own it would not get far.
+    complaints.retain(|line| !line.starts_with("ERROR: cannot scan /dev/loop"));
     if report.success() && complaints.is_empty() {
         return Ok(());
     }

@@ -21,28 +21,36 @@ mod gate;
 use gate::Gate;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
+use loom::thread::JoinHandle;
+
+/// Without a bound a model takes five minutes (and passes); two preemptions find the bug
+/// that a missing fence makes.
+fn bounded() -> loom::model::Builder {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(2);
+    model
+}
+
+/// Two threads, each of which enters once if it can, and answers how often it did.
+fn operations(gate: &Arc<Gate>, inside: &Arc<AtomicUsize>) -> Vec<JoinHandle<usize>> {
+    let operation = || {
+        let (gate, inside) = (gate.clone(), inside.clone());
+        loom::thread::spawn(move || {
+            let Some(active) = gate.enter() else { return 0 };
+            inside.fetch_add(1, Ordering::Relaxed);
+            gate.leave(active);
+            1
+        })
+    };
+    vec![operation(), operation()]
+}
 
 /// What an operation writes inside is there when `seal` returns, and nothing comes later.
 #[test]
 fn nothing_changes_behind_the_seal() {
-    // Without a bound this takes five minutes (and passes); two preemptions find the bug
-    // that a missing fence makes.
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(2);
-    model.check(|| {
-        let gate = Arc::new(Gate::new());
-        let inside = Arc::new(AtomicUsize::new(0));
-        let threads: Vec<_> = (0..2)
-            .map(|_| {
-                let (gate, inside) = (gate.clone(), inside.clone());
-                loom::thread::spawn(move || {
-                    let Some(active) = gate.enter() else { return 0 };
-                    inside.fetch_add(1, Ordering::Relaxed);
-                    gate.leave(active);
-                    1
-                })
-            })
-            .collect();
+    bounded().check(|| {
+        let (gate, inside) = (Arc::new(Gate::new()), Arc::new(AtomicUsize::new(0)));
+        let threads = operations(&gate, &inside);
         gate.seal();
         let sealed = inside.load(Ordering::Relaxed);
         let entered: usize = threads.into_iter().map(|t| t.join().unwrap()).sum();
@@ -54,22 +62,9 @@ fn nothing_changes_behind_the_seal() {
 /// While the epoch is held still nothing changes, and nothing is lost when it goes on.
 #[test]
 fn nothing_changes_while_held_still() {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(2);
-    model.check(|| {
-        let gate = Arc::new(Gate::new());
-        let inside = Arc::new(AtomicUsize::new(0));
-        let threads: Vec<_> = (0..2)
-            .map(|_| {
-                let (gate, inside) = (gate.clone(), inside.clone());
-                loom::thread::spawn(move || {
-                    let Some(active) = gate.enter() else { return 0 };
-                    inside.fetch_add(1, Ordering::Relaxed);
-                    gate.leave(active);
-                    1
-                })
-            })
-            .collect();
+    bounded().check(|| {
+        let (gate, inside) = (Arc::new(Gate::new()), Arc::new(AtomicUsize::new(0)));
+        let threads = operations(&gate, &inside);
         gate.seal();
         let before = inside.load(Ordering::Relaxed);
         loom::thread::yield_now();

@@ -40,7 +40,10 @@ pub fn run(
         let root = settle.root(TreeId::CSUM)?;
         let format = sum_format(engine);
         let mut stillborn = fate.stillborn;
-        stillborn.extend(retire_logged(&mut settle, sealed)?);
+        // Came and went, but the log refers to them: free with this commit, not before.
+        let retained = sealed.extents.retained();
+        settle.retire(&retained)?;
+        stillborn.extend(retained);
         let fate = sums::Fate {
             freed: &fate.freed,
             stillborn: &stillborn,
@@ -56,20 +59,11 @@ pub fn run(
     write(engine, generation, settled)
 }
 
-/// Extents that came and went, kept since the log refers to them: free with this commit.
-fn retire_logged(settle: &mut Settle<'_, NodeStore>, sealed: &Delta) -> Result<Vec<Extent>> {
-    let extent = |(logical, len)| Extent { logical, len };
-    let retained: Vec<Extent> = sealed.extents.retained().into_iter().map(extent).collect();
-    settle.retire(&retained)?;
-    Ok(retained)
-}
-
 fn sum_format(engine: &Engine) -> SumFormat {
     SumFormat {
         sector: engine.sector(),
         size: engine.geometry.csum.size(),
-        // Half a leaf: two such items share one.
-        max_item: engine.geometry.leaf_space() / 2 - 64,
+        max_item: crate::data::sums::max_item(engine),
     }
 }
 

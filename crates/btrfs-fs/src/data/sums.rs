@@ -77,6 +77,11 @@ pub fn stored(
     Ok(())
 }
 
+/// Bytes of the largest item of checksums: half a leaf, so that two such items share one.
+pub fn max_item(engine: &Engine) -> usize {
+    engine.geometry.leaf_space() / 2 - 64
+}
+
 /// Checksums of `slices`, which together are whole sectors.
 pub fn compute(engine: &Engine, slices: &[&[u8]]) -> Box<[u8]> {
     let sector = engine.sector() as usize;

@@ -42,7 +42,7 @@ pub struct ExtentDelta {
     /// Ranges whose checksums in the tree are out of date.
     stale: Mutex<Vec<Extent>>,
     /// Fresh extents without references that the tree log refers to.
-    retained: Mutex<Vec<(Logical, u64)>>,
+    retained: Mutex<Vec<Extent>>,
     bytes: AtomicU64,
     count: AtomicU64,
     dropped: AtomicU64,
@@ -131,7 +131,7 @@ impl ExtentDelta {
         shard.changes.remove(&extent);
         if fresh && logged {
             // Its checksums stay, too: the log may still need them.
-            self.retained.lock().push((extent, len));
+            self.retained.lock().push(Extent { logical: extent, len });
             return Some(false);
         }
         if fresh {
@@ -152,7 +152,7 @@ impl ExtentDelta {
     }
 
     /// Fresh extents that nothing but the tree log refers to: free with the next commit.
-    pub fn retained(&self) -> Vec<(Logical, u64)> {
+    pub fn retained(&self) -> Vec<Extent> {
         self.retained.lock().clone()
     }
 

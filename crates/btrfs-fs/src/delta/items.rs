@@ -196,7 +196,9 @@ impl ItemDelta {
         shard.objects.get(&(tree, objectid)).is_some_and(test)
     }
 
-    pub(super) fn take_renamed_of_shards(&self) -> Vec<(TreeId, u64)> {
+    /// Objects whose names changed, or that are gone, since the last call; only while
+    /// something is watched.
+    pub fn take_renamed(&self) -> Vec<(TreeId, u64)> {
         let mut all = Vec::new();
         self.shards.iter().for_each(|shard| all.append(&mut shard.lock().renamed));
         all

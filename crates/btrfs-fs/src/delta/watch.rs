@@ -142,12 +142,6 @@ impl ItemDelta {
         })
     }
 
-    /// Objects whose names changed, or that are gone, since the last call; only while
-    /// something is watched.
-    pub fn take_renamed(&self) -> Vec<(TreeId, u64)> {
-        self.take_renamed_of_shards()
-    }
-
     /// True if names of the object changed in this epoch.
     pub fn renames(&self, tree: TreeId, objectid: u64) -> bool {
         self.with_object_if(tree, objectid, |object| {

@@ -11,9 +11,9 @@ use super::map::{Mapped, MappedKind};
 use crate::engine::Op;
 use crate::ino::InodeId;
 use crate::inode::State;
-use btrfs_disk::Logical;
 use btrfs_disk::items::{Compression, FileExtent, FileExtentFields, FileExtentKind};
 use btrfs_disk::key::kind::EXTENT_DATA;
+use btrfs_disk::{Generation, Logical};
 use vfs::Result;
 
 /// Extent items that follow one another and lie in two leaves at most, however small.
@@ -143,8 +143,13 @@ pub fn insert_regular(
 
 /// Puts an explicit hole, for volumes without NO_HOLES.
 pub fn put_hole(op: &Op<'_>, id: InodeId, start: u64, end: u64) {
+    op.put(id, EXTENT_DATA, start, hole_item(op.generation(), start, end));
+}
+
+/// The item of an explicit hole.
+pub fn hole_item(generation: Generation, start: u64, end: u64) -> Box<[u8]> {
     let fields = FileExtentFields {
-        generation: op.generation().0,
+        generation: generation.0,
         ram_bytes: end - start,
         compression: 0,
         encryption: 0,
@@ -155,10 +160,6 @@ pub fn put_hole(op: &Op<'_>, id: InodeId, start: u64, end: u64) {
         offset: 0,
         num_bytes: end - start,
     };
-    let extent = FileExtent::Extent {
-        kind: FileExtentKind::Regular,
-        compression: Compression::None,
-        fields,
-    };
-    op.put(id, EXTENT_DATA, start, extent.to_vec().into());
+    let kind = FileExtentKind::Regular;
+    FileExtent::Extent { kind, compression: Compression::None, fields }.to_vec().into()
 }

@@ -3,5 +3,5 @@
 mod change;
 mod map;
 
-pub use change::{drop_range, insert_regular, put_hole};
+pub use change::{drop_range, hole_item, insert_regular, put_hole};
 pub use map::{Mapped, MappedKind, map_range, next_extent};

@@ -8,13 +8,11 @@
 use super::committed::Committed;
 use super::state::Member;
 use crate::delta::Frozen;
-use crate::extents::Mapped;
+use crate::extents::{Mapped, hole_item};
 use crate::ino::InodeId;
-use btrfs_disk::items::{
-    Compression, FileExtent, FileExtentFields, FileExtentKind, InodeItem, inode_flags,
-};
+use btrfs_disk::items::{InodeItem, inode_flags};
 use btrfs_disk::key::kind::EXTENT_DATA;
-use btrfs_disk::{Key, Logical, Result};
+use btrfs_disk::{Generation, Key, Result};
 use btrfs_tree::Edit;
 use std::collections::BTreeMap;
 
@@ -24,7 +22,7 @@ pub struct Content<'a> {
     pub item: &'a InodeItem,
     pub frozen: &'a Frozen,
     pub sector: u64,
-    pub generation: u64,
+    pub generation: Generation,
 }
 
 impl Content<'_> {
@@ -82,7 +80,7 @@ impl Content<'_> {
         let before = std::mem::take(&mut member.holes);
         for &(start, end) in &relevant {
             for (from, to) in self.bare(start, end)? {
-                edits.insert(self.key(from), Edit::Put(self.hole(from, to)));
+                edits.insert(self.key(from), Edit::Put(hole_item(self.generation, from, to)));
                 member.holes.insert(from);
             }
         }
@@ -115,23 +113,6 @@ impl Content<'_> {
             out.push((at, end));
         }
         Ok(out)
-    }
-
-    fn hole(&self, start: u64, end: u64) -> Box<[u8]> {
-        let fields = FileExtentFields {
-            generation: self.generation,
-            ram_bytes: end - start,
-            compression: 0,
-            encryption: 0,
-            other_encoding: 0,
-            kind: FileExtentKind::Regular as u8,
-            disk_bytenr: Logical(0),
-            disk_num_bytes: 0,
-            offset: 0,
-            num_bytes: end - start,
-        };
-        let kind = FileExtentKind::Regular;
-        FileExtent::Extent { kind, compression: Compression::None, fields }.to_vec().into()
     }
 }
 

@@ -149,8 +149,7 @@ impl Engine {
         if let Err(fallback) = self.gather(&layers.current, &committed, &mut work, state)? {
             return Ok(Err(fallback));
         }
-        let project =
-            Project { engine: self, view: &view, committed: &committed, generation: generation.0 };
+        let project = Project { engine: self, view: &view, committed: &committed, generation };
         let edits = project.all(&work, state)?;
         if edits.is_empty() {
             self.stats.log_nothing.add(1);

@@ -12,7 +12,7 @@ use crate::options::Sabotage;
 use crate::view::View;
 use btrfs_disk::items::{Compression, FileExtent, FileExtentKind, InodeItem, inode_flags};
 use btrfs_disk::key::kind;
-use btrfs_disk::{Key, Result, TreeId};
+use btrfs_disk::{Generation, Key, Result, TreeId};
 use btrfs_tree::{Cursor, Edit};
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ pub struct Project<'a> {
     pub engine: &'a Engine,
     pub view: &'a View<'a>,
     pub committed: &'a Committed<'a>,
-    pub generation: u64,
+    pub generation: Generation,
 }
 
 impl Project<'_> {

@@ -1,6 +1,7 @@
 //! Checksums of logged extents: those that no tree has yet, each of them once.
 
 use super::state::TreeLog;
+use crate::data::sums::max_item;
 use crate::engine::Engine;
 use crate::view::View;
 use btrfs_disk::ids::EXTENT_CSUM_OBJECTID;
@@ -63,7 +64,7 @@ fn put_runs(
     edits: &mut BTreeMap<Key, Edit>,
 ) {
     let size = engine.geometry.csum.size();
-    let most = (engine.geometry.leaf_space() / 2 - 64) / size;
+    let most = max_item(engine) / size;
     let mut at = 0;
     while at < known.len() {
         let run = known[at..].iter().take_while(|k| **k).count().min(most);

@@ -20,6 +20,7 @@ mod names;
 mod sums;
 
 use super::read::{Forest, LogTree};
+use super::state::release;
 use crate::engine::{Engine, Op};
 use crate::error::{IntoFs, from_corrupt};
 use crate::ino::InodeId;
@@ -69,10 +70,7 @@ pub fn replay(engine: &Engine, forest: &Forest) -> Result<Replayed> {
 impl Forest {
     /// The superblock that does not know the log any more is durable: its space is free.
     pub fn release(&self, engine: &Engine) {
-        for node in &self.nodes {
-            engine.store.forget(*node);
-            engine.give_back(Extent { logical: *node, len: self.node_size });
-        }
+        release(engine, self.nodes.iter().copied());
     }
 }
 

@@ -36,7 +36,8 @@ const LAYERS: &[(&str, &[&str])] = &[
         ],
     ),
     ("spinney-bench", &["vfs", "blockdev", "btrfs-fs", "btrfs-volume"]),
-    ("testkit", &["vfs", "blockdev"]),
+    // For its seeded generator.
+    ("testkit", &["vfs", "blockdev", "blocksim"]),
     ("suites", &["testkit"]),
     ("xtask", &[]),
 ];

@@ -110,11 +110,11 @@ impl Epoch {
             3 => [Fate::Lost, Fate::Arrived][(i > one) as usize],
             // All but one, which is torn.
             4 if i != one => Fate::Arrived,
-            4 => Fate::Torn(rng.next()),
+            4 => Fate::Torn(rng.next_u64()),
             _ => match rng.below(5) {
                 0 | 1 => Fate::Lost,
                 2 | 3 => Fate::Arrived,
-                _ => Fate::Torn(rng.next()),
+                _ => Fate::Torn(rng.next_u64()),
             },
         };
         (0..count).map(&mut fate).collect()

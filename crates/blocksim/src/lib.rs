@@ -19,3 +19,4 @@ pub use crash::{Choice, Epoch, Fate, Recording};
 pub use device::{Event, Lie, SimDevice};
 pub use faults::{Access, Counts, Fault, Span};
 pub use image::{BLOCK, Image, SECTOR};
+pub use rng::Rng;

@@ -8,10 +8,10 @@ use vfs::{
     Context, FallocateMode, FileKind, RenameMode, SeekWhence, SetTime, Timestamp, XattrMode,
 };
 
+use super::Rng;
 use super::config::{Config, OpKind};
 use super::op::{Fill, FillKind, Name, Op, Path, Target};
 use super::outcome::Bytes;
-use super::rng::Rng;
 
 pub struct Generator {
     rng: Rng,

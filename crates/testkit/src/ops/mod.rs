@@ -11,10 +11,10 @@ mod generate;
 mod lockstep;
 mod op;
 mod outcome;
-mod rng;
 mod session;
 mod shrink;
 
+pub use blocksim::Rng;
 pub use check::{check_against_model, explain};
 pub use concurrent::{check_private_trees, check_shared_tree};
 pub use config::{Config, OpKind};
@@ -22,6 +22,5 @@ pub use generate::{Generator, generate};
 pub use lockstep::{Divergence, Subject, Tolerance, lockstep, lockstep_answers, lockstep_below};
 pub use op::{Fill, FillKind, Name, Op, Path, Target};
 pub use outcome::{Bytes, Code, Moved, Outcome, StatView, Step, TimeView, hash};
-pub use rng::Rng;
 pub use session::Session;
 pub use shrink::{listing, minimise};

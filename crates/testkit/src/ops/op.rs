@@ -7,8 +7,8 @@ use std::fmt;
 
 use vfs::{Context, FallocateMode, FileKind, RenameMode, SeekWhence, SetTime, XattrMode};
 
+use super::Rng;
 use super::outcome::Bytes;
-use super::rng::Rng;
 
 /// Components separated by `/`, relative to the root; no symbolic link is followed.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]

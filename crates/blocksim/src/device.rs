@@ -37,6 +37,10 @@ impl Lie {
     }
 }
 
+/// Runs before each read, write and flush takes effect (with the offset), on the thread that
+/// makes it, with no lock held: it may wait, and let others use the device meanwhile.
+pub type Hook = Arc<dyn Fn(Access, u64) + Send + Sync>;
+
 pub struct SimDevice {
     base: Image,
     blocks: RwLock<Blocks>,
@@ -44,6 +48,7 @@ pub struct SimDevice {
     lie: Option<Lie>,
     faults: Mutex<Vec<Fault>>,
     counter: Counter,
+    hook: Option<Hook>,
     /// What a discarded range reads as afterwards.
     discarded: u8,
 }
@@ -57,12 +62,18 @@ impl SimDevice {
             lie: None,
             faults: Mutex::default(),
             counter: Counter::default(),
+            hook: None,
             discarded: 0xd5,
         }
     }
 
     pub fn lying(mut self, lie: Option<Lie>) -> SimDevice {
         self.lie = lie;
+        self
+    }
+
+    pub fn hooked(mut self, hook: Option<Hook>) -> SimDevice {
+        self.hook = hook;
         self
     }
 
@@ -96,7 +107,10 @@ impl SimDevice {
         Image::over(&self.base, self.blocks.read().clone())
     }
 
-    fn pass(&self, access: Access) -> io::Result<u64> {
+    fn pass(&self, access: Access, offset: u64) -> io::Result<u64> {
+        if let Some(hook) = &self.hook {
+            hook(access, offset);
+        }
         self.counter.pass(access, &self.faults.lock())
     }
 
@@ -109,7 +123,7 @@ impl SimDevice {
 
     fn take(&self, offset: u64, data: Arc<[u8]>) -> io::Result<()> {
         check_range(self.len(), offset, data.len() as u64)?;
-        if let Err(error) = self.pass(Access::Write) {
+        if let Err(error) = self.pass(Access::Write, offset) {
             self.store(offset, data[..data.len() / 2].into());
             return Err(error);
         }
@@ -128,7 +142,7 @@ impl BlockDevice for SimDevice {
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        self.pass(Access::Read)?;
+        self.pass(Access::Read, offset)?;
         check_range(self.len(), offset, buf.len() as u64)?;
         let blocks = self.blocks.read();
         for piece in pieces(offset, buf.len()) {
@@ -150,7 +164,7 @@ impl BlockDevice for SimDevice {
     }
 
     fn flush(&self) -> io::Result<()> {
-        let number = self.pass(Access::Flush)?;
+        let number = self.pass(Access::Flush, 0)?;
         if !self.lie.is_some_and(|lie| lie.drops(number)) {
             self.events.lock().push(Event::Flush);
         }

@@ -16,7 +16,7 @@ mod image;
 mod rng;
 
 pub use crash::{Choice, Epoch, Fate, Recording};
-pub use device::{Event, Lie, SimDevice};
+pub use device::{Event, Hook, Lie, SimDevice};
 pub use faults::{Access, Counts, Fault, Span};
 pub use image::{BLOCK, Image, SECTOR};
 pub use rng::Rng;

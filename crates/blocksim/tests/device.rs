@@ -2,7 +2,8 @@
 //! and nothing that was never written.
 
 use blockdev::BlockDevice;
-use blocksim::{Access, Choice, Fate, Fault, Image, Lie, SECTOR, SimDevice, Span};
+use blocksim::{Access, Choice, Fate, Fault, Hook, Image, Lie, SECTOR, SimDevice, Span};
+use std::sync::{Arc, Mutex, OnceLock};
 
 const LEN: u64 = 1 << 20;
 
@@ -147,4 +148,21 @@ fn images_go_to_files_and_come_back() {
     let mut buf = [0; 5];
     back.read(12_345, &mut buf).unwrap();
     assert_eq!((&buf, back.len()), (b"hello", LEN));
+}
+
+#[test]
+fn a_hook_sees_each_access_before_it_takes_effect_and_may_use_the_device() {
+    let seen: Arc<Mutex<Vec<(Access, u64, usize)>>> = Arc::default();
+    let dev: Arc<OnceLock<Arc<SimDevice>>> = Arc::default();
+    let (list, inner) = (seen.clone(), dev.clone());
+    let hook: Hook = Arc::new(move |access, offset| {
+        let dev = inner.get().expect("set below");
+        list.lock().unwrap().push((access, offset, dev.position()));
+    });
+    let dev = dev.get_or_init(|| Arc::new(device().hooked(Some(hook))));
+    dev.write_at(8192, &[1; 512]).unwrap();
+    dev.flush().unwrap();
+    dev.read_at(512, &mut [0; 512]).unwrap();
+    let expected = [(Access::Write, 8192, 0), (Access::Flush, 0, 1), (Access::Read, 512, 2)];
+    assert_eq!(*seen.lock().unwrap(), expected);
 }

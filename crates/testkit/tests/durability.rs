@@ -172,3 +172,28 @@ fn sync_keeps_everything() {
     fails(&told, &told[..2], "content");
     fails(&told, &[], "is lost");
 }
+
+/// What returned before a sync of somebody else began is durable; what came later is not.
+#[test]
+fn a_sync_beside_counts_from_its_beginning() {
+    let (tested, model) = (RefFs::default(), RefFs::default());
+    let history = History::new();
+    let position = || 0;
+    let mut witness =
+        Witness::new(&history, (&tested, tested.root()), &model, &position).expect("equal");
+    witness.apply(&create("before")).expect("two models agree");
+    let during = || {
+        witness.apply(&create("during")).expect("two models agree");
+        Ok(())
+    };
+    history.sync_beside(&position, during).expect("no error");
+    let judged = |list: &[&str]| {
+        let recovered = RefFs::default();
+        let mut session = Session::new(&recovered);
+        list.iter().for_each(|name| drop(session.apply(&create(name))));
+        history.demands(0).judge(&TreeSnapshot::of(&recovered).expect("a tree"), Rules::default())
+    };
+    assert_eq!(judged(&["before"]), Vec::<String>::new());
+    assert_eq!(judged(&["before", "during"]), Vec::<String>::new());
+    assert!(!judged(&[]).is_empty(), "what was durable is missing");
+}

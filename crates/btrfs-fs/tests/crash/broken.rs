@@ -17,16 +17,19 @@ enum Sloth {
     NoDirectories,
     /// Every second `fsync` or `sync` returns at once.
     EverySecond,
+    /// `fsync` returns at once while a `sync` runs.
+    InsideCommits,
 }
 
 struct Lazy {
     inner: Box<dyn FileSystem>,
     sloth: Sloth,
     syncs: AtomicU64,
+    running: AtomicU64,
 }
 
 fn lazy(inner: Box<dyn FileSystem>, sloth: Sloth) -> Box<dyn FileSystem> {
-    Box::new(Lazy { inner, sloth, syncs: AtomicU64::new(0) })
+    Box::new(Lazy { inner, sloth, syncs: AtomicU64::new(0), running: AtomicU64::new(0) })
 }
 
 pub fn without_fsync(inner: Box<dyn FileSystem>) -> Box<dyn FileSystem> {
@@ -41,6 +44,10 @@ pub fn every_second_sync(inner: Box<dyn FileSystem>) -> Box<dyn FileSystem> {
     lazy(inner, Sloth::EverySecond)
 }
 
+pub fn inside_commits(inner: Box<dyn FileSystem>) -> Box<dyn FileSystem> {
+    lazy(inner, Sloth::InsideCommits)
+}
+
 impl Lazy {
     fn skips(&self, ino: Option<Ino>) -> bool {
         let is_dir = |ino| self.inner.getattr(ino).is_ok_and(|attr| attr.kind == FileKind::Dir);
@@ -48,6 +55,7 @@ impl Lazy {
             Sloth::NoFsync => ino.is_some(),
             Sloth::NoDirectories => ino.is_some_and(is_dir),
             Sloth::EverySecond => self.syncs.fetch_add(1, Ordering::Relaxed) % 2 == 1,
+            Sloth::InsideCommits => ino.is_some() && self.running.load(Ordering::Relaxed) > 0,
         }
     }
 }
@@ -65,7 +73,13 @@ impl FileSystem for Lazy {
     }
 
     fn sync(&self) -> Result<()> {
-        if self.skips(None) { Ok(()) } else { self.inner.sync() }
+        if self.skips(None) {
+            return Ok(());
+        }
+        self.running.fetch_add(1, Ordering::Relaxed);
+        let result = self.inner.sync();
+        self.running.fetch_sub(1, Ordering::Relaxed);
+        result
     }
 
     fn forget(&self, ino: Ino, count: u64) {

@@ -10,6 +10,8 @@ mod common;
 mod ace;
 mod base;
 mod broken;
+mod hold;
+mod inside;
 mod kernel_logs;
 mod named;
 mod ops;
@@ -99,6 +101,37 @@ fn several_threads() {
     run_all(&rig, (seed..seed + 2).map(|seed| random::threads(seed, 80)));
 }
 
+/// Parts of other workloads while a commit is held between its seal and its end.
+#[test]
+fn inside_a_commit() {
+    let rig = Rig::new(BRIEF);
+    run_all(&rig, inside_cases(start_seed(), 20));
+    assert!(rig.tally.held.load(Ordering::Relaxed) > 20, "hardly a commit was held: {}", rig.tally);
+}
+
+/// Named ones, some of length two and three each, and a long one.
+fn inside_cases(seed: u64, some: usize) -> impl Iterator<Item = Case> + Send {
+    let named = (0..NAMED.len()).map(named).skip(seed as usize % 3).step_by(3);
+    let named = named.filter_map(move |case| inside::around(case, seed));
+    named.chain(inside_samples(seed).take(some)).chain(inside_long(seed))
+}
+
+fn inside_samples(seed: u64) -> impl Iterator<Item = Case> + Send {
+    let both = ace::sample(2, seed).zip(ace::sample(3, seed));
+    both.flat_map(|(two, three)| [two, three]).filter_map(move |case| inside::around(case, seed))
+}
+
+fn inside_long(seed: u64) -> Option<Case> {
+    inside::around(random::single(seed, 80), seed)
+}
+
+#[test]
+fn several_threads_beside_commits() {
+    let rig = Rig::new(BRIEF);
+    let seed = start_seed();
+    run_all(&rig, (seed..seed + 6).map(|seed| random::commits(seed, 80)));
+}
+
 fn kernel_logs(cases: impl Iterator<Item = Case>) {
     testkit::require!(kernel_btrfs);
     let (mut logs, mut replayed, mut all) = (0, 0, 0);
@@ -181,6 +214,12 @@ fn an_fsync_that_does_nothing_is_found() {
 }
 
 #[test]
+fn an_fsync_that_is_lost_inside_a_commit_is_found() {
+    let lost = Broken { file_system: Some(broken::inside_commits), ..Broken::default() };
+    bites(lost, inside_samples(1));
+}
+
+#[test]
 fn a_log_replay_that_skips_names_is_found() {
     bites(Broken { engine: Some(Sabotage::ReplaySkipsNames), ..Broken::default() }, sampled());
 }
@@ -192,25 +231,35 @@ fn checksums_that_are_left_out_are_found() {
     }
 }
 
-/// `SPINNEY_CRASH=name` as a failure printed it.
-#[test]
-fn one_case() {
-    let Ok(name) = std::env::var("SPINNEY_CRASH") else { return };
+fn by_name(name: &str) -> Case {
     let parts: Vec<&str> = name.split(':').collect();
     let n = |i: usize| parts.get(i).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
-    let case = match parts[0] {
+    match parts[0] {
+        "inside" => {
+            let inner = by_name(&parts[2..].join(":"));
+            inside::around(inner, n(1)).expect("a workload with an fsync")
+        }
         "named" => named(n(1) as usize),
         "random" => random::single(n(1), n(2) as usize),
         "threads" => random::threads(n(1), n(2) as usize),
+        "commits" => random::commits(n(1), n(2) as usize),
         ace => {
             let len = ace.strip_prefix("ace").and_then(|len| len.parse().ok()).expect("a name");
             ace::nth(len, n(1)).expect("a workload that does something")
         }
-    };
-    if outside::lacking().is_none() && parts[0] != "threads" {
+    }
+}
+
+/// `SPINNEY_CRASH=name` as a failure printed it.
+#[test]
+fn one_case() {
+    let Ok(name) = std::env::var("SPINNEY_CRASH") else { return };
+    let case = by_name(&name);
+    let together = case.threads.len() > 1;
+    if outside::lacking().is_none() && !together {
         println!("the kernel's btrfs in our place: {:?}", kernel_logs::run(&case));
     }
-    let tries = if parts[0] == "threads" { 20 } else { 1 };
+    let tries = if together { 20 } else { 1 };
     let per_flush = number("SPINNEY_PER_FLUSH", 64) as usize;
     let effort = Effort { per_flush, outside: number("SPINNEY_OUTSIDE", 50), ..BRIEF };
     let rig = Rig::new(effort);
@@ -256,19 +305,26 @@ fn soak() {
     assert_eq!(failed.into_inner(), 0, "workloads failed");
 }
 
-/// Everything named, all of length one; then of each kind some, without end.
+/// Everything named, all of length one, these in four ways with commits held; then of each kind some, without end.
 fn soak_cases(seed: u64) -> impl Iterator<Item = Case> + Send {
     let fixed = (0..NAMED.len()).map(named).chain(ace::all(1));
+    let around =
+        move |case| (0..4).filter_map(move |n| inside::around(Case::clone(&case), seed + n));
+    let inside = (0..NAMED.len()).map(named).chain(ace::all(1)).flat_map(around);
     let (mut two, mut three) = (ace::sample(2, seed), ace::sample(3, seed));
+    let mut held = inside_samples(seed);
     let mut round = 0;
     let mixed = std::iter::from_fn(move || {
         round += 1;
         match round % 100 {
             0 => Some(random::threads(seed + round, 150)),
+            25 | 85 => Some(random::commits(seed + round, 100)),
+            49 => inside_long(seed + round),
             50 => Some(random::single(seed + round, 500)),
             1..30 => three.next(),
+            60..80 => held.next(),
             _ => two.next(),
         }
     });
-    fixed.chain(mixed)
+    fixed.chain(inside).chain(mixed)
 }

@@ -1,6 +1,7 @@
 //! Long random workloads: one thread, or several in directories of their own.
 
 use super::base::THREADS;
+use super::inside::Commits;
 use super::rig::Case;
 use testkit::ops::{Config, Generator, Op, OpKind, Rng, Target};
 
@@ -51,12 +52,20 @@ fn ops(seed: u64, steps: usize) -> Vec<Op> {
 
 /// One thread.
 pub fn single(seed: u64, steps: usize) -> Case {
-    Case { name: format!("random:{seed}:{steps}"), seed, threads: vec![ops(seed, steps)] }
+    let name = format!("random:{seed}:{steps}");
+    Case { name, seed, threads: vec![ops(seed, steps)], commits: Commits::Nobody }
 }
 
 /// Several at once. What is written when depends on who runs when, so a failure may need some
 /// tries to come again.
 pub fn threads(seed: u64, steps: usize) -> Case {
     let threads = (0..THREADS as u64).map(|number| ops(seed * 100 + number, steps)).collect();
-    Case { name: format!("threads:{seed}:{steps}"), seed, threads }
+    Case { name: format!("threads:{seed}:{steps}"), seed, threads, commits: Commits::Nobody }
+}
+
+/// As `threads`, beside commits all the time, of a slow device: the engine's own with every
+/// third seed.
+pub fn commits(seed: u64, steps: usize) -> Case {
+    let commits = if seed % 3 == 2 { Commits::Background } else { Commits::Always };
+    Case { name: format!("commits:{seed}:{steps}"), commits, ..threads(seed, steps) }
 }

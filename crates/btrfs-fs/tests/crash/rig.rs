@@ -1,13 +1,16 @@
 //! Runs workloads on the simulated device, and judges what each crash would leave.
 
 use super::base::{base, options};
+use super::hold::{Gate, work_here};
+use super::inside::{self, Commits};
 use super::outside;
 use super::state::{self, Extra};
 use blocksim::{Epoch, Image, Lie, SimDevice};
 use btrfs_fs::{BtrfsFs, Options, Sabotage};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 use testkit::durability::{Applied, History, Rules, Witness};
 use testkit::ops::{Op, Outcome, hash, listing};
 use vfs::{Context, FileSystem};
@@ -18,6 +21,7 @@ pub struct Case {
     pub name: String,
     pub seed: u64,
     pub threads: Vec<Vec<Op>>,
+    pub commits: Commits,
 }
 
 /// How hard to look.
@@ -48,6 +52,9 @@ pub struct Tally {
     pub states: AtomicUsize,
     pub outside: AtomicUsize,
     pub logs: AtomicUsize,
+    /// Commits that were held, and fsyncs that returned while one was, or while one ran.
+    pub held: AtomicUsize,
+    pub inside: AtomicUsize,
     turn: AtomicU64,
 }
 
@@ -56,11 +63,14 @@ impl fmt::Display for Tally {
         let get = |count: &AtomicUsize| count.load(Ordering::Relaxed);
         write!(
             f,
-            "{} workloads, {} crash states, {} of them with a log tree, {} judged from outside",
+            "{} workloads, {} crash states, {} of them with a log tree, {} judged from outside; \
+             {} commits held, {} fsyncs inside a commit",
             get(&self.cases),
             get(&self.states),
             get(&self.logs),
             get(&self.outside),
+            get(&self.held),
+            get(&self.inside),
         )
     }
 }
@@ -69,6 +79,15 @@ pub struct Rig {
     pub effort: Effort,
     pub broken: Broken,
     pub tally: Tally,
+}
+
+/// What a workload's threads share.
+#[derive(Clone, Copy)]
+pub struct Beside<'a> {
+    pub fs: &'a dyn FileSystem,
+    pub history: &'a History,
+    pub gate: &'a Gate,
+    pub device: &'a SimDevice,
 }
 
 /// The device after a workload, and what it was promised.
@@ -107,54 +126,79 @@ impl Rig {
 
     fn work(&self, case: &Case) -> Result<Run, String> {
         let base = base(case.seed);
-        let device = Arc::new(SimDevice::new(base.image.clone()).lying(self.broken.device));
-        // Every other pair of volumes tells the device what is free: it must not be too early.
-        let (discard, sabotage) = (case.seed & 2 != 0, self.broken.engine);
-        let options = Options { discard, sabotage, ..options() };
-        let fs = BtrfsFs::open_device(device.clone(), options);
-        let fs = fs.map_err(|error| format!("mount: {error}"))?;
-        let mut fs: Box<dyn FileSystem> = Box::new(fs);
+        let slow = match case.commits {
+            Commits::Nobody | Commits::Held(_) => Duration::ZERO,
+            Commits::Always | Commits::Background => Duration::from_micros(100),
+        };
+        let gate = Gate::new(slow);
+        let device = SimDevice::new(base.image.clone()).lying(self.broken.device);
+        let device = Arc::new(device.hooked(Some(gate.hook())));
+        let mut fs = self.open(case, &device)?;
         if let Some(breaker) = self.broken.file_system {
             fs = breaker(fs);
         }
         let history = History::new();
-        let position = || device.position();
-        let together = case.threads.len() > 1;
-        if together {
-            self.threads(case, &*fs, &history, &position)?;
+        let beside = Beside { fs: &*fs, history: &history, gate: &gate, device: &device };
+        if case.threads.len() > 1 {
+            self.threads(case, beside)?;
         } else {
-            let model = base.model();
-            let mut witness = Witness::new(&history, (&*fs, fs.root()), &model, &position)?;
-            apply(&mut witness, &case.threads[0])?;
+            self.one_thread(case, beside)?;
         }
         drop(fs);
         Ok(Run { device, history })
     }
 
-    fn threads(
-        &self,
-        case: &Case,
-        fs: &dyn FileSystem,
-        history: &History,
-        position: &(dyn Fn() -> usize + Sync),
-    ) -> Result<(), String> {
+    fn open(&self, case: &Case, device: &Arc<SimDevice>) -> Result<Box<dyn FileSystem>, String> {
+        // Every other pair of volumes tells the device what is free: it must not be too early.
+        let (discard, sabotage) = (case.seed & 2 != 0, self.broken.engine);
+        let background = matches!(case.commits, Commits::Background);
+        let commit_interval = Duration::from_millis(3);
+        let options = Options { discard, sabotage, background, commit_interval, ..options() };
+        let fs = BtrfsFs::open_device(device.clone(), options);
+        Ok(Box::new(fs.map_err(|error| format!("mount: {error}"))?))
+    }
+
+    fn one_thread(&self, case: &Case, beside: Beside<'_>) -> Result<(), String> {
+        let Beside { fs, history, device, .. } = beside;
+        let model = base(case.seed).model();
+        let (ops, position) = (&case.threads[0], || device.position());
+        // A thread of its own, since it is a worker for as long as it lives.
+        on_a_worker(|| {
+            let mut witness = Witness::new(history, (fs, fs.root()), &model, &position)?;
+            match &case.commits {
+                Commits::Held(parts) => {
+                    inside::apply_in_parts(self, beside, &mut witness, ops, parts)
+                }
+                _ => apply(self, beside, &mut witness, ops),
+            }
+        })
+    }
+
+    fn threads(&self, case: &Case, beside: Beside<'_>) -> Result<(), String> {
+        let Beside { fs, history, device, .. } = beside;
+        let position = || device.position();
         // What no thread touches is in the history too.
         let model = base(case.seed).model();
-        Witness::new(history, (fs, fs.root()), &model, position)?;
+        Witness::new(history, (fs, fs.root()), &model, &position)?;
+        let stop = AtomicBool::new(!matches!(case.commits, Commits::Always));
         std::thread::scope(|scope| {
+            let committer = scope.spawn(|| inside::commit_always(beside, &stop));
             let run = |(number, ops): (usize, &Vec<Op>)| {
-                let ops = ops.clone();
+                let (ops, position) = (ops.clone(), &position);
                 scope.spawn(move || {
+                    work_here();
                     let name = format!("t{number}");
                     let entry = fs.lookup(&CX, fs.root(), name.as_bytes());
                     let root = entry.map_err(|error| format!("{name}: {error}"))?.attr.ino;
                     let model = testkit::RefFs::default();
                     let mut witness = Witness::new(history, (fs, root), &model, position)?;
-                    apply(&mut witness, &ops)
+                    apply(self, beside, &mut witness, &ops)
                 })
             };
             let running: Vec<_> = case.threads.iter().enumerate().map(run).collect();
-            let ends: Vec<_> = running.into_iter().map(|thread| thread.join()).collect();
+            let mut ends: Vec<_> = running.into_iter().map(|thread| thread.join()).collect();
+            stop.store(true, Ordering::Relaxed);
+            ends.push(committer.join());
             ends.into_iter()
                 .try_for_each(|end| end.unwrap_or_else(|_| Err("a thread panicked".to_owned())))
         })
@@ -204,10 +248,29 @@ impl Rig {
     }
 }
 
-fn apply(witness: &mut Witness<'_>, ops: &[Op]) -> Result<(), String> {
+fn on_a_worker<T: Send>(work: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
+    std::thread::scope(|scope| {
+        let worker = scope.spawn(|| {
+            work_here();
+            work()
+        });
+        worker.join().unwrap_or_else(|_| Err("the thread panicked".to_owned()))
+    })
+}
+
+pub fn apply(
+    rig: &Rig,
+    beside: Beside<'_>,
+    witness: &mut Witness<'_>,
+    ops: &[Op],
+) -> Result<(), String> {
     for op in ops {
+        let before = beside.gate.inside();
         if let Applied::Failed(outcome) = witness.apply(op)? {
             return Err(format!("{op:?} failed, without a fault: {outcome:?}"));
+        }
+        if before.is_some() && before == beside.gate.inside() && matches!(op, Op::Fsync { .. }) {
+            rig.tally.inside.fetch_add(1, Ordering::Relaxed);
         }
     }
     Ok(())
@@ -222,5 +285,5 @@ pub fn all_succeed(ops: &[Op]) -> bool {
 
 /// A case of one thread; its seed comes from its name.
 pub fn case(name: String, ops: Vec<Op>) -> Case {
-    Case { seed: hash(name.as_bytes()), name, threads: vec![ops] }
+    Case { seed: hash(name.as_bytes()), name, threads: vec![ops], commits: Commits::Nobody }
 }

@@ -116,6 +116,20 @@ impl History {
         inner.tick += 1;
         inner.tick
     }
+
+    /// A `sync` of somebody who does nothing else, while others work: what had returned before
+    /// it counts as durable once it has returned.
+    pub fn sync_beside(
+        &self,
+        position: &dyn Fn() -> usize,
+        sync: impl FnOnce() -> vfs::Result<()>,
+    ) -> vfs::Result<()> {
+        let begin = self.tick();
+        sync()?;
+        let done = position();
+        self.lock().syncs.push(Sync { begin, done, what: Synced::All });
+        Ok(())
+    }
 }
 
 pub fn first<T>(value: T, begin: Moment) -> Versions<T> {

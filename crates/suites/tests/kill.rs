@@ -8,7 +8,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{FileExt, OpenOptionsExt, symlink};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -101,6 +101,54 @@ impl Client for Appender {
     }
 }
 
+/// Writes in turn to the sectors of a file that was opened so that each write is durable when it
+/// returns; nobody asks for an fsync but the client's kernel.
+struct Opened {
+    name: &'static str,
+    flags: i32,
+}
+
+impl Opened {
+    const SECTORS: u64 = 64;
+    const LEN: u64 = 4096;
+
+    fn place(number: u64) -> u64 {
+        number % Opened::SECTORS * Opened::LEN
+    }
+}
+
+impl Client for Opened {
+    fn step(&self, root: &Path, number: u64) -> io::Result<()> {
+        let path = root.join(self.name);
+        let mut options = OpenOptions::new();
+        let file = options.create(true).write(true).custom_flags(self.flags).open(path)?;
+        // O_DIRECT takes no other.
+        let mut room = vec![0; 2 * Opened::LEN as usize];
+        let start = room.as_ptr().align_offset(Opened::LEN as usize);
+        let aligned = &mut room[start..][..Opened::LEN as usize];
+        aligned.copy_from_slice(&bytes(number, 0, Opened::LEN));
+        file.write_all_at(aligned, Opened::place(number))
+    }
+
+    fn verify(&self, root: &Path, promised: u64) -> Result<(), String> {
+        let found = fs::read(root.join(self.name)).map_err(|error| format!("{error}"))?;
+        let sector = |number| {
+            let place = Opened::place(number) as usize;
+            found.get(place..place + Opened::LEN as usize)
+        };
+        let is = |number| sector(number) == Some(&bytes(number, 0, Opened::LEN)[..]);
+        // The one that was tried may have been in the place of the oldest.
+        let tried = promised + 1;
+        let oldest = tried.saturating_sub(Opened::SECTORS).max(1);
+        let replaced = |number| number + Opened::SECTORS == tried && is(tried);
+        let lost = |number: &u64| !is(*number) && !replaced(*number);
+        match (oldest..=promised).find(lost) {
+            None => Ok(()),
+            Some(n) => Err(format!("{}: write {n} of {promised} is lost", self.name)),
+        }
+    }
+}
+
 /// Makes and removes names, and asks for all of it by syncfs.
 struct Maker;
 
@@ -155,6 +203,9 @@ fn clients() -> Vec<(Box<dyn Client + Send>, AtomicU64)> {
         Box::new(Replacer { dir: "two" }),
         Box::new(Appender { name: "log", id: 3 }),
         Box::new(Appender { name: "journal", id: 4 }),
+        Box::new(Opened { name: "sync", flags: libc::O_SYNC }),
+        Box::new(Opened { name: "dsync", flags: libc::O_DSYNC }),
+        Box::new(Opened { name: "direct", flags: libc::O_SYNC | libc::O_DIRECT }),
         Box::new(Maker),
     ];
     clients.into_iter().map(|client| (client, AtomicU64::new(0))).collect()

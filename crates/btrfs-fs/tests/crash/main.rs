@@ -10,6 +10,7 @@ mod common;
 mod ace;
 mod base;
 mod broken;
+mod durable_writes;
 mod hold;
 mod inside;
 mod kernel_logs;

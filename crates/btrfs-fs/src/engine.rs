@@ -36,7 +36,8 @@ pub struct Engine {
     pub store: NodeStore,
     pub space: Arc<Space>,
     pub geometry: Geometry,
-    pub layers: ArcSwap<Snapshot>,
+    /// Shared with the allocator's prover (`open.rs`).
+    pub layers: Arc<ArcSwap<Snapshot>>,
     pub inodes: InodeTable,
     pub subvols: Subvols,
     pub committer: Committer,

@@ -4,7 +4,7 @@
 use crate::commit::{Background, Committer};
 use crate::delta::Delta;
 use crate::engine::Engine;
-use crate::error::{IntoFs, to_fs};
+use crate::error::IntoFs;
 use crate::fs::BtrfsFs;
 use crate::inode::InodeTable;
 use crate::log;
@@ -20,7 +20,7 @@ use btrfs_disk::ids::incompat;
 use btrfs_disk::items::RootItem;
 use btrfs_disk::key::kind;
 use btrfs_disk::{Generation, Key, Superblock, TreeId};
-use btrfs_space::{Space, SpaceRoots};
+use btrfs_space::{Claim, Prover, Space, SpaceRoots};
 use btrfs_tree::{Cursor, NodeStore, TreeRoot};
 use btrfs_volume::{OpenOptions, Volume};
 use parking_lot::Mutex;
@@ -28,6 +28,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use vfs::{Ino, Result};
+
+/// Bytes of nodes on the way to the one that a scan of extents is at.
+const PROOF_CACHE: usize = 256 << 10;
 
 impl BtrfsFs {
     /// Opens the volume on `device`. Unless it is opened read-only, unfinished work of an
@@ -179,19 +182,32 @@ fn load_space(
     roots: &Roots,
     read_only: bool,
 ) -> Result<Space> {
-    let root = |id| roots.get(id).map(|r| r.root);
-    let need = |id: TreeId| {
-        root(id).ok_or_else(|| to_fs(btrfs_disk::Error::corrupt(format!("no tree {id}"))))
-    };
     if read_only {
         return Ok(Space::unloaded(volume));
     }
-    let space_roots = SpaceRoots {
+    space_roots(roots).and_then(|roots| Space::load(store, volume, &roots)).fs()
+}
+
+fn space_roots(roots: &Roots) -> btrfs_disk::Result<SpaceRoots> {
+    let root = |id| roots.get(id).map(|r| r.root);
+    let need =
+        |id: TreeId| root(id).ok_or_else(|| btrfs_disk::Error::corrupt(format!("no tree {id}")));
+    Ok(SpaceRoots {
         extent: need(TreeId::EXTENT)?,
         block_group: root(TreeId::BLOCK_GROUP),
         free_space: need(TreeId::FREE_SPACE)?,
-    };
-    Space::load(store, volume, &space_roots).fs()
+    })
+}
+
+/// Holds a block group against the trees of the last commit, whose space is not used again
+/// while the snapshot is held. With a cache of its own: of a scan nothing is worth keeping.
+fn prover(volume: &Arc<Volume>, layers: &Arc<ArcSwap<Snapshot>>) -> Box<Prover> {
+    let (volume, layers) = (Arc::clone(volume), Arc::clone(layers));
+    Box::new(move |claim: &Claim<'_>| {
+        let snapshot = layers.load_full();
+        let store = NodeStore::new(Arc::clone(&volume), PROOF_CACHE);
+        claim.check(&store, &space_roots(&snapshot.roots)?)
+    })
 }
 
 fn assemble(
@@ -204,11 +220,9 @@ fn assemble(
 ) -> Engine {
     let subvols = Subvols::load(&roots);
     let next = Generation(roots.generation.0 + 1);
-    let layers = ArcSwap::from_pointee(Snapshot {
-        current: Arc::new(Delta::new(next)),
-        sealed: None,
-        roots,
-    });
+    let first = Snapshot { current: Arc::new(Delta::new(next)), sealed: None, roots };
+    let layers = Arc::new(ArcSwap::from_pointee(first));
+    space.prove_with(prover(&volume, &layers));
     let sb = volume.superblock();
     Engine {
         geometry: *volume.geometry(),

@@ -3,12 +3,15 @@
 
 mod common;
 
-use btrfs_disk::ids::block_group::{DUP, METADATA};
+use btrfs_disk::ids::block_group::{DATA, DUP, METADATA};
 use btrfs_disk::{Error, TreeId};
-use btrfs_space::{Kind, Priority, Space};
+use btrfs_space::{Claim, Kind, Priority, Space};
+use btrfs_tree::NodeStore;
 use common::derive::{assert_space_true, assert_true};
 use common::edit::Commit;
 use common::{Image, Opened, with_kernel};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 fn judge(image: &Image) {
     let opened = image.open();
@@ -143,5 +146,48 @@ fn promises_are_kept_and_given_back() {
         drop((last, all, normal));
         assert_eq!(space.totals().metadata.promised, 0);
         assert!(opened.volume.chunks().iter().any(|c| c.flags & METADATA != 0));
+    });
+}
+
+#[test]
+fn a_group_of_the_volume_is_proven_once_and_a_new_one_never() {
+    with_kernel(|| {
+        let image = Image::new("1G", &[]);
+        let opened = image.open();
+        let space = opened.space();
+        let (roots, calls) = (opened.space_roots(), Arc::new(AtomicU64::new(0)));
+        let (volume, counted) = (space.volume().clone(), calls.clone());
+        space.prove_with(Box::new(move |claim: &Claim<'_>| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            claim.check(&NodeStore::new(volume.clone(), 1 << 20), &roots)
+        }));
+        let groups = space.group_infos().iter().filter(|group| group.flags & DATA != 0).count();
+        let mut taken = 0;
+        while space.totals().data.total < 700 << 20 {
+            let promise = space.reserve_data(8 << 20).expect("room");
+            drop(promise);
+            space.alloc(Kind::Data, 8 << 20, 8 << 20).expect("room");
+            taken += 1;
+        }
+        assert!(taken > 20 && space.group_infos().len() > 3 + groups);
+        assert_eq!(calls.load(Ordering::Relaxed), groups as u64);
+    });
+}
+
+#[test]
+fn nothing_is_allocated_from_a_group_that_is_found_wrong() {
+    with_kernel(|| {
+        let image = Image::new("1G", &[]);
+        let opened = image.open();
+        let space = opened.space();
+        space.prove_with(Box::new(|_: &Claim<'_>| Err(Error::corrupt("a lie"))));
+        let before = space.group_infos();
+        for kind in [Kind::Data, Kind::Metadata, Kind::System] {
+            for _ in 0..2 {
+                let got = space.alloc(kind, 16384, 16384);
+                assert!(matches!(got, Err(Error::Corrupt(_))), "{kind:?}: {got:?}");
+            }
+        }
+        assert_eq!(space.group_infos(), before);
     });
 }

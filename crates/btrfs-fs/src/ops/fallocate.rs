@@ -287,7 +287,7 @@ fn fill_gap(
         engine.hold(4, 400, Priority::Normal)?;
         let Some(room) = budget.extents.as_deref_mut() else { return Err(Errno::ENOSPC.into()) };
         let want = (end - at).min(PREALLOC_MAX);
-        let extent = room.alloc(&engine.space, want, engine.sector(), None).fs()?;
+        let extent = engine.allocated(room.alloc(&engine.space, want, engine.sector(), None))?;
         let op = engine.begin();
         let stop = at + extent.len;
         let mapped = map_range(&op.view, inode.id, engine.sector(), at, stop).fs()?;

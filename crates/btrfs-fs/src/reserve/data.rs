@@ -46,6 +46,15 @@ impl Engine {
         if let Some(rest) = part {
             self.keep_promise(rest);
         }
+        self.allocated(result)
+    }
+
+    /// An extent from the allocator. Where free space is not what it was said to be, nothing
+    /// may be written any more.
+    pub fn allocated(&self, result: btrfs_disk::Result<Extent>) -> Result<Extent> {
+        if let Err(error @ Error::Corrupt(_)) = &result {
+            self.poison(&format!("{}: {error}", self.volume.device().name()));
+        }
         result.fs()
     }
 

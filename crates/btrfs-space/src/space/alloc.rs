@@ -40,13 +40,16 @@ impl Space {
         let good = ask.min.max(ask.want.min(GOOD_ENOUGH));
         loop {
             let groups = class.snapshot();
-            if let Some(extent) = whole(class, &groups, ask).or_else(|| best(&groups, ask, good)) {
+            if let Some(extent) = self.whole(class, &groups, ask)? {
+                return Ok(extent);
+            }
+            if let Some(extent) = self.best(&groups, ask, good)? {
                 return Ok(extent);
             }
             match self.chunk_for(kind, groups.len()) {
                 Ok(()) => {}
                 Err(Error::NoSpace) => {
-                    return best(&groups, ask, ask.min).ok_or(Error::NoSpace);
+                    return self.best(&groups, ask, ask.min)?.ok_or(Error::NoSpace);
                 }
                 Err(error) => return Err(error),
             }
@@ -115,55 +118,64 @@ impl Space {
     }
 }
 
+/// Where an allocation looks.
+impl Space {
+    /// All that is wanted in one piece.
+    fn whole(&self, class: &Class, groups: &[Arc<Group>], ask: &Ask) -> Result<Option<Extent>> {
+        if let Some(group) = ask.goal.and_then(|goal| holding(groups, goal))
+            && group.largest.load(Ordering::Relaxed) >= ask.want
+            && let Some(extent) = self.take(group, ask, Fit::Whole, true)?
+        {
+            return Ok(Some(extent));
+        }
+        let mine = &class.slots[slot()].0;
+        // Nodes always go to the first group that has room, so that the others run empty when
+        // nodes go, and can be given up: nothing moves nodes between groups.
+        let first = if class.holds_nodes_only() { 0 } else { mine.load(Ordering::Relaxed) };
+        for patience in [false, true] {
+            for step in 0..groups.len() {
+                let at = (first + step) % groups.len();
+                if groups[at].largest.load(Ordering::Relaxed) < ask.want {
+                    continue;
+                }
+                if let Some(extent) = self.take(&groups[at], ask, Fit::Whole, patience)? {
+                    mine.store(at, Ordering::Relaxed);
+                    return Ok(Some(extent));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// The largest piece there is, if it has `min` bytes.
+    fn best(&self, groups: &[Arc<Group>], ask: &Ask, min: u64) -> Result<Option<Extent>> {
+        loop {
+            let largest = |group: &&Arc<Group>| group.largest.load(Ordering::Relaxed);
+            let Some(group) = groups.iter().max_by_key(largest) else { return Ok(None) };
+            if largest(&group) < min {
+                return Ok(None);
+            }
+            // Losing the range to another thread lowers the hint: the loop ends.
+            if let Some(extent) = self.take(group, ask, Fit::AtLeast(min), true)? {
+                return Ok(Some(extent));
+            }
+        }
+    }
+
+    /// From this group, if its free ranges are what they claim to be.
+    fn take(&self, group: &Group, ask: &Ask, fit: Fit, patience: bool) -> Result<Option<Extent>> {
+        self.prove(group)?;
+        Ok(group.alloc(ask, fit, patience))
+    }
+}
+
 fn outside(extent: &Extent) -> Error {
     Corrupt::new(format!("extent of {} bytes lies in no block group", extent.len))
         .at(extent.logical)
         .into()
 }
 
-/// All that is wanted in one piece.
-fn whole(class: &Class, groups: &[Arc<Group>], ask: &Ask) -> Option<Extent> {
-    if let Some(group) = ask.goal.and_then(|goal| holding(groups, goal))
-        && group.largest.load(Ordering::Relaxed) >= ask.want
-        && let Some(extent) = group.alloc(ask, Fit::Whole, true)
-    {
-        return Some(extent);
-    }
-    let mine = &class.slots[slot()].0;
-    // Nodes always go to the first group that has room, so that the others run empty when
-    // nodes go, and can be given up: nothing moves nodes between groups.
-    let first = if class.holds_nodes_only() { 0 } else { mine.load(Ordering::Relaxed) };
-    for patience in [false, true] {
-        for step in 0..groups.len() {
-            let at = (first + step) % groups.len();
-            if groups[at].largest.load(Ordering::Relaxed) < ask.want {
-                continue;
-            }
-            if let Some(extent) = groups[at].alloc(ask, Fit::Whole, patience) {
-                mine.store(at, Ordering::Relaxed);
-                return Some(extent);
-            }
-        }
-    }
-    None
-}
-
 /// The group with `goal`; groups stand in the order in which they became known.
 fn holding(groups: &[Arc<Group>], goal: Logical) -> Option<&Arc<Group>> {
     groups.iter().find(|group| (group.start..group.end()).contains(&goal.0))
-}
-
-/// The largest piece there is, if it has `min` bytes.
-fn best(groups: &[Arc<Group>], ask: &Ask, min: u64) -> Option<Extent> {
-    loop {
-        let largest = |group: &&Arc<Group>| group.largest.load(Ordering::Relaxed);
-        let group = groups.iter().max_by_key(largest)?;
-        if largest(&group) < min {
-            return None;
-        }
-        // Losing the range to another thread lowers the hint: the loop ends.
-        if let Some(extent) = group.alloc(ask, Fit::AtLeast(min), true) {
-            return Some(extent);
-        }
-    }
 }

@@ -259,6 +259,7 @@ impl Space {
         let span = Extent { logical: new.logical, len };
         let class = self.class_of_flags(flags);
         let group = Arc::new(Group::new(span, flags, Arc::clone(class), excluded(&info), 0));
+        group.proof.needless();
         self.groups.write().insert(new.logical.0, Arc::clone(&group));
         class.add_group(Arc::clone(&group));
         group.add_free(std::iter::once((span.logical.0, len)))

@@ -6,6 +6,7 @@
 
 use super::class::Class;
 use super::free_index::FreeIndex;
+use super::prove::Proof;
 use crate::Extent;
 use btrfs_disk::items::BlockGroupItem;
 use btrfs_disk::key::kind;
@@ -23,6 +24,8 @@ pub(super) struct Group {
     excluded: Vec<(u64, u64)>,
     /// Hint, read without the lock: the largest range that can be had.
     pub largest: AtomicU64,
+    /// Whether the free ranges were held against the extent tree.
+    pub proof: Proof,
     state: Mutex<State>,
 }
 
@@ -68,6 +71,7 @@ impl Group {
             class,
             excluded,
             largest: AtomicU64::new(0),
+            proof: Proof::default(),
             state: Mutex::new(State { free, pinned: 0, used }),
         }
     }

@@ -19,8 +19,8 @@ use btrfs_tree::{NodeReader, TreeRoot};
 use btrfs_volume::{ChunkInfo, Volume};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
 
 /// The trees that say what is free.
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +44,7 @@ impl Space {
             device: Mutex::new(Device::load(volume)),
             unallocated: AtomicU64::new(0),
             device_bytes: volume.superblock().fields.dev_item.total_bytes,
+            prover: OnceLock::new(),
         }
     }
 
@@ -63,6 +64,7 @@ impl Space {
             device: Mutex::new(Device::load(volume)),
             unallocated: AtomicU64::new(0),
             device_bytes: volume.superblock().fields.dev_item.total_bytes,
+            prover: OnceLock::new(),
         };
         let mut free_space = TreeItems::new(reader, &roots.free_space);
         let mut groups =

@@ -12,12 +12,14 @@ mod class;
 mod free_index;
 mod group;
 mod load;
+mod prove;
 mod reclaim;
 mod reserve;
 mod totals;
 
 pub use chunk_alloc::NewChunk;
 pub use load::SpaceRoots;
+pub use prove::{Claim, Prover};
 pub use reclaim::GoneChunk;
 pub use reserve::{DataReservation, MetadataReservation, Priority};
 pub use totals::{ClassTotals, GroupInfo, Totals};
@@ -29,8 +31,8 @@ use class::Class;
 use group::Group;
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
 
 /// What an extent is for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -50,6 +52,7 @@ pub struct Space {
     device: Mutex<Device>,
     unallocated: AtomicU64,
     device_bytes: u64,
+    prover: OnceLock<Box<Prover>>,
 }
 
 /// Classes and their groups refer to each other: nobody else would let them go.

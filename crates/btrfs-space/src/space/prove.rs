@@ -1,0 +1,171 @@
+//! Whether what the free-space tree calls free really is.
+//!
+//! At mount the sums of the two agree ([`super::load`]); which bytes are free is believed
+//! until somebody asks for some of them. Before the first allocation from a block group that
+//! came from the volume, its free ranges are held against the extent tree: once a mount, one
+//! scan of the group's part of that tree. A commit would notice a lie as well, but content
+//! and logs are written before it.
+//!
+//! Whoever loaded the space says how ([`Space::prove_with`]): it has the roots of the last
+//! commit and keeps what they refer to from being used again meanwhile. So what those roots
+//! refer to is not free, whatever was allocated, freed or committed since the mount, and the
+//! check can come as late as it likes.
+//!
+//! What it does not know: whether the extent tree tells the truth, and extents that reach in
+//! from another block group with others between.
+
+use super::Space;
+use super::group::Group;
+use super::load::SpaceRoots;
+use crate::items::{Items, TreeItems};
+use btrfs_disk::items::BlockGroupItem;
+use btrfs_disk::key::kind;
+use btrfs_disk::{Corrupt, FixedSize, Key, Logical, Result};
+use btrfs_tree::NodeReader;
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Calls [`Claim::check`] with the roots of the last commit.
+pub type Prover = dyn Fn(&Claim<'_>) -> Result<()> + Send + Sync;
+
+/// What a group's free ranges claim.
+pub struct Claim<'a>(&'a Group);
+
+/// Of one group: who comes meanwhile waits for the one scan.
+#[derive(Default)]
+pub(super) struct Proof {
+    good: AtomicBool,
+    turn: Mutex<()>,
+}
+
+impl Proof {
+    /// There is nothing to hold the group against: it was made by this mount.
+    pub fn needless(&self) {
+        self.good.store(true, Ordering::Release);
+    }
+}
+
+impl Space {
+    /// From now on nothing is allocated from a group of the volume before `prover` has
+    /// found it right. It is called with no lock held but the group's turn.
+    pub fn prove_with(&self, prover: Box<Prover>) {
+        assert!(self.prover.set(prover).is_ok(), "one prover");
+    }
+
+    /// Before each allocation; one load once the group is known to be right.
+    pub(super) fn prove(&self, group: &Group) -> Result<()> {
+        let good = || group.proof.good.load(Ordering::Acquire);
+        let Some(prover) = self.prover.get().filter(|_| !good()) else { return Ok(()) };
+        let _turn = group.proof.turn.lock();
+        if !good() {
+            prover(&Claim(group))?;
+            group.proof.needless();
+        }
+        Ok(())
+    }
+}
+
+impl Claim<'_> {
+    /// Holds the group against the extent tree of `roots`. The caller has taken the roots
+    /// before this, and nothing that they refer to becomes free before it is done.
+    pub fn check<R: NodeReader + ?Sized>(&self, reader: &R, roots: &SpaceRoots) -> Result<()> {
+        let group = self.0;
+        let node_size = u64::from(reader.geometry().node_size);
+        let mut items = TreeItems::new(reader, &roots.extent);
+        let mut seen =
+            Seen { group, free: group.free_ranges(), next: 0, end: group.start, used: 0 };
+        if let Some(extent) = last_before(&mut items, group.start, node_size)? {
+            seen.in_front(extent)?;
+        }
+        let (from, to) =
+            (Key::new(group.start, 0, 0), Key::new(group.end() - 1, u8::MAX, u64::MAX));
+        items.scan(from, to, &mut |key, _| match extent_of(&key, node_size) {
+            Some(extent) => seen.extent(extent),
+            None => Ok(()),
+        })?;
+        let mut groups = match &roots.block_group {
+            Some(root) => TreeItems::new(reader, root),
+            None => items,
+        };
+        let Some(item) = groups.get(&group.item_key())? else {
+            // Made since, and not from the volume.
+            return Ok(());
+        };
+        let told = BlockGroupItem::read(&item).map_err(|c| c.key(group.item_key()))?.used;
+        if told == seen.used { Ok(()) } else { Err(seen.sums_differ(told).into()) }
+    }
+}
+
+/// Start and length of an extent, if the key is one's.
+fn extent_of(key: &Key, node_size: u64) -> Option<(u64, u64)> {
+    match key.kind {
+        kind::EXTENT_ITEM => Some((key.objectid, key.offset)),
+        kind::METADATA_ITEM => Some((key.objectid, node_size)),
+        _ => None,
+    }
+}
+
+/// The extent that begins last in front of `start`.
+fn last_before(items: &mut dyn Items, start: u64, node_size: u64) -> Result<Option<(u64, u64)>> {
+    let Some((key, _)) = items.at_or_before(&Key::new(start, 0, 0))? else { return Ok(None) };
+    // What was found may be a reference to it, or a block group.
+    let found = items.at_or_after(&Key::new(key.objectid, kind::EXTENT_ITEM, 0))?;
+    Ok(found.and_then(|(key, _)| extent_of(&key, node_size)).filter(|(at, _)| *at < start))
+}
+
+/// A scan over the extents of a group and its free ranges side by side.
+struct Seen<'a> {
+    group: &'a Group,
+    free: Vec<(u64, u64)>,
+    /// The first free range that may lie behind the next extent's start.
+    next: usize,
+    /// Where the last extent ends.
+    end: u64,
+    used: u64,
+}
+
+impl Seen<'_> {
+    fn in_front(&mut self, (start, len): (u64, u64)) -> Result<()> {
+        match start.checked_add(len).filter(|end| *end <= self.group.start) {
+            Some(_) => Ok(()),
+            None => Err(self.wrong(&format!("extent {start} reaches into it")).into()),
+        }
+    }
+
+    fn extent(&mut self, (start, len): (u64, u64)) -> Result<()> {
+        let end = start.checked_add(len).filter(|end| *end <= self.group.end());
+        let Some(end) = end.filter(|_| start >= self.end) else {
+            let what = format!("extent {start} of {len} bytes overlaps another or ends outside");
+            return Err(self.wrong(&what).into());
+        };
+        while self.free.get(self.next).is_some_and(|(from, len)| from + len <= start) {
+            self.next += 1;
+        }
+        if let Some(&(from, len)) = self.free.get(self.next).filter(|(from, _)| *from < end) {
+            let what = format!(
+                "bytes {from} to {} are free in the free-space tree, and the extent tree has \
+                 {start} to {end} in use",
+                from + len
+            );
+            return Err(self.wrong(&what).into());
+        }
+        self.end = end;
+        self.used += end - start;
+        Ok(())
+    }
+
+    fn sums_differ(&self, told: u64) -> Corrupt {
+        let used = self.used;
+        self.wrong(&format!("{told} bytes are said to be used, and extents have {used}"))
+    }
+
+    fn wrong(&self, what: &str) -> Corrupt {
+        Corrupt::new(format!(
+            "block group of {} bytes: {what}; nothing was written there. See what `btrfs check` \
+             finds on the unmounted volume; if it is the free space alone, `btrfs rescue \
+             clear-space-cache v2` and a mount with the kernel make it anew",
+            self.group.len
+        ))
+        .at(Logical(self.group.start))
+    }
+}

@@ -30,4 +30,7 @@ mod view;
 mod xattrs;
 
 pub use fs::BtrfsFs;
+#[cfg(feature = "ablation")]
+#[doc(hidden)]
+pub use options::Ablate;
 pub use options::{Options, Sabotage, Subvol};

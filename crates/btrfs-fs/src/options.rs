@@ -27,6 +27,39 @@ pub struct Options {
     /// Breaks a promise on purpose, to see that the crash tests find it.
     #[doc(hidden)]
     pub sabotage: Option<Sabotage>,
+    /// Which properties of the tree log are taken away, to measure what they bring.
+    #[cfg(feature = "ablation")]
+    #[doc(hidden)]
+    pub ablate: Ablate,
+}
+
+/// See `log/ablation.rs`.
+#[cfg(feature = "ablation")]
+#[doc(hidden)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Ablate {
+    pub ordered: bool,
+    pub search: bool,
+    pub drop: bool,
+    pub names: bool,
+}
+
+#[cfg(feature = "ablation")]
+impl Ablate {
+    /// Adds what a list like `search+drop` names; false: it names something else.
+    pub fn add(&mut self, list: &str) -> bool {
+        list.split('+').all(|name| {
+            let switch = match name {
+                "ordered" => &mut self.ordered,
+                "search" => &mut self.search,
+                "drop" => &mut self.drop,
+                "names" => &mut self.names,
+                _ => return false,
+            };
+            *switch = true;
+            true
+        })
+    }
 }
 
 /// What is broken. Nothing but tests of tests sets it.
@@ -64,6 +97,8 @@ impl Default for Options {
             tree_log: true,
             background: true,
             sabotage: None,
+            #[cfg(feature = "ablation")]
+            ablate: Ablate::default(),
         }
     }
 }

@@ -199,6 +199,9 @@ impl Engine {
                 return Ok(Err(fallback));
             }
             let again = work.want_contents(committed, self.sector())?;
+            #[cfg(feature = "ablation")]
+            let again =
+                again | (self.options.ablate.names && super::ablation::names(work, committed)?);
             if !work.is_short() && !again {
                 return Ok(Ok(()));
             }

@@ -15,6 +15,8 @@
 //! At mount, `recover` has a log that a crash left read (`read`) and put over the last
 //! commit (`replay`), as delta of the first epoch.
 
+#[cfg(feature = "ablation")]
+mod ablation;
 mod closure;
 mod committed;
 mod extents;

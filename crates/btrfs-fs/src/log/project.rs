@@ -48,6 +48,8 @@ impl Project<'_> {
             let last = index.to_le_bytes().to_vec();
             edits.entry(dir.tree).or_default().insert(key, Edit::Put(last.into()));
         }
+        #[cfg(feature = "ablation")]
+        super::ablation::project(self, work, state, &mut edits)?;
         edits.retain(|_, edits| !edits.is_empty());
         Ok(edits)
     }

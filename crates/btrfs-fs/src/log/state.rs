@@ -19,6 +19,8 @@ pub struct LogState {
     pub trees: BTreeMap<TreeId, TreeLog>,
     pub members: HashMap<InodeId, Member>,
     pub blocks: HashSet<Logical>,
+    #[cfg(feature = "ablation")]
+    pub ordered: super::ablation::Scratch,
 }
 
 /// The log of one subvolume.

@@ -17,11 +17,11 @@ pub const THREADS: usize = 4;
 
 pub struct Base {
     pub image: Image,
-    setup: Vec<Op>,
+    pub setup: Vec<Op>,
 }
 
 /// What is on every volume, all of it durable.
-fn setup() -> Vec<Op> {
+pub fn setup() -> Vec<Op> {
     let mut ops = vec![
         mkdir("A"),
         mkdir("B"),

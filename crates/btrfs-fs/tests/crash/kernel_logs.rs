@@ -4,7 +4,6 @@
 //! replay must be enough (`Rules::KERNEL_LOG` says where we ask more of ourselves); and our
 //! mount of what the kernel left, with its log.
 
-use super::base::base;
 use super::outside::{ONE, log_pending};
 use super::rig::Case;
 use super::state::{self, Extra};
@@ -39,7 +38,7 @@ pub fn run(case: &Case) -> Result<Seen, String> {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = TempDir::new("kernel-log").map_err(|error| error.to_string())?;
     let (path, copy) = (dir.join("live.img"), dir.join("crashed.img"));
-    let base = base(case.seed);
+    let base = case.base();
     base.image.export(&path).map_err(|error| error.to_string())?;
     let history = History::new();
     let mount = KernelMount::new(&path, "noatime,commit=300")?;
@@ -55,7 +54,7 @@ pub fn run(case: &Case) -> Result<Seen, String> {
 
 fn work(case: &Case, mount: &Path, history: &History) -> Result<(), String> {
     let fs = PosixFs::open(mount).map_err(|error| error.to_string())?;
-    let model = base(case.seed).model();
+    let model = case.base().model();
     let position = || 0;
     let mut witness = Witness::new(history, (&fs, fs.root()), &model, &position)?;
     for op in &case.threads[0] {

@@ -19,6 +19,7 @@ mod ops;
 mod outside;
 mod random;
 mod rig;
+mod shared;
 mod state;
 
 use blocksim::Lie;
@@ -124,6 +125,25 @@ fn inside_samples(seed: u64) -> impl Iterator<Item = Case> + Send {
 
 fn inside_long(seed: u64) -> Option<Case> {
     inside::around(random::single(seed, 80), seed)
+}
+
+/// Where nodes and extents are shared with a snapshot, which stays as it is.
+#[test]
+fn in_snapshots() {
+    testkit::require!(kernel_btrfs);
+    let rig = Rig::new(BRIEF);
+    run_all(&rig, shared_samples(start_seed()).take(24));
+}
+
+/// Of all lengths, each second one with commits held.
+fn shared_samples(seed: u64) -> impl Iterator<Item = Case> + Send {
+    let named = (seed..).step_by(7).map(|n| named(n as usize % NAMED.len()));
+    let mixed = named.zip(ace::sample(1, seed)).zip(ace::sample(2, seed));
+    let mixed = mixed.flat_map(|((named, one), two)| [named, one, two]);
+    mixed.zip(seed..).filter_map(|(case, number)| {
+        let case = shared::over(case, number);
+        if number % 4 < 2 { Some(case) } else { inside::around(case, number) }
+    })
 }
 
 #[test]
@@ -240,6 +260,7 @@ fn by_name(name: &str) -> Case {
             let inner = by_name(&parts[2..].join(":"));
             inside::around(inner, n(1)).expect("a workload with an fsync")
         }
+        "shared" => shared::over(by_name(&parts[2..].join(":")), n(1)),
         "named" => named(n(1) as usize),
         "random" => random::single(n(1), n(2) as usize),
         "threads" => random::threads(n(1), n(2) as usize),
@@ -257,7 +278,7 @@ fn one_case() {
     let Ok(name) = std::env::var("SPINNEY_CRASH") else { return };
     let case = by_name(&name);
     let together = case.threads.len() > 1;
-    if outside::lacking().is_none() && !together {
+    if outside::lacking().is_none() && !together && !case.shared {
         println!("the kernel's btrfs in our place: {:?}", kernel_logs::run(&case));
     }
     let tries = if together { 20 } else { 1 };
@@ -314,6 +335,8 @@ fn soak_cases(seed: u64) -> impl Iterator<Item = Case> + Send {
     let inside = (0..NAMED.len()).map(named).chain(ace::all(1)).flat_map(around);
     let (mut two, mut three) = (ace::sample(2, seed), ace::sample(3, seed));
     let mut held = inside_samples(seed);
+    let mut shared = shared_samples(seed);
+    let kernel = outside::lacking().is_none();
     let mut round = 0;
     let mixed = std::iter::from_fn(move || {
         round += 1;
@@ -324,6 +347,7 @@ fn soak_cases(seed: u64) -> impl Iterator<Item = Case> + Send {
             50 => Some(random::single(seed + round, 500)),
             1..30 => three.next(),
             60..80 => held.next(),
+            30..45 if kernel => shared.next(),
             _ => two.next(),
         }
     });

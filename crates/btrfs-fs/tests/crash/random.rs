@@ -52,15 +52,14 @@ fn ops(seed: u64, steps: usize) -> Vec<Op> {
 
 /// One thread.
 pub fn single(seed: u64, steps: usize) -> Case {
-    let name = format!("random:{seed}:{steps}");
-    Case { name, seed, threads: vec![ops(seed, steps)], commits: Commits::Nobody }
+    Case::new(format!("random:{seed}:{steps}"), seed, vec![ops(seed, steps)])
 }
 
 /// Several at once. What is written when depends on who runs when, so a failure may need some
 /// tries to come again.
 pub fn threads(seed: u64, steps: usize) -> Case {
     let threads = (0..THREADS as u64).map(|number| ops(seed * 100 + number, steps)).collect();
-    Case { name: format!("threads:{seed}:{steps}"), seed, threads, commits: Commits::Nobody }
+    Case::new(format!("threads:{seed}:{steps}"), seed, threads)
 }
 
 /// As `threads`, beside commits all the time, of a slow device: the engine's own with every

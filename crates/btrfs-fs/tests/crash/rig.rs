@@ -1,9 +1,10 @@
 //! Runs workloads on the simulated device, and judges what each crash would leave.
 
-use super::base::{base, options};
+use super::base::{self, Base, options};
 use super::hold::{Gate, work_here};
 use super::inside::{self, Commits};
 use super::outside;
+use super::shared;
 use super::state::{self, Extra};
 use blocksim::{Epoch, Image, Lie, SimDevice};
 use btrfs_fs::{BtrfsFs, Options, Sabotage};
@@ -22,6 +23,18 @@ pub struct Case {
     pub seed: u64,
     pub threads: Vec<Vec<Op>>,
     pub commits: Commits,
+    /// On a volume of `shared::base`.
+    pub shared: bool,
+}
+
+impl Case {
+    pub fn new(name: String, seed: u64, threads: Vec<Vec<Op>>) -> Case {
+        Case { name, seed, threads, commits: Commits::Nobody, shared: false }
+    }
+
+    pub fn base(&self) -> &'static Base {
+        if self.shared { shared::base(self.seed) } else { base::base(self.seed) }
+    }
 }
 
 /// How hard to look.
@@ -125,7 +138,7 @@ impl Rig {
     }
 
     fn work(&self, case: &Case) -> Result<Run, String> {
-        let base = base(case.seed);
+        let base = case.base();
         let slow = match case.commits {
             Commits::Nobody | Commits::Held(_) => Duration::ZERO,
             Commits::Always | Commits::Background => Duration::from_micros(100),
@@ -160,7 +173,7 @@ impl Rig {
 
     fn one_thread(&self, case: &Case, beside: Beside<'_>) -> Result<(), String> {
         let Beside { fs, history, device, .. } = beside;
-        let model = base(case.seed).model();
+        let model = case.base().model();
         let (ops, position) = (&case.threads[0], || device.position());
         // A thread of its own, since it is a worker for as long as it lives.
         on_a_worker(|| {
@@ -178,7 +191,7 @@ impl Rig {
         let Beside { fs, history, device, .. } = beside;
         let position = || device.position();
         // What no thread touches is in the history too.
-        let model = base(case.seed).model();
+        let model = case.base().model();
         Witness::new(history, (fs, fs.root()), &model, &position)?;
         let stop = AtomicBool::new(!matches!(case.commits, Commits::Always));
         std::thread::scope(|scope| {
@@ -209,7 +222,7 @@ impl Rig {
             let demands = run.history.demands(epoch.end);
             for choice in epoch.choices(self.effort.per_flush, case.seed) {
                 let image = epoch.image(&choice);
-                let extra = self.extra(&image, &epoch);
+                let extra = self.extra(case, &image, &epoch);
                 state::judge(&image, &demands, Rules::default(), extra).map_err(|why| {
                     let Epoch { index, end, .. } = epoch;
                     // Tells who is wrong: the one who wrote the log or the one who replays it.
@@ -226,7 +239,7 @@ impl Rig {
     }
 
     /// What more is done with this state: a share of all states, wherever they come from.
-    fn extra(&self, image: &Image, epoch: &Epoch) -> Extra {
+    fn extra(&self, case: &Case, image: &Image, epoch: &Epoch) -> Extra {
         self.tally.states.fetch_add(1, Ordering::Relaxed);
         let log = outside::log_pending(image);
         if log {
@@ -241,7 +254,8 @@ impl Rig {
         }
         Extra {
             outside,
-            empty: share(self.effort.empty),
+            // A subvolume is not removed like a directory.
+            empty: share(self.effort.empty) && !case.shared,
             again: if share(self.effort.again) { 2 } else { 0 },
             sabotage: self.broken.engine,
         }
@@ -278,12 +292,12 @@ pub fn apply(
 
 /// Whether every operation of a list does something on a volume of `base`.
 pub fn all_succeed(ops: &[Op]) -> bool {
-    let model = base(0).model();
+    let model = base::base(0).model();
     let mut session = testkit::ops::Session::new(&model);
     ops.iter().all(|op| !matches!(session.apply(op), Outcome::Error(_)))
 }
 
 /// A case of one thread; its seed comes from its name.
 pub fn case(name: String, ops: Vec<Op>) -> Case {
-    Case { seed: hash(name.as_bytes()), name, threads: vec![ops], commits: Commits::Nobody }
+    Case::new(name.clone(), hash(name.as_bytes()), vec![ops])
 }

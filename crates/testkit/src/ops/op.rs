@@ -311,4 +311,61 @@ impl Op {
         }
         touched
     }
+
+    /// The same in a directory, with other slots.
+    pub fn below(mut self, dir: &str, slots: usize) -> Op {
+        let in_dir = |path: &mut Path| {
+            *path = path.components().fold(Path::new(dir), |at, name| at.join(name));
+        };
+        match &mut self {
+            Op::Mknod { path, .. }
+            | Op::Mkdir { path, .. }
+            | Op::Symlink { path, .. }
+            | Op::Unlink { path }
+            | Op::Rmdir { path }
+            | Op::Readlink { path } => in_dir(path),
+            Op::Open { path, slot } | Op::Tmpfile { dir: path, slot, .. } => {
+                in_dir(path);
+                *slot += slots;
+            }
+            Op::Close { slot } => *slot += slots,
+            Op::Rename { from, to, .. } => [from, to].into_iter().for_each(in_dir),
+            Op::Link { from, to } => {
+                from.shift(in_dir, slots);
+                in_dir(to);
+            }
+            Op::CopyRange { from, to, .. } | Op::CloneRange { from, to, .. } => {
+                [from, to].into_iter().for_each(|target| target.shift(in_dir, slots));
+            }
+            Op::Sync => {}
+            Op::Read { target, .. }
+            | Op::Write { target, .. }
+            | Op::Append { target, .. }
+            | Op::Truncate { target, .. }
+            | Op::Fallocate { target, .. }
+            | Op::Seek { target, .. }
+            | Op::Chmod { target, .. }
+            | Op::Chown { target, .. }
+            | Op::Utimes { target, .. }
+            | Op::Stat { target }
+            | Op::Readdir { target, .. }
+            | Op::GetXattr { target, .. }
+            | Op::ListXattr { target }
+            | Op::SetXattr { target, .. }
+            | Op::RemoveXattr { target, .. }
+            | Op::GetFlags { target }
+            | Op::SetFlags { target, .. }
+            | Op::Fsync { target, .. } => target.shift(in_dir, slots),
+        }
+        self
+    }
+}
+
+impl Target {
+    fn shift(&mut self, in_dir: impl Fn(&mut Path), slots: usize) {
+        match self {
+            Target::Path(path) => in_dir(path),
+            Target::Slot(slot) => *slot += slots,
+        }
+    }
 }

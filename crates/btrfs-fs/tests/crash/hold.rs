@@ -35,6 +35,10 @@ pub const HOLDS: &[Hold] = &[
     Hold::Flush(1),
 ];
 
+/// Amid the merge, which reads nodes if little memory remembers them.
+pub const HOLDS_OF_READS: &[Hold] =
+    &[Hold::Read(0), Hold::Read(1), Hold::Read(2), Hold::Read(3), Hold::Read(5)];
+
 const LIMIT: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Copy, PartialEq, Eq, Default)]

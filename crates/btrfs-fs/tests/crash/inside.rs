@@ -1,7 +1,7 @@
 //! Workloads around commits: other workloads, of which parts run while a commit is held between
 //! two of its writes; and several threads beside one that commits all the time.
 
-use super::hold::{HOLDS, Hold};
+use super::hold::{HOLDS, HOLDS_OF_READS, Hold};
 use super::ops::set_xattr;
 use super::rig::{Beside, Case, Rig, apply};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,6 +29,11 @@ pub enum Commits {
     Background,
 }
 
+/// Whether commits of a workload read nodes again all the time.
+pub fn reads_much(seed: u64) -> bool {
+    seed & 12 == 0
+}
+
 /// Parts that end with an fsync; in none is a `sync`, which would wait for the held commit.
 fn plan(ops: &[Op], seed: u64) -> Vec<Part> {
     let mut rng = Rng::new(seed);
@@ -43,7 +48,8 @@ fn plan(ops: &[Op], seed: u64) -> Vec<Part> {
         let sync = ops[start..last].iter().rposition(|op| matches!(op, Op::Sync));
         let first = sync.map_or(start, |sync| start + sync + 1);
         let from = last - rng.below((last - first).min(6) as u64 + 1) as usize;
-        parts.push(Part { hold: *rng.pick(HOLDS), from, to: last + 1 });
+        let holds = if reads_much(seed) { HOLDS_OF_READS } else { HOLDS };
+        parts.push(Part { hold: *rng.pick(holds), from, to: last + 1 });
         start = last + 1;
     }
 }

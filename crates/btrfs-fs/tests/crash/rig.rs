@@ -166,7 +166,10 @@ impl Rig {
         let (discard, sabotage) = (case.seed & 2 != 0, self.broken.engine);
         let background = matches!(case.commits, Commits::Background);
         let commit_interval = Duration::from_millis(3);
-        let options = Options { discard, sabotage, background, commit_interval, ..options() };
+        let mut options = Options { discard, sabotage, background, commit_interval, ..options() };
+        if matches!(case.commits, Commits::Held(_)) && inside::reads_much(case.seed) {
+            options.cache_bytes = 64 << 10;
+        }
         let fs = BtrfsFs::open_device(device.clone(), options);
         Ok(Box::new(fs.map_err(|error| format!("mount: {error}"))?))
     }

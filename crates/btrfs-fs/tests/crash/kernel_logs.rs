@@ -8,6 +8,10 @@ use super::outside::{ONE, log_pending};
 use super::rig::Case;
 use super::state::{self, Extra};
 use blocksim::{Image, SimDevice};
+use btrfs_disk::superblock::{COPIES, SUPER_SIZE};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
 use testkit::PosixFs;
@@ -44,12 +48,30 @@ pub fn run(case: &Case) -> Result<Seen, String> {
     let mount = KernelMount::new(&path, "noatime,commit=300")?;
     let worked = work(case, mount.path(), &history);
     // All that the kernel has submitted is in the file; nothing else of it is.
-    let image = Image::import(&path).map_err(|error| error.to_string());
+    let image = at_one_moment(&path).map_err(|error| error.to_string());
     mount.unmount()?;
     worked?;
     let image = image?;
     image.export(&copy).map_err(|error| error.to_string())?;
     judge(&image, &copy, &history.demands(0))
+}
+
+/// Somebody on this machine may call `sync`, and the kernel commits while we copy: but what a
+/// superblock leads to stays for as long as that does.
+fn at_one_moment(path: &Path) -> io::Result<Image> {
+    let superblock = || {
+        let mut bytes = [0; SUPER_SIZE];
+        File::open(path)?.read_exact_at(&mut bytes, COPIES[0])?;
+        io::Result::Ok(bytes)
+    };
+    for _ in 0..20 {
+        let before = superblock()?;
+        let image = Image::import(path)?;
+        if superblock()? == before {
+            return Ok(image);
+        }
+    }
+    Err(io::Error::other("the volume changes all the time"))
 }
 
 fn work(case: &Case, mount: &Path, history: &History) -> Result<(), String> {

@@ -191,3 +191,30 @@ fn nothing_is_allocated_from_a_group_that_is_found_wrong() {
         assert_eq!(space.group_infos(), before);
     });
 }
+
+/// Small files live in metadata: the last data group, if it is large and empty, makes room.
+#[test]
+fn the_last_empty_data_group_is_exchanged_for_a_small_one() {
+    with_kernel(|| {
+        let image = Image::new("512M", &[]);
+        let opened = image.open();
+        let space = opened.space();
+        let promise = space.reserve_data(40 << 20).expect("makes a large group");
+        assert!(space.reclaim_for(Kind::Metadata).expect("reclaim"), "the small one goes");
+        let before = space.totals();
+        assert!(before.data.total > 40 << 20 && before.data.used == 0);
+        assert!(!space.reclaim_for(Kind::Metadata).expect("reclaim"), "promises are kept");
+        drop(promise);
+        let promise = space.reserve_data(7 << 20).expect("room");
+        assert!(space.reclaim_for(Kind::Metadata).expect("reclaim"));
+        let after = space.totals();
+        assert_eq!((after.data.total, after.data.promised), (8 << 20, 7 << 20));
+        assert_eq!(after.unallocated - before.unallocated, before.data.total - (8 << 20));
+        drop(promise);
+        assert!(!space.reclaim_for(Kind::Metadata).expect("reclaim"), "the last one stays");
+        let commit = Commit::new(&opened, &space);
+        commit.finish();
+        drop((space, opened));
+        judge(&image);
+    });
+}

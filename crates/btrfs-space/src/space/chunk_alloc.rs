@@ -169,13 +169,25 @@ impl Space {
 
     fn make_chunk(&self, device: &mut Device, kind: Kind) -> Result<NewChunk> {
         let class = self.class(kind);
-        let (flags, copies) = (class.type_flags | class.profile(), class.copies());
-        let len = wanted_len(flags, device.item.total_bytes);
-        let min = if kind == Kind::System { STRIPE } else { SMALLEST.min(len) };
+        let len = wanted_len(class.type_flags | class.profile(), device.item.total_bytes);
         let room = match kind {
             Kind::Data => self.data_room(device),
             _ => device.unallocated(),
         };
+        self.make_chunk_of(device, kind, len, room)
+    }
+
+    /// A chunk of up to `len` bytes that takes no more than `room` of the device.
+    pub(super) fn make_chunk_of(
+        &self,
+        device: &mut Device,
+        kind: Kind,
+        len: u64,
+        room: u64,
+    ) -> Result<NewChunk> {
+        let class = self.class(kind);
+        let (flags, copies) = (class.type_flags | class.profile(), class.copies());
+        let min = if kind == Kind::System { STRIPE } else { SMALLEST.min(len) };
         let len = len.min(room / copies / STRIPE * STRIPE);
         let placed = if len >= min { device.place(copies, len, min) } else { None };
         let (stripes, len) = placed.ok_or(Error::NoSpace)?;

@@ -13,6 +13,9 @@ use btrfs_disk::{Logical, Result};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// Bytes of the data group that stays where there is no data: as `mkfs.btrfs` makes it.
+const LAST: u64 = 8 << 20;
+
 /// A chunk that is gone and that commits still have on record.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GoneChunk {
@@ -40,8 +43,8 @@ impl Space {
             _ => 0,
         };
         let groups = class.snapshot();
-        if groups.len() < 2 {
-            return Ok(false);
+        if let [last] = &groups[..] {
+            return self.exchange_last(&mut device, from, last);
         }
         // The newest first: those of mkfs are the smallest.
         for group in groups.iter().rev() {
@@ -51,6 +54,20 @@ impl Space {
             }
         }
         Ok(false)
+    }
+
+    /// The last empty data group of a volume full of metadata (of small files, say) makes
+    /// room, too: a smaller one takes its place, which keeps the profile.
+    fn exchange_last(&self, device: &mut Device, kind: Kind, last: &Arc<Group>) -> Result<bool> {
+        let worth = kind == Kind::Data && last.len >= 2 * LAST;
+        // What is promised then must fit the new group. Who looks for room meanwhile waits for
+        // the chunk lock.
+        if !worth || !last.close(-(LAST as i64)) {
+            return Ok(false);
+        }
+        self.give_up(device, last)?;
+        let room = LAST * self.class(kind).copies();
+        self.make_chunk_of(device, kind, LAST, room).map(|_| true)
     }
 
     fn give_up(&self, device: &mut Device, group: &Arc<Group>) -> Result<()> {

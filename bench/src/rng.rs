@@ -1,5 +1,8 @@
 //! A small seeded generator (splitmix64): the same seed gives the same workload on
 //! every side and in every run. Not for anything secret.
+//!
+//! The same generator as that of the tests (`blocksim`), once more: a program that measures
+//! does not depend on a device that crashes.
 
 pub struct Rng(u64);
 

@@ -7,7 +7,7 @@ use crate::ops::create::New;
 use crate::ops::remove::What;
 use crate::ops::{
     attr, copy, create, fallocate, flags, io, link, lookup, readdir, remove, rename, seek, statfs,
-    sync, xattr,
+    sync, trim, xattr,
 };
 use crate::orphan;
 use parking_lot::Mutex;
@@ -244,6 +244,10 @@ impl FileSystem for BtrfsFs {
 
     fn set_flags(&self, _cx: &Context, ino: Ino, bits: u32) -> Result<()> {
         flags::set(self.open()?, ino, bits)
+    }
+
+    fn trim(&self, _cx: &Context, start: u64, len: u64, least: u64) -> Result<u64> {
+        trim::trim(self.open()?, start, len, least)
     }
 
     fn observe(&self, observer: Arc<dyn vfs::Observer>) {

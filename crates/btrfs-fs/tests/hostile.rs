@@ -395,7 +395,7 @@ fn content_with_a_good_copy_is_read_and_repaired() {
 
 /// The free-space tree calls a used place free and as much free space used: sums agree, so
 /// the mount believes it. It must be noticed before a byte that is in use is written over,
-/// be it a node's, the log's or content's; what stands there is what stood there.
+/// be it a node's, the log's or content's, or discarded; what stands there is what stood there.
 #[test]
 fn a_lying_free_space_tree_costs_neither_node_nor_content() {
     let base = small_nodes();
@@ -416,10 +416,15 @@ fn a_lying_free_space_tree_costs_neither_node_nor_content() {
             }
             lies += 1;
             let device = Arc::new(Layered::new(&base.device));
-            base.put_node(&device, node.logical, leaf.bytes());
+            base.put_node(&device, node.logical, leaf.clone().bytes());
             let case = format!("free space {key} is {by} further in front");
             let (seen, there) = (device.clone(), bytes_of(base, &device, key.objectid, by));
             let fate = watched(&case, move || drive(&seen, &mut Choices::seed(slot as u64)));
+            let unused = Arc::new(Layered::new(&base.device));
+            base.put_node(&unused, node.logical, leaf.clone().bytes());
+            if let Err(why) = judge_trim(base, unused, key.objectid, &there) {
+                failures.add(format!("{case}: trim: {why}"));
+            }
             if let Some(fate) = failures.note(fate) {
                 judge_lie(base, &device, key.objectid, &there, fate)
                     .unwrap_or_else(|why| failures.add(format!("{case}: {why}")));
@@ -453,7 +458,7 @@ fn judge_lie(
         return Err("what was in use is written over".into());
     }
     let told = opened.read_only.as_deref().unwrap_or_default();
-    // Nothing here changes the chunk tree.
+    // Nothing that was done changes the chunk tree.
     let mut system = base.chunks.iter().filter(|c| c.flags & SYSTEM != 0);
     let unasked = system.any(|c| (c.logical.0..c.end()).contains(&at));
     let explained = told.contains("block group of") && told.contains("btrfs check");
@@ -463,6 +468,19 @@ fn judge_lie(
     match (opened.after.as_ref().map_or(usize::MAX, metadata_errors), harmed(&opened)) {
         (0, 0) => Ok(()),
         (errors, harmed) => Err(format!("{errors} errors of structure, {harmed} files harmed")),
+    }
+}
+
+/// The first thing that is done to the volume is to tell the device what is free.
+fn judge_trim(base: &Base, device: Arc<Layered>, at: u64, there: &[Vec<u8>]) -> Result<(), String> {
+    let fs = BtrfsFs::open_device(device.clone(), options()).map_err(|e| e.to_string())?;
+    let trimmed = fs.trim(&vfs::Context::default(), 0, u64::MAX, 0);
+    if bytes_of(base, &device, at, there[0].len() as u64) != there {
+        return Err("what was in use is discarded".into());
+    }
+    match trimmed {
+        Err(error) if error.errno() == libc::EUCLEAN && fs.read_only_reason().is_some() => Ok(()),
+        other => Err(format!("{other:?}")),
     }
 }
 

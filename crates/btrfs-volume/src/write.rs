@@ -102,14 +102,18 @@ impl Volume {
         self.check_writable()?;
         let mapping = self.map(logical, len)?;
         let _shared = self.repair.read();
-        for at in mapping.copies() {
-            for (start, len) in around_superblocks(at.0, len) {
-                self.dev.discard(start, len).map_err(|source| {
-                    add(&self.counters.write_errors, 1);
-                    let what = format!("{}: discard of {len} bytes at {start}", self.dev.name());
-                    Error::io(what, source)
-                })?;
-            }
+        mapping.copies().iter().try_for_each(|at| self.discard_physical(*at, len))
+    }
+
+    /// The same for a range of the device; copies of the superblock stay.
+    pub fn discard_physical(&self, at: Physical, len: u64) -> Result<()> {
+        self.check_writable()?;
+        for (start, len) in around_superblocks(at.0, len) {
+            self.dev.discard(start, len).map_err(|source| {
+                add(&self.counters.write_errors, 1);
+                let what = format!("{}: discard of {len} bytes at {start}", self.dev.name());
+                Error::io(what, source)
+            })?;
         }
         Ok(())
     }

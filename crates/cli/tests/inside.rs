@@ -340,3 +340,26 @@ fn images_in_use_are_left_alone() {
     mount.unmount().unwrap();
     fine(&["mkdir", &image.at("/x")]);
 }
+
+#[test]
+fn trim_makes_an_image_sparse() {
+    use std::os::unix::fs::MetadataExt;
+    testkit::require!(btrfs_progs);
+    let image = Image::new("trim");
+    let host = image.dir.join("host");
+    std::fs::write(&host, vec![9; 30 << 20]).expect("write");
+    for name in ["/kept", "/gone"] {
+        fine(&["cp", host.to_str().unwrap(), &image.at(name)]);
+    }
+    fine(&["rm", &image.at("/gone")]);
+    let blocks = || std::fs::metadata(&image.path).expect("image").blocks();
+    let before = blocks();
+    let told = fine(&["trim", &image.word()]);
+    assert!(told.contains("given back"), "{told}");
+    assert!(before - blocks() >= 30 << 11, "{before} blocks, then {}", blocks());
+    assert_clean(&image.path);
+    fine(&["cp", &image.at("/kept"), image.dir.join("back").to_str().unwrap()]);
+    assert!(std::fs::read(image.dir.join("back")).expect("back") == vec![9; 30 << 20]);
+    assert_eq!(failing(&["trim"]).0, 2);
+    assert_eq!(failing(&["trim", host.to_str().unwrap()]).0, 1);
+}

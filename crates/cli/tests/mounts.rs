@@ -71,6 +71,28 @@ fn a_mount_works_and_umount_waits_for_the_end() {
 }
 
 #[test]
+fn fstrim_gives_the_image_its_holes_back() {
+    require!(fuse);
+    require!(btrfs_progs);
+    each("fstrim", |image, options| {
+        let mount = Mount::new(&image, options);
+        fs::write(mount.join("kept"), vec![7; 5 << 20]).unwrap();
+        fs::write(mount.join("gone"), vec![8; 40 << 20]).unwrap();
+        common::sh(&format!("sync {}", mount.join("gone").display()));
+        fs::remove_file(mount.join("gone")).unwrap();
+        let before = fs::metadata(&image.path).unwrap().blocks();
+        let told = common::sh(&format!("fstrim -v {}", mount.point.display()));
+        assert!(told.status.success(), "{}", text(&told.stderr));
+        assert!(text(&told.stdout).contains("bytes) trimmed"), "{}", text(&told.stdout));
+        let after = fs::metadata(&image.path).unwrap().blocks();
+        assert!(before - after >= 40 << 11, "{before} blocks, then {after}");
+        assert_eq!(fs::read(mount.join("kept")).unwrap(), vec![7; 5 << 20]);
+        mount.umount();
+        assert_clean(&image.path);
+    });
+}
+
+#[test]
 fn what_the_kernel_wrote_is_read_and_changed() {
     require!(fuse);
     require!(kernel_btrfs);

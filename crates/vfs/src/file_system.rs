@@ -220,6 +220,13 @@ pub trait FileSystem: Send + Sync {
         Err(Errno::ENOTTY.into())
     }
 
+    /// Tells the device what is free from `start` on, in ranges of `least` bytes and more;
+    /// answers how many bytes. `start` and `len` mean what the format makes of them. The
+    /// caller has asked whether this user may.
+    fn trim(&self, _cx: &Context, _start: u64, _len: u64, _least: u64) -> Result<u64> {
+        Err(Errno::ENOTTY.into())
+    }
+
     /// Names the one who is told of changes; at most one, before the first call.
     fn observe(&self, _observer: Arc<dyn Observer>) {}
 

@@ -15,5 +15,6 @@ pub mod rename;
 pub mod seek;
 pub mod statfs;
 pub mod sync;
+pub mod trim;
 pub mod truncate;
 pub mod xattr;

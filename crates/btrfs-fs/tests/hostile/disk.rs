@@ -110,7 +110,17 @@ impl BlockDevice for Layered {
         Ok(())
     }
 
-    fn discard(&self, _: u64, _: u64) -> io::Result<()> {
+    /// What is discarded is lost: it reads as something else.
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.check(offset, len as usize)?;
+        self.writes.fetch_add(1, Ordering::SeqCst);
+        let mut own = self.own.write();
+        for (number, within, take) in pieces(offset, len as usize) {
+            // Whole blocks at the most: nobody discards less.
+            if (within, take) == (0, BLOCK as usize) {
+                own.insert(number, vec![0xD5; take].into_boxed_slice());
+            }
+        }
         Ok(())
     }
 

@@ -185,6 +185,25 @@ impl Group {
         })
     }
 
+    /// Takes this range out of what is free for a while, if it still is and no promise needs
+    /// it; `release` gives it back.
+    pub fn hold(&self, extent: &Extent) -> bool {
+        let mut state = self.state.lock();
+        let len = extent.len as i64;
+        if !self.class.promise(len, 0) {
+            return false;
+        }
+        let taken = self.with(&mut state, |state| {
+            let taken = state.free.remove(extent.logical.0, extent.len);
+            let paid = if taken.is_ok() { len } else { 0 };
+            (taken, paid)
+        });
+        if taken.is_err() {
+            self.class.forgo(len);
+        }
+        taken.is_ok()
+    }
+
     /// A commit records the extent.
     pub fn created(&self, len: u64) -> Result<()> {
         let mut state = self.state.lock();

@@ -16,6 +16,7 @@ mod prove;
 mod reclaim;
 mod reserve;
 mod totals;
+mod trim;
 
 pub use chunk_alloc::NewChunk;
 pub use load::SpaceRoots;

@@ -22,6 +22,7 @@ mod rm;
 mod stat;
 mod stats;
 mod touch;
+mod trim;
 mod truncate;
 mod umount;
 mod version;
@@ -79,6 +80,7 @@ pub const GROUPS: &[Group] = &[
             &df::COMMAND,
             &dump_super::COMMAND,
             &dump_tree::COMMAND,
+            &trim::COMMAND,
             &rescue::COMMAND,
         ],
     },

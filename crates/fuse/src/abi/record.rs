@@ -85,6 +85,7 @@ wire! {
     pub struct InterruptIn { unique: u64 }
     pub struct BmapIn { block: u64, blocksize: u32, padding: u32 }
     pub struct IoctlIn { fh: u64, flags: u32, cmd: u32, arg: u64, in_size: u32, out_size: u32 }
+    pub struct TrimRange { start: u64, len: u64, minlen: u64 }
     pub struct IoctlOut { result: i32, flags: u32, in_iovs: u32, out_iovs: u32 }
     pub struct PollIn { fh: u64, kh: u64, flags: u32, events: u32 }
 

@@ -20,6 +20,8 @@ const FS_IOC32_GETVERSION: u32 = 0x8004_7601;
 const FS_IOC_FSGETXATTR: u32 = 0x801c_581f;
 const FS_IOC_FSSETXATTR: u32 = 0x401c_5820;
 const FS_IOC_GETFSLABEL: u32 = 0x8100_9431;
+/// Of the whole file system, on any of its directories.
+const FITRIM: u32 = 0xc018_5879;
 const LABEL_MAX: usize = 256;
 
 /// (bit of FS_IOC_GETFLAGS, bit of `fsx_xflags`).
@@ -56,6 +58,10 @@ impl Dispatcher {
                 put_number(self.generation(request, ino)?, &arg, out)
             }
             FS_IOC_GETFSLABEL => self.put_label(out),
+            FITRIM => {
+                let range = TrimRange::read(input).ok_or(Failure::from(Errno::EINVAL))?;
+                self.trim(request, &range, out)
+            }
             _ => Err(Errno::ENOTTY.into()),
         }
     }
@@ -65,6 +71,16 @@ impl Dispatcher {
         // The kernel does not expect this operation to change the ctime.
         self.notifier.attributes_changed_now(ino);
         Ok(())
+    }
+
+    /// The kernel asks no file system but the one that serves this: root alone, as there.
+    fn trim(&self, request: &Request<'_>, range: &TrimRange, out: &mut Out<'_>) -> Answer<()> {
+        let cx = request.context(0);
+        if cx.uid != 0 {
+            return Err(Errno::EPERM.into());
+        }
+        let len = self.fs.trim(&cx, range.start, range.len, range.minlen)?;
+        out.put(&TrimRange { len, ..*range })
     }
 
     /// The engine tells generations only with an entry, so it must know itself as `.`.

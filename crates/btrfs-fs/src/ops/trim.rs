@@ -1,0 +1,22 @@
+//! FITRIM: the device is told of all free space.
+
+use crate::engine::Engine;
+use crate::error::IntoFs;
+use btrfs_disk::Error;
+use vfs::{Errno, Result};
+
+/// Free ranges of `least` bytes and more; `start` and `len` are logical addresses, as in the
+/// kernel's btrfs, and space in no chunk always counts. Commits first: what was deleted
+/// before the call is free then, unless somebody still reads it.
+pub fn trim(engine: &Engine, start: u64, len: u64, least: u64) -> Result<u64> {
+    engine.writable()?;
+    if len < engine.sector() {
+        return Err(Errno::EINVAL.into());
+    }
+    engine.commit()?;
+    let result = engine.space.trim(start..start.saturating_add(len), least);
+    if let Err(error @ Error::Corrupt(_)) = &result {
+        engine.poison(&format!("{}: {error}", engine.volume.device().name()));
+    }
+    result.fs()
+}

@@ -1,8 +1,7 @@
 //! The loop over `/dev/fuse`: read a request, serve it, write the reply.
 //!
 //! The fallback transport is several of these, each on its own clone of the
-//! connection. Beside io_uring one runs for what still comes through the device
-//! (FORGET, INTERRUPT), and it serves anything else that might.
+//! connection. What still comes through the device beside io_uring is `gather`'s.
 
 use crate::abi::record::OutHeader;
 use crate::abi::{MIN_READ_BUFFER, Wire};
@@ -13,13 +12,18 @@ use std::io::{self, IoSlice};
 /// Room for the request's headers in front of its data.
 const HEADERS: usize = 4096;
 
+/// Memory for a request, and for its reply.
+pub(crate) fn buffers(payload_len: usize) -> (Vec<u8>, Vec<u8>) {
+    let input = vec![0u8; (payload_len + HEADERS).max(MIN_READ_BUFFER)];
+    (input, vec![0u8; payload_len.max(MIN_READ_BUFFER)])
+}
+
 pub(crate) fn serve(
     device: &Device,
     dispatcher: &Dispatcher,
     payload_len: usize,
 ) -> io::Result<()> {
-    let mut input = vec![0u8; (payload_len + HEADERS).max(MIN_READ_BUFFER)];
-    let mut output = vec![0u8; payload_len.max(MIN_READ_BUFFER)];
+    let (mut input, mut output) = buffers(payload_len);
     while let Some(len) = device.receive(&mut input)? {
         let Some(request) = Request::parse(&input[..len]) else {
             tracing::error!(len, "request without a header");
@@ -31,7 +35,12 @@ pub(crate) fn serve(
     Ok(())
 }
 
-fn reply(device: &Device, unique: u64, outcome: Outcome, output: &[u8]) -> io::Result<()> {
+pub(crate) fn reply(
+    device: &Device,
+    unique: u64,
+    outcome: Outcome,
+    output: &[u8],
+) -> io::Result<()> {
     let (error, body) = match outcome {
         Outcome::Silent => return Ok(()),
         Outcome::Refuse(errno) => (-errno, &output[..0]),

@@ -14,13 +14,24 @@ pub(crate) struct Device {
     file: Arc<File>,
 }
 
-fn open_device() -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).custom_flags(libc::O_CLOEXEC).open("/dev/fuse")
+/// What a look without waiting finds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Received {
+    /// One of this length.
+    Request(usize),
+    Nothing,
+    /// The mount is gone.
+    End,
+}
+
+fn open_device(flags: i32) -> io::Result<File> {
+    let flags = libc::O_CLOEXEC | flags;
+    OpenOptions::new().read(true).write(true).custom_flags(flags).open("/dev/fuse")
 }
 
 impl Device {
     pub fn open() -> io::Result<Device> {
-        Ok(Device { file: Arc::new(open_device()?) })
+        Ok(Device { file: Arc::new(open_device(0)?) })
     }
 
     /// Wraps the descriptor that `fusermount3` made.
@@ -30,7 +41,16 @@ impl Device {
 
     /// Another reader of the same connection with its own queue of requests in work.
     pub fn another(&self) -> io::Result<Device> {
-        let file = open_device()?;
+        self.clone_with(0)
+    }
+
+    /// The same, for looking whether a request is there.
+    pub fn another_that_never_waits(&self) -> io::Result<Device> {
+        self.clone_with(libc::O_NONBLOCK)
+    }
+
+    fn clone_with(&self, flags: i32) -> io::Result<Device> {
+        let file = open_device(flags)?;
         sys::clone_fuse_connection(&file, self.as_raw_fd())?;
         Ok(Device { file: Arc::new(file) })
     }
@@ -45,6 +65,27 @@ impl Device {
                     // ENOENT: the request was interrupted before we got it.
                     Some(libc::EINTR | libc::EAGAIN | libc::ENOENT) => continue,
                     Some(libc::ENODEV | libc::ECONNABORTED) => return Ok(None),
+                    _ => return Err(error),
+                },
+            }
+        }
+    }
+
+    /// Waits until a request is there, or the mount is gone.
+    pub fn wait(&self) -> io::Result<()> {
+        sys::wait_readable(self.as_raw_fd())
+    }
+
+    /// A request that is there, for devices from `another_that_never_waits`.
+    pub fn receive_now(&self, buf: &mut [u8]) -> io::Result<Received> {
+        loop {
+            match (&*self.file).read(buf) {
+                Ok(0) => return Ok(Received::End),
+                Ok(len) => return Ok(Received::Request(len)),
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EINTR | libc::ENOENT) => continue,
+                    Some(libc::EAGAIN) => return Ok(Received::Nothing),
+                    Some(libc::ENODEV | libc::ECONNABORTED) => return Ok(Received::End),
                     _ => return Err(error),
                 },
             }

@@ -9,6 +9,7 @@ mod classic;
 mod config;
 mod device;
 mod dispatch;
+mod gather;
 mod mount;
 mod nodeid;
 mod notify;

@@ -13,6 +13,7 @@ use crate::classic;
 use crate::config::{Config, Transport};
 use crate::device::Device;
 use crate::dispatch::{Agreement, Dispatcher, Request, negotiate};
+use crate::gather::Gathered;
 use crate::mount::{self, failed};
 use crate::notify::Notifier;
 use crate::pace::{Roster, Watcher};
@@ -118,7 +119,7 @@ impl Session {
         match rings {
             Some(rings) => {
                 let roster = rings.begin();
-                self.spawn_classic(&device, &agreement, 1)?;
+                self.spawn_gathering(&device, &agreement)?;
                 if config.keep_callers {
                     let dispatcher = self.dispatcher.clone();
                     self.watcher =
@@ -185,6 +186,21 @@ impl Session {
         }
         self.loops.extend(threads);
         Some(rings)
+    }
+
+    /// Starts the thread beside the rings.
+    fn spawn_gathering(&mut self, device: &Device, agreement: &Agreement) -> Result<()> {
+        let gathered = Gathered::new(device, agreement.payload_len())
+            .map_err(|error| failed("cloning the connection", error))?;
+        let gathered = Arc::new(gathered);
+        self.dispatcher.fetch_from(gathered.clone());
+        let dispatcher = self.dispatcher.clone();
+        self.loops.push(spawn("fuse-0", move || {
+            if let Err(error) = gathered.run(&dispatcher) {
+                tracing::error!("serving /dev/fuse: {error}");
+            }
+        })?);
+        Ok(())
     }
 
     fn spawn_classic(

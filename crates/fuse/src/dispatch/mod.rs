@@ -68,6 +68,7 @@ pub(crate) use init::{Agreement, negotiate};
 pub(crate) use request::Request;
 
 use crate::abi::Opcode;
+use crate::gather::Gathered;
 use crate::nodeid::NodeIds;
 use crate::notify::Notifier;
 use failure::{Answer, Failure};
@@ -96,6 +97,8 @@ pub(crate) struct Dispatcher {
     counters: counters::Counters,
     cache_negative: bool,
     transport: OnceLock<&'static str>,
+    /// What comes beside the rings, if there are rings.
+    gathered: OnceLock<Arc<Gathered>>,
     closed: AtomicBool,
     close_error: Mutex<Option<FsError>>,
 }
@@ -110,6 +113,7 @@ impl Dispatcher {
             counters: counters::Counters::new(),
             cache_negative,
             transport: OnceLock::new(),
+            gathered: OnceLock::new(),
             closed: AtomicBool::new(false),
             close_error: Mutex::new(None),
         }
@@ -118,6 +122,23 @@ impl Dispatcher {
     /// Names the transport in use, for the `spinney.transport` attribute.
     pub fn set_transport(&self, name: &'static str) {
         let _ = self.transport.set(name);
+    }
+
+    /// Names where FORGETs gather.
+    pub fn fetch_from(&self, gathered: Arc<Gathered>) {
+        let _ = self.gathered.set(gathered);
+    }
+
+    /// Serves one request that came by a ring.
+    pub fn dispatch_from_ring(&self, request: &Request<'_>, out: &mut [u8]) -> Outcome {
+        let asks_what_is_free = [Opcode::Statfs.number(), Opcode::Syncfs.number()];
+        if asks_what_is_free.contains(&request.header.opcode)
+            && let Some(gathered) = self.gathered.get()
+            && let Err(error) = gathered.fetch(self)
+        {
+            tracing::error!("reading what gathered: {error}");
+        }
+        self.dispatch(request, out)
     }
 
     pub fn transport(&self) -> &'static str {

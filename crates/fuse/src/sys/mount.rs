@@ -59,3 +59,18 @@ pub(crate) fn clone_fuse_connection(device: &File, connection: RawFd) -> io::Res
     // SAFETY: the ioctl reads one u32 behind the pointer.
     check(unsafe { libc::ioctl(device.as_raw_fd(), FUSE_DEV_IOC_CLONE, &source) })
 }
+
+/// Waits until there is something to read, or an end or error to be read.
+pub(crate) fn wait_readable(fd: RawFd) -> io::Result<()> {
+    let mut waiting = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    loop {
+        // SAFETY: one valid entry, alive during the call.
+        if unsafe { libc::poll(&raw mut waiting, 1, -1) } >= 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}

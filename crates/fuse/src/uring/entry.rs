@@ -49,10 +49,10 @@ impl Entry {
             let arg_len = Opcode::from_number(header.opcode).map_or(0, Opcode::arg_len);
             let arg = &op[..arg_len.min(op.len())];
             if Dispatcher::replies_in_place(header.opcode) {
-                dispatcher.dispatch(&Request { header, arg, payload: &[] }, payload)
+                dispatcher.dispatch_from_ring(&Request { header, arg, payload: &[] }, payload)
             } else {
                 let request = Request { header, arg, payload: &payload[..filled] };
-                let outcome = dispatcher.dispatch(&request, &mut self.scratch);
+                let outcome = dispatcher.dispatch_from_ring(&request, &mut self.scratch);
                 if let Outcome::Reply(len) = outcome {
                     payload[..len].copy_from_slice(&self.scratch[..len]);
                 }

@@ -14,6 +14,7 @@ over_both_transports!(
     slow_requests_hold_up_nobody,
     many_clients_at_once,
     operations_cost_few_requests,
+    forgets_gather_until_it_matters,
     reading_and_small_requests_mix,
     killed_callers_leave_no_trace,
     detaching_under_load_ends,
@@ -120,6 +121,27 @@ fn operations_cost_few_requests(mount: &Mount) {
     assert_eq!(cost(mount, |i| file.write_all_at(b"y", i as u64).unwrap()), "1 write");
     assert_eq!(cost(mount, |_| drop(fs::read(path(1000)).unwrap())), "");
     assert_eq!(cost(mount, |i| fs::remove_file(path(i)).unwrap()), "1 getattr, 1 unlink");
+}
+
+/// Beside rings, one wake-up serves many FORGETs; but who asks what is free hears of all.
+fn forgets_gather_until_it_matters(mount: &Mount) {
+    const FILES: u64 = 300;
+    let path = |i: u64| mount.path(&format!("f{i}"));
+    (0..FILES).for_each(|i| fs::write(path(i), "x").unwrap());
+    let messages = |mount| {
+        let requests = requests(mount);
+        ["forget", "batch_forget"].iter().filter_map(|name| requests.get(*name)).sum::<u64>()
+    };
+    let (before, forgotten) = (messages(mount), mount.spy.calls("forget"));
+    (0..FILES).for_each(|i| fs::remove_file(path(i)).unwrap());
+    sys::statfs(&mount.path("")).unwrap();
+    let forgotten = mount.spy.calls("forget") - forgotten;
+    if sys::getxattr(&mount.path(""), "spinney.transport", 64).unwrap() == b"io_uring" {
+        // More if another test drops the machine's caches meanwhile.
+        assert!(forgotten >= FILES, "{forgotten} of {FILES}");
+        let messages = messages(mount) - before;
+        assert!(messages <= FILES * 3 / 4, "{messages} messages for {FILES} files");
+    }
 }
 
 fn reading_and_small_requests_mix(mount: &Mount) {

@@ -54,6 +54,17 @@ pub fn syncfs(file: &File) -> io::Result<()> {
     }
 }
 
+pub fn statfs(path: &Path) -> io::Result<()> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: statfs is plain numbers, for which zeros are valid.
+    let mut figures: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: a NUL-terminated string and a record of the right size, both alive.
+    match unsafe { libc::statfs(path.as_ptr(), &raw mut figures) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 pub fn getxattr(path: &Path, name: &str, room: usize) -> io::Result<Vec<u8>> {
     let path = CString::new(path.as_os_str().as_bytes()).unwrap();
     let name = CString::new(name).unwrap();

@@ -70,6 +70,12 @@ impl Volume {
         Ok(())
     }
 
+    /// `sb` is what the next commit goes on from, but is not written: that commit comes
+    /// before anything else that writes superblocks.
+    pub fn adopt_superblock(&self, sb: Superblock) {
+        *self.superblock.write() = Arc::new(sb);
+    }
+
     /// Makes the last committed superblock lead to a log tree; durable when this returns.
     /// `superblock` goes on to tell the last commit: the log is void with the next one. The
     /// caller has flushed the log.

@@ -138,6 +138,7 @@ impl<R: NodeReader> Settle<'_, R> {
             self.apply_changes(TreeId::FREE_SPACE, changes)?;
             self.touched_groups.insert(new.logical.0);
         }
+        self.space.recorded(&chunks, self.generation);
         Ok(true)
     }
 

@@ -15,7 +15,7 @@ use crate::Extent;
 use crate::free_space::Ranges;
 use btrfs_disk::ids::block_group::{METADATA, SYSTEM};
 use btrfs_disk::items::{Chunk, ChunkFields, DevItem, Stripe};
-use btrfs_disk::{Error, Logical, Physical, Result};
+use btrfs_disk::{Error, Generation, Logical, Physical, Result};
 use btrfs_volume::{ChunkInfo, SUPER_EXCLUDED, Volume, super_copies};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,6 +24,8 @@ pub(super) const STRIPE: u64 = 64 << 10;
 const RESERVED: u64 = 1 << 20;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
+/// A chunk is made ahead when less than this part of one is left.
+const AHEAD: u64 = 8;
 /// Smaller data and metadata chunks are not worth their items.
 const SMALLEST: u64 = MIB;
 
@@ -147,6 +149,25 @@ impl Space {
         self.make_chunk(&mut device, kind).map(|_| ())
     }
 
+    /// Makes chunks before they are needed, as long as the device has plenty: for a commit,
+    /// so that the next one's tree log, which must not refer to chunks that its commit does not
+    /// know, finds room in them.
+    pub fn make_ahead(&self) -> Result<()> {
+        if self.mixed() {
+            return Ok(());
+        }
+        let mut device = self.device.lock();
+        for kind in [Kind::Data, Kind::Metadata] {
+            let class = self.class(kind);
+            let len = wanted_len(class.type_flags, device.item.total_bytes);
+            let scarce = class.available() < (len / AHEAD) as i64;
+            if scarce && device.unallocated() >= device.item.total_bytes / 2 {
+                self.make_chunk(&mut device, kind)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Makes a chunk for `kind`. It can be allocated from at once; the next commit
     /// records it.
     pub fn new_chunk(&self, kind: Kind) -> Result<NewChunk> {
@@ -165,6 +186,28 @@ impl Space {
         let mut device = self.device.lock();
         let gone = std::mem::take(&mut device.gone);
         (std::mem::take(&mut device.unrecorded), gone, device.item)
+    }
+
+    /// The commit `generation` has these chunks in its trees.
+    pub(crate) fn recorded(&self, chunks: &[NewChunk], generation: Generation) {
+        let device = self.device.lock();
+        for group in chunks.iter().filter_map(|new| self.group_at(new.logical)) {
+            group.recorded.store(generation.0, Ordering::Release);
+        }
+        if device.unrecorded.is_empty() {
+            self.all_recorded.store(generation.0, Ordering::Release);
+        }
+    }
+
+    /// Whether the commit `generation` knows all chunks that there are.
+    pub fn is_all_recorded(&self, generation: Generation) -> bool {
+        self.all_recorded.load(Ordering::Acquire) <= generation.0
+    }
+
+    /// Whether the commit `generation` knows the chunk at `logical`.
+    pub fn is_recorded(&self, logical: Logical, generation: Generation) -> bool {
+        let known = |group: Arc<Group>| group.recorded.load(Ordering::Acquire) <= generation.0;
+        self.group_at(logical).is_some_and(known)
     }
 
     fn make_chunk(&self, device: &mut Device, kind: Kind) -> Result<NewChunk> {
@@ -199,6 +242,7 @@ impl Space {
         device.item.bytes_used += len * copies;
         device.next_logical = new.logical.0 + len;
         device.unrecorded.push(new.clone());
+        self.all_recorded.store(u64::MAX, Ordering::Release);
         self.publish_group(&new, flags, len)?;
         self.retune(device);
         Ok(new)
@@ -272,6 +316,7 @@ impl Space {
         let class = self.class_of_flags(flags);
         let group = Arc::new(Group::new(span, flags, Arc::clone(class), excluded(&info), 0));
         group.proof.needless();
+        group.recorded.store(u64::MAX, Ordering::Release);
         self.groups.write().insert(new.logical.0, Arc::clone(&group));
         class.add_group(Arc::clone(&group));
         group.add_free(std::iter::once((span.logical.0, len)))

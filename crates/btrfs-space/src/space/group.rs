@@ -22,6 +22,8 @@ pub(super) struct Group {
     pub class: Arc<Class>,
     /// Superblock copies: never allocated, free in the free-space tree.
     excluded: Vec<(u64, u64)>,
+    /// The first commit that knows the chunk; 0: it was there, `u64::MAX`: none yet.
+    pub recorded: AtomicU64,
     /// Hint, read without the lock: the largest range that can be had.
     pub largest: AtomicU64,
     /// Whether the free ranges were held against the extent tree.
@@ -70,6 +72,7 @@ impl Group {
             flags,
             class,
             excluded,
+            recorded: AtomicU64::new(0),
             largest: AtomicU64::new(0),
             proof: Proof::default(),
             state: Mutex::new(State { free, pinned: 0, used }),

@@ -43,6 +43,7 @@ impl Space {
             groups: RwLock::new(BTreeMap::new()),
             device: Mutex::new(Device::load(volume)),
             unallocated: AtomicU64::new(0),
+            all_recorded: AtomicU64::new(0),
             device_bytes: volume.superblock().fields.dev_item.total_bytes,
             prover: OnceLock::new(),
         }
@@ -63,6 +64,7 @@ impl Space {
             groups: RwLock::new(BTreeMap::new()),
             device: Mutex::new(Device::load(volume)),
             unallocated: AtomicU64::new(0),
+            all_recorded: AtomicU64::new(0),
             device_bytes: volume.superblock().fields.dev_item.total_bytes,
             prover: OnceLock::new(),
         };

@@ -52,6 +52,8 @@ pub struct Space {
     groups: RwLock<BTreeMap<u64, Arc<Group>>>,
     device: Mutex<Device>,
     unallocated: AtomicU64,
+    /// The commit that knows all chunks; `u64::MAX`: none does yet.
+    all_recorded: AtomicU64,
     device_bytes: u64,
     prover: OnceLock<Box<Prover>>,
 }

@@ -8,7 +8,7 @@
 
 use crate::commit::Committer;
 use crate::data::Pieces;
-use crate::delta::{Active, Base, Delta, ObjectEdit};
+use crate::delta::{Active, Base, Delta, ObjectEdit, Pending};
 use crate::error::IntoFs;
 use crate::ino::InodeId;
 use crate::inode::{Inode, InodeTable, State};
@@ -267,7 +267,9 @@ impl Op<'_> {
     /// A rename took `child` out of `dir`. What the last commit has of the directory says
     /// so of older ones.
     pub fn leave(&self, dir: InodeId, child: InodeId) {
-        if self.delta().items.is_born(child.tree, child.objectid) {
+        let layers = &self.view.layers;
+        let sealed = layers.sealed.as_deref();
+        if (Pending { current: self.delta(), sealed }).is_born(child.tree, child.objectid) {
             self.edit(dir, |o| o.leave(child.objectid));
         }
     }

@@ -64,14 +64,16 @@ pub fn lookup(view: &View<'_>, dir: InodeId, name: &[u8]) -> Result<Option<Targe
     Ok(None)
 }
 
-/// The next free DIR_INDEX of a directory. One that the last commit uses is not free even
-/// if its entry is gone: a log that takes it away and gives it again is more than the
-/// kernel's replay can do.
+/// The next free DIR_INDEX of a directory. One that the last commit uses, or the one that
+/// is at work, is not free even if its entry is gone: a log that takes it away and gives it
+/// again is more than the kernel's replay can do.
 pub fn next_index(view: &View<'_>, dir: InodeId) -> Result<u64> {
     let from = Key::new(dir.objectid, kind::DIR_INDEX, u64::MAX);
+    let now = view.previous(dir.tree, &from).fs()?.map(|(key, _)| key);
+    let committed = view.committed(dir.tree, &from).fs()?.map(|(key, _)| key);
     let mut next = 2;
-    for last in [view.previous(dir.tree, &from).fs()?, view.committed(dir.tree, &from).fs()?] {
-        if let Some((key, _)) = last.filter(|(key, _)| key.kind == kind::DIR_INDEX) {
+    for key in [now, committed, view.sealed(dir.tree, &from)].into_iter().flatten() {
+        if key.kind == kind::DIR_INDEX {
             check_index(dir, key.offset)?;
             next = next.max(key.offset + 1);
         }

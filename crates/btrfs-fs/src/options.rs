@@ -72,6 +72,11 @@ pub enum Sabotage {
     LogWithoutSums,
     /// A commit leaves the checksums of one extent out.
     CommitSkipsASum,
+    /// A commit takes nothing along of what was synced while it was at work.
+    CommitForgetsSynced,
+    /// No promise is broken: no log can take along what was synced while a commit was at
+    /// work, so each time two commits become one.
+    DoubledCommits,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -90,6 +90,12 @@ impl View<'_> {
             .map(|(key, data)| (key, Bytes::Owned(data.into()))))
     }
 
+    /// The last key at or before `at` that the commit at work changes.
+    pub fn sealed(&self, tree: TreeId, at: &Key) -> Option<Key> {
+        let sealed = self.layers.sealed.as_ref()?;
+        sealed.items.previous(tree, at).map(|(key, _)| key)
+    }
+
     /// All items of `from`'s object from `from` on, one at a time.
     pub fn scan(&self, tree: TreeId, from: Key) -> Scan<'_> {
         Scan { view: self, tree, from: Some(from), cursor: None, positioned: false }

@@ -1,5 +1,5 @@
 //! A sealed delta merged into the trees: edits of each subvolume, references of data,
-//! checksums; then the space side settles, and everything is written.
+//! checksums; then the space side settles, and everything but the superblock is written.
 
 use super::sums::{self, SumFormat};
 use crate::delta::Delta;
@@ -7,7 +7,7 @@ use crate::engine::Engine;
 use crate::options::Sabotage;
 use crate::roots::Root;
 use btrfs_disk::items::{RootItem, Timespec};
-use btrfs_disk::{Generation, Key, Logical, Result, TreeId};
+use btrfs_disk::{Generation, Key, Logical, Result, Superblock, TreeId};
 use btrfs_space::{Extent, ExtentKind, MetadataReservation, RefOwner};
 use btrfs_space::{Settle, Settled};
 use btrfs_tree::{Edit, NodeStore};
@@ -18,6 +18,8 @@ pub struct Merged {
     pub generation: Generation,
     pub trees: BTreeMap<TreeId, Root>,
     pub freed: Vec<Extent>,
+    /// To be written: what it leads to is durable.
+    pub superblock: Superblock,
 }
 
 pub fn run(
@@ -114,12 +116,11 @@ fn merge_extents(
     landed
 }
 
-/// Nodes, flush, superblocks, flush.
+/// Nodes, flush.
 fn write(engine: &Engine, generation: Generation, mut settled: Settled) -> Result<Merged> {
     let start = Instant::now();
     let nodes = settled.dirty.write_all(&engine.store)?;
     engine.volume.flush()?;
-    engine.volume.commit_superblock(settled.superblock)?;
     engine.stats.commit_nodes.add(nodes as u64);
     engine.stats.commit_write_ns.add(start.elapsed().as_nanos() as u64);
     let mut trees = engine.roots().trees.clone();
@@ -131,5 +132,6 @@ fn write(engine: &Engine, generation: Generation, mut settled: Settled) -> Resul
             }
         }
     }
-    Ok(Merged { generation, trees, freed: settled.pinned })
+    let (freed, superblock) = (settled.pinned, settled.superblock);
+    Ok(Merged { generation, trees, freed, superblock })
 }

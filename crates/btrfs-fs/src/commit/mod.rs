@@ -3,8 +3,8 @@
 //! Invariants:
 //! * one commit at a time; a caller returns when a commit that began after its call is
 //!   durable, so any number of callers share one;
-//! * order on the device: data (it landed before the delta named it), nodes, flush,
-//!   superblocks, flush. A crash anywhere leaves the last durable superblock's trees
+//! * order on the device: data (it landed before the delta named it), nodes, flush, the log
+//!   of what was synced meanwhile, flush, superblocks, flush. A crash anywhere leaves the last durable superblock's trees
 //!   whole, since nothing that they refer to is used again before the next one is durable;
 //! * a failure after sealing poisons the volume: memory has moved on.
 
@@ -17,10 +17,11 @@ pub use driver::Background;
 use crate::delta::Delta;
 use crate::engine::Engine;
 use crate::error::IntoFs;
+use crate::log::LogState;
 use crate::roots::Roots;
 use crate::view::Snapshot;
-use btrfs_disk::Generation;
-use btrfs_space::Kind;
+use btrfs_disk::{Generation, Superblock};
+use btrfs_space::{Extent, Kind, MetadataReservation};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -46,6 +47,11 @@ struct Signal {
 }
 
 impl Committer {
+    /// Returns when no commit runs that ran before the call.
+    pub fn wait_for_running(&self) {
+        drop(self.running.lock());
+    }
+
     /// Asks the background driver for a commit soon.
     pub fn wake(&self) {
         let mut signal = self.signal.lock();
@@ -138,21 +144,7 @@ impl Engine {
             Err(error) => return Err(error),
         };
         let flushed = start.elapsed();
-        // From the seal until all is durable nobody writes a log.
-        let mut log = self.log.lock();
-        let idle = self.layers.load().current.is_empty() && !self.space.has_unrecorded();
-        if idle && log.root.is_none() {
-            return Ok(landed);
-        }
-        self.hold_for_commit();
-        let sealing = Instant::now();
-        let sealed = self.seal();
-        let seal = sealing.elapsed();
-        let reservation = self.take_metadata(&sealed);
-        let merged = merge::run(self, &sealed, reservation).fs()?;
-        self.publish(merged);
-        log.reset(self);
-        drop(log);
+        let Some(seal) = self.commit_epoch()? else { return Ok(landed) };
         self.inodes.evict_idle();
         self.stats.commits.add(1);
         let total = start.elapsed();
@@ -166,24 +158,98 @@ impl Engine {
         Ok(landed)
     }
 
+    /// Seals, merges, writes and publishes an epoch; answers how long sealing took, or
+    /// `None` if there was nothing to commit. The log is held at the two ends only: in
+    /// between, fsyncs go on top of the commit before.
+    fn commit_epoch(&self) -> Result<Option<Duration>> {
+        let (sealed, reservation, seal) = {
+            let mut log = self.log.lock();
+            let idle = self.layers.load().current.is_empty() && !self.space.has_unrecorded();
+            if idle && log.root.is_none() {
+                return Ok(None);
+            }
+            if !self.layers.load().current.is_empty() {
+                self.space.make_ahead().fs()?;
+            }
+            let start = Instant::now();
+            let (sealed, reservation) = self.seal(&log);
+            log.save_for_commit(self, self.roots().generation, sealed.bytes());
+            (sealed, reservation, start.elapsed())
+        };
+        let merged = merge::run(self, &sealed, reservation).fs()?;
+        drop(sealed);
+        let mut log = self.log.lock();
+        let held = Instant::now();
+        let ended = self.end_epoch(merged, &mut log);
+        if let Err(error) = &ended {
+            // Before anybody writes a log: memory is ahead of the volume.
+            self.poison(&format!("a commit failed: {error}"));
+        }
+        drop(log);
+        self.stats.commit_end_max_ns.max(held.elapsed().as_nanos() as u64);
+        ended?.into_iter().for_each(|published| published.retire(self));
+        Ok(Some(seal))
+    }
+
+    /// Publishes, takes what was synced meanwhile along, and writes the superblock. Answers
+    /// what is published by that: two commits, if no log could take it along.
+    fn end_epoch(&self, merged: merge::Merged, log: &mut LogState) -> Result<Vec<Published>> {
+        let (first, mut superblock) = self.publish(merged);
+        let mut published = vec![first];
+        let mut next = LogState::default();
+        let synced = std::mem::take(&mut log.synced);
+        let beside = !synced.is_empty();
+        if let Err(fallback) = self.carry(synced, &mut next).fs()? {
+            // On the volume there is the commit before, with its log, until the next commit
+            // has everything.
+            tracing::debug!(reason = fallback.name(), "two commits become one");
+            self.stats.commits_doubled.add(1);
+            self.volume.adopt_superblock(superblock);
+            let (sealed, reservation) = self.seal(log);
+            let merged = merge::run(self, &sealed, reservation).fs()?;
+            let (second, its) = self.publish(merged);
+            published.push(second);
+            superblock = its;
+            // No superblock ever led to it.
+            next.replace(self, LogState::default());
+        }
+        if beside {
+            // Not for the carried log alone: the copies of the superblock that lead to the log
+            // of what was synced must stand before the first one is written over.
+            self.volume.flush().fs()?;
+        }
+        if let Some(root) = next.root {
+            let fields = &mut superblock.fields;
+            (fields.log_root, fields.log_root_level) = (root.logical, root.level);
+        }
+        self.volume.commit_superblock(superblock).fs()?;
+        log.replace(self, next);
+        Ok(published)
+    }
+
     /// Ends the current epoch: later operations enter the next one at once.
-    fn seal(&self) -> Arc<Delta> {
+    fn seal(&self, log: &LogState) -> (Arc<Delta>, Option<MetadataReservation>) {
+        self.hold_for_commit();
         let layers = self.layers.load_full();
         assert!(layers.sealed.is_none(), "one commit at a time");
         let sealed = layers.current.clone();
-        let next = Generation(sealed.generation.0 + 1);
+        let next = Delta::new(Generation(sealed.generation.0 + 1));
+        if !log.members.is_empty() {
+            next.items.watch_names();
+        }
         self.layers.store(Arc::new(Snapshot {
-            current: Arc::new(Delta::new(next)),
+            current: Arc::new(next),
             sealed: Some(sealed.clone()),
             roots: layers.roots.clone(),
         }));
         drop(layers);
         sealed.gate.seal();
-        sealed
+        let reservation = self.take_metadata(&sealed);
+        (sealed, reservation)
     }
 
     /// The new roots take the sealed delta's place.
-    fn publish(&self, merged: merge::Merged) {
+    fn publish(&self, merged: merge::Merged) -> (Published, Superblock) {
         let layers = self.layers.load_full();
         let roots = Arc::new(Roots::new(merged.generation, merged.trees));
         self.layers.store(Arc::new(Snapshot {
@@ -191,7 +257,21 @@ impl Engine {
             sealed: None,
             roots: roots.clone(),
         }));
-        let discard = self.options.discard;
-        layers.roots.retire(self.space.clone(), merged.freed, discard, roots);
+        let before = layers.roots.clone();
+        (Published { before, freed: merged.freed, roots }, merged.superblock)
+    }
+}
+
+/// What nobody but a reader of the roots before needs any more, once it is durable.
+struct Published {
+    before: Arc<Roots>,
+    freed: Vec<Extent>,
+    roots: Arc<Roots>,
+}
+
+impl Published {
+    fn retire(self, engine: &Engine) {
+        let discard = engine.options.discard;
+        self.before.retire(engine.space.clone(), self.freed, discard, self.roots);
     }
 }

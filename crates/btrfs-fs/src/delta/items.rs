@@ -185,15 +185,15 @@ impl ItemDelta {
         use_it(shard.objects.entry((tree, objectid)).or_default())
     }
 
-    /// False where the delta says nothing of the object.
-    pub(super) fn with_object_if(
+    /// `None` where the delta says nothing of the object.
+    pub(super) fn with_known<T>(
         &self,
         tree: TreeId,
         objectid: u64,
-        test: impl FnOnce(&Object) -> bool,
-    ) -> bool {
-        let shard = self.shards[shard_of(tree, objectid)].lock();
-        shard.objects.get(&(tree, objectid)).is_some_and(test)
+        use_it: impl FnOnce(&mut Object) -> T,
+    ) -> Option<T> {
+        let mut shard = self.shards[shard_of(tree, objectid)].lock();
+        shard.objects.get_mut(&(tree, objectid)).map(use_it)
     }
 
     /// Objects whose names changed, or that are gone, since the last call; only while
@@ -247,7 +247,7 @@ impl ObjectEdit<'_> {
         self.object.watch.get_or_insert_default().followers.push(other);
     }
 
-    /// A rename takes `other`, which was made in this epoch, out of this directory.
+    /// A rename takes `other`, which no commit has, out of this directory.
     pub fn leave(&mut self, other: u64) {
         self.object.watch.get_or_insert_default().left.push(other);
     }

@@ -4,7 +4,7 @@
 //! Invariant: once an object is watched, every key that changes is noted until it is taken
 //! by `ItemDelta::freeze`. Objects that were never logged pay nothing.
 
-use super::items::ItemDelta;
+use super::items::{ItemDelta, Object};
 use btrfs_disk::TreeId;
 use btrfs_disk::key::kind;
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,8 +32,12 @@ pub(super) struct Watch {
     pub gaps: Vec<(u64, u64)>,
     /// Objects that took a name of this one in a rename.
     pub followers: Vec<u64>,
-    /// Objects of this epoch that a rename took out of this directory.
+    /// Objects that no commit has and that a rename took out of this directory.
     pub left: Vec<u64>,
+    /// How many of `gaps` and of `left` were taken. They stay: a log on top of the next
+    /// commit begins anew.
+    gaps_taken: usize,
+    left_taken: usize,
 }
 
 impl Watch {
@@ -46,6 +50,19 @@ impl Watch {
         if wanted {
             self.changed.insert((kind, offset));
         }
+    }
+
+    /// Gaps that were not taken yet, or all.
+    fn take_gaps(&mut self, all: bool) -> Vec<(u64, u64)> {
+        let from = if all { 0 } else { self.gaps_taken };
+        self.gaps_taken = self.gaps.len();
+        self.gaps[from..].to_vec()
+    }
+
+    fn take_left(&mut self, all: bool) -> Vec<u64> {
+        let from = if all { 0 } else { self.left_taken };
+        self.left_taken = self.left.len();
+        self.left[from..].to_vec()
     }
 }
 
@@ -81,10 +98,25 @@ impl Frozen {
     /// Adds what a later freeze took.
     pub fn absorb(&mut self, newer: Frozen) {
         self.slots.extend(newer.slots);
+        if newer.whole {
+            self.gaps.clear();
+        }
         self.gaps.extend(newer.gaps);
         self.item_changed |= newer.item_changed;
         self.followers = newer.followers;
         self.left.extend(newer.left);
+    }
+
+    /// Puts what the delta above says of the object over this.
+    pub fn under(mut self, above: Frozen) -> Frozen {
+        self.born |= above.born;
+        self.whole = above.whole;
+        self.item_changed |= above.item_changed;
+        self.slots.extend(above.slots);
+        self.gaps.extend(above.gaps);
+        self.followers.extend(above.followers);
+        self.left.extend(above.left);
+        self
     }
 }
 
@@ -99,18 +131,59 @@ pub struct Ask {
     pub entries: bool,
     /// All extents.
     pub content: bool,
+    /// All names.
+    pub names: bool,
 }
 
 impl Ask {
-    fn wants(&self, key: &SubKey, changed: &BTreeSet<SubKey>, names: bool) -> bool {
+    /// What there is to take of a delta that was watched so far as `watched` says: of one
+    /// that was not, nobody noted what changed.
+    fn of(mut self, watched: Level) -> Ask {
+        self.whole |= watched == Level::Nothing;
+        self.entries |= self.level == Level::Entries && watched < Level::Entries;
+        self
+    }
+
+    fn wants(&self, key: &SubKey, changed: &BTreeSet<SubKey>) -> bool {
         match key.0 {
             kind::DIR_ITEM => false,
             kind::DIR_INDEX => self.entries || changed.contains(key),
             kind::INODE_ITEM => true,
             kind::EXTENT_DATA => self.whole || self.content || changed.contains(key),
-            kind if is_ref(kind) => self.whole || names,
+            kind if is_ref(kind) => self.whole || self.names,
             _ => self.whole || changed.contains(key),
         }
+    }
+}
+
+impl Object {
+    fn freeze(&mut self, ask: Ask) -> Frozen {
+        let watch = self.watch.get_or_insert_default();
+        let mut all = ask.of(watch.level);
+        watch.level = watch.level.max(ask.level);
+        let changed = std::mem::take(&mut watch.changed);
+        all.names |= changed.iter().any(|(kind, _)| is_ref(*kind));
+        let gaps = watch.take_gaps(all.whole);
+        let left = match watch.level {
+            Level::Entries => watch.take_left(all.entries),
+            _ => Vec::new(),
+        };
+        let followers = watch.followers.clone();
+        // A key that was born and is gone has no slot, but the log may have it.
+        let gone = changed.iter().filter(|key| !self.items.contains_key(key));
+        let mut slots: BTreeMap<SubKey, Option<Box<[u8]>>> = gone.map(|key| (*key, None)).collect();
+        let taken = self.items.iter().filter(|(key, _)| all.wants(key, &changed));
+        slots.extend(taken.map(|(key, slot)| (*key, slot.value.clone())));
+        let item = (kind::INODE_ITEM, 0);
+        let item_changed =
+            ask.whole || changed.contains(&item) || all.whole && self.items.contains_key(&item);
+        let (born, whole) = (self.born, ask.whole);
+        Frozen { born, whole, item_changed, slots, gaps, followers, left }
+    }
+
+    fn has_refs(&self) -> bool {
+        let refs = (kind::INODE_REF, 0)..(kind::INODE_EXTREF + 1, 0);
+        self.items.range(refs).next().is_some()
     }
 }
 
@@ -118,35 +191,33 @@ impl ItemDelta {
     /// Takes what there is to log of an object, and watches it from now on. Nobody changes
     /// the delta meanwhile.
     pub fn freeze(&self, tree: TreeId, objectid: u64, ask: Ask) -> Frozen {
+        self.watch_names();
+        self.with_object(tree, objectid, |object| object.freeze(ask))
+    }
+
+    /// As `freeze`, of a delta that never changes again.
+    pub fn freeze_sealed(&self, tree: TreeId, objectid: u64, ask: Ask) -> Frozen {
+        self.with_known(tree, objectid, |object| object.freeze(ask)).unwrap_or_default()
+    }
+
+    /// Notes from now on whose names change.
+    pub fn watch_names(&self) {
         self.watched.store(true, std::sync::atomic::Ordering::Relaxed);
-        self.with_object(tree, objectid, |object| {
-            let watch = object.watch.get_or_insert_default();
-            watch.level = watch.level.max(ask.level);
-            let changed = std::mem::take(&mut watch.changed);
-            let gaps = std::mem::take(&mut watch.gaps);
-            let names = changed.iter().any(|(kind, _)| is_ref(*kind));
-            // A key that was born and is gone has no slot, but the log may have it.
-            let gone = changed.iter().filter(|key| !object.items.contains_key(key));
-            let mut slots: BTreeMap<SubKey, Option<Box<[u8]>>> =
-                gone.map(|key| (*key, None)).collect();
-            let taken = object.items.iter().filter(|(key, _)| ask.wants(key, &changed, names));
-            slots.extend(taken.map(|(key, slot)| (*key, slot.value.clone())));
-            let item_changed = ask.whole || changed.contains(&(kind::INODE_ITEM, 0));
-            let followers = watch.followers.clone();
-            let left = match watch.level {
-                Level::Entries => std::mem::take(&mut watch.left),
-                _ => Vec::new(),
-            };
-            let (born, whole) = (object.born, ask.whole);
-            Frozen { born, whole, item_changed, slots, gaps, followers, left }
-        })
     }
 
     /// True if names of the object changed in this epoch.
     pub fn renames(&self, tree: TreeId, objectid: u64) -> bool {
-        self.with_object_if(tree, objectid, |object| {
-            let refs = (kind::INODE_REF, 0)..(kind::INODE_EXTREF + 1, 0);
-            object.items.range(refs).next().is_some()
-        })
+        self.with_known(tree, objectid, |object| object.has_refs()).unwrap_or(false)
+    }
+
+    /// True if names of the object changed since they were last taken.
+    pub fn renames_since(&self, tree: TreeId, objectid: u64) -> bool {
+        let since = |object: &mut Object| match &object.watch {
+            Some(watch) if watch.level > Level::Nothing => {
+                watch.changed.iter().any(|(kind, _)| is_ref(*kind))
+            }
+            _ => object.has_refs(),
+        };
+        self.with_known(tree, objectid, since).unwrap_or(false)
     }
 }

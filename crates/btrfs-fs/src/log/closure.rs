@@ -22,7 +22,7 @@ use super::Fallback;
 use super::committed::{Committed, Name, entry_of};
 use super::freeze::{Now, Work};
 use super::state::LogState;
-use crate::delta::{Delta, Level, is_ref};
+use crate::delta::{Level, Pending, is_ref};
 use crate::ino::InodeId;
 use btrfs_disk::checksum::name_hash;
 use btrfs_disk::items::DirItem;
@@ -41,7 +41,7 @@ pub struct Closure<'a> {
     pub max_item: usize,
     pub committed: &'a Committed<'a>,
     /// For a look at what is not frozen: whatever it says of changes is frozen next.
-    pub delta: &'a Delta,
+    pub pending: Pending<'a>,
     pub state: &'a LogState,
     pub work: &'a mut Work,
 }
@@ -122,7 +122,7 @@ impl Closure<'_> {
     fn is_born(&self, id: InodeId) -> bool {
         match self.work.objects.get(&id) {
             Some(frozen) => frozen.born,
-            None => self.delta.items.is_born(id.tree, id.objectid),
+            None => self.pending.is_born(id.tree, id.objectid),
         }
     }
 
@@ -193,7 +193,7 @@ impl Closure<'_> {
     /// exchange, a whiteout): it comes along, or the name would be seen to stand for nothing.
     fn successor(&mut self, dir: InodeId, name: &[u8]) -> Step {
         let key = Key::new(dir.objectid, kind::DIR_ITEM, name_hash(name));
-        let Some(Some(bytes)) = self.delta.items.get(dir.tree, &key) else { return Ok(Ok(())) };
+        let Some(Some(bytes)) = self.pending.get(dir.tree, &key) else { return Ok(Ok(())) };
         for entry in DirItem::iter(&bytes) {
             let entry = entry?;
             if entry.name != name {
@@ -213,7 +213,7 @@ impl Closure<'_> {
         for _ in 0..MAX_DEPTH {
             let names = if self.work.objects.contains_key(&at) {
                 self.work.names(self.committed, at)?
-            } else if self.delta.items.renames(at.tree, at.objectid) {
+            } else if self.pending.renames(at.tree, at.objectid) {
                 // Frozen in the next round, which walks on from there.
                 self.work.want(at, Level::Inode);
                 return Ok(());

@@ -28,7 +28,7 @@ pub struct Content<'a> {
 impl Content<'_> {
     pub fn edits(&self, member: &mut Member, edits: &mut BTreeMap<Key, Edit>) -> Result<()> {
         for (&(_, offset), value) in self.slots() {
-            let edit = value.as_ref().map_or(Edit::Delete, |bytes| Edit::Put(bytes.clone()));
+            let edit = value.as_ref().map_or(Edit::Delete, |bytes| Edit::Put(self.of_log(bytes)));
             edits.insert(self.key(offset), edit);
         }
         if self.frozen.born {
@@ -42,6 +42,16 @@ impl Content<'_> {
             self.holes(member, edits)?;
         }
         Ok(())
+    }
+
+    /// The item, not of a later generation than the log.
+    fn of_log(&self, item: &[u8]) -> Box<[u8]> {
+        let mut item: Box<[u8]> = item.into();
+        if let Some((generation, _)) = item.split_first_chunk_mut() {
+            let least = u64::from_le_bytes(*generation).min(self.generation.0);
+            *generation = least.to_le_bytes();
+        }
+        item
     }
 
     fn key(&self, offset: u64) -> Key {

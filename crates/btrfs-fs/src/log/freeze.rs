@@ -5,7 +5,7 @@
 //! where nothing newer came.
 
 use super::committed::{Committed, Name, collect};
-use crate::delta::{Ask, Delta, Frozen, Level, is_ref};
+use crate::delta::{Ask, Frozen, Level, Pending, is_ref};
 use crate::ino::InodeId;
 use btrfs_disk::items::{FileExtent, InodeItem};
 use btrfs_disk::key::kind;
@@ -43,14 +43,14 @@ impl Work {
         self.wanted.keys().any(|id| !self.objects.contains_key(id))
     }
 
-    /// Takes all that is wanted. `delta` is held still. `ask` says how much of an inode the
-    /// log does not have yet.
-    pub fn freeze(&mut self, delta: &Delta, ask: impl Fn(&InodeId, Level) -> Ask) {
+    /// Takes all that is wanted. The current delta is held still. `ask` says how much of an
+    /// inode the log does not have yet.
+    pub fn freeze(&mut self, pending: &Pending<'_>, ask: impl Fn(&InodeId, Level) -> Ask) {
         for (id, level) in &self.wanted {
             let mut ask = ask(id, *level);
             ask.content |= self.contents.contains(id);
-            let newer = delta.items.freeze(id.tree, id.objectid, ask);
-            mark_extents(delta, &newer);
+            let newer = pending.freeze(id.tree, id.objectid, ask);
+            mark_extents(pending, &newer);
             match self.objects.get_mut(id) {
                 Some(old) => old.absorb(newer),
                 None => {
@@ -111,13 +111,13 @@ impl Work {
 }
 
 /// Extents of this epoch that the log is about to refer to must stay until the commit.
-fn mark_extents(delta: &Delta, frozen: &Frozen) {
+fn mark_extents(pending: &Pending<'_>, frozen: &Frozen) {
     let content = (kind::EXTENT_DATA, 0)..=(kind::EXTENT_DATA, u64::MAX);
     for bytes in frozen.slots.range(content).filter_map(|(_, value)| value.as_ref()) {
         if let Ok(FileExtent::Extent { fields, .. }) = FileExtent::parse(bytes)
             && fields.disk_bytenr.0 != 0
         {
-            delta.extents.mark_logged(fields.disk_bytenr);
+            pending.mark_logged(fields.disk_bytenr);
         }
     }
 }

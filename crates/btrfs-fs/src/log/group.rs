@@ -3,22 +3,31 @@
 //! Whoever finds no leader becomes one: it takes all that is waiting, writes the log, and
 //! wakes those whose requests were in it. Who comes meanwhile waits for the next leader.
 //!
+//! While a commit is at work, fsyncs go into the log on top of the commit before: what no
+//! commit has is then in two deltas. Before the new commit's superblock is written, what was
+//! synced meanwhile and is not in that commit goes into a log on top of it (`carry`), so
+//! the superblock has both.
+//!
 //! Lock order: the queue is held for moments only; the state is held over a log write, and
-//! by a commit from its seal until it is durable. A leader never commits with it held.
+//! by a commit for its seal, and from its publication until it is durable. A leader never
+//! commits with it held.
 
 use super::closure::Closure;
 use super::committed::Committed;
 use super::freeze::Work;
 use super::project::Project;
 use super::state::LogState;
+use super::write::Written;
 use super::{Fallback, write};
-use crate::delta::{Delta, Level};
+use crate::delta::{Level, Pending};
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::ino::InodeId;
+use crate::options::Sabotage;
+use crate::view::View;
 use btrfs_disk::{Generation, TreeId};
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 use vfs::Result;
 
@@ -26,6 +35,9 @@ use vfs::Result;
 const MOST: usize = 20_000;
 /// Rounds after which the names concerned change faster than they can be followed.
 const ROUNDS: usize = 64;
+
+/// Inside: what comes of it, or why a commit must do instead. Outside: the volume's end.
+type Step<T> = btrfs_disk::Result<std::result::Result<T, Fallback>>;
 
 /// An inode to be made durable.
 #[derive(Clone, Copy)]
@@ -99,64 +111,119 @@ impl Engine {
 
     /// One log write for all of `batch`, or the commit that takes its place.
     fn lead(&self, batch: &[Request]) -> Result<()> {
-        self.writable()?;
         let start = Instant::now();
-        let written = {
-            let mut state = self.log.lock();
-            // A commit that failed while we waited for the lock is not to be followed.
+        loop {
             self.writable()?;
-            self.write_log(batch, &mut state)
-        };
-        match written {
-            Ok(Ok(())) => {
-                self.stats.log_ns.add(start.elapsed().as_nanos() as u64);
-                self.stats.log_max_ns.max(start.elapsed().as_nanos() as u64);
-                Ok(())
-            }
-            Ok(Err(fallback)) => {
-                self.stats.log_fallbacks.add(1);
-                tracing::debug!(reason = fallback.name(), "an fsync commits");
-                self.commit()
-            }
-            Err(error) => {
-                self.poison(&format!("a log write failed: {error}"));
-                Err(error).fs()
+            let (written, committing) = {
+                let mut state = self.log.lock();
+                // A commit that failed while we waited for the lock is not to be followed.
+                self.writable()?;
+                let committing = self.layers.load().sealed.is_some();
+                (self.write_log(batch, &mut state), committing)
+            };
+            match written {
+                Ok(Ok(())) => {
+                    self.stats.log_ns.add(start.elapsed().as_nanos() as u64);
+                    self.stats.log_max_ns.max(start.elapsed().as_nanos() as u64);
+                    return Ok(());
+                }
+                Ok(Err(fallback)) if committing => {
+                    self.stats.log_waits.add(1);
+                    tracing::debug!(reason = fallback.name(), "an fsync waits for a commit");
+                    self.committer.wait_for_running();
+                }
+                Ok(Err(fallback)) => {
+                    self.stats.log_fallbacks.add(1);
+                    tracing::debug!(reason = fallback.name(), "an fsync commits");
+                    return self.commit();
+                }
+                Err(error) => {
+                    self.poison(&format!("a log write failed: {error}"));
+                    return Err(error).fs();
+                }
             }
         }
     }
 
-    fn write_log(
-        &self,
-        batch: &[Request],
-        state: &mut LogState,
-    ) -> btrfs_disk::Result<std::result::Result<(), Fallback>> {
+    fn write_log(&self, batch: &[Request], state: &mut LogState) -> Step<()> {
         let view = self.view();
-        let layers = &view.layers;
-        assert!(layers.sealed.is_none(), "no log write while a commit has the state");
-        let committed = layers.roots.generation;
+        let committed = view.layers.roots.generation;
         let mut work = Work::default();
         for request in batch.iter().filter(|r| r.generation > committed) {
             work.want(request.id, request.level);
         }
+        let wanted = work.wanted.clone();
+        match self.write_nodes(&view, work, state)? {
+            Ok(Some(written)) => write::publish(self, state, written)?,
+            Ok(None) => {}
+            Err(fallback) => {
+                state.stale = true;
+                return Ok(Err(fallback));
+            }
+        }
+        if view.layers.sealed.is_some() {
+            self.stats.log_in_commit.add(1);
+            for (id, level) in wanted {
+                let known = state.synced.entry(id).or_default();
+                *known = level.max(*known);
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    /// A log on top of the commit that was just published, of what was synced while it was
+    /// at work: its root, if there is anything. The superblock of that commit shall lead to it
+    /// when all is flushed.
+    pub fn carry(&self, synced: BTreeMap<InodeId, Level>, log: &mut LogState) -> Step<()> {
+        let view = self.view();
+        assert!(view.layers.sealed.is_none(), "carried onto a commit that is published");
+        let work = Work { wanted: synced, ..Work::default() };
+        match self.options.sabotage {
+            Some(Sabotage::CommitForgetsSynced) => return Ok(Ok(())),
+            Some(Sabotage::DoubledCommits) if !work.wanted.is_empty() => {
+                return Ok(Err(Fallback::Stale));
+            }
+            _ => {}
+        }
+        match self.write_nodes(&view, work, log)? {
+            Ok(Some(written)) => {
+                self.stats.log_carried.add(log.members.len() as u64);
+                log.root = Some(written.root);
+                Ok(Ok(()))
+            }
+            Ok(None) => Ok(Ok(())),
+            Err(fallback) => Ok(Err(fallback)),
+        }
+    }
+
+    /// Writes what is to be logged of `work` and of all that belongs to it; `None`: nothing.
+    fn write_nodes(
+        &self,
+        view: &View<'_>,
+        mut work: Work,
+        state: &mut LogState,
+    ) -> Step<Option<Written>> {
         if work.wanted.is_empty() {
-            return Ok(Ok(()));
+            return Ok(Ok(None));
         }
-        if self.space.has_unrecorded() {
-            return Ok(Err(Fallback::NewChunk));
+        if state.stale {
+            return Ok(Err(Fallback::Stale));
         }
-        let generation = layers.current.generation;
+        let layers = &view.layers;
+        let pending = Pending { current: &layers.current, sealed: layers.sealed.as_deref() };
+        let generation = Generation(layers.roots.generation.0 + 1);
         let committed = Committed { store: &self.store, roots: &layers.roots };
-        if let Err(fallback) = self.gather(&layers.current, &committed, &mut work, state)? {
+        if let Err(fallback) = self.gather(pending, &committed, &mut work, state)? {
             return Ok(Err(fallback));
         }
-        let project = Project { engine: self, view: &view, committed: &committed, generation };
+        let project = Project { engine: self, view, committed: &committed, generation };
         let edits = project.all(&work, state)?;
         if edits.is_empty() {
             self.stats.log_nothing.add(1);
-            return Ok(Ok(()));
+            return Ok(Ok(None));
         }
         self.stats.log_writes.add(1);
-        write::write(self, state, generation, edits)
+        Ok(write::write(self, state, generation, edits)?.map(Some))
     }
 
     /// Writes back the content of inodes that come along with those that were asked for:
@@ -175,27 +242,29 @@ impl Engine {
     /// Freezes what is wanted and all that belongs to it, at one moment.
     fn gather(
         &self,
-        delta: &Delta,
+        pending: Pending<'_>,
         committed: &Committed<'_>,
         work: &mut Work,
         state: &LogState,
-    ) -> btrfs_disk::Result<std::result::Result<(), Fallback>> {
+    ) -> Step<()> {
         let max_item = self.geometry.max_item_size();
         let mut landed: BTreeSet<InodeId> = work.wanted.keys().copied().collect();
-        for (tree, objectid) in delta.items.take_renamed() {
+        for (tree, objectid) in pending.take_renamed() {
             want_member(work, state, tree, objectid);
         }
         for _ in 0..ROUNDS {
             self.land_content(work, &mut landed);
             let still = Instant::now();
-            delta.gate.seal();
-            for (tree, objectid) in delta.items.take_renamed() {
+            pending.current.gate.seal();
+            for (tree, objectid) in pending.take_renamed() {
                 want_member(work, state, tree, objectid);
             }
-            work.freeze(delta, |id, level| state.ask(id, level));
-            delta.gate.reopen();
+            work.freeze(&pending, |id, level| state.ask(id, level));
+            pending.current.gate.reopen();
             self.stats.log_still_max_ns.max(still.elapsed().as_nanos() as u64);
-            if let Err(fallback) = (Closure { max_item, committed, delta, state, work }).round()? {
+            if let Err(fallback) =
+                (Closure { max_item, committed, pending, state, work }).round()?
+            {
                 return Ok(Err(fallback));
             }
             let again = work.want_contents(committed, self.sector())?;

@@ -32,6 +32,7 @@ mod write;
 
 pub use group::{Group, Request};
 pub use recover::recover;
+pub use state::LogState;
 
 /// Why a commit takes the place of a log write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,6 +49,8 @@ pub enum Fallback {
     LongNames,
     /// No room for the log's nodes.
     NoSpace,
+    /// An earlier write of this log was given up.
+    Stale,
 }
 
 impl Fallback {
@@ -59,6 +62,7 @@ impl Fallback {
             Fallback::TooMany => "too many inodes",
             Fallback::LongNames => "long names",
             Fallback::NoSpace => "no space",
+            Fallback::Stale => "log given up",
         }
     }
 }

@@ -23,6 +23,8 @@ pub struct Project<'a> {
     pub engine: &'a Engine,
     pub view: &'a View<'a>,
     pub committed: &'a Committed<'a>,
+    /// Of the log: the one behind the last commit's. While a commit is at work, items are
+    /// of the one behind that, which no volume with this log may say.
     pub generation: Generation,
 }
 
@@ -78,7 +80,7 @@ impl Project<'_> {
         }
         let item_key = Key::new(id.objectid, kind::INODE_ITEM, 0);
         match frozen.item_changed {
-            true => edits.insert(item_key, Edit::Put(item.to_boxed())),
+            true => edits.insert(item_key, Edit::Put(self.of_log(item).to_boxed())),
             false => edits.remove(&item_key),
         };
         let member = state.members.entry(id).or_default();
@@ -102,6 +104,13 @@ impl Project<'_> {
         }
         edits.extend(extents);
         Ok(())
+    }
+
+    fn of_log(&self, item: &InodeItem) -> InodeItem {
+        let mut item = *item;
+        item.generation = item.generation.min(self.generation.0);
+        item.transid = item.transid.min(self.generation.0);
+        item
     }
 
     /// What the commit has of the inode and its names and attributes.

@@ -1,16 +1,21 @@
-//! What is remembered of the log between two commits.
+//! What is remembered of the log on top of one commit.
 //!
 //! Invariant: `blocks` are exactly the nodes that the log has taken out of free space and
-//! not given back; no commit knows them. All of it is void once a commit is durable.
+//! not given back; no commit knows them. All of it is void once the next commit is durable.
 
 use super::committed::Name;
 use crate::delta::{Ask, Level};
 use crate::engine::Engine;
 use crate::ino::InodeId;
-use btrfs_disk::{Logical, TreeId};
-use btrfs_space::Extent;
+use btrfs_disk::{Generation, Logical, TreeId};
+use btrfs_space::{Extent, Kind};
 use btrfs_tree::TreeRoot;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+/// Bytes of a delta whose commit may fill a block group.
+const LARGE: u64 = 1 << 20;
+/// Nodes that are kept for the log meanwhile, at most.
+const SPARE: u64 = 256;
 
 #[derive(Default)]
 pub struct LogState {
@@ -19,6 +24,14 @@ pub struct LogState {
     pub trees: BTreeMap<TreeId, TreeLog>,
     pub members: HashMap<InodeId, Member>,
     pub blocks: HashSet<Logical>,
+    /// What was synced while a commit is at work: what of it that commit does not have goes
+    /// into a log on top of it, before anybody can see it without.
+    pub synced: BTreeMap<InodeId, Level>,
+    /// While a commit is at work that may fill the block groups which the commit before
+    /// knows: nodes of `blocks` in those that nothing refers to.
+    pub spare: Option<Vec<Logical>>,
+    /// A log write was given up halfway: what it took is in no log. Only a commit helps.
+    pub stale: bool,
     #[cfg(feature = "ablation")]
     pub ordered: super::ablation::Scratch,
 }
@@ -55,14 +68,46 @@ impl LogState {
             whole: member.is_none(),
             entries: level == Level::Entries && !known,
             content: member.is_some_and(|m| !m.gaps.is_empty()),
+            names: false,
         }
     }
 
-    /// A commit is durable: the log is void.
-    pub fn reset(&mut self, engine: &Engine) {
-        let blocks = std::mem::take(&mut self.blocks);
-        release(engine, blocks);
-        *self = LogState::default();
+    /// Takes nodes for the log out of what a commit of `delta_bytes` may fill.
+    pub fn save_for_commit(&mut self, engine: &Engine, base: Generation, delta_bytes: u64) {
+        if delta_bytes < LARGE {
+            return;
+        }
+        let node = u64::from(engine.geometry.node_size);
+        let count = SPARE.min(engine.space.unpromised(Kind::Metadata) / 16 / node);
+        let mut spare = Vec::new();
+        for _ in 0..count {
+            let Ok(extent) = engine.space.alloc(Kind::Metadata, node, node) else { break };
+            if !engine.space.is_recorded(extent.logical, base) {
+                engine.give_back(extent);
+                break;
+            }
+            spare.push(extent.logical);
+        }
+        self.blocks.extend(&spare);
+        self.spare = Some(spare);
+    }
+
+    /// Nodes that no superblock leads to any more.
+    pub fn give_back(&mut self, engine: &Engine, nodes: Vec<Logical>) {
+        if let Some(spare) = &mut self.spare {
+            nodes.iter().for_each(|logical| engine.store.forget(*logical));
+            return spare.extend(nodes);
+        }
+        nodes.iter().for_each(|logical| {
+            self.blocks.remove(logical);
+        });
+        release(engine, nodes);
+    }
+
+    /// A commit is durable: its own log takes the place of this one.
+    pub fn replace(&mut self, engine: &Engine, by: LogState) {
+        let old = std::mem::replace(self, by);
+        release(engine, old.blocks);
     }
 }
 

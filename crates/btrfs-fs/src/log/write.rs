@@ -2,12 +2,13 @@
 //!
 //! Invariants: nodes that the superblock on the volume leads to are never rewritten or
 //! given back before a newer superblock is durable; a failed write poisons the volume.
+//! A log refers to chunks that its own commit knows, and to no others.
 
 use super::Fallback;
 use super::project::Edits;
-use super::state::{LogState, release};
+use super::state::LogState;
 use crate::engine::Engine;
-use btrfs_disk::items::RootItem;
+use btrfs_disk::items::{FileExtent, RootItem};
 use btrfs_disk::key::kind;
 use btrfs_disk::{Error, FixedSize, Generation, Key, Logical, Node, Result, TreeId};
 use btrfs_space::{Extent, MetadataReservation, Priority};
@@ -18,6 +19,9 @@ use std::sync::Arc;
 struct Sink<'a> {
     engine: &'a Engine,
     reservation: MetadataReservation,
+    /// To be used first; `saves`: what is not needed goes there.
+    spare: Vec<Logical>,
+    saves: bool,
     /// Taken in this write.
     taken: Vec<Logical>,
     /// Of earlier writes, replaced by this one.
@@ -31,6 +35,10 @@ impl NodeSink for Sink<'_> {
     }
 
     fn alloc(&mut self, _: TreeId, _: u8, _: Key) -> Result<Logical> {
+        if let Some(logical) = self.spare.pop() {
+            self.taken.push(logical);
+            return Ok(logical);
+        }
         let size = u64::from(self.engine.geometry.node_size);
         let extent = self.reservation.alloc_node(&self.engine.space, size)?;
         self.taken.push(extent.logical);
@@ -38,46 +46,87 @@ impl NodeSink for Sink<'_> {
     }
 
     fn free_dirty(&mut self, _: TreeId, logical: Logical, _: u8) -> Result<()> {
+        if self.saves {
+            // It stays one of the log's.
+            self.spare.push(logical);
+            return Ok(());
+        }
         self.taken.retain(|taken| *taken != logical);
         let len = u64::from(self.engine.geometry.node_size);
         self.engine.space.release(Extent { logical, len })
     }
 }
 
-/// Makes the edits durable. An error of the device is the volume's end; a fallback leaves
+/// A log that is written but that no superblock leads to yet.
+#[must_use]
+pub struct Written {
+    pub root: TreeRoot,
+    /// Nodes that the log before had in place of its own.
+    replaced: Vec<Logical>,
+}
+
+/// Writes the edits' nodes. An error of the device is the volume's end; a fallback leaves
 /// the log on the volume as it was, and the caller commits.
 pub fn write(
     engine: &Engine,
     state: &mut LogState,
     generation: Generation,
     edits: Edits,
-) -> Result<std::result::Result<(), Fallback>> {
+) -> Result<std::result::Result<Written, Fallback>> {
+    let base = Generation(generation.0 - 1);
+    if !knows_extents(engine, base, &edits) {
+        return Ok(Err(Fallback::NewChunk));
+    }
     let Some(reservation) = reserve(engine, state, &edits)? else {
         return Ok(Err(Fallback::NoSpace));
     };
-    let mut sink = Sink { engine, reservation, taken: Vec::new(), replaced: Vec::new() };
+    let spare = state.spare.as_mut().map(std::mem::take).unwrap_or_default();
+    let (taken, replaced, saves) = (Vec::new(), Vec::new(), state.spare.is_some());
+    let mut sink = Sink { engine, reservation, spare, saves, taken, replaced };
     let mut dirty = DirtyNodes::new();
     let built = build(engine, state, generation, edits, &mut dirty, &mut sink);
-    let Sink { taken, replaced, .. } = sink;
+    let Sink { taken, replaced, spare, .. } = sink;
     state.blocks.extend(&taken);
+    if let Some(rest) = &mut state.spare {
+        *rest = spare;
+    }
     let root = match built {
         Ok(root) => root,
         Err(Error::NoSpace) => return Ok(Err(Fallback::NoSpace)),
         Err(error) => return Err(error),
     };
     // A node in a chunk that was made for it is of no use to a replay.
-    if engine.space.has_unrecorded() {
+    if !taken.iter().all(|logical| engine.space.is_recorded(*logical, base)) {
         return Ok(Err(Fallback::NewChunk));
     }
     engine.stats.log_nodes.add(dirty.write_all(&engine.store)? as u64);
+    Ok(Ok(Written { root, replaced }))
+}
+
+/// The superblock of the last commit leads to the log: durable when this returns.
+pub fn publish(engine: &Engine, state: &mut LogState, written: Written) -> Result<()> {
     engine.volume.flush()?;
-    engine.volume.write_log_root(root.logical, root.level)?;
-    state.root = Some(root);
-    replaced.iter().for_each(|logical| {
-        state.blocks.remove(logical);
-    });
-    release(engine, replaced);
-    Ok(Ok(()))
+    engine.volume.write_log_root(written.root.logical, written.root.level)?;
+    state.root = Some(written.root);
+    state.give_back(engine, written.replaced);
+    Ok(())
+}
+
+/// Whether the commit `base` knows the chunks of all content that the edits refer to.
+fn knows_extents(engine: &Engine, base: Generation, edits: &Edits) -> bool {
+    if engine.space.is_all_recorded(base) {
+        return true;
+    }
+    let known = |key: &Key, edit: &Edit| match edit {
+        Edit::Put(bytes) if key.kind == kind::EXTENT_DATA => match FileExtent::parse(bytes) {
+            Ok(FileExtent::Extent { fields, .. }) if fields.disk_bytenr.0 != 0 => {
+                engine.space.is_recorded(fields.disk_bytenr, base)
+            }
+            _ => true,
+        },
+        _ => true,
+    };
+    edits.values().flatten().all(|(key, edit)| known(key, edit))
 }
 
 /// Room for what the edits can touch: a leaf each, its neighbour, the paths.

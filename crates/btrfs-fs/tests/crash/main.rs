@@ -109,6 +109,28 @@ fn inside_a_commit() {
     let rig = Rig::new(BRIEF);
     run_all(&rig, inside_cases(start_seed(), 20));
     assert!(rig.tally.held.load(Ordering::Relaxed) > 20, "hardly a commit was held: {}", rig.tally);
+    let inside = rig.tally.inside.load(Ordering::Relaxed);
+    assert!(inside > 10, "fsyncs wait for the commit: {}", rig.tally);
+}
+
+/// A commit that takes nothing along tore the superblock while the copies that led to the
+/// log of an fsync inside it were on their way.
+#[test]
+fn a_torn_superblock_after_an_fsync_inside_a_commit() {
+    let rig = Rig::new(Effort { per_flush: 64, ..BRIEF });
+    for number in [115, 136] {
+        run_all(&rig, (0..3).map(|_| by_name(&format!("inside:31337:ace1:{number}"))));
+    }
+}
+
+/// The rare case, each time: no log on top of a commit can say what was synced meanwhile.
+#[test]
+fn two_commits_as_one() {
+    let doubled = Broken { engine: Some(Sabotage::DoubledCommits), ..Broken::default() };
+    let rig = Rig::new(BRIEF).breaking(doubled);
+    run_all(&rig, inside_cases(start_seed(), 10));
+    let inside = rig.tally.inside.load(Ordering::Relaxed);
+    assert!(inside > 5, "fsyncs wait for the commit: {}", rig.tally);
 }
 
 /// Named ones, some of length two and three each, and a long one.
@@ -238,6 +260,8 @@ fn an_fsync_that_does_nothing_is_found() {
 fn an_fsync_that_is_lost_inside_a_commit_is_found() {
     let lost = Broken { file_system: Some(broken::inside_commits), ..Broken::default() };
     bites(lost, inside_samples(1));
+    let engine = Some(Sabotage::CommitForgetsSynced);
+    bites(Broken { engine, ..Broken::default() }, inside_samples(1));
 }
 
 #[test]

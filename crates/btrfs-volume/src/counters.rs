@@ -45,6 +45,8 @@ counters! {
     checksum_errors,
     /// Bad copies that were rewritten from a good one.
     repairs,
+    /// Superblock copies that were not what the volume was opened by, rewritten.
+    superblock_repairs,
     /// Nodes and sectors of data of which no copy was good.
     unrecoverable,
 }

@@ -3,6 +3,9 @@
 //! The newest valid copy wins. Where the first copy is valid, only copies of the same
 //! volume (same fsid) are its rivals, so that leftovers of an earlier, larger volume
 //! never win; a copy behind the end of the volume that it describes is no copy.
+//!
+//! Choosing writes nothing. Copies that say something else than the chosen one are told
+//! (`Stale`); when they may be rewritten is the volume's business.
 
 use blockdev::BlockDevice;
 use btrfs_disk::superblock::{COPIES, MAGIC, SUPER_SIZE};
@@ -22,6 +25,15 @@ pub(crate) struct Chosen {
     pub superblock: Superblock,
     /// The first copy does not even carry the magic: wiped or overwritten on purpose.
     pub first_is_wiped: bool,
+    /// Where the volume has copies that do not say the same.
+    pub differing: Vec<u64>,
+}
+
+/// What a crash or a bad sector left: copies of `opened` that are older, damaged, missing
+/// or lead to another log.
+pub(crate) struct Stale {
+    pub opened: Superblock,
+    pub copies: Vec<u64>,
 }
 
 enum Found {
@@ -35,24 +47,43 @@ pub(crate) fn choose(dev: &dyn BlockDevice) -> Result<Chosen> {
         super_copies(dev.len()).map(|at| Ok((at, read_copy(dev, at)?))).collect::<Result<_>>()?;
     let first_is_wiped = matches!(found.first(), None | Some((_, Found::NoMagic)));
     let mut best: Option<Superblock> = None;
-    let mut failure: Option<Error> = None;
-    for (at, copy) in found {
+    for (at, copy) in &found {
         match copy {
-            Found::Valid(superblock) if outranks(&superblock, at, best.as_ref()) => {
-                best = Some(*superblock);
+            Found::Valid(superblock) if outranks(superblock, *at, best.as_ref()) => {
+                best = Some(Superblock::clone(superblock));
             }
             Found::Valid(_) | Found::NoMagic => {}
             Found::Damaged(error) => {
-                warn!(device = %dev.name(), offset = at, %error, "bad superblock copy");
-                failure.get_or_insert(error);
+                warn!(device = %dev.name(), offset = *at, %error, "bad superblock copy");
             }
         }
     }
-    match (best, failure) {
-        (Some(superblock), _) => Ok(Chosen { superblock, first_is_wiped }),
-        (None, Some(error)) => Err(error),
-        (None, None) => Err(Error::corrupt(format!("{} is not a btrfs volume", dev.name()))),
+    if let Some(superblock) = best {
+        let differing = differing(&found, &superblock);
+        return Ok(Chosen { superblock, first_is_wiped, differing });
     }
+    // The first copy's reason tells most.
+    let reason = found.into_iter().find_map(|(_, copy)| match copy {
+        Found::Damaged(error) => Some(error),
+        Found::Valid(_) | Found::NoMagic => None,
+    });
+    Err(reason.unwrap_or_else(|| Error::corrupt(format!("{} is not a btrfs volume", dev.name()))))
+}
+
+/// The copies of the volume that do not say what `chosen` does.
+fn differing(found: &[(u64, Found)], chosen: &Superblock) -> Vec<u64> {
+    let agrees = |at: u64| {
+        let copy = found.iter().find(|(place, _)| *place == at);
+        matches!(copy, Some((_, Found::Valid(copy))) if same(copy, chosen))
+    };
+    super_copies(chosen.fields.dev_item.total_bytes).filter(|at| !agrees(*at)).collect()
+}
+
+/// Equal but for what each copy says of itself.
+fn same(a: &Superblock, b: &Superblock) -> bool {
+    let mut a = a.clone();
+    (a.fields.csum, a.fields.bytenr) = (b.fields.csum, b.fields.bytenr);
+    a == *b
 }
 
 /// True if a valid copy found at `at` takes the place of the best one so far.

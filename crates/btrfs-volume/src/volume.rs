@@ -2,11 +2,13 @@
 //!
 //! Invariants: a volume with a read-only reason, opened read-only or on a read-only
 //! device is never written, not even for repairs. `superblock` is the last one that is
-//! durable on the device. Lock order: `commit` before `superblock`; `chunks` and
+//! durable on the device; copies that say something else when the volume is opened are
+//! mended before the first one that is written over, or on request. Lock order: `commit` before `superblock`; `chunks` and
 //! `repair` alone.
 
 use crate::chunk_map::{ChunkInfo, ChunkMap, DeviceId, Mapping};
 use crate::counters::{Counters, VolumeCounters};
+use crate::superblock::Stale;
 use crate::{features, load, superblock};
 use blockdev::BlockDevice;
 use btrfs_disk::ids::incompat;
@@ -30,8 +32,8 @@ pub struct Volume {
     pub(crate) geometry: Geometry,
     pub(crate) chunks: RwLock<ChunkMap>,
     pub(crate) superblock: RwLock<Arc<Superblock>>,
-    /// Held while superblock copies are written.
-    pub(crate) commit: Mutex<()>,
+    /// Held while superblock copies are written. What is to be mended before the next one.
+    pub(crate) commit: Mutex<Option<Stale>>,
     /// Writers share it, a repair holds it alone: it never puts old bytes over new ones.
     pub(crate) repair: RwLock<()>,
     pub(crate) counters: Counters,
@@ -48,10 +50,14 @@ impl Volume {
         let reason = read_only_reason(&sb, &*dev, &options, chosen.first_is_wiped);
         let mut map = ChunkMap::new(device_id(&sb));
         load::system_chunks(&sb, &mut map)?;
+        let stale = match chosen.differing.is_empty() {
+            true => None,
+            false => Some(Stale { opened: sb.clone(), copies: chosen.differing }),
+        };
         let mut volume = Volume {
             geometry: sb.geometry()?,
             chunks: RwLock::new(map),
-            commit: Mutex::new(()),
+            commit: Mutex::new(stale),
             repair: RwLock::new(()),
             counters: Counters::default(),
             read_only: options.read_only || reason.is_some(),

@@ -5,12 +5,18 @@
 //! which become durable with the next flush. So at most one copy is in flight at any
 //! time: a torn one never leaves the volume without a valid superblock, and the first
 //! copy (the only one that the kernel reads) is never older than another.
+//!
+//! A crash between the first copy and the others leaves these behind. Before the first is
+//! written over again they must say what it says, durably: they are what the volume falls
+//! back to should that write be torn, and what an older one leads to (nodes that its
+//! successor freed, a log without the last fsync) may be overwritten by then.
 
 use crate::counters::add;
-use crate::superblock::super_copies;
+use crate::superblock::{Stale, super_copies};
 use crate::{SUPER_EXCLUDED, Volume};
 use btrfs_disk::{Corrupt, Error, Logical, Physical, Result, Superblock};
 use std::sync::Arc;
+use tracing::warn;
 
 impl Volume {
     /// Writes `bufs`, one behind the other, to every copy of `logical`.
@@ -64,8 +70,9 @@ impl Volume {
     /// flushed what it points to.
     pub fn commit_superblock(&self, sb: Superblock) -> Result<()> {
         self.check_writable()?;
-        let _one = self.commit.lock();
-        self.write_copies(&sb)?;
+        let mut stale = self.commit.lock();
+        self.mend(&mut stale)?;
+        self.write_copies(&sb, |_| true)?;
         *self.superblock.write() = Arc::new(sb);
         Ok(())
     }
@@ -84,23 +91,46 @@ impl Volume {
     /// torn by the write after this, they lead to this log.
     pub fn write_log_root(&self, root: Logical, level: u8) -> Result<()> {
         self.check_writable()?;
-        let _one = self.commit.lock();
+        let mut stale = self.commit.lock();
+        self.mend(&mut stale)?;
         let mut sb = self.superblock();
         (sb.fields.log_root, sb.fields.log_root_level) = (root, level);
-        self.write_copies(&sb)
+        self.write_copies(&sb, |_| true)
     }
 
-    /// The first copy, flush, the others.
-    fn write_copies(&self, sb: &Superblock) -> Result<()> {
-        let mut copies = super_copies(sb.fields.dev_item.total_bytes);
-        if let Some(first) = copies.next() {
-            self.write_physical(Physical(first), &[&sb.to_bytes(first)?])?;
-        }
+    /// Rewrites the superblock copies that differed from the one that the volume was opened
+    /// by, unless a commit has done so; durable when this returns. For mounts that may have
+    /// nothing else to write: the caller has found nothing to refuse the volume for.
+    pub fn mend_superblocks(&self) -> Result<()> {
+        self.check_writable()?;
+        self.mend(&mut self.commit.lock())
+    }
+
+    /// Copies that are right are not touched: of them may be but one.
+    fn mend(&self, stale: &mut Option<Stale>) -> Result<()> {
+        let Some(Stale { opened, copies }) = stale else { return Ok(()) };
+        self.write_copies(opened, |at| copies.contains(&at))?;
         self.flush()?;
-        for at in copies {
-            self.write_physical(Physical(at), &[&sb.to_bytes(at)?])?;
-        }
+        add(&self.counters.superblock_repairs, copies.len() as u64);
+        warn!(
+            device = %self.dev.name(), offsets = ?copies, generation = opened.generation().0,
+            "superblock copies that a crash or damage left behind were rewritten"
+        );
+        *stale = None;
         Ok(())
+    }
+
+    /// The first copy, flush, the others; of each only if it is `wanted`.
+    fn write_copies(&self, sb: &Superblock, wanted: impl Fn(u64) -> bool) -> Result<()> {
+        let write = |at| match wanted(at) {
+            true => self.write_physical(Physical(at), &[&sb.to_bytes(at)?]),
+            false => Ok(()),
+        };
+        let mut copies = super_copies(sb.fields.dev_item.total_bytes);
+        copies.next().map_or(Ok(()), write)?;
+        // Also where the first one is right already: the device may have it in a cache alone.
+        self.flush()?;
+        copies.try_for_each(write)
     }
 
     /// Tells the device that a range's content is no longer needed.

@@ -1,0 +1,201 @@
+//! Superblock copies that do not all say the same: what is written to mend them, in which
+//! order, and that nothing is where nothing may be. What wins is in `repair.rs`.
+
+mod common;
+
+use blockdev::{BlockDevice, FileDevice};
+use btrfs_disk::superblock::SUPER_SIZE;
+use btrfs_disk::{Error, Generation, Superblock};
+use btrfs_volume::{OpenOptions, Volume};
+use common::*;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+const FIRST: u64 = 64 << 10;
+const SECOND: u64 = 64 << 20;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Event {
+    /// Where, and the generation.
+    Super(u64, u64),
+    Other(u64),
+    Flush,
+}
+use Event::{Flush, Super};
+
+/// A device that notes what is written.
+struct Noting {
+    inner: Arc<FileDevice>,
+    events: Mutex<Vec<Event>>,
+}
+
+impl Noting {
+    fn open(path: &Path) -> Arc<Noting> {
+        Arc::new(Noting { inner: device(path), events: Mutex::default() })
+    }
+
+    fn take(&self) -> Vec<Event> {
+        std::mem::take(&mut self.events.lock().expect("events"))
+    }
+}
+
+impl BlockDevice for Noting {
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+    fn read_only(&self) -> bool {
+        self.inner.read_only()
+    }
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.inner.read_at(offset, buf)
+    }
+    fn write_at(&self, offset: u64, buf: &[u8]) -> io::Result<()> {
+        let event = match Superblock::parse(buf, offset) {
+            Ok(sb) => Super(offset, sb.generation().0),
+            Err(_) => Event::Other(offset),
+        };
+        self.events.lock().expect("events").push(event);
+        self.inner.write_at(offset, buf)
+    }
+    fn flush(&self) -> io::Result<()> {
+        self.events.lock().expect("events").push(Flush);
+        self.inner.flush()
+    }
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.inner.discard(offset, len)
+    }
+    fn name(&self) -> String {
+        self.inner.name()
+    }
+}
+
+/// A fresh volume, and its generation.
+fn fresh(scratch: &Scratch) -> (PathBuf, u64) {
+    let path = scratch.mkfs("image", 128 * MIB, &[]);
+    let generation = super_at(&path, FIRST).generation().0;
+    (path, generation)
+}
+
+fn super_at(path: &Path, at: u64) -> Superblock {
+    Superblock::parse(&read_bytes(path, at, SUPER_SIZE), at).expect("valid copy")
+}
+
+/// True if the copies say the same but for what each says of itself.
+fn equal(path: &Path) -> bool {
+    let mut second = super_at(path, SECOND);
+    let first = super_at(path, FIRST);
+    (second.fields.csum, second.fields.bytenr) = (first.fields.csum, first.fields.bytenr);
+    first == second
+}
+
+type Harm = fn(&Path, u64);
+
+/// What may have become of one copy. Not of the first one: to miss is to be wiped there.
+const HARMS: &[(&str, Harm)] = &[
+    ("damaged", |path, at| flip(path, at + 300)),
+    ("older", |path, at| edit_super(path, at, |sb| sb.fields.generation.0 -= 1)),
+    ("other log", |path, at| edit_super(path, at, |sb| sb.fields.log_root = sb.fields.root)),
+    ("foreign", |path, at| {
+        edit_super(path, at, |sb| {
+            sb.fields.fsid = [7; 16];
+            sb.fields.generation = Generation(1 << 40);
+        });
+    }),
+    ("missing", |path, at| write_bytes(path, at, &[0; SUPER_SIZE])),
+];
+
+#[test]
+fn a_second_copy_that_says_something_else_is_mended_on_request() {
+    if !have_mkfs() {
+        return;
+    }
+    let scratch = Scratch::new();
+    for (name, harm) in HARMS {
+        let (path, generation) = fresh(&scratch);
+        harm(&path, SECOND);
+        let dev = Noting::open(&path);
+        let volume = Volume::open(dev.clone(), OpenOptions::default()).expect("opens");
+        assert_eq!(dev.take(), [], "{name}: opening alone writes nothing");
+        volume.mend_superblocks().expect("mended");
+        assert_eq!(dev.take(), [Flush, Super(SECOND, generation), Flush], "{name}");
+        assert_eq!(volume.counters().superblock_repairs, 1);
+        assert!(equal(&path), "{name}");
+        volume.mend_superblocks().expect("nothing left to mend");
+        assert_eq!(dev.take(), [], "{name}");
+    }
+}
+
+#[test]
+fn a_damaged_or_older_first_copy_is_mended_alone() {
+    if !have_mkfs() {
+        return;
+    }
+    let scratch = Scratch::new();
+    for (name, harm) in &HARMS[..2] {
+        let (path, generation) = fresh(&scratch);
+        harm(&path, FIRST);
+        let dev = Noting::open(&path);
+        let volume = Volume::open(dev.clone(), OpenOptions::default()).expect("opens");
+        volume.mend_superblocks().expect("mended");
+        // The second one may be all there is until the first is durable.
+        assert_eq!(dev.take(), [Super(FIRST, generation), Flush, Flush], "{name}");
+        assert!(equal(&path), "{name}");
+    }
+}
+
+/// Were the first one torn, the volume would fall back to a state whose nodes are gone.
+#[test]
+fn a_commit_mends_the_others_before_it_writes_over_the_first() {
+    if !have_mkfs() {
+        return;
+    }
+    let scratch = Scratch::new();
+    for log in [false, true] {
+        let (path, generation) = fresh(&scratch);
+        edit_super(&path, SECOND, |sb| sb.fields.generation.0 -= 1);
+        let dev = Noting::open(&path);
+        let volume = Volume::open(dev.clone(), OpenOptions::default()).expect("opens");
+        let mut next = volume.superblock();
+        next.fields.generation.0 += u64::from(!log);
+        let written = next.generation().0;
+        let write = || match log {
+            false => volume.commit_superblock(next.clone()),
+            true => volume.write_log_root(next.fields.root, 0),
+        };
+        write().expect("written");
+        let mended = [Flush, Super(SECOND, generation), Flush];
+        let own = [Super(FIRST, written), Flush, Super(SECOND, written)];
+        assert_eq!(dev.take(), [mended, own].concat(), "log: {log}");
+        write().expect("written");
+        assert_eq!(dev.take(), own, "log: {log}");
+    }
+}
+
+#[test]
+fn equal_copies_and_volumes_that_must_not_be_written_stay_untouched() {
+    if !have_mkfs() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (path, _) = fresh(&scratch);
+    let dev = Noting::open(&path);
+    let volume = Volume::open(dev.clone(), OpenOptions::default()).expect("opens");
+    volume.mend_superblocks().expect("nothing to mend");
+    assert_eq!((dev.take(), volume.counters().superblock_repairs), (vec![], 0));
+    drop((volume, dev));
+
+    // Wiped: its place may be another's now. And a feature that is not maintained.
+    let harms: [Harm; 2] = [
+        |path, at| write_bytes(path, at, &[0; SUPER_SIZE]),
+        |path, at| edit_super(path, at, |sb| sb.fields.compat_ro_flags |= 1 << 40),
+    ];
+    for harm in harms {
+        let (path, _) = fresh(&scratch);
+        harm(&path, FIRST);
+        let dev = Noting::open(&path);
+        let volume = Volume::open(dev.clone(), OpenOptions::default()).expect("opens");
+        assert!(matches!(volume.mend_superblocks(), Err(Error::ReadOnly(_))));
+        assert_eq!(dev.take(), []);
+    }
+}

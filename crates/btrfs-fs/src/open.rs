@@ -57,6 +57,8 @@ impl BtrfsFs {
         let writes = engine.writable().is_ok();
         if writes {
             clean(&engine)?;
+            // Nothing refuses the volume any more. There may be nothing to commit, ever.
+            engine.volume.mend_superblocks().fs()?;
         }
         let background = match writes && engine.options.background {
             true => Some(start_background(&engine)?),

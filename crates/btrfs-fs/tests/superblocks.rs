@@ -1,0 +1,96 @@
+//! What a mount makes of superblock copies that a killed server left unequal: one that
+//! writes makes them equal even if it has nothing to commit, any other touches nothing.
+
+mod common;
+
+use blockdev::BlockDevice;
+use btrfs_fs::{BtrfsFs, Options, Subvol};
+use common::{Image, judge, open_patiently, snapshot};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+use testkit::oracle;
+use vfs::{Context, FileKind, FileSystem};
+
+const CX: Context = Context { uid: 0, gid: 0, pid: 1, umask: 0o022 };
+const FIRST: u64 = 64 << 10;
+const SECOND: u64 = 64 << 20;
+const SIZE: usize = 4096;
+
+fn copy_at(path: &Path, at: u64) -> Vec<u8> {
+    let mut bytes = vec![0; SIZE];
+    std::fs::File::open(path).and_then(|f| f.read_exact_at(&mut bytes, at)).unwrap();
+    bytes
+}
+
+/// Behind the checksum and without what a copy says of its own place.
+fn said(path: &Path, at: u64) -> Vec<u8> {
+    let mut bytes = copy_at(path, at).split_off(32);
+    bytes[16..24].fill(0);
+    bytes
+}
+
+fn stat(fs: &dyn FileSystem, name: &str) -> u64 {
+    fs.stats().into_iter().find(|s| s.name == name).expect("a counter").value
+}
+
+/// A volume whose second superblock copy is of the commit before the last.
+fn killed_between_the_copies() -> Image {
+    let image = Image::new(256 << 20, &[]);
+    let fs = image.open();
+    let older = copy_at(&image.path, SECOND);
+    fs.mknod(&CX, fs.root(), b"new", FileKind::File, 0o644, 0).unwrap();
+    fs.destroy().unwrap();
+    drop(fs);
+    assert!(said(&image.path, FIRST) == said(&image.path, SECOND), "a commit writes both");
+    let file = std::fs::OpenOptions::new().write(true).open(&image.path).unwrap();
+    file.write_all_at(&older, SECOND).unwrap();
+    assert!(said(&image.path, FIRST) != said(&image.path, SECOND));
+    image
+}
+
+fn scrub(image: &Path) -> Result<(), String> {
+    oracle::with_kernel(image, "noatime", oracle::scrub).unwrap()
+}
+
+#[test]
+fn a_mount_that_has_nothing_to_commit_makes_the_copies_equal() {
+    testkit::require!(kernel_btrfs);
+    let image = killed_between_the_copies();
+    let before = copy_at(&image.path, FIRST);
+    let copy = image.path.with_extension("before");
+    std::fs::copy(&image.path, &copy).unwrap();
+    let why = scrub(&copy).expect_err("the kernel minds the older copy");
+    assert!(why.contains("super_errors"), "{why}");
+
+    let fs = image.open();
+    assert_eq!(stat(&fs, "device.superblock_repairs"), 1);
+    let tree = snapshot(&fs);
+    fs.destroy().unwrap();
+    assert_eq!(stat(&fs, "commit.count"), 0, "another test than its name says");
+    drop(fs);
+    assert!(copy_at(&image.path, FIRST) == before, "the first copy was right");
+    assert!(said(&image.path, FIRST) == said(&image.path, SECOND));
+    judge(&image.path, &tree);
+}
+
+#[test]
+fn a_mount_that_does_not_write_or_is_refused_changes_nothing() {
+    testkit::require!(kernel_btrfs);
+    let image = killed_between_the_copies();
+    let before = std::fs::read(&image.path).unwrap();
+    let unchanged = || std::fs::read(&image.path).unwrap() == before;
+    let base = || Options { background: false, ..Options::default() };
+
+    let fs = image.open_with(Options { read_only: true, ..base() });
+    snapshot(&fs);
+    fs.destroy().unwrap();
+    drop(fs);
+    assert!(unchanged(), "read-only");
+
+    let none = Options { subvol: Subvol::Path(b"none".to_vec()), ..base() };
+    let device: Arc<dyn BlockDevice> = Arc::new(open_patiently(&image.path, false));
+    let refused = BtrfsFs::open_device(device, none).map(|_| ());
+    assert!(refused.is_err(), "there is no such subvolume");
+    assert!(unchanged(), "refused");
+}

@@ -7,7 +7,8 @@
 //! callers stay with ring threads of that class. On a machine with other work the class
 //! would starve them: so a watcher looks several times a second at how much idle time
 //! there is and how long ring threads waited to run, and puts them into one class or the
-//! other.
+//! other. When no requests come they wait in the normal class: a load that sets in all at
+//! once would starve them until the next look.
 //!
 //! Needs the right to leave the class again (CAP_SYS_NICE); without it nothing happens.
 //! It does not know requests, only that some came.
@@ -116,7 +117,11 @@ fn watch(roster: &Roster, dispatcher: &Dispatcher, stopped: &Receiver<()>) {
     while stopped.recv_timeout(tick) == Err(RecvTimeoutError::Timeout) {
         let before = std::mem::replace(&mut handled, dispatcher.handled());
         tick = if handled == before { TICK_WITHOUT_REQUESTS } else { TICK };
-        let Some(sample) = gauge.read(roster) else { continue };
+        let Some(mut sample) = gauge.read(roster) else { continue };
+        if handled == before {
+            // Who comes next may come with much other work: the normal class meets it better.
+            sample.idle = 0.0;
+        }
         if judge.changes(sample) {
             tracing::debug!(idle_class = judge.idle_class, "ring threads change their class");
             roster.set_idle_class(judge.idle_class);

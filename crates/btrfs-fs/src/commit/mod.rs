@@ -169,7 +169,7 @@ impl Engine {
                 return Ok(None);
             }
             if !self.layers.load().current.is_empty() {
-                self.space.make_ahead().fs()?;
+                self.space.make_ahead();
             }
             let start = Instant::now();
             let (sealed, reservation) = self.seal(&log);

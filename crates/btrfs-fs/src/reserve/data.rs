@@ -73,6 +73,10 @@ impl Engine {
         }
         let promise = self.data_promise(bytes)?;
         self.keep_promise(promise);
+        if self.space.make_ahead() {
+            // Before the old chunks are full, so that fsyncs need not commit.
+            self.committer.wake();
+        }
         self.dirty_bytes.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
     }

@@ -149,23 +149,29 @@ impl Space {
         self.make_chunk(&mut device, kind).map(|_| ())
     }
 
-    /// Makes chunks before they are needed, as long as the device has plenty: for a commit,
-    /// so that the next one's tree log, which must not refer to chunks that its commit does not
-    /// know, finds room in them.
-    pub fn make_ahead(&self) -> Result<()> {
-        if self.mixed() {
-            return Ok(());
+    /// Makes chunks before they are needed, as long as the device has plenty: a tree log must
+    /// not refer to chunks that its commit does not know, so a commit is to come first. True
+    /// if there are new ones.
+    pub fn make_ahead(&self) -> bool {
+        let kinds = [Kind::Data, Kind::Metadata];
+        if self.mixed() || !kinds.iter().any(|kind| self.is_scarce(*kind)) {
+            return false;
         }
         let mut device = self.device.lock();
-        for kind in [Kind::Data, Kind::Metadata] {
-            let class = self.class(kind);
-            let len = wanted_len(class.type_flags, device.item.total_bytes);
-            let scarce = class.available() < (len / AHEAD) as i64;
-            if scarce && device.unallocated() >= device.item.total_bytes / 2 {
-                self.make_chunk(&mut device, kind)?;
-            }
-        }
-        Ok(())
+        let mut make = |kind: &Kind| {
+            // Whoever needs one finds out why there is none.
+            self.is_scarce(*kind) && self.make_chunk(&mut device, *kind).is_ok()
+        };
+        // Both, not the first.
+        kinds.iter().filter(|kind| make(kind)).count() > 0
+    }
+
+    /// Little is left of a kind, and half of the device is in no chunk.
+    fn is_scarce(&self, kind: Kind) -> bool {
+        let class = self.class(kind);
+        let len = wanted_len(class.type_flags, self.device_bytes);
+        let plenty = self.unallocated.load(Ordering::Relaxed) >= self.device_bytes / 2;
+        plenty && class.available() < (len / AHEAD) as i64
     }
 
     /// Makes a chunk for `kind`. It can be allocated from at once; the next commit

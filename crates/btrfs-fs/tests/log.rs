@@ -238,3 +238,31 @@ fn the_second_fsync_of_a_file_logs_what_changed_since_the_first() {
     kernel_replays(&crashed(&image, "crashed.img"), &expected);
     we_replay(&crashed(&image, "ours.img"), &expected);
 }
+
+/// A log may refer to chunks that its commit knows, whatever other chunks there are by now.
+#[test]
+fn a_new_chunk_is_in_the_way_of_what_lies_in_it_alone() {
+    testkit::require!(kernel_btrfs);
+    // The data chunk that mkfs makes has 8 MiB; ours would have 102, so one is made ahead.
+    let image = Image::new(1 << 30, &[]);
+    let fs = image.open_with(quiet());
+    let file = create(&fs, fs.root(), "file");
+    let fallbacks = || stat(&fs, "log.fallback_commits");
+    fs.write(&CX, file, 0, &[1; 9000], WriteFlags::default()).expect("write");
+    fs.fsync(file, false).expect("fsync");
+    fs.fsync(fs.root(), false).expect("fsync");
+    assert_eq!((fallbacks(), stat(&fs, "commit.count")), (0, 0), "it lies in the old chunk");
+    let expected = snapshot(&fs);
+    kernel_replays(&crashed(&image, "crashed.img"), &expected);
+    we_replay(&crashed(&image, "ours.img"), &expected);
+    for part in 0..12 {
+        fs.write(&CX, file, part << 20, &[2; 1 << 20], WriteFlags::default()).expect("write");
+    }
+    fs.fsync(file, false).expect("fsync");
+    assert_eq!(fallbacks(), 1, "it lies in the new one, too");
+    fs.write(&CX, file, 0, &[3; 1 << 20], WriteFlags::default()).expect("write");
+    fs.fsync(file, false).expect("fsync");
+    assert_eq!(fallbacks(), 1, "the commit knows both");
+    let expected = snapshot(&fs);
+    kernel_replays(&crashed(&image, "crashed.img"), &expected);
+}

@@ -101,18 +101,21 @@ impl Engine {
         }
         let number = self.committer.begun.fetch_add(1, Ordering::SeqCst) + 1;
         let result = self.commit_until_landed();
-        drop(running);
-        match result {
+        // Before the next in line finds nothing to do, and calls it durable.
+        match &result {
             Ok(Landed::All) => {
                 self.committer.ended.fetch_max(number, Ordering::SeqCst);
+            }
+            Ok(Landed::Some) => {}
+            Err(error) => self.poison(&format!("a commit failed: {error}")),
+        }
+        drop(running);
+        match result? {
+            Landed::All => {
                 crate::orphan::retry(self);
                 Ok(())
             }
-            Ok(Landed::Some) => Err(Errno::ENOSPC.into()),
-            Err(error) => {
-                self.poison(&format!("a commit failed: {error}"));
-                Err(error)
-            }
+            Landed::Some => Err(Errno::ENOSPC.into()),
         }
     }
 
@@ -194,6 +197,8 @@ impl Engine {
     /// Publishes, takes what was synced meanwhile along, and writes the superblock. Answers
     /// what is published by that: two commits, if no log could take it along.
     fn end_epoch(&self, merged: merge::Merged, log: &mut LogState) -> Result<Vec<Published>> {
+        // What stands half done since the seal would be carried along.
+        self.writable()?;
         let (first, mut superblock) = self.publish(merged);
         let mut published = vec![first];
         let mut next = LogState::default();
@@ -206,6 +211,7 @@ impl Engine {
             self.stats.commits_doubled.add(1);
             self.volume.adopt_superblock(superblock);
             let (sealed, reservation) = self.seal(log);
+            self.writable()?;
             let merged = merge::run(self, &sealed, reservation).fs()?;
             let (second, its) = self.publish(merged);
             published.push(second);

@@ -55,7 +55,7 @@ struct Queue {
     first: u64,
     /// Requests below this are settled.
     done: u64,
-    /// The last requests that were not made durable: [from, to).
+    /// The last requests in a row that were not made durable: [from, to).
     failed: (u64, u64),
     led: bool,
 }
@@ -95,7 +95,8 @@ impl Engine {
             queue.led = false;
             queue.done = to;
             if result.is_err() {
-                queue.failed = (from, to);
+                let first = if queue.failed.1 == from { queue.failed.0 } else { from };
+                queue.failed = (first, to);
             }
             self.log.changed.notify_all();
             if (from..to).contains(&number) {
@@ -105,6 +106,8 @@ impl Engine {
         let failed = (queue.failed.0..queue.failed.1).contains(&number);
         drop(queue);
         self.stats.log_joined.add(1);
+        // Others may have led since, and who failed before them is not remembered.
+        self.writable()?;
         // The leader has the error; whether there is a way to say yes a commit knows.
         if failed { self.commit() } else { Ok(()) }
     }

@@ -78,7 +78,9 @@ impl LogState {
             return;
         }
         let node = u64::from(engine.geometry.node_size);
-        let count = SPARE.min(engine.space.unpromised(Kind::Metadata) / 16 / node);
+        // Of what is there: a chunk made for them would be of no use.
+        let free = engine.space.totals().metadata.free;
+        let count = SPARE.min(engine.space.unpromised(Kind::Metadata).min(free) / 16 / node);
         let mut spare = Vec::new();
         for _ in 0..count {
             let Ok(extent) = engine.space.alloc(Kind::Metadata, node, node) else { break };

@@ -159,8 +159,10 @@ impl Space {
         }
         let mut device = self.device.lock();
         let mut make = |kind: &Kind| {
-            // Whoever needs one finds out why there is none.
-            self.is_scarce(*kind) && self.make_chunk(&mut device, *kind).is_ok()
+            // Not where promises leave room for a small one alone. Whoever needs one finds out.
+            let least = wanted_len(self.class(*kind).type_flags, self.device_bytes);
+            let room = *kind != Kind::Data || self.data_room(&device) >= least;
+            room && self.is_scarce(*kind) && self.make_chunk(&mut device, *kind).is_ok()
         };
         // Both, not the first.
         kinds.iter().filter(|kind| make(kind)).count() > 0

@@ -24,8 +24,10 @@ pub(super) const STRIPE: u64 = 64 << 10;
 const RESERVED: u64 = 1 << 20;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
-/// A chunk is made ahead when less than this part of one is left.
-const AHEAD: u64 = 8;
+/// A chunk is made ahead when less than this part of one is left. Data comes fast: the commit
+/// that records the chunk has to be done before the old one is full.
+const AHEAD_OF_DATA: u64 = 2;
+const AHEAD_OF_METADATA: u64 = 8;
 /// Smaller data and metadata chunks are not worth their items.
 const SMALLEST: u64 = MIB;
 
@@ -173,7 +175,8 @@ impl Space {
         let class = self.class(kind);
         let len = wanted_len(class.type_flags, self.device_bytes);
         let plenty = self.unallocated.load(Ordering::Relaxed) >= self.device_bytes / 2;
-        plenty && class.available() < (len / AHEAD) as i64
+        let part = if kind == Kind::Data { AHEAD_OF_DATA } else { AHEAD_OF_METADATA };
+        plenty && class.available() < (len / part) as i64
     }
 
     /// Makes a chunk for `kind`. It can be allocated from at once; the next commit

@@ -20,6 +20,10 @@ export SPINNEY
 export SPINNEY_SUITE_LIMIT=${SPINNEY_SUITE_LIMIT:-36000}
 # Commits wait for flushes, which cost nothing in memory.
 export SPINNEY_TMP=${SPINNEY_TMP:-/dev/shm/spinney-soak}
+# A soak that skipped something is none.
+SPINNEY_SKIPS=$(mktemp)
+export SPINNEY_SKIPS
+trap 'rm -f "$SPINNEY_SKIPS"' EXIT
 
 for round in $(seq "$rounds"); do
     echo "round $round of $rounds, seed $seed"
@@ -29,4 +33,9 @@ for round in $(seq "$rounds"); do
         cargo test --release --quiet --package suites --test model -- --test-threads=1
     seed=$((seed + 1000))
 done
+if [ -s "$SPINNEY_SKIPS" ]; then
+    echo "not soaked, skipped:" >&2
+    cat "$SPINNEY_SKIPS" >&2
+    exit 1
+fi
 echo "soaked: $rounds rounds"

@@ -56,6 +56,8 @@ pub struct Config {
     pub nodev: bool,
     pub noexec: bool,
     pub noatime: bool,
+    /// Each write is durable when it returns: the kernel sends an FSYNC behind it.
+    pub sync: bool,
     /// Shown as the source of a mount that has no block device.
     pub fsname: String,
     pub subtype: String,
@@ -83,6 +85,7 @@ impl Default for Config {
             nodev: false,
             noexec: false,
             noatime: false,
+            sync: false,
             fsname: "spinney".into(),
             subtype: "spinney".into(),
             source: Source::Nothing,
@@ -129,6 +132,8 @@ impl Config {
             "exec" => self.noexec = false,
             "noexec" => self.noexec = true,
             "noatime" => self.noatime = true,
+            "sync" => self.sync = true,
+            "async" => self.sync = false,
             "allow_other" => self.allow_other = true,
             "no_spread_large_reads" => self.spread_large_reads = false,
             "no_keep_callers" => self.keep_callers = false,

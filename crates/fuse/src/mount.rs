@@ -75,6 +75,7 @@ fn mount_flags(config: &Config) -> libc::c_ulong {
         (config.nodev, libc::MS_NODEV),
         (config.noexec, libc::MS_NOEXEC),
         (config.noatime, libc::MS_NOATIME),
+        (config.sync, libc::MS_SYNCHRONOUS),
     ]
     .into_iter()
     .filter(|(on, _)| *on)
@@ -111,6 +112,7 @@ fn helper_options(config: &Config) -> String {
         (config.nodev, "nodev"),
         (config.noexec, "noexec"),
         (config.noatime, "noatime"),
+        (config.sync, "sync"),
         (config.allow_other, "allow_other"),
     ];
     options.extend(flags.iter().filter(|(on, _)| *on).map(|(_, name)| name.to_string()));

@@ -223,6 +223,15 @@ fn broken(clients: &[(Box<dyn Client + Send>, AtomicU64)], root: &Path) -> Vec<S
 /// Lets the clients work until the server is killed under them.
 fn round(volume: &Volume, clients: &[(Box<dyn Client + Send>, AtomicU64)], number: u64) {
     let transport = TRANSPORTS[number as usize % TRANSPORTS.len()];
+    round_on(volume, clients, number, transport);
+}
+
+fn round_on(
+    volume: &Volume,
+    clients: &[(Box<dyn Client + Send>, AtomicU64)],
+    number: u64,
+    transport: &str,
+) {
     let mount = volume.mount(transport, Duration::from_secs(120));
     assert_eq!(
         broken(clients, mount.path()),
@@ -274,4 +283,21 @@ fn what_was_synced_survives() {
     assert_eq!(broken(&clients, mount.path()), Vec::<String>::new());
     let seen = mount.unmount_with_tree();
     volume.judge(&seen);
+}
+
+/// `-o sync`: files that were opened like any other are written as with O_SYNC.
+#[test]
+fn a_mount_with_sync_is_synchronous() {
+    for transport in TRANSPORTS {
+        if let Some(why) = lacking(transport) {
+            skip!("{why}");
+        }
+    }
+    let volume = Volume::new("kill-sync", 1 << 30);
+    let opened: Box<dyn Client + Send> = Box::new(Opened { name: "plain", flags: 0 });
+    let clients = [(opened, AtomicU64::new(0))];
+    for (number, transport) in TRANSPORTS.iter().enumerate() {
+        round_on(&volume, &clients, number as u64, &format!("{transport},sync"));
+    }
+    assert!(clients[0].1.load(Ordering::SeqCst) > 3, "the client could not do anything");
 }

@@ -66,6 +66,7 @@ FUSE's -o options
     threads=N           server threads per processor
     no_keep_callers     leave the ring's threads in the normal scheduling class even while
                         processors are idle (see docs/PERFORMANCE.md)
+    sync                each write is durable when it returns, as with O_SYNC; names are not
     nosuid, nodev, noexec, noatime, fsname=NAME, max_read=N, max_write=N
 
 What fstab(5) lines have for mount(8) and systemd (defaults, noauto, user, nofail, _netdev,

@@ -37,7 +37,6 @@ const OTHERS: &[&str] = &[
     "nofail",
     "fail",
     "_netdev",
-    "async",
     "suid",
     "dev",
     "exec",
@@ -66,6 +65,8 @@ const TRANSPORT: &[&str] = &[
     "nodev",
     "noexec",
     "noatime",
+    "sync",
+    "async",
     "allow_other",
     "writeback",
     "fsname",
@@ -171,10 +172,10 @@ fn known_to_others(name: &str) -> bool {
 
 fn unknown(option: &str) -> Error {
     match option {
-        "sync" | "dirsync" => Error::usage(format!(
-            "option {option} is not supported; fsync makes files durable, -o commit=1 limits \
-             what a crash can lose to a second"
-        )),
+        "dirsync" => Error::usage(
+            "option dirsync is not supported; an fsync of the directory makes its names \
+             durable, -o commit=1 limits what a crash can lose to a second",
+        ),
         "degraded" | "nodatacow" | "nodatasum" | "rescue" => {
             Error::usage(format!("option {option} of the kernel's btrfs is not supported"))
         }
@@ -259,7 +260,7 @@ mod tests {
             "subvolid=x",
             "subvol=",
             "cache-size=big",
-            "sync",
+            "dirsync",
             "transport=pigeon",
             "degraded",
             "rescue=all",

@@ -156,9 +156,22 @@ pub fn clean_all(engine: &Engine) -> Result<u64> {
         if engine.subvols.is_read_only(tree) {
             continue;
         }
-        for objectid in list(engine, tree)? {
-            erased += u64::from(clean_one(engine, InodeId::new(tree, objectid))?);
+        match clean_tree(engine, tree) {
+            Ok(count) => erased += count,
+            // They stay: the rest of the volume can be used all the same.
+            Err(error @ FsError::Corrupt { .. }) => {
+                tracing::warn!(%tree, %error, "orphans cannot be read");
+            }
+            Err(error) => return Err(error),
         }
+    }
+    Ok(erased)
+}
+
+fn clean_tree(engine: &Engine, tree: TreeId) -> Result<u64> {
+    let mut erased = 0;
+    for objectid in list(engine, tree)? {
+        erased += u64::from(clean_one(engine, InodeId::new(tree, objectid))?);
     }
     Ok(erased)
 }

@@ -38,6 +38,12 @@ impl Layered {
         self.writes.store(0, Ordering::SeqCst);
     }
 
+    /// What stands over the base: offsets and blocks.
+    pub fn own(&self) -> Vec<(u64, Vec<u8>)> {
+        let own = self.own.read();
+        own.iter().map(|(number, block)| (number * BLOCK, block.to_vec())).collect()
+    }
+
     fn check(&self, offset: u64, len: usize) -> io::Result<()> {
         match offset.checked_add(len as u64) {
             Some(end) if end <= self.len => Ok(()),

@@ -130,18 +130,26 @@ impl Walker<'_> {
         if !self.dirs.insert(ino) || self.dirs.len() > 2000 {
             return;
         }
-        let mut children = Vec::new();
+        let (mut children, mut without) = (Vec::new(), Vec::new());
         let mut count = 0;
         let listed = self.fs.readdir_plus(ino, 0, &mut |entry, looked_up| {
             count += 1;
-            if let Some(looked_up) = looked_up {
-                children.push((entry.name.to_vec(), looked_up.attr));
+            match looked_up {
+                Some(looked_up) => children.push((entry.name.to_vec(), looked_up.attr)),
+                None => without.push(entry.name.to_vec()),
             }
             count < MOST_NAMES
         });
         assert!(count < MOST_NAMES, "a directory that never ends");
         self.ok(listed);
         self.in_steps(ino, count);
+        // A name whose inode cannot be read is listed without it; asking for it tells why.
+        for name in without.into_iter().filter(|name| !matches!(&name[..], b"." | b"..")) {
+            let looked_up = self.fs.lookup(&CX, ino, &name);
+            if let Some(entry) = self.ok(looked_up) {
+                self.fs.forget(entry.attr.ino, 1);
+            }
+        }
         for (name, attr) in children {
             let path = [path, b"/", &name].concat();
             self.node(ino, &name, &attr, &path);

@@ -156,12 +156,17 @@ impl ExtentDelta {
         self.retained.lock().clone()
     }
 
-    /// Makes a fresh extent with exactly one reference longer. False: it is not one.
+    /// Makes a fresh extent with exactly one reference longer. False: it is not one, or the
+    /// log refers to it: what it says of other inodes stays as it is when one is logged anew,
+    /// and no replay knows what to do with one extent of two lengths.
     pub fn extend(&self, extent: Logical, len: u64, by: u64, referrer: Referrer) -> bool {
         let mut shard = self.shards[shard_of(extent)].lock();
         match shard.changes.get_mut(&extent) {
             Some(change)
-                if change.fresh && change.len == len && change.counts == [(referrer, 1)] =>
+                if change.fresh
+                    && !change.logged
+                    && change.len == len
+                    && change.counts == [(referrer, 1)] =>
             {
                 change.len += by;
                 true
@@ -253,6 +258,16 @@ mod tests {
         assert_eq!(delta.add(Logical(4096), 8192, WHO, -1), Some(false));
         assert_eq!(delta.add(Logical(4096), 8192, WHO, -1), Some(true));
         assert!(delta.is_empty());
+    }
+
+    #[test]
+    fn what_the_log_has_does_not_grow() {
+        let delta = ExtentDelta::new();
+        assert!(delta.allocate(Logical(4096), 4096, WHO));
+        assert!(delta.extend(Logical(4096), 4096, 4096, WHO));
+        delta.mark_logged(Logical(4096));
+        assert!(!delta.extend(Logical(4096), 8192, 4096, WHO));
+        assert_eq!(delta.change(Logical(4096)).unwrap().len, 8192);
     }
 
     #[test]

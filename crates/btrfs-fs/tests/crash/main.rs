@@ -75,6 +75,16 @@ fn known_bugs_of_fsync() {
     println!("{}", rig.tally);
 }
 
+/// The log must say one length of an extent, whoever was logged when: both replays judge
+/// each state.
+#[test]
+fn extents_that_would_grow_under_the_log() {
+    let rig = Rig::new(Effort { per_flush: 3, outside: 6, ..BRIEF });
+    let grow = (0..NAMED.len()).filter(|number| NAMED[*number].0.contains("grows and is "));
+    run_all(&rig, grow.map(named));
+    assert_eq!(rig.tally.cases.load(Ordering::Relaxed), 3);
+}
+
 #[test]
 fn one_operation() {
     let rig = Rig::new(Effort { per_flush: 2, ..BRIEF });

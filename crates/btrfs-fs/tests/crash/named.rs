@@ -433,4 +433,39 @@ pub const NAMED: &[Named] = &[
     ("a directory's last entry goes and a file moves in", || {
         vec![unlink("B/sym"), rename("A/foo", "B/foo"), fsync("A")]
     }),
+    ("a clone is synced and emptied, its source grows and is synced", || {
+        vec![
+            create("x"),
+            write("x", 0, 65_536, 50),
+            create("y"),
+            clone("x", "y"),
+            fsync("y"),
+            truncate("y", 0),
+            append("x", 65_536, 51),
+            fsync("x"),
+        ]
+    }),
+    ("a synced file is cloned and emptied, its clone grows and is synced", || {
+        vec![
+            create("x"),
+            write("x", 0, 65_536, 52),
+            fsync("x"),
+            create("y"),
+            clone("x", "y"),
+            truncate("x", 0),
+            append("y", 65_536, 53),
+            fsync("y"),
+        ]
+    }),
+    ("a synced file grows and is cloned, the clone is synced", || {
+        vec![
+            create("x"),
+            write("x", 0, 65_536, 54),
+            fsync("x"),
+            append("x", 65_536, 55),
+            create("y"),
+            clone("x", "y"),
+            fsync("y"),
+        ]
+    }),
 ];

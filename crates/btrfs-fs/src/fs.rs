@@ -33,6 +33,12 @@ impl BtrfsFs {
         Ok(&self.engine)
     }
 
+    /// Where the volume's space is had from: tests let allocations fail there.
+    #[doc(hidden)]
+    pub fn space(&self) -> &btrfs_space::Space {
+        &self.engine.space
+    }
+
     /// Why the mount refuses writes, if it does.
     pub fn read_only_reason(&self) -> Option<String> {
         match self.engine.writable() {

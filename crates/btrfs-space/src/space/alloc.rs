@@ -34,6 +34,7 @@ impl Space {
     }
 
     pub(super) fn alloc_ask(&self, kind: Kind, ask: &Ask) -> Result<Extent> {
+        self.faults.pass(kind)?;
         let class = self.class(kind);
         assert!(ask.min > 0 && ask.min <= ask.want, "min lies within want");
         assert!(ask.want.is_multiple_of(class.unit) && ask.min.is_multiple_of(class.unit));

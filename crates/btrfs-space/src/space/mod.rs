@@ -9,6 +9,7 @@
 mod alloc;
 mod chunk_alloc;
 mod class;
+mod fail;
 mod free_index;
 mod group;
 mod load;
@@ -56,6 +57,7 @@ pub struct Space {
     all_recorded: AtomicU64,
     device_bytes: u64,
     prover: OnceLock<Box<Prover>>,
+    faults: fail::Faults,
 }
 
 /// Classes and their groups refer to each other: nobody else would let them go.

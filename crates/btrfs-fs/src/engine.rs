@@ -26,7 +26,7 @@ use btrfs_disk::{FixedSize, Generation, Geometry, Key, Logical, TreeId};
 use btrfs_space::{Extent, RefOwner, Space, TreeItems};
 use btrfs_tree::NodeStore;
 use btrfs_volume::Volume;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use vfs::{Errno, FsError, Ino, Result};
@@ -56,6 +56,9 @@ pub struct Engine {
     pub poisoned: OnceLock<String>,
     /// Inodes with unwritten content or times.
     pub dirty_inodes: Mutex<Vec<Arc<Inode>>>,
+    /// Held shared by who took inodes out of that list and is not done with them. Comes before
+    /// inodes in the lock order, and behind a running commit.
+    pub writebacks: RwLock<()>,
     pub dirty_bytes: AtomicU64,
     /// Pieces that unwritten content is in.
     pub dirty_pieces: Arc<Pieces>,
@@ -128,8 +131,13 @@ impl Engine {
 
     /// Remembers that `inode` has something that the delta does not have yet.
     pub fn queue_dirty(&self, inode: &Arc<Inode>) {
+        if inode.queued.load(Ordering::Acquire) {
+            return;
+        }
+        // Under the lock: who sees the mark finds the inode in the list, too.
+        let mut list = self.dirty_inodes.lock();
         if !inode.queued.swap(true, Ordering::AcqRel) {
-            self.dirty_inodes.lock().push(inode.clone());
+            list.push(inode.clone());
         }
     }
 
@@ -185,6 +193,16 @@ impl Engine {
             return Err(FsError::ReadOnly(format!("subvolume {tree} is read-only")));
         }
         Ok(())
+    }
+}
+
+/// Poisons the volume unless it is forgotten: for a thread that panics halfway through what
+/// others wait for.
+pub struct PoisonUnlessDone<'e>(pub &'e Engine, pub &'static str);
+
+impl Drop for PoisonUnlessDone<'_> {
+    fn drop(&mut self) {
+        self.0.poison(self.1);
     }
 }
 

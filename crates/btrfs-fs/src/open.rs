@@ -23,7 +23,7 @@ use btrfs_disk::{Generation, Key, Superblock, TreeId};
 use btrfs_space::{Claim, Prover, Space, SpaceRoots};
 use btrfs_tree::{Cursor, NodeStore, TreeRoot};
 use btrfs_volume::{OpenOptions, Volume};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
@@ -246,6 +246,7 @@ fn assemble(
         read_only,
         poisoned: OnceLock::new(),
         dirty_inodes: Mutex::new(Vec::new()),
+        writebacks: RwLock::default(),
         dirty_bytes: AtomicU64::new(0),
         dirty_pieces: Arc::default(),
         unerased: Mutex::new(Vec::new()),

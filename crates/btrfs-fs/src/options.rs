@@ -74,6 +74,8 @@ pub enum Sabotage {
     CommitSkipsASum,
     /// A commit takes nothing along of what was synced while it was at work.
     CommitForgetsSynced,
+    /// A log write panics while it holds the epoch still. The volume turns read-only.
+    LogPanics,
     /// No promise is broken: no log can take along what was synced while a commit was at
     /// work, so each time two commits become one.
     DoubledCommits,

@@ -228,7 +228,10 @@ fn the_second_fsync_of_a_file_logs_what_changed_since_the_first() {
         items.push(stat(&fs, "log.items") - before);
     }
     assert_eq!(stat(&fs, "commit.count"), 0);
-    assert_eq!((stat(&fs, "log.inodes_first"), stat(&fs, "log.tree_reads")), (1, 1));
+    // Beside the first look at the inode: whether the commit has content in what a write behind
+    // the end leaves out, of which there are 43, asked twice. Nothing of it in the log.
+    let reads = stat(&fs, "log.tree_reads");
+    assert_eq!((stat(&fs, "log.inodes_first"), reads), (1, 1 + 2 * 43));
     // The inode, the extent with its neighbours, a checksum: no more in the end than at first.
     assert!(items[10..].iter().all(|count| *count <= 6), "{items:?}");
     let nothing = stat(&fs, "log.writes");

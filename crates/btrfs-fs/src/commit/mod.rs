@@ -15,7 +15,7 @@ mod sums;
 pub use driver::Background;
 
 use crate::delta::Delta;
-use crate::engine::Engine;
+use crate::engine::{Engine, PoisonUnlessDone};
 use crate::error::IntoFs;
 use crate::log::LogState;
 use crate::roots::Roots;
@@ -88,8 +88,21 @@ impl Engine {
     /// Everything done before the call is durable when it returns. ENOSPC: but for content
     /// that found no room; it stays in memory.
     pub fn commit(&self) -> Result<()> {
+        match self.commit_once()? {
+            Landed::All => Ok(()),
+            Landed::Some => Err(Errno::ENOSPC.into()),
+        }
+    }
+
+    /// As `commit`, for who has written his own content back: what has landed and all else
+    /// is durable when it returns, whether content of others found room or not.
+    pub fn commit_landed(&self) -> Result<()> {
+        self.commit_once().map(|_| ())
+    }
+
+    fn commit_once(&self) -> Result<Landed> {
         if self.read_only.is_some() {
-            return Ok(());
+            return Ok(Landed::All);
         }
         let wanted = self.committer.begun.load(Ordering::SeqCst) + 1;
         let running = self.committer.running.lock();
@@ -97,8 +110,9 @@ impl Engine {
             return Err(FsError::ReadOnly(why.clone()));
         }
         if self.committer.ended.load(Ordering::SeqCst) >= wanted {
-            return Ok(());
+            return Ok(Landed::All);
         }
+        let unwound = PoisonUnlessDone(self, "a commit panicked");
         let number = self.committer.begun.fetch_add(1, Ordering::SeqCst) + 1;
         let result = self.commit_until_landed();
         // Before the next in line finds nothing to do, and calls it durable.
@@ -109,14 +123,13 @@ impl Engine {
             Ok(Landed::Some) => {}
             Err(error) => self.poison(&format!("a commit failed: {error}")),
         }
+        std::mem::forget(unwound);
         drop(running);
-        match result? {
-            Landed::All => {
-                crate::orphan::retry(self);
-                Ok(())
-            }
-            Landed::Some => Err(Errno::ENOSPC.into()),
+        let landed = result?;
+        if landed == Landed::All {
+            crate::orphan::retry(self);
         }
+        Ok(landed)
     }
 
     /// Content lands in steps where it must; each commit frees what the next step needs.

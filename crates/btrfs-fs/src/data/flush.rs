@@ -1,6 +1,8 @@
 //! Writeback: dirty content to extents, or inline into the tree where it is short.
 //!
-//! Invariant: after `flush_to_extents` the inode has nothing dirty and its item is in the delta.
+//! Invariants: after `flush_to_extents` the inode has nothing dirty and its item is in the delta;
+//! who takes inodes out of the queue of dirty ones holds `Engine::writebacks` shared until they
+//! have landed or are in it again, but for a commit, of which there is one at a time.
 
 use super::store::store;
 use super::{Dirty, read};
@@ -19,11 +21,30 @@ use vfs::Result;
 const BATCH: u64 = 8 << 20;
 
 impl Engine {
-    /// Writes back everything that was dirty when called. Inodes without names keep their
-    /// content in memory while there is room: most of them vanish before it would land.
+    /// Writes back everything that was dirty when called, also what others are at work on.
+    /// Inodes without names keep their content in memory while there is room: most of them
+    /// vanish before it would land. No inode is locked by the caller.
     pub fn flush_all(&self) -> Result<()> {
+        // What others took out of the queue has landed, or is in the queue again.
+        let others = self.writebacks.write();
+        let queue = self.take_dirty();
+        drop(others);
+        self.flush_queue(queue)
+    }
+
+    /// Writes back what nobody else is at work on: to make room in memory.
+    pub fn flush_some(&self) -> Result<()> {
+        let _at_work = self.writebacks.read();
+        let queue = self.take_dirty();
+        self.flush_queue(queue)
+    }
+
+    fn take_dirty(&self) -> Vec<Arc<Inode>> {
+        std::mem::take(&mut *self.dirty_inodes.lock())
+    }
+
+    fn flush_queue(&self, queue: Vec<Arc<Inode>>) -> Result<()> {
         let pressed = self.dirty_bytes.load(Ordering::Relaxed) > self.options.dirty_bytes / 2;
-        let queue = std::mem::take(&mut *self.dirty_inodes.lock());
         let (mut first_error, mut full) = (None, None);
         for inode in queue {
             // Where one finds no room the others need not try before the next commit.

@@ -3,6 +3,7 @@
 use crate::extents::Mapped;
 use crate::ino::InodeId;
 use crate::roots::Roots;
+use crate::stats::Counter;
 use btrfs_disk::checksum::name_hash;
 use btrfs_disk::items::{DirItem, InodeExtRef, InodeItem, InodeRef};
 use btrfs_disk::key::kind;
@@ -22,12 +23,15 @@ pub struct Name {
 pub struct Committed<'a> {
     pub store: &'a NodeStore,
     pub roots: &'a Roots,
+    /// Counts every search.
+    pub reads: &'a Counter,
 }
 
 impl Committed<'_> {
     pub fn get(&self, id: InodeId, kind: u8, offset: u64) -> Result<Option<Vec<u8>>> {
         let Some(root) = self.roots.get(id.tree) else { return Ok(None) };
         let key = Key::new(id.objectid, kind, offset);
+        self.reads.add(1);
         Ok(btrfs_tree::get(self.store, &root.root, &key)?.map(|item| item.data().to_vec()))
     }
 
@@ -47,6 +51,7 @@ impl Committed<'_> {
         mut each: impl FnMut(Key, &[u8]) -> Result<bool>,
     ) -> Result<()> {
         let Some(root) = self.roots.get(id.tree) else { return Ok(()) };
+        self.reads.add(1);
         let mut cursor = Cursor::new(self.store, &root.root);
         cursor.seek(&Key::new(id.objectid, *kinds.start(), offset))?;
         while let Some((key, data)) = cursor.item() {
@@ -69,6 +74,7 @@ impl Committed<'_> {
     ) -> Result<()> {
         let Some(root) = self.roots.get(id.tree) else { return Ok(()) };
         let from = Key::new(id.objectid, kind::EXTENT_DATA, start);
+        self.reads.add(1);
         let mut cursor = Cursor::new(self.store, &root.root);
         cursor.seek_back(&from)?;
         let mine = |key: &Key| key.objectid == id.objectid && key.kind == kind::EXTENT_DATA;

@@ -19,8 +19,8 @@ use super::project::Project;
 use super::state::LogState;
 use super::write::Written;
 use super::{Fallback, write};
-use crate::delta::{Level, Pending};
-use crate::engine::Engine;
+use crate::delta::{Gate, Level, Pending};
+use crate::engine::{Engine, PoisonUnlessDone};
 use crate::error::IntoFs;
 use crate::ino::InodeId;
 use crate::options::Sabotage;
@@ -74,6 +74,45 @@ impl Group {
     }
 }
 
+/// The epoch is held still while this is there.
+struct Still<'a>(&'a Gate);
+
+impl Still<'_> {
+    fn begin(gate: &Gate) -> Still<'_> {
+        gate.seal();
+        Still(gate)
+    }
+}
+
+impl Drop for Still<'_> {
+    fn drop(&mut self) {
+        self.0.reopen();
+    }
+}
+
+/// The one who writes for the requests [from, to): they are settled when it goes, even by a
+/// panic, or all others would wait for ever.
+struct Lead<'a> {
+    engine: &'a Engine,
+    from: u64,
+    to: u64,
+    /// All of them are durable.
+    done: bool,
+}
+
+impl Drop for Lead<'_> {
+    fn drop(&mut self) {
+        let mut queue = self.engine.log.queue.lock();
+        queue.led = false;
+        queue.done = self.to;
+        if !self.done {
+            let first = if queue.failed.1 == self.from { queue.failed.0 } else { self.from };
+            queue.failed = (first, self.to);
+        }
+        self.engine.log.changed.notify_all();
+    }
+}
+
 impl Engine {
     /// Returns when the inode, as it was when this was called, is durable.
     pub fn log_inode(&self, request: Request) -> Result<()> {
@@ -90,18 +129,14 @@ impl Engine {
             let (from, to) = (queue.first, queue.first + batch.len() as u64);
             queue.first = to;
             drop(queue);
+            let mut lead = Lead { engine: self, from, to, done: false };
             let result = self.lead(&batch);
-            queue = self.log.queue.lock();
-            queue.led = false;
-            queue.done = to;
-            if result.is_err() {
-                let first = if queue.failed.1 == from { queue.failed.0 } else { from };
-                queue.failed = (first, to);
-            }
-            self.log.changed.notify_all();
+            lead.done = result.is_ok();
+            drop(lead);
             if (from..to).contains(&number) {
                 return result;
             }
+            queue = self.log.queue.lock();
         }
         let failed = (queue.failed.0..queue.failed.1).contains(&number);
         drop(queue);
@@ -109,7 +144,7 @@ impl Engine {
         // Others may have led since, and who failed before them is not remembered.
         self.writable()?;
         // The leader has the error; whether there is a way to say yes a commit knows.
-        if failed { self.commit() } else { Ok(()) }
+        if failed { self.commit_landed() } else { Ok(()) }
     }
 
     /// One log write for all of `batch`, or the commit that takes its place.
@@ -122,7 +157,11 @@ impl Engine {
                 // A commit that failed while we waited for the lock is not to be followed.
                 self.writable()?;
                 let committing = self.layers.load().sealed.is_some();
-                (self.write_log(batch, &mut state), committing)
+                // What is half done must not be built upon by who takes the lock next.
+                let unwound = PoisonUnlessDone(self, "a log write panicked");
+                let written = self.write_log(batch, &mut state);
+                std::mem::forget(unwound);
+                (written, committing)
             };
             match written {
                 Ok(Ok(())) => {
@@ -138,7 +177,7 @@ impl Engine {
                 Ok(Err(fallback)) => {
                     self.stats.log_fallbacks.add(1);
                     tracing::debug!(reason = fallback.name(), "an fsync commits");
-                    return self.commit();
+                    return self.commit_landed();
                 }
                 Err(error) => {
                     self.poison(&format!("a log write failed: {error}"));
@@ -215,7 +254,8 @@ impl Engine {
         let layers = &view.layers;
         let pending = Pending { current: &layers.current, sealed: layers.sealed.as_deref() };
         let generation = Generation(layers.roots.generation.0 + 1);
-        let committed = Committed { store: &self.store, roots: &layers.roots };
+        let reads = &self.stats.log_tree_reads;
+        let committed = Committed { store: &self.store, roots: &layers.roots, reads };
         if let Err(fallback) = self.gather(pending, &committed, &mut work, state)? {
             return Ok(Err(fallback));
         }
@@ -236,8 +276,11 @@ impl Engine {
             if landed.insert(*id)
                 && let Some(inode) = self.inodes.find(*id, 0)
             {
-                // Without room it stays in memory, and the log has what has landed.
-                let _ = self.flush_inode(&inode);
+                // What does not land stays in memory, and the log has what has landed. It is
+                // no loss of who syncs now; the file's own fsync tries again, and tells.
+                if let Err(error) = self.flush_inode(&inode) {
+                    tracing::warn!(inode = id.objectid, %error, "content stays unwritten");
+                }
             }
         }
     }
@@ -258,12 +301,13 @@ impl Engine {
         for _ in 0..ROUNDS {
             self.land_content(work, &mut landed);
             let still = Instant::now();
-            pending.current.gate.seal();
+            let stillness = Still::begin(&pending.current.gate);
             for (tree, objectid) in pending.take_renamed() {
                 want_member(work, state, tree, objectid);
             }
+            assert!(self.options.sabotage != Some(Sabotage::LogPanics), "as it was asked to");
             work.freeze(&pending, |id, level| state.ask(id, level));
-            pending.current.gate.reopen();
+            drop(stillness);
             self.stats.log_still_max_ns.max(still.elapsed().as_nanos() as u64);
             if let Err(fallback) =
                 (Closure { max_item, committed, pending, state, work }).round()?

@@ -123,7 +123,6 @@ impl Project<'_> {
         if frozen.born {
             return Ok(());
         }
-        self.engine.stats.log_tree_reads.add(1);
         self.committed.scan(id, kind::INODE_ITEM..=kind::XATTR_ITEM, 0, |key, data| {
             edits.insert(key, Edit::Put(data.into()));
             Ok(true)
@@ -162,6 +161,7 @@ impl Project<'_> {
             return Ok(());
         };
         let edits = edits.entry(id.tree).or_default();
+        self.engine.stats.log_tree_reads.add(1);
         let mut cursor = Cursor::new(&self.engine.store, &root);
         cursor.seek(&Key::new(id.objectid, 0, 0))?;
         while let Some(key) = cursor.key().filter(|key| key.objectid == id.objectid) {

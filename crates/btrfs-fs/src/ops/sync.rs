@@ -16,11 +16,14 @@ pub fn fsync(engine: &Engine, ino: Ino, _datasync: bool) -> Result<()> {
     if engine.read_only.is_some() {
         return Ok(());
     }
-    if !engine.options.tree_log || is_stand_in(ino) {
-        return engine.commit();
+    if is_stand_in(ino) {
+        return engine.commit_landed();
     }
     let inode = engine.inode(ino)?;
     engine.flush_inode(&inode)?;
+    if !engine.options.tree_log {
+        return engine.commit_landed();
+    }
     let level = match inode.read() {
         Ok(state) if state.is_dir() => Level::Entries,
         Ok(_) => Level::Inode,

@@ -407,7 +407,7 @@ impl Engine {
             self.committer.wake();
             if dirty > self.options.dirty_bytes * 3 / 2 || !self.options.background {
                 self.stats.throttled.add(1);
-                self.flush_all()?;
+                self.flush_some()?;
             }
         }
         Ok(())

@@ -1,0 +1,345 @@
+//! fsyncs that meet others: many in one log write, beside writeback and commits that are held,
+//! and what becomes of them when something fails; and what an fsync costs, counted.
+//!
+//! A thread is held at the device, in its n-th write or flush, until it is released.
+
+#![allow(dead_code)]
+
+#[path = "crash/base.rs"]
+mod base;
+#[path = "crash/ops.rs"]
+mod ops;
+
+use base::base;
+use blocksim::{Access, Hook, SimDevice};
+use btrfs_fs::{BtrfsFs, Options, Sabotage};
+use ops::CX;
+use std::cell::Cell;
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+use vfs::{FileKind, FileSystem, Ino, RenameMode, SetAttr, WriteFlags, XattrMode};
+
+/// After that long who is held goes on, so that a failing test ends.
+const LIMIT: Duration = Duration::from_secs(10);
+/// For what must not happen to happen.
+const A_WHILE: Duration = Duration::from_millis(300);
+
+/// Holds the one thread that calls `arm` at its next access of the kind.
+#[derive(Default)]
+struct Holder {
+    /// (somebody is held, may go on)
+    state: Mutex<(bool, bool)>,
+    changed: Condvar,
+}
+
+thread_local! {
+    static ARMED: Cell<Option<Access>> = const { Cell::new(None) };
+}
+
+fn arm(access: Access) {
+    ARMED.set(Some(access));
+}
+
+impl Holder {
+    fn hook(self: &Arc<Holder>) -> Hook {
+        let holder = self.clone();
+        Arc::new(move |access, _| {
+            if ARMED.get() == Some(access) {
+                ARMED.set(None);
+                let mut state = holder.state.lock().expect("lock");
+                state.0 = true;
+                holder.changed.notify_all();
+                let held = |state: &mut (bool, bool)| !state.1;
+                drop(holder.changed.wait_timeout_while(state, LIMIT, held).expect("wait"));
+            }
+        })
+    }
+
+    fn wait_held(&self) {
+        let state = self.state.lock().expect("lock");
+        let free = |state: &mut (bool, bool)| !state.0;
+        let (state, _) = self.changed.wait_timeout_while(state, LIMIT, free).expect("wait");
+        assert!(state.0, "nobody came to the device");
+    }
+
+    fn release(&self) {
+        self.state.lock().expect("lock").1 = true;
+        self.changed.notify_all();
+    }
+}
+
+fn stat(fs: &dyn FileSystem, name: &str) -> u64 {
+    fs.stats().into_iter().find(|s| s.name == name).expect("a counter").value
+}
+
+fn create(fs: &dyn FileSystem, name: &str) -> Ino {
+    fs.mknod(&CX, fs.root(), name.as_bytes(), FileKind::File, 0o644, 0).expect("create").attr.ino
+}
+
+fn find(fs: &dyn FileSystem, path: &str) -> Ino {
+    let step = |dir, name: &str| fs.lookup(&CX, dir, name.as_bytes()).expect("lookup").attr.ino;
+    path.split('/').fold(fs.root(), step)
+}
+
+fn write(fs: &dyn FileSystem, ino: Ino, offset: u64, data: &[u8]) {
+    fs.write(&CX, ino, offset, data, WriteFlags::default()).expect("write");
+}
+
+fn mounted(device: &Arc<SimDevice>, options: Options) -> BtrfsFs {
+    BtrfsFs::open_device(device.clone(), options).expect("mount")
+}
+
+/// What a mount reads after a crash now, at which nothing arrived that no flush covered.
+fn after_a_crash(device: &SimDevice, path: &str, len: usize) -> Vec<u8> {
+    let epoch = device.recording().epochs().last().expect("there is always one");
+    let fs = mounted(&Arc::new(SimDevice::new(epoch.durable)), base::options());
+    let mut found = vec![0; len];
+    let read = fs.read(find(&fs, path), 0, &mut found).expect("read");
+    found.truncate(read);
+    found
+}
+
+/// Files whose content another thread took for writeback, and has not written yet.
+fn durable_beside_writeback(options: Options, make_durable: impl Fn(&BtrfsFs, Ino) + Sync) {
+    let holder = Arc::<Holder>::default();
+    let device = SimDevice::new(base(0).image.clone()).hooked(Some(holder.hook()));
+    let device = Arc::new(device);
+    let options = Options { dirty_bytes: 110_000, ..options };
+    let fs = &mounted(&device, options);
+    let [first, second, third] = ["first", "second", "third"].map(|name| create(fs, name));
+    write(fs, first, 0, &[1; 50_000]);
+    write(fs, second, 0, &[2; 40_000]);
+    std::thread::scope(|scope| {
+        let throttled = scope.spawn(|| {
+            arm(Access::Write);
+            write(fs, third, 0, &[3; 40_000]);
+            ARMED.set(None);
+        });
+        holder.wait_held();
+        let (done, finished) = channel();
+        let (make_durable, device) = (&make_durable, &device);
+        scope.spawn(move || {
+            make_durable(fs, second);
+            done.send(after_a_crash(device, "second", 40_000)).expect("send");
+        });
+        let early = finished.recv_timeout(A_WHILE);
+        holder.release();
+        throttled.join().expect("the writer");
+        let found = early.or_else(|_| finished.recv()).expect("an end");
+        assert!(found == [2; 40_000], "{} bytes are there", found.len());
+    });
+    assert_eq!(stat(fs, "delta.throttled"), 1, "or this shows nothing");
+}
+
+#[test]
+fn a_sync_waits_for_what_a_throttled_writer_has_taken() {
+    durable_beside_writeback(base::options(), |fs, _| fs.sync().expect("sync"));
+}
+
+#[test]
+fn an_fsync_that_commits_does_too() {
+    let options = Options { tree_log: false, ..base::options() };
+    durable_beside_writeback(options, |fs, ino| fs.fsync(ino, false).expect("fsync"));
+}
+
+/// Eight threads that come while a log write is at work share the next one.
+#[test]
+fn who_waits_for_a_log_write_shares_the_next() {
+    let holder = Arc::<Holder>::default();
+    let device = SimDevice::new(base(0).image.clone()).hooked(Some(holder.hook()));
+    let device = Arc::new(device);
+    let fs = &mounted(&device, base::options());
+    let files: Vec<Ino> = (0..9).map(|n| create(fs, &format!("file{n}"))).collect();
+    let flushes = device.counts().flushes;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            arm(Access::Flush);
+            fs.fsync(files[0], false).expect("fsync");
+        });
+        holder.wait_held();
+        for ino in &files[1..] {
+            scope.spawn(|| fs.fsync(*ino, false).expect("fsync"));
+        }
+        let start = Instant::now();
+        while stat(fs, "fsync.count") < 9 {
+            assert!(start.elapsed() < LIMIT, "an fsync does not begin");
+            std::thread::yield_now();
+        }
+        std::thread::sleep(A_WHILE);
+        holder.release();
+    });
+    assert_eq!(stat(fs, "log.writes"), 2);
+    assert_eq!(device.counts().flushes - flushes, 4, "two for each");
+    assert_eq!(stat(fs, "log.joined"), 7, "all but those who led");
+    assert_eq!(stat(fs, "commit.count"), 0);
+    for n in 0..9 {
+        assert_eq!(after_a_crash(&device, &format!("file{n}"), 1), []);
+    }
+}
+
+/// Others must not wait for ever for who panicked, nor may what is half done go on.
+#[test]
+fn a_panic_in_a_log_write_ends_the_volume_and_hangs_nobody() {
+    let device = Arc::new(SimDevice::new(base(0).image.clone()));
+    let options = Options { sabotage: Some(Sabotage::LogPanics), ..base::options() };
+    let fs = Arc::new(mounted(&device, options));
+    let file = create(&*fs, "file");
+    let (done, finished) = channel();
+    for _ in 0..4 {
+        let (fs, done) = (fs.clone(), done.clone());
+        std::thread::spawn(move || {
+            let call = std::panic::AssertUnwindSafe(|| fs.fsync(file, false));
+            let fsync = std::panic::catch_unwind(call).is_ok_and(|result| result.is_ok());
+            // Also an operation gets on: the epoch is not held still.
+            let mkdir = fs.mkdir(&CX, fs.root(), b"later", 0o755).map_err(|e| e.errno());
+            done.send((fsync, mkdir.map(|_| ()), fs.sync().is_ok())).expect("send");
+        });
+    }
+    for _ in 0..4 {
+        let seen = finished.recv_timeout(LIMIT).expect("nobody hangs");
+        assert_eq!(seen, (false, Err(libc::EROFS), false));
+    }
+    assert!(fs.read_only_reason().is_some_and(|why| why.contains("panicked")));
+}
+
+/// Content of a file that came along and could not be written is not forgotten: the file's own
+/// fsync tries again, and tells.
+#[test]
+fn content_that_failed_in_another_files_fsync_is_not_forgotten() {
+    for lasting in [false, true] {
+        let device = Arc::new(SimDevice::new(base(0).image.clone()));
+        let fs = mounted(&device, base::options());
+        let dir = find(&fs, "A");
+        let ino = fs.mknod(&CX, dir, b"new", FileKind::File, 0o644, 0).expect("create").attr.ino;
+        write(&fs, ino, 0, &[7; 50_000]);
+        fail_next_write(&device, lasting);
+        let synced = fs.fsync(dir, false);
+        let failed = device.counts().failed;
+        assert!(failed > 0, "the new file's content came along");
+        if lasting {
+            assert!(fs.fsync(ino, false).is_err() && device.counts().failed > failed);
+            continue;
+        }
+        synced.expect("fsync of the directory");
+        fs.fsync(ino, false).expect("fsync");
+        assert!(after_a_crash(&device, "A/new", 50_000) == [7; 50_000]);
+    }
+}
+
+fn fail_next_write(device: &SimDevice, lasting: bool) {
+    use blocksim::{Fault, Span};
+    let span = if lasting { Span::FromThenOn } else { Span::Once };
+    device.set_faults(&[Fault { access: Access::Write, nth: device.counts().writes, span }]);
+}
+
+/// A commit in an fsync's place answers for that file: what finds no room is another's.
+#[test]
+fn a_full_volume_is_told_to_who_wrote_too_much_alone() {
+    let fsync_commits = Options { tree_log: false, ..base::options() };
+    for options in [base::options(), fsync_commits] {
+        let device = Arc::new(SimDevice::new(base(0).image.clone()));
+        let fs = mounted(&device, options);
+        let (mine, other) = (find(&fs, "A/foo"), find(&fs, "A/bar"));
+        let dir = find(&fs, "A");
+        write(&fs, mine, 0, &[5; 9000]);
+        fs.fsync(mine, false).expect("fsync");
+        let before = stat(&fs, "commit.count");
+        fs.rmdir(&CX, dir, b"C").expect("rmdir");
+        write(&fs, other, 0, &[6; 50_000]);
+        fs.space().fail_data(true);
+        fs.fsync(dir, false).expect("nothing of it failed");
+        assert!(stat(&fs, "commit.count") > before, "no log can say it");
+        assert!(fs.sync().is_err_and(|error| error.errno() == libc::ENOSPC));
+        fs.space().fail_data(false);
+        fs.sync().expect("there is room");
+        assert!(after_a_crash(&device, "A/bar", 50_000) == [6; 50_000]);
+    }
+}
+
+/// Whatever was done to a file, its fsync commits nothing and merges nothing.
+#[test]
+fn an_fsync_writes_no_subvolume_tree() {
+    let device = Arc::new(SimDevice::new(base(0).image.clone()));
+    let fs = mounted(&device, base::options());
+    let (file, big) = (find(&fs, "A/foo"), find(&fs, "B/big"));
+    let (a, b) = (find(&fs, "A"), find(&fs, "B"));
+    let truncate = |size| {
+        let set = SetAttr { size: Some(size), ..SetAttr::default() };
+        fs.setattr(&CX, file, &set).expect("truncate");
+    };
+    let steps: [(&str, &dyn Fn()); 6] = [
+        ("truncate", &|| truncate(5000)),
+        ("write", &|| write(&fs, file, 4096, &[9; 20_000])),
+        ("xattr", &|| {
+            fs.setxattr(&CX, file, b"user.z", &[1; 300], XattrMode::Set).expect("setxattr");
+            fs.removexattr(&CX, file, b"user.x").expect("removexattr");
+        }),
+        ("clone", &|| fs.clone_range(&CX, big, 0, file, 0, 65_536).expect("clone")),
+        ("rename", &|| {
+            fs.rename(&CX, a, b"foo", b, b"moved", RenameMode::Replace).expect("rename");
+        }),
+        ("truncate to nothing", &|| truncate(0)),
+    ];
+    for (number, (name, step)) in steps.iter().enumerate() {
+        step();
+        fs.fsync(file, false).expect("fsync");
+        let count = |name| stat(&fs, name);
+        assert_eq!(count("log.writes"), number as u64 + 1, "{name}");
+        assert_eq!((count("commit.count"), count("commit.items_merged")), (0, 0), "{name}");
+    }
+    assert_eq!(after_a_crash(&device, "B/moved", 1), []);
+}
+
+/// Whether an inode is in the log is known when the inode itself has left memory and come back.
+#[test]
+fn an_inode_that_was_evicted_is_not_logged_anew() {
+    let device = Arc::new(SimDevice::new(base(0).image.clone()));
+    let fs = mounted(&device, base::options());
+    let dir = find(&fs, "A");
+    let set = |ino, value: u8| {
+        fs.setxattr(&CX, ino, b"user.y", &[value; 9], XattrMode::Set).expect("setxattr");
+        fs.fsync(ino, false).expect("fsync");
+    };
+    let file = find(&fs, "A/foo");
+    set(file, 1);
+    let counted = || ["log.inodes_first", "log.tree_reads"].map(|name| stat(&fs, name));
+    let first = counted();
+    assert_eq!(first[0], 1);
+    for round in 0..5 {
+        let open = stat(&fs, "inodes.open");
+        fs.forget(file, 1);
+        assert_eq!(stat(&fs, "inodes.open"), open - 1, "it was evicted");
+        assert_eq!(fs.lookup(&CX, dir, b"foo").expect("lookup").attr.ino, file);
+        set(file, 2 + round);
+    }
+    write(&fs, file, 0, &[8; 5000]);
+    fs.fsync(file, false).expect("fsync");
+    assert_eq!(counted(), first, "known from memory");
+    assert_eq!(stat(&fs, "log.writes"), 7);
+    assert_eq!(after_a_crash(&device, "A/foo", 5000), [8; 5000]);
+}
+
+/// What is cut back is dropped by key: no search, however many extents the log has of the file.
+#[test]
+fn a_truncated_file_is_cut_back_without_a_search() {
+    let device = Arc::new(SimDevice::new(base(0).image.clone()));
+    let fs = mounted(&device, base::options());
+    let file = create(&fs, "file");
+    let fill = || {
+        for part in 0..200 {
+            write(&fs, file, part * 8192, &[part as u8; 4096]);
+        }
+        fs.fsync(file, false).expect("fsync");
+    };
+    fill();
+    let (reads, items) = (stat(&fs, "log.tree_reads"), stat(&fs, "log.items"));
+    let set = SetAttr { size: Some(4096), ..SetAttr::default() };
+    fs.setattr(&CX, file, &set).expect("truncate");
+    fs.fsync(file, false).expect("fsync");
+    assert!(stat(&fs, "log.items") > items + 199, "199 extents leave the log");
+    fill();
+    assert_eq!(stat(&fs, "log.tree_reads"), reads);
+    assert_eq!((stat(&fs, "log.inodes_first"), stat(&fs, "commit.count")), (1, 0));
+    assert_eq!(after_a_crash(&device, "file", 4096), [0; 4096]);
+}

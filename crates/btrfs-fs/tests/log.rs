@@ -70,7 +70,8 @@ fn sync_everything(fs: &dyn FileSystem, tree: &TreeSnapshot) {
     }
 }
 
-fn random(seed: u64, steps: usize, config: &Config, mkfs: &[&str]) {
+/// True if there was a log to replay.
+fn random(seed: u64, steps: usize, config: &Config, mkfs: &[&str]) -> bool {
     println!("seed {seed}, {steps} steps, mkfs {mkfs:?}");
     let image = Image::new(256 << 20, mkfs);
     let fs = image.open_with(quiet());
@@ -89,12 +90,12 @@ fn random(seed: u64, steps: usize, config: &Config, mkfs: &[&str]) {
     let before = stat(&fs, "commit.count");
     let expected = snapshot(&fs);
     sync_everything(&fs, &expected);
+    let logged = has_log(&image.path);
     println!(
-        "commits in the end {}, fallbacks {}, writes {}, log {}",
+        "commits in the end {}, fallbacks {}, writes {}, log {logged}",
         stat(&fs, "commit.count") - before,
         stat(&fs, "log.fallback_commits"),
         stat(&fs, "log.writes"),
-        has_log(&image.path),
     );
     let expected = snapshot(&fs);
     let copy = crashed(&image, "crashed.img");
@@ -107,6 +108,7 @@ fn random(seed: u64, steps: usize, config: &Config, mkfs: &[&str]) {
     drop(fs);
     oracle::assert_clean(&image.path);
     assert!(!has_log(&image.path), "a commit ends the log");
+    logged
 }
 
 /// `SEED=5,6 STEPS=2000 MKFS="-n 4096"` runs those instead.
@@ -122,16 +124,19 @@ fn everything_synced_is_there_after_the_kernel_replays() {
         }
         return;
     }
+    let mut logs = 0;
     for seed in 1..5 {
-        random(seed, 400, &Config::all(), &[]);
+        logs += random(seed, 400, &Config::all(), &[]) as usize;
     }
     // A parent that belongs to the log for its own sake must not hide what it lost.
-    random(47, 1500, &Config::all(), &[]);
+    logs += random(47, 1500, &Config::all(), &[]) as usize;
+    assert!(logs > 3, "only {logs} of 5 left a log");
 }
 
 #[test]
 fn logs_of_other_formats() {
     testkit::require!(kernel_btrfs);
+    let mut logs = 0;
     for (seed, mkfs) in [
         (60, &["-n", "4096"][..]),
         (61, &["-n", "65536", "--csum", "xxhash"]),
@@ -140,8 +145,9 @@ fn logs_of_other_formats() {
         (64, &["-O", "^no-holes"]),
         (65, &["--mixed"]),
     ] {
-        random(seed, 600, &fitting(mkfs), mkfs);
+        logs += random(seed, 600, &fitting(mkfs), mkfs) as usize;
     }
+    assert!(logs > 4, "only {logs} of 6 left a log");
 }
 
 /// Attributes that the model takes do not fit a leaf of 4 KiB.

@@ -67,6 +67,14 @@ const STEPS: &[Step] = steps! {
     |s| set_xattr("A/foo", "user.x", 3000, s) => [], ["A/foo"];
     |_| remove_xattr("A/foo", "user.x") => [], ["A/foo", "A/bar"];
     |_| chmod("A/foo", 0o600) => ["A"], ["A/foo"];
+    |_| create("new") => [""], ["new"];
+    |_| mkdir("D") => ["", "D"], [];
+    |_| link("A/foo", "link") => ["", "A"], ["A/foo"];
+    |_| rename("A/foo", "foo") => ["", "A"], ["foo"];
+    |_| rename("A/C", "C") => ["", "A", "C"], [];
+    |_| rename("A", "B/A") => [""], [];
+    |_| exchange("A", "B") => ["", "A"], ["A/big"];
+    |_| set_xattr("", "user.root", 100, 7) => [""], ["A/foo"];
 };
 
 /// Everything that can stand at one place: an operation with one sync, or without.
@@ -81,6 +89,10 @@ fn places(last: bool) -> Vec<(usize, Option<Op>)> {
         step.dirs.iter().for_each(|dir| add(Some(fsync(dir))));
         step.files.iter().for_each(|file| add(Some(fsync(file))));
         step.files.iter().for_each(|file| add(Some(fdatasync(file))));
+    }
+    // Behind the others, which keep their numbers.
+    for (number, step) in STEPS.iter().enumerate() {
+        step.dirs.iter().for_each(|dir| places.push((number, Some(fdatasync(dir)))));
     }
     places
 }

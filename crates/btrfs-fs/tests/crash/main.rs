@@ -87,8 +87,11 @@ fn extents_that_would_grow_under_the_log() {
 
 #[test]
 fn one_operation() {
-    let rig = Rig::new(Effort { per_flush: 2, ..BRIEF });
+    let rig = Rig::new(Effort { per_flush: 4, ..BRIEF });
     run_all(&rig, ace::all(1));
+    let count = |counter: &AtomicUsize| counter.load(Ordering::Relaxed);
+    let (states, logs) = (count(&rig.tally.states), count(&rig.tally.logs));
+    assert!(states >= 2000 && logs * 5 > states, "this shows little: {}", rig.tally);
 }
 
 #[test]

@@ -2,7 +2,9 @@
 
 mod common;
 
-use common::{Image, KernelMount, TempDir, assert_clean, at, failing, fine, without_stand_ins};
+use common::{
+    Image, KernelMount, TempDir, assert_clean, at, failing, fine, text, without_stand_ins,
+};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -36,14 +38,14 @@ fn whole_trees_go_in_and_come_out() {
     kernel_populate(mount.path(), 7).unwrap();
     let expected = TreeSnapshot::of_dir(mount.path()).unwrap();
     let target = Image::new("tree-target");
-    fine(&["cp", "-a", &format!("{}/.", mount.path().display()), &target.at("/")]);
+    fine(&["cp", "-r", &format!("{}/.", mount.path().display()), &target.at("/")]);
     mount.unmount().unwrap();
     assert_same(&of_image(&target.path), &expected, &rules());
     // Out again, onto a third volume by the kernel.
     let third = Image::new("tree-third");
     let mount = KernelMount::new(&third.path, "noatime").unwrap();
     let out = mount.join("out");
-    fine(&["cp", "-a", &target.at("/"), &out.display().to_string()]);
+    fine(&["cp", "-r", &target.at("/"), &out.display().to_string()]);
     let found = TreeSnapshot::of_dir(&out).unwrap();
     mount.unmount().unwrap();
     assert_same(&found, &expected, &rules());
@@ -58,7 +60,7 @@ fn trees_go_from_volume_to_volume() {
     let expected = TreeSnapshot::of_dir(mount.path()).unwrap();
     mount.unmount().unwrap();
     let target = Image::new("vv-target");
-    fine(&["cp", "-a", &source.at("/."), &target.at("/all")]);
+    fine(&["cp", "-r", &source.at("/."), &target.at("/all")]);
     fine(&["cp", "-a", &target.at("/all"), &target.at("/copy")]);
     assert_clean(&target.path);
     let mount = KernelMount::new(&target.path, "ro").unwrap();
@@ -106,7 +108,7 @@ fn copies_merge_into_what_is_there() {
 }
 
 #[test]
-fn plain_copies_are_new_and_archives_are_not() {
+fn copies_of_trees_are_the_same_unless_told_otherwise() {
     require!(btrfs_progs);
     let image = Image::new("new");
     let host = TempDir::new("new-host").unwrap();
@@ -118,9 +120,14 @@ fn plain_copies_are_new_and_archives_are_not() {
     ));
     assert!(set.status.success());
     let word = tree.display().to_string();
-    fine(&["cp", "-r", &word, &image.at("/plain")]);
-    fine(&["cp", "-a", &word, &image.at("/exact")]);
     let stat = |path: &str| common::json(&fine(&["stat", "--json", &image.at(path)]))[0].clone();
+    fine(&["cp", "-r", "--no-preserve", &word, &image.at("/plain")]);
+    fine(&["cp", "-r", &word, &image.at("/exact")]);
+    // Single files are new without -p.
+    fine(&["cp", &format!("{word}/one"), &image.at("/one")]);
+    assert_eq!(stat("/one")["mode"], "0755");
+    fine(&["cp", "-p", &format!("{word}/one"), &image.at("/one")]);
+    assert_eq!(stat("/one")["mode"], "4777");
     assert_eq!(stat("/plain/one")["mode"], "0755", "without set-user-ID, less the umask");
     assert!(!stat("/plain/one")["mtime"].as_str().unwrap().starts_with("2001"));
     assert_eq!(stat("/exact/one")["mode"], "4777");
@@ -128,15 +135,186 @@ fn plain_copies_are_new_and_archives_are_not() {
     assert_eq!(stat("/exact/sub")["mode"], "2750");
     assert_eq!(stat("/exact/one")["ino"], stat("/exact/sub/hard")["ino"]);
     let out = host.join("out");
-    fine(&["cp", "-r", &image.at("/exact"), &out.display().to_string()]);
+    fine(&["cp", "--no-preserve", "-r", &image.at("/exact"), &out.display().to_string()]);
     let meta = fs::metadata(out.join("one")).unwrap();
     assert_eq!(meta.mode() & 0o7777, 0o755);
     assert!(meta.mtime() > 1_600_000_000);
     let exact = host.join("exact");
-    fine(&["cp", "-a", &image.at("/exact"), &exact.display().to_string()]);
+    fine(&["cp", "-r", &image.at("/exact"), &exact.display().to_string()]);
     let meta = fs::metadata(exact.join("one")).unwrap();
     assert_eq!((meta.mode() & 0o7777, meta.nlink()), (0o4777, 2));
     assert_eq!(meta.mtime(), fs::metadata(tree.join("one")).unwrap().mtime());
+}
+
+/// Data of three places in a large file; what is between them is a hole.
+const PLACES: [u64; 3] = [0, 12 << 20, (40 << 20) + 4096];
+const EACH: usize = 64 << 10;
+
+#[test]
+fn holes_stay_holes() {
+    require!(kernel_btrfs);
+    let image = Image::new("holes");
+    let host = TempDir::new("holes-host").unwrap();
+    let tree = host.join("tree");
+    fs::create_dir(&tree).unwrap();
+    let file = fs::File::create(tree.join("sparse")).unwrap();
+    file.set_len(64 << 20).unwrap();
+    for at in PLACES {
+        std::os::unix::fs::FileExt::write_all_at(&file, &[7; EACH], at).unwrap();
+    }
+    fs::File::create(tree.join("nothing")).unwrap().set_len((8 << 20) + 1).unwrap();
+    let data = (PLACES.len() * EACH) as u64;
+    fine(&["cp", "-r", &tree.display().to_string(), &image.at("/")]);
+    fine(&["cp", "-r", "--reflink=never", &image.at("/tree"), &image.at("/again")]);
+    let out = host.join("out");
+    fine(&["cp", "-r", &image.at("/tree"), &out.display().to_string()]);
+    fine(&["cp", "-r", &image.at("/tree"), &out.display().to_string()]);
+    assert_clean(&image.path);
+    let kernel = KernelMount::new(&image.path, "ro").unwrap();
+    let content = fs::read(tree.join("sparse")).unwrap();
+    for dir in [kernel.join("tree"), kernel.join("again"), out.clone(), out.join("tree")] {
+        let taken = |name: &str| fs::metadata(dir.join(name)).unwrap().blocks() * 512;
+        // In a volume not one block more; this machine's file system may count its own.
+        let more = if dir.starts_with(&out) { 16 << 10 } else { 0 };
+        assert!((data..=data + more).contains(&taken("sparse")), "{dir:?}: {}", taken("sparse"));
+        assert!(taken("nothing") <= more, "{dir:?}: {}", taken("nothing"));
+        assert_eq!(fs::metadata(dir.join("nothing")).unwrap().len(), (8 << 20) + 1);
+        assert!(fs::read(dir.join("sparse")).unwrap() == content, "{dir:?}");
+    }
+    kernel.unmount().unwrap();
+}
+
+#[test]
+fn what_is_overwritten_becomes_the_same_too() {
+    require!(kernel_btrfs);
+    let (image, other) = (Image::new("over"), Image::new("over-host"));
+    let host = KernelMount::new(&other.path, "noatime").unwrap();
+    let make = |dir: &Path| {
+        let set = common::sh(&format!(
+            "set -e; mkdir {0}; cd {0}; mkdir sub; echo new > one; echo n > sub/two
+            chown 12:34 one; chmod 4751 one; chmod 2710 sub; chown :7 sub
+            setfattr -n user.a -v here one; setfattr -n user.b -v there sub
+            setfacl -m u:77:r sub/two; mkfifo pipe; ln -s one link
+            ln one sub/hard; ln one zzz
+            touch -d 2001-01-01T01:01:01.123456789 one sub/two; touch -d 2002-02-02 sub .",
+            dir.display()
+        ));
+        assert!(set.status.success(), "{}", text(&set.stderr));
+    };
+    make(&host.join("tree"));
+    let word = host.join("tree").display().to_string();
+    let expected = TreeSnapshot::of_dir(&host.join("tree")).unwrap();
+    // Older things of the same names, files where a pipe and a link will be among them.
+    let old = |dir: &Path| {
+        fs::create_dir_all(dir.join("sub")).unwrap();
+        for name in ["one", "sub/hard", "pipe", "link"] {
+            fs::write(dir.join(name), "old and longer").unwrap();
+        }
+        // The same file here, and not there.
+        fs::hard_link(dir.join("one"), dir.join("sub/two")).unwrap();
+    };
+    old(&host.join("old"));
+    fine(&["cp", "-r", &host.join("old").display().to_string(), &image.at("/tree")]);
+    fine(&["cp", "-r", &word, &image.at("/")]);
+    fine(&["cp", "-r", &word, &image.at("/")]);
+    old(&host.join("out/tree"));
+    fine(&["cp", "-r", &image.at("/tree"), &host.join("out").display().to_string()]);
+    fine(&["cp", "-r", &image.at("/tree"), &host.join("out").display().to_string()]);
+    let found = TreeSnapshot::of_dir(&host.join("out/tree")).unwrap();
+    assert_same(&found, &expected, &rules());
+    host.unmount().unwrap();
+    assert_clean(&image.path);
+    let mount = KernelMount::new(&image.path, "ro").unwrap();
+    let found = TreeSnapshot::of_dir(&mount.join("tree")).unwrap();
+    mount.unmount().unwrap();
+    assert_same(&found, &expected, &rules());
+}
+
+/// Hard links between what several sources name; one of the first names is replaced before
+/// the second comes.
+#[test]
+fn links_between_sources() {
+    require!(btrfs_progs);
+    let image = Image::new("links");
+    let set = common::sh(&format!(
+        "cd {} && mkdir a b && echo shared >a/x && ln a/x b/y && echo gone >a/one &&
+        ln a/one b/two && echo else >b/one",
+        image.dir.path().display()
+    ));
+    assert!(set.status.success(), "{}", text(&set.stderr));
+    let word = |name: &str| image.dir.join(name).display().to_string();
+    fine(&["mkdir", &image.at("/in")]);
+    fine(&["cp", "-r", &word("a/."), &word("b/."), &image.at("/in")]);
+    fine(&["mkdir", &image.at("/a"), &image.at("/b")]);
+    fine(&["cp", "-r", &word("a"), &word("b"), &image.at("/")]);
+    let ino = |path: &str| {
+        let stat = common::json(&fine(&["stat", "--json", &image.at(path)]))[0].clone();
+        (stat["ino"].as_u64().unwrap(), stat["nlink"].as_u64().unwrap())
+    };
+    assert_eq!((ino("/in/x"), ino("/in/x").1), (ino("/in/y"), 2));
+    assert_eq!((ino("/a/x"), ino("/a/one")), (ino("/b/y"), ino("/b/two")));
+    fs::create_dir(image.dir.join("out")).unwrap();
+    fine(&["cp", "-r", &image.at("/a/."), &image.at("/b/."), &word("out")]);
+    let host = |name: &str| {
+        let meta = fs::metadata(image.dir.join("out").join(name)).unwrap();
+        (meta.ino(), meta.nlink())
+    };
+    assert_eq!((host("x"), host("x").1), (host("y"), 2));
+    for (name, content) in [("one", "else\n"), ("two", "gone\n"), ("x", "shared\n")] {
+        assert_eq!(fine(&["cat", &image.at(&format!("/in/{name}"))]), content);
+        assert_eq!(fs::read_to_string(image.dir.join("out").join(name)).unwrap(), content);
+    }
+    assert_clean(&image.path);
+}
+
+/// Runs a shell script as nobody, in a directory of its own with the program and an image.
+fn as_nobody(image: &Image, script: &str) -> String {
+    let dir = image.dir.path().display();
+    let done = common::sh(&format!(
+        "cp {} {dir}/spinney && chown -R 65534:65534 {dir} && cd {dir} &&
+        exec setpriv --reuid 65534 --regid 65534 --clear-groups sh -ec '{script}'",
+        common::PROGRAM
+    ));
+    let shown = text(&done.stdout) + &text(&done.stderr);
+    assert!(done.status.success(), "{shown}");
+    shown
+}
+
+#[test]
+fn ordinary_users_own_what_they_copy_out() {
+    require!(btrfs_progs);
+    if !common::sh("setpriv --help").status.success() {
+        testkit::skip!("no setpriv here");
+    }
+    let image = Image::new("ordinary");
+    let set = common::sh(&format!(
+        "cd {} && mkdir tree && echo x > tree/theirs && echo y > tree/mine && mkdir tree/sub &&
+        chown 12:34 tree/theirs && chown 65534:65534 tree/mine && chmod 6755 tree/* &&
+        touch -d @978307200 tree/*",
+        image.dir.path().display()
+    ));
+    assert!(set.status.success());
+    fine(&["cp", "-r", &image.dir.join("tree").display().to_string(), &image.at("/")]);
+    // Out: nothing fails, and nobody gets a program that runs as the caller by accident.
+    let shown = as_nobody(
+        &image,
+        "./spinney cp -r disk.img:/tree out; cd out; stat -c \"%n %u:%g %a %Y\" theirs mine sub",
+    );
+    let since = "978307200";
+    for line in [
+        format!("theirs 65534:65534 755 {since}"),
+        format!("mine 65534:65534 6755 {since}"),
+        format!("sub 65534:65534 755 {since}"),
+    ] {
+        assert!(shown.contains(&line), "{line}: {shown}");
+    }
+    // Over what is there, and in again: owners as they are on this machine.
+    as_nobody(&image, "./spinney cp -r disk.img:/tree/. out; ./spinney cp -r out disk.img:/");
+    let stat = common::json(&fine(&["stat", "--json", &image.at("/out/mine")]))[0].clone();
+    assert_eq!((&stat["uid"], &stat["mode"]), (&65534.into(), &"6755".into()), "{stat}");
+    let stat = common::json(&fine(&["stat", "--json", &image.at("/tree/theirs")]))[0].clone();
+    assert_eq!((&stat["uid"], &stat["mode"]), (&12.into(), &"6755".into()), "{stat}");
+    assert_clean(&image.path);
 }
 
 #[test]
@@ -148,6 +326,20 @@ fn pipes_and_sparse_files_go_in() {
     assert!(done.status.success(), "{}", common::text(&done.stderr));
     let expected: String = (1..=100_000).map(|n| format!("{n}\n")).collect();
     assert!(fine(&["cat", &image.at("/numbers")]) == expected);
+    // Out through a pipe, and to where a link leads; the link stays.
+    let script = format!("{} cp {} /dev/stdout | cat", common::PROGRAM, image.at("/numbers"));
+    let done = common::sh(&script);
+    assert!(text(&done.stdout) == expected && done.stderr.is_empty(), "{}", text(&done.stderr));
+    for (name, to) in [("to-file", "file"), ("to-device", "/dev/null")] {
+        let link = image.dir.join(name);
+        fs::write(image.dir.join("file"), "old").unwrap();
+        std::os::unix::fs::symlink(to, &link).unwrap();
+        fine(&["cp", &image.at("/numbers"), &link.display().to_string()]);
+        assert_eq!(fs::read_link(&link).unwrap(), Path::new(to));
+    }
+    assert_eq!(fs::read_to_string(image.dir.join("file")).unwrap(), "old");
+    fine(&["cp", &image.at("/numbers"), &image.dir.join("to-file").display().to_string()]);
+    assert!(fs::read_to_string(image.dir.join("file")).unwrap() == expected);
     let host = TempDir::new("pipes-host").unwrap();
     let sparse = host.join("sparse");
     let file = fs::File::create(&sparse).unwrap();

@@ -163,6 +163,15 @@ fn as_nobody(transport: &str) {
         ./spinney mount --log log -o ro,transport={transport} disk.img mnt
         cat mnt/mine/file
         fusermount3 -u mnt
+        # As mount.fuse calls it for a line of fstab(5).
+        while grep \"$PWD/mnt \" /proc/self/mounts; do sleep 0.1; done
+        PATH=.:$PATH
+        for try in 1 2 3 4 5; do spinney disk.img mnt -o rw,noatime,transport={transport} && break; sleep 1; done
+        grep \"$PWD/mnt fuse.spinney rw.*noatime\" /proc/self/mounts
+        echo more > mnt/mine/more
+        test $(stat -c %u:%g mnt/mine/more) = 65534:65534
+        spinney umount mnt
+        test $(spinney cat disk.img:/mine/more) = more
         echo all well"
     );
     fs::write(image.dir.join("script"), script).unwrap();

@@ -333,6 +333,31 @@ fn subvolumes_are_mounted_by_path_and_number() {
     kernel.unmount().unwrap();
 }
 
+/// What `spinney stats` promises: operations, commits and their phases, delta size, cache
+/// hits, checksum errors and repairs, lock waits.
+const COUNTERS: [&str; 20] = [
+    "operations.changes",
+    "fuse.requests.write",
+    "commit.count",
+    "commit.total_ns",
+    "commit.max_ns",
+    "commit.flush_data_ns",
+    "commit.seal_ns",
+    "commit.merge_ns",
+    "commit.settle_ns",
+    "commit.write_ns",
+    "delta.bytes",
+    "delta.items",
+    "delta.dirty_bytes",
+    "cache.hits",
+    "cache.misses",
+    "device.checksum_errors",
+    "device.repairs",
+    "device.unrecoverable",
+    "inodes.lock_waits",
+    "log.waits_for_commit",
+];
+
 #[test]
 fn counters_are_shown() {
     require!(fuse);
@@ -345,9 +370,34 @@ fn counters_are_shown() {
         let transport = if options.contains("uring") { "io_uring" } else { "classic" };
         assert_eq!(counters["fuse.transport"], transport);
         assert_eq!(counters["fsync.count"], 1);
+        assert!(counters["operations.changes"].as_u64() >= Some(2), "{counters}");
+        assert!(counters["fuse.requests.write"].as_u64() >= Some(1), "{counters}");
+        assert!(counters["delta.bytes"].as_u64() > Some(0), "uncommitted: {counters}");
+        assert!(counters["cache.hits"].as_u64() > Some(0), "{counters}");
+        let commits = counters["commit.count"].as_u64().unwrap();
+        assert!(common::sh(&format!("sync -f {}; sync {0}", mount.word())).status.success());
+        fine(&["stats", &mount.word()]);
         let table = fine(&["stats", &mount.word()]);
-        let line = table.lines().find(|line| line.starts_with("fsync.count ")).unwrap();
-        assert_eq!(line.split_whitespace().nth(1), Some("1"));
+        let counters = json(&fine(&["stats", "--json", &mount.word()]));
+        let of_table = |name: &str| {
+            let line = table.lines().find(|line| line.split_whitespace().next() == Some(name));
+            let line = line.unwrap_or_else(|| panic!("no {name}: {table}"));
+            line.split_whitespace().nth(1).unwrap().parse::<u64>().expect(name)
+        };
+        for name in COUNTERS {
+            let number = counters[name].as_u64().unwrap_or_else(|| panic!("{name}: {counters}"));
+            assert!(number >= of_table(name), "{name}: {number} after {}", of_table(name));
+        }
+        if options.contains("plain") {
+            // There syncfs does not reach the server.
+            mount.umount();
+            return;
+        }
+        assert!(of_table("commit.count") > commits, "{table}");
+        for phase in ["total", "seal", "merge", "settle", "write"] {
+            assert!(of_table(&format!("commit.{phase}_ns")) > 0, "{phase}: {table}");
+        }
+        assert!(of_table("commit.nodes_written") > 0 && of_table("device.writes") > 0, "{table}");
         mount.umount();
     });
     let (code, why) = failing(&["stats", "/"]);
@@ -438,6 +488,7 @@ fn a_failed_medium_is_told_at_the_end() {
             assert!(refused.is_err(), "nothing succeeds after the medium failed");
             let (code, why) = failing(&["umount", &mount.word()]);
             assert!(code == 1 && why.contains("closing the volume failed"), "{why}");
+            assert_turned_read_only(&fs::read_to_string(image.dir.join("log")).unwrap());
             assert_eq!(mounted(&mount.point), None);
             eventually("the server is gone", || server(&image.path).is_none());
             eventually("the loop device is gone", || loops_over(&image.path).is_empty());
@@ -451,6 +502,16 @@ fn a_failed_medium_is_told_at_the_end() {
             std::panic::resume_unwind(panic);
         }
     }
+}
+
+/// The log says once that the volume turned read-only, and why.
+fn assert_turned_read_only(log: &str) {
+    let turns: Vec<_> = log.lines().filter(|line| line.contains("turns read-only")).collect();
+    assert_eq!(turns.len(), 1, "{log}");
+    assert!(turns[0].contains(" ERROR "), "{log}");
+    let (_, reason) = turns[0].split_once(" why=").expect("a reason");
+    let errno = ["no space", "No space", "I/O error", "Input/output error"];
+    assert!(errno.iter().any(|what| reason.contains(what)), "{log}");
 }
 
 /// Bytes that no compression makes smaller.

@@ -6,8 +6,9 @@
 
 use super::error::{At, CopyError, Result};
 use super::host;
+use super::links::ExportLinks;
 use super::options::{CopyOptions, CopyReport, Teller};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::ErrorKind;
@@ -26,20 +27,25 @@ pub fn export_tree(
     host: &Path,
     options: &CopyOptions<'_>,
 ) -> Result<CopyReport> {
-    let mut export = Export {
-        fs,
-        options,
-        teller: Teller::new(options),
-        stack: Vec::new(),
-        links: HashMap::new(),
-        entered: HashSet::new(),
-        buffer: vec![0; BUFFER],
-    };
+    let own = ExportLinks::default();
+    let mut export = Export::new(fs, options, &own);
     let result = export.top(ino, host);
     for frame in export.stack.iter().filter(|f| f.held) {
         fs.forget(frame.attr.ino, 1);
     }
     result.map(|()| export.teller.report())
+}
+
+/// Gives what is at the path `host`, and no symbolic link unless `ino` is one, the
+/// attributes that a copy of `ino` would have.
+pub fn export_attributes(
+    fs: &dyn FileSystem,
+    ino: Ino,
+    host: &Path,
+    options: &CopyOptions<'_>,
+) -> Result<()> {
+    let attr = fs.getattr(ino).at(host, "read attributes")?;
+    Export::new(fs, options, &ExportLinks::default()).attributes(host, &attr)
 }
 
 /// A directory whose entries are being copied.
@@ -56,13 +62,29 @@ struct Export<'a> {
     options: &'a CopyOptions<'a>,
     teller: Teller<'a>,
     stack: Vec<Frame>,
-    /// First path of files with several names, and how many names are still to come.
-    links: HashMap<Ino, (PathBuf, u32)>,
+    links: &'a ExportLinks,
     entered: HashSet<Ino>,
     buffer: Vec<u8>,
 }
 
-impl Export<'_> {
+impl<'a> Export<'a> {
+    /// `own` is for copies that share their links with no others.
+    fn new(
+        fs: &'a dyn FileSystem,
+        options: &'a CopyOptions<'a>,
+        own: &'a ExportLinks,
+    ) -> Export<'a> {
+        Export {
+            fs,
+            options,
+            teller: Teller::new(options),
+            stack: Vec::new(),
+            links: options.export_links.unwrap_or(own),
+            entered: HashSet::new(),
+            buffer: vec![0; BUFFER],
+        }
+    }
+
     fn top(&mut self, ino: Ino, host: &Path) -> Result<()> {
         let attr = self.fs.getattr(ino).at(host, "read attributes")?;
         if attr.kind == FileKind::Dir {
@@ -113,7 +135,7 @@ impl Export<'_> {
 
     /// Anything but a directory, or another name of it.
     fn other(&mut self, path: &Path, attr: &Attr) -> Result<()> {
-        if self.link(path, attr)? {
+        if self.links.link(attr.ino, path).at(path, "link")? {
             self.teller.made(path, attr.kind, true);
             return Ok(());
         }
@@ -132,19 +154,9 @@ impl Export<'_> {
         self.attributes(path, attr)?;
         self.teller.made(path, attr.kind, false);
         if attr.nlink > 1 {
-            self.links.insert(attr.ino, (path.to_owned(), attr.nlink - 1));
+            self.links.insert(attr.ino, path, attr.nlink - 1).at(path, "stat")?;
         }
         Ok(())
-    }
-
-    fn link(&mut self, path: &Path, attr: &Attr) -> Result<bool> {
-        let Some((first, left)) = self.links.get_mut(&attr.ino) else { return Ok(false) };
-        std::fs::hard_link(first, path).at(path, "link")?;
-        *left -= 1;
-        if *left == 0 {
-            self.links.remove(&attr.ino);
-        }
-        Ok(true)
     }
 
     fn descend(&mut self, path: PathBuf, attr: Attr, held: bool) -> Result<()> {
@@ -220,15 +232,15 @@ impl Export<'_> {
 
     /// In the order that keeps each from undoing another: owner, xattrs, mode, times.
     fn attributes(&self, path: &Path, attr: &Attr) -> Result<()> {
-        if self.options.owners {
-            let (uid, gid) = (Some(attr.uid), Some(attr.gid));
-            std::os::unix::fs::lchown(path, uid, gid).at(path, "set owner")?;
-        }
+        let given =
+            self.options.owners && host::give(path, attr.uid, attr.gid).at(path, "set owner")?;
+        // A program of somebody else's must not run as the caller.
+        let perm = u32::from(attr.perm) & if given { 0o7777 } else { 0o777 };
         if self.options.xattrs {
             self.xattrs(path, attr.ino)?;
         }
         if attr.kind != FileKind::Symlink {
-            let perm = Permissions::from_mode(u32::from(attr.perm));
+            let perm = Permissions::from_mode(perm);
             std::fs::set_permissions(path, perm).at(path, "set permissions")?;
         }
         host::set_times(path, attr.atime, attr.mtime).at(path, "set times")

@@ -8,7 +8,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, lchown};
 use std::path::Path;
 use vfs::Timestamp;
 
@@ -27,6 +27,21 @@ fn length(result: libc::ssize_t) -> io::Result<usize> {
 pub fn privileged() -> bool {
     // SAFETY: geteuid has no arguments and cannot fail.
     unsafe { libc::geteuid() == 0 }
+}
+
+/// Gives owner and group; false where that is left to root, and only the group, if the
+/// caller is in it, could be given.
+pub fn give(path: &Path, uid: u32, gid: u32) -> io::Result<bool> {
+    let refused = |e: &io::Error| {
+        !privileged() && matches!(e.raw_os_error(), Some(libc::EPERM | libc::EINVAL))
+    };
+    match lchown(path, Some(uid), Some(gid)) {
+        Err(e) if refused(&e) => match lchown(path, None, Some(gid)) {
+            Err(e) if !refused(&e) => Err(e),
+            _ => Ok(false),
+        },
+        other => other.map(|()| true),
+    }
 }
 
 /// Names of all extended attributes, sorted; empty where the host has none to offer.

@@ -5,8 +5,8 @@
 
 use super::error::{At, CopyError, Result};
 use super::host;
+use super::links::ImportLinks;
 use super::options::{CopyOptions, CopyReport, Teller};
-use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::{File, Metadata};
 use std::io::ErrorKind;
@@ -28,7 +28,8 @@ pub fn import_tree(
     name: &[u8],
     options: &CopyOptions<'_>,
 ) -> Result<CopyReport> {
-    let mut import = Import::new(fs, options);
+    let own = ImportLinks::new(fs);
+    let mut import = Import::new(fs, options, &own);
     let result = import.top(host, parent, name);
     import.finish(result)
 }
@@ -41,9 +42,21 @@ pub fn import_contents(
     dir: Ino,
     options: &CopyOptions<'_>,
 ) -> Result<CopyReport> {
-    let mut import = Import::new(fs, options);
+    let own = ImportLinks::new(fs);
+    let mut import = Import::new(fs, options, &own);
     let result = import.contents(host, dir);
     import.finish(result)
+}
+
+/// Gives `ino` the attributes that a copy of what `host` names would have.
+pub fn import_attributes(
+    fs: &dyn FileSystem,
+    host: &Path,
+    ino: Ino,
+    options: &CopyOptions<'_>,
+) -> Result<()> {
+    let meta = host.symlink_metadata().at(host, "stat")?;
+    Import::new(fs, options, &ImportLinks::new(fs)).attributes(host, ino, &meta)
 }
 
 /// A directory whose entries are being copied.
@@ -57,31 +70,29 @@ struct Frame {
     left: Vec<OsString>,
 }
 
-/// A file with several names, of which not all were seen.
-struct Linked {
-    ino: Ino,
-    names_left: u64,
-}
-
 struct Import<'a> {
     fs: &'a dyn FileSystem,
     options: &'a CopyOptions<'a>,
     teller: Teller<'a>,
     stack: Vec<Frame>,
-    /// By the host's device and inode number.
-    links: HashMap<(u64, u64), Linked>,
+    links: &'a ImportLinks<'a>,
     device: u64,
     buffer: Vec<u8>,
 }
 
 impl<'a> Import<'a> {
-    fn new(fs: &'a dyn FileSystem, options: &'a CopyOptions<'a>) -> Import<'a> {
+    /// `own` is for copies that share their links with no others.
+    fn new(
+        fs: &'a dyn FileSystem,
+        options: &'a CopyOptions<'a>,
+        own: &'a ImportLinks<'a>,
+    ) -> Import<'a> {
         Import {
             fs,
             options,
             teller: Teller::new(options),
             stack: Vec::new(),
-            links: HashMap::new(),
+            links: options.import_links.unwrap_or(own),
             device: 0,
             buffer: vec![0; BUFFER],
         }
@@ -91,9 +102,6 @@ impl<'a> Import<'a> {
     fn finish(self, result: Result<()>) -> Result<CopyReport> {
         for frame in self.stack.iter().filter(|f| f.held) {
             self.fs.forget(frame.ino, 1);
-        }
-        for linked in self.links.values() {
-            self.fs.forget(linked.ino, 1);
         }
         result.map(|()| self.teller.report())
     }
@@ -146,8 +154,7 @@ impl<'a> Import<'a> {
         }
         let filled = self.fill(&path, &meta, kind, ino);
         if filled.is_ok() && meta.nlink() > 1 {
-            let linked = Linked { ino, names_left: meta.nlink() - 1 };
-            self.links.insert((meta.dev(), meta.ino()), linked);
+            self.links.insert(&meta, ino);
         } else {
             self.fs.forget(ino, 1);
         }
@@ -156,18 +163,13 @@ impl<'a> Import<'a> {
 
     /// Makes another name of something that is there already; false if it is not.
     fn link(&mut self, path: &Path, meta: &Metadata, parent: Ino, name: &[u8]) -> Result<bool> {
-        let key = (meta.dev(), meta.ino());
-        let Some(linked) = self.links.get_mut(&key) else { return Ok(false) };
+        let Some(ino) = self.links.get(meta).at(path, "link")? else { return Ok(false) };
         let cx = Context::default();
-        self.fs.link(&cx, linked.ino, parent, name).at(path, "link")?;
-        self.fs.forget(linked.ino, 1);
+        self.fs.link(&cx, ino, parent, name).at(path, "link")?;
+        self.fs.forget(ino, 1);
         let set = SetAttr { ctime: Some(changed(meta)), ..SetAttr::default() };
-        self.fs.setattr(&cx, linked.ino, &set).at(path, "set times")?;
-        linked.names_left -= 1;
-        if linked.names_left == 0 {
-            self.fs.forget(linked.ino, 1);
-            self.links.remove(&key);
-        }
+        self.fs.setattr(&cx, ino, &set).at(path, "set times")?;
+        self.links.seen(meta);
         Ok(true)
     }
 

@@ -14,9 +14,11 @@ mod export;
 #[allow(unsafe_code)]
 mod host;
 mod import;
+mod links;
 mod options;
 
 pub use error::CopyError;
-pub use export::export_tree;
-pub use import::{import_contents, import_tree};
+pub use export::{export_attributes, export_tree};
+pub use import::{import_attributes, import_contents, import_tree};
+pub use links::{ExportLinks, ImportLinks};
 pub use options::{CopyOptions, CopyReport, Event};

@@ -1,5 +1,6 @@
 //! How to copy, what to tell meanwhile, and what was done.
 
+use super::links::{ExportLinks, ImportLinks};
 use std::cell::RefCell;
 use std::path::Path;
 use vfs::FileKind;
@@ -16,21 +17,28 @@ pub enum Event<'a> {
 }
 
 pub struct CopyOptions<'a> {
-    /// Carry user and group over; else new things belong to who copies.
+    /// Carry user and group over; else new things belong to root in a volume, to who copies
+    /// on the host. There only root gives files away: what should be somebody else's and is
+    /// not loses the set-user-ID, set-group-ID and sticky bits.
     pub owners: bool,
     pub xattrs: bool,
     /// Import only: do not descend into other file systems mounted below the top.
     pub one_file_system: bool,
+    /// Hard links between this copy and others; else only inside this one.
+    pub import_links: Option<&'a ImportLinks<'a>>,
+    pub export_links: Option<&'a ExportLinks>,
     pub progress: Option<&'a dyn Fn(&Event<'_>)>,
 }
 
 impl Default for CopyOptions<'_> {
-    /// Everything, where the caller is privileged to set owners.
+    /// Everything.
     fn default() -> Self {
         CopyOptions {
-            owners: super::host::privileged(),
+            owners: true,
             xattrs: true,
             one_file_system: false,
+            import_links: None,
+            export_links: None,
             progress: None,
         }
     }

@@ -29,10 +29,12 @@ at least is in a volume. If TARGET is a directory, the copies go into it; direct
 are there already are merged into, files overwritten. A source that ends with `/.` (or is a
 volume's root) stands for what is in the directory.
 
-Copies are as new: they belong to the caller, with the current time, and the permissions of
-the source less the umask. With -a they are as the source: owner (for root), permissions,
-times to the nanosecond, extended attributes with ACLs, and hard links between files of the
-same tree. Sparse files stay sparse. Inside a volume the data is shared, not copied.
+With -r copies are as their source: owners, permissions, times to the nanosecond, extended
+attributes with ACLs, hard links between the files that are copied. On this machine only root
+gives files away; other callers own what they copy out, and it loses its set-user-ID,
+set-group-ID and sticky bits. With --no-preserve, and without -r or -p, copies are new: they
+belong to the caller, with the current time, and the permissions of the source less the
+umask. Sparse files stay sparse. Inside a volume the data is shared, not copied.
 
 All changes of one command are one commit: after a crash all are there or none, unless they
 are larger than the memory for uncommitted changes (256 MiB of content).
@@ -40,8 +42,9 @@ are larger than the memory for uncommitted changes (256 MiB of content).
 Options
     -r, -R, --recursive      directories and what is below; symbolic links, devices, fifos
                              and sockets as such, not what they lead to
-    -a, --archive            as -r -p
-    -p, --preserve           keep owners, permissions, times, attributes, hard links
+    -a, --archive            the same
+    -p, --preserve           keep owners, permissions, times, attributes; as -r does
+    --no-preserve            make new files and directories, also with -r
     -n, --no-clobber         leave files that are there alone
     -T, --no-target-directory
                              TARGET is the copy's own name, also if it is a directory
@@ -56,8 +59,9 @@ Options
 
 Examples
     spinney cp notes.txt disk.img:/home/
-    spinney cp -a rootfs/. disk.img:/
-    spinney cp -a disk.img:/home ./saved
+    spinney cp -r rootfs/. disk.img:/
+    spinney cp -r disk.img:/home ./saved
+    spinney cp -r --no-preserve disk.img:/etc ./etc
     spinney cp --reflink disk.img:/vm.raw disk.img:/vm-copy.raw
     tar c dir | spinney cp /dev/stdin disk.img:/dir.tar
 ",
@@ -111,14 +115,15 @@ impl Place {
 
 fn run(mut args: Args) -> Result<Exit> {
     let (mut words, mut subvol) = (Words::default(), Subvol::Default);
+    let mut preserve = None;
     while let Some(arg) = args.next()? {
         let rules = &mut words.rules;
         match arg {
-            Arg::Short('r' | 'R') | Arg::Long("recursive") => rules.recursive = true,
-            Arg::Short('a') | Arg::Long("archive") => {
-                (rules.recursive, rules.preserve) = (true, true);
+            Arg::Short('r' | 'R' | 'a') | Arg::Long("recursive" | "archive") => {
+                rules.recursive = true;
             }
-            Arg::Short('p') | Arg::Long("preserve") => rules.preserve = true,
+            Arg::Short('p') | Arg::Long("preserve") => preserve = Some(true),
+            Arg::Long("no-preserve") => preserve = Some(false),
             Arg::Short('n') | Arg::Long("no-clobber") => rules.no_clobber = true,
             Arg::Short('x') | Arg::Long("one-file-system") => rules.one_file_system = true,
             Arg::Short('f' | 'd' | 'P') => {}
@@ -132,6 +137,8 @@ fn run(mut args: Args) -> Result<Exit> {
             other => return Err(args::unexpected(other)),
         }
     }
+    // A tree that goes into an image or out of it is to be the same tree.
+    words.rules.preserve = preserve.unwrap_or(words.rules.recursive);
     copy(words, subvol)
 }
 
@@ -190,8 +197,9 @@ impl Plan {
             return Err(Error::about(target.show(), "several sources need a directory"));
         }
         let mut out = Out::new();
+        let mut transfers = Vec::new();
         for source in sources {
-            let copied = self.one(volumes, source, target, into && !self.exact);
+            let copied = self.one(volumes, &mut transfers, source, target, into && !self.exact);
             if failures.keep(copied).is_some() && self.verbose {
                 out.line(format!("{} -> {}", source.show(), target.show()))?;
             }
@@ -209,13 +217,40 @@ impl Plan {
         }
     }
 
-    fn one(&self, volumes: &Volumes, source: &Place, target: &Place, into: bool) -> Result<()> {
+    fn one<'v>(
+        &self,
+        volumes: &'v Volumes,
+        transfers: &mut Vec<Transfer<'v>>,
+        source: &Place,
+        target: &Place,
+        into: bool,
+    ) -> Result<()> {
         match (source, target) {
-            (Place::Host(from), Place::Image(to)) => self.import(volumes, source, from, to, into),
-            (Place::Image(from), Place::Host(to)) => self.export(volumes, source, from, to, into),
+            (Place::Host(from), Place::Image(to)) => {
+                let transfer = self.transfer(transfers, volumes.of(to)?);
+                self.import(volumes, transfer, source, from, to, into)
+            }
+            (Place::Image(from), Place::Host(to)) => {
+                let transfer = self.transfer(transfers, volumes.of(from)?);
+                self.export(volumes, transfer, source, from, to, into)
+            }
             (Place::Image(from), Place::Image(to)) => self.inside(volumes, source, from, to, into),
             (Place::Host(_), Place::Host(_)) => Err(Error::new("neither side is in a volume")),
         }
+    }
+
+    /// One for each volume: it knows the hard links of all sources.
+    fn transfer<'t, 'v>(
+        &self,
+        all: &'t mut Vec<Transfer<'v>>,
+        volume: &'v Volume,
+    ) -> &'t Transfer<'v> {
+        let found = all.iter().position(|transfer| transfer.is_of(volume));
+        let at = found.unwrap_or_else(|| {
+            all.push(Transfer::new(volume, self.rules));
+            all.len() - 1
+        });
+        &all[at]
     }
 
     /// A directory is only copied by those who asked for it.
@@ -226,9 +261,10 @@ impl Plan {
         }
     }
 
-    fn import(
+    fn import<'v>(
         &self,
-        volumes: &Volumes,
+        volumes: &'v Volumes,
+        transfer: &Transfer<'v>,
         source: &Place,
         from: &Path,
         to: &ImagePath,
@@ -237,7 +273,6 @@ impl Plan {
         let meta = from.metadata().or_else(|_| from.symlink_metadata());
         self.may_copy(source, meta.map_err(|e| Error::io(from, &e))?.is_dir())?;
         let volume = volumes.of(to)?;
-        let transfer = Transfer::new(volume, self.rules);
         if into && source.name().is_none() {
             let node = inside::find(&volume.fs, &to.path, true).at(volume, &to.path)?;
             return transfer.import_into(from, &node, &to.path);
@@ -246,9 +281,10 @@ impl Plan {
         transfer.import(from, &parent, &name, &path)
     }
 
-    fn export(
+    fn export<'v>(
         &self,
-        volumes: &Volumes,
+        volumes: &'v Volumes,
+        transfer: &Transfer<'v>,
         source: &Place,
         from: &ImagePath,
         to: &Path,
@@ -257,7 +293,6 @@ impl Plan {
         let (volume, path) = (volumes.of(from)?, &from.path);
         let node = inside::find(&volume.fs, path, !self.rules.recursive).at(volume, path)?;
         self.may_copy(source, node.is_dir())?;
-        let transfer = Transfer::new(volume, self.rules);
         match (into, source.name()) {
             (true, Some(name)) => transfer.export(&node, path, &to.join(OsStr::from_bytes(&name))),
             (true, None) => transfer.export_into(&node, path, to),

@@ -40,7 +40,7 @@ Options
     -M, --mixed            data and metadata in the same chunks, for volumes below 1 GiB
     -O, --features LIST    separated by commas, with ^ in front to leave one out:
                            no-holes and free-space-tree (defaults), block-group-tree
-    -r, --rootdir DIR      copy what is in DIR into the volume, as `spinney cp -a DIR/.` does
+    -r, --rootdir DIR      copy what is in DIR into the volume, as `spinney cp -r DIR/.` does
         --owner UID:GID    owner of the top directory; default 0:0
         --mode MODE        permissions of the top directory in octal; default 755
     -K, --nodiscard        do not tell the device that its old contents are gone

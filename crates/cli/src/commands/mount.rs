@@ -75,6 +75,7 @@ fuse.spinney IMAGE DIR` works; without it mount(8) finds `spinney` through mount
 
 Environment
     SPINNEY_LOG         error, warn, info (the default), debug or trace
+    SPINNEY_SYSLOG      the socket of the system's log, if it is not /dev/log
 
 Examples
     spinney mount disk.img /mnt

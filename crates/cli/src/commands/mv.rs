@@ -78,7 +78,7 @@ fn run(mut args: Args) -> Result<Exit> {
             let moved = match volumes.same(source, &target) {
                 true => one(volume, source, &target, into, options),
                 false => Err(Error::about(source.show(), "is in another volume")
-                    .remedy("copy it with `spinney cp -a`, then remove it")),
+                    .remedy("copy it with `spinney cp -r`, then remove it")),
             };
             if let Some(Some(path)) = failures.keep(moved)
                 && options.verbose
@@ -119,7 +119,7 @@ fn one(
         }
         Err(FsError::Posix(Errno::EXDEV)) => {
             Err(Error::about(source.show(), "the new place is in another subvolume")
-                .remedy("copy it with `spinney cp -a`, then remove it"))
+                .remedy("copy it with `spinney cp -r`, then remove it"))
         }
         // The old name may be missing, or the new one be in the way.
         Err(error) => match parent.child_if_any(&name) {

@@ -153,7 +153,9 @@ impl<'v> TreeCopy<'v> {
     }
 
     fn overwrites(&self, node: &Node<'_>, old: &Node<'_>) -> bool {
-        node.attr.kind == FileKind::File && old.attr.kind == FileKind::File
+        let files = node.attr.kind == FileKind::File && old.attr.kind == FileKind::File;
+        // Another name of the old file must not get this content.
+        files && !(self.rules.preserve && old.attr.nlink > 1)
     }
 
     fn may_replace(&self, node: &Node<'_>, path: &[u8], old: &Node<'_>, to: &[u8]) -> Result<()> {

@@ -1,8 +1,9 @@
 //! Trees between this machine and a volume, by `btrfs_image`'s copies, and what `cp` adds
 //! to them: merging into what exists, and new things that look new.
 //!
-//! Where nothing is in the way whole trees go over at once, hard links among them; a
-//! merge goes name by name and keeps links within each name's tree.
+//! Where nothing is in the way whole trees go over at once; a merge goes name by name. Hard
+//! links are kept through all that one `Transfer` copies: files with several names are not
+//! written over but replaced, so that no name gets the content of another.
 
 use super::copy::Rules;
 use super::fill::{self, Spot};
@@ -15,9 +16,13 @@ use crate::image::Volume;
 use crate::output::human;
 use crate::progress::Progress;
 use crate::sys;
-use btrfs_image::{CopyError, CopyOptions, Event, export_tree, import_contents, import_tree};
+use btrfs_image::{
+    CopyError, CopyOptions, Event, ExportLinks, ImportLinks, export_attributes, export_tree,
+    import_attributes, import_contents, import_tree,
+};
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -28,11 +33,23 @@ pub struct Transfer<'v> {
     volume: &'v Volume,
     rules: Rules,
     progress: Progress,
+    import_links: ImportLinks<'v>,
+    export_links: ExportLinks,
 }
 
 impl<'v> Transfer<'v> {
     pub fn new(volume: &'v Volume, rules: Rules) -> Transfer<'v> {
-        Transfer { volume, rules, progress: Progress::new() }
+        Transfer {
+            volume,
+            rules,
+            progress: Progress::new(),
+            import_links: ImportLinks::new(&volume.fs),
+            export_links: ExportLinks::default(),
+        }
+    }
+
+    pub fn is_of(&self, volume: &Volume) -> bool {
+        std::ptr::eq(self.volume, volume)
     }
 
     fn with_options<T>(&self, copy: impl FnOnce(&CopyOptions<'_>) -> T) -> T {
@@ -47,9 +64,11 @@ impl<'v> Transfer<'v> {
             }
         };
         copy(&CopyOptions {
-            owners: self.rules.preserve && CopyOptions::default().owners,
+            owners: self.rules.preserve,
             xattrs: self.rules.preserve,
             one_file_system: self.rules.one_file_system,
+            import_links: self.rules.preserve.then_some(&self.import_links),
+            export_links: self.rules.preserve.then_some(&self.export_links),
             progress: Some(&tell),
         })
     }
@@ -58,7 +77,11 @@ impl<'v> Transfer<'v> {
         let image = self.volume.image();
         match &error {
             CopyError::Host { path, action, source } => {
-                Error::about(path.display(), format!("{action}: {}", io_text(source)))
+                let error = Error::about(path.display(), format!("{action}: {}", io_text(source)));
+                match *action {
+                    "set owner" => error.remedy("--no-preserve copies without owners"),
+                    _ => error,
+                }
             }
             CopyError::Volume { path, source, .. } => Error::fs(path.display(), image, source),
             CopyError::Refused { path, why } => Error::about(path.display(), why),
@@ -81,9 +104,7 @@ impl<'v> Transfer<'v> {
         match (meta.is_dir(), old.is_dir()) {
             (true, true) => self.import_into(host, &old, path),
             (false, false) if self.rules.no_clobber => Ok(()),
-            (false, false) if old.attr.kind == FileKind::File && !meta.is_symlink() => {
-                self.import_over(host, &meta, &old, path)
-            }
+            (false, false) if self.fills(&meta, &old) => self.import_over(host, &meta, &old, path),
             (false, false) => {
                 self.volume
                     .fs
@@ -94,6 +115,14 @@ impl<'v> Transfer<'v> {
             (true, false) => Err(self.in_the_way(path, "is no directory")),
             (false, true) => Err(self.in_the_way(path, "is a directory")),
         }
+    }
+
+    /// Whether the content of `meta` goes into the file that is there. Links, devices and
+    /// pipes that are copied as such take its place.
+    fn fills(&self, meta: &fs::Metadata, old: &Node<'v>) -> bool {
+        let links = self.rules.preserve
+            && (meta.nlink() > 1 || old.attr.nlink > 1 || self.import_links.is_copy(old.ino()));
+        old.attr.kind == FileKind::File && (meta.is_file() || !self.rules.recursive) && !links
     }
 
     fn in_the_way(&self, path: &[u8], what: &str) -> Error {
@@ -112,8 +141,7 @@ impl<'v> Transfer<'v> {
         if !self.rules.recursive && !meta.is_file() {
             return self.import_stream(host, parent, name, path);
         }
-        let real = if self.rules.recursive { Ok(host.to_owned()) } else { host.canonicalize() };
-        let real = real.map_err(|e| Error::io(host, &e))?;
+        let real = self.real(host)?;
         let copied = self.with_options(|options| {
             import_tree(&self.volume.fs, &real, parent.ino(), name, options)
         });
@@ -146,21 +174,26 @@ impl<'v> Transfer<'v> {
     ) -> Result<()> {
         let mut file = File::open(host).map_err(|e| Error::io(host, &e))?;
         fill::from_host(&mut file, host, &Spot::of(self.volume, old, path))?;
-        if !self.rules.preserve {
-            return Ok(());
+        // What was read from a pipe has no attributes to speak of.
+        match self.rules.preserve && meta.is_file() {
+            true => self.import_attributes(host, old),
+            false => Ok(()),
         }
-        let time = |secs, nanos| SetTime::At(Timestamp { secs, nanos: nanos as u32 });
-        let owners = sys::is_root();
-        let set = SetAttr {
-            uid: owners.then_some(meta.uid()),
-            gid: owners.then_some(meta.gid()),
-            perm: Some((meta.mode() & 0o7777) as u16),
-            atime: Some(time(meta.atime(), meta.atime_nsec())),
-            mtime: Some(time(meta.mtime(), meta.mtime_nsec())),
-            ..SetAttr::default()
-        };
-        let done = self.volume.fs.setattr(&Context::default(), old.ino(), &set);
-        done.at(self.volume, path).map(drop)
+    }
+
+    fn import_attributes(&self, host: &Path, to: &Node<'v>) -> Result<()> {
+        let real = self.real(host)?;
+        let fs = &self.volume.fs;
+        let done = self.with_options(|options| import_attributes(fs, &real, to.ino(), options));
+        done.map_err(|e| self.failed(e))
+    }
+
+    /// What is copied, or written over: without -r what a link leads to.
+    fn real(&self, host: &Path) -> Result<PathBuf> {
+        match self.rules.recursive {
+            true => Ok(host.to_owned()),
+            false => host.canonicalize().map_err(|e| Error::io(host, &e)),
+        }
     }
 
     /// Copies what is in the host's directory into the volume's directory `to`.
@@ -175,7 +208,7 @@ impl<'v> Transfer<'v> {
             let (from, below) = (host.join(OsStr::from_bytes(&name)), join(path, &name));
             self.import(&from, to, &name, &below)?;
         }
-        Ok(())
+        if self.rules.preserve { self.import_attributes(host, to) } else { Ok(()) }
     }
 
     fn import_all(&self, host: &Path, names: &[Vec<u8>], to: &Node<'v>, path: &[u8]) -> Result<()> {
@@ -217,7 +250,12 @@ impl<'v> Transfer<'v> {
 
     /// Copies `node` to the path `host`.
     pub fn export(&self, node: &Node<'v>, path: &[u8], host: &Path) -> Result<()> {
-        let old = match host.symlink_metadata() {
+        // Without -r what a link leads to is written, and pipes and devices are.
+        let old = match self.rules.recursive {
+            true => host.symlink_metadata(),
+            false => host.metadata().or_else(|_| host.symlink_metadata()),
+        };
+        let old = match old {
             Ok(meta) => meta,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
                 return self.export_new(node, host);
@@ -227,16 +265,35 @@ impl<'v> Transfer<'v> {
         match (node.is_dir(), old.is_dir()) {
             (true, true) => self.export_into(node, path, host),
             (false, false) if self.rules.no_clobber => Ok(()),
-            (false, false) if old.is_file() && node.attr.kind == FileKind::File => {
+            (false, false) if !self.rules.recursive && !old.is_file() && !old.is_symlink() => {
+                self.export_stream(node, path, host)
+            }
+            (false, false)
+                if old.is_file() && node.attr.kind == FileKind::File && !self.links(node, &old) =>
+            {
                 self.export_over(node, path, host)
             }
             (false, false) => {
                 fs::remove_file(host).map_err(|e| Error::io(host, &e))?;
+                self.export_links.removed(host, &old);
                 self.export_new(node, host)
             }
             (true, false) => Err(Error::about(host.display(), "is no directory")),
             (false, true) => Err(Error::about(host.display(), "is a directory")),
         }
+    }
+
+    /// Into a pipe or a device.
+    fn export_stream(&self, node: &Node<'v>, path: &[u8], host: &Path) -> Result<()> {
+        let failed = |e: std::io::Error| Error::io(host, &e);
+        let mut to = OpenOptions::new().write(true).open(host).map_err(failed)?;
+        let from = Spot::of(self.volume, node, path);
+        from.bytes(&mut |bytes| to.write_all(bytes).map_err(failed))
+    }
+
+    fn links(&self, node: &Node<'v>, old: &fs::Metadata) -> bool {
+        self.rules.preserve
+            && (node.attr.nlink > 1 || old.nlink() > 1 || self.export_links.is_copy(old))
     }
 
     fn export_new(&self, node: &Node<'v>, host: &Path) -> Result<()> {
@@ -249,18 +306,17 @@ impl<'v> Transfer<'v> {
     fn export_over(&self, node: &Node<'v>, path: &[u8], host: &Path) -> Result<()> {
         let failed = |e: std::io::Error| Error::io(host, &e);
         let mut options = OpenOptions::new();
-        let file = options.write(true).truncate(true).custom_flags(libc::O_NOFOLLOW).open(host);
+        let follow = if self.rules.recursive { libc::O_NOFOLLOW } else { 0 };
+        let file = options.write(true).truncate(true).custom_flags(follow).open(host);
         let file = file.map_err(failed)?;
         fill::to_host(&Spot::of(self.volume, node, path), &file, host)?;
-        if !self.rules.preserve {
-            return Ok(());
-        }
-        let attr = &node.attr;
-        if sys::is_root() {
-            std::os::unix::fs::fchown(&file, Some(attr.uid), Some(attr.gid)).map_err(failed)?;
-        }
-        file.set_permissions(Permissions::from_mode(attr.perm.into())).map_err(failed)?;
-        sys::set_times(host, attr.atime, attr.mtime).map_err(failed)
+        if self.rules.preserve { self.export_attributes(node, host) } else { Ok(()) }
+    }
+
+    fn export_attributes(&self, node: &Node<'v>, host: &Path) -> Result<()> {
+        let (fs, real) = (&self.volume.fs, self.real(host)?);
+        let done = self.with_options(|options| export_attributes(fs, node.ino(), &real, options));
+        done.map_err(|e| self.failed(e))
     }
 
     /// Copies what is in the volume's directory `node` into the host's directory.
@@ -278,7 +334,7 @@ impl<'v> Transfer<'v> {
             let child = node.child(&name).at(self.volume, &below)?;
             self.export(&child, &below, &host.join(OsStr::from_bytes(&name)))?;
         }
-        Ok(())
+        if self.rules.preserve { self.export_attributes(node, host) } else { Ok(()) }
     }
 }
 

@@ -1,7 +1,8 @@
 //! Where a server's messages go: the terminal, a file, or the system's log.
 //!
 //! A small `tracing` subscriber: events only, one line each. The level comes from
-//! `SPINNEY_LOG` (error, warn, info, debug, trace), info where that is not set.
+//! `SPINNEY_LOG` (error, warn, info, debug, trace), info where that is not set. The system's
+//! log listens at /dev/log unless `SPINNEY_SYSLOG` names another socket.
 
 use std::fmt::{self, Write as _};
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -41,9 +42,9 @@ impl Sink {
         Ok(Sink::File(Mutex::new(file)))
     }
 
-    fn syslog() -> io::Result<Sink> {
+    fn syslog(path: &Path) -> io::Result<Sink> {
         let socket = UnixDatagram::unbound()?;
-        socket.connect(SYSLOG)?;
+        socket.connect(path)?;
         // A logger that hangs must not hang the file system.
         socket.set_nonblocking(true)?;
         Ok(Sink::Syslog(socket))
@@ -52,7 +53,8 @@ impl Sink {
     /// For a server in the background that was not told: the system's log, else a fresh
     /// file in the directory for such things.
     pub fn for_background(mount_point: &Path) -> (Sink, LogPlace) {
-        if let Ok(sink) = Sink::syslog() {
+        let socket = std::env::var_os("SPINNEY_SYSLOG").unwrap_or_else(|| SYSLOG.into());
+        if let Ok(sink) = Sink::syslog(Path::new(&socket)) {
             return (sink, LogPlace::Chosen);
         }
         let Some(path) = run_file(mount_point) else { return (Sink::Nowhere, LogPlace::Nowhere) };
@@ -221,5 +223,34 @@ mod tests {
         assert!(lines[0].ends_with(r#"some thing count=3 why="a b""#), "{text}");
         assert!(lines[0].contains("Z INFO spinney"), "{text}");
         assert!(lines[1].ends_with("two; lines"), "{text}");
+    }
+
+    #[test]
+    fn the_system_log_gets_datagrams_and_holds_nobody_up() {
+        let dir = testkit::oracle::TempDir::new("syslog").unwrap();
+        let path = dir.join("socket");
+        assert!(Sink::syslog(&path).is_err(), "nobody listens");
+        let listener = UnixDatagram::bind(&path).unwrap();
+        let logger = Logger { sink: Sink::syslog(&path).unwrap(), most: Level::INFO };
+        let mut buffer = [0; 4096];
+        let mut heard = || {
+            let len = listener.recv(&mut buffer).unwrap();
+            String::from_utf8_lossy(&buffer[..len]).into_owned()
+        };
+        let pid = std::process::id();
+        tracing::subscriber::with_default(logger, || {
+            tracing::error!(why = "the reason", "something\nbroke");
+            tracing::warn!("careful");
+            tracing::debug!("not this");
+            tracing::info!("well");
+            assert_eq!(heard(), format!("<27>spinney[{pid}]: something; broke why=\"the reason\""));
+            assert_eq!(heard(), format!("<28>spinney[{pid}]: careful"));
+            assert_eq!(heard(), format!("<30>spinney[{pid}]: well"));
+            // Nobody reads any more: messages are lost, and nobody waits.
+            for number in 0..10_000 {
+                tracing::info!("number {number}");
+            }
+            assert_eq!(heard(), format!("<30>spinney[{pid}]: number 0"));
+        });
     }
 }

@@ -93,11 +93,13 @@ fn many_clients(transport: &str) {
     let (config, tolerance) = (without_freezing(Config::fuse()), tolerance());
     let (private, shared) = (fresh_dir(&mount, 1), fresh_dir(&mount, 2));
     let steps = number("SPINNEY_STEPS", 1500) as usize;
+    let seed = number("SPINNEY_SEED", 1);
     let fs = PosixFs::open(&private).unwrap();
-    check_private_trees(&fs, 170, 4, steps, &config, &tolerance).unwrap();
+    let told = |why: String| panic!("SPINNEY_SEED={seed}: {why}");
+    check_private_trees(&fs, 169 + seed, 4, steps, &config, &tolerance).unwrap_or_else(told);
     drop(fs);
     let fs = PosixFs::open(&shared).unwrap();
-    check_shared_tree(&fs, 180, 4, steps, &config).unwrap();
+    check_shared_tree(&fs, 179 + seed, 4, steps, &config).unwrap_or_else(told);
     drop(fs);
     let seen = mount.unmount_with_tree();
     volume.judge_mount(&seen, transport);

@@ -1,0 +1,97 @@
+//! A volume filled to the brim through a mount and emptied again, over and over: ENOSPC and
+//! nothing worse, deleting works on a full volume, and the space comes back to the block.
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
+use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use suites::{TRANSPORTS, Volume, lacking, shell};
+use testkit::oracle::{LoopDevice, sh};
+use testkit::skip;
+
+const ROUNDS: usize = 20;
+const SIZE: u64 = 160 << 20;
+/// Bytes of a file, one size for each kind of round: extents, parts of blocks, inline.
+const SIZES: [usize; 3] = [1 << 20, 70_001, 1500];
+/// Small files are many; what is left after so many is filled with large ones.
+const MOST: usize = 4000;
+
+fn free_blocks(root: &Path) -> u64 {
+    shell(60, root, "stat -f -c %f .").trim().parse().expect("a number")
+}
+
+/// As many files as go in, or `MOST`; whether the volume is full.
+fn fill(dir: &Path, size: usize) -> bool {
+    let content = vec![size as u8 | 1; size];
+    for number in 0..MOST {
+        let path = dir.join(format!("{size}-{number}"));
+        let written = File::create(path).and_then(|mut file| file.write_all(&content));
+        match written {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::StorageFull => return true,
+            Err(error) => panic!("file {number} of {size} bytes: {error}"),
+        }
+    }
+    false
+}
+
+fn round(root: &Path, number: usize) {
+    let dir = root.join("round");
+    fs::create_dir(&dir).unwrap();
+    let full = fill(&dir, SIZES[number % SIZES.len()]);
+    assert!(full || fill(&dir, SIZES[0]), "round {number} does not fill the volume");
+    // What was promised goes to disk, on a full volume too.
+    shell(60, root, "sync -f .");
+    fs::remove_dir_all(&dir).unwrap();
+}
+
+/// What is free once the kernel's late FORGETs are in and everything is committed.
+fn settled(root: &Path, expected: Option<u64>) -> u64 {
+    let start = Instant::now();
+    loop {
+        shell(60, root, "sync -f .");
+        let free = free_blocks(root);
+        let done = expected.map_or(start.elapsed() > Duration::from_secs(1), |e| e == free);
+        if done || start.elapsed() > Duration::from_secs(15) {
+            return free;
+        }
+        sleep(Duration::from_millis(50));
+    }
+}
+
+/// Of a read-only mount of a writable device: a read-only device would count as full.
+fn free_for_the_kernel(volume: &Volume) -> u64 {
+    let device = LoopDevice::attach(&volume.image(), false).unwrap();
+    let point = volume.beside("kernel");
+    fs::create_dir_all(&point).unwrap();
+    let (from, to) = (device.path().to_string_lossy(), point.to_string_lossy());
+    sh("mount", &["-t", "btrfs", "-o", "ro", &from, &to]).unwrap();
+    let free = free_blocks(&point);
+    sh("umount", &[&*to]).unwrap();
+    free
+}
+
+#[test]
+fn twenty_rounds_give_all_space_back() {
+    for transport in TRANSPORTS {
+        if let Some(why) = lacking(transport) {
+            skip!("{why}");
+        }
+        let volume = Volume::new("full", SIZE);
+        let mount = volume.mount(transport, Duration::from_secs(400));
+        let mut free = Vec::new();
+        for number in 0..ROUNDS {
+            round(mount.path(), number);
+            // The first round of each kind may leave chunks behind.
+            let expected = if number > SIZES.len() { free.last().copied() } else { None };
+            free.push(settled(mount.path(), expected));
+        }
+        let rest = &free[SIZES.len()..];
+        assert!(rest.iter().all(|blocks| *blocks == rest[0]), "{transport}: {free:?}");
+        let seen = mount.unmount_with_tree();
+        assert_eq!(free_for_the_kernel(&volume), rest[0], "{transport}: {free:?}");
+        volume.judge(&seen);
+    }
+}

@@ -2,11 +2,17 @@
 # A volume, used through Spinney and then judged by others: `btrfs check`, the kernel's
 # mount, a comparison of everything that one can see, scrub, and the way back.
 #
-# Builds the release unless SPINNEY names a program. Ends with 0 if everybody agrees,
-# 1 if somebody does not, 77 if this machine cannot tell (no FUSE, no btrfs, not root).
+#   scripts/demo.sh [--no-setup]
+#
+# Installs what is missing (Debian, Ubuntu) unless told not to, and builds the release unless
+# SPINNEY names a program. Ends with 0 if everybody agrees, 1 if somebody does not, 77 if this
+# machine cannot tell (no FUSE, no btrfs, not root).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 ROOT=$PWD
+# Where other users than root have mkfs.btrfs, and where rustup puts cargo.
+PATH=$PATH:/usr/sbin:/sbin:${HOME:-/root}/.cargo/bin
+PROGRAMS=(mkfs.btrfs btrfs setfattr getfattr)
 
 say() { printf '\n== %s\n' "$*"; }
 note() { printf '   %s\n' "$*"; }
@@ -16,16 +22,34 @@ skip() { echo "SKIPPED: $*"; exit 77; }
 # Where did it fail: better than a silent end of `set -e`.
 trap 'echo "FAILED: line $LINENO: $BASH_COMMAND" >&2' ERR
 
-check_machine() {
-    # The kernel mounts as root only. sudo keeps the whole story in one process tree.
+missing() {
+    local program
+    for program in "$@"; do
+        command -v "$program" >/dev/null || { echo "$program"; return; }
+    done
+}
+
+prepare() {
+    local needed=("${PROGRAMS[@]}")
+    [ -n "${SPINNEY:-}" ] || needed+=(cargo cc)
+    if [ -n "$(missing "${needed[@]}")" ]; then
+        say "Installing what the demo needs"
+        scripts/setup.sh --demo || note "not everything could be installed"
+    fi
+}
+
+become_root() {
+    # The kernel mounts as root only. The build is done: it belongs to who called.
     if [ "$(id -u)" -ne 0 ]; then
         command -v sudo >/dev/null || skip "the kernel's part needs root, and there is no sudo"
-        exec sudo --preserve-env=SPINNEY,CARGO_HOME,RUSTUP_HOME,CARGO_TARGET_DIR,PATH "$0" "$@"
+        exec sudo SPINNEY="$SPINNEY" scripts/demo.sh --no-setup
     fi
+}
+
+check_machine() {
     local program
-    for program in mkfs.btrfs btrfs setfattr getfattr; do
-        command -v "$program" >/dev/null || skip "$program is missing; run scripts/setup.sh"
-    done
+    program=$(missing "${PROGRAMS[@]}")
+    [ -z "$program" ] || skip "$program is missing; run scripts/setup.sh"
     modprobe -q fuse 2>/dev/null || true
     modprobe -q btrfs 2>/dev/null || true
     [ -e /dev/fuse ] || skip "no /dev/fuse"
@@ -37,6 +61,7 @@ build() {
     if [ -n "${SPINNEY:-}" ]; then
         SPINNEY=$(realpath "$SPINNEY")
     else
+        command -v cargo >/dev/null || fail "no cargo; install Rust with rustup (https://rustup.rs)"
         say "Building the release (the first time takes a few minutes)"
         cargo build --quiet --release --package spinney
         SPINNEY=$(realpath "${CARGO_TARGET_DIR:-target}/release/spinney")
@@ -44,8 +69,14 @@ build() {
     [ -x "$SPINNEY" ] || fail "no program $SPINNEY"
 }
 
-check_machine "$@"
+case ${1:-} in
+    '') prepare ;;
+    --no-setup) ;;
+    *) echo "usage: scripts/demo.sh [--no-setup]" >&2; exit 2 ;;
+esac
 build
+become_root
+check_machine
 
 WORK=$(mktemp -d "${TMPDIR:-/tmp}/spinney-demo.XXXXXX")
 IMAGE=$WORK/volume.img

@@ -1,11 +1,22 @@
 #!/usr/bin/env bash
 # Installs what building and testing need on Debian or Ubuntu, and nothing that is
 # there already. Quiet when all is well; run it as often as you like.
+#
+#   scripts/setup.sh [--demo]
+#
+# With --demo only what scripts/demo.sh needs.
 set -euo pipefail
 
 # gcc links; the rest are judges (btrfs-progs, rsync, attr, acl), workloads (fio, dbench,
 # sqlite3) and the helper of ordinary users' mounts (fuse3). mold is for those who link often.
 PACKAGES=(gcc libc6-dev git btrfs-progs fuse3 attr acl rsync sqlite3 fio dbench mold)
+DEMO=(gcc libc6-dev ca-certificates btrfs-progs fuse3 attr)
+suites=yes
+case ${1:-} in
+    '') ;;
+    --demo) PACKAGES=("${DEMO[@]}") suites=no ;;
+    *) echo "usage: scripts/setup.sh [--demo]" >&2; exit 2 ;;
+esac
 
 as_root() {
     if [ "$(id -u)" -eq 0 ]; then
@@ -28,18 +39,23 @@ missing_packages() {
 }
 
 install_packages() {
-    local missing log
+    local missing
     if ! command -v apt-get >/dev/null; then
         echo "setup: no apt-get here; install the like of: ${PACKAGES[*]}" >&2
         return 1
     fi
     mapfile -t missing < <(missing_packages)
     [ "${#missing[@]}" -gt 0 ] || return 0
-    echo "setup: installing ${missing[*]}"
+    install_now "${missing[@]}"
+}
+
+install_now() {
+    local log
+    echo "setup: installing $*"
     log=$(mktemp)
     if ! { as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq update &&
         as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y \
-            --no-install-recommends "${missing[@]}"; } >"$log" 2>&1 </dev/null; then
+            --no-install-recommends "$@"; } >"$log" 2>&1 </dev/null; then
         tail -n 20 "$log" >&2
         rm -f "$log"
         return 1
@@ -78,8 +94,11 @@ install_suites() {
     done
 }
 
-check_rust() {
-    if ! command -v cargo >/dev/null; then
+# rustup brings the version that rust-toolchain.toml names. Newer Debians have it.
+install_rust() {
+    [ ! -d "${HOME:-/root}/.cargo/bin" ] || PATH=$PATH:${HOME:-/root}/.cargo/bin
+    command -v cargo >/dev/null && return 0
+    if ! command -v apt-get >/dev/null || ! install_now rustup; then
         echo "setup: no cargo; install Rust with rustup (https://rustup.rs)" >&2
         return 1
     fi
@@ -88,5 +107,8 @@ check_rust() {
 status=0
 install_packages || status=1
 prepare_kernel
-check_rust && install_suites || status=1
+install_rust || status=1
+if [ $suites = yes ] && [ $status -eq 0 ]; then
+    install_suites || status=1
+fi
 exit $status

@@ -57,7 +57,7 @@ run_tests() {
 # The proof that the kernel agrees, with the build that the tests used.
 run_demo() {
     cargo build --quiet --package spinney || return 1
-    SPINNEY=$TARGET/debug/spinney scripts/demo.sh
+    SPINNEY=$TARGET/debug/spinney scripts/demo.sh --no-setup
     local status=$?
     if [ $status -eq 77 ]; then
         echo "scripts/demo.sh: see the reason in $OUT/demo.log" >>"$SPINNEY_SKIPS"

@@ -1,18 +1,2 @@
-//! Extents as they lie on disk, and contents to be compressed.
 #![no_main]
-
-use btrfs_disk::compress::{compress, decompress};
-use btrfs_disk::items::Compression;
-use libfuzzer_sys::fuzz_target;
-
-fuzz_target!(|data: &[u8]| {
-    let Some((&choice, input)) = data.split_first() else { return };
-    let Ok(compression) = Compression::from_disk(choice & 3) else { return };
-    let mut out = vec![0; usize::from(choice >> 2) * 300];
-    let _ = decompress(compression, 4096, input, &mut out);
-    if let Some(stream) = compress(compression, 1, 4096, input, 2 * input.len() + 200) {
-        let mut back = vec![0; input.len()];
-        decompress(compression, 4096, &stream, &mut back).expect("our own stream");
-        assert!(back == input);
-    }
-});
+libfuzzer_sys::fuzz_target!(|data: &[u8]| drop(fuzzing::compressed(data)));

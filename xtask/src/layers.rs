@@ -39,6 +39,20 @@ const LAYERS: &[(&str, &[&str])] = &[
     // For its seeded generator.
     ("testkit", &["vfs", "blockdev", "blocksim"]),
     ("suites", &["testkit"]),
+    // What fuzzers feed, from single structures to the whole engine; nothing builds on it.
+    (
+        "fuzzing",
+        &[
+            "blockdev",
+            "btrfs-disk",
+            "btrfs-fs",
+            "btrfs-image",
+            "btrfs-tree",
+            "btrfs-volume",
+            "testkit",
+            "vfs",
+        ],
+    ),
     ("xtask", &[]),
 ];
 

@@ -1,5 +1,5 @@
-//! What the targets share: bytes made just good enough to get past checksum and header,
-//! and everything that may be done behind the gate.
+//! Whole nodes: bytes made just good enough to get past checksum and header, and everything
+//! that may be done behind the gate.
 
 use btrfs_disk::check::{self, Limits};
 use btrfs_disk::items::*;
@@ -18,6 +18,10 @@ pub const GEOMETRY: Geometry = Geometry {
 };
 const AT: Logical = Logical(1 << 20);
 
+pub fn node(data: &[u8]) -> bool {
+    gate(repaired(data))
+}
+
 /// A node's bytes with the header's members right that a fuzzer would not guess.
 pub fn repaired(data: &[u8]) -> Box<[u8]> {
     let mut bytes = vec![0; 4096];
@@ -34,7 +38,7 @@ pub fn repaired(data: &[u8]) -> Box<[u8]> {
 }
 
 /// Through the gate; what passes must bear every use.
-pub fn gate(bytes: Box<[u8]>) {
+pub fn gate(bytes: Box<[u8]>) -> bool {
     let header = Header::read(&bytes).expect("long enough");
     let expect = Expect {
         logical: AT,
@@ -44,9 +48,10 @@ pub fn gate(bytes: Box<[u8]>) {
         first_key: None,
     };
     let limits = Limits { max_generation: Some(Generation(1 << 40)), read_only: false };
-    let Ok(node) = check::node_within(bytes, &GEOMETRY, &expect, &limits) else { return };
+    let Ok(node) = check::node_within(bytes, &GEOMETRY, &expect, &limits) else { return false };
     let _ = check::before_write(&node, &GEOMETRY);
     use_up(&node);
+    true
 }
 
 fn use_up(node: &Node) {

@@ -9,10 +9,11 @@ mod common;
 
 use btrfs_fs::BtrfsFs;
 use common::kernel::{btrfs, kernel};
+use common::likeness::{assert_like, assert_none, differences};
 use common::{Image, existing};
 use std::path::{Path, PathBuf};
 use testkit::PosixFs;
-use testkit::compare::{Difference, NodeView, Rules, TreeSnapshot, diff};
+use testkit::compare::{Rules, TreeSnapshot};
 use testkit::ops::{Config, Op, OpKind, Path as Name, Rng, Session, Subject, Tolerance, generate};
 use testkit::ops::{listing, lockstep_answers};
 use testkit::oracle::{self, KernelMount};
@@ -28,6 +29,22 @@ struct Case<'a> {
     /// Mount options of the kernel's turns.
     mount: &'a str,
     rounds: u64,
+    /// What else is done to the volume when the kernel has filled it.
+    then: fn(&Path),
+}
+
+impl Default for Case<'_> {
+    fn default() -> Self {
+        Case { seed: 0, mkfs: Some(&[]), mount: "noatime", rounds: 1, then: |_| {} }
+    }
+}
+
+impl Case<'_> {
+    /// What does not fit a small node is refused sooner or later than by the kernel.
+    fn has_small_nodes(&self) -> bool {
+        let small = |option: &&str| ["4096", "8192", "--mixed"].contains(option);
+        self.mkfs.is_some_and(|mkfs| mkfs.iter().any(small))
+    }
 }
 
 struct Volume<'a> {
@@ -57,19 +74,20 @@ fn alternate(case: &Case<'_>) {
         oracle::kernel_populate(mount.path(), case.seed).expect("populate");
         btrfs(mount, &["subvolume", "sync", "/"]);
     });
+    (case.then)(&volume.image.path);
     for round in 0..case.rounds {
         println!("round {round}: the engine's turn");
         volume.engine_turn(round);
         println!("round {round}: the kernel's turn");
         let path = volume.image.path.clone();
         kernel(&path, case.mount, |mount| volume.kernel_turn(mount, round));
-        oracle::assert_clean(&volume.image.path);
+        common::assert_sound(&volume.image.path);
     }
     volume.engine_turn(case.rounds);
     assert!(volume.has_bitmaps(), "free space was to be in pieces");
     let path = volume.image.path.clone();
     kernel(&path, case.mount, |mount| volume.delete_everything(mount));
-    oracle::assert_clean(&volume.image.path);
+    common::assert_sound(&volume.image.path);
 }
 
 impl Volume<'_> {
@@ -89,7 +107,7 @@ impl Volume<'_> {
             let before = common::snapshot(&fs);
             kernel(&copy, "noatime", |mount| {
                 let model = PosixFs::open(mount.path()).expect("open the kernel's mount");
-                same(&common::snapshot(&model), &before, &Rules::default());
+                assert_like(&common::snapshot(&model), &before, &Rules::default());
                 self.lockstep(round, &model, &fs, &before);
             });
             before
@@ -105,8 +123,7 @@ impl Volume<'_> {
     fn lockstep(&mut self, round: u64, model: &PosixFs, fs: &BtrfsFs, before: &TreeSnapshot) {
         let seed = self.rng.next_u64();
         let mut config = Config { freeze: false, ..Config::all() }.without(&[OpKind::Seek]);
-        if self.case.mkfs.is_some_and(|mkfs| mkfs.contains(&"4096")) {
-            // What does not fit a small node is refused sooner or later than by the kernel.
+        if self.case.has_small_nodes() {
             config = config.without(&[OpKind::SetXattr, OpKind::Symlink]);
         }
         let mut steps: Vec<(String, Vec<Op>)> = Vec::new();
@@ -171,14 +188,13 @@ impl Volume<'_> {
     /// Outside judges of what the engine committed.
     fn judge(&self, before: &TreeSnapshot, after: &TreeSnapshot) {
         let image = &self.image.path;
-        oracle::assert_clean(image);
-        common::check_ourselves(image);
+        common::assert_sound(image);
         let seen = kernel(image, "ro,noatime", |mount| {
             TreeSnapshot::of_dir(mount.path()).expect("walk the kernel's mount")
         });
-        same(&seen, after, &Rules::default());
+        assert_like(&seen, after, &Rules::default());
         for snapshot in &self.read_only {
-            same(&below(before, snapshot), &below(&seen, snapshot), &Rules::strict());
+            assert_like(&below(before, snapshot), &below(&seen, snapshot), &Rules::strict());
         }
         kernel(image, "noatime", |mount| oracle::scrub(mount).expect("scrub"));
     }
@@ -195,7 +211,10 @@ impl Volume<'_> {
         load(mount, &source, self.rng.next_u64());
         if round.is_multiple_of(2) {
             btrfs(mount, &["filesystem", "sync", "/"]);
-            btrfs(mount, &["balance", "start", "-m", "/"]);
+            // What is mixed is balanced as a whole.
+            let mixed = self.case.mkfs.is_some_and(|mkfs| mkfs.contains(&"--mixed"));
+            let what: &[&str] = if mixed { &["-d", "-m"] } else { &["-m"] };
+            btrfs(mount, &[&["balance", "start"], what, &["/"]].concat());
         }
         self.delete_some(mount);
         if round % 2 == 1 {
@@ -262,45 +281,11 @@ fn below(tree: &TreeSnapshot, place: &str) -> TreeSnapshot {
     TreeSnapshot { nodes: nodes.map(|(path, node)| (path.clone(), node.clone())).collect() }
 }
 
-fn is_stand_in(node: &NodeView) -> bool {
-    node.attr.ino.0 >> 63 == 1
-}
-
-/// Flags less the one by which the kernel remembers that content did not compress.
-fn compressible(tree: &TreeSnapshot, found: &Difference) -> Option<u32> {
-    const COMPRESS: u32 = 0x4;
-    const NOCOMPRESS: u32 = 0x400;
-    Some(tree.nodes.get(&found.path)?.flags? & !(COMPRESS | NOCOMPRESS))
-}
-
-fn same(expected: &TreeSnapshot, seen: &TreeSnapshot, rules: &Rules) {
-    assert_none(differences(expected, seen, rules));
-}
-
-fn assert_none(differences: Vec<Difference>) {
-    let listed: Vec<String> = differences.iter().take(20).map(ToString::to_string).collect();
-    assert!(differences.is_empty(), "{} differences: {listed:#?}", differences.len());
-}
-
-fn differences(expected: &TreeSnapshot, seen: &TreeSnapshot, rules: &Rules) -> Vec<Difference> {
-    let mut differences = diff(expected, seen, rules);
-    // The stand-in for a nested subvolume is an empty directory, made up when it is seen.
-    let stand_in = |tree: &TreeSnapshot, path: &Name| tree.nodes.get(path).is_some_and(is_stand_in);
-    differences.retain(|found| {
-        if found.what == "flags" && compressible(expected, found) == compressible(seen, found) {
-            return false;
-        }
-        let odd = stand_in(expected, &found.path) || stand_in(seen, &found.path);
-        !odd || ["exists", "kind", "size"].contains(&found.what.as_str())
-    });
-    differences
-}
-
 #[test]
 fn large_nodes() {
     testkit::require!(kernel_btrfs);
     for seed in [1, 2] {
-        alternate(&Case { seed, mkfs: Some(&[]), mount: "noatime", rounds: 4 });
+        alternate(&Case { seed, rounds: 4, ..Case::default() });
     }
 }
 
@@ -308,7 +293,7 @@ fn large_nodes() {
 fn small_nodes() {
     testkit::require!(kernel_btrfs);
     for seed in [3, 4] {
-        alternate(&Case { seed, mkfs: Some(&["-n", "4096"]), mount: "noatime", rounds: 4 });
+        alternate(&Case { seed, mkfs: Some(&["-n", "4096"]), rounds: 4, ..Case::default() });
     }
 }
 
@@ -316,6 +301,61 @@ fn small_nodes() {
 fn other_formats() {
     testkit::require!(kernel_btrfs);
     let mkfs: &[&str] = &["-O", "^no-holes", "--csum", "xxhash"];
-    alternate(&Case { seed: 5, mkfs: Some(mkfs), mount: "noatime,compress-force=zstd", rounds: 4 });
-    alternate(&Case { seed: 6, mkfs: None, mount: "noatime,flushoncommit", rounds: 4 });
+    let mount = "noatime,compress-force=zstd";
+    alternate(&Case { seed: 5, mkfs: Some(mkfs), mount, rounds: 4, ..Case::default() });
+    let mount = "noatime,flushoncommit";
+    alternate(&Case { seed: 6, mkfs: None, mount, rounds: 4, ..Case::default() });
+}
+
+fn one_round(seed: u64, mkfs: &[&str]) {
+    testkit::require!(kernel_btrfs);
+    alternate(&Case { seed, mkfs: Some(mkfs), ..Case::default() });
+}
+
+#[test]
+fn nodes_of_8_kib_and_sha256() {
+    one_round(7, &["-n", "8192", "--csum", "sha256"]);
+}
+
+#[test]
+fn nodes_of_32_kib_and_blake2() {
+    one_round(8, &["-n", "32768", "--csum", "blake2"]);
+}
+
+#[test]
+fn nodes_of_64_kib_and_xxhash() {
+    one_round(9, &["-n", "65536", "--csum", "xxhash"]);
+}
+
+#[test]
+fn mixed() {
+    one_round(10, &["--mixed"]);
+}
+
+#[test]
+fn mixed_dup_without_no_holes() {
+    one_round(11, &["--mixed", "-m", "dup", "-d", "dup", "-O", "^no-holes"]);
+}
+
+#[test]
+fn dup_data() {
+    one_round(12, &["-m", "dup", "-d", "dup"]);
+}
+
+/// A volume that got another UUID, while its nodes keep the one that they have.
+#[test]
+fn metadata_uuid() {
+    testkit::require!(kernel_btrfs);
+    let then = |image: &Path| {
+        let path = image.to_string_lossy();
+        oracle::sh("btrfstune", &["-f", "-m", &*path]).expect("btrfstune");
+        let dump = oracle::sh("btrfs", &["inspect-internal", "dump-super", &*path]);
+        let dump = dump.expect("dump the superblock");
+        let uuid = |name: &str| {
+            let line = dump.lines().find(|line| line.starts_with(name)).expect("a line");
+            line.split_whitespace().last().expect("a UUID").to_owned()
+        };
+        assert_ne!(uuid("fsid"), uuid("metadata_uuid"));
+    };
+    alternate(&Case { seed: 13, then, ..Case::default() });
 }

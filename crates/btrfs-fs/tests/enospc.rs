@@ -252,7 +252,7 @@ fn engine_statfs(image: &Image, read_only: bool) -> StatFs {
 
 /// What is said to be free, before and after a mount, and by the kernel, is the same.
 fn check_space(image: &Image, open: &StatFs) {
-    oracle::assert_clean(&image.path);
+    common::assert_sound(&image.path);
     let kernel = kernel_statfs(image);
     assert_eq!(numbers(&kernel), numbers(&engine_statfs(image, true)), "kernel, read-only");
     assert_eq!(numbers(&kernel), numbers(&engine_statfs(image, false)), "kernel, writable");

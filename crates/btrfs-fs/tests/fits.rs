@@ -102,12 +102,12 @@ fn ours(size: u64, mkfs: &[&str], file: u64) -> Fits {
     fs.destroy().expect("close");
     drop(fs);
     // What was said to be written is.
-    oracle::assert_clean(&image.path);
+    common::assert_sound(&image.path);
     let fs = image.open();
     empty(&fs, files);
     fs.destroy().expect("close");
     drop(fs);
-    oracle::assert_clean(&image.path);
+    common::assert_sound(&image.path);
     Fits { files, left: used(&image) }
 }
 
@@ -164,7 +164,7 @@ fn as_much_fits_as_with_the_kernel() {
             assert!((files + 1) * 100 >= kernels * 97, "{files} files, kernel {kernels}");
             fs.destroy().expect("close");
             drop(fs);
-            oracle::assert_clean(&image.path);
+            common::assert_sound(&image.path);
         }
     }
 }

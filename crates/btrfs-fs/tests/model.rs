@@ -81,15 +81,17 @@ fn content() {
 #[test]
 fn other_formats() {
     testkit::require!(kernel_btrfs);
-    // Attributes that the model takes do not fit a leaf of 4 KiB.
+    // Attributes that the model takes do not fit a leaf of 4 or 8 KiB.
     let small = Config::all().without(&[OpKind::SetXattr, OpKind::Symlink]);
     run(30, 1500, &small, &["-n", "4096"]);
     run(35, 1500, &small, &["--mixed"]);
+    run(38, 1500, &small, &["-n", "8192"]);
     for (seed, options) in [
         (32, &["-n", "65536", "--csum", "xxhash"][..]),
         (33, &["--csum", "sha256", "-m", "single"]),
         (34, &["--csum", "blake2"]),
         (36, &["-O", "^no-holes"]),
+        (39, &["-n", "32768", "-m", "dup", "-d", "dup"]),
     ] {
         run(seed, 1500, &Config::all(), options);
     }

@@ -146,7 +146,8 @@ pub(crate) fn read_only_reason(sb: &Superblock, replays_log: bool) -> Option<Str
         return Some("volume without skinny_metadata".into());
     }
     if f.compat_ro_flags & compat_ro::FREE_SPACE_TREE == 0 {
-        return Some("volume without a free-space tree (version 1 space cache)".into());
+        let how = "the kernel's `mount -o clear_cache,space_cache=v2` makes one";
+        return Some(format!("there is no free-space tree (version 1 space cache); {how}"));
     }
     if f.compat_ro_flags & compat_ro::FREE_SPACE_TREE_VALID == 0 {
         return Some("the free-space tree is not valid".into());

@@ -2,7 +2,7 @@
 //! user would, tools from outside, and time limits.
 //!
 //! Nothing here is part of the shipped program, and nothing here knows the engine: the
-//! volume is judged from outside, by the kernel and btrfs-progs.
+//! volume is judged from outside, by the kernel, btrfs-progs and `spinney check`.
 
 mod command;
 mod program;
@@ -10,4 +10,4 @@ mod volume;
 
 pub use command::{Limited, shell};
 pub use program::{Tool, spinney, tool};
-pub use volume::{Mounted, TRANSPORTS, Volume, lacking};
+pub use volume::{Mounted, TRANSPORTS, Volume, assert_sound, lacking};

@@ -94,7 +94,7 @@ impl Volume {
 
     #[track_caller]
     fn judge_by(&self, seen: &TreeSnapshot, rules: Rules) {
-        btrfs_check(&self.image()).unwrap_or_else(|why| panic!("{why}"));
+        assert_sound(&self.image());
         let look = |mount: &KernelMount| {
             scrub(mount).unwrap_or_else(|why| panic!("{why}"));
             TreeSnapshot::of_dir(mount.path()).unwrap()
@@ -108,6 +108,15 @@ impl Volume {
         );
         assert_eq!(kernel.contradictions(), Vec::<String>::new());
     }
+}
+
+/// Neither `btrfs check` nor `spinney check` finds anything, content included.
+#[track_caller]
+pub fn assert_sound(image: &Path) {
+    btrfs_check(image).unwrap_or_else(|why| panic!("{why}"));
+    let report = run(&spinney().to_string_lossy(), &["check", "--data", &image.to_string_lossy()]);
+    let clean = report.success() && report.stdout.trim_end().ends_with("no damage found");
+    assert!(clean, "spinney check is not content:\n{}", report.text());
 }
 
 /// A mount of the `spinney` program until dropped.

@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use suites::{Limited, TRANSPORTS, Volume, lacking};
-use testkit::oracle::{btrfs_check, with_kernel};
+use suites::{Limited, TRANSPORTS, Volume, assert_sound, lacking};
+use testkit::oracle::with_kernel;
 use testkit::skip;
 
 /// The bytes that belong at a position of a file; never 0, which is what is lost reads as.
@@ -253,7 +253,7 @@ fn round_on(
         mount.kill_server();
     });
     drop(mount);
-    btrfs_check(&volume.image()).unwrap_or_else(|why| panic!("round {number}: {why}"));
+    assert_sound(&volume.image());
     // The kernel replays what the log holds, which it will not do on a device that it may
     // not write; on a copy, so that the next mount of ours has the log to replay, too.
     let copy = volume.beside("copy.img");

@@ -1,17 +1,27 @@
 //! Random operations, in lockstep with the reference model, then judged from outside.
+//!
+//! `SPINNEY_SEED`, `SPINNEY_SEEDS` and `SPINNEY_STEPS` choose others and more, in each test.
 
 mod common;
 
 use btrfs_fs::Options;
-use common::{Image, judge, snapshot};
+use common::{Image, judge, seeds, snapshot, steps};
 use testkit::RefFs;
 use testkit::compare::TreeSnapshot;
 use testkit::ops::{Config, OpKind, Tolerance, explain, generate, lockstep};
 use vfs::{FileSystem, SeekWhence};
 
-fn run(seed: u64, steps: usize, config: &Config, mkfs: &[&str]) {
-    println!("seed {seed}, {steps} steps, mkfs {mkfs:?}");
-    run_on(&|| Image::new(256 << 20, mkfs), seed, steps, config);
+/// `count` seeds from `first` on.
+fn run(first: u64, count: u64, most: usize, config: &Config, mkfs: &[&str]) {
+    println!("mkfs {mkfs:?}");
+    run_all(&|| Image::new(256 << 20, mkfs), first, count, most, config);
+}
+
+fn run_all(make: &dyn Fn() -> Image, first: u64, count: u64, most: usize, config: &Config) {
+    for seed in seeds(first, count) {
+        println!("SPINNEY_SEED={seed} SPINNEY_SEEDS=1 SPINNEY_STEPS={}", steps(most));
+        run_on(make, seed, steps(most), config);
+    }
 }
 
 fn run_on(make: &dyn Fn() -> Image, seed: u64, steps: usize, config: &Config) {
@@ -61,21 +71,19 @@ fn holes_are_zeros(fs: &dyn FileSystem, tree: &TreeSnapshot) {
 #[test]
 fn everything() {
     testkit::require!(kernel_btrfs);
-    for seed in 1..6 {
-        run(seed, 2000, &Config::all(), &[]);
-    }
+    run(1, 5, 2000, &Config::all(), &[]);
 }
 
 #[test]
 fn names_and_attributes() {
     testkit::require!(kernel_btrfs);
-    run(11, 4000, &Config::metadata(), &[]);
+    run(11, 1, 4000, &Config::metadata(), &[]);
 }
 
 #[test]
 fn content() {
     testkit::require!(kernel_btrfs);
-    run(21, 3000, &Config::data(), &[]);
+    run(21, 1, 3000, &Config::data(), &[]);
 }
 
 #[test]
@@ -83,9 +91,9 @@ fn other_formats() {
     testkit::require!(kernel_btrfs);
     // Attributes that the model takes do not fit a leaf of 4 or 8 KiB.
     let small = Config::all().without(&[OpKind::SetXattr, OpKind::Symlink]);
-    run(30, 1500, &small, &["-n", "4096"]);
-    run(35, 1500, &small, &["--mixed"]);
-    run(38, 1500, &small, &["-n", "8192"]);
+    run(30, 1, 1500, &small, &["-n", "4096"]);
+    run(35, 1, 1500, &small, &["--mixed"]);
+    run(38, 1, 1500, &small, &["-n", "8192"]);
     for (seed, options) in [
         (32, &["-n", "65536", "--csum", "xxhash"][..]),
         (33, &["--csum", "sha256", "-m", "single"]),
@@ -93,7 +101,7 @@ fn other_formats() {
         (36, &["-O", "^no-holes"]),
         (39, &["-n", "32768", "-m", "dup", "-d", "dup"]),
     ] {
-        run(seed, 1500, &Config::all(), options);
+        run(seed, 1, 1500, &Config::all(), options);
     }
-    run_on(&|| Image::with_block_group_tree(256 << 20), 37, 1500, &Config::all());
+    run_all(&|| Image::with_block_group_tree(256 << 20), 37, 1, 1500, &Config::all());
 }

@@ -1,7 +1,9 @@
 //! Images, volumes and judges for the engine's tests.
 #![allow(dead_code)]
 
+pub mod dump;
 pub mod existing;
+pub mod forge;
 pub mod kernel;
 pub mod likeness;
 
@@ -12,6 +14,23 @@ use std::sync::Arc;
 use testkit::compare::{Rules, TreeSnapshot, diff};
 use testkit::oracle::{self, TempDir};
 use vfs::FileSystem;
+
+/// A number from the environment.
+pub fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().map_or(default, |text| text.parse().expect("a number"))
+}
+
+/// Seeds of a random test, `count` from `first` on unless `SPINNEY_SEED` and `SPINNEY_SEEDS`
+/// say others.
+pub fn seeds(first: u64, count: u64) -> std::ops::Range<u64> {
+    let first = number("SPINNEY_SEED", first);
+    first..first + number("SPINNEY_SEEDS", count)
+}
+
+/// Steps of each, unless `SPINNEY_STEPS` says how many.
+pub fn steps(default: usize) -> usize {
+    number("SPINNEY_STEPS", default as u64) as usize
+}
 
 pub struct Image {
     pub path: PathBuf,

@@ -27,6 +27,7 @@ use btrfs_space::{Extent, RefOwner, Space, TreeItems};
 use btrfs_tree::NodeStore;
 use btrfs_volume::Volume;
 use parking_lot::{Mutex, RwLock};
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use vfs::{Errno, FsError, Ino, Result};
@@ -50,6 +51,8 @@ pub struct Engine {
     pub rename_lock: Mutex<()>,
     /// The volume has the NO_HOLES feature: gaps need no items.
     pub no_holes: bool,
+    /// The volume has the EXTENDED_IREF feature: may have INODE_EXTREF items.
+    pub extended_refs: bool,
     /// Why nothing may be written, if so from the start.
     pub read_only: Option<String>,
     /// Why nothing may be written any more.
@@ -102,11 +105,25 @@ impl Engine {
             let view = self.view();
             if let Some(active) = view.layers.current.gate.enter() {
                 self.stats.operations.add(1);
-                return Op { engine: self, view, active: Some(active) };
+                return Op { engine: self, view, active: Some(active), changed: Cell::new(false) };
             }
             // Sealed under our feet: the next epoch is being published.
             std::thread::yield_now();
         }
+    }
+
+    /// Runs an operation of several steps that may fail in the current epoch. One that fails
+    /// after its first change stands half done, and the volume is poisoned before a commit
+    /// can seal that.
+    pub fn change<T>(&self, work: impl FnOnce(&Op<'_>) -> Result<T>) -> Result<T> {
+        let op = self.begin();
+        let result = work(&op);
+        if let Err(error) = &result
+            && op.changed.get()
+        {
+            self.poison(&format!("an operation broke off half done: {error}"));
+        }
+        result
     }
 
     pub fn inode(&self, ino: Ino) -> Result<Arc<Inode>> {
@@ -213,6 +230,8 @@ pub struct Op<'e> {
     pub engine: &'e Engine,
     pub view: View<'e>,
     active: Option<Active>,
+    /// An item was put or deleted; see `Engine::change`.
+    changed: Cell<bool>,
 }
 
 impl Op<'_> {
@@ -225,6 +244,7 @@ impl Op<'_> {
     }
 
     pub fn edit<T>(&self, id: InodeId, edit: impl FnOnce(&mut ObjectEdit<'_>) -> T) -> T {
+        self.changed.set(true);
         self.delta().items.edit(id.tree, id.objectid, edit)
     }
 

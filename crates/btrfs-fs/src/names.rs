@@ -3,9 +3,12 @@
 //!
 //! Invariants (the caller holds the directory exclusively for changes): each name has one
 //! entry in the DIR_ITEM of its hash, one DIR_INDEX and one reference in its inode, all
-//! with the same index; names with one hash share an item.
+//! with the same index; names with one hash share an item. `add` and `remove` read all that
+//! they need before they change anything, so one that fails has changed nothing; of an
+//! operation that does several of them, the caller asks `check_room` and `check_ref` first.
 
-use crate::engine::Op;
+use crate::delta::{Base, ObjectEdit};
+use crate::engine::{Engine, Op};
 use crate::error::IntoFs;
 use crate::ino::InodeId;
 use crate::view::View;
@@ -14,6 +17,9 @@ use btrfs_disk::checksum::{extref_hash, name_hash};
 use btrfs_disk::items::{DirItem, InodeExtRef, InodeRef};
 use btrfs_disk::key::kind;
 use vfs::{Errno, FsError, Result};
+
+/// Bytes of a DIR_ITEM's entry in front of its name.
+const DIR_ITEM_HEADER: usize = 30;
 
 /// What a name stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -90,15 +96,33 @@ pub fn check_index(dir: InodeId, index: u64) -> Result<()> {
     Err(damaged(dir, "an entry whose index is no offset"))
 }
 
-/// Room check before anything is promised: the DIR_ITEM of the name's hash can grow.
+/// Room check before anything is promised: the DIR_ITEM of the name's hash can grow. A name
+/// that is there already is replaced, which takes no room.
 pub fn check_room(view: &View<'_>, dir: InodeId, name: &[u8], max_item: usize) -> Result<()> {
     let key = Key::new(dir.objectid, kind::DIR_ITEM, name_hash(name));
-    match view.get(dir.tree, &key).fs()? {
-        Some(bytes) if bytes.len() + 30 + name.len() > max_item => {
-            Err(FsError::Posix(Errno::EOVERFLOW))
-        }
-        _ => Ok(()),
+    let Some(bytes) = view.get(dir.tree, &key).fs()? else { return Ok(()) };
+    if bytes.len() + DIR_ITEM_HEADER + name.len() <= max_item {
+        return Ok(());
     }
+    for entry in DirItem::iter(&bytes) {
+        if entry.fs()?.name == name {
+            return Ok(());
+        }
+    }
+    Err(Errno::EOVERFLOW.into())
+}
+
+/// Room check on the other side: EMLINK if `child` cannot take a reference to `name` in
+/// `parent` beside those that it has. As in the kernel, a rename asks before the old name
+/// is gone.
+pub fn check_ref(
+    engine: &Engine,
+    view: &View<'_>,
+    child: InodeId,
+    parent: u64,
+    name: &[u8],
+) -> Result<()> {
+    new_ref(engine, view, child, &InodeExtRef { parent, index: 0, name }).map(|_| ())
 }
 
 /// Adds the entry and its reverse reference.
@@ -107,9 +131,15 @@ pub fn add(op: &Op<'_>, dir: InodeId, name: &[u8], target: Target, index: u64) -
     let entry = DirItem { location: target.location, transid, kind: target.kind, name, value: &[] };
     let hash = name_hash(name);
     let existing = op.view.get(dir.tree, &Key::new(dir.objectid, kind::DIR_ITEM, hash)).fs()?;
+    if !target.is_subvolume() {
+        let child = InodeId::new(dir.tree, target.location.objectid);
+        let parent = dir.objectid;
+        let (key, bytes, base) =
+            new_ref(op.engine, &op.view, child, &InodeExtRef { parent, index, name })?;
+        op.edit(child, |o| o.put(key.kind, key.offset, bytes.into(), base));
+    }
     let index_bytes = entry.to_vec();
     op.edit(dir, |o| {
-        use crate::delta::Base;
         match existing {
             Some(old) => {
                 let mut all = old.to_vec();
@@ -120,41 +150,44 @@ pub fn add(op: &Op<'_>, dir: InodeId, name: &[u8], target: Target, index: u64) -
         }
         o.put(kind::DIR_INDEX, index, index_bytes.into(), Base::Absent);
     });
-    if target.is_subvolume() {
-        return Ok(());
-    }
-    add_ref(op, InodeId::new(dir.tree, target.location.objectid), dir.objectid, name, index)
+    Ok(())
 }
 
-fn add_ref(op: &Op<'_>, child: InodeId, parent: u64, name: &[u8], index: u64) -> Result<()> {
-    let max = op.engine.geometry.max_item_size();
+/// The item that takes a new reference, and what it will hold: INODE_REF as long as that
+/// has room, then INODE_EXTREF if the volume has such items.
+fn new_ref(
+    engine: &Engine,
+    view: &View<'_>,
+    child: InodeId,
+    new: &InodeExtRef<'_>,
+) -> Result<(Key, Vec<u8>, Base)> {
+    let InodeExtRef { parent, index, name } = *new;
+    let max = engine.geometry.max_item_size();
     let key = Key::new(child.objectid, kind::INODE_REF, parent);
-    let old = op.view.get(child.tree, &key).fs()?;
+    let old = view.get(child.tree, &key).fs()?;
+    let base = if old.is_some() { Base::Possible } else { Base::Absent };
     let mut bytes = old.as_deref().map_or(Vec::new(), <[u8]>::to_vec);
     InodeRef { index, name }.append_to(&mut bytes);
     if bytes.len() <= max {
-        match old {
-            Some(_) => op.put(child, kind::INODE_REF, parent, bytes.into()),
-            None => op.put_new(child, kind::INODE_REF, parent, bytes.into()),
-        }
-        return Ok(());
+        return Ok((key, bytes, base));
     }
-    let hash = extref_hash(parent, name);
-    let key = Key::new(child.objectid, kind::INODE_EXTREF, hash);
-    let old = op.view.get(child.tree, &key).fs()?;
+    if !engine.extended_refs {
+        return Err(Errno::EMLINK.into());
+    }
+    let key = Key::new(child.objectid, kind::INODE_EXTREF, extref_hash(parent, name));
+    let old = view.get(child.tree, &key).fs()?;
     let mut bytes = old.as_deref().map_or(Vec::new(), <[u8]>::to_vec);
-    InodeExtRef { parent, index, name }.append_to(&mut bytes);
+    new.append_to(&mut bytes);
     if bytes.len() > max {
         return Err(Errno::EMLINK.into());
     }
-    op.put(child, kind::INODE_EXTREF, hash, bytes.into());
-    Ok(())
+    Ok((key, bytes, Base::Possible))
 }
 
 /// Removes the entry and its reverse reference.
 pub fn remove(op: &Op<'_>, dir: InodeId, name: &[u8], target: Target) -> Result<()> {
     let child = InodeId::new(dir.tree, target.location.objectid);
-    let index = remove_ref(op, child, dir.objectid, name)?;
+    let (reference, rest_of_refs, index) = without_ref(&op.view, child, dir.objectid, name)?;
     let hash = name_hash(name);
     let key = Key::new(dir.objectid, kind::DIR_ITEM, hash);
     let Some(old) = op.view.get(dir.tree, &key).fs()? else {
@@ -167,12 +200,9 @@ pub fn remove(op: &Op<'_>, dir: InodeId, name: &[u8], target: Target) -> Result<
             entry.append_to(&mut rest);
         }
     }
+    op.edit(child, |o| store_rest(o, &reference, rest_of_refs));
     op.edit(dir, |o| {
-        if rest.is_empty() {
-            o.delete(kind::DIR_ITEM, hash);
-        } else {
-            o.put(kind::DIR_ITEM, hash, rest.into(), crate::delta::Base::Possible);
-        }
+        store_rest(o, &key, rest);
         o.delete(kind::DIR_INDEX, index);
     });
     Ok(())
@@ -185,10 +215,16 @@ fn damaged(id: InodeId, what: &str) -> FsError {
     }
 }
 
-/// Takes one name out of the child's references; returns its index.
-fn remove_ref(op: &Op<'_>, child: InodeId, parent: u64, name: &[u8]) -> Result<u64> {
+/// The item of the child's references that has a name, what is left of it without, and the
+/// name's index.
+fn without_ref(
+    view: &View<'_>,
+    child: InodeId,
+    parent: u64,
+    name: &[u8],
+) -> Result<(Key, Vec<u8>, u64)> {
     let key = Key::new(child.objectid, kind::INODE_REF, parent);
-    if let Some(old) = op.view.get(child.tree, &key).fs()? {
+    if let Some(old) = view.get(child.tree, &key).fs()? {
         let (mut rest, mut found) = (Vec::new(), None);
         for item in InodeRef::iter(&old) {
             let item = item.fs()?;
@@ -199,13 +235,11 @@ fn remove_ref(op: &Op<'_>, child: InodeId, parent: u64, name: &[u8]) -> Result<u
             }
         }
         if let Some(index) = found {
-            store_rest(op, child, kind::INODE_REF, parent, rest);
-            return Ok(index);
+            return Ok((key, rest, index));
         }
     }
-    let hash = extref_hash(parent, name);
-    let key = Key::new(child.objectid, kind::INODE_EXTREF, hash);
-    if let Some(old) = op.view.get(child.tree, &key).fs()? {
+    let key = Key::new(child.objectid, kind::INODE_EXTREF, extref_hash(parent, name));
+    if let Some(old) = view.get(child.tree, &key).fs()? {
         let (mut rest, mut found) = (Vec::new(), None);
         for item in InodeExtRef::iter(&old) {
             let item = item.fs()?;
@@ -216,18 +250,17 @@ fn remove_ref(op: &Op<'_>, child: InodeId, parent: u64, name: &[u8]) -> Result<u
             }
         }
         if let Some(index) = found {
-            store_rest(op, child, kind::INODE_EXTREF, hash, rest);
-            return Ok(index);
+            return Ok((key, rest, index));
         }
     }
     Err(damaged(child, "a name without its reference"))
 }
 
-fn store_rest(op: &Op<'_>, child: InodeId, kind: u8, offset: u64, rest: Vec<u8>) {
+fn store_rest(edit: &mut ObjectEdit<'_>, key: &Key, rest: Vec<u8>) {
     if rest.is_empty() {
-        op.delete(child, kind, offset);
+        edit.delete(key.kind, key.offset);
     } else {
-        op.put(child, kind, offset, rest.into());
+        edit.put(key.kind, key.offset, rest.into(), Base::Possible);
     }
 }
 

@@ -229,6 +229,7 @@ fn assemble(
     Engine {
         geometry: *volume.geometry(),
         no_holes: sb.fields.incompat_flags & incompat::NO_HOLES != 0,
+        extended_refs: sb.fields.incompat_flags & incompat::EXTENDED_IREF != 0,
         // Chosen when the log is replayed, which may make directories on the way to it.
         root: Ino(0),
         volume,

@@ -70,12 +70,14 @@ pub fn store(
         return Err(error);
     }
     let mut paid = 0;
-    let op = engine.begin();
-    for piece in landed {
-        paid += piece.paid();
-        enter(&op, id, state, &before, piece)?;
-    }
-    op.put_inode(id, state);
+    engine.change(|op| {
+        for piece in landed {
+            paid += piece.paid();
+            enter(op, id, state, &before, piece)?;
+        }
+        op.put_inode(id, state);
+        Ok(())
+    })?;
     engine.stats.data_written_bytes.add(len);
     Ok(paid)
 }

@@ -4,9 +4,9 @@ use super::io::kill_priv;
 use super::lookup::stand_in_attr;
 use super::truncate::set_size;
 use crate::acl::{self, Acl};
-use crate::engine::Engine;
+use crate::engine::{Engine, Op};
 use crate::error::IntoFs;
-use crate::ino::is_stand_in;
+use crate::ino::{InodeId, is_stand_in};
 use crate::inode::{State, attr_of, now, stamp};
 use crate::ops::xattr::drop_capability;
 use crate::xattrs;
@@ -56,23 +56,36 @@ fn check_allowed(flags: u64, set: &SetAttr) -> Result<()> {
     Ok(())
 }
 
-fn change(
-    engine: &Engine,
-    id: crate::ino::InodeId,
-    state: &mut State,
-    set: &SetAttr,
-) -> Result<()> {
+fn change(engine: &Engine, id: InodeId, state: &mut State, set: &SetAttr) -> Result<()> {
     check_allowed(state.item.flags, set)?;
     let acl = match set.perm {
-        Some(_) => xattrs::get(&engine.view(), id, acl::ACCESS)?,
+        Some(perm) => changed_acl(engine, id, perm)?,
         None => None,
     };
-    let op = engine.begin();
+    engine.change(|op| {
+        // What may fail, before the inode changes in memory.
+        if let Some(acl) = acl {
+            xattrs::put(op, id, acl::ACCESS, &acl)?;
+        }
+        if set.uid.is_some() || set.gid.is_some() {
+            drop_capability(op, id, state)?;
+        }
+        put_attributes(op, id, state, set);
+        Ok(())
+    })
+}
+
+/// The access ACL as it is with other permissions.
+fn changed_acl(engine: &Engine, id: InodeId, perm: u16) -> Result<Option<Vec<u8>>> {
+    let Some(bytes) = xattrs::get(&engine.view(), id, acl::ACCESS)? else { return Ok(None) };
+    let mut acl = Acl::parse(&bytes)?;
+    acl.chmod(u32::from(perm));
+    Ok(Some(acl.to_vec()))
+}
+
+fn put_attributes(op: &Op<'_>, id: InodeId, state: &mut State, set: &SetAttr) {
     if set.kill_priv {
         kill_priv(state);
-    }
-    if set.uid.is_some() || set.gid.is_some() {
-        drop_capability(&op, id, state)?;
     }
     if let Some(uid) = set.uid {
         state.item.uid = uid;
@@ -82,18 +95,12 @@ fn change(
     }
     if let Some(perm) = set.perm {
         state.item.mode = state.item.mode & libc::S_IFMT | u32::from(perm & 0o7777);
-        if let Some(bytes) = acl {
-            let mut acl = Acl::parse(&bytes)?;
-            acl.chmod(u32::from(perm));
-            xattrs::put(&op, id, acl::ACCESS, &acl.to_vec())?;
-        }
     }
     let time = now();
     set_time(&mut state.item.atime, set.atime, time);
     set_time(&mut state.item.mtime, set.mtime, time);
     state.item.ctime = set.ctime.map_or(time, stamp);
     op.put_inode(id, state);
-    Ok(())
 }
 
 fn set_time(field: &mut Timespec, set: Option<SetTime>, now: Timespec) {

@@ -213,27 +213,31 @@ fn insert_shared(
     for part in mapped.chunks(STEP) {
         let end = part.last().map_or(at, |last| last.end.min(source_end));
         engine.hold(2 * part.len() as u64, 100 * part.len() as u64, Priority::Normal)?;
-        let op = engine.begin();
-        clear(&op, target, state, range, at, end)?;
-        for extent in part.iter().filter(|m| !m.is_hole()) {
-            let start = extent.start.max(range.from);
-            fill_hole(&op, target, range, at, start);
-            insert_one(&op, target, state, extent, range, extent.end.min(source_end))?;
-            at = extent.end.min(source_end);
-        }
-        fill_hole(&op, target, range, at, end);
-        at = end;
-        let reached = (range.to + (at - range.from)).min(range.to + range.len);
-        state.item.size = state.item.size.max(reached);
-        op.put_inode(target.id, state);
+        engine.change(|op| {
+            clear(op, target, state, range, at, end)?;
+            for extent in part.iter().filter(|m| !m.is_hole()) {
+                let start = extent.start.max(range.from);
+                fill_hole(op, target, range, at, start);
+                insert_one(op, target, state, extent, range, extent.end.min(source_end))?;
+                at = extent.end.min(source_end);
+            }
+            fill_hole(op, target, range, at, end);
+            at = end;
+            let reached = (range.to + (at - range.from)).min(range.to + range.len);
+            state.item.size = state.item.size.max(reached);
+            op.put_inode(target.id, state);
+            Ok(())
+        })?;
     }
-    if at < source_end {
-        let op = engine.begin();
-        clear(&op, target, state, range, at, source_end)?;
-        fill_hole(&op, target, range, at, source_end);
-        op.put_inode(target.id, state);
+    if at == source_end {
+        return Ok(());
     }
-    Ok(())
+    engine.change(|op| {
+        clear(op, target, state, range, at, source_end)?;
+        fill_hole(op, target, range, at, source_end);
+        op.put_inode(target.id, state);
+        Ok(())
+    })
 }
 
 /// Empties the target's part that stands for [from, to) of the source.

@@ -61,16 +61,17 @@ pub fn make(
     }
     drop(view);
     let index = dir_state.dir_next;
-    let op = engine.begin();
-    let inode = insert_inode(engine, &op, &prepared, new)?;
-    let target = Target {
-        location: Key::new(inode.id.objectid, kind::INODE_ITEM, 0),
-        kind: dir_type_of(new.kind),
-    };
-    names::add(&op, dir.id, name, target, index)?;
-    dir_state.dir_next += 1;
-    touch_dir(&op, dir.id, &mut dir_state, name.len() as i64);
-    drop(op);
+    let inode = engine.change(|op| {
+        let inode = insert_inode(engine, op, &prepared, new)?;
+        let target = Target {
+            location: Key::new(inode.id.objectid, kind::INODE_ITEM, 0),
+            kind: dir_type_of(new.kind),
+        };
+        names::add(op, dir.id, name, target, index)?;
+        dir_state.dir_next += 1;
+        touch_dir(op, dir.id, &mut dir_state, name.len() as i64);
+        Ok(inode)
+    })?;
     drop(dir_state);
     entry(engine, &inode)
 }
@@ -84,13 +85,14 @@ pub fn tmpfile(engine: &Engine, cx: &Context, parent: Ino, perm: u16) -> Result<
     let new = New { kind: FileKind::File, perm, rdev: 0, target: &[] };
     let mut prepared = prepare(engine, cx, &dir, &dir_state, &new)?;
     prepared.item.nlink = 0;
-    let op = engine.begin();
-    let inode = insert_inode(engine, &op, &prepared, &new)?;
-    let mut state = inode.write()?;
-    state.linkable = true;
-    orphan::mark(&op, inode.id, &mut state);
-    drop(state);
-    drop(op);
+    let inode = engine.change(|op| {
+        let inode = insert_inode(engine, op, &prepared, &new)?;
+        let mut state = inode.write()?;
+        state.linkable = true;
+        orphan::mark(op, inode.id, &mut state);
+        drop(state);
+        Ok(inode)
+    })?;
     drop(dir_state);
     entry(engine, &inode)
 }

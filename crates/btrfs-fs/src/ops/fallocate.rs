@@ -198,18 +198,19 @@ fn clear(
     end: u64,
 ) -> Result<()> {
     let sector = engine.sector();
-    let op = engine.begin();
-    let mapped = map_range(&op.view, inode.id, sector, start, end).fs()?;
-    drop_range(&op, inode.id, state, &mapped, start, end)?;
-    op.note_gap(inode.id, start, end);
-    if !engine.no_holes {
-        let stop = end.min(state.item.size.next_multiple_of(sector));
-        if start < stop {
-            put_hole(&op, inode.id, start, stop);
+    engine.change(|op| {
+        let mapped = map_range(&op.view, inode.id, sector, start, end).fs()?;
+        drop_range(op, inode.id, state, &mapped, start, end)?;
+        op.note_gap(inode.id, start, end);
+        if !engine.no_holes {
+            let stop = end.min(state.item.size.next_multiple_of(sector));
+            if start < stop {
+                put_hole(op, inode.id, start, stop);
+            }
         }
-    }
-    op.put_inode(inode.id, state);
-    Ok(())
+        op.put_inode(inode.id, state);
+        Ok(())
+    })
 }
 
 /// Zeros in a part of one sector, if it has content.

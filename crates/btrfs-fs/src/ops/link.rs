@@ -2,9 +2,9 @@
 
 use super::create::{check_parent, dir_type_of, refuse_dir, touch_dir, writable_dir};
 use super::lookup::entry;
-use crate::engine::Engine;
+use crate::engine::{Engine, Op};
 use crate::error::IntoFs;
-use crate::inode::{kind_of, now};
+use crate::inode::{Inode, kind_of, now};
 use crate::locks::Locked;
 use crate::names::{self, Target};
 use crate::orphan;
@@ -32,34 +32,42 @@ pub fn link(engine: &Engine, ino: Ino, parent: Ino, name: &[u8]) -> Result<Entry
     }
     check_parent(locked.get(&dir))?;
     check_inode(locked.get(&inode))?;
+    names::check_ref(engine, &view, inode.id, dir.id.objectid, name)?;
     names::check_room(&view, dir.id, name, engine.geometry.max_item_size())?;
     if locked.get(&dir).dir_next == 0 {
         locked.state(&dir).dir_next = names::next_index(&view, dir.id)?;
     }
     drop(view);
-    let op = engine.begin();
-    let state = locked.state(&inode);
+    engine.change(|op| add_link(op, &dir, &inode, name, &mut locked))?;
+    drop(locked);
+    inode.lookups.fetch_add(1, Ordering::AcqRel);
+    entry(engine, &inode)
+}
+
+fn add_link(
+    op: &Op<'_>,
+    dir: &Inode,
+    inode: &Inode,
+    name: &[u8],
+    locked: &mut Locked<'_>,
+) -> Result<()> {
     let target = Target {
         location: Key::new(inode.id.objectid, kind::INODE_ITEM, 0),
-        kind: dir_type_of(kind_of(&state.item).fs()?),
+        kind: dir_type_of(kind_of(&locked.get(inode).item).fs()?),
     };
-    let index = locked.get(&dir).dir_next;
-    names::add(&op, dir.id, name, target, index)?;
-    let state = locked.state(&inode);
+    names::add(op, dir.id, name, target, locked.get(dir).dir_next)?;
+    let state = locked.state(inode);
     state.item.nlink += 1;
     state.linkable = false;
     state.item.ctime = now();
     if state.orphan {
-        orphan::unmark(&op, inode.id, state);
+        orphan::unmark(op, inode.id, state);
     }
     op.put_inode(inode.id, state);
-    let dir_state = locked.state(&dir);
+    let dir_state = locked.state(dir);
     dir_state.dir_next += 1;
-    touch_dir(&op, dir.id, dir_state, name.len() as i64);
-    drop(op);
-    drop(locked);
-    inode.lookups.fetch_add(1, Ordering::AcqRel);
-    entry(engine, &inode)
+    touch_dir(op, dir.id, dir_state, name.len() as i64);
+    Ok(())
 }
 
 fn check_inode(state: &crate::inode::State) -> Result<()> {

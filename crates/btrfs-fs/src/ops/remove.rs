@@ -36,11 +36,12 @@ pub fn remove(engine: &Engine, parent: Ino, name: &[u8], what: What) -> Result<(
             continue;
         }
         check(engine, &dir, &child, &locked, what)?;
-        let op = engine.begin();
-        names::remove(&op, dir.id, name, target)?;
-        touch_dir(&op, dir.id, locked.state(&dir), -(name.len() as i64));
-        drop_link(&op, child.id, locked.state(&child));
-        drop(op);
+        engine.change(|op| {
+            names::remove(op, dir.id, name, target)?;
+            touch_dir(op, dir.id, locked.state(&dir), -(name.len() as i64));
+            drop_link(op, child.id, locked.state(&child));
+            Ok(())
+        })?;
         drop(locked);
         orphan::release(engine, child);
         return Ok(());

@@ -130,8 +130,33 @@ fn check(engine: &Engine, r: &Rename<'_>, locked: &Locked<'_>) -> Result<()> {
     if moves_dir && r.from.id != r.to.id && is_below(engine, r.to.id, r.child.id)? {
         return Err(Errno::EINVAL.into());
     }
-    let Some((_, victim)) = &r.victim else { return Ok(()) };
+    if let Some((_, victim)) = &r.victim {
+        check_victim(engine, r, locked, victim)?;
+    }
+    check_fits(engine, r)
+}
+
+/// Nothing may fail for want of room once the first name is gone.
+fn check_fits(engine: &Engine, r: &Rename<'_>) -> Result<()> {
+    let view = engine.view();
+    names::check_room(&view, r.to.id, r.new_name, engine.geometry.max_item_size())?;
+    names::check_ref(engine, &view, r.child.id, r.to.id.objectid, r.new_name)?;
+    match &r.victim {
+        Some((_, victim)) if r.mode == RenameMode::Exchange => {
+            names::check_ref(engine, &view, victim.id, r.from.id.objectid, r.name)
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_victim(
+    engine: &Engine,
+    r: &Rename<'_>,
+    locked: &Locked<'_>,
+    victim: &Arc<Inode>,
+) -> Result<()> {
     may_unname(locked.get(r.to), locked.get(victim))?;
+    let moves_dir = locked.get(&r.child).is_dir();
     let over_dir = locked.get(victim).is_dir();
     if r.mode == RenameMode::Exchange {
         if over_dir && r.from.id != r.to.id && is_below(engine, r.from.id, victim.id)? {
@@ -150,7 +175,7 @@ fn check(engine: &Engine, r: &Rename<'_>, locked: &Locked<'_>) -> Result<()> {
     if over_dir && !names::is_empty(&engine.view(), victim.id)? {
         return Err(Errno::ENOTEMPTY.into());
     }
-    names::check_room(&engine.view(), r.to.id, r.new_name, engine.geometry.max_item_size())
+    Ok(())
 }
 
 /// True if `dir` is `ancestor` or lies below it.
@@ -186,20 +211,21 @@ fn take_index(locked: &mut Locked<'_>, dir: &Arc<Inode>) -> u64 {
 fn exchange(engine: &Engine, r: &Rename<'_>, locked: &mut Locked<'_>) -> Result<()> {
     let (other, victim) = r.victim.as_ref().expect("checked");
     let (old_index, new_index) = (take_index(locked, r.from), take_index(locked, r.to));
-    let op = engine.begin();
-    names::remove(&op, r.from.id, r.name, r.source)?;
-    names::remove(&op, r.to.id, r.new_name, *other)?;
-    names::add(&op, r.to.id, r.new_name, r.source, new_index)?;
-    names::add(&op, r.from.id, r.name, *other, old_index)?;
-    touch_child(&op, locked, &r.child);
-    touch_child(&op, locked, victim);
-    op.edit(victim.id, |o| o.follow(r.child.id.objectid));
-    op.edit(r.child.id, |o| o.follow(victim.id.objectid));
-    op.leave(r.from.id, r.child.id);
-    op.leave(r.to.id, victim.id);
-    touch_dir(&op, r.from.id, locked.state(r.from), 0);
-    touch_dir(&op, r.to.id, locked.state(r.to), 0);
-    Ok(())
+    engine.change(|op| {
+        names::remove(op, r.from.id, r.name, r.source)?;
+        names::remove(op, r.to.id, r.new_name, *other)?;
+        names::add(op, r.to.id, r.new_name, r.source, new_index)?;
+        names::add(op, r.from.id, r.name, *other, old_index)?;
+        touch_child(op, locked, &r.child);
+        touch_child(op, locked, victim);
+        op.edit(victim.id, |o| o.follow(r.child.id.objectid));
+        op.edit(r.child.id, |o| o.follow(victim.id.objectid));
+        op.leave(r.from.id, r.child.id);
+        op.leave(r.to.id, victim.id);
+        touch_dir(op, r.from.id, locked.state(r.from), 0);
+        touch_dir(op, r.to.id, locked.state(r.to), 0);
+        Ok(())
+    })
 }
 
 fn touch_child(op: &Op<'_>, locked: &mut Locked<'_>, inode: &Arc<Inode>) {
@@ -220,26 +246,35 @@ fn replace(
         None => None,
     };
     let new_index = take_index(locked, r.to);
-    let op = engine.begin();
+    engine.change(|op| {
+        let whiteout = prepared.as_ref().zip(whiteout);
+        let grown = move_name(op, r, locked, new_index)?;
+        let mut shrunk = r.name.len() as i64;
+        if let Some((prepared, new)) = whiteout {
+            let index = take_index(locked, r.from);
+            let made = prepared.insert(engine, op, new, r.from.id, r.name, index)?;
+            op.edit(r.child.id, |o| o.follow(made.objectid));
+            shrunk = 0;
+        }
+        touch_dir(op, r.from.id, locked.state(r.from), -shrunk);
+        touch_dir(op, r.to.id, locked.state(r.to), grown);
+        Ok(())
+    })
+}
+
+/// Takes the victim's name and the old one away and gives the new one; answers by how many
+/// bytes the names of the new directory grew.
+fn move_name(op: &Op<'_>, r: &Rename<'_>, locked: &mut Locked<'_>, new_index: u64) -> Result<i64> {
     let mut grown = r.new_name.len() as i64;
     if let Some((target, victim)) = &r.victim {
-        names::remove(&op, r.to.id, r.new_name, *target)?;
+        names::remove(op, r.to.id, r.new_name, *target)?;
         grown = 0;
         op.edit(victim.id, |o| o.follow(r.child.id.objectid));
-        drop_link(&op, victim.id, locked.state(victim));
+        drop_link(op, victim.id, locked.state(victim));
     }
-    names::remove(&op, r.from.id, r.name, r.source)?;
-    names::add(&op, r.to.id, r.new_name, r.source, new_index)?;
+    names::remove(op, r.from.id, r.name, r.source)?;
+    names::add(op, r.to.id, r.new_name, r.source, new_index)?;
     op.leave(r.from.id, r.child.id);
-    touch_child(&op, locked, &r.child);
-    let mut shrunk = r.name.len() as i64;
-    if let (Some(prepared), Some(new)) = (prepared, whiteout) {
-        let index = take_index(locked, r.from);
-        let made = prepared.insert(engine, &op, new, r.from.id, r.name, index)?;
-        op.edit(r.child.id, |o| o.follow(made.objectid));
-        shrunk = 0;
-    }
-    touch_dir(&op, r.from.id, locked.state(r.from), -shrunk);
-    touch_dir(&op, r.to.id, locked.state(r.to), grown);
-    Ok(())
+    touch_child(op, locked, &r.child);
+    Ok(grown)
 }

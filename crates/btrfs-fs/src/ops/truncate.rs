@@ -178,10 +178,12 @@ fn drop_behind(engine: &Engine, id: InodeId, state: &mut State, keep: u64) -> Re
             return Ok((done, reached));
         };
         let (rest, part) = left.split_at(left.len() - step);
-        let op = engine.begin();
         reached = part[0].start.max(keep);
-        drop_range(&op, id, state, part, reached, u64::MAX)?;
-        op.put_inode(id, state);
+        engine.change(|op| {
+            drop_range(op, id, state, part, reached, u64::MAX)?;
+            op.put_inode(id, state);
+            Ok(())
+        })?;
         left = rest;
     }
     Ok((Done::All, keep))

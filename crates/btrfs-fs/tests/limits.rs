@@ -1,0 +1,275 @@
+//! Where the format has no room for one more: names of an inode in one directory, names and
+//! attributes of one hash. What is refused has changed nothing, whichever part of it did not
+//! fit, and what is left is sound.
+
+mod common;
+
+use btrfs_fs::BtrfsFs;
+use common::forge::forged;
+use common::{Image, assert_same, judge, snapshot};
+use testkit::PosixFs;
+use testkit::compare::{Rules, TreeSnapshot, diff};
+use testkit::oracle;
+use vfs::{Context, FileKind, FileSystem, Ino, RenameMode, XattrMode};
+
+const CX: Context = Context { uid: 0, gid: 0, pid: 1, umask: 0o022 };
+
+fn file(fs: &dyn FileSystem, dir: Ino, name: &[u8]) -> Ino {
+    fs.mknod(&CX, dir, name, FileKind::File, 0o644, 0).expect("create").attr.ino
+}
+
+fn long_name(number: usize) -> Vec<u8> {
+    format!("{number:03}-{}", "n".repeat(240)).into_bytes()
+}
+
+fn errno<T: std::fmt::Debug>(result: vfs::Result<T>) -> i32 {
+    result.map_or_else(|error| error.errno(), |_| 0)
+}
+
+/// Takes the names of one inode in one directory to their limit, there tries everything that
+/// would give it one more, and says what came of it.
+fn at_the_limit(fs: &dyn FileSystem) -> Vec<(&'static str, i32)> {
+    let root = fs.root();
+    let dir = fs.mkdir(&CX, root, b"full", 0o755).expect("mkdir").attr.ino;
+    let other = fs.mkdir(&CX, root, b"other", 0o755).expect("mkdir").attr.ino;
+    let ino = file(fs, dir, b"first");
+    let fits = |number| errno(fs.link(&CX, ino, dir, &long_name(number)));
+    let count = (0..).take_while(|number| fits(*number) == 0).count();
+    let rename =
+        |from, name: &[u8], to, new: &[u8], mode| errno(fs.rename(&CX, from, name, to, new, mode));
+    use RenameMode::{Exchange, NoReplace, Replace, Whiteout};
+    let (first, long) = (long_name(0), long_name(900));
+    let mut said = vec![("links", count as i32)];
+    said.push(("one more", fits(count)));
+    said.push(("elsewhere", errno(fs.link(&CX, ino, other, b"here"))));
+    said.push(("into it", rename(other, b"here", dir, &long, NoReplace)));
+    said.push(("whiteout", rename(other, b"here", dir, &long, Whiteout)));
+    file(fs, dir, &long);
+    said.push(("over another", rename(other, b"here", dir, &long, Replace)));
+    said.push(("exchange", rename(other, b"here", dir, &long, Exchange)));
+    said.push(("within", rename(dir, &first, dir, &long_name(901), Replace)));
+    said.push(("out", rename(dir, &first, other, &first, Replace)));
+    said.push(("again", errno(fs.link(&CX, ino, dir, &first))));
+    said.push(("full again", errno(fs.link(&CX, ino, dir, &long_name(902)))));
+    said.push(("unlink", errno(fs.unlink(&CX, dir, &long_name(1)))));
+    said.push(("into the gap", rename(other, b"here", dir, &long_name(1), Replace)));
+    said
+}
+
+fn same_names(kernel: &TreeSnapshot, ours: &TreeSnapshot) {
+    let found = diff(kernel, ours, &Rules::default().ignoring_clock());
+    assert!(found.is_empty(), "the kernel has it otherwise: {found:#?}");
+}
+
+/// An exchange whose second half does not fit (the kernel aborts its transaction there).
+fn exchange_into(fs: &dyn FileSystem) {
+    let entry = |at, name: &[u8]| fs.lookup(&CX, at, name).expect("lookup").attr.ino;
+    let (dir, other) = (entry(fs.root(), b"full"), entry(fs.root(), b"other"));
+    let full = entry(dir, b"first");
+    fs.link(&CX, full, other, b"there").expect("link");
+    let before = snapshot(fs);
+    let result = fs.rename(&CX, dir, &long_name(900), other, b"there", RenameMode::Exchange);
+    assert_eq!(errno(result), libc::EMLINK);
+    assert_same(&before, &snapshot(fs));
+}
+
+/// The engine and the kernel's btrfs go to the limit on two copies of one volume.
+fn as_the_kernel(mkfs: &[&str], expected_links: i32) {
+    let image = Image::new(256 << 20, mkfs);
+    let copy = image.path.with_extension("copy");
+    std::fs::copy(&image.path, &copy).expect("copy");
+    let (kernel_said, kernel_tree) = oracle::with_kernel(&copy, "noatime", |mount| {
+        let model = PosixFs::open(mount.path()).expect("open the kernel's mount");
+        (at_the_limit(&model), snapshot(&model))
+    })
+    .expect("the kernel mounts the volume");
+    let fs = image.open();
+    assert_eq!(at_the_limit(&fs), kernel_said, "{mkfs:?}");
+    assert_eq!(kernel_said[0].1, expected_links, "{mkfs:?}");
+    let ours = snapshot(&fs);
+    same_names(&kernel_tree, &ours);
+    exchange_into(&fs);
+    close_and_judge(&image, fs);
+}
+
+/// Nothing half done: not poisoned, and the outside judges see what we saw.
+fn close_and_judge(image: &Image, fs: BtrfsFs) {
+    assert_eq!(fs.read_only_reason(), None);
+    let expected = snapshot(&fs);
+    fs.destroy().expect("close");
+    drop(fs);
+    judge(&image.path, &expected);
+    common::check_ourselves(&image.path);
+    assert_same(&expected, &snapshot(&image.open()));
+}
+
+/// Such a volume has no INODE_EXTREF, and must not get one.
+#[test]
+fn without_extended_references_names_end_where_the_kernels_do() {
+    testkit::require!(kernel_btrfs);
+    as_the_kernel(&["-O", "^extref"], 63);
+    as_the_kernel(&["-O", "^extref", "-n", "4096"], 15);
+}
+
+/// Names of one hash are made, moved over and past one another, exchanged and removed, in
+/// one epoch (`commits` false) or with each step in an epoch of its own.
+fn collide(mkfs: &[&str], commits: bool) {
+    let image = Image::new(256 << 20, mkfs);
+    let fs = image.open();
+    let commit = || {
+        if commits {
+            fs.sync().expect("commit")
+        }
+    };
+    let root = fs.root();
+    let names = forged("name-", 0x00c0_ffee, 24, 12);
+    let dir = fs.mkdir(&CX, root, b"dir", 0o755).expect("mkdir").attr.ino;
+    for (number, name) in names[..8].iter().enumerate() {
+        let ino = match number {
+            3 => fs.mkdir(&CX, dir, name, 0o700).expect("mkdir").attr.ino,
+            4 => fs.symlink(&CX, dir, name, b"target").expect("symlink").attr.ino,
+            _ => file(&fs, dir, name),
+        };
+        if !matches!(number, 3 | 4) {
+            let content = vec![number as u8 + 1; 100 + 5000 * number];
+            fs.write(&CX, ino, 0, &content, Default::default()).expect("write");
+        }
+        commit();
+    }
+    let rename = |from: usize, to: usize, mode| {
+        fs.rename(&CX, dir, &names[from], dir, &names[to], mode).expect("rename");
+        commit();
+    };
+    rename(0, 8, RenameMode::Replace);
+    rename(1, 2, RenameMode::Replace);
+    rename(5, 3, RenameMode::Exchange);
+    rename(6, 9, RenameMode::Whiteout);
+    let linked = fs.lookup(&CX, dir, &names[7]).expect("lookup").attr.ino;
+    fs.link(&CX, linked, dir, &names[10]).expect("link");
+    commit();
+    fs.unlink(&CX, dir, &names[7]).expect("unlink");
+    fs.rmdir(&CX, dir, &names[5]).expect("rmdir");
+    commit();
+    fs.rename(&CX, dir, &names[9], root, &names[9], RenameMode::Replace).expect("rename");
+    let left: Vec<bool> = names.iter().map(|name| fs.lookup(&CX, dir, name).is_ok()).collect();
+    let there = [2, 3, 4, 6, 8, 10];
+    assert_eq!(left, (0..12).map(|n| there.contains(&n)).collect::<Vec<_>>());
+    close_and_judge(&image, fs);
+}
+
+#[test]
+fn names_of_one_hash() {
+    testkit::require!(kernel_btrfs);
+    collide(&[], true);
+    collide(&["-n", "4096"], false);
+}
+
+/// Attributes of one hash: set, replaced by longer and shorter values, removed.
+fn colliding_attributes(mkfs: &[&str], commits: bool) {
+    let image = Image::new(256 << 20, mkfs);
+    let fs = image.open();
+    let names = forged("user.", 0xdead_beef, 30, 6);
+    let ino = file(&fs, fs.root(), b"file");
+    let set = |name: usize, byte: u8, len: usize, mode| {
+        let result = fs.setxattr(&CX, ino, &names[name], &vec![byte; len], mode);
+        if commits {
+            fs.sync().expect("commit");
+        }
+        errno(result)
+    };
+    for name in 0..5 {
+        assert_eq!(set(name, name as u8, 100 * name, XattrMode::Create), 0);
+    }
+    assert_eq!(set(5, 9, 5, XattrMode::Replace), libc::ENODATA);
+    assert_eq!(set(2, 9, 5, XattrMode::Create), libc::EEXIST);
+    assert_eq!(set(1, 11, 700, XattrMode::Replace), 0);
+    assert_eq!(set(3, 13, 1, XattrMode::Set), 0);
+    fs.removexattr(&CX, ino, &names[0]).expect("remove");
+    fs.removexattr(&CX, ino, &names[4]).expect("remove");
+    let get = |name: usize| fs.getxattr(ino, &names[name]).map_err(|error| error.errno());
+    assert_eq!(get(0), Err(libc::ENODATA));
+    assert_eq!(get(1), Ok(vec![11; 700]));
+    assert_eq!(get(2), Ok(vec![2; 200]));
+    assert_eq!(get(3), Ok(vec![13; 1]));
+    close_and_judge(&image, fs);
+}
+
+#[test]
+fn attributes_of_one_hash() {
+    testkit::require!(kernel_btrfs);
+    colliding_attributes(&[], true);
+    colliding_attributes(&["-n", "4096"], false);
+}
+
+/// One hash's item in a directory is full: nothing more gets in, by whatever way, and what
+/// takes no room is done.
+#[test]
+fn more_names_of_one_hash_than_a_node_holds() {
+    testkit::require!(kernel_btrfs);
+    let image = Image::new(256 << 20, &["-n", "4096"]);
+    let fs = image.open();
+    let root = fs.root();
+    let names = forged("long-", 0x0bad_cafe, 255, 20);
+    // 30 bytes and the name each, in an item of 3970.
+    let fits = 13;
+    let made: Vec<Ino> = names[..fits].iter().map(|name| file(&fs, root, name)).collect();
+    let outside = file(&fs, root, b"outside");
+    let dir = fs.mkdir(&CX, root, b"dir", 0o755).expect("mkdir").attr.ino;
+    fs.sync().expect("commit");
+    let before = snapshot(&fs);
+    let full = &names[fits];
+    let rename = |from: &[u8], to: &[u8], mode| errno(fs.rename(&CX, root, from, root, to, mode));
+    use RenameMode::{Exchange, NoReplace, Replace, Whiteout};
+    let refused = [
+        errno(fs.mknod(&CX, root, full, FileKind::File, 0o644, 0)),
+        errno(fs.mkdir(&CX, root, full, 0o755)),
+        errno(fs.symlink(&CX, root, full, b"target")),
+        errno(fs.link(&CX, outside, root, full)),
+        rename(b"outside", full, NoReplace),
+        rename(b"outside", full, Whiteout),
+        // As the kernel, which looks before the old name is gone.
+        rename(&names[0], full, Replace),
+    ];
+    assert_eq!(refused, [libc::EOVERFLOW; 7]);
+    assert_same(&before, &snapshot(&fs));
+    assert_eq!(rename(b"outside", &names[1], Replace), 0, "it takes the other's place");
+    assert_eq!(rename(b"dir", &names[2], Exchange), 0);
+    assert_eq!(rename(&names[3], &names[4], Replace), 0);
+    assert_eq!(errno(fs.link(&CX, made[5], root, full)), 0, "there is room again");
+    fs.rename(&CX, root, &names[6], dir, &names[6], Replace).expect("elsewhere is room");
+    close_and_judge(&image, fs);
+}
+
+/// The same of attributes.
+#[test]
+fn more_attributes_of_one_hash_than_a_node_holds() {
+    testkit::require!(kernel_btrfs);
+    let image = Image::new(256 << 20, &["-n", "4096"]);
+    let fs = image.open();
+    let ino = file(&fs, fs.root(), b"file");
+    let names = forged("user.", 0x0bad_cafe, 30, 5);
+    let set = |name: &[u8], len: usize| {
+        errno(fs.setxattr(&CX, ino, name, &vec![b'v'; len], XattrMode::Set))
+    };
+    // 30 bytes, the name's 30 and the value each, in an item of 3970.
+    assert_eq!([0, 1, 2].map(|n| set(&names[n], 1000)), [0; 3]);
+    fs.sync().expect("commit");
+    let before = snapshot(&fs);
+    assert_eq!(set(&names[3], 800), libc::ENOSPC);
+    assert_eq!(set(&names[1], 1800), libc::ENOSPC, "no longer value either");
+    assert_same(&before, &snapshot(&fs));
+    assert_eq!(set(&names[1], 1790), 0, "the last byte");
+    assert_eq!(set(&names[3], 0), libc::ENOSPC);
+    assert_eq!(set(&names[0], 10), 0);
+    assert_eq!(set(&names[3], 930), 0);
+    close_and_judge(&image, fs);
+}
+
+#[test]
+fn forged_names_meet() {
+    let names = forged("user.", 0x1234_5678, 40, 50);
+    for name in &names {
+        assert_eq!((name.len(), oracle::name_hash(name)), (40, 0x1234_5678));
+    }
+    assert_eq!(names.iter().collect::<std::collections::BTreeSet<_>>().len(), 50);
+}

@@ -1,0 +1,145 @@
+//! Commits that nobody asked for: when the interval has passed, and when the delta has used
+//! up its memory. Without them a crash would cost whatever was done since the last `sync`.
+
+mod common;
+
+use btrfs_fs::{BtrfsFs, Options};
+use common::{Image, judge, snapshot};
+use std::time::{Duration, Instant};
+use testkit::oracle;
+use vfs::{Context, FileKind, FileSystem, Ino};
+
+const CX: Context = Context { uid: 0, gid: 0, pid: 1, umask: 0o022 };
+
+fn stat(fs: &BtrfsFs, name: &str) -> u64 {
+    fs.stats().into_iter().find(|s| s.name == name).expect("a counter").value
+}
+
+fn file(fs: &BtrfsFs, name: &str, content: &[u8]) -> Ino {
+    let made = fs.mknod(&CX, fs.root(), name.as_bytes(), FileKind::File, 0o644, 0);
+    let ino = made.expect("create").attr.ino;
+    fs.write(&CX, ino, 0, content, Default::default()).expect("write");
+    ino
+}
+
+/// The names and content that a crash would leave now, as the kernel sees them.
+fn on_the_volume(image: &Image, name: &str) -> Option<Vec<u8>> {
+    let copy = image.path.with_extension("crashed");
+    std::fs::copy(&image.path, &copy).expect("copy");
+    oracle::assert_clean(&copy);
+    let seen = oracle::with_kernel(&copy, "noatime", |mount| std::fs::read(mount.join(name)).ok());
+    std::fs::remove_file(&copy).expect("remove the copy");
+    seen.expect("the kernel mounts the volume")
+}
+
+fn close_and_judge(image: &Image, fs: BtrfsFs) {
+    let expected = snapshot(&fs);
+    fs.destroy().expect("close");
+    drop(fs);
+    judge(&image.path, &expected);
+}
+
+/// The chunks that a fresh volume lacks are made, which asks for a commit.
+fn settle(fs: &BtrfsFs) {
+    file(fs, "chunks", &[7; 100_000]);
+    fs.sync().expect("commit");
+    std::thread::sleep(Duration::from_millis(500));
+    fs.sync().expect("commit");
+}
+
+/// `commit=1`, and again in the next second, and not when there is nothing to commit.
+#[test]
+fn the_interval_commits_by_itself() {
+    testkit::require!(kernel_btrfs);
+    let image = Image::new(256 << 20, &[]);
+    let interval = Duration::from_secs(1);
+    let fs = image.open_with(Options { commit_interval: interval, ..Options::default() });
+    settle(&fs);
+    for name in ["first", "second"] {
+        let before = stat(&fs, "commit.count");
+        let start = Instant::now();
+        file(&fs, name, name.as_bytes());
+        while stat(&fs, "commit.count") == before {
+            assert!(start.elapsed() < Duration::from_secs(60), "nothing commits {name}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        // Nothing is at work: the copy is what a crash would leave.
+        assert_eq!(on_the_volume(&image, name).as_deref(), Some(name.as_bytes()));
+    }
+    let idle = stat(&fs, "commit.count");
+    std::thread::sleep(3 * interval);
+    assert_eq!(stat(&fs, "commit.count"), idle, "there is nothing to commit");
+    close_and_judge(&image, fs);
+}
+
+/// Until the interval has passed nothing reaches the volume: the test above sees the timer.
+#[test]
+fn a_long_interval_waits() {
+    testkit::require!(kernel_btrfs);
+    let image = Image::new(256 << 20, &[]);
+    let interval = Duration::from_secs(3600);
+    let fs = image.open_with(Options { commit_interval: interval, ..Options::default() });
+    settle(&fs);
+    let before = stat(&fs, "commit.count");
+    file(&fs, "first", b"first");
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(stat(&fs, "commit.count"), before);
+    assert_eq!(on_the_volume(&image, "first"), None);
+    close_and_judge(&image, fs);
+}
+
+/// A load of names: the delta's budget makes commits while it goes on, and holds what is in
+/// memory down; a budget that is never full makes none.
+#[test]
+fn a_full_delta_commits() {
+    testkit::require!(kernel_btrfs);
+    for background in [true, false] {
+        for (budget, most) in [(256 << 10, 4 * 256 << 10), (256 << 20, u64::MAX)] {
+            let image = Image::new(2 << 30, &[]);
+            let fs = image.open_with(Options {
+                commit_interval: Duration::from_secs(3600),
+                delta_bytes: budget,
+                background,
+                ..Options::default()
+            });
+            let mut largest = 0;
+            for number in 0..4000 {
+                let name = format!("name-{number}");
+                fs.mknod(&CX, fs.root(), name.as_bytes(), FileKind::Fifo, 0o644, 0).expect("room");
+                if number % 10 == 0 {
+                    largest = largest.max(stat(&fs, "delta.bytes"));
+                }
+            }
+            let commits = stat(&fs, "commit.count");
+            println!("background {background}, {budget} bytes: {commits} commits, {largest}");
+            match budget {
+                0x4_0000 => assert!(commits >= 3, "{commits} commits"),
+                _ => assert_eq!(commits, 0),
+            }
+            assert!(largest <= most, "{largest} bytes of delta");
+            close_and_judge(&image, fs);
+        }
+    }
+}
+
+/// A load of content: what is not written back is held down by `dirty_bytes`.
+#[test]
+fn unwritten_content_has_a_budget() {
+    testkit::require!(kernel_btrfs);
+    let image = Image::new(512 << 20, &[]);
+    let budget = 1 << 20;
+    let fs = image.open_with(Options {
+        commit_interval: Duration::from_secs(3600),
+        dirty_bytes: budget,
+        ..Options::default()
+    });
+    let mut largest = 0;
+    for number in 0..1500 {
+        file(&fs, &format!("file-{number}"), &[7; 20_000]);
+        largest = largest.max(stat(&fs, "delta.dirty_bytes"));
+    }
+    let written = stat(&fs, "data.written_bytes");
+    assert!(written > 1400 * 20_480, "{written} bytes are written");
+    assert!(largest <= 2 * budget, "{largest} bytes wait");
+    close_and_judge(&image, fs);
+}

@@ -1,0 +1,339 @@
+//! What changes of an inode leave on the volume: its version, where the content of files
+//! without copy-on-write lies, which parts are holes, what frozen inodes refuse.
+
+mod common;
+
+use btrfs_fs::BtrfsFs;
+use common::dump::{extents, sequence};
+use common::kernel::{btrfs, kernel};
+use common::{Image, judge, snapshot};
+use std::path::Path;
+use testkit::PosixFs;
+use testkit::ops::Rng;
+use testkit::oracle;
+use vfs::{
+    Context, FallocateMode, FileKind, FileSystem, Ino, RenameMode, SeekWhence, SetAttr, SetTime,
+    Timestamp, XattrMode,
+};
+
+const CX: Context = Context { uid: 0, gid: 0, pid: 1, umask: 0o022 };
+const NOCOW: u32 = 0x80_0000;
+const APPEND: u32 = 0x20;
+const IMMUTABLE: u32 = 0x10;
+const KIB: u64 = 1 << 10;
+
+fn file(fs: &dyn FileSystem, dir: Ino, name: &str) -> Ino {
+    fs.mknod(&CX, dir, name.as_bytes(), FileKind::File, 0o644, 0).expect("create").attr.ino
+}
+
+fn write(fs: &dyn FileSystem, ino: Ino, at: u64, bytes: &[u8]) {
+    assert_eq!(fs.write(&CX, ino, at, bytes, Default::default()).expect("write"), bytes.len());
+}
+
+fn random(seed: u64, len: u64) -> Vec<u8> {
+    let mut bytes = vec![0; len as usize];
+    Rng::new(seed).fill(&mut bytes);
+    bytes
+}
+
+fn errno<T: std::fmt::Debug>(result: vfs::Result<T>) -> i32 {
+    result.map_or_else(|error| error.errno(), |_| 0)
+}
+
+fn close_and_judge(image: &Image, fs: BtrfsFs) {
+    let expected = snapshot(&fs);
+    fs.destroy().expect("close");
+    drop(fs);
+    judge(&image.path, &expected);
+}
+
+/// `sequence` is the `i_version` that NFS servers and IMA go by: each kind of change that
+/// the kernel counts raises it, of each inode that it changes.
+#[test]
+fn each_change_raises_the_version() {
+    testkit::require!(kernel_btrfs);
+    let image = Image::new(256 << 20, &[]);
+    let fs = image.open();
+    let root = fs.root();
+    let dir = fs.mkdir(&CX, root, b"dir", 0o755).expect("mkdir").attr.ino;
+    let other = fs.mkdir(&CX, root, b"other", 0o755).expect("mkdir").attr.ino;
+    let ino = file(&fs, dir, "file");
+    write(&fs, ino, 0, &random(1, 40_000));
+    fs.sync().expect("commit");
+    let now = || [ino, dir, other].map(|ino| sequence(&image.path, ino.0));
+    let mut before = now();
+    let mut step = |what: &str, rises: [bool; 3], change: &dyn Fn() -> vfs::Result<()>| {
+        change().unwrap_or_else(|error| panic!("{what}: {error}"));
+        fs.sync().expect("commit");
+        let after = now();
+        let rose = [0, 1, 2].map(|n| after[n] > before[n]);
+        assert_eq!(rose, rises, "{what}: {before:?} {after:?}");
+        before = after;
+    };
+    const FILE: [bool; 3] = [true, false, false];
+    const NAME: [bool; 3] = [true, true, false];
+    let attributes = |set: SetAttr| fs.setattr(&CX, ino, &set).map(drop);
+    let set = SetAttr::default();
+    let time = Some(SetTime::At(Timestamp { secs: 1_000_000, nanos: 5 }));
+    let allocate = |mode| fs.fallocate(&CX, ino, mode, 8192, 9000);
+    let content = |at, len| fs.write(&CX, ino, at, &random(at, len), Default::default()).map(drop);
+    step("a short write", FILE, &|| content(100, 50));
+    step("a long write", FILE, &|| content(4096, 300 * KIB));
+    step("truncate", FILE, &|| attributes(SetAttr { size: Some(20_000), ..set }));
+    step("growing", FILE, &|| attributes(SetAttr { size: Some(400_000), ..set }));
+    step("punching", FILE, &|| allocate(FallocateMode::PunchHole));
+    step("allocating", FILE, &|| allocate(FallocateMode::Allocate));
+    step("chmod", FILE, &|| attributes(SetAttr { perm: Some(0o600), ..set }));
+    step("chown", FILE, &|| attributes(SetAttr { uid: Some(7), ..set }));
+    step("utimes", FILE, &|| attributes(SetAttr { mtime: time, ..set }));
+    let name = b"user.x";
+    step("setxattr", FILE, &|| fs.setxattr(&CX, ino, name, b"1", XattrMode::Set));
+    step("replacing it", FILE, &|| fs.setxattr(&CX, ino, name, b"2", XattrMode::Replace));
+    step("removexattr", FILE, &|| fs.removexattr(&CX, ino, name));
+    step("chattr", FILE, &|| fs.set_flags(&CX, ino, 0x40));
+    step("create", [false, true, false], &|| {
+        fs.mknod(&CX, dir, b"new", FileKind::Fifo, 0o644, 0).map(drop)
+    });
+    step("link", NAME, &|| fs.link(&CX, ino, dir, b"link").map(drop));
+    step("unlink", NAME, &|| fs.unlink(&CX, dir, b"link"));
+    step("rename", [true; 3], &|| {
+        fs.rename(&CX, dir, b"file", other, b"file", RenameMode::Replace)
+    });
+    step("reading", [false; 3], &|| fs.read(ino, 0, &mut [0; 100]).map(drop));
+    fs.fsync(ino, false).expect("fsync");
+    close_and_judge(&image, fs);
+}
+
+/// `chattr +C`: content is written where it lies, and beside it where a snapshot has it too.
+#[test]
+fn without_copy_on_write() {
+    testkit::require!(kernel_btrfs);
+    let image = Image::new(512 << 20, &[]);
+    let mut content = random(1, 512 * KIB);
+    let overwrite = |fs: &BtrfsFs, ino, content: &mut Vec<u8>, seed| {
+        // Short and long, at borders of sectors and not.
+        for (n, (at, len)) in
+            [(8 * KIB, 4 * KIB), (50_001, 9_000), (128 * KIB, 256 * KIB)].into_iter().enumerate()
+        {
+            let bytes = random(seed + n as u64, len);
+            content[at as usize..(at + len) as usize].copy_from_slice(&bytes);
+            write(fs, ino, at, &bytes);
+        }
+        fs.sync().expect("commit");
+    };
+    let fs = image.open();
+    let ino = file(&fs, fs.root(), "file");
+    fs.set_flags(&CX, ino, NOCOW).expect("chattr +C");
+    write(&fs, ino, 0, &content);
+    fs.sync().expect("commit");
+    let objectid = ino.0;
+    let first = spans(&image.path, 5, objectid);
+    overwrite(&fs, ino, &mut content, 10);
+    assert_eq!(spans(&image.path, 5, objectid), first, "in place");
+    close_and_judge(&image, fs);
+    kernel(&image.path, "noatime", |mount| {
+        assert!(std::fs::read(mount.join("file")).expect("read") == content);
+        btrfs(mount, &["subvolume", "snapshot", "-r", "/", "/snap"]);
+    });
+    let frozen = content.clone();
+    let fs = image.open();
+    let ino = fs.lookup(&CX, fs.root(), b"file").expect("lookup").attr.ino;
+    assert_eq!(fs.flags(ino).expect("flags"), NOCOW);
+    overwrite(&fs, ino, &mut content, 20);
+    let beside = spans(&image.path, 5, objectid);
+    let moved = |at: u64| at_byte(&beside, at) != at_byte(&first, at);
+    let expected = |at: u64| {
+        (8 * KIB..12 * KIB).contains(&at)
+            || (48 * KIB..60 * KIB).contains(&at)
+            || (128 * KIB..384 * KIB).contains(&at)
+    };
+    for at in (0..512 * KIB).step_by(4096) {
+        assert_eq!(moved(at), expected(at), "only what was written lies elsewhere: {at}");
+    }
+    assert_eq!(spans(&image.path, 256, objectid), first, "the snapshot's stays");
+    overwrite(&fs, ino, &mut content, 30);
+    assert_eq!(spans(&image.path, 5, objectid), beside, "the new place is the file's alone");
+    close_and_judge(&image, fs);
+    kernel(&image.path, "noatime", |mount| {
+        assert!(std::fs::read(mount.join("file")).expect("read") == content);
+        assert!(std::fs::read(mount.join("snap/file")).expect("read") == frozen);
+        btrfs(mount, &["subvolume", "delete", "-c", "/snap"]);
+        btrfs(mount, &["subvolume", "sync", "/"]);
+    });
+    oracle::assert_clean(&image.path);
+}
+
+/// (first byte in the file, first on the volume, length) of what lies together.
+fn spans(image: &Path, tree: u64, objectid: u64) -> Vec<(u64, u64, u64)> {
+    let mut spans: Vec<(u64, u64, u64)> = Vec::new();
+    for (at, disk, len) in extents(image, tree, objectid) {
+        match spans.last_mut() {
+            Some(last) if last.0 + last.2 == at && last.1 + last.2 == disk => last.2 += len,
+            _ => spans.push((at, disk, len)),
+        }
+    }
+    assert!(!spans.is_empty());
+    spans
+}
+
+/// Where on the volume a byte of the file lies.
+fn at_byte(spans: &[(u64, u64, u64)], at: u64) -> Option<u64> {
+    let found = spans.iter().find(|(start, _, len)| (*start..start + len).contains(&at));
+    found.map(|(start, disk, _)| disk + at - start)
+}
+
+/// `chattr +i` and `+a`: what they refuse and what not, now and by whoever opens next.
+#[test]
+fn frozen_inodes() {
+    testkit::require!(kernel_btrfs);
+    let image = Image::new(256 << 20, &[]);
+    let fs = image.open();
+    let said = freeze(&fs);
+    close_and_judge(&image, fs);
+    let fs = image.open();
+    for (name, flag) in [("fixed", IMMUTABLE), ("log", APPEND), ("dir", IMMUTABLE)] {
+        let ino = fs.lookup(&CX, fs.root(), name.as_bytes()).expect("lookup").attr.ino;
+        assert_eq!(fs.flags(ino).expect("flags"), flag, "{name}");
+        assert_eq!(errno(fs.unlink(&CX, fs.root(), name.as_bytes())), libc::EPERM);
+        fs.set_flags(&CX, ino, 0).expect("thaw");
+    }
+    drop(fs);
+    let other = Image::new(256 << 20, &[]);
+    let by_kernel = kernel(&other.path, "noatime", |mount| {
+        freeze(&PosixFs::open(mount.path()).expect("open the kernel's mount"))
+    });
+    assert_eq!(said, by_kernel);
+}
+
+/// Freezes a file, a log and a directory, and answers what came of touching them.
+fn freeze(fs: &dyn FileSystem) -> Vec<i32> {
+    let root = fs.root();
+    let (fixed, log) = (file(fs, root, "fixed"), file(fs, root, "log"));
+    let dir = fs.mkdir(&CX, root, b"dir", 0o755).expect("mkdir").attr.ino;
+    file(fs, dir, "inside");
+    for ino in [fixed, log] {
+        write(fs, ino, 0, &[7; 5000]);
+    }
+    for (ino, flag) in [(fixed, IMMUTABLE), (log, APPEND), (dir, IMMUTABLE)] {
+        fs.set_flags(&CX, ino, flag).expect("chattr");
+    }
+    let mut said = Vec::new();
+    let set = SetAttr::default();
+    for (ino, name) in [(fixed, b"fixed".as_slice()), (log, b"log"), (dir, b"dir")] {
+        said.push(errno(fs.setattr(&CX, ino, &SetAttr { perm: Some(0o777), ..set })));
+        said.push(errno(fs.setxattr(&CX, ino, b"user.x", b"1", XattrMode::Set)));
+        said.push(errno(fs.rename(&CX, root, name, root, b"moved", RenameMode::Replace)));
+    }
+    for (ino, name) in [(fixed, b"fixed".as_slice()), (log, b"log")] {
+        said.push(errno(fs.setattr(&CX, ino, &SetAttr { size: Some(100), ..set })));
+        said.push(errno(fs.write(&CX, ino, 10, b"no", Default::default())));
+        said.push(errno(fs.write(&CX, ino, 5000, b"more", Default::default())));
+        said.push(errno(fs.link(&CX, ino, root, b"link")));
+        said.push(errno(fs.unlink(&CX, root, name)));
+    }
+    said.push(errno(fs.mknod(&CX, dir, b"new", FileKind::File, 0o644, 0)));
+    said.push(errno(fs.unlink(&CX, dir, b"inside")));
+    said
+}
+
+/// The spans of data that SEEK_DATA and SEEK_HOLE tell.
+fn data_spans(fs: &dyn FileSystem, ino: Ino) -> Vec<(u64, u64)> {
+    let mut spans = Vec::new();
+    let mut at = 0;
+    loop {
+        match fs.seek(ino, at, SeekWhence::Data) {
+            Ok(start) => {
+                at = fs.seek(ino, start, SeekWhence::Hole).expect("data has an end");
+                spans.push((start, at));
+            }
+            Err(error) => {
+                assert_eq!(error.errno(), libc::ENXIO);
+                return spans;
+            }
+        }
+    }
+}
+
+/// Files with holes of all origins, and where their data is.
+fn with_holes(fs: &dyn FileSystem) -> Vec<(&'static str, Vec<(u64, u64)>)> {
+    let root = fs.root();
+    let make = |name: &'static str, work: &dyn Fn(Ino)| work(file(fs, root, name));
+    let punch = |ino, at, len| {
+        fs.fallocate(&CX, ino, FallocateMode::PunchHole, at, len).expect("punch");
+    };
+    let resize = |ino, size| {
+        fs.setattr(&CX, ino, &SetAttr { size: Some(size), ..SetAttr::default() }).expect("size");
+    };
+    make("sparse", &|ino| {
+        for at in [16 * KIB, 64 * KIB, 1 << 20] {
+            write(fs, ino, at, &random(at, 4 * KIB));
+        }
+        resize(ino, 2 << 20);
+    });
+    make("punched", &|ino| {
+        write(fs, ino, 0, &random(1, 256 * KIB));
+        punch(ino, 16 * KIB, 8 * KIB);
+        // Of parts of sectors there is content left.
+        punch(ino, 100 * KIB + 100, 20 * KIB);
+        punch(ino, 200 * KIB, 56 * KIB);
+    });
+    make("preallocated", &|ino| {
+        fs.fallocate(&CX, ino, FallocateMode::Allocate, 0, 128 * KIB).expect("allocate");
+        write(fs, ino, 32 * KIB, &random(2, 4 * KIB));
+    });
+    make("grown", &|ino| {
+        write(fs, ino, 0, &random(3, 8 * KIB));
+        resize(ino, 100_000);
+    });
+    make("cut", &|ino| {
+        write(fs, ino, 0, &random(4, 64 * KIB));
+        resize(ino, 10_000);
+        resize(ino, 64 * KIB);
+    });
+    make("inline", &|ino| write(fs, ino, 0, b"short"));
+    make("empty", &|_| {});
+    make("nothing but a size", &|ino| resize(ino, 64 << 20));
+    vec![
+        ("sparse", vec![(16, 20), (64, 68), (1024, 1028)]),
+        ("punched", vec![(0, 16), (24, 104), (120, 200)]),
+        ("preallocated", vec![(32, 36)]),
+        ("grown", vec![(0, 8)]),
+        ("cut", vec![(0, 12)]),
+        ("empty", vec![]),
+        ("nothing but a size", vec![]),
+    ]
+}
+
+/// Holes are told to the sector, before and after the content has landed, as the kernel
+/// tells them of the same volume.
+#[test]
+fn holes_are_told_exactly() {
+    testkit::require!(kernel_btrfs);
+    for mkfs in [&[][..], &["-O", "^no-holes"]] {
+        let image = Image::new(256 << 20, mkfs);
+        let fs = image.open();
+        let expected = with_holes(&fs);
+        let see = |fs: &dyn FileSystem| {
+            let names = expected.iter().map(|(name, _)| *name).chain(["inline"]);
+            let look = |name: &str| {
+                let entry = fs.lookup(&CX, fs.root(), name.as_bytes()).expect("lookup");
+                data_spans(fs, entry.attr.ino)
+            };
+            names.map(|name| (name, look(name))).collect::<Vec<_>>()
+        };
+        let mut exactly: Vec<(&str, Vec<(u64, u64)>)> = expected.clone();
+        for (_, spans) in &mut exactly {
+            spans.iter_mut().for_each(|(a, b)| (*a, *b) = (*a * KIB, *b * KIB));
+        }
+        exactly.push(("inline", vec![(0, 5)]));
+        assert_eq!(see(&fs), exactly, "{mkfs:?}: in memory");
+        fs.sync().expect("commit");
+        assert_eq!(see(&fs), exactly, "{mkfs:?}: landed");
+        close_and_judge(&image, fs);
+        assert_eq!(see(&image.open()), exactly, "{mkfs:?}: opened again");
+        let by_kernel = kernel(&image.path, "ro,noatime", |mount| {
+            see(&PosixFs::open(mount.path()).expect("open the kernel's mount"))
+        });
+        assert_eq!(by_kernel, exactly, "{mkfs:?}: the kernel");
+    }
+}

@@ -94,7 +94,7 @@ fn a_long_interval_waits() {
 fn a_full_delta_commits() {
     testkit::require!(kernel_btrfs);
     for background in [true, false] {
-        for (budget, most) in [(256 << 10, 4 * 256 << 10), (256 << 20, u64::MAX)] {
+        for (budget, most) in [(256 << 10, 1 << 20), (256 << 20, u64::MAX)] {
             let image = Image::new(2 << 30, &[]);
             let fs = image.open_with(Options {
                 commit_interval: Duration::from_secs(3600),

@@ -121,3 +121,31 @@ fn nothing_is_handed_out_twice() {
         assert_eq!(after.metadata.free, before.metadata.free + grown);
     });
 }
+
+/// Waiting for each other is better than a chunk that no commit knows: what lies there makes
+/// an fsync a commit.
+#[test]
+fn a_chunk_that_no_commit_knows_comes_last() {
+    with_kernel(|| {
+        let image = Image::new("700M", &[]);
+        let opened = image.open();
+        let space = opened.space();
+        let old = space.totals().data.free;
+        let new = space.new_chunk(Kind::Data).expect("room for a chunk").logical.0;
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..20_000 {
+                        let extent = space.alloc(Kind::Data, 4096, 4096).expect("room");
+                        assert!(extent.logical.0 < new, "{extent:?} while the old one has room");
+                        space.release(extent).expect("mine");
+                    }
+                });
+            }
+        });
+        let rest = space.alloc(Kind::Data, old, old).expect("all of the old one");
+        assert!(rest.logical.0 < new);
+        let next = space.alloc(Kind::Data, 4096, 4096).expect("room");
+        assert!(next.logical.0 >= new, "the old one is full");
+    });
+}

@@ -133,13 +133,16 @@ impl Space {
         // Nodes always go to the first group that has room, so that the others run empty when
         // nodes go, and can be given up: nothing moves nodes between groups.
         let first = if class.holds_nodes_only() { 0 } else { mine.load(Ordering::Relaxed) };
-        for patience in [false, true] {
+        // A chunk that no commit knows comes last, behind waiting for others: no tree log may
+        // refer to it, so what lies in it makes an fsync a commit.
+        for (known, patience) in [(true, false), (true, true), (false, false), (false, true)] {
             for step in 0..groups.len() {
                 let at = (first + step) % groups.len();
-                if groups[at].largest.load(Ordering::Relaxed) < ask.want {
+                let group = &groups[at];
+                if group.is_known() != known || group.largest.load(Ordering::Relaxed) < ask.want {
                     continue;
                 }
-                if let Some(extent) = self.take(&groups[at], ask, Fit::Whole, patience)? {
+                if let Some(extent) = self.take(group, ask, Fit::Whole, patience)? {
                     mine.store(at, Ordering::Relaxed);
                     return Ok(Some(extent));
                 }

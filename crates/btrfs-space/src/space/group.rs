@@ -79,6 +79,11 @@ impl Group {
         }
     }
 
+    /// True if a commit has recorded the chunk, or the running one has.
+    pub fn is_known(&self) -> bool {
+        self.recorded.load(Ordering::Relaxed) != u64::MAX
+    }
+
     pub fn end(&self) -> u64 {
         self.start + self.len
     }

@@ -79,6 +79,8 @@ fn child(reporter: &mut Reporter, serve: impl FnOnce(&mut Reporter) -> Result<Ex
         .and_then(|()| sys::null_stdio())
         .and_then(|()| std::env::set_current_dir("/"));
     sys::close_others(keep);
+    // A try: without the right, or on kernels without groups, it is served as it is.
+    let _ = sys::favour_session();
     let result = match detached {
         Ok(()) => serve(reporter),
         Err(error) => Err(Error::new(format!("leaving the terminal: {}", io_text(&error)))),

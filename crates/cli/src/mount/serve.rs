@@ -48,6 +48,7 @@ fn serve_logged(request: &Request, reporter: &mut Reporter, place: &LogPlace) ->
     let (fs, medium) = open(request)?;
     let device = medium.device.clone();
     let image = request.image.display();
+    tend_memory()?;
     let session = match mount(request, &fs) {
         Ok(session) => session,
         Err(error) => {
@@ -174,6 +175,19 @@ fn ready_text(request: &Request, fs: &BtrfsFs, session: &Session, log: &LogPlace
     format!("{image} is mounted on {point} ({}, {access}{log})", session.transport())
 }
 
+/// Starts the thread that gives freed memory back, so that no request has to.
+fn tend_memory() -> Result<()> {
+    const EVERY: Duration = Duration::from_secs(10);
+    sys::keep_freed_memory();
+    let body = || {
+        loop {
+            thread::sleep(EVERY);
+            sys::give_back_memory();
+        }
+    };
+    start_thread("memory", body)
+}
+
 /// Starts the thread that ends the mount on SIGTERM, SIGINT and SIGHUP.
 fn await_signals(unmounter: Unmounter, fs: Weak<BtrfsFs>) -> Result<()> {
     let device = device_on(unmounter.mountpoint());
@@ -190,7 +204,12 @@ fn await_signals(unmounter: Unmounter, fs: Weak<BtrfsFs>) -> Result<()> {
         tracing::warn!("{signal} again: closing without waiting for open files");
         end_now(&fs);
     };
-    let spawned = thread::Builder::new().name("signals".into()).spawn(body);
+    start_thread("signals", body)
+}
+
+/// A thread that ends with the process.
+fn start_thread(name: &str, body: impl FnOnce() + Send + 'static) -> Result<()> {
+    let spawned = thread::Builder::new().name(name.into()).spawn(body);
     spawned.map(drop).map_err(|e| Error::new(format!("starting a thread: {}", io_text(&e))))
 }
 

@@ -1,0 +1,26 @@
+//! What the allocator keeps of freed memory, and when it goes back to the system.
+//!
+//! By itself mimalloc gives memory back in whichever thread asks for some when it is time: one
+//! request then took 8 ms, inside an epoch that others waited to enter, and all other
+//! processors had to look up from their work for each piece. So it is told not to, and a
+//! thread of its own does it.
+
+use libmimalloc_sys::{mi_collect, mi_option_set, mi_option_t};
+use std::ffi::c_long;
+
+/// `mi_option_purge_delay` in mimalloc.h (2.x and 3.x), which the crate has no name for.
+const PURGE_DELAY: mi_option_t = 15;
+/// Milliseconds; never in practice, but 0 and below would end giving back as well.
+const A_DAY: c_long = 24 * 3600 * 1000;
+
+/// Freed memory stays with the process until `give_back`.
+pub fn keep_freed_memory() {
+    // SAFETY: sets an atomic number that mimalloc reads.
+    unsafe { mi_option_set(PURGE_DELAY, A_DAY) };
+}
+
+/// Gives back whole pages that nobody uses.
+pub fn give_back_memory() {
+    // SAFETY: may be called from any thread at any time; it touches no live allocation.
+    unsafe { mi_collect(true) };
+}

@@ -8,7 +8,7 @@
 
 use crate::commit::Committer;
 use crate::data::Pieces;
-use crate::delta::{Active, Base, Delta, ObjectEdit, Pending};
+use crate::delta::{Active, Base, Delta, ObjectEdit, Pending, relax};
 use crate::error::IntoFs;
 use crate::ino::InodeId;
 use crate::inode::{Inode, InodeTable, State};
@@ -101,14 +101,17 @@ impl Engine {
 
     /// Enters the current epoch.
     pub fn begin(&self) -> Op<'_> {
+        let mut times = 0;
         loop {
             let view = self.view();
             if let Some(active) = view.layers.current.gate.enter() {
                 self.stats.operations.add(1);
                 return Op { engine: self, view, active: Some(active), changed: Cell::new(false) };
             }
-            // Sealed under our feet: the next epoch is being published.
-            std::thread::yield_now();
+            // Sealed under our feet: the next epoch is being published, or a log write looks
+            // at this one.
+            times += 1;
+            relax(times);
         }
     }
 

@@ -2,9 +2,11 @@
 //!
 //! It holds the engine weakly, so that it never keeps a volume open.
 
+use super::Wanted;
 use crate::engine::Engine;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 pub struct Background {
     engine: Weak<Engine>,
@@ -23,12 +25,20 @@ impl Background {
 }
 
 fn run(engine: &Weak<Engine>) {
+    let mut last = Instant::now();
     loop {
         let Some(engine) = engine.upgrade() else { return };
-        if !engine.committer.wait(engine.options.commit_interval) {
+        let Some(wanted) = engine.committer.wait(last + engine.options.commit_interval) else {
             return;
-        }
-        match engine.commit() {
+        };
+        let result = match wanted {
+            Wanted::Landed => engine.commit_landed(),
+            Wanted::Everything => {
+                last = Instant::now();
+                engine.commit()
+            }
+        };
+        match result {
             Err(error) if error.errno() == libc::ENOSPC => {
                 tracing::warn!("writeback found no space; it is tried again");
             }

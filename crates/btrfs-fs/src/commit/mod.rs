@@ -32,9 +32,9 @@ use vfs::{Errno, FsError, Result};
 pub struct Committer {
     /// Held by the running commit.
     running: Mutex<()>,
-    /// Commits begun and commits ended, ever.
+    /// Commits begun, ever, and the last that ended well, by what was wanted of it.
     begun: AtomicU64,
-    ended: AtomicU64,
+    ended: [AtomicU64; 2],
     /// Somebody wants the background driver to commit now, or to stop.
     signal: Mutex<Signal>,
     changed: Condvar,
@@ -42,8 +42,16 @@ pub struct Committer {
 
 #[derive(Clone, Copy, Default)]
 struct Signal {
-    wanted: bool,
+    wanted: Option<Wanted>,
     stop: bool,
+}
+
+/// What a commit is to bring, from less to more.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Wanted {
+    /// What has landed: new chunks are to be on the volume before they are needed.
+    Landed,
+    Everything,
 }
 
 impl Committer {
@@ -52,11 +60,28 @@ impl Committer {
         drop(self.running.lock());
     }
 
+    /// Commit `number` is durable: who wants less is served by it, too.
+    fn ended(&self, number: u64, wanted: Wanted, landed: Landed) {
+        self.ended[Wanted::Landed as usize].fetch_max(number, Ordering::SeqCst);
+        if wanted == Wanted::Everything && landed == Landed::All {
+            self.ended[Wanted::Everything as usize].fetch_max(number, Ordering::SeqCst);
+        }
+    }
+
     /// Asks the background driver for a commit soon.
     pub fn wake(&self) {
+        self.ask(Wanted::Everything);
+    }
+
+    /// As `wake`, for new chunks alone: content may stay in memory.
+    pub fn wake_for_chunks(&self) {
+        self.ask(Wanted::Landed);
+    }
+
+    fn ask(&self, what: Wanted) {
         let mut signal = self.signal.lock();
-        if !signal.wanted {
-            signal.wanted = true;
+        if signal.wanted < Some(what) {
+            signal.wanted = Some(what);
             self.changed.notify_one();
         }
     }
@@ -66,14 +91,14 @@ impl Committer {
         self.changed.notify_one();
     }
 
-    /// Waits to be woken, for at most `limit`; false when it is time to stop.
-    fn wait(&self, limit: Duration) -> bool {
+    /// Waits to be woken, until `until` at most; `None` when it is time to stop.
+    fn wait(&self, until: Instant) -> Option<Wanted> {
         let mut signal = self.signal.lock();
-        if !signal.wanted && !signal.stop {
-            self.changed.wait_for(&mut signal, limit);
+        if signal.wanted.is_none() && !signal.stop {
+            self.changed.wait_until(&mut signal, until);
         }
-        signal.wanted = false;
-        !signal.stop
+        let wanted = signal.wanted.take().unwrap_or(Wanted::Everything);
+        (!signal.stop).then_some(wanted)
     }
 }
 
@@ -88,39 +113,41 @@ impl Engine {
     /// Everything done before the call is durable when it returns. ENOSPC: but for content
     /// that found no room; it stays in memory.
     pub fn commit(&self) -> Result<()> {
-        match self.commit_once()? {
+        match self.commit_once(Wanted::Everything)? {
             Landed::All => Ok(()),
             Landed::Some => Err(Errno::ENOSPC.into()),
         }
     }
 
-    /// As `commit`, for who has written his own content back: what has landed and all else
-    /// is durable when it returns, whether content of others found room or not.
+    /// As `commit`, for who has written his own content back: what others have in memory
+    /// stays there, and nobody waits for it.
     pub fn commit_landed(&self) -> Result<()> {
-        self.commit_once().map(|_| ())
+        self.commit_once(Wanted::Landed).map(|_| ())
     }
 
-    fn commit_once(&self) -> Result<Landed> {
+    fn commit_once(&self, wanted: Wanted) -> Result<Landed> {
         if self.read_only.is_some() {
             return Ok(Landed::All);
         }
-        let wanted = self.committer.begun.load(Ordering::SeqCst) + 1;
+        let enough = self.committer.begun.load(Ordering::SeqCst) + 1;
         let running = self.committer.running.lock();
         if let Some(why) = self.poisoned.get() {
             return Err(FsError::ReadOnly(why.clone()));
         }
-        if self.committer.ended.load(Ordering::SeqCst) >= wanted {
+        if self.committer.ended[wanted as usize].load(Ordering::SeqCst) >= enough {
             return Ok(Landed::All);
         }
         let unwound = PoisonUnlessDone(self, "a commit panicked");
         let number = self.committer.begun.fetch_add(1, Ordering::SeqCst) + 1;
-        let result = self.commit_until_landed();
+        let result = match wanted {
+            Wanted::Everything => self.commit_until_landed(),
+            Wanted::Landed => {
+                self.commit_trees(Instant::now(), Duration::ZERO).map(|()| Landed::All)
+            }
+        };
         // Before the next in line finds nothing to do, and calls it durable.
         match &result {
-            Ok(Landed::All) => {
-                self.committer.ended.fetch_max(number, Ordering::SeqCst);
-            }
-            Ok(Landed::Some) => {}
+            Ok(landed) => self.committer.ended(number, wanted, *landed),
             Err(error) => self.poison(&format!("a commit failed: {error}")),
         }
         std::mem::forget(unwound);
@@ -159,8 +186,13 @@ impl Engine {
             Err(e) if e.errno() == libc::ENOSPC => Landed::Some,
             Err(error) => return Err(error),
         };
-        let flushed = start.elapsed();
-        let Some(seal) = self.commit_epoch()? else { return Ok(landed) };
+        self.commit_trees(start, start.elapsed())?;
+        Ok(landed)
+    }
+
+    /// Commits what is in the delta; content landed from `start` on for `flushed`.
+    fn commit_trees(&self, start: Instant, flushed: Duration) -> Result<()> {
+        let Some(seal) = self.commit_epoch()? else { return Ok(()) };
         self.inodes.evict_idle();
         self.stats.commits.add(1);
         let total = start.elapsed();
@@ -171,7 +203,7 @@ impl Engine {
         self.stats.commit_seal_max_ns.max(seal.as_nanos() as u64);
         self.measure_trees()?;
         self.hold_for_unwritten();
-        Ok(landed)
+        Ok(())
     }
 
     /// Seals, merges, writes and publishes an epoch; answers how long sealing took, or

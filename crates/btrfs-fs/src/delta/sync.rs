@@ -3,6 +3,7 @@
 pub use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
 use std::cell::Cell;
+use std::time::Duration;
 
 pub const LANES: usize = 32;
 
@@ -18,11 +19,13 @@ pub fn lane_index() -> usize {
     })
 }
 
-/// Waits a little, longer after many times.
+/// Waits a little, longer after many times. Who is waited for may have lost its processor, and
+/// one that yields takes as much of it as one that works: in the end it sleeps.
 pub fn relax(times: u32) {
-    if times < 64 {
-        std::hint::spin_loop();
-    } else {
-        std::thread::yield_now();
+    const NAP: Duration = Duration::from_micros(50);
+    match times {
+        0..64 => std::hint::spin_loop(),
+        64..128 => std::thread::yield_now(),
+        _ => std::thread::sleep(NAP),
     }
 }

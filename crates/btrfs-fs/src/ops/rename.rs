@@ -57,12 +57,26 @@ pub fn rename(
             }
             _ => None,
         };
+        land_first(engine, &rename)?;
         if let Some(victim) = attempt(engine, cx, &rename, whiteout.as_ref())? {
             if let Some(victim) = victim {
                 orphan::release(engine, victim);
             }
             return Ok(());
         }
+    }
+}
+
+/// Who replaces a file by a new one without an fsync finds the old or the new content after a
+/// crash, never an empty file: the content lands before the name can be committed.
+fn land_first(engine: &Engine, rename: &Rename<'_>) -> Result<()> {
+    if rename.mode == RenameMode::Exchange || rename.victim.is_none() {
+        return Ok(());
+    }
+    match engine.flush_inode(&rename.child) {
+        // It stays in memory, as it would without a rename.
+        Err(error) if error.errno() == libc::ENOSPC => Ok(()),
+        other => other,
     }
 }
 

@@ -75,7 +75,7 @@ impl Engine {
         self.keep_promise(promise);
         if self.space.make_ahead() {
             // Before the old chunks are full, so that fsyncs need not commit.
-            self.committer.wake();
+            self.committer.wake_for_chunks();
         }
         self.dirty_bytes.fetch_add(bytes, Ordering::Relaxed);
         Ok(())

@@ -41,9 +41,10 @@ fn progress_is_for_terminals() {
     }
     let (word, out) = (tree.display(), host.join("out"));
     let out = out.display();
+    // A line drawn at once: whether there is time for another depends on the machine.
     let steps = [
-        (format!("{PROGRAM} cp -r {word} {}", image.at("/in")), "file"),
-        (format!("{PROGRAM} cp -r {} {out}", image.at("/in")), "file"),
+        (format!("{PROGRAM} cp -r {word} {}", image.at("/in")), " B "),
+        (format!("{PROGRAM} cp -r {} {out}", image.at("/in")), " B "),
         (format!("{PROGRAM} check --data {}", image.word()), "checking "),
     ];
     for (command, what) in &steps {

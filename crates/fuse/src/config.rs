@@ -94,9 +94,11 @@ impl Default for Config {
     }
 }
 
-/// Threads per processor: where processors are few, blocked requests crowd on each.
-const THREADS: std::ops::RangeInclusive<usize> = 4..=8;
-const THREADS_IN_ALL: usize = 32;
+/// Threads per processor: where processors are few, blocked requests crowd on each. An fsync
+/// holds its thread for as long as the device flushes, and only those that have one share a
+/// log write: with 8 for each of two processors, 64 callers on a disk waited for each other.
+const THREADS: std::ops::RangeInclusive<usize> = 4..=32;
+const THREADS_IN_ALL: usize = 64;
 
 impl Config {
     /// `threads_per_cpu`, decided.

@@ -34,7 +34,7 @@ fn pattern(len: usize, seed: u64) -> Vec<u8> {
 
 /// Makes the kernel forget pages and inodes, so that the next read asks the server.
 fn drop_caches() {
-    testkit::oracle::drop_caches(3);
+    crate::sys::drop_caches();
 }
 
 fn content_survives_the_page_cache(mount: &Mount) {

@@ -103,6 +103,7 @@ fn cost(mount: &Mount, work: impl Fn(usize)) -> String {
 }
 
 fn operations_cost_few_requests(mount: &Mount) {
+    let _kept = sys::CACHES.read();
     let path = |i: usize| mount.path(&format!("f{i}"));
     // Teaches the kernel that opening and closing needs no message.
     fs::write(path(1000), "x").unwrap();
@@ -151,7 +152,7 @@ fn reading_and_small_requests_mix(mount: &Mount) {
         fs::write(mount.path(&format!("big{i}")), content(i)).unwrap();
     }
     for _ in 0..4 {
-        testkit::oracle::drop_caches(3);
+        crate::sys::drop_caches();
         std::thread::scope(|scope| {
             for i in 0..4 {
                 scope.spawn(move || {
@@ -186,7 +187,7 @@ fn killed_callers_leave_no_trace(mount: &Mount) {
 
 fn detaching_under_load_ends(mount: &Mount) {
     fs::write(mount.path("big"), vec![1; 32 << 20]).unwrap();
-    testkit::oracle::drop_caches(3);
+    crate::sys::drop_caches();
     std::thread::scope(|scope| {
         for client in 0..6 {
             scope.spawn(move || {

@@ -9,6 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::slice;
+use std::sync::RwLock;
 
 /// A shared writable mapping of a whole file.
 pub struct Mapping {
@@ -126,4 +127,13 @@ pub fn run_as_nobody(program: &Path, argument: &str) -> String {
 pub fn sh_as_nobody(script: &str) -> Output {
     use std::os::unix::process::CommandExt;
     Command::new("sh").arg("-c").arg(script).uid(65534).gid(65534).output().unwrap()
+}
+
+/// Held for reading by who counts on caches; dropping them takes from every test at work.
+pub static CACHES: RwLock<()> = RwLock::new(());
+
+/// Drops the machine's caches of names, attributes and content.
+pub fn drop_caches() {
+    let _alone = CACHES.write();
+    testkit::oracle::drop_caches(3);
 }

@@ -4,44 +4,23 @@
 mod common;
 
 use btrfs_fs::{BtrfsFs, Options};
-use common::{Image, judge, snapshot};
+use common::{CX, Image, close_and_judge, crashed, new_file, stat};
 use std::time::{Duration, Instant};
 use testkit::oracle;
-use vfs::{Context, FileKind, FileSystem, Ino};
-
-const CX: Context = Context { uid: 0, gid: 0, pid: 1, umask: 0o022 };
-
-fn stat(fs: &BtrfsFs, name: &str) -> u64 {
-    fs.stats().into_iter().find(|s| s.name == name).expect("a counter").value
-}
-
-fn file(fs: &BtrfsFs, name: &str, content: &[u8]) -> Ino {
-    let made = fs.mknod(&CX, fs.root(), name.as_bytes(), FileKind::File, 0o644, 0);
-    let ino = made.expect("create").attr.ino;
-    fs.write(&CX, ino, 0, content, Default::default()).expect("write");
-    ino
-}
+use vfs::{FileKind, FileSystem};
 
 /// The names and content that a crash would leave now, as the kernel sees them.
 fn on_the_volume(image: &Image, name: &str) -> Option<Vec<u8>> {
-    let copy = image.path.with_extension("crashed");
-    std::fs::copy(&image.path, &copy).expect("copy");
+    let copy = crashed(image, "crashed.img");
     oracle::assert_clean(&copy);
     let seen = oracle::with_kernel(&copy, "noatime", |mount| std::fs::read(mount.join(name)).ok());
     std::fs::remove_file(&copy).expect("remove the copy");
     seen.expect("the kernel mounts the volume")
 }
 
-fn close_and_judge(image: &Image, fs: BtrfsFs) {
-    let expected = snapshot(&fs);
-    fs.destroy().expect("close");
-    drop(fs);
-    judge(&image.path, &expected);
-}
-
 /// The chunks that a fresh volume lacks are made, which asks for a commit.
 fn settle(fs: &BtrfsFs) {
-    file(fs, "chunks", &[7; 100_000]);
+    new_file(fs, "chunks", &[7; 100_000]);
     fs.sync().expect("commit");
     std::thread::sleep(Duration::from_millis(500));
     fs.sync().expect("commit");
@@ -58,7 +37,7 @@ fn the_interval_commits_by_itself() {
     for name in ["first", "second"] {
         let before = stat(&fs, "commit.count");
         let start = Instant::now();
-        file(&fs, name, name.as_bytes());
+        new_file(&fs, name, name.as_bytes());
         while stat(&fs, "commit.count") == before {
             assert!(start.elapsed() < Duration::from_secs(60), "nothing commits {name}");
             std::thread::sleep(Duration::from_millis(10));
@@ -81,7 +60,7 @@ fn a_long_interval_waits() {
     let fs = image.open_with(Options { commit_interval: interval, ..Options::default() });
     settle(&fs);
     let before = stat(&fs, "commit.count");
-    file(&fs, "first", b"first");
+    new_file(&fs, "first", b"first");
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!(stat(&fs, "commit.count"), before);
     assert_eq!(on_the_volume(&image, "first"), None);
@@ -135,7 +114,7 @@ fn unwritten_content_has_a_budget() {
     });
     let mut largest = 0;
     for number in 0..1500 {
-        file(&fs, &format!("file-{number}"), &[7; 20_000]);
+        new_file(&fs, &format!("file-{number}"), &[7; 20_000]);
         largest = largest.max(stat(&fs, "delta.dirty_bytes"));
     }
     let written = stat(&fs, "data.written_bytes");

@@ -6,17 +6,16 @@ mod common;
 use btrfs_fs::BtrfsFs;
 use common::dump::{extents, sequence};
 use common::kernel::{btrfs, kernel};
-use common::{Image, judge, snapshot};
+use common::{CX, Image, close_and_judge};
 use std::path::Path;
 use testkit::PosixFs;
 use testkit::ops::Rng;
 use testkit::oracle;
 use vfs::{
-    Context, FallocateMode, FileKind, FileSystem, Ino, RenameMode, SeekWhence, SetAttr, SetTime,
-    Timestamp, XattrMode,
+    FallocateMode, FileKind, FileSystem, Ino, RenameMode, SeekWhence, SetAttr, SetTime, Timestamp,
+    XattrMode,
 };
 
-const CX: Context = Context { uid: 0, gid: 0, pid: 1, umask: 0o022 };
 const NOCOW: u32 = 0x80_0000;
 const APPEND: u32 = 0x20;
 const IMMUTABLE: u32 = 0x10;
@@ -38,13 +37,6 @@ fn random(seed: u64, len: u64) -> Vec<u8> {
 
 fn errno<T: std::fmt::Debug>(result: vfs::Result<T>) -> i32 {
     result.map_or_else(|error| error.errno(), |_| 0)
-}
-
-fn close_and_judge(image: &Image, fs: BtrfsFs) {
-    let expected = snapshot(&fs);
-    fs.destroy().expect("close");
-    drop(fs);
-    judge(&image.path, &expected);
 }
 
 /// `sequence` is the `i_version` that NFS servers and IMA go by: each kind of change that

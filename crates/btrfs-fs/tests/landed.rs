@@ -4,30 +4,15 @@
 mod common;
 
 use btrfs_fs::{BtrfsFs, Options};
-use common::{Image, snapshot};
-use std::path::PathBuf;
+use common::{CX, Image, crashed, new_file, snapshot, stat};
 use testkit::oracle;
-use vfs::{Context, FileKind, FileSystem, Ino, RenameMode, WriteFlags};
-
-const CX: Context = Context { uid: 0, gid: 0, pid: 1, umask: 0o022 };
-
-fn stat(fs: &dyn FileSystem, name: &str) -> u64 {
-    fs.stats().into_iter().find(|s| s.name == name).expect("a counter").value
-}
-
-fn create(fs: &dyn FileSystem, name: &str, content: &[u8]) -> Ino {
-    let name = name.as_bytes();
-    let made = fs.mknod(&CX, fs.root(), name, FileKind::File, 0o644, 0).expect("mknod");
-    let ino = made.attr.ino;
-    fs.write(&CX, ino, 0, content, WriteFlags::default()).expect("write");
-    ino
-}
+use vfs::{FileSystem, RenameMode, WriteFlags};
 
 /// Makes a file too large for the data chunk of `mkfs.btrfs`, and an fsync of it: no log may
 /// refer to the chunk that it continues in.
 fn fsync_that_commits(fs: &dyn FileSystem, name: &str) {
     let (fallbacks, commits) = (stat(fs, "log.fallback_commits"), stat(fs, "commit.count"));
-    let file = create(fs, name, b"");
+    let file = new_file(fs, name, b"");
     for part in 0..12 {
         fs.write(&CX, file, part << 20, &[2; 1 << 20], WriteFlags::default()).expect("write");
     }
@@ -40,23 +25,17 @@ fn open(image: &Image) -> BtrfsFs {
     image.open_with(Options { background: false, ..Options::default() })
 }
 
-fn crashed(image: &Image) -> PathBuf {
-    let copy = image.path.with_file_name("crashed.img");
-    std::fs::copy(&image.path, &copy).expect("copy");
-    copy
-}
-
 #[test]
 fn an_fsync_that_commits_does_not_write_other_files() {
     testkit::require!(kernel_btrfs);
     let image = Image::new(1 << 30, &[]);
     let fs = open(&image);
-    let other = create(&fs, "other", &[7; 100_000]);
+    let other = new_file(&fs, "other", &[7; 100_000]);
     fsync_that_commits(&fs, "large");
     assert!(stat(&fs, "delta.dirty_bytes") >= 100_000, "it is not asked for");
     fs.fsync(other, false).expect("fsync");
     let expected = snapshot(&fs);
-    let copy = crashed(&image);
+    let copy = crashed(&image, "crashed.img");
     drop(fs);
     let seen = common::open_image(&copy, Options::default());
     common::assert_same(&expected, &snapshot(&seen));
@@ -74,10 +53,10 @@ fn a_file_that_replaces_another_has_its_content_in_any_commit() {
         .expect("the kernel mounts it")
         .expect("write");
     let fs = open(&image);
-    let new = create(&fs, "new", &[9; 60_000]);
+    let new = new_file(&fs, "new", &[9; 60_000]);
     fs.rename(&CX, fs.root(), b"new", fs.root(), b"target", RenameMode::Replace).expect("rename");
     fsync_that_commits(&fs, "large");
-    let copy = crashed(&image);
+    let copy = crashed(&image, "crashed.img");
     let seen = common::open_image(&copy, Options::default());
     let there = seen.lookup(&CX, seen.root(), b"target").expect("a name").attr;
     assert_eq!(there.size, 60_000, "the new one, and not empty");

@@ -4,15 +4,12 @@
 
 mod common;
 
-use btrfs_fs::BtrfsFs;
 use common::forge::forged;
-use common::{Image, assert_same, judge, snapshot};
+use common::{CX, Image, assert_same, close_and_judge, snapshot};
 use testkit::PosixFs;
 use testkit::compare::{Rules, TreeSnapshot, diff};
 use testkit::oracle;
-use vfs::{Context, FileKind, FileSystem, Ino, RenameMode, XattrMode};
-
-const CX: Context = Context { uid: 0, gid: 0, pid: 1, umask: 0o022 };
+use vfs::{FileKind, FileSystem, Ino, RenameMode, XattrMode};
 
 fn file(fs: &dyn FileSystem, dir: Ino, name: &[u8]) -> Ino {
     fs.mknod(&CX, dir, name, FileKind::File, 0o644, 0).expect("create").attr.ino
@@ -93,16 +90,6 @@ fn as_the_kernel(mkfs: &[&str], expected_links: i32) {
 }
 
 /// Nothing half done: not poisoned, and the outside judges see what we saw.
-fn close_and_judge(image: &Image, fs: BtrfsFs) {
-    assert_eq!(fs.read_only_reason(), None);
-    let expected = snapshot(&fs);
-    fs.destroy().expect("close");
-    drop(fs);
-    judge(&image.path, &expected);
-    common::check_ourselves(&image.path);
-    assert_same(&expected, &snapshot(&image.open()));
-}
-
 /// Such a volume has no INODE_EXTREF, and must not get one.
 #[test]
 fn without_extended_references_names_end_where_the_kernels_do() {

@@ -4,29 +4,12 @@
 mod common;
 
 use btrfs_fs::Options;
-use common::{Image, assert_same, snapshot};
-use std::path::{Path, PathBuf};
+use common::{CX, Image, assert_same, crashed, snapshot, stat};
+use std::path::Path;
 use testkit::compare::TreeSnapshot;
 use testkit::ops::{Config, OpKind, Session, generate};
 use testkit::oracle;
-use vfs::{Context, FileKind, FileSystem, Ino, WriteFlags};
-
-const CX: Context = Context { uid: 0, gid: 0, pid: 1, umask: 0o022 };
-
-fn stat(fs: &dyn FileSystem, name: &str) -> u64 {
-    fs.stats().into_iter().find(|s| s.name == name).expect("a counter").value
-}
-
-/// The image as a crash would leave it now.
-fn crashed(image: &Image, name: &str) -> PathBuf {
-    let copy = image.path.with_file_name(name);
-    let status = std::process::Command::new("cp")
-        .args(["--reflink=auto", "--sparse=always"])
-        .args([&image.path, &copy])
-        .status();
-    assert!(status.expect("cp").success());
-    copy
-}
+use vfs::{FileKind, FileSystem, Ino, WriteFlags};
 
 fn has_log(image: &Path) -> bool {
     let text = oracle::sh("btrfs", &["inspect-internal", "dump-super", image.to_str().unwrap()]);

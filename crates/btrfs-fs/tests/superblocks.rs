@@ -5,14 +5,13 @@ mod common;
 
 use blockdev::BlockDevice;
 use btrfs_fs::{BtrfsFs, Options, Subvol};
-use common::{Image, judge, open_patiently, snapshot};
+use common::{CX, Image, judge, open_patiently, snapshot, stat};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use testkit::oracle;
-use vfs::{Context, FileKind, FileSystem};
+use vfs::{FileKind, FileSystem};
 
-const CX: Context = Context { uid: 0, gid: 0, pid: 1, umask: 0o022 };
 const FIRST: u64 = 64 << 10;
 const SECOND: u64 = 64 << 20;
 const SIZE: usize = 4096;
@@ -28,10 +27,6 @@ fn said(path: &Path, at: u64) -> Vec<u8> {
     let mut bytes = copy_at(path, at).split_off(32);
     bytes[16..24].fill(0);
     bytes
-}
-
-fn stat(fs: &dyn FileSystem, name: &str) -> u64 {
-    fs.stats().into_iter().find(|s| s.name == name).expect("a counter").value
 }
 
 /// A volume whose second superblock copy is of the commit before the last.

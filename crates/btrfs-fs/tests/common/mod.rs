@@ -13,7 +13,44 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use testkit::compare::{Rules, TreeSnapshot, diff};
 use testkit::oracle::{self, TempDir};
-use vfs::FileSystem;
+use vfs::{Context, FileKind, FileSystem, Ino};
+
+pub const CX: Context = Context { uid: 0, gid: 0, pid: 1, umask: 0o022 };
+
+/// A counter of the engine's.
+pub fn stat(fs: &dyn FileSystem, name: &str) -> u64 {
+    fs.stats().into_iter().find(|s| s.name == name).expect("a counter").value
+}
+
+/// A new file in the top directory.
+pub fn new_file(fs: &dyn FileSystem, name: &str, content: &[u8]) -> Ino {
+    let made = fs.mknod(&CX, fs.root(), name.as_bytes(), FileKind::File, 0o644, 0);
+    let ino = made.expect("create").attr.ino;
+    fs.write(&CX, ino, 0, content, Default::default()).expect("write");
+    ino
+}
+
+/// The image as a crash would leave it now, beside it.
+pub fn crashed(image: &Image, name: &str) -> PathBuf {
+    let copy = image.path.with_file_name(name);
+    let status = std::process::Command::new("cp")
+        .args(["--reflink=auto", "--sparse=always"])
+        .args([&image.path, &copy])
+        .status();
+    assert!(status.expect("cp").success());
+    copy
+}
+
+/// Nothing half done: not poisoned, and all judges see what we saw.
+pub fn close_and_judge(image: &Image, fs: BtrfsFs) {
+    assert_eq!(fs.read_only_reason(), None);
+    let expected = snapshot(&fs);
+    fs.destroy().expect("close");
+    drop(fs);
+    judge(&image.path, &expected);
+    check_ourselves(&image.path);
+    assert_same(&expected, &snapshot(&image.open()));
+}
 
 /// A number from the environment.
 pub fn number(name: &str, default: u64) -> u64 {

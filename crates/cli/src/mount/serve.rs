@@ -45,10 +45,10 @@ fn serve_logged(request: &Request, reporter: &mut Reporter, place: &LogPlace) ->
     }
     // Threads inherit the mask: only the one that waits for signals gets them.
     sys::block_signals();
+    tend_memory()?;
     let (fs, medium) = open(request)?;
     let device = medium.device.clone();
     let image = request.image.display();
-    tend_memory()?;
     let session = match mount(request, &fs) {
         Ok(session) => session,
         Err(error) => {

@@ -13,7 +13,7 @@ const PURGE_DELAY: mi_option_t = 15;
 /// Milliseconds; never in practice, but 0 and below would end giving back as well.
 const A_DAY: c_long = 24 * 3600 * 1000;
 
-/// Freed memory stays with the process until `give_back`.
+/// Freed memory stays with the process until `give_back_memory`.
 pub fn keep_freed_memory() {
     // SAFETY: sets an atomic number that mimalloc reads.
     unsafe { mi_option_set(PURGE_DELAY, A_DAY) };

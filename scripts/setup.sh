@@ -107,8 +107,9 @@ install_rust() {
 status=0
 install_packages || status=1
 prepare_kernel
-install_rust || status=1
-if [ $suites = yes ] && [ $status -eq 0 ]; then
-    install_suites || status=1
+if install_rust; then
+    [ $suites = no ] || install_suites || status=1
+else
+    status=1
 fi
 exit $status

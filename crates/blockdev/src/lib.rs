@@ -37,6 +37,11 @@ pub trait BlockDevice: Send + Sync {
         }
         Ok(())
     }
+    /// Asks for earlier writes to go to the medium now, and waits for those that an earlier call
+    /// asked for: a hint, so that a later `flush` has little to do. Nothing is durable by it.
+    fn start_writing(&self) -> io::Result<()> {
+        Ok(())
+    }
     /// Returns when every earlier write is durable.
     fn flush(&self) -> io::Result<()>;
     /// The range's content is no longer needed; it may read as anything.

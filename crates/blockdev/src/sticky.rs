@@ -54,6 +54,10 @@ impl<D: BlockDevice> BlockDevice for Sticky<D> {
         self.guard("write", |d| d.write_vectored_at(offset, bufs))
     }
 
+    fn start_writing(&self) -> io::Result<()> {
+        self.guard("write", |d| d.start_writing())
+    }
+
     fn flush(&self) -> io::Result<()> {
         self.guard("flush", |d| d.flush())
     }

@@ -39,6 +39,7 @@ stats! {
     commit_max_ns = "commit.max_ns",
     commit_flush_data_ns = "commit.flush_data_ns",
     commit_seal_ns = "commit.seal_ns",
+    commit_rests = "commit.rests",
     commit_seal_max_ns = "commit.seal_max_ns",
     commit_merge_ns = "commit.merge_ns",
     commit_settle_ns = "commit.settle_ns",

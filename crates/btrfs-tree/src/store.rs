@@ -71,6 +71,9 @@ impl NodeReader for NodeStore {
 
 /// Bytes of one vectored write: enough that more would not help, few enough to hold.
 const BATCH: usize = 2 << 20;
+/// Bytes before the medium is asked to begin with them: they must not all be left to the next
+/// flush, which may be that of an fsync.
+const WINDOW: usize = 4 << 20;
 
 impl DirtyNodes {
     /// Judges and seals all nodes, writes them in address order, adjacent ones
@@ -83,10 +86,16 @@ impl DirtyNodes {
             check::before_write(node, store.geometry())?;
         }
         let mut rest = &nodes[..];
+        let mut unwritten = 0;
         while !rest.is_empty() {
             let (batch, others) = rest.split_at(adjacent(&store.volume, rest));
             write_batch(&store.volume, batch)?;
             rest = others;
+            unwritten += batch.len() * store.geometry().node_size as usize;
+            if unwritten >= WINDOW {
+                unwritten = 0;
+                store.volume.start_writing()?;
+            }
         }
         let nodes = self.take();
         let count = nodes.len();

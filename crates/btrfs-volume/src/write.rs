@@ -53,6 +53,17 @@ impl Volume {
         })
     }
 
+    /// What was written so far is to go to the medium soon. Nothing is durable by it.
+    pub fn start_writing(&self) -> Result<()> {
+        if !self.writable() {
+            return Ok(());
+        }
+        self.dev.start_writing().map_err(|source| {
+            add(&self.counters.write_errors, 1);
+            Error::io(format!("{}: writing to the medium", self.dev.name()), source)
+        })
+    }
+
     /// Returns when every earlier write is durable; a volume that is never written has
     /// none.
     pub fn flush(&self) -> Result<()> {

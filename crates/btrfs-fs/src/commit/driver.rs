@@ -2,7 +2,7 @@
 //!
 //! It holds the engine weakly, so that it never keeps a volume open.
 
-use super::Wanted;
+use super::{Pace, Wanted};
 use crate::engine::Engine;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -35,7 +35,7 @@ fn run(engine: &Weak<Engine>) {
             Wanted::Landed => engine.commit_landed(),
             Wanted::Everything => {
                 last = Instant::now();
-                engine.commit()
+                engine.commit_at(Pace::Easy)
             }
         };
         match result {

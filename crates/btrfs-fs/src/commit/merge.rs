@@ -1,6 +1,7 @@
 //! A sealed delta merged into the trees: edits of each subvolume, references of data,
 //! checksums; then the space side settles, and everything but the superblock is written.
 
+use super::ease::{Ease, Pace};
 use super::sums::{self, SumFormat};
 use crate::delta::Delta;
 use crate::engine::Engine;
@@ -14,6 +15,9 @@ use btrfs_tree::{Edit, NodeStore};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
+/// Edits that go into a tree before the commit looks up: some milliseconds of work.
+const STRETCH: usize = 4096;
+
 pub struct Merged {
     pub generation: Generation,
     pub trees: BTreeMap<TreeId, Root>,
@@ -26,13 +30,14 @@ pub fn run(
     engine: &Engine,
     sealed: &Delta,
     reservation: Option<MetadataReservation>,
+    pace: Pace,
 ) -> Result<Merged> {
     let start = Instant::now();
     let generation = sealed.generation;
     let superblock = engine.volume.superblock();
     let mut settle =
         Settle::new(&engine.space, &engine.store, superblock, generation, reservation)?;
-    merge_items(engine, &mut settle, sealed)?;
+    merge_items(engine, &mut settle, sealed, pace)?;
     let mut landed = merge_extents(&mut settle, sealed);
     if engine.options.sabotage == Some(Sabotage::CommitSkipsASum) {
         landed.pop_last();
@@ -70,11 +75,18 @@ fn sum_format(engine: &Engine) -> SumFormat {
 }
 
 /// Each subvolume's edits, in key order.
-fn merge_items(engine: &Engine, settle: &mut Settle<'_, NodeStore>, sealed: &Delta) -> Result<()> {
+fn merge_items(
+    engine: &Engine,
+    settle: &mut Settle<'_, NodeStore>,
+    sealed: &Delta,
+    pace: Pace,
+) -> Result<()> {
     let now = crate::inode::now();
+    let mut ease = Ease::new(engine, pace);
     for (tree, objects) in sealed.items.objects() {
-        let mut edits: Vec<(Key, Edit)> = Vec::with_capacity(objects.len() * 3);
-        for objectid in objects {
+        let mut edits: Vec<(Key, Edit)> = Vec::with_capacity(2 * STRETCH.min(objects.len()));
+        let mut objects = objects.into_iter().peekable();
+        while let Some(objectid) = objects.next() {
             edits.extend(
                 sealed
                     .items
@@ -82,9 +94,12 @@ fn merge_items(engine: &Engine, settle: &mut Settle<'_, NodeStore>, sealed: &Del
                     .into_iter()
                     .map(|(key, slot)| (key, slot.value.map_or(Edit::Delete, Edit::Put))),
             );
+            if edits.len() >= STRETCH || objects.peek().is_none() {
+                engine.stats.commit_items.add(edits.len() as u64);
+                settle.apply_tree(tree, edits.drain(..))?;
+                ease.rest(0)?;
+            }
         }
-        engine.stats.commit_items.add(edits.len() as u64);
-        settle.apply_tree(tree, edits)?;
         if tree.is_subvolume() {
             stamp(settle.root_item(tree)?, sealed.generation, now);
         }

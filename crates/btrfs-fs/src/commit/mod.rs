@@ -9,10 +9,12 @@
 //! * a failure after sealing poisons the volume: memory has moved on.
 
 mod driver;
+mod ease;
 mod merge;
 mod sums;
 
 pub use driver::Background;
+pub use ease::{Ease, Pace};
 
 use crate::delta::Delta;
 use crate::engine::{Engine, PoisonUnlessDone};
@@ -22,9 +24,9 @@ use crate::roots::Roots;
 use crate::view::Snapshot;
 use btrfs_disk::{Generation, Superblock};
 use btrfs_space::{Extent, Kind, MetadataReservation};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use vfs::{Errno, FsError, Result};
 
@@ -32,6 +34,8 @@ use vfs::{Errno, FsError, Result};
 pub struct Committer {
     /// Held by the running commit.
     running: Mutex<()>,
+    /// How many wait for the running one to end.
+    waiting: AtomicUsize,
     /// Commits begun, ever, and the last that ended well, by what was wanted of it.
     begun: AtomicU64,
     ended: [AtomicU64; 2],
@@ -57,7 +61,25 @@ enum Wanted {
 impl Committer {
     /// Returns when no commit runs that ran before the call.
     pub fn wait_for_running(&self) {
-        drop(self.running.lock());
+        drop(self.lock());
+    }
+
+    /// The right to run a commit; whoever runs one makes haste meanwhile.
+    fn lock(&self) -> MutexGuard<'_, ()> {
+        if let Some(running) = self.running.try_lock() {
+            return running;
+        }
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let running = self.running.lock();
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        running
+    }
+
+    /// Somebody waits for the running commit, or for the next.
+    fn is_awaited(&self) -> bool {
+        let signal = self.signal.lock();
+        let waits = self.waiting.load(Ordering::Relaxed) > 0;
+        waits || signal.wanted == Some(Wanted::Landed) || signal.stop
     }
 
     /// Commit `number` is durable: who wants less is served by it, too.
@@ -113,7 +135,11 @@ impl Engine {
     /// Everything done before the call is durable when it returns. ENOSPC: but for content
     /// that found no room; it stays in memory.
     pub fn commit(&self) -> Result<()> {
-        match self.commit_once(Wanted::Everything)? {
+        self.commit_at(Pace::Fast)
+    }
+
+    fn commit_at(&self, pace: Pace) -> Result<()> {
+        match self.commit_once(Wanted::Everything, pace)? {
             Landed::All => Ok(()),
             Landed::Some => Err(Errno::ENOSPC.into()),
         }
@@ -122,15 +148,15 @@ impl Engine {
     /// As `commit`, for who has written his own content back: what others have in memory
     /// stays there, and nobody waits for it.
     pub fn commit_landed(&self) -> Result<()> {
-        self.commit_once(Wanted::Landed).map(|_| ())
+        self.commit_once(Wanted::Landed, Pace::Fast).map(|_| ())
     }
 
-    fn commit_once(&self, wanted: Wanted) -> Result<Landed> {
+    fn commit_once(&self, wanted: Wanted, pace: Pace) -> Result<Landed> {
         if self.read_only.is_some() {
             return Ok(Landed::All);
         }
         let enough = self.committer.begun.load(Ordering::SeqCst) + 1;
-        let running = self.committer.running.lock();
+        let running = self.committer.lock();
         if let Some(why) = self.poisoned.get() {
             return Err(FsError::ReadOnly(why.clone()));
         }
@@ -140,9 +166,9 @@ impl Engine {
         let unwound = PoisonUnlessDone(self, "a commit panicked");
         let number = self.committer.begun.fetch_add(1, Ordering::SeqCst) + 1;
         let result = match wanted {
-            Wanted::Everything => self.commit_until_landed(),
+            Wanted::Everything => self.commit_until_landed(pace),
             Wanted::Landed => {
-                self.commit_trees(Instant::now(), Duration::ZERO).map(|()| Landed::All)
+                self.commit_trees(Instant::now(), Duration::ZERO, pace).map(|()| Landed::All)
             }
         };
         // Before the next in line finds nothing to do, and calls it durable.
@@ -160,12 +186,12 @@ impl Engine {
     }
 
     /// Content lands in steps where it must; each commit frees what the next step needs.
-    fn commit_until_landed(&self) -> Result<Landed> {
+    fn commit_until_landed(&self, pace: Pace) -> Result<Landed> {
         let landed = || self.stats.data_written_bytes.get() + self.stats.inline_extents.get();
         let mut idle = 0;
         while idle < 2 {
             let before = landed();
-            if self.commit_now()? == Landed::All {
+            if self.commit_now(pace)? == Landed::All {
                 return Ok(Landed::All);
             }
             if landed() == before {
@@ -178,21 +204,21 @@ impl Engine {
         Ok(Landed::Some)
     }
 
-    fn commit_now(&self) -> Result<Landed> {
+    fn commit_now(&self, pace: Pace) -> Result<Landed> {
         let start = Instant::now();
-        let landed = match self.flush_all() {
+        let landed = match self.flush_all(pace) {
             Ok(()) => Landed::All,
             // What finds no room stays in memory; what has landed is committed all the same.
             Err(e) if e.errno() == libc::ENOSPC => Landed::Some,
             Err(error) => return Err(error),
         };
-        self.commit_trees(start, start.elapsed())?;
+        self.commit_trees(start, start.elapsed(), pace)?;
         Ok(landed)
     }
 
     /// Commits what is in the delta; content landed from `start` on for `flushed`.
-    fn commit_trees(&self, start: Instant, flushed: Duration) -> Result<()> {
-        let Some(seal) = self.commit_epoch()? else { return Ok(()) };
+    fn commit_trees(&self, start: Instant, flushed: Duration, pace: Pace) -> Result<()> {
+        let Some(seal) = self.commit_epoch(pace)? else { return Ok(()) };
         self.inodes.evict_idle();
         self.stats.commits.add(1);
         let total = start.elapsed();
@@ -209,7 +235,7 @@ impl Engine {
     /// Seals, merges, writes and publishes an epoch; answers how long sealing took, or
     /// `None` if there was nothing to commit. The log is held at the two ends only: in
     /// between, fsyncs go on top of the commit before.
-    fn commit_epoch(&self) -> Result<Option<Duration>> {
+    fn commit_epoch(&self, pace: Pace) -> Result<Option<Duration>> {
         let (sealed, reservation, seal) = {
             let mut log = self.log.lock();
             let idle = self.layers.load().current.is_empty() && !self.space.has_unrecorded();
@@ -224,7 +250,7 @@ impl Engine {
             log.save_for_commit(self, self.roots().generation, sealed.bytes());
             (sealed, reservation, start.elapsed())
         };
-        let merged = merge::run(self, &sealed, reservation).fs()?;
+        let merged = merge::run(self, &sealed, reservation, pace).fs()?;
         drop(sealed);
         let mut log = self.log.lock();
         let held = Instant::now();
@@ -257,7 +283,8 @@ impl Engine {
             self.volume.adopt_superblock(superblock);
             let (sealed, reservation) = self.seal(log);
             self.writable()?;
-            let merged = merge::run(self, &sealed, reservation).fs()?;
+            // Every fsync waits for the log, which is held.
+            let merged = merge::run(self, &sealed, reservation, Pace::Fast).fs()?;
             let (second, its) = self.publish(merged);
             published.push(second);
             superblock = its;
@@ -308,14 +335,14 @@ impl Engine {
             sealed: None,
             roots: roots.clone(),
         }));
-        let before = layers.roots.clone();
-        (Published { before, freed: merged.freed, roots }, merged.superblock)
+        (Published { before: layers, freed: merged.freed, roots }, merged.superblock)
     }
 }
 
-/// What nobody but a reader of the roots before needs any more, once it is durable.
+/// What nobody but a reader of the roots before needs any more, once it is durable. To free a
+/// large delta takes as long as half of its merge: not to be dropped with a lock held.
 struct Published {
-    before: Arc<Roots>,
+    before: Arc<Snapshot>,
     freed: Vec<Extent>,
     roots: Arc<Roots>,
 }
@@ -323,6 +350,6 @@ struct Published {
 impl Published {
     fn retire(self, engine: &Engine) {
         let discard = engine.options.discard;
-        self.before.retire(engine.space.clone(), self.freed, discard, self.roots);
+        self.before.roots.retire(engine.space.clone(), self.freed, discard, self.roots);
     }
 }

@@ -6,6 +6,7 @@
 
 use super::store::store;
 use super::{Dirty, read};
+use crate::commit::{Ease, Pace};
 use crate::engine::{Engine, Op};
 use crate::error::IntoFs;
 use crate::extents::{drop_range, map_range};
@@ -18,33 +19,34 @@ use std::sync::atomic::Ordering;
 use vfs::Result;
 
 /// Content that one lock hold and one operation store at most, in bytes.
-const BATCH: u64 = 8 << 20;
+pub const BATCH: u64 = 8 << 20;
 
 impl Engine {
     /// Writes back everything that was dirty when called, also what others are at work on.
     /// Inodes without names keep their content in memory while there is room: most of them
     /// vanish before it would land. No inode is locked by the caller.
-    pub fn flush_all(&self) -> Result<()> {
+    pub fn flush_all(&self, pace: Pace) -> Result<()> {
         // What others took out of the queue has landed, or is in the queue again.
         let others = self.writebacks.write();
         let queue = self.take_dirty();
         drop(others);
-        self.flush_queue(queue)
+        self.flush_queue(queue, pace)
     }
 
     /// Writes back what nobody else is at work on: to make room in memory.
     pub fn flush_some(&self) -> Result<()> {
         let _at_work = self.writebacks.read();
         let queue = self.take_dirty();
-        self.flush_queue(queue)
+        self.flush_queue(queue, Pace::Fast)
     }
 
     fn take_dirty(&self) -> Vec<Arc<Inode>> {
         std::mem::take(&mut *self.dirty_inodes.lock())
     }
 
-    fn flush_queue(&self, queue: Vec<Arc<Inode>>) -> Result<()> {
+    fn flush_queue(&self, queue: Vec<Arc<Inode>>, pace: Pace) -> Result<()> {
         let pressed = self.dirty_bytes.load(Ordering::Relaxed) > self.options.dirty_bytes / 2;
+        let mut ease = Ease::new(self, pace);
         let (mut first_error, mut full) = (None, None);
         for inode in queue {
             // Where one finds no room the others need not try before the next commit.
@@ -58,7 +60,7 @@ impl Engine {
                 self.queue_dirty(&inode);
                 continue;
             }
-            if let Err(error) = self.flush_inode(&inode) {
+            if let Err(error) = self.flush_easily(&inode, &mut ease) {
                 let no_room = error.errno() == libc::ENOSPC;
                 first_error.get_or_insert(error);
                 if no_room {
@@ -79,10 +81,19 @@ impl Engine {
 
     /// Writes one inode back, letting others in between batches.
     pub fn flush_inode(&self, inode: &Arc<Inode>) -> Result<()> {
+        self.flush_easily(inode, &mut Ease::new(self, Pace::Fast))
+    }
+
+    fn flush_easily(&self, inode: &Arc<Inode>, ease: &mut Ease<'_>) -> Result<()> {
         loop {
             // Gone meanwhile: its content went with it.
             let Ok(mut state) = inode.write() else { return Ok(()) };
-            if flush_batch(self, inode.id, &mut state)? {
+            let before = unwritten(&state);
+            let done = flush_batch(self, inode.id, &mut state, ease.batch())?;
+            let written = before.saturating_sub(unwritten(&state));
+            drop(state);
+            ease.rest(written).fs()?;
+            if done {
                 return Ok(());
             }
         }
@@ -94,7 +105,7 @@ impl Engine {
 pub fn flush_to_extents(engine: &Engine, id: InodeId, state: &mut State) -> Result<()> {
     state.no_inline = true;
     let flushed = loop {
-        match flush_batch(engine, id, state) {
+        match flush_batch(engine, id, state, BATCH) {
             Ok(false) => {}
             Ok(true) => break Ok(()),
             Err(error) => break Err(error),
@@ -104,8 +115,12 @@ pub fn flush_to_extents(engine: &Engine, id: InodeId, state: &mut State) -> Resu
     flushed
 }
 
-/// One batch; true when nothing is left.
-fn flush_batch(engine: &Engine, id: InodeId, state: &mut State) -> Result<bool> {
+fn unwritten(state: &State) -> u64 {
+    state.dirty.as_ref().map_or(0, |dirty| dirty.bytes())
+}
+
+/// One batch of `most` bytes; true when nothing is left.
+fn flush_batch(engine: &Engine, id: InodeId, state: &mut State, most: u64) -> Result<bool> {
     let Some(dirty) = state.dirty.take() else {
         if state.item_dirty {
             engine.begin().put_inode(id, state);
@@ -113,7 +128,7 @@ fn flush_batch(engine: &Engine, id: InodeId, state: &mut State) -> Result<bool> 
         return Ok(true);
     };
     let mut dirty = dirty;
-    let result = flush_run(engine, id, state, &mut dirty);
+    let result = flush_run(engine, id, state, &mut dirty, most);
     if !dirty.is_empty() {
         state.dirty = Some(dirty);
     }
@@ -134,9 +149,10 @@ fn flush_run(
     id: InodeId,
     state: &mut State,
     dirty: &mut Box<Dirty>,
+    most: u64,
 ) -> Result<()> {
     let Some(start) = dirty.first_from(0) else { return Ok(()) };
-    let end = dirty.run_end(start).min(start + BATCH);
+    let end = dirty.run_end(start).min(start + most);
     let mut paid = 0;
     if can_inline(engine, state, dirty) {
         store_inline(engine, id, state, dirty)?;

@@ -11,3 +11,4 @@ pub mod store;
 pub mod sums;
 
 pub use dirty::{Dirty, Pieces};
+pub use flush::BATCH;

@@ -1,0 +1,185 @@
+//! A commit keeps out of the way: it rests while nobody waits for it, and does not leave all of
+//! its writing to the next flush, which may be somebody else's fsync.
+
+mod common;
+
+use blockdev::{BlockDevice, FileDevice};
+use btrfs_fs::{BtrfsFs, Options};
+use common::{CX, Cached, Image, close_and_judge, new_file, open_patiently, stat};
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use vfs::FileSystem;
+
+const MIB: u64 = 1 << 20;
+const CONTENT: u64 = 48 * MIB;
+const PIECE: &[u8] = &[7; 64 << 10];
+
+/// A device that notes how much is written between two requests to begin with it.
+struct Watched {
+    below: Cached,
+    unwritten: AtomicU64,
+    most: AtomicU64,
+    requests: AtomicU64,
+    /// To be told of the first request, and how long that one then takes.
+    told: Mutex<Option<Sender<()>>>,
+    fails: AtomicBool,
+}
+
+impl Watched {
+    fn wrote(&self, bytes: u64) {
+        let now = self.unwritten.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.most.fetch_max(now, Ordering::Relaxed);
+    }
+}
+
+const STALL: Duration = Duration::from_millis(800);
+
+impl BlockDevice for Watched {
+    fn len(&self) -> u64 {
+        self.below.len()
+    }
+    fn read_only(&self) -> bool {
+        self.below.read_only()
+    }
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.below.read_at(offset, buf)
+    }
+    fn write_at(&self, offset: u64, buf: &[u8]) -> io::Result<()> {
+        self.wrote(buf.len() as u64);
+        self.below.write_at(offset, buf)
+    }
+    fn write_vectored_at(&self, offset: u64, bufs: &[&[u8]]) -> io::Result<()> {
+        self.wrote(bufs.iter().map(|b| b.len() as u64).sum());
+        self.below.write_vectored_at(offset, bufs)
+    }
+    fn start_writing(&self) -> io::Result<()> {
+        if self.fails.load(Ordering::Relaxed) {
+            return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
+        self.unwritten.store(0, Ordering::Relaxed);
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        if let Some(told) = self.told.lock().expect("no panic").take() {
+            told.send(()).expect("somebody listens");
+            std::thread::sleep(STALL);
+        }
+        Ok(())
+    }
+    fn flush(&self) -> io::Result<()> {
+        self.unwritten.store(0, Ordering::Relaxed);
+        self.below.flush()
+    }
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.below.discard(offset, len)
+    }
+    fn name(&self) -> String {
+        self.below.name()
+    }
+}
+
+fn open(image: &Image, interval: u64) -> (BtrfsFs, Arc<Watched>) {
+    let below: FileDevice = open_patiently(&image.path, false);
+    let watched = Arc::new(Watched {
+        below: Cached(below),
+        unwritten: AtomicU64::new(0),
+        most: AtomicU64::new(0),
+        requests: AtomicU64::new(0),
+        told: Mutex::new(None),
+        fails: AtomicBool::new(false),
+    });
+    let commit_interval = Duration::from_secs(interval);
+    let options = Options { commit_interval, ..Options::default() };
+    (BtrfsFs::open_device(watched.clone(), options).expect("open volume"), watched)
+}
+
+/// Content that waits in memory: a large write would go straight to its extents.
+fn unwritten(fs: &BtrfsFs) {
+    let ino = new_file(fs, "content", &[7; 4096]);
+    for offset in (0..CONTENT).step_by(PIECE.len()) {
+        fs.write(&CX, ino, offset, PIECE, Default::default()).expect("write");
+    }
+}
+
+fn wait_for(what: &str, done: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(60), "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A commit that is due rests; one that somebody waits for does not.
+#[test]
+fn nobody_waits() {
+    testkit::require!(kernel_btrfs);
+    for (interval, waits) in [(1, false), (3600, true)] {
+        let image = Image::new(512 * MIB, &[]);
+        let (fs, _) = open(&image, interval);
+        unwritten(&fs);
+        match waits {
+            true => fs.sync().expect("sync"),
+            // The first may have had a part of it only.
+            false => wait_for("the interval commits", || {
+                stat(&fs, "delta.dirty_bytes") == 0 && stat(&fs, "commit.rests") > 0
+            }),
+        }
+        assert_eq!(stat(&fs, "commit.rests") == 0, waits, "rests of a commit, waited for: {waits}");
+        close_and_judge(&image, fs);
+    }
+}
+
+fn told(watched: &Watched) -> Receiver<()> {
+    let (sender, receiver) = channel();
+    *watched.told.lock().expect("no panic") = Some(sender);
+    receiver
+}
+
+/// Who comes to wait for a commit at rest makes it hasten.
+#[test]
+fn somebody_comes_to_wait() {
+    testkit::require!(kernel_btrfs);
+    let image = Image::new(512 * MIB, &[]);
+    let (fs, watched) = open(&image, 2);
+    let begun = told(&watched);
+    unwritten(&fs);
+    begun.recv_timeout(Duration::from_secs(60)).expect("the interval commits");
+    // The commit is held up in the device: this waits for it before it goes on.
+    let before = stat(&fs, "commit.rests");
+    fs.sync().expect("sync");
+    let rests = stat(&fs, "commit.rests") - before;
+    assert!(rests <= 1, "{rests} rests while somebody waited");
+    drop(watched);
+    close_and_judge(&image, fs);
+}
+
+/// Content and nodes of a commit go to the medium in pieces.
+#[test]
+fn a_flush_has_little_left_to_do() {
+    testkit::require!(kernel_btrfs);
+    let image = Image::new(512 * MIB, &[]);
+    let (fs, watched) = open(&image, 3600);
+    unwritten(&fs);
+    assert!(stat(&fs, "delta.dirty_bytes") >= CONTENT);
+    fs.sync().expect("sync");
+    let (requests, most) = (&watched.requests, &watched.most);
+    assert!(requests.load(Ordering::Relaxed) >= 4, "{requests:?} requests");
+    assert!(most.load(Ordering::Relaxed) <= 16 * MIB, "{most:?} bytes are left to a flush");
+    drop(watched);
+    close_and_judge(&image, fs);
+}
+
+/// An error that the request tells of is told to nobody else: the content may be lost.
+#[test]
+fn an_error_is_a_failed_write() {
+    testkit::require!(kernel_btrfs);
+    let image = Image::new(512 * MIB, &[]);
+    let (fs, watched) = open(&image, 3600);
+    unwritten(&fs);
+    watched.fails.store(true, Ordering::Relaxed);
+    assert!(fs.sync().is_err(), "sync calls content durable that the medium refused");
+    assert!(fs.read_only_reason().is_some());
+    drop(fs);
+    testkit::oracle::assert_clean(&image.path);
+}

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use vfs::FileSystem;
+use vfs::{FileSystem, Ino};
 
 const MIB: u64 = 1 << 20;
 const CONTENT: u64 = 48 * MIB;
@@ -95,11 +95,12 @@ fn open(image: &Image, interval: u64) -> (BtrfsFs, Arc<Watched>) {
 }
 
 /// Content that waits in memory: a large write would go straight to its extents.
-fn unwritten(fs: &BtrfsFs) {
+fn unwritten(fs: &BtrfsFs) -> Ino {
     let ino = new_file(fs, "content", &[7; 4096]);
     for offset in (0..CONTENT).step_by(PIECE.len()) {
         fs.write(&CX, ino, offset, PIECE, Default::default()).expect("write");
     }
+    ino
 }
 
 fn wait_for(what: &str, done: impl Fn() -> bool) {
@@ -170,16 +171,22 @@ fn a_flush_has_little_left_to_do() {
     close_and_judge(&image, fs);
 }
 
-/// An error that the request tells of is told to nobody else: the content may be lost.
+/// An error that the request tells of is told to nobody else: the content may be lost, and no
+/// later call may say that it is durable.
 #[test]
 fn an_error_is_a_failed_write() {
     testkit::require!(kernel_btrfs);
-    let image = Image::new(512 * MIB, &[]);
-    let (fs, watched) = open(&image, 3600);
-    unwritten(&fs);
-    watched.fails.store(true, Ordering::Relaxed);
-    assert!(fs.sync().is_err(), "sync calls content durable that the medium refused");
-    assert!(fs.read_only_reason().is_some());
-    drop(fs);
-    testkit::oracle::assert_clean(&image.path);
+    for alone in [false, true] {
+        let image = Image::new(512 * MIB, &[]);
+        let (fs, watched) = open(&image, 3600);
+        let ino = unwritten(&fs);
+        let durable = || if alone { fs.fsync(ino, false) } else { fs.sync() };
+        watched.fails.store(true, Ordering::Relaxed);
+        assert!(durable().is_err(), "durable, though the medium refused");
+        watched.fails.store(false, Ordering::Relaxed);
+        assert!(durable().is_err(), "durable, though the medium has refused");
+        assert!(fs.read_only_reason().is_some());
+        drop((fs, watched));
+        testkit::oracle::assert_clean(&image.path);
+    }
 }

@@ -53,7 +53,10 @@ impl Ease<'_> {
         self.unwritten += written;
         if self.unwritten >= WINDOW {
             self.unwritten = 0;
-            self.engine.volume.start_writing()?;
+            // What it is about has landed, and no flush will tell of it again.
+            self.engine.volume.start_writing().inspect_err(|error| {
+                self.engine.poison(&format!("content may be lost: {error}"));
+            })?;
         }
         if self.pace == Pace::Easy {
             self.pause();

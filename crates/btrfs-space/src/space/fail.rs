@@ -1,13 +1,15 @@
-//! Allocations that fail on request: how tests see what follows.
+//! Allocations that fail on request: how tests see what follows. Until a test asks, all that an
+//! allocation pays for it is one look at a flag that nobody changes.
 
 use super::Kind;
 use btrfs_disk::{Error, Result};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Numbers count from 0, all kinds together.
+/// Numbers count from 0, which is the first after `armed`, all kinds together.
 #[derive(Default)]
 pub(super) struct Faults {
+    armed: AtomicBool,
     count: AtomicU64,
     from: AtomicU64,
     to: AtomicU64,
@@ -16,6 +18,9 @@ pub(super) struct Faults {
 
 impl Faults {
     pub fn pass(&self, kind: Kind) -> Result<()> {
+        if !self.armed.load(Ordering::Relaxed) {
+            return Ok(());
+        }
         let number = self.count.fetch_add(1, Ordering::Relaxed);
         let to = self.to.load(Ordering::Relaxed);
         let fails = number < to && number >= self.from.load(Ordering::Relaxed);
@@ -25,15 +30,17 @@ impl Faults {
 }
 
 impl super::Space {
-    /// Allocations so far, failed ones included.
+    /// Allocations since the first call of any of these, failed ones included.
     #[doc(hidden)]
     pub fn allocations(&self) -> u64 {
+        self.faults.armed.store(true, Ordering::Relaxed);
         self.faults.count.load(Ordering::Relaxed)
     }
 
     /// These find no room, whatever is free.
     #[doc(hidden)]
     pub fn fail_allocations(&self, which: Range<u64>) {
+        self.faults.armed.store(true, Ordering::Relaxed);
         self.faults.from.store(which.start, Ordering::Relaxed);
         self.faults.to.store(which.end, Ordering::Relaxed);
     }
@@ -41,6 +48,7 @@ impl super::Space {
     /// Content finds no room any more, or does again.
     #[doc(hidden)]
     pub fn fail_data(&self, yes: bool) {
+        self.faults.armed.store(true, Ordering::Relaxed);
         self.faults.no_data.store(yes, Ordering::Relaxed);
     }
 }

@@ -131,6 +131,24 @@ fn nobody_waits() {
     }
 }
 
+/// A commit rests while it passes over what came and went since the last one, too: of 100,000
+/// such files nothing is written, but to look at each of them and to forget it takes its time.
+#[test]
+fn what_is_gone_takes_time() {
+    testkit::require!(kernel_btrfs);
+    let image = Image::new(512 * MIB, &[]);
+    let (fs, _) = open(&image, 2);
+    for _ in 0..60_000 {
+        let ino = new_file(&fs, "gone", b"x");
+        fs.unlink(&CX, fs.root(), b"gone").expect("unlink");
+        fs.forget(ino, 1);
+    }
+    let merged = stat(&fs, "commit.items_merged");
+    assert!(merged < 1000, "{merged} items are work enough");
+    wait_for("the interval commits", || stat(&fs, "commit.rests") > 0);
+    close_and_judge(&image, fs);
+}
+
 fn told(watched: &Watched) -> Receiver<()> {
     let (sender, receiver) = channel();
     *watched.told.lock().expect("no panic") = Some(sender);

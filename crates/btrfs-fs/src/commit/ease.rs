@@ -58,15 +58,16 @@ impl Ease<'_> {
                 self.engine.poison(&format!("content may be lost: {error}"));
             })?;
         }
-        if self.pace == Pace::Easy {
-            self.pause();
-        }
+        self.pause();
         Ok(())
     }
 
     /// As long as the work since the last time took: who has lost his processor to others
     /// meanwhile leaves it to them for longer.
-    fn pause(&mut self) {
+    pub fn pause(&mut self) {
+        if self.pace == Pace::Fast {
+            return;
+        }
         let worked = self.since.elapsed();
         if worked < WORK {
             return;

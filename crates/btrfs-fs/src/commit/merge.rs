@@ -15,8 +15,8 @@ use btrfs_tree::{Edit, NodeStore};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// Edits that go into a tree before the commit looks up: some milliseconds of work.
-const STRETCH: usize = 4096;
+/// Edits that go into a tree before the commit looks up: a millisecond of work or two.
+const STRETCH: usize = 1024;
 
 pub struct Merged {
     pub generation: Generation,
@@ -37,8 +37,10 @@ pub fn run(
     let superblock = engine.volume.superblock();
     let mut settle =
         Settle::new(&engine.space, &engine.store, superblock, generation, reservation)?;
-    merge_items(engine, &mut settle, sealed, pace)?;
-    let mut landed = merge_extents(&mut settle, sealed);
+    let mut ease = Ease::new(engine, pace);
+    merge_items(engine, &mut settle, sealed, &mut ease)?;
+    let mut landed = merge_extents(&mut settle, sealed, &mut ease);
+    ease.pause();
     if engine.options.sabotage == Some(Sabotage::CommitSkipsASum) {
         landed.pop_last();
     }
@@ -50,6 +52,7 @@ pub fn run(
         // Came and went, but the log refers to them: free with this commit, not before.
         let retained = sealed.extents.retained();
         settle.retire(&retained)?;
+        ease.pause();
         stillborn.extend(retained);
         let fate = sums::Fate {
             freed: &fate.freed,
@@ -58,7 +61,9 @@ pub fn run(
         };
         sums::edits(&settle.reader(), &root, &format, &landed, &fate)?
     };
+    ease.pause();
     settle.apply_tree(TreeId::CSUM, edits)?;
+    ease.pause();
     engine.stats.commit_merge_ns.add(start.elapsed().as_nanos() as u64);
     let settling = Instant::now();
     let settled = settle.finish()?;
@@ -79,11 +84,10 @@ fn merge_items(
     engine: &Engine,
     settle: &mut Settle<'_, NodeStore>,
     sealed: &Delta,
-    pace: Pace,
+    ease: &mut Ease<'_>,
 ) -> Result<()> {
     let now = crate::inode::now();
-    let mut ease = Ease::new(engine, pace);
-    for (tree, objects) in sealed.items.objects() {
+    for (tree, objects) in sealed.items.objects(|| ease.pause()) {
         let mut edits: Vec<(Key, Edit)> = Vec::with_capacity(2 * STRETCH.min(objects.len()));
         let mut objects = objects.into_iter().peekable();
         while let Some(objectid) = objects.next() {
@@ -116,8 +120,9 @@ fn stamp(item: &mut RootItem, generation: Generation, now: Timespec) {
 fn merge_extents(
     settle: &mut Settle<'_, NodeStore>,
     sealed: &Delta,
+    ease: &mut Ease<'_>,
 ) -> BTreeMap<Logical, Box<[u8]>> {
-    let (changes, landed) = sealed.extents.collect();
+    let (changes, landed) = sealed.extents.collect(|| ease.pause());
     let deltas = settle.deltas();
     for (extent, change) in changes {
         if change.fresh {

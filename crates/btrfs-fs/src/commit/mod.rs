@@ -77,9 +77,7 @@ impl Committer {
 
     /// Somebody waits for the running commit, or for the next.
     fn is_awaited(&self) -> bool {
-        let signal = self.signal.lock();
-        let waits = self.waiting.load(Ordering::Relaxed) > 0;
-        waits || signal.wanted == Some(Wanted::Landed) || signal.stop
+        self.waiting.load(Ordering::Relaxed) > 0 || self.signal.lock().stop
     }
 
     /// Commit `number` is durable: who wants less is served by it, too.
@@ -148,7 +146,11 @@ impl Engine {
     /// As `commit`, for who has written his own content back: what others have in memory
     /// stays there, and nobody waits for it.
     pub fn commit_landed(&self) -> Result<()> {
-        self.commit_once(Wanted::Landed, Pace::Fast).map(|_| ())
+        self.commit_landed_at(Pace::Fast)
+    }
+
+    fn commit_landed_at(&self, pace: Pace) -> Result<()> {
+        self.commit_once(Wanted::Landed, pace).map(|_| ())
     }
 
     fn commit_once(&self, wanted: Wanted, pace: Pace) -> Result<Landed> {
@@ -261,7 +263,8 @@ impl Engine {
         }
         drop(log);
         self.stats.commit_end_max_ns.max(held.elapsed().as_nanos() as u64);
-        ended?.into_iter().for_each(|published| published.retire(self));
+        let mut ease = Ease::new(self, pace);
+        ended?.into_iter().for_each(|published| published.retire(self, &mut ease));
         Ok(Some(seal))
     }
 
@@ -348,8 +351,13 @@ struct Published {
 }
 
 impl Published {
-    fn retire(self, engine: &Engine) {
+    fn retire(self, engine: &Engine, ease: &mut Ease<'_>) {
         let discard = engine.options.discard;
         self.before.roots.retire(engine.space.clone(), self.freed, discard, self.roots);
+        // Unless a reader has it still, and frees it when he is done.
+        let sealed = Arc::into_inner(self.before).and_then(|layers| layers.sealed);
+        if let Some(delta) = sealed.and_then(Arc::into_inner) {
+            delta.free(|| ease.pause());
+        }
     }
 }

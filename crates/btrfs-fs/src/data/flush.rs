@@ -49,6 +49,8 @@ impl Engine {
         let mut ease = Ease::new(self, pace);
         let (mut first_error, mut full) = (None, None);
         for inode in queue {
+            // Also for those that are gone, of which there can be 100,000.
+            ease.pause();
             // Where one finds no room the others need not try before the next commit.
             if full.is_some() {
                 self.dirty_inodes.lock().push(inode);

@@ -231,14 +231,24 @@ impl ExtentDelta {
     }
 
     /// All changes and all checksums in address order. Sealed deltas only.
-    pub fn collect(&self) -> (Changes, Sums) {
+    pub fn collect(&self, mut rest: impl FnMut()) -> (Changes, Sums) {
         let (mut changes, mut sums) = (BTreeMap::new(), BTreeMap::new());
         for shard in &self.shards {
             let shard = shard.lock();
             changes.extend(shard.changes.iter().map(|(k, v)| (*k, v.clone())));
             sums.extend(shard.sums.iter().map(|(k, v)| (*k, v.clone())));
+            drop(shard);
+            rest();
         }
         (changes, sums)
+    }
+
+    /// Gives its memory back, calling `rest` now and then.
+    pub fn free(self, mut rest: impl FnMut()) {
+        self.shards.into_iter().for_each(|shard| {
+            drop(shard);
+            rest();
+        });
     }
 }
 

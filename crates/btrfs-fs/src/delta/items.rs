@@ -76,6 +76,14 @@ impl ItemDelta {
         self.slots.load(Ordering::Relaxed) == 0
     }
 
+    /// Gives its memory back, calling `rest` now and then.
+    pub fn free(self, mut rest: impl FnMut()) {
+        self.shards.into_iter().for_each(|shard| {
+            drop(shard);
+            rest();
+        });
+    }
+
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed) + self.slots() * SLOT_COST
     }
@@ -150,14 +158,17 @@ impl ItemDelta {
         Some((Key::new(from.objectid, kind, offset), slot.value.clone()))
     }
 
-    /// The object ids that `tree` has changes of, ascending. Sealed deltas only.
-    pub fn objects(&self) -> BTreeMap<TreeId, Vec<u64>> {
+    /// The object ids that each tree has changes of, ascending, calling `rest` now and then.
+    /// Sealed deltas only.
+    pub fn objects(&self, mut rest: impl FnMut()) -> BTreeMap<TreeId, Vec<u64>> {
         let mut all: BTreeMap<TreeId, Vec<u64>> = BTreeMap::new();
         for shard in &self.shards {
             let shard = shard.lock();
             for ((tree, objectid), _) in shard.objects.iter().filter(|(_, o)| !o.items.is_empty()) {
                 all.entry(*tree).or_default().push(*objectid);
             }
+            drop(shard);
+            rest();
         }
         all.values_mut().for_each(|ids| ids.sort_unstable());
         all
@@ -340,7 +351,7 @@ mod tests {
         delta.edit(T, 256, |o| o.delete(84, 7));
         assert!(delta.is_empty());
         assert_eq!(delta.bytes(), 0);
-        assert!(delta.objects().is_empty());
+        assert!(delta.objects(|| ()).is_empty());
     }
 
     #[test]

@@ -47,6 +47,12 @@ impl Delta {
         self.items.is_empty() && self.extents.is_empty()
     }
 
+    /// Gives its memory back, calling `rest` now and then.
+    pub fn free(self, mut rest: impl FnMut()) {
+        self.extents.free(&mut rest);
+        self.items.free(rest);
+    }
+
     /// Bytes of memory that the delta holds, roughly.
     pub fn bytes(&self) -> u64 {
         self.items.bytes() + self.extents.bytes()

@@ -4,7 +4,7 @@
 mod common;
 
 use btrfs_fs::{BtrfsFs, Options};
-use common::{CX, Image, crashed, new_file, snapshot, stat};
+use common::{CX, Image, close_and_judge, crashed, new_file, snapshot, stat};
 use testkit::oracle;
 use vfs::{FileSystem, RenameMode, WriteFlags};
 
@@ -64,4 +64,23 @@ fn a_file_that_replaces_another_has_its_content_in_any_commit() {
     assert_eq!(seen.read(there.ino, 0, &mut bytes).expect("read"), 60_000);
     assert!(bytes.iter().all(|byte| *byte == 9));
     assert_eq!(there.ino, new);
+}
+
+/// Files that are written, synced and deleted, far more than the volume holds: the log keeps
+/// their space until a commit, and one comes before the chunks are full and fsyncs become commits.
+#[test]
+fn what_was_logged_and_deleted_comes_back_in_time() {
+    testkit::require!(kernel_btrfs);
+    let image = Image::new(1 << 30, &[]);
+    let fs = image.open_with(Options::default());
+    for round in 0..3000 {
+        let file = new_file(&fs, "file", &[round as u8; 1 << 20]);
+        fs.fsync(file, false).expect("fsync");
+        fs.unlink(&CX, fs.root(), b"file").expect("unlink");
+        fs.forget(file, 1);
+    }
+    let (fallbacks, commits) = (stat(&fs, "log.fallback_commits"), stat(&fs, "commit.count"));
+    println!("{fallbacks} fsyncs became commits, {commits} commits in all");
+    assert!(fallbacks * 4 <= commits, "{fallbacks} fsyncs became commits, of {commits}");
+    close_and_judge(&image, fs);
 }

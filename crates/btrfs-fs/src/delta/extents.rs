@@ -82,7 +82,8 @@ impl ExtentDelta {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Bytes of older extents that lost references in this epoch: the commit frees no more.
+    /// Bytes of extents that lost references in this epoch and stay until its end, older ones and
+    /// those that the log refers to: the commit frees no more.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
@@ -132,6 +133,7 @@ impl ExtentDelta {
         if fresh && logged {
             // Its checksums stay, too: the log may still need them.
             self.retained.lock().push(Extent { logical: extent, len });
+            self.dropped.fetch_add(len, Ordering::Relaxed);
             return Some(false);
         }
         if fresh {

@@ -73,12 +73,18 @@ impl Engine {
         }
         let promise = self.data_promise(bytes)?;
         self.keep_promise(promise);
-        if self.space.make_ahead() {
+        if self.space.make_ahead() || self.much_comes_back() {
             // Before the old chunks are full, so that fsyncs need not commit.
             self.committer.wake_for_chunks();
         }
         self.dirty_bytes.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Room for data runs short, and the next commit would free as much as is left or more.
+    fn much_comes_back(&self) -> bool {
+        let freed = || self.layers.load().current.extents.dropped();
+        self.space.low_on_data().is_some_and(|mark| freed() >= mark)
     }
 
     /// Room for `data` bytes of content, and for an operation that changes about `items`

@@ -172,11 +172,19 @@ impl Space {
 
     /// Little is left of a kind, and half of the device is in no chunk.
     fn is_scarce(&self, kind: Kind) -> bool {
-        let class = self.class(kind);
-        let len = wanted_len(class.type_flags, self.device_bytes);
         let plenty = self.unallocated.load(Ordering::Relaxed) >= self.device_bytes / 2;
+        plenty && self.class(kind).available() < self.low_mark(kind) as i64
+    }
+
+    fn low_mark(&self, kind: Kind) -> u64 {
         let part = if kind == Kind::Data { AHEAD_OF_DATA } else { AHEAD_OF_METADATA };
-        plenty && class.available() < (len / part) as i64
+        wanted_len(self.class(kind).type_flags, self.device_bytes) / part
+    }
+
+    /// If room for data runs short in the chunks that there are: below how many bytes that is.
+    pub fn low_on_data(&self) -> Option<u64> {
+        let mark = self.low_mark(Kind::Data);
+        (self.class(Kind::Data).available() < mark as i64).then_some(mark)
     }
 
     /// Makes a chunk for `kind`. It can be allocated from at once; the next commit

@@ -2,7 +2,8 @@
 //! file extent items, references, checksums and the inode.
 //!
 //! Invariants: data has reached the device (its write returned) before the delta names
-//! it; a failure before that gives every new extent back.
+//! it; a failure before that gives every new extent back. A write that the device refuses
+//! poisons the volume: nothing that is acknowledged afterwards could be relied upon.
 
 use super::sums;
 use crate::engine::{Engine, Op};
@@ -103,11 +104,14 @@ fn land(
                 Place::New(extent) => extent.logical,
                 Place::Existing { logical, .. } => *logical,
             };
-            let written = engine.volume.write(logical, &part).fs();
-            if let (Err(_), Place::New(extent)) = (&written, &place) {
-                engine.unallocate(*extent);
+            if let Err(error) = engine.volume.write(logical, &part) {
+                // Whoever asked: that a later try succeeds would prove nothing.
+                engine.poison(&format!("content was not written: {error}"));
+                if let Place::New(extent) = &place {
+                    engine.unallocate(*extent);
+                }
+                return Err(error).fs();
             }
-            written?;
             let sums = with_sums.then(|| sums::compute(engine, &part));
             Ok(Landed { start: at, len, place, sums })
         });

@@ -25,7 +25,7 @@ use crate::error::IntoFs;
 use crate::ino::InodeId;
 use crate::options::Sabotage;
 use crate::view::View;
-use btrfs_disk::{Generation, TreeId};
+use btrfs_disk::{Error, Generation, TreeId};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -276,7 +276,7 @@ impl Engine {
             if landed.insert(*id)
                 && let Some(inode) = self.inodes.find(*id, 0)
             {
-                // What does not land stays in memory, and the log has what has landed. It is
+                // What finds no room stays in memory, and the log has what has landed. It is
                 // no loss of who syncs now; the file's own fsync tries again, and tells.
                 if let Err(error) = self.flush_inode(&inode) {
                     tracing::warn!(inode = id.objectid, %error, "content stays unwritten");
@@ -300,6 +300,9 @@ impl Engine {
         }
         for _ in 0..ROUNDS {
             self.land_content(work, &mut landed);
+            if let Some(why) = self.poisoned.get() {
+                return Err(Error::ReadOnly(why.clone()));
+            }
             let still = Instant::now();
             let stillness = Still::begin(&pending.current.gate);
             for (tree, objectid) in pending.take_renamed() {

@@ -18,6 +18,7 @@ use crate::reserve::Promises;
 use crate::roots::Roots;
 use crate::stats::Stats;
 use crate::subvol::Subvols;
+use crate::untold::Untold;
 use crate::view::{Snapshot, View};
 use arc_swap::ArcSwap;
 use btrfs_disk::items::InodeItem;
@@ -47,6 +48,7 @@ pub struct Engine {
     pub stats: Stats,
     pub root: Ino,
     pub promises: Promises,
+    pub untold: Untold,
     /// Held by renames across directories; see `ops/rename.rs`.
     pub rename_lock: Mutex<()>,
     /// The volume has the NO_HOLES feature: gaps need no items.
@@ -176,8 +178,9 @@ impl Engine {
 
     /// An extent that no commit knows can be used again.
     pub fn give_back(&self, extent: Extent) {
-        if let Err(error) = self.space.release(extent) {
-            self.poison(&format!("giving back an extent: {error}"));
+        match self.space.release(extent) {
+            Ok(()) => self.untold.add(&extent),
+            Err(error) => self.poison(&format!("giving back an extent: {error}")),
         }
     }
 

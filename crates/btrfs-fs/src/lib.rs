@@ -26,6 +26,7 @@ mod reserve;
 mod roots;
 mod stats;
 mod subvol;
+mod untold;
 mod view;
 mod xattrs;
 

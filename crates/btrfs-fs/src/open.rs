@@ -13,6 +13,7 @@ use crate::reserve::Promises;
 use crate::roots::{Root, Roots};
 use crate::stats::Stats;
 use crate::subvol::{self, Subvols};
+use crate::untold::Untold;
 use crate::view::Snapshot;
 use arc_swap::ArcSwap;
 use blockdev::BlockDevice;
@@ -240,6 +241,7 @@ fn assemble(
         subvols,
         committer: Committer::default(),
         log: crate::log::Group::default(),
+        untold: Untold::new(options.discard),
         options,
         stats: Stats::default(),
         promises: Promises::default(),

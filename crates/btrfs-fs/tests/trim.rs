@@ -12,7 +12,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use testkit::ops::Rng;
-use vfs::{Context, FileKind, FileSystem, Ino, WriteFlags};
+use vfs::{Context, FallocateMode, FileKind, FileSystem, Ino, WriteFlags};
 
 const CX: Context = Context { uid: 0, gid: 0, pid: 1, umask: 0o022 };
 const MIB: u64 = 1 << 20;
@@ -42,6 +42,17 @@ impl Forgetful {
     /// What was asked since the last call.
     fn take_asked(&self) -> Vec<Asked> {
         std::mem::take(&mut *self.asked.lock().expect("no panic"))
+    }
+
+    /// The device as a crash leaves it now, when all that was asked has arrived.
+    fn crashed(&self) -> Arc<Forgetful> {
+        let below = MemDevice::new(self.len());
+        let mut part = vec![0; MIB as usize];
+        for at in (0..self.len()).step_by(part.len()) {
+            self.below.read_at(at, &mut part).expect("read");
+            below.write_at(at, &part).expect("write");
+        }
+        Arc::new(Forgetful { below, discarded: AtomicU64::new(0), asked: Mutex::default() })
     }
 
     /// Where the sectors of `content` lie, whatever chunk they are in.
@@ -198,15 +209,144 @@ fn what_a_commit_frees_is_told_after_it() {
     }
 }
 
-/// Whoever writes, syncs and deletes meanwhile notices nothing, on a nearly full volume.
+/// How often the volume was committed, ever.
+fn generation(fs: &BtrfsFs) -> u64 {
+    fs.stats().iter().find(|s| s.name == "generation").expect("there is one").value
+}
+
+/// Room for content in chunks that a commit knows: an fsync need not commit for that.
+fn make_room(fs: &BtrfsFs, mib: u64) {
+    file(fs, "room", mib * MIB, 99).expect("room");
+    fs.sync().expect("commit");
+    fs.unlink(&CX, fs.root(), b"room").expect("unlink");
+    fs.sync().expect("commit");
+}
+
+fn resize(fs: &BtrfsFs, ino: Ino, size: u64) {
+    let size = vfs::SetAttr { size: Some(size), ..Default::default() };
+    fs.setattr(&CX, ino, &size).expect("truncate");
+}
+
+/// `-o discard`, of content that is gone before any commit has it: told with the next commit,
+/// and not before. What a log has is there if the power fails earlier.
 #[test]
-fn trimming_while_others_write() {
+fn what_no_commit_ever_had_is_told_too() {
+    for (mixed, discard) in [(false, true), (true, true), (false, false), (true, false)] {
+        let device = volume(256 * MIB, mixed);
+        let fs = open_with(&device, discard);
+        make_room(&fs, 64);
+        let before = generation(&fs);
+        let files = ["deleted", "synced", "cut", "overwritten", "shortened", "kept"];
+        let inos: Vec<Ino> =
+            (0..6).map(|n| file(&fs, files[n], 4 * MIB, n as u64).expect("room")).collect();
+        let places: Vec<Vec<u64>> = (0..6).map(|n| device.places(&content(4 * MIB, n))).collect();
+        assert!(places.iter().all(|p| p.len() == 1024), "it landed, with no commit");
+        device.take_asked();
+        fs.fsync(inos[1], false).expect("fsync");
+        // First of all: it must not take the place of what is deleted.
+        fs.write(&CX, inos[3], 0, &content(4 * MIB, 9), WriteFlags::default()).expect("write");
+        fs.unlink(&CX, fs.root(), b"deleted").expect("unlink");
+        fs.unlink(&CX, fs.root(), b"synced").expect("unlink");
+        resize(&fs, inos[2], 0);
+        // Half of an extent is in use: there is no less of it.
+        resize(&fs, inos[4], 2 * MIB);
+        assert_eq!(generation(&fs), before, "no commit came between, or this shows nothing");
+        let asked = device.take_asked();
+        assert!(!asked.iter().any(|a| matches!(a, Asked::Discard(..))), "{asked:?}");
+        let logged = device.crashed();
+        fs.sync().expect("commit");
+        let asked = device.take_asked();
+        for (name, places) in files.iter().zip(&places) {
+            let (found, in_order) = told(&asked, places);
+            let all_of_it = discard && !["shortened", "kept"].contains(name);
+            let expected = if all_of_it { &places[..] } else { &[] };
+            assert!(found == expected, "{name}: {} of {} sectors", found.len(), expected.len());
+            assert!(in_order, "a discard before the commit was durable");
+        }
+        holds(&open(&logged), "synced", &content(4 * MIB, 1));
+        assert_same(&snapshot(&fs), &snapshot(&open(&device.crashed())));
+        judge(&device, fs);
+    }
+}
+
+fn holds(fs: &BtrfsFs, name: &str, expected: &[u8]) {
+    let ino = fs.lookup(&CX, fs.root(), name.as_bytes()).expect("it was synced").attr.ino;
+    let mut found = vec![0; expected.len()];
+    assert_eq!(fs.read(ino, 0, &mut found).expect("read"), expected.len());
+    assert!(found == expected, "{name} holds something else");
+}
+
+/// An unnamed file that came and went leaves nothing to commit, but for what it lay in.
+#[test]
+fn what_leaves_nothing_to_commit_is_told() {
+    let device = volume(128 * MIB, false);
+    let fs = open_with(&device, true);
+    make_room(&fs, 16);
+    let before = generation(&fs);
+    let ino = fs.tmpfile(&CX, fs.root(), 0o600).expect("open").attr.ino;
+    fs.write(&CX, ino, 0, &content(4 * MIB, 1), WriteFlags::default()).expect("write");
+    let places = device.places(&content(4 * MIB, 1));
+    assert_eq!(places.len(), 1024);
+    fs.forget(ino, 1);
+    device.take_asked();
+    fs.sync().expect("sync");
+    assert_eq!(told(&device.take_asked(), &places).0, places);
+    assert_eq!(generation(&fs), before, "there was something to commit");
+    judge(&device, fs);
+}
+
+/// Fills the volume but for `mib` MiB for content.
+fn fill_but(fs: &BtrfsFs, mib: u64) {
+    file(fs, "room", mib * MIB, 98).expect("room");
+    let ino = fs.mknod(&CX, fs.root(), b"filler", FileKind::File, 0o644, 0).unwrap().attr.ino;
+    let (mut end, mut step) = (0, 16 * MIB);
+    while step >= 4096 {
+        match fs.fallocate(&CX, ino, FallocateMode::Allocate, end, step) {
+            Ok(()) => end += step,
+            Err(_) => step /= 2,
+        }
+    }
+    fs.unlink(&CX, fs.root(), b"room").expect("unlink");
+    fs.sync().expect("commit");
+}
+
+/// Space that was given back and is in use again belongs to its new owner.
+#[test]
+fn what_has_a_new_owner_is_not_told() {
+    for mixed in [false, true] {
+        let device = volume(128 * MIB, mixed);
+        let fs = open_with(&device, true);
+        fill_but(&fs, 12);
+        let before = generation(&fs);
+        file(&fs, "first", 8 * MIB, 1).expect("room");
+        let first = device.places(&content(8 * MIB, 1));
+        fs.unlink(&CX, fs.root(), b"first").expect("unlink");
+        file(&fs, "second", 6 * MIB, 2).expect("room");
+        assert_eq!(generation(&fs), before, "no commit came between, or this shows nothing");
+        let second = device.places(&content(6 * MIB, 2));
+        let free: Vec<u64> = first.iter().copied().filter(|at| !second.contains(at)).collect();
+        assert!(!free.is_empty() && free.len() < first.len(), "{} are free", free.len());
+        device.take_asked();
+        fs.sync().expect("commit");
+        let asked = device.take_asked();
+        assert_eq!(told(&asked, &second).0, [], "it is in use");
+        let (found, in_order) = told(&asked, &free);
+        // Nodes take some of it where they share block groups with content.
+        let left = if mixed { free.len() / 2 } else { free.len() };
+        assert!(found.len() >= left && in_order, "{} of {} are told", found.len(), free.len());
+        judge(&device, fs);
+    }
+}
+
+/// Whoever writes, syncs and deletes while `tell` has the device told of what is free notices
+/// nothing, on a nearly full volume.
+fn while_others_write(discard: bool, tell: impl Fn(&BtrfsFs) + Sync) {
     for (mixed, ballast) in [(false, 28), (true, 70)] {
         let device = volume(128 * MIB, mixed);
-        let fs = open(&device);
+        let fs = open_with(&device, discard);
         file(&fs, "ballast", ballast * MIB, 77).expect("room");
-        let (done, trims) = (AtomicBool::new(false), AtomicU64::new(0));
-        let long_enough = |i: u64| i >= 60 && trims.load(Ordering::Relaxed) >= 3 || i >= 2000;
+        let (done, times) = (AtomicBool::new(false), AtomicU64::new(0));
+        let long_enough = |i: u64| i >= 60 && times.load(Ordering::Relaxed) >= 3 || i >= 2000;
         let work = |t: u64| (0..).take_while(|i| !long_enough(*i)).for_each(|i| churn(&fs, t, i));
         std::thread::scope(|scope| {
             let writers: Vec<_> = (0..3)
@@ -219,17 +359,30 @@ fn trimming_while_others_write() {
                 .collect();
             scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {
-                    fs.trim(&CX, 0, u64::MAX, 0).expect("trim");
-                    trims.fetch_add(1, Ordering::Relaxed);
+                    tell(&fs);
+                    times.fetch_add(1, Ordering::Relaxed);
                 }
             });
             let failed = writers.into_iter().filter_map(|w| w.join().err()).count();
             done.store(true, Ordering::Relaxed);
             assert_eq!(failed, 0);
         });
-        assert!(trims.load(Ordering::Relaxed) >= 3);
+        assert!(times.load(Ordering::Relaxed) >= 3);
+        assert!(device.discarded.load(Ordering::Relaxed) > MIB, "hardly anything was told");
         judge(&device, fs);
     }
+}
+
+#[test]
+fn trimming_while_others_write() {
+    while_others_write(false, |fs| {
+        fs.trim(&CX, 0, u64::MAX, 0).expect("trim");
+    });
+}
+
+#[test]
+fn telling_while_others_write() {
+    while_others_write(true, |fs| fs.sync().expect("sync"));
 }
 
 fn churn(fs: &BtrfsFs, thread: u64, i: u64) {

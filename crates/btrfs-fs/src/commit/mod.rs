@@ -220,7 +220,10 @@ impl Engine {
 
     /// Commits what is in the delta; content landed from `start` on for `flushed`.
     fn commit_trees(&self, start: Instant, flushed: Duration, pace: Pace) -> Result<()> {
-        let Some(seal) = self.commit_epoch(pace)? else { return Ok(()) };
+        let sealed = self.commit_epoch(pace)?;
+        // Behind the superblock, as what the commit freed.
+        self.tell_untold().fs()?;
+        let Some(seal) = sealed else { return Ok(()) };
         self.inodes.evict_idle();
         self.stats.commits.add(1);
         let total = start.elapsed();

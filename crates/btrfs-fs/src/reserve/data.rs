@@ -61,7 +61,10 @@ impl Engine {
     /// An extent that was not used after all: its room is promised as it was before.
     pub fn unallocate(&self, extent: Extent) {
         match self.space.release_promised(extent) {
-            Ok(promise) => self.keep_promise(promise),
+            Ok(promise) => {
+                self.keep_promise(promise);
+                self.untold.add(&extent);
+            }
             Err(error) => self.poison(&format!("giving back an extent: {error}")),
         }
     }

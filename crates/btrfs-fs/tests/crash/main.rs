@@ -21,6 +21,7 @@ mod random;
 mod rig;
 mod shared;
 mod state;
+mod told;
 
 use blocksim::Lie;
 use btrfs_fs::Sabotage;
@@ -114,6 +115,15 @@ fn several_threads() {
     let rig = Rig::new(BRIEF);
     let seed = start_seed();
     run_all(&rig, (seed..seed + 2).map(|seed| random::threads(seed, 80)));
+}
+
+/// Also while commits are held: what is told must be in neither of two deltas nor in their logs.
+#[test]
+fn content_that_no_commit_ever_had_is_told() {
+    let rig = Rig::new(BRIEF);
+    // A case around another has a seed of its own.
+    let inside = (0..16).filter_map(|seed| inside::around(told::case(seed % 2), seed));
+    run_all(&rig, (0..2).map(told::case).chain(inside.filter(|case| case.seed & 2 != 0)));
 }
 
 /// Parts of other workloads while a commit is held between its seal and its end.
@@ -299,6 +309,7 @@ fn by_name(name: &str) -> Case {
         }
         "shared" => shared::over(by_name(&parts[2..].join(":")), n(1)),
         "named" => named(n(1) as usize),
+        "told" => told::case(n(1)),
         "random" => random::single(n(1), n(2) as usize),
         "threads" => random::threads(n(1), n(2) as usize),
         "commits" => random::commits(n(1), n(2) as usize),

@@ -12,6 +12,7 @@ use btrfs_disk::items::BlockGroupItem;
 use btrfs_disk::key::kind;
 use btrfs_disk::{Corrupt, FixedSize, Key, Logical, Result};
 use parking_lot::Mutex;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -261,6 +262,20 @@ impl Group {
     /// Free ranges as of now.
     pub fn free_ranges(&self) -> Vec<(u64, u64)> {
         self.state.lock().free.ranges().iter().collect()
+    }
+
+    /// What of a logical range is free as of now: (start, end).
+    pub fn free_within(&self, range: &Range<u64>) -> Vec<(u64, u64)> {
+        let state = self.state.lock();
+        let (mut at, mut out) = (range.start, Vec::new());
+        while let Some((start, len)) = state.free.ranges().from(at) {
+            if start >= range.end {
+                break;
+            }
+            out.push((start.max(range.start), (start + len).min(range.end)));
+            at = start + len;
+        }
+        out
     }
 
     pub fn item_key(&self) -> Key {

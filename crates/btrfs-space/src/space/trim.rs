@@ -1,15 +1,17 @@
-//! Telling the device what is free: all of it, once, on request.
+//! Telling the device what is free: all of it, once, on request, or what is of given ranges.
 //!
 //! Invariants: while the device is told of a piece, nobody can allocate it. What is free
-//! here is in use by no commit that a crash could fall back to, and by no log. Promises are
-//! kept: a piece that they need is left out, and pieces are small beside what is left.
+//! here is in use by no commit that a crash could fall back to, by no log, by no delta and by no
+//! reader: it could be written over at once. Promises are kept: a piece that they need is left
+//! out, and pieces are small beside what is left.
 //!
 //! What it does not know: whether the device does anything with it.
 
 use super::Space;
 use super::group::Group;
 use crate::Extent;
-use btrfs_disk::{Logical, Physical, Result};
+use crate::free_space::Ranges;
+use btrfs_disk::{Error, Logical, Physical, Result};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -36,25 +38,69 @@ impl Space {
     fn trim_group(&self, group: &Group, range: &Range<u64>, least: u64) -> Result<u64> {
         let copies = group.class.copies();
         let mut bytes = 0;
-        for (start, len) in group.free_ranges() {
-            let (mut at, end) = (start.max(range.start), (start + len).min(range.end));
-            if end.saturating_sub(at) < least.max(1) {
+        for (start, end) in group.free_within(range) {
+            if end - start < least.max(1) {
                 continue;
             }
+            let mut at = start;
             while at < end {
-                let left = group.class.available().max(0) as u64 / 8;
-                let len = (left / GRAIN * GRAIN).clamp(GRAIN, PIECE).min(end - at);
-                let piece = Extent { logical: Logical(at), len };
-                at += len;
-                if group.hold(&piece) {
-                    let told = self.volume.discard(piece.logical, len);
-                    group.release(&piece, false)?;
-                    told?;
-                    bytes += len * copies;
+                let piece = piece(group, at, end);
+                at += piece.len;
+                if self.tell(group, &piece)? {
+                    bytes += piece.len * copies;
                 }
             }
         }
         Ok(bytes)
+    }
+
+    /// Discards what is free of `ranges`; answers what was left out and may still be free. A
+    /// device that cannot discard is no error.
+    pub fn discard_free(&self, ranges: &Ranges) -> Result<Vec<Extent>> {
+        let groups: Vec<Arc<Group>> = self.groups.read().values().cloned().collect();
+        let mut left_out = Vec::new();
+        for group in groups {
+            let (mut at, mut free) = (group.start, Vec::new());
+            while let Some((start, len)) = ranges.from(at).filter(|(s, _)| *s < group.end()) {
+                free.extend(group.free_within(&(start..start + len)));
+                at = start + len;
+            }
+            if !free.is_empty() {
+                self.prove(&group)?;
+                self.discard_of_group(&group, &free, &mut left_out)?;
+            }
+        }
+        Ok(left_out)
+    }
+
+    fn discard_of_group(
+        &self,
+        group: &Group,
+        free: &[(u64, u64)],
+        left_out: &mut Vec<Extent>,
+    ) -> Result<()> {
+        for &(mut at, end) in free {
+            while at < end {
+                let piece = piece(group, at, end);
+                at += piece.len;
+                match self.tell(group, &piece) {
+                    Ok(true) | Err(Error::Io { .. }) => {}
+                    Ok(false) => left_out.push(piece),
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// False: it is in use again, or a promise needs it.
+    fn tell(&self, group: &Group, piece: &Extent) -> Result<bool> {
+        if !group.hold(piece) {
+            return Ok(false);
+        }
+        let told = self.volume.discard(piece.logical, piece.len);
+        group.release(piece, false)?;
+        told.map(|()| true)
     }
 
     /// No chunk is made while a piece is with the device.
@@ -74,4 +120,11 @@ impl Space {
         }
         Ok(bytes)
     }
+}
+
+/// What the device is told of first, of what is free from `at` to `end`.
+fn piece(group: &Group, at: u64, end: u64) -> Extent {
+    let left = group.class.available().max(0) as u64 / 8;
+    let len = (left / GRAIN * GRAIN).clamp(GRAIN, PIECE).min(end - at);
+    Extent { logical: Logical(at), len }
 }

@@ -19,7 +19,7 @@ becomes sparse there, an SSD can use them. What files and trees need is not touc
 that a crash left is replayed first.
 
 On a mounted volume `fstrim MOUNTPOINT` does the same; with `mount -o discard` each commit
-does it for what it freed.
+does it for what became free since the last one.
 
 Examples
     spinney trim disk.img

@@ -124,7 +124,7 @@ impl Space {
     /// All that is wanted in one piece.
     fn whole(&self, class: &Class, groups: &[Arc<Group>], ask: &Ask) -> Result<Option<Extent>> {
         if let Some(group) = ask.goal.and_then(|goal| holding(groups, goal))
-            && group.largest.load(Ordering::Relaxed) >= ask.want
+            && group.largest() >= ask.want
             && let Some(extent) = self.take(group, ask, Fit::Whole, true)?
         {
             return Ok(Some(extent));
@@ -139,7 +139,7 @@ impl Space {
             for step in 0..groups.len() {
                 let at = (first + step) % groups.len();
                 let group = &groups[at];
-                if group.is_known() != known || group.largest.load(Ordering::Relaxed) < ask.want {
+                if group.is_known() != known || group.largest() < ask.want {
                     continue;
                 }
                 if let Some(extent) = self.take(group, ask, Fit::Whole, patience)? {
@@ -154,9 +154,10 @@ impl Space {
     /// The largest piece there is, if it has `min` bytes.
     fn best(&self, groups: &[Arc<Group>], ask: &Ask, min: u64) -> Result<Option<Extent>> {
         loop {
-            let largest = |group: &&Arc<Group>| group.largest.load(Ordering::Relaxed);
-            let Some(group) = groups.iter().max_by_key(largest) else { return Ok(None) };
-            if largest(&group) < min {
+            let Some(group) = groups.iter().max_by_key(|group| group.largest()) else {
+                return Ok(None);
+            };
+            if group.largest() < min {
                 return Ok(None);
             }
             // Losing the range to another thread lowers the hint: the loop ends.

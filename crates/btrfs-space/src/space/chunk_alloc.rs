@@ -272,17 +272,7 @@ impl Space {
         if self.mixed() {
             return device.unallocated();
         }
-        device.unallocated().saturating_sub(self.owed(0))
-    }
-
-    /// Device bytes that metadata promises, less `forgone` bytes of them, count on beside
-    /// the free space of metadata.
-    fn owed(&self, forgone: u64) -> u64 {
-        let metadata = self.class(Kind::Metadata);
-        let kept = metadata.global_reserve.load(Ordering::Relaxed);
-        // Twice: promises from now on see a limit that a data chunk does not undercut.
-        let owed = kept - metadata.available() - forgone as i64;
-        owed.max(0) as u64 * metadata.copies() * 2
+        device.unallocated().saturating_sub(self.class(Kind::Metadata).owed(0))
     }
 
     /// Whether data could have a chunk, or one of metadata, if only `forgone` bytes of
@@ -302,7 +292,7 @@ impl Space {
             usable > spare && usable <= spare.saturating_add(forgone as i64)
         };
         let groups = metadata.snapshot();
-        (!room(self.owed(0)) && room(self.owed(forgone)))
+        (!room(metadata.owed(0)) && room(metadata.owed(forgone)))
             || (groups.len() > 1 && groups.iter().any(closes))
     }
 
@@ -334,6 +324,7 @@ impl Space {
         let span = Extent { logical: new.logical, len };
         let class = self.class_of_flags(flags);
         let group = Arc::new(Group::new(span, flags, Arc::clone(class), excluded(&info), 0));
+        // Made by this mount: there is nothing to hold it against.
         group.proof.needless();
         group.recorded.store(u64::MAX, Ordering::Release);
         self.groups.write().insert(new.logical.0, Arc::clone(&group));
@@ -346,8 +337,7 @@ impl Space {
         let unallocated = device.unallocated();
         self.unallocated.store(unallocated, Ordering::Relaxed);
         let class = self.class(Kind::Metadata);
-        let spare = if self.mixed() { 0 } else { unallocated / class.copies() / 2 };
-        class.overcommit.store(spare as i64, Ordering::Relaxed);
+        class.count_on(if self.mixed() { 0 } else { unallocated });
         let total = class.total.load(Ordering::Relaxed);
         let used = class.used.load(Ordering::Relaxed);
         let reserve = match device.kept {

@@ -2,13 +2,13 @@
 //!
 //! Invariant: `free` is the sum of the groups' usable free bytes; `available` is `free`
 //! less what reservations promise. `available` goes below zero by metadata promises
-//! alone, and not below what unallocated device space can make good.
+//! alone, and not below what unallocated device space can make good. Whoever promises room
+//! that was freed finds it: the group's hint stands before the class hears of it. (tests/lockfree)
 
 use super::group::Group;
+use super::sync::{AtomicI64, AtomicU64, AtomicUsize, Ordering, RwLock};
 use btrfs_disk::ids::block_group::{DATA, DUP, PROFILE_MASK};
-use parking_lot::RwLock;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 
 /// Threads begin their searches in this many places.
 pub(super) const SLOTS: usize = 32;
@@ -122,6 +122,31 @@ impl Class {
                 now.checked_sub(bytes).filter(|left| *left >= floor)
             })
             .is_ok()
+    }
+
+    /// As `promise` if `available` stays at `kept` or above; else below it, as far as new
+    /// chunks could make that good. `still` keeps chunks from being made while that is found
+    /// out: one of data could take just what is counted on.
+    pub fn promise_ahead<G>(&self, bytes: i64, kept: i64, still: impl FnOnce() -> G) -> bool {
+        self.promise(bytes, kept) || {
+            let _still = still();
+            self.promise(bytes, kept - self.overcommit.load(Ordering::Relaxed))
+        }
+    }
+
+    /// Device bytes that the promises, less `forgone` bytes of them, count on beside what is
+    /// free. With chunks kept still it grows no more: see `promise_ahead`.
+    pub fn owed(&self, forgone: u64) -> u64 {
+        let kept = self.global_reserve.load(Ordering::Relaxed);
+        // Twice: promises from now on see a limit that a data chunk does not undercut.
+        let owed = kept - self.available() - forgone as i64;
+        owed.max(0) as u64 * self.copies() * 2
+    }
+
+    /// Chunks to come can take `unallocated` bytes of the device.
+    pub fn count_on(&self, unallocated: u64) {
+        let spare = unallocated / self.copies() / 2;
+        self.overcommit.store(spare as i64, Ordering::Relaxed);
     }
 
     /// Takes back `bytes` of promises.

@@ -6,15 +6,14 @@
 
 use super::class::Class;
 use super::free_index::FreeIndex;
-use super::prove::Proof;
+use super::proof::Proof;
+use super::sync::{AtomicU64, Mutex, Ordering};
 use crate::Extent;
 use btrfs_disk::items::BlockGroupItem;
 use btrfs_disk::key::kind;
 use btrfs_disk::{Corrupt, FixedSize, Key, Logical, Result};
-use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(super) struct Group {
     pub start: u64,
@@ -26,7 +25,7 @@ pub(super) struct Group {
     /// The first commit that knows the chunk; 0: it was there, `u64::MAX`: none yet.
     pub recorded: AtomicU64,
     /// Hint, read without the lock: the largest range that can be had.
-    pub largest: AtomicU64,
+    largest: AtomicU64,
     /// Whether the free ranges were held against the extent tree.
     pub proof: Proof,
     state: Mutex<State>,
@@ -83,6 +82,11 @@ impl Group {
     /// True if a commit has recorded the chunk, or the running one has.
     pub fn is_known(&self) -> bool {
         self.recorded.load(Ordering::Relaxed) != u64::MAX
+    }
+
+    /// About: who holds a promise is not told less than what it was made of.
+    pub fn largest(&self) -> u64 {
+        self.largest.load(Ordering::Relaxed)
     }
 
     pub fn end(&self) -> u64 {

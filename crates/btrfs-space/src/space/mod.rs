@@ -13,17 +13,21 @@ mod fail;
 mod free_index;
 mod group;
 mod load;
+mod promise;
+mod proof;
 mod prove;
 mod reclaim;
 mod reserve;
+mod sync;
 mod totals;
 mod trim;
 
 pub use chunk_alloc::NewChunk;
 pub use load::SpaceRoots;
+pub use promise::{DataReservation, MetadataReservation};
 pub use prove::{Claim, Prover};
 pub use reclaim::GoneChunk;
-pub use reserve::{DataReservation, MetadataReservation, Priority};
+pub use reserve::Priority;
 pub use totals::{ClassTotals, GroupInfo, Totals};
 
 use btrfs_disk::ids::block_group::{DATA, METADATA, SYSTEM};

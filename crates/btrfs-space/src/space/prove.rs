@@ -22,28 +22,12 @@ use btrfs_disk::items::BlockGroupItem;
 use btrfs_disk::key::kind;
 use btrfs_disk::{Corrupt, FixedSize, Key, Logical, Result};
 use btrfs_tree::NodeReader;
-use parking_lot::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Calls [`Claim::check`] with the roots of the last commit.
 pub type Prover = dyn Fn(&Claim<'_>) -> Result<()> + Send + Sync;
 
 /// What a group's free ranges claim.
 pub struct Claim<'a>(&'a Group);
-
-/// Of one group: who comes meanwhile waits for the one scan.
-#[derive(Default)]
-pub(super) struct Proof {
-    good: AtomicBool,
-    turn: Mutex<()>,
-}
-
-impl Proof {
-    /// There is nothing to hold the group against: it was made by this mount.
-    pub fn needless(&self) {
-        self.good.store(true, Ordering::Release);
-    }
-}
 
 impl Space {
     /// From now on nothing is allocated from a group of the volume before `prover` has
@@ -54,14 +38,11 @@ impl Space {
 
     /// Before each allocation; one load once the group is known to be right.
     pub(super) fn prove(&self, group: &Group) -> Result<()> {
-        let good = || group.proof.good.load(Ordering::Acquire);
-        let Some(prover) = self.prover.get().filter(|_| !good()) else { return Ok(()) };
-        let _turn = group.proof.turn.lock();
-        if !good() {
-            prover(&Claim(group))?;
-            group.proof.needless();
+        match self.prover.get() {
+            // Who comes meanwhile waits for the one scan.
+            Some(prover) if !group.proof.is_good() => group.proof.once(|| prover(&Claim(group))),
+            _ => Ok(()),
         }
-        Ok(())
     }
 }
 

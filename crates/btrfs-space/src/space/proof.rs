@@ -1,0 +1,35 @@
+//! Something that is to be found right once, before anybody relies on it.
+//!
+//! Invariant: whoever is told that it is right sees what the one saw and did who found it so;
+//! while one looks the others wait for him, and what was found wrong is looked at again.
+//! (tests/lockfree)
+
+use super::sync::{AtomicBool, Mutex, Ordering};
+
+#[derive(Default)]
+pub(super) struct Proof {
+    good: AtomicBool,
+    turn: Mutex<()>,
+}
+
+impl Proof {
+    /// There is nothing to look at.
+    pub fn needless(&self) {
+        self.good.store(true, Ordering::Release);
+    }
+
+    /// One load once it is known to be right.
+    pub fn is_good(&self) -> bool {
+        self.good.load(Ordering::Acquire)
+    }
+
+    /// Runs `check` unless somebody has found it right already.
+    pub fn once<E>(&self, check: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+        let _turn = self.turn.lock();
+        if !self.is_good() {
+            check()?;
+            self.needless();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,40 @@
+//! loom's locks with the faces of `parking_lot`'s, for modules that are modelled (also those of
+//! `btrfs-fs`).
+
+#![allow(dead_code, reason = "not every module needs every lock")]
+
+pub use loom::sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
+
+#[derive(Default)]
+pub struct Mutex<T>(loom::sync::Mutex<T>);
+
+impl<T> Mutex<T> {
+    pub fn new(value: T) -> Mutex<T> {
+        Mutex(loom::sync::Mutex::new(value))
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock().expect("no model panics with a lock held")
+    }
+
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        self.0.try_lock().ok()
+    }
+}
+
+#[derive(Default)]
+pub struct RwLock<T>(loom::sync::RwLock<T>);
+
+impl<T> RwLock<T> {
+    pub fn new(value: T) -> RwLock<T> {
+        RwLock(loom::sync::RwLock::new(value))
+    }
+
+    pub fn read(&self) -> RwLockReadGuard<'_, T> {
+        self.0.read().expect("no model panics with a lock held")
+    }
+
+    pub fn write(&self) -> RwLockWriteGuard<'_, T> {
+        self.0.write().expect("no model panics with a lock held")
+    }
+}

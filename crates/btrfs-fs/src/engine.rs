@@ -8,16 +8,17 @@
 
 use crate::commit::Committer;
 use crate::data::Pieces;
-use crate::delta::{Active, Base, Delta, ObjectEdit, Pending, relax};
+use crate::delta::{Active, Base, Delta, ObjectEdit, Pending};
 use crate::error::IntoFs;
 use crate::ino::InodeId;
-use crate::inode::{Inode, InodeTable, State};
+use crate::inode::{DirtyQueue, Inode, InodeTable, State};
 use crate::log::Group;
 use crate::options::Options;
 use crate::reserve::Promises;
 use crate::roots::Roots;
 use crate::stats::Stats;
 use crate::subvol::Subvols;
+use crate::sync::relax;
 use crate::untold::Untold;
 use crate::view::{Snapshot, View};
 use arc_swap::ArcSwap;
@@ -27,9 +28,9 @@ use btrfs_disk::{FixedSize, Generation, Geometry, Key, Logical, TreeId};
 use btrfs_space::{Extent, RefOwner, Space, TreeItems};
 use btrfs_tree::NodeStore;
 use btrfs_volume::Volume;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use vfs::{Errno, FsError, Ino, Result};
 
@@ -60,10 +61,7 @@ pub struct Engine {
     /// Why nothing may be written any more.
     pub poisoned: OnceLock<String>,
     /// Inodes with unwritten content or times.
-    pub dirty_inodes: Mutex<Vec<Arc<Inode>>>,
-    /// Held shared by who took inodes out of that list and is not done with them. Comes before
-    /// inodes in the lock order, and behind a running commit.
-    pub writebacks: RwLock<()>,
+    pub dirty_inodes: DirtyQueue,
     pub dirty_bytes: AtomicU64,
     /// Pieces that unwritten content is in.
     pub dirty_pieces: Arc<Pieces>,
@@ -149,18 +147,6 @@ impl Engine {
         };
         let item = InodeItem::read(&bytes).fs()?;
         Ok(State { item, landed_size: item.size, ..State::default() })
-    }
-
-    /// Remembers that `inode` has something that the delta does not have yet.
-    pub fn queue_dirty(&self, inode: &Arc<Inode>) {
-        if inode.queued.load(Ordering::Acquire) {
-            return;
-        }
-        // Under the lock: who sees the mark finds the inode in the list, too.
-        let mut list = self.dirty_inodes.lock();
-        if !inode.queued.swap(true, Ordering::AcqRel) {
-            list.push(inode.clone());
-        }
     }
 
     /// The kernel (say) may remember another block count than the inode has by now.

@@ -6,7 +6,7 @@ use crate::delta::Delta;
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::fs::BtrfsFs;
-use crate::inode::InodeTable;
+use crate::inode::{DirtyQueue, InodeTable};
 use crate::log;
 use crate::options::Options;
 use crate::reserve::Promises;
@@ -24,7 +24,7 @@ use btrfs_disk::{Generation, Key, Superblock, TreeId};
 use btrfs_space::{Claim, Prover, Space, SpaceRoots};
 use btrfs_tree::{Cursor, NodeStore, TreeRoot};
 use btrfs_volume::{OpenOptions, Volume};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
@@ -248,8 +248,7 @@ fn assemble(
         rename_lock: Mutex::new(()),
         read_only,
         poisoned: OnceLock::new(),
-        dirty_inodes: Mutex::new(Vec::new()),
-        writebacks: RwLock::default(),
+        dirty_inodes: DirtyQueue::default(),
         dirty_bytes: AtomicU64::new(0),
         dirty_pieces: Arc::default(),
         unerased: Mutex::new(Vec::new()),

@@ -15,7 +15,6 @@ use btrfs_disk::ids::ORPHAN_OBJECTID;
 use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Key, TreeId};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use vfs::{FsError, Result};
 
 /// Items that one step of erasing removes at most.
@@ -41,17 +40,14 @@ pub fn unmark(op: &Op<'_>, id: InodeId, state: &mut State) {
 
 /// Gives `count` lookup references back; erases or evicts what nobody needs.
 pub fn forget(engine: &Engine, id: InodeId, count: u64) {
-    let Some(inode) = engine.inodes.find(id, 0) else { return };
-    let before = inode.lookups.fetch_sub(count, Ordering::AcqRel);
-    debug_assert!(before >= count, "more forgotten than looked up");
-    if before == count {
+    if let Some(inode) = engine.inodes.forget(id, count) {
         release(engine, inode);
     }
 }
 
 /// Called when an inode may have become unused.
 pub fn release(engine: &Engine, inode: Arc<Inode>) {
-    if inode.lookups.load(Ordering::Acquire) != 0 {
+    if inode.is_looked_up() {
         return;
     }
     let unnamed = inode.read().is_ok_and(|state| state.item.nlink == 0 && state.orphan);

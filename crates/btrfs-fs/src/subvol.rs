@@ -3,6 +3,7 @@
 
 use crate::error::IntoFs;
 use crate::ino::InodeId;
+use crate::numbers::Numbers;
 use crate::options::Subvol;
 use crate::view::View;
 use btrfs_disk::ids::{FIRST_FREE_OBJECTID, LAST_FREE_OBJECTID};
@@ -13,15 +14,14 @@ use btrfs_tree::{Cursor, NodeStore};
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use vfs::{Errno, FsError, Result};
 
 pub struct Subvolume {
     pub read_only: bool,
     pub root_dir: u64,
     pub last_snapshot: Generation,
-    /// Next inode number; 0: not looked up yet.
-    next: AtomicU64,
+    numbers: Numbers,
 }
 
 pub struct Subvols {
@@ -40,7 +40,7 @@ impl Subvols {
                     read_only: root.item.flags & ROOT_SUBVOL_RDONLY != 0,
                     root_dir: root.item.root_dirid,
                     last_snapshot: root.item.last_snapshot,
-                    next: AtomicU64::new(0),
+                    numbers: Numbers::default(),
                 };
                 (*id, Arc::new(subvol))
             })
@@ -66,15 +66,7 @@ impl Subvols {
     /// A new inode number of `tree`.
     pub fn allocate(&self, store: &NodeStore, view: &View<'_>, tree: TreeId) -> Result<u64> {
         let subvol = self.get(tree).ok_or(FsError::Posix(Errno::ESTALE))?;
-        if subvol.next.load(Ordering::Acquire) == 0 {
-            let next = highest_inode(store, view, tree)? + 1;
-            let _ = subvol.next.compare_exchange(0, next, Ordering::AcqRel, Ordering::Acquire);
-        }
-        let number = subvol.next.fetch_add(1, Ordering::Relaxed);
-        if number >= LAST_FREE_OBJECTID {
-            return Err(Errno::ENOSPC.into());
-        }
-        Ok(number)
+        subvol.numbers.take(|| Ok(highest_inode(store, view, tree)? + 1))
     }
 }
 

@@ -12,6 +12,7 @@ mod driver;
 mod ease;
 mod merge;
 mod sums;
+mod turns;
 
 pub use driver::Background;
 pub use ease::{Ease, Pace};
@@ -24,21 +25,15 @@ use crate::roots::Roots;
 use crate::view::Snapshot;
 use btrfs_disk::{Generation, Superblock};
 use btrfs_space::{Extent, Kind, MetadataReservation};
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use turns::{Turns, Wanted};
 use vfs::{Errno, FsError, Result};
 
 #[derive(Default)]
 pub struct Committer {
-    /// Held by the running commit.
-    running: Mutex<()>,
-    /// How many wait for the running one to end.
-    waiting: AtomicUsize,
-    /// Commits begun, ever, and the last that ended well, by what was wanted of it.
-    begun: AtomicU64,
-    ended: [AtomicU64; 2],
+    turns: Turns,
     /// Somebody wants the background driver to commit now, or to stop.
     signal: Mutex<Signal>,
     changed: Condvar,
@@ -50,42 +45,15 @@ struct Signal {
     stop: bool,
 }
 
-/// What a commit is to bring, from less to more.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Wanted {
-    /// What has landed: new chunks are to be on the volume before they are needed.
-    Landed,
-    Everything,
-}
-
 impl Committer {
     /// Returns when no commit runs that ran before the call.
     pub fn wait_for_running(&self) {
-        drop(self.lock());
-    }
-
-    /// The right to run a commit; whoever runs one makes haste meanwhile.
-    fn lock(&self) -> MutexGuard<'_, ()> {
-        if let Some(running) = self.running.try_lock() {
-            return running;
-        }
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        let running = self.running.lock();
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
-        running
+        self.turns.wait_for_running();
     }
 
     /// Somebody waits for the running commit, or for the next.
     fn is_awaited(&self) -> bool {
-        self.waiting.load(Ordering::Relaxed) > 0 || self.signal.lock().stop
-    }
-
-    /// Commit `number` is durable: who wants less is served by it, too.
-    fn ended(&self, number: u64, wanted: Wanted, landed: Landed) {
-        self.ended[Wanted::Landed as usize].fetch_max(number, Ordering::SeqCst);
-        if wanted == Wanted::Everything && landed == Landed::All {
-            self.ended[Wanted::Everything as usize].fetch_max(number, Ordering::SeqCst);
-        }
+        self.turns.is_awaited() || self.signal.lock().stop
     }
 
     /// Asks the background driver for a commit soon.
@@ -157,16 +125,15 @@ impl Engine {
         if self.read_only.is_some() {
             return Ok(Landed::All);
         }
-        let enough = self.committer.begun.load(Ordering::SeqCst) + 1;
-        let running = self.committer.lock();
+        let turn = self.committer.turns.take(wanted);
         if let Some(why) = self.poisoned.get() {
             return Err(FsError::ReadOnly(why.clone()));
         }
-        if self.committer.ended[wanted as usize].load(Ordering::SeqCst) >= enough {
+        if turn.is_served() {
             return Ok(Landed::All);
         }
         let unwound = PoisonUnlessDone(self, "a commit panicked");
-        let number = self.committer.begun.fetch_add(1, Ordering::SeqCst) + 1;
+        let number = turn.begin();
         let result = match wanted {
             Wanted::Everything => self.commit_until_landed(pace),
             Wanted::Landed => {
@@ -175,11 +142,11 @@ impl Engine {
         };
         // Before the next in line finds nothing to do, and calls it durable.
         match &result {
-            Ok(landed) => self.committer.ended(number, wanted, *landed),
+            Ok(landed) => turn.ended(number, *landed == Landed::All),
             Err(error) => self.poison(&format!("a commit failed: {error}")),
         }
         std::mem::forget(unwound);
-        drop(running);
+        drop(turn);
         let landed = result?;
         if landed == Landed::All {
             crate::orphan::retry(self);

@@ -1,8 +1,8 @@
 //! Writeback: dirty content to extents, or inline into the tree where it is short.
 //!
 //! Invariants: after `flush_to_extents` the inode has nothing dirty and its item is in the delta;
-//! who takes inodes out of the queue of dirty ones holds `Engine::writebacks` shared until they
-//! have landed or are in it again, but for a commit, of which there is one at a time.
+//! inodes that were taken out of the queue of dirty ones have landed, or are in it again, when the
+//! turn ends with which they were taken (inode/queue.rs).
 
 use super::store::store;
 use super::{Dirty, read};
@@ -26,22 +26,13 @@ impl Engine {
     /// Inodes without names keep their content in memory while there is room: most of them
     /// vanish before it would land. No inode is locked by the caller.
     pub fn flush_all(&self, pace: Pace) -> Result<()> {
-        // What others took out of the queue has landed, or is in the queue again.
-        let others = self.writebacks.write();
-        let queue = self.take_dirty();
-        drop(others);
-        self.flush_queue(queue, pace)
+        self.flush_queue(self.dirty_inodes.take_all(), pace)
     }
 
     /// Writes back what nobody else is at work on: to make room in memory.
     pub fn flush_some(&self) -> Result<()> {
-        let _at_work = self.writebacks.read();
-        let queue = self.take_dirty();
+        let (_turn, queue) = self.dirty_inodes.take_some();
         self.flush_queue(queue, Pace::Fast)
-    }
-
-    fn take_dirty(&self) -> Vec<Arc<Inode>> {
-        std::mem::take(&mut *self.dirty_inodes.lock())
     }
 
     fn flush_queue(&self, queue: Vec<Arc<Inode>>, pace: Pace) -> Result<()> {
@@ -53,13 +44,13 @@ impl Engine {
             ease.pause();
             // Where one finds no room the others need not try before the next commit.
             if full.is_some() {
-                self.dirty_inodes.lock().push(inode);
+                self.dirty_inodes.put_back(inode);
                 continue;
             }
-            inode.queued.store(false, Ordering::Release);
+            self.dirty_inodes.begin(&inode);
             let unnamed = inode.read().is_ok_and(|s| s.item.nlink == 0);
             if unnamed && !pressed {
-                self.queue_dirty(&inode);
+                self.dirty_inodes.add(&inode);
                 continue;
             }
             if let Err(error) = self.flush_easily(&inode, &mut ease) {
@@ -69,14 +60,14 @@ impl Engine {
                     full = Some(inode);
                     continue;
                 }
-                self.queue_dirty(&inode);
+                self.dirty_inodes.add(&inode);
             }
             // Erasing is not for here: it may wait for the commit that waits for this.
             self.inodes.evict(inode);
         }
         // The last one now: it must not keep the others from landing.
         if let Some(inode) = full {
-            self.queue_dirty(&inode);
+            self.dirty_inodes.add(&inode);
         }
         first_error.map_or(Ok(()), Err)
     }

@@ -4,9 +4,9 @@
 //! inside never wait for I/O (they read before they enter), so `seal` is short.
 //!
 //! The counter is split over cache lines, since every operation of every thread touches it.
-//! `sync` stands for the standard library, or for loom's model of it (tests/gate_loom.rs).
+//! `sync` stands for the standard library, or for loom's model of it (tests/lockfree).
 
-use super::sync::{AtomicBool, AtomicUsize, LANES, Ordering, fence, lane_index, relax};
+use crate::sync::{AtomicBool, AtomicUsize, LANES, Ordering, fence, lane_index, relax};
 
 #[repr(align(128))]
 struct Lane(AtomicUsize);
@@ -32,10 +32,11 @@ impl Gate {
     /// Enters, or says that the epoch is over or held still. The caller pairs it with `leave`.
     pub fn enter(&self) -> Option<Active> {
         let lane = lane_index() % LANES;
-        // A fence on both sides: either the sealer sees our count or we see its flag.
+        // A fence on both sides: either the sealer sees our count or we see its flag. Where it
+        // has opened again, we see what it did while the epoch was held still, too.
         self.lanes[lane].0.fetch_add(1, Ordering::Acquire);
         fence(Ordering::SeqCst);
-        if self.sealed.load(Ordering::Relaxed) {
+        if self.sealed.load(Ordering::Acquire) {
             self.lanes[lane].0.fetch_sub(1, Ordering::Release);
             return None;
         }

@@ -14,14 +14,12 @@ mod extents;
 mod gate;
 mod items;
 mod pending;
-mod sync;
 mod watch;
 
 pub use extents::ExtentDelta;
 pub use gate::{Active, Gate};
 pub use items::{Base, ItemDelta, ObjectEdit};
 pub use pending::Pending;
-pub(crate) use sync::relax;
 pub use watch::{Ask, Frozen, Level, is_ref};
 
 use btrfs_disk::Generation;

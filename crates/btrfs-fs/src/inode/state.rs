@@ -21,10 +21,10 @@ pub static LOCK_WAITS: AtomicU64 = AtomicU64::new(0);
 pub struct Inode {
     pub id: InodeId,
     pub ino: Ino,
-    /// References that callers hold (`Entry`s minus `forget`s).
-    pub lookups: AtomicU64,
-    /// In the engine's list of inodes with unwritten data.
-    pub queued: AtomicBool,
+    /// References that callers hold (`Entry`s minus `forget`s); the table's alone to change.
+    pub(super) lookups: AtomicU64,
+    /// In the engine's list of inodes with unwritten data; the list's alone to change.
+    pub(super) queued: AtomicBool,
     pub(super) state: RwLock<State>,
 }
 
@@ -67,6 +67,10 @@ impl Inode {
             queued: AtomicBool::new(false),
             state: RwLock::new(state),
         }
+    }
+
+    pub fn is_looked_up(&self) -> bool {
+        self.lookups.load(Ordering::Acquire) != 0
     }
 
     /// Shared access; ESTALE if the inode is gone.

@@ -2,16 +2,17 @@
 //!
 //! Sharded; a shard's lock is held for a probe and an insert, never over I/O: a loader
 //! inserts the inode with its own lock held and reads its item then.
+//!
+//! Invariant: an inode is in the table as long as a caller has looked it up, somebody has an
+//! `Arc` of it, or it is queued. So references by lookup are taken under the shard's lock
+//! alone: who evicts has looked at both counts then, and they did not change in between.
+//! (tests/lockfree)
 
 use super::{Inode, State};
 use crate::ino::InodeId;
-use parking_lot::RwLock;
+use crate::sync::{Arc, Ordering, RwLock, SHARDS};
 use rustc_hash::FxHashMap;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use vfs::Result;
-
-const SHARDS: usize = 64;
 
 type Shard = FxHashMap<InodeId, Arc<Inode>>;
 
@@ -73,6 +74,14 @@ impl InodeTable {
         let inode = shard.get(&id)?;
         inode.lookups.fetch_add(lookups, Ordering::Relaxed);
         Some(inode.clone())
+    }
+
+    /// Gives `count` lookup references back; the inode, if those were the last.
+    pub fn forget(&self, id: InodeId, count: u64) -> Option<Arc<Inode>> {
+        let inode = self.find(id, 0)?;
+        let before = inode.lookups.fetch_sub(count, Ordering::AcqRel);
+        debug_assert!(before >= count, "more forgotten than looked up");
+        (before == count).then_some(inode)
     }
 
     /// Adds an inode that was just made; its number is new.

@@ -62,7 +62,7 @@ pub fn make(
     drop(view);
     let index = dir_state.dir_next;
     let inode = engine.change(|op| {
-        let inode = insert_inode(engine, op, &prepared, new)?;
+        let inode = insert_inode(engine, op, &prepared, new, 1)?;
         let target = Target {
             location: Key::new(inode.id.objectid, kind::INODE_ITEM, 0),
             kind: dir_type_of(new.kind),
@@ -86,7 +86,7 @@ pub fn tmpfile(engine: &Engine, cx: &Context, parent: Ino, perm: u16) -> Result<
     let mut prepared = prepare(engine, cx, &dir, &dir_state, &new)?;
     prepared.item.nlink = 0;
     let inode = engine.change(|op| {
-        let inode = insert_inode(engine, op, &prepared, &new)?;
+        let inode = insert_inode(engine, op, &prepared, &new, 1)?;
         let mut state = inode.write()?;
         state.linkable = true;
         orphan::mark(op, inode.id, &mut state);
@@ -218,6 +218,7 @@ fn insert_inode(
     op: &Op<'_>,
     prepared: &Prepared,
     new: &New<'_>,
+    lookups: u64,
 ) -> Result<Arc<Inode>> {
     let id = prepared.id;
     let mut item = prepared.item;
@@ -228,7 +229,7 @@ fn insert_inode(
         capability: Some(false),
         ..State::default()
     };
-    let inode = engine.inodes.insert(id, state, 1)?;
+    let inode = engine.inodes.insert(id, state, lookups)?;
     op.edit(id, |o| {
         o.mark_born();
         o.put(kind::INODE_ITEM, 0, item.to_boxed(), Base::Absent);
@@ -283,9 +284,8 @@ impl Whiteout {
         name: &[u8],
         index: u64,
     ) -> Result<InodeId> {
-        let inode = insert_inode(engine, op, &self.0, new)?;
         // Nobody asked for this inode: no lookup reference.
-        inode.lookups.store(0, std::sync::atomic::Ordering::Release);
+        let inode = insert_inode(engine, op, &self.0, new, 0)?;
         let target = Target {
             location: Key::new(inode.id.objectid, kind::INODE_ITEM, 0),
             kind: dir_type::CHRDEV,

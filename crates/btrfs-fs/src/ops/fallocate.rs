@@ -137,7 +137,7 @@ fn locked(
     state.item.ctime = time;
     engine.begin().put_inode(inode.id, &mut state);
     drop(state);
-    engine.queue_dirty(inode);
+    engine.dirty_inodes.add(inode);
     result
 }
 

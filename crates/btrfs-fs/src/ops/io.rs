@@ -104,7 +104,7 @@ fn write_locked(
     state.item_dirty = true;
     let wants_sync = state.item.flags & inode_flags::SYNC != 0;
     drop(state);
-    engine.queue_dirty(inode);
+    engine.dirty_inodes.add(inode);
     result.map(|()| wants_sync)
 }
 

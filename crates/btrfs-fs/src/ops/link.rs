@@ -1,7 +1,7 @@
 //! Another name for an inode, or the first one for an `O_TMPFILE`.
 
 use super::create::{check_parent, dir_type_of, refuse_dir, touch_dir, writable_dir};
-use super::lookup::entry;
+use super::lookup::entry_by_id;
 use crate::engine::{Engine, Op};
 use crate::error::IntoFs;
 use crate::inode::{Inode, kind_of, now};
@@ -11,7 +11,6 @@ use crate::orphan;
 use btrfs_disk::Key;
 use btrfs_disk::items::inode_flags;
 use btrfs_disk::key::kind;
-use std::sync::atomic::Ordering;
 use vfs::{Entry, Errno, Ino, Result};
 
 /// As the kernel's btrfs.
@@ -40,8 +39,7 @@ pub fn link(engine: &Engine, ino: Ino, parent: Ino, name: &[u8]) -> Result<Entry
     drop(view);
     engine.change(|op| add_link(op, &dir, &inode, name, &mut locked))?;
     drop(locked);
-    inode.lookups.fetch_add(1, Ordering::AcqRel);
-    entry(engine, &inode)
+    entry_by_id(engine, inode.id)
 }
 
 fn add_link(

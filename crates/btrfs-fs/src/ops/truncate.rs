@@ -123,7 +123,7 @@ fn set_size_locked(
     state.item.ctime = time;
     engine.begin().put_inode(inode.id, &mut state);
     drop(state);
-    engine.queue_dirty(inode);
+    engine.dirty_inodes.add(inode);
     Ok(done)
 }
 

@@ -1,11 +1,17 @@
-//! What the gate needs of the standard library, so that a test can put a model in its place.
+//! What lock-free code needs of the libraries, so that a test can put loom's model in its place
+//! (tests/lockfree): whatever is modelled takes its atomics and its locks from here.
 
-pub use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+pub use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
+pub use std::sync::Arc;
+pub use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 
 use std::cell::Cell;
 use std::time::Duration;
 
+/// Parts of a gate's counter.
 pub const LANES: usize = 32;
+/// Parts of the table of inodes.
+pub const SHARDS: usize = 64;
 
 /// A number of this thread, spread evenly.
 pub fn lane_index() -> usize {

@@ -1,0 +1,60 @@
+//! Inodes with something that the delta does not have yet: unwritten content, or times.
+//!
+//! Invariants: an inode with the mark is in the list, or with somebody who took it out and has
+//! not begun with it. Who changes an inode adds it behind the change; who writes one back
+//! begins before it looks. So what is changed is in the list behind every writeback that
+//! did not see it (tests/lockfree).
+//!
+//! What it does not know: what there is to write, and whether it could be written.
+
+use super::Inode;
+use crate::sync::{Arc, Mutex, Ordering, RwLock, RwLockReadGuard};
+
+#[derive(Default)]
+pub struct DirtyQueue {
+    list: Mutex<Vec<Arc<Inode>>>,
+    /// Held shared by who took inodes out of the list and is not done with them, but for a
+    /// commit, of which there is one at a time. Comes before inodes in the lock order, and
+    /// behind a running commit.
+    turns: RwLock<()>,
+}
+
+impl DirtyQueue {
+    /// `inode` was changed. It may be in the list already: then this is one load.
+    pub fn add(&self, inode: &Arc<Inode>) {
+        if inode.queued.load(Ordering::Acquire) {
+            return;
+        }
+        // Under the lock: who sees the mark finds the inode in the list, too.
+        let mut list = self.list.lock();
+        if !inode.queued.swap(true, Ordering::AcqRel) {
+            list.push(inode.clone());
+        }
+    }
+
+    /// Takes all, for a commit. What others took out has landed by then, or is in the list
+    /// again, and so among it.
+    pub fn take_all(&self) -> Vec<Arc<Inode>> {
+        let _others = self.turns.write();
+        std::mem::take(&mut *self.list.lock())
+    }
+
+    /// Takes what nobody else is at work on; the turn ends when all of it has landed or is in
+    /// the list again.
+    pub fn take_some(&self) -> (RwLockReadGuard<'_, ()>, Vec<Arc<Inode>>) {
+        let turn = self.turns.read();
+        let list = std::mem::take(&mut *self.list.lock());
+        (turn, list)
+    }
+
+    /// Puts one back that nobody has begun with: it still has its mark.
+    pub fn put_back(&self, inode: Arc<Inode>) {
+        self.list.lock().push(inode);
+    }
+
+    /// Before one of those that were taken is looked at: who changes it from now on adds it
+    /// to the list again.
+    pub fn begin(&self, inode: &Inode) {
+        inode.queued.store(false, Ordering::Release);
+    }
+}

@@ -1,0 +1,38 @@
+//! The engine's lock-free code under loom: every interleaving of a few threads, and every value
+//! that the memory model lets a load see. The modules are the real ones, with loom's atomics and
+//! locks behind them (`sync`, in the place of src/sync.rs).
+//!
+//! What it does not know: what the engine does between their calls (tests/threads.rs).
+
+mod commits;
+mod gates;
+mod inode;
+mod inodes;
+#[path = "../../../btrfs-space/tests/lockfree/locks.rs"]
+mod locks;
+mod numbers;
+mod sync;
+
+/// As src/ino.rs: the table asks for no more.
+mod ino {
+    use btrfs_disk::TreeId;
+
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+    pub struct InodeId {
+        pub tree: TreeId,
+        pub objectid: u64,
+    }
+
+    impl InodeId {
+        pub fn to_ino(self) -> vfs::Result<vfs::Ino> {
+            Ok(vfs::Ino(self.objectid))
+        }
+    }
+}
+
+/// More preemptions find nothing more here and take minutes.
+fn bounded(preemptions: usize) -> loom::model::Builder {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(preemptions);
+    model
+}

@@ -101,7 +101,7 @@ fn merge_items(
             if edits.len() >= STRETCH || objects.peek().is_none() {
                 engine.stats.commit_items.add(edits.len() as u64);
                 settle.apply_tree(tree, edits.drain(..))?;
-                ease.rest(0)?;
+                ease.pause();
             }
         }
         if tree.is_subvolume() {

@@ -30,25 +30,28 @@ impl Faults {
 }
 
 impl super::Space {
+    fn armed(&self) -> &Faults {
+        self.faults.armed.store(true, Ordering::Relaxed);
+        &self.faults
+    }
+
     /// Allocations since the first call of any of these, failed ones included.
     #[doc(hidden)]
     pub fn allocations(&self) -> u64 {
-        self.faults.armed.store(true, Ordering::Relaxed);
-        self.faults.count.load(Ordering::Relaxed)
+        self.armed().count.load(Ordering::Relaxed)
     }
 
     /// These find no room, whatever is free.
     #[doc(hidden)]
     pub fn fail_allocations(&self, which: Range<u64>) {
-        self.faults.armed.store(true, Ordering::Relaxed);
-        self.faults.from.store(which.start, Ordering::Relaxed);
-        self.faults.to.store(which.end, Ordering::Relaxed);
+        let faults = self.armed();
+        faults.from.store(which.start, Ordering::Relaxed);
+        faults.to.store(which.end, Ordering::Relaxed);
     }
 
     /// Content finds no room any more, or does again.
     #[doc(hidden)]
     pub fn fail_data(&self, yes: bool) {
-        self.faults.armed.store(true, Ordering::Relaxed);
-        self.faults.no_data.store(yes, Ordering::Relaxed);
+        self.armed().no_data.store(yes, Ordering::Relaxed);
     }
 }

@@ -372,9 +372,16 @@ fn counters_are_shown() {
         assert_eq!(counters["fsync.count"], 1);
         assert!(counters["operations.changes"].as_u64() >= Some(2), "{counters}");
         assert!(counters["fuse.requests.write"].as_u64() >= Some(1), "{counters}");
-        assert!(counters["delta.bytes"].as_u64() > Some(0), "uncommitted: {counters}");
         assert!(counters["cache.hits"].as_u64() > Some(0), "{counters}");
-        let commits = counters["commit.count"].as_u64().unwrap();
+        // A commit may come at any time: one does soon after the first write, for the chunk
+        // that was made ahead.
+        let mut commits = 0;
+        eventually("something uncommitted", || {
+            fs::write(mount.join("more"), "x").unwrap();
+            let counters = json(&fine(&["stats", "--json", &mount.word()]));
+            commits = counters["commit.count"].as_u64().unwrap();
+            counters["delta.bytes"].as_u64() > Some(0)
+        });
         assert!(common::sh(&format!("sync -f {}; sync {0}", mount.word())).status.success());
         fine(&["stats", &mount.word()]);
         let table = fine(&["stats", &mount.word()]);
@@ -386,7 +393,10 @@ fn counters_are_shown() {
         };
         for name in COUNTERS {
             let number = counters[name].as_u64().unwrap_or_else(|| panic!("{name}: {counters}"));
-            assert!(number >= of_table(name), "{name}: {number} after {}", of_table(name));
+            let told = of_table(name);
+            // What the delta holds comes and goes.
+            let grows = !name.starts_with("delta.");
+            assert!(!grows || number >= told, "{name}: {number} after {told}");
         }
         if options.contains("plain") {
             // There syncfs does not reach the server.

@@ -173,7 +173,7 @@ fn fuzz_has_these_targets() {
         let file = format!("fuzz_targets/{name}.rs");
         let source = std::fs::read_to_string(format!("{fuzz}/{file}")).unwrap();
         let wanted = format!(
-            "#![no_main]\nlibfuzzer_sys::fuzz_target!(|data: &[u8]| drop(fuzzing::{name}(data)));\n"
+            "#![no_main]\nlibfuzzer_sys::fuzz_target!(|data: &[u8]| {{\n    fuzzing::{name}(data);\n}});\n"
         );
         assert_eq!(source, wanted, "{file}");
         let bin = format!("[[bin]]\nname = \"{name}\"\npath = \"{file}\"\n");

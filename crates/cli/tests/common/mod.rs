@@ -77,7 +77,7 @@ impl Image {
 }
 
 /// Waits until `done`, at most for a while.
-pub fn eventually(what: &str, done: impl Fn() -> bool) {
+pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(30);
     while !done() {
         assert!(Instant::now() < deadline, "still not: {what}");

@@ -7,6 +7,7 @@
 mod abi;
 mod classic;
 mod config;
+mod crowd;
 mod device;
 mod dispatch;
 mod gather;

@@ -7,8 +7,8 @@
 //! callers stay with ring threads of that class. On a machine with other work the class
 //! would starve them: so a watcher looks several times a second at how much idle time
 //! there is and how long ring threads waited to run, and puts them into one class or the
-//! other. When no requests come they wait in the normal class: a load that sets in all at
-//! once would starve them until the next look.
+//! other; a crowd of requests ends the idle class at once (`crowd.rs`). When no requests
+//! come they wait in the normal class: a load that sets in all at once would starve them.
 //!
 //! Needs the right to leave the class again (CAP_SYS_NICE); without it nothing happens.
 //! It does not know requests, only that some came.
@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fs;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -37,6 +37,8 @@ const IDLE_TOO_LITTLE: f64 = 0.12;
 const STARVING: f64 = 0.4;
 /// Ticks in the normal class after starving; doubled each time.
 const PENALTY: std::ops::RangeInclusive<u32> = 20..=1200;
+/// Ticks in the normal class after a crowd was seen.
+const AFTER_A_CROWD: u32 = 20;
 
 /// The ring threads that live, by their ids: a number of one that has ended may be
 /// another program's by now.
@@ -98,6 +100,7 @@ impl Drop for Watcher {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
             let _ = thread.join();
         }
     }
@@ -108,13 +111,32 @@ fn watch(roster: &Roster, dispatcher: &Dispatcher, stopped: &Receiver<()>) {
         tracing::debug!("no right to leave the idle class; ring threads stay in the normal one");
         return;
     }
+    let crowd = dispatcher.crowd();
+    crowd.watch();
     let mut judge = Judge::default();
     let mut gauge = Gauge::default();
     // What was before the mount does not count.
     gauge.read(roster);
     let mut handled = dispatcher.handled();
     let mut tick = TICK;
-    while stopped.recv_timeout(tick) == Err(RecvTimeoutError::Timeout) {
+    let set = |changed: bool, judge: &Judge| {
+        if changed {
+            tracing::debug!(idle_class = judge.idle_class, "ring threads change their class");
+            roster.set_idle_class(judge.idle_class);
+        }
+    };
+    loop {
+        // Woken early by a crowd or at the end, and sometimes for nothing.
+        std::thread::park_timeout(tick);
+        if crowd.was_seen() {
+            set(judge.sees_crowd(), &judge);
+            // One that stays wakes nobody before the next look.
+            std::thread::park_timeout(TICK);
+            crowd.forget();
+        }
+        if stopped.try_recv() == Err(TryRecvError::Disconnected) {
+            return;
+        }
         let before = std::mem::replace(&mut handled, dispatcher.handled());
         tick = if handled == before { TICK_WITHOUT_REQUESTS } else { TICK };
         let Some(mut sample) = gauge.read(roster) else { continue };
@@ -122,10 +144,7 @@ fn watch(roster: &Roster, dispatcher: &Dispatcher, stopped: &Receiver<()>) {
             // Who comes next may come with much other work: the normal class meets it better.
             sample.idle = 0.0;
         }
-        if judge.changes(sample) {
-            tracing::debug!(idle_class = judge.idle_class, "ring threads change their class");
-            roster.set_idle_class(judge.idle_class);
-        }
+        set(judge.changes(sample), &judge);
     }
 }
 
@@ -153,6 +172,12 @@ impl Default for Judge {
 }
 
 impl Judge {
+    /// More requests are in service than processors can serve; true if the class changed.
+    fn sees_crowd(&mut self) -> bool {
+        self.hold = self.hold.max(AFTER_A_CROWD);
+        std::mem::replace(&mut self.idle_class, false)
+    }
+
     /// Takes a sample in; true if the class changed.
     fn changes(&mut self, sample: Sample) -> bool {
         self.hold = self.hold.saturating_sub(1);
@@ -249,6 +274,17 @@ mod tests {
             assert!(judge.changes(sample(0.0, 0.0)));
         }
         assert_eq!(holds, [20, 40, 80, 160, 320, 640, 1200, 1200]);
+    }
+
+    #[test]
+    fn a_crowd_ends_it_at_once_and_for_a_while() {
+        let mut judge = Judge::default();
+        assert!(judge.changes(sample(0.9, 0.0)) && judge.idle_class);
+        assert!(judge.sees_crowd() && !judge.idle_class);
+        assert!(!judge.sees_crowd());
+        let ticks = (1..).find(|_| judge.changes(sample(0.9, 0.0)));
+        assert_eq!(ticks, Some(AFTER_A_CROWD));
+        assert!(judge.idle_class && judge.penalty == *PENALTY.start());
     }
 
     #[test]

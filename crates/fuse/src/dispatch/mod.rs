@@ -68,6 +68,7 @@ pub(crate) use init::{Agreement, negotiate};
 pub(crate) use request::Request;
 
 use crate::abi::Opcode;
+use crate::crowd::Crowd;
 use crate::gather::Gathered;
 use crate::nodeid::NodeIds;
 use crate::notify::Notifier;
@@ -95,6 +96,7 @@ pub(crate) struct Dispatcher {
     nodes: NodeIds,
     notifier: Notifier,
     counters: counters::Counters,
+    crowd: Crowd,
     cache_negative: bool,
     transport: OnceLock<&'static str>,
     /// What comes beside the rings, if there are rings.
@@ -111,6 +113,7 @@ impl Dispatcher {
             nodes,
             notifier,
             counters: counters::Counters::new(),
+            crowd: Crowd::new(crate::sys::possible_cpus().len()),
             cache_negative,
             transport: OnceLock::new(),
             gathered: OnceLock::new(),
@@ -131,6 +134,7 @@ impl Dispatcher {
 
     /// Serves one request that came by a ring.
     pub fn dispatch_from_ring(&self, request: &Request<'_>, out: &mut [u8]) -> Outcome {
+        let _served = self.crowd.enter(request.header.opcode);
         let asks_what_is_free = [Opcode::Statfs.number(), Opcode::Syncfs.number()];
         if asks_what_is_free.contains(&request.header.opcode)
             && let Some(gathered) = self.gathered.get()
@@ -153,6 +157,11 @@ impl Dispatcher {
     /// How many requests came so far.
     pub fn handled(&self) -> u64 {
         self.counters.all()
+    }
+
+    /// How many of them are in service at once.
+    pub fn crowd(&self) -> &Crowd {
+        &self.crowd
     }
 
     /// True where `out` may be the very buffer that held the payload, because the

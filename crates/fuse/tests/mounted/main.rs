@@ -10,6 +10,7 @@ mod fixture;
 mod lifecycle;
 mod lockstep;
 mod names;
+mod pace;
 mod protocol;
 mod spy;
 mod sys;

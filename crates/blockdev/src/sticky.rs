@@ -3,6 +3,9 @@
 //! Invariant: once `failed` is set it stays set, and every later write, flush and
 //! discard fails with the first reason. A flush never "succeeds" on a retry, since the
 //! kernel may have dropped the dirty pages of the failed one. Reads go on.
+//!
+//! A failed discard is told to its caller and sets nothing: what it was about holds
+//! nothing that anybody needs.
 
 use crate::BlockDevice;
 use std::io;
@@ -23,10 +26,13 @@ impl<D: BlockDevice> Sticky<D> {
         self.failed.get().map(|(_, why)| why.as_str())
     }
 
+    fn check(&self) -> io::Result<()> {
+        let Some((kind, why)) = self.failed.get() else { return Ok(()) };
+        Err(io::Error::new(*kind, format!("given up after an earlier failure: {why}")))
+    }
+
     fn guard(&self, what: &str, run: impl FnOnce(&D) -> io::Result<()>) -> io::Result<()> {
-        if let Some((kind, why)) = self.failed.get() {
-            return Err(io::Error::new(*kind, format!("given up after an earlier failure: {why}")));
-        }
+        self.check()?;
         run(&self.device).inspect_err(|e| {
             let _ = self.failed.set((e.kind(), format!("{what}: {e}")));
         })
@@ -63,10 +69,69 @@ impl<D: BlockDevice> BlockDevice for Sticky<D> {
     }
 
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.guard("discard", |d| d.discard(offset, len))
+        self.check()?;
+        self.device.discard(offset, len)
     }
 
     fn name(&self) -> String {
         self.device.name()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Takes no discards, and flushes as long as it is told to.
+    struct Device(std::sync::atomic::AtomicBool);
+
+    impl BlockDevice for Device {
+        fn len(&self) -> u64 {
+            1 << 20
+        }
+
+        fn read_only(&self) -> bool {
+            false
+        }
+
+        fn read_at(&self, _: u64, _: &mut [u8]) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn write_at(&self, _: u64, _: &[u8]) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn flush(&self) -> io::Result<()> {
+            match self.0.load(std::sync::atomic::Ordering::Relaxed) {
+                true => Ok(()),
+                false => Err(io::Error::other("worn out")),
+            }
+        }
+
+        fn discard(&self, _: u64, _: u64) -> io::Result<()> {
+            Err(io::Error::other("no"))
+        }
+
+        fn name(&self) -> String {
+            "device".into()
+        }
+    }
+
+    #[test]
+    fn a_failed_discard_ends_nothing_and_a_failed_flush_everything() {
+        let device = Sticky::new(Device(true.into()));
+        assert!(device.discard(0, 4096).is_err());
+        assert!(device.failure().is_none());
+        device.write_at(0, &[1]).unwrap();
+        device.flush().unwrap();
+        device.device.0.store(false, std::sync::atomic::Ordering::Relaxed);
+        assert!(device.flush().is_err());
+        device.device.0.store(true, std::sync::atomic::Ordering::Relaxed);
+        for again in [device.flush(), device.write_at(0, &[1]), device.discard(0, 4096)] {
+            let why = again.unwrap_err().to_string();
+            assert!(why.contains("flush: worn out"), "{why}");
+        }
+        device.read_at(0, &mut [0]).unwrap();
     }
 }

@@ -157,7 +157,7 @@ impl Volume {
         self.check_writable()?;
         for (start, len) in around_superblocks(at.0, len) {
             self.dev.discard(start, len).map_err(|source| {
-                add(&self.counters.write_errors, 1);
+                // No write error: nothing that is in use is worse off.
                 let what = format!("{}: discard of {len} bytes at {start}", self.dev.name());
                 Error::io(what, source)
             })?;

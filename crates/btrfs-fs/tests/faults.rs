@@ -17,7 +17,7 @@ mod outside;
 mod state;
 
 use base::base;
-use blocksim::{Access, Counts, Fault, SimDevice, Span};
+use blocksim::{Access, Counts, Fault, Image, SimDevice, Span};
 use btrfs_fs::{BtrfsFs, Options};
 use hold::{Gate, Hold, work_here};
 use ops::*;
@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use testkit::durability::{Applied, History, Rules, Witness};
 use testkit::ops::{Op, Outcome, Target};
-use vfs::{Context, FileSystem};
+use vfs::{Context, FallocateMode, FileKind, FileSystem, SetAttr, WriteFlags, XattrMode};
 
 /// So little that nodes are read again all the time.
 const CACHE: u64 = 64 << 10;
@@ -203,6 +203,10 @@ fn close(fs: &BtrfsFs, device: &SimDevice, refuses: bool) -> Result<End, String>
     }
 }
 
+fn dirty_bytes(fs: &BtrfsFs) -> u64 {
+    fs.stats().iter().find(|stat| stat.name == "delta.dirty_bytes").expect("a counter").value
+}
+
 /// The volume is read-only and says so, or a sync makes everything durable that was done; not
 /// where the operation failed because the device `refuses` to write.
 fn aftermath(
@@ -217,6 +221,10 @@ fn aftermath(
     let outcome = fs.mkdir(&CX, fs.root(), b"later", 0o755).map(|_| ());
     let end = match (&synced, fs.read_only_reason()) {
         (Applied::Same(_), None) => {
+            let dirty = dirty_bytes(fs);
+            if dirty != 0 {
+                return Err(format!("after {failed:?} and a sync {dirty} bytes count as dirty"));
+            }
             match outcome {
                 Ok(()) => fs.rmdir(&CX, fs.root(), b"later").map_err(|e| format!("rmdir: {e}"))?,
                 Err(_) if device.counts().failed > failed_before => {}
@@ -452,5 +460,49 @@ fn each_access_of_fsyncs_inside_commits_fails() {
             println!("volume {number}, {all} of {access:?}, {met} met: {ends:?}");
             assert!(met * 10 >= all * 9, "or this shows nothing");
         }
+    }
+}
+
+/// A file whose inline content and attributes lie in several leaves.
+fn inline_beside_large_attributes() -> Image {
+    let device = Arc::new(SimDevice::new(base(0).image.clone()));
+    let fs = base::mount(device.clone()).unwrap();
+    let file = fs.mknod(&CX, fs.root(), b"file", FileKind::File, 0o644, 0).unwrap().attr.ino;
+    for number in 0..40 {
+        let name = format!("user.{number}");
+        fs.setxattr(&CX, file, name.as_bytes(), &[7; 3000], XattrMode::Create).unwrap();
+    }
+    fs.write(&CX, file, 0, &[1; 100], WriteFlags::default()).unwrap();
+    fs.destroy().unwrap();
+    device.image()
+}
+
+/// A write that moved inline content into memory and then could not go on: it is in the list
+/// of what is to be written back, and does not count as dirty for ever.
+#[test]
+fn what_a_failed_change_began_is_written_back() {
+    let image = inline_beside_large_attributes();
+    let change = |fs: &BtrfsFs, ino, way| match way {
+        0 => fs.write(&CX, ino, 9000, &[2; 100], WriteFlags::default()).map(drop),
+        1 => fs.fallocate(&CX, ino, FallocateMode::Allocate, 9000, 9000),
+        _ => fs.setattr(&CX, ino, &SetAttr { size: Some(9000), ..SetAttr::default() }).map(drop),
+    };
+    for way in 0..3 {
+        let mut failed = 0;
+        for nth in 0..6 {
+            let device = Arc::new(SimDevice::new(image.clone()));
+            let options = Options { cache_bytes: CACHE, ..base::options() };
+            let fs = BtrfsFs::open_device(device.clone(), options).unwrap();
+            let ino = fs.lookup(&CX, fs.root(), b"file").unwrap().attr.ino;
+            let nth = device.counts().reads + nth;
+            device.set_faults(&[Fault { access: Access::Read, nth, span: Span::FromThenOn }]);
+            failed += u32::from(change(&fs, ino, way).is_err());
+            device.set_faults(&[]);
+            fs.sync().unwrap();
+            assert_eq!(dirty_bytes(&fs), 0, "way {way}, read {nth}");
+            fs.destroy().unwrap();
+        }
+        println!("way {way}: {failed} of 6 failed");
+        assert!(failed > 0, "way {way}");
     }
 }

@@ -32,6 +32,12 @@ impl DirtyQueue {
         }
     }
 
+    /// For who is about to change `inode`, perhaps in several steps of which a later one may
+    /// fail: taken before the inode is locked, it adds it when all is done.
+    pub fn add_at_end<'q>(&'q self, inode: &'q Arc<Inode>) -> AddAtEnd<'q> {
+        AddAtEnd { queue: self, inode }
+    }
+
     /// Takes all, for a commit. What others took out has landed by then, or is in the list
     /// again, and so among it.
     pub fn take_all(&self) -> Vec<Arc<Inode>> {
@@ -56,5 +62,17 @@ impl DirtyQueue {
     /// to the list again.
     pub fn begin(&self, inode: &Inode) {
         inode.queued.store(false, Ordering::Release);
+    }
+}
+
+#[must_use]
+pub struct AddAtEnd<'q> {
+    queue: &'q DirtyQueue,
+    inode: &'q Arc<Inode>,
+}
+
+impl Drop for AddAtEnd<'_> {
+    fn drop(&mut self) {
+        self.queue.add(self.inode);
     }
 }

@@ -168,6 +168,7 @@ fn share_locked(
     range: Range,
     budget: &mut u64,
 ) -> Result<()> {
+    let _queued = [source, target].map(|inode| engine.dirty_inodes.add_at_end(inode));
     let mut locked = Locked::new(&[source, target])?;
     let nosum = |s: &State| s.item.flags & inode_flags::NODATASUM;
     if nosum(locked.get(source)) != nosum(locked.get(target)) {

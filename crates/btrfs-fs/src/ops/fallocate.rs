@@ -98,6 +98,7 @@ fn locked(
     end: u64,
     budget: &mut Budget<'_>,
 ) -> Result<Done> {
+    let _queued = engine.dirty_inodes.add_at_end(inode);
     let mut state = inode.write()?;
     check_file(&state)?;
     let fixed = match mode {
@@ -136,8 +137,6 @@ fn locked(
     state.item.mtime = time;
     state.item.ctime = time;
     engine.begin().put_inode(inode.id, &mut state);
-    drop(state);
-    engine.dirty_inodes.add(inode);
     result
 }
 

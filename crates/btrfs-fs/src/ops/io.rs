@@ -79,6 +79,7 @@ fn write_locked(
     flags: WriteFlags,
     budget: &mut u64,
 ) -> Result<bool> {
+    let _queued = engine.dirty_inodes.add_at_end(inode);
     let mut state = inode.write()?;
     check_file(&state)?;
     let rewrites = state.item.flags & inode_flags::APPEND != 0 && offset != state.item.size;
@@ -103,8 +104,6 @@ fn write_locked(
     let result = write_content(engine, inode, &mut state, offset, data, budget);
     state.item_dirty = true;
     let wants_sync = state.item.flags & inode_flags::SYNC != 0;
-    drop(state);
-    engine.dirty_inodes.add(inode);
     result.map(|()| wants_sync)
 }
 

@@ -92,6 +92,7 @@ fn set_size_locked(
     kill: bool,
     budget: &mut u64,
 ) -> Result<Done> {
+    let _queued = engine.dirty_inodes.add_at_end(inode);
     let mut state = inode.write()?;
     check_file(&state)?;
     if state.item.flags & (inode_flags::IMMUTABLE | inode_flags::APPEND) != 0 {
@@ -122,8 +123,6 @@ fn set_size_locked(
     state.item.mtime = time;
     state.item.ctime = time;
     engine.begin().put_inode(inode.id, &mut state);
-    drop(state);
-    engine.dirty_inodes.add(inode);
     Ok(done)
 }
 

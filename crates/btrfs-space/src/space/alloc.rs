@@ -38,20 +38,23 @@ impl Space {
         let class = self.class(kind);
         assert!(ask.min > 0 && ask.min <= ask.want, "min lies within want");
         assert!(ask.want.is_multiple_of(class.unit) && ask.min.is_multiple_of(class.unit));
+        class.search(ask.paid, || self.look(class, kind, ask))?.ok_or(Error::NoSpace)
+    }
+
+    /// In all groups, and in chunks that are made for it.
+    fn look(&self, class: &Class, kind: Kind, ask: &Ask) -> Result<Option<Extent>> {
         let good = ask.min.max(ask.want.min(GOOD_ENOUGH));
         loop {
             let groups = class.snapshot();
-            if let Some(extent) = self.whole(class, &groups, ask)? {
-                return Ok(extent);
+            if let found @ Some(_) = self.whole(class, &groups, ask)? {
+                return Ok(found);
             }
-            if let Some(extent) = self.best(&groups, ask, good)? {
-                return Ok(extent);
+            if let found @ Some(_) = self.best(&groups, ask, good)? {
+                return Ok(found);
             }
             match self.chunk_for(kind, groups.len()) {
                 Ok(()) => {}
-                Err(Error::NoSpace) => {
-                    return self.best(&groups, ask, ask.min)?.ok_or(Error::NoSpace);
-                }
+                Err(Error::NoSpace) => return self.best(&groups, ask, ask.min),
                 Err(error) => return Err(error),
             }
         }

@@ -3,12 +3,16 @@
 //! Invariant: `free` is the sum of the groups' usable free bytes; `available` is `free`
 //! less what reservations promise. `available` goes below zero by metadata promises
 //! alone, and not below what unallocated device space can make good. Whoever promises room
-//! that was freed finds it: the group's hint stands before the class hears of it. (tests/lockfree)
+//! that was freed finds it: the group's hint stands before the class hears of it, and a search that
+//! others may have spoiled is made again. (tests/lockfree)
 
 use super::group::Group;
 use super::sync::{AtomicI64, AtomicU64, AtomicUsize, Ordering, RwLock};
 use btrfs_disk::ids::block_group::{DATA, DUP, PROFILE_MASK};
 use std::sync::Arc;
+
+/// Searches for one allocation, each of which others' releases spoiled, until it is given up.
+const SEARCHES: u32 = 100;
 
 /// Threads begin their searches in this many places.
 pub(super) const SLOTS: usize = 32;
@@ -26,6 +30,8 @@ pub(super) struct Class {
     pub slots: [Slot; SLOTS],
     free: AtomicI64,
     available: AtomicI64,
+    /// How often something became free.
+    returns: AtomicU64,
     pub total: AtomicU64,
     pub used: AtomicU64,
     pub pinned: AtomicU64,
@@ -51,6 +57,7 @@ impl Class {
             slots: Default::default(),
             free: AtomicI64::new(0),
             available: AtomicI64::new(0),
+            returns: AtomicU64::new(0),
             total: AtomicU64::new(0),
             used: AtomicU64::new(0),
             pinned: AtomicU64::new(0),
@@ -103,6 +110,10 @@ impl Class {
     /// The groups' free ranges changed; `paid` bytes of it were promised before (negative:
     /// are promised from now on).
     pub fn free_changed(&self, by: i64, paid: i64) {
+        if by > 0 {
+            // Before anybody can be seen to take something in exchange.
+            self.returns.fetch_add(1, Ordering::Release);
+        }
         self.free.fetch_add(by, Ordering::Relaxed);
         self.available.fetch_add(by + paid, Ordering::AcqRel);
     }
@@ -113,6 +124,25 @@ impl Class {
 
     pub fn available(&self) -> i64 {
         self.available.load(Ordering::Acquire)
+    }
+
+    /// Looks for something in the groups, and, for who was promised that it is there, again if
+    /// he finds nothing and something became free meanwhile: that may lie where he had looked
+    /// already, and what he was to find may be gone in exchange.
+    pub fn search<T, E>(
+        &self,
+        promised: bool,
+        mut look: impl FnMut() -> Result<Option<T>, E>,
+    ) -> Result<Option<T>, E> {
+        for _ in 0..SEARCHES {
+            let before = self.returns.load(Ordering::Acquire);
+            let found = look()?;
+            let same = self.returns.load(Ordering::Acquire) == before;
+            if found.is_some() || !promised || same {
+                return Ok(found);
+            }
+        }
+        Ok(None)
     }
 
     /// Promises `bytes` if `available` stays at `floor` or above.

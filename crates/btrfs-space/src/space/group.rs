@@ -86,7 +86,7 @@ impl Group {
 
     /// About: who holds a promise is not told less than what it was made of.
     pub fn largest(&self) -> u64 {
-        self.largest.load(Ordering::Relaxed)
+        self.largest.load(Ordering::Acquire)
     }
 
     pub fn end(&self) -> u64 {
@@ -112,7 +112,8 @@ impl Group {
         let (before, pieces) = (state.free.usable(), state.free.pieces());
         let (out, paid) = change(state);
         let (after, left) = (state.free.usable(), state.free.pieces());
-        self.largest.store(state.free.largest(), Ordering::Relaxed);
+        // Release: who sees that something was taken sees what its taker gave back before.
+        self.largest.store(state.free.largest(), Ordering::Release);
         if pieces != left {
             self.class.pieces.fetch_add(left as i64 - pieces as i64, Ordering::Relaxed);
         }

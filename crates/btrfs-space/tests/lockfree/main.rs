@@ -2,7 +2,7 @@
 //! that the memory model lets a load see. The modules are the real ones, with loom's atomics
 //! and locks behind them.
 //!
-//! What it does not know: the search over several groups, and chunks (tests/threads.rs).
+//! What it does not know: the order in which groups are searched, and chunks (tests/threads.rs).
 
 mod locks;
 
@@ -148,6 +148,45 @@ fn what_is_promised_is_found() {
         let taken = [mine, theirs].into_iter().flatten().count() as i64;
         let left = (2 - taken) * UNIT as i64;
         assert_eq!((group.class.free(), group.class.available()), (left, left));
+    });
+}
+
+/// Takes one unit out of the promise from whichever group has it, in this order.
+fn search_promised(groups: [&Group; 2], mut promise: DataReservation) -> Extent {
+    let ask = Ask { want: UNIT, min: UNIT, goal: None, paid: true };
+    let look = || -> Result<_, ()> {
+        let with_room = groups.iter().filter(|group| group.largest() >= UNIT);
+        Ok(with_room.filter_map(|group| group.alloc(&ask, Fit::Whole, true)).next())
+    };
+    let extent = groups[0].class.search(true, look).unwrap().expect("promised");
+    promise.spend(extent.len);
+    extent
+}
+
+/// One gives back in the group where the other has looked, and takes in exchange what the other
+/// was about to find.
+#[test]
+fn what_is_promised_is_found_while_groups_turn_over() {
+    bounded().check(|| {
+        let class = Arc::new(Class::new(DATA, UNIT));
+        let group = |number: u64| {
+            let span = Extent { logical: Logical(number * 3 * UNIT), len: 3 * UNIT };
+            Arc::new(Group::new(span, DATA, class.clone(), Vec::new(), 0))
+        };
+        let (first, second) = (group(0), group(1));
+        second.add_free([(3 * UNIT, UNIT)].into_iter()).unwrap();
+        let promise = promise_unit(&class).expect("one is free");
+        let other = {
+            let (class, first, second) = (class.clone(), first.clone(), second.clone());
+            thread::spawn(move || {
+                first.release(&unit(0), false).unwrap();
+                let promise = promise_unit(&class).expect("his own");
+                search_promised([&second, &first], promise)
+            })
+        };
+        let mine = search_promised([&first, &second], promise);
+        assert_ne!(mine, other.join().unwrap());
+        assert_eq!((class.free(), class.available()), (0, 0));
     });
 }
 

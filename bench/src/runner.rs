@@ -93,6 +93,9 @@ pub fn run(
             }
             // A run that was killed may have left its directory in one that is not ours.
             tidy(&mut **side);
+            if let Err(error) = side.pause() {
+                progress(&format!("{}: {error}", side.label()));
+            }
         }
         for (workload, row) in plan.workloads.iter().zip(&mut outcome.rows) {
             for turn in 0..sides.len() {
@@ -135,6 +138,11 @@ fn take(
     if let Some(why) = &cell.not_here {
         return format!("not here: {why}");
     }
+    if let Err(error) = side.resume() {
+        cell.samples.push(None);
+        cell.failures.push(error.to_string());
+        return format!("FAILED: {error}");
+    }
     let switch = side.abort_switch();
     let label = side.label().to_string();
     let abort = || {
@@ -150,6 +158,9 @@ fn take(
         Ok(sample) => {
             let (rate, unit) = (sample.rate, workload.info().unit);
             cell.samples.push(Some(sample));
+            if let Err(error) = side.pause() {
+                return format!("{rate:>12.0} {unit}, and then: {error}");
+            }
             format!("{rate:>12.0} {unit:<8} {:5.1} s in all", started.elapsed().as_secs_f64())
         }
         Err(error) if error.kind() == io::ErrorKind::Unsupported => {

@@ -7,6 +7,7 @@ use crate::target::{PosixDir, Target};
 use std::ffi::CString;
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -34,6 +35,12 @@ impl ImageSpec {
         let mut mkfs = Command::new("mkfs.btrfs");
         mkfs.args(["-q", "-f"]).args(&self.mkfs_options).arg(path);
         self.run(&mut mkfs)
+    }
+
+    /// The file system below has nothing to do any more with images that are closed or gone.
+    pub(super) fn settle_below(&self) -> io::Result<()> {
+        let scratch = File::open(&self.scratch)?;
+        with_context(sys::syncfs(scratch.as_raw_fd()), self.scratch.display())
     }
 
     /// To be called while the image is closed: whoever opens it next finds nothing of it in
@@ -156,6 +163,15 @@ impl Side for ImageSide {
             return Err(io::Error::other(format!("{} is not mounted", self.label)));
         }
         Ok(Box::new(with_context(PosixDir::open(&self.at), self.at.display())?))
+    }
+
+    fn pause(&mut self) -> io::Result<()> {
+        self.unmount()?;
+        self.spec.settle_below()
+    }
+
+    fn resume(&mut self) -> io::Result<()> {
+        if self.mounted { Ok(()) } else { self.mount() }
     }
 
     fn make_cold(&mut self) -> io::Result<()> {

@@ -71,6 +71,15 @@ impl Side for LibrarySide {
         }
     }
 
+    fn pause(&mut self) -> io::Result<()> {
+        self.shut()?;
+        self.spec.settle_below()
+    }
+
+    fn resume(&mut self) -> io::Result<()> {
+        if self.fs.is_some() { Ok(()) } else { self.open() }
+    }
+
     fn make_cold(&mut self) -> io::Result<()> {
         self.shut()?;
         self.spec.make_cold(&self.image)?;

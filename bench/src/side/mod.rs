@@ -38,6 +38,16 @@ pub trait Side {
     /// way back after a failure.
     fn reset(&mut self) -> io::Result<()>;
     fn target(&mut self) -> io::Result<Box<dyn Target>>;
+    /// Nothing of it is at work, and nothing of it is left to be written: others are measured
+    /// now. A kernel that discards what was deleted does that for minutes, and the file system
+    /// below does what it was told only at its own next commit.
+    fn pause(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+    /// Comes back from `pause`, if it was there.
+    fn resume(&mut self) -> io::Result<()> {
+        Ok(())
+    }
     /// Everything written is on the medium, and nothing of it is cached anywhere.
     fn make_cold(&mut self) -> io::Result<()>;
     /// What it has counted since it was mounted or opened, if it counts.

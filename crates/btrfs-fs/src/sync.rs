@@ -3,7 +3,8 @@
 
 pub use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 pub use std::sync::Arc;
-pub use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+pub use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
+pub use std::thread::{Thread, current as current_thread, park};
 
 use std::cell::Cell;
 use std::time::Duration;

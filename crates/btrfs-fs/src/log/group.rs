@@ -1,7 +1,7 @@
 //! Any number of threads in fsync share one log write.
 //!
-//! Whoever finds no leader becomes one: it takes all that is waiting, writes the log, and
-//! wakes those whose requests were in it. Who comes meanwhile waits for the next leader.
+//! Whoever finds no leader becomes one, and writes the log; who comes meanwhile waits, and one
+//! of those writes for all of them next (`join.rs`).
 //!
 //! While a commit is at work, fsyncs go into the log on top of the commit before: what no
 //! commit has is then in two deltas. Before the new commit's superblock is written, what was
@@ -15,6 +15,7 @@
 use super::closure::Closure;
 use super::committed::Committed;
 use super::freeze::Work;
+use super::join::{Queue, Turn};
 use super::project::Project;
 use super::state::LogState;
 use super::write::Written;
@@ -26,7 +27,7 @@ use crate::ino::InodeId;
 use crate::options::Sabotage;
 use crate::view::View;
 use btrfs_disk::{Error, Generation, TreeId};
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 use vfs::Result;
@@ -49,21 +50,8 @@ pub struct Request {
 }
 
 #[derive(Default)]
-struct Queue {
-    waiting: Vec<Request>,
-    /// Number of the first request of `waiting`.
-    first: u64,
-    /// Requests below this are settled.
-    done: u64,
-    /// The last requests in a row that were not made durable: [from, to).
-    failed: (u64, u64),
-    led: bool,
-}
-
-#[derive(Default)]
 pub struct Group {
-    queue: Mutex<Queue>,
-    changed: Condvar,
+    queue: Queue<Request>,
     state: Mutex<LogState>,
 }
 
@@ -90,61 +78,24 @@ impl Drop for Still<'_> {
     }
 }
 
-/// The one who writes for the requests [from, to): they are settled when it goes, even by a
-/// panic, or all others would wait for ever.
-struct Lead<'a> {
-    engine: &'a Engine,
-    from: u64,
-    to: u64,
-    /// All of them are durable.
-    done: bool,
-}
-
-impl Drop for Lead<'_> {
-    fn drop(&mut self) {
-        let mut queue = self.engine.log.queue.lock();
-        queue.led = false;
-        queue.done = self.to;
-        if !self.done {
-            let first = if queue.failed.1 == self.from { queue.failed.0 } else { self.from };
-            queue.failed = (first, self.to);
-        }
-        self.engine.log.changed.notify_all();
-    }
-}
-
 impl Engine {
     /// Returns when the inode, as it was when this was called, is durable.
     pub fn log_inode(&self, request: Request) -> Result<()> {
-        let mut queue = self.log.queue.lock();
-        let number = queue.first + queue.waiting.len() as u64;
-        queue.waiting.push(request);
-        while queue.done <= number {
-            if queue.led {
-                self.log.changed.wait(&mut queue);
-                continue;
+        match self.log.queue.join(request) {
+            Turn::Lead(batch) => {
+                let result = self.lead(batch.items());
+                if result.is_ok() {
+                    batch.done();
+                }
+                result
             }
-            queue.led = true;
-            let batch = std::mem::take(&mut queue.waiting);
-            let (from, to) = (queue.first, queue.first + batch.len() as u64);
-            queue.first = to;
-            drop(queue);
-            let mut lead = Lead { engine: self, from, to, done: false };
-            let result = self.lead(&batch);
-            lead.done = result.is_ok();
-            drop(lead);
-            if (from..to).contains(&number) {
-                return result;
+            Turn::Settled(done) => {
+                self.stats.log_joined.add(1);
+                self.writable()?;
+                // The leader has the error; whether there is a way to say yes a commit knows.
+                if done { Ok(()) } else { self.commit_landed() }
             }
-            queue = self.log.queue.lock();
         }
-        let failed = (queue.failed.0..queue.failed.1).contains(&number);
-        drop(queue);
-        self.stats.log_joined.add(1);
-        // Others may have led since, and who failed before them is not remembered.
-        self.writable()?;
-        // The leader has the error; whether there is a way to say yes a commit knows.
-        if failed { self.commit_landed() } else { Ok(()) }
     }
 
     /// One log write for all of `batch`, or the commit that takes its place.

@@ -22,6 +22,7 @@ mod committed;
 mod extents;
 mod freeze;
 mod group;
+mod join;
 mod project;
 mod read;
 mod recover;

@@ -8,6 +8,7 @@ mod commits;
 mod gates;
 mod inode;
 mod inodes;
+mod joins;
 #[path = "../../../btrfs-space/tests/lockfree/locks.rs"]
 mod locks;
 mod numbers;

@@ -1,7 +1,8 @@
 //! src/sync.rs as loom's models see it.
 
 pub use crate::locks::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
-pub use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+pub use loom::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
+pub use loom::thread::{Thread, current as current_thread, park};
 
 use std::cell::Cell;
 

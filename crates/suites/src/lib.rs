@@ -10,4 +10,4 @@ mod volume;
 
 pub use command::{Limited, shell};
 pub use program::{Tool, spinney, tool};
-pub use volume::{Mounted, TRANSPORTS, Volume, assert_sound, lacking};
+pub use volume::{Mounted, TRANSPORTS, Volume, assert_sound, assert_sound_after_kill, lacking};

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use suites::{Limited, TRANSPORTS, Volume, assert_sound, lacking};
+use suites::{Limited, TRANSPORTS, Volume, assert_sound_after_kill, lacking};
 use testkit::oracle::with_kernel;
 use testkit::skip;
 
@@ -253,7 +253,7 @@ fn round_on(
         mount.kill_server();
     });
     drop(mount);
-    assert_sound(&volume.image());
+    assert_sound_after_kill(&volume.image());
     // The kernel replays what the log holds, which it will not do on a device that it may
     // not write; on a copy, so that the next mount of ours has the log to replay, too.
     let copy = volume.beside("copy.img");

@@ -127,7 +127,7 @@ fn verify(side: &mut dyn Side) -> Option<String> {
     Some(format!("{}: {error}", side.label()))
 }
 
-/// Takes one sample into `cell` and says how it went.
+/// Takes one sample into `cell` and says how it went. The side is at work for so long.
 fn take(
     plan: &Plan,
     workload: &dyn Workload,
@@ -143,6 +143,20 @@ fn take(
         cell.failures.push(error.to_string());
         return format!("FAILED: {error}");
     }
+    let said = take_awake(plan, workload, side, material, cell);
+    match side.pause() {
+        Ok(()) => said,
+        Err(error) => format!("{said}, and then: {error}"),
+    }
+}
+
+fn take_awake(
+    plan: &Plan,
+    workload: &dyn Workload,
+    side: &mut dyn Side,
+    material: &Material,
+    cell: &mut Cell,
+) -> String {
     let switch = side.abort_switch();
     let label = side.label().to_string();
     let abort = || {
@@ -158,9 +172,6 @@ fn take(
         Ok(sample) => {
             let (rate, unit) = (sample.rate, workload.info().unit);
             cell.samples.push(Some(sample));
-            if let Err(error) = side.pause() {
-                return format!("{rate:>12.0} {unit}, and then: {error}");
-            }
             format!("{rate:>12.0} {unit:<8} {:5.1} s in all", started.elapsed().as_secs_f64())
         }
         Err(error) if error.kind() == io::ErrorKind::Unsupported => {

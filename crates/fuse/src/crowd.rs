@@ -46,18 +46,16 @@ impl Crowd {
 
     /// A request comes into service.
     pub fn enter(&self, opcode: u32) -> Served<'_> {
-        let alone = [Opcode::Read, Opcode::Write, Opcode::Forget, Opcode::BatchForget];
-        match self.watcher.get() {
-            Some(watcher) if !alone.iter().any(|kind| kind.number() == opcode) => {
-                let serving = self.serving.fetch_add(1, Ordering::Relaxed) + 1;
-                let crowd = serving > self.usual && !self.seen.load(Ordering::Relaxed);
-                if crowd && !self.seen.swap(true, Ordering::Relaxed) {
-                    watcher.unpark();
-                }
-                Served(Some(self))
-            }
-            _ => Served(None),
+        let Some(watcher) = self.watcher.get() else { return Served(None) };
+        if comes_in_numbers(opcode) {
+            return Served(None);
         }
+        let serving = self.serving.fetch_add(1, Ordering::Relaxed) + 1;
+        let crowd = serving > self.usual && !self.seen.load(Ordering::Relaxed);
+        if crowd && !self.seen.swap(true, Ordering::Relaxed) {
+            watcher.unpark();
+        }
+        Served(Some(self))
     }
 
     /// Whether there was a crowd since the last `forget`.
@@ -69,6 +67,14 @@ impl Crowd {
     pub fn forget(&self) {
         self.seen.store(false, Ordering::Relaxed);
     }
+}
+
+/// One caller is enough for several of them at once.
+fn comes_in_numbers(opcode: u32) -> bool {
+    matches!(
+        Opcode::from_number(opcode),
+        Some(Opcode::Read | Opcode::Write | Opcode::Forget | Opcode::BatchForget)
+    )
 }
 
 impl Drop for Served<'_> {

@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fs;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -75,8 +75,8 @@ impl Drop for Member {
 }
 
 pub(crate) struct Watcher {
-    /// Dropping it ends the thread.
-    stop: Option<Sender<()>>,
+    /// Set, and the thread woken: it ends.
+    stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -90,15 +90,16 @@ impl Watcher {
         if roster.0.lock().len() > MOST_THREADS {
             return Ok(None);
         }
-        let (stop, stopped) = channel();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
         let thread = spawn(Box::new(move || watch(&roster, &dispatcher, &stopped)))?;
-        Ok(Some(Watcher { stop: Some(stop), thread: Some(thread) }))
+        Ok(Some(Watcher { stop, thread: Some(thread) }))
     }
 }
 
 impl Drop for Watcher {
     fn drop(&mut self) {
-        drop(self.stop.take());
+        self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
             let _ = thread.join();
@@ -106,7 +107,7 @@ impl Drop for Watcher {
     }
 }
 
-fn watch(roster: &Roster, dispatcher: &Dispatcher, stopped: &Receiver<()>) {
+fn watch(roster: &Roster, dispatcher: &Dispatcher, stopped: &AtomicBool) {
     if !sys::may_leave_idle_class() {
         tracing::debug!("no right to leave the idle class; ring threads stay in the normal one");
         return;
@@ -128,13 +129,13 @@ fn watch(roster: &Roster, dispatcher: &Dispatcher, stopped: &Receiver<()>) {
     loop {
         // Woken early by a crowd or at the end, and sometimes for nothing.
         std::thread::park_timeout(tick);
-        if crowd.was_seen() {
+        if crowd.was_seen() && !stopped.load(Ordering::Relaxed) {
             set(judge.sees_crowd(), &judge);
             // One that stays wakes nobody before the next look.
             std::thread::park_timeout(TICK);
             crowd.forget();
         }
-        if stopped.try_recv() == Err(TryRecvError::Disconnected) {
+        if stopped.load(Ordering::Relaxed) {
             return;
         }
         let before = std::mem::replace(&mut handled, dispatcher.handled());
@@ -292,8 +293,8 @@ mod tests {
         let roster = Roster::default();
         let member = roster.enter();
         std::thread::scope(|scope| {
-            let (there, wait) = channel();
-            let (go, gone) = channel::<()>();
+            let (there, wait) = std::sync::mpsc::channel();
+            let (go, gone) = std::sync::mpsc::channel::<()>();
             let other = roster.clone();
             let thread = scope.spawn(move || {
                 let _member = other.enter();

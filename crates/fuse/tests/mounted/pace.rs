@@ -1,6 +1,6 @@
 //! The scheduling class of ring threads (`pace.rs` in the crate).
 
-use crate::fixture::{Mount, able, with_transport};
+use crate::fixture::{Mount, run};
 use crate::{spy, sys};
 use fuse::Transport;
 use std::fs;
@@ -34,18 +34,14 @@ fn comes_to_idle_class(mount: &Mount) -> bool {
 /// A crowd that waits uses no time of the processors: only its number tells of it.
 #[test]
 fn a_crowd_ends_the_idle_class_at_once() {
-    if !able() {
-        return;
-    }
-    let mount = match Mount::new(&with_transport(Transport::Uring)) {
-        Ok(mount) => mount,
-        Err(vfs::FsError::Unsupported(what)) => return println!("SKIPPED: {what}"),
-        Err(error) => panic!("mounting: {error}"),
-    };
+    run(Transport::Uring, ends_the_idle_class);
+}
+
+fn ends_the_idle_class(mount: &Mount) {
     for directory in 0..CROWD {
         fs::create_dir(mount.path(&directory.to_string())).unwrap();
     }
-    if !comes_to_idle_class(&mount) {
+    if !comes_to_idle_class(mount) {
         return println!("SKIPPED: no right to the idle class, too many processors, or too busy");
     }
     let slow = std::str::from_utf8(spy::SLOW).unwrap();
@@ -55,7 +51,7 @@ fn a_crowd_ends_the_idle_class_at_once() {
             scope.spawn(move || assert!(fs::metadata(path).is_err()));
         }
         let begin = Instant::now();
-        while in_the_idle_class(&mount) {
+        while in_the_idle_class(mount) {
             // The crowd is there for so long; without it nothing ends the class then.
             assert!(begin.elapsed() < spy::SLOWNESS, "still in the idle class");
             std::thread::sleep(Duration::from_millis(1));

@@ -99,9 +99,8 @@ fn free_extent(patch: &Patch) -> Key {
     patch.some(TreeId::FREE_SPACE, fits).0
 }
 
-/// The block of a leaf of files, by its metadata item.
-/// A leaf with files, and its item, which is not the first of its node: that one's key stands
-/// in the node above, too. Where the kernel puts what differs from run to run.
+/// The block of a leaf of files, and its metadata item: not the first of its node, whose key
+/// stands in the node above, too. Where the kernel puts what differs from run to run.
 fn file_leaf(patch: &Patch) -> (Logical, Key) {
     let wanted = patch.leaf(FS, inode_key(patch.ino(FS, "a/b/big22")));
     let leaves = std::iter::once(wanted).chain(patch.leaves(FS));

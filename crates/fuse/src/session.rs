@@ -95,7 +95,6 @@ impl Session {
         };
         // From here on dropping the session unmounts.
         session.start(mounted.device, config)?;
-        session.dispatcher.tell_file_system_of(session.notifier());
         Ok(session)
     }
 
@@ -113,6 +112,9 @@ impl Session {
             return Err(FsError::Unsupported("FUSE over io_uring is not available here".into()));
         }
         self.dispatcher.set_transport(if rings.is_some() { "io_uring" } else { "classic" });
+        // Before anybody can remember an attribute that nobody would tell the end of: the
+        // mount is in the table already, and requests come from the answer on.
+        self.dispatcher.tell_file_system_of(self.notifier());
         accept(&device, unique, &agreement, rings.is_some())
             .map_err(|error| failed("answering the kernel's first request", error))?;
         self.serving = true;

@@ -47,6 +47,16 @@ impl Mount {
     }
 
     pub fn of(spy: Spy, config: &Config) -> vfs::Result<Mount> {
+        Mount::of_used(spy, config, |_, _| {})
+    }
+
+    /// As `of`; `user` is at the mount point from before the mount, in a thread that has
+    /// ended when this returns.
+    pub fn of_used(
+        spy: Spy,
+        config: &Config,
+        user: impl FnOnce(&Spy, &Path) + Send,
+    ) -> vfs::Result<Mount> {
         let scratch = Scratch::new();
         let point = scratch.0.join("mnt");
         fs::create_dir(&point).unwrap();
@@ -56,7 +66,10 @@ impl Mount {
             fs::File::create(&image).unwrap().set_len(16 << 20).unwrap();
         }
         let spy = Arc::new(spy);
-        let session = Session::mount(spy.clone(), &point, &config)?;
+        let session = std::thread::scope(|scope| {
+            scope.spawn(|| user(&spy, &point));
+            Session::mount(spy.clone(), &point, &config)
+        })?;
         Ok(Mount {
             spy,
             notifier: session.notifier(),

@@ -5,7 +5,8 @@ use crate::spy::Spy;
 use crate::sys::{self, sh};
 use fuse::{Config, LoopDevice, Session, Source, Transport};
 use std::fs::{self, File};
-use std::sync::Arc;
+use std::os::unix::fs::MetadataExt;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 const BOTH: [Transport; 2] = [Transport::Classic, Transport::Uring];
@@ -59,6 +60,28 @@ fn syncfs_reaches_a_block_mount() {
         let mount = Mount::new(&over_image(&config)).unwrap();
         sys::syncfs(&File::open(mount.path("")).unwrap()).unwrap();
         assert_eq!(mount.spy.calls("sync"), 1);
+    });
+}
+
+/// A mount is in the table, and used, before `Session::mount` returns: what the kernel was
+/// told by a file system that knew nobody to tell of changes, it remembered for ever.
+#[test]
+fn who_is_told_of_changes_is_known_before_the_first_call() {
+    each(|config| {
+        let spy = Spy { observe_takes: Duration::from_millis(100), ..Spy::new() };
+        let early = Arc::new(OnceLock::new());
+        let seen = early.clone();
+        let mount = Mount::of_used(spy, &config, move |spy, point| {
+            let below = point.parent().unwrap().metadata().unwrap().dev();
+            let deadline = Instant::now() + Duration::from_secs(10);
+            while point.metadata().unwrap().dev() == below {
+                assert!(Instant::now() < deadline, "no mount");
+            }
+            seen.set(spy.all_calls()).unwrap();
+        });
+        assert_eq!(mount.unwrap().spy.calls("observe"), 1);
+        let calls = early.get().unwrap();
+        assert!(calls.contains_key("getattr") && calls.contains_key("observe"), "{calls:?}");
     });
 }
 

@@ -21,6 +21,7 @@ pub struct Spy {
     /// The threads that looked something up, by the kernel's numbers.
     pub looked_up_by: Mutex<BTreeSet<i32>>,
     pub observer: OnceLock<Arc<dyn Observer>>,
+    pub observe_takes: Duration,
     pub destroy_takes: Duration,
     pub destroy_fails: bool,
     /// Tell no `STATX_ATTR_*` bits: Linux drops them from a FUSE server's replies.
@@ -92,6 +93,8 @@ impl FileSystem for Spy {
     }
 
     fn observe(&self, observer: Arc<dyn Observer>) {
+        std::thread::sleep(self.observe_takes);
+        self.note("observe");
         assert!(self.observer.set(observer).is_ok(), "two observers");
     }
 

@@ -2,6 +2,10 @@
 //!
 //! Two transports, io_uring and `/dev/fuse`, stand under one dispatcher. Knows no
 //! on-disk format and no command line; `session` is the way in.
+//!
+//! A process must not map files of a mount that it serves itself: munmap(2) waits for
+//! writeback with the lock of the address space held, and the server's threads need that
+//! lock when they touch new memory. Nothing but unmounting with force ends that.
 #![deny(unsafe_code)]
 
 mod abi;

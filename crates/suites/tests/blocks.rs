@@ -61,7 +61,7 @@ fn blocks_settle(transport: &str) {
     }
     sleep(Duration::from_millis(200));
     after = blocks(mount.path(), &names);
-    // Failed once in some hundred runs: was the content not written, or the count not told?
+    // Where they differ: was the content not written, or the count not told?
     let spinney = suites::spinney().display().to_string();
     let stats = shell(60, mount.path(), &format!("{spinney} stats --json ."));
     mount.unmount();

@@ -42,6 +42,17 @@ fn said(output: &Output) -> String {
 }
 
 #[test]
+fn a_reader_that_goes_away_is_no_failure() {
+    for words in ["--list", "--help"] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = Command::new(PROGRAM).arg(words).stdout(writer).output().unwrap();
+        assert!(output.status.success(), "{words}: {}", said(&output));
+        assert_eq!(said(&output), "");
+    }
+}
+
+#[test]
 fn a_directory_gives_rates_and_stays_clean() {
     let scratch = Scratch::new("dir");
     let (work, out) = (Scratch::new("dir-work"), scratch.0.join("o.json"));

@@ -13,7 +13,7 @@ use crate::side::Engine;
 use crate::workload::{self, Material, Sizes, Workload};
 use crate::{sys, workload::Cache};
 use options::{Backing, Command, Options, USAGE};
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -30,14 +30,8 @@ pub fn main(arguments: Vec<String>, library: Option<Engine>) -> ExitCode {
         }
     };
     let result = match options.command {
-        Command::Help => {
-            println!("{USAGE}");
-            Ok(0)
-        }
-        Command::List => {
-            list();
-            Ok(0)
-        }
+        Command::Help => say(&format!("{USAGE}\n")).map(|()| 0),
+        Command::List => say(&list()).map(|()| 0),
         _ => measure(&options, arguments, library),
     };
     match result {
@@ -49,22 +43,29 @@ pub fn main(arguments: Vec<String>, library: Option<Engine>) -> ExitCode {
     }
 }
 
-fn list() {
-    println!("{:<22} {:<8} {:>6} {:>8}  about", "workload", "unit", "mount", "library");
+/// On standard output; whoever reads there may go away (`| head`), which is no failure.
+fn say(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        said => said,
+    }
+}
+
+fn list() -> String {
+    let line = |name: &str, unit: &str, mount: &str, library: &str, about: &str| {
+        format!("{name:<22} {unit:<8} {mount:>6} {library:>8}  {about}\n")
+    };
     let aim = |aim: Option<f64>| aim.map_or_else(|| "-".to_string(), |a| format!("{a:.2}"));
+    let mut text = line("workload", "unit", "mount", "library", "about");
     for workload in workload::all() {
         let info = workload.info();
         let cold = if info.cache == Cache::Cold { ", cold" } else { "" };
         let extra = if info.standard { "" } else { " (only when named)" };
-        println!(
-            "{:<22} {:<8} {:>6} {:>8}  {}{cold}{extra}",
-            info.name,
-            info.unit,
-            aim(info.aims.mount),
-            aim(info.aims.library),
-            info.about
-        );
+        let about = format!("{}{cold}{extra}", info.about);
+        text += &line(info.name, info.unit, &aim(info.aims.mount), &aim(info.aims.library), &about);
     }
+    text
 }
 
 fn measure(options: &Options, arguments: Vec<String>, library: Option<Engine>) -> io::Result<u8> {
@@ -121,7 +122,7 @@ fn publish(options: &Options, reports: &[Report]) -> io::Result<u8> {
         _ => with_suffix(path, &report.setting.backing),
     };
     for report in reports {
-        print!("{}", report::to_text(report));
+        say(&report::to_text(report))?;
         if let Some(path) = &options.json {
             report::write(&own(path, report), &report::to_json(report))?;
         }

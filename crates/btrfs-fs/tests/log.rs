@@ -9,7 +9,7 @@ use std::path::Path;
 use testkit::compare::TreeSnapshot;
 use testkit::ops::{Config, OpKind, Session, generate};
 use testkit::oracle;
-use vfs::{FileKind, FileSystem, Ino, WriteFlags};
+use vfs::{FileKind, FileSystem, Ino, RenameMode, WriteFlags};
 
 fn has_log(image: &Path) -> bool {
     let text = oracle::sh("btrfs", &["inspect-internal", "dump-super", image.to_str().unwrap()]);
@@ -257,4 +257,66 @@ fn a_new_chunk_is_in_the_way_of_what_lies_in_it_alone() {
     assert_eq!(fallbacks(), 1, "the commit knows both");
     let expected = snapshot(&fs);
     kernel_replays(&crashed(&image, "crashed.img"), &expected);
+}
+
+fn mkdir(fs: &dyn FileSystem, dir: Ino, name: &str) -> Ino {
+    fs.mkdir(&CX, dir, name.as_bytes(), 0o755).expect("mkdir").attr.ino
+}
+
+fn at(fs: &dyn FileSystem, dir: Ino, name: &str) -> Ino {
+    fs.lookup(&CX, dir, name.as_bytes()).expect(name).attr.ino
+}
+
+/// `dir` with a file, a file of two names, and a directory that is not empty.
+fn make_tree(fs: &dyn FileSystem) {
+    let dir = mkdir(fs, fs.root(), "dir");
+    for name in ["a", "b"] {
+        let file = create(fs, dir, name);
+        fs.write(&CX, file, 0, &[1; 9000], WriteFlags::default()).expect("write");
+    }
+    let below = mkdir(fs, dir, "below");
+    create(fs, below, "c");
+    fs.link(&CX, at(fs, dir, "b"), below, b"b").expect("link");
+}
+
+fn remove_tree(fs: &dyn FileSystem) {
+    let dir = at(fs, fs.root(), "dir");
+    let below = at(fs, dir, "below");
+    for (parent, names) in [(below, ["b", "c"]), (dir, ["a", "b"])] {
+        names.iter().for_each(|name| fs.unlink(&CX, parent, name.as_bytes()).expect(name));
+    }
+    fs.rmdir(&CX, dir, b"below").expect("rmdir");
+    fs.rmdir(&CX, fs.root(), b"dir").expect("rmdir");
+}
+
+/// What `rm -r` took away goes with the log of what took its place, without a commit.
+#[test]
+fn a_tree_that_was_removed_and_made_again_is_logged() {
+    testkit::require!(kernel_btrfs);
+    let image = image_with(&[], make_tree);
+    let fs = image.open_with(quiet());
+    remove_tree(&fs);
+    make_tree(&fs);
+    fs.fsync(at(&fs, at(&fs, fs.root(), "dir"), "a"), false).expect("fsync");
+    sync_everything(&fs, &snapshot(&fs));
+    assert_eq!((stat(&fs, "log.fallback_commits"), stat(&fs, "commit.count")), (0, 0));
+    let expected = snapshot(&fs);
+    kernel_replays(&crashed(&image, "crashed.img"), &expected);
+    we_replay(&crashed(&image, "ours.img"), &expected);
+}
+
+/// A replay would take away what was moved out, or see two names of it.
+#[test]
+fn a_tree_is_committed_if_something_was_moved_out_of_it_before_it_was_removed() {
+    testkit::require!(kernel_btrfs);
+    let image = image_with(&[], make_tree);
+    let fs = image.open_with(quiet());
+    let (root, dir) = (fs.root(), at(&fs, fs.root(), "dir"));
+    fs.rename(&CX, dir, b"below", root, b"above", RenameMode::Replace).expect("rename");
+    fs.unlink(&CX, dir, b"a").expect("unlink");
+    fs.unlink(&CX, dir, b"b").expect("unlink");
+    fs.rmdir(&CX, root, b"dir").expect("rmdir");
+    fs.fsync(root, false).expect("fsync");
+    assert_eq!(stat(&fs, "log.fallback_commits"), 1);
+    kernel_replays(&crashed(&image, "crashed.img"), &snapshot(&fs));
 }

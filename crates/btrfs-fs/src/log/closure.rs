@@ -8,6 +8,7 @@
 //! * a name that is gone is cut out of its directory, which is logged for that;
 //! * where a new name takes the place of another inode's, that one is logged under the
 //!   names that it has now, or vanishes if it has none;
+//! * a directory that is gone takes along what was in it, which must be gone, too;
 //! * where something took the place of a name that is gone, be it from the commit or from
 //!   what was logged before, it is logged too;
 //! * who took a name in a rename comes with the one that had it;
@@ -20,7 +21,7 @@
 
 use super::Fallback;
 use super::committed::{Committed, Name, entry_of};
-use super::freeze::{Now, Work};
+use super::freeze::{MOST, Now, Work};
 use super::state::LogState;
 use crate::delta::{Level, Pending, is_ref};
 use crate::ino::InodeId;
@@ -73,8 +74,7 @@ impl Closure<'_> {
         Ok(Ok(()))
     }
 
-    /// An inode without names: its old ones vanish, and so does what the log has of it. Of
-    /// a directory all that was in it would have to follow, or to be logged elsewhere.
+    /// An inode without names: its old ones vanish, and so does what the log has of it.
     fn gone(&mut self, id: InodeId) -> Step {
         self.work.dropped.insert(id);
         self.followers(id);
@@ -84,10 +84,31 @@ impl Closure<'_> {
         }
         let before = self.committed.inode(id)?;
         if before.is_some_and(|item| item.mode & libc::S_IFMT == libc::S_IFDIR) {
-            return Ok(Err(Fallback::GoneDirectory));
+            go!(self.emptied(id));
         }
         for name in self.committed.names(id)? {
             go!(self.cut(id, &name));
+        }
+        Ok(Ok(()))
+    }
+
+    /// A replay takes away whatever the commit has in a directory without names, and what
+    /// that leaves without any. So all of it must be gone: of something that was moved
+    /// elsewhere a replay would see two names until then, which a directory must not have.
+    fn emptied(&mut self, dir: InodeId) -> Step {
+        let Some(inside) = self.committed.entries(dir, MOST)? else {
+            return Ok(Err(Fallback::TooMany));
+        };
+        for target in inside {
+            if target.kind != kind::INODE_ITEM {
+                return Ok(Err(Fallback::Subvolume));
+            }
+            let child = InodeId::new(dir.tree, target.objectid);
+            self.work.want(child, Level::Inode);
+            let known = self.work.objects.contains_key(&child);
+            if known && matches!(self.work.now(self.committed, child)?, Some(Now::Here(_))) {
+                return Ok(Err(Fallback::GoneDirectory));
+            }
         }
         Ok(Ok(()))
     }

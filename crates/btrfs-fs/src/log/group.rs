@@ -14,7 +14,7 @@
 
 use super::closure::Closure;
 use super::committed::Committed;
-use super::freeze::Work;
+use super::freeze::{MOST, Work};
 use super::join::{Queue, Turn};
 use super::project::Project;
 use super::state::LogState;
@@ -32,8 +32,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 use vfs::Result;
 
-/// Inodes that one log write takes at most.
-const MOST: usize = 20_000;
 /// Rounds after which the names concerned change faster than they can be followed.
 const ROUNDS: usize = 64;
 

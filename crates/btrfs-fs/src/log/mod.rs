@@ -42,7 +42,8 @@ pub enum Fallback {
     NewChunk,
     /// A subvolume's name changed.
     Subvolume,
-    /// A directory that the last commit has is gone, and its name matters.
+    /// A directory that the last commit has is gone, its name matters, and something that the
+    /// commit has in it is still there, under another name.
     GoneDirectory,
     /// More inodes belong together than a commit would cost.
     TooMany,
@@ -59,7 +60,7 @@ impl Fallback {
         match self {
             Fallback::NewChunk => "new chunk",
             Fallback::Subvolume => "subvolume",
-            Fallback::GoneDirectory => "directory removed",
+            Fallback::GoneDirectory => "moved out of a removed directory",
             Fallback::TooMany => "too many inodes",
             Fallback::LongNames => "long names",
             Fallback::NoSpace => "no space",

@@ -45,7 +45,8 @@ impl Project<'_> {
             }
             self.inode(*id, &item, work, state, edits.entry(id.tree).or_default())?;
         }
-        for (dir, index) in &work.cuts {
+        // Of a directory that is gone nothing is in the log.
+        for (dir, index) in work.cuts.iter().filter(|(dir, _)| !work.dropped.contains(dir)) {
             let key = Key::new(dir.objectid, kind::DIR_LOG_INDEX, *index);
             let last = index.to_le_bytes().to_vec();
             edits.entry(dir.tree).or_default().insert(key, Edit::Put(last.into()));

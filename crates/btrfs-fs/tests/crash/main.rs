@@ -18,6 +18,7 @@ mod named;
 mod ops;
 mod outside;
 mod random;
+mod removed;
 mod rig;
 mod shared;
 mod state;
@@ -101,6 +102,12 @@ fn two_and_three_operations() {
     let seed = start_seed();
     run_all(&rig, ace::sample(2, seed).take(40));
     run_all(&rig, ace::sample(3, seed).take(25));
+}
+
+#[test]
+fn removed_directories() {
+    let rig = Rig::new(Effort { outside: number("SPINNEY_OUTSIDE", 50), ..BRIEF });
+    run_all(&rig, removed::sample(start_seed()).take(number("SPINNEY_REMOVED", 40) as usize));
 }
 
 #[test]
@@ -310,6 +317,7 @@ fn by_name(name: &str) -> Case {
         "shared" => shared::over(by_name(&parts[2..].join(":")), n(1)),
         "named" => named(n(1) as usize),
         "told" => told::case(n(1)),
+        "removed" => removed::nth(n(1)).expect("a workload that does something"),
         "random" => random::single(n(1), n(2) as usize),
         "threads" => random::threads(n(1), n(2) as usize),
         "commits" => random::commits(n(1), n(2) as usize),
@@ -384,6 +392,7 @@ fn soak_cases(seed: u64) -> impl Iterator<Item = Case> + Send {
     let (mut two, mut three) = (ace::sample(2, seed), ace::sample(3, seed));
     let mut held = inside_samples(seed);
     let mut shared = shared_samples(seed);
+    let mut removed = removed::sample(seed);
     let kernel = outside::lacking().is_none();
     let mut round = 0;
     let mixed = std::iter::from_fn(move || {
@@ -393,7 +402,8 @@ fn soak_cases(seed: u64) -> impl Iterator<Item = Case> + Send {
             25 | 85 => Some(random::commits(seed + round, 100)),
             49 => inside_long(seed + round),
             50 => Some(random::single(seed + round, 500)),
-            1..30 => three.next(),
+            1..25 => three.next(),
+            26..30 => removed.next(),
             60..80 => held.next(),
             30..45 if kernel => shared.next(),
             _ => two.next(),

@@ -320,3 +320,33 @@ fn a_tree_is_committed_if_something_was_moved_out_of_it_before_it_was_removed() 
     assert_eq!(stat(&fs, "log.fallback_commits"), 1);
     kernel_replays(&crashed(&image, "crashed.img"), &snapshot(&fs));
 }
+
+/// Of very many a commit is done sooner.
+#[test]
+fn a_large_tree_that_was_removed_is_committed() {
+    testkit::require!(kernel_btrfs);
+    let names: Vec<String> = (0..800).map(|number| format!("{number}")).collect();
+    let image = image_with(&[], |fs| {
+        let dir = mkdir(fs, fs.root(), "dir");
+        let below = mkdir(fs, dir, "below");
+        for name in &names {
+            create(fs, dir, name);
+            create(fs, below, name);
+        }
+    });
+    let fs = image.open_with(quiet());
+    let dir = at(&fs, fs.root(), "dir");
+    let below = at(&fs, dir, "below");
+    let remove = |parent: Ino| {
+        names.iter().for_each(|name| fs.unlink(&CX, parent, name.as_bytes()).expect(name));
+    };
+    remove(below);
+    fs.rmdir(&CX, dir, b"below").expect("rmdir");
+    fs.fsync(dir, false).expect("fsync");
+    assert_eq!(stat(&fs, "log.fallback_commits"), 0, "801 are not very many");
+    remove(dir);
+    fs.rmdir(&CX, fs.root(), b"dir").expect("rmdir");
+    fs.fsync(fs.root(), false).expect("fsync");
+    assert_eq!(stat(&fs, "log.fallback_commits"), 1);
+    kernel_replays(&crashed(&image, "crashed.img"), &snapshot(&fs));
+}

@@ -124,14 +124,14 @@ impl Committed<'_> {
         Ok(None)
     }
 
-    /// What is in a directory, by the keys of the targets; `None`: more than `most`.
-    pub fn entries(&self, dir: InodeId, most: usize) -> Result<Option<Vec<Key>>> {
+    /// What is in a directory, by the keys of the targets; of more than `most` some.
+    pub fn entries(&self, dir: InodeId, most: usize) -> Result<Vec<Key>> {
         let mut entries = Vec::new();
         self.scan(dir, kind::DIR_INDEX..=kind::DIR_INDEX, 0, |_, data| {
             entries.extend(entry_of(data)?.map(|(target, _)| target));
             Ok(entries.len() <= most)
         })?;
-        Ok((entries.len() <= most).then_some(entries))
+        Ok(entries)
     }
 
     /// The entry with this index: its target and its name.

@@ -12,9 +12,6 @@ use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Result};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Inodes that one log write takes at most.
-pub const MOST: usize = 20_000;
-
 #[derive(Default)]
 pub struct Work {
     /// Inodes to log, and how.

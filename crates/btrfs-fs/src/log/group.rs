@@ -14,7 +14,7 @@
 
 use super::closure::Closure;
 use super::committed::Committed;
-use super::freeze::{MOST, Work};
+use super::freeze::Work;
 use super::join::{Queue, Turn};
 use super::project::Project;
 use super::state::LogState;
@@ -32,6 +32,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 use vfs::Result;
 
+/// Inodes that one log write takes at most.
+const MOST: usize = 20_000;
 /// Rounds after which the names concerned change faster than they can be followed.
 const ROUNDS: usize = 64;
 
@@ -262,7 +264,7 @@ impl Engine {
             drop(stillness);
             self.stats.log_still_max_ns.max(still.elapsed().as_nanos() as u64);
             if let Err(fallback) =
-                (Closure { max_item, committed, pending, state, work }).round()?
+                (Closure { max_item, committed, pending, state, work, removed: 0 }).round()?
             {
                 return Ok(Err(fallback));
             }

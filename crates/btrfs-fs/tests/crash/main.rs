@@ -107,7 +107,15 @@ fn two_and_three_operations() {
 #[test]
 fn removed_directories() {
     let rig = Rig::new(Effort { outside: number("SPINNEY_OUTSIDE", 50), ..BRIEF });
-    run_all(&rig, removed::sample(start_seed()).take(number("SPINNEY_REMOVED", 40) as usize));
+    run_all(&rig, removed_cases(start_seed()).take(number("SPINNEY_REMOVED", 40) as usize));
+}
+
+/// Each third one with commits held.
+fn removed_cases(seed: u64) -> impl Iterator<Item = Case> + Send {
+    removed::sample(seed).zip(seed..).filter_map(|(case, number)| match number % 3 {
+        0 => inside::around(case, number),
+        _ => Some(case),
+    })
 }
 
 #[test]
@@ -392,7 +400,7 @@ fn soak_cases(seed: u64) -> impl Iterator<Item = Case> + Send {
     let (mut two, mut three) = (ace::sample(2, seed), ace::sample(3, seed));
     let mut held = inside_samples(seed);
     let mut shared = shared_samples(seed);
-    let mut removed = removed::sample(seed);
+    let mut removed = removed_cases(seed);
     let kernel = outside::lacking().is_none();
     let mut round = 0;
     let mixed = std::iter::from_fn(move || {

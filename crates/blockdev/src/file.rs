@@ -56,6 +56,17 @@ impl FileDevice {
     }
 }
 
+/// A child that another thread has forked holds the descriptor until it executes its program,
+/// and with it the lock of who only closes it.
+impl Drop for FileDevice {
+    fn drop(&mut self) {
+        if !self.read_only {
+            // SAFETY: flock takes an open descriptor, which `file` owns, and no memory.
+            unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_UN) };
+        }
+    }
+}
+
 fn lock_exclusive(file: &File) -> io::Result<()> {
     // SAFETY: flock takes an open descriptor, which `file` owns, and no memory.
     if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
@@ -179,5 +190,24 @@ fn discard(file: &File, block: bool, offset: u64, len: u64) -> io::Result<()> {
     match io::Error::last_os_error() {
         e if e.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(()),
         e => Err(e),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_closed_image_is_free_whoever_has_a_copy_of_its_descriptor() {
+        let path = std::env::temp_dir().join(format!("blockdev-lock-{}", std::process::id()));
+        let device = FileDevice::create(&path, 4096).expect("create");
+        let busy = FileDevice::open(&path, false, false).map(|_| ()).expect_err("one writer");
+        assert_eq!(busy.kind(), io::ErrorKind::ResourceBusy);
+        let copy = device.file.try_clone().expect("as a forked child has");
+        drop(device);
+        let again = FileDevice::open(&path, false, false).map(|_| ());
+        std::fs::remove_file(&path).expect("remove");
+        again.expect("nobody uses it");
+        drop(copy);
     }
 }

@@ -4,7 +4,7 @@
 //! discard; takes an advisory lock so that two writers never share one image.
 
 use crate::BlockDevice;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
@@ -61,22 +61,19 @@ impl FileDevice {
 impl Drop for FileDevice {
     fn drop(&mut self) {
         if !self.read_only {
-            // SAFETY: flock takes an open descriptor, which `file` owns, and no memory.
-            unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_UN) };
+            let _ = self.file.unlock();
         }
     }
 }
 
 fn lock_exclusive(file: &File) -> io::Result<()> {
-    // SAFETY: flock takes an open descriptor, which `file` owns, and no memory.
-    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
-        return Ok(());
+    match file.try_lock() {
+        Ok(()) => Ok(()),
+        Err(TryLockError::WouldBlock) => {
+            Err(io::Error::new(io::ErrorKind::ResourceBusy, "in use by another program"))
+        }
+        Err(TryLockError::Error(error)) => Err(error),
     }
-    let error = io::Error::last_os_error();
-    if error.kind() == io::ErrorKind::WouldBlock {
-        return Err(io::Error::new(io::ErrorKind::ResourceBusy, "in use by another program"));
-    }
-    Err(error)
 }
 
 impl BlockDevice for FileDevice {

@@ -5,7 +5,7 @@ mod common;
 
 use blockdev::{BlockDevice, FileDevice};
 use btrfs_fs::{BtrfsFs, Options};
-use common::{CX, Cached, Image, close_and_judge, new_file, open_patiently, stat};
+use common::{CX, Cached, Image, close_and_judge, new_file, open_device, stat};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -80,7 +80,7 @@ impl BlockDevice for Watched {
 }
 
 fn open(image: &Image, interval: u64) -> (BtrfsFs, Arc<Watched>) {
-    let below: FileDevice = open_patiently(&image.path, false);
+    let below: FileDevice = open_device(&image.path, false);
     let watched = Arc::new(Watched {
         below: Cached(below),
         unwritten: AtomicU64::new(0),

@@ -5,7 +5,7 @@ mod common;
 
 use blockdev::BlockDevice;
 use btrfs_fs::{BtrfsFs, Options, Subvol};
-use common::{CX, Image, judge, open_patiently, snapshot, stat};
+use common::{CX, Image, judge, open_device, snapshot, stat};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -84,7 +84,7 @@ fn a_mount_that_does_not_write_or_is_refused_changes_nothing() {
     assert!(unchanged(), "read-only");
 
     let none = Options { subvol: Subvol::Path(b"none".to_vec()), ..base() };
-    let device: Arc<dyn BlockDevice> = Arc::new(open_patiently(&image.path, false));
+    let device: Arc<dyn BlockDevice> = Arc::new(open_device(&image.path, false));
     let refused = BtrfsFs::open_device(device, none).map(|_| ());
     assert!(refused.is_err(), "there is no such subvolume");
     assert!(unchanged(), "refused");

@@ -104,23 +104,13 @@ impl Image {
 }
 
 pub fn open_image(path: &Path, options: Options) -> BtrfsFs {
-    let device = open_patiently(path, options.read_only);
+    let device = open_device(path, options.read_only);
     let device: Arc<dyn BlockDevice> = Arc::new(Cached(device));
     BtrfsFs::open_device(device, options).expect("open volume")
 }
 
-/// A tool that another test thread is just starting keeps the lock of a file that this one
-/// has closed, until it runs.
-pub fn open_patiently(path: &Path, read_only: bool) -> FileDevice {
-    for _ in 0..200 {
-        match FileDevice::open(path, read_only, false) {
-            Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
-                std::thread::sleep(std::time::Duration::from_millis(5));
-            }
-            other => return other.expect("open image"),
-        }
-    }
-    panic!("{} stays busy", path.display());
+pub fn open_device(path: &Path, read_only: bool) -> FileDevice {
+    FileDevice::open(path, read_only, false).expect("open image")
 }
 
 /// A file whose flushes do nothing: the machine under these tests does not crash, and all
@@ -176,7 +166,7 @@ pub fn assert_sound(image: &Path) {
 
 /// Our own check of the whole image.
 pub fn check_ourselves(image: &Path) {
-    let device: Arc<dyn BlockDevice> = Arc::new(open_patiently(image, true));
+    let device: Arc<dyn BlockDevice> = Arc::new(open_device(image, true));
     let options = btrfs_volume::OpenOptions { read_only: true, ..Default::default() };
     let volume = btrfs_volume::Volume::open(device, options).expect("open the volume");
     let options = btrfs_check::CheckOptions { verify_data: true, ..Default::default() };

@@ -103,7 +103,7 @@ impl Crash {
 
 pub fn open(image: &Path, options: Options) -> Result<BtrfsFs, vfs::FsError> {
     let device: Arc<dyn BlockDevice> =
-        Arc::new(common::Cached(common::open_patiently(image, options.read_only)));
+        Arc::new(common::Cached(common::open_device(image, options.read_only)));
     BtrfsFs::open_device(device, Options { background: false, ..options })
 }
 

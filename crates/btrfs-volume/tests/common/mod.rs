@@ -63,18 +63,9 @@ pub fn run(command: &mut Command) -> String {
     text
 }
 
-/// Opens for writing. A child that another test is just forking holds our closed
-/// device's lock until it has executed its program: worth a short wait.
+/// Opens for writing.
 pub fn device(path: &Path) -> Arc<FileDevice> {
-    for _ in 0..200 {
-        match FileDevice::open(path, false, false) {
-            Err(e) if e.kind() == io::ErrorKind::ResourceBusy => {
-                std::thread::sleep(std::time::Duration::from_millis(10));
-            }
-            other => return Arc::new(other.expect("image opens")),
-        }
-    }
-    panic!("{} stays locked", path.display());
+    Arc::new(FileDevice::open(path, false, false).expect("image opens"))
 }
 
 pub fn open(path: &Path) -> btrfs_disk::Result<Volume> {

@@ -43,6 +43,12 @@ fn we_replay(copy: &Path, expected: &TreeSnapshot) {
     common::judge(copy, expected);
 }
 
+/// Each a copy of what a crash would leave now.
+fn both_replay(image: &Image, expected: &TreeSnapshot) {
+    kernel_replays(&crashed(image, "crashed.img"), expected);
+    we_replay(&crashed(image, "ours.img"), expected);
+}
+
 fn quiet() -> Options {
     Options { background: false, tree_log: true, ..Options::default() }
 }
@@ -81,10 +87,7 @@ fn random(seed: u64, steps: usize, config: &Config, mkfs: &[&str]) -> bool {
         stat(&fs, "log.writes"),
     );
     let expected = snapshot(&fs);
-    let copy = crashed(&image, "crashed.img");
-    let ours = crashed(&image, "ours.img");
-    kernel_replays(&copy, &expected);
-    we_replay(&ours, &expected);
+    both_replay(&image, &expected);
     session.close_all();
     drop(session);
     fs.destroy().expect("close");
@@ -155,6 +158,14 @@ fn create(fs: &dyn FileSystem, dir: Ino, name: &str) -> Ino {
     fs.mknod(&CX, dir, name.as_bytes(), FileKind::File, 0o644, 0).expect("create").attr.ino
 }
 
+fn mkdir(fs: &dyn FileSystem, dir: Ino, name: &str) -> Ino {
+    fs.mkdir(&CX, dir, name.as_bytes(), 0o755).expect("mkdir").attr.ino
+}
+
+fn at(fs: &dyn FileSystem, dir: Ino, name: &str) -> Ino {
+    fs.lookup(&CX, dir, name.as_bytes()).expect(name).attr.ino
+}
+
 /// An entry that is gone and a new one must not share an index in the log: the kernel's
 /// replay inserts before it deletes.
 #[test]
@@ -171,9 +182,7 @@ fn an_index_is_not_used_twice() {
     fs.fsync(fs.root(), false).expect("fsync");
     fs.fsync(new, false).expect("fsync");
     assert_eq!(stat(&fs, "log.writes"), 1, "the second fsync has nothing to add");
-    let expected = snapshot(&fs);
-    kernel_replays(&crashed(&image, "crashed.img"), &expected);
-    we_replay(&crashed(&image, "ours.img"), &expected);
+    both_replay(&image, &snapshot(&fs));
 }
 
 /// The kernel's replay puts old and new names of one item together; where they do not fit
@@ -189,7 +198,7 @@ fn more_names_than_a_replay_can_hold_are_committed() {
         }
     });
     let fs = image.open_with(quiet());
-    let file = fs.lookup(&CX, fs.root(), b"file").expect("lookup").attr.ino;
+    let file = at(&fs, fs.root(), "file");
     for i in 12..17 {
         fs.link(&CX, file, fs.root(), name(i).as_bytes()).expect("link");
     }
@@ -208,7 +217,7 @@ fn the_second_fsync_of_a_file_logs_what_changed_since_the_first() {
         fs.write(&CX, file, 0, &[1; 50_000], WriteFlags::default()).expect("write");
     });
     let fs = image.open_with(quiet());
-    let file = fs.lookup(&CX, fs.root(), b"file").expect("lookup").attr.ino;
+    let file = at(&fs, fs.root(), "file");
     let mut items = Vec::new();
     for round in 0..50u64 {
         fs.write(&CX, file, round * 8192, &[2; 4096], WriteFlags::default()).expect("write");
@@ -226,9 +235,7 @@ fn the_second_fsync_of_a_file_logs_what_changed_since_the_first() {
     let nothing = stat(&fs, "log.writes");
     fs.fsync(file, false).expect("fsync");
     assert_eq!(stat(&fs, "log.writes"), nothing, "nothing changed, nothing written");
-    let expected = snapshot(&fs);
-    kernel_replays(&crashed(&image, "crashed.img"), &expected);
-    we_replay(&crashed(&image, "ours.img"), &expected);
+    both_replay(&image, &snapshot(&fs));
 }
 
 /// A log may refer to chunks that its commit knows, whatever other chunks there are by now.
@@ -244,9 +251,7 @@ fn a_new_chunk_is_in_the_way_of_what_lies_in_it_alone() {
     fs.fsync(file, false).expect("fsync");
     fs.fsync(fs.root(), false).expect("fsync");
     assert_eq!((fallbacks(), stat(&fs, "commit.count")), (0, 0), "it lies in the old chunk");
-    let expected = snapshot(&fs);
-    kernel_replays(&crashed(&image, "crashed.img"), &expected);
-    we_replay(&crashed(&image, "ours.img"), &expected);
+    both_replay(&image, &snapshot(&fs));
     for part in 0..12 {
         fs.write(&CX, file, part << 20, &[2; 1 << 20], WriteFlags::default()).expect("write");
     }
@@ -257,14 +262,6 @@ fn a_new_chunk_is_in_the_way_of_what_lies_in_it_alone() {
     assert_eq!(fallbacks(), 1, "the commit knows both");
     let expected = snapshot(&fs);
     kernel_replays(&crashed(&image, "crashed.img"), &expected);
-}
-
-fn mkdir(fs: &dyn FileSystem, dir: Ino, name: &str) -> Ino {
-    fs.mkdir(&CX, dir, name.as_bytes(), 0o755).expect("mkdir").attr.ino
-}
-
-fn at(fs: &dyn FileSystem, dir: Ino, name: &str) -> Ino {
-    fs.lookup(&CX, dir, name.as_bytes()).expect(name).attr.ino
 }
 
 /// `dir` with a file, a file of two names, and a directory that is not empty.
@@ -300,9 +297,7 @@ fn a_tree_that_was_removed_and_made_again_is_logged() {
     fs.fsync(at(&fs, at(&fs, fs.root(), "dir"), "a"), false).expect("fsync");
     sync_everything(&fs, &snapshot(&fs));
     assert_eq!((stat(&fs, "log.fallback_commits"), stat(&fs, "commit.count")), (0, 0));
-    let expected = snapshot(&fs);
-    kernel_replays(&crashed(&image, "crashed.img"), &expected);
-    we_replay(&crashed(&image, "ours.img"), &expected);
+    both_replay(&image, &snapshot(&fs));
 }
 
 /// A replay would take away what was moved out, or see two names of it.

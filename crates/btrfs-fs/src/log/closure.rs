@@ -28,7 +28,7 @@ use crate::ino::InodeId;
 use btrfs_disk::checksum::name_hash;
 use btrfs_disk::items::DirItem;
 use btrfs_disk::key::kind;
-use btrfs_disk::{Key, Result};
+use btrfs_disk::{Key, Result, TreeId};
 use std::collections::BTreeSet;
 
 /// No directory lies deeper than this.
@@ -108,10 +108,9 @@ impl Closure<'_> {
             return Ok(Err(Fallback::TooMany));
         }
         for target in inside {
-            if target.kind != kind::INODE_ITEM {
+            let Some(child) = inode_at(dir.tree, &target) else {
                 return Ok(Err(Fallback::Subvolume));
-            }
-            let child = InodeId::new(dir.tree, target.objectid);
+            };
             self.work.want(child, Level::Inode);
             let known = self.work.objects.contains_key(&child);
             if known && matches!(self.work.now(self.committed, child)?, Some(Now::Here(_))) {
@@ -163,13 +162,12 @@ impl Closure<'_> {
             return Ok(Ok(()));
         }
         let Some(other) = self.committed.entry(parent, &name.name)? else { return Ok(Ok(())) };
-        if other.kind != kind::INODE_ITEM {
+        let Some(other) = inode_at(id.tree, &other) else {
             return Ok(Err(Fallback::Subvolume));
-        }
-        if other.objectid == id.objectid {
+        };
+        if other == id {
             return Ok(Ok(()));
         }
-        let other = InodeId::new(id.tree, other.objectid);
         let its = self.committed.names(other)?;
         match its.iter().find(|n| n.parent == name.parent && n.name == name.name) {
             Some(its) => self.cut(other, its),
@@ -228,10 +226,10 @@ impl Closure<'_> {
             if entry.name != name {
                 continue;
             }
-            if entry.location.kind != kind::INODE_ITEM {
+            let Some(target) = inode_at(dir.tree, &entry.location) else {
                 return Ok(Err(Fallback::Subvolume));
-            }
-            self.work.want(InodeId::new(dir.tree, entry.location.objectid), Level::Inode);
+            };
+            self.work.want(target, Level::Inode);
         }
         Ok(Ok(()))
     }
@@ -275,16 +273,15 @@ impl Closure<'_> {
             if let Some(bytes) = value
                 && let Some((target, _)) = entry_of(&bytes)?
             {
-                if target.kind != kind::INODE_ITEM {
+                let Some(target) = inode_at(dir.tree, &target) else {
                     return Ok(Err(Fallback::Subvolume));
-                }
-                self.work.want(InodeId::new(dir.tree, target.objectid), Level::Inode);
+                };
+                self.work.want(target, Level::Inode);
             }
             let Some((old, name)) = self.committed.entry_at(dir, index)? else { continue };
-            if old.kind != kind::INODE_ITEM {
+            let Some(old) = inode_at(dir.tree, &old) else {
                 return Ok(Err(Fallback::Subvolume));
-            }
-            let old = InodeId::new(dir.tree, old.objectid);
+            };
             let name = Name { parent: dir.objectid, index, name };
             let still = self.work.objects.contains_key(&old)
                 && self.work.names(self.committed, old)?.contains(&name);
@@ -294,4 +291,9 @@ impl Closure<'_> {
         }
         Ok(Ok(()))
     }
+}
+
+/// What an entry leads to; `None`: a subvolume.
+fn inode_at(tree: TreeId, target: &Key) -> Option<InodeId> {
+    (target.kind == kind::INODE_ITEM).then(|| InodeId::new(tree, target.objectid))
 }

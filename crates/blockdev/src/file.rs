@@ -4,6 +4,7 @@
 //! discard; takes an advisory lock so that two writers never share one image.
 
 use crate::BlockDevice;
+use crate::direct::Direct;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
@@ -12,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 pub struct FileDevice {
     file: File,
+    direct: Direct,
     path: PathBuf,
     len: u64,
     read_only: bool,
@@ -45,7 +47,9 @@ impl FileDevice {
             lock_exclusive(&file)?;
         }
         let len = file.seek(SeekFrom::End(0))?;
-        Ok(FileDevice { file, path: path.to_owned(), len, read_only, block })
+        // Now: once it is mounted the kernel may refuse to open a device for writing.
+        let direct = if read_only { Direct::none() } else { Direct::of(&file) };
+        Ok(FileDevice { file, direct, path: path.to_owned(), len, read_only, block })
     }
 
     fn check_range(&self, offset: u64, len: u64) -> io::Result<()> {
@@ -99,6 +103,16 @@ impl BlockDevice for FileDevice {
         let total: u64 = bufs.iter().map(|b| b.len() as u64).sum();
         self.check_range(offset, total)?;
         write_all_vectored(&self.file, offset, bufs)
+    }
+
+    fn write_apart(&self, offset: u64, bufs: &[&[u8]], through: bool) -> io::Result<()> {
+        let total: u64 = bufs.iter().map(|b| b.len() as u64).sum();
+        self.check_range(offset, total)?;
+        match (through, bufs) {
+            (true, bufs) => self.direct.write(&self.file, offset, bufs),
+            (false, [one]) => self.file.write_all_at(one, offset),
+            (false, many) => write_all_vectored(&self.file, offset, many),
+        }
     }
 
     fn start_writing(&self) -> io::Result<()> {

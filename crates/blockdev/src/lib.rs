@@ -7,6 +7,7 @@
 //!
 //! What it does not know: file systems, mirrors, checksums.
 
+mod direct;
 mod file;
 mod mem;
 mod sticky;
@@ -36,6 +37,13 @@ pub trait BlockDevice: Send + Sync {
             offset += buf.len() as u64;
         }
         Ok(())
+    }
+    /// As `write_vectored_at`, of what its writer can do without: nothing refers to it yet, and a
+    /// refusal is his alone. With `through` the device itself has taken it when this returns, or
+    /// has refused it (it may be in the device's cache still).
+    fn write_apart(&self, offset: u64, bufs: &[&[u8]], through: bool) -> io::Result<()> {
+        let _ = through;
+        self.write_vectored_at(offset, bufs)
     }
     /// Asks for earlier writes to go to the medium now, and waits for those that an earlier call
     /// asked for: a hint, so that a later `flush` has little to do. Nothing is durable by it.

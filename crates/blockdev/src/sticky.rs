@@ -5,7 +5,8 @@
 //! kernel may have dropped the dirty pages of the failed one. Reads go on.
 //!
 //! A failed discard is told to its caller and sets nothing: what it was about holds
-//! nothing that anybody needs.
+//! nothing that anybody needs. Nor does a failed `write_apart`: its writer knows what was not
+//! written, has it still, and nothing refers to it.
 
 use crate::BlockDevice;
 use std::io;
@@ -58,6 +59,11 @@ impl<D: BlockDevice> BlockDevice for Sticky<D> {
 
     fn write_vectored_at(&self, offset: u64, bufs: &[&[u8]]) -> io::Result<()> {
         self.guard("write", |d| d.write_vectored_at(offset, bufs))
+    }
+
+    fn write_apart(&self, offset: u64, bufs: &[&[u8]], through: bool) -> io::Result<()> {
+        self.check()?;
+        self.device.write_apart(offset, bufs, through)
     }
 
     fn start_writing(&self) -> io::Result<()> {

@@ -18,9 +18,34 @@ use btrfs_disk::{Corrupt, Error, Logical, Physical, Result, Superblock};
 use std::sync::Arc;
 use tracing::warn;
 
+/// What a refused write means.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Of {
+    /// The volume itself: whoever devices are given up by gives this one up.
+    Structure,
+    /// Content that nothing refers to yet: its writer's alone. `through` as in
+    /// `BlockDevice::write_apart`.
+    Content { through: bool },
+}
+
 impl Volume {
     /// Writes `bufs`, one behind the other, to every copy of `logical`.
     pub fn write(&self, logical: Logical, bufs: &[&[u8]]) -> Result<()> {
+        self.write_copies_of(logical, bufs, Of::Structure)
+    }
+
+    /// The same for file content that nothing refers to yet: a device that refuses it can be
+    /// used on. With `through` it is with the device when this returns.
+    pub fn write_content(&self, logical: Logical, bufs: &[&[u8]], through: bool) -> Result<()> {
+        self.write_copies_of(logical, bufs, Of::Content { through })
+    }
+
+    /// Writes the sealed bytes of one or more adjacent nodes.
+    pub fn write_node_bytes(&self, logical: Logical, bufs: &[&[u8]]) -> Result<()> {
+        self.write(logical, bufs)
+    }
+
+    fn write_copies_of(&self, logical: Logical, bufs: &[&[u8]], of: Of) -> Result<()> {
         self.check_writable()?;
         let len = bufs.iter().map(|b| b.len() as u64).sum();
         let mapping = self.map(logical, len)?;
@@ -31,21 +56,21 @@ impl Volume {
             }
         }
         let _shared = self.repair.read();
-        mapping.copies().iter().try_for_each(|at| self.write_physical(*at, bufs))
-    }
-
-    /// Writes the sealed bytes of one or more adjacent nodes; the same path as data.
-    pub fn write_node_bytes(&self, logical: Logical, bufs: &[&[u8]]) -> Result<()> {
-        self.write(logical, bufs)
+        mapping.copies().iter().try_for_each(|at| self.write_one(*at, bufs, of))
     }
 
     pub(crate) fn write_physical(&self, at: Physical, bufs: &[&[u8]]) -> Result<()> {
+        self.write_one(at, bufs, Of::Structure)
+    }
+
+    fn write_one(&self, at: Physical, bufs: &[&[u8]], of: Of) -> Result<()> {
         let len: u64 = bufs.iter().map(|b| b.len() as u64).sum();
         add(&self.counters.writes, 1);
         add(&self.counters.written_bytes, len);
-        let result = match bufs {
-            [one] => self.dev.write_at(at.0, one),
-            many => self.dev.write_vectored_at(at.0, many),
+        let result = match (of, bufs) {
+            (Of::Content { through }, bufs) => self.dev.write_apart(at.0, bufs, through),
+            (Of::Structure, [one]) => self.dev.write_at(at.0, one),
+            (Of::Structure, many) => self.dev.write_vectored_at(at.0, many),
         };
         result.map_err(|source| {
             add(&self.counters.write_errors, 1);

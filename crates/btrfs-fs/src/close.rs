@@ -1,7 +1,7 @@
 //! Closing: unnamed inodes go, everything is committed.
 
 use crate::engine::Engine;
-use vfs::{Result, Stat};
+use vfs::{FsError, Result, Stat};
 
 impl Engine {
     pub fn close(&self) -> Result<()> {
@@ -9,7 +9,32 @@ impl Engine {
             return Ok(());
         }
         self.erase_unnamed();
-        self.commit()
+        let committed = self.commit();
+        match self.name_unwritten() {
+            0 => committed,
+            files => committed.map_err(|error| match error {
+                FsError::Io { context, source } => {
+                    let context = format!("content of {files} files is lost: {context}");
+                    FsError::Io { context, source }
+                }
+                other => other,
+            }),
+        }
+    }
+
+    /// Says which files lose what is in memory alone; answers how many they are.
+    fn name_unwritten(&self) -> usize {
+        let mut files = 0;
+        for inode in self.inodes.all() {
+            let Ok(state) = inode.read() else { continue };
+            let bytes = state.dirty.as_ref().map_or(0, |dirty| dirty.bytes());
+            if bytes > 0 && state.item.nlink > 0 {
+                let (tree, inode) = (inode.id.tree, inode.id.objectid);
+                tracing::error!(%tree, inode, bytes, "written content of this file is lost");
+                files += 1;
+            }
+        }
+        files
     }
 
     /// Nobody can refer to anything any more: what has no name goes with this commit.
@@ -35,6 +60,7 @@ impl Engine {
         add("inodes.open", self.inodes.len() as u64);
         let waits = crate::inode::LOCK_WAITS.load(std::sync::atomic::Ordering::Relaxed);
         add("inodes.lock_waits", waits);
+        add("data.refused", self.refusals.count());
         add("commit.unpaid_nodes", self.space.unpaid_nodes());
         add("cache.hits", cache.hits);
         add("cache.misses", cache.misses);

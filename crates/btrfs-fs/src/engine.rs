@@ -14,6 +14,7 @@ use crate::ino::InodeId;
 use crate::inode::{DirtyQueue, Inode, InodeTable, State};
 use crate::log::Group;
 use crate::options::Options;
+use crate::refusals::Refusals;
 use crate::reserve::Promises;
 use crate::roots::Roots;
 use crate::stats::Stats;
@@ -67,6 +68,7 @@ pub struct Engine {
     pub dirty_pieces: Arc<Pieces>,
     /// Inodes without names that a full volume had no room to erase.
     pub unerased: Mutex<Vec<Arc<Inode>>>,
+    pub refusals: Refusals,
     pub closed: AtomicBool,
     /// Who remembers attributes that we told.
     pub observer: OnceLock<Arc<dyn vfs::Observer>>,

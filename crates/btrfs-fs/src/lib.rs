@@ -23,6 +23,7 @@ mod open;
 mod ops;
 mod options;
 mod orphan;
+mod refusals;
 mod reserve;
 mod roots;
 mod stats;

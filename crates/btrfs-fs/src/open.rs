@@ -252,6 +252,7 @@ fn assemble(
         dirty_bytes: AtomicU64::new(0),
         dirty_pieces: Arc::default(),
         unerased: Mutex::new(Vec::new()),
+        refusals: Default::default(),
         closed: AtomicBool::new(false),
         observer: OnceLock::new(),
     }

@@ -73,6 +73,9 @@ pub struct WriteFlags {
     pub kill_priv: bool,
     /// Return only after the data and what is needed to read it are durable.
     pub sync: bool,
+    /// `O_DIRECT`: return only when the device has taken the data, or fail. It need not be
+    /// durable; a write that failed has changed nothing.
+    pub direct: bool,
 }
 
 /// One counter of `FileSystem::stats`.

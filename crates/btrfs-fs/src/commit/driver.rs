@@ -43,6 +43,8 @@ fn run(engine: &Weak<Engine>) {
             Err(error) if error.errno() == libc::ENOSPC => {
                 tracing::warn!("writeback found no space; it is tried again");
             }
+            // Its writers are told; that it is tried again may help.
+            Err(error) if engine.writable().is_ok() => tracing::error!(%error, "a commit"),
             Err(error) => {
                 tracing::error!(%error, "the background commit failed");
                 return;

@@ -17,10 +17,12 @@ mod turns;
 pub use driver::Background;
 pub use ease::{Ease, Pace};
 
+use crate::data::flush::Landed;
 use crate::delta::Delta;
 use crate::engine::{Engine, PoisonUnlessDone};
 use crate::error::IntoFs;
 use crate::log::LogState;
+use crate::refusals::refused;
 use crate::roots::Roots;
 use crate::view::Snapshot;
 use btrfs_disk::{Generation, Superblock};
@@ -90,16 +92,10 @@ impl Committer {
     }
 }
 
-/// What of the unwritten content found room.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Landed {
-    All,
-    Some,
-}
-
 impl Engine {
     /// Everything done before the call is durable when it returns. ENOSPC: but for content
-    /// that found no room; it stays in memory.
+    /// that found no room; EIO while the volume can be written: but for content that the device
+    /// refused. It stays in memory.
     pub fn commit(&self) -> Result<()> {
         self.commit_at(Pace::Fast)
     }
@@ -107,8 +103,14 @@ impl Engine {
     fn commit_at(&self, pace: Pace) -> Result<()> {
         match self.commit_once(Wanted::Everything, pace)? {
             Landed::All => Ok(()),
-            Landed::Some => Err(Errno::ENOSPC.into()),
+            Landed::NoRoom => Err(Errno::ENOSPC.into()),
+            Landed::Refused => Err(refused("content was not written".into())),
         }
+    }
+
+    /// As `commit`, for who wants room: content that did not land is not his.
+    pub fn commit_what_lands(&self) -> Result<()> {
+        self.commit_once(Wanted::Everything, Pace::Fast).map(|_| ())
     }
 
     /// As `commit`, for who has written his own content back: what others have in memory
@@ -160,8 +162,10 @@ impl Engine {
         let mut idle = 0;
         while idle < 2 {
             let before = landed();
-            if self.commit_now(pace)? == Landed::All {
-                return Ok(Landed::All);
+            match self.commit_now(pace)? {
+                Landed::NoRoom => {}
+                // Of what was refused the next commit makes another try.
+                ended => return Ok(ended),
             }
             if landed() == before {
                 idle += 1;
@@ -170,17 +174,13 @@ impl Engine {
                 idle = 0;
             }
         }
-        Ok(Landed::Some)
+        Ok(Landed::NoRoom)
     }
 
     fn commit_now(&self, pace: Pace) -> Result<Landed> {
         let start = Instant::now();
-        let landed = match self.flush_all(pace) {
-            Ok(()) => Landed::All,
-            // What finds no room stays in memory; what has landed is committed all the same.
-            Err(e) if e.errno() == libc::ENOSPC => Landed::Some,
-            Err(error) => return Err(error),
-        };
+        // What does not land stays in memory; what has landed is committed all the same.
+        let landed = self.flush_all(pace)?;
         self.commit_trees(start, start.elapsed(), pace)?;
         Ok(landed)
     }

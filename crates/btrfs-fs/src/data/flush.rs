@@ -4,7 +4,7 @@
 //! inodes that were taken out of the queue of dirty ones have landed, or are in it again, when the
 //! turn ends with which they were taken (inode/queue.rs).
 
-use super::store::store;
+use super::store::{Unstored, Way, store};
 use super::{Dirty, read};
 use crate::commit::{Ease, Pace};
 use crate::engine::{Engine, Op};
@@ -16,7 +16,17 @@ use btrfs_disk::items::{Compression, FileExtent, inode_flags};
 use btrfs_disk::key::kind::EXTENT_DATA;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use vfs::Result;
+use vfs::{FsError, Result};
+
+/// What of the content that was to land did.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Landed {
+    All,
+    /// Some found no room.
+    NoRoom,
+    /// Some was refused by the device, or what it must be written beside could not be read.
+    Refused,
+}
 
 /// Content that one lock hold and one operation store at most, in bytes.
 pub const BATCH: u64 = 8 << 20;
@@ -25,25 +35,28 @@ impl Engine {
     /// Writes back everything that was dirty when called, also what others are at work on.
     /// Inodes without names keep their content in memory while there is room: most of them
     /// vanish before it would land. No inode is locked by the caller.
-    pub fn flush_all(&self, pace: Pace) -> Result<()> {
+    ///
+    /// What does not land stays in memory, to be read and tried again; an error means that
+    /// nothing may be written any more.
+    pub fn flush_all(&self, pace: Pace) -> Result<Landed> {
         self.flush_queue(self.dirty_inodes.take_all(), pace)
     }
 
     /// Writes back what nobody else is at work on: to make room in memory.
-    pub fn flush_some(&self) -> Result<()> {
+    pub fn flush_some(&self) -> Result<Landed> {
         let (_turn, queue) = self.dirty_inodes.take_some();
         self.flush_queue(queue, Pace::Fast)
     }
 
-    fn flush_queue(&self, queue: Vec<Arc<Inode>>, pace: Pace) -> Result<()> {
+    fn flush_queue(&self, queue: Vec<Arc<Inode>>, pace: Pace) -> Result<Landed> {
         let pressed = self.dirty_bytes.load(Ordering::Relaxed) > self.options.dirty_bytes / 2;
         let mut ease = Ease::new(self, pace);
-        let (mut first_error, mut full) = (None, None);
+        let (mut landed, mut fatal, mut full) = (Landed::All, None, None);
         for inode in queue {
             // Also for those that are gone, of which there can be 100,000.
             ease.pause();
             // Where one finds no room the others need not try before the next commit.
-            if full.is_some() {
+            if full.is_some() || fatal.is_some() {
                 self.dirty_inodes.put_back(inode);
                 continue;
             }
@@ -54,13 +67,18 @@ impl Engine {
                 continue;
             }
             if let Err(error) = self.flush_easily(&inode, &mut ease) {
-                let no_room = error.errno() == libc::ENOSPC;
-                first_error.get_or_insert(error);
-                if no_room {
+                if error.errno() == libc::ENOSPC {
+                    landed = landed.max(Landed::NoRoom);
                     full = Some(inode);
                     continue;
                 }
                 self.dirty_inodes.add(&inode);
+                match error {
+                    FsError::Io { .. } if self.poisoned.get().is_none() => {
+                        landed = Landed::Refused;
+                    }
+                    error => fatal = Some(error),
+                }
             }
             // Erasing is not for here: it may wait for the commit that waits for this.
             self.inodes.evict(inode);
@@ -69,7 +87,8 @@ impl Engine {
         if let Some(inode) = full {
             self.dirty_inodes.add(&inode);
         }
-        first_error.map_or(Ok(()), Err)
+        self.refusals.left(landed == Landed::Refused);
+        fatal.map_or(Ok(landed), Err)
     }
 
     /// Writes one inode back, letting others in between batches.
@@ -155,8 +174,12 @@ fn flush_run(
         let size = state.item.size;
         state.pending_from = rest;
         let slices = dirty.slices(start, end);
-        let stored = store(engine, id, state, start, &slices);
+        let stored = store(engine, id, state, start, &slices, Way::Cached);
         state.pending_from = None;
+        if let Err(Unstored::Refused(error)) = &stored {
+            state.refused = true;
+            engine.refusals.keep(id, error);
+        }
         debug_assert_eq!(size, state.item.size);
         paid = stored?;
     }

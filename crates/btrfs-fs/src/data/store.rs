@@ -2,22 +2,52 @@
 //! file extent items, references, checksums and the inode.
 //!
 //! Invariants: data has reached the device (its write returned) before the delta names
-//! it; a failure before that gives every new extent back. A write that the device refuses
-//! poisons the volume: nothing that is acknowledged afterwards could be relied upon.
+//! it; a failure before that gives every new extent back, so nothing ever names what the device
+//! refused. A refusal is told to the caller, who has the content still; the volume goes on
+//! (refusals.rs).
 
 use super::sums;
 use crate::engine::{Engine, Op};
-use crate::error::IntoFs;
+use crate::error::{IntoFs, to_fs};
 use crate::extents::{Mapped, MappedKind, drop_range, insert_regular, map_range};
 use crate::ino::InodeId;
 use crate::inode::State;
 use btrfs_disk::items::{Compression, FileExtentFields, FileExtentKind, inode_flags};
 use btrfs_disk::{Logical, TreeId};
 use btrfs_space::{Extent, Priority};
-use vfs::Result;
+use vfs::{FsError, Result};
 
 /// Largest data extent, as the kernel's btrfs.
 const EXTENT_MAX: u64 = 128 << 20;
+
+/// How far content has come when `store` returns.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Way {
+    /// The host may have it in its cache.
+    Cached,
+    /// The device has taken it.
+    Through,
+}
+
+/// Why content was not stored.
+pub enum Unstored {
+    /// The device refused it.
+    Refused(FsError),
+    Other(FsError),
+}
+
+impl From<FsError> for Unstored {
+    fn from(error: FsError) -> Unstored {
+        Unstored::Other(error)
+    }
+}
+
+impl From<Unstored> for FsError {
+    fn from(unstored: Unstored) -> FsError {
+        let (Unstored::Refused(error) | Unstored::Other(error)) = unstored;
+        error
+    }
+}
 
 /// Where a piece of content landed.
 struct Landed {
@@ -55,7 +85,8 @@ pub fn store(
     state: &mut State,
     start: u64,
     slices: &[&[u8]],
-) -> Result<u64> {
+    way: Way,
+) -> std::result::Result<u64, Unstored> {
     let len: u64 = slices.iter().map(|s| s.len() as u64).sum();
     let end = start + len;
     let before = {
@@ -64,11 +95,12 @@ pub fn store(
     };
     let mapped: Vec<Mapped> =
         before.iter().filter(|m| m.end > start && m.start < end).cloned().collect();
-    let landed = land(engine, id, state, start, end, slices, &mapped)?;
+    let piece = (start, end, slices, way);
+    let landed = land(engine, id, state, piece, &mapped)?;
     // What is written was promised room; in many pieces it needs more metadata than others.
     if let Err(error) = engine.hold(2 * landed.len() as u64, 0, Priority::Delete) {
         give_back(engine, &landed);
-        return Err(error);
+        return Err(error.into());
     }
     let mut paid = 0;
     engine.change(|op| {
@@ -88,29 +120,27 @@ fn land(
     engine: &Engine,
     id: InodeId,
     state: &State,
-    start: u64,
-    end: u64,
-    slices: &[&[u8]],
+    (start, end, slices, way): (u64, u64, &[&[u8]], Way),
     mapped: &[Mapped],
-) -> Result<Vec<Landed>> {
+) -> std::result::Result<Vec<Landed>, Unstored> {
     let with_sums = state.item.flags & inode_flags::NODATASUM == 0;
     let mut landed = Vec::new();
     let mut at = start;
     while at < end {
-        let placed = place(engine, id, state, at, end, mapped);
+        let placed = place(engine, id, state, at, end, mapped).map_err(Unstored::from);
         let result = placed.and_then(|(len, place)| {
             let part = cut(slices, at - start, len);
             let logical = match &place {
                 Place::New(extent) => extent.logical,
                 Place::Existing { logical, .. } => *logical,
             };
-            if let Err(error) = engine.volume.write(logical, &part) {
-                // Whoever asked: that a later try succeeds would prove nothing.
-                engine.poison(&format!("content was not written: {error}"));
+            let through = way == Way::Through;
+            if let Err(error) = engine.volume.write_content(logical, &part, through) {
+                engine.refusals.note(id, &error);
                 if let Place::New(extent) = &place {
                     engine.unallocate(*extent);
                 }
-                return Err(error).fs();
+                return Err(Unstored::Refused(to_fs(error)));
             }
             let sums = with_sums.then(|| sums::compute(engine, &part));
             Ok(Landed { start: at, len, place, sums })

@@ -50,6 +50,8 @@ pub struct State {
     pub no_inline: bool,
     /// `item` differs from what the delta or the tree says.
     pub item_dirty: bool,
+    /// The device refused content of this file, and no fsync of it has told that.
+    pub refused: bool,
     /// Made without a name (`O_TMPFILE`): `link` may give it its first one.
     pub linkable: bool,
     /// The block count that callers may remember.

@@ -227,8 +227,9 @@ impl Engine {
             if landed.insert(*id)
                 && let Some(inode) = self.inodes.find(*id, 0)
             {
-                // What finds no room stays in memory, and the log has what has landed. It is
-                // no loss of who syncs now; the file's own fsync tries again, and tells.
+                // What finds no room or was refused stays in memory, and the log has what has
+                // landed. It is no loss of who syncs now; the file's own fsync tries again, and
+                // tells.
                 if let Err(error) = self.flush_inode(&inode) {
                     tracing::warn!(inode = id.objectid, %error, "content stays unwritten");
                 }

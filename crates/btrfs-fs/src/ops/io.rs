@@ -1,12 +1,14 @@
 //! read and write.
 //!
 //! Short writes gather in memory (delayed allocation); long ones go straight to an extent,
-//! since gathering them would only copy them once more.
+//! since gathering them would only copy them once more. Direct ones (O_DIRECT) go straight to an
+//! extent and through to the device, whatever their length: one that fails has changed no content.
 
 use super::truncate::zero_tail;
 use super::xattr::drop_capability;
 use crate::data::flush::{dirty_of, fill_sector, load_inline};
-use crate::data::{read as reading, store::store};
+use crate::data::read as reading;
+use crate::data::store::{Way, store};
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::extents::{map_range, put_hole};
@@ -101,7 +103,8 @@ fn write_locked(
     if flags.kill_priv {
         kill_priv(&mut state);
     }
-    let result = write_content(engine, inode, &mut state, offset, data, budget);
+    let write = if flags.direct { write_direct } else { write_content };
+    let result = write(engine, inode, &mut state, offset, data, budget);
     state.item_dirty = true;
     let wants_sync = state.item.flags & inode_flags::SYNC != 0;
     result.map(|()| wants_sync)
@@ -164,33 +167,68 @@ fn write_content(
     if head > 0 {
         gather(engine, inode, state, offset, &data[..head], budget)?;
     }
-    straight(engine, inode, state, body_start, &data[head..tail], budget)?;
+    let body = (&[&data[head..tail]][..], Way::Cached);
+    straight(engine, inode, state, (body_start, body_end), body, budget)?;
     if tail < data.len() {
         gather(engine, inode, state, body_end, &data[tail..], budget)?;
     }
     Ok(())
 }
 
+/// Whole sectors, made of what is there where the write has only a part of one.
+fn write_direct(
+    engine: &Engine,
+    inode: &Arc<Inode>,
+    state: &mut State,
+    offset: u64,
+    data: &[u8],
+    budget: &mut u64,
+) -> Result<()> {
+    let sector = engine.sector();
+    let end = offset + data.len() as u64;
+    let (start, stop) = (offset / sector * sector, end.next_multiple_of(sector));
+    let (body_start, body_end) = (offset.next_multiple_of(sector), end / sector * sector);
+    let patched = |at: u64| -> Result<Vec<u8>> {
+        let mut content = vec![0; sector as usize];
+        reading::read(engine, inode.id, state, at, &mut content)?;
+        let (from, to) = (at.max(offset), (at + sector).min(end));
+        content[(from - at) as usize..(to - at) as usize]
+            .copy_from_slice(&data[(from - offset) as usize..(to - offset) as usize]);
+        Ok(content)
+    };
+    let head = if start < body_start { patched(start)? } else { Vec::new() };
+    let has_tail = body_end < stop && body_start <= body_end;
+    let tail = if has_tail { patched(body_end)? } else { Vec::new() };
+    let body = match body_start < body_end {
+        true => &data[(body_start - offset) as usize..(body_end - offset) as usize],
+        false => &[][..],
+    };
+    let parts: Vec<&[u8]> =
+        [&head[..], body, &tail[..]].into_iter().filter(|part| !part.is_empty()).collect();
+    straight(engine, inode, state, (start, end), (&parts, Way::Through), budget)
+}
+
+/// Whole sectors from `start` on; the file reaches to `end` at least by them.
 fn straight(
     engine: &Engine,
     inode: &Arc<Inode>,
     state: &mut State,
-    start: u64,
-    data: &[u8],
+    (start, end): (u64, u64),
+    (parts, way): (&[&[u8]], Way),
     budget: &mut u64,
 ) -> Result<()> {
-    let end = start + data.len() as u64;
     let old_size = state.item.size;
     state.item.size = old_size.max(end);
+    let end = end.next_multiple_of(engine.sector());
     // What was dirty here is overwritten; keep it until the new content has landed.
-    match store(engine, inode.id, state, start, &[data]) {
+    match store(engine, inode.id, state, start, parts, way) {
         Ok(paid) => {
             *budget -= end - start;
             engine.forget_landed(end - start, paid);
         }
         Err(error) => {
             state.item.size = old_size;
-            return Err(error);
+            return Err(error.into());
         }
     }
     if let Some(dirty) = &mut state.dirty {

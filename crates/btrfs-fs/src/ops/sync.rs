@@ -1,13 +1,16 @@
 //! Durability on request.
 //!
 //! An fsync writes back the inode's content, which enters it into the delta, and has the
-//! tree log take what changed of it; `sync` commits.
+//! tree log take what changed of it; `sync` commits. What of content the device refused, and to
+//! whom that is told, stands in refusals.rs.
 
 use crate::delta::Level;
 use crate::engine::Engine;
 use crate::ino::is_stand_in;
+use crate::inode::Inode;
 use crate::log::Request;
-use vfs::{Ino, Result};
+use crate::refusals::refused;
+use vfs::{FsError, Ino, Result};
 
 /// The inode, its content and its names are durable when this returns; of a directory the
 /// entries that it has and has no more. `fdatasync` is the same.
@@ -20,7 +23,20 @@ pub fn fsync(engine: &Engine, ino: Ino, _datasync: bool) -> Result<()> {
         return engine.commit_landed();
     }
     let inode = engine.inode(ino)?;
-    engine.flush_inode(&inode)?;
+    let flushed = engine.flush_inode(&inode);
+    // Also one that this call met itself: it is told now.
+    let was_refused = take_refused(&inode);
+    flushed?;
+    log(engine, &inode)?;
+    if was_refused {
+        // By now it is durable: but a device that refuses is one to be looked after.
+        let why = format!("content of inode {} was refused before", inode.id.objectid);
+        return Err(refused(why));
+    }
+    Ok(())
+}
+
+fn log(engine: &Engine, inode: &Inode) -> Result<()> {
     if !engine.options.tree_log {
         return engine.commit_landed();
     }
@@ -34,6 +50,27 @@ pub fn fsync(engine: &Engine, ino: Ino, _datasync: bool) -> Result<()> {
     engine.log_inode(Request { id: inode.id, level, generation })
 }
 
+fn take_refused(inode: &Inode) -> bool {
+    let refused = inode.read().is_ok_and(|state| state.refused);
+    refused && inode.write().is_ok_and(|mut state| std::mem::take(&mut state.refused))
+}
+
+/// EIO once for what a device refused, and once for the end of a volume that was given up
+/// because of it; EROFS from then on.
 pub fn sync(engine: &Engine) -> Result<()> {
-    engine.commit()
+    let committed = engine.commit();
+    let untold = engine.refusals.take_untold();
+    if engine.poisoned.get().is_some() && engine.refusals.tells_end() {
+        return match committed {
+            Err(FsError::ReadOnly(why)) => Err(refused(why)),
+            Ok(()) => untold.map_or(Ok(()), Err),
+            other => other,
+        };
+    }
+    match (committed, untold) {
+        (Ok(()), Some(error)) => Err(error),
+        // What was refused says more than that something was.
+        (Err(FsError::Io { .. }), Some(error)) if engine.poisoned.get().is_none() => Err(error),
+        (committed, _) => committed,
+    }
 }

@@ -6,6 +6,7 @@
 use super::Tried;
 use crate::engine::Engine;
 use crate::error::IntoFs;
+use crate::refusals::refused;
 use btrfs_disk::Error;
 use btrfs_space::{DataReservation, Extent, Kind, Priority};
 use std::sync::atomic::Ordering;
@@ -95,7 +96,19 @@ impl Engine {
     pub fn reserve_content(&self, data: u64, items: u64, bytes: u64) -> Result<()> {
         // In this order: what the content will need in the trees counts for the operation.
         self.promise_data(data)?;
-        self.reserve(items, bytes).inspect_err(|_| self.forget_dirty(data))
+        let reserved = self.reserve(items, bytes).and_then(|()| self.memory_for_content());
+        reserved.inspect_err(|_| self.forget_dirty(data))
+    }
+
+    /// EIO where all memory for unwritten content is taken by what the device refuses: nothing of
+    /// it is dropped, so there is no more.
+    fn memory_for_content(&self) -> Result<()> {
+        let dirty = self.dirty_bytes.load(Ordering::Relaxed);
+        if self.refusals.are_left() && dirty > self.options.dirty_bytes / 2 * 3 {
+            let why = "memory is full of content that the device refuses";
+            return Err(refused(why.into()));
+        }
+        Ok(())
     }
 
     fn keep_promise(&self, promise: DataReservation) {

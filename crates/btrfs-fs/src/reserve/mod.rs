@@ -235,10 +235,7 @@ impl Engine {
         let removals = self.promises.removals.load(Ordering::Relaxed);
         self.promises.seen.store(removals, Ordering::Relaxed);
         self.stats.commits_for_space.add(1);
-        match self.commit() {
-            Err(FsError::Posix(Errno::ENOSPC)) => Ok(()),
-            other => other,
-        }
+        self.commit_what_lands()
     }
 
     /// Makes sure before the commit that it finds room for all of its nodes, also for
@@ -399,7 +396,7 @@ impl Engine {
             self.committer.wake();
             if bytes > self.options.delta_bytes * 2 || !self.options.background {
                 self.stats.throttled.add(1);
-                self.commit()?;
+                self.commit_what_lands()?;
             }
         }
         let dirty = self.dirty_bytes.load(Ordering::Relaxed);
@@ -407,7 +404,8 @@ impl Engine {
             self.committer.wake();
             if dirty > self.options.dirty_bytes * 3 / 2 || !self.options.background {
                 self.stats.throttled.add(1);
-                self.flush_some()?;
+                // What is not written is the business of those who wrote it.
+                let _landed = self.flush_some()?;
             }
         }
         Ok(())

@@ -65,6 +65,8 @@ pub mod fopen {
 
 /// `WriteIn::write_flags`.
 pub mod write_flags {
+    /// The kernel writes its cached pages back: nobody waits for this write as such.
+    pub const CACHE: u32 = 1 << 0;
     pub const KILL_SUIDGID: u32 = 1 << 2;
 }
 

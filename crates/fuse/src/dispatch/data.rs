@@ -28,7 +28,7 @@ impl Dispatcher {
         let data = request.payload.get(..arg.size as usize).ok_or(Errno::EINVAL)?;
         let kill_priv = arg.write_flags & write_flags::KILL_SUIDGID != 0;
         // Whoever asked for O_SYNC is served by the FSYNC that the kernel sends afterwards.
-        let flags = WriteFlags { kill_priv, sync: false };
+        let flags = WriteFlags { kill_priv, sync: false, direct: is_direct(&arg) };
         let (cx, ino) = (request.context(0), self.ino(request));
         let written = self.fs.write(&cx, ino, arg.offset, data, flags)?;
         out.put(&WriteOut { size: written as u32, padding: 0 })
@@ -96,6 +96,11 @@ impl Dispatcher {
         self.kill_priv_unless_root(request, to)?;
         Ok(copied)
     }
+}
+
+/// Its writer has opened the file with O_DIRECT, and waits for this very write.
+fn is_direct(arg: &WriteIn) -> bool {
+    arg.flags & libc::O_DIRECT as u32 != 0 && arg.write_flags & write_flags::CACHE == 0
 }
 
 fn fallocate_mode(mode: i32) -> Answer<FallocateMode> {

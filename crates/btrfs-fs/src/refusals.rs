@@ -1,0 +1,72 @@
+//! Content that the device refused: who still has to hear of it.
+//!
+//! Who writes to an extent at once (long and direct writes) hears it as his own error. What was
+//! acknowledged before loses nothing by it: its extent is given back, the content stays in
+//! memory, where it can be read, and every writeback tries again. So an fsync or a sync that
+//! succeeds is one whose content is on the device. Beside that such a refusal is told once to the
+//! next fsync of its file (`State::refused`) and once to the next `sync`, even where a later try
+//! went well: that is when Linux tells, and a device that refuses is one to be looked after.
+//!
+//! Which of the file's descriptions asks is not known: the kernel's FUSE opens without a message.
+
+use crate::ino::InodeId;
+use btrfs_disk::Error;
+use parking_lot::Mutex;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use vfs::FsError;
+
+#[derive(Default)]
+pub struct Refusals {
+    count: AtomicU64,
+    /// The last one that no `sync` has told.
+    untold: Mutex<Option<String>>,
+    /// The last writeback left some of it in memory.
+    left: AtomicBool,
+    /// A `sync` has told why the volume was given up.
+    end_told: AtomicBool,
+}
+
+impl Refusals {
+    /// The device refused content; whoever wrote it back is told.
+    pub fn note(&self, id: InodeId, error: &Error) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        tracing::error!(tree = %id.tree, inode = id.objectid, %error, "content was not written");
+    }
+
+    /// Content that was acknowledged could not be written back. It stays in memory.
+    pub fn keep(&self, id: InodeId, error: &FsError) {
+        let InodeId { tree, objectid } = id;
+        *self.untold.lock() = Some(format!("content of inode {objectid} in tree {tree}: {error}"));
+    }
+
+    pub fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// A writeback has ended, and `some` of what it was to write is in memory still.
+    pub fn left(&self, some: bool) {
+        if some || self.left.load(Ordering::Relaxed) {
+            self.left.store(some, Ordering::Relaxed);
+        }
+    }
+
+    pub fn are_left(&self) -> bool {
+        self.left.load(Ordering::Relaxed)
+    }
+
+    /// What a `sync` has to tell beside its own errors.
+    pub fn take_untold(&self) -> Option<FsError> {
+        self.untold.lock().take().map(refused)
+    }
+
+    /// True for the first who asks.
+    pub fn tells_end(&self) -> bool {
+        !self.end_told.swap(true, Ordering::Relaxed)
+    }
+}
+
+/// EIO.
+pub fn refused(context: String) -> FsError {
+    FsError::Io { context, source: io::Error::from_raw_os_error(libc::EIO) }
+}

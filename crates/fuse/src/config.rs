@@ -64,6 +64,31 @@ pub struct Config {
     pub source: Source,
     /// Further options, passed to the kernel (or `fusermount3`) as they are.
     pub options: Vec<String>,
+    /// For tests: is called at each of `STEPS`; its error is that step's failure.
+    #[doc(hidden)]
+    pub on_step: Option<fn(&'static str) -> std::io::Result<()>>,
+}
+
+impl Config {
+    /// The points of a start at which something can go wrong.
+    #[doc(hidden)]
+    pub const STEPS: &[&str] = &[
+        "attach",
+        "open-device",
+        "mounted",
+        "first-request",
+        "rings",
+        "loops",
+        "notify",
+        "answer",
+        "answered",
+    ];
+
+    pub(crate) fn step(&self, name: &'static str) -> Result<()> {
+        debug_assert!(Config::STEPS.contains(&name));
+        let outcome = self.on_step.map_or(Ok(()), |call| call(name));
+        outcome.map_err(|source| FsError::Io { context: format!("step {name}"), source })
+    }
 }
 
 impl Default for Config {
@@ -90,6 +115,7 @@ impl Default for Config {
             subtype: "spinney".into(),
             source: Source::Nothing,
             options: Vec::new(),
+            on_step: None,
         }
     }
 }

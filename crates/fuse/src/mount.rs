@@ -6,7 +6,8 @@
 
 use crate::config::{Config, Source};
 use crate::device::Device;
-use crate::sys::{self, LoopDevice};
+use crate::sys::{self, How, LoopDevice};
+use crate::tune;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -17,6 +18,7 @@ use std::process::{Command, Stdio};
 use vfs::{FsError, Result};
 
 const FUSERMOUNT: &str = "fusermount3";
+const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 /// Block size that a `fuseblk` mount gives its device.
 const DEVICE_BLOCK: u32 = 4096;
 
@@ -31,6 +33,7 @@ pub(crate) fn failed(context: impl Into<String>, source: io::Error) -> FsError {
 }
 
 pub(crate) fn mount(mountpoint: &Path, config: &Config) -> Result<Mounted> {
+    config.step("attach")?;
     if !sys::is_root() {
         let device = by_helper(mountpoint, config)?;
         return Ok(Mounted { device, block_device: None });
@@ -55,6 +58,7 @@ fn over_block_device(mountpoint: &Path, config: &Config, path: &Path) -> Result<
 }
 
 fn by_system_call(mountpoint: &Path, config: &Config, block: Option<&Path>) -> Result<Device> {
+    config.step("open-device")?;
     let device = Device::open().map_err(|error| failed("opening /dev/fuse", error))?;
     let base = if block.is_some() { "fuseblk" } else { "fuse" };
     let kind = match config.subtype.as_str() {
@@ -156,8 +160,12 @@ fn by_helper(mountpoint: &Path, config: &Config) -> Result<Device> {
 /// Unmounts. `lazy` detaches the tree at once; else EBUSY while something is open.
 pub(crate) fn unmount(mountpoint: &Path, lazy: bool) -> io::Result<()> {
     if sys::is_root() {
-        return sys::unmount(mountpoint, lazy);
+        return sys::unmount(mountpoint, if lazy { How::Lazily } else { How::Now });
     }
+    by_helper_away(mountpoint, lazy)
+}
+
+fn by_helper_away(mountpoint: &Path, lazy: bool) -> io::Result<()> {
     let flags = if lazy { "-uz" } else { "-u" };
     let arguments = [OsString::from(flags), "--".into(), mountpoint.into()];
     let output = Command::new(FUSERMOUNT).args(arguments).stdin(Stdio::null()).output()?;
@@ -171,9 +179,44 @@ pub(crate) fn unmount(mountpoint: &Path, lazy: bool) -> io::Result<()> {
     Err(io::Error::other(text))
 }
 
+/// Takes a mount away that is not served (yet): the connection is ended first, so that
+/// neither this nor anybody's sync(2) waits for an answer that will not come.
+pub(crate) fn give_up(mountpoint: &Path, number: Option<&str>) -> io::Result<()> {
+    let there = tune::number_on(mountpoint);
+    let ours = number.is_some() && there.as_deref() == number;
+    match number {
+        Some(_) if !ours => abort(number),
+        _ if sys::is_root() => sys::unmount(mountpoint, How::ByForce),
+        _ => {
+            let aborted = abort(number);
+            by_helper_away(mountpoint, true).and(aborted)
+        }
+    }
+}
+
+/// Ends the connection of the mount `number` (`major:minor`), where the kernel's control
+/// files are.
+fn abort(number: Option<&str>) -> io::Result<()> {
+    let connection = number.and_then(connection).ok_or(io::ErrorKind::NotFound)?;
+    std::fs::write(Path::new(CONNECTIONS).join(connection.to_string()).join("abort"), "1")
+}
+
+/// The kernel's name of a connection is its device number, as one number.
+fn connection(number: &str) -> Option<u64> {
+    let (major, minor) = number.split_once(':')?;
+    Some(major.parse::<u64>().ok()? << 20 | minor.parse::<u64>().ok()?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn connections_have_their_devices_number() {
+        assert_eq!(connection("0:39"), Some(39));
+        assert_eq!(connection("7:3"), Some((7 << 20) + 3));
+        assert_eq!(connection("x"), None);
+    }
 
     #[test]
     fn options_become_data() {

@@ -5,7 +5,12 @@
 //! mount: before umount(2) returns), else when the last loop has ended.
 //!
 //! Threads are made in `mount`, so a program that forks into the background does so
-//! before.
+//! before. All of them are there before the kernel's first request is answered: from the
+//! answer on it sends requests that everybody on the machine may come to wait for
+//! (sync(2) does), and a start that fails then would leave nobody to answer.
+//!
+//! A start that fails ends the connection before it unmounts, and waits for no thread for
+//! long: whatever happened, the process can end.
 
 use crate::abi::record::{InHeader, OutHeader};
 use crate::abi::{Opcode, Wire};
@@ -25,6 +30,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 use vfs::{Errno, FileSystem, FsError, Result};
 
 /// Loops of the classic transport: at least two, and no more than helps.
@@ -40,9 +46,18 @@ pub struct Session {
     loops: Vec<JoinHandle<()>>,
     notifying: Option<JoinHandle<()>>,
     watcher: Option<Watcher>,
-    /// The kernel has our answer: from here on the session closes the file system.
-    serving: bool,
-    finished: bool,
+    /// The mount's `major:minor`.
+    number: Option<String>,
+    state: State,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// Dropping it takes the mount away by force.
+    Starting,
+    /// The file system is the session's to close.
+    Serving,
+    Finished,
 }
 
 /// Ends a mount from another thread, a signal handler's for example.
@@ -85,20 +100,27 @@ impl Session {
         let mut session = Session {
             dispatcher,
             notifier,
+            number: tune::number_on(&mountpoint),
             unmounter: Unmounter { mountpoint },
             block_device: mounted.block_device,
             loops: Vec::new(),
             notifying: None,
             watcher: None,
-            serving: false,
-            finished: false,
+            state: State::Starting,
         };
-        // From here on dropping the session unmounts.
+        // From here on dropping the session takes the mount away.
+        config.step("mounted")?;
         session.start(mounted.device, config)?;
+        session.state = State::Serving;
+        if sys::is_root() {
+            let mountpoint = &session.unmounter.mountpoint;
+            tune::tune_mount(mountpoint, config.writeback, config.read_ahead_kib);
+        }
         Ok(session)
     }
 
     fn start(&mut self, device: Device, config: &Config) -> Result<()> {
+        config.step("first-request")?;
         let (unique, agreement) = first_exchange(&device, config)?;
         let rings = match config.transport {
             Transport::Classic => None,
@@ -112,18 +134,12 @@ impl Session {
             return Err(FsError::Unsupported("FUSE over io_uring is not available here".into()));
         }
         self.dispatcher.set_transport(if rings.is_some() { "io_uring" } else { "classic" });
-        // Before anybody can remember an attribute that nobody would tell the end of: the
-        // mount is in the table already, and requests come from the answer on.
-        self.dispatcher.tell_file_system_of(self.notifier());
-        accept(&device, unique, &agreement, rings.is_some())
-            .map_err(|error| failed("answering the kernel's first request", error))?;
-        self.serving = true;
-        match rings {
+        config.step("loops")?;
+        match &rings {
             Some(rings) => {
-                let roster = rings.begin();
                 self.spawn_gathering(&device, &agreement)?;
                 if config.keep_callers {
-                    let dispatcher = self.dispatcher.clone();
+                    let (roster, dispatcher) = (rings.roster.clone(), self.dispatcher.clone());
                     self.watcher =
                         Watcher::start(roster, dispatcher, |work| spawn("fuse-pace", work))?;
                 }
@@ -135,13 +151,19 @@ impl Session {
                 self.spawn_classic(&device, &agreement, count)?;
             }
         }
+        config.step("notify")?;
         let notifier = self.notifier.clone();
         self.notifying = Some(spawn("fuse-notify", move || notifier.run())?);
-        if sys::is_root() {
-            let mountpoint = &self.unmounter.mountpoint;
-            tune::tune_mount(mountpoint, config.writeback, config.read_ahead_kib);
+        // Before anybody can remember an attribute that nobody would tell the end of: the
+        // mount is in the table already, and requests come from the answer on.
+        self.dispatcher.tell_file_system_of(self.notifier());
+        config.step("answer")?;
+        accept(&device, unique, &agreement, rings.is_some())
+            .map_err(|error| failed("answering the kernel's first request", error))?;
+        if let Some(rings) = rings {
+            rings.begin();
         }
-        Ok(())
+        config.step("answered")
     }
 
     /// Starts all ring threads and waits until each has made its ring. `None` if one
@@ -152,9 +174,33 @@ impl Session {
         agreement: &Agreement,
         config: &Config,
     ) -> Option<Rings> {
-        let (report, reports) = channel();
         let mut rings = Rings { go: Vec::new(), roster: Roster::default() };
         let mut threads = Vec::new();
+        match self.fill_rings(&mut rings, &mut threads, device, agreement, config) {
+            Ok(()) => {
+                self.loops.extend(threads);
+                Some(rings)
+            }
+            Err(error) => {
+                tracing::warn!("making rings: {error}; using /dev/fuse alone");
+                drop(rings);
+                // They hold memory and the connection.
+                join(threads);
+                None
+            }
+        }
+    }
+
+    fn fill_rings(
+        &self,
+        rings: &mut Rings,
+        threads: &mut Vec<JoinHandle<()>>,
+        device: &Device,
+        agreement: &Agreement,
+        config: &Config,
+    ) -> Result<()> {
+        config.step("rings")?;
+        let (report, reports) = channel();
         let cpus = sys::possible_cpus();
         let threads_per_cpu = config.threads_for(cpus.len());
         for cpu in cpus {
@@ -170,24 +216,14 @@ impl Session {
                     report: report.clone(),
                     wait,
                 };
-                match spawn(&format!("fuse-ring-{cpu}"), move || work.run()) {
-                    Ok(thread) => threads.push(thread),
-                    Err(error) => {
-                        tracing::warn!("starting ring threads: {error}");
-                        return None;
-                    }
-                }
+                threads.push(spawn(&format!("fuse-ring-{cpu}"), move || work.run())?);
                 rings.go.push(go);
             }
         }
         drop(report);
-        let made: Vec<io::Result<()>> = reports.iter().take(threads.len()).collect();
-        if let Some(error) = made.iter().find_map(|made| made.as_ref().err()) {
-            tracing::warn!("making rings: {error}; using /dev/fuse alone");
-            return None;
-        }
-        self.loops.extend(threads);
-        Some(rings)
+        let made: io::Result<Vec<()>> = reports.iter().take(threads.len()).collect();
+        made.map_err(|error| failed("a thread's ring", error))?;
+        Ok(())
     }
 
     /// Starts the thread beside the rings.
@@ -231,26 +267,42 @@ impl Session {
     /// Waits until the file system is unmounted and closed; the error is that of
     /// closing it.
     pub fn run(mut self) -> Result<()> {
+        self.wait();
         self.finish();
         self.dispatcher.take_close_error().map_or(Ok(()), Err)
     }
 
-    fn finish(&mut self) {
+    /// Waits until the mount is gone. What is mounted from now on can have its number.
+    pub fn wait(&mut self) {
         for thread in self.loops.drain(..) {
             // Handlers' panics are caught inside; this is the loop's own.
             if thread.join().is_err() {
                 tracing::error!("a server thread panicked");
             }
         }
+    }
+
+    /// Ends what is beside the loops, which have ended, and closes.
+    fn finish(&mut self) {
         self.watcher = None;
         self.notifier.close();
         if let Some(thread) = self.notifying.take() {
             let _ = thread.join();
         }
-        if self.serving {
-            self.dispatcher.close();
+        self.dispatcher.close();
+        self.state = State::Finished;
+    }
+
+    /// Takes a mount away that was never ready. The file system stays open.
+    fn give_up(&mut self) {
+        self.state = State::Finished;
+        let mountpoint = &self.unmounter.mountpoint;
+        if let Err(error) = mount::give_up(mountpoint, self.number.as_deref()) {
+            tracing::warn!("unmounting {}: {error}", mountpoint.display());
         }
-        self.finished = true;
+        self.notifier.close();
+        join(self.loops.drain(..).chain(self.notifying.take()).collect());
+        self.watcher = None;
     }
 
     /// A handle that unmounts, for other threads.
@@ -277,8 +329,10 @@ impl Session {
 impl Drop for Session {
     /// A session that was not run ends with its mount.
     fn drop(&mut self) {
-        if self.finished {
-            return;
+        match self.state {
+            State::Finished => return,
+            State::Starting => return self.give_up(),
+            State::Serving => {}
         }
         if let Err(error) = self.unmounter.unmount(true) {
             tracing::warn!("unmounting {}: {error}", self.unmounter.mountpoint.display());
@@ -287,7 +341,24 @@ impl Drop for Session {
                 return;
             }
         }
+        self.wait();
         self.finish();
+    }
+}
+
+/// Waits for threads that have nothing to wait for any more, but not for ever: one that
+/// hangs all the same ends with the process.
+fn join(threads: Vec<JoinHandle<()>>) {
+    const PATIENCE: Duration = Duration::from_secs(2);
+    let deadline = Instant::now() + PATIENCE;
+    for thread in threads {
+        while !thread.is_finished() && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(1));
+        }
+        match thread.is_finished() {
+            true => drop(thread.join()),
+            false => tracing::warn!("a server thread does not end"),
+        }
     }
 }
 
@@ -337,11 +408,10 @@ struct Rings {
 
 impl Rings {
     /// Lets them serve.
-    fn begin(self) -> Roster {
+    fn begin(self) {
         for go in self.go {
             let _ = go.send(());
         }
-        self.roster
     }
 }
 

@@ -41,9 +41,13 @@ pub(crate) fn tune_mount(mountpoint: &Path, writeback: bool, read_ahead_kib: Opt
     }
 }
 
+/// `major:minor` of the topmost mount on `mountpoint`. Asks nobody who serves it.
+pub(crate) fn number_on(mountpoint: &Path) -> Option<String> {
+    device_number(&fs::read_to_string("/proc/self/mountinfo").ok()?, mountpoint)
+}
+
 fn bdi_directory(mountpoint: &Path) -> Option<PathBuf> {
-    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
-    let number = device_number(&mounts, mountpoint)?;
+    let number = number_on(mountpoint)?;
     [number.clone(), format!("{number}-fuseblk")]
         .iter()
         .map(|name| Path::new("/sys/class/bdi").join(name))

@@ -1,8 +1,8 @@
 //! mount(2), umount2(2) and the one ioctl of `/dev/fuse`.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -45,12 +45,77 @@ pub(crate) fn mount(
     })
 }
 
-/// `lazy` detaches at once and finishes when the last user is gone.
-pub(crate) fn unmount(target: &Path, lazy: bool) -> io::Result<()> {
+/// How a mount is taken away.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum How {
+    /// EBUSY while something is open.
+    Now,
+    /// Detaches at once and finishes when the last user is gone.
+    Lazily,
+    /// Ends the connection first: nobody is asked any more. Then as `Lazily`.
+    ByForce,
+}
+
+impl How {
+    fn flags(self) -> libc::c_int {
+        let flags = match self {
+            How::Now => 0,
+            How::Lazily => libc::MNT_DETACH,
+            How::ByForce => libc::MNT_DETACH | libc::MNT_FORCE,
+        };
+        flags | libc::UMOUNT_NOFOLLOW
+    }
+}
+
+/// Unmounts, in a process of its own that has nothing of the connection.
+///
+/// umount2(2) of a `fuseblk` mount waits, uninterruptibly, for the server's answer to
+/// DESTROY. A thread of the server in there would keep the connection open when the server
+/// is killed: the process could not end, nor could sync(2) of anybody on the machine. The
+/// child has no descriptor of this process, and not its memory, in which rings are mapped.
+pub(crate) fn unmount(target: &Path, how: How) -> io::Result<()> {
     let target = c_string(target.as_os_str().as_bytes())?;
-    let flags = libc::UMOUNT_NOFOLLOW | if lazy { libc::MNT_DETACH } else { 0 };
+    let (mut told, tell) = io::pipe()?;
+    // SAFETY: the child makes system calls only, and ends by _exit.
+    match unsafe { libc::fork() } {
+        // No more processes here: better so than not at all.
+        -1 => umount2(&target, how),
+        0 => carry_out(&target, how, tell.as_raw_fd()),
+        child => {
+            drop(tell);
+            let mut errno = [0];
+            let read = told.read_exact(&mut errno);
+            // SAFETY: waitpid may be told to store nothing. Its failure (SIGCHLD is ignored,
+            // the kernel cleans up) tells nothing that matters.
+            unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+            match (read, errno) {
+                (Err(error), _) => Err(error),
+                (Ok(()), [0]) => Ok(()),
+                (Ok(()), [errno]) => Err(io::Error::from_raw_os_error(errno.into())),
+            }
+        }
+    }
+}
+
+fn umount2(target: &CStr, how: How) -> io::Result<()> {
     // SAFETY: the pointer is to a NUL-terminated string that outlives the call.
-    check(unsafe { libc::umount2(target.as_ptr(), flags) })
+    check(unsafe { libc::umount2(target.as_ptr(), how.flags()) })
+}
+
+/// The child of `unmount`: neither allocates nor takes locks, which others of the parent's
+/// threads may have held.
+fn carry_out(target: &CStr, how: How, tell: RawFd) -> ! {
+    let keep = tell as libc::c_uint;
+    // SAFETY: the descriptors are this process's copies, which nothing else here uses; the
+    // byte that is written is alive.
+    unsafe {
+        libc::syscall(libc::SYS_close_range, 0, keep - 1, 0);
+        libc::syscall(libc::SYS_close_range, keep + 1, libc::c_uint::MAX, 0);
+        let done = libc::umount2(target.as_ptr(), how.flags());
+        let errno = if done == 0 { 0 } else { *libc::__errno_location() as u8 };
+        libc::write(tell, (&raw const errno).cast(), 1);
+        libc::_exit(0)
+    }
 }
 
 /// Makes the freshly opened `device` a further reader of `connection`.

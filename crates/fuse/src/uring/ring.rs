@@ -20,8 +20,9 @@ pub(super) struct Ring {
 impl Ring {
     /// Must run on the thread that will use it.
     pub fn new(device: &Device) -> io::Result<Ring> {
+        // A child that has the ring mapped would keep the connection open (`sys::unmount`).
         let uring: IoUring<Entry128, cqueue::Entry> =
-            IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(2)?;
+            IoUring::builder().dontfork().setup_single_issuer().setup_defer_taskrun().build(2)?;
         uring.submitter().register_files(&[device.as_raw_fd()])?;
         Ok(Ring { uring })
     }

@@ -13,6 +13,7 @@ mod names;
 mod pace;
 mod protocol;
 mod spy;
+mod starts;
 mod sys;
 
 /// Makes a test of a function of `&Mount` for each transport.

@@ -98,7 +98,13 @@ impl View<'_> {
 
     /// All items of `from`'s object from `from` on, one at a time.
     pub fn scan(&self, tree: TreeId, from: Key) -> Scan<'_> {
-        Scan { view: self, tree, from: Some(from), cursor: None, positioned: false }
+        Scan { view: self, tree, from: Some(from), end: None, cursor: None, positioned: false }
+    }
+
+    /// The same, those below `end`. What was deleted behind is not looked at, of which there can
+    /// be much.
+    pub fn scan_below(&self, tree: TreeId, from: Key, end: Key) -> Scan<'_> {
+        Scan { end: Some(end), ..self.scan(tree, from) }
     }
 
     /// Checksums of the sectors of `extent` from `at` on that no tree has yet.
@@ -149,6 +155,7 @@ pub struct Scan<'v> {
     view: &'v View<'v>,
     tree: TreeId,
     from: Option<Key>,
+    end: Option<Key>,
     cursor: Option<Cursor<'v, NodeStore>>,
     positioned: bool,
 }
@@ -162,7 +169,8 @@ impl Scan<'_> {
             self.position(&from)?;
             let low = self.tree_key(&from);
             let keys = [top.as_ref().map(|e| e.0), mid.as_ref().map(|e| e.0), low];
-            let Some(key) = keys.into_iter().flatten().min() else {
+            let key = keys.into_iter().flatten().min();
+            let Some(key) = key.filter(|key| self.end.is_none_or(|end| *key < end)) else {
                 self.from = None;
                 return Ok(None);
             };

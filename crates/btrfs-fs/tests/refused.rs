@@ -156,6 +156,33 @@ fn a_direct_write_is_with_the_device_when_it_returns() {
     close(&device, fs);
 }
 
+/// A file in many pieces, overwritten in order: a write does not pass over all that those before
+/// it have taken the place of. And an extent does not grow for ever by it.
+#[test]
+fn direct_writes_in_order_look_at_what_lies_around_them() {
+    const SECTORS: u64 = 1024;
+    for flags in [DIRECT, PLAIN] {
+        let (device, fs) = fresh();
+        let ino = make(&fs, "file");
+        for n in 0..SECTORS {
+            let sector = n * 389 % SECTORS;
+            fs.write(&CX, ino, sector * 4096, &[1; 4096], DIRECT).expect("write");
+        }
+        fs.sync().expect("sync");
+        let (hits, len) = (stat(&fs, "cache.hits"), 128 << 10);
+        for round in 0..2 {
+            for offset in (0..SECTORS * 4096).step_by(len) {
+                fs.write(&CX, ino, offset, &vec![2 + round; len], flags).expect("write");
+            }
+        }
+        let writes = 2 * SECTORS * 4096 / len as u64;
+        let each = (stat(&fs, "cache.hits") - hits) / writes;
+        assert!(each < 40, "{each} nodes for a write");
+        assert!(read(&fs, ino) == vec![3; SECTORS as usize * 4096]);
+        close(&device, fs);
+    }
+}
+
 /// The writer is told, nobody else; what the file had stays, also what was not written yet.
 #[test]
 fn a_refused_direct_write_changes_nothing_and_ends_nothing() {

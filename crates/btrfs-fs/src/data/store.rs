@@ -9,7 +9,7 @@
 use super::sums;
 use crate::engine::{Engine, Op};
 use crate::error::{IntoFs, to_fs};
-use crate::extents::{Mapped, MappedKind, drop_range, insert_regular, map_range};
+use crate::extents::{Mapped, MappedKind, drop_range, insert_regular, map_near};
 use crate::ino::InodeId;
 use crate::inode::State;
 use btrfs_disk::items::{Compression, FileExtentFields, FileExtentKind, inode_flags};
@@ -19,6 +19,10 @@ use vfs::{FsError, Result};
 
 /// Largest data extent, as the kernel's btrfs.
 const EXTENT_MAX: u64 = 128 << 20;
+/// Direct writes grow an extent until it is so many times their length: who writes directly
+/// overwrites parts, which gives nothing back before all of an extent is gone, and each write
+/// passes over the items that the extent in front has taken the place of.
+const GROWTH: u64 = 32;
 
 /// How far content has come when `store` returns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -89,12 +93,7 @@ pub fn store(
 ) -> std::result::Result<u64, Unstored> {
     let len: u64 = slices.iter().map(|s| s.len() as u64).sum();
     let end = start + len;
-    let before = {
-        let view = engine.view();
-        map_range(&view, id, engine.sector(), start.saturating_sub(1), end).fs()?
-    };
-    let mapped: Vec<Mapped> =
-        before.iter().filter(|m| m.end > start && m.start < end).cloned().collect();
+    let mapped = map_near(&engine.view(), id, engine.sector(), (start, end), state.near).fs()?;
     let piece = (start, end, slices, way);
     let landed = land(engine, id, state, piece, &mapped)?;
     // What is written was promised room; in many pieces it needs more metadata than others.
@@ -106,7 +105,8 @@ pub fn store(
     engine.change(|op| {
         for piece in landed {
             paid += piece.paid();
-            enter(op, id, state, &before, piece)?;
+            let most = if way == Way::Through { GROWTH * len } else { EXTENT_MAX };
+            enter(op, id, state, most.min(EXTENT_MAX), piece)?;
         }
         op.put_inode(id, state);
         Ok(())
@@ -234,21 +234,16 @@ fn may_reuse(engine: &Engine, id: InodeId, state: &State, extent: &Mapped) -> Re
     engine.only_referrer(fields.disk_bytenr, (id.tree, id.objectid, origin))
 }
 
-/// One landed piece enters the epoch.
-fn enter(
-    op: &Op<'_>,
-    id: InodeId,
-    state: &mut State,
-    before: &[Mapped],
-    piece: Landed,
-) -> Result<()> {
+/// One landed piece enters the epoch, in an extent of `most` bytes at most if it makes one grow.
+fn enter(op: &Op<'_>, id: InodeId, state: &mut State, most: u64, piece: Landed) -> Result<()> {
     let end = piece.start + piece.len;
     // Items change with each piece, so read them anew through the operation's own view.
-    let now = map_range(&op.view, id, op.engine.sector(), piece.start, end).fs()?;
+    let sector = op.engine.sector();
+    let now = map_near(&op.view, id, sector, (piece.start, end), state.near).fs()?;
     match piece.place {
         Place::New(extent) => {
             drop_range(op, id, state, &now, piece.start, end)?;
-            let start = match grow_previous(op, id, state, before, piece.start, &extent)? {
+            let start = match grow_previous(op, id, state, most, piece.start, &extent)? {
                 Some(start) => start,
                 None => insert_new(op, id, state, piece.start, &extent)?,
             };
@@ -287,6 +282,7 @@ fn insert_new(
         num_bytes: extent.len,
     };
     op.allocate(*extent, (id.tree, id.objectid, start))?;
+    state.near = Some(start);
     insert_regular(op, id, state, start, FileExtentKind::Regular, Compression::None, fields);
     Ok(extent.logical)
 }
@@ -297,15 +293,16 @@ fn grow_previous(
     op: &Op<'_>,
     id: InodeId,
     state: &mut State,
-    _before: &[Mapped],
+    most: u64,
     start: u64,
     extent: &Extent,
 ) -> Result<Option<Logical>> {
     if start == 0 {
         return Ok(None);
     }
-    let near = map_range(&op.view, id, op.engine.sector(), start - 1, start).fs()?;
-    let Some(previous) = near.last().filter(|m| m.end == start) else { return Ok(None) };
+    let sector = op.engine.sector();
+    let before = map_near(&op.view, id, sector, (start - 1, start), state.near).fs()?;
+    let Some(previous) = before.last().filter(|m| m.end == start) else { return Ok(None) };
     let MappedKind::Extent {
         kind: FileExtentKind::Regular,
         compression: Compression::None,
@@ -318,12 +315,13 @@ fn grow_previous(
         && fields.offset == 0
         && fields.num_bytes == fields.disk_num_bytes
         && fields.disk_bytenr.0 + fields.disk_num_bytes == extent.logical.0
-        && fields.disk_num_bytes + extent.len <= EXTENT_MAX
+        && fields.disk_num_bytes + extent.len <= most
         && op.engine.same_chunk(fields.disk_bytenr, extent.logical);
     let who: (TreeId, u64, u64) = (id.tree, id.objectid, previous.start);
     if !joins || !op.extend(fields.disk_bytenr, fields.disk_num_bytes, extent.len, who) {
         return Ok(None);
     }
+    state.near = Some(previous.start);
     let len = fields.disk_num_bytes + extent.len;
     let grown = FileExtentFields { ram_bytes: len, disk_num_bytes: len, num_bytes: len, ..*fields };
     state.item.nbytes = state.item.nbytes.saturating_sub(fields.num_bytes);

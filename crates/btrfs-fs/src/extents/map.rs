@@ -3,7 +3,7 @@
 //! Knows nothing of content, checksums or dirty data.
 
 use crate::ino::InodeId;
-use crate::view::View;
+use crate::view::{Bytes, View};
 use btrfs_disk::items::{Compression, FileExtent, FileExtentFields, FileExtentKind};
 use btrfs_disk::key::kind::EXTENT_DATA;
 use btrfs_disk::{Corrupt, Key, Result};
@@ -70,21 +70,41 @@ pub fn map_range(
     start: u64,
     end: u64,
 ) -> Result<Vec<Mapped>> {
-    map_some(view, id, sector, start, end, usize::MAX)
+    map_some(view, id, sector, (start, end), None, usize::MAX)
+}
+
+/// The same. `near` may be where an item begins that reaches to `start` or over it: then those
+/// that were deleted before `start` are not passed over, of which there can be many.
+pub fn map_near(
+    view: &View<'_>,
+    id: InodeId,
+    sector: u64,
+    (start, end): (u64, u64),
+    near: Option<u64>,
+) -> Result<Vec<Mapped>> {
+    map_some(view, id, sector, (start, end), near, usize::MAX)
 }
 
 fn map_some(
     view: &View<'_>,
     id: InodeId,
     sector: u64,
-    start: u64,
-    end: u64,
+    (start, end): (u64, u64),
+    near: Option<u64>,
     limit: usize,
 ) -> Result<Vec<Mapped>> {
     let mut found = Vec::new();
     let mut from = Key::new(id.objectid, EXTENT_DATA, start);
     let mut covered = 0;
-    if let Some((key, data)) = view.previous(id.tree, &from)?
+    let before = match near {
+        Some(near) => reaching(view, id, sector, start, near)?,
+        None => None,
+    };
+    let before = match before {
+        Some(known) => Some(known),
+        None => view.previous(id.tree, &from)?,
+    };
+    if let Some((key, data)) = before
         && key.kind == EXTENT_DATA
     {
         let mapped = Mapped::parse(&key, &data, sector)?;
@@ -96,21 +116,39 @@ fn map_some(
             found.push(mapped);
         }
     }
-    let mut scan = view.scan(id.tree, from);
+    let mut scan = view.scan_below(id.tree, from, Key { offset: end, ..from });
     while found.len() < limit {
-        match scan.next()? {
-            Some((key, data)) if key.kind == EXTENT_DATA && key.offset < end => {
-                let mapped = Mapped::parse(&key, &data, sector)?;
-                check_order(&key, covered)?;
-                covered = mapped.end;
-                if mapped.end > start {
-                    found.push(mapped);
-                }
-            }
-            _ => break,
+        let Some((key, data)) = scan.next()? else { break };
+        let mapped = Mapped::parse(&key, &data, sector)?;
+        check_order(&key, covered)?;
+        covered = mapped.end;
+        if mapped.end > start {
+            found.push(mapped);
         }
     }
     Ok(found)
+}
+
+/// The last item at or before `start`, if one that begins at `near` reaches so far: items do not
+/// overlap, so there is no other between.
+fn reaching(
+    view: &View<'_>,
+    id: InodeId,
+    sector: u64,
+    start: u64,
+    near: u64,
+) -> Result<Option<(Key, Bytes)>> {
+    let at = |offset| Key::new(id.objectid, EXTENT_DATA, offset);
+    if near > start {
+        return Ok(None);
+    }
+    let Some(data) = view.get(id.tree, &at(near))? else { return Ok(None) };
+    let end = Mapped::parse(&at(near), &data, sector)?.end;
+    if end < start {
+        return Ok(None);
+    }
+    let here = if end == start { view.get(id.tree, &at(start))? } else { None };
+    Ok(Some(here.map_or((at(near), data), |here| (at(start), here))))
 }
 
 /// Nobody can say which of two overlapping items holds the content.
@@ -130,5 +168,5 @@ pub fn next_extent(
     sector: u64,
     start: u64,
 ) -> Result<Option<Mapped>> {
-    Ok(map_some(view, id, sector, start, u64::MAX, 1)?.pop())
+    Ok(map_some(view, id, sector, (start, u64::MAX), None, 1)?.pop())
 }

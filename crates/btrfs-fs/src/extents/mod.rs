@@ -4,4 +4,4 @@ mod change;
 mod map;
 
 pub use change::{drop_range, hole_item, insert_regular, put_hole};
-pub use map::{Mapped, MappedKind, map_range, next_extent};
+pub use map::{Mapped, MappedKind, map_near, map_range, next_extent};

@@ -38,6 +38,9 @@ pub struct State {
     pub dir_next: u64,
     /// Whether the content is an inline extent; `None`: not looked up yet.
     pub inline: Option<bool>,
+    /// Where an extent item of the file once began: that which content was stored in last, so
+    /// the place to look first for what lies before the next.
+    pub near: Option<u64>,
     /// Content that no extent holds yet.
     pub dirty: Option<Box<Dirty>>,
     /// Size up to which content has landed; what the volume may say.

@@ -69,7 +69,12 @@ impl Volume {
 
     /// Mounts for at most `limit`. More options may follow the transport: `uring,writeback`.
     pub fn mount(&self, transport: &str, limit: Duration) -> Mounted {
-        Mounted::new(&self.image(), &self.point(), &self.beside("log"), transport, limit)
+        self.mount_from(&self.image(), transport, limit)
+    }
+
+    /// The same of another image or device.
+    pub fn mount_from(&self, source: &Path, transport: &str, limit: Duration) -> Mounted {
+        Mounted::new(source, &self.point(), &self.beside("log"), transport, limit)
     }
 
     pub fn mount_by_kernel(&self) -> KernelMount {
@@ -238,13 +243,21 @@ impl Mounted {
 
     /// As a user would; the server must end by itself and be content.
     #[track_caller]
-    pub fn unmount(mut self) {
+    pub fn unmount(self) {
+        let log = self.unmount_with_errors();
+        assert!(!log.contains("error:"), "the server's log:\n{log}");
+    }
+
+    /// The same, where the server had errors to tell. Answers what it said.
+    #[track_caller]
+    pub fn unmount_with_errors(mut self) -> String {
         let report = run(&spinney().to_string_lossy(), &["umount", &self.point.to_string_lossy()]);
         assert!(report.success(), "{}\n{}", report.text(), self.log());
         let status = self.server.as_mut().map(|server| server.wait().unwrap());
         assert!(status.is_some_and(|status| status.success()), "{status:?}\n{}", self.log());
         let log = self.log();
-        assert!(!log.contains("error:") && !log.contains("panicked"), "the server's log:\n{log}");
+        assert!(!log.contains("panicked"), "the server's log:\n{log}");
+        log
     }
 
     /// `kill -9` at any moment, from any thread.

@@ -35,6 +35,11 @@ impl Direct {
         Direct { past: None, through: None }
     }
 
+    /// Writes go past the cache.
+    pub fn is_past(&self) -> bool {
+        self.past.is_some()
+    }
+
     pub fn write(&self, file: &File, offset: u64, bufs: &[&[u8]]) -> io::Result<()> {
         if let Some(past) = &self.past {
             match write_past(past, offset, bufs) {

@@ -115,6 +115,11 @@ impl BlockDevice for FileDevice {
         }
     }
 
+    /// Those of an image would be the host's file system's, which has taken the content.
+    fn tells_late(&self) -> bool {
+        self.block && self.direct.is_past()
+    }
+
     fn start_writing(&self) -> io::Result<()> {
         start_writing(&self.file)
     }

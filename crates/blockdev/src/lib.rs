@@ -45,6 +45,11 @@ pub trait BlockDevice: Send + Sync {
         let _ = through;
         self.write_vectored_at(offset, bufs)
     }
+    /// A write that is not `through` can be refused after it has returned: the next flush tells,
+    /// and nobody can say what it was about.
+    fn tells_late(&self) -> bool {
+        false
+    }
     /// Asks for earlier writes to go to the medium now, and waits for those that an earlier call
     /// asked for: a hint, so that a later `flush` has little to do. Nothing is durable by it.
     fn start_writing(&self) -> io::Result<()> {

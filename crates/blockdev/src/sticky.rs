@@ -66,6 +66,10 @@ impl<D: BlockDevice> BlockDevice for Sticky<D> {
         self.device.write_apart(offset, bufs, through)
     }
 
+    fn tells_late(&self) -> bool {
+        self.device.tells_late()
+    }
+
     fn start_writing(&self) -> io::Result<()> {
         self.guard("write", |d| d.start_writing())
     }

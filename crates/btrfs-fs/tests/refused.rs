@@ -19,7 +19,7 @@ use btrfs_fs::{BtrfsFs, Options};
 use ops::CX;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use vfs::{FallocateMode, FileKind, FileSystem, FsError, Ino, RenameMode, SetAttr, WriteFlags};
 
 const DIRECT: WriteFlags = WriteFlags { kill_priv: false, sync: false, direct: true };
@@ -32,13 +32,15 @@ struct Picky {
     refuses: AtomicU64,
     through: AtomicU64,
     cached: AtomicU64,
+    /// What it refuses of the others it tells late.
+    late: AtomicBool,
 }
 
 impl Picky {
     fn new(image: Image) -> Arc<Picky> {
         let below = SimDevice::new(image);
         let [refuses, through, cached] = Default::default();
-        Arc::new(Picky { below, refuses, through, cached })
+        Arc::new(Picky { below, refuses, through, cached, late: AtomicBool::new(false) })
     }
 
     fn refuse(&self, count: u64) {
@@ -78,6 +80,9 @@ impl BlockDevice for Picky {
             return Err(io::Error::from_raw_os_error(libc::EIO));
         }
         self.below.write_vectored_at(offset, bufs)
+    }
+    fn tells_late(&self) -> bool {
+        self.late.load(Ordering::SeqCst)
     }
     fn flush(&self) -> io::Result<()> {
         self.below.flush()
@@ -153,6 +158,30 @@ fn a_direct_write_is_with_the_device_when_it_returns() {
     assert_eq!(stat(&fs, "delta.dirty_bytes"), 4096, "what is not direct waits");
     fs.fsync(ino, false).expect("fsync");
     assert_eq!(device.seen(), (before.0, before.1 + 1));
+    close(&device, fs);
+}
+
+/// Where nobody can say later what was refused, what somebody asks for and what is long goes
+/// through to the device; the writer does not wait for it.
+#[test]
+fn what_a_device_would_refuse_late_goes_through() {
+    let (device, fs) = fresh();
+    device.late.store(true, Ordering::SeqCst);
+    let ino = make(&fs, "file");
+    fs.write(&CX, ino, 0, &vec![1; 300_000], PLAIN).expect("write");
+    assert_eq!(device.seen(), (0, 0), "nobody asked for it");
+    fs.sync().expect("sync");
+    let (through, cached) = device.seen();
+    assert!(through > 0 && cached == 0, "{through}, {cached}");
+    fs.write(&CX, ino, 0, &[2; 5000], PLAIN).expect("write");
+    fs.sync().expect("sync");
+    assert_eq!(device.seen(), (through, 1), "one of many, perhaps");
+    fs.write(&CX, ino, 0, &[3; 5000], PLAIN).expect("write");
+    device.refuse(1);
+    assert_eq!(errno(fs.fsync(ino, false)), libc::EIO);
+    assert_eq!(device.seen(), (through + 1, 1));
+    fs.fsync(ino, false).expect("fsync");
+    assert_eq!(device.seen(), (through + 2, 1));
     close(&device, fs);
 }
 

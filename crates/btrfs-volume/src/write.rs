@@ -40,6 +40,11 @@ impl Volume {
         self.write_copies_of(logical, bufs, Of::Content { through })
     }
 
+    /// As `BlockDevice::tells_late`.
+    pub fn tells_late(&self) -> bool {
+        self.dev.tells_late()
+    }
+
     /// Writes the sealed bytes of one or more adjacent nodes.
     pub fn write_node_bytes(&self, logical: Logical, bufs: &[&[u8]]) -> Result<()> {
         self.write(logical, bufs)

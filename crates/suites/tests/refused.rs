@@ -15,7 +15,7 @@ use testkit::oracle::{KernelMount, LoopDevice, run, sh, with_kernel};
 use testkit::{require, skip};
 
 const LIMIT: Duration = Duration::from_secs(120);
-const OLD: [u8; 1 << 20] = [3; 1 << 20];
+static OLD: [u8; 1 << 20] = [3; 1 << 20];
 
 /// A tmpfs until dropped.
 struct Store {
@@ -200,12 +200,12 @@ fn the_kernel_tells_direct_writers_too() {
 }
 
 /// Nothing of what was buffered is dropped: it is told, and it lands once it can.
-fn buffered_writer(mount: &Mounted, store: &Store) {
+fn buffered_writer(mount: &Mounted, store: &Store, len: usize) {
     let root = mount.path();
     write_old(root);
     store.fill();
     let file = File::create(root.join("new")).unwrap();
-    file.write_all_at(&[7; 100_000], 0).unwrap();
+    file.write_all_at(&vec![7; len], 0).unwrap();
     for _ in 0..3 {
         assert_eq!(file.sync_all().map_err(number), Err(libc::EIO));
         fs::create_dir(root.join("dir")).unwrap();
@@ -215,12 +215,18 @@ fn buffered_writer(mount: &Mounted, store: &Store) {
     // It hears of the background's tries, if there were some.
     let _ = file.sync_all();
     file.sync_all().unwrap();
-    assert!(fs::read(root.join("new")).unwrap() == [7; 100_000]);
+    assert!(fs::read(root.join("new")).unwrap() == vec![7; len]);
     let _ = run("sync", &["-f", &*root.to_string_lossy()]);
     sh("sync", &["-f", &*root.to_string_lossy()]).unwrap();
 }
 
 #[test]
 fn buffered_content_lands_once_an_image_takes_it() {
-    on_stores("refused-later", false, buffered_writer);
+    // Longer writes would not be buffered.
+    on_stores("refused-later", false, |mount, store| buffered_writer(mount, store, 100_000));
+}
+
+#[test]
+fn buffered_content_lands_once_a_device_takes_it() {
+    on_stores("refused-later-device", true, |mount, store| buffered_writer(mount, store, 3 << 20));
 }

@@ -31,6 +31,10 @@ pub enum Landed {
 /// Content that one lock hold and one operation store at most, in bytes.
 pub const BATCH: u64 = 8 << 20;
 
+/// What nobody asks for is written by `Way::Told` from this length on: to wait for each of many
+/// small files would take a multiple of the time.
+const TOLD: u64 = 64 << 10;
+
 impl Engine {
     /// Writes back everything that was dirty when called, also what others are at work on.
     /// Inodes without names keep their content in memory while there is room: most of them
@@ -66,7 +70,7 @@ impl Engine {
                 self.dirty_inodes.add(&inode);
                 continue;
             }
-            if let Err(error) = self.flush_easily(&inode, &mut ease) {
+            if let Err(error) = self.flush_easily(&inode, &mut ease, Way::Cached) {
                 if error.errno() == libc::ENOSPC {
                     landed = landed.max(Landed::NoRoom);
                     full = Some(inode);
@@ -93,15 +97,15 @@ impl Engine {
 
     /// Writes one inode back, letting others in between batches.
     pub fn flush_inode(&self, inode: &Arc<Inode>) -> Result<()> {
-        self.flush_easily(inode, &mut Ease::new(self, Pace::Fast))
+        self.flush_easily(inode, &mut Ease::new(self, Pace::Fast), Way::Told)
     }
 
-    fn flush_easily(&self, inode: &Arc<Inode>, ease: &mut Ease<'_>) -> Result<()> {
+    fn flush_easily(&self, inode: &Arc<Inode>, ease: &mut Ease<'_>, way: Way) -> Result<()> {
         loop {
             // Gone meanwhile: its content went with it.
             let Ok(mut state) = inode.write() else { return Ok(()) };
             let before = unwritten(&state);
-            let done = flush_batch(self, inode.id, &mut state, ease.batch())?;
+            let done = flush_batch(self, inode.id, &mut state, ease.batch(), way)?;
             let written = before.saturating_sub(unwritten(&state));
             drop(state);
             ease.rest(written).fs()?;
@@ -117,7 +121,7 @@ impl Engine {
 pub fn flush_to_extents(engine: &Engine, id: InodeId, state: &mut State) -> Result<()> {
     state.no_inline = true;
     let flushed = loop {
-        match flush_batch(engine, id, state, BATCH) {
+        match flush_batch(engine, id, state, BATCH, Way::Told) {
             Ok(false) => {}
             Ok(true) => break Ok(()),
             Err(error) => break Err(error),
@@ -132,7 +136,13 @@ fn unwritten(state: &State) -> u64 {
 }
 
 /// One batch of `most` bytes; true when nothing is left.
-fn flush_batch(engine: &Engine, id: InodeId, state: &mut State, most: u64) -> Result<bool> {
+fn flush_batch(
+    engine: &Engine,
+    id: InodeId,
+    state: &mut State,
+    most: u64,
+    way: Way,
+) -> Result<bool> {
     let Some(dirty) = state.dirty.take() else {
         if state.item_dirty {
             engine.begin().put_inode(id, state);
@@ -140,7 +150,7 @@ fn flush_batch(engine: &Engine, id: InodeId, state: &mut State, most: u64) -> Re
         return Ok(true);
     };
     let mut dirty = dirty;
-    let result = flush_run(engine, id, state, &mut dirty, most);
+    let result = flush_run(engine, id, state, &mut dirty, (most, way));
     if !dirty.is_empty() {
         state.dirty = Some(dirty);
     }
@@ -161,7 +171,7 @@ fn flush_run(
     id: InodeId,
     state: &mut State,
     dirty: &mut Box<Dirty>,
-    most: u64,
+    (most, way): (u64, Way),
 ) -> Result<()> {
     let Some(start) = dirty.first_from(0) else { return Ok(()) };
     let end = dirty.run_end(start).min(start + most);
@@ -174,7 +184,8 @@ fn flush_run(
         let size = state.item.size;
         state.pending_from = rest;
         let slices = dirty.slices(start, end);
-        let stored = store(engine, id, state, start, &slices, Way::Cached);
+        let way = if end - start < TOLD { way } else { Way::Told };
+        let stored = store(engine, id, state, start, &slices, way);
         state.pending_from = None;
         if let Err(Unstored::Refused(error)) = &stored {
             state.refused = true;

@@ -27,10 +27,12 @@ const GROWTH: u64 = 32;
 /// How far content has come when `store` returns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
-    /// The host may have it in its cache.
+    /// The host may have it in its cache; if the device refuses it later, the volume ends.
     Cached,
-    /// The device has taken it.
-    Through,
+    /// It will not be refused later.
+    Told,
+    /// The device has taken it, and its writer will overwrite parts of it.
+    Direct,
 }
 
 /// Why content was not stored.
@@ -105,7 +107,7 @@ pub fn store(
     engine.change(|op| {
         for piece in landed {
             paid += piece.paid();
-            let most = if way == Way::Through { GROWTH * len } else { EXTENT_MAX };
+            let most = if way == Way::Direct { GROWTH * len } else { EXTENT_MAX };
             enter(op, id, state, most.min(EXTENT_MAX), piece)?;
         }
         op.put_inode(id, state);
@@ -134,7 +136,7 @@ fn land(
                 Place::New(extent) => extent.logical,
                 Place::Existing { logical, .. } => *logical,
             };
-            let through = way == Way::Through;
+            let through = through(engine, way);
             if let Err(error) = engine.volume.write_content(logical, &part, through) {
                 engine.refusals.note(id, &error);
                 if let Place::New(extent) = &place {
@@ -157,6 +159,14 @@ fn land(
         }
     }
     Ok(landed)
+}
+
+fn through(engine: &Engine, way: Way) -> bool {
+    match way {
+        Way::Cached => false,
+        Way::Told => engine.volume.tells_late(),
+        Way::Direct => true,
+    }
 }
 
 fn give_back(engine: &Engine, landed: &[Landed]) {

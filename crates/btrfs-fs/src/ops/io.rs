@@ -159,7 +159,8 @@ fn write_content(
     let end = offset + data.len() as u64;
     let body_start = offset.next_multiple_of(sector);
     let body_end = end / sector * sector;
-    if body_end.saturating_sub(body_start) < STRAIGHT {
+    // Where a refusal is told late, writeback waits for it, not the writer.
+    if body_end.saturating_sub(body_start) < STRAIGHT || engine.volume.tells_late() {
         return gather(engine, inode, state, offset, data, budget);
     }
     let head = (body_start - offset) as usize;
@@ -205,7 +206,7 @@ fn write_direct(
     };
     let parts: Vec<&[u8]> =
         [&head[..], body, &tail[..]].into_iter().filter(|part| !part.is_empty()).collect();
-    straight(engine, inode, state, (start, end), (&parts, Way::Through), budget)
+    straight(engine, inode, state, (start, end), (&parts, Way::Direct), budget)
 }
 
 /// Whole sectors from `start` on; the file reaches to `end` at least by them.

@@ -97,7 +97,7 @@ impl Volume {
             warn!(%device, physical = bad.0, "no repair over a superblock copy");
             return;
         }
-        match self.write_physical(bad, &[bytes]) {
+        match self.write_repair(bad, bytes) {
             Ok(()) => {
                 add(&self.counters.repairs, 1);
                 warn!(%device, logical = logical.0, physical = bad.0, "bad copy repaired");

@@ -23,9 +23,9 @@ use tracing::warn;
 enum Of {
     /// The volume itself: whoever devices are given up by gives this one up.
     Structure,
-    /// Content that nothing refers to yet: its writer's alone. `through` as in
-    /// `BlockDevice::write_apart`.
-    Content { through: bool },
+    /// What can be done without: content that nothing refers to yet, a copy of what is elsewhere.
+    /// `through` as in `BlockDevice::write_apart`.
+    Apart { through: bool },
 }
 
 impl Volume {
@@ -37,7 +37,7 @@ impl Volume {
     /// The same for file content that nothing refers to yet: a device that refuses it can be
     /// used on. With `through` it is with the device when this returns.
     pub fn write_content(&self, logical: Logical, bufs: &[&[u8]], through: bool) -> Result<()> {
-        self.write_copies_of(logical, bufs, Of::Content { through })
+        self.write_copies_of(logical, bufs, Of::Apart { through })
     }
 
     /// As `BlockDevice::tells_late`.
@@ -64,7 +64,12 @@ impl Volume {
         mapping.copies().iter().try_for_each(|at| self.write_one(*at, bufs, of))
     }
 
-    pub(crate) fn write_physical(&self, at: Physical, bufs: &[&[u8]]) -> Result<()> {
+    /// Over a bad copy. A device that refuses it is no worse than it was.
+    pub(crate) fn write_repair(&self, at: Physical, bytes: &[u8]) -> Result<()> {
+        self.write_one(at, &[bytes], Of::Apart { through: true })
+    }
+
+    fn write_physical(&self, at: Physical, bufs: &[&[u8]]) -> Result<()> {
         self.write_one(at, bufs, Of::Structure)
     }
 
@@ -73,7 +78,7 @@ impl Volume {
         add(&self.counters.writes, 1);
         add(&self.counters.written_bytes, len);
         let result = match (of, bufs) {
-            (Of::Content { through }, bufs) => self.dev.write_apart(at.0, bufs, through),
+            (Of::Apart { through }, bufs) => self.dev.write_apart(at.0, bufs, through),
             (Of::Structure, [one]) => self.dev.write_at(at.0, one),
             (Of::Structure, many) => self.dev.write_vectored_at(at.0, many),
         };

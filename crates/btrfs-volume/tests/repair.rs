@@ -2,6 +2,7 @@
 
 mod common;
 
+use blockdev::Sticky;
 use btrfs_disk::ids::block_group;
 use btrfs_disk::{Error, Expect, Generation, Logical, Physical, Superblock, TreeId};
 use btrfs_volume::{OpenOptions, Volume};
@@ -301,15 +302,22 @@ fn unreadable_sectors_are_answered_by_the_other_mirror() {
     let copies = physical(&volume, at);
     drop(volume);
     let bad = copies[0].0 + 4096..copies[0].0 + 8192;
-    let dev = Arc::new(Faulty { inner: device(&path), unreadable: bad });
-    let volume = Volume::open(dev, OpenOptions::default()).expect("opens");
+    let dev = Arc::new(Sticky::new(Faulty { inner: device(&path), bad }));
+    let volume = Volume::open(dev.clone(), OpenOptions::default()).expect("opens");
     for sums in [Some(&sums[..]), None] {
         let mut buf = vec![0; content.len()];
         volume.read_data(at, &mut buf, sums).expect("the other mirror");
         assert!(buf == content);
     }
-    assert!(volume.counters().read_errors > 0);
-    assert_eq!(volume.counters().unrecoverable, 0);
+    let counters = volume.counters();
+    assert!(counters.read_errors > 0);
+    assert_eq!(counters.unrecoverable, 0);
+    // That a bad sector takes no repair either is no reason to give the device up.
+    assert!(counters.write_errors > 0, "it was tried");
+    assert_eq!(dev.failure(), None);
+    volume.write(at.offset(1 << 20), &[&content]).expect("elsewhere");
+    assert!(volume.write(at, &[&content]).is_err());
+    assert!(dev.failure().is_some());
 }
 
 #[test]

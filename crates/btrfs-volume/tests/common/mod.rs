@@ -104,7 +104,16 @@ pub fn edit_super(path: &Path, at: u64, edit: impl FnOnce(&mut Superblock)) {
 /// Every kind of failing I/O in one range of a device.
 pub struct Faulty {
     pub inner: Arc<FileDevice>,
-    pub unreadable: std::ops::Range<u64>,
+    pub bad: std::ops::Range<u64>,
+}
+
+impl Faulty {
+    fn check(&self, offset: u64, len: usize) -> io::Result<()> {
+        if offset < self.bad.end && self.bad.start < offset + len as u64 {
+            return Err(io::Error::from_raw_os_error(5));
+        }
+        Ok(())
+    }
 }
 
 impl BlockDevice for Faulty {
@@ -115,13 +124,11 @@ impl BlockDevice for Faulty {
         self.inner.read_only()
     }
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        let end = offset + buf.len() as u64;
-        if offset < self.unreadable.end && self.unreadable.start < end {
-            return Err(io::Error::from_raw_os_error(5));
-        }
+        self.check(offset, buf.len())?;
         self.inner.read_at(offset, buf)
     }
     fn write_at(&self, offset: u64, buf: &[u8]) -> io::Result<()> {
+        self.check(offset, buf.len())?;
         self.inner.write_at(offset, buf)
     }
     fn flush(&self) -> io::Result<()> {

@@ -182,6 +182,11 @@ fn what_a_device_would_refuse_late_goes_through() {
     assert_eq!(device.seen(), (through + 1, 1));
     fs.fsync(ino, false).expect("fsync");
     assert_eq!(device.seen(), (through + 2, 1));
+    // A replacement lands before its name, which nobody asked to be durable.
+    let (root, new) = (fs.root(), make(&fs, "new"));
+    fs.write(&CX, new, 0, &[4; 5000], PLAIN).expect("write");
+    fs.rename(&CX, root, b"new", root, b"file", RenameMode::Replace).expect("rename");
+    assert_eq!(device.seen(), (through + 2, 2));
     close(&device, fs);
 }
 

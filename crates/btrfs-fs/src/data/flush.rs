@@ -100,6 +100,11 @@ impl Engine {
         self.flush_easily(inode, &mut Ease::new(self, Pace::Fast), Way::Told)
     }
 
+    /// The same, for who does not ask for it to be durable.
+    pub fn flush_unasked(&self, inode: &Arc<Inode>) -> Result<()> {
+        self.flush_easily(inode, &mut Ease::new(self, Pace::Fast), Way::Cached)
+    }
+
     fn flush_easily(&self, inode: &Arc<Inode>, ease: &mut Ease<'_>, way: Way) -> Result<()> {
         loop {
             // Gone meanwhile: its content went with it.

@@ -73,7 +73,7 @@ fn land_first(engine: &Engine, rename: &Rename<'_>) -> Result<()> {
     if rename.mode == RenameMode::Exchange || rename.victim.is_none() {
         return Ok(());
     }
-    match engine.flush_inode(&rename.child) {
+    match engine.flush_unasked(&rename.child) {
         // It stays in memory, as it would without a rename.
         Err(error) if error.errno() == libc::ENOSPC => Ok(()),
         other => other,

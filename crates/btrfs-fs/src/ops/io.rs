@@ -6,6 +6,7 @@
 
 use super::truncate::zero_tail;
 use super::xattr::drop_capability;
+use crate::data::Dirty;
 use crate::data::flush::{dirty_of, fill_sector, load_inline};
 use crate::data::read as reading;
 use crate::data::store::{Way, store};
@@ -14,6 +15,7 @@ use crate::error::IntoFs;
 use crate::extents::{map_range, put_hole};
 use crate::inode::{Inode, State, now};
 use btrfs_disk::items::inode_flags;
+use std::ops::Range;
 use std::sync::Arc;
 use vfs::{Errno, Ino, Result, WriteFlags};
 
@@ -221,8 +223,15 @@ fn straight(
     let old_size = state.item.size;
     state.item.size = old_size.max(end);
     let end = end.next_multiple_of(engine.sector());
-    // What was dirty here is overwritten; keep it until the new content has landed.
-    match store(engine, inode.id, state, start, parts, way) {
+    // What was dirty here is overwritten; keep it until the new content has landed, with which
+    // the size on the volume grows to what is dirty behind it.
+    let dirty = state.dirty.take();
+    state.pending_from =
+        dirty.as_ref().and_then(|d| dirty_beside(d, state.landed_size, start..end));
+    let stored = store(engine, inode.id, state, start, parts, way);
+    state.pending_from = None;
+    state.dirty = dirty;
+    match stored {
         Ok(paid) => {
             *budget -= end - start;
             engine.forget_landed(end - start, paid);
@@ -241,6 +250,12 @@ fn straight(
         }
     }
     Ok(())
+}
+
+/// The first dirty place at or behind `from` that is not in `range`.
+fn dirty_beside(dirty: &Dirty, from: u64, range: Range<u64>) -> Option<u64> {
+    let first = dirty.first_from(from)?;
+    if range.contains(&first) { dirty.first_from(range.end) } else { Some(first) }
 }
 
 /// Keeps content in memory until writeback.

@@ -298,12 +298,24 @@ impl Op<'_> {
 
     /// A rename took `child` out of `dir`. What the last commit has of the directory says
     /// so of older ones.
-    pub fn leave(&self, dir: InodeId, child: InodeId) {
+    fn leave(&self, dir: InodeId, child: InodeId) {
         let layers = &self.view.layers;
         let sealed = layers.sealed.as_deref();
         if (Pending { current: self.delta(), sealed }).is_born(child.tree, child.objectid) {
             self.edit(dir, |o| o.leave(child.objectid));
         }
+    }
+
+    /// A rename took `child` from `from` to `to`.
+    pub fn moved(&self, from: InodeId, to: InodeId, child: InodeId) {
+        self.leave(from, child);
+        if from == to {
+            return;
+        }
+        if !self.delta().items.is_logged(child.tree, child.objectid) {
+            self.edit(from, |o| o.moved());
+        }
+        self.edit(child, |o| o.moved());
     }
 
     pub fn extend(&self, extent: Logical, len: u64, by: u64, who: (TreeId, u64, u64)) -> bool {

@@ -36,6 +36,9 @@ pub(super) struct Object {
     pub items: BTreeMap<SubKey, Slot>,
     /// Made in this epoch: none of its keys exist below.
     pub born: bool,
+    /// For the tree log: it went to another directory, or something that the log did not have
+    /// went from it to another.
+    pub moved: bool,
     /// For the tree log; `None`: it never asked, and there are no gaps.
     pub watch: Option<Box<Watch>>,
 }
@@ -256,6 +259,11 @@ impl ObjectEdit<'_> {
     /// `other` takes the place of this object under a name, in the same operation.
     pub fn follow(&mut self, other: u64) {
         self.object.watch.get_or_insert_default().followers.push(other);
+    }
+
+    /// The object went to another directory, or something went from it to another.
+    pub fn moved(&mut self) {
+        self.object.moved = true;
     }
 
     /// A rename takes `other`, which no commit has, out of this directory.

@@ -33,6 +33,11 @@ impl<'a> Pending<'a> {
         self.both().any(|delta| delta.items.renames(tree, objectid))
     }
 
+    /// As `ItemDelta::was_moved`.
+    pub fn was_moved(&self, tree: TreeId, objectid: u64) -> bool {
+        self.both().any(|delta| delta.items.was_moved(tree, objectid))
+    }
+
     /// As `ItemDelta::take_renamed`.
     pub fn take_renamed(&self) -> Vec<(TreeId, u64)> {
         self.both().flat_map(|delta| delta.items.take_renamed()).collect()

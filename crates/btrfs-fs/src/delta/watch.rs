@@ -210,6 +210,17 @@ impl ItemDelta {
         self.with_known(tree, objectid, |object| object.has_refs()).unwrap_or(false)
     }
 
+    /// True if the log took something of the object in this epoch.
+    pub fn is_logged(&self, tree: TreeId, objectid: u64) -> bool {
+        let logged = |o: &mut Object| o.watch.as_ref().is_some_and(|w| w.level > Level::Nothing);
+        self.with_known(tree, objectid, logged).unwrap_or(false)
+    }
+
+    /// True if the object, or something out of it, went to another directory.
+    pub fn was_moved(&self, tree: TreeId, objectid: u64) -> bool {
+        self.with_known(tree, objectid, |object| object.moved).unwrap_or(false)
+    }
+
     /// True if names of the object changed since they were last taken.
     pub fn renames_since(&self, tree: TreeId, objectid: u64) -> bool {
         let since = |object: &mut Object| match &object.watch {

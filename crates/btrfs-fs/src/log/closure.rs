@@ -14,7 +14,14 @@
 //! * who took a name in a rename comes with the one that had it;
 //! * a directory that moved needs all directories above it that moved, or a replay could
 //!   put it below itself;
-//! * a synced directory takes along what came into it and what left it.
+//! * a synced directory takes along what came into it and what left it, and so do the
+//!   directories among that;
+//! * who is synced and has other names than in the commit takes along what came into the
+//!   directories of those names and what left them.
+//!
+//! The last two are what the kernel's log does, and so is a commit where a directory that shall
+//! take along its entries was moved, or let go of something that was (`Fallback::Moved`).
+//! `tests/kept` holds all short sequences against the kernel.
 //!
 //! What was logged before and has changed its names since is logged again with whatever
 //! is logged next, so all that the log says of names is of one moment.
@@ -141,10 +148,31 @@ impl Closure<'_> {
                 self.above(id)?;
             }
         }
+        if !born && self.work.asked.contains(&id) && self.pending.renames(id.tree, id.objectid) {
+            self.beside(id)?;
+        }
         if is_dir {
+            if self.work.wanted.get(&id) == Some(&Level::Entries) && self.must_commit(id) {
+                return Ok(Err(Fallback::Moved));
+            }
             go!(self.entries(id));
         }
         Ok(Ok(()))
+    }
+
+    /// The directories that the commit has it in are logged with all that came and went.
+    fn beside(&mut self, id: InodeId) -> Result<()> {
+        for name in self.committed.names(id)? {
+            self.work.want(InodeId::new(id.tree, name.parent), Level::Entries);
+        }
+        Ok(())
+    }
+
+    /// What went from one directory to another is in the log without its new directory's other
+    /// entries: the kernel commits, unless the directory was in the log before.
+    fn must_commit(&self, dir: InodeId) -> bool {
+        let known = self.state.members.get(&dir).is_some_and(|member| member.entries);
+        self.work.may_commit && !known && self.pending.was_moved(dir.tree, dir.objectid)
     }
 
     fn is_born(&self, id: InodeId) -> bool {
@@ -276,7 +304,8 @@ impl Closure<'_> {
                 let Some(target) = inode_at(dir.tree, &target) else {
                     return Ok(Err(Fallback::Subvolume));
                 };
-                self.work.want(target, Level::Inode);
+                // Of a file there are no entries to be taken.
+                self.work.want(target, Level::Entries);
             }
             let Some((old, name)) = self.committed.entry_at(dir, index)? else { continue };
             let Some(old) = inode_at(dir.tree, &old) else {

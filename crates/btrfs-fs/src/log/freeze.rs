@@ -16,6 +16,12 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Work {
     /// Inodes to log, and how.
     pub wanted: BTreeMap<InodeId, Level>,
+    /// Those that somebody synced: the others come along.
+    pub asked: BTreeSet<InodeId>,
+    /// Somebody waits, and can have a commit instead.
+    pub may_commit: bool,
+    /// More is wanted of an inode than was frozen.
+    raised: bool,
     pub objects: BTreeMap<InodeId, Frozen>,
     /// Entries of directories that the log takes away, by index.
     pub cuts: BTreeSet<(InodeId, u64)>,
@@ -33,19 +39,34 @@ pub enum Now {
 }
 
 impl Work {
+    /// What was synced earlier, for a log on top of another commit.
+    pub fn carried(synced: BTreeMap<InodeId, Level>) -> Work {
+        let asked = synced.keys().copied().collect();
+        Work { wanted: synced, asked, ..Work::default() }
+    }
+
+    /// What somebody syncs now.
+    pub fn ask(&mut self, id: InodeId, level: Level) {
+        self.may_commit = true;
+        self.asked.insert(id);
+        self.want(id, level);
+    }
+
     pub fn want(&mut self, id: InodeId, level: Level) {
         let entry = self.wanted.entry(id).or_default();
+        self.raised |= *entry < level && self.objects.contains_key(&id);
         *entry = (*entry).max(level);
     }
 
     /// True if something is wanted that was not frozen with the rest.
     pub fn is_short(&self) -> bool {
-        self.wanted.keys().any(|id| !self.objects.contains_key(id))
+        self.raised || self.wanted.keys().any(|id| !self.objects.contains_key(id))
     }
 
     /// Takes all that is wanted. The current delta is held still. `ask` says how much of an
     /// inode the log does not have yet.
     pub fn freeze(&mut self, pending: &Pending<'_>, ask: impl Fn(&InodeId, Level) -> Ask) {
+        self.raised = false;
         for (id, level) in &self.wanted {
             let mut ask = ask(id, *level);
             ask.content |= self.contents.contains(id);

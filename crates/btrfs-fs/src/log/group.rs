@@ -143,7 +143,7 @@ impl Engine {
         let committed = view.layers.roots.generation;
         let mut work = Work::default();
         for request in batch.iter().filter(|r| r.generation > committed) {
-            work.want(request.id, request.level);
+            work.ask(request.id, request.level);
         }
         let wanted = work.wanted.clone();
         match self.write_nodes(&view, work, state)? {
@@ -170,7 +170,7 @@ impl Engine {
     pub fn carry(&self, synced: BTreeMap<InodeId, Level>, log: &mut LogState) -> Step<()> {
         let view = self.view();
         assert!(view.layers.sealed.is_none(), "carried onto a commit that is published");
-        let work = Work { wanted: synced, ..Work::default() };
+        let work = Work::carried(synced);
         match self.options.sabotage {
             Some(Sabotage::CommitForgetsSynced) => return Ok(Ok(())),
             Some(Sabotage::DoubledCommits) if !work.wanted.is_empty() => {

@@ -42,6 +42,8 @@ pub enum Fallback {
     NewChunk,
     /// A subvolume's name changed.
     Subvolume,
+    /// A directory, or something out of it, went to another: the kernel commits.
+    Moved,
     /// A directory that the last commit has is gone, its name matters, and something that the
     /// commit has in it is still there, under another name.
     GoneDirectory,
@@ -60,6 +62,7 @@ impl Fallback {
         match self {
             Fallback::NewChunk => "new chunk",
             Fallback::Subvolume => "subvolume",
+            Fallback::Moved => "moved between directories",
             Fallback::GoneDirectory => "moved out of a removed directory",
             Fallback::TooMany => "too many inodes",
             Fallback::LongNames => "long names",

@@ -234,8 +234,8 @@ fn exchange(engine: &Engine, r: &Rename<'_>, locked: &mut Locked<'_>) -> Result<
         touch_child(op, locked, victim);
         op.edit(victim.id, |o| o.follow(r.child.id.objectid));
         op.edit(r.child.id, |o| o.follow(victim.id.objectid));
-        op.leave(r.from.id, r.child.id);
-        op.leave(r.to.id, victim.id);
+        op.moved(r.from.id, r.to.id, r.child.id);
+        op.moved(r.to.id, r.from.id, victim.id);
         touch_dir(op, r.from.id, locked.state(r.from), 0);
         touch_dir(op, r.to.id, locked.state(r.to), 0);
         Ok(())
@@ -288,7 +288,7 @@ fn move_name(op: &Op<'_>, r: &Rename<'_>, locked: &mut Locked<'_>, new_index: u6
     }
     names::remove(op, r.from.id, r.name, r.source)?;
     names::add(op, r.to.id, r.new_name, r.source, new_index)?;
-    op.leave(r.from.id, r.child.id);
+    op.moved(r.from.id, r.to.id, r.child.id);
     touch_child(op, locked, &r.child);
     Ok(grown)
 }

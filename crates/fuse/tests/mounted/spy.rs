@@ -119,9 +119,6 @@ impl FileSystem for Spy {
         flags: WriteFlags,
     ) -> Result<usize> {
         self.note(if flags.sync { "synchronous write" } else { "write" });
-        if flags.direct {
-            self.note("direct write");
-        }
         self.model.write(cx, ino, offset, data, flags)
     }
 

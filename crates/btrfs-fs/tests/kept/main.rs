@@ -1,0 +1,146 @@
+//! What an fsync takes along: at least what the kernel's does.
+//!
+//! The same sequence of operations and one sync on both sides, a crash, each side's replay:
+//! what the kernel keeps, we keep. Where the kernel commits, all but content is demanded:
+//! a commit that an fsync turned into writes nobody else's content back.
+//!
+//!     cargo test -p btrfs-fs --test kept -- all_sequences --ignored --nocapture
+//!
+//! takes all of one and two operations; `SPINNEY_KEPT_LEN=3` all of three (some hours), with
+//! `SPINNEY_KEPT_SAMPLE=20000` so many of them (`SPINNEY_SEED`), and
+//! `SPINNEY_KEPT='mkdir D; create D/f; fsync .'` one sequence.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod facts;
+mod kernel;
+#[path = "../crash/ops.rs"]
+mod ops;
+mod ours;
+mod words;
+
+use facts::Facts;
+use kernel::{Kernel, Verdict};
+
+/// Subvolumes of a volume, and so sequences in one transaction of the kernel's.
+const WIDTH: usize = 200;
+
+/// What became of a list of cases.
+#[derive(Default)]
+struct Tally {
+    logs: usize,
+    commits: usize,
+    ours_commit: usize,
+    /// The kernel cannot mount what it left.
+    broken: Vec<String>,
+    lost: Vec<String>,
+}
+
+impl Tally {
+    fn judge(&mut self, case: &str, verdict: &Verdict) {
+        let left = ours::run(&words::parse(case));
+        self.ours_commit += usize::from(left.committed);
+        let demanded: Facts = match verdict {
+            Verdict::Broken => return self.broken.push(case.to_owned()),
+            Verdict::Commit => {
+                self.commits += 1;
+                left.all.into_iter().filter(|fact| !fact.starts_with("content")).collect()
+            }
+            Verdict::Log(facts) => {
+                self.logs += 1;
+                facts.clone()
+            }
+        };
+        let lost: Vec<&String> = demanded.difference(&left.kept).collect();
+        if !lost.is_empty() {
+            let how = if *verdict == Verdict::Commit { "commit" } else { "log" };
+            self.lost.push(format!("{case}: the kernel keeps by its {how} {lost:?}"));
+        }
+    }
+}
+
+fn compare(kernel: &Kernel, cases: &[String], tally: &mut Tally) {
+    let parsed: Vec<Vec<String>> = cases.iter().map(|case| words::parse(case)).collect();
+    let verdicts = kernel.judge(&parsed);
+    cases.iter().zip(&verdicts).for_each(|(case, verdict)| tally.judge(case, verdict));
+    println!(
+        "{} sequences that the kernel logs, {} that it commits, {} that we commit; {} lost more",
+        tally.logs,
+        tally.commits,
+        tally.ours_commit,
+        tally.lost.len()
+    );
+}
+
+fn finish(tally: &Tally) {
+    println!("the kernel cannot mount its own log of {:?}", tally.broken);
+    let some = &tally.lost[..tally.lost.len().min(40)];
+    assert!(some.is_empty(), "{} sequences lost more than the kernel: {some:#?}", tally.lost.len());
+    assert!(tally.logs > tally.broken.len() * 100, "hardly anything was compared");
+}
+
+/// What the kernel (6.18) keeps of some, which asks for no kernel.
+const RECORDED: &[(&str, &[&str])] = &[
+    ("mkdir D; create D/f; fsync .", &["name /D", "name /D/f"]),
+    ("mkdir D; mkdir D/E; create D/E/f; fsync .", &["name /D/E/f"]),
+    ("mkdir D; fifo D/fifo; fdatasync .", &["name /D/fifo"]),
+    ("mkdir A/C/D; rename A/C A/E; fsync A", &["name /A/E", "gone /A/C", "name /A/E/D"]),
+    ("link A/foo A/link; create A/new; fsync A/foo", &["name /A/link", "name /A/new"]),
+    ("link A/foo B/link; setxattr A; fsync B/link", &["xattrs /A"]),
+    ("rename A/foo A/moved; unlink A/bar; fsync A/moved", &["gone /A/bar", "name /A/moved"]),
+    ("rename A/C A/E; link A/foo B/link; fsync A/foo", &["name /A/E", "gone /A/C"]),
+    ("exchange A/foo A/bar; mkdir A/D; fsync A/foo", &["name /A/D"]),
+    ("create new; rename B/big A/foo; fsync B", &["name /new", "name /A/foo", "gone /B/big"]),
+    ("rename A/foo B/foo; setxattr A/C; fsync B/foo", &["xattrs /A/C", "gone /A/foo"]),
+    ("create A/C/f; rename A B/A; fsync B/A", &["name /B/A/C/f", "name /B/A"]),
+];
+
+#[test]
+fn what_the_kernel_was_seen_to_keep() {
+    for (case, facts) in RECORDED {
+        let kept = ours::run(&words::parse(case)).kept;
+        for fact in *facts {
+            assert!(kept.contains(*fact), "{case}: {fact} is lost of {kept:?}");
+        }
+    }
+}
+
+/// Who made a file and syncs it pays for that file alone, and so does who renames it.
+#[test]
+fn what_nobody_asked_for_is_not_logged() {
+    let text = "create A/new; create A/other; rename A/new A/moved; fsync A/moved";
+    let left = ours::run(&words::parse(text));
+    assert!(!left.committed && left.kept.contains("name /A/moved"), "{:?}", left.kept);
+    assert!(!left.kept.contains("name /A/other"), "{:?}", left.kept);
+}
+
+#[test]
+fn short_sequences() {
+    testkit::require!(kernel_btrfs);
+    let (kernel, mut tally) = (Kernel::new(WIDTH), Tally::default());
+    compare(&kernel, &words::all(1, "fsync"), &mut tally);
+    let seed = common::number("SPINNEY_SEED", 1);
+    for len in [2, 3] {
+        compare(&kernel, &words::sample(len, seed, 400), &mut tally);
+    }
+    finish(&tally);
+}
+
+#[test]
+#[ignore = "some minutes, or hours"]
+fn all_sequences() {
+    testkit::require!(kernel_btrfs);
+    let (kernel, mut tally) = (Kernel::new(WIDTH), Tally::default());
+    let (len, sample) =
+        (common::number("SPINNEY_KEPT_LEN", 0), common::number("SPINNEY_KEPT_SAMPLE", 0));
+    let cases = match std::env::var("SPINNEY_KEPT") {
+        Ok(text) => vec![text],
+        Err(_) if len == 0 => [1, 2].into_iter().flat_map(|l| words::all(l, "fsync")).collect(),
+        Err(_) if sample == 0 => words::all(len as usize, "fsync"),
+        Err(_) => words::sample(len as usize, common::number("SPINNEY_SEED", 1), sample as usize),
+    };
+    for some in cases.chunks(20 * WIDTH) {
+        compare(&kernel, some, &mut tally);
+    }
+    finish(&tally);
+}

@@ -1,0 +1,62 @@
+//! The engine on a simulated device: a sequence, a crash, a mount.
+
+use crate::facts::{Facts, kept};
+use crate::words::{self, BASE};
+use blocksim::{Image, SimDevice};
+use btrfs_fs::{BtrfsFs, Options};
+use btrfs_image::mkfs::MkfsOptions;
+use std::sync::{Arc, OnceLock};
+use testkit::compare::TreeSnapshot;
+use testkit::ops::Session;
+use vfs::FileSystem;
+
+struct Base {
+    image: Image,
+    tree: TreeSnapshot,
+}
+
+fn base() -> &'static Base {
+    static MADE: OnceLock<Base> = OnceLock::new();
+    MADE.get_or_init(|| {
+        let device = Arc::new(SimDevice::new(Image::zeros(160 << 20)));
+        btrfs_image::mkfs::make(&*device, &MkfsOptions::default()).expect("mkfs");
+        let fs = open(&device);
+        let mut session = Session::new(&fs);
+        BASE.iter().for_each(|text| words::apply(&mut session, text).expect("the base"));
+        let tree = TreeSnapshot::of(&fs).expect("walk");
+        drop(session);
+        fs.destroy().expect("close");
+        drop(fs);
+        Base { image: device.image().flatten(), tree }
+    })
+}
+
+fn open(device: &Arc<SimDevice>) -> BtrfsFs {
+    let options = Options { background: false, cache_bytes: 4 << 20, ..Options::default() };
+    BtrfsFs::open_device(device.clone(), options).expect("mount")
+}
+
+/// What a crash leaves of a sequence, all that it did, and whether its sync committed.
+pub struct Left {
+    pub kept: Facts,
+    pub all: Facts,
+    pub committed: bool,
+}
+
+pub fn run(case: &[String]) -> Left {
+    let base = base();
+    let device = Arc::new(SimDevice::new(base.image.clone()));
+    let fs = open(&device);
+    let mut session = Session::new(&fs);
+    case.iter().for_each(|text| words::apply(&mut session, text).expect("as in the model"));
+    let committed = crate::common::stat(&fs, "log.fallback_commits") > 0;
+    let crashed = device.image();
+    let last = TreeSnapshot::of(&fs).expect("walk");
+    drop(session);
+    drop(fs);
+    let again = open(&Arc::new(SimDevice::new(crashed)));
+    let found = TreeSnapshot::of(&again).expect("walk what is left");
+    assert_eq!(found.contradictions(), Vec::<String>::new(), "{case:?}");
+    let all = kept(&base.tree, &last, &last);
+    Left { kept: kept(&base.tree, &last, &found), all, committed }
+}

@@ -1,0 +1,170 @@
+//! Sequences in words: `mkdir A/D; create A/D/f; fsync A`, and all that can be made of a few.
+
+use crate::ops::*;
+use testkit::RefFs;
+use testkit::ops::{Op, Outcome, Rng, Session};
+
+/// What a commit has before each sequence.
+pub const BASE: &[&str] = &[
+    "mkdir A",
+    "mkdir A/C",
+    "mkdir B",
+    "create A/foo",
+    "write A/foo",
+    "create A/bar",
+    "write A/bar",
+    "create A/C/in",
+    "create B/big",
+    "write B/big",
+];
+
+/// What a sequence is made of.
+const STEPS: &[&str] = &[
+    "create A/new",
+    "create B/new",
+    "create new",
+    "create D/f",
+    "create D/E/f",
+    "create A/C/f",
+    "mkdir D",
+    "mkdir D/E",
+    "mkdir A/D",
+    "mkdir A/C/D",
+    "symlink A/sym",
+    "symlink D/sym",
+    "fifo A/fifo",
+    "fifo D/fifo",
+    "link A/foo A/link",
+    "link A/foo B/link",
+    "link A/foo D/link",
+    "link A/bar A/C/link",
+    "link A/new A/link",
+    "rename A/foo A/moved",
+    "rename A/foo B/foo",
+    "rename A/foo D/foo",
+    "rename A/bar A/foo",
+    "rename A/new A/foo",
+    "rename A/new B/big",
+    "rename B/big A/foo",
+    "rename B/big A/big",
+    "rename A/link A/foo",
+    "rename A/C A/E",
+    "rename A/C B/C",
+    "rename A/C D",
+    "rename D B/D",
+    "rename A B/A",
+    "exchange A/foo A/bar",
+    "exchange A/foo B/big",
+    "unlink A/foo",
+    "unlink A/bar",
+    "unlink A/C/in",
+    "unlink A/link",
+    "unlink A/new",
+    "rmdir A/C",
+    "rmdir D",
+    "write A/foo",
+    "write A/new",
+    "write D/f",
+    "truncate A/foo",
+    "truncate B/big",
+    "setxattr A/foo",
+    "setxattr A",
+    "setxattr A/C",
+    "chmod A/bar",
+];
+
+/// One operation, from its words.
+pub fn op(text: &str) -> Op {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let path = |at: usize| if words[at] == "." { "" } else { words[at] };
+    let seed = testkit::ops::hash(text.as_bytes());
+    match words[0] {
+        "create" => create(path(1)),
+        "mkdir" => mkdir(path(1)),
+        "symlink" => symlink("somewhere", path(1)),
+        "fifo" => fifo(path(1)),
+        "link" => link(path(1), path(2)),
+        "rename" => rename(path(1), path(2)),
+        "exchange" => exchange(path(1), path(2)),
+        "unlink" => unlink(path(1)),
+        "rmdir" => rmdir(path(1)),
+        "write" => write(path(1), 3000, 6000, seed),
+        "truncate" => truncate(path(1), 1000),
+        "setxattr" => set_xattr(path(1), "user.x", 40, seed),
+        "chmod" => chmod(path(1), 0o600),
+        "fsync" => fsync(path(1)),
+        "fdatasync" => fdatasync(path(1)),
+        other => panic!("no such operation: {other}"),
+    }
+}
+
+pub fn parse(text: &str) -> Vec<String> {
+    text.split(';').map(|part| part.trim().to_owned()).filter(|part| !part.is_empty()).collect()
+}
+
+pub fn apply(session: &mut Session<'_>, text: &str) -> Result<(), String> {
+    match session.apply(&op(text)) {
+        Outcome::Error(code) => Err(format!("{text}: {code:?}")),
+        _ => Ok(()),
+    }
+}
+
+/// Whether all of it can be done after `BASE`, and on what a sync can be called then.
+fn paths_after(steps: &[&str]) -> Option<Vec<String>> {
+    let model = RefFs::default();
+    let mut session = Session::new(&model);
+    for text in BASE.iter().chain(steps) {
+        apply(&mut session, text).ok()?;
+    }
+    let tree = testkit::compare::TreeSnapshot::of(&model).expect("walk the model");
+    let can = |kind| matches!(kind, vfs::FileKind::File | vfs::FileKind::Dir);
+    let found = tree.nodes.iter().filter(|(_, node)| can(node.attr.kind));
+    let name = |path: &testkit::ops::Path| {
+        let parts: Vec<_> = path.components().map(|c| String::from_utf8_lossy(c)).collect();
+        if parts.is_empty() { ".".to_owned() } else { parts.join("/") }
+    };
+    Some(found.map(|(path, _)| name(path)).collect())
+}
+
+fn with_syncs(steps: &[&str], sync: &str, cases: &mut Vec<String>) {
+    let Some(paths) = paths_after(steps) else { return };
+    for path in paths {
+        cases.push(format!("{}; {sync} {path}", steps.join("; ")));
+    }
+}
+
+/// All sequences of `len` operations that can be done, each with each sync behind it.
+pub fn all(len: usize, sync: &str) -> Vec<String> {
+    let mut cases = Vec::new();
+    let mut each = |steps: &[&str]| with_syncs(steps, sync, &mut cases);
+    for first in STEPS {
+        match len {
+            1 => each(&[first]),
+            2 => STEPS.iter().for_each(|second| each(&[first, second])),
+            _ => {
+                if paths_after(&[first]).is_none() {
+                    continue;
+                }
+                for second in STEPS {
+                    if paths_after(&[first, second]).is_some() {
+                        STEPS.iter().for_each(|third| each(&[first, second, third]));
+                    }
+                }
+            }
+        }
+    }
+    cases
+}
+
+/// `count` of them, by a seed, with fsync or fdatasync.
+pub fn sample(len: usize, seed: u64, count: usize) -> Vec<String> {
+    let mut rng = Rng::new(seed);
+    let mut cases = Vec::new();
+    while cases.len() < count {
+        let steps: Vec<&str> = (0..len).map(|_| *rng.pick(STEPS)).collect();
+        let Some(paths) = paths_after(&steps) else { continue };
+        let sync = if rng.chance(80) { "fsync" } else { "fdatasync" };
+        cases.push(format!("{}; {sync} {}", steps.join("; "), rng.pick(&paths)));
+    }
+    cases
+}

@@ -318,6 +318,13 @@ impl Op<'_> {
         self.edit(child, |o| o.moved());
     }
 
+    /// A directory is gone from `dir`: if it had been moved, so is that.
+    pub fn moved_away(&self, dir: InodeId, gone: InodeId) {
+        if self.delta().items.was_moved(gone.tree, gone.objectid) {
+            self.edit(dir, |o| o.moved());
+        }
+    }
+
     pub fn extend(&self, extent: Logical, len: u64, by: u64, who: (TreeId, u64, u64)) -> bool {
         self.delta().extents.extend(extent, len, by, who)
     }

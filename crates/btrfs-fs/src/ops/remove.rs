@@ -40,6 +40,9 @@ pub fn remove(engine: &Engine, parent: Ino, name: &[u8], what: What) -> Result<(
             names::remove(op, dir.id, name, target)?;
             touch_dir(op, dir.id, locked.state(&dir), -(name.len() as i64));
             drop_link(op, child.id, locked.state(&child));
+            if what == What::Dir {
+                op.moved_away(dir.id, child.id);
+            }
             Ok(())
         })?;
         drop(locked);

@@ -101,14 +101,16 @@ impl Kernel {
                     verdicts[number] = verdict;
                 }
             }
+            if again.is_empty() {
+                return verdicts.into_iter().flatten().collect();
+            }
             if again.len() == todo.len() {
                 sleep(Duration::from_millis(20 * round));
             }
             todo = again;
         }
         let names: Vec<_> = todo.iter().map(|&i| cases[i].join("; ")).collect();
-        assert!(todo.is_empty(), "somebody commits all the time: {names:#?}");
-        verdicts.into_iter().flatten().collect()
+        panic!("somebody commits all the time: {names:#?}");
     }
 
     /// As `batch`, in halves if one of the logs cannot be replayed.

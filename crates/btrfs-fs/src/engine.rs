@@ -8,7 +8,7 @@
 
 use crate::commit::Committer;
 use crate::data::Pieces;
-use crate::delta::{Active, Base, Delta, ObjectEdit, Pending};
+use crate::delta::{Active, Base, Delta, Level, ObjectEdit, Pending};
 use crate::error::IntoFs;
 use crate::ino::InodeId;
 use crate::inode::{DirtyQueue, Inode, InodeTable, State};
@@ -312,7 +312,8 @@ impl Op<'_> {
         if from == to {
             return;
         }
-        if !self.delta().items.is_logged(child.tree, child.objectid) {
+        let logged = |id: InodeId| self.delta().items.logged(id.tree, id.objectid);
+        if logged(child) == Level::Nothing && logged(from) < Level::Entries {
             self.edit(from, |o| o.moved());
         }
         self.edit(child, |o| o.moved());

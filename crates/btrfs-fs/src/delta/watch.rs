@@ -26,6 +26,8 @@ pub enum Level {
 #[derive(Default)]
 pub(super) struct Watch {
     level: Level,
+    /// The log took something.
+    logged: bool,
     changed: BTreeSet<SubKey>,
     /// Ranges of content that may have become a hole in this epoch, where holes have no
     /// items of their own.
@@ -174,6 +176,7 @@ impl Object {
         let mut slots: BTreeMap<SubKey, Option<Box<[u8]>>> = gone.map(|key| (*key, None)).collect();
         let taken = self.items.iter().filter(|(key, _)| all.wants(key, &changed));
         slots.extend(taken.map(|(key, slot)| (*key, slot.value.clone())));
+        watch.logged |= !slots.is_empty();
         let item = (kind::INODE_ITEM, 0);
         let item_changed =
             ask.whole || changed.contains(&item) || all.whole && self.items.contains_key(&item);
@@ -210,10 +213,14 @@ impl ItemDelta {
         self.with_known(tree, objectid, |object| object.has_refs()).unwrap_or(false)
     }
 
-    /// True if the log took something of the object in this epoch.
-    pub fn is_logged(&self, tree: TreeId, objectid: u64) -> bool {
-        let logged = |o: &mut Object| o.watch.as_ref().is_some_and(|w| w.level > Level::Nothing);
-        self.with_known(tree, objectid, logged).unwrap_or(false)
+    /// How the log took what this epoch changed of the object; `Nothing`, too, if there was
+    /// nothing to take.
+    pub fn logged(&self, tree: TreeId, objectid: u64) -> Level {
+        let logged = |object: &mut Object| match &object.watch {
+            Some(watch) if watch.logged => watch.level,
+            _ => Level::Nothing,
+        };
+        self.with_known(tree, objectid, logged).unwrap_or_default()
     }
 
     /// True if the object, or something out of it, went to another directory.

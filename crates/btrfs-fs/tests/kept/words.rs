@@ -156,13 +156,21 @@ pub fn all(len: usize, sync: &str) -> Vec<String> {
     cases
 }
 
-/// `count` of them, by a seed, with fsync or fdatasync.
-pub fn sample(len: usize, seed: u64, count: usize) -> Vec<String> {
+/// `count` of them, by a seed, with fsync or fdatasync at the end; of those that are `synced`
+/// on the way as well, an fsync of anything.
+pub fn sample(len: usize, seed: u64, count: usize, synced: bool) -> Vec<String> {
     let mut rng = Rng::new(seed);
     let mut cases = Vec::new();
     while cases.len() < count {
         let steps: Vec<&str> = (0..len).map(|_| *rng.pick(STEPS)).collect();
         let Some(paths) = paths_after(&steps) else { continue };
+        let mut steps: Vec<String> = steps.into_iter().map(str::to_owned).collect();
+        if synced {
+            let at = 1 + rng.below(len as u64 - 1) as usize;
+            let before: Vec<&str> = steps[..at].iter().map(String::as_str).collect();
+            let path = rng.pick(&paths_after(&before).expect("as before")).clone();
+            steps.insert(at, format!("fsync {path}"));
+        }
         let sync = if rng.chance(80) { "fsync" } else { "fdatasync" };
         cases.push(format!("{}; {sync} {}", steps.join("; "), rng.pick(&paths)));
     }

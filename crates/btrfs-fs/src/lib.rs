@@ -9,6 +9,7 @@ mod close;
 mod commit;
 mod data;
 mod delta;
+mod device_extents;
 mod engine;
 mod error;
 mod extents;

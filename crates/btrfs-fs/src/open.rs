@@ -118,7 +118,10 @@ fn read_only_reason(
     if options.read_only {
         return Ok(Some("mounted read-only".into()));
     }
-    unmaintained(store, roots).fs()
+    if let Some(why) = unmaintained(store, roots).fs()? {
+        return Ok(Some(why));
+    }
+    crate::device_extents::differ(store, roots, volume).fs()
 }
 
 /// Structures that the volume has and this program does not keep up to date yet.

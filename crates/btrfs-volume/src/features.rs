@@ -26,24 +26,34 @@ const FLAG_ERROR: u64 = 1 << 2;
 /// Superblock flags of volumes that are half way between two states, or no volumes.
 const FLAG_NAMES: &[(u64, &str)] = &[
     (1 << 32, "seed device"),
-    (1 << 33, "metadata dump"),
-    (1 << 34, "metadata dump version 2"),
     (1 << 35, "unfinished change of the volume's UUID"),
     (1 << 36, "unfinished change of the metadata UUID"),
     (1 << 38, "unfinished conversion to or from a block-group tree"),
     (1 << 39, "unfinished change of the data checksum type"),
     (1 << 40, "unfinished change of the metadata checksum type"),
 ];
-/// WRITTEN and RELOC say nothing about a superblock; ERROR forbids writing.
-const FLAGS_HARMLESS: u64 = 1 | 1 << 1 | FLAG_ERROR;
+/// What `btrfs-image` restored: all metadata, and file content that was never copied.
+const FLAGS_DUMP: u64 = 1 << 33 | 1 << 34;
+/// WRITTEN and RELOC say nothing about a superblock; the others forbid writing.
+const FLAGS_READABLE: u64 = 1 | 1 << 1 | FLAG_ERROR | FLAGS_DUMP;
 
 /// Judges whether the volume can be opened at all.
-pub(crate) fn refuse(sb: &Superblock, device_len: u64) -> Result<()> {
+pub(crate) fn refuse(sb: &Superblock) -> Result<()> {
     incompatible(sb)?;
     flags(sb)?;
     sizes(sb)?;
-    whole(sb, device_len)?;
+    one_device(sb)?;
     identity(sb)
+}
+
+/// What the superblock counts is only a hint, as it is for the kernel: the device items of
+/// the chunk tree tell. Where that tree cannot be read, or has stripes on devices that are
+/// not here, the count is the likeliest reason.
+pub(crate) fn several_devices(sb: &Superblock, error: Error) -> Error {
+    match sb.fields.num_devices {
+        0 | 1 => error,
+        n => Error::Unsupported(format!("volume of {n} devices (multiple devices): {error}")),
+    }
 }
 
 fn names(mut bits: u64, table: &[(u64, &str)]) -> String {
@@ -68,14 +78,13 @@ fn incompatible(sb: &Superblock) -> Result<()> {
         return Err(Error::Unsupported("volume of the format before mixed_backref".into()));
     }
     match sb.fields.num_devices {
-        1 => Ok(()),
         0 => Err(Error::corrupt("superblock counts no devices")),
-        n => Err(Error::Unsupported(format!("volume of {n} devices (multiple devices)"))),
+        _ => Ok(()),
     }
 }
 
 fn flags(sb: &Superblock) -> Result<()> {
-    match sb.fields.flags & !FLAGS_HARMLESS {
+    match sb.fields.flags & !FLAGS_READABLE {
         0 => Ok(()),
         odd => Err(Error::Unsupported(format!("superblock flag: {}", names(odd, FLAG_NAMES)))),
     }
@@ -105,8 +114,7 @@ fn misaligned(what: &str, at: Logical) -> Error {
     Corrupt::new(format!("superblock's {what} is not aligned")).at(at).into()
 }
 
-/// A device that is shorter than its volume is a truncated image.
-fn whole(sb: &Superblock, device_len: u64) -> Result<()> {
+fn one_device(sb: &Superblock) -> Result<()> {
     let total = sb.fields.dev_item.total_bytes;
     // Old programs rounded one of the two down to whole sectors.
     if total == 0 || total.abs_diff(sb.fields.total_bytes) >= 4096 {
@@ -115,12 +123,14 @@ fn whole(sb: &Superblock, device_len: u64) -> Result<()> {
             sb.fields.total_bytes
         )));
     }
-    if total > device_len {
-        return Err(Error::corrupt(format!(
-            "truncated: the volume has {total} bytes, the device {device_len}"
-        )));
-    }
     Ok(())
+}
+
+/// A device that is shorter than its volume is a truncated image. What is there can be read.
+pub(crate) fn truncated(sb: &Superblock, device_len: u64) -> Option<String> {
+    let total = sb.fields.dev_item.total_bytes;
+    (total > device_len)
+        .then(|| format!("truncated: the volume has {total} bytes, the device {device_len}"))
 }
 
 fn identity(sb: &Superblock) -> Result<()> {
@@ -141,6 +151,9 @@ pub(crate) fn read_only_reason(sb: &Superblock, replays_log: bool) -> Option<Str
     }
     if f.flags & FLAG_ERROR != 0 {
         return Some("the volume is marked as damaged".into());
+    }
+    if f.flags & FLAGS_DUMP != 0 {
+        return Some("a metadata dump by btrfs-image: file content is not in it".into());
     }
     if f.incompat_flags & incompat::SKINNY_METADATA == 0 {
         return Some("volume without skinny_metadata".into());

@@ -46,10 +46,16 @@ impl Volume {
     pub fn open(dev: Arc<dyn BlockDevice>, options: OpenOptions) -> Result<Volume> {
         let chosen = superblock::choose(&*dev)?;
         let sb = chosen.superblock;
-        features::refuse(&sb, dev.len())?;
+        let cut = features::truncated(&sb, dev.len());
+        let why = |error| match &cut {
+            Some(cut) => Error::corrupt(format!("{cut}; {error}")),
+            None => features::several_devices(&sb, error),
+        };
+        features::refuse(&sb).map_err(|e| features::several_devices(&sb, e))?;
         let reason = read_only_reason(&sb, &*dev, &options, chosen.first_is_wiped);
+        let reason = reason.or_else(|| cut.clone());
         let mut map = ChunkMap::new(device_id(&sb));
-        load::system_chunks(&sb, &mut map)?;
+        load::system_chunks(&sb, &mut map).map_err(why)?;
         let stale = match chosen.differing.is_empty() {
             true => None,
             false => Some(Stale { opened: sb.clone(), copies: chosen.differing }),
@@ -62,11 +68,24 @@ impl Volume {
             counters: Counters::default(),
             read_only: options.read_only || reason.is_some(),
             read_only_reason: reason,
-            superblock: RwLock::new(Arc::new(sb)),
+            superblock: RwLock::new(Arc::new(sb.clone())),
             dev,
         };
-        volume.load_chunks()?;
+        volume.load_chunks().map_err(why)?;
+        volume.count_devices();
         Ok(volume)
+    }
+
+    /// The chunk tree knows one device. Another count in the superblock is put right by the
+    /// next commit, as the kernel does it.
+    fn count_devices(&mut self) {
+        let mut sb = self.superblock();
+        let counted = sb.fields.num_devices;
+        if counted != 1 {
+            tracing::warn!(counted, "the superblock counts wrong: the volume has one device");
+            sb.fields.num_devices = 1;
+            *self.superblock.get_mut() = Arc::new(sb);
+        }
     }
 
     fn load_chunks(&mut self) -> Result<()> {

@@ -192,7 +192,7 @@ fn unknown_and_foreign_volumes_are_refused_by_name() {
         (|f| f.incompat_flags |= 1 << 14, "raid_stripe_tree"),
         (|f| f.incompat_flags |= 1 << 16, "simple_quota"),
         (|f| f.incompat_flags |= 1 << 7, "raid56"),
-        (|f| f.num_devices = 3, "3 devices"),
+        (|f| (f.num_devices, f.total_bytes) = (3, 3 * f.total_bytes), "3 devices"),
         (|f| f.sectorsize = 16384, "sector size 16384"),
         (|f| f.flags |= 1 << 32, "seed"),
         (|f| f.flags |= 1 << 36, "metadata UUID"),
@@ -236,7 +236,40 @@ fn a_second_device_is_refused_by_name() {
 }
 
 #[test]
-fn truncated_images_and_no_images_are_refused() {
+fn a_wrong_count_of_devices_is_taken_as_the_kernel_takes_it() {
+    if !have_mkfs() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let path = scratch.mkfs("image", 128 * MIB, &[]);
+    edit_super(&path, 64 << 10, |sb| sb.fields.num_devices = 3);
+    edit_super(&path, 64 << 20, |sb| sb.fields.num_devices = 3);
+    let volume = open(&path).expect("one device is there, and no other is named");
+    assert_eq!(volume.read_only_reason(), None);
+    assert_eq!(volume.superblock().fields.num_devices, 1, "the next commit puts it right");
+    drop(volume);
+    edit_super(&path, 64 << 10, |sb| sb.fields.num_devices = 0);
+    edit_super(&path, 64 << 20, |sb| sb.fields.num_devices = 0);
+    assert!(refusal(&path).to_string().contains("no devices"));
+}
+
+#[test]
+fn metadata_dumps_are_read_only() {
+    if !have_mkfs() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let path = scratch.mkfs("image", 128 * MIB, &[]);
+    for bit in [33, 34] {
+        edit_super(&path, 64 << 10, |sb| sb.fields.flags |= 1 << bit);
+        let reason = open(&path).expect("opens").read_only_reason().expect("a reason");
+        assert!(reason.contains("metadata dump"), "{reason}");
+        edit_super(&path, 64 << 10, |sb| sb.fields.flags &= !(1 << bit));
+    }
+}
+
+#[test]
+fn truncated_images_open_read_only_with_what_is_there() {
     if !have_mkfs() {
         return;
     }
@@ -246,7 +279,14 @@ fn truncated_images_and_no_images_are_refused() {
         let file = std::fs::OpenOptions::new().write(true).open(&path).expect("opens");
         file.set_len(len).expect("length");
     };
-    for len in [128 * MIB - 1, 100 * MIB, 5 * MIB, MIB, 69632] {
+    for len in [128 * MIB - 1, 100 * MIB] {
+        set_len(len);
+        let volume = open(&path).expect("the trees are in front of the cut");
+        let reason = volume.read_only_reason().expect("a reason");
+        assert!(reason.contains("truncated"), "{len}: {reason}");
+        assert!(!volume.writable(), "{len}");
+    }
+    for len in [5 * MIB, MIB, 69632] {
         set_len(len);
         let error = refusal(&path);
         assert!(error.to_string().contains("truncated"), "{len}: {error}");

@@ -7,13 +7,13 @@
 use super::Settle;
 use crate::Extent;
 use crate::free_space;
-use crate::items::{Changes, TreeItems};
+use crate::items::{Changes, Items, TreeItems};
 use crate::refs::Drained;
 use crate::space::{GoneChunk, NewChunk};
 use btrfs_disk::ids::{DEV_ITEMS_OBJECTID, FIRST_CHUNK_TREE_OBJECTID, block_group};
 use btrfs_disk::items::{DevExtent, DevItem};
 use btrfs_disk::key::kind;
-use btrfs_disk::{Error, FixedSize, Key, Logical, Result, TreeId};
+use btrfs_disk::{Corrupt, Error, FixedSize, Key, Logical, Result, TreeId};
 use btrfs_tree::{Edit, NodeReader};
 use std::collections::BTreeMap;
 
@@ -128,7 +128,8 @@ impl<R: NodeReader> Settle<'_, R> {
         self.forget_chunks(&gone)?;
         self.record_in_chunk_tree(&chunks, &dev_item)?;
         let uuid = self.store.geometry().chunk_tree_uuid;
-        let extents = chunks.iter().flat_map(|new| dev_extents(new, uuid)).collect();
+        let extents: Changes = chunks.iter().flat_map(|new| dev_extents(new, uuid)).collect();
+        self.nothing_there(TreeId::DEV, extents.iter().map(|(key, _)| *key))?;
         self.apply_changes(TreeId::DEV, extents)?;
         for new in &chunks {
             let span = self.span(new.logical, new.chunk.fields.length);
@@ -140,6 +141,20 @@ impl<R: NodeReader> Settle<'_, R> {
         }
         self.space.recorded(&chunks, self.generation);
         Ok(true)
+    }
+
+    /// What stands at a new chunk's key says that somebody has the space: nothing is put over it.
+    fn nothing_there(&mut self, tree: TreeId, keys: impl Iterator<Item = Key>) -> Result<()> {
+        let root = self.root(tree)?;
+        let reader = self.dirty.over(self.store);
+        let mut items = TreeItems::new(&reader, &root);
+        for key in keys {
+            if items.get(&key)?.is_some() {
+                let what = format!("a new chunk meets an item in tree {tree}");
+                return Err(Corrupt::new(what).key(key).into());
+            }
+        }
+        Ok(())
     }
 
     fn span(&self, start: Logical, len: u64) -> free_space::GroupSpan {
@@ -171,10 +186,17 @@ impl<R: NodeReader> Settle<'_, R> {
     }
 
     fn record_in_chunk_tree(&mut self, chunks: &[NewChunk], dev_item: &DevItem) -> Result<()> {
+        let chunk_key =
+            |new: &NewChunk| Key::new(FIRST_CHUNK_TREE_OBJECTID, kind::CHUNK_ITEM, new.logical.0);
+        let group_key = |new: &NewChunk| {
+            Key::new(new.logical.0, kind::BLOCK_GROUP_ITEM, new.chunk.fields.length)
+        };
+        self.nothing_there(TreeId::CHUNK, chunks.iter().map(chunk_key))?;
+        self.nothing_there(self.block_group_tree, chunks.iter().map(group_key))?;
         let dev_key = Key::new(DEV_ITEMS_OBJECTID, kind::DEV_ITEM, dev_item.devid);
         let mut changes: Changes = vec![(dev_key, Some(dev_item.to_vec().into()))];
         for new in chunks {
-            let key = Key::new(FIRST_CHUNK_TREE_OBJECTID, kind::CHUNK_ITEM, new.logical.0);
+            let key = chunk_key(new);
             let data = new.chunk.to_vec();
             if new.chunk.fields.kind & block_group::SYSTEM != 0 {
                 self.new_system_chunks.extend_from_slice(&key.to_bytes());

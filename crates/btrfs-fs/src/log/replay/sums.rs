@@ -2,8 +2,8 @@
 //!
 //! Invariant of what goes into the delta: one run for each sector, keyed by the extent that
 //! it belongs to; sectors whose checksum the checksum tree has already are left out, and
-//! where it has another one, that one goes. A sector without any is damage: the file could
-//! not be read.
+//! where it has another one, that one goes. A sector without any is damage, of that range
+//! alone: its reads fail.
 //!
 //! Memory: one entry a sector that the log has checksums of.
 
@@ -109,7 +109,9 @@ impl Replay<'_> {
         self.complete(wanted, found)
     }
 
-    /// What the log has no checksums of, the tree must have.
+    /// What the log has no checksums of, the tree should have. Where neither does, that range
+    /// cannot be verified and its reads fail, as they do for the kernel: one file's damage is
+    /// no reason to give up all other fsyncs.
     fn complete(&self, wanted: &Wanted, found: &Found) -> Result<()> {
         let sector = self.engine.sector();
         let (mut from, to) = wanted.range;
@@ -120,8 +122,16 @@ impl Replay<'_> {
                     (vec![0; count * self.engine.geometry.csum.size()], vec![false; count]);
                 let view = &self.op.view;
                 data::sums::stored(self.engine, view, Logical(from), &mut sums, &mut known)?;
-                if known.contains(&false) {
-                    return Err(self.damage(wanted.id, "the log lacks checksums of its content"));
+                let lacking = known.iter().filter(|known| !**known).count() as u64 * sector;
+                if lacking > 0 {
+                    let (subvolume, inode) = (wanted.id.tree.0, wanted.id.objectid);
+                    tracing::warn!(
+                        subvolume,
+                        inode,
+                        extent = wanted.extent.0,
+                        bytes = lacking,
+                        "the log lacks checksums of a file's content: reads of it will fail"
+                    );
                 }
                 from += count as u64 * sector;
             }

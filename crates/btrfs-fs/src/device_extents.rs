@@ -1,0 +1,45 @@
+//! The device tree against the chunks, before anything is written: the chunk allocator takes
+//! what no chunk has for free, and would give away space that a device extent claims.
+//!
+//! Invariant of a volume that passes: device extents and stripes are the same ranges, of the
+//! same chunks. It does not know how to mend one that does not pass; the kernel refuses it.
+
+use crate::roots::Roots;
+use btrfs_disk::items::DevExtent;
+use btrfs_disk::key::kind;
+use btrfs_disk::{FixedSize, Result, TreeId};
+use btrfs_tree::{Cursor, NodeStore};
+use btrfs_volume::Volume;
+use std::collections::BTreeMap;
+
+/// Why the volume must not be written, if its device extents and chunks differ.
+pub fn differ(store: &NodeStore, roots: &Roots, volume: &Volume) -> Result<Option<String>> {
+    let Some(root) = roots.get(TreeId::DEV) else {
+        return Ok(Some("there is no device tree".into()));
+    };
+    let mut stripes = BTreeMap::new();
+    for chunk in volume.chunks() {
+        for (devid, at) in &chunk.stripes {
+            stripes.insert((*devid, at.0), (chunk.logical.0, chunk.len));
+        }
+    }
+    let mut cursor = Cursor::new(store, &root.root);
+    cursor.first()?;
+    while let Some((key, data)) = cursor.item() {
+        if key.kind == kind::DEV_EXTENT {
+            let extent = DevExtent::read(data).map_err(|c| c.key(key))?;
+            let place = (key.objectid, key.offset);
+            if stripes.remove(&place) != Some((extent.chunk_offset, extent.length)) {
+                return Ok(Some(format!(
+                    "device extent at {} of device {} belongs to no chunk: new chunks would be \
+                     laid over it (`btrfs check` tells more)",
+                    key.offset, key.objectid
+                )));
+            }
+        }
+        cursor.next()?;
+    }
+    Ok(stripes.into_iter().next().map(|((devid, at), (chunk, _))| {
+        format!("chunk {chunk} has no device extent at {at} of device {devid}")
+    }))
+}

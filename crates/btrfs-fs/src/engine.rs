@@ -309,10 +309,13 @@ impl Op<'_> {
     /// A rename took `child` from `from` to `to`.
     pub fn moved(&self, from: InodeId, to: InodeId, child: InodeId) {
         self.leave(from, child);
+        let logged = |id: InodeId| self.delta().items.logged(id.tree, id.objectid);
+        if logged(from) == Level::Entries {
+            self.delta().items.leaves_log(child.tree, child.objectid);
+        }
         if from == to {
             return;
         }
-        let logged = |id: InodeId| self.delta().items.logged(id.tree, id.objectid);
         if logged(child) == Level::Nothing && logged(from) < Level::Entries {
             self.edit(from, |o| o.moved());
         }

@@ -48,6 +48,8 @@ struct Shard {
     objects: FxHashMap<(TreeId, u64), Object>,
     /// Objects whose names changed while something was watched.
     renamed: Vec<(TreeId, u64)>,
+    /// Objects that a rename took out of a directory that the log has with its entries.
+    left_log: Vec<(TreeId, u64)>,
 }
 
 pub struct ItemDelta {
@@ -208,6 +210,19 @@ impl ItemDelta {
     ) -> Option<T> {
         let mut shard = self.shards[shard_of(tree, objectid)].lock();
         shard.objects.get_mut(&(tree, objectid)).map(use_it)
+    }
+
+    /// A rename took the object out of a directory that the log has with its entries.
+    pub fn leaves_log(&self, tree: TreeId, objectid: u64) {
+        let mut shard = self.shards[shard_of(tree, objectid)].lock();
+        shard.left_log.push((tree, objectid));
+    }
+
+    /// What `leaves_log` was told since the last call.
+    pub fn take_left(&self) -> Vec<(TreeId, u64)> {
+        let mut all = Vec::new();
+        self.shards.iter().for_each(|shard| all.append(&mut shard.lock().left_log));
+        all
     }
 
     /// Objects whose names changed, or that are gone, since the last call; only while

@@ -43,6 +43,11 @@ impl<'a> Pending<'a> {
         self.both().flat_map(|delta| delta.items.take_renamed()).collect()
     }
 
+    /// As `ItemDelta::take_left`.
+    pub fn take_left(&self) -> Vec<(TreeId, u64)> {
+        self.both().flat_map(|delta| delta.items.take_left()).collect()
+    }
+
     /// As `ItemDelta::freeze`; the current delta is held still.
     pub fn freeze(&self, tree: TreeId, objectid: u64, mut ask: Ask) -> Frozen {
         let Some(sealed) = self.sealed else {

@@ -26,7 +26,7 @@ use crate::error::IntoFs;
 use crate::ino::InodeId;
 use crate::options::Sabotage;
 use crate::view::View;
-use btrfs_disk::{Error, Generation, TreeId};
+use btrfs_disk::{Error, Generation};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -247,9 +247,7 @@ impl Engine {
     ) -> Step<()> {
         let max_item = self.geometry.max_item_size();
         let mut landed: BTreeSet<InodeId> = work.wanted.keys().copied().collect();
-        for (tree, objectid) in pending.take_renamed() {
-            want_member(work, state, tree, objectid);
-        }
+        want_renamed(work, state, &pending);
         for _ in 0..ROUNDS {
             self.land_content(work, &mut landed);
             if let Some(why) = self.poisoned.get() {
@@ -257,9 +255,7 @@ impl Engine {
             }
             let still = Instant::now();
             let stillness = Still::begin(&pending.current.gate);
-            for (tree, objectid) in pending.take_renamed() {
-                want_member(work, state, tree, objectid);
-            }
+            want_renamed(work, state, &pending);
             assert!(self.options.sabotage != Some(Sabotage::LogPanics), "as it was asked to");
             work.freeze(&pending, |id, level| state.ask(id, level));
             drop(stillness);
@@ -284,10 +280,16 @@ impl Engine {
     }
 }
 
-/// Names of something logged changed: the log must say so with whatever it says next.
-fn want_member(work: &mut Work, state: &LogState, tree: TreeId, objectid: u64) {
-    let id = InodeId::new(tree, objectid);
-    if state.members.contains_key(&id) {
+/// Names of something logged changed, or of something in a directory that is logged with its
+/// entries: the log must say so with whatever it says next.
+fn want_renamed(work: &mut Work, state: &LogState, pending: &Pending<'_>) {
+    let id = |(tree, objectid)| InodeId::new(tree, objectid);
+    for id in pending.take_renamed().into_iter().map(id) {
+        if state.members.contains_key(&id) {
+            work.want(id, Level::Inode);
+        }
+    }
+    for id in pending.take_left().into_iter().map(id) {
         work.want(id, Level::Inode);
     }
 }

@@ -112,6 +112,7 @@ const RECORDED: &[(&str, &[&str])] = &[
     ("rename A/foo B/foo; setxattr A/C; fsync B/foo", &["xattrs /A/C", "gone /A/foo"]),
     ("unlink A/C/in; rename A/C D; rmdir D; fsync .", &["gone /A/C", "gone /A/C/in"]),
     ("rename A/C D; fsync B/big; rename B/big A/foo; fsync B", &["name /D", "name /A/foo"]),
+    ("fifo A/fifo; fsync A; rename A/C A/E; fsync B/big", &["gone /A/C", "name /A/E"]),
     ("create A/C/f; rename A B/A; fsync B/A", &["name /B/A/C/f", "name /B/A"]),
 ];
 

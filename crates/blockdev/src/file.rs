@@ -45,6 +45,7 @@ impl FileDevice {
     fn from_file(mut file: File, path: &Path, read_only: bool, block: bool) -> io::Result<Self> {
         if !read_only {
             lock_exclusive(&file)?;
+            take_old_error(&file, path);
         }
         let len = file.seek(SeekFrom::End(0))?;
         // Now: once it is mounted the kernel may refuse to open a device for writing.
@@ -67,6 +68,15 @@ impl Drop for FileDevice {
         if !self.read_only {
             let _ = self.file.unlock();
         }
+    }
+}
+
+/// A write of whoever had the file open before may have failed after that: the kernel tells
+/// the next opener's first fsync of it. Nothing of ours is written yet, and a failure that
+/// lasts shows in our own first flush.
+fn take_old_error(file: &File, path: &Path) {
+    if let Err(error) = file.sync_data() {
+        tracing::warn!("{}: an earlier write of another program failed: {error}", path.display());
     }
 }
 

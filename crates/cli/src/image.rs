@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vfs::{Errno, FileSystem, FsError};
 
-pub use in_use::holder;
+pub use in_use::{holder, is_source};
 
 /// How long something may be busy before that is an error.
 const PATIENCE: Duration = Duration::from_millis(500);

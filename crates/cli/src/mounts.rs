@@ -1,13 +1,17 @@
 //! The kernel's table of mounts.
 
-use std::ffi::OsString;
+use crate::sys::{self, Umount};
+use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MountEntry {
+    /// Of this mount among all that are there now; bind mounts have their own.
+    pub id: u64,
     /// `major:minor`, which names the mounted file system in the kernel.
     pub device: String,
     pub point: PathBuf,
@@ -27,6 +31,33 @@ pub fn on(point: &Path) -> io::Result<Option<MountEntry>> {
     Ok(find(&fs::read("/proc/self/mountinfo")?, point))
 }
 
+/// All mounts of all file systems that this process sees.
+pub fn all() -> io::Result<Vec<MountEntry>> {
+    let table = fs::read("/proc/self/mountinfo")?;
+    Ok(table.split(|b| *b == b'\n').filter_map(parse).collect())
+}
+
+/// Unmounts; EBUSY while something is open there, unless `how` says otherwise. Ordinary
+/// users ask `fusermount3`, which knows no force.
+pub fn unmount(point: &Path, how: Umount) -> io::Result<()> {
+    if sys::is_root() {
+        return sys::umount(point, how);
+    }
+    let flags = if how == Umount::Now { "-u" } else { "-uz" };
+    let output = Command::new("fusermount3")
+        .args([OsStr::new(flags), OsStr::new("--"), point.as_os_str()])
+        .stdin(Stdio::null())
+        .output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let text = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(match text.contains("busy") {
+        true => io::Error::new(ErrorKind::ResourceBusy, text),
+        false => io::Error::other(text),
+    })
+}
+
 fn find(table: &[u8], point: &Path) -> Option<MountEntry> {
     table.split(|b| *b == b'\n').filter_map(parse).rfind(|entry| entry.point == point)
 }
@@ -34,12 +65,13 @@ fn find(table: &[u8], point: &Path) -> Option<MountEntry> {
 /// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue`
 fn parse(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|b| *b == b' ');
-    let device = String::from_utf8(fields.nth(2)?.to_vec()).ok()?;
+    let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+    let device = String::from_utf8(fields.nth(1)?.to_vec()).ok()?;
     let point = unescape(fields.nth(1)?);
     let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
     let kind = String::from_utf8(rest.next()?.to_vec()).ok()?;
     let source = unescape(rest.next()?);
-    Some(MountEntry { device, point, kind, source })
+    Some(MountEntry { id, device, point, kind, source })
 }
 
 /// Blanks and the like stand as `\040`.

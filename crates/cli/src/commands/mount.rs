@@ -4,6 +4,7 @@ use super::Command;
 use crate::args::{self, Arg, Args};
 use crate::error::{Error, Exit, Result, io_text};
 use crate::mount::background::{self, Reporter};
+use crate::mount::guard::Place;
 use crate::mount::options::MountOptions;
 use crate::mount::serve::{Request, serve};
 use crate::{image, mounts};
@@ -76,6 +77,8 @@ fuse.spinney IMAGE DIR` works; without it mount(8) finds `spinney` through mount
 Environment
     SPINNEY_LOG         error, warn, info (the default), debug or trace
     SPINNEY_SYSLOG      the socket of the system's log, if it is not /dev/log
+    SPINNEY_START_LIMIT seconds after which a start that hangs is given up (600 to open the
+                        volume, 20 to mount it)
 
 Examples
     spinney mount disk.img /mnt
@@ -168,10 +171,12 @@ fn start(words: Words) -> Result<Exit> {
         options: words.options,
         foreground: words.foreground,
     };
+    let fsname = request.options.config.fsname.clone();
+    let place = Place::new(request.image.clone(), request.point.clone(), fsname);
     if request.foreground {
-        return serve(&request, &mut Reporter::foreground(words.quiet));
+        return serve(&request, &mut Reporter::foreground(&place, words.quiet));
     }
-    background::run(words.quiet, |reporter| serve(&request, reporter))
+    background::run(&place, words.quiet, |reporter| serve(&request, reporter))
 }
 
 fn absolute(path: &Path) -> Result<PathBuf> {

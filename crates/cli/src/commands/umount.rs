@@ -2,14 +2,13 @@
 
 use super::Command;
 use crate::args::{self, Arg, Args};
-use crate::error::{Error, Exit, Result, io_text};
+use crate::error::{Error, Exit, Result, io_text, say_error};
 use crate::mount::control::{End, Waiter};
 use crate::mounts::{self, MountEntry};
-use crate::sys;
-use std::ffi::OsStr;
+use crate::sys::{self, Umount};
 use std::io::{self, ErrorKind};
 use std::path::Path;
-use std::process::{Command as Program, Stdio};
+use std::time::Duration;
 
 pub const COMMAND: Command = Command {
     name: "umount",
@@ -52,6 +51,7 @@ fn run(mut args: Args) -> Result<Exit> {
 }
 
 fn unmount(point: &Path, lazy: bool) -> Result<()> {
+    wake_before_looking(point);
     let real = mounts::real_path(point).map_err(|e| Error::io(point, &e))?;
     let entry = mounts::on(&real)
         .map_err(|e| Error::io(&real, &e))?
@@ -63,9 +63,15 @@ fn unmount(point: &Path, lazy: bool) -> Result<()> {
     let waiter = Waiter::connect(&entry.device);
     // Only asked where there is no other way to know: it may hang with the server.
     let dead = waiter.is_none() && point.metadata().is_err();
-    detach(&real, lazy).map_err(|e| refused(point, &e))?;
+    // umount(2) waits for the server's answer: a stopped one would keep it, and sync(2) of
+    // everybody, waiting.
+    let server = waiter.as_ref().and_then(Waiter::server).map(|(process, _)| process);
+    detach_from(server, &real, lazy).map_err(|e| refused(point, &e))?;
+    if elsewhere(&entry) {
+        return Ok(());
+    }
     match waiter {
-        Some(waiter) => judge(point, waiter.wait()),
+        Some(waiter) => judge(point, waiter.wait(|| wake_if_stopped(server))),
         None => unwatched(point, &entry, dead),
     }
 }
@@ -105,21 +111,42 @@ fn refused(point: &Path, error: &io::Error) -> Error {
     }
 }
 
-fn detach(point: &Path, lazy: bool) -> io::Result<()> {
-    if sys::is_root() {
-        return sys::umount(point, lazy);
+/// Unmounts, and wakes the server meanwhile if somebody stopped it.
+fn detach_from(server: Option<i32>, point: &Path, lazy: bool) -> io::Result<()> {
+    let how = if lazy { Umount::Lazily } else { Umount::Now };
+    wake_if_stopped(server);
+    let place = point.to_owned();
+    let unmounting = std::thread::spawn(move || mounts::unmount(&place, how));
+    while !unmounting.is_finished() {
+        std::thread::sleep(Duration::from_millis(1));
+        wake_if_stopped(server);
     }
-    let flags = if lazy { "-uz" } else { "-u" };
-    let output = Program::new("fusermount3")
-        .args([OsStr::new(flags), OsStr::new("--"), point.as_os_str()])
-        .stdin(Stdio::null())
-        .output()?;
-    if output.status.success() {
-        return Ok(());
+    unmounting.join().unwrap_or_else(|_| Err(io::Error::other("unmounting panicked")))
+}
+
+/// To look at the mount point is to ask the server already. Without that a path with symbolic
+/// links in it is not found in the table; then one waits until somebody else wakes it.
+fn wake_before_looking(point: &Path) {
+    let entry = std::path::absolute(point).and_then(|path| mounts::on(&path));
+    if let Ok(Some(entry)) = entry
+        && entry.is_fuse()
+    {
+        let waiter = Waiter::connect(&entry.device);
+        wake_if_stopped(waiter.and_then(|w| w.server()).map(|(process, _)| process));
     }
-    let text = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    Err(match text.contains("busy") {
-        true => io::Error::new(ErrorKind::ResourceBusy, text),
-        false => io::Error::other(text),
-    })
+}
+
+fn wake_if_stopped(server: Option<i32>) {
+    if let Some(server) = server
+        && sys::state(server) == Some('T')
+    {
+        say_error(&format!("spinney: the server (process {server}) was stopped; waking it"));
+        sys::wake(server);
+    }
+}
+
+/// The same volume is mounted at another place as well (a bind mount): it stays open.
+fn elsewhere(entry: &MountEntry) -> bool {
+    let same = |other: &MountEntry| other.device == entry.device && other.is_fuse();
+    mounts::all().is_ok_and(|all| all.iter().any(same))
 }

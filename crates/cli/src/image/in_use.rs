@@ -30,6 +30,14 @@ pub fn holder(path: &Path, reader: bool) -> Option<String> {
     found
 }
 
+/// Whether a mount whose source is `source` is one of `image`: of the device or file itself,
+/// or over a loop device.
+pub fn is_source(image: &Path, source: &Path) -> bool {
+    source == image
+        || source.canonicalize().is_ok_and(|real| real == image)
+        || loops_over(image).iter().any(|device| device == source)
+}
+
 /// Loop devices whose backing file is `image`.
 fn loops_over(image: &Path) -> Vec<PathBuf> {
     let Ok(meta) = image.metadata() else { return Vec::new() };

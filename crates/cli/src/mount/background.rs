@@ -1,34 +1,42 @@
 //! A server in the background: the command returns when the mount is ready, or with the
-//! server's own error.
-//!
-//! The child reports once over a pipe: one byte (`R`eady or `E`rror) and a text. A child
-//! that dies without a word is reported by how it ended.
+//! server's own error. `guard` says how it learns of it, and for how long it waits.
 
+use super::guard::{self, Place, Start, Teller};
 use crate::error::{Error, Exit, Result, io_text, say_error};
 use crate::sys::{self, Fork};
-use std::io::{PipeReader, PipeWriter, Read, Write};
-use std::os::fd::AsRawFd;
+use std::io::{self, PipeReader, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Tells the waiting command how the start went.
+/// Tells who waits how the start goes.
 pub struct Reporter {
-    pipe: Option<PipeWriter>,
+    guard: Option<Teller>,
+    /// The terminal is whoever waits on the other side; else nobody, or this one.
+    background: bool,
     quiet: bool,
     ready: bool,
 }
 
 impl Reporter {
-    /// In the foreground there is nobody but the terminal.
-    pub fn foreground(quiet: bool) -> Reporter {
-        Reporter { pipe: None, quiet, ready: false }
+    pub fn foreground(place: &Place, quiet: bool) -> Reporter {
+        let guard = guard::from_a_process_apart(place);
+        if let Err(error) = &guard {
+            say_error(&format!("spinney: nobody watches over the start: {}", io_text(error)));
+        }
+        Reporter { guard: guard.ok(), background: false, quiet, ready: false }
+    }
+
+    /// The volume is open; from here on it takes no time.
+    pub fn mounting(&mut self) {
+        self.tell(b'M', "");
     }
 
     /// The mount answers.
     pub fn ready(&mut self, text: &str) {
         self.ready = true;
-        match self.pipe.take() {
-            Some(pipe) => tell(pipe, b'R', text),
-            None if self.quiet => {}
-            None => say(text),
+        self.tell(b'R', text);
+        self.guard = None;
+        if !self.background && !self.quiet {
+            say(text);
         }
     }
 
@@ -38,43 +46,47 @@ impl Reporter {
 
     /// There will be no mount. Without effect once `ready` was told.
     fn failed(&mut self, text: &str) {
-        if let Some(pipe) = self.pipe.take() {
-            tell(pipe, b'E', text);
+        self.tell(b'E', text);
+        self.guard = None;
+    }
+
+    fn tell(&mut self, code: u8, text: &str) {
+        if let Some(guard) = &mut self.guard {
+            guard.tell(code, text);
         }
     }
 }
 
 /// Standard output may be closed.
 fn say(text: &str) {
-    let _ = writeln!(std::io::stdout(), "{text}");
-}
-
-fn tell(mut pipe: PipeWriter, code: u8, text: &str) {
-    // The command may be gone; the server goes on without it.
-    let _ = pipe.write_all(&[&[code], text.as_bytes()].concat());
+    let _ = writeln!(io::stdout(), "{text}");
 }
 
 /// Runs `serve` in a process of its own. All paths in it must be absolute.
-pub fn run(quiet: bool, serve: impl FnOnce(&mut Reporter) -> Result<Exit>) -> Result<Exit> {
-    let failed = |error: std::io::Error| {
-        Error::new(format!("starting in the background: {}", io_text(&error)))
-    };
-    let (reader, writer) = std::io::pipe().map_err(failed)?;
+pub fn run(
+    place: &Place,
+    quiet: bool,
+    serve: impl FnOnce(&mut Reporter) -> Result<Exit>,
+) -> Result<Exit> {
+    let failed =
+        |error: io::Error| Error::new(format!("starting in the background: {}", io_text(&error)));
+    let (teller, reader) = Teller::pair().map_err(failed)?;
     match sys::fork().map_err(failed)? {
         Fork::Parent { child } => {
-            drop(writer);
-            wait(child, reader, quiet)
+            drop(teller);
+            wait(child, reader, place, quiet)
         }
         Fork::Child => {
             drop(reader);
-            let mut reporter = Reporter { pipe: Some(writer), quiet, ready: false };
+            let mut reporter =
+                Reporter { guard: Some(teller), background: true, quiet, ready: false };
             std::process::exit(i32::from(child(&mut reporter, serve)))
         }
     }
 }
 
 fn child(reporter: &mut Reporter, serve: impl FnOnce(&mut Reporter) -> Result<Exit>) -> u8 {
-    let keep = reporter.pipe.as_ref().map_or(-1, AsRawFd::as_raw_fd);
+    let keep = reporter.guard.as_ref().map_or(-1, Teller::descriptor);
     let detached = sys::new_session()
         .and_then(|()| sys::null_stdio())
         .and_then(|()| std::env::set_current_dir("/"));
@@ -82,7 +94,8 @@ fn child(reporter: &mut Reporter, serve: impl FnOnce(&mut Reporter) -> Result<Ex
     // A try: without the right, or on kernels without groups, it is served as it is.
     let _ = sys::favour_session();
     let result = match detached {
-        Ok(()) => serve(reporter),
+        Ok(()) => catch_unwind(AssertUnwindSafe(|| serve(reporter)))
+            .unwrap_or_else(|_| Err(Error::new("the server panicked; its log says where"))),
         Err(error) => Err(Error::new(format!("leaving the terminal: {}", io_text(&error)))),
     };
     match result {
@@ -95,24 +108,32 @@ fn child(reporter: &mut Reporter, serve: impl FnOnce(&mut Reporter) -> Result<Ex
     }
 }
 
-fn wait(child: i32, mut reader: PipeReader, quiet: bool) -> Result<Exit> {
-    let mut report = Vec::new();
-    let read = reader.read_to_end(&mut report);
-    let text = String::from_utf8_lossy(report.get(1..).unwrap_or_default());
-    match (read, report.first()) {
-        (Ok(_), Some(b'R')) => {
+fn wait(child: i32, reader: PipeReader, place: &Place, quiet: bool) -> Result<Exit> {
+    let mut how = None;
+    let start = guard::watch(child, reader, place, |limit| {
+        guard::eventually(limit, || {
+            how = sys::ended(child);
+            how.is_some()
+        })
+    });
+    match start {
+        Start::Ready(text) => {
             if !quiet {
                 say(&text);
             }
             Ok(Exit::Done)
         }
-        (Ok(_), Some(_)) => {
+        Start::Failed(text) => {
             say_error(&text);
             Ok(Exit::Failed)
         }
-        _ => {
-            let how = sys::wait_for(child).unwrap_or_else(|e| io_text(&e));
+        Start::Died => {
+            let how = how.unwrap_or_else(|| "closed its pipe".into());
             Err(Error::new(format!("the server in the background {how} before it was ready")))
+        }
+        Start::TooLong(doing, seconds) => {
+            say_error(&guard::too_long(doing, seconds));
+            Ok(Exit::Failed)
         }
     }
 }

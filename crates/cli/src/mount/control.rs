@@ -2,15 +2,18 @@
 //!
 //! The server listens on an abstract socket whose name has the mount's device number.
 //! Who connects is told one line when the volume is closed and the image unlocked:
-//! `closed`, or `failed: ` and why. An end without a line means that the server died.
+//! `closed`, or `failed: ` and why. An end without a line means that the server died. The kernel gives a number away again as soon as the mount is gone, which may
+//! be long before the volume is closed: so the name is given up by then.
+//!
 //! The socket is a convenience: without it everything works but the waiting.
 
-use std::io::{self, Read, Write};
+use crate::sys;
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A waiter that does not read must not keep the server alive.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -19,44 +22,68 @@ fn address(device: &str) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("spinney/mount/{device}"))
 }
 
+/// Another server whose mount had the same number needs a moment to notice its end.
+const TO_LISTEN: Duration = Duration::from_secs(2);
+
 /// The server's side.
 pub struct Control {
-    listener: UnixListener,
+    listener: Option<UnixListener>,
     waiters: Arc<Mutex<Vec<UnixStream>>>,
 }
 
 impl Control {
     /// `device` is the mount's `major:minor`.
     pub fn listen(device: &str) -> io::Result<Control> {
-        let listener = UnixListener::bind_addr(&address(device)?)?;
+        let listener = bind(&address(device)?)?;
         let waiters = Arc::new(Mutex::new(Vec::new()));
-        let control = Control { listener: listener.try_clone()?, waiters: waiters.clone() };
+        let control = Control { listener: Some(listener.try_clone()?), waiters: waiters.clone() };
         thread::Builder::new().name("control".into()).spawn(move || {
-            // Ends when `finish` has made the listener non-blocking.
+            // Ends when `close` has made the listener non-blocking.
             while let Ok((stream, _)) = listener.accept() {
+                let _ = stream.set_write_timeout(Some(PATIENCE));
                 waiters.lock().unwrap_or_else(PoisonError::into_inner).push(stream);
             }
         })?;
         Ok(control)
     }
 
+    /// The mount is gone. Who connected waits for the end; from now on the number, and with
+    /// it the name, can be another server's.
+    pub fn close(&mut self) {
+        let Some(listener) = self.listener.take() else { return };
+        let mut waiting = Vec::new();
+        // Some may have connected a moment ago.
+        if listener.set_nonblocking(true).is_ok() {
+            while let Ok((stream, _)) = listener.accept() {
+                waiting.push(stream);
+            }
+        }
+        // Wakes the thread, which holds the other copy.
+        sys::shut_down(&listener);
+        self.waiters.lock().unwrap_or_else(PoisonError::into_inner).append(&mut waiting);
+    }
+
     /// Tells everybody who waits; the volume must be closed.
-    pub fn finish(self, result: &Result<(), String>) {
+    pub fn finish(mut self, result: &Result<(), String>) {
+        self.close();
         let line = match result {
             Ok(()) => "closed\n".to_owned(),
             Err(why) => format!("failed: {}\n", why.replace('\n', " ")),
         };
-        let mut waiting = Vec::new();
-        // Some may have connected a moment ago.
-        if self.listener.set_nonblocking(true).is_ok() {
-            while let Ok((stream, _)) = self.listener.accept() {
-                waiting.push(stream);
-            }
-        }
-        waiting.append(&mut self.waiters.lock().unwrap_or_else(PoisonError::into_inner));
-        for mut stream in waiting {
-            let _ = stream.set_write_timeout(Some(PATIENCE));
+        for mut stream in self.waiters.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
             let _ = stream.write_all(line.as_bytes());
+        }
+    }
+}
+
+fn bind(address: &SocketAddr) -> io::Result<UnixListener> {
+    let deadline = Instant::now() + TO_LISTEN;
+    loop {
+        match UnixListener::bind_addr(address) {
+            Err(e) if e.kind() == ErrorKind::AddrInUse && Instant::now() < deadline => {
+                thread::sleep(Duration::from_millis(10));
+            }
+            other => return other,
         }
     }
 }
@@ -82,11 +109,28 @@ impl Waiter {
         Some(Waiter { stream })
     }
 
-    pub fn wait(mut self) -> End {
-        let mut told = String::new();
-        // An error is an end as well.
-        let _ = self.stream.read_to_string(&mut told);
-        match told.trim_end() {
+    /// The server's process and user.
+    pub fn server(&self) -> Option<(i32, u32)> {
+        sys::peer(&self.stream).ok().filter(|(process, _)| *process > 0)
+    }
+
+    /// `meanwhile` is called every now and then.
+    pub fn wait(mut self, mut meanwhile: impl FnMut()) -> End {
+        let mut told = Vec::new();
+        let _ = self.stream.set_read_timeout(Some(Duration::from_millis(200)));
+        loop {
+            let mut part = [0; 4096];
+            match self.stream.read(&mut part) {
+                Ok(len) if len > 0 => told.extend_from_slice(&part[..len]),
+                Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+                    meanwhile();
+                }
+                // An error is an end as well.
+                _ => break,
+            }
+        }
+        let told = String::from_utf8_lossy(&told);
+        match told.lines().last().unwrap_or_default() {
             "closed" => End::Closed,
             other => match other.strip_prefix("failed: ") {
                 Some(why) => End::Failed(why.to_owned()),
@@ -110,10 +154,26 @@ mod tests {
         assert!(Waiter::connect(&device).is_none());
         let control = Control::listen(&device).unwrap();
         let waiters: Vec<_> = (0..3).map(|_| Waiter::connect(&device).unwrap()).collect();
+        assert_eq!(waiters[0].server().unwrap().0, std::process::id() as i32);
         control.finish(&Err("no\nspace".into()));
         for waiter in waiters {
-            assert_eq!(waiter.wait(), End::Failed("no space".into()));
+            assert_eq!(waiter.wait(|| {}), End::Failed("no space".into()));
         }
+    }
+
+    /// Else who waited for the second server's end would be told the first one's.
+    #[test]
+    fn a_number_that_is_free_again_is_the_next_servers() {
+        let device = device("again");
+        let mut first = Control::listen(&device).unwrap();
+        let of_first = Waiter::connect(&device).unwrap();
+        first.close();
+        let second = Control::listen(&device).unwrap();
+        let of_second = Waiter::connect(&device).unwrap();
+        first.finish(&Err("first".into()));
+        assert_eq!(of_first.wait(|| {}), End::Failed("first".into()));
+        second.finish(&Ok(()));
+        assert_eq!(of_second.wait(|| {}), End::Closed);
     }
 
     #[test]
@@ -122,6 +182,6 @@ mod tests {
         let listener = UnixListener::bind_addr(&address(&device).unwrap()).unwrap();
         let waiter = Waiter::connect(&device).unwrap();
         drop(listener);
-        assert_eq!(waiter.wait(), End::Died);
+        assert_eq!(waiter.wait(|| {}), End::Died);
     }
 }

@@ -7,7 +7,7 @@
 use std::fmt::{self, Write as _};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -57,12 +57,9 @@ impl Sink {
         if let Ok(sink) = Sink::syslog(Path::new(&socket)) {
             return (sink, LogPlace::Chosen);
         }
-        let Some(path) = run_file(mount_point) else { return (Sink::Nowhere, LogPlace::Nowhere) };
-        // The last mount's log must not grow with every mount.
-        let _ = fs::remove_file(&path);
-        match Sink::file(&path) {
-            Ok(sink) => (sink, LogPlace::File(path)),
-            Err(_) => (Sink::Nowhere, LogPlace::Nowhere),
+        match run_file(mount_point).and_then(|path| own_file(&path)) {
+            Some((file, path)) => (Sink::File(Mutex::new(file)), LogPlace::File(path)),
+            None => (Sink::Nowhere, LogPlace::Nowhere),
         }
     }
 
@@ -87,6 +84,25 @@ impl Sink {
     }
 }
 
+/// An empty log that is no other server's: `path`, or with a number if a server has that one.
+/// Servers keep theirs locked while they live.
+fn own_file(path: &Path) -> Option<(File, PathBuf)> {
+    const MOST: u32 = 100;
+    let numbered = (2..=MOST).map(|number| path.with_extension(format!("{number}.log")));
+    std::iter::once(path.to_owned()).chain(numbered).find_map(|path| {
+        let file = OpenOptions::new().append(true).create(true).mode(0o640).open(&path).ok()?;
+        file.try_lock().ok()?;
+        // Who had it may just have removed it.
+        let (now, mine) = (fs::symlink_metadata(&path).ok()?, file.metadata().ok()?);
+        if (now.dev(), now.ino()) != (mine.dev(), mine.ino()) {
+            return None;
+        }
+        // The last mount's log must not grow with every mount.
+        file.set_len(0).ok()?;
+        Some((file, path))
+    })
+}
+
 /// `/run/spinney/MOUNT-POINT.log`, or in the user's own runtime directory.
 fn run_file(mount_point: &Path) -> Option<PathBuf> {
     let base = match crate::sys::is_root() {
@@ -98,7 +114,7 @@ fn run_file(mount_point: &Path) -> Option<PathBuf> {
         DirBuilder::new().mode(0o755).create(&directory).ok()?;
     }
     let owned = fs::symlink_metadata(&directory).ok()?;
-    if std::os::unix::fs::MetadataExt::uid(&owned) != crate::sys::user_and_group().0 {
+    if owned.uid() != crate::sys::user_and_group().0 {
         return None;
     }
     let mut name = mount_point.display().to_string().trim_matches('/').replace('/', "-");
@@ -223,6 +239,23 @@ mod tests {
         assert!(lines[0].ends_with(r#"some thing count=3 why="a b""#), "{text}");
         assert!(lines[0].contains("Z INFO spinney"), "{text}");
         assert!(lines[1].ends_with("two; lines"), "{text}");
+    }
+
+    /// A second mount on the same point that failed took the first one's log away.
+    #[test]
+    fn a_log_is_one_servers() {
+        let dir = testkit::oracle::TempDir::new("logs").unwrap();
+        let path = dir.join("mnt.log");
+        let (mut first, at) = own_file(&path).unwrap();
+        assert_eq!(at, path);
+        first.write_all(b"kept").unwrap();
+        let (second, at) = own_file(&path).unwrap();
+        assert_eq!(at, dir.join("mnt.2.log"));
+        fs::remove_file(at).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"kept");
+        drop((first, second));
+        let (_third, at) = own_file(&path).unwrap();
+        assert_eq!((at, fs::read(&path).unwrap()), (path, Vec::new()));
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! Mounting: from the words after `spinney mount` to a closed volume.
 //!
-//! `options` understands `-o`, `background` splits the process, `serve` opens, mounts,
-//! waits and closes, `control` tells `spinney umount` how that ended, `log` keeps what
-//! the server has to say.
+//! `options` understands `-o`, `background` splits the process, `guard` watches over the
+//! start, `serve` opens, mounts, waits and closes, `control` tells `spinney umount` how
+//! that ended, `log` keeps what the server has to say. `fault` makes starts fail, in tests.
 
 pub mod background;
 pub mod control;
+mod fault;
+pub mod guard;
 pub mod log;
 pub mod options;
 pub mod serve;

@@ -5,6 +5,7 @@
 
 use super::background::Reporter;
 use super::control::Control;
+use super::fault;
 use super::log::{self, LogPlace, Sink};
 use super::options::MountOptions;
 use crate::error::{Error, Exit, Result, io_text};
@@ -14,6 +15,7 @@ use crate::sys;
 use btrfs_fs::BtrfsFs;
 use fuse::{Config, Session, Source, Unmounter};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
@@ -31,9 +33,9 @@ pub struct Request {
 /// ready are the start's.
 pub fn serve(request: &Request, reporter: &mut Reporter) -> Result<Exit> {
     let place = start_log(request)?;
-    let served = serve_logged(request, reporter, &place);
+    let served = step("log").and_then(|()| serve_logged(request, reporter, &place));
     if let (LogPlace::File(path), false) = (&place, reporter.was_ready()) {
-        // What it says the terminal was told.
+        // What it says the terminal was told. It is locked, so it is no other server's.
         let _ = std::fs::remove_file(path);
     }
     served
@@ -46,10 +48,13 @@ fn serve_logged(request: &Request, reporter: &mut Reporter, place: &LogPlace) ->
     // Threads inherit the mask: only the one that waits for signals gets them.
     sys::block_signals();
     tend_memory()?;
+    let signals = await_signals()?;
     let (fs, medium) = open(request)?;
+    step("opened")?;
+    reporter.mounting();
     let device = medium.device.clone();
     let image = request.image.display();
-    let session = match mount(request, &fs) {
+    let mut session = match mount(request, &fs) {
         Ok(session) => session,
         Err(error) => {
             // Nothing was changed through it, but its recovery may have to be written.
@@ -58,11 +63,17 @@ fn serve_logged(request: &Request, reporter: &mut Reporter, place: &LogPlace) ->
             return Err(error);
         }
     };
-    let control = listen(session.unmounter().mountpoint());
-    await_signals(session.unmounter(), Arc::downgrade(&fs))?;
+    let mut control = listen(session.unmounter().mountpoint());
+    step("listening")?;
+    let _ = signals.send((session.unmounter(), Arc::downgrade(&fs)));
+    step("ready")?;
     let text = ready_text(request, &fs, &session, place);
     tracing::info!("{text}");
     reporter.ready(&text);
+    session.wait();
+    if let Some(control) = &mut control {
+        control.close();
+    }
     let mut result = session.run().map_err(|e| e.to_string());
     if let Some(why) = device.failure() {
         result = result.and(Err(format!("the device failed: {why}")));
@@ -78,6 +89,11 @@ fn serve_logged(request: &Request, reporter: &mut Reporter, place: &LogPlace) ->
     result.map(|()| Exit::Done).map_err(|why| Error::about(image, why))
 }
 
+/// Where tests make it fail.
+fn step(name: &'static str) -> Result<()> {
+    fault::at(name).map_err(|e| Error::new(io_text(&e)))
+}
+
 fn start_log(request: &Request) -> Result<LogPlace> {
     let (sink, place) = match &request.options.log {
         Some(path) => (Sink::file(path).map_err(|e| Error::io(path, &e))?, LogPlace::Chosen),
@@ -90,7 +106,13 @@ fn start_log(request: &Request) -> Result<LogPlace> {
 
 fn open(request: &Request) -> Result<(Arc<BtrfsFs>, Medium)> {
     let options = &request.options.fs;
-    let access = if options.read_only { Access::Read } else { Access::Mount };
+    // Where no mount of ours will hold a block device, we do.
+    let held = matches!(source(request), Source::BlockDevice(_));
+    let access = match options.read_only {
+        true => Access::Read,
+        false if held => Access::Mount,
+        false => Access::Write,
+    };
     let medium = Medium::open(&request.image, access)?;
     let fs = BtrfsFs::open_device(medium.block_device(), options.clone())
         .map_err(|e| image::opening_volume(&request.image, &options.subvol, &e))?;
@@ -109,6 +131,7 @@ fn mount(request: &Request, fs: &Arc<BtrfsFs>) -> Result<Session> {
         config.fsname = request.image.display().to_string();
     }
     config.source = source(request);
+    config.on_step = Some(fault::at);
     Session::mount(fs.clone(), &request.point, &config).map_err(|e| mounting(request, &e))
 }
 
@@ -188,10 +211,13 @@ fn tend_memory() -> Result<()> {
     start_thread("memory", body)
 }
 
-/// Starts the thread that ends the mount on SIGTERM, SIGINT and SIGHUP.
-fn await_signals(unmounter: Unmounter, fs: Weak<BtrfsFs>) -> Result<()> {
-    let device = device_on(unmounter.mountpoint());
+/// Starts the thread that ends the mount on SIGTERM, SIGINT and SIGHUP, once it is told
+/// which: there is none yet, so that what can fail fails before.
+fn await_signals() -> Result<Sender<(Unmounter, Weak<BtrfsFs>)>> {
+    let (tell, told) = channel::<(Unmounter, Weak<BtrfsFs>)>();
     let body = move || {
+        let Ok((unmounter, fs)) = told.recv() else { return };
+        let device = device_on(unmounter.mountpoint());
         let signal = sys::wait_for_signal();
         tracing::info!("{signal}: committing and unmounting");
         commit(&fs);
@@ -204,7 +230,7 @@ fn await_signals(unmounter: Unmounter, fs: Weak<BtrfsFs>) -> Result<()> {
         tracing::warn!("{signal} again: closing without waiting for open files");
         end_now(&fs);
     };
-    start_thread("signals", body)
+    start_thread("signals", body).map(|()| tell)
 }
 
 /// A thread that ends with the process.

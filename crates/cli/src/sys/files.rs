@@ -10,12 +10,25 @@ fn c_path(path: &Path) -> io::Result<CString> {
     Ok(CString::new(path.as_os_str().as_bytes())?)
 }
 
-/// `lazy` detaches the tree at once; else EBUSY while something is open in it.
-pub fn umount(point: &Path, lazy: bool) -> io::Result<()> {
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Umount {
+    /// EBUSY while something is open.
+    Now,
+    /// Detaches the tree at once.
+    Lazily,
+    /// Ends the connection to the server first, then as `Lazily`.
+    ByForce,
+}
+
+pub fn umount(point: &Path, how: Umount) -> io::Result<()> {
     let point = c_path(point)?;
-    let flags = libc::UMOUNT_NOFOLLOW | if lazy { libc::MNT_DETACH } else { 0 };
+    let flags = match how {
+        Umount::Now => 0,
+        Umount::Lazily => libc::MNT_DETACH,
+        Umount::ByForce => libc::MNT_DETACH | libc::MNT_FORCE,
+    };
     // SAFETY: `point` is NUL-terminated and outlives the call.
-    match unsafe { libc::umount2(point.as_ptr(), flags) } {
+    match unsafe { libc::umount2(point.as_ptr(), flags | libc::UMOUNT_NOFOLLOW) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }

@@ -7,11 +7,14 @@ mod names;
 mod process;
 mod time;
 
-pub use files::{get_xattr, set_times, umount};
+pub use files::{Umount, get_xattr, set_times, umount};
 pub use memory::{give_back_memory, keep_freed_memory};
 pub use names::{group_id, group_name, user_id_and_group, user_name};
+#[cfg(debug_assertions)]
+pub use process::stop_myself;
 pub use process::{
-    Fork, block_signals, close_others, favour_session, fork, is_root, new_session, null_stdio,
-    umask, user_and_group, wait_for, wait_for_signal,
+    Fork, block_signals, close_others, ended, favour_session, fork, fork_apart, is_alive, is_root,
+    kill, new_session, null_stdio, peer, shut_down, state, umask, user_and_group, wait_for_signal,
+    wait_readable, wake,
 };
 pub use time::{CivilTime, from_local, to_local};

@@ -3,6 +3,7 @@
 use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
 
 /// The signals that end a mount.
 const ENDING: [libc::c_int; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
@@ -23,23 +24,107 @@ pub fn fork() -> io::Result<Fork> {
     }
 }
 
-/// How the child ended, in words.
-pub fn wait_for(child: i32) -> io::Result<String> {
-    let mut status = 0;
-    loop {
-        // SAFETY: waitpid writes one integer, to `status`.
-        if unsafe { libc::waitpid(child, &mut status, 0) } == child {
-            break;
+/// Runs `work` in a process that is nobody's child, so that nobody need wait for it. To be
+/// called as `fork` is.
+pub fn fork_apart(work: impl FnOnce()) -> io::Result<()> {
+    match fork()? {
+        Fork::Parent { child } => {
+            // SAFETY: waitpid may be told to store nothing; the child ends at once.
+            unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+            Ok(())
         }
-        let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
+        Fork::Child => {
+            if let Ok(Fork::Child) = fork() {
+                work();
+            }
+            // SAFETY: ends the process; what the parent would do at its end is not done here.
+            unsafe { libc::_exit(0) }
         }
     }
-    Ok(match libc::WIFSIGNALED(status) {
-        true => format!("was ended by signal {}", libc::WTERMSIG(status)),
-        false => format!("ended with exit code {}", libc::WEXITSTATUS(status)),
-    })
+}
+
+/// How the child ended, in words; `None` while it has not.
+pub fn ended(child: i32) -> Option<String> {
+    let mut status = 0;
+    // SAFETY: waitpid writes one integer, to `status`.
+    match unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } {
+        0 => None,
+        -1 => Some("ended".into()),
+        _ if libc::WIFSIGNALED(status) => {
+            Some(format!("was ended by signal {}", libc::WTERMSIG(status)))
+        }
+        _ => Some(format!("ended with exit code {}", libc::WEXITSTATUS(status))),
+    }
+}
+
+/// Ends a process that does not end by itself.
+pub fn kill(process: i32) {
+    // SAFETY: kill takes two numbers.
+    unsafe { libc::kill(process, libc::SIGKILL) };
+}
+
+/// Stops this process until another wakes it.
+#[cfg(debug_assertions)]
+pub fn stop_myself() {
+    // SAFETY: raise takes a number.
+    unsafe { libc::raise(libc::SIGSTOP) };
+}
+
+/// Lets a stopped process go on.
+pub fn wake(process: i32) {
+    // SAFETY: kill takes two numbers.
+    unsafe { libc::kill(process, libc::SIGCONT) };
+}
+
+/// The letter by which the kernel tells what a process does: `T` if it is stopped, `Z` if it
+/// has ended and its parent does not know. `None` if there is no such process.
+pub fn state(process: i32) -> Option<char> {
+    let stat = std::fs::read(format!("/proc/{process}/stat")).ok()?;
+    let name_ends = stat.iter().rposition(|b| *b == b')')?;
+    stat.get(name_ends + 2).map(|letter| char::from(*letter))
+}
+
+pub fn is_alive(process: i32) -> bool {
+    !matches!(state(process), None | Some('Z' | 'X'))
+}
+
+/// True when there is something to read, or an end; false when that took too long.
+pub fn wait_readable(file: &impl AsRawFd, limit: Duration) -> io::Result<bool> {
+    let deadline = Instant::now() + limit;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now()).as_millis() + 1;
+        let mut waiting = libc::pollfd { fd: file.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let left = i32::try_from(left).unwrap_or(i32::MAX);
+        // SAFETY: one valid entry, alive during the call.
+        match unsafe { libc::poll(&raw mut waiting, 1, left) } {
+            0 => return Ok(false),
+            1 => return Ok(true),
+            _ => {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            }
+        }
+    }
+}
+
+/// The process and user on the other side of a socket: for one that was connected to, who
+/// listened.
+pub fn peer(socket: &impl AsRawFd) -> io::Result<(i32, u32)> {
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes to `peer`.
+    let done = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut len,
+        )
+    };
+    if done == 0 { Ok((peer.pid, peer.uid)) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Leaves the terminal: signals from it no longer reach this process.
@@ -117,6 +202,12 @@ pub fn wait_for_signal() -> &'static str {
             };
         }
     }
+}
+
+/// Ends a listening socket, whoever has a copy of it; who waits in it returns.
+pub fn shut_down(socket: &impl AsRawFd) {
+    // SAFETY: shutdown takes two numbers.
+    unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RDWR) };
 }
 
 /// The effective user and group.

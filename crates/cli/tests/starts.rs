@@ -1,0 +1,244 @@
+//! Starts that fail, at any step and in any way, and servers that are stopped: the command
+//! ends soon with the reason, and nothing stays mounted.
+//!
+//! What hangs here would hang sync(2) of the machine: each test ends what is left of its
+//! mount by the kernel's control files before it fails.
+
+mod common;
+
+use common::mount::{Mount, loops_over, mounted, server, signal};
+use common::{Image, PROGRAM, assert_clean, eventually, fine, text};
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use testkit::require;
+
+const LONG: Duration = Duration::from_secs(30);
+
+/// Runs `script` with `spinney`, image and mount point as `$1` to `$3`; exit code and standard error.
+fn run(what: &str, image: &Image, script: &str) -> (Option<i32>, String) {
+    // Not looked at where it is a mount, which may be stopped.
+    let point = image.dir.join("mnt");
+    if mounted(&point).is_none() {
+        Mount::directory(image);
+    }
+    let log = fs::File::create(image.dir.join("stderr")).unwrap();
+    let mut child = Command::new("sh")
+        .args(["-c", script, "sh", PROGRAM, &image.word(), &point.display().to_string()])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log)
+        .spawn()
+        .unwrap();
+    let deadline = Instant::now() + LONG;
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            let told = fs::read(image.dir.join("stderr")).unwrap();
+            return (status.code(), text(&told));
+        }
+        if Instant::now() > deadline {
+            abort(image);
+            panic!("{what}: it hangs");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Ends the connections of mounts over `image`.
+fn abort(image: &Image) {
+    for name in loops_over(&image.path) {
+        let number = fs::read_to_string(format!("/sys/block/{name}/dev")).unwrap();
+        let (major, minor) = number.trim().split_once(':').unwrap();
+        let number = major.parse::<u64>().unwrap() << 20 | minor.parse::<u64>().unwrap();
+        let _ = fs::write(format!("/sys/fs/fuse/connections/{number}/abort"), "1");
+    }
+}
+
+fn assert_nothing_left(what: &str, image: &Image) {
+    let point = image.dir.join("mnt");
+    let deadline = Instant::now() + LONG;
+    let left = || (mounted(&point), loops_over(&image.path), server(&image.path));
+    while left() != (None, Vec::new(), None) {
+        if Instant::now() > deadline {
+            let left = left();
+            abort(image);
+            panic!("{what}: {left:?}");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    fine(&["ls", &image.at("/")]);
+}
+
+const STEPS: [&str; 13] = [
+    "log",
+    "opened",
+    "attach",
+    "open-device",
+    "mounted",
+    "first-request",
+    "rings",
+    "loops",
+    "notify",
+    "answer",
+    "answered",
+    "listening",
+    "ready",
+];
+
+#[test]
+fn a_start_that_fails_anywhere_ends_with_the_reason() {
+    require!(fuse);
+    require!(btrfs_progs);
+    let image = Image::new("starts");
+    for step in STEPS {
+        for (kind, reason) in [
+            ("error", "asked to fail"),
+            ("panic", "panicked"),
+            ("kill", "signal 9"),
+            ("abort", "signal 6"),
+            ("stop", "was ended"),
+        ] {
+            if kind == "error" && step == "rings" {
+                continue;
+            }
+            let what = format!("{step} {kind}");
+            let limit = if kind == "stop" { 1 } else { 20 };
+            let script = format!(
+                "SPINNEY_START_LIMIT={limit} SPINNEY_FAULT={step}={kind} \"$1\" mount --log /dev/null \"$2\" \"$3\""
+            );
+            let (code, told) = run(&what, &image, &script);
+            assert_eq!(code, Some(1), "{what}: {told}");
+            assert!(told.contains(reason), "{what}: {told}");
+            assert_nothing_left(&what, &image);
+        }
+    }
+    assert_clean(&image.path);
+}
+
+#[test]
+fn in_the_foreground_too() {
+    require!(fuse);
+    require!(btrfs_progs);
+    let image = Image::new("starts-fg");
+    for step in ["opened", "mounted", "loops", "answered", "ready"] {
+        for kind in ["error", "panic", "kill", "hang", "stop"] {
+            let what = format!("{step} {kind} in the foreground");
+            let limit = if kind == "stop" || kind == "hang" { 1 } else { 20 };
+            let script = format!(
+                "SPINNEY_START_LIMIT={limit} SPINNEY_FAULT={step}={kind} \"$1\" mount -f \"$2\" \"$3\""
+            );
+            let (code, told) = run(&what, &image, &script);
+            assert_ne!(code, Some(0), "{what}: {told}");
+            assert_nothing_left(&what, &image);
+            let silent = kind == "kill";
+            let reason = if limit == 1 { "was ended" } else { "asked to" };
+            eventually("the reason is told", || {
+                silent || text(&fs::read(image.dir.join("stderr")).unwrap()).contains(reason)
+            });
+        }
+    }
+}
+
+/// Threads that could not be started left a mount that nobody served.
+#[test]
+fn too_little_memory_freezes_nothing() {
+    require!(fuse);
+    require!(btrfs_progs);
+    let image = Image::new("starts-memory");
+    for kib in [60_000, 150_000, 300_000, 400_000, 500_000, 600_000, 700_000, 900_000] {
+        for transport in ["auto", "classic"] {
+            let what = format!("{kib} KiB, {transport}");
+            let script = format!(
+                "ulimit -v {kib}; \"$1\" mount --log /dev/null -o transport={transport} \"$2\" \"$3\""
+            );
+            let (code, told) = run(&what, &image, &script);
+            if code == Some(0) {
+                let (code, told) = run(&what, &image, "\"$1\" umount \"$3\"");
+                assert_eq!(code, Some(0), "{what}: {told}");
+            } else {
+                assert!(!told.is_empty(), "{what}");
+            }
+            assert_nothing_left(&what, &image);
+        }
+    }
+    assert_clean(&image.path);
+}
+
+#[test]
+fn umount_wakes_a_stopped_server() {
+    require!(fuse);
+    require!(btrfs_progs);
+    for options in ["rw", "plain"] {
+        let image = Image::new("stopped");
+        let mount = Mount::new(&image, options);
+        fs::write(mount.join("file"), "x").unwrap();
+        signal(server(&image.path).unwrap(), "STOP");
+        let (code, told) = run(options, &image, "\"$1\" umount \"$3\"");
+        assert_eq!(code, Some(0), "{told}");
+        assert!(told.contains("was stopped; waking it"), "{told}");
+        assert_nothing_left(options, &image);
+        assert_eq!(fine(&["cat", &image.at("/file")]), "x");
+        assert_clean(&image.path);
+    }
+}
+
+/// The volume stays open with its other mount: there is nothing to wait for.
+#[test]
+fn umount_of_one_of_two_returns() {
+    require!(fuse);
+    require!(btrfs_progs);
+    let image = Image::new("bound");
+    let mount = Mount::new(&image, "rw");
+    let second = image.dir.join("second");
+    fs::create_dir(&second).unwrap();
+    let word = second.display().to_string();
+    testkit::oracle::sh("mount", &["--bind", &mount.word(), &word]).unwrap();
+    let (code, told) = run("first", &image, "\"$1\" umount \"$3\"");
+    assert_eq!(code, Some(0), "{told}");
+    fs::write(second.join("file"), "x").unwrap();
+    fine(&["umount", &word]);
+    assert_nothing_left("both", &image);
+    assert_eq!(fine(&["cat", &image.at("/file")]), "x");
+    assert!(!Path::new(&mount.word()).join("file").exists());
+}
+
+/// The block device hands the error of an earlier writer to whoever opens it next.
+#[test]
+fn an_error_that_is_over_refuses_no_mount() {
+    require!(fuse);
+    require!(btrfs_progs);
+    let image = Image::new("old-error");
+    let tmpfs = image.dir.join("tmpfs");
+    fs::create_dir(&tmpfs).unwrap();
+    let sh = |script: String| {
+        let output = common::sh(&script);
+        assert!(output.status.success(), "{script}: {}", text(&output.stderr));
+        text(&output.stdout).trim().to_owned()
+    };
+    sh(format!("mount -t tmpfs -o size=24M none {}", tmpfs.display()));
+    let disk = tmpfs.join("disk.img");
+    let outcome = std::panic::catch_unwind(|| {
+        common::mkfs_btrfs(&disk, 512 << 20, &["-m", "single"]).unwrap();
+        let device = sh(format!("losetup -f --show {}", disk.display()));
+        // Fills the medium, and is not there to be told so: what it wrote lies in a free part.
+        let written = common::sh(&format!(
+            "dd if=/dev/urandom of={device} bs=1M seek=400 count=40 conv=notrunc"
+        ));
+        let _ = written;
+        sh(format!("fallocate -p -o 400M -l 40M {}", disk.display()));
+        let point = Mount::directory(&image).display().to_string();
+        let log = image.dir.join("log").display().to_string();
+        let output = common::spinney(&["mount", "--log", &log, &device, &point]);
+        let told = text(&output.stderr);
+        let _ = common::spinney(&["umount", &point]);
+        sh(format!("losetup -d {device}"));
+        assert!(output.status.success(), "{told}");
+        let log = fs::read_to_string(log).unwrap();
+        assert!(log.contains("an earlier write of another program failed"), "{log}");
+    });
+    let _ = common::sh(&format!("umount -l {}", tmpfs.display()));
+    if let Err(panic) = outcome {
+        std::panic::resume_unwind(panic);
+    }
+}

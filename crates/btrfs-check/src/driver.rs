@@ -47,7 +47,7 @@ pub fn check(volume: Arc<Volume>, options: &CheckOptions<'_>) -> Result<Report> 
     run.cx.begin(Phase::Roots, None);
     run.roots.check(&mut run.cx, &shared.entries, &run.unread);
     let extents = run.known.extent_tree.then_some(&run.extents);
-    log::check(&mut run.cx, extents);
+    log::check(&mut run.cx, extents, &run.csums);
     run.verify_data();
     Ok(run.cx.report)
 }

@@ -1,8 +1,9 @@
 //! The free-space tree against the gaps between the extents of each block group.
 //!
 //! The tree knows nothing of superblock copies: their ranges count as free in it.
-//! Entries of block groups that are gone are no finding: mkfs.btrfs leaves those of its
-//! temporary ones behind, and no block group ever comes to their addresses again.
+//! Entries of block groups that are gone are no finding in front of the last group:
+//! mkfs.btrfs leaves those of its temporary ones behind, and no block group ever comes to
+//! their addresses again. Behind it they meet the next one.
 
 use crate::extents::{StoredBlockGroup, StoredExtent};
 use crate::source::Context;
@@ -102,7 +103,8 @@ impl FreeSpace {
             }
             let here = block_groups.partition_point(|g| g.end() <= group.start);
             let found = block_groups.get(here).filter(|g| g.start < group.end);
-            if found.is_some_and(|g| (g.start, g.end()) != (group.start, group.end)) {
+            let behind = block_groups.last().is_none_or(|last| group.start >= last.end());
+            if behind || found.is_some_and(|g| (g.start, g.end()) != (group.start, group.end)) {
                 add(FindingKind::FreeSpaceStray);
             }
         }

@@ -54,6 +54,7 @@ mod remedy {
     pub const COPY_FILE: &str = "copy the file aside, delete it and put the copy in its place";
     pub const RESTORE_FILE: &str = "restore the file from a backup or another snapshot";
     pub const RESCAN_QUOTA: &str = "mount it and count anew: `btrfs quota rescan -w`";
+    pub const RECEIVED: &str = "do not base an incremental send or receive on it";
     pub const HARMLESS: &str = "nothing needs to be done";
 }
 
@@ -100,6 +101,8 @@ kinds! {
         => "superblock says {stored} bytes used, extents sum to {counted}";
     "super-total-bytes" Error REPAIR SuperTotalBytes { stored: u64, devices: u64 }
         => "superblock says {stored} bytes in total, its device item says {devices}";
+    "super-stripe-size" Error REPAIR SuperStripeSize { stored: u32, sector: u32 }
+        => "superblock says stripes of {stored} bytes, not of its sectors' {sector}";
     "system-chunk-not-in-super" Error REPAIR SystemChunkNotInSuper { chunk: u64 }
         => "system chunk {chunk} is not in the superblock, or is another one there";
     "super-chunk-stray" Error REPAIR SuperChunkStray { chunk: u64 }
@@ -219,11 +222,15 @@ kinds! {
         => "inode {ino} has no extent, not even a hole, from {from} to {to}";
     "file-extent-beyond-end" Note HARMLESS FileExtentBeyondEnd { ino: u64, size: u64 }
         => "inode {ino} has written extents behind its size of {size}";
+    "ram-bytes" Note HARMLESS RamBytes { ino: u64, stored: u64, len: u64 }
+        => "inode {ino}: extent of {len} bytes that is not compressed says {stored} in memory";
     "item-of-wrong-type" Error REPAIR ItemOfWrongType { ino: u64, why: String }
         => "inode {ino}: {why}";
 
     // Subvolumes.
     "tree-missing" Error RESTORE TreeMissing { what: String } => "there is no {what}";
+    "received-writable" Warning RECEIVED ReceivedWritable { subvolume: TreeId }
+        => "subvolume {subvolume} was received and has been made writable";
     "root-bad" Error REPAIR RootBad { why: String } => "root item: {why}";
     "root-ref-missing" Error REPAIR RootRefMissing { parent: TreeId, child: TreeId }
         => "subvolume {child} says that it is in {parent}, which does not say so";

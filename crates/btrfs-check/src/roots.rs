@@ -11,6 +11,8 @@ use btrfs_disk::key::kind;
 use btrfs_disk::{Corrupt, Key, TreeId};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
+const SUBVOL_READ_ONLY: u64 = 1;
+
 /// The owned form of ROOT_REF and ROOT_BACKREF.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Link {
@@ -170,6 +172,12 @@ impl Roots {
         }
         for (parent, child) in self.up.keys().filter(|pair| !self.down.contains_key(pair)) {
             add(cx, FindingKind::RootRefMissing { parent: *parent, child: *child });
+        }
+        for (id, root) in self.trees.iter().filter(|(id, root)| id.is_subvolume() && root.refs != 0)
+        {
+            if root.received_uuid != [0; 16] && root.flags & SUBVOL_READ_ONLY == 0 {
+                add(cx, FindingKind::ReceivedWritable { subvolume: *id });
+            }
         }
         self.entries(cx, entries, unread);
         self.reachable(cx);

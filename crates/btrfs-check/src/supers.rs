@@ -1,24 +1,24 @@
 //! The superblock copies against the one that the volume was opened by.
 
 use crate::source::{Context, reason};
-use crate::{Finding, FindingKind};
+use crate::{Finding, FindingKind, Severity};
 use btrfs_disk::Superblock;
-use btrfs_disk::superblock::SUPER_SIZE;
+use btrfs_disk::superblock::{COPIES, SUPER_SIZE};
 use btrfs_volume::super_copies;
 
 pub(crate) fn check(cx: &mut Context<'_>) {
     let chosen = cx.volume.superblock();
     for offset in super_copies(chosen.fields.total_bytes.min(cx.volume.device().len())) {
         match read(cx, offset) {
-            Err(why) => cx.add(Finding::new(FindingKind::SuperCopyBad { offset, why })),
+            Err(why) => cx.add(spare(offset, FindingKind::SuperCopyBad { offset, why })),
             Ok(copy) if copy.fields.fsid != chosen.fields.fsid => {
                 let why = "it is of another volume".into();
-                cx.add(Finding::new(FindingKind::SuperCopyBad { offset, why }));
+                cx.add(spare(offset, FindingKind::SuperCopyBad { offset, why }));
             }
             Ok(copy) if copy.generation() != chosen.generation() => {
                 let (generation, newest) = (copy.generation().0, chosen.generation().0);
                 let kind = FindingKind::SuperCopyStale { offset, generation, newest };
-                cx.add(Finding::new(kind));
+                cx.add(spare(offset, kind));
             }
             Ok(_) => {}
         }
@@ -27,7 +27,20 @@ pub(crate) fn check(cx: &mut Context<'_>) {
     if stored != devices {
         cx.add(Finding::new(FindingKind::SuperTotalBytes { stored, devices }));
     }
+    let (stored, sector) = (chosen.fields.stripesize, cx.geometry.sector_size);
+    if stored != sector {
+        cx.add(Finding::new(FindingKind::SuperStripeSize { stored, sector }));
+    }
     cx.report.totals.pending_log = chosen.fields.log_root.0 != 0;
+}
+
+/// Later copies serve rescue alone, and every commit writes them anew: of them it is a note.
+fn spare(offset: u64, kind: FindingKind) -> Finding {
+    let mut finding = Finding::new(kind);
+    if offset != COPIES[0] {
+        finding.severity = Severity::Note;
+    }
+    finding
 }
 
 fn read(cx: &Context<'_>, offset: u64) -> Result<Superblock, String> {

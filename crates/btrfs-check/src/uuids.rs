@@ -23,6 +23,10 @@ fn key(kind: u8, uuid: &[u8; 16]) -> Key {
 impl Uuids {
     pub fn leaf(&mut self, cx: &mut Context<'_>, leaf: &Leaf<'_>) {
         for (key, data) in leaf.node.items() {
+            if key.kind == kind::INODE_ITEM {
+                // Left by old versions of mkfs.btrfs, as a directory's; nobody reads it.
+                continue;
+            }
             let known = [kind::UUID_KEY_SUBVOL, kind::UUID_KEY_RECEIVED_SUBVOL];
             if !known.contains(&key.kind) {
                 cx.add(Finding::new(FindingKind::ItemUnknown).tree(leaf.tree).key(key));

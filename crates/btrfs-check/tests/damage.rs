@@ -255,6 +255,15 @@ fn space_cases() -> Vec<Case> {
                 p.edit_super(|sb| sb.sys_chunks[17 + 36] ^= 1); // io_align
             }
         ),
+        case!("stripes in the superblock", Complain, Kind::SuperStripeSize { .. }, |p| {
+            p.edit_super(|sb| sb.fields.stripesize = 12345);
+        }),
+        case!("free space behind all block groups", Complain, Kind::FreeSpaceStray, |p| {
+            let key = Key::new(1 << 45, kind::FREE_SPACE_INFO, 1 << 20);
+            p.edit_leaf(TreeId::FREE_SPACE, key, |items| {
+                items.push((key, vec![0, 0, 0, 0, 0, 0, 0, 0]));
+            });
+        }),
         case!("a spare superblock", Silent, Kind::SuperCopyBad { .. }, |p| {
             p.write_raw((64 << 20) + 700, &[1, 2, 3]);
         }),
@@ -330,6 +339,11 @@ fn inode_cases() -> Vec<Case> {
                 p.remove(FS, p.find(FS, Key::new(ino, kind::EXTENT_DATA, 0)).expect("extent").0);
             }
         ),
+        case!("bytes in memory of a plain extent", Silent, Kind::RamBytes { .. }, |p| {
+            let ino = p.ino(FS, "a/b/big26");
+            let (key, _) = p.find(FS, Key::new(ino, kind::EXTENT_DATA, 0)).expect("extent");
+            p.edit(FS, key, |data| data[9] ^= 0x40);
+        }),
         case!("extents behind the end", Silent, Kind::FileExtentBeyondEnd { .. }, |p| {
             edit_inode(p, "a/sparse", |inode| inode.size = 4096);
         }),
@@ -343,6 +357,32 @@ fn tree_cases() -> Vec<Case> {
         }),
         case!("both copies of a tree block", Complain, Kind::NodeUnreadable { .. }, |p| {
             p.write(file_leaf(p).0.offset(300), &[0xaa; 16], None);
+        }),
+        case!(
+            "a received subvolume that is writable",
+            Silent,
+            Kind::ReceivedWritable { .. },
+            |p| {
+                let fits = |key: Key, data: &[u8]| {
+                    let root = || RootItem::parse(data).expect("root");
+                    key.kind == kind::ROOT_ITEM
+                        && key.objectid > 255
+                        && key.objectid < 1 << 32
+                        && root().refs != 0
+                        && root().flags & 1 == 0
+                };
+                let (key, _) = p.some(TreeId::ROOT, fits);
+                p.edit(TreeId::ROOT, key, |data| {
+                    let mut root = RootItem::read(data).expect("root");
+                    root.received_uuid = [7; 16];
+                    root.write(data);
+                });
+            }
+        ),
+        case!("an inode in the UUID tree of an old mkfs", Silent, Kind::UuidMissing { .. }, |p| {
+            p.remove(TreeId::UUID, p.some(TreeId::UUID, |_, _| true).0);
+            let (_, inode) = p.find(FS, inode_key(256)).expect("inode");
+            p.insert(TreeId::UUID, inode_key(256), &inode);
         }),
         case!("a subvolume's reference less", Complain, Kind::RootRefMissing { .. }, |p| {
             p.remove(TreeId::ROOT, root_ref(p, kind::ROOT_REF));
@@ -458,6 +498,21 @@ fn inodes() {
 #[test]
 fn trees() {
     run("trees", "-m dup", tree_cases());
+}
+
+/// Every commit writes them anew, and the first copy is what a mount reads.
+#[test]
+fn spare_superblocks_are_a_note() {
+    if !ready() {
+        return;
+    }
+    let scratch = Scratch::new("spare");
+    let image = scratch.path("image");
+    make(&image, &Recipe::default());
+    Patch::new(&image).write_raw(64 << 20, &[0; 4096]);
+    let report = ours(&image, false);
+    assert_eq!(report.findings.len(), 1, "{}", listing(&report));
+    assert!(matches!(report.findings[0].kind, Kind::SuperCopyBad { .. }) && report.is_clean());
 }
 
 #[test]

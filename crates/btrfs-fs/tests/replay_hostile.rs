@@ -173,6 +173,12 @@ fn a_log_without_checksums_costs_those_ranges_alone() {
         }
     }
     assert!(gone > 0, "the log had checksums");
+    let open = btrfs_volume::OpenOptions { read_only: true, ignore_log: true, replays_log: false };
+    let volume = btrfs_volume::Volume::open(device.clone(), open).expect("open the volume");
+    let report = btrfs_check::check(Arc::new(volume), &Default::default()).expect("check");
+    let told =
+        |f: &btrfs_check::Finding| f.tree == Some(TreeId::LOG) && f.kind.code() == "csum-missing";
+    assert!(report.findings.iter().any(told), "check tells before the replay");
     let fs = BtrfsFs::open_device(device.clone(), options()).expect("one file is not the mount");
     assert_eq!(fs.read_only_reason(), None);
     let cx = vfs::Context { uid: 0, gid: 0, pid: 1, umask: 0o022 };

@@ -30,6 +30,8 @@ pub(super) struct FileState {
     inline: Option<u64>,
     /// Start of the last extent with written content.
     last_written: Option<u64>,
+    /// What the first extent says wrongly, and its length.
+    ram_bytes: Option<(u64, u64)>,
     csums_found: bool,
     csums_missing: u64,
 }
@@ -55,6 +57,10 @@ impl Inode {
             FileExtent::Extent { kind, compression, fields } => {
                 if fields.disk_bytenr.0 != 0 {
                     self.file.bytes = self.file.bytes.saturating_add(fields.num_bytes);
+                    let (stored, len) = (fields.ram_bytes, fields.disk_num_bytes);
+                    if *compression == Compression::None && stored != len {
+                        self.file.ram_bytes.get_or_insert((stored, len));
+                    }
                     self.sums(tree, *kind, *compression, fields, shared);
                     if *kind == FileExtentKind::Regular {
                         self.file.last_written = Some(key.offset);
@@ -117,12 +123,16 @@ impl Inode {
         out: &mut Vec<FindingKind>,
     ) {
         let (ino, file) = (self.ino, &self.file);
-        if item.nbytes != file.bytes {
+        // The kernel deletes a large file over several commits, and counts at the end.
+        if item.nbytes != file.bytes && item.nlink > 0 {
             let (stored, counted) = (item.nbytes, file.bytes);
             out.push(FindingKind::FileBytes { ino, stored, counted });
         }
         if rules.relocation {
             return;
+        }
+        if let Some((stored, len)) = file.ram_bytes {
+            out.push(FindingKind::RamBytes { ino, stored, len });
         }
         if file.csums_missing > 0 {
             out.push(FindingKind::CsumMissing { ino, len: file.csums_missing });

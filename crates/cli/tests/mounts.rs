@@ -480,6 +480,31 @@ fn block_devices_are_mounted_themselves() {
     assert_eq!(fine(&["ls", &image.at("/")]), "d\nfile\n");
 }
 
+/// Where no mount of ours holds the device, the server does: two systems would write it.
+#[test]
+fn the_kernel_cannot_mount_a_device_that_is_served() {
+    require!(fuse);
+    require!(kernel_btrfs);
+    for options in ["rw", "plain"] {
+        let image = Image::new("claimed");
+        let device = LoopDevice::attach(&image.path, false).unwrap();
+        let word = device.path().display().to_string();
+        let point = Mount::directory(&image);
+        let log = image.dir.join("log").display().to_string();
+        let words = ["mount", "--log", &log, "-o", options, &word, &point.display().to_string()];
+        let mount = Mount { ready: fine(&words), point, child: None };
+        let second = image.dir.join("second");
+        fs::create_dir(&second).unwrap();
+        let second = second.display().to_string();
+        let refused = common::sh(&format!("mount -t btrfs {word} {second}"));
+        let _ = common::sh(&format!("umount {second}"));
+        mount.umount();
+        device.detach().unwrap();
+        assert!(!refused.status.success(), "{options}: the kernel mounted it as well");
+        assert_clean(&image.path);
+    }
+}
+
 #[test]
 fn a_failed_medium_is_told_at_the_end() {
     require!(fuse);

@@ -38,6 +38,7 @@ fn a_mount_works_and_umount_waits_for_the_end() {
             if options.contains("uring") { "(io_uring, read-write" } else { "(classic" };
         assert!(mount.ready.contains(transport), "{}", mount.ready);
         assert!(mount.ready.starts_with(&format!("{} is mounted", image.word())));
+        assert!(mount.ready.contains("nobody keeps the kernel from mounting"), "{}", mount.ready);
         let (kind, source) = mounted(&mount.point).unwrap();
         if options.contains("plain") {
             assert_eq!((kind.as_str(), source), ("fuse.spinney", image.word()));

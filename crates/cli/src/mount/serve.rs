@@ -195,7 +195,14 @@ fn ready_text(request: &Request, fs: &BtrfsFs, session: &Session, log: &LogPlace
         LogPlace::File(path) => format!(", log: {}", path.display()),
         LogPlace::Nowhere => ", no log: there is no place for one, give --log FILE".into(),
     };
-    format!("{image} is mounted on {point} ({}, {access}{log})", session.transport())
+    // Measured: `mount -o loop` is refused where our own loop device is, a further one is not.
+    let open_to_all = !request.options.fs.read_only && !image::is_block(&request.image);
+    let warning = match open_to_all {
+        true => "\n  nobody keeps the kernel from mounting the image too; that would destroy it",
+        false => "",
+    };
+    let transport = session.transport();
+    format!("{image} is mounted on {point} ({transport}, {access}{log}){warning}")
 }
 
 /// Starts the thread that gives freed memory back, so that no request has to.

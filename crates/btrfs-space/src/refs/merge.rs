@@ -8,7 +8,8 @@
 
 use super::deltas::ExtentDelta;
 use super::owner::{ExtentKind, RefOwner};
-use crate::items::{Change, Items, NoItems, Overlay};
+use super::separate::Separate;
+use crate::items::{Change, Items, NoItems};
 use btrfs_disk::items::{ExtentItem, ExtentItemFields, InlineRef, extent_flags};
 use btrfs_disk::key::kind;
 use btrfs_disk::{Corrupt, Error, Generation, Geometry, Key, Logical, Result};
@@ -89,7 +90,7 @@ fn end_of(format: &Format, key: &Key) -> Option<u64> {
 struct Record<'a> {
     key: Key,
     item: ExtentItem,
-    separate: Overlay<'a>,
+    separate: Separate<'a>,
     item_limit: usize,
 }
 
@@ -121,8 +122,8 @@ pub(crate) fn merge(
     // A new extent has no separate references that would have to be looked for.
     let mut nothing = NoItems;
     let below: &mut dyn Items = if delta.born { &mut nothing } else { items };
-    let mut record =
-        Record { key, item, separate: Overlay::new(below), item_limit: format.item_limit };
+    let separate = Separate::new(logical.0, delta.born, below);
+    let mut record = Record { key, item, separate, item_limit: format.item_limit };
     record.apply(delta)?;
     record.finish(delta.born)
 }
@@ -242,15 +243,14 @@ impl Record<'_> {
                 self.item.inline.remove(at);
             }
             Place::Inline(at, _) => self.item.inline[at] = owner.to_inline(count)?,
-            Place::Separate(key, _) if count == 0 => self.separate.delete(key),
-            Place::Separate(key, _) => self.separate.put(key, owner.separate_data(count)?),
+            Place::Separate(key, _) => self.separate.set(key, owner, count)?,
             Place::Nowhere if self.fits_inline(owner)? => {
                 let at = self.inline_slot(owner);
                 self.item.inline.insert(at, owner.to_inline(count)?);
             }
             Place::Nowhere => {
-                let key = self.vacant_key(owner)?;
-                self.separate.put(key, owner.separate_data(count)?);
+                let key = self.separate.vacant_key(owner)?;
+                self.separate.set(key, owner, count)?;
             }
         }
         Ok(())
@@ -262,7 +262,7 @@ impl Record<'_> {
         if let Some(at) = inline {
             return Ok(Place::Inline(at, self.item.inline[at].count()));
         }
-        Ok(match find_separate(&mut self.separate, self.key.objectid, owner)? {
+        Ok(match self.separate.find(owner)? {
             Some((key, count)) => Place::Separate(key, count),
             None => Place::Nowhere,
         })
@@ -270,14 +270,7 @@ impl Record<'_> {
 
     fn fits_inline(&mut self, owner: &RefOwner) -> Result<bool> {
         let size: usize = self.item.to_vec().len() + owner.inline_size();
-        Ok(size < self.item_limit && !self.has_separate()?)
-    }
-
-    fn has_separate(&mut self) -> Result<bool> {
-        let from = Key::new(self.key.objectid, kind::TREE_BLOCK_REF, 0);
-        Ok(self.separate.at_or_after(&from)?.is_some_and(|(key, _)| {
-            key.objectid == self.key.objectid && key.kind < kind::BLOCK_GROUP_ITEM
-        }))
+        Ok(size < self.item_limit && !self.separate.any()?)
     }
 
     /// Where among the inline references `owner` belongs.
@@ -291,16 +284,6 @@ impl Record<'_> {
             .unwrap_or(self.item.inline.len())
     }
 
-    /// The key of a separate item for a holder that has none.
-    fn vacant_key(&mut self, owner: &RefOwner) -> Result<Key> {
-        let mut key = Key::new(self.key.objectid, owner.kind(), owner.sequence());
-        while self.separate.get(&key)?.is_some() {
-            let full = || Corrupt::new("no key is left for a reference").key(key);
-            key.offset = key.offset.checked_add(1).ok_or_else(full)?;
-        }
-        Ok(key)
-    }
-
     fn finish(mut self, born: bool) -> Result<(Fate, Vec<Change>)> {
         let fate = match (self.item.fields.refs, born) {
             (0, _) => Fate::Freed,
@@ -308,7 +291,7 @@ impl Record<'_> {
             (_, false) => Fate::Kept,
         };
         let holders = self.item.inline.iter().any(|i| i.count() > 0);
-        if fate == Fate::Freed && (holders || self.has_separate()?) {
+        if fate == Fate::Freed && (holders || self.separate.any()?) {
             let what = "extent without references has holders";
             return Err(Error::Corrupt(Corrupt::new(what).key(self.key)));
         }
@@ -320,26 +303,4 @@ impl Record<'_> {
         changes.extend(self.separate.into_changes()?);
         Ok((fate, changes))
     }
-}
-
-/// The separate item of `owner`. Data references of one hash follow each other, with
-/// gaps where some went; so the search goes on through the whole type, as the kernel's.
-pub(crate) fn find_separate(
-    items: &mut dyn Items,
-    extent: u64,
-    owner: &RefOwner,
-) -> Result<Option<(Key, u64)>> {
-    let mut next = Some(Key::new(extent, owner.kind(), owner.sequence()));
-    while let Some(from) = next {
-        let Some((key, data)) = items.at_or_after(&from)? else { break };
-        if key.objectid != extent || key.kind != owner.kind() {
-            break;
-        }
-        match RefOwner::of_separate(&key, &data)? {
-            Some((found, count)) if found == *owner => return Ok(Some((key, count))),
-            Some((RefOwner::Data { .. }, _)) => next = key.successor(),
-            _ => break,
-        }
-    }
-    Ok(None)
 }

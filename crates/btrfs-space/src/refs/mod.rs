@@ -5,6 +5,7 @@ mod drain;
 mod lookup;
 mod merge;
 mod owner;
+mod separate;
 
 pub use deltas::{AddressHasher, ExtentDelta, RefDeltas};
 pub use drain::{Drained, drain};

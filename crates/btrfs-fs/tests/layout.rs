@@ -2,7 +2,6 @@
 //! chunk would be laid over what somebody claims.
 
 #[path = "hostile/mod.rs"]
-#[allow(dead_code)]
 mod hostile;
 
 use btrfs_disk::items::DevExtent;

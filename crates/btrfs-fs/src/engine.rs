@@ -35,6 +35,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use vfs::{Errno, FsError, Ino, Result};
 
+/// Places that a run of keys is, see [`Op::run`].
+pub const RUN_PLACES: u32 = 3;
+
 pub struct Engine {
     pub volume: Arc<Volume>,
     pub store: NodeStore,
@@ -108,7 +111,9 @@ impl Engine {
             let view = self.view();
             if let Some(active) = view.layers.current.gate.enter() {
                 self.stats.operations.add(1);
-                return Op { engine: self, view, active: Some(active), changed: Cell::new(false) };
+                let (changed, in_run) = (Cell::new(false), Cell::new(false));
+                let run = Cell::new(0);
+                return Op { engine: self, view, active: Some(active), changed, run, in_run };
             }
             // Sealed under our feet: the next epoch is being published, or a log write looks
             // at this one.
@@ -226,6 +231,9 @@ pub struct Op<'e> {
     active: Option<Active>,
     /// An item was put or deleted; see `Engine::change`.
     changed: Cell<bool>,
+    /// Within `run`: places that the changes may still count as.
+    run: Cell<u32>,
+    in_run: Cell<bool>,
 }
 
 impl Op<'_> {
@@ -239,7 +247,20 @@ impl Op<'_> {
 
     pub fn edit<T>(&self, id: InodeId, edit: impl FnOnce(&mut ObjectEdit<'_>) -> T) -> T {
         self.changed.set(true);
-        self.delta().items.edit(id.tree, id.objectid, edit)
+        let run = self.in_run.get().then_some(&self.run);
+        self.delta().items.edit_in_run(id.tree, id.objectid, run, edit)
+    }
+
+    /// What `work` puts and deletes is one run of keys: no other key stays between them. So it
+    /// is few places in the tree, however many keys there are: where the run begins, where
+    /// it ends, and what is put between.
+    pub fn run<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.run.set(RUN_PLACES);
+        let within = self.in_run.replace(true);
+        assert!(!within, "runs do not nest");
+        let result = work();
+        self.in_run.set(false);
+        result
     }
 
     pub fn put(&self, id: InodeId, kind: u8, offset: u64, value: Box<[u8]>) {

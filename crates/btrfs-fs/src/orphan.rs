@@ -78,7 +78,8 @@ pub fn retry(engine: &Engine) {
 pub fn erase(engine: &Engine, inode: &Arc<Inode>) -> Result<()> {
     let mut step = FIRST_STEP;
     loop {
-        step = engine.reserve_removal_of(step as u64)? as usize;
+        let (_room, room_for) = engine.reserve_removal_of(step as u64)?;
+        step = room_for as usize;
         let Ok(mut state) = inode.write() else { return Ok(()) };
         if state.item.nlink != 0 || !state.orphan {
             return Ok(());
@@ -116,12 +117,14 @@ fn erase_step(
     if let Some(dirty) = state.dirty.take() {
         engine.forget_dirty(dirty.bytes());
     }
-    drop_range(op, id, state, &extents, 0, u64::MAX)?;
-    op.edit(id, |o| {
-        for key in keys.iter().filter(|k| k.kind != kind::EXTENT_DATA) {
-            o.delete(key.kind, key.offset);
-        }
-    });
+    op.run(|| {
+        op.edit(id, |o| {
+            for key in keys.iter().filter(|k| k.kind != kind::EXTENT_DATA) {
+                o.delete(key.kind, key.offset);
+            }
+        });
+        drop_range(op, id, state, &extents, 0, u64::MAX)
+    })?;
     if keys.len() == step {
         op.put_inode(id, state);
         return Ok(false);
@@ -194,7 +197,7 @@ fn clean_one(engine: &Engine, id: InodeId) -> Result<bool> {
         None => false,
     };
     if !unnamed {
-        engine.reserve_for_removal(1)?;
+        let _room = engine.reserve_for_removal(1)?;
         engine.begin().delete(orphans_of(id.tree), kind::ORPHAN_ITEM, id.objectid);
         return Ok(false);
     }

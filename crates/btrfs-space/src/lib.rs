@@ -18,8 +18,8 @@ pub use items::{Change, Changes, Items};
 pub use refs::{ExtentKind, RefDeltas, RefOwner};
 pub use settle::{DataFate, DropState, Settle, Settled};
 pub use space::{
-    Claim, ClassTotals, DataReservation, GoneChunk, GroupInfo, Kind, MetadataReservation, NewChunk,
-    Priority, Prover, Space, SpaceRoots, Totals,
+    Claim, ClassTotals, DataReservation, GoneChunk, GroupInfo, Kept, Kind, MetadataReservation,
+    NewChunk, Priority, Prover, Space, SpaceRoots, Totals,
 };
 
 use btrfs_disk::Logical;

@@ -6,10 +6,11 @@ use super::sums::{self, SumFormat};
 use crate::delta::Delta;
 use crate::engine::Engine;
 use crate::options::Sabotage;
+use crate::reserve::Promise;
 use crate::roots::Root;
 use btrfs_disk::items::{RootItem, Timespec};
 use btrfs_disk::{Generation, Key, Logical, Result, Superblock, TreeId};
-use btrfs_space::{Extent, ExtentKind, MetadataReservation, RefOwner};
+use btrfs_space::{Extent, ExtentKind, RefOwner};
 use btrfs_space::{Settle, Settled};
 use btrfs_tree::{Edit, NodeStore};
 use std::collections::BTreeMap;
@@ -26,15 +27,12 @@ pub struct Merged {
     pub superblock: Superblock,
 }
 
-pub fn run(
-    engine: &Engine,
-    sealed: &Delta,
-    reservation: Option<MetadataReservation>,
-    pace: Pace,
-) -> Result<Merged> {
+pub fn run(engine: &Engine, sealed: &Delta, promise: Promise, pace: Pace) -> Result<Merged> {
     let start = Instant::now();
     let generation = sealed.generation;
     let superblock = engine.volume.superblock();
+    let proof = promise.proof();
+    let reservation = promise.reservation;
     let mut settle =
         Settle::new(&engine.space, &engine.store, superblock, generation, reservation)?;
     let mut ease = Ease::new(engine, pace);
@@ -63,10 +61,12 @@ pub fn run(
     };
     ease.pause();
     settle.apply_tree(TreeId::CSUM, edits)?;
+    proof.check_files(engine, settle.taken());
     ease.pause();
     engine.stats.commit_merge_ns.add(start.elapsed().as_nanos() as u64);
     let settling = Instant::now();
     let settled = settle.finish()?;
+    proof.check(engine, settled.taken);
     engine.stats.commit_settle_ns.add(settling.elapsed().as_nanos() as u64);
     write(engine, generation, settled)
 }

@@ -23,10 +23,11 @@ use crate::engine::{Engine, PoisonUnlessDone};
 use crate::error::IntoFs;
 use crate::log::LogState;
 use crate::refusals::refused;
+use crate::reserve::Promise;
 use crate::roots::Roots;
 use crate::view::Snapshot;
 use btrfs_disk::{Generation, Superblock};
-use btrfs_space::{Extent, Kind, MetadataReservation};
+use btrfs_space::{Extent, Kind};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -208,7 +209,7 @@ impl Engine {
     /// `None` if there was nothing to commit. The log is held at the two ends only: in
     /// between, fsyncs go on top of the commit before.
     fn commit_epoch(&self, pace: Pace) -> Result<Option<Duration>> {
-        let (sealed, reservation, seal) = {
+        let (sealed, promise, seal) = {
             let mut log = self.log.lock();
             let idle = self.layers.load().current.is_empty() && !self.space.has_unrecorded();
             if idle && log.root.is_none() {
@@ -218,11 +219,11 @@ impl Engine {
                 self.space.make_ahead();
             }
             let start = Instant::now();
-            let (sealed, reservation) = self.seal(&log);
+            let (sealed, promise) = self.seal(&log);
             log.save_for_commit(self, self.roots().generation, sealed.bytes());
-            (sealed, reservation, start.elapsed())
+            (sealed, promise, start.elapsed())
         };
-        let merged = merge::run(self, &sealed, reservation, pace).fs()?;
+        let merged = merge::run(self, &sealed, promise, pace).fs()?;
         drop(sealed);
         let mut log = self.log.lock();
         let held = Instant::now();
@@ -254,10 +255,10 @@ impl Engine {
             tracing::debug!(reason = fallback.name(), "two commits become one");
             self.stats.commits_doubled.add(1);
             self.volume.adopt_superblock(superblock);
-            let (sealed, reservation) = self.seal(log);
+            let (sealed, promise) = self.seal(log);
             self.writable()?;
             // Every fsync waits for the log, which is held.
-            let merged = merge::run(self, &sealed, reservation, Pace::Fast).fs()?;
+            let merged = merge::run(self, &sealed, promise, Pace::Fast).fs()?;
             let (second, its) = self.publish(merged);
             published.push(second);
             superblock = its;
@@ -279,8 +280,8 @@ impl Engine {
     }
 
     /// Ends the current epoch: later operations enter the next one at once.
-    fn seal(&self, log: &LogState) -> (Arc<Delta>, Option<MetadataReservation>) {
-        self.hold_for_commit();
+    fn seal(&self, log: &LogState) -> (Arc<Delta>, Promise) {
+        let kept = self.hold_for_commit();
         let layers = self.layers.load_full();
         assert!(layers.sealed.is_none(), "one commit at a time");
         let sealed = layers.current.clone();
@@ -295,8 +296,8 @@ impl Engine {
         }));
         drop(layers);
         sealed.gate.seal();
-        let reservation = self.take_metadata(&sealed);
-        (sealed, reservation)
+        let promise = self.take_metadata(&sealed, kept);
+        (sealed, promise)
     }
 
     /// The new roots take the sealed delta's place.

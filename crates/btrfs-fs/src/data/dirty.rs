@@ -17,8 +17,6 @@ pub struct Dirty {
     pieces: BTreeMap<u64, Vec<u8>>,
     bytes: u64,
     count: Arc<Pieces>,
-    /// The file is new: what its pieces become lies together, where new files go.
-    new: bool,
 }
 
 /// Pieces of all files together.
@@ -27,8 +25,6 @@ pub struct Pieces {
     all: AtomicU64,
     /// Those that begin a file: all of a file that may become an inline item.
     first: AtomicU64,
-    /// Those of files that are not new.
-    apart: AtomicU64,
 }
 
 impl Pieces {
@@ -40,15 +36,10 @@ impl Pieces {
         self.first.load(Ordering::Relaxed)
     }
 
-    pub fn apart(&self) -> u64 {
-        self.apart.load(Ordering::Relaxed)
-    }
-
     /// Those that a piece counts as.
-    fn of(&self, start: u64, new: bool) -> impl Iterator<Item = &AtomicU64> {
+    fn of(&self, start: u64) -> impl Iterator<Item = &AtomicU64> {
         let first = (start == 0).then_some(&self.first);
-        let apart = (!new).then_some(&self.apart);
-        std::iter::once(&self.all).chain(first).chain(apart)
+        std::iter::once(&self.all).chain(first)
     }
 }
 
@@ -59,16 +50,16 @@ impl Drop for Dirty {
 }
 
 impl Dirty {
-    pub fn new(sector: u32, count: Arc<Pieces>, new: bool) -> Dirty {
-        Dirty { sector: u64::from(sector), pieces: BTreeMap::new(), bytes: 0, count, new }
+    pub fn new(sector: u32, count: Arc<Pieces>) -> Dirty {
+        Dirty { sector: u64::from(sector), pieces: BTreeMap::new(), bytes: 0, count }
     }
 
     fn comes(&self, start: u64) {
-        self.count.of(start, self.new).for_each(|n| _ = n.fetch_add(1, Ordering::Relaxed));
+        self.count.of(start).for_each(|n| _ = n.fetch_add(1, Ordering::Relaxed));
     }
 
     fn goes(&self, start: u64) {
-        self.count.of(start, self.new).for_each(|n| _ = n.fetch_sub(1, Ordering::Relaxed));
+        self.count.of(start).for_each(|n| _ = n.fetch_sub(1, Ordering::Relaxed));
     }
 
     pub fn bytes(&self) -> u64 {
@@ -272,7 +263,7 @@ mod tests {
         };
         for _ in 0..50 {
             let count = Arc::new(Pieces::default());
-            let mut dirty = Dirty::new(S as u32, count.clone(), false);
+            let mut dirty = Dirty::new(S as u32, count.clone());
             let mut model = BTreeMap::new();
             for step in 0..40u64 {
                 let (a, len) = (random(20 * S), 1 + random(3 * S));
@@ -303,16 +294,15 @@ mod tests {
             }
             check(&dirty, &model);
             assert_eq!(count.all(), dirty.pieces.len() as u64);
-            assert_eq!(count.apart(), count.all());
             assert_eq!(count.first(), u64::from(dirty.covers(0)));
             drop(dirty);
-            assert_eq!((count.all(), count.first(), count.apart()), (0, 0, 0));
+            assert_eq!((count.all(), count.first()), (0, 0));
         }
     }
 
     #[test]
     fn runs_are_found() {
-        let mut dirty = Dirty::new(S as u32, Arc::default(), true);
+        let mut dirty = Dirty::new(S as u32, Arc::default());
         dirty.write(0, &vec![1; 3 << 20]);
         dirty.write(8 << 20, &[1]);
         assert_eq!(dirty.run_end(0), 3 << 20);

@@ -220,7 +220,7 @@ fn store_inline(engine: &Engine, id: InodeId, state: &mut State, dirty: &Dirty) 
     let content = &dirty.slices(0, engine.sector())[0][..size as usize];
     let op = engine.begin();
     let mapped = map_range(&op.view, id, engine.sector(), 0, engine.sector()).fs()?;
-    drop_range(&op, id, state, &mapped, 0, engine.sector())?;
+    op.run(|| drop_range(&op, id, state, &mapped, 0, engine.sector()))?;
     put_inline(&op, id, state, content);
     engine.stats.inline_extents.add(1);
     Ok(())
@@ -263,11 +263,8 @@ pub fn fill_sector(
 
 /// The inode's dirty content, made if there is none.
 pub fn dirty_of<'s>(engine: &Engine, state: &'s mut State) -> &'s mut Dirty {
-    let (sector, item) = (engine.geometry.sector_size, &state.item);
-    state.dirty.get_or_insert_with(|| {
-        let new = item.generation == engine.layers.load().current.generation.0;
-        Box::new(Dirty::new(sector, engine.dirty_pieces.clone(), new))
-    })
+    let sector = engine.geometry.sector_size;
+    state.dirty.get_or_insert_with(|| Box::new(Dirty::new(sector, engine.dirty_pieces.clone())))
 }
 
 /// Moves inline content into dirty memory, so that ranges can be changed as those of any

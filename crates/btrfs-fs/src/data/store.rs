@@ -14,7 +14,7 @@ use crate::ino::InodeId;
 use crate::inode::State;
 use btrfs_disk::items::{Compression, FileExtentFields, FileExtentKind, inode_flags};
 use btrfs_disk::{Logical, TreeId};
-use btrfs_space::{Extent, Priority};
+use btrfs_space::Extent;
 use vfs::{FsError, Result};
 
 /// Largest data extent, as the kernel's btrfs.
@@ -98,18 +98,16 @@ pub fn store(
     let mapped = map_near(&engine.view(), id, engine.sector(), (start, end), state.near).fs()?;
     let piece = (start, end, slices, way);
     let landed = land(engine, id, state, piece, &mapped)?;
-    // What is written was promised room; in many pieces it needs more metadata than others.
-    if let Err(error) = engine.hold(2 * landed.len() as u64, 0, Priority::Delete) {
-        give_back(engine, &landed);
-        return Err(error.into());
-    }
     let mut paid = 0;
+    // Metadata for it was promised with the room for content (`Engine::content`).
     engine.change(|op| {
-        for piece in landed {
-            paid += piece.paid();
-            let most = if way == Way::Direct { GROWTH * len } else { EXTENT_MAX };
-            enter(op, id, state, most.min(EXTENT_MAX), piece)?;
-        }
+        let most = if way == Way::Direct { GROWTH * len } else { EXTENT_MAX };
+        op.run(|| {
+            landed.into_iter().try_for_each(|piece| {
+                paid += piece.paid();
+                enter(op, id, state, most.min(EXTENT_MAX), piece)
+            })
+        })?;
         op.put_inode(id, state);
         Ok(())
     })?;

@@ -27,7 +27,28 @@ pub struct ExtentChange {
     pub fresh: bool,
     /// The tree log refers to it: it must not be used for anything else in this epoch.
     pub logged: bool,
+    /// By referrer; none is 0.
     pub counts: Vec<(Referrer, i64)>,
+}
+
+impl ExtentChange {
+    /// Adds `count` references of `referrer`. True: it had none here before.
+    fn count(&mut self, referrer: Referrer, count: i64) -> bool {
+        match self.counts.binary_search_by_key(&referrer, |(r, _)| *r) {
+            Ok(at) => {
+                self.counts[at].1 += count;
+                if self.counts[at].1 == 0 {
+                    self.counts.remove(at);
+                }
+                false
+            }
+            Err(_) if count == 0 => false,
+            Err(at) => {
+                self.counts.insert(at, (referrer, count));
+                true
+            }
+        }
+    }
 }
 
 #[derive(Default)]
@@ -47,6 +68,15 @@ pub struct ExtentDelta {
     count: AtomicU64,
     dropped: AtomicU64,
 }
+
+/// Bytes of a new extent's item with one reference, and of the ends of free ranges that it
+/// makes, headers included.
+const RECORD: u64 = 24 + 29 + 25 + 2 * 25;
+/// Bytes of a reference more, if it stands apart.
+const REFERENCE: u64 = 28 + 25;
+/// Bytes of the headers of the items that a run of checksums is in, at most: an extent's lie in
+/// a few.
+const RUN: u64 = 16 * 25;
 
 /// Extents never cross a 128 MiB boundary of this hash on purpose: the shard of an extent
 /// and of its checksums is that of its first byte, given by the caller as `extent`.
@@ -73,6 +103,8 @@ impl ExtentDelta {
         })
     }
 
+    /// Bytes of items that the changes take in all trees, at most; about what they take of
+    /// memory, too. Ever counting up within the epoch.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
@@ -99,7 +131,7 @@ impl ExtentDelta {
         let counts = vec![(referrer, 1)];
         let change = ExtentChange { len, fresh: true, logged: false, counts };
         shard.changes.insert(extent, change);
-        self.bytes.fetch_add(128, Ordering::Relaxed);
+        self.bytes.fetch_add(RECORD, Ordering::Relaxed);
         self.count.fetch_add(1, Ordering::Relaxed);
         true
     }
@@ -110,7 +142,7 @@ impl ExtentDelta {
     pub fn add(&self, extent: Logical, len: u64, referrer: Referrer, count: i64) -> Option<bool> {
         let mut shard = self.shards[shard_of(extent)].lock();
         let change = shard.changes.entry(extent).or_insert_with(|| {
-            self.bytes.fetch_add(128, Ordering::Relaxed);
+            self.bytes.fetch_add(RECORD, Ordering::Relaxed);
             self.count.fetch_add(1, Ordering::Relaxed);
             ExtentChange { len, ..ExtentChange::default() }
         });
@@ -120,11 +152,9 @@ impl ExtentDelta {
         if count < 0 && !change.fresh {
             self.dropped.fetch_add(len, Ordering::Relaxed);
         }
-        match change.counts.iter_mut().find(|(r, _)| *r == referrer) {
-            Some((_, n)) => *n += count,
-            None => change.counts.push((referrer, count)),
+        if change.count(referrer, count) {
+            self.bytes.fetch_add(REFERENCE, Ordering::Relaxed);
         }
-        change.counts.retain(|(_, n)| *n != 0);
         if !change.counts.is_empty() {
             return Some(false);
         }
@@ -184,7 +214,7 @@ impl ExtentDelta {
 
     /// Checksums of the sectors from `at` on; `extent` is the extent they belong to.
     pub fn put_sums(&self, extent: Logical, at: Logical, sums: Box<[u8]>) {
-        self.bytes.fetch_add(sums.len() as u64 + 64, Ordering::Relaxed);
+        self.bytes.fetch_add(sums.len() as u64 + RUN, Ordering::Relaxed);
         self.shards[shard_of(extent)].lock().sums.insert(at, sums);
     }
 

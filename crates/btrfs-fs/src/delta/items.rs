@@ -5,9 +5,11 @@
 
 use super::watch::{SubKey, Watch, is_ref};
 use btrfs_disk::key::kind;
+use btrfs_disk::node::ITEM_SIZE;
 use btrfs_disk::{Key, TreeId};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -59,6 +61,8 @@ pub struct ItemDelta {
     bytes: AtomicU64,
     slots: AtomicU64,
     spread: AtomicU64,
+    /// The tree in which an object was born last; see `spread`.
+    birthplace: AtomicU64,
 }
 
 fn shard_of(tree: TreeId, objectid: u64) -> usize {
@@ -74,6 +78,7 @@ impl ItemDelta {
             bytes: AtomicU64::new(0),
             slots: AtomicU64::new(0),
             spread: AtomicU64::new(0),
+            birthplace: AtomicU64::new(0),
         }
     }
 
@@ -98,24 +103,47 @@ impl ItemDelta {
         self.slots.load(Ordering::Relaxed)
     }
 
-    /// Places in the trees that the changes lie in, at most: keys that lie next to another
-    /// changed one by their nature do not count.
+    /// Places in the trees that the changes lie in, at most: keys with no key of the tree between
+    /// them are one place. Objects that are born get numbers behind all that there are, so all of
+    /// a tree are one place, and so are the new names of a directory by index. Nothing else is
+    /// taken to lie close: attributes, names by hash and references lie anywhere.
     pub fn spread(&self) -> u64 {
         self.spread.load(Ordering::Relaxed)
     }
 
-    /// Runs `edit` on the items of one object under its shard's lock.
+    /// Bytes that the changed items take in leaves, with their headers. (A deleted one counts
+    /// as a header.)
+    pub fn growth(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed) + self.slots() * ITEM_SIZE as u64
+    }
+
+    /// As `edit_in_run`, not in a run.
+    #[cfg(test)]
     pub fn edit<T>(
         &self,
         tree: TreeId,
         objectid: u64,
         edit: impl FnOnce(&mut ObjectEdit<'_>) -> T,
     ) -> T {
+        self.edit_in_run(tree, objectid, None, edit)
+    }
+
+    /// Runs `edit` on the items of one object under its shard's lock. `run`: how many places
+    /// more the changes are, if they are part of one run of keys, between which no other key
+    /// stays.
+    pub fn edit_in_run<T>(
+        &self,
+        tree: TreeId,
+        objectid: u64,
+        run: Option<&Cell<u32>>,
+        edit: impl FnOnce(&mut ObjectEdit<'_>) -> T,
+    ) -> T {
         let mut shard = self.shards[shard_of(tree, objectid)].lock();
         let object = shard.objects.entry((tree, objectid)).or_default();
-        let mut edit_object = ObjectEdit { object, bytes: 0, slots: 0, spread: 0, renamed: false };
+        let mut edit_object =
+            ObjectEdit { object, run, bytes: 0, slots: 0, spread: 0, renamed: false, birth: false };
         let result = edit(&mut edit_object);
-        let ObjectEdit { bytes, slots, spread, renamed, .. } = edit_object;
+        let ObjectEdit { bytes, slots, mut spread, renamed, birth, .. } = edit_object;
         if object.items.is_empty() && object.watch.is_none() {
             shard.objects.remove(&(tree, objectid));
         }
@@ -123,6 +151,10 @@ impl ItemDelta {
             shard.renamed.push((tree, objectid));
         }
         drop(shard);
+        if birth && self.birthplace.load(Ordering::Relaxed) != tree.0 {
+            self.birthplace.store(tree.0, Ordering::Relaxed);
+            spread += 1;
+        }
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         self.slots.fetch_add(slots as u64, Ordering::Relaxed);
         self.spread.fetch_add(spread as u64, Ordering::Relaxed);
@@ -237,31 +269,43 @@ impl ItemDelta {
 /// The items of one object, locked.
 pub struct ObjectEdit<'a> {
     object: &'a mut Object,
+    run: Option<&'a Cell<u32>>,
     bytes: i64,
     slots: i64,
     spread: i64,
     /// Names of the object changed, or it is gone.
     renamed: bool,
+    /// It was born in this edit.
+    birth: bool,
 }
 
 impl ObjectEdit<'_> {
-    /// Whether a new slot lies apart from the object's others. New objects come behind one
-    /// another, and so do the names of a directory by index; an inode's own items lie close
-    /// together.
-    fn lies_apart(&self, item: u8, offset: u64, base: Base) -> bool {
-        let close = match item {
-            kind::DIR_INDEX => base == Base::Absent,
-            kind::INODE_ITEM..kind::DIR_ITEM => !self.object.items.is_empty(),
-            kind::EXTENT_DATA => offset == 0 && !self.object.items.is_empty(),
-            _ => false,
-        };
-        !self.object.born && !close
+    /// Whether a new slot is a place of its own: see `ItemDelta::spread`.
+    fn lies_apart(&self, item: u8, base: Base) -> bool {
+        let close = item == kind::DIR_INDEX && base == Base::Absent && self.new_index().is_some();
+        !self.object.born && !close && self.takes_place()
+    }
+
+    /// Of a run of keys the first few changes are places; the others lie between them.
+    fn takes_place(&self) -> bool {
+        let Some(left) = self.run else { return true };
+        let one_less = left.get().checked_sub(1);
+        left.set(one_less.unwrap_or(0));
+        one_less.is_some()
+    }
+
+    /// A new name of a directory by index.
+    fn new_index(&self) -> Option<SubKey> {
+        let all = (kind::DIR_INDEX, 0)..=(kind::DIR_INDEX, u64::MAX);
+        let (key, slot) = self.object.items.range(all).next_back()?;
+        (slot.base == Base::Absent).then_some(*key)
     }
 
     /// The object did not exist before this epoch. Put its first item in the same edit.
     pub fn mark_born(&mut self) {
         debug_assert!(self.object.items.is_empty());
         self.object.born = true;
+        self.birth = true;
     }
 
     /// Content may have become a hole where holes have no items of their own.
@@ -296,8 +340,10 @@ impl ObjectEdit<'_> {
     pub fn put(&mut self, kind: u8, offset: u64, value: Box<[u8]>, base: Base) {
         let born = self.object.born;
         self.note(kind, offset, false);
-        let spread = self.lies_apart(kind, offset, base);
         self.bytes += value.len() as i64;
+        // Looked up first: a key that the delta has is no place more.
+        let new = !self.object.items.contains_key(&(kind, offset));
+        let spread = new && self.lies_apart(kind, base);
         match self.object.items.entry((kind, offset)) {
             std::collections::btree_map::Entry::Occupied(mut slot) => {
                 let old = slot.get_mut().value.replace(value);
@@ -312,26 +358,26 @@ impl ObjectEdit<'_> {
         }
     }
 
+    /// The first of a directory's new names by index goes: another one stands for the place.
+    fn hand_over(&mut self, item: u8) -> bool {
+        let heir = if item == kind::DIR_INDEX { self.new_index() } else { None };
+        heir.and_then(|key| self.object.items.get_mut(&key))
+            .map(|slot| slot.spread = true)
+            .is_some()
+    }
+
     pub fn delete(&mut self, kind: u8, offset: u64) {
-        let apart = self.lies_apart(kind, offset, Base::Possible);
-        self.delete_at(kind, offset, apart);
-    }
-
-    /// As `delete`, for a key next to one that was changed just before.
-    pub fn delete_next(&mut self, kind: u8, offset: u64) {
-        self.delete_at(kind, offset, false);
-    }
-
-    fn delete_at(&mut self, kind: u8, offset: u64, spread: bool) {
         let born = self.object.born;
         self.note(kind, offset, true);
+        let new = !self.object.items.contains_key(&(kind, offset));
+        let spread = new && self.lies_apart(kind, Base::Possible);
         match self.object.items.entry((kind, offset)) {
             std::collections::btree_map::Entry::Occupied(mut slot) => {
                 if slot.get().base == Base::Absent {
                     let old = slot.remove();
                     self.bytes -= old.value.map_or(0, |v| v.len() as i64);
                     self.slots -= 1;
-                    self.spread -= i64::from(old.spread);
+                    self.spread -= i64::from(old.spread && !self.hand_over(kind));
                 } else if let Some(old) = slot.get_mut().value.take() {
                     self.bytes -= old.len() as i64;
                 }

@@ -16,10 +16,8 @@ use btrfs_disk::key::kind::EXTENT_DATA;
 use btrfs_disk::{Generation, Logical};
 use vfs::Result;
 
-/// Extent items that follow one another and lie in two leaves at most, however small.
-const NEIGHBOURS: usize = 8;
-
-/// Removes [start, end) from the file's items. `mapped` is everything that overlaps it.
+/// Removes [start, end) from the file's items, which are one run of keys: call it within
+/// `Op::run` where nothing else is changed in between. `mapped` is everything that overlaps it.
 /// An inline item overlapping the range goes wholly: its content is dirty by now.
 pub fn drop_range(
     op: &Op<'_>,
@@ -29,9 +27,7 @@ pub fn drop_range(
     start: u64,
     end: u64,
 ) -> Result<()> {
-    let overlapping = mapped.iter().filter(|m| m.end > start && m.start < end);
-    for (n, extent) in overlapping.enumerate() {
-        let near = n % NEIGHBOURS != 0;
+    for extent in mapped.iter().filter(|m| m.end > start && m.start < end) {
         match &extent.kind {
             MappedKind::Inline { ram_bytes, .. } => {
                 op.delete(id, EXTENT_DATA, extent.start);
@@ -40,7 +36,7 @@ pub fn drop_range(
             }
             MappedKind::Extent { kind, compression, fields } => {
                 let item = Piece { id, kind: *kind, compression: *compression, fields };
-                cut(op, &item, state, extent, (start, end), near)?;
+                cut(op, &item, state, extent, (start, end))?;
             }
         }
     }
@@ -95,16 +91,12 @@ fn cut(
     state: &mut State,
     extent: &Mapped,
     (start, end): (u64, u64),
-    near: bool,
 ) -> Result<()> {
     let keep_head = extent.start < start;
     let keep_tail = extent.end > end;
     match (keep_head, keep_tail) {
         (false, false) => {
-            op.edit(item.id, |o| match near {
-                true => o.delete_next(EXTENT_DATA, extent.start),
-                false => o.delete(EXTENT_DATA, extent.start),
-            });
+            op.delete(item.id, EXTENT_DATA, extent.start);
             item.reference(op, extent.start, -1)?;
         }
         (true, false) => item.put(op, extent.start, extent.start, start),

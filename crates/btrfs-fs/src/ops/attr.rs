@@ -32,10 +32,10 @@ pub fn setattr(engine: &Engine, ino: Ino, set: &SetAttr) -> Result<Attr> {
     let rest = SetAttr { size: None, kill_priv: set.kill_priv && set.size.is_none(), ..*set };
     if rest != SetAttr::default() {
         // What comes with a change of size goes where that went.
-        match set.size {
+        let _room = match set.size {
             Some(_) => engine.reserve_for_removal(3)?,
             None => engine.reserve(3, 600)?,
-        }
+        };
         let mut state = inode.write()?;
         change(engine, inode.id, &mut state, &rest)?;
     }

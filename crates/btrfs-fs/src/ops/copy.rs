@@ -12,9 +12,8 @@ use crate::extents::{Mapped, MappedKind, drop_range, insert_regular, map_range, 
 use crate::inode::{Inode, State, now};
 use crate::locks::Locked;
 use btrfs_disk::items::{FileExtentFields, inode_flags};
-use btrfs_space::Priority;
 use std::sync::Arc;
-use vfs::{Errno, Ino, Result, WriteFlags};
+use vfs::{Errno, FsError, Ino, Result, WriteFlags};
 
 /// Extent items that one operation shares at most.
 const STEP: usize = 512;
@@ -154,7 +153,7 @@ pub fn clone_range(
 fn share(engine: &Engine, source: &Arc<Inode>, target: &Arc<Inode>, range: Range) -> Result<()> {
     engine.subvol_writable(target.id.tree)?;
     let promised = 8 * engine.sector();
-    engine.reserve_content(promised, 64, 8192)?;
+    let _room = engine.reserve_content(promised, 64, 8192)?;
     let mut budget = promised;
     let result = share_locked(engine, source, target, range, &mut budget);
     engine.forget_dirty(budget);
@@ -213,16 +212,20 @@ fn insert_shared(
     let mut at = range.from;
     for part in mapped.chunks(STEP) {
         let end = part.last().map_or(at, |last| last.end.min(source_end));
-        engine.hold(2 * part.len() as u64, 100 * part.len() as u64, Priority::Normal)?;
+        let old = old_items(engine, target, range, at, end)?;
+        let _room = engine.hold_shares(part.len() as u64, old)?;
         engine.change(|op| {
-            clear(op, target, state, range, at, end)?;
-            for extent in part.iter().filter(|m| !m.is_hole()) {
-                let start = extent.start.max(range.from);
-                fill_hole(op, target, range, at, start);
-                insert_one(op, target, state, extent, range, extent.end.min(source_end))?;
-                at = extent.end.min(source_end);
-            }
-            fill_hole(op, target, range, at, end);
+            op.run(|| {
+                clear(op, target, state, range, at, end)?;
+                for extent in part.iter().filter(|m| !m.is_hole()) {
+                    let start = extent.start.max(range.from);
+                    fill_hole(op, target, range, at, start);
+                    insert_one(op, target, state, extent, range, extent.end.min(source_end))?;
+                    at = extent.end.min(source_end);
+                }
+                fill_hole(op, target, range, at, end);
+                Ok::<_, FsError>(())
+            })?;
             at = end;
             let reached = (range.to + (at - range.from)).min(range.to + range.len);
             state.item.size = state.item.size.max(reached);
@@ -233,12 +236,30 @@ fn insert_shared(
     if at == source_end {
         return Ok(());
     }
+    let old = old_items(engine, target, range, at, source_end)?;
+    let _room = engine.hold_shares(1, old)?;
     engine.change(|op| {
-        clear(op, target, state, range, at, source_end)?;
-        fill_hole(op, target, range, at, source_end);
+        op.run(|| {
+            clear(op, target, state, range, at, source_end)?;
+            fill_hole(op, target, range, at, source_end);
+            Ok::<_, FsError>(())
+        })?;
         op.put_inode(target.id, state);
         Ok(())
     })
+}
+
+/// Extent items of the target's part that stands for [from, to) of the source.
+fn old_items(
+    engine: &Engine,
+    target: &Arc<Inode>,
+    range: &Range,
+    from: u64,
+    to: u64,
+) -> Result<u64> {
+    let (start, end) = (range.to + (from - range.from), range.to + (to - range.from));
+    let old = map_range(&engine.view(), target.id, engine.sector(), start, end).fs()?;
+    Ok(old.len() as u64)
 }
 
 /// Empties the target's part that stands for [from, to) of the source.

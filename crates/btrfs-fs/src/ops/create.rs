@@ -47,7 +47,7 @@ pub fn make(
     names::check_name(name)?;
     check_symlink(engine, new)?;
     let dir = writable_dir(engine, parent)?;
-    engine.reserve(6, (name.len() * 3 + new.target.len() + 600) as u64)?;
+    let _room = engine.reserve(6, (name.len() * 3 + new.target.len() + 600) as u64)?;
     let mut dir_state = dir.write()?;
     let view = engine.view();
     if names::lookup(&view, dir.id, name)?.is_some() {
@@ -79,7 +79,7 @@ pub fn make(
 /// `O_TMPFILE`.
 pub fn tmpfile(engine: &Engine, cx: &Context, parent: Ino, perm: u16) -> Result<Entry> {
     let dir = writable_dir(engine, parent)?;
-    engine.reserve(4, 600)?;
+    let _room = engine.reserve(4, 600)?;
     let dir_state = dir.write()?;
     check_parent(&dir_state)?;
     let new = New { kind: FileKind::File, perm, rdev: 0, target: &[] };

@@ -9,7 +9,7 @@ use crate::extents::{drop_range, insert_regular, map_range, put_hole};
 use crate::inode::{Inode, State, now};
 use crate::reserve::SMALL_STEP;
 use btrfs_disk::items::{Compression, FileExtentFields, FileExtentKind, inode_flags};
-use btrfs_space::{DataReservation, Extent, Priority};
+use btrfs_space::{DataReservation, Extent};
 use std::sync::Arc;
 use vfs::{Errno, FallocateMode, Ino, Result};
 
@@ -40,13 +40,14 @@ pub fn fallocate(
         let promised = 4 * engine.sector();
         engine.promise_data(promised)?;
         let reserved = match removes {
-            true => engine.reserve_for_removal(2 * SMALL_STEP),
+            true => engine.reserve_for_removal_of(SMALL_STEP),
             false => engine.reserve(16, 1024),
         };
-        reserved.inspect_err(|_| engine.forget_dirty(promised))?;
+        let room_for_items = reserved.inspect_err(|_| engine.forget_dirty(promised))?;
         let mut budget = Budget { dirty: promised, extents: room.as_mut() };
         let result = locked(engine, &inode, mode, offset, end, &mut budget);
         engine.forget_dirty(budget.dirty);
+        drop(room_for_items);
         if patience.ends(engine, result?)? {
             return Ok(());
         }
@@ -177,7 +178,7 @@ fn punch(
     }
     let (mut left, mut at) = (&mapped[..], first);
     while !left.is_empty() {
-        let Some(step) = room_for_step(engine, left.len())? else {
+        let Some((_room, step)) = room_for_step(engine, left.len())? else {
             return Ok(if at == first { Done::Nothing } else { Done::Part });
         };
         let rest = &left[step..];
@@ -199,7 +200,7 @@ fn clear(
     let sector = engine.sector();
     engine.change(|op| {
         let mapped = map_range(&op.view, inode.id, sector, start, end).fs()?;
-        drop_range(op, inode.id, state, &mapped, start, end)?;
+        op.run(|| drop_range(op, inode.id, state, &mapped, start, end))?;
         op.note_gap(inode.id, start, end);
         if !engine.no_holes {
             let stop = end.min(state.item.size.next_multiple_of(sector));
@@ -284,7 +285,7 @@ fn fill_gap(
 ) -> Result<()> {
     let mut at = start;
     while at < end {
-        engine.hold(4, 400, Priority::Normal)?;
+        let _room = engine.hold_extent()?;
         let Some(room) = budget.extents.as_deref_mut() else { return Err(Errno::ENOSPC.into()) };
         let want = (end - at).min(PREALLOC_MAX);
         let extent = engine.allocated(room.alloc(&engine.space, want, engine.sector(), None))?;

@@ -44,7 +44,7 @@ fn bits_of(flags: u64) -> u32 {
 pub fn set(engine: &Engine, ino: Ino, flags: u32) -> Result<()> {
     let inode = engine.inode(ino)?;
     engine.subvol_writable(inode.id.tree)?;
-    engine.reserve(3, 500)?;
+    let _room = engine.reserve(3, 500)?;
     let mut state = inode.write()?;
     let old = bits_of(state.item.flags);
     let wanted = match state.item.mode & libc::S_IFMT {

@@ -22,6 +22,11 @@ use vfs::{Errno, Ino, Result, WriteFlags};
 /// Whole sectors of one write from this length on go straight to an extent, in bytes.
 const STRAIGHT: u64 = 128 << 10;
 
+/// Places that a write changes beside those of its content in the middle: the ends of what goes
+/// straight, a piece of memory at each end and one at the old end of the file, each a run and
+/// an inode; the capability that goes.
+const WRITE_PLACES: u64 = 3 * 4 + 1;
+
 pub fn read(engine: &Engine, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
     let inode = engine.inode(ino)?;
     let state = inode.read()?;
@@ -61,10 +66,11 @@ pub fn write(
     let inode = engine.inode(ino)?;
     engine.subvol_writable(inode.id.tree)?;
     let promised = data.len() as u64 + 4 * engine.sector();
-    engine.reserve_content(promised, 4, 400)?;
+    let room = engine.reserve_content(promised, WRITE_PLACES, 3 * 600)?;
     let mut budget = promised;
     let result = write_locked(engine, &inode, offset, data, flags, &mut budget);
     engine.forget_dirty(budget);
+    drop(room);
     let file_wants_sync = result?;
     if flags.sync || file_wants_sync {
         super::sync::fsync(engine, ino, true)?;

@@ -23,7 +23,7 @@ pub fn link(engine: &Engine, ino: Ino, parent: Ino, name: &[u8]) -> Result<Entry
     if inode.id.tree != dir.id.tree {
         return Err(Errno::EXDEV.into());
     }
-    engine.reserve(6, (name.len() * 3 + 400) as u64)?;
+    let _room = engine.reserve(6, (name.len() * 3 + 400) as u64)?;
     let mut locked = Locked::new(&[&dir, &inode])?;
     let view = engine.view();
     if names::lookup(&view, dir.id, name)?.is_some() {

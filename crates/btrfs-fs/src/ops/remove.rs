@@ -7,6 +7,7 @@ use crate::inode::{Inode, State, now};
 use crate::locks::Locked;
 use crate::names::{self, Target};
 use crate::orphan;
+use crate::reserve::UNLINK;
 use btrfs_disk::items::inode_flags;
 use std::sync::Arc;
 use vfs::{Errno, FsError, Ino, Result};
@@ -27,7 +28,7 @@ pub fn remove(engine: &Engine, parent: Ino, name: &[u8], what: What) -> Result<(
         _ => {}
     }
     let dir = writable_dir(engine, parent)?;
-    engine.reserve_for_removal(6)?;
+    let room = engine.reserve_for_removal(UNLINK)?;
     loop {
         let target = find(engine, &dir, name)?;
         let child = child_of(engine, &dir, target)?;
@@ -46,6 +47,7 @@ pub fn remove(engine: &Engine, parent: Ino, name: &[u8], what: What) -> Result<(
             Ok(())
         })?;
         drop(locked);
+        drop(room);
         orphan::release(engine, child);
         return Ok(());
     }

@@ -47,7 +47,7 @@ pub fn rename(
     if from.id.tree != to.id.tree {
         return Err(Errno::EXDEV.into());
     }
-    engine.reserve(16, 2 * (name.len() + new_name.len()) as u64 + 1200)?;
+    let _room = engine.reserve(16, 2 * (name.len() + new_name.len()) as u64 + 1200)?;
     let _still = (from.id != to.id).then(|| engine.rename_lock.lock());
     loop {
         let rename = resolve(engine, &from, name, &to, new_name, mode)?;

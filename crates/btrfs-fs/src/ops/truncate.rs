@@ -8,9 +8,8 @@ use crate::extents::{drop_range, map_range};
 use crate::ino::InodeId;
 use crate::inode::{Inode, State, now};
 use crate::ops::xattr::drop_capability;
-use crate::reserve::SMALL_STEP;
+use crate::reserve::{Room, SMALL_STEP};
 use btrfs_disk::items::inode_flags;
-use btrfs_space::Priority;
 use std::sync::Arc;
 use vfs::{Errno, Result};
 
@@ -44,12 +43,13 @@ pub fn set_size(engine: &Engine, inode: &Arc<Inode>, size: u64, kill: bool) -> R
         engine.promise_data(promised)?;
         let reserved = match grows {
             true => engine.reserve(2 * SMALL_STEP, 0),
-            false => engine.reserve_for_removal(2 * SMALL_STEP),
+            false => engine.reserve_for_removal_of(SMALL_STEP),
         };
-        reserved.inspect_err(|_| engine.forget_dirty(promised))?;
+        let room = reserved.inspect_err(|_| engine.forget_dirty(promised))?;
         let mut budget = promised;
         let result = set_size_locked(engine, inode, size, kill, &mut budget);
         engine.forget_dirty(budget);
+        drop(room);
         if patience.ends(engine, result?)? {
             return Ok(());
         }
@@ -172,14 +172,14 @@ fn drop_behind(engine: &Engine, id: InodeId, state: &mut State, keep: u64) -> Re
     let end = mapped.last().map_or(keep, |last| last.end);
     let (mut reached, mut left) = (end, &mapped[..]);
     while !left.is_empty() {
-        let Some(step) = room_for_step(engine, left.len())? else {
+        let Some((_room, step)) = room_for_step(engine, left.len())? else {
             let done = if reached == end { Done::Nothing } else { Done::Part };
             return Ok((done, reached));
         };
         let (rest, part) = left.split_at(left.len() - step);
         reached = part[0].start.max(keep);
         engine.change(|op| {
-            drop_range(op, id, state, part, reached, u64::MAX)?;
+            op.run(|| drop_range(op, id, state, part, reached, u64::MAX))?;
             op.put_inode(id, state);
             Ok(())
         })?;
@@ -189,12 +189,12 @@ fn drop_behind(engine: &Engine, id: InodeId, state: &mut State, keep: u64) -> Re
 }
 
 /// How many of `left` items the next step may drop; `None`: none before a commit.
-pub fn room_for_step(engine: &Engine, left: usize) -> Result<Option<usize>> {
+pub fn room_for_step(engine: &Engine, left: usize) -> Result<Option<(Room<'_>, usize)>> {
     for step in [STEP, 8 * SMALL_STEP as usize, SMALL_STEP as usize] {
         let step = step.min(left);
-        match engine.hold(step as u64, 0, Priority::Delete) {
+        match engine.hold_removal(step as u64) {
             Err(error) if error.errno() == libc::ENOSPC => {}
-            other => return other.map(|()| Some(step)),
+            other => return other.map(|room| Some((room, step))),
         }
     }
     Ok(None)

@@ -70,7 +70,7 @@ pub fn set(engine: &Engine, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode
     let inode = engine.inode(ino)?;
     engine.subvol_writable(inode.id.tree)?;
     check_name(name)?;
-    engine.reserve(3, (name.len() + value.len() + 400) as u64)?;
+    let _room = engine.reserve(3, (name.len() + value.len() + 400) as u64)?;
     let mut state = inode.write()?;
     check_writable(&state)?;
     let mut item = state.item;
@@ -91,7 +91,7 @@ pub fn remove(engine: &Engine, ino: Ino, name: &[u8]) -> Result<()> {
     let inode = engine.inode(ino)?;
     engine.subvol_writable(inode.id.tree)?;
     check_name(name)?;
-    engine.reserve_for_removal(3)?;
+    let _room = engine.reserve_for_removal(3)?;
     let mut state = inode.write()?;
     check_writable(&state)?;
     let mut item = state.item;

@@ -1,107 +1,158 @@
 //! How many nodes a commit can need: an upper bound from a handful of counters.
 //!
-//! A commit rewrites each touched node once. The touched leaves of file trees are at most
-//! the places that changed; each may be split, or merged with a neighbour. Beside them come
-//! the nodes that new bytes fill. Each data extent and each node that comes or goes changes
-//! the trees that keep account of space in a few places, whose nodes come and go in turn;
-//! no more of them can be touched than there are.
+//! A commit writes new nodes in four ways. Each has its bound here, and each bound its reason.
+//! Node counts are of one size; `room` is what a node holds of items.
+//!
+//! **1. Leaves that change** ([`rewritten`]). A key that changes lies in one leaf. A leaf's old
+//! items (at most `room` bytes) and `b` bytes more make at most `1 + 2 * ceil(b / room)` nodes:
+//! two neighbours that a cut makes hold more than `room` bytes together, or they would be one. So
+//! `p` places make at most `3p` leaves, beside `2/room` of the bytes ([`grown`]). Joining only
+//! makes nodes fewer. An interior node over them is cut into `1 + ceil(a / fanout)` for `a` new
+//! pointers, and there are at most `p` of them on each level: `2p` for each level. No node is
+//! rewritten twice, so all of it is at most three times what the tree has, however large `p`.
+//!
+//! **2. Checksums.** The checksums of one data extent are one run of keys: taking it away
+//! changes two leaves (what lies between vanishes), putting it there one. Their bytes are growth.
+//!
+//! **3. Records of nodes and extents.** What is new takes a record in the extent tree, and
+//! splits free ranges: bytes, which are growth. Where snapshots share nodes, a copied node gives
+//! each of its children a new referrer: as many records as it has pointers or extents, which are
+//! fewer bytes than [`SHARED`] nodes hold.
+//!
+//! **4. The trees that keep account of space, rewritten.** Each record lies in some leaf of them,
+//! and each such leaf that is rewritten moves itself, which changes other records. In the worst
+//! layout this goes on until all of them have moved and each was split: [`accounts`]. That much
+//! is kept free for commits at all times, whatever operations are promised, and no operation
+//! promises it again.
 //!
 //! It knows numbers alone: neither what is free nor who asks.
 
-/// Places in the extent, free-space and checksum trees that a data extent changes.
-const PER_EXTENT: u64 = 3;
-/// The same for a node that is written anew; its successors lie together.
-const PER_NODE: u64 = 2;
-/// The same where snapshots share nodes: children of a copied node change owners. They
-/// may be more; but then they lie together more often than not.
-const PER_SHARED_NODE: u64 = 64;
-/// Leaves that nearly every operation changes: where new items go, and the directory's.
-const ENDS: u64 = 8;
-/// Bytes of an interior node for each child that it has at least, all in all: nodes are
-/// merged when they are less than a quarter full.
-const PER_CHILD: u64 = 4 * 33;
-/// What the trees hold of a node that is new.
-const NODE_RECORD: u64 = 64;
+/// Nodes that a copied node's new records make where its children are shared: 493 pointers of
+/// 16 KiB nodes take up to 34 bytes each, 208 data references up to 53, two neighbouring leaves
+/// hold a `room` of it at least; and the copy.
+const SHARED: u64 = 4;
+/// Leaves that new inodes of several threads may share out among themselves, where the last
+/// epoch's numbers end.
+const ENDS: u64 = 4;
+/// Bytes of the records of a new node: extent item, and two ends of free ranges.
+const NODE_RECORD: u64 = 33 + 25 + 2 * 25;
 
-/// What the trees have now.
+/// What the trees have now, as of the last commit.
 #[derive(Clone, Copy, Debug)]
 pub struct Trees {
     pub node_size: u64,
+    /// Bytes of a leaf that items can have.
+    pub room: u64,
     /// Nodes of all trees.
     pub all: u64,
+    /// Nodes of the checksum tree.
+    pub sums: u64,
+    /// Interior levels of the highest tree that files are in, and of the checksum tree's.
+    pub height: u64,
     /// Nodes of the trees that keep account of space.
     pub accounts: u64,
-    /// Nodes on the paths to what every commit changes.
+    /// Nodes on the paths to what every commit changes: counted with [`accounts`] alone.
     pub paths: u64,
+    /// Bytes of the bitmaps that all free space may become.
+    pub bitmaps: u64,
     /// Snapshots share nodes.
     pub shared: bool,
 }
 
 /// What changes.
-#[derive(Clone, Copy, Default, Debug)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Load {
-    /// In file trees.
+    /// Keys in file trees that lie apart.
     pub places: u64,
-    /// Bytes that items take anew, in all trees.
+    /// Bytes that items take anew, in all trees, with their headers.
     pub bytes: u64,
-    /// Data extents that come or go.
-    pub extents: u64,
+    /// Places in the checksum tree: one for each data extent that comes, two for each that goes.
+    pub sums: u64,
 }
 
-/// Bytes of new nodes that the commit of `load` needs at most.
+impl std::ops::Add for Load {
+    type Output = Load;
+    fn add(self, other: Load) -> Load {
+        Load {
+            places: self.places + other.places,
+            bytes: self.bytes + other.bytes,
+            sums: self.sums + other.sums,
+        }
+    }
+}
+
+/// Bytes of new nodes that the commit of `load` needs at most, beside [`accounts`].
 pub fn bound(trees: &Trees, load: &Load) -> u64 {
-    let leaves = 2 * load.places + ENDS;
-    let inner = leaves.min(trees.all * PER_CHILD / trees.node_size + 1);
-    let grown = 2 * load.bytes / trees.node_size;
-    let nodes = (leaves + inner).min(2 * trees.all) + grown;
-    let per_node = if trees.shared { PER_SHARED_NODE } else { PER_NODE };
-    let places = load.extents * PER_EXTENT + nodes * per_node + ENDS;
-    let accounts = reach(places, trees.accounts) + (load.extents * PER_EXTENT).min(trees.accounts);
-    let records = 2 * nodes * NODE_RECORD / trees.node_size;
-    (nodes + accounts + records + trees.paths) * trees.node_size
+    if *load == Load::default() {
+        return 0;
+    }
+    let files = rewritten(load.places + ENDS, trees.height, trees.all);
+    let sums = rewritten(load.sums, trees.height, trees.sums);
+    let copied = (files + sums) * if trees.shared { SHARED } else { 1 };
+    let nodes = copied + grown(trees, load.bytes);
+    (nodes + grown(trees, nodes * NODE_RECORD)) * trees.node_size
 }
 
-/// How many of `nodes` account nodes change in the end if `places` change at first. Each
-/// that is rewritten gives up its old address, whose record lies in any of the others:
-/// so it goes on until the paths from all places have run into each other. (As many as
-/// `places` walks on a random mapping see; twice that is as good as never passed.)
-fn reach(places: u64, nodes: u64) -> u64 {
-    let walks = (2.0 * places as f64 * nodes as f64).sqrt() as u64;
-    (places + 2 * walks).min(nodes)
+/// Bytes of new nodes that any commit may need for the trees that keep account of space: each
+/// of their nodes moves and is split, free space turns into its other form, and the records of
+/// all that.
+pub fn accounts(trees: &Trees) -> u64 {
+    let nodes = 2 * trees.accounts + grown(trees, trees.bitmaps);
+    (nodes + grown(trees, nodes * NODE_RECORD) + trees.paths) * trees.node_size
+}
+
+/// Nodes that `places` changed keys of a tree of `nodes` nodes make, less growth.
+fn rewritten(places: u64, height: u64, nodes: u64) -> u64 {
+    places.saturating_mul(3 + 2 * height).min(3 * nodes)
+}
+
+/// Nodes that `bytes` of new items make, wherever they come.
+fn grown(trees: &Trees, bytes: u64) -> u64 {
+    2 * bytes.div_ceil(trees.room)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const TREES: Trees =
-        Trees { node_size: 4096, all: 1000, accounts: 100, paths: 16, shared: false };
+    const TREES: Trees = Trees {
+        node_size: 4096,
+        room: 3995,
+        all: 1000,
+        sums: 50,
+        height: 2,
+        accounts: 100,
+        paths: 16,
+        bitmaps: 2048,
+        shared: false,
+    };
 
     #[test]
     fn a_small_step_needs_little_of_what_a_large_volume_has() {
         let large = Trees { all: 1 << 20, accounts: 1 << 16, ..TREES };
         let step = Load { places: 16, ..Load::default() };
-        assert!(bound(&large, &step) <= large.accounts / 4 * 4096);
-        assert!(bound(&TREES, &step) <= 300 * 4096);
+        assert_eq!(bound(&large, &step), bound(&TREES, &step));
+        assert!(bound(&TREES, &step) <= 200 * 4096);
+        assert_eq!(bound(&TREES, &Load::default()), 0, "nothing to commit");
     }
 
     #[test]
-    fn many_places_need_no_more_than_the_trees_have_twice() {
-        let load = Load { places: 1 << 30, ..Load::default() };
-        assert!(bound(&TREES, &load) <= (2 * 1000 + 100 + 100) * 4096);
+    fn many_places_need_no_more_than_the_trees_have_three_times() {
+        let load = Load { places: 1 << 30, sums: 1 << 30, ..Load::default() };
+        let most = (3 * (1000 + 50)) * 4096;
+        assert!(bound(&TREES, &load) <= most + most / 16);
         let shared = Trees { shared: true, ..TREES };
-        assert_eq!(bound(&shared, &load), bound(&TREES, &load), "all is touched already");
+        assert!(bound(&shared, &load) <= 4 * (most + most / 16));
     }
 
     #[test]
     fn more_of_anything_never_needs_less() {
-        let base = Load { places: 5, bytes: 9000, extents: 3 };
-        for more in [
-            Load { places: 6, ..base },
-            Load { bytes: 20_000, ..base },
-            Load { extents: 20, ..base },
-        ] {
+        let base = Load { places: 5, bytes: 9000, sums: 3 };
+        for more in
+            [Load { places: 6, ..base }, Load { bytes: 20_000, ..base }, Load { sums: 4, ..base }]
+        {
             assert!(bound(&TREES, &more) > bound(&TREES, &base), "{more:?}");
         }
+        assert!(accounts(&Trees { accounts: 101, ..TREES }) > accounts(&TREES));
     }
 }

@@ -3,7 +3,8 @@
 //! Invariant: the promise covers all dirty bytes; an extent that is allocated for them and
 //! not used after all goes back into it.
 
-use super::Tried;
+use super::Room;
+use super::search::Tried;
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::refusals::refused;
@@ -93,10 +94,11 @@ impl Engine {
 
     /// Room for `data` bytes of content, and for an operation that changes about `items`
     /// items of `bytes` bytes. The caller forgets what does not become dirty.
-    pub fn reserve_content(&self, data: u64, items: u64, bytes: u64) -> Result<()> {
+    pub fn reserve_content(&self, data: u64, items: u64, bytes: u64) -> Result<Room<'_>> {
         // In this order: what the content will need in the trees counts for the operation.
         self.promise_data(data)?;
-        let reserved = self.reserve(items, bytes).and_then(|()| self.memory_for_content());
+        let room = self.reserve(items, bytes);
+        let reserved = room.and_then(|room| self.memory_for_content().map(|()| room));
         reserved.inspect_err(|_| self.forget_dirty(data))
     }
 

@@ -59,6 +59,8 @@ pub struct Settle<'a, R> {
     dirty: DirtyNodes,
     deltas: RefDeltas,
     reservation: Option<MetadataReservation>,
+    /// Nodes that were taken from metadata so far, those that went again among them.
+    taken: u64,
     /// Drained already, not yet in the trees.
     drained: Option<Drained>,
     /// No more edits of trees that share nodes.
@@ -109,6 +111,7 @@ impl<'a, R: NodeReader> Settle<'a, R> {
             dirty: DirtyNodes::new(),
             deltas: RefDeltas::new(),
             reservation,
+            taken: 0,
             drained: None,
             draining: false,
             touched_groups: BTreeSet::new(),
@@ -127,6 +130,11 @@ impl<'a, R: NodeReader> Settle<'a, R> {
     /// Reference changes; those of nodes are added by the driver itself.
     pub fn deltas(&mut self) -> &mut RefDeltas {
         &mut self.deltas
+    }
+
+    /// Bytes of nodes that this commit has taken from metadata so far.
+    pub fn taken(&self) -> u64 {
+        self.taken * self.format.node_size
     }
 
     /// Reads trees as this commit has them so far.
@@ -183,6 +191,7 @@ impl<'a, R: NodeReader> Settle<'a, R> {
         let mut sink = Sink {
             space: self.space,
             reservation: &mut self.reservation,
+            taken: &mut self.taken,
             deltas: &mut self.deltas,
             store: self.store,
             extent_root: self.extent_root,

@@ -20,6 +20,8 @@ pub struct Settled {
     pub roots: BTreeMap<TreeId, TreeRoot>,
     /// Free for reuse once the superblock is durable.
     pub pinned: Vec<Extent>,
+    /// Bytes of nodes that were taken from metadata.
+    pub taken: u64,
     /// What new nodes did not need.
     pub reservation: Option<MetadataReservation>,
 }
@@ -30,6 +32,7 @@ impl<R: NodeReader> Settle<'_, R> {
         self.settle()?;
         let superblock = self.stamp()?;
         Ok(Settled {
+            taken: self.taken(),
             superblock,
             roots: self.trees.iter().map(|(id, tree)| (*id, tree.root)).collect(),
             dirty: self.dirty,

@@ -14,6 +14,8 @@ use std::sync::Arc;
 pub(super) struct Sink<'a, R> {
     pub space: &'a Space,
     pub reservation: &'a mut Option<MetadataReservation>,
+    /// Nodes from metadata.
+    pub taken: &'a mut u64,
     pub deltas: &'a mut RefDeltas,
     /// The committed extent tree; nothing of `deltas` is in it.
     pub store: &'a R,
@@ -40,6 +42,7 @@ impl<R: NodeReader> NodeSink for Sink<'_, R> {
             (_, Some(reservation)) => reservation.alloc_node(self.space, self.node_size)?,
             (_, None) => self.space.alloc(Kind::Metadata, self.node_size, self.node_size)?,
         };
+        *self.taken += u64::from(tree != TreeId::CHUNK);
         let kind = ExtentKind::Node { level };
         self.deltas.born(extent.logical, self.node_size, kind);
         let owner = RefOwner::Tree { root: tree };

@@ -63,6 +63,7 @@ impl<R: NodeReader> Settle<'_, R> {
         let mut sink = Sink {
             space: self.space,
             reservation: &mut self.reservation,
+            taken: &mut self.taken,
             deltas: &mut self.deltas,
             store: self.store,
             extent_root: self.extent_root,

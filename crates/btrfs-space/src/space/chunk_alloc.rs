@@ -10,6 +10,7 @@
 
 use super::group::Group;
 use super::reclaim::GoneChunk;
+use super::reserve::Kept;
 use super::{Kind, Space};
 use crate::Extent;
 use crate::free_space::Ranges;
@@ -46,8 +47,8 @@ pub(super) struct Device {
     pub unrecorded: Vec<NewChunk>,
     /// Given up, which no commit has recorded yet.
     pub gone: Vec<GoneChunk>,
-    /// The global reserve at least, and as it is wished for.
-    pub kept: Option<(u64, u64)>,
+    /// What the global reserve is to be.
+    pub kept: Option<Kept>,
 }
 
 impl Device {
@@ -69,6 +70,12 @@ impl Device {
     /// Whole 64 KiB pieces that no chunk has.
     pub fn unallocated(&self) -> u64 {
         self.holes.iter().map(|(start, len)| fit(start, len).1).sum()
+    }
+
+    /// Of that, what chunks of `copies` stripes can be made of: a small hole is of no use.
+    fn placeable(&self, copies: u64) -> u64 {
+        let rooms = self.holes.iter().map(|(start, len)| fit(start, len).1);
+        rooms.filter(|room| *room >= copies * SMALLEST).sum()
     }
 
     /// Room for `copies` stripes of up to `len` bytes each; the shorter the fuller.
@@ -337,13 +344,18 @@ impl Space {
         let unallocated = device.unallocated();
         self.unallocated.store(unallocated, Ordering::Relaxed);
         let class = self.class(Kind::Metadata);
-        class.count_on(if self.mixed() { 0 } else { unallocated });
+        let placeable = device.placeable(class.copies());
+        class.count_on(if self.mixed() { 0 } else { placeable });
         let total = class.total.load(Ordering::Relaxed);
         let used = class.used.load(Ordering::Relaxed);
-        let reserve = match device.kept {
-            Some((least, wish)) => wish.min(total / 8).max(least.min(total / 2)),
-            None => (used / 8).clamp(4 * MIB, 512 * MIB).min(total / 8),
+        let (reserve, commit) = match device.kept {
+            Some(Kept { commit, removal, wish }) => {
+                let least = (commit + removal).min(total / 2);
+                (wish.min(total / 8).max(least), commit.min(least / 2))
+            }
+            None => ((used / 8).clamp(4 * MIB, 512 * MIB).min(total / 8), 0),
         };
         class.global_reserve.store(reserve as i64, Ordering::Relaxed);
+        class.commit_reserve.store(commit as i64, Ordering::Relaxed);
     }
 }

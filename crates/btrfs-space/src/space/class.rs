@@ -46,6 +46,8 @@ pub(super) struct Class {
     pub overcommit: AtomicI64,
     /// What only deletions and commits may use.
     pub global_reserve: AtomicI64,
+    /// The part of it that only commits may use.
+    pub commit_reserve: AtomicI64,
 }
 
 impl Class {
@@ -67,6 +69,7 @@ impl Class {
             unpaid: AtomicU64::new(0),
             overcommit: AtomicI64::new(0),
             global_reserve: AtomicI64::new(0),
+            commit_reserve: AtomicI64::new(0),
         }
     }
 

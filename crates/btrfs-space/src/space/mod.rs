@@ -27,7 +27,7 @@ pub use load::SpaceRoots;
 pub use promise::{DataReservation, MetadataReservation};
 pub use prove::{Claim, Prover};
 pub use reclaim::GoneChunk;
-pub use reserve::Priority;
+pub use reserve::{Kept, Priority};
 pub use totals::{ClassTotals, GroupInfo, Totals};
 
 use btrfs_disk::ids::block_group::{DATA, METADATA, SYSTEM};

@@ -6,9 +6,10 @@
 //!
 //! Invariants: data promises are always covered by free space of data block groups.
 //! Metadata promises may count on half of the unallocated device space, which data
-//! chunks leave alone then. The global reserve is touched by nobody but who says that
-//! space comes back ([`Priority::Delete`]): where data and metadata share their block
-//! groups data leaves it alone, too.
+//! chunks leave alone then. The global reserve has two parts. One is touched by nobody but
+//! commits ([`Priority::Commit`]), the other by who says that space comes back, too
+//! ([`Priority::Delete`]). Where data and metadata share their block groups data leaves both
+//! alone.
 
 use super::group::Ask;
 use super::promise::{DataReservation, MetadataReservation};
@@ -21,8 +22,21 @@ use std::sync::atomic::Ordering;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Priority {
     Normal,
-    /// What frees space in the end: deletions, truncation, the commit itself.
+    /// What frees space in the end: deletions, truncation.
     Delete,
+    /// The commit itself.
+    Commit,
+}
+
+/// What metadata keeps from ordinary promises, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Kept {
+    /// For commits alone.
+    pub commit: u64,
+    /// For removals, beside that.
+    pub removal: u64,
+    /// As much as both together are wished to be.
+    pub wish: u64,
 }
 
 impl DataReservation {
@@ -84,11 +98,11 @@ impl Space {
         Ok(DataReservation::new(self.class(Kind::Data), extent.len))
     }
 
-    /// Sets the global reserve: `wish`, but no more than an eighth of what metadata has,
-    /// and `least` all the same (no more than half).
-    pub fn keep_for_removal(&self, least: u64, wish: u64) {
+    /// Sets the global reserve: what is wished for, but no more than an eighth of what
+    /// metadata has, and what commits and removals need all the same (no more than half).
+    pub fn keep(&self, kept: Kept) {
         let mut device = self.device.lock();
-        device.kept = Some((least, wish));
+        device.kept = Some(kept);
         self.retune(&device);
     }
 
@@ -98,7 +112,8 @@ impl Space {
         let signed = i64::try_from(bytes).map_err(|_| Error::NoSpace)?;
         let kept = || match priority {
             Priority::Normal => class.global_reserve.load(Ordering::Relaxed),
-            Priority::Delete => 0,
+            Priority::Delete => class.commit_reserve.load(Ordering::Relaxed),
+            Priority::Commit => 0,
         };
         while !class.promise_ahead(signed, kept(), || self.device.lock()) {
             let floor = kept() - class.overcommit.load(Ordering::Relaxed);

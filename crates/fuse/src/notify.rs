@@ -13,7 +13,11 @@ use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use vfs::{Ino, Observer};
+
+/// How long somebody waits for a message to be acted upon.
+const PATIENCE: Duration = Duration::from_millis(20);
 
 impl Observer for Notifier {
     fn attributes_changed(&self, ino: Ino) {
@@ -32,11 +36,22 @@ struct Inner {
     nodes: NodeIds,
     queue: Mutex<Queue>,
     wake: Condvar,
+    /// Somebody in `wait` may go on.
+    sent: Condvar,
 }
+
+/// The place of a message in the queue's history.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Ticket(u64);
 
 #[derive(Default)]
 struct Queue {
     messages: VecDeque<Message>,
+    /// Messages ever queued, and those of them that the kernel has acted upon.
+    queued: u64,
+    sent: u64,
+    /// There is a thread that sends; nobody waits without.
+    running: bool,
     closed: bool,
 }
 
@@ -49,8 +64,8 @@ enum Message {
 impl Notifier {
     pub(crate) fn new(device: Device, root: Ino) -> Notifier {
         let nodes = NodeIds::new(root);
-        let (queue, wake) = (Mutex::default(), Condvar::new());
-        Notifier { inner: Arc::new(Inner { device, nodes, queue, wake }) }
+        let (wake, sent) = (Condvar::new(), Condvar::new());
+        Notifier { inner: Arc::new(Inner { device, nodes, queue: Mutex::default(), wake, sent }) }
     }
 
     pub(crate) fn nodes(&self) -> NodeIds {
@@ -59,8 +74,7 @@ impl Notifier {
 
     /// Data in the range changed under the kernel's page cache; `len` 0 means to the end.
     pub fn data_changed(&self, ino: Ino, offset: u64, len: u64) {
-        let clip = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-        self.push(Message::Data { ino, offset: clip(offset), len: clip(len) });
+        self.drop_pages(ino, offset, len);
     }
 
     /// `name` appeared, vanished or now stands for something else in `parent`.
@@ -72,18 +86,40 @@ impl Notifier {
         self.send(&Message::Attributes(ino));
     }
 
-    fn push(&self, message: Message) {
+    /// As `data_changed`, for who may `wait` for it.
+    pub(crate) fn drop_pages(&self, ino: Ino, offset: u64, len: u64) -> Ticket {
+        let clip = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        self.push(Message::Data { ino, offset: clip(offset), len: clip(len) })
+    }
+
+    /// Returns when the kernel has acted upon the message, nobody sends it any more, or
+    /// `PATIENCE` is over: the kernel may wait for requests that it does not hand out before
+    /// the caller's is answered (`dispatch/pages.rs`).
+    pub(crate) fn wait(&self, ticket: Ticket) {
+        let until = Instant::now() + PATIENCE;
+        let mut queue = self.inner.queue.lock();
+        while queue.running && !queue.closed && queue.sent < ticket.0 {
+            if self.inner.sent.wait_until(&mut queue, until).timed_out() {
+                return tracing::debug!("pages are still locked; replying before they go");
+            }
+        }
+    }
+
+    fn push(&self, message: Message) -> Ticket {
         let mut queue = self.inner.queue.lock();
         if !queue.closed {
             queue.messages.push_back(message);
+            queue.queued += 1;
             self.inner.wake.notify_one();
         }
+        Ticket(queue.queued)
     }
 
     /// Sends what is queued until `close`; the body of the session's notifier thread.
     pub(crate) fn run(&self) {
+        let mut queue = self.inner.queue.lock();
+        queue.running = true;
         loop {
-            let mut queue = self.inner.queue.lock();
             let message = loop {
                 if queue.closed {
                     return;
@@ -95,6 +131,9 @@ impl Notifier {
             };
             drop(queue);
             self.send(&message);
+            queue = self.inner.queue.lock();
+            queue.sent += 1;
+            self.inner.sent.notify_all();
         }
     }
 
@@ -103,6 +142,7 @@ impl Notifier {
         queue.closed = true;
         queue.messages.clear();
         self.inner.wake.notify_all();
+        self.inner.sent.notify_all();
     }
 
     fn send(&self, message: &Message) {

@@ -137,6 +137,8 @@ impl Session {
         config.step("loops")?;
         match &rings {
             Some(rings) => {
+                let cpus = sys::possible_cpus().len();
+                self.dispatcher.served_by(0, config.threads_for(cpus));
                 self.spawn_gathering(&device, &agreement)?;
                 if config.keep_callers {
                     let (roster, dispatcher) = (rings.roster.clone(), self.dispatcher.clone());
@@ -148,6 +150,7 @@ impl Session {
                 let cpus = sys::possible_cpus().len();
                 let count = config.threads_for(cpus) * cpus;
                 let count = count.clamp(*CLASSIC_THREADS.start(), *CLASSIC_THREADS.end());
+                self.dispatcher.served_by(count, 0);
                 self.spawn_classic(&device, &agreement, count)?;
             }
         }

@@ -67,7 +67,15 @@ pub mod fopen {
 pub mod write_flags {
     /// The kernel writes its cached pages back: nobody waits for this write as such.
     pub const CACHE: u32 = 1 << 0;
+    /// Set on writes from a caller's memory, not on those from pages.
+    pub const LOCKOWNER: u32 = 1 << 1;
     pub const KILL_SUIDGID: u32 = 1 << 2;
+}
+
+/// `ReadIn::read_flags`.
+pub mod read_flags {
+    /// Set on reads into a caller's memory, not on those into pages.
+    pub const LOCKOWNER: u32 = 1 << 1;
 }
 
 /// `SetxattrIn::setxattr_flags`.

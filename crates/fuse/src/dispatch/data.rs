@@ -5,7 +5,7 @@ use super::failure::Answer;
 use super::reply::Out;
 use super::request::Request;
 use crate::abi::record::*;
-use crate::abi::{FSYNC_FDATASYNC, write_flags};
+use crate::abi::{FSYNC_FDATASYNC, read_flags, write_flags};
 use vfs::{Errno, FallocateMode, Ino, SeekWhence, SetAttr, WriteFlags};
 
 /// One COPY_FILE_RANGE keeps its caller (who cannot be killed meanwhile) no longer
@@ -18,7 +18,11 @@ impl Dispatcher {
     pub(super) fn read(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer<()> {
         let arg: ReadIn = request.arg()?;
         let size = arg.size as usize;
-        let filled = self.fs.read(self.ino(request), arg.offset, out.space(size)?)?;
+        let ino = self.ino(request);
+        if arg.read_flags & read_flags::LOCKOWNER == 0 {
+            self.pages.note(ino, arg.offset, u64::from(arg.size));
+        }
+        let filled = self.fs.read(ino, arg.offset, out.space(size)?)?;
         out.advance(filled.min(size));
         Ok(())
     }
@@ -29,8 +33,17 @@ impl Dispatcher {
         let kill_priv = arg.write_flags & write_flags::KILL_SUIDGID != 0;
         // Whoever asked for O_SYNC is served by the FSYNC that the kernel sends afterwards.
         let flags = WriteFlags { kill_priv, sync: false, direct: is_direct(&arg) };
-        let (cx, ino) = (request.context(0), self.ino(request));
-        let written = self.fs.write(&cx, ino, arg.offset, data, flags)?;
+        let (cx, ino, len) = (request.context(0), self.ino(request), u64::from(arg.size));
+        let past_cache = is_past_cache(&arg);
+        if !past_cache {
+            self.pages.note(ino, arg.offset, len);
+        }
+        let result = self.fs.write(&cx, ino, arg.offset, data, flags);
+        // Also after a failure: a part may have been written.
+        if past_cache && let Some(ticket) = self.pages.end(ino, arg.offset, len, &self.notifier) {
+            self.waiters.wait(request.origin, ticket, &self.notifier);
+        }
+        let written = result?;
         out.put(&WriteOut { size: written as u32, padding: 0 })
     }
 
@@ -101,6 +114,12 @@ impl Dispatcher {
 /// Its writer has opened the file with O_DIRECT, and waits for this very write.
 fn is_direct(arg: &WriteIn) -> bool {
     arg.flags & libc::O_DIRECT as u32 != 0 && arg.write_flags & write_flags::CACHE == 0
+}
+
+/// Not through the page cache. A write whose pages Linux could not drop goes through the cache
+/// in spite of O_DIRECT, and holds those pages locked; only the other ones name an owner.
+fn is_past_cache(arg: &WriteIn) -> bool {
+    is_direct(arg) && arg.write_flags & write_flags::LOCKOWNER != 0
 }
 
 fn fallocate_mode(mode: i32) -> Answer<FallocateMode> {

@@ -12,7 +12,7 @@ use crate::abi::{self, Wire, init};
 const MAX_PAGES: u32 = 256;
 const PAGE: u32 = 4096;
 /// Asynchronous requests in flight, and where readahead begins to hold back.
-const MAX_BACKGROUND: u16 = 64;
+pub(super) const MAX_BACKGROUND: u16 = 64;
 const CONGESTION: u16 = 48;
 
 const WANTED: u64 = init::ASYNC_READ

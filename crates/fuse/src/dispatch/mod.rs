@@ -49,6 +49,8 @@
 //! allocation or compression settles, a snapshot made by an administrative command) is
 //! for `Notifier`: the file system gets it as its `vfs::Observer`.
 //!
+//! Pages that an asynchronous direct write leaves behind: `pages`.
+//!
 //! Negative names are cached for ever too: only the kernel makes names in this mount,
 //! and it replaces or drops the negative entry when it does.
 
@@ -60,11 +62,13 @@ mod init;
 mod inode;
 mod ioctl;
 mod names;
+mod pages;
 mod reply;
 mod request;
 mod xattr;
 
 pub(crate) use init::{Agreement, negotiate};
+pub(crate) use pages::Origin;
 pub(crate) use request::Request;
 
 use crate::abi::Opcode;
@@ -97,6 +101,8 @@ pub(crate) struct Dispatcher {
     notifier: Notifier,
     counters: counters::Counters,
     crowd: Crowd,
+    pages: pages::Pages,
+    waiters: pages::Waiters,
     cache_negative: bool,
     transport: OnceLock<&'static str>,
     /// What comes beside the rings, if there are rings.
@@ -108,12 +114,16 @@ pub(crate) struct Dispatcher {
 impl Dispatcher {
     pub fn new(fs: Arc<dyn FileSystem>, notifier: Notifier, cache_negative: bool) -> Dispatcher {
         let nodes = notifier.nodes();
+        let cpus = crate::sys::possible_cpus();
+        let queues = cpus.iter().max().map_or(0, |last| last + 1);
         Dispatcher {
             fs,
             nodes,
             notifier,
             counters: counters::Counters::new(),
-            crowd: Crowd::new(crate::sys::possible_cpus().len()),
+            crowd: Crowd::new(cpus.len()),
+            pages: pages::Pages::new(),
+            waiters: pages::Waiters::new(queues),
             cache_negative,
             transport: OnceLock::new(),
             gathered: OnceLock::new(),
@@ -125,6 +135,11 @@ impl Dispatcher {
     /// Names the transport in use, for the `spinney.transport` attribute.
     pub fn set_transport(&self, name: &'static str) {
         let _ = self.transport.set(name);
+    }
+
+    /// How many threads serve the device, and how many each ring queue.
+    pub fn served_by(&self, device: usize, ring: usize) {
+        self.waiters.limit(device, ring, init::MAX_BACKGROUND);
     }
 
     /// Names where FORGETs gather.

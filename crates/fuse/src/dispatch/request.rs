@@ -4,6 +4,7 @@
 //! Nothing here trusts lengths: a short record or a missing NUL is EINVAL.
 
 use super::failure::{Answer, Failure};
+use super::pages::Origin;
 use crate::abi::record::InHeader;
 use crate::abi::{Opcode, Wire};
 use vfs::{Context, Errno, NAME_MAX};
@@ -13,6 +14,7 @@ pub(crate) struct Request<'a> {
     pub header: InHeader,
     pub arg: &'a [u8],
     pub payload: &'a [u8],
+    pub origin: Origin,
 }
 
 impl<'a> Request<'a> {
@@ -26,7 +28,7 @@ impl<'a> Request<'a> {
             None => 0,
         };
         let (arg, payload) = rest.split_at(arg_len.min(rest.len()));
-        Some(Request { header, arg, payload })
+        Some(Request { header, arg, payload, origin: Origin::Device })
     }
 
     pub fn arg<T: Wire>(&self) -> Answer<T> {

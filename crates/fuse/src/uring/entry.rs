@@ -7,7 +7,7 @@
 use super::buffers::Buffers;
 use crate::abi::record::{InHeader, OutHeader, ReadIn, UringEntInOut};
 use crate::abi::{Opcode, Wire, uring_header};
-use crate::dispatch::{Dispatcher, Outcome, Request};
+use crate::dispatch::{Dispatcher, Origin, Outcome, Request};
 use std::io;
 
 /// Replies that cannot be built in the payload buffer, where the request's names lie:
@@ -44,14 +44,16 @@ impl Entry {
         let header = InHeader::load(headers);
         let mut state = UringEntInOut::load(&headers[uring_header::ENT..]);
         let filled = (state.payload_sz as usize).min(payload.len());
+        let origin = Origin::Ring(self.qid);
         let outcome = {
             let op = &headers[uring_header::OP..uring_header::OP + uring_header::OP_LEN];
             let arg_len = Opcode::from_number(header.opcode).map_or(0, Opcode::arg_len);
             let arg = &op[..arg_len.min(op.len())];
             if Dispatcher::replies_in_place(header.opcode) {
-                dispatcher.dispatch_from_ring(&Request { header, arg, payload: &[] }, payload)
+                let request = Request { header, arg, payload: &[], origin };
+                dispatcher.dispatch_from_ring(&request, payload)
             } else {
-                let request = Request { header, arg, payload: &payload[..filled] };
+                let request = Request { header, arg, payload: &payload[..filled], origin };
                 let outcome = dispatcher.dispatch_from_ring(&request, &mut self.scratch);
                 if let Outcome::Reply(len) = outcome {
                     payload[..len].copy_from_slice(&self.scratch[..len]);

@@ -13,6 +13,7 @@ mod names;
 mod pace;
 mod protocol;
 mod spy;
+mod stale;
 mod starts;
 mod sys;
 

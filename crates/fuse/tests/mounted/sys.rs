@@ -103,6 +103,103 @@ pub fn ioctl_read(file: &File, command: u64, room: &mut [u8]) -> io::Result<()> 
     }
 }
 
+/// Memory as direct input and output want it.
+pub struct Aligned {
+    room: Vec<u8>,
+    at: usize,
+    len: usize,
+}
+
+impl Aligned {
+    pub fn new(len: usize) -> Aligned {
+        let room = vec![0u8; len + 4096];
+        let at = room.as_ptr().align_offset(4096);
+        Aligned { room, at, len }
+    }
+
+    pub fn bytes(&mut self) -> &mut [u8] {
+        &mut self.room[self.at..self.at + self.len]
+    }
+}
+
+/// A context of the kernel's asynchronous input and output.
+pub struct Aio(libc::c_ulong);
+
+#[repr(C)]
+#[derive(Default)]
+struct Iocb {
+    data: u64,
+    key: u32,
+    rw_flags: i32,
+    opcode: u16,
+    priority: i16,
+    fd: u32,
+    buf: u64,
+    len: u64,
+    offset: i64,
+    reserved: u64,
+    flags: u32,
+    resfd: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct IoEvent {
+    data: u64,
+    obj: u64,
+    res: i64,
+    res2: i64,
+}
+
+const IOCB_CMD_PWRITE: u16 = 1;
+
+impl Aio {
+    pub fn new(depth: usize) -> Aio {
+        let mut context: libc::c_ulong = 0;
+        // SAFETY: the kernel writes one number.
+        let rc = unsafe { libc::syscall(libc::SYS_io_setup, depth, &raw mut context) };
+        assert_eq!(rc, 0, "{}", io::Error::last_os_error());
+        Aio(context)
+    }
+
+    /// Begins to write `room`, which must be left alone until `wait` has seen the end.
+    pub fn write(&self, file: &File, room: &mut Aligned, offset: u64) {
+        let bytes = room.bytes();
+        let mut iocb = Iocb {
+            opcode: IOCB_CMD_PWRITE,
+            fd: file.as_raw_fd() as u32,
+            buf: bytes.as_ptr() as u64,
+            len: bytes.len() as u64,
+            offset: offset as i64,
+            ..Iocb::default()
+        };
+        let mut list = [&raw mut iocb];
+        // SAFETY: one control block, copied by the kernel; its memory lives until `wait`.
+        let rc = unsafe { libc::syscall(libc::SYS_io_submit, self.0, 1, list.as_mut_ptr()) };
+        assert_eq!(rc, 1, "{}", io::Error::last_os_error());
+    }
+
+    /// Waits for the ends of `count` writes, each of which must have written `len`.
+    pub fn wait(&self, count: usize, len: i64) {
+        let mut events = vec![IoEvent::default(); count];
+        let none = std::ptr::null_mut::<libc::timespec>();
+        // SAFETY: room for `count` events.
+        let rc = unsafe {
+            let events = events.as_mut_ptr();
+            libc::syscall(libc::SYS_io_getevents, self.0, count, count, events, none)
+        };
+        assert_eq!(rc, count as i64, "{}", io::Error::last_os_error());
+        assert!(events.iter().all(|event| event.res == len), "{}", events[0].res);
+    }
+}
+
+impl Drop for Aio {
+    fn drop(&mut self) {
+        // SAFETY: made in `new`; nothing is under way, or the kernel waits for it.
+        unsafe { libc::syscall(libc::SYS_io_destroy, self.0) };
+    }
+}
+
 /// Runs a shell command; panics with its output if it fails.
 pub fn sh(script: &str) -> String {
     let output = try_sh(script);

@@ -1,0 +1,195 @@
+//! Pages that direct writes leave behind in the kernel, and their end.
+//!
+//! Linux drops the pages of a range before it sends a direct write, and after one that its
+//! caller waits for; not after an asynchronous one. A page that was filled in between (by a
+//! READ that came here before the write, or by a buffered write that overtook it) stays old
+//! for good. So the server has the kernel drop them before it replies.
+//!
+//! * Most files that are written directly have no pages: what was READ, or written through
+//!   the page cache, is noted by chunk, and only chunks that were noted since they were
+//!   dropped last are dropped again. Counters are shared by chunks with the same hash, so a
+//!   chunk may be dropped for nothing, never kept for nothing.
+//! * Dropping a page waits for who has it locked: a reader whose READ, or a writer whose WRITE,
+//!   somebody here has yet to serve. So only the notifier's thread does it, and so few serving
+//!   threads wait for that (`Waiters`) that each queue always has one that serves. Who may
+//!   not wait replies at once: the pages then go a moment later. And nobody waits for long:
+//!   Linux 6.18 was seen to keep READs of a ring queue back, with most of its entries idle,
+//!   until one of five WRITEs that waited here was answered.
+//!
+//! Does not know what is in the files.
+
+use crate::notify::{Notifier, Ticket};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use vfs::Ino;
+
+const CHUNK_BITS: u32 = 17;
+const SLOTS: usize = 1 << 14;
+/// Chunks whose last end is remembered; forgetting one costs a message.
+const REMEMBERED: usize = 1 << 14;
+
+pub(super) struct Pages {
+    /// How often chunks were noted, by hash.
+    noted: Box<[AtomicU64]>,
+    /// What was noted when a chunk was dropped last, and that message.
+    dropped: Mutex<HashMap<(Ino, u64), (u64, Ticket)>>,
+}
+
+fn chunks(offset: u64, len: u64) -> Range<u64> {
+    let end = offset.saturating_add(len);
+    offset >> CHUNK_BITS..end.div_ceil(1 << CHUNK_BITS)
+}
+
+impl Pages {
+    pub fn new() -> Pages {
+        let noted = (0..SLOTS).map(|_| AtomicU64::new(0)).collect();
+        Pages { noted, dropped: Mutex::default() }
+    }
+
+    fn slot(&self, ino: Ino, chunk: u64) -> &AtomicU64 {
+        let mixed = (ino.0 ^ chunk.rotate_left(40)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        &self.noted[(mixed >> 50) as usize % SLOTS]
+    }
+
+    /// The kernel has locked pages in this range; to be called before the file is read or
+    /// written for them.
+    pub fn note(&self, ino: Ino, offset: u64, len: u64) {
+        for chunk in chunks(offset, len) {
+            self.slot(ino, chunk).fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// The range was written directly, and is so for whoever reads from now on: drops what
+    /// may have been cached before. The message to wait for, if there is any.
+    pub fn end(&self, ino: Ino, offset: u64, len: u64, notifier: &Notifier) -> Option<Ticket> {
+        let noted = |chunk: &u64| self.slot(ino, *chunk).load(Ordering::Acquire);
+        let all: Vec<(u64, u64)> =
+            chunks(offset, len).map(|chunk| (chunk, noted(&chunk))).collect();
+        if all.iter().all(|(_, noted)| *noted == 0) {
+            return None;
+        }
+        // Held over the push: who finds a chunk dropped here finds the message queued.
+        let mut dropped = self.dropped.lock();
+        let before = |(chunk, noted): &(u64, u64)| match dropped.get(&(ino, *chunk)) {
+            Some((then, ticket)) if then == noted => Some(*ticket),
+            _ => None,
+        };
+        let tickets: Option<Vec<Ticket>> =
+            all.iter().filter(|(_, noted)| *noted != 0).map(before).collect();
+        if let Some(tickets) = tickets {
+            return tickets.into_iter().max();
+        }
+        if dropped.len() + all.len() > REMEMBERED {
+            dropped.clear();
+        }
+        let (first, last) = (all[0].0, all[all.len() - 1].0);
+        let ticket =
+            notifier.drop_pages(ino, first << CHUNK_BITS, (last - first + 1) << CHUNK_BITS);
+        dropped.extend(all.iter().map(|(chunk, noted)| ((ino, *chunk), (*noted, ticket))));
+        Some(ticket)
+    }
+}
+
+/// Where a request came from: those that wait there hold others up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Origin {
+    /// A reader of `/dev/fuse`.
+    Device,
+    /// The ring queue of this processor.
+    Ring(u16),
+}
+
+/// How many serving threads wait for pages to go, and how many may.
+pub(super) struct Waiters {
+    all: AtomicU32,
+    device: AtomicU32,
+    rings: Box<[AtomicU32]>,
+    limits: OnceLock<Limits>,
+}
+
+/// Threads that may wait at once.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    device: u32,
+    ring: u32,
+    all: u32,
+}
+
+impl Waiters {
+    pub fn new(cpus: usize) -> Waiters {
+        Waiters {
+            all: AtomicU32::new(0),
+            device: AtomicU32::new(0),
+            rings: (0..cpus).map(|_| AtomicU32::new(0)).collect(),
+            limits: OnceLock::new(),
+        }
+    }
+
+    /// `device`: threads that read the device; `ring`: entries of each queue. `background`:
+    /// asynchronous requests that the kernel has under way at once: a write that waits is one
+    /// of them, the READ that it waits for may be another.
+    pub fn limit(&self, device: usize, ring: usize, background: u16) {
+        let but_one = |count: usize| count.saturating_sub(1) as u32;
+        let limits =
+            Limits { device: but_one(device), ring: but_one(ring), all: u32::from(background / 2) };
+        let _ = self.limits.set(limits);
+    }
+
+    /// Waits for the message, if the queue can spare the thread.
+    pub fn wait(&self, origin: Origin, ticket: Ticket, notifier: &Notifier) {
+        let Some(limits) = self.limits.get() else { return };
+        let (own, limit) = match origin {
+            Origin::Device => (&self.device, limits.device),
+            Origin::Ring(queue) => match self.rings.get(usize::from(queue)) {
+                Some(own) => (own, limits.ring),
+                None => return,
+            },
+        };
+        let Some(_one) = Waiting::enter(own, limit) else { return };
+        let Some(_of_all) = Waiting::enter(&self.all, limits.all) else { return };
+        notifier.wait(ticket);
+    }
+}
+
+struct Waiting<'a>(&'a AtomicU32);
+
+impl<'a> Waiting<'a> {
+    fn enter(count: &'a AtomicU32, limit: u32) -> Option<Waiting<'a>> {
+        let below = |n: u32| (n < limit).then(|| n + 1);
+        count.fetch_update(Ordering::AcqRel, Ordering::Acquire, below).ok()?;
+        Some(Waiting(count))
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_become_chunks() {
+        assert_eq!(chunks(0, 1), 0..1);
+        assert_eq!(chunks((1 << 17) - 1, 2), 0..2);
+        assert_eq!(chunks(1 << 17, 1 << 20), 1..9);
+        assert!(chunks(u64::MAX, 5).count() <= 1);
+    }
+
+    #[test]
+    fn one_always_serves() {
+        let count = AtomicU32::new(0);
+        let first = Waiting::enter(&count, 2);
+        let second = Waiting::enter(&count, 2);
+        assert!(first.is_some() && second.is_some() && Waiting::enter(&count, 2).is_none());
+        drop(first);
+        assert!(Waiting::enter(&count, 2).is_some());
+        assert!(Waiting::enter(&AtomicU32::new(0), 0).is_none());
+    }
+}

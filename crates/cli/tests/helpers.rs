@@ -3,7 +3,7 @@
 mod common;
 
 use common::mount::{Mount, lacks_fuse, mounted};
-use common::{Image, PROGRAM, assert_clean, fine, sh, text};
+use common::{Image, KernelMount, PROGRAM, TempDir, assert_clean, fine, sh, text};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
@@ -104,17 +104,128 @@ fn mount_8_finds_the_program() {
     assert_eq!(mounted(&point), None);
 }
 
+/// Why this machine cannot mount as an ordinary user, if it cannot.
+fn no_ordinary_users() -> Option<&'static str> {
+    let set_uid =
+        |path: &str| fs::metadata(path).is_ok_and(|meta| meta.permissions().mode() & 0o4000 != 0);
+    if !set_uid("/usr/bin/fusermount3") && !set_uid("/bin/fusermount3") {
+        return Some("fusermount3 is not installed with set-user-ID");
+    }
+    (!sh("setpriv --help").status.success()).then_some("no setpriv here")
+}
+
+/// Runs a script in `dir`, which becomes nobody's, as nobody, with an ordinary user's path.
+fn run_as_nobody(dir: &Path, script: &str) -> String {
+    fs::write(dir.join("script"), script).unwrap();
+    let dir = dir.display();
+    let output = sh(&format!(
+        "chown -R 65534:65534 {dir} && cd {dir} &&
+        PATH=/usr/local/bin:/usr/bin:/bin setpriv --reuid 65534 --regid 65534 --clear-groups \
+        timeout 120 bash -eux {dir}/script"
+    ));
+    let shown = text(&output.stdout) + &text(&output.stderr);
+    assert!(output.status.success(), "{shown}");
+    shown
+}
+
+/// The first block of the README's section on mounting, from the line on that follows the build.
+fn readme() -> String {
+    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
+    let readme = fs::read_to_string(readme).unwrap();
+    let (_, section) = readme.split_once("## Mounting a volume\n").expect("the section");
+    let lines = section.lines().skip_while(|line| !line.starts_with("    "));
+    let block: Vec<&str> = lines.map_while(|line| line.strip_prefix("    ")).collect();
+    assert_eq!(block[0], "cargo build --release --package spinney");
+    assert!(block.len() > 5, "{block:?}");
+    block[1..].join("\n")
+}
+
+/// They ended with "Permission denied".
+#[test]
+fn the_readmes_words_work_for_an_ordinary_user() {
+    require!(fuse);
+    require!(btrfs_progs);
+    if let Some(why) = no_ordinary_users() {
+        skip!("{why}");
+    }
+    let _open = OpenToAll::new();
+    let dir = TempDir::new("readme").unwrap();
+    fs::create_dir_all(dir.join("target/release")).unwrap();
+    fs::copy(PROGRAM, dir.join("target/release/spinney")).unwrap();
+    let _mount = Mount { point: dir.join("mnt"), ready: String::new(), child: None };
+    let shown = run_as_nobody(dir.path(), &readme());
+    assert!(shown.contains("no error found"), "{shown}");
+    assert_eq!(fine(&["cat", &common::at(&dir.join("volume.img"), "/hello.txt")]), "hello\n");
+}
+
+/// Images that others made: root's files are whoever's mounts them, and what is made there
+/// is stored as root's.
+#[test]
+fn ordinary_users_write_what_others_made() {
+    require!(fuse);
+    require!(kernel_btrfs);
+    if let Some(why) = no_ordinary_users() {
+        skip!("{why}");
+    }
+    let _open = OpenToAll::new();
+    let image = Image::new("others");
+    let kernel = KernelMount::new(&image.path, "noatime").unwrap();
+    let made = sh(&format!(
+        "cd {} && mkdir d && echo old > d/file && mkdir 1000 && chown 1000:100 1000 &&
+        echo x > 1000/file && chown 1000:100 1000/file && chmod 600 1000/file && setfacl -m u:0:r d/file &&
+        mkdir group && chgrp 7 group && chmod 2775 group",
+        kernel.path().display()
+    ));
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    kernel.unmount().unwrap();
+    fs::copy(PROGRAM, image.dir.join("spinney")).unwrap();
+    fs::create_dir(image.dir.join("mnt")).unwrap();
+    let _mount = Mount { point: image.dir.join("mnt"), ready: String::new(), child: None };
+    let shown = run_as_nobody(image.dir.path(), MAPPED);
+    assert!(shown.contains("-o map-owner lets you"), "{shown}");
+    assert_clean(&image.path);
+    let kernel = KernelMount::new(&image.path, "noatime").unwrap();
+    let found = sh(&format!(
+        "cd {} && find . -mindepth 1 -printf '%P %U:%G %m\\n' | sort && getfacl -nc d/new | grep ^user:0:",
+        kernel.path().display()
+    ));
+    kernel.unmount().unwrap();
+    let expected = "1000 1000:100 755\n1000/file 1000:100 640\n1000/new 1000:100 644\nd 0:0 755\n\
+        d/dir 0:0 755\nd/file 0:0 644\nd/given 5:0 644\nd/link 0:0 777\nd/new 0:0 664\ngroup 0:7 2775\n\
+        group/dir 0:7 2755\nnew 0:0 644\nuser:0:rw-\n";
+    assert_eq!(text(&found.stdout).replace("d/file 0:0 664", "d/file 0:0 644"), expected);
+}
+
+const MAPPED: &str = "
+umask 022; me=$(id -u):$(id -g)
+start() { ./spinney mount --log log -o \"$1\" disk.img mnt; }
+start rw; if touch mnt/new; then exit 3; fi; ./spinney umount mnt
+start map-owner
+grep \"$PWD/mnt fuse.spinney rw,nosuid,nodev\" /proc/self/mounts
+test $(stat -c %u:%g mnt mnt/d mnt/d/file | sort -u) = $me
+test $(stat -c %u:%g mnt/1000) = 1000:100
+if cat mnt/1000/file; then exit 4; fi
+echo new > mnt/new; mkdir mnt/d/dir; ln -s file mnt/d/link; echo more >> mnt/d/file
+touch mnt/d/new; setfacl -m u:$(id -u):rw mnt/d/new; getfacl -nc mnt/d/new | grep user:$(id -u):rw-
+getfacl -nc mnt/d/file | grep user:$(id -u):r--
+mkdir mnt/group/dir; test $(stat -c %g mnt/group/dir) = 7
+chown $me mnt/new; if chown 5 mnt/new; then exit 5; fi
+test $(find mnt/d -not -user $(id -u) | wc -l) = 0
+./spinney umount mnt
+start uid=$(id -u),gid=$(id -g)
+test $(stat -c %u:%g mnt mnt/d mnt/1000/file mnt/group/dir | sort -u) = $me
+cat mnt/1000/file; chmod 640 mnt/1000/file; echo mine > mnt/1000/new
+chown $me mnt/1000/new; if chown 5 mnt/1000/new; then exit 6; fi
+./spinney umount mnt
+./spinney cp script disk.img:/d/given --no-preserve; ./spinney chmod 644 disk.img:/d/given; ./spinney chown 5:0 disk.img:/d/given
+";
+
 #[test]
 fn ordinary_users_mount_their_own_images() {
     require!(fuse);
     require!(btrfs_progs);
-    let set_uid =
-        |path: &str| fs::metadata(path).is_ok_and(|meta| meta.permissions().mode() & 0o4000 != 0);
-    if !set_uid("/usr/bin/fusermount3") && !set_uid("/bin/fusermount3") {
-        skip!("fusermount3 is not installed with set-user-ID");
-    }
-    if !sh("setpriv --help").status.success() {
-        skip!("no setpriv here");
+    if let Some(why) = no_ordinary_users() {
+        skip!("{why}");
     }
     let _open = OpenToAll::new();
     for transport in common::mount::TRANSPORTS {
@@ -125,20 +236,26 @@ fn ordinary_users_mount_their_own_images() {
     }
 }
 
-/// /dev/fuse with the permissions that it has where udev makes it.
-struct OpenToAll(u32);
+/// /dev/fuse with the permissions that it has where udev makes it. One test at a time, since
+/// it puts the old ones back.
+struct OpenToAll {
+    before: u32,
+    _held: fs::File,
+}
 
 impl OpenToAll {
     fn new() -> OpenToAll {
+        let device = fs::File::open("/dev/fuse").unwrap();
+        device.lock().unwrap();
         let before = fs::metadata("/dev/fuse").unwrap().permissions().mode();
         fs::set_permissions("/dev/fuse", Permissions::from_mode(0o666)).unwrap();
-        OpenToAll(before)
+        OpenToAll { before, _held: device }
     }
 }
 
 impl Drop for OpenToAll {
     fn drop(&mut self) {
-        let _ = fs::set_permissions("/dev/fuse", Permissions::from_mode(self.0));
+        let _ = fs::set_permissions("/dev/fuse", Permissions::from_mode(self.before));
     }
 }
 

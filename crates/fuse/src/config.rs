@@ -1,5 +1,6 @@
 //! What the caller may choose about a mount.
 
+use crate::owners::Owners;
 use std::path::PathBuf;
 use vfs::{Errno, FsError, Result};
 
@@ -40,6 +41,8 @@ pub struct Config {
     pub keep_callers: bool,
     /// Let the kernel collect small writes. Faster for these, slower for much else.
     pub writeback: bool,
+    /// Whose the files appear to be.
+    pub owners: Owners,
     /// Remember names that do not exist.
     pub cache_negative: bool,
     /// As root, switch on the `fuse` module's `enable_uring` if it is off.
@@ -99,6 +102,7 @@ impl Default for Config {
             spread_large_reads: true,
             keep_callers: true,
             writeback: false,
+            owners: Owners::default(),
             cache_negative: true,
             enable_uring_parameter: true,
             read_ahead_kib: Some(1024),

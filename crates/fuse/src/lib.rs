@@ -18,6 +18,7 @@ mod gather;
 mod mount;
 mod nodeid;
 mod notify;
+mod owners;
 mod pace;
 mod session;
 #[allow(unsafe_code)]
@@ -28,5 +29,6 @@ mod uring;
 
 pub use config::{Config, Source, Transport};
 pub use notify::Notifier;
+pub use owners::{Map, Owners};
 pub use session::{Session, Unmounter};
 pub use sys::LoopDevice;

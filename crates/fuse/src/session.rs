@@ -96,7 +96,7 @@ impl Session {
         }
         let mounted = mount::mount(&mountpoint, config)?;
         let notifier = Notifier::new(mounted.device.clone(), fs.root());
-        let dispatcher = Arc::new(Dispatcher::new(fs, notifier.clone(), config.cache_negative));
+        let dispatcher = Arc::new(Dispatcher::new(fs, notifier.clone(), config));
         let mut session = Session {
             dispatcher,
             notifier,

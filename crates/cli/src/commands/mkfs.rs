@@ -10,6 +10,7 @@ use crate::inside::copy::Rules;
 use crate::inside::transfer::Transfer;
 use crate::inside::volumes::At;
 use crate::output::{Json, Out, human};
+use crate::sys;
 use blockdev::{BlockDevice, FileDevice};
 use btrfs_disk::ChecksumType;
 use btrfs_disk::superblock::{MAGIC, SUPER_SIZE};
@@ -41,7 +42,7 @@ Options
     -O, --features LIST    separated by commas, with ^ in front to leave one out:
                            no-holes and free-space-tree (defaults), block-group-tree
     -r, --rootdir DIR      copy what is in DIR into the volume, as `spinney cp -r DIR/.` does
-        --owner UID:GID    owner of the top directory; default 0:0
+        --owner UID:GID    owner of the top directory; default: whoever runs this
         --mode MODE        permissions of the top directory in octal; default 755
     -K, --nodiscard        do not tell the device that its old contents are gone
     -f, --force            overwrite a file system that is there
@@ -118,6 +119,10 @@ fn fill(image: &Path, root: &Path) -> Result<()> {
 
 fn parse(mut args: Args) -> Result<Wanted> {
     let mut wanted = Wanted::default();
+    // Where an ordinary user made it, he wants to write in it.
+    if !sys::is_root() {
+        (wanted.options.root_uid, wanted.options.root_gid) = sys::user_and_group();
+    }
     let mut operands = Vec::new();
     while let Some(arg) = args.next()? {
         let options = &mut wanted.options;
@@ -305,6 +310,7 @@ fn as_text(out: &mut Out, path: &Path, wanted: &Wanted, report: &MkfsReport) -> 
         ("size", human(report.total_bytes)),
         ("node size", report.node_size.to_string()),
         ("checksums", wanted.options.csum.name().into()),
+        ("owner", format!("{}:{}", wanted.options.root_uid, wanted.options.root_gid)),
     ];
     for (name, value) in lines {
         out.line(format!("{name:<12} {value}"))?;

@@ -56,6 +56,15 @@ The volume's -o options
                         with ro in memory alone
     log=FILE            as --log
 
+Whose the files are (without these: whose they are on the volume)
+    map-owner           the files of the top directory's owner and group (root's, mostly)
+                        appear to be yours, and what you make or are given is stored as
+                        theirs. So an ordinary user can change an image that others made
+    uid=USER, gid=GROUP all files appear to be USER's, GROUP's; new ones are stored as those
+                        of the directory that they are made in; chown to others is refused
+    Permission bits are not changed by either. Both imply nosuid and nodev; suid and dev
+    behind them lift that.
+
 FUSE's -o options
     transport=KIND      uring (FUSE over io_uring, Linux 6.14 or newer), classic (/dev/fuse)
                         or auto, which takes uring where there is one
@@ -162,7 +171,8 @@ pub fn looks_like_mount(first: &OsStr, rest: &[OsString]) -> bool {
         && rest.first().is_some_and(|point| Path::new(point).is_dir())
 }
 
-fn start(words: Words) -> Result<Exit> {
+fn start(mut words: Words) -> Result<Exit> {
+    words.options.settle()?;
     let [image, point] = <[OsString; 2]>::try_from(words.operands)
         .map_err(|_| Error::usage("expected an image and a directory"))?;
     let request = Request {

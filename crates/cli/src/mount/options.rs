@@ -6,9 +6,10 @@
 
 use crate::args::size;
 use crate::error::{Error, Result};
+use crate::sys;
 use btrfs_disk::TreeId;
 use btrfs_fs::{Options, Subvol};
-use fuse::Config;
+use fuse::{Config, Map, Owners};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -19,6 +20,11 @@ pub struct MountOptions {
     pub log: Option<PathBuf>,
     /// As root, do not attach a loop device to an image.
     pub plain: bool,
+    /// The mounting user has what is the top directory's owner's.
+    pub map_owner: bool,
+    /// These were asked for by name.
+    with_suid: bool,
+    with_dev: bool,
     /// Options without effect, in words.
     pub warnings: Vec<String>,
 }
@@ -37,9 +43,6 @@ const OTHERS: &[&str] = &[
     "nofail",
     "fail",
     "_netdev",
-    "suid",
-    "dev",
-    "exec",
     "atime",
     "norelatime",
     "relatime",
@@ -61,6 +64,9 @@ const OTHERS: &[&str] = &[
 
 /// For the FUSE transport.
 const TRANSPORT: &[&str] = &[
+    "suid",
+    "dev",
+    "exec",
     "nosuid",
     "nodev",
     "noexec",
@@ -132,6 +138,9 @@ impl MountOptions {
             #[cfg(feature = "ablation")]
             "ablate" if self.fs.ablate.add(value) => {}
             "plain" => self.plain = true,
+            "uid" => self.config.owners.users = Map::Forced(user(value)?),
+            "gid" => self.config.owners.groups = Map::Forced(group(value)?),
+            "map-owner" | "map_owner" if value.is_empty() => self.map_owner = true,
             "log" => self.log = Some(std::path::absolute(value).map_err(Error::usage)?),
             // The last word of `ro,rw` counts.
             "rw" => (self.fs.read_only, self.config.read_only) = (false, false),
@@ -146,12 +155,44 @@ impl MountOptions {
         Ok(())
     }
 
+    /// To be called when all options are known.
+    pub fn settle(&mut self) -> Result<()> {
+        let forced = !self.config.owners.are_as_stored();
+        if forced && self.map_owner {
+            return Err(Error::usage("option map-owner says whose files are: no uid=, no gid="));
+        }
+        if forced || self.map_owner {
+            // A program that runs as its owner, a device that he may open, must not become
+            // somebody else's.
+            self.config.nosuid |= !self.with_suid;
+            self.config.nodev |= !self.with_dev;
+        }
+        Ok(())
+    }
+
+    /// Whose files appear to be whose, of a volume whose top directory is `top`.
+    pub fn owners(&self, top: &vfs::Attr) -> Owners {
+        if !self.map_owner {
+            return self.config.owners;
+        }
+        let (uid, gid) = sys::user_and_group();
+        Owners {
+            users: Map::Alias { stored: top.uid, seen: uid },
+            groups: Map::Alias { stored: top.gid, seen: gid },
+        }
+    }
+
     pub fn read_only(&mut self) {
         self.fs.read_only = true;
         self.config.read_only = true;
     }
 
     fn transport(&mut self, option: &str) -> Result<()> {
+        match option {
+            "suid" | "nosuid" => self.with_suid = option == "suid",
+            "dev" | "nodev" => self.with_dev = option == "dev",
+            _ => {}
+        }
         let wrong = |_| Error::usage(format!("option {option}: no such value"));
         self.config.apply_options(option).map_err(wrong)
     }
@@ -164,6 +205,17 @@ fn logged(value: &str) -> Result<bool> {
         "commit" => Ok(false),
         _ => Err(Error::usage(format!("option fsync={value}: log or commit"))),
     }
+}
+
+fn user(value: &str) -> Result<u32> {
+    let named = || sys::user_id_and_group(value).map(|(uid, _)| uid);
+    let found = value.parse().ok().or_else(named).filter(|uid| *uid != u32::MAX);
+    found.ok_or_else(|| Error::usage(format!("uid={value}: no such user")))
+}
+
+fn group(value: &str) -> Result<u32> {
+    let found = value.parse().ok().or_else(|| sys::group_id(value)).filter(|gid| *gid != u32::MAX);
+    found.ok_or_else(|| Error::usage(format!("gid={value}: no such group")))
 }
 
 fn known_to_others(name: &str) -> bool {
@@ -239,6 +291,26 @@ mod tests {
         assert!(parsed("fsync=log").fs.tree_log && parsed("notreelog,treelog").fs.tree_log);
         assert!(!parsed("fsync=commit").fs.tree_log && !parsed("notreelog").fs.tree_log);
         assert!(MountOptions::default().apply("fsync=never", true).is_err());
+    }
+
+    #[test]
+    fn owners_are_forced_or_mapped() {
+        let settled = |list: &str| {
+            let mut options = parsed(list);
+            options.settle().map(|()| options)
+        };
+        let forced = settled("uid=7,gid=root").unwrap();
+        let expected = Owners { users: Map::Forced(7), groups: Map::Forced(0) };
+        assert_eq!(forced.config.owners, expected);
+        assert!(forced.config.nosuid && forced.config.nodev);
+        let asked = settled("suid,dev,map-owner").unwrap();
+        assert!(asked.map_owner && !asked.config.nosuid && !asked.config.nodev);
+        assert!(settled("suid,nosuid,uid=1").unwrap().config.nosuid);
+        assert!(!settled("rw").unwrap().config.nosuid);
+        assert!(settled("map-owner,uid=7").is_err());
+        for wrong in ["uid=", "uid=nobody-here", "gid=-1", "map-owner=7", "uid=4294967295"] {
+            assert!(MountOptions::default().apply(wrong, false).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::image::{self, Access, Medium};
 use crate::mounts;
 use crate::sys;
 use btrfs_fs::BtrfsFs;
-use fuse::{Config, Session, Source, Unmounter};
+use fuse::{Config, Map, Session, Source, Unmounter};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Weak};
@@ -130,6 +130,8 @@ fn mount(request: &Request, fs: &Arc<BtrfsFs>) -> Result<Session> {
     if config.fsname == Config::default().fsname {
         config.fsname = request.image.display().to_string();
     }
+    let top = fs.getattr(fs.root()).map_err(|e| Error::about(request.image.display(), e))?;
+    config.owners = request.options.owners(&top);
     config.source = source(request);
     config.on_step = Some(fault::at);
     Session::mount(fs.clone(), &request.point, &config).map_err(|e| mounting(request, &e))
@@ -201,8 +203,31 @@ fn ready_text(request: &Request, fs: &BtrfsFs, session: &Session, log: &LogPlace
         true => "\n  nobody keeps the kernel from mounting the image too; that would destroy it",
         false => "",
     };
+    let warning = format!("{warning}{}", not_yours(request, fs));
     let transport = session.transport();
     format!("{image} is mounted on {point} ({transport}, {access}{log}){warning}")
+}
+
+/// A line for who will get "Permission denied" from the first thing that he does.
+fn not_yours(request: &Request, fs: &BtrfsFs) -> String {
+    let others_write = 0o002;
+    let (user, _) = sys::user_and_group();
+    let Ok(top) = fs.getattr(fs.root()) else { return String::new() };
+    let options = &request.options;
+    let writable = user == 0
+        || user == top.uid
+        || top.perm & others_write != 0
+        || options.map_owner
+        || options.config.owners.users != Map::AsStored
+        || fs.read_only_reason().is_some();
+    match writable {
+        true => String::new(),
+        false => format!(
+            "\n  its top directory is that of user {}, so you may not make files there; -o \
+             map-owner lets you",
+            top.uid
+        ),
+    }
 }
 
 /// Starts the thread that gives freed memory back, so that no request has to.

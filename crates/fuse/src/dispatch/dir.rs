@@ -26,7 +26,7 @@ impl Dispatcher {
         let mut list = Listing::new(out, arg.size as usize);
         let result = self.fs.readdir_plus(self.ino(request), arg.offset, &mut |name, entry| {
             let record = match entry {
-                Some(entry) => reply::entry_out(entry, &self.nodes),
+                Some(entry) => reply::entry_out(entry, &self.nodes, &self.owners),
                 // `.` and `..`: node id 0 tells the kernel to take only the name.
                 None => without_entry(name),
             };

@@ -11,12 +11,12 @@ use vfs::{FileKind, Ino, SetAttr, SetTime, Timestamp};
 impl Dispatcher {
     pub(super) fn getattr(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer<()> {
         let attr = self.fs.getattr(self.ino(request))?;
-        out.put(&reply::attr_out(&attr))
+        out.put(&reply::attr_out(&self.owners.show(&attr)))
     }
 
     pub(super) fn statx(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer<()> {
         let attr = self.fs.getattr(self.ino(request))?;
-        out.put(&reply::statx_out(&attr))
+        out.put(&reply::statx_out(&self.owners.show(&attr)))
     }
 
     pub(super) fn setattr(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer<()> {
@@ -24,8 +24,9 @@ impl Dispatcher {
         let ino = self.ino(request);
         let mut set = requested(&arg);
         set.kill_priv = self.must_kill_priv(ino, &arg)?;
+        self.owners.give(&mut set)?;
         let attr = self.fs.setattr(&request.context(0), ino, &set)?;
-        out.put(&reply::attr_out(&attr))
+        out.put(&reply::attr_out(&self.owners.show(&attr)))
     }
 
     /// A truncation carries a flag; a change of owner does on newer kernels only, but

@@ -72,17 +72,19 @@ pub(crate) use pages::Origin;
 pub(crate) use request::Request;
 
 use crate::abi::Opcode;
+use crate::config::Config;
 use crate::crowd::Crowd;
 use crate::gather::Gathered;
 use crate::nodeid::NodeIds;
 use crate::notify::Notifier;
+use crate::owners::Owners;
 use failure::{Answer, Failure};
 use parking_lot::Mutex;
 use reply::Out;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use vfs::{FileSystem, FsError, Ino};
+use vfs::{Context, FileSystem, FsError, Ino};
 
 /// What a loop does with a request that was handled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -104,6 +106,7 @@ pub(crate) struct Dispatcher {
     pages: pages::Pages,
     waiters: pages::Waiters,
     cache_negative: bool,
+    owners: Owners,
     transport: OnceLock<&'static str>,
     /// What comes beside the rings, if there are rings.
     gathered: OnceLock<Arc<Gathered>>,
@@ -112,7 +115,7 @@ pub(crate) struct Dispatcher {
 }
 
 impl Dispatcher {
-    pub fn new(fs: Arc<dyn FileSystem>, notifier: Notifier, cache_negative: bool) -> Dispatcher {
+    pub fn new(fs: Arc<dyn FileSystem>, notifier: Notifier, config: &Config) -> Dispatcher {
         let nodes = notifier.nodes();
         let cpus = crate::sys::possible_cpus();
         let queues = cpus.iter().max().map_or(0, |last| last + 1);
@@ -124,7 +127,8 @@ impl Dispatcher {
             crowd: Crowd::new(cpus.len()),
             pages: pages::Pages::new(),
             waiters: pages::Waiters::new(queues),
-            cache_negative,
+            cache_negative: config.cache_negative,
+            owners: config.owners,
             transport: OnceLock::new(),
             gathered: OnceLock::new(),
             closed: AtomicBool::new(false),
@@ -301,6 +305,13 @@ impl Dispatcher {
 
     fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Relaxed)
+    }
+
+    /// Who makes something in `dir`: whose it will be.
+    fn maker(&self, request: &Request<'_>, umask: u32, dir: Ino) -> vfs::Result<Context> {
+        let mut cx = request.context(umask);
+        self.owners.adopt(&mut cx, || self.fs.getattr(dir))?;
+        Ok(cx)
     }
 
     /// The inode that the request is about.

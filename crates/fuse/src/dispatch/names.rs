@@ -23,7 +23,7 @@ impl Dispatcher {
     }
 
     fn put_entry(&self, entry: &Entry, out: &mut Out<'_>) -> Answer<()> {
-        out.put(&reply::entry_out(entry, &self.nodes))
+        out.put(&reply::entry_out(entry, &self.nodes, &self.owners))
     }
 
     pub(super) fn forget(&self, request: &Request<'_>) -> Outcome {
@@ -55,17 +55,19 @@ impl Dispatcher {
             0 => FileKind::File,
             _ => FileKind::from_mode(arg.mode).ok_or(Failure::from(Errno::EINVAL))?,
         };
-        let cx = request.context(arg.umask);
+        let parent = self.ino(request);
+        let cx = self.maker(request, arg.umask, parent)?;
         let perm = (arg.mode & 0o7777) as u16;
-        let entry = self.fs.mknod(&cx, self.ino(request), request.name()?, kind, perm, arg.rdev)?;
+        let entry = self.fs.mknod(&cx, parent, request.name()?, kind, perm, arg.rdev)?;
         self.put_entry(&entry, out)
     }
 
     pub(super) fn mkdir(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer<()> {
         let arg: MkdirIn = request.arg()?;
-        let cx = request.context(arg.umask);
+        let parent = self.ino(request);
+        let cx = self.maker(request, arg.umask, parent)?;
         let perm = (arg.mode & 0o7777) as u16;
-        let entry = self.fs.mkdir(&cx, self.ino(request), request.name()?, perm)?;
+        let entry = self.fs.mkdir(&cx, parent, request.name()?, perm)?;
         self.put_entry(&entry, out)
     }
 
@@ -73,7 +75,9 @@ impl Dispatcher {
         let name = request.name()?;
         let (_, rest) = split_nul(request.payload)?;
         let (target, _) = split_nul(rest)?;
-        let entry = self.fs.symlink(&request.context(0), self.ino(request), name, target)?;
+        let parent = self.ino(request);
+        let cx = self.maker(request, 0, parent)?;
+        let entry = self.fs.symlink(&cx, parent, name, target)?;
         self.put_entry(&entry, out)
     }
 
@@ -86,9 +90,10 @@ impl Dispatcher {
 
     pub(super) fn tmpfile(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer<()> {
         let arg: CreateIn = request.arg()?;
-        let cx = request.context(arg.umask);
+        let parent = self.ino(request);
+        let cx = self.maker(request, arg.umask, parent)?;
         let perm = (arg.mode & 0o7777) as u16;
-        let entry = self.fs.tmpfile(&cx, self.ino(request), perm)?;
+        let entry = self.fs.tmpfile(&cx, parent, perm)?;
         self.put_entry(&entry, out)?;
         let open_flags = fopen::KEEP_CACHE | fopen::NOFLUSH;
         out.put(&OpenOut { open_flags, ..Default::default() })
@@ -126,7 +131,9 @@ impl Dispatcher {
         let (old, new) = request.two_names()?;
         debug_assert!(old.len() <= NAME_MAX && new.len() <= NAME_MAX);
         let new_parent = self.nodes.to_ino(newdir);
-        let cx = request.context(0);
-        Ok(self.fs.rename(&cx, self.ino(request), old, new_parent, new, mode)?)
+        // A whiteout is made in the old one's place.
+        let parent = self.ino(request);
+        let cx = self.maker(request, 0, parent)?;
+        Ok(self.fs.rename(&cx, parent, old, new_parent, new, mode)?)
     }
 }

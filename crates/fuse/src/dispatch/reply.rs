@@ -7,6 +7,7 @@
 use super::failure::{Answer, Failure};
 use crate::abi::{Wire, record};
 use crate::nodeid::NodeIds;
+use crate::owners::Owners;
 use vfs::{Attr, Entry, Errno};
 
 /// Seconds; the kernel caps it to its largest time.
@@ -88,7 +89,7 @@ pub(super) fn attr_out(a: &Attr) -> record::AttrOut {
     record::AttrOut { attr_valid: FOREVER, attr_valid_nsec: 0, dummy: 0, attr: attr(a) }
 }
 
-pub(super) fn entry_out(entry: &Entry, nodes: &NodeIds) -> record::EntryOut {
+pub(super) fn entry_out(entry: &Entry, nodes: &NodeIds, owners: &Owners) -> record::EntryOut {
     let nodeid = nodes.to_node(entry.attr.ino);
     record::EntryOut {
         nodeid,
@@ -97,7 +98,7 @@ pub(super) fn entry_out(entry: &Entry, nodes: &NodeIds) -> record::EntryOut {
         attr_valid: FOREVER,
         entry_valid_nsec: 0,
         attr_valid_nsec: 0,
-        attr: attr(&entry.attr),
+        attr: attr(&owners.show(&entry.attr)),
     }
 }
 

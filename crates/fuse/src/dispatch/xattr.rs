@@ -9,6 +9,7 @@ use super::reply::Out;
 use super::request::{Request, split_nul};
 use crate::abi::SETXATTR_ACL_KILL_SGID;
 use crate::abi::record::*;
+use std::borrow::Cow;
 use std::fmt::Write;
 use vfs::{Errno, NAME_MAX, SetAttr, Stat, XattrMode};
 
@@ -19,13 +20,14 @@ impl Dispatcher {
     pub(super) fn getxattr(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer<()> {
         let arg: GetxattrIn = request.arg()?;
         let name = xattr_name(request)?;
-        let value = match name {
+        let mut value = match name {
             // Numbers grow until the caller comes back with room for what it was told.
             b"spinney.stats" if arg.size == 0 => vec![0; self.stats_json().len() + SLACK],
             b"spinney.stats" => self.stats_json().into_bytes(),
             b"spinney.transport" => self.transport().as_bytes().to_vec(),
             _ => self.fs.getxattr(self.ino(request), name)?,
         };
+        self.owners.show_acl(name, &mut value);
         sized(arg.size, &value, out)
     }
 
@@ -60,7 +62,11 @@ impl Dispatcher {
             _ => return Err(Errno::EINVAL.into()),
         };
         let (cx, ino) = (request.context(0), self.ino(request));
-        self.fs.setxattr(&cx, ino, name, value, mode)?;
+        let mut value = Cow::Borrowed(value);
+        if !self.owners.are_as_stored() {
+            self.owners.store_acl(name, value.to_mut());
+        }
+        self.fs.setxattr(&cx, ino, name, &value, mode)?;
         if arg.setxattr_flags & SETXATTR_ACL_KILL_SGID != 0 {
             let perm = self.fs.getattr(ino)?.perm;
             if perm & 0o2000 != 0 {

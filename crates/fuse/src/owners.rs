@@ -1,0 +1,174 @@
+//! Whose files a mount shows, where that is not whose they are on the volume.
+//!
+//! Two ways. *Forced*: every file appears to have one owner (or group), whatever is stored;
+//! new ones are stored with the owner of the directory that they are made in; no other owner
+//! can be given. *Alias*: the stored owner `stored` appears as `seen`, and what `seen` makes
+//! or is given is stored as `stored`; all other numbers stay what they are. A file that is
+//! stored with the number `seen` keeps it: both appear as `seen`.
+//!
+//! Permission bits are never changed: the kernel holds them against the owner that is seen.
+//! Knows nothing of requests and nothing of who serves.
+
+use vfs::Attr;
+
+/// Of users, or of groups.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Map {
+    #[default]
+    AsStored,
+    Forced(u32),
+    Alias {
+        stored: u32,
+        seen: u32,
+    },
+}
+
+impl Map {
+    fn seen(self, stored: u32) -> u32 {
+        match self {
+            Map::Forced(number) => number,
+            Map::Alias { stored: one, seen } if stored == one => seen,
+            _ => stored,
+        }
+    }
+
+    /// What a file is stored with that `maker` makes in a directory of `dir`'s (as stored).
+    fn made(self, maker: u32, dir: impl FnOnce() -> vfs::Result<u32>) -> vfs::Result<u32> {
+        match self {
+            Map::Forced(_) => dir(),
+            _ => Ok(self.named(maker)),
+        }
+    }
+
+    /// What `seen` is stored as.
+    fn named(self, number: u32) -> u32 {
+        match self {
+            Map::Alias { stored, seen } if number == seen => stored,
+            _ => number,
+        }
+    }
+
+    /// What to store where `wanted` shall be the owner; `None` changes nothing.
+    /// EPERM where nobody else can be the owner.
+    fn given(self, wanted: Option<u32>) -> Result<Option<u32>, vfs::Errno> {
+        match (self, wanted) {
+            (Map::Forced(number), Some(wanted)) if wanted != number => Err(vfs::Errno::EPERM),
+            (Map::Forced(_), _) => Ok(None),
+            (_, wanted) => Ok(wanted.map(|number| self.named(number))),
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Owners {
+    pub users: Map,
+    pub groups: Map,
+}
+
+/// Tags of ACL entries that name somebody.
+const ACL_USER: u16 = 2;
+const ACL_GROUP: u16 = 8;
+/// A number of the version, then entries of tag, permissions and number.
+const ACL_HEAD: usize = 4;
+const ACL_ENTRY: usize = 8;
+
+impl Owners {
+    pub fn are_as_stored(&self) -> bool {
+        *self == Owners::default()
+    }
+
+    /// As the mount shows it.
+    pub(crate) fn show(&self, attr: &Attr) -> Attr {
+        Attr { uid: self.users.seen(attr.uid), gid: self.groups.seen(attr.gid), ..*attr }
+    }
+
+    /// The owner of what is made in `dir`.
+    pub(crate) fn adopt(
+        &self,
+        cx: &mut vfs::Context,
+        dir: impl Fn() -> vfs::Result<Attr>,
+    ) -> vfs::Result<()> {
+        cx.uid = self.users.made(cx.uid, || Ok(dir()?.uid))?;
+        cx.gid = self.groups.made(cx.gid, || Ok(dir()?.gid))?;
+        Ok(())
+    }
+
+    /// What is to be stored of what was asked for.
+    pub(crate) fn give(&self, set: &mut vfs::SetAttr) -> Result<(), vfs::Errno> {
+        (set.uid, set.gid) = (self.users.given(set.uid)?, self.groups.given(set.gid)?);
+        Ok(())
+    }
+
+    /// The value of the attribute `name` as it is shown.
+    pub(crate) fn show_acl(&self, name: &[u8], value: &mut [u8]) {
+        self.each_in_acl(name, value, |map, number| match map {
+            Map::Alias { .. } => map.seen(number),
+            _ => number,
+        });
+    }
+
+    /// As it is stored.
+    pub(crate) fn store_acl(&self, name: &[u8], value: &mut [u8]) {
+        self.each_in_acl(name, value, Map::named);
+    }
+
+    fn each_in_acl(&self, name: &[u8], value: &mut [u8], new: impl Fn(Map, u32) -> u32) {
+        if self.are_as_stored() || !name.starts_with(b"system.posix_acl_") {
+            return;
+        }
+        for entry in value.get_mut(ACL_HEAD..).unwrap_or_default().chunks_exact_mut(ACL_ENTRY) {
+            let map = match u16::from_le_bytes([entry[0], entry[1]]) {
+                ACL_USER => self.users,
+                ACL_GROUP => self.groups,
+                _ => continue,
+            };
+            let number = u32::from_le_bytes([entry[4], entry[5], entry[6], entry[7]]);
+            entry[4..].copy_from_slice(&new(map, number).to_le_bytes());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALIAS: Map = Map::Alias { stored: 0, seen: 1000 };
+
+    #[test]
+    fn an_alias_goes_both_ways() {
+        assert_eq!([0, 1000, 7].map(|n| ALIAS.seen(n)), [1000, 1000, 7]);
+        assert_eq!([0, 1000, 7].map(|n| ALIAS.made(n, || Ok(9)).unwrap()), [0, 0, 7]);
+        assert_eq!(ALIAS.given(Some(1000)), Ok(Some(0)));
+        assert_eq!(ALIAS.given(Some(7)), Ok(Some(7)));
+        assert_eq!(ALIAS.given(None), Ok(None));
+    }
+
+    #[test]
+    fn a_forced_owner_is_everybodys_and_stays() {
+        let forced = Map::Forced(5);
+        assert_eq!([0, 5, 7].map(|n| forced.seen(n)), [5, 5, 5]);
+        assert_eq!(forced.made(5, || Ok(9)).unwrap(), 9);
+        assert_eq!((forced.given(Some(5)), forced.given(None)), (Ok(None), Ok(None)));
+        assert_eq!(forced.given(Some(6)), Err(vfs::Errno::EPERM));
+    }
+
+    #[test]
+    fn acls_name_those_who_are_seen() {
+        let owners = Owners { users: ALIAS, groups: Map::AsStored };
+        let entry = |tag: u16, number: u32| {
+            [&tag.to_le_bytes()[..], &[6, 0], &number.to_le_bytes()].concat()
+        };
+        let acl = |number| {
+            let entries = [entry(1, u32::MAX), entry(ACL_USER, number), entry(ACL_GROUP, 0)];
+            [&[2, 0, 0, 0][..], &entries.concat()].concat()
+        };
+        let mut value = acl(0);
+        owners.show_acl(b"system.posix_acl_access", &mut value);
+        assert_eq!(value, acl(1000));
+        owners.store_acl(b"system.posix_acl_default", &mut value);
+        assert_eq!(value, acl(0));
+        owners.show_acl(b"user.x", &mut value);
+        assert_eq!(value, acl(0));
+        owners.show_acl(b"system.posix_acl_access", &mut [1, 2]);
+    }
+}

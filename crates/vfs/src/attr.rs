@@ -136,6 +136,9 @@ pub struct SetAttr {
     /// Clear set-user-ID (and set-group-ID where group execution is allowed) as
     /// a write, truncation or change of owner by an ordinary user must.
     pub kill_priv: bool,
+    /// With `kill_priv`: set-group-ID goes without group execution too, as it must where
+    /// the caller is not in the inode's group.
+    pub kill_sgid: bool,
 }
 
 /// What `statfs` tells; blocks are of `block_size` bytes.

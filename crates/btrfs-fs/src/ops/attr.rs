@@ -27,9 +27,10 @@ pub fn setattr(engine: &Engine, ino: Ino, set: &SetAttr) -> Result<Attr> {
     engine.subvol_writable(inode.id.tree)?;
     check_allowed(inode.read()?.item.flags, set)?;
     if let Some(size) = set.size {
-        set_size(engine, &inode, size, set.kill_priv)?;
+        set_size(engine, &inode, size, set)?;
     }
-    let rest = SetAttr { size: None, kill_priv: set.kill_priv && set.size.is_none(), ..*set };
+    let kill_priv = set.kill_priv && set.size.is_none();
+    let rest = SetAttr { size: None, kill_priv, kill_sgid: kill_priv && set.kill_sgid, ..*set };
     if rest != SetAttr::default() {
         // What comes with a change of size goes where that went.
         let _room = match set.size {
@@ -85,7 +86,7 @@ fn changed_acl(engine: &Engine, id: InodeId, perm: u16) -> Result<Option<Vec<u8>
 
 fn put_attributes(op: &Op<'_>, id: InodeId, state: &mut State, set: &SetAttr) {
     if set.kill_priv {
-        kill_priv(state);
+        kill_priv(state, set.kill_sgid);
     }
     if let Some(uid) = set.uid {
         state.item.uid = uid;

@@ -109,7 +109,7 @@ fn write_locked(
     state.item.mtime = time;
     state.item.ctime = time;
     if flags.kill_priv {
-        kill_priv(&mut state);
+        kill_priv(&mut state, false);
     }
     let write = if flags.direct { write_direct } else { write_content };
     let result = write(engine, inode, &mut state, offset, data, budget);
@@ -145,12 +145,13 @@ pub fn hole_to(engine: &Engine, inode: &Arc<Inode>, state: &mut State, offset: u
     Ok(())
 }
 
-pub fn kill_priv(state: &mut State) {
+/// Set-group-ID goes with group execution, or if `sgid`.
+pub fn kill_priv(state: &mut State, sgid: bool) {
     if state.is_dir() {
         return;
     }
     state.item.mode &= !libc::S_ISUID;
-    if state.item.mode & libc::S_IXGRP != 0 {
+    if sgid || state.item.mode & libc::S_IXGRP != 0 {
         state.item.mode &= !libc::S_ISGID;
     }
 }

@@ -11,7 +11,7 @@ use crate::ops::xattr::drop_capability;
 use crate::reserve::{Room, SMALL_STEP};
 use btrfs_disk::items::inode_flags;
 use std::sync::Arc;
-use vfs::{Errno, Result};
+use vfs::{Errno, Result, SetAttr};
 
 /// Extent items that one operation drops at most.
 const STEP: usize = 1024;
@@ -33,7 +33,8 @@ pub fn zero_tail(engine: &Engine, id: InodeId, state: &mut State) -> Result<u64>
     fill_sector(engine, id, state, start)
 }
 
-pub fn set_size(engine: &Engine, inode: &Arc<Inode>, size: u64, kill: bool) -> Result<()> {
+/// Of `set` it takes which mode bits go.
+pub fn set_size(engine: &Engine, inode: &Arc<Inode>, size: u64, set: &SetAttr) -> Result<()> {
     end_of(size, 0)?;
     let grows = size > inode.read()?.item.size;
     let mut patience = Patience::default();
@@ -47,7 +48,7 @@ pub fn set_size(engine: &Engine, inode: &Arc<Inode>, size: u64, kill: bool) -> R
         };
         let room = reserved.inspect_err(|_| engine.forget_dirty(promised))?;
         let mut budget = promised;
-        let result = set_size_locked(engine, inode, size, kill, &mut budget);
+        let result = set_size_locked(engine, inode, size, set, &mut budget);
         engine.forget_dirty(budget);
         drop(room);
         if patience.ends(engine, result?)? {
@@ -89,7 +90,7 @@ fn set_size_locked(
     engine: &Engine,
     inode: &Arc<Inode>,
     size: u64,
-    kill: bool,
+    set: &SetAttr,
     budget: &mut u64,
 ) -> Result<Done> {
     let _queued = engine.dirty_inodes.add_at_end(inode);
@@ -98,12 +99,12 @@ fn set_size_locked(
     if state.item.flags & (inode_flags::IMMUTABLE | inode_flags::APPEND) != 0 {
         return Err(Errno::EPERM.into());
     }
-    if kill {
-        kill_priv(&mut state);
+    if set.kill_priv {
+        kill_priv(&mut state, set.kill_sgid);
     }
     drop_capability(&engine.begin(), inode.id, &mut state)?;
     if size == state.item.size {
-        if kill {
+        if set.kill_priv {
             engine.begin().put_inode(inode.id, &mut state);
         }
         return Ok(Done::All);

@@ -1,12 +1,13 @@
 //! File contents: reading, writing, allocating, copying, and making them durable.
 
 use super::Dispatcher;
+use super::caller::killing_unasked;
 use super::failure::Answer;
 use super::reply::Out;
 use super::request::Request;
 use crate::abi::record::*;
 use crate::abi::{FSYNC_FDATASYNC, read_flags, write_flags};
-use vfs::{Errno, FallocateMode, Ino, SeekWhence, SetAttr, WriteFlags};
+use vfs::{Errno, FallocateMode, Ino, SeekWhence, WriteFlags};
 
 /// One COPY_FILE_RANGE keeps its caller (who cannot be killed meanwhile) no longer
 /// than this many bytes take; callers go on where it stopped.
@@ -49,11 +50,9 @@ impl Dispatcher {
 
     /// FALLOCATE and COPY_FILE_RANGE change data, but carry no flag that says whether
     /// the caller may keep the special mode bits (see `dispatch/mod.rs`).
-    fn kill_priv_unless_root(&self, request: &Request<'_>, ino: Ino) -> Answer<()> {
-        if request.header.uid == 0 || self.fs.getattr(ino)?.perm & 0o6000 == 0 {
-            return Ok(());
-        }
-        let set = SetAttr { kill_priv: true, ..Default::default() };
+    fn kill_priv_unasked(&self, request: &Request<'_>, ino: Ino) -> Answer<()> {
+        let attr = self.owners.show(&self.fs.getattr(ino)?);
+        let Some(set) = killing_unasked(request, &attr) else { return Ok(()) };
         self.fs.setattr(&request.context(0), ino, &set)?;
         self.notifier.attributes_changed_now(ino);
         Ok(())
@@ -69,7 +68,7 @@ impl Dispatcher {
         let ino = self.ino(request);
         let mode = fallocate_mode(arg.mode as i32)?;
         self.fs.fallocate(&request.context(0), ino, mode, arg.offset, arg.length)?;
-        self.kill_priv_unless_root(request, ino)
+        self.kill_priv_unasked(request, ino)
     }
 
     pub(super) fn lseek(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer<()> {
@@ -106,7 +105,7 @@ impl Dispatcher {
         let cx = request.context(0);
         let len = arg.len.min(most);
         let copied = self.fs.copy_range(&cx, from, arg.off_in, to, arg.off_out, len)?;
-        self.kill_priv_unless_root(request, to)?;
+        self.kill_priv_unasked(request, to)?;
         Ok(copied)
     }
 }

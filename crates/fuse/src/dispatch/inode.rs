@@ -1,6 +1,7 @@
 //! Attributes of one inode, its symlink target, and the volume's figures.
 
 use super::Dispatcher;
+use super::caller::killing;
 use super::failure::Answer;
 use super::reply::{self, Out};
 use super::request::Request;
@@ -23,7 +24,10 @@ impl Dispatcher {
         let arg: SetattrIn = request.arg()?;
         let ino = self.ino(request);
         let mut set = requested(&arg);
-        set.kill_priv = self.must_kill_priv(ino, &arg)?;
+        if self.must_kill_priv(ino, &arg)? {
+            let killing = killing(request, &self.owners.show(&self.fs.getattr(ino)?));
+            (set.kill_priv, set.kill_sgid) = (killing.kill_priv, killing.kill_sgid);
+        }
         self.owners.give(&mut set)?;
         let attr = self.fs.setattr(&request.context(0), ino, &set)?;
         out.put(&reply::attr_out(&self.owners.show(&attr)))
@@ -82,6 +86,7 @@ fn requested(arg: &SetattrIn) -> SetAttr {
         ctime: has(fattr::CTIME)
             .then_some(Timestamp { secs: arg.ctime as i64, nanos: arg.ctimensec }),
         kill_priv: false,
+        kill_sgid: false,
     }
 }
 

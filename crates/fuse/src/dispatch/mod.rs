@@ -40,7 +40,7 @@
 //!
 //! * the *ctime* after FS_IOC_SETFLAGS and FSSETXATTR;
 //! * the *mode* after FALLOCATE and COPY_FILE_RANGE on older kernels, which do not send
-//!   that SETATTR: we clear the bits for every user but root.
+//!   that SETATTR: we clear the bits that this caller may not keep (`caller`).
 //!
 //! In these cases the handler sends NOTIFY_INVAL_INODE for the attributes alone
 //! *before* it replies, so the caller never sees the old ones. That message takes no
@@ -54,6 +54,7 @@
 //! Negative names are cached for ever too: only the kernel makes names in this mount,
 //! and it replaces or drops the negative entry when it does.
 
+mod caller;
 mod counters;
 mod data;
 mod dir;

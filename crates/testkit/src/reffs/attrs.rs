@@ -7,12 +7,12 @@ use super::state::{Inode, State};
 use super::xattrs::CAPABILITY;
 
 /// Clears set-user-ID, and set-group-ID where it means execution.
-pub(super) fn kill_suid_sgid(inode: &mut Inode) {
+pub(super) fn kill_suid_sgid(inode: &mut Inode, sgid: bool) {
     if inode.kind == FileKind::Dir {
         return;
     }
     inode.perm &= !(libc::S_ISUID as u16);
-    if inode.perm & libc::S_IXGRP as u16 != 0 {
+    if sgid || inode.perm & libc::S_IXGRP as u16 != 0 {
         inode.perm &= !(libc::S_ISGID as u16);
     }
 }
@@ -67,7 +67,7 @@ impl State {
         let now = self.now();
         let inode = self.get_mut(ino)?;
         if set.kill_priv {
-            kill_suid_sgid(inode);
+            kill_suid_sgid(inode, set.kill_sgid);
         }
         inode.uid = set.uid.unwrap_or(inode.uid);
         inode.gid = set.gid.unwrap_or(inode.gid);

@@ -78,7 +78,7 @@ impl State {
         self.file_mut(ino)?.write(offset, data);
         self.modified(ino)?;
         if flags.kill_priv {
-            kill_suid_sgid(self.get_mut(ino)?);
+            kill_suid_sgid(self.get_mut(ino)?, false);
         }
         Ok(data.len())
     }

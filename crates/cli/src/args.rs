@@ -1,8 +1,11 @@
 //! Reading a command's words: options anywhere, operands in order, `--` ends options.
 //!
-//! A thin layer over `lexopt`; a command loops over `next` and matches.
+//! A thin layer over `lexopt`; a command loops over `next` and matches. An option that the
+//! command's help does not have is refused, with the one that may have been meant.
 
+use crate::commands::Command;
 use crate::error::{Error, Result};
+use crate::words;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
@@ -11,15 +14,38 @@ pub use lexopt::Arg;
 /// The words behind a command's name.
 pub struct Args {
     parser: lexopt::Parser,
+    /// Whose words they are; `None` where mount(8) chose them.
+    command: Option<&'static Command>,
+    /// Letters that look like options and are none.
+    letters: &'static str,
 }
 
 impl Args {
     pub fn new(words: Vec<OsString>) -> Args {
-        Args { parser: lexopt::Parser::from_args(words) }
+        Args { parser: lexopt::Parser::from_args(words), command: None, letters: "" }
+    }
+
+    pub fn of(command: &'static Command, words: Vec<OsString>) -> Args {
+        Args { command: Some(command), ..Args::new(words) }
+    }
+
+    pub fn taking(self, letters: &'static str) -> Args {
+        Args { letters, ..self }
     }
 
     pub fn next(&mut self) -> Result<Option<Arg<'_>>> {
-        Ok(self.parser.next()?)
+        let arg = self.parser.next()?;
+        let name = match (&arg, self.command) {
+            (Some(Arg::Long(name)), Some(command)) => Some((format!("--{name}"), command)),
+            (Some(Arg::Short(letter)), Some(command)) if !self.letters.contains(*letter) => {
+                Some((format!("-{letter}"), command))
+            }
+            _ => None,
+        };
+        match name {
+            Some((name, command)) => refuse_unknown(&name, command).map(|()| arg),
+            None => Ok(arg),
+        }
     }
 
     /// The value of the option that `next` returned last.
@@ -56,6 +82,24 @@ impl Args {
         }
         Ok(all)
     }
+}
+
+fn refuse_unknown(name: &str, command: &Command) -> Result<()> {
+    let options = words::options(command);
+    let mut known = options.iter().flat_map(|opt| &opt.names).map(String::as_str);
+    if known.clone().any(|other| other == name) {
+        return Ok(());
+    }
+    let error = Error::usage(format!("{} has no option {name}", command.name));
+    let meant = match name.starts_with("--") {
+        // `-long` for `--long` is a slip of its own.
+        true => words::similar(name, known.filter(|other| other.starts_with("--"))),
+        false => known.find(|other| other.eq_ignore_ascii_case(name)),
+    };
+    Err(match meant {
+        Some(meant) => error.remedy(format!("did you mean {meant}?")),
+        None => error,
+    })
 }
 
 pub fn unexpected(arg: Arg<'_>) -> Error {

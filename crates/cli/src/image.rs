@@ -207,6 +207,20 @@ impl Volume {
         }
     }
 
+    /// The last commit, to be looked at whatever others do; `None` if it does not open.
+    pub fn peek(image: &Path, subvol: &Subvol) -> Option<Volume> {
+        let medium = Medium::open(image, Access::Peek).ok()?;
+        let options = Options {
+            read_only: true,
+            ignore_log: true,
+            subvol: subvol.clone(),
+            background: false,
+            ..Options::default()
+        };
+        let fs = BtrfsFs::open_device(medium.block_device(), options).ok()?;
+        Some(Volume { fs, medium })
+    }
+
     pub fn image(&self) -> &Path {
         self.medium.path()
     }

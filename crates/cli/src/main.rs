@@ -7,6 +7,7 @@
 
 mod args;
 mod commands;
+mod complete;
 mod error;
 mod image;
 mod inside;
@@ -20,6 +21,7 @@ mod show;
 #[allow(unsafe_code)]
 mod sys;
 mod when;
+mod words;
 
 use error::Exit;
 use std::ffi::OsString;

@@ -1,9 +1,10 @@
 //! Standard output: a buffered writer whose reader may go away, and JSON.
 //!
-//! JSON is written by hand: a few flat objects need no framework. Names are bytes; where
-//! they are not UTF-8 the member `KEY` has replacement characters and `KEY_hex` the truth.
+//! JSON is serde_json's, in the order in which members were put. Names are bytes; where they
+//! are not UTF-8 the member `KEY` has replacement characters and `KEY_hex` the truth.
 
 use crate::error::{Error, Result, io_text};
+use serde_json::{Map, Number, Value};
 use std::fmt::Write as _;
 use std::io::{self, BufWriter, ErrorKind, StdoutLock, Write};
 
@@ -65,72 +66,46 @@ impl Drop for Out {
     }
 }
 
-/// Builds one JSON value, member by member.
-#[derive(Default)]
-pub struct Json {
-    text: String,
-}
+/// Builds one JSON value, member by member, as text in one line.
+pub struct Json;
 
 impl Json {
     pub fn object(fill: impl FnOnce(&mut Object<'_>)) -> String {
-        let mut json = Json::default();
-        json.put_object(fill);
-        json.text
+        object(fill).to_string()
     }
 
     pub fn array(fill: impl FnOnce(&mut Array<'_>)) -> String {
-        let mut json = Json::default();
-        json.put_array(fill);
-        json.text
-    }
-
-    fn put_object(&mut self, fill: impl FnOnce(&mut Object<'_>)) {
-        self.text.push('{');
-        fill(&mut Object { json: self, first: true });
-        self.text.push('}');
-    }
-
-    fn put_array(&mut self, fill: impl FnOnce(&mut Array<'_>)) {
-        self.text.push('[');
-        fill(&mut Array { json: self, first: true });
-        self.text.push(']');
-    }
-
-    fn put_text(&mut self, text: &str) {
-        self.text.push('"');
-        for c in text.chars() {
-            match c {
-                '"' => self.text.push_str("\\\""),
-                '\\' => self.text.push_str("\\\\"),
-                '\n' => self.text.push_str("\\n"),
-                c if u32::from(c) < 0x20 || c == '\x7f' => {
-                    let _ = write!(self.text, "\\u{:04x}", u32::from(c));
-                }
-                c => self.text.push(c),
-            }
-        }
-        self.text.push('"');
+        array(fill).to_string()
     }
 }
 
-pub struct Object<'a> {
-    json: &'a mut Json,
-    first: bool,
+fn object(fill: impl FnOnce(&mut Object<'_>)) -> Value {
+    let mut members = Map::new();
+    fill(&mut Object(&mut members));
+    Value::Object(members)
 }
+
+fn array(fill: impl FnOnce(&mut Array<'_>)) -> Value {
+    let mut values = Vec::new();
+    fill(&mut Array(&mut values));
+    Value::Array(values)
+}
+
+/// JSON has numbers of any size; what no 64 bits hold is written as the nearest fraction.
+fn number(value: i128) -> Value {
+    Number::from_i128(value).map_or_else(|| Value::from(value as f64), Value::Number)
+}
+
+pub struct Object<'a>(&'a mut Map<String, Value>);
 
 impl Object<'_> {
-    fn key(&mut self, key: &str) -> &mut Json {
-        if !std::mem::replace(&mut self.first, false) {
-            self.json.text.push(',');
-        }
-        self.json.put_text(key);
-        self.json.text.push(':');
-        self.json
+    fn put(&mut self, key: &str, value: Value) -> &mut Self {
+        self.0.insert(key.to_owned(), value);
+        self
     }
 
     pub fn text(&mut self, key: &str, value: &str) -> &mut Self {
-        self.key(key).put_text(value);
-        self
+        self.put(key, value.into())
     }
 
     /// Bytes that are usually text.
@@ -143,51 +118,37 @@ impl Object<'_> {
     }
 
     pub fn number(&mut self, key: &str, value: impl Into<i128>) -> &mut Self {
-        let _ = write!(self.key(key).text, "{}", value.into());
-        self
+        self.put(key, number(value.into()))
     }
 
     pub fn bool(&mut self, key: &str, value: bool) -> &mut Self {
-        self.key(key).text.push_str(if value { "true" } else { "false" });
-        self
+        self.put(key, value.into())
     }
 
     pub fn object(&mut self, key: &str, fill: impl FnOnce(&mut Object<'_>)) -> &mut Self {
-        self.key(key).put_object(fill);
-        self
+        self.put(key, object(fill))
     }
 
     pub fn array(&mut self, key: &str, fill: impl FnOnce(&mut Array<'_>)) -> &mut Self {
-        self.key(key).put_array(fill);
-        self
+        self.put(key, array(fill))
     }
 }
 
-pub struct Array<'a> {
-    json: &'a mut Json,
-    first: bool,
-}
+pub struct Array<'a>(&'a mut Vec<Value>);
 
 impl Array<'_> {
-    fn next(&mut self) -> &mut Json {
-        if !std::mem::replace(&mut self.first, false) {
-            self.json.text.push(',');
-        }
-        self.json
-    }
-
     pub fn text(&mut self, value: &str) -> &mut Self {
-        self.next().put_text(value);
+        self.0.push(value.into());
         self
     }
 
     pub fn number(&mut self, value: impl Into<i128>) -> &mut Self {
-        let _ = write!(self.next().text, "{}", value.into());
+        self.0.push(number(value.into()));
         self
     }
 
     pub fn object(&mut self, fill: impl FnOnce(&mut Object<'_>)) -> &mut Self {
-        self.next().put_object(fill);
+        self.0.push(object(fill));
         self
     }
 }

@@ -34,7 +34,8 @@ Examples
     run,
 };
 
-fn run(mut args: Args) -> Result<Exit> {
+fn run(args: Args) -> Result<Exit> {
+    let mut args = args.taking("rwxXst");
     let (mut words, mut subvol, mut recursive) = (Vec::new(), Subvol::Default, false);
     while let Some(arg) = args.next()? {
         match arg {

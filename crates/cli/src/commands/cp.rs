@@ -53,6 +53,7 @@ Options
     -x, --one-file-system    leave out what is mounted below SOURCE on this machine
     --reflink[=WHEN]         inside a volume: auto shares where it can, always (also without
                              WHEN) fails where it cannot, never copies
+    -f, -d, -P               taken for the sake of cp(1), without effect
     -v, --verbose            name each source and where it went
     --subvol PATH, --subvolid ID
                              start from this subvolume instead of the volume's default one

@@ -1,23 +1,27 @@
 //! `spinney help`: what the program and each command can do.
 
 use super::{Command, GROUPS, find};
-use crate::args::{Arg, Args, show, unexpected};
+use crate::args::{Arg, Args, unexpected};
 use crate::error::{Error, Exit, Result};
 use crate::manual;
-use crate::output::Out;
+use crate::output::{Json, Object, Out};
+use crate::words::{self, Opt, Value};
 
 pub const COMMAND: Command = Command {
     name: "help",
     summary: "tell about a command",
     usage: "\
 [COMMAND]
---man",
+--man
+--json [COMMAND]",
     help: "\
 Without a word, lists the commands; with one, tells all about it. `spinney COMMAND --help`
 is the same.
 
 Options
-    --man    print the manual page, with all commands, in roff
+    --man     print the manual page, with all commands, in roff
+    --json    an array of objects, one for each command: its forms, and its options with the
+              names of their values
 
 Examples
     spinney help mount
@@ -46,20 +50,22 @@ Exit codes
 ";
 
 fn run(mut args: Args) -> Result<Exit> {
-    let mut names = Vec::new();
+    let (mut names, mut json) = (Vec::new(), false);
     while let Some(arg) = args.next()? {
         match arg {
             Arg::Long("man") => return say(&manual::page()),
+            Arg::Long("json") => json = true,
             Arg::Value(name) => names.push(name),
             other => return Err(unexpected(other)),
         }
     }
     match names.as_slice() {
+        [] if json => say(&as_json(words::verbs())),
         [] => overview(),
-        [name] => match find(name) {
-            Some(command) => of(command),
-            None => Err(Error::usage(format!("unknown command: {}", show(name)))),
-        },
+        [name] => {
+            let command = find(name).ok_or_else(|| super::unknown(name))?;
+            if json { say(&as_json(std::iter::once(command))) } else { of(command) }
+        }
         _ => Err(Error::usage("one command at a time")),
     }
 }
@@ -88,6 +94,42 @@ pub fn text(command: &Command) -> String {
     text.push('\n');
     text.push_str(command.help);
     text
+}
+
+fn as_json(commands: impl Iterator<Item = &'static Command>) -> String {
+    let mut text = Json::array(|all| {
+        for command in commands {
+            all.object(|o| {
+                o.text("name", command.name).text("summary", command.summary);
+                o.array("usage", |forms| {
+                    for form in command.usage.lines() {
+                        forms.text(form);
+                    }
+                });
+                o.array("options", |options| {
+                    for opt in words::options(command) {
+                        options.object(|o| option(o, &opt));
+                    }
+                });
+            });
+        }
+    });
+    text.push('\n');
+    text
+}
+
+fn option(o: &mut Object<'_>, opt: &Opt) {
+    o.array("names", |names| {
+        for name in &opt.names {
+            names.text(name);
+        }
+    });
+    match &opt.value {
+        Value::Nothing => &mut *o,
+        Value::Must(name) => o.text("value", name),
+        Value::Maybe(name) => o.text("optional_value", name),
+    }
+    .text("about", &opt.about);
 }
 
 fn say(text: &str) -> Result<Exit> {

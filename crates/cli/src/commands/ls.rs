@@ -24,18 +24,21 @@ Lists directories of a volume that is not mounted, or tells about single files. 
 sorted by their bytes.
 
 Options
-    -l           permissions, links, owner, group, size, time and name
-    -a, -A       names that begin with a dot as well (-a: also . and ..)
-    -R           directories below as well
-    -d           the directory itself, not what is in it
-    -h           sizes as 1.5 MiB
-    -i           inode numbers
-    -n           as -l, owners as numbers; the names are those of this machine
-    -t, -S, -r   sort by time, by size; the other way round
-    -1           one name per line, which is always so
-    --json       an array of objects, one for each file, with all attributes
+    -l                     permissions, links, owner, group, size, time and name
+    -a, --all              names that begin with a dot as well, also . and ..
+    -A, --almost-all       names that begin with a dot as well, but not . and ..
+    -R, --recursive        directories below as well
+    -d, --directory        the directory itself, not what is in it
+    -h, --human-readable   sizes as 1.5 MiB
+    -i, --inode            inode numbers
+    -n                     as -l, owners as numbers; the names are those of this machine
+    -t                     sort by time, the newest first
+    -S                     sort by size, the largest first
+    -r, --reverse          sort the other way round
+    -1                     one name per line, which is always so
+    --json                 an array of objects, one for each file, with all attributes
     --subvol PATH, --subvolid ID
-                 start from this subvolume instead of the volume's default one
+                           start from this subvolume instead of the volume's default one
 
 Examples
     spinney ls -l disk.img:/

@@ -37,7 +37,8 @@ Options
     -U, --uuid UUID        instead of a random one
         --csum TYPE        crc32c (default), xxhash, sha256 or blake2
     -n, --nodesize SIZE    of tree blocks: 4K to 64K, default 16K
-    -m, --metadata PROFILE dup (two copies, the default) or single
+    -m, --metadata PROFILE
+                           dup (two copies, the default) or single
     -M, --mixed            data and metadata in the same chunks, for volumes below 1 GiB
     -O, --features LIST    separated by commas, with ^ in front to leave one out:
                            no-holes and free-space-tree (defaults), block-group-tree

@@ -4,6 +4,7 @@ mod cat;
 mod check;
 mod chmod;
 mod chown;
+mod completions;
 mod cp;
 mod df;
 mod dump_super;
@@ -16,7 +17,7 @@ mod mkdir;
 mod mkfs;
 mod mount;
 mod mv;
-mod offline;
+pub mod offline;
 mod rescue;
 mod rm;
 mod stat;
@@ -30,6 +31,7 @@ mod xattr;
 
 use crate::args::{self, Args};
 use crate::error::{Error, Exit, Result};
+use crate::words;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
@@ -84,7 +86,7 @@ pub const GROUPS: &[Group] = &[
             &rescue::COMMAND,
         ],
     },
-    Group { title: "About", commands: &[&help::COMMAND, &version::COMMAND] },
+    Group { title: "About", commands: &[&help::COMMAND, &completions::COMMAND, &version::COMMAND] },
 ];
 
 pub fn find(name: &OsStr) -> Option<&'static Command> {
@@ -111,12 +113,21 @@ pub fn dispatch(called: &OsStr, mut words: Vec<OsString>) -> Result<Exit> {
             words.insert(0, first);
             return mount::run_as_helper(Args::new(words));
         }
-        return Err(Error::usage(format!("unknown command: {}", args::show(&first))));
+        return Err(unknown(&first));
     };
     if asks_for_help(&words) {
         return help::of(command);
     }
-    (command.run)(Args::new(words))
+    (command.run)(Args::of(command, words))
+}
+
+pub fn unknown(word: &OsStr) -> Error {
+    let word = args::show(word);
+    let error = Error::usage(format!("unknown command: {word}"));
+    match words::similar(&word, words::verbs().map(|command| command.name)) {
+        Some(meant) => error.remedy(format!("did you mean `spinney {meant}`?")),
+        None => error,
+    }
 }
 
 /// Started by mount(8) as `mount.spinney` or `mount.fuse.spinney`.

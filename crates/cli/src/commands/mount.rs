@@ -38,7 +38,8 @@ Options
                         background logs to the system's log (/dev/log); where there is
                         none, to /run/spinney/DIR.log, or spinney/DIR.log in
                         $XDG_RUNTIME_DIR for ordinary users
-    -o OPTION,...       may be given several times
+    -o, --options OPTION,...
+                        may be given several times
 
 The volume's -o options
     ro, rw              write nothing at all; the default is rw

@@ -23,6 +23,7 @@ Renames files in a volume that is not mounted, or moves them into another direct
 same volume. A file that has the new name already is replaced.
 
 Options
+    -f, --force                replace files that are there, which is the default
     -n, --no-clobber           leave files that are there alone
     -T, --no-target-directory  NEW is the new name, also if it is a directory
     --exchange                 swap OLD and NEW

@@ -138,6 +138,10 @@ const TREES: &[(&str, TreeId)] = &[
     ("data-reloc", TreeId::DATA_RELOC),
 ];
 
+pub fn tree_names() -> Vec<&'static str> {
+    TREES.iter().map(|(name, _)| *name).collect()
+}
+
 /// A tree by name or number.
 pub fn parse_tree(word: &str) -> Result<TreeId> {
     if let Some((_, tree)) = TREES.iter().find(|(name, _)| *name == word) {
@@ -145,8 +149,8 @@ pub fn parse_tree(word: &str) -> Result<TreeId> {
     }
     let number = word.parse::<u64>().or_else(|_| word.parse::<i64>().map(|n| n as u64));
     number.map(TreeId).map_err(|_| {
-        let names: Vec<_> = TREES.iter().map(|(name, _)| *name).collect();
-        Error::usage(format!("no tree {word:?}; a subvolume's number, or {}", names.join(", ")))
+        let names = tree_names().join(", ");
+        Error::usage(format!("no tree {word:?}; a subvolume's number, or {names}"))
     })
 }
 

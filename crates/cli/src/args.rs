@@ -70,18 +70,6 @@ impl Args {
     pub fn size(&mut self) -> Result<u64> {
         size(&self.text()?)
     }
-
-    /// Collects what is left as operands; an option among them is an error.
-    pub fn operands(&mut self) -> Result<Vec<OsString>> {
-        let mut all = Vec::new();
-        while let Some(arg) = self.next()? {
-            match arg {
-                Arg::Value(value) => all.push(value),
-                other => return Err(unexpected(other)),
-            }
-        }
-        Ok(all)
-    }
 }
 
 fn refuse_unknown(name: &str, command: &Command) -> Result<()> {

@@ -5,7 +5,7 @@ use crate::args::{self, Arg, Args};
 use crate::error::{Error, Exit, Result};
 use crate::image::{ImagePath, Volume};
 use crate::inside::copy::{Rules, TreeCopy};
-use crate::inside::fill::Reflink;
+use crate::inside::fill::{Reflink, Spot};
 use crate::inside::path::{join, split};
 use crate::inside::transfer::Transfer;
 use crate::inside::volumes::At;
@@ -14,8 +14,11 @@ use crate::mount::options::{subvol_id, subvol_path};
 use crate::output::Out;
 use btrfs_fs::Subvol;
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use vfs::FileKind;
 
 pub const COMMAND: Command = Command {
     name: "cp",
@@ -27,7 +30,8 @@ pub const COMMAND: Command = Command {
 Copies files and trees. SOURCE and TARGET are paths of this machine or IMAGE:/PATH; one side
 at least is in a volume. If TARGET is a directory, the copies go into it; directories that
 are there already are merged into, files overwritten. A source that ends with `/.` (or is a
-volume's root) stands for what is in the directory.
+volume's root) stands for what is in the directory. `-` is standard input as the SOURCE, and
+standard output as the TARGET.
 
 With -r copies are as their source: owners, permissions, times to the nanosecond, extended
 attributes with ACLs, hard links between the files that are copied. On this machine only root
@@ -35,6 +39,10 @@ gives files away; other callers own what they copy out, and it loses its set-use
 set-group-ID and sticky bits. With --no-preserve, and without -r or -p, copies are new: they
 belong to the caller, with the current time, and the permissions of the source less the
 umask. Sparse files stay sparse. Inside a volume the data is shared, not copied.
+
+What is in the way is treated as cp(1) does: content goes where a symbolic link leads, and into
+devices and fifos of this machine; in a volume these are refused. Nothing is written through
+links that lead nowhere.
 
 All changes of one command are one commit: after a crash all are there or none, unless they
 are larger than the memory for uncommitted changes (256 MiB of content).
@@ -64,7 +72,8 @@ Examples
     spinney cp -r disk.img:/home ./saved
     spinney cp -r --no-preserve disk.img:/etc ./etc
     spinney cp --reflink disk.img:/vm.raw disk.img:/vm-copy.raw
-    tar c dir | spinney cp /dev/stdin disk.img:/dir.tar
+    curl https://example.org/x | spinney cp - disk.img:/x
+    spinney cp disk.img:/vm.raw - | sha256sum
 ",
     run,
 };
@@ -83,11 +92,14 @@ struct Words {
 enum Place {
     Host(PathBuf),
     Image(ImagePath),
+    /// Standard input or output.
+    Stream,
 }
 
 impl Place {
     fn of(word: &OsStr) -> Place {
         match ImagePath::parse(word) {
+            None if word == "-" => Place::Stream,
             Some(path) if path.image.exists() || !Path::new(word).exists() => Place::Image(path),
             _ => Place::Host(word.into()),
         }
@@ -97,6 +109,7 @@ impl Place {
         match self {
             Place::Host(path) => path.display().to_string(),
             Place::Image(path) => path.show(),
+            Place::Stream => "-".into(),
         }
     }
 
@@ -104,6 +117,7 @@ impl Place {
         match self {
             Place::Host(path) => path.as_os_str().as_bytes(),
             Place::Image(path) => &path.path,
+            Place::Stream => b"/",
         }
     }
 
@@ -163,9 +177,9 @@ fn copy(words: Words, subvol: Subvol) -> Result<Exit> {
     for source in &sources {
         match (source, &target) {
             (Place::Image(path), _) => scope.add(path, false),
-            (Place::Host(_), Place::Image(_)) => {}
-            (Place::Host(path), Place::Host(_)) => {
-                return Err(Error::about(path.display(), "neither side is in a volume")
+            (_, Place::Image(_)) => {}
+            (source, _) => {
+                return Err(Error::about(source.show(), "neither side is in a volume")
                     .remedy("a path in a volume is written disk.img:/PATH; else use cp(1)"));
             }
         }
@@ -201,7 +215,8 @@ impl Plan {
         let mut transfers = Vec::new();
         for source in sources {
             let copied = self.one(volumes, &mut transfers, source, target, into && !self.exact);
-            if failures.keep(copied).is_some() && self.verbose {
+            let told = self.verbose && !matches!(target, Place::Stream);
+            if failures.keep(copied).is_some() && told {
                 out.line(format!("{} -> {}", source.show(), target.show()))?;
             }
         }
@@ -210,6 +225,7 @@ impl Plan {
 
     fn is_directory(&self, volumes: &Volumes, target: &Place) -> Result<bool> {
         match target {
+            Place::Stream => Ok(false),
             Place::Host(path) => Ok(path.is_dir()),
             Place::Image(path) => {
                 let found = inside::find(&volumes.of(path)?.fs, &path.path, true);
@@ -236,7 +252,12 @@ impl Plan {
                 self.export(volumes, transfer, source, from, to, into)
             }
             (Place::Image(from), Place::Image(to)) => self.inside(volumes, source, from, to, into),
-            (Place::Host(_), Place::Host(_)) => Err(Error::new("neither side is in a volume")),
+            (Place::Stream, Place::Image(to)) => {
+                let transfer = self.transfer(transfers, volumes.of(to)?);
+                self.import_stream(volumes, transfer, source, to, into)
+            }
+            (Place::Image(from), Place::Stream) => self.to_output(volumes, source, from),
+            (_, Place::Host(_) | Place::Stream) => Err(Error::new("neither side is in a volume")),
         }
     }
 
@@ -280,6 +301,38 @@ impl Plan {
         }
         let (parent, name, path) = slot(volume, source, to, into)?;
         transfer.import(from, &parent, &name, &path)
+    }
+
+    /// From the descriptor itself: what was read of it before is not read again.
+    fn import_stream<'v>(
+        &self,
+        volumes: &'v Volumes,
+        transfer: &Transfer<'v>,
+        source: &Place,
+        to: &ImagePath,
+        into: bool,
+    ) -> Result<()> {
+        if into {
+            return Err(Error::about(to.show(), "is a directory, and standard input has no name")
+                .remedy("name the file: IMAGE:/DIRECTORY/NAME"));
+        }
+        let (parent, name, path) = slot(volumes.of(to)?, source, to, false)?;
+        let input = Path::new("standard input");
+        let file = std::io::stdin().as_fd().try_clone_to_owned();
+        let mut file = File::from(file.map_err(|e| Error::io(input, &e))?);
+        transfer.import_open(&mut file, input, &parent, &name, &path)
+    }
+
+    fn to_output(&self, volumes: &Volumes, source: &Place, from: &ImagePath) -> Result<()> {
+        let (volume, path) = (volumes.of(from)?, &from.path);
+        let node = inside::find(&volume.fs, path, true).at(volume, path)?;
+        if node.attr.kind != FileKind::File {
+            return Err(Error::about(source.show(), "is no file")
+                .remedy("`spinney tar` writes trees to standard output"));
+        }
+        let mut out = Out::new();
+        Spot::of(volume, &node, path).bytes(&mut |bytes| out.bytes(bytes))?;
+        out.finish()
     }
 
     fn export<'v>(

@@ -5,7 +5,7 @@ use super::offline::disk_error;
 use crate::args::{Arg, Args, unexpected};
 use crate::error::{Error, Exit, Result};
 use crate::image::{Access, Medium};
-use crate::output::Out;
+use crate::output::{Json, Out};
 use btrfs_disk::Logical;
 use btrfs_volume::{OpenOptions, Volume};
 use std::path::Path;
@@ -13,7 +13,7 @@ use std::path::Path;
 pub const COMMAND: Command = Command {
     name: "rescue",
     summary: "give up the log of a volume",
-    usage: "zero-log IMAGE",
+    usage: "zero-log [--json] IMAGE",
     help: "\
 What fsync wrote after the last commit is in the volume's log, which the next mount replays.
 Where the log is damaged the mount fails, and changes nothing.
@@ -22,6 +22,9 @@ zero-log makes the volume forget its log: the next mount shows the last commit, 
 some 30 seconds older than the crash, and what was fsynced after it is lost. Before that,
 `spinney mount -o ro,nologreplay` shows the same state, and `spinney dump-tree -t log` what
 is in the log.
+
+Options
+    --json    tell whether there was a log as a JSON object
 
 Examples
     spinney rescue zero-log disk.img
@@ -35,20 +38,21 @@ Exit codes
 };
 
 fn run(mut args: Args) -> Result<Exit> {
-    let mut words = Vec::new();
+    let (mut json, mut words) = (false, Vec::new());
     while let Some(arg) = args.next()? {
         match arg {
+            Arg::Long("json") => json = true,
             Arg::Value(value) => words.push(value),
             other => return Err(unexpected(other)),
         }
     }
     match &words[..] {
-        [verb, image] if verb == "zero-log" => zero_log(Path::new(image)),
+        [verb, image] if verb == "zero-log" => zero_log(Path::new(image), json),
         _ => Err(Error::usage("what to do, and to which image? `spinney rescue zero-log IMAGE`")),
     }
 }
 
-fn zero_log(path: &Path) -> Result<Exit> {
+fn zero_log(path: &Path, json: bool) -> Result<Exit> {
     let medium = Medium::open(path, Access::Write)?;
     let options = OpenOptions { replays_log: true, ..OpenOptions::default() };
     let volume = Volume::open(medium.block_device(), options).map_err(|e| disk_error(path, &e))?;
@@ -62,9 +66,12 @@ fn zero_log(path: &Path) -> Result<Exit> {
         volume.commit_superblock(superblock).map_err(|e| disk_error(path, &e))?;
     }
     let mut out = Out::new();
-    out.line(match had_log {
-        true => "the log is given up; the volume is as of its last commit",
-        false => "the volume has no log",
+    out.line(match (json, had_log) {
+        (true, _) => Json::object(|o| {
+            o.bytes("image", path.as_os_str().as_encoded_bytes()).bool("had_log", had_log);
+        }),
+        (_, true) => "the log is given up; the volume is as of its last commit".into(),
+        (_, false) => "the volume has no log".into(),
     })?;
     out.finish()?;
     Ok(Exit::Done)

@@ -4,7 +4,7 @@ use super::Command;
 use crate::args::{Arg, Args, one, unexpected};
 use crate::error::{Error, Exit, Result};
 use crate::image::{Access, Medium};
-use crate::output::{Out, human};
+use crate::output::{Json, Out, human};
 use btrfs_fs::{BtrfsFs, Options};
 use std::path::Path;
 use vfs::FileSystem;
@@ -12,7 +12,7 @@ use vfs::FileSystem;
 pub const COMMAND: Command = Command {
     name: "trim",
     summary: "give a volume's free space back",
-    usage: "IMAGE",
+    usage: "[--json] IMAGE",
     help: "\
 Tells the device below a volume that is not mounted which of its bytes are free: an image
 becomes sparse there, an SSD can use them. What files and trees need is not touched. A log
@@ -20,6 +20,9 @@ that a crash left is replayed first.
 
 On a mounted volume `fstrim MOUNTPOINT` does the same; with `mount -o discard` each commit
 does it for what became free since the last one.
+
+Options
+    --json    tell how many bytes as a JSON object
 
 Examples
     spinney trim disk.img
@@ -33,9 +36,10 @@ Exit codes
 };
 
 fn run(mut args: Args) -> Result<Exit> {
-    let mut operands = Vec::new();
+    let (mut json, mut operands) = (false, Vec::new());
     while let Some(arg) = args.next()? {
         match arg {
+            Arg::Long("json") => json = true,
             Arg::Value(value) => operands.push(value),
             other => return Err(unexpected(other)),
         }
@@ -51,7 +55,12 @@ fn run(mut args: Args) -> Result<Exit> {
     let closed = fs.destroy();
     let trimmed = trimmed.and_then(|bytes| closed.map(|()| bytes)).map_err(failed)?;
     let mut out = Out::new();
-    out.line(format!("{} are free and given back", human(trimmed)))?;
+    out.line(match json {
+        true => Json::object(|o| {
+            o.bytes("image", path.as_os_str().as_encoded_bytes()).number("trimmed_bytes", trimmed);
+        }),
+        false => format!("{} are free and given back", human(trimmed)),
+    })?;
     out.finish()?;
     Ok(Exit::Done)
 }

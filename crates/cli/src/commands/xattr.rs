@@ -18,7 +18,7 @@ pub const COMMAND: Command = Command {
     summary: "read and change extended attributes in a volume",
     usage: "\
 list [-h] [--json] IMAGE:/PATH
-get  [-h] [--hex] IMAGE:/PATH NAME
+get  [-h] [--hex] [--json] IMAGE:/PATH NAME
 set  [-h] IMAGE:/PATH NAME VALUE
 rm   [-h] IMAGE:/PATH NAME",
     help: "\
@@ -31,8 +31,8 @@ hexadecimal digits.
 Options
     -h, --no-dereference   of a symbolic link itself
     --hex                  print the value as 0x and hexadecimal digits
-    --json                 all names and values as one object; values that are no text as
-                           NAME_hex
+    --json                 names and values (of `get`: the one) as one object; values that
+                           are no text as NAME_hex
     --subvol PATH, --subvolid ID
                            start from this subvolume instead of the volume's default one
 
@@ -108,7 +108,13 @@ fn work(
         error => Error::fs(operand.show(), volume.image(), &error),
     };
     match verb {
-        b"get" => print(&fs.getxattr(ino, name).map_err(about)?, options),
+        b"get" => {
+            let value = fs.getxattr(ino, name).map_err(about)?;
+            match options.json {
+                true => list(&[name.to_vec()], &[value], options),
+                false => print(&value, options),
+            }
+        }
         b"set" => {
             let value = value(words.get(1).cloned().unwrap_or_default())?;
             fs.setxattr(&cx, ino, name, &value, XattrMode::Set).map_err(about)

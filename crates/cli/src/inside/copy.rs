@@ -6,6 +6,7 @@
 use super::fill::{self, Reflink, Spot};
 use super::node::Node;
 use super::path::join;
+use super::target;
 use super::volumes::At;
 use crate::error::{Error, Result};
 use crate::image::Volume;
@@ -113,7 +114,11 @@ impl<'v> TreeCopy<'v> {
         name: &[u8],
         to_path: Vec<u8>,
     ) -> Result<Option<Frame<'v, 'v>>> {
-        let old = parent.child_if_any(name).at(self.to, &to_path)?;
+        let mut old = parent.child_if_any(name).at(self.to, &to_path)?;
+        if node.attr.kind == FileKind::File {
+            let inside = |old| target::inside(self.to, old, &to_path, self.rules.no_clobber);
+            old = old.map(inside).transpose()?;
+        }
         if let Some(old) = &old {
             self.may_replace(&node, &path, old, &to_path)?;
             if self.rules.no_clobber && !old.is_dir() {

@@ -9,6 +9,7 @@ use super::copy::Rules;
 use super::fill::{self, Spot};
 use super::node::Node;
 use super::path::join;
+use super::target;
 use super::volumes::At;
 use super::walk;
 use crate::error::{Error, Result, io_text, say_error};
@@ -24,7 +25,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use vfs::{Context, FileKind, FileSystem, SetAttr, SetTime, Timestamp};
 
@@ -101,6 +102,11 @@ impl<'v> Transfer<'v> {
         let Some(old) = parent.child_if_any(name).at(self.volume, path)? else {
             return self.import_new(host, &meta, parent, name, path);
         };
+        let has_content = meta.is_file() || (!self.rules.recursive && !meta.is_dir());
+        let old = match has_content {
+            true => target::inside(self.volume, old, path, self.rules.no_clobber)?,
+            false => old,
+        };
         match (meta.is_dir(), old.is_dir()) {
             (true, true) => self.import_into(host, &old, path),
             (false, false) if self.rules.no_clobber => Ok(()),
@@ -159,10 +165,43 @@ impl<'v> Transfer<'v> {
         path: &[u8],
     ) -> Result<()> {
         let mut file = File::open(host).map_err(|e| Error::io(host, &e))?;
+        self.stream_new(&mut file, host, parent, name, path)
+    }
+
+    /// What can be read from `file`, to the name `name` in `parent`.
+    pub fn import_open(
+        &self,
+        file: &mut File,
+        host: &Path,
+        parent: &Node<'v>,
+        name: &[u8],
+        path: &[u8],
+    ) -> Result<()> {
+        match parent.child_if_any(name).at(self.volume, path)? {
+            None => self.stream_new(file, host, parent, name, path),
+            Some(_) if self.rules.no_clobber => Ok(()),
+            Some(old) => {
+                let old = target::inside(self.volume, old, path, false)?;
+                match old.is_dir() {
+                    true => Err(self.in_the_way(path, "is a directory")),
+                    false => fill::from_host(file, host, &Spot::of(self.volume, &old, path)),
+                }
+            }
+        }
+    }
+
+    fn stream_new(
+        &self,
+        file: &mut File,
+        host: &Path,
+        parent: &Node<'v>,
+        name: &[u8],
+        path: &[u8],
+    ) -> Result<()> {
         let fs = &self.volume.fs;
         let made = fs.mknod(&super::context(), parent.ino(), name, FileKind::File, 0o666, 0);
         let node = Node::held(fs, made.at(self.volume, path)?);
-        fill::from_host(&mut file, host, &Spot::of(self.volume, &node, path))
+        fill::from_host(file, host, &Spot::of(self.volume, &node, path))
     }
 
     fn import_over(
@@ -250,27 +289,19 @@ impl<'v> Transfer<'v> {
 
     /// Copies `node` to the path `host`.
     pub fn export(&self, node: &Node<'v>, path: &[u8], host: &Path) -> Result<()> {
-        // Without -r what a link leads to is written, and pipes and devices are.
-        let old = match self.rules.recursive {
-            true => host.symlink_metadata(),
-            false => host.metadata().or_else(|_| host.symlink_metadata()),
+        // Content goes where a link leads, and into pipes and devices; what has none takes
+        // their place.
+        let has_content = node.attr.kind == FileKind::File;
+        let old = match has_content {
+            true => target::on_host(host)?,
+            false => host.symlink_metadata().ok(),
         };
-        let old = match old {
-            Ok(meta) => meta,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                return self.export_new(node, host);
-            }
-            Err(e) => return Err(Error::io(host, &e)),
-        };
+        let Some(old) = old else { return self.export_new(node, host) };
         match (node.is_dir(), old.is_dir()) {
             (true, true) => self.export_into(node, path, host),
             (false, false) if self.rules.no_clobber => Ok(()),
-            (false, false) if !self.rules.recursive && !old.is_file() && !old.is_symlink() => {
-                self.export_stream(node, path, host)
-            }
-            (false, false)
-                if old.is_file() && node.attr.kind == FileKind::File && !self.links(node, &old) =>
-            {
+            (false, false) if has_content && !old.is_file() => self.export_stream(node, path, host),
+            (false, false) if has_content && !self.links(node, &old) => {
                 self.export_over(node, path, host)
             }
             (false, false) => {
@@ -304,18 +335,22 @@ impl<'v> Transfer<'v> {
     }
 
     fn export_over(&self, node: &Node<'v>, path: &[u8], host: &Path) -> Result<()> {
-        let failed = |e: std::io::Error| Error::io(host, &e);
-        let mut options = OpenOptions::new();
-        let follow = if self.rules.recursive { libc::O_NOFOLLOW } else { 0 };
-        let file = options.write(true).truncate(true).custom_flags(follow).open(host);
-        let file = file.map_err(failed)?;
+        let file = OpenOptions::new().write(true).truncate(true).open(host);
+        let file = file.map_err(|e| Error::io(host, &e))?;
         fill::to_host(&Spot::of(self.volume, node, path), &file, host)?;
-        if self.rules.preserve { self.export_attributes(node, host) } else { Ok(()) }
+        match self.rules.preserve {
+            // Of the file, where a link leads to it.
+            true => {
+                let real = host.canonicalize().map_err(|e| Error::io(host, &e))?;
+                self.export_attributes(node, &real)
+            }
+            false => Ok(()),
+        }
     }
 
     fn export_attributes(&self, node: &Node<'v>, host: &Path) -> Result<()> {
-        let (fs, real) = (&self.volume.fs, self.real(host)?);
-        let done = self.with_options(|options| export_attributes(fs, node.ino(), &real, options));
+        let fs = &self.volume.fs;
+        let done = self.with_options(|options| export_attributes(fs, node.ino(), host, options));
         done.map_err(|e| self.failed(e))
     }
 

@@ -1,0 +1,51 @@
+//! What content may be written to when something has the copy's name already, by the rules of
+//! cp(1): where a symbolic link leads, but not where it leads nowhere; and never a directory.
+//!
+//! On this machine a device or fifo is written to. In a volume that is not mounted nobody is
+//! behind them, so they are refused; only a copy that is itself no file takes their place.
+
+use super::node::Node;
+use super::path;
+use super::volumes::At;
+use crate::error::{Error, Result};
+use crate::image::Volume;
+use std::fs::Metadata;
+use std::io::ErrorKind;
+use std::path::Path;
+use vfs::{Errno, FileKind, FsError};
+
+const NOWHERE: &str = "is a symbolic link that leads nowhere; nothing is written through it";
+
+/// What a file's content goes to instead of `old`, which has the name `path`.
+/// With `kept` what is there stays as it is, and is only looked for.
+pub fn inside<'v>(volume: &'v Volume, old: Node<'v>, path: &[u8], kept: bool) -> Result<Node<'v>> {
+    let refused = |what: &str| {
+        let image = volume.image().display();
+        Error::about(format!("{image}:{}", String::from_utf8_lossy(path)), what)
+    };
+    let node = match old.is_symlink() {
+        false => old,
+        true => match path::find(&volume.fs, path, true) {
+            Err(FsError::Posix(Errno::ENOENT)) => return Err(refused(NOWHERE)),
+            found => found.at(volume, path)?,
+        },
+    };
+    match node.attr.kind {
+        FileKind::File | FileKind::Dir => Ok(node),
+        _ if kept => Ok(node),
+        _ => Err(refused("is a device, fifo or socket, and nobody is behind it here")
+            .remedy("`spinney rm` it first to have a file in its place")),
+    }
+}
+
+/// The same on this machine; `None` if nothing has the name.
+pub fn on_host(host: &Path) -> Result<Option<Metadata>> {
+    match host.metadata() {
+        Ok(meta) => Ok(Some(meta)),
+        Err(e) if e.kind() == ErrorKind::NotFound => match host.symlink_metadata() {
+            Ok(_) => Err(Error::about(host.display(), NOWHERE)),
+            Err(_) => Ok(None),
+        },
+        Err(e) => Err(Error::io(host, &e)),
+    }
+}

@@ -1,0 +1,71 @@
+//! Every verb that answers does so in JSON when asked; a new verb must be put on a list.
+
+mod common;
+
+use common::mount::Mount;
+use common::{Image, fine, json};
+use std::collections::BTreeSet;
+use testkit::require;
+
+/// Their work is what they are for; what some of them print (the server's place, names with
+/// -v) is an aside. `cat` prints content, `completions` scripts.
+const ACT: &[&str] = &[
+    "cat",
+    "chmod",
+    "chown",
+    "completions",
+    "cp",
+    "ln",
+    "mkdir",
+    "mount",
+    "mv",
+    "rm",
+    "touch",
+    "truncate",
+    "umount",
+];
+
+#[test]
+fn verbs_that_answer_do_so_in_json() {
+    require!(btrfs_progs);
+    require!(fuse);
+    let image = Image::new("answers");
+    let (word, file) = (image.word(), image.at("/file"));
+    fine(&["touch", &file]);
+    fine(&["xattr", "set", &file, "user.a", "b"]);
+    let fresh = image.dir.join("fresh.img").display().to_string();
+    let at = image.at("/");
+    let mut asked = BTreeSet::new();
+    let mut ask = |words: &[&str]| {
+        let text = fine(words);
+        // Trees are told as one value a line.
+        let lines: Vec<&str> =
+            if words[0] == "dump-tree" { text.lines().collect() } else { vec![&text] };
+        assert!(!lines.is_empty(), "{words:?}");
+        let first = lines.iter().map(|line| json(line)).next().unwrap();
+        asked.insert(words[0].to_owned());
+        first
+    };
+    assert_eq!(ask(&["ls", "--json", &at])[0]["name"], "file");
+    assert_eq!(ask(&["stat", "--json", &file])[0]["type"], "file");
+    assert_eq!(ask(&["xattr", "list", "--json", &file])["user.a"], "b");
+    assert_eq!(ask(&["xattr", "get", "--json", &file, "user.a"])["user.a"], "b");
+    assert_eq!(ask(&["mkfs", "--json", "-s", "128M", &fresh])["image"], fresh);
+    assert_eq!(ask(&["check", "--json", &word])["clean"], true);
+    assert!(ask(&["info", "--json", &word])["uuid"].is_string());
+    assert!(ask(&["df", "--json", &word])["free_bytes"].is_u64());
+    assert!(ask(&["dump-super", "--json", &word])[0].is_object());
+    assert!(ask(&["dump-tree", "--json", "-t", "root", &word]).is_object());
+    assert!(ask(&["trim", "--json", &word])["trimmed_bytes"].as_u64() > Some(0));
+    assert_eq!(ask(&["rescue", "zero-log", "--json", &word])["had_log"], false);
+    assert_eq!(ask(&["version", "--json"])["name"], "spinney");
+    assert!(ask(&["help", "--json", "ls"])[0]["options"].is_array());
+    let mount = Mount::new(&image, "ro");
+    assert!(ask(&["stats", "--json", &mount.word()]).is_object());
+    mount.umount();
+    let all = json(&fine(&["help", "--json"]));
+    for verb in all.as_array().unwrap().iter().map(|command| command["name"].as_str().unwrap()) {
+        let (acts, answers) = (ACT.contains(&verb), asked.contains(verb));
+        assert!(acts != answers, "{verb}: acts {acts}, answers in JSON {answers}");
+    }
+}

@@ -1,0 +1,187 @@
+//! What is in the way of a copy, beside GNU cp; and `-`.
+
+mod common;
+
+use common::{Image, PROGRAM, TempDir, assert_clean, failing, fine, sh, text};
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, symlink};
+use std::path::Path;
+use testkit::require;
+
+/// Things that a copy may meet, in a fresh directory.
+fn in_the_way(dir: &Path) {
+    let script = format!(
+        "cd {} && mkdir dir && mkfifo fifo && mknod null c 1 3 && echo old > file &&
+         echo outside > kept && ln -s kept to-file && ln -s nowhere dangling && ln -s dir to-dir &&
+         ln file file2 && python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"socket\")'",
+        dir.display()
+    );
+    let done = sh(&script);
+    assert!(done.status.success(), "{}", text(&done.stderr));
+}
+
+fn listing(dir: &Path) -> String {
+    let script = format!(
+        "cd {} && find . -printf '%P %y %n %l ' \\( -type f -exec cat {{}} \\; -o -print \\) | sort",
+        dir.display()
+    );
+    text(&sh(&script).stdout)
+}
+
+#[test]
+fn what_is_in_the_way_is_treated_as_by_cp() {
+    require!(btrfs_progs);
+    require!(root);
+    let image = Image::new("targets");
+    let host = TempDir::new("targets-host").unwrap();
+    let source = host.join("source");
+    fs::write(&source, "content\n").unwrap();
+    fine(&["cp", &source.display().to_string(), &image.at("/source")]);
+    symlink("anywhere", host.join("link")).unwrap();
+    fine(&["cp", "-r", &host.join("link").display().to_string(), &image.at("/link")]);
+    let targets =
+        ["dir", "fifo", "null", "file", "to-file", "dangling", "to-dir", "socket", "new", "kept/x"];
+    for options in ["", "-r", "-n"] {
+        for what in ["source", "link"] {
+            if what == "link" && options != "-r" {
+                continue;
+            }
+            for target in targets {
+                let (theirs, ours) = (host.join("theirs"), host.join("ours"));
+                let run = |dir: &Path, command: String| {
+                    fs::create_dir(dir).unwrap();
+                    in_the_way(dir);
+                    // A fifo needs a reader; one that gets nothing is ended.
+                    let (before, behind) = match (target, what, options) {
+                        ("fifo", "source", "" | "-r") => {
+                            ("{ timeout 2 cat fifo > read & }; ", "[ $code = 0 ] && wait;")
+                        }
+                        _ => ("", ""),
+                    };
+                    let script = format!(
+                        "cd {}; {before} timeout 20 {command} {target}; code=$?; {behind} echo $code",
+                        dir.display()
+                    );
+                    let done = sh(&script);
+                    (text(&done.stdout).starts_with('0'), listing(dir), text(&done.stderr))
+                };
+                let plain = if options == "-r" { "-r --no-preserve" } else { options };
+                let expected =
+                    run(&theirs, format!("cp {options} {}/{what}", host.path().display()));
+                let got =
+                    run(&ours, format!("{PROGRAM} cp {plain} {}", image.at(&format!("/{what}"))));
+                assert_eq!(
+                    (got.0, &got.1),
+                    (expected.0, &expected.1),
+                    "{options} {what} {target}: {} | {}",
+                    got.2,
+                    expected.2
+                );
+                fs::remove_dir_all(&theirs).unwrap();
+                fs::remove_dir_all(&ours).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn content_goes_into_block_devices() {
+    require!(btrfs_progs);
+    require!(kernel_btrfs);
+    let image = Image::new("to-device");
+    let host = TempDir::new("to-device-host").unwrap();
+    let (source, medium) = (host.join("source"), host.join("medium"));
+    let content: Vec<u8> = (0..100_000u32).flat_map(u32::to_le_bytes).collect();
+    fs::write(&source, &content).unwrap();
+    fs::write(&medium, vec![7; 1 << 20]).unwrap();
+    fine(&["cp", &source.display().to_string(), &image.at("/source")]);
+    let attached = sh(&format!("losetup -f --show {}", medium.display()));
+    let device = text(&attached.stdout).trim().to_owned();
+    assert!(device.starts_with("/dev/loop"), "{}", text(&attached.stderr));
+    let mode = sh(&format!("stat -c %a,%u,%y {device}"));
+    let done = sh(&format!("{PROGRAM} cp -r {} {device}", image.at("/source")));
+    let after = sh(&format!("stat -c %a,%u,%y {device}"));
+    let still = fs::symlink_metadata(&device).unwrap().file_type().is_block_device();
+    sh(&format!("losetup -d {device}"));
+    assert!(done.status.success() && still, "{}", text(&done.stderr));
+    let written = fs::read(&medium).unwrap();
+    assert!(written[..content.len()] == content && written[content.len()] == 7);
+    // Owner and permissions of a device are the machine's.
+    assert_eq!(text(&mode.stdout).split(',').take(2).collect::<Vec<_>>(), {
+        text(&after.stdout).split(',').take(2).map(str::to_owned).collect::<Vec<_>>()
+    });
+}
+
+/// In a volume nobody is behind a device or fifo; links lead on.
+#[test]
+fn in_volumes_devices_and_fifos_are_not_written_over() {
+    require!(btrfs_progs);
+    require!(root);
+    let image = Image::new("targets-inside");
+    let host = TempDir::new("targets-inside-host").unwrap();
+    let tree = host.join("tree");
+    fs::create_dir(&tree).unwrap();
+    in_the_way(&tree);
+    let source = host.join("source");
+    fs::write(&source, "content\n").unwrap();
+    let source = source.display().to_string();
+    fine(&["cp", "-r", &format!("{}/.", tree.display()), &image.at("/")]);
+    fine(&["cp", &source, &image.at("/inner")]);
+    for from in [source.as_str(), &image.at("/inner")] {
+        for options in [&["cp"][..], &["cp", "-r"]] {
+            for target in ["fifo", "null", "socket", "dangling"] {
+                let target = image.at(&format!("/{target}"));
+                let before = fine(&["stat", &target]);
+                let (code, why) = failing(&[options, &[from, &target]].concat());
+                assert!(code == 1 && why.contains(&target), "{why}");
+                assert_eq!(fine(&["stat", &target]), before);
+            }
+            fine(&[options, &[from, &image.at("/to-file")]].concat());
+            assert_eq!(fine(&["cat", &image.at("/kept")]), "content\n");
+            assert!(fine(&["ls", "-l", &image.at("/to-file")]).contains("-> kept"));
+            fine(&["truncate", "-s", "0", &image.at("/kept")]);
+        }
+    }
+    // What is no file itself takes the place, as with cp -r.
+    let fifo = tree.join("fifo").display().to_string();
+    fine(&["cp", "-r", &fifo, &image.at("/null")]);
+    assert!(fine(&["stat", &image.at("/null")]).contains(" fifo"));
+    assert_clean(&image.path);
+}
+
+#[test]
+fn standard_input_and_output_are_a_dash() {
+    require!(btrfs_progs);
+    let image = Image::new("dash");
+    let run = |script: &str| {
+        let script =
+            script.replace("spinney ", &format!("{PROGRAM} ")).replace("img", &image.word());
+        let done = sh(&script);
+        (done.status.code(), text(&done.stdout) + &text(&done.stderr))
+    };
+    let expected: String = (1..=100_000).map(|n| format!("{n}\n")).collect();
+    assert_eq!(run("seq 100000 | spinney cp - img:/numbers"), (Some(0), String::new()));
+    assert!(run("spinney cp img:/numbers -") == (Some(0), expected.clone()));
+    assert!(run("spinney cp -v img:/numbers - | cat") == (Some(0), expected.clone()));
+    // Over a file that is there, and from where the descriptor stands.
+    let file = image.dir.join("lines");
+    fs::write(&file, "1\n2\n3\n").unwrap();
+    let lines = file.display();
+    assert_eq!(
+        run(&format!("{{ dd bs=2 count=1 2>/dev/null; spinney cp - img:/numbers; }} < {lines}")).1,
+        "1\n"
+    );
+    assert_eq!(run("spinney cat img:/numbers").1, "2\n3\n");
+    assert_eq!(run("echo x | spinney cat img:/numbers - img:/numbers").1, "2\n3\nx\n2\n3\n");
+    fine(&["mkdir", &image.at("/dir")]);
+    let (code, why) = run("echo x | spinney cp - img:/dir");
+    assert!(code == Some(1) && why.contains("has no name"), "{why}");
+    let (code, why) = run("spinney cp -r img:/dir -");
+    assert!(code == Some(1) && why.contains("spinney tar"), "{why}");
+    let (code, why) = run("echo x | spinney cp - -");
+    assert!(code == Some(1) && why.contains("neither side"), "{why}");
+    // A file that has this name.
+    fine(&["cp", &file.display().to_string(), &image.at("/-")]);
+    assert_eq!(run("cd $(dirname img) && spinney cp img:/- ./- && cat ./-").1, "1\n2\n3\n");
+    assert_clean(&image.path);
+}

@@ -40,9 +40,9 @@ set-group-ID and sticky bits. With --no-preserve, and without -r or -p, copies a
 belong to the caller, with the current time, and the permissions of the source less the
 umask. Sparse files stay sparse. Inside a volume the data is shared, not copied.
 
-What is in the way is treated as cp(1) does: content goes where a symbolic link leads, and into
-devices and fifos of this machine; in a volume these are refused. Nothing is written through
-links that lead nowhere.
+What is in the way is treated as cp(1) does: content goes where a symbolic link leads, and
+into devices and fifos of this machine; in a volume these are refused. Nothing is written
+through links that lead nowhere.
 
 All changes of one command are one commit: after a crash all are there or none, unless they
 are larger than the memory for uncommitted changes (256 MiB of content).

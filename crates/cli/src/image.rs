@@ -8,6 +8,7 @@
 mod in_use;
 
 use crate::error::{Error, Result, io_text};
+use crate::mounts::{self, MountEntry};
 use blockdev::{BlockDevice, FileDevice, Sticky};
 use btrfs_fs::{BtrfsFs, Options, Subvol};
 use std::ffi::{OsStr, OsString};
@@ -102,8 +103,10 @@ impl Medium {
         if access != Access::Peek
             && let Some(holder) = holder(path, access == Access::Read)
         {
-            return Err(Error::about(path.display(), format!("in use: {holder}"))
-                .remedy("unmount it first; two systems writing one volume destroy it"));
+            return Err(in_use_by_us(path).unwrap_or_else(|| {
+                Error::about(path.display(), format!("in use: {holder}"))
+                    .remedy("unmount it first; two systems writing one volume destroy it")
+            }));
         }
         let read_only = matches!(access, Access::Read | Access::Peek);
         let device = patiently(|| FileDevice::open(path, read_only, access == Access::Mount));
@@ -145,7 +148,20 @@ fn patiently<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     }
 }
 
+/// Spinney itself has it mounted, here.
+fn in_use_by_us(path: &Path) -> Option<Error> {
+    let ours =
+        |entry: &MountEntry| entry.kind.ends_with(".spinney") && is_source(path, &entry.source);
+    let entry = mounts::all().unwrap_or_default().into_iter().find(ours)?;
+    let (image, place) = (path.display(), entry.point.display());
+    let told = Error::about(image, format!("in use: Spinney has it mounted on {place}"));
+    Some(told.remedy(format!("use that, or `spinney umount {place}` first")))
+}
+
 fn in_use_by_other(path: &Path) -> Error {
+    if let Some(error) = in_use_by_us(path) {
+        return error;
+    }
     let image = path.display();
     Error::about(&image, "in use by another program").remedy(format!(
         "if Spinney has it mounted, use the mount or `spinney umount` it; `fuser -v {image}` \

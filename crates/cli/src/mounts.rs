@@ -14,7 +14,11 @@ pub struct MountEntry {
     pub id: u64,
     /// `major:minor`, which names the mounted file system in the kernel.
     pub device: String,
+    /// What of that file system is mounted: `/`, or the source of a bind mount.
+    pub root: PathBuf,
     pub point: PathBuf,
+    /// Of this mount, as in `rw,nosuid`.
+    pub options: String,
     /// E.g. `fuseblk.spinney`.
     pub kind: String,
     pub source: PathBuf,
@@ -67,11 +71,13 @@ fn parse(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|b| *b == b' ');
     let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
     let device = String::from_utf8(fields.nth(1)?.to_vec()).ok()?;
-    let point = unescape(fields.nth(1)?);
+    let root = unescape(fields.next()?);
+    let point = unescape(fields.next()?);
+    let options = String::from_utf8_lossy(fields.next()?).into_owned();
     let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
     let kind = String::from_utf8(rest.next()?.to_vec()).ok()?;
     let source = unescape(rest.next()?);
-    Some(MountEntry { id, device, point, kind, source })
+    Some(MountEntry { id, device, root, point, options, kind, source })
 }
 
 /// Blanks and the like stand as `\040`.
@@ -127,6 +133,7 @@ broken line
         let entry = find(TABLE, Path::new("/a b")).unwrap();
         assert_eq!((entry.device.as_str(), entry.kind.as_str()), ("7:3", "fuseblk.spinney"));
         assert_eq!(entry.source, Path::new("/dev/loop3"));
+        assert_eq!((entry.root.as_path(), entry.options.as_str()), (Path::new("/"), "rw"));
         assert_eq!(find(TABLE, Path::new("/x")).unwrap().source, Path::new("/img\\"));
         assert!(find(TABLE, Path::new("/x")).unwrap().is_fuse());
         assert_eq!(find(TABLE, Path::new("/y")), None);

@@ -201,6 +201,8 @@ umask 022; me=$(id -u):$(id -g)
 start() { ./spinney mount --log log -o \"$1\" disk.img mnt; }
 start rw; if touch mnt/new; then exit 3; fi; ./spinney umount mnt
 start map-owner
+mkdir two; if ./spinney mount disk.img two 2>told; then exit 7; fi
+grep \"is mounted on $PWD/mnt already\" told
 grep \"$PWD/mnt fuse.spinney rw,nosuid,nodev\" /proc/self/mounts
 test $(stat -c %u:%g mnt mnt/d mnt/d/file | sort -u) = $me
 test $(stat -c %u:%g mnt/1000) = 1000:100

@@ -76,6 +76,11 @@ impl Unmounter {
     pub fn mountpoint(&self) -> &Path {
         &self.mountpoint
     }
+
+    /// For a bind mount of it.
+    pub fn at(&self, mountpoint: &Path) -> Unmounter {
+        Unmounter { mountpoint: mountpoint.to_path_buf() }
+    }
 }
 
 impl Session {

@@ -3,10 +3,12 @@
 use super::Command;
 use crate::args::{self, Arg, Args};
 use crate::error::{Error, Exit, Result, io_text};
+use crate::mount::again;
 use crate::mount::background::{self, Reporter};
 use crate::mount::guard::Place;
 use crate::mount::options::MountOptions;
 use crate::mount::serve::{Request, serve};
+use crate::output::Out;
 use crate::{image, mounts};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -26,6 +28,9 @@ works, and unmounting returns when everything is on the medium. The loop device 
 the mount's name for the kernel; do not read the volume through it. As an ordinary user
 (the package fuse3 must be installed) the mount is of type fuse and only yours; `spinney
 umount` waits for the volume to be closed, umount(8) does not.
+
+What root has mounted already root can mount at further places: they are one mount, and the
+first one's options hold.
 
 The server commits and unmounts on SIGTERM, SIGINT and SIGHUP. If files are still open, the
 tree is detached and closed with the last of them; a second signal does not wait for them.
@@ -182,6 +187,12 @@ fn start(mut words: Words) -> Result<Exit> {
         options: words.options,
         foreground: words.foreground,
     };
+    if let Some(shared) = again::share(&request)? {
+        if !words.quiet {
+            Out::new().line(shared)?;
+        }
+        return Ok(Exit::Done);
+    }
     let fsname = request.options.config.fsname.clone();
     let place = Place::new(request.image.clone(), request.point.clone(), fsname);
     if request.foreground {

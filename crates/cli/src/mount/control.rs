@@ -2,13 +2,16 @@
 //!
 //! The server listens on an abstract socket whose name has the mount's device number.
 //! Who connects is told one line when the volume is closed and the image unlocked:
-//! `closed`, or `failed: ` and why. An end without a line means that the server died. The kernel gives a number away again as soon as the mount is gone, which may
+//! `closed`, or `failed: ` and why. Before that he may ask, by a line that is answered with a
+//! line: for `status` (`again.rs`), to `follow` what the kernel's mount says. An end without a line means that the server died. The kernel gives a number away again as soon as the mount is gone, which may
 //! be long before the volume is closed: so the name is given up by then.
 //!
 //! The socket is a convenience: without it everything works but the waiting.
 
 use crate::sys;
-use std::io::{self, ErrorKind, Read, Write};
+use std::collections::HashMap;
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::Shutdown;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,23 +28,31 @@ fn address(device: &str) -> io::Result<SocketAddr> {
 /// Another server whose mount had the same number needs a moment to notice its end.
 const TO_LISTEN: Duration = Duration::from_secs(2);
 
+/// Answers a question, in one line.
+pub type Answers = Arc<dyn Fn(&str) -> String + Send + Sync>;
+
+/// More connections than that at once wait for the end, but are not listened to.
+const MOST_HEARD: usize = 32;
+
+type Waiters = Arc<Mutex<HashMap<usize, UnixStream>>>;
+
 /// The server's side.
 pub struct Control {
     listener: Option<UnixListener>,
-    waiters: Arc<Mutex<Vec<UnixStream>>>,
+    waiters: Waiters,
 }
 
 impl Control {
     /// `device` is the mount's `major:minor`.
-    pub fn listen(device: &str) -> io::Result<Control> {
+    pub fn listen(device: &str, answers: Answers) -> io::Result<Control> {
         let listener = bind(&address(device)?)?;
-        let waiters = Arc::new(Mutex::new(Vec::new()));
+        let waiters = Waiters::default();
         let control = Control { listener: Some(listener.try_clone()?), waiters: waiters.clone() };
         thread::Builder::new().name("control".into()).spawn(move || {
             // Ends when `close` has made the listener non-blocking.
-            while let Ok((stream, _)) = listener.accept() {
-                let _ = stream.set_write_timeout(Some(PATIENCE));
-                waiters.lock().unwrap_or_else(PoisonError::into_inner).push(stream);
+            for number in 0.. {
+                let Ok((stream, _)) = listener.accept() else { break };
+                take(number, stream, &waiters, &answers);
             }
         })?;
         Ok(control)
@@ -51,16 +62,16 @@ impl Control {
     /// it the name, can be another server's.
     pub fn close(&mut self) {
         let Some(listener) = self.listener.take() else { return };
-        let mut waiting = Vec::new();
+        let mut waiting = HashMap::new();
         // Some may have connected a moment ago.
         if listener.set_nonblocking(true).is_ok() {
             while let Ok((stream, _)) = listener.accept() {
-                waiting.push(stream);
+                waiting.insert(usize::MAX - waiting.len(), stream);
             }
         }
         // Wakes the thread, which holds the other copy.
         sys::shut_down(&listener);
-        self.waiters.lock().unwrap_or_else(PoisonError::into_inner).append(&mut waiting);
+        self.waiters.lock().unwrap_or_else(PoisonError::into_inner).extend(waiting);
     }
 
     /// Tells everybody who waits; the volume must be closed.
@@ -70,8 +81,40 @@ impl Control {
             Ok(()) => "closed\n".to_owned(),
             Err(why) => format!("failed: {}\n", why.replace('\n', " ")),
         };
-        for mut stream in self.waiters.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        for (_, mut stream) in self.waiters.lock().unwrap_or_else(PoisonError::into_inner).drain() {
             let _ = stream.write_all(line.as_bytes());
+            // Who hears it has a copy, too.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+/// Keeps the connection until its other side goes, and hears what that asks.
+fn take(number: usize, stream: UnixStream, waiters: &Waiters, answers: &Answers) {
+    let _ = stream.set_write_timeout(Some(PATIENCE));
+    let Ok(copy) = stream.try_clone() else { return };
+    let mut all = waiters.lock().unwrap_or_else(PoisonError::into_inner);
+    all.insert(number, copy);
+    if all.len() > MOST_HEARD {
+        return;
+    }
+    drop(all);
+    let (waiters, answers) = (waiters.clone(), answers.clone());
+    let body = move || {
+        hear(&stream, &answers);
+        waiters.lock().unwrap_or_else(PoisonError::into_inner).remove(&number);
+    };
+    // Without the thread nobody is heard, but all the same told of the end.
+    let _ = thread::Builder::new().name("control".into()).spawn(body);
+}
+
+fn hear(stream: &UnixStream, answers: &Answers) {
+    const LONGEST: u64 = 4096;
+    for line in BufReader::new(stream.take(LONGEST)).lines() {
+        let Ok(line) = line else { return };
+        let answer = answers(&line).replace('\n', " ");
+        if (&*stream).write_all(format!("{answer}\n").as_bytes()).is_err() {
+            return;
         }
     }
 }
@@ -114,6 +157,16 @@ impl Waiter {
         sys::peer(&self.stream).ok().filter(|(process, _)| *process > 0)
     }
 
+    /// The server's answer; `None` if there is none for so long.
+    pub fn ask(&self, question: &str, limit: Duration) -> Option<String> {
+        let mut stream = &self.stream;
+        stream.set_read_timeout(Some(limit)).ok()?;
+        stream.write_all(format!("{question}\n").as_bytes()).ok()?;
+        let mut answer = String::new();
+        BufReader::new(stream).read_line(&mut answer).ok()?;
+        answer.strip_suffix('\n').map(str::to_owned)
+    }
+
     /// `meanwhile` is called every now and then.
     pub fn wait(mut self, mut meanwhile: impl FnMut()) -> End {
         let mut told = Vec::new();
@@ -148,11 +201,35 @@ mod tests {
         format!("test-{test}-{}", std::process::id())
     }
 
+    fn answers() -> Answers {
+        Arc::new(|question| format!("{question}?\nyes"))
+    }
+
+    #[test]
+    fn questions_are_answered_and_the_end_is_told_all_the_same() {
+        let device = device("asked");
+        let control = Control::listen(&device, answers()).unwrap();
+        let waiter = Waiter::connect(&device).unwrap();
+        assert_eq!(waiter.ask("status", PATIENCE).as_deref(), Some("status? yes"));
+        assert_eq!(waiter.ask("more", PATIENCE).as_deref(), Some("more? yes"));
+        for _ in 0..10 {
+            Waiter::connect(&device).unwrap().ask("x", PATIENCE).unwrap();
+        }
+        let kept = || control.waiters.lock().unwrap().len();
+        let deadline = Instant::now() + PATIENCE;
+        while kept() > 1 && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(kept(), 1, "who has gone is forgotten");
+        control.finish(&Ok(()));
+        assert_eq!(waiter.wait(|| {}), End::Closed);
+    }
+
     #[test]
     fn waiters_hear_the_end() {
         let device = device("end");
         assert!(Waiter::connect(&device).is_none());
-        let control = Control::listen(&device).unwrap();
+        let control = Control::listen(&device, answers()).unwrap();
         let waiters: Vec<_> = (0..3).map(|_| Waiter::connect(&device).unwrap()).collect();
         assert_eq!(waiters[0].server().unwrap().0, std::process::id() as i32);
         control.finish(&Err("no\nspace".into()));
@@ -165,10 +242,10 @@ mod tests {
     #[test]
     fn a_number_that_is_free_again_is_the_next_servers() {
         let device = device("again");
-        let mut first = Control::listen(&device).unwrap();
+        let mut first = Control::listen(&device, answers()).unwrap();
         let of_first = Waiter::connect(&device).unwrap();
         first.close();
-        let second = Control::listen(&device).unwrap();
+        let second = Control::listen(&device, answers()).unwrap();
         let of_second = Waiter::connect(&device).unwrap();
         first.finish(&Err("first".into()));
         assert_eq!(of_first.wait(|| {}), End::Failed("first".into()));

@@ -4,6 +4,7 @@
 //! start, `serve` opens, mounts, waits and closes, `control` tells `spinney umount` how
 //! that ended, `log` keeps what the server has to say. `fault` makes starts fail, in tests.
 
+pub mod again;
 pub mod background;
 pub mod control;
 mod fault;

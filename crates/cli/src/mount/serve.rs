@@ -3,8 +3,9 @@
 //! Order at the end: the file system is closed (committed), then the image is unlocked,
 //! then whoever waits is told. So what `spinney umount` returns from is free to be used.
 
+use super::again;
 use super::background::Reporter;
-use super::control::Control;
+use super::control::{Answers, Control};
 use super::fault;
 use super::log::{self, LogPlace, Sink};
 use super::options::MountOptions;
@@ -63,7 +64,7 @@ fn serve_logged(request: &Request, reporter: &mut Reporter, place: &LogPlace) ->
             return Err(error);
         }
     };
-    let mut control = listen(session.unmounter().mountpoint());
+    let mut control = listen(session.unmounter().mountpoint(), answers(request));
     step("listening")?;
     let _ = signals.send((session.unmounter(), Arc::downgrade(&fs)));
     step("ready")?;
@@ -172,10 +173,19 @@ fn mounting(request: &Request, error: &FsError) -> Error {
     }
 }
 
-fn listen(point: &Path) -> Option<Control> {
+/// What others may ask this server.
+fn answers(request: &Request) -> Answers {
+    let status = again::status(request.options.fs.read_only, &request.options.fs.subvol);
+    Arc::new(move |question| match question {
+        "status" => status.clone(),
+        _ => "unknown".into(),
+    })
+}
+
+fn listen(point: &Path, answers: Answers) -> Option<Control> {
     let listening = mounts::on(point)
         .and_then(|entry| entry.ok_or_else(|| std::io::Error::other("not in the mount table")))
-        .and_then(|entry| Control::listen(&entry.device));
+        .and_then(|entry| Control::listen(&entry.device, answers));
     match listening {
         Ok(control) => Some(control),
         Err(error) => {
@@ -253,6 +263,7 @@ fn await_signals() -> Result<Sender<(Unmounter, Weak<BtrfsFs>)>> {
         let signal = sys::wait_for_signal();
         tracing::info!("{signal}: committing and unmounting");
         commit(&fs);
+        unmount_elsewhere(&unmounter, device.as_deref());
         match device_on(unmounter.mountpoint()) {
             now if now == device => unmount(&unmounter),
             // What is there now is not ours to be unmounted.
@@ -274,6 +285,19 @@ fn start_thread(name: &str, body: impl FnOnce() + Send + 'static) -> Result<()> 
 /// The topmost mount's `major:minor`.
 fn device_on(point: &Path) -> Option<String> {
     mounts::on(point).ok().flatten().map(|entry| entry.device)
+}
+
+/// Where it is mounted a second time.
+fn unmount_elsewhere(unmounter: &Unmounter, device: Option<&str>) {
+    for entry in mounts::all().unwrap_or_default().iter().rev() {
+        let ours = Some(entry.device.as_str()) == device && entry.is_fuse();
+        if ours
+            && entry.point != unmounter.mountpoint()
+            && device_on(&entry.point).as_deref() == device
+        {
+            unmount(&unmounter.at(&entry.point));
+        }
+    }
 }
 
 fn unmount(unmounter: &Unmounter) {

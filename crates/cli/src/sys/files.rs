@@ -34,6 +34,25 @@ pub fn umount(point: &Path, how: Umount) -> io::Result<()> {
     }
 }
 
+/// Mounts what is mounted on `from` on `to` as well, there with `flags`. Where these cannot be
+/// set there is no second mount.
+pub fn bind(from: &Path, to: &Path, flags: libc::c_ulong) -> io::Result<()> {
+    let (from, point) = (c_path(from)?, c_path(to)?);
+    let mount = |flags: libc::c_ulong| {
+        let none = std::ptr::null();
+        // SAFETY: both paths are NUL-terminated and outlive the call; type and data may be
+        // left out with these flags.
+        match unsafe { libc::mount(from.as_ptr(), point.as_ptr(), none, flags, none.cast()) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    };
+    mount(libc::MS_BIND)?;
+    mount(libc::MS_BIND | libc::MS_REMOUNT | flags).inspect_err(|_| {
+        let _ = umount(to, Umount::Lazily);
+    })
+}
+
 /// The attribute's value, of at most 64 KiB.
 pub fn get_xattr(path: &Path, name: &str) -> io::Result<Vec<u8>> {
     let (path, name) = (c_path(path)?, CString::new(name)?);

@@ -7,7 +7,7 @@ mod names;
 mod process;
 mod time;
 
-pub use files::{Umount, get_xattr, set_times, umount};
+pub use files::{Umount, bind, get_xattr, set_times, umount};
 pub use memory::{give_back_memory, keep_freed_memory};
 pub use names::{group_id, group_name, user_id_and_group, user_name};
 #[cfg(debug_assertions)]

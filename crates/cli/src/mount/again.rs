@@ -1,0 +1,109 @@
+//! Mounting what Spinney has mounted already, for the same user: the kernel gives a second
+//! mount of the file system that it has, and so do we, by a bind mount of its top. Only root
+//! can make one; others are told where it is mounted.
+//!
+//! Invariant: nothing is opened here, and what is served goes on as it is. The first mount's
+//! options hold; a second one that they contradict (another subvolume, writing where the
+//! first does not) is refused.
+
+use super::control::Waiter;
+use super::serve::Request;
+use crate::error::{Error, Result, io_text};
+use crate::image;
+use crate::mounts::{self, MountEntry};
+use crate::sys;
+use btrfs_disk::TreeId;
+use btrfs_fs::Subvol;
+use std::path::Path;
+use std::time::Duration;
+
+/// It knows by heart.
+const TO_ANSWER: Duration = Duration::from_secs(5);
+
+/// What a server tells of itself: whether it was asked not to write, and the subvolume.
+pub fn status(read_only: bool, subvol: &Subvol) -> String {
+    let access = if read_only { "ro" } else { "rw" };
+    format!("{access} {}", name(subvol))
+}
+
+fn name(subvol: &Subvol) -> String {
+    match subvol {
+        Subvol::Default => "default".into(),
+        Subvol::Id(id) => format!("id {id}"),
+        Subvol::Path(path) if path.is_empty() => format!("id {}", TreeId::FS),
+        Subvol::Path(path) => format!("/{}", String::from_utf8_lossy(path)),
+    }
+}
+
+/// What to say, if the image was mounted already and now is at `request.point`, too. `None`
+/// if nobody serves it, or nobody who can be asked: then opening it tells who has it.
+pub fn share(request: &Request) -> Result<Option<String>> {
+    let all = mounts::all().map_err(|e| Error::io(Path::new("/proc/self/mountinfo"), &e))?;
+    let ours = |entry: &&MountEntry| {
+        entry.kind.ends_with(".spinney") && image::is_source(&request.image, &entry.source)
+    };
+    let entries: Vec<&MountEntry> = all.iter().filter(ours).collect();
+    let Some(first) = entries.iter().find(|entry| entry.root == Path::new("/")) else {
+        return Ok(None);
+    };
+    let told = |what: &str| {
+        let place = first.point.display();
+        Error::about(request.image.display(), format!("is mounted on {place} already{what}"))
+    };
+    let Some(waiter) = Waiter::connect(&first.device) else { return Ok(None) };
+    let (user, _) = sys::user_and_group();
+    match waiter.server() {
+        Some((_, server)) if server == user => {}
+        Some((_, server)) => return Err(told(&format!(", by user {server}"))),
+        None => return Ok(None),
+    }
+    if entries.iter().any(|entry| entry.point == request.point) {
+        return Err(told(""));
+    }
+    if !sys::is_root() {
+        return Err(told("").remedy("use it there; only root can have it at a second place"));
+    }
+    let status =
+        waiter.ask("status", TO_ANSWER).ok_or_else(|| told(", but its server does not answer"))?;
+    agrees(request, &status).map_err(|why| told(&format!(", {why}")))?;
+    bind(request, first).map_err(|e| Error::about(request.point.display(), io_text(&e)))?;
+    Ok(Some(format!(
+        "{} is mounted on {}, too; it is the mount on {}, whose options hold",
+        request.image.display(),
+        request.point.display(),
+        first.point.display()
+    )))
+}
+
+fn agrees(request: &Request, status: &str) -> std::result::Result<(), String> {
+    let (access, subvol) = status.split_once(' ').unwrap_or((status, ""));
+    let wanted = name(&request.options.fs.subvol);
+    if subvol != wanted {
+        let of = |subvol: &str| match subvol {
+            "default" => "its default subvolume".to_owned(),
+            other => format!("its subvolume {other}"),
+        };
+        return Err(format!("{}, not {}", of(subvol), of(&wanted)));
+    }
+    match access {
+        "ro" if !request.options.fs.read_only => {
+            Err("read-only; unmount it there, or mount it read-only (-r) here, too".into())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// With what the first mount forbids and with what is asked for here.
+fn bind(request: &Request, first: &MountEntry) -> std::io::Result<()> {
+    let config = &request.options.config;
+    let flags = [
+        (config.nosuid, "nosuid", libc::MS_NOSUID),
+        (config.nodev, "nodev", libc::MS_NODEV),
+        (config.noexec, "noexec", libc::MS_NOEXEC),
+        (config.noatime, "noatime", libc::MS_NOATIME),
+    ];
+    let forbidden = |name: &str| first.options.split(',').any(|option| option == name);
+    let flags = flags.iter().filter(|(asked, name, _)| *asked || forbidden(name));
+    let read_only = if config.read_only { libc::MS_RDONLY } else { 0 };
+    sys::bind(&first.point, &request.point, flags.fold(read_only, |all, (_, _, flag)| all | flag))
+}

@@ -1,0 +1,188 @@
+//! What is mounted already: mounted a second time, or by somebody who fails at it.
+
+mod common;
+
+use common::mount::{Mount, TRANSPORTS, lacks_fuse, loops_over, mounted, server, signal};
+use common::{Image, assert_clean, eventually, failing, fine, sh, spinney, text};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use testkit::oracle::LoopDevice;
+use testkit::require;
+
+fn place(image: &Image, name: &str) -> (PathBuf, String) {
+    let path = image.dir.join(name);
+    fs::create_dir_all(&path).unwrap();
+    let word = path.display().to_string();
+    (path, word)
+}
+
+/// The options of what is mounted on `point` alone.
+fn options(point: &str) -> String {
+    let output = sh(&format!("findmnt -fno VFS-OPTIONS --mountpoint {point}"));
+    text(&output.stdout).trim().to_owned()
+}
+
+fn gone(image: &Image) {
+    eventually("the server is gone", || server(&image.path).is_none());
+    eventually("the loop device is gone", || loops_over(&image.path).is_empty());
+    assert_clean(&image.path);
+}
+
+/// Was refused as "in use by another program".
+#[test]
+fn root_gets_the_mount_that_is_there_again() {
+    require!(fuse);
+    require!(btrfs_progs);
+    for transport in TRANSPORTS {
+        for kind in ["rw", "plain"] {
+            if lacks_fuse(transport) {
+                continue;
+            }
+            let image = Image::new("again");
+            let mount = Mount::new(&image, &format!("{kind},transport={transport}"));
+            let (second, word) = place(&image, "second");
+            let told = fine(&["mount", "-o", "nosuid,commit=5", &image.word(), &word]);
+            let expected =
+                format!("is mounted on {word}, too; it is the mount on {}", mount.word());
+            assert!(told.contains(&expected), "{told}");
+            assert_eq!(mounted(&second), mounted(&mount.point));
+            assert!(
+                options(&word).contains("nosuid") && !options(&mount.word()).contains("nosuid")
+            );
+            fs::write(mount.join("file"), "one").unwrap();
+            assert_eq!(fs::read(second.join("file")).unwrap(), b"one");
+            let (one, two) = (fs::metadata(mount.join("file")), fs::metadata(second.join("file")));
+            assert_eq!(one.unwrap().dev(), two.unwrap().dev());
+            // A third, that cannot write.
+            let (third, third_word) = place(&image, "third");
+            fine(&["mount", "-r", &image.word(), &third_word]);
+            let refused = fs::write(third.join("x"), "x").unwrap_err();
+            assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
+            fs::write(second.join("two"), "two").unwrap();
+            fine(&["umount", &mount.word()]);
+            assert_eq!(fs::read(third.join("two")).unwrap(), b"two");
+            fine(&["umount", &third_word]);
+            fs::write(second.join("file"), "end").unwrap();
+            fine(&["umount", &word]);
+            assert_eq!(fine(&["cat", &image.at("/file")]), "end");
+            gone(&image);
+        }
+    }
+}
+
+#[test]
+fn block_devices_too() {
+    require!(fuse);
+    require!(btrfs_progs);
+    for kind in ["rw", "plain"] {
+        let image = Image::new("again-device");
+        let device = LoopDevice::attach(&image.path, false).unwrap();
+        let (disk, (first, word)) = (device.path().display().to_string(), place(&image, "mnt"));
+        let log = image.dir.join("log").display().to_string();
+        fine(&["mount", "--log", &log, "-o", kind, &disk, &word]);
+        let mount = Mount { point: first, ready: String::new(), child: None };
+        let (second, second_word) = place(&image, "second");
+        fine(&["mount", &disk, &second_word]);
+        fs::write(mount.join("file"), "x").unwrap();
+        assert_eq!(fs::read(second.join("file")).unwrap(), b"x");
+        fine(&["umount", &second_word]);
+        mount.umount();
+        device.detach().unwrap();
+        gone(&image);
+    }
+}
+
+#[test]
+fn what_contradicts_the_first_mount_is_refused() {
+    require!(fuse);
+    require!(btrfs_progs);
+    let image = Image::new("contradicts");
+    let (second, word) = place(&image, "second");
+    for (first, again, why) in [
+        ("ro", "rw", "already, read-only"),
+        ("rw", "subvolid=256", "already, its default subvolume, not its subvolume id 256"),
+        ("subvolid=5", "subvol=a", "already, its subvolume id 5, not its subvolume /a"),
+        ("subvol=/", "rw", "already, its subvolume id 5, not its default"),
+    ] {
+        let mount = Mount::new(&image, first);
+        let (code, told) = failing(&["mount", "-o", again, &image.word(), &word]);
+        let place = format!("is mounted on {} {why}", mount.word());
+        assert!(code == 1 && told.contains(&place), "{first}, {again}: {told}");
+        assert_eq!(mounted(&second), None);
+        let (code, told) = failing(&["mount", "-o", first, &image.word(), &mount.word()]);
+        assert!(code == 1 && told.contains("already"), "on itself: {told}");
+        fine(&["mount", "-o", first, &image.word(), &word]);
+        fine(&["umount", &word]);
+        mount.umount();
+        gone(&image);
+    }
+}
+
+#[test]
+fn a_signal_ends_all_of_them() {
+    require!(fuse);
+    require!(btrfs_progs);
+    let image = Image::new("again-signal");
+    for first_stays in [true, false] {
+        let mut mount = Mount::foreground(&image, "rw");
+        let (second, word) = place(&image, "second");
+        fine(&["mount", &image.word(), &word]);
+        fs::write(second.join("file"), "x").unwrap();
+        if !first_stays {
+            assert!(sh(&format!("umount {}", mount.word())).status.success());
+        }
+        signal(mount.pid(), "TERM");
+        let (code, log) = mount.wait();
+        assert_eq!(code, Some(0), "{log}");
+        assert_eq!((mounted(&second), mounted(&mount.point)), (None, None));
+        gone(&image);
+    }
+}
+
+/// A failed second mount took the running server's log away.
+#[test]
+fn a_mount_that_fails_leaves_the_running_server_alone() {
+    require!(fuse);
+    require!(btrfs_progs);
+    let image = Image::new("left-alone");
+    let zeros = image.dir.join("zeros");
+    fs::write(&zeros, vec![0; 8 << 20]).unwrap();
+    let (point, word) = place(&image, "mnt");
+    // Where there is no system log.
+    let run = |words: &str| {
+        let script = format!("SPINNEY_SYSLOG=/none {} {words}", common::PROGRAM);
+        let output = sh(&script);
+        (output.status.code(), text(&output.stdout) + &text(&output.stderr))
+    };
+    let (code, told) = run(&format!("mount {} {word}", image.word()));
+    assert_eq!(code, Some(0), "{told}");
+    let mount = Mount { point, ready: told.clone(), child: None };
+    let log = told.split_once(", log: ").expect("a log").1.split_once(')').unwrap().0.to_owned();
+    let inode = fs::metadata(&log).unwrap().ino();
+    let other = image.dir.join("other").display().to_string();
+    fs::create_dir(&other).unwrap();
+    for words in [
+        // Another image on top of it, which fails when its log is open already.
+        format!("mount {} {word}", zeros.display()),
+        format!("mount -o subvol=none {} {word}", image.word()),
+        format!("mount -o subvol=none {} {other}", image.word()),
+        format!("mount {} {word}", image.word()),
+    ] {
+        let (code, told) = run(&words);
+        assert_eq!(code, Some(1), "{words}: {told}");
+        assert_eq!(fs::metadata(&log).expect("the log").ino(), inode, "{words}");
+        assert!(fs::read_to_string(&log).unwrap().contains("is mounted on"), "{words}");
+        // Its lock holds, it is served, and tells its end.
+        let (_, why) = failing(&["mkdir", &image.at("/d")]);
+        assert!(why.contains("in use: Spinney has it mounted"), "{words}: {why}");
+        fs::write(mount.join("file"), &words).unwrap();
+    }
+    let _held = fs::File::open(mount.join("file")).unwrap();
+    assert_eq!(spinney(&["umount", &word]).status.code(), Some(1), "busy");
+    drop(_held);
+    mount.umount();
+    assert!(fs::read_to_string(&log).unwrap().contains("is closed"), "who waited for it heard it");
+    fs::remove_file(Path::new(&log)).unwrap();
+    gone(&image);
+}

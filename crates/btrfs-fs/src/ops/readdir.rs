@@ -14,6 +14,9 @@ use vfs::{DirEntry, Entry, Errno, FileKind, Ino, Result};
 /// Names read from the layers at once; inodes are loaded between batches, unlocked.
 const BATCH: usize = 256;
 
+/// Listed where a number cannot be told; no inode has it.
+const UNNUMBERED: Ino = Ino(u64::MAX);
+
 struct Name {
     index: u64,
     target: Target,
@@ -109,6 +112,17 @@ fn read_batch(engine: &Engine, dir: InodeId, from: u64) -> Result<(Vec<Name>, bo
     Ok((batch, false))
 }
 
+fn number_of(engine: &Engine, dir: InodeId, name: &Name) -> Result<Ino> {
+    if !name.target.is_subvolume() {
+        return InodeId::new(dir.tree, name.target.location.objectid).to_ino();
+    }
+    match subvolume_root(engine, dir, &name.name, name.target)? {
+        Place::Root(id) => id.to_ino(),
+        Place::StandIn(ino) => Ok(ino),
+    }
+}
+
+/// Each name is listed: what is wrong with what it leads to is for who asks for that.
 fn emit_one(
     engine: &Engine,
     dir: InodeId,
@@ -116,22 +130,14 @@ fn emit_one(
     plus: bool,
     emit: Emit<'_>,
 ) -> Result<bool> {
-    let ino = match name.target.is_subvolume() {
-        false => InodeId::new(dir.tree, name.target.location.objectid).to_ino()?,
-        true => match subvolume_root(engine, dir, &name.name, name.target)? {
-            Place::Root(id) => id.to_ino()?,
-            Place::StandIn(ino) => ino,
-        },
-    };
+    let number = number_of(engine, dir, name);
     let entry = DirEntry {
-        ino,
+        ino: *number.as_ref().unwrap_or(&UNNUMBERED),
         kind: kind_of_type(name.target.kind),
         name: &name.name,
         next: name.index + 1,
     };
-    if !plus {
-        return Ok(emit(&entry, None));
-    }
+    let (true, Ok(ino)) = (plus, number) else { return Ok(emit(&entry, None)) };
     let loaded = match name.target.is_subvolume() {
         false => entry_by_id(engine, InodeId::from_ino(ino)),
         true => entry_of(engine, dir, &name.name, name.target),

@@ -10,7 +10,7 @@ use super::reply::{self, Out};
 use super::request::Request;
 use crate::abi::Wire;
 use crate::abi::record::*;
-use vfs::DirEntry;
+use vfs::{DirEntry, Errno, FsError};
 
 impl Dispatcher {
     pub(super) fn readdir(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer<()> {
@@ -78,6 +78,8 @@ impl<'o, 'b> Listing<'o, 'b> {
 
     fn finish(self, result: vfs::Result<()>) -> Answer<()> {
         match result {
+            // `ls` asks again after this error, for ever.
+            Err(FsError::Posix(Errno::EOVERFLOW)) if self.out.len() == 0 => Err(Errno::EIO.into()),
             Err(error) if self.out.len() == 0 => Err(error.into()),
             Err(error) => {
                 tracing::warn!("listing stopped early: {error}");
@@ -102,10 +104,13 @@ mod tests {
         assert!(list.push(&entry(b"abc"), None));
         assert!(list.push(&entry(b"12345678"), None));
         assert!(!list.push(&entry(b"x"), None));
-        list.finish(Ok(())).unwrap();
+        list.finish(Err(Errno::EOVERFLOW.into())).unwrap();
         assert_eq!(out.len(), 64);
         assert_eq!(Dirent::read(&buf).unwrap().namelen, 3);
         assert_eq!(&buf[24..32], b"abc\0\0\0\0\0");
         assert_eq!(Dirent::read(&buf[32..]).unwrap().namelen, 8);
+        let mut out = Out::new(&mut buf);
+        let empty = Listing::new(&mut out, 72).finish(Err(Errno::EOVERFLOW.into()));
+        assert_eq!(empty.unwrap_err().errno(), libc::EIO, "ls goes on after EOVERFLOW");
     }
 }

@@ -10,6 +10,10 @@ impl Engine {
         }
         self.erase_unnamed();
         let committed = self.commit();
+        if self.is_short_of_room() {
+            let changes = self.layers.load().current.items.slots();
+            tracing::error!(changes, "no room to commit: what was not synced is lost");
+        }
         match self.name_unwritten() {
             0 => committed,
             files => committed.map_err(|error| match error {

@@ -9,7 +9,7 @@ use crate::options::Sabotage;
 use crate::reserve::Promise;
 use crate::roots::Root;
 use btrfs_disk::items::{RootItem, Timespec};
-use btrfs_disk::{Generation, Key, Logical, Result, Superblock, TreeId};
+use btrfs_disk::{Error, Generation, Key, Logical, Result, Superblock, TreeId};
 use btrfs_space::{Extent, ExtentKind, RefOwner};
 use btrfs_space::{Settle, Settled};
 use btrfs_tree::{Edit, NodeStore};
@@ -27,6 +27,7 @@ pub struct Merged {
     pub superblock: Superblock,
 }
 
+/// `NoSpace`: nothing was written, and the space is as it was before.
 pub fn run(engine: &Engine, sealed: &Delta, promise: Promise, pace: Pace) -> Result<Merged> {
     let start = Instant::now();
     let generation = sealed.generation;
@@ -35,9 +36,29 @@ pub fn run(engine: &Engine, sealed: &Delta, promise: Promise, pace: Pace) -> Res
     let reservation = promise.reservation;
     let mut settle =
         Settle::new(&engine.space, &engine.store, superblock, generation, reservation)?;
+    match merge_files(engine, &mut settle, sealed, pace) {
+        Err(Error::NoSpace) => return Err(settle.no_room()),
+        other => other?,
+    }
+    proof.check_files(engine, settle.taken());
+    engine.stats.commit_merge_ns.add(start.elapsed().as_nanos() as u64);
+    let settling = Instant::now();
+    let settled = settle.finish()?;
+    proof.check(engine, settled.taken);
+    engine.stats.commit_settle_ns.add(settling.elapsed().as_nanos() as u64);
+    write(engine, generation, settled)
+}
+
+/// The trees of files and checksums.
+fn merge_files(
+    engine: &Engine,
+    settle: &mut Settle<'_, NodeStore>,
+    sealed: &Delta,
+    pace: Pace,
+) -> Result<()> {
     let mut ease = Ease::new(engine, pace);
-    merge_items(engine, &mut settle, sealed, &mut ease)?;
-    let mut landed = merge_extents(&mut settle, sealed, &mut ease);
+    merge_items(engine, settle, sealed, &mut ease)?;
+    let mut landed = merge_extents(settle, sealed, &mut ease);
     ease.pause();
     if engine.options.sabotage == Some(Sabotage::CommitSkipsASum) {
         landed.pop_last();
@@ -61,14 +82,8 @@ pub fn run(engine: &Engine, sealed: &Delta, promise: Promise, pace: Pace) -> Res
     };
     ease.pause();
     settle.apply_tree(TreeId::CSUM, edits)?;
-    proof.check_files(engine, settle.taken());
     ease.pause();
-    engine.stats.commit_merge_ns.add(start.elapsed().as_nanos() as u64);
-    let settling = Instant::now();
-    let settled = settle.finish()?;
-    proof.check(engine, settled.taken);
-    engine.stats.commit_settle_ns.add(settling.elapsed().as_nanos() as u64);
-    write(engine, generation, settled)
+    Ok(())
 }
 
 fn sum_format(engine: &Engine) -> SumFormat {

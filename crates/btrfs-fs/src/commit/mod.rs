@@ -6,11 +6,13 @@
 //! * order on the device: data (it landed before the delta named it), nodes, flush, the log
 //!   of what was synced meanwhile, flush, superblocks, flush. A crash anywhere leaves the last durable superblock's trees
 //!   whole, since nothing that they refer to is used again before the next one is durable;
-//! * a failure after sealing poisons the volume: memory has moved on.
+//! * a commit that finds no room poisons nothing: its epoch joins the next one ([`short`]). Any
+//!   other failure after sealing poisons the volume: memory has moved on.
 
 mod driver;
 mod ease;
 mod merge;
+mod short;
 mod sums;
 mod turns;
 
@@ -29,6 +31,7 @@ use crate::view::Snapshot;
 use btrfs_disk::{Generation, Superblock};
 use btrfs_space::{Extent, Kind};
 use parking_lot::{Condvar, Mutex};
+use short::{Attempt, Failed, Short};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use turns::{Turns, Wanted};
@@ -40,6 +43,7 @@ pub struct Committer {
     /// Somebody wants the background driver to commit now, or to stop.
     signal: Mutex<Signal>,
     changed: Condvar,
+    short: Short,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -146,7 +150,8 @@ impl Engine {
         // Before the next in line finds nothing to do, and calls it durable.
         match &result {
             Ok(landed) => turn.ended(number, *landed == Landed::All),
-            Err(error) => self.poison(&format!("a commit failed: {error}")),
+            Err(Failed::Short) => {}
+            Err(Failed::For(error)) => self.poison(&format!("a commit failed: {error}")),
         }
         std::mem::forget(unwound);
         drop(turn);
@@ -158,7 +163,7 @@ impl Engine {
     }
 
     /// Content lands in steps where it must; each commit frees what the next step needs.
-    fn commit_until_landed(&self, pace: Pace) -> Result<Landed> {
+    fn commit_until_landed(&self, pace: Pace) -> Attempt<Landed> {
         let landed = || self.stats.data_written_bytes.get() + self.stats.inline_extents.get();
         let mut idle = 0;
         while idle < 2 {
@@ -178,7 +183,7 @@ impl Engine {
         Ok(Landed::NoRoom)
     }
 
-    fn commit_now(&self, pace: Pace) -> Result<Landed> {
+    fn commit_now(&self, pace: Pace) -> Attempt<Landed> {
         let start = Instant::now();
         // What does not land stays in memory; what has landed is committed all the same.
         let landed = self.flush_all(pace)?;
@@ -187,7 +192,7 @@ impl Engine {
     }
 
     /// Commits what is in the delta; content landed from `start` on for `flushed`.
-    fn commit_trees(&self, start: Instant, flushed: Duration, pace: Pace) -> Result<()> {
+    fn commit_trees(&self, start: Instant, flushed: Duration, pace: Pace) -> Attempt<()> {
         let sealed = self.commit_epoch(pace)?;
         // Behind the superblock, as what the commit freed.
         self.tell_untold().fs()?;
@@ -208,10 +213,12 @@ impl Engine {
     /// Seals, merges, writes and publishes an epoch; answers how long sealing took, or
     /// `None` if there was nothing to commit. The log is held at the two ends only: in
     /// between, fsyncs go on top of the commit before.
-    fn commit_epoch(&self, pace: Pace) -> Result<Option<Duration>> {
+    fn commit_epoch(&self, pace: Pace) -> Attempt<Option<Duration>> {
         let (sealed, promise, seal) = {
             let mut log = self.log.lock();
-            let idle = self.layers.load().current.is_empty() && !self.space.has_unrecorded();
+            let idle = self.layers.load().current.is_empty()
+                && !self.space.has_unrecorded()
+                && !self.committer.short.is_owing();
             if idle && log.root.is_none() {
                 return Ok(None);
             }
@@ -223,25 +230,27 @@ impl Engine {
             log.save_for_commit(self, self.roots().generation, sealed.bytes());
             (sealed, promise, start.elapsed())
         };
-        let merged = merge::run(self, &sealed, promise, pace).fs()?;
-        drop(sealed);
+        let merged = merge::run(self, &sealed, promise, pace);
         let mut log = self.log.lock();
+        let merged = self.unless_short(merged, &mut log)?;
+        drop(sealed);
         let held = Instant::now();
         let ended = self.end_epoch(merged, &mut log);
-        if let Err(error) = &ended {
+        if let Err(Failed::For(error)) = &ended {
             // Before anybody writes a log: memory is ahead of the volume.
             self.poison(&format!("a commit failed: {error}"));
         }
         drop(log);
         self.stats.commit_end_max_ns.max(held.elapsed().as_nanos() as u64);
         let mut ease = Ease::new(self, pace);
-        ended?.into_iter().for_each(|published| published.retire(self, &mut ease));
+        let published = self.committer.short.over(ended?);
+        published.into_iter().for_each(|published| published.retire(self, &mut ease));
         Ok(Some(seal))
     }
 
     /// Publishes, takes what was synced meanwhile along, and writes the superblock. Answers
     /// what is published by that: two commits, if no log could take it along.
-    fn end_epoch(&self, merged: merge::Merged, log: &mut LogState) -> Result<Vec<Published>> {
+    fn end_epoch(&self, merged: merge::Merged, log: &mut LogState) -> Attempt<Vec<Published>> {
         // What stands half done since the seal would be carried along.
         self.writable()?;
         let (first, mut superblock) = self.publish(merged);
@@ -258,7 +267,15 @@ impl Engine {
             let (sealed, promise) = self.seal(log);
             self.writable()?;
             // Every fsync waits for the log, which is held.
-            let merged = merge::run(self, &sealed, promise, Pace::Fast).fs()?;
+            let merged = merge::run(self, &sealed, promise, Pace::Fast);
+            let merged = match self.unless_short(merged, log) {
+                Err(error) => {
+                    self.committer.short.owe(published);
+                    return Err(error);
+                }
+                Ok(merged) => merged,
+            };
+            drop(sealed);
             let (second, its) = self.publish(merged);
             published.push(second);
             superblock = its;

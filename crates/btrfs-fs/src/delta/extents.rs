@@ -33,7 +33,7 @@ pub struct ExtentChange {
 
 impl ExtentChange {
     /// Adds `count` references of `referrer`. True: it had none here before.
-    fn count(&mut self, referrer: Referrer, count: i64) -> bool {
+    pub(super) fn count(&mut self, referrer: Referrer, count: i64) -> bool {
         match self.counts.binary_search_by_key(&referrer, |(r, _)| *r) {
             Ok(at) => {
                 self.counts[at].1 += count;
@@ -52,21 +52,21 @@ impl ExtentChange {
 }
 
 #[derive(Default)]
-struct Shard {
-    changes: BTreeMap<Logical, ExtentChange>,
+pub(super) struct Shard {
+    pub changes: BTreeMap<Logical, ExtentChange>,
     /// Checksums by first sector; runs do not overlap.
-    sums: BTreeMap<Logical, Box<[u8]>>,
+    pub sums: BTreeMap<Logical, Box<[u8]>>,
 }
 
 pub struct ExtentDelta {
-    shards: Box<[Mutex<Shard>]>,
+    pub(super) shards: Box<[Mutex<Shard>]>,
     /// Ranges whose checksums in the tree are out of date.
-    stale: Mutex<Vec<Extent>>,
+    pub(super) stale: Mutex<Vec<Extent>>,
     /// Fresh extents without references that the tree log refers to.
-    retained: Mutex<Vec<Extent>>,
-    bytes: AtomicU64,
-    count: AtomicU64,
-    dropped: AtomicU64,
+    pub(super) retained: Mutex<Vec<Extent>>,
+    pub(super) bytes: AtomicU64,
+    pub(super) count: AtomicU64,
+    pub(super) dropped: AtomicU64,
 }
 
 /// Bytes of a new extent's item with one reference, and of the ends of free ranges that it

@@ -28,9 +28,9 @@ pub enum Base {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Slot {
     pub value: Option<Box<[u8]>>,
-    base: Base,
+    pub(super) base: Base,
     /// Counts as one of `ItemDelta::spread`.
-    spread: bool,
+    pub(super) spread: bool,
 }
 
 #[derive(Default)]
@@ -46,8 +46,8 @@ pub(super) struct Object {
 }
 
 #[derive(Default)]
-struct Shard {
-    objects: FxHashMap<(TreeId, u64), Object>,
+pub(super) struct Shard {
+    pub objects: FxHashMap<(TreeId, u64), Object>,
     /// Objects whose names changed while something was watched.
     renamed: Vec<(TreeId, u64)>,
     /// Objects that a rename took out of a directory that the log has with its entries.
@@ -57,10 +57,10 @@ struct Shard {
 pub struct ItemDelta {
     /// The tree log has taken something in this epoch.
     pub(super) watched: AtomicBool,
-    shards: Box<[Mutex<Shard>]>,
-    bytes: AtomicU64,
-    slots: AtomicU64,
-    spread: AtomicU64,
+    pub(super) shards: Box<[Mutex<Shard>]>,
+    pub(super) bytes: AtomicU64,
+    pub(super) slots: AtomicU64,
+    pub(super) spread: AtomicU64,
     /// The tree in which an object was born last; see `spread`.
     birthplace: AtomicU64,
 }

@@ -13,6 +13,7 @@
 mod extents;
 mod gate;
 mod items;
+mod join;
 mod pending;
 mod watch;
 

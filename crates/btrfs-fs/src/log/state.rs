@@ -30,7 +30,8 @@ pub struct LogState {
     /// While a commit is at work that may fill the block groups which the commit before
     /// knows: nodes of `blocks` in those that nothing refers to.
     pub spare: Option<Vec<Logical>>,
-    /// A log write was given up halfway: what it took is in no log. Only a commit helps.
+    /// A log write was given up halfway, or the commit beside it: what it took is in no log, or in
+    /// another epoch. Only a commit helps.
     pub stale: bool,
     #[cfg(feature = "ablation")]
     pub ordered: super::ablation::Scratch,
@@ -104,6 +105,15 @@ impl LogState {
             self.blocks.remove(logical);
         });
         release(engine, nodes);
+    }
+
+    /// The commit at work found no room. The log on the volume stays what it is, and no other
+    /// takes its place before a commit is durable.
+    pub fn give_up(&mut self, engine: &Engine) {
+        self.stale = true;
+        self.synced.clear();
+        let spare = self.spare.take().unwrap_or_default();
+        self.give_back(engine, spare);
     }
 
     /// A commit is durable: its own log takes the place of this one.

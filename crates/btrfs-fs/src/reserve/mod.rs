@@ -19,6 +19,8 @@
 //!   always gets on.
 //! * A removal makes nothing longer but by a few bytes: what punches a hole into an extent
 //!   is no removal.
+//! * Where a commit has found no room all the same, removals go on without a promise: the epoch
+//!   that waits for room is in memory, and they make it smaller.
 //! * A commit needs no more than its promise: held against what it took ([`Promise::check`]),
 //!   an assertion in debug builds, a counter and a warning in others.
 //!
@@ -144,7 +146,7 @@ impl Engine {
 
     fn reserve_with(&self, load: Load, priority: Priority) -> Result<Room<'_>> {
         self.writable()?;
-        self.hold_back()?;
+        self.hold_back(priority)?;
         let mut tried = search::Tried::default();
         loop {
             match self.hold_load(load, priority) {
@@ -188,8 +190,10 @@ impl Engine {
     fn hold_load(&self, load: Load, priority: Priority) -> Result<Room<'_>> {
         // First it counts, then it is seen whether all that counts has room.
         let room = Room::enter(self, load, priority);
-        self.cover(priority)?;
-        Ok(room)
+        match self.cover(priority) {
+            Err(_) if priority == Priority::Delete && self.is_short_of_room() => Ok(room),
+            covered => covered.map(|()| room),
+        }
     }
 
     /// Grows the reservation to what the current delta and all that has a room need. Who may
@@ -256,7 +260,10 @@ impl Engine {
     }
 
     /// Starts a commit when the delta has used up its memory; waits when it is far over.
-    fn hold_back(&self) -> Result<()> {
+    fn hold_back(&self, priority: Priority) -> Result<()> {
+        if priority == Priority::Delete && self.is_short_of_room() {
+            return Ok(());
+        }
         let bytes = self.layers.load().current.bytes();
         if bytes > self.options.delta_bytes {
             self.committer.wake();

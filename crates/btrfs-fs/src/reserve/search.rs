@@ -44,8 +44,11 @@ impl Engine {
         }
         if tried.commits < most && self.commit_may_help(kind, wanted, priority) {
             *tried = Tried { commits: tried.commits + 1, waited: false };
-            self.commit_for_space()?;
-            return Ok(true);
+            // One that found no room itself has told why there is none.
+            return match self.commit_for_space() {
+                Err(_) if self.is_short_of_room() => Ok(priority == Priority::Delete),
+                done => done.map(|()| true),
+            };
         }
         if !tried.waited && self.space.pinned(kind) > 0 {
             tried.waited = true;

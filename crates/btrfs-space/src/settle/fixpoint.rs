@@ -89,15 +89,18 @@ impl<R: NodeReader> Settle<'_, R> {
         let mut out: BTreeMap<u64, Turnover> = BTreeMap::new();
         for extent in &drained.created {
             let group = self.space.created(extent)?;
+            self.ledger.created.push(*extent);
             out.entry(group).or_default().created.push(*extent);
         }
         for extent in &drained.freed {
             let group = self.space.freed(extent)?;
+            self.ledger.freed.push(*extent);
             out.entry(group).or_default().freed.push(*extent);
             self.pinned.push(*extent);
         }
         for extent in &drained.stillborn_nodes {
             self.space.release(*extent)?;
+            self.ledger.gave_back(*extent);
         }
         self.retire(&drained.stillborn_data)?;
         self.touched_groups.extend(out.keys());
@@ -123,6 +126,8 @@ impl<R: NodeReader> Settle<'_, R> {
         if chunks.is_empty() && gone.is_empty() {
             return Ok(false);
         }
+        self.ledger.chunks.extend_from_slice(&chunks);
+        self.ledger.gone.extend_from_slice(&gone);
         self.dev_item = Some(dev_item);
         // First what goes: a new chunk may lie where it was.
         self.forget_chunks(&gone)?;

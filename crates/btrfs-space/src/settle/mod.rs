@@ -10,8 +10,9 @@
 //!
 //! Invariants: trees whose nodes may be shared change before the first drain only, so
 //! looking up references needs nothing but the committed extent tree and the deltas.
-//! On an error the commit must be given up, and with it (the in-memory space has moved
-//! on) all writing to the volume.
+//! A commit that finds no room gives back what it took ([`undo`]) and may be tried again. On any
+//! other error it must be given up, and with it (the in-memory space has moved on) all writing to
+//! the volume.
 //!
 //! What it does not know: what the edits mean, writing nodes, flushing.
 
@@ -21,6 +22,7 @@ mod outcome;
 mod sink;
 mod snapshot;
 mod trees;
+mod undo;
 
 pub use drop_tree::DropState;
 pub use outcome::Settled;
@@ -35,6 +37,7 @@ use btrfs_tree::{DirtyNodes, Edit, NodeReader, NodeSink, Overlay, TreeRoot};
 use sink::Sink;
 use std::collections::{BTreeMap, BTreeSet};
 use trees::Tree;
+use undo::Ledger;
 
 /// What became of data in this commit.
 #[derive(Clone, Debug, Default)]
@@ -69,6 +72,8 @@ pub struct Settle<'a, R> {
     touched_groups: BTreeSet<u64>,
     /// To be unpinned when the commit is durable.
     pinned: Vec<Extent>,
+    /// What the space was told, to be taken back if there is no room for all of it.
+    ledger: Ledger,
     /// The device item and the system chunks, where chunks were added.
     dev_item: Option<DevItem>,
     new_system_chunks: Vec<u8>,
@@ -116,6 +121,7 @@ impl<'a, R: NodeReader> Settle<'a, R> {
             draining: false,
             touched_groups: BTreeSet::new(),
             pinned: Vec::new(),
+            ledger: Ledger::default(),
             dev_item: None,
             new_system_chunks: Vec::new(),
         };
@@ -192,6 +198,7 @@ impl<'a, R: NodeReader> Settle<'a, R> {
             space: self.space,
             reservation: &mut self.reservation,
             taken: &mut self.taken,
+            ledger: &mut self.ledger,
             deltas: &mut self.deltas,
             store: self.store,
             extent_root: self.extent_root,
@@ -239,6 +246,7 @@ impl<'a, R: NodeReader> Settle<'a, R> {
     pub fn retire(&mut self, extents: &[Extent]) -> Result<()> {
         for extent in extents {
             self.space.pin_unrecorded(extent)?;
+            self.ledger.retired.push(*extent);
             self.pinned.push(*extent);
         }
         Ok(())

@@ -27,10 +27,13 @@ pub struct Settled {
 }
 
 impl<R: NodeReader> Settle<'_, R> {
-    /// Settles everything. Nothing is written.
+    /// Settles everything. Nothing is written. Where there is no room for all of it, the space is
+    /// as it was before.
     pub fn finish(mut self) -> Result<Settled> {
-        self.settle()?;
-        let superblock = self.stamp()?;
+        let superblock = match self.settle().and_then(|()| self.stamp()) {
+            Err(Error::NoSpace) => return Err(self.no_room()),
+            other => other?,
+        };
         Ok(Settled {
             taken: self.taken(),
             superblock,

@@ -3,6 +3,7 @@
 //! Invariant: every node that is allocated here is born in the deltas with one keyed
 //! reference, and every one that vanishes drops it; so the drain sees all of them.
 
+use super::undo::Ledger;
 use crate::items::TreeItems;
 use crate::refs::{ExtentKind, RefDeltas, RefOwner, stored_refs};
 use crate::shared;
@@ -16,6 +17,7 @@ pub(super) struct Sink<'a, R> {
     pub reservation: &'a mut Option<MetadataReservation>,
     /// Nodes from metadata.
     pub taken: &'a mut u64,
+    pub ledger: &'a mut Ledger,
     pub deltas: &'a mut RefDeltas,
     /// The committed extent tree; nothing of `deltas` is in it.
     pub store: &'a R,
@@ -42,6 +44,7 @@ impl<R: NodeReader> NodeSink for Sink<'_, R> {
             (_, Some(reservation)) => reservation.alloc_node(self.space, self.node_size)?,
             (_, None) => self.space.alloc(Kind::Metadata, self.node_size, self.node_size)?,
         };
+        self.ledger.took(extent);
         *self.taken += u64::from(tree != TreeId::CHUNK);
         let kind = ExtentKind::Node { level };
         self.deltas.born(extent.logical, self.node_size, kind);

@@ -64,6 +64,7 @@ impl<R: NodeReader> Settle<'_, R> {
             space: self.space,
             reservation: &mut self.reservation,
             taken: &mut self.taken,
+            ledger: &mut self.ledger,
             deltas: &mut self.deltas,
             store: self.store,
             extent_root: self.extent_root,

@@ -251,6 +251,33 @@ impl Group {
         self.class.pinned.fetch_add(len, Ordering::Relaxed);
     }
 
+    /// No commit records the extent after all.
+    pub fn not_created(&self, len: u64) -> Result<()> {
+        let mut state = self.state.lock();
+        state.used = state.used.checked_sub(len).ok_or_else(|| self.off_balance())?;
+        self.class.used.fetch_sub(len, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// No commit drops the extent after all.
+    pub fn not_freed(&self, len: u64) -> Result<()> {
+        self.not_pinned(len)?;
+        self.created(len)
+    }
+
+    /// An extent that was pinned is in flight again, or used.
+    pub fn not_pinned(&self, len: u64) -> Result<()> {
+        let mut state = self.state.lock();
+        state.pinned = state.pinned.checked_sub(len).ok_or_else(|| self.off_balance())?;
+        self.class.pinned.fetch_sub(len, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn off_balance(&self) -> Corrupt {
+        let what = "more is taken back than the block group was told";
+        Corrupt::new(what).at(Logical(self.start))
+    }
+
     pub fn unpin(&self, extent: &Extent) -> Result<()> {
         let mut state = self.state.lock();
         state.pinned = state.pinned.checked_sub(extent.len).ok_or_else(|| {

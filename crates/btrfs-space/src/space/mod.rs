@@ -21,6 +21,7 @@ mod reserve;
 mod sync;
 mod totals;
 mod trim;
+mod undo;
 
 pub use chunk_alloc::NewChunk;
 pub use load::SpaceRoots;

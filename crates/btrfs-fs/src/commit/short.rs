@@ -1,0 +1,115 @@
+//! A commit that finds no room although its epoch was promised some (a bound of ours that is
+//! none, a volume that somebody else filled): it gives its epoch back, and poisons nothing.
+//!
+//! Invariants: what the sealed epoch and the current one changed is one epoch from then on, the
+//! current one, as if nobody had sealed; memory shows what it showed before, and the volume has
+//! the last commit and its log still. Who waited for the commit hears ENOSPC. Each later commit
+//! tries the whole again: once something was removed, or somebody's promise came back, there may
+//! be room. Until one succeeds fsyncs commit, too: what a log would have to say is in an epoch
+//! that it has partly seen.
+//!
+//! What it does not know: how much is missing.
+
+use super::Published;
+use crate::delta::Delta;
+use crate::engine::Engine;
+use crate::error::to_fs;
+use crate::log::LogState;
+use crate::view::Snapshot;
+use btrfs_disk::Error;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use vfs::{Errno, FsError, Result};
+
+pub(super) type Attempt<T> = std::result::Result<T, Failed>;
+
+/// Why a commit failed.
+pub(super) enum Failed {
+    /// There was no room: everything is in memory as before.
+    Short,
+    /// Memory is ahead of the volume for good.
+    For(FsError),
+}
+
+impl From<FsError> for Failed {
+    fn from(error: FsError) -> Failed {
+        Failed::For(error)
+    }
+}
+
+impl From<Failed> for FsError {
+    fn from(failed: Failed) -> FsError {
+        match failed {
+            Failed::Short => Errno::ENOSPC.into(),
+            Failed::For(error) => error,
+        }
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Short {
+    /// The last commit found no room.
+    is: AtomicBool,
+    /// Commits that are published and flushed, and whose superblock waits for the next one's.
+    owed: Mutex<Vec<Published>>,
+}
+
+impl Short {
+    pub fn is_owing(&self) -> bool {
+        !self.owed.lock().is_empty()
+    }
+
+    /// No superblock may lead to these commits alone: what was synced is not in them.
+    pub fn owe(&self, published: Vec<Published>) {
+        self.owed.lock().extend(published);
+    }
+
+    /// A commit is durable: with `new`, all that was owed, oldest first.
+    pub fn over(&self, new: Vec<Published>) -> Vec<Published> {
+        self.is.store(false, Ordering::Release);
+        let mut all = std::mem::take(&mut *self.owed.lock());
+        all.extend(new);
+        all
+    }
+}
+
+impl Engine {
+    /// The last commit found no room, so nothing that is promised is worth more than what is free.
+    pub fn is_short_of_room(&self) -> bool {
+        self.committer.short.is.load(Ordering::Acquire)
+    }
+
+    /// What came of merging the sealed epoch. Where there was no room for it, it joins the
+    /// current one.
+    pub(super) fn unless_short<T>(
+        &self,
+        merged: btrfs_disk::Result<T>,
+        log: &mut LogState,
+    ) -> Attempt<T> {
+        match merged {
+            Err(Error::NoSpace) => {}
+            other => return other.map_err(|error| Failed::For(to_fs(error))),
+        }
+        self.join_epochs()?;
+        log.give_up(self);
+        self.committer.short.is.store(true, Ordering::Release);
+        self.stats.commits_short.add(1);
+        tracing::warn!("a commit found no room, and will be tried again; until then fsync fails");
+        Err(Failed::Short)
+    }
+
+    fn join_epochs(&self) -> Result<()> {
+        let layers = self.layers.load_full();
+        let sealed = layers.sealed.as_ref().expect("a commit is at work");
+        layers.current.gate.seal();
+        let Some(joined) = Delta::joined(sealed, &layers.current) else {
+            layers.current.gate.reopen();
+            let what = "two epochs contradict each other".to_owned();
+            return Err(FsError::Corrupt { what, data: false });
+        };
+        let (current, roots) = (Arc::new(joined), layers.roots.clone());
+        self.layers.store(Arc::new(Snapshot { current, sealed: None, roots }));
+        Ok(())
+    }
+}

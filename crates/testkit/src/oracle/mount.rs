@@ -106,7 +106,15 @@ impl KernelMount {
             args.extend(["-o", options]);
         }
         args.extend([&*device, &*point]);
-        sh("mount", &args)?;
+        let mut tries = 0;
+        while let Err(error) = sh("mount", &args) {
+            // A copy of the image was just unmounted, and somebody's namespace has it still.
+            if tries == 6 || !error.contains("File exists") {
+                return Err(error);
+            }
+            sleep(Duration::from_millis(50 << tries));
+            tries += 1;
+        }
         self.mounted = true;
         Ok(())
     }

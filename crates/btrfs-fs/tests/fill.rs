@@ -22,9 +22,12 @@ use std::time::Instant;
 use testkit::{PosixFs, oracle};
 use vfs::FileSystem;
 
-/// Steps until one is refused, and then until one is refused behind a sync.
+/// Of many kinds one always fits a little longer: each refusal costs a commit.
+const REFUSALS: u64 = 200;
+
+/// Steps until one is refused, and then until one is refused behind a sync, or many were.
 fn fill(fs: &dyn FileSystem, filler: &mut Filler<'_>, sync_every: u64) -> u64 {
-    let mut steps = 0;
+    let (mut steps, mut refusals) = (0, 0);
     let mut refused = false;
     loop {
         match filler.step() {
@@ -32,7 +35,8 @@ fn fill(fs: &dyn FileSystem, filler: &mut Filler<'_>, sync_every: u64) -> u64 {
             Err(error) => {
                 assert_eq!(error.errno(), libc::ENOSPC, "only ENOSPC: {error}");
                 fs.sync().expect("what was acknowledged is kept");
-                if std::mem::replace(&mut refused, true) {
+                refusals += 1;
+                if std::mem::replace(&mut refused, true) || refusals == REFUSALS {
                     return steps;
                 }
             }

@@ -33,6 +33,26 @@ impl Args {
         Args { letters, ..self }
     }
 
+    /// Takes long options behind one dash as well, as find(1) does.
+    pub fn with_one_dash(mut self) -> Args {
+        let options = self.command.map(words::options).unwrap_or_default();
+        let is_long = |word: &str| options.iter().any(|o| o.names.contains(&format!("-{word}")));
+        let mut takes_value = false;
+        let mut words = Vec::new();
+        while let Some(word) = self.parser.raw_args().ok().and_then(|mut raw| raw.next()) {
+            let long = word.to_str().filter(|word| !takes_value && is_long(word));
+            let long = long.map(|word| format!("-{word}"));
+            let name = long.as_deref().or(word.to_str());
+            takes_value = !takes_value
+                && options.iter().any(|o| {
+                    o.names.iter().any(|n| Some(&**n) == name)
+                        && matches!(o.value, words::Value::Must(_))
+                });
+            words.push(long.map_or(word, OsString::from));
+        }
+        Args { parser: lexopt::Parser::from_args(words), ..self }
+    }
+
     pub fn next(&mut self) -> Result<Option<Arg<'_>>> {
         let arg = self.parser.next()?;
         let name = match (&arg, self.command) {

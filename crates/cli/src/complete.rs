@@ -42,7 +42,7 @@ pub fn candidates(words: &[OsString]) -> Vec<Candidate> {
     let Some((begun, before)) = words.split_last() else { return Vec::new() };
     let mut all = match before.split_first() {
         None => first_word(begun),
-        Some((verb, rest)) => match commands::find(verb) {
+        Some((verb, rest)) => match commands::named(verb) {
             Some(command) => Line { command, options: words::options(command), rest }.end(begun),
             None => Vec::new(),
         },

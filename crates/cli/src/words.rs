@@ -152,10 +152,10 @@ pub fn similar<'k>(word: &str, known: impl Iterator<Item = &'k str>) -> Option<&
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::find;
+    use crate::commands::named;
 
     fn of(verb: &str) -> &'static Command {
-        find(verb.as_ref()).unwrap()
+        named(verb.as_ref()).unwrap()
     }
 
     fn names(verb: &str) -> Vec<String> {

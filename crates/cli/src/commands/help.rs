@@ -1,6 +1,6 @@
 //! `spinney help`: what the program and each command can do.
 
-use super::{Command, GROUPS, find};
+use super::{Command, GROUPS, named};
 use crate::args::{Arg, Args, unexpected};
 use crate::error::{Error, Exit, Result};
 use crate::manual;
@@ -63,7 +63,7 @@ fn run(mut args: Args) -> Result<Exit> {
         [] if json => say(&as_json(words::verbs())),
         [] => overview(),
         [name] => {
-            let command = find(name).ok_or_else(|| super::unknown(name))?;
+            let command = named(name).ok_or_else(|| super::unknown(name))?;
             if json { say(&as_json(std::iter::once(command))) } else { of(command) }
         }
         _ => Err(Error::usage("one command at a time")),

@@ -9,6 +9,7 @@ mod cp;
 mod df;
 mod dump_super;
 mod dump_tree;
+mod find;
 mod help;
 mod info;
 mod ln;
@@ -59,6 +60,7 @@ pub const GROUPS: &[Group] = &[
         title: "Files in a volume that is not mounted",
         commands: &[
             &ls::COMMAND,
+            &find::COMMAND,
             &cat::COMMAND,
             &stat::COMMAND,
             &cp::COMMAND,
@@ -89,7 +91,7 @@ pub const GROUPS: &[Group] = &[
     Group { title: "About", commands: &[&help::COMMAND, &completions::COMMAND, &version::COMMAND] },
 ];
 
-pub fn find(name: &OsStr) -> Option<&'static Command> {
+pub fn named(name: &OsStr) -> Option<&'static Command> {
     GROUPS.iter().flat_map(|group| group.commands).copied().find(|c| name == c.name)
 }
 
@@ -108,7 +110,7 @@ pub fn dispatch(called: &OsStr, mut words: Vec<OsString>) -> Result<Exit> {
         Some("--version" | "-V") => return version::print(),
         _ => {}
     }
-    let Some(command) = find(&first) else {
+    let Some(command) = named(&first) else {
         if mount::looks_like_mount(&first, &words) {
             words.insert(0, first);
             return mount::run_as_helper(Args::new(words));

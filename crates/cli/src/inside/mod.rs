@@ -10,6 +10,7 @@ pub mod fill;
 pub mod node;
 pub mod path;
 pub mod remove;
+pub mod search;
 pub mod target;
 pub mod transfer;
 pub mod volumes;

@@ -5,6 +5,7 @@
 //! differ without holding them.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use vfs::{Attr, Context, Entry, Errno, FileKind, FileSystem, Ino, Result};
 
@@ -19,17 +20,19 @@ const READ_SIZE: usize = 1 << 20;
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Content {
     pub len: u64,
-    pub blocks: Vec<u64>,
+    /// All names of an inode share them.
+    pub blocks: Arc<Vec<u64>>,
 }
 
 impl Content {
     pub fn of(bytes: &[u8]) -> Content {
-        Content { len: bytes.len() as u64, blocks: bytes.chunks(BLOCK).map(block_hash).collect() }
+        let blocks = bytes.chunks(BLOCK).map(block_hash).collect();
+        Content { len: bytes.len() as u64, blocks: Arc::new(blocks) }
     }
 
     /// Offset of the first block that differs.
     pub fn first_difference(&self, other: &Content) -> Option<u64> {
-        let pairs = self.blocks.iter().zip(&other.blocks);
+        let pairs = self.blocks.iter().zip(other.blocks.iter());
         let common = self.blocks.len().min(other.blocks.len());
         match pairs.into_iter().position(|(a, b)| a != b) {
             Some(block) => Some((block * BLOCK) as u64),
@@ -85,7 +88,8 @@ impl TreeSnapshot {
 
     /// The tree below a directory, which the caller holds a reference on.
     pub fn below(fs: &dyn FileSystem, root: Ino) -> Result<TreeSnapshot> {
-        let mut reader = Reader { fs, nodes: BTreeMap::new(), first_paths: HashMap::new() };
+        let (nodes, first_paths, contents) = Default::default();
+        let mut reader = Reader { fs, nodes, first_paths, contents };
         let root = fs.getattr(root)?;
         reader.node(Path::default(), &root)?;
         Ok(TreeSnapshot { nodes: reader.nodes })
@@ -135,6 +139,8 @@ struct Reader<'a> {
     fs: &'a dyn FileSystem,
     nodes: BTreeMap<Path, NodeView>,
     first_paths: HashMap<Ino, Path>,
+    /// Of files with several names.
+    contents: HashMap<Ino, Content>,
 }
 
 /// "There is none" instead of an error, where the kind of file or the file system has
@@ -158,7 +164,7 @@ impl Reader<'_> {
             xattrs: self.xattrs(ino)?,
             flags: if with_flags { optional(fs.flags(ino))? } else { None },
             content: match attr.kind {
-                FileKind::File => Some(self.content(ino)?),
+                FileKind::File => Some(self.content_once(attr)?),
                 _ => None,
             },
             target: match attr.kind {
@@ -181,15 +187,25 @@ impl Reader<'_> {
         Ok(xattrs)
     }
 
+    fn content_once(&mut self, attr: &Attr) -> Result<Content> {
+        if let Some(known) = self.contents.get(&attr.ino) {
+            return Ok(known.clone());
+        }
+        let content = self.content(attr.ino)?;
+        if attr.nlink > 1 {
+            self.contents.insert(attr.ino, content.clone());
+        }
+        Ok(content)
+    }
+
     fn content(&self, ino: Ino) -> Result<Content> {
-        let (mut content, mut buf) = (Content::default(), vec![0; READ_SIZE]);
+        let (mut len, mut blocks, mut buf) = (0, Vec::new(), vec![0; READ_SIZE]);
         loop {
-            let read = self.fs.read(ino, content.len, &mut buf)?;
-            let piece = Content::of(&buf[..read]);
-            content.len += piece.len;
-            content.blocks.extend(piece.blocks);
+            let read = self.fs.read(ino, len, &mut buf)?;
+            len += read as u64;
+            blocks.extend(buf[..read].chunks(BLOCK).map(block_hash));
             if read < READ_SIZE {
-                return Ok(content);
+                return Ok(Content { len, blocks: Arc::new(blocks) });
             }
         }
     }

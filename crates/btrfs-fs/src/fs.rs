@@ -212,6 +212,10 @@ impl FileSystem for BtrfsFs {
         readdir::readdir(self.open()?, dir, offset, false, &mut |entry, _| emit(entry))
     }
 
+    fn dir_end(&self, dir: Ino) -> Result<u64> {
+        readdir::dir_end(self.open()?, dir)
+    }
+
     fn readdir_plus(
         &self,
         dir: Ino,

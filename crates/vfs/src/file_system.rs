@@ -185,7 +185,8 @@ pub trait FileSystem: Send + Sync {
     fn sync(&self) -> Result<()>;
 
     /// Delivers entries behind `offset` (0 starts; `.` and `..` come first) until
-    /// `emit` returns false. An entry for which it returned false is not consumed.
+    /// `emit` returns false. An entry for which it returned false is not consumed. Names
+    /// that come meanwhile may be left out, and are if they would keep it from ending.
     fn readdir(
         &self,
         dir: Ino,
@@ -200,6 +201,12 @@ pub trait FileSystem: Send + Sync {
         offset: u64,
         emit: &mut dyn FnMut(&DirEntry<'_>, Option<&Entry>) -> bool,
     ) -> Result<()>;
+
+    /// The offset behind what `dir` lists now. Names that come later are behind it, so a
+    /// listing that stops at the first whose `next` is larger ends however many come.
+    fn dir_end(&self, _dir: Ino) -> Result<u64> {
+        Ok(u64::MAX)
+    }
 
     /// ENODATA if there is none.
     fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>>;

@@ -43,7 +43,7 @@ pub fn readdir(engine: &Engine, dir: Ino, offset: u64, plus: bool, emit: Emit<'_
         return Ok(());
     }
     let inode = engine.inode(dir)?;
-    let mut from = offset.max(2);
+    let (mut from, mut stop) = (offset.max(2), None);
     loop {
         let (batch, end) = {
             let state = inode.read()?;
@@ -55,6 +55,9 @@ pub fn readdir(engine: &Engine, dir: Ino, offset: u64, plus: bool, emit: Emit<'_
         let Some(last) = batch.last() else { return Ok(()) };
         let next = last.index + 1;
         for name in &batch {
+            if stop.is_some_and(|stop| name.index >= stop) {
+                return Ok(());
+            }
             if !emit_one(engine, inode.id, name, plus, emit)? {
                 return Ok(());
             }
@@ -62,7 +65,22 @@ pub fn readdir(engine: &Engine, dir: Ino, offset: u64, plus: bool, emit: Emit<'_
         if end {
             return Ok(());
         }
+        // What moves goes to the end: without one, a storm of renames would be followed.
+        stop = stop.or_else(|| dir_end(engine, dir).ok());
         from = next;
+    }
+}
+
+/// Where the directory ends now: no name that comes later has a smaller index.
+pub fn dir_end(engine: &Engine, dir: Ino) -> Result<u64> {
+    if is_stand_in(dir) {
+        return Ok(2);
+    }
+    let inode = engine.inode(dir)?;
+    let state = inode.read()?;
+    match state.dir_next {
+        0 => names::next_index(&engine.view(), inode.id),
+        next => Ok(next),
     }
 }
 

@@ -171,10 +171,13 @@ impl<'a> Export<'a> {
 
     fn names(&self, path: &Path, dir: Ino) -> Result<Vec<Vec<u8>>> {
         let mut names: Vec<Vec<u8>> = Vec::new();
-        let mut at = 0;
+        let (mut at, end) = (0, self.fs.dir_end(dir).at(path, "read directory")?);
         loop {
             let start = at;
             let mut take = |entry: &vfs::DirEntry<'_>| {
+                if entry.next > end {
+                    return false;
+                }
                 at = entry.next;
                 if !matches!(entry.name, b"." | b"..") {
                     names.push(entry.name.to_vec());

@@ -6,25 +6,49 @@
 
 use super::Dispatcher;
 use super::failure::Answer;
+use super::listings::{self, Asked, Number};
 use super::reply::{self, Out};
 use super::request::Request;
 use crate::abi::Wire;
 use crate::abi::record::*;
-use vfs::{DirEntry, Errno, FsError};
+use vfs::{DirEntry, Errno, FsError, Ino};
 
 impl Dispatcher {
     pub(super) fn readdir(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer<()> {
         let arg: ReadIn = request.arg()?;
-        let mut list = Listing::new(out, arg.size as usize);
-        let result =
-            self.fs.readdir(self.ino(request), arg.offset, &mut |entry| list.push(entry, None));
+        let (dir, asked) = (self.ino(request), self.listings.asked(self.ino(request), arg.offset));
+        let mut list = self.listing(dir, asked, out, arg.size as usize);
+        let result = self.fs.readdir(dir, asked.offset, &mut |entry| list.push(entry, None));
+        self.end_listing(dir, asked, &list);
         list.finish(result)
+    }
+
+    fn listing<'o, 'b>(
+        &self,
+        dir: Ino,
+        asked: Asked,
+        out: &'o mut Out<'b>,
+        size: usize,
+    ) -> Listing<'o, 'b> {
+        let (number, last) = asked.known.unwrap_or_else(|| (self.listings.begin(dir), u64::MAX));
+        Listing { number, last, ..Listing::new(out, size) }
+    }
+
+    /// A listing that just began ends with what it was given, or, if that did not fit, where
+    /// the directory ends now.
+    fn end_listing(&self, dir: Ino, asked: Asked, list: &Listing<'_, '_>) {
+        if asked.known.is_none() {
+            let now = || self.fs.dir_end(dir).unwrap_or(u64::MAX);
+            let end = if list.full { now() } else { list.next };
+            self.listings.ends(list.number, dir, end);
+        }
     }
 
     pub(super) fn readdir_plus(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer<()> {
         let arg: ReadIn = request.arg()?;
-        let mut list = Listing::new(out, arg.size as usize);
-        let result = self.fs.readdir_plus(self.ino(request), arg.offset, &mut |name, entry| {
+        let (dir, asked) = (self.ino(request), self.listings.asked(self.ino(request), arg.offset));
+        let mut list = self.listing(dir, asked, out, arg.size as usize);
+        let result = self.fs.readdir_plus(dir, asked.offset, &mut |name, entry| {
             let record = match entry {
                 Some(entry) => reply::entry_out(entry, &self.nodes, &self.owners),
                 // `.` and `..`: node id 0 tells the kernel to take only the name.
@@ -32,6 +56,7 @@ impl Dispatcher {
             };
             list.push(name, Some(&record))
         });
+        self.end_listing(dir, asked, &list);
         list.finish(result)
     }
 }
@@ -44,16 +69,35 @@ fn without_entry(name: &DirEntry<'_>) -> EntryOut {
 struct Listing<'o, 'b> {
     out: &'o mut Out<'b>,
     end: usize,
+    number: Number,
+    /// Entries that go on behind this are no longer its own.
+    last: u64,
+    /// Where it goes on.
+    next: u64,
+    /// Something did not fit.
+    full: bool,
 }
 
 impl<'o, 'b> Listing<'o, 'b> {
     fn new(out: &'o mut Out<'b>, size: usize) -> Listing<'o, 'b> {
         let end = out.len() + size.min(out.remaining());
-        Listing { out, end }
+        Listing { out, end, number: 0, last: u64::MAX, next: 0, full: false }
     }
 
     /// Appends an entry, or nothing and false if it does not fit.
     fn push(&mut self, entry: &DirEntry<'_>, plus: Option<&EntryOut>) -> bool {
+        if entry.next > self.last {
+            return false;
+        }
+        self.full = !self.append(entry, plus);
+        if !self.full {
+            self.next = entry.next;
+        }
+        !self.full
+    }
+
+    fn append(&mut self, entry: &DirEntry<'_>, plus: Option<&EntryOut>) -> bool {
+        let Some(off) = listings::told(self.number, entry.next) else { return false };
         let name_len = entry.name.len();
         let plain = (Dirent::SIZE + name_len).next_multiple_of(8);
         let need = plain + plus.map_or(0, |_| EntryOut::SIZE);
@@ -62,7 +106,7 @@ impl<'o, 'b> Listing<'o, 'b> {
         }
         let dirent = Dirent {
             ino: entry.ino.0,
-            off: entry.next,
+            off,
             namelen: name_len as u32,
             kind: u32::from(entry.kind.dirent_type()),
         };
@@ -93,7 +137,7 @@ impl<'o, 'b> Listing<'o, 'b> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vfs::{FileKind, Ino};
+    use vfs::FileKind;
 
     #[test]
     fn entries_are_aligned_and_bounded() {

@@ -62,6 +62,7 @@ mod failure;
 mod init;
 mod inode;
 mod ioctl;
+mod listings;
 mod names;
 mod pages;
 mod reply;
@@ -106,6 +107,7 @@ pub(crate) struct Dispatcher {
     crowd: Crowd,
     pages: pages::Pages,
     waiters: pages::Waiters,
+    listings: listings::Listings,
     cache_negative: bool,
     owners: Owners,
     transport: OnceLock<&'static str>,
@@ -128,6 +130,7 @@ impl Dispatcher {
             crowd: Crowd::new(cpus.len()),
             pages: pages::Pages::new(),
             waiters: pages::Waiters::new(queues),
+            listings: listings::Listings::default(),
             cache_negative: config.cache_negative,
             owners: config.owners,
             transport: OnceLock::new(),

@@ -177,6 +177,7 @@ impl FileSystem for Spy {
         fn fsync(&self, ino: Ino, datasync: bool) -> Result<()>;
         fn sync(&self) -> Result<()>;
         fn readdir(&self, dir: Ino, offset: u64, emit: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()>;
+        fn dir_end(&self, dir: Ino) -> Result<u64>;
         fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>>;
         fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>>;
         fn setxattr(&self, cx: &Context, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()>;

@@ -41,6 +41,12 @@ impl State {
     }
 }
 
+impl State {
+    pub(super) fn dir_end(&self, dir: Ino) -> Result<u64> {
+        Ok(self.dir(dir)?.end())
+    }
+}
+
 impl RefFs {
     pub(super) fn list(
         &self,
@@ -49,12 +55,13 @@ impl RefFs {
         with_entries: bool,
         emit: &mut dyn FnMut(&DirEntry<'_>, Option<&Entry>) -> bool,
     ) -> Result<()> {
+        let last = self.state().dir_end(dir)?;
         loop {
             let Some(listed) = self.state().listed(dir, offset, with_entries)? else {
                 return Ok(());
             };
             let Listed { ino, kind, ref name, next, entry } = listed;
-            if !emit(&DirEntry { ino, kind, name, next }, entry.as_ref()) {
+            if next > last || !emit(&DirEntry { ino, kind, name, next }, entry.as_ref()) {
                 if entry.is_some() {
                     self.forget(ino, 1);
                 }

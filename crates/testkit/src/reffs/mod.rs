@@ -268,6 +268,10 @@ impl FileSystem for RefFs {
         self.list(dir, offset, false, &mut |entry, _| emit(entry))
     }
 
+    fn dir_end(&self, dir: Ino) -> Result<u64> {
+        self.state().dir_end(dir)
+    }
+
     fn readdir_plus(
         &self,
         dir: Ino,

@@ -48,6 +48,11 @@ impl Directory {
         self.by_index.remove(&index).map(|(_, ino)| ino)
     }
 
+    /// Behind all entries.
+    pub fn end(&self) -> u64 {
+        self.next_index
+    }
+
     /// First entry whose index is at least `index`.
     pub fn entry_from(&self, index: u64) -> Option<(u64, &[u8], Ino)> {
         let (&index, (name, ino)) = self.by_index.range(index..).next()?;

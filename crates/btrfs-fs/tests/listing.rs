@@ -1,0 +1,97 @@
+//! Listing a directory whose names move all the time: it ends where the directory ended, and
+//! what stays is listed once.
+
+mod common;
+
+use btrfs_fs::BtrfsFs;
+use common::Image;
+use std::collections::BTreeSet;
+use vfs::{Context, FileKind, FileSystem, Ino, RenameMode};
+
+const CX: Context = Context { uid: 0, gid: 0, pid: 0, umask: 0o022 };
+const NAMES: usize = 2000;
+
+fn filled(fs: &BtrfsFs) -> Ino {
+    let dir = fs.mkdir(&CX, fs.root(), b"dir", 0o755).expect("mkdir").attr.ino;
+    for n in 0..NAMES {
+        let name = format!("name-{n}");
+        let new = fs.mknod(&CX, dir, name.as_bytes(), FileKind::File, 0o644, 0).expect("mknod");
+        fs.forget(new.attr.ino, 1);
+    }
+    dir
+}
+
+/// Lists all, and moves each name for which `moves` when it comes.
+fn list(fs: &BtrfsFs, dir: Ino, plus: bool, moves: impl Fn(&[u8]) -> bool) -> Vec<Vec<u8>> {
+    let mut seen = Vec::new();
+    let mut take = |name: &[u8]| {
+        if name == b"." || name == b".." {
+            return true;
+        }
+        seen.push(name.to_vec());
+        if moves(name) {
+            let to = format!("moved-{}", seen.len());
+            fs.rename(&CX, dir, name, dir, to.as_bytes(), RenameMode::Replace).expect("rename");
+        }
+        seen.len() < 3 * NAMES
+    };
+    match plus {
+        false => fs.readdir(dir, 0, &mut |entry| take(entry.name)).expect("readdir"),
+        true => {
+            let mut emit = |entry: &vfs::DirEntry<'_>, full: Option<&vfs::Entry>| {
+                let go_on = take(entry.name);
+                if let (true, Some(full)) = (go_on, full) {
+                    fs.forget(full.attr.ino, 1);
+                }
+                go_on
+            };
+            fs.readdir_plus(dir, 0, &mut emit).expect("readdir_plus");
+        }
+    }
+    seen
+}
+
+fn listed_once(fs: &BtrfsFs, dir: Ino) {
+    for plus in [false, true] {
+        let all = list(fs, dir, plus, |_| false);
+        let before: BTreeSet<_> = all.iter().cloned().collect();
+        assert_eq!((before.len(), all.len()), (NAMES, NAMES));
+        let stays = |name: &[u8]| name.ends_with(b"7");
+        let seen = list(fs, dir, plus, |name| !stays(name));
+        // What moved in front of the listing may come again under its new name, once a batch.
+        assert!(seen.len() < 2 * NAMES, "plus {plus}: {} names", seen.len());
+        let mut staying = seen.iter().filter(|name| stays(name) && before.contains(*name));
+        let expected = before.iter().filter(|name| stays(name)).count();
+        assert_eq!(staying.by_ref().count(), expected, "plus {plus}");
+        // What was renamed is named anew for the next round.
+        for (n, name) in list(fs, dir, plus, |_| false).iter().enumerate() {
+            let to = format!("name-{plus}-{n}");
+            fs.rename(&CX, dir, name, dir, to.as_bytes(), RenameMode::Replace).expect("rename");
+        }
+    }
+}
+
+#[test]
+fn a_listing_ends_beside_renames() {
+    testkit::require!(btrfs_progs);
+    let image = Image::new(256 << 20, &[]);
+    let fs = image.open();
+    let dir = filled(&fs);
+    listed_once(&fs, dir);
+    fs.sync().expect("sync");
+    listed_once(&fs, dir);
+    fs.forget(dir, 1);
+    common::close_and_judge(&image, fs);
+    // The directory is not in memory: its end comes from the tree.
+    let fs = image.open();
+    let dir = fs.lookup(&CX, fs.root(), b"dir").expect("lookup").attr.ino;
+    let end = fs.dir_end(dir).expect("end");
+    let mut last = 0;
+    fs.readdir(dir, 0, &mut |entry| {
+        last = entry.next;
+        true
+    })
+    .expect("readdir");
+    assert_eq!(end, last);
+    listed_once(&fs, dir);
+}

@@ -5,7 +5,8 @@ use vfs::{FsError, Result, Stat};
 
 impl Engine {
     pub fn close(&self) -> Result<()> {
-        if self.read_only.is_some() {
+        // What has no name goes at the next mount.
+        if self.read_only.is_some() || self.is_still() {
             return Ok(());
         }
         self.erase_unnamed();

@@ -31,7 +31,7 @@ use btrfs_tree::NodeStore;
 use btrfs_volume::Volume;
 use parking_lot::Mutex;
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use vfs::{Errno, FsError, Ino, Result};
 
@@ -64,6 +64,10 @@ pub struct Engine {
     pub read_only: Option<String>,
     /// Why nothing may be written any more.
     pub poisoned: OnceLock<String>,
+    /// Remounted read-only: no operation may begin to change anything.
+    pub no_changes: AtomicBool,
+    /// And all that was changed is durable: nothing is written.
+    pub still: AtomicBool,
     /// Inodes with unwritten content or times.
     pub dirty_inodes: DirtyQueue,
     pub dirty_bytes: AtomicU64,
@@ -95,6 +99,19 @@ impl Engine {
             Some(why) => Err(FsError::ReadOnly(why.clone())),
             None => Ok(()),
         }
+    }
+
+    /// As `writable`, where an operation begins to change something.
+    pub fn changeable(&self) -> Result<()> {
+        self.writable()?;
+        if self.no_changes.load(Ordering::SeqCst) {
+            return Err(FsError::ReadOnly("remounted read-only".into()));
+        }
+        Ok(())
+    }
+
+    pub fn is_still(&self) -> bool {
+        self.still.load(Ordering::SeqCst)
     }
 
     /// Turns the mount read-only for good.
@@ -204,7 +221,7 @@ impl Engine {
 
     /// EROFS where the subvolume is a read-only snapshot, else as `writable`.
     pub fn subvol_writable(&self, tree: TreeId) -> Result<()> {
-        self.writable()?;
+        self.changeable()?;
         if self.subvols.is_read_only(tree) {
             return Err(FsError::ReadOnly(format!("subvolume {tree} is read-only")));
         }

@@ -6,8 +6,8 @@ use crate::ino::{InodeId, is_stand_in};
 use crate::ops::create::New;
 use crate::ops::remove::What;
 use crate::ops::{
-    attr, copy, create, fallocate, flags, io, link, lookup, readdir, remove, rename, seek, statfs,
-    sync, trim, xattr,
+    attr, copy, create, fallocate, flags, io, link, lookup, readdir, remount, remove, rename, seek,
+    statfs, sync, trim, xattr,
 };
 use crate::orphan;
 use parking_lot::Mutex;
@@ -37,6 +37,23 @@ impl BtrfsFs {
     #[doc(hidden)]
     pub fn space(&self) -> &btrfs_space::Space {
         &self.engine.space
+    }
+
+    /// Makes everything durable and writes nothing more, until `writable_again`. The caller
+    /// has made sure that nobody changes anything.
+    pub fn still(&self) -> Result<()> {
+        remount::still(self.open()?)
+    }
+
+    /// Ends `still`. What refuses writes for other reasons goes on to do so.
+    pub fn writable_again(&self) {
+        if let Ok(engine) = self.open() {
+            remount::writable_again(engine);
+        }
+    }
+
+    pub fn is_still(&self) -> bool {
+        self.engine.is_still()
     }
 
     /// Why the mount refuses writes, if it does.

@@ -251,6 +251,8 @@ fn assemble(
         rename_lock: Mutex::new(()),
         read_only,
         poisoned: OnceLock::new(),
+        no_changes: AtomicBool::new(false),
+        still: AtomicBool::new(false),
         dirty_inodes: DirtyQueue::default(),
         dirty_bytes: AtomicU64::new(0),
         dirty_pieces: Arc::default(),

@@ -51,6 +51,10 @@ pub fn release(engine: &Engine, inode: Arc<Inode>) {
         return;
     }
     let unnamed = inode.read().is_ok_and(|state| state.item.nlink == 0 && state.orphan);
+    if unnamed && engine.writable().is_ok() && engine.changeable().is_err() {
+        engine.unerased.lock().push(inode);
+        return;
+    }
     if unnamed
         && engine.writable().is_ok()
         && let Err(error) = erase(engine, &inode)
@@ -67,6 +71,9 @@ pub fn release(engine: &Engine, inode: Arc<Inode>) {
 
 /// After a commit: erases what found no room to be erased.
 pub fn retry(engine: &Engine) {
+    if engine.changeable().is_err() {
+        return;
+    }
     let inodes = std::mem::take(&mut *engine.unerased.lock());
     for inode in inodes {
         release(engine, inode);

@@ -78,10 +78,10 @@ impl Volume {
     }
 
     fn repair_node(&self, expect: &Expect, bad: Physical, good: Physical) {
-        if !self.writable() {
+        let _alone = self.repair.write();
+        if !self.repairs() {
             return;
         }
-        let _alone = self.repair.write();
         if self.node_copy(expect, bad).is_ok() {
             return;
         }
@@ -192,10 +192,10 @@ impl Volume {
     }
 
     fn repair_sector(&self, logical: Logical, bad: Physical, good: Physical, sum: &[u8]) {
-        if !self.writable() {
+        let _alone = self.repair.write();
+        if !self.repairs() {
             return;
         }
-        let _alone = self.repair.write();
         let mut buf = vec![0; self.geometry.sector_size as usize];
         if self.sector_copy(bad, &mut buf, sum).is_ok() {
             return;

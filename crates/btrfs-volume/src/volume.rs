@@ -16,6 +16,7 @@ use btrfs_disk::items::Chunk;
 use btrfs_disk::{Error, Geometry, Logical, Result, Superblock};
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct OpenOptions {
@@ -38,6 +39,8 @@ pub struct Volume {
     pub(crate) repair: RwLock<()>,
     pub(crate) counters: Counters,
     pub(crate) read_only: bool,
+    /// Bad copies stay as they are for now.
+    repairs_held: AtomicBool,
     read_only_reason: Option<String>,
 }
 
@@ -68,6 +71,7 @@ impl Volume {
             counters: Counters::default(),
             read_only: options.read_only || reason.is_some(),
             read_only_reason: reason,
+            repairs_held: AtomicBool::new(false),
             superblock: RwLock::new(Arc::new(sb.clone())),
             dev,
         };
@@ -117,6 +121,17 @@ impl Volume {
     /// True if writes are accepted: opened for writing and nothing speaks against it.
     pub fn writable(&self) -> bool {
         !self.read_only
+    }
+
+    /// While `held`, bad copies are not repaired.
+    pub fn hold_repairs(&self, held: bool) {
+        self.repairs_held.store(held, Ordering::SeqCst);
+        // One that is at work ends first.
+        drop(self.repair.write());
+    }
+
+    pub(crate) fn repairs(&self) -> bool {
+        self.writable() && !self.repairs_held.load(Ordering::SeqCst)
     }
 
     pub fn device(&self) -> &Arc<dyn BlockDevice> {

@@ -22,9 +22,16 @@ pub struct MountEntry {
     /// E.g. `fuseblk.spinney`.
     pub kind: String,
     pub source: PathBuf,
+    /// Of the file system, for all its mounts.
+    pub fs_options: String,
 }
 
 impl MountEntry {
+    /// The file system takes no writes, wherever it is mounted.
+    pub fn is_read_only(&self) -> bool {
+        self.fs_options.split(',').any(|option| option == "ro")
+    }
+
     pub fn is_fuse(&self) -> bool {
         self.kind.starts_with("fuse.") || self.kind.starts_with("fuseblk")
     }
@@ -39,6 +46,20 @@ pub fn on(point: &Path) -> io::Result<Option<MountEntry>> {
 pub fn all() -> io::Result<Vec<MountEntry>> {
     let table = fs::read("/proc/self/mountinfo")?;
     Ok(table.split(|b| *b == b'\n').filter_map(parse).collect())
+}
+
+/// Tells when the table changes.
+pub struct Watch(fs::File);
+
+impl Watch {
+    pub fn new() -> io::Result<Watch> {
+        fs::File::open("/proc/self/mountinfo").map(Watch)
+    }
+
+    /// Returns at the next change since it was made, or since the last one.
+    pub fn wait(&mut self) -> io::Result<()> {
+        sys::wait_for_change(&self.0)
+    }
 }
 
 /// Unmounts; EBUSY while something is open there, unless `how` says otherwise. Ordinary
@@ -77,7 +98,8 @@ fn parse(line: &[u8]) -> Option<MountEntry> {
     let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
     let kind = String::from_utf8(rest.next()?.to_vec()).ok()?;
     let source = unescape(rest.next()?);
-    Some(MountEntry { id, device, root, point, options, kind, source })
+    let fs_options = String::from_utf8_lossy(rest.next()?).into_owned();
+    Some(MountEntry { id, device, root, point, options, kind, source, fs_options })
 }
 
 /// Blanks and the like stand as `\040`.
@@ -135,7 +157,8 @@ broken line
         assert_eq!(entry.source, Path::new("/dev/loop3"));
         assert_eq!((entry.root.as_path(), entry.options.as_str()), (Path::new("/"), "rw"));
         assert_eq!(find(TABLE, Path::new("/x")).unwrap().source, Path::new("/img\\"));
-        assert!(find(TABLE, Path::new("/x")).unwrap().is_fuse());
+        let x = find(TABLE, Path::new("/x")).unwrap();
+        assert!(x.is_fuse() && !x.is_read_only());
         assert_eq!(find(TABLE, Path::new("/y")), None);
     }
 

@@ -10,6 +10,8 @@ use std::path::Path;
 use testkit::{require, skip};
 
 const HELPER: &str = "/sbin/mount.fuse.spinney";
+/// By the type of the mount that is there, for remounts.
+const REMOUNTER: &str = "/sbin/mount.fuseblk.spinney";
 
 /// Runs a shell script with `spinney` on its path; it must succeed.
 fn run(image: &Image, script: &str) -> String {
@@ -30,6 +32,7 @@ struct Helper;
 impl Drop for Helper {
     fn drop(&mut self) {
         let _ = fs::remove_file(HELPER);
+        let _ = fs::remove_file(REMOUNTER);
     }
 }
 
@@ -74,8 +77,8 @@ fn mount_8_finds_the_program() {
     if !Path::new("/sbin/mount.fuse").exists() {
         skip!("mount.fuse is not installed");
     }
-    if Path::new(HELPER).exists() {
-        skip!("{HELPER} is there already");
+    if Path::new(HELPER).exists() || Path::new(REMOUNTER).exists() {
+        skip!("{HELPER} or {REMOUNTER} is there already");
     }
     // mount(8) calls it with a path of its own, on which the test has no `spinney`.
     run(&image, &format!("/sbin/mount.fuse {word} {at} -t fuse.spinney -o nosuid"));
@@ -83,8 +86,11 @@ fn mount_8_finds_the_program() {
     run(&image, &format!("/sbin/mount.fuse 'spinney#{word}' {at}"));
     judge(&image, &point, &[]);
     symlink(PROGRAM, HELPER).unwrap();
+    symlink(PROGRAM, REMOUNTER).unwrap();
     let _helper = Helper;
     run(&image, &format!("mount -t fuse.spinney -o nodev,commit=5 {word} {at}"));
+    run(&image, &format!("mount -o remount,ro {at}; if touch {at}/x; then exit 1; fi"));
+    run(&image, &format!("mount -o remount,rw {at} && touch {at}/x && rm {at}/x"));
     judge(&image, &point, &["nodev"]);
     let fstab = image.dir.join("fstab");
     let options = "defaults,noauto,user,nofail,_netdev,x-systemd.automount,noexec";

@@ -129,7 +129,7 @@ impl Engine {
     }
 
     fn commit_once(&self, wanted: Wanted, pace: Pace) -> Result<Landed> {
-        if self.read_only.is_some() {
+        if self.read_only.is_some() || self.is_still() {
             return Ok(Landed::All);
         }
         let turn = self.committer.turns.take(wanted);

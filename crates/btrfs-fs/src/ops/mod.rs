@@ -10,6 +10,7 @@ pub mod io;
 pub mod link;
 pub mod lookup;
 pub mod readdir;
+pub mod remount;
 pub mod remove;
 pub mod rename;
 pub mod seek;

@@ -9,7 +9,7 @@ use vfs::{Errno, Result};
 /// kernel's btrfs, and space in no chunk always counts. Commits first: what was deleted
 /// before the call is free then, unless somebody still reads it.
 pub fn trim(engine: &Engine, start: u64, len: u64, least: u64) -> Result<u64> {
-    engine.writable()?;
+    engine.changeable()?;
     if len < engine.sector() {
         return Err(Errno::EINVAL.into());
     }

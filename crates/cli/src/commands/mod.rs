@@ -132,10 +132,11 @@ pub fn unknown(word: &OsStr) -> Error {
     }
 }
 
-/// Started by mount(8) as `mount.spinney` or `mount.fuse.spinney`.
+/// Started by mount(8) under one of its names; the last one is that of a mount which is there,
+/// for remounts.
 fn is_mount_helper(called: &OsStr) -> bool {
     let name = Path::new(called).file_name().unwrap_or_default();
-    name == "mount.spinney" || name == "mount.fuse.spinney"
+    ["mount.spinney", "mount.fuse.spinney", "mount.fuseblk.spinney"].iter().any(|n| name == *n)
 }
 
 /// `--help` anywhere before `--`.

@@ -7,6 +7,7 @@ use crate::mount::again;
 use crate::mount::background::{self, Reporter};
 use crate::mount::guard::Place;
 use crate::mount::options::MountOptions;
+use crate::mount::remount;
 use crate::mount::serve::{Request, serve};
 use crate::output::Out;
 use crate::{image, mounts};
@@ -86,7 +87,8 @@ FUSE's -o options
     nosuid, nodev, noexec, noatime, fsname=NAME, max_read=N, max_write=N
 
 What fstab(5) lines have for mount(8) and systemd (defaults, noauto, user, nofail, _netdev,
-x-...) is accepted. With a link /sbin/mount.fuse.spinney to this program, `mount -t
+x-...) is accepted. `-o remount,ro DIR` makes a mount read-only, remount,rw writable again;
+mount(8) waits for the server with a link /sbin/mount.fuseblk.spinney. With a link /sbin/mount.fuse.spinney to this program, `mount -t
 fuse.spinney IMAGE DIR` works; without it mount(8) finds `spinney` through mount.fuse.
 
 Environment
@@ -179,6 +181,12 @@ pub fn looks_like_mount(first: &OsStr, rest: &[OsString]) -> bool {
 
 fn start(mut words: Words) -> Result<Exit> {
     words.options.settle()?;
+    if words.options.remount {
+        let point = args::some(words.operands, "the mount point")?.pop().unwrap_or_default();
+        let point = mounts::real_path(Path::new(&point));
+        let point = point.map_err(|e| Error::io(Path::new("the mount point"), &e))?;
+        return remount::remount(&point, words.options.flags());
+    }
     let [image, point] = <[OsString; 2]>::try_from(words.operands)
         .map_err(|_| Error::usage("expected an image and a directory"))?;
     let request = Request {

@@ -11,4 +11,5 @@ mod fault;
 pub mod guard;
 pub mod log;
 pub mod options;
+pub mod remount;
 pub mod serve;

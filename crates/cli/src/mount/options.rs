@@ -22,6 +22,10 @@ pub struct MountOptions {
     pub plain: bool,
     /// The mounting user has what is the top directory's owner's.
     pub map_owner: bool,
+    /// The mount is there already, and gets other flags.
+    pub remount: bool,
+    /// Flags of mount(2) that are for the kernel alone.
+    vfs_flags: libc::c_ulong,
     /// These were asked for by name.
     with_suid: bool,
     with_dev: bool,
@@ -56,6 +60,11 @@ const OTHERS: &[&str] = &[
     "noiversion",
     "nomand",
     "default_permissions",
+    // From the mount table, when mount(8) remounts.
+    "user_id",
+    "group_id",
+    "blksize",
+    "nosymfollow",
     "loop",
     "comment",
     "uhelper",
@@ -138,6 +147,7 @@ impl MountOptions {
             #[cfg(feature = "ablation")]
             "ablate" if self.fs.ablate.add(value) => {}
             "plain" => self.plain = true,
+            "remount" => self.remount = true,
             "uid" => self.config.owners.users = Map::Forced(user(value)?),
             "gid" => self.config.owners.groups = Map::Forced(group(value)?),
             "map-owner" | "map_owner" if value.is_empty() => self.map_owner = true,
@@ -145,6 +155,7 @@ impl MountOptions {
             // The last word of `ro,rw` counts.
             "rw" => (self.fs.read_only, self.config.read_only) = (false, false),
             _ if TRANSPORT.contains(&name) => self.transport(option)?,
+            _ if self.vfs_flag(name) => {}
             _ if known_to_others(name) || HARMLESS.contains(&name) => {}
             _ if WITHOUT_EFFECT.contains(&name) => {
                 self.warnings.push(format!("option {option} has no effect"));
@@ -180,6 +191,33 @@ impl MountOptions {
             users: Map::Alias { stored: top.uid, seen: uid },
             groups: Map::Alias { stored: top.gid, seen: gid },
         }
+    }
+
+    /// Flags of the kernel, of which the server need not know.
+    fn vfs_flag(&mut self, name: &str) -> bool {
+        let (set, clear) = match name {
+            "relatime" => (libc::MS_RELATIME, libc::MS_STRICTATIME),
+            "nodiratime" => (libc::MS_NODIRATIME, 0),
+            "diratime" => (0, libc::MS_NODIRATIME),
+            _ => return false,
+        };
+        self.vfs_flags = (self.vfs_flags | set) & !clear;
+        true
+    }
+
+    /// For a remount.
+    pub fn flags(&self) -> libc::c_ulong {
+        let config = &self.config;
+        [
+            (config.read_only, libc::MS_RDONLY),
+            (config.nosuid, libc::MS_NOSUID),
+            (config.nodev, libc::MS_NODEV),
+            (config.noexec, libc::MS_NOEXEC),
+            (config.noatime, libc::MS_NOATIME),
+            (config.sync, libc::MS_SYNCHRONOUS),
+        ]
+        .into_iter()
+        .fold(self.vfs_flags, |all, (on, flag)| if on { all | flag } else { all })
     }
 
     pub fn read_only(&mut self) {

@@ -9,6 +9,7 @@ use super::control::{Answers, Control};
 use super::fault;
 use super::log::{self, LogPlace, Sink};
 use super::options::MountOptions;
+use super::remount::Follower;
 use crate::error::{Error, Exit, Result, io_text};
 use crate::image::{self, Access, Medium};
 use crate::mounts;
@@ -64,7 +65,8 @@ fn serve_logged(request: &Request, reporter: &mut Reporter, place: &LogPlace) ->
             return Err(error);
         }
     };
-    let mut control = listen(session.unmounter().mountpoint(), answers(request));
+    let follower = follow(&fs, session.unmounter().mountpoint());
+    let mut control = listen(session.unmounter().mountpoint(), answers(request, follower));
     step("listening")?;
     let _ = signals.send((session.unmounter(), Arc::downgrade(&fs)));
     step("ready")?;
@@ -174,12 +176,30 @@ fn mounting(request: &Request, error: &FsError) -> Error {
 }
 
 /// What others may ask this server.
-fn answers(request: &Request) -> Answers {
-    let status = again::status(request.options.fs.read_only, &request.options.fs.subvol);
-    Arc::new(move |question| match question {
-        "status" => status.clone(),
-        _ => "unknown".into(),
+fn answers(request: &Request, follower: Option<Arc<Follower>>) -> Answers {
+    let (read_only, subvol) = (request.options.fs.read_only, request.options.fs.subvol.clone());
+    let is_still =
+        |follower: &Option<Arc<Follower>>| follower.as_ref().is_some_and(|f| f.is_still());
+    Arc::new(move |question| match (question, &follower) {
+        ("status", _) => again::status(read_only || is_still(&follower), &subvol),
+        ("follow", Some(follower)) => done(follower.follow()),
+        ("prepare to write", Some(follower)) => done(follower.prepare_to_write()),
+        _ => "it cannot do that".into(),
     })
+}
+
+fn done(result: std::result::Result<(), String>) -> String {
+    result.map_or_else(|why| why, |()| "done".into())
+}
+
+/// Remounts are noticed from here on.
+fn follow(fs: &Arc<BtrfsFs>, point: &Path) -> Option<Arc<Follower>> {
+    let follower = Arc::new(Follower::new(Arc::downgrade(fs), device_on(point)?));
+    let watching = follower.clone();
+    start_thread("remounts", move || watching.watch())
+        .inspect_err(|e| tracing::warn!("remounts are not noticed: {}", e.text()))
+        .ok()?;
+    Some(follower)
 }
 
 fn listen(point: &Path, answers: Answers) -> Option<Control> {

@@ -53,6 +53,19 @@ pub fn bind(from: &Path, to: &Path, flags: libc::c_ulong) -> io::Result<()> {
     })
 }
 
+/// Gives what is mounted on `point` other flags.
+pub fn remount(point: &Path, flags: libc::c_ulong) -> io::Result<()> {
+    let point = c_path(point)?;
+    let (none, empty) = (c"none", c"");
+    let flags = flags | libc::MS_REMOUNT;
+    // SAFETY: all strings are NUL-terminated and outlive the call.
+    let done = unsafe {
+        let (source, data) = (none.as_ptr(), empty.as_ptr().cast());
+        libc::mount(source, point.as_ptr(), std::ptr::null(), flags, data)
+    };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// The attribute's value, of at most 64 KiB.
 pub fn get_xattr(path: &Path, name: &str) -> io::Result<Vec<u8>> {
     let (path, name) = (c_path(path)?, CString::new(name)?);

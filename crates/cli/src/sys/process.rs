@@ -109,6 +109,22 @@ pub fn wait_readable(file: &impl AsRawFd, limit: Duration) -> io::Result<bool> {
     }
 }
 
+/// Waits until the kernel says that a table in /proc, which polls as having something urgent
+/// when it changes, has changed.
+pub fn wait_for_change(table: &impl AsRawFd) -> io::Result<()> {
+    let mut waiting = libc::pollfd { fd: table.as_raw_fd(), events: libc::POLLPRI, revents: 0 };
+    loop {
+        // SAFETY: one valid entry, alive during the call.
+        if unsafe { libc::poll(&raw mut waiting, 1, -1) } > 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
 /// The process and user on the other side of a socket: for one that was connected to, who
 /// listened.
 pub fn peer(socket: &impl AsRawFd) -> io::Result<(i32, u32)> {

@@ -1,0 +1,126 @@
+//! `mount -o remount`: the kernel's side of a mount turns read-only or writable again, and
+//! the server follows.
+//!
+//! mount(8) tells the kernel alone unless it finds our helper, so a thread of the server
+//! looks at the mount table whenever that changes. The helper also makes sure: it asks the
+//! server before the mount turns writable, and returns when it has followed.
+//!
+//! Invariant: when the helper returned from `ro`, all is on the medium, and nothing is
+//! written there until it turns writable.
+
+use super::control::Waiter;
+use crate::error::{Error, Exit, Result, io_text};
+use crate::mounts::{self, MountEntry};
+use crate::sys;
+use btrfs_fs::BtrfsFs;
+use std::io;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+/// The server may have to commit.
+const TO_FOLLOW: Duration = Duration::from_secs(120);
+
+/// The server's side.
+pub struct Follower {
+    fs: Weak<BtrfsFs>,
+    /// The mount's `major:minor`.
+    device: String,
+    /// One at a time.
+    turn: Mutex<()>,
+}
+
+impl Follower {
+    pub fn new(fs: Weak<BtrfsFs>, device: String) -> Follower {
+        Follower { fs, device, turn: Mutex::new(()) }
+    }
+
+    /// Does as the mount table says; why not, if it cannot.
+    pub fn follow(&self) -> std::result::Result<(), String> {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(fs) = self.fs.upgrade() else { return Ok(()) };
+        let all = mounts::all().map_err(|e| e.to_string())?;
+        let Some(entry) = all.iter().find(|entry| entry.device == self.device) else {
+            return Ok(());
+        };
+        match (entry.is_read_only(), fs.is_still()) {
+            (true, false) if fs.read_only_reason().is_none() => {
+                fs.still().map_err(|e| e.to_string())?;
+                tracing::info!("remounted read-only: all is on the medium, nothing is written");
+            }
+            (false, true) => writable(&fs),
+            (false, false) => {
+                if let Some(why) = fs.read_only_reason() {
+                    tracing::warn!("the mount is writable for the kernel, but not here: {why}");
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Before the kernel lets writers in.
+    pub fn prepare_to_write(&self) -> std::result::Result<(), String> {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(fs) = self.fs.upgrade() else { return Err("it is being closed".into()) };
+        if fs.is_still() {
+            writable(&fs);
+        }
+        fs.read_only_reason().map_or(Ok(()), Err)
+    }
+
+    pub fn is_still(&self) -> bool {
+        self.fs.upgrade().is_some_and(|fs| fs.is_still())
+    }
+
+    /// Follows for as long as the process lives.
+    pub fn watch(&self) {
+        let watched = mounts::Watch::new().and_then(|mut watch| {
+            loop {
+                watch.wait()?;
+                if let Err(why) = self.follow() {
+                    tracing::error!("remounted read-only: {why}");
+                }
+            }
+        });
+        let Err::<(), io::Error>(error) = watched else { return };
+        tracing::warn!("remounts are not noticed: {error}");
+    }
+}
+
+fn writable(fs: &BtrfsFs) {
+    fs.writable_again();
+    tracing::info!("remounted read-write");
+}
+
+/// The helper's side: remounts what is on `point`, with mount(2)'s `flags` (without
+/// MS_REMOUNT).
+pub fn remount(point: &Path, flags: libc::c_ulong) -> Result<Exit> {
+    let about = |what: String| Error::about(point.display(), what);
+    let entry = mounts::on(point).map_err(|e| Error::io(point, &e))?;
+    let ours = |entry: &MountEntry| entry.is_fuse() && entry.kind.ends_with(".spinney");
+    let entry = entry.filter(ours).ok_or_else(|| about("no mount of Spinney's is here".into()))?;
+    let waiter = Waiter::connect(&entry.device);
+    let ask = |question: &str| match waiter.as_ref().map(|w| w.ask(question, TO_FOLLOW)) {
+        Some(Some(answer)) if answer == "done" => Ok(()),
+        Some(Some(why)) => Err(why),
+        _ => Err("the server does not answer".into()),
+    };
+    if flags & libc::MS_RDONLY == 0 {
+        ask("prepare to write").map_err(|why| {
+            about(format!("cannot be remounted read-write: {why}"))
+                .remedy("unmount it, and mount it anew")
+        })?;
+    }
+    if let Err(error) = sys::remount(point, flags) {
+        // It may have been prepared for what did not come.
+        let _ = ask("follow");
+        let what = match error.kind() {
+            io::ErrorKind::ResourceBusy => "files are open for writing".into(),
+            _ => io_text(&error),
+        };
+        return Err(about(format!("remounting: {what}")));
+    }
+    ask("follow").map_err(|why| about(format!("remounted, but {why}")))?;
+    Ok(Exit::Done)
+}

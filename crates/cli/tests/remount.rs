@@ -1,0 +1,179 @@
+//! `mount -o remount,ro` and back, by mount(8) alone and with our helper, beside the kernel's
+//! btrfs: who writes is refused, the image is whole and stays as it is.
+
+mod common;
+
+use common::mount::{Mount, TRANSPORTS, lacks_fuse, mounted};
+use common::{
+    Image, KernelMount, PROGRAM, TempDir, assert_clean, eventually, failing, fine, sh, text,
+};
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::time::Duration;
+use testkit::require;
+
+/// How it is remounted.
+#[derive(Clone, Copy, PartialEq)]
+enum By {
+    /// The kernel alone is told.
+    Mount8,
+    /// As mount(8) calls mount.fuse, where that finds `spinney`.
+    MountFuse,
+    /// As mount(8) calls it where it finds it.
+    Helper,
+    Ourselves,
+}
+
+/// Exit code and standard error.
+fn remount(by: By, point: &Path, options: &str) -> (Option<i32>, String) {
+    let (word, dir) = (point.display(), TempDir::new("helper").unwrap());
+    let output = match by {
+        By::Mount8 => sh(&format!("mount -i -o remount,{options} {word}")),
+        By::MountFuse => {
+            symlink(PROGRAM, dir.join("spinney")).unwrap();
+            let (path, source) = (dir.path().display(), mounted(point).unwrap().1);
+            let table = "relatime,remount,user_id=0,group_id=0,default_permissions,allow_other";
+            let words = format!("{source} {word} -o {options},{table} -t fuse.spinney");
+            sh(&format!("PATH={path}:$PATH /sbin/mount.fuse {words}"))
+        }
+        By::Helper => {
+            let helper = dir.join("mount.fuseblk.spinney");
+            symlink(PROGRAM, &helper).unwrap();
+            let source = mounted(point).unwrap().1;
+            let table = "relatime,remount,user_id=0,group_id=0,default_permissions,allow_other,blksize=4096";
+            sh(&format!("{} {source} {word} -o {options},{table}", helper.display()))
+        }
+        By::Ourselves => sh(&format!("{PROGRAM} mount -o remount,{options} {word}")),
+    };
+    (output.status.code(), text(&output.stderr))
+}
+
+/// Read as a whole again and again.
+fn small(name: &str) -> Image {
+    let dir = TempDir::new(name).unwrap();
+    let path = dir.join("disk.img");
+    common::mkfs_btrfs(&path, 128 << 20, &[]).unwrap();
+    Image { dir, path }
+}
+
+fn errno<T>(result: std::io::Result<T>) -> Option<i32> {
+    result.err().and_then(|error| error.raw_os_error())
+}
+
+/// What must hold of every btrfs on `point`, whose image is `image`. `settled` waits until
+/// what the remount asked for has happened.
+fn judge(by: By, image: &Path, point: &Path, settled: impl Fn(bool)) {
+    fs::create_dir(point.join("d")).unwrap();
+    fs::write(point.join("d/file"), vec![7; 3 << 20]).unwrap();
+    let writer = OpenOptions::new().append(true).open(point.join("d/file")).unwrap();
+    let (code, told) = remount(by, point, "ro");
+    assert!(code == Some(32) || code == Some(1), "somebody writes: {code:?} {told}");
+    assert!(told.contains("busy") || told.contains("open for writing"), "{told}");
+    fs::write(point.join("x"), "x").unwrap();
+    drop(writer);
+    // Gone, but its last user comes to know late.
+    let reader = File::open(point.join("x")).unwrap();
+    fs::write(point.join("gone"), vec![8; 1 << 20]).unwrap();
+    fs::remove_file(point.join("gone")).unwrap();
+    let (code, told) = remount(by, point, "ro");
+    assert_eq!((code, told.as_str()), (Some(0), ""));
+    settled(true);
+    assert_eq!(errno(fs::write(point.join("x"), "y")), Some(libc::EROFS));
+    assert_eq!(errno(fs::create_dir(point.join("e"))), Some(libc::EROFS));
+    assert_eq!(errno(fs::remove_file(point.join("x"))), Some(libc::EROFS));
+    assert_eq!(errno(reader.sync_all()), None);
+    assert_eq!(fs::read(point.join("d/file")).unwrap(), vec![7; 3 << 20]);
+    // As others find the image meanwhile, and later than any commit would come.
+    let copy = image.with_extension("copy");
+    let (from, to) = (image.display(), copy.display());
+    assert!(sh(&format!("cp --sparse=always {from} {to}")).status.success());
+    assert_clean(&copy);
+    assert_eq!(fine(&["cat", &common::at(&copy, "/x")]), "x");
+    assert_eq!(fine(&["ls", &common::at(&copy, "/d")]), "file\n");
+    std::thread::sleep(Duration::from_millis(1500));
+    assert!(fs::read(image).unwrap() == fs::read(&copy).unwrap(), "the image changed");
+    let (code, told) = remount(by, point, "rw");
+    assert_eq!((code, told.as_str()), (Some(0), ""));
+    settled(false);
+    fs::write(point.join("x"), "again").unwrap();
+    fs::create_dir(point.join("e")).unwrap();
+    drop(reader);
+    let (code, told) = remount(by, point, "ro,noatime");
+    assert_eq!((code, told.as_str()), (Some(0), ""));
+    settled(true);
+}
+
+#[test]
+fn read_only_and_back() {
+    require!(fuse);
+    require!(btrfs_progs);
+    for transport in TRANSPORTS {
+        for kind in ["rw", "plain"] {
+            for by in [By::Mount8, By::MountFuse, By::Helper, By::Ourselves] {
+                let no_mount_fuse = kind == "rw" || !Path::new("/sbin/mount.fuse").exists();
+                let done = transport == "uring" && by != By::Mount8;
+                if lacks_fuse(transport) || done || by == By::MountFuse && no_mount_fuse {
+                    continue;
+                }
+                let image = small("remount");
+                let mount = Mount::new(&image, &format!("{kind},commit=1,transport={transport}"));
+                let log = image.dir.join("log");
+                let followed = |read_only: bool| {
+                    let what = if read_only { "read-only" } else { "read-write" };
+                    let log = fs::read_to_string(&log).unwrap();
+                    let last = log.lines().rfind(|line| line.contains("remounted read-"));
+                    last.is_some_and(|line| line.contains(what))
+                };
+                judge(by, &image.path, &mount.point, |read_only| {
+                    // At once; but mount(8) does not wait for that.
+                    if by == By::Mount8 {
+                        eventually("the server followed", || followed(read_only));
+                    }
+                    assert!(followed(read_only));
+                });
+                mount.umount();
+                assert_clean(&image.path);
+                assert_eq!(fine(&["cat", &image.at("/x")]), "again");
+            }
+        }
+    }
+}
+
+#[test]
+fn as_the_kernels_btrfs() {
+    require!(kernel_btrfs);
+    let image = small("remount-kernel");
+    let kernel = KernelMount::new(&image.path, "commit=1").unwrap();
+    judge(By::Mount8, &image.path, kernel.path(), |_| {});
+    kernel.unmount().unwrap();
+    assert_clean(&image.path);
+}
+
+#[test]
+fn what_was_opened_read_only_stays_so() {
+    require!(fuse);
+    require!(btrfs_progs);
+    let image = Image::new("remount-refused");
+    let mount = Mount::new(&image, "ro,plain");
+    for by in [By::Helper, By::Ourselves] {
+        let (code, told) = remount(by, &mount.point, "rw");
+        assert!(code == Some(32) || code == Some(1), "{told}");
+        assert!(told.contains("cannot be remounted read-write: mounted read-only"), "{told}");
+        assert!(told.contains("unmount it, and mount it anew"), "{told}");
+        assert_eq!(errno(fs::write(mount.join("x"), "x")), Some(libc::EROFS));
+        assert_eq!(remount(by, &mount.point, "ro").0, Some(0));
+    }
+    // mount(8) alone tells the kernel alone; the server stands by what it said.
+    assert_eq!(remount(By::Mount8, &mount.point, "rw").0, Some(0));
+    assert_eq!(errno(fs::write(mount.join("x"), "x")), Some(libc::EROFS));
+    eventually("the log says so", || {
+        let log = fs::read_to_string(image.dir.join("log")).unwrap();
+        log.contains("writable for the kernel, but not here: mounted read-only")
+    });
+    mount.umount();
+    let elsewhere = image.dir.path().display().to_string();
+    let (code, told) = failing(&["mount", "-o", "remount,ro", &elsewhere]);
+    assert!(code == 1 && told.contains("no mount of Spinney's"), "{told}");
+    assert_clean(&image.path);
+}

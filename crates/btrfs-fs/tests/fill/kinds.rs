@@ -81,6 +81,8 @@ pub struct Filler<'a> {
     made: u64,
     step: u64,
     file: Option<Ino>,
+    /// Has many names, and so nothing else: who reads all names reads it as often.
+    linked: Option<Ino>,
     /// The name that the last step left.
     name: Option<Vec<u8>>,
     /// Files whose nodes are shared, each step changes one of them.
@@ -116,6 +118,7 @@ impl<'a> Filler<'a> {
             made: 0,
             step: 0,
             file: None,
+            linked: None,
             name: None,
             old,
             held: vec![top],
@@ -197,7 +200,11 @@ impl<'a> Filler<'a> {
         let entry = self.fs.mknod(&CX, self.dir, &name, FileKind::File, 0o644, 0)?;
         self.name = Some(name);
         if self.held.len() >= HELD {
-            let used = |ino: &Ino| *ino == self.dir || *ino == self.top || Some(*ino) == self.file;
+            let used = |ino: &Ino| {
+                *ino == self.dir
+                    || *ino == self.top
+                    || [self.file, self.linked].contains(&Some(*ino))
+            };
             let at = self.held.iter().position(|ino| !used(ino)).expect("so many are not in use");
             self.fs.forget(self.held.remove(at), 1);
         }
@@ -243,7 +250,11 @@ impl<'a> Filler<'a> {
     }
 
     fn link(&mut self) -> Step {
-        let ino = self.current(LINKS)?;
+        let ino = match self.linked {
+            Some(ino) if !self.step.is_multiple_of(LINKS) => ino,
+            _ => self.new_file(12)?,
+        };
+        self.linked = Some(ino);
         let name = self.fresh_name(200)?;
         self.fs.link(&CX, ino, self.dir, &name)?;
         self.fs.forget(ino, 1);

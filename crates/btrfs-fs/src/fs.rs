@@ -52,6 +52,11 @@ impl BtrfsFs {
         }
     }
 
+    /// Writes nothing any more, for good: what is not committed is lost.
+    pub fn give_up(&self, why: &str) {
+        self.engine.poison(why);
+    }
+
     pub fn is_still(&self) -> bool {
         self.engine.is_still()
     }

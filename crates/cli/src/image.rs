@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vfs::{Errno, FileSystem, FsError};
 
-pub use in_use::{holder, is_source};
+pub use in_use::{holder, is_source, written_by_kernel};
 
 /// How long something may be busy before that is an error.
 const PATIENCE: Duration = Duration::from_millis(500);

@@ -140,6 +140,49 @@ fn a_signal_ends_all_of_them() {
     }
 }
 
+/// By a loop device of its own, which nobody can refuse: two who write destroyed the volume.
+#[test]
+fn a_kernel_mount_of_the_image_ends_our_writing() {
+    require!(fuse);
+    require!(kernel_btrfs);
+    for kind in ["rw", "plain"] {
+        let image = Image::new("kernel-too");
+        let mount = Mount::new(&image, &format!("{kind},commit=1"));
+        fs::write(mount.join("synced"), "synced").unwrap();
+        fs::File::open(&mount.point).unwrap().sync_all().unwrap();
+        fs::File::open(mount.join("synced")).unwrap().sync_all().unwrap();
+        let device = LoopDevice::attach(&image.path, false).unwrap();
+        let (second, word) = place(&image, "second");
+        let mounted = sh(&format!("mount -t btrfs {} {word}", device.path().display()));
+        assert!(mounted.status.success(), "{}", text(&mounted.stderr));
+        let refused = || match fs::write(mount.join("new"), "new") {
+            Err(error) => error.raw_os_error() == Some(libc::EROFS),
+            Ok(()) => false,
+        };
+        let outcome = std::panic::catch_unwind(|| {
+            eventually("writes are refused", refused);
+            for i in 0..200 {
+                fs::write(second.join(format!("kernel{i}")), vec![7; 100_000]).unwrap();
+            }
+            assert!(sh("sleep 1.5").status.success());
+        });
+        let unmounted = sh(&format!("umount {word}"));
+        assert!(outcome.is_ok() && unmounted.status.success(), "{}", text(&unmounted.stderr));
+        device.detach().unwrap();
+        let (code, why) = failing(&["umount", &mount.word()]);
+        assert!(code == 1 && why.contains("closing the volume failed"), "{why}");
+        let log = fs::read_to_string(image.dir.join("log")).unwrap();
+        assert!(
+            log.contains(&format!("the kernel has mounted the image, too, on {word}")),
+            "{log}"
+        );
+        eventually("the server is gone", || server(&image.path).is_none());
+        assert_clean(&image.path);
+        assert_eq!(fine(&["cat", &image.at("/synced")]), "synced");
+        assert!(fine(&["ls", &image.at("/")]).contains("kernel199"));
+    }
+}
+
 /// A failed second mount took the running server's log away.
 #[test]
 fn a_mount_that_fails_leaves_the_running_server_alone() {

@@ -3,6 +3,7 @@
 //! A lock keeps other Spinneys away; the kernel takes no such lock on a file behind a
 //! loop device, so the loop devices of the machine are looked through.
 
+use crate::mounts::{self, MountEntry};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -36,6 +37,17 @@ pub fn is_source(image: &Path, source: &Path) -> bool {
     source == image
         || source.canonicalize().is_ok_and(|real| real == image)
         || loops_over(image).iter().any(|device| device == source)
+}
+
+/// Where the kernel's own file systems have `image` mounted, to write to it.
+pub fn written_by_kernel(image: &Path) -> Option<PathBuf> {
+    let mut devices = loops_over(image);
+    devices.extend(super::is_block(image).then(|| image.to_owned()));
+    let all = mounts::all().unwrap_or_default();
+    let theirs = |entry: &MountEntry| {
+        !entry.is_fuse() && !entry.is_read_only() && devices.contains(&entry.source)
+    };
+    all.into_iter().find(theirs).map(|entry| entry.point)
 }
 
 /// Loop devices whose backing file is `image`.

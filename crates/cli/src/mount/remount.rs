@@ -1,5 +1,6 @@
-//! `mount -o remount`: the kernel's side of a mount turns read-only or writable again, and
-//! the server follows.
+//! What the mount table tells a server. `mount -o remount`: the kernel's side of its mount
+//! turns read-only or writable again, and the server follows. A kernel mount of the image that
+//! it serves: two who write destroy a volume, so the server stops.
 //!
 //! mount(8) tells the kernel alone unless it finds our helper, so a thread of the server
 //! looks at the mount table whenever that changes. The helper also makes sure: it asks the
@@ -10,11 +11,12 @@
 
 use super::control::Waiter;
 use crate::error::{Error, Exit, Result, io_text};
+use crate::image;
 use crate::mounts::{self, MountEntry};
 use crate::sys;
 use btrfs_fs::BtrfsFs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -24,6 +26,7 @@ const TO_FOLLOW: Duration = Duration::from_secs(120);
 /// The server's side.
 pub struct Follower {
     fs: Weak<BtrfsFs>,
+    image: PathBuf,
     /// The mount's `major:minor`.
     device: String,
     /// One at a time.
@@ -31,8 +34,8 @@ pub struct Follower {
 }
 
 impl Follower {
-    pub fn new(fs: Weak<BtrfsFs>, device: String) -> Follower {
-        Follower { fs, device, turn: Mutex::new(()) }
+    pub fn new(fs: Weak<BtrfsFs>, image: PathBuf, device: String) -> Follower {
+        Follower { fs, image, device, turn: Mutex::new(()) }
     }
 
     /// Does as the mount table says; why not, if it cannot.
@@ -59,6 +62,16 @@ impl Follower {
         Ok(())
     }
 
+    /// Nothing keeps the kernel from mounting an image by a further loop device.
+    fn yield_to_kernel(&self) {
+        let Some(fs) = self.fs.upgrade() else { return };
+        if fs.read_only_reason().is_none()
+            && let Some(point) = image::written_by_kernel(&self.image)
+        {
+            fs.give_up(&format!("the kernel has mounted the image, too, on {}", point.display()));
+        }
+    }
+
     /// Before the kernel lets writers in.
     pub fn prepare_to_write(&self) -> std::result::Result<(), String> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
@@ -78,6 +91,7 @@ impl Follower {
         let watched = mounts::Watch::new().and_then(|mut watch| {
             loop {
                 watch.wait()?;
+                self.yield_to_kernel();
                 if let Err(why) = self.follow() {
                     tracing::error!("remounted read-only: {why}");
                 }

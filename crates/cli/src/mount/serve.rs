@@ -65,7 +65,7 @@ fn serve_logged(request: &Request, reporter: &mut Reporter, place: &LogPlace) ->
             return Err(error);
         }
     };
-    let follower = follow(&fs, session.unmounter().mountpoint());
+    let follower = follow(request, &fs, session.unmounter().mountpoint());
     let mut control = listen(session.unmounter().mountpoint(), answers(request, follower));
     step("listening")?;
     let _ = signals.send((session.unmounter(), Arc::downgrade(&fs)));
@@ -193,8 +193,9 @@ fn done(result: std::result::Result<(), String>) -> String {
 }
 
 /// Remounts are noticed from here on.
-fn follow(fs: &Arc<BtrfsFs>, point: &Path) -> Option<Arc<Follower>> {
-    let follower = Arc::new(Follower::new(Arc::downgrade(fs), device_on(point)?));
+fn follow(request: &Request, fs: &Arc<BtrfsFs>, point: &Path) -> Option<Arc<Follower>> {
+    let follower =
+        Arc::new(Follower::new(Arc::downgrade(fs), request.image.clone(), device_on(point)?));
     let watching = follower.clone();
     start_thread("remounts", move || watching.watch())
         .inspect_err(|e| tracing::warn!("remounts are not noticed: {}", e.text()))
@@ -230,7 +231,9 @@ fn ready_text(request: &Request, fs: &BtrfsFs, session: &Session, log: &LogPlace
     // Measured: `mount -o loop` is refused where our own loop device is, a further one is not.
     let open_to_all = !request.options.fs.read_only && !image::is_block(&request.image);
     let warning = match open_to_all {
-        true => "\n  nobody keeps the kernel from mounting the image too; that would destroy it",
+        true => {
+            "\n  nobody keeps the kernel from mounting the image too; Spinney gives up where it does"
+        }
         false => "",
     };
     let warning = format!("{warning}{}", not_yours(request, fs));

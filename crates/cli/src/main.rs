@@ -5,6 +5,7 @@
 //! error as `spinney: FILE: what happened`, with a line on what to do.
 #![deny(unsafe_code)]
 
+mod archive;
 mod args;
 mod commands;
 mod complete;

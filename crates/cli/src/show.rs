@@ -49,6 +49,12 @@ pub fn device_numbers(rdev: u32) -> (u32, u32) {
     (rdev >> 8 & 0xFFF, rdev & 0xFF | rdev >> 12 & 0xFFF00)
 }
 
+/// The inverse; `None` if there are no such numbers.
+pub fn device_of(major: u32, minor: u32) -> Option<u32> {
+    let fits = major <= 0xFFF && minor <= 0xF_FFFF;
+    fits.then_some(minor & 0xFF | major << 8 | (minor & 0xFFF00) << 12)
+}
+
 /// Names of owners, looked up once each.
 #[derive(Default)]
 pub struct Owners {
@@ -158,6 +164,8 @@ mod tests {
         assert!(json.contains(r#""type":"fifo","mode":"0010","nlink":1"#), "{json}");
         assert!(json.contains(r#""btime":"1970-01-01T00:00:00.000000005Z""#), "{json}");
         assert_eq!(device_numbers(0x1230_0145), (1, 0x12345));
+        assert_eq!(device_of(1, 0x12345), Some(0x1230_0145));
+        assert_eq!(device_of(1 << 12, 0), None);
         assert_eq!(printable(b"a\x1b[2J", true), b"a?[2J");
         assert_eq!(printable(b"a\x1b", false), b"a\x1b");
     }

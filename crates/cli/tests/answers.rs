@@ -20,6 +20,7 @@ const ACT: &[&str] = &[
     "mount",
     "mv",
     "rm",
+    "tar",
     "touch",
     "truncate",
     "umount",

@@ -23,6 +23,7 @@ mod rescue;
 mod rm;
 mod stat;
 mod stats;
+mod tar;
 mod touch;
 mod trim;
 mod truncate;
@@ -64,6 +65,7 @@ pub const GROUPS: &[Group] = &[
             &cat::COMMAND,
             &stat::COMMAND,
             &cp::COMMAND,
+            &tar::COMMAND,
             &mkdir::COMMAND,
             &rm::COMMAND,
             &mv::COMMAND,

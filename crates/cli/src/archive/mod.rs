@@ -1,0 +1,19 @@
+//! tar archives out of a volume and into it, in the format of POSIX (pax) as GNU tar writes it.
+//!
+//! The crate `tar` knows the fields of headers. What stands between headers is here: its own
+//! reader cuts extended attributes at line feeds and knows no sparse files in pax.
+
+mod pax;
+mod read;
+mod unpack;
+mod write;
+
+pub use unpack::Unpacker;
+pub use write::Packer;
+
+/// What archives are made of.
+const BLOCK: u64 = 512;
+
+fn padding(len: u64) -> u64 {
+    len.next_multiple_of(BLOCK) - len
+}

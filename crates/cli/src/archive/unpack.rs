@@ -1,0 +1,348 @@
+//! An archive into a directory of a volume.
+//!
+//! What is there already is replaced; directories are filled. No member leaves the directory:
+//! names with `..` are refused, and so are those that lead through a symbolic link which the
+//! archive itself made. Directories get their attributes at the end: what is made in them must
+//! not inherit some, and touches their times. What is unpacked has the attributes that the
+//! archive says, and no others.
+
+use super::pax;
+use super::read::{Member, Reader};
+use crate::error::{Error, Result, say_error};
+use crate::image::Volume;
+use crate::inside::fill::Spot;
+use crate::inside::path::join;
+use crate::inside::volumes::At;
+use crate::inside::{self, Failures, Node};
+use std::collections::HashSet;
+use std::io::Read;
+use tar::EntryType;
+use vfs::{Context, Errno, FileKind, FileSystem, FsError, Ino, SetAttr, SetTime, XattrMode};
+
+const BUFFER: usize = 1 << 20;
+
+pub struct Unpacker<'v> {
+    volume: &'v Volume,
+    top: Ino,
+    path: Vec<u8>,
+    cx: Context,
+    /// Symbolic links of this archive.
+    links: HashSet<Ino>,
+    directories: Vec<Directory>,
+    /// How many names in front are left off.
+    pub strip: usize,
+    pub verbose: bool,
+}
+
+struct Directory {
+    ino: Ino,
+    path: Vec<u8>,
+    attributes: Attributes,
+    last: SetAttr,
+    made: bool,
+}
+
+/// Owner and extended attributes.
+struct Attributes {
+    uid: u32,
+    gid: u32,
+    xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+impl<'v> Unpacker<'v> {
+    pub fn new(volume: &'v Volume, top: &Node<'_>, path: &[u8]) -> Unpacker<'v> {
+        Unpacker {
+            volume,
+            top: top.ino(),
+            path: path.to_vec(),
+            cx: inside::context(),
+            links: HashSet::new(),
+            directories: Vec::new(),
+            strip: 0,
+            verbose: false,
+        }
+    }
+
+    /// All members; what becomes of one is told, and the next goes on.
+    pub fn all(&mut self, from: impl Read, failures: &Failures) -> Result<()> {
+        let mut reader = Reader::new(from);
+        let ended = loop {
+            match reader.next() {
+                Ok(Some(member)) => {
+                    if self.verbose {
+                        say_error(&String::from_utf8_lossy(&member.name));
+                    }
+                    failures.keep(self.member(&member, &mut reader));
+                }
+                Ok(None) => break Ok(()),
+                Err(error) => break Err(error),
+            }
+        };
+        // Those below first: a change of theirs would touch the times of those above.
+        for directory in std::mem::take(&mut self.directories).into_iter().rev() {
+            let Directory { ino, path, attributes, last, made } = directory;
+            let set = self.attributes(&attributes, ino, &path, made);
+            failures.keep(set.and_then(|()| self.set(ino, &path, &last)));
+        }
+        ended
+    }
+
+    fn member<R: Read>(&mut self, member: &Member, reader: &mut Reader<R>) -> Result<()> {
+        let names = names_of(&member.name)?;
+        let Some(names) = names.get(self.strip..) else { return Ok(()) };
+        let Some((name, above)) = names.split_last() else { return self.top_itself(member) };
+        let (parent, path) = self.parent(above)?;
+        let path = join(&path, name);
+        let old = parent.child_if_any(name).at(self.volume, &path)?;
+        if member.kind == EntryType::Directory {
+            return self.directory(member, &parent, name, &path, old);
+        }
+        if let Some(old) = old {
+            if old.is_dir() {
+                return Err(FsError::from(Errno::EISDIR)).at(self.volume, &path);
+            }
+            self.volume.fs.unlink(&self.cx, parent.ino(), name).at(self.volume, &path)?;
+        }
+        if member.kind == EntryType::Link {
+            return self.link(member, &parent, name, &path);
+        }
+        let Some(node) = self.make(member, &parent, name, &path)? else { return Ok(()) };
+        if node.is_symlink() {
+            self.links.insert(node.ino());
+        }
+        if node.attr.kind == FileKind::File {
+            self.content(member, &node, &path, reader)?;
+        }
+        self.attributes(&self.attributes_of(member, &path)?, node.ino(), &path, true)?;
+        self.set(node.ino(), &path, &last(member, node.is_symlink()))
+    }
+
+    /// `./` of an archive.
+    fn top_itself(&mut self, member: &Member) -> Result<()> {
+        if member.kind != EntryType::Directory || self.strip > 0 {
+            return Ok(());
+        }
+        self.later(member, self.top, &self.path.clone(), false)
+    }
+
+    /// The directory that these names lead to; those that are missing are made.
+    fn parent(&self, names: &[&[u8]]) -> Result<(Node<'v>, Vec<u8>)> {
+        let (fs, mut path) = (&self.volume.fs, self.path.clone());
+        let mut here = inside::find(fs, &path, true).at(self.volume, &path)?;
+        for name in names {
+            path = join(&path, name);
+            here = match here.child_if_any(name).at(self.volume, &path)? {
+                Some(node) if self.links.contains(&node.ino()) => {
+                    return Err(self.about(&path, "is a symbolic link of the archive itself"));
+                }
+                Some(node) if node.is_symlink() => {
+                    inside::find(fs, &path, true).at(self.volume, &path)?
+                }
+                Some(node) => node,
+                None => {
+                    let made = fs.mkdir(&self.cx, here.ino(), name, 0o755);
+                    Node::held(fs, made.at(self.volume, &path)?)
+                }
+            };
+            if !here.is_dir() {
+                return Err(FsError::from(Errno::ENOTDIR)).at(self.volume, &path);
+            }
+        }
+        Ok((here, path))
+    }
+
+    fn directory(
+        &mut self,
+        member: &Member,
+        parent: &Node<'v>,
+        name: &[u8],
+        path: &[u8],
+        old: Option<Node<'v>>,
+    ) -> Result<()> {
+        let fs = &self.volume.fs;
+        let (node, made) = match old {
+            Some(old) if old.is_dir() => (old, false),
+            old => {
+                if old.is_some() {
+                    fs.unlink(&self.cx, parent.ino(), name).at(self.volume, path)?;
+                }
+                let made = fs.mkdir(&self.cx, parent.ino(), name, 0o700);
+                (Node::held(fs, made.at(self.volume, path)?), true)
+            }
+        };
+        self.later(member, node.ino(), path, made)
+    }
+
+    fn later(&mut self, member: &Member, ino: Ino, path: &[u8], made: bool) -> Result<()> {
+        let attributes = self.attributes_of(member, path)?;
+        let (path, last) = (path.to_vec(), last(member, false));
+        self.directories.push(Directory { ino, path, attributes, last, made });
+        Ok(())
+    }
+
+    fn link(&self, member: &Member, parent: &Node<'v>, name: &[u8], path: &[u8]) -> Result<()> {
+        let names = names_of(&member.link)?;
+        let names = names.get(self.strip..).unwrap_or_default();
+        let Some((last, above)) = names.split_last() else {
+            return Err(self.about(path, "is a link to nothing"));
+        };
+        let (directory, to) = self.parent(above)?;
+        let to = join(&to, last);
+        let node = directory.child(last).at(self.volume, &to)?;
+        let linked = self.volume.fs.link(&self.cx, node.ino(), parent.ino(), name);
+        drop(Node::held(&self.volume.fs, linked.at(self.volume, path)?));
+        Ok(())
+    }
+
+    /// `None` for what is nothing that a volume holds.
+    fn make(
+        &self,
+        member: &Member,
+        parent: &Node<'v>,
+        name: &[u8],
+        path: &[u8],
+    ) -> Result<Option<Node<'v>>> {
+        let (fs, cx) = (&self.volume.fs, &self.cx);
+        let kind = match member.kind {
+            EntryType::Regular | EntryType::Continuous => FileKind::File,
+            EntryType::Char => FileKind::CharDevice,
+            EntryType::Block => FileKind::BlockDevice,
+            EntryType::Fifo => FileKind::Fifo,
+            EntryType::Symlink => FileKind::Symlink,
+            other => {
+                let kind = char::from(other.as_byte()).escape_default();
+                let why = format!("is left out: a member of the type {kind}");
+                self.about(path, &why).print();
+                return Ok(None);
+            }
+        };
+        let made = match kind {
+            FileKind::Symlink => fs.symlink(cx, parent.ino(), name, &member.link),
+            kind => fs.mknod(cx, parent.ino(), name, kind, 0o600, self.rdev(member, path)?),
+        };
+        Ok(Some(Node::held(fs, made.at(self.volume, path)?)))
+    }
+
+    fn rdev(&self, member: &Member, path: &[u8]) -> Result<u32> {
+        if !matches!(member.kind, EntryType::Char | EntryType::Block) {
+            return Ok(0);
+        }
+        let numbers = (member.header.device_major(), member.header.device_minor());
+        let (Ok(Some(major)), Ok(Some(minor))) = numbers else {
+            return Err(self.about(path, "is a device without numbers"));
+        };
+        crate::show::device_of(major, minor)
+            .ok_or_else(|| self.about(path, "has a device number that Linux does not have"))
+    }
+
+    /// Blocks of zeros become holes.
+    fn content<R: Read>(
+        &self,
+        member: &Member,
+        node: &Node<'v>,
+        path: &[u8],
+        reader: &mut Reader<R>,
+    ) -> Result<()> {
+        let spot = Spot::of(self.volume, node, path);
+        let mut buffer = vec![0; BUFFER.min(member.size as usize + 1)];
+        let mut written = 0;
+        for (start, len) in &member.pieces {
+            let (mut at, end) = (*start, start + len);
+            while at < end {
+                let want = buffer.len().min((end - at) as usize);
+                let got = reader.read(&mut buffer[..want])?;
+                if got == 0 {
+                    return Err(self.about(path, "is shorter than the archive says"));
+                }
+                for (number, block) in buffer[..got].chunks(4096).enumerate() {
+                    if block.iter().any(|b| *b != 0) {
+                        let offset = at + (number * 4096) as u64;
+                        spot.write(offset, block)?;
+                        written = offset + block.len() as u64;
+                    }
+                }
+                at += got as u64;
+            }
+        }
+        if written < member.size { spot.set_size(member.size) } else { Ok(()) }
+    }
+
+    fn attributes_of(&self, member: &Member, path: &[u8]) -> Result<Attributes> {
+        let (header, records) = (&member.header, &member.records);
+        let of_header = |number: std::io::Result<u64>| number.unwrap_or(0);
+        let uid = pax::number(records, "uid").unwrap_or_else(|| of_header(header.uid()));
+        let gid = pax::number(records, "gid").unwrap_or_else(|| of_header(header.gid()));
+        let (Ok(uid), Ok(gid)) = (u32::try_from(uid), u32::try_from(gid)) else {
+            return Err(self.about(path, "has an owner that Linux does not have"));
+        };
+        let has = |name: &str| records.iter().any(|(key, _)| key.starts_with(name.as_bytes()));
+        let raw = "SCHILY.xattr.system.posix_acl_";
+        if (has("SCHILY.acl.") && !has(raw)) || has("LIBARCHIVE.xattr.") {
+            self.about(path, "attributes in a form that is not understood are left out").print();
+        }
+        let xattrs = records.iter().filter_map(|(key, value)| {
+            let name = pax::xattr_name(key)?;
+            Some((name, value.clone()))
+        });
+        Ok(Attributes { uid, gid, xattrs: xattrs.collect() })
+    }
+
+    /// Owner, then extended attributes: capabilities do not outlive a change of owner. What was
+    /// `made` loses what it inherited.
+    fn attributes(&self, set: &Attributes, ino: Ino, path: &[u8], made: bool) -> Result<()> {
+        let fs = &self.volume.fs;
+        let owner = SetAttr { uid: Some(set.uid), gid: Some(set.gid), ..SetAttr::default() };
+        self.set(ino, path, &owner)?;
+        if made {
+            for name in fs.listxattr(ino).at(self.volume, path)? {
+                if !set.xattrs.iter().any(|(other, _)| *other == name) {
+                    fs.removexattr(&self.cx, ino, &name).at(self.volume, path)?;
+                }
+            }
+        }
+        for (name, value) in &set.xattrs {
+            match fs.setxattr(&self.cx, ino, name, value, XattrMode::Set) {
+                Ok(()) => {}
+                Err(FsError::Posix(Errno::EOPNOTSUPP)) => {
+                    let name = String::from_utf8_lossy(name);
+                    self.about(path, &format!("attribute {name} is left out")).print();
+                }
+                Err(error) => return Err(error).at(self.volume, path),
+            }
+        }
+        Ok(())
+    }
+
+    fn set(&self, ino: Ino, path: &[u8], set: &SetAttr) -> Result<()> {
+        self.volume.fs.setattr(&self.cx, ino, set).at(self.volume, path).map(drop)
+    }
+
+    fn about(&self, path: &[u8], what: &str) -> Error {
+        let image = self.volume.image().display();
+        Error::about(format!("{image}:{}", String::from_utf8_lossy(path)), what)
+    }
+}
+
+/// What is set last: permissions, which ACLs touch, and times.
+fn last(member: &Member, is_symlink: bool) -> SetAttr {
+    let (header, records) = (&member.header, &member.records);
+    let secs = header.mtime().ok().and_then(|secs| i64::try_from(secs).ok()).unwrap_or(0);
+    let mtime = pax::time(records, "mtime").unwrap_or(vfs::Timestamp { secs, nanos: 0 });
+    let perm = header.mode().ok().map(|mode| (mode & 0o7777) as u16);
+    SetAttr {
+        perm: perm.filter(|_| !is_symlink),
+        atime: pax::time(records, "atime").map(SetTime::At),
+        mtime: Some(SetTime::At(mtime)),
+        ..SetAttr::default()
+    }
+}
+
+/// The names of a path below the directory.
+fn names_of(path: &[u8]) -> Result<Vec<&[u8]>> {
+    let names = path.split(|b| *b == b'/').filter(|name| !name.is_empty() && *name != b".");
+    let names: Vec<&[u8]> = names.collect();
+    match names.iter().any(|name| *name == b"..") {
+        true => Err(Error::about(String::from_utf8_lossy(path), "leads out of the directory")),
+        false => Ok(names),
+    }
+}

@@ -10,6 +10,7 @@ use crate::commit::Committer;
 use crate::data::Pieces;
 use crate::delta::{Active, Base, Delta, Level, ObjectEdit, Pending};
 use crate::error::IntoFs;
+use crate::extents::map_range;
 use crate::ino::InodeId;
 use crate::inode::{DirtyQueue, Inode, InodeTable, State};
 use crate::log::Group;
@@ -31,6 +32,7 @@ use btrfs_tree::NodeStore;
 use btrfs_volume::Volume;
 use parking_lot::Mutex;
 use std::cell::Cell;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use vfs::{Errno, FsError, Ino, Result};
@@ -173,9 +175,26 @@ impl Engine {
         Ok(State { item, landed_size: item.size, ..State::default() })
     }
 
+    /// Bytes of the content in memory that no extent of the file lies under.
+    pub fn pending(&self, id: InodeId, state: &State) -> u64 {
+        let Some(dirty) = &state.dirty else { return 0 };
+        if state.item.nbytes == 0 {
+            return dirty.bytes();
+        }
+        let view = self.view();
+        let extents = |range: Range<u64>| -> Vec<Range<u64>> {
+            // What cannot be read is for who reads it.
+            let mapped = map_range(&view, id, self.sector(), range.start, range.end);
+            let held = mapped.unwrap_or_default().into_iter().filter(|m| !m.is_hole());
+            held.map(|m| m.start..m.end).collect()
+        };
+        dirty.bytes() - dirty.covered(extents)
+    }
+
     /// The kernel (say) may remember another block count than the inode has by now.
     pub fn blocks_settled(&self, id: InodeId, state: &State) {
-        if state.told.is_outdated(state.blocks(self.geometry.sector_size))
+        let blocks = || state.blocks(self.geometry.sector_size, self.pending(id, state));
+        if state.told.is_outdated(blocks)
             && let (Some(observer), Ok(ino)) = (self.observer.get(), id.to_ino())
         {
             observer.attributes_changed(ino);

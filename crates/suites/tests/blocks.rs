@@ -1,5 +1,6 @@
-//! `st_blocks` changes when content gets its extents, which is after the kernel was told:
-//! what `stat` says of a mount after a sync is what the kernel's btrfs says of the volume.
+//! `st_blocks`, of content that is not written yet too: what `stat` says of a mount is what it
+//! says on the kernel's btrfs, after each change and again after a sync, when content got its
+//! extents and the kernel was told.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -67,8 +68,88 @@ fn blocks_settle(transport: &str) {
     mount.unmount();
     let kernel = volume.mount_by_kernel();
     let expected = blocks(kernel.path(), &names);
-    assert_ne!(told, expected, "nothing had to settle: this shows nothing");
+    assert_eq!(told, expected, "what has no extent yet counts what it will have");
     assert_eq!(after, expected, "{stats}");
+}
+
+/// Changes of `f`, one after the other. `put` writes so many sectors at a sector.
+const CHANGES: &[&str] = &[
+    "put 0 64",
+    "sync",
+    "put 10 24",
+    "put 60 10",
+    "put 100 4",
+    "sync",
+    "put 72 8",
+    "put 0 200",
+    "sync",
+    "truncate -s 40000 f",
+    "put 4 3",
+    "truncate -s 5000 f",
+    "truncate -s 901120 f",
+    "put 3 1",
+    "sync",
+    "printf abc | dd of=f bs=1 seek=20000 conv=notrunc status=none",
+    "printf abc | dd of=f bs=1 seek=100 conv=notrunc status=none",
+    "fallocate -p -o 0 -l 8192 f",
+    "put 0 1",
+    "sync",
+    "fallocate -o 400000 -l 100000 f",
+    "put 98 4",
+    "put 150 1",
+    "fallocate -o 600000 -l 100000 f",
+    "sync",
+    "put 150 8",
+    "fallocate -n -o 2000000 -l 65536 f",
+    "sync",
+    "put 489 2",
+    "sync",
+    "rm f; printf 'small' >f",
+    "printf 'smaller still' >f",
+    "sync",
+    "printf 'more' >>f",
+    "head -c 3000 /dev/zero >>f",
+    "sync",
+    "put 1 1",
+    "put 0 1",
+    "sync",
+    "rm f; head -c 300000 /dev/urandom >f; cp f g; mv g f",
+    "sync",
+    "put 5 5",
+    "dd if=other of=f bs=4096 seek=7 count=9 oflag=direct conv=notrunc status=none",
+    "put 90 2",
+    "sync",
+];
+
+/// The block count after each change.
+fn counts(root: &Path) -> Vec<String> {
+    let put = "put() { dd if=other of=f bs=4096 seek=$1 count=$2 conv=notrunc status=none; }";
+    shell(60, root, "head -c 1000000 /dev/urandom >other");
+    let count = |change: &&str| {
+        let change = if *change == "sync" { "sync -f . && sleep 0.3" } else { change };
+        let script = format!("{put}; set -e; {change}; stat -c %b f");
+        format!("{change}: {}", shell(60, root, &script).trim())
+    };
+    CHANGES.iter().map(count).collect()
+}
+
+#[test]
+fn blocks_are_the_kernels_after_each_change() {
+    for transport in TRANSPORTS {
+        if let Some(why) = lacking(transport) {
+            skip!("{why}");
+        }
+        let reference = Volume::new("blocks-kernel", 1 << 30);
+        let kernel = reference.mount_by_kernel();
+        let expected = counts(kernel.path());
+        kernel.unmount().unwrap();
+        let volume = Volume::new("blocks-each", 1 << 30);
+        let mount = volume.mount(transport, Duration::from_secs(120));
+        let told = counts(mount.path());
+        let differ: Vec<_> = told.iter().zip(&expected).filter(|(a, b)| a != b).collect();
+        assert!(differ.is_empty(), "{transport}; the kernel's btrfs is on the right: {differ:#?}");
+        volume.judge(&mount.unmount_with_tree());
+    }
 }
 
 #[test]

@@ -5,7 +5,10 @@
 //! the end of the file it is zeros).
 //! Does not know where content will go, nor what the file looks like on the volume.
 
+use super::covered::Covered;
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,6 +20,7 @@ pub struct Dirty {
     pieces: BTreeMap<u64, Vec<u8>>,
     bytes: u64,
     count: Arc<Pieces>,
+    covered: Mutex<Covered>,
 }
 
 /// Pieces of all files together.
@@ -51,7 +55,8 @@ impl Drop for Dirty {
 
 impl Dirty {
     pub fn new(sector: u32, count: Arc<Pieces>) -> Dirty {
-        Dirty { sector: u64::from(sector), pieces: BTreeMap::new(), bytes: 0, count }
+        let (pieces, covered) = (BTreeMap::new(), Mutex::default());
+        Dirty { sector: u64::from(sector), pieces, bytes: 0, count, covered }
     }
 
     fn comes(&self, start: u64) {
@@ -64,6 +69,32 @@ impl Dirty {
 
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Bytes that lie over extents; `extents` tells, of a range, where there are any. It is asked
+    /// about each range once.
+    pub fn covered(&self, extents: impl Fn(Range<u64>) -> Vec<Range<u64>>) -> u64 {
+        let mut covered = self.covered.lock();
+        for fresh in covered.take_fresh() {
+            let mut at = fresh.start;
+            while let Some(start) = self.first_from(at).filter(|start| *start < fresh.end) {
+                at = self.run_end(start).min(fresh.end);
+                for extent in extents(start..at) {
+                    let part = extent.start.max(start)..extent.end.min(at);
+                    if part.start < part.end {
+                        covered.insert(part);
+                    }
+                }
+            }
+        }
+        covered.bytes()
+    }
+
+    /// Extents came or went below: `covered` asks anew.
+    pub fn ground_changed(&mut self) {
+        let mut covered = Covered::default();
+        covered.note(0..u64::MAX);
+        self.covered = Mutex::new(covered);
     }
 
     pub fn is_empty(&self) -> bool {
@@ -146,6 +177,7 @@ impl Dirty {
     fn append(&mut self, start: u64, head: usize, data: &[u8]) {
         let len = (head + data.len()).next_multiple_of(self.sector as usize);
         self.bytes += len as u64;
+        self.covered.get_mut().note(start..start + len as u64);
         if let Some((&before, piece)) = self.pieces.range_mut(..start).next_back()
             && before + piece.len() as u64 == start
             && piece.len() + len <= PIECE_MAX
@@ -212,6 +244,7 @@ impl Dirty {
         {
             self.split(piece_start, end);
         }
+        self.covered.get_mut().remove(start..end);
         let gone: Vec<u64> = self.pieces.range(start..end).map(|(s, _)| *s).collect();
         for key in gone {
             let piece = self.pieces.remove(&key).expect("just listed");

@@ -4,6 +4,7 @@
 //! extent item, checksums and references enter the delta. All of it happens under the
 //! inode's own lock.
 
+mod covered;
 mod dirty;
 pub mod flush;
 pub mod read;

@@ -28,10 +28,11 @@ const STATX_ATTR_IMMUTABLE: u64 = 0x10;
 const STATX_ATTR_APPEND: u64 = 0x20;
 const STATX_ATTR_NODUMP: u64 = 0x40;
 
-pub fn attr_of(ino: Ino, state: &State, sector: u32) -> Result<Attr, Error> {
+/// `pending`: bytes of content that will need new extents.
+pub fn attr_of(ino: Ino, state: &State, sector: u32, pending: u64) -> Result<Attr, Error> {
     let item = &state.item;
     let flag = |bit: u64, attribute: u64| if item.flags & bit != 0 { attribute } else { 0 };
-    let blocks = state.blocks(sector);
+    let blocks = state.blocks(sector, pending);
     state.told.set(blocks);
     Ok(Attr {
         ino,
@@ -57,8 +58,7 @@ pub fn attr_of(ino: Ino, state: &State, sector: u32) -> Result<Attr, Error> {
 
 impl State {
     /// In units of 512 bytes; content without an extent counts too.
-    pub fn blocks(&self, sector: u32) -> u64 {
-        let pending = self.dirty.as_ref().map_or(0, |d| d.bytes());
+    pub fn blocks(&self, sector: u32, pending: u64) -> u64 {
         rounded_up(self.item.nbytes, sector).saturating_add(pending) / 512
     }
 }
@@ -87,9 +87,9 @@ impl Told {
     }
 
     /// True, once, if a caller may remember something else than `blocks`.
-    pub fn is_outdated(&self, blocks: u64) -> bool {
+    pub fn is_outdated(&self, blocks: impl FnOnce() -> u64) -> bool {
         let told = self.0.load(Ordering::Relaxed);
-        if told == NOTHING || told == blocks {
+        if told == NOTHING || told == blocks() {
             return false;
         }
         self.clear();
@@ -114,4 +114,20 @@ pub fn from_linux_dev(dev: u32) -> u64 {
     let major = u64::from(dev >> 8 & 0xFFF);
     let minor = u64::from((dev & 0xFF) | (dev >> 12 & 0xF_FF00));
     major << 20 | minor
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_told_is_outdated_once() {
+        let told = Told::default();
+        assert!(!told.is_outdated(|| unreachable!("nobody asked")));
+        told.set(8);
+        assert!(!told.is_outdated(|| 8) && told.is_outdated(|| 16) && !told.is_outdated(|| 16));
+        told.set(8);
+        told.clear();
+        assert!(!told.is_outdated(|| 16));
+    }
 }

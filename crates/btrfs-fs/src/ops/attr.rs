@@ -19,7 +19,7 @@ pub fn getattr(engine: &Engine, ino: Ino) -> Result<Attr> {
     }
     let inode = engine.inode(ino)?;
     let state = inode.read()?;
-    attr_of(ino, &state, engine.geometry.sector_size).fs()
+    attr_of(ino, &state, engine.geometry.sector_size, engine.pending(inode.id, &state)).fs()
 }
 
 pub fn setattr(engine: &Engine, ino: Ino, set: &SetAttr) -> Result<Attr> {

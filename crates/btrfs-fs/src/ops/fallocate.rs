@@ -134,6 +134,9 @@ fn locked(
             }
         }
     };
+    if let Some(dirty) = &mut state.dirty {
+        dirty.ground_changed();
+    }
     let time = now();
     state.item.mtime = time;
     state.item.ctime = time;

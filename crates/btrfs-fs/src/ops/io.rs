@@ -251,6 +251,7 @@ fn straight(
     if let Some(dirty) = &mut state.dirty {
         let before = dirty.bytes();
         dirty.remove(start, end);
+        dirty.ground_changed();
         engine.forget_dirty(before - dirty.bytes());
         if dirty.is_empty() {
             state.dirty = None;

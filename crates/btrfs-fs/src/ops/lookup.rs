@@ -94,7 +94,8 @@ pub fn entry_by_id(engine: &Engine, id: InodeId) -> Result<Entry> {
 /// The entry of an inode on which the caller took a lookup reference.
 pub fn entry(engine: &Engine, inode: &Arc<Inode>) -> Result<Entry> {
     let state = inode.read()?;
-    let attr = attr_of(inode.ino, &state, engine.geometry.sector_size).fs()?;
+    let pending = engine.pending(inode.id, &state);
+    let attr = attr_of(inode.ino, &state, engine.geometry.sector_size, pending).fs()?;
     Ok(Entry { attr, generation: state.item.generation })
 }
 

@@ -183,6 +183,31 @@ fn a_kernel_mount_of_the_image_ends_our_writing() {
     }
 }
 
+/// They were in the log, which nobody reads.
+#[test]
+fn options_without_effect_are_told_on_the_terminal() {
+    require!(fuse);
+    require!(btrfs_progs);
+    let image = Image::new("ignored");
+    let (point, word) = place(&image, "mnt");
+    for (words, expected) in [
+        (
+            &["-o", "compress=zstd,ssd,noatime"][..],
+            "spinney: options without effect: compress=zstd, ssd\n",
+        ),
+        (&["-q", "-o", "autodefrag"], "spinney: option without effect: autodefrag\n"),
+        (&["-o", "noatime,commit=5"], ""),
+    ] {
+        let log = image.dir.join("log").display().to_string();
+        let disk = image.word();
+        let words = [&["mount", "--log", &log], words, &[&disk, &word]].concat();
+        let output = spinney(&words);
+        let mount = Mount { point: point.clone(), ready: String::new(), child: None };
+        assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), expected));
+        mount.umount();
+    }
+}
+
 /// A failed second mount took the running server's log away.
 #[test]
 fn a_mount_that_fails_leaves_the_running_server_alone() {

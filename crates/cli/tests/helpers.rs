@@ -108,6 +108,41 @@ fn mount_8_finds_the_program() {
     judge(&image, &point, &[]);
     run(&image, &format!("mount -f -t fuse.spinney {word} {at}"));
     assert_eq!(mounted(&point), None);
+    from_a_users_fstab();
+}
+
+/// A line with `user`, without `spinney` on anybody's path: the link is enough. In a mount
+/// namespace of its own, where /etc/fstab has that line.
+fn from_a_users_fstab() {
+    if let Some(why) = no_ordinary_users() {
+        skip!("{why}");
+    }
+    let _open = OpenToAll::new();
+    let image = Image::new("fstab");
+    fine(&["chown", "65534:65534", &image.at("/")]);
+    let (dir, place) = (image.dir.path().display(), Mount::directory(&image));
+    let program = image.dir.join("spinney");
+    fs::copy(PROGRAM, &program).unwrap();
+    fs::remove_file(HELPER).unwrap();
+    symlink(&program, HELPER).unwrap();
+    let line =
+        format!("{} {} fuse.spinney noauto,user,compress=lzo 0 0\n", image.word(), place.display());
+    fs::write(image.dir.join("fstab"), line).unwrap();
+    let script = format!(
+        "set -ex; cd {dir}; chown -R 65534:65534 .; touch /etc/fstab; mount --make-rprivate /
+        mount --bind fstab /etc/fstab
+        nobody() {{ setpriv --reuid 65534 --regid 65534 --clear-groups \"$@\"; }}
+        nobody mount {0}; nobody touch {0}/made; nobody umount {0}
+        for try in 1 2 3 4 5; do nobody mount {0} && break; sleep 1; done
+        nobody rm {0}/made; nobody mkdir {0}/kept; nobody ./spinney umount {0}",
+        place.display()
+    );
+    fs::write(image.dir.join("script"), script).unwrap();
+    let output = sh(&format!("timeout 60 unshare -m sh {dir}/script"));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("option without effect: compress=lzo"), "it is told");
+    assert_eq!(fine(&["ls", &image.at("/")]), "kept\n");
+    assert_clean(&image.path);
 }
 
 /// Why this machine cannot mount as an ordinary user, if it cannot.

@@ -2,7 +2,7 @@
 
 use super::Command;
 use crate::args::{self, Arg, Args};
-use crate::error::{Error, Exit, Result, io_text};
+use crate::error::{Error, Exit, Result, io_text, say_error};
 use crate::mount::again;
 use crate::mount::background::{self, Reporter};
 use crate::mount::guard::Place;
@@ -86,10 +86,20 @@ FUSE's -o options
     sync                each write is durable when it returns, as with O_SYNC; names are not
     nosuid, nodev, noexec, noatime, fsname=NAME, max_read=N, max_write=N
 
-What fstab(5) lines have for mount(8) and systemd (defaults, noauto, user, nofail, _netdev,
-x-...) is accepted. `-o remount,ro DIR` makes a mount read-only, remount,rw writable again;
-mount(8) waits for the server with a link /sbin/mount.fuseblk.spinney. With a link /sbin/mount.fuse.spinney to this program, `mount -t
-fuse.spinney IMAGE DIR` works; without it mount(8) finds `spinney` through mount.fuse.
+`-o remount,ro DIR` makes a mount read-only, and returns when all is on the medium;
+remount,rw makes it writable again.
+
+Options of the kernel's btrfs without effect here (compress, ssd, ...) are told in a line.
+
+fstab(5) and mount(8)
+What lines have for mount(8) and systemd (defaults, noauto, user, nofail, _netdev, x-...) is
+accepted. mount(8) takes no notice of the caller's PATH. It calls the first of these:
+    /sbin/mount.fuse.spinney      a link to this program: ln -s \"$(command -v spinney)\" ...
+    /sbin/mount.fuse              (package fuse3), which needs `spinney` in /usr/local/bin,
+                                  /usr/bin or /bin; else it says \"spinney: not found\"
+Whoever mounts must be allowed to execute the program that the link names: with `user` in
+the line that is an ordinary user, who must also own image and directory. A second link,
+/sbin/mount.fuseblk.spinney, lets `mount -o remount` wait for the server.
 
 Environment
     SPINNEY_LOG         error, warn, info (the default), debug or trace
@@ -102,6 +112,7 @@ Examples
     spinney mount -o ro,subvol=home /dev/sdb1 /mnt
     spinney mount -f -o transport=classic disk.img ~/mnt
     /etc/fstab:  /srv/disk.img  /mnt  fuse.spinney  commit=5,nofail  0  0
+    /etc/fstab:  /home/me/disk.img  /home/me/mnt  fuse.spinney  noauto,user  0  0
 ",
     run,
 };
@@ -195,6 +206,11 @@ fn start(mut words: Words) -> Result<Exit> {
         options: words.options,
         foreground: words.foreground,
     };
+    // There the log says it.
+    let on_terminal = request.foreground && request.options.log.is_none();
+    if let Some(warning) = request.options.warning().filter(|_| !on_terminal) {
+        say_error(&format!("spinney: {warning}"));
+    }
     if let Some(shared) = again::share(&request)? {
         if !words.quiet {
             Out::new().line(shared)?;

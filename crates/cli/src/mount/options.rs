@@ -29,8 +29,8 @@ pub struct MountOptions {
     /// These were asked for by name.
     with_suid: bool,
     with_dev: bool,
-    /// Options without effect, in words.
-    pub warnings: Vec<String>,
+    /// Options without effect.
+    ignored: Vec<String>,
 }
 
 /// For mount(8), systemd and people, not for the file system.
@@ -54,7 +54,6 @@ const OTHERS: &[&str] = &[
     "nodiratime",
     "nostrictatime",
     "nolazytime",
-    "lazytime",
     "loud",
     "silent",
     "noiversion",
@@ -94,13 +93,18 @@ const TRANSPORT: &[&str] = &[
     "no_keep_callers",
 ];
 
-/// Of the kernel's btrfs: what they ask for is the case, or is only about speed.
-const HARMLESS: &[&str] = &[
-    "acl",
-    "barrier",
-    "datacow",
-    "datasum",
-    "noautodefrag",
+/// Of the kernel's btrfs: what they ask for is the case.
+const HOLDS: &[&str] =
+    &["acl", "barrier", "datacow", "datasum", "noautodefrag", "nodiscard", "noflushoncommit"];
+
+/// Of the kernel: what they ask for is not done here.
+const WITHOUT_EFFECT: &[&str] = &[
+    "compress",
+    "compress-force",
+    "autodefrag",
+    "flushoncommit",
+    "strictatime",
+    "lazytime",
     "space_cache",
     "ssd",
     "nossd",
@@ -109,14 +113,8 @@ const HARMLESS: &[&str] = &[
     "thread_pool",
     "max_inline",
     "user_subvol_rm_allowed",
-    "nodiscard",
-    "noflushoncommit",
     "metadata_ratio",
 ];
-
-/// Of the kernel's btrfs: new data would be stored otherwise.
-const WITHOUT_EFFECT: &[&str] =
-    &["compress", "compress-force", "autodefrag", "flushoncommit", "strictatime"];
 
 impl MountOptions {
     /// Takes a list; `lenient` turns unknown options into warnings.
@@ -156,14 +154,23 @@ impl MountOptions {
             "rw" => (self.fs.read_only, self.config.read_only) = (false, false),
             _ if TRANSPORT.contains(&name) => self.transport(option)?,
             _ if self.vfs_flag(name) => {}
-            _ if known_to_others(name) || HARMLESS.contains(&name) => {}
-            _ if WITHOUT_EFFECT.contains(&name) => {
-                self.warnings.push(format!("option {option} has no effect"));
-            }
-            _ if lenient => self.warnings.push(format!("unknown option {option} is ignored")),
+            // The free-space tree.
+            "space_cache" if value == "v2" => {}
+            _ if known_to_others(name) || HOLDS.contains(&name) => {}
+            _ if WITHOUT_EFFECT.contains(&name) => self.ignored.push(option.into()),
+            _ if lenient => self.ignored.push(format!("{option} (unknown)")),
             _ => return Err(unknown(option)),
         }
         Ok(())
+    }
+
+    /// A line for who wonders why nothing happens.
+    pub fn warning(&self) -> Option<String> {
+        match self.ignored.as_slice() {
+            [] => None,
+            [one] => Some(format!("option without effect: {one}")),
+            all => Some(format!("options without effect: {}", all.join(", "))),
+        }
     }
 
     /// To be called when all options are known.
@@ -353,9 +360,13 @@ mod tests {
 
     #[test]
     fn fstab_options_pass() {
-        let o = parsed("defaults,noauto,user,_netdev,nofail,x-systemd.automount,relatime,ssd");
-        assert!(o.warnings.is_empty());
-        assert_eq!(parsed("compress=zstd:3").warnings.len(), 1);
+        let o = parsed("defaults,noauto,user,_netdev,nofail,x-systemd.automount,relatime");
+        assert_eq!(o.warning(), None);
+        assert_eq!(parsed("acl,space_cache=v2,nodiscard").warning(), None);
+        let told = "option without effect: compress=zstd:3";
+        assert_eq!(parsed("compress=zstd:3").warning().unwrap(), told);
+        let told = "options without effect: space_cache=v1, ssd, thread_pool=4";
+        assert_eq!(parsed("space_cache=v1,ssd,acl,thread_pool=4").warning().unwrap(), told);
     }
 
     #[test]
@@ -380,6 +391,6 @@ mod tests {
         }
         let mut lenient = MountOptions::default();
         lenient.apply("bogus", true).unwrap();
-        assert_eq!(lenient.warnings.len(), 1);
+        assert_eq!(lenient.warning().unwrap(), "option without effect: bogus (unknown)");
     }
 }

@@ -44,7 +44,7 @@ pub fn serve(request: &Request, reporter: &mut Reporter) -> Result<Exit> {
 }
 
 fn serve_logged(request: &Request, reporter: &mut Reporter, place: &LogPlace) -> Result<Exit> {
-    for warning in &request.options.warnings {
+    if let Some(warning) = request.options.warning() {
         tracing::warn!("{warning}");
     }
     // Threads inherit the mask: only the one that waits for signals gets them.

@@ -31,7 +31,8 @@ output or standard input. It is not compressed: put gzip or zstd behind or in fr
 The format is that of POSIX (pax), as GNU tar and bsdtar read and write it: owners as
 numbers, times to the nanosecond, extended attributes with ACLs and capabilities (GNU tar
 restores them with --xattrs --xattrs-include='*'), hard links, holes, devices and fifos;
-sockets are left out. Members are named by the last name of PATH, those of a volume's root `./...`.
+sockets are left out. Members are named by the last name of PATH, those of a volume's root
+`./...`.
 
 Unpacking, files that are there are replaced, directories are filled. All is one commit,
 unless it is larger than the memory for uncommitted changes. Names that lead out of DIRECTORY,

@@ -105,30 +105,78 @@ fn logged(ino: u64, data: &[u8], sums: bool) -> Option<Logged> {
 
 /// Checksums that no committed file explains are those of what the log is about.
 fn explain(cx: &mut Context<'_>, logged: &[Logged]) {
+    let holds = Reach::new(logged.iter().map(|l| l.extent).collect());
     cx.report.findings.retain(|finding| {
-        let end = match (&finding.kind, finding.logical) {
-            (FindingKind::CsumStray { len }, Some(at)) => at.0.saturating_add(*len),
-            (FindingKind::CsumUnwritten { .. }, Some(at)) => at.0 + 1,
+        let (len, at) = match (&finding.kind, finding.logical) {
+            (FindingKind::CsumStray { len }, Some(at)) => (*len, at.0),
+            (FindingKind::CsumUnwritten { .. }, Some(at)) => (1, at.0),
             _ => return true,
         };
-        let at = finding.logical.map_or(0, |at| at.0);
-        !logged.iter().any(|l| l.extent.0 <= at && end <= l.extent.1)
+        !holds.around(at, at.saturating_add(len))
     });
+}
+
+/// Ranges by their start, each with the furthest end of those up to it: whether one of them
+/// holds another range whole is one search, however many there are.
+struct Reach(Vec<(u64, u64)>);
+
+impl Reach {
+    fn new(mut ranges: Vec<(u64, u64)>) -> Reach {
+        ranges.sort_unstable();
+        let mut furthest = 0;
+        for range in &mut ranges {
+            furthest = range.1.max(furthest);
+            range.1 = furthest;
+        }
+        Reach(ranges)
+    }
+
+    fn around(&self, start: u64, end: u64) -> bool {
+        let behind = self.0.partition_point(|range| range.0 <= start);
+        behind > 0 && self.0[behind - 1].1 >= end
+    }
 }
 
 /// Logged content must have its checksums, in the log or in the tree.
 fn lacking(cx: &mut Context<'_>, logged: &[Logged], sums: &[(u64, u64)], csums: &Csums) {
-    let sector = u64::from(cx.geometry.sector_size);
+    let sums = merged(sums);
     for l in logged {
-        let has = |at: u64| {
-            sums.iter().any(|sum| (sum.0..sum.1).contains(&at)) || csums.covered(at, sector) > 0
-        };
-        let missing = (l.start..l.end).step_by(sector as usize).filter(|at| !has(*at)).count();
+        let gaps = gaps(&sums, l.start, l.end);
+        let missing: u64 = gaps.map(|(a, b)| (b - a) - csums.covered(a, b - a)).sum();
         if missing > 0 {
-            let kind = FindingKind::CsumMissing { ino: l.ino, len: missing as u64 * sector };
+            let kind = FindingKind::CsumMissing { ino: l.ino, len: missing };
             cx.add(Finding::new(kind).tree(TreeId::LOG).at(l.start));
         }
     }
+}
+
+/// Ranges in order, those that touch as one.
+fn merged(ranges: &[(u64, u64)]) -> Vec<(u64, u64)> {
+    let mut sorted = ranges.to_vec();
+    sorted.sort_unstable();
+    let mut out: Vec<(u64, u64)> = Vec::with_capacity(sorted.len());
+    for range in sorted {
+        match out.last_mut() {
+            Some(last) if range.0 <= last.1 => last.1 = last.1.max(range.1),
+            _ => out.push(range),
+        }
+    }
+    out
+}
+
+/// What of `start..end` lies outside of the ranges (merged).
+fn gaps(ranges: &[(u64, u64)], start: u64, end: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
+    let first = ranges.partition_point(|range| range.1 <= start);
+    let inside = ranges[first..].iter().copied().take_while(move |range| range.0 < end);
+    let mut at = start;
+    inside
+        .chain([(end, end)])
+        .map(move |(from, to)| {
+            let gap = (at, from.max(at));
+            at = to.max(at);
+            gap
+        })
+        .filter(|gap| gap.0 < gap.1)
 }
 
 /// Nothing that the extent tree knows overlaps a node of the log.
@@ -144,5 +192,31 @@ fn outside(cx: &mut Context<'_>, usage: &Usage, extents: &ExtentTree) {
             let kind = FindingKind::NodePlacement { why };
             cx.add(Finding::new(kind).tree(TreeId::LOG).at(at));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_is_held_by_one_that_began_before() {
+        let reach = Reach::new(vec![(40, 50), (0, 30), (10, 20)]);
+        for (start, end, held) in
+            [(0, 30, true), (12, 25, true), (25, 31, false), (40, 50, true), (30, 40, false)]
+        {
+            assert_eq!(reach.around(start, end), held, "{start}..{end}");
+        }
+        assert!(!Reach::new(Vec::new()).around(0, 1));
+    }
+
+    #[test]
+    fn gaps_are_what_no_range_covers() {
+        let ranges = merged(&[(20, 30), (0, 10), (25, 40), (10, 12)]);
+        assert_eq!(ranges, [(0, 12), (20, 40)]);
+        let of = |start, end| gaps(&ranges, start, end).collect::<Vec<_>>();
+        assert_eq!(of(5, 50), [(12, 20), (40, 50)]);
+        assert_eq!(of(14, 18), [(14, 18)]);
+        assert_eq!((of(0, 12), of(22, 39), of(7, 7)), (vec![], vec![], vec![]));
     }
 }

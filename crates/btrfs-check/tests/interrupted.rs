@@ -1,11 +1,17 @@
 //! Images of volumes that were cut off: in the middle of a balance, of deleting a
-//! subvolume, with unlinked files still open, with a log tree. They are sound; what is
+//! subvolume or a large file, with unlinked files still open, with a log tree. They are sound; what is
 //! left over is for the next mount.
 
 mod common;
+#[path = "common/patch.rs"]
+#[allow(dead_code)]
+mod patch;
 
 use btrfs_check::FindingKind;
+use btrfs_disk::key::kind;
+use btrfs_disk::{Logical, TreeId};
 use common::{Scratch, assert_sound, listing, ours, ready, sh, theirs};
+use patch::Patch;
 
 /// Copies an image that is in use: superblocks first, since a commit never writes over
 /// what the superblock in force leads to. Torn copies are still possible.
@@ -135,4 +141,77 @@ fn open_unlinked_files_and_a_log_tree() {
     let totals = &report.totals;
     println!("log pending: {}, {} blocks", totals.pending_log, totals.log_blocks);
     assert_eq!(totals.pending_log, totals.log_blocks > 1, "the log was not read");
+}
+
+/// A log whose content went over a preallocated extent, or into a new one: its checksums may be
+/// in the tree before any file says why. And a file is deleted over many commits, with its
+/// count of bytes as it was.
+#[test]
+fn what_a_log_and_a_deletion_explain() {
+    if !ready() {
+        return;
+    }
+    let scratch = Scratch::new("explained");
+    let image = scratch.path("image");
+    let path = image.display().to_string();
+    let script = "
+        fallocate -l 1M a; dd if=/dev/zero of=b bs=4k count=1 status=none; sync -f .
+        dd if=/dev/urandom of=a bs=4k count=9 seek=20 conv=notrunc,fsync status=none
+        dd if=/dev/urandom of=b bs=4k count=9 seek=20 conv=notrunc,fsync status=none
+        live_copy $image $image.log";
+    on_volume(&path, "", script);
+    let log = scratch.path("image.log");
+    // As a crash leaves it that the kernel's replay was interrupted behind: the sums that the log
+    // carries are in the tree.
+    let patch = Patch::new(&log);
+    let report = ours(&log, false);
+    assert!(report.totals.pending_log && report.findings.is_empty(), "{}", listing(&report));
+    let sums: Vec<_> =
+        patch.log_items().into_iter().filter(|(key, _)| key.kind == kind::EXTENT_CSUM).collect();
+    assert!(sums.len() >= 2, "the log has checksums");
+    for (key, data) in &sums {
+        patch.insert(TreeId::CSUM, *key, data);
+    }
+    let report = ours(&log, false);
+    assert!(report.findings.is_empty(), "{}", listing(&report));
+    // Without the log they are nobody's.
+    patch.edit_super(|sb| sb.fields.log_root = Logical(0));
+    let report = ours(&log, false);
+    let odd = |f: &&btrfs_check::Finding| {
+        matches!(f.kind, FindingKind::CsumUnwritten { .. } | FindingKind::CsumStray { .. })
+    };
+    assert_eq!(report.findings.iter().filter(odd).count(), 2, "{}", listing(&report));
+}
+
+/// The power goes while the kernel deletes a file of many extents: it takes them away over many
+/// commits, and counts the inode's bytes at the end.
+#[test]
+fn a_large_file_half_deleted() {
+    if !ready() {
+        return;
+    }
+    let scratch = Scratch::new("half");
+    let image = scratch.path("image");
+    let path = image.display().to_string();
+    let script = "
+        python3 -c 'import os
+f = os.open(\"big\", os.O_RDWR | os.O_CREAT)
+for i in range(40000): os.pwrite(f, b\"x\" * 4096, i * 8192)'
+        sync -f .; (sleep 0.1; rm big) &
+        for k in $(seq 9); do btrfs filesystem sync .; live_copy $image $image.$k; done; wait";
+    on_volume(&path, "-m single", script);
+    let mut half = 0;
+    for k in 1..=9 {
+        let copy = scratch.path(&format!("image.{k}"));
+        if !theirs(&copy).0 {
+            continue; // torn
+        }
+        let mut report = ours(&copy, false);
+        report.findings.retain(|f| !matches!(f.kind, FindingKind::SuperCopyStale { .. }));
+        assert!(report.findings.is_empty(), "copy {k}:\n{}", listing(&report));
+        let gone = report.totals.data_bytes < 40_000 * 4096;
+        half += usize::from(report.totals.orphans == 1 && gone && report.totals.data_bytes > 0);
+    }
+    println!("{half} of 9 copies have half of the file");
+    assert!(half > 0, "the kernel was too fast");
 }

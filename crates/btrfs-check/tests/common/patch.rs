@@ -21,7 +21,7 @@ pub type Items = Vec<(Key, Vec<u8>)>;
 
 impl Patch {
     pub fn new(image: &Path) -> Patch {
-        Patch { path: image.to_owned(), volume: super::open(image) }
+        Patch { path: image.to_owned(), volume: crate::common::open(image) }
     }
 
     fn expect(logical: Logical, level: u8) -> Expect {
@@ -78,6 +78,19 @@ impl Patch {
     pub fn items(&self, tree: TreeId) -> Items {
         let leaves = self.leaves(tree);
         leaves.iter().flat_map(|l| l.items().map(|(k, d)| (k, d.to_vec()))).collect()
+    }
+
+    /// The items of all trees of the log.
+    pub fn log_items(&self) -> Items {
+        let sb = self.volume.superblock().fields;
+        let mut out = Items::new();
+        for (_, data) in self.node(sb.log_root, sb.log_root_level).items() {
+            let root = RootItem::parse(data).expect("root item");
+            let leaf = self.node(root.bytenr, root.level);
+            assert!(leaf.is_leaf(), "a small log");
+            out.extend(leaf.items().map(|(key, data)| (key, data.to_vec())));
+        }
+        out
     }
 
     /// The first item at or behind `key`.

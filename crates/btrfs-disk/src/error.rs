@@ -52,6 +52,8 @@ pub enum Error {
     Io { context: String, source: io::Error },
     /// The device answered with something that cannot be true.
     Corrupt(Corrupt),
+    /// There is no volume at all: nothing on the device says that it is one.
+    NotBtrfs(String),
     /// The volume is fine, this program does not know a feature that it uses.
     Unsupported(String),
     /// No room for what was asked.
@@ -81,6 +83,7 @@ impl fmt::Display for Error {
         match self {
             Error::Io { context, source } => write!(f, "{context}: {source}"),
             Error::Corrupt(corrupt) => write!(f, "damaged volume: {corrupt}"),
+            Error::NotBtrfs(why) => write!(f, "not a btrfs volume: {why}"),
             Error::Unsupported(what) => write!(f, "not supported: {what}"),
             Error::NoSpace => f.write_str("no space left on the volume"),
             Error::ReadOnly(why) => write!(f, "read-only: {why}"),

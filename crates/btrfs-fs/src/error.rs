@@ -7,6 +7,7 @@ pub fn to_fs(error: Error) -> FsError {
     match error {
         Error::Io { context, source } => FsError::Io { context, source },
         Error::Corrupt(corrupt) => from_corrupt(corrupt),
+        Error::NotBtrfs(why) => FsError::NotAVolume(why),
         Error::Unsupported(what) => FsError::Unsupported(what),
         Error::NoSpace => FsError::Posix(Errno::ENOSPC),
         Error::ReadOnly(why) => FsError::ReadOnly(why),

@@ -67,7 +67,14 @@ pub(crate) fn choose(dev: &dyn BlockDevice) -> Result<Chosen> {
         Found::Damaged(error) => Some(error),
         Found::Valid(_) | Found::NoMagic => None,
     });
-    Err(reason.unwrap_or_else(|| Error::corrupt(format!("{} is not a btrfs volume", dev.name()))))
+    Err(reason.unwrap_or_else(|| no_volume(dev.len())))
+}
+
+fn no_volume(len: u64) -> Error {
+    Error::NotBtrfs(match super_copies(len).next() {
+        None => format!("it has {len} bytes"),
+        Some(_) => "it has no superblock".into(),
+    })
 }
 
 /// The copies of the volume that do not say what `chosen` does.
@@ -88,7 +95,8 @@ fn same(a: &Superblock, b: &Superblock) -> bool {
 
 /// True if a valid copy found at `at` takes the place of the best one so far.
 fn outranks(new: &Superblock, at: u64, best: Option<&Superblock>) -> bool {
-    let within = at + SUPER_SIZE as u64 <= new.fields.total_bytes;
+    // The first copy is where a volume begins, whatever size it says.
+    let within = at == COPIES[0] || at + SUPER_SIZE as u64 <= new.fields.total_bytes;
     within
         && match best {
             None => true,

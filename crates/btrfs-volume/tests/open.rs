@@ -297,7 +297,7 @@ fn truncated_images_open_read_only_with_what_is_there() {
         assert!(error.to_string().contains("not a btrfs volume"), "{len}: {error}");
     }
     let error = refusal(&scratch.file("zeros", 128 * MIB));
-    assert!(matches!(error, Error::Corrupt(_)));
+    assert!(matches!(error, Error::NotBtrfs(_)));
     assert!(error.to_string().contains("not a btrfs volume"), "{error}");
 }
 

@@ -149,6 +149,12 @@ fn fs_remedy(image: &str, error: &FsError) -> Option<String> {
             "the device below failed: look at `dmesg`, and copy the volume before anything else"
                 .into()
         }
+        FsError::NotAVolume(_) => {
+            format!(
+                "`spinney dump-super --all {image}` looks for what is left of one; `blkid -p \
+                 {image}` tells what else it is"
+            )
+        }
         FsError::Unsupported(_) => {
             "nothing was changed; the kernel's btrfs may be able to use it".into()
         }

@@ -193,6 +193,14 @@ pub fn opening_volume(image: &Path, subvol: &Subvol, error: &FsError) -> Error {
             Error::about(image.display(), format!("there is no subvolume {name}"))
                 .remedy("its path starts at the top of the volume, whatever the default is")
         }
+        // `check` and `cp` would open it in the same way, and say the same.
+        FsError::Corrupt { .. } => {
+            let name = image.display();
+            Error::about(&name, error).remedy(format!(
+                "`spinney dump-super --all {name}` shows what is left of it; `btrfs restore \
+                 {name} DIR` may get content out of it"
+            ))
+        }
         error => Error::fs(image.display(), image, error),
     }
 }

@@ -165,7 +165,7 @@ fn damage_is_found_and_told() {
     file.write_all_at(&[0; 4096], 64 << 10).expect("written");
     file.write_all_at(&[0; 4096], 64 << 20).expect("written");
     let (code, _, err) = failing(&["check", &image]);
-    assert!(code == 1 && err.contains("dump-super --all"), "{err}");
+    assert!(code == 1 && err.contains("dump-super --all") && err.contains("not a btrfs"), "{err}");
     let (code, out, _) = failing(&["dump-super", "--all", &image]);
     assert!(code == 1 && out.matches("not valid").count() == 2, "{out}");
 }

@@ -84,6 +84,8 @@ pub enum FsError {
         what: String,
         data: bool,
     },
+    /// There is no volume of this kind on the device (EINVAL, as for the kernel's mount).
+    NotAVolume(String),
     Unsupported(String),
     ReadOnly(String),
 }
@@ -96,6 +98,7 @@ impl FsError {
             FsError::Io { .. } => libc::EIO,
             FsError::Corrupt { data: true, .. } => libc::EIO,
             FsError::Corrupt { data: false, .. } => libc::EUCLEAN,
+            FsError::NotAVolume(_) => libc::EINVAL,
             FsError::Unsupported(_) => libc::EOPNOTSUPP,
             FsError::ReadOnly(_) => libc::EROFS,
         }
@@ -108,6 +111,7 @@ impl fmt::Display for FsError {
             FsError::Posix(errno) => f.write_str(errno.text()),
             FsError::Io { context, source } => write!(f, "{context}: {source}"),
             FsError::Corrupt { what, .. } => write!(f, "damaged volume: {what}"),
+            FsError::NotAVolume(why) => write!(f, "not a btrfs volume: {why}"),
             FsError::Unsupported(what) => write!(f, "not supported: {what}"),
             FsError::ReadOnly(why) => write!(f, "read-only: {why}"),
         }

@@ -1,7 +1,7 @@
 //! `spinney check`: a read-only fsck.
 
 use super::Command;
-use super::offline::Offline;
+use super::offline::{Offline, disk_error};
 use crate::args::{Arg, Args, one, unexpected};
 use crate::error::{Error, Exit, Result};
 use crate::image::Access;
@@ -88,7 +88,7 @@ fn run(args: Args) -> Result<Exit> {
         CheckOptions { verify_data: wanted.data, max_findings: wanted.max, progress: Some(&show) };
     let report = check(offline.volume.clone(), &options);
     line.wipe();
-    let report = offline.explain(report)?;
+    let report = report.map_err(|e| disk_error(path, &e))?;
     let mut out = Out::new();
     if wanted.json {
         out.line(json(path, &report))?;

@@ -115,6 +115,13 @@ fn opening_remedy(path: &Path, error: &btrfs_disk::Error) -> String {
         btrfs_disk::Error::Corrupt(_) => {
             format!("`spinney dump-super --all {}` shows what is left of it", path.display())
         }
+        btrfs_disk::Error::NotBtrfs(_) => {
+            let image = path.display();
+            format!(
+                "`spinney dump-super --all {image}` looks for what is left of one; `blkid -p \
+                 {image}` tells what else it is"
+            )
+        }
         btrfs_disk::Error::Unsupported(_) => {
             "the kernel's btrfs may be able to use it; nothing was changed".into()
         }

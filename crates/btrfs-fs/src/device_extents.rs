@@ -2,18 +2,22 @@
 //! what no chunk has for free, and would give away space that a device extent claims.
 //!
 //! Invariant of a volume that passes: device extents and stripes are the same ranges, of the
-//! same chunks. It does not know how to mend one that does not pass; the kernel refuses it.
+//! same chunks; the device's item says what the superblock says. It does not know how to mend one that does not pass; the kernel refuses it.
 
 use crate::roots::Roots;
-use btrfs_disk::items::DevExtent;
+use btrfs_disk::ids::DEV_ITEMS_OBJECTID;
+use btrfs_disk::items::{DevExtent, DevItem};
 use btrfs_disk::key::kind;
-use btrfs_disk::{FixedSize, Result, TreeId};
+use btrfs_disk::{FixedSize, Key, Result, TreeId};
 use btrfs_tree::{Cursor, NodeStore};
 use btrfs_volume::Volume;
 use std::collections::BTreeMap;
 
 /// Why the volume must not be written, if its device extents and chunks differ.
 pub fn differ(store: &NodeStore, roots: &Roots, volume: &Volume) -> Result<Option<String>> {
+    if let Some(why) = another_device(store, roots, volume)? {
+        return Ok(Some(why));
+    }
     let Some(root) = roots.get(TreeId::DEV) else {
         return Ok(Some("there is no device tree".into()));
     };
@@ -42,4 +46,34 @@ pub fn differ(store: &NodeStore, roots: &Roots, volume: &Volume) -> Result<Optio
     Ok(stripes.into_iter().next().map(|((devid, at), (chunk, _))| {
         format!("chunk {chunk} has no device extent at {at} of device {devid}")
     }))
+}
+
+/// The superblock's device item is what new chunks are allocated by, and every commit that makes
+/// one writes it over the chunk tree's.
+fn another_device(store: &NodeStore, roots: &Roots, volume: &Volume) -> Result<Option<String>> {
+    let Some(root) = roots.get(TreeId::CHUNK) else {
+        return Ok(Some("there is no chunk tree".into()));
+    };
+    let sb = volume.superblock();
+    let own = sb.fields.dev_item;
+    let mut cursor = Cursor::new(store, &root.root);
+    cursor.seek(&Key::new(DEV_ITEMS_OBJECTID, kind::DEV_ITEM, 0))?;
+    while let Some((key, data)) = cursor.item() {
+        if (key.objectid, key.kind) != (DEV_ITEMS_OBJECTID, kind::DEV_ITEM) {
+            break;
+        }
+        let item = DevItem::read(data).map_err(|c| c.key(key))?;
+        if item.fsid != sb.header_uuid() {
+            return Ok(Some(format!("device {} is said to be another volume's", item.devid)));
+        }
+        if item.total_bytes != own.total_bytes {
+            return Ok(Some(format!(
+                "device {} has {} bytes by its item and {} by the superblock (the kernel's \
+                 `btrfs rescue fix-device-size` mends that)",
+                item.devid, item.total_bytes, own.total_bytes
+            )));
+        }
+        cursor.next()?;
+    }
+    Ok(None)
 }

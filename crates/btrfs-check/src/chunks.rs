@@ -81,6 +81,7 @@ impl Layout {
     pub fn check(&self, cx: &mut Context<'_>, groups: &[StoredBlockGroup], dev_tree: bool) {
         self.block_groups(cx, groups);
         self.system_chunks(cx);
+        self.device_items(cx);
         if dev_tree {
             self.stripes(cx);
             self.device_extents(cx);
@@ -133,6 +134,23 @@ impl Layout {
         }
         for start in found.into_keys() {
             cx.add(Finding::new(FindingKind::SuperChunkStray { chunk: start }));
+        }
+    }
+
+    /// The device items against the superblock, which the allocator of chunks goes by.
+    fn device_items(&self, cx: &mut Context<'_>) {
+        let sb = cx.volume.superblock();
+        let own = sb.fields.dev_item;
+        for (devid, device) in &self.devices {
+            let why = if device.fsid != sb.header_uuid() {
+                "it belongs to another volume".to_owned()
+            } else if *devid == own.devid && device.total_bytes != own.total_bytes {
+                format!("{} bytes, {} in the superblock", device.total_bytes, own.total_bytes)
+            } else {
+                continue;
+            };
+            let kind = FindingKind::DeviceItemBad { devid: *devid, why };
+            cx.add(Finding::new(kind).tree(TreeId::CHUNK));
         }
     }
 

@@ -160,7 +160,7 @@ impl Run<'_> {
         self.csums = csums;
         self.cx.report.totals.csum_bytes = self.csums.total();
         let mut quotas = Quotas::default();
-        let whole = self.tree(TreeId::QUOTA, &mut |_, leaf| quotas.leaf(leaf));
+        let whole = self.tree(TreeId::QUOTA, &mut |cx, leaf| quotas.leaf(cx, leaf));
         self.quotas = (whole && quotas.trusted(&self.cx)).then_some(quotas);
         let mut uuids = Uuids::default();
         if self.tree(TreeId::UUID, &mut |cx, leaf| uuids.leaf(cx, leaf)) {

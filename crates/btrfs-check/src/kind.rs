@@ -103,6 +103,8 @@ kinds! {
         => "superblock says {stored} bytes in total, its device item says {devices}";
     "super-stripe-size" Error REPAIR SuperStripeSize { stored: u32, sector: u32 }
         => "superblock says stripes of {stored} bytes, not of its sectors' {sector}";
+    "super-num-devices" Warning MOUNT SuperNumDevices { stored: u64, counted: u64 }
+        => "superblock counts {stored} devices, the chunk tree has {counted}";
     "system-chunk-not-in-super" Error REPAIR SystemChunkNotInSuper { chunk: u64 }
         => "system chunk {chunk} is not in the superblock, or is another one there";
     "super-chunk-stray" Error REPAIR SuperChunkStray { chunk: u64 }
@@ -115,6 +117,8 @@ kinds! {
         => "no good copy of a tree block of level {level}: {why}";
     "node-placement" Error REPAIR NodePlacement { why: String }
         => "tree block does not fit its place: {why}";
+    "node-flags" Warning HARMLESS NodeFlags { flags: u64 }
+        => "tree block has flags {flags:#x} that mean nothing";
     "item-malformed" Error REPAIR ItemMalformed { why: String } => "{why}";
     "item-unknown" Warning HARMLESS ItemUnknown => "an item that has no meaning in this tree";
 
@@ -135,6 +139,8 @@ kinds! {
         => "device extent at {physical} reaches beyond the end of device {devid}";
     "device-item-missing" Error REPAIR DeviceItemMissing { devid: u64 }
         => "device {devid} has no device item";
+    "device-item-bad" Error REPAIR DeviceItemBad { devid: u64, why: String }
+        => "device {devid}: {why}";
     "device-bytes-used" Error REPAIR DeviceBytesUsed { devid: u64, stored: u64, counted: u64 }
         => "device {devid} says {stored} bytes used, its device extents sum to {counted}";
 
@@ -218,6 +224,8 @@ kinds! {
         => "inode {ino} says {stored} bytes allocated, its extents sum to {counted}";
     "file-extents-overlap" Error RESTORE_FILE FileExtentsOverlap { ino: u64, end: u64 }
         => "inode {ino}: file extent overlaps the one in front of it, which ends at {end}";
+    "file-extent-bad" Warning COPY_FILE FileExtentBad { ino: u64, why: String }
+        => "inode {ino}: file extent {why}";
     "file-gap" Error REPAIR FileGap { ino: u64, from: u64, to: u64 }
         => "inode {ino} has no extent, not even a hole, from {from} to {to}";
     "file-extent-beyond-end" Note HARMLESS FileExtentBeyondEnd { ino: u64, size: u64 }

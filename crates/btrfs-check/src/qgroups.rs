@@ -41,7 +41,7 @@ pub(crate) struct Quotas {
 }
 
 impl Quotas {
-    pub fn leaf(&mut self, leaf: &Leaf<'_>) {
+    pub fn leaf(&mut self, cx: &mut Context<'_>, leaf: &Leaf<'_>) {
         for (key, data) in leaf.node.items() {
             let word = |i: usize| {
                 let bytes = data.get(i * 8..i * 8 + 8);
@@ -57,7 +57,8 @@ impl Quotas {
                 kind::QGROUP_RELATION if key.objectid >> 48 < key.offset >> 48 => {
                     self.parents.entry(key.objectid).or_default().push(key.offset);
                 }
-                _ => {}
+                kind::QGROUP_RELATION | kind::QGROUP_LIMIT => {}
+                _ => cx.add(Finding::new(FindingKind::ItemUnknown).tree(leaf.tree).key(key)),
             }
         }
     }

@@ -5,7 +5,7 @@ use crate::kind::Name;
 use crate::source::Context;
 use crate::walk::{Leaf, TreeStart};
 use crate::{Finding, FindingKind};
-use btrfs_disk::ids::{FREE_SPACE_OBJECTID, ORPHAN_OBJECTID, compat_ro};
+use btrfs_disk::ids::{FIRST_FREE_OBJECTID, FREE_SPACE_OBJECTID, ORPHAN_OBJECTID, compat_ro};
 use btrfs_disk::items::{DirItem, RootItem, RootRef};
 use btrfs_disk::key::kind;
 use btrfs_disk::{Corrupt, Key, TreeId};
@@ -30,6 +30,8 @@ pub(crate) struct Roots {
     down: BTreeMap<(TreeId, TreeId), Link>,
     up: BTreeMap<(TreeId, TreeId), Link>,
     orphans: HashSet<TreeId>,
+    /// What is wrong with items that can be used all the same.
+    wrong: Vec<Finding>,
     /// Where the entry `default` of the root directory leads.
     default: Option<Key>,
 }
@@ -40,6 +42,9 @@ impl Roots {
             if let Err(kind) = self.item(key, data) {
                 cx.add(Finding::new(kind).tree(leaf.tree).key(key));
             }
+        }
+        for finding in self.wrong.drain(..) {
+            cx.add(finding);
         }
     }
 
@@ -78,7 +83,16 @@ impl Roots {
     }
 
     fn root(&mut self, key: Key, root: RootItem) -> Result<(), FindingKind> {
-        if TreeId(key.objectid) == TreeId::RELOC {
+        let id = TreeId(key.objectid);
+        if id.holds_files() && root.root_dirid != FIRST_FREE_OBJECTID {
+            let why = format!("its root directory is said to be {}", root.root_dirid);
+            self.wrong.push(Finding::new(FindingKind::RootBad { why }).tree(id));
+        }
+        if !id.is_subvolume() && id != TreeId::RELOC && key.offset != 0 {
+            let why = format!("offset {} in the key of tree {}", key.offset, id.0 as i64);
+            self.wrong.push(Finding::new(FindingKind::RootBad { why }).tree(TreeId::ROOT).key(key));
+        }
+        if id == TreeId::RELOC {
             self.relocations.push((key, root));
         } else if self.trees.insert(TreeId(key.objectid), root).is_some() {
             return Err(FindingKind::RootBad { why: "a second one of the same tree".into() });

@@ -20,6 +20,14 @@ pub(crate) fn check(cx: &mut Context<'_>) {
                 let kind = FindingKind::SuperCopyStale { offset, generation, newest };
                 cx.add(spare(offset, kind));
             }
+            Ok(copy) if counts_wrongly(&copy, &chosen, offset) => {
+                let (stored, counted) = (copy.fields.num_devices, chosen.fields.num_devices);
+                cx.add(Finding::new(FindingKind::SuperNumDevices { stored, counted }));
+            }
+            Ok(copy) if !same(&copy, &chosen) => {
+                let why = "it says something else".into();
+                cx.add(spare(offset, FindingKind::SuperCopyBad { offset, why }));
+            }
             Ok(_) => {}
         }
     }
@@ -41,6 +49,22 @@ fn spare(offset: u64, kind: FindingKind) -> Finding {
         finding.severity = Severity::Note;
     }
     finding
+}
+
+/// The open volume has the number that the chunk tree tells.
+fn counts_wrongly(copy: &Superblock, chosen: &Superblock, offset: u64) -> bool {
+    offset == COPIES[0] && copy.fields.num_devices != chosen.fields.num_devices
+}
+
+/// Equal but for what each copy says of itself, and for the log, which is written to the first
+/// copy before the others.
+fn same(copy: &Superblock, chosen: &Superblock) -> bool {
+    let mut copy = copy.clone();
+    let (own, other) = (&mut copy.fields, &chosen.fields);
+    (own.csum, own.bytenr) = (other.csum, other.bytenr);
+    (own.log_root, own.log_root_level) = (other.log_root, other.log_root_level);
+    (own.log_root_transid, own.num_devices) = (other.log_root_transid, other.num_devices);
+    copy == *chosen
 }
 
 fn read(cx: &Context<'_>, offset: u64) -> Result<Superblock, String> {

@@ -10,6 +10,7 @@
 use crate::refs::Usage;
 use crate::source::Context;
 use crate::{Finding, FindingKind};
+use btrfs_disk::node::{BACKREF_REV_SHIFT, FLAG_RELOC, FLAG_WRITTEN};
 use btrfs_disk::{ChildPtr, Expect, Generation, Key, Logical, Node, TreeId};
 
 /// Where a tree begins.
@@ -78,6 +79,7 @@ impl Walk<'_, '_, '_> {
         }
         if first_time {
             self.usage.node(&node);
+            self.flags(&node);
         }
         self.usage.pass(self.start.id, &node);
         if node.is_leaf() {
@@ -126,6 +128,15 @@ impl Walk<'_, '_, '_> {
             return Err(format!("its last key {last} belongs to its right neighbour"));
         }
         Ok(())
+    }
+
+    fn flags(&mut self, node: &Node) {
+        let known = FLAG_WRITTEN | FLAG_RELOC | 1 << BACKREF_REV_SHIFT;
+        let flags = node.header().flags & !known;
+        if flags != 0 {
+            let finding = Finding::new(FindingKind::NodeFlags { flags });
+            self.cx.add(finding.tree(self.start.id).at(node.logical().0));
+        }
     }
 
     fn wrong(&mut self, node: &Node, why: String) {

@@ -4,7 +4,6 @@
 
 mod common;
 #[path = "common/patch.rs"]
-#[allow(dead_code)]
 mod patch;
 
 use btrfs_check::FindingKind;

@@ -9,6 +9,8 @@ use crate::error::Corrupt;
 /// A struct of the format with one size.
 pub trait FixedSize: Sized {
     const SIZE: usize;
+    /// Name and size of each member, in order: for whoever shows or damages them one by one.
+    const MEMBERS: &'static [(&'static str, usize)];
     /// Reads from the first `SIZE` bytes; `Err` if there are fewer.
     fn read(bytes: &[u8]) -> Result<Self, Corrupt>;
     /// Writes into the first `SIZE` bytes of `out`.
@@ -93,6 +95,8 @@ macro_rules! le_struct {
 
         impl $crate::le::FixedSize for $name {
             const SIZE: usize = $size;
+            const MEMBERS: &'static [(&'static str, usize)] =
+                &[$((stringify!($field), <$ty as $crate::le::Member>::SIZE)),*];
 
             fn read(bytes: &[u8]) -> Result<Self, $crate::error::Corrupt> {
                 const _: () = assert!(

@@ -32,8 +32,24 @@ pub(super) struct FileState {
     last_written: Option<u64>,
     /// What the first extent says wrongly, and its length.
     ram_bytes: Option<(u64, u64)>,
+    /// What is odd about the first odd one, and nobody is harmed by.
+    bad: Option<String>,
     csums_found: bool,
     csums_missing: u64,
+}
+
+/// What neither the kernel nor this program reads by, and `btrfs check` complains of.
+fn odd(extent: &FileExtent<'_>, newest: u64) -> Option<String> {
+    let (FileExtent::Extent { fields: FileExtentFields { generation, .. }, .. }
+    | FileExtent::Inline { generation, .. }) = extent;
+    // A log is of the commit that never came.
+    if *generation > newest + 1 {
+        return Some(format!("of generation {generation}, the volume is at {newest}"));
+    }
+    let FileExtent::Extent { fields, .. } = extent else { return None };
+    let end = fields.offset.saturating_add(fields.num_bytes);
+    (end > fields.ram_bytes)
+        .then(|| format!("ends at {end} of {} bytes in memory", fields.ram_bytes))
 }
 
 impl Inode {
@@ -48,6 +64,9 @@ impl Inode {
         let sector = u64::from(cx.geometry.sector_size);
         let extent = FileExtent::parse(data).map_err(malformed)?;
         self.file.any = true;
+        if self.file.bad.is_none() {
+            self.file.bad = odd(&extent, cx.newest);
+        }
         let len = match &extent {
             FileExtent::Inline { ram_bytes, .. } => {
                 self.file.inline = Some(*ram_bytes);
@@ -133,6 +152,9 @@ impl Inode {
         }
         if let Some((stored, len)) = file.ram_bytes {
             out.push(FindingKind::RamBytes { ino, stored, len });
+        }
+        if let Some(why) = &file.bad {
+            out.push(FindingKind::FileExtentBad { ino, why: why.clone() });
         }
         if file.csums_missing > 0 {
             out.push(FindingKind::CsumMissing { ino, len: file.csums_missing });

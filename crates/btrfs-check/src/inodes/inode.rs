@@ -72,6 +72,10 @@ impl Inode {
         for name in InodeRef::iter(data) {
             let name = name.map_err(malformed)?;
             self.name(key.offset, name.index, name.name, links);
+            if self.is_root_of_itself(key.offset, name.name) && name.index != 0 {
+                let why = format!("the root's own name has the index {}", name.index);
+                return Err(FindingKind::InodeBad { ino: self.ino, why });
+            }
         }
         Ok(())
     }
@@ -86,10 +90,14 @@ impl Inode {
 
     fn name(&mut self, dir: u64, index: u64, name: &[u8], links: &mut Links) {
         self.names += 1;
-        // The root directory is its own parent, by no entry.
-        if self.ino != FIRST_FREE_OBJECTID || dir != self.ino || name != b".." {
+        if !self.is_root_of_itself(dir, name) {
             links.back(dir, name, self.ino, index, self.kind());
         }
+    }
+
+    /// The root directory is its own parent, by no entry.
+    fn is_root_of_itself(&self, dir: u64, name: &[u8]) -> bool {
+        self.ino == FIRST_FREE_OBJECTID && dir == self.ino && name == b".."
     }
 
     pub fn dir_item(&mut self, data: &[u8], links: &mut Links) -> Result<(), FindingKind> {

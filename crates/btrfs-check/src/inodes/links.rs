@@ -8,7 +8,7 @@
 use super::SubvolumeEntry;
 use crate::FindingKind;
 use crate::kind::Name;
-use btrfs_disk::items::DirItem;
+use btrfs_disk::items::{DirItem, dir_type};
 use btrfs_disk::key::kind;
 use btrfs_disk::{Key, TreeId};
 use std::collections::HashMap;
@@ -144,6 +144,10 @@ fn subvolume(
     let (a, b) = (item.location, by_index.location);
     if (a.objectid, a.kind) != (b.objectid, b.kind) {
         let why = format!("its hash entry leads to {a}, its index entry to {b}");
+        return Some(Err(FindingKind::DirEntryDiffers { dir, name: Name(name.into()), why }));
+    }
+    if let Some(odd) = [item.kind, by_index.kind].into_iter().find(|k| *k != dir_type::DIR) {
+        let why = format!("its type is {odd}, that of a subvolume is {}", dir_type::DIR);
         return Some(Err(FindingKind::DirEntryDiffers { dir, name: Name(name.into()), why }));
     }
     let child = TreeId(a.objectid);

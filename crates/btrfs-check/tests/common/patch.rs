@@ -1,6 +1,8 @@
 //! Damage with valid checksums: a leaf is decoded, changed, built anew and written to
 //! every copy; so that only a check that understands the content can notice.
 
+#![allow(dead_code)]
+
 use blockdev::BlockDevice;
 use blockdev::FileDevice;
 use btrfs_disk::items::RootItem;
@@ -132,6 +134,21 @@ impl Patch {
         self.write(leaf.logical(), &node, None);
     }
 
+    /// Changes the bytes of a tree's root node.
+    pub fn edit_root(&self, tree: TreeId, edit: impl FnOnce(&mut [u8])) {
+        let root = self.root(tree);
+        let mut bytes = root.bytes().to_vec();
+        edit(&mut bytes);
+        let digest = self.volume.geometry().csum.digest(&bytes[32..]);
+        bytes[..32].copy_from_slice(&digest);
+        self.write(root.logical(), &bytes, None);
+    }
+
+    /// A tree's root node.
+    pub fn root_bytes(&self, tree: TreeId) -> Vec<u8> {
+        self.root(tree).bytes().to_vec()
+    }
+
     /// Changes the data of one item.
     pub fn edit(&self, tree: TreeId, key: Key, edit: impl FnOnce(&mut Vec<u8>)) {
         self.edit_leaf(tree, key, |items| {
@@ -177,9 +194,10 @@ impl Patch {
 
     pub fn edit_super(&self, edit: impl FnOnce(&mut Superblock)) {
         let mut sb = self.volume.superblock();
+        let total = sb.fields.total_bytes;
         edit(&mut sb);
         let device = FileDevice::open(&self.path, false, true).expect("image opens");
-        for at in super_copies(sb.fields.total_bytes) {
+        for at in super_copies(total) {
             device.write_at(at, &sb.to_bytes(at).expect("superblock")).expect("image is written");
         }
     }

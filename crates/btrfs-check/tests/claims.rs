@@ -11,7 +11,7 @@ use btrfs_disk::items::{DevItem, RootItem};
 use btrfs_disk::key::kind;
 use btrfs_disk::node::{HEADER_SIZE, KEY_PTR_SIZE};
 use btrfs_disk::{Key, TreeId};
-use common::{Recipe, Scratch, assert_sound, copy, listing, make, ours, ready, theirs};
+use common::{Recipe, Scratch, assert_sound, copy, listing, make, open, ours, ready, theirs};
 use patch::Patch;
 
 const FS: TreeId = TreeId::FS;

@@ -9,7 +9,7 @@ mod patch;
 use btrfs_check::FindingKind;
 use btrfs_disk::key::kind;
 use btrfs_disk::{Logical, TreeId};
-use common::{Scratch, assert_sound, listing, ours, ready, sh, theirs};
+use common::{Scratch, assert_sound, listing, open, ours, ready, sh, theirs};
 use patch::Patch;
 
 /// Copies an image that is in use: superblocks first, since a commit never writes over

@@ -23,7 +23,7 @@ pub type Items = Vec<(Key, Vec<u8>)>;
 
 impl Patch {
     pub fn new(image: &Path) -> Patch {
-        Patch { path: image.to_owned(), volume: crate::common::open(image) }
+        Patch { path: image.to_owned(), volume: super::open(image) }
     }
 
     fn expect(logical: Logical, level: u8) -> Expect {

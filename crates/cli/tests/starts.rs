@@ -183,6 +183,27 @@ fn umount_wakes_a_stopped_server() {
     }
 }
 
+/// sync(2) of the whole machine waited for a server that somebody had sent to the background.
+#[test]
+fn a_terminal_does_not_stop_a_server() {
+    require!(fuse);
+    require!(btrfs_progs);
+    let image = Image::new("ctrl-z");
+    let mut mount = Mount::foreground(&image, "rw");
+    for name in ["TSTP", "TTIN", "TTOU"] {
+        signal(mount.pid(), name);
+        std::thread::sleep(Duration::from_millis(100));
+        let stat = fs::read_to_string(format!("/proc/{}/stat", mount.pid())).unwrap();
+        let state = stat.rsplit_once(") ").unwrap().1.chars().next().unwrap();
+        signal(mount.pid(), "CONT");
+        assert_ne!(state, 'T', "{name} stops it");
+    }
+    fs::write(mount.join("file"), "x").unwrap();
+    signal(mount.pid(), "TERM");
+    assert_eq!(mount.wait().0, Some(0));
+    assert_clean(&image.path);
+}
+
 /// The volume stays open with its other mount: there is nothing to wait for.
 #[test]
 fn umount_of_one_of_two_returns() {

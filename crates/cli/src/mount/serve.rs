@@ -49,6 +49,8 @@ fn serve_logged(request: &Request, reporter: &mut Reporter, place: &LogPlace) ->
     }
     // Threads inherit the mask: only the one that waits for signals gets them.
     sys::block_signals();
+    // Whoever looks at the mount, and sync(2) of all, would wait for a stopped server.
+    sys::ignore_stops();
     tend_memory()?;
     let signals = await_signals()?;
     let (fs, medium) = open(request)?;

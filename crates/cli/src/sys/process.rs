@@ -204,6 +204,14 @@ pub fn block_signals() {
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) };
 }
 
+/// A terminal cannot stop this process any more (Ctrl-Z, or writing in its background).
+pub fn ignore_stops() {
+    for signal in [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU] {
+        // SAFETY: takes two numbers; no handler is installed.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
+}
+
 /// Waits for one of the (blocked) ending signals; its name.
 pub fn wait_for_signal() -> &'static str {
     let set = ending_set();

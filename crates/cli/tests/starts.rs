@@ -183,6 +183,29 @@ fn umount_wakes_a_stopped_server() {
     }
 }
 
+#[test]
+fn so_do_a_second_mount_and_a_remount() {
+    require!(fuse);
+    require!(btrfs_progs);
+    let image = Image::new("stopped-again");
+    let mount = Mount::new(&image, "rw");
+    let second = image.dir.join("second");
+    fs::create_dir(&second).unwrap();
+    let at = second.display();
+    for (script, undo) in [
+        (format!("\"$1\" mount \"$2\" {at}"), format!("umount {at}")),
+        ("\"$1\" mount -o remount,ro \"$3\"".into(), "\"$1\" mount -o remount,rw \"$3\"".into()),
+    ] {
+        signal(server(&image.path).unwrap(), "STOP");
+        let (code, told) = run(&script, &image, &script);
+        assert_eq!(code, Some(0), "{script}: {told}");
+        assert!(told.contains("was stopped; waking it"), "{script}: {told}");
+        assert_eq!(run(&undo, &image, &undo).0, Some(0));
+    }
+    mount.umount();
+    assert_clean(&image.path);
+}
+
 /// sync(2) of the whole machine waited for a server that somebody had sent to the background.
 #[test]
 fn a_terminal_does_not_stop_a_server() {

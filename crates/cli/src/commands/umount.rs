@@ -2,10 +2,10 @@
 
 use super::Command;
 use crate::args::{self, Arg, Args};
-use crate::error::{Error, Exit, Result, io_text, say_error};
-use crate::mount::control::{End, Waiter};
+use crate::error::{Error, Exit, Result, io_text};
+use crate::mount::control::{End, Waiter, wake_if_stopped};
 use crate::mounts::{self, MountEntry};
-use crate::sys::{self, Umount};
+use crate::sys::Umount;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::time::Duration;
@@ -133,15 +133,6 @@ fn wake_before_looking(point: &Path) {
     {
         let waiter = Waiter::connect(&entry.device);
         wake_if_stopped(waiter.and_then(|w| w.server()).map(|(process, _)| process));
-    }
-}
-
-fn wake_if_stopped(server: Option<i32>) {
-    if let Some(server) = server
-        && sys::state(server) == Some('T')
-    {
-        say_error(&format!("spinney: the server (process {server}) was stopped; waking it"));
-        sys::wake(server);
     }
 }
 

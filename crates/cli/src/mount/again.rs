@@ -6,7 +6,7 @@
 //! options hold; a second one that they contradict (another subvolume, writing where the
 //! first does not) is refused.
 
-use super::control::Waiter;
+use super::control::{Waiter, wake_if_stopped};
 use super::serve::Request;
 use crate::error::{Error, Result, io_text};
 use crate::image;
@@ -51,6 +51,7 @@ pub fn share(request: &Request) -> Result<Option<String>> {
         Error::about(request.image.display(), format!("is mounted on {place} already{what}"))
     };
     let Some(waiter) = Waiter::connect(&first.device) else { return Ok(None) };
+    wake_if_stopped(waiter.server().map(|(process, _)| process));
     let (user, _) = sys::user_and_group();
     match waiter.server() {
         Some((_, server)) if server == user => {}

@@ -8,6 +8,7 @@
 //!
 //! The socket is a convenience: without it everything works but the waiting.
 
+use crate::error::say_error;
 use crate::sys;
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
@@ -190,6 +191,16 @@ impl Waiter {
                 None => End::Died,
             },
         }
+    }
+}
+
+/// Somebody stopped the server: whoever is about to wait for it would wait for ever.
+pub fn wake_if_stopped(server: Option<i32>) {
+    if let Some(server) = server
+        && sys::state(server) == Some('T')
+    {
+        say_error(&format!("spinney: the server (process {server}) was stopped; waking it"));
+        sys::wake(server);
     }
 }
 

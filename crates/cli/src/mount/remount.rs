@@ -9,7 +9,7 @@
 //! Invariant: when the helper returned from `ro`, all is on the medium, and nothing is
 //! written there until it turns writable.
 
-use super::control::Waiter;
+use super::control::{Waiter, wake_if_stopped};
 use crate::error::{Error, Exit, Result, io_text};
 use crate::image;
 use crate::mounts::{self, MountEntry};
@@ -115,6 +115,8 @@ pub fn remount(point: &Path, flags: libc::c_ulong) -> Result<Exit> {
     let ours = |entry: &MountEntry| entry.is_fuse() && entry.kind.ends_with(".spinney");
     let entry = entry.filter(ours).ok_or_else(|| about("no mount of Spinney's is here".into()))?;
     let waiter = Waiter::connect(&entry.device);
+    let server = waiter.as_ref().and_then(Waiter::server);
+    wake_if_stopped(server.map(|(process, _)| process));
     let ask = |question: &str| match waiter.as_ref().map(|w| w.ask(question, TO_FOLLOW)) {
         Some(Some(answer)) if answer == "done" => Ok(()),
         Some(Some(why)) => Err(why),

@@ -4,7 +4,8 @@
 use std::io;
 
 /// The steps of `serve`; `fuse::Config::STEPS` are those of mounting itself.
-pub const STEPS: &[&str] = &["log", "opened", "listening", "ready"];
+#[cfg(debug_assertions)]
+const STEPS: &[&str] = &["log", "opened", "listening", "ready"];
 
 #[cfg(not(debug_assertions))]
 pub fn at(_: &'static str) -> io::Result<()> {

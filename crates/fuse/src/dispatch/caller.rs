@@ -1,4 +1,8 @@
-//! Which of a file's special mode bits the caller of a request takes away by changing it.
+//! Who makes a request, where that decides: which of a file's special mode bits a change takes
+//! away, and whether the caller administers the machine.
+//!
+//! A kernel that knows idmapped mounts tells user and group only of who makes a file, as they
+//! are on the volume; all other requests have -1.
 //!
 //! Set-user-ID always goes, set-group-ID where group execution is allowed or the caller is
 //! not in the file's group; neither goes for who has CAP_FSETID. Linux decides that a change
@@ -6,13 +10,15 @@
 //! They are read from `/proc`, and only where they decide.
 //!
 //! Of a caller that cannot be looked at (another process namespace, `hidepid`) only the
-//! user and group of the request are known: root keeps the bits, others have no other groups.
+//! user and group of the request are known, if they are: root keeps the bits and administers,
+//! others have no other groups.
 
 use super::request::Request;
 use crate::abi::record::InHeader;
 use vfs::{Attr, SetAttr};
 
 const CAP_FSETID: u64 = 1 << 4;
+const CAP_SYS_ADMIN: u64 = 1 << 21;
 const ISUID: u16 = libc::S_ISUID as u16;
 const ISGID: u16 = libc::S_ISGID as u16;
 const IXGRP: u16 = libc::S_IXGRP as u16;
@@ -45,31 +51,52 @@ pub(super) fn killing_unasked(request: &Request<'_>, attr: &Attr) -> Option<SetA
     (kills && !caller.keeps_bits).then_some(set)
 }
 
+/// Whether the caller has CAP_SYS_ADMIN here.
+pub(super) fn is_admin(request: &Request<'_>) -> bool {
+    let header = &request.header;
+    match status_of(header) {
+        Some(status) => {
+            effective(&status) & CAP_SYS_ADMIN != 0
+                && (header.uid == 0 || in_our_user_namespace(header.pid))
+        }
+        None => header.uid == 0,
+    }
+}
+
+fn status_of(header: &InHeader) -> Option<String> {
+    let path = (header.pid != 0).then(|| format!("/proc/{}/status", header.pid))?;
+    std::fs::read_to_string(path).ok()
+}
+
+fn line<'s>(status: &'s str, name: &str) -> Option<&'s str> {
+    status.lines().find_map(|line| line.strip_prefix(name))
+}
+
+fn effective(status: &str) -> u64 {
+    let set = line(status, "CapEff:").and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+    set.unwrap_or(0)
+}
+
 impl Caller {
     fn of(header: &InHeader, gid: u32) -> Caller {
-        let unknown = Caller { in_group: header.gid == gid, keeps_bits: header.uid == 0 };
-        if header.pid == 0 {
-            return unknown;
-        }
-        match std::fs::read_to_string(format!("/proc/{}/status", header.pid)) {
-            Ok(status) => {
+        match status_of(header) {
+            Some(status) => {
                 let seen = Caller::from_status(&status, gid);
                 // Capabilities of another user namespace are none here.
                 let ours = || header.uid == 0 || in_our_user_namespace(header.pid);
                 Caller { keeps_bits: seen.keeps_bits && ours(), ..seen }
             }
-            Err(_) => unknown,
+            None => Caller { in_group: header.gid == gid, keeps_bits: header.uid == 0 },
         }
     }
 
     fn from_status(status: &str, gid: u32) -> Caller {
-        let line = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
+        let line = |name: &str| line(status, name);
         let is_gid = |word: &str| word.parse() == Ok(gid);
         // Real, effective, saved, and that for file systems.
         let own = line("Gid:").and_then(|ids| ids.split_whitespace().nth(3)).is_some_and(is_gid);
         let more = line("Groups:").is_some_and(|ids| ids.split_whitespace().any(is_gid));
-        let effective = line("CapEff:").and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
-        Caller { in_group: own || more, keeps_bits: effective.unwrap_or(0) & CAP_FSETID != 0 }
+        Caller { in_group: own || more, keeps_bits: effective(status) & CAP_FSETID != 0 }
     }
 }
 

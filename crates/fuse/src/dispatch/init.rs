@@ -32,7 +32,9 @@ const WANTED: u64 = init::ASYNC_READ
     | init::EXPLICIT_INVAL_DATA
     | init::HANDLE_KILLPRIV_V2
     | init::SETXATTR_EXT
-    | init::INIT_EXT;
+    | init::INIT_EXT
+    // From then on only what makes a file says who asks: see `caller`.
+    | init::ALLOW_IDMAP;
 
 /// Without these the dispatcher's answers would mean something else.
 const NEEDED: u64 = init::BIG_WRITES
@@ -136,8 +138,8 @@ mod tests {
         assert_eq!(all.flags, WANTED);
         assert_eq!(all.max_write, 1 << 20);
         assert!(all.offers_uring());
-        assert_eq!(all.reply(true).flags2, 1 << 9);
-        assert_eq!(all.reply(false).flags2, 0);
+        assert_eq!(all.reply(true).flags2, 1 << 9 | 1 << 8);
+        assert_eq!(all.reply(false).flags2, 1 << 8, "idmapped mounts");
     }
 
     #[test]

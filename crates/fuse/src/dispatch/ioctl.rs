@@ -4,6 +4,7 @@
 //! record whose size is in the command number travels; pointers in it do not.
 
 use super::Dispatcher;
+use super::caller;
 use super::failure::{Answer, Failure};
 use super::reply::Out;
 use super::request::Request;
@@ -73,13 +74,12 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// The kernel asks no file system but the one that serves this: root alone, as there.
+    /// The kernel asks no file system but the one that serves this: administrators alone, as there.
     fn trim(&self, request: &Request<'_>, range: &TrimRange, out: &mut Out<'_>) -> Answer<()> {
-        let cx = request.context(0);
-        if cx.uid != 0 {
+        if !caller::is_admin(request) {
             return Err(Errno::EPERM.into());
         }
-        let len = self.fs.trim(&cx, range.start, range.len, range.minlen)?;
+        let len = self.fs.trim(&request.context(0), range.start, range.len, range.minlen)?;
         out.put(&TrimRange { len, ..*range })
     }
 

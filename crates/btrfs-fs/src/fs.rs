@@ -2,6 +2,7 @@
 
 use crate::commit::Background;
 use crate::engine::Engine;
+use crate::extents::{self, Stored};
 use crate::ino::{InodeId, is_stand_in};
 use crate::ops::create::New;
 use crate::ops::remove::What;
@@ -59,6 +60,11 @@ impl BtrfsFs {
 
     pub fn is_still(&self) -> bool {
         self.engine.is_still()
+    }
+
+    /// Where the content of a file is.
+    pub fn stored(&self, ino: Ino) -> Result<Vec<Stored>> {
+        extents::stored(self.open()?, ino)
     }
 
     /// Why the mount refuses writes, if it does.

@@ -34,6 +34,7 @@ mod untold;
 mod view;
 mod xattrs;
 
+pub use extents::Stored;
 pub use fs::BtrfsFs;
 #[cfg(feature = "ablation")]
 #[doc(hidden)]

@@ -49,6 +49,7 @@ fn verbs_that_answer_do_so_in_json() {
     };
     assert_eq!(ask(&["ls", "--json", &at])[0]["name"], "file");
     assert_eq!(ask(&["find", &file, "--json"])["path"], "/file");
+    assert_eq!(ask(&["du", "--json", &at])[0]["path"], "/");
     assert_eq!(ask(&["stat", "--json", &file])[0]["type"], "file");
     assert_eq!(ask(&["xattr", "list", "--json", &file])["user.a"], "b");
     assert_eq!(ask(&["xattr", "get", "--json", &file, "user.a"])["user.a"], "b");

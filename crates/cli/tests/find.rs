@@ -110,3 +110,65 @@ fn what_find_finds() {
     let (_, why) = failing(&["find", &image.at("/"), "-nmae", "x"]);
     assert!(why.contains("find has no option"), "{why}");
 }
+
+#[test]
+fn what_du_counts() {
+    require!(kernel_btrfs);
+    let image = Image::new("du");
+    let mount = KernelMount::new(&image.path, "noatime").unwrap();
+    fill(mount.path());
+    let compressed = format!(
+        "cd {} && mkdir z && btrfs property set z compression zstd && seq 200000 > z/numbers && sync",
+        mount.path().display()
+    );
+    assert!(sh(&compressed).status.success());
+    let cases = [
+        "@/",
+        "-s @/",
+        "-d 1 @/a",
+        "--max-depth=2 @/",
+        "-a @/a",
+        "-ac @/a @/empty",
+        "@/a/one",
+        "@/a/b @/a",
+        "-sc @/a/b/c @/a/one",
+        "-k @/none @/empty",
+        "@/z",
+        "-a -d 1 @/",
+    ];
+    let words = |line: &str, prefix: &str| -> Vec<String> {
+        line.split(' ').map(|word| word.replace("@/", &format!("{prefix}/"))).collect()
+    };
+    let root = mount.path().display().to_string();
+    let mut expected = Vec::new();
+    for line in cases {
+        let done = std::process::Command::new("du").args(words(line, &root)).output().unwrap();
+        expected.push((done.status.success(), text(&done.stdout).replace(&root, "@")));
+    }
+    let lengths =
+        sh(&format!("cd {root} && find . \\( -type f -o -type l \\) -printf '%i %s\\n' | sort -u"));
+    let apparent: u64 = text(&lengths.stdout)
+        .lines()
+        .map(|line| line.split(' ').nth(1).unwrap().parse::<u64>().unwrap())
+        .sum();
+    mount.unmount().unwrap();
+    let prefix = format!("{}:", image.word());
+    for (line, (well, told)) in cases.iter().zip(expected) {
+        let done = spinney(&[vec!["du".to_owned()], words(line, &prefix)].concat());
+        assert_eq!(done.status.success(), well, "{line}: {}", text(&done.stderr));
+        let got = text(&done.stdout).replace(&prefix, "@");
+        assert_eq!(sorted(got.as_bytes(), '\n'), sorted(told.as_bytes(), '\n'), "{line}");
+    }
+    let top = image.at("/");
+    assert_eq!(fine(&["du", "-sb", &top]), format!("{apparent}\t{top}\n"));
+    // What reflinks share is there once: the whole is no larger, the copy alone is.
+    let sum = |path: &str| json(&fine(&["du", "-s", "--json", &image.at(path)]))[0].clone();
+    let (before, z) = (sum("/"), sum("/z"));
+    fine(&["cp", "-r", &image.at("/z"), &image.at("/copy")]);
+    let after = sum("/");
+    assert_eq!(after["disk_bytes"], before["disk_bytes"]);
+    assert_eq!(sum("/copy")["disk_bytes"], z["disk_bytes"]);
+    assert_eq!(after["shared_bytes"], z["disk_bytes"]);
+    assert!(z["disk_bytes"].as_u64() > Some(1 << 20), "{z}");
+    assert!(fine(&["du", "-sh", &image.at("/z")]).contains("MiB\t"));
+}

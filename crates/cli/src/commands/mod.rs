@@ -7,6 +7,7 @@ mod chown;
 mod completions;
 mod cp;
 mod df;
+mod du;
 mod dump_super;
 mod dump_tree;
 mod find;
@@ -62,6 +63,7 @@ pub const GROUPS: &[Group] = &[
         commands: &[
             &ls::COMMAND,
             &find::COMMAND,
+            &du::COMMAND,
             &cat::COMMAND,
             &stat::COMMAND,
             &cp::COMMAND,

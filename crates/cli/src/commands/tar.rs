@@ -35,8 +35,8 @@ sockets are left out. Members are named by the last name of PATH, those of a vol
 `./...`.
 
 Unpacking, files that are there are replaced, directories are filled. All is one commit,
-unless it is larger than the memory for uncommitted changes. Names that lead out of DIRECTORY,
-by .. or by a symbolic link of the same archive, are refused.
+unless it is larger than the memory for uncommitted changes. Names that lead out of
+DIRECTORY, by .. or by a symbolic link of the same archive, are refused.
 
 Options
     -c, --create              make an archive

@@ -13,6 +13,7 @@ pub mod remove;
 pub mod search;
 pub mod target;
 pub mod transfer;
+pub mod usage;
 pub mod volumes;
 pub mod walk;
 

@@ -8,6 +8,6 @@ pub mod copy;
 pub mod mkfs;
 
 pub use copy::{
-    CopyError, CopyOptions, CopyReport, Event, ExportLinks, ImportLinks, export_attributes,
-    export_tree, import_attributes, import_contents, import_tree,
+    CopyError, CopyOptions, CopyReport, Event, ExportLinks, ImportLinks, Lost, Piece,
+    export_attributes, export_tree, import_attributes, import_contents, import_tree, read_around,
 };

@@ -8,6 +8,7 @@
 mod in_use;
 
 use crate::error::{Error, Result, io_text};
+use crate::inside::Losses;
 use crate::mounts::{self, MountEntry};
 use blockdev::{BlockDevice, FileDevice, Sticky};
 use btrfs_fs::{BtrfsFs, Options, Subvol};
@@ -208,6 +209,8 @@ pub fn opening_volume(image: &Path, subvol: &Subvol, error: &FsError) -> Error {
 /// A volume opened for one command. Changes are kept when `close` has returned.
 pub struct Volume {
     pub fs: BtrfsFs,
+    /// What could not be read while something was copied.
+    pub losses: Losses,
     medium: Medium,
 }
 
@@ -227,7 +230,7 @@ impl Volume {
             Some(why) if write => {
                 Err(Error::about(image.display(), format!("can only be read: {why}")))
             }
-            _ => Ok(Volume { fs, medium }),
+            _ => Ok(Volume { fs, losses: Losses::default(), medium }),
         }
     }
 
@@ -242,7 +245,7 @@ impl Volume {
             ..Options::default()
         };
         let fs = BtrfsFs::open_device(medium.block_device(), options).ok()?;
-        Some(Volume { fs, medium })
+        Some(Volume { fs, losses: Losses::default(), medium })
     }
 
     pub fn image(&self) -> &Path {

@@ -80,3 +80,87 @@ fn advice_is_not_circular() {
     let shown = common::spinney(&["dump-super", "--all", &image.word()]);
     assert!(shown.status.success(), "the advice helps: {}", text(&shown.stderr));
 }
+
+/// A volume with content that fails its checksum: /dir/bad has lost two places, its neighbours
+/// none. Gives what /dir/bad was.
+fn with_lost_content(name: &str) -> (Image, Vec<u8>) {
+    let image = Image::with(name, &["-d", "single"]);
+    let mut content = vec![0u8; 300 * 4096 + 77];
+    for (i, block) in content.chunks_mut(4096).enumerate() {
+        let words = block.chunks_mut(8).enumerate();
+        words.for_each(|(j, word)| word.fill((i * 31 + j * 7 + 1) as u8));
+        let mark = format!("block {i:5} of what will be lost");
+        let len = mark.len().min(block.len());
+        block[..len].copy_from_slice(&mark.as_bytes()[..len]);
+    }
+    let mount = common::KernelMount::new(&image.path, "noatime").expect("mounted");
+    std::fs::create_dir(mount.join("dir")).expect("made");
+    for (file, bytes) in [("a", &b"before"[..]), ("bad", &content), ("z", b"behind")] {
+        std::fs::write(mount.join("dir").join(file), bytes).expect("written");
+    }
+    mount.unmount().expect("unmounted");
+    let disk = std::fs::read(&image.path).expect("read");
+    let device = std::fs::OpenOptions::new().write(true).open(&image.path).expect("open");
+    for block in [5, 6, 290] {
+        let mark = &content[block * 4096..block * 4096 + 30];
+        let places = (0..disk.len()).step_by(4096).filter(|at| disk[*at..].starts_with(mark));
+        let places: Vec<_> = places.collect();
+        assert_eq!(places.len(), 1, "block {block}");
+        device.write_all_at(b"damage", places[0] as u64 + 100).expect("written");
+    }
+    (image, content)
+}
+
+/// All but blocks 5, 6 and 290, which are zeros.
+fn without_lost(content: &[u8]) -> Vec<u8> {
+    let mut content = content.to_vec();
+    for block in [5, 6, 290] {
+        content[block * 4096..(block + 1) * 4096].fill(0);
+    }
+    content
+}
+
+#[test]
+fn a_copy_out_of_a_damaged_file_goes_on() {
+    let (image, content) = with_lost_content("goes-on");
+    let left = without_lost(&content);
+    let out = image.dir.join("out");
+    let to = out.display().to_string();
+    // New, over what is there, without attributes, one file alone.
+    let cases: [&[&str]; 4] =
+        [&["-r", "/dir"], &["-r", "/dir/."], &["-r", "--no-preserve", "/dir/."], &["/dir/bad"]];
+    for words in cases {
+        let (path, options) = words.split_last().expect("words");
+        let target = if *path == "/dir/bad" { format!("{to}/bad") } else { to.clone() };
+        let mut line = vec!["cp".to_owned()];
+        line.extend(options.iter().map(|w| w.to_string()));
+        line.extend([image.at(path), target]);
+        let (code, said) = failing(&line);
+        assert_eq!(code, 1, "{line:?}");
+        let named = image.at("/dir/bad").replace("/dir/./", "/dir/");
+        let said = said.replace("/dir/./", "/dir/");
+        for range in ["8192 bytes from 20480 on", "4096 bytes from 1187840 on"] {
+            assert!(said.contains(&format!("{named}: {range} are lost: ")), "{line:?}: {said}");
+        }
+        assert!(said.contains("12288 bytes in 2 places"), "{line:?}: {said}");
+        assert!(!said.contains(&to), "the target is not to blame: {line:?}: {said}");
+        assert_eq!(std::fs::read(out.join("bad")).expect("copied"), left, "{line:?}");
+        for (file, whole) in [("a", &b"before"[..]), ("z", b"behind")] {
+            assert_eq!(std::fs::read(out.join(file)).expect("copied"), whole, "{line:?}");
+        }
+    }
+}
+
+#[test]
+fn a_copy_between_volumes_goes_on() {
+    let (image, content) = with_lost_content("between");
+    let other = Image::new("between-other");
+    let (code, said) = failing(&["cp", "-r", &image.at("/dir"), &other.at("/")]);
+    assert!(code == 1 && said.contains("8192 bytes from 20480 on are lost"), "{said}");
+    assert!(!said.contains(&other.word()), "the target is not to blame: {said}");
+    common::assert_clean(&other.path);
+    let back = other.dir.join("back");
+    common::fine(&["cp", &other.at("/dir/bad"), &back.display().to_string()]);
+    assert_eq!(std::fs::read(&back).expect("copied"), without_lost(&content));
+    assert_eq!(common::fine(&["cat", &other.at("/dir/z")]), "behind");
+}

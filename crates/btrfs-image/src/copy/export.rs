@@ -4,10 +4,11 @@
 //! everything below the top is made exclusively (an existing name, a symbolic link
 //! among them, is never written through), and a directory is entered once.
 
+use super::damage::{Piece, read_around};
 use super::error::{At, CopyError, Result};
 use super::host;
 use super::links::ExportLinks;
-use super::options::{CopyOptions, CopyReport, Teller};
+use super::options::{CopyOptions, CopyReport, Lost, Teller};
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
@@ -104,16 +105,29 @@ impl<'a> Export<'a> {
         while let Some(frame) = self.stack.last_mut() {
             if let Some(name) = frame.left.pop() {
                 let (path, parent) = (frame.path.join(OsStr::from_bytes(&name)), frame.attr.ino);
-                self.entry(path, parent, &name)?;
+                let done = self.entry(path, parent, &name);
+                self.go_on(done)?;
                 continue;
             }
             let (path, attr) = (frame.path.clone(), frame.attr);
-            self.attributes(&path, &attr)?;
+            let done = self.attributes(&path, &attr);
+            self.go_on(done)?;
             if let Some(Frame { held: true, .. }) = self.stack.pop() {
                 self.fs.forget(attr.ino, 1);
             }
         }
         Ok(())
+    }
+
+    /// What the volume cannot give does not end the copy, if somebody is told.
+    fn go_on(&self, result: Result<()>) -> Result<()> {
+        match (result, self.options.lost) {
+            (Err(CopyError::Volume { path, source, .. }), Some(lost)) => {
+                lost(&Lost { path: &path, range: None, why: &source });
+                Ok(())
+            }
+            (result, _) => result,
+        }
     }
 
     fn entry(&mut self, path: PathBuf, parent: Ino, name: &[u8]) -> Result<()> {
@@ -219,18 +233,22 @@ impl<'a> Export<'a> {
     }
 
     fn range(&mut self, path: &Path, file: &File, ino: Ino, start: u64, end: u64) -> Result<()> {
-        let mut at = start;
-        while at < end {
-            let want = BUFFER.min((end - at) as usize);
-            let got = self.fs.read(ino, at, &mut self.buffer[..want]).at(path, "read")?;
-            if got == 0 {
-                break;
+        let (teller, lost) = (&self.teller, self.options.lost);
+        let mut take = |at: u64, piece: Piece<'_>| match piece {
+            Piece::Good(bytes) => {
+                file.write_all_at(bytes, at).at(path, "write")?;
+                teller.data(path, bytes.len() as u64);
+                Ok(())
             }
-            file.write_all_at(&self.buffer[..got], at).at(path, "write")?;
-            at += got as u64;
-            self.teller.data(path, got as u64);
-        }
-        Ok(())
+            Piece::Lost(len, why) => match lost {
+                Some(lost) => {
+                    lost(&Lost { path, range: Some((at, len)), why: &why });
+                    Ok(())
+                }
+                None => Err(why).at(path, "read"),
+            },
+        };
+        read_around(self.fs, ino, (start, end), &mut self.buffer, &mut take)
     }
 
     /// In the order that keeps each from undoing another: owner, xattrs, mode, times.

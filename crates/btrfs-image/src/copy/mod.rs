@@ -9,6 +9,7 @@
 //! The host's paths end at the kernel's 4095 bytes, with an error that names them.
 //! Nothing is made durable here; the caller syncs.
 
+mod damage;
 mod error;
 mod export;
 #[allow(unsafe_code)]
@@ -17,8 +18,9 @@ mod import;
 mod links;
 mod options;
 
+pub use damage::{Piece, read_around};
 pub use error::CopyError;
 pub use export::{export_attributes, export_tree};
 pub use import::{import_attributes, import_contents, import_tree};
 pub use links::{ExportLinks, ImportLinks};
-pub use options::{CopyOptions, CopyReport, Event};
+pub use options::{CopyOptions, CopyReport, Event, Lost};

@@ -3,7 +3,7 @@
 use super::links::{ExportLinks, ImportLinks};
 use std::cell::RefCell;
 use std::path::Path;
-use vfs::FileKind;
+use vfs::{FileKind, FsError};
 
 /// What a copy tells while it runs; `path` is the host's.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +28,19 @@ pub struct CopyOptions<'a> {
     pub import_links: Option<&'a ImportLinks<'a>>,
     pub export_links: Option<&'a ExportLinks>,
     pub progress: Option<&'a dyn Fn(&Event<'_>)>,
+    /// Export only: takes what the volume could not give, and the copy goes on; `None` ends it
+    /// with the error. Content that is lost reads as zeros in the copy.
+    pub lost: Option<&'a dyn Fn(&Lost<'_>)>,
+}
+
+/// Something that the volume could not give.
+#[derive(Clone, Copy, Debug)]
+pub struct Lost<'a> {
+    /// The host's name of it.
+    pub path: &'a Path,
+    /// Offset and length of the content; `None` if it is the thing itself, or what is in it.
+    pub range: Option<(u64, u64)>,
+    pub why: &'a FsError,
 }
 
 impl Default for CopyOptions<'_> {
@@ -40,6 +53,7 @@ impl Default for CopyOptions<'_> {
             import_links: None,
             export_links: None,
             progress: None,
+            lost: None,
         }
     }
 }

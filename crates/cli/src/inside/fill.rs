@@ -7,6 +7,7 @@ use super::node::Node;
 use super::volumes::At;
 use crate::error::{Error, Result};
 use crate::image::Volume;
+use btrfs_image::{Piece, read_around};
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
@@ -61,7 +62,7 @@ impl<'a> Spot<'a> {
         Ok(())
     }
 
-    /// Hands the data over in order, without the holes.
+    /// Hands the data over in order, without the holes and what cannot be read, which is told.
     pub fn data(&self, sink: &mut dyn FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
         let fs = &self.volume.fs;
         let seek = |from: u64, whence: SeekWhence| match fs.seek(self.ino, from, whence) {
@@ -74,16 +75,14 @@ impl<'a> Spot<'a> {
         let mut at = 0;
         while let Some(start) = seek(at, SeekWhence::Data)? {
             let end = seek(start, SeekWhence::Hole)?.unwrap_or(size).min(size);
-            at = start;
-            while at < end {
-                let want = buffer.len().min((end - at) as usize);
-                let got = fs.read(self.ino, at, &mut buffer[..want]).at(self.volume, self.path)?;
-                if got == 0 {
-                    return Ok(());
+            read_around(fs, self.ino, (start, end), &mut buffer, &mut |at, piece| match piece {
+                Piece::Good(bytes) => sink(at, bytes),
+                Piece::Lost(len, why) => {
+                    let image = self.volume.image();
+                    self.volume.losses.tell(image, self.path, Some((at, len)), &why);
+                    Ok(())
                 }
-                sink(at, &buffer[..got])?;
-                at += got as u64;
-            }
+            })?;
             at = end.max(start + 1);
         }
         Ok(())

@@ -7,6 +7,7 @@
 
 pub mod copy;
 pub mod fill;
+mod lost;
 pub mod node;
 pub mod path;
 pub mod remove;
@@ -17,6 +18,7 @@ pub mod usage;
 pub mod volumes;
 pub mod walk;
 
+pub use lost::Losses;
 pub use node::Node;
 pub use path::{find, find_parent};
 pub use volumes::{Failures, Scope, Volumes};

@@ -18,7 +18,7 @@ use crate::output::human;
 use crate::progress::Progress;
 use crate::sys;
 use btrfs_image::{
-    CopyError, CopyOptions, Event, ExportLinks, ImportLinks, export_attributes, export_tree,
+    CopyError, CopyOptions, Event, ExportLinks, ImportLinks, Lost, export_attributes, export_tree,
     import_attributes, import_contents, import_tree,
 };
 use std::ffi::OsStr;
@@ -53,6 +53,25 @@ impl<'v> Transfer<'v> {
         std::ptr::eq(self.volume, volume)
     }
 
+    /// Exports, and tells of what the volume could not give by its names in the volume.
+    fn out_of<T>(
+        &self,
+        (path, host): (&[u8], &Path),
+        copy: impl FnOnce(&CopyOptions<'_>) -> T,
+    ) -> T {
+        let tell = |lost: &Lost<'_>| {
+            self.progress.wipe();
+            let name = match lost.path.strip_prefix(host) {
+                Ok(below) if !below.as_os_str().is_empty() => {
+                    join(path, below.as_os_str().as_bytes())
+                }
+                _ => path.to_vec(),
+            };
+            self.volume.losses.tell(self.volume.image(), &name, lost.range, lost.why);
+        };
+        self.with_options(|options| copy(&CopyOptions { lost: Some(&tell), ..*options }))
+    }
+
     fn with_options<T>(&self, copy: impl FnOnce(&CopyOptions<'_>) -> T) -> T {
         let tell = |event: &Event<'_>| match event {
             Event::Made { path, so_far, .. } | Event::Data { path, so_far } => {
@@ -71,6 +90,7 @@ impl<'v> Transfer<'v> {
             import_links: self.rules.preserve.then_some(&self.import_links),
             export_links: self.rules.preserve.then_some(&self.export_links),
             progress: Some(&tell),
+            lost: None,
         })
     }
 
@@ -86,6 +106,17 @@ impl<'v> Transfer<'v> {
             }
             CopyError::Volume { path, source, .. } => Error::fs(path.display(), image, source),
             CopyError::Refused { path, why } => Error::about(path.display(), why),
+        }
+    }
+
+    /// Of what was to be `path`'s copy: the volume's side is named by it.
+    fn failed_out(&self, error: CopyError, path: &[u8]) -> Error {
+        match error {
+            CopyError::Volume { source, .. } => {
+                let name = format!("{}:{}", self.volume.image().display(), path.escape_ascii());
+                Error::fs(name, self.volume.image(), &source)
+            }
+            error => self.failed(error),
         }
     }
 
@@ -296,7 +327,7 @@ impl<'v> Transfer<'v> {
             true => target::on_host(host)?,
             false => host.symlink_metadata().ok(),
         };
-        let Some(old) = old else { return self.export_new(node, host) };
+        let Some(old) = old else { return self.export_new(node, path, host) };
         match (node.is_dir(), old.is_dir()) {
             (true, true) => self.export_into(node, path, host),
             (false, false) if self.rules.no_clobber => Ok(()),
@@ -307,7 +338,7 @@ impl<'v> Transfer<'v> {
             (false, false) => {
                 fs::remove_file(host).map_err(|e| Error::io(host, &e))?;
                 self.export_links.removed(host, &old);
-                self.export_new(node, host)
+                self.export_new(node, path, host)
             }
             (true, false) => Err(Error::about(host.display(), "is no directory")),
             (false, true) => Err(Error::about(host.display(), "is a directory")),
@@ -327,10 +358,11 @@ impl<'v> Transfer<'v> {
             && (node.attr.nlink > 1 || old.nlink() > 1 || self.export_links.is_copy(old))
     }
 
-    fn export_new(&self, node: &Node<'v>, host: &Path) -> Result<()> {
+    fn export_new(&self, node: &Node<'v>, path: &[u8], host: &Path) -> Result<()> {
+        let fs = &self.volume.fs;
         let copied =
-            self.with_options(|options| export_tree(&self.volume.fs, node.ino(), host, options));
-        copied.map_err(|e| self.failed(e))?;
+            self.out_of((path, host), |options| export_tree(fs, node.ino(), host, options));
+        copied.map_err(|e| self.failed_out(e, path))?;
         if self.rules.preserve { Ok(()) } else { make_new_on_host(host) }
     }
 
@@ -359,14 +391,20 @@ impl<'v> Transfer<'v> {
         let names = node.names().at(self.volume, path)?;
         let taken = host_names(host)?;
         if self.rules.preserve && names.iter().all(|name| taken.binary_search(name).is_err()) {
-            return self.export_new(node, host);
+            return self.export_new(node, path, host);
         }
         for name in names {
             if name.contains(&b'/') || matches!(name.as_slice(), b"" | b"." | b"..") {
                 return Err(self.in_the_way(path, "has a name that is none"));
             }
             let below = join(path, &name);
-            let child = node.child(&name).at(self.volume, &below)?;
+            let child = match node.child(&name) {
+                Ok(child) => child,
+                Err(why) => {
+                    self.volume.losses.tell(self.volume.image(), &below, None, &why);
+                    continue;
+                }
+            };
             self.export(&child, &below, &host.join(OsStr::from_bytes(&name)))?;
         }
         if self.rules.preserve { self.export_attributes(node, host) } else { Ok(()) }

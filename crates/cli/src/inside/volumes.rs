@@ -99,6 +99,9 @@ impl Volumes {
 
     fn close(self, failures: &Failures) {
         for (_, volume) in self.open {
+            if let Some(lost) = volume.losses.sum(volume.image()) {
+                failures.tell(&lost);
+            }
             failures.keep(volume.close());
         }
     }

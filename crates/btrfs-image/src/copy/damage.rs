@@ -1,0 +1,59 @@
+//! Reading around what cannot be read: everything else of a file comes out.
+//!
+//! Invariant: each byte of the range is handed over once, as good or as lost, in order. What is
+//! lost is told in runs of whole sectors, with the reason of the first.
+
+use vfs::{FileSystem, FsError, Ino};
+
+/// The grain of checksums.
+const SECTOR: u64 = 4096;
+
+/// What `read_around` hands over.
+pub enum Piece<'a> {
+    Good(&'a [u8]),
+    /// So many bytes could not be read.
+    Lost(u64, FsError),
+}
+
+/// Reads `start..end` of a file through `buffer`; ends early where the file does.
+pub fn read_around<E>(
+    fs: &dyn FileSystem,
+    ino: Ino,
+    (start, end): (u64, u64),
+    buffer: &mut [u8],
+    take: &mut dyn FnMut(u64, Piece<'_>) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut lost: Option<(u64, FsError)> = None;
+    let (mut at, mut small_until) = (start, start);
+    while at < end {
+        let sector_end = (at / SECTOR + 1) * SECTOR;
+        let stop = if at < small_until { sector_end } else { at + buffer.len() as u64 }.min(end);
+        let want = (stop - at) as usize;
+        match fs.read(ino, at, &mut buffer[..want]) {
+            Ok(0) => break,
+            Ok(got) => {
+                tell(&mut lost, at, take)?;
+                take(at, Piece::Good(&buffer[..got]))?;
+                at += got as u64;
+            }
+            // Which sector it is shows when they are read one by one.
+            Err(_) if at >= small_until && stop > sector_end => small_until = stop,
+            Err(error) => {
+                lost.get_or_insert((at, error));
+                at = stop;
+            }
+        }
+    }
+    tell(&mut lost, at, take)
+}
+
+fn tell<E>(
+    lost: &mut Option<(u64, FsError)>,
+    end: u64,
+    take: &mut dyn FnMut(u64, Piece<'_>) -> Result<(), E>,
+) -> Result<(), E> {
+    match lost.take() {
+        Some((from, why)) => take(from, Piece::Lost(end - from, why)),
+        None => Ok(()),
+    }
+}

@@ -14,6 +14,7 @@ mod engine;
 mod error;
 mod extents;
 mod fs;
+mod hush;
 mod ino;
 mod inode;
 mod locks;

@@ -9,6 +9,7 @@
 //!
 //! Which of the file's descriptions asks is not known: the kernel's FUSE opens without a message.
 
+use crate::hush::Hush;
 use crate::ino::InodeId;
 use btrfs_disk::Error;
 use parking_lot::Mutex;
@@ -23,6 +24,7 @@ pub struct Refusals {
     untold: Mutex<Option<String>>,
     /// The last writeback left some of it in memory.
     left: AtomicBool,
+    hush: Hush,
     /// A `sync` has told why the volume was given up.
     end_told: AtomicBool,
 }
@@ -31,7 +33,10 @@ impl Refusals {
     /// The device refused content; whoever wrote it back is told.
     pub fn note(&self, id: InodeId, error: &Error) {
         self.count.fetch_add(1, Ordering::Relaxed);
-        tracing::error!(tree = %id.tree, inode = id.objectid, %error, "content was not written");
+        if let Some(left_out) = self.hush.may_say() {
+            let (tree, inode) = (id.tree, id.objectid);
+            tracing::error!(%tree, inode, %error, left_out, "content was not written");
+        }
     }
 
     /// Content that was acknowledged could not be written back. It stays in memory.

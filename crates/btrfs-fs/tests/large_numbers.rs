@@ -2,7 +2,6 @@
 //! listed with it, and can be used; the kernel counts on from such ids, too.
 
 mod common;
-#[allow(dead_code, reason = "made for the tests of another crate")]
 #[path = "../../btrfs-check/tests/common/patch.rs"]
 mod patch;
 

@@ -17,7 +17,7 @@ mod ln;
 mod ls;
 mod mkdir;
 mod mkfs;
-mod mount;
+pub mod mount;
 mod mv;
 pub mod offline;
 mod rescue;

@@ -5,8 +5,10 @@
 //! warning, what is unknown an error (unless mount(8) asks for leniency).
 
 use crate::args::size;
+use crate::commands;
 use crate::error::{Error, Result};
 use crate::sys;
+use crate::words;
 use btrfs_disk::TreeId;
 use btrfs_fs::{Options, Subvol};
 use fuse::{Config, Map, Owners};
@@ -276,7 +278,14 @@ fn unknown(option: &str) -> Error {
         "degraded" | "nodatacow" | "nodatasum" | "rescue" => {
             Error::usage(format!("option {option} of the kernel's btrfs is not supported"))
         }
-        _ => Error::usage(format!("unknown option {option}; `spinney help mount` lists them")),
+        _ => {
+            let known = words::list_options(&commands::mount::COMMAND);
+            let names = known.iter().map(|known| known.trim_end_matches('='));
+            let name = option.split('=').next().unwrap_or(option);
+            let hint = words::similar(name, names).map(|meant| format!(" (did you mean {meant}?)"));
+            let hint = hint.unwrap_or_default();
+            Error::usage(format!("unknown option {option}{hint}; `spinney help mount` lists them"))
+        }
     }
 }
 
@@ -367,6 +376,21 @@ mod tests {
         assert_eq!(parsed("compress=zstd:3").warning().unwrap(), told);
         let told = "options without effect: space_cache=v1, ssd, thread_pool=4";
         assert_eq!(parsed("space_cache=v1,ssd,acl,thread_pool=4").warning().unwrap(), told);
+    }
+
+    /// What shells complete behind -o, and the help names, is known here.
+    #[test]
+    fn what_the_help_lists_is_taken() {
+        let listed = words::list_options(&commands::mount::COMMAND);
+        assert!(listed.len() > 20, "{listed:?}");
+        for option in listed {
+            let option = if option.ends_with('=') { format!("{option}1") } else { option };
+            let taken = MountOptions::default().apply(&option, false);
+            let why = taken.err().map(|error| error.text()).unwrap_or_default();
+            assert!(!why.contains("unknown option"), "{option}: {why}");
+        }
+        let why = MountOptions::default().apply("nosiud", false).unwrap_err().text();
+        assert!(why.contains("did you mean nosuid?"), "{why}");
     }
 
     #[test]

@@ -185,3 +185,30 @@ fn standard_input_and_output_are_a_dash() {
     assert_eq!(run("cd $(dirname img) && spinney cp img:/- ./- && cat ./-").1, "1\n2\n3\n");
     assert_clean(&image.path);
 }
+
+/// A stranger's volume must not say where the content of another goes.
+#[test]
+fn links_that_a_command_made_are_not_written_through() {
+    require!(btrfs_progs);
+    let (image, other) = (Image::new("made-links"), Image::new("made-links-too"));
+    let host = TempDir::new("made-links-host").unwrap();
+    let (kept, out) = (host.join("kept"), host.join("out"));
+    fs::write(&kept, "kept").unwrap();
+    fs::create_dir(&out).unwrap();
+    fine(&["ln", "-s", &kept.display().to_string(), &image.at("/x")]);
+    fine(&["mkdir", &image.at("/dir")]);
+    let source = host.join("source");
+    fs::write(&source, "content").unwrap();
+    for to in [image.at("/dir/x"), other.at("/x")] {
+        fine(&["cp", &source.display().to_string(), &to]);
+        let words = ["cp", "-r", &image.at("/x"), &to, &out.display().to_string()];
+        let (code, why) = failing(&words);
+        assert!(code == 1 && why.contains("just made"), "{why}");
+        assert_eq!(fs::read_to_string(&kept).unwrap(), "kept");
+        // One that was there before is the caller's own.
+        fine(&["cp", "-r", "--no-preserve", &to, &out.display().to_string()]);
+        assert_eq!(fs::read_to_string(&kept).unwrap(), "content");
+        fs::write(&kept, "kept").unwrap();
+        fs::remove_file(out.join("x")).unwrap();
+    }
+}

@@ -269,7 +269,8 @@ impl Plan {
     ) -> &'t Transfer<'v> {
         let found = all.iter().position(|transfer| transfer.is_of(volume));
         let at = found.unwrap_or_else(|| {
-            all.push(Transfer::new(volume, self.rules));
+            let transfer = Transfer::new(volume, self.rules).beside(all.first());
+            all.push(transfer);
             all.len() - 1
         });
         &all[at]

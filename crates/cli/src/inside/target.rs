@@ -9,9 +9,13 @@ use super::path;
 use super::volumes::At;
 use crate::error::{Error, Result};
 use crate::image::Volume;
+use std::cell::RefCell;
+use std::collections::HashSet;
 use std::fs::Metadata;
 use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::rc::Rc;
 use vfs::{Errno, FileKind, FsError};
 
 const NOWHERE: &str = "is a symbolic link that leads nowhere; nothing is written through it";
@@ -38,8 +42,30 @@ pub fn inside<'v>(volume: &'v Volume, old: Node<'v>, path: &[u8], kept: bool) ->
     }
 }
 
+/// Symbolic links that a command made on this machine. One source must not put a link where the
+/// content of another goes: the first may come from a stranger's volume.
+#[derive(Clone, Default)]
+pub struct OwnLinks(Rc<RefCell<HashSet<(u64, u64)>>>);
+
+impl OwnLinks {
+    pub fn add(&self, path: &Path) {
+        if let Ok(meta) = path.symlink_metadata() {
+            self.0.borrow_mut().insert((meta.dev(), meta.ino()));
+        }
+    }
+
+    fn has(&self, path: &Path) -> bool {
+        let meta = path.symlink_metadata();
+        meta.is_ok_and(|meta| self.0.borrow().contains(&(meta.dev(), meta.ino())))
+    }
+}
+
 /// The same on this machine; `None` if nothing has the name.
-pub fn on_host(host: &Path) -> Result<Option<Metadata>> {
+pub fn on_host(host: &Path, own: &OwnLinks) -> Result<Option<Metadata>> {
+    if own.has(host) {
+        let what = "is a symbolic link that was just made; nothing is written through it";
+        return Err(Error::about(host.display(), what));
+    }
     match host.metadata() {
         Ok(meta) => Ok(Some(meta)),
         Err(e) if e.kind() == ErrorKind::NotFound => match host.symlink_metadata() {

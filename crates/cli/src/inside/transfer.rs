@@ -9,7 +9,7 @@ use super::copy::Rules;
 use super::fill::{self, Spot};
 use super::node::Node;
 use super::path::join;
-use super::target;
+use super::target::{self, OwnLinks};
 use super::volumes::At;
 use super::walk;
 use crate::error::{Error, Result, io_text, say_error};
@@ -36,6 +36,7 @@ pub struct Transfer<'v> {
     progress: Progress,
     import_links: ImportLinks<'v>,
     export_links: ExportLinks,
+    own_links: OwnLinks,
 }
 
 impl<'v> Transfer<'v> {
@@ -46,6 +47,15 @@ impl<'v> Transfer<'v> {
             progress: Progress::new(),
             import_links: ImportLinks::new(&volume.fs),
             export_links: ExportLinks::default(),
+            own_links: OwnLinks::default(),
+        }
+    }
+
+    /// One that knows what another of the same command made.
+    pub fn beside(self, other: Option<&Transfer<'_>>) -> Transfer<'v> {
+        match other {
+            Some(other) => Transfer { own_links: other.own_links.clone(), ..self },
+            None => self,
         }
     }
 
@@ -74,6 +84,7 @@ impl<'v> Transfer<'v> {
 
     fn with_options<T>(&self, copy: impl FnOnce(&CopyOptions<'_>) -> T) -> T {
         let tell = |event: &Event<'_>| match event {
+            Event::Made { path, kind: FileKind::Symlink, .. } => self.own_links.add(path),
             Event::Made { path, so_far, .. } | Event::Data { path, so_far } => {
                 self.progress.show(|| format!("{} {}", human(so_far.bytes), path.display()));
             }
@@ -324,7 +335,7 @@ impl<'v> Transfer<'v> {
         // their place.
         let has_content = node.attr.kind == FileKind::File;
         let old = match has_content {
-            true => target::on_host(host)?,
+            true => target::on_host(host, &self.own_links)?,
             false => host.symlink_metadata().ok(),
         };
         let Some(old) = old else { return self.export_new(node, path, host) };

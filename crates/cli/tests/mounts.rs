@@ -289,6 +289,9 @@ fn one_image_has_one_writer() {
             let (code, why) = failing(words);
             assert!(code == 1 && why.contains(&place), "{words:?}: {why}");
         }
+        let dir = image.dir.path().display();
+        let told = common::sh(&format!("cd {dir} && {} ls disk.img:/", common::PROGRAM));
+        assert!(text(&told.stderr).contains(&place), "by a relative path: {}", text(&told.stderr));
         mount.umount();
         fine(&["mkdir", &image.at("/x")]);
     });

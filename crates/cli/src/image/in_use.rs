@@ -34,20 +34,21 @@ pub fn holder(path: &Path, reader: bool) -> Option<String> {
 /// Whether a mount whose source is `source` is one of `image`: of the device or file itself,
 /// or over a loop device.
 pub fn is_source(image: &Path, source: &Path) -> bool {
+    let Ok(image) = &image.canonicalize() else { return false };
     source == image
-        || source.canonicalize().is_ok_and(|real| real == image)
+        || source.canonicalize().is_ok_and(|real| real == *image)
         || loops_over(image).iter().any(|device| device == source)
 }
 
 /// Where the kernel's own file systems have `image` mounted, to write to it.
 pub fn written_by_kernel(image: &Path) -> Option<PathBuf> {
-    let mut devices = loops_over(image);
-    devices.extend(super::is_block(image).then(|| image.to_owned()));
-    let all = mounts::all().unwrap_or_default();
+    let devices = loops_over(image);
     let theirs = |entry: &MountEntry| {
         !entry.is_fuse() && !entry.is_read_only() && devices.contains(&entry.source)
     };
-    all.into_iter().find(theirs).map(|entry| entry.point)
+    let entry = mounts::all().unwrap_or_default().into_iter().find(theirs)?;
+    // A device may have been given to another file before that was mounted.
+    loops_over(image).contains(&entry.source).then_some(entry.point)
 }
 
 /// Loop devices whose backing file is `image`.

@@ -103,6 +103,8 @@ kinds! {
         => "superblock says {stored} bytes in total, its device item says {devices}";
     "super-stripe-size" Error REPAIR SuperStripeSize { stored: u32, sector: u32 }
         => "superblock says stripes of {stored} bytes, not of its sectors' {sector}";
+    "truncated" Error RESTORE Truncated { missing: u64 }
+        => "the device ends {missing} bytes before the volume does";
     "super-num-devices" Warning MOUNT SuperNumDevices { stored: u64, counted: u64 }
         => "superblock counts {stored} devices, the chunk tree has {counted}";
     "system-chunk-not-in-super" Error REPAIR SystemChunkNotInSuper { chunk: u64 }
@@ -198,6 +200,9 @@ kinds! {
         => "{len} bytes of data fail their checksum in copy {copy}; another copy is good";
     "data-unreadable" Error RESTORE_FILE DataUnreadable { len: u64, why: String }
         => "{len} bytes of data have no good copy: {why}";
+
+    "data-cut" Error RESTORE_FILE DataCut { ino: u64, from: u64, len: u64 }
+        => "inode {ino}: {len} bytes from {from} on lie behind the end of the device";
 
     // Inodes.
     "inode-missing" Error REPAIR InodeMissing { ino: u64 } => "inode {ino} has no inode item";

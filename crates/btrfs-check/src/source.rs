@@ -15,6 +15,8 @@ pub(crate) struct Context<'a> {
     /// Generation of the superblock.
     pub newest: u64,
     pub report: Report,
+    /// Where the device ends, if the volume does not end there: in front of it is what is left.
+    pub cut: Option<u64>,
     options: &'a CheckOptions<'a>,
     phase: Phase,
     done: u64,
@@ -30,6 +32,7 @@ impl<'a> Context<'a> {
             geometry: *volume.geometry(),
             newest: volume.superblock().generation().0,
             report: Report::new(options.max_findings),
+            cut: cut(volume),
             options,
             phase: Phase::Superblocks,
             done: 0,
@@ -123,6 +126,12 @@ impl<'a> Context<'a> {
         }
         None
     }
+}
+
+fn cut(volume: &Volume) -> Option<u64> {
+    let end = volume.device().len();
+    let sector = u64::from(volume.geometry().sector_size);
+    (end < volume.superblock().fields.dev_item.total_bytes).then_some(end / sector * sector)
 }
 
 /// The words of an error without the address that the finding carries itself.

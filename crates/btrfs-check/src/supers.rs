@@ -31,6 +31,10 @@ pub(crate) fn check(cx: &mut Context<'_>) {
             Ok(_) => {}
         }
     }
+    let missing = chosen.fields.dev_item.total_bytes.saturating_sub(cx.volume.device().len());
+    if missing > 0 {
+        cx.add(Finding::new(FindingKind::Truncated { missing }));
+    }
     let (stored, devices) = (chosen.fields.total_bytes, chosen.fields.dev_item.total_bytes);
     if stored != devices {
         cx.add(Finding::new(FindingKind::SuperTotalBytes { stored, devices }));

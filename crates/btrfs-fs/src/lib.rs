@@ -33,6 +33,7 @@ mod subvol;
 mod sync;
 mod untold;
 mod view;
+mod whereabouts;
 mod xattrs;
 
 pub use extents::Stored;

@@ -7,7 +7,7 @@
 
 mod in_use;
 
-use crate::error::{Error, Result, io_text};
+use crate::error::{Error, Result, io_text, say_error};
 use crate::inside::Losses;
 use crate::mounts::{self, MountEntry};
 use blockdev::{BlockDevice, FileDevice, Sticky};
@@ -230,7 +230,14 @@ impl Volume {
             Some(why) if write => {
                 Err(Error::about(image.display(), format!("can only be read: {why}")))
             }
-            _ => Ok(Volume { fs, losses: Losses::default(), medium }),
+            why => {
+                let not_whole =
+                    |why: &&String| why.starts_with("truncated") || why.starts_with("a metadata");
+                if let Some(why) = why.as_ref().filter(not_whole) {
+                    say_error(&format!("spinney: {}: {why}", image.display()));
+                }
+                Ok(Volume { fs, losses: Losses::default(), medium })
+            }
         }
     }
 

@@ -164,3 +164,75 @@ fn a_copy_between_volumes_goes_on() {
     assert_eq!(std::fs::read(&back).expect("copied"), without_lost(&content));
     assert_eq!(common::fine(&["cat", &other.at("/dir/z")]), "behind");
 }
+
+/// `check` and `cp` agree on what is behind the end of a cut image; `ls` says that it is cut.
+#[test]
+fn a_cut_image_tells_what_is_missing() {
+    let image = Image::with("cut", &["-d", "single"]);
+    let mount = common::KernelMount::new(&image.path, "noatime").expect("mounted");
+    let block: Vec<u8> =
+        (0..1 << 20).map(|i: u32| (i.wrapping_mul(2654435761) >> 13) as u8).collect();
+    std::fs::write(mount.join("big"), block.repeat(40)).expect("written");
+    std::fs::write(mount.join("small"), b"in front").expect("written");
+    mount.unmount().expect("unmounted");
+    // Behind all metadata, in the file's last piece.
+    let disk = std::fs::read(&image.path).expect("read");
+    let last = (0..disk.len()).step_by(4096).rfind(|at| disk[*at..].starts_with(&block[..4096]));
+    let cut = last.expect("found") as u64 + 300_000;
+    let file = std::fs::OpenOptions::new().write(true).open(&image.path).expect("open");
+    file.set_len(cut).expect("cut");
+    drop(file);
+
+    let (code, _) = failing(&["check", &image.word()]);
+    let said = text(&common::spinney(&["check", &image.word()]).stdout);
+    let missing = 512 * MIB - cut;
+    assert!(
+        code == 1 && said.contains(&format!("ends {missing} bytes before the volume")),
+        "{said}"
+    );
+    let line = said.lines().find(|line| line.contains("behind the end of the device"));
+    let line = line.unwrap_or_else(|| panic!("no range: {said}"));
+    let range = line.split(": ").last().expect("words").split(" lie").next().expect("words");
+    assert!(range.ends_with(" on") && line.contains("inode 257"), "{line}");
+    let out = image.dir.join("out");
+    let (_, copied) = failing(&["cp", "-r", &image.at("/."), &out.display().to_string()]);
+    assert!(copied.contains(&format!("/big: {range} are lost")), "{range}: {copied}");
+    assert_eq!(std::fs::read(out.join("small")).expect("copied"), b"in front");
+    let listed = common::spinney(&["ls", &image.at("/")]);
+    let said = text(&listed.stderr);
+    assert!(listed.status.success() && text(&listed.stdout).contains("big"), "{said}");
+    assert!(said.contains("truncated: the volume has 536870912 bytes"), "{said}");
+}
+
+/// Who reads the mount's log finds the file by its path, in a subvolume, too.
+#[test]
+fn the_log_of_a_mount_names_the_file() {
+    let (image, _) = with_lost_content("named");
+    let mount = common::KernelMount::new(&image.path, "noatime").expect("mounted");
+    let made = testkit::oracle::sh(
+        "btrfs",
+        &[
+            "subvolume".as_ref(),
+            "snapshot".as_ref(),
+            mount.path().as_os_str(),
+            mount.join("dir/snap").as_os_str(),
+        ],
+    );
+    made.expect("snapshot");
+    mount.unmount().expect("unmounted");
+    let (point, log) = (image.dir.join("point"), image.dir.join("log"));
+    std::fs::create_dir(&point).expect("directory");
+    let option = format!("log={}", log.display());
+    let words = ["mount", "-o", &option, &image.word(), &point.display().to_string()];
+    assert!(common::spinney(&words).status.success());
+    for file in ["dir/bad", "dir/snap/dir/bad"] {
+        let read = std::fs::read(point.join(file)).expect_err("damaged");
+        assert_eq!(read.raw_os_error(), Some(libc::EIO));
+    }
+    common::fine(&["umount", &point.display().to_string()]);
+    let log = std::fs::read_to_string(&log).expect("log");
+    for file in ["/dir/bad", "/dir/snap/dir/bad"] {
+        let line = log.lines().find(|line| line.contains(&format!(" {file} (inode ")));
+        assert!(line.is_some_and(|line| line.contains("unreadable")), "{file}: {log}");
+    }
+}

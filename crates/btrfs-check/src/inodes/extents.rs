@@ -7,7 +7,7 @@ use crate::source::Context;
 use btrfs_disk::items::{
     Compression, FileExtent, FileExtentFields, FileExtentKind, InodeItem, dir_type,
 };
-use btrfs_disk::{Key, TreeId};
+use btrfs_disk::{Key, Logical, TreeId};
 
 /// What a file's extents must obey on this volume, in this tree.
 pub(super) struct Rules {
@@ -34,6 +34,8 @@ pub(super) struct FileState {
     ram_bytes: Option<(u64, u64)>,
     /// What is odd about the first odd one, and nobody is harmed by.
     bad: Option<String>,
+    /// What lies behind the end of the device, from and to.
+    cut: Vec<(u64, u64)>,
     csums_found: bool,
     csums_missing: u64,
 }
@@ -50,6 +52,42 @@ fn odd(extent: &FileExtent<'_>, newest: u64) -> Option<String> {
     let end = fields.offset.saturating_add(fields.num_bytes);
     (end > fields.ram_bytes)
         .then(|| format!("ends at {end} of {} bytes in memory", fields.ram_bytes))
+}
+
+impl FileState {
+    fn add_cut(&mut self, (from, to): (u64, u64)) {
+        match self.cut.last_mut() {
+            Some(last) if last.1 == from => last.1 = to,
+            _ => self.cut.push((from, to)),
+        }
+    }
+}
+
+/// Which part of the file range at `start` no copy holds, because the device ends before.
+fn cut(
+    cx: &Context<'_>,
+    start: u64,
+    compression: Compression,
+    fields: &FileExtentFields,
+) -> Option<(u64, u64)> {
+    let device_end = cx.cut?;
+    let (at, len) = on_disk(compression, fields);
+    let chunk = cx.volume.chunk(Logical(at))?;
+    let shift = at - chunk.logical.0;
+    let left = |place: u64| device_end.saturating_sub(place.saturating_add(shift)).min(len);
+    let left = chunk.stripes.iter().map(|(_, place)| left(place.0)).max().unwrap_or(0);
+    let whole = compression != Compression::None;
+    let from = if whole { start } else { start.saturating_add(left) };
+    (left < len).then_some((from, start.saturating_add(fields.num_bytes)))
+}
+
+/// The part of the disk that a file extent has its content from.
+fn on_disk(compression: Compression, fields: &FileExtentFields) -> (u64, u64) {
+    let extent = fields.disk_bytenr.0;
+    match compression {
+        Compression::None => (extent.saturating_add(fields.offset), fields.num_bytes),
+        _ => (extent, fields.disk_num_bytes),
+    }
 }
 
 impl Inode {
@@ -79,6 +117,9 @@ impl Inode {
                     let (stored, len) = (fields.ram_bytes, fields.disk_num_bytes);
                     if *compression == Compression::None && stored != len {
                         self.file.ram_bytes.get_or_insert((stored, len));
+                    }
+                    if let Some(lost) = cut(cx, key.offset, *compression, fields) {
+                        self.file.add_cut(lost);
                     }
                     self.sums(tree, *kind, *compression, fields, shared);
                     if *kind == FileExtentKind::Regular {
@@ -116,11 +157,7 @@ impl Inode {
             return;
         }
         let extent = fields.disk_bytenr.0;
-        let (start, len) = if compression == Compression::None {
-            (extent.saturating_add(fields.offset), fields.num_bytes)
-        } else {
-            (extent, fields.disk_num_bytes)
-        };
+        let (start, len) = on_disk(compression, fields);
         let covered = shared.csums.covered(start, len);
         if kind == FileExtentKind::Prealloc {
             if covered > 0 {
@@ -152,6 +189,9 @@ impl Inode {
         }
         if let Some((stored, len)) = file.ram_bytes {
             out.push(FindingKind::RamBytes { ino, stored, len });
+        }
+        for (from, to) in &file.cut {
+            out.push(FindingKind::DataCut { ino, from: *from, len: to - from });
         }
         if let Some(why) = &file.bad {
             out.push(FindingKind::FileExtentBad { ino, why: why.clone() });

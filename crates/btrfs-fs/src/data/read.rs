@@ -10,6 +10,7 @@ use crate::extents::{Mapped, MappedKind, map_range};
 use crate::ino::InodeId;
 use crate::inode::State;
 use crate::view::View;
+use crate::whereabouts;
 use btrfs_disk::items::{Compression, FileExtentFields, inode_flags};
 use btrfs_disk::{Corrupt, Logical, compress};
 use vfs::Result;
@@ -58,7 +59,11 @@ pub fn read_extents(
             buf[(at - offset) as usize..(from - offset) as usize].fill(0);
         }
         let part = &mut buf[(from - offset) as usize..(to - offset) as usize];
-        read_mapped(engine, &view, flags, extent, from, part)?;
+        if let Err(error) = read_mapped(engine, &view, flags, extent, from, part) {
+            let path = whereabouts::path(&view, id);
+            tracing::error!("{path}: unreadable in {} bytes from {from} on: {error}", to - from);
+            return Err(error);
+        }
         at = to;
     }
     buf[(at - offset) as usize..].fill(0);

@@ -47,17 +47,44 @@ fn appending_in_the_middle_leaves_full_nodes() {
     assert!(fill(&world) > 0.95, "{}", fill(&world));
 }
 
+/// Hashes of names: attributes of 1 KiB and names, one at a time or thousands.
 #[test]
-fn random_inserts_leave_nodes_two_thirds_full() {
+fn keys_at_random_leave_nodes_as_full_as_the_kernel_does() {
+    for (size, node_size) in [(1060, 16384), (300, 16384), (50, 4096)] {
+        for batch in [1, 20, 200, 2000] {
+            let (mut world, mut rng) = (World::new(node_size), Rng(batch));
+            for _ in 0..(4000 / batch).max(5) {
+                let edits: BTreeMap<Key, Edit> =
+                    (0..batch).map(|_| (Key::new(5, 3, rng.next()), put(&mut rng, size))).collect();
+                world.apply(edits.into_iter().collect());
+                world.commit();
+            }
+            world.check();
+            let fill = fill(&world);
+            assert!(fill > 0.82, "{size} bytes, {batch} at a time: {fill}");
+        }
+    }
+}
+
+/// Whoever overflows gets a neighbour's room in place of a new node, not beside it; and the
+/// neighbour is one.
+#[test]
+fn an_overflow_takes_two_leaves_and_touches_two() {
     let (mut world, mut rng) = (World::new(4096), Rng(3));
-    for _ in 0..2000 {
-        let edits: BTreeMap<Key, Edit> =
-            (0..10).map(|_| (Key::new(rng.next() >> 30, 3, 0), put(&mut rng, 50))).collect();
-        world.apply(edits.into_iter().collect());
+    let mut shared = 0;
+    for _ in 0..5000 {
+        let key = Key::new(rng.next() >> 30, 3, 0);
+        let (allocs, detaches) = (world.books.allocs_at[0], world.books.detaches_at[0]);
+        let len = rng.below(900) as usize;
+        world.apply(vec![(key, put(&mut rng, len))]);
+        let allocs = world.books.allocs_at[0] - allocs;
+        let detaches = world.books.detaches_at[0] - detaches;
+        assert!(allocs <= 2 && detaches <= allocs, "{allocs} new leaves for {detaches}");
+        shared += u64::from(detaches == 2);
         world.commit();
     }
     world.check();
-    assert!(fill(&world) > 0.6, "{}", fill(&world));
+    assert!(shared > 100, "{shared}");
 }
 
 #[test]

@@ -7,7 +7,10 @@
 //! items (at most `room` bytes) and `b` bytes more make at most `1 + 2 * ceil(b / room)` nodes:
 //! two neighbours that a cut makes hold more than `room` bytes together, or they would be one. So
 //! `p` places make at most `3p` leaves, beside `2/room` of the bytes ([`grown`]). Joining only
-//! makes nodes fewer. An interior node over them is cut into `1 + ceil(a / fanout)` for `a` new
+//! makes nodes fewer. A leaf that overflows may take one neighbour in, if both make no more nodes
+//! than it would by itself: the neighbour's new node stands for the new leaf, and its old one is
+//! free with the commit, like the leaf's own. So a place takes as many, and copies two old leaves
+//! of the three that it counts for ([`SHARED`]). Nodes above share in the same way. An interior node over them is cut into `1 + ceil(a / fanout)` for `a` new
 //! pointers, and there are at most `p` of them on each level: `2p` for each level. No node is
 //! rewritten twice, so all of it is at most three times what the tree has, however large `p`.
 //!

@@ -135,7 +135,7 @@ impl<'l, 'x, 'p, E: Entry<'l>> Layout<'l, 'x, 'p, E> {
     /// The child at `slot` stays as it is, unless what precedes it wants to join.
     fn keep(&mut self, slot: usize) -> Result<()> {
         if let Some(mut tail) = self.tail.take() {
-            if let Some(right) = self.neighbour(slot, &tail)? {
+            if let Some(right) = self.neighbour(slot, &tail, Side::Right)? {
                 tail.append(right);
                 self.tail = Some(tail);
                 return Ok(());
@@ -153,8 +153,7 @@ impl<'l, 'x, 'p, E: Entry<'l>> Layout<'l, 'x, 'p, E> {
             return self.pass.release(run.homes, self.spot.node.level() - 1);
         }
         if let Some(mut tail) = self.tail.take() {
-            let small = tail.underfull(self.room) || run.underfull(self.room);
-            if small && tail.fits_with(run.cost, self.room) {
+            if self.joins(&tail, &run) {
                 tail.append(run);
                 self.tail = Some(tail);
                 return Ok(());
@@ -168,13 +167,14 @@ impl<'l, 'x, 'p, E: Entry<'l>> Layout<'l, 'x, 'p, E> {
     /// Makes nodes of a run, after it had its chance to join its left neighbour.
     fn flush(&mut self, mut run: Run<E>) -> Result<()> {
         while let Some(slot) = self.out.last().and_then(|placed| placed.kept) {
-            let Some(mut left) = self.neighbour(slot, &run)? else { break };
+            let Some(mut left) = self.neighbour(slot, &run, Side::Left)? else { break };
             left.append(run);
             run = left;
             self.out.pop();
         }
+        let before = run.nodes;
         let pointers = self.pass.emit(run, self.spot.node.level() - 1)?;
-        let grew = pointers.len() > 1;
+        let grew = pointers.len() > before;
         self.out.extend(pointers.into_iter().map(|pointer| Placed { pointer, kept: None }));
         if grew {
             self.growth = match self.growth {
@@ -185,20 +185,54 @@ impl<'l, 'x, 'p, E: Entry<'l>> Layout<'l, 'x, 'p, E> {
         Ok(())
     }
 
-    /// The contents of the untouched child at `slot`, if `run` is small and both fit one
-    /// node; then this tree has let go of that child.
-    fn neighbour(&mut self, slot: usize, run: &Run<E>) -> Result<Option<Run<E>>> {
-        if !run.underfull(self.room) {
+    /// Whether what two children became is laid out as one: both were written anew in any case.
+    fn joins(&self, left: &Run<E>, right: &Run<E>) -> bool {
+        let room = self.room;
+        if left.overflows(room) || right.overflows(room) {
+            let nodes = right.cost.div_ceil(room);
+            return left.may_save(right.cost, nodes, room) && left.saves_with(right, room);
+        }
+        let small = left.underfull(room) || right.underfull(room);
+        small && left.fits_with(right.cost, room)
+    }
+
+    /// The contents of the untouched child at `slot`, beside `run`, if they are to be laid out
+    /// with it; then this tree has let go of that child.
+    fn neighbour(&mut self, slot: usize, run: &Run<E>, side: Side) -> Result<Option<Run<E>>> {
+        let room = self.room;
+        let overflows =
+            run.overflows(room) && !run.helped && !(side == Side::Left && run.appends());
+        if !overflows && !run.underfull(room) {
             return Ok(None);
         }
         // A neighbour that cannot be read is no reason to fail: it stays where it is.
         let Ok(node) = self.read(slot) else { return Ok(None) };
-        if !run.fits_with(E::used(node), self.room) {
+        let used = E::used(node);
+        let fits = if overflows { run.may_save(used, 1, room) } else { run.fits_with(used, room) };
+        if !fits {
             return Ok(None);
         }
+        let mut other = Run::new(E::collect(node), self.pass.home(node).into_iter().collect());
+        if overflows {
+            let saves = match side {
+                Side::Left => other.saves_with(run, room),
+                Side::Right => run.saves_with(&other, room),
+            };
+            if !saves {
+                return Ok(None);
+            }
+            other.helped = true;
+        }
         self.pass.detach(node)?;
-        Ok(Some(Run::new(E::collect(node), self.pass.home(node).into_iter().collect())))
+        Ok(Some(other))
     }
+}
+
+/// Where a neighbour lies.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Left,
+    Right,
 }
 
 /// How many of the first edits have keys below `upper`.

@@ -4,6 +4,12 @@
 //! there in the next transaction more often than not (a growing file, a directory
 //! being filled), so a cut falls behind the new entries where that leaves neither side
 //! nearly empty, and nodes before a growing end are left full. All else is cut evenly.
+//!
+//! What does not fit its node is first shared with a neighbour below the same parent, if
+//! that makes one node less than cutting it by itself. So no edit takes more new nodes than
+//! it would without neighbours (a neighbour written anew stands for the new half), and the
+//! bounds on what a commit needs know nothing of it. Keys that come at random (hashes of
+//! names) fill leaves to 85 % that way, and to 65 % without.
 
 use super::Edit;
 use super::pass::{Frame, Pass};
@@ -42,12 +48,20 @@ pub(super) struct Run<E> {
     pub shrunk: bool,
     /// Index behind the new entries, if they are all in one place.
     pub seam: Option<usize>,
+    /// How many nodes' contents are in here.
+    pub nodes: usize,
+    /// A neighbour without edits of its own took part of an overflow.
+    pub helped: bool,
 }
+
+/// Nodes that share their contents at most, where many overflow side by side: looking whether
+/// one more helps takes as long as there are entries.
+const SHARERS: usize = 8;
 
 impl<'l, E: Entry<'l>> Run<E> {
     pub fn new(entries: Vec<E>, homes: Vec<Logical>) -> Run<E> {
         let cost = entries.iter().map(E::cost).sum();
-        Run { entries, cost, homes, shrunk: false, seam: None }
+        Run { entries, cost, homes, shrunk: false, seam: None, nodes: 1, helped: false }
     }
 
     /// Whether a node of this would be wastefully empty.
@@ -62,11 +76,39 @@ impl<'l, E: Entry<'l>> Run<E> {
 
     /// Takes over what follows in key order.
     pub fn append(&mut self, mut right: Run<E>) {
+        let ours = self.entries.len();
         self.entries.append(&mut right.entries);
         self.homes.append(&mut right.homes);
         self.cost += right.cost;
         self.shrunk |= right.shrunk;
-        self.seam = None;
+        self.nodes += right.nodes;
+        self.helped |= right.helped;
+        let grows = right.seam == Some(self.entries.len() - ours);
+        self.seam = grows.then_some(self.entries.len());
+    }
+
+    /// Whether this does not fit one node.
+    pub fn overflows(&self, room: usize) -> bool {
+        self.cost > room
+    }
+
+    /// Whether this grows at its end: what is in front is left full, without help.
+    pub fn appends(&self) -> bool {
+        self.seam == Some(self.entries.len())
+    }
+
+    /// Whether this and `other` bytes in `nodes` nodes beside it may be one node less together:
+    /// by their bytes, see [`Run::saves_with`].
+    pub fn may_save(&self, other: usize, nodes: usize, room: usize) -> bool {
+        let alone = self.cost.div_ceil(room) + nodes;
+        alone <= SHARERS && self.cost + other <= (alone - 1) * room
+    }
+
+    /// Whether one node less is made of this with `right` than of each alone.
+    pub fn saves_with(&self, right: &Run<E>, room: usize) -> bool {
+        let alone = self.cut(room).len() + right.cut(room).len();
+        let entries = self.entries.iter().chain(&right.entries).copied().collect();
+        Run::new(entries, Vec::new()).cut(room).len() < alone
     }
 
     /// Where nodes end, as ascending indices; the last is the number of entries.

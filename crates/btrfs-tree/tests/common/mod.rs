@@ -2,6 +2,7 @@
 //! exactly fails the test that did it.
 #![allow(dead_code)]
 
+use btrfs_disk::node::ITEM_SIZE;
 use btrfs_disk::{
     ChecksumType, Corrupt, Error, Expect, Generation, Geometry, Key, Logical, Node, Result, TreeId,
     build, check,
@@ -85,7 +86,12 @@ pub struct Books {
     pub allocs: u64,
     pub detaches: u64,
     pub frees: u64,
+    /// By level.
+    pub allocs_at: [u64; LEVELS],
+    pub detaches_at: [u64; LEVELS],
 }
+
+const LEVELS: usize = btrfs_disk::node::MAX_LEVEL as usize;
 
 impl Books {
     pub fn new(node_size: u32) -> Books {
@@ -100,6 +106,8 @@ impl Books {
             allocs: 0,
             detaches: 0,
             frees: 0,
+            allocs_at: [0; LEVELS],
+            detaches_at: [0; LEVELS],
         }
     }
 
@@ -111,6 +119,7 @@ impl Books {
 impl NodeSink for Books {
     fn detach(&mut self, _: TreeId, old: &Arc<Node>) -> Result<()> {
         self.detaches += 1;
+        self.detaches_at[usize::from(old.level())] += 1;
         let logical = old.logical();
         assert!(!self.young.contains(&logical), "a node of this generation was detached");
         assert_eq!(self.live.remove(&logical), Some(old.level()), "detach of what is not live");
@@ -123,6 +132,7 @@ impl NodeSink for Books {
 
     fn alloc(&mut self, _: TreeId, level: u8, _: Key) -> Result<Logical> {
         self.allocs += 1;
+        self.allocs_at[usize::from(level)] += 1;
         let logical = self.free.pop().unwrap_or_else(|| {
             self.next += self.node_size;
             Logical(self.next)
@@ -165,6 +175,8 @@ impl World {
     }
 
     pub fn apply(&mut self, edits: Vec<(Key, Edit)>) {
+        let most = self.most(&edits);
+        let before = self.books.allocs_at;
         for (key, edit) in &edits {
             match edit {
                 Edit::Put(data) => drop(self.model.insert(*key, data.clone())),
@@ -180,6 +192,29 @@ impl World {
             edits,
         )
         .unwrap();
+        for (level, most) in most.into_iter().enumerate() {
+            let new = self.books.allocs_at[level] - before[level];
+            assert!(new <= most, "{new} new nodes of level {level}, {most} at most");
+        }
+    }
+
+    /// New nodes of each level that edits may take: what `reserve/bound.rs` of `btrfs-fs` counts
+    /// on, from its reasons.
+    fn most(&self, edits: &[(Key, Edit)]) -> [u64; LEVELS] {
+        let geometry = &self.memory.geometry;
+        let places = edits.len() as u64;
+        let cost = |edit: &Edit| match edit {
+            Edit::Put(data) => (data.len() + ITEM_SIZE) as u64,
+            Edit::Delete => 0,
+        };
+        let bytes: u64 = edits.iter().map(|(_, edit)| cost(edit)).sum();
+        let mut most = [0; LEVELS];
+        most[0] = 3 * places + 2 * bytes.div_ceil(geometry.leaf_space() as u64);
+        for level in 1..LEVELS {
+            let grown = most[level - 1].div_ceil(geometry.max_pointers() as u64);
+            most[level] = 2 * places.min(most[level - 1]) + grown;
+        }
+        most
     }
 
     /// Every dirty node through the gate and onto the medium; the next generation begins.

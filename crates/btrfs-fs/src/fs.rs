@@ -7,8 +7,8 @@ use crate::ino::{InodeId, is_stand_in};
 use crate::ops::create::New;
 use crate::ops::remove::What;
 use crate::ops::{
-    attr, copy, create, fallocate, flags, io, link, lookup, readdir, remount, remove, rename, seek,
-    statfs, sync, trim, xattr,
+    access, attr, copy, create, fallocate, flags, io, link, lookup, readdir, remount, remove,
+    rename, seek, statfs, sync, trim, xattr,
 };
 use crate::orphan;
 use parking_lot::Mutex;
@@ -90,6 +90,20 @@ impl FileSystem for BtrfsFs {
             && let Ok(engine) = self.open()
         {
             orphan::forget(engine, InodeId::from_ino(ino), count);
+        }
+    }
+
+    fn keeps_atime(&self) -> bool {
+        self.open().is_ok_and(|engine| engine.options.atime != crate::Atime::Never)
+    }
+
+    fn access_due(&self, ino: Ino) -> bool {
+        self.open().is_ok_and(|engine| access::due(engine, ino))
+    }
+
+    fn accessed(&self, ino: Ino) {
+        if let Ok(engine) = self.open() {
+            access::accessed(engine, ino);
         }
     }
 

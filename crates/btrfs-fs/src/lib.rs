@@ -41,4 +41,4 @@ pub use fs::BtrfsFs;
 #[cfg(feature = "ablation")]
 #[doc(hidden)]
 pub use options::Ablate;
-pub use options::{Options, Sabotage, Subvol};
+pub use options::{Atime, Options, Sabotage, Subvol};

@@ -18,6 +18,10 @@ pub struct Options {
     pub delta_bytes: u64,
     /// Bytes of unwritten file content before it is written back.
     pub dirty_bytes: u64,
+    /// What a read does to the access time.
+    pub atime: Atime,
+    /// Directories' access times stay.
+    pub nodiratime: bool,
     /// Tell the device about freed space after each commit.
     pub discard: bool,
     /// An fsync writes the tree log; else it commits.
@@ -62,6 +66,16 @@ impl Ablate {
     }
 }
 
+/// What a read does to the access time, as the kernel names it: `noatime`, `relatime` (if it is
+/// not newer than the last change, or is a day old) and `strictatime`.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub enum Atime {
+    #[default]
+    Never,
+    Relative,
+    Always,
+}
+
 /// What is broken. Nothing but tests of tests sets it.
 #[doc(hidden)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -100,6 +114,8 @@ impl Default for Options {
             cache_bytes: 512 << 20,
             delta_bytes: 256 << 20,
             dirty_bytes: 256 << 20,
+            atime: Atime::Never,
+            nodiratime: false,
             discard: false,
             tree_log: true,
             background: true,

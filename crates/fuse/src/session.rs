@@ -126,7 +126,11 @@ impl Session {
 
     fn start(&mut self, device: Device, config: &Config) -> Result<()> {
         config.step("first-request")?;
-        let (unique, agreement) = first_exchange(&device, config)?;
+        let (unique, mut agreement) = first_exchange(&device, config)?;
+        if self.dispatcher.keeps_atime() {
+            // Following one is a read.
+            agreement.flags &= !crate::abi::init::CACHE_SYMLINKS;
+        }
         let rings = match config.transport {
             Transport::Classic => None,
             Transport::Auto | Transport::Uring if !agreement.offers_uring() => {

@@ -104,6 +104,17 @@ pub trait FileSystem: Send + Sync {
     /// Gives `count` lookup references back.
     fn forget(&self, ino: Ino, count: u64);
     fn getattr(&self, ino: Ino) -> Result<Attr>;
+    /// True if reads may change access times. None of the calls here does by itself: who
+    /// serves programs tells of their reads by `accessed`.
+    fn keeps_atime(&self) -> bool {
+        false
+    }
+    /// True if a read now would change the access time.
+    fn access_due(&self, _ino: Ino) -> bool {
+        false
+    }
+    /// A program read the file, directory or link.
+    fn accessed(&self, _ino: Ino) {}
     fn setattr(&self, cx: &Context, ino: Ino, set: &SetAttr) -> Result<Attr>;
     fn readlink(&self, ino: Ino) -> Result<Vec<u8>>;
 

@@ -1,6 +1,7 @@
 //! One file for each family of operations. Each follows the same order: check names and
 //! permissions of the format, reserve, lock inodes, read, enter the epoch, change, leave.
 
+pub mod access;
 pub mod attr;
 pub mod copy;
 pub mod create;

@@ -176,6 +176,11 @@ impl Engine {
         self.hold_load(load, Priority::Normal)
     }
 
+    /// As `hold_extent`, for one inode item.
+    pub fn hold_touch(&self) -> Result<Room<'_>> {
+        self.hold_load(Load { places: 1, bytes: 600, sums: 0 }, Priority::Normal)
+    }
+
     /// As `hold_extent`, for a run of `new` items that share extents in place of `old` items.
     pub fn hold_shares(&self, new: u64, old: u64) -> Result<Room<'_>> {
         let (places, bytes) = (RUN_PLACES as u64 + 1, (new + 2) * 2 * UNWRITTEN);

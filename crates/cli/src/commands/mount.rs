@@ -84,7 +84,10 @@ FUSE's -o options
     no_keep_callers     leave the ring's threads in the normal scheduling class even while
                         processors are idle (see docs/PERFORMANCE.md)
     sync                each write is durable when it returns, as with O_SYNC; names are not
-    nosuid, nodev, noexec, noatime, fsname=NAME, max_read=N, max_write=N
+    relatime, strictatime, nodiratime
+                        reading changes access times, as the kernel's options say; by
+                        default it does not (noatime)
+    nosuid, nodev, noexec, fsname=NAME, max_read=N, max_write=N
 
 `-o remount,ro DIR` makes a mount read-only, and returns when all is on the medium;
 remount,rw makes it writable again.

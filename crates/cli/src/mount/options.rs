@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::sys;
 use crate::words;
 use btrfs_disk::TreeId;
-use btrfs_fs::{Options, Subvol};
+use btrfs_fs::{Atime, Options, Subvol};
 use fuse::{Config, Map, Owners};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -49,12 +49,6 @@ const OTHERS: &[&str] = &[
     "nofail",
     "fail",
     "_netdev",
-    "atime",
-    "norelatime",
-    "relatime",
-    "diratime",
-    "nodiratime",
-    "nostrictatime",
     "nolazytime",
     "loud",
     "silent",
@@ -80,7 +74,6 @@ const TRANSPORT: &[&str] = &[
     "nosuid",
     "nodev",
     "noexec",
-    "noatime",
     "sync",
     "async",
     "allow_other",
@@ -105,7 +98,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "compress-force",
     "autodefrag",
     "flushoncommit",
-    "strictatime",
     "lazytime",
     "space_cache",
     "ssd",
@@ -155,7 +147,7 @@ impl MountOptions {
             // The last word of `ro,rw` counts.
             "rw" => (self.fs.read_only, self.config.read_only) = (false, false),
             _ if TRANSPORT.contains(&name) => self.transport(option)?,
-            _ if self.vfs_flag(name) => {}
+            _ if self.access_times(name) => {}
             // The free-space tree.
             "space_cache" if value == "v2" => {}
             _ if known_to_others(name) || HOLDS.contains(&name) => {}
@@ -177,6 +169,7 @@ impl MountOptions {
 
     /// To be called when all options are known.
     pub fn settle(&mut self) -> Result<()> {
+        self.config.noatime = self.fs.atime == Atime::Never;
         let forced = !self.config.owners.are_as_stored();
         if forced && self.map_owner {
             return Err(Error::usage("option map-owner says whose files are: no uid=, no gid="));
@@ -202,15 +195,23 @@ impl MountOptions {
         }
     }
 
-    /// Flags of the kernel, of which the server need not know.
-    fn vfs_flag(&mut self, name: &str) -> bool {
-        let (set, clear) = match name {
-            "relatime" => (libc::MS_RELATIME, libc::MS_STRICTATIME),
-            "nodiratime" => (libc::MS_NODIRATIME, 0),
-            "diratime" => (0, libc::MS_NODIRATIME),
+    /// The server keeps access times, and the kernel's flags say how.
+    fn access_times(&mut self, name: &str) -> bool {
+        const WAYS: libc::c_ulong = libc::MS_RELATIME | libc::MS_STRICTATIME;
+        let (atime, set, clear) = match name {
+            "atime" | "relatime" => (Some(Atime::Relative), libc::MS_RELATIME, WAYS),
+            "strictatime" => (Some(Atime::Always), libc::MS_STRICTATIME, WAYS),
+            "noatime" | "norelatime" | "nostrictatime" => (Some(Atime::Never), 0, WAYS),
+            "nodiratime" => (None, libc::MS_NODIRATIME, 0),
+            "diratime" => (None, 0, libc::MS_NODIRATIME),
             _ => return false,
         };
-        self.vfs_flags = (self.vfs_flags | set) & !clear;
+        if let Some(atime) = atime {
+            self.fs.atime = atime;
+            self.config.noatime = atime == Atime::Never;
+        }
+        self.vfs_flags = self.vfs_flags & !clear | set;
+        self.fs.nodiratime = self.vfs_flags & libc::MS_NODIRATIME != 0;
         true
     }
 

@@ -61,6 +61,7 @@ pub mod fattr {
 /// `OpenOut::open_flags`.
 pub mod fopen {
     pub const KEEP_CACHE: u32 = 1 << 1;
+    pub const CACHE_DIR: u32 = 1 << 3;
     pub const NOFLUSH: u32 = 1 << 5;
 }
 

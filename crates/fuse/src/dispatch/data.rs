@@ -25,6 +25,7 @@ impl Dispatcher {
         }
         let filled = self.fs.read(ino, arg.offset, out.space(size)?)?;
         out.advance(filled.min(size));
+        self.accessed(request, arg.flags);
         Ok(())
     }
 

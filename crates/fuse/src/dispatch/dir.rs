@@ -20,6 +20,7 @@ impl Dispatcher {
         let mut list = self.listing(dir, asked, out, arg.size as usize);
         let result = self.fs.readdir(dir, asked.offset, &mut |entry| list.push(entry, None));
         self.end_listing(dir, asked, &list);
+        self.accessed(request, arg.flags);
         list.finish(result)
     }
 
@@ -57,6 +58,7 @@ impl Dispatcher {
             list.push(name, Some(&record))
         });
         self.end_listing(dir, asked, &list);
+        self.accessed(request, arg.flags);
         list.finish(result)
     }
 }

@@ -51,6 +51,7 @@ impl Dispatcher {
 
     pub(super) fn readlink(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer<()> {
         let target = self.fs.readlink(self.ino(request))?;
+        self.accessed(request, 0);
         out.bytes(&target)
     }
 

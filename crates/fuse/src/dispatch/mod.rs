@@ -13,7 +13,7 @@
 //! | INIT | `init`; the session reads it before any loop runs, a second one is EIO |
 //! | DESTROY | closes the file system, once |
 //! | RELEASE RELEASEDIR | accepted; nothing is kept per open file |
-//! | OPEN OPENDIR CREATE FLUSH | ENOSYS: the kernel opens and closes without a message, and creates by MKNOD |
+//! | OPEN OPENDIR CREATE FLUSH | ENOSYS: the kernel opens and closes without a message, and creates by MKNOD; OPEN and OPENDIR are served where access times are kept (`open`) |
 //! | ACCESS | ENOSYS: `default_permissions`, the kernel checks |
 //! | BMAP | ENOSYS: file blocks have no fixed device address (so no swap files) |
 //! | POLL | ENOSYS: files are always ready |
@@ -64,6 +64,7 @@ mod inode;
 mod ioctl;
 mod listings;
 mod names;
+mod open;
 mod pages;
 mod reply;
 mod request;
@@ -109,6 +110,9 @@ pub(crate) struct Dispatcher {
     waiters: pages::Waiters,
     listings: listings::Listings,
     cache_negative: bool,
+    /// Reads may change access times: each open is asked for, and may drop what is cached.
+    keeps_atime: bool,
+    writeback: bool,
     owners: Owners,
     transport: OnceLock<&'static str>,
     /// What comes beside the rings, if there are rings.
@@ -122,6 +126,7 @@ impl Dispatcher {
         let nodes = notifier.nodes();
         let cpus = crate::sys::possible_cpus();
         let queues = cpus.iter().max().map_or(0, |last| last + 1);
+        let keeps_atime = fs.keeps_atime();
         Dispatcher {
             fs,
             nodes,
@@ -132,12 +137,18 @@ impl Dispatcher {
             waiters: pages::Waiters::new(queues),
             listings: listings::Listings::default(),
             cache_negative: config.cache_negative,
+            keeps_atime,
+            writeback: config.writeback,
             owners: config.owners,
             transport: OnceLock::new(),
             gathered: OnceLock::new(),
             closed: AtomicBool::new(false),
             close_error: Mutex::new(None),
         }
+    }
+
+    pub fn keeps_atime(&self) -> bool {
+        self.keeps_atime
     }
 
     /// Names the transport in use, for the `spinney.transport` attribute.
@@ -269,6 +280,7 @@ impl Dispatcher {
             Opcode::Forget | Opcode::BatchForget | Opcode::Interrupt | Opcode::NotifyReply => {
                 Ok(())
             }
+            Opcode::Open | Opcode::Opendir if self.keeps_atime => self.open(request, out),
             Opcode::Open
             | Opcode::Opendir
             | Opcode::Create

@@ -1,0 +1,67 @@
+//! Access times: by default none, as with the kernel's `noatime`; if a mount asks for them, by
+//! the kernel's rules, which change them, or wait with it, only as reads come.
+//!
+//! A read never fails, or waits, for the sake of its time.
+
+use crate::engine::Engine;
+use crate::ino::{InodeId, is_stand_in};
+use crate::inode::{State, now};
+use crate::options::Atime;
+use btrfs_disk::items::{Timespec, inode_flags};
+use vfs::{Ino, Result};
+
+/// A relative one is renewed after this long, in seconds.
+const DAY: i64 = 24 * 60 * 60;
+
+/// The kernel's times are of the ticks of its clock, so of two in one tick none is newer; with
+/// write-back caching a file's times come from there, and may be behind ours. In nanoseconds.
+const TICK: i128 = 10_000_000;
+
+/// True if a read now would change the time.
+pub fn due(engine: &Engine, ino: Ino) -> bool {
+    let looked = || -> Result<bool> {
+        let inode = engine.inode(ino)?;
+        let state = inode.read()?;
+        Ok(is_due(engine, inode.id, &state, now()))
+    };
+    engine.options.atime != Atime::Never && !is_stand_in(ino) && looked().unwrap_or(false)
+}
+
+/// Somebody read the inode.
+pub fn accessed(engine: &Engine, ino: Ino) {
+    if !due(engine, ino) {
+        return;
+    }
+    let changed = || -> Result<()> {
+        let inode = engine.inode(ino)?;
+        let _room = engine.hold_touch()?;
+        let mut state = inode.write()?;
+        let time = now();
+        if is_due(engine, inode.id, &state, time) {
+            state.item.atime = time;
+            engine.begin().put_inode(inode.id, &mut state);
+        }
+        Ok(())
+    };
+    if let Err(error) = changed() {
+        tracing::debug!("access time of {ino:?}: {error}");
+    }
+}
+
+fn is_due(engine: &Engine, id: InodeId, state: &State, now: Timespec) -> bool {
+    let options = &engine.options;
+    let left_alone = state.item.flags & inode_flags::NOATIME != 0
+        || options.nodiratime && state.is_dir()
+        || engine.subvol_writable(id.tree).is_err();
+    let (atime, mtime, ctime) = (state.item.atime, state.item.mtime, state.item.ctime);
+    let due = match options.atime {
+        Atime::Never => false,
+        Atime::Always => atime != now,
+        Atime::Relative => {
+            let time = |t: Timespec| i128::from(t.sec) * 1_000_000_000 + i128::from(t.nsec);
+            let newer = time(atime) - TICK;
+            time(mtime) >= newer || time(ctime) >= newer || now.sec.saturating_sub(atime.sec) >= DAY
+        }
+    };
+    due && !left_alone
+}

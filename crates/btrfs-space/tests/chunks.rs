@@ -3,8 +3,11 @@
 
 mod common;
 
+use btrfs_disk::ids::FIRST_CHUNK_TREE_OBJECTID;
 use btrfs_disk::ids::block_group::{DATA, DUP, METADATA};
-use btrfs_disk::{Error, TreeId};
+use btrfs_disk::items::{BlockGroupItem, DevExtent};
+use btrfs_disk::key::kind;
+use btrfs_disk::{Error, FixedSize, Key, TreeId};
 use btrfs_space::{Claim, Kind, Priority, Space};
 use btrfs_tree::NodeStore;
 use common::derive::{assert_space_true, assert_true};
@@ -217,4 +220,49 @@ fn the_last_empty_data_group_is_exchanged_for_a_small_one() {
         drop((space, opened));
         judge(&image);
     });
+}
+
+/// An item where a new chunk's would go says that somebody has the space: the commit fails, and
+/// nothing of it is written.
+#[test]
+fn a_new_chunk_is_not_put_over_an_item() {
+    type Where = fn(&btrfs_space::NewChunk) -> (TreeId, Key, Vec<u8>);
+    let places: [Where; 3] = [
+        |new| {
+            let stripe = new.chunk.stripes[0];
+            let extent = DevExtent { length: 4096, chunk_offset: 1 << 50, ..fixed() };
+            (TreeId::DEV, Key::new(stripe.devid, kind::DEV_EXTENT, stripe.offset), extent.to_vec())
+        },
+        |new| {
+            let key = Key::new(FIRST_CHUNK_TREE_OBJECTID, kind::CHUNK_ITEM, new.logical.0);
+            (TreeId::CHUNK, key, new.chunk.to_vec())
+        },
+        |new| {
+            let key = Key::new(new.logical.0, kind::BLOCK_GROUP_ITEM, new.chunk.fields.length);
+            let (chunk_objectid, flags) = (FIRST_CHUNK_TREE_OBJECTID, new.chunk.fields.kind);
+            (TreeId::EXTENT, key, BlockGroupItem { used: 0, chunk_objectid, flags }.to_vec())
+        },
+    ];
+    with_kernel(|| {
+        let image = Image::new("800M", &[]);
+        image.script("", "touch file");
+        for (place, at) in places.iter().zip(0..) {
+            let opened = image.open();
+            let space = opened.space();
+            let before = std::fs::read(&image.path).expect("image");
+            let new = space.new_chunk(Kind::Data).expect("room for a chunk");
+            let mut commit = Commit::new(&opened, &space);
+            let (tree, key, data) = place(&new);
+            commit.apply(tree, vec![(key, btrfs_tree::Edit::Put(data.into()))]);
+            let error = commit.settle.finish().err().expect("refused").to_string();
+            assert!(error.contains("a new chunk meets an item"), "{at}: {error}");
+            assert!(std::fs::read(&image.path).expect("image") == before, "{at}: written");
+        }
+        judge(&image);
+    });
+}
+
+fn fixed() -> DevExtent {
+    let (chunk_tree, chunk_objectid) = (TreeId::CHUNK.0, FIRST_CHUNK_TREE_OBJECTID);
+    DevExtent { chunk_tree, chunk_objectid, ..DevExtent::default() }
 }

@@ -125,11 +125,14 @@ impl Line<'_> {
                 _ => Vec::new(),
             };
         }
+        // find(1)'s words have one dash; with two they are taken, too.
+        let one_dash = self.command.name == "find" && !begun.as_bytes().starts_with(b"--");
+        let dashes = |name: &str| usize::from(one_dash && name.starts_with("--"));
         let known = self.options.iter().flat_map(|opt| {
             // With both a long and a short name the long one tells more.
             let long = opt.names.iter().any(|name| name.starts_with("--"));
             let names = opt.names.iter().filter(move |name| !long || name.starts_with("--"));
-            names.map(|name| Candidate::about(name, &opt.about))
+            names.map(move |name| Candidate::about(&name[dashes(name)..], &opt.about))
         });
         known.chain([Candidate::about("--help", "tell about this command")]).collect()
     }
@@ -317,6 +320,8 @@ mod tests {
     fn verbs_options_and_values() {
         assert_eq!(ends("spinney mk"), ["mkdir", "mkfs"]);
         assert_eq!(ends("spinney ls --rec"), ["--recursive"]);
+        assert_eq!(ends("spinney find -ina"), ["-iname"]);
+        assert_eq!(ends("spinney find --ina"), ["--iname"]);
         assert_eq!(ends("spinney cp --reflink=al"), ["--reflink=always"]);
         assert_eq!(ends("spinney mkfs --csum "), ["blake2", "crc32c", "sha256", "xxhash"]);
         assert_eq!(ends("spinney mkfs --csum=x"), ["--csum=xxhash"]);

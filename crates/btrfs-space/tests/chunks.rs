@@ -254,7 +254,7 @@ fn a_new_chunk_is_not_put_over_an_item() {
             let mut commit = Commit::new(&opened, &space);
             let (tree, key, data) = place(&new);
             commit.apply(tree, vec![(key, btrfs_tree::Edit::Put(data.into()))]);
-            let error = commit.settle.finish().err().expect("refused").to_string();
+            let error = commit.settle.finish().expect_err("refused").to_string();
             assert!(error.contains("a new chunk meets an item"), "{at}: {error}");
             assert!(std::fs::read(&image.path).expect("image") == before, "{at}: written");
         }

@@ -14,6 +14,7 @@ use crate::extents::map_range;
 use crate::ino::InodeId;
 use crate::inode::{DirtyQueue, Inode, InodeTable, State};
 use crate::log::Group;
+use crate::ops::label::Label;
 use crate::options::Options;
 use crate::refusals::Refusals;
 use crate::reserve::Promises;
@@ -70,6 +71,8 @@ pub struct Engine {
     pub no_changes: AtomicBool,
     /// And all that was changed is durable: nothing is written.
     pub still: AtomicBool,
+    /// The volume's label from the next commit on, if that changes it.
+    pub new_label: Mutex<Option<Box<Label>>>,
     /// Inodes with unwritten content or times.
     pub dirty_inodes: DirtyQueue,
     pub dirty_bytes: AtomicU64,

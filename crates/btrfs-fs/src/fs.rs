@@ -7,8 +7,8 @@ use crate::ino::{InodeId, is_stand_in};
 use crate::ops::create::New;
 use crate::ops::remove::What;
 use crate::ops::{
-    access, attr, copy, create, fallocate, flags, io, link, lookup, readdir, remount, remove,
-    rename, seek, statfs, sync, trim, xattr,
+    access, attr, copy, create, fallocate, flags, io, label, link, lookup, readdir, remount,
+    remove, rename, seek, statfs, sync, trim, xattr,
 };
 use crate::orphan;
 use parking_lot::Mutex;
@@ -312,7 +312,11 @@ impl FileSystem for BtrfsFs {
     }
 
     fn label(&self) -> Result<Vec<u8>> {
-        Ok(self.open()?.volume.superblock().label().to_vec())
+        Ok(label::get(self.open()?))
+    }
+
+    fn set_label(&self, _cx: &Context, text: &[u8]) -> Result<()> {
+        label::set(self.open()?, text)
     }
 
     fn stats(&self) -> Vec<Stat> {

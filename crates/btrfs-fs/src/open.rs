@@ -252,6 +252,7 @@ fn assemble(
         read_only,
         poisoned: OnceLock::new(),
         no_changes: AtomicBool::new(false),
+        new_label: Mutex::default(),
         still: AtomicBool::new(false),
         dirty_inodes: DirtyQueue::default(),
         dirty_bytes: AtomicU64::new(0),

@@ -256,6 +256,11 @@ pub trait FileSystem: Send + Sync {
     fn label(&self) -> Result<Vec<u8>> {
         Ok(Vec::new())
     }
+    /// Durable when this returns. The caller has asked whether this user may, and cut it at
+    /// its first NUL.
+    fn set_label(&self, _cx: &Context, _label: &[u8]) -> Result<()> {
+        Err(Errno::ENOTTY.into())
+    }
     /// Counters since the start; cheap.
     fn stats(&self) -> Vec<Stat> {
         Vec::new()

@@ -218,6 +218,7 @@ impl Engine {
             let mut log = self.log.lock();
             let idle = self.layers.load().current.is_empty()
                 && !self.space.has_unrecorded()
+                && self.new_label.lock().is_none()
                 && !self.committer.short.is_owing();
             if idle && log.root.is_none() {
                 return Ok(None);
@@ -291,7 +292,9 @@ impl Engine {
             let fields = &mut superblock.fields;
             (fields.log_root, fields.log_root_level) = (root.logical, root.level);
         }
+        let label = self.stamp_label(&mut superblock);
         self.volume.commit_superblock(superblock).fs()?;
+        self.label_done(label);
         log.replace(self, next);
         Ok(published)
     }

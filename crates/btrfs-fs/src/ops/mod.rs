@@ -8,6 +8,7 @@ pub mod create;
 pub mod fallocate;
 pub mod flags;
 pub mod io;
+pub mod label;
 pub mod link;
 pub mod lookup;
 pub mod readdir;

@@ -9,10 +9,12 @@ use vfs::{Errno, Result};
 /// kernel's btrfs, and space in no chunk always counts. Commits first: what was deleted
 /// before the call is free then, unless somebody still reads it.
 pub fn trim(engine: &Engine, start: u64, len: u64, least: u64) -> Result<u64> {
-    engine.changeable()?;
-    if len < engine.sector() {
+    // To the end of all addresses is no overflow, wherever it begins.
+    let overflows = len != u64::MAX && start.checked_add(len).is_none();
+    if len < engine.sector() || start == u64::MAX || overflows {
         return Err(Errno::EINVAL.into());
     }
+    engine.changeable()?;
     engine.commit()?;
     let result = engine.space.trim(start..start.saturating_add(len), least);
     if let Err(error @ Error::Corrupt(_)) = &result {

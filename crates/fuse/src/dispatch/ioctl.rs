@@ -21,6 +21,7 @@ const FS_IOC32_GETVERSION: u32 = 0x8004_7601;
 const FS_IOC_FSGETXATTR: u32 = 0x801c_581f;
 const FS_IOC_FSSETXATTR: u32 = 0x401c_5820;
 const FS_IOC_GETFSLABEL: u32 = 0x8100_9431;
+const FS_IOC_SETFSLABEL: u32 = 0x4100_9432;
 /// Of the whole file system, on any of its directories.
 const FITRIM: u32 = 0xc018_5879;
 const LABEL_MAX: usize = 256;
@@ -59,6 +60,7 @@ impl Dispatcher {
                 put_number(self.generation(request, ino)?, &arg, out)
             }
             FS_IOC_GETFSLABEL => self.put_label(out),
+            FS_IOC_SETFSLABEL => self.set_label(request, input),
             FITRIM => {
                 let range = TrimRange::read(input).ok_or(Failure::from(Errno::EINVAL))?;
                 self.trim(request, &range, out)
@@ -88,6 +90,16 @@ impl Dispatcher {
         let entry = self.fs.lookup(&request.context(0), ino, b".").map_err(|_| Errno::ENOTTY)?;
         self.fs.forget(entry.attr.ino, 1);
         Ok(entry.generation as u32)
+    }
+
+    /// Errors in the order of the kernel's btrfs; any byte but NUL may be in a label.
+    fn set_label(&self, request: &Request<'_>, input: &[u8]) -> Answer<()> {
+        if !caller::is_admin(request) {
+            return Err(Errno::EPERM.into());
+        }
+        let text = input.get(..LABEL_MAX).ok_or(Failure::from(Errno::EINVAL))?;
+        let end = text.iter().position(|byte| *byte == 0).ok_or(Failure::from(Errno::EINVAL))?;
+        Ok(self.fs.set_label(&request.context(0), &text[..end])?)
     }
 
     fn put_label(&self, out: &mut Out<'_>) -> Answer<()> {

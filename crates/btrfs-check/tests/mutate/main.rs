@@ -203,7 +203,7 @@ fn a_sample_differs_only_where_the_table_says() {
 }
 
 #[test]
-#[ignore = "an hour"]
+#[ignore = "minutes"]
 fn whole() {
     assert!(ready());
     let each = std::env::var("SPINNEY_EACH").ok().and_then(|s| s.parse().ok()).unwrap_or(2);

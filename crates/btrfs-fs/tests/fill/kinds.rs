@@ -274,12 +274,14 @@ impl<'a> Filler<'a> {
         self.write(ino, 0, len)
     }
 
-    /// A large file that has just been written, every `steps` steps.
+    /// A large file that has just been written, every `steps` steps. It is on the volume: what
+    /// is written over while it is still in memory needs no room, and how much that is differs.
     fn large(&mut self, steps: u64) -> Result<Ino, FsError> {
         let before = self.file;
         let ino = self.current(steps)?;
         if before != Some(ino) {
             self.write(ino, 0, LARGE as usize)?;
+            self.fs.sync()?;
         }
         Ok(ino)
     }

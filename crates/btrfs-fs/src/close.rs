@@ -1,12 +1,14 @@
 //! Closing: unnamed inodes go, everything is committed.
 
 use crate::engine::Engine;
+use std::sync::atomic::Ordering;
 use vfs::{FsError, Result, Stat};
 
 impl Engine {
     pub fn close(&self) -> Result<()> {
         // What has no name goes at the next mount.
-        if self.read_only.is_some() || self.is_still() {
+        let shut_down = self.shut_down.load(Ordering::Acquire);
+        if self.read_only.is_some() || self.is_still() || shut_down {
             return Ok(());
         }
         self.erase_unnamed();

@@ -82,6 +82,8 @@ pub struct Engine {
     pub unerased: Mutex<Vec<Arc<Inode>>>,
     pub refusals: Refusals,
     pub closed: AtomicBool,
+    /// By a call that is made for that: see `ops/shutdown.rs`.
+    pub shut_down: AtomicBool,
     /// Who remembers attributes that we told.
     pub observer: OnceLock<Arc<dyn vfs::Observer>>,
 }

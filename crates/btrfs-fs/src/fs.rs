@@ -8,15 +8,15 @@ use crate::ops::create::New;
 use crate::ops::remove::What;
 use crate::ops::{
     access, attr, copy, create, fallocate, flags, io, label, link, lookup, readdir, remount,
-    remove, rename, seek, statfs, sync, trim, xattr,
+    remove, rename, seek, shutdown, statfs, sync, trim, xattr,
 };
 use crate::orphan;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vfs::{
-    Attr, Context, DirEntry, Entry, Errno, FallocateMode, FileKind, FileSystem, FsError, Ino,
-    RenameMode, Result, SeekWhence, SetAttr, Stat, StatFs, WriteFlags, XattrMode,
+    Attr, Context, DirEntry, Durable, Entry, Errno, FallocateMode, FileKind, FileSystem, FsError,
+    Ino, RenameMode, Result, SeekWhence, SetAttr, Stat, StatFs, WriteFlags, XattrMode,
 };
 
 /// An open btrfs volume.
@@ -30,6 +30,9 @@ impl BtrfsFs {
     fn open(&self) -> Result<&Engine> {
         if self.engine.closed.load(Ordering::Acquire) {
             return Err(FsError::ReadOnly("the volume is closed".into()));
+        }
+        if self.engine.shut_down.load(Ordering::Acquire) {
+            return Err(shutdown::error());
         }
         Ok(&self.engine)
     }
@@ -323,8 +326,15 @@ impl FileSystem for BtrfsFs {
         self.engine.all_stats()
     }
 
+    fn shut_down(&self, first: Durable) -> Result<()> {
+        shutdown::shut_down(self.open()?, first)
+    }
+
     fn destroy(&self) -> Result<()> {
-        let engine = self.open()?;
+        let engine = match self.open() {
+            Err(_) if self.engine.shut_down.load(Ordering::Acquire) => &self.engine,
+            other => other?,
+        };
         drop(self.background.lock().take());
         let result = engine.close();
         self.engine.closed.store(true, Ordering::Release);

@@ -254,6 +254,7 @@ fn assemble(
         no_changes: AtomicBool::new(false),
         new_label: Mutex::default(),
         still: AtomicBool::new(false),
+        shut_down: AtomicBool::new(false),
         dirty_inodes: DirtyQueue::default(),
         dirty_bytes: AtomicU64::new(0),
         dirty_pieces: Arc::default(),

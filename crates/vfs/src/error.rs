@@ -42,6 +42,7 @@ errnos! {
     EAGAIN "try again",
     ENOMEM "out of memory",
     EACCES "permission denied",
+    EFAULT "bad address",
     EBUSY "busy",
     EEXIST "file exists",
     EXDEV "crosses file systems or subvolumes",

@@ -78,6 +78,16 @@ pub struct WriteFlags {
     pub direct: bool,
 }
 
+/// What `FileSystem::shut_down` makes durable before it stops.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Durable {
+    Everything,
+    /// What is named; of content what has been written back.
+    Changes,
+    /// Nothing more than what somebody has synced.
+    Synced,
+}
+
 /// One counter of `FileSystem::stats`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stat {
@@ -259,6 +269,12 @@ pub trait FileSystem: Send + Sync {
     /// Durable when this returns. The caller has asked whether this user may, and cut it at
     /// its first NUL.
     fn set_label(&self, _cx: &Context, _label: &[u8]) -> Result<()> {
+        Err(Errno::ENOTTY.into())
+    }
+    /// Stops for good, as if the power went: from when this returns nothing is written, and all
+    /// calls but `forget`, `stats` and `destroy` answer EIO. The caller has asked whether this
+    /// user may.
+    fn shut_down(&self, _first: Durable) -> Result<()> {
         Err(Errno::ENOTTY.into())
     }
     /// Counters since the start; cheap.

@@ -12,8 +12,8 @@ mod file_system;
 pub use attr::{Attr, DirEntry, Entry, FileKind, Ino, SetAttr, SetTime, StatFs, Timestamp};
 pub use error::{Errno, FsError, Result};
 pub use file_system::{
-    Context, FallocateMode, FileSystem, Observer, RenameMode, SeekWhence, Stat, WriteFlags,
-    XattrMode,
+    Context, Durable, FallocateMode, FileSystem, Observer, RenameMode, SeekWhence, Stat,
+    WriteFlags, XattrMode,
 };
 
 /// Longest name of one directory entry, in bytes.

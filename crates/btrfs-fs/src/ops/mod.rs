@@ -16,6 +16,7 @@ pub mod remount;
 pub mod remove;
 pub mod rename;
 pub mod seek;
+pub mod shutdown;
 pub mod statfs;
 pub mod sync;
 pub mod trim;

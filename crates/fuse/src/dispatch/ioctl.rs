@@ -10,7 +10,7 @@ use super::reply::Out;
 use super::request::Request;
 use crate::abi::Wire;
 use crate::abi::record::*;
-use vfs::{Errno, Ino};
+use vfs::{Durable, Errno, Ino};
 
 const FS_IOC_GETFLAGS: u32 = 0x8008_6601;
 const FS_IOC32_GETFLAGS: u32 = 0x8004_6601;
@@ -24,6 +24,8 @@ const FS_IOC_GETFSLABEL: u32 = 0x8100_9431;
 const FS_IOC_SETFSLABEL: u32 = 0x4100_9432;
 /// Of the whole file system, on any of its directories.
 const FITRIM: u32 = 0xc018_5879;
+/// Its number says that it answers with a mode, and it takes one.
+const FS_IOC_SHUTDOWN: u32 = 0x8004_587d;
 const LABEL_MAX: usize = 256;
 
 /// (bit of FS_IOC_GETFLAGS, bit of `fsx_xflags`).
@@ -65,8 +67,25 @@ impl Dispatcher {
                 let range = TrimRange::read(input).ok_or(Failure::from(Errno::EINVAL))?;
                 self.trim(request, &range, out)
             }
+            FS_IOC_SHUTDOWN => self.shut_down(request, arg.arg),
             _ => Err(Errno::ENOTTY.into()),
         }
+    }
+
+    /// The kernel brings nothing along, since the number says that nothing is to be brought: the
+    /// mode is fetched from where the caller has it.
+    fn shut_down(&self, request: &Request<'_>, at: u64) -> Answer<()> {
+        if !caller::is_admin(request) {
+            return Err(Errno::EPERM.into());
+        }
+        let mode = caller::memory(request, at).ok_or(Failure::from(Errno::EFAULT))?;
+        let first = match u32::from_ne_bytes(mode) {
+            0 => Durable::Everything,
+            1 => Durable::Changes,
+            2 => Durable::Synced,
+            _ => return Err(Errno::EINVAL.into()),
+        };
+        Ok(self.fs.shut_down(first)?)
     }
 
     fn set_flags(&self, request: &Request<'_>, ino: Ino, flags: u32) -> Answer<()> {

@@ -245,6 +245,13 @@ impl Engine {
 
     /// EROFS where the subvolume is a read-only snapshot, else as `writable`.
     pub fn subvol_writable(&self, tree: TreeId) -> Result<()> {
+        // The kernel lets nobody change a mount that it has read-only: who comes all the same
+        // comes right behind a `remount,rw`, of which we hear a moment later.
+        let mut waits = 0;
+        while self.no_changes.load(Ordering::SeqCst) && waits < 100 {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            waits += 1;
+        }
         self.changeable()?;
         if self.subvols.is_read_only(tree) {
             return Err(FsError::ReadOnly(format!("subvolume {tree} is read-only")));

@@ -52,6 +52,7 @@ fn is_due(engine: &Engine, id: InodeId, state: &State, now: Timespec) -> bool {
     let options = &engine.options;
     let left_alone = state.item.flags & inode_flags::NOATIME != 0
         || options.nodiratime && state.is_dir()
+        || engine.changeable().is_err()
         || engine.subvol_writable(id.tree).is_err();
     let (atime, mtime, ctime) = (state.item.atime, state.item.mtime, state.item.ctime);
     let due = match options.atime {

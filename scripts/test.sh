@@ -74,8 +74,6 @@ gate fmt cargo fmt --all --check -- --color never
 gate layers cargo xtask layers
 gate licences cargo xtask licences
 gate clippy cargo clippy --quiet --workspace --all-targets -- -D warnings
-# A build of its own: what is shipped and tested below has no such switches.
-gate switches cargo test --quiet --package btrfs-fs --features ablation --test ablation
 cargo xtask file-size
 
 echo "tests (log: $LOG) ..."

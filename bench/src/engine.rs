@@ -32,8 +32,6 @@ const SETTERS: &[(&str, Setter)] = &[
     }),
     ("treelog", |o, value| store(&mut o.tree_log, value.is_empty().then_some(true))),
     ("notreelog", |o, value| store(&mut o.tree_log, value.is_empty().then_some(false))),
-    #[cfg(feature = "ablation")]
-    ("ablate", |o, value| o.ablate.add(value)),
     ("nodiscard", |o, value| store(&mut o.discard, value.is_empty().then_some(false))),
 ];
 
@@ -93,8 +91,5 @@ mod tests {
         assert_eq!(stranger("commit=5"), None);
         assert_eq!(stranger("commit=5,threads=4").as_deref(), Some("threads=4"));
         assert_eq!(stranger("commit=soon").as_deref(), Some("commit=soon"));
-        let switch = cfg!(feature = "ablation");
-        assert_eq!(stranger("ablate=search+drop").is_none(), switch);
-        assert_eq!(stranger("ablate=luck").as_deref(), Some("ablate=luck"));
     }
 }

@@ -4,12 +4,12 @@
 //! Invariant of a volume that passes: device extents and stripes are the same ranges, of the
 //! same chunks; the device's item says what the superblock says. It does not know how to mend one that does not pass; the kernel refuses it.
 
-use crate::roots::Roots;
 use btrfs_disk::ids::DEV_ITEMS_OBJECTID;
 use btrfs_disk::items::{DevExtent, DevItem};
 use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Key, Result, TreeId};
 use btrfs_tree::{Cursor, NodeStore};
+use btrfs_txn::Roots;
 use btrfs_volume::Volume;
 use std::collections::BTreeMap;
 

@@ -3,14 +3,14 @@
 use crate::commit::Background;
 use crate::engine::Engine;
 use crate::extents::{self, Stored};
-use crate::ino::{InodeId, is_stand_in};
+use crate::ino::{id_of, is_stand_in};
 use crate::ops::create::New;
 use crate::ops::remove::What;
 use crate::ops::{
     access, attr, copy, create, fallocate, flags, io, label, link, lookup, readdir, remount,
     remove, rename, seek, shutdown, statfs, sync, trim, xattr,
 };
-use crate::orphan;
+use btrfs_disk::Error;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -31,7 +31,7 @@ impl BtrfsFs {
         if self.engine.closed.load(Ordering::Acquire) {
             return Err(FsError::ReadOnly("the volume is closed".into()));
         }
-        if self.engine.shut_down.load(Ordering::Acquire) {
+        if self.engine.core.health.is_shut_down() {
             return Err(shutdown::error());
         }
         Ok(&self.engine)
@@ -40,7 +40,7 @@ impl BtrfsFs {
     /// Where the volume's space is had from: tests let allocations fail there.
     #[doc(hidden)]
     pub fn space(&self) -> &btrfs_space::Space {
-        &self.engine.space
+        &self.engine.core.space
     }
 
     /// Makes everything durable and writes nothing more, until `writable_again`. The caller
@@ -58,22 +58,25 @@ impl BtrfsFs {
 
     /// Writes nothing any more, for good: what is not committed is lost.
     pub fn give_up(&self, why: &str) {
-        self.engine.poison(why);
+        self.engine.core.health.poison(why);
     }
 
     pub fn is_still(&self) -> bool {
-        self.engine.is_still()
+        self.engine.core.health.is_still()
     }
 
     /// Where the content of a file is.
     pub fn stored(&self, ino: Ino) -> Result<Vec<Stored>> {
-        extents::stored(self.open()?, ino)
+        {
+            let engine = self.open()?;
+            extents::stored(&engine.core, &*engine.inodes.get(ino)?)
+        }
     }
 
     /// Why the mount refuses writes, if it does.
     pub fn read_only_reason(&self) -> Option<String> {
-        match self.engine.writable() {
-            Err(FsError::ReadOnly(why)) => Some(why),
+        match self.engine.core.health.writable() {
+            Err(Error::ReadOnly(why)) => Some(why),
             _ => None,
         }
     }
@@ -92,7 +95,7 @@ impl FileSystem for BtrfsFs {
         if !is_stand_in(ino)
             && let Ok(engine) = self.open()
         {
-            orphan::forget(engine, InodeId::from_ino(ino), count);
+            engine.orphans.forget(id_of(ino), count);
         }
     }
 
@@ -120,13 +123,13 @@ impl FileSystem for BtrfsFs {
 
     fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
         let engine = self.open()?;
-        let inode = engine.inode(ino)?;
+        let inode = engine.inodes.get(ino)?;
         let state = inode.read()?;
         if state.item.mode & libc::S_IFMT != libc::S_IFLNK {
             return Err(Errno::EINVAL.into());
         }
         let mut target = vec![0; state.item.size.min(1 << 16) as usize];
-        let len = crate::data::read::read(engine, inode.id, &state, 0, &mut target)?;
+        let len = extents::read(&engine.core, inode.id, &state, 0, &mut target)?;
         target.truncate(len);
         Ok(target)
     }
@@ -307,7 +310,7 @@ impl FileSystem for BtrfsFs {
 
     fn observe(&self, observer: Arc<dyn vfs::Observer>) {
         // A second one is refused: whoever was first may rely on being told.
-        let _ = self.engine.observer.set(observer);
+        self.engine.writeback.observe(observer);
     }
 
     fn statfs(&self) -> Result<StatFs> {
@@ -332,11 +335,11 @@ impl FileSystem for BtrfsFs {
 
     fn destroy(&self) -> Result<()> {
         let engine = match self.open() {
-            Err(_) if self.engine.shut_down.load(Ordering::Acquire) => &self.engine,
+            Err(_) if self.engine.core.health.is_shut_down() => &self.engine,
             other => other?,
         };
         drop(self.background.lock().take());
-        let result = engine.close();
+        let result = crate::close::close(engine);
         self.engine.closed.store(true, Ordering::Release);
         result
     }

@@ -32,32 +32,22 @@ const WINDOWS: u64 = (1 << SUBVOL_BITS) - (1 << 20);
 static TABLE: LazyLock<RwLock<Windows>> = LazyLock::new(|| RwLock::new(Windows::new(1 << 20)));
 
 /// Where an inode lives.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct InodeId {
-    pub tree: TreeId,
-    pub objectid: u64,
+pub type InodeId = btrfs_txn::ObjectId;
+
+pub fn number(id: InodeId) -> Result<Ino> {
+    Ok(Ino(pack(id.tree, id.objectid)?))
 }
 
-impl InodeId {
-    pub fn new(tree: TreeId, objectid: u64) -> InodeId {
-        InodeId { tree, objectid }
-    }
-
-    pub fn to_ino(self) -> Result<Ino> {
-        Ok(Ino(pack(self.tree, self.objectid)?))
-    }
-
-    pub fn from_ino(ino: Ino) -> InodeId {
-        let (high, low) = ((ino.0 & !STAND_IN) >> OBJECT_BITS, ino.0 & ((1 << OBJECT_BITS) - 1));
-        match high {
-            0 => InodeId { tree: TreeId::FS, objectid: low },
-            1..WINDOWS => InodeId { tree: TreeId(high), objectid: low },
-            _ => match TABLE.read().window(high - WINDOWS) {
-                Some((tree, high)) => InodeId { tree, objectid: high << OBJECT_BITS | low },
-                // Of another process's table: an inode of no subvolume.
-                None => InodeId { tree: TreeId(u64::MAX), objectid: low },
-            },
-        }
+pub fn id_of(ino: Ino) -> InodeId {
+    let (high, low) = ((ino.0 & !STAND_IN) >> OBJECT_BITS, ino.0 & ((1 << OBJECT_BITS) - 1));
+    match high {
+        0 => InodeId { tree: TreeId::FS, objectid: low },
+        1..WINDOWS => InodeId { tree: TreeId(high), objectid: low },
+        _ => match TABLE.read().window(high - WINDOWS) {
+            Some((tree, high)) => InodeId { tree, objectid: high << OBJECT_BITS | low },
+            // Of another process's table: an inode of no subvolume.
+            None => InodeId { tree: TreeId(u64::MAX), objectid: low },
+        },
     }
 }
 
@@ -133,11 +123,11 @@ mod tests {
     fn numbers_round_trip_and_do_not_meet() {
         for (tree, object) in [(5, 256), (256, 256), (257, 1 << 39), (WINDOWS - 1, 5)] {
             let id = InodeId::new(TreeId(tree), object);
-            assert_eq!(InodeId::from_ino(id.to_ino().unwrap()), id);
+            assert_eq!(id_of(number(id).unwrap()), id);
         }
-        assert_eq!(InodeId::new(TreeId::FS, 257).to_ino().unwrap(), Ino(257));
+        assert_eq!(number(InodeId::new(TreeId::FS, 257)).unwrap(), Ino(257));
         assert!(is_stand_in(stand_in(TreeId(300), TreeId(256)).unwrap()));
-        assert_eq!(InodeId::from_ino(Ino((WINDOWS + 77) << 40 | 5)).tree, TreeId(u64::MAX));
+        assert_eq!(id_of(Ino((WINDOWS + 77) << 40 | 5)).tree, TreeId(u64::MAX));
     }
 
     #[test]
@@ -147,15 +137,15 @@ mod tests {
         for tree in trees.map(TreeId) {
             for object in [1, 256, 1 << 40, (1 << 40) + 256, u64::MAX - 256] {
                 let id = InodeId::new(tree, object);
-                let ino = id.to_ino().unwrap();
+                let ino = number(id).unwrap();
                 assert!(!is_stand_in(ino));
-                assert_eq!(InodeId::from_ino(ino), id);
-                assert_eq!(id.to_ino().unwrap(), ino, "always the same");
+                assert_eq!(id_of(ino), id);
+                assert_eq!(number(id).unwrap(), ino, "always the same");
                 assert_eq!(seen.insert(ino, id), None);
             }
             let absent = stand_in(tree, TreeId(1 << 41)).unwrap();
             assert!(is_stand_in(absent));
-            assert_eq!(InodeId::from_ino(absent), InodeId::new(tree, 1 << 41));
+            assert_eq!(id_of(absent), InodeId::new(tree, 1 << 41));
         }
     }
 

@@ -7,17 +7,17 @@
 mod acl;
 mod close;
 mod commit;
-mod data;
-mod delta;
 mod device_extents;
 mod engine;
 mod error;
 mod extents;
+mod file_path;
 mod fs;
-mod hush;
+mod fsync;
 mod ino;
 mod inode;
-mod locks;
+mod join;
+mod label;
 mod log;
 mod names;
 mod numbers;
@@ -25,20 +25,18 @@ mod open;
 mod ops;
 mod options;
 mod orphan;
+mod rate_limit;
+mod recover;
 mod refusals;
 mod reserve;
-mod roots;
+mod reserver;
 mod stats;
 mod subvol;
 mod sync;
-mod untold;
-mod view;
-mod whereabouts;
+mod writeback;
 mod xattrs;
 
+pub use btrfs_txn::{Clock, SystemClock};
 pub use extents::Stored;
 pub use fs::BtrfsFs;
-#[cfg(feature = "ablation")]
-#[doc(hidden)]
-pub use options::Ablate;
 pub use options::{Atime, Options, Sabotage, Subvol};

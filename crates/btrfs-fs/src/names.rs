@@ -7,16 +7,15 @@
 //! they need before they change anything, so one that fails has changed nothing; of an
 //! operation that does several of them, the caller asks `check_room` and `check_ref` first.
 
-use crate::delta::{Base, ObjectEdit};
-use crate::engine::{Engine, Op};
 use crate::error::IntoFs;
 use crate::ino::InodeId;
-use crate::view::View;
 use btrfs_disk::Key;
 use btrfs_disk::checksum::{extref_hash, name_hash};
-use btrfs_disk::items::{DirItem, InodeExtRef, InodeRef};
+use btrfs_disk::items::{DirItem, InodeExtRef, InodeRef, dir_type};
 use btrfs_disk::key::kind;
-use vfs::{Errno, FsError, Result};
+use btrfs_txn::delta::{Base, ObjectEdit};
+use btrfs_txn::{Core, Op, View};
+use vfs::{Errno, FileKind, FsError, Result};
 
 /// Bytes of a DIR_ITEM's entry in front of its name.
 const DIR_ITEM_HEADER: usize = 30;
@@ -33,6 +32,19 @@ pub struct Target {
 impl Target {
     pub fn is_subvolume(&self) -> bool {
         self.location.kind == kind::ROOT_ITEM
+    }
+}
+
+/// What an entry says of a file of `kind`.
+pub fn dir_type_of(kind: FileKind) -> u8 {
+    match kind {
+        FileKind::File => dir_type::REG_FILE,
+        FileKind::Dir => dir_type::DIR,
+        FileKind::Symlink => dir_type::SYMLINK,
+        FileKind::CharDevice => dir_type::CHRDEV,
+        FileKind::BlockDevice => dir_type::BLKDEV,
+        FileKind::Fifo => dir_type::FIFO,
+        FileKind::Socket => dir_type::SOCK,
     }
 }
 
@@ -116,13 +128,13 @@ pub fn check_room(view: &View<'_>, dir: InodeId, name: &[u8], max_item: usize) -
 /// `parent` beside those that it has. As in the kernel, a rename asks before the old name
 /// is gone.
 pub fn check_ref(
-    engine: &Engine,
+    core: &Core,
     view: &View<'_>,
     child: InodeId,
     parent: u64,
     name: &[u8],
 ) -> Result<()> {
-    new_ref(engine, view, child, &InodeExtRef { parent, index: 0, name }).map(|_| ())
+    new_ref(core, view, child, &InodeExtRef { parent, index: 0, name }).map(|_| ())
 }
 
 /// Adds the entry and its reverse reference.
@@ -135,7 +147,7 @@ pub fn add(op: &Op<'_>, dir: InodeId, name: &[u8], target: Target, index: u64) -
         let child = InodeId::new(dir.tree, target.location.objectid);
         let parent = dir.objectid;
         let (key, bytes, base) =
-            new_ref(op.engine, &op.view, child, &InodeExtRef { parent, index, name })?;
+            new_ref(op.core, &op.view, child, &InodeExtRef { parent, index, name })?;
         op.edit(child, |o| o.put(key.kind, key.offset, bytes.into(), base));
     }
     let index_bytes = entry.to_vec();
@@ -156,13 +168,13 @@ pub fn add(op: &Op<'_>, dir: InodeId, name: &[u8], target: Target, index: u64) -
 /// The item that takes a new reference, and what it will hold: INODE_REF as long as that
 /// has room, then INODE_EXTREF if the volume has such items.
 fn new_ref(
-    engine: &Engine,
+    core: &Core,
     view: &View<'_>,
     child: InodeId,
     new: &InodeExtRef<'_>,
 ) -> Result<(Key, Vec<u8>, Base)> {
     let InodeExtRef { parent, index, name } = *new;
-    let max = engine.geometry.max_item_size();
+    let max = core.geometry.max_item_size();
     let key = Key::new(child.objectid, kind::INODE_REF, parent);
     let old = view.get(child.tree, &key).fs()?;
     let base = if old.is_some() { Base::Possible } else { Base::Absent };
@@ -171,7 +183,7 @@ fn new_ref(
     if bytes.len() <= max {
         return Ok((key, bytes, base));
     }
-    if !engine.extended_refs {
+    if !core.features.extended_refs {
         return Err(Errno::EMLINK.into());
     }
     let key = Key::new(child.objectid, kind::INODE_EXTREF, extref_hash(parent, name));

@@ -1,33 +1,26 @@
 //! Opening a volume: superblock, feature gate and chunks (btrfs-volume), then roots,
 //! space, layers, and what a crash left unfinished.
 
-use crate::commit::{Background, Committer};
-use crate::delta::Delta;
+use crate::commit::Background;
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::fs::BtrfsFs;
-use crate::inode::{DirtyQueue, InodeTable};
-use crate::log;
-use crate::options::Options;
-use crate::reserve::Promises;
-use crate::roots::{Root, Roots};
-use crate::stats::Stats;
-use crate::subvol::{self, Subvols};
-use crate::untold::Untold;
-use crate::view::Snapshot;
-use arc_swap::ArcSwap;
+use crate::ino::number;
+use crate::options::{Options, Sabotage};
+use crate::recover;
+use crate::subvol;
 use blockdev::BlockDevice;
 use btrfs_disk::ids::incompat;
 use btrfs_disk::items::RootItem;
 use btrfs_disk::key::kind;
-use btrfs_disk::{Generation, Key, Superblock, TreeId};
+use btrfs_disk::{Key, Superblock, TreeId};
 use btrfs_space::{Claim, Prover, Space, SpaceRoots};
 use btrfs_tree::{Cursor, NodeStore, TreeRoot};
+use btrfs_txn::{Core, Features, Health, Memory, Parts, PendingDiscards, Root, Roots};
 use btrfs_volume::{OpenOptions, Volume};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use vfs::{Ino, Result};
 
 /// Bytes of nodes on the way to the one that a scan of extents is at.
@@ -48,18 +41,19 @@ impl BtrfsFs {
         let roots = Arc::new(load_roots(&store, &volume.superblock()).fs()?);
         let read_only = read_only_reason(&options, &volume, &store, &roots)?;
         let space = Arc::new(load_space(&store, &volume, &roots, read_only.is_some())?);
-        let mut engine = assemble(volume, store, space, roots, read_only, options);
-        if engine.read_only.is_none() {
-            engine.measure_trees()?;
+        let core = core(volume, store, space, roots, read_only, &options);
+        let mut engine = Engine::assemble(core, options);
+        if !engine.core.health.is_read_only() {
+            engine.reservations.measure_trees()?;
         }
-        log::recover(&engine)?;
+        recover::recover(&engine)?;
         engine.root = choose_root(&engine)?;
         let engine = Arc::new(engine);
-        let writes = engine.writable().is_ok();
+        let writes = engine.core.health.writable().is_ok();
         if writes {
             clean(&engine)?;
             // Nothing refuses the volume any more. There may be nothing to commit, ever.
-            engine.volume.mend_superblocks().fs()?;
+            engine.core.volume.mend_superblocks().fs()?;
         }
         let background = match writes && engine.options.background {
             true => Some(start_background(&engine)?),
@@ -86,7 +80,7 @@ fn pending_log(volume: &Volume, options: &Options) -> Result<()> {
 }
 
 fn clean(engine: &Engine) -> Result<()> {
-    match crate::orphan::clean_all(engine) {
+    match engine.orphans.clean_all() {
         Ok(0) => Ok(()),
         Ok(erased) => {
             tracing::info!(erased, "erased inodes that a crash left without a name");
@@ -102,7 +96,7 @@ fn clean(engine: &Engine) -> Result<()> {
 }
 
 fn start_background(engine: &Arc<Engine>) -> Result<Background> {
-    Background::start(engine)
+    Background::start(&engine.committer, engine.options.commit_interval)
         .map_err(|source| vfs::FsError::Io { context: "starting the commit thread".into(), source })
 }
 
@@ -207,8 +201,8 @@ fn space_roots(roots: &Roots) -> btrfs_disk::Result<SpaceRoots> {
 
 /// Holds a block group against the trees of the last commit, whose space is not used again
 /// while the snapshot is held. With a cache of its own: of a scan nothing is worth keeping.
-fn prover(volume: &Arc<Volume>, layers: &Arc<ArcSwap<Snapshot>>) -> Box<Prover> {
-    let (volume, layers) = (Arc::clone(volume), Arc::clone(layers));
+fn prover(core: &Core) -> Box<Prover> {
+    let (volume, layers) = (core.volume.clone(), core.shared_layers());
     Box::new(move |claim: &Claim<'_>| {
         let snapshot = layers.load_full();
         let store = NodeStore::new(Arc::clone(&volume), PROOF_CACHE);
@@ -216,55 +210,34 @@ fn prover(volume: &Arc<Volume>, layers: &Arc<ArcSwap<Snapshot>>) -> Box<Prover> 
     })
 }
 
-fn assemble(
+fn core(
     volume: Arc<Volume>,
     store: NodeStore,
     space: Arc<Space>,
     roots: Arc<Roots>,
     read_only: Option<String>,
-    options: Options,
-) -> Engine {
-    let subvols = Subvols::load(&roots);
-    let next = Generation(roots.generation.0 + 1);
-    let first = Snapshot { current: Arc::new(Delta::new(next)), sealed: None, roots };
-    let layers = Arc::new(ArcSwap::from_pointee(first));
-    space.prove_with(prover(&volume, &layers));
-    let sb = volume.superblock();
-    Engine {
-        geometry: *volume.geometry(),
-        no_holes: sb.fields.incompat_flags & incompat::NO_HOLES != 0,
-        extended_refs: sb.fields.incompat_flags & incompat::EXTENDED_IREF != 0,
-        // Chosen when the log is replayed, which may make directories on the way to it.
-        root: Ino(0),
+    options: &Options,
+) -> Core {
+    let flags = volume.superblock().fields.incompat_flags;
+    let parts = Parts {
         volume,
         store,
         space,
-        layers,
-        inodes: InodeTable::new(),
-        subvols,
-        committer: Committer::default(),
-        log: crate::log::Group::default(),
-        untold: Untold::new(options.discard),
-        options,
-        stats: Stats::default(),
-        promises: Promises::default(),
-        rename_lock: Mutex::new(()),
-        read_only,
-        poisoned: OnceLock::new(),
-        no_changes: AtomicBool::new(false),
-        new_label: Mutex::default(),
-        still: AtomicBool::new(false),
-        shut_down: AtomicBool::new(false),
-        dirty_inodes: DirtyQueue::default(),
-        dirty_bytes: AtomicU64::new(0),
-        dirty_pieces: Arc::default(),
-        unerased: Mutex::new(Vec::new()),
-        refusals: Default::default(),
-        closed: AtomicBool::new(false),
-        observer: OnceLock::new(),
-    }
+        features: Features {
+            no_holes: flags & incompat::NO_HOLES != 0,
+            extended_refs: flags & incompat::EXTENDED_IREF != 0,
+        },
+        health: Health::new(read_only),
+        discards: PendingDiscards::new(options.discard),
+        memory: Memory::new(options.dirty_bytes, options.delta_bytes),
+        clock: options.clock.clone(),
+    };
+    let mut core = Core::new(parts, roots);
+    core.skips_a_sum = options.sabotage == Some(Sabotage::CommitSkipsASum);
+    core.space.prove_with(prover(&core));
+    core
 }
 
 fn choose_root(engine: &Engine) -> Result<Ino> {
-    subvol::choose(&engine.view(), &engine.subvols, &engine.options.subvol)?.to_ino()
+    number(subvol::choose(&engine.core.view(), &engine.subvols, &engine.options.subvol)?)
 }

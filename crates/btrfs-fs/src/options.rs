@@ -1,6 +1,8 @@
 //! What a mount may be told.
 
 use btrfs_disk::TreeId;
+use btrfs_txn::{Clock, SystemClock};
+use std::sync::Arc;
 use std::time::Duration;
 
 #[derive(Clone, Debug)]
@@ -28,42 +30,11 @@ pub struct Options {
     pub tree_log: bool,
     /// Start background threads (commit every `commit_interval`).
     pub background: bool,
+    /// What inodes and roots are stamped with; a test's own makes a world that repeats.
+    pub clock: Arc<dyn Clock>,
     /// Breaks a promise on purpose, to see that the crash tests find it.
     #[doc(hidden)]
     pub sabotage: Option<Sabotage>,
-    /// Which properties of the tree log are taken away, to measure what they bring.
-    #[cfg(feature = "ablation")]
-    #[doc(hidden)]
-    pub ablate: Ablate,
-}
-
-/// See `log/ablation.rs`.
-#[cfg(feature = "ablation")]
-#[doc(hidden)]
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct Ablate {
-    pub ordered: bool,
-    pub search: bool,
-    pub drop: bool,
-    pub names: bool,
-}
-
-#[cfg(feature = "ablation")]
-impl Ablate {
-    /// Adds what a list like `search+drop` names; false: it names something else.
-    pub fn add(&mut self, list: &str) -> bool {
-        list.split('+').all(|name| {
-            let switch = match name {
-                "ordered" => &mut self.ordered,
-                "search" => &mut self.search,
-                "drop" => &mut self.drop,
-                "names" => &mut self.names,
-                _ => return false,
-            };
-            *switch = true;
-            true
-        })
-    }
 }
 
 /// What a read does to the access time, as the kernel names it: `noatime`, `relatime` (if it is
@@ -119,9 +90,8 @@ impl Default for Options {
             discard: false,
             tree_log: true,
             background: true,
+            clock: Arc::new(SystemClock),
             sabotage: None,
-            #[cfg(feature = "ablation")]
-            ablate: Ablate::default(),
         }
     }
 }

@@ -5,15 +5,19 @@
 //! operation that took its last name until the operation that removes its INODE_ITEM.
 //! Erasing goes in steps, each of them one operation that leaves a consistent inode.
 
-use crate::engine::{Engine, Op};
 use crate::error::IntoFs;
 use crate::extents::{Mapped, drop_range};
 use crate::ino::InodeId;
-use crate::inode::{Inode, State};
-use crate::reserve::SMALL_STEP;
+use crate::inode::{Inode, Inodes, State, put_inode};
+use crate::reserve::Reservations;
+use crate::reserve::cost::{self, SMALL_STEP};
+use crate::reserver::Reserver;
+use crate::subvol::Subvols;
 use btrfs_disk::ids::ORPHAN_OBJECTID;
 use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Key, TreeId};
+use btrfs_txn::{Core, Op};
+use parking_lot::Mutex;
 use std::sync::Arc;
 use vfs::{FsError, Result};
 
@@ -38,107 +42,193 @@ pub fn unmark(op: &Op<'_>, id: InodeId, state: &mut State) {
     op.delete(orphans_of(id.tree), kind::ORPHAN_ITEM, id.objectid);
 }
 
-/// Gives `count` lookup references back; erases or evicts what nobody needs.
-pub fn forget(engine: &Engine, id: InodeId, count: u64) {
-    if let Some(inode) = engine.inodes.forget(id, count) {
-        release(engine, inode);
-    }
+pub struct Orphans {
+    core: Arc<Core>,
+    inodes: Arc<Inodes>,
+    subvols: Arc<Subvols>,
+    reservations: Arc<Reservations>,
+    reserver: Arc<Reserver>,
+    /// Inodes without names that a full volume had no room to erase.
+    unerased: Mutex<Vec<Arc<Inode>>>,
 }
 
-/// Called when an inode may have become unused.
-pub fn release(engine: &Engine, inode: Arc<Inode>) {
-    if inode.is_looked_up() {
-        return;
+impl Orphans {
+    pub fn new(
+        core: Arc<Core>,
+        inodes: Arc<Inodes>,
+        subvols: Arc<Subvols>,
+        reservations: Arc<Reservations>,
+        reserver: Arc<Reserver>,
+    ) -> Orphans {
+        Orphans { core, inodes, subvols, reservations, reserver, unerased: Mutex::default() }
     }
-    let unnamed = inode.read().is_ok_and(|state| state.item.nlink == 0 && state.orphan);
-    if unnamed && engine.writable().is_ok() && engine.changeable().is_err() {
-        engine.unerased.lock().push(inode);
-        return;
+
+    /// Gives `count` lookup references back; erases or evicts what nobody needs.
+    pub fn forget(&self, id: InodeId, count: u64) {
+        if let Some(inode) = self.inodes.table().forget(id, count) {
+            self.release(inode);
+        }
     }
-    if unnamed
-        && engine.writable().is_ok()
-        && let Err(error) = erase(engine, &inode)
-    {
-        if error.errno() == libc::ENOSPC {
-            engine.unerased.lock().push(inode);
+
+    /// Called when an inode may have become unused.
+    pub fn release(&self, inode: Arc<Inode>) {
+        if inode.is_looked_up() {
             return;
         }
-        // The ORPHAN_ITEM stays; the next mount tries again.
-        tracing::warn!(inode = inode.id.objectid, %error, "erasing an unnamed inode failed");
-    }
-    engine.inodes.evict(inode);
-}
-
-/// After a commit: erases what found no room to be erased.
-pub fn retry(engine: &Engine) {
-    if engine.changeable().is_err() {
-        return;
-    }
-    let inodes = std::mem::take(&mut *engine.unerased.lock());
-    for inode in inodes {
-        release(engine, inode);
-    }
-}
-
-/// Removes all items of an inode without names. Reserves before it locks: a reservation
-/// may wait for a commit, which locks inodes.
-pub fn erase(engine: &Engine, inode: &Arc<Inode>) -> Result<()> {
-    let mut step = FIRST_STEP;
-    loop {
-        let (_room, room_for) = engine.reserve_removal_of(step as u64)?;
-        step = room_for as usize;
-        let Ok(mut state) = inode.write() else { return Ok(()) };
-        if state.item.nlink != 0 || !state.orphan {
-            return Ok(());
+        let unnamed = inode.read().is_ok_and(|state| state.item.nlink == 0 && state.orphan);
+        if unnamed && self.core.health.writable().is_ok() && self.core.health.changeable().is_err()
+        {
+            self.unerased.lock().push(inode);
+            return;
         }
-        let op = engine.begin();
-        if erase_step(engine, &op, inode.id, &mut state, step)? {
-            state.erased = true;
-            return Ok(());
-        }
-        step = (step * 4).min(STEP);
-    }
-}
-
-/// One operation's worth; true when nothing is left.
-fn erase_step(
-    engine: &Engine,
-    op: &Op<'_>,
-    id: InodeId,
-    state: &mut State,
-    step: usize,
-) -> Result<bool> {
-    let mut keys = Vec::new();
-    let mut extents = Vec::new();
-    {
-        let mut scan = op.view.scan(id.tree, Key::new(id.objectid, kind::INODE_ITEM + 1, 0));
-        while keys.len() < step {
-            let Some((key, bytes)) = scan.next().fs()? else { break };
-            check_unnamed(id, key.kind)?;
-            if key.kind == kind::EXTENT_DATA {
-                extents.push(Mapped::parse(&key, &bytes, engine.sector()).fs()?);
+        if unnamed
+            && self.core.health.writable().is_ok()
+            && let Err(error) = self.erase(&inode)
+        {
+            if error.errno() == libc::ENOSPC {
+                self.unerased.lock().push(inode);
+                return;
             }
-            keys.push(key);
+            // The ORPHAN_ITEM stays; the next mount tries again.
+            tracing::warn!(inode = inode.id.objectid, %error, "erasing an unnamed inode failed");
+        }
+        self.inodes.table().evict(inode);
+    }
+
+    /// After a commit: erases what found no room to be erased.
+    pub fn retry(&self) {
+        if self.core.health.changeable().is_err() {
+            return;
+        }
+        let inodes = std::mem::take(&mut *self.unerased.lock());
+        for inode in inodes {
+            self.release(inode);
         }
     }
-    if let Some(dirty) = state.dirty.take() {
-        engine.forget_dirty(dirty.bytes());
-    }
-    op.run(|| {
-        op.edit(id, |o| {
-            for key in keys.iter().filter(|k| k.kind != kind::EXTENT_DATA) {
-                o.delete(key.kind, key.offset);
+
+    /// Removes all items of an inode without names. Reserves before it locks: a reservation
+    /// may wait for a commit, which locks inodes.
+    pub fn erase(&self, inode: &Arc<Inode>) -> Result<()> {
+        let mut step = FIRST_STEP;
+        loop {
+            let (_room, room_for) = self.reserver.reserve_removal_of_items(step as u64)?;
+            step = room_for as usize;
+            let Ok(mut state) = inode.write() else { return Ok(()) };
+            if state.item.nlink != 0 || !state.orphan {
+                return Ok(());
             }
-        });
-        drop_range(op, id, state, &extents, 0, u64::MAX)
-    })?;
-    if keys.len() == step {
-        op.put_inode(id, state);
-        return Ok(false);
+            let op = self.core.begin();
+            if self.erase_step(&op, inode.id, &mut state, step)? {
+                state.erased = true;
+                return Ok(());
+            }
+            step = (step * 4).min(STEP);
+        }
     }
-    op.delete(id, kind::INODE_ITEM, 0);
-    unmark(op, id, state);
-    Ok(true)
+
+    /// One operation's worth; true when nothing is left.
+    fn erase_step(&self, op: &Op<'_>, id: InodeId, state: &mut State, step: usize) -> Result<bool> {
+        let mut keys = Vec::new();
+        let mut extents = Vec::new();
+        {
+            let mut scan = op.view.scan(id.tree, Key::new(id.objectid, kind::INODE_ITEM + 1, 0));
+            while keys.len() < step {
+                let Some((key, bytes)) = scan.next().fs()? else { break };
+                check_unnamed(id, key.kind)?;
+                if key.kind == kind::EXTENT_DATA {
+                    extents.push(Mapped::parse(&key, &bytes, self.core.sector()).fs()?);
+                }
+                keys.push(key);
+            }
+        }
+        if let Some(dirty) = state.dirty.take() {
+            self.reservations.forget_dirty(dirty.bytes());
+        }
+        op.run(|| {
+            op.edit(id, |o| {
+                for key in keys.iter().filter(|k| k.kind != kind::EXTENT_DATA) {
+                    o.delete(key.kind, key.offset);
+                }
+            });
+            drop_range(op, id, state, &extents, 0, u64::MAX)
+        })?;
+        if keys.len() == step {
+            put_inode(op, id, state);
+            return Ok(false);
+        }
+        op.delete(id, kind::INODE_ITEM, 0);
+        unmark(op, id, state);
+        Ok(true)
+    }
+
+    /// At mount: finishes what a crash left.
+    pub fn clean_all(&self) -> Result<u64> {
+        let trees: Vec<TreeId> =
+            self.core.roots().trees.keys().copied().filter(|t| t.is_subvolume()).collect();
+        let mut erased = 0;
+        for tree in trees {
+            if self.subvols.is_read_only(tree) {
+                continue;
+            }
+            match self.clean_tree(tree) {
+                Ok(count) => erased += count,
+                // They stay: the rest of the volume can be used all the same.
+                Err(error @ FsError::Corrupt { .. }) => {
+                    tracing::warn!(%tree, %error, "orphans cannot be read");
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(erased)
+    }
+
+    fn clean_tree(&self, tree: TreeId) -> Result<u64> {
+        let mut erased = 0;
+        for objectid in self.list(tree)? {
+            erased += u64::from(self.clean_one(InodeId::new(tree, objectid))?);
+        }
+        Ok(erased)
+    }
+
+    fn list(&self, tree: TreeId) -> Result<Vec<u64>> {
+        let view = self.core.view();
+        let mut scan = view.scan(tree, Key::new(ORPHAN_OBJECTID, kind::ORPHAN_ITEM, 0));
+        let mut found = Vec::new();
+        while let Some((key, _)) = scan.next().fs()? {
+            if key.kind == kind::ORPHAN_ITEM {
+                found.push(key.offset);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Erases the inode if it has no name; an ORPHAN_ITEM of a named inode (an interrupted
+    /// truncation of older kernels) or of nothing is just removed.
+    fn clean_one(&self, id: InodeId) -> Result<bool> {
+        let key = Key::new(id.objectid, kind::INODE_ITEM, 0);
+        let item = self.core.view().get(id.tree, &key).fs()?;
+        let unnamed = match &item {
+            Some(bytes) => btrfs_disk::items::InodeItem::read(bytes).fs()?.nlink == 0,
+            None => false,
+        };
+        if !unnamed {
+            let _room = self.reserver.reserve_removal(cost::remove_orphan_item())?;
+            self.core.begin().delete(orphans_of(id.tree), kind::ORPHAN_ITEM, id.objectid);
+            return Ok(false);
+        }
+        let inode = self.inodes.by_id(id, 0)?;
+        inode.write()?.orphan = true;
+        let erased = match self.erase(&inode) {
+            Err(error @ FsError::Corrupt { .. }) => {
+                // Left as it is: the rest of the volume can be used all the same.
+                tracing::warn!(inode = id.objectid, %error, "an inode without links stays");
+                false
+            }
+            other => other.map(|()| true)?,
+        };
+        self.inodes.table().evict(inode);
+        Ok(erased)
+    }
 }
 
 /// The operation that takes the last name takes its reference too, and directories are
@@ -151,73 +241,4 @@ fn check_unnamed(id: InodeId, kind: u8) -> Result<()> {
         }
         _ => Ok(()),
     }
-}
-
-/// At mount: finishes what a crash left.
-pub fn clean_all(engine: &Engine) -> Result<u64> {
-    let trees: Vec<TreeId> =
-        engine.roots().trees.keys().copied().filter(|t| t.is_subvolume()).collect();
-    let mut erased = 0;
-    for tree in trees {
-        if engine.subvols.is_read_only(tree) {
-            continue;
-        }
-        match clean_tree(engine, tree) {
-            Ok(count) => erased += count,
-            // They stay: the rest of the volume can be used all the same.
-            Err(error @ FsError::Corrupt { .. }) => {
-                tracing::warn!(%tree, %error, "orphans cannot be read");
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(erased)
-}
-
-fn clean_tree(engine: &Engine, tree: TreeId) -> Result<u64> {
-    let mut erased = 0;
-    for objectid in list(engine, tree)? {
-        erased += u64::from(clean_one(engine, InodeId::new(tree, objectid))?);
-    }
-    Ok(erased)
-}
-
-fn list(engine: &Engine, tree: TreeId) -> Result<Vec<u64>> {
-    let view = engine.view();
-    let mut scan = view.scan(tree, Key::new(ORPHAN_OBJECTID, kind::ORPHAN_ITEM, 0));
-    let mut found = Vec::new();
-    while let Some((key, _)) = scan.next().fs()? {
-        if key.kind == kind::ORPHAN_ITEM {
-            found.push(key.offset);
-        }
-    }
-    Ok(found)
-}
-
-/// Erases the inode if it has no name; an ORPHAN_ITEM of a named inode (an interrupted
-/// truncation of older kernels) or of nothing is just removed.
-fn clean_one(engine: &Engine, id: InodeId) -> Result<bool> {
-    let key = Key::new(id.objectid, kind::INODE_ITEM, 0);
-    let item = engine.view().get(id.tree, &key).fs()?;
-    let unnamed = match &item {
-        Some(bytes) => btrfs_disk::items::InodeItem::read(bytes).fs()?.nlink == 0,
-        None => false,
-    };
-    if !unnamed {
-        let _room = engine.reserve_for_removal(1)?;
-        engine.begin().delete(orphans_of(id.tree), kind::ORPHAN_ITEM, id.objectid);
-        return Ok(false);
-    }
-    let inode = engine.inode_by_id(id, 0)?;
-    inode.write()?.orphan = true;
-    let erased = match erase(engine, &inode) {
-        Err(error @ FsError::Corrupt { .. }) => {
-            // Left as it is: the rest of the volume can be used all the same.
-            tracing::warn!(inode = id.objectid, %error, "an inode without links stays");
-            false
-        }
-        other => other.map(|()| true)?,
-    };
-    engine.inodes.evict(inode);
-    Ok(erased)
 }

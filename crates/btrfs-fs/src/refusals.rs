@@ -9,8 +9,8 @@
 //!
 //! Which of the file's descriptions asks is not known: the kernel's FUSE opens without a message.
 
-use crate::hush::Hush;
 use crate::ino::InodeId;
+use crate::rate_limit::RateLimit;
 use btrfs_disk::Error;
 use parking_lot::Mutex;
 use std::io;
@@ -24,7 +24,7 @@ pub struct Refusals {
     untold: Mutex<Option<String>>,
     /// The last writeback left some of it in memory.
     left: AtomicBool,
-    hush: Hush,
+    limit: RateLimit,
     /// A `sync` has told why the volume was given up.
     end_told: AtomicBool,
 }
@@ -33,7 +33,7 @@ impl Refusals {
     /// The device refused content; whoever wrote it back is told.
     pub fn note(&self, id: InodeId, error: &Error) {
         self.count.fetch_add(1, Ordering::Relaxed);
-        if let Some(left_out) = self.hush.may_say() {
+        if let Some(left_out) = self.limit.may_say() {
             let (tree, inode) = (id.tree, id.objectid);
             tracing::error!(%tree, inode, %error, left_out, "content was not written");
         }

@@ -1,37 +1,6 @@
-//! Counters, always on: one relaxed add each.
+//! What the engine counts, beside [`btrfs_txn::TxnStats`]: always on, one relaxed add each.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
-#[derive(Default)]
-pub struct Counter(AtomicU64);
-
-impl Counter {
-    pub fn add(&self, n: u64) {
-        self.0.fetch_add(n, Ordering::Relaxed);
-    }
-    pub fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-    pub fn max(&self, n: u64) {
-        self.0.fetch_max(n, Ordering::Relaxed);
-    }
-}
-
-macro_rules! stats {
-    ($($field:ident = $name:literal),* $(,)?) => {
-        #[derive(Default)]
-        pub struct Stats { $(pub $field: Counter),* }
-
-        impl Stats {
-            pub fn list(&self) -> Vec<vfs::Stat> {
-                vec![$(vfs::Stat { name: $name, value: self.$field.get() }),*]
-            }
-        }
-    };
-}
-
-stats! {
-    operations = "operations.changes",
+btrfs_txn::counters!(Stats {
     commits = "commit.count",
     commits_doubled = "commit.doubled",
     commits_for_space = "commit.for_space",
@@ -41,14 +10,8 @@ stats! {
     commit_max_ns = "commit.max_ns",
     commit_flush_data_ns = "commit.flush_data_ns",
     commit_seal_ns = "commit.seal_ns",
-    commit_rests = "commit.rests",
     commit_seal_max_ns = "commit.seal_max_ns",
-    commit_merge_ns = "commit.merge_ns",
-    commit_settle_ns = "commit.settle_ns",
-    commit_write_ns = "commit.write_ns",
     commit_end_max_ns = "commit.end_max_ns",
-    commit_nodes = "commit.nodes_written",
-    commit_items = "commit.items_merged",
     data_written_bytes = "data.written_bytes",
     data_read_bytes = "data.read_bytes",
     data_extents = "data.extents_written",
@@ -75,4 +38,4 @@ stats! {
     log_max_ns = "log.max_ns",
     log_still_max_ns = "log.still_max_ns",
     throttled = "delta.throttled",
-}
+});

@@ -5,12 +5,12 @@ use crate::error::IntoFs;
 use crate::ino::InodeId;
 use crate::numbers::Numbers;
 use crate::options::Subvol;
-use crate::view::View;
 use btrfs_disk::ids::{FIRST_FREE_OBJECTID, LAST_FREE_OBJECTID};
 use btrfs_disk::items::{DirItem, ROOT_SUBVOL_RDONLY, RootRef};
 use btrfs_disk::key::kind;
 use btrfs_disk::{Generation, Key, TreeId};
 use btrfs_tree::{Cursor, NodeStore};
+use btrfs_txn::{Root, Roots, View};
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -21,33 +21,44 @@ pub struct Subvolume {
     pub read_only: bool,
     pub root_dir: u64,
     pub last_snapshot: Generation,
-    numbers: Numbers,
+    /// Goes on where it was when the rest changes.
+    numbers: Arc<Numbers>,
 }
 
+/// As the last commit has them.
 pub struct Subvols {
     all: RwLock<FxHashMap<TreeId, Arc<Subvolume>>>,
     share_nodes: AtomicBool,
 }
 
 impl Subvols {
-    pub fn load(roots: &crate::roots::Roots) -> Subvols {
-        let all = roots
-            .trees
-            .iter()
-            .filter(|(id, _)| id.is_subvolume())
+    pub fn load(roots: &Roots) -> Subvols {
+        let subvols = Subvols { all: RwLock::default(), share_nodes: AtomicBool::new(false) };
+        subvols.follow(roots);
+        subvols
+    }
+
+    /// `roots` are those of the last commit from now on: subvolumes come, go and change with it.
+    pub fn follow(&self, roots: &Roots) {
+        let shared = |root: &Root| root.item.last_snapshot.0 != 0;
+        self.share_nodes.store(roots.trees.values().any(shared), Ordering::Relaxed);
+        let now = || roots.trees.iter().filter(|(id, _)| id.is_subvolume());
+        let is_known = {
+            let all = self.all.read();
+            let known = |(id, root): (&TreeId, &Root)| all.get(id).is_some_and(|s| s.says(root));
+            now().count() == all.len() && now().all(known)
+        };
+        if is_known {
+            return;
+        }
+        let mut all = self.all.write();
+        let before = std::mem::take(&mut *all);
+        *all = now()
             .map(|(id, root)| {
-                let subvol = Subvolume {
-                    read_only: root.item.flags & ROOT_SUBVOL_RDONLY != 0,
-                    root_dir: root.item.root_dirid,
-                    last_snapshot: root.item.last_snapshot,
-                    numbers: Numbers::default(),
-                };
-                (*id, Arc::new(subvol))
+                let numbers = before.get(id).map(|known| known.numbers.clone());
+                (*id, Arc::new(Subvolume::new(root, numbers.unwrap_or_default())))
             })
             .collect();
-        let shared = |root: &crate::roots::Root| root.item.last_snapshot.0 != 0;
-        let share_nodes = AtomicBool::new(roots.trees.values().any(shared));
-        Subvols { all: RwLock::new(all), share_nodes }
     }
 
     pub fn get(&self, tree: TreeId) -> Option<Arc<Subvolume>> {
@@ -67,6 +78,23 @@ impl Subvols {
     pub fn allocate(&self, store: &NodeStore, view: &View<'_>, tree: TreeId) -> Result<u64> {
         let subvol = self.get(tree).ok_or(FsError::Posix(Errno::ESTALE))?;
         subvol.numbers.take(|| Ok(highest_inode(store, view, tree)? + 1))
+    }
+}
+
+impl Subvolume {
+    fn new(root: &Root, numbers: Arc<Numbers>) -> Subvolume {
+        Subvolume {
+            read_only: root.item.flags & ROOT_SUBVOL_RDONLY != 0,
+            root_dir: root.item.root_dirid,
+            last_snapshot: root.item.last_snapshot,
+            numbers,
+        }
+    }
+
+    fn says(&self, root: &Root) -> bool {
+        let other = Subvolume::new(root, Arc::default());
+        (self.read_only, self.root_dir, self.last_snapshot)
+            == (other.read_only, other.root_dir, other.last_snapshot)
     }
 }
 

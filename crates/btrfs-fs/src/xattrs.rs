@@ -1,13 +1,12 @@
 //! XATTR_ITEMs: like directory entries, several names share an item where hashes meet.
 
-use crate::engine::Op;
 use crate::error::IntoFs;
 use crate::ino::InodeId;
-use crate::view::View;
 use btrfs_disk::Key;
 use btrfs_disk::checksum::name_hash;
 use btrfs_disk::items::{DirItem, dir_type};
 use btrfs_disk::key::kind;
+use btrfs_txn::{Op, View};
 use vfs::{Errno, Result};
 
 fn key_of(id: InodeId, name: &[u8]) -> Key {
@@ -60,7 +59,7 @@ pub fn put(op: &Op<'_>, id: InodeId, name: &[u8], value: &[u8]) -> Result<()> {
     let transid = op.generation().0;
     let location = Key::new(0, 0, 0);
     DirItem { location, transid, kind: dir_type::XATTR, name, value }.append_to(&mut bytes);
-    if bytes.len() > op.engine.geometry.max_item_size() {
+    if bytes.len() > op.core.geometry.max_item_size() {
         return Err(Errno::ENOSPC.into());
     }
     let hash = name_hash(name);

@@ -1,42 +1,42 @@
 //! The background thread: a commit when the interval has passed or somebody asks.
 //!
-//! It holds the engine weakly, so that it never keeps a volume open.
+//! It holds the committer weakly, so that it never keeps a volume open.
 
-use super::{Pace, Wanted};
-use crate::engine::Engine;
+use super::Committer;
+use btrfs_txn::{Urgency, Wanted};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 pub struct Background {
-    engine: Weak<Engine>,
+    committer: Weak<Committer>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Background {
-    pub fn start(engine: &Arc<Engine>) -> std::io::Result<Background> {
-        let weak = Arc::downgrade(engine);
+    pub fn start(committer: &Arc<Committer>, interval: Duration) -> std::io::Result<Background> {
+        let weak = Arc::downgrade(committer);
         let for_thread = weak.clone();
         let thread = std::thread::Builder::new()
             .name("spinney-commit".into())
-            .spawn(move || run(&for_thread))?;
-        Ok(Background { engine: weak, thread: Some(thread) })
+            .spawn(move || run(&for_thread, interval))?;
+        Ok(Background { committer: weak, thread: Some(thread) })
     }
 }
 
-fn run(engine: &Weak<Engine>) {
+fn run(committer: &Weak<Committer>, interval: Duration) {
     let mut last = Instant::now();
     loop {
-        let Some(engine) = engine.upgrade() else { return };
-        let Some(wanted) = engine.committer.wait(last + engine.options.commit_interval) else {
+        let Some(committer) = committer.upgrade() else { return };
+        let Some(wanted) = committer.core.requests.wait(last + interval) else {
             return;
         };
         let result = match wanted {
             // Chunks that nobody uses yet: who has to use one that no commit knows waits for it.
-            Wanted::Landed => engine.commit_landed_at(Pace::Easy),
+            Wanted::Landed => committer.commit_landed_at(Urgency::Background),
             Wanted::Everything => {
                 last = Instant::now();
-                engine.commit_at(Pace::Easy)
+                committer.commit_at(Urgency::Background)
             }
         };
         match result {
@@ -44,7 +44,9 @@ fn run(engine: &Weak<Engine>) {
                 tracing::warn!("writeback found no space; it is tried again");
             }
             // Its writers are told; that it is tried again may help.
-            Err(error) if engine.writable().is_ok() => tracing::error!(%error, "a commit"),
+            Err(error) if committer.core.health.writable().is_ok() => {
+                tracing::error!(%error, "a commit")
+            }
             Err(error) => {
                 tracing::error!(%error, "the background commit failed");
                 return;
@@ -56,8 +58,8 @@ fn run(engine: &Weak<Engine>) {
 
 impl Drop for Background {
     fn drop(&mut self) {
-        if let Some(engine) = self.engine.upgrade() {
-            engine.committer.stop();
+        if let Some(committer) = self.committer.upgrade() {
+            committer.core.requests.stop();
         }
         if let Some(thread) = self.thread.take()
             && thread.thread().id() != std::thread::current().id()

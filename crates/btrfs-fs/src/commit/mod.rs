@@ -10,103 +10,103 @@
 //!   other failure after sealing poisons the volume: memory has moved on.
 
 mod driver;
-mod ease;
-mod merge;
 mod short;
-mod sums;
-mod turns;
 
 pub use driver::Background;
-pub use ease::{Ease, Pace};
 
-use crate::data::flush::Landed;
-use crate::delta::Delta;
-use crate::engine::{Engine, PoisonUnlessDone};
 use crate::error::IntoFs;
-use crate::log::LogState;
+use crate::inode::Inodes;
+use crate::label::PendingLabel;
+use crate::log::{LogState, TreeLog};
 use crate::refusals::refused;
-use crate::reserve::Promise;
-use crate::roots::Roots;
-use crate::view::Snapshot;
+use crate::reserve::{CommitReservation, Reservations};
+use crate::stats::Stats;
+use crate::subvol::Subvols;
+use crate::writeback::{Landed, Writeback};
 use btrfs_disk::{Generation, Superblock};
 use btrfs_space::{Extent, Kind};
-use parking_lot::{Condvar, Mutex};
-use short::{Attempt, Failed, Short};
-use std::sync::Arc;
+use btrfs_txn::commit::turns::Turns;
+use btrfs_txn::commit::{Merged, merge};
+use btrfs_txn::delta::Delta;
+use btrfs_txn::{Core, PoisonUnlessDone, Roots, Snapshot, Throttle, Urgency, Wanted};
+use short::{Attempt, Failed, Owed};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
-use turns::{Turns, Wanted};
 use vfs::{Errno, FsError, Result};
 
-#[derive(Default)]
-pub struct Committer {
-    turns: Turns,
-    /// Somebody wants the background driver to commit now, or to stop.
-    signal: Mutex<Signal>,
-    changed: Condvar,
-    short: Short,
-}
+/// How long the readers of old roots are waited for.
+const READERS: Duration = Duration::from_secs(1);
 
-#[derive(Clone, Copy, Default)]
-struct Signal {
-    wanted: Option<Wanted>,
-    stop: bool,
+pub struct Committer {
+    core: Arc<Core>,
+    reservations: Arc<Reservations>,
+    writeback: Arc<Writeback>,
+    inodes: Arc<Inodes>,
+    subvols: Arc<Subvols>,
+    log: Arc<TreeLog>,
+    label: Arc<PendingLabel>,
+    stats: Arc<Stats>,
+    turns: Turns,
+    owed: Owed,
+    /// What can be done once everything is durable, with no lock held.
+    afterwards: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl Committer {
+    pub fn new(
+        core: Arc<Core>,
+        reservations: Arc<Reservations>,
+        writeback: Arc<Writeback>,
+        inodes: Arc<Inodes>,
+        subvols: Arc<Subvols>,
+        log: Arc<TreeLog>,
+        label: Arc<PendingLabel>,
+        stats: Arc<Stats>,
+    ) -> Committer {
+        let (turns, owed, afterwards) = Default::default();
+        Committer {
+            core,
+            reservations,
+            writeback,
+            inodes,
+            subvols,
+            log,
+            label,
+            stats,
+            turns,
+            owed,
+            afterwards,
+        }
+    }
+
+    /// `work` is called behind each commit of everything.
+    pub fn call_afterwards(&self, work: impl Fn() + Send + Sync + 'static) {
+        let _ = self.afterwards.set(Box::new(work));
+    }
+
     /// Returns when no commit runs that ran before the call.
     pub fn wait_for_running(&self) {
+        let _waiting = self.core.requests.begin_waiting();
         self.turns.wait_for_running();
     }
 
-    /// Somebody waits for the running commit, or for the next.
-    fn is_awaited(&self) -> bool {
-        self.turns.is_awaited() || self.signal.lock().stop
-    }
-
-    /// Asks the background driver for a commit soon.
-    pub fn wake(&self) {
-        self.ask(Wanted::Everything);
-    }
-
-    /// As `wake`, for new chunks alone: content may stay in memory.
-    pub fn wake_for_chunks(&self) {
-        self.ask(Wanted::Landed);
-    }
-
-    fn ask(&self, what: Wanted) {
-        let mut signal = self.signal.lock();
-        if signal.wanted < Some(what) {
-            signal.wanted = Some(what);
-            self.changed.notify_one();
+    /// What was freed comes back when nobody reads older roots any more.
+    pub fn wait_for_readers(&self, kind: Kind) {
+        let until = Instant::now() + READERS;
+        while self.core.space.pinned(kind) > 0 && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 
-    fn stop(&self) {
-        self.signal.lock().stop = true;
-        self.changed.notify_one();
-    }
-
-    /// Waits to be woken, until `until` at most; `None` when it is time to stop.
-    fn wait(&self, until: Instant) -> Option<Wanted> {
-        let mut signal = self.signal.lock();
-        if signal.wanted.is_none() && !signal.stop {
-            self.changed.wait_until(&mut signal, until);
-        }
-        let wanted = signal.wanted.take().unwrap_or(Wanted::Everything);
-        (!signal.stop).then_some(wanted)
-    }
-}
-
-impl Engine {
     /// Everything done before the call is durable when it returns. ENOSPC: but for content
     /// that found no room; EIO while the volume can be written: but for content that the device
     /// refused. It stays in memory.
     pub fn commit(&self) -> Result<()> {
-        self.commit_at(Pace::Fast)
+        self.commit_at(Urgency::Awaited)
     }
 
-    fn commit_at(&self, pace: Pace) -> Result<()> {
-        match self.commit_once(Wanted::Everything, pace)? {
+    pub fn commit_at(&self, urgency: Urgency) -> Result<()> {
+        match self.commit_once(Wanted::Everything, urgency)? {
             Landed::All => Ok(()),
             Landed::NoRoom => Err(Errno::ENOSPC.into()),
             Landed::Refused => Err(refused("content was not written".into())),
@@ -115,60 +115,67 @@ impl Engine {
 
     /// As `commit`, for who wants room: content that did not land is not his.
     pub fn commit_what_lands(&self) -> Result<()> {
-        self.commit_once(Wanted::Everything, Pace::Fast).map(|_| ())
+        self.commit_once(Wanted::Everything, Urgency::Awaited).map(|_| ())
     }
 
     /// As `commit`, for who has written his own content back: what others have in memory
     /// stays there, and nobody waits for it.
     pub fn commit_landed(&self) -> Result<()> {
-        self.commit_landed_at(Pace::Fast)
+        self.commit_landed_at(Urgency::Awaited)
     }
 
-    fn commit_landed_at(&self, pace: Pace) -> Result<()> {
-        self.commit_once(Wanted::Landed, pace).map(|_| ())
+    pub fn commit_landed_at(&self, urgency: Urgency) -> Result<()> {
+        self.commit_once(Wanted::Landed, urgency).map(|_| ())
     }
 
-    fn commit_once(&self, wanted: Wanted, pace: Pace) -> Result<Landed> {
-        if self.read_only.is_some() || self.is_still() {
+    fn commit_once(&self, wanted: Wanted, urgency: Urgency) -> Result<Landed> {
+        if self.core.health.is_read_only() || self.core.health.is_still() {
             return Ok(Landed::All);
         }
-        let turn = self.committer.turns.take(wanted);
-        if let Some(why) = self.poisoned.get() {
-            return Err(FsError::ReadOnly(why.clone()));
+        let turn = {
+            let _waiting = self.core.requests.begin_waiting();
+            self.turns.take(wanted)
+        };
+        if let Some(why) = self.core.health.poisoned() {
+            return Err(FsError::ReadOnly(why.to_owned()));
         }
         if turn.is_served() {
             return Ok(Landed::All);
         }
-        let unwound = PoisonUnlessDone(self, "a commit panicked");
+        let unwound = PoisonUnlessDone(&self.core.health, "a commit panicked");
         let number = turn.begin();
         let result = match wanted {
-            Wanted::Everything => self.commit_until_landed(pace),
+            Wanted::Everything => self.commit_until_landed(urgency),
             Wanted::Landed => {
-                self.commit_trees(Instant::now(), Duration::ZERO, pace).map(|()| Landed::All)
+                self.commit_trees(Instant::now(), Duration::ZERO, urgency).map(|()| Landed::All)
             }
         };
         // Before the next in line finds nothing to do, and calls it durable.
         match &result {
             Ok(landed) => turn.ended(number, *landed == Landed::All),
             Err(Failed::Short) => {}
-            Err(Failed::For(error)) => self.poison(&format!("a commit failed: {error}")),
+            Err(Failed::For(error)) => {
+                self.core.health.poison(&format!("a commit failed: {error}"))
+            }
         }
         std::mem::forget(unwound);
         drop(turn);
         let landed = result?;
-        if landed == Landed::All {
-            crate::orphan::retry(self);
+        if landed == Landed::All
+            && let Some(afterwards) = self.afterwards.get()
+        {
+            afterwards();
         }
         Ok(landed)
     }
 
     /// Content lands in steps where it must; each commit frees what the next step needs.
-    fn commit_until_landed(&self, pace: Pace) -> Attempt<Landed> {
+    fn commit_until_landed(&self, urgency: Urgency) -> Attempt<Landed> {
         let landed = || self.stats.data_written_bytes.get() + self.stats.inline_extents.get();
         let mut idle = 0;
         while idle < 2 {
             let before = landed();
-            match self.commit_now(pace)? {
+            match self.commit_now(urgency)? {
                 Landed::NoRoom => {}
                 // Of what was refused the next commit makes another try.
                 ended => return Ok(ended),
@@ -183,21 +190,21 @@ impl Engine {
         Ok(Landed::NoRoom)
     }
 
-    fn commit_now(&self, pace: Pace) -> Attempt<Landed> {
+    fn commit_now(&self, urgency: Urgency) -> Attempt<Landed> {
         let start = Instant::now();
         // What does not land stays in memory; what has landed is committed all the same.
-        let landed = self.flush_all(pace)?;
-        self.commit_trees(start, start.elapsed(), pace)?;
+        let landed = self.writeback.flush_all(urgency)?;
+        self.commit_trees(start, start.elapsed(), urgency)?;
         Ok(landed)
     }
 
     /// Commits what is in the delta; content landed from `start` on for `flushed`.
-    fn commit_trees(&self, start: Instant, flushed: Duration, pace: Pace) -> Attempt<()> {
-        let sealed = self.commit_epoch(pace)?;
+    fn commit_trees(&self, start: Instant, flushed: Duration, urgency: Urgency) -> Attempt<()> {
+        let sealed = self.commit_epoch(urgency)?;
         // Behind the superblock, as what the commit freed.
-        self.tell_untold().fs()?;
+        self.core.discards.issue(&self.core.space).fs()?;
         let Some(seal) = sealed else { return Ok(()) };
-        self.inodes.evict_idle();
+        self.inodes.table().evict_idle();
         self.stats.commits.add(1);
         let total = start.elapsed();
         self.stats.commit_ns.add(total.as_nanos() as u64);
@@ -205,33 +212,33 @@ impl Engine {
         self.stats.commit_flush_data_ns.add(flushed.as_nanos() as u64);
         self.stats.commit_seal_ns.add(seal.as_nanos() as u64);
         self.stats.commit_seal_max_ns.max(seal.as_nanos() as u64);
-        self.measure_trees()?;
-        self.hold_for_unwritten();
+        self.reservations.measure_trees()?;
+        self.reservations.hold_for_unwritten();
         Ok(())
     }
 
     /// Seals, merges, writes and publishes an epoch; answers how long sealing took, or
     /// `None` if there was nothing to commit. The log is held at the two ends only: in
     /// between, fsyncs go on top of the commit before.
-    fn commit_epoch(&self, pace: Pace) -> Attempt<Option<Duration>> {
-        let (sealed, promise, seal) = {
+    fn commit_epoch(&self, urgency: Urgency) -> Attempt<Option<Duration>> {
+        let (sealed, reserved, seal) = {
             let mut log = self.log.lock();
-            let idle = self.layers.load().current.is_empty()
-                && !self.space.has_unrecorded()
-                && self.new_label.lock().is_none()
-                && !self.committer.short.is_owing();
+            let idle = self.core.layers().current.is_empty()
+                && !self.core.space.has_unrecorded()
+                && !self.label.is_set()
+                && !self.owed.is_any();
             if idle && log.root.is_none() {
                 return Ok(None);
             }
-            if !self.layers.load().current.is_empty() {
-                self.space.make_ahead();
+            if !self.core.layers().current.is_empty() {
+                self.core.space.make_ahead();
             }
             let start = Instant::now();
-            let (sealed, promise) = self.seal(&log);
-            log.save_for_commit(self, self.roots().generation, sealed.bytes());
-            (sealed, promise, start.elapsed())
+            let (sealed, reserved) = self.seal(&log);
+            log.save_for_commit(&self.core, self.core.roots().generation, sealed.bytes());
+            (sealed, reserved, start.elapsed())
         };
-        let merged = merge::run(self, &sealed, promise, pace);
+        let merged = self.merge(&sealed, reserved, urgency);
         let mut log = self.log.lock();
         let merged = self.unless_short(merged, &mut log)?;
         drop(sealed);
@@ -239,39 +246,44 @@ impl Engine {
         let ended = self.end_epoch(merged, &mut log);
         if let Err(Failed::For(error)) = &ended {
             // Before anybody writes a log: memory is ahead of the volume.
-            self.poison(&format!("a commit failed: {error}"));
+            self.core.health.poison(&format!("a commit failed: {error}"));
         }
         drop(log);
         self.stats.commit_end_max_ns.max(held.elapsed().as_nanos() as u64);
-        let mut ease = Ease::new(self, pace);
-        let published = self.committer.short.over(ended?);
-        published.into_iter().for_each(|published| published.retire(self, &mut ease));
+        let mut throttle = Throttle::new(&self.core, urgency);
+        let published = self.owed.settle(ended?);
+        self.reservations.set_short(false);
+        published.into_iter().for_each(|published| published.retire(&self.core, &mut throttle));
         Ok(Some(seal))
     }
 
     /// Publishes, takes what was synced meanwhile along, and writes the superblock. Answers
     /// what is published by that: two commits, if no log could take it along.
-    fn end_epoch(&self, merged: merge::Merged, log: &mut LogState) -> Attempt<Vec<Published>> {
+    fn end_epoch(&self, merged: Merged, log: &mut LogState) -> Attempt<Vec<Published>> {
         // What stands half done since the seal would be carried along.
-        self.writable()?;
+        self.core.health.writable().fs()?;
         let (first, mut superblock) = self.publish(merged);
         let mut published = vec![first];
         let mut next = LogState::default();
         let synced = std::mem::take(&mut log.synced);
         let beside = !synced.is_empty();
-        if let Err(fallback) = self.carry(synced, &mut next).fs()? {
+        if let Err(fallback) = self.log.carry(synced, &mut next).fs()? {
             // On the volume there is the commit before, with its log, until the next commit
             // has everything.
             tracing::debug!(reason = fallback.name(), "two commits become one");
+            // What was built of it: no superblock ever led there.
+            next.replace(&self.core, LogState::default());
             self.stats.commits_doubled.add(1);
-            self.volume.adopt_superblock(superblock);
-            let (sealed, promise) = self.seal(log);
-            self.writable()?;
+            self.core.volume.adopt_superblock(superblock);
+            // The second one rewrites what the first one made.
+            self.reservations.measure_trees()?;
+            let (sealed, reserved) = self.seal(log);
+            self.core.health.writable().fs()?;
             // Every fsync waits for the log, which is held.
-            let merged = merge::run(self, &sealed, promise, Pace::Fast);
+            let merged = self.merge(&sealed, reserved, Urgency::Awaited);
             let merged = match self.unless_short(merged, log) {
                 Err(error) => {
-                    self.committer.short.owe(published);
+                    self.owed.add(published);
                     return Err(error);
                 }
                 Ok(merged) => merged,
@@ -280,56 +292,70 @@ impl Engine {
             let (second, its) = self.publish(merged);
             published.push(second);
             superblock = its;
-            // No superblock ever led to it.
-            next.replace(self, LogState::default());
         }
         if beside {
             // Not for the carried log alone: the copies of the superblock that lead to the log
             // of what was synced must stand before the first one is written over.
-            self.volume.flush().fs()?;
+            self.core.volume.flush().fs()?;
         }
         if let Some(root) = next.root {
             let fields = &mut superblock.fields;
             (fields.log_root, fields.log_root_level) = (root.logical, root.level);
         }
-        let label = self.stamp_label(&mut superblock);
-        self.volume.commit_superblock(superblock).fs()?;
-        self.label_done(label);
-        log.replace(self, next);
+        let label = self.label.stamp(&mut superblock);
+        self.core.volume.commit_superblock(superblock).fs()?;
+        self.label.done(label);
+        log.replace(&self.core, next);
         Ok(published)
     }
 
+    /// The sealed epoch as trees, held against what was reserved for it.
+    fn merge(
+        &self,
+        sealed: &Delta,
+        reserved: CommitReservation,
+        urgency: Urgency,
+    ) -> btrfs_disk::Result<Merged> {
+        let bound = reserved.bound();
+        let merged = merge(&self.core, sealed, reserved.reservation, urgency)?;
+        if !bound.holds(merged.taken) {
+            self.stats.commits_over_promise.add(1);
+        }
+        Ok(merged)
+    }
+
     /// Ends the current epoch: later operations enter the next one at once.
-    fn seal(&self, log: &LogState) -> (Arc<Delta>, Promise) {
-        let kept = self.hold_for_commit();
-        let layers = self.layers.load_full();
+    fn seal(&self, log: &LogState) -> (Arc<Delta>, CommitReservation) {
+        let kept = self.reservations.hold_for_commit();
+        let layers = self.core.layers();
         assert!(layers.sealed.is_none(), "one commit at a time");
         let sealed = layers.current.clone();
         let next = Delta::new(Generation(sealed.generation.0 + 1));
         if !log.members.is_empty() {
             next.items.watch_names();
         }
-        self.layers.store(Arc::new(Snapshot {
+        self.core.replace_layers(Snapshot {
             current: Arc::new(next),
             sealed: Some(sealed.clone()),
             roots: layers.roots.clone(),
-        }));
+        });
         drop(layers);
         sealed.gate.seal();
-        let promise = self.take_metadata(&sealed, kept);
-        (sealed, promise)
+        let reserved = self.reservations.take_metadata(&sealed, kept);
+        (sealed, reserved)
     }
 
     /// The new roots take the sealed delta's place.
-    fn publish(&self, merged: merge::Merged) -> (Published, Superblock) {
-        let layers = self.layers.load_full();
+    fn publish(&self, merged: Merged) -> (Published, Superblock) {
+        let before = arc_swap::Guard::into_inner(self.core.layers());
         let roots = Arc::new(Roots::new(merged.generation, merged.trees));
-        self.layers.store(Arc::new(Snapshot {
-            current: layers.current.clone(),
+        self.subvols.follow(&roots);
+        self.core.replace_layers(Snapshot {
+            current: before.current.clone(),
             sealed: None,
             roots: roots.clone(),
-        }));
-        (Published { before: layers, freed: merged.freed, roots }, merged.superblock)
+        });
+        (Published { before, freed: merged.freed, roots }, merged.superblock)
     }
 }
 
@@ -342,13 +368,13 @@ struct Published {
 }
 
 impl Published {
-    fn retire(self, engine: &Engine, ease: &mut Ease<'_>) {
-        let discard = engine.options.discard;
-        self.before.roots.retire(engine.space.clone(), self.freed, discard, self.roots);
+    fn retire(self, core: &Core, throttle: &mut Throttle<'_>) {
+        let discard = core.discards.are_wanted();
+        self.before.roots.retire(core.space.clone(), self.freed, discard, self.roots);
         // Unless a reader has it still, and frees it when he is done.
         let sealed = Arc::into_inner(self.before).and_then(|layers| layers.sealed);
         if let Some(delta) = sealed.and_then(Arc::into_inner) {
-            delta.free(|| ease.pause());
+            delta.free(|| throttle.pause());
         }
     }
 }

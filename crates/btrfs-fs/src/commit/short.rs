@@ -10,16 +10,14 @@
 //!
 //! What it does not know: how much is missing.
 
-use super::Published;
-use crate::delta::Delta;
-use crate::engine::Engine;
+use super::{Committer, Published};
 use crate::error::to_fs;
 use crate::log::LogState;
-use crate::view::Snapshot;
 use btrfs_disk::Error;
+use btrfs_txn::Snapshot;
+use btrfs_txn::delta::Delta;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use vfs::{Errno, FsError, Result};
 
 pub(super) type Attempt<T> = std::result::Result<T, Failed>;
@@ -48,38 +46,30 @@ impl From<Failed> for FsError {
 }
 
 #[derive(Default)]
-pub(super) struct Short {
-    /// The last commit found no room.
-    is: AtomicBool,
+pub(super) struct Owed {
     /// Commits that are published and flushed, and whose superblock waits for the next one's.
-    owed: Mutex<Vec<Published>>,
+    commits: Mutex<Vec<Published>>,
 }
 
-impl Short {
-    pub fn is_owing(&self) -> bool {
-        !self.owed.lock().is_empty()
+impl Owed {
+    pub fn is_any(&self) -> bool {
+        !self.commits.lock().is_empty()
     }
 
     /// No superblock may lead to these commits alone: what was synced is not in them.
-    pub fn owe(&self, published: Vec<Published>) {
-        self.owed.lock().extend(published);
+    pub fn add(&self, published: Vec<Published>) {
+        self.commits.lock().extend(published);
     }
 
     /// A commit is durable: with `new`, all that was owed, oldest first.
-    pub fn over(&self, new: Vec<Published>) -> Vec<Published> {
-        self.is.store(false, Ordering::Release);
-        let mut all = std::mem::take(&mut *self.owed.lock());
+    pub fn settle(&self, new: Vec<Published>) -> Vec<Published> {
+        let mut all = std::mem::take(&mut *self.commits.lock());
         all.extend(new);
         all
     }
 }
 
-impl Engine {
-    /// The last commit found no room, so nothing that is promised is worth more than what is free.
-    pub fn is_short_of_room(&self) -> bool {
-        self.committer.short.is.load(Ordering::Acquire)
-    }
-
+impl Committer {
     /// What came of merging the sealed epoch. Where there was no room for it, it joins the
     /// current one.
     pub(super) fn unless_short<T>(
@@ -92,15 +82,15 @@ impl Engine {
             other => return other.map_err(|error| Failed::For(to_fs(error))),
         }
         self.join_epochs()?;
-        log.give_up(self);
-        self.committer.short.is.store(true, Ordering::Release);
+        log.give_up(&self.core);
+        self.reservations.set_short(true);
         self.stats.commits_short.add(1);
         tracing::warn!("a commit found no room, and will be tried again; until then fsync fails");
         Err(Failed::Short)
     }
 
     fn join_epochs(&self) -> Result<()> {
-        let layers = self.layers.load_full();
+        let layers = self.core.layers();
         let sealed = layers.sealed.as_ref().expect("a commit is at work");
         layers.current.gate.seal();
         let Some(joined) = Delta::joined(sealed, &layers.current) else {
@@ -109,7 +99,7 @@ impl Engine {
             return Err(FsError::Corrupt { what, data: false });
         };
         let (current, roots) = (Arc::new(joined), layers.roots.clone());
-        self.layers.store(Arc::new(Snapshot { current, sealed: None, roots }));
+        self.core.replace_layers(Snapshot { current, sealed: None, roots });
         Ok(())
     }
 }

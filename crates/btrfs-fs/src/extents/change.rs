@@ -8,12 +8,13 @@
 //! * `nbytes` is the sum of the lengths of the items that are not holes.
 
 use super::map::{Mapped, MappedKind};
-use crate::engine::Op;
+use crate::error::IntoFs;
 use crate::ino::InodeId;
 use crate::inode::State;
 use btrfs_disk::items::{Compression, FileExtent, FileExtentFields, FileExtentKind};
 use btrfs_disk::key::kind::EXTENT_DATA;
 use btrfs_disk::{Generation, Logical};
+use btrfs_txn::Op;
 use vfs::Result;
 
 /// Removes [start, end) from the file's items, which are one run of keys: call it within
@@ -79,7 +80,8 @@ impl Piece<'_> {
                 self.fields.disk_num_bytes,
                 (self.id.tree, self.id.objectid, origin),
                 count,
-            )?;
+            )
+            .fs()?;
         }
         Ok(())
     }

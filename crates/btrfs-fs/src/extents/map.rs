@@ -3,10 +3,11 @@
 //! Knows nothing of content, checksums or dirty data.
 
 use crate::ino::InodeId;
-use crate::view::{Bytes, View};
 use btrfs_disk::items::{Compression, FileExtent, FileExtentFields, FileExtentKind};
 use btrfs_disk::key::kind::EXTENT_DATA;
 use btrfs_disk::{Corrupt, Key, Result};
+use btrfs_txn::View;
+use btrfs_txn::view::Bytes;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum MappedKind {

@@ -1,9 +1,14 @@
-//! The extent items of a file: what lies where, and how ranges are replaced.
+//! The extents of a file: what lies where, how ranges are replaced, and their content.
+//!
+//! What it does not know: content that is still in memory, but for reading over it.
 
 mod change;
 mod map;
+mod read;
 mod stored;
+pub mod sums;
 
 pub use change::{drop_range, hole_item, insert_regular, put_hole};
 pub use map::{Mapped, MappedKind, map_near, map_range, next_extent};
+pub use read::{read, read_extents};
 pub use stored::{Stored, stored};

@@ -1,9 +1,10 @@
 //! Which ranges of which extents a file's content is: what copies share can be told by it.
 
 use super::map::{MappedKind, map_range};
-use crate::engine::Engine;
 use crate::error::IntoFs;
-use vfs::{Ino, Result};
+use crate::inode::Inode;
+use btrfs_txn::Core;
+use vfs::Result;
 
 /// A range of an extent as it is when decompressed; preallocated ranges are there, too.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -15,13 +16,12 @@ pub struct Stored {
 }
 
 /// In the file's order; content that is inline or not written back has none.
-pub fn stored(engine: &Engine, ino: Ino) -> Result<Vec<Stored>> {
-    let inode = engine.inode(ino)?;
+pub fn stored(core: &Core, inode: &Inode) -> Result<Vec<Stored>> {
     let state = inode.read()?;
     if state.item.mode & libc::S_IFMT != libc::S_IFREG {
         return Ok(Vec::new());
     }
-    let mapped = map_range(&engine.view(), inode.id, engine.sector(), 0, u64::MAX).fs()?;
+    let mapped = map_range(&core.view(), inode.id, core.sector(), 0, u64::MAX).fs()?;
     let ranges = mapped.into_iter().filter_map(|mapped| match mapped.kind {
         MappedKind::Extent { fields, .. } if fields.disk_bytenr.0 != 0 => Some(Stored {
             extent: fields.disk_bytenr.0,

@@ -14,10 +14,6 @@ pub fn stamp(t: Timestamp) -> Timespec {
     Timespec { sec: t.secs, nsec: t.nanos }
 }
 
-pub fn now() -> Timespec {
-    stamp(Timestamp::now())
-}
-
 pub fn kind_of(item: &InodeItem) -> Result<FileKind, Error> {
     FileKind::from_mode(item.mode)
         .ok_or_else(|| Error::corrupt(format!("inode with mode {:o}", item.mode)))
@@ -33,7 +29,7 @@ pub fn attr_of(ino: Ino, state: &State, sector: u32, pending: u64) -> Result<Att
     let item = &state.item;
     let flag = |bit: u64, attribute: u64| if item.flags & bit != 0 { attribute } else { 0 };
     let blocks = state.blocks(sector, pending);
-    state.told.set(blocks);
+    state.reported.set(blocks);
     Ok(Attr {
         ino,
         kind: kind_of(item)?,
@@ -66,17 +62,17 @@ impl State {
 /// The block count that a caller may remember. It is the one attribute that changes behind
 /// callers' backs: when content gets its extents.
 #[derive(Debug)]
-pub struct Told(AtomicU64);
+pub struct ReportedBlocks(AtomicU64);
 
 const NOTHING: u64 = u64::MAX;
 
-impl Default for Told {
-    fn default() -> Told {
-        Told(AtomicU64::new(NOTHING))
+impl Default for ReportedBlocks {
+    fn default() -> ReportedBlocks {
+        ReportedBlocks(AtomicU64::new(NOTHING))
     }
 }
 
-impl Told {
+impl ReportedBlocks {
     fn set(&self, blocks: u64) {
         self.0.store(blocks, Ordering::Relaxed);
     }
@@ -88,8 +84,8 @@ impl Told {
 
     /// True, once, if a caller may remember something else than `blocks`.
     pub fn is_outdated(&self, blocks: impl FnOnce() -> u64) -> bool {
-        let told = self.0.load(Ordering::Relaxed);
-        if told == NOTHING || told == blocks() {
+        let reported = self.0.load(Ordering::Relaxed);
+        if reported == NOTHING || reported == blocks() {
             return false;
         }
         self.clear();
@@ -121,13 +117,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_told_is_outdated_once() {
-        let told = Told::default();
-        assert!(!told.is_outdated(|| unreachable!("nobody asked")));
-        told.set(8);
-        assert!(!told.is_outdated(|| 8) && told.is_outdated(|| 16) && !told.is_outdated(|| 16));
-        told.set(8);
-        told.clear();
-        assert!(!told.is_outdated(|| 16));
+    fn what_was_reported_is_outdated_once() {
+        let reported = ReportedBlocks::default();
+        assert!(!reported.is_outdated(|| unreachable!("nobody asked")));
+        reported.set(8);
+        assert!(
+            !reported.is_outdated(|| 8)
+                && reported.is_outdated(|| 16)
+                && !reported.is_outdated(|| 16)
+        );
+        reported.set(8);
+        reported.clear();
+        assert!(!reported.is_outdated(|| 16));
     }
 }

@@ -1,11 +1,78 @@
 //! Inodes in memory: the table of those in use, and the state of each.
+//!
+//! What it does not know: names, extents, and how content is written back.
 
 mod attr;
+mod covered;
+mod dirty;
+mod locked;
 mod queue;
 mod state;
 mod table;
 
-pub use attr::{Told, attr_of, from_linux_dev, kind_of, now, stamp, time_of};
+pub use attr::{ReportedBlocks, attr_of, from_linux_dev, kind_of, stamp, time_of};
+pub use dirty::{Dirty, Pieces};
+pub use locked::Locked;
 pub use queue::DirtyQueue;
 pub use state::{Inode, LOCK_WAITS, State};
 pub use table::InodeTable;
+
+use crate::error::IntoFs;
+use crate::ino::{self, InodeId};
+use btrfs_disk::items::InodeItem;
+use btrfs_disk::key::kind;
+use btrfs_disk::{FixedSize, Key};
+use btrfs_txn::{Core, Op};
+use std::sync::Arc;
+use vfs::{Errno, FsError, Ino, Result};
+
+/// The inodes in use, loaded as they are asked for.
+pub struct Inodes {
+    core: Arc<Core>,
+    table: InodeTable,
+}
+
+impl Inodes {
+    pub fn new(core: Arc<Core>) -> Inodes {
+        Inodes { core, table: InodeTable::new() }
+    }
+
+    pub fn table(&self) -> &InodeTable {
+        &self.table
+    }
+
+    pub fn get(&self, ino: Ino) -> Result<Arc<Inode>> {
+        if ino::is_stand_in(ino) {
+            return Err(FsError::ReadOnly("the place of a nested subvolume".into()));
+        }
+        self.by_id(ino::id_of(ino), 0)
+    }
+
+    /// Takes `lookups` references.
+    pub fn by_id(&self, id: InodeId, lookups: u64) -> Result<Arc<Inode>> {
+        self.table.get(id, lookups, || self.load(id))
+    }
+
+    fn load(&self, id: InodeId) -> Result<State> {
+        let key = Key::new(id.objectid, kind::INODE_ITEM, 0);
+        let Some(bytes) = self.core.view().get(id.tree, &key).fs()? else {
+            return Err(Errno::ENOENT.into());
+        };
+        let item = InodeItem::read(&bytes).fs()?;
+        Ok(State { item, landed_size: item.size, ..State::default() })
+    }
+}
+
+/// See [`Core::change`].
+pub fn change<T>(core: &Core, work: impl FnOnce(&Op<'_>) -> Result<T>) -> Result<T> {
+    core.change(work)
+}
+
+/// Puts the inode item as the volume may see it, stamped with this epoch.
+pub fn put_inode(op: &Op<'_>, id: InodeId, state: &mut State) {
+    state.item.transid = op.generation().0;
+    state.item.sequence = state.item.sequence.wrapping_add(1);
+    state.landed_size = if state.is_file() { state.disk_size() } else { 0 };
+    state.item_dirty = false;
+    op.put(id, kind::INODE_ITEM, 0, state.item_for_disk().to_boxed());
+}

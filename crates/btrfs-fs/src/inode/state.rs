@@ -7,8 +7,7 @@
 //!   times of buffered writes, which follow when the data lands (`item_dirty`);
 //! * `loaded` is false only while the loader holds the lock, or after loading failed.
 
-use super::Told;
-use crate::data::Dirty;
+use super::{Dirty, ReportedBlocks};
 use crate::ino::InodeId;
 use btrfs_disk::items::InodeItem;
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -58,7 +57,7 @@ pub struct State {
     /// Made without a name (`O_TMPFILE`): `link` may give it its first one.
     pub linkable: bool,
     /// The block count that callers may remember.
-    pub told: Told,
+    pub reported: ReportedBlocks,
     /// An ORPHAN_ITEM stands for this inode.
     pub orphan: bool,
 }

@@ -9,7 +9,7 @@
 //! (tests/lockfree)
 
 use super::{Inode, State};
-use crate::ino::InodeId;
+use crate::ino::{self, InodeId};
 use crate::sync::{Arc, Ordering, RwLock, SHARDS};
 use rustc_hash::FxHashMap;
 use vfs::Result;
@@ -44,7 +44,7 @@ impl InodeTable {
         if let Some(inode) = self.find(id, lookups) {
             return Ok(inode);
         }
-        let fresh = Arc::new(Inode::new(id, id.to_ino()?, State::default()));
+        let fresh = Arc::new(Inode::new(id, ino::number(id)?, State::default()));
         let mut state = fresh.state.write();
         {
             let mut shard = self.shards[shard_of(id)].write();
@@ -86,7 +86,7 @@ impl InodeTable {
 
     /// Adds an inode that was just made; its number is new.
     pub fn insert(&self, id: InodeId, state: State, lookups: u64) -> Result<Arc<Inode>> {
-        let inode = Arc::new(Inode::new(id, id.to_ino()?, State { loaded: true, ..state }));
+        let inode = Arc::new(Inode::new(id, ino::number(id)?, State { loaded: true, ..state }));
         inode.lookups.store(lookups, Ordering::Relaxed);
         let old = self.shards[shard_of(id)].write().insert(id, inode.clone());
         assert!(old.is_none(), "inode number {id:?} was in use");

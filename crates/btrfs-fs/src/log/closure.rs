@@ -30,12 +30,12 @@ use super::Fallback;
 use super::committed::{Committed, Name, entry_of};
 use super::freeze::{Now, Work};
 use super::state::LogState;
-use crate::delta::{Level, Pending, is_ref};
 use crate::ino::InodeId;
 use btrfs_disk::checksum::name_hash;
 use btrfs_disk::items::DirItem;
 use btrfs_disk::key::kind;
 use btrfs_disk::{Key, Result, TreeId};
+use btrfs_txn::delta::{Level, Pending, is_ref};
 use std::collections::BTreeSet;
 
 /// No directory lies deeper than this.

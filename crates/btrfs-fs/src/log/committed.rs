@@ -2,13 +2,13 @@
 
 use crate::extents::Mapped;
 use crate::ino::InodeId;
-use crate::roots::Roots;
-use crate::stats::Counter;
 use btrfs_disk::checksum::name_hash;
 use btrfs_disk::items::{DirItem, InodeExtRef, InodeItem, InodeRef};
 use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Key, Result};
 use btrfs_tree::{Cursor, NodeStore};
+use btrfs_txn::Counter;
+use btrfs_txn::Roots;
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 

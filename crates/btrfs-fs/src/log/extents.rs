@@ -7,13 +7,13 @@
 
 use super::committed::Committed;
 use super::state::Member;
-use crate::delta::Frozen;
 use crate::extents::{Mapped, hole_item};
 use crate::ino::InodeId;
 use btrfs_disk::items::{InodeItem, inode_flags};
 use btrfs_disk::key::kind::EXTENT_DATA;
 use btrfs_disk::{Generation, Key, Result};
 use btrfs_tree::Edit;
+use btrfs_txn::delta::Frozen;
 use std::collections::BTreeMap;
 
 pub struct Content<'a> {

@@ -5,11 +5,11 @@
 //! where nothing newer came.
 
 use super::committed::{Committed, Name, collect};
-use crate::delta::{Ask, Frozen, Level, Pending, is_ref};
 use crate::ino::InodeId;
 use btrfs_disk::items::{FileExtent, InodeItem};
 use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Result};
+use btrfs_txn::delta::{Ask, Frozen, Level, Pending, is_ref};
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Default)]

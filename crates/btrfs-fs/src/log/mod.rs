@@ -5,35 +5,84 @@
 //! What a log says is the state of its inodes at one moment: the epoch is held still while
 //! their changed items are copied out of the delta (`freeze`), which is memory alone.
 //!
-//! `group` lets any number of callers share one write; `closure` finds which inodes belong
+//! `batch` writes for any number of callers at once (`crate::fsync` gathers them); `closure` finds which inodes belong
 //! together, so that a replay never loses or resurrects a name; `project` turns an inode
 //! into log items; `write` puts them into the log's trees; `state` is what is remembered
 //! until the next commit makes it all void.
 //!
 //! What the log cannot express is committed instead ([`Fallback`]).
 //!
-//! At mount, `recover` has a log that a crash left read (`read`) and put over the last
-//! commit (`replay`), as delta of the first epoch.
+//! At mount, a log that a crash left is read (`read`) and put over the last commit (`replay`),
+//! as delta of the first epoch (`crate::recover`).
 
-#[cfg(feature = "ablation")]
-mod ablation;
+mod batch;
 mod closure;
 mod committed;
 mod extents;
 mod freeze;
-mod group;
-mod join;
 mod project;
 mod read;
-mod recover;
 mod replay;
 mod state;
 mod sums;
 mod write;
 
-pub use group::{Group, Request};
-pub use recover::recover;
+pub use read::Forest;
+pub use replay::{Replayed, replay};
 pub use state::LogState;
+
+use crate::ino::InodeId;
+use crate::inode::Inodes;
+use crate::options::Sabotage;
+use crate::stats::Stats;
+use crate::writeback::Writeback;
+use btrfs_disk::Generation;
+use btrfs_txn::Core;
+use btrfs_txn::delta::Level;
+use parking_lot::{Mutex, MutexGuard};
+use std::sync::Arc;
+
+/// Inside: what comes of it, or why a commit must do instead. Outside: the volume's end.
+pub type Step<T> = btrfs_disk::Result<std::result::Result<T, Fallback>>;
+
+/// An inode to be made durable.
+#[derive(Clone, Copy)]
+pub struct Request {
+    pub id: InodeId,
+    pub level: Level,
+    /// The epoch in which its last change lies, or a later one.
+    pub generation: Generation,
+}
+
+/// The log on top of the last commit.
+///
+/// Lock order: its state is held over a log write, and by a commit for its seal, and from its
+/// publication until it is durable. Who writes a log never commits with it held.
+pub struct TreeLog {
+    core: Arc<Core>,
+    inodes: Arc<Inodes>,
+    writeback: Arc<Writeback>,
+    stats: Arc<Stats>,
+    sabotage: Option<Sabotage>,
+    state: Mutex<LogState>,
+}
+
+impl TreeLog {
+    pub fn new(
+        core: Arc<Core>,
+        inodes: Arc<Inodes>,
+        writeback: Arc<Writeback>,
+        stats: Arc<Stats>,
+        sabotage: Option<Sabotage>,
+    ) -> TreeLog {
+        TreeLog { core, inodes, writeback, stats, sabotage, state: Mutex::default() }
+    }
+
+    /// The log's state, and with it the right to write superblocks.
+    pub fn lock(&self) -> MutexGuard<'_, LogState> {
+        self.state.lock()
+    }
+}
 
 /// Why a commit takes the place of a log write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

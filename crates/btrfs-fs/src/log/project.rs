@@ -1,26 +1,26 @@
 //! One inode as log items.
 
+use super::TreeLog;
 use super::committed::Committed;
 use super::extents::Content;
 use super::freeze::{Now, Work};
 use super::state::LogState;
 use super::sums::log_sums;
-use crate::delta::{Frozen, Level};
-use crate::engine::Engine;
 use crate::ino::InodeId;
 use crate::options::Sabotage;
-use crate::view::View;
 use btrfs_disk::items::{Compression, FileExtent, FileExtentKind, InodeItem, inode_flags};
 use btrfs_disk::key::kind;
 use btrfs_disk::{Generation, Key, Result, TreeId};
 use btrfs_tree::{Cursor, Edit};
+use btrfs_txn::View;
+use btrfs_txn::delta::{Frozen, Level};
 use std::collections::BTreeMap;
 
 /// Changes of each subvolume's log.
 pub type Edits = BTreeMap<TreeId, BTreeMap<Key, Edit>>;
 
 pub struct Project<'a> {
-    pub engine: &'a Engine,
+    pub log: &'a TreeLog,
     pub view: &'a View<'a>,
     pub committed: &'a Committed<'a>,
     /// Of the log: the one behind the last commit's. While a commit is at work, items are
@@ -51,8 +51,6 @@ impl Project<'_> {
             let last = index.to_le_bytes().to_vec();
             edits.entry(dir.tree).or_default().insert(key, Edit::Put(last.into()));
         }
-        #[cfg(feature = "ablation")]
-        super::ablation::project(self, work, state, &mut edits)?;
         edits.retain(|_, edits| !edits.is_empty());
         Ok(edits)
     }
@@ -67,11 +65,11 @@ impl Project<'_> {
     ) -> Result<()> {
         let frozen = &work.objects[&id];
         let level = work.wanted.get(&id).copied().unwrap_or_default();
-        self.engine.stats.log_inodes.add(1);
+        self.log.stats.log_inodes.add(1);
         let renamed = frozen.has_refs();
         let names = renamed.then(|| work.names(self.committed, id)).transpose()?;
         if frozen.whole {
-            self.engine.stats.log_first.add(1);
+            self.log.stats.log_first.add(1);
             self.whole_inode(id, frozen, edits)?;
         }
         let own = (kind::INODE_ITEM, 0)..=(kind::XATTR_ITEM, u64::MAX);
@@ -94,12 +92,12 @@ impl Project<'_> {
             id,
             item,
             frozen,
-            sector: self.engine.sector(),
+            sector: self.log.core.sector(),
             generation: self.generation,
         };
         let mut extents = BTreeMap::new();
         content.edits(member, &mut extents)?;
-        let sabotage = self.engine.options.sabotage == Some(Sabotage::LogWithoutSums);
+        let sabotage = self.log.sabotage == Some(Sabotage::LogWithoutSums);
         if item.flags & inode_flags::NODATASUM == 0 && !sabotage {
             self.sums(id.tree, &extents, state, edits)?;
         }
@@ -146,7 +144,7 @@ impl Project<'_> {
                 && fields.disk_bytenr.0 != 0
             {
                 let compressed = compression != Compression::None;
-                log_sums(self.engine, self.view, log, compressed, &fields, edits);
+                log_sums(&self.log.core, self.view, log, compressed, &fields, edits);
             }
         }
         Ok(())
@@ -157,13 +155,13 @@ impl Project<'_> {
         if state.members.remove(&id).is_none() {
             return Ok(());
         }
-        self.engine.stats.log_drops.add(1);
+        self.log.stats.log_drops.add(1);
         let Some(root) = state.trees.get(&id.tree).and_then(|log| log.root) else {
             return Ok(());
         };
         let edits = edits.entry(id.tree).or_default();
-        self.engine.stats.log_tree_reads.add(1);
-        let mut cursor = Cursor::new(&self.engine.store, &root);
+        self.log.stats.log_tree_reads.add(1);
+        let mut cursor = Cursor::new(&self.log.core.store, &root);
         cursor.seek(&Key::new(id.objectid, 0, 0))?;
         while let Some(key) = cursor.key().filter(|key| key.objectid == id.objectid) {
             edits.insert(key, Edit::Delete);

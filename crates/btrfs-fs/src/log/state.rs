@@ -4,12 +4,12 @@
 //! not given back; no commit knows them. All of it is void once the next commit is durable.
 
 use super::committed::Name;
-use crate::delta::{Ask, Level};
-use crate::engine::Engine;
 use crate::ino::InodeId;
 use btrfs_disk::{Generation, Logical, TreeId};
 use btrfs_space::{Extent, Kind};
 use btrfs_tree::TreeRoot;
+use btrfs_txn::Core;
+use btrfs_txn::delta::{Ask, Level};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// Bytes of a delta whose commit may fill a block group.
@@ -21,7 +21,7 @@ const SPARE: u64 = 256;
 pub struct LogState {
     /// The tree of the logs' roots, as it is on the volume.
     pub root: Option<TreeRoot>,
-    pub trees: BTreeMap<TreeId, TreeLog>,
+    pub trees: BTreeMap<TreeId, SubvolLog>,
     pub members: HashMap<InodeId, Member>,
     pub blocks: HashSet<Logical>,
     /// What was synced while a commit is at work: what of it that commit does not have goes
@@ -33,13 +33,11 @@ pub struct LogState {
     /// A log write was given up halfway, or the commit beside it: what it took is in no log, or in
     /// another epoch. Only a commit helps.
     pub stale: bool,
-    #[cfg(feature = "ablation")]
-    pub ordered: super::ablation::Scratch,
 }
 
 /// The log of one subvolume.
 #[derive(Default)]
-pub struct TreeLog {
+pub struct SubvolLog {
     pub root: Option<TreeRoot>,
     /// Checksums that the log has, by first sector; runs do not overlap.
     pub sums: BTreeMap<u64, Vec<u8>>,
@@ -74,19 +72,19 @@ impl LogState {
     }
 
     /// Takes nodes for the log out of what a commit of `delta_bytes` may fill.
-    pub fn save_for_commit(&mut self, engine: &Engine, base: Generation, delta_bytes: u64) {
+    pub fn save_for_commit(&mut self, core: &Core, base: Generation, delta_bytes: u64) {
         if delta_bytes < LARGE {
             return;
         }
-        let node = u64::from(engine.geometry.node_size);
+        let node = u64::from(core.geometry.node_size);
         // Of what is there: a chunk made for them would be of no use.
-        let free = engine.space.totals().metadata.free;
-        let count = SPARE.min(engine.space.unpromised(Kind::Metadata).min(free) / 16 / node);
+        let free = core.space.totals().metadata.free;
+        let count = SPARE.min(core.space.unpromised(Kind::Metadata).min(free) / 16 / node);
         let mut spare = Vec::new();
         for _ in 0..count {
-            let Ok(extent) = engine.space.alloc(Kind::Metadata, node, node) else { break };
-            if !engine.space.is_recorded(extent.logical, base) {
-                engine.give_back(extent);
+            let Ok(extent) = core.space.alloc(Kind::Metadata, node, node) else { break };
+            if !core.space.is_recorded(extent.logical, base) {
+                core.give_back(extent);
                 break;
             }
             spare.push(extent.logical);
@@ -96,38 +94,38 @@ impl LogState {
     }
 
     /// Nodes that no superblock leads to any more.
-    pub fn give_back(&mut self, engine: &Engine, nodes: Vec<Logical>) {
+    pub fn give_back(&mut self, core: &Core, nodes: Vec<Logical>) {
         if let Some(spare) = &mut self.spare {
-            nodes.iter().for_each(|logical| engine.store.forget(*logical));
+            nodes.iter().for_each(|logical| core.store.forget(*logical));
             return spare.extend(nodes);
         }
         nodes.iter().for_each(|logical| {
             self.blocks.remove(logical);
         });
-        release(engine, nodes);
+        release(core, nodes);
     }
 
     /// The commit at work found no room. The log on the volume stays what it is, and no other
     /// takes its place before a commit is durable.
-    pub fn give_up(&mut self, engine: &Engine) {
+    pub fn give_up(&mut self, core: &Core) {
         self.stale = true;
         self.synced.clear();
         let spare = self.spare.take().unwrap_or_default();
-        self.give_back(engine, spare);
+        self.give_back(core, spare);
     }
 
     /// A commit is durable: its own log takes the place of this one.
-    pub fn replace(&mut self, engine: &Engine, by: LogState) {
+    pub fn replace(&mut self, core: &Core, by: LogState) {
         let old = std::mem::replace(self, by);
-        release(engine, old.blocks);
+        release(core, old.blocks);
     }
 }
 
 /// Gives nodes back that no superblock leads to any more.
-pub fn release(engine: &Engine, blocks: impl IntoIterator<Item = Logical>) {
-    let len = u64::from(engine.geometry.node_size);
+pub fn release(core: &Core, blocks: impl IntoIterator<Item = Logical>) {
+    let len = u64::from(core.geometry.node_size);
     for logical in blocks {
-        engine.store.forget(logical);
-        engine.give_back(Extent { logical, len });
+        core.store.forget(logical);
+        core.give_back(Extent { logical, len });
     }
 }

@@ -1,21 +1,20 @@
 //! Checksums of logged extents: those that no tree has yet, each of them once.
 
-use super::state::TreeLog;
-use crate::data::sums::max_item;
-use crate::engine::Engine;
-use crate::view::View;
+use super::state::SubvolLog;
 use btrfs_disk::ids::EXTENT_CSUM_OBJECTID;
 use btrfs_disk::items::FileExtentFields;
 use btrfs_disk::key::kind::EXTENT_CSUM;
 use btrfs_disk::{Key, Logical};
 use btrfs_tree::Edit;
+use btrfs_txn::commit::max_sum_item;
+use btrfs_txn::{Core, View};
 use std::collections::BTreeMap;
 
 /// Adds the checksums that an extent item needs and the log does not have.
 pub fn log_sums(
-    engine: &Engine,
+    core: &Core,
     view: &View<'_>,
-    log: &mut TreeLog,
+    log: &mut SubvolLog,
     compressed: bool,
     fields: &FileExtentFields,
     edits: &mut BTreeMap<Key, Edit>,
@@ -25,17 +24,17 @@ pub fn log_sums(
         true => (extent.0, fields.disk_num_bytes),
         false => (extent.0.saturating_add(fields.offset), fields.num_bytes),
     };
-    let size = engine.geometry.csum.size();
-    for (from, to) in missing(log, engine.sector(), size, start, start.saturating_add(len)) {
-        let count = ((to - from) / engine.sector()) as usize;
+    let size = core.geometry.csum.size();
+    for (from, to) in missing(log, core.sector(), size, start, start.saturating_add(len)) {
+        let count = ((to - from) / core.sector()) as usize;
         let (mut out, mut known) = (vec![0; count * size], vec![false; count]);
-        view.pending_sums(extent, Logical(from), engine.sector(), size, &mut out, &mut known);
-        put_runs(engine, log, from, &out, &known, edits);
+        view.pending_sums(extent, Logical(from), core.sector(), size, &mut out, &mut known);
+        put_runs(core, log, from, &out, &known, edits);
     }
 }
 
 /// The parts of [start, end) that the log has no checksums of.
-fn missing(log: &TreeLog, sector: u64, size: usize, start: u64, end: u64) -> Vec<(u64, u64)> {
+fn missing(log: &SubvolLog, sector: u64, size: usize, start: u64, end: u64) -> Vec<(u64, u64)> {
     let mut parts = Vec::new();
     let mut at = start;
     let first = log.sums.range(..=start).next_back().map_or(start, |(from, _)| *from);
@@ -56,15 +55,15 @@ fn missing(log: &TreeLog, sector: u64, size: usize, start: u64, end: u64) -> Vec
 }
 
 fn put_runs(
-    engine: &Engine,
-    log: &mut TreeLog,
+    core: &Core,
+    log: &mut SubvolLog,
     start: u64,
     sums: &[u8],
     known: &[bool],
     edits: &mut BTreeMap<Key, Edit>,
 ) {
-    let size = engine.geometry.csum.size();
-    let most = max_item(engine) / size;
+    let size = core.geometry.csum.size();
+    let most = max_sum_item(&core.geometry) / size;
     let mut at = 0;
     while at < known.len() {
         let run = known[at..].iter().take_while(|k| **k).count().min(most);
@@ -72,7 +71,7 @@ fn put_runs(
             at += 1;
             continue;
         }
-        let first = start + at as u64 * engine.sector();
+        let first = start + at as u64 * core.sector();
         let part = sums[at * size..(at + run) * size].to_vec();
         let key = Key::new(EXTENT_CSUM_OBJECTID, EXTENT_CSUM, first);
         edits.insert(key, Edit::Put(part.clone().into()));

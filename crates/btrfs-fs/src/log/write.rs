@@ -4,20 +4,20 @@
 //! given back before a newer superblock is durable; a failed write poisons the volume.
 //! A log refers to chunks that its own commit knows, and to no others.
 
-use super::Fallback;
 use super::project::Edits;
 use super::state::LogState;
-use crate::engine::Engine;
+use super::{Fallback, TreeLog};
 use btrfs_disk::items::{FileExtent, RootItem};
 use btrfs_disk::key::kind;
 use btrfs_disk::{Error, FixedSize, Generation, Key, Logical, Node, Result, TreeId};
 use btrfs_space::{Extent, MetadataReservation, Priority};
 use btrfs_tree::{DirtyNodes, Edit, NodeSink, TreeRoot};
+use btrfs_txn::Core;
 use std::sync::Arc;
 
 /// Where the log's nodes come from.
 struct Sink<'a> {
-    engine: &'a Engine,
+    core: &'a Core,
     reservation: MetadataReservation,
     /// To be used first; `saves`: what is not needed goes there.
     spare: Vec<Logical>,
@@ -39,8 +39,8 @@ impl NodeSink for Sink<'_> {
             self.taken.push(logical);
             return Ok(logical);
         }
-        let size = u64::from(self.engine.geometry.node_size);
-        let extent = self.reservation.alloc_node(&self.engine.space, size)?;
+        let size = u64::from(self.core.geometry.node_size);
+        let extent = self.reservation.alloc_node(&self.core.space, size)?;
         self.taken.push(extent.logical);
         Ok(extent.logical)
     }
@@ -52,8 +52,8 @@ impl NodeSink for Sink<'_> {
             return Ok(());
         }
         self.taken.retain(|taken| *taken != logical);
-        let len = u64::from(self.engine.geometry.node_size);
-        self.engine.space.release(Extent { logical, len })
+        let len = u64::from(self.core.geometry.node_size);
+        self.core.space.release(Extent { logical, len })
     }
 }
 
@@ -68,23 +68,24 @@ pub struct Written {
 /// Writes the edits' nodes. An error of the device is the volume's end; a fallback leaves
 /// the log on the volume as it was, and the caller commits.
 pub fn write(
-    engine: &Engine,
+    log: &TreeLog,
     state: &mut LogState,
     generation: Generation,
     edits: Edits,
 ) -> Result<std::result::Result<Written, Fallback>> {
+    let core = &*log.core;
     let base = Generation(generation.0 - 1);
-    if !knows_extents(engine, base, &edits) {
+    if !knows_extents(core, base, &edits) {
         return Ok(Err(Fallback::NewChunk));
     }
-    let Some(reservation) = reserve(engine, state, &edits)? else {
+    let Some(reservation) = reserve(core, state, &edits)? else {
         return Ok(Err(Fallback::NoSpace));
     };
     let spare = state.spare.as_mut().map(std::mem::take).unwrap_or_default();
     let (taken, replaced, saves) = (Vec::new(), Vec::new(), state.spare.is_some());
-    let mut sink = Sink { engine, reservation, spare, saves, taken, replaced };
+    let mut sink = Sink { core, reservation, spare, saves, taken, replaced };
     let mut dirty = DirtyNodes::new();
-    let built = build(engine, state, generation, edits, &mut dirty, &mut sink);
+    let built = build(log, state, generation, edits, &mut dirty, &mut sink);
     let Sink { taken, replaced, spare, .. } = sink;
     state.blocks.extend(&taken);
     if let Some(rest) = &mut state.spare {
@@ -96,31 +97,31 @@ pub fn write(
         Err(error) => return Err(error),
     };
     // A node in a chunk that was made for it is of no use to a replay.
-    if !taken.iter().all(|logical| engine.space.is_recorded(*logical, base)) {
+    if !taken.iter().all(|logical| core.space.is_recorded(*logical, base)) {
         return Ok(Err(Fallback::NewChunk));
     }
-    engine.stats.log_nodes.add(dirty.write_all(&engine.store)? as u64);
+    log.stats.log_nodes.add(dirty.write_all(&core.store)? as u64);
     Ok(Ok(Written { root, replaced }))
 }
 
 /// The superblock of the last commit leads to the log: durable when this returns.
-pub fn publish(engine: &Engine, state: &mut LogState, written: Written) -> Result<()> {
-    engine.volume.flush()?;
-    engine.volume.write_log_root(written.root.logical, written.root.level)?;
+pub fn publish(core: &Core, state: &mut LogState, written: Written) -> Result<()> {
+    core.volume.flush()?;
+    core.volume.write_log_root(written.root.logical, written.root.level)?;
     state.root = Some(written.root);
-    state.give_back(engine, written.replaced);
+    state.give_back(core, written.replaced);
     Ok(())
 }
 
 /// Whether the commit `base` knows the chunks of all content that the edits refer to.
-fn knows_extents(engine: &Engine, base: Generation, edits: &Edits) -> bool {
-    if engine.space.is_all_recorded(base) {
+fn knows_extents(core: &Core, base: Generation, edits: &Edits) -> bool {
+    if core.space.is_all_recorded(base) {
         return true;
     }
     let known = |key: &Key, edit: &Edit| match edit {
         Edit::Put(bytes) if key.kind == kind::EXTENT_DATA => match FileExtent::parse(bytes) {
             Ok(FileExtent::Extent { fields, .. }) if fields.disk_bytenr.0 != 0 => {
-                engine.space.is_recorded(fields.disk_bytenr, base)
+                core.space.is_recorded(fields.disk_bytenr, base)
             }
             _ => true,
         },
@@ -130,12 +131,8 @@ fn knows_extents(engine: &Engine, base: Generation, edits: &Edits) -> bool {
 }
 
 /// Room for what the edits can touch: a leaf each, its neighbour, the paths.
-fn reserve(
-    engine: &Engine,
-    state: &LogState,
-    edits: &Edits,
-) -> Result<Option<MetadataReservation>> {
-    let node = u64::from(engine.geometry.node_size);
+fn reserve(core: &Core, state: &LogState, edits: &Edits) -> Result<Option<MetadataReservation>> {
+    let node = u64::from(core.geometry.node_size);
     let (mut count, mut bytes) = (0, 0);
     for edit in edits.values().flat_map(|edits| edits.values()) {
         count += 1;
@@ -143,7 +140,7 @@ fn reserve(
     }
     let touched = (2 * count).min(state.blocks.len() as u64);
     let nodes = touched + 3 * bytes / node + 8 * (edits.len() as u64 + 1);
-    match engine.space.reserve_metadata(nodes * node, Priority::Normal) {
+    match core.space.reserve_metadata(nodes * node, Priority::Normal) {
         Ok(reservation) => Ok(Some(reservation)),
         Err(Error::NoSpace) => Ok(None),
         Err(error) => Err(error),
@@ -152,7 +149,7 @@ fn reserve(
 
 /// Applies the edits to each subvolume's log, and their roots to the tree of roots.
 fn build(
-    engine: &Engine,
+    log: &TreeLog,
     state: &mut LogState,
     generation: Generation,
     edits: Edits,
@@ -162,17 +159,17 @@ fn build(
     let mut roots = Vec::new();
     for (tree, edits) in edits {
         let before = state.trees.entry(tree).or_default().root;
-        engine.stats.log_items.add(edits.len() as u64);
-        let root = apply(engine, generation, before, edits, dirty, sink)?;
+        log.stats.log_items.add(edits.len() as u64);
+        let root = apply(&log.core, generation, before, edits, dirty, sink)?;
         state.trees.entry(tree).or_default().root = Some(root);
         let key = Key::new(TreeId::LOG.0, kind::ROOT_ITEM, tree.0);
         roots.push((key, Edit::Put(root_item(&root).to_vec().into())));
     }
-    apply(engine, generation, state.root, roots, dirty, sink)
+    apply(&log.core, generation, state.root, roots, dirty, sink)
 }
 
 fn apply(
-    engine: &Engine,
+    core: &Core,
     generation: Generation,
     root: Option<TreeRoot>,
     edits: impl IntoIterator<Item = (Key, Edit)>,
@@ -181,9 +178,9 @@ fn apply(
 ) -> Result<TreeRoot> {
     let root = match root {
         Some(root) => root,
-        None => btrfs_tree::new_tree(&engine.geometry, dirty, sink, generation, TreeId::LOG)?,
+        None => btrfs_tree::new_tree(&core.geometry, dirty, sink, generation, TreeId::LOG)?,
     };
-    btrfs_tree::apply(&engine.store, dirty, sink, generation, &root, edits)
+    btrfs_tree::apply(&core.store, dirty, sink, generation, &root, edits)
 }
 
 /// The item that leads to one subvolume's log: of all its fields a replay reads these.

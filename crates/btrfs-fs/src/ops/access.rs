@@ -5,9 +5,11 @@
 
 use crate::engine::Engine;
 use crate::ino::{InodeId, is_stand_in};
-use crate::inode::{State, now};
+use crate::inode::{State, put_inode};
 use crate::options::Atime;
+use crate::reserve::cost;
 use btrfs_disk::items::{Timespec, inode_flags};
+use btrfs_space::Priority;
 use vfs::{Ino, Result};
 
 /// A relative one is renewed after this long, in seconds.
@@ -20,9 +22,9 @@ const TICK: i128 = 10_000_000;
 /// True if a read now would change the time.
 pub fn due(engine: &Engine, ino: Ino) -> bool {
     let looked = || -> Result<bool> {
-        let inode = engine.inode(ino)?;
+        let inode = engine.inodes.get(ino)?;
         let state = inode.read()?;
-        Ok(is_due(engine, inode.id, &state, now()))
+        Ok(is_due(engine, inode.id, &state, engine.core.now()))
     };
     engine.options.atime != Atime::Never && !is_stand_in(ino) && looked().unwrap_or(false)
 }
@@ -33,13 +35,13 @@ pub fn accessed(engine: &Engine, ino: Ino) {
         return;
     }
     let changed = || -> Result<()> {
-        let inode = engine.inode(ino)?;
-        let _room = engine.hold_touch()?;
+        let inode = engine.inodes.get(ino)?;
+        let _reservation = engine.reservations.hold(cost::touch(), Priority::Normal)?;
         let mut state = inode.write()?;
-        let time = now();
+        let time = engine.core.now();
         if is_due(engine, inode.id, &state, time) {
             state.item.atime = time;
-            engine.begin().put_inode(inode.id, &mut state);
+            put_inode(&engine.core.begin(), inode.id, &mut state);
         }
         Ok(())
     };
@@ -52,7 +54,7 @@ fn is_due(engine: &Engine, id: InodeId, state: &State, now: Timespec) -> bool {
     let options = &engine.options;
     let left_alone = state.item.flags & inode_flags::NOATIME != 0
         || options.nodiratime && state.is_dir()
-        || engine.changeable().is_err()
+        || engine.core.health.changeable().is_err()
         || engine.subvol_writable(id.tree).is_err();
     let (atime, mtime, ctime) = (state.item.atime, state.item.mtime, state.item.ctime);
     let due = match options.atime {

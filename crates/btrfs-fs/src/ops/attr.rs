@@ -4,26 +4,34 @@ use super::io::kill_priv;
 use super::lookup::stand_in_attr;
 use super::truncate::set_size;
 use crate::acl::{self, Acl};
-use crate::engine::{Engine, Op};
+use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::ino::{InodeId, is_stand_in};
-use crate::inode::{State, attr_of, now, stamp};
+use crate::inode::{self, State, attr_of, put_inode, stamp};
 use crate::ops::xattr::drop_capability;
+use crate::reserve::cost;
 use crate::xattrs;
 use btrfs_disk::items::{Timespec, inode_flags};
+use btrfs_txn::Op;
 use vfs::{Attr, Errno, Ino, Result, SetAttr, SetTime};
 
 pub fn getattr(engine: &Engine, ino: Ino) -> Result<Attr> {
     if is_stand_in(ino) {
-        return Ok(stand_in_attr(ino));
+        return Ok(stand_in_attr(engine, ino));
     }
-    let inode = engine.inode(ino)?;
+    let inode = engine.inodes.get(ino)?;
     let state = inode.read()?;
-    attr_of(ino, &state, engine.geometry.sector_size, engine.pending(inode.id, &state)).fs()
+    attr_of(
+        ino,
+        &state,
+        engine.core.geometry.sector_size,
+        engine.writeback.pending(inode.id, &state),
+    )
+    .fs()
 }
 
 pub fn setattr(engine: &Engine, ino: Ino, set: &SetAttr) -> Result<Attr> {
-    let inode = engine.inode(ino)?;
+    let inode = engine.inodes.get(ino)?;
     engine.subvol_writable(inode.id.tree)?;
     check_allowed(inode.read()?.item.flags, set)?;
     if let Some(size) = set.size {
@@ -33,9 +41,9 @@ pub fn setattr(engine: &Engine, ino: Ino, set: &SetAttr) -> Result<Attr> {
     let rest = SetAttr { size: None, kill_priv, kill_sgid: kill_priv && set.kill_sgid, ..*set };
     if rest != SetAttr::default() {
         // What comes with a change of size goes where that went.
-        let _room = match set.size {
-            Some(_) => engine.reserve_for_removal(3)?,
-            None => engine.reserve(3, 600)?,
+        let _reservation = match set.size {
+            Some(_) => engine.reserver.reserve_removal(cost::remove_xattr())?,
+            None => engine.reserver.reserve(cost::set_attributes())?,
         };
         let mut state = inode.write()?;
         change(engine, inode.id, &mut state, &rest)?;
@@ -63,7 +71,7 @@ fn change(engine: &Engine, id: InodeId, state: &mut State, set: &SetAttr) -> Res
         Some(perm) => changed_acl(engine, id, perm)?,
         None => None,
     };
-    engine.change(|op| {
+    inode::change(&engine.core, |op| {
         // What may fail, before the inode changes in memory.
         if let Some(acl) = acl {
             xattrs::put(op, id, acl::ACCESS, &acl)?;
@@ -78,7 +86,7 @@ fn change(engine: &Engine, id: InodeId, state: &mut State, set: &SetAttr) -> Res
 
 /// The access ACL as it is with other permissions.
 fn changed_acl(engine: &Engine, id: InodeId, perm: u16) -> Result<Option<Vec<u8>>> {
-    let Some(bytes) = xattrs::get(&engine.view(), id, acl::ACCESS)? else { return Ok(None) };
+    let Some(bytes) = xattrs::get(&engine.core.view(), id, acl::ACCESS)? else { return Ok(None) };
     let mut acl = Acl::parse(&bytes)?;
     acl.chmod(u32::from(perm));
     Ok(Some(acl.to_vec()))
@@ -97,11 +105,11 @@ fn put_attributes(op: &Op<'_>, id: InodeId, state: &mut State, set: &SetAttr) {
     if let Some(perm) = set.perm {
         state.item.mode = state.item.mode & libc::S_IFMT | u32::from(perm & 0o7777);
     }
-    let time = now();
+    let time = op.core.now();
     set_time(&mut state.item.atime, set.atime, time);
     set_time(&mut state.item.mtime, set.mtime, time);
     state.item.ctime = set.ctime.map_or(time, stamp);
-    op.put_inode(id, state);
+    put_inode(op, id, state);
 }
 
 fn set_time(field: &mut Timespec, set: Option<SetTime>, now: Timespec) {

@@ -5,13 +5,17 @@
 
 use super::io::{check_file, end_of, hole_to};
 use super::truncate::zero_tail;
-use crate::data::flush::{flush_to_extents, load_inline};
-use crate::engine::{Engine, Op};
+use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::extents::{Mapped, MappedKind, drop_range, insert_regular, map_range, put_hole};
-use crate::inode::{Inode, State, now};
-use crate::locks::Locked;
+use crate::inode::Locked;
+use crate::inode::{Inode, State, change, put_inode};
+use crate::reserve::DirtyReservation;
+use crate::reserve::cost;
+use crate::writeback::{flush_to_extents, load_inline};
 use btrfs_disk::items::{FileExtentFields, inode_flags};
+use btrfs_space::Priority;
+use btrfs_txn::Op;
 use std::sync::Arc;
 use vfs::{Errno, FsError, Ino, Result, WriteFlags};
 
@@ -37,8 +41,8 @@ pub fn copy_range(
     to_offset: u64,
     len: u64,
 ) -> Result<u64> {
-    let source = engine.inode(from)?;
-    let target = engine.inode(to)?;
+    let source = engine.inodes.get(from)?;
+    let target = engine.inodes.get(to)?;
     let size = {
         let state = source.read()?;
         check_file(&state)?;
@@ -52,7 +56,7 @@ pub fn copy_range(
     if from == to && from_offset < to_offset + len && to_offset < from_offset + len {
         return Err(Errno::EINVAL.into());
     }
-    let sector = engine.sector();
+    let sector = engine.core.sector();
     let aligned = from_offset.is_multiple_of(sector) && to_offset.is_multiple_of(sector);
     let whole = if from_offset + len == size {
         len.next_multiple_of(sector)
@@ -115,8 +119,8 @@ pub fn clone_range(
     to_offset: u64,
     len: u64,
 ) -> Result<()> {
-    let source = engine.inode(from)?;
-    let target = engine.inode(to)?;
+    let source = engine.inodes.get(from)?;
+    let target = engine.inodes.get(to)?;
     let (size, source_nosum) = {
         let state = source.read()?;
         check_file(&state)?;
@@ -134,7 +138,7 @@ pub fn clone_range(
     if len == 0 && from_offset <= size {
         return Ok(());
     }
-    let sector = engine.sector();
+    let sector = engine.core.sector();
     let at_end = end == size;
     if end > size
         || !from_offset.is_multiple_of(sector)
@@ -152,12 +156,9 @@ pub fn clone_range(
 
 fn share(engine: &Engine, source: &Arc<Inode>, target: &Arc<Inode>, range: Range) -> Result<()> {
     engine.subvol_writable(target.id.tree)?;
-    let promised = 8 * engine.sector();
-    let _room = engine.reserve_content(promised, 64, 8192)?;
-    let mut budget = promised;
-    let result = share_locked(engine, source, target, range, &mut budget);
-    engine.forget_dirty(budget);
-    result
+    let most = 8 * engine.core.sector();
+    let mut reserved = engine.reserver.reserve_content(most, cost::copy_range())?;
+    share_locked(engine, source, target, range, &mut reserved.dirty)
 }
 
 fn share_locked(
@@ -165,9 +166,9 @@ fn share_locked(
     source: &Arc<Inode>,
     target: &Arc<Inode>,
     range: Range,
-    budget: &mut u64,
+    budget: &mut DirtyReservation<'_>,
 ) -> Result<()> {
-    let _queued = [source, target].map(|inode| engine.dirty_inodes.add_at_end(inode));
+    let _queued = [source, target].map(|inode| engine.writeback.queue().add_at_end(inode));
     let mut locked = Locked::new(&[source, target])?;
     let nosum = |s: &State| s.item.flags & inode_flags::NODATASUM;
     if nosum(locked.get(source)) != nosum(locked.get(target)) {
@@ -176,25 +177,25 @@ fn share_locked(
     check_target(locked.get(target))?;
     for inode in [source, target] {
         let state = locked.state(inode);
-        *budget -= load_inline(engine, inode.id, state)?;
-        flush_to_extents(engine, inode.id, state)?;
+        budget.spend(load_inline(&engine.writeback, inode.id, state)?);
+        flush_to_extents(&engine.writeback, inode.id, state)?;
     }
     let state = locked.state(target);
     if range.to > state.item.size {
-        *budget -= zero_tail(engine, target.id, state)?;
-        flush_to_extents(engine, target.id, state)?;
+        budget.spend(zero_tail(engine, target.id, state)?);
+        flush_to_extents(&engine.writeback, target.id, state)?;
         hole_to(engine, target, state, range.to)?;
     }
-    let sector = engine.sector();
+    let sector = engine.core.sector();
     let span = range.len.next_multiple_of(sector);
     let mapped =
-        map_range(&engine.view(), source.id, sector, range.from, range.from + span).fs()?;
+        map_range(&engine.core.view(), source.id, sector, range.from, range.from + span).fs()?;
     insert_shared(engine, target, state, &mapped, &range, span)?;
     state.item.size = state.item.size.max(range.to + range.len);
-    let time = now();
+    let time = engine.core.now();
     state.item.mtime = time;
     state.item.ctime = time;
-    engine.begin().put_inode(target.id, state);
+    put_inode(&engine.core.begin(), target.id, state);
     Ok(())
 }
 
@@ -213,8 +214,9 @@ fn insert_shared(
     for part in mapped.chunks(STEP) {
         let end = part.last().map_or(at, |last| last.end.min(source_end));
         let old = old_items(engine, target, range, at, end)?;
-        let _room = engine.hold_shares(part.len() as u64, old)?;
-        engine.change(|op| {
+        let cost = cost::shares(part.len() as u64, old);
+        let _reservation = engine.reservations.hold(cost, Priority::Normal)?;
+        change(&engine.core, |op| {
             op.run(|| {
                 clear(op, target, state, range, at, end)?;
                 for extent in part.iter().filter(|m| !m.is_hole()) {
@@ -229,7 +231,7 @@ fn insert_shared(
             at = end;
             let reached = (range.to + (at - range.from)).min(range.to + range.len);
             state.item.size = state.item.size.max(reached);
-            op.put_inode(target.id, state);
+            put_inode(op, target.id, state);
             Ok(())
         })?;
     }
@@ -237,14 +239,14 @@ fn insert_shared(
         return Ok(());
     }
     let old = old_items(engine, target, range, at, source_end)?;
-    let _room = engine.hold_shares(1, old)?;
-    engine.change(|op| {
+    let _reservation = engine.reservations.hold(cost::shares(1, old), Priority::Normal)?;
+    change(&engine.core, |op| {
         op.run(|| {
             clear(op, target, state, range, at, source_end)?;
             fill_hole(op, target, range, at, source_end);
             Ok::<_, FsError>(())
         })?;
-        op.put_inode(target.id, state);
+        put_inode(op, target.id, state);
         Ok(())
     })
 }
@@ -258,7 +260,7 @@ fn old_items(
     to: u64,
 ) -> Result<u64> {
     let (start, end) = (range.to + (from - range.from), range.to + (to - range.from));
-    let old = map_range(&engine.view(), target.id, engine.sector(), start, end).fs()?;
+    let old = map_range(&engine.core.view(), target.id, engine.core.sector(), start, end).fs()?;
     Ok(old.len() as u64)
 }
 
@@ -272,7 +274,7 @@ fn clear(
     to: u64,
 ) -> Result<()> {
     let (start, end) = (range.to + (from - range.from), range.to + (to - range.from));
-    let old = map_range(&op.view, target.id, op.engine.sector(), start, end).fs()?;
+    let old = map_range(&op.view, target.id, op.core.sector(), start, end).fs()?;
     drop_range(op, target.id, state, &old, start, end)
 }
 
@@ -284,7 +286,7 @@ fn fill_hole(op: &Op<'_>, target: &Arc<Inode>, range: &Range, from: u64, to: u64
     let start = range.to + (from - range.from);
     let end = start + (to - from);
     op.note_gap(target.id, start, end);
-    if !op.engine.no_holes {
+    if !op.core.features.no_holes {
         put_hole(op, target.id, start, end);
     }
 }
@@ -304,7 +306,7 @@ fn insert_one(
     let offset = fields.offset + (start - extent.start);
     let part = FileExtentFields { offset, num_bytes: end - start, ..*fields };
     let who = (target.id.tree, target.id.objectid, to.wrapping_sub(offset));
-    op.reference(fields.disk_bytenr, fields.disk_num_bytes, who, 1)?;
+    op.reference(fields.disk_bytenr, fields.disk_num_bytes, who, 1).fs()?;
     insert_regular(op, target.id, state, to, *kind, *compression, part);
     Ok(())
 }

@@ -2,17 +2,20 @@
 
 use super::lookup::entry;
 use crate::acl::{self, Inherited};
-use crate::delta::Base;
-use crate::engine::{Engine, Op};
-use crate::ino::InodeId;
-use crate::inode::{Inode, State, from_linux_dev, now};
+use crate::engine::Engine;
+use crate::error::IntoFs;
+use crate::ino::{InodeId, number};
+use crate::inode::{Inode, State, change, from_linux_dev, put_inode};
 use crate::names::{self, Target};
 use crate::ops::xattr::COMPRESSION;
 use crate::orphan;
+use crate::reserve::cost;
 use crate::xattrs;
 use btrfs_disk::Key;
 use btrfs_disk::items::{Compression, FileExtent, InodeItem, dir_type, inode_flags};
 use btrfs_disk::key::kind;
+use btrfs_txn::Op;
+use btrfs_txn::delta::Base;
 use std::sync::Arc;
 use vfs::{Context, Entry, Errno, FileKind, FsError, Ino, Result};
 
@@ -25,18 +28,6 @@ pub struct New<'a> {
     pub target: &'a [u8],
 }
 
-pub fn dir_type_of(kind: FileKind) -> u8 {
-    match kind {
-        FileKind::File => dir_type::REG_FILE,
-        FileKind::Dir => dir_type::DIR,
-        FileKind::Symlink => dir_type::SYMLINK,
-        FileKind::CharDevice => dir_type::CHRDEV,
-        FileKind::BlockDevice => dir_type::BLKDEV,
-        FileKind::Fifo => dir_type::FIFO,
-        FileKind::Socket => dir_type::SOCK,
-    }
-}
-
 pub fn make(
     engine: &Engine,
     cx: &Context,
@@ -47,25 +38,28 @@ pub fn make(
     names::check_name(name)?;
     check_symlink(engine, new)?;
     let dir = writable_dir(engine, parent)?;
-    let _room = engine.reserve(6, (name.len() * 3 + new.target.len() + 600) as u64)?;
+    let directory = new.kind == FileKind::Dir;
+    let geometry = &engine.core.geometry;
+    let cost = cost::create(geometry, name.len(), new.target.len(), directory);
+    let _reservation = engine.reserver.reserve(cost)?;
     let mut dir_state = dir.write()?;
-    let view = engine.view();
+    let view = engine.core.view();
     if names::lookup(&view, dir.id, name)?.is_some() {
         return Err(Errno::EEXIST.into());
     }
     check_parent(&dir_state)?;
-    names::check_room(&view, dir.id, name, engine.geometry.max_item_size())?;
+    names::check_room(&view, dir.id, name, engine.core.geometry.max_item_size())?;
     let prepared = prepare(engine, cx, &dir, &dir_state, new)?;
     if dir_state.dir_next == 0 {
         dir_state.dir_next = names::next_index(&view, dir.id)?;
     }
     drop(view);
     let index = dir_state.dir_next;
-    let inode = engine.change(|op| {
+    let inode = change(&engine.core, |op| {
         let inode = insert_inode(engine, op, &prepared, new, 1)?;
         let target = Target {
             location: Key::new(inode.id.objectid, kind::INODE_ITEM, 0),
-            kind: dir_type_of(new.kind),
+            kind: names::dir_type_of(new.kind),
         };
         names::add(op, dir.id, name, target, index)?;
         dir_state.dir_next += 1;
@@ -79,13 +73,13 @@ pub fn make(
 /// `O_TMPFILE`.
 pub fn tmpfile(engine: &Engine, cx: &Context, parent: Ino, perm: u16) -> Result<Entry> {
     let dir = writable_dir(engine, parent)?;
-    let _room = engine.reserve(4, 600)?;
+    let _reservation = engine.reserver.reserve(cost::tmpfile(&engine.core.geometry))?;
     let dir_state = dir.write()?;
     check_parent(&dir_state)?;
     let new = New { kind: FileKind::File, perm, rdev: 0, target: &[] };
     let mut prepared = prepare(engine, cx, &dir, &dir_state, &new)?;
     prepared.item.nlink = 0;
-    let inode = engine.change(|op| {
+    let inode = change(&engine.core, |op| {
         let inode = insert_inode(engine, op, &prepared, &new, 1)?;
         let mut state = inode.write()?;
         state.linkable = true;
@@ -98,8 +92,8 @@ pub fn tmpfile(engine: &Engine, cx: &Context, parent: Ino, perm: u16) -> Result<
 }
 
 pub fn writable_dir(engine: &Engine, ino: Ino) -> Result<Arc<Inode>> {
-    engine.writable()?;
-    let dir = engine.inode(ino)?;
+    engine.core.health.writable().fs()?;
+    let dir = engine.inodes.get(ino)?;
     engine.subvol_writable(dir.id.tree)?;
     if !dir.read()?.is_dir() {
         return Err(Errno::ENOTDIR.into());
@@ -121,21 +115,21 @@ pub fn check_parent(dir: &State) -> Result<()> {
 /// Times and size of a directory whose names changed by `name_len` bytes.
 pub fn touch_dir(op: &Op<'_>, id: InodeId, dir: &mut State, name_len: i64) {
     dir.item.size = dir.item.size.saturating_add_signed(2 * name_len);
-    let time = now();
+    let time = op.core.now();
     dir.item.mtime = time;
     dir.item.ctime = time;
-    op.put_inode(id, dir);
+    put_inode(op, id, dir);
 }
 
 fn check_symlink(engine: &Engine, new: &New<'_>) -> Result<()> {
     if new.kind != FileKind::Symlink {
         return Ok(());
     }
-    let room = engine.geometry.max_item_size() - btrfs_disk::items::FILE_EXTENT_INLINE_HEADER;
+    let room = engine.core.geometry.max_item_size() - btrfs_disk::items::FILE_EXTENT_INLINE_HEADER;
     if new.target.is_empty() {
         return Err(Errno::ENOENT.into());
     }
-    if new.target.len() > room.min(engine.geometry.sector_size as usize - 1) {
+    if new.target.len() > room.min(engine.core.geometry.sector_size as usize - 1) {
         return Err(Errno::ENAMETOOLONG.into());
     }
     Ok(())
@@ -157,10 +151,10 @@ fn prepare(
     dir_state: &State,
     new: &New<'_>,
 ) -> Result<Prepared> {
-    let view = engine.view();
-    let objectid = engine.subvols.allocate(&engine.store, &view, dir.id.tree)?;
+    let view = engine.core.view();
+    let objectid = engine.subvols.allocate(&engine.core.store, &view, dir.id.tree)?;
     let id = InodeId::new(dir.id.tree, objectid);
-    id.to_ino()?;
+    number(id)?;
     let is_dir = new.kind == FileKind::Dir;
     let default = match new.kind {
         FileKind::Symlink => None,
@@ -178,7 +172,7 @@ fn prepare(
     if sgid && is_dir {
         mode |= libc::S_ISGID;
     }
-    let time = now();
+    let time = engine.core.now();
     let item = InodeItem {
         nlink: 1,
         uid: cx.uid,
@@ -229,12 +223,12 @@ fn insert_inode(
         capability: Some(false),
         ..State::default()
     };
-    let inode = engine.inodes.insert(id, state, lookups)?;
+    let inode = engine.inodes.table().insert(id, state, lookups)?;
     op.edit(id, |o| {
         o.mark_born();
         o.put(kind::INODE_ITEM, 0, item.to_boxed(), Base::Absent);
     });
-    op.put_inode(id, &mut *inode.write()?);
+    put_inode(op, id, &mut *inode.write()?);
     if new.kind == FileKind::Symlink {
         let extent = FileExtent::Inline {
             generation: item.generation,

@@ -1,15 +1,16 @@
 //! fallocate: allocate, punch, zero.
 
 use super::io::{check_file, end_of, hole_to};
-use super::truncate::{Done, Patience, room_for_step, zero_tail};
-use crate::data::flush::{dirty_of, fill_sector, flush_to_extents, load_inline};
+use super::truncate::{Done, Patience, reserve_step, zero_tail};
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::extents::{drop_range, insert_regular, map_range, put_hole};
-use crate::inode::{Inode, State, now};
-use crate::reserve::SMALL_STEP;
+use crate::inode::{Inode, State, change, put_inode};
+use crate::reserve::DirtyReservation;
+use crate::reserve::cost::{self, SMALL_STEP};
+use crate::writeback::{dirty_of, fill_sector, flush_to_extents, load_inline};
 use btrfs_disk::items::{Compression, FileExtentFields, FileExtentKind, inode_flags};
-use btrfs_space::{DataReservation, Extent};
+use btrfs_space::{DataReservation, Extent, Priority};
 use std::sync::Arc;
 use vfs::{Errno, FallocateMode, Ino, Result};
 
@@ -27,27 +28,25 @@ pub fn fallocate(
         return Err(Errno::EINVAL.into());
     }
     let end = end_of(offset, len)?;
-    let inode = engine.inode(ino)?;
+    let inode = engine.inodes.get(ino)?;
     engine.subvol_writable(inode.id.tree)?;
     let allocates = !matches!(mode, FallocateMode::PunchHole);
     let removes = !allocates && !splits(engine, &inode, offset, end)?;
     let mut patience = Patience::default();
     loop {
-        let mut room = match allocates {
-            true => Some(engine.data_promise(gaps(engine, &inode, mode, offset, end)?)?),
+        let mut space = match allocates {
+            true => Some(engine.reserver.reserve_data(gaps(engine, &inode, mode, offset, end)?)?),
             false => None,
         };
-        let promised = 4 * engine.sector();
-        engine.promise_data(promised)?;
-        let reserved = match removes {
-            true => engine.reserve_for_removal_of(SMALL_STEP),
-            false => engine.reserve(16, 1024),
+        let dirty = engine.reserver.reserve_dirty(4 * engine.core.sector())?;
+        let reservation = match removes {
+            true => engine.reserver.reserve_removal(cost::removal_of_items(SMALL_STEP))?,
+            false => engine.reserver.reserve(cost::allocate_range())?,
         };
-        let room_for_items = reserved.inspect_err(|_| engine.forget_dirty(promised))?;
-        let mut budget = Budget { dirty: promised, extents: room.as_mut() };
+        let mut budget = Budget { dirty, extents: space.as_mut() };
         let result = locked(engine, &inode, mode, offset, end, &mut budget);
-        engine.forget_dirty(budget.dirty);
-        drop(room_for_items);
+        drop(budget);
+        drop(reservation);
         if patience.ends(engine, result?)? {
             return Ok(());
         }
@@ -57,7 +56,8 @@ pub fn fallocate(
 /// True if the range lies within one extent, which a hole there makes two.
 fn splits(engine: &Engine, inode: &Arc<Inode>, offset: u64, end: u64) -> Result<bool> {
     let state = inode.read()?;
-    let mapped = map_range(&engine.view(), inode.id, engine.sector(), offset, end).fs()?;
+    let mapped =
+        map_range(&engine.core.view(), inode.id, engine.core.sector(), offset, end).fs()?;
     drop(state);
     Ok(mapped.iter().any(|m| !m.is_inline() && m.start < offset && m.end > end))
 }
@@ -70,13 +70,13 @@ fn gaps(
     offset: u64,
     end: u64,
 ) -> Result<u64> {
-    let sector = engine.sector();
+    let sector = engine.core.sector();
     let (start, stop) = (offset / sector * sector, end.next_multiple_of(sector));
     if matches!(mode, FallocateMode::ZeroRange { .. }) {
         return Ok(stop - start);
     }
     let state = inode.read()?;
-    let mapped = map_range(&engine.view(), inode.id, sector, start, stop).fs()?;
+    let mapped = map_range(&engine.core.view(), inode.id, sector, start, stop).fs()?;
     drop(state);
     let held = mapped.iter().filter(|m| !m.is_hole() && !m.is_inline());
     let held: u64 = held.map(|m| m.end.min(stop) - m.start.max(start)).sum();
@@ -86,7 +86,7 @@ fn gaps(
 /// What was promised to one call.
 struct Budget<'a> {
     /// For sectors that become dirty.
-    dirty: u64,
+    dirty: DirtyReservation<'a>,
     /// For preallocated extents.
     extents: Option<&'a mut DataReservation>,
 }
@@ -99,7 +99,7 @@ fn locked(
     end: u64,
     budget: &mut Budget<'_>,
 ) -> Result<Done> {
-    let _queued = engine.dirty_inodes.add_at_end(inode);
+    let _queued = engine.writeback.queue().add_at_end(inode);
     let mut state = inode.write()?;
     check_file(&state)?;
     let fixed = match mode {
@@ -109,7 +109,7 @@ fn locked(
     if state.item.flags & fixed != 0 {
         return Err(Errno::EPERM.into());
     }
-    budget.dirty -= load_inline(engine, inode.id, &mut state)?;
+    budget.dirty.spend(load_inline(&engine.writeback, inode.id, &mut state)?);
     let result = match mode {
         FallocateMode::Allocate => {
             allocate_range(engine, inode, &mut state, offset, end, true, budget).map(|()| Done::All)
@@ -119,11 +119,11 @@ fn locked(
                 .map(|()| Done::All)
         }
         FallocateMode::PunchHole => {
-            let stop = end.min(state.item.size.next_multiple_of(engine.sector()));
+            let stop = end.min(state.item.size.next_multiple_of(engine.core.sector()));
             punch(engine, inode, &mut state, offset, stop.max(offset), budget)
         }
         FallocateMode::ZeroRange { keep_size } => {
-            let stop = end.min(state.item.size.next_multiple_of(engine.sector()));
+            let stop = end.min(state.item.size.next_multiple_of(engine.core.sector()));
             match punch(engine, inode, &mut state, offset, stop.max(offset), budget) {
                 Ok(Done::All) => {
                     let grow = !keep_size;
@@ -137,10 +137,10 @@ fn locked(
     if let Some(dirty) = &mut state.dirty {
         dirty.ground_changed();
     }
-    let time = now();
+    let time = engine.core.now();
     state.item.mtime = time;
     state.item.ctime = time;
-    engine.begin().put_inode(inode.id, &mut state);
+    put_inode(&engine.core.begin(), inode.id, &mut state);
     result
 }
 
@@ -153,7 +153,7 @@ fn punch(
     end: u64,
     budget: &mut Budget<'_>,
 ) -> Result<Done> {
-    let sector = engine.sector();
+    let sector = engine.core.sector();
     if start >= end {
         return Ok(Done::All);
     }
@@ -169,19 +169,19 @@ fn punch(
     if let Some(dirty) = &mut state.dirty {
         let before = dirty.bytes();
         dirty.remove(first, last);
-        engine.forget_dirty(before - dirty.bytes());
+        engine.reservations.forget_dirty(before - dirty.bytes());
         if dirty.is_empty() {
             state.dirty = None;
         }
     }
-    let mapped = map_range(&engine.view(), inode.id, sector, first, last).fs()?;
+    let mapped = map_range(&engine.core.view(), inode.id, sector, first, last).fs()?;
     let mapped: Vec<_> = mapped.into_iter().filter(|m| !m.is_hole()).collect();
-    if mapped.is_empty() && !engine.no_holes {
+    if mapped.is_empty() && !engine.core.features.no_holes {
         clear(engine, inode, state, first, last)?;
     }
     let (mut left, mut at) = (&mapped[..], first);
     while !left.is_empty() {
-        let Some((_room, step)) = room_for_step(engine, left.len())? else {
+        let Some((_room, step)) = reserve_step(engine, left.len())? else {
             return Ok(if at == first { Done::Nothing } else { Done::Part });
         };
         let rest = &left[step..];
@@ -200,18 +200,18 @@ fn clear(
     start: u64,
     end: u64,
 ) -> Result<()> {
-    let sector = engine.sector();
-    engine.change(|op| {
+    let sector = engine.core.sector();
+    change(&engine.core, |op| {
         let mapped = map_range(&op.view, inode.id, sector, start, end).fs()?;
         op.run(|| drop_range(op, inode.id, state, &mapped, start, end))?;
         op.note_gap(inode.id, start, end);
-        if !engine.no_holes {
+        if !engine.core.features.no_holes {
             let stop = end.min(state.item.size.next_multiple_of(sector));
             if start < stop {
                 put_hole(op, inode.id, start, stop);
             }
         }
-        op.put_inode(inode.id, state);
+        put_inode(op, inode.id, state);
         Ok(())
     })
 }
@@ -225,17 +225,17 @@ fn zero_part(
     end: u64,
     budget: &mut Budget<'_>,
 ) -> Result<()> {
-    let sector = engine.sector();
+    let sector = engine.core.sector();
     let end = end.min(state.item.size);
     if start >= end {
         return Ok(());
     }
     let sector_start = start / sector * sector;
     let dirty = state.dirty.as_ref().is_some_and(|d| d.covers(sector_start));
-    let mapped = map_range(&engine.view(), inode.id, sector, start, end).fs()?;
+    let mapped = map_range(&engine.core.view(), inode.id, sector, start, end).fs()?;
     if dirty || mapped.iter().any(|m| m.has_data()) {
-        budget.dirty -= fill_sector(engine, inode.id, state, sector_start)?;
-        dirty_of(engine, state).write(start, &vec![0; (end - start) as usize]);
+        budget.dirty.spend(fill_sector(&engine.writeback, inode.id, state, sector_start)?);
+        dirty_of(&engine.writeback, state).write(start, &vec![0; (end - start) as usize]);
     }
     Ok(())
 }
@@ -250,18 +250,18 @@ fn allocate_range(
     grow: bool,
     budget: &mut Budget<'_>,
 ) -> Result<()> {
-    let sector = engine.sector();
+    let sector = engine.core.sector();
     let old_size = state.item.size;
     let grows = grow && end > old_size;
     if grows {
-        budget.dirty -= zero_tail(engine, inode.id, state)?;
+        budget.dirty.spend(zero_tail(engine, inode.id, state)?);
     }
-    flush_to_extents(engine, inode.id, state)?;
+    flush_to_extents(&engine.writeback, inode.id, state)?;
     if grows {
         hole_to(engine, inode, state, offset)?;
     }
     let (start, stop) = (offset / sector * sector, end.next_multiple_of(sector));
-    let mapped = map_range(&engine.view(), inode.id, sector, start, stop).fs()?;
+    let mapped = map_range(&engine.core.view(), inode.id, sector, start, stop).fs()?;
     let mut at = start;
     for extent in mapped.iter().filter(|m| !m.is_hole()) {
         if extent.start > at {
@@ -288,20 +288,25 @@ fn fill_gap(
 ) -> Result<()> {
     let mut at = start;
     while at < end {
-        let _room = engine.hold_extent()?;
+        let _reservation = engine.reservations.hold(cost::extent(), Priority::Normal)?;
         let Some(room) = budget.extents.as_deref_mut() else { return Err(Errno::ENOSPC.into()) };
         let want = (end - at).min(PREALLOC_MAX);
-        let extent = engine.allocated(room.alloc(&engine.space, want, engine.sector(), None))?;
-        let op = engine.begin();
+        let extent = engine.reservations.allocated(room.alloc(
+            &engine.core.space,
+            want,
+            engine.core.sector(),
+            None,
+        ))?;
+        let op = engine.core.begin();
         let stop = at + extent.len;
-        let mapped = map_range(&op.view, inode.id, engine.sector(), at, stop).fs()?;
+        let mapped = map_range(&op.view, inode.id, engine.core.sector(), at, stop).fs()?;
         drop_range(&op, inode.id, state, &mapped, at, stop)?;
-        op.allocate(extent, (inode.id.tree, inode.id.objectid, at))?;
+        op.allocate(extent, (inode.id.tree, inode.id.objectid, at)).fs()?;
         let fields = prealloc_fields(op.generation().0, &extent);
         let kind = FileExtentKind::Prealloc;
         insert_regular(&op, inode.id, state, at, kind, Compression::None, fields);
         state.item.flags |= inode_flags::PREALLOC;
-        op.put_inode(inode.id, state);
+        put_inode(&op, inode.id, state);
         at = stop;
     }
     Ok(())

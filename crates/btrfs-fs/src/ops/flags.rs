@@ -2,8 +2,9 @@
 
 use crate::engine::Engine;
 use crate::ino::is_stand_in;
-use crate::inode::now;
+use crate::inode::put_inode;
 use crate::ops::xattr::COMPRESSION;
+use crate::reserve::cost;
 use crate::xattrs;
 use btrfs_disk::items::inode_flags as disk;
 use vfs::{Errno, Ino, Result};
@@ -32,7 +33,7 @@ pub fn get(engine: &Engine, ino: Ino) -> Result<u32> {
     if is_stand_in(ino) {
         return Err(Errno::ENOTTY.into());
     }
-    let inode = engine.inode(ino)?;
+    let inode = engine.inodes.get(ino)?;
     let flags = inode.read()?.item.flags;
     Ok(bits_of(flags))
 }
@@ -42,9 +43,9 @@ fn bits_of(flags: u64) -> u32 {
 }
 
 pub fn set(engine: &Engine, ino: Ino, flags: u32) -> Result<()> {
-    let inode = engine.inode(ino)?;
+    let inode = engine.inodes.get(ino)?;
     engine.subvol_writable(inode.id.tree)?;
-    let _room = engine.reserve(3, 500)?;
+    let _reservation = engine.reserver.reserve(cost::set_flags())?;
     let mut state = inode.write()?;
     let old = bits_of(state.item.flags);
     let wanted = match state.item.mode & libc::S_IFMT {
@@ -67,15 +68,15 @@ pub fn set(engine: &Engine, ino: Ino, flags: u32) -> Result<()> {
             new &= !disk::NODATASUM;
         }
     }
-    let op = engine.begin();
+    let op = engine.core.begin();
     if new & disk::COMPRESS != 0 {
         xattrs::put(&op, inode.id, COMPRESSION, b"zlib")?;
     } else if xattrs::get(&op.view, inode.id, COMPRESSION)?.is_some() {
         xattrs::remove(&op, inode.id, COMPRESSION)?;
     }
     state.item.flags = new;
-    state.item.ctime = now();
-    op.put_inode(inode.id, &mut state);
+    state.item.ctime = engine.core.now();
+    put_inode(&op, inode.id, &mut state);
     Ok(())
 }
 

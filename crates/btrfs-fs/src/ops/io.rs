@@ -6,14 +6,14 @@
 
 use super::truncate::zero_tail;
 use super::xattr::drop_capability;
-use crate::data::Dirty;
-use crate::data::flush::{dirty_of, fill_sector, load_inline};
-use crate::data::read as reading;
-use crate::data::store::{Way, store};
 use crate::engine::Engine;
 use crate::error::IntoFs;
-use crate::extents::{map_range, put_hole};
-use crate::inode::{Inode, State, now};
+use crate::extents::{self, map_range, put_hole};
+use crate::inode::{Dirty, Inode, State};
+use crate::reserve::DirtyReservation;
+use crate::reserve::cost;
+use crate::writeback::{Way, store};
+use crate::writeback::{dirty_of, fill_sector, load_inline};
 use btrfs_disk::items::inode_flags;
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,16 +22,13 @@ use vfs::{Errno, Ino, Result, WriteFlags};
 /// Whole sectors of one write from this length on go straight to an extent, in bytes.
 const STRAIGHT: u64 = 128 << 10;
 
-/// Places that a write changes beside those of its content in the middle: the ends of what goes
-/// straight, a piece of memory at each end and one at the old end of the file, each a run and
-/// an inode; the capability that goes.
-const WRITE_PLACES: u64 = 3 * 4 + 1;
-
 pub fn read(engine: &Engine, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
-    let inode = engine.inode(ino)?;
+    let inode = engine.inodes.get(ino)?;
     let state = inode.read()?;
     check_file(&state)?;
-    reading::read(engine, inode.id, &state, offset, buf)
+    let read = extents::read(&engine.core, inode.id, &state, offset, buf)?;
+    engine.stats.data_read_bytes.add(read as u64);
+    Ok(read)
 }
 
 pub fn check_file(state: &State) -> Result<()> {
@@ -63,14 +60,12 @@ pub fn write(
         return Ok(0);
     }
     end_of(offset, data.len() as u64)?;
-    let inode = engine.inode(ino)?;
+    let inode = engine.inodes.get(ino)?;
     engine.subvol_writable(inode.id.tree)?;
-    let promised = data.len() as u64 + 4 * engine.sector();
-    let room = engine.reserve_content(promised, WRITE_PLACES, 3 * 600)?;
-    let mut budget = promised;
-    let result = write_locked(engine, &inode, offset, data, flags, &mut budget);
-    engine.forget_dirty(budget);
-    drop(room);
+    let most = data.len() as u64 + 4 * engine.core.sector();
+    let mut reserved = engine.reserver.reserve_content(most, cost::write())?;
+    let result = write_locked(engine, &inode, offset, data, flags, &mut reserved.dirty);
+    drop(reserved);
     let file_wants_sync = result?;
     if flags.sync || file_wants_sync {
         super::sync::fsync(engine, ino, true)?;
@@ -78,7 +73,7 @@ pub fn write(
     Ok(data.len())
 }
 
-/// `budget`: promised bytes; what became dirty is taken out of it. True if the file's own
+/// What becomes dirty is taken out of `budget`. True if the file's own
 /// flags (`chattr +S`) ask for each write to be durable, of which a kernel behind FUSE
 /// knows nothing.
 fn write_locked(
@@ -87,25 +82,25 @@ fn write_locked(
     offset: u64,
     data: &[u8],
     flags: WriteFlags,
-    budget: &mut u64,
+    budget: &mut DirtyReservation<'_>,
 ) -> Result<bool> {
-    let _queued = engine.dirty_inodes.add_at_end(inode);
+    let _queued = engine.writeback.queue().add_at_end(inode);
     let mut state = inode.write()?;
     check_file(&state)?;
     let rewrites = state.item.flags & inode_flags::APPEND != 0 && offset != state.item.size;
     if rewrites || state.item.flags & inode_flags::IMMUTABLE != 0 {
         return Err(Errno::EPERM.into());
     }
-    *budget -= load_inline(engine, inode.id, &mut state)?;
+    budget.spend(load_inline(&engine.writeback, inode.id, &mut state)?);
     if offset > state.item.size {
-        *budget -= zero_tail(engine, inode.id, &mut state)?;
+        budget.spend(zero_tail(engine, inode.id, &mut state)?);
         hole_to(engine, inode, &mut state, offset)?;
     }
     if state.capability != Some(false) {
-        drop_capability(&engine.begin(), inode.id, &mut state)?;
+        drop_capability(&engine.core.begin(), inode.id, &mut state)?;
     }
-    state.told.clear();
-    let time = now();
+    state.reported.clear();
+    let time = engine.core.now();
     state.item.mtime = time;
     state.item.ctime = time;
     if flags.kill_priv {
@@ -121,17 +116,17 @@ fn write_locked(
 /// Volumes without NO_HOLES want items for gaps behind the old end. Preallocated extents
 /// may lie there already.
 pub fn hole_to(engine: &Engine, inode: &Arc<Inode>, state: &mut State, offset: u64) -> Result<()> {
-    let sector = engine.sector();
+    let sector = engine.core.sector();
     let (start, end) = (state.item.size.next_multiple_of(sector), offset / sector * sector);
-    if engine.no_holes {
-        let op = engine.begin();
+    if engine.core.features.no_holes {
+        let op = engine.core.begin();
         op.note_gap(inode.id, start, offset.next_multiple_of(sector));
         return Ok(());
     }
     if start >= end {
         return Ok(());
     }
-    let op = engine.begin();
+    let op = engine.core.begin();
     let mut at = start;
     for extent in map_range(&op.view, inode.id, sector, start, end).fs()? {
         if extent.start > at {
@@ -162,14 +157,14 @@ fn write_content(
     state: &mut State,
     offset: u64,
     data: &[u8],
-    budget: &mut u64,
+    budget: &mut DirtyReservation<'_>,
 ) -> Result<()> {
-    let sector = engine.sector();
+    let sector = engine.core.sector();
     let end = offset + data.len() as u64;
     let body_start = offset.next_multiple_of(sector);
     let body_end = end / sector * sector;
     // Where a refusal is told late, writeback waits for it, not the writer.
-    if body_end.saturating_sub(body_start) < STRAIGHT || engine.volume.tells_late() {
+    if body_end.saturating_sub(body_start) < STRAIGHT || engine.core.volume.tells_late() {
         return gather(engine, inode, state, offset, data, budget);
     }
     let head = (body_start - offset) as usize;
@@ -192,15 +187,15 @@ fn write_direct(
     state: &mut State,
     offset: u64,
     data: &[u8],
-    budget: &mut u64,
+    budget: &mut DirtyReservation<'_>,
 ) -> Result<()> {
-    let sector = engine.sector();
+    let sector = engine.core.sector();
     let end = offset + data.len() as u64;
     let (start, stop) = (offset / sector * sector, end.next_multiple_of(sector));
     let (body_start, body_end) = (offset.next_multiple_of(sector), end / sector * sector);
     let patched = |at: u64| -> Result<Vec<u8>> {
         let mut content = vec![0; sector as usize];
-        reading::read(engine, inode.id, state, at, &mut content)?;
+        extents::read(&engine.core, inode.id, state, at, &mut content)?;
         let (from, to) = (at.max(offset), (at + sector).min(end));
         content[(from - at) as usize..(to - at) as usize]
             .copy_from_slice(&data[(from - offset) as usize..(to - offset) as usize]);
@@ -225,23 +220,23 @@ fn straight(
     state: &mut State,
     (start, end): (u64, u64),
     (parts, way): (&[&[u8]], Way),
-    budget: &mut u64,
+    budget: &mut DirtyReservation<'_>,
 ) -> Result<()> {
     let old_size = state.item.size;
     state.item.size = old_size.max(end);
-    let end = end.next_multiple_of(engine.sector());
+    let end = end.next_multiple_of(engine.core.sector());
     // What was dirty here is overwritten; keep it until the new content has landed, with which
     // the size on the volume grows to what is dirty behind it.
     let dirty = state.dirty.take();
     state.pending_from =
         dirty.as_ref().and_then(|d| dirty_beside(d, state.landed_size, start..end));
-    let stored = store(engine, inode.id, state, start, parts, way);
+    let stored = store(&engine.writeback, inode.id, state, start, parts, way);
     state.pending_from = None;
     state.dirty = dirty;
     match stored {
         Ok(paid) => {
-            *budget -= end - start;
-            engine.forget_landed(end - start, paid);
+            budget.spend(end - start);
+            engine.reservations.forget_landed(end - start, paid);
         }
         Err(error) => {
             state.item.size = old_size;
@@ -252,7 +247,7 @@ fn straight(
         let before = dirty.bytes();
         dirty.remove(start, end);
         dirty.ground_changed();
-        engine.forget_dirty(before - dirty.bytes());
+        engine.reservations.forget_dirty(before - dirty.bytes());
         if dirty.is_empty() {
             state.dirty = None;
         }
@@ -273,26 +268,26 @@ fn gather(
     state: &mut State,
     offset: u64,
     data: &[u8],
-    budget: &mut u64,
+    budget: &mut DirtyReservation<'_>,
 ) -> Result<()> {
-    let sector = engine.sector();
+    let sector = engine.core.sector();
     let end = offset + data.len() as u64;
-    let fill = |state: &mut State, at: u64, budget: &mut u64| -> Result<()> {
+    let fill = |state: &mut State, at: u64, budget: &mut DirtyReservation<'_>| -> Result<()> {
         let start = at / sector * sector;
         // A sector that the write covers wholly needs nothing of its old content; one
         // behind the end of the file has none.
         let covered = offset <= start && (end >= start + sector || end >= state.item.size);
         if !covered && start < state.item.size {
-            *budget -= fill_sector(engine, inode.id, state, start)?;
+            budget.spend(fill_sector(&engine.writeback, inode.id, state, start)?);
         }
         Ok(())
     };
     fill(state, offset, budget)?;
     fill(state, end - 1, budget)?;
-    let dirty = dirty_of(engine, state);
+    let dirty = dirty_of(&engine.writeback, state);
     let before = dirty.bytes();
     dirty.write(offset, data);
-    *budget -= dirty.bytes() - before;
+    budget.spend(dirty.bytes() - before);
     state.item.size = state.item.size.max(end);
     Ok(())
 }

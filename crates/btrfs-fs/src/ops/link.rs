@@ -1,16 +1,18 @@
 //! Another name for an inode, or the first one for an `O_TMPFILE`.
 
-use super::create::{check_parent, dir_type_of, refuse_dir, touch_dir, writable_dir};
+use super::create::{check_parent, refuse_dir, touch_dir, writable_dir};
 use super::lookup::entry_by_id;
-use crate::engine::{Engine, Op};
+use crate::engine::Engine;
 use crate::error::IntoFs;
-use crate::inode::{Inode, kind_of, now};
-use crate::locks::Locked;
+use crate::inode::Locked;
+use crate::inode::{Inode, change, kind_of, put_inode};
 use crate::names::{self, Target};
 use crate::orphan;
+use crate::reserve::cost;
 use btrfs_disk::Key;
 use btrfs_disk::items::inode_flags;
 use btrfs_disk::key::kind;
+use btrfs_txn::Op;
 use vfs::{Entry, Errno, Ino, Result};
 
 /// As the kernel's btrfs.
@@ -19,25 +21,25 @@ const LINK_MAX: u32 = 65535;
 pub fn link(engine: &Engine, ino: Ino, parent: Ino, name: &[u8]) -> Result<Entry> {
     names::check_name(name)?;
     let dir = writable_dir(engine, parent)?;
-    let inode = engine.inode(ino)?;
+    let inode = engine.inodes.get(ino)?;
     if inode.id.tree != dir.id.tree {
         return Err(Errno::EXDEV.into());
     }
-    let _room = engine.reserve(6, (name.len() * 3 + 400) as u64)?;
+    let _reservation = engine.reserver.reserve(cost::link(name.len()))?;
     let mut locked = Locked::new(&[&dir, &inode])?;
-    let view = engine.view();
+    let view = engine.core.view();
     if names::lookup(&view, dir.id, name)?.is_some() {
         return Err(Errno::EEXIST.into());
     }
     check_parent(locked.get(&dir))?;
     check_inode(locked.get(&inode))?;
-    names::check_ref(engine, &view, inode.id, dir.id.objectid, name)?;
-    names::check_room(&view, dir.id, name, engine.geometry.max_item_size())?;
+    names::check_ref(&engine.core, &view, inode.id, dir.id.objectid, name)?;
+    names::check_room(&view, dir.id, name, engine.core.geometry.max_item_size())?;
     if locked.get(&dir).dir_next == 0 {
         locked.state(&dir).dir_next = names::next_index(&view, dir.id)?;
     }
     drop(view);
-    engine.change(|op| add_link(op, &dir, &inode, name, &mut locked))?;
+    change(&engine.core, |op| add_link(op, &dir, &inode, name, &mut locked))?;
     drop(locked);
     entry_by_id(engine, inode.id)
 }
@@ -51,17 +53,17 @@ fn add_link(
 ) -> Result<()> {
     let target = Target {
         location: Key::new(inode.id.objectid, kind::INODE_ITEM, 0),
-        kind: dir_type_of(kind_of(&locked.get(inode).item).fs()?),
+        kind: names::dir_type_of(kind_of(&locked.get(inode).item).fs()?),
     };
     names::add(op, dir.id, name, target, locked.get(dir).dir_next)?;
     let state = locked.state(inode);
     state.item.nlink += 1;
     state.linkable = false;
-    state.item.ctime = now();
+    state.item.ctime = op.core.now();
     if state.orphan {
         orphan::unmark(op, inode.id, state);
     }
-    op.put_inode(inode.id, state);
+    put_inode(op, inode.id, state);
     let dir_state = locked.state(dir);
     dir_state.dir_next += 1;
     touch_dir(op, dir.id, dir_state, name.len() as i64);

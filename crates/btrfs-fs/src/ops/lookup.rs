@@ -2,10 +2,10 @@
 
 use crate::engine::Engine;
 use crate::error::IntoFs;
-use crate::ino::{InodeId, is_stand_in, stand_in};
-use crate::inode::{Inode, attr_of, now, time_of};
+use crate::ino::{InodeId, is_stand_in, number, stand_in};
+use crate::inode::{Inode, attr_of, time_of};
 use crate::names::{self, Target};
-use crate::{orphan, subvol};
+use crate::subvol;
 use btrfs_disk::TreeId;
 use std::sync::Arc;
 use vfs::{Attr, Entry, Errno, FileKind, FsError, Ino, Result};
@@ -14,7 +14,7 @@ pub fn lookup(engine: &Engine, parent: Ino, name: &[u8]) -> Result<Entry> {
     if is_stand_in(parent) {
         return Err(Errno::ENOENT.into());
     }
-    let dir = engine.inode(parent)?;
+    let dir = engine.inodes.get(parent)?;
     if name == b"." {
         // On files too: a FUSE kernel asks so for an inode that it has a handle of.
         return entry_by_id(engine, dir.id);
@@ -25,7 +25,7 @@ pub fn lookup(engine: &Engine, parent: Ino, name: &[u8]) -> Result<Entry> {
     if name == b".." {
         return entry_by_id(engine, parent_id(engine, dir.id)?);
     }
-    let view = engine.view();
+    let view = engine.core.view();
     let target = names::lookup(&view, dir.id, name)?.ok_or(FsError::Posix(Errno::ENOENT))?;
     drop(view);
     entry_of(engine, dir.id, name, target)
@@ -38,7 +38,7 @@ pub fn entry_of(engine: &Engine, dir: InodeId, name: &[u8], target: Target) -> R
     }
     match subvolume_root(engine, dir, name, target)? {
         Place::Root(id) => entry_by_id(engine, id),
-        Place::StandIn(ino) => Ok(Entry { attr: stand_in_attr(ino), generation: 0 }),
+        Place::StandIn(ino) => Ok(Entry { attr: stand_in_attr(engine, ino), generation: 0 }),
     }
 }
 
@@ -51,7 +51,7 @@ pub enum Place {
 pub fn subvolume_root(engine: &Engine, dir: InodeId, name: &[u8], target: Target) -> Result<Place> {
     let child = TreeId(target.location.objectid);
     if let Some(subvolume) = engine.subvols.get(child)
-        && subvol::hangs_here(&engine.view(), dir, name, child)?
+        && subvol::hangs_here(&engine.core.view(), dir, name, child)?
     {
         return Ok(Place::Root(InodeId::new(child, subvolume.root_dir)));
     }
@@ -59,8 +59,8 @@ pub fn subvolume_root(engine: &Engine, dir: InodeId, name: &[u8], target: Target
 }
 
 /// An empty directory of the root user.
-pub fn stand_in_attr(ino: Ino) -> Attr {
-    let time = time_of(now());
+pub fn stand_in_attr(engine: &Engine, ino: Ino) -> Attr {
+    let time = time_of(engine.core.now());
     Attr {
         ino,
         kind: FileKind::Dir,
@@ -81,11 +81,11 @@ pub fn stand_in_attr(ino: Ino) -> Attr {
 }
 
 pub fn entry_by_id(engine: &Engine, id: InodeId) -> Result<Entry> {
-    let inode = engine.inode_by_id(id, 1)?;
+    let inode = engine.inodes.by_id(id, 1)?;
     match entry(engine, &inode) {
         Ok(entry) => Ok(entry),
         Err(error) => {
-            orphan::forget(engine, id, 1);
+            engine.orphans.forget(id, 1);
             Err(error)
         }
     }
@@ -94,17 +94,17 @@ pub fn entry_by_id(engine: &Engine, id: InodeId) -> Result<Entry> {
 /// The entry of an inode on which the caller took a lookup reference.
 pub fn entry(engine: &Engine, inode: &Arc<Inode>) -> Result<Entry> {
     let state = inode.read()?;
-    let pending = engine.pending(inode.id, &state);
-    let attr = attr_of(inode.ino, &state, engine.geometry.sector_size, pending).fs()?;
+    let pending = engine.writeback.pending(inode.id, &state);
+    let attr = attr_of(inode.ino, &state, engine.core.geometry.sector_size, pending).fs()?;
     Ok(Entry { attr, generation: state.item.generation })
 }
 
 /// The directory above a directory; the mount's root is its own parent.
 pub fn parent_id(engine: &Engine, dir: InodeId) -> Result<InodeId> {
-    if dir.to_ino()? == engine.root {
+    if number(dir)? == engine.root {
         return Ok(dir);
     }
-    let view = engine.view();
+    let view = engine.core.view();
     if engine.subvols.get(dir.tree).is_some_and(|s| s.root_dir == dir.objectid) {
         return Ok(subvol::parent_of(&view, dir.tree)?.unwrap_or(dir));
     }

@@ -3,9 +3,8 @@
 use super::lookup::{Place, entry_by_id, entry_of, parent_id, subvolume_root};
 use crate::engine::Engine;
 use crate::error::IntoFs;
-use crate::ino::{InodeId, is_stand_in};
+use crate::ino::{InodeId, id_of, is_stand_in, number};
 use crate::names::{self, Target};
-use crate::orphan;
 use btrfs_disk::Key;
 use btrfs_disk::items::{DirItem, dir_type};
 use btrfs_disk::key::kind;
@@ -42,7 +41,7 @@ pub fn readdir(engine: &Engine, dir: Ino, offset: u64, plus: bool, emit: Emit<'_
     if !dots(engine, dir, offset, emit)? || is_stand_in(dir) {
         return Ok(());
     }
-    let inode = engine.inode(dir)?;
+    let inode = engine.inodes.get(dir)?;
     let (mut from, mut stop) = (offset.max(2), None);
     loop {
         let (batch, end) = {
@@ -76,10 +75,10 @@ pub fn dir_end(engine: &Engine, dir: Ino) -> Result<u64> {
     if is_stand_in(dir) {
         return Ok(2);
     }
-    let inode = engine.inode(dir)?;
+    let inode = engine.inodes.get(dir)?;
     let state = inode.read()?;
     match state.dir_next {
-        0 => names::next_index(&engine.view(), inode.id),
+        0 => names::next_index(&engine.core.view(), inode.id),
         next => Ok(next),
     }
 }
@@ -94,8 +93,8 @@ fn dots(engine: &Engine, dir: Ino, offset: u64, emit: Emit<'_>) -> Result<bool> 
         let up = if is_stand_in(dir) {
             dir
         } else {
-            let id = InodeId::from_ino(dir);
-            parent_id(engine, id).and_then(InodeId::to_ino).unwrap_or(dir)
+            let id = id_of(dir);
+            parent_id(engine, id).and_then(number).unwrap_or(dir)
         };
         return Ok(emit(&dot(up, b"..", 2), None));
     }
@@ -105,7 +104,7 @@ fn dots(engine: &Engine, dir: Ino, offset: u64, emit: Emit<'_>) -> Result<bool> 
 /// Some names in order, and whether there are no more. What is damaged fails the batch that
 /// begins with it, so that everything in front has been delivered.
 fn read_batch(engine: &Engine, dir: InodeId, from: u64) -> Result<(Vec<Name>, bool)> {
-    let view = engine.view();
+    let view = engine.core.view();
     let mut scan = view.scan(dir.tree, Key::new(dir.objectid, kind::DIR_INDEX, from));
     let mut batch = Vec::new();
     while batch.len() < BATCH {
@@ -132,10 +131,10 @@ fn read_batch(engine: &Engine, dir: InodeId, from: u64) -> Result<(Vec<Name>, bo
 
 fn number_of(engine: &Engine, dir: InodeId, name: &Name) -> Result<Ino> {
     if !name.target.is_subvolume() {
-        return InodeId::new(dir.tree, name.target.location.objectid).to_ino();
+        return number(InodeId::new(dir.tree, name.target.location.objectid));
     }
     match subvolume_root(engine, dir, &name.name, name.target)? {
-        Place::Root(id) => id.to_ino(),
+        Place::Root(id) => number(id),
         Place::StandIn(ino) => Ok(ino),
     }
 }
@@ -157,14 +156,14 @@ fn emit_one(
     };
     let (true, Ok(ino)) = (plus, number) else { return Ok(emit(&entry, None)) };
     let loaded = match name.target.is_subvolume() {
-        false => entry_by_id(engine, InodeId::from_ino(ino)),
+        false => entry_by_id(engine, id_of(ino)),
         true => entry_of(engine, dir, &name.name, name.target),
     };
     match loaded {
         Ok(full) => {
             let taken = emit(&entry, Some(&full));
             if !taken && !is_stand_in(ino) {
-                orphan::forget(engine, InodeId::from_ino(ino), 1);
+                engine.orphans.forget(id_of(ino), 1);
             }
             Ok(taken)
         }

@@ -6,8 +6,6 @@
 //! nothing is written: the volume can be read by others.
 
 use crate::engine::Engine;
-use crate::orphan;
-use std::sync::atomic::Ordering;
 use vfs::Result;
 
 /// The first commit takes what is there; what was just being erased the second.
@@ -15,21 +13,21 @@ const COMMITS: usize = 2;
 
 /// Commits, and writes nothing from then on.
 pub fn still(engine: &Engine) -> Result<()> {
-    if engine.read_only.is_some() || engine.is_still() {
+    if engine.core.health.is_read_only() || engine.core.health.is_still() {
         return Ok(());
     }
-    engine.commit()?;
-    engine.no_changes.store(true, Ordering::SeqCst);
-    engine.volume.hold_repairs(true);
-    let settled = (0..COMMITS).try_for_each(|_| engine.commit());
-    engine.still.store(settled.is_ok(), Ordering::SeqCst);
+    engine.committer.commit()?;
+    engine.core.health.refuse_changes(true);
+    engine.core.volume.hold_repairs(true);
+    let settled = (0..COMMITS).try_for_each(|_| engine.committer.commit());
+    engine.core.health.set_still(settled.is_ok());
     settled.inspect_err(|_| writable_again(engine))
 }
 
 pub fn writable_again(engine: &Engine) {
-    engine.still.store(false, Ordering::SeqCst);
-    engine.volume.hold_repairs(false);
-    if engine.no_changes.swap(false, Ordering::SeqCst) {
-        orphan::retry(engine);
+    engine.core.health.set_still(false);
+    engine.core.volume.hold_repairs(false);
+    if engine.core.health.refuse_changes(false) {
+        engine.orphans.retry();
     }
 }

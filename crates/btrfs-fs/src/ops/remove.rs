@@ -1,14 +1,15 @@
 //! Taking names away.
 
 use super::create::{touch_dir, writable_dir};
-use crate::engine::{Engine, Op};
+use crate::engine::Engine;
 use crate::ino::InodeId;
-use crate::inode::{Inode, State, now};
-use crate::locks::Locked;
+use crate::inode::Locked;
+use crate::inode::{Inode, State, change, put_inode};
 use crate::names::{self, Target};
 use crate::orphan;
-use crate::reserve::UNLINK;
+use crate::reserve::cost;
 use btrfs_disk::items::inode_flags;
+use btrfs_txn::Op;
 use std::sync::Arc;
 use vfs::{Errno, FsError, Ino, Result};
 
@@ -28,16 +29,16 @@ pub fn remove(engine: &Engine, parent: Ino, name: &[u8], what: What) -> Result<(
         _ => {}
     }
     let dir = writable_dir(engine, parent)?;
-    let room = engine.reserve_for_removal(UNLINK)?;
+    let reservation = engine.reserver.reserve_removal(cost::unlink())?;
     loop {
         let target = find(engine, &dir, name)?;
         let child = child_of(engine, &dir, target)?;
         let mut locked = Locked::new(&[&dir, &child])?;
-        if names::lookup(&engine.view(), dir.id, name)? != Some(target) {
+        if names::lookup(&engine.core.view(), dir.id, name)? != Some(target) {
             continue;
         }
         check(engine, &dir, &child, &locked, what)?;
-        engine.change(|op| {
+        change(&engine.core, |op| {
             names::remove(op, dir.id, name, target)?;
             touch_dir(op, dir.id, locked.state(&dir), -(name.len() as i64));
             drop_link(op, child.id, locked.state(&child));
@@ -47,14 +48,14 @@ pub fn remove(engine: &Engine, parent: Ino, name: &[u8], what: What) -> Result<(
             Ok(())
         })?;
         drop(locked);
-        drop(room);
-        orphan::release(engine, child);
+        drop(reservation);
+        engine.orphans.release(child);
         return Ok(());
     }
 }
 
 pub fn find(engine: &Engine, dir: &Arc<Inode>, name: &[u8]) -> Result<Target> {
-    names::lookup(&engine.view(), dir.id, name)?.ok_or(FsError::Posix(Errno::ENOENT))
+    names::lookup(&engine.core.view(), dir.id, name)?.ok_or(FsError::Posix(Errno::ENOENT))
 }
 
 /// The inode behind a name in `dir`; EPERM for subvolumes, whose names are not ours to move.
@@ -62,7 +63,7 @@ pub fn child_of(engine: &Engine, dir: &Arc<Inode>, target: Target) -> Result<Arc
     if target.is_subvolume() {
         return Err(Errno::EPERM.into());
     }
-    engine.inode_by_id(InodeId::new(dir.id.tree, target.location.objectid), 0)
+    engine.inodes.by_id(InodeId::new(dir.id.tree, target.location.objectid), 0)
 }
 
 fn check(
@@ -79,7 +80,7 @@ fn check(
         (What::Dir, false) => return Err(Errno::ENOTDIR.into()),
         _ => {}
     }
-    if is_dir && !names::is_empty(&engine.view(), child.id)? {
+    if is_dir && !names::is_empty(&engine.core.view(), child.id)? {
         return Err(Errno::ENOTEMPTY.into());
     }
     Ok(())
@@ -96,10 +97,10 @@ pub fn may_unname(dir: &State, child: &State) -> Result<()> {
 
 /// One name less; the last one makes an orphan.
 pub fn drop_link(op: &Op<'_>, id: InodeId, state: &mut State) {
-    state.item.ctime = now();
+    state.item.ctime = op.core.now();
     state.item.nlink = if state.is_dir() { 0 } else { state.item.nlink.saturating_sub(1) };
     if state.item.nlink == 0 {
         orphan::mark(op, id, state);
     }
-    op.put_inode(id, state);
+    put_inode(op, id, state);
 }

@@ -6,12 +6,13 @@
 use super::create::{New, check_parent, make_whiteout, touch_dir, writable_dir};
 use super::lookup::parent_id;
 use super::remove::{child_of, drop_link, find, may_unname};
-use crate::engine::{Engine, Op};
+use crate::engine::Engine;
 use crate::ino::InodeId;
-use crate::inode::{Inode, now};
-use crate::locks::Locked;
+use crate::inode::Locked;
+use crate::inode::{Inode, change, put_inode};
 use crate::names::{self, Target};
-use crate::orphan;
+use crate::reserve::cost;
+use btrfs_txn::Op;
 use std::sync::Arc;
 use vfs::{Context, Errno, FileKind, Ino, RenameMode, Result};
 
@@ -47,7 +48,8 @@ pub fn rename(
     if from.id.tree != to.id.tree {
         return Err(Errno::EXDEV.into());
     }
-    let _room = engine.reserve(16, 2 * (name.len() + new_name.len()) as u64 + 1200)?;
+    let cost = cost::rename(name.len(), new_name.len());
+    let _reservation = engine.reserver.reserve(cost)?;
     let _still = (from.id != to.id).then(|| engine.rename_lock.lock());
     loop {
         let rename = resolve(engine, &from, name, &to, new_name, mode)?;
@@ -60,7 +62,7 @@ pub fn rename(
         land_first(engine, &rename)?;
         if let Some(victim) = attempt(engine, cx, &rename, whiteout.as_ref())? {
             if let Some(victim) = victim {
-                orphan::release(engine, victim);
+                engine.orphans.release(victim);
             }
             return Ok(());
         }
@@ -73,7 +75,7 @@ fn land_first(engine: &Engine, rename: &Rename<'_>) -> Result<()> {
     if rename.mode == RenameMode::Exchange || rename.victim.is_none() {
         return Ok(());
     }
-    match engine.flush_unasked(&rename.child) {
+    match engine.writeback.flush_unasked(&rename.child) {
         // It stays in memory, as it would without a rename.
         Err(error) if error.errno() == libc::ENOSPC => Ok(()),
         other => other,
@@ -90,7 +92,7 @@ fn resolve<'a>(
 ) -> Result<Rename<'a>> {
     let source = find(engine, from, name)?;
     let child = child_of(engine, from, source)?;
-    let victim = match names::lookup(&engine.view(), to.id, new_name)? {
+    let victim = match names::lookup(&engine.core.view(), to.id, new_name)? {
         Some(target) => Some((target, child_of(engine, to, target)?)),
         None => None,
     };
@@ -115,7 +117,7 @@ fn attempt(
     let mut inodes = vec![r.from, r.to, &r.child];
     inodes.extend(r.victim.iter().map(|(_, inode)| inode));
     let mut locked = Locked::new(&inodes)?;
-    let view = engine.view();
+    let view = engine.core.view();
     if names::lookup(&view, r.from.id, r.name)? != Some(r.source)
         || names::lookup(&view, r.to.id, r.new_name)? != r.victim.as_ref().map(|v| v.0)
     {
@@ -152,12 +154,12 @@ fn check(engine: &Engine, r: &Rename<'_>, locked: &Locked<'_>) -> Result<()> {
 
 /// Nothing may fail for want of room once the first name is gone.
 fn check_fits(engine: &Engine, r: &Rename<'_>) -> Result<()> {
-    let view = engine.view();
-    names::check_room(&view, r.to.id, r.new_name, engine.geometry.max_item_size())?;
-    names::check_ref(engine, &view, r.child.id, r.to.id.objectid, r.new_name)?;
+    let view = engine.core.view();
+    names::check_room(&view, r.to.id, r.new_name, engine.core.geometry.max_item_size())?;
+    names::check_ref(&engine.core, &view, r.child.id, r.to.id.objectid, r.new_name)?;
     match &r.victim {
         Some((_, victim)) if r.mode == RenameMode::Exchange => {
-            names::check_ref(engine, &view, victim.id, r.from.id.objectid, r.name)
+            names::check_ref(&engine.core, &view, victim.id, r.from.id.objectid, r.name)
         }
         _ => Ok(()),
     }
@@ -186,7 +188,7 @@ fn check_victim(
         (false, true) => return Err(Errno::EISDIR.into()),
         _ => {}
     }
-    if over_dir && !names::is_empty(&engine.view(), victim.id)? {
+    if over_dir && !names::is_empty(&engine.core.view(), victim.id)? {
         return Err(Errno::ENOTEMPTY.into());
     }
     Ok(())
@@ -211,7 +213,7 @@ fn is_below(engine: &Engine, dir: InodeId, ancestor: InodeId) -> Result<bool> {
 
 fn prepare_index(engine: &Engine, locked: &mut Locked<'_>, dir: &Arc<Inode>) -> Result<()> {
     if locked.get(dir).dir_next == 0 {
-        locked.state(dir).dir_next = names::next_index(&engine.view(), dir.id)?;
+        locked.state(dir).dir_next = names::next_index(&engine.core.view(), dir.id)?;
     }
     Ok(())
 }
@@ -225,7 +227,7 @@ fn take_index(locked: &mut Locked<'_>, dir: &Arc<Inode>) -> u64 {
 fn exchange(engine: &Engine, r: &Rename<'_>, locked: &mut Locked<'_>) -> Result<()> {
     let (other, victim) = r.victim.as_ref().expect("checked");
     let (old_index, new_index) = (take_index(locked, r.from), take_index(locked, r.to));
-    engine.change(|op| {
+    change(&engine.core, |op| {
         names::remove(op, r.from.id, r.name, r.source)?;
         names::remove(op, r.to.id, r.new_name, *other)?;
         names::add(op, r.to.id, r.new_name, r.source, new_index)?;
@@ -244,8 +246,8 @@ fn exchange(engine: &Engine, r: &Rename<'_>, locked: &mut Locked<'_>) -> Result<
 
 fn touch_child(op: &Op<'_>, locked: &mut Locked<'_>, inode: &Arc<Inode>) {
     let state = locked.state(inode);
-    state.item.ctime = now();
-    op.put_inode(inode.id, state);
+    state.item.ctime = op.core.now();
+    put_inode(op, inode.id, state);
 }
 
 fn replace(
@@ -260,7 +262,7 @@ fn replace(
         None => None,
     };
     let new_index = take_index(locked, r.to);
-    engine.change(|op| {
+    change(&engine.core, |op| {
         let whiteout = prepared.as_ref().zip(whiteout);
         let grown = move_name(op, r, locked, new_index)?;
         let mut shrunk = r.name.len() as i64;

@@ -6,18 +6,18 @@ use crate::error::IntoFs;
 use crate::extents::next_extent;
 use crate::ino::InodeId;
 use crate::inode::State;
-use crate::view::View;
+use btrfs_txn::View;
 use vfs::{Errno, Ino, Result, SeekWhence};
 
 pub fn seek(engine: &Engine, ino: Ino, offset: u64, whence: SeekWhence) -> Result<u64> {
-    let inode = engine.inode(ino)?;
+    let inode = engine.inodes.get(ino)?;
     let state = inode.read()?;
     check_file(&state)?;
     let size = state.item.size;
     if offset >= size {
         return Err(Errno::ENXIO.into());
     }
-    let view = engine.view();
+    let view = engine.core.view();
     let mut at = offset;
     loop {
         let (data, end) = span(engine, &view, inode.id, &state, at)?;
@@ -47,7 +47,7 @@ fn span(
         }
         next_dirty = dirty.first_from(at).unwrap_or(u64::MAX);
     }
-    Ok(match next_extent(view, id, engine.sector(), at).fs()? {
+    Ok(match next_extent(view, id, engine.core.sector(), at).fs()? {
         Some(extent) if extent.start <= at => (extent.has_data(), extent.end.min(next_dirty)),
         Some(extent) => (false, extent.start.min(next_dirty)),
         None => (false, next_dirty),

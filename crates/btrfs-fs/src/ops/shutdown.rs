@@ -6,7 +6,6 @@
 
 use crate::engine::Engine;
 use std::io;
-use std::sync::atomic::Ordering;
 use vfs::{Durable, FsError, Result};
 
 /// What every call answers from then on: EIO.
@@ -18,13 +17,12 @@ pub fn error() -> FsError {
 /// Where what is to be durable first cannot be made so, nothing is shut down.
 pub fn shut_down(engine: &Engine, first: Durable) -> Result<()> {
     match first {
-        Durable::Everything => engine.commit()?,
-        Durable::Changes => engine.commit_landed()?,
+        Durable::Everything => engine.committer.commit()?,
+        Durable::Changes => engine.committer.commit_landed()?,
         Durable::Synced => {}
     }
-    engine.shut_down.store(true, Ordering::Release);
-    engine.poison("it was shut down");
-    engine.volume.hold_repairs(true);
+    engine.core.health.shut_down();
+    engine.core.volume.hold_repairs(true);
     // Commits and log writes that have not come to their end give up there; others are done.
     engine.committer.wait_for_running();
     drop(engine.log.lock());

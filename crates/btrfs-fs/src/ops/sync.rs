@@ -4,26 +4,26 @@
 //! tree log take what changed of it; `sync` commits. What of content the device refused, and to
 //! whom that is told, stands in refusals.rs.
 
-use crate::delta::Level;
 use crate::engine::Engine;
 use crate::ino::is_stand_in;
 use crate::inode::Inode;
 use crate::log::Request;
 use crate::refusals::refused;
+use btrfs_txn::delta::Level;
 use vfs::{FsError, Ino, Result};
 
 /// The inode, its content and its names are durable when this returns; of a directory the
 /// entries that it has and has no more. `fdatasync` is the same.
 pub fn fsync(engine: &Engine, ino: Ino, _datasync: bool) -> Result<()> {
     engine.stats.fsyncs.add(1);
-    if engine.read_only.is_some() || engine.is_still() {
+    if engine.core.health.is_read_only() || engine.core.health.is_still() {
         return Ok(());
     }
     if is_stand_in(ino) {
-        return engine.commit_landed();
+        return engine.committer.commit_landed();
     }
-    let inode = engine.inode(ino)?;
-    let flushed = engine.flush_inode(&inode);
+    let inode = engine.inodes.get(ino)?;
+    let flushed = engine.writeback.flush_inode(&inode);
     // Also one that this call met itself: it is told now.
     let was_refused = take_refused(&inode);
     flushed?;
@@ -38,7 +38,7 @@ pub fn fsync(engine: &Engine, ino: Ino, _datasync: bool) -> Result<()> {
 
 fn log(engine: &Engine, inode: &Inode) -> Result<()> {
     if !engine.options.tree_log {
-        return engine.commit_landed();
+        return engine.committer.commit_landed();
     }
     let level = match inode.read() {
         Ok(state) if state.is_dir() => Level::Entries,
@@ -46,8 +46,8 @@ fn log(engine: &Engine, inode: &Inode) -> Result<()> {
         // Erased meanwhile: there is nothing to keep.
         Err(_) => return Ok(()),
     };
-    let generation = engine.layers.load().current.generation;
-    engine.log_inode(Request { id: inode.id, level, generation })
+    let generation = engine.core.layers().current.generation;
+    engine.fsync.log(Request { id: inode.id, level, generation })
 }
 
 fn take_refused(inode: &Inode) -> bool {
@@ -58,9 +58,9 @@ fn take_refused(inode: &Inode) -> bool {
 /// EIO once for what a device refused, and once for the end of a volume that was given up
 /// because of it; EROFS from then on.
 pub fn sync(engine: &Engine) -> Result<()> {
-    let committed = engine.commit();
-    let untold = engine.refusals.take_untold();
-    if engine.poisoned.get().is_some() && engine.refusals.tells_end() {
+    let committed = engine.committer.commit();
+    let untold = engine.writeback.refusals().take_untold();
+    if engine.core.health.poisoned().is_some() && engine.writeback.refusals().tells_end() {
         return match committed {
             Err(FsError::ReadOnly(why)) => Err(refused(why)),
             Ok(()) => untold.map_or(Ok(()), Err),
@@ -70,7 +70,9 @@ pub fn sync(engine: &Engine) -> Result<()> {
     match (committed, untold) {
         (Ok(()), Some(error)) => Err(error),
         // What was refused says more than that something was.
-        (Err(FsError::Io { .. }), Some(error)) if engine.poisoned.get().is_none() => Err(error),
+        (Err(FsError::Io { .. }), Some(error)) if engine.core.health.poisoned().is_none() => {
+            Err(error)
+        }
         (committed, _) => committed,
     }
 }

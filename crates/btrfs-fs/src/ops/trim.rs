@@ -11,14 +11,14 @@ use vfs::{Errno, Result};
 pub fn trim(engine: &Engine, start: u64, len: u64, least: u64) -> Result<u64> {
     // To the end of all addresses is no overflow, wherever it begins.
     let overflows = len != u64::MAX && start.checked_add(len).is_none();
-    if len < engine.sector() || start == u64::MAX || overflows {
+    if len < engine.core.sector() || start == u64::MAX || overflows {
         return Err(Errno::EINVAL.into());
     }
-    engine.changeable()?;
-    engine.commit()?;
-    let result = engine.space.trim(start..start.saturating_add(len), least);
+    engine.core.health.changeable().fs()?;
+    engine.committer.commit()?;
+    let result = engine.core.space.trim(start..start.saturating_add(len), least);
     if let Err(error @ Error::Corrupt(_)) = &result {
-        engine.poison(&format!("{}: {error}", engine.volume.device().name()));
+        engine.core.health.poison(&format!("{}: {error}", engine.core.volume.device().name()));
     }
     result.fs()
 }

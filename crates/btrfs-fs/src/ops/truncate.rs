@@ -1,15 +1,17 @@
 //! Changing a file's size.
 
 use super::io::{check_file, end_of, hole_to, kill_priv};
-use crate::data::flush::{fill_sector, load_inline};
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::extents::{drop_range, map_range};
 use crate::ino::InodeId;
-use crate::inode::{Inode, State, now};
+use crate::inode::{Inode, State, change, put_inode};
 use crate::ops::xattr::drop_capability;
-use crate::reserve::{Room, SMALL_STEP};
+use crate::reserve::cost::{self, SMALL_STEP};
+use crate::reserve::{DirtyReservation, Reservation};
+use crate::writeback::{fill_sector, load_inline};
 use btrfs_disk::items::inode_flags;
+use btrfs_space::Priority;
 use std::sync::Arc;
 use vfs::{Errno, Result, SetAttr};
 
@@ -18,19 +20,19 @@ const STEP: usize = 1024;
 /// The last sector's part behind the end of the file becomes zeros in memory, before the
 /// file grows over it. Returns the bytes that became dirty.
 pub fn zero_tail(engine: &Engine, id: InodeId, state: &mut State) -> Result<u64> {
-    let sector = engine.sector();
+    let sector = engine.core.sector();
     let size = state.item.size;
     if size.is_multiple_of(sector) {
         return Ok(0);
     }
     let start = size / sector * sector;
-    let view = engine.view();
+    let view = engine.core.view();
     let stored = map_range(&view, id, sector, start, size).fs()?.iter().any(|m| m.has_data());
     drop(view);
     if !stored {
         return Ok(0);
     }
-    fill_sector(engine, id, state, start)
+    fill_sector(&engine.writeback, id, state, start)
 }
 
 /// Of `set` it takes which mode bits go.
@@ -40,17 +42,15 @@ pub fn set_size(engine: &Engine, inode: &Arc<Inode>, size: u64, set: &SetAttr) -
     let mut patience = Patience::default();
     loop {
         // Nothing of an empty file must be written anew.
-        let promised = if size == 0 { 0 } else { 2 * engine.sector() };
-        engine.promise_data(promised)?;
-        let reserved = match grows {
-            true => engine.reserve(2 * SMALL_STEP, 0),
-            false => engine.reserve_for_removal_of(SMALL_STEP),
+        let most = if size == 0 { 0 } else { 2 * engine.core.sector() };
+        let mut dirty = engine.reserver.reserve_dirty(most)?;
+        let reservation = match grows {
+            true => engine.reserver.reserve(cost::grow())?,
+            false => engine.reserver.reserve_removal(cost::removal_of_items(SMALL_STEP))?,
         };
-        let room = reserved.inspect_err(|_| engine.forget_dirty(promised))?;
-        let mut budget = promised;
-        let result = set_size_locked(engine, inode, size, set, &mut budget);
-        engine.forget_dirty(budget);
-        drop(room);
+        let result = set_size_locked(engine, inode, size, set, &mut dirty);
+        drop(dirty);
+        drop(reservation);
         if patience.ends(engine, result?)? {
             return Ok(());
         }
@@ -82,7 +82,7 @@ impl Patience {
             Done::Nothing if self.0 == Patience::MOST => return Err(Errno::ENOSPC.into()),
             Done::Nothing => self.0 + 1,
         };
-        engine.commit_for_space().map(|()| false)
+        engine.reserver.commit_for_space().map(|()| false)
     }
 }
 
@@ -91,9 +91,9 @@ fn set_size_locked(
     inode: &Arc<Inode>,
     size: u64,
     set: &SetAttr,
-    budget: &mut u64,
+    budget: &mut DirtyReservation<'_>,
 ) -> Result<Done> {
-    let _queued = engine.dirty_inodes.add_at_end(inode);
+    let _queued = engine.writeback.queue().add_at_end(inode);
     let mut state = inode.write()?;
     check_file(&state)?;
     if state.item.flags & (inode_flags::IMMUTABLE | inode_flags::APPEND) != 0 {
@@ -102,28 +102,28 @@ fn set_size_locked(
     if set.kill_priv {
         kill_priv(&mut state, set.kill_sgid);
     }
-    drop_capability(&engine.begin(), inode.id, &mut state)?;
+    drop_capability(&engine.core.begin(), inode.id, &mut state)?;
     if size == state.item.size {
         if set.kill_priv {
-            engine.begin().put_inode(inode.id, &mut state);
+            put_inode(&engine.core.begin(), inode.id, &mut state);
         }
         return Ok(Done::All);
     }
     let mut done = Done::All;
     if size > 0 {
-        *budget -= load_inline(engine, inode.id, &mut state)?;
+        budget.spend(load_inline(&engine.writeback, inode.id, &mut state)?);
     }
     if size > state.item.size {
-        *budget -= zero_tail(engine, inode.id, &mut state)?;
-        hole_to(engine, inode, &mut state, size.next_multiple_of(engine.sector()))?;
+        budget.spend(zero_tail(engine, inode.id, &mut state)?);
+        hole_to(engine, inode, &mut state, size.next_multiple_of(engine.core.sector()))?;
         state.item.size = size;
     } else if size < state.item.size {
         done = shrink(engine, inode.id, &mut state, size, budget)?;
     }
-    let time = now();
+    let time = engine.core.now();
     state.item.mtime = time;
     state.item.ctime = time;
-    engine.begin().put_inode(inode.id, &mut state);
+    put_inode(&engine.core.begin(), inode.id, &mut state);
     Ok(done)
 }
 
@@ -132,23 +132,23 @@ fn shrink(
     id: InodeId,
     state: &mut State,
     size: u64,
-    budget: &mut u64,
+    budget: &mut DirtyReservation<'_>,
 ) -> Result<Done> {
-    let sector = engine.sector();
+    let sector = engine.core.sector();
     let keep = size.next_multiple_of(sector);
     if keep != size {
         let start = size / sector * sector;
-        let view = engine.view();
+        let view = engine.core.view();
         let stored = map_range(&view, id, sector, start, size).fs()?.iter().any(|m| m.has_data());
         drop(view);
         if stored {
-            *budget -= fill_sector(engine, id, state, start)?;
+            budget.spend(fill_sector(&engine.writeback, id, state, start)?);
         }
     }
     if let Some(dirty) = &mut state.dirty {
         let before = dirty.bytes();
         dirty.truncate(size);
-        engine.forget_dirty(before - dirty.bytes());
+        engine.reservations.forget_dirty(before - dirty.bytes());
         if dirty.is_empty() {
             state.dirty = None;
         }
@@ -169,19 +169,19 @@ fn shrink(
 /// leaves the file whole: the size on the volume says `size` from the first on. Says behind
 /// which offset all is gone.
 fn drop_behind(engine: &Engine, id: InodeId, state: &mut State, keep: u64) -> Result<(Done, u64)> {
-    let mapped = map_range(&engine.view(), id, engine.sector(), keep, u64::MAX).fs()?;
+    let mapped = map_range(&engine.core.view(), id, engine.core.sector(), keep, u64::MAX).fs()?;
     let end = mapped.last().map_or(keep, |last| last.end);
     let (mut reached, mut left) = (end, &mapped[..]);
     while !left.is_empty() {
-        let Some((_room, step)) = room_for_step(engine, left.len())? else {
+        let Some((_room, step)) = reserve_step(engine, left.len())? else {
             let done = if reached == end { Done::Nothing } else { Done::Part };
             return Ok((done, reached));
         };
         let (rest, part) = left.split_at(left.len() - step);
         reached = part[0].start.max(keep);
-        engine.change(|op| {
+        change(&engine.core, |op| {
             op.run(|| drop_range(op, id, state, part, reached, u64::MAX))?;
-            op.put_inode(id, state);
+            put_inode(op, id, state);
             Ok(())
         })?;
         left = rest;
@@ -190,12 +190,12 @@ fn drop_behind(engine: &Engine, id: InodeId, state: &mut State, keep: u64) -> Re
 }
 
 /// How many of `left` items the next step may drop; `None`: none before a commit.
-pub fn room_for_step(engine: &Engine, left: usize) -> Result<Option<(Room<'_>, usize)>> {
+pub fn reserve_step(engine: &Engine, left: usize) -> Result<Option<(Reservation<'_>, usize)>> {
     for step in [STEP, 8 * SMALL_STEP as usize, SMALL_STEP as usize] {
         let step = step.min(left);
-        match engine.hold_removal(step as u64) {
+        match engine.reservations.hold(cost::removal_of_items(step as u64), Priority::Delete) {
             Err(error) if error.errno() == libc::ENOSPC => {}
-            other => return other.map(|room| Some((room, step))),
+            other => return other.map(|held| Some((held, step))),
         }
     }
     Ok(None)

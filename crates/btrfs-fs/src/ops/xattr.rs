@@ -2,11 +2,13 @@
 //! inode besides being stored.
 
 use crate::acl::{self, Acl};
-use crate::engine::{Engine, Op};
+use crate::engine::Engine;
 use crate::ino::{InodeId, is_stand_in};
-use crate::inode::{State, now};
+use crate::inode::{State, put_inode};
+use crate::reserve::cost;
 use crate::xattrs;
 use btrfs_disk::items::inode_flags::{APPEND, COMPRESS, IMMUTABLE, NOCOMPRESS, NODATACOW};
+use btrfs_txn::Op;
 use vfs::{Errno, FsError, Ino, Result, XattrMode};
 
 /// Longest name of an attribute, in bytes.
@@ -41,22 +43,22 @@ pub fn get(engine: &Engine, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
     if is_stand_in(ino) {
         return Err(Errno::ENODATA.into());
     }
-    let inode = engine.inode(ino)?;
+    let inode = engine.inodes.get(ino)?;
     let state = inode.read()?;
     check_name(name)?;
     if is_acl(name) && is_symlink(&state) {
         return Err(Errno::EOPNOTSUPP.into());
     }
-    xattrs::get(&engine.view(), inode.id, name)?.ok_or(FsError::Posix(Errno::ENODATA))
+    xattrs::get(&engine.core.view(), inode.id, name)?.ok_or(FsError::Posix(Errno::ENODATA))
 }
 
 pub fn list(engine: &Engine, ino: Ino) -> Result<Vec<Vec<u8>>> {
     if is_stand_in(ino) {
         return Ok(Vec::new());
     }
-    let inode = engine.inode(ino)?;
+    let inode = engine.inodes.get(ino)?;
     let _state = inode.read()?;
-    xattrs::list(&engine.view(), inode.id)
+    xattrs::list(&engine.core.view(), inode.id)
 }
 
 /// What is to become of one attribute, with what it does to the inode.
@@ -67,10 +69,10 @@ enum Change {
 }
 
 pub fn set(engine: &Engine, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
-    let inode = engine.inode(ino)?;
+    let inode = engine.inodes.get(ino)?;
     engine.subvol_writable(inode.id.tree)?;
     check_name(name)?;
-    let _room = engine.reserve(3, (name.len() + value.len() + 400) as u64)?;
+    let _reservation = engine.reserver.reserve(cost::set_xattr(name.len(), value.len()))?;
     let mut state = inode.write()?;
     check_writable(&state)?;
     let mut item = state.item;
@@ -88,17 +90,17 @@ pub fn set(engine: &Engine, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode
 }
 
 pub fn remove(engine: &Engine, ino: Ino, name: &[u8]) -> Result<()> {
-    let inode = engine.inode(ino)?;
+    let inode = engine.inodes.get(ino)?;
     engine.subvol_writable(inode.id.tree)?;
     check_name(name)?;
-    let _room = engine.reserve_for_removal(3)?;
+    let _reservation = engine.reserver.reserve_removal(cost::remove_xattr())?;
     let mut state = inode.write()?;
     check_writable(&state)?;
     let mut item = state.item;
     let change = match name {
         acl::ACCESS | acl::DEFAULT => set_acl(&mut item.mode, name, Acl::empty())?,
         COMPRESSION => set_compression(&mut item, b"")?,
-        _ if xattrs::get(&engine.view(), inode.id, name)?.is_some() => Change::Remove,
+        _ if xattrs::get(&engine.core.view(), inode.id, name)?.is_some() => Change::Remove,
         _ => return Err(Errno::ENODATA.into()),
     };
     apply(engine, inode.id, &mut state, item, name, change)
@@ -112,15 +114,15 @@ fn apply(
     name: &[u8],
     change: Change,
 ) -> Result<()> {
-    let op = engine.begin();
+    let op = engine.core.begin();
     match change {
         Change::Nothing => return Ok(()),
         Change::Put(value) => xattrs::put(&op, id, name, &value)?,
         Change::Remove => xattrs::remove(&op, id, name)?,
     }
     state.item = item;
-    state.item.ctime = now();
-    op.put_inode(id, state);
+    state.item.ctime = engine.core.now();
+    put_inode(&op, id, state);
     Ok(())
 }
 
@@ -139,10 +141,10 @@ fn set_plain(
     mode: XattrMode,
 ) -> Result<Change> {
     // Beside its name the value must fit one item.
-    if value.len() + name.len() > engine.geometry.max_item_size() - 30 {
+    if value.len() + name.len() > engine.core.geometry.max_item_size() - 30 {
         return Err(Errno::ENOSPC.into());
     }
-    let exists = xattrs::get(&engine.view(), id, name)?.is_some();
+    let exists = xattrs::get(&engine.core.view(), id, name)?.is_some();
     match mode {
         XattrMode::Create if exists => Err(Errno::EEXIST.into()),
         XattrMode::Replace if !exists => Err(Errno::ENODATA.into()),

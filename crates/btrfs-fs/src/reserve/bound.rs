@@ -62,9 +62,9 @@ pub struct Trees {
     pub shared: bool,
 }
 
-/// What changes.
+/// What changes: of one operation, of many, of a delta.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct Load {
+pub struct Cost {
     /// Keys in file trees that lie apart.
     pub places: u64,
     /// Bytes that items take anew, in all trees, with their headers.
@@ -73,10 +73,10 @@ pub struct Load {
     pub sums: u64,
 }
 
-impl std::ops::Add for Load {
-    type Output = Load;
-    fn add(self, other: Load) -> Load {
-        Load {
+impl std::ops::Add for Cost {
+    type Output = Cost;
+    fn add(self, other: Cost) -> Cost {
+        Cost {
             places: self.places + other.places,
             bytes: self.bytes + other.bytes,
             sums: self.sums + other.sums,
@@ -84,15 +84,15 @@ impl std::ops::Add for Load {
     }
 }
 
-/// Bytes of new nodes that the commit of `load` needs at most, beside [`accounts`].
-pub fn bound(trees: &Trees, load: &Load) -> u64 {
-    if *load == Load::default() {
+/// Bytes of new nodes that the commit of `cost` needs at most, beside [`accounts`].
+pub fn bound(trees: &Trees, cost: &Cost) -> u64 {
+    if *cost == Cost::default() {
         return 0;
     }
-    let files = rewritten(load.places + ENDS, trees.height, trees.all);
-    let sums = rewritten(load.sums, trees.height, trees.sums);
+    let files = rewritten(cost.places + ENDS, trees.height, trees.all);
+    let sums = rewritten(cost.sums, trees.height, trees.sums);
     let copied = (files + sums) * if trees.shared { SHARED } else { 1 };
-    let nodes = copied + grown(trees, load.bytes);
+    let nodes = copied + grown(trees, cost.bytes);
     (nodes + grown(trees, nodes * NODE_RECORD)) * trees.node_size
 }
 
@@ -133,26 +133,26 @@ mod tests {
     #[test]
     fn a_small_step_needs_little_of_what_a_large_volume_has() {
         let large = Trees { all: 1 << 20, accounts: 1 << 16, ..TREES };
-        let step = Load { places: 16, ..Load::default() };
+        let step = Cost { places: 16, ..Cost::default() };
         assert_eq!(bound(&large, &step), bound(&TREES, &step));
         assert!(bound(&TREES, &step) <= 200 * 4096);
-        assert_eq!(bound(&TREES, &Load::default()), 0, "nothing to commit");
+        assert_eq!(bound(&TREES, &Cost::default()), 0, "nothing to commit");
     }
 
     #[test]
     fn many_places_need_no_more_than_the_trees_have_three_times() {
-        let load = Load { places: 1 << 30, sums: 1 << 30, ..Load::default() };
+        let cost = Cost { places: 1 << 30, sums: 1 << 30, ..Cost::default() };
         let most = (3 * (1000 + 50)) * 4096;
-        assert!(bound(&TREES, &load) <= most + most / 16);
+        assert!(bound(&TREES, &cost) <= most + most / 16);
         let shared = Trees { shared: true, ..TREES };
-        assert!(bound(&shared, &load) <= 4 * (most + most / 16));
+        assert!(bound(&shared, &cost) <= 4 * (most + most / 16));
     }
 
     #[test]
     fn more_of_anything_never_needs_less() {
-        let base = Load { places: 5, bytes: 9000, sums: 3 };
+        let base = Cost { places: 5, bytes: 9000, sums: 3 };
         for more in
-            [Load { places: 6, ..base }, Load { bytes: 20_000, ..base }, Load { sums: 4, ..base }]
+            [Cost { places: 6, ..base }, Cost { bytes: 20_000, ..base }, Cost { sums: 4, ..base }]
         {
             assert!(bound(&TREES, &more) > bound(&TREES, &base), "{more:?}");
         }

@@ -1,52 +1,85 @@
-//! Room for content: promised when it is written, paid for when it lands.
+//! Space for content: reserved when it is written, allocated when it lands.
 //!
-//! Invariant: the promise covers all dirty bytes; an extent that is allocated for them and
+//! Invariant: the reservation covers all dirty bytes; an extent that is allocated for them and
 //! not used after all goes back into it.
 
-use super::Room;
-use super::search::Tried;
-use crate::engine::Engine;
+use super::Reservations;
 use crate::error::IntoFs;
-use crate::refusals::refused;
 use btrfs_disk::Error;
-use btrfs_space::{DataReservation, Extent, Kind, Priority};
-use std::sync::atomic::Ordering;
-use vfs::{Errno, Result};
+use btrfs_space::{DataReservation, Extent};
+use vfs::Result;
 
-impl Engine {
+/// Space for content that an operation is about to leave in memory. What of it did not become
+/// dirty goes back when this is dropped.
+#[must_use = "the reservation ends when it is dropped"]
+pub struct DirtyReservation<'r> {
+    reservations: &'r Reservations,
+    bytes: u64,
+}
+
+impl DirtyReservation<'_> {
+    /// `bytes` of it became dirty, or landed: they are no longer this operation's.
+    pub fn spend(&mut self, bytes: u64) {
+        assert!(bytes <= self.bytes, "{bytes} bytes became dirty, {} were reserved", self.bytes);
+        self.bytes -= bytes;
+    }
+}
+
+impl Drop for DirtyReservation<'_> {
+    fn drop(&mut self) {
+        self.reservations.forget_dirty(self.bytes);
+    }
+}
+
+impl Reservations {
+    /// `more` is for `bytes` of content that will be in memory.
+    pub fn hold_dirty(&self, bytes: u64, more: Option<DataReservation>) -> DirtyReservation<'_> {
+        if let Some(more) = more {
+            self.hold_data(more);
+        }
+        self.core.memory.add_dirty(bytes);
+        DirtyReservation { reservations: self, bytes }
+    }
+
     /// Content of `bytes` bytes is no longer waiting for an extent.
     pub fn forget_dirty(&self, bytes: u64) {
         self.forget_landed(bytes, 0);
     }
 
-    /// As `forget_dirty`, where extents took `paid` bytes out of the promise.
+    /// As `forget_dirty`, where extents took `paid` bytes out of the reservation.
     pub fn forget_landed(&self, bytes: u64, paid: u64) {
         if bytes == 0 {
             return;
         }
-        self.dirty_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.core.memory.sub_dirty(bytes);
         if bytes > paid
-            && let Some(held) = self.promises.data.lock().as_mut()
+            && let Some(held) = self.data.lock().as_mut()
         {
             held.shrink(bytes - paid);
         }
     }
 
-    /// A data extent of up to `want` bytes, out of the promise.
+    /// A data extent of up to `want` bytes, out of the reservation.
     pub fn allocate(&self, want: u64) -> Result<Extent> {
-        let sector = self.sector();
-        let mut part = self.promises.data.lock().as_mut().map(|held| held.split(want));
-        let paid = part.as_mut().map(|part| part.alloc(&self.space, want, sector, None));
-        let result = match paid {
-            // No promise, or none of a whole sector: nobody else's may be broken.
-            None | Some(Err(Error::NoSpace)) => self
-                .space
-                .reserve_data(sector)
-                .and_then(|mut one| one.alloc(&self.space, sector, sector, None)),
+        let sector = self.core.sector();
+        let mut part = self.data.lock().as_mut().map(|held| held.split(want));
+        let space = &self.core.space;
+        let held = part.as_mut().map(|part| part.alloc(space, want, sector, None));
+        let result = match held {
+            // None, or none of a whole sector: nobody else's is touched.
+            None | Some(Err(Error::NoSpace)) => {
+                let one = space.reserve_data(sector);
+                let extent = one.and_then(|mut one| one.alloc(space, sector, sector, None));
+                if let (Ok(extent), Some(part)) = (&extent, part.as_mut()) {
+                    // It stands for as much of what was held.
+                    part.shrink(extent.len.min(part.bytes()));
+                }
+                extent
+            }
             Some(other) => other,
         };
         if let Some(rest) = part {
-            self.keep_promise(rest);
+            self.hold_data(rest);
         }
         self.allocated(result)
     }
@@ -55,83 +88,27 @@ impl Engine {
     /// may be written any more.
     pub fn allocated(&self, result: btrfs_disk::Result<Extent>) -> Result<Extent> {
         if let Err(error @ Error::Corrupt(_)) = &result {
-            self.poison(&format!("{}: {error}", self.volume.device().name()));
+            self.core.health.poison(&format!("{}: {error}", self.core.volume.device().name()));
         }
         result.fs()
     }
 
-    /// An extent that was not used after all: its room is promised as it was before.
+    /// An extent that was not used after all: its space is reserved as it was before.
     pub fn unallocate(&self, extent: Extent) {
-        match self.space.release_promised(extent) {
-            Ok(promise) => {
-                self.keep_promise(promise);
-                self.untold.add(&extent);
+        match self.core.space.release_promised(extent) {
+            Ok(reserved) => {
+                self.hold_data(reserved);
+                self.core.discards.add(&extent);
             }
-            Err(error) => self.poison(&format!("giving back an extent: {error}")),
+            Err(error) => self.core.health.poison(&format!("giving back an extent: {error}")),
         }
     }
 
-    /// Promises room for `bytes` of unwritten content.
-    pub fn promise_data(&self, bytes: u64) -> Result<()> {
-        if bytes == 0 {
-            return Ok(());
-        }
-        let promise = self.data_promise(bytes)?;
-        self.keep_promise(promise);
-        if self.space.make_ahead() || self.much_comes_back() {
-            // Before the old chunks are full, so that fsyncs need not commit.
-            self.committer.wake_for_chunks();
-        }
-        self.dirty_bytes.fetch_add(bytes, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// Room for data runs short, and the next commit would free as much as is left or more.
-    fn much_comes_back(&self) -> bool {
-        let freed = || self.layers.load().current.extents.dropped();
-        self.space.low_on_data().is_some_and(|mark| freed() >= mark)
-    }
-
-    /// Room for `data` bytes of content, and for an operation that changes about `items`
-    /// items of `bytes` bytes. The caller forgets what does not become dirty.
-    pub fn reserve_content(&self, data: u64, items: u64, bytes: u64) -> Result<Room<'_>> {
-        // In this order: what the content will need in the trees counts for the operation.
-        self.promise_data(data)?;
-        let room = self.reserve(items, bytes);
-        let reserved = room.and_then(|room| self.memory_for_content().map(|()| room));
-        reserved.inspect_err(|_| self.forget_dirty(data))
-    }
-
-    /// EIO where all memory for unwritten content is taken by what the device refuses: nothing of
-    /// it is dropped, so there is no more.
-    fn memory_for_content(&self) -> Result<()> {
-        let dirty = self.dirty_bytes.load(Ordering::Relaxed);
-        if self.refusals.are_left() && dirty > self.options.dirty_bytes / 2 * 3 {
-            let why = "memory is full of content that the device refuses";
-            return Err(refused(why.into()));
-        }
-        Ok(())
-    }
-
-    fn keep_promise(&self, promise: DataReservation) {
-        let mut held = self.promises.data.lock();
+    fn hold_data(&self, more: DataReservation) {
+        let mut held = self.data.lock();
         match held.as_mut() {
-            Some(reservation) => reservation.absorb(promise),
-            None => *held = Some(promise),
-        }
-    }
-
-    /// Room for `bytes` of data that the caller holds itself.
-    pub fn data_promise(&self, bytes: u64) -> Result<DataReservation> {
-        let mut tried = Tried::default();
-        loop {
-            match self.space.reserve_data(bytes) {
-                Err(Error::NoSpace) => {}
-                other => return other.fs(),
-            }
-            if !self.find_room(&mut tried, Kind::Data, bytes, Priority::Normal)? {
-                return Err(Errno::ENOSPC.into());
-            }
+            Some(reservation) => reservation.absorb(more),
+            None => *held = Some(more),
         }
     }
 }

@@ -3,11 +3,9 @@
 //!
 //! What it does not know: what operations change.
 
-use super::bound::{self, Load, Trees, bound};
-use super::{SMALL_STEP, UNLINK, removal_of};
-use crate::engine::Engine;
+use super::bound::{self, Trees, bound};
+use super::{Reservations, cost, sizes};
 use crate::error::IntoFs;
-use crate::ops::statfs;
 use btrfs_disk::Key;
 use btrfs_disk::TreeId;
 use btrfs_disk::items::RootItem;
@@ -29,26 +27,30 @@ pub(super) struct Measured {
     all: AtomicU64,
     height: AtomicU64,
     paths: AtomicU64,
+    /// Bytes of nodes that the commit at work may add to all of that; 0 between commits.
+    growing: AtomicU64,
 }
 
-impl Engine {
+impl Reservations {
     pub(super) fn trees(&self) -> Trees {
-        let node_size = u64::from(self.geometry.node_size);
-        let measured = &self.promises.measured;
+        let node_size = u64::from(self.core.geometry.node_size);
+        let measured = &self.measured;
         let get = |n: &AtomicU64| n.load(Ordering::Relaxed);
-        let all = match self.space.mixed() {
+        let all = match self.core.space.mixed() {
             true => get(&measured.all),
-            false => self.space.used_by(Kind::Metadata),
+            false => self.core.space.used_by(Kind::Metadata),
         };
+        // What changes meanwhile is committed on top of what the commit at work makes of the trees.
+        let growing = get(&measured.growing);
         Trees {
             node_size,
-            room: self.geometry.leaf_space() as u64,
-            all: all / node_size,
-            sums: get(&measured.sums) / node_size,
-            height: get(&measured.height),
+            room: self.core.geometry.leaf_space() as u64,
+            all: (all + growing) / node_size,
+            sums: (get(&measured.sums) + growing) / node_size,
+            height: get(&measured.height) + u64::from(growing > 0),
             accounts: get(&measured.accounts) / node_size,
             paths: get(&measured.paths),
-            bitmaps: self.volume.superblock().fields.total_bytes / self.sector() / 8,
+            bitmaps: self.core.volume.superblock().fields.total_bytes / self.core.sector() / 8,
             shared: self.subvols.share_nodes(),
         }
     }
@@ -56,24 +58,29 @@ impl Engine {
     /// Looks up how large the trees are, and sets the global reserve: at the start and
     /// after each commit.
     pub fn measure_trees(&self) -> Result<()> {
-        let measured = &self.promises.measured;
+        let measured = &self.measured;
         let set = |n: &AtomicU64, value| n.store(value, Ordering::Relaxed);
         set(&measured.sums, self.tree_size(TreeId::CSUM)?);
         set(&measured.accounts, self.account_bytes()?);
         set(&measured.height, self.height());
         set(&measured.paths, self.paths());
-        if self.space.mixed() {
-            set(&measured.all, statfs::tree_bytes(self)?);
+        if self.core.space.mixed() {
+            set(&measured.all, sizes::tree_bytes(&self.core)?);
         }
+        set(&measured.growing, 0);
         let trees = self.trees();
-        let unlink = Load { places: UNLINK, bytes: super::REWRITTEN, sums: 0 };
-        let step = removal_of(SMALL_STEP);
-        self.space.keep(Kept {
+        let step = cost::removal_of_items(cost::SMALL_STEP);
+        self.core.space.keep(Kept {
             commit: bound::accounts(&trees),
-            removal: bound(&trees, &(step + step + unlink)),
-            wish: statfs::global_reserve(self)?,
+            removal: bound(&trees, &(step + step + cost::unlink())),
+            wish: sizes::global_reserve(&self.core)?,
         });
         Ok(())
+    }
+
+    /// A commit is at work that adds up to `bytes` of nodes to the trees.
+    pub(super) fn trees_grow(&self, bytes: u64) {
+        self.measured.growing.store(bytes, Ordering::Relaxed);
     }
 
     /// Bytes of the trees that any change of space changes, the checksum tree apart.
@@ -83,14 +90,14 @@ impl Engine {
             bytes += self.tree_size(tree)?;
         }
         // No item says how large the root tree is.
-        let roots = self.roots().trees.len() as u64;
-        let node = u64::from(self.geometry.node_size);
+        let roots = self.core.roots().trees.len() as u64;
+        let node = u64::from(self.core.geometry.node_size);
         Ok(bytes + (2 * roots * ROOT_RECORDS).next_multiple_of(node))
     }
 
     fn tree_size(&self, tree: TreeId) -> Result<u64> {
         let key = Key::new(tree.0, kind::ROOT_ITEM, 0);
-        match self.view().get(TreeId::ROOT, &key).fs()? {
+        match self.core.view().get(TreeId::ROOT, &key).fs()? {
             Some(data) => Ok(RootItem::parse(&data).fs()?.bytes_used),
             None => Ok(0),
         }
@@ -98,7 +105,7 @@ impl Engine {
 
     /// Interior levels of the highest tree that files or checksums are in.
     fn height(&self) -> u64 {
-        let roots = self.roots();
+        let roots = self.core.roots();
         let counts = |id: &TreeId| id.is_subvolume() || *id == TreeId::CSUM;
         let levels = roots.trees.iter().filter(|(id, _)| counts(id)).map(|(_, r)| r.root.level);
         levels.max().map_or(0, u64::from)
@@ -107,7 +114,7 @@ impl Engine {
     /// Nodes from the root down to one leaf of each tree that every commit changes, and one
     /// more for each that grows a level.
     fn paths(&self) -> u64 {
-        let roots = self.roots();
+        let roots = self.core.roots();
         let every = [TreeId::ROOT, TreeId::EXTENT, TreeId::FREE_SPACE, TreeId::CSUM];
         let rare = [TreeId::BLOCK_GROUP, TreeId::DEV, TreeId::FS];
         let levels = |id: &TreeId| roots.get(*id).map_or(0, |r| u64::from(r.root.level) + 2);

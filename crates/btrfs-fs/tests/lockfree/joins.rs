@@ -1,6 +1,6 @@
 //! Callers of fsync, one of whom writes for all: who hears what?
 
-#[path = "../../src/log/join.rs"]
+#[path = "../../src/join.rs"]
 mod join;
 
 use crate::bounded;

@@ -4,8 +4,6 @@
 //!
 //! What it does not know: what the engine does between their calls (tests/threads.rs).
 
-mod commits;
-mod gates;
 mod inode;
 mod inodes;
 mod joins;
@@ -24,10 +22,8 @@ mod ino {
         pub objectid: u64,
     }
 
-    impl InodeId {
-        pub fn to_ino(self) -> vfs::Result<vfs::Ino> {
-            Ok(vfs::Ino(self.objectid))
-        }
+    pub fn number(id: InodeId) -> vfs::Result<vfs::Ino> {
+        Ok(vfs::Ino(id.objectid))
     }
 }
 

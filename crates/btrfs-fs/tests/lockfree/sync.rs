@@ -1,28 +1,10 @@
 //! src/sync.rs as loom's models see it.
 
-pub use crate::locks::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
-pub use loom::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
+pub use crate::locks::{Mutex, RwLock, RwLockReadGuard};
+pub use loom::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 pub use loom::thread::{Thread, current as current_thread, park};
 
-use std::cell::Cell;
-
-pub const LANES: usize = 2;
 pub const SHARDS: usize = 2;
-
-loom::thread_local!(static LANE: Cell<usize> = Cell::new(0));
-
-pub fn lane_index() -> usize {
-    LANE.with(Cell::get)
-}
-
-/// The lane of this thread from now on.
-pub fn use_lane(lane: usize) {
-    LANE.with(|mine| mine.set(lane));
-}
-
-pub fn relax(_: u32) {
-    loom::thread::yield_now();
-}
 
 /// `std`'s, with a count that others can read too early or too late: loom's own has none that
 /// can be read.

@@ -58,6 +58,8 @@ pub struct Settle<'a, R> {
     /// The extent tree of the last commit.
     extent_root: TreeRoot,
     trees: BTreeMap<TreeId, Tree>,
+    /// Trees that were taken out of the root tree.
+    removed: Vec<TreeId>,
     block_group_tree: TreeId,
     dirty: DirtyNodes,
     deltas: RefDeltas,
@@ -111,6 +113,7 @@ impl<'a, R: NodeReader> Settle<'a, R> {
             format: Format::new(store.geometry(), generation),
             extent_root: trees[&TreeId::ROOT].root,
             trees,
+            removed: Vec::new(),
             block_group_tree: if has_group_tree { TreeId::BLOCK_GROUP } else { TreeId::EXTENT },
             superblock,
             dirty: DirtyNodes::new(),
@@ -236,6 +239,7 @@ impl<'a, R: NodeReader> Settle<'a, R> {
         let key = self.tree(id)?.item.as_ref().map(|(key, _)| *key);
         if let Some(key) = key {
             self.trees.remove(&id);
+            self.removed.push(id);
             self.apply_tree(TreeId::ROOT, [(key, Edit::Delete)])?;
         }
         Ok(())

@@ -3,6 +3,7 @@
 use super::Settle;
 use crate::Extent;
 use crate::space::MetadataReservation;
+use btrfs_disk::items::RootItem;
 use btrfs_disk::superblock::{BACKUP_ROOTS, RootBackup, SYS_CHUNK_ARRAY_SIZE};
 use btrfs_disk::{Error, Result, Superblock, TreeId};
 use btrfs_tree::{DirtyNodes, NodeReader, TreeRoot};
@@ -18,6 +19,10 @@ pub struct Settled {
     pub superblock: Superblock,
     /// The roots of all trees that this commit touched or looked at.
     pub roots: BTreeMap<TreeId, TreeRoot>,
+    /// What the root tree says of those of them that it names.
+    pub items: BTreeMap<TreeId, RootItem>,
+    /// Trees that the root tree names no more.
+    pub removed: Vec<TreeId>,
     /// Free for reuse once the superblock is durable.
     pub pinned: Vec<Extent>,
     /// Bytes of nodes that were taken from metadata.
@@ -34,8 +39,14 @@ impl<R: NodeReader> Settle<'_, R> {
             Err(Error::NoSpace) => return Err(self.no_room()),
             other => other?,
         };
+        let items = self.trees.iter().filter_map(|(id, tree)| {
+            debug_assert!(!tree.is_unrecorded(), "tree {id} was settled");
+            tree.item.as_ref().map(|(_, item)| (*id, *item))
+        });
         Ok(Settled {
             taken: self.taken(),
+            items: items.collect(),
+            removed: self.removed,
             superblock,
             roots: self.trees.iter().map(|(id, tree)| (*id, tree.root)).collect(),
             dirty: self.dirty,

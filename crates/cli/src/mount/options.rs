@@ -136,8 +136,6 @@ impl MountOptions {
             "treelog" => self.fs.tree_log = true,
             "notreelog" => self.fs.tree_log = false,
             "fsync" => self.fs.tree_log = logged(value)?,
-            #[cfg(feature = "ablation")]
-            "ablate" if self.fs.ablate.add(value) => {}
             "plain" => self.plain = true,
             "remount" => self.remount = true,
             "uid" => self.config.owners.users = Map::Forced(user(value)?),
@@ -396,9 +394,6 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused() {
-        // The switches of the measuring build are no part of the program.
-        #[cfg(not(feature = "ablation"))]
-        assert!(MountOptions::default().apply("ablate=search", false).is_err());
         for wrong in [
             "bogus",
             "commit=0",

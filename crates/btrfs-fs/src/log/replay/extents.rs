@@ -31,7 +31,7 @@ impl Replay<'_> {
         {
             return Ok(());
         }
-        let sector = self.engine.sector();
+        let sector = self.core.sector();
         let len = match &logged {
             FileExtent::Inline { ram_bytes, .. } => ram_bytes.max(&1).next_multiple_of(sector),
             FileExtent::Extent { fields, .. } => fields.num_bytes,
@@ -46,7 +46,7 @@ impl Replay<'_> {
                 state.item.nbytes = state.item.nbytes.saturating_add(ram_bytes);
             }
             FileExtent::Extent { fields, .. } if fields.disk_bytenr.0 == 0 => {
-                if !self.engine.no_holes {
+                if !self.core.features.no_holes {
                     self.op.put(id, EXTENT_DATA, start, data.clone());
                 }
             }
@@ -85,20 +85,20 @@ impl Replay<'_> {
     /// The file refers to an extent.
     fn refer(&mut self, id: InodeId, start: u64, fields: &FileExtentFields) -> Result<()> {
         let (extent, len) = (fields.disk_bytenr, fields.disk_num_bytes);
-        let chunk = self.engine.volume.chunk(extent);
+        let chunk = self.core.volume.chunk(extent);
         if chunk.is_none_or(|chunk| extent.0.saturating_add(len) > chunk.end()) {
             return Err(self.damage(id, "the log has an extent that lies in no chunk"));
         }
         let who = (id.tree, id.objectid, start.wrapping_sub(fields.offset));
-        let known = self.engine.read_only.is_some()
+        let known = self.core.health.is_read_only()
             || self.op.view.layers.current.extents.change(extent).is_some()
             || self.extent_is_stored(extent, len)?;
         if known {
-            return self.op.reference(extent, len, who, 1);
+            return self.op.reference(extent, len, who, 1).fs();
         }
         let extent = Extent { logical: extent, len };
-        claim(self.engine, extent, Kind::Data)?;
-        self.op.allocate(extent, who)
+        claim(self.core, extent, Kind::Data)?;
+        self.op.allocate(extent, who).fs()
     }
 
     /// The checksums of the part that the file uses; of a compressed extent all of it.

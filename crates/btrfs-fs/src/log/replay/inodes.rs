@@ -86,7 +86,7 @@ impl Replay<'_> {
     /// Extents behind the logged size go now: preallocated ones there are in the log.
     fn cut(&mut self, id: InodeId) -> Result<()> {
         let mut state = self.state(id)?;
-        let sector = self.engine.sector();
+        let sector = self.core.sector();
         let from = state.item.size.next_multiple_of(sector);
         let mapped = map_range(&self.op.view, id, sector, from, u64::MAX).fs()?;
         if mapped.is_empty() {

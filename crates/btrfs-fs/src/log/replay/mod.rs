@@ -21,15 +21,16 @@ mod sums;
 
 use super::read::{Forest, LogTree};
 use super::state::release;
-use crate::engine::{Engine, Op};
 use crate::error::{IntoFs, from_corrupt};
 use crate::ino::InodeId;
-use crate::inode::State;
+use crate::inode::{State, put_inode};
+use crate::options::Sabotage;
 use btrfs_disk::items::InodeItem;
 use btrfs_disk::key::kind;
 use btrfs_disk::{Corrupt, FixedSize, Key, Logical};
 use btrfs_space::{Extent, Kind};
 use btrfs_tree::{Item, NodeStore, Scan, scan};
+use btrfs_txn::{Core, Op};
 use std::collections::BTreeSet;
 use sums::Sums;
 use vfs::{FsError, Result};
@@ -44,14 +45,15 @@ pub struct Replayed {
 }
 
 /// Brings the log's changes into the current epoch. The caller has the engine alone.
-pub fn replay(engine: &Engine, forest: &Forest) -> Result<Replayed> {
-    if engine.read_only.is_none() {
-        claim_nodes(engine, forest)?;
+pub fn replay(core: &Core, forest: &Forest, sabotage: Option<Sabotage>) -> Result<Replayed> {
+    if !core.health.is_read_only() {
+        claim_nodes(core, forest)?;
     }
-    let trees: Vec<LogTree> = forest.trees.iter().copied().filter(|t| lives(engine, t)).collect();
+    let trees: Vec<LogTree> = forest.trees.iter().copied().filter(|t| lives(core, t)).collect();
     let mut replay = Replay {
-        engine,
-        op: engine.begin(),
+        core,
+        sabotage,
+        op: core.begin(),
         tree: None,
         fix: BTreeSet::new(),
         sums: Sums::default(),
@@ -69,35 +71,36 @@ pub fn replay(engine: &Engine, forest: &Forest) -> Result<Replayed> {
 
 impl Forest {
     /// The superblock that does not know the log any more is durable: its space is free.
-    pub fn release(&self, engine: &Engine) {
-        release(engine, self.nodes.iter().copied());
+    pub fn release(&self, core: &Core) {
+        release(core, self.nodes.iter().copied());
     }
 }
 
 /// The log of a subvolume that was deleted in the same transaction says nothing any more.
-fn lives(engine: &Engine, tree: &LogTree) -> bool {
-    engine.roots().get(tree.subvol).is_some_and(|root| root.item.refs > 0)
+fn lives(core: &Core, tree: &LogTree) -> bool {
+    core.roots().get(tree.subvol).is_some_and(|root| root.item.refs > 0)
 }
 
-fn claim_nodes(engine: &Engine, forest: &Forest) -> Result<()> {
+fn claim_nodes(core: &Core, forest: &Forest) -> Result<()> {
     for node in &forest.nodes {
-        claim(engine, Extent { logical: *node, len: forest.node_size }, Kind::Metadata)?;
+        claim(core, Extent { logical: *node, len: forest.node_size }, Kind::Metadata)?;
     }
     Ok(())
 }
 
 /// Takes space from the allocator that only the log refers to.
-fn claim(engine: &Engine, extent: Extent, wanted: Kind) -> Result<()> {
-    let kind = engine.space.kind_of(&extent).fs()?;
-    if kind != wanted && !(engine.space.mixed() && kind == Kind::Data) {
+fn claim(core: &Core, extent: Extent, wanted: Kind) -> Result<()> {
+    let kind = core.space.kind_of(&extent).fs()?;
+    if kind != wanted && !(core.space.mixed() && kind == Kind::Data) {
         let what = Corrupt::new(format!("the log has {wanted:?} in a chunk for {kind:?}"));
         return Err(from_corrupt(what.at(extent.logical)));
     }
-    engine.space.claim(extent).fs()
+    core.space.claim(extent).fs()
 }
 
 struct Replay<'e> {
-    engine: &'e Engine,
+    core: &'e Core,
+    sabotage: Option<Sabotage>,
     op: Op<'e>,
     /// The log at work.
     tree: Option<LogTree>,
@@ -118,12 +121,11 @@ impl<'e> Replay<'e> {
 
     /// The log's items with keys from `from` to `to`.
     fn logged(&self, from: Key, to: Key) -> Scan<'e, NodeStore> {
-        let engine: &'e Engine = self.engine;
-        scan(&engine.store, &self.log().root, from..=to)
+        scan(&self.core.store, &self.log().root, from..=to)
     }
 
     fn logged_item(&self, key: &Key) -> Result<Option<Item>> {
-        btrfs_tree::get(&self.engine.store, &self.log().root, key).fs()
+        btrfs_tree::get(&self.core.store, &self.log().root, key).fs()
     }
 
     fn everything(&self) -> Scan<'e, NodeStore> {
@@ -158,7 +160,7 @@ impl<'e> Replay<'e> {
     }
 
     fn put(&self, id: InodeId, mut state: State) {
-        self.op.put_inode(id, &mut state);
+        put_inode(&self.op, id, &mut state);
     }
 
     fn damage(&self, id: InodeId, what: &str) -> FsError {
@@ -195,6 +197,6 @@ impl<'e> Replay<'e> {
             return Ok(false);
         };
         let key = Key::new(extent.0, kind::EXTENT_ITEM, len);
-        Ok(btrfs_tree::get(&self.engine.store, &root.root, &key).fs()?.is_some())
+        Ok(btrfs_tree::get(&self.core.store, &root.root, &key).fs()?.is_some())
     }
 }

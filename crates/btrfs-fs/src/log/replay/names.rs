@@ -11,7 +11,6 @@ use crate::error::IntoFs;
 use crate::ino::InodeId;
 use crate::inode::kind_of;
 use crate::names::{self, Target};
-use crate::ops::create::dir_type_of;
 use crate::options::Sabotage;
 use btrfs_disk::checksum::extref_hash;
 use btrfs_disk::items::{DirItem, InodeExtRef, InodeItem, InodeRef};
@@ -191,15 +190,15 @@ impl Replay<'_> {
 
     /// Makes a name that the directory does not have.
     fn link(&mut self, id: InodeId, at: &Name<'_>) -> Result<()> {
-        if self.engine.options.sabotage == Some(Sabotage::ReplaySkipsNames) {
+        if self.sabotage == Some(Sabotage::ReplaySkipsNames) {
             return Ok(());
         }
         names::check_index(at.dir, at.index)?;
-        names::check_room(&self.op.view, at.dir, at.name, self.engine.geometry.max_item_size())?;
+        names::check_room(&self.op.view, at.dir, at.name, self.core.geometry.max_item_size())?;
         self.vacate(at.dir, at.index)?;
         let target = Target {
             location: Key::new(id.objectid, kind::INODE_ITEM, 0),
-            kind: dir_type_of(kind_of(&self.state(id)?.item).fs()?),
+            kind: names::dir_type_of(kind_of(&self.state(id)?.item).fs()?),
         };
         names::add(&self.op, at.dir, at.name, target, at.index)?;
         let mut dir = self.dir(at.dir)?;

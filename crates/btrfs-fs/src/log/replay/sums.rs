@@ -8,8 +8,8 @@
 //! Memory: one entry a sector that the log has checksums of.
 
 use super::Replay;
-use crate::data;
 use crate::error::IntoFs;
+use crate::extents::sums;
 use crate::ino::InodeId;
 use btrfs_disk::ids::EXTENT_CSUM_OBJECTID;
 use btrfs_disk::key::kind::EXTENT_CSUM;
@@ -66,7 +66,7 @@ impl Replay<'_> {
             if !goes_on && let Some(run) = run.take() {
                 self.put_run(&run)?;
             }
-            let sector = self.engine.sector();
+            let sector = self.core.sector();
             run.get_or_insert_with(|| Run { extent, at, end: at, sums: Vec::new() })
                 .push(&sum, sector);
         }
@@ -75,7 +75,7 @@ impl Replay<'_> {
 
     /// Whether somebody still refers to the extent.
     fn lives(&self, wanted: &Wanted) -> Result<bool> {
-        if self.engine.read_only.is_some() {
+        if self.core.health.is_read_only() {
             return Ok(true);
         }
         match self.op.view.layers.current.extents.change(wanted.extent) {
@@ -86,10 +86,10 @@ impl Replay<'_> {
 
     /// What the log has of the wanted range.
     fn collect(&self, wanted: &Wanted, found: &mut Found) -> Result<()> {
-        let (sector, size) = (self.engine.sector(), self.engine.geometry.csum.size());
+        let (sector, size) = (self.core.sector(), self.core.geometry.csum.size());
         let (from, to) = wanted.range;
         let key = |at| Key::new(EXTENT_CSUM_OBJECTID, EXTENT_CSUM, at);
-        let mut cursor = Cursor::new(&self.engine.store, &wanted.log);
+        let mut cursor = Cursor::new(&self.core.store, &wanted.log);
         cursor.seek_back(&key(from)).fs()?;
         if cursor.item().is_none_or(|(found, _)| found.kind != EXTENT_CSUM) {
             cursor.seek(&key(from)).fs()?;
@@ -113,15 +113,15 @@ impl Replay<'_> {
     /// cannot be verified and its reads fail, as they do for the kernel: one file's damage is
     /// no reason to give up all other fsyncs.
     fn complete(&self, wanted: &Wanted, found: &Found) -> Result<()> {
-        let sector = self.engine.sector();
+        let sector = self.core.sector();
         let (mut from, to) = wanted.range;
         for at in found.range(from..to).map(|(at, _)| *at).chain([to]) {
             while from < at {
                 let count = ((at - from) / sector).min(RUN) as usize;
                 let (mut sums, mut known) =
-                    (vec![0; count * self.engine.geometry.csum.size()], vec![false; count]);
+                    (vec![0; count * self.core.geometry.csum.size()], vec![false; count]);
                 let view = &self.op.view;
-                data::sums::stored(self.engine, view, Logical(from), &mut sums, &mut known)?;
+                sums::stored(self.core, view, Logical(from), &mut sums, &mut known)?;
                 let lacking = known.iter().filter(|known| !**known).count() as u64 * sector;
                 if lacking > 0 {
                     let (subvolume, inode) = (wanted.id.tree.0, wanted.id.objectid);
@@ -142,12 +142,12 @@ impl Replay<'_> {
 
     /// Puts the parts of a run that the checksum tree does not have.
     fn put_run(&self, run: &Run) -> Result<()> {
-        let (sector, size) = (self.engine.sector(), self.engine.geometry.csum.size());
+        let (sector, size) = (self.core.sector(), self.core.geometry.csum.size());
         let count = run.sums.len() / size;
         let (mut stored, mut known) = (vec![0; run.sums.len()], vec![false; count]);
         let at = Logical(run.at);
         let view = &self.op.view;
-        data::sums::stored(self.engine, view, at, &mut stored, &mut known)?;
+        sums::stored(self.core, view, at, &mut stored, &mut known)?;
         let same =
             |i: usize| known[i] && stored[i * size..][..size] == run.sums[i * size..][..size];
         let mut first = 0;

@@ -1,0 +1,193 @@
+//! Reading content: extents, holes, inline, compressed, and what is still dirty over it.
+//!
+//! Invariant: no byte of an extent is returned whose checksum was not verified, unless
+//! the file has none (NODATASUM).
+
+use super::sums;
+use super::{Mapped, MappedKind, map_range};
+use crate::error::IntoFs;
+use crate::file_path;
+use crate::ino::InodeId;
+use crate::inode::State;
+use btrfs_disk::items::{Compression, FileExtentFields, inode_flags};
+use btrfs_disk::{Corrupt, Logical, compress};
+use btrfs_txn::{Core, View};
+use vfs::Result;
+
+/// Fills `buf` from `offset`, up to the end of the file. The caller holds the inode.
+pub fn read(core: &Core, id: InodeId, state: &State, offset: u64, buf: &mut [u8]) -> Result<usize> {
+    let len = state.item.size.saturating_sub(offset).min(buf.len() as u64) as usize;
+    let buf = &mut buf[..len];
+    if len == 0 {
+        return Ok(0);
+    }
+    let end = offset + len as u64;
+    let all_dirty =
+        state.dirty.as_ref().is_some_and(|d| d.covers(offset) && d.run_end(offset) >= end);
+    if !all_dirty {
+        read_extents(core, id, state.item.flags, offset, buf)?;
+    }
+    if let Some(dirty) = &state.dirty {
+        dirty.overlay(offset, buf);
+    }
+    Ok(len)
+}
+
+/// What the extents say, holes as zeros. `flags` are the inode's.
+pub fn read_extents(
+    core: &Core,
+    id: InodeId,
+    flags: u64,
+    offset: u64,
+    buf: &mut [u8],
+) -> Result<()> {
+    let view = core.view();
+    let end = offset + buf.len() as u64;
+    let mapped = map_range(&view, id, core.sector(), offset, end).fs()?;
+    let mut at = offset;
+    for extent in &mapped {
+        let (from, to) = (extent.start.max(offset), extent.end.min(end));
+        if from > at {
+            buf[(at - offset) as usize..(from - offset) as usize].fill(0);
+        }
+        let part = &mut buf[(from - offset) as usize..(to - offset) as usize];
+        if let Err(error) = read_mapped(core, &view, flags, extent, from, part) {
+            let path = file_path::path(&view, id);
+            tracing::error!("{path}: unreadable in {} bytes from {from} on: {error}", to - from);
+            return Err(error);
+        }
+        at = to;
+    }
+    buf[(at - offset) as usize..].fill(0);
+    Ok(())
+}
+
+fn read_mapped(
+    core: &Core,
+    view: &View<'_>,
+    flags: u64,
+    extent: &Mapped,
+    from: u64,
+    buf: &mut [u8],
+) -> Result<()> {
+    if !extent.has_data() {
+        buf.fill(0);
+        return Ok(());
+    }
+    let within = from - extent.start;
+    match &extent.kind {
+        MappedKind::Inline { ram_bytes, compression, content } => {
+            let whole = match compression {
+                Compression::None => content.to_vec(),
+                other => decompress(core, *other, content, *ram_bytes, Logical(0))?,
+            };
+            copy_padded(&whole, within as usize, buf);
+            Ok(())
+        }
+        MappedKind::Extent { compression: Compression::None, fields, .. } => {
+            let at = fields.disk_bytenr.offset(fields.offset + within);
+            read_plain(core, view, flags, fields, at, buf)
+        }
+        MappedKind::Extent { compression, fields, .. } => {
+            let start = fields.disk_bytenr;
+            let mut stored = vec![0; bounded(fields.disk_num_bytes, start)?];
+            read_plain(core, view, flags, fields, start, &mut stored)?;
+            let whole = decompress(core, *compression, &stored, fields.ram_bytes, start)?;
+            copy_padded(&whole, (fields.offset + within) as usize, buf);
+            Ok(())
+        }
+    }
+}
+
+/// `whole[skip..]` into `buf`, zeros where it ends early.
+fn copy_padded(whole: &[u8], skip: usize, buf: &mut [u8]) {
+    let source = whole.get(skip..).unwrap_or(&[]);
+    let take = source.len().min(buf.len());
+    buf[..take].copy_from_slice(&source[..take]);
+    buf[take..].fill(0);
+}
+
+fn decompress(
+    core: &Core,
+    compression: Compression,
+    stored: &[u8],
+    ram_bytes: u64,
+    at: Logical,
+) -> Result<Vec<u8>> {
+    let mut whole = vec![0; bounded(ram_bytes, at)?];
+    compress::decompress(compression, core.geometry.sector_size as usize, stored, &mut whole)
+        .map_err(|c| c.at(at))
+        .fs()?;
+    Ok(whole)
+}
+
+/// A length of compressed content as the format allows it.
+fn bounded(len: u64, at: Logical) -> Result<usize> {
+    match usize::try_from(len) {
+        Ok(len) if len <= compress::MAX_UNCOMPRESSED => Ok(len),
+        _ => Err(Corrupt::new(format!("compressed extent of {len} bytes")).at(at)).fs(),
+    }
+}
+
+/// Stored bytes from `at` on, checksums verified. Whole sectors go straight into `buf`.
+fn read_plain(
+    core: &Core,
+    view: &View<'_>,
+    flags: u64,
+    fields: &FileExtentFields,
+    at: Logical,
+    buf: &mut [u8],
+) -> Result<()> {
+    let sector = core.sector();
+    let head = (at.0 % sector) as usize;
+    if head != 0 {
+        let take = buf.len().min(sector as usize - head);
+        let (first, rest) = buf.split_at_mut(take);
+        read_part(core, view, flags, fields, Logical(at.0 - head as u64), head, first)?;
+        return match rest.is_empty() {
+            true => Ok(()),
+            false => read_plain(core, view, flags, fields, at.offset(take as u64), rest),
+        };
+    }
+    let whole = buf.len() / sector as usize * sector as usize;
+    let (body, tail) = buf.split_at_mut(whole);
+    if !body.is_empty() {
+        read_sectors(core, view, flags, fields, at, body)?;
+    }
+    if !tail.is_empty() {
+        read_part(core, view, flags, fields, at.offset(whole as u64), 0, tail)?;
+    }
+    Ok(())
+}
+
+/// Part of one sector.
+fn read_part(
+    core: &Core,
+    view: &View<'_>,
+    flags: u64,
+    fields: &FileExtentFields,
+    sector_at: Logical,
+    skip: usize,
+    buf: &mut [u8],
+) -> Result<()> {
+    let mut sector = vec![0; core.sector() as usize];
+    read_sectors(core, view, flags, fields, sector_at, &mut sector)?;
+    buf.copy_from_slice(&sector[skip..skip + buf.len()]);
+    Ok(())
+}
+
+fn read_sectors(
+    core: &Core,
+    view: &View<'_>,
+    flags: u64,
+    fields: &FileExtentFields,
+    at: Logical,
+    buf: &mut [u8],
+) -> Result<()> {
+    if flags & inode_flags::NODATASUM != 0 {
+        return core.volume.read_data(at, buf, None).fs();
+    }
+    let count = buf.len() / core.sector() as usize;
+    let sums = sums::lookup(core, view, fields.disk_bytenr, at, count)?;
+    core.volume.read_data(at, buf, Some(&sums)).fs()
+}

@@ -1,0 +1,96 @@
+//! Making inodes durable: any number of threads share one log write.
+//!
+//! Whoever finds no leader becomes one, and writes the log; who comes meanwhile waits, and one
+//! of those writes for all of them next (`join.rs`). What the log cannot say is committed.
+//!
+//! Lock order: the queue is held for moments only.
+//!
+//! What it does not know: what is in a log, and how content is written back.
+
+use crate::commit::Committer;
+use crate::error::IntoFs;
+use crate::join::{Queue, Turn};
+use crate::log::{Request, TreeLog};
+use crate::stats::Stats;
+use btrfs_txn::{Core, PoisonUnlessDone};
+use std::sync::Arc;
+use std::time::Instant;
+use vfs::Result;
+
+pub struct Fsync {
+    core: Arc<Core>,
+    log: Arc<TreeLog>,
+    committer: Arc<Committer>,
+    stats: Arc<Stats>,
+    queue: Queue<Request>,
+}
+
+impl Fsync {
+    pub fn new(
+        core: Arc<Core>,
+        log: Arc<TreeLog>,
+        committer: Arc<Committer>,
+        stats: Arc<Stats>,
+    ) -> Fsync {
+        Fsync { core, log, committer, stats, queue: Queue::default() }
+    }
+
+    /// Returns when the inode, as it was when this was called, is durable.
+    pub fn log(&self, request: Request) -> Result<()> {
+        match self.queue.join(request) {
+            Turn::Lead(batch) => {
+                let result = self.lead(batch.items());
+                if result.is_ok() {
+                    batch.done();
+                }
+                result
+            }
+            Turn::Settled(done) => {
+                self.stats.log_joined.add(1);
+                self.core.health.writable().fs()?;
+                // The leader has the error; whether there is a way to say yes a commit knows.
+                if done { Ok(()) } else { self.committer.commit_landed() }
+            }
+        }
+    }
+
+    /// One log write for all of `batch`, or the commit that takes its place.
+    fn lead(&self, batch: &[Request]) -> Result<()> {
+        let start = Instant::now();
+        loop {
+            self.core.health.writable().fs()?;
+            let (written, committing) = {
+                let mut state = self.log.lock();
+                // A commit that failed while we waited for the lock is not to be followed.
+                self.core.health.writable().fs()?;
+                let committing = self.core.layers().sealed.is_some();
+                // What is half done must not be built upon by who takes the lock next.
+                let unwound = PoisonUnlessDone(&self.core.health, "a log write panicked");
+                let written = self.log.write(batch, &mut state);
+                std::mem::forget(unwound);
+                (written, committing)
+            };
+            match written {
+                Ok(Ok(())) => {
+                    self.stats.log_ns.add(start.elapsed().as_nanos() as u64);
+                    self.stats.log_max_ns.max(start.elapsed().as_nanos() as u64);
+                    return Ok(());
+                }
+                Ok(Err(fallback)) if committing => {
+                    self.stats.log_waits.add(1);
+                    tracing::debug!(reason = fallback.name(), "an fsync waits for a commit");
+                    self.committer.wait_for_running();
+                }
+                Ok(Err(fallback)) => {
+                    self.stats.log_fallbacks.add(1);
+                    tracing::debug!(reason = fallback.name(), "an fsync commits");
+                    return self.committer.commit_landed();
+                }
+                Err(error) => {
+                    self.core.health.poison(&format!("a log write failed: {error}"));
+                    return Err(error).fs();
+                }
+            }
+        }
+    }
+}

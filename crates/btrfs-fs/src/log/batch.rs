@@ -1,0 +1,199 @@
+//! One log write, for a batch of inodes that are to be durable, or for what a commit takes along.
+//!
+//! While a commit is at work, fsyncs go into the log on top of the commit before: what no
+//! commit has is then in two deltas. Before the new commit's superblock is written, what was
+//! synced meanwhile and is not in that commit goes into a log on top of it ([`TreeLog::carry`]),
+//! so the superblock has both.
+//!
+//! What it does not know: who waits for the write, and what becomes of what the log cannot say.
+
+use super::closure::Closure;
+use super::committed::Committed;
+use super::freeze::Work;
+use super::project::Project;
+use super::state::LogState;
+use super::write::Written;
+use super::{Fallback, Request, Step, TreeLog, write};
+use crate::ino::InodeId;
+use crate::options::Sabotage;
+use btrfs_disk::{Error, Generation};
+use btrfs_txn::View;
+use btrfs_txn::delta::{Gate, Level, Pending};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+/// Inodes that one log write takes at most.
+const MOST: usize = 20_000;
+/// Rounds after which the names concerned change faster than they can be followed.
+const ROUNDS: usize = 64;
+
+/// The epoch is held still while this is there.
+struct Still<'a>(&'a Gate);
+
+impl Still<'_> {
+    fn begin(gate: &Gate) -> Still<'_> {
+        gate.seal();
+        Still(gate)
+    }
+}
+
+impl Drop for Still<'_> {
+    fn drop(&mut self) {
+        self.0.reopen();
+    }
+}
+
+impl TreeLog {
+    /// Writes what of `batch` the last commit does not have; or says why a commit must.
+    pub fn write(&self, batch: &[Request], state: &mut LogState) -> Step<()> {
+        let view = self.core.view();
+        let committed = view.layers.roots.generation;
+        let mut work = Work::default();
+        for request in batch.iter().filter(|r| r.generation > committed) {
+            work.ask(request.id, request.level);
+        }
+        let wanted = work.wanted.clone();
+        match self.write_nodes(&view, work, state)? {
+            Ok(Some(written)) => write::publish(&self.core, state, written)?,
+            Ok(None) => {}
+            Err(fallback) => {
+                state.stale = true;
+                return Ok(Err(fallback));
+            }
+        }
+        if view.layers.sealed.is_some() {
+            self.stats.log_in_commit.add(1);
+            for (id, level) in wanted {
+                let known = state.synced.entry(id).or_default();
+                *known = level.max(*known);
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    /// A log on top of the commit that was just published, of what was synced while it was
+    /// at work: its root, if there is anything. The superblock of that commit shall lead to it
+    /// when all is flushed.
+    pub fn carry(&self, synced: BTreeMap<InodeId, Level>, log: &mut LogState) -> Step<()> {
+        let view = self.core.view();
+        assert!(view.layers.sealed.is_none(), "carried onto a commit that is published");
+        let work = Work::carried(synced);
+        match self.sabotage {
+            Some(Sabotage::CommitForgetsSynced) => return Ok(Ok(())),
+            Some(Sabotage::DoubledCommits) if !work.wanted.is_empty() => {
+                return Ok(Err(Fallback::Stale));
+            }
+            _ => {}
+        }
+        match self.write_nodes(&view, work, log)? {
+            Ok(Some(written)) => {
+                self.stats.log_carried.add(log.members.len() as u64);
+                log.root = Some(written.root);
+                Ok(Ok(()))
+            }
+            Ok(None) => Ok(Ok(())),
+            Err(fallback) => Ok(Err(fallback)),
+        }
+    }
+
+    /// Writes what is to be logged of `work` and of all that belongs to it; `None`: nothing.
+    fn write_nodes(
+        &self,
+        view: &View<'_>,
+        mut work: Work,
+        state: &mut LogState,
+    ) -> Step<Option<Written>> {
+        if work.wanted.is_empty() {
+            return Ok(Ok(None));
+        }
+        if state.stale {
+            return Ok(Err(Fallback::Stale));
+        }
+        let layers = &view.layers;
+        let pending = Pending { current: &layers.current, sealed: layers.sealed.as_deref() };
+        let generation = Generation(layers.roots.generation.0 + 1);
+        let reads = &self.stats.log_tree_reads;
+        let committed = Committed { store: &self.core.store, roots: &layers.roots, reads };
+        if let Err(fallback) = self.gather(pending, &committed, &mut work, state)? {
+            return Ok(Err(fallback));
+        }
+        let project = Project { log: self, view, committed: &committed, generation };
+        let edits = project.all(&work, state)?;
+        if edits.is_empty() {
+            self.stats.log_nothing.add(1);
+            return Ok(Ok(None));
+        }
+        self.stats.log_writes.add(1);
+        Ok(write::write(self, state, generation, edits)?.map(Some))
+    }
+
+    /// Writes back the content of inodes that come along with those that were asked for:
+    /// nobody should be seen halfway through a write. `landed` have been written back.
+    fn land_content(&self, work: &Work, landed: &mut BTreeSet<InodeId>) {
+        for id in work.wanted.keys() {
+            if landed.insert(*id)
+                && let Some(inode) = self.inodes.table().find(*id, 0)
+            {
+                // What finds no room or was refused stays in memory, and the log has what has
+                // landed. It is no loss of who syncs now; the file's own fsync tries again, and
+                // tells.
+                if let Err(error) = self.writeback.flush_inode(&inode) {
+                    tracing::warn!(inode = id.objectid, %error, "content stays unwritten");
+                }
+            }
+        }
+    }
+
+    /// Freezes what is wanted and all that belongs to it, at one moment.
+    fn gather(
+        &self,
+        pending: Pending<'_>,
+        committed: &Committed<'_>,
+        work: &mut Work,
+        state: &LogState,
+    ) -> Step<()> {
+        let max_item = self.core.geometry.max_item_size();
+        let mut landed: BTreeSet<InodeId> = work.wanted.keys().copied().collect();
+        want_renamed(work, state, &pending);
+        for _ in 0..ROUNDS {
+            self.land_content(work, &mut landed);
+            if let Some(why) = self.core.health.poisoned() {
+                return Err(Error::ReadOnly(why.to_owned()));
+            }
+            let still = Instant::now();
+            let stillness = Still::begin(&pending.current.gate);
+            want_renamed(work, state, &pending);
+            assert!(self.sabotage != Some(Sabotage::LogPanics), "as it was asked to");
+            work.freeze(&pending, |id, level| state.ask(id, level));
+            drop(stillness);
+            self.stats.log_still_max_ns.max(still.elapsed().as_nanos() as u64);
+            if let Err(fallback) =
+                (Closure { max_item, committed, pending, state, work, removed: 0 }).round()?
+            {
+                return Ok(Err(fallback));
+            }
+            let again = work.want_contents(committed, self.core.sector())?;
+            if !work.is_short() && !again {
+                return Ok(Ok(()));
+            }
+            if work.wanted.len() > MOST {
+                return Ok(Err(Fallback::TooMany));
+            }
+        }
+        Ok(Err(Fallback::TooMany))
+    }
+}
+
+/// Names of something logged changed, or of something in a directory that is logged with its
+/// entries: the log must say so with whatever it says next.
+fn want_renamed(work: &mut Work, state: &LogState, pending: &Pending<'_>) {
+    let id = |(tree, objectid)| InodeId::new(tree, objectid);
+    for id in pending.take_renamed().into_iter().map(id) {
+        if state.members.contains_key(&id) {
+            work.want(id, Level::Inode);
+        }
+    }
+    for id in pending.take_left().into_iter().map(id) {
+        work.want(id, Level::Inode);
+    }
+}

@@ -1,0 +1,125 @@
+//! What a commit gets for its nodes: the reservation that operations made for it, and what is
+//! kept for commits alone; and whether that was enough.
+//!
+//! What it does not know: how a commit uses it.
+
+use super::bound::{accounts, bound};
+use super::{Reservations, cost_of};
+use btrfs_disk::Error;
+use btrfs_space::{Kind, MetadataReservation, Priority};
+use btrfs_txn::delta::Delta;
+use std::sync::atomic::Ordering;
+use vfs::{Errno, FsError};
+
+/// What is reserved for one commit.
+pub struct CommitReservation {
+    /// To take nodes from; less than the bounds where a volume has less.
+    pub reservation: Option<MetadataReservation>,
+    /// Bytes that the trees of files and checksums can need, with what grows elsewhere.
+    files: u64,
+    /// Bytes that the trees that keep account of space can need.
+    accounts: u64,
+}
+
+impl CommitReservation {
+    /// What the bounds are, to be held against what the commit took.
+    pub fn bound(&self) -> CommitBound {
+        CommitBound { files: self.files, accounts: self.accounts }
+    }
+}
+
+/// The bounds of one commit, in bytes of new nodes.
+#[derive(Clone, Copy, Debug)]
+pub struct CommitBound {
+    files: u64,
+    accounts: u64,
+}
+
+impl CommitBound {
+    /// Holds it against the bytes of new nodes that the commit took: by the time the trees of
+    /// files and checksums had theirs, and in all. `false`: more than the bound allows, a
+    /// mistake of ours, which the global reserve covers for now.
+    #[must_use]
+    pub fn holds(&self, (files, all): (u64, u64)) -> bool {
+        let files = holds("files and checksums", files, self.files);
+        holds("all trees", all, self.files + self.accounts) && files
+    }
+}
+
+fn holds(what: &str, taken: u64, bound: u64) -> bool {
+    if taken > bound {
+        tracing::warn!(what, taken, bound, "a commit needed more than was reserved");
+    }
+    debug_assert!(taken <= bound, "a commit needed {taken} bytes for {what}, reserved {bound}");
+    taken <= bound
+}
+
+impl Reservations {
+    /// Before a commit: makes sure that it finds room for all of its nodes, also for those that
+    /// writeback has just added, and takes what is kept for commits. Both may fail all the same
+    /// on a volume that somebody else filled: then what is free must do.
+    pub fn hold_for_commit(&self) -> Option<MetadataReservation> {
+        while let Err(FsError::Posix(Errno::ENOSPC)) = self.cover(Priority::Commit) {
+            if !matches!(self.core.space.reclaim_for(Kind::Metadata), Ok(true)) {
+                break;
+            }
+        }
+        let bytes = accounts(&self.trees());
+        loop {
+            match self.core.space.reserve_metadata(bytes, Priority::Commit) {
+                Ok(kept) => return Some(kept),
+                Err(Error::NoSpace)
+                    if matches!(self.core.space.reclaim_for(Kind::Metadata), Ok(true)) => {}
+                Err(_) => return None,
+            }
+        }
+    }
+
+    /// What is held for the epoch that was just sealed goes to its commit. What the next
+    /// one needs already, for content that is still unwritten, stays; the rest goes back.
+    pub fn take_metadata(
+        &self,
+        sealed: &Delta,
+        kept: Option<MetadataReservation>,
+    ) -> CommitReservation {
+        let trees = self.trees();
+        let files = bound(&trees, &cost_of(sealed));
+        self.trees_grow(files);
+        let next = self.next_need();
+        let mut held = self.metadata.lock();
+        let mut taken = held.as_mut().map(|held| held.split(files));
+        let rest = held.as_ref().map_or(0, MetadataReservation::bytes);
+        if let Some(held) = held.as_mut() {
+            held.shrink(rest.saturating_sub(next));
+        }
+        let rest = rest.min(next);
+        self.metadata_bytes.store(rest, Ordering::Release);
+        self.ordinary_bytes.fetch_min(rest, Ordering::AcqRel);
+        drop(held);
+        match (taken.as_mut(), kept) {
+            (Some(taken), Some(kept)) => taken.absorb(kept),
+            (None, kept) => taken = kept,
+            (Some(_), None) => {}
+        }
+        CommitReservation { reservation: taken, files, accounts: accounts(&trees) }
+    }
+
+    /// What the epoch after a commit needs already.
+    fn next_need(&self) -> u64 {
+        self.need(&self.core.layers().current, Priority::Normal)
+    }
+
+    /// After a commit: what it did not use is promised again to content that is unwritten
+    /// still, as far as it goes.
+    pub fn hold_for_unwritten(&self) {
+        let need = self.next_need();
+        let mut held = self.metadata.lock();
+        let have = self.held_for(Priority::Normal);
+        let missing = need.saturating_sub(have).min(self.core.space.unpromised(Kind::Metadata));
+        if missing > 0
+            && let Ok(more) = self.core.space.reserve_metadata(missing, Priority::Normal)
+        {
+            self.absorb(&mut held, more, Priority::Normal);
+        }
+    }
+}

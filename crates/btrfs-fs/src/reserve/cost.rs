@@ -1,0 +1,157 @@
+//! What each kind of operation changes at most: one table, each line with its reason.
+//!
+//! Places are keys of file trees that lie apart; a run of one inode's keys is
+//! [`RUN_PLACES`]; an inode that is born lies behind all others, so all its keys are one place
+//! ([`btrfs_txn::delta::ItemDelta::spread`]). Bytes are those that leaves get longer by: an item
+//! that is written anew over an older one counts for what is added to it alone, but where both
+//! may be in one epoch the delta counts it whole, so fixed items are in the numbers. Headers of
+//! items (25 bytes) are among them.
+//!
+//! Invariant: an operation never changes more than its line says ([`super::bound`] makes nodes of
+//! it). What it does not know: trees, and what is free.
+
+use super::bound::Cost;
+use btrfs_disk::Geometry;
+use btrfs_txn::RUN_PLACES;
+
+/// An INODE_ITEM and its header.
+const INODE: u64 = 160 + 25;
+/// An item that holds a name, less the name: DIR_ITEM, DIR_INDEX, INODE_REF or XATTR_ITEM, the
+/// longest of which is 30 bytes.
+const NAMED: u64 = 30 + 25;
+/// An EXTENT_DATA item of an extent or a hole, in its tree.
+const FILE_EXTENT: u64 = 53 + 25;
+/// Bytes of items that an unwritten extent will have in all trees: the file's, the extent's,
+/// ends of free ranges, headers of checksums.
+pub const UNWRITTEN: u64 = 78 + 78 + 50 + 50;
+/// Bytes of the items that a removal writes anew: an inode's, and what is left of one that held
+/// several names.
+const REWRITTEN: u64 = 1024;
+/// A run of one inode's keys.
+const RUN: u64 = RUN_PLACES as u64;
+
+/// Items that one small step of a removal takes away at most, in as many places.
+pub const SMALL_STEP: u64 = 8;
+
+fn cost(places: u64, bytes: u64, sums: u64) -> Cost {
+    Cost { places, bytes, sums }
+}
+
+/// A new inode under a new name. Places: the entry by hash, the entry by index, the directory's
+/// inode, the new inode with all its items, and one each for the ends of two runs. Bytes: both
+/// inodes, three items with the name, the target of a symlink, the directory's default ACL as
+/// access ACL, for a directory as default ACL again, and a property (its name and value are
+/// short).
+pub fn create(geometry: &Geometry, name: usize, target: usize, directory: bool) -> Cost {
+    let acls = if directory { 2 } else { 1 } * geometry.max_item_size() as u64;
+    let items = 2 * INODE + 3 * (NAMED + name as u64);
+    cost(6, items + FILE_EXTENT + target as u64 + acls + 2 * NAMED, 0)
+}
+
+/// As [`create`], with an ORPHAN_ITEM (no bytes but its header) in the place of a name.
+pub fn tmpfile(geometry: &Geometry) -> Cost {
+    let acls = geometry.max_item_size() as u64;
+    cost(4, 2 * INODE + acls + 3 * NAMED, 0)
+}
+
+/// Another name of an inode: the entry by hash, by index, the reference, both inodes, an
+/// ORPHAN_ITEM that goes.
+pub fn link(name: usize) -> Cost {
+    cost(6, 2 * INODE + 3 * (NAMED + name as u64), 0)
+}
+
+/// Two names and what was under them: for each four places as in [`link`] (hash, index,
+/// reference, inode), the two directories, a replaced inode's orphan item, a whiteout (a new
+/// inode and its name). Bytes: five inodes, three items for each name that comes, a whiteout's
+/// among them.
+pub fn rename(name: usize, new_name: usize) -> Cost {
+    cost(16, 5 * INODE + 3 * (3 * NAMED + (name + new_name) as u64), 0)
+}
+
+/// An attribute, the inode, and a capability that goes with it.
+pub fn set_xattr(name: usize, value: usize) -> Cost {
+    cost(3, INODE + 2 * NAMED + (name + value) as u64, 0)
+}
+
+/// The inode, the access ACL (which is as long as before), and a capability that goes.
+pub fn set_attributes() -> Cost {
+    cost(3, INODE + 2 * NAMED, 0)
+}
+
+/// The inode and its compression property.
+pub fn set_flags() -> Cost {
+    cost(3, INODE + 3 * NAMED, 0)
+}
+
+/// A write, beside the content in the middle: the ends of what goes straight to an extent, a
+/// piece of memory at each end and one at the old end of the file, each a run and an inode; the
+/// capability that goes.
+pub fn write() -> Cost {
+    cost(3 * (RUN + 1) + 1, 3 * (INODE + UNWRITTEN) + NAMED, 0)
+}
+
+/// Space for a file without content: a run of extents for each piece is counted apart
+/// ([`extent`]); here its inode, its first and last sectors, a hole in front.
+pub fn allocate_range() -> Cost {
+    cost(16, INODE + 4 * FILE_EXTENT + UNWRITTEN, 0)
+}
+
+/// A file gets longer: its inode, the end of its last extent, a hole, and as many places as the
+/// steps of a cut (a smaller size may have come in between).
+pub fn grow() -> Cost {
+    cost(2 * SMALL_STEP, INODE + 3 * FILE_EXTENT, 0)
+}
+
+/// Content shared with another file, beside its extents ([`shares`]): both inodes, the content of
+/// partial sectors at both ends.
+pub fn copy_range() -> Cost {
+    cost(64, 8192, 0)
+}
+
+/// One extent more of a file: its item cuts a run in two.
+pub fn extent() -> Cost {
+    cost(RUN + 1, 2 * UNWRITTEN, 2)
+}
+
+/// An inode item.
+pub fn touch() -> Cost {
+    cost(1, INODE, 0)
+}
+
+/// A run of `new` items that share extents in place of `old` items.
+pub fn shares(new: u64, old: u64) -> Cost {
+    cost(RUN + 1, (new + 2) * 2 * UNWRITTEN, 2 * (new + old))
+}
+
+/// A name goes: the entry by hash and by index, the directory, the child, its reference, its
+/// orphan item.
+pub fn unlink() -> Cost {
+    cost(6, REWRITTEN, 0)
+}
+
+/// An attribute goes, with the inode; or attributes are set beside a change of size that has its
+/// own reservation.
+pub fn remove_xattr() -> Cost {
+    cost(3, REWRITTEN, 0)
+}
+
+/// An orphan item of what is no orphan.
+pub fn remove_orphan_item() -> Cost {
+    cost(1, REWRITTEN, 0)
+}
+
+/// Up to `items` items of one inode go, which lie in a run: with it its inode item, its orphan
+/// item, and an attribute that goes.
+pub fn removal_of_items(items: u64) -> Cost {
+    cost(RUN + 3, REWRITTEN, 2 * items)
+}
+
+/// What `sectors` of content in `pieces` change when they land, in up to `extents` extents with
+/// checksums of `sum` bytes for each sector. A piece becomes a run of extent items, one extent or
+/// more where free space is in pieces, in place of another run; its inode is written. Each of
+/// its sectors may take the place of an extent of its own, whose checksums lie anywhere: those
+/// that come, and both ends of those that go.
+pub fn content(sectors: u64, pieces: u64, extents: u64, sum: u64) -> Cost {
+    let bytes = (extents + 3 * pieces) * UNWRITTEN + sectors * sum;
+    cost(pieces * (RUN + 1), bytes, extents + 2 * sectors)
+}

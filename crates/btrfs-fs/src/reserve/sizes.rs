@@ -1,0 +1,51 @@
+//! How large trees are, by what the root tree says of them.
+
+use crate::error::IntoFs;
+use btrfs_disk::items::RootItem;
+use btrfs_disk::key::kind;
+use btrfs_disk::{Key, TreeId};
+use btrfs_tree::Cursor;
+use btrfs_txn::Core;
+use vfs::Result;
+
+const MIB: u64 = 1 << 20;
+
+/// What the kernel keeps of metadata for itself: as much as the trees that grow with any
+/// change have, but at least what deleting one file may need.
+pub fn global_reserve(core: &Core) -> Result<u64> {
+    const MOST_LEVELS: u64 = 8;
+    const UNLINK: u64 = 6;
+    let (used, trees) = accounts(core)?;
+    let insert = u64::from(core.geometry.node_size) * MOST_LEVELS * 2;
+    let delayed = 2 * insert * UNLINK;
+    Ok(used.max(insert * (1 + trees + UNLINK) + delayed).min(512 * MIB))
+}
+
+/// Bytes and number of the trees that keep account of space.
+pub fn accounts(core: &Core) -> Result<(u64, u64)> {
+    let view = core.view();
+    let (mut used, mut trees) = (0, 0);
+    for tree in [TreeId::EXTENT, TreeId::CSUM, TreeId::FREE_SPACE, TreeId::BLOCK_GROUP] {
+        if let Some(data) = view.get(TreeId::ROOT, &Key::new(tree.0, kind::ROOT_ITEM, 0)).fs()? {
+            used += RootItem::parse(&data).fs()?.bytes_used;
+            trees += 1;
+        }
+    }
+    Ok((used, trees))
+}
+
+/// Bytes of all trees that the root tree names.
+pub fn tree_bytes(core: &Core) -> Result<u64> {
+    let roots = core.roots();
+    let Some(root) = roots.get(TreeId::ROOT) else { return Ok(0) };
+    let mut cursor = Cursor::new(&core.store, &root.root);
+    cursor.first().fs()?;
+    let mut used = 0;
+    while let Some((key, data)) = cursor.item() {
+        if key.kind == kind::ROOT_ITEM {
+            used += RootItem::parse(data).fs()?.bytes_used;
+        }
+        cursor.next().fs()?;
+    }
+    Ok(used)
+}

@@ -1,0 +1,186 @@
+//! Reserving for operations: who may wait for room waits here, for a commit, for the readers of
+//! old roots, or for writeback when memory is full.
+//!
+//! Commits lock inodes: reserve before locking any, and before taking a view.
+//!
+//! What it does not know: what operations do, and what a reservation is made of
+//! (`crate::reserve`).
+
+mod search;
+
+use crate::commit::Committer;
+use crate::error::IntoFs;
+use crate::refusals::refused;
+use crate::reserve::{Cost, DirtyReservation, Reservation, Reservations, cost};
+use crate::stats::Stats;
+use crate::writeback::Writeback;
+use btrfs_disk::Error;
+use btrfs_space::{DataReservation, Kind, Priority};
+use btrfs_txn::Core;
+use search::Search;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use vfs::{Errno, FsError, Result};
+
+pub struct Reserver {
+    core: Arc<Core>,
+    reservations: Arc<Reservations>,
+    writeback: Arc<Writeback>,
+    committer: Arc<Committer>,
+    stats: Arc<Stats>,
+    /// Nobody else commits when memory is full.
+    alone: bool,
+    /// Removals so far, and as of the last commit that was to free space.
+    removals: AtomicU64,
+    seen: AtomicU64,
+}
+
+/// What an operation on content reserves.
+pub struct ContentReservation<'r> {
+    /// Space and memory for what it leaves dirty.
+    pub dirty: DirtyReservation<'r>,
+    _operation: Reservation<'r>,
+}
+
+impl Reserver {
+    pub fn new(
+        core: Arc<Core>,
+        reservations: Arc<Reservations>,
+        writeback: Arc<Writeback>,
+        committer: Arc<Committer>,
+        stats: Arc<Stats>,
+        background: bool,
+    ) -> Reserver {
+        let (removals, seen) = Default::default();
+        let alone = !background;
+        Reserver { core, reservations, writeback, committer, stats, alone, removals, seen }
+    }
+
+    /// For an operation that makes something.
+    pub fn reserve(&self, cost: Cost) -> Result<Reservation<'_>> {
+        self.reserve_with(cost, Priority::Normal)
+    }
+
+    /// As `reserve`, for what gives space back: it may use the reserve for removals.
+    pub fn reserve_removal(&self, cost: Cost) -> Result<Reservation<'_>> {
+        self.removals.fetch_add(1, Ordering::Relaxed);
+        self.reserve_with(cost, Priority::Delete)
+    }
+
+    /// For removing up to `most` items of an inode; answers how many of them, a small step at
+    /// least.
+    pub fn reserve_removal_of_items(&self, most: u64) -> Result<(Reservation<'_>, u64)> {
+        self.core.health.writable().fs()?;
+        if most > cost::SMALL_STEP
+            && let Ok(all) = self.reservations.hold(cost::removal_of_items(most), Priority::Delete)
+        {
+            self.removals.fetch_add(1, Ordering::Relaxed);
+            return Ok((all, most));
+        }
+        let step = most.min(cost::SMALL_STEP);
+        self.reserve_removal(cost::removal_of_items(step)).map(|held| (held, step))
+    }
+
+    /// For `data` bytes of content, and for the operation that makes them dirty.
+    pub fn reserve_content(&self, data: u64, cost: Cost) -> Result<ContentReservation<'_>> {
+        // In this order: what the content will need in the trees counts for the operation.
+        let dirty = self.reserve_dirty(data)?;
+        let operation = self.reserve(cost)?;
+        self.memory_for_content()?;
+        Ok(ContentReservation { dirty, _operation: operation })
+    }
+
+    /// For `bytes` of content that an operation leaves in memory.
+    pub fn reserve_dirty(&self, bytes: u64) -> Result<DirtyReservation<'_>> {
+        if bytes == 0 {
+            return Ok(self.reservations.hold_dirty(0, None));
+        }
+        let space = self.reserve_data(bytes)?;
+        let dirty = self.reservations.hold_dirty(bytes, Some(space));
+        if self.core.space.make_ahead() || self.much_comes_back() {
+            // Before the old chunks are full, so that fsyncs need not commit.
+            self.core.requests.wake_for_chunks();
+        }
+        Ok(dirty)
+    }
+
+    /// Space for `bytes` of data that the caller holds itself.
+    pub fn reserve_data(&self, bytes: u64) -> Result<DataReservation> {
+        let mut search = Search::default();
+        loop {
+            match self.core.space.reserve_data(bytes) {
+                Err(Error::NoSpace) => {}
+                other => return other.fs(),
+            }
+            if !self.find_room(&mut search, Kind::Data, bytes, Priority::Normal)? {
+                return Err(Errno::ENOSPC.into());
+            }
+        }
+    }
+
+    /// Room for data runs short, and the next commit would free as much as is left or more.
+    fn much_comes_back(&self) -> bool {
+        let freed = || self.core.layers().current.extents.dropped();
+        self.core.space.low_on_data().is_some_and(|mark| freed() >= mark)
+    }
+
+    /// EIO where all memory for unwritten content is taken by what the device refuses: nothing of
+    /// it is dropped, so there is no more.
+    fn memory_for_content(&self) -> Result<()> {
+        let memory = &self.core.memory;
+        if self.writeback.refusals().are_left() && memory.dirty() > memory.most_dirty() / 2 * 3 {
+            let why = "memory is full of content that the device refuses";
+            return Err(refused(why.into()));
+        }
+        Ok(())
+    }
+
+    fn reserve_with(&self, cost: Cost, priority: Priority) -> Result<Reservation<'_>> {
+        self.core.health.writable().fs()?;
+        self.wait_for_memory(priority)?;
+        let mut search = Search::default();
+        loop {
+            match self.reservations.hold(cost, priority) {
+                Err(FsError::Posix(Errno::ENOSPC)) => {}
+                other => return other,
+            }
+            // Not for this one operation alone: that is what makes a commit worth its while.
+            let wanted = self.reservations.nodes_for(&cost) + self.worth_a_commit();
+            if !self.find_room(&mut search, Kind::Metadata, wanted, priority)? {
+                // Where more is used than should be (a volume that somebody else filled),
+                // what is free must do for removals, reserved or not.
+                let removes = priority == Priority::Delete && self.reservations.fits(cost);
+                return if removes {
+                    Ok(self.reservations.hold_anyway(cost, priority))
+                } else {
+                    Err(Errno::ENOSPC.into())
+                };
+            }
+        }
+    }
+
+    /// Starts a commit when the delta has used up its memory; waits when it is far over.
+    fn wait_for_memory(&self, priority: Priority) -> Result<()> {
+        if priority == Priority::Delete && self.reservations.is_short() {
+            return Ok(());
+        }
+        let memory = &self.core.memory;
+        let delta = self.core.layers().current.bytes();
+        if delta > memory.most_delta() {
+            self.core.requests.wake();
+            if delta > memory.most_delta() * 2 || self.alone {
+                self.stats.throttled.add(1);
+                self.committer.commit_what_lands()?;
+            }
+        }
+        if memory.dirty() > memory.most_dirty() {
+            self.core.requests.wake();
+            if memory.dirty() > memory.most_dirty() * 3 / 2 || self.alone {
+                self.stats.throttled.add(1);
+                // What is not written is the business of those who wrote it.
+                let _landed = self.writeback.flush_some()?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,103 @@
+//! Where there is no room for a reservation: what may make some, in which order, and when to stop.
+//!
+//! What it does not know: how much an operation needs, and why.
+
+use super::Reserver;
+use crate::error::IntoFs;
+use btrfs_space::{Kind, Priority};
+use std::sync::atomic::Ordering;
+use vfs::Result;
+
+/// What must come back at least for a commit to be worth its while, in nodes.
+const WORTH: u64 = 64;
+/// Commits that a removal asks for before it gives up: others may take what comes back.
+const PATIENCE: u32 = 8;
+
+/// What one search for room has done so far.
+#[derive(Default)]
+pub(super) struct Search {
+    commits: u32,
+    waited: bool,
+}
+
+impl Reserver {
+    /// Does the next thing that may make room for `wanted` bytes; false: nothing is left.
+    pub(super) fn find_room(
+        &self,
+        search: &mut Search,
+        kind: Kind,
+        wanted: u64,
+        priority: Priority,
+    ) -> Result<bool> {
+        let most = if priority == Priority::Delete { PATIENCE } else { 1 };
+        // Where much is held a commit comes first; chunks of the other kind come before
+        // many commits that bring little.
+        if !self.much_is_held()
+            && priority == Priority::Normal
+            && self.core.space.reclaim_for(kind).fs()?
+        {
+            return Ok(true);
+        }
+        if search.commits < most && self.commit_may_help(kind, wanted, priority) {
+            *search = Search { commits: search.commits + 1, waited: false };
+            // One that found no room itself has told why there is none.
+            return match self.commit_for_space() {
+                Err(_) if self.reservations.is_short() => Ok(priority == Priority::Delete),
+                done => done.map(|()| true),
+            };
+        }
+        if !search.waited && self.core.space.pinned(kind) > 0 {
+            search.waited = true;
+            self.committer.wait_for_readers(kind);
+            return Ok(true);
+        }
+        self.core.space.reclaim_for(kind).fs()
+    }
+
+    /// Bytes that must come back at least.
+    pub(super) fn worth_a_commit(&self) -> u64 {
+        WORTH * u64::from(self.core.geometry.node_size)
+    }
+
+    /// Whether most of what is promised of metadata is for one large commit.
+    fn much_is_held(&self) -> bool {
+        let total = self.core.space.totals().metadata.total;
+        self.reservations.held() > total / 8
+    }
+
+    /// Whether a commit can make room for `wanted` bytes. It is expensive, and near the end
+    /// every operation would ask for one: so not without a reason.
+    fn commit_may_help(&self, kind: Kind, wanted: u64, priority: Priority) -> bool {
+        let layers = self.core.layers();
+        if layers.sealed.is_some() {
+            return true;
+        }
+        let removals = self.removals.load(Ordering::Relaxed);
+        if priority == Priority::Delete || removals != self.seen.load(Ordering::Relaxed) {
+            return !layers.current.is_empty();
+        }
+        let (mut comes, mut may) = (self.core.space.pinned(kind), 0);
+        let held = self.reservations.held();
+        if self.core.space.mixed() || kind == Kind::Data {
+            comes += layers.current.extents.dropped();
+            // Of content that becomes inline items the promise comes back.
+            may += self.writeback.pieces().first() * self.core.sector();
+        }
+        if self.core.space.mixed() || kind != Kind::Data {
+            may += held;
+        }
+        if may >= self.worth_a_commit() {
+            comes += may;
+        }
+        let enough = comes > 0 && self.core.space.unpromised(kind) + comes >= wanted;
+        enough || kind == Kind::Data && self.core.space.promises_block_data(held)
+    }
+
+    /// A commit that shall free space; that some content found no room is known then.
+    pub fn commit_for_space(&self) -> Result<()> {
+        let removals = self.removals.load(Ordering::Relaxed);
+        self.seen.store(removals, Ordering::Relaxed);
+        self.stats.commits_for_space.add(1);
+        self.committer.commit_what_lands()
+    }
+}

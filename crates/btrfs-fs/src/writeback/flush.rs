@@ -1,0 +1,290 @@
+//! Writeback: dirty content to extents, or inline into the tree where it is short.
+//!
+//! Invariants: after `flush_to_extents` the inode has nothing dirty and its item is in the delta;
+//! inodes that were taken out of the queue of dirty ones have landed, or are in it again, when the
+//! turn ends with which they were taken (inode/queue.rs).
+
+use super::Writeback;
+use super::store::{Unstored, Way, store};
+use crate::error::IntoFs;
+use crate::extents::{drop_range, map_range, read_extents};
+use crate::ino::InodeId;
+use crate::inode::{Dirty, Inode, State, put_inode};
+use btrfs_disk::items::{Compression, FileExtent, inode_flags};
+use btrfs_disk::key::kind::EXTENT_DATA;
+use btrfs_txn::{BATCH, Op, Throttle, Urgency};
+use std::sync::Arc;
+use vfs::{FsError, Result};
+
+/// What of the content that was to land did.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Landed {
+    All,
+    /// Some found no room.
+    NoRoom,
+    /// Some was refused by the device, or what it must be written beside could not be read.
+    Refused,
+}
+
+/// What nobody asks for is written by `Way::Told` from this length on: to wait for each of many
+/// small files would take a multiple of the time.
+const TOLD: u64 = 64 << 10;
+
+impl Writeback {
+    /// Writes back everything that was dirty when called, also what others are at work on.
+    /// Inodes without names keep their content in memory while there is room: most of them
+    /// vanish before it would land. No inode is locked by the caller.
+    ///
+    /// What does not land stays in memory, to be read and tried again; an error means that
+    /// nothing may be written any more.
+    pub fn flush_all(&self, urgency: Urgency) -> Result<Landed> {
+        self.flush_queue(self.queue.take_all(), urgency)
+    }
+
+    /// Writes back what nobody else is at work on: to make room in memory.
+    pub fn flush_some(&self) -> Result<Landed> {
+        let (_turn, queue) = self.queue.take_some();
+        self.flush_queue(queue, Urgency::Awaited)
+    }
+
+    fn flush_queue(&self, queue: Vec<Arc<Inode>>, urgency: Urgency) -> Result<Landed> {
+        let pressed = self.core.memory.dirty() > self.core.memory.most_dirty() / 2;
+        let mut throttle = Throttle::new(&self.core, urgency);
+        let (mut landed, mut fatal, mut full) = (Landed::All, None, None);
+        for inode in queue {
+            // Also for those that are gone, of which there can be 100,000.
+            throttle.pause();
+            // Where one finds no room the others need not try before the next commit.
+            if full.is_some() || fatal.is_some() {
+                self.queue.put_back(inode);
+                continue;
+            }
+            self.queue.begin(&inode);
+            let unnamed = inode.read().is_ok_and(|s| s.item.nlink == 0);
+            if unnamed && !pressed {
+                self.queue.add(&inode);
+                continue;
+            }
+            if let Err(error) = self.flush_throttled(&inode, &mut throttle, Way::Cached) {
+                if error.errno() == libc::ENOSPC {
+                    landed = landed.max(Landed::NoRoom);
+                    full = Some(inode);
+                    continue;
+                }
+                self.queue.add(&inode);
+                match error {
+                    FsError::Io { .. } if self.core.health.poisoned().is_none() => {
+                        landed = Landed::Refused;
+                    }
+                    error => fatal = Some(error),
+                }
+            }
+            // Erasing is not for here: it may wait for the commit that waits for this.
+            self.inodes.table().evict(inode);
+        }
+        // The last one now: it must not keep the others from landing.
+        if let Some(inode) = full {
+            self.queue.add(&inode);
+        }
+        self.refusals.left(landed == Landed::Refused);
+        fatal.map_or(Ok(landed), Err)
+    }
+
+    /// Writes one inode back, letting others in between batches.
+    pub fn flush_inode(&self, inode: &Arc<Inode>) -> Result<()> {
+        self.flush_throttled(inode, &mut Throttle::new(&self.core, Urgency::Awaited), Way::Told)
+    }
+
+    /// The same, for who does not ask for it to be durable.
+    pub fn flush_unasked(&self, inode: &Arc<Inode>) -> Result<()> {
+        self.flush_throttled(inode, &mut Throttle::new(&self.core, Urgency::Awaited), Way::Cached)
+    }
+
+    fn flush_throttled(
+        &self,
+        inode: &Arc<Inode>,
+        throttle: &mut Throttle<'_>,
+        way: Way,
+    ) -> Result<()> {
+        loop {
+            // Gone meanwhile: its content went with it.
+            let Ok(mut state) = inode.write() else { return Ok(()) };
+            let before = unwritten(&state);
+            let done = flush_batch(self, inode.id, &mut state, throttle.batch(), way)?;
+            let written = before.saturating_sub(unwritten(&state));
+            drop(state);
+            throttle.rest(written).fs()?;
+            if done {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Writes everything back under the caller's lock, and none of it inline: the caller is
+/// about to share extents or to put some behind them.
+pub fn flush_to_extents(writeback: &Writeback, id: InodeId, state: &mut State) -> Result<()> {
+    state.no_inline = true;
+    let flushed = loop {
+        match flush_batch(writeback, id, state, BATCH, Way::Told) {
+            Ok(false) => {}
+            Ok(true) => break Ok(()),
+            Err(error) => break Err(error),
+        }
+    };
+    state.no_inline = false;
+    flushed
+}
+
+fn unwritten(state: &State) -> u64 {
+    state.dirty.as_ref().map_or(0, |dirty| dirty.bytes())
+}
+
+/// One batch of `most` bytes; true when nothing is left.
+fn flush_batch(
+    writeback: &Writeback,
+    id: InodeId,
+    state: &mut State,
+    most: u64,
+    way: Way,
+) -> Result<bool> {
+    let Some(dirty) = state.dirty.take() else {
+        if state.item_dirty {
+            put_inode(&writeback.core.begin(), id, state);
+        }
+        return Ok(true);
+    };
+    let mut dirty = dirty;
+    let result = flush_run(writeback, id, state, &mut dirty, (most, way));
+    if !dirty.is_empty() {
+        state.dirty = Some(dirty);
+    }
+    result?;
+    if state.dirty.is_none() {
+        // The size on the volume was held back by what was dirty; say the final one.
+        if state.landed_size != state.item.size || state.item_dirty {
+            put_inode(&writeback.core.begin(), id, state);
+        }
+        writeback.blocks_settled(id, state);
+        return Ok(true);
+    }
+    Ok(false)
+}
+
+fn flush_run(
+    writeback: &Writeback,
+    id: InodeId,
+    state: &mut State,
+    dirty: &mut Box<Dirty>,
+    (most, way): (u64, Way),
+) -> Result<()> {
+    let Some(start) = dirty.first_from(0) else { return Ok(()) };
+    let end = dirty.run_end(start).min(start + most);
+    let mut paid = 0;
+    if can_inline(writeback, state, dirty) {
+        store_inline(writeback, id, state, dirty)?;
+    } else {
+        // `store` derives the size for the volume from what is still dirty behind it.
+        let rest = dirty.first_from(end);
+        let size = state.item.size;
+        state.pending_from = rest;
+        let slices = dirty.slices(start, end);
+        let way = if end - start < TOLD { way } else { Way::Told };
+        let stored = store(writeback, id, state, start, &slices, way);
+        state.pending_from = None;
+        if let Err(Unstored::Refused(error)) = &stored {
+            state.refused = true;
+            writeback.refusals.keep(id, error);
+        }
+        debug_assert_eq!(size, state.item.size);
+        paid = stored?;
+    }
+    dirty.remove(start, end);
+    writeback.reservations.forget_landed(end - start, paid);
+    Ok(())
+}
+
+/// The whole file is one short dirty sector: its content fits into its item.
+fn can_inline(writeback: &Writeback, state: &State, dirty: &Dirty) -> bool {
+    let size = state.item.size;
+    size > 0
+        && !state.no_inline
+        && size <= writeback.core.geometry.max_inline() as u64
+        && dirty.bytes() == writeback.core.sector()
+        && dirty.covers(0)
+        && state.item.flags & (inode_flags::NODATACOW | inode_flags::PREALLOC) == 0
+}
+
+fn store_inline(
+    writeback: &Writeback,
+    id: InodeId,
+    state: &mut State,
+    dirty: &Dirty,
+) -> Result<()> {
+    let size = state.item.size;
+    let content = &dirty.slices(0, writeback.core.sector())[0][..size as usize];
+    let op = writeback.core.begin();
+    let mapped =
+        map_range(&op.view, id, writeback.core.sector(), 0, writeback.core.sector()).fs()?;
+    op.run(|| drop_range(&op, id, state, &mapped, 0, writeback.core.sector()))?;
+    put_inline(&op, id, state, content);
+    writeback.stats.inline_extents.add(1);
+    Ok(())
+}
+
+fn put_inline(op: &Op<'_>, id: InodeId, state: &mut State, content: &[u8]) {
+    let extent = FileExtent::Inline {
+        generation: op.generation().0,
+        ram_bytes: content.len() as u64,
+        compression: Compression::None,
+        content,
+    };
+    op.put(id, EXTENT_DATA, 0, extent.to_vec().into());
+    state.item.nbytes = state.item.nbytes.saturating_add(content.len() as u64);
+    state.inline = Some(true);
+    put_inode(op, id, state);
+}
+
+/// Makes the sector at `sector_start` dirty with the content that it has. The caller owns
+/// a promise of one sector, which it keeps if this returns 0 (it was dirty already).
+pub fn fill_sector(
+    writeback: &Writeback,
+    id: InodeId,
+    state: &mut State,
+    sector_start: u64,
+) -> Result<u64> {
+    let sector = writeback.core.sector();
+    if state.dirty.as_ref().is_some_and(|d| d.covers(sector_start)) {
+        return Ok(0);
+    }
+    let mut content = vec![0; sector as usize];
+    let valid = state.item.size.saturating_sub(sector_start).min(sector) as usize;
+    if valid > 0 {
+        read_extents(&writeback.core, id, state.item.flags, sector_start, &mut content)?;
+        content[valid..].fill(0);
+    }
+    dirty_of(writeback, state).write(sector_start, &content);
+    Ok(sector)
+}
+
+/// The inode's dirty content, made if there is none.
+pub fn dirty_of<'s>(writeback: &Writeback, state: &'s mut State) -> &'s mut Dirty {
+    let sector = writeback.core.geometry.sector_size;
+    state.dirty.get_or_insert_with(|| Box::new(Dirty::new(sector, writeback.pieces.clone())))
+}
+
+/// Moves inline content into dirty memory, so that ranges can be changed as those of any
+/// file; the next writeback decides anew. Returns the bytes that became dirty.
+pub fn load_inline(writeback: &Writeback, id: InodeId, state: &mut State) -> Result<u64> {
+    if is_inline(writeback, id, state)? { fill_sector(writeback, id, state, 0) } else { Ok(0) }
+}
+
+fn is_inline(writeback: &Writeback, id: InodeId, state: &mut State) -> Result<bool> {
+    if let Some(known) = state.inline {
+        return Ok(known);
+    }
+    let mapped = map_range(&writeback.core.view(), id, writeback.core.sector(), 0, 1).fs()?;
+    let inline = mapped.first().is_some_and(|m| m.is_inline());
+    state.inline = Some(inline);
+    Ok(inline)
+}

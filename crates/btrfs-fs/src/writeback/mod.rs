@@ -1,0 +1,95 @@
+//! Writeback: content between memory and extents.
+//!
+//! Content lands before the metadata that names it: an extent is written, then its file extent
+//! item, checksums and references enter the delta. All of it happens under the inode's own lock.
+//!
+//! What it does not know: when content is to be written back, and who waits for it.
+
+mod flush;
+mod store;
+
+pub use flush::{Landed, dirty_of, fill_sector, flush_to_extents, load_inline};
+pub use store::{Way, store};
+
+use crate::extents::map_range;
+use crate::ino::{self, InodeId};
+use crate::inode::{DirtyQueue, Inodes, Pieces, State};
+use crate::refusals::Refusals;
+use crate::reserve::Reservations;
+use crate::stats::Stats;
+use crate::subvol::Subvols;
+use btrfs_txn::Core;
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
+
+pub struct Writeback {
+    core: Arc<Core>,
+    reservations: Arc<Reservations>,
+    inodes: Arc<Inodes>,
+    subvols: Arc<Subvols>,
+    stats: Arc<Stats>,
+    /// Inodes with unwritten content or times.
+    queue: DirtyQueue,
+    /// Pieces that unwritten content is in.
+    pieces: Arc<Pieces>,
+    refusals: Refusals,
+    /// Who remembers attributes that we told.
+    observer: OnceLock<Arc<dyn vfs::Observer>>,
+}
+
+impl Writeback {
+    pub fn new(
+        core: Arc<Core>,
+        reservations: Arc<Reservations>,
+        inodes: Arc<Inodes>,
+        subvols: Arc<Subvols>,
+        pieces: Arc<Pieces>,
+        stats: Arc<Stats>,
+    ) -> Writeback {
+        let (queue, refusals, observer) = Default::default();
+        Writeback { core, reservations, inodes, subvols, stats, queue, pieces, refusals, observer }
+    }
+
+    pub fn queue(&self) -> &DirtyQueue {
+        &self.queue
+    }
+
+    pub fn refusals(&self) -> &Refusals {
+        &self.refusals
+    }
+
+    pub fn pieces(&self) -> &Pieces {
+        &self.pieces
+    }
+
+    /// Only the first one is told: it may rely on that.
+    pub fn observe(&self, observer: Arc<dyn vfs::Observer>) {
+        let _ = self.observer.set(observer);
+    }
+
+    /// Bytes of the content in memory that no extent of the file lies under.
+    pub fn pending(&self, id: InodeId, state: &State) -> u64 {
+        let Some(dirty) = &state.dirty else { return 0 };
+        if state.item.nbytes == 0 {
+            return dirty.bytes();
+        }
+        let view = self.core.view();
+        let extents = |range: Range<u64>| -> Vec<Range<u64>> {
+            // What cannot be read is for who reads it.
+            let mapped = map_range(&view, id, self.core.sector(), range.start, range.end);
+            let held = mapped.unwrap_or_default().into_iter().filter(|m| !m.is_hole());
+            held.map(|m| m.start..m.end).collect()
+        };
+        dirty.bytes() - dirty.covered(extents)
+    }
+
+    /// The kernel (say) may remember another block count than the inode has by now.
+    pub fn blocks_settled(&self, id: InodeId, state: &State) {
+        let blocks = || state.blocks(self.core.geometry.sector_size, self.pending(id, state));
+        if state.reported.is_outdated(blocks)
+            && let (Some(observer), Ok(ino)) = (self.observer.get(), ino::number(id))
+        {
+            observer.attributes_changed(ino);
+        }
+    }
+}

@@ -1,0 +1,381 @@
+//! Putting content into extents: allocate, checksum, write; then, in one operation, the
+//! file extent items, references, checksums and the inode.
+//!
+//! Invariants: data has reached the device (its write returned) before the delta names
+//! it; a failure before that gives every new extent back, so nothing ever names what the device
+//! refused. A refusal is told to the caller, who has the content still; the volume goes on
+//! (refusals.rs).
+
+use super::Writeback;
+use crate::error::{IntoFs, to_fs};
+use crate::extents::sums;
+use crate::extents::{Mapped, MappedKind, drop_range, insert_regular, map_near};
+use crate::ino::InodeId;
+use crate::inode::{State, change, put_inode};
+use btrfs_disk::items::{Compression, FileExtentFields, FileExtentKind, inode_flags};
+use btrfs_disk::{Logical, TreeId};
+use btrfs_space::Extent;
+use btrfs_txn::Op;
+use vfs::{FsError, Result};
+
+/// Largest data extent, as the kernel's btrfs.
+const EXTENT_MAX: u64 = 128 << 20;
+/// Direct writes grow an extent until it is so many times their length: who writes directly
+/// overwrites parts, which gives nothing back before all of an extent is gone, and each write
+/// passes over the items that the extent in front has taken the place of.
+const GROWTH: u64 = 32;
+
+/// How far content has come when `store` returns.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Way {
+    /// The host may have it in its cache; if the device refuses it later, the volume ends.
+    Cached,
+    /// It will not be refused later.
+    Told,
+    /// The device has taken it, and its writer will overwrite parts of it.
+    Direct,
+}
+
+/// Why content was not stored.
+pub enum Unstored {
+    /// The device refused it.
+    Refused(FsError),
+    Other(FsError),
+}
+
+impl From<FsError> for Unstored {
+    fn from(error: FsError) -> Unstored {
+        Unstored::Other(error)
+    }
+}
+
+impl From<Unstored> for FsError {
+    fn from(unstored: Unstored) -> FsError {
+        let (Unstored::Refused(error) | Unstored::Other(error)) = unstored;
+        error
+    }
+}
+
+/// Where a piece of content landed.
+struct Landed {
+    start: u64,
+    len: u64,
+    place: Target,
+    sums: Option<Box<[u8]>>,
+}
+
+impl Landed {
+    /// What it took of the promise.
+    fn paid(&self) -> u64 {
+        match &self.place {
+            Target::New(extent) => extent.len,
+            Target::Existing { .. } => 0,
+        }
+    }
+}
+
+enum Target {
+    New(Extent),
+    /// Into an extent that the file has: preallocated, or without copy-on-write.
+    Existing {
+        logical: Logical,
+        of: Mapped,
+    },
+}
+
+/// Stores `slices` (whole sectors) at file offset `start`. The caller holds the inode, has
+/// set its size, and owns a promise of data space of that length. What new extents took of
+/// the promise is settled here; the answer is how much that was.
+pub fn store(
+    writeback: &Writeback,
+    id: InodeId,
+    state: &mut State,
+    start: u64,
+    slices: &[&[u8]],
+    way: Way,
+) -> std::result::Result<u64, Unstored> {
+    let len: u64 = slices.iter().map(|s| s.len() as u64).sum();
+    let end = start + len;
+    let mapped =
+        map_near(&writeback.core.view(), id, writeback.core.sector(), (start, end), state.near)
+            .fs()?;
+    let piece = (start, end, slices, way);
+    let landed = land(writeback, id, state, piece, &mapped)?;
+    let new = landed.iter().filter(|piece| piece.paid() > 0).count();
+    let mut paid = 0;
+    // Metadata for it was promised with the room for content (`Engine::content`).
+    change(&writeback.core, |op| {
+        let most = if way == Way::Direct { GROWTH * len } else { EXTENT_MAX };
+        op.run(|| {
+            landed.into_iter().try_for_each(|piece| {
+                paid += piece.paid();
+                enter(op, id, state, most.min(EXTENT_MAX), piece)
+            })
+        })?;
+        put_inode(op, id, state);
+        Ok(())
+    })?;
+    writeback.stats.data_extents.add(new as u64);
+    writeback.stats.data_written_bytes.add(len);
+    Ok(paid)
+}
+
+/// Writes everything; on an error nothing stays allocated.
+fn land(
+    writeback: &Writeback,
+    id: InodeId,
+    state: &State,
+    (start, end, slices, way): (u64, u64, &[&[u8]], Way),
+    mapped: &[Mapped],
+) -> std::result::Result<Vec<Landed>, Unstored> {
+    let with_sums = state.item.flags & inode_flags::NODATASUM == 0;
+    let mut landed = Vec::new();
+    let mut at = start;
+    while at < end {
+        let placed = place(writeback, id, state, at, end, mapped).map_err(Unstored::from);
+        let result = placed.and_then(|(len, place)| {
+            let part = cut(slices, at - start, len);
+            let logical = match &place {
+                Target::New(extent) => extent.logical,
+                Target::Existing { logical, .. } => *logical,
+            };
+            let through = through(writeback, way);
+            if let Err(error) = writeback.core.volume.write_content(logical, &part, through) {
+                writeback.refusals.note(id, &error);
+                if let Target::New(extent) = &place {
+                    writeback.reservations.unallocate(*extent);
+                }
+                return Err(Unstored::Refused(to_fs(error)));
+            }
+            let sums = with_sums.then(|| sums::compute(&writeback.core, &part));
+            Ok(Landed { start: at, len, place, sums })
+        });
+        match result {
+            Ok(piece) => {
+                at += piece.len;
+                landed.push(piece);
+            }
+            Err(error) => {
+                give_back(writeback, &landed);
+                return Err(error);
+            }
+        }
+    }
+    Ok(landed)
+}
+
+fn through(writeback: &Writeback, way: Way) -> bool {
+    match way {
+        Way::Cached => false,
+        Way::Told => writeback.core.volume.tells_late(),
+        Way::Direct => true,
+    }
+}
+
+fn give_back(writeback: &Writeback, landed: &[Landed]) {
+    for piece in landed {
+        if let Target::New(extent) = &piece.place {
+            writeback.reservations.unallocate(*extent);
+        }
+    }
+}
+
+/// The bytes [skip, skip + len) of the concatenation of `slices`.
+fn cut<'a>(slices: &[&'a [u8]], mut skip: u64, mut len: u64) -> Vec<&'a [u8]> {
+    let mut out = Vec::new();
+    for slice in slices {
+        let size = slice.len() as u64;
+        if skip >= size {
+            skip -= size;
+            continue;
+        }
+        let take = (size - skip).min(len);
+        if take == 0 {
+            break;
+        }
+        out.push(&slice[skip as usize..(skip + take) as usize]);
+        len -= take;
+        skip = 0;
+    }
+    out
+}
+
+/// Where the content from `at` on goes, and how much of it.
+fn place(
+    writeback: &Writeback,
+    id: InodeId,
+    state: &State,
+    at: u64,
+    end: u64,
+    mapped: &[Mapped],
+) -> Result<(u64, Target)> {
+    let mut limit = end;
+    for extent in mapped.iter().filter(|m| m.end > at) {
+        if !may_reuse(writeback, id, state, extent)? {
+            continue;
+        }
+        if extent.start > at {
+            limit = limit.min(extent.start);
+            break;
+        }
+        let MappedKind::Extent { fields, .. } = &extent.kind else { continue };
+        let logical = fields.disk_bytenr.offset(fields.offset + (at - extent.start));
+        let len = extent.end.min(end) - at;
+        return Ok((len, Target::Existing { logical, of: extent.clone() }));
+    }
+    let want = (limit - at).min(EXTENT_MAX);
+    let extent = writeback.reservations.allocate(want)?;
+    Ok((extent.len, Target::New(extent)))
+}
+
+/// True if content may go into `extent` itself: it is preallocated or the file is not
+/// copied on write, and nobody else refers to it.
+fn may_reuse(writeback: &Writeback, id: InodeId, state: &State, extent: &Mapped) -> Result<bool> {
+    let MappedKind::Extent { kind, compression, fields } = &extent.kind else { return Ok(false) };
+    let nocow = state.item.flags & inode_flags::NODATACOW != 0;
+    let reusable = fields.disk_bytenr.0 != 0
+        && *compression == Compression::None
+        && (*kind == FileExtentKind::Prealloc || nocow && *kind == FileExtentKind::Regular);
+    if !reusable {
+        return Ok(false);
+    }
+    let last_snapshot = writeback.subvols.get(id.tree).map_or(0, |s| s.last_snapshot.0);
+    if fields.generation <= last_snapshot {
+        return Ok(false);
+    }
+    let origin = extent.start.wrapping_sub(fields.offset);
+    writeback.core.only_referrer(fields.disk_bytenr, (id.tree, id.objectid, origin)).fs()
+}
+
+/// One landed piece enters the epoch, in an extent of `most` bytes at most if it makes one grow.
+fn enter(op: &Op<'_>, id: InodeId, state: &mut State, most: u64, piece: Landed) -> Result<()> {
+    let end = piece.start + piece.len;
+    // Items change with each piece, so read them anew through the operation's own view.
+    let sector = op.core.sector();
+    let now = map_near(&op.view, id, sector, (piece.start, end), state.near).fs()?;
+    match piece.place {
+        Target::New(extent) => {
+            drop_range(op, id, state, &now, piece.start, end)?;
+            let start = match grow_previous(op, id, state, most, piece.start, &extent)? {
+                Some(start) => start,
+                None => insert_new(op, id, state, piece.start, &extent)?,
+            };
+            if let Some(sums) = piece.sums {
+                op.put_sums(start, extent.logical, sums);
+            }
+        }
+        Target::Existing { logical, of } => {
+            rewrite(op, id, state, &now, piece.start, end, &of)?;
+            if let (Some(sums), MappedKind::Extent { fields, .. }) = (piece.sums, &of.kind) {
+                op.put_sums(fields.disk_bytenr, logical, sums);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn insert_new(
+    op: &Op<'_>,
+    id: InodeId,
+    state: &mut State,
+    start: u64,
+    extent: &Extent,
+) -> Result<Logical> {
+    let fields = FileExtentFields {
+        generation: op.generation().0,
+        ram_bytes: extent.len,
+        compression: 0,
+        encryption: 0,
+        other_encoding: 0,
+        kind: FileExtentKind::Regular as u8,
+        disk_bytenr: extent.logical,
+        disk_num_bytes: extent.len,
+        offset: 0,
+        num_bytes: extent.len,
+    };
+    op.allocate(*extent, (id.tree, id.objectid, start)).fs()?;
+    state.near = Some(start);
+    insert_regular(op, id, state, start, FileExtentKind::Regular, Compression::None, fields);
+    Ok(extent.logical)
+}
+
+/// Makes the extent in front longer where content and space go on without a gap, so that
+/// a file written bit by bit still has few extents. Returns where that extent begins.
+fn grow_previous(
+    op: &Op<'_>,
+    id: InodeId,
+    state: &mut State,
+    most: u64,
+    start: u64,
+    extent: &Extent,
+) -> Result<Option<Logical>> {
+    if start == 0 {
+        return Ok(None);
+    }
+    let sector = op.core.sector();
+    let before = map_near(&op.view, id, sector, (start - 1, start), state.near).fs()?;
+    let Some(previous) = before.last().filter(|m| m.end == start) else { return Ok(None) };
+    let MappedKind::Extent {
+        kind: FileExtentKind::Regular,
+        compression: Compression::None,
+        fields,
+    } = &previous.kind
+    else {
+        return Ok(None);
+    };
+    let joins = fields.disk_bytenr.0 != 0
+        && fields.offset == 0
+        && fields.num_bytes == fields.disk_num_bytes
+        && fields.disk_bytenr.0 + fields.disk_num_bytes == extent.logical.0
+        && fields.disk_num_bytes + extent.len <= most
+        && op.core.same_chunk(fields.disk_bytenr, extent.logical);
+    let who: (TreeId, u64, u64) = (id.tree, id.objectid, previous.start);
+    if !joins || !op.extend(fields.disk_bytenr, fields.disk_num_bytes, extent.len, who) {
+        return Ok(None);
+    }
+    state.near = Some(previous.start);
+    let len = fields.disk_num_bytes + extent.len;
+    let grown = FileExtentFields { ram_bytes: len, disk_num_bytes: len, num_bytes: len, ..*fields };
+    state.item.nbytes = state.item.nbytes.saturating_sub(fields.num_bytes);
+    insert_regular(
+        op,
+        id,
+        state,
+        previous.start,
+        FileExtentKind::Regular,
+        Compression::None,
+        grown,
+    );
+    Ok(Some(fields.disk_bytenr))
+}
+
+/// Content landed inside an extent that the file has: the part becomes a regular item of
+/// its own, cut out of the preallocated one.
+fn rewrite(
+    op: &Op<'_>,
+    id: InodeId,
+    state: &mut State,
+    now: &[Mapped],
+    start: u64,
+    end: u64,
+    of: &Mapped,
+) -> Result<()> {
+    let MappedKind::Extent { kind, fields, .. } = &of.kind else { return Ok(()) };
+    if *kind == FileExtentKind::Regular {
+        return Ok(());
+    }
+    // The new reference first: dropping the only one would give the extent back.
+    let origin = of.start.wrapping_sub(fields.offset);
+    let who = (id.tree, id.objectid, origin);
+    op.reference(fields.disk_bytenr, fields.disk_num_bytes, who, 1).fs()?;
+    drop_range(op, id, state, now, start, end)?;
+    let part = FileExtentFields {
+        generation: op.generation().0,
+        kind: FileExtentKind::Regular as u8,
+        offset: fields.offset + (start - of.start),
+        num_bytes: end - start,
+        ..*fields
+    };
+    insert_regular(op, id, state, start, FileExtentKind::Regular, Compression::None, part);
+    Ok(())
+}

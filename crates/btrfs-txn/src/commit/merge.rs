@@ -1,0 +1,176 @@
+//! A sealed delta merged into the trees: edits of each subvolume, references of data,
+//! checksums; then the space side settles, and everything but the superblock is written.
+
+use super::sums::{self, SumFormat};
+use crate::delta::Delta;
+use crate::{Core, Root, Throttle, Urgency};
+use btrfs_disk::items::{RootItem, Timespec};
+use btrfs_disk::{Error, Generation, Key, Logical, Result, Superblock, TreeId};
+use btrfs_space::{Extent, ExtentKind, MetadataReservation, RefOwner, Settle, Settled};
+use btrfs_tree::{Edit, NodeStore};
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+/// Edits that go into a tree before the commit looks up: a millisecond of work or two.
+const STRETCH: usize = 1024;
+
+/// New trees on the volume, which no superblock leads to yet.
+pub struct Merged {
+    pub generation: Generation,
+    pub trees: BTreeMap<TreeId, Root>,
+    pub freed: Vec<Extent>,
+    /// To be written: what it leads to is durable.
+    pub superblock: Superblock,
+    /// Bytes of new nodes, once the trees of files and checksums had theirs, and in the end.
+    pub taken: (u64, u64),
+}
+
+/// `NoSpace`: nothing was written, and the space is as it was before.
+pub fn run(
+    core: &Core,
+    sealed: &Delta,
+    reservation: Option<MetadataReservation>,
+    urgency: Urgency,
+) -> Result<Merged> {
+    let start = Instant::now();
+    let generation = sealed.generation;
+    let superblock = core.volume.superblock();
+    let mut settle = Settle::new(&core.space, &core.store, superblock, generation, reservation)?;
+    match merge_files(core, &mut settle, sealed, urgency) {
+        Err(Error::NoSpace) => return Err(settle.no_room()),
+        other => other?,
+    }
+    let taken_by_files = settle.taken();
+    core.stats.commit_merge_ns.add(start.elapsed().as_nanos() as u64);
+    let settling = Instant::now();
+    let settled = settle.finish()?;
+    core.stats.commit_settle_ns.add(settling.elapsed().as_nanos() as u64);
+    let taken = (taken_by_files, settled.taken);
+    write(core, generation, settled, taken)
+}
+
+/// The trees of files and checksums.
+fn merge_files(
+    core: &Core,
+    settle: &mut Settle<'_, NodeStore>,
+    sealed: &Delta,
+    urgency: Urgency,
+) -> Result<()> {
+    let mut throttle = Throttle::new(core, urgency);
+    merge_items(core, settle, sealed, &mut throttle)?;
+    let mut landed = merge_extents(settle, sealed, &mut throttle);
+    throttle.pause();
+    if core.skips_a_sum {
+        landed.pop_last();
+    }
+    let fate = settle.drain_data()?;
+    let edits = {
+        let root = settle.root(TreeId::CSUM)?;
+        let format = sum_format(core);
+        let mut stillborn = fate.stillborn;
+        // Came and went, but the log refers to them: free with this commit, not before.
+        let retained = sealed.extents.retained();
+        settle.retire(&retained)?;
+        throttle.pause();
+        stillborn.extend(retained);
+        let fate = sums::Fate {
+            freed: &fate.freed,
+            stillborn: &stillborn,
+            stale: &sealed.extents.stale_sums(),
+        };
+        sums::edits(&settle.reader(), &root, &format, &landed, &fate)?
+    };
+    throttle.pause();
+    settle.apply_tree(TreeId::CSUM, edits)?;
+    throttle.pause();
+    Ok(())
+}
+
+fn sum_format(core: &Core) -> SumFormat {
+    SumFormat {
+        sector: core.sector(),
+        size: core.geometry.csum.size(),
+        max_item: sums::max_item(&core.geometry),
+    }
+}
+
+/// Each subvolume's edits, in key order.
+fn merge_items(
+    core: &Core,
+    settle: &mut Settle<'_, NodeStore>,
+    sealed: &Delta,
+    throttle: &mut Throttle<'_>,
+) -> Result<()> {
+    let now = core.now();
+    for (tree, objects) in sealed.items.objects(|| throttle.pause()) {
+        let mut edits: Vec<(Key, Edit)> = Vec::with_capacity(2 * STRETCH.min(objects.len()));
+        let mut objects = objects.into_iter().peekable();
+        while let Some(objectid) = objects.next() {
+            edits.extend(
+                sealed
+                    .items
+                    .object(tree, objectid)
+                    .into_iter()
+                    .map(|(key, slot)| (key, slot.value.map_or(Edit::Delete, Edit::Put))),
+            );
+            if edits.len() >= STRETCH || objects.peek().is_none() {
+                core.stats.commit_items.add(edits.len() as u64);
+                settle.apply_tree(tree, edits.drain(..))?;
+                throttle.pause();
+            }
+        }
+        if tree.is_subvolume() {
+            stamp(settle.root_item(tree)?, sealed.generation, now);
+        }
+    }
+    Ok(())
+}
+
+fn stamp(item: &mut RootItem, generation: Generation, now: Timespec) {
+    item.ctransid = generation.0;
+    item.ctime = now;
+}
+
+/// References of data extents; returns the checksums of what landed.
+fn merge_extents(
+    settle: &mut Settle<'_, NodeStore>,
+    sealed: &Delta,
+    throttle: &mut Throttle<'_>,
+) -> BTreeMap<Logical, Box<[u8]>> {
+    let (changes, landed) = sealed.extents.collect(|| throttle.pause());
+    let deltas = settle.deltas();
+    for (extent, change) in changes {
+        if change.fresh {
+            deltas.born(extent, change.len, ExtentKind::Data);
+        }
+        for ((root, ino, offset), count) in change.counts {
+            let owner = RefOwner::Data { root, ino, offset };
+            deltas.add(extent, change.len, ExtentKind::Data, owner, count);
+        }
+    }
+    landed
+}
+
+/// Nodes, flush.
+fn write(
+    core: &Core,
+    generation: Generation,
+    mut settled: Settled,
+    taken: (u64, u64),
+) -> Result<Merged> {
+    let start = Instant::now();
+    let nodes = settled.dirty.write_all(&core.store)?;
+    core.volume.flush()?;
+    core.stats.commit_nodes.add(nodes as u64);
+    core.stats.commit_write_ns.add(start.elapsed().as_nanos() as u64);
+    let mut trees = core.roots().trees.clone();
+    for id in settled.removed {
+        trees.remove(&id);
+    }
+    for (id, root) in settled.roots {
+        let item = settled.items.remove(&id).unwrap_or_default();
+        trees.insert(id, Root { root, item });
+    }
+    let (freed, superblock) = (settled.pinned, settled.superblock);
+    Ok(Merged { generation, trees, freed, superblock, taken })
+}

@@ -1,0 +1,179 @@
+//! What exists once for a volume, below everything that works on it.
+//!
+//! Invariant: the layers are replaced as a whole (one atomic store), by the one commit at a
+//! time: a reader's [`View`] is one moment.
+//!
+//! What it does not know: inodes, promises, the log, and when a commit comes.
+
+use crate::delta::Delta;
+use crate::{
+    Clock, CommitRequests, Health, Memory, Op, PendingDiscards, Roots, Snapshot, TxnStats, View,
+};
+use arc_swap::ArcSwap;
+use btrfs_disk::items::Timespec;
+use btrfs_disk::{Generation, Geometry, Logical, Result, TreeId};
+use btrfs_space::{Extent, RefOwner, Space, TreeItems};
+use btrfs_tree::NodeStore;
+use btrfs_volume::Volume;
+use std::fmt::Display;
+use std::sync::Arc;
+
+/// What the volume's format has.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Features {
+    /// Gaps in files need no items (NO_HOLES).
+    pub no_holes: bool,
+    /// There may be INODE_EXTREF items (EXTENDED_IREF).
+    pub extended_refs: bool,
+}
+
+pub struct Core {
+    pub volume: Arc<Volume>,
+    pub store: NodeStore,
+    pub space: Arc<Space>,
+    pub geometry: Geometry,
+    pub features: Features,
+    pub health: Health,
+    pub requests: CommitRequests,
+    pub discards: PendingDiscards,
+    pub memory: Memory,
+    pub clock: Arc<dyn Clock>,
+    pub stats: TxnStats,
+    /// For tests of tests: a commit leaves the checksums of one extent out.
+    #[doc(hidden)]
+    pub skips_a_sum: bool,
+    /// Shared with the allocator's prover, which knows no more of us.
+    layers: Arc<ArcSwap<Snapshot>>,
+}
+
+/// What a core is made of.
+pub struct Parts {
+    pub volume: Arc<Volume>,
+    pub store: NodeStore,
+    pub space: Arc<Space>,
+    pub features: Features,
+    pub health: Health,
+    pub discards: PendingDiscards,
+    pub memory: Memory,
+    pub clock: Arc<dyn Clock>,
+}
+
+impl Core {
+    /// The first epoch begins on top of `roots`.
+    pub fn new(parts: Parts, roots: Arc<Roots>) -> Core {
+        let next = Generation(roots.generation.0 + 1);
+        let first = Snapshot { current: Arc::new(Delta::new(next)), sealed: None, roots };
+        Core {
+            geometry: *parts.volume.geometry(),
+            volume: parts.volume,
+            store: parts.store,
+            space: parts.space,
+            features: parts.features,
+            health: parts.health,
+            requests: CommitRequests::default(),
+            discards: parts.discards,
+            memory: parts.memory,
+            clock: parts.clock,
+            stats: TxnStats::default(),
+            skips_a_sum: false,
+            layers: Arc::new(ArcSwap::from_pointee(first)),
+        }
+    }
+
+    pub fn view(&self) -> View<'_> {
+        View { store: &self.store, layers: self.layers.load() }
+    }
+
+    /// The layers at this moment.
+    pub fn layers(&self) -> arc_swap::Guard<Arc<Snapshot>> {
+        self.layers.load()
+    }
+
+    /// For who must see them change without knowing us.
+    pub fn shared_layers(&self) -> Arc<ArcSwap<Snapshot>> {
+        self.layers.clone()
+    }
+
+    /// The one commit at work takes the layers a step on.
+    pub fn replace_layers(&self, next: Snapshot) {
+        self.layers.store(Arc::new(next));
+    }
+
+    /// The current delta.
+    pub fn current(&self) -> Arc<Delta> {
+        self.layers.load().current.clone()
+    }
+
+    pub fn roots(&self) -> Arc<Roots> {
+        self.layers.load().roots.clone()
+    }
+
+    pub fn sector(&self) -> u64 {
+        u64::from(self.geometry.sector_size)
+    }
+
+    /// The time to stamp with.
+    pub fn now(&self) -> Timespec {
+        self.clock.now()
+    }
+
+    /// Enters the current epoch.
+    pub fn begin(&self) -> Op<'_> {
+        Op::enter(self)
+    }
+
+    /// Runs an operation of several steps that may fail in the current epoch. One that fails
+    /// after its first change stands half done, and the volume is poisoned before a commit
+    /// can seal that.
+    pub fn change<T, E: Display>(
+        &self,
+        work: impl FnOnce(&Op<'_>) -> std::result::Result<T, E>,
+    ) -> std::result::Result<T, E> {
+        let op = self.begin();
+        let result = work(&op);
+        if let Err(error) = &result
+            && op.has_changed()
+        {
+            self.health.poison(&format!("an operation broke off half done: {error}"));
+        }
+        result
+    }
+
+    /// An extent that no commit knows can be used again.
+    pub fn give_back(&self, extent: Extent) {
+        match self.space.release(extent) {
+            Ok(()) => self.discards.add(&extent),
+            Err(error) => self.health.poison(&format!("giving back an extent: {error}")),
+        }
+    }
+
+    /// True if nobody but `who` refers to the data extent, in any layer.
+    pub fn only_referrer(&self, extent: Logical, who: (TreeId, u64, u64)) -> Result<bool> {
+        let view = self.view();
+        let layers = &view.layers;
+        for delta in [Some(&layers.current), layers.sealed.as_ref()].into_iter().flatten() {
+            let Some(change) = delta.extents.change(extent) else { continue };
+            if change.counts.iter().any(|(r, n)| *r != who && *n > 0) {
+                return Ok(false);
+            }
+            if change.fresh {
+                return Ok(true);
+            }
+        }
+        let Some(root) = layers.roots.get(TreeId::EXTENT) else { return Ok(false) };
+        let mut items = TreeItems::new(&self.store, &root.root);
+        let owner = RefOwner::Data { root: who.0, ino: who.1, offset: who.2 };
+        let refs = btrfs_space::refs::current_refs(&mut items, &[], extent)?;
+        Ok(refs.is_some_and(|refs| refs.only_by(&owner)))
+    }
+
+    /// True if both addresses lie in one chunk.
+    pub fn same_chunk(&self, a: Logical, b: Logical) -> bool {
+        self.volume.chunk(a).is_some_and(|chunk| chunk.logical <= b && b.0 < chunk.end())
+    }
+
+    /// See [`Memory::is_short`].
+    pub fn is_short_of_memory(&self) -> bool {
+        self.memory.is_short(self.layers.load().current.bytes())
+    }
+}

@@ -1,0 +1,43 @@
+//! Counters, always on: one relaxed add each.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+#[derive(Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    pub fn add(&self, n: u64) {
+        self.0.fetch_add(n, Ordering::Relaxed);
+    }
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+    pub fn max(&self, n: u64) {
+        self.0.fetch_max(n, Ordering::Relaxed);
+    }
+}
+
+/// A struct of counters, and a list of them by the names that users see.
+#[macro_export]
+macro_rules! counters {
+    ($type:ident { $($field:ident = $name:literal),* $(,)? }) => {
+        #[derive(Default)]
+        pub struct $type { $(pub $field: $crate::Counter),* }
+
+        impl $type {
+            pub fn list(&self) -> Vec<(&'static str, u64)> {
+                vec![$(($name, self.$field.get())),*]
+            }
+        }
+    };
+}
+
+counters!(TxnStats {
+    operations = "operations.changes",
+    commit_rests = "commit.rests",
+    commit_merge_ns = "commit.merge_ns",
+    commit_settle_ns = "commit.settle_ns",
+    commit_write_ns = "commit.write_ns",
+    commit_nodes = "commit.nodes_written",
+    commit_items = "commit.items_merged",
+});

@@ -1,0 +1,71 @@
+//! Who is inside an epoch: a counter that sealing waits for.
+//!
+//! Invariant: after `seal` returned no operation is inside and none will enter. Operations
+//! inside never wait for I/O (they read before they enter), so `seal` is short.
+//!
+//! The counter is split over cache lines, since every operation of every thread touches it.
+//! `sync` stands for the standard library, or for loom's model of it (tests/lockfree).
+
+use crate::sync::{AtomicBool, AtomicUsize, LANES, Ordering, fence, lane_index, relax};
+
+#[repr(align(128))]
+struct Lane(AtomicUsize);
+
+pub struct Gate {
+    lanes: Box<[Lane]>,
+    sealed: AtomicBool,
+}
+
+impl Default for Gate {
+    fn default() -> Gate {
+        Gate::new()
+    }
+}
+
+impl Gate {
+    pub fn new() -> Gate {
+        Gate {
+            lanes: (0..LANES).map(|_| Lane(AtomicUsize::new(0))).collect(),
+            sealed: AtomicBool::new(false),
+        }
+    }
+
+    /// Lets operations in again after `seal`: the epoch was only held still for a moment.
+    pub fn reopen(&self) {
+        self.sealed.store(false, Ordering::Release);
+    }
+
+    /// Enters, or says that the epoch is over or held still. The caller pairs it with `leave`.
+    pub fn enter(&self) -> Option<Active> {
+        let lane = lane_index() % LANES;
+        // A fence on both sides: either the sealer sees our count or we see its flag. Where it
+        // has opened again, we see what it did while the epoch was held still, too.
+        self.lanes[lane].0.fetch_add(1, Ordering::Acquire);
+        fence(Ordering::SeqCst);
+        if self.sealed.load(Ordering::Acquire) {
+            self.lanes[lane].0.fetch_sub(1, Ordering::Release);
+            return None;
+        }
+        Some(Active(lane))
+    }
+
+    pub fn leave(&self, active: Active) {
+        let before = self.lanes[active.0].0.fetch_sub(1, Ordering::Release);
+        assert!(before > 0, "left an epoch more often than entered");
+    }
+
+    /// Lets nobody in any more and waits for those inside.
+    pub fn seal(&self) {
+        self.sealed.store(true, Ordering::Release);
+        fence(Ordering::SeqCst);
+        let mut spins = 0;
+        while self.lanes.iter().any(|lane| lane.0.load(Ordering::Acquire) != 0) {
+            spins += 1;
+            relax(spins);
+        }
+    }
+}
+
+/// Proof of having entered.
+#[must_use]
+pub struct Active(usize);

@@ -1,0 +1,456 @@
+//! Changed items, sharded by the object they belong to.
+//!
+//! All items of one object (an inode, mostly) live together, so that one lock covers what
+//! an operation changes of it.
+
+use super::watch::{SubKey, Watch, is_ref};
+use btrfs_disk::key::kind;
+use btrfs_disk::node::ITEM_SIZE;
+use btrfs_disk::{Key, TreeId};
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+const SHARDS: usize = 64;
+/// What a slot costs beside its bytes, roughly.
+const SLOT_COST: u64 = 64;
+
+/// Whether a key may exist in a lower layer (the sealed delta or the tree).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Base {
+    Absent,
+    Possible,
+}
+
+/// `value` is `None` for a deleted key.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Slot {
+    pub value: Option<Box<[u8]>>,
+    pub(super) base: Base,
+    /// Counts as one of `ItemDelta::spread`.
+    pub(super) spread: bool,
+}
+
+#[derive(Default)]
+pub(super) struct Object {
+    pub items: BTreeMap<SubKey, Slot>,
+    /// Made in this epoch: none of its keys exist below.
+    pub born: bool,
+    /// For the tree log: it went to another directory, or something that the log did not have
+    /// went from it to another.
+    pub moved: bool,
+    /// For the tree log; `None`: it never asked, and there are no gaps.
+    pub watch: Option<Box<Watch>>,
+}
+
+#[derive(Default)]
+pub(super) struct Shard {
+    pub objects: FxHashMap<(TreeId, u64), Object>,
+    /// Objects whose names changed while something was watched.
+    renamed: Vec<(TreeId, u64)>,
+    /// Objects that a rename took out of a directory that the log has with its entries.
+    left_log: Vec<(TreeId, u64)>,
+}
+
+pub struct ItemDelta {
+    /// The tree log has taken something in this epoch.
+    pub(super) watched: AtomicBool,
+    pub(super) shards: Box<[Mutex<Shard>]>,
+    pub(super) bytes: AtomicU64,
+    pub(super) slots: AtomicU64,
+    pub(super) spread: AtomicU64,
+    /// The tree in which an object was born last; see `spread`.
+    birthplace: AtomicU64,
+}
+
+fn shard_of(tree: TreeId, objectid: u64) -> usize {
+    let mixed = (objectid ^ tree.0.rotate_left(32)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    (mixed >> 58) as usize % SHARDS
+}
+
+impl Default for ItemDelta {
+    fn default() -> ItemDelta {
+        ItemDelta::new()
+    }
+}
+
+impl ItemDelta {
+    pub fn new() -> ItemDelta {
+        ItemDelta {
+            watched: AtomicBool::new(false),
+            shards: (0..SHARDS).map(|_| Mutex::new(Shard::default())).collect(),
+            bytes: AtomicU64::new(0),
+            slots: AtomicU64::new(0),
+            spread: AtomicU64::new(0),
+            birthplace: AtomicU64::new(0),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.slots.load(Ordering::Relaxed) == 0
+    }
+
+    /// Gives its memory back, calling `rest` now and then.
+    pub fn free(self, mut rest: impl FnMut()) {
+        self.shards.into_iter().for_each(|shard| {
+            drop(shard);
+            rest();
+        });
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed) + self.slots() * SLOT_COST
+    }
+
+    /// Keys that the delta changes.
+    pub fn slots(&self) -> u64 {
+        self.slots.load(Ordering::Relaxed)
+    }
+
+    /// Places in the trees that the changes lie in, at most: keys with no key of the tree between
+    /// them are one place. Objects that are born get numbers behind all that there are, so all of
+    /// a tree are one place, and so are the new names of a directory by index. Nothing else is
+    /// taken to lie close: attributes, names by hash and references lie anywhere.
+    pub fn spread(&self) -> u64 {
+        self.spread.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that the changed items take in leaves, with their headers. (A deleted one counts
+    /// as a header.)
+    pub fn growth(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed) + self.slots() * ITEM_SIZE as u64
+    }
+
+    /// As `edit_in_run`, not in a run.
+    #[cfg(test)]
+    pub fn edit<T>(
+        &self,
+        tree: TreeId,
+        objectid: u64,
+        edit: impl FnOnce(&mut ObjectEdit<'_>) -> T,
+    ) -> T {
+        self.edit_in_run(tree, objectid, None, edit)
+    }
+
+    /// Runs `edit` on the items of one object under its shard's lock. `run`: how many places
+    /// more the changes are, if they are part of one run of keys, between which no other key
+    /// stays.
+    pub fn edit_in_run<T>(
+        &self,
+        tree: TreeId,
+        objectid: u64,
+        run: Option<&Cell<u32>>,
+        edit: impl FnOnce(&mut ObjectEdit<'_>) -> T,
+    ) -> T {
+        let mut shard = self.shards[shard_of(tree, objectid)].lock();
+        let object = shard.objects.entry((tree, objectid)).or_default();
+        let mut edit_object =
+            ObjectEdit { object, run, bytes: 0, slots: 0, spread: 0, renamed: false, birth: false };
+        let result = edit(&mut edit_object);
+        let ObjectEdit { bytes, slots, mut spread, renamed, birth, .. } = edit_object;
+        if object.items.is_empty() && object.watch.is_none() {
+            shard.objects.remove(&(tree, objectid));
+        }
+        if renamed && self.watched.load(Ordering::Relaxed) {
+            shard.renamed.push((tree, objectid));
+        }
+        drop(shard);
+        if birth && self.birthplace.load(Ordering::Relaxed) != tree.0 {
+            self.birthplace.store(tree.0, Ordering::Relaxed);
+            spread += 1;
+        }
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.slots.fetch_add(slots as u64, Ordering::Relaxed);
+        self.spread.fetch_add(spread as u64, Ordering::Relaxed);
+        result
+    }
+
+    /// `None`: the delta says nothing about `key`. `Some(None)`: it does not exist.
+    pub fn get(&self, tree: TreeId, key: &Key) -> Option<Option<Box<[u8]>>> {
+        let shard = self.shards[shard_of(tree, key.objectid)].lock();
+        let object = shard.objects.get(&(tree, key.objectid))?;
+        match object.items.get(&(key.kind, key.offset)) {
+            Some(slot) => Some(slot.value.clone()),
+            None if object.born => Some(None),
+            None => None,
+        }
+    }
+
+    /// True if `objectid` was made in this epoch: nothing of it lies in a lower layer.
+    pub fn is_born(&self, tree: TreeId, objectid: u64) -> bool {
+        let shard = self.shards[shard_of(tree, objectid)].lock();
+        shard.objects.get(&(tree, objectid)).is_some_and(|object| object.born)
+    }
+
+    /// The first changed key of `objectid` at or behind (`kind`, `offset`).
+    pub fn next(&self, tree: TreeId, from: &Key) -> Option<(Key, Option<Box<[u8]>>)> {
+        let shard = self.shards[shard_of(tree, from.objectid)].lock();
+        let object = shard.objects.get(&(tree, from.objectid))?;
+        let (&(kind, offset), slot) = object.items.range((from.kind, from.offset)..).next()?;
+        Some((Key::new(from.objectid, kind, offset), slot.value.clone()))
+    }
+
+    /// The last changed key of `objectid` at or before (`kind`, `offset`).
+    pub fn previous(&self, tree: TreeId, from: &Key) -> Option<(Key, Option<Box<[u8]>>)> {
+        let shard = self.shards[shard_of(tree, from.objectid)].lock();
+        let object = shard.objects.get(&(tree, from.objectid))?;
+        let (&(kind, offset), slot) =
+            object.items.range(..=(from.kind, from.offset)).next_back()?;
+        Some((Key::new(from.objectid, kind, offset), slot.value.clone()))
+    }
+
+    /// The object ids that each tree has changes of, ascending, calling `rest` now and then.
+    /// Sealed deltas only.
+    pub fn objects(&self, mut rest: impl FnMut()) -> BTreeMap<TreeId, Vec<u64>> {
+        let mut all: BTreeMap<TreeId, Vec<u64>> = BTreeMap::new();
+        for shard in &self.shards {
+            let shard = shard.lock();
+            for ((tree, objectid), _) in shard.objects.iter().filter(|(_, o)| !o.items.is_empty()) {
+                all.entry(*tree).or_default().push(*objectid);
+            }
+            drop(shard);
+            rest();
+        }
+        all.values_mut().for_each(|ids| ids.sort_unstable());
+        all
+    }
+
+    /// All slots of one object, in key order.
+    pub fn object(&self, tree: TreeId, objectid: u64) -> Vec<(Key, Slot)> {
+        let shard = self.shards[shard_of(tree, objectid)].lock();
+        let Some(object) = shard.objects.get(&(tree, objectid)) else { return Vec::new() };
+        object
+            .items
+            .iter()
+            .map(|(&(kind, offset), slot)| (Key::new(objectid, kind, offset), slot.clone()))
+            .collect()
+    }
+
+    /// The object, made if the delta says nothing of it.
+    pub(super) fn with_object<T>(
+        &self,
+        tree: TreeId,
+        objectid: u64,
+        use_it: impl FnOnce(&mut Object) -> T,
+    ) -> T {
+        let mut shard = self.shards[shard_of(tree, objectid)].lock();
+        use_it(shard.objects.entry((tree, objectid)).or_default())
+    }
+
+    /// `None` where the delta says nothing of the object.
+    pub(super) fn with_known<T>(
+        &self,
+        tree: TreeId,
+        objectid: u64,
+        use_it: impl FnOnce(&mut Object) -> T,
+    ) -> Option<T> {
+        let mut shard = self.shards[shard_of(tree, objectid)].lock();
+        shard.objects.get_mut(&(tree, objectid)).map(use_it)
+    }
+
+    /// A rename took the object out of a directory that the log has with its entries.
+    pub fn leaves_log(&self, tree: TreeId, objectid: u64) {
+        let mut shard = self.shards[shard_of(tree, objectid)].lock();
+        shard.left_log.push((tree, objectid));
+    }
+
+    /// What `leaves_log` was told since the last call.
+    pub fn take_left(&self) -> Vec<(TreeId, u64)> {
+        let mut all = Vec::new();
+        self.shards.iter().for_each(|shard| all.append(&mut shard.lock().left_log));
+        all
+    }
+
+    /// Objects whose names changed, or that are gone, since the last call; only while
+    /// something is watched.
+    pub fn take_renamed(&self) -> Vec<(TreeId, u64)> {
+        let mut all = Vec::new();
+        self.shards.iter().for_each(|shard| all.append(&mut shard.lock().renamed));
+        all
+    }
+}
+
+/// The items of one object, locked.
+pub struct ObjectEdit<'a> {
+    object: &'a mut Object,
+    run: Option<&'a Cell<u32>>,
+    bytes: i64,
+    slots: i64,
+    spread: i64,
+    /// Names of the object changed, or it is gone.
+    renamed: bool,
+    /// It was born in this edit.
+    birth: bool,
+}
+
+impl ObjectEdit<'_> {
+    /// Whether a new slot is a place of its own: see `ItemDelta::spread`.
+    fn lies_apart(&self, item: u8, base: Base) -> bool {
+        let close = item == kind::DIR_INDEX && base == Base::Absent && self.new_index().is_some();
+        !self.object.born && !close && self.takes_place()
+    }
+
+    /// Of a run of keys the first few changes are places; the others lie between them.
+    fn takes_place(&self) -> bool {
+        let Some(left) = self.run else { return true };
+        let one_less = left.get().checked_sub(1);
+        left.set(one_less.unwrap_or(0));
+        one_less.is_some()
+    }
+
+    /// A new name of a directory by index.
+    fn new_index(&self) -> Option<SubKey> {
+        let all = (kind::DIR_INDEX, 0)..=(kind::DIR_INDEX, u64::MAX);
+        let (key, slot) = self.object.items.range(all).next_back()?;
+        (slot.base == Base::Absent).then_some(*key)
+    }
+
+    /// The object did not exist before this epoch. Put its first item in the same edit.
+    pub fn mark_born(&mut self) {
+        debug_assert!(self.object.items.is_empty());
+        self.object.born = true;
+        self.birth = true;
+    }
+
+    /// Content may have become a hole where holes have no items of their own.
+    pub fn note_gap(&mut self, start: u64, end: u64) {
+        if !self.object.born && start < end {
+            self.object.watch.get_or_insert_default().gaps.push((start, end));
+        }
+    }
+
+    /// `other` takes the place of this object under a name, in the same operation.
+    pub fn follow(&mut self, other: u64) {
+        self.object.watch.get_or_insert_default().followers.push(other);
+    }
+
+    /// The object went to another directory, or something went from it to another.
+    pub fn moved(&mut self) {
+        self.object.moved = true;
+    }
+
+    /// A rename takes `other`, which no commit has, out of this directory.
+    pub fn leave(&mut self, other: u64) {
+        self.object.watch.get_or_insert_default().left.push(other);
+    }
+
+    fn note(&mut self, kind: u8, offset: u64, gone: bool) {
+        self.renamed |= is_ref(kind) || gone && kind == kind::INODE_ITEM;
+        if let Some(watch) = &mut self.object.watch {
+            watch.note(kind, offset);
+        }
+    }
+
+    pub fn put(&mut self, kind: u8, offset: u64, value: Box<[u8]>, base: Base) {
+        let born = self.object.born;
+        self.note(kind, offset, false);
+        self.bytes += value.len() as i64;
+        // Looked up first: a key that the delta has is no place more.
+        let new = !self.object.items.contains_key(&(kind, offset));
+        let spread = new && self.lies_apart(kind, base);
+        match self.object.items.entry((kind, offset)) {
+            std::collections::btree_map::Entry::Occupied(mut slot) => {
+                let old = slot.get_mut().value.replace(value);
+                self.bytes -= old.map_or(0, |v| v.len() as i64);
+            }
+            std::collections::btree_map::Entry::Vacant(slot) => {
+                let base = if born { Base::Absent } else { base };
+                slot.insert(Slot { value: Some(value), base, spread });
+                self.slots += 1;
+                self.spread += i64::from(spread);
+            }
+        }
+    }
+
+    /// The first of a directory's new names by index goes: another one stands for the place.
+    fn hand_over(&mut self, item: u8) -> bool {
+        let heir = if item == kind::DIR_INDEX { self.new_index() } else { None };
+        heir.and_then(|key| self.object.items.get_mut(&key))
+            .map(|slot| slot.spread = true)
+            .is_some()
+    }
+
+    pub fn delete(&mut self, kind: u8, offset: u64) {
+        let born = self.object.born;
+        self.note(kind, offset, true);
+        let new = !self.object.items.contains_key(&(kind, offset));
+        let spread = new && self.lies_apart(kind, Base::Possible);
+        match self.object.items.entry((kind, offset)) {
+            std::collections::btree_map::Entry::Occupied(mut slot) => {
+                if slot.get().base == Base::Absent {
+                    let old = slot.remove();
+                    self.bytes -= old.value.map_or(0, |v| v.len() as i64);
+                    self.slots -= 1;
+                    self.spread -= i64::from(old.spread && !self.hand_over(kind));
+                } else if let Some(old) = slot.get_mut().value.take() {
+                    self.bytes -= old.len() as i64;
+                }
+            }
+            std::collections::btree_map::Entry::Vacant(slot) => {
+                if !born {
+                    slot.insert(Slot { value: None, base: Base::Possible, spread });
+                    self.slots += 1;
+                    self.spread += i64::from(spread);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const T: TreeId = TreeId::FS;
+
+    fn bytes(b: u8) -> Box<[u8]> {
+        vec![b; 3].into()
+    }
+
+    #[test]
+    fn what_is_born_and_gone_leaves_nothing() {
+        let delta = ItemDelta::new();
+        delta.edit(T, 300, |o| {
+            o.mark_born();
+            o.put(1, 0, bytes(1), Base::Possible);
+            o.put(12, 256, bytes(2), Base::Possible);
+        });
+        delta.edit(T, 256, |o| o.put(84, 7, bytes(3), Base::Absent));
+        assert_eq!(delta.slots(), 3);
+        delta.edit(T, 300, |o| {
+            o.delete(1, 0);
+            o.delete(12, 256);
+        });
+        delta.edit(T, 256, |o| o.delete(84, 7));
+        assert!(delta.is_empty());
+        assert_eq!(delta.bytes(), 0);
+        assert!(delta.objects(|| ()).is_empty());
+    }
+
+    #[test]
+    fn deleting_what_lies_below_leaves_a_tombstone() {
+        let delta = ItemDelta::new();
+        delta.edit(T, 256, |o| o.put(84, 7, bytes(3), Base::Possible));
+        delta.edit(T, 256, |o| o.delete(84, 7));
+        delta.edit(T, 256, |o| o.delete(96, 2));
+        assert_eq!(delta.get(T, &Key::new(256, 84, 7)), Some(None));
+        assert_eq!(delta.get(T, &Key::new(256, 96, 2)), Some(None));
+        assert_eq!(delta.get(T, &Key::new(256, 96, 3)), None);
+        assert_eq!(delta.slots(), 2);
+    }
+
+    #[test]
+    fn neighbours_are_found_in_both_directions() {
+        let delta = ItemDelta::new();
+        delta.edit(T, 256, |o| {
+            o.put(96, 2, bytes(1), Base::Absent);
+            o.put(96, 9, bytes(2), Base::Absent);
+        });
+        let key = |offset| Key::new(256, 96, offset);
+        assert_eq!(delta.next(T, &key(3)).unwrap().0, key(9));
+        assert_eq!(delta.previous(T, &key(8)).unwrap().0, key(2));
+        assert!(delta.next(T, &key(10)).is_none());
+    }
+}

@@ -1,0 +1,104 @@
+//! Whether anything may be written, and if not, why.
+//!
+//! Invariants: a volume that was poisoned stays so; the first reason is the one that is told.
+//! A failed write of metadata poisons, so nothing that follows can claim to be durable.
+//!
+//! What it does not know: who asks, and what for.
+
+use btrfs_disk::{Error, Result};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+#[derive(Default)]
+pub struct Health {
+    /// From the start.
+    read_only: Option<String>,
+    /// Something failed that memory is ahead of for good.
+    poisoned: OnceLock<String>,
+    /// Remounted read-only: no operation may begin to change anything.
+    no_changes: AtomicBool,
+    /// And all that was changed is durable: nothing is written.
+    still: AtomicBool,
+    /// Stopped as by a crash, by a call that is made for that.
+    shut_down: AtomicBool,
+}
+
+impl Health {
+    pub fn new(read_only: Option<String>) -> Health {
+        Health { read_only, ..Health::default() }
+    }
+
+    /// Why nothing could be written from the start.
+    pub fn read_only(&self) -> Option<&str> {
+        self.read_only.as_deref()
+    }
+
+    pub fn is_read_only(&self) -> bool {
+        self.read_only.is_some()
+    }
+
+    /// Why nothing may be written any more.
+    pub fn poisoned(&self) -> Option<&str> {
+        self.poisoned.get().map(String::as_str)
+    }
+
+    /// Turns the volume read-only for good.
+    pub fn poison(&self, why: &str) {
+        if self.poisoned.set(why.to_owned()).is_ok() {
+            tracing::error!(why, "the volume turns read-only");
+        }
+    }
+
+    /// `Error::ReadOnly` with the reason, if nothing may be written.
+    pub fn writable(&self) -> Result<()> {
+        match self.poisoned().or(self.read_only()) {
+            Some(why) => Err(Error::ReadOnly(why.to_owned())),
+            None => Ok(()),
+        }
+    }
+
+    /// As `writable`, where an operation begins to change something.
+    pub fn changeable(&self) -> Result<()> {
+        self.writable()?;
+        if self.refuses_changes() {
+            return Err(Error::ReadOnly("remounted read-only".into()));
+        }
+        Ok(())
+    }
+
+    pub fn refuses_changes(&self) -> bool {
+        self.no_changes.load(Ordering::SeqCst)
+    }
+
+    /// No operation may begin to change anything; true: that is over. Answers what was before.
+    pub fn refuse_changes(&self, refuse: bool) -> bool {
+        self.no_changes.swap(refuse, Ordering::SeqCst)
+    }
+
+    pub fn is_still(&self) -> bool {
+        self.still.load(Ordering::SeqCst)
+    }
+
+    pub fn set_still(&self, still: bool) {
+        self.still.store(still, Ordering::SeqCst);
+    }
+
+    pub fn is_shut_down(&self) -> bool {
+        self.shut_down.load(Ordering::Acquire)
+    }
+
+    pub fn shut_down(&self) {
+        self.shut_down.store(true, Ordering::Release);
+        self.poison("it was shut down");
+    }
+}
+
+/// Poisons the volume unless it is forgotten: for a thread that panics halfway through what
+/// others wait for.
+pub struct PoisonUnlessDone<'h>(pub &'h Health, pub &'static str);
+
+impl Drop for PoisonUnlessDone<'_> {
+    fn drop(&mut self) {
+        self.0.poison(self.1);
+    }
+}

@@ -1,0 +1,40 @@
+//! The transaction: a delta over immutable trees, and the commit that merges one into them.
+//!
+//! [`Core`] is what exists once for a volume: its devices, nodes and space, the layers (the
+//! current delta over the sealed one over the published roots), and whether anything may be
+//! written. A [`View`] reads all layers; an [`Op`] changes the current delta; [`commit::merge`]
+//! turns a sealed delta into new trees that are written but for the superblock.
+//!
+//! It knows items, trees and extents. It does not know inodes, names or file content, when to
+//! commit, what may be promised, or the tree log: those stand on it (`btrfs-fs`).
+#![forbid(unsafe_code)]
+
+pub mod commit;
+mod core;
+pub mod counter;
+pub mod delta;
+mod discards;
+mod health;
+mod memory;
+mod object;
+mod op;
+mod requests;
+pub mod roots;
+mod sync;
+mod throttle;
+mod time;
+pub mod view;
+
+pub use crate::core::{Core, Features, Parts};
+pub use commit::turns::Wanted;
+pub use counter::{Counter, TxnStats};
+pub use discards::PendingDiscards;
+pub use health::{Health, PoisonUnlessDone};
+pub use memory::Memory;
+pub use object::ObjectId;
+pub use op::{Op, RUN_PLACES};
+pub use requests::CommitRequests;
+pub use roots::{Root, Roots};
+pub use throttle::{BATCH, Throttle, Urgency};
+pub use time::{Clock, SystemClock};
+pub use view::{Snapshot, View};

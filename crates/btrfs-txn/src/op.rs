@@ -1,0 +1,187 @@
+//! One operation inside an epoch: what it puts is committed wholly or not at all.
+//!
+//! Invariant: an operation inside never waits for I/O or for a lock that is held over some, so
+//! that sealing an epoch is short. It reads before it enters.
+//!
+//! What it does not know: what its items mean.
+
+use crate::delta::{Active, Base, Delta, Level, ObjectEdit, Pending};
+use crate::sync::relax;
+use crate::{Core, ObjectId, View};
+use btrfs_disk::{Corrupt, Error, Generation, Logical, Result, TreeId};
+use btrfs_space::Extent;
+use std::cell::Cell;
+
+/// Places that a run of keys is, see [`Op::run`].
+pub const RUN_PLACES: u32 = 3;
+
+/// One operation inside an epoch. What it puts is committed wholly or not at all.
+///
+/// Its `view` has the operation's own delta on top, so it reads what it wrote.
+pub struct Op<'e> {
+    pub core: &'e Core,
+    pub view: View<'e>,
+    active: Option<Active>,
+    /// An item was put or deleted; see `Core::change`.
+    changed: Cell<bool>,
+    /// Within `run`: places that the changes may still count as.
+    run: Cell<u32>,
+    in_run: Cell<bool>,
+}
+
+impl<'e> Op<'e> {
+    pub(crate) fn enter(core: &'e Core) -> Op<'e> {
+        let mut times = 0;
+        loop {
+            let view = core.view();
+            if let Some(active) = view.layers.current.gate.enter() {
+                core.stats.operations.add(1);
+                let (changed, in_run) = (Cell::new(false), Cell::new(false));
+                let run = Cell::new(0);
+                return Op { core, view, active: Some(active), changed, run, in_run };
+            }
+            // Sealed under our feet: the next epoch is being published, or a log write looks
+            // at this one.
+            times += 1;
+            relax(times);
+        }
+    }
+
+    /// An item was put or deleted.
+    pub(crate) fn has_changed(&self) -> bool {
+        self.changed.get()
+    }
+
+    fn delta(&self) -> &Delta {
+        &self.view.layers.current
+    }
+
+    pub fn generation(&self) -> Generation {
+        self.delta().generation
+    }
+
+    pub fn edit<T>(&self, id: ObjectId, edit: impl FnOnce(&mut ObjectEdit<'_>) -> T) -> T {
+        self.changed.set(true);
+        let run = self.in_run.get().then_some(&self.run);
+        self.delta().items.edit_in_run(id.tree, id.objectid, run, edit)
+    }
+
+    /// What `work` puts and deletes is one run of keys: no other key stays between them. So it
+    /// is few places in the tree, however many keys there are: where the run begins, where
+    /// it ends, and what is put between.
+    pub fn run<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.run.set(RUN_PLACES);
+        let within = self.in_run.replace(true);
+        assert!(!within, "runs do not nest");
+        let result = work();
+        self.in_run.set(false);
+        result
+    }
+
+    pub fn put(&self, id: ObjectId, kind: u8, offset: u64, value: Box<[u8]>) {
+        self.edit(id, |o| o.put(kind, offset, value, Base::Possible));
+    }
+
+    /// As `put`, for a key that is in no layer.
+    pub fn put_new(&self, id: ObjectId, kind: u8, offset: u64, value: Box<[u8]>) {
+        self.edit(id, |o| o.put(kind, offset, value, Base::Absent));
+    }
+
+    pub fn delete(&self, id: ObjectId, kind: u8, offset: u64) {
+        self.edit(id, |o| o.delete(kind, offset));
+    }
+
+    /// Changes how often `who` refers to a data extent. On damage the volume is poisoned,
+    /// since the operation is half done.
+    pub fn reference(
+        &self,
+        extent: Logical,
+        len: u64,
+        who: (TreeId, u64, u64),
+        count: i64,
+    ) -> Result<()> {
+        match self.delta().extents.add(extent, len, who, count) {
+            Some(true) => self.core.give_back(Extent { logical: extent, len }),
+            Some(false) => {}
+            None => return Err(self.contradiction(extent, "one extent with two lengths")),
+        }
+        Ok(())
+    }
+
+    /// A newly allocated data extent enters the epoch with its first reference. On damage
+    /// as `reference`.
+    pub fn allocate(&self, extent: Extent, who: (TreeId, u64, u64)) -> Result<()> {
+        match self.delta().extents.allocate(extent.logical, extent.len, who) {
+            true => Ok(()),
+            false => Err(self.contradiction(extent.logical, "an extent in use is called free")),
+        }
+    }
+
+    fn contradiction(&self, extent: Logical, what: &str) -> Error {
+        let error = Error::Corrupt(Corrupt::new(what.to_owned()).at(extent));
+        self.core.health.poison(&error.to_string());
+        error
+    }
+
+    /// A rename took `child` out of `dir`. What the last commit has of the directory says
+    /// so of older ones.
+    fn leave(&self, dir: ObjectId, child: ObjectId) {
+        let layers = &self.view.layers;
+        let sealed = layers.sealed.as_deref();
+        if (Pending { current: self.delta(), sealed }).is_born(child.tree, child.objectid) {
+            self.edit(dir, |o| o.leave(child.objectid));
+        }
+    }
+
+    /// A rename took `child` from `from` to `to`.
+    pub fn moved(&self, from: ObjectId, to: ObjectId, child: ObjectId) {
+        self.leave(from, child);
+        let logged = |id: ObjectId| self.delta().items.logged(id.tree, id.objectid);
+        if logged(from) == Level::Entries {
+            self.delta().items.leaves_log(child.tree, child.objectid);
+        }
+        if from == to {
+            return;
+        }
+        if logged(child) == Level::Nothing && logged(from) < Level::Entries {
+            self.edit(from, |o| o.moved());
+        }
+        self.edit(child, |o| o.moved());
+    }
+
+    /// A directory is gone from `dir`: if it had been moved, so is that.
+    pub fn moved_away(&self, dir: ObjectId, gone: ObjectId) {
+        if self.delta().items.was_moved(gone.tree, gone.objectid) {
+            self.edit(dir, |o| o.moved());
+        }
+    }
+
+    pub fn extend(&self, extent: Logical, len: u64, by: u64, who: (TreeId, u64, u64)) -> bool {
+        self.delta().extents.extend(extent, len, by, who)
+    }
+
+    /// The commit drops the checksums that the tree has of this range before it puts new ones.
+    pub fn replace_sums(&self, at: Logical, len: u64) {
+        self.delta().extents.replace_sums(Extent { logical: at, len });
+    }
+
+    pub fn put_sums(&self, extent: Logical, at: Logical, sums: Box<[u8]>) {
+        self.delta().extents.put_sums(extent, at, sums);
+    }
+
+    /// [start, end) of a file may have become a hole. The tree log must say so: a volume
+    /// with NO_HOLES has no item for it.
+    pub fn note_gap(&self, id: ObjectId, start: u64, end: u64) {
+        if self.core.features.no_holes {
+            self.edit(id, |o| o.note_gap(start, end));
+        }
+    }
+}
+
+impl Drop for Op<'_> {
+    fn drop(&mut self) {
+        if let Some(active) = self.active.take() {
+            self.delta().gate.leave(active);
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! What lock-free code needs of the libraries, so that a test can put loom's model in its place
+//! (tests/lockfree): whatever is modelled takes its atomics and its locks from here.
+
+pub use parking_lot::{Mutex, MutexGuard};
+pub use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+
+use std::cell::Cell;
+use std::time::Duration;
+
+/// Parts of a gate's counter.
+pub const LANES: usize = 32;
+
+/// A number of this thread, spread evenly.
+pub fn lane_index() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local!(static LANE: Cell<usize> = const { Cell::new(usize::MAX) });
+    LANE.with(|lane| {
+        if lane.get() == usize::MAX {
+            lane.set(NEXT.fetch_add(1, Ordering::Relaxed));
+        }
+        lane.get()
+    })
+}
+
+/// Waits a little, longer after many times. Who is waited for may have lost its processor, and
+/// one that yields takes as much of it as one that works: in the end it sleeps.
+pub fn relax(times: u32) {
+    const NAP: Duration = Duration::from_micros(50);
+    match times {
+        0..64 => std::hint::spin_loop(),
+        64..128 => std::thread::yield_now(),
+        _ => std::thread::sleep(NAP),
+    }
+}

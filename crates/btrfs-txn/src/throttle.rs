@@ -1,0 +1,82 @@
+//! How background work keeps out of the way of those who work meanwhile: a commit that is only
+//! due had a processor for a third of a second with some hundred MiB to write back, and its
+//! flushes were everyone's.
+//!
+//! Invariants: who is throttled rests with no lock held but its own; it does not rest once
+//! somebody waits for a commit, or memory runs short. What others' flushes have to carry of it
+//! is two windows at most, if the device can be told to start writing.
+
+use crate::Core;
+use btrfs_disk::Result;
+use std::time::{Duration, Instant};
+
+/// Whether anybody is known to wait from the start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Urgency {
+    /// It is due, and half of a processor is enough for it.
+    Background,
+    Awaited,
+}
+
+/// Content that one lock hold and one operation store at most, in bytes.
+pub const BATCH: u64 = 8 << 20;
+/// Bytes that are written before the device is told to start with them.
+const WINDOW: u64 = 4 << 20;
+/// Work between two rests, and the longest rest.
+const WORK: Duration = Duration::from_millis(1);
+const REST: Duration = Duration::from_millis(4);
+
+pub struct Throttle<'a> {
+    core: &'a Core,
+    urgency: Urgency,
+    since: Instant,
+    unwritten: u64,
+}
+
+impl Throttle<'_> {
+    pub fn new(core: &Core, urgency: Urgency) -> Throttle<'_> {
+        Throttle { core, urgency, since: Instant::now(), unwritten: 0 }
+    }
+
+    /// Content that one lock hold and one operation store at most, in bytes.
+    pub fn batch(&self) -> u64 {
+        match self.urgency {
+            Urgency::Background => WINDOW,
+            Urgency::Awaited => BATCH,
+        }
+    }
+
+    /// `written` bytes more are in the device's cache. No lock is held by the caller.
+    pub fn rest(&mut self, written: u64) -> Result<()> {
+        self.unwritten += written;
+        if self.unwritten >= WINDOW {
+            self.unwritten = 0;
+            // What it is about has landed, and no flush will tell of it again.
+            self.core.volume.start_writing().inspect_err(|error| {
+                self.core.health.poison(&format!("content may be lost: {error}"));
+            })?;
+        }
+        self.pause();
+        Ok(())
+    }
+
+    /// As long as the work since the last time took: who has lost his processor to others
+    /// meanwhile leaves it to them for longer.
+    pub fn pause(&mut self) {
+        if self.urgency == Urgency::Awaited {
+            return;
+        }
+        let worked = self.since.elapsed();
+        if worked < WORK {
+            return;
+        }
+        if self.core.requests.is_awaited() || self.core.is_short_of_memory() {
+            self.urgency = Urgency::Awaited;
+            return;
+        }
+        let rest = worked.min(REST);
+        std::thread::sleep(rest);
+        self.core.stats.commit_rests.add(1);
+        self.since = Instant::now();
+    }
+}

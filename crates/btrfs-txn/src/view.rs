@@ -1,0 +1,214 @@
+//! What a reader sees: the current delta, over the sealed one, over the published trees.
+//!
+//! Taking a view is one atomic load. A view stays right for everything whose inode lock
+//! the caller holds: sealing and publishing move items between layers, never change them.
+//! It does not know what items mean.
+
+use crate::delta::Delta;
+use crate::roots::Roots;
+use btrfs_disk::{Key, Logical, Result, TreeId};
+use btrfs_tree::{Cursor, Item, NodeStore};
+use std::sync::Arc;
+
+/// The layers at one moment.
+pub struct Snapshot {
+    pub current: Arc<Delta>,
+    /// Being committed.
+    pub sealed: Option<Arc<Delta>>,
+    pub roots: Arc<Roots>,
+}
+
+/// Item bytes, borrowed from a node or owned.
+pub enum Bytes {
+    Item(Item),
+    Owned(Box<[u8]>),
+}
+
+impl std::ops::Deref for Bytes {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        match self {
+            Bytes::Item(item) => item.data(),
+            Bytes::Owned(bytes) => bytes,
+        }
+    }
+}
+
+pub struct View<'a> {
+    pub store: &'a NodeStore,
+    pub layers: arc_swap::Guard<Arc<Snapshot>>,
+}
+
+impl View<'_> {
+    pub fn get(&self, tree: TreeId, key: &Key) -> Result<Option<Bytes>> {
+        if let Some(value) = self.layers.current.items.get(tree, key) {
+            return Ok(value.map(Bytes::Owned));
+        }
+        if let Some(value) = self.layers.sealed.as_ref().and_then(|s| s.items.get(tree, key)) {
+            return Ok(value.map(Bytes::Owned));
+        }
+        match self.layers.roots.get(tree) {
+            Some(root) => Ok(btrfs_tree::get(self.store, &root.root, key)?.map(Bytes::Item)),
+            None => Ok(None),
+        }
+    }
+
+    /// The first item of `from`'s object at or behind `from`.
+    pub fn next(&self, tree: TreeId, from: &Key) -> Result<Option<(Key, Bytes)>> {
+        self.scan(tree, *from).next()
+    }
+
+    /// The last item of `from`'s object at or before `from`.
+    pub fn previous(&self, tree: TreeId, from: &Key) -> Result<Option<(Key, Bytes)>> {
+        let mut at = *from;
+        loop {
+            let top = self.layers.current.items.previous(tree, &at);
+            let mid = self.layers.sealed.as_ref().and_then(|s| s.items.previous(tree, &at));
+            let low = self.committed(tree, &at)?;
+            let keys =
+                [top.as_ref().map(|e| e.0), mid.as_ref().map(|e| e.0), low.as_ref().map(|e| e.0)];
+            let Some(key) = keys.into_iter().flatten().max() else { return Ok(None) };
+            match pick(key, top, mid) {
+                Picked::Value(value) => return Ok(Some((key, Bytes::Owned(value)))),
+                Picked::Below => return Ok(low),
+                Picked::Deleted => match predecessor(&key) {
+                    Some(before) => at = before,
+                    None => return Ok(None),
+                },
+            }
+        }
+    }
+
+    /// As `previous`, in the last commit.
+    pub fn committed(&self, tree: TreeId, at: &Key) -> Result<Option<(Key, Bytes)>> {
+        let Some(root) = self.layers.roots.get(tree) else { return Ok(None) };
+        let mut cursor = Cursor::new(self.store, &root.root);
+        cursor.seek_back(at)?;
+        Ok(cursor
+            .item()
+            .filter(|(key, _)| key.objectid == at.objectid)
+            .map(|(key, data)| (key, Bytes::Owned(data.into()))))
+    }
+
+    /// The last key at or before `at` that the commit at work changes.
+    pub fn sealed(&self, tree: TreeId, at: &Key) -> Option<Key> {
+        let sealed = self.layers.sealed.as_ref()?;
+        sealed.items.previous(tree, at).map(|(key, _)| key)
+    }
+
+    /// All items of `from`'s object from `from` on, one at a time.
+    pub fn scan(&self, tree: TreeId, from: Key) -> Scan<'_> {
+        Scan { view: self, tree, from: Some(from), end: None, cursor: None, positioned: false }
+    }
+
+    /// The same, those below `end`. What was deleted behind is not looked at, of which there can
+    /// be much.
+    pub fn scan_below(&self, tree: TreeId, from: Key, end: Key) -> Scan<'_> {
+        Scan { end: Some(end), ..self.scan(tree, from) }
+    }
+
+    /// Checksums of the sectors of `extent` from `at` on that no tree has yet.
+    pub fn pending_sums(
+        &self,
+        extent: Logical,
+        at: Logical,
+        sector: u64,
+        size: usize,
+        out: &mut [u8],
+        known: &mut [bool],
+    ) {
+        self.layers.current.extents.sums(extent, at, sector, size, out, known);
+        if let Some(sealed) = &self.layers.sealed {
+            sealed.extents.sums(extent, at, sector, size, out, known);
+        }
+    }
+}
+
+enum Picked {
+    Value(Box<[u8]>),
+    Deleted,
+    Below,
+}
+
+type Found = Option<(Key, Option<Box<[u8]>>)>;
+
+/// What the topmost layer that has `key` says of it.
+fn pick(key: Key, top: Found, mid: Found) -> Picked {
+    for (k, value) in [top, mid].into_iter().flatten() {
+        if k == key {
+            return value.map_or(Picked::Deleted, Picked::Value);
+        }
+    }
+    Picked::Below
+}
+
+/// The next smaller key of the same object.
+fn predecessor(key: &Key) -> Option<Key> {
+    if key.offset > 0 {
+        return Some(Key { offset: key.offset - 1, ..*key });
+    }
+    (key.kind > 0).then(|| Key::new(key.objectid, key.kind - 1, u64::MAX))
+}
+
+/// Walks one object's items upwards over all layers.
+pub struct Scan<'v> {
+    view: &'v View<'v>,
+    tree: TreeId,
+    from: Option<Key>,
+    end: Option<Key>,
+    cursor: Option<Cursor<'v, NodeStore>>,
+    positioned: bool,
+}
+
+impl Scan<'_> {
+    #[allow(clippy::should_implement_trait, reason = "it can fail, so it is no iterator")]
+    pub fn next(&mut self) -> Result<Option<(Key, Bytes)>> {
+        let layers = &self.view.layers;
+        while let Some(from) = self.from {
+            let top = layers.current.items.next(self.tree, &from);
+            let mid = layers.sealed.as_ref().and_then(|s| s.items.next(self.tree, &from));
+            self.position(&from)?;
+            let low = self.tree_key(&from);
+            let keys = [top.as_ref().map(|e| e.0), mid.as_ref().map(|e| e.0), low];
+            let key = keys.into_iter().flatten().min();
+            let Some(key) = key.filter(|key| self.end.is_none_or(|end| *key < end)) else {
+                self.from = None;
+                return Ok(None);
+            };
+            self.from = key.successor().filter(|next| next.objectid == key.objectid);
+            match pick(key, top, mid) {
+                Picked::Value(value) => return Ok(Some((key, Bytes::Owned(value)))),
+                Picked::Deleted => {}
+                Picked::Below => {
+                    let data = self.cursor.as_ref().and_then(|c| c.item()).expect("positioned").1;
+                    return Ok(Some((key, Bytes::Owned(data.into()))));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Moves the tree cursor to the first item at or behind `from`.
+    fn position(&mut self, from: &Key) -> Result<()> {
+        if !self.positioned {
+            self.positioned = true;
+            let born = self.view.layers.current.items.is_born(self.tree, from.objectid);
+            if let (false, Some(root)) = (born, self.view.layers.roots.get(self.tree)) {
+                let mut cursor = Cursor::new(self.view.store, &root.root);
+                cursor.seek(from)?;
+                self.cursor = Some(cursor);
+            }
+        }
+        if let Some(cursor) = &mut self.cursor {
+            while cursor.item().is_some_and(|(key, _)| key < *from) {
+                cursor.next()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn tree_key(&self, from: &Key) -> Option<Key> {
+        let (key, _) = self.cursor.as_ref()?.item()?;
+        (key.objectid == from.objectid).then_some(key)
+    }
+}

@@ -1,0 +1,23 @@
+//! src/sync.rs as loom's models see it.
+
+pub use crate::locks::{Mutex, MutexGuard};
+pub use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+
+use std::cell::Cell;
+
+pub const LANES: usize = 2;
+
+loom::thread_local!(static LANE: Cell<usize> = Cell::new(0));
+
+pub fn lane_index() -> usize {
+    LANE.with(Cell::get)
+}
+
+/// The lane of this thread from now on.
+pub fn use_lane(lane: usize) {
+    LANE.with(|mine| mine.set(lane));
+}
+
+pub fn relax(_: u32) {
+    loom::thread::yield_now();
+}

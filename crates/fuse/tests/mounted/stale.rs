@@ -115,6 +115,7 @@ fn pages_that_were_written_do_not_outlive_direct_writes(mount: &Mount) {
     let aio = Aio::new(1);
     let mut room = Aligned::new(BLOCK);
     let mut cached = vec![0; BLOCK];
+    let mut late = 0;
     for round in 1..2000u64 {
         let offset = (round as usize % BLOCKS * BLOCK) as u64;
         filled(room.bytes(), 2 * round);
@@ -122,10 +123,21 @@ fn pages_that_were_written_do_not_outlive_direct_writes(mount: &Mount) {
         aio.write(&direct, &mut room, offset);
         buffered.write_all_at(&cached, offset).unwrap();
         aio.wait(1, BLOCK as i64);
-        buffered.read_exact_at(&mut cached, offset).unwrap();
-        direct.read_exact_at(room.bytes(), offset).unwrap();
-        assert_eq!(version(&cached), version(room.bytes()), "round {round}");
+        let mut differ = || {
+            buffered.read_exact_at(&mut cached, offset).unwrap();
+            direct.read_exact_at(room.bytes(), offset).unwrap();
+            version(&cached) != version(room.bytes())
+        };
+        if differ() {
+            // The server waits some milliseconds for the kernel to drop its pages, then replies
+            // all the same: beside much other work that is not always enough.
+            late += 1;
+            let asked = Instant::now();
+            while differ() && asked.elapsed() < Duration::from_millis(500) {}
+            assert!(!differ(), "round {round}: cache and server differ for good");
+        }
     }
+    assert!(late <= 20, "{late} times of 2000");
 }
 
 /// With more racing writes than may wait for the kernel, some replies come before it has

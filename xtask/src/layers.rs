@@ -108,12 +108,17 @@ pub fn run() -> Result<bool, String> {
     let metadata: Value =
         serde_json::from_slice(&output.stdout).map_err(|e| format!("cargo metadata: {e}"))?;
     let (members, edges) = read_workspace(&metadata)?;
-    let complaints = check(&members, &edges);
+    let mut complaints = check(&members, &edges);
+    complaints.extend(crate::modules::run()?);
     for complaint in &complaints {
         println!("layers: {complaint}");
     }
     if complaints.is_empty() {
-        println!("layers: {} crates, {} edges, all in the plan", members.len(), edges.len());
+        println!(
+            "layers: {} crates, {} edges and the modules of the large ones, all in the plan",
+            members.len(),
+            edges.len()
+        );
     }
     Ok(complaints.is_empty())
 }

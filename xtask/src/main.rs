@@ -6,13 +6,15 @@
 mod file_size;
 mod layers;
 mod licences;
+mod modules;
 mod summary;
 
 use std::process::ExitCode;
 
 const USAGE: &str = "\
 usage: cargo xtask COMMAND
-  layers                      hold the dependencies inside the workspace against the plan
+  layers [--picture]          hold the dependencies between crates, and between the modules of the
+                              large ones, against the plan; or print the modules' layers
   licences                    hold the licences and sources of all dependencies against deny.toml
   file-size [--strict]        list Rust files over 600 lines; with --strict they are an error
   ci-summary --log LOG [--status N] [--skips FILE] [--gate-passed NAME]... [--gate-failed NAME]...
@@ -25,6 +27,10 @@ fn main() -> ExitCode {
         None => ("", &[][..]),
     };
     let result = match command {
+        "layers" if rest == ["--picture"] => {
+            print!("{}", modules::pictures());
+            Ok(true)
+        }
         "layers" => layers::run(),
         "licences" => licences::run(),
         "file-size" => file_size::run(rest),

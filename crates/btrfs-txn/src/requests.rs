@@ -6,7 +6,7 @@
 //!
 //! What it does not know: what a commit does.
 
-use crate::commit::turns::Wanted;
+use crate::turns::Wanted;
 use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;

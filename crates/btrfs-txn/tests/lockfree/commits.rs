@@ -1,7 +1,7 @@
 //! Callers of commit, one commit at a time: who is served by another's?
 
 #[allow(dead_code, reason = "the models need a part of it")]
-#[path = "../../src/commit/turns.rs"]
+#[path = "../../src/turns.rs"]
 mod turns;
 
 use crate::bounded;

@@ -5,9 +5,10 @@
 //!
 //! What it does not know: what its items mean.
 
+use super::Core;
 use crate::delta::{Active, Base, Delta, Level, ObjectEdit, Pending};
 use crate::sync::relax;
-use crate::{Core, ObjectId, View};
+use crate::{ObjectId, View};
 use btrfs_disk::{Corrupt, Error, Generation, Logical, Result, TreeId};
 use btrfs_space::Extent;
 use std::cell::Cell;
@@ -30,7 +31,7 @@ pub struct Op<'e> {
 }
 
 impl<'e> Op<'e> {
-    pub(crate) fn enter(core: &'e Core) -> Op<'e> {
+    pub(super) fn enter(core: &'e Core) -> Op<'e> {
         let mut times = 0;
         loop {
             let view = core.view();
@@ -48,7 +49,7 @@ impl<'e> Op<'e> {
     }
 
     /// An item was put or deleted.
-    pub(crate) fn has_changed(&self) -> bool {
+    pub(super) fn has_changed(&self) -> bool {
         self.changed.get()
     }
 

@@ -5,9 +5,13 @@
 //!
 //! What it does not know: inodes, promises, the log, and when a commit comes.
 
+mod op;
+
+pub use op::{Op, RUN_PLACES};
+
 use crate::delta::Delta;
 use crate::{
-    Clock, CommitRequests, Health, Memory, Op, PendingDiscards, Roots, Snapshot, TxnStats, View,
+    Clock, CommitRequests, Health, Memory, PendingDiscards, Roots, Snapshot, TxnStats, View,
 };
 use arc_swap::ArcSwap;
 use btrfs_disk::items::Timespec;

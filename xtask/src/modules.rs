@@ -1,0 +1,314 @@
+//! Who may use whom inside a crate: modules of the large ones stand in layers, as crates do.
+//!
+//! A module is a file or a directory directly below `src`. What it uses is what its files name
+//! behind `crate::`; names that the crate's root re-exports count for the module that they
+//! come from. The tables are written from the ground up, and a module may use those above it in
+//! the table that its line names: so there is no circle. They are the picture at the head of
+//! docs/ARCHITECTURE.md, which is held against them.
+//!
+//! What it does not know: tests (`#[cfg(test)]` modules count like the rest), and macros' paths.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+/// A module, and the modules of its crate that it may use.
+type Table = &'static [(&'static str, &'static [&'static str])];
+
+const CRATES: &[(&str, Table)] = &[("btrfs-txn", TXN), ("btrfs-fs", FS)];
+
+const TXN: Table = &[
+    ("sync", &[]),
+    ("object", &[]),
+    ("time", &[]),
+    ("counter", &[]),
+    ("memory", &[]),
+    ("health", &[]),
+    ("discards", &[]),
+    ("turns", &["sync"]),
+    ("requests", &["turns"]),
+    ("roots", &[]),
+    ("delta", &["sync"]),
+    ("view", &["delta", "roots"]),
+    (
+        "core",
+        &[
+            "sync", "object", "time", "counter", "memory", "health", "discards", "requests",
+            "roots", "delta", "view",
+        ],
+    ),
+    ("throttle", &["core"]),
+    ("commit", &["roots", "delta", "core", "throttle"]),
+];
+
+const FS: Table = &[
+    ("sync", &[]),
+    ("error", &[]),
+    ("options", &[]),
+    ("stats", &[]),
+    ("acl", &[]),
+    ("label", &[]),
+    ("device_extents", &[]),
+    ("rate_limit", &[]),
+    ("ino", &[]),
+    ("numbers", &["sync"]),
+    ("join", &["sync"]),
+    ("refusals", &["rate_limit", "ino"]),
+    ("names", &["error", "ino"]),
+    ("xattrs", &["error", "ino"]),
+    ("file_path", &["error", "ino", "names"]),
+    ("subvol", &["error", "options", "ino", "numbers", "names"]),
+    ("inode", &["sync", "error", "ino"]),
+    ("extents", &["error", "ino", "file_path", "inode"]),
+    ("reserve", &["error", "subvol", "inode"]),
+    ("writeback", &["error", "stats", "ino", "refusals", "subvol", "inode", "extents", "reserve"]),
+    ("log", &["error", "options", "stats", "ino", "names", "inode", "extents", "writeback"]),
+    (
+        "commit",
+        &["error", "stats", "label", "refusals", "subvol", "inode", "reserve", "writeback", "log"],
+    ),
+    ("reserver", &["error", "stats", "refusals", "reserve", "writeback", "commit"]),
+    ("fsync", &["error", "stats", "join", "log", "commit"]),
+    ("orphan", &["error", "ino", "subvol", "inode", "extents", "reserve", "reserver"]),
+    (
+        "engine",
+        &[
+            "error",
+            "options",
+            "stats",
+            "label",
+            "subvol",
+            "inode",
+            "reserve",
+            "writeback",
+            "log",
+            "commit",
+            "reserver",
+            "fsync",
+            "orphan",
+        ],
+    ),
+    ("recover", &["error", "log", "engine"]),
+    (
+        "ops",
+        &[
+            "error",
+            "options",
+            "acl",
+            "label",
+            "ino",
+            "refusals",
+            "names",
+            "xattrs",
+            "subvol",
+            "inode",
+            "extents",
+            "reserve",
+            "writeback",
+            "log",
+            "orphan",
+            "engine",
+        ],
+    ),
+    ("close", &["engine"]),
+    ("fs", &["options", "ino", "extents", "commit", "engine", "ops", "close"]),
+    (
+        "open",
+        &[
+            "error",
+            "options",
+            "device_extents",
+            "ino",
+            "subvol",
+            "commit",
+            "engine",
+            "recover",
+            "fs",
+        ],
+    ),
+];
+
+/// Checks the crates of this workspace, and the picture of them; says what is wrong.
+pub fn run() -> Result<Vec<String>, String> {
+    let mut complaints = Vec::new();
+    for (name, table) in CRATES {
+        let uses = read_crate(&Path::new("crates").join(name).join("src"))?;
+        complaints.extend(check(name, table, &uses));
+    }
+    let page = fs::read_to_string("docs/ARCHITECTURE.md").map_err(|e| format!("docs: {e}"))?;
+    for (name, table) in CRATES {
+        if !page.contains(&picture(table)) {
+            complaints.push(format!(
+                "docs/ARCHITECTURE.md does not show the modules of {name} as they are; \
+                 `cargo xtask layers --picture` prints them"
+            ));
+        }
+    }
+    Ok(complaints)
+}
+
+/// All tables as docs/ARCHITECTURE.md has them.
+pub fn pictures() -> String {
+    CRATES.iter().map(|(name, table)| format!("{name}\n\n{}\n", picture(table))).collect()
+}
+
+/// The layers from the top: each module stands above all that it uses.
+fn picture(table: Table) -> String {
+    let mut height: BTreeMap<&str, usize> = BTreeMap::new();
+    for (module, uses) in table {
+        let below = uses.iter().map(|used| height[used] + 1).max().unwrap_or(0);
+        height.insert(module, below);
+    }
+    let top = height.values().max().copied().unwrap_or(0);
+    let mut out = String::new();
+    for level in (0..=top).rev() {
+        let here = table.iter().map(|(module, _)| *module).filter(|module| height[module] == level);
+        let line = here.collect::<Vec<_>>().join("  ");
+        out += &format!("    {level:>2}  {line}\n");
+    }
+    out
+}
+
+fn check(name: &str, table: Table, uses: &BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
+    let allowed: BTreeMap<&str, &[&str]> = table.iter().copied().collect();
+    let mut complaints = Vec::new();
+    for (module, used) in uses {
+        let Some(may) = allowed.get(module.as_str()) else {
+            complaints.push(format!("{name}: module {module} is not in the table"));
+            continue;
+        };
+        for other in used.iter().filter(|other| !may.contains(&other.as_str())) {
+            complaints.push(format!("{name}: {module} uses {other}, which its line does not name"));
+        }
+    }
+    for (module, may) in table {
+        let none = BTreeSet::new();
+        let used = uses.get(*module).unwrap_or(&none);
+        for other in may.iter().filter(|other| !used.contains(**other)) {
+            complaints.push(format!("{name}: {module} does not use {other}, which its line names"));
+        }
+    }
+    complaints
+}
+
+/// What each module of a crate uses.
+fn read_crate(src: &Path) -> Result<BTreeMap<String, BTreeSet<String>>, String> {
+    let mut files = Vec::new();
+    collect(src, &mut files)?;
+    let root = files.iter().find(|(path, _)| path == "lib.rs").ok_or("no lib.rs")?;
+    let from = reexports(&root.1);
+    let mut uses: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (path, text) in &files {
+        let module = path.split('/').next().unwrap_or_default().trim_end_matches(".rs");
+        if module == "lib" {
+            continue;
+        }
+        let mine = uses.entry(module.to_string()).or_default();
+        for name in named(text) {
+            let owner = from.get(&name).cloned().unwrap_or(name);
+            if owner != module {
+                mine.insert(owner);
+            }
+        }
+    }
+    Ok(uses)
+}
+
+/// All Rust files below `dir`, with their paths from there.
+fn collect(dir: &Path, files: &mut Vec<(String, String)>) -> Result<(), String> {
+    fn walk(top: &Path, dir: &Path, files: &mut Vec<(String, String)>) -> std::io::Result<()> {
+        for entry in fs::read_dir(dir)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                walk(top, &path, files)?;
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                let name = path.strip_prefix(top).unwrap_or(&path).to_string_lossy().into_owned();
+                files.push((name, fs::read_to_string(&path)?));
+            }
+        }
+        Ok(())
+    }
+    walk(dir, dir, files).map_err(|e| format!("{}: {e}", dir.display()))
+}
+
+/// The module that each name comes from which the crate's root re-exports.
+fn reexports(root: &str) -> BTreeMap<String, String> {
+    let mut from = BTreeMap::new();
+    for statement in root.split(';').filter_map(|s| s.trim().split("pub use ").nth(1)) {
+        let Some((module, names)) = statement.trim_start_matches("crate::").split_once("::") else {
+            continue;
+        };
+        let names = names.trim_matches(|c| c == '{' || c == '}');
+        for name in names.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+            from.insert(name.to_string(), module.to_string());
+        }
+    }
+    from
+}
+
+/// The names directly behind `crate::`, comments left out.
+fn named(text: &str) -> BTreeSet<String> {
+    let code: String = text
+        .lines()
+        .map(|line| line.split("//").next().unwrap_or_default())
+        .fold(String::new(), |all, line| all + line + "\n");
+    let word = |text: &str| -> String {
+        text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()
+    };
+    let mut names = BTreeSet::new();
+    for rest in code.split("crate::").skip(1) {
+        match rest.strip_prefix('{') {
+            None => _ = names.insert(word(rest)),
+            Some(group) => {
+                // One level is all that there is.
+                let group = group.split("};").next().unwrap_or_default();
+                names.extend(group.split(',').map(|part| word(part.trim())));
+            }
+        }
+    }
+    names.remove("");
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_are_written_from_the_ground_up() {
+        for (name, table) in CRATES {
+            let mut known = BTreeSet::new();
+            for (module, uses) in *table {
+                for used in *uses {
+                    assert!(
+                        known.contains(used),
+                        "{name}: {module} uses {used}, which is above it"
+                    );
+                }
+                assert!(known.insert(*module), "{name}: {module} stands twice");
+            }
+        }
+    }
+
+    #[test]
+    fn uses_are_found_and_held_against_the_table() {
+        const TABLE: Table = &[("low", &[]), ("mid", &["low"]), ("top", &["low", "mid"])];
+        let text = "use crate::low::X; // crate::top\nuse crate::{mid, low::{self, Y}};\nfn f() { crate::Z::new() }";
+        let mut names = named(text);
+        assert!(names.contains("low") && names.contains("mid") && names.contains("Z"));
+        assert!(!names.contains("top"));
+        assert_eq!(reexports("pub use top::{Z, W};\npub use low::V;")["Z"], "top");
+        names.clear();
+        let uses = |pairs: &[(&str, &[&str])]| -> BTreeMap<String, BTreeSet<String>> {
+            let set = |used: &[&str]| used.iter().map(|u| u.to_string()).collect();
+            pairs.iter().map(|(m, used)| (m.to_string(), set(used))).collect()
+        };
+        let fine = uses(&[("low", &[]), ("mid", &["low"]), ("top", &["low", "mid"])]);
+        assert!(check("c", TABLE, &fine).is_empty());
+        let up = uses(&[("low", &["top"]), ("mid", &["low"]), ("top", &["low", "mid"])]);
+        assert_eq!(check("c", TABLE, &up), ["c: low uses top, which its line does not name"]);
+        let less = uses(&[("low", &[]), ("mid", &[]), ("top", &["low", "mid"])]);
+        assert_eq!(check("c", TABLE, &less).len(), 1);
+        assert_eq!(picture(TABLE), "     2  top\n     1  mid\n     0  low\n");
+    }
+}

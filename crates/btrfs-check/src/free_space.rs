@@ -1,9 +1,9 @@
 //! The free-space tree against the gaps between the extents of each block group.
 //!
 //! The tree knows nothing of superblock copies: their ranges count as free in it.
-//! Entries of block groups that are gone are no finding in front of the last group:
-//! mkfs.btrfs leaves those of its temporary ones behind, and no block group ever comes to
-//! their addresses again. Behind it they meet the next one.
+//! Entries of block groups that are gone are no finding in front of the first group, where
+//! mkfs.btrfs leaves those of its temporary ones behind, and a note in front of the last one: no
+//! block group ever comes to their addresses again. Behind it they meet the next one.
 
 use crate::extents::{StoredBlockGroup, StoredExtent};
 use crate::source::Context;
@@ -104,8 +104,13 @@ impl FreeSpace {
             let here = block_groups.partition_point(|g| g.end() <= group.start);
             let found = block_groups.get(here).filter(|g| g.start < group.end);
             let behind = block_groups.last().is_none_or(|last| group.start >= last.end());
-            if behind || found.is_some_and(|g| (g.start, g.end()) != (group.start, group.end)) {
-                add(FindingKind::FreeSpaceStray);
+            let between = block_groups.first().is_some_and(|first| group.start >= first.end());
+            match found {
+                Some(g) if (g.start, g.end()) == (group.start, group.end) => {}
+                Some(_) => add(FindingKind::FreeSpaceStray),
+                None if behind => add(FindingKind::FreeSpaceStray),
+                None if between => add(FindingKind::FreeSpaceLeft),
+                None => {}
             }
         }
         for group in block_groups {

@@ -23,6 +23,14 @@ fn options(point: &str) -> String {
     text(&output.stdout).trim().to_owned()
 }
 
+/// Not as large, for what is made anew again and again.
+fn small_image(name: &str) -> Image {
+    let dir = testkit::oracle::TempDir::new(name).unwrap();
+    let path = dir.join("disk.img");
+    common::mkfs_btrfs(&path, 128 << 20, &[]).unwrap();
+    Image { dir, path }
+}
+
 fn gone(image: &Image) {
     eventually("the server is gone", || server(&image.path).is_none());
     eventually("the loop device is gone", || loops_over(&image.path).is_empty());
@@ -180,6 +188,41 @@ fn a_kernel_mount_of_the_image_ends_our_writing() {
         assert_clean(&image.path);
         assert_eq!(fine(&["cat", &image.at("/synced")]), "synced");
         assert!(fine(&["ls", &image.at("/")]).contains("kernel199"));
+    }
+}
+
+/// A kernel mount that is to be read only replays a log all the same, and commits: the server,
+/// which took no notice, wrote its own trees over those.
+#[test]
+fn a_kernel_mount_that_replays_our_log_ends_our_writing() {
+    require!(fuse);
+    require!(kernel_btrfs);
+    for (options, ends) in [("ro", true), ("ro,rescue=nologreplay", false)] {
+        let image = small_image("kernel-reads");
+        let mount = Mount::new(&image, "commit=1");
+        fs::write(mount.join("synced"), "synced").unwrap();
+        fs::File::open(mount.join("synced")).unwrap().sync_all().unwrap();
+        let device = LoopDevice::attach(&image.path, false).unwrap();
+        let (_, word) = place(&image, "second");
+        let mounted =
+            sh(&format!("mount -t btrfs -o {options} {} {word}", device.path().display()));
+        let outcome = std::panic::catch_unwind(|| {
+            assert!(mounted.status.success(), "{}", text(&mounted.stderr));
+            let write = |i: u32| fs::write(mount.join(&format!("new{i}")), vec![7; 100_000]);
+            if ends {
+                let refused = || write(0).err().and_then(|e| e.raw_os_error());
+                eventually("writes are refused", || refused() == Some(libc::EROFS));
+            } else {
+                (0..100).for_each(|i| write(i).unwrap());
+            }
+        });
+        let unmounted = sh(&format!("umount {word}"));
+        assert!(outcome.is_ok() && unmounted.status.success(), "{}", text(&unmounted.stderr));
+        device.detach().unwrap();
+        let closed = spinney(&["umount", &mount.word()]);
+        assert_eq!(closed.status.success(), !ends, "{}", text(&closed.stderr));
+        gone(&image);
+        assert_eq!(fine(&["cat", &image.at("/synced")]), "synced");
     }
 }
 

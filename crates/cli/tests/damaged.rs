@@ -5,7 +5,7 @@ mod common;
 
 use common::{Image, MIB, failing, text};
 use std::os::unix::fs::FileExt;
-use testkit::oracle::TempDir;
+use testkit::oracle::{LoopDevice, TempDir};
 
 /// Verbs that open a volume, with the word for the image at `IMAGE`.
 const OPENERS: &[&[&str]] = &[
@@ -151,6 +151,45 @@ fn a_copy_out_of_a_damaged_file_goes_on() {
     }
 }
 
+/// Whatever kind of target content goes to: it gets all that is left, in its place.
+#[test]
+fn streams_out_of_a_damaged_file_go_on() {
+    let (image, content) = with_lost_content("streams");
+    let (left, dir) = (without_lost(&content), image.dir.path().display());
+    std::fs::write(image.dir.join("blank"), vec![9; 2 * MIB as usize]).expect("made");
+    let device = LoopDevice::attach(&image.dir.join("blank"), false).expect("attached");
+    let (bad, disk, program) = (image.at("/dir/bad"), device.path().display(), common::PROGRAM);
+    for script in [
+        format!("{program} cp {bad} - > {dir}/got"),
+        format!("mkfifo {dir}/fifo; cat {dir}/fifo > {dir}/got & {program} cp {bad} {dir}/fifo"),
+        format!(
+            "{program} cp {bad} {disk}; code=$?; head -c {} {disk} > {dir}/got; exit $code",
+            left.len()
+        ),
+        format!(
+            "{program} tar -cf {dir}/tar {}; code=$?; tar -xOf {dir}/tar dir/bad > {dir}/got; \
+             test $(tar -xOf {dir}/tar dir/z) = behind || exit 9; exit $code",
+            image.at("/dir")
+        ),
+    ] {
+        let output = common::sh(&script);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{script}: {said}");
+        for range in ["8192 bytes from 20480 on", "4096 bytes from 1187840 on"] {
+            assert!(said.contains(&format!("{bad}: {range} are lost: ")), "{script}: {said}");
+        }
+        assert!(said.contains("12288 bytes in 2 places"), "{script}: {said}");
+        let got = || std::fs::read(image.dir.join("got")).expect("there");
+        common::eventually("all has come", || got().len() >= left.len());
+        assert!(got() == left, "{script}");
+    }
+    device.detach().expect("detached");
+    // What is piped on must not hold zeros that the file does not have.
+    let cat = common::spinney(&["cat", &bad]);
+    assert_eq!(cat.status.code(), Some(1));
+    assert!(content.starts_with(&cat.stdout) && cat.stdout.len() < content.len());
+}
+
 #[test]
 fn a_copy_between_volumes_goes_on() {
     let (image, content) = with_lost_content("between");
@@ -234,5 +273,76 @@ fn the_log_of_a_mount_names_the_file() {
     for file in ["/dir/bad", "/dir/snap/dir/bad"] {
         let line = log.lines().find(|line| line.contains(&format!(" {file} (inode ")));
         assert!(line.is_some_and(|line| line.contains("unreadable")), "{file}: {log}");
+    }
+}
+
+/// As people send them in with reports: all metadata, and of content only what it should be.
+#[test]
+fn a_metadata_dump_can_be_looked_at() {
+    testkit::require!(kernel_btrfs);
+    testkit::require!(fuse);
+    if !common::sh("command -v btrfs-image").status.success() {
+        testkit::skip!("no btrfs-image");
+    }
+    let image = Image::new("dump");
+    let mount = common::KernelMount::new(&image.path, "noatime").expect("mounted");
+    let (root, dir) = (mount.path().display(), image.dir.path().display());
+    let filled = common::sh(&format!(
+        "set -e; cd {root}; mkdir d; for i in $(seq 300); do echo $i > d/small$i; done
+        head -c 200000 /dev/urandom > d/big; setfattr -n user.a -v value d/big
+        btrfs -q subvolume snapshot . snap; ls d > {dir}/names"
+    ));
+    assert!(filled.status.success(), "{}", text(&filled.stderr));
+    mount.unmount().expect("unmounted");
+    let made = common::sh(&format!(
+        "set -e; cd {dir}; btrfs-image disk.img dump; btrfs-image -r dump restored; \
+         btrfs-image -r -o dump old || true"
+    ));
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    let names = std::fs::read_to_string(image.dir.join("names")).expect("names");
+    let restored = image.dir.join("restored");
+    let at = |path: &str| common::at(&restored, path);
+    let word = restored.display().to_string();
+    let quiet = |words: &[&str]| {
+        let output = common::spinney(words);
+        let said = text(&output.stderr);
+        assert!(output.status.success(), "{words:?}: {said}");
+        (text(&output.stdout), said)
+    };
+    for path in ["/d", "/snap/d"] {
+        let (listed, said) = quiet(&["ls", &at(path)]);
+        assert!(listed == names && said.contains("metadata dump by btrfs-image"), "{said}");
+    }
+    assert!(quiet(&["info", &word]).0.contains("subvolumes   2"));
+    assert!(quiet(&["check", &word]).0.contains("no damage found"));
+    assert_eq!(quiet(&["xattr", "get", &at("/d/big"), "user.a"]).0.trim_end(), "value");
+    let out = image.dir.join("out");
+    let (code, said) = failing(&["cp", "-r", &at("/d"), &out.display().to_string()]);
+    let lost = format!("{}: 200000 bytes from 0 on are lost", at("/d/big"));
+    assert!(code == 1 && said.contains(&lost), "{said}");
+    assert_eq!(std::fs::read_dir(&out).expect("copied").count(), names.lines().count());
+    let before = std::fs::read(&restored).expect("read");
+    for verb in [&["mkdir", &at("/x")][..], &["touch", &at("/x")], &["rm", "-r", &at("/d")]] {
+        let (code, said) = failing(verb);
+        assert!(
+            code == 1 && said.contains("can only be read: a metadata dump"),
+            "{verb:?}: {said}"
+        );
+    }
+    let point = image.dir.join("point");
+    std::fs::create_dir(&point).expect("directory");
+    for option in ["ro", "rw"] {
+        quiet(&["mount", "-o", option, &word, &point.display().to_string()]);
+        assert_eq!(std::fs::read_dir(point.join("snap/d")).expect("listed").count(), 301);
+        let written = std::fs::write(point.join("x"), "x").expect_err("read-only");
+        assert_eq!(written.raw_os_error(), Some(libc::EROFS));
+        common::fine(&["umount", &point.display().to_string()]);
+    }
+    assert!(std::fs::read(&restored).expect("read") == before, "it was written");
+    // The tool's own superblock, which neither `btrfs check` nor the kernel takes.
+    if image.dir.join("old").exists() {
+        let (_, said) = failing(&["ls", &common::at(&image.dir.join("old"), "/")]);
+        assert!(said.contains("restored without -o it can be read"), "{said}");
+        assert!(!said.contains("damaged volume: truncated"), "{said}");
     }
 }

@@ -177,3 +177,36 @@ fn what_was_opened_read_only_stays_so() {
     assert!(code == 1 && told.contains("no mount of Spinney's"), "{told}");
     assert_clean(&image.path);
 }
+
+/// Any user could make the server write to an image that root had remounted read-only.
+#[test]
+fn strangers_do_not_make_it_writable() {
+    require!(fuse);
+    require!(btrfs_progs);
+    if !sh("setpriv --help").status.success() {
+        testkit::skip!("no setpriv here");
+    }
+    let image = small("remount-stranger");
+    let mount = Mount::new(&image, "rw,allow_other");
+    fs::write(mount.join("x"), "x").unwrap();
+    assert_eq!(remount(By::Ourselves, &mount.point, "ro"), (Some(0), String::new()));
+    let before = fs::read(&image.path).unwrap();
+    let program = image.dir.join("spinney");
+    fs::copy(PROGRAM, &program).unwrap();
+    let asked = sh(&format!(
+        "chmod 755 {}; setpriv --reuid 65534 --regid 65534 --clear-groups {} mount -o remount,rw {}",
+        image.dir.path().display(),
+        program.display(),
+        mount.word()
+    ));
+    let told = text(&asked.stderr);
+    assert!(!asked.status.success() && told.contains("only root and the user who"), "{told}");
+    assert!(fs::read(&image.path).unwrap() == before, "the image changed");
+    let log = || fs::read_to_string(image.dir.join("log")).unwrap();
+    assert!(!log().contains("remounted read-write"), "{}", log());
+    assert_eq!(remount(By::Ourselves, &mount.point, "rw"), (Some(0), String::new()));
+    assert!(log().contains("remounted read-write"), "{}", log());
+    fs::write(mount.join("y"), "y").unwrap();
+    mount.umount();
+    assert_clean(&image.path);
+}

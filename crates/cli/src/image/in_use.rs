@@ -40,15 +40,37 @@ pub fn is_source(image: &Path, source: &Path) -> bool {
         || loops_over(image).iter().any(|device| device == source)
 }
 
-/// Where the kernel's own file systems have `image` mounted, to write to it.
+/// Where the kernel's own file systems have `image` mounted so that they may write to it. That
+/// is also where it is to be read only: a log that is pending is replayed all the same.
 pub fn written_by_kernel(image: &Path) -> Option<PathBuf> {
     let devices = loops_over(image);
     let theirs = |entry: &MountEntry| {
-        !entry.is_fuse() && !entry.is_read_only() && devices.contains(&entry.source)
+        !entry.is_fuse() && devices.contains(&entry.source) && may_write(entry)
     };
     let entry = mounts::all().unwrap_or_default().into_iter().find(theirs)?;
     // A device may have been given to another file before that was mounted.
     loops_over(image).contains(&entry.source).then_some(entry.point)
+}
+
+fn may_write(entry: &MountEntry) -> bool {
+    !(entry.is_read_only() && (leaves_log(&entry.fs_options) || is_read_only(&entry.source)))
+}
+
+/// The mount does not replay the log: `rescue=nologreplay:...`, once `nologreplay`. The
+/// subvolume's name, which may look like anything, comes last.
+fn leaves_log(options: &str) -> bool {
+    let options = options.split(",subvol=").next().unwrap_or_default();
+    options.split(',').any(|option| match option.strip_prefix("rescue=") {
+        Some(words) => words.split(':').any(|word| word == "nologreplay"),
+        None => option == "nologreplay",
+    })
+}
+
+/// The device takes no writes.
+fn is_read_only(device: &Path) -> bool {
+    let name = device.file_name().unwrap_or_default();
+    let told = fs::read_to_string(Path::new("/sys/block").join(name).join("ro"));
+    told.is_ok_and(|text| text.trim() == "1")
 }
 
 /// Loop devices whose backing file is `image`.
@@ -73,8 +95,8 @@ fn loops_over(image: &Path) -> Vec<PathBuf> {
 
 fn held(device: &Path, reader: bool) -> Option<String> {
     let mounts = mounts_of(device);
-    if let Some((point, _)) = mounts.iter().find(|(_, read_only)| !(reader && *read_only)) {
-        return Some(format!("{} is mounted on {point}", device.display()));
+    if let Some(entry) = mounts.iter().find(|entry| !(reader && entry.is_read_only())) {
+        return Some(format!("{} is mounted on {}", device.display(), entry.point.display()));
     }
     if !mounts.is_empty() {
         return None;
@@ -89,19 +111,28 @@ fn held(device: &Path, reader: bool) -> Option<String> {
     }
 }
 
-/// Where `device` is mounted, and whether only to be read.
-fn mounts_of(device: &Path) -> Vec<(String, bool)> {
-    let table = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+/// Where `device` is mounted. What a user's FUSE mount names as its source is what he says.
+fn mounts_of(device: &Path) -> Vec<MountEntry> {
     let real = device.canonicalize().ok();
-    let mount = |line: &str| {
-        let mut fields = line.split(' ');
-        let source = fields.next().filter(|source| source.starts_with("/dev/"))?;
-        if Path::new(source).canonicalize().ok() != real {
-            return None;
-        }
-        let point = fields.next()?.to_owned();
-        let read_only = fields.nth(1)?.split(',').any(|option| option == "ro");
-        Some((point, read_only))
+    let is_it = |entry: &MountEntry| {
+        entry.user().is_none_or(|user| user == 0)
+            && entry.source.starts_with("/dev")
+            && entry.source.canonicalize().ok() == real
     };
-    table.lines().filter_map(mount).collect()
+    mounts::all().unwrap_or_default().into_iter().filter(is_it).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_leaves_the_log_alone_says_so() {
+        for options in ["ro,rescue=usebackuproot:nologreplay,subvol=/", "ro,nologreplay"] {
+            assert!(leaves_log(options), "{options}");
+        }
+        for options in ["ro,ssd,subvolid=5,subvol=/", "ro,subvol=/a,nologreplay", ""] {
+            assert!(!leaves_log(options), "{options}");
+        }
+    }
 }

@@ -3,12 +3,17 @@
 //! The server listens on an abstract socket whose name has the mount's device number.
 //! Who connects is told one line when the volume is closed and the image unlocked:
 //! `closed`, or `failed: ` and why. Before that he may ask, by a line that is answered with a
-//! line: for `status` (`again.rs`), to `follow` what the kernel's mount says. An end without a line means that the server died. The kernel gives a number away again as soon as the mount is gone, which may
-//! be long before the volume is closed: so the name is given up by then.
+//! line: for `status` (`again.rs`), to `follow` what the kernel's mount says. An end without a
+//! line means that the server died. The kernel gives a number away again as soon as the mount is
+//! gone, which may be long before the volume is closed: so the name is given up by then.
+//!
+//! Anybody can connect: such a name has no owner and no mode. Strangers, who are neither root nor
+//! the server's own user, can learn what everybody may know, and change nothing.
 //!
 //! The socket is a convenience: without it everything works but the waiting.
 
 use crate::error::say_error;
+use crate::mounts::MountEntry;
 use crate::sys;
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
@@ -29,10 +34,27 @@ fn address(device: &str) -> io::Result<SocketAddr> {
 /// Another server whose mount had the same number needs a moment to notice its end.
 const TO_LISTEN: Duration = Duration::from_secs(2);
 
-/// Answers a question, in one line.
-pub type Answers = Arc<dyn Fn(&str) -> String + Send + Sync>;
+/// Who asks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Asker {
+    /// Root, or the user whose server it is.
+    Owner,
+    Stranger,
+}
 
-/// More connections than that at once wait for the end, but are not listened to.
+impl Asker {
+    fn of(stream: &UnixStream) -> Asker {
+        match sys::peer(stream) {
+            Ok((_, user)) if user == 0 || user == sys::user_and_group().0 => Asker::Owner,
+            _ => Asker::Stranger,
+        }
+    }
+}
+
+/// Answers a question, in one line.
+pub type Answers = Arc<dyn Fn(&str, Asker) -> String + Send + Sync>;
+
+/// While so many are connected strangers wait for the end, but are not listened to.
 const MOST_HEARD: usize = 32;
 
 type Waiters = Arc<Mutex<HashMap<usize, UnixStream>>>;
@@ -96,24 +118,25 @@ fn take(number: usize, stream: UnixStream, waiters: &Waiters, answers: &Answers)
     let Ok(copy) = stream.try_clone() else { return };
     let mut all = waiters.lock().unwrap_or_else(PoisonError::into_inner);
     all.insert(number, copy);
-    if all.len() > MOST_HEARD {
+    let asker = Asker::of(&stream);
+    if asker == Asker::Stranger && all.len() > MOST_HEARD {
         return;
     }
     drop(all);
     let (waiters, answers) = (waiters.clone(), answers.clone());
     let body = move || {
-        hear(&stream, &answers);
+        hear(&stream, &answers, asker);
         waiters.lock().unwrap_or_else(PoisonError::into_inner).remove(&number);
     };
     // Without the thread nobody is heard, but all the same told of the end.
     let _ = thread::Builder::new().name("control".into()).spawn(body);
 }
 
-fn hear(stream: &UnixStream, answers: &Answers) {
+fn hear(stream: &UnixStream, answers: &Answers, asker: Asker) {
     const LONGEST: u64 = 4096;
     for line in BufReader::new(stream.take(LONGEST)).lines() {
         let Ok(line) = line else { return };
-        let answer = answers(&line).replace('\n', " ");
+        let answer = answers(&line, asker).replace('\n', " ");
         if (&*stream).write_all(format!("{answer}\n").as_bytes()).is_err() {
             return;
         }
@@ -147,15 +170,23 @@ pub struct Waiter {
 }
 
 impl Waiter {
-    /// `None` if nobody serves that mount.
-    pub fn connect(device: &str) -> Option<Waiter> {
+    /// `None` if nobody serves that mount. The name is anybody's to take: who listens must be
+    /// the user who mounted it.
+    pub fn of(entry: &MountEntry) -> Option<Waiter> {
+        let waiter = Waiter::connect(&entry.device)?;
+        let (_, user) = sys::peer(&waiter.stream).ok()?;
+        (Some(user) == entry.user()).then_some(waiter)
+    }
+
+    fn connect(device: &str) -> Option<Waiter> {
         let stream = UnixStream::connect_addr(&address(device).ok()?).ok()?;
         Some(Waiter { stream })
     }
 
-    /// The server's process and user.
-    pub fn server(&self) -> Option<(i32, u32)> {
-        sys::peer(&self.stream).ok().filter(|(process, _)| *process > 0)
+    /// The server's process.
+    pub fn server(&self) -> Option<i32> {
+        let (process, _) = sys::peer(&self.stream).ok()?;
+        (process > 0).then_some(process)
     }
 
     /// The server's answer; `None` if there is none for so long.
@@ -213,7 +244,7 @@ mod tests {
     }
 
     fn answers() -> Answers {
-        Arc::new(|question| format!("{question}?\nyes"))
+        Arc::new(|question, _| format!("{question}?\nyes"))
     }
 
     #[test]
@@ -242,7 +273,7 @@ mod tests {
         assert!(Waiter::connect(&device).is_none());
         let control = Control::listen(&device, answers()).unwrap();
         let waiters: Vec<_> = (0..3).map(|_| Waiter::connect(&device).unwrap()).collect();
-        assert_eq!(waiters[0].server().unwrap().0, std::process::id() as i32);
+        assert_eq!(waiters[0].server(), Some(std::process::id() as i32));
         control.finish(&Err("no\nspace".into()));
         for waiter in waiters {
             assert_eq!(waiter.wait(|| {}), End::Failed("no space".into()));

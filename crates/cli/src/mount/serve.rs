@@ -5,7 +5,7 @@
 
 use super::again;
 use super::background::Reporter;
-use super::control::{Answers, Control};
+use super::control::{Answers, Asker, Control};
 use super::fault;
 use super::log::{self, LogPlace, Sink};
 use super::options::MountOptions;
@@ -182,8 +182,9 @@ fn answers(request: &Request, follower: Option<Arc<Follower>>) -> Answers {
     let (read_only, subvol) = (request.options.fs.read_only, request.options.fs.subvol.clone());
     let is_still =
         |follower: &Option<Arc<Follower>>| follower.as_ref().is_some_and(|f| f.is_still());
-    Arc::new(move |question| match (question, &follower) {
+    Arc::new(move |question, asker| match (question, &follower) {
         ("status", _) => again::status(read_only || is_still(&follower), &subvol),
+        _ if asker == Asker::Stranger => "only root and the user who mounted it may ask".into(),
         ("follow", Some(follower)) => done(follower.follow()),
         ("prepare to write", Some(follower)) => done(follower.prepare_to_write()),
         _ => "it cannot do that".into(),

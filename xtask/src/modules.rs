@@ -28,13 +28,14 @@ const TXN: Table = &[
     ("turns", &["sync"]),
     ("requests", &["turns"]),
     ("roots", &[]),
-    ("delta", &["sync"]),
+    ("budget", &[]),
+    ("delta", &["sync", "budget"]),
     ("view", &["delta", "roots"]),
     (
         "core",
         &[
             "sync", "object", "time", "counter", "memory", "health", "discards", "requests",
-            "roots", "delta", "view",
+            "roots", "budget", "delta", "view",
         ],
     ),
     ("throttle", &["core"]),

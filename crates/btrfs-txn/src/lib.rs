@@ -9,6 +9,7 @@
 //! commit, what may be promised, or the tree log: those stand on it (`btrfs-fs`).
 #![forbid(unsafe_code)]
 
+pub mod budget;
 pub mod commit;
 mod core;
 pub mod counter;

@@ -26,5 +26,7 @@ pub fn shut_down(engine: &Engine, first: Durable) -> Result<()> {
     // Commits and log writes that have not come to their end give up there; others are done.
     engine.committer.wait_for_running();
     drop(engine.log.lock());
+    // And content that is on its way into an extent that its file has.
+    engine.core.volume.stop_writing();
     Ok(())
 }

@@ -8,6 +8,7 @@
 use super::Reservations;
 use super::bound::Cost;
 use btrfs_space::Priority;
+use btrfs_txn::budget::{self, Changes};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Metadata that is reserved for one operation. Dropped when its changes are in the delta: what
@@ -26,6 +27,7 @@ impl<'e> Reservation<'e> {
         priority: Priority,
     ) -> Reservation<'e> {
         reservations.in_flight.of(priority).add(&cost);
+        budget::enter(Changes { places: cost.places as i64, bytes: cost.bytes as i64 });
         Reservation { reservations, cost, priority }
     }
 }
@@ -33,6 +35,7 @@ impl<'e> Reservation<'e> {
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
         self.reservations.in_flight.of(self.priority).sub(&self.cost);
+        budget::leave();
     }
 }
 

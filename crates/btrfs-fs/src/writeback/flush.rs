@@ -12,6 +12,7 @@ use crate::ino::InodeId;
 use crate::inode::{Dirty, Inode, State, put_inode};
 use btrfs_disk::items::{Compression, FileExtent, inode_flags};
 use btrfs_disk::key::kind::EXTENT_DATA;
+use btrfs_txn::budget;
 use btrfs_txn::{BATCH, Op, Throttle, Urgency};
 use std::sync::Arc;
 use vfs::{FsError, Result};
@@ -142,6 +143,16 @@ fn unwritten(state: &State) -> u64 {
 
 /// One batch of `most` bytes; true when nothing is left.
 fn flush_batch(
+    writeback: &Writeback,
+    id: InodeId,
+    state: &mut State,
+    most: u64,
+    way: Way,
+) -> Result<bool> {
+    budget::suspended(|| flush_content(writeback, id, state, most, way))
+}
+
+fn flush_content(
     writeback: &Writeback,
     id: InodeId,
     state: &mut State,

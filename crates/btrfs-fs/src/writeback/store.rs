@@ -15,7 +15,7 @@ use crate::inode::{State, change, put_inode};
 use btrfs_disk::items::{Compression, FileExtentFields, FileExtentKind, inode_flags};
 use btrfs_disk::{Logical, TreeId};
 use btrfs_space::Extent;
-use btrfs_txn::Op;
+use btrfs_txn::{Op, budget};
 use vfs::{FsError, Result};
 
 /// Largest data extent, as the kernel's btrfs.
@@ -103,9 +103,8 @@ pub fn store(
     let landed = land(writeback, id, state, piece, &mapped)?;
     let new = landed.iter().filter(|piece| piece.paid() > 0).count();
     let mut paid = 0;
-    // Metadata for it was promised with the room for content (`Engine::content`).
-    change(&writeback.core, |op| {
-        let most = if way == Way::Direct { GROWTH * len } else { EXTENT_MAX };
+    let most = if way == Way::Direct { GROWTH * len } else { EXTENT_MAX };
+    let enter_all = |op: &Op<'_>| {
         op.run(|| {
             landed.into_iter().try_for_each(|piece| {
                 paid += piece.paid();
@@ -114,7 +113,9 @@ pub fn store(
         })?;
         put_inode(op, id, state);
         Ok(())
-    })?;
+    };
+    // Metadata for it was reserved with the content (`cost::content`).
+    budget::suspended(|| change(&writeback.core, enter_all))?;
     writeback.stats.data_extents.add(new as u64);
     writeback.stats.data_written_bytes.add(len);
     Ok(paid)

@@ -6,6 +6,7 @@
 //! What it does not know: what its items mean.
 
 use super::Core;
+use crate::budget::{self, Changes};
 use crate::delta::{Active, Base, Delta, Level, ObjectEdit, Pending};
 use crate::sync::relax;
 use crate::{ObjectId, View};
@@ -28,6 +29,7 @@ pub struct Op<'e> {
     /// Within `run`: places that the changes may still count as.
     run: Cell<u32>,
     in_run: Cell<bool>,
+    changes: Cell<Changes>,
 }
 
 impl<'e> Op<'e> {
@@ -38,8 +40,8 @@ impl<'e> Op<'e> {
             if let Some(active) = view.layers.current.gate.enter() {
                 core.stats.operations.add(1);
                 let (changed, in_run) = (Cell::new(false), Cell::new(false));
-                let run = Cell::new(0);
-                return Op { core, view, active: Some(active), changed, run, in_run };
+                let (run, changes) = Default::default();
+                return Op { core, view, active: Some(active), changed, run, in_run, changes };
             }
             // Sealed under our feet: the next epoch is being published, or a log write looks
             // at this one.
@@ -64,7 +66,14 @@ impl<'e> Op<'e> {
     pub fn edit<T>(&self, id: ObjectId, edit: impl FnOnce(&mut ObjectEdit<'_>) -> T) -> T {
         self.changed.set(true);
         let run = self.in_run.get().then_some(&self.run);
-        self.delta().items.edit_in_run(id.tree, id.objectid, run, edit)
+        let items = &self.delta().items;
+        let (result, changes) = items.edit_in_run(id.tree, id.objectid, run, edit);
+        let before = self.changes.get();
+        self.changes.set(Changes {
+            places: before.places + changes.places,
+            bytes: before.bytes + changes.bytes,
+        });
+        result
     }
 
     /// What `work` puts and deletes is one run of keys: no other key stays between them. So it
@@ -183,6 +192,7 @@ impl Drop for Op<'_> {
     fn drop(&mut self) {
         if let Some(active) = self.active.take() {
             self.delta().gate.leave(active);
+            budget::charge(self.changes.get());
         }
     }
 }

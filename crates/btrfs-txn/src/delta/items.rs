@@ -4,6 +4,7 @@
 //! an operation changes of it.
 
 use super::watch::{SubKey, Watch, is_ref};
+use crate::budget::Changes;
 use btrfs_disk::key::kind;
 use btrfs_disk::node::ITEM_SIZE;
 use btrfs_disk::{Key, TreeId};
@@ -131,25 +132,24 @@ impl ItemDelta {
         objectid: u64,
         edit: impl FnOnce(&mut ObjectEdit<'_>) -> T,
     ) -> T {
-        self.edit_in_run(tree, objectid, None, edit)
+        self.edit_in_run(tree, objectid, None, edit).0
     }
 
     /// Runs `edit` on the items of one object under its shard's lock. `run`: how many places
     /// more the changes are, if they are part of one run of keys, between which no other key
-    /// stays.
+    /// stays. Answers what changed, too.
     pub fn edit_in_run<T>(
         &self,
         tree: TreeId,
         objectid: u64,
         run: Option<&Cell<u32>>,
         edit: impl FnOnce(&mut ObjectEdit<'_>) -> T,
-    ) -> T {
+    ) -> (T, Changes) {
         let mut shard = self.shards[shard_of(tree, objectid)].lock();
         let object = shard.objects.entry((tree, objectid)).or_default();
-        let mut edit_object =
-            ObjectEdit { object, run, bytes: 0, slots: 0, spread: 0, renamed: false, birth: false };
+        let mut edit_object = ObjectEdit::new(object, run);
         let result = edit(&mut edit_object);
-        let ObjectEdit { bytes, slots, mut spread, renamed, birth, .. } = edit_object;
+        let ObjectEdit { bytes, new_bytes, slots, mut spread, renamed, birth, .. } = edit_object;
         if object.items.is_empty() && object.watch.is_none() {
             shard.objects.remove(&(tree, objectid));
         }
@@ -164,7 +164,7 @@ impl ItemDelta {
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         self.slots.fetch_add(slots as u64, Ordering::Relaxed);
         self.spread.fetch_add(spread as u64, Ordering::Relaxed);
-        result
+        (result, Changes { places: spread, bytes: new_bytes })
     }
 
     /// `None`: the delta says nothing about `key`. `Some(None)`: it does not exist.
@@ -277,6 +277,8 @@ pub struct ObjectEdit<'a> {
     object: &'a mut Object,
     run: Option<&'a Cell<u32>>,
     bytes: i64,
+    /// Of items that no lower layer has, with their headers.
+    new_bytes: i64,
     slots: i64,
     spread: i64,
     /// Names of the object changed, or it is gone.
@@ -285,7 +287,13 @@ pub struct ObjectEdit<'a> {
     birth: bool,
 }
 
-impl ObjectEdit<'_> {
+impl<'a> ObjectEdit<'a> {
+    fn new(object: &'a mut Object, run: Option<&'a Cell<u32>>) -> ObjectEdit<'a> {
+        let (bytes, new_bytes, slots, spread) = (0, 0, 0, 0);
+        let (renamed, birth) = (false, false);
+        ObjectEdit { object, run, bytes, new_bytes, slots, spread, renamed, birth }
+    }
+
     /// Whether a new slot is a place of its own: see `ItemDelta::spread`.
     fn lies_apart(&self, item: u8, base: Base) -> bool {
         let close = item == kind::DIR_INDEX && base == Base::Absent && self.new_index().is_some();
@@ -352,11 +360,18 @@ impl ObjectEdit<'_> {
         let spread = new && self.lies_apart(kind, base);
         match self.object.items.entry((kind, offset)) {
             std::collections::btree_map::Entry::Occupied(mut slot) => {
-                let old = slot.get_mut().value.replace(value);
-                self.bytes -= old.map_or(0, |v| v.len() as i64);
+                let len = value.len() as i64;
+                let old = slot.get_mut().value.replace(value).map_or(0, |v| v.len() as i64);
+                self.bytes -= old;
+                if slot.get().base == Base::Absent {
+                    self.new_bytes += len - old;
+                }
             }
             std::collections::btree_map::Entry::Vacant(slot) => {
                 let base = if born { Base::Absent } else { base };
+                if base == Base::Absent {
+                    self.new_bytes += (value.len() + ITEM_SIZE) as i64;
+                }
                 slot.insert(Slot { value: Some(value), base, spread });
                 self.slots += 1;
                 self.spread += i64::from(spread);
@@ -381,7 +396,9 @@ impl ObjectEdit<'_> {
             std::collections::btree_map::Entry::Occupied(mut slot) => {
                 if slot.get().base == Base::Absent {
                     let old = slot.remove();
-                    self.bytes -= old.value.map_or(0, |v| v.len() as i64);
+                    let len = old.value.map_or(0, |v| v.len() as i64);
+                    self.bytes -= len;
+                    self.new_bytes -= len + ITEM_SIZE as i64;
                     self.slots -= 1;
                     self.spread -= i64::from(old.spread && !self.hand_over(kind));
                 } else if let Some(old) = slot.get_mut().value.take() {

@@ -11,12 +11,13 @@ use std::process::Command;
 const LAYERS: &[(&str, &[&str])] = &[
     ("blockdev", &[]),
     ("vfs", &[]),
+    ("locks", &[]),
     ("btrfs-disk", &[]),
     ("blocksim", &["blockdev"]),
-    ("btrfs-volume", &["blockdev", "btrfs-disk"]),
+    ("btrfs-volume", &["locks", "blockdev", "btrfs-disk"]),
     ("btrfs-tree", &["btrfs-disk", "btrfs-volume"]),
-    ("btrfs-space", &["btrfs-disk", "btrfs-volume", "btrfs-tree"]),
-    ("btrfs-txn", &["btrfs-disk", "btrfs-volume", "btrfs-tree", "btrfs-space"]),
+    ("btrfs-space", &["locks", "btrfs-disk", "btrfs-volume", "btrfs-tree"]),
+    ("btrfs-txn", &["locks", "btrfs-disk", "btrfs-volume", "btrfs-tree", "btrfs-space"]),
     (
         "btrfs-fs",
         &[
@@ -27,6 +28,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "btrfs-tree",
             "btrfs-space",
             "btrfs-txn",
+            "locks",
         ],
     ),
     ("btrfs-check", &["blockdev", "btrfs-disk", "btrfs-volume", "btrfs-tree"]),

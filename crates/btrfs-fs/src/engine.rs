@@ -21,7 +21,7 @@ use crate::subvol::Subvols;
 use crate::writeback::Writeback;
 use btrfs_disk::TreeId;
 use btrfs_txn::Core;
-use parking_lot::Mutex;
+use locks::{Mutex, Rank};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use vfs::{FsError, Ino, Result, Stat};
@@ -121,7 +121,7 @@ impl Engine {
             fsync,
             orphans,
             root: Ino(0),
-            rename_lock: Mutex::new(()),
+            rename_lock: Mutex::new(Rank::Rename, ()),
             closed: AtomicBool::new(false),
         }
     }

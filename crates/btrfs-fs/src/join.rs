@@ -10,7 +10,7 @@
 //!
 //! What it does not know: what is written.
 
-use crate::sync::{Arc, AtomicU8, Mutex, Ordering, Thread, current_thread, park};
+use crate::sync::{Arc, AtomicU8, Mutex, Ordering, Rank, Thread, current_thread, park};
 
 /// What a waiting caller is told.
 const NOTHING: u8 = 0;
@@ -39,7 +39,7 @@ pub struct Queue<T>(Mutex<State<T>>);
 
 impl<T> Default for Queue<T> {
     fn default() -> Queue<T> {
-        Queue(Mutex::new(State { waiting: Vec::new(), led: false }))
+        Queue(Mutex::new(Rank::Leaf, State { waiting: Vec::new(), led: false }))
     }
 }
 

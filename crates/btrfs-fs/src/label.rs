@@ -8,14 +8,19 @@
 //! What it does not know: who commits, and when.
 
 use btrfs_disk::Superblock;
-use parking_lot::Mutex;
+use locks::{Mutex, Rank};
 
 /// As the superblock has it: with a NUL at the end.
 pub type Label = [u8; 256];
 
 /// The label from the next commit on, if that changes it.
-#[derive(Default)]
 pub struct PendingLabel(Mutex<Option<Box<Label>>>);
+
+impl Default for PendingLabel {
+    fn default() -> PendingLabel {
+        PendingLabel(Mutex::new(Rank::Label, None))
+    }
+}
 
 impl PendingLabel {
     pub fn is_set(&self) -> bool {

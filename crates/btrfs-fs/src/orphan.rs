@@ -17,7 +17,7 @@ use btrfs_disk::ids::ORPHAN_OBJECTID;
 use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Key, TreeId};
 use btrfs_txn::{Core, Op};
-use parking_lot::Mutex;
+use locks::{Mutex, Rank};
 use std::sync::Arc;
 use vfs::{FsError, Result};
 
@@ -60,7 +60,8 @@ impl Orphans {
         reservations: Arc<Reservations>,
         reserver: Arc<Reserver>,
     ) -> Orphans {
-        Orphans { core, inodes, subvols, reservations, reserver, unerased: Mutex::default() }
+        let unerased = Mutex::new(Rank::Unerased, Vec::new());
+        Orphans { core, inodes, subvols, reservations, reserver, unerased }
     }
 
     /// Gives `count` lookup references back; erases or evicts what nobody needs.

@@ -16,13 +16,13 @@
 use btrfs_disk::Result;
 use btrfs_space::free_space::Ranges;
 use btrfs_space::{Extent, Space};
-use parking_lot::Mutex;
+use locks::{Mutex, Rank};
 
 pub struct PendingDiscards(Option<Mutex<Ranges>>);
 
 impl PendingDiscards {
     pub fn new(discard: bool) -> PendingDiscards {
-        PendingDiscards(discard.then(Mutex::default))
+        PendingDiscards(discard.then(|| Mutex::new(Rank::Discards, Ranges::new())))
     }
 
     /// Whether the device is to be told at all.

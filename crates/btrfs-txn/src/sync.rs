@@ -1,7 +1,7 @@
 //! What lock-free code needs of the libraries, so that a test can put loom's model in its place
 //! (tests/lockfree): whatever is modelled takes its atomics and its locks from here.
 
-pub use parking_lot::{Mutex, MutexGuard};
+pub use locks::{Mutex, MutexGuard, Rank};
 pub use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 
 use std::cell::Cell;

@@ -6,7 +6,7 @@
 //!
 //! What it does not know: what a commit does.
 
-use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
+use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Rank};
 
 /// What a commit is to bring, from less to more.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -16,7 +16,6 @@ pub enum Wanted {
     Everything,
 }
 
-#[derive(Default)]
 pub struct Turns {
     /// Held by the running commit.
     running: Mutex<()>,
@@ -32,6 +31,13 @@ pub struct Turn<'t> {
     /// The first commit that begins after the call.
     enough: u64,
     _running: MutexGuard<'t, ()>,
+}
+
+impl Default for Turns {
+    fn default() -> Turns {
+        let (begun, ended) = Default::default();
+        Turns { running: Mutex::new(Rank::Commit, ()), begun, ended }
+    }
 }
 
 impl Turns {

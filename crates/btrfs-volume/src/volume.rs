@@ -14,7 +14,7 @@ use blockdev::BlockDevice;
 use btrfs_disk::ids::incompat;
 use btrfs_disk::items::Chunk;
 use btrfs_disk::{Error, Geometry, Logical, Result, Superblock};
-use parking_lot::{Mutex, RwLock};
+use locks::{Mutex, Rank, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -68,15 +68,15 @@ impl Volume {
         };
         let mut volume = Volume {
             geometry: sb.geometry()?,
-            chunks: RwLock::new(map),
-            commit: Mutex::new(stale),
-            repair: RwLock::new(()),
+            chunks: RwLock::new(Rank::ChunkMap, map),
+            commit: Mutex::new(Rank::SuperblockCommit, stale),
+            repair: RwLock::new(Rank::Repair, ()),
             counters: Counters::default(),
             read_only: options.read_only || reason.is_some(),
             read_only_reason: reason,
             repairs_held: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
-            superblock: RwLock::new(Arc::new(sb.clone())),
+            superblock: RwLock::new(Rank::Superblock, Arc::new(sb.clone())),
             dev,
         };
         volume.load_chunks().map_err(why)?;

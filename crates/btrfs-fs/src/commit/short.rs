@@ -16,7 +16,7 @@ use crate::log::LogState;
 use btrfs_disk::Error;
 use btrfs_txn::Snapshot;
 use btrfs_txn::delta::Delta;
-use parking_lot::Mutex;
+use locks::{Mutex, Rank};
 use std::sync::Arc;
 use vfs::{Errno, FsError, Result};
 
@@ -45,10 +45,15 @@ impl From<Failed> for FsError {
     }
 }
 
-#[derive(Default)]
 pub(super) struct Owed {
     /// Commits that are published and flushed, and whose superblock waits for the next one's.
     commits: Mutex<Vec<Published>>,
+}
+
+impl Default for Owed {
+    fn default() -> Owed {
+        Owed { commits: Mutex::new(Rank::Owed, Vec::new()) }
+    }
 }
 
 impl Owed {

@@ -6,7 +6,7 @@
 //! Does not know where content will go, nor what the file looks like on the volume.
 
 use super::covered::Covered;
-use parking_lot::Mutex;
+use locks::{Mutex, Rank};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -55,7 +55,7 @@ impl Drop for Dirty {
 
 impl Dirty {
     pub fn new(sector: u32, count: Arc<Pieces>) -> Dirty {
-        let (pieces, covered) = (BTreeMap::new(), Mutex::default());
+        let (pieces, covered) = (BTreeMap::new(), Mutex::new(Rank::Covered, Covered::default()));
         Dirty { sector: u64::from(sector), pieces, bytes: 0, count, covered }
     }
 
@@ -94,7 +94,7 @@ impl Dirty {
     pub fn ground_changed(&mut self) {
         let mut covered = Covered::default();
         covered.note(0..u64::MAX);
-        self.covered = Mutex::new(covered);
+        self.covered = Mutex::new(Rank::Covered, covered);
     }
 
     pub fn is_empty(&self) -> bool {

@@ -2,7 +2,7 @@
 
 use super::{Inode, State};
 use crate::ino::InodeId;
-use parking_lot::RwLockWriteGuard;
+use locks::RwLockWriteGuard;
 use std::sync::Arc;
 use vfs::Result;
 

@@ -8,15 +8,23 @@
 //! What it does not know: what there is to write, and whether it could be written.
 
 use super::Inode;
-use crate::sync::{Arc, Mutex, Ordering, RwLock, RwLockReadGuard};
+use crate::sync::{Arc, Mutex, Ordering, Rank, RwLock, RwLockReadGuard};
 
-#[derive(Default)]
 pub struct DirtyQueue {
     list: Mutex<Vec<Arc<Inode>>>,
     /// Held shared by who took inodes out of the list and is not done with them, but for a
     /// commit, of which there is one at a time. Comes before inodes in the lock order, and
     /// behind a running commit.
     turns: RwLock<()>,
+}
+
+impl Default for DirtyQueue {
+    fn default() -> DirtyQueue {
+        DirtyQueue {
+            list: Mutex::new(Rank::DirtyList, Vec::new()),
+            turns: RwLock::new(Rank::WritebackTurn, ()),
+        }
+    }
 }
 
 impl DirtyQueue {

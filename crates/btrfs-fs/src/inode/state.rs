@@ -10,7 +10,7 @@
 use super::{Dirty, ReportedBlocks};
 use crate::ino::InodeId;
 use btrfs_disk::items::InodeItem;
-use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use locks::{Rank, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use vfs::{Errno, Ino, Result};
 
@@ -62,6 +62,11 @@ pub struct State {
     pub orphan: bool,
 }
 
+/// Where the inode's lock stands among all: by tree, then by object id.
+fn place_of(id: InodeId) -> u128 {
+    u128::from(id.tree.0) << 64 | u128::from(id.objectid)
+}
+
 impl Inode {
     pub fn new(id: InodeId, ino: Ino, state: State) -> Inode {
         Inode {
@@ -69,7 +74,7 @@ impl Inode {
             ino,
             lookups: AtomicU64::new(0),
             queued: AtomicBool::new(false),
-            state: RwLock::new(state),
+            state: RwLock::numbered(Rank::Inode, place_of(id), state),
         }
     }
 
@@ -79,20 +84,14 @@ impl Inode {
 
     /// Shared access; ESTALE if the inode is gone.
     pub fn read(&self) -> Result<RwLockReadGuard<'_, State>> {
-        let state = self.state.try_read().unwrap_or_else(|| {
-            LOCK_WAITS.fetch_add(1, Ordering::Relaxed);
-            self.state.read()
-        });
+        let state = self.state.read_or_count(|| _ = LOCK_WAITS.fetch_add(1, Ordering::Relaxed));
         state.usable()?;
         Ok(state)
     }
 
     /// Exclusive access; ESTALE if the inode is gone.
     pub fn write(&self) -> Result<RwLockWriteGuard<'_, State>> {
-        let state = self.state.try_write().unwrap_or_else(|| {
-            LOCK_WAITS.fetch_add(1, Ordering::Relaxed);
-            self.state.write()
-        });
+        let state = self.state.write_or_count(|| _ = LOCK_WAITS.fetch_add(1, Ordering::Relaxed));
         state.usable()?;
         Ok(state)
     }

@@ -10,7 +10,7 @@
 
 use super::{Inode, State};
 use crate::ino::{self, InodeId};
-use crate::sync::{Arc, Ordering, RwLock, SHARDS};
+use crate::sync::{Arc, Ordering, Rank, RwLock, SHARDS};
 use rustc_hash::FxHashMap;
 use vfs::Result;
 
@@ -27,7 +27,9 @@ fn shard_of(id: InodeId) -> usize {
 
 impl InodeTable {
     pub fn new() -> InodeTable {
-        InodeTable { shards: (0..SHARDS).map(|_| RwLock::default()).collect() }
+        InodeTable {
+            shards: (0..SHARDS).map(|_| RwLock::new(Rank::InodeTable, Shard::default())).collect(),
+        }
     }
 
     pub fn len(&self) -> usize {

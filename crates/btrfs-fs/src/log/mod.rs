@@ -39,7 +39,7 @@ use crate::writeback::Writeback;
 use btrfs_disk::Generation;
 use btrfs_txn::Core;
 use btrfs_txn::delta::Level;
-use parking_lot::{Mutex, MutexGuard};
+use locks::{Mutex, MutexGuard, Rank};
 use std::sync::Arc;
 
 /// Inside: what comes of it, or why a commit must do instead. Outside: the volume's end.
@@ -75,7 +75,14 @@ impl TreeLog {
         stats: Arc<Stats>,
         sabotage: Option<Sabotage>,
     ) -> TreeLog {
-        TreeLog { core, inodes, writeback, stats, sabotage, state: Mutex::default() }
+        TreeLog {
+            core,
+            inodes,
+            writeback,
+            stats,
+            sabotage,
+            state: Mutex::new(Rank::Log, LogState::default()),
+        }
     }
 
     /// The log's state, and with it the right to write superblocks.

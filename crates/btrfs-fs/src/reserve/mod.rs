@@ -50,9 +50,9 @@ use btrfs_disk::Error;
 use btrfs_space::{DataReservation, Kind, MetadataReservation, Priority};
 use btrfs_txn::Core;
 use btrfs_txn::delta::Delta;
+use locks::{Mutex, Rank};
 use measure::Measured;
 use operation::InFlight;
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use vfs::Result;
@@ -88,10 +88,10 @@ impl Reservations {
             core,
             subvols,
             pieces,
-            metadata: Mutex::default(),
+            metadata: Mutex::new(Rank::MetadataReservation, None),
             metadata_bytes: AtomicU64::new(0),
             ordinary_bytes: AtomicU64::new(0),
-            data: Mutex::default(),
+            data: Mutex::new(Rank::DataReservation, None),
             measured: Measured::default(),
             in_flight: InFlight::default(),
             short: AtomicBool::new(false),

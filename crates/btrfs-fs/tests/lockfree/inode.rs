@@ -11,7 +11,7 @@ pub use queue::DirtyQueue;
 pub use table::InodeTable;
 
 use crate::ino::InodeId;
-use crate::sync::{AtomicBool, AtomicU64, RwLock};
+use crate::sync::{AtomicBool, AtomicU64, Rank, RwLock};
 
 pub struct Inode {
     pub id: InodeId,
@@ -30,6 +30,6 @@ pub struct State {
 impl Inode {
     pub fn new(id: InodeId, _ino: vfs::Ino, state: State) -> Inode {
         let (lookups, queued) = (AtomicU64::new(0), AtomicBool::new(false));
-        Inode { id, lookups, queued, state: RwLock::new(state) }
+        Inode { id, lookups, queued, state: RwLock::new(Rank::Inode, state) }
     }
 }

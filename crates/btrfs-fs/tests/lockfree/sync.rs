@@ -1,6 +1,6 @@
 //! src/sync.rs as loom's models see it.
 
-pub use crate::locks::{Mutex, RwLock, RwLockReadGuard};
+pub use crate::locks::{Mutex, Rank, RwLock, RwLockReadGuard};
 pub use loom::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 pub use loom::thread::{Thread, current as current_thread, park};
 

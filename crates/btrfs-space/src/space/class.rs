@@ -7,7 +7,7 @@
 //! others may have spoiled is made again. (tests/lockfree)
 
 use super::group::Group;
-use super::sync::{AtomicI64, AtomicU64, AtomicUsize, Ordering, RwLock};
+use super::sync::{AtomicI64, AtomicU64, AtomicUsize, Ordering, Rank, RwLock};
 use btrfs_disk::ids::block_group::{DATA, DUP, PROFILE_MASK};
 use std::sync::Arc;
 
@@ -55,7 +55,7 @@ impl Class {
         Class {
             type_flags,
             unit,
-            groups: RwLock::default(),
+            groups: RwLock::new(Rank::ClassGroups, Arc::default()),
             slots: Default::default(),
             free: AtomicI64::new(0),
             available: AtomicI64::new(0),

@@ -7,7 +7,7 @@
 use super::class::Class;
 use super::free_index::FreeIndex;
 use super::proof::Proof;
-use super::sync::{AtomicU64, Mutex, Ordering};
+use super::sync::{AtomicU64, Mutex, Ordering, Rank};
 use crate::Extent;
 use btrfs_disk::items::BlockGroupItem;
 use btrfs_disk::key::kind;
@@ -75,7 +75,7 @@ impl Group {
             recorded: AtomicU64::new(0),
             largest: AtomicU64::new(0),
             proof: Proof::default(),
-            state: Mutex::new(State { free, pinned: 0, used }),
+            state: Mutex::new(Rank::Group, State { free, pinned: 0, used }),
         }
     }
 

@@ -17,7 +17,7 @@ use btrfs_disk::key::kind;
 use btrfs_disk::{Corrupt, Error, FixedSize, Key, Logical, Result};
 use btrfs_tree::{NodeReader, TreeRoot};
 use btrfs_volume::{ChunkInfo, Volume};
-use parking_lot::{Mutex, RwLock};
+use locks::{Mutex, Rank, RwLock};
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
@@ -40,8 +40,8 @@ impl Space {
         Space {
             volume: Arc::clone(volume),
             classes: Space::new_classes(sector, node, false),
-            groups: RwLock::new(BTreeMap::new()),
-            device: Mutex::new(Device::load(volume)),
+            groups: RwLock::new(Rank::Groups, BTreeMap::new()),
+            device: Mutex::new(Rank::Chunks, Device::load(volume)),
             unallocated: AtomicU64::new(0),
             all_recorded: AtomicU64::new(0),
             device_bytes: volume.superblock().fields.dev_item.total_bytes,
@@ -62,8 +62,8 @@ impl Space {
         let space = Space {
             volume: Arc::clone(volume),
             classes: Space::new_classes(sector, node, mixed),
-            groups: RwLock::new(BTreeMap::new()),
-            device: Mutex::new(Device::load(volume)),
+            groups: RwLock::new(Rank::Groups, BTreeMap::new()),
+            device: Mutex::new(Rank::Chunks, Device::load(volume)),
             unallocated: AtomicU64::new(0),
             all_recorded: AtomicU64::new(0),
             device_bytes: volume.superblock().fields.dev_item.total_bytes,

@@ -36,7 +36,7 @@ use btrfs_volume::Volume;
 use chunk_alloc::Device;
 use class::Class;
 use group::Group;
-use parking_lot::{Mutex, RwLock};
+use locks::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};

@@ -4,12 +4,17 @@
 //! while one looks the others wait for him, and what was found wrong is looked at again.
 //! (tests/lockfree)
 
-use super::sync::{AtomicBool, Mutex, Ordering};
+use super::sync::{AtomicBool, Mutex, Ordering, Rank};
 
-#[derive(Default)]
 pub(super) struct Proof {
     good: AtomicBool,
     turn: Mutex<()>,
+}
+
+impl Default for Proof {
+    fn default() -> Proof {
+        Proof { good: AtomicBool::new(false), turn: Mutex::new(Rank::GroupProof, ()) }
+    }
 }
 
 impl Proof {

@@ -1,15 +1,15 @@
-//! loom's locks with the faces of `parking_lot`'s, for modules that are modelled (also those of
-//! `btrfs-fs`).
+//! loom's locks with the faces of `locks`', for modules that are modelled (also those of
+//! `btrfs-fs` and `btrfs-txn`).
 
 #![allow(dead_code, reason = "not every module needs every lock")]
 
+pub use locks::Rank;
 pub use loom::sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 
-#[derive(Default)]
 pub struct Mutex<T>(loom::sync::Mutex<T>);
 
 impl<T> Mutex<T> {
-    pub fn new(value: T) -> Mutex<T> {
+    pub fn new(_: Rank, value: T) -> Mutex<T> {
         Mutex(loom::sync::Mutex::new(value))
     }
 
@@ -22,11 +22,10 @@ impl<T> Mutex<T> {
     }
 }
 
-#[derive(Default)]
 pub struct RwLock<T>(loom::sync::RwLock<T>);
 
 impl<T> RwLock<T> {
-    pub fn new(value: T) -> RwLock<T> {
+    pub fn new(_: Rank, value: T) -> RwLock<T> {
         RwLock(loom::sync::RwLock::new(value))
     }
 

@@ -7,7 +7,7 @@
 mod locks;
 
 mod sync {
-    pub use super::locks::{Mutex, RwLock};
+    pub use super::locks::{Mutex, Rank, RwLock};
     pub use loom::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 }
 
@@ -35,7 +35,7 @@ use loom::thread;
 use promise::{DataReservation, MetadataReservation};
 use proof::Proof;
 use std::sync::Arc;
-use sync::{AtomicI64, AtomicUsize, Mutex, Ordering};
+use sync::{AtomicI64, AtomicUsize, Mutex, Ordering, Rank};
 
 /// What an allocation takes.
 const UNIT: u64 = 4096;
@@ -253,7 +253,7 @@ fn a_chunk_of_data_leaves_what_promises_count_on() {
         let class = Arc::new(Class::new(METADATA, 1));
         class.free_changed(6, 0);
         class.global_reserve.store(KEPT, Ordering::Relaxed);
-        let unallocated = Arc::new(Mutex::new(16u64));
+        let unallocated = Arc::new(Mutex::new(Rank::Chunks, 16u64));
         class.count_on(*unallocated.lock());
         let wanting = |bytes: i64| {
             let (class, unallocated) = (Arc::clone(&class), Arc::clone(&unallocated));

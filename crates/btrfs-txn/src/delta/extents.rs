@@ -5,9 +5,9 @@
 //! also allocated in this epoch, nobody can reach it any more and the caller gives it
 //! back to the allocator at once.
 
-use btrfs_disk::{Logical, TreeId};
+use btrfs_disk::{Generation, Logical, TreeId};
 use btrfs_space::Extent;
-use parking_lot::Mutex;
+use locks::{Mutex, Rank};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -84,18 +84,16 @@ fn shard_of(extent: Logical) -> usize {
     ((extent.0 >> 12).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 60) as usize % SHARDS
 }
 
-impl Default for ExtentDelta {
-    fn default() -> ExtentDelta {
-        ExtentDelta::new()
-    }
-}
-
 impl ExtentDelta {
-    pub fn new() -> ExtentDelta {
+    /// Of the epoch `generation`.
+    pub fn new(generation: Generation) -> ExtentDelta {
+        let number = u128::from(generation.0);
         ExtentDelta {
-            shards: (0..SHARDS).map(|_| Mutex::new(Shard::default())).collect(),
-            stale: Mutex::new(Vec::new()),
-            retained: Mutex::new(Vec::new()),
+            shards: (0..SHARDS)
+                .map(|_| Mutex::numbered(Rank::DeltaExtents, number, Shard::default()))
+                .collect(),
+            stale: Mutex::new(Rank::DeltaLists, Vec::new()),
+            retained: Mutex::new(Rank::DeltaLists, Vec::new()),
             bytes: AtomicU64::new(0),
             count: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
@@ -298,7 +296,7 @@ mod tests {
 
     #[test]
     fn a_fresh_extent_without_references_comes_back() {
-        let delta = ExtentDelta::new();
+        let delta = ExtentDelta::new(Generation(1));
         assert!(delta.allocate(Logical(4096), 8192, WHO));
         delta.put_sums(Logical(4096), Logical(4096), vec![1; 8].into());
         assert_eq!(delta.add(Logical(4096), 8192, WHO, 1), Some(false));
@@ -310,7 +308,7 @@ mod tests {
 
     #[test]
     fn what_the_log_has_does_not_grow() {
-        let delta = ExtentDelta::new();
+        let delta = ExtentDelta::new(Generation(1));
         assert!(delta.allocate(Logical(4096), 4096, WHO));
         assert!(delta.extend(Logical(4096), 4096, 4096, WHO));
         delta.mark_logged(Logical(4096));
@@ -320,7 +318,7 @@ mod tests {
 
     #[test]
     fn an_old_extent_keeps_its_loss() {
-        let delta = ExtentDelta::new();
+        let delta = ExtentDelta::new(Generation(1));
         assert_eq!(delta.add(Logical(4096), 8192, WHO, -1), Some(false));
         assert_eq!(delta.change(Logical(4096)).unwrap().counts, vec![(WHO, -1)]);
         assert_eq!(delta.dropped(), 8192);
@@ -331,7 +329,7 @@ mod tests {
 
     #[test]
     fn sums_are_found_from_the_middle_of_a_run() {
-        let delta = ExtentDelta::new();
+        let delta = ExtentDelta::new(Generation(1));
         let extent = Logical(1 << 20);
         delta.put_sums(extent, extent, vec![1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3].into());
         let (mut out, mut known) = (vec![0; 12], vec![false; 3]);

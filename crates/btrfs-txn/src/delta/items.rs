@@ -7,8 +7,8 @@ use super::watch::{SubKey, Watch, is_ref};
 use crate::budget::Changes;
 use btrfs_disk::key::kind;
 use btrfs_disk::node::ITEM_SIZE;
-use btrfs_disk::{Key, TreeId};
-use parking_lot::Mutex;
+use btrfs_disk::{Generation, Key, TreeId};
+use locks::{Mutex, Rank};
 use rustc_hash::FxHashMap;
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -71,17 +71,15 @@ fn shard_of(tree: TreeId, objectid: u64) -> usize {
     (mixed >> 58) as usize % SHARDS
 }
 
-impl Default for ItemDelta {
-    fn default() -> ItemDelta {
-        ItemDelta::new()
-    }
-}
-
 impl ItemDelta {
-    pub fn new() -> ItemDelta {
+    /// Of the epoch `generation`.
+    pub fn new(generation: Generation) -> ItemDelta {
+        let number = u128::from(generation.0);
         ItemDelta {
             watched: AtomicBool::new(false),
-            shards: (0..SHARDS).map(|_| Mutex::new(Shard::default())).collect(),
+            shards: (0..SHARDS)
+                .map(|_| Mutex::numbered(Rank::DeltaItems, number, Shard::default()))
+                .collect(),
             bytes: AtomicU64::new(0),
             slots: AtomicU64::new(0),
             spread: AtomicU64::new(0),
@@ -428,7 +426,7 @@ mod tests {
 
     #[test]
     fn what_is_born_and_gone_leaves_nothing() {
-        let delta = ItemDelta::new();
+        let delta = ItemDelta::new(Generation(1));
         delta.edit(T, 300, |o| {
             o.mark_born();
             o.put(1, 0, bytes(1), Base::Possible);
@@ -448,7 +446,7 @@ mod tests {
 
     #[test]
     fn deleting_what_lies_below_leaves_a_tombstone() {
-        let delta = ItemDelta::new();
+        let delta = ItemDelta::new(Generation(1));
         delta.edit(T, 256, |o| o.put(84, 7, bytes(3), Base::Possible));
         delta.edit(T, 256, |o| o.delete(84, 7));
         delta.edit(T, 256, |o| o.delete(96, 2));
@@ -460,7 +458,7 @@ mod tests {
 
     #[test]
     fn neighbours_are_found_in_both_directions() {
-        let delta = ItemDelta::new();
+        let delta = ItemDelta::new(Generation(1));
         delta.edit(T, 256, |o| {
             o.put(96, 2, bytes(1), Base::Absent);
             o.put(96, 9, bytes(2), Base::Absent);

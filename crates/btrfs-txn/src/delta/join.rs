@@ -13,7 +13,7 @@ use super::Delta;
 use super::extents::{self, ExtentChange, ExtentDelta};
 use super::items::{Base, ItemDelta, Object, Slot};
 use super::watch::SubKey;
-use btrfs_disk::Logical;
+use btrfs_disk::{Generation, Logical};
 use btrfs_space::Extent;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,18 +23,18 @@ impl Delta {
     /// either. `None`: they contradict each other, which is damage.
     pub fn joined(below: &Delta, above: &Delta) -> Option<Delta> {
         Some(Delta {
-            items: join_items(&below.items, &above.items),
-            extents: join_extents(&below.extents, &above.extents)?,
+            items: join_items(&below.items, &above.items, above.generation),
+            extents: join_extents(&below.extents, &above.extents, above.generation)?,
             ..Delta::new(above.generation)
         })
     }
 }
 
-fn join_items(below: &ItemDelta, above: &ItemDelta) -> ItemDelta {
-    let joined = ItemDelta::new();
+fn join_items(below: &ItemDelta, above: &ItemDelta, generation: Generation) -> ItemDelta {
+    let mut joined = ItemDelta::new(generation);
     let (mut bytes, mut slots, mut twice) = (0, 0, 0);
-    for (at, out) in joined.shards.iter().enumerate() {
-        let mut out = out.lock();
+    for (at, out) in joined.shards.iter_mut().enumerate() {
+        let out = out.get_mut();
         let (below, above) = (below.shards[at].lock(), above.shards[at].lock());
         for (id, object) in &below.objects {
             let both = join_object(object, above.objects.get(id), &mut twice);
@@ -88,19 +88,23 @@ fn join_slot(
     }
 }
 
-fn join_extents(below: &ExtentDelta, above: &ExtentDelta) -> Option<ExtentDelta> {
-    let joined = ExtentDelta::new();
+fn join_extents(
+    below: &ExtentDelta,
+    above: &ExtentDelta,
+    generation: Generation,
+) -> Option<ExtentDelta> {
+    let mut joined = ExtentDelta::new(generation);
     let mut retained = below.retained();
     retained.extend(above.retained());
-    for (at, out) in joined.shards.iter().enumerate() {
-        let mut out = out.lock();
+    for (at, out) in joined.shards.iter_mut().enumerate() {
+        let out = out.get_mut();
         let (below, above) = (below.shards[at].lock(), above.shards[at].lock());
         out.changes = join_changes(&below.changes, &above.changes, &mut retained)?;
         out.sums = below.sums.clone();
         out.sums.extend(above.sums.iter().map(|(at, sums)| (*at, sums.clone())));
     }
-    *joined.retained.lock() = retained;
-    *joined.stale.lock() = [below.stale_sums(), above.stale_sums()].concat();
+    *joined.retained.get_mut() = retained;
+    *joined.stale.get_mut() = [below.stale_sums(), above.stale_sums()].concat();
     let sum = |of: fn(&ExtentDelta) -> u64, to: &AtomicU64| {
         to.store(of(below) + of(above), Ordering::Relaxed);
     };

@@ -37,8 +37,8 @@ impl Delta {
         Delta {
             generation,
             gate: Gate::new(),
-            items: ItemDelta::new(),
-            extents: ExtentDelta::new(),
+            items: ItemDelta::new(generation),
+            extents: ExtentDelta::new(generation),
         }
     }
 

@@ -1,6 +1,6 @@
 //! src/sync.rs as loom's models see it.
 
-pub use crate::locks::{Mutex, MutexGuard};
+pub use crate::locks::{Mutex, MutexGuard, Rank};
 pub use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 
 use std::cell::Cell;

@@ -1,0 +1,158 @@
+//! Locks that know their place: in debug builds, and so in all tests, a thread that takes one
+//! which comes before one that it holds panics, whether or not the others are there to make it a
+//! deadlock. In release builds they are `parking_lot`'s, and nothing else.
+//!
+//! A place is a [`Rank`] (the table below is the lock order of the whole engine) and a number for
+//! locks of one rank: inodes are taken by ascending number.
+//!
+//! Invariant: a thread takes locks by ascending place. `try_` calls do not wait, so they may take
+//! any, and count from then on.
+//!
+//! What it does not know: what is locked, and condition variables.
+#![forbid(unsafe_code)]
+
+mod order;
+
+pub use order::{Place, Rank};
+
+use order::Held;
+use std::ops::{Deref, DerefMut};
+
+/// As `parking_lot::Mutex`.
+pub struct Mutex<T> {
+    place: Place,
+    lock: parking_lot::Mutex<T>,
+}
+
+pub struct MutexGuard<'a, T> {
+    guard: parking_lot::MutexGuard<'a, T>,
+    _held: Held,
+}
+
+impl<T> Mutex<T> {
+    pub fn new(rank: Rank, value: T) -> Mutex<T> {
+        Mutex::numbered(rank, 0, value)
+    }
+
+    /// As [`RwLock::numbered`].
+    pub fn numbered(rank: Rank, number: u128, value: T) -> Mutex<T> {
+        Mutex { place: Place::of(rank, number), lock: parking_lot::Mutex::new(value) }
+    }
+
+    #[track_caller]
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        let held = Held::wait(self.place);
+        MutexGuard { guard: self.lock.lock(), _held: held }
+    }
+
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        let guard = self.lock.try_lock()?;
+        Some(MutexGuard { guard, _held: Held::at_once(self.place) })
+    }
+
+    pub fn into_inner(self) -> T {
+        self.lock.into_inner()
+    }
+
+    pub fn get_mut(&mut self) -> &mut T {
+        self.lock.get_mut()
+    }
+}
+
+/// As `parking_lot::RwLock`.
+pub struct RwLock<T> {
+    place: Place,
+    lock: parking_lot::RwLock<T>,
+}
+
+pub struct RwLockReadGuard<'a, T> {
+    guard: parking_lot::RwLockReadGuard<'a, T>,
+    _held: Held,
+}
+
+pub struct RwLockWriteGuard<'a, T> {
+    guard: parking_lot::RwLockWriteGuard<'a, T>,
+    _held: Held,
+}
+
+impl<T> RwLock<T> {
+    pub fn new(rank: Rank, value: T) -> RwLock<T> {
+        RwLock::numbered(rank, 0, value)
+    }
+
+    /// One of many of its rank, of which a thread takes several by ascending `number`.
+    pub fn numbered(rank: Rank, number: u128, value: T) -> RwLock<T> {
+        RwLock { place: Place::of(rank, number), lock: parking_lot::RwLock::new(value) }
+    }
+
+    #[track_caller]
+    pub fn read(&self) -> RwLockReadGuard<'_, T> {
+        let held = Held::wait(self.place);
+        RwLockReadGuard { guard: self.lock.read(), _held: held }
+    }
+
+    #[track_caller]
+    pub fn write(&self) -> RwLockWriteGuard<'_, T> {
+        let held = Held::wait(self.place);
+        RwLockWriteGuard { guard: self.lock.write(), _held: held }
+    }
+
+    pub fn get_mut(&mut self) -> &mut T {
+        self.lock.get_mut()
+    }
+
+    /// Asserts the order as `read` does: it is for who waits if this fails.
+    #[track_caller]
+    pub fn read_or_count(&self, wait: impl FnOnce()) -> RwLockReadGuard<'_, T> {
+        let held = Held::wait(self.place);
+        let guard = self.lock.try_read().unwrap_or_else(|| {
+            wait();
+            self.lock.read()
+        });
+        RwLockReadGuard { guard, _held: held }
+    }
+
+    /// As `read_or_count`.
+    #[track_caller]
+    pub fn write_or_count(&self, wait: impl FnOnce()) -> RwLockWriteGuard<'_, T> {
+        let held = Held::wait(self.place);
+        let guard = self.lock.try_write().unwrap_or_else(|| {
+            wait();
+            self.lock.write()
+        });
+        RwLockWriteGuard { guard, _held: held }
+    }
+}
+
+impl<T> Deref for MutexGuard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.guard
+    }
+}
+
+impl<T> DerefMut for MutexGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.guard
+    }
+}
+
+impl<T> Deref for RwLockReadGuard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.guard
+    }
+}
+
+impl<T> Deref for RwLockWriteGuard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.guard
+    }
+}
+
+impl<T> DerefMut for RwLockWriteGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.guard
+    }
+}

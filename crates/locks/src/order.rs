@@ -1,0 +1,182 @@
+//! The order of all locks, and what a thread holds.
+
+#[cfg(debug_assertions)]
+use std::cell::RefCell;
+
+/// From the first to the last that a thread may take.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[non_exhaustive]
+pub enum Rank {
+    /// Renames across directories, one at a time: no directory is moved while one looks for loops.
+    Rename,
+    /// The running commit.
+    Commit,
+    /// Who took dirty inodes out of their list and is not done with them.
+    WritebackTurn,
+    /// The tree log's state, and with it the right to write superblocks.
+    Log,
+    /// An inode, by tree and object id.
+    Inode,
+    /// The list of dirty inodes.
+    DirtyList,
+    /// A shard of the table of inodes.
+    InodeTable,
+    /// Commits whose superblock waits for the next one's.
+    Owed,
+    /// Inodes without names that found no room to be erased.
+    Unerased,
+    /// A label that is to be written.
+    Label,
+    /// What is held of metadata; of space for content.
+    MetadataReservation,
+    DataReservation,
+    /// What of an inode's content in memory lies over extents.
+    Covered,
+    /// A shard of the delta's items; of its extents, and their lists. Of two deltas the older
+    /// one's, by generation.
+    DeltaItems,
+    DeltaExtents,
+    DeltaLists,
+    /// Discards that are due.
+    Discards,
+    /// Chunks are made and given up.
+    Chunks,
+    /// One looks whether a block group is right while others wait.
+    GroupProof,
+    /// All block groups; those of a class.
+    Groups,
+    ClassGroups,
+    /// One block group.
+    Group,
+    /// Which of a volume's superblock copies are behind.
+    SuperblockCommit,
+    /// Repairs, and who writes where one may come.
+    Repair,
+    /// The chunk map; the superblock in memory.
+    ChunkMap,
+    Superblock,
+    /// What nobody takes another lock behind.
+    Leaf,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Place {
+    #[cfg(debug_assertions)]
+    rank: Rank,
+    #[cfg(debug_assertions)]
+    number: u128,
+}
+
+impl Place {
+    #[cfg(debug_assertions)]
+    pub(crate) fn of(rank: Rank, number: u128) -> Place {
+        Place { rank, number }
+    }
+
+    #[cfg(not(debug_assertions))]
+    pub(crate) fn of(_: Rank, _: u128) -> Place {
+        Place {}
+    }
+}
+
+#[cfg(debug_assertions)]
+thread_local!(static HELD: RefCell<Vec<Place>> = const { RefCell::new(Vec::new()) });
+
+/// A lock is held, by the thread that this was made in, until it is dropped.
+pub(crate) struct Held {
+    #[cfg(debug_assertions)]
+    place: Place,
+}
+
+impl Held {
+    /// For who is about to wait for the lock.
+    #[cfg(debug_assertions)]
+    #[track_caller]
+    pub fn wait(place: Place) -> Held {
+        let above = HELD.with_borrow(|held| held.iter().copied().find(|held| *held >= place));
+        if let Some(above) = above
+            && !std::thread::panicking()
+        {
+            panic!("{place:?} is taken behind {above:?}, which comes after it");
+        }
+        Held::at_once(place)
+    }
+
+    /// For who got it without waiting.
+    #[cfg(debug_assertions)]
+    pub fn at_once(place: Place) -> Held {
+        HELD.with_borrow_mut(|held| held.push(place));
+        Held { place }
+    }
+
+    #[cfg(not(debug_assertions))]
+    pub fn wait(_: Place) -> Held {
+        Held {}
+    }
+
+    #[cfg(not(debug_assertions))]
+    pub fn at_once(_: Place) -> Held {
+        Held {}
+    }
+}
+
+#[cfg(debug_assertions)]
+impl Drop for Held {
+    fn drop(&mut self) {
+        // Behind the end of the thread's variables nobody looks any more.
+        let _ = HELD.try_with(|held| {
+            let mut held = held.borrow_mut();
+            if let Some(at) = held.iter().rposition(|place| *place == self.place) {
+                held.remove(at);
+            }
+        });
+    }
+}
+
+#[cfg(all(test, debug_assertions))]
+mod tests {
+    use crate::{Mutex, Rank, RwLock};
+
+    fn panics(work: impl FnOnce() + std::panic::UnwindSafe) -> bool {
+        std::panic::catch_unwind(work).is_err()
+    }
+
+    #[test]
+    fn by_ascending_place_alone() {
+        let (log, leaf) = (Mutex::new(Rank::Log, ()), Mutex::new(Rank::Leaf, ()));
+        {
+            let _log = log.lock();
+            let _leaf = leaf.lock();
+        }
+        let (log, leaf) = (std::panic::AssertUnwindSafe(&log), std::panic::AssertUnwindSafe(&leaf));
+        assert!(panics(|| {
+            let _leaf = leaf.lock();
+            let _log = log.lock();
+        }));
+        assert!(panics(|| {
+            let _once = log.lock();
+            let _twice = log.lock();
+        }));
+        // Nothing is held any more, and who does not wait may take what he likes.
+        let _leaf = leaf.lock();
+        assert!(log.try_lock().is_some());
+    }
+
+    #[test]
+    fn of_one_rank_by_ascending_number() {
+        let inode = |number| RwLock::numbered(Rank::Inode, number, number);
+        let (first, second) = (inode(1), inode(2));
+        {
+            let low = first.read();
+            let mut high = second.write();
+            *high += *low;
+        }
+        assert_eq!(*second.read(), 3);
+        let (first, second) =
+            (std::panic::AssertUnwindSafe(&first), std::panic::AssertUnwindSafe(&second));
+        assert!(panics(|| {
+            let _high = second.read();
+            let _low = first.read();
+        }));
+    }
+}

@@ -5,7 +5,7 @@ mod common;
 
 use common::{Image, MIB, failing, text};
 use std::os::unix::fs::FileExt;
-use testkit::oracle::TempDir;
+use testkit::oracle::{LoopDevice, TempDir};
 
 /// Verbs that open a volume, with the word for the image at `IMAGE`.
 const OPENERS: &[&[&str]] = &[
@@ -149,6 +149,45 @@ fn a_copy_out_of_a_damaged_file_goes_on() {
             assert_eq!(std::fs::read(out.join(file)).expect("copied"), whole, "{line:?}");
         }
     }
+}
+
+/// Whatever kind of target content goes to: it gets all that is left, in its place.
+#[test]
+fn streams_out_of_a_damaged_file_go_on() {
+    let (image, content) = with_lost_content("streams");
+    let (left, dir) = (without_lost(&content), image.dir.path().display());
+    std::fs::write(image.dir.join("blank"), vec![9; 2 * MIB as usize]).expect("made");
+    let device = LoopDevice::attach(&image.dir.join("blank"), false).expect("attached");
+    let (bad, disk, program) = (image.at("/dir/bad"), device.path().display(), common::PROGRAM);
+    for script in [
+        format!("{program} cp {bad} - > {dir}/got"),
+        format!("mkfifo {dir}/fifo; cat {dir}/fifo > {dir}/got & {program} cp {bad} {dir}/fifo"),
+        format!(
+            "{program} cp {bad} {disk}; code=$?; head -c {} {disk} > {dir}/got; exit $code",
+            left.len()
+        ),
+        format!(
+            "{program} tar -cf {dir}/tar {}; code=$?; tar -xOf {dir}/tar dir/bad > {dir}/got; \
+             test $(tar -xOf {dir}/tar dir/z) = behind || exit 9; exit $code",
+            image.at("/dir")
+        ),
+    ] {
+        let output = common::sh(&script);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{script}: {said}");
+        for range in ["8192 bytes from 20480 on", "4096 bytes from 1187840 on"] {
+            assert!(said.contains(&format!("{bad}: {range} are lost: ")), "{script}: {said}");
+        }
+        assert!(said.contains("12288 bytes in 2 places"), "{script}: {said}");
+        let got = || std::fs::read(image.dir.join("got")).expect("there");
+        common::eventually("all has come", || got().len() >= left.len());
+        assert!(got() == left, "{script}");
+    }
+    device.detach().expect("detached");
+    // What is piped on must not hold zeros that the file does not have.
+    let cat = common::spinney(&["cat", &bad]);
+    assert_eq!(cat.status.code(), Some(1));
+    assert!(content.starts_with(&cat.stdout) && cat.stdout.len() < content.len());
 }
 
 #[test]

@@ -2,12 +2,13 @@
 //! as GNU tar's sparse format 1.0, further names of a file as links to its first.
 //!
 //! A member whose content cannot be read keeps its length, with zeros in the place of what is
-//! lost: the members behind it are where the reader looks for them.
+//! lost, and each such range is told: the members behind it are where the reader looks for them.
 
 use super::pax::{time_text, xattr_key};
 use super::{BLOCK, padding};
 use crate::error::{Error, Result, io_text, say_error};
 use crate::image::Volume;
+use crate::inside::fill::Spot;
 use crate::inside::volumes::At;
 use crate::inside::{Failures, Node, walk};
 use crate::show::device_numbers;
@@ -16,9 +17,6 @@ use std::io::Write;
 use tar::{Builder, EntryType, Header};
 use vfs::{Errno, FileKind, FileSystem, FsError, Ino, SeekWhence};
 
-const BUFFER: usize = 1 << 20;
-/// What one checksum covers.
-const SECTOR: u64 = 4096;
 /// The longest name that a header holds.
 const NAME: usize = 100;
 /// What fits the octal digits of a header.
@@ -234,52 +232,11 @@ impl<'f, W: Write> Packer<'f, W> {
             self.put(&map)?;
             self.pad(len)?;
         }
-        let mut lost = None;
-        for (start, end) in pieces {
-            self.content(volume, node, path, (start, end), &mut lost)?;
-        }
-        if let Some(error) = lost {
-            self.failures.tell(&error);
+        let spot = Spot::of(volume, node, path);
+        for piece in pieces {
+            spot.bytes_of(piece, &mut |bytes| self.put(bytes))?;
         }
         self.pad(stored)
-    }
-
-    /// The bytes of a piece; of what cannot be read zeros, sector by sector.
-    fn content(
-        &mut self,
-        volume: &Volume,
-        node: &Node<'_>,
-        path: &[u8],
-        (start, end): (u64, u64),
-        lost: &mut Option<Error>,
-    ) -> Result<()> {
-        let mut buffer = vec![0; BUFFER.min((end - start) as usize)];
-        let (mut at, mut careful_until) = (start, start);
-        while at < end {
-            let sector_ends = (at + 1).next_multiple_of(SECTOR);
-            let most = if at < careful_until { sector_ends } else { at + BUFFER as u64 };
-            let want = (most.min(end) - at) as usize;
-            match volume.fs.read(node.ino(), at, &mut buffer[..want]) {
-                Ok(got) if got > 0 => {
-                    self.put(&buffer[..got])?;
-                    at += got as u64;
-                    continue;
-                }
-                Err(_) if want as u64 > SECTOR => {
-                    careful_until = at + want as u64;
-                    continue;
-                }
-                Err(error) if lost.is_none() => {
-                    *lost = Err::<(), FsError>(error).at(volume, path).err();
-                }
-                // A short file has zeros behind its end.
-                Ok(_) | Err(_) => {}
-            }
-            buffer[..want].fill(0);
-            self.put(&buffer[..want])?;
-            at += want as u64;
-        }
-        Ok(())
     }
 }
 

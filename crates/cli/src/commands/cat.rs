@@ -20,8 +20,9 @@ pub const COMMAND: Command = Command {
     usage: "IMAGE:/PATH|-...",
     help: "\
 Writes the content of files in a volume that is not mounted to standard output. Every block
-is verified against its checksum before it is written; where that fails the command stops
-with an error instead. `-` stands for standard input.
+is verified against its checksum before it is written; where that fails the file ends with
+an error instead (`spinney cp IMAGE:/PATH -` goes on, with zeros for what is lost). `-`
+stands for standard input.
 
 Options
     --subvol PATH, --subvolid ID

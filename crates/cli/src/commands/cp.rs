@@ -332,7 +332,7 @@ impl Plan {
                 .remedy("`spinney tar` writes trees to standard output"));
         }
         let mut out = Out::new();
-        Spot::of(volume, &node, path).bytes(&mut |bytes| out.bytes(bytes))?;
+        Spot::of(volume, &node, path).bytes_around(&mut |bytes| out.bytes(bytes))?;
         out.finish()
     }
 

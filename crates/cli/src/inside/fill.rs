@@ -88,7 +88,7 @@ impl<'a> Spot<'a> {
         Ok(())
     }
 
-    /// All bytes in order, holes as zeros.
+    /// All bytes in order, holes as zeros; ends with an error at what cannot be read.
     pub fn bytes(&self, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let fs = &self.volume.fs;
         let mut buffer = vec![0; BUFFER];
@@ -102,6 +102,43 @@ impl<'a> Spot<'a> {
             at += got as u64;
         }
     }
+
+    /// All bytes in order; holes, and what cannot be read, which is told, as zeros.
+    pub fn bytes_around(&self, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        self.bytes_of((0, self.size()?), sink)
+    }
+
+    /// The same of a part of it, which keeps its length.
+    pub fn bytes_of(
+        &self,
+        (start, end): (u64, u64),
+        sink: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let mut buffer = vec![0; BUFFER.min((end - start).max(1) as usize)];
+        let (fs, mut done) = (&self.volume.fs, start);
+        read_around(fs, self.ino, (start, end), &mut buffer, &mut |at, piece| match piece {
+            Piece::Good(bytes) => {
+                done = at + bytes.len() as u64;
+                sink(bytes)
+            }
+            Piece::Lost(len, why) => {
+                done = at + len;
+                self.volume.losses.tell(self.volume.image(), self.path, Some((at, len)), &why);
+                zeros(len, sink)
+            }
+        })?;
+        zeros(end - done, sink)
+    }
+}
+
+fn zeros(mut len: u64, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+    let some = [0; 1 << 16];
+    while len > 0 {
+        let part = len.min(some.len() as u64);
+        sink(&some[..part as usize])?;
+        len -= part;
+    }
+    Ok(())
 }
 
 /// Gives the file `to` the content of `from`, sharing the data where that is possible.

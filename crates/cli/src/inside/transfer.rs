@@ -361,7 +361,7 @@ impl<'v> Transfer<'v> {
         let failed = |e: std::io::Error| Error::io(host, &e);
         let mut to = OpenOptions::new().write(true).open(host).map_err(failed)?;
         let from = Spot::of(self.volume, node, path);
-        from.bytes(&mut |bytes| to.write_all(bytes).map_err(failed))
+        from.bytes_around(&mut |bytes| to.write_all(bytes).map_err(failed))
     }
 
     fn links(&self, node: &Node<'v>, old: &fs::Metadata) -> bool {

@@ -3,8 +3,8 @@
 //! Invariants: a volume with a read-only reason, opened read-only or on a read-only
 //! device is never written, not even for repairs. `superblock` is the last one that is
 //! durable on the device; copies that say something else when the volume is opened are
-//! mended before the first one that is written over, or on request. Lock order: `commit` before `superblock`; `chunks` and
-//! `repair` alone.
+//! mended before the first one that is written over, or on request. Behind `stop_writing` nothing
+//! is written. Lock order: `commit` before `superblock`; `chunks` and `repair` alone.
 
 use crate::chunk_map::{ChunkInfo, ChunkMap, DeviceId, Mapping};
 use crate::counters::{Counters, VolumeCounters};
@@ -41,6 +41,8 @@ pub struct Volume {
     pub(crate) read_only: bool,
     /// Bad copies stay as they are for now.
     repairs_held: AtomicBool,
+    /// Nothing is written any more.
+    stopped: AtomicBool,
     read_only_reason: Option<String>,
 }
 
@@ -72,6 +74,7 @@ impl Volume {
             read_only: options.read_only || reason.is_some(),
             read_only_reason: reason,
             repairs_held: AtomicBool::new(false),
+            stopped: AtomicBool::new(false),
             superblock: RwLock::new(Arc::new(sb.clone())),
             dev,
         };
@@ -130,8 +133,30 @@ impl Volume {
         drop(self.repair.write());
     }
 
+    /// When this returns not a byte is written any more, nor discarded, whoever was about to:
+    /// what is under way ends first, what comes later fails.
+    pub fn stop_writing(&self) {
+        self.stopped.store(true, Ordering::SeqCst);
+        // Who writes holds one of them, and has looked at `stopped` since.
+        drop(self.repair.write());
+        drop(self.commit.lock());
+    }
+
+    /// To be asked by who writes, with `repair` or `commit` held.
+    pub(crate) fn check_going(&self) -> Result<()> {
+        match self.stopped.load(Ordering::SeqCst) {
+            true => Err(Error::io(
+                format!("{}: writing was stopped", self.dev.name()),
+                std::io::ErrorKind::Other.into(),
+            )),
+            false => Ok(()),
+        }
+    }
+
     pub(crate) fn repairs(&self) -> bool {
-        self.writable() && !self.repairs_held.load(Ordering::SeqCst)
+        self.writable()
+            && !self.repairs_held.load(Ordering::SeqCst)
+            && !self.stopped.load(Ordering::SeqCst)
     }
 
     pub fn device(&self) -> &Arc<dyn BlockDevice> {

@@ -61,6 +61,7 @@ impl Volume {
             }
         }
         let _shared = self.repair.read();
+        self.check_going()?;
         mapping.copies().iter().try_for_each(|at| self.write_one(*at, bufs, of))
     }
 
@@ -166,12 +167,13 @@ impl Volume {
         Ok(())
     }
 
-    /// The first copy, flush, the others; of each only if it is `wanted`.
+    /// The first copy, flush, the others; of each only if it is `wanted`. With `commit` held.
     fn write_copies(&self, sb: &Superblock, wanted: impl Fn(u64) -> bool) -> Result<()> {
         let write = |at| match wanted(at) {
             true => self.write_physical(Physical(at), &[&sb.to_bytes(at)?]),
             false => Ok(()),
         };
+        self.check_going()?;
         let mut copies = super_copies(sb.fields.dev_item.total_bytes);
         copies.next().map_or(Ok(()), write)?;
         // Also where the first one is right already: the device may have it in a cache alone.
@@ -183,13 +185,14 @@ impl Volume {
     pub fn discard(&self, logical: Logical, len: u64) -> Result<()> {
         self.check_writable()?;
         let mapping = self.map(logical, len)?;
-        let _shared = self.repair.read();
         mapping.copies().iter().try_for_each(|at| self.discard_physical(*at, len))
     }
 
     /// The same for a range of the device; copies of the superblock stay.
     pub fn discard_physical(&self, at: Physical, len: u64) -> Result<()> {
         self.check_writable()?;
+        let _shared = self.repair.read();
+        self.check_going()?;
         for (start, len) in around_superblocks(at.0, len) {
             self.dev.discard(start, len).map_err(|source| {
                 // No write error: nothing that is in use is worse off.

@@ -32,6 +32,12 @@ impl MountEntry {
         self.fs_options.split(',').any(|option| option == "ro")
     }
 
+    /// Who mounted it, of FUSE's; nobody can say that he is another.
+    pub fn user(&self) -> Option<u32> {
+        let number = self.fs_options.split(',').find_map(|o| o.strip_prefix("user_id="));
+        number.and_then(|text| text.parse().ok()).filter(|_| self.is_fuse())
+    }
+
     pub fn is_fuse(&self) -> bool {
         self.kind.starts_with("fuse.") || self.kind.starts_with("fuseblk")
     }
@@ -159,6 +165,7 @@ broken line
         assert_eq!(find(TABLE, Path::new("/x")).unwrap().source, Path::new("/img\\"));
         let x = find(TABLE, Path::new("/x")).unwrap();
         assert!(x.is_fuse() && !x.is_read_only());
+        assert_eq!((x.user(), entry.user()), (Some(0), None));
         assert_eq!(find(TABLE, Path::new("/y")), None);
     }
 

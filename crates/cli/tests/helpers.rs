@@ -7,6 +7,7 @@ use common::{Image, KernelMount, PROGRAM, TempDir, assert_clean, fine, sh, text}
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
+use testkit::oracle::LoopDevice;
 use testkit::{require, skip};
 
 const HELPER: &str = "/sbin/mount.fuse.spinney";
@@ -277,6 +278,44 @@ fn ordinary_users_mount_their_own_images() {
         }
         as_nobody(transport);
     }
+}
+
+/// The mount table has what a user says that he has mounted, and he was believed: root was told
+/// that the device is in use.
+#[test]
+fn a_mount_that_another_user_made_up_is_nobodys() {
+    require!(fuse);
+    require!(btrfs_progs);
+    if let Some(why) = no_ordinary_users() {
+        skip!("{why}");
+    }
+    let _open = OpenToAll::new();
+    let (image, theirs) = (Image::new("disk"), Image::new("made-up"));
+    let device = LoopDevice::attach(&image.path, false).unwrap();
+    let (disk, dir) = (device.path().display(), theirs.dir.path());
+    fs::copy(PROGRAM, theirs.dir.join("spinney")).unwrap();
+    let fake = Mount { point: Mount::directory(&theirs), ready: String::new(), child: None };
+    // With fusermount3 alone he can name the device itself.
+    let script = "./spinney mount --log log disk.img mnt; mv disk.img other; ln -s";
+    run_as_nobody(dir, &format!("{script} {disk} disk.img"));
+    let (kind, source) = mounted(&fake.point).expect("mounted");
+    assert_eq!((kind.as_str(), Path::new(&source)), ("fuse.spinney", theirs.path.as_path()));
+    let (point, log) = (Mount::directory(&image), image.dir.join("log").display().to_string());
+    let word = point.display().to_string();
+    fine(&["mount", "--log", &log, &disk.to_string(), &word]);
+    let mount = Mount { point, ready: String::new(), child: None };
+    fs::write(mount.join("file"), "x").unwrap();
+    // The same user gets the mount that is really there.
+    let second = image.dir.join("second");
+    fs::create_dir(&second).unwrap();
+    let second = second.display().to_string();
+    let told = fine(&["mount", &disk.to_string(), &second]);
+    assert!(told.contains(&format!("it is the mount on {word}")), "{told}");
+    fine(&["umount", &second]);
+    mount.umount();
+    fine(&["umount", &fake.word()]);
+    device.detach().unwrap();
+    assert_clean(&image.path);
 }
 
 /// /dev/fuse with the permissions that it has where udev makes it. One test at a time, since

@@ -60,12 +60,12 @@ fn unmount(point: &Path, lazy: bool) -> Result<()> {
         let what = format!("a mount of type {}, not of Spinney", entry.kind);
         return Err(Error::about(point.display(), what).remedy("use umount(8)"));
     }
-    let waiter = Waiter::connect(&entry.device);
+    let waiter = Waiter::of(&entry);
     // Only asked where there is no other way to know: it may hang with the server.
     let dead = waiter.is_none() && point.metadata().is_err();
     // umount(2) waits for the server's answer: a stopped one would keep it, and sync(2) of
     // everybody, waiting.
-    let server = waiter.as_ref().and_then(Waiter::server).map(|(process, _)| process);
+    let server = waiter.as_ref().and_then(Waiter::server);
     detach_from(server, &real, lazy).map_err(|e| refused(point, &e))?;
     if elsewhere(&entry) {
         return Ok(());
@@ -131,8 +131,7 @@ fn wake_before_looking(point: &Path) {
     if let Ok(Some(entry)) = entry
         && entry.is_fuse()
     {
-        let waiter = Waiter::connect(&entry.device);
-        wake_if_stopped(waiter.and_then(|w| w.server()).map(|(process, _)| process));
+        wake_if_stopped(Waiter::of(&entry).and_then(|waiter| waiter.server()));
     }
 }
 

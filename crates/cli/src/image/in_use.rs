@@ -95,8 +95,8 @@ fn loops_over(image: &Path) -> Vec<PathBuf> {
 
 fn held(device: &Path, reader: bool) -> Option<String> {
     let mounts = mounts_of(device);
-    if let Some((point, _)) = mounts.iter().find(|(_, read_only)| !(reader && *read_only)) {
-        return Some(format!("{} is mounted on {point}", device.display()));
+    if let Some(entry) = mounts.iter().find(|entry| !(reader && entry.is_read_only())) {
+        return Some(format!("{} is mounted on {}", device.display(), entry.point.display()));
     }
     if !mounts.is_empty() {
         return None;
@@ -111,21 +111,15 @@ fn held(device: &Path, reader: bool) -> Option<String> {
     }
 }
 
-/// Where `device` is mounted, and whether only to be read.
-fn mounts_of(device: &Path) -> Vec<(String, bool)> {
-    let table = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+/// Where `device` is mounted. What a user's FUSE mount names as its source is what he says.
+fn mounts_of(device: &Path) -> Vec<MountEntry> {
     let real = device.canonicalize().ok();
-    let mount = |line: &str| {
-        let mut fields = line.split(' ');
-        let source = fields.next().filter(|source| source.starts_with("/dev/"))?;
-        if Path::new(source).canonicalize().ok() != real {
-            return None;
-        }
-        let point = fields.next()?.to_owned();
-        let read_only = fields.nth(1)?.split(',').any(|option| option == "ro");
-        Some((point, read_only))
+    let is_it = |entry: &MountEntry| {
+        entry.user().is_none_or(|user| user == 0)
+            && entry.source.starts_with("/dev")
+            && entry.source.canonicalize().ok() == real
     };
-    table.lines().filter_map(mount).collect()
+    mounts::all().unwrap_or_default().into_iter().filter(is_it).collect()
 }
 
 #[cfg(test)]

@@ -37,10 +37,16 @@ fn name(subvol: &Subvol) -> String {
 
 /// What to say, if the image was mounted already and now is at `request.point`, too. `None`
 /// if nobody serves it, or nobody who can be asked: then opening it tells who has it.
+///
+/// Other users' mounts count for nothing: with fusermount3 anybody has the table say that he has
+/// any device mounted. If it is true, the image is locked.
 pub fn share(request: &Request) -> Result<Option<String>> {
     let all = mounts::all().map_err(|e| Error::io(Path::new("/proc/self/mountinfo"), &e))?;
+    let (user, _) = sys::user_and_group();
     let ours = |entry: &&MountEntry| {
-        entry.kind.ends_with(".spinney") && image::is_source(&request.image, &entry.source)
+        entry.kind.ends_with(".spinney")
+            && entry.user() == Some(user)
+            && image::is_source(&request.image, &entry.source)
     };
     let entries: Vec<&MountEntry> = all.iter().filter(ours).collect();
     let Some(first) = entries.iter().find(|entry| entry.root == Path::new("/")) else {
@@ -50,14 +56,8 @@ pub fn share(request: &Request) -> Result<Option<String>> {
         let place = first.point.display();
         Error::about(request.image.display(), format!("is mounted on {place} already{what}"))
     };
-    let Some(waiter) = Waiter::connect(&first.device) else { return Ok(None) };
-    wake_if_stopped(waiter.server().map(|(process, _)| process));
-    let (user, _) = sys::user_and_group();
-    match waiter.server() {
-        Some((_, server)) if server == user => {}
-        Some((_, server)) => return Err(told(&format!(", by user {server}"))),
-        None => return Ok(None),
-    }
+    let Some(waiter) = Waiter::of(first) else { return Ok(None) };
+    wake_if_stopped(waiter.server());
     if entries.iter().any(|entry| entry.point == request.point) {
         return Err(told(""));
     }

@@ -13,6 +13,7 @@
 //! The socket is a convenience: without it everything works but the waiting.
 
 use crate::error::say_error;
+use crate::mounts::MountEntry;
 use crate::sys;
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
@@ -169,15 +170,23 @@ pub struct Waiter {
 }
 
 impl Waiter {
-    /// `None` if nobody serves that mount.
-    pub fn connect(device: &str) -> Option<Waiter> {
+    /// `None` if nobody serves that mount. The name is anybody's to take: who listens must be
+    /// the user who mounted it.
+    pub fn of(entry: &MountEntry) -> Option<Waiter> {
+        let waiter = Waiter::connect(&entry.device)?;
+        let (_, user) = sys::peer(&waiter.stream).ok()?;
+        (Some(user) == entry.user()).then_some(waiter)
+    }
+
+    fn connect(device: &str) -> Option<Waiter> {
         let stream = UnixStream::connect_addr(&address(device).ok()?).ok()?;
         Some(Waiter { stream })
     }
 
-    /// The server's process and user.
-    pub fn server(&self) -> Option<(i32, u32)> {
-        sys::peer(&self.stream).ok().filter(|(process, _)| *process > 0)
+    /// The server's process.
+    pub fn server(&self) -> Option<i32> {
+        let (process, _) = sys::peer(&self.stream).ok()?;
+        (process > 0).then_some(process)
     }
 
     /// The server's answer; `None` if there is none for so long.
@@ -264,7 +273,7 @@ mod tests {
         assert!(Waiter::connect(&device).is_none());
         let control = Control::listen(&device, answers()).unwrap();
         let waiters: Vec<_> = (0..3).map(|_| Waiter::connect(&device).unwrap()).collect();
-        assert_eq!(waiters[0].server().unwrap().0, std::process::id() as i32);
+        assert_eq!(waiters[0].server(), Some(std::process::id() as i32));
         control.finish(&Err("no\nspace".into()));
         for waiter in waiters {
             assert_eq!(waiter.wait(|| {}), End::Failed("no space".into()));

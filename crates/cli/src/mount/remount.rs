@@ -114,9 +114,8 @@ pub fn remount(point: &Path, flags: libc::c_ulong) -> Result<Exit> {
     let entry = mounts::on(point).map_err(|e| Error::io(point, &e))?;
     let ours = |entry: &MountEntry| entry.is_fuse() && entry.kind.ends_with(".spinney");
     let entry = entry.filter(ours).ok_or_else(|| about("no mount of Spinney's is here".into()))?;
-    let waiter = Waiter::connect(&entry.device);
-    let server = waiter.as_ref().and_then(Waiter::server);
-    wake_if_stopped(server.map(|(process, _)| process));
+    let waiter = Waiter::of(&entry);
+    wake_if_stopped(waiter.as_ref().and_then(Waiter::server));
     let ask = |question: &str| match waiter.as_ref().map(|w| w.ask(question, TO_FOLLOW)) {
         Some(Some(answer)) if answer == "done" => Ok(()),
         Some(Some(why)) => Err(why),

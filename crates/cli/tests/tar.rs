@@ -7,6 +7,7 @@ use common::{
     without_stand_ins,
 };
 use std::fs;
+use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use testkit::compare::{Rules, TreeSnapshot, diff};
@@ -319,6 +320,40 @@ fn damaged_archives_are_told() {
         }
     }
     assert!(failures > 5, "{failures}");
+    assert_clean(&image.path);
+}
+
+/// The map of a sparse file was read from its beginning again with each of its blocks: one of
+/// 16 MiB took minutes, and more is taken.
+#[test]
+fn long_maps_are_read_once() {
+    require!(btrfs_progs);
+    let image = Image::new("tar-map");
+    let pieces = 4 << 20;
+    let mut map = format!("{pieces}\n").into_bytes();
+    map.extend_from_slice(&b"0\n0\n".repeat(pieces - 1));
+    map.extend_from_slice(b"3\n4\n");
+    map.resize(map.len().next_multiple_of(512), 0);
+    let mut archive = tar::Builder::new(fs::File::create(image.dir.join("map.tar")).unwrap());
+    let records: [(&str, &[u8]); 4] = [
+        ("GNU.sparse.major", b"1"),
+        ("GNU.sparse.minor", b"0"),
+        ("GNU.sparse.name", b"sparse"),
+        ("GNU.sparse.realsize", b"8"),
+    ];
+    archive.append_pax_extensions(records).unwrap();
+    let mut header = tar::Header::new_ustar();
+    header.set_size(map.len() as u64 + 4);
+    header.set_mode(0o644);
+    header.set_cksum();
+    archive.append(&header, (&map[..]).chain(&b"data"[..])).unwrap();
+    archive.into_inner().unwrap();
+    run(&format!(
+        "timeout 60 {PROGRAM} tar -xf {}/map.tar {}",
+        image.dir.path().display(),
+        image.at("/")
+    ));
+    assert_eq!(fine(&["cat", &image.at("/sparse")]), "\0\0\0data\0");
     assert_clean(&image.path);
 }
 

@@ -158,17 +158,18 @@ impl<R: Read> Reader<R> {
 
     /// Format 1.0: numbers, a line each, in the blocks before the content.
     fn leading_map(&mut self) -> Result<Vec<(u64, u64)>> {
-        let mut bytes = Vec::new();
+        let mut map = LeadingMap::default();
+        let mut taken = 0;
         loop {
-            if let Some(pieces) = lines_of(&bytes)? {
-                return Ok(pieces);
-            }
-            if bytes.len() as u64 >= LONGEST.min(self.left + bytes.len() as u64) {
+            if self.left == 0 || taken >= LONGEST {
                 return Err(damaged("the map of a sparse file has no end"));
             }
             let mut block = [0; BLOCK as usize];
             let got = self.read(&mut block)?;
-            bytes.extend_from_slice(&block[..got]);
+            taken += got as u64;
+            if map.take(&block[..got])? {
+                return Ok(map.pieces);
+            }
         }
     }
 
@@ -268,22 +269,45 @@ fn text_of(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-/// `None` while numbers are missing.
-fn lines_of(bytes: &[u8]) -> Result<Option<Vec<(u64, u64)>>> {
-    let mut lines = bytes.split_inclusive(|b| *b == b'\n').filter(|line| line.ends_with(b"\n"));
-    let mut next = || -> Result<Option<u64>> {
-        let Some(line) = lines.next() else { return Ok(None) };
-        let text = std::str::from_utf8(&line[..line.len() - 1]).ok();
-        let number = text.and_then(|text| text.parse().ok());
-        number.map(Some).ok_or_else(|| damaged("the map of a sparse file makes no sense"))
-    };
-    let Some(count) = next()? else { return Ok(None) };
-    let mut pieces = Vec::new();
-    for _ in 0..count {
-        let (Some(start), Some(len)) = (next()?, next()?) else { return Ok(None) };
-        pieces.push((start, len));
+/// How many pieces there are, then offset and length of each, a number a line.
+#[derive(Default)]
+struct LeadingMap {
+    /// As much of it as was there.
+    line: Vec<u8>,
+    count: Option<u64>,
+    start: Option<u64>,
+    pieces: Vec<(u64, u64)>,
+}
+
+impl LeadingMap {
+    /// No number has more digits.
+    const DIGITS: usize = 20;
+
+    /// The next bytes; true if it is whole, and the rest of them pads it.
+    fn take(&mut self, bytes: &[u8]) -> Result<bool> {
+        let senseless = || damaged("the map of a sparse file makes no sense");
+        for byte in bytes {
+            if *byte != b'\n' {
+                self.line.push(*byte);
+                if self.line.len() > LeadingMap::DIGITS {
+                    return Err(senseless());
+                }
+                continue;
+            }
+            let number = std::str::from_utf8(&self.line).ok().and_then(|text| text.parse().ok());
+            let number = number.ok_or_else(senseless)?;
+            self.line.clear();
+            match (self.count, self.start.take()) {
+                (None, _) => self.count = Some(number),
+                (_, None) => self.start = Some(number),
+                (_, Some(start)) => self.pieces.push((start, number)),
+            }
+            if self.start.is_none() && self.count == Some(self.pieces.len() as u64) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
-    Ok(Some(pieces))
 }
 
 /// Formats 0.0 and 0.1: in the records.

@@ -161,6 +161,37 @@ fn answers_are_the_kernels() {
     }
 }
 
+/// docs/SEMANTICS.md says why there are none. A kernel that took one would write to the device
+/// from then on, where we may have put something else.
+#[test]
+fn swap_files_are_refused() {
+    for transport in TRANSPORTS {
+        if let Some(why) = lacking(transport) {
+            skip!("{why}");
+        }
+        let volume = Volume::new("swap", 256 << 20);
+        let mount = volume.mount(transport, Duration::from_secs(120));
+        let path = mount.join("swap").to_str().unwrap().to_string();
+        File::create(&path).unwrap();
+        ask("chattr", &["+C", &path]);
+        ask("chmod", &["600", &path]);
+        ask("fallocate", &["-l", "8M", &path]);
+        ask("mkswap", &[&path]);
+        let name = std::ffi::CString::new(path).unwrap();
+        // SAFETY: the name ends with a zero and outlives both calls.
+        let (taken, errno) = unsafe {
+            let result = libc::swapon(name.as_ptr(), 0);
+            let errno = Error::last_os_error().raw_os_error();
+            if result == 0 {
+                libc::swapoff(name.as_ptr());
+            }
+            (result == 0, errno)
+        };
+        assert!(!taken && errno == Some(libc::EINVAL), "{transport}: {errno:?}");
+        volume.judge(&mount.unmount_with_tree());
+    }
+}
+
 /// Set by the tool on the mount, by the tool again on top of a log, and read by all.
 #[test]
 fn a_label_is_on_the_volume_at_once() {

@@ -1,9 +1,9 @@
 //! The free-space tree against the gaps between the extents of each block group.
 //!
 //! The tree knows nothing of superblock copies: their ranges count as free in it.
-//! Entries of block groups that are gone are no finding in front of the last group:
-//! mkfs.btrfs leaves those of its temporary ones behind, and no block group ever comes to
-//! their addresses again. Behind it they meet the next one.
+//! Entries of block groups that are gone are no finding in front of the first group, where
+//! mkfs.btrfs leaves those of its temporary ones behind, and a note in front of the last one: no
+//! block group ever comes to their addresses again. Behind it they meet the next one.
 
 use crate::extents::{StoredBlockGroup, StoredExtent};
 use crate::source::Context;
@@ -97,15 +97,19 @@ impl FreeSpace {
             let mut add = |kind| {
                 cx.add(Finding::new(kind).tree(TreeId::FREE_SPACE).at(group.start));
             };
-            let stored = u64::from(group.info.extent_count);
-            if stored != group.counted {
-                add(FindingKind::FreeSpaceCount { stored, counted: group.counted });
-            }
+            let (stored, counted) = (u64::from(group.info.extent_count), group.counted);
             let here = block_groups.partition_point(|g| g.end() <= group.start);
             let found = block_groups.get(here).filter(|g| g.start < group.end);
             let behind = block_groups.last().is_none_or(|last| group.start >= last.end());
-            if behind || found.is_some_and(|g| (g.start, g.end()) != (group.start, group.end)) {
+            let between = block_groups.first().is_some_and(|first| group.start >= first.end());
+            if found.is_some_and(|g| (g.start, g.end()) == (group.start, group.end)) {
+                if stored != counted {
+                    add(FindingKind::FreeSpaceCount { stored, counted });
+                }
+            } else if found.is_some() || behind {
                 add(FindingKind::FreeSpaceStray);
+            } else if between {
+                add(FindingKind::FreeSpaceLeft);
             }
         }
         for group in block_groups {

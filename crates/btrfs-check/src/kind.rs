@@ -176,6 +176,8 @@ kinds! {
         => "block group has no entry in the free-space tree";
     "free-space-stray" Error REBUILD_FREE_SPACE FreeSpaceStray
         => "free-space entry that lies outside of its block group or has other bounds";
+    "free-space-left" Note HARMLESS FreeSpaceLeft
+        => "free-space entry of a block group that is gone";
     "free-space-count" Error REBUILD_FREE_SPACE FreeSpaceCount { stored: u64, counted: u64 }
         => "free-space entry says {stored} extents, there are {counted}";
     "free-space-in-use" Error REBUILD_FREE_SPACE FreeSpaceInUse { len: u64 }

@@ -509,21 +509,6 @@ fn trees() {
     run("trees", "-m dup", tree_cases());
 }
 
-/// Every commit writes them anew, and the first copy is what a mount reads.
-#[test]
-fn spare_superblocks_are_a_note() {
-    if !ready() {
-        return;
-    }
-    let scratch = Scratch::new("spare");
-    let image = scratch.path("image");
-    make(&image, &Recipe::default());
-    Patch::new(&image).write_raw(64 << 20, &[0; 4096]);
-    let report = ours(&image, false);
-    assert_eq!(report.findings.len(), 1, "{}", listing(&report));
-    assert!(matches!(report.findings[0].kind, Kind::SuperCopyBad { .. }) && report.is_clean());
-}
-
 #[test]
 fn quotas() {
     let settle = "btrfs subvolume sync . >/dev/null; btrfs quota enable .

@@ -33,7 +33,9 @@ const FLAG_NAMES: &[(u64, &str)] = &[
     (1 << 40, "unfinished change of the metadata checksum type"),
 ];
 /// What `btrfs-image` restored: all metadata, and file content that was never copied.
-const FLAGS_DUMP: u64 = 1 << 33 | 1 << 34;
+const FLAGS_DUMP: u64 = FLAG_OLD_DUMP | 1 << 34;
+/// Restored with -o: one chunk of 2^64-1 bytes stands for all.
+const FLAG_OLD_DUMP: u64 = 1 << 33;
 /// WRITTEN and RELOC say nothing about a superblock; the others forbid writing.
 const FLAGS_READABLE: u64 = 1 | 1 << 1 | FLAG_ERROR | FLAGS_DUMP;
 
@@ -54,6 +56,18 @@ pub(crate) fn several_devices(sb: &Superblock, error: Error) -> Error {
         0 | 1 => error,
         n => Error::Unsupported(format!("volume of {n} devices (multiple devices): {error}")),
     }
+}
+
+pub(crate) fn is_old_dump(sb: &Superblock) -> bool {
+    sb.fields.flags & FLAG_OLD_DUMP != 0
+}
+
+/// Of such a one the chunks are made up: `btrfs` 6.2 and the kernel refuse it as well.
+pub(crate) fn made_up_chunks(error: Error) -> Error {
+    Error::Unsupported(format!(
+        "a metadata dump that `btrfs-image -r -o` restored, which makes its chunks up; restored \
+         without -o it can be read ({error})"
+    ))
 }
 
 fn names(mut bits: u64, table: &[(u64, &str)]) -> String {

@@ -53,6 +53,7 @@ impl Volume {
         let sb = chosen.superblock;
         let cut = features::truncated(&sb, dev.len());
         let why = |error| match &cut {
+            _ if features::is_old_dump(&sb) => features::made_up_chunks(error),
             Some(cut) => Error::corrupt(format!("{cut}; {error}")),
             None => features::several_devices(&sb, error),
         };

@@ -275,3 +275,74 @@ fn the_log_of_a_mount_names_the_file() {
         assert!(line.is_some_and(|line| line.contains("unreadable")), "{file}: {log}");
     }
 }
+
+/// As people send them in with reports: all metadata, and of content only what it should be.
+#[test]
+fn a_metadata_dump_can_be_looked_at() {
+    testkit::require!(kernel_btrfs);
+    testkit::require!(fuse);
+    if !common::sh("command -v btrfs-image").status.success() {
+        testkit::skip!("no btrfs-image");
+    }
+    let image = Image::new("dump");
+    let mount = common::KernelMount::new(&image.path, "noatime").expect("mounted");
+    let (root, dir) = (mount.path().display(), image.dir.path().display());
+    let filled = common::sh(&format!(
+        "set -e; cd {root}; mkdir d; for i in $(seq 300); do echo $i > d/small$i; done
+        head -c 200000 /dev/urandom > d/big; setfattr -n user.a -v value d/big
+        btrfs -q subvolume snapshot . snap; ls d > {dir}/names"
+    ));
+    assert!(filled.status.success(), "{}", text(&filled.stderr));
+    mount.unmount().expect("unmounted");
+    let made = common::sh(&format!(
+        "set -e; cd {dir}; btrfs-image disk.img dump; btrfs-image -r dump restored; \
+         btrfs-image -r -o dump old || true"
+    ));
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    let names = std::fs::read_to_string(image.dir.join("names")).expect("names");
+    let restored = image.dir.join("restored");
+    let at = |path: &str| common::at(&restored, path);
+    let word = restored.display().to_string();
+    let quiet = |words: &[&str]| {
+        let output = common::spinney(words);
+        let said = text(&output.stderr);
+        assert!(output.status.success(), "{words:?}: {said}");
+        (text(&output.stdout), said)
+    };
+    for path in ["/d", "/snap/d"] {
+        let (listed, said) = quiet(&["ls", &at(path)]);
+        assert!(listed == names && said.contains("metadata dump by btrfs-image"), "{said}");
+    }
+    assert!(quiet(&["info", &word]).0.contains("subvolumes   2"));
+    assert!(quiet(&["check", &word]).0.contains("no damage found"));
+    assert_eq!(quiet(&["xattr", "get", &at("/d/big"), "user.a"]).0.trim_end(), "value");
+    let out = image.dir.join("out");
+    let (code, said) = failing(&["cp", "-r", &at("/d"), &out.display().to_string()]);
+    let lost = format!("{}: 200000 bytes from 0 on are lost", at("/d/big"));
+    assert!(code == 1 && said.contains(&lost), "{said}");
+    assert_eq!(std::fs::read_dir(&out).expect("copied").count(), names.lines().count());
+    let before = std::fs::read(&restored).expect("read");
+    for verb in [&["mkdir", &at("/x")][..], &["touch", &at("/x")], &["rm", "-r", &at("/d")]] {
+        let (code, said) = failing(verb);
+        assert!(
+            code == 1 && said.contains("can only be read: a metadata dump"),
+            "{verb:?}: {said}"
+        );
+    }
+    let point = image.dir.join("point");
+    std::fs::create_dir(&point).expect("directory");
+    for option in ["ro", "rw"] {
+        quiet(&["mount", "-o", option, &word, &point.display().to_string()]);
+        assert_eq!(std::fs::read_dir(point.join("snap/d")).expect("listed").count(), 301);
+        let written = std::fs::write(point.join("x"), "x").expect_err("read-only");
+        assert_eq!(written.raw_os_error(), Some(libc::EROFS));
+        common::fine(&["umount", &point.display().to_string()]);
+    }
+    assert!(std::fs::read(&restored).expect("read") == before, "it was written");
+    // The tool's own superblock, which neither `btrfs check` nor the kernel takes.
+    if image.dir.join("old").exists() {
+        let (_, said) = failing(&["ls", &common::at(&image.dir.join("old"), "/")]);
+        assert!(said.contains("restored without -o it can be read"), "{said}");
+        assert!(!said.contains("damaged volume: truncated"), "{said}");
+    }
+}

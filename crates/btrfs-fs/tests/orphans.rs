@@ -1,0 +1,72 @@
+//! What lost its last name while the kernel had it open, and then the power went: directories as
+//! well as files, in each subvolume. It is no damage, and a mount that may write erases it.
+
+mod common;
+
+use btrfs_check::{CheckOptions, Report};
+use btrfs_fs::Options;
+use btrfs_volume::{OpenOptions, Volume};
+use common::Image;
+use common::kernel::{btrfs, kernel};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use testkit::require;
+use vfs::FileSystem;
+
+fn checked(image: &Path) -> Report {
+    let device = Arc::new(common::open_device(image, true));
+    let options = OpenOptions { read_only: true, ..OpenOptions::default() };
+    let volume = Arc::new(Volume::open(device, options).expect("volume opens"));
+    let report = btrfs_check::check(volume, &CheckOptions::default()).expect("checked");
+    assert!(report.findings.is_empty(), "{:?}", report.findings);
+    report
+}
+
+/// A directory with attributes, and a file with content, in each of `places`.
+fn cut_off(image: &Image, places: &[&str], read_only: bool) -> PathBuf {
+    kernel(&image.path, "noatime,commit=300", |mount| {
+        btrfs(mount, &["subvolume", "create", "/sub"]);
+        let mut held = Vec::new();
+        for place in places {
+            let (dir, file) = (mount.join(place).join("dir"), mount.join(place).join("file"));
+            fs::create_dir(&dir).expect("mkdir");
+            fs::write(&file, vec![7; 300_000]).expect("write");
+            for path in [&dir, &file] {
+                let path = path.display().to_string();
+                testkit::oracle::sh("setfattr", &["-n", "user.a", "-v", "b", &path]).expect("set");
+                held.push(File::open(path).expect("open"));
+            }
+            fs::remove_dir(&dir).expect("rmdir");
+            fs::remove_file(&file).expect("unlink");
+        }
+        if read_only {
+            let sub = mount.join("sub").display().to_string();
+            testkit::oracle::sh("btrfs", &["property", "set", &sub, "ro", "true"]).expect("set");
+        }
+        let root = mount.path().display().to_string();
+        testkit::oracle::sh("sync", &["-f", &root]).expect("sync");
+        common::crashed(image, "crashed")
+    })
+}
+
+fn erased(places: &[&str], read_only: bool) {
+    let image = Image::new(256 << 20, &[]);
+    let copy = cut_off(&image, places, read_only);
+    assert_eq!(checked(&copy).totals.orphans, 2 * places.len() as u64);
+    common::assert_sound(&copy);
+    let options = Options { background: false, ..Options::default() };
+    let fs = common::open_image(&copy, options);
+    assert_eq!(fs.read_only_reason(), None);
+    fs.destroy().expect("close");
+    drop(fs);
+    let report = checked(&copy);
+    assert_eq!((report.totals.orphans, report.totals.data_bytes), (0, 0));
+    common::assert_sound(&copy);
+}
+
+#[test]
+fn a_mount_erases_files_and_directories() {
+    require!(kernel_btrfs);
+    erased(&[".", "sub"], false);
+}

@@ -2,6 +2,9 @@
 # The suites of crates/suites for hours instead of seconds: fsx and the model, over both
 # transports, from new seeds each round, until the rounds are done or something fails.
 #
+# Once, before the rounds: each field of each sort of item judged by `btrfs check` and by ours
+# (docs/CHECK.md), some twenty minutes.
+#
 #   scripts/soak.sh [ROUNDS]        default 1
 #
 # A round is SOAK_OPS operations of fsx (default 1000000) and SOAK_STEPS steps of the model
@@ -25,6 +28,7 @@ SPINNEY_SKIPS=$(mktemp)
 export SPINNEY_SKIPS
 trap 'rm -f "$SPINNEY_SKIPS"' EXIT
 
+cargo test --release --quiet --package btrfs-check --test mutate -- whole --ignored
 for round in $(seq "$rounds"); do
     echo "round $round of $rounds, seed $seed"
     FSX_OPS=${SOAK_OPS:-1000000} FSX_SEED=$seed \

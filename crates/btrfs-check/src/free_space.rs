@@ -97,20 +97,19 @@ impl FreeSpace {
             let mut add = |kind| {
                 cx.add(Finding::new(kind).tree(TreeId::FREE_SPACE).at(group.start));
             };
-            let stored = u64::from(group.info.extent_count);
-            if stored != group.counted {
-                add(FindingKind::FreeSpaceCount { stored, counted: group.counted });
-            }
+            let (stored, counted) = (u64::from(group.info.extent_count), group.counted);
             let here = block_groups.partition_point(|g| g.end() <= group.start);
             let found = block_groups.get(here).filter(|g| g.start < group.end);
             let behind = block_groups.last().is_none_or(|last| group.start >= last.end());
             let between = block_groups.first().is_some_and(|first| group.start >= first.end());
-            match found {
-                Some(g) if (g.start, g.end()) == (group.start, group.end) => {}
-                Some(_) => add(FindingKind::FreeSpaceStray),
-                None if behind => add(FindingKind::FreeSpaceStray),
-                None if between => add(FindingKind::FreeSpaceLeft),
-                None => {}
+            if found.is_some_and(|g| (g.start, g.end()) == (group.start, group.end)) {
+                if stored != counted {
+                    add(FindingKind::FreeSpaceCount { stored, counted });
+                }
+            } else if found.is_some() || behind {
+                add(FindingKind::FreeSpaceStray);
+            } else if between {
+                add(FindingKind::FreeSpaceLeft);
             }
         }
         for group in block_groups {

@@ -166,13 +166,24 @@ fn extent(kind: u8, data: &[u8], at: usize, out: &mut Vec<Field>) -> &'static st
         out.push(field("level", at + next + 17, 1));
         next += 18;
     }
-    if next < data.len() {
+    while next < data.len() {
         out.push(field("inline.type", at + next, 1));
-        if data[next] == kind::EXTENT_DATA_REF {
-            members::<ExtentDataRef>("inline.", at + next + 1, out);
-        } else {
-            out.push(field("inline.offset", at + next + 1, 8));
-        }
+        let rest = at + next + 1;
+        next += 1 + match data[next] {
+            kind::EXTENT_DATA_REF => {
+                members::<ExtentDataRef>("inline.", rest, out);
+                ExtentDataRef::SIZE
+            }
+            kind::SHARED_DATA_REF => {
+                out.push(field("inline.parent", rest, 8));
+                members::<SharedDataRef>("inline.", rest + 8, out);
+                8 + SharedDataRef::SIZE
+            }
+            _ => {
+                out.push(field("inline.offset", rest, 8));
+                8
+            }
+        };
     }
     if block { " of block" } else { " of data" }
 }

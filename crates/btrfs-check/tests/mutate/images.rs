@@ -2,6 +2,7 @@
 //! each type that the kernel makes on one device.
 
 use crate::common::{self, Scratch};
+use btrfs_disk::key::kind;
 use std::path::PathBuf;
 
 /// Files of each sort, in the mount's root.
@@ -19,6 +20,35 @@ const LOAD: &str = r#"
     echo more > sub/other
     cp --reflink=always d/big d/clone
     sync -f .
+"#;
+
+/// One file with more names than an item holds, extents with more references than fit into
+/// their items, and free space in pieces.
+const MANY: &str = r#"
+    mkdir d; echo x > d/file
+    for i in $(seq 100); do ln d/file d/another-name-of-the-same-file-that-is-quite-long-$i; done
+    for i in $(seq 60); do head -c 4096 /dev/urandom > d/piece$i; done; sync -f .
+    for i in $(seq 2 2 60); do rm d/piece$i; done; sync -f .
+    head -c 65536 /dev/urandom > d/shared
+    for i in $(seq 60); do cp --reflink=always d/shared d/clone$i; done; sync -f .
+    for i in $(seq 30); do btrfs -q subvolume snapshot . snap$i; done; sync -f .
+"#;
+
+/// Blocks that lost the subvolume that they were made for, so that what they refer to is known by
+/// them alone; what was received; what lost its last name while it is open.
+const SHARED: &str = r#"
+    btrfs -q subvolume create sub; mkdir sub/d
+    head -c 65536 /dev/urandom > sub/d/shared
+    for i in $(seq 1000); do echo $i > sub/d/with-a-name-that-fills-the-leaves-$i; done
+    for i in $(seq 150); do cp --reflink=always sub/d/shared sub/d/clone-with-a-long-name-$i; done
+    for i in $(seq 20); do head -c 5000 /dev/urandom > sub/d/data$i; done; sync -f .
+    btrfs -q subvolume snapshot -r sub read-only; btrfs -q subvolume snapshot sub other; sync -f .
+    touch sub/d/* other/d/data7; sync -f .
+    btrfs send -q read-only > $image.stream; mkdir got; btrfs receive -q -f $image.stream got
+    btrfs balance start -d . > /dev/null
+    mount -o remount,commit=1 . # which wakes the cleaner, too
+    btrfs -q subvolume delete sub; btrfs subvolume sync . > /dev/null; sync -f .
+    echo open > gone; exec 9< gone; rm gone; mkdir x; exec 8< x; rmdir x; sync -f .
 "#;
 
 fn image(scratch: &Scratch, name: &str, mkfs: &str, load: &str) -> PathBuf {
@@ -52,10 +82,55 @@ pub fn make(scratch: &Scratch) -> Vec<PathBuf> {
     let load = format!(
         "{LOAD}\necho a > d/new; head -c 20000 /dev/urandom > d/logged
         python3 -c 'import os
-for n in (\"d/new\", \"d/logged\", \"d/inline\"): os.fsync(os.open(n, os.O_RDWR))'
+for n in (\"d/new\", \"d/logged\", \"d/inline\"): os.fsync(os.open(n, os.O_RDWR))
+os.fsync(os.open(\"d\", os.O_RDONLY))'
         cp --sparse=always $image {}",
         log.display()
     );
     image(scratch, "live", "-m single", &load);
-    vec![plain, old, log]
+    let many = image(scratch, "many", "-n 4096 -m single", MANY);
+    // Copied while it is mounted, as the log is.
+    let shared = scratch.path("shared");
+    let load = format!("{SHARED}\ncp --sparse=always $image {}", shared.display());
+    image(scratch, "open", "-n 4096 -m single", &load);
+    vec![plain, old, log, many, shared]
 }
+
+/// The images have each of these, or the comparison does not say what it seems to.
+pub const KINDS: &[u8] = &[
+    kind::INODE_ITEM,
+    kind::INODE_REF,
+    kind::INODE_EXTREF,
+    kind::XATTR_ITEM,
+    kind::ORPHAN_ITEM,
+    kind::DIR_LOG_INDEX,
+    kind::DIR_ITEM,
+    kind::DIR_INDEX,
+    kind::EXTENT_DATA,
+    kind::EXTENT_CSUM,
+    kind::ROOT_ITEM,
+    kind::ROOT_BACKREF,
+    kind::ROOT_REF,
+    kind::EXTENT_ITEM,
+    kind::METADATA_ITEM,
+    kind::TREE_BLOCK_REF,
+    kind::EXTENT_DATA_REF,
+    kind::SHARED_DATA_REF,
+    kind::BLOCK_GROUP_ITEM,
+    kind::FREE_SPACE_INFO,
+    kind::FREE_SPACE_EXTENT,
+    kind::FREE_SPACE_BITMAP,
+    kind::DEV_EXTENT,
+    kind::DEV_ITEM,
+    kind::CHUNK_ITEM,
+    kind::QGROUP_STATUS,
+    kind::QGROUP_INFO,
+    kind::QGROUP_LIMIT,
+    kind::PERSISTENT_ITEM,
+    kind::UUID_KEY_SUBVOL,
+    kind::UUID_KEY_RECEIVED_SUBVOL,
+];
+
+/// References in the items of extents.
+pub const INLINE: &[u8] =
+    &[kind::TREE_BLOCK_REF, kind::EXTENT_DATA_REF, kind::SHARED_BLOCK_REF, kind::SHARED_DATA_REF];

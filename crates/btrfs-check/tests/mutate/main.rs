@@ -15,6 +15,7 @@ mod nodes;
 mod table;
 
 use btrfs_check::{CheckOptions, Report, Severity, check};
+use btrfs_disk::key::kind_name;
 use btrfs_volume::{OpenOptions, Volume};
 use common::{Scratch, ready};
 use nodes::{Image, Place};
@@ -142,6 +143,13 @@ fn run(each: usize, limit: Duration) -> Outcome {
     let scratch = Scratch::new("mutate");
     let paths = images::make(&scratch);
     let images: Vec<Image> = paths.iter().map(|path| Image::read(path)).collect();
+    let missing = |wanted: &[u8], there: fn(&Image) -> &BTreeSet<u8>| {
+        let missing = wanted.iter().filter(|k| !images.iter().any(|i| there(i).contains(k)));
+        let missing: Vec<_> = missing.map(|kind| kind_name(*kind)).collect();
+        assert!(missing.is_empty(), "no image has {missing:?}");
+    };
+    missing(images::KINDS, |image| &image.kinds);
+    missing(images::INLINE, |image| &image.inline);
     let seed = std::env::var("SPINNEY_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(20261123);
     let only = std::env::var("SPINNEY_MUTATE").unwrap_or_default();
     let begun = Instant::now();

@@ -7,7 +7,7 @@ use btrfs_disk::key::{KEY_SIZE, kind, kind_name};
 use btrfs_disk::node::{HEADER_SIZE, Header, ITEM_SIZE, KEY_PTR_SIZE};
 use btrfs_disk::superblock::{COPIES, SUPER_SIZE};
 use btrfs_disk::{ChecksumType, FixedSize, Key, Logical, TreeId};
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 
 /// One place that can be changed.
@@ -33,7 +33,14 @@ pub struct Image {
     nodes: Vec<Block>,
     supers: Block,
     pub places: Vec<Place>,
+    /// Types of the items that there are, and of the references in them.
+    pub kinds: BTreeSet<u8>,
+    pub inline: BTreeSet<u8>,
 }
+
+/// The item is away; a copy of it is there as well.
+const GONE: &str = "gone";
+const AGAIN: &str = "again";
 
 /// How trees are named in the table.
 fn tree_name(tree: TreeId) -> &'static str {
@@ -68,6 +75,8 @@ impl Image {
             nodes: Vec::new(),
             supers: Block { homes, bytes },
             places: Vec::new(),
+            kinds: BTreeSet::new(),
+            inline: BTreeSet::new(),
         };
         let add = |(name, at, len): Field| Place {
             class: format!("superblock/{name}"),
@@ -132,10 +141,13 @@ impl Image {
                 continue;
             }
             found.extend([("data.offset".into(), rest, 4), ("data.size".into(), rest + 4, 4)]);
-            found.push(("gone".into(), entry, 0));
+            found.extend([(GONE.into(), entry, 0), (AGAIN.into(), entry, 0)]);
+            self.kinds.insert(key.kind);
             let start = HEADER_SIZE + number(rest, 4) as usize;
             let data = &bytes[start..start + number(rest + 4, 4) as usize];
             let (sort, inside) = fields::item(key.kind, data, start);
+            let inline = inside.iter().filter(|(field, ..)| field == "inline.type");
+            self.inline.extend(inline.map(|(_, at, _)| bytes[*at]));
             found.extend(inside);
             let what = kind_name(key.kind).unwrap_or("0");
             let named = |(f, at, len)| (format!("{name}/{what}{sort}/{f}"), at, len);
@@ -166,7 +178,9 @@ impl Image {
         let block = place.node.map_or(&self.supers, |node| &self.nodes[node]);
         let mut bytes = block.bytes.clone();
         if place.len == 0 {
-            without(&mut bytes, place.at);
+            let again = place.class.ends_with(AGAIN);
+            let changed = if again { twice(&bytes, place.at) } else { without(&bytes, place.at) };
+            bytes = changed?;
         } else if !change.apply(&mut bytes[place.at..place.at + place.len]) {
             return None;
         }
@@ -196,24 +210,56 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("sized"))
 }
 
-/// A leaf packed anew without the item whose header is at `gone`.
-fn without(bytes: &mut Vec<u8>, gone: usize) {
-    let count = u32::from_le_bytes(bytes[96..100].try_into().expect("sized")) as usize;
+type Items = Vec<(Key, Vec<u8>)>;
+
+/// A leaf's items, and which of them has its header at `entry`.
+fn items(bytes: &[u8], entry: usize) -> (Items, usize) {
+    let word =
+        |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("sized")) as usize;
+    let item = |entry: usize| {
+        let key = Key::read(bytes[entry..entry + KEY_SIZE].try_into().expect("sized"));
+        let (start, len) = (HEADER_SIZE + word(entry + KEY_SIZE), word(entry + KEY_SIZE + 4));
+        (key, bytes[start..start + len].to_vec())
+    };
+    let all = (0..word(96)).map(|i| item(HEADER_SIZE + i * ITEM_SIZE)).collect();
+    (all, (entry - HEADER_SIZE) / ITEM_SIZE)
+}
+
+/// A leaf packed anew; `None` if it is full.
+fn packed(bytes: &[u8], items: &Items) -> Option<Vec<u8>> {
     let mut out = vec![0; bytes.len()];
     out[..HEADER_SIZE].copy_from_slice(&bytes[..HEADER_SIZE]);
-    out[96..100].copy_from_slice(&(count as u32 - 1).to_le_bytes());
+    out[96..100].copy_from_slice(&(items.len() as u32).to_le_bytes());
     let (mut to, mut end) = (HEADER_SIZE, bytes.len());
-    for entry in (0..count).map(|i| HEADER_SIZE + i * ITEM_SIZE).filter(|entry| *entry != gone) {
-        let at = entry + KEY_SIZE;
-        let word =
-            |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("sized")) as usize;
-        let (start, len) = (HEADER_SIZE + word(at), word(at + 4));
-        end -= len;
-        out[end..end + len].copy_from_slice(&bytes[start..start + len]);
-        out[to..to + ITEM_SIZE].copy_from_slice(&bytes[entry..entry + ITEM_SIZE]);
-        let offset = (end - HEADER_SIZE) as u32;
-        out[to + KEY_SIZE..to + KEY_SIZE + 4].copy_from_slice(&offset.to_le_bytes());
+    for (key, data) in items {
+        end = end
+            .checked_sub(data.len())
+            .filter(|end| *end >= HEADER_SIZE + items.len() * ITEM_SIZE)?;
+        out[end..end + data.len()].copy_from_slice(data);
+        out[to..to + KEY_SIZE].copy_from_slice(&key.to_bytes());
+        let rest = to + KEY_SIZE;
+        out[rest..rest + 4].copy_from_slice(&((end - HEADER_SIZE) as u32).to_le_bytes());
+        out[rest + 4..rest + 8].copy_from_slice(&(data.len() as u32).to_le_bytes());
         to += ITEM_SIZE;
     }
-    *bytes = out;
+    Some(out)
+}
+
+/// Without the item.
+fn without(bytes: &[u8], entry: usize) -> Option<Vec<u8>> {
+    let (mut all, at) = items(bytes, entry);
+    all.remove(at);
+    packed(bytes, &all)
+}
+
+/// With a copy of the item at the next key, if there is none.
+fn twice(bytes: &[u8], entry: usize) -> Option<Vec<u8>> {
+    let (mut all, at) = items(bytes, entry);
+    let (mut key, data) = all[at].clone();
+    key.offset = key.offset.checked_add(1)?;
+    if all.get(at + 1).is_some_and(|(next, _)| *next == key) {
+        return None;
+    }
+    all.insert(at + 1, (key, data));
+    packed(bytes, &all)
 }

@@ -7,6 +7,10 @@ use std::io;
 #[cfg(debug_assertions)]
 const STEPS: &[&str] = &["log", "opened", "listening", "ready"];
 
+/// Work that gets on.
+#[cfg(debug_assertions)]
+const BUSY: std::time::Duration = std::time::Duration::from_secs(4);
+
 #[cfg(not(debug_assertions))]
 pub fn at(_: &'static str) -> io::Result<()> {
     Ok(())
@@ -27,6 +31,10 @@ pub fn at(step: &'static str) -> io::Result<()> {
         "hang" => loop {
             std::thread::park();
         },
+        "busy" => {
+            let start = std::time::Instant::now();
+            while start.elapsed() < BUSY {}
+        }
         _ => return Err(io::Error::other(format!("asked to fail at {step}"))),
     }
     Ok(())

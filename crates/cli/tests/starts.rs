@@ -192,6 +192,29 @@ fn starts_of_ordinary_users_fail_as_well() {
     assert_clean(&image.path);
 }
 
+/// Inside of what closes the volume, which umount(2) of a block mount waits for.
+#[test]
+fn servers_that_stop_or_die_while_they_close() {
+    require!(fuse);
+    require!(btrfs_progs);
+    for options in ["rw", "plain"] {
+        for (kind, ends_well) in [("stop", true), ("panic", false), ("kill", false)] {
+            let what = format!("{options} closing={kind}");
+            let image = Image::new("closing");
+            let script = format!(
+                "SPINNEY_FAULT=closing={kind} \"$1\" mount --log /dev/null -o {options} \"$2\" \"$3\" &&
+                 echo x > \"$3\"/file && \"$1\" umount \"$3\""
+            );
+            let (code, told) = run(&what, &image, &script);
+            assert_eq!(code == Some(0), ends_well, "{what}: {told}");
+            assert!(kind != "stop" || told.contains("was stopped; waking it"), "{what}: {told}");
+            assert!(kind != "panic" || told.contains("panicked"), "{what}: {told}");
+            assert_nothing_left(&what, &image);
+            assert_clean(&image.path);
+        }
+    }
+}
+
 #[test]
 fn in_the_foreground_too() {
     require!(fuse);

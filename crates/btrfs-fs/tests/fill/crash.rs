@@ -4,8 +4,9 @@
 //! It knows a device's record, and neither fillers nor how a volume is laid out.
 
 use crate::mirror::{BLOCK, Loose, Mirror, Slot, State, below};
-use crate::{base, state};
+use crate::{base, outside, state};
 use blocksim::{Epoch, Image, Rng, SimDevice};
+use btrfs_disk::superblock::{COPIES, SUPER_SIZE};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
@@ -104,7 +105,7 @@ fn block_that_differs(loose: &Loose, a: &Content, b: &Content) -> Option<u64> {
 }
 
 /// Judges one of the states that a crash may leave since the last sync, in the directories
-/// `tops` of the root. With `outside`, `btrfs check` is asked as well, once it is mounted and
+/// `tops` of the root. With `scratch`, `btrfs check` is asked as well, once it is mounted and
 /// closed.
 pub fn judge(
     device: &SimDevice,
@@ -112,7 +113,7 @@ pub fn judge(
     tops: &[&[u8]],
     seed: u64,
     told: &str,
-    outside: Option<&Path>,
+    scratch: Option<&Path>,
 ) {
     let state = mirror.state();
     let recording = device.recording();
@@ -121,16 +122,20 @@ pub fn judge(
     let mut rng = Rng::new(seed);
     let epoch = rng.pick(&epochs);
     let choices = epoch.choices(8, rng.next_u64());
-    let choice = rng.pick(&choices);
     let told = format!("{told}, crash {seed}, before flush {}", epoch.index);
-    let device = crashed(&epoch.image(choice), &told, |fs| {
+    let mut image = epoch.image(rng.pick(&choices));
+    // Where there is one superblock alone nobody mounts a torn one.
+    while image.len() <= COPIES[1] + SUPER_SIZE as u64 && !outside::fit(&image) {
+        image = epoch.image(rng.pick(&choices));
+    }
+    let device = crashed(&image, &told, |fs| {
         for top in tops {
             let wrong = wrong(&state, &mirror.expected(top), &below(fs, top));
             let some = &wrong[..wrong.len().min(SHOWN)];
             assert!(some.is_empty(), "{told}: {} wrong: {some:#?}", wrong.len());
         }
     });
-    if let Some(scratch) = outside {
+    if let Some(scratch) = scratch {
         let path = scratch.join("crashed.img");
         device.image().export(&path).expect("export");
         oracle::assert_clean(&path);

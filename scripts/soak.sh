@@ -7,8 +7,8 @@
 #
 # A round is SOAK_OPS operations of fsx (default 1000000) and SOAK_STEPS steps of the model
 # (default 20000) from each of SOAK_SEEDS seeds (default 4), on each transport, and volumes
-# filled with one kind of operation each for SOAK_FILL_SECONDS (default 1800). SOAK_SEED
-# sets the first seed; it is printed, so that a failure can be repeated.
+# filled with one kind of operation each for SOAK_FILL_SECONDS (default 1800), and what an
+# fsync takes along after each two operations beside the kernel. SOAK_SEED sets the first seed; it is printed, so that a failure can be repeated.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -37,6 +37,7 @@ for round in $(seq "$rounds"); do
     SPINNEY_SEED=$seed SPINNEY_FILL_SECONDS=${SOAK_FILL_SECONDS:-1800} \
         cargo test --quiet --package btrfs-fs --test fill -- --ignored --exact everything \
         eight_threads_of_each_kind --test-threads=1
+    cargo test --quiet --package btrfs-fs --test kept -- --ignored --exact all_sequences
     seed=$((seed + 1000))
 done
 if [ -s "$SPINNEY_SKIPS" ]; then

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The suites of crates/suites for hours instead of seconds: fsx and the model, over both
-# transports, from new seeds each round, until the rounds are done or something fails.
+# transports, and what of the engine's tests takes long, from new seeds each round, until the
+# rounds are done or something fails.
 #
 # Once, before the rounds: each field of each sort of item judged by `btrfs check` and by ours
 # (docs/CHECK.md), some twenty minutes.
@@ -8,8 +9,9 @@
 #   scripts/soak.sh [ROUNDS]        default 1
 #
 # A round is SOAK_OPS operations of fsx (default 1000000) and SOAK_STEPS steps of the model
-# (default 20000) from each of SOAK_SEEDS seeds (default 4), on each transport. SOAK_SEED
-# sets the first seed; it is printed, so that a failure can be repeated.
+# (default 20000) from each of SOAK_SEEDS seeds (default 4), on each transport, and volumes
+# filled with one kind of operation each for SOAK_FILL_SECONDS (default 1800), and what an
+# fsync takes along after each two operations beside the kernel. SOAK_SEED sets the first seed; it is printed, so that a failure can be repeated.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -35,6 +37,11 @@ for round in $(seq "$rounds"); do
         cargo test --release --quiet --package suites --test fsx -- --test-threads=1
     SPINNEY_SEED=$seed SPINNEY_STEPS=${SOAK_STEPS:-20000} SPINNEY_SEEDS=${SOAK_SEEDS:-4} \
         cargo test --release --quiet --package suites --test model -- --test-threads=1
+    # Of the engine itself, with its assertions.
+    SPINNEY_SEED=$seed SPINNEY_FILL_SECONDS=${SOAK_FILL_SECONDS:-1800} \
+        cargo test --quiet --package btrfs-fs --test fill -- --ignored --exact everything \
+        eight_threads_of_each_kind --test-threads=1
+    cargo test --quiet --package btrfs-fs --test kept -- --ignored --exact all_sequences
     seed=$((seed + 1000))
 done
 if [ -s "$SPINNEY_SKIPS" ]; then

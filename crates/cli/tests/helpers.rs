@@ -3,9 +3,9 @@
 mod common;
 
 use common::mount::{Mount, lacks_fuse, mounted};
-use common::{Image, KernelMount, PROGRAM, TempDir, assert_clean, fine, sh, text};
-use std::fs::{self, Permissions};
-use std::os::unix::fs::{PermissionsExt, symlink};
+use common::{Image, KernelMount, OpenToAll, PROGRAM, TempDir, assert_clean, fine, sh, text};
+use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use testkit::oracle::LoopDevice;
 use testkit::{require, skip};
@@ -115,7 +115,7 @@ fn mount_8_finds_the_program() {
 /// A line with `user`, without `spinney` on anybody's path: the link is enough. In a mount
 /// namespace of its own, where /etc/fstab has that line.
 fn from_a_users_fstab() {
-    if let Some(why) = no_ordinary_users() {
+    if let Some(why) = common::no_ordinary_users() {
         skip!("{why}");
     }
     let _open = OpenToAll::new();
@@ -144,16 +144,6 @@ fn from_a_users_fstab() {
     assert!(text(&output.stderr).contains("option without effect: compress=lzo"), "it is told");
     assert_eq!(fine(&["ls", &image.at("/")]), "kept\n");
     assert_clean(&image.path);
-}
-
-/// Why this machine cannot mount as an ordinary user, if it cannot.
-fn no_ordinary_users() -> Option<&'static str> {
-    let set_uid =
-        |path: &str| fs::metadata(path).is_ok_and(|meta| meta.permissions().mode() & 0o4000 != 0);
-    if !set_uid("/usr/bin/fusermount3") && !set_uid("/bin/fusermount3") {
-        return Some("fusermount3 is not installed with set-user-ID");
-    }
-    (!sh("setpriv --help").status.success()).then_some("no setpriv here")
 }
 
 /// Runs a script in `dir`, which becomes nobody's, as nobody, with an ordinary user's path.
@@ -187,7 +177,7 @@ fn readme() -> String {
 fn the_readmes_words_work_for_an_ordinary_user() {
     require!(fuse);
     require!(btrfs_progs);
-    if let Some(why) = no_ordinary_users() {
+    if let Some(why) = common::no_ordinary_users() {
         skip!("{why}");
     }
     let _open = OpenToAll::new();
@@ -206,7 +196,7 @@ fn the_readmes_words_work_for_an_ordinary_user() {
 fn ordinary_users_write_what_others_made() {
     require!(fuse);
     require!(kernel_btrfs);
-    if let Some(why) = no_ordinary_users() {
+    if let Some(why) = common::no_ordinary_users() {
         skip!("{why}");
     }
     let _open = OpenToAll::new();
@@ -268,7 +258,7 @@ chown $me mnt/1000/new; if chown 5 mnt/1000/new; then exit 6; fi
 fn ordinary_users_mount_their_own_images() {
     require!(fuse);
     require!(btrfs_progs);
-    if let Some(why) = no_ordinary_users() {
+    if let Some(why) = common::no_ordinary_users() {
         skip!("{why}");
     }
     let _open = OpenToAll::new();
@@ -316,29 +306,6 @@ fn a_mount_that_another_user_made_up_is_nobodys() {
     fine(&["umount", &fake.word()]);
     device.detach().unwrap();
     assert_clean(&image.path);
-}
-
-/// /dev/fuse with the permissions that it has where udev makes it. One test at a time, since
-/// it puts the old ones back.
-struct OpenToAll {
-    before: u32,
-    _held: fs::File,
-}
-
-impl OpenToAll {
-    fn new() -> OpenToAll {
-        let device = fs::File::open("/dev/fuse").unwrap();
-        device.lock().unwrap();
-        let before = fs::metadata("/dev/fuse").unwrap().permissions().mode();
-        fs::set_permissions("/dev/fuse", Permissions::from_mode(0o666)).unwrap();
-        OpenToAll { before, _held: device }
-    }
-}
-
-impl Drop for OpenToAll {
-    fn drop(&mut self) {
-        let _ = fs::set_permissions("/dev/fuse", Permissions::from_mode(self.before));
-    }
 }
 
 fn as_nobody(transport: &str) {

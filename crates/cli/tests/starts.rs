@@ -12,7 +12,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use testkit::require;
+use testkit::{require, skip};
 
 const LONG: Duration = Duration::from_secs(30);
 
@@ -98,12 +98,13 @@ fn a_start_that_fails_anywhere_ends_with_the_reason() {
             ("kill", "signal 9"),
             ("abort", "signal 6"),
             ("stop", "was ended"),
+            ("hang", "was ended"),
         ] {
             if kind == "error" && step == "rings" {
                 continue;
             }
             let what = format!("{step} {kind}");
-            let limit = if kind == "stop" { 1 } else { 20 };
+            let limit = if kind == "stop" || kind == "hang" { 1 } else { 20 };
             let script = format!(
                 "SPINNEY_START_LIMIT={limit} SPINNEY_FAULT={step}={kind} \"$1\" mount --log /dev/null \"$2\" \"$3\""
             );
@@ -114,6 +115,104 @@ fn a_start_that_fails_anywhere_ends_with_the_reason() {
         }
     }
     assert_clean(&image.path);
+}
+
+/// What takes long, and gets on, is left to it: a log to be replayed, say.
+#[test]
+fn work_that_gets_on_is_not_ended() {
+    require!(fuse);
+    require!(btrfs_progs);
+    let image = Image::new("starts-busy");
+    let script = "SPINNEY_START_LIMIT=2 SPINNEY_FAULT=opened=busy \"$1\" mount --log /dev/null \"$2\" \"$3\"";
+    let (code, told) = run("busy", &image, script);
+    assert_eq!(code, Some(0), "{told}");
+    assert_eq!(run("umount", &image, "\"$1\" umount \"$3\"").0, Some(0));
+    assert_nothing_left("busy", &image);
+}
+
+/// Ctrl-C takes the waiting command, and not the server, which is in a session of its own.
+#[test]
+fn nobody_waits_any_more() {
+    require!(fuse);
+    require!(btrfs_progs);
+    let image = Image::new("starts-alone");
+    for step in ["opened", "mounted", "answered", "ready"] {
+        for (kind, signal) in [("hang", "INT"), ("stop", "KILL")] {
+            let what = format!("{step} {kind} SIG{signal}");
+            // Long enough for the command to be killed by far, and for no limit to end the start.
+            let script = format!(
+                "SPINNEY_START_LIMIT=600 SPINNEY_FAULT={step}={kind} \"$1\" mount --log /dev/null \
+                 \"$2\" \"$3\" & sleep 1; kill -{signal} $!; wait $!"
+            );
+            // An interrupt is ignored by what a script starts beside itself.
+            let script = script.replace("SPINNEY_START", "env --default-signal=INT SPINNEY_START");
+            let (code, told) = run(&what, &image, &script);
+            assert!(code.is_some_and(|code| code > 128), "{what}: {code:?} {told}");
+            assert_nothing_left(&what, &image);
+        }
+    }
+    assert_clean(&image.path);
+}
+
+/// As ordinary users, for whom `fusermount3` mounts and unmounts.
+#[test]
+fn starts_of_ordinary_users_fail_as_well() {
+    require!(fuse);
+    require!(btrfs_progs);
+    if let Some(why) = common::no_ordinary_users() {
+        skip!("{why}");
+    }
+    let _open = common::OpenToAll::new();
+    let image = Image::new("starts-nobody");
+    fs::copy(PROGRAM, image.dir.join("spinney")).unwrap();
+    Mount::directory(&image);
+    let (dir, point) = (image.dir.path().display().to_string(), image.dir.join("mnt"));
+    assert!(common::sh(&format!("chown -R 65534:65534 {dir}")).status.success());
+    for step in ["log", "opened", "mounted", "first-request", "answered", "listening", "ready"] {
+        for (kind, reason) in [
+            ("error", "asked to fail"),
+            ("panic", "panicked"),
+            ("kill", "signal 9"),
+            ("stop", "was ended"),
+            ("hang", "was ended"),
+        ] {
+            let what = format!("{step} {kind} as nobody");
+            let limit = if kind == "stop" || kind == "hang" { 1 } else { 20 };
+            let script = format!(
+                "cd {dir} && SPINNEY_START_LIMIT={limit} SPINNEY_FAULT={step}={kind} \
+                 PATH=/usr/local/bin:/usr/bin:/bin setpriv --reuid 65534 --regid 65534 --clear-groups \
+                 ./spinney mount --log /dev/null disk.img mnt"
+            );
+            let (code, told) = run(&what, &image, &script);
+            assert_eq!(code, Some(1), "{what}: {told}");
+            assert!(told.contains(reason), "{what}: {told}");
+            eventually(&what, || mounted(&point).is_none());
+        }
+    }
+    assert_clean(&image.path);
+}
+
+/// Inside of what closes the volume, which umount(2) of a block mount waits for.
+#[test]
+fn servers_that_stop_or_die_while_they_close() {
+    require!(fuse);
+    require!(btrfs_progs);
+    for options in ["rw", "plain"] {
+        for (kind, ends_well) in [("stop", true), ("panic", false), ("kill", false)] {
+            let what = format!("{options} closing={kind}");
+            let image = Image::new("closing");
+            let script = format!(
+                "SPINNEY_FAULT=closing={kind} \"$1\" mount --log /dev/null -o {options} \"$2\" \"$3\" &&
+                 echo x > \"$3\"/file && \"$1\" umount \"$3\""
+            );
+            let (code, told) = run(&what, &image, &script);
+            assert_eq!(code == Some(0), ends_well, "{what}: {told}");
+            assert!(kind != "stop" || told.contains("was stopped; waking it"), "{what}: {told}");
+            assert!(kind != "panic" || told.contains("panicked"), "{what}: {told}");
+            assert_nothing_left(&what, &image);
+            assert_clean(&image.path);
+        }
+    }
 }
 
 #[test]

@@ -233,6 +233,12 @@ impl Mounted {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
+    /// The server's counters.
+    fn stats(&self) -> Result<String, String> {
+        let report = run(&spinney().to_string_lossy(), &["stats", &self.point.to_string_lossy()]);
+        if report.success() { Ok(report.stdout) } else { Err(report.text()) }
+    }
+
     /// Unmounts, and the tree as it was then.
     #[track_caller]
     pub fn unmount_with_tree(self) -> TreeSnapshot {
@@ -244,6 +250,8 @@ impl Mounted {
     /// As a user would; the server must end by itself and be content.
     #[track_caller]
     pub fn unmount(self) {
+        let stats = self.stats().unwrap_or_else(|why| panic!("{why}"));
+        assert_eq!(counter(&stats, "commit.short"), 0, "a commit ran short:\n{stats}");
         let log = self.unmount_with_errors();
         assert!(!log.contains("error:"), "the server's log:\n{log}");
     }
@@ -251,6 +259,10 @@ impl Mounted {
     /// The same, where the server had errors to tell. Answers what it said.
     #[track_caller]
     pub fn unmount_with_errors(mut self) -> String {
+        // A server that was shut down, or is the only one left of its mount, may not answer.
+        if let Ok(stats) = self.stats() {
+            assert_promises_held(&stats);
+        }
         let umount =
             || run(&spinney().to_string_lossy(), &["umount", &self.point.to_string_lossy()]);
         // A child that another test has just forked has this one's files open until it runs
@@ -300,9 +312,36 @@ impl Drop for Mounted {
     }
 }
 
+/// One of the counters of `spinney stats`.
+#[track_caller]
+fn counter(stats: &str, name: &str) -> u64 {
+    let fields = stats.lines().filter_map(|line| line.split_once(' '));
+    let value = fields.filter(|(found, _)| *found == name).find_map(|(_, v)| v.trim().parse().ok());
+    value.unwrap_or_else(|| panic!("no counter {name}:\n{stats}"))
+}
+
+/// No commit needed more than the operations in it had promised for it: the proof of
+/// `btrfs-fs/src/reserve` on whatever this mount was made to do, also in a release build.
+#[track_caller]
+fn assert_promises_held(stats: &str) {
+    for name in ["commit.over_promise", "commit.unpaid_nodes"] {
+        assert_eq!(counter(stats, name), 0, "{name}: a commit needed more than promised:\n{stats}");
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::no_news_after_kill;
+    use super::{assert_promises_held, counter, no_news_after_kill};
+
+    #[test]
+    fn counters_are_read_and_judged() {
+        let stats = "commit.count         12\ncommit.over_promise  0\ncommit.unpaid_nodes  0\n";
+        assert_eq!(counter(stats, "commit.count"), 12);
+        assert_promises_held(stats);
+        let broken = stats.replace("unpaid_nodes  0", "unpaid_nodes  3");
+        assert!(std::panic::catch_unwind(|| assert_promises_held(&broken)).is_err());
+        assert!(std::panic::catch_unwind(|| counter(stats, "commit.short")).is_err());
+    }
 
     #[test]
     fn a_kill_excuses_a_copy_that_is_one_commit_behind() {

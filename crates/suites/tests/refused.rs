@@ -6,6 +6,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -23,7 +24,19 @@ struct Store {
 }
 
 impl Store {
+    /// All that belongs to metadata chunks is there.
     fn new(volume: &Volume, name: &str) -> Store {
+        let store = Store::sparse(volume, name);
+        let image = store.image();
+        for (offset, len) in structure(&image) {
+            let (offset, len) = (offset.to_string(), len.to_string());
+            sh("fallocate", &["-o", &offset, "-l", &len, &*image.to_string_lossy()]).unwrap();
+        }
+        store
+    }
+
+    /// Only what has been written is there.
+    fn sparse(volume: &Volume, name: &str) -> Store {
         let point = volume.beside(name);
         fs::create_dir(&point).unwrap();
         let to = point.to_string_lossy();
@@ -31,10 +44,6 @@ impl Store {
         let store = Store { point };
         let (from, to) = (volume.image(), store.image());
         sh("cp", &["--sparse=always", &*from.to_string_lossy(), &*to.to_string_lossy()]).unwrap();
-        for (offset, len) in structure(&to) {
-            let (offset, len) = (offset.to_string(), len.to_string());
-            sh("fallocate", &["-o", &offset, "-l", &len, &*to.to_string_lossy()]).unwrap();
-        }
         store
     }
 
@@ -197,6 +206,60 @@ fn the_kernel_tells_direct_writers_too() {
     write_old(mount.path());
     store.fill();
     assert_eq!(refusals(mount.path()), [Some(libc::ENOSPC); 2]);
+}
+
+/// `syncfs(2)` of the mount: the error's number.
+fn syncfs(root: &Path) -> Option<i32> {
+    let dir = File::open(root).unwrap();
+    // SAFETY: takes a descriptor, which is open.
+    let done = unsafe { libc::syncfs(dir.as_raw_fd()) };
+    (done != 0).then(|| number(io::Error::last_os_error()))
+}
+
+/// A commit that the device refuses ends the volume. Who asks for a sync is told so once, and
+/// from then on that it is read-only.
+fn refused_commit(root: &Path, store: &Store) {
+    store.fill();
+    // More than what has been written of the metadata chunks, and so is there, could take.
+    for number in 0..5000 {
+        let name = format!("a-directory-with-a-name-of-some-length-{number}");
+        if fs::create_dir(root.join(name)).is_err() {
+            break;
+        }
+    }
+    assert_eq!(
+        [(); 3].map(|()| syncfs(root)),
+        [Some(libc::EIO), Some(libc::EROFS), Some(libc::EROFS)]
+    );
+    assert_eq!(fs::create_dir(root.join("late")).map_err(number), Err(libc::EROFS));
+    assert!(fs::read(root.join("old")).unwrap() == OLD, "what was there is read");
+}
+
+#[test]
+fn syncfs_tells_of_a_refused_commit_once() {
+    for transport in TRANSPORTS {
+        if let Some(why) = lacking(transport) {
+            skip!("{why}");
+        }
+        let volume = Volume::new("refused-commit", 256 << 20);
+        let store = Store::sparse(&volume, "store");
+        let mounted = volume.mount_from(&store.image(), transport, LIMIT);
+        write_old(mounted.path());
+        sh("sync", &["-f", &*mounted.path().to_string_lossy()]).unwrap();
+        refused_commit(mounted.path(), &store);
+        let (program, root) = (suites::spinney().display().to_string(), mounted.path().to_owned());
+        let report = run(&program, &["umount", &*root.to_string_lossy()]);
+        assert!(
+            !report.success() && report.text().contains("closing the volume failed"),
+            "{report:?}"
+        );
+        assert!(mounted.log().contains("the volume turns read-only"), "{}", mounted.log());
+        drop(mounted);
+        store.mend();
+        assert_sound(&store.image());
+        let later = |mount: &KernelMount| fs::read(mount.join("old")).unwrap();
+        assert!(with_kernel(&store.image(), "ro", later).unwrap() == OLD);
+    }
 }
 
 /// Nothing of what was buffered is dropped: it is told, and it lands once it can.

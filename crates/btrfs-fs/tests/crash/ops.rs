@@ -6,7 +6,7 @@ use vfs::{Context, FallocateMode, FileKind, RenameMode, XattrMode};
 
 pub const CX: Context = Context { uid: 0, gid: 0, pid: 0, umask: 0o022 };
 
-fn at(path: &str) -> Target {
+pub fn at(path: &str) -> Target {
     Target::Path(Path::new(path))
 }
 

@@ -8,8 +8,8 @@
 
 use testkit::ops::Rng;
 use vfs::{
-    Context, FallocateMode, FileKind, FileSystem, FsError, Ino, RenameMode, SetAttr, WriteFlags,
-    XattrMode,
+    Context, FallocateMode, FileKind, FileSystem, FsError, Ino, RenameMode, SetAttr, SetTime,
+    Timestamp, WriteFlags, XattrMode,
 };
 
 const CX: Context = Context { uid: 0, gid: 0, pid: 1, umask: 0o022 };
@@ -17,9 +17,10 @@ const CX: Context = Context { uid: 0, gid: 0, pid: 1, umask: 0o022 };
 const PER_DIR: u64 = 4000;
 const SECTOR: u64 = 4096;
 /// A file that others are cut out of, shared from or written over.
-const LARGE: u64 = 16 << 20;
+const LARGE: u64 = 2 << 20;
 /// Files that are held open at most, beside the top directory.
 const HELD: usize = 1200;
+const NOCOW: u32 = 0x80_0000;
 /// Links of one file: `btrfs check` takes time with the square of them.
 const LINKS: u64 = 2000;
 
@@ -49,11 +50,23 @@ pub enum Kind {
     /// Files cut in the middle of their extents, and grown.
     Truncate,
     Mkdir,
+    /// Preallocated files, written into.
+    Allocate,
+    /// Renames over others, exchanges, and renames to another directory, in turns.
+    Move,
+    /// Modes, owners and times of files made before, beside a new one.
+    SetAttr,
+    /// Two new attributes for one that goes.
+    RemoveXattr,
+    /// Directories that inherit an ACL.
+    Inherit,
+    /// Files without copy-on-write that are shared and written over.
+    NoCow,
     /// Any of the others, at random.
     Mix,
 }
 
-pub const ALL: [Kind; 15] = [
+pub const ALL: [Kind; 21] = [
     Kind::Xattr { size: 1024, files: 1 },
     Kind::Xattr { size: 64, files: 1000 },
     Kind::Xattr { size: 3900, files: 1 },
@@ -68,6 +81,12 @@ pub const ALL: [Kind; 15] = [
     Kind::Acl,
     Kind::Truncate,
     Kind::Mkdir,
+    Kind::Allocate,
+    Kind::Move,
+    Kind::SetAttr,
+    Kind::RemoveXattr,
+    Kind::Inherit,
+    Kind::NoCow,
     Kind::Mix,
 ];
 
@@ -77,6 +96,9 @@ pub struct Filler<'a> {
     rng: Rng,
     top: Ino,
     dir: Ino,
+    /// Where renames go to, and what its directories inherit.
+    other: Option<Ino>,
+    heir: Option<Ino>,
     /// Files or names made so far in all directories.
     made: u64,
     step: u64,
@@ -115,6 +137,8 @@ impl<'a> Filler<'a> {
             rng: Rng::new(seed),
             top,
             dir: top,
+            other: None,
+            heir: None,
             made: 0,
             step: 0,
             file: None,
@@ -163,6 +187,12 @@ impl<'a> Filler<'a> {
             Kind::Acl => self.acl(),
             Kind::Truncate => self.truncate(),
             Kind::Mkdir => self.mkdir(),
+            Kind::Allocate => self.allocate(),
+            Kind::Move => self.exchange(),
+            Kind::SetAttr => self.set_attributes(),
+            Kind::RemoveXattr => self.remove_xattr(),
+            Kind::Inherit => self.inherit(),
+            Kind::NoCow => self.no_cow(),
             Kind::Mix => unreachable!("picked above"),
         }
     }
@@ -201,9 +231,8 @@ impl<'a> Filler<'a> {
         self.name = Some(name);
         if self.held.len() >= HELD {
             let used = |ino: &Ino| {
-                *ino == self.dir
-                    || *ino == self.top
-                    || [self.file, self.linked].contains(&Some(*ino))
+                let some = [Some(self.dir), Some(self.top), self.file, self.linked];
+                some.contains(&Some(*ino)) || [self.other, self.heir].contains(&Some(*ino))
             };
             let at = self.held.iter().position(|ino| !used(ino)).expect("so many are not in use");
             self.fs.forget(self.held.remove(at), 1);
@@ -308,7 +337,7 @@ impl<'a> Filler<'a> {
     }
 
     fn overwrite(&mut self) -> Step {
-        let ino = self.large(8192)?;
+        let ino = self.large(LARGE / SECTOR * 2)?;
         let at = self.rng.below(LARGE / SECTOR) * SECTOR;
         self.write(ino, at, SECTOR as usize)
     }
@@ -334,6 +363,102 @@ impl<'a> Filler<'a> {
             self.fs.setattr(&CX, ino, &SetAttr { size: Some(size), ..SetAttr::default() })?;
         }
         self.write(ino, 500_000, 5000)
+    }
+
+    fn allocate(&mut self) -> Step {
+        let ino = self.new_file(12)?;
+        let len = SECTOR * (1 + self.rng.below(40));
+        self.fs.fallocate(&CX, ino, FallocateMode::Allocate, 0, len)?;
+        let at = self.rng.below(len);
+        self.write(ino, at, (len - at).min(6000) as usize)
+    }
+
+    /// A directory that is made when it is first asked for.
+    fn beside(&mut self, dir: Option<Ino>, name: &[u8]) -> Result<Ino, FsError> {
+        if let Some(ino) = dir {
+            return Ok(ino);
+        }
+        let ino = self.fs.mkdir(&CX, self.top, name, 0o755)?.attr.ino;
+        self.held.push(ino);
+        Ok(ino)
+    }
+
+    /// Each pair of files leaves one or two names more.
+    fn exchange(&mut self) -> Step {
+        let other = self.beside(self.other, b"other")?;
+        self.other = Some(other);
+        self.inline()?;
+        let (from, old) = (self.dir, self.name.take().expect("just made"));
+        self.inline()?;
+        let (to, new) = (self.dir, self.name.take().expect("just made"));
+        match self.step % 3 {
+            0 => self.fs.rename(&CX, from, &old, to, &new, RenameMode::Replace),
+            1 => {
+                self.fs.rename(&CX, from, &old, other, &old, RenameMode::NoReplace)?;
+                self.fs.rename(&CX, other, &old, to, &new, RenameMode::Exchange)
+            }
+            _ => self.fs.rename(&CX, from, &old, other, &new, RenameMode::Replace),
+        }
+    }
+
+    fn set_attributes(&mut self) -> Step {
+        self.new_file(100)?;
+        for n in 0..3 {
+            let ino = *self.rng.pick(&self.held);
+            let time = Timestamp { secs: 1_000_000 + self.step as i64, nanos: n };
+            let mut set = SetAttr { mtime: Some(SetTime::At(time)), ..SetAttr::default() };
+            match n {
+                0 => set.perm = Some(0o700 + (self.step % 64) as u16),
+                1 => (set.uid, set.gid) = (Some(self.step as u32), Some(n)),
+                _ => {}
+            }
+            self.fs.setattr(&CX, ino, &set)?;
+        }
+        Ok(())
+    }
+
+    fn remove_xattr(&mut self) -> Step {
+        let ino = self.current(3000)?;
+        let step = self.step;
+        for name in ["keep", "drop"] {
+            let mut value = vec![0; 300];
+            self.rng.fill(&mut value);
+            self.set(ino, format!("user.{name}-{step}").as_bytes(), &value)?;
+        }
+        self.fs.removexattr(&CX, ino, format!("user.drop-{step}").as_bytes())
+    }
+
+    fn inherit(&mut self) -> Step {
+        let heir = self.beside(self.heir, b"heir")?;
+        if self.heir.replace(heir).is_none() {
+            self.set(heir, b"system.posix_acl_default", &acl(20))?;
+        }
+        let name = self.fresh_name(40)?;
+        let entry = self.fs.mkdir(&CX, heir, &name, 0o755)?;
+        self.fs.forget(entry.attr.ino, 1);
+        Ok(())
+    }
+
+    /// What is shared is copied when it is written over, flag or not.
+    fn no_cow(&mut self) -> Step {
+        let (ino, copy) = (self.new_file(12)?, self.new_file(12)?);
+        for ino in [ino, copy] {
+            self.fs.set_flags(&CX, ino, NOCOW)?;
+        }
+        self.write(ino, 0, 4 * SECTOR as usize)?;
+        self.write(ino, SECTOR, SECTOR as usize)?;
+        self.fs.clone_range(&CX, ino, 0, copy, 0, 4 * SECTOR)?;
+        self.write(ino, 2 * SECTOR, SECTOR as usize)
+    }
+
+    /// What an fsync may be asked for: one of the last files, or the directory.
+    pub fn recent(&self, rng: &mut Rng) -> Ino {
+        let last = self.held.last().copied();
+        let some: Vec<Ino> = [self.file, self.linked, last, Some(self.dir), self.other]
+            .into_iter()
+            .flatten()
+            .collect();
+        *rng.pick(&some)
     }
 
     fn mkdir(&mut self) -> Step {

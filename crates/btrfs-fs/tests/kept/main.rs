@@ -22,10 +22,19 @@ mod words;
 
 use facts::Facts;
 use kernel::{Kernel, Verdict};
+use std::time::{SystemTime, UNIX_EPOCH};
 use testkit::oracle::TempDir;
 
 /// Subvolumes of a volume, and so sequences in one transaction of the kernel's.
 const WIDTH: usize = 200;
+
+/// Each run takes other samples; it says which.
+fn seed() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock");
+    let seed = common::number("SPINNEY_SEED", since.as_secs());
+    println!("SPINNEY_SEED={seed}");
+    seed
+}
 
 /// What became of a list of cases.
 #[derive(Default)]
@@ -159,7 +168,7 @@ fn short_sequences() {
         facts.iter().for_each(|fact| assert!(kept.contains(*fact), "the kernel: {case}: {fact}"));
     }
     compare(&kernel, &words::all(1, "fsync"), &mut tally);
-    let seed = common::number("SPINNEY_SEED", 1);
+    let seed = seed();
     for (len, synced) in [(2, false), (3, false), (2, true)] {
         compare(&kernel, &words::sample(len, seed, 1000, synced), &mut tally);
     }
@@ -171,7 +180,7 @@ fn the_kernel_replays_what_we_log() {
     testkit::require!(kernel_btrfs);
     let dir = TempDir::new("kept").expect("temp dir");
     let recorded = RECORDED.iter().map(|(case, _)| (*case).to_owned());
-    let seed = common::number("SPINNEY_SEED", 1);
+    let seed = seed();
     let mut logs = 0;
     for case in
         recorded.chain(words::sample(3, seed, common::number("SPINNEY_SEEDS", 30) as usize, false))

@@ -3,6 +3,7 @@
 use crate::ops::*;
 use testkit::RefFs;
 use testkit::ops::{Op, Outcome, Rng, Session};
+use vfs::{FallocateMode, SetTime, Timestamp};
 
 /// What a commit has before each sequence.
 pub const BASE: &[&str] = &[
@@ -16,6 +17,8 @@ pub const BASE: &[&str] = &[
     "create A/C/in",
     "create B/big",
     "write B/big",
+    "mkdir B/empty",
+    "setxattr A/bar",
 ];
 
 /// What a sequence is made of.
@@ -71,10 +74,42 @@ const STEPS: &[&str] = &[
     "setxattr A",
     "setxattr A/C",
     "chmod A/bar",
+    "chown A/foo",
+    "utimes A/bar",
+    "removexattr A/bar",
+    "allocate A/foo",
+    "allocate A/new",
+    "punch B/big",
+    "clone B/big A/foo",
+    "clone B/big A/new",
+    "tmpfile A/tmp",
+    "tmpfile D/tmp",
+    "whiteout A/foo A/moved",
+    "whiteout B/big A/big",
+    "rename A/C B/empty",
+    "rename D B/empty",
+    "rename B/empty D",
 ];
 
+/// Operations that are one step, from its words.
+fn ops(text: &str) -> Vec<Op> {
+    match text.strip_prefix("tmpfile ") {
+        // A file without a name that gets one.
+        Some(path) => {
+            let dir = path.rsplit_once('/').map_or("", |(dir, _)| dir);
+            vec![
+                tmpfile(dir, 0),
+                write_open(0, 0, 5000, 7),
+                link_open(0, path),
+                Op::Close { slot: 0 },
+            ]
+        }
+        None => vec![op(text)],
+    }
+}
+
 /// One operation, from its words.
-pub fn op(text: &str) -> Op {
+fn op(text: &str) -> Op {
     let words: Vec<&str> = text.split_whitespace().collect();
     let path = |at: usize| if words[at] == "." { "" } else { words[at] };
     let seed = testkit::ops::hash(text.as_bytes());
@@ -92,6 +127,16 @@ pub fn op(text: &str) -> Op {
         "truncate" => truncate(path(1), 1000),
         "setxattr" => set_xattr(path(1), "user.x", 40, seed),
         "chmod" => chmod(path(1), 0o600),
+        "chown" => Op::Chown { target: at(path(1)), uid: Some(7), gid: Some(8) },
+        "utimes" => {
+            let time = Some(SetTime::At(Timestamp { secs: 1_000_000_000, nanos: 5 }));
+            Op::Utimes { target: at(path(1)), atime: time, mtime: time }
+        }
+        "removexattr" => remove_xattr(path(1), "user.x"),
+        "allocate" => fallocate(path(1), FallocateMode::Allocate, 2000, 50_000),
+        "punch" => punch(path(1), 4096, 4096),
+        "clone" => clone(path(1), path(2)),
+        "whiteout" => whiteout(path(1), path(2)),
         "fsync" => fsync(path(1)),
         "fdatasync" => fdatasync(path(1)),
         other => panic!("no such operation: {other}"),
@@ -103,10 +148,12 @@ pub fn parse(text: &str) -> Vec<String> {
 }
 
 pub fn apply(session: &mut Session<'_>, text: &str) -> Result<(), String> {
-    match session.apply(&op(text)) {
-        Outcome::Error(code) => Err(format!("{text}: {code:?}")),
-        _ => Ok(()),
+    for op in ops(text) {
+        if let Outcome::Error(code) = session.apply(&op) {
+            return Err(format!("{text}: {code:?}"));
+        }
     }
+    Ok(())
 }
 
 /// Whether all of it can be done after `BASE`, and on what a sync can be called then.

@@ -107,8 +107,8 @@ the line that is an ordinary user, who must also own image and directory. A seco
 Environment
     SPINNEY_LOG         error, warn, info (the default), debug or trace
     SPINNEY_SYSLOG      the socket of the system's log, if it is not /dev/log
-    SPINNEY_START_LIMIT seconds after which a start that hangs is given up (600 to open the
-                        volume, 20 to mount it)
+    SPINNEY_START_LIMIT seconds (20) after which a start that hangs is given up; as long as
+                        opening the volume gets on (replaying a log, say) it may take
 
 Examples
     spinney mount disk.img /mnt

@@ -1,7 +1,7 @@
 //! A server in the background: the command returns when the mount is ready, or with the
 //! server's own error. `guard` says how it learns of it, and for how long it waits.
 
-use super::guard::{self, Place, Start, Teller};
+use super::guard::{self, Deputy, Place, Start, Teller};
 use crate::error::{Error, Exit, Result, io_text, say_error};
 use crate::sys::{self, Fork};
 use std::io::{self, PipeReader, Write};
@@ -109,6 +109,11 @@ fn child(reporter: &mut Reporter, serve: impl FnOnce(&mut Reporter) -> Result<Ex
 }
 
 fn wait(child: i32, reader: PipeReader, place: &Place, quiet: bool) -> Result<Exit> {
+    let deputy = Deputy::new(child, &reader, place);
+    if let Err(error) = &deputy {
+        let error = io_text(error);
+        say_error(&format!("spinney: if this command is killed, the start goes on: {error}"));
+    }
     let mut how = None;
     let start = guard::watch(child, reader, place, |limit| {
         guard::eventually(limit, || {
@@ -116,6 +121,9 @@ fn wait(child: i32, reader: PipeReader, place: &Place, quiet: bool) -> Result<Ex
             how.is_some()
         })
     });
+    if let Ok(deputy) = deputy {
+        deputy.dismiss();
+    }
     match start {
         Start::Ready(text) => {
             if !quiet {

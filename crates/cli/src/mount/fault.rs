@@ -1,11 +1,20 @@
-//! Makes a start fail where a test wants it: `SPINNEY_FAULT=STEP=WHAT`. Debug builds only;
-//! in others nobody asks.
+//! Makes a start, or the end, fail where a test wants it: `SPINNEY_FAULT=STEP=WHAT`. Debug builds
+//! only; in others nobody asks.
 
 use std::io;
+use std::sync::Arc;
+use vfs::FileSystem;
 
-/// The steps of `serve`; `fuse::Config::STEPS` are those of mounting itself.
+/// The steps of `serve`; `fuse::Config::STEPS` are those of mounting itself. `closing` is inside
+/// of what closes the volume.
 #[cfg(debug_assertions)]
-const STEPS: &[&str] = &["log", "opened", "listening", "ready"];
+const STEPS: &[&str] = &["log", "opened", "listening", "ready", CLOSING];
+#[cfg(debug_assertions)]
+const CLOSING: &str = "closing";
+
+/// Work that gets on.
+#[cfg(debug_assertions)]
+const BUSY: std::time::Duration = std::time::Duration::from_secs(4);
 
 #[cfg(not(debug_assertions))]
 pub fn at(_: &'static str) -> io::Result<()> {
@@ -27,7 +36,92 @@ pub fn at(step: &'static str) -> io::Result<()> {
         "hang" => loop {
             std::thread::park();
         },
+        "busy" => {
+            let start = std::time::Instant::now();
+            while start.elapsed() < BUSY {}
+        }
         _ => return Err(io::Error::other(format!("asked to fail at {step}"))),
     }
     Ok(())
+}
+
+#[cfg(not(debug_assertions))]
+pub fn in_close(fs: Arc<impl FileSystem + 'static>) -> Arc<dyn FileSystem> {
+    fs
+}
+
+/// The same file system; its end fails if a test asked for that.
+#[cfg(debug_assertions)]
+pub fn in_close(fs: Arc<impl FileSystem + 'static>) -> Arc<dyn FileSystem> {
+    let wanted = std::env::var("SPINNEY_FAULT").unwrap_or_default();
+    match wanted.split_once('=') {
+        Some((CLOSING, _)) => Arc::new(closing::Failing(fs)),
+        _ => fs,
+    }
+}
+
+#[cfg(debug_assertions)]
+mod closing {
+    use std::sync::Arc;
+    use vfs::*;
+
+    pub struct Failing(pub Arc<dyn FileSystem>);
+
+    macro_rules! delegate {
+        ($(fn $name:ident(&self $(, $arg:ident: $ty:ty)*) $(-> $ret:ty)?;)*) => {
+            $(fn $name(&self $(, $arg: $ty)*) $(-> $ret)? { self.0.$name($($arg),*) })*
+        };
+    }
+
+    impl FileSystem for Failing {
+        fn destroy(&self) -> Result<()> {
+            super::at(super::CLOSING)
+                .map_err(|source| FsError::Io { context: "closing".into(), source })?;
+            self.0.destroy()
+        }
+
+        delegate! {
+            fn root(&self) -> Ino;
+            fn lookup(&self, cx: &Context, parent: Ino, name: &[u8]) -> Result<Entry>;
+            fn forget(&self, ino: Ino, count: u64);
+            fn getattr(&self, ino: Ino) -> Result<Attr>;
+            fn keeps_atime(&self) -> bool;
+            fn access_due(&self, ino: Ino) -> bool;
+            fn accessed(&self, ino: Ino);
+            fn setattr(&self, cx: &Context, ino: Ino, set: &SetAttr) -> Result<Attr>;
+            fn readlink(&self, ino: Ino) -> Result<Vec<u8>>;
+            fn mknod(&self, cx: &Context, parent: Ino, name: &[u8], kind: FileKind, perm: u16, rdev: u32) -> Result<Entry>;
+            fn mkdir(&self, cx: &Context, parent: Ino, name: &[u8], perm: u16) -> Result<Entry>;
+            fn symlink(&self, cx: &Context, parent: Ino, name: &[u8], target: &[u8]) -> Result<Entry>;
+            fn link(&self, cx: &Context, ino: Ino, parent: Ino, name: &[u8]) -> Result<Entry>;
+            fn tmpfile(&self, cx: &Context, parent: Ino, perm: u16) -> Result<Entry>;
+            fn unlink(&self, cx: &Context, parent: Ino, name: &[u8]) -> Result<()>;
+            fn rmdir(&self, cx: &Context, parent: Ino, name: &[u8]) -> Result<()>;
+            fn rename(&self, cx: &Context, parent: Ino, name: &[u8], new_parent: Ino, new_name: &[u8], mode: RenameMode) -> Result<()>;
+            fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize>;
+            fn write(&self, cx: &Context, ino: Ino, offset: u64, data: &[u8], flags: WriteFlags) -> Result<usize>;
+            fn fallocate(&self, cx: &Context, ino: Ino, mode: FallocateMode, offset: u64, len: u64) -> Result<()>;
+            fn copy_range(&self, cx: &Context, from: Ino, from_offset: u64, to: Ino, to_offset: u64, len: u64) -> Result<u64>;
+            fn clone_range(&self, cx: &Context, from: Ino, from_offset: u64, to: Ino, to_offset: u64, len: u64) -> Result<()>;
+            fn seek(&self, ino: Ino, offset: u64, whence: SeekWhence) -> Result<u64>;
+            fn fsync(&self, ino: Ino, datasync: bool) -> Result<()>;
+            fn sync(&self) -> Result<()>;
+            fn readdir(&self, dir: Ino, offset: u64, emit: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()>;
+            fn readdir_plus(&self, dir: Ino, offset: u64, emit: &mut dyn FnMut(&DirEntry<'_>, Option<&Entry>) -> bool) -> Result<()>;
+            fn dir_end(&self, dir: Ino) -> Result<u64>;
+            fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>>;
+            fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>>;
+            fn setxattr(&self, cx: &Context, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()>;
+            fn removexattr(&self, cx: &Context, ino: Ino, name: &[u8]) -> Result<()>;
+            fn flags(&self, ino: Ino) -> Result<u32>;
+            fn set_flags(&self, cx: &Context, ino: Ino, flags: u32) -> Result<()>;
+            fn trim(&self, cx: &Context, start: u64, len: u64, least: u64) -> Result<u64>;
+            fn observe(&self, observer: Arc<dyn Observer>);
+            fn statfs(&self) -> Result<StatFs>;
+            fn label(&self) -> Result<Vec<u8>>;
+            fn set_label(&self, cx: &Context, label: &[u8]) -> Result<()>;
+            fn shut_down(&self, first: Durable) -> Result<()>;
+            fn stats(&self) -> Vec<Stat>;
+        }
+    }
 }

@@ -1,7 +1,8 @@
 //! Watches a server's start from another process, so that a start that fails in whatever way
 //! (it is killed, stopped, hangs, runs out of memory) ends soon, with a reason, and leaves
 //! no mount behind. In the background the waiting command does this; a server in the
-//! foreground gets a process for it that ends when the mount is ready.
+//! foreground gets a process for it that ends when the mount is ready. The waiting command may
+//! be killed as well (Ctrl-C): its deputy, one process more, then ends the start.
 //!
 //! The server reports over a pipe: messages of a code, a length and a text. `M`: it begins
 //! to mount. `R`: it is ready. `E`: there will be no mount, and why. Invariant: a mount is
@@ -16,8 +17,11 @@ use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Opening may have to read and write much: replay a log, commit it.
-const TO_OPEN: Duration = Duration::from_secs(600);
+/// Without anything done. Opening may have to read and write much (replay a log, commit it), and
+/// as long as it does it may go on; what hangs or was stopped does nothing.
+const TO_OPEN: Duration = Duration::from_secs(20);
+/// How often that is looked at.
+const LOOK: Duration = Duration::from_millis(200);
 /// Only this machine's kernel takes part in mounting.
 const TO_MOUNT: Duration = Duration::from_secs(20);
 /// Seconds that stand for both, for tests and for who knows better.
@@ -95,10 +99,17 @@ impl Teller {
     }
 }
 
+/// Longer ones are none that a server tells.
+const MESSAGE: usize = 1 << 20;
+
 fn hear(pipe: &mut PipeReader) -> io::Result<(u8, String)> {
     let mut head = [0; 5];
     pipe.read_exact(&mut head)?;
-    let mut text = vec![0; u32::from_le_bytes([head[1], head[2], head[3], head[4]]) as usize];
+    let len = u32::from_le_bytes([head[1], head[2], head[3], head[4]]) as usize;
+    if len > MESSAGE {
+        return Err(io::Error::from(io::ErrorKind::InvalidData));
+    }
+    let mut text = vec![0; len];
     pipe.read_exact(&mut text)?;
     Ok((head[0], String::from_utf8_lossy(&text).into_owned()))
 }
@@ -112,14 +123,22 @@ pub fn watch(
     ended: impl FnOnce(Duration) -> bool,
 ) -> Start {
     let given = std::env::var(LIMIT).ok().and_then(|s| s.parse().ok()).map(Duration::from_secs);
-    let (mut doing, mut limit) = ("opening the volume", given.unwrap_or(TO_OPEN));
+    let (mut doing, mut limit) =
+        ("opening the volume without getting on", given.unwrap_or(TO_OPEN));
     let mut since = Instant::now();
+    let mut opening = Some(Work::of(server));
     let start = loop {
-        match sys::wait_readable(&pipe, limit.saturating_sub(since.elapsed())) {
+        let left = limit.saturating_sub(since.elapsed());
+        match sys::wait_readable(&pipe, left.min(LOOK)) {
+            Ok(false) if !left.is_zero() => {
+                if opening.as_mut().is_some_and(|work| work.goes_on(server)) {
+                    since = Instant::now();
+                }
+            }
             Ok(true) => match hear(&mut pipe) {
                 Ok((b'M', _)) => {
                     (doing, limit) = ("mounting it", given.unwrap_or(TO_MOUNT));
-                    since = Instant::now();
+                    (since, opening) = (Instant::now(), None);
                 }
                 Ok((b'R', text)) => return Start::Ready(text),
                 Ok((_, text)) => break Start::Failed(text),
@@ -136,6 +155,87 @@ pub fn watch(
         place.clean();
     }
     start
+}
+
+/// What a process has done so far.
+struct Work {
+    processor: u64,
+    /// Bytes and calls, as /proc/PID/io counts them.
+    io: String,
+}
+
+impl Work {
+    fn of(process: i32) -> Work {
+        let read = |name: &str| std::fs::read_to_string(format!("/proc/{process}/{name}"));
+        let stat = read("stat").unwrap_or_default();
+        let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields).split(' ');
+        // utime and stime, the fields 14 and 15 of proc(5): the third is the first here.
+        let processor = fields.skip(11).take(2).filter_map(|n| n.parse::<u64>().ok()).sum();
+        Work { processor, io: read("io").unwrap_or_default() }
+    }
+
+    /// It has done something since, or one of its threads waits for a device, of which there is
+    /// nothing to be seen until it answers.
+    fn goes_on(&mut self, process: i32) -> bool {
+        let before = std::mem::replace(self, Work::of(process));
+        let done = (before.processor, &before.io) != (self.processor, &self.io);
+        done || waits_for_a_device(process)
+    }
+}
+
+fn waits_for_a_device(process: i32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten();
+    let numbers = threads.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok());
+    numbers.into_iter().any(|thread: i32| sys::state(thread) == Some('D'))
+}
+
+/// A process that ends the start of a server if the command that waits for it is killed.
+pub struct Deputy {
+    /// Whoever waits has this; its end without a word says that it is gone.
+    waiting: PipeWriter,
+}
+
+impl Deputy {
+    /// To be called by who waits for `server`, whose messages come out of `pipe`.
+    pub fn new(server: i32, pipe: &PipeReader, place: &Place) -> io::Result<Deputy> {
+        let (mut over, waiting) = io::pipe()?;
+        let mut pipe = pipe.try_clone()?;
+        let mut mine = Some(waiting);
+        sys::fork_apart(|| {
+            // Its copy would keep the pipe open.
+            drop(mine.take());
+            // Not to be ended with it from the terminal.
+            let _ = sys::new_session();
+            if over.read(&mut [0]).is_ok_and(|len| len == 0) {
+                take_over(server, &mut pipe, place);
+            }
+        })?;
+        let waiting = mine.ok_or_else(|| io::Error::from(io::ErrorKind::BrokenPipe))?;
+        Ok(Deputy { waiting })
+    }
+
+    /// The start is over, one way or another.
+    pub fn dismiss(mut self) {
+        let _ = self.waiting.write_all(b"D");
+    }
+}
+
+/// Nobody waits any more: a mount that is ready stays, a start that is not is ended.
+fn take_over(server: i32, pipe: &mut PipeReader, place: &Place) {
+    while let Ok(true) = sys::wait_readable(pipe, Duration::ZERO) {
+        match hear(pipe) {
+            Ok((b'M', _)) => {}
+            Ok((b'R', _)) => return,
+            Ok(_) | Err(_) => break,
+        }
+    }
+    // It may have ended: then nobody else has had its number since, this soon.
+    if sys::is_alive(server) {
+        sys::kill(server);
+    }
+    if eventually(TO_END, || !sys::is_alive(server)) {
+        place.clean();
+    }
 }
 
 /// Watches over the calling process, which serves in the foreground.

@@ -139,7 +139,8 @@ fn mount(request: &Request, fs: &Arc<BtrfsFs>) -> Result<Session> {
     config.owners = request.options.owners(&top);
     config.source = source(request);
     config.on_step = Some(fault::at);
-    Session::mount(fs.clone(), &request.point, &config).map_err(|e| mounting(request, &e))
+    Session::mount(fault::in_close(fs.clone()), &request.point, &config)
+        .map_err(|e| mounting(request, &e))
 }
 
 /// Over a block device the kernel passes syncfs on, and umount(2) waits for the commit.

@@ -4,6 +4,8 @@
 pub mod mount;
 
 use std::ffi::OsStr;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -96,4 +98,37 @@ pub fn without_stand_ins(tree: &TreeSnapshot) -> TreeSnapshot {
     let mut tree = tree.clone();
     tree.nodes.retain(|path, _| !stand_in(&format!("{path:?}")));
     tree
+}
+
+/// Why this machine cannot mount as an ordinary user, if it cannot.
+pub fn no_ordinary_users() -> Option<&'static str> {
+    let set_uid =
+        |path: &str| fs::metadata(path).is_ok_and(|meta| meta.permissions().mode() & 0o4000 != 0);
+    if !set_uid("/usr/bin/fusermount3") && !set_uid("/bin/fusermount3") {
+        return Some("fusermount3 is not installed with set-user-ID");
+    }
+    (!sh("setpriv --help").status.success()).then_some("no setpriv here")
+}
+
+/// /dev/fuse with the permissions that it has where udev makes it. One test at a time, since
+/// it puts the old ones back.
+pub struct OpenToAll {
+    before: u32,
+    _held: fs::File,
+}
+
+impl OpenToAll {
+    pub fn new() -> OpenToAll {
+        let device = fs::File::open("/dev/fuse").unwrap();
+        device.lock().unwrap();
+        let before = fs::metadata("/dev/fuse").unwrap().permissions().mode();
+        fs::set_permissions("/dev/fuse", Permissions::from_mode(0o666)).unwrap();
+        OpenToAll { before, _held: device }
+    }
+}
+
+impl Drop for OpenToAll {
+    fn drop(&mut self) {
+        let _ = fs::set_permissions("/dev/fuse", Permissions::from_mode(self.before));
+    }
 }

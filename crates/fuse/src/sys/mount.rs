@@ -72,7 +72,9 @@ impl How {
 /// umount2(2) of a `fuseblk` mount waits, uninterruptibly, for the server's answer to
 /// DESTROY. A thread of the server in there would keep the connection open when the server
 /// is killed: the process could not end, nor could sync(2) of anybody on the machine. The
-/// child has no descriptor of this process, and not its memory, in which rings are mapped.
+/// child closes its copies of this process's descriptors, and does not inherit the rings, which
+/// would hold the connection as well: they are mapped so that a fork leaves them out
+/// (`uring/ring.rs`). The rest of the memory it has a copy of, and lets alone.
 pub(crate) fn unmount(target: &Path, how: How) -> io::Result<()> {
     let target = c_string(target.as_os_str().as_bytes())?;
     let (mut told, tell) = io::pipe()?;

@@ -24,6 +24,7 @@ pub struct Spy {
     pub observe_takes: Duration,
     pub destroy_takes: Duration,
     pub destroy_fails: bool,
+    pub destroy_panics: bool,
     /// Tell no `STATX_ATTR_*` bits: Linux drops them from a FUSE server's replies.
     pub without_attributes: bool,
 }
@@ -133,6 +134,7 @@ impl FileSystem for Spy {
     fn destroy(&self) -> Result<()> {
         std::thread::sleep(self.destroy_takes);
         self.note("destroy");
+        assert!(!self.destroy_panics, "asked to panic");
         match self.destroy_fails {
             true => Err(FsError::Corrupt { what: "asked to".into(), data: false }),
             false => self.model.destroy(),

@@ -209,3 +209,32 @@ fn a_server_killed_while_it_unmounts_itself_ends() {
         in_time("the mount ends", numbers, || loops_over(&image).is_empty());
     }
 }
+
+/// umount(2) waits for the answer to DESTROY, which a panic must not keep back.
+#[test]
+fn a_panic_while_it_closes_leaves_nothing_mounted() {
+    if !able() {
+        return;
+    }
+    for transport in [Transport::Classic, Transport::Auto] {
+        for source in ["image", "nothing"] {
+            let what = format!("{transport:?} {source}");
+            let (scratch, point, source) = place(source);
+            let image = scratch.0.join("image");
+            let spy = Arc::new(Spy { destroy_panics: true, ..Spy::new() });
+            let config = Config { source, ..with_transport(transport) };
+            let session = Session::mount(spy.clone(), &point, &config).unwrap();
+            let serving = std::thread::spawn(move || session.run());
+            let mut umount = Command::new("umount").arg(&point).spawn().unwrap();
+            let numbers = || number_on(&point).into_iter().chain(loops_over(&image)).collect();
+            in_time(&what, numbers, || umount.try_wait().unwrap().is_some());
+            assert!(umount.wait().unwrap().success(), "{what}");
+            assert_eq!(number_on(&point), None, "{what}: still mounted");
+            in_time(&what, numbers, || serving.is_finished());
+            let error = serving.join().unwrap().expect_err(&what).to_string();
+            assert!(error.contains("it panicked"), "{what}: {error}");
+            assert_eq!(spy.calls("destroy"), 1, "{what}");
+            in_time(&what, numbers, || loops_over(&image).is_empty());
+        }
+    }
+}

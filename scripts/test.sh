@@ -56,7 +56,7 @@ run_tests() {
 
 # The proof that the kernel agrees, with the build that the tests used.
 run_demo() {
-    cargo build --quiet --package spinney || return 1
+    cargo build --quiet --package spinney-cli || return 1
     SPINNEY=$TARGET/debug/spinney scripts/demo.sh --no-setup
     local status=$?
     if [ $status -eq 77 ]; then

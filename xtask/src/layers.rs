@@ -21,7 +21,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("btrfs-image", &["blockdev", "btrfs-disk", "btrfs-volume", "btrfs-tree", "vfs"]),
     ("fuse", &["vfs"]),
     (
-        "spinney",
+        "spinney-cli",
         &[
             "blockdev",
             "vfs",

@@ -176,7 +176,7 @@ fn readme() -> String {
     let (_, section) = readme.split_once("## Mounting a volume\n").expect("the section");
     let lines = section.lines().skip_while(|line| !line.starts_with("    "));
     let block: Vec<&str> = lines.map_while(|line| line.strip_prefix("    ")).collect();
-    assert_eq!(block[0], "cargo build --release --package spinney");
+    assert_eq!(block[0], "cargo build --release --package spinney-cli");
     assert!(block.len() > 5, "{block:?}");
     block[1..].join("\n")
 }

@@ -20,9 +20,23 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("btrfs-check", &["blockdev", "btrfs-disk", "btrfs-volume", "btrfs-tree"]),
     ("btrfs-image", &["blockdev", "btrfs-disk", "btrfs-volume", "btrfs-tree", "vfs"]),
     ("fuse", &["vfs"]),
+    // The face for programs: whatever it has, nobody needs FUSE for it.
+    (
+        "spinney",
+        &[
+            "blockdev",
+            "vfs",
+            "btrfs-disk",
+            "btrfs-volume",
+            "btrfs-fs",
+            "btrfs-check",
+            "btrfs-image",
+        ],
+    ),
     (
         "spinney-cli",
         &[
+            "spinney",
             "blockdev",
             "vfs",
             "btrfs-disk",

@@ -42,6 +42,13 @@ impl FileDevice {
         Self::from_file(file, path, false, false)
     }
 
+    /// Takes a file that is open already; `name` is for messages. A writer is locked
+    /// exclusively, as by `open`, but may be a block device that others hold.
+    pub fn of_file(file: File, name: &Path, read_only: bool) -> io::Result<FileDevice> {
+        let block = file.metadata()?.file_type().is_block_device();
+        Self::from_file(file, name, read_only, block)
+    }
+
     fn from_file(mut file: File, path: &Path, read_only: bool, block: bool) -> io::Result<Self> {
         if !read_only {
             lock_exclusive(&file)?;

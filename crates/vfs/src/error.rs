@@ -16,6 +16,7 @@ macro_rules! errnos {
         /// A POSIX error that the caller caused or must handle.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         #[allow(clippy::upper_case_acronyms)]
+        #[non_exhaustive]
         pub enum Errno { $($name),* }
 
         impl Errno {
@@ -73,6 +74,7 @@ errnos! {
 }
 
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum FsError {
     Posix(Errno),
     Io {

@@ -7,14 +7,14 @@
 use super::pax::{time_text, xattr_key};
 use super::{BLOCK, padding};
 use crate::error::{Error, Result, io_text, say_error};
-use crate::image::Volume;
 use crate::inside::volumes::At;
 use crate::inside::{Failures, Node, walk};
 use crate::show::device_numbers;
+use spinney::Volume;
 use std::collections::HashMap;
 use std::io::Write;
 use tar::{Builder, EntryType, Header};
-use vfs::{Errno, FileKind, FileSystem, FsError, Ino, SeekWhence};
+use vfs::{Errno, FileKind, FsError, Ino, SeekWhence};
 
 const BUFFER: usize = 1 << 20;
 /// What one checksum covers.
@@ -76,7 +76,7 @@ impl<'f, W: Write> Packer<'f, W> {
     }
 
     /// `top` and what is below it; its members begin with `name`.
-    pub fn tree(&mut self, volume: &Volume, top: Node<'_>, path: &[u8], name: &[u8]) -> Result<()> {
+    pub fn tree(&mut self, volume: &Volume, top: Node, path: &[u8], name: &[u8]) -> Result<()> {
         let failures = self.failures;
         let mut told = |error: Error| failures.tell(&error);
         walk::until(volume, top, path.to_vec(), &mut told, &mut |node, at, _| {
@@ -97,7 +97,7 @@ impl<'f, W: Write> Packer<'f, W> {
     fn is_excluded(&self, name: &[u8]) -> bool {
         let starts = name.iter().enumerate().filter(|(at, _)| *at == 0 || name[at - 1] == b'/');
         let mut tails = starts.map(|(at, _)| &name[at..]);
-        tails.any(|tail| self.exclude.iter().any(|p| crate::sys::matches(p, tail, false)))
+        tails.any(|tail| self.exclude.iter().any(|p| spinney::tree::matches(p, tail, false)))
     }
 
     /// The end of the archive, and of what is under it.
@@ -110,7 +110,7 @@ impl<'f, W: Write> Packer<'f, W> {
     fn member(
         &mut self,
         volume: &Volume,
-        node: &Node<'_>,
+        node: &Node,
         path: &[u8],
         mut name: Vec<u8>,
     ) -> Result<()> {
@@ -141,8 +141,8 @@ impl<'f, W: Write> Packer<'f, W> {
         self.head(member, 0)
     }
 
-    fn describe(&self, volume: &Volume, node: &Node<'_>, path: &[u8]) -> Result<Member> {
-        let (fs, attr) = (&volume.fs, &node.attr);
+    fn describe(&self, volume: &Volume, node: &Node, path: &[u8]) -> Result<Member> {
+        let (fs, attr) = (volume.fs(), &node.attr);
         let mut member = Member { header: Header::new_ustar(), records: Vec::new() };
         let header = &mut member.header;
         header.set_mode(attr.perm.into());
@@ -210,7 +210,7 @@ impl<'f, W: Write> Packer<'f, W> {
     fn file(
         &mut self,
         volume: &Volume,
-        node: &Node<'_>,
+        node: &Node,
         path: &[u8],
         name: &[u8],
         mut member: Member,
@@ -248,7 +248,7 @@ impl<'f, W: Write> Packer<'f, W> {
     fn content(
         &mut self,
         volume: &Volume,
-        node: &Node<'_>,
+        node: &Node,
         path: &[u8],
         (start, end): (u64, u64),
         lost: &mut Option<Error>,
@@ -259,7 +259,7 @@ impl<'f, W: Write> Packer<'f, W> {
             let sector_ends = (at + 1).next_multiple_of(SECTOR);
             let most = if at < careful_until { sector_ends } else { at + BUFFER as u64 };
             let want = (most.min(end) - at) as usize;
-            match volume.fs.read(node.ino(), at, &mut buffer[..want]) {
+            match volume.fs().read(node.ino(), at, &mut buffer[..want]) {
                 Ok(got) if got > 0 => {
                     self.put(&buffer[..got])?;
                     at += got as u64;
@@ -284,8 +284,8 @@ impl<'f, W: Write> Packer<'f, W> {
 }
 
 /// Where a file has content.
-fn pieces(volume: &Volume, node: &Node<'_>, path: &[u8]) -> Result<Vec<(u64, u64)>> {
-    let seek = |from: u64, whence| match volume.fs.seek(node.ino(), from, whence) {
+fn pieces(volume: &Volume, node: &Node, path: &[u8]) -> Result<Vec<(u64, u64)>> {
+    let seek = |from: u64, whence| match volume.fs().seek(node.ino(), from, whence) {
         Ok(at) => Ok(Some(at)),
         Err(FsError::Posix(Errno::ENXIO)) => Ok(None),
         Err(error) => Err(error).at(volume, path),

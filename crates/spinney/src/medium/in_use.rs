@@ -1,9 +1,9 @@
 //! Whether the kernel has an image or device mounted, here or elsewhere.
 //!
 //! A lock keeps other Spinneys away; the kernel takes no such lock on a file behind a
-//! loop device, so the loop devices of the machine are looked through.
+//! loop device, so the loop devices of the machine are looked through. Systems without
+//! `/sys/block` have none of them, and nobody is found.
 
-use crate::mounts::{self, MountEntry};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -19,9 +19,9 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub fn holder(path: &Path, reader: bool) -> Option<String> {
     let mut found = None;
     for _ in 0..TRIES {
-        found = match super::is_block(path) {
+        found = match super::is_block_device(path) {
             true => held(path, reader),
-            false => loops_over(path).iter().find_map(|device| held(device, reader)),
+            false => loop_devices(path).iter().find_map(|device| held(device, reader)),
         };
         if found.is_none() {
             break;
@@ -31,28 +31,8 @@ pub fn holder(path: &Path, reader: bool) -> Option<String> {
     found
 }
 
-/// Whether a mount whose source is `source` is one of `image`: of the device or file itself,
-/// or over a loop device.
-pub fn is_source(image: &Path, source: &Path) -> bool {
-    let Ok(image) = &image.canonicalize() else { return false };
-    source == image
-        || source.canonicalize().is_ok_and(|real| real == *image)
-        || loops_over(image).iter().any(|device| device == source)
-}
-
-/// Where the kernel's own file systems have `image` mounted, to write to it.
-pub fn written_by_kernel(image: &Path) -> Option<PathBuf> {
-    let devices = loops_over(image);
-    let theirs = |entry: &MountEntry| {
-        !entry.is_fuse() && !entry.is_read_only() && devices.contains(&entry.source)
-    };
-    let entry = mounts::all().unwrap_or_default().into_iter().find(theirs)?;
-    // A device may have been given to another file before that was mounted.
-    loops_over(image).contains(&entry.source).then_some(entry.point)
-}
-
-/// Loop devices whose backing file is `image`.
-fn loops_over(image: &Path) -> Vec<PathBuf> {
+/// The loop devices of this machine whose backing file is `image`.
+pub fn loop_devices(image: &Path) -> Vec<PathBuf> {
     let Ok(meta) = image.metadata() else { return Vec::new() };
     let same =
         |file: &Path| file.metadata().is_ok_and(|m| (m.dev(), m.ino()) == (meta.dev(), meta.ino()));

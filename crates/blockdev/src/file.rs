@@ -205,6 +205,7 @@ fn start_writing(_: &File) -> io::Result<()> {
     Ok(())
 }
 
+#[cfg(target_os = "linux")]
 fn discard(file: &File, block: bool, offset: u64, len: u64) -> io::Result<()> {
     let fd = file.as_raw_fd();
     let result = if block {
@@ -224,6 +225,12 @@ fn discard(file: &File, block: bool, offset: u64, len: u64) -> io::Result<()> {
         e if e.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(()),
         e => Err(e),
     }
+}
+
+/// A hint that need not be taken.
+#[cfg(not(target_os = "linux"))]
+fn discard(_: &File, _: bool, _: u64, _: u64) -> io::Result<()> {
+    Ok(())
 }
 
 #[cfg(test)]

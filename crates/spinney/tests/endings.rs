@@ -43,8 +43,7 @@ impl Subscriber for Errors {
 fn errors(work: impl FnOnce()) -> Vec<String> {
     let errors = Errors::default();
     tracing::subscriber::with_default(errors.clone(), work);
-    let said = errors.0.lock().clone();
-    said
+    std::mem::take(&mut *errors.0.lock())
 }
 
 fn device() -> Arc<SimDevice> {

@@ -74,6 +74,9 @@ gate fmt cargo fmt --all --check -- --color never
 gate layers cargo xtask layers
 gate licences cargo xtask licences
 gate clippy cargo clippy --quiet --workspace --all-targets -- -D warnings
+# What programs that embed the library read, and where they run.
+gate doc env RUSTDOCFLAGS=-Dwarnings cargo doc --quiet --no-deps --package spinney
+gate targets scripts/check-targets.sh
 # A build of its own: what is shipped and tested below has no such switches.
 gate switches cargo test --quiet --package btrfs-fs --features ablation --test ablation
 cargo xtask file-size

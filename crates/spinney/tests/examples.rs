@@ -10,12 +10,16 @@ use testkit::oracle::{TempDir, assert_clean, kernel_populate, mkfs_btrfs, with_k
 /// build them.
 fn example(name: &str) -> PathBuf {
     let me = std::env::current_exe().expect("this test");
-    let program = me.ancestors().nth(2).expect("target/PROFILE/deps/THIS").join("examples");
-    let program = program.join(name);
-    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+    let target = me.ancestors().nth(2).expect("target/PROFILE/deps/THIS");
+    let program = target.join("examples").join(name);
     if !program.exists() {
-        let args = ["build", "--quiet", "--package", "spinney", "--examples"];
-        assert!(Command::new(cargo).args(args).status().expect("cargo").success());
+        let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+        let mut build = Command::new(cargo);
+        build.args(["build", "--quiet", "--package", env!("CARGO_PKG_NAME"), "--examples"]);
+        if target.ends_with("release") {
+            build.arg("--release");
+        }
+        assert!(build.status().expect("cargo").success());
     }
     program
 }
@@ -120,4 +124,22 @@ fn one_file_is_edited() {
         assert_eq!(fs::read_to_string(mount.join("etc/config")).unwrap(), "a = two\nb = two\n");
     })
     .unwrap();
+}
+
+/// What the README shows is what the example does.
+#[test]
+fn the_readme_shows_an_example() {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let readme = fs::read_to_string(here.join("../../README.md")).unwrap();
+    let (_, section) = readme.split_once("## As a library\n").expect("the section");
+    let block: Vec<&str> = section
+        .lines()
+        .skip_while(|line| !line.starts_with("    let"))
+        .map_while(|line| line.strip_prefix("    ").or(line.is_empty().then_some("")))
+        .collect();
+    let example = fs::read_to_string(here.join("examples/edit_file.rs")).unwrap();
+    let lines: Vec<&str> = example.lines().map(str::trim).collect();
+    let shown: Vec<&str> = block.iter().map(|line| line.trim()).collect();
+    let shown = shown.join("\n");
+    assert!(lines.join("\n").contains(shown.trim_end()) && shown.len() > 200, "{shown}");
 }

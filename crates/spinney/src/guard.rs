@@ -37,6 +37,8 @@ pub struct Guard {
     /// The same, for those who only change something.
     counts: AtomicBool,
     given_up: AtomicBool,
+    /// Whoever closed it, was told how that went.
+    closed: AtomicBool,
 }
 
 impl Guard {
@@ -47,6 +49,7 @@ impl Guard {
             in_transaction: RwLock::new(false),
             counts: AtomicBool::new(false),
             given_up: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
         }
     }
 
@@ -76,6 +79,10 @@ impl Guard {
         self.given_up.store(true, Ordering::Release);
         self.end(&mut open);
         self.btrfs.shut_down(Durable::Synced)
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
     }
 
     fn end(&self, open: &mut bool) {
@@ -360,6 +367,10 @@ impl FileSystem for Guard {
     /// A volume that was given up has nothing to commit.
     fn destroy(&self) -> Result<()> {
         let open = self.in_transaction.read();
-        if *open { Err(Errno::EBUSY.into()) } else { self.btrfs.destroy() }
+        if *open {
+            return Err(Errno::EBUSY.into());
+        }
+        self.closed.store(true, Ordering::Release);
+        self.btrfs.destroy()
     }
 }

@@ -17,7 +17,6 @@ use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use vfs::{Context, Entry, FileSystem, FsError, Ino};
 
 /// An open btrfs volume.
@@ -59,7 +58,6 @@ struct Inner {
     device: Arc<dyn BlockDevice>,
     name: PathBuf,
     context: Context,
-    closed: AtomicBool,
     on_loss: RwLock<Option<Arc<LossListener>>>,
     /// Holds a reader's lock.
     _medium: Option<Medium>,
@@ -98,7 +96,6 @@ impl Volume {
             device,
             name,
             context,
-            closed: AtomicBool::new(false),
             on_loss: RwLock::new(None),
             _medium: medium,
         }))
@@ -143,22 +140,20 @@ impl Volume {
     /// A volume that is dropped is closed as well, but nobody hears whether that went well,
     /// except the log.
     pub fn close(self) -> Result<()> {
-        if self.0.closed.load(Ordering::Acquire) {
+        if self.0.guard.is_closed() {
             return Ok(());
         }
         match self.fs().destroy() {
             Err(FsError::Posix(vfs::Errno::EBUSY)) => {
                 Err(Error::refused(self.name().display(), "a transaction is open"))
             }
-            done => {
-                self.0.closed.store(true, Ordering::Release);
-                done.map_err(|e| self.error(b"", e))
-            }
+            done => done.map_err(|e| self.error(b"", e)),
         }
     }
 
     /// The file system behind it, for what paths and handles do not say: it can be served by
-    /// a mount, for one.
+    /// a mount, for one. It works as long as the volume is open; who calls its `destroy` has
+    /// closed the volume.
     pub fn fs(&self) -> &Arc<dyn FileSystem> {
         &self.0.fs
     }
@@ -261,7 +256,7 @@ pub struct Space {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if *self.closed.get_mut() {
+        if self.guard.is_closed() {
             return;
         }
         if let Err(error) = self.fs.destroy() {

@@ -97,6 +97,15 @@ fn close_tells_and_ends_all_handles() {
     });
     assert_eq!(said, [""; 0]);
 
+    // As a mount does it at its end.
+    let volume = writable(&device);
+    volume.write("g", b"1").unwrap();
+    let said = errors(|| {
+        volume.fs().destroy().unwrap();
+        drop(volume);
+    });
+    assert_eq!((said.len(), later(&device).read("g").unwrap()), (0, b"1".to_vec()));
+
     let volume = writable(&device);
     volume.write("lost", b"1").unwrap();
     device.set_faults(&[NO_FLUSH]);

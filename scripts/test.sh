@@ -54,6 +54,12 @@ run_tests() {
     fi
 }
 
+# What others can have from the registry, as it would be sent there; the rest is for tests.
+run_package() {
+    cargo package --quiet --offline --workspace --no-verify --allow-dirty --exclude blocksim \
+        --exclude testkit --exclude suites --exclude fuzzing --exclude spinney-bench --exclude xtask
+}
+
 # The proof that the kernel agrees, with the build that the tests used.
 run_demo() {
     cargo build --quiet --package spinney-cli || return 1
@@ -77,8 +83,9 @@ gate clippy cargo clippy --quiet --workspace --all-targets -- -D warnings
 # What programs that embed the library read, and where they run.
 gate doc env RUSTDOCFLAGS=-Dwarnings cargo doc --quiet --no-deps --package spinney
 gate targets scripts/check-targets.sh
+gate package run_package
 # A build of its own: what is shipped and tested below has no such switches.
-gate switches cargo test --quiet --package btrfs-fs --features ablation --test ablation
+gate switches cargo test --quiet --package spinney-btrfs-fs --features ablation --test ablation
 cargo xtask file-size
 
 echo "tests (log: $LOG) ..."

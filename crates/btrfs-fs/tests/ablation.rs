@@ -1,7 +1,7 @@
 //! Each switch of the measuring build takes away what it names, as the counters tell, and
 //! nothing that the log promises.
 //!
-//!     cargo test -p btrfs-fs --features ablation --test ablation
+//!     cargo test -p spinney-btrfs-fs --features ablation --test ablation
 
 mod common;
 

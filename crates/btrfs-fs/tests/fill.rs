@@ -3,7 +3,7 @@
 //! promised for them, deleting works, and the volume can be emptied. And as much fits as with
 //! the kernel.
 //!
-//! `cargo test -p btrfs-fs --test fill -- everything --ignored --nocapture` runs all kinds on
+//! `cargo test -p spinney-btrfs-fs --test fill -- everything --ignored --nocapture` runs all kinds on
 //! all shapes (`SPINNEY_FILL=KIND:SHAPE` one of them, by number), and `table` in its place
 //! prints what fits beside what fits with the kernel. `SPINNEY_TMP=/dev/shm/x` keeps it off
 //! the disk.

@@ -63,7 +63,7 @@ build() {
     else
         command -v cargo >/dev/null || fail "no cargo; install Rust with rustup (https://rustup.rs)"
         say "Building the release (the first time takes a few minutes)"
-        cargo build --quiet --release --package spinney
+        cargo build --quiet --release --package spinney-cli
         SPINNEY=$(realpath "${CARGO_TARGET_DIR:-target}/release/spinney")
     fi
     [ -x "$SPINNEY" ] || fail "no program $SPINNEY"

@@ -18,7 +18,7 @@ cd "$(dirname "$0")/.."
 rounds=${1:-1}
 seed=${SOAK_SEED:-$(date +%s)}
 
-cargo build --release --quiet --package spinney
+cargo build --release --quiet --package spinney-cli
 SPINNEY=${SPINNEY:-${CARGO_TARGET_DIR:-target}/release/spinney}
 SPINNEY=$(realpath "$SPINNEY")
 export SPINNEY

@@ -54,9 +54,15 @@ run_tests() {
     fi
 }
 
+# What others can have from the registry, as it would be sent there; the rest is for tests.
+run_package() {
+    cargo package --quiet --offline --workspace --no-verify --allow-dirty --exclude blocksim \
+        --exclude testkit --exclude suites --exclude fuzzing --exclude spinney-bench --exclude xtask
+}
+
 # The proof that the kernel agrees, with the build that the tests used.
 run_demo() {
-    cargo build --quiet --package spinney || return 1
+    cargo build --quiet --package spinney-cli || return 1
     SPINNEY=$TARGET/debug/spinney scripts/demo.sh --no-setup
     local status=$?
     if [ $status -eq 77 ]; then
@@ -74,6 +80,10 @@ gate fmt cargo fmt --all --check -- --color never
 gate layers cargo xtask layers
 gate licences cargo xtask licences
 gate clippy cargo clippy --quiet --workspace --all-targets -- -D warnings
+# What programs that embed the library read, and where they run.
+gate doc env RUSTDOCFLAGS=-Dwarnings cargo doc --quiet --no-deps --package spinney
+gate targets scripts/check-targets.sh
+gate package run_package
 cargo xtask file-size
 
 echo "tests (log: $LOG) ..."

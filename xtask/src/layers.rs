@@ -1,5 +1,8 @@
 //! Who may depend on whom: the plan's table, and the check against `cargo metadata`.
 //!
+//! A room is called as its directory: packages have `spinney-` in front, since their names must
+//! be free in the registry.
+//!
 //! Invariant: the table has no cycle (a unit test holds it to that), so "below" means
 //! something. It does not know crates from outside the workspace.
 
@@ -34,9 +37,23 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("btrfs-check", &["blockdev", "btrfs-disk", "btrfs-volume", "btrfs-tree"]),
     ("btrfs-image", &["blockdev", "btrfs-disk", "btrfs-volume", "btrfs-tree", "vfs"]),
     ("fuse", &["vfs"]),
+    // The face for programs: whatever it has, nobody needs FUSE for it.
     (
         "spinney",
         &[
+            "blockdev",
+            "vfs",
+            "btrfs-disk",
+            "btrfs-volume",
+            "btrfs-fs",
+            "btrfs-check",
+            "btrfs-image",
+        ],
+    ),
+    (
+        "cli",
+        &[
+            "spinney",
             "blockdev",
             "vfs",
             "btrfs-disk",
@@ -49,7 +66,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "fuse",
         ],
     ),
-    ("spinney-bench", &["vfs", "blockdev", "btrfs-fs", "btrfs-volume"]),
+    ("bench", &["vfs", "blockdev", "btrfs-fs", "btrfs-volume"]),
     // For its seeded generator.
     ("testkit", &["vfs", "blockdev", "blocksim"]),
     ("suites", &["testkit"]),
@@ -80,7 +97,7 @@ const TEST_EDGES: &[(&str, &str)] = &[
     // They are judged by our own check beside `btrfs check`.
     ("btrfs-fs", "btrfs-check"),
     // Its smoke test mounts with the same program as the suites.
-    ("spinney-bench", "suites"),
+    ("bench", "suites"),
 ];
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -95,6 +112,11 @@ struct Edge {
     from: String,
     to: String,
     kind: Kind,
+}
+
+/// The room that a package is.
+fn room(package: &str) -> &str {
+    package.strip_prefix("spinney-").unwrap_or(package)
 }
 
 /// Runs the check on the workspace that cargo finds here.
@@ -128,14 +150,14 @@ pub fn run() -> Result<bool, String> {
 /// The member crates and every dependency edge between two of them.
 fn read_workspace(metadata: &Value) -> Result<(BTreeSet<String>, BTreeSet<Edge>), String> {
     let packages = metadata["packages"].as_array().ok_or("cargo metadata: no packages")?;
-    let name_of = |package: &Value| package["name"].as_str().map(str::to_string);
+    let name_of = |package: &Value| package["name"].as_str().map(|name| room(name).to_string());
     let members: BTreeSet<String> = packages.iter().filter_map(name_of).collect();
     let mut edges = BTreeSet::new();
     for package in packages {
         let from = name_of(package).ok_or("cargo metadata: a package without a name")?;
         let dependencies = package["dependencies"].as_array().ok_or("no dependency list")?;
         for dependency in dependencies {
-            let to = dependency["name"].as_str().unwrap_or_default();
+            let to = room(dependency["name"].as_str().unwrap_or_default());
             // A crate of the registry may bear a member's name; only a path is ours.
             if !dependency["path"].is_string() || !members.contains(to) {
                 continue;
@@ -270,6 +292,13 @@ mod tests {
             complaints(&packages),
             ["crate ext4-disk is not in the table of xtask/src/layers.rs"]
         );
+    }
+
+    #[test]
+    fn a_package_is_the_room_behind_its_prefix() {
+        let packages = [package("spinney-vfs", &[("spinney-fuse", None)]), package("fuse", &[])];
+        assert_eq!(complaints(&packages), ["vfs -> fuse is not in the plan"]);
+        assert_eq!(complaints(&[package("spinney", &[])]), Vec::<String>::new());
     }
 
     #[test]

@@ -42,6 +42,13 @@ impl FileDevice {
         Self::from_file(file, path, false, false)
     }
 
+    /// Takes a file that is open already; `name` is for messages. A writer is locked
+    /// exclusively, as by `open`, but may be a block device that others hold.
+    pub fn of_file(file: File, name: &Path, read_only: bool) -> io::Result<FileDevice> {
+        let block = file.metadata()?.file_type().is_block_device();
+        Self::from_file(file, name, read_only, block)
+    }
+
     fn from_file(mut file: File, path: &Path, read_only: bool, block: bool) -> io::Result<Self> {
         if !read_only {
             lock_exclusive(&file)?;
@@ -198,6 +205,7 @@ fn start_writing(_: &File) -> io::Result<()> {
     Ok(())
 }
 
+#[cfg(target_os = "linux")]
 fn discard(file: &File, block: bool, offset: u64, len: u64) -> io::Result<()> {
     let fd = file.as_raw_fd();
     let result = if block {
@@ -217,6 +225,12 @@ fn discard(file: &File, block: bool, offset: u64, len: u64) -> io::Result<()> {
         e if e.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(()),
         e => Err(e),
     }
+}
+
+/// A hint that need not be taken.
+#[cfg(not(target_os = "linux"))]
+fn discard(_: &File, _: bool, _: u64, _: u64) -> io::Result<()> {
+    Ok(())
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use btrfs_disk::{Key, Logical, TreeId};
 use std::fmt;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+#[non_exhaustive]
 pub enum Severity {
     /// Odd, and harmless to every reader and writer.
     Note,

@@ -62,7 +62,8 @@ macro_rules! kinds {
     ($($(#[$doc:meta])* $code:literal $severity:ident $remedy:ident
         $name:ident $({ $($field:ident: $ty:ty),* $(,)? })? => $text:literal;)*) => {
         #[derive(Clone, PartialEq, Eq, Debug)]
-        pub enum FindingKind {
+        #[non_exhaustive]
+pub enum FindingKind {
             $($(#[$doc])* $name $({ $($field: $ty),* })?,)*
         }
 

@@ -2,6 +2,7 @@
 
 /// A stage of the check, in the order in which they run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Phase {
     Superblocks,
     ChunkTree,

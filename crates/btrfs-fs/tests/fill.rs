@@ -4,7 +4,7 @@
 //! volume can be emptied. And as much fits as with the kernel.
 //!
 //! What CI runs are small volumes, each kind on three shapes.
-//! `cargo test -p btrfs-fs --test fill -- everything --ignored --nocapture` runs all kinds on
+//! `cargo test -p spinney-btrfs-fs --test fill -- everything --ignored --nocapture` runs all kinds on
 //! all shapes in an order that `SPINNEY_SEED` makes, until `SPINNEY_FILL_SECONDS` have passed if
 //! that is set (`SPINNEY_FILL=KIND:SHAPE` runs one of them, by number), and `table` in its place
 //! holds what fits against what fits with the kernel. `SPINNEY_TMP=/dev/shm/x` keeps it off

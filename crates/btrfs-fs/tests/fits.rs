@@ -1,7 +1,7 @@
 //! How much fits on a volume, with us and with the kernel, and what is left in use when all
 //! of it is gone.
 //!
-//! `cargo test -p btrfs-fs --test fits -- table --ignored --nocapture` prints the table of
+//! `cargo test -p spinney-btrfs-fs --test fits -- table --ignored --nocapture` prints the table of
 //! docs/SEMANTICS.md (`SPINNEY_TMP=/dev/shm/x` keeps it off the disk).
 
 mod common;

@@ -266,7 +266,7 @@ fn the_order_is_by_name_and_the_listener_hears_everything() {
     let progress = |event: &Event<'_>| match event {
         Event::Made { path, .. } => told.borrow_mut().0.push(path.display().to_string()),
         Event::Data { so_far, .. } => told.borrow_mut().1 = so_far.bytes,
-        Event::SkippedXattr { .. } => {}
+        _ => {}
     };
     let options = CopyOptions { progress: Some(&progress), ..CopyOptions::default() };
     let volume = RefFs::new();

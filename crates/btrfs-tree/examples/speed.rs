@@ -1,4 +1,4 @@
-//! What bulk edits and cached lookups cost here: `cargo run --release -p btrfs-tree
+//! What bulk edits and cached lookups cost here: `cargo run --release -p spinney-btrfs-tree
 //! --example speed`. Makes an image of its own with mkfs.btrfs.
 
 use blockdev::MemDevice;

@@ -5,8 +5,7 @@
 //! volume in use tells may be old. Verbs and options come from the help (`words`).
 
 use crate::commands::{self, Command, offline};
-use crate::image::{self, ImagePath, Volume};
-use crate::inside;
+use crate::image::{self, ImagePath};
 use crate::mount::options::{subvol_id, subvol_path};
 use crate::words::{self, Opt, Value};
 use btrfs_disk::superblock::MAGIC;
@@ -171,8 +170,8 @@ impl Line<'_> {
         }
         let cut = at.path.iter().rposition(|b| *b == b'/').map_or(0, |slash| slash + 1);
         let (directory, name) = at.path.split_at(cut);
-        let Some(volume) = Volume::peek(&at.image, &self.subvol()) else { return Vec::new() };
-        let Ok(node) = inside::find(&volume.fs, directory, true) else { return Vec::new() };
+        let Some(volume) = image::peek(&at.image, &self.subvol()) else { return Vec::new() };
+        let Ok(node) = volume.find(directory, true) else { return Vec::new() };
         let mut all = Vec::new();
         for child in node.names().unwrap_or_default() {
             if !child.starts_with(name) || (name.is_empty() && child.starts_with(b".")) {

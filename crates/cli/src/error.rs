@@ -1,6 +1,7 @@
 //! What goes wrong, as the person at the terminal needs it: which file, what happened,
 //! what to do about it. And how the program ends.
 
+use spinney::Cause;
 use std::fmt::{self, Display};
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -112,6 +113,27 @@ impl Display for Error {
 
 impl std::error::Error for Error {}
 
+impl From<spinney::Error> for Error {
+    fn from(error: spinney::Error) -> Error {
+        let (subject, volume) = (error.subject(), error.volume().unwrap_or(Path::new("")));
+        match error.cause() {
+            Cause::Volume(said) => Error::fs(subject, volume, said),
+            Cause::Host { action: None, source, .. } => Error::about(subject, io_text(source)),
+            Cause::Host { action: Some(action), source, .. } => {
+                let told = Error::about(subject, format!("{action}: {}", io_text(source)));
+                match *action {
+                    "set owner" => told.remedy("--no-preserve copies without owners"),
+                    _ => told,
+                }
+            }
+            Cause::Refused { why, remedy, .. } => {
+                Error { remedy: remedy.map(str::to_owned), ..Error::about(subject, why) }
+            }
+            cause => Error::about(subject, cause),
+        }
+    }
+}
+
 impl From<lexopt::Error> for Error {
     fn from(error: lexopt::Error) -> Error {
         Error::usage(error)
@@ -162,7 +184,7 @@ fn fs_remedy(image: &str, error: &FsError) -> Option<String> {
         FsError::Posix(Errno::ENOSPC) => {
             format!("remove something, or make a larger image; `spinney df {image}` tells more")
         }
-        FsError::Posix(_) => return None,
+        _ => return None,
     })
 }
 

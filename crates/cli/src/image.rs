@@ -1,30 +1,23 @@
-//! Images and devices on the command line: `disk.img`, `disk.img:/path`; opening them,
-//! alone, and closing them again.
-//!
-//! Invariant: what is opened to be changed is locked against every other Spinney, and
-//! refused if the kernel has it mounted; what is opened to be read is locked against
-//! writers. `Access::Peek` looks without asking anybody, for tools that show raw bytes.
+//! Images and devices on the command line: `disk.img`, `disk.img:/path`; opening them by the
+//! library, and what to say when that fails.
 
-mod in_use;
+mod kernel;
 
-use crate::error::{Error, Result, io_text, say_error};
-use crate::inside::Losses;
+use crate::error::{Error, Result, say_error};
 use crate::mounts::{self, MountEntry};
-use blockdev::{BlockDevice, FileDevice, Sticky};
-use btrfs_fs::{BtrfsFs, Options, Subvol};
+use btrfs_fs::Subvol;
+use spinney::{Cause, Volume, VolumeOptions};
 use std::ffi::{OsStr, OsString};
-use std::fs::{File, TryLockError};
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
-use vfs::{Errno, FileSystem, FsError};
+use vfs::{Errno, FsError};
 
-pub use in_use::{holder, is_source, written_by_kernel};
+pub use kernel::{is_source, written_by_kernel};
+pub use spinney::{Access, Medium, is_block_device as is_block};
 
-/// How long something may be busy before that is an error.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// Bytes of memory for nodes, of which a command may see all.
+const CACHE: u64 = 512 << 20;
 
 /// `disk.img:/path`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -66,89 +59,6 @@ impl ImagePath {
     }
 }
 
-pub fn is_block(path: &Path) -> bool {
-    use std::os::unix::fs::FileTypeExt;
-    path.metadata().is_ok_and(|meta| meta.file_type().is_block_device())
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Access {
-    /// To be changed, by nobody else meanwhile.
-    Write,
-    /// To be read while nobody changes it.
-    Read,
-    /// To be read, whatever others do.
-    Peek,
-    /// As `Write`, but a mount of ours will hold the block device exclusively.
-    Mount,
-}
-
-/// An open image or device. After a failed write it takes no more of them.
-pub struct Medium {
-    pub device: Arc<Sticky<FileDevice>>,
-    path: PathBuf,
-    /// Holds a reader's shared lock.
-    _lock: Option<File>,
-}
-
-impl Medium {
-    pub fn open(path: &Path, access: Access) -> Result<Medium> {
-        let meta = path.metadata().map_err(|e| Error::io(path, &e))?;
-        if !meta.is_file() && !is_block(path) {
-            return Err(Error::about(path.display(), "neither an image nor a block device"));
-        }
-        let lock = match access {
-            Access::Read => Some(lock_shared(path)?),
-            _ => None,
-        };
-        if access != Access::Peek
-            && let Some(holder) = holder(path, access == Access::Read)
-        {
-            return Err(in_use_by_us(path).unwrap_or_else(|| {
-                Error::about(path.display(), format!("in use: {holder}"))
-                    .remedy("unmount it first; two systems writing one volume destroy it")
-            }));
-        }
-        let read_only = matches!(access, Access::Read | Access::Peek);
-        let device = patiently(|| FileDevice::open(path, read_only, access == Access::Mount));
-        let device = device.map_err(|e| opening(path, &e))?;
-        Ok(Medium { device: Arc::new(Sticky::new(device)), path: path.to_owned(), _lock: lock })
-    }
-
-    /// As what the library takes.
-    pub fn block_device(&self) -> Arc<dyn BlockDevice> {
-        self.device.clone()
-    }
-
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-}
-
-fn lock_shared(path: &Path) -> Result<File> {
-    let file = File::open(path).map_err(|e| opening(path, &e))?;
-    let locked = patiently(|| match file.try_lock_shared() {
-        Ok(()) => Ok(()),
-        Err(TryLockError::WouldBlock) => Err(ErrorKind::ResourceBusy.into()),
-        Err(TryLockError::Error(error)) => Err(error),
-    });
-    locked.map(|()| file).map_err(|e| opening(path, &e))
-}
-
-/// Tries again for a moment while something is busy: after umount(8) a server needs some
-/// milliseconds to end.
-fn patiently<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        match attempt() {
-            Err(e) if e.kind() == ErrorKind::ResourceBusy && Instant::now() < deadline => {
-                std::thread::sleep(PATIENCE / 25);
-            }
-            other => return other,
-        }
-    }
-}
-
 /// Spinney itself has it mounted, here.
 fn in_use_by_us(path: &Path) -> Option<Error> {
     let ours =
@@ -170,15 +80,28 @@ fn in_use_by_other(path: &Path) -> Error {
     ))
 }
 
-fn opening(path: &Path, error: &io::Error) -> Error {
-    if error.kind() == ErrorKind::ResourceBusy {
-        return in_use_by_other(path);
-    }
-    let told = Error::about(path.display(), io_text(error));
-    match error.kind() {
-        ErrorKind::PermissionDenied => told.remedy("you must be allowed to read and write it"),
-        ErrorKind::ReadOnlyFilesystem => told.remedy("it can only be opened read-only (-o ro)"),
-        _ => told,
+/// Opens an image or a device of this machine, alone.
+pub fn open(path: &Path, access: Access) -> Result<Medium> {
+    Medium::open(path, access).map_err(|e| opening(path, e))
+}
+
+fn opening(path: &Path, error: spinney::Error) -> Error {
+    match error.cause() {
+        Cause::InUse(Some(holder)) => in_use_by_us(path).unwrap_or_else(|| {
+            Error::about(path.display(), format!("in use: {holder}"))
+                .remedy("unmount it first; two systems writing one volume destroy it")
+        }),
+        Cause::InUse(None) => in_use_by_other(path),
+        Cause::Host { source, .. } => match source.kind() {
+            ErrorKind::PermissionDenied => {
+                Error::from(error).remedy("you must be allowed to read and write it")
+            }
+            ErrorKind::ReadOnlyFilesystem => {
+                Error::from(error).remedy("it can only be opened read-only (-o ro)")
+            }
+            _ => error.into(),
+        },
+        _ => error.into(),
     }
 }
 
@@ -206,64 +129,35 @@ pub fn opening_volume(image: &Path, subvol: &Subvol, error: &FsError) -> Error {
     }
 }
 
-/// A volume opened for one command. Changes are kept when `close` has returned.
-pub struct Volume {
-    pub fs: BtrfsFs,
-    /// What could not be read while something was copied.
-    pub losses: Losses,
-    medium: Medium,
+fn options(subvol: &Subvol) -> VolumeOptions {
+    let cx = crate::inside::context();
+    let options = VolumeOptions::new().owner(cx.uid, cx.gid).umask(cx.umask.into()).cache(CACHE);
+    match subvol {
+        Subvol::Default => options,
+        Subvol::Id(id) => options.subvolume_id(id.0),
+        Subvol::Path(path) => options.subvolume(OsStr::from_bytes(path)),
+    }
 }
 
-impl Volume {
-    pub fn open(image: &Path, write: bool, subvol: &Subvol) -> Result<Volume> {
-        let access = if write { Access::Write } else { Access::Read };
-        let medium = Medium::open(image, access)?;
-        let options = Options {
-            read_only: !write,
-            subvol: subvol.clone(),
-            background: false,
-            ..Options::default()
-        };
-        let fs = BtrfsFs::open_device(medium.block_device(), options)
-            .map_err(|e| opening_volume(image, subvol, &e))?;
-        match fs.read_only_reason() {
-            Some(why) if write => {
-                Err(Error::about(image.display(), format!("can only be read: {why}")))
-            }
-            why => {
-                let not_whole =
-                    |why: &&String| why.starts_with("truncated") || why.starts_with("a metadata");
-                if let Some(why) = why.as_ref().filter(not_whole) {
-                    say_error(&format!("spinney: {}: {why}", image.display()));
-                }
-                Ok(Volume { fs, losses: Losses::default(), medium })
-            }
-        }
+/// A volume opened for one command. Changes are kept when `close` has returned.
+pub fn open_volume(image: &Path, write: bool, subvol: &Subvol) -> Result<Volume> {
+    let medium = open(image, if write { Access::Write } else { Access::Read })?;
+    let volume = options(subvol).write(write).open_medium(medium);
+    let volume = volume.map_err(|error| match error.cause() {
+        Cause::Volume(said) => opening_volume(image, subvol, said),
+        _ => error.into(),
+    })?;
+    let not_whole = |why: &String| why.starts_with("truncated") || why.starts_with("a metadata");
+    if let Some(why) = volume.read_only_reason().filter(not_whole) {
+        say_error(&format!("spinney: {}: {why}", image.display()));
     }
+    Ok(volume)
+}
 
-    /// The last commit, to be looked at whatever others do; `None` if it does not open.
-    pub fn peek(image: &Path, subvol: &Subvol) -> Option<Volume> {
-        let medium = Medium::open(image, Access::Peek).ok()?;
-        let options = Options {
-            read_only: true,
-            ignore_log: true,
-            subvol: subvol.clone(),
-            background: false,
-            ..Options::default()
-        };
-        let fs = BtrfsFs::open_device(medium.block_device(), options).ok()?;
-        Some(Volume { fs, losses: Losses::default(), medium })
-    }
-
-    pub fn image(&self) -> &Path {
-        self.medium.path()
-    }
-
-    /// Commits, if it was opened to be changed, and closes.
-    pub fn close(self) -> Result<()> {
-        let image = self.medium.path();
-        self.fs.destroy().map_err(|e| Error::fs(image.display(), image, &e))
-    }
+/// The last commit, to be looked at whatever others do; `None` if it does not open.
+pub fn peek(image: &Path, subvol: &Subvol) -> Option<Volume> {
+    let medium = Medium::open(image, Access::Peek).ok()?;
+    options(subvol).ignore_log(true).open_medium(medium).ok()
 }
 
 #[cfg(test)]

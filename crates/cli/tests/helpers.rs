@@ -167,7 +167,7 @@ fn readme() -> String {
     let (_, section) = readme.split_once("## Mounting a volume\n").expect("the section");
     let lines = section.lines().skip_while(|line| !line.starts_with("    "));
     let block: Vec<&str> = lines.map_while(|line| line.strip_prefix("    ")).collect();
-    assert_eq!(block[0], "cargo build --release --package spinney");
+    assert_eq!(block[0], "cargo build --release --package spinney-cli");
     assert!(block.len() > 5, "{block:?}");
     block[1..].join("\n")
 }
@@ -276,7 +276,7 @@ fn ordinary_users_mount_their_own_images() {
 fn a_mount_that_another_user_made_up_is_nobodys() {
     require!(fuse);
     require!(btrfs_progs);
-    if let Some(why) = no_ordinary_users() {
+    if let Some(why) = common::no_ordinary_users() {
         skip!("{why}");
     }
     let _open = OpenToAll::new();

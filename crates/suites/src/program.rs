@@ -24,7 +24,7 @@ fn newest_build() -> Option<PathBuf> {
 
 fn build() -> PathBuf {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
-    let args = ["build", "--quiet", "--package", "spinney"];
+    let args = ["build", "--quiet", "--package", "spinney-cli"];
     let status = Command::new(cargo).args(args).current_dir(workspace()).status();
     assert!(status.is_ok_and(|status| status.success()), "spinney cannot be built");
     target().join("debug/spinney")

@@ -2,6 +2,7 @@
 //!
 //! Invariant: `Attr::perm` never carries file-type bits; the type is `Attr::kind`.
 
+use crate::mode::{S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// An inode number, unique in one mount and stable across mounts.
@@ -23,26 +24,26 @@ impl FileKind {
     /// The `S_IFMT` bits of this kind.
     pub fn mode_bits(self) -> u32 {
         match self {
-            FileKind::File => libc::S_IFREG,
-            FileKind::Dir => libc::S_IFDIR,
-            FileKind::Symlink => libc::S_IFLNK,
-            FileKind::CharDevice => libc::S_IFCHR,
-            FileKind::BlockDevice => libc::S_IFBLK,
-            FileKind::Fifo => libc::S_IFIFO,
-            FileKind::Socket => libc::S_IFSOCK,
+            FileKind::File => S_IFREG,
+            FileKind::Dir => S_IFDIR,
+            FileKind::Symlink => S_IFLNK,
+            FileKind::CharDevice => S_IFCHR,
+            FileKind::BlockDevice => S_IFBLK,
+            FileKind::Fifo => S_IFIFO,
+            FileKind::Socket => S_IFSOCK,
         }
     }
 
     /// The kind that the `S_IFMT` bits of `mode` name, if any.
     pub fn from_mode(mode: u32) -> Option<FileKind> {
-        Some(match mode & libc::S_IFMT {
-            libc::S_IFREG => FileKind::File,
-            libc::S_IFDIR => FileKind::Dir,
-            libc::S_IFLNK => FileKind::Symlink,
-            libc::S_IFCHR => FileKind::CharDevice,
-            libc::S_IFBLK => FileKind::BlockDevice,
-            libc::S_IFIFO => FileKind::Fifo,
-            libc::S_IFSOCK => FileKind::Socket,
+        Some(match mode & S_IFMT {
+            S_IFREG => FileKind::File,
+            S_IFDIR => FileKind::Dir,
+            S_IFLNK => FileKind::Symlink,
+            S_IFCHR => FileKind::CharDevice,
+            S_IFBLK => FileKind::BlockDevice,
+            S_IFIFO => FileKind::Fifo,
+            S_IFSOCK => FileKind::Socket,
             _ => return None,
         })
     }

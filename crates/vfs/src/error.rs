@@ -11,22 +11,37 @@ use std::io;
 
 pub type Result<T> = std::result::Result<T, FsError>;
 
+/// The system's numbers; where it has no such error, that of the nearest.
+mod codes {
+    pub use libc::{
+        E2BIG, EACCES, EAGAIN, EBADF, EBUSY, EDQUOT, EEXIST, EFAULT, EFBIG, EINTR, EINVAL, EIO,
+        EISDIR, ELOOP, EMLINK, ENAMETOOLONG, ENODEV, ENOENT, ENOMEM, ENOSPC, ENOSYS, ENOTDIR,
+        ENOTEMPTY, ENOTTY, ENXIO, EOPNOTSUPP, EOVERFLOW, EPERM, ERANGE, EROFS, ESPIPE, ESTALE,
+        ETXTBSY, EXDEV,
+    };
+    #[cfg(not(target_os = "linux"))]
+    pub use libc::{EBADMSG as EUCLEAN, ENOATTR as ENODATA};
+    #[cfg(target_os = "linux")]
+    pub use libc::{ENODATA, EUCLEAN};
+}
+
 macro_rules! errnos {
     ($($name:ident $text:literal),* $(,)?) => {
         /// A POSIX error that the caller caused or must handle.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         #[allow(clippy::upper_case_acronyms)]
+        #[non_exhaustive]
         pub enum Errno { $($name),* }
 
         impl Errno {
             pub fn code(self) -> i32 {
-                match self { $(Errno::$name => libc::$name),* }
+                match self { $(Errno::$name => codes::$name),* }
             }
             pub fn text(self) -> &'static str {
                 match self { $(Errno::$name => $text),* }
             }
             pub fn from_code(code: i32) -> Option<Errno> {
-                $(if code == libc::$name { return Some(Errno::$name); })*
+                $(if code == codes::$name { return Some(Errno::$name); })*
                 None
             }
         }
@@ -73,6 +88,7 @@ errnos! {
 }
 
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum FsError {
     Posix(Errno),
     Io {
@@ -98,7 +114,7 @@ impl FsError {
             FsError::Posix(errno) => errno.code(),
             FsError::Io { .. } => libc::EIO,
             FsError::Corrupt { data: true, .. } => libc::EIO,
-            FsError::Corrupt { data: false, .. } => libc::EUCLEAN,
+            FsError::Corrupt { data: false, .. } => codes::EUCLEAN,
             FsError::NotAVolume(_) => libc::EINVAL,
             FsError::Unsupported(_) => libc::EOPNOTSUPP,
             FsError::ReadOnly(_) => libc::EROFS,

@@ -8,6 +8,7 @@
 mod attr;
 mod error;
 mod file_system;
+pub mod mode;
 
 pub use attr::{Attr, DirEntry, Entry, FileKind, Ino, SetAttr, SetTime, StatFs, Timestamp};
 pub use error::{Errno, FsError, Result};

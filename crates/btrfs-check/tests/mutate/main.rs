@@ -3,7 +3,7 @@
 //! differ, docs/CHECK.md has to say so, and why it may be; the test holds that table.
 //!
 //! The ordinary run judges a sample for half a minute (`SPINNEY_SEED` chooses it); the whole is
-//! `cargo test -p btrfs-check --test mutate -- whole --ignored --nocapture`, which also
+//! `cargo test -p spinney-btrfs-check --test mutate -- whole --ignored --nocapture`, which also
 //! demands that each line of the table is of use, and prints what differs. `SPINNEY_MUTATE=text`
 //! takes the classes with this text alone, and shows what was said.
 

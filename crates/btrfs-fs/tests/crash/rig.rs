@@ -128,7 +128,7 @@ impl Rig {
         result.map_err(|why| {
             let lists: Vec<String> = case.threads.iter().map(|ops| listing(ops)).collect();
             format!(
-                "{why}\nworkload {}:\n{}\nagain: SPINNEY_CRASH='{}' cargo test -p btrfs-fs \
+                "{why}\nworkload {}:\n{}\nagain: SPINNEY_CRASH='{}' cargo test -p spinney-btrfs-fs \
                  --test crash -- one_case --nocapture",
                 case.name,
                 lists.join("\n--- next thread\n"),

@@ -4,7 +4,7 @@
 //! what the kernel keeps, we keep. Where the kernel commits, all but content is demanded:
 //! a commit that an fsync turned into writes nobody else's content back.
 //!
-//!     cargo test -p btrfs-fs --test kept -- all_sequences --ignored --nocapture
+//!     cargo test -p spinney-btrfs-fs --test kept -- all_sequences --ignored --nocapture
 //!
 //! takes all of one and two operations; `SPINNEY_KEPT_LEN=3` all of three (some hours), with
 //! `SPINNEY_KEPT_SAMPLE=20000` so many of them (`SPINNEY_SEED`), and

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use vfs::FsError;
 
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum CopyError {
     /// The host's side failed.
     Host { path: PathBuf, action: &'static str, source: io::Error },

@@ -1,7 +1,19 @@
 //! The system calls of the host's side that the standard library lacks. All `unsafe`
 //! of this crate is here.
 //!
-//! No function follows a symbolic link in the last component of its path.
+//! No function follows a symbolic link in the last component of its path. What systems do in
+//! their own ways each is in `system`.
+
+#[cfg(target_os = "linux")]
+mod linux;
+#[cfg(not(target_os = "linux"))]
+mod other;
+
+#[cfg(target_os = "linux")]
+use linux as system;
+#[cfg(not(target_os = "linux"))]
+use other as system;
+pub use system::{get_xattr, list_xattrs, remove_xattr, set_xattr};
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
@@ -10,7 +22,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{OpenOptionsExt, lchown};
 use std::path::Path;
-use vfs::Timestamp;
+use vfs::{Errno, Timestamp};
 
 fn c_path(path: &Path) -> io::Result<CString> {
     Ok(CString::new(path.as_os_str().as_bytes())?)
@@ -18,10 +30,6 @@ fn c_path(path: &Path) -> io::Result<CString> {
 
 fn done(result: libc::c_int) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-fn length(result: libc::ssize_t) -> io::Result<usize> {
-    usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }
 
 pub fn privileged() -> bool {
@@ -44,62 +52,15 @@ pub fn give(path: &Path, uid: u32, gid: u32) -> io::Result<bool> {
     }
 }
 
-/// Names of all extended attributes, sorted; empty where the host has none to offer.
-pub fn list_xattrs(path: &Path) -> io::Result<Vec<Vec<u8>>> {
-    let path = c_path(path)?;
-    let list = sized(|buf| {
-        // SAFETY: `path` is NUL-terminated; the kernel writes at most `buf.len()` bytes
-        // into `buf`, which is borrowed for the call.
-        unsafe { libc::llistxattr(path.as_ptr(), buf.as_mut_ptr().cast(), buf.len()) }
-    });
-    let list = match list {
-        Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => Vec::new(),
-        other => other?,
-    };
-    let names = list.split(|b| *b == 0).filter(|n| !n.is_empty());
-    let mut names: Vec<Vec<u8>> = names.map(<[u8]>::to_vec).collect();
-    names.sort();
-    Ok(names)
-}
-
-pub fn get_xattr(path: &Path, name: &[u8]) -> io::Result<Vec<u8>> {
-    let (path, name) = (c_path(path)?, CString::new(name)?);
-    sized(|buf| {
-        let (path, name) = (path.as_ptr(), name.as_ptr());
-        // SAFETY: both strings are NUL-terminated and outlive the call; the kernel writes
-        // at most `buf.len()` bytes into `buf`.
-        unsafe { libc::lgetxattr(path, name, buf.as_mut_ptr().cast(), buf.len()) }
-    })
-}
-
-/// Calls with growing buffers until the answer fits.
-fn sized(call: impl Fn(&mut [u8]) -> libc::ssize_t) -> io::Result<Vec<u8>> {
-    let mut size = 1024;
-    loop {
-        let mut buf = vec![0; size];
-        match length(call(&mut buf)) {
-            Ok(len) => {
-                buf.truncate(len);
-                return Ok(buf);
-            }
-            // 64 KiB is the kernel's limit for values and lists.
-            Err(e) if e.raw_os_error() == Some(libc::ERANGE) && size < 1 << 17 => size *= 8,
-            Err(e) => return Err(e),
-        }
-    }
-}
-
-pub fn set_xattr(path: &Path, name: &[u8], value: &[u8]) -> io::Result<()> {
-    let (path, name) = (c_path(path)?, CString::new(name)?);
-    let (path, name) = (path.as_ptr(), name.as_ptr());
-    // SAFETY: both strings are NUL-terminated, `value` is readable for its length, and
-    // all outlive the call.
-    done(unsafe { libc::lsetxattr(path, name, value.as_ptr().cast(), value.len(), 0) })
-}
-
 /// True for the attributes that a new file may inherit from its directory.
 pub fn is_acl(name: &[u8]) -> bool {
     name.starts_with(b"system.posix_acl_")
+}
+
+/// True where a name that was listed has no value that can be read.
+pub fn cannot_be_read(error: &io::Error) -> bool {
+    let errno = error.raw_os_error().and_then(Errno::from_code);
+    matches!(errno, Some(Errno::ENODATA | Errno::EOPNOTSUPP))
 }
 
 /// True where the target cannot have the attribute at all: its file system does not know
@@ -118,12 +79,6 @@ pub fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(flags).open(path)
 }
 
-pub fn remove_xattr(path: &Path, name: &[u8]) -> io::Result<()> {
-    let (path, name) = (c_path(path)?, CString::new(name)?);
-    // SAFETY: both strings are NUL-terminated and outlive the call.
-    done(unsafe { libc::lremovexattr(path.as_ptr(), name.as_ptr()) })
-}
-
 pub fn set_times(path: &Path, atime: Timestamp, mtime: Timestamp) -> io::Result<()> {
     let path = c_path(path)?;
     let spec = |t: Timestamp| libc::timespec { tv_sec: t.secs, tv_nsec: t.nanos.into() };
@@ -137,7 +92,7 @@ pub fn set_times(path: &Path, atime: Timestamp, mtime: Timestamp) -> io::Result<
 pub fn make_node(path: &Path, mode: u32, rdev: libc::dev_t) -> io::Result<()> {
     let path = c_path(path)?;
     // SAFETY: `path` is NUL-terminated and outlives the call.
-    done(unsafe { libc::mknod(path.as_ptr(), mode, rdev) })
+    done(unsafe { libc::mknod(path.as_ptr(), mode as libc::mode_t, rdev) })
 }
 
 /// Where the next data at or behind `offset` starts; `None` if there is none.
@@ -167,15 +122,13 @@ fn seek(file: &File, offset: u64, whence: libc::c_int) -> io::Result<u64> {
 
 /// The 32-bit form of a device number that volumes store.
 pub fn rdev_to_volume(rdev: u64) -> u32 {
-    let (major, minor) = (libc::major(rdev), libc::minor(rdev));
+    let (major, minor) = system::numbers(rdev);
     minor & 0xFF | (major & 0xFFF) << 8 | (minor & 0xFFF00) << 12
 }
 
 /// The host's form of a device number from a volume.
 pub fn rdev_to_host(rdev: u32) -> libc::dev_t {
-    let major = rdev >> 8 & 0xFFF;
-    let minor = rdev & 0xFF | rdev >> 12 & 0xFFF00;
-    libc::makedev(major, minor)
+    system::device(rdev >> 8 & 0xFFF, rdev & 0xFF | rdev >> 12 & 0xFFF00)
 }
 
 #[cfg(test)]

@@ -296,9 +296,7 @@ impl<'a> Import<'a> {
         for name in names {
             let value = match host::get_xattr(path, &name) {
                 // Names that are listed and cannot be read (or have just gone).
-                Err(e) if matches!(e.raw_os_error(), Some(libc::ENODATA | libc::EOPNOTSUPP)) => {
-                    continue;
-                }
+                Err(e) if host::cannot_be_read(&e) => continue,
                 other => other.at(path, "read xattr")?,
             };
             match self.fs.setxattr(&cx, ino, &name, &value, XattrMode::Set) {

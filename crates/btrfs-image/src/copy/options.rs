@@ -7,6 +7,7 @@ use vfs::{FileKind, FsError};
 
 /// What a copy tells while it runs; `path` is the host's.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub enum Event<'a> {
     /// A file, directory, link or node is there; a directory before its entries.
     Made { path: &'a Path, kind: FileKind, so_far: &'a CopyReport },

@@ -6,6 +6,7 @@ use std::io;
 pub type Result<T> = std::result::Result<T, MkfsError>;
 
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum MkfsError {
     /// The options contradict each other or the format.
     Invalid(String),

@@ -9,15 +9,15 @@
 use super::pax;
 use super::read::{Member, Reader};
 use crate::error::{Error, Result, say_error};
-use crate::image::Volume;
-use crate::inside::fill::Spot;
+use crate::inside::fill::FileAt;
 use crate::inside::path::join;
 use crate::inside::volumes::At;
 use crate::inside::{self, Failures, Node};
+use spinney::Volume;
 use std::collections::HashSet;
 use std::io::Read;
 use tar::EntryType;
-use vfs::{Context, Errno, FileKind, FileSystem, FsError, Ino, SetAttr, SetTime, XattrMode};
+use vfs::{Context, Errno, FileKind, FsError, Ino, SetAttr, SetTime, XattrMode};
 
 const BUFFER: usize = 1 << 20;
 
@@ -50,7 +50,7 @@ struct Attributes {
 }
 
 impl<'v> Unpacker<'v> {
-    pub fn new(volume: &'v Volume, top: &Node<'_>, path: &[u8]) -> Unpacker<'v> {
+    pub fn new(volume: &'v Volume, top: &Node, path: &[u8]) -> Unpacker<'v> {
         Unpacker {
             volume,
             top: top.ino(),
@@ -101,7 +101,7 @@ impl<'v> Unpacker<'v> {
             if old.is_dir() {
                 return Err(FsError::from(Errno::EISDIR)).at(self.volume, &path);
             }
-            self.volume.fs.unlink(&self.cx, parent.ino(), name).at(self.volume, &path)?;
+            self.volume.fs().unlink(&self.cx, parent.ino(), name).at(self.volume, &path)?;
         }
         if member.kind == EntryType::Link {
             return self.link(member, &parent, name, &path);
@@ -126,9 +126,9 @@ impl<'v> Unpacker<'v> {
     }
 
     /// The directory that these names lead to; those that are missing are made.
-    fn parent(&self, names: &[&[u8]]) -> Result<(Node<'v>, Vec<u8>)> {
-        let (fs, mut path) = (&self.volume.fs, self.path.clone());
-        let mut here = inside::find(fs, &path, true).at(self.volume, &path)?;
+    fn parent(&self, names: &[&[u8]]) -> Result<(Node, Vec<u8>)> {
+        let (fs, mut path) = (self.volume.fs(), self.path.clone());
+        let mut here = self.volume.find(&path, true).at(self.volume, &path)?;
         for name in names {
             path = join(&path, name);
             here = match here.child_if_any(name).at(self.volume, &path)? {
@@ -136,12 +136,12 @@ impl<'v> Unpacker<'v> {
                     return Err(self.about(&path, "is a symbolic link of the archive itself"));
                 }
                 Some(node) if node.is_symlink() => {
-                    inside::find(fs, &path, true).at(self.volume, &path)?
+                    self.volume.find(&path, true).at(self.volume, &path)?
                 }
                 Some(node) => node,
                 None => {
                     let made = fs.mkdir(&self.cx, here.ino(), name, 0o755);
-                    Node::held(fs, made.at(self.volume, &path)?)
+                    self.volume.hold(made.at(self.volume, &path)?)
                 }
             };
             if !here.is_dir() {
@@ -154,12 +154,12 @@ impl<'v> Unpacker<'v> {
     fn directory(
         &mut self,
         member: &Member,
-        parent: &Node<'v>,
+        parent: &Node,
         name: &[u8],
         path: &[u8],
-        old: Option<Node<'v>>,
+        old: Option<Node>,
     ) -> Result<()> {
-        let fs = &self.volume.fs;
+        let fs = self.volume.fs();
         let (node, made) = match old {
             Some(old) if old.is_dir() => (old, false),
             old => {
@@ -167,7 +167,7 @@ impl<'v> Unpacker<'v> {
                     fs.unlink(&self.cx, parent.ino(), name).at(self.volume, path)?;
                 }
                 let made = fs.mkdir(&self.cx, parent.ino(), name, 0o700);
-                (Node::held(fs, made.at(self.volume, path)?), true)
+                (self.volume.hold(made.at(self.volume, path)?), true)
             }
         };
         self.later(member, node.ino(), path, made)
@@ -180,7 +180,7 @@ impl<'v> Unpacker<'v> {
         Ok(())
     }
 
-    fn link(&self, member: &Member, parent: &Node<'v>, name: &[u8], path: &[u8]) -> Result<()> {
+    fn link(&self, member: &Member, parent: &Node, name: &[u8], path: &[u8]) -> Result<()> {
         let names = names_of(&member.link)?;
         let names = names.get(self.strip..).unwrap_or_default();
         let Some((last, above)) = names.split_last() else {
@@ -189,8 +189,8 @@ impl<'v> Unpacker<'v> {
         let (directory, to) = self.parent(above)?;
         let to = join(&to, last);
         let node = directory.child(last).at(self.volume, &to)?;
-        let linked = self.volume.fs.link(&self.cx, node.ino(), parent.ino(), name);
-        drop(Node::held(&self.volume.fs, linked.at(self.volume, path)?));
+        let linked = self.volume.fs().link(&self.cx, node.ino(), parent.ino(), name);
+        drop(self.volume.hold(linked.at(self.volume, path)?));
         Ok(())
     }
 
@@ -198,11 +198,11 @@ impl<'v> Unpacker<'v> {
     fn make(
         &self,
         member: &Member,
-        parent: &Node<'v>,
+        parent: &Node,
         name: &[u8],
         path: &[u8],
-    ) -> Result<Option<Node<'v>>> {
-        let (fs, cx) = (&self.volume.fs, &self.cx);
+    ) -> Result<Option<Node>> {
+        let (fs, cx) = (self.volume.fs(), &self.cx);
         let kind = match member.kind {
             EntryType::Regular | EntryType::Continuous => FileKind::File,
             EntryType::Char => FileKind::CharDevice,
@@ -220,7 +220,7 @@ impl<'v> Unpacker<'v> {
             FileKind::Symlink => fs.symlink(cx, parent.ino(), name, &member.link),
             kind => fs.mknod(cx, parent.ino(), name, kind, 0o600, self.rdev(member, path)?),
         };
-        Ok(Some(Node::held(fs, made.at(self.volume, path)?)))
+        Ok(Some(self.volume.hold(made.at(self.volume, path)?)))
     }
 
     fn rdev(&self, member: &Member, path: &[u8]) -> Result<u32> {
@@ -239,11 +239,11 @@ impl<'v> Unpacker<'v> {
     fn content<R: Read>(
         &self,
         member: &Member,
-        node: &Node<'v>,
+        node: &Node,
         path: &[u8],
         reader: &mut Reader<R>,
     ) -> Result<()> {
-        let spot = Spot::of(self.volume, node, path);
+        let spot = FileAt::of(self.volume, node, path);
         let mut buffer = vec![0; BUFFER.min(member.size as usize + 1)];
         let mut written = 0;
         for (start, len) in &member.pieces {
@@ -264,7 +264,10 @@ impl<'v> Unpacker<'v> {
                 at += got as u64;
             }
         }
-        if written < member.size { spot.set_size(member.size) } else { Ok(()) }
+        if written < member.size {
+            spot.set_size(member.size)?;
+        }
+        Ok(())
     }
 
     fn attributes_of(&self, member: &Member, path: &[u8]) -> Result<Attributes> {
@@ -290,7 +293,7 @@ impl<'v> Unpacker<'v> {
     /// Owner, then extended attributes: capabilities do not outlive a change of owner. What was
     /// `made` loses what it inherited.
     fn attributes(&self, set: &Attributes, ino: Ino, path: &[u8], made: bool) -> Result<()> {
-        let fs = &self.volume.fs;
+        let fs = self.volume.fs();
         let owner = SetAttr { uid: Some(set.uid), gid: Some(set.gid), ..SetAttr::default() };
         self.set(ino, path, &owner)?;
         if made {
@@ -314,11 +317,11 @@ impl<'v> Unpacker<'v> {
     }
 
     fn set(&self, ino: Ino, path: &[u8], set: &SetAttr) -> Result<()> {
-        self.volume.fs.setattr(&self.cx, ino, set).at(self.volume, path).map(drop)
+        self.volume.fs().setattr(&self.cx, ino, set).at(self.volume, path).map(drop)
     }
 
     fn about(&self, path: &[u8], what: &str) -> Error {
-        let image = self.volume.image().display();
+        let image = self.volume.name().display();
         Error::about(format!("{image}:{}", String::from_utf8_lossy(path)), what)
     }
 }

@@ -7,15 +7,15 @@
 use super::pax::{time_text, xattr_key};
 use super::{BLOCK, padding};
 use crate::error::{Error, Result, io_text, say_error};
-use crate::image::Volume;
-use crate::inside::fill::Spot;
+use crate::inside::fill::FileAt;
 use crate::inside::volumes::At;
 use crate::inside::{Failures, Node, walk};
 use crate::show::device_numbers;
+use spinney::Volume;
 use std::collections::HashMap;
 use std::io::Write;
 use tar::{Builder, EntryType, Header};
-use vfs::{Errno, FileKind, FileSystem, FsError, Ino, SeekWhence};
+use vfs::{Errno, FileKind, FsError, Ino, SeekWhence};
 
 /// The longest name that a header holds.
 const NAME: usize = 100;
@@ -74,7 +74,7 @@ impl<'f, W: Write> Packer<'f, W> {
     }
 
     /// `top` and what is below it; its members begin with `name`.
-    pub fn tree(&mut self, volume: &Volume, top: Node<'_>, path: &[u8], name: &[u8]) -> Result<()> {
+    pub fn tree(&mut self, volume: &Volume, top: Node, path: &[u8], name: &[u8]) -> Result<()> {
         let failures = self.failures;
         let mut told = |error: Error| failures.tell(&error);
         walk::until(volume, top, path.to_vec(), &mut told, &mut |node, at, _| {
@@ -95,7 +95,7 @@ impl<'f, W: Write> Packer<'f, W> {
     fn is_excluded(&self, name: &[u8]) -> bool {
         let starts = name.iter().enumerate().filter(|(at, _)| *at == 0 || name[at - 1] == b'/');
         let mut tails = starts.map(|(at, _)| &name[at..]);
-        tails.any(|tail| self.exclude.iter().any(|p| crate::sys::matches(p, tail, false)))
+        tails.any(|tail| self.exclude.iter().any(|p| spinney::tree::matches(p, tail, false)))
     }
 
     /// The end of the archive, and of what is under it.
@@ -108,7 +108,7 @@ impl<'f, W: Write> Packer<'f, W> {
     fn member(
         &mut self,
         volume: &Volume,
-        node: &Node<'_>,
+        node: &Node,
         path: &[u8],
         mut name: Vec<u8>,
     ) -> Result<()> {
@@ -139,8 +139,8 @@ impl<'f, W: Write> Packer<'f, W> {
         self.head(member, 0)
     }
 
-    fn describe(&self, volume: &Volume, node: &Node<'_>, path: &[u8]) -> Result<Member> {
-        let (fs, attr) = (&volume.fs, &node.attr);
+    fn describe(&self, volume: &Volume, node: &Node, path: &[u8]) -> Result<Member> {
+        let (fs, attr) = (volume.fs(), &node.attr);
         let mut member = Member { header: Header::new_ustar(), records: Vec::new() };
         let header = &mut member.header;
         header.set_mode(attr.perm.into());
@@ -208,7 +208,7 @@ impl<'f, W: Write> Packer<'f, W> {
     fn file(
         &mut self,
         volume: &Volume,
-        node: &Node<'_>,
+        node: &Node,
         path: &[u8],
         name: &[u8],
         mut member: Member,
@@ -232,17 +232,17 @@ impl<'f, W: Write> Packer<'f, W> {
             self.put(&map)?;
             self.pad(len)?;
         }
-        let spot = Spot::of(volume, node, path);
+        let file = FileAt::of(volume, node, path);
         for piece in pieces {
-            spot.bytes_of(piece, &mut |bytes| self.put(bytes))?;
+            file.bytes_of(piece, &mut |bytes| self.put(bytes))?;
         }
         self.pad(stored)
     }
 }
 
 /// Where a file has content.
-fn pieces(volume: &Volume, node: &Node<'_>, path: &[u8]) -> Result<Vec<(u64, u64)>> {
-    let seek = |from: u64, whence| match volume.fs.seek(node.ino(), from, whence) {
+fn pieces(volume: &Volume, node: &Node, path: &[u8]) -> Result<Vec<(u64, u64)>> {
+    let seek = |from: u64, whence| match volume.fs().seek(node.ino(), from, whence) {
         Ok(at) => Ok(Some(at)),
         Err(FsError::Posix(Errno::ENXIO)) => Ok(None),
         Err(error) => Err(error).at(volume, path),

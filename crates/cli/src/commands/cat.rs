@@ -4,9 +4,9 @@ use super::Command;
 use crate::args::{self, Arg, Args};
 use crate::error::{Error, Exit, Result, io_text};
 use crate::image::ImagePath;
-use crate::inside::fill::Spot;
+use crate::inside::fill::FileAt;
 use crate::inside::volumes::At;
-use crate::inside::{self, Scope, Volumes};
+use crate::inside::{Scope, Volumes};
 use crate::mount::options::{subvol_id, subvol_path};
 use crate::output::Out;
 use btrfs_fs::Subvol;
@@ -91,11 +91,11 @@ fn pass(out: &mut Out) -> Result<()> {
 
 fn cat(volumes: &Volumes, operand: &ImagePath, out: &mut Out) -> Result<()> {
     let (volume, path) = (volumes.of(operand)?, &operand.path);
-    let node = inside::find(&volume.fs, path, true).at(volume, path)?;
+    let node = volume.find(path, true).at(volume, path)?;
     match node.attr.kind {
         FileKind::File => {}
         FileKind::Dir => return Err(FsError::from(Errno::EISDIR)).at(volume, path),
         _ => return Err(Error::about(operand.show(), "has no content: a device, fifo or socket")),
     }
-    Spot::of(volume, &node, path).bytes(&mut |bytes| out.bytes(bytes))
+    FileAt::of(volume, &node, path).bytes(&mut |bytes| out.bytes(bytes))
 }

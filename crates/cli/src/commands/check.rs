@@ -87,7 +87,7 @@ fn run(args: Args) -> Result<Exit> {
     let options =
         CheckOptions { verify_data: wanted.data, max_findings: wanted.max, progress: Some(&show) };
     let report = check(offline.volume.clone(), &options);
-    line.wipe();
+    progress::wipe();
     let report = report.map_err(|e| disk_error(path, &e))?;
     let mut out = Out::new();
     if wanted.json {

@@ -3,14 +3,15 @@
 use super::Command;
 use crate::args::{self, Arg, Args};
 use crate::error::{Error, Exit, Result};
-use crate::image::{ImagePath, Volume};
+use crate::image::ImagePath;
 use crate::inside::volumes::At;
 use crate::inside::{self, Node, Scope, Volumes, walk};
 use crate::mode::Change;
 use crate::mount::options::{subvol_id, subvol_path};
 use btrfs_fs::Subvol;
+use spinney::Volume;
 use std::ffi::OsString;
-use vfs::{FileSystem, SetAttr};
+use vfs::SetAttr;
 
 pub const COMMAND: Command = Command {
     name: "chmod",
@@ -72,7 +73,7 @@ pub fn change(text: &str) -> Result<Change> {
 
 fn apply(volumes: &Volumes, operand: &ImagePath, change: &Change, recursive: bool) -> Result<()> {
     let (volume, path) = (volumes.of(operand)?, &operand.path);
-    let top = inside::find(&volume.fs, path, true).at(volume, path)?;
+    let top = volume.find(path, true).at(volume, path)?;
     if !recursive {
         return one(volume, &top, path, change);
     }
@@ -82,9 +83,9 @@ fn apply(volumes: &Volumes, operand: &ImagePath, change: &Change, recursive: boo
     })
 }
 
-fn one(volume: &Volume, node: &Node<'_>, path: &[u8], change: &Change) -> Result<()> {
+fn one(volume: &Volume, node: &Node, path: &[u8], change: &Change) -> Result<()> {
     let cx = inside::context();
     let perm = change.apply(node.attr.perm, node.is_dir(), cx.umask);
     let set = SetAttr { perm: Some(perm), ..SetAttr::default() };
-    volume.fs.setattr(&cx, node.ino(), &set).at(volume, path).map(drop)
+    volume.fs().setattr(&cx, node.ino(), &set).at(volume, path).map(drop)
 }

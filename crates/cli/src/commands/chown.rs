@@ -3,13 +3,14 @@
 use super::Command;
 use crate::args::{self, Arg, Args};
 use crate::error::{Error, Exit, Result};
-use crate::image::{ImagePath, Volume};
+use crate::image::ImagePath;
 use crate::inside::volumes::At;
 use crate::inside::{self, Node, Scope, Volumes, walk};
 use crate::mount::options::{subvol_id, subvol_path};
 use crate::sys;
 use btrfs_fs::Subvol;
-use vfs::{FileKind, FileSystem, SetAttr};
+use spinney::Volume;
+use vfs::{FileKind, SetAttr};
 
 pub const COMMAND: Command = Command {
     name: "chown",
@@ -111,21 +112,21 @@ fn apply(
     follow: bool,
 ) -> Result<()> {
     let (volume, path) = (volumes.of(operand)?, &operand.path);
-    let top = inside::find(&volume.fs, path, follow).at(volume, path)?;
+    let top = volume.find(path, follow).at(volume, path)?;
     if !recursive {
         return one(volume, &top, path, owner);
     }
     walk::every(volume, top, path.clone(), &mut |node, path| one(volume, node, path, owner))
 }
 
-fn one(volume: &Volume, node: &Node<'_>, path: &[u8], owner: Owner) -> Result<()> {
+fn one(volume: &Volume, node: &Node, path: &[u8], owner: Owner) -> Result<()> {
     let set = SetAttr {
         uid: owner.uid,
         gid: owner.gid,
         kill_priv: node.attr.kind == FileKind::File,
         ..SetAttr::default()
     };
-    volume.fs.setattr(&inside::context(), node.ino(), &set).at(volume, path).map(drop)
+    volume.fs().setattr(&inside::context(), node.ino(), &set).at(volume, path).map(drop)
 }
 
 #[cfg(test)]

@@ -3,16 +3,15 @@
 use super::Command;
 use crate::args::{self, Arg, Args};
 use crate::error::{Error, Exit, Result};
-use crate::image::{ImagePath, Volume};
-use crate::inside::copy::{Rules, TreeCopy};
-use crate::inside::fill::{Reflink, Spot};
+use crate::image::ImagePath;
+use crate::inside::fill::{FileAt, Reflink};
 use crate::inside::path::{join, split};
-use crate::inside::transfer::Transfer;
 use crate::inside::volumes::At;
-use crate::inside::{self, Failures, Node, Scope, Volumes};
+use crate::inside::{self, CopyRules, Failures, Node, Scope, Transfer, TreeCopy, Volumes};
 use crate::mount::options::{subvol_id, subvol_path};
 use crate::output::Out;
 use btrfs_fs::Subvol;
+use spinney::Volume;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -80,7 +79,7 @@ Examples
 
 #[derive(Default)]
 struct Words {
-    rules: Rules,
+    rules: CopyRules,
     verbose: bool,
     exact: bool,
     into: Option<OsString>,
@@ -193,7 +192,7 @@ fn copy(words: Words, subvol: Subvol) -> Result<Exit> {
 }
 
 struct Plan {
-    rules: Rules,
+    rules: CopyRules,
     verbose: bool,
     exact: bool,
     several: bool,
@@ -228,7 +227,7 @@ impl Plan {
             Place::Stream => Ok(false),
             Place::Host(path) => Ok(path.is_dir()),
             Place::Image(path) => {
-                let found = inside::find(&volumes.of(path)?.fs, &path.path, true);
+                let found = volumes.of(path)?.find(&path.path, true);
                 Ok(found.is_ok_and(|node| node.is_dir()))
             }
         }
@@ -269,7 +268,7 @@ impl Plan {
     ) -> &'t Transfer<'v> {
         let found = all.iter().position(|transfer| transfer.is_of(volume));
         let at = found.unwrap_or_else(|| {
-            let transfer = Transfer::new(volume, self.rules).beside(all.first());
+            let transfer = inside::transfer(volume, self.rules).beside(all.first());
             all.push(transfer);
             all.len() - 1
         });
@@ -297,11 +296,11 @@ impl Plan {
         self.may_copy(source, meta.map_err(|e| Error::io(from, &e))?.is_dir())?;
         let volume = volumes.of(to)?;
         if into && source.name().is_none() {
-            let node = inside::find(&volume.fs, &to.path, true).at(volume, &to.path)?;
-            return transfer.import_into(from, &node, &to.path);
+            let node = volume.find(&to.path, true).at(volume, &to.path)?;
+            return Ok(transfer.import_into(from, &node, &to.path)?);
         }
         let (parent, name, path) = slot(volume, source, to, into)?;
-        transfer.import(from, &parent, &name, &path)
+        Ok(transfer.import(from, &parent, &name, &path)?)
     }
 
     /// From the descriptor itself: what was read of it before is not read again.
@@ -321,18 +320,18 @@ impl Plan {
         let input = Path::new("standard input");
         let file = std::io::stdin().as_fd().try_clone_to_owned();
         let mut file = File::from(file.map_err(|e| Error::io(input, &e))?);
-        transfer.import_open(&mut file, input, &parent, &name, &path)
+        Ok(transfer.import_open(&mut file, input, &parent, &name, &path)?)
     }
 
     fn to_output(&self, volumes: &Volumes, source: &Place, from: &ImagePath) -> Result<()> {
         let (volume, path) = (volumes.of(from)?, &from.path);
-        let node = inside::find(&volume.fs, path, true).at(volume, path)?;
+        let node = volume.find(path, true).at(volume, path)?;
         if node.attr.kind != FileKind::File {
             return Err(Error::about(source.show(), "is no file")
                 .remedy("`spinney tar` writes trees to standard output"));
         }
         let mut out = Out::new();
-        Spot::of(volume, &node, path).bytes_around(&mut |bytes| out.bytes(bytes))?;
+        FileAt::of(volume, &node, path).bytes_around(&mut |bytes| out.bytes(bytes))?;
         out.finish()
     }
 
@@ -346,13 +345,14 @@ impl Plan {
         into: bool,
     ) -> Result<()> {
         let (volume, path) = (volumes.of(from)?, &from.path);
-        let node = inside::find(&volume.fs, path, !self.rules.recursive).at(volume, path)?;
+        let node = volume.find(path, !self.rules.recursive).at(volume, path)?;
         self.may_copy(source, node.is_dir())?;
-        match (into, source.name()) {
+        let copied = match (into, source.name()) {
             (true, Some(name)) => transfer.export(&node, path, &to.join(OsStr::from_bytes(&name))),
             (true, None) => transfer.export_into(&node, path, to),
             (false, _) => transfer.export(&node, path, to),
-        }
+        };
+        Ok(copied?)
     }
 
     fn inside(
@@ -365,33 +365,33 @@ impl Plan {
     ) -> Result<()> {
         let (from_volume, to_volume) = (volumes.of(from)?, volumes.of(to)?);
         let follow = !self.rules.recursive;
-        let node = inside::find(&from_volume.fs, &from.path, follow).at(from_volume, &from.path)?;
+        let node = from_volume.find(&from.path, follow).at(from_volume, &from.path)?;
         self.may_copy(source, node.is_dir())?;
         let mut copy = TreeCopy::new(from_volume, to_volume, self.rules);
         if into && source.name().is_none() {
-            let target = inside::find(&to_volume.fs, &to.path, true).at(to_volume, &to.path)?;
-            return copy.contents(node, from.path.clone(), target, to.path.clone());
+            let target = to_volume.find(&to.path, true).at(to_volume, &to.path)?;
+            return Ok(copy.contents(node, from.path.clone(), target, to.path.clone())?);
         }
         let (parent, name, path) = slot(to_volume, source, to, into)?;
-        copy.entry(node, &from.path, &parent, &name, path)
+        Ok(copy.entry(node, &from.path, &parent, &name, path)?)
     }
 }
 
 /// The directory of a volume that a copy goes to, the name there, and both as a path.
-fn slot<'v>(
-    volume: &'v Volume,
+fn slot(
+    volume: &Volume,
     source: &Place,
     to: &ImagePath,
     into: bool,
-) -> Result<(Node<'v>, Vec<u8>, Vec<u8>)> {
+) -> Result<(Node, Vec<u8>, Vec<u8>)> {
     match (into, source.name()) {
         (true, Some(name)) => {
-            let parent = inside::find(&volume.fs, &to.path, true).at(volume, &to.path)?;
+            let parent = volume.find(&to.path, true).at(volume, &to.path)?;
             let path = join(&to.path, &name);
             Ok((parent, name, path))
         }
         _ => {
-            let (parent, name) = inside::find_parent(&volume.fs, &to.path).at(volume, &to.path)?;
+            let (parent, name) = volume.find_parent(&to.path).at(volume, &to.path)?;
             Ok((parent, name, to.path.clone()))
         }
     }

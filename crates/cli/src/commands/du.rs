@@ -3,14 +3,15 @@
 use super::Command;
 use crate::args::{self, Arg, Args};
 use crate::error::{Error, Exit, Result};
-use crate::image::{ImagePath, Volume};
+use crate::image::ImagePath;
 use crate::inside::usage::{Counted, Sum};
 use crate::inside::volumes::At;
-use crate::inside::{self, Failures, Node, Scope, Volumes, walk};
+use crate::inside::{Failures, Node, Scope, Volumes, walk};
 use crate::mount::options::{subvol_id, subvol_path};
-use crate::output::{Json, Out, human};
+use crate::output::{Json, Object, Out, human};
 use crate::show;
 use btrfs_fs::Subvol;
+use spinney::Volume;
 use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt;
 
@@ -99,9 +100,9 @@ fn run(mut args: Args) -> Result<Exit> {
     })
 }
 
-fn start<'v>(volumes: &'v Volumes, operand: &ImagePath) -> Result<(&'v Volume, Node<'v>)> {
+fn start<'v>(volumes: &'v Volumes, operand: &ImagePath) -> Result<(&'v Volume, Node)> {
     let volume = volumes.of(operand)?;
-    Ok((volume, inside::find(&volume.fs, &operand.path, false).at(volume, &operand.path)?))
+    Ok((volume, volume.find(&operand.path, false).at(volume, &operand.path)?))
 }
 
 struct Tree<'t> {
@@ -128,7 +129,7 @@ impl<'o> Report<'o> {
     fn tree(
         &mut self,
         tree: &Tree<'_>,
-        top: Node<'_>,
+        top: Node,
         counted: &mut Counted,
         failures: &Failures,
     ) -> Result<Sum> {
@@ -140,7 +141,7 @@ impl<'o> Report<'o> {
             while open.len() > depth {
                 self.close(tree, &mut open, &mut sum)?;
             }
-            let own = counted.take(tree.volume, node, path);
+            let own = counted.take(tree.volume, node, path).map_err(Error::from);
             let Some(own) = failures.keep(own).unwrap_or(Some(Sum::default())) else {
                 return Ok(false);
             };
@@ -177,10 +178,10 @@ impl<'o> Report<'o> {
 
     fn line(&mut self, tree: &Tree<'_>, path: &[u8], sum: &Sum) -> Result<()> {
         if self.options.json {
-            let image = tree.volume.image().as_os_str().as_bytes();
+            let image = tree.volume.name().as_os_str().as_bytes();
             self.objects.push(Json::object(|o| {
                 o.bytes("image", image).bytes("path", path);
-                sum.json(o);
+                json(o, sum);
             }));
             return Ok(());
         }
@@ -210,4 +211,9 @@ impl<'o> Report<'o> {
         }
         self.out.finish()
     }
+}
+
+fn json(object: &mut Object<'_>, sum: &Sum) {
+    object.number("disk_bytes", sum.disk).number("apparent_bytes", sum.apparent);
+    object.number("shared_bytes", sum.shared).number("files", sum.files);
 }

@@ -4,7 +4,7 @@ use super::Command;
 use super::offline::{chunk_flags, flag_names, uuid};
 use crate::args::{Arg, Args, one, unexpected};
 use crate::error::{Error, Exit, Result};
-use crate::image::{Access, Medium};
+use crate::image::{self, Access};
 use crate::output::{Json, Object, Out};
 use blockdev::BlockDevice;
 use btrfs_disk::ids::{compat_ro, incompat};
@@ -57,8 +57,8 @@ fn run(mut args: Args) -> Result<Exit> {
     }
     let image = one(operands, "an image")?;
     let path = Path::new(&image);
-    let medium = Medium::open(path, Access::Peek)?;
-    let mut copies = read(&*medium.device);
+    let medium = image::open(path, Access::Peek)?;
+    let mut copies = read(&*medium.device());
     let valid = copies.iter().filter(|copy| copy.found.is_ok()).count();
     if valid == 0 && !all {
         let why = copies.first().and_then(|c| c.found.as_ref().err().cloned());

@@ -3,18 +3,20 @@
 use super::Command;
 use crate::args::{self, Arg, Args};
 use crate::error::{Error, Exit, Result};
-use crate::image::{ImagePath, Volume};
-use crate::inside::search::{Clause, Seen, Test, parse};
+use crate::image::ImagePath;
 use crate::inside::volumes::At;
-use crate::inside::{self, Failures, Node, Scope, Volumes, walk};
+use crate::inside::words::parse;
+use crate::inside::{Failures, Node, Scope, Volumes, walk};
 use crate::mount::options::{subvol_id, subvol_path};
 use crate::output::{Json, Out};
 use crate::show;
 use btrfs_fs::Subvol;
+use spinney::Volume;
+use spinney::tree::search::{Clause, Seen, Test, Unfinished};
 use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use vfs::{FileSystem, Timestamp};
+use vfs::Timestamp;
 
 pub const COMMAND: Command = Command {
     name: "find",
@@ -100,7 +102,7 @@ fn run(args: Args) -> Result<Exit> {
             "print0" => words.nul = true,
             "json" => words.json = true,
             "not" => words.clause.negate(),
-            "or" => words.clause.or()?,
+            "or" => words.clause.or().map_err(missing)?,
             "empty" => words.clause.push(Test::Empty),
             "newer" => {
                 words.clause.push(Test::Newer(words.references.len()));
@@ -109,13 +111,17 @@ fn run(args: Args) -> Result<Exit> {
             name => words.clause.push(parse(name, &args.value()?)?),
         }
     }
-    words.clause.finish()?;
+    words.clause.finish().map_err(missing)?;
     words.operands = args::some(words.operands, "IMAGE:/PATH")?;
     let mut scope = Scope::of(subvol, &words.operands, false);
     let inside: Vec<ImagePath> =
         words.references.iter().filter_map(|w| ImagePath::parse(w)).collect();
     inside.iter().for_each(|path| scope.add(path, false));
     scope.run(|volumes, failures| search(volumes, failures, &words))
+}
+
+fn missing(_: Unfinished) -> Error {
+    Error::usage("a test is missing before -o, or at the end")
 }
 
 fn level(text: &str) -> Result<usize> {
@@ -146,10 +152,10 @@ fn search(volumes: &Volumes, failures: &Failures, words: &Words) -> Result<()> {
     found.out.finish()
 }
 
-fn start<'v>(volumes: &'v Volumes, operand: &ImagePath) -> Result<(&'v Volume, Node<'v>)> {
+fn start<'v>(volumes: &'v Volumes, operand: &ImagePath) -> Result<(&'v Volume, Node)> {
     let volume = volumes.of(operand)?;
     // As find(1): a link is itself, unless a slash follows.
-    Ok((volume, inside::find(&volume.fs, &operand.path, false).at(volume, &operand.path)?))
+    Ok((volume, volume.find(&operand.path, false).at(volume, &operand.path)?))
 }
 
 /// When the content of a file, here or in a volume, changed.
@@ -157,7 +163,7 @@ fn changed(volumes: &Volumes, word: &std::ffi::OsStr) -> Result<Timestamp> {
     use std::os::unix::fs::MetadataExt;
     if let Some(path) = ImagePath::parse(word) {
         let volume = volumes.of(&path)?;
-        let node = inside::find(&volume.fs, &path.path, false).at(volume, &path.path)?;
+        let node = volume.find(&path.path, false).at(volume, &path.path)?;
         return Ok(node.attr.mtime);
     }
     let path = Path::new(word);
@@ -174,16 +180,12 @@ struct Found<'w> {
 }
 
 impl Found<'_> {
-    fn judge(
-        &mut self,
-        volume: &Volume,
-        node: &Node<'_>,
-        path: &[u8],
-        word: Vec<u8>,
-    ) -> Result<()> {
-        let is_empty = || match node.is_dir() {
-            true => Ok(node.names().at(volume, path)?.is_empty()),
-            false => Ok(node.attr.size == 0),
+    fn judge(&mut self, volume: &Volume, node: &Node, path: &[u8], word: Vec<u8>) -> Result<()> {
+        let is_empty = || -> Result<bool> {
+            match node.is_dir() {
+                true => Ok(node.names().at(volume, path)?.is_empty()),
+                false => Ok(node.attr.size == 0),
+            }
         };
         let seen = Seen { attr: &node.attr, path, times: &self.times, now: self.now };
         if !self.words.clause.passes(&seen, &is_empty)? {
@@ -191,11 +193,11 @@ impl Found<'_> {
         }
         if self.words.json {
             let target = match node.is_symlink() {
-                true => Some(volume.fs.readlink(node.ino()).at(volume, path)?),
+                true => Some(volume.fs().readlink(node.ino()).at(volume, path)?),
                 false => None,
             };
             return self.out.line(Json::object(|o| {
-                o.bytes("image", volume.image().as_os_str().as_bytes()).bytes("path", path);
+                o.bytes("image", volume.name().as_os_str().as_bytes()).bytes("path", path);
                 show::json(o, &node.attr);
                 if let Some(target) = target {
                     o.bytes("target", &target);

@@ -3,15 +3,16 @@
 use super::Command;
 use crate::args::{self, Arg, Args};
 use crate::error::{Error, Exit, Result};
-use crate::image::{ImagePath, Volume};
+use crate::image::ImagePath;
 use crate::inside::path::{join, split};
 use crate::inside::volumes::At;
 use crate::inside::{self, Node, Scope, Volumes};
 use crate::mount::options::{subvol_id, subvol_path};
 use btrfs_fs::Subvol;
+use spinney::Volume;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
-use vfs::{Context, Errno, FileSystem, FsError};
+use vfs::{Context, Errno, FsError};
 
 pub const COMMAND: Command = Command {
     name: "ln",
@@ -76,7 +77,7 @@ fn run(mut args: Args) -> Result<Exit> {
 fn symbolic(volume: &Volume, text: &[u8], link: &ImagePath, options: Options) -> Result<()> {
     let (parent, name, path) = place(volume, text, link, options)?;
     make(volume, &parent, &name, &path, options, &|cx, parent, name| {
-        volume.fs.symlink(cx, parent.ino(), name, text)
+        volume.fs().symlink(cx, parent.ino(), name, text)
     })
 }
 
@@ -85,7 +86,7 @@ fn hard(volumes: &Volumes, target: &ImagePath, link: &ImagePath, options: Option
         return Err(Error::about(link.show(), "a hard link must be in the file's own volume"));
     }
     let volume = volumes.of(link)?;
-    let node = inside::find(&volume.fs, &target.path, false).at(volume, &target.path)?;
+    let node = volume.find(&target.path, false).at(volume, &target.path)?;
     if node.is_dir() {
         return Err(Error::about(target.show(), "is a directory, which has one name only")
             .remedy("-s makes a symbolic link"));
@@ -95,34 +96,34 @@ fn hard(volumes: &Volumes, target: &ImagePath, link: &ImagePath, options: Option
         return Err(Error::about(link.show(), "is the same file already"));
     }
     make(volume, &parent, &name, &path, options, &|cx, parent, name| {
-        volume.fs.link(cx, node.ino(), parent.ino(), name)
+        volume.fs().link(cx, node.ino(), parent.ino(), name)
     })
 }
 
 /// The directory, the name in it, and both as a path.
-fn place<'v>(
-    volume: &'v Volume,
+fn place(
+    volume: &Volume,
     target: &[u8],
     link: &ImagePath,
     options: Options,
-) -> Result<(Node<'v>, Vec<u8>, Vec<u8>)> {
+) -> Result<(Node, Vec<u8>, Vec<u8>)> {
     let path = &link.path;
     if !options.exact
-        && let Ok(node) = inside::find(&volume.fs, path, true)
+        && let Ok(node) = volume.find(path, true)
         && node.is_dir()
         && let Some((_, name)) = split(target)
     {
         return Ok((node, name.to_vec(), join(path, name)));
     }
-    let (parent, name) = inside::find_parent(&volume.fs, path).at(volume, path)?;
+    let (parent, name) = volume.find_parent(path).at(volume, path)?;
     Ok((parent, name, path.clone()))
 }
 
-type Maker<'m> = &'m dyn Fn(&Context, &Node<'_>, &[u8]) -> vfs::Result<vfs::Entry>;
+type Maker<'m> = &'m dyn Fn(&Context, &Node, &[u8]) -> vfs::Result<vfs::Entry>;
 
 fn make(
     volume: &Volume,
-    parent: &Node<'_>,
+    parent: &Node,
     name: &[u8],
     path: &[u8],
     options: Options,
@@ -131,9 +132,9 @@ fn make(
     let cx = inside::context();
     let mut made = maker(&cx, parent, name);
     if options.force && matches!(made, Err(FsError::Posix(Errno::EEXIST))) {
-        volume.fs.unlink(&cx, parent.ino(), name).at(volume, path)?;
+        volume.fs().unlink(&cx, parent.ino(), name).at(volume, path)?;
         made = maker(&cx, parent, name);
     }
-    drop(Node::held(&volume.fs, made.at(volume, path)?));
+    drop(volume.hold(made.at(volume, path)?));
     Ok(())
 }

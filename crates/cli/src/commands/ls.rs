@@ -3,17 +3,18 @@
 use super::Command;
 use crate::args::{self, Arg, Args};
 use crate::error::{Exit, Result};
-use crate::image::{ImagePath, Volume};
+use crate::image::ImagePath;
 use crate::inside::path::join;
 use crate::inside::volumes::At;
-use crate::inside::{self, Node, Scope, Volumes};
+use crate::inside::{Node, Scope, Volumes};
 use crate::mount::options::{subvol_id, subvol_path};
 use crate::output::{Json, Out, human};
 use crate::show::{self, Owners};
 use crate::when;
 use btrfs_fs::Subvol;
+use spinney::Volume;
 use std::io::IsTerminal;
-use vfs::{FileKind, FileSystem};
+use vfs::FileKind;
 
 pub const COMMAND: Command = Command {
     name: "ls",
@@ -109,7 +110,7 @@ fn run(mut args: Args) -> Result<Exit> {
 /// Something to be listed.
 struct Item<'v> {
     volume: &'v Volume,
-    node: Node<'v>,
+    node: Node,
     path: Vec<u8>,
     name: Vec<u8>,
 }
@@ -119,7 +120,7 @@ fn top<'v>(volumes: &'v Volumes, operand: &ImagePath, options: &Options) -> Resu
     // As in coreutils: links are followed unless they themselves are asked about.
     let follow = !(options.long || options.directory);
     let path = operand.path.clone();
-    let node = inside::find(&volume.fs, &path, follow).at(volume, &path)?;
+    let node = volume.find(&path, follow).at(volume, &path)?;
     Ok(Item { volume, node, name: path.clone(), path })
 }
 
@@ -181,7 +182,7 @@ impl<'o> Lister<'o> {
         if self.options.dots {
             for name in [&b"."[..], b".."] {
                 let path = join(path, name);
-                let node = inside::find(&volume.fs, &path, true).at(volume, &path)?;
+                let node = volume.find(&path, true).at(volume, &path)?;
                 items.push(Item { volume, node, path, name: name.to_vec() });
             }
         }
@@ -304,6 +305,6 @@ fn target(item: &Item<'_>) -> Result<Option<Vec<u8>>> {
     if !item.node.is_symlink() {
         return Ok(None);
     }
-    let target = item.volume.fs.readlink(item.node.ino());
+    let target = item.volume.fs().readlink(item.node.ino());
     target.at(item.volume, &item.path).map(Some)
 }

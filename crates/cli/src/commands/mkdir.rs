@@ -3,14 +3,15 @@
 use super::Command;
 use crate::args::{self, Arg, Args};
 use crate::error::{Exit, Result};
-use crate::image::{ImagePath, Volume};
+use crate::image::ImagePath;
 use crate::inside::path::join;
 use crate::inside::volumes::At;
 use crate::inside::{self, Node, Scope, Volumes};
 use crate::mode::Change;
 use crate::mount::options::{subvol_id, subvol_path};
 use btrfs_fs::Subvol;
-use vfs::{Errno, FileSystem, FsError, SetAttr};
+use spinney::Volume;
+use vfs::{Errno, FsError, SetAttr};
 
 pub const COMMAND: Command = Command {
     name: "mkdir",
@@ -70,31 +71,31 @@ fn make(
     let (Some(node), Some(change)) = (made, mode) else { return Ok(()) };
     let perm = change.apply(0o777 & !inside::context().umask, true, inside::context().umask);
     let set = SetAttr { perm: Some(perm), ..SetAttr::default() };
-    volume.fs.setattr(&inside::context(), node.ino(), &set).at(volume, path).map(drop)
+    volume.fs().setattr(&inside::context(), node.ino(), &set).at(volume, path).map(drop)
 }
 
-fn make_one<'v>(volume: &'v Volume, operand: &ImagePath) -> Result<Node<'v>> {
+fn make_one(volume: &Volume, operand: &ImagePath) -> Result<Node> {
     let path = &operand.path;
-    let (parent, name) = match inside::find_parent(&volume.fs, path) {
+    let (parent, name) = match volume.find_parent(path) {
         Err(FsError::Posix(Errno::EINVAL)) => Err(FsError::from(Errno::EEXIST)).at(volume, path)?,
         other => other.at(volume, path)?,
     };
-    let made = volume.fs.mkdir(&inside::context(), parent.ino(), &name, 0o777);
-    Ok(Node::held(&volume.fs, made.at(volume, path)?))
+    let made = volume.fs().mkdir(&inside::context(), parent.ino(), &name, 0o777);
+    Ok(volume.hold(made.at(volume, path)?))
 }
 
 /// Makes what is missing; the last directory, if it was.
-fn make_all<'v>(volume: &'v Volume, path: &[u8]) -> Result<Option<Node<'v>>> {
+fn make_all(volume: &Volume, path: &[u8]) -> Result<Option<Node>> {
     let (mut here, mut last) = (b"/".to_vec(), None);
     for name in path.split(|b| *b == b'/').filter(|name| !name.is_empty()) {
         let below = join(&here, name);
-        last = match inside::find(&volume.fs, &below, true) {
+        last = match volume.find(&below, true) {
             Ok(node) if node.is_dir() => None,
             Ok(_) => return Err(FsError::from(Errno::ENOTDIR)).at(volume, &below),
             Err(FsError::Posix(Errno::ENOENT)) => {
-                let parent = inside::find(&volume.fs, &here, true).at(volume, &here)?;
-                let made = volume.fs.mkdir(&inside::context(), parent.ino(), name, 0o777);
-                Some(Node::held(&volume.fs, made.at(volume, &below)?))
+                let parent = volume.find(&here, true).at(volume, &here)?;
+                let made = volume.fs().mkdir(&inside::context(), parent.ino(), name, 0o777);
+                Some(volume.hold(made.at(volume, &below)?))
             }
             Err(error) => return Err(error).at(volume, &below),
         };

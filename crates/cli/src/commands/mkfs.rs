@@ -4,11 +4,9 @@ use super::Command;
 use super::offline::{chunk_flags, uuid};
 use crate::args::{Arg, Args, one, unexpected};
 use crate::error::{Error, Exit, Result, io_text};
-use crate::image::{Access, Medium, Volume, is_block};
-use crate::inside::Node;
-use crate::inside::copy::Rules;
-use crate::inside::transfer::Transfer;
+use crate::image::{self, Access, is_block};
 use crate::inside::volumes::At;
+use crate::inside::{self, CopyRules};
 use crate::output::{Json, Out, human};
 use crate::sys;
 use blockdev::{BlockDevice, FileDevice};
@@ -110,12 +108,11 @@ fn make(path: &Path, wanted: &Wanted) -> Result<MkfsReport> {
 }
 
 fn fill(image: &Path, root: &Path) -> Result<()> {
-    let volume = Volume::open(image, true, &Subvol::Default)?;
-    let rules = Rules { recursive: true, preserve: true, ..Rules::default() };
-    let top = Node::root(&volume.fs).at(&volume, b"/")?;
-    let copied = Transfer::new(&volume, rules).import_into(root, &top, b"/");
+    let volume = image::open_volume(image, true, &Subvol::Default)?;
+    let top = volume.root().at(&volume, b"/")?;
+    let copied = inside::transfer(&volume, CopyRules::SAME).import_into(root, &top, b"/");
     drop(top);
-    copied.and(volume.close())
+    copied.and(volume.close()).map_err(Error::from)
 }
 
 fn parse(mut args: Args) -> Result<Wanted> {
@@ -237,18 +234,18 @@ fn prepare(path: &Path, wanted: &Wanted) -> Result<Arc<dyn BlockDevice>> {
         let device = FileDevice::create(path, size).map_err(|e| Error::io(path, &e))?;
         return Ok(Arc::new(device));
     }
-    let medium = Medium::open(path, Access::Write)?;
+    let medium = image::open(path, Access::Write)?;
     if !wanted.force
-        && let Some(what) = signature(&*medium.device)
+        && let Some(what) = signature(&*medium.device())
     {
         return Err(Error::about(path.display(), format!("there is {what} on it"))
             .remedy("-f overwrites it; all of its content is lost then"));
     }
-    let have = medium.device.len();
+    let have = medium.device().len();
     let size = wanted.size.unwrap_or(have);
     check_size(path, size, wanted)?;
     if size == have {
-        return Ok(medium.block_device());
+        return Ok(medium.device());
     }
     if is_block(path) {
         return Err(Error::about(path.display(), format!("the device has {have} bytes"))
@@ -256,7 +253,7 @@ fn prepare(path: &Path, wanted: &Wanted) -> Result<Arc<dyn BlockDevice>> {
     }
     drop(medium);
     resize(path, size)?;
-    Ok(Medium::open(path, Access::Write)?.block_device())
+    Ok(image::open(path, Access::Write)?.device())
 }
 
 fn check_size(path: &Path, size: u64, wanted: &Wanted) -> Result<()> {
@@ -299,6 +296,7 @@ fn explain(path: &Path, error: &MkfsError) -> Error {
         MkfsError::Io { context, source } => {
             Error::about(path.display(), format!("{context}: {}", io_text(source)))
         }
+        other => Error::about(path.display(), other),
     }
 }
 

@@ -3,14 +3,15 @@
 use super::Command;
 use crate::args::{self, Arg, Args};
 use crate::error::{Error, Exit, Result};
-use crate::image::{ImagePath, Volume};
+use crate::image::ImagePath;
+use crate::inside::Scope;
 use crate::inside::path::{join, split};
 use crate::inside::volumes::At;
-use crate::inside::{self, Scope};
 use crate::mount::options::{subvol_id, subvol_path};
 use crate::output::Out;
 use btrfs_fs::Subvol;
-use vfs::{Context, Errno, FileSystem, FsError, RenameMode};
+use spinney::Volume;
+use vfs::{Context, Errno, FsError, RenameMode};
 
 pub const COMMAND: Command = Command {
     name: "mv",
@@ -69,7 +70,7 @@ fn run(mut args: Args) -> Result<Exit> {
     scope.add(&target, true);
     scope.run(|volumes, failures| {
         let volume = volumes.of(&target)?;
-        let into = inside::find(&volume.fs, &target.path, true).is_ok_and(|node| node.is_dir());
+        let into = volume.find(&target.path, true).is_ok_and(|node| node.is_dir());
         let into = into && !options.exact && !options.exchange;
         if sources.len() > 1 && !into {
             return Err(Error::about(target.show(), "several sources need a directory"));
@@ -99,13 +100,13 @@ fn one(
     into: bool,
     options: Options,
 ) -> Result<Option<Vec<u8>>> {
-    let (fs, old) = (&volume.fs, &source.path);
+    let (fs, old) = (volume.fs(), &source.path);
     let new = match (into, split(old)) {
         (true, Some((_, name))) => join(&target.path, name),
         _ => target.path.clone(),
     };
-    let (parent, name) = inside::find_parent(fs, old).at(volume, old)?;
-    let (new_parent, new_name) = inside::find_parent(fs, &new).at(volume, &new)?;
+    let (parent, name) = volume.find_parent(old).at(volume, old)?;
+    let (new_parent, new_name) = volume.find_parent(&new).at(volume, &new)?;
     let mode = match options {
         Options { exchange: true, .. } => RenameMode::Exchange,
         Options { no_clobber: true, .. } => RenameMode::NoReplace,

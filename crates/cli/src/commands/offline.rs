@@ -2,7 +2,7 @@
 //! what is in them that several commands share.
 
 use crate::error::{Error, Result};
-use crate::image::{Access, Medium};
+use crate::image::{self, Access, Medium};
 use btrfs_disk::ids::{block_group, compat_ro, incompat};
 use btrfs_disk::items::RootItem;
 use btrfs_disk::key::kind;
@@ -24,9 +24,9 @@ pub struct Offline {
 impl Offline {
     /// Opens a volume to be read, as of its last commit.
     pub fn open(path: &Path, access: Access) -> Result<Offline> {
-        let medium = Medium::open(path, access)?;
+        let medium = image::open(path, access)?;
         let options = OpenOptions { read_only: true, ignore_log: true, ..OpenOptions::default() };
-        let volume = Volume::open(medium.block_device(), options)
+        let volume = Volume::open(medium.device(), options)
             .map_err(|e| disk_error(path, &e).remedy(opening_remedy(path, &e)))?;
         let volume = Arc::new(volume);
         let store = NodeStore::new(volume.clone(), CACHE);

@@ -4,7 +4,7 @@ use super::Command;
 use super::offline::disk_error;
 use crate::args::{Arg, Args, unexpected};
 use crate::error::{Error, Exit, Result};
-use crate::image::{Access, Medium};
+use crate::image::{self, Access};
 use crate::output::{Json, Out};
 use btrfs_disk::Logical;
 use btrfs_volume::{OpenOptions, Volume};
@@ -53,9 +53,9 @@ fn run(mut args: Args) -> Result<Exit> {
 }
 
 fn zero_log(path: &Path, json: bool) -> Result<Exit> {
-    let medium = Medium::open(path, Access::Write)?;
+    let medium = image::open(path, Access::Write)?;
     let options = OpenOptions { replays_log: true, ..OpenOptions::default() };
-    let volume = Volume::open(medium.block_device(), options).map_err(|e| disk_error(path, &e))?;
+    let volume = Volume::open(medium.device(), options).map_err(|e| disk_error(path, &e))?;
     if let Some(why) = volume.read_only_reason() {
         return Err(Error::about(path.display(), format!("can only be read: {why}")));
     }

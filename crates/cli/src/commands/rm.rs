@@ -3,13 +3,15 @@
 use super::Command;
 use crate::args::{self, Arg, Args};
 use crate::error::{Error, Exit, Result};
-use crate::image::{ImagePath, Volume};
+use crate::image::ImagePath;
+use crate::inside::Scope;
 use crate::inside::volumes::At;
-use crate::inside::{self, Scope, remove};
 use crate::mount::options::{subvol_id, subvol_path};
 use crate::output::Out;
 use btrfs_fs::Subvol;
-use vfs::{Context, Errno, FileSystem, FsError};
+use spinney::Volume;
+use spinney::tree::remove;
+use vfs::{Context, Errno, FsError};
 
 pub const COMMAND: Command = Command {
     name: "rm",
@@ -73,8 +75,9 @@ fn run(mut args: Args) -> Result<Exit> {
 }
 
 fn one(volume: &Volume, operand: &ImagePath, options: Options, out: &mut Out) -> Result<()> {
-    let (fs, path) = (&volume.fs, &operand.path);
-    let found = inside::find_parent(fs, path)
+    let (fs, path) = (volume.fs(), &operand.path);
+    let found = volume
+        .find_parent(path)
         .and_then(|(parent, name)| Ok((parent.child(&name)?, parent, name)));
     let (node, parent, name) = match found {
         Err(FsError::Posix(Errno::ENOENT)) if options.force => return Ok(()),

@@ -3,15 +3,16 @@
 use super::Command;
 use crate::args::{self, Arg, Args};
 use crate::error::{Exit, Result};
-use crate::image::{ImagePath, Volume};
+use crate::image::ImagePath;
 use crate::inside::volumes::At;
-use crate::inside::{self, Node, Scope};
+use crate::inside::{Node, Scope};
 use crate::mount::options::{subvol_id, subvol_path};
 use crate::output::{Json, Out};
 use crate::show::{self, Owners};
 use crate::when;
 use btrfs_fs::Subvol;
-use vfs::{FileKind, FileSystem};
+use spinney::Volume;
+use vfs::FileKind;
 
 pub const COMMAND: Command = Command {
     name: "stat",
@@ -65,19 +66,19 @@ fn run(mut args: Args) -> Result<Exit> {
     })
 }
 
-type Found<'v> = (Node<'v>, Option<Vec<u8>>);
+type Found<'v> = (Node, Option<Vec<u8>>);
 
 fn find<'v>(volume: &'v Volume, operand: &ImagePath, follow: bool) -> Result<Found<'v>> {
     let path = &operand.path;
-    let node = inside::find(&volume.fs, path, follow).at(volume, path)?;
+    let node = volume.find(path, follow).at(volume, path)?;
     let target = match node.is_symlink() {
-        true => Some(volume.fs.readlink(node.ino()).at(volume, path)?),
+        true => Some(volume.fs().readlink(node.ino()).at(volume, path)?),
         false => None,
     };
     Ok((node, target))
 }
 
-fn object(operand: &ImagePath, node: &Node<'_>, target: Option<&[u8]>) -> String {
+fn object(operand: &ImagePath, node: &Node, target: Option<&[u8]>) -> String {
     Json::object(|o| {
         o.bytes("path", &operand.path);
         show::json(o, &node.attr);
@@ -87,12 +88,7 @@ fn object(operand: &ImagePath, node: &Node<'_>, target: Option<&[u8]>) -> String
     })
 }
 
-fn text(
-    operand: &ImagePath,
-    node: &Node<'_>,
-    target: Option<&[u8]>,
-    owners: &mut Owners,
-) -> Vec<u8> {
+fn text(operand: &ImagePath, node: &Node, target: Option<&[u8]>, owners: &mut Owners) -> Vec<u8> {
     let attr = &node.attr;
     let mut text = format!("  File: {}", String::from_utf8_lossy(&operand.path));
     if let Some(target) = target {

@@ -117,12 +117,12 @@ fn create(words: &Words, subvol: Subvol) -> Result<Exit> {
     })
 }
 
-type Found<'v> = (&'v crate::image::Volume, inside::Node<'v>, Vec<u8>);
+type Found<'v> = (&'v spinney::Volume, inside::Node, Vec<u8>);
 
 /// The node, and how its members are called.
 fn found<'v>(volumes: &'v Volumes, operand: &ImagePath) -> Result<Found<'v>> {
     let volume = volumes.of(operand)?;
-    let node = inside::find(&volume.fs, &operand.path, false).at(volume, &operand.path)?;
+    let node = volume.find(&operand.path, false).at(volume, &operand.path)?;
     let name = match split(&operand.path) {
         Some((_, name)) => name.to_vec(),
         None => b"./".to_vec(),
@@ -153,7 +153,7 @@ fn unpack(
     from: File,
 ) -> Result<()> {
     let (volume, path) = (volumes.of(target)?, &target.path);
-    let top = inside::find(&volume.fs, path, true).at(volume, path)?;
+    let top = volume.find(path, true).at(volume, path)?;
     if !top.is_dir() {
         return Err(Error::about(target.show(), "is no directory"));
     }

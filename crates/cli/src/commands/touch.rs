@@ -3,16 +3,17 @@
 use super::Command;
 use crate::args::{self, Arg, Args};
 use crate::error::{Error, Exit, Result};
-use crate::image::{ImagePath, Volume};
+use crate::image::ImagePath;
 use crate::inside::volumes::At;
 use crate::inside::{self, Node, Scope};
 use crate::mount::options::{subvol_id, subvol_path};
 use crate::when;
 use btrfs_fs::Subvol;
+use spinney::Volume;
 use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use vfs::{Errno, FileKind, FileSystem, FsError, SetAttr, SetTime, Timestamp};
+use vfs::{Errno, FileKind, FsError, SetAttr, SetTime, Timestamp};
 
 pub const COMMAND: Command = Command {
     name: "touch",
@@ -102,7 +103,7 @@ fn date(text: &str) -> Result<Timestamp> {
 }
 
 fn times_inside(volume: &Volume, path: &[u8]) -> Result<(Timestamp, Timestamp)> {
-    let node = inside::find(&volume.fs, path, true).at(volume, path)?;
+    let node = volume.find(path, true).at(volume, path)?;
     Ok((node.attr.atime, node.attr.mtime))
 }
 
@@ -127,20 +128,20 @@ fn chosen(options: &Options, found: Option<(Timestamp, Timestamp)>) -> Times {
 
 fn touch(volume: &Volume, path: &[u8], times: Times, options: &Options) -> Result<()> {
     let cx = inside::context();
-    let node = match inside::find(&volume.fs, path, !options.no_follow) {
+    let node = match volume.find(path, !options.no_follow) {
         Ok(node) => node,
         Err(FsError::Posix(Errno::ENOENT)) if options.no_create => return Ok(()),
         Err(FsError::Posix(Errno::ENOENT)) => create(volume, path)?,
         Err(error) => return Err(error).at(volume, path),
     };
     let set = SetAttr { atime: times.atime, mtime: times.mtime, ..SetAttr::default() };
-    volume.fs.setattr(&cx, node.ino(), &set).at(volume, path).map(drop)
+    volume.fs().setattr(&cx, node.ino(), &set).at(volume, path).map(drop)
 }
 
 /// An empty file of the caller's.
-pub fn create<'v>(volume: &'v Volume, path: &[u8]) -> Result<Node<'v>> {
-    let (parent, name) = inside::find_parent(&volume.fs, path).at(volume, path)?;
+pub fn create(volume: &Volume, path: &[u8]) -> Result<Node> {
+    let (parent, name) = volume.find_parent(path).at(volume, path)?;
     let (cx, kind) = (inside::context(), FileKind::File);
-    let made = volume.fs.mknod(&cx, parent.ino(), &name, kind, 0o666, 0).at(volume, path)?;
-    Ok(Node::held(&volume.fs, made))
+    let made = volume.fs().mknod(&cx, parent.ino(), &name, kind, 0o666, 0).at(volume, path)?;
+    Ok(volume.hold(made))
 }

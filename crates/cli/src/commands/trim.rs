@@ -3,7 +3,7 @@
 use super::Command;
 use crate::args::{Arg, Args, one, unexpected};
 use crate::error::{Error, Exit, Result};
-use crate::image::{Access, Medium};
+use crate::image::{self, Access};
 use crate::output::{Json, Out, human};
 use btrfs_fs::{BtrfsFs, Options};
 use std::path::Path;
@@ -47,9 +47,9 @@ fn run(mut args: Args) -> Result<Exit> {
     let image = one(operands, "an image")?;
     let path = Path::new(&image);
     let failed = |error: vfs::FsError| Error::about(path.display(), error);
-    let medium = Medium::open(path, Access::Write)?;
+    let medium = image::open(path, Access::Write)?;
     let options = Options { background: false, ..Options::default() };
-    let fs = BtrfsFs::open_device(medium.block_device(), options).map_err(failed)?;
+    let fs = BtrfsFs::open_device(medium.device(), options).map_err(failed)?;
     let trimmed = fs.trim(&vfs::Context::default(), 0, u64::MAX, 0);
     // An error of the trim says more than that of the closing behind it.
     let closed = fs.destroy();

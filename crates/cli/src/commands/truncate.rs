@@ -3,12 +3,13 @@
 use super::Command;
 use crate::args::{self, Arg, Args};
 use crate::error::{Error, Exit, Result};
-use crate::image::{ImagePath, Volume};
-use crate::inside::fill::Spot;
+use crate::image::ImagePath;
+use crate::inside::Scope;
+use crate::inside::fill::FileAt;
 use crate::inside::volumes::At;
-use crate::inside::{self, Scope};
 use crate::mount::options::{subvol_id, subvol_path};
 use btrfs_fs::Subvol;
+use spinney::Volume;
 use vfs::{Errno, FileKind, FsError};
 
 pub const COMMAND: Command = Command {
@@ -99,7 +100,7 @@ impl Size {
 
 fn truncate(volume: &Volume, operand: &ImagePath, size: Size, no_create: bool) -> Result<()> {
     let path = &operand.path;
-    let node = match inside::find(&volume.fs, path, true) {
+    let node = match volume.find(path, true) {
         Ok(node) => node,
         Err(FsError::Posix(Errno::ENOENT)) if no_create => return Ok(()),
         Err(FsError::Posix(Errno::ENOENT)) => super::touch::create(volume, path)?,
@@ -113,7 +114,7 @@ fn truncate(volume: &Volume, operand: &ImagePath, size: Size, no_create: bool) -
     let Some(size) = size.of(node.attr.size) else {
         return Err(FsError::from(Errno::EFBIG)).at(volume, path);
     };
-    Spot::of(volume, &node, path).set_size(size)
+    Ok(FileAt::of(volume, &node, path).set_size(size)?)
 }
 
 #[cfg(test)]

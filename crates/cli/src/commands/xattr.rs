@@ -3,15 +3,16 @@
 use super::Command;
 use crate::args::{self, Arg, Args};
 use crate::error::{Error, Exit, Result};
-use crate::image::{ImagePath, Volume};
+use crate::image::ImagePath;
 use crate::inside::volumes::At;
 use crate::inside::{self, Scope};
 use crate::mount::options::{subvol_id, subvol_path};
 use crate::output::{Json, Out, hex};
 use btrfs_fs::Subvol;
+use spinney::Volume;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use vfs::{Errno, FileSystem, FsError, XattrMode};
+use vfs::{Errno, FsError, XattrMode};
 
 pub const COMMAND: Command = Command {
     name: "xattr",
@@ -92,8 +93,8 @@ fn work(
     words: &[OsString],
     options: &Options,
 ) -> Result<()> {
-    let (fs, path) = (&volume.fs, &operand.path);
-    let node = inside::find(fs, path, !options.no_follow).at(volume, path)?;
+    let (fs, path) = (volume.fs(), &operand.path);
+    let node = volume.find(path, !options.no_follow).at(volume, path)?;
     let (ino, cx) = (node.ino(), inside::context());
     let name = words.first().map_or(&b""[..], |word| word.as_bytes());
     let about = |error: FsError| match error {
@@ -105,7 +106,7 @@ fn work(
             Error::about(operand.show(), "no such class of attributes")
                 .remedy("names begin with user., trusted., security. or system.posix_acl_")
         }
-        error => Error::fs(operand.show(), volume.image(), &error),
+        error => Error::fs(operand.show(), volume.name(), &error),
     };
     match verb {
         b"get" => {

@@ -2,29 +2,31 @@
 //! range, and the command goes on; at its end it has failed.
 
 use crate::error::{Error, say_error};
-use std::cell::Cell;
+use crate::progress;
+use spinney::tree::Loss;
 use std::path::Path;
-use vfs::FsError;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 #[derive(Default)]
 pub struct Losses {
-    things: Cell<u64>,
-    ranges: Cell<u64>,
-    bytes: Cell<u64>,
+    things: AtomicU64,
+    ranges: AtomicU64,
+    bytes: AtomicU64,
 }
 
 impl Losses {
-    /// `range`: offset and length of content; else it is what `path` names, or holds.
-    pub fn tell(&self, image: &Path, path: &[u8], range: Option<(u64, u64)>, why: &FsError) {
-        let name = format!("{}:{}", image.display(), String::from_utf8_lossy(path));
-        match range {
+    pub fn tell(&self, loss: &Loss<'_>) {
+        progress::wipe();
+        let (image, path) = (loss.volume.name().display(), String::from_utf8_lossy(loss.path));
+        let (name, why) = (format!("{image}:{path}"), loss.why);
+        match loss.range {
             Some((at, len)) => {
-                self.ranges.set(self.ranges.get() + 1);
-                self.bytes.set(self.bytes.get() + len);
+                self.ranges.fetch_add(1, Ordering::Relaxed);
+                self.bytes.fetch_add(len, Ordering::Relaxed);
                 say_error(&format!("spinney: {name}: {len} bytes from {at} on are lost: {why}"));
             }
             None => {
-                self.things.set(self.things.get() + 1);
+                self.things.fetch_add(1, Ordering::Relaxed);
                 say_error(&format!("spinney: {name}: could not be read: {why}"));
             }
         }
@@ -32,7 +34,8 @@ impl Losses {
 
     /// What there is to say at the end, if anything was lost.
     pub fn sum(&self, image: &Path) -> Option<Error> {
-        let (things, ranges, bytes) = (self.things.get(), self.ranges.get(), self.bytes.get());
+        let [things, ranges, bytes] =
+            [&self.things, &self.ranges, &self.bytes].map(|count| count.load(Ordering::Relaxed));
         let mut parts = Vec::new();
         if ranges > 0 {
             parts.push(format!("{bytes} bytes in {ranges} places are zeros in the copies"));

@@ -1,33 +1,67 @@
-//! Working inside volumes that are not mounted: references, paths, whole trees.
+//! Working inside volumes that are not mounted, by the library (`spinney::tree`): what is added
+//! here is what a command says and how it ends.
 //!
-//! `volumes` opens what a command's words name, `node` is a reference to an inode, `path`
-//! finds nodes, `walk`, `remove` and `copy` treat trees, `transfer` carries them between
-//! volumes and this machine. Trees may be as deep as a volume allows: nothing here
-//! recurses by depth of a volume's tree.
+//! `volumes` opens what a command's words name, `lost` tells what could not be read, `words`
+//! are the words of `find`.
 
-pub mod copy;
-pub mod fill;
 mod lost;
-pub mod node;
-pub mod path;
-pub mod remove;
-pub mod search;
-pub mod target;
-pub mod transfer;
-pub mod usage;
 pub mod volumes;
-pub mod walk;
+pub mod words;
 
 pub use lost::Losses;
-pub use node::Node;
-pub use path::{find, find_parent};
+pub use spinney::tree::{CopyRules, Node, Transfer, TransferEvent, TreeCopy, fill, path, usage};
 pub use volumes::{Failures, Scope, Volumes};
 
+use crate::error::{Error, Result, say_error};
+use crate::output::human;
+use crate::progress::{self, Progress};
 use crate::sys;
+use spinney::Volume;
+use spinney::tree;
 use vfs::Context;
 
 /// New things in a volume belong to the caller, as they would in a mount.
 pub fn context() -> Context {
     let (uid, gid) = sys::user_and_group();
     Context { uid, gid, pid: std::process::id(), umask: sys::umask() as u16 }
+}
+
+/// Copies between this machine and `volume`, with progress.
+pub fn transfer(volume: &Volume, rules: CopyRules) -> Transfer<'_> {
+    let progress = Progress::new();
+    Transfer::new(volume, rules).on_event(move |event| match event {
+        TransferEvent::Progress { path, bytes, .. } => {
+            progress.show(|| format!("{} {}", human(*bytes), path.display()));
+        }
+        TransferEvent::SkippedXattr { path, name, .. } => {
+            progress::wipe();
+            let name = String::from_utf8_lossy(name);
+            say_error(&format!("spinney: {}: attribute {name} is left out", path.display()));
+        }
+        _ => {}
+    })
+}
+
+/// As `spinney::tree::walk`, with this program's errors.
+pub mod walk {
+    use super::*;
+
+    pub fn until(
+        volume: &Volume,
+        top: Node,
+        path: Vec<u8>,
+        failed: &mut dyn FnMut(Error),
+        visit: tree::walk::Visit<'_, Error>,
+    ) -> Result<()> {
+        tree::walk::until(volume, top, path, &mut |error| failed(error.into()), visit)
+    }
+
+    pub fn every(
+        volume: &Volume,
+        top: Node,
+        path: Vec<u8>,
+        visit: &mut dyn FnMut(&Node, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        tree::walk::every(volume, top, path, visit)
+    }
 }

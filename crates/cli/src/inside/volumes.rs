@@ -4,11 +4,14 @@
 //! As in coreutils, a command goes on with the next path when one fails; what was done
 //! stays done, and the exit code tells that something failed.
 
+use super::Losses;
 use crate::error::{Error, Exit, Result};
-use crate::image::{ImagePath, Volume};
+use crate::image::{self, ImagePath};
 use btrfs_fs::Subvol;
+use spinney::Volume;
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use vfs::FsError;
 
 /// Which volumes are needed, and how.
@@ -66,7 +69,7 @@ impl Failures {
 }
 
 pub struct Volumes {
-    open: Vec<(PathBuf, Volume)>,
+    open: Vec<(PathBuf, Volume, Arc<Losses>)>,
 }
 
 impl Volumes {
@@ -79,17 +82,21 @@ impl Volumes {
                 None => wanted.push((real, image, *write)),
             }
         }
-        let open = wanted
-            .into_iter()
-            .map(|(real, image, write)| Ok((real, Volume::open(image, write, &scope.subvol)?)));
+        let open = wanted.into_iter().map(|(real, image, write)| {
+            let volume = image::open_volume(image, write, &scope.subvol)?;
+            let losses = Arc::new(Losses::default());
+            let teller = losses.clone();
+            volume.on_loss(move |loss| teller.tell(loss));
+            Ok((real, volume, losses))
+        });
         Ok(Volumes { open: open.collect::<Result<_>>()? })
     }
 
     /// The volume that `path` lies in; it must have been in the scope.
     pub fn of(&self, path: &ImagePath) -> Result<&Volume> {
         let real = path.image.canonicalize().map_err(|e| Error::io(&path.image, &e))?;
-        let found = self.open.iter().find(|(known, _)| *known == real);
-        found.map(|(_, volume)| volume).ok_or_else(|| Error::about(path.show(), "is not open"))
+        let found = self.open.iter().find(|(known, ..)| *known == real);
+        found.map(|(_, volume, _)| volume).ok_or_else(|| Error::about(path.show(), "is not open"))
     }
 
     /// True if both lie in one volume.
@@ -98,11 +105,11 @@ impl Volumes {
     }
 
     fn close(self, failures: &Failures) {
-        for (_, volume) in self.open {
-            if let Some(lost) = volume.losses.sum(volume.image()) {
+        for (_, volume, losses) in self.open {
+            if let Some(lost) = losses.sum(volume.name()) {
                 failures.tell(&lost);
             }
-            failures.keep(volume.close());
+            failures.keep(volume.close().map_err(Error::from));
         }
     }
 }
@@ -115,7 +122,7 @@ pub trait At<T> {
 impl<T> At<T> for std::result::Result<T, FsError> {
     fn at(self, volume: &Volume, path: &[u8]) -> Result<T> {
         self.map_err(|error| {
-            let image = volume.image();
+            let image = volume.name();
             let subject = format!("{}:{}", image.display(), String::from_utf8_lossy(path));
             Error::fs(subject, image, &error)
         })

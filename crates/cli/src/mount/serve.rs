@@ -56,7 +56,6 @@ fn serve_logged(request: &Request, reporter: &mut Reporter, place: &LogPlace) ->
     let (fs, medium) = open(request)?;
     step("opened")?;
     reporter.mounting();
-    let device = medium.device.clone();
     let image = request.image.display();
     let mut session = match mount(request, &fs) {
         Ok(session) => session,
@@ -80,10 +79,10 @@ fn serve_logged(request: &Request, reporter: &mut Reporter, place: &LogPlace) ->
         control.close();
     }
     let mut result = session.run().map_err(|e| e.to_string());
-    if let Some(why) = device.failure() {
+    if let Some(why) = medium.failure() {
         result = result.and(Err(format!("the device failed: {why}")));
     }
-    drop((fs, medium, device));
+    drop((fs, medium));
     match &result {
         Ok(()) => tracing::info!("{image} is closed"),
         Err(why) => tracing::error!("closing {image}: {why}"),
@@ -118,8 +117,8 @@ fn open(request: &Request) -> Result<(Arc<BtrfsFs>, Medium)> {
         false if held => Access::Mount,
         false => Access::Write,
     };
-    let medium = Medium::open(&request.image, access)?;
-    let fs = BtrfsFs::open_device(medium.block_device(), options.clone())
+    let medium = image::open(&request.image, access)?;
+    let fs = BtrfsFs::open_device(medium.device(), options.clone())
         .map_err(|e| image::opening_volume(&request.image, &options.subvol, &e))?;
     Ok((Arc::new(fs), medium))
 }

@@ -1,10 +1,9 @@
-//! Mounts, extended attributes and times.
+//! Mounts and extended attributes.
 
 use std::ffi::CString;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use vfs::Timestamp;
 
 fn c_path(path: &Path) -> io::Result<CString> {
     Ok(CString::new(path.as_os_str().as_bytes())?)
@@ -78,17 +77,4 @@ pub fn get_xattr(path: &Path, name: &str) -> io::Result<Vec<u8>> {
     let len = usize::try_from(len).map_err(|_| io::Error::last_os_error())?;
     value.truncate(len);
     Ok(value)
-}
-
-/// Sets access and modification time; a symbolic link's own.
-pub fn set_times(path: &Path, atime: Timestamp, mtime: Timestamp) -> io::Result<()> {
-    let path = c_path(path)?;
-    let spec = |t: Timestamp| libc::timespec { tv_sec: t.secs, tv_nsec: t.nanos.into() };
-    let times = [spec(atime), spec(mtime)];
-    let flags = libc::AT_SYMLINK_NOFOLLOW;
-    // SAFETY: `path` is NUL-terminated, `times` has the two members that are read.
-    match unsafe { libc::utimensat(libc::AT_FDCWD, path.as_ptr(), times.as_ptr(), flags) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
 }

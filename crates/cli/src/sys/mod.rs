@@ -7,9 +7,9 @@ mod names;
 mod process;
 mod time;
 
-pub use files::{Umount, bind, get_xattr, remount, set_times, umount};
+pub use files::{Umount, bind, get_xattr, remount, umount};
 pub use memory::{give_back_memory, keep_freed_memory};
-pub use names::{group_id, group_name, matches, user_id_and_group, user_name};
+pub use names::{group_id, group_name, user_id_and_group, user_name};
 #[cfg(debug_assertions)]
 pub use process::stop_myself;
 pub use process::{

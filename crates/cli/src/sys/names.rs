@@ -42,16 +42,6 @@ pub fn group_id(name: &str) -> Option<u32> {
     .map(|(id, _)| id)
 }
 
-/// Whether `name` is of the shell's `pattern`, as fnmatch(3) says; names with NUL never are.
-pub fn matches(pattern: &[u8], name: &[u8], any_case: bool) -> bool {
-    let (Ok(pattern), Ok(name)) = (CString::new(pattern), CString::new(name)) else {
-        return false;
-    };
-    let flags = if any_case { libc::FNM_CASEFOLD } else { 0 };
-    // SAFETY: reads two NUL-terminated strings that outlive the call.
-    unsafe { libc::fnmatch(pattern.as_ptr(), name.as_ptr(), flags) == 0 }
-}
-
 fn look_up_user(
     call: impl FnOnce(&mut libc::passwd, &mut [u8], &mut *mut libc::passwd) -> libc::c_int,
 ) -> Option<((u32, u32), String)> {

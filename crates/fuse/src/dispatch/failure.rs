@@ -34,9 +34,7 @@ impl From<FsError> for Failure {
         match &error {
             FsError::Posix(errno) => return (*errno).into(),
             FsError::Io { .. } | FsError::Corrupt { .. } => tracing::error!("{error}"),
-            FsError::NotAVolume(_) | FsError::Unsupported(_) | FsError::ReadOnly(_) => {
-                tracing::debug!("{error}")
-            }
+            _ => tracing::debug!("{error}"),
         }
         Failure(error.errno())
     }

@@ -4,54 +4,63 @@
 //! what was read.
 
 use super::node::Node;
-use super::volumes::At;
 use crate::error::{Error, Result};
-use crate::image::Volume;
+use crate::volume::{At, Volume};
 use btrfs_image::{Piece, read_around};
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use vfs::{Context, Errno, FileSystem, FsError, Ino, SeekWhence, SetAttr, WriteFlags};
+use vfs::{Context, Errno, FsError, Ino, SeekWhence, SetAttr, WriteFlags};
 
 const BUFFER: usize = 1 << 20;
 
 /// Whether copies inside a volume share the data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub enum Reflink {
+    /// Where that is possible.
     #[default]
     Auto,
+    /// Or fail.
     Always,
+    /// Every copy has data of its own.
     Never,
 }
 
 /// A file in a volume, and its path for messages.
-#[derive(Clone, Copy)]
-pub struct Spot<'a> {
+#[derive(Clone, Copy, Debug)]
+pub struct FileAt<'a> {
+    /// The volume.
     pub volume: &'a Volume,
+    /// Its number.
     pub ino: Ino,
+    /// For messages.
     pub path: &'a [u8],
 }
 
-impl<'a> Spot<'a> {
-    pub fn of(volume: &'a Volume, node: &Node<'_>, path: &'a [u8]) -> Spot<'a> {
-        Spot { volume, ino: node.ino(), path }
+impl<'a> FileAt<'a> {
+    /// The file of `node`, which must live as long as this is used.
+    pub fn of(volume: &'a Volume, node: &Node, path: &'a [u8]) -> FileAt<'a> {
+        FileAt { volume, ino: node.ino(), path }
     }
 
+    /// Cuts it, or makes it longer by a hole.
     pub fn set_size(&self, size: u64) -> Result<()> {
         let set = SetAttr { size: Some(size), ..SetAttr::default() };
-        let fs = &self.volume.fs;
-        fs.setattr(&super::context(), self.ino, &set).at(self.volume, self.path).map(drop)
+        let fs = self.volume.fs();
+        fs.setattr(self.volume.context(), self.ino, &set).at(self.volume, self.path).map(drop)
     }
 
     fn size(&self) -> Result<u64> {
-        Ok(self.volume.fs.getattr(self.ino).at(self.volume, self.path)?.size)
+        Ok(self.volume.fs().getattr(self.ino).at(self.volume, self.path)?.size)
     }
 
+    /// Writes all of `bytes`.
     pub fn write(&self, mut offset: u64, mut bytes: &[u8]) -> Result<()> {
         let (cx, flags) = (Context::default(), WriteFlags::default());
         while !bytes.is_empty() {
-            let written = self.volume.fs.write(&cx, self.ino, offset, bytes, flags);
+            let written = self.volume.fs().write(&cx, self.ino, offset, bytes, flags);
             let written = match written.at(self.volume, self.path)? {
                 0 => return Err(FsError::from(Errno::ENOSPC)).at(self.volume, self.path),
                 n => n,
@@ -64,7 +73,7 @@ impl<'a> Spot<'a> {
 
     /// Hands the data over in order, without the holes and what cannot be read, which is told.
     pub fn data(&self, sink: &mut dyn FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
-        let fs = &self.volume.fs;
+        let fs = self.volume.fs();
         let seek = |from: u64, whence: SeekWhence| match fs.seek(self.ino, from, whence) {
             Ok(at) => Ok(Some(at)),
             Err(FsError::Posix(Errno::ENXIO)) => Ok(None),
@@ -75,22 +84,27 @@ impl<'a> Spot<'a> {
         let mut at = 0;
         while let Some(start) = seek(at, SeekWhence::Data)? {
             let end = seek(start, SeekWhence::Hole)?.unwrap_or(size).min(size);
-            read_around(fs, self.ino, (start, end), &mut buffer, &mut |at, piece| match piece {
-                Piece::Good(bytes) => sink(at, bytes),
-                Piece::Lost(len, why) => {
-                    let image = self.volume.image();
-                    self.volume.losses.tell(image, self.path, Some((at, len)), &why);
-                    Ok(())
-                }
-            })?;
+            read_around(
+                &**fs,
+                self.ino,
+                (start, end),
+                &mut buffer,
+                &mut |at, piece| match piece {
+                    Piece::Good(bytes) => sink(at, bytes),
+                    Piece::Lost(len, why) => self.volume.lost(self.path, Some((at, len)), why),
+                },
+            )?;
             at = end.max(start + 1);
         }
         Ok(())
     }
 
-    /// All bytes in order, holes as zeros; ends with an error at what cannot be read.
-    pub fn bytes(&self, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
-        let fs = &self.volume.fs;
+    /// All bytes in order, holes as zeros.
+    pub fn bytes<E: From<Error>>(
+        &self,
+        sink: &mut dyn FnMut(&[u8]) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        let fs = self.volume.fs();
         let mut buffer = vec![0; BUFFER];
         let mut at = 0;
         loop {
@@ -104,26 +118,29 @@ impl<'a> Spot<'a> {
     }
 
     /// All bytes in order; holes, and what cannot be read, which is told, as zeros.
-    pub fn bytes_around(&self, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+    pub fn bytes_around<E: From<Error>>(
+        &self,
+        sink: &mut dyn FnMut(&[u8]) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
         self.bytes_of((0, self.size()?), sink)
     }
 
     /// The same of a part of it, which keeps its length.
-    pub fn bytes_of(
+    pub fn bytes_of<E: From<Error>>(
         &self,
         (start, end): (u64, u64),
-        sink: &mut dyn FnMut(&[u8]) -> Result<()>,
-    ) -> Result<()> {
+        sink: &mut dyn FnMut(&[u8]) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
         let mut buffer = vec![0; BUFFER.min((end - start).max(1) as usize)];
-        let (fs, mut done) = (&self.volume.fs, start);
-        read_around(fs, self.ino, (start, end), &mut buffer, &mut |at, piece| match piece {
+        let (fs, mut done) = (self.volume.fs(), start);
+        read_around(&**fs, self.ino, (start, end), &mut buffer, &mut |at, piece| match piece {
             Piece::Good(bytes) => {
                 done = at + bytes.len() as u64;
                 sink(bytes)
             }
             Piece::Lost(len, why) => {
                 done = at + len;
-                self.volume.losses.tell(self.volume.image(), self.path, Some((at, len)), &why);
+                self.volume.lost(self.path, Some((at, len)), why)?;
                 zeros(len, sink)
             }
         })?;
@@ -131,7 +148,10 @@ impl<'a> Spot<'a> {
     }
 }
 
-fn zeros(mut len: u64, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+fn zeros<E>(
+    mut len: u64,
+    sink: &mut dyn FnMut(&[u8]) -> std::result::Result<(), E>,
+) -> std::result::Result<(), E> {
     let some = [0; 1 << 16];
     while len > 0 {
         let part = len.min(some.len() as u64);
@@ -142,16 +162,16 @@ fn zeros(mut len: u64, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> 
 }
 
 /// Gives the file `to` the content of `from`, sharing the data where that is possible.
-pub fn copy(from: &Spot<'_>, to: &Spot<'_>, reflink: Reflink) -> Result<()> {
+pub fn copy(from: &FileAt<'_>, to: &FileAt<'_>, reflink: Reflink) -> Result<()> {
     to.set_size(0)?;
     let size = from.size()?;
     if size == 0 {
         return Ok(());
     }
-    let same_volume = std::ptr::eq(from.volume, to.volume);
+    let same_volume = from.volume.is(to.volume);
     if reflink != Reflink::Never {
         let shared = match same_volume {
-            true => from.volume.fs.clone_range(&Context::default(), from.ino, 0, to.ino, 0, 0),
+            true => from.volume.fs().clone_range(&Context::default(), from.ino, 0, to.ino, 0, 0),
             false => Err(Errno::EXDEV.into()),
         };
         match shared {
@@ -167,9 +187,9 @@ pub fn copy(from: &Spot<'_>, to: &Spot<'_>, reflink: Reflink) -> Result<()> {
 }
 
 /// Gives the file `to` what can be read from `from`, a file, pipe or device.
-pub fn from_host(from: &mut File, path: &Path, to: &Spot<'_>) -> Result<()> {
+pub fn from_host(from: &mut File, path: &Path, to: &FileAt<'_>) -> Result<()> {
     to.set_size(0)?;
-    let failed = |e: std::io::Error| Error::io(path, &e);
+    let failed = |e: std::io::Error| Error::host(path, e);
     let mut buffer = vec![0; BUFFER];
     let (mut at, mut written) = (0, 0);
     loop {
@@ -192,8 +212,8 @@ pub fn from_host(from: &mut File, path: &Path, to: &Spot<'_>) -> Result<()> {
 }
 
 /// Gives the host's file `to`, which is empty, the content of `from`.
-pub fn to_host(from: &Spot<'_>, to: &File, path: &Path) -> Result<()> {
-    let failed = |e: std::io::Error| Error::io(path, &e);
+pub fn to_host(from: &FileAt<'_>, to: &File, path: &Path) -> Result<()> {
+    let failed = |e: std::io::Error| Error::host(path, e);
     from.data(&mut |offset, bytes| to.write_all_at(bytes, offset).map_err(failed))?;
     to.set_len(from.size()?).map_err(failed)
 }

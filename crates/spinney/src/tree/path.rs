@@ -3,13 +3,14 @@
 
 use super::node::Node;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use vfs::{Errno, FileSystem, Result};
 
 /// As many links as the kernel follows.
 const MAX_LINKS: usize = 40;
 
 /// What `path` stands for; a symbolic link at its end is followed if `follow`.
-pub fn find<'f>(fs: &'f dyn FileSystem, path: &[u8], follow: bool) -> Result<Node<'f>> {
+pub fn find(fs: &Arc<dyn FileSystem>, path: &[u8], follow: bool) -> Result<Node> {
     let follow = follow || path.ends_with(b"/");
     let mut chain = walk(fs, path, follow)?;
     let node = chain.pop().ok_or(Errno::ENOENT)?;
@@ -21,7 +22,7 @@ pub fn find<'f>(fs: &'f dyn FileSystem, path: &[u8], follow: bool) -> Result<Nod
 
 /// The directory that the last name of `path` is or would be in, and that name. EINVAL
 /// where the path ends with no name: `/`, `.` or `..`.
-pub fn find_parent<'f>(fs: &'f dyn FileSystem, path: &[u8]) -> Result<(Node<'f>, Vec<u8>)> {
+pub fn find_parent(fs: &Arc<dyn FileSystem>, path: &[u8]) -> Result<(Node, Vec<u8>)> {
     let (parent, name) = split(path).ok_or(Errno::EINVAL)?;
     let parent = find(fs, parent, true)?;
     if !parent.is_dir() {
@@ -30,7 +31,7 @@ pub fn find_parent<'f>(fs: &'f dyn FileSystem, path: &[u8]) -> Result<(Node<'f>,
     Ok((parent, name.to_vec()))
 }
 
-/// The path before the last name, and the name.
+/// The path before the last name, and the name; `None` for `/`, `.` and `..`.
 pub fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
     let end = path.iter().rposition(|b| *b != b'/')? + 1;
     let start = path[..end].iter().rposition(|b| *b == b'/').map_or(0, |at| at + 1);
@@ -40,6 +41,7 @@ pub fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
     }
 }
 
+/// `name` in `directory`, with one `/` between them.
 pub fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
     let mut path = directory.to_vec();
     if !path.ends_with(b"/") {
@@ -50,7 +52,7 @@ pub fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
 }
 
 /// The nodes from the root to the path's end.
-fn walk<'f>(fs: &'f dyn FileSystem, path: &[u8], follow: bool) -> Result<Vec<Node<'f>>> {
+fn walk(fs: &Arc<dyn FileSystem>, path: &[u8], follow: bool) -> Result<Vec<Node>> {
     let mut chain = vec![Node::root(fs)?];
     let mut left: VecDeque<Vec<u8>> = parts(path).collect();
     let mut links = 0;
@@ -101,8 +103,8 @@ mod tests {
 
     const CX: Context = Context { uid: 0, gid: 0, pid: 0, umask: 0 };
 
-    fn filled() -> RefFs {
-        let fs = RefFs::default();
+    fn filled() -> Arc<dyn FileSystem> {
+        let fs: Arc<dyn FileSystem> = Arc::new(RefFs::default());
         let root = fs.root();
         let a = fs.mkdir(&CX, root, b"a", 0o755).unwrap().attr.ino;
         let b = fs.mkdir(&CX, a, b"b", 0o755).unwrap().attr.ino;

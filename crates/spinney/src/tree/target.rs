@@ -5,10 +5,8 @@
 //! behind them, so they are refused; only a copy that is itself no file takes their place.
 
 use super::node::Node;
-use super::path;
-use super::volumes::At;
 use crate::error::{Error, Result};
-use crate::image::Volume;
+use crate::volume::{At, Volume};
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::fs::Metadata;
@@ -22,14 +20,11 @@ const NOWHERE: &str = "is a symbolic link that leads nowhere; nothing is written
 
 /// What a file's content goes to instead of `old`, which has the name `path`.
 /// With `kept` what is there stays as it is, and is only looked for.
-pub fn inside<'v>(volume: &'v Volume, old: Node<'v>, path: &[u8], kept: bool) -> Result<Node<'v>> {
-    let refused = |what: &str| {
-        let image = volume.image().display();
-        Error::about(format!("{image}:{}", String::from_utf8_lossy(path)), what)
-    };
+pub fn inside(volume: &Volume, old: Node, path: &[u8], kept: bool) -> Result<Node> {
+    let refused = |what: &str| Error::refused(volume.show(path), what);
     let node = match old.is_symlink() {
         false => old,
-        true => match path::find(&volume.fs, path, true) {
+        true => match volume.find(path, true) {
             Err(FsError::Posix(Errno::ENOENT)) => return Err(refused(NOWHERE)),
             found => found.at(volume, path)?,
         },
@@ -38,7 +33,7 @@ pub fn inside<'v>(volume: &'v Volume, old: Node<'v>, path: &[u8], kept: bool) ->
         FileKind::File | FileKind::Dir => Ok(node),
         _ if kept => Ok(node),
         _ => Err(refused("is a device, fifo or socket, and nobody is behind it here")
-            .remedy("`spinney rm` it first to have a file in its place")),
+            .remedied("remove it first to have a file in its place")),
     }
 }
 
@@ -64,14 +59,14 @@ impl OwnLinks {
 pub fn on_host(host: &Path, own: &OwnLinks) -> Result<Option<Metadata>> {
     if own.has(host) {
         let what = "is a symbolic link that was just made; nothing is written through it";
-        return Err(Error::about(host.display(), what));
+        return Err(Error::refused(host.display(), what));
     }
     match host.metadata() {
         Ok(meta) => Ok(Some(meta)),
         Err(e) if e.kind() == ErrorKind::NotFound => match host.symlink_metadata() {
-            Ok(_) => Err(Error::about(host.display(), NOWHERE)),
+            Ok(_) => Err(Error::refused(host.display(), NOWHERE)),
             Err(_) => Ok(None),
         },
-        Err(e) => Err(Error::io(host, &e)),
+        Err(e) => Err(Error::host(host, e)),
     }
 }

@@ -3,44 +3,59 @@
 //! Directories get their attributes after their entries. What is there already is merged
 //! into (directories) or overwritten (the rest), as `cp` does.
 
-use super::fill::{self, Reflink, Spot};
+use super::fill::{self, FileAt, Reflink};
 use super::node::Node;
 use super::path::join;
 use super::target;
-use super::volumes::At;
 use crate::error::{Error, Result};
-use crate::image::Volume;
+use crate::volume::{At, Volume};
 use std::collections::{HashMap, HashSet};
-use vfs::{Attr, Context, FileKind, FileSystem, Ino, SetAttr, SetTime, XattrMode};
+use vfs::{Attr, Context, FileKind, Ino, SetAttr, SetTime, XattrMode};
 
-/// What `cp` was told.
-#[derive(Clone, Copy, Default)]
-pub struct Rules {
+/// How things are copied; by default as cp(1) does without options.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CopyRules {
+    /// Directories and what is below; symbolic links, devices, fifos and sockets as such.
     pub recursive: bool,
     /// Keep owners, permissions, times, extended attributes and hard links.
     pub preserve: bool,
+    /// Leave files that are there alone.
     pub no_clobber: bool,
+    /// Leave out what is mounted below a directory of this machine.
     pub one_file_system: bool,
+    /// Whether copies inside a volume share the data.
     pub reflink: Reflink,
 }
 
-struct Frame<'s, 't> {
-    from: Node<'s>,
+impl CopyRules {
+    /// The same tree again.
+    pub const SAME: CopyRules = CopyRules {
+        recursive: true,
+        preserve: true,
+        no_clobber: false,
+        one_file_system: false,
+        reflink: Reflink::Auto,
+    };
+}
+
+struct Frame {
+    from: Node,
     from_path: Vec<u8>,
-    to: Node<'t>,
+    to: Node,
     to_path: Vec<u8>,
     left: Vec<Vec<u8>>,
     fresh: bool,
 }
 
+/// A copy of trees from one open volume into the same or another.
 pub struct TreeCopy<'v> {
     from: &'v Volume,
     to: &'v Volume,
-    rules: Rules,
+    rules: CopyRules,
     cx: Context,
-    stack: Vec<Frame<'v, 'v>>,
+    stack: Vec<Frame>,
     /// Copies of files with several names.
-    links: HashMap<Ino, Node<'v>>,
+    links: HashMap<Ino, Node>,
     /// Directories that this copy made.
     made: HashSet<Ino>,
     /// A directory was to be copied into itself; the rest was copied.
@@ -48,12 +63,13 @@ pub struct TreeCopy<'v> {
 }
 
 impl<'v> TreeCopy<'v> {
-    pub fn new(from: &'v Volume, to: &'v Volume, rules: Rules) -> TreeCopy<'v> {
+    /// Copies nothing yet.
+    pub fn new(from: &'v Volume, to: &'v Volume, rules: CopyRules) -> TreeCopy<'v> {
         TreeCopy {
             from,
             to,
             rules,
-            cx: super::context(),
+            cx: *to.context(),
             stack: Vec::new(),
             links: HashMap::new(),
             made: HashSet::new(),
@@ -64,9 +80,9 @@ impl<'v> TreeCopy<'v> {
     /// Copies `node` to the name `name` in `parent`.
     pub fn entry(
         &mut self,
-        node: Node<'v>,
+        node: Node,
         path: &[u8],
-        parent: &Node<'v>,
+        parent: &Node,
         name: &[u8],
         to_path: Vec<u8>,
     ) -> Result<()> {
@@ -79,9 +95,9 @@ impl<'v> TreeCopy<'v> {
     /// Copies what is in the directory `node` into the directory `to`.
     pub fn contents(
         &mut self,
-        node: Node<'v>,
+        node: Node,
         path: Vec<u8>,
-        to: Node<'v>,
+        to: Node,
         to_path: Vec<u8>,
     ) -> Result<()> {
         let frame = self.frame(node, path, to, to_path, false)?;
@@ -108,12 +124,12 @@ impl<'v> TreeCopy<'v> {
     /// Copies one thing; a directory comes back to be gone through.
     fn one(
         &mut self,
-        node: Node<'v>,
+        node: Node,
         path: Vec<u8>,
-        parent: &Node<'v>,
+        parent: &Node,
         name: &[u8],
         to_path: Vec<u8>,
-    ) -> Result<Option<Frame<'v, 'v>>> {
+    ) -> Result<Option<Frame>> {
         let mut old = parent.child_if_any(name).at(self.to, &to_path)?;
         if node.attr.kind == FileKind::File {
             let inside = |old| target::inside(self.to, old, &to_path, self.rules.no_clobber);
@@ -127,7 +143,7 @@ impl<'v> TreeCopy<'v> {
         }
         if node.is_dir() && self.same_volume() && self.made.contains(&node.ino()) {
             let what = "a directory cannot be copied into itself";
-            self.refused = Some(Error::about(self.show(self.from, &path), what));
+            self.refused = Some(Error::refused(self.from.show(&path), what));
             return Ok(None);
         }
         if node.is_dir() {
@@ -145,8 +161,8 @@ impl<'v> TreeCopy<'v> {
             None => self.make(&node, &path, parent, name, &to_path)?,
         };
         if node.attr.kind == FileKind::File {
-            let from = Spot::of(self.from, &node, &path);
-            fill::copy(&from, &Spot::of(self.to, &made, &to_path), self.rules.reflink)?;
+            let from = FileAt::of(self.from, &node, &path);
+            fill::copy(&from, &FileAt::of(self.to, &made, &to_path), self.rules.reflink)?;
         }
         if self.rules.preserve {
             self.attributes(&node, &path, &made, &to_path)?;
@@ -157,16 +173,16 @@ impl<'v> TreeCopy<'v> {
         Ok(None)
     }
 
-    fn overwrites(&self, node: &Node<'_>, old: &Node<'_>) -> bool {
+    fn overwrites(&self, node: &Node, old: &Node) -> bool {
         let files = node.attr.kind == FileKind::File && old.attr.kind == FileKind::File;
         // Another name of the old file must not get this content.
         files && !(self.rules.preserve && old.attr.nlink > 1)
     }
 
-    fn may_replace(&self, node: &Node<'_>, path: &[u8], old: &Node<'_>, to: &[u8]) -> Result<()> {
-        let refused = |what: &str| Err(Error::about(self.show(self.to, to), what));
+    fn may_replace(&self, node: &Node, path: &[u8], old: &Node, to: &[u8]) -> Result<()> {
+        let refused = |what: &str| Err(Error::refused(self.to.show(to), what));
         if self.same_volume() && node.ino() == old.ino() {
-            return refused(&format!("is the same file as {}", self.show(self.from, path)));
+            return refused(&format!("is the same file as {}", self.from.show(path)));
         }
         match (node.is_dir(), old.is_dir()) {
             (true, false) => refused("is no directory, and a directory cannot replace it"),
@@ -175,23 +191,19 @@ impl<'v> TreeCopy<'v> {
         }
     }
 
-    fn show(&self, volume: &Volume, path: &[u8]) -> String {
-        format!("{}:{}", volume.image().display(), String::from_utf8_lossy(path))
-    }
-
     fn same_volume(&self) -> bool {
-        std::ptr::eq(self.from, self.to)
+        self.from.is(self.to)
     }
 
     fn dir(
         &mut self,
-        node: Node<'v>,
+        node: Node,
         path: Vec<u8>,
-        old: Option<Node<'v>>,
-        parent: &Node<'v>,
+        old: Option<Node>,
+        parent: &Node,
         name: &[u8],
         to_path: Vec<u8>,
-    ) -> Result<Frame<'v, 'v>> {
+    ) -> Result<Frame> {
         let fresh = old.is_none();
         let made = match old {
             Some(old) => old,
@@ -203,18 +215,18 @@ impl<'v> TreeCopy<'v> {
 
     fn frame(
         &self,
-        from: Node<'v>,
+        from: Node,
         from_path: Vec<u8>,
-        to: Node<'v>,
+        to: Node,
         to_path: Vec<u8>,
         fresh: bool,
-    ) -> Result<Frame<'v, 'v>> {
+    ) -> Result<Frame> {
         let mut left = from.names().at(self.from, &from_path)?;
         left.reverse();
         Ok(Frame { from, from_path, to, to_path, left, fresh })
     }
 
-    fn finish_dir(&self, frame: &Frame<'v, 'v>) -> Result<()> {
+    fn finish_dir(&self, frame: &Frame) -> Result<()> {
         if self.rules.preserve {
             return self.attributes(&frame.from, &frame.from_path, &frame.to, &frame.to_path);
         }
@@ -229,18 +241,18 @@ impl<'v> TreeCopy<'v> {
 
     fn make(
         &self,
-        node: &Node<'v>,
+        node: &Node,
         path: &[u8],
-        parent: &Node<'v>,
+        parent: &Node,
         name: &[u8],
         to_path: &[u8],
-    ) -> Result<Node<'v>> {
+    ) -> Result<Node> {
         let Attr { kind, perm, rdev, .. } = node.attr;
-        let (fs, cx, perm) = (&self.to.fs, &self.cx, perm & 0o777);
+        let (fs, cx, perm) = (self.to.fs(), &self.cx, perm & 0o777);
         let entry = match kind {
             FileKind::Dir => fs.mkdir(cx, parent.ino(), name, perm),
             FileKind::Symlink => {
-                let target = self.from.fs.readlink(node.ino()).at(self.from, path)?;
+                let target = self.from.fs().readlink(node.ino()).at(self.from, path)?;
                 fs.symlink(cx, parent.ino(), name, &target)
             }
             kind => fs.mknod(cx, parent.ino(), name, kind, perm, rdev),
@@ -251,9 +263,9 @@ impl<'v> TreeCopy<'v> {
     /// Makes another name of what was copied before; false if it was not.
     fn link(
         &self,
-        node: &Node<'v>,
+        node: &Node,
         replace: bool,
-        parent: &Node<'v>,
+        parent: &Node,
         name: &[u8],
         to_path: &[u8],
     ) -> Result<bool> {
@@ -261,42 +273,36 @@ impl<'v> TreeCopy<'v> {
         if replace {
             self.unlink(parent, name, to_path)?;
         }
-        let linked = self.to.fs.link(&self.cx, first.ino(), parent.ino(), name);
-        drop(Node::held(&self.to.fs, linked.at(self.to, to_path)?));
+        let linked = self.to.fs().link(&self.cx, first.ino(), parent.ino(), name);
+        drop(Node::held(self.to.fs(), linked.at(self.to, to_path)?));
         let set = SetAttr { ctime: Some(node.attr.ctime), ..SetAttr::default() };
         self.set(first, &set, to_path)?;
         Ok(true)
     }
 
-    fn unlink(&self, parent: &Node<'v>, name: &[u8], path: &[u8]) -> Result<()> {
-        self.to.fs.unlink(&self.cx, parent.ino(), name).at(self.to, path)
+    fn unlink(&self, parent: &Node, name: &[u8], path: &[u8]) -> Result<()> {
+        self.to.fs().unlink(&self.cx, parent.ino(), name).at(self.to, path)
     }
 
-    fn set(&self, node: &Node<'_>, set: &SetAttr, path: &[u8]) -> Result<()> {
-        self.to.fs.setattr(&self.cx, node.ino(), set).at(self.to, path).map(drop)
+    fn set(&self, node: &Node, set: &SetAttr, path: &[u8]) -> Result<()> {
+        self.to.fs().setattr(&self.cx, node.ino(), set).at(self.to, path).map(drop)
     }
 
     /// Owner first (it drops capabilities), then xattrs (ACLs touch permissions), then
     /// permissions and times.
-    fn attributes(
-        &self,
-        from: &Node<'_>,
-        path: &[u8],
-        to: &Node<'_>,
-        to_path: &[u8],
-    ) -> Result<()> {
+    fn attributes(&self, from: &Node, path: &[u8], to: &Node, to_path: &[u8]) -> Result<()> {
         let attr = &from.attr;
         let (uid, gid) = (Some(attr.uid), Some(attr.gid));
         self.set(to, &SetAttr { uid, gid, ..SetAttr::default() }, to_path)?;
-        let theirs = self.from.fs.listxattr(from.ino()).at(self.from, path)?;
-        for name in self.to.fs.listxattr(to.ino()).at(self.to, to_path)? {
+        let theirs = self.from.fs().listxattr(from.ino()).at(self.from, path)?;
+        for name in self.to.fs().listxattr(to.ino()).at(self.to, to_path)? {
             if !theirs.contains(&name) {
-                self.to.fs.removexattr(&self.cx, to.ino(), &name).at(self.to, to_path)?;
+                self.to.fs().removexattr(&self.cx, to.ino(), &name).at(self.to, to_path)?;
             }
         }
         for name in theirs {
-            let value = self.from.fs.getxattr(from.ino(), &name).at(self.from, path)?;
-            let set = self.to.fs.setxattr(&self.cx, to.ino(), &name, &value, XattrMode::Set);
+            let value = self.from.fs().getxattr(from.ino(), &name).at(self.from, path)?;
+            let set = self.to.fs().setxattr(&self.cx, to.ino(), &name, &value, XattrMode::Set);
             set.at(self.to, to_path)?;
         }
         let set = SetAttr {

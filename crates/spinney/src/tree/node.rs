@@ -1,46 +1,56 @@
 //! An inode that this program refers to; the reference is given back when it is dropped.
 
+use std::fmt;
+use std::sync::Arc;
 use vfs::{Attr, Context, Entry, FileKind, FileSystem, Ino, Result};
 
-pub struct Node<'f> {
-    fs: &'f dyn FileSystem,
+/// An inode of a volume. As long as there is a `Node` of it, it can be read and written, also
+/// without a name.
+pub struct Node {
+    fs: Arc<dyn FileSystem>,
+    /// What was known of it when it was found.
     pub attr: Attr,
     /// The root is there without a reference.
     held: bool,
 }
 
-impl<'f> Node<'f> {
-    pub fn root(fs: &'f dyn FileSystem) -> Result<Node<'f>> {
-        Ok(Node { fs, attr: fs.getattr(fs.root())?, held: false })
+impl Node {
+    /// The root of the file system.
+    pub fn root(fs: &Arc<dyn FileSystem>) -> Result<Node> {
+        Ok(Node { fs: fs.clone(), attr: fs.getattr(fs.root())?, held: false })
     }
 
     /// Takes over the reference that came with `entry`.
-    pub fn held(fs: &'f dyn FileSystem, entry: Entry) -> Node<'f> {
-        Node { fs, attr: entry.attr, held: true }
+    pub fn held(fs: &Arc<dyn FileSystem>, entry: Entry) -> Node {
+        Node { fs: fs.clone(), attr: entry.attr, held: true }
     }
 
-    pub fn child(&self, name: &[u8]) -> Result<Node<'f>> {
+    /// What `name` stands for in this directory.
+    pub fn child(&self, name: &[u8]) -> Result<Node> {
         let entry = self.fs.lookup(&Context::default(), self.ino(), name)?;
-        Ok(Node::held(self.fs, entry))
+        Ok(Node::held(&self.fs, entry))
     }
 
-    /// `None` if there is no such name.
-    pub fn child_if_any(&self, name: &[u8]) -> Result<Option<Node<'f>>> {
+    /// As `child`; `None` if there is no such name.
+    pub fn child_if_any(&self, name: &[u8]) -> Result<Option<Node>> {
         match self.child(name) {
             Ok(node) => Ok(Some(node)),
-            Err(error) if error.errno() == libc::ENOENT => Ok(None),
+            Err(vfs::FsError::Posix(vfs::Errno::ENOENT)) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
+    /// Its number.
     pub fn ino(&self) -> Ino {
         self.attr.ino
     }
 
+    /// It is a directory.
     pub fn is_dir(&self) -> bool {
         self.attr.kind == FileKind::Dir
     }
 
+    /// It is a symbolic link.
     pub fn is_symlink(&self) -> bool {
         self.attr.kind == FileKind::Symlink
     }
@@ -59,7 +69,13 @@ impl<'f> Node<'f> {
     }
 }
 
-impl Drop for Node<'_> {
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Node").field("attr", &self.attr).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Node {
     fn drop(&mut self) {
         if self.held {
             self.fs.forget(self.ino(), 1);

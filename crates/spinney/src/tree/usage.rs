@@ -1,39 +1,37 @@
 //! How much room nodes take, with each inode and each byte of an extent counted once.
 
 use super::node::Node;
-use super::volumes::At;
 use crate::error::Result;
-use crate::image::Volume;
-use crate::output::Object;
+use crate::volume::{At, Volume};
 use btrfs_fs::Stored;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use vfs::{FileKind, Ino};
 
+/// What some nodes take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Sum {
+    /// Bytes on the volume.
     pub disk: u64,
+    /// Bytes that the files say they have.
     pub apparent: u64,
     /// What was counted for others before.
     pub shared: u64,
+    /// How many there are that are no directories.
     pub files: u64,
 }
 
 impl Sum {
+    /// Adds another sum.
     pub fn add(&mut self, other: &Sum) {
         self.disk = self.disk.saturating_add(other.disk);
         self.apparent = self.apparent.saturating_add(other.apparent);
         self.shared = self.shared.saturating_add(other.shared);
         self.files += other.files;
     }
-
-    pub fn json(&self, object: &mut Object<'_>) {
-        object.number("disk_bytes", self.disk).number("apparent_bytes", self.apparent);
-        object.number("shared_bytes", self.shared).number("files", self.files);
-    }
 }
 
-/// What was counted. Volumes are told apart by where they are in memory.
-#[derive(Default)]
+/// What was counted. Volumes are told apart by where their handles are in memory.
+#[derive(Debug, Default)]
 pub struct Counted {
     /// Trees that are gone through may lie in each other: any node may come twice.
     overlapping: bool,
@@ -42,13 +40,14 @@ pub struct Counted {
 }
 
 impl Counted {
+    /// Nothing yet. `overlapping`: of the trees that are counted one may lie in another.
     pub fn new(overlapping: bool) -> Counted {
         Counted { overlapping, ..Counted::default() }
     }
 
     /// What `node` adds to what was counted before, of a directory without what is in it;
     /// `None` if it was counted itself.
-    pub fn take(&mut self, volume: &Volume, node: &Node<'_>, path: &[u8]) -> Result<Option<Sum>> {
+    pub fn take(&mut self, volume: &Volume, node: &Node, path: &[u8]) -> Result<Option<Sum>> {
         let (attr, here) = (&node.attr, std::ptr::from_ref(volume) as usize);
         let several = self.overlapping || (attr.nlink > 1 && !node.is_dir());
         if several && !self.inodes.insert((here, node.ino())) {
@@ -58,7 +57,7 @@ impl Counted {
         let all = attr.blocks.saturating_mul(512);
         let mut shared = 0;
         if attr.kind == FileKind::File {
-            for Stored { extent, start, len } in volume.fs.stored(node.ino()).at(volume, path)? {
+            for Stored { extent, start, len } in volume.stored(node.ino()).at(volume, path)? {
                 let ranges = self.extents.entry((here, extent)).or_default();
                 shared += len - ranges.add(start, start.saturating_add(len));
             }
@@ -73,7 +72,7 @@ impl Counted {
 }
 
 /// Ranges that do not touch, by their starts.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Ranges(BTreeMap<u64, u64>);
 
 impl Ranges {

@@ -2,26 +2,25 @@
 
 use super::node::Node;
 use super::path::join;
-use super::volumes::At;
-use crate::error::Result;
-use crate::image::Volume;
-use vfs::{Context, FileSystem};
+use crate::error::Error;
+use crate::volume::{At, Volume};
+use vfs::Context;
 
-struct Frame<'f> {
-    node: Node<'f>,
+struct Frame {
+    node: Node,
     path: Vec<u8>,
     name: Vec<u8>,
     left: Vec<Vec<u8>>,
 }
 
 /// Removes `name` from `parent`, and what is below it; calls `removed` with each path.
-pub fn tree(
+pub fn tree<E: From<Error>>(
     volume: &Volume,
-    parent: &Node<'_>,
+    parent: &Node,
     name: &[u8],
     path: &[u8],
-    removed: &mut dyn FnMut(&[u8]) -> Result<()>,
-) -> Result<()> {
+    removed: &mut dyn FnMut(&[u8]) -> Result<(), E>,
+) -> Result<(), E> {
     let mut stack = Vec::new();
     one(volume, parent, name.to_vec(), path.to_vec(), &mut stack, removed)?;
     while let Some(frame) = stack.last_mut() {
@@ -35,27 +34,27 @@ pub fn tree(
         let Some(Frame { path, name, node, .. }) = stack.pop() else { break };
         drop(node);
         let above = stack.last().map_or(parent, |frame| &frame.node);
-        volume.fs.rmdir(&Context::default(), above.ino(), &name).at(volume, &path)?;
+        volume.fs().rmdir(&Context::default(), above.ino(), &name).at(volume, &path)?;
         removed(&path)?;
     }
     Ok(())
 }
 
 /// Removes anything but a directory; that is pushed to be emptied first.
-fn one<'f>(
+fn one<E: From<Error>>(
     volume: &Volume,
-    parent: &Node<'f>,
+    parent: &Node,
     name: Vec<u8>,
     path: Vec<u8>,
-    stack: &mut Vec<Frame<'f>>,
-    removed: &mut dyn FnMut(&[u8]) -> Result<()>,
-) -> Result<()> {
+    stack: &mut Vec<Frame>,
+    removed: &mut dyn FnMut(&[u8]) -> Result<(), E>,
+) -> Result<(), E> {
     let node = parent.child(&name).at(volume, &path)?;
     if node.is_dir() {
         let left = node.names().at(volume, &path)?;
         stack.push(Frame { node, path, name, left });
         return Ok(());
     }
-    volume.fs.unlink(&Context::default(), parent.ino(), &name).at(volume, &path)?;
+    volume.fs().unlink(&Context::default(), parent.ino(), &name).at(volume, &path)?;
     removed(&path)
 }

@@ -5,18 +5,15 @@
 //! links are kept through all that one `Transfer` copies: files with several names are not
 //! written over but replaced, so that no name gets the content of another.
 
-use super::copy::Rules;
-use super::fill::{self, Spot};
+use super::copy::CopyRules;
+use super::fill::{self, FileAt};
 use super::node::Node;
 use super::path::join;
 use super::target::{self, OwnLinks};
-use super::volumes::At;
 use super::walk;
-use crate::error::{Error, Result, io_text, say_error};
-use crate::image::Volume;
-use crate::output::human;
-use crate::progress::Progress;
+use crate::error::{Error, Result};
 use crate::sys;
+use crate::volume::{At, Volume};
 use btrfs_image::{
     CopyError, CopyOptions, Event, ExportLinks, ImportLinks, Lost, export_attributes, export_tree,
     import_attributes, import_contents, import_tree,
@@ -27,28 +24,59 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use vfs::{Context, FileKind, FileSystem, SetAttr, SetTime, Timestamp};
+use vfs::{Context, FileKind, SetAttr, SetTime, Timestamp};
 
-/// Copies one way, with progress.
+/// Something that a [`Transfer`] tells while it runs; paths are the host's.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum TransferEvent<'e> {
+    /// So many bytes of content are there, the last of them in this file.
+    #[non_exhaustive]
+    Progress {
+        /// What is being copied.
+        path: &'e Path,
+        /// Bytes of content so far.
+        bytes: u64,
+    },
+    /// The target knows no such attribute; it was left out.
+    #[non_exhaustive]
+    SkippedXattr {
+        /// Of what.
+        path: &'e Path,
+        /// Its name.
+        name: &'e [u8],
+    },
+}
+
+type Listener<'v> = dyn Fn(&TransferEvent<'_>) + 'v;
+
+/// Copies trees between this machine and one volume. Hard links are kept through all that one
+/// of these copies.
 pub struct Transfer<'v> {
     volume: &'v Volume,
-    rules: Rules,
-    progress: Progress,
+    rules: CopyRules,
+    listener: Option<Box<Listener<'v>>>,
     import_links: ImportLinks<'v>,
     export_links: ExportLinks,
     own_links: OwnLinks,
 }
 
 impl<'v> Transfer<'v> {
-    pub fn new(volume: &'v Volume, rules: Rules) -> Transfer<'v> {
+    /// Copies nothing yet.
+    pub fn new(volume: &'v Volume, rules: CopyRules) -> Transfer<'v> {
         Transfer {
             volume,
             rules,
-            progress: Progress::new(),
-            import_links: ImportLinks::new(&volume.fs),
+            listener: None,
+            import_links: ImportLinks::new(&**volume.fs()),
             export_links: ExportLinks::default(),
             own_links: OwnLinks::default(),
         }
+    }
+
+    /// Who is told while it runs.
+    pub fn on_event(self, listener: impl Fn(&TransferEvent<'_>) + 'v) -> Transfer<'v> {
+        Transfer { listener: Some(Box::new(listener)), ..self }
     }
 
     /// One that knows what another of the same command made.
@@ -59,8 +87,9 @@ impl<'v> Transfer<'v> {
         }
     }
 
+    /// Whether it is one of this volume.
     pub fn is_of(&self, volume: &Volume) -> bool {
-        std::ptr::eq(self.volume, volume)
+        self.volume.is(volume)
     }
 
     /// Exports, and tells of what the volume could not give by its names in the volume.
@@ -70,29 +99,36 @@ impl<'v> Transfer<'v> {
         copy: impl FnOnce(&CopyOptions<'_>) -> T,
     ) -> T {
         let tell = |lost: &Lost<'_>| {
-            self.progress.wipe();
             let name = match lost.path.strip_prefix(host) {
                 Ok(below) if !below.as_os_str().is_empty() => {
                     join(path, below.as_os_str().as_bytes())
                 }
                 _ => path.to_vec(),
             };
-            self.volume.losses.tell(self.volume.image(), &name, lost.range, lost.why);
+            self.volume.tell_loss(&name, lost.range, lost.why);
         };
-        self.with_options(|options| copy(&CopyOptions { lost: Some(&tell), ..*options }))
+        let listens = self.volume.has_listener();
+        self.with_options(|options| {
+            copy(&CopyOptions { lost: if listens { Some(&tell) } else { None }, ..*options })
+        })
+    }
+
+    fn tell(&self, event: &TransferEvent<'_>) {
+        if let Some(listener) = &self.listener {
+            listener(event);
+        }
     }
 
     fn with_options<T>(&self, copy: impl FnOnce(&CopyOptions<'_>) -> T) -> T {
         let tell = |event: &Event<'_>| match event {
             Event::Made { path, kind: FileKind::Symlink, .. } => self.own_links.add(path),
             Event::Made { path, so_far, .. } | Event::Data { path, so_far } => {
-                self.progress.show(|| format!("{} {}", human(so_far.bytes), path.display()));
+                self.tell(&TransferEvent::Progress { path, bytes: so_far.bytes });
             }
             Event::SkippedXattr { path, name } => {
-                self.progress.wipe();
-                let name = String::from_utf8_lossy(name);
-                say_error(&format!("spinney: {}: attribute {name} is left out", path.display()));
+                self.tell(&TransferEvent::SkippedXattr { path, name });
             }
+            _ => {}
         };
         copy(&CopyOptions {
             owners: self.rules.preserve,
@@ -106,26 +142,15 @@ impl<'v> Transfer<'v> {
     }
 
     fn failed(&self, error: CopyError) -> Error {
-        let image = self.volume.image();
-        match &error {
-            CopyError::Host { path, action, source } => {
-                let error = Error::about(path.display(), format!("{action}: {}", io_text(source)));
-                match *action {
-                    "set owner" => error.remedy("--no-preserve copies without owners"),
-                    _ => error,
-                }
-            }
-            CopyError::Volume { path, source, .. } => Error::fs(path.display(), image, source),
-            CopyError::Refused { path, why } => Error::about(path.display(), why),
-        }
+        Error::copy(self.volume.name(), error)
     }
 
     /// Of what was to be `path`'s copy: the volume's side is named by it.
     fn failed_out(&self, error: CopyError, path: &[u8]) -> Error {
         match error {
             CopyError::Volume { source, .. } => {
-                let name = format!("{}:{}", self.volume.image().display(), path.escape_ascii());
-                Error::fs(name, self.volume.image(), &source)
+                let name = format!("{}:{}", self.volume.name().display(), path.escape_ascii());
+                Error::volume_said(name, self.volume.name(), source)
             }
             error => self.failed(error),
         }
@@ -134,13 +159,13 @@ impl<'v> Transfer<'v> {
     // Into the volume.
 
     /// Copies `host` to the name `name` in `parent`.
-    pub fn import(&self, host: &Path, parent: &Node<'v>, name: &[u8], path: &[u8]) -> Result<()> {
+    pub fn import(&self, host: &Path, parent: &Node, name: &[u8], path: &[u8]) -> Result<()> {
         // Without -r what a link leads to is copied, and of devices and pipes the content.
         let meta = match self.rules.recursive {
             true => host.symlink_metadata(),
             false => host.metadata(),
         };
-        let meta = meta.map_err(|e| Error::io(host, &e))?;
+        let meta = meta.map_err(|e| Error::host(host, e))?;
         let Some(old) = parent.child_if_any(name).at(self.volume, path)? else {
             return self.import_new(host, &meta, parent, name, path);
         };
@@ -155,7 +180,7 @@ impl<'v> Transfer<'v> {
             (false, false) if self.fills(&meta, &old) => self.import_over(host, &meta, &old, path),
             (false, false) => {
                 self.volume
-                    .fs
+                    .fs()
                     .unlink(&Context::default(), parent.ino(), name)
                     .at(self.volume, path)?;
                 self.import_new(host, &meta, parent, name, path)
@@ -167,22 +192,21 @@ impl<'v> Transfer<'v> {
 
     /// Whether the content of `meta` goes into the file that is there. Links, devices and
     /// pipes that are copied as such take its place.
-    fn fills(&self, meta: &fs::Metadata, old: &Node<'v>) -> bool {
+    fn fills(&self, meta: &fs::Metadata, old: &Node) -> bool {
         let links = self.rules.preserve
             && (meta.nlink() > 1 || old.attr.nlink > 1 || self.import_links.is_copy(old.ino()));
         old.attr.kind == FileKind::File && (meta.is_file() || !self.rules.recursive) && !links
     }
 
     fn in_the_way(&self, path: &[u8], what: &str) -> Error {
-        let image = self.volume.image().display();
-        Error::about(format!("{image}:{}", String::from_utf8_lossy(path)), what)
+        Error::refused(self.volume.show(path), what)
     }
 
     fn import_new(
         &self,
         host: &Path,
         meta: &fs::Metadata,
-        parent: &Node<'v>,
+        parent: &Node,
         name: &[u8],
         path: &[u8],
     ) -> Result<()> {
@@ -191,7 +215,7 @@ impl<'v> Transfer<'v> {
         }
         let real = self.real(host)?;
         let copied = self.with_options(|options| {
-            import_tree(&self.volume.fs, &real, parent.ino(), name, options)
+            import_tree(&**self.volume.fs(), &real, parent.ino(), name, options)
         });
         copied.map_err(|e| self.failed(e))?;
         let top = parent.child(name).at(self.volume, path)?;
@@ -199,14 +223,8 @@ impl<'v> Transfer<'v> {
     }
 
     /// What can be read from a pipe or device.
-    fn import_stream(
-        &self,
-        host: &Path,
-        parent: &Node<'v>,
-        name: &[u8],
-        path: &[u8],
-    ) -> Result<()> {
-        let mut file = File::open(host).map_err(|e| Error::io(host, &e))?;
+    fn import_stream(&self, host: &Path, parent: &Node, name: &[u8], path: &[u8]) -> Result<()> {
+        let mut file = File::open(host).map_err(|e| Error::host(host, e))?;
         self.stream_new(&mut file, host, parent, name, path)
     }
 
@@ -215,7 +233,7 @@ impl<'v> Transfer<'v> {
         &self,
         file: &mut File,
         host: &Path,
-        parent: &Node<'v>,
+        parent: &Node,
         name: &[u8],
         path: &[u8],
     ) -> Result<()> {
@@ -226,7 +244,7 @@ impl<'v> Transfer<'v> {
                 let old = target::inside(self.volume, old, path, false)?;
                 match old.is_dir() {
                     true => Err(self.in_the_way(path, "is a directory")),
-                    false => fill::from_host(file, host, &Spot::of(self.volume, &old, path)),
+                    false => fill::from_host(file, host, &FileAt::of(self.volume, &old, path)),
                 }
             }
         }
@@ -236,25 +254,19 @@ impl<'v> Transfer<'v> {
         &self,
         file: &mut File,
         host: &Path,
-        parent: &Node<'v>,
+        parent: &Node,
         name: &[u8],
         path: &[u8],
     ) -> Result<()> {
-        let fs = &self.volume.fs;
-        let made = fs.mknod(&super::context(), parent.ino(), name, FileKind::File, 0o666, 0);
+        let fs = self.volume.fs();
+        let made = fs.mknod(self.volume.context(), parent.ino(), name, FileKind::File, 0o666, 0);
         let node = Node::held(fs, made.at(self.volume, path)?);
-        fill::from_host(file, host, &Spot::of(self.volume, &node, path))
+        fill::from_host(file, host, &FileAt::of(self.volume, &node, path))
     }
 
-    fn import_over(
-        &self,
-        host: &Path,
-        meta: &fs::Metadata,
-        old: &Node<'v>,
-        path: &[u8],
-    ) -> Result<()> {
-        let mut file = File::open(host).map_err(|e| Error::io(host, &e))?;
-        fill::from_host(&mut file, host, &Spot::of(self.volume, old, path))?;
+    fn import_over(&self, host: &Path, meta: &fs::Metadata, old: &Node, path: &[u8]) -> Result<()> {
+        let mut file = File::open(host).map_err(|e| Error::host(host, e))?;
+        fill::from_host(&mut file, host, &FileAt::of(self.volume, old, path))?;
         // What was read from a pipe has no attributes to speak of.
         match self.rules.preserve && meta.is_file() {
             true => self.import_attributes(host, old),
@@ -262,10 +274,10 @@ impl<'v> Transfer<'v> {
         }
     }
 
-    fn import_attributes(&self, host: &Path, to: &Node<'v>) -> Result<()> {
+    fn import_attributes(&self, host: &Path, to: &Node) -> Result<()> {
         let real = self.real(host)?;
-        let fs = &self.volume.fs;
-        let done = self.with_options(|options| import_attributes(fs, &real, to.ino(), options));
+        let fs = self.volume.fs();
+        let done = self.with_options(|options| import_attributes(&**fs, &real, to.ino(), options));
         done.map_err(|e| self.failed(e))
     }
 
@@ -273,12 +285,12 @@ impl<'v> Transfer<'v> {
     fn real(&self, host: &Path) -> Result<PathBuf> {
         match self.rules.recursive {
             true => Ok(host.to_owned()),
-            false => host.canonicalize().map_err(|e| Error::io(host, &e)),
+            false => host.canonicalize().map_err(|e| Error::host(host, e)),
         }
     }
 
     /// Copies what is in the host's directory into the volume's directory `to`.
-    pub fn import_into(&self, host: &Path, to: &Node<'v>, path: &[u8]) -> Result<()> {
+    pub fn import_into(&self, host: &Path, to: &Node, path: &[u8]) -> Result<()> {
         let names = host_names(host)?;
         let taken = to.names().at(self.volume, path)?;
         let free = |name: &Vec<u8>| taken.binary_search(name).is_err();
@@ -292,10 +304,10 @@ impl<'v> Transfer<'v> {
         if self.rules.preserve { self.import_attributes(host, to) } else { Ok(()) }
     }
 
-    fn import_all(&self, host: &Path, names: &[Vec<u8>], to: &Node<'v>, path: &[u8]) -> Result<()> {
-        let fs = &self.volume.fs;
+    fn import_all(&self, host: &Path, names: &[Vec<u8>], to: &Node, path: &[u8]) -> Result<()> {
+        let fs = self.volume.fs();
         let before = fs.getattr(to.ino()).at(self.volume, path)?;
-        let copied = self.with_options(|options| import_contents(fs, host, to.ino(), options));
+        let copied = self.with_options(|options| import_contents(&**fs, host, to.ino(), options));
         copied.map_err(|e| self.failed(e))?;
         if self.rules.preserve {
             return Ok(());
@@ -312,8 +324,8 @@ impl<'v> Transfer<'v> {
     }
 
     /// As if the caller had just made it: owner, times, and permissions by the umask.
-    fn make_new(&self, top: Node<'v>, path: &[u8]) -> Result<()> {
-        let cx = super::context();
+    fn make_new(&self, top: Node, path: &[u8]) -> Result<()> {
+        let cx = self.volume.context();
         walk::every(self.volume, top, path.to_vec(), &mut |node, path| {
             let set = SetAttr {
                 uid: Some(cx.uid),
@@ -323,14 +335,14 @@ impl<'v> Transfer<'v> {
                 mtime: Some(SetTime::Now),
                 ..SetAttr::default()
             };
-            self.volume.fs.setattr(&cx, node.ino(), &set).at(self.volume, path).map(drop)
+            self.volume.fs().setattr(cx, node.ino(), &set).at(self.volume, path).map(drop)
         })
     }
 
     // Out of the volume.
 
     /// Copies `node` to the path `host`.
-    pub fn export(&self, node: &Node<'v>, path: &[u8], host: &Path) -> Result<()> {
+    pub fn export(&self, node: &Node, path: &[u8], host: &Path) -> Result<()> {
         // Content goes where a link leads, and into pipes and devices; what has none takes
         // their place.
         let has_content = node.attr.kind == FileKind::File;
@@ -347,58 +359,58 @@ impl<'v> Transfer<'v> {
                 self.export_over(node, path, host)
             }
             (false, false) => {
-                fs::remove_file(host).map_err(|e| Error::io(host, &e))?;
+                fs::remove_file(host).map_err(|e| Error::host(host, e))?;
                 self.export_links.removed(host, &old);
                 self.export_new(node, path, host)
             }
-            (true, false) => Err(Error::about(host.display(), "is no directory")),
-            (false, true) => Err(Error::about(host.display(), "is a directory")),
+            (true, false) => Err(Error::refused(host.display(), "is no directory")),
+            (false, true) => Err(Error::refused(host.display(), "is a directory")),
         }
     }
 
     /// Into a pipe or a device.
-    fn export_stream(&self, node: &Node<'v>, path: &[u8], host: &Path) -> Result<()> {
-        let failed = |e: std::io::Error| Error::io(host, &e);
+    fn export_stream(&self, node: &Node, path: &[u8], host: &Path) -> Result<()> {
+        let failed = |e: std::io::Error| Error::host(host, e);
         let mut to = OpenOptions::new().write(true).open(host).map_err(failed)?;
-        let from = Spot::of(self.volume, node, path);
+        let from = FileAt::of(self.volume, node, path);
         from.bytes_around(&mut |bytes| to.write_all(bytes).map_err(failed))
     }
 
-    fn links(&self, node: &Node<'v>, old: &fs::Metadata) -> bool {
+    fn links(&self, node: &Node, old: &fs::Metadata) -> bool {
         self.rules.preserve
             && (node.attr.nlink > 1 || old.nlink() > 1 || self.export_links.is_copy(old))
     }
 
-    fn export_new(&self, node: &Node<'v>, path: &[u8], host: &Path) -> Result<()> {
-        let fs = &self.volume.fs;
+    fn export_new(&self, node: &Node, path: &[u8], host: &Path) -> Result<()> {
+        let fs = self.volume.fs();
         let copied =
-            self.out_of((path, host), |options| export_tree(fs, node.ino(), host, options));
+            self.out_of((path, host), |options| export_tree(&**fs, node.ino(), host, options));
         copied.map_err(|e| self.failed_out(e, path))?;
-        if self.rules.preserve { Ok(()) } else { make_new_on_host(host) }
+        if self.rules.preserve { Ok(()) } else { make_new_on_host(host, self.volume.context()) }
     }
 
-    fn export_over(&self, node: &Node<'v>, path: &[u8], host: &Path) -> Result<()> {
+    fn export_over(&self, node: &Node, path: &[u8], host: &Path) -> Result<()> {
         let file = OpenOptions::new().write(true).truncate(true).open(host);
-        let file = file.map_err(|e| Error::io(host, &e))?;
-        fill::to_host(&Spot::of(self.volume, node, path), &file, host)?;
+        let file = file.map_err(|e| Error::host(host, e))?;
+        fill::to_host(&FileAt::of(self.volume, node, path), &file, host)?;
         match self.rules.preserve {
             // Of the file, where a link leads to it.
             true => {
-                let real = host.canonicalize().map_err(|e| Error::io(host, &e))?;
+                let real = host.canonicalize().map_err(|e| Error::host(host, e))?;
                 self.export_attributes(node, &real)
             }
             false => Ok(()),
         }
     }
 
-    fn export_attributes(&self, node: &Node<'v>, host: &Path) -> Result<()> {
-        let fs = &self.volume.fs;
-        let done = self.with_options(|options| export_attributes(fs, node.ino(), host, options));
+    fn export_attributes(&self, node: &Node, host: &Path) -> Result<()> {
+        let fs = self.volume.fs();
+        let done = self.with_options(|options| export_attributes(&**fs, node.ino(), host, options));
         done.map_err(|e| self.failed(e))
     }
 
     /// Copies what is in the volume's directory `node` into the host's directory.
-    pub fn export_into(&self, node: &Node<'v>, path: &[u8], host: &Path) -> Result<()> {
+    pub fn export_into(&self, node: &Node, path: &[u8], host: &Path) -> Result<()> {
         let names = node.names().at(self.volume, path)?;
         let taken = host_names(host)?;
         if self.rules.preserve && names.iter().all(|name| taken.binary_search(name).is_err()) {
@@ -412,7 +424,7 @@ impl<'v> Transfer<'v> {
             let child = match node.child(&name) {
                 Ok(child) => child,
                 Err(why) => {
-                    self.volume.losses.tell(self.volume.image(), &below, None, &why);
+                    self.volume.lost(&below, None, why)?;
                     continue;
                 }
             };
@@ -424,7 +436,7 @@ impl<'v> Transfer<'v> {
 
 /// Sorted.
 fn host_names(host: &Path) -> Result<Vec<Vec<u8>>> {
-    let failed = |e: std::io::Error| Error::io(host, &e);
+    let failed = |e: std::io::Error| Error::host(host, e);
     let mut names = Vec::new();
     for entry in fs::read_dir(host).map_err(failed)? {
         names.push(entry.map_err(failed)?.file_name().as_bytes().to_vec());
@@ -434,12 +446,12 @@ fn host_names(host: &Path) -> Result<Vec<Vec<u8>>> {
 }
 
 /// As if the caller had just made it: times, and permissions by the umask.
-fn make_new_on_host(top: &Path) -> Result<()> {
-    let (umask, now) = (sys::umask(), Timestamp::now());
+fn make_new_on_host(top: &Path, cx: &Context) -> Result<()> {
+    let (umask, now) = (u32::from(cx.umask), Timestamp::now());
     let mut left: Vec<PathBuf> = vec![top.to_owned()];
     let mut directories = Vec::new();
     while let Some(path) = left.pop() {
-        let failed = |e: std::io::Error| Error::io(&path, &e);
+        let failed = |e: std::io::Error| Error::host(&path, e);
         let meta = path.symlink_metadata().map_err(failed)?;
         if meta.is_dir() {
             // Its entries' paths go through it: its own permissions come last.
@@ -454,7 +466,7 @@ fn make_new_on_host(top: &Path) -> Result<()> {
         sys::set_times(&path, now, now).map_err(failed)?;
     }
     for (path, mode) in directories.into_iter().rev() {
-        let failed = |e: std::io::Error| Error::io(&path, &e);
+        let failed = |e: std::io::Error| Error::host(&path, e);
         let mode = mode & 0o777 & !umask;
         fs::set_permissions(&path, Permissions::from_mode(mode)).map_err(failed)?;
         sys::set_times(&path, now, now).map_err(failed)?;

@@ -1,0 +1,78 @@
+//! Extended attributes and device numbers of Linux.
+
+use super::{c_path, done};
+use std::ffi::CString;
+use std::io;
+use std::path::Path;
+
+fn length(result: libc::ssize_t) -> io::Result<usize> {
+    usize::try_from(result).map_err(|_| io::Error::last_os_error())
+}
+
+/// Names of all extended attributes, sorted; empty where the host has none to offer.
+pub fn list_xattrs(path: &Path) -> io::Result<Vec<Vec<u8>>> {
+    let path = c_path(path)?;
+    let list = sized(|buf| {
+        // SAFETY: `path` is NUL-terminated; the kernel writes at most `buf.len()` bytes
+        // into `buf`, which is borrowed for the call.
+        unsafe { libc::llistxattr(path.as_ptr(), buf.as_mut_ptr().cast(), buf.len()) }
+    });
+    let list = match list {
+        Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => Vec::new(),
+        other => other?,
+    };
+    let names = list.split(|b| *b == 0).filter(|n| !n.is_empty());
+    let mut names: Vec<Vec<u8>> = names.map(<[u8]>::to_vec).collect();
+    names.sort();
+    Ok(names)
+}
+
+pub fn get_xattr(path: &Path, name: &[u8]) -> io::Result<Vec<u8>> {
+    let (path, name) = (c_path(path)?, CString::new(name)?);
+    sized(|buf| {
+        let (path, name) = (path.as_ptr(), name.as_ptr());
+        // SAFETY: both strings are NUL-terminated and outlive the call; the kernel writes
+        // at most `buf.len()` bytes into `buf`.
+        unsafe { libc::lgetxattr(path, name, buf.as_mut_ptr().cast(), buf.len()) }
+    })
+}
+
+/// Calls with growing buffers until the answer fits.
+fn sized(call: impl Fn(&mut [u8]) -> libc::ssize_t) -> io::Result<Vec<u8>> {
+    let mut size = 1024;
+    loop {
+        let mut buf = vec![0; size];
+        match length(call(&mut buf)) {
+            Ok(len) => {
+                buf.truncate(len);
+                return Ok(buf);
+            }
+            // 64 KiB is the kernel's limit for values and lists.
+            Err(e) if e.raw_os_error() == Some(libc::ERANGE) && size < 1 << 17 => size *= 8,
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+pub fn set_xattr(path: &Path, name: &[u8], value: &[u8]) -> io::Result<()> {
+    let (path, name) = (c_path(path)?, CString::new(name)?);
+    let (path, name) = (path.as_ptr(), name.as_ptr());
+    // SAFETY: both strings are NUL-terminated, `value` is readable for its length, and
+    // all outlive the call.
+    done(unsafe { libc::lsetxattr(path, name, value.as_ptr().cast(), value.len(), 0) })
+}
+
+pub fn remove_xattr(path: &Path, name: &[u8]) -> io::Result<()> {
+    let (path, name) = (c_path(path)?, CString::new(name)?);
+    // SAFETY: both strings are NUL-terminated and outlive the call.
+    done(unsafe { libc::lremovexattr(path.as_ptr(), name.as_ptr()) })
+}
+
+/// Major and minor number.
+pub fn numbers(rdev: u64) -> (u32, u32) {
+    (libc::major(rdev), libc::minor(rdev))
+}
+
+pub fn device(major: u32, minor: u32) -> libc::dev_t {
+    libc::makedev(major, minor)
+}

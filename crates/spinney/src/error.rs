@@ -1,0 +1,178 @@
+//! What goes wrong, typed by who must act: what it was about, and the cause.
+//!
+//! It does not know who reads it: a program at a terminal adds its own advice.
+
+use btrfs_image::CopyError;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use vfs::FsError;
+
+/// What the functions of this crate return.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Something that failed, what it was about, and why.
+///
+/// Turns into an [`io::Error`] of the fitting kind, so that `?` works in functions that
+/// return `io::Result`.
+pub struct Error(Box<Parts>);
+
+struct Parts {
+    subject: String,
+    volume: Option<PathBuf>,
+    cause: Cause,
+}
+
+/// Why something failed.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Cause {
+    /// The file system answered so: no such name, no room, a damaged structure.
+    Volume(FsError),
+    /// A file or device of this machine failed.
+    #[non_exhaustive]
+    Host {
+        /// What was being done, as in `set owner`.
+        action: Option<&'static str>,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Refused by a rule, before anything was changed.
+    #[non_exhaustive]
+    Refused {
+        /// Which rule.
+        why: String,
+        /// What would help.
+        remedy: Option<&'static str>,
+    },
+    /// Another program has the image or device; who, where that is known.
+    InUse(Option<String>),
+}
+
+impl Error {
+    pub(crate) fn new(subject: impl fmt::Display, cause: Cause) -> Error {
+        Error(Box::new(Parts { subject: subject.to_string(), volume: None, cause }))
+    }
+
+    pub(crate) fn refused(subject: impl fmt::Display, why: impl fmt::Display) -> Error {
+        Error::new(subject, Cause::Refused { why: why.to_string(), remedy: None })
+    }
+
+    pub(crate) fn remedied(mut self, advice: &'static str) -> Error {
+        if let Cause::Refused { remedy, .. } = &mut self.0.cause {
+            *remedy = Some(advice);
+        }
+        self
+    }
+
+    pub(crate) fn host(path: &Path, source: io::Error) -> Error {
+        Error::new(path.display(), Cause::Host { action: None, source })
+    }
+
+    pub(crate) fn volume_said(subject: impl fmt::Display, volume: &Path, error: FsError) -> Error {
+        let mut told = Error::new(subject, Cause::Volume(error));
+        told.0.volume = Some(volume.to_owned());
+        told
+    }
+
+    pub(crate) fn copy(volume: &Path, error: CopyError) -> Error {
+        let place = error.path().display().to_string();
+        match error {
+            CopyError::Host { action, source, .. } => {
+                Error::new(place, Cause::Host { action: Some(action), source })
+            }
+            CopyError::Volume { source, .. } => Error::volume_said(place, volume, source),
+            CopyError::Refused { why, .. } => Error::refused(place, why),
+            other => Error::refused(place, other),
+        }
+    }
+
+    /// The path, image or device that it is about; `IMAGE:/PATH` for a path in a volume.
+    pub fn subject(&self) -> &str {
+        &self.0.subject
+    }
+
+    /// The volume, where it was the volume that failed.
+    pub fn volume(&self) -> Option<&Path> {
+        self.0.volume.as_deref()
+    }
+
+    /// Why it failed.
+    pub fn cause(&self) -> &Cause {
+        &self.0.cause
+    }
+
+    /// The nearest kind that the standard library has.
+    pub fn kind(&self) -> io::ErrorKind {
+        match self.cause() {
+            Cause::Volume(FsError::Corrupt { .. } | FsError::NotAVolume(_)) => {
+                io::ErrorKind::InvalidData
+            }
+            Cause::Volume(FsError::Unsupported(_)) => io::ErrorKind::Unsupported,
+            Cause::Volume(error) => io::Error::from_raw_os_error(error.errno()).kind(),
+            Cause::Host { source, .. } => source.kind(),
+            Cause::Refused { .. } => io::ErrorKind::InvalidInput,
+            Cause::InUse(_) => io::ErrorKind::ResourceBusy,
+        }
+    }
+
+    /// The number that a system call would have answered with.
+    pub fn errno(&self) -> Option<i32> {
+        match self.cause() {
+            Cause::Volume(error) => Some(error.errno()),
+            Cause::Host { source, .. } => source.raw_os_error(),
+            Cause::Refused { .. } => Some(libc::EINVAL),
+            Cause::InUse(_) => Some(libc::EBUSY),
+        }
+    }
+
+    /// The medium answered with something that cannot be true: the volume is damaged.
+    pub fn is_damage(&self) -> bool {
+        matches!(self.cause(), Cause::Volume(FsError::Corrupt { .. }))
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Cause::Volume(error) => error.fmt(f),
+            Cause::Host { action: Some(action), source } => write!(f, "{action}: {source}"),
+            Cause::Host { action: None, source } => source.fmt(f),
+            Cause::Refused { why, remedy: Some(remedy) } => write!(f, "{why} ({remedy})"),
+            Cause::Refused { why, remedy: None } => f.write_str(why),
+            Cause::InUse(Some(who)) => write!(f, "in use: {who}"),
+            Cause::InUse(None) => f.write_str("in use by another program"),
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.subject() {
+            "" => self.cause().fmt(f),
+            subject => write!(f, "{subject}: {}", self.cause()),
+        }
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Error({self})")
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self.cause() {
+            Cause::Volume(error) => Some(error),
+            Cause::Host { source, .. } => Some(source),
+            Cause::Refused { .. } | Cause::InUse(_) => None,
+        }
+    }
+}
+
+impl From<Error> for io::Error {
+    fn from(error: Error) -> io::Error {
+        io::Error::new(error.kind(), error)
+    }
+}

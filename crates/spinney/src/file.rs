@@ -1,0 +1,294 @@
+//! Open files: content at offsets, and by the traits of `std::io`.
+//!
+//! A file stays readable and writable after its last name is gone, until the handle is.
+
+use crate::error::Result;
+use crate::metadata::Metadata;
+use crate::tree::fill::{self, FileAt, Reflink};
+use crate::tree::{Node, path};
+use crate::volume::{At, Volume, bytes, is_errno};
+use std::fmt;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::Path;
+use vfs::{Errno, FileKind, FsError};
+
+/// How a file of a volume is opened; see [`FileOptions::open`].
+///
+/// ```no_run
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let volume = spinney::Volume::open_writable("disk.img")?;
+/// use std::io::Write;
+/// let mut log = spinney::FileOptions::new().append(true).create(true).open(&volume, "log")?;
+/// writeln!(log, "one line more")?;
+/// # drop(log); Ok(volume.close()?) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct FileOptions {
+    write: bool,
+    append: bool,
+    truncate: bool,
+    create: bool,
+    create_new: bool,
+    mode: u32,
+}
+
+impl Default for FileOptions {
+    fn default() -> FileOptions {
+        FileOptions::new()
+    }
+}
+
+impl FileOptions {
+    /// To read a file that exists.
+    pub fn new() -> FileOptions {
+        FileOptions {
+            write: false,
+            append: false,
+            truncate: false,
+            create: false,
+            create_new: false,
+            mode: 0o666,
+        }
+    }
+
+    /// The content may be changed.
+    pub fn write(mut self, write: bool) -> FileOptions {
+        self.write = write;
+        self
+    }
+
+    /// Writes go to the end. Two handles that append at once may get into each other's way.
+    pub fn append(mut self, append: bool) -> FileOptions {
+        (self.append, self.write) = (append, self.write || append);
+        self
+    }
+
+    /// The file is emptied.
+    pub fn truncate(mut self, truncate: bool) -> FileOptions {
+        self.truncate = truncate;
+        self
+    }
+
+    /// The file is made if there is none.
+    pub fn create(mut self, create: bool) -> FileOptions {
+        self.create = create;
+        self
+    }
+
+    /// The file is made, and there must be none yet, nor a symbolic link of that name.
+    pub fn create_new(mut self, create: bool) -> FileOptions {
+        self.create_new = create;
+        self
+    }
+
+    /// Permissions of a file that is made, less the volume's umask (0o666).
+    pub fn mode(mut self, mode: u32) -> FileOptions {
+        self.mode = mode;
+        self
+    }
+
+    /// Opens the file `path` of `volume`; symbolic links are followed.
+    pub fn open(&self, volume: &Volume, path: impl AsRef<Path>) -> Result<File> {
+        let path = bytes(&path);
+        let node = self.node(volume, path)?;
+        match node.attr.kind {
+            FileKind::File => {}
+            FileKind::Dir => return Err(volume.error(path, Errno::EISDIR.into())),
+            // Nobody is behind a device, pipe or socket of a volume that is not mounted.
+            _ => return Err(volume.error(path, Errno::ENXIO.into())),
+        }
+        if (self.truncate || self.create || self.create_new) && !self.write {
+            return Err(volume.error(path, Errno::EINVAL.into()));
+        }
+        let file = File {
+            node,
+            at: 0,
+            write: self.write,
+            append: self.append,
+            path: path.to_vec(),
+            volume: volume.clone(),
+        };
+        if self.truncate {
+            file.set_len(0)?;
+        }
+        Ok(file)
+    }
+
+    fn node(&self, volume: &Volume, path: &[u8]) -> Result<Node> {
+        loop {
+            if !self.create_new {
+                match volume.find(path, true) {
+                    Err(FsError::Posix(Errno::ENOENT)) if self.create => {}
+                    found => return found.at(volume, path),
+                }
+            }
+            match self.make(volume, path) {
+                // Somebody else was faster, or a link leads nowhere.
+                Err(error) if self.create && is_errno(&error, Errno::EEXIST) => {
+                    if path::find(volume.fs(), path, false).is_ok_and(|node| node.is_symlink()) {
+                        return Err(error);
+                    }
+                }
+                made => return made,
+            }
+        }
+    }
+
+    fn make(&self, volume: &Volume, path: &[u8]) -> Result<Node> {
+        let (parent, name) = volume.find_parent(path).at(volume, path)?;
+        let perm = (self.mode & 0o7777) as u16;
+        let (fs, cx) = (volume.fs(), volume.context());
+        let made = fs.mknod(cx, parent.ino(), &name, FileKind::File, perm, 0);
+        made.at(volume, path).map(|entry| volume.hold(entry))
+    }
+}
+
+/// An open file of a volume.
+///
+/// It reads, writes and seeks by the traits of [`std::io`], and at offsets by
+/// [`read_at`](File::read_at) and [`write_at`](File::write_at), which need no `&mut`. What was
+/// written is seen by everybody at once, and is on the medium after
+/// [`sync_all`](File::sync_all) or a commit of the volume.
+pub struct File {
+    node: Node,
+    at: u64,
+    write: bool,
+    append: bool,
+    path: Vec<u8>,
+    /// Dropped behind `node`, which refers to something in it.
+    volume: Volume,
+}
+
+impl File {
+    /// Fills `buf` from `offset` on; less only at the end of the file. A block whose checksum
+    /// is wrong is an error, and never content.
+    pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.volume.fs().read(self.node.ino(), offset, buf).at(&self.volume, &self.path)
+    }
+
+    /// Writes all of `data` at `offset`.
+    pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.may_write()?;
+        self.place().write(offset, data)
+    }
+
+    /// Cuts the content, or makes it longer by a hole, which reads as zeros.
+    pub fn set_len(&self, len: u64) -> Result<()> {
+        self.may_write()?;
+        self.place().set_size(len)
+    }
+
+    /// What is known of it now.
+    pub fn metadata(&self) -> Result<Metadata> {
+        let attr = self.volume.fs().getattr(self.node.ino()).at(&self.volume, &self.path)?;
+        Ok(Metadata::of(attr))
+    }
+
+    /// Content and attributes of this file, and its name, are on the medium when this returns:
+    /// a crash does not take them back. Costs less than a commit. Refused while a transaction
+    /// is open.
+    pub fn sync_all(&self) -> Result<()> {
+        self.volume.fs().fsync(self.node.ino(), false).at(&self.volume, &self.path)
+    }
+
+    /// The volume that it is of.
+    pub fn volume(&self) -> &Volume {
+        &self.volume
+    }
+
+    fn place(&self) -> FileAt<'_> {
+        FileAt { volume: &self.volume, ino: self.node.ino(), path: &self.path }
+    }
+
+    fn may_write(&self) -> Result<()> {
+        match self.write {
+            true => Ok(()),
+            false => Err(self.volume.error(&self.path, Errno::EBADF.into())),
+        }
+    }
+
+    fn len(&self) -> Result<u64> {
+        self.metadata().map(|metadata| metadata.len())
+    }
+}
+
+impl Read for File {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let got = self.read_at(self.at, buf)?;
+        self.at += got as u64;
+        Ok(got)
+    }
+}
+
+impl Write for File {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        if self.append {
+            self.at = self.len()?;
+        }
+        self.write_at(self.at, data)?;
+        self.at += data.len() as u64;
+        Ok(data.len())
+    }
+
+    /// Nothing waits in the handle. For the medium there is [`File::sync_all`].
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Seek for File {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let place = match to {
+            SeekFrom::Start(at) => Some(at),
+            SeekFrom::Current(by) => self.at.checked_add_signed(by),
+            SeekFrom::End(by) => self.len()?.checked_add_signed(by),
+        };
+        self.at = place.ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(self.at)
+    }
+}
+
+impl fmt::Debug for File {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("File").field("path", &self.volume.show(&self.path)).finish_non_exhaustive()
+    }
+}
+
+impl Volume {
+    /// Opens a file to be read.
+    pub fn open_path(&self, path: impl AsRef<Path>) -> Result<File> {
+        FileOptions::new().open(self, path)
+    }
+
+    /// Makes a file, or empties one that is there, to be written.
+    pub fn create(&self, path: impl AsRef<Path>) -> Result<File> {
+        FileOptions::new().write(true).create(true).truncate(true).open(self, path)
+    }
+
+    /// The whole content of a file.
+    pub fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
+        let file = self.open_path(path)?;
+        let mut content = Vec::new();
+        file.place().bytes::<crate::Error>(&mut |bytes| {
+            content.extend_from_slice(bytes);
+            Ok(())
+        })?;
+        Ok(content)
+    }
+
+    /// Gives a file this content and no other; makes it if there is none.
+    pub fn write(&self, path: impl AsRef<Path>, content: &[u8]) -> Result<()> {
+        self.create(path)?.write_at(0, content)
+    }
+
+    /// Gives the file `to` the content of the file `from`, and makes it if there is none. The
+    /// two share what they have on the medium, until one of them is changed.
+    pub fn copy(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
+        let from = self.open_path(from)?;
+        let to = FileOptions::new().write(true).create(true).open(self, to)?;
+        if from.node.ino() == to.node.ino() {
+            return Err(self.error(&to.path, Errno::EINVAL.into()));
+        }
+        fill::copy(&from.place(), &to.place(), Reflink::Auto)
+    }
+}

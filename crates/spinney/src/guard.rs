@@ -1,0 +1,376 @@
+//! What stands between everybody and the engine: a volume that is closed or given up, and an
+//! open transaction.
+//!
+//! Invariants:
+//! * while a transaction is open, nobody makes anything durable: `sync`, `fsync` and what else
+//!   commits are refused with EBUSY, and changes end before they are so many that the engine
+//!   would commit them by itself;
+//! * a volume whose transaction was given up answers nothing any more and writes nothing.
+//!
+//! It does not know what the changes are, nor paths.
+
+use btrfs_fs::BtrfsFs;
+use parking_lot::{RwLock, RwLockReadGuard};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use vfs::{
+    Attr, Context, DirEntry, Durable, Entry, Errno, FallocateMode, FileKind, FileSystem, FsError,
+    Ino, RenameMode, Result, SeekWhence, SetAttr, Stat, StatFs, WriteFlags, XattrMode,
+};
+
+/// What one change may add at once: the engine commits a little later than the guard refuses.
+pub const HEADROOM: u64 = 64 << 20;
+
+/// How often the engine has written something that a crash does not undo.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Written {
+    commits: u64,
+    logs: u64,
+}
+
+pub struct Guard {
+    pub btrfs: Arc<BtrfsFs>,
+    /// Bytes of changes that one transaction may have.
+    limit: u64,
+    /// A transaction is open. Who makes things durable holds it for reading.
+    in_transaction: RwLock<bool>,
+    /// The same, for those who only change something.
+    counts: AtomicBool,
+    given_up: AtomicBool,
+    /// Whoever closed it, was told how that went.
+    closed: AtomicBool,
+}
+
+impl Guard {
+    pub fn new(btrfs: BtrfsFs, limit: u64) -> Guard {
+        Guard {
+            btrfs: Arc::new(btrfs),
+            limit,
+            in_transaction: RwLock::new(false),
+            counts: AtomicBool::new(false),
+            given_up: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+        }
+    }
+
+    /// From here on nothing becomes durable; what came before is.
+    pub fn begin(&self) -> Result<Written> {
+        let mut open = self.in_transaction.write();
+        if *open {
+            return Err(Errno::EBUSY.into());
+        }
+        self.there()?.sync()?;
+        *open = true;
+        self.counts.store(true, Ordering::Release);
+        Ok(self.written())
+    }
+
+    /// Everything since `begin` is durable when this returns.
+    pub fn commit(&self) -> Result<()> {
+        let mut open = self.in_transaction.write();
+        let done = self.there()?.sync();
+        self.end(&mut open);
+        done
+    }
+
+    /// Nothing is written any more, nor answered.
+    pub fn give_up(&self) -> Result<()> {
+        let mut open = self.in_transaction.write();
+        self.given_up.store(true, Ordering::Release);
+        self.end(&mut open);
+        self.btrfs.shut_down(Durable::Synced)
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    fn end(&self, open: &mut bool) {
+        self.counts.store(false, Ordering::Release);
+        *open = false;
+    }
+
+    pub fn written(&self) -> Written {
+        let stats = self.btrfs.stats();
+        Written { commits: value(&stats, "commit.count"), logs: value(&stats, "log.writes") }
+    }
+
+    fn there(&self) -> Result<&BtrfsFs> {
+        if self.given_up.load(Ordering::Acquire) {
+            return Err(FsError::ReadOnly(
+                "a transaction was given up; open the volume again".into(),
+            ));
+        }
+        Ok(&self.btrfs)
+    }
+
+    /// For those who change something.
+    fn change(&self) -> Result<&BtrfsFs> {
+        if self.counts.load(Ordering::Acquire) {
+            let bytes = value(&self.btrfs.stats(), "delta.bytes");
+            if bytes > self.limit {
+                let limit = self.limit;
+                return Err(FsError::Unsupported(format!(
+                    "a transaction with more than {limit} bytes of changes"
+                )));
+            }
+        }
+        self.there()
+    }
+
+    /// For those who make something durable; no transaction begins meanwhile.
+    fn durable(&self) -> Result<RwLockReadGuard<'_, bool>> {
+        self.there()?;
+        let open = self.in_transaction.read();
+        if *open { Err(Errno::EBUSY.into()) } else { Ok(open) }
+    }
+}
+
+fn value(stats: &[Stat], name: &str) -> u64 {
+    stats.iter().find(|stat| stat.name == name).map_or(0, |stat| stat.value)
+}
+
+impl FileSystem for Guard {
+    fn root(&self) -> Ino {
+        self.btrfs.root()
+    }
+
+    fn lookup(&self, cx: &Context, parent: Ino, name: &[u8]) -> Result<Entry> {
+        self.there()?.lookup(cx, parent, name)
+    }
+
+    fn forget(&self, ino: Ino, count: u64) {
+        self.btrfs.forget(ino, count);
+    }
+
+    fn getattr(&self, ino: Ino) -> Result<Attr> {
+        self.there()?.getattr(ino)
+    }
+
+    fn keeps_atime(&self) -> bool {
+        self.btrfs.keeps_atime()
+    }
+
+    fn access_due(&self, ino: Ino) -> bool {
+        self.btrfs.access_due(ino)
+    }
+
+    fn accessed(&self, ino: Ino) {
+        self.btrfs.accessed(ino);
+    }
+
+    fn setattr(&self, cx: &Context, ino: Ino, set: &SetAttr) -> Result<Attr> {
+        self.change()?.setattr(cx, ino, set)
+    }
+
+    fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
+        self.there()?.readlink(ino)
+    }
+
+    fn mknod(
+        &self,
+        cx: &Context,
+        parent: Ino,
+        name: &[u8],
+        kind: FileKind,
+        perm: u16,
+        rdev: u32,
+    ) -> Result<Entry> {
+        self.change()?.mknod(cx, parent, name, kind, perm, rdev)
+    }
+
+    fn mkdir(&self, cx: &Context, parent: Ino, name: &[u8], perm: u16) -> Result<Entry> {
+        self.change()?.mkdir(cx, parent, name, perm)
+    }
+
+    fn symlink(&self, cx: &Context, parent: Ino, name: &[u8], target: &[u8]) -> Result<Entry> {
+        self.change()?.symlink(cx, parent, name, target)
+    }
+
+    fn link(&self, cx: &Context, ino: Ino, parent: Ino, name: &[u8]) -> Result<Entry> {
+        self.change()?.link(cx, ino, parent, name)
+    }
+
+    fn tmpfile(&self, cx: &Context, parent: Ino, perm: u16) -> Result<Entry> {
+        self.change()?.tmpfile(cx, parent, perm)
+    }
+
+    fn unlink(&self, cx: &Context, parent: Ino, name: &[u8]) -> Result<()> {
+        self.change()?.unlink(cx, parent, name)
+    }
+
+    fn rmdir(&self, cx: &Context, parent: Ino, name: &[u8]) -> Result<()> {
+        self.change()?.rmdir(cx, parent, name)
+    }
+
+    fn rename(
+        &self,
+        cx: &Context,
+        parent: Ino,
+        name: &[u8],
+        new_parent: Ino,
+        new_name: &[u8],
+        mode: RenameMode,
+    ) -> Result<()> {
+        self.change()?.rename(cx, parent, name, new_parent, new_name, mode)
+    }
+
+    fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.there()?.read(ino, offset, buf)
+    }
+
+    fn write(
+        &self,
+        cx: &Context,
+        ino: Ino,
+        offset: u64,
+        data: &[u8],
+        flags: WriteFlags,
+    ) -> Result<usize> {
+        let _durable = if flags.sync { Some(self.durable()?) } else { None };
+        self.change()?.write(cx, ino, offset, data, flags)
+    }
+
+    fn fallocate(
+        &self,
+        cx: &Context,
+        ino: Ino,
+        mode: FallocateMode,
+        offset: u64,
+        len: u64,
+    ) -> Result<()> {
+        self.change()?.fallocate(cx, ino, mode, offset, len)
+    }
+
+    fn copy_range(
+        &self,
+        cx: &Context,
+        from: Ino,
+        from_offset: u64,
+        to: Ino,
+        to_offset: u64,
+        len: u64,
+    ) -> Result<u64> {
+        self.change()?.copy_range(cx, from, from_offset, to, to_offset, len)
+    }
+
+    fn clone_range(
+        &self,
+        cx: &Context,
+        from: Ino,
+        from_offset: u64,
+        to: Ino,
+        to_offset: u64,
+        len: u64,
+    ) -> Result<()> {
+        self.change()?.clone_range(cx, from, from_offset, to, to_offset, len)
+    }
+
+    fn seek(&self, ino: Ino, offset: u64, whence: SeekWhence) -> Result<u64> {
+        self.there()?.seek(ino, offset, whence)
+    }
+
+    fn fsync(&self, ino: Ino, datasync: bool) -> Result<()> {
+        let _durable = self.durable()?;
+        self.there()?.fsync(ino, datasync)
+    }
+
+    fn sync(&self) -> Result<()> {
+        let _durable = self.durable()?;
+        self.there()?.sync()
+    }
+
+    fn readdir(
+        &self,
+        dir: Ino,
+        offset: u64,
+        emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        self.there()?.readdir(dir, offset, emit)
+    }
+
+    fn readdir_plus(
+        &self,
+        dir: Ino,
+        offset: u64,
+        emit: &mut dyn FnMut(&DirEntry<'_>, Option<&Entry>) -> bool,
+    ) -> Result<()> {
+        self.there()?.readdir_plus(dir, offset, emit)
+    }
+
+    fn dir_end(&self, dir: Ino) -> Result<u64> {
+        self.there()?.dir_end(dir)
+    }
+
+    fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        self.there()?.getxattr(ino, name)
+    }
+
+    fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        self.there()?.listxattr(ino)
+    }
+
+    fn setxattr(
+        &self,
+        cx: &Context,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<()> {
+        self.change()?.setxattr(cx, ino, name, value, mode)
+    }
+
+    fn removexattr(&self, cx: &Context, ino: Ino, name: &[u8]) -> Result<()> {
+        self.change()?.removexattr(cx, ino, name)
+    }
+
+    fn flags(&self, ino: Ino) -> Result<u32> {
+        self.there()?.flags(ino)
+    }
+
+    fn set_flags(&self, cx: &Context, ino: Ino, flags: u32) -> Result<()> {
+        self.change()?.set_flags(cx, ino, flags)
+    }
+
+    fn trim(&self, cx: &Context, start: u64, len: u64, least: u64) -> Result<u64> {
+        let _durable = self.durable()?;
+        self.there()?.trim(cx, start, len, least)
+    }
+
+    fn observe(&self, observer: Arc<dyn vfs::Observer>) {
+        self.btrfs.observe(observer);
+    }
+
+    fn statfs(&self) -> Result<StatFs> {
+        self.there()?.statfs()
+    }
+
+    fn label(&self) -> Result<Vec<u8>> {
+        self.there()?.label()
+    }
+
+    fn set_label(&self, cx: &Context, label: &[u8]) -> Result<()> {
+        let _durable = self.durable()?;
+        self.there()?.set_label(cx, label)
+    }
+
+    fn shut_down(&self, first: Durable) -> Result<()> {
+        let _durable = self.durable()?;
+        self.there()?.shut_down(first)
+    }
+
+    fn stats(&self) -> Vec<Stat> {
+        self.btrfs.stats()
+    }
+
+    /// A volume that was given up has nothing to commit.
+    fn destroy(&self) -> Result<()> {
+        let open = self.in_transaction.read();
+        if *open {
+            return Err(Errno::EBUSY.into());
+        }
+        self.closed.store(true, Ordering::Release);
+        self.btrfs.destroy()
+    }
+}

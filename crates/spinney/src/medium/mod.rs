@@ -1,0 +1,139 @@
+//! Images and devices of this machine, opened alone.
+//!
+//! Invariant: what is opened to be changed is locked against every other Spinney, and
+//! refused if the kernel has it mounted; what is opened to be read is locked against
+//! writers. [`Access::Peek`] looks without asking anybody, for tools that show raw bytes.
+//! What somebody else hands over as an open file is only locked.
+
+mod in_use;
+
+use crate::error::{Cause, Error, Result};
+use blockdev::{BlockDevice, FileDevice, Sticky};
+use std::fs::{File, TryLockError};
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+pub use in_use::loop_devices;
+
+/// How long something may be busy before that is an error.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// For what an image or device is opened, and who else may have it meanwhile.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Access {
+    /// To be changed, by nobody else meanwhile.
+    Write,
+    /// To be read while nobody changes it.
+    Read,
+    /// To be read, whatever others do.
+    Peek,
+    /// As `Write`, but a mount of ours will hold the block device exclusively.
+    Mount,
+}
+
+/// An open image or block device of this machine. After a failed write it takes no more of them.
+pub struct Medium {
+    device: Arc<Sticky<FileDevice>>,
+    path: PathBuf,
+    /// Holds a reader's shared lock.
+    _lock: Option<File>,
+}
+
+impl Medium {
+    /// Opens an image or a block device that exists.
+    pub fn open(path: impl AsRef<Path>, access: Access) -> Result<Medium> {
+        let path = path.as_ref();
+        let meta = path.metadata().map_err(|e| Error::host(path, e))?;
+        if !meta.is_file() && !is_block_device(path) {
+            return Err(Error::refused(path.display(), "neither an image nor a block device"));
+        }
+        let lock = match access {
+            Access::Read => Some(lock_shared(path)?),
+            _ => None,
+        };
+        if access != Access::Peek
+            && let Some(holder) = in_use::holder(path, access == Access::Read)
+        {
+            return Err(Error::new(path.display(), Cause::InUse(Some(holder))));
+        }
+        let read_only = matches!(access, Access::Read | Access::Peek);
+        let device = patiently(|| FileDevice::open(path, read_only, access == Access::Mount));
+        let device = device.map_err(|e| opening(path, e))?;
+        Ok(Medium { device: Arc::new(Sticky::new(device)), path: path.to_owned(), _lock: lock })
+    }
+
+    /// Makes (or empties) an image of `bytes` bytes, all holes.
+    pub fn create(path: impl AsRef<Path>, bytes: u64) -> Result<Medium> {
+        let path = path.as_ref();
+        if path.exists()
+            && let Some(holder) = in_use::holder(path, false)
+        {
+            return Err(Error::new(path.display(), Cause::InUse(Some(holder))));
+        }
+        let device = FileDevice::create(path, bytes).map_err(|e| opening(path, e))?;
+        Ok(Medium { device: Arc::new(Sticky::new(device)), path: path.to_owned(), _lock: None })
+    }
+
+    /// Takes an open file, whatever has it open beside. It must have been opened to be read,
+    /// and to be written if `write`.
+    pub fn of_file(file: File, name: impl AsRef<Path>, write: bool) -> Result<Medium> {
+        let name = name.as_ref();
+        let device = FileDevice::of_file(file, name, !write).map_err(|e| opening(name, e))?;
+        Ok(Medium { device: Arc::new(Sticky::new(device)), path: name.to_owned(), _lock: None })
+    }
+
+    /// The bytes of it.
+    pub fn device(&self) -> Arc<dyn BlockDevice> {
+        self.device.clone()
+    }
+
+    /// Why it takes no writes any more, if one failed.
+    pub fn failure(&self) -> Option<&str> {
+        self.device.failure()
+    }
+
+    /// Where it was opened, or how it was called.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// Whether `path` is a block device of this machine.
+pub fn is_block_device(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    path.metadata().is_ok_and(|meta| meta.file_type().is_block_device())
+}
+
+fn lock_shared(path: &Path) -> Result<File> {
+    let file = File::open(path).map_err(|e| opening(path, e))?;
+    let locked = patiently(|| match file.try_lock_shared() {
+        Ok(()) => Ok(()),
+        Err(TryLockError::WouldBlock) => Err(ErrorKind::ResourceBusy.into()),
+        Err(TryLockError::Error(error)) => Err(error),
+    });
+    locked.map(|()| file).map_err(|e| opening(path, e))
+}
+
+/// Tries again for a moment while something is busy: after umount(8) a server needs some
+/// milliseconds to end.
+fn patiently<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match attempt() {
+            Err(e) if e.kind() == ErrorKind::ResourceBusy && Instant::now() < deadline => {
+                std::thread::sleep(PATIENCE / 25);
+            }
+            other => return other,
+        }
+    }
+}
+
+fn opening(path: &Path, error: io::Error) -> Error {
+    match error.kind() {
+        ErrorKind::ResourceBusy => Error::new(path.display(), Cause::InUse(None)),
+        _ => Error::host(path, error),
+    }
+}

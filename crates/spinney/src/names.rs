@@ -1,0 +1,175 @@
+//! Names: making, moving, linking and removing them; extended attributes of what they name.
+
+use crate::error::{Error, Result};
+use crate::tree::path::{join, split};
+use crate::tree::{Node, remove};
+use crate::volume::{At, Volume, bytes, is_errno};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use vfs::{Context, Errno, FsError, RenameMode, XattrMode};
+
+impl Volume {
+    /// Makes an empty directory.
+    pub fn create_dir(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = bytes(&path);
+        let (parent, name) = self.find_parent(path).at(self, path)?;
+        self.make_dir(&parent, &name, path).map(drop)
+    }
+
+    /// Makes a directory and those above it that are missing.
+    pub fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = bytes(&path);
+        let mut missing = Vec::new();
+        let mut above = path;
+        let mut here = loop {
+            match self.find(above, true) {
+                Ok(node) => break node,
+                Err(FsError::Posix(Errno::ENOENT)) => {}
+                Err(error) => return Err(self.error(path, error)),
+            }
+            let Some((parent, name)) = split(above) else {
+                return Err(self.error(path, Errno::EINVAL.into()));
+            };
+            missing.push(name);
+            above = parent;
+        };
+        if !here.is_dir() {
+            let errno = if missing.is_empty() { Errno::EEXIST } else { Errno::ENOTDIR };
+            return Err(self.error(path, errno.into()));
+        }
+        for name in missing.into_iter().rev() {
+            here = self.make_dir(&here, name, path)?;
+        }
+        Ok(())
+    }
+
+    fn make_dir(&self, parent: &Node, name: &[u8], path: &[u8]) -> Result<Node> {
+        let made = self.fs().mkdir(self.context(), parent.ino(), name, 0o777).at(self, path)?;
+        Ok(self.hold(made))
+    }
+
+    /// Removes anything but a directory.
+    pub fn remove_file(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = bytes(&path);
+        let (parent, name) = self.find_parent(path).at(self, path)?;
+        self.fs().unlink(&Context::default(), parent.ino(), &name).at(self, path)
+    }
+
+    /// Removes an empty directory.
+    pub fn remove_dir(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = bytes(&path);
+        let (parent, name) = self.find_parent(path).at(self, path)?;
+        self.fs().rmdir(&Context::default(), parent.ino(), &name).at(self, path)
+    }
+
+    /// Removes a directory and everything below it, or whatever else has the name. Symbolic
+    /// links are removed, not followed.
+    pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = bytes(&path);
+        let (parent, name) = self.find_parent(path).at(self, path)?;
+        remove::tree::<Error>(self, &parent, &name, path, &mut |_| Ok(()))
+    }
+
+    /// Gives `from` the name `to`, and replaces what had it.
+    pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
+        self.rename_by(bytes(&from), bytes(&to), RenameMode::Replace)
+    }
+
+    /// As `rename`, but fails if `to` stands for something.
+    pub fn rename_new(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
+        self.rename_by(bytes(&from), bytes(&to), RenameMode::NoReplace)
+    }
+
+    /// Swaps two names, in one step.
+    pub fn exchange(&self, one: impl AsRef<Path>, other: impl AsRef<Path>) -> Result<()> {
+        self.rename_by(bytes(&one), bytes(&other), RenameMode::Exchange)
+    }
+
+    fn rename_by(&self, from: &[u8], to: &[u8], mode: RenameMode) -> Result<()> {
+        let (parent, name) = self.find_parent(from).at(self, from)?;
+        let (new_parent, new_name) = self.find_parent(to).at(self, to)?;
+        let cx = self.context();
+        let (old, new) = (parent.ino(), new_parent.ino());
+        self.fs().rename(cx, old, &name, new, &new_name, mode).at(self, from)
+    }
+
+    /// Makes `link` another name of the file `original`, of which a symbolic link is not
+    /// followed.
+    pub fn hard_link(&self, original: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<()> {
+        let (original, link) = (bytes(&original), bytes(&link));
+        let node = self.find(original, false).at(self, original)?;
+        let (parent, name) = self.find_parent(link).at(self, link)?;
+        let made = self.fs().link(self.context(), node.ino(), parent.ino(), &name);
+        made.at(self, link).map(|entry| drop(self.hold(entry)))
+    }
+
+    /// Makes the symbolic link `link` with the target `target`, whatever that is.
+    pub fn symlink(&self, target: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<()> {
+        let (target, link) = (bytes(&target), bytes(&link));
+        let (parent, name) = self.find_parent(link).at(self, link)?;
+        let made = self.fs().symlink(self.context(), parent.ino(), &name, target);
+        made.at(self, link).map(|entry| drop(self.hold(entry)))
+    }
+
+    /// The target of a symbolic link.
+    pub fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
+        let path = bytes(&path);
+        let node = self.find(path, false).at(self, path)?;
+        let target = self.fs().readlink(node.ino()).at(self, path)?;
+        Ok(OsString::from_vec(target).into())
+    }
+
+    /// An extended attribute; `None` if there is none of this name. Names have their class in
+    /// front, as in `user.origin`.
+    pub fn xattr(
+        &self,
+        path: impl AsRef<Path>,
+        name: impl AsRef<OsStr>,
+    ) -> Result<Option<Vec<u8>>> {
+        let (path, name) = (bytes(&path), name.as_ref().as_bytes());
+        let node = self.find(path, true).at(self, path)?;
+        match self.fs().getxattr(node.ino(), name).at(self, path) {
+            Ok(value) => Ok(Some(value)),
+            Err(error) if is_errno(&error, Errno::ENODATA) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sets an extended attribute.
+    pub fn set_xattr(
+        &self,
+        path: impl AsRef<Path>,
+        name: impl AsRef<OsStr>,
+        value: &[u8],
+    ) -> Result<()> {
+        let (path, name) = (bytes(&path), name.as_ref().as_bytes());
+        let node = self.find(path, true).at(self, path)?;
+        let cx = self.context();
+        self.fs().setxattr(cx, node.ino(), name, value, XattrMode::Set).at(self, path)
+    }
+
+    /// Removes an extended attribute.
+    pub fn remove_xattr(&self, path: impl AsRef<Path>, name: impl AsRef<OsStr>) -> Result<()> {
+        let (path, name) = (bytes(&path), name.as_ref().as_bytes());
+        let node = self.find(path, true).at(self, path)?;
+        self.fs().removexattr(self.context(), node.ino(), name).at(self, path)
+    }
+
+    /// The names of all extended attributes, in byte order.
+    pub fn xattrs(&self, path: impl AsRef<Path>) -> Result<Vec<OsString>> {
+        let path = bytes(&path);
+        let node = self.find(path, true).at(self, path)?;
+        let mut names = self.fs().listxattr(node.ino()).at(self, path)?;
+        names.sort_unstable();
+        Ok(names.into_iter().map(OsString::from_vec).collect())
+    }
+
+    /// The path of `name` in the directory `path`.
+    pub(crate) fn below(path: &[u8], name: &[u8]) -> PathBuf {
+        match path {
+            b"" => OsString::from_vec(name.to_vec()).into(),
+            path => OsString::from_vec(join(path, name)).into(),
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! An open volume: one engine, shared by all handles that came from it, and its end.
+//!
+//! Invariant: nothing ends silently. Whoever is the last to let go of a volume commits it; if
+//! that fails, it is told as an error of the log (`tracing`), since a destructor can tell nobody
+//! else. [`Volume::close`] tells its caller.
+
+use crate::error::{Cause, Error, Result};
+use crate::guard::Guard;
+use crate::medium::Medium;
+use crate::options::VolumeOptions;
+use crate::tree::{Loss, Node, path};
+use blockdev::BlockDevice;
+use btrfs_fs::{BtrfsFs, Stored};
+use parking_lot::RwLock;
+use std::fmt;
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use vfs::{Context, Entry, FileSystem, FsError, Ino};
+
+/// An open btrfs volume.
+///
+/// A `Volume` is a handle, as its clones are, and the files, transactions and walks that come
+/// from it: all are of one open volume, from any number of threads, and it stays open until the
+/// last of them is gone or [`close`](Volume::close) was called.
+///
+/// Changes are in memory until somebody asks for a commit: [`sync`](Volume::sync), `close`, or
+/// the end of the last handle. A commit is atomic: after a crash the volume is in the state of
+/// one, never between two. Nothing commits behind your back, but for two reasons: the changes
+/// take more memory than [`VolumeOptions::transaction_limit`], or the volume is so full that
+/// only a commit gives room back. What must appear at once is a
+/// [`transaction`](Volume::transaction).
+///
+/// Paths are paths in the volume and start at its root, with or without a `/` in front;
+/// symbolic links are followed inside the volume.
+///
+/// ```
+/// # fn main() -> spinney::Result<()> {
+/// use spinney::{FormatOptions, MemDevice, VolumeOptions};
+/// use std::sync::Arc;
+///
+/// let device = Arc::new(MemDevice::new(256 << 20));
+/// FormatOptions::new().label("scratch").format(&*device)?;
+/// let volume = VolumeOptions::new().write(true).open_device(device)?;
+/// volume.create_dir("etc")?;
+/// volume.write("etc/motd", b"hello\n")?;
+/// assert_eq!(volume.read("etc/motd")?, b"hello\n");
+/// volume.close()
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Volume(Arc<Inner>);
+
+struct Inner {
+    guard: Arc<Guard>,
+    fs: Arc<dyn FileSystem>,
+    device: Arc<dyn BlockDevice>,
+    name: PathBuf,
+    context: Context,
+    on_loss: RwLock<Option<Arc<LossListener>>>,
+    /// Holds a reader's lock.
+    _medium: Option<Medium>,
+}
+
+type LossListener = dyn Fn(&Loss<'_>) + Send + Sync;
+
+impl Volume {
+    /// Opens the volume in an image or on a block device, to be read.
+    pub fn open(path: impl AsRef<Path>) -> Result<Volume> {
+        VolumeOptions::new().open(path)
+    }
+
+    /// Opens the volume in an image or on a block device, to be read and changed.
+    pub fn open_writable(path: impl AsRef<Path>) -> Result<Volume> {
+        VolumeOptions::new().write(true).open(path)
+    }
+
+    /// Opens the volume in an open file, to be read; for more see [`VolumeOptions::open_file`].
+    pub fn open_file(file: File) -> Result<Volume> {
+        VolumeOptions::new().open_file(file, "volume")
+    }
+
+    pub(crate) fn of(
+        btrfs: BtrfsFs,
+        device: Arc<dyn BlockDevice>,
+        medium: Option<Medium>,
+        name: PathBuf,
+        context: Context,
+        limit: u64,
+    ) -> Volume {
+        let guard = Arc::new(Guard::new(btrfs, limit));
+        Volume(Arc::new(Inner {
+            fs: guard.clone(),
+            guard,
+            device,
+            name,
+            context,
+            on_loss: RwLock::new(None),
+            _medium: medium,
+        }))
+    }
+
+    /// Where it was opened, or how its device calls itself.
+    pub fn name(&self) -> &Path {
+        &self.0.name
+    }
+
+    /// Why it takes no changes, if so: it was opened to be read, something of it is not
+    /// supported, or its medium failed.
+    pub fn read_only_reason(&self) -> Option<String> {
+        self.0.guard.btrfs.read_only_reason()
+    }
+
+    /// The volume's label.
+    pub fn label(&self) -> Result<Vec<u8>> {
+        self.fs().label().map_err(|e| self.error(b"", e))
+    }
+
+    /// How large it is, and how much is free.
+    pub fn space(&self) -> Result<Space> {
+        let told = self.fs().statfs().map_err(|e| self.error(b"", e))?;
+        let bytes = |blocks: u64| blocks.saturating_mul(told.block_size.into());
+        Ok(Space {
+            total: bytes(told.blocks),
+            free: bytes(told.blocks_free),
+            available: bytes(told.blocks_available),
+        })
+    }
+
+    /// Commits: everything done before the call is on the medium when it returns. Refused
+    /// while a transaction is open.
+    pub fn sync(&self) -> Result<()> {
+        self.fs().sync().map_err(|e| self.error(b"", e))
+    }
+
+    /// Commits what was changed, and closes: all other handles of the volume answer errors
+    /// from then on. Refused while a transaction is open.
+    ///
+    /// A volume that is dropped is closed as well, but nobody hears whether that went well,
+    /// except the log.
+    pub fn close(self) -> Result<()> {
+        if self.0.guard.is_closed() {
+            return Ok(());
+        }
+        match self.fs().destroy() {
+            Err(FsError::Posix(vfs::Errno::EBUSY)) => {
+                Err(Error::refused(self.name().display(), "a transaction is open"))
+            }
+            done => done.map_err(|e| self.error(b"", e)),
+        }
+    }
+
+    /// The file system behind it, for what paths and handles do not say: it can be served by
+    /// a mount, for one. It works as long as the volume is open; who calls its `destroy` has
+    /// closed the volume.
+    pub fn fs(&self) -> &Arc<dyn FileSystem> {
+        &self.0.fs
+    }
+
+    /// To whom new things belong.
+    pub fn context(&self) -> &Context {
+        &self.0.context
+    }
+
+    /// Who is told what could not be read while content or trees are copied: the copy has
+    /// zeros there, or lacks it, and goes on. Without a listener such a copy ends with the
+    /// error.
+    pub fn on_loss(&self, listener: impl Fn(&Loss<'_>) + Send + Sync + 'static) {
+        *self.0.on_loss.write() = Some(Arc::new(listener));
+    }
+
+    /// Tells, or ends with the error where nobody listens.
+    pub(crate) fn lost(&self, path: &[u8], range: Option<(u64, u64)>, why: FsError) -> Result<()> {
+        match self.tell_loss(path, range, &why) {
+            true => Ok(()),
+            false => Err(self.error(path, why)),
+        }
+    }
+
+    /// False: nobody listens.
+    pub(crate) fn tell_loss(&self, path: &[u8], range: Option<(u64, u64)>, why: &FsError) -> bool {
+        let listener = self.0.on_loss.read().clone();
+        if let Some(listener) = &listener {
+            listener(&Loss { volume: self, path, range, why });
+        }
+        listener.is_some()
+    }
+
+    pub(crate) fn has_listener(&self) -> bool {
+        self.0.on_loss.read().is_some()
+    }
+
+    /// The same open volume.
+    pub fn is(&self, other: &Volume) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// The directory that paths start at.
+    pub fn root(&self) -> vfs::Result<Node> {
+        Node::root(self.fs())
+    }
+
+    /// What `path` stands for; a symbolic link at its end is followed if `follow`.
+    pub fn find(&self, path: &[u8], follow: bool) -> vfs::Result<Node> {
+        path::find(self.fs(), path, follow)
+    }
+
+    /// The directory that the last name of `path` is or would be in, and that name.
+    pub fn find_parent(&self, path: &[u8]) -> vfs::Result<(Node, Vec<u8>)> {
+        path::find_parent(self.fs(), path)
+    }
+
+    /// Takes over the reference that came with `entry`.
+    pub fn hold(&self, entry: Entry) -> Node {
+        Node::held(self.fs(), entry)
+    }
+
+    pub(crate) fn guard(&self) -> &Guard {
+        &self.0.guard
+    }
+
+    pub(crate) fn device(&self) -> &Arc<dyn BlockDevice> {
+        &self.0.device
+    }
+
+    pub(crate) fn stored(&self, ino: Ino) -> vfs::Result<Vec<Stored>> {
+        self.0.guard.btrfs.stored(ino)
+    }
+
+    /// `IMAGE:/PATH`, or the image alone.
+    pub(crate) fn show(&self, path: &[u8]) -> String {
+        let name = self.name().display();
+        match path {
+            b"" => name.to_string(),
+            path => format!("{name}:{}", String::from_utf8_lossy(path)),
+        }
+    }
+
+    pub(crate) fn error(&self, path: &[u8], error: FsError) -> Error {
+        Error::volume_said(self.show(path), self.name(), error)
+    }
+}
+
+/// How large a volume is, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Space {
+    /// What files and structures can use at all.
+    pub total: u64,
+    /// What nothing uses.
+    pub free: u64,
+    /// What files can still have of it.
+    pub available: u64,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if self.guard.is_closed() {
+            return;
+        }
+        if let Err(error) = self.fs.destroy() {
+            let volume = self.name.display();
+            tracing::error!(%volume, %error, "dropped without being closed, and what was not \
+                synced is lost");
+        }
+    }
+}
+
+impl fmt::Debug for Volume {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Volume").field("name", &self.0.name).finish_non_exhaustive()
+    }
+}
+
+/// Says of the engine's result which path of which volume it was about.
+pub(crate) trait At<T> {
+    fn at(self, volume: &Volume, path: &[u8]) -> Result<T>;
+}
+
+impl<T> At<T> for vfs::Result<T> {
+    fn at(self, volume: &Volume, path: &[u8]) -> Result<T> {
+        self.map_err(|error| volume.error(path, error))
+    }
+}
+
+/// The bytes of a path.
+pub(crate) fn bytes(path: &(impl AsRef<Path> + ?Sized)) -> &[u8] {
+    path.as_ref().as_os_str().as_bytes()
+}
+
+/// A change that another call may be asked for instead.
+pub(crate) fn is_errno(error: &Error, errno: vfs::Errno) -> bool {
+    matches!(error.cause(), Cause::Volume(FsError::Posix(found)) if *found == errno)
+}

@@ -1,0 +1,130 @@
+//! How a volume ends: closed, dropped, on a medium that fails; never silently.
+
+use blocksim::{Access, Fault, Image, SimDevice, Span};
+use parking_lot::Mutex;
+use spinney::{FormatOptions, Volume, VolumeOptions};
+use std::sync::Arc;
+use tracing::field::{Field, Visit};
+use tracing::{Level, Metadata, Subscriber, span};
+
+const NO_FLUSH: Fault = Fault { access: Access::Flush, nth: 0, span: Span::FromThenOn };
+
+/// Keeps what is said as an error while it is the thread's own.
+#[derive(Clone, Default)]
+struct Errors(Arc<Mutex<Vec<String>>>);
+
+struct Text(String);
+
+impl Visit for Text {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        self.0.push_str(&format!("{field}={value:?} "));
+    }
+}
+
+impl Subscriber for Errors {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() == Level::ERROR
+    }
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut text = Text(String::new());
+        event.record(&mut text);
+        self.0.lock().push(text.0);
+    }
+    fn enter(&self, _: &span::Id) {}
+    fn exit(&self, _: &span::Id) {}
+}
+
+/// What was said as an error while `work` ran.
+fn errors(work: impl FnOnce()) -> Vec<String> {
+    let errors = Errors::default();
+    tracing::subscriber::with_default(errors.clone(), work);
+    std::mem::take(&mut *errors.0.lock())
+}
+
+fn device() -> Arc<SimDevice> {
+    let device = Arc::new(SimDevice::new(Image::zeros(256 << 20)));
+    FormatOptions::new().format(&*device).unwrap();
+    device
+}
+
+fn writable(device: &Arc<SimDevice>) -> Volume {
+    VolumeOptions::new().write(true).open_device(device.clone()).unwrap()
+}
+
+fn later(device: &Arc<SimDevice>) -> Volume {
+    let copy = Arc::new(SimDevice::new(device.image()));
+    VolumeOptions::new().open_device(copy).unwrap()
+}
+
+#[test]
+fn a_dropped_volume_is_committed() {
+    let device = device();
+    let said = errors(|| {
+        let volume = writable(&device);
+        volume.write("kept", b"1").unwrap();
+        assert!(!later(&device).exists("kept").unwrap(), "nothing commits by itself");
+    });
+    assert_eq!(later(&device).read("kept").unwrap(), b"1");
+    assert_eq!(said, [""; 0]);
+}
+
+#[test]
+fn one_that_cannot_be_committed_says_so() {
+    let device = device();
+    let volume = writable(&device);
+    volume.write("lost", b"1").unwrap();
+    device.set_faults(&[NO_FLUSH]);
+    let said = errors(|| drop(volume));
+    assert!(said.iter().any(|line| line.contains("is lost")), "{said:?}");
+}
+
+#[test]
+fn close_tells_and_ends_all_handles() {
+    let device = device();
+    let volume = writable(&device);
+    let (file, other) = (volume.create("f").unwrap(), volume.clone());
+    volume.close().unwrap();
+    assert!(file.write_at(0, b"x").is_err() && file.sync_all().is_err());
+    assert!(other.write("g", b"x").is_err() && other.sync().is_err());
+    let said = errors(|| {
+        drop(file);
+        other.close().unwrap();
+    });
+    assert_eq!(said, [""; 0]);
+
+    // As a mount does it at its end.
+    let volume = writable(&device);
+    volume.write("g", b"1").unwrap();
+    let said = errors(|| {
+        volume.fs().destroy().unwrap();
+        drop(volume);
+    });
+    assert_eq!((said.len(), later(&device).read("g").unwrap()), (0, b"1".to_vec()));
+
+    let volume = writable(&device);
+    volume.write("lost", b"1").unwrap();
+    device.set_faults(&[NO_FLUSH]);
+    assert!(volume.close().is_err());
+}
+
+#[test]
+fn what_was_synced_survives_whatever_happens_to_the_program() {
+    let device = device();
+    let volume = writable(&device);
+    volume.write("a", b"1").unwrap();
+    volume.sync().unwrap();
+    volume.write("b", b"2").unwrap();
+    let file = volume.create("c").unwrap();
+    file.write_at(0, b"3").unwrap();
+    file.sync_all().unwrap();
+    // As after a crash: the last commit, and the log of what was synced alone.
+    let now = later(&device);
+    assert_eq!((now.read("a").unwrap(), now.read("c").unwrap()), (b"1".to_vec(), b"3".to_vec()));
+    assert!(!now.exists("b").unwrap());
+    drop((file, volume));
+}

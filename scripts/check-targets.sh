@@ -15,7 +15,7 @@ targets=("$@")
 # The engine itself, and with it the crate spinney, are next: they take the bits of st_mode from
 # the C library, where they have another type on these systems.
 packages=(--package spinney-vfs --package spinney-blockdev --package spinney-btrfs-image --package spinney-btrfs-check
-    --package spinney-btrfs-space)
+    --package spinney-btrfs-space --package spinney)
 
 stub=$(mktemp -d)
 trap 'rm -rf "$stub"' EXIT

@@ -70,7 +70,7 @@ const FS: Table = &[
     ),
     ("reserver", &["error", "stats", "refusals", "reserve", "writeback", "commit"]),
     ("fsync", &["error", "stats", "join", "log", "commit"]),
-    ("orphan", &["error", "ino", "subvol", "inode", "extents", "reserve", "reserver"]),
+    ("orphan", &["error", "ino", "inode", "extents", "reserve", "reserver"]),
     (
         "engine",
         &[

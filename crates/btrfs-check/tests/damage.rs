@@ -204,8 +204,10 @@ fn space_cases() -> Vec<Case> {
         case!("a free extent less", Complain, Kind::FreeSpaceNotListed { .. }, |p| {
             p.remove(TreeId::FREE_SPACE, free_extent(p));
         }),
-        case!("a count of free extents", Silent, Kind::FreeSpaceCount { .. }, |p| {
-            let (key, _) = p.some(TreeId::FREE_SPACE, |k, _| k.kind == kind::FREE_SPACE_INFO);
+        case!("a count of free extents", Complain, Kind::FreeSpaceCount { .. }, |p| {
+            let first = first_csum(p).offset; // of a group that there is
+            let info = |k: Key, _: &[u8]| k.kind == kind::FREE_SPACE_INFO && k.objectid > first;
+            let (key, _) = p.some(TreeId::FREE_SPACE, info);
             p.edit_as(TreeId::FREE_SPACE, key, |info: &mut FreeSpaceInfo| info.extent_count += 1);
         }),
         case!("free space that is in use", Complain, Kind::FreeSpaceInUse { .. }, |p| {

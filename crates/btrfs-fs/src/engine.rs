@@ -96,7 +96,6 @@ impl Engine {
         let orphans = Arc::new(Orphans::new(
             core.clone(),
             inodes.clone(),
-            subvols.clone(),
             reservations.clone(),
             reserver.clone(),
         ));

@@ -59,6 +59,7 @@ impl BtrfsFs {
     /// Writes nothing any more, for good: what is not committed is lost.
     pub fn give_up(&self, why: &str) {
         self.engine.core.health.poison(why);
+        self.engine.core.volume.stop_writing();
     }
 
     pub fn is_still(&self) -> bool {
@@ -125,7 +126,7 @@ impl FileSystem for BtrfsFs {
         let engine = self.open()?;
         let inode = engine.inodes.get(ino)?;
         let state = inode.read()?;
-        if state.item.mode & libc::S_IFMT != libc::S_IFLNK {
+        if state.item.mode & vfs::mode::S_IFMT != vfs::mode::S_IFLNK {
             return Err(Errno::EINVAL.into());
         }
         let mut target = vec![0; state.item.size.min(1 << 16) as usize];

@@ -12,7 +12,6 @@ use crate::inode::{Inode, Inodes, State, put_inode};
 use crate::reserve::Reservations;
 use crate::reserve::cost::{self, SMALL_STEP};
 use crate::reserver::Reserver;
-use crate::subvol::Subvols;
 use btrfs_disk::ids::ORPHAN_OBJECTID;
 use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Key, TreeId};
@@ -45,7 +44,6 @@ pub fn unmark(op: &Op<'_>, id: InodeId, state: &mut State) {
 pub struct Orphans {
     core: Arc<Core>,
     inodes: Arc<Inodes>,
-    subvols: Arc<Subvols>,
     reservations: Arc<Reservations>,
     reserver: Arc<Reserver>,
     /// Inodes without names that a full volume had no room to erase.
@@ -56,12 +54,11 @@ impl Orphans {
     pub fn new(
         core: Arc<Core>,
         inodes: Arc<Inodes>,
-        subvols: Arc<Subvols>,
         reservations: Arc<Reservations>,
         reserver: Arc<Reserver>,
     ) -> Orphans {
         let unerased = Mutex::new(Rank::Unerased, Vec::new());
-        Orphans { core, inodes, subvols, reservations, reserver, unerased }
+        Orphans { core, inodes, reservations, reserver, unerased }
     }
 
     /// Gives `count` lookup references back; erases or evicts what nobody needs.
@@ -168,9 +165,6 @@ impl Orphans {
             self.core.roots().trees.keys().copied().filter(|t| t.is_subvolume()).collect();
         let mut erased = 0;
         for tree in trees {
-            if self.subvols.is_read_only(tree) {
-                continue;
-            }
             match self.clean_tree(tree) {
                 Ok(count) => erased += count,
                 // They stay: the rest of the volume can be used all the same.

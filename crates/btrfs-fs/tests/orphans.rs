@@ -70,3 +70,10 @@ fn a_mount_erases_files_and_directories() {
     require!(kernel_btrfs);
     erased(&[".", "sub"], false);
 }
+
+/// The kernel cleans a subvolume when somebody looks it up, whether it may be changed or not.
+#[test]
+fn read_only_subvolumes_are_cleaned_as_well() {
+    require!(kernel_btrfs);
+    erased(&["sub"], true);
+}

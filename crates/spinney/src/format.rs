@@ -58,7 +58,8 @@ impl FormatOptions {
         mkfs::minimum_size(&self.0).map_err(|e| failed(Path::new(""), e))
     }
 
-    /// Makes the volume on `device`. What was there is lost.
+    /// Makes the volume on `device`, which may be that of an open file
+    /// ([`Medium::of_file`]). What was there is lost.
     pub fn format(&self, device: &dyn BlockDevice) -> Result<()> {
         let name = device.name();
         mkfs::make(device, &self.0).map(drop).map_err(|e| failed(Path::new(&name), e))

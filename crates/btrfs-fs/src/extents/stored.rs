@@ -18,7 +18,7 @@ pub struct Stored {
 /// In the file's order; content that is inline or not written back has none.
 pub fn stored(core: &Core, inode: &Inode) -> Result<Vec<Stored>> {
     let state = inode.read()?;
-    if state.item.mode & libc::S_IFMT != libc::S_IFREG {
+    if state.item.mode & vfs::mode::S_IFMT != vfs::mode::S_IFREG {
         return Ok(Vec::new());
     }
     let mapped = map_range(&core.view(), inode.id, core.sector(), 0, u64::MAX).fs()?;

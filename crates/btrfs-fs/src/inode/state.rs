@@ -103,11 +103,11 @@ impl State {
     }
 
     pub fn is_dir(&self) -> bool {
-        self.item.mode & libc::S_IFMT == libc::S_IFDIR
+        self.item.mode & vfs::mode::S_IFMT == vfs::mode::S_IFDIR
     }
 
     pub fn is_file(&self) -> bool {
-        self.item.mode & libc::S_IFMT == libc::S_IFREG
+        self.item.mode & vfs::mode::S_IFMT == vfs::mode::S_IFREG
     }
 
     /// The item as the volume may see it: its size never covers data in flight.

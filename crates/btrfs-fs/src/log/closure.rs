@@ -79,7 +79,7 @@ impl Closure<'_> {
             match self.work.now(self.committed, id)? {
                 None | Some(Now::Gone) => go!(self.gone(id)),
                 Some(Now::Here(item)) => {
-                    let is_dir = item.mode & libc::S_IFMT == libc::S_IFDIR;
+                    let is_dir = item.mode & vfs::mode::S_IFMT == vfs::mode::S_IFDIR;
                     go!(self.here(id, is_dir));
                 }
             }
@@ -96,7 +96,7 @@ impl Closure<'_> {
             return Ok(Ok(()));
         }
         let before = self.committed.inode(id)?;
-        if before.is_some_and(|item| item.mode & libc::S_IFMT == libc::S_IFDIR) {
+        if before.is_some_and(|item| item.mode & vfs::mode::S_IFMT == vfs::mode::S_IFDIR) {
             go!(self.emptied(id));
         }
         for name in self.committed.names(id)? {

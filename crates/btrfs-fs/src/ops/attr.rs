@@ -103,7 +103,7 @@ fn put_attributes(op: &Op<'_>, id: InodeId, state: &mut State, set: &SetAttr) {
         state.item.gid = gid;
     }
     if let Some(perm) = set.perm {
-        state.item.mode = state.item.mode & libc::S_IFMT | u32::from(perm & 0o7777);
+        state.item.mode = state.item.mode & vfs::mode::S_IFMT | u32::from(perm & 0o7777);
     }
     let time = op.core.now();
     set_time(&mut state.item.atime, set.atime, time);

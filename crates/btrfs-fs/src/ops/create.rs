@@ -167,10 +167,10 @@ fn prepare(
     } else {
         acl::inherit(default.as_deref(), perm, cx.umask, is_dir)?
     };
-    let sgid = dir_state.item.mode & libc::S_ISGID != 0;
+    let sgid = dir_state.item.mode & vfs::mode::S_ISGID != 0;
     let mut mode = new.kind.mode_bits() | inherited.mode;
     if sgid && is_dir {
-        mode |= libc::S_ISGID;
+        mode |= vfs::mode::S_ISGID;
     }
     let time = engine.core.now();
     let item = InodeItem {

@@ -48,9 +48,9 @@ pub fn set(engine: &Engine, ino: Ino, flags: u32) -> Result<()> {
     let _reservation = engine.reserver.reserve(cost::set_flags())?;
     let mut state = inode.write()?;
     let old = bits_of(state.item.flags);
-    let wanted = match state.item.mode & libc::S_IFMT {
-        libc::S_IFDIR => flags,
-        libc::S_IFREG => flags & !FS_DIRSYNC,
+    let wanted = match state.item.mode & vfs::mode::S_IFMT {
+        vfs::mode::S_IFDIR => flags,
+        vfs::mode::S_IFREG => flags & !FS_DIRSYNC,
         _ => flags & (FS_NODUMP | FS_NOATIME),
     };
     check(old, wanted)?;

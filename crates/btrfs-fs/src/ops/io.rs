@@ -145,9 +145,9 @@ pub fn kill_priv(state: &mut State, sgid: bool) {
     if state.is_dir() {
         return;
     }
-    state.item.mode &= !libc::S_ISUID;
-    if sgid || state.item.mode & libc::S_IXGRP != 0 {
-        state.item.mode &= !libc::S_ISGID;
+    state.item.mode &= !vfs::mode::S_ISUID;
+    if sgid || state.item.mode & vfs::mode::S_IXGRP != 0 {
+        state.item.mode &= !vfs::mode::S_ISGID;
     }
 }
 

@@ -22,11 +22,9 @@ pub fn shut_down(engine: &Engine, first: Durable) -> Result<()> {
         Durable::Synced => {}
     }
     engine.core.health.shut_down();
-    engine.core.volume.hold_repairs(true);
+    engine.core.volume.stop_writing();
     // Commits and log writes that have not come to their end give up there; others are done.
     engine.committer.wait_for_running();
     drop(engine.log.lock());
-    // And content that is on its way into an extent that its file has.
-    engine.core.volume.stop_writing();
     Ok(())
 }

@@ -22,7 +22,7 @@ fn is_acl(name: &[u8]) -> bool {
 }
 
 fn is_symlink(state: &State) -> bool {
-    state.item.mode & libc::S_IFMT == libc::S_IFLNK
+    state.item.mode & vfs::mode::S_IFMT == vfs::mode::S_IFLNK
 }
 
 fn check_name(name: &[u8]) -> Result<()> {
@@ -153,11 +153,11 @@ fn set_plain(
 }
 
 fn set_acl(mode: &mut u32, name: &[u8], acl: Acl) -> Result<Change> {
-    let kind = *mode & libc::S_IFMT;
-    if kind == libc::S_IFLNK {
+    let kind = *mode & vfs::mode::S_IFMT;
+    if kind == vfs::mode::S_IFLNK {
         return Err(Errno::EOPNOTSUPP.into());
     }
-    if name == acl::DEFAULT && kind != libc::S_IFDIR {
+    if name == acl::DEFAULT && kind != vfs::mode::S_IFDIR {
         return if acl.is_empty() { Ok(Change::Nothing) } else { Err(Errno::EACCES.into()) };
     }
     if acl.is_empty() {
@@ -185,7 +185,7 @@ fn set_compression(item: &mut btrfs_disk::items::InodeItem, value: &[u8]) -> Res
         _ if kinds.iter().any(|kind| value.starts_with(kind)) => COMPRESS,
         _ => return Err(Errno::EINVAL.into()),
     };
-    if !matches!(item.mode & libc::S_IFMT, libc::S_IFREG | libc::S_IFDIR) {
+    if !matches!(item.mode & vfs::mode::S_IFMT, vfs::mode::S_IFREG | vfs::mode::S_IFDIR) {
         return Ok(Change::Nothing);
     }
     item.flags = item.flags & !(COMPRESS | NOCOMPRESS) | flag;

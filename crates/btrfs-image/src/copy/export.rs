@@ -156,7 +156,7 @@ impl<'a> Export<'a> {
         match attr.kind {
             FileKind::File => self.file(path, attr)?,
             FileKind::Symlink => {
-                let target = self.fs.readlink(attr.ino).at(path, "read link")?;
+                let target = self.fs.readlink(attr.ino).and_then(whole).at(path, "read link")?;
                 let target = OsStr::from_bytes(&target);
                 std::os::unix::fs::symlink(target, path).at(path, "create link")?;
             }
@@ -293,6 +293,14 @@ fn make_dir(path: &Path) -> std::io::Result<()> {
 
 fn harmless(name: &[u8]) -> bool {
     !name.is_empty() && !name.contains(&b'/') && !name.contains(&0)
+}
+
+/// No path has a zero byte in it, or none at all; a metadata dump has links that do.
+fn whole(target: Vec<u8>) -> vfs::Result<Vec<u8>> {
+    match target.is_empty() || target.contains(&0) {
+        true => Err(FsError::Corrupt { what: "a link to no path".into(), data: true }),
+        false => Ok(target),
+    }
 }
 
 #[cfg(test)]

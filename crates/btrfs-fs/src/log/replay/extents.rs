@@ -19,8 +19,8 @@ impl Replay<'_> {
     pub(super) fn extent(&mut self, id: InodeId, key: &Key, data: &[u8]) -> Result<()> {
         let start = key.offset;
         let mut state = self.state(id)?;
-        let kind = state.item.mode & libc::S_IFMT;
-        if kind != libc::S_IFREG && kind != libc::S_IFLNK {
+        let kind = state.item.mode & vfs::mode::S_IFMT;
+        if kind != vfs::mode::S_IFREG && kind != vfs::mode::S_IFLNK {
             return Err(self.damage(id, "the log gives content to what has none"));
         }
         let old = self.op.view.get(id.tree, key).fs()?;

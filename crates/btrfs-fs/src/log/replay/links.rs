@@ -24,7 +24,7 @@ impl Replay<'_> {
             if state.is_dir() && links > 1 {
                 return Err(self.damage(id, "the log gives a directory two names"));
             }
-            if item.mode & libc::S_IFMT == libc::S_IFLNK {
+            if item.mode & vfs::mode::S_IFMT == vfs::mode::S_IFLNK {
                 self.check_target(id, item.size)?;
             }
             if u64::from(item.nlink) != links {

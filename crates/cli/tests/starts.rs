@@ -254,7 +254,9 @@ fn too_little_memory_freezes_nothing() {
             let (code, told) = run(&what, &image, &script);
             if code == Some(0) {
                 let (code, told) = run(&what, &image, "\"$1\" umount \"$3\"");
-                assert_eq!(code, Some(0), "{what}: {told}");
+                // What was enough to start may be too little to close: seen in one of forty such.
+                let died = told.contains("the server ended without closing the volume");
+                assert!(code == Some(0) || died, "{what}: {told}");
             } else {
                 assert!(!told.is_empty(), "{what}");
             }

@@ -105,6 +105,8 @@ pub struct Filler<'a> {
     file: Option<Ino>,
     /// Has many names, and so nothing else: who reads all names reads it as often.
     linked: Option<Ino>,
+    /// Whose first sector is shared to everywhere.
+    source: Option<Ino>,
     /// The name that the last step left.
     name: Option<Vec<u8>>,
     /// Files whose nodes are shared, each step changes one of them.
@@ -143,6 +145,7 @@ impl<'a> Filler<'a> {
             step: 0,
             file: None,
             linked: None,
+            source: None,
             name: None,
             old,
             held: vec![top],
@@ -231,8 +234,8 @@ impl<'a> Filler<'a> {
         self.name = Some(name);
         if self.held.len() >= HELD {
             let used = |ino: &Ino| {
-                let some = [Some(self.dir), Some(self.top), self.file, self.linked];
-                some.contains(&Some(*ino)) || [self.other, self.heir].contains(&Some(*ino))
+                let some = [self.file, self.linked, self.source, self.other, self.heir];
+                some.contains(&Some(*ino)) || [self.dir, self.top].contains(ino)
             };
             let at = self.held.iter().position(|ino| !used(ino)).expect("so many are not in use");
             self.fs.forget(self.held.remove(at), 1);
@@ -323,12 +326,12 @@ impl<'a> Filler<'a> {
     }
 
     fn reflink(&mut self) -> Step {
-        let ino = match self.file {
+        let ino = match self.source {
             Some(ino) => ino,
             None => {
-                let ino = self.current(u64::MAX)?;
+                let ino = self.new_file(12)?;
                 self.write(ino, 0, 2 * SECTOR as usize)?;
-                ino
+                *self.source.insert(ino)
             }
         };
         // Apart, so that no two items become one.
@@ -454,10 +457,11 @@ impl<'a> Filler<'a> {
     /// What an fsync may be asked for: one of the last files, or the directory.
     pub fn recent(&self, rng: &mut Rng) -> Ino {
         let last = self.held.last().copied();
-        let some: Vec<Ino> = [self.file, self.linked, last, Some(self.dir), self.other]
-            .into_iter()
-            .flatten()
-            .collect();
+        let some: Vec<Ino> =
+            [self.file, self.linked, self.source, last, Some(self.dir), self.other]
+                .into_iter()
+                .flatten()
+                .collect();
         *rng.pick(&some)
     }
 

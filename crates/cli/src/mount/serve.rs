@@ -69,7 +69,9 @@ fn serve_logged(request: &Request, reporter: &mut Reporter, place: &LogPlace) ->
     let follower = follow(request, &fs, session.unmounter().mountpoint());
     let mut control = listen(session.unmounter().mountpoint(), answers(request, follower));
     step("listening")?;
-    let _ = signals.send((session.unmounter(), Arc::downgrade(&fs)));
+    let unmounter = session.unmounter();
+    let number = device_on(unmounter.mountpoint());
+    let _ = signals.send(Served { unmounter, number, fs: Arc::downgrade(&fs) });
     step("ready")?;
     let text = ready_text(request, &fs, &session, place);
     tracing::info!("{text}");
@@ -279,13 +281,21 @@ fn tend_memory() -> Result<()> {
     start_thread("memory", body)
 }
 
+/// What signals end.
+struct Served {
+    unmounter: Unmounter,
+    /// The mount's `major:minor`: known before anybody hears that it is ready, and may change what
+    /// is on its place.
+    number: Option<String>,
+    fs: Weak<BtrfsFs>,
+}
+
 /// Starts the thread that ends the mount on SIGTERM, SIGINT and SIGHUP, once it is told
 /// which: there is none yet, so that what can fail fails before.
-fn await_signals() -> Result<Sender<(Unmounter, Weak<BtrfsFs>)>> {
-    let (tell, told) = channel::<(Unmounter, Weak<BtrfsFs>)>();
+fn await_signals() -> Result<Sender<Served>> {
+    let (tell, told) = channel::<Served>();
     let body = move || {
-        let Ok((unmounter, fs)) = told.recv() else { return };
-        let device = device_on(unmounter.mountpoint());
+        let Ok(Served { unmounter, number: device, fs }) = told.recv() else { return };
         let signal = sys::wait_for_signal();
         tracing::info!("{signal}: committing and unmounting");
         commit(&fs);

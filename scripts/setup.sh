@@ -70,9 +70,12 @@ prepare_kernel() {
     for module in fuse btrfs loop; do
         [ -e "/sys/module/$module" ] || as_root modprobe -q "$module" 2>/dev/null || true
     done
-    # The faster transport is off on a fresh machine; the kernel reads this at each mount.
+    # The faster transport is off on a fresh machine, and mounting does not switch it on by
+    # itself; the kernel reads this at each mount.
     if [ -e "$uring" ] && [ "$(cat "$uring")" = N ]; then
-        as_root sh -c "echo Y > $uring" 2>/dev/null || true
+        if as_root sh -c "echo Y > $uring" 2>/dev/null; then
+            echo "setup: switched on FUSE over io_uring ($uring), until the machine starts anew"
+        fi
     fi
 }
 

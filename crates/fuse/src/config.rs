@@ -45,10 +45,6 @@ pub struct Config {
     pub owners: Owners,
     /// Remember names that do not exist.
     pub cache_negative: bool,
-    /// As root, switch on the `fuse` module's `enable_uring` if it is off.
-    pub enable_uring_parameter: bool,
-    /// As root, the readahead window of the mount.
-    pub read_ahead_kib: Option<u32>,
     /// Largest data of one request, in bytes.
     pub max_write: u32,
     pub max_read: Option<u32>,
@@ -104,8 +100,6 @@ impl Default for Config {
             writeback: false,
             owners: Owners::default(),
             cache_negative: true,
-            enable_uring_parameter: true,
-            read_ahead_kib: Some(1024),
             max_write: 1 << 20,
             max_read: None,
             allow_other: crate::sys::is_root(),

@@ -6,6 +6,9 @@
 //! A process must not map files of a mount that it serves itself: munmap(2) waits for
 //! writeback with the lock of the address space held, and the server's threads need that
 //! lock when they touch new memory. Nothing but unmounting with force ends that.
+//!
+//! Nothing here changes what is the machine's: no parameter of a module or a device, nothing
+//! that other mounts or programs notice.
 #![deny(unsafe_code)]
 
 mod abi;
@@ -16,6 +19,7 @@ mod device;
 mod dispatch;
 mod gather;
 mod mount;
+mod mount_table;
 mod nodeid;
 mod notify;
 mod owners;
@@ -23,7 +27,6 @@ mod pace;
 mod session;
 #[allow(unsafe_code)]
 mod sys;
-mod tune;
 #[allow(unsafe_code)]
 mod uring;
 

@@ -6,8 +6,8 @@
 
 use crate::config::{Config, Source};
 use crate::device::Device;
+use crate::mount_table;
 use crate::sys::{self, How, LoopDevice};
-use crate::tune;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -182,7 +182,7 @@ fn by_helper_away(mountpoint: &Path, lazy: bool) -> io::Result<()> {
 /// Takes a mount away that is not served (yet): the connection is ended first, so that
 /// neither this nor anybody's sync(2) waits for an answer that will not come.
 pub(crate) fn give_up(mountpoint: &Path, number: Option<&str>) -> io::Result<()> {
-    let there = tune::number_on(mountpoint);
+    let there = mount_table::number_on(mountpoint);
     let ours = number.is_some() && there.as_deref() == number;
     match number {
         Some(_) if !ours => abort(number),

@@ -20,10 +20,10 @@ use crate::device::Device;
 use crate::dispatch::{Agreement, Dispatcher, Request, negotiate};
 use crate::gather::Gathered;
 use crate::mount::{self, failed};
+use crate::mount_table;
 use crate::notify::Notifier;
 use crate::pace::{Roster, Watcher};
 use crate::sys;
-use crate::tune;
 use crate::uring::{End, Server};
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
@@ -95,17 +95,13 @@ impl Session {
             std::path::absolute(mountpoint.as_ref())
                 .and_then(std::fs::canonicalize)
                 .map_err(|error| failed(mountpoint.as_ref().display().to_string(), error))?;
-        if config.transport != Transport::Classic && config.enable_uring_parameter && sys::is_root()
-        {
-            tune::enable_uring();
-        }
         let mounted = mount::mount(&mountpoint, config)?;
         let notifier = Notifier::new(mounted.device.clone(), fs.root());
         let dispatcher = Arc::new(Dispatcher::new(fs, notifier.clone(), config));
         let mut session = Session {
             dispatcher,
             notifier,
-            number: tune::number_on(&mountpoint),
+            number: mount_table::number_on(&mountpoint),
             unmounter: Unmounter { mountpoint },
             block_device: mounted.block_device,
             loops: Vec::new(),
@@ -117,10 +113,6 @@ impl Session {
         config.step("mounted")?;
         session.start(mounted.device, config)?;
         session.state = State::Serving;
-        if sys::is_root() {
-            let mountpoint = &session.unmounter.mountpoint;
-            tune::tune_mount(mountpoint, config.writeback, config.read_ahead_kib);
-        }
         Ok(session)
     }
 

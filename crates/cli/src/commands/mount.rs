@@ -30,6 +30,9 @@ the mount's name for the kernel; do not read the volume through it. As an ordina
 (the package fuse3 must be installed) the mount is of type fuse and only yours; `spinney
 umount` waits for the volume to be closed, umount(8) does not.
 
+Mounting changes no parameter of the machine, and no priority, unless an option asks for it
+by name.
+
 What root has mounted already root can mount at further places: they are one mount, and the
 first one's options hold.
 
@@ -74,9 +77,16 @@ Whose the files are (without these: whose they are on the volume)
 
 FUSE's -o options
     transport=KIND      uring (FUSE over io_uring, Linux 6.14 or newer), classic (/dev/fuse)
-                        or auto, which takes uring where there is one
+                        or auto (the default), which takes uring where it is switched on:
+                        `echo Y > /sys/module/fuse/parameters/enable_uring`, or
+                        `options fuse enable_uring=Y` in /etc/modprobe.d. Asked for by name,
+                        uring is switched on by root's mount, for the whole machine
     writeback           let the kernel gather small writes: faster for these, slower for
-                        most else
+                        most else. The kernel lets a FUSE mount have 1 % of the machine's
+                        unwritten pages; max-ratio=100,strict-limit=0 lets it have its share
+    read-ahead=KIB, max-ratio=PERCENT, strict-limit=0|1
+                        as root, what the kernel keeps for the mount in /sys/class/bdi; left
+                        as the kernel made it (128, 1, 1) unless named
     allow_other         let other users in; file modes still decide. The default for root;
                         others need user_allow_other in /etc/fuse.conf
     plain               as root, no loop device and no fuseblk

@@ -91,8 +91,6 @@ fn child(reporter: &mut Reporter, serve: impl FnOnce(&mut Reporter) -> Result<Ex
         .and_then(|()| sys::null_stdio())
         .and_then(|()| std::env::set_current_dir("/"));
     sys::close_others(keep);
-    // A try: without the right, or on kernels without groups, it is served as it is.
-    let _ = sys::favour_session();
     let result = match detached {
         Ok(()) => catch_unwind(AssertUnwindSafe(|| serve(reporter)))
             .unwrap_or_else(|_| Err(Error::new("the server panicked; its log says where"))),

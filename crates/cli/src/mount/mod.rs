@@ -10,6 +10,7 @@ pub mod control;
 mod fault;
 pub mod guard;
 pub mod log;
+pub mod machine;
 pub mod options;
 pub mod remount;
 pub mod serve;

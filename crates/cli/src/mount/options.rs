@@ -7,6 +7,7 @@
 use crate::args::size;
 use crate::commands;
 use crate::error::{Error, Result};
+use crate::mount::machine::Limits;
 use crate::sys;
 use crate::words;
 use btrfs_disk::TreeId;
@@ -22,6 +23,8 @@ pub struct MountOptions {
     pub log: Option<PathBuf>,
     /// As root, do not attach a loop device to an image.
     pub plain: bool,
+    /// What the kernel keeps for the mount, where the user says so.
+    pub limits: Limits,
     /// The mounting user has what is the top directory's owner's.
     pub map_owner: bool,
     /// The mount is there already, and gets other flags.
@@ -137,6 +140,15 @@ impl MountOptions {
             "notreelog" => self.fs.tree_log = false,
             "fsync" => self.fs.tree_log = logged(value)?,
             "plain" => self.plain = true,
+            "read-ahead" | "read_ahead" => {
+                self.limits.read_ahead = Some(in_range(option, value, 0, 1 << 20)?);
+            }
+            "max-ratio" | "max_ratio" => {
+                self.limits.max_ratio = Some(in_range(option, value, 0, 100)?);
+            }
+            "strict-limit" | "strict_limit" => {
+                self.limits.strict_limit = Some(in_range(option, value, 0, 1)? != 0);
+            }
             "remount" => self.remount = true,
             "uid" => self.config.owners.users = Map::Forced(user(value)?),
             "gid" => self.config.owners.groups = Map::Forced(group(value)?),
@@ -309,6 +321,11 @@ pub fn subvol_id(value: &str) -> Result<Subvol> {
     }
 }
 
+fn in_range(option: &str, value: &str, least: u32, most: u32) -> Result<u32> {
+    let wrong = || Error::usage(format!("option {option}: write a number, {least} to {most}"));
+    value.parse().ok().filter(|number| (least..=most).contains(number)).ok_or_else(wrong)
+}
+
 fn seconds(value: &str) -> Result<Duration> {
     match value.parse() {
         Ok(seconds @ 1..=86_400) => Ok(Duration::from_secs(seconds)),
@@ -337,6 +354,9 @@ mod tests {
         assert!(o.config.options.is_empty(), "nothing unknown goes to the kernel");
         assert_eq!(parsed("subvolid=0").fs.subvol, Subvol::Id(TreeId::FS));
         assert_eq!(parsed("subvolid=0x100").fs.subvol, Subvol::Id(TreeId(256)));
+        let limits = parsed("read-ahead=512,max-ratio=50,strict-limit=0").limits;
+        assert_eq!((limits.read_ahead, limits.max_ratio), (Some(512), Some(50)));
+        assert_eq!(limits.strict_limit, Some(false));
         assert!(parsed("ro").fs.read_only && parsed("ro").config.read_only);
         assert!(!parsed("ro,rw").fs.read_only);
         assert!(parsed("ro,nologreplay").fs.ignore_log && !parsed("ro").fs.ignore_log);
@@ -406,6 +426,9 @@ mod tests {
             "degraded",
             "rescue=all",
             "threads=many",
+            "read-ahead=far",
+            "max-ratio=101",
+            "strict-limit=2",
         ] {
             assert!(MountOptions::default().apply(wrong, false).is_err(), "{wrong}");
         }

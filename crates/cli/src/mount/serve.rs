@@ -8,6 +8,7 @@ use super::background::Reporter;
 use super::control::{Answers, Asker, Control};
 use super::fault;
 use super::log::{self, LogPlace, Sink};
+use super::machine;
 use super::options::MountOptions;
 use super::remount::Follower;
 use crate::error::{Error, Exit, Result, io_text};
@@ -15,7 +16,7 @@ use crate::image::{self, Access, Medium};
 use crate::mounts;
 use crate::sys;
 use btrfs_fs::BtrfsFs;
-use fuse::{Config, Map, Session, Source, Unmounter};
+use fuse::{Config, Map, Session, Source, Transport, Unmounter};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Weak};
@@ -140,8 +141,13 @@ fn mount(request: &Request, fs: &Arc<BtrfsFs>) -> Result<Session> {
     config.owners = request.options.owners(&top);
     config.source = source(request);
     config.on_step = Some(fault::at);
-    Session::mount(fault::in_close(fs.clone()), &request.point, &config)
-        .map_err(|e| mounting(request, &e))
+    if config.transport == Transport::Uring && sys::is_root() {
+        machine::enable_uring();
+    }
+    let session = Session::mount(fault::in_close(fs.clone()), &request.point, &config);
+    let session = session.map_err(|e| mounting(request, &e))?;
+    request.options.limits.set(session.unmounter().mountpoint());
+    Ok(session)
 }
 
 /// Over a block device the kernel passes syncfs on, and umount(2) waits for the commit.
@@ -164,6 +170,12 @@ fn source(request: &Request) -> Source {
 
 fn mounting(request: &Request, error: &FsError) -> Error {
     let told = Error::about(request.point.display(), error);
+    if let (FsError::Unsupported(_), Transport::Uring) = (error, request.options.config.transport) {
+        return match sys::is_root() {
+            true => told.remedy("it needs Linux 6.14 or newer"),
+            false => told.remedy(machine::FOR_URING),
+        };
+    }
     if !Path::new("/dev/fuse").exists() {
         return told.remedy("there is no /dev/fuse; load the kernel's module: modprobe fuse");
     }
@@ -243,6 +255,8 @@ fn ready_text(request: &Request, fs: &BtrfsFs, session: &Session, log: &LogPlace
     };
     let warning = format!("{warning}{}", not_yours(request, fs));
     let transport = session.transport();
+    let faster = machine::faster(request.options.config.transport, transport);
+    let warning = format!("{warning}{}", faster.map(|how| format!("\n  {how}")).unwrap_or_default());
     format!("{image} is mounted on {point} ({transport}, {access}{log}){warning}")
 }
 

@@ -149,14 +149,6 @@ pub fn new_session() -> io::Result<()> {
     if unsafe { libc::setsid() } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Where Linux shares the processors out between sessions first (`sched_autogroup`), gives the
-/// calling process's more. Alone in its session the server has what one caller's has, and the
-/// callers wait for it: when a thread of it lost its processor in a request, that request took
-/// 30 ms and more. The kernel's file systems work in their callers' share.
-pub fn favour_session() -> io::Result<()> {
-    std::fs::write("/proc/self/autogroup", "-10")
-}
-
 /// Puts `/dev/null` in the place of standard input, output and error.
 pub fn null_stdio() -> io::Result<()> {
     let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;

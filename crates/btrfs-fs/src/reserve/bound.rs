@@ -10,7 +10,7 @@
 //! makes nodes fewer. A leaf that overflows may take one neighbour in, if both make no more nodes
 //! than it would by itself: the neighbour's new node stands for the new leaf, and its old one is
 //! free with the commit, like the leaf's own. So a place takes as many, and copies two old leaves
-//! of the three that it counts for ([`SHARED`]). Nodes above share in the same way. An interior node over them is cut into `1 + ceil(a / fanout)` for `a` new
+//! of the three that it counts for ([`copied`]). Nodes above share in the same way. An interior node over them is cut into `1 + ceil(a / fanout)` for `a` new
 //! pointers, and there are at most `p` of them on each level: `2p` for each level. No node is
 //! rewritten twice, so all of it is at most three times what the tree has, however large `p`.
 //!
@@ -19,8 +19,11 @@
 //!
 //! **3. Records of nodes and extents.** What is new takes a record in the extent tree, and
 //! splits free ranges: bytes, which are growth. Where snapshots share nodes, a copied node gives
-//! each of its children a new referrer: as many records as it has pointers or extents, which are
-//! fewer bytes than [`SHARED`] nodes hold.
+//! each of its children a new referrer. That is a record of 25 bytes at most for each pointer, which
+//! takes 33 bytes of the node, and one of 53 for each file extent, which takes 78 of a leaf (where
+//! the record lies in the extent's own item it is shorter): less than the node's room of bytes.
+//! What is copied are the old nodes alone, not those that cuts make beside them, and no node
+//! twice ([`copied`]).
 //!
 //! **4. The trees that keep account of space, rewritten.** Each record lies in some leaf of them,
 //! and each such leaf that is rewritten moves itself, which changes other records. In the worst
@@ -30,10 +33,6 @@
 //!
 //! It knows numbers alone: neither what is free nor who asks.
 
-/// Nodes that a copied node's new records make where its children are shared: 493 pointers of
-/// 16 KiB nodes take up to 34 bytes each, 208 data references up to 53, two neighbouring leaves
-/// hold a `room` of it at least; and the copy.
-const SHARED: u64 = 4;
 /// Leaves that new inodes of several threads may share out among themselves, where the last
 /// epoch's numbers end.
 const ENDS: u64 = 4;
@@ -91,8 +90,13 @@ pub fn bound(trees: &Trees, cost: &Cost) -> u64 {
     }
     let files = rewritten(cost.places + ENDS, trees.height, trees.all);
     let sums = rewritten(cost.sums, trees.height, trees.sums);
-    let copied = (files + sums) * if trees.shared { SHARED } else { 1 };
-    let nodes = copied + grown(trees, cost.bytes);
+    let shared = match trees.shared {
+        true => copied(cost.places + ENDS, trees.height, trees.all),
+        false => 0,
+    };
+    // Wherever they lie, the leaf there may be rewritten anyway ([`accounts`]).
+    let records = grown(trees, shared * trees.room);
+    let nodes = files + sums + records + grown(trees, cost.bytes);
     (nodes + grown(trees, nodes * NODE_RECORD)) * trees.node_size
 }
 
@@ -107,6 +111,11 @@ pub fn accounts(trees: &Trees) -> u64 {
 /// Nodes that `places` changed keys of a tree of `nodes` nodes make, less growth.
 fn rewritten(places: u64, height: u64, nodes: u64) -> u64 {
     places.saturating_mul(3 + 2 * height).min(3 * nodes)
+}
+
+/// Old nodes that `places` changed keys copy: two leaves each, and one node of each level.
+fn copied(places: u64, height: u64, nodes: u64) -> u64 {
+    places.saturating_mul(2 + height).min(nodes)
 }
 
 /// Nodes that `bytes` of new items make, wherever they come.
@@ -145,7 +154,7 @@ mod tests {
         let most = (3 * (1000 + 50)) * 4096;
         assert!(bound(&TREES, &cost) <= most + most / 16);
         let shared = Trees { shared: true, ..TREES };
-        assert!(bound(&shared, &cost) <= 4 * (most + most / 16));
+        assert!(bound(&shared, &cost) <= 3 * (most + most / 16));
     }
 
     #[test]

@@ -95,7 +95,9 @@ fn faster_where(asked: Transport, got: &str, off: Option<bool>, root: bool) -> O
             format!("-o transport=uring, which switches on {ENABLE_URING} for the machine")
         }
         (Some(true), false) => format!("root's `echo Y > {ENABLE_URING}`, before mounting"),
-        (Some(false), _) => "FUSE over io_uring, which does not work here (the log may say why)".into(),
+        (Some(false), _) => {
+            "FUSE over io_uring, which does not work here (the log may say why)".into()
+        }
     };
     Some(format!("it would be faster with {how}"))
 }

@@ -256,7 +256,8 @@ fn ready_text(request: &Request, fs: &BtrfsFs, session: &Session, log: &LogPlace
     let warning = format!("{warning}{}", not_yours(request, fs));
     let transport = session.transport();
     let faster = machine::faster(request.options.config.transport, transport);
-    let warning = format!("{warning}{}", faster.map(|how| format!("\n  {how}")).unwrap_or_default());
+    let warning =
+        format!("{warning}{}", faster.map(|how| format!("\n  {how}")).unwrap_or_default());
     format!("{image} is mounted on {point} ({transport}, {access}{log}){warning}")
 }
 

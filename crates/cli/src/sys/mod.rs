@@ -13,8 +13,8 @@ pub use names::{group_id, group_name, user_id_and_group, user_name};
 #[cfg(debug_assertions)]
 pub use process::stop_myself;
 pub use process::{
-    Fork, block_signals, close_others, ended, fork, fork_apart, ignore_stops,
-    is_alive, is_root, kill, new_session, null_stdio, peer, shut_down, state, umask,
-    user_and_group, wait_for_change, wait_for_signal, wait_readable, wake,
+    Fork, block_signals, close_others, ended, fork, fork_apart, ignore_stops, is_alive, is_root,
+    kill, new_session, null_stdio, peer, shut_down, state, umask, user_and_group, wait_for_change,
+    wait_for_signal, wait_readable, wake,
 };
 pub use time::{CivilTime, from_local, to_local};

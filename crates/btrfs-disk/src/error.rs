@@ -6,19 +6,49 @@ use std::io;
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// What cannot be true.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub enum DamageKind {
+    /// What a structure says.
+    #[default]
+    Structure,
+    /// The checksum of a structure.
+    Checksum,
+    /// File content, or its checksum.
+    Content,
+}
+
 /// Something on the medium that cannot be true. Says where as far as it is known.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Corrupt {
+    pub kind: DamageKind,
     pub what: String,
     pub logical: Option<Logical>,
     pub key: Option<Key>,
-    /// File content (true) or a structure (false).
-    pub data: bool,
+    /// Of a chunk with several, from 0: the first that is bad where all are.
+    pub copy: Option<u32>,
 }
 
 impl Corrupt {
     pub fn new(what: impl Into<String>) -> Corrupt {
-        Corrupt { what: what.into(), logical: None, key: None, data: false }
+        Corrupt {
+            kind: DamageKind::Structure,
+            what: what.into(),
+            logical: None,
+            key: None,
+            copy: None,
+        }
+    }
+
+    pub fn kind(mut self, kind: DamageKind) -> Corrupt {
+        self.kind = kind;
+        self
+    }
+
+    pub fn copy(mut self, copy: usize) -> Corrupt {
+        self.copy = u32::try_from(copy).ok();
+        self
     }
 
     pub fn at(mut self, logical: Logical) -> Corrupt {
@@ -65,6 +95,14 @@ pub enum Error {
 impl Error {
     pub fn io(context: impl Into<String>, source: io::Error) -> Error {
         Error::Io { context: context.into(), source }
+    }
+
+    /// It was met in copy `copy`.
+    pub fn in_copy(self, copy: usize) -> Error {
+        match self {
+            Error::Corrupt(corrupt) => Error::Corrupt(corrupt.copy(copy)),
+            other => other,
+        }
     }
 
     pub fn corrupt(what: impl Into<String>) -> Error {

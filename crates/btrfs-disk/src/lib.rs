@@ -25,7 +25,7 @@ pub mod superblock;
 pub use build::{LeafItem, NodeIdentity};
 pub use check::Expect;
 pub use checksum::ChecksumType;
-pub use error::{Corrupt, Error, Result};
+pub use error::{Corrupt, DamageKind, Error, Result};
 pub use ids::{Generation, Geometry, Logical, Physical, TreeId};
 pub use key::Key;
 pub use le::FixedSize;

@@ -1,7 +1,7 @@
 //! From the engine's errors to the face's: the one place where they meet.
 
-use btrfs_disk::{Corrupt, Error};
-use vfs::{Errno, FsError};
+use btrfs_disk::{Corrupt, DamageKind, Error};
+use vfs::{Damage, Errno, FsError};
 
 pub fn to_fs(error: Error) -> FsError {
     match error {
@@ -15,7 +15,16 @@ pub fn to_fs(error: Error) -> FsError {
 }
 
 pub fn from_corrupt(corrupt: Corrupt) -> FsError {
-    FsError::Corrupt { data: corrupt.data, what: corrupt.to_string() }
+    let mut damage = Damage::new(corrupt.to_string());
+    damage.kind = match corrupt.kind {
+        DamageKind::Content => vfs::DamageKind::Content,
+        DamageKind::Checksum => vfs::DamageKind::Checksum,
+        _ => vfs::DamageKind::Structure,
+    };
+    damage.address = corrupt.logical.map(|logical| logical.0);
+    damage.item = corrupt.key.map(|key| (key.objectid, key.kind, key.offset));
+    damage.copy = corrupt.copy;
+    damage.into()
 }
 
 /// `?` for results of the lower rooms.

@@ -15,7 +15,7 @@ use btrfs_disk::items::{DirItem, InodeExtRef, InodeRef, dir_type};
 use btrfs_disk::key::kind;
 use btrfs_txn::delta::{Base, ObjectEdit};
 use btrfs_txn::{Core, Op, View};
-use vfs::{Errno, FileKind, FsError, Result};
+use vfs::{Damage, Errno, FileKind, FsError, Result};
 
 /// Bytes of a DIR_ITEM's entry in front of its name.
 const DIR_ITEM_HEADER: usize = 30;
@@ -221,10 +221,7 @@ pub fn remove(op: &Op<'_>, dir: InodeId, name: &[u8], target: Target) -> Result<
 }
 
 fn damaged(id: InodeId, what: &str) -> FsError {
-    FsError::Corrupt {
-        what: format!("inode {} of tree {}: {what}", id.objectid, id.tree),
-        data: false,
-    }
+    Damage::new(format!("inode {} of tree {}: {what}", id.objectid, id.tree)).into()
 }
 
 /// The item of the child's references that has a name, what is left of it without, and the

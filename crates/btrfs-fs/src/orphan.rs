@@ -18,7 +18,7 @@ use btrfs_disk::{FixedSize, Key, TreeId};
 use btrfs_txn::{Core, Op};
 use locks::{Mutex, Rank};
 use std::sync::Arc;
-use vfs::{FsError, Result};
+use vfs::{Damage, FsError, Result};
 
 /// Items that one step of erasing removes at most.
 const STEP: usize = 512;
@@ -168,7 +168,7 @@ impl Orphans {
             match self.clean_tree(tree) {
                 Ok(count) => erased += count,
                 // They stay: the rest of the volume can be used all the same.
-                Err(error @ FsError::Corrupt { .. }) => {
+                Err(error @ FsError::Corrupt(_)) => {
                     tracing::warn!(%tree, %error, "orphans cannot be read");
                 }
                 Err(error) => return Err(error),
@@ -214,7 +214,7 @@ impl Orphans {
         let inode = self.inodes.by_id(id, 0)?;
         inode.write()?.orphan = true;
         let erased = match self.erase(&inode) {
-            Err(error @ FsError::Corrupt { .. }) => {
+            Err(error @ FsError::Corrupt(_)) => {
                 // Left as it is: the rest of the volume can be used all the same.
                 tracing::warn!(inode = id.objectid, %error, "an inode without links stays");
                 false
@@ -232,7 +232,7 @@ fn check_unnamed(id: InodeId, kind: u8) -> Result<()> {
     match kind {
         kind::INODE_REF | kind::INODE_EXTREF | kind::DIR_ITEM | kind::DIR_INDEX => {
             let what = format!("inode {} of tree {} has no links but names", id.objectid, id.tree);
-            Err(FsError::Corrupt { what, data: false })
+            Err(Damage::new(what).into())
         }
         _ => Ok(()),
     }

@@ -58,14 +58,15 @@ fn make_durable(engine: &Engine) -> Result<()> {
 /// Who meets a damaged log may choose to do without it.
 fn with_remedy(error: FsError) -> FsError {
     match error {
-        FsError::Corrupt { what, data } => FsError::Corrupt {
-            what: format!(
-                "the log of fsyncs cannot be replayed: {what}; nothing was changed. The last \
+        FsError::Corrupt(mut damage) => {
+            damage.text = format!(
+                "the log of fsyncs cannot be replayed: {}; nothing was changed. The last \
                  commit can be mounted with `ro,nologreplay`; `spinney rescue zero-log` gives up \
-                 the fsyncs after it"
-            ),
-            data,
-        },
+                 the fsyncs after it",
+                damage.text
+            );
+            FsError::Corrupt(damage)
+        }
         other => other,
     }
 }

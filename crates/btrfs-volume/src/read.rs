@@ -7,7 +7,7 @@
 use crate::Volume;
 use crate::counters::add;
 use crate::write::touches_superblock;
-use btrfs_disk::{Corrupt, Error, Expect, Logical, Node, Physical, Result, check};
+use btrfs_disk::{Corrupt, DamageKind, Error, Expect, Logical, Node, Physical, Result, check};
 use tracing::warn;
 
 impl Volume {
@@ -27,7 +27,7 @@ impl Volume {
                 Err(error) => {
                     self.complain(expect.logical, *at, &error);
                     // What the first copy says is wrong tells more than a later one.
-                    failure.get_or_insert(error);
+                    failure.get_or_insert(error.in_copy(mirror));
                 }
             }
         }
@@ -158,9 +158,7 @@ impl Volume {
         if self.matches(buf, sum) {
             return Ok(());
         }
-        let mut corrupt = Corrupt::new("data fails its checksum");
-        corrupt.data = true;
-        Err(corrupt.into())
+        Err(Corrupt::new("data fails its checksum").kind(DamageKind::Content).into())
     }
 
     /// One sector from whichever copy is good; repairs the others.
@@ -184,7 +182,7 @@ impl Volume {
                 Err(error) => error,
             };
             self.complain(logical, *at, &error);
-            failure.get_or_insert(error);
+            failure.get_or_insert(error.in_copy(mirror));
         }
         buf.fill(0);
         add(&self.counters.unrecoverable, 1);

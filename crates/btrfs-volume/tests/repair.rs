@@ -4,7 +4,7 @@ mod common;
 
 use blockdev::Sticky;
 use btrfs_disk::ids::block_group;
-use btrfs_disk::{Error, Expect, Generation, Logical, Physical, Superblock, TreeId};
+use btrfs_disk::{DamageKind, Error, Expect, Generation, Logical, Physical, Superblock, TreeId};
 use btrfs_volume::{OpenOptions, Volume};
 use common::*;
 use std::path::{Path, PathBuf};
@@ -187,7 +187,7 @@ fn a_node_without_a_good_copy_names_its_address() {
     let error = volume.read_node(&expect).expect_err("no copy is good");
     let Error::Corrupt(corrupt) = &error else { panic!("{error}") };
     assert_eq!(corrupt.logical, Some(expect.logical));
-    assert!(!corrupt.data);
+    assert_ne!(corrupt.kind, DamageKind::Content);
     assert!(error.to_string().contains(&expect.logical.to_string()), "{error}");
     let counters = volume.counters();
     assert_eq!((counters.checksum_errors, counters.unrecoverable, counters.repairs), (2, 1, 0));
@@ -269,7 +269,7 @@ fn data_without_a_good_copy_is_never_returned() {
     let mut buf = vec![0; content.len()];
     let error = volume.read_data(at, &mut buf, Some(&sums)).expect_err("sector 3 is lost");
     let Error::Corrupt(corrupt) = error else { panic!("{error}") };
-    assert!(corrupt.data);
+    assert_eq!((corrupt.kind, corrupt.copy), (DamageKind::Content, Some(0)));
     assert_eq!(corrupt.logical, Some(at.offset(3 * 4096)));
     let bad = &buf[3 * SECTOR..4 * SECTOR];
     assert!(*bad == [0; SECTOR], "no byte that failed its checksum stays in the buffer");

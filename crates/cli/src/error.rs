@@ -5,7 +5,7 @@ use spinney::Cause;
 use std::fmt::{self, Display};
 use std::io::{self, Write as _};
 use std::path::Path;
-use vfs::{Errno, FsError};
+use vfs::{DamageKind, Errno, FsError};
 
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -159,11 +159,11 @@ pub fn io_text(error: &io::Error) -> String {
 /// What the operator can do about an error of the engine, where there is something.
 fn fs_remedy(image: &str, error: &FsError) -> Option<String> {
     Some(match error {
-        FsError::Corrupt { data: true, .. } => format!(
+        FsError::Corrupt(damage) if damage.kind == DamageKind::Content => format!(
             "this content is lost unless a backup has it; `spinney check --data {image}` finds \
              all such files"
         ),
-        FsError::Corrupt { .. } => format!(
+        FsError::Corrupt(_) => format!(
             "run `spinney check {image}` to see the extent of it; save what can be read with \
              `spinney cp -r {image}:/ DIR`"
         ),
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn messages_name_file_and_remedy() {
-        let corrupt = FsError::Corrupt { what: "node at 4096".into(), data: false };
+        let corrupt = FsError::from(vfs::Damage::new("node at 4096"));
         let text = Error::fs("d.img:/a", Path::new("d.img"), &corrupt).to_string();
         assert!(
             text.starts_with("spinney: d.img:/a: damaged volume: node at 4096\n  run"),

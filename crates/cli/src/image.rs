@@ -118,7 +118,7 @@ pub fn opening_volume(image: &Path, subvol: &Subvol, error: &FsError) -> Error {
                 .remedy("its path starts at the top of the volume, whatever the default is")
         }
         // `check` and `cp` would open it in the same way, and say the same.
-        FsError::Corrupt { .. } => {
+        FsError::Corrupt(_) => {
             let name = image.display();
             Error::about(&name, error).remedy(format!(
                 "`spinney dump-super --all {name}` shows what is left of it; `btrfs restore \

@@ -110,7 +110,12 @@ fn as_fs(error: btrfs_disk::Error) -> FsError {
     match error {
         Disk::NotBtrfs(why) => FsError::NotAVolume(why.to_string()),
         Disk::Unsupported(what) => FsError::Unsupported(what.to_string()),
-        Disk::Corrupt(what) => FsError::Corrupt { what: what.to_string(), data: false },
+        Disk::Corrupt(corrupt) => {
+            let mut damage = vfs::Damage::new(corrupt.to_string());
+            damage.address = corrupt.logical.map(|logical| logical.0);
+            damage.copy = corrupt.copy;
+            damage.into()
+        }
         other => FsError::Io {
             context: "reading the volume".into(),
             source: std::io::Error::other(other.to_string()),

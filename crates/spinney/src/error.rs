@@ -105,7 +105,7 @@ impl Error {
     /// The nearest kind that the standard library has.
     pub fn kind(&self) -> io::ErrorKind {
         match self.cause() {
-            Cause::Volume(FsError::Corrupt { .. } | FsError::NotAVolume(_)) => {
+            Cause::Volume(FsError::Corrupt(_) | FsError::NotAVolume(_)) => {
                 io::ErrorKind::InvalidData
             }
             Cause::Volume(FsError::Unsupported(_)) => io::ErrorKind::Unsupported,
@@ -128,7 +128,7 @@ impl Error {
 
     /// The medium answered with something that cannot be true: the volume is damaged.
     pub fn is_damage(&self) -> bool {
-        matches!(self.cause(), Cause::Volume(FsError::Corrupt { .. }))
+        matches!(self.cause(), Cause::Volume(FsError::Corrupt(_)))
     }
 }
 

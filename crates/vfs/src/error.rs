@@ -87,6 +87,47 @@ errnos! {
     EUCLEAN "structure needs cleaning",
 }
 
+/// What of a volume is damaged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub enum DamageKind {
+    /// What a structure says cannot be true.
+    #[default]
+    Structure,
+    /// A structure fails its checksum.
+    Checksum,
+    /// File content fails its checksum, or cannot be had in full.
+    Content,
+}
+
+/// Damage, and where it is as far as that is known.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Damage {
+    pub kind: DamageKind,
+    /// For people: what is wrong, and where.
+    pub text: String,
+    /// In the volume's own address space, in bytes.
+    pub address: Option<u64>,
+    /// The item by its key: object id, type, offset.
+    pub item: Option<(u64, u8, u64)>,
+    /// Of several copies, from 0: the first that is bad where all are.
+    pub copy: Option<u32>,
+}
+
+impl Damage {
+    /// A structure says what cannot be true.
+    pub fn new(text: impl Into<String>) -> Damage {
+        Damage { text: text.into(), ..Damage::default() }
+    }
+}
+
+impl From<Damage> for FsError {
+    fn from(damage: Damage) -> FsError {
+        FsError::Corrupt(Box::new(damage))
+    }
+}
+
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum FsError {
@@ -95,12 +136,9 @@ pub enum FsError {
         context: String,
         source: io::Error,
     },
-    /// `data` is true where file content failed its checksum (EIO), false where a
-    /// structure is damaged (EUCLEAN).
-    Corrupt {
-        what: String,
-        data: bool,
-    },
+    /// The medium answered with something that cannot be true: EIO where it is file content,
+    /// EUCLEAN where it is a structure.
+    Corrupt(Box<Damage>),
     /// There is no volume of this kind on the device (EINVAL, as for the kernel's mount).
     NotAVolume(String),
     Unsupported(String),
@@ -113,8 +151,8 @@ impl FsError {
         match self {
             FsError::Posix(errno) => errno.code(),
             FsError::Io { .. } => libc::EIO,
-            FsError::Corrupt { data: true, .. } => libc::EIO,
-            FsError::Corrupt { data: false, .. } => codes::EUCLEAN,
+            FsError::Corrupt(damage) if damage.kind == DamageKind::Content => libc::EIO,
+            FsError::Corrupt(_) => codes::EUCLEAN,
             FsError::NotAVolume(_) => libc::EINVAL,
             FsError::Unsupported(_) => libc::EOPNOTSUPP,
             FsError::ReadOnly(_) => libc::EROFS,
@@ -127,7 +165,7 @@ impl fmt::Display for FsError {
         match self {
             FsError::Posix(errno) => f.write_str(errno.text()),
             FsError::Io { context, source } => write!(f, "{context}: {source}"),
-            FsError::Corrupt { what, .. } => write!(f, "damaged volume: {what}"),
+            FsError::Corrupt(damage) => write!(f, "damaged volume: {}", damage.text),
             FsError::NotAVolume(why) => write!(f, "not a btrfs volume: {why}"),
             FsError::Unsupported(what) => write!(f, "not supported: {what}"),
             FsError::ReadOnly(why) => write!(f, "read-only: {why}"),

@@ -11,7 +11,7 @@ mod file_system;
 pub mod mode;
 
 pub use attr::{Attr, DirEntry, Entry, FileKind, Ino, SetAttr, SetTime, StatFs, Timestamp};
-pub use error::{Errno, FsError, Result};
+pub use error::{Damage, DamageKind, Errno, FsError, Result};
 pub use file_system::{
     Context, Durable, FallocateMode, FileSystem, Observer, RenameMode, SeekWhence, Stat,
     WriteFlags, XattrMode,

@@ -23,7 +23,7 @@ mod small;
 mod tests;
 
 use crate::checksum::CSUM_FIELD;
-use crate::error::Corrupt;
+use crate::error::{Corrupt, DamageKind};
 use crate::le::FixedSize;
 use crate::node::{
     FLAG_RELOC, FLAG_WRITTEN, HEADER_SIZE, Header, ITEM_SIZE, KEY_PTR_SIZE, MAX_LEVEL, Node,
@@ -103,7 +103,7 @@ fn read(
     let found = Header::read(&bytes)?;
     let size = geometry.csum.size();
     if geometry.csum.digest(&bytes[CSUM_FIELD..])[..size] != bytes[..size] {
-        return Err(Corrupt::new("node fails its checksum"));
+        return Err(Corrupt::new("node fails its checksum").kind(DamageKind::Checksum));
     }
     promises(&found, expect)?;
     header(&found, geometry, limits)?;

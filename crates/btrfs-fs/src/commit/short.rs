@@ -18,7 +18,7 @@ use btrfs_txn::Snapshot;
 use btrfs_txn::delta::Delta;
 use locks::{Mutex, Rank};
 use std::sync::Arc;
-use vfs::{Errno, FsError, Result};
+use vfs::{Damage, Errno, FsError, Result};
 
 pub(super) type Attempt<T> = std::result::Result<T, Failed>;
 
@@ -101,7 +101,7 @@ impl Committer {
         let Some(joined) = Delta::joined(sealed, &layers.current) else {
             layers.current.gate.reopen();
             let what = "two epochs contradict each other".to_owned();
-            return Err(FsError::Corrupt { what, data: false });
+            return Err(Damage::new(what).into());
         };
         let (current, roots) = (Arc::new(joined), layers.roots.clone());
         self.core.replace_layers(Snapshot { current, sealed: None, roots });

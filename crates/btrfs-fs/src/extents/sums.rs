@@ -5,7 +5,7 @@ use crate::error::IntoFs;
 use crate::error::from_corrupt;
 use btrfs_disk::ids::EXTENT_CSUM_OBJECTID;
 use btrfs_disk::key::kind::EXTENT_CSUM;
-use btrfs_disk::{Corrupt, Key, Logical, TreeId};
+use btrfs_disk::{Corrupt, DamageKind, Key, Logical, TreeId};
 use btrfs_tree::Cursor;
 use btrfs_txn::{Core, View};
 use vfs::Result;
@@ -31,9 +31,8 @@ pub fn lookup(
         None => Ok(out),
         Some(missing) => {
             let at = at.offset(missing as u64 * sector);
-            let mut corrupt = Corrupt::new("file content without a checksum").at(at);
-            corrupt.data = true;
-            Err(from_corrupt(corrupt))
+            let corrupt = Corrupt::new("file content without a checksum").at(at);
+            Err(from_corrupt(corrupt.kind(DamageKind::Content)))
         }
     }
 }

@@ -16,7 +16,7 @@ use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use vfs::{Attr, Context, Errno, FileKind, FileSystem, FsError, Ino, SeekWhence};
+use vfs::{Attr, Context, Damage, Errno, FileKind, FileSystem, FsError, Ino, SeekWhence};
 
 const BUFFER: usize = 1 << 20;
 
@@ -298,7 +298,7 @@ fn harmless(name: &[u8]) -> bool {
 /// No path has a zero byte in it, or none at all; a metadata dump has links that do.
 fn whole(target: Vec<u8>) -> vfs::Result<Vec<u8>> {
     match target.is_empty() || target.contains(&0) {
-        true => Err(FsError::Corrupt { what: "a link to no path".into(), data: true }),
+        true => Err(Damage::new("a link to no path").into()),
         false => Ok(target),
     }
 }

@@ -33,7 +33,7 @@ impl From<FsError> for Failure {
     fn from(error: FsError) -> Failure {
         match &error {
             FsError::Posix(errno) => return (*errno).into(),
-            FsError::Io { .. } | FsError::Corrupt { .. } => tracing::error!("{error}"),
+            FsError::Io { .. } | FsError::Corrupt(_) => tracing::error!("{error}"),
             _ => tracing::debug!("{error}"),
         }
         Failure(error.errno())

@@ -136,7 +136,7 @@ impl FileSystem for Spy {
         self.note("destroy");
         assert!(!self.destroy_panics, "asked to panic");
         match self.destroy_fails {
-            true => Err(FsError::Corrupt { what: "asked to".into(), data: false }),
+            true => Err(vfs::Damage::new("asked to").into()),
             false => self.model.destroy(),
         }
     }

@@ -235,7 +235,7 @@ impl Reader<'_> {
                 "{path:?}: readdir says {ino:?} {kind:?}, lookup says {:?} {:?}",
                 entry.attr.ino, entry.attr.kind
             );
-            return Err(vfs::FsError::Corrupt { what, data: false });
+            return Err(vfs::Damage::new(what).into());
         }
         match self.fs.getattr(ino) {
             Ok(attr) => self.node(path, &attr),

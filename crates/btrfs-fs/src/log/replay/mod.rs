@@ -33,7 +33,7 @@ use btrfs_tree::{Item, NodeStore, Scan, scan};
 use btrfs_txn::{Core, Op};
 use std::collections::BTreeSet;
 use sums::Sums;
-use vfs::{FsError, Result};
+use vfs::{Damage, FsError, Result};
 
 /// What a replay did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -165,7 +165,7 @@ impl<'e> Replay<'e> {
 
     fn damage(&self, id: InodeId, what: &str) -> FsError {
         let what = format!("inode {} of tree {}: {what}", id.objectid, id.tree);
-        FsError::Corrupt { what, data: false }
+        Damage::new(what).into()
     }
 
     /// The third stage: attributes, references, extents, in the order of the log; then links.

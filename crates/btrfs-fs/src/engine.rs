@@ -83,6 +83,7 @@ impl Engine {
             log.clone(),
             label.clone(),
             stats.clone(),
+            options.after_commit.clone(),
         ));
         let reserver = Arc::new(Reserver::new(
             core.clone(),

@@ -39,4 +39,4 @@ mod xattrs;
 pub use btrfs_txn::{Clock, SystemClock};
 pub use extents::Stored;
 pub use fs::BtrfsFs;
-pub use options::{Atime, Options, Sabotage, Subvol};
+pub use options::{AfterCommit, Atime, Options, Sabotage, Subvol};

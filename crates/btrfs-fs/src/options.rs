@@ -32,6 +32,9 @@ pub struct Options {
     pub background: bool,
     /// What inodes and roots are stamped with; a test's own makes a world that repeats.
     pub clock: Arc<dyn Clock>,
+    /// For tests: is called behind each durable commit, before the next one can begin.
+    #[doc(hidden)]
+    pub after_commit: Option<AfterCommit>,
     /// Breaks a promise on purpose, to see that the crash tests find it.
     #[doc(hidden)]
     pub sabotage: Option<Sabotage>,
@@ -45,6 +48,17 @@ pub enum Atime {
     Never,
     Relative,
     Always,
+}
+
+/// Looks at the volume as a commit has left it.
+#[doc(hidden)]
+#[derive(Clone)]
+pub struct AfterCommit(pub Arc<dyn Fn() + Send + Sync>);
+
+impl std::fmt::Debug for AfterCommit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("AfterCommit")
+    }
 }
 
 /// What is broken. Nothing but tests of tests sets it.
@@ -91,6 +105,7 @@ impl Default for Options {
             tree_log: true,
             background: true,
             clock: Arc::new(SystemClock),
+            after_commit: None,
             sabotage: None,
         }
     }

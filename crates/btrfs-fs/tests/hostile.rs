@@ -410,7 +410,11 @@ fn content_with_a_good_copy_is_read_and_repaired() {
     for copy in copies {
         device.write_at(copy + 5000, &[!content[5000]]).unwrap();
     }
-    assert_eq!(read_file(&device).1.expect_err("both copies").errno(), libc::EIO);
+    let error = read_file(&device).1.expect_err("both copies");
+    assert_eq!(error.errno(), libc::EIO);
+    let vfs::FsError::Corrupt(damage) = error else { panic!("{error}") };
+    assert_eq!((damage.kind, damage.copy), (vfs::DamageKind::Content, Some(0)), "{damage:?}");
+    assert!(damage.address.is_some(), "{damage:?}");
 }
 
 /// The free-space tree calls a used place free and as much free space used: sums agree, so

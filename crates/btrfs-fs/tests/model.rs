@@ -27,7 +27,7 @@ fn run_all(make: &dyn Fn() -> Image, first: u64, count: u64, most: usize, config
 fn run_on(make: &dyn Fn() -> Image, seed: u64, steps: usize, config: &Config) {
     let image = make();
     let model = RefFs::default();
-    let fs = image.open_with(Options { background: false, ..Options::default() });
+    let fs = image.open_checked(Options { background: false, ..Options::default() });
     // Where the kernel stores zeros we may leave a hole: `holes_are_zeros` judges seeks.
     let ops = generate(seed, steps, &config.clone().without(&[OpKind::Seek]));
     let tolerance = Tolerance { tree_every: 200, ..Tolerance::default() };

@@ -18,6 +18,7 @@ use crate::error::IntoFs;
 use crate::inode::Inodes;
 use crate::label::PendingLabel;
 use crate::log::{LogState, TreeLog};
+use crate::options::AfterCommit;
 use crate::refusals::refused;
 use crate::reserve::{CommitReservation, Reservations};
 use crate::stats::Stats;
@@ -47,6 +48,8 @@ pub struct Committer {
     stats: Arc<Stats>,
     turns: Turns,
     owed: Owed,
+    /// A test looks at each commit.
+    after_commit: Option<AfterCommit>,
     /// What can be done once everything is durable, with no lock held.
     afterwards: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
@@ -61,6 +64,7 @@ impl Committer {
         log: Arc<TreeLog>,
         label: Arc<PendingLabel>,
         stats: Arc<Stats>,
+        after_commit: Option<AfterCommit>,
     ) -> Committer {
         let (turns, owed, afterwards) = Default::default();
         Committer {
@@ -74,6 +78,7 @@ impl Committer {
             stats,
             turns,
             owed,
+            after_commit,
             afterwards,
         }
     }
@@ -149,6 +154,9 @@ impl Committer {
                 self.commit_trees(Instant::now(), Duration::ZERO, urgency).map(|()| Landed::All)
             }
         };
+        if let (Ok(_), Some(look)) = (&result, &self.after_commit) {
+            look.0();
+        }
         // Before the next in line finds nothing to do, and calls it durable.
         match &result {
             Ok(landed) => turn.ended(number, *landed == Landed::All),

@@ -30,7 +30,7 @@ SPINNEY_SKIPS=$(mktemp)
 export SPINNEY_SKIPS
 trap 'rm -f "$SPINNEY_SKIPS"' EXIT
 
-cargo test --release --quiet --package btrfs-check --test mutate -- whole --ignored
+cargo test --release --quiet --package spinney-btrfs-check --test mutate -- whole --ignored
 for round in $(seq "$rounds"); do
     echo "round $round of $rounds, seed $seed"
     FSX_OPS=${SOAK_OPS:-1000000} FSX_SEED=$seed \
@@ -39,9 +39,9 @@ for round in $(seq "$rounds"); do
         cargo test --release --quiet --package suites --test model -- --test-threads=1
     # Of the engine itself, with its assertions.
     SPINNEY_SEED=$seed SPINNEY_FILL_SECONDS=${SOAK_FILL_SECONDS:-1800} \
-        cargo test --quiet --package btrfs-fs --test fill -- --ignored --exact everything \
+        cargo test --quiet --package spinney-btrfs-fs --test fill -- --ignored --exact everything \
         eight_threads_of_each_kind --test-threads=1
-    cargo test --quiet --package btrfs-fs --test kept -- --ignored --exact all_sequences
+    cargo test --quiet --package spinney-btrfs-fs --test kept -- --ignored --exact all_sequences
     seed=$((seed + 1000))
 done
 if [ -s "$SPINNEY_SKIPS" ]; then

@@ -84,7 +84,8 @@ gate clippy cargo clippy --quiet --workspace --all-targets -- -D warnings
 gate doc env RUSTDOCFLAGS=-Dwarnings cargo doc --quiet --no-deps --package spinney
 gate targets scripts/check-targets.sh
 gate package run_package
-cargo xtask file-size
+gate file-size cargo xtask file-size --strict
+gate fn-length cargo xtask fn-length
 
 echo "tests (log: $LOG) ..."
 start=$SECONDS

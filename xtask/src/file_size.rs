@@ -22,7 +22,8 @@ pub fn run(args: &[String]) -> Result<bool, String> {
     Ok(long.is_empty() || !strict)
 }
 
-fn rust_files() -> Result<Vec<String>, String> {
+/// Those that git knows, or would take.
+pub fn rust_files() -> Result<Vec<String>, String> {
     let output = Command::new("git")
         .args(["ls-files", "--cached", "--others", "--exclude-standard", "--", "*.rs"])
         .output()

@@ -4,6 +4,7 @@
 //! ends with 0 when all is well, 1 when something is not. Nothing here changes a file.
 
 mod file_size;
+mod fn_length;
 mod layers;
 mod licences;
 mod modules;
@@ -17,6 +18,7 @@ usage: cargo xtask COMMAND
                               large ones, against the plan; or print the modules' layers
   licences                    hold the licences and sources of all dependencies against deny.toml
   file-size [--strict]        list Rust files over 600 lines; with --strict they are an error
+  fn-length                   functions over 40 lines may only become fewer
   ci-summary --log LOG [--status N] [--skips FILE] [--gate-passed NAME]... [--gate-failed NAME]...
                               count test results; the last line is `N passed, M failed, K skipped`";
 
@@ -34,6 +36,7 @@ fn main() -> ExitCode {
         "layers" => layers::run(),
         "licences" => licences::run(),
         "file-size" => file_size::run(rest),
+        "fn-length" => fn_length::run(),
         "ci-summary" => summary::run(rest),
         _ => Err(USAGE.to_string()),
     };

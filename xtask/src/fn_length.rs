@@ -45,13 +45,12 @@ fn functions(path: &str, text: &str) -> Vec<Function> {
         let Some((indent, name)) = head(line) else { continue };
         let close = format!("{}}}", " ".repeat(indent));
         // A declaration has no body; one that fits its line ends there.
-        let ends = |line: &&str| line.starts_with(&close);
         let first = lines[at..].iter().position(|l| l.contains('{') || l.ends_with(';'));
         let Some(first) = first.filter(|first| lines[at + first].trim_end().ends_with('{')) else {
             continue;
         };
         let rest = &lines[at + first + 1..];
-        let Some(body) = rest.iter().position(|line| ends(line)) else { continue };
+        let Some(body) = rest.iter().position(|line| line.starts_with(&close)) else { continue };
         let place = format!("{path}:{}: {name}", at + 1);
         found.push(Function { lines: first + body + 2, place });
     }

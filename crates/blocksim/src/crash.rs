@@ -38,7 +38,7 @@ impl Recording {
             let base = Image::over(&self.base, durable.clone());
             let epoch = Epoch { index, end: start + len, durable: base, pending };
             for event in &epoch.pending {
-                apply(&mut durable, &self.base, event, Fate::Arrived);
+                apply(&mut durable, &self.base, event, WriteFate::Arrived);
             }
             start += len + 1;
             index += 1;
@@ -60,7 +60,7 @@ pub struct Epoch {
 
 /// What becomes of one write.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Fate {
+pub enum WriteFate {
     Lost,
     Arrived,
     /// Some of its sectors arrive: the first ones if the number is even, else any.
@@ -69,7 +69,7 @@ pub enum Fate {
 
 /// What becomes of each pending write of an epoch, in order.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Choice(pub Vec<Fate>);
+pub struct Choice(pub Vec<WriteFate>);
 
 impl Epoch {
     /// At least the one where nothing arrives and the one where everything does; every subset
@@ -77,11 +77,12 @@ impl Epoch {
     pub fn choices(&self, budget: usize, seed: u64) -> Vec<Choice> {
         let count = self.pending.len();
         let mut list = Choices { seen: HashSet::new(), list: Vec::new() };
-        list.add(vec![Fate::Lost; count]);
-        list.add(vec![Fate::Arrived; count]);
+        list.add(vec![WriteFate::Lost; count]);
+        list.add(vec![WriteFate::Arrived; count]);
         if count < 20 && 1usize << count <= budget {
             for subset in 0..1u64 << count {
-                let fate = |bit| [Fate::Lost, Fate::Arrived][(subset >> bit & 1) as usize];
+                let fate =
+                    |bit| [WriteFate::Lost, WriteFate::Arrived][(subset >> bit & 1) as usize];
                 list.add((0..count).map(fate).collect());
             }
         }
@@ -95,7 +96,7 @@ impl Epoch {
         list.list
     }
 
-    fn sample(&self, rng: &mut Rng) -> Vec<Fate> {
+    fn sample(&self, rng: &mut Rng) -> Vec<WriteFate> {
         let count = self.pending.len() as u64;
         if count == 0 {
             return Vec::new();
@@ -104,17 +105,17 @@ impl Epoch {
         let way = rng.below(6);
         let mut fate = |i: u64| match way {
             // All but one, only one, the first ones, the last ones, any.
-            0 => [Fate::Arrived, Fate::Lost][(i == one) as usize],
-            1 => [Fate::Lost, Fate::Arrived][(i == one) as usize],
-            2 => [Fate::Lost, Fate::Arrived][(i < one) as usize],
-            3 => [Fate::Lost, Fate::Arrived][(i > one) as usize],
+            0 => [WriteFate::Arrived, WriteFate::Lost][(i == one) as usize],
+            1 => [WriteFate::Lost, WriteFate::Arrived][(i == one) as usize],
+            2 => [WriteFate::Lost, WriteFate::Arrived][(i < one) as usize],
+            3 => [WriteFate::Lost, WriteFate::Arrived][(i > one) as usize],
             // All but one, which is torn.
-            4 if i != one => Fate::Arrived,
-            4 => Fate::Torn(rng.next_u64()),
+            4 if i != one => WriteFate::Arrived,
+            4 => WriteFate::Torn(rng.next_u64()),
             _ => match rng.below(5) {
-                0 | 1 => Fate::Lost,
-                2 | 3 => Fate::Arrived,
-                _ => Fate::Torn(rng.next_u64()),
+                0 | 1 => WriteFate::Lost,
+                2 | 3 => WriteFate::Arrived,
+                _ => WriteFate::Torn(rng.next_u64()),
             },
         };
         (0..count).map(&mut fate).collect()
@@ -131,23 +132,23 @@ impl Epoch {
 }
 
 struct Choices {
-    seen: HashSet<Vec<Fate>>,
+    seen: HashSet<Vec<WriteFate>>,
     list: Vec<Choice>,
 }
 
 impl Choices {
-    fn add(&mut self, fates: Vec<Fate>) {
+    fn add(&mut self, fates: Vec<WriteFate>) {
         if self.seen.insert(fates.clone()) {
             self.list.push(Choice(fates));
         }
     }
 }
 
-fn apply(blocks: &mut Blocks, below: &Image, event: &Event, fate: Fate) {
+fn apply(blocks: &mut Blocks, below: &Image, event: &Event, fate: WriteFate) {
     match (event, fate) {
-        (Event::Flush, _) | (_, Fate::Lost) => {}
-        (Event::Write { offset, data }, Fate::Arrived) => put(blocks, below, *offset, data),
-        (Event::Write { offset, data }, Fate::Torn(seed)) => {
+        (Event::Flush, _) | (_, WriteFate::Lost) => {}
+        (Event::Write { offset, data }, WriteFate::Arrived) => put(blocks, below, *offset, data),
+        (Event::Write { offset, data }, WriteFate::Torn(seed)) => {
             tear(blocks, below, *offset, data, seed)
         }
         (Event::Discard { offset, len }, _) => {

@@ -15,7 +15,7 @@ mod faults;
 mod image;
 mod rng;
 
-pub use crash::{Choice, Epoch, Fate, Recording};
+pub use crash::{Choice, Epoch, Recording, WriteFate};
 pub use device::{Event, Hook, Lie, SimDevice};
 pub use faults::{Access, Counts, Fault, Span};
 pub use image::{BLOCK, Image, SECTOR};

@@ -2,7 +2,7 @@
 //! and nothing that was never written.
 
 use blockdev::BlockDevice;
-use blocksim::{Access, Choice, Fate, Fault, Hook, Image, Lie, SECTOR, SimDevice, Span};
+use blocksim::{Access, Choice, Fault, Hook, Image, Lie, SECTOR, SimDevice, Span, WriteFate};
 use std::sync::{Arc, Mutex, OnceLock};
 
 const LEN: u64 = 1 << 20;
@@ -49,7 +49,7 @@ fn torn_writes_are_torn_at_sectors_only() {
     let epoch = recording.epochs().next().unwrap();
     let mut mixed = 0;
     for seed in 0..64 {
-        let image = epoch.image(&Choice(vec![Fate::Torn(seed)]));
+        let image = epoch.image(&Choice(vec![WriteFate::Torn(seed)]));
         let mut buf = [0; 4096];
         image.read(0, &mut buf).unwrap();
         let sectors: Vec<u8> = buf.chunks(SECTOR as usize).map(|s| s[0]).collect();
@@ -74,7 +74,7 @@ fn choices_are_all_subsets_where_few_and_repeat_with_their_seed() {
     let epoch = recording.epochs().next().unwrap();
     let all = epoch.choices(8, 5);
     assert_eq!(all.len(), 8);
-    assert!(all.iter().all(|c| c.0.iter().all(|f| !matches!(f, Fate::Torn(_)))));
+    assert!(all.iter().all(|c| c.0.iter().all(|f| !matches!(f, WriteFate::Torn(_)))));
     let more = epoch.choices(40, 5);
     assert_eq!(more, epoch.choices(40, 5));
     assert_ne!(more, epoch.choices(40, 6));

@@ -30,4 +30,4 @@ pub use reader::{Blank, Item, NodeReader, TreeRoot, get};
 pub use scan::{Scan, scan};
 pub use store::NodeStore;
 pub use verify::{TreeShape, verify};
-pub use walk::{Place, Step, Visitor, walk};
+pub use walk::{NodePosition, Step, Visitor, walk};

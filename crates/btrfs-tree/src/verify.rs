@@ -1,7 +1,7 @@
 //! A whole tree held against the rules that [`crate::apply`] promises to keep.
 
 use crate::reader::{NodeReader, TreeRoot};
-use crate::walk::{Place, Step, Visitor, walk};
+use crate::walk::{NodePosition, Step, Visitor, walk};
 use btrfs_disk::node::{ITEM_SIZE, KEY_PTR_SIZE};
 use btrfs_disk::{Error, Node, Result};
 use std::sync::Arc;
@@ -32,7 +32,7 @@ struct Count {
 }
 
 impl Visitor for Count {
-    fn node(&mut self, _: &Place<'_>, node: &Arc<Node>) -> Step {
+    fn node(&mut self, _: &NodePosition<'_>, node: &Arc<Node>) -> Step {
         let level = usize::from(node.level());
         if self.shape.nodes.len() <= level {
             self.shape.nodes.resize(level + 1, 0);
@@ -48,7 +48,7 @@ impl Visitor for Count {
         Step::Into
     }
 
-    fn broken(&mut self, _: &Place<'_>, error: Error) -> Step {
+    fn broken(&mut self, _: &NodePosition<'_>, error: Error) -> Step {
         self.error = Some(error);
         Step::Stop
     }

@@ -21,7 +21,7 @@ pub enum Step {
 
 /// Where in the tree a node belongs.
 #[derive(Clone, Copy, Debug)]
-pub struct Place<'a> {
+pub struct NodePosition<'a> {
     pub root: &'a TreeRoot,
     pub expect: &'a Expect,
     pub parent: Option<&'a Node>,
@@ -33,22 +33,22 @@ pub struct Place<'a> {
 
 /// What a walk calls.
 pub trait Visitor {
-    fn node(&mut self, place: &Place<'_>, node: &Arc<Node>) -> Step;
+    fn node(&mut self, place: &NodePosition<'_>, node: &Arc<Node>) -> Step;
     /// A node could not be read or does not keep its pointer's promises. Its subtree is
     /// passed over; `Stop` ends the walk.
-    fn broken(&mut self, place: &Place<'_>, error: Error) -> Step;
+    fn broken(&mut self, place: &NodePosition<'_>, error: Error) -> Step;
 }
 
 /// Visits the tree of `root`; false if the visitor stopped it.
 pub fn walk<R: NodeReader + ?Sized>(r: &R, root: &TreeRoot, visitor: &mut dyn Visitor) -> bool {
     let expect = root.expect();
-    let place = Place { root, expect: &expect, parent: None, slot: 0, upper: None };
+    let place = NodePosition { root, expect: &expect, parent: None, slot: 0, upper: None };
     visit(r, &place, root_node(r, root), visitor)
 }
 
 fn visit<R: NodeReader + ?Sized>(
     r: &R,
-    place: &Place<'_>,
+    place: &NodePosition<'_>,
     node: Result<Arc<Node>>,
     visitor: &mut dyn Visitor,
 ) -> bool {
@@ -66,7 +66,7 @@ fn visit<R: NodeReader + ?Sized>(
 
 fn visit_child<R: NodeReader + ?Sized>(
     r: &R,
-    place: &Place<'_>,
+    place: &NodePosition<'_>,
     parent: &Arc<Node>,
     slot: usize,
     visitor: &mut dyn Visitor,
@@ -78,6 +78,7 @@ fn visit_child<R: NodeReader + ?Sized>(
         ends_below(&node, upper)?;
         Ok(node)
     });
-    let below = Place { root: place.root, expect: &expect, parent: Some(&**parent), slot, upper };
+    let below =
+        NodePosition { root: place.root, expect: &expect, parent: Some(&**parent), slot, upper };
     visit(r, &below, child, visitor)
 }

@@ -4,8 +4,8 @@ mod common;
 
 use btrfs_disk::{ChildPtr, Error, Generation, Key, Logical, Node, NodeIdentity, TreeId, build};
 use btrfs_tree::{
-    Cursor, DirtyNodes, Edit, NodeSink, Place, Step, TreeRoot, Visitor, apply, get, scan, verify,
-    walk,
+    Cursor, DirtyNodes, Edit, NodePosition, NodeSink, Step, TreeRoot, Visitor, apply, get, scan,
+    verify, walk,
 };
 use common::{Memory, Rng, World};
 use std::sync::Arc;
@@ -90,11 +90,11 @@ struct Tolerant {
 }
 
 impl Visitor for Tolerant {
-    fn node(&mut self, _: &Place<'_>, _: &Arc<Node>) -> Step {
+    fn node(&mut self, _: &NodePosition<'_>, _: &Arc<Node>) -> Step {
         self.nodes += 1;
         Step::Into
     }
-    fn broken(&mut self, _: &Place<'_>, error: Error) -> Step {
+    fn broken(&mut self, _: &NodePosition<'_>, error: Error) -> Step {
         assert!(matches!(error, Error::Corrupt(_)));
         self.broken += 1;
         Step::Over

@@ -6,8 +6,8 @@ mod common;
 
 use btrfs_disk::{Error, Generation, Key, Logical, Node, Result, TreeId};
 use btrfs_tree::{
-    DirtyNodes, Edit, NodeReader, NodeSink, Place, Step, TreeRoot, Visitor, apply, copy_root,
-    new_tree, verify, walk,
+    DirtyNodes, Edit, NodePosition, NodeReader, NodeSink, Step, TreeRoot, Visitor, apply,
+    copy_root, new_tree, verify, walk,
 };
 use common::{Memory, Rng, geometry};
 use std::collections::{BTreeMap, HashMap};
@@ -128,7 +128,7 @@ struct Pointers {
 }
 
 impl Visitor for Pointers {
-    fn node(&mut self, _: &Place<'_>, node: &Arc<Node>) -> Step {
+    fn node(&mut self, _: &NodePosition<'_>, node: &Arc<Node>) -> Step {
         if self.seen.insert(node.logical(), ()).is_some() {
             return Step::Over;
         }
@@ -140,7 +140,7 @@ impl Visitor for Pointers {
         Step::Into
     }
 
-    fn broken(&mut self, _: &Place<'_>, error: Error) -> Step {
+    fn broken(&mut self, _: &NodePosition<'_>, error: Error) -> Step {
         panic!("{error}")
     }
 }

@@ -13,14 +13,14 @@
 
 mod order;
 
-pub use order::{Place, Rank};
+pub use order::{Position, Rank};
 
 use order::Held;
 use std::ops::{Deref, DerefMut};
 
 /// As `parking_lot::Mutex`.
 pub struct Mutex<T> {
-    place: Place,
+    place: Position,
     lock: parking_lot::Mutex<T>,
 }
 
@@ -36,7 +36,7 @@ impl<T> Mutex<T> {
 
     /// As [`RwLock::numbered`].
     pub fn numbered(rank: Rank, number: u128, value: T) -> Mutex<T> {
-        Mutex { place: Place::of(rank, number), lock: parking_lot::Mutex::new(value) }
+        Mutex { place: Position::of(rank, number), lock: parking_lot::Mutex::new(value) }
     }
 
     #[track_caller]
@@ -61,7 +61,7 @@ impl<T> Mutex<T> {
 
 /// As `parking_lot::RwLock`.
 pub struct RwLock<T> {
-    place: Place,
+    place: Position,
     lock: parking_lot::RwLock<T>,
 }
 
@@ -82,7 +82,7 @@ impl<T> RwLock<T> {
 
     /// One of many of its rank, of which a thread takes several by ascending `number`.
     pub fn numbered(rank: Rank, number: u128, value: T) -> RwLock<T> {
-        RwLock { place: Place::of(rank, number), lock: parking_lot::RwLock::new(value) }
+        RwLock { place: Position::of(rank, number), lock: parking_lot::RwLock::new(value) }
     }
 
     #[track_caller]

@@ -60,39 +60,39 @@ pub enum Rank {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Place {
+pub struct Position {
     #[cfg(debug_assertions)]
     rank: Rank,
     #[cfg(debug_assertions)]
     number: u128,
 }
 
-impl Place {
+impl Position {
     #[cfg(debug_assertions)]
-    pub(crate) fn of(rank: Rank, number: u128) -> Place {
-        Place { rank, number }
+    pub(crate) fn of(rank: Rank, number: u128) -> Position {
+        Position { rank, number }
     }
 
     #[cfg(not(debug_assertions))]
-    pub(crate) fn of(_: Rank, _: u128) -> Place {
-        Place {}
+    pub(crate) fn of(_: Rank, _: u128) -> Position {
+        Position {}
     }
 }
 
 #[cfg(debug_assertions)]
-thread_local!(static HELD: RefCell<Vec<Place>> = const { RefCell::new(Vec::new()) });
+thread_local!(static HELD: RefCell<Vec<Position>> = const { RefCell::new(Vec::new()) });
 
 /// A lock is held, by the thread that this was made in, until it is dropped.
 pub(crate) struct Held {
     #[cfg(debug_assertions)]
-    place: Place,
+    place: Position,
 }
 
 impl Held {
     /// For who is about to wait for the lock.
     #[cfg(debug_assertions)]
     #[track_caller]
-    pub fn wait(place: Place) -> Held {
+    pub fn wait(place: Position) -> Held {
         let above = HELD.with_borrow(|held| held.iter().copied().find(|held| *held >= place));
         if let Some(above) = above
             && !std::thread::panicking()
@@ -104,18 +104,18 @@ impl Held {
 
     /// For who got it without waiting.
     #[cfg(debug_assertions)]
-    pub fn at_once(place: Place) -> Held {
+    pub fn at_once(place: Position) -> Held {
         HELD.with_borrow_mut(|held| held.push(place));
         Held { place }
     }
 
     #[cfg(not(debug_assertions))]
-    pub fn wait(_: Place) -> Held {
+    pub fn wait(_: Position) -> Held {
         Held {}
     }
 
     #[cfg(not(debug_assertions))]
-    pub fn at_once(_: Place) -> Held {
+    pub fn at_once(_: Position) -> Held {
         Held {}
     }
 }

@@ -11,7 +11,7 @@
 use btrfs_disk::items::{FileExtent, RootItem};
 use btrfs_disk::key::kind;
 use btrfs_disk::{Corrupt, Error, Generation, Key, Logical, Node, Result, Superblock, TreeId};
-use btrfs_tree::{NodeReader, NodeStore, Place, Step, TreeRoot, Visitor, walk};
+use btrfs_tree::{NodePosition, NodeReader, NodeStore, Step, TreeRoot, Visitor, walk};
 use std::sync::Arc;
 
 /// The log of one subvolume.
@@ -76,7 +76,7 @@ struct Nodes<'a, 'b> {
 }
 
 impl Visitor for Nodes<'_, '_> {
-    fn node(&mut self, place: &Place<'_>, node: &Arc<Node>) -> Step {
+    fn node(&mut self, place: &NodePosition<'_>, node: &Arc<Node>) -> Step {
         let logical = node.logical();
         self.found.push(logical);
         let young = match node.generation() == place.root.generation {
@@ -93,7 +93,7 @@ impl Visitor for Nodes<'_, '_> {
         }
     }
 
-    fn broken(&mut self, _: &Place<'_>, error: Error) -> Step {
+    fn broken(&mut self, _: &NodePosition<'_>, error: Error) -> Step {
         self.error = Some(error);
         Step::Stop
     }

@@ -37,25 +37,32 @@ pub fn entry_of(engine: &Engine, dir: InodeId, name: &[u8], target: Target) -> R
         return entry_by_id(engine, InodeId::new(dir.tree, target.location.objectid));
     }
     match subvolume_root(engine, dir, name, target)? {
-        Place::Root(id) => entry_by_id(engine, id),
-        Place::StandIn(ino) => Ok(Entry { attr: stand_in_attr(engine, ino), generation: 0 }),
+        SubvolumeEntry::Root(id) => entry_by_id(engine, id),
+        SubvolumeEntry::StandIn(ino) => {
+            Ok(Entry { attr: stand_in_attr(engine, ino), generation: 0 })
+        }
     }
 }
 
-pub enum Place {
+pub enum SubvolumeEntry {
     Root(InodeId),
     StandIn(Ino),
 }
 
 /// Where an entry that names a subvolume leads.
-pub fn subvolume_root(engine: &Engine, dir: InodeId, name: &[u8], target: Target) -> Result<Place> {
+pub fn subvolume_root(
+    engine: &Engine,
+    dir: InodeId,
+    name: &[u8],
+    target: Target,
+) -> Result<SubvolumeEntry> {
     let child = TreeId(target.location.objectid);
     if let Some(subvolume) = engine.subvols.get(child)
         && subvol::hangs_here(&engine.core.view(), dir, name, child)?
     {
-        return Ok(Place::Root(InodeId::new(child, subvolume.root_dir)));
+        return Ok(SubvolumeEntry::Root(InodeId::new(child, subvolume.root_dir)));
     }
-    Ok(Place::StandIn(stand_in(dir.tree, child)?))
+    Ok(SubvolumeEntry::StandIn(stand_in(dir.tree, child)?))
 }
 
 /// An empty directory of the root user.

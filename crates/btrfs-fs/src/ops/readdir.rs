@@ -1,6 +1,6 @@
 //! Listing a directory in DIR_INDEX order, which is stable while names come and go.
 
-use super::lookup::{Place, entry_by_id, entry_of, parent_id, subvolume_root};
+use super::lookup::{SubvolumeEntry, entry_by_id, entry_of, parent_id, subvolume_root};
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::ino::{InodeId, id_of, is_stand_in, number};
@@ -134,8 +134,8 @@ fn number_of(engine: &Engine, dir: InodeId, name: &Name) -> Result<Ino> {
         return number(InodeId::new(dir.tree, name.target.location.objectid));
     }
     match subvolume_root(engine, dir, &name.name, name.target)? {
-        Place::Root(id) => number(id),
-        Place::StandIn(ino) => Ok(ino),
+        SubvolumeEntry::Root(id) => number(id),
+        SubvolumeEntry::StandIn(ino) => Ok(ino),
     }
 }
 

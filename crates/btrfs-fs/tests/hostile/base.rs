@@ -7,7 +7,7 @@ use btrfs_disk::key::kind;
 use btrfs_disk::{Geometry, Logical, Node, Superblock, TreeId};
 use btrfs_fs::{BtrfsFs, Options};
 use btrfs_image::mkfs::{MkfsOptions, make};
-use btrfs_tree::{NodeStore, Place, Step, TreeRoot, Visitor, walk};
+use btrfs_tree::{NodePosition, NodeStore, Step, TreeRoot, Visitor, walk};
 use btrfs_volume::{ChunkInfo, OpenOptions, Volume};
 use std::sync::Arc;
 use testkit::ops::{Config, Session, generate};
@@ -195,12 +195,12 @@ struct Nodes {
 }
 
 impl Visitor for Nodes {
-    fn node(&mut self, _: &Place<'_>, node: &Arc<Node>) -> Step {
+    fn node(&mut self, _: &NodePosition<'_>, node: &Arc<Node>) -> Step {
         self.found.push(NodeAt { tree: self.tree, logical: node.logical(), level: node.level() });
         Step::Into
     }
 
-    fn broken(&mut self, _: &Place<'_>, error: btrfs_disk::Error) -> Step {
+    fn broken(&mut self, _: &NodePosition<'_>, error: btrfs_disk::Error) -> Step {
         panic!("the base image is damaged: {error}");
     }
 }

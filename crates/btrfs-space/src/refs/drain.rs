@@ -3,7 +3,7 @@
 //! What it does not know: who applies the changes it answers with, and to which root.
 
 use super::deltas::{ExtentDelta, RefDeltas};
-use super::merge::{Fate, Format, merge};
+use super::merge::{Format, Outcome, merge};
 use super::owner::ExtentKind;
 use crate::Extent;
 use crate::items::{Changes, Items};
@@ -51,11 +51,11 @@ fn one(
     let (fate, changes) = merge(items, format, logical, delta)?;
     let extent = Extent { logical, len: delta.len };
     match fate {
-        Fate::Created => out.created.push(extent),
-        Fate::Stillborn if delta.kind == ExtentKind::Data => out.stillborn_data.push(extent),
-        Fate::Stillborn => out.stillborn_nodes.push(extent),
-        Fate::Kept => {}
-        Fate::Freed => {
+        Outcome::Created => out.created.push(extent),
+        Outcome::Stillborn if delta.kind == ExtentKind::Data => out.stillborn_data.push(extent),
+        Outcome::Stillborn => out.stillborn_nodes.push(extent),
+        Outcome::Kept => {}
+        Outcome::Freed => {
             out.freed.push(extent);
             if delta.kind == ExtentKind::Data {
                 out.freed_data.push(extent);

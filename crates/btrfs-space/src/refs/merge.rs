@@ -36,7 +36,7 @@ impl Format {
 
 /// What became of the extent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fate {
+pub enum Outcome {
     Created,
     Kept,
     Freed,
@@ -100,7 +100,7 @@ pub(crate) fn merge(
     format: &Format,
     logical: Logical,
     delta: &ExtentDelta,
-) -> Result<(Fate, Vec<Change>)> {
+) -> Result<(Outcome, Vec<Change>)> {
     if delta.torn {
         return Err(damage(logical, "trees disagree about an extent's length or kind"));
     }
@@ -108,7 +108,7 @@ pub(crate) fn merge(
         true => {
             nothing_there(items, format, logical, delta.len)?;
             if delta.owners().is_empty() {
-                return Ok((Fate::Stillborn, Vec::new()));
+                return Ok((Outcome::Stillborn, Vec::new()));
             }
             new_item(format, logical, delta)
         }
@@ -182,7 +182,7 @@ fn judge_item(
 }
 
 /// Where a holder's references stand.
-enum Place {
+enum RefSlot {
     Inline(usize, u64),
     Separate(Key, u64),
     Nowhere,
@@ -206,8 +206,8 @@ impl Record<'_> {
     fn drop_refs(&mut self, owner: &RefOwner, count: u64) -> Result<()> {
         let place = self.find(owner)?;
         let has = match place {
-            Place::Inline(_, has) | Place::Separate(_, has) => has,
-            Place::Nowhere => 0,
+            RefSlot::Inline(_, has) | RefSlot::Separate(_, has) => has,
+            RefSlot::Nowhere => 0,
         };
         let total = self.item.fields.refs;
         let (Some(left), Some(total)) = (has.checked_sub(count), total.checked_sub(count)) else {
@@ -221,8 +221,8 @@ impl Record<'_> {
     fn add_refs(&mut self, owner: &RefOwner, count: u64) -> Result<()> {
         let place = self.find(owner)?;
         let has = match place {
-            Place::Inline(_, has) | Place::Separate(_, has) => has,
-            Place::Nowhere => 0,
+            RefSlot::Inline(_, has) | RefSlot::Separate(_, has) => has,
+            RefSlot::Nowhere => 0,
         };
         let total = self.item.fields.refs.checked_add(count);
         let (Some(now), Some(total)) = (has.checked_add(count), total) else {
@@ -237,18 +237,18 @@ impl Record<'_> {
     }
 
     /// Writes `count` references of `owner` to where they stand or shall stand.
-    fn store(&mut self, owner: &RefOwner, place: Place, count: u64) -> Result<()> {
+    fn store(&mut self, owner: &RefOwner, place: RefSlot, count: u64) -> Result<()> {
         match place {
-            Place::Inline(at, _) if count == 0 => {
+            RefSlot::Inline(at, _) if count == 0 => {
                 self.item.inline.remove(at);
             }
-            Place::Inline(at, _) => self.item.inline[at] = owner.to_inline(count)?,
-            Place::Separate(key, _) => self.separate.set(key, owner, count)?,
-            Place::Nowhere if self.fits_inline(owner)? => {
+            RefSlot::Inline(at, _) => self.item.inline[at] = owner.to_inline(count)?,
+            RefSlot::Separate(key, _) => self.separate.set(key, owner, count)?,
+            RefSlot::Nowhere if self.fits_inline(owner)? => {
                 let at = self.inline_slot(owner);
                 self.item.inline.insert(at, owner.to_inline(count)?);
             }
-            Place::Nowhere => {
+            RefSlot::Nowhere => {
                 let key = self.separate.vacant_key(owner)?;
                 self.separate.set(key, owner, count)?;
             }
@@ -256,15 +256,15 @@ impl Record<'_> {
         Ok(())
     }
 
-    fn find(&mut self, owner: &RefOwner) -> Result<Place> {
+    fn find(&mut self, owner: &RefOwner) -> Result<RefSlot> {
         let inline =
             self.item.inline.iter().position(|i| RefOwner::of_inline(i).as_ref() == Some(owner));
         if let Some(at) = inline {
-            return Ok(Place::Inline(at, self.item.inline[at].count()));
+            return Ok(RefSlot::Inline(at, self.item.inline[at].count()));
         }
         Ok(match self.separate.find(owner)? {
-            Some((key, count)) => Place::Separate(key, count),
-            None => Place::Nowhere,
+            Some((key, count)) => RefSlot::Separate(key, count),
+            None => RefSlot::Nowhere,
         })
     }
 
@@ -284,19 +284,19 @@ impl Record<'_> {
             .unwrap_or(self.item.inline.len())
     }
 
-    fn finish(mut self, born: bool) -> Result<(Fate, Vec<Change>)> {
+    fn finish(mut self, born: bool) -> Result<(Outcome, Vec<Change>)> {
         let fate = match (self.item.fields.refs, born) {
-            (0, _) => Fate::Freed,
-            (_, true) => Fate::Created,
-            (_, false) => Fate::Kept,
+            (0, _) => Outcome::Freed,
+            (_, true) => Outcome::Created,
+            (_, false) => Outcome::Kept,
         };
         let holders = self.item.inline.iter().any(|i| i.count() > 0);
-        if fate == Fate::Freed && (holders || self.separate.any()?) {
+        if fate == Outcome::Freed && (holders || self.separate.any()?) {
             let what = "extent without references has holders";
             return Err(Error::Corrupt(Corrupt::new(what).key(self.key)));
         }
         let item = match fate {
-            Fate::Freed => None,
+            Outcome::Freed => None,
             _ => Some(self.item.to_vec().into_boxed_slice()),
         };
         let mut changes = vec![(self.key, item)];

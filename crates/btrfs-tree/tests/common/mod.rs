@@ -8,7 +8,7 @@ use btrfs_disk::{
     build, check,
 };
 use btrfs_tree::{
-    DirtyNodes, Edit, NodeReader, NodeSink, Place, Step, TreeRoot, Visitor, apply, new_tree,
+    DirtyNodes, Edit, NodePosition, NodeReader, NodeSink, Step, TreeRoot, Visitor, apply, new_tree,
     verify, walk,
 };
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -263,14 +263,14 @@ impl World {
 struct Parents(HashMap<Logical, Logical>);
 
 impl Visitor for Parents {
-    fn node(&mut self, place: &Place<'_>, node: &Arc<Node>) -> Step {
+    fn node(&mut self, place: &NodePosition<'_>, node: &Arc<Node>) -> Step {
         if let Some(parent) = place.parent {
             self.0.insert(node.logical(), parent.logical());
         }
         Step::Into
     }
 
-    fn broken(&mut self, _: &Place<'_>, error: Error) -> Step {
+    fn broken(&mut self, _: &NodePosition<'_>, error: Error) -> Step {
         panic!("{error}")
     }
 }
@@ -281,7 +281,7 @@ struct Seen<I> {
 }
 
 impl<'a, I: Iterator<Item = (&'a Key, &'a Box<[u8]>)>> Visitor for Seen<I> {
-    fn node(&mut self, place: &Place<'_>, node: &Arc<Node>) -> Step {
+    fn node(&mut self, place: &NodePosition<'_>, node: &Arc<Node>) -> Step {
         assert_eq!(self.live.insert(node.logical(), node.level()), None);
         assert!(place.parent.is_none() || !node.is_empty(), "an empty node below the root");
         if node.is_leaf() {
@@ -294,7 +294,7 @@ impl<'a, I: Iterator<Item = (&'a Key, &'a Box<[u8]>)>> Visitor for Seen<I> {
         Step::Into
     }
 
-    fn broken(&mut self, _: &Place<'_>, error: Error) -> Step {
+    fn broken(&mut self, _: &NodePosition<'_>, error: Error) -> Step {
         panic!("{error}")
     }
 }

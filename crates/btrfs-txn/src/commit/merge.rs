@@ -73,7 +73,7 @@ fn merge_files(
         settle.retire(&retained)?;
         throttle.pause();
         stillborn.extend(retained);
-        let fate = sums::Fate {
+        let fate = sums::Obsolete {
             freed: &fate.freed,
             stillborn: &stillborn,
             stale: &sealed.extents.stale_sums(),

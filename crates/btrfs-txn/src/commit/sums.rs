@@ -119,7 +119,7 @@ impl Changes<'_> {
 }
 
 /// What became of data whose checksums are or were on the way.
-pub struct Fate<'a> {
+pub struct Obsolete<'a> {
     /// Extents whose last reference went.
     pub freed: &'a [Extent],
     /// Extents that never got one.
@@ -139,7 +139,7 @@ pub fn edits<R: NodeReader + ?Sized>(
     root: &TreeRoot,
     format: &SumFormat,
     landed: &BTreeMap<Logical, Box<[u8]>>,
-    fate: &Fate<'_>,
+    fate: &Obsolete<'_>,
 ) -> Result<Vec<(Key, Edit)>> {
     let mut changes = Changes { format, items: BTreeMap::new() };
     let mut dead: Vec<Extent> = fate.freed.to_vec();
@@ -261,7 +261,7 @@ mod tests {
             // Stillborn data leaves no checksums.
             let dead = Extent { logical: Logical(1 << 29), len: SECTOR };
             landed.insert(dead.logical, vec![9u8; 4].into());
-            let fate = Fate { freed: &freed, stillborn: &[dead], stale: &[] };
+            let fate = Obsolete { freed: &freed, stillborn: &[dead], stale: &[] };
             let edits = edits(&dirty.over(&blank), &root, &format, &landed, &fate).unwrap();
             root =
                 btrfs_tree::apply(&blank, &mut dirty, &mut sink, generation, &root, edits).unwrap();

@@ -129,7 +129,7 @@ impl Rig {
             let lists: Vec<String> = case.threads.iter().map(|ops| listing(ops)).collect();
             format!(
                 "{why}\nworkload {}:\n{}\nagain: SPINNEY_CRASH='{}' cargo test -p spinney-btrfs-fs \
-                 --test crash -- one_case --nocapture",
+                 --test crash -- one_case --ignored --nocapture",
                 case.name,
                 lists.join("\n--- next thread\n"),
                 case.name,

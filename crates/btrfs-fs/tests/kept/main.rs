@@ -22,16 +22,15 @@ mod words;
 
 use facts::Facts;
 use kernel::{Kernel, Verdict};
-use std::time::{SystemTime, UNIX_EPOCH};
 use testkit::oracle::TempDir;
 
 /// Subvolumes of a volume, and so sequences in one transaction of the kernel's.
 const WIDTH: usize = 200;
 
-/// Each run takes other samples; it says which.
+/// The samples of a run without `SPINNEY_SEED` are always the same: a new sequence that fails is
+/// for the soak (scripts/soak.sh) to find, not for somebody's change that has nothing to do with it.
 fn seed() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock");
-    let seed = common::number("SPINNEY_SEED", since.as_secs());
+    let seed = common::number("SPINNEY_SEED", 1);
     println!("SPINNEY_SEED={seed}");
     seed
 }

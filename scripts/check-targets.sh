@@ -12,8 +12,6 @@ cd "$(dirname "$0")/.."
 
 targets=("$@")
 [ ${#targets[@]} -gt 0 ] || targets=(x86_64-apple-darwin x86_64-unknown-freebsd)
-# The engine itself, and with it the crate spinney, are next: they take the bits of st_mode from
-# the C library, where they have another type on these systems.
 packages=(--package spinney-vfs --package spinney-blockdev --package spinney-btrfs-image --package spinney-btrfs-check
     --package spinney-btrfs-space --package spinney)
 

@@ -36,7 +36,7 @@ mod sync;
 mod writeback;
 mod xattrs;
 
-pub use btrfs_txn::{Clock, SystemClock};
+pub use btrfs_txn::Clock;
 pub use extents::Stored;
 pub use fs::BtrfsFs;
-pub use options::{AfterCommit, Atime, Options, Sabotage, Subvol};
+pub use options::{AfterCommit, Atime, Options, Sabotage, Subvol, SystemClock};

@@ -1,7 +1,8 @@
 //! What a mount may be told.
 
 use btrfs_disk::TreeId;
-use btrfs_txn::{Clock, SystemClock};
+use btrfs_disk::items::Timespec;
+use btrfs_txn::Clock;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,6 +49,17 @@ pub enum Atime {
     Never,
     Relative,
     Always,
+}
+
+/// The machine's own time.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now(&self) -> Timespec {
+        let now = vfs::Timestamp::now();
+        Timespec { sec: now.secs, nsec: now.nanos }
+    }
 }
 
 /// Looks at the volume as a commit has left it.

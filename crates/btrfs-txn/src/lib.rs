@@ -35,6 +35,6 @@ pub use object::ObjectId;
 pub use requests::CommitRequests;
 pub use roots::{Root, Roots};
 pub use throttle::{BATCH, Throttle, Urgency};
-pub use time::{Clock, SystemClock};
+pub use time::Clock;
 pub use turns::{Turns, Wanted};
 pub use view::{Snapshot, View};

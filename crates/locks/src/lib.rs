@@ -50,10 +50,6 @@ impl<T> Mutex<T> {
         Some(MutexGuard { guard, _held: Held::at_once(self.place) })
     }
 
-    pub fn into_inner(self) -> T {
-        self.lock.into_inner()
-    }
-
     pub fn get_mut(&mut self) -> &mut T {
         self.lock.get_mut()
     }

@@ -103,11 +103,6 @@ impl Core {
         self.layers.store(Arc::new(next));
     }
 
-    /// The current delta.
-    pub fn current(&self) -> Arc<Delta> {
-        self.layers.load().current.clone()
-    }
-
     pub fn roots(&self) -> Arc<Roots> {
         self.layers.load().roots.clone()
     }

@@ -85,6 +85,9 @@ gate fmt cargo fmt --all --check -- --color never
 gate layers cargo xtask layers
 gate licences cargo xtask licences
 gate clippy cargo clippy --quiet --workspace --all-targets -- -D warnings
+# As it is released: without the switches that tests have, which the line above turns on.
+gate released cargo xtask released
+gate clippy-released cargo clippy --quiet --package spinney-cli --package spinney -- -D warnings
 # What programs that embed the library read, and where they run.
 gate doc env RUSTDOCFLAGS=-Dwarnings cargo doc --quiet --no-deps --package spinney
 gate targets scripts/check-targets.sh

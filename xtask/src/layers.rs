@@ -121,17 +121,7 @@ fn room(package: &str) -> &str {
 
 /// Runs the check on the workspace that cargo finds here.
 pub fn run() -> Result<bool, String> {
-    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
-    let output = Command::new(cargo)
-        .args(["metadata", "--no-deps", "--format-version", "1"])
-        .output()
-        .map_err(|e| format!("cargo metadata: {e}"))?;
-    if !output.status.success() {
-        return Err(format!("cargo metadata: {}", String::from_utf8_lossy(&output.stderr)));
-    }
-    let metadata: Value =
-        serde_json::from_slice(&output.stdout).map_err(|e| format!("cargo metadata: {e}"))?;
-    let (members, edges) = read_workspace(&metadata)?;
+    let (members, edges) = read_workspace(&metadata()?)?;
     let mut complaints = check(&members, &edges);
     complaints.extend(crate::modules::run()?);
     for complaint in &complaints {
@@ -147,6 +137,19 @@ pub fn run() -> Result<bool, String> {
     Ok(complaints.is_empty())
 }
 
+/// What cargo says of this workspace's packages.
+pub fn metadata() -> Result<Value, String> {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
+    let output = Command::new(cargo)
+        .args(["metadata", "--no-deps", "--format-version", "1"])
+        .output()
+        .map_err(|e| format!("cargo metadata: {e}"))?;
+    if !output.status.success() {
+        return Err(format!("cargo metadata: {}", String::from_utf8_lossy(&output.stderr)));
+    }
+    serde_json::from_slice(&output.stdout).map_err(|e| format!("cargo metadata: {e}"))
+}
+
 /// The member crates and every dependency edge between two of them.
 fn read_workspace(metadata: &Value) -> Result<(BTreeSet<String>, BTreeSet<Edge>), String> {
     let packages = metadata["packages"].as_array().ok_or("cargo metadata: no packages")?;
@@ -158,8 +161,9 @@ fn read_workspace(metadata: &Value) -> Result<(BTreeSet<String>, BTreeSet<Edge>)
         let dependencies = package["dependencies"].as_array().ok_or("no dependency list")?;
         for dependency in dependencies {
             let to = room(dependency["name"].as_str().unwrap_or_default());
-            // A crate of the registry may bear a member's name; only a path is ours.
-            if !dependency["path"].is_string() || !members.contains(to) {
+            // A crate of the registry may bear a member's name; only a path is ours. A crate's
+            // tests may have the crate itself with more features.
+            if !dependency["path"].is_string() || !members.contains(to) || to == from {
                 continue;
             }
             let kind = match dependency["kind"].as_str() {

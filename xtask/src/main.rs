@@ -8,6 +8,7 @@ mod fn_length;
 mod layers;
 mod licences;
 mod modules;
+mod released;
 mod summary;
 
 use std::process::ExitCode;
@@ -17,6 +18,7 @@ usage: cargo xtask COMMAND
   layers [--picture]          hold the dependencies between crates, and between the modules of the
                               large ones, against the plan; or print the modules' layers
   licences                    hold the licences and sources of all dependencies against deny.toml
+  released                    hold every package against the list of features that no release has
   file-size [--strict]        list Rust files over 600 lines; with --strict they are an error
   fn-length                   functions over 40 lines may only become fewer
   ci-summary --log LOG [--status N] [--skips FILE] [--gate-passed NAME]... [--gate-failed NAME]...
@@ -35,6 +37,7 @@ fn main() -> ExitCode {
         }
         "layers" => layers::run(),
         "licences" => licences::run(),
+        "released" => released::run(),
         "file-size" => file_size::run(rest),
         "fn-length" => fn_length::run(),
         "ci-summary" => summary::run(rest),

@@ -66,13 +66,8 @@ impl Engine {
             pieces,
             stats.clone(),
         ));
-        let log = Arc::new(TreeLog::new(
-            core.clone(),
-            inodes.clone(),
-            writeback.clone(),
-            stats.clone(),
-            options.sabotage,
-        ));
+        let log =
+            Arc::new(TreeLog::new(core.clone(), inodes.clone(), writeback.clone(), stats.clone()));
         let label = Arc::new(PendingLabel::default());
         let committer = Arc::new(Committer::new(
             core.clone(),
@@ -83,7 +78,6 @@ impl Engine {
             log.clone(),
             label.clone(),
             stats.clone(),
-            options.after_commit.clone(),
         ));
         let reserver = Arc::new(Reserver::new(
             core.clone(),

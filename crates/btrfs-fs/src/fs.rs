@@ -38,7 +38,7 @@ impl BtrfsFs {
     }
 
     /// Where the volume's space is had from: tests let allocations fail there.
-    #[doc(hidden)]
+    #[cfg(feature = "fault-injection")]
     pub fn space(&self) -> &btrfs_space::Space {
         &self.engine.core.space
     }

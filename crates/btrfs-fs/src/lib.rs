@@ -37,6 +37,8 @@ mod writeback;
 mod xattrs;
 
 pub use btrfs_txn::Clock;
+#[cfg(feature = "fault-injection")]
+pub use btrfs_txn::{Defect, Injection};
 pub use extents::Stored;
 pub use fs::BtrfsFs;
-pub use options::{AfterCommit, Atime, Options, Sabotage, Subvol, SystemClock};
+pub use options::{Atime, Options, Subvol, SystemClock};

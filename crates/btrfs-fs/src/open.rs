@@ -6,7 +6,7 @@ use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::fs::BtrfsFs;
 use crate::ino::number;
-use crate::options::{Options, Sabotage};
+use crate::options::Options;
 use crate::recover;
 use crate::subvol;
 use blockdev::BlockDevice;
@@ -231,9 +231,9 @@ fn core(
         discards: PendingDiscards::new(options.discard),
         memory: Memory::new(options.dirty_bytes, options.delta_bytes),
         clock: options.clock.clone(),
+        injection: options.injection(),
     };
-    let mut core = Core::new(parts, roots);
-    core.skips_a_sum = options.sabotage == Some(Sabotage::CommitSkipsASum);
+    let core = Core::new(parts, roots);
     core.space.prove_with(prover(&core));
     core
 }

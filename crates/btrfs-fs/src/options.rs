@@ -2,7 +2,7 @@
 
 use btrfs_disk::TreeId;
 use btrfs_disk::items::Timespec;
-use btrfs_txn::Clock;
+use btrfs_txn::{Clock, Injection};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,12 +33,9 @@ pub struct Options {
     pub background: bool,
     /// What inodes and roots are stamped with; a test's own makes a world that repeats.
     pub clock: Arc<dyn Clock>,
-    /// For tests: is called behind each durable commit, before the next one can begin.
-    #[doc(hidden)]
-    pub after_commit: Option<AfterCommit>,
-    /// Breaks a promise on purpose, to see that the crash tests find it.
-    #[doc(hidden)]
-    pub sabotage: Option<Sabotage>,
+    /// What tests want to go wrong; no release has it.
+    #[cfg(feature = "fault-injection")]
+    pub injection: Injection,
 }
 
 /// What a read does to the access time, as the kernel names it: `noatime`, `relatime` (if it is
@@ -62,34 +59,13 @@ impl Clock for SystemClock {
     }
 }
 
-/// Looks at the volume as a commit has left it.
-#[doc(hidden)]
-#[derive(Clone)]
-pub struct AfterCommit(pub Arc<dyn Fn() + Send + Sync>);
-
-impl std::fmt::Debug for AfterCommit {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("AfterCommit")
+impl Options {
+    pub(crate) fn injection(&self) -> Injection {
+        #[cfg(feature = "fault-injection")]
+        return self.injection.clone();
+        #[cfg(not(feature = "fault-injection"))]
+        Injection::default()
     }
-}
-
-/// What is broken. Nothing but tests of tests sets it.
-#[doc(hidden)]
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Sabotage {
-    /// Log replay gives no inode a name.
-    ReplaySkipsNames,
-    /// The log has no checksums of the extents that it has.
-    LogWithoutSums,
-    /// A commit leaves the checksums of one extent out.
-    CommitSkipsASum,
-    /// A commit takes nothing along of what was synced while it was at work.
-    CommitForgetsSynced,
-    /// A log write panics while it holds the epoch still. The volume turns read-only.
-    LogPanics,
-    /// No promise is broken: no log can take along what was synced while a commit was at
-    /// work, so each time two commits become one.
-    DoubledCommits,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -117,8 +93,8 @@ impl Default for Options {
             tree_log: true,
             background: true,
             clock: Arc::new(SystemClock),
-            after_commit: None,
-            sabotage: None,
+            #[cfg(feature = "fault-injection")]
+            injection: Injection::default(),
         }
     }
 }

@@ -21,7 +21,7 @@ pub fn recover(engine: &Engine) -> Result<()> {
     let superblock = engine.core.volume.superblock();
     let loaded = Forest::load(&engine.core.store, &superblock).map_err(to_fs);
     let Some(forest) = loaded.map_err(with_remedy)? else { return Ok(()) };
-    let done = replay(&engine.core, &forest, engine.options.sabotage).map_err(with_remedy)?;
+    let done = replay(&engine.core, &forest).map_err(with_remedy)?;
     count(engine, &done);
     if !engine.core.health.is_read_only() {
         make_durable(engine).map_err(with_remedy)?;

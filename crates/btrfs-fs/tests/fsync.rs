@@ -12,7 +12,7 @@ mod ops;
 
 use base::base;
 use blocksim::{Access, Hook, SimDevice};
-use btrfs_fs::{BtrfsFs, Options, Sabotage};
+use btrfs_fs::{BtrfsFs, Defect, Injection, Options};
 use ops::CX;
 use std::cell::Cell;
 use std::sync::mpsc::channel;
@@ -182,7 +182,7 @@ fn who_waits_for_a_log_write_shares_the_next() {
 #[test]
 fn a_panic_in_a_log_write_ends_the_volume_and_hangs_nobody() {
     let device = Arc::new(SimDevice::new(base(0).image.clone()));
-    let options = Options { sabotage: Some(Sabotage::LogPanics), ..base::options() };
+    let options = Options { injection: Injection::of(Some(Defect::LogPanics)), ..base::options() };
     let fs = Arc::new(mounted(&device, options));
     let file = create(&*fs, "file");
     let (done, finished) = channel();

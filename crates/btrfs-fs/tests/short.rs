@@ -18,7 +18,7 @@ mod state;
 
 use base::base;
 use blocksim::SimDevice;
-use btrfs_fs::{BtrfsFs, Options, Sabotage};
+use btrfs_fs::{BtrfsFs, Defect, Injection, Options};
 use hold::{Gate, Hold, work_here};
 use ops::{append, create, fsync, punch, truncate, unlink, write};
 use std::sync::Arc;
@@ -40,12 +40,13 @@ struct World {
 }
 
 impl World {
-    fn new(number: u64, sabotage: Option<Sabotage>) -> World {
+    fn new(number: u64, defect: Option<Defect>) -> World {
         let base = base(number);
         let gate = Gate::new(Duration::ZERO);
         let device = SimDevice::new(base.image.clone()).hooked(Some(gate.hook()));
         let device = Arc::new(device);
-        let options = Options { cache_bytes: CACHE, sabotage, ..base::options() };
+        let options =
+            Options { cache_bytes: CACHE, injection: Injection::of(defect), ..base::options() };
         let fs = BtrfsFs::open_device(device.clone(), options).unwrap();
         World { device, gate, fs, model: base.model() }
     }
@@ -183,7 +184,7 @@ fn the_second_of_two_commits_finds_no_room() {
     let mut owed = 0;
     for number in 0..2 {
         for hold in [Hold::Write(0), Hold::Write(1), Hold::Flush(0)] {
-            let world = World::new(number, Some(Sabotage::DoubledCommits));
+            let world = World::new(number, Some(Defect::DoubledCommits));
             work_here();
             let mut sessions = [Session::new(&world.model), Session::new(&world.fs)];
             both(&mut sessions, &[create("A/new"), write("A/new", 0, 30_000, 1)]);

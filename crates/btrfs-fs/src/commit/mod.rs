@@ -18,7 +18,6 @@ use crate::error::IntoFs;
 use crate::inode::Inodes;
 use crate::label::PendingLabel;
 use crate::log::{LogState, TreeLog};
-use crate::options::AfterCommit;
 use crate::refusals::refused;
 use crate::reserve::{CommitReservation, Reservations};
 use crate::stats::Stats;
@@ -48,8 +47,6 @@ pub struct Committer {
     stats: Arc<Stats>,
     turns: Turns,
     owed: Owed,
-    /// A test looks at each commit.
-    after_commit: Option<AfterCommit>,
     /// What can be done once everything is durable, with no lock held.
     afterwards: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
@@ -64,7 +61,6 @@ impl Committer {
         log: Arc<TreeLog>,
         label: Arc<PendingLabel>,
         stats: Arc<Stats>,
-        after_commit: Option<AfterCommit>,
     ) -> Committer {
         let (turns, owed, afterwards) = Default::default();
         Committer {
@@ -78,7 +74,6 @@ impl Committer {
             stats,
             turns,
             owed,
-            after_commit,
             afterwards,
         }
     }
@@ -154,8 +149,8 @@ impl Committer {
                 self.commit_trees(Instant::now(), Duration::ZERO, urgency).map(|()| Landed::All)
             }
         };
-        if let (Ok(_), Some(look)) = (&result, &self.after_commit) {
-            look.0();
+        if result.is_ok() {
+            self.core.injection.committed();
         }
         // Before the next in line finds nothing to do, and calls it durable.
         match &result {

@@ -15,10 +15,9 @@ use super::state::LogState;
 use super::write::Written;
 use super::{Fallback, Request, Step, TreeLog, write};
 use crate::ino::InodeId;
-use crate::options::Sabotage;
 use btrfs_disk::{Error, Generation};
-use btrfs_txn::View;
 use btrfs_txn::delta::{Gate, Level, Pending};
+use btrfs_txn::{Defect, View};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
@@ -78,12 +77,12 @@ impl TreeLog {
         let view = self.core.view();
         assert!(view.layers.sealed.is_none(), "carried onto a commit that is published");
         let work = Work::carried(synced);
-        match self.sabotage {
-            Some(Sabotage::CommitForgetsSynced) => return Ok(Ok(())),
-            Some(Sabotage::DoubledCommits) if !work.wanted.is_empty() => {
-                return Ok(Err(Fallback::Stale));
-            }
-            _ => {}
+        let injection = &self.core.injection;
+        if injection.has(Defect::CommitForgetsSynced) {
+            return Ok(Ok(()));
+        }
+        if injection.has(Defect::DoubledCommits) && !work.wanted.is_empty() {
+            return Ok(Err(Fallback::Stale));
         }
         match self.write_nodes(&view, work, log)? {
             Ok(Some(written)) => {
@@ -163,7 +162,7 @@ impl TreeLog {
             let still = Instant::now();
             let stillness = Still::begin(&pending.current.gate);
             want_renamed(work, state, &pending);
-            assert!(self.sabotage != Some(Sabotage::LogPanics), "as it was asked to");
+            assert!(!self.core.injection.has(Defect::LogPanics), "as it was asked to");
             work.freeze(&pending, |id, level| state.ask(id, level));
             drop(stillness);
             self.stats.log_still_max_ns.max(still.elapsed().as_nanos() as u64);

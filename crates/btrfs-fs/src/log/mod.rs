@@ -33,7 +33,6 @@ pub use state::LogState;
 
 use crate::ino::InodeId;
 use crate::inode::Inodes;
-use crate::options::Sabotage;
 use crate::stats::Stats;
 use crate::writeback::Writeback;
 use btrfs_disk::Generation;
@@ -63,7 +62,6 @@ pub struct TreeLog {
     inodes: Arc<Inodes>,
     writeback: Arc<Writeback>,
     stats: Arc<Stats>,
-    sabotage: Option<Sabotage>,
     state: Mutex<LogState>,
 }
 
@@ -73,14 +71,12 @@ impl TreeLog {
         inodes: Arc<Inodes>,
         writeback: Arc<Writeback>,
         stats: Arc<Stats>,
-        sabotage: Option<Sabotage>,
     ) -> TreeLog {
         TreeLog {
             core,
             inodes,
             writeback,
             stats,
-            sabotage,
             state: Mutex::new(Rank::Log, LogState::default()),
         }
     }

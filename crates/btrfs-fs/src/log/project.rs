@@ -7,13 +7,12 @@ use super::freeze::{Now, Work};
 use super::state::LogState;
 use super::sums::log_sums;
 use crate::ino::InodeId;
-use crate::options::Sabotage;
 use btrfs_disk::items::{Compression, FileExtent, FileExtentKind, InodeItem, inode_flags};
 use btrfs_disk::key::kind;
 use btrfs_disk::{Generation, Key, Result, TreeId};
 use btrfs_tree::{Cursor, Edit};
-use btrfs_txn::View;
 use btrfs_txn::delta::{Frozen, Level};
+use btrfs_txn::{Defect, View};
 use std::collections::BTreeMap;
 
 /// Changes of each subvolume's log.
@@ -97,8 +96,8 @@ impl Project<'_> {
         };
         let mut extents = BTreeMap::new();
         content.edits(member, &mut extents)?;
-        let sabotage = self.log.sabotage == Some(Sabotage::LogWithoutSums);
-        if item.flags & inode_flags::NODATASUM == 0 && !sabotage {
+        let left_out = self.log.core.injection.has(Defect::LogWithoutSums);
+        if item.flags & inode_flags::NODATASUM == 0 && !left_out {
             self.sums(id.tree, &extents, state, edits)?;
         }
         edits.extend(extents);

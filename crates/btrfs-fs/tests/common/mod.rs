@@ -104,8 +104,8 @@ impl Image {
         let judged = device.clone();
         // What has landed may lie behind the size until what is in front of it has: a note.
         let look = move || check_device(judged.clone(), false, btrfs_check::Severity::Warning);
-        let after_commit = Some(btrfs_fs::AfterCommit(Arc::new(look)));
-        BtrfsFs::open_device(device, Options { after_commit, ..options }).expect("open volume")
+        let injection = btrfs_fs::Injection::after_commit(look);
+        BtrfsFs::open_device(device, Options { injection, ..options }).expect("open volume")
     }
 
     pub fn open_with(&self, options: Options) -> BtrfsFs {

@@ -1,6 +1,6 @@
 //! Tests of the tests: systems that break a promise, which the harness must catch.
 //!
-//! Those inside the engine are `btrfs_fs::Sabotage`, a hidden option.
+//! Those inside the engine are `btrfs_fs::Defect`, behind the feature `fault-injection`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use vfs::{

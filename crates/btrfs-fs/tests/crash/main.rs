@@ -25,7 +25,7 @@ mod state;
 mod told;
 
 use blocksim::Lie;
-use btrfs_fs::Sabotage;
+use btrfs_fs::Defect;
 use named::NAMED;
 use rig::{Broken, Case, Effort, Rig, case};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -164,7 +164,7 @@ fn a_torn_superblock_after_an_fsync_inside_a_commit() {
 /// The rare case, each time: no log on top of a commit can say what was synced meanwhile.
 #[test]
 fn two_commits_as_one() {
-    let doubled = Broken { engine: Some(Sabotage::DoubledCommits), ..Broken::default() };
+    let doubled = Broken { engine: Some(Defect::DoubledCommits), ..Broken::default() };
     let rig = Rig::new(BRIEF).breaking(doubled);
     run_all(&rig, inside_cases(start_seed(), 10));
     let inside = rig.tally.inside.load(Ordering::Relaxed);
@@ -298,19 +298,19 @@ fn an_fsync_that_does_nothing_is_found() {
 fn an_fsync_that_is_lost_inside_a_commit_is_found() {
     let lost = Broken { file_system: Some(broken::inside_commits), ..Broken::default() };
     bites(lost, inside_samples(1));
-    let engine = Some(Sabotage::CommitForgetsSynced);
+    let engine = Some(Defect::CommitForgetsSynced);
     bites(Broken { engine, ..Broken::default() }, inside_samples(1));
 }
 
 #[test]
 fn a_log_replay_that_skips_names_is_found() {
-    bites(Broken { engine: Some(Sabotage::ReplaySkipsNames), ..Broken::default() }, sampled());
+    bites(Broken { engine: Some(Defect::ReplaySkipsNames), ..Broken::default() }, sampled());
 }
 
 #[test]
 fn checksums_that_are_left_out_are_found() {
-    for sabotage in [Sabotage::LogWithoutSums, Sabotage::CommitSkipsASum] {
-        bites(Broken { engine: Some(sabotage), ..Broken::default() }, sampled());
+    for defect in [Defect::LogWithoutSums, Defect::CommitSkipsASum] {
+        bites(Broken { engine: Some(defect), ..Broken::default() }, sampled());
     }
 }
 

@@ -7,7 +7,7 @@ use super::outside;
 use super::shared;
 use super::state::{self, Extra};
 use blocksim::{Epoch, Image, Lie, SimDevice};
-use btrfs_fs::{BtrfsFs, Options, Sabotage};
+use btrfs_fs::{BtrfsFs, Defect, Injection, Options};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -56,7 +56,7 @@ pub type Breaker = fn(Box<dyn FileSystem>) -> Box<dyn FileSystem>;
 pub struct Broken {
     pub device: Option<Lie>,
     pub file_system: Option<Breaker>,
-    pub engine: Option<Sabotage>,
+    pub engine: Option<Defect>,
 }
 
 #[derive(Default)]
@@ -163,10 +163,10 @@ impl Rig {
 
     fn open(&self, case: &Case, device: &Arc<SimDevice>) -> Result<Box<dyn FileSystem>, String> {
         // Every other pair of volumes tells the device what is free: it must not be too early.
-        let (discard, sabotage) = (case.seed & 2 != 0, self.broken.engine);
+        let (discard, injection) = (case.seed & 2 != 0, Injection::of(self.broken.engine));
         let background = matches!(case.commits, Commits::Background);
         let commit_interval = Duration::from_millis(3);
-        let mut options = Options { discard, sabotage, background, commit_interval, ..options() };
+        let mut options = Options { discard, injection, background, commit_interval, ..options() };
         if matches!(case.commits, Commits::Held(_)) && inside::reads_much(case.seed) {
             options.cache_bytes = 64 << 10;
         }
@@ -260,7 +260,7 @@ impl Rig {
             // A subvolume is not removed like a directory.
             empty: share(self.effort.empty) && !case.shared,
             again: if share(self.effort.again) { 2 } else { 0 },
-            sabotage: self.broken.engine,
+            defect: self.broken.engine,
         }
     }
 }

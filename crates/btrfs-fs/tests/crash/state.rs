@@ -5,7 +5,7 @@ use super::outside;
 use blockdev::BlockDevice;
 use blocksim::{Image, SimDevice};
 use btrfs_check::{CheckOptions, FindingKind, Severity};
-use btrfs_fs::{BtrfsFs, Options, Sabotage};
+use btrfs_fs::{BtrfsFs, Defect, Injection, Options};
 use btrfs_volume::{OpenOptions, Volume};
 use std::sync::Arc;
 use testkit::compare::TreeSnapshot;
@@ -23,7 +23,7 @@ pub struct Extra {
     /// `btrfs check` and the kernel's mount.
     pub outside: bool,
     /// What the recovering mount does wrong.
-    pub sabotage: Option<Sabotage>,
+    pub defect: Option<Defect>,
 }
 
 /// The error says what is wrong.
@@ -55,7 +55,7 @@ pub fn recover(
     rules: Rules,
     extra: &Extra,
 ) -> Result<(), String> {
-    let options = Options { sabotage: extra.sabotage, ..options() };
+    let options = Options { injection: Injection::of(extra.defect), ..options() };
     let fs =
         BtrfsFs::open_device(device.clone(), options).map_err(|error| format!("mount: {error}"))?;
     if let Some(why) = fs.read_only_reason() {

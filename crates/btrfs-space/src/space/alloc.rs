@@ -34,6 +34,7 @@ impl Space {
     }
 
     pub(super) fn alloc_ask(&self, kind: Kind, ask: &Ask) -> Result<Extent> {
+        #[cfg(feature = "fault-injection")]
         self.faults.pass(kind)?;
         let class = self.class(kind);
         assert!(ask.min > 0 && ask.min <= ask.want, "min lies within want");

@@ -1,5 +1,7 @@
-//! Allocations that fail on request: how tests see what follows. Until a test asks, all that an
-//! allocation pays for it is one look at a flag that nobody changes.
+//! Allocations that fail on request: how tests see what follows.
+//!
+//! With the feature `fault-injection` alone: a released program has nothing of it. Until a test
+//! asks, an allocation pays for it with one look at a flag that nobody changes.
 
 use super::Kind;
 use btrfs_disk::{Error, Result};
@@ -36,13 +38,11 @@ impl super::Space {
     }
 
     /// Allocations since the first call of any of these, failed ones included.
-    #[doc(hidden)]
     pub fn allocations(&self) -> u64 {
         self.armed().count.load(Ordering::Relaxed)
     }
 
     /// These find no room, whatever is free.
-    #[doc(hidden)]
     pub fn fail_allocations(&self, which: Range<u64>) {
         let faults = self.armed();
         faults.from.store(which.start, Ordering::Relaxed);
@@ -50,7 +50,6 @@ impl super::Space {
     }
 
     /// Content finds no room any more, or does again.
-    #[doc(hidden)]
     pub fn fail_data(&self, yes: bool) {
         self.armed().no_data.store(yes, Ordering::Relaxed);
     }

@@ -46,6 +46,7 @@ impl Space {
             all_recorded: AtomicU64::new(0),
             device_bytes: volume.superblock().fields.dev_item.total_bytes,
             prover: OnceLock::new(),
+            #[cfg(feature = "fault-injection")]
             faults: super::fail::Faults::default(),
         }
     }
@@ -68,6 +69,7 @@ impl Space {
             all_recorded: AtomicU64::new(0),
             device_bytes: volume.superblock().fields.dev_item.total_bytes,
             prover: OnceLock::new(),
+            #[cfg(feature = "fault-injection")]
             faults: super::fail::Faults::default(),
         };
         let mut free_space = TreeItems::new(reader, &roots.free_space);

@@ -9,6 +9,7 @@
 mod alloc;
 mod chunk_alloc;
 mod class;
+#[cfg(feature = "fault-injection")]
 mod fail;
 mod free_index;
 mod group;
@@ -62,6 +63,7 @@ pub struct Space {
     all_recorded: AtomicU64,
     device_bytes: u64,
     prover: OnceLock<Box<Prover>>,
+    #[cfg(feature = "fault-injection")]
     faults: fail::Faults,
 }
 

@@ -11,7 +11,8 @@ pub use op::{Op, RUN_PLACES};
 
 use crate::delta::Delta;
 use crate::{
-    Clock, CommitRequests, Health, Memory, PendingDiscards, Roots, Snapshot, TxnStats, View,
+    Clock, CommitRequests, Health, Injection, Memory, PendingDiscards, Roots, Snapshot, TxnStats,
+    View,
 };
 use arc_swap::ArcSwap;
 use btrfs_disk::items::Timespec;
@@ -43,9 +44,7 @@ pub struct Core {
     pub memory: Memory,
     pub clock: Arc<dyn Clock>,
     pub stats: TxnStats,
-    /// For tests of tests: a commit leaves the checksums of one extent out.
-    #[doc(hidden)]
-    pub skips_a_sum: bool,
+    pub injection: Injection,
     /// Shared with the allocator's prover, which knows no more of us.
     layers: Arc<ArcSwap<Snapshot>>,
 }
@@ -60,6 +59,7 @@ pub struct Parts {
     pub discards: PendingDiscards,
     pub memory: Memory,
     pub clock: Arc<dyn Clock>,
+    pub injection: Injection,
 }
 
 impl Core {
@@ -79,7 +79,7 @@ impl Core {
             memory: parts.memory,
             clock: parts.clock,
             stats: TxnStats::default(),
-            skips_a_sum: false,
+            injection: parts.injection,
             layers: Arc::new(ArcSwap::from_pointee(first)),
         }
     }

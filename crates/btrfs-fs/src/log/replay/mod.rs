@@ -24,7 +24,6 @@ use super::state::release;
 use crate::error::{IntoFs, from_corrupt};
 use crate::ino::InodeId;
 use crate::inode::{State, put_inode};
-use crate::options::Sabotage;
 use btrfs_disk::items::InodeItem;
 use btrfs_disk::key::kind;
 use btrfs_disk::{Corrupt, FixedSize, Key, Logical};
@@ -45,14 +44,13 @@ pub struct Replayed {
 }
 
 /// Brings the log's changes into the current epoch. The caller has the engine alone.
-pub fn replay(core: &Core, forest: &Forest, sabotage: Option<Sabotage>) -> Result<Replayed> {
+pub fn replay(core: &Core, forest: &Forest) -> Result<Replayed> {
     if !core.health.is_read_only() {
         claim_nodes(core, forest)?;
     }
     let trees: Vec<LogTree> = forest.trees.iter().copied().filter(|t| lives(core, t)).collect();
     let mut replay = Replay {
         core,
-        sabotage,
         op: core.begin(),
         tree: None,
         fix: BTreeSet::new(),
@@ -100,7 +98,6 @@ fn claim(core: &Core, extent: Extent, wanted: Kind) -> Result<()> {
 
 struct Replay<'e> {
     core: &'e Core,
-    sabotage: Option<Sabotage>,
     op: Op<'e>,
     /// The log at work.
     tree: Option<LogTree>,

@@ -11,11 +11,11 @@ use crate::error::IntoFs;
 use crate::ino::InodeId;
 use crate::inode::kind_of;
 use crate::names::{self, Target};
-use crate::options::Sabotage;
 use btrfs_disk::checksum::extref_hash;
 use btrfs_disk::items::{DirItem, InodeExtRef, InodeItem, InodeRef};
 use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Key};
+use btrfs_txn::Defect;
 use vfs::Result;
 
 /// A name of an inode.
@@ -190,7 +190,7 @@ impl Replay<'_> {
 
     /// Makes a name that the directory does not have.
     fn link(&mut self, id: InodeId, at: &Name<'_>) -> Result<()> {
-        if self.sabotage == Some(Sabotage::ReplaySkipsNames) {
+        if self.core.injection.has(Defect::ReplaySkipsNames) {
             return Ok(());
         }
         names::check_index(at.dir, at.index)?;

@@ -1,0 +1,75 @@
+//! What tests make the engine do wrong, and where they look into it.
+//!
+//! Without the feature `fault-injection`, which only this workspace's tests turn on, nothing can
+//! be asked for, and the questions below are constants: a released program has no code for it
+//! (`cargo xtask released` holds every package to that).
+
+/// What goes wrong on purpose, to see that the crash tests find it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Defect {
+    /// Log replay gives no inode a name.
+    ReplaySkipsNames,
+    /// The log has no checksums of the extents that it has.
+    LogWithoutSums,
+    /// A commit leaves the checksums of one extent out.
+    CommitSkipsASum,
+    /// A commit takes nothing along of what was synced while it was at work.
+    CommitForgetsSynced,
+    /// A log write panics while it holds the epoch still. The volume turns read-only.
+    LogPanics,
+    /// Nothing goes wrong: no log can take along what was synced while a commit was at
+    /// work, so each time two commits become one.
+    DoubledCommits,
+}
+
+#[cfg(feature = "fault-injection")]
+type Look = std::sync::Arc<dyn Fn() + Send + Sync>;
+
+/// What a test asked for: nothing, as a rule.
+#[derive(Clone, Default)]
+pub struct Injection {
+    #[cfg(feature = "fault-injection")]
+    defect: Option<Defect>,
+    /// Is called behind each durable commit, before the next one can begin.
+    #[cfg(feature = "fault-injection")]
+    after_commit: Option<Look>,
+}
+
+#[cfg(feature = "fault-injection")]
+impl Injection {
+    pub fn of(defect: Option<Defect>) -> Injection {
+        Injection { defect, ..Injection::default() }
+    }
+
+    pub fn after_commit(look: impl Fn() + Send + Sync + 'static) -> Injection {
+        Injection { after_commit: Some(std::sync::Arc::new(look)), ..Injection::default() }
+    }
+
+    pub fn has(&self, defect: Defect) -> bool {
+        self.defect == Some(defect)
+    }
+
+    /// A commit is durable.
+    pub fn committed(&self) {
+        if let Some(look) = &self.after_commit {
+            look();
+        }
+    }
+}
+
+#[cfg(not(feature = "fault-injection"))]
+impl Injection {
+    #[inline(always)]
+    pub const fn has(&self, _: Defect) -> bool {
+        false
+    }
+
+    #[inline(always)]
+    pub const fn committed(&self) {}
+}
+
+impl std::fmt::Debug for Injection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Injection")
+    }
+}

@@ -30,7 +30,7 @@ const TXN: Table = &[
     ("requests", &["turns"]),
     ("roots", &[]),
     ("budget", &[]),
-    ("delta", &["sync", "budget"]),
+    ("delta", &["sync", "object", "budget"]),
     ("view", &["delta", "roots"]),
     (
         "core",

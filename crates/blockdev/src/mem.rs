@@ -6,6 +6,8 @@ use crate::BlockDevice;
 use parking_lot::RwLock;
 use std::io;
 
+/// What is allocated at once: an image of a few GB has some thousand, and one with little in it
+/// takes little.
 const CHUNK: u64 = 1 << 20;
 
 pub struct MemDevice {

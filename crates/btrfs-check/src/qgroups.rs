@@ -12,6 +12,7 @@ use btrfs_disk::TreeId;
 use btrfs_disk::key::kind;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+/// `BTRFS_QGROUP_STATUS_FLAG_ON`: quotas are kept.
 const ON: u64 = 1;
 /// Rescan, inconsistent, simple mode (which counts by another rule).
 const UNTRUSTED: u64 = 2 | 4 | 8;

@@ -6,12 +6,10 @@ use crate::source::Context;
 use crate::walk::{Leaf, TreeStart};
 use crate::{Finding, FindingKind};
 use btrfs_disk::ids::{FIRST_FREE_OBJECTID, FREE_SPACE_OBJECTID, ORPHAN_OBJECTID, compat_ro};
-use btrfs_disk::items::{DirItem, RootItem, RootRef};
+use btrfs_disk::items::{DirItem, ROOT_SUBVOL_RDONLY, RootItem, RootRef};
 use btrfs_disk::key::kind;
 use btrfs_disk::{Corrupt, Key, TreeId};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-
-const SUBVOL_READ_ONLY: u64 = 1;
 
 /// The owned form of ROOT_REF and ROOT_BACKREF.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -189,7 +187,7 @@ impl Roots {
         }
         for (id, root) in self.trees.iter().filter(|(id, root)| id.is_subvolume() && root.refs != 0)
         {
-            if root.received_uuid != [0; 16] && root.flags & SUBVOL_READ_ONLY == 0 {
+            if root.received_uuid != [0; 16] && root.flags & ROOT_SUBVOL_RDONLY == 0 {
                 add(cx, FindingKind::ReceivedWritable { subvolume: *id });
             }
         }

@@ -74,6 +74,17 @@ impl TreeId {
     }
 }
 
+/// The one sector size that this implementation has: the format's least, and the default of
+/// kernels since 6.7 whatever their pages are. The feature gate lets no other through.
+pub const SECTOR_SIZE: u32 = 4096;
+/// What a node may be long: powers of two of the format.
+pub const NODE_SIZES: std::ops::RangeInclusive<u32> = 4096..=65536;
+/// Length of a stripe, which the format fixed: chunks are multiples of it, and each copy of the
+/// superblock keeps one of them free.
+pub const STRIPE_LEN: u64 = 64 << 10;
+/// No chunk lies in front of this on a device: room for boot loaders and the first superblock.
+pub const DEVICE_RESERVED: u64 = 1 << 20;
+
 pub const FIRST_FREE_OBJECTID: u64 = 256;
 pub const LAST_FREE_OBJECTID: u64 = -256i64 as u64;
 pub const ORPHAN_OBJECTID: u64 = -5i64 as u64;

@@ -85,9 +85,12 @@ le_struct! {
     }
 }
 
+/// Where the magic lies in a superblock: behind checksum, UUID, address and flags.
+pub const MAGIC_AT: usize = 64;
 const ARRAY_AT: usize = SuperFields::SIZE;
 const BACKUPS_AT: usize = ARRAY_AT + SYS_CHUNK_ARRAY_SIZE;
-const TAIL_AT: usize = BACKUPS_AT + BACKUP_ROOTS * RootBackup::SIZE;
+/// Where the unused end begins.
+pub const TAIL_AT: usize = BACKUPS_AT + BACKUP_ROOTS * RootBackup::SIZE;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Superblock {

@@ -1,21 +1,10 @@
 //! POSIX ACLs: what a new inode inherits, and how mode and access ACL follow each other.
 //!
-//! The stored form is that of the `system.posix_acl_*` xattrs: a little-endian version 2,
-//! then entries of tag, permissions and id (linux/posix_acl_xattr.h).
+//! The stored form is that of the `system.posix_acl_*` attributes ([`vfs::posix_acl`]).
 
+pub use vfs::posix_acl::{ACCESS, DEFAULT};
+use vfs::posix_acl::{GROUP, GROUP_OBJ, MASK, NO_ID, OTHER, USER, USER_OBJ, VERSION};
 use vfs::{Errno, Result};
-
-pub const ACCESS: &[u8] = b"system.posix_acl_access";
-pub const DEFAULT: &[u8] = b"system.posix_acl_default";
-
-const VERSION: u32 = 2;
-const NO_ID: u32 = u32::MAX;
-const USER_OBJ: u16 = 0x01;
-const USER: u16 = 0x02;
-const GROUP_OBJ: u16 = 0x04;
-const GROUP: u16 = 0x08;
-const MASK: u16 = 0x10;
-const OTHER: u16 = 0x20;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Entry {

@@ -14,7 +14,8 @@ use btrfs_disk::{Key, TreeId};
 use btrfs_txn::View;
 use vfs::Result;
 
-/// A loop in a damaged volume ends here.
+/// A circle in a damaged volume ends here; a path that a program could open (4,096 bytes) has
+/// half as many names.
 const DEEPEST: usize = 4096;
 
 pub fn path(view: &View<'_>, id: InodeId) -> String {

@@ -9,16 +9,17 @@
 
 use crate::error::IntoFs;
 use crate::ino::InodeId;
-use btrfs_disk::Key;
 use btrfs_disk::checksum::{extref_hash, name_hash};
-use btrfs_disk::items::{DirItem, InodeExtRef, InodeRef, dir_type};
+use btrfs_disk::items::{DirFields, DirItem, InodeExtRef, InodeRef, dir_type};
 use btrfs_disk::key::kind;
+use btrfs_disk::{FixedSize, Key};
 use btrfs_txn::delta::{Base, ObjectEdit};
 use btrfs_txn::{Core, Op, View};
 use vfs::{Damage, Errno, FileKind, FsError, Result};
 
-/// Bytes of a DIR_ITEM's entry in front of its name.
-const DIR_ITEM_HEADER: usize = 30;
+/// No directory lies deeper than this: a way up that is longer is a circle of a damaged volume.
+/// Nobody has made a million directories inside each other; to walk up so many takes a second.
+pub const MAX_DEPTH: usize = 1 << 20;
 
 /// What a name stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -113,7 +114,7 @@ pub fn check_index(dir: InodeId, index: u64) -> Result<()> {
 pub fn check_room(view: &View<'_>, dir: InodeId, name: &[u8], max_item: usize) -> Result<()> {
     let key = Key::new(dir.objectid, kind::DIR_ITEM, name_hash(name));
     let Some(bytes) = view.get(dir.tree, &key).fs()? else { return Ok(()) };
-    if bytes.len() + DIR_ITEM_HEADER + name.len() <= max_item {
+    if bytes.len() + DirFields::SIZE + name.len() <= max_item {
         return Ok(());
     }
     for entry in DirItem::iter(&bytes) {

@@ -6,6 +6,7 @@
 use parking_lot::Mutex;
 use std::time::{Duration, Instant};
 
+/// The kernel's printk_ratelimit has the same two.
 const MOST: u32 = 10;
 const EACH: Duration = Duration::from_secs(5);
 

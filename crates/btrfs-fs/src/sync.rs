@@ -6,5 +6,5 @@ pub use std::sync::Arc;
 pub use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 pub use std::thread::{Thread, current as current_thread, park};
 
-/// Parts of the table of inodes.
+/// Parts of the table of inodes: as the delta's items have.
 pub const SHARDS: usize = 64;

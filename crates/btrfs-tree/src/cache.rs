@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// What a node costs beside its bytes: its header, the slot, the map's entry.
 const OVERHEAD: usize = 256;
+/// Twice the transport's most threads: they seldom meet.
 const MAX_SHARDS: usize = 64;
 /// Fewer nodes a shard, and eviction knows too little to choose well.
 const MIN_SHARD_NODES: usize = 32;

@@ -71,9 +71,6 @@ impl NodeReader for NodeStore {
 
 /// Bytes of one vectored write: enough that more would not help, few enough to hold.
 const BATCH: usize = 2 << 20;
-/// Bytes before the medium is asked to begin with them: they must not all be left to the next
-/// flush, which may be that of an fsync.
-const WINDOW: usize = 4 << 20;
 
 impl DirtyNodes {
     /// Judges and seals all nodes, writes them in address order, adjacent ones
@@ -91,8 +88,8 @@ impl DirtyNodes {
             let (batch, others) = rest.split_at(adjacent(&store.volume, rest));
             write_batch(&store.volume, batch)?;
             rest = others;
-            unwritten += batch.len() * store.geometry().node_size as usize;
-            if unwritten >= WINDOW {
+            unwritten += batch.len() as u64 * u64::from(store.geometry().node_size);
+            if unwritten >= btrfs_volume::WRITE_WINDOW {
                 unwritten = 0;
                 store.volume.start_writing()?;
             }

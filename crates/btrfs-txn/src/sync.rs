@@ -25,6 +25,7 @@ pub fn lane_index() -> usize {
 /// Waits a little, longer after many times. Who is waited for may have lost its processor, and
 /// one that yields takes as much of it as one that works: in the end it sleeps.
 pub fn relax(times: u32) {
+    /// What is waited for takes microseconds, or its thread has lost its processor.
     const NAP: Duration = Duration::from_micros(50);
     match times {
         0..64 => std::hint::spin_loop(),

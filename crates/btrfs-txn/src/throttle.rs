@@ -8,6 +8,7 @@
 
 use crate::Core;
 use btrfs_disk::Result;
+use btrfs_volume::WRITE_WINDOW;
 use std::time::{Duration, Instant};
 
 /// Whether anybody is known to wait from the start.
@@ -20,9 +21,8 @@ pub enum Urgency {
 
 /// Content that one lock hold and one operation store at most, in bytes.
 pub const BATCH: u64 = 8 << 20;
-/// Bytes that are written before the device is told to start with them.
-const WINDOW: u64 = 4 << 20;
-/// Work between two rests, and the longest rest.
+/// Work between two rests, and the longest rest: who needs the processor waits for the first, and
+/// a commit that lost it to others is held back by the second.
 const WORK: Duration = Duration::from_millis(1);
 const REST: Duration = Duration::from_millis(4);
 
@@ -41,7 +41,7 @@ impl Throttle<'_> {
     /// Content that one lock hold and one operation store at most, in bytes.
     pub fn batch(&self) -> u64 {
         match self.urgency {
-            Urgency::Background => WINDOW,
+            Urgency::Background => WRITE_WINDOW,
             Urgency::Awaited => BATCH,
         }
     }
@@ -49,7 +49,7 @@ impl Throttle<'_> {
     /// `written` bytes more are in the device's cache. No lock is held by the caller.
     pub fn rest(&mut self, written: u64) -> Result<()> {
         self.unwritten += written;
-        if self.unwritten >= WINDOW {
+        if self.unwritten >= WRITE_WINDOW {
             self.unwritten = 0;
             // What it is about has landed, and no flush will tell of it again.
             self.core.volume.start_writing().inspect_err(|error| {

@@ -5,16 +5,15 @@
 //! copy, as the kernel's do: the allocators leave that range out (`super_ranges`).
 
 use crate::superblock::{SUPER_EXCLUDED, super_copies};
-use btrfs_disk::ids::{FIRST_CHUNK_TREE_OBJECTID, block_group};
+use btrfs_disk::ids::{FIRST_CHUNK_TREE_OBJECTID, SECTOR_SIZE, STRIPE_LEN, block_group};
 use btrfs_disk::items::Chunk;
 use btrfs_disk::key::kind;
 use btrfs_disk::{Corrupt, Error, Key, Logical, Physical, Result};
 use std::collections::BTreeMap;
 
 /// Chunks come in multiples of this; bounds how many a device can have.
-const MIN_CHUNK: u64 = 64 << 10;
-/// The one sector size that the feature gate lets through.
-const SECTOR: u64 = 4096;
+const MIN_CHUNK: u64 = STRIPE_LEN;
+const SECTOR: u64 = SECTOR_SIZE as u64;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ChunkInfo {
@@ -163,7 +162,7 @@ fn judge(device: &DeviceId, logical: Logical, chunk: &Chunk) -> Result<ChunkInfo
     let f = &chunk.fields;
     let bad = |what: String| Err(corrupt(logical, what));
     profile(device, logical, chunk)?;
-    if f.sector_size != SECTOR as u32 {
+    if f.sector_size != SECTOR_SIZE {
         return bad(format!("chunk with sectors of {} bytes", f.sector_size));
     }
     if f.length == 0 || !f.length.is_multiple_of(SECTOR) || !logical.0.is_multiple_of(SECTOR) {

@@ -109,7 +109,7 @@ fn sizes(sb: &Superblock) -> Result<()> {
     if f.sectorsize != 4096 {
         return Err(Error::Unsupported(format!("sector size {} (only 4096)", f.sectorsize)));
     }
-    if !f.nodesize.is_power_of_two() || !(4096..=65536).contains(&f.nodesize) {
+    if !f.nodesize.is_power_of_two() || !btrfs_disk::ids::NODE_SIZES.contains(&f.nodesize) {
         return Err(Error::corrupt(format!("node size {}", f.nodesize)));
     }
     if f.root_level >= MAX_LEVEL || f.chunk_root_level >= MAX_LEVEL || f.log_root_level >= MAX_LEVEL

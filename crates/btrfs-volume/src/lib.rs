@@ -19,5 +19,10 @@ mod write;
 
 pub use chunk_map::ChunkInfo;
 pub use counters::VolumeCounters;
+/// Bytes that are written before the medium is asked to begin with them: what has to wait for the
+/// next flush, which may be that of an fsync, is this much from each writer and a window that is
+/// under way. Shorter ones cost calls, longer ones made fsyncs beside a commit wait.
+pub const WRITE_WINDOW: u64 = 4 << 20;
+
 pub use superblock::{SUPER_EXCLUDED, super_copies};
 pub use volume::{OpenOptions, Volume};

@@ -13,7 +13,7 @@ use btrfs_disk::{Error, Result, Superblock};
 use tracing::warn;
 
 /// Bytes from each copy's start on that the allocators of the format keep clear.
-pub const SUPER_EXCLUDED: u64 = 64 << 10;
+pub const SUPER_EXCLUDED: u64 = btrfs_disk::ids::STRIPE_LEN;
 
 /// Offsets of the copies that a volume of `total_bytes` has.
 pub fn super_copies(total_bytes: u64) -> impl Iterator<Item = u64> {

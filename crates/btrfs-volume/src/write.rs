@@ -89,7 +89,8 @@ impl Volume {
         })
     }
 
-    /// What was written so far is to go to the medium soon. Nothing is durable by it.
+    /// What was written so far is to go to the medium soon. Once in [`WRITE_WINDOW`] bytes is
+    /// often enough. Nothing is durable by it.
     pub fn start_writing(&self) -> Result<()> {
         if !self.writable() {
             return Ok(());

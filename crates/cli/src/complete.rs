@@ -8,7 +8,7 @@ use crate::commands::{self, Command, offline};
 use crate::image::{self, ImagePath};
 use crate::mount::options::{subvol_id, subvol_path};
 use crate::words::{self, Opt, Value};
-use btrfs_disk::superblock::MAGIC;
+use btrfs_disk::superblock::{self, COPIES, MAGIC};
 use btrfs_fs::Subvol;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -16,8 +16,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Where the magic of the first superblock lies.
-const MAGIC_AT: u64 = (64 << 10) + 64;
+/// Where the magic of the first superblock lies on a device.
+const MAGIC_AT: u64 = COPIES[0] + superblock::MAGIC_AT as u64;
 
 /// A whole word in the place of the one that was begun.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]

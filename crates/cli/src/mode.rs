@@ -28,6 +28,7 @@ enum What {
     Copy(u16),
 }
 
+/// The bits of a mode that `u`, `g` and `o` of a symbolic one are.
 const USER: u16 = 0o4700;
 const GROUP: u16 = 0o2070;
 const OTHER: u16 = 0o1007;

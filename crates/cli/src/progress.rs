@@ -7,6 +7,7 @@ use std::io::{IsTerminal, Write, stderr};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+/// Between two looks of the same line; faster nobody reads.
 const INTERVAL: Duration = Duration::from_millis(100);
 
 /// When the line was last drawn, if it is there.

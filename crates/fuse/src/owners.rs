@@ -9,7 +9,7 @@
 //! Permission bits are never changed: the kernel holds them against the owner that is seen.
 //! Knows nothing of requests and nothing of who serves.
 
-use vfs::Attr;
+use vfs::{Attr, posix_acl};
 
 /// Of users, or of groups.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -65,13 +65,6 @@ pub struct Owners {
     pub groups: Map,
 }
 
-/// Tags of ACL entries that name somebody.
-const ACL_USER: u16 = 2;
-const ACL_GROUP: u16 = 8;
-/// A number of the version, then entries of tag, permissions and number.
-const ACL_HEAD: usize = 4;
-const ACL_ENTRY: usize = 8;
-
 impl Owners {
     pub fn are_as_stored(&self) -> bool {
         *self == Owners::default()
@@ -116,10 +109,12 @@ impl Owners {
         if self.are_as_stored() || !name.starts_with(b"system.posix_acl_") {
             return;
         }
-        for entry in value.get_mut(ACL_HEAD..).unwrap_or_default().chunks_exact_mut(ACL_ENTRY) {
+        for entry in
+            value.get_mut(posix_acl::HEAD..).unwrap_or_default().chunks_exact_mut(posix_acl::ENTRY)
+        {
             let map = match u16::from_le_bytes([entry[0], entry[1]]) {
-                ACL_USER => self.users,
-                ACL_GROUP => self.groups,
+                posix_acl::USER => self.users,
+                posix_acl::GROUP => self.groups,
                 _ => continue,
             };
             let number = u32::from_le_bytes([entry[4], entry[5], entry[6], entry[7]]);
@@ -159,7 +154,8 @@ mod tests {
             [&tag.to_le_bytes()[..], &[6, 0], &number.to_le_bytes()].concat()
         };
         let acl = |number| {
-            let entries = [entry(1, u32::MAX), entry(ACL_USER, number), entry(ACL_GROUP, 0)];
+            let entries =
+                [entry(1, u32::MAX), entry(posix_acl::USER, number), entry(posix_acl::GROUP, 0)];
             [&[2, 0, 0, 0][..], &entries.concat()].concat()
         };
         let mut value = acl(0);

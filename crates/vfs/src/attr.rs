@@ -88,7 +88,7 @@ pub struct Attr {
     pub mtime: Timestamp,
     pub ctime: Timestamp,
     pub btime: Timestamp,
-    /// `STATX_ATTR_*` bits that are set.
+    /// Those of [`crate::attributes`] that are set.
     pub attributes: u64,
 }
 

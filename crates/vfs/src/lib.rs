@@ -6,9 +6,11 @@
 #![forbid(unsafe_code)]
 
 mod attr;
+pub mod attributes;
 mod error;
 mod file_system;
 pub mod mode;
+pub mod posix_acl;
 
 pub use attr::{Attr, DirEntry, Entry, FileKind, Ino, SetAttr, SetTime, StatFs, Timestamp};
 pub use error::{Damage, DamageKind, Errno, FsError, Result};
@@ -19,3 +21,5 @@ pub use file_system::{
 
 /// Longest name of one directory entry, in bytes.
 pub const NAME_MAX: usize = 255;
+/// Longest name of an extended attribute, in bytes.
+pub const XATTR_NAME_MAX: usize = 255;

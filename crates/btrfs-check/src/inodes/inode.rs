@@ -4,21 +4,19 @@ use super::extents::{FileState, Rules};
 use super::links::Links;
 use crate::FindingKind;
 use btrfs_disk::ids::FIRST_FREE_OBJECTID;
-use btrfs_disk::items::{DirItem, InodeExtRef, InodeItem, InodeRef, dir_type, inode_flags};
+use btrfs_disk::items::{DirItem, InodeExtRef, InodeItem, InodeRef, dir_type, inode_flags, mode};
 use btrfs_disk::{Corrupt, FixedSize, Key};
 
-const S_IFMT: u32 = 0o170000;
-
 /// The type that a directory entry must give an inode of this mode.
-fn type_of(mode: u32) -> Option<u8> {
-    Some(match mode & S_IFMT {
-        0o100000 => dir_type::REG_FILE,
-        0o040000 => dir_type::DIR,
-        0o020000 => dir_type::CHRDEV,
-        0o060000 => dir_type::BLKDEV,
-        0o010000 => dir_type::FIFO,
-        0o140000 => dir_type::SOCK,
-        0o120000 => dir_type::SYMLINK,
+fn type_of(bits: u32) -> Option<u8> {
+    Some(match bits & mode::S_IFMT {
+        mode::S_IFREG => dir_type::REG_FILE,
+        mode::S_IFDIR => dir_type::DIR,
+        mode::S_IFCHR => dir_type::CHRDEV,
+        mode::S_IFBLK => dir_type::BLKDEV,
+        mode::S_IFIFO => dir_type::FIFO,
+        mode::S_IFSOCK => dir_type::SOCK,
+        mode::S_IFLNK => dir_type::SYMLINK,
         _ => return None,
     })
 }

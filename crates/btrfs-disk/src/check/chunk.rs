@@ -3,13 +3,12 @@
 use super::ensure;
 use super::item::{Item, Rules, Verdict, end_of, sized};
 use crate::error::Corrupt;
-use crate::ids::{DEV_ITEMS_OBJECTID, FIRST_CHUNK_TREE_OBJECTID, block_group as bg};
+use crate::ids::{DEV_ITEMS_OBJECTID, FIRST_CHUNK_TREE_OBJECTID, STRIPE_LEN, block_group as bg};
 use crate::items::{BlockGroupItem, Chunk, ChunkFields, DevExtent, DevItem};
 use crate::key::kind;
 use crate::le::FixedSize;
 use crate::{Geometry, Logical, TreeId};
 
-const STRIPE_LEN: u64 = 64 << 10;
 /// Stripe numbers inside a chunk fit 32 bits.
 const MAX_CHUNK: u64 = STRIPE_LEN * u32::MAX as u64;
 

@@ -4,15 +4,11 @@ use super::ensure;
 use super::item::{Item, Rules, Verdict, name, sized};
 use crate::checksum::extref_hash;
 use crate::ids::{FIRST_FREE_OBJECTID, FREE_INO_OBJECTID, LAST_FREE_OBJECTID, ORPHAN_OBJECTID};
+use crate::items::mode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 use crate::items::{InodeExtRef, InodeItem, InodeRef, inode_flags};
 use crate::key::kind;
 use crate::le::FixedSize;
 use crate::{Key, TreeId};
-
-const S_IFMT: u32 = 0o170_000;
-const S_IFDIR: u32 = 0o040_000;
-const S_IFREG: u32 = 0o100_000;
-const S_IFLNK: u32 = 0o120_000;
 
 /// Numbers that an inode can have.
 pub(super) fn number(objectid: u64) -> Verdict {

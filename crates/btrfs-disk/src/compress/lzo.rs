@@ -7,6 +7,7 @@
 use super::lzo1x;
 use crate::error::Corrupt;
 
+/// Bytes of a length in front of the whole and of each segment.
 const LENGTH: usize = 4;
 
 /// A stream of incompressible content is a little longer than the content.

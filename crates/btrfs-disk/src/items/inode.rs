@@ -32,6 +32,18 @@ le_struct! {
     }
 }
 
+pub mod mode {
+    //! What `InodeItem::mode` says of the kind of a file: the numbers of Linux's `st_mode`.
+    pub const S_IFMT: u32 = 0o170_000;
+    pub const S_IFSOCK: u32 = 0o140_000;
+    pub const S_IFLNK: u32 = 0o120_000;
+    pub const S_IFREG: u32 = 0o100_000;
+    pub const S_IFBLK: u32 = 0o060_000;
+    pub const S_IFDIR: u32 = 0o040_000;
+    pub const S_IFCHR: u32 = 0o020_000;
+    pub const S_IFIFO: u32 = 0o010_000;
+}
+
 pub mod inode_flags {
     //! `BTRFS_INODE_*` bits of `InodeItem::flags`.
     pub const NODATASUM: u64 = 1 << 0;

@@ -17,7 +17,7 @@ pub use file_extent::{
     Compression, FILE_EXTENT_INLINE_HEADER, FileExtent, FileExtentFields, FileExtentKind,
 };
 pub use free_space::{FREE_SPACE_USING_BITMAPS, FreeSpaceInfo};
-pub use inode::{InodeExtRef, InodeItem, InodeRef, Timespec, inode_flags};
+pub use inode::{InodeExtRef, InodeItem, InodeRef, Timespec, inode_flags, mode};
 pub use root::{ROOT_SUBVOL_DEAD, ROOT_SUBVOL_RDONLY, RootItem, RootRef};
 
 #[cfg(test)]

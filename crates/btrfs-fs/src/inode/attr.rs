@@ -4,6 +4,7 @@ use super::State;
 use btrfs_disk::Error;
 use btrfs_disk::items::{InodeItem, Timespec, inode_flags};
 use std::sync::atomic::{AtomicU64, Ordering};
+use vfs::attributes::{APPEND, COMPRESSED, IMMUTABLE, NODUMP};
 use vfs::{Attr, FileKind, Ino, Timestamp};
 
 pub fn time_of(t: Timespec) -> Timestamp {
@@ -18,11 +19,6 @@ pub fn kind_of(item: &InodeItem) -> Result<FileKind, Error> {
     FileKind::from_mode(item.mode)
         .ok_or_else(|| Error::corrupt(format!("inode with mode {:o}", item.mode)))
 }
-
-const STATX_ATTR_COMPRESSED: u64 = 0x4;
-const STATX_ATTR_IMMUTABLE: u64 = 0x10;
-const STATX_ATTR_APPEND: u64 = 0x20;
-const STATX_ATTR_NODUMP: u64 = 0x40;
 
 /// `pending`: bytes of content that will need new extents.
 pub fn attr_of(ino: Ino, state: &State, sector: u32, pending: u64) -> Result<Attr, Error> {
@@ -45,10 +41,10 @@ pub fn attr_of(ino: Ino, state: &State, sector: u32, pending: u64) -> Result<Att
         mtime: time_of(item.mtime),
         ctime: time_of(item.ctime),
         btime: time_of(item.otime),
-        attributes: flag(inode_flags::COMPRESS, STATX_ATTR_COMPRESSED)
-            | flag(inode_flags::IMMUTABLE, STATX_ATTR_IMMUTABLE)
-            | flag(inode_flags::APPEND, STATX_ATTR_APPEND)
-            | flag(inode_flags::NODUMP, STATX_ATTR_NODUMP),
+        attributes: flag(inode_flags::COMPRESS, COMPRESSED)
+            | flag(inode_flags::IMMUTABLE, IMMUTABLE)
+            | flag(inode_flags::APPEND, APPEND)
+            | flag(inode_flags::NODUMP, NODUMP),
     })
 }
 

@@ -20,11 +20,6 @@ pub struct InodeTable {
     shards: Box<[RwLock<Shard>]>,
 }
 
-fn shard_of(id: InodeId) -> usize {
-    let mixed = (id.objectid ^ id.tree.0.rotate_left(32)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    (mixed >> 58) as usize % SHARDS
-}
-
 impl InodeTable {
     pub fn new() -> InodeTable {
         InodeTable {
@@ -49,7 +44,7 @@ impl InodeTable {
         let fresh = Arc::new(Inode::new(id, ino::number(id)?, State::default()));
         let mut state = fresh.state.write();
         {
-            let mut shard = self.shards[shard_of(id)].write();
+            let mut shard = self.shards[id.shard(SHARDS)].write();
             if let Some(inode) = shard.get(&id) {
                 inode.lookups.fetch_add(lookups, Ordering::Relaxed);
                 return Ok(inode.clone());
@@ -64,7 +59,7 @@ impl InodeTable {
                 Ok(fresh)
             }
             Err(error) => {
-                self.shards[shard_of(id)].write().remove(&id);
+                self.shards[id.shard(SHARDS)].write().remove(&id);
                 Err(error)
             }
         }
@@ -72,7 +67,7 @@ impl InodeTable {
 
     /// The inode if it is in memory; takes `lookups` references.
     pub fn find(&self, id: InodeId, lookups: u64) -> Option<Arc<Inode>> {
-        let shard = self.shards[shard_of(id)].read();
+        let shard = self.shards[id.shard(SHARDS)].read();
         let inode = shard.get(&id)?;
         inode.lookups.fetch_add(lookups, Ordering::Relaxed);
         Some(inode.clone())
@@ -90,7 +85,7 @@ impl InodeTable {
     pub fn insert(&self, id: InodeId, state: State, lookups: u64) -> Result<Arc<Inode>> {
         let inode = Arc::new(Inode::new(id, ino::number(id)?, State { loaded: true, ..state }));
         inode.lookups.store(lookups, Ordering::Relaxed);
-        let old = self.shards[shard_of(id)].write().insert(id, inode.clone());
+        let old = self.shards[id.shard(SHARDS)].write().insert(id, inode.clone());
         assert!(old.is_none(), "inode number {id:?} was in use");
         Ok(inode)
     }
@@ -98,7 +93,7 @@ impl InodeTable {
     /// Drops the inode if nobody refers to it and it has nothing unwritten. The caller's
     /// own `Arc` counts as one reference.
     pub fn evict(&self, inode: Arc<Inode>) -> bool {
-        let mut shard = self.shards[shard_of(inode.id)].write();
+        let mut shard = self.shards[inode.id.shard(SHARDS)].write();
         let idle = inode.lookups.load(Ordering::Relaxed) == 0
             && Arc::strong_count(&inode) == 2
             && !inode.queued.load(Ordering::Acquire);

@@ -31,22 +31,18 @@ use super::committed::{Committed, Name, entry_of};
 use super::freeze::{Now, Work};
 use super::state::LogState;
 use crate::ino::InodeId;
+use crate::names::MAX_DEPTH;
 use btrfs_disk::checksum::name_hash;
 use btrfs_disk::items::DirItem;
 use btrfs_disk::key::kind;
+use btrfs_disk::node::ITEM_SIZE;
 use btrfs_disk::{Key, Result, TreeId};
 use btrfs_txn::delta::{Level, Pending, is_ref};
 use std::collections::BTreeSet;
 
-/// No directory lies deeper than this.
-const MAX_DEPTH: usize = 1 << 16;
-
 /// What the last commit has in directories that are gone, for one log write: from about
 /// 1,500 on a commit is done sooner (docs/PERFORMANCE.md).
 const MOST_REMOVED: usize = 1500;
-
-/// What an item takes of a leaf beside its data.
-const ITEM_HEADER: usize = 25;
 
 pub struct Closure<'a> {
     /// Largest item that fits a leaf.
@@ -221,7 +217,7 @@ impl Closure<'_> {
         for (&(kind, offset), value) in &self.work.objects[&id].slots {
             let Some(new) = value.as_ref().filter(|_| is_ref(kind)) else { continue };
             let old = self.committed.get(id, kind, offset)?.map_or(0, |old| old.len());
-            if old > 0 && old + new.len() + ITEM_HEADER > self.max_item {
+            if old > 0 && old + new.len() + ITEM_SIZE > self.max_item {
                 return Ok(false);
             }
         }

@@ -10,14 +10,11 @@ use crate::engine::Engine;
 use crate::ino::InodeId;
 use crate::inode::Locked;
 use crate::inode::{Inode, change, put_inode};
-use crate::names::{self, Target};
+use crate::names::{self, MAX_DEPTH, Target};
 use crate::reserve::cost;
 use btrfs_txn::Op;
 use std::sync::Arc;
 use vfs::{Context, Errno, FileKind, Ino, RenameMode, Result};
-
-/// No directory lies deeper than this.
-const MAX_DEPTH: usize = 1 << 20;
 
 /// Everything a rename touches, resolved.
 struct Rename<'a> {

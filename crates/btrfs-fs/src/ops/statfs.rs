@@ -11,14 +11,12 @@ use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::reserve::global_reserve;
 use btrfs_disk::ids::block_group::{DATA, DUP, METADATA, SYSTEM};
+use btrfs_disk::ids::{DEVICE_RESERVED, STRIPE_LEN};
 use btrfs_disk::items::BlockGroupItem;
 use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Key, TreeId};
 use btrfs_space::{ClassTotals, Totals};
 use vfs::{Result, StatFs};
-
-const MIB: u64 = 1 << 20;
-const STRIPE: u64 = 64 << 10;
 
 pub fn statfs(engine: &Engine) -> Result<StatFs> {
     let block = engine.core.sector();
@@ -42,7 +40,7 @@ pub fn statfs(engine: &Engine) -> Result<StatFs> {
     let free = blocks.saturating_sub((used / copies + underway) / block);
     let available = (totals.data.total - totals.data.used).saturating_sub(underway);
     let to_come = match totals.unallocated {
-        small if small <= copies * STRIPE => 0,
+        small if small <= copies * STRIPE_LEN => 0,
         unallocated => unallocated / copies,
     };
     let available = if metadata_is_full(engine, &totals) { 0 } else { available + to_come };
@@ -82,8 +80,9 @@ fn stored_totals(engine: &Engine) -> Result<Totals> {
     };
     let dev_item = engine.core.volume.superblock().fields.dev_item;
     let mut totals = Totals {
-        unallocated: dev_item.total_bytes.saturating_sub(dev_item.bytes_used + MIB) / STRIPE
-            * STRIPE,
+        unallocated: dev_item.total_bytes.saturating_sub(dev_item.bytes_used + DEVICE_RESERVED)
+            / STRIPE_LEN
+            * STRIPE_LEN,
         device: dev_item.total_bytes,
         ..Totals::default()
     };

@@ -15,8 +15,10 @@ use btrfs_space::Priority;
 use std::sync::Arc;
 use vfs::{Errno, Result, SetAttr};
 
-/// Extent items that one operation drops at most.
+/// Extent items that one operation drops at most: some milliseconds with the inode's lock held,
+/// and little of the metadata that has to be reserved for it.
 const STEP: usize = 1024;
+
 /// The last sector's part behind the end of the file becomes zeros in memory, before the
 /// file grows over it. Returns the bytes that became dirty.
 pub fn zero_tail(engine: &Engine, id: InodeId, state: &mut State) -> Result<u64> {
@@ -72,6 +74,7 @@ pub enum Done {
 pub struct Patience(u32);
 
 impl Patience {
+    /// Each gives back what was pinned, so a few are enough unless others take all of it.
     const MOST: u32 = 20;
 
     /// True when all is done; else makes room for the rest.

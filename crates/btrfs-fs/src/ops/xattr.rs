@@ -11,8 +11,6 @@ use btrfs_disk::items::inode_flags::{APPEND, COMPRESS, IMMUTABLE, NOCOMPRESS, NO
 use btrfs_txn::Op;
 use vfs::{Errno, FsError, Ino, Result, XattrMode};
 
-/// Longest name of an attribute, in bytes.
-const NAME_MAX: usize = 255;
 pub const COMPRESSION: &[u8] = b"btrfs.compression";
 pub const CAPABILITY: &[u8] = b"security.capability";
 const PREFIXES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
@@ -26,7 +24,7 @@ fn is_symlink(state: &State) -> bool {
 }
 
 fn check_name(name: &[u8]) -> Result<()> {
-    if name.is_empty() || name.len() > NAME_MAX {
+    if name.is_empty() || name.len() > vfs::XATTR_NAME_MAX {
         return Err(Errno::ERANGE.into());
     }
     if PREFIXES.contains(&name) {

@@ -14,13 +14,7 @@ mod sync;
 
 /// As src/ino.rs: the table asks for no more.
 mod ino {
-    use btrfs_disk::TreeId;
-
-    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-    pub struct InodeId {
-        pub tree: TreeId,
-        pub objectid: u64,
-    }
+    pub type InodeId = btrfs_txn::ObjectId;
 
     pub fn number(id: InodeId) -> vfs::Result<vfs::Ino> {
         Ok(vfs::Ino(id.objectid))

@@ -6,7 +6,7 @@
 use vfs::{FileSystem, FsError, Ino};
 
 /// The grain of checksums.
-const SECTOR: u64 = 4096;
+const SECTOR: u64 = btrfs_disk::ids::SECTOR_SIZE as u64;
 
 /// What `read_around` hands over.
 pub enum Piece<'a> {

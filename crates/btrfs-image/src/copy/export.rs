@@ -4,6 +4,7 @@
 //! everything below the top is made exclusively (an existing name, a symbolic link
 //! among them, is never written through), and a directory is entered once.
 
+use super::BUFFER;
 use super::damage::{Piece, read_around};
 use super::error::{At, CopyError, Result};
 use super::host;
@@ -17,8 +18,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use vfs::{Attr, Context, Damage, Errno, FileKind, FileSystem, FsError, Ino, SeekWhence};
-
-const BUFFER: usize = 1 << 20;
 
 /// Copies what `ino` stands for to the path `host`. A directory may go into one that
 /// exists, which takes over its attributes; anything else must not exist.

@@ -3,6 +3,7 @@
 //! Directories get their attributes after their entries: a default ACL or set-group-ID
 //! bit that is not there yet is not inherited, and times stay as they were.
 
+use super::BUFFER;
 use super::error::{At, CopyError, Result};
 use super::host;
 use super::links::ImportLinks;
@@ -17,8 +18,6 @@ use vfs::{
     Context, Entry, Errno, FileKind, FileSystem, FsError, Ino, SetAttr, SetTime, Timestamp,
     WriteFlags, XattrMode,
 };
-
-const BUFFER: usize = 1 << 20;
 
 /// Copies what `host` names into `parent` of the volume, there called `name`.
 pub fn import_tree(

@@ -18,6 +18,10 @@ mod import;
 mod links;
 mod options;
 
+/// Bytes of content that a copy has in memory at a time: calls cost little beside so many.
+/// Chosen, not measured.
+pub const BUFFER: usize = 1 << 20;
+
 pub use damage::{Piece, read_around};
 pub use error::CopyError;
 pub use export::{export_attributes, export_tree};

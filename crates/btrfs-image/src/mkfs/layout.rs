@@ -6,13 +6,10 @@
 
 use super::error::{MkfsError, Result};
 use super::options::{Profile, SECTOR, Settled};
-use btrfs_disk::ids::block_group;
+use btrfs_disk::ids::{DEVICE_RESERVED, STRIPE_LEN, block_group};
 use btrfs_disk::superblock::COPIES;
 
 const MIB: u64 = 1 << 20;
-const STRIPE: u64 = 64 << 10;
-/// No chunk lies in front of this: room for boot loaders and the first superblock.
-const START: u64 = MIB;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct PlannedChunk {
@@ -32,7 +29,7 @@ impl PlannedChunk {
     fn over_super(&self, offset: u64, len: u64) -> bool {
         self.stripes.iter().any(|start| {
             let at = start + offset;
-            COPIES.iter().any(|copy| *copy < at + len && at < copy + STRIPE)
+            COPIES.iter().any(|copy| *copy < at + len && at < copy + STRIPE_LEN)
         })
     }
 
@@ -63,7 +60,7 @@ fn chunk_sizes(settled: &Settled, total: u64) -> Vec<(u64, u64, u64)> {
     let most = if total > 50 << 30 { 1 << 30 } else { 256 * MIB };
     let tenth = total / 10;
     // Small volumes give a tenth to all copies together, as mkfs.btrfs does.
-    let metadata = if tenth < most { tenth / copies / STRIPE * STRIPE } else { most };
+    let metadata = if tenth < most { tenth / copies / STRIPE_LEN * STRIPE_LEN } else { most };
     let metadata = metadata.max(32 * MIB);
     vec![(block_group::DATA, 8 * MIB, 1), system, (block_group::METADATA | dup, metadata, copies)]
 }
@@ -76,7 +73,7 @@ pub(super) fn minimum(settled: &Settled) -> u64 {
         (false, Profile::Single) => 45 * MIB,
         (false, Profile::Dup) => 109 * MIB,
     };
-    usual.max(START + chunks)
+    usual.max(DEVICE_RESERVED + chunks)
 }
 
 impl Layout {
@@ -86,7 +83,7 @@ impl Layout {
         if total_bytes < minimum {
             return Err(MkfsError::TooSmall { minimum, have: device_len });
         }
-        let (mut logical, mut physical) = (START, START);
+        let (mut logical, mut physical) = (DEVICE_RESERVED, DEVICE_RESERVED);
         let mut chunks = Vec::new();
         for (flags, len, copies) in chunk_sizes(settled, total_bytes) {
             let stripes = (0..copies).map(|i| physical + i * len).collect();

@@ -2,10 +2,10 @@
 
 use super::error::{MkfsError, Result};
 use btrfs_disk::ChecksumType;
-use btrfs_disk::ids::{compat_ro, incompat};
+use btrfs_disk::ids::{NODE_SIZES, compat_ro, incompat};
 use btrfs_disk::items::Timespec;
 
-pub const SECTOR: u32 = 4096;
+pub const SECTOR: u32 = btrfs_disk::ids::SECTOR_SIZE;
 
 /// How many copies of the metadata there are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -124,7 +124,7 @@ impl MkfsOptions {
 
     fn check(&self, node_size: u32) -> Result<()> {
         let invalid = |what: String| Err(MkfsError::Invalid(what));
-        if !node_size.is_power_of_two() || !(SECTOR..=65536).contains(&node_size) {
+        if !node_size.is_power_of_two() || !NODE_SIZES.contains(&node_size) {
             return invalid(format!("node size {node_size} is none of 4096, 8192 ... 65536"));
         }
         if self.mixed && node_size != SECTOR {

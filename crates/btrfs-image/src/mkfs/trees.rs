@@ -10,8 +10,9 @@ use super::options::{SECTOR, Settled};
 use super::pack::{self, Items, Shape};
 use btrfs_disk::checksum::name_hash;
 use btrfs_disk::ids::{
-    DEV_ITEMS_OBJECTID, FIRST_CHUNK_TREE_OBJECTID, FIRST_FREE_OBJECTID, block_group,
+    DEV_ITEMS_OBJECTID, FIRST_CHUNK_TREE_OBJECTID, FIRST_FREE_OBJECTID, STRIPE_LEN, block_group,
 };
+use btrfs_disk::items::mode::S_IFDIR;
 use btrfs_disk::items::{
     BlockGroupItem, Chunk, ChunkFields, DevExtent, DevItem, DirItem, ExtentItem, ExtentItemFields,
     FreeSpaceInfo, InlineRef, InodeItem, InodeRef, RootItem, Stripe, dir_type, extent_flags,
@@ -22,7 +23,6 @@ use btrfs_disk::{FixedSize, Generation, Geometry, Key, Logical, Node, TreeId};
 /// Every node of a fresh volume is of this transaction.
 pub(super) const GENERATION: Generation = Generation(1);
 pub(super) const DEVID: u64 = 1;
-const STRIPE_LEN: u32 = 64 << 10;
 
 /// A tree with the addresses of its nodes, leaves first.
 pub(super) struct PlannedTree {
@@ -192,7 +192,7 @@ impl View<'_> {
         item.inode.size = 3;
         item.inode.nlink = 1;
         item.inode.nbytes = node_size;
-        item.inode.mode = DIRECTORY | 0o755;
+        item.inode.mode = S_IFDIR | 0o755;
         if tree.id.holds_files() {
             item.root_dirid = FIRST_FREE_OBJECTID;
         }
@@ -211,7 +211,7 @@ impl View<'_> {
             generation: GENERATION.0,
             transid: GENERATION.0,
             nlink: 1,
-            mode: DIRECTORY | 0o755,
+            mode: S_IFDIR | 0o755,
             atime: time,
             ctime: time,
             mtime: time,
@@ -224,7 +224,7 @@ impl View<'_> {
     fn directory_tree(&self, id: TreeId) -> Items {
         let mut inode = self.directory();
         if id == TreeId::FS {
-            inode.mode = DIRECTORY | u32::from(self.settled.root_perm);
+            inode.mode = S_IFDIR | u32::from(self.settled.root_perm);
             inode.uid = self.settled.root_uid;
             inode.gid = self.settled.root_gid;
         }
@@ -329,8 +329,6 @@ impl View<'_> {
     }
 }
 
-const DIRECTORY: u32 = 0o040000;
-
 fn inode_ref(name: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     InodeRef { index: 0, name }.append_to(&mut out);
@@ -363,10 +361,10 @@ pub(super) fn chunk_item(chunk: &PlannedChunk, ids: &Identities) -> (Key, Vec<u8
         fields: ChunkFields {
             length: chunk.len,
             owner: TreeId::EXTENT.0,
-            stripe_len: u64::from(STRIPE_LEN),
+            stripe_len: STRIPE_LEN,
             kind: chunk.flags,
-            io_align: STRIPE_LEN,
-            io_width: STRIPE_LEN,
+            io_align: STRIPE_LEN as u32,
+            io_width: STRIPE_LEN as u32,
             sector_size: SECTOR,
             num_stripes: chunk.stripes.len() as u16,
             sub_stripes: 1,

@@ -10,12 +10,14 @@ use super::options::{SECTOR, Settled};
 use super::trees::{self, GENERATION, PlannedTree, PlannedVolume};
 use blockdev::BlockDevice;
 use btrfs_disk::ids::block_group;
-use btrfs_disk::superblock::{BACKUP_ROOTS, COPIES, MAGIC, RootBackup, SUPER_SIZE, SuperFields};
+use btrfs_disk::node::FLAG_WRITTEN;
+use btrfs_disk::superblock::{
+    BACKUP_ROOTS, COPIES, MAGIC, RootBackup, SUPER_SIZE, SuperFields, TAIL_AT,
+};
 use btrfs_disk::{Expect, Generation, Node, Superblock, TreeId, build, check};
 
 /// Other formats keep their signatures in the first bytes and the last.
 const WIPE: u64 = 2 << 20;
-const WRITTEN: u64 = 1;
 
 pub(super) fn all(
     dev: &dyn BlockDevice,
@@ -94,7 +96,7 @@ fn superblock(
     let [root, chunk] = [TreeId::ROOT, TreeId::CHUNK].map(|id| volume.tree(id).expect("planned"));
     let fields = SuperFields {
         fsid: ids.fsid,
-        flags: WRITTEN,
+        flags: FLAG_WRITTEN,
         magic: MAGIC,
         generation: GENERATION,
         root: root.root(),
@@ -121,12 +123,9 @@ fn superblock(
     };
     let mut backups = [RootBackup::default(); BACKUP_ROOTS];
     backups[0] = backup(&fields, volume);
-    let tail = SUPER_SIZE - SUPER_TAIL;
+    let tail = SUPER_SIZE - TAIL_AT;
     Superblock { fields, sys_chunks: system_chunks(layout, ids), backups, tail: vec![0; tail] }
 }
-
-/// Bytes in front of the superblock's unused tail.
-const SUPER_TAIL: usize = 811 + 2048 + BACKUP_ROOTS * 168;
 
 fn system_chunks(layout: &Layout, ids: &Identities) -> Vec<u8> {
     let mut out = Vec::new();

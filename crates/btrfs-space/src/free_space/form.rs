@@ -18,6 +18,7 @@ use btrfs_disk::{Corrupt, Error, FixedSize, Key, Result};
 /// Key and data of items as stored.
 pub type Stored = Vec<(Key, Vec<u8>)>;
 
+/// Of one bitmap item; the format's.
 const BITMAP_BYTES: u64 = 256;
 
 /// What of a block group the free-space tree needs to know.

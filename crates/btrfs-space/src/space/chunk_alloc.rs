@@ -15,14 +15,13 @@ use super::{Kind, Space};
 use crate::Extent;
 use crate::free_space::Ranges;
 use btrfs_disk::ids::block_group::{METADATA, SYSTEM};
+use btrfs_disk::ids::{DEVICE_RESERVED, STRIPE_LEN};
 use btrfs_disk::items::{Chunk, ChunkFields, DevItem, Stripe};
 use btrfs_disk::{Error, Generation, Logical, Physical, Result};
 use btrfs_volume::{ChunkInfo, SUPER_EXCLUDED, Volume, super_copies};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-pub(super) const STRIPE: u64 = 64 << 10;
-const RESERVED: u64 = 1 << 20;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 /// A chunk is made ahead when less than this part of one is left. Data comes fast: the commit
@@ -55,15 +54,15 @@ impl Device {
     pub fn load(volume: &Volume) -> Device {
         let item = volume.superblock().fields.dev_item;
         let mut holes = Ranges::new();
-        if item.total_bytes > RESERVED {
-            let whole = holes.insert(RESERVED, item.total_bytes - RESERVED);
+        if item.total_bytes > DEVICE_RESERVED {
+            let whole = holes.insert(DEVICE_RESERVED, item.total_bytes - DEVICE_RESERVED);
             debug_assert!(whole.is_ok(), "one range in an empty set");
         }
         let chunks = volume.chunks();
         for chunk in &chunks {
             chunk.stripes.iter().for_each(|(_, start)| holes.subtract(start.0, chunk.len));
         }
-        let next_logical = chunks.iter().map(ChunkInfo::end).max().unwrap_or(RESERVED);
+        let next_logical = chunks.iter().map(ChunkInfo::end).max().unwrap_or(DEVICE_RESERVED);
         Device { holes, next_logical, item, unrecorded: Vec::new(), gone: Vec::new(), kept: None }
     }
 
@@ -87,7 +86,7 @@ impl Device {
             .find(|(_, room)| *room >= copies * len)
             .or_else(|| holes.iter().max_by_key(|(_, room)| *room))
             .copied()?;
-        let one_hole = (chosen.1 / copies / STRIPE * STRIPE).min(len);
+        let one_hole = (chosen.1 / copies / STRIPE_LEN * STRIPE_LEN).min(len);
         let together = |n| Physical(chosen.0 + n * one_hole);
         if one_hole == len || copies == 1 {
             return (one_hole >= min).then(|| ((0..copies).map(together).collect(), one_hole));
@@ -104,8 +103,8 @@ impl Device {
 
 /// The part of a hole that whole stripes can have.
 fn fit(start: u64, len: u64) -> (u64, u64) {
-    let low = start.next_multiple_of(STRIPE);
-    (low, ((start + len) / STRIPE * STRIPE).saturating_sub(low))
+    let low = start.next_multiple_of(STRIPE_LEN);
+    (low, ((start + len) / STRIPE_LEN * STRIPE_LEN).saturating_sub(low))
 }
 
 /// Logical ranges of a chunk under superblock copies, in whole 64 KiB pieces.
@@ -115,21 +114,21 @@ pub(super) fn excluded(chunk: &ChunkInfo) -> Vec<(u64, u64)> {
     let mut add = |from: u64, to: u64| {
         let mut piece = from;
         while piece < to.min(end) {
-            let len = STRIPE.min(end - piece);
+            let len = STRIPE_LEN.min(end - piece);
             // Copies of DUP may exclude the same piece twice.
             let _ = out.insert(piece, len);
-            piece += STRIPE;
+            piece += STRIPE_LEN;
         }
     };
     for (_, stripe) in &chunk.stripes {
         for at in super_copies(u64::MAX).filter(|at| *at + SUPER_EXCLUDED > stripe.0) {
-            let low = at.saturating_sub(stripe.0) / STRIPE * STRIPE;
-            let high = (at + SUPER_EXCLUDED - stripe.0).next_multiple_of(STRIPE);
+            let low = at.saturating_sub(stripe.0) / STRIPE_LEN * STRIPE_LEN;
+            let high = (at + SUPER_EXCLUDED - stripe.0).next_multiple_of(STRIPE_LEN);
             add(first + low, first + high);
         }
     }
-    if first < STRIPE {
-        add(first, STRIPE);
+    if first < STRIPE_LEN {
+        add(first, STRIPE_LEN);
     }
     out.iter().collect()
 }
@@ -143,7 +142,7 @@ fn wanted_len(flags: u64, total: u64) -> u64 {
     } else {
         GIB
     };
-    let tenth = (total / 10 / STRIPE * STRIPE).max(SMALLEST);
+    let tenth = (total / 10 / STRIPE_LEN * STRIPE_LEN).max(SMALLEST);
     largest.min(tenth)
 }
 
@@ -256,8 +255,8 @@ impl Space {
     ) -> Result<NewChunk> {
         let class = self.class(kind);
         let (flags, copies) = (class.type_flags | class.profile(), class.copies());
-        let min = if kind == Kind::System { STRIPE } else { SMALLEST.min(len) };
-        let len = len.min(room / copies / STRIPE * STRIPE);
+        let min = if kind == Kind::System { STRIPE_LEN } else { SMALLEST.min(len) };
+        let len = len.min(room / copies / STRIPE_LEN * STRIPE_LEN);
         let placed = if len >= min { device.place(copies, len, min) } else { None };
         let (stripes, len) = placed.ok_or(Error::NoSpace)?;
         let new = self.describe(device, flags, len, &stripes);
@@ -307,17 +306,17 @@ impl Space {
         let fields = ChunkFields {
             length: len,
             owner: btrfs_disk::TreeId::EXTENT.0,
-            stripe_len: STRIPE,
+            stripe_len: STRIPE_LEN,
             kind: flags,
-            io_align: STRIPE as u32,
-            io_width: STRIPE as u32,
+            io_align: STRIPE_LEN as u32,
+            io_width: STRIPE_LEN as u32,
             sector_size: self.volume.geometry().sector_size,
             num_stripes: at.len() as u16,
             sub_stripes: 1,
         };
         let (devid, dev_uuid) = (device.item.devid, device.item.uuid);
         let stripes = at.iter().map(|at| Stripe { devid, offset: at.0, dev_uuid }).collect();
-        let logical = Logical(device.next_logical.next_multiple_of(STRIPE));
+        let logical = Logical(device.next_logical.next_multiple_of(STRIPE_LEN));
         NewChunk { logical, chunk: Chunk { fields, stripes } }
     }
 

@@ -5,12 +5,18 @@
 //! also allocated in this epoch, nobody can reach it any more and the caller gives it
 //! back to the allocator at once.
 
-use btrfs_disk::{Generation, Logical, TreeId};
+use crate::object::spread;
+use btrfs_disk::ids::SECTOR_SIZE;
+use btrfs_disk::items::{ExtentDataRef, ExtentItemFields};
+use btrfs_disk::node::ITEM_SIZE;
+use btrfs_disk::{FixedSize, Generation, Logical, TreeId};
 use btrfs_space::Extent;
 use locks::{Mutex, Rank};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// A writer holds one of these for a map's insert, and commits go through all: fewer than items
+/// have, since an extent comes for many items. Not measured apart from those.
 const SHARDS: usize = 16;
 
 /// One referrer of a data extent: a file, and where in it the extent would begin.
@@ -71,17 +77,17 @@ pub struct ExtentDelta {
 
 /// Bytes of a new extent's item with one reference, and of the ends of free ranges that it
 /// makes, headers included.
-const RECORD: u64 = 24 + 29 + 25 + 2 * 25;
+const RECORD: u64 = (ExtentItemFields::SIZE + 1 + ExtentDataRef::SIZE + 3 * ITEM_SIZE) as u64;
 /// Bytes of a reference more, if it stands apart.
-const REFERENCE: u64 = 28 + 25;
+const REFERENCE: u64 = (ExtentDataRef::SIZE + ITEM_SIZE) as u64;
 /// Bytes of the headers of the items that a run of checksums is in, at most: an extent's lie in
 /// a few.
-const RUN: u64 = 16 * 25;
+const RUN: u64 = 16 * ITEM_SIZE as u64;
 
 /// Extents never cross a 128 MiB boundary of this hash on purpose: the shard of an extent
 /// and of its checksums is that of its first byte, given by the caller as `extent`.
 fn shard_of(extent: Logical) -> usize {
-    ((extent.0 >> 12).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 60) as usize % SHARDS
+    spread(extent.0 / u64::from(SECTOR_SIZE), SHARDS)
 }
 
 impl ExtentDelta {

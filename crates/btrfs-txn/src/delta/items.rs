@@ -5,6 +5,7 @@
 
 use super::watch::{SubKey, Watch, is_ref};
 use crate::budget::Changes;
+use crate::object::ObjectId;
 use btrfs_disk::key::kind;
 use btrfs_disk::node::ITEM_SIZE;
 use btrfs_disk::{Generation, Key, TreeId};
@@ -14,6 +15,8 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+/// As many as threads that may change objects at once without often meeting: twice the
+/// transport's most.
 const SHARDS: usize = 64;
 /// What a slot costs beside its bytes, roughly.
 const SLOT_COST: u64 = 64;
@@ -67,8 +70,7 @@ pub struct ItemDelta {
 }
 
 fn shard_of(tree: TreeId, objectid: u64) -> usize {
-    let mixed = (objectid ^ tree.0.rotate_left(32)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    (mixed >> 58) as usize % SHARDS
+    ObjectId::new(tree, objectid).shard(SHARDS)
 }
 
 impl ItemDelta {

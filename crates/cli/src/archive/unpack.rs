@@ -13,13 +13,12 @@ use crate::inside::fill::FileAt;
 use crate::inside::path::join;
 use crate::inside::volumes::At;
 use crate::inside::{self, Failures, Node};
+use btrfs_image::copy::BUFFER;
 use spinney::Volume;
 use std::collections::HashSet;
 use std::io::Read;
 use tar::EntryType;
 use vfs::{Context, Errno, FileKind, FsError, Ino, SetAttr, SetTime, XattrMode};
-
-const BUFFER: usize = 1 << 20;
 
 pub struct Unpacker<'v> {
     volume: &'v Volume,

@@ -11,7 +11,7 @@ use crate::output::{Json, Out, human};
 use crate::sys;
 use blockdev::{BlockDevice, FileDevice};
 use btrfs_disk::ChecksumType;
-use btrfs_disk::superblock::{MAGIC, SUPER_SIZE};
+use btrfs_disk::superblock::{COPIES, MAGIC, MAGIC_AT, SUPER_SIZE};
 use btrfs_fs::Subvol;
 use btrfs_image::mkfs::{self, MkfsError, MkfsOptions, MkfsReport, Profile};
 use std::ffi::OsString;
@@ -275,7 +275,9 @@ fn signature(device: &dyn BlockDevice) -> Option<&'static str> {
         let mut bytes = vec![0; len];
         device.read_at(offset, &mut bytes).ok().map(|()| bytes)
     };
-    if read(65536, SUPER_SIZE).is_some_and(|sb| sb[64..72] == MAGIC.to_le_bytes()) {
+    if read(COPIES[0], SUPER_SIZE)
+        .is_some_and(|sb| sb[MAGIC_AT..].starts_with(&MAGIC.to_le_bytes()))
+    {
         return Some("a btrfs volume");
     }
     let marks: [(u64, &[u8], &'static str); 5] = [

@@ -12,6 +12,7 @@ use btrfs_volume::{OpenOptions, Volume};
 use std::path::Path;
 use std::sync::Arc;
 
+/// Bytes of memory for nodes: each is looked at once, in the order of its tree.
 const CACHE: usize = 32 << 20;
 
 /// An open volume and the nodes read from it.

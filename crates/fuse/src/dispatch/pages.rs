@@ -26,7 +26,10 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use vfs::Ino;
 
+/// Chunks are 128 KiB: the longest READ of a kernel's readahead as it is by default.
 const CHUNK_BITS: u32 = 17;
+/// Chunks that share a slot cost a message too many now and then: 128 KiB of memory for 2 GiB of
+/// pages that are all noted.
 const SLOTS: usize = 1 << 14;
 /// Chunks whose last end is remembered; forgetting one costs a message.
 const REMEMBERED: usize = 1 << 14;

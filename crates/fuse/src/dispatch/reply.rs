@@ -106,18 +106,12 @@ fn sx_time(time: vfs::Timestamp) -> record::SxTime {
     record::SxTime { tv_sec: time.secs, tv_nsec: time.nanos, reserved: 0 }
 }
 
-/// The `STATX_ATTR_*` bits that an engine can report.
-const KNOWN_ATTRIBUTES: u64 = (libc::STATX_ATTR_COMPRESSED
-    | libc::STATX_ATTR_IMMUTABLE
-    | libc::STATX_ATTR_APPEND
-    | libc::STATX_ATTR_NODUMP) as u64;
-
 pub(super) fn statx_out(a: &Attr) -> record::StatxOut {
     let stat = record::Statx {
         mask: libc::STATX_BASIC_STATS | libc::STATX_BTIME,
         blksize: block_size(a.blksize),
         attributes: a.attributes,
-        attributes_mask: KNOWN_ATTRIBUTES,
+        attributes_mask: vfs::attributes::ALL,
         nlink: a.nlink,
         uid: a.uid,
         gid: a.gid,

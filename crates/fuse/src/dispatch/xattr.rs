@@ -14,6 +14,7 @@ use std::fmt::Write;
 use vfs::{Errno, NAME_MAX, SetAttr, Stat, XattrMode};
 
 const VIRTUAL_PREFIX: &[u8] = b"spinney.";
+/// Room for numbers that grow until the caller asks again: a digit more in each of 250.
 const SLACK: usize = 256;
 
 impl Dispatcher {

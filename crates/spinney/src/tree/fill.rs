@@ -6,14 +6,13 @@
 use super::node::Node;
 use crate::error::{Error, Result};
 use crate::volume::{At, Volume};
+use btrfs_image::copy::BUFFER;
 use btrfs_image::{Piece, read_around};
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use vfs::{Context, Errno, FsError, Ino, SeekWhence, SetAttr, WriteFlags};
-
-const BUFFER: usize = 1 << 20;
 
 /// Whether copies inside a volume share the data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

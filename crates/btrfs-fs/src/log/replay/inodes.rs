@@ -10,8 +10,6 @@ use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Key};
 use vfs::Result;
 
-const S_IFMT: u32 = vfs::mode::S_IFMT;
-
 impl Replay<'_> {
     pub(super) fn inodes(&mut self) -> Result<()> {
         for item in self.everything() {
@@ -34,11 +32,11 @@ impl Replay<'_> {
         self.done.items += 1;
         let old = self.item(id)?;
         if let Some(old) = &old {
-            if old.mode & S_IFMT != logged.mode & S_IFMT {
+            if old.mode & vfs::mode::S_IFMT != logged.mode & vfs::mode::S_IFMT {
                 return Err(self.damage(id, "the log makes another kind of inode of it"));
             }
             self.drop_xattrs(id)?;
-            if logged.mode & S_IFMT == vfs::mode::S_IFDIR {
+            if logged.mode & vfs::mode::S_IFMT == vfs::mode::S_IFDIR {
                 self.drop_names(id)?;
             }
         }
@@ -46,7 +44,7 @@ impl Replay<'_> {
         let old = self.item(id)?;
         self.put_logged(id, old, logged);
         let only_exists = logged.generation == 0 && logged.size == 0;
-        if logged.mode & S_IFMT == vfs::mode::S_IFREG && !only_exists {
+        if logged.mode & vfs::mode::S_IFMT == vfs::mode::S_IFREG && !only_exists {
             self.cut(id)?;
         }
         self.fix.insert(id);
@@ -57,10 +55,10 @@ impl Replay<'_> {
     /// Generation 0 says that the inode is logged only so that it exists: one that does
     /// already keeps what it has, but for the size of a file that was logged before.
     fn put_logged(&self, id: InodeId, old: Option<InodeItem>, logged: InodeItem) {
-        let is_dir = logged.mode & S_IFMT == vfs::mode::S_IFDIR;
+        let is_dir = logged.mode & vfs::mode::S_IFMT == vfs::mode::S_IFDIR;
         let item = match old {
             Some(old) if logged.generation == 0 => {
-                if logged.mode & S_IFMT != vfs::mode::S_IFREG || logged.size == 0 {
+                if logged.mode & vfs::mode::S_IFMT != vfs::mode::S_IFREG || logged.size == 0 {
                     return;
                 }
                 InodeItem { size: logged.size, ..old }

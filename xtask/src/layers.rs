@@ -67,8 +67,8 @@ const LAYERS: &[(&str, &[&str])] = &[
         ],
     ),
     ("bench", &["vfs", "blockdev", "btrfs-fs", "btrfs-volume"]),
-    // For its seeded generator.
-    ("testkit", &["vfs", "blockdev", "blocksim"]),
+    // For its seeded generator, and the locks of models.
+    ("testkit", &["vfs", "blockdev", "blocksim", "locks"]),
     ("suites", &["testkit"]),
     // What fuzzers feed, from single structures to the whole engine; nothing builds on it.
     (
@@ -94,6 +94,9 @@ const TEST_TOOLS: &[&str] = &["testkit", "blocksim"];
 const TEST_EDGES: &[(&str, &str)] = &[
     // The engine's tests make their volumes in this process, without mkfs.btrfs.
     ("btrfs-fs", "btrfs-image"),
+    // What damages volumes is shared with the fuzzers, which drive the engine.
+    ("btrfs-fs", "fuzzing"),
+    ("btrfs-check", "fuzzing"),
     // They are judged by our own check beside `btrfs check`.
     ("btrfs-fs", "btrfs-check"),
     // Its smoke test mounts with the same program as the suites.

@@ -2,8 +2,6 @@
 //! claim each other's blocks and extents. `btrfs check` must complain, too, but where said.
 
 mod common;
-#[path = "common/patch.rs"]
-mod patch;
 
 use btrfs_check::FindingKind as Kind;
 use btrfs_disk::ids::DEV_ITEMS_OBJECTID;
@@ -11,8 +9,8 @@ use btrfs_disk::items::{DevItem, RootItem};
 use btrfs_disk::key::kind;
 use btrfs_disk::node::{HEADER_SIZE, KEY_PTR_SIZE};
 use btrfs_disk::{Key, TreeId};
-use common::{Recipe, Scratch, assert_sound, copy, listing, make, open, ours, ready, theirs};
-use patch::Patch;
+use common::{Recipe, Scratch, assert_sound, copy, listing, make, ours, ready, theirs};
+use fuzzing::patch::Patch;
 
 const FS: TreeId = TreeId::FS;
 

@@ -3,8 +3,6 @@
 //! where it looks at that at all.
 
 mod common;
-#[path = "common/patch.rs"]
-mod patch;
 
 use btrfs_check::FindingKind as Kind;
 use btrfs_disk::checksum::name_hash;
@@ -16,7 +14,7 @@ use btrfs_disk::items::{
 use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Key, Logical, Node, TreeId};
 use common::{Recipe, Scratch, assert_sound, copy, listing, make, open, ours, ready, theirs};
-use patch::Patch;
+use fuzzing::patch::Patch;
 
 const FS: TreeId = TreeId::FS;
 

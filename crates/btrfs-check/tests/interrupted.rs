@@ -3,14 +3,12 @@
 //! left over is for the next mount.
 
 mod common;
-#[path = "common/patch.rs"]
-mod patch;
 
 use btrfs_check::FindingKind;
 use btrfs_disk::key::kind;
 use btrfs_disk::{Logical, TreeId};
-use common::{Scratch, assert_sound, listing, open, ours, ready, sh, theirs};
-use patch::Patch;
+use common::{Scratch, assert_sound, listing, ours, ready, sh, theirs};
+use fuzzing::patch::Patch;
 
 /// Copies an image that is in use: superblocks first, since a commit never writes over
 /// what the superblock in force leads to. Torn copies are still possible.

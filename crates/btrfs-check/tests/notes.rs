@@ -1,14 +1,12 @@
 //! What is odd, and no damage: a note at most, and a content `btrfs check`.
 
 mod common;
-#[path = "common/patch.rs"]
-mod patch;
 
 use btrfs_check::FindingKind as Kind;
 use btrfs_disk::key::kind;
 use btrfs_disk::{Key, Logical, TreeId};
 use common::{Recipe, Scratch, assert_sound, listing, make, open, ours, ready, theirs};
-use patch::Patch;
+use fuzzing::patch::Patch;
 
 /// No block group comes to the addresses in front of the last one again; `btrfs check` looks at
 /// the groups that there are alone.

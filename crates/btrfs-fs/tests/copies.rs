@@ -9,8 +9,6 @@
 //! (`hostile.rs`).
 
 mod common;
-#[path = "hostile/mod.rs"]
-mod hostile;
 #[path = "hostile/watch.rs"]
 mod watch;
 
@@ -20,10 +18,10 @@ use btrfs_disk::{ChecksumType, TreeId};
 use btrfs_fs::BtrfsFs;
 use btrfs_image::mkfs::{MkfsOptions, make};
 use btrfs_volume::{OpenOptions, Volume};
-use hostile::base::{Base, NodeAt, options};
-use hostile::choices::Choices;
-use hostile::disk::Layered;
-use hostile::drive::{Fate, Opened, Walk, drive, walk};
+use fuzzing::hostile::base::{Base, NodeAt, options};
+use fuzzing::hostile::choices::Choices;
+use fuzzing::hostile::disk::Layered;
+use fuzzing::hostile::drive::{Fate, Opened, Walk, drive, walk};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;

@@ -4,8 +4,6 @@
 //! `SPINNEY_HOSTILE=N` runs N crafted images of each kind instead of a few hundred, from
 //! `SPINNEY_HOSTILE_SEED` on.
 
-#[path = "hostile/mod.rs"]
-mod hostile;
 #[path = "hostile/memory.rs"]
 mod memory;
 #[path = "hostile/watch.rs"]
@@ -17,12 +15,12 @@ use btrfs_disk::key::kind::{BLOCK_GROUP_ITEM, FREE_SPACE_EXTENT, INODE_ITEM};
 use btrfs_disk::superblock::{COPIES, SUPER_SIZE};
 use btrfs_disk::{Key, Logical, TreeId};
 use btrfs_fs::{BtrfsFs, Options};
-use hostile::base::{Base, NodeAt, options};
-use hostile::choices::Choices;
-use hostile::disk::Layered;
-use hostile::drive::{Fate, Opened, Seen, drive, walk};
-use hostile::leaf::Leaf;
-use hostile::{mutate, targeted};
+use fuzzing::hostile::base::{Base, NodeAt, options};
+use fuzzing::hostile::choices::Choices;
+use fuzzing::hostile::disk::Layered;
+use fuzzing::hostile::drive::{Fate, Opened, Seen, drive, walk};
+use fuzzing::hostile::leaf::Leaf;
+use fuzzing::hostile::{mutate, targeted};
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use testkit::oracle;
@@ -559,6 +557,6 @@ fn change_item(
     false
 }
 
-fn metadata_errors(walk: &hostile::drive::Walk) -> usize {
+fn metadata_errors(walk: &fuzzing::hostile::drive::Walk) -> usize {
     walk.errors.get(&libc::EUCLEAN).copied().unwrap_or(0)
 }

@@ -2,8 +2,6 @@
 //! listed with it, and can be used; the kernel counts on from such ids, too.
 
 mod common;
-#[path = "../../btrfs-check/tests/common/patch.rs"]
-mod patch;
 
 use btrfs_disk::key::kind;
 use btrfs_disk::{Key, TreeId};
@@ -11,7 +9,7 @@ use btrfs_volume::{OpenOptions, Volume};
 use common::Image;
 use common::kernel::{btrfs, kernel};
 use common::likeness::assert_like;
-use patch::Patch;
+use fuzzing::patch::Patch;
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -23,7 +21,7 @@ const CX: Context = Context { uid: 0, gid: 0, pid: 0, umask: 0o022 };
 const OBJECT: u64 = (1 << 40) + 5;
 const SUBVOLUME: u64 = (1 << 23) + 7;
 
-/// What `patch` asks for.
+/// Without replay of its log.
 fn open(image: &Path) -> Arc<Volume> {
     let device = common::open_device(image, true);
     let options = OpenOptions { read_only: true, ignore_log: true, ..OpenOptions::default() };

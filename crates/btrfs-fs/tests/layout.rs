@@ -1,16 +1,13 @@
 //! Device extents and chunks that contradict each other: nothing is written then, or a new
 //! chunk would be laid over what somebody claims.
 
-#[path = "hostile/mod.rs"]
-mod hostile;
-
 use btrfs_disk::items::{DevExtent, DevItem};
 use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Key, TreeId};
 use btrfs_fs::{BtrfsFs, Options};
-use hostile::base::{Base, options};
-use hostile::disk::Layered;
-use hostile::leaf::{Leaf, is_leaf};
+use fuzzing::hostile::base::{Base, options};
+use fuzzing::hostile::disk::Layered;
+use fuzzing::hostile::leaf::{Leaf, is_leaf};
 use std::sync::Arc;
 use vfs::{Context, FileKind, FileSystem};
 

@@ -8,8 +8,6 @@ mod common;
 #[allow(dead_code)]
 #[path = "replay/crash.rs"]
 mod crash;
-#[path = "hostile/mod.rs"]
-mod hostile;
 #[path = "hostile/memory.rs"]
 mod memory;
 #[allow(dead_code)]
@@ -24,12 +22,12 @@ use btrfs_disk::TreeId;
 use btrfs_disk::key::kind;
 use btrfs_fs::{BtrfsFs, Options};
 use crash::Crash;
-use hostile::base::{Base, options};
-use hostile::choices::Choices;
-use hostile::disk::Layered;
-use hostile::drive::{Fate, drive, walk};
-use hostile::leaf::Leaf;
-use hostile::mutate;
+use fuzzing::hostile::base::{Base, options};
+use fuzzing::hostile::choices::Choices;
+use fuzzing::hostile::disk::Layered;
+use fuzzing::hostile::drive::{Fate, drive, walk};
+use fuzzing::hostile::leaf::Leaf;
+use fuzzing::hostile::mutate;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};

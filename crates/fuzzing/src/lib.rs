@@ -3,15 +3,17 @@
 //!
 //! A function panics where the code under test does and where its answer cannot be right,
 //! and tells whether the bytes got past the first gate. It takes any bytes.
+//!
+//! Beside them what tests of other crates damage volumes with: [`hostile`] for whole images at
+//! random, [`patch`] for one item.
 
 mod compressed;
-// Mutations of whole images, shared with the engine's tests.
-#[path = "../../btrfs-fs/tests/hostile/mod.rs"]
 pub mod hostile;
 mod image;
 mod item;
 mod node;
 mod operations;
+pub mod patch;
 mod superblock;
 
 pub use compressed::compressed;

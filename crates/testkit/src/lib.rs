@@ -5,6 +5,8 @@
 
 pub mod compare;
 pub mod durability;
+#[cfg(feature = "loom")]
+pub mod model_locks;
 pub mod ops;
 pub mod oracle;
 pub mod posix_ops;

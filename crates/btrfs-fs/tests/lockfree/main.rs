@@ -7,8 +7,6 @@
 mod inode;
 mod inodes;
 mod joins;
-#[path = "../../../btrfs-space/tests/lockfree/locks.rs"]
-mod locks;
 mod numbers;
 mod sync;
 

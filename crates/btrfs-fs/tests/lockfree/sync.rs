@@ -1,8 +1,8 @@
 //! src/sync.rs as loom's models see it.
 
-pub use crate::locks::{Mutex, Rank, RwLock, RwLockReadGuard};
 pub use loom::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 pub use loom::thread::{Thread, current as current_thread, park};
+pub use testkit::model_locks::{Mutex, Rank, RwLock, RwLockReadGuard};
 
 pub const SHARDS: usize = 2;
 

@@ -4,11 +4,9 @@
 //!
 //! What it does not know: the order in which groups are searched, and chunks (tests/threads.rs).
 
-mod locks;
-
 mod sync {
-    pub use super::locks::{Mutex, Rank, RwLock};
     pub use loom::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
+    pub use testkit::model_locks::{Mutex, Rank, RwLock};
 }
 
 #[allow(dead_code, reason = "the models need a part of it")]

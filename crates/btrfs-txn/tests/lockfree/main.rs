@@ -6,8 +6,6 @@
 
 mod commits;
 mod gates;
-#[path = "../../../btrfs-space/tests/lockfree/locks.rs"]
-mod locks;
 mod sync;
 
 /// More preemptions find nothing more here and take minutes.

@@ -1,7 +1,7 @@
 //! src/sync.rs as loom's models see it.
 
-pub use crate::locks::{Mutex, MutexGuard, Rank};
 pub use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+pub use testkit::model_locks::{Mutex, MutexGuard, Rank};
 
 use std::cell::Cell;
 

@@ -1,7 +1,5 @@
-//! loom's locks with the faces of `locks`', for modules that are modelled (also those of
-//! `btrfs-fs` and `btrfs-txn`).
-
-#![allow(dead_code, reason = "not every module needs every lock")]
+//! loom's locks with the faces of `locks`', for modules that are modelled (tests/lockfree of
+//! several crates). Behind the feature `loom`.
 
 pub use locks::Rank;
 pub use loom::sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};

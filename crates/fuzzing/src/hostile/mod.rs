@@ -1,8 +1,5 @@
 //! What the tests and fuzzers of hostile images share: base images whose nodes are known,
 //! mutations that keep the checksum right, and a driver that uses a volume hard.
-//!
-//! Also a part of `fuzz/`, which includes it by path.
-#![allow(dead_code)]
 
 pub mod base;
 pub mod choices;

@@ -79,7 +79,7 @@ fn read_copy(
         let pairs = buf.chunks(sector).zip(sums.chunks(csum.size()));
         return (pairs.map(|(b, sum)| csum.digest(b)[..csum.size()] != *sum).collect(), None);
     }
-    // One bad spot fails the whole read: look at each sector alone.
+    // One bad sector fails the whole read: look at each sector alone.
     let mut error = None;
     let pairs = buf.chunks_mut(sector).zip(sums.chunks(csum.size()));
     let verdicts = pairs.enumerate().map(|(i, (part, sum))| {

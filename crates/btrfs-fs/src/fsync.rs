@@ -49,7 +49,7 @@ impl Fsync {
                 self.stats.log_joined.add(1);
                 self.core.health.writable().fs()?;
                 // The leader has the error; whether there is a way to say yes a commit knows.
-                if done { Ok(()) } else { self.committer.commit_landed() }
+                if done { Ok(()) } else { self.committer.commit_written_back() }
             }
         }
     }
@@ -84,7 +84,7 @@ impl Fsync {
                 Ok(Err(fallback)) => {
                     self.stats.log_fallbacks.add(1);
                     tracing::debug!(reason = fallback.name(), "an fsync commits");
-                    return self.committer.commit_landed();
+                    return self.committer.commit_written_back();
                 }
                 Err(error) => {
                     self.core.health.poison(&format!("a log write failed: {error}"));

@@ -12,20 +12,20 @@
 
 use crate::sync::{Arc, AtomicU8, Mutex, Ordering, Rank, Thread, current_thread, park};
 
-/// What a waiting caller is told.
+/// What a waiting caller is outcome.
 const NOTHING: u8 = 0;
 const LEAD: u8 = 1;
 const DONE: u8 = 2;
 const FAILED: u8 = 3;
 
 struct Waiter {
-    told: AtomicU8,
+    outcome: AtomicU8,
     thread: Thread,
 }
 
 impl Waiter {
     fn tell(&self, what: u8) {
-        self.told.store(what, Ordering::Release);
+        self.outcome.store(what, Ordering::Release);
         self.thread.unpark();
     }
 }
@@ -73,12 +73,12 @@ impl<T> Queue<T> {
                 done: false,
             });
         }
-        let told = AtomicU8::new(NOTHING);
-        let me = Arc::new(Waiter { told, thread: current_thread() });
+        let outcome = AtomicU8::new(NOTHING);
+        let me = Arc::new(Waiter { outcome, thread: current_thread() });
         state.waiting.push((item, me.clone()));
         drop(state);
         loop {
-            match me.told.load(Ordering::Acquire) {
+            match me.outcome.load(Ordering::Acquire) {
                 NOTHING => park(),
                 LEAD => return Turn::Lead(self.take(&me)),
                 what => return Turn::Settled(what == DONE),

@@ -109,7 +109,7 @@ pub fn check_index(dir: InodeId, index: u64) -> Result<()> {
     Err(damaged(dir, "an entry whose index is no offset"))
 }
 
-/// Room check before anything is promised: the DIR_ITEM of the name's hash can grow. A name
+/// Room check before anything is reserved: the DIR_ITEM of the name's hash can grow. A name
 /// that is there already is replaced, which takes no room.
 pub fn check_room(view: &View<'_>, dir: InodeId, name: &[u8], max_item: usize) -> Result<()> {
     let key = Key::new(dir.objectid, kind::DIR_ITEM, name_hash(name));

@@ -21,7 +21,7 @@ use vfs::FsError;
 pub struct Refusals {
     count: AtomicU64,
     /// The last one that no `sync` has told.
-    untold: Mutex<Option<String>>,
+    unreported: Mutex<Option<String>>,
     /// The last writeback left some of it in memory.
     left: AtomicBool,
     limit: RateLimit,
@@ -42,7 +42,8 @@ impl Refusals {
     /// Content that was acknowledged could not be written back. It stays in memory.
     pub fn keep(&self, id: InodeId, error: &FsError) {
         let InodeId { tree, objectid } = id;
-        *self.untold.lock() = Some(format!("content of inode {objectid} in tree {tree}: {error}"));
+        *self.unreported.lock() =
+            Some(format!("content of inode {objectid} in tree {tree}: {error}"));
     }
 
     pub fn count(&self) -> u64 {
@@ -61,8 +62,8 @@ impl Refusals {
     }
 
     /// What a `sync` has to tell beside its own errors.
-    pub fn take_untold(&self) -> Option<FsError> {
-        self.untold.lock().take().map(refused)
+    pub fn take_unreported(&self) -> Option<FsError> {
+        self.unreported.lock().take().map(refused)
     }
 
     /// True for the first who asks.

@@ -114,7 +114,7 @@ fn chunks_of_every_kind_and_profile() {
 }
 
 #[test]
-fn promises_are_kept_and_given_back() {
+fn reservations_are_kept_and_given_back() {
     with_kernel(|| {
         let image = Image::new("1G", &[]);
         image.script("", "touch file");
@@ -123,31 +123,34 @@ fn promises_are_kept_and_given_back() {
         let start = space.totals();
         assert!(matches!(space.reserve_data(1 << 40), Err(Error::NoSpace)));
         assert_eq!(space.totals(), start, "a hopeless wish makes no chunk");
-        let mut promises = Vec::new();
-        while let Ok(promise) = space.reserve_data(10 << 20) {
-            promises.push(promise);
+        let mut reservations = Vec::new();
+        while let Ok(reservation) = space.reserve_data(10 << 20) {
+            reservations.push(reservation);
         }
-        let promised = promises.len() as u64 * (10 << 20);
+        let reserved = reservations.len() as u64 * (10 << 20);
         let full = space.totals();
-        assert_eq!(full.data.promised, promised);
-        assert!(full.data.free < promised + (10 << 20));
-        for promise in &mut promises {
+        assert_eq!(full.data.reserved, reserved);
+        assert!(full.data.free < reserved + (10 << 20));
+        for reservation in &mut reservations {
             let mut got = 0;
-            while promise.bytes() > 0 {
-                got += promise.alloc(&space, promise.bytes(), 4096, None).expect("promised").len;
+            while reservation.bytes() > 0 {
+                got += reservation
+                    .alloc(&space, reservation.bytes(), 4096, None)
+                    .expect("reserved")
+                    .len;
             }
             assert_eq!(got, 10 << 20);
         }
-        drop(promises);
+        drop(reservations);
         let normal = space.reserve_metadata(1 << 20, Priority::Normal).expect("room");
         let mut all = Vec::new();
-        while let Ok(promise) = space.reserve_metadata(1 << 20, Priority::Normal) {
-            all.push(promise);
+        while let Ok(reservation) = space.reserve_metadata(1 << 20, Priority::Normal) {
+            all.push(reservation);
         }
         let last = space.reserve_metadata(1 << 20, Priority::Delete);
         assert!(last.is_ok(), "deletions may use the reserve");
         drop((last, all, normal));
-        assert_eq!(space.totals().metadata.promised, 0);
+        assert_eq!(space.totals().metadata.reserved, 0);
         assert!(opened.volume.chunks().iter().any(|c| c.flags & METADATA != 0));
     });
 }
@@ -167,8 +170,8 @@ fn a_group_of_the_volume_is_proven_once_and_a_new_one_never() {
         let groups = space.group_infos().iter().filter(|group| group.flags & DATA != 0).count();
         let mut taken = 0;
         while space.totals().data.total < 700 << 20 {
-            let promise = space.reserve_data(8 << 20).expect("room");
-            drop(promise);
+            let reservation = space.reserve_data(8 << 20).expect("room");
+            drop(reservation);
             space.alloc(Kind::Data, 8 << 20, 8 << 20).expect("room");
             taken += 1;
         }
@@ -202,18 +205,18 @@ fn the_last_empty_data_group_is_exchanged_for_a_small_one() {
         let image = Image::new("512M", &[]);
         let opened = image.open();
         let space = opened.space();
-        let promise = space.reserve_data(40 << 20).expect("makes a large group");
+        let reservation = space.reserve_data(40 << 20).expect("makes a large group");
         assert!(space.reclaim_for(Kind::Metadata).expect("reclaim"), "the small one goes");
         let before = space.totals();
         assert!(before.data.total > 40 << 20 && before.data.used == 0);
-        assert!(!space.reclaim_for(Kind::Metadata).expect("reclaim"), "promises are kept");
-        drop(promise);
-        let promise = space.reserve_data(7 << 20).expect("room");
+        assert!(!space.reclaim_for(Kind::Metadata).expect("reclaim"), "reservations are kept");
+        drop(reservation);
+        let reservation = space.reserve_data(7 << 20).expect("room");
         assert!(space.reclaim_for(Kind::Metadata).expect("reclaim"));
         let after = space.totals();
-        assert_eq!((after.data.total, after.data.promised), (8 << 20, 7 << 20));
+        assert_eq!((after.data.total, after.data.reserved), (8 << 20, 7 << 20));
         assert_eq!(after.unallocated - before.unallocated, before.data.total - (8 << 20));
-        drop(promise);
+        drop(reservation);
         assert!(!space.reclaim_for(Kind::Metadata).expect("reclaim"), "the last one stays");
         let commit = Commit::new(&opened, &space);
         commit.finish();

@@ -1,4 +1,4 @@
-//! Many threads at one allocator: no byte is handed out twice, every promise is kept,
+//! Many threads at one allocator: no byte is handed out twice, every reservation is kept,
 //! and at the end everything is free again.
 
 use btrfs_disk::Error;
@@ -55,15 +55,16 @@ fn worker(space: &Space, ledger: &Ledger, seed: u64, rounds: u64, allocated: &At
             continue;
         }
         let bytes = 4096 * (1 + dice.roll(300));
-        let mut promise = match space.reserve_data(bytes) {
-            Ok(promise) => promise,
+        let mut reservation = match space.reserve_data(bytes) {
+            Ok(reservation) => reservation,
             Err(Error::NoSpace) => continue,
             Err(error) => panic!("{error}"),
         };
         let keep = dice.roll(bytes / 4096) * 4096;
-        while promise.bytes() > keep {
+        while reservation.bytes() > keep {
             let goal = mine.last().map(|extent| btrfs_disk::Logical(extent.end()));
-            let extent = promise.alloc(space, promise.bytes(), 4096, goal).expect("promised");
+            let extent =
+                reservation.alloc(space, reservation.bytes(), 4096, goal).expect("reserved");
             ledger.take(&extent);
             allocated.fetch_add(extent.len, Ordering::Relaxed);
             mine.push(extent);
@@ -86,7 +87,7 @@ fn nothing_is_handed_out_twice() {
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                // Promises of metadata come and go meanwhile.
+                // Reservations of metadata come and go meanwhile.
                 while !done.load(Ordering::Relaxed) {
                     let _ = space.reserve_metadata(3 << 20, Priority::Normal);
                     let _ = space.totals();
@@ -113,7 +114,7 @@ fn nothing_is_handed_out_twice() {
         });
         assert!(allocated.load(Ordering::Relaxed) > 1 << 30, "the volume was turned over");
         let after = space.totals();
-        let data = (after.data.promised, after.metadata.promised);
+        let data = (after.data.reserved, after.metadata.reserved);
         assert_eq!(data, (0, 0));
         assert_eq!(after.data.free, before.data.free + after.data.total - before.data.total);
         let excluded = after.metadata.excluded - before.metadata.excluded;

@@ -6,7 +6,7 @@
 //! turns a sealed delta into new trees that are written but for the superblock.
 //!
 //! It knows items, trees and extents. It does not know inodes, names or file content, when to
-//! commit, what may be promised, or the tree log: those stand on it (`btrfs-fs`).
+//! commit, what may be reserved, or the tree log: those stand on it (`btrfs-fs`).
 #![forbid(unsafe_code)]
 
 pub mod budget;

@@ -36,7 +36,7 @@ impl CommitRequests {
 
     /// As `wake`, for new chunks alone: content may stay in memory.
     pub fn wake_for_chunks(&self) {
-        self.ask(Wanted::Landed);
+        self.ask(Wanted::WrittenBack);
     }
 
     fn ask(&self, what: Wanted) {

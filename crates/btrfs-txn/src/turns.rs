@@ -12,7 +12,7 @@ use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Rank};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Wanted {
     /// What has landed: new chunks are to be on the volume before they are needed.
-    Landed,
+    WrittenBack,
     Everything,
 }
 
@@ -68,7 +68,7 @@ impl Turn<'_> {
     /// less is served by it, too.
     pub fn ended(&self, number: u64, all: bool) {
         let ended = &self.turns.ended;
-        ended[Wanted::Landed as usize].fetch_max(number, Ordering::SeqCst);
+        ended[Wanted::WrittenBack as usize].fetch_max(number, Ordering::SeqCst);
         if self.wanted == Wanted::Everything && all {
             ended[Wanted::Everything as usize].fetch_max(number, Ordering::SeqCst);
         }

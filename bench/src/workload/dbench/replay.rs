@@ -234,10 +234,10 @@ impl<'a> Client<'a> {
     }
 
     /// The directory that a path leads to, and the last name.
-    fn place(&self, path: PathId) -> io::Result<Place<'a>> {
+    fn place(&self, path: PathId) -> io::Result<Resolved<'a>> {
         let parts = &self.paths[path];
         let (name, parents) = parts.split_last().ok_or(ErrorKind::InvalidInput)?;
-        let mut place = Place { root: self.root, held: None, name: name.clone(), exists: false };
+        let mut place = Resolved { root: self.root, held: None, name: name.clone(), exists: false };
         for part in parents {
             place.held = Some(OpenDir::open(self.target, place.dir(), part)?);
         }
@@ -245,7 +245,7 @@ impl<'a> Client<'a> {
     }
 
     /// As it is called on disk, if it is there in any case.
-    fn find_or_place(&self, path: PathId) -> io::Result<Place<'a>> {
+    fn find_or_place(&self, path: PathId) -> io::Result<Resolved<'a>> {
         let mut place = self.place(path)?;
         match self.target.stat(place.dir(), &place.name) {
             Ok(_) => place.exists = true,
@@ -259,7 +259,7 @@ impl<'a> Client<'a> {
         Ok(place)
     }
 
-    fn find(&self, path: PathId) -> io::Result<Place<'a>> {
+    fn find(&self, path: PathId) -> io::Result<Resolved<'a>> {
         let place = self.find_or_place(path)?;
         if place.exists { Ok(place) } else { Err(ErrorKind::NotFound.into()) }
     }
@@ -276,7 +276,7 @@ impl<'a> Client<'a> {
     }
 }
 
-struct Place<'a> {
+struct Resolved<'a> {
     root: DirId,
     /// None where the name is in the root itself.
     held: Option<OpenDir<'a>>,
@@ -284,7 +284,7 @@ struct Place<'a> {
     exists: bool,
 }
 
-impl Place<'_> {
+impl Resolved<'_> {
     fn dir(&self) -> DirId {
         self.held.as_ref().map_or(self.root, |dir| dir.id)
     }

@@ -18,7 +18,7 @@ use btrfs_check::{CheckOptions, Report, Severity, check};
 use btrfs_disk::key::kind_name;
 use btrfs_volume::{OpenOptions, Volume};
 use common::{Scratch, ready};
-use nodes::{Image, Place};
+use nodes::{FieldAt, Image};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -102,7 +102,7 @@ fn theirs(image: &Path) -> Option<String> {
 }
 
 /// All that can be done to the images: classes in random order, of each `each` places.
-fn cases(images: &[Image], each: usize, seed: u64) -> Vec<(usize, Place, Change)> {
+fn cases(images: &[Image], each: usize, seed: u64) -> Vec<(usize, FieldAt, Change)> {
     let mut state = seed | 1;
     let mut random = move || {
         state ^= state << 13;

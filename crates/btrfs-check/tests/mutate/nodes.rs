@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 /// One place that can be changed.
 #[derive(Clone)]
-pub struct Place {
+pub struct FieldAt {
     /// Tree, item type and field, as the table names them.
     pub class: String,
     /// `None`: in the superblock.
@@ -32,7 +32,7 @@ pub struct Image {
     csum: ChecksumType,
     nodes: Vec<Block>,
     supers: Block,
-    pub places: Vec<Place>,
+    pub places: Vec<FieldAt>,
     /// Types of the items that there are, and of the references in them.
     pub kinds: BTreeSet<u8>,
     pub inline: BTreeSet<u8>,
@@ -78,7 +78,7 @@ impl Image {
             kinds: BTreeSet::new(),
             inline: BTreeSet::new(),
         };
-        let add = |(name, at, len): Field| Place {
+        let add = |(name, at, len): Field| FieldAt {
             class: format!("superblock/{name}"),
             node: None,
             at,
@@ -159,7 +159,7 @@ impl Image {
             }
         }
         let places = out.into_iter();
-        self.places.extend(places.map(|(class, at, len)| Place {
+        self.places.extend(places.map(|(class, at, len)| FieldAt {
             class,
             node: Some(place),
             at,
@@ -171,7 +171,7 @@ impl Image {
     /// Writes the image with one place changed, asks, and writes it back.
     pub fn changed<T>(
         &self,
-        place: &Place,
+        place: &FieldAt,
         change: super::Change,
         ask: impl FnOnce() -> T,
     ) -> Option<T> {

@@ -33,7 +33,7 @@ fn run(committer: &Weak<Committer>, interval: Duration) {
         };
         let result = match wanted {
             // Chunks that nobody uses yet: who has to use one that no commit knows waits for it.
-            Wanted::Landed => committer.commit_landed_at(Urgency::Background),
+            Wanted::WrittenBack => committer.commit_written_back_at(Urgency::Background),
             Wanted::Everything => {
                 last = Instant::now();
                 committer.commit_at(Urgency::Background)

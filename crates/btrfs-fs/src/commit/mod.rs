@@ -22,7 +22,7 @@ use crate::refusals::refused;
 use crate::reserve::{CommitReservation, Reservations};
 use crate::stats::Stats;
 use crate::subvol::Subvols;
-use crate::writeback::{Landed, Writeback};
+use crate::writeback::{Flushed, Writeback};
 use btrfs_disk::{Generation, Superblock};
 use btrfs_space::{Extent, Kind};
 use btrfs_txn::commit::{Merged, merge};
@@ -106,9 +106,9 @@ impl Committer {
 
     pub fn commit_at(&self, urgency: Urgency) -> Result<()> {
         match self.commit_once(Wanted::Everything, urgency)? {
-            Landed::All => Ok(()),
-            Landed::NoRoom => Err(Errno::ENOSPC.into()),
-            Landed::Refused => Err(refused("content was not written".into())),
+            Flushed::All => Ok(()),
+            Flushed::NoRoom => Err(Errno::ENOSPC.into()),
+            Flushed::Refused => Err(refused("content was not written".into())),
         }
     }
 
@@ -119,17 +119,17 @@ impl Committer {
 
     /// As `commit`, for who has written his own content back: what others have in memory
     /// stays there, and nobody waits for it.
-    pub fn commit_landed(&self) -> Result<()> {
-        self.commit_landed_at(Urgency::Awaited)
+    pub fn commit_written_back(&self) -> Result<()> {
+        self.commit_written_back_at(Urgency::Awaited)
     }
 
-    pub fn commit_landed_at(&self, urgency: Urgency) -> Result<()> {
-        self.commit_once(Wanted::Landed, urgency).map(|_| ())
+    pub fn commit_written_back_at(&self, urgency: Urgency) -> Result<()> {
+        self.commit_once(Wanted::WrittenBack, urgency).map(|_| ())
     }
 
-    fn commit_once(&self, wanted: Wanted, urgency: Urgency) -> Result<Landed> {
+    fn commit_once(&self, wanted: Wanted, urgency: Urgency) -> Result<Flushed> {
         if self.core.health.is_read_only() || self.core.health.is_still() {
-            return Ok(Landed::All);
+            return Ok(Flushed::All);
         }
         let turn = {
             let _waiting = self.core.requests.begin_waiting();
@@ -139,14 +139,14 @@ impl Committer {
             return Err(FsError::ReadOnly(why.to_owned()));
         }
         if turn.is_served() {
-            return Ok(Landed::All);
+            return Ok(Flushed::All);
         }
         let unwound = PoisonUnlessDone(&self.core.health, "a commit panicked");
         let number = turn.begin();
         let result = match wanted {
-            Wanted::Everything => self.commit_until_landed(urgency),
-            Wanted::Landed => {
-                self.commit_trees(Instant::now(), Duration::ZERO, urgency).map(|()| Landed::All)
+            Wanted::Everything => self.commit_until_flushed(urgency),
+            Wanted::WrittenBack => {
+                self.commit_trees(Instant::now(), Duration::ZERO, urgency).map(|()| Flushed::All)
             }
         };
         if result.is_ok() {
@@ -154,7 +154,7 @@ impl Committer {
         }
         // Before the next in line finds nothing to do, and calls it durable.
         match &result {
-            Ok(landed) => turn.ended(number, *landed == Landed::All),
+            Ok(landed) => turn.ended(number, *landed == Flushed::All),
             Err(Failed::Short) => {}
             Err(Failed::For(error)) => {
                 self.core.health.poison(&format!("a commit failed: {error}"))
@@ -163,7 +163,7 @@ impl Committer {
         std::mem::forget(unwound);
         drop(turn);
         let landed = result?;
-        if landed == Landed::All
+        if landed == Flushed::All
             && let Some(afterwards) = self.afterwards.get()
         {
             afterwards();
@@ -172,13 +172,13 @@ impl Committer {
     }
 
     /// Content lands in steps where it must; each commit frees what the next step needs.
-    fn commit_until_landed(&self, urgency: Urgency) -> Attempt<Landed> {
+    fn commit_until_flushed(&self, urgency: Urgency) -> Attempt<Flushed> {
         let landed = || self.stats.data_written_bytes.get() + self.stats.inline_extents.get();
         let mut idle = 0;
         while idle < 2 {
             let before = landed();
             match self.commit_now(urgency)? {
-                Landed::NoRoom => {}
+                Flushed::NoRoom => {}
                 // Of what was refused the next commit makes another try.
                 ended => return Ok(ended),
             }
@@ -189,10 +189,10 @@ impl Committer {
                 idle = 0;
             }
         }
-        Ok(Landed::NoRoom)
+        Ok(Flushed::NoRoom)
     }
 
-    fn commit_now(&self, urgency: Urgency) -> Attempt<Landed> {
+    fn commit_now(&self, urgency: Urgency) -> Attempt<Flushed> {
         let start = Instant::now();
         // What does not land stays in memory; what has landed is committed all the same.
         let landed = self.writeback.flush_all(urgency)?;

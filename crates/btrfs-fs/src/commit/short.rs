@@ -1,10 +1,10 @@
-//! A commit that finds no room although its epoch was promised some (a bound of ours that is
+//! A commit that finds no room although it was reserved (a bound of ours that is
 //! none, a volume that somebody else filled): it gives its epoch back, and poisons nothing.
 //!
 //! Invariants: what the sealed epoch and the current one changed is one epoch from then on, the
 //! current one, as if nobody had sealed; memory shows what it showed before, and the volume has
 //! the last commit and its log still. Who waited for the commit hears ENOSPC. Each later commit
-//! tries the whole again: once something was removed, or somebody's promise came back, there may
+//! tries the whole again: once something was removed, or somebody's reservation came back, there may
 //! be room. Until one succeeds fsyncs commit, too: what a log would have to say is in an epoch
 //! that it has partly seen.
 //!

@@ -27,16 +27,16 @@ const MOST: usize = 20_000;
 const ROUNDS: usize = 64;
 
 /// The epoch is held still while this is there.
-struct Still<'a>(&'a Gate);
+struct Quiesced<'a>(&'a Gate);
 
-impl Still<'_> {
-    fn begin(gate: &Gate) -> Still<'_> {
+impl Quiesced<'_> {
+    fn begin(gate: &Gate) -> Quiesced<'_> {
         gate.seal();
-        Still(gate)
+        Quiesced(gate)
     }
 }
 
-impl Drop for Still<'_> {
+impl Drop for Quiesced<'_> {
     fn drop(&mut self) {
         self.0.reopen();
     }
@@ -128,7 +128,7 @@ impl TreeLog {
 
     /// Writes back the content of inodes that come along with those that were asked for:
     /// nobody should be seen halfway through a write. `landed` have been written back.
-    fn land_content(&self, work: &Work, landed: &mut BTreeSet<InodeId>) {
+    fn flush_content(&self, work: &Work, landed: &mut BTreeSet<InodeId>) {
         for id in work.wanted.keys() {
             if landed.insert(*id)
                 && let Some(inode) = self.inodes.table().find(*id, 0)
@@ -155,12 +155,12 @@ impl TreeLog {
         let mut landed: BTreeSet<InodeId> = work.wanted.keys().copied().collect();
         want_renamed(work, state, &pending);
         for _ in 0..ROUNDS {
-            self.land_content(work, &mut landed);
+            self.flush_content(work, &mut landed);
             if let Some(why) = self.core.health.poisoned() {
                 return Err(Error::ReadOnly(why.to_owned()));
             }
             let still = Instant::now();
-            let stillness = Still::begin(&pending.current.gate);
+            let stillness = Quiesced::begin(&pending.current.gate);
             want_renamed(work, state, &pending);
             assert!(!self.core.injection.has(Defect::LogPanics), "as it was asked to");
             work.freeze(&pending, |id, level| state.ask(id, level));

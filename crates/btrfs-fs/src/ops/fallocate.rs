@@ -1,7 +1,7 @@
 //! fallocate: allocate, punch, zero.
 
 use super::io::{check_file, end_of, hole_to};
-use super::truncate::{Done, Patience, reserve_step, zero_tail};
+use super::truncate::{Done, Retries, reserve_step, zero_tail};
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::extents::{drop_range, insert_regular, map_range, put_hole};
@@ -32,7 +32,7 @@ pub fn fallocate(
     engine.subvol_writable(inode.id.tree)?;
     let allocates = !matches!(mode, FallocateMode::PunchHole);
     let removes = !allocates && !splits(engine, &inode, offset, end)?;
-    let mut patience = Patience::default();
+    let mut retries = Retries::default();
     loop {
         let mut space = match allocates {
             true => Some(engine.reserver.reserve_data(gaps(engine, &inode, mode, offset, end)?)?),
@@ -47,7 +47,7 @@ pub fn fallocate(
         let result = locked(engine, &inode, mode, offset, end, &mut budget);
         drop(budget);
         drop(reservation);
-        if patience.ends(engine, result?)? {
+        if retries.ends(engine, result?)? {
             return Ok(());
         }
     }
@@ -83,7 +83,7 @@ fn gaps(
     Ok((stop - start).saturating_sub(held))
 }
 
-/// What was promised to one call.
+/// What is reserved for one call.
 struct Budget<'a> {
     /// For sectors that become dirty.
     dirty: DirtyReservation<'a>,

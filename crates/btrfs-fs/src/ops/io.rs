@@ -12,7 +12,7 @@ use crate::extents::{self, map_range, put_hole};
 use crate::inode::{Dirty, Inode, State};
 use crate::reserve::DirtyReservation;
 use crate::reserve::cost;
-use crate::writeback::{Way, store};
+use crate::writeback::{WriteMode, store};
 use crate::writeback::{dirty_of, fill_sector, load_inline};
 use btrfs_disk::items::inode_flags;
 use std::ops::Range;
@@ -172,7 +172,7 @@ fn write_content(
     if head > 0 {
         gather(engine, inode, state, offset, &data[..head], budget)?;
     }
-    let body = (&[&data[head..tail]][..], Way::Cached);
+    let body = (&[&data[head..tail]][..], WriteMode::Buffered);
     straight(engine, inode, state, (body_start, body_end), body, budget)?;
     if tail < data.len() {
         gather(engine, inode, state, body_end, &data[tail..], budget)?;
@@ -210,7 +210,7 @@ fn write_direct(
     };
     let parts: Vec<&[u8]> =
         [&head[..], body, &tail[..]].into_iter().filter(|part| !part.is_empty()).collect();
-    straight(engine, inode, state, (start, end), (&parts, Way::Direct), budget)
+    straight(engine, inode, state, (start, end), (&parts, WriteMode::Direct), budget)
 }
 
 /// Whole sectors from `start` on; the file reaches to `end` at least by them.
@@ -219,7 +219,7 @@ fn straight(
     inode: &Arc<Inode>,
     state: &mut State,
     (start, end): (u64, u64),
-    (parts, way): (&[&[u8]], Way),
+    (parts, way): (&[&[u8]], WriteMode),
     budget: &mut DirtyReservation<'_>,
 ) -> Result<()> {
     let old_size = state.item.size;

@@ -18,7 +18,7 @@ pub fn error() -> FsError {
 pub fn shut_down(engine: &Engine, first: Durable) -> Result<()> {
     match first {
         Durable::Everything => engine.committer.commit()?,
-        Durable::Changes => engine.committer.commit_landed()?,
+        Durable::Changes => engine.committer.commit_written_back()?,
         Durable::Synced => {}
     }
     engine.core.health.shut_down();

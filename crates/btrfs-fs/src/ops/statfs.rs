@@ -66,7 +66,7 @@ fn metadata_is_full(engine: &Engine, totals: &Totals) -> bool {
     /// What making a file asks for, about.
     const NODES: u64 = 256;
     let metadata = &totals.metadata;
-    let free = metadata.free.saturating_sub(metadata.promised);
+    let free = metadata.free.saturating_sub(metadata.reserved);
     let kept = totals.global_reserve + NODES * u64::from(engine.core.geometry.node_size);
     !totals.mixed && free + totals.unallocated / metadata.copies / 2 < kept
 }

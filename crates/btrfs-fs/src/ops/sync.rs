@@ -20,7 +20,7 @@ pub fn fsync(engine: &Engine, ino: Ino, _datasync: bool) -> Result<()> {
         return Ok(());
     }
     if is_stand_in(ino) {
-        return engine.committer.commit_landed();
+        return engine.committer.commit_written_back();
     }
     let inode = engine.inodes.get(ino)?;
     let flushed = engine.writeback.flush_inode(&inode);
@@ -38,7 +38,7 @@ pub fn fsync(engine: &Engine, ino: Ino, _datasync: bool) -> Result<()> {
 
 fn log(engine: &Engine, inode: &Inode) -> Result<()> {
     if !engine.options.tree_log {
-        return engine.committer.commit_landed();
+        return engine.committer.commit_written_back();
     }
     let level = match inode.read() {
         Ok(state) if state.is_dir() => Level::Entries,
@@ -59,15 +59,15 @@ fn take_refused(inode: &Inode) -> bool {
 /// because of it; EROFS from then on.
 pub fn sync(engine: &Engine) -> Result<()> {
     let committed = engine.committer.commit();
-    let untold = engine.writeback.refusals().take_untold();
+    let unreported = engine.writeback.refusals().take_unreported();
     if engine.core.health.poisoned().is_some() && engine.writeback.refusals().tells_end() {
         return match committed {
             Err(FsError::ReadOnly(why)) => Err(refused(why)),
-            Ok(()) => untold.map_or(Ok(()), Err),
+            Ok(()) => unreported.map_or(Ok(()), Err),
             other => other,
         };
     }
-    match (committed, untold) {
+    match (committed, unreported) {
         (Ok(()), Some(error)) => Err(error),
         // What was refused says more than that something was.
         (Err(FsError::Io { .. }), Some(error)) if engine.core.health.poisoned().is_none() => {

@@ -41,7 +41,7 @@ pub fn zero_tail(engine: &Engine, id: InodeId, state: &mut State) -> Result<u64>
 pub fn set_size(engine: &Engine, inode: &Arc<Inode>, size: u64, set: &SetAttr) -> Result<()> {
     end_of(size, 0)?;
     let grows = size > inode.read()?.item.size;
-    let mut patience = Patience::default();
+    let mut retries = Retries::default();
     loop {
         // Nothing of an empty file must be written anew.
         let most = if size == 0 { 0 } else { 2 * engine.core.sector() };
@@ -53,7 +53,7 @@ pub fn set_size(engine: &Engine, inode: &Arc<Inode>, size: u64, set: &SetAttr) -
         let result = set_size_locked(engine, inode, size, set, &mut dirty);
         drop(dirty);
         drop(reservation);
-        if patience.ends(engine, result?)? {
+        if retries.ends(engine, result?)? {
             return Ok(());
         }
     }
@@ -71,9 +71,9 @@ pub enum Done {
 
 /// Commits in a row that may bring a change of many items no room: others may take it.
 #[derive(Default)]
-pub struct Patience(u32);
+pub struct Retries(u32);
 
-impl Patience {
+impl Retries {
     /// Each gives back what was pinned, so a few are enough unless others take all of it.
     const MOST: u32 = 20;
 
@@ -82,7 +82,7 @@ impl Patience {
         self.0 = match done {
             Done::All => return Ok(true),
             Done::Part => 0,
-            Done::Nothing if self.0 == Patience::MOST => return Err(Errno::ENOSPC.into()),
+            Done::Nothing if self.0 == Retries::MOST => return Err(Errno::ENOSPC.into()),
             Done::Nothing => self.0 + 1,
         };
         engine.reserver.commit_for_space().map(|()| false)

@@ -59,7 +59,7 @@ impl Reserver {
         WORTH * u64::from(self.core.geometry.node_size)
     }
 
-    /// Whether most of what is promised of metadata is for one large commit.
+    /// Whether most of what is reserved of metadata is for one large commit.
     fn much_is_held(&self) -> bool {
         let total = self.core.space.totals().metadata.total;
         self.reservations.held() > total / 8
@@ -80,7 +80,7 @@ impl Reserver {
         let held = self.reservations.held();
         if self.core.space.mixed() || kind == Kind::Data {
             comes += layers.current.extents.dropped();
-            // Of content that becomes inline items the promise comes back.
+            // Of content that becomes inline items the reservation comes back.
             may += self.writeback.pieces().first() * self.core.sector();
         }
         if self.core.space.mixed() || kind != Kind::Data {
@@ -90,7 +90,7 @@ impl Reserver {
             comes += may;
         }
         let enough = comes > 0 && self.core.space.unpromised(kind) + comes >= wanted;
-        enough || kind == Kind::Data && self.core.space.promises_block_data(held)
+        enough || kind == Kind::Data && self.core.space.reservations_block_data(held)
     }
 
     /// A commit that shall free space; that some content found no room is known then.

@@ -5,7 +5,7 @@
 //! turn ends with which they were taken (inode/queue.rs).
 
 use super::Writeback;
-use super::store::{Unstored, Way, store};
+use super::store::{Unstored, WriteMode, store};
 use crate::error::IntoFs;
 use crate::extents::{drop_range, map_range, read_extents};
 use crate::ino::InodeId;
@@ -19,7 +19,7 @@ use vfs::{FsError, Result};
 
 /// What of the content that was to land did.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Landed {
+pub enum Flushed {
     All,
     /// Some found no room.
     NoRoom,
@@ -27,9 +27,9 @@ pub enum Landed {
     Refused,
 }
 
-/// What nobody asks for is written by `Way::Told` from this length on: to wait for each of many
+/// What nobody asks for is written by `WriteMode::Through` from this length on: to wait for each of many
 /// small files would take a multiple of the time.
-const TOLD: u64 = 64 << 10;
+const WRITE_THROUGH_FROM: u64 = 64 << 10;
 
 impl Writeback {
     /// Writes back everything that was dirty when called, also what others are at work on.
@@ -38,20 +38,20 @@ impl Writeback {
     ///
     /// What does not land stays in memory, to be read and tried again; an error means that
     /// nothing may be written any more.
-    pub fn flush_all(&self, urgency: Urgency) -> Result<Landed> {
+    pub fn flush_all(&self, urgency: Urgency) -> Result<Flushed> {
         self.flush_queue(self.queue.take_all(), urgency)
     }
 
     /// Writes back what nobody else is at work on: to make room in memory.
-    pub fn flush_some(&self) -> Result<Landed> {
+    pub fn flush_some(&self) -> Result<Flushed> {
         let (_turn, queue) = self.queue.take_some();
         self.flush_queue(queue, Urgency::Awaited)
     }
 
-    fn flush_queue(&self, queue: Vec<Arc<Inode>>, urgency: Urgency) -> Result<Landed> {
+    fn flush_queue(&self, queue: Vec<Arc<Inode>>, urgency: Urgency) -> Result<Flushed> {
         let pressed = self.core.memory.dirty() > self.core.memory.most_dirty() / 2;
         let mut throttle = Throttle::new(&self.core, urgency);
-        let (mut landed, mut fatal, mut full) = (Landed::All, None, None);
+        let (mut landed, mut fatal, mut full) = (Flushed::All, None, None);
         for inode in queue {
             // Also for those that are gone, of which there can be 100,000.
             throttle.pause();
@@ -66,16 +66,16 @@ impl Writeback {
                 self.queue.add(&inode);
                 continue;
             }
-            if let Err(error) = self.flush_throttled(&inode, &mut throttle, Way::Cached) {
+            if let Err(error) = self.flush_throttled(&inode, &mut throttle, WriteMode::Buffered) {
                 if error.errno() == libc::ENOSPC {
-                    landed = landed.max(Landed::NoRoom);
+                    landed = landed.max(Flushed::NoRoom);
                     full = Some(inode);
                     continue;
                 }
                 self.queue.add(&inode);
                 match error {
                     FsError::Io { .. } if self.core.health.poisoned().is_none() => {
-                        landed = Landed::Refused;
+                        landed = Flushed::Refused;
                     }
                     error => fatal = Some(error),
                 }
@@ -87,25 +87,33 @@ impl Writeback {
         if let Some(inode) = full {
             self.queue.add(&inode);
         }
-        self.refusals.left(landed == Landed::Refused);
+        self.refusals.left(landed == Flushed::Refused);
         fatal.map_or(Ok(landed), Err)
     }
 
     /// Writes one inode back, letting others in between batches.
     pub fn flush_inode(&self, inode: &Arc<Inode>) -> Result<()> {
-        self.flush_throttled(inode, &mut Throttle::new(&self.core, Urgency::Awaited), Way::Told)
+        self.flush_throttled(
+            inode,
+            &mut Throttle::new(&self.core, Urgency::Awaited),
+            WriteMode::Through,
+        )
     }
 
     /// The same, for who does not ask for it to be durable.
     pub fn flush_unasked(&self, inode: &Arc<Inode>) -> Result<()> {
-        self.flush_throttled(inode, &mut Throttle::new(&self.core, Urgency::Awaited), Way::Cached)
+        self.flush_throttled(
+            inode,
+            &mut Throttle::new(&self.core, Urgency::Awaited),
+            WriteMode::Buffered,
+        )
     }
 
     fn flush_throttled(
         &self,
         inode: &Arc<Inode>,
         throttle: &mut Throttle<'_>,
-        way: Way,
+        way: WriteMode,
     ) -> Result<()> {
         loop {
             // Gone meanwhile: its content went with it.
@@ -127,7 +135,7 @@ impl Writeback {
 pub fn flush_to_extents(writeback: &Writeback, id: InodeId, state: &mut State) -> Result<()> {
     state.no_inline = true;
     let flushed = loop {
-        match flush_batch(writeback, id, state, BATCH, Way::Told) {
+        match flush_batch(writeback, id, state, BATCH, WriteMode::Through) {
             Ok(false) => {}
             Ok(true) => break Ok(()),
             Err(error) => break Err(error),
@@ -147,7 +155,7 @@ fn flush_batch(
     id: InodeId,
     state: &mut State,
     most: u64,
-    way: Way,
+    way: WriteMode,
 ) -> Result<bool> {
     budget::suspended(|| flush_content(writeback, id, state, most, way))
 }
@@ -157,7 +165,7 @@ fn flush_content(
     id: InodeId,
     state: &mut State,
     most: u64,
-    way: Way,
+    way: WriteMode,
 ) -> Result<bool> {
     let Some(dirty) = state.dirty.take() else {
         if state.item_dirty {
@@ -187,7 +195,7 @@ fn flush_run(
     id: InodeId,
     state: &mut State,
     dirty: &mut Box<Dirty>,
-    (most, way): (u64, Way),
+    (most, way): (u64, WriteMode),
 ) -> Result<()> {
     let Some(start) = dirty.first_from(0) else { return Ok(()) };
     let end = dirty.run_end(start).min(start + most);
@@ -200,7 +208,7 @@ fn flush_run(
         let size = state.item.size;
         state.pending_from = rest;
         let slices = dirty.slices(start, end);
-        let way = if end - start < TOLD { way } else { Way::Told };
+        let way = if end - start < WRITE_THROUGH_FROM { way } else { WriteMode::Through };
         let stored = store(writeback, id, state, start, &slices, way);
         state.pending_from = None;
         if let Err(Unstored::Refused(error)) = &stored {
@@ -257,7 +265,7 @@ fn put_inline(op: &Op<'_>, id: InodeId, state: &mut State, content: &[u8]) {
 }
 
 /// Makes the sector at `sector_start` dirty with the content that it has. The caller owns
-/// a promise of one sector, which it keeps if this returns 0 (it was dirty already).
+/// a reservation of one sector, which it keeps if this returns 0 (it was dirty already).
 pub fn fill_sector(
     writeback: &Writeback,
     id: InodeId,

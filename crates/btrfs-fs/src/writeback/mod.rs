@@ -8,8 +8,8 @@
 mod flush;
 mod store;
 
-pub use flush::{Landed, dirty_of, fill_sector, flush_to_extents, load_inline};
-pub use store::{Way, store};
+pub use flush::{Flushed, dirty_of, fill_sector, flush_to_extents, load_inline};
+pub use store::{WriteMode, store};
 
 use crate::extents::map_range;
 use crate::ino::{self, InodeId};

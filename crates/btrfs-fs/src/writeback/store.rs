@@ -27,11 +27,11 @@ const GROWTH: u64 = 32;
 
 /// How far content has come when `store` returns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Way {
+pub enum WriteMode {
     /// The host may have it in its cache; if the device refuses it later, the volume ends.
-    Cached,
+    Buffered,
     /// It will not be refused later.
-    Told,
+    Through,
     /// The device has taken it, and its writer will overwrite parts of it.
     Direct,
 }
@@ -56,16 +56,16 @@ impl From<Unstored> for FsError {
     }
 }
 
-/// Where a piece of content landed.
-struct Landed {
+/// A piece of content that is in its extent.
+struct StoredPiece {
     start: u64,
     len: u64,
     place: Target,
     sums: Option<Box<[u8]>>,
 }
 
-impl Landed {
-    /// What it took of the promise.
+impl StoredPiece {
+    /// What it took of the reservation.
     fn paid(&self) -> u64 {
         match &self.place {
             Target::New(extent) => extent.len,
@@ -84,15 +84,15 @@ enum Target {
 }
 
 /// Stores `slices` (whole sectors) at file offset `start`. The caller holds the inode, has
-/// set its size, and owns a promise of data space of that length. What new extents took of
-/// the promise is settled here; the answer is how much that was.
+/// set its size, and owns a reservation of data space of that length. What new extents took of
+/// the reservation is settled here; the answer is how much that was.
 pub fn store(
     writeback: &Writeback,
     id: InodeId,
     state: &mut State,
     start: u64,
     slices: &[&[u8]],
-    way: Way,
+    way: WriteMode,
 ) -> std::result::Result<u64, Unstored> {
     let len: u64 = slices.iter().map(|s| s.len() as u64).sum();
     let end = start + len;
@@ -103,7 +103,7 @@ pub fn store(
     let landed = land(writeback, id, state, piece, &mapped)?;
     let new = landed.iter().filter(|piece| piece.paid() > 0).count();
     let mut paid = 0;
-    let most = if way == Way::Direct { GROWTH * len } else { EXTENT_MAX };
+    let most = if way == WriteMode::Direct { GROWTH * len } else { EXTENT_MAX };
     let enter_all = |op: &Op<'_>| {
         op.run(|| {
             landed.into_iter().try_for_each(|piece| {
@@ -126,9 +126,9 @@ fn land(
     writeback: &Writeback,
     id: InodeId,
     state: &State,
-    (start, end, slices, way): (u64, u64, &[&[u8]], Way),
+    (start, end, slices, way): (u64, u64, &[&[u8]], WriteMode),
     mapped: &[Mapped],
-) -> std::result::Result<Vec<Landed>, Unstored> {
+) -> std::result::Result<Vec<StoredPiece>, Unstored> {
     let with_sums = state.item.flags & inode_flags::NODATASUM == 0;
     let mut landed = Vec::new();
     let mut at = start;
@@ -149,7 +149,7 @@ fn land(
                 return Err(Unstored::Refused(to_fs(error)));
             }
             let sums = with_sums.then(|| sums::compute(&writeback.core, &part));
-            Ok(Landed { start: at, len, place, sums })
+            Ok(StoredPiece { start: at, len, place, sums })
         });
         match result {
             Ok(piece) => {
@@ -165,15 +165,15 @@ fn land(
     Ok(landed)
 }
 
-fn through(writeback: &Writeback, way: Way) -> bool {
+fn through(writeback: &Writeback, way: WriteMode) -> bool {
     match way {
-        Way::Cached => false,
-        Way::Told => writeback.core.volume.tells_late(),
-        Way::Direct => true,
+        WriteMode::Buffered => false,
+        WriteMode::Through => writeback.core.volume.tells_late(),
+        WriteMode::Direct => true,
     }
 }
 
-fn give_back(writeback: &Writeback, landed: &[Landed]) {
+fn give_back(writeback: &Writeback, landed: &[StoredPiece]) {
     for piece in landed {
         if let Target::New(extent) = &piece.place {
             writeback.reservations.unallocate(*extent);
@@ -249,7 +249,7 @@ fn may_reuse(writeback: &Writeback, id: InodeId, state: &State, extent: &Mapped)
 }
 
 /// One landed piece enters the epoch, in an extent of `most` bytes at most if it makes one grow.
-fn enter(op: &Op<'_>, id: InodeId, state: &mut State, most: u64, piece: Landed) -> Result<()> {
+fn enter(op: &Op<'_>, id: InodeId, state: &mut State, most: u64, piece: StoredPiece) -> Result<()> {
     let end = piece.start + piece.len;
     // Items change with each piece, so read them anew through the operation's own view.
     let sector = op.core.sector();

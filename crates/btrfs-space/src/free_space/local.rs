@@ -143,7 +143,7 @@ struct Bitmaps<'s, 'o, 'a> {
 struct Displaced;
 
 /// A bitmap, whether it changed, and a bit in it.
-type Spot<'m> = (&'m mut (Vec<u8>, bool), usize);
+type BitmapBit<'m> = (&'m mut (Vec<u8>, bool), usize);
 
 impl Bitmaps<'_, '_, '_> {
     fn run(mut self, created: &[Extent], freed: &[Extent]) -> Result<Option<i64>> {
@@ -189,7 +189,7 @@ impl Bitmaps<'_, '_, '_> {
         Ok(Ok(()))
     }
 
-    fn map(&mut self, sector: u64) -> Result<Result<Spot<'_>, Displaced>> {
+    fn map(&mut self, sector: u64) -> Result<Result<BitmapBit<'_>, Displaced>> {
         let per_map = self.span.bitmap_range() / self.span.sector;
         let (index, bit) = (sector / per_map, (sector % per_map) as usize);
         if !self.maps.contains_key(&index) {

@@ -27,7 +27,7 @@ fn slot() -> usize {
 
 impl Space {
     /// Takes up to `want` bytes in one piece, at least `min`; makes a chunk where that is
-    /// needed and possible. Does not ask whether the bytes are promised to others: data
+    /// needed and possible. Does not ask whether the bytes are reserved for others: data
     /// goes through a [`super::DataReservation`].
     pub fn alloc(&self, kind: Kind, want: u64, min: u64) -> Result<Extent> {
         self.alloc_ask(kind, &Ask { want, min, goal: None, paid: false })

@@ -167,7 +167,7 @@ impl Space {
         }
         let mut device = self.device.lock();
         let mut make = |kind: &Kind| {
-            // Not where promises leave room for a small one alone. Whoever needs one finds out.
+            // Not where reservations leave room for a small one alone. Whoever needs one finds out.
             let least = wanted_len(self.class(*kind).type_flags, self.device_bytes);
             let room = *kind != Kind::Data || self.data_room(&device) >= least;
             room && self.is_scarce(*kind) && self.make_chunk(&mut device, *kind).is_ok()
@@ -273,7 +273,7 @@ impl Space {
         Ok(new)
     }
 
-    /// Device bytes that a data chunk may take: metadata promises keep theirs.
+    /// Device bytes that a data chunk may take: metadata reservations keep theirs.
     fn data_room(&self, device: &Device) -> u64 {
         if self.mixed() {
             return device.unallocated();
@@ -282,8 +282,8 @@ impl Space {
     }
 
     /// Whether data could have a chunk, or one of metadata, if only `forgone` bytes of
-    /// metadata promises were given back.
-    pub fn promises_block_data(&self, forgone: u64) -> bool {
+    /// metadata reservations were given back.
+    pub fn reservations_block_data(&self, forgone: u64) -> bool {
         if self.mixed() {
             return false;
         }
@@ -338,7 +338,7 @@ impl Space {
         group.add_free(std::iter::once((span.logical.0, len)))
     }
 
-    /// What promises may count on, from what the device and the groups have now.
+    /// What reservations may count on, from what the device and the groups have now.
     pub(super) fn retune(&self, device: &Device) {
         let unallocated = device.unallocated();
         self.unallocated.store(unallocated, Ordering::Relaxed);

@@ -1,8 +1,8 @@
 //! All block groups of one kind: their counters and where allocations begin.
 //!
 //! Invariant: `free` is the sum of the groups' usable free bytes; `available` is `free`
-//! less what reservations promise. `available` goes below zero by metadata promises
-//! alone, and not below what unallocated device space can make good. Whoever promises room
+//! less what is reserved. `available` goes below zero by metadata reservations
+//! alone, and not below what unallocated device space can make good. Whoever reserves room
 //! that was freed finds it: the group's hint stands before the class hears of it, and a search that
 //! others may have spoiled is made again. (tests/lockfree)
 
@@ -42,7 +42,7 @@ pub(super) struct Class {
     pub pieces: AtomicI64,
     /// Nodes that no reservation had paid for.
     pub unpaid: AtomicU64,
-    /// How far below zero promises may take `available`: what new chunks could add.
+    /// How far below zero reservations may take `available`: what new chunks could add.
     pub overcommit: AtomicI64,
     /// What only deletions and commits may use.
     pub global_reserve: AtomicI64,
@@ -110,8 +110,8 @@ impl Class {
         *groups = Arc::new(groups.iter().filter(|g| !Arc::ptr_eq(g, gone)).cloned().collect());
     }
 
-    /// The groups' free ranges changed; `paid` bytes of it were promised before (negative:
-    /// are promised from now on).
+    /// The groups' free ranges changed; `paid` bytes of it were reserved before (negative:
+    /// are reserved from now on).
     pub fn free_changed(&self, by: i64, paid: i64) {
         if by > 0 {
             // Before anybody can be seen to take something in exchange.
@@ -129,27 +129,27 @@ impl Class {
         self.available.load(Ordering::Acquire)
     }
 
-    /// Looks for something in the groups, and, for who was promised that it is there, again if
+    /// Looks for something in the groups, and, for who has a reservation, again if
     /// he finds nothing and something became free meanwhile: that may lie where he had looked
     /// already, and what he was to find may be gone in exchange.
     pub fn search<T, E>(
         &self,
-        promised: bool,
+        reserved: bool,
         mut look: impl FnMut() -> Result<Option<T>, E>,
     ) -> Result<Option<T>, E> {
         for _ in 0..SEARCHES {
             let before = self.returns.load(Ordering::Acquire);
             let found = look()?;
             let same = self.returns.load(Ordering::Acquire) == before;
-            if found.is_some() || !promised || same {
+            if found.is_some() || !reserved || same {
                 return Ok(found);
             }
         }
         Ok(None)
     }
 
-    /// Promises `bytes` if `available` stays at `floor` or above.
-    pub fn promise(&self, bytes: i64, floor: i64) -> bool {
+    /// Reserves `bytes` if `available` stays at `floor` or above.
+    pub fn reserve(&self, bytes: i64, floor: i64) -> bool {
         self.available
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |now| {
                 now.checked_sub(bytes).filter(|left| *left >= floor)
@@ -157,21 +157,21 @@ impl Class {
             .is_ok()
     }
 
-    /// As `promise` if `available` stays at `kept` or above; else below it, as far as new
+    /// As `reserve` if `available` stays at `kept` or above; else below it, as far as new
     /// chunks could make that good. `still` keeps chunks from being made while that is found
     /// out: one of data could take just what is counted on.
-    pub fn promise_ahead<G>(&self, bytes: i64, kept: i64, still: impl FnOnce() -> G) -> bool {
-        self.promise(bytes, kept) || {
+    pub fn reserve_ahead<G>(&self, bytes: i64, kept: i64, still: impl FnOnce() -> G) -> bool {
+        self.reserve(bytes, kept) || {
             let _still = still();
-            self.promise(bytes, kept - self.overcommit.load(Ordering::Relaxed))
+            self.reserve(bytes, kept - self.overcommit.load(Ordering::Relaxed))
         }
     }
 
-    /// Device bytes that the promises, less `forgone` bytes of them, count on beside what is
-    /// free. With chunks kept still it grows no more: see `promise_ahead`.
+    /// Device bytes that the reservations, less `forgone` bytes of them, count on beside what is
+    /// free. With chunks kept still it grows no more: see `reserve_ahead`.
     pub fn owed(&self, forgone: u64) -> u64 {
         let kept = self.global_reserve.load(Ordering::Relaxed);
-        // Twice: promises from now on see a limit that a data chunk does not undercut.
+        // Twice: reservations from now on see a limit that a data chunk does not undercut.
         let owed = kept - self.available() - forgone as i64;
         owed.max(0) as u64 * self.copies() * 2
     }
@@ -182,7 +182,7 @@ impl Class {
         self.overcommit.store(spare as i64, Ordering::Relaxed);
     }
 
-    /// Takes back `bytes` of promises.
+    /// Takes back `bytes` of reservations.
     pub fn forgo(&self, bytes: i64) {
         self.available.fetch_add(bytes, Ordering::AcqRel);
     }

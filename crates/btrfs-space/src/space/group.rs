@@ -84,7 +84,7 @@ impl Group {
         self.recorded.load(Ordering::Relaxed) != u64::MAX
     }
 
-    /// About: who holds a promise is not told less than what it was made of.
+    /// About: who holds a reservation is not told less than what it was made of.
     pub fn largest(&self) -> u64 {
         self.largest.load(Ordering::Acquire)
     }
@@ -106,7 +106,7 @@ impl Group {
         &self.excluded
     }
 
-    /// Changes the index and carries the difference over to the class; a promise has
+    /// Changes the index and carries the difference over to the class; a reservation has
     /// paid for `paid` bytes of it already.
     fn with<T>(&self, state: &mut State, change: impl FnOnce(&mut State) -> (T, i64)) -> T {
         let (before, pieces) = (state.free.usable(), state.free.pieces());
@@ -150,12 +150,12 @@ impl Group {
         taken.map(|(start, len)| Extent { logical: Logical(start), len })
     }
 
-    /// Takes all of an empty group away from allocation for good, unless promises need it:
+    /// Takes all of an empty group away from allocation for good, unless reservations need it:
     /// the class must have `floor` bytes available without it.
     pub fn close(&self, floor: i64) -> bool {
         let mut state = self.state.lock();
         let usable = state.free.usable();
-        if !self.is_empty(&state) || !self.class.promise(usable as i64, floor) {
+        if !self.is_empty(&state) || !self.class.reserve(usable as i64, floor) {
             return false;
         }
         self.with(&mut state, |state| {
@@ -177,10 +177,10 @@ impl Group {
         self.is_empty(&state).then(|| state.free.usable())
     }
 
-    /// An allocated extent that no commit knows comes back; `promised`: as part of a
-    /// promise, so that nobody else can have it.
-    pub fn release(&self, extent: &Extent, promised: bool) -> Result<()> {
-        let paid = if promised { -(extent.len as i64) } else { 0 };
+    /// An allocated extent that no commit knows comes back; `reserved`: as part of a
+    /// reservation, so that nobody else can have it.
+    pub fn release(&self, extent: &Extent, reserved: bool) -> Result<()> {
+        let paid = if reserved { -(extent.len as i64) } else { 0 };
         let mut state = self.state.lock();
         self.with(&mut state, |state| {
             let put = self.insert(state, (extent.logical.0, extent.len));
@@ -199,12 +199,12 @@ impl Group {
         })
     }
 
-    /// Takes this range out of what is free for a while, if it still is and no promise needs
+    /// Takes this range out of what is free for a while, if it still is and no reservation needs
     /// it; `release` gives it back.
     pub fn hold(&self, extent: &Extent) -> bool {
         let mut state = self.state.lock();
         let len = extent.len as i64;
-        if !self.class.promise(len, 0) {
+        if !self.class.reserve(len, 0) {
             return false;
         }
         let taken = self.with(&mut state, |state| {

@@ -14,10 +14,10 @@ mod fail;
 mod free_index;
 mod group;
 mod load;
-mod promise;
 mod proof;
 mod prove;
 mod reclaim;
+mod reservation;
 mod reserve;
 mod sync;
 mod totals;
@@ -26,9 +26,9 @@ mod undo;
 
 pub use chunk_alloc::NewChunk;
 pub use load::SpaceRoots;
-pub use promise::{DataReservation, MetadataReservation};
 pub use prove::{Claim, Prover};
 pub use reclaim::GoneChunk;
+pub use reservation::{DataReservation, MetadataReservation};
 pub use reserve::{Kept, Priority};
 pub use totals::{ClassTotals, GroupInfo, Totals};
 

@@ -1,7 +1,7 @@
 //! Empty chunks go back to the device when the other kind of data needs their room.
 //!
 //! Invariants: a chunk goes only if nothing of it is used, pinned or in flight, and if the
-//! promises of its kind are covered without it; the last one of a kind stays, since it
+//! reservations of its kind are covered without it; the last one of a kind stays, since it
 //! says which profile new ones get. From then on nothing can be allocated in it; the next
 //! commit records that it is gone. Its room on the device is free at once: no tree of the
 //! last commit refers to anything in it.
@@ -60,7 +60,7 @@ impl Space {
     /// room, too: a smaller one takes its place, which keeps the profile.
     fn exchange_last(&self, device: &mut Device, kind: Kind, last: &Arc<Group>) -> Result<bool> {
         let worth = kind == Kind::Data && last.len >= 2 * LAST;
-        // What is promised then must fit the new group. Who looks for room meanwhile waits for
+        // What is reserved then must fit the new group. Who looks for room meanwhile waits for
         // the chunk lock.
         if !worth || !last.close(-(LAST as i64)) {
             return Ok(false);

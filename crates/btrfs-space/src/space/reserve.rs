@@ -1,18 +1,18 @@
-//! Promises of space, before anything is allocated.
+//! Reservations of space, before anything is allocated.
 //!
 //! A reservation is a value that only this module makes. Making one is an atomic update of
 //! its class's counter; only where that fails a chunk may be made, or what chunks to come can
 //! add is counted on, both under the chunk lock.
 //!
-//! Invariants: data promises are always covered by free space of data block groups.
-//! Metadata promises may count on half of the unallocated device space, which data
+//! Invariants: data reservations are always covered by free space of data block groups.
+//! Metadata reservations may count on half of the unallocated device space, which data
 //! chunks leave alone then. The global reserve has two parts. One is touched by nobody but
 //! commits ([`Priority::Commit`]), the other by who says that space comes back, too
 //! ([`Priority::Delete`]). Where data and metadata share their block groups data leaves both
 //! alone.
 
 use super::group::Ask;
-use super::promise::{DataReservation, MetadataReservation};
+use super::reservation::{DataReservation, MetadataReservation};
 use super::{Kind, Space};
 use crate::Extent;
 use btrfs_disk::{Error, Logical, Result};
@@ -28,7 +28,7 @@ pub enum Priority {
     Commit,
 }
 
-/// What metadata keeps from ordinary promises, in bytes.
+/// What metadata keeps from ordinary reservations, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Kept {
     /// For commits alone.
@@ -40,8 +40,8 @@ pub struct Kept {
 }
 
 impl DataReservation {
-    /// Takes up to `want` bytes in one piece, at least `min`, out of the promise; at
-    /// `goal` if that is free. Fails where the promise has fewer than `min` or free
+    /// Takes up to `want` bytes in one piece, at least `min`, out of the reservation; at
+    /// `goal` if that is free. Fails where the reservation has fewer than `min` or free
     /// space is too fragmented for `min` (a sector always fits).
     pub fn alloc(
         &mut self,
@@ -62,7 +62,7 @@ impl DataReservation {
 }
 
 impl MetadataReservation {
-    /// Takes one node out of the promise, or, where that is used up, out of what is free.
+    /// Takes one node out of the reservation, or, where that is used up, out of what is free.
     pub fn alloc_node(&mut self, space: &Space, node_size: u64) -> Result<Extent> {
         let paid = self.bytes() >= node_size;
         if !paid {
@@ -76,7 +76,7 @@ impl MetadataReservation {
 }
 
 impl Space {
-    /// Promises `bytes` of data; `NoSpace` if not even new chunks could hold them. (The
+    /// Reserves `bytes` of data; `NoSpace` if not even new chunks could hold them. (The
     /// caller may commit, unpin and ask again.)
     pub fn reserve_data(&self, bytes: u64) -> Result<DataReservation> {
         let class = self.class(Kind::Data);
@@ -85,14 +85,14 @@ impl Space {
             true => class.global_reserve.load(Ordering::Relaxed),
             false => 0,
         };
-        while !class.promise(signed, floor()) {
+        while !class.reserve(signed, floor()) {
             self.could_hold(Kind::Data, signed, floor())?;
             self.chunk_for(Kind::Data, class.snapshot().len())?;
         }
         Ok(DataReservation::new(class, bytes))
     }
 
-    /// Gives back a data extent that no commit knows, and promises its bytes anew at once.
+    /// Gives back a data extent that no commit knows, and reserves its bytes anew at once.
     pub fn release_promised(&self, extent: Extent) -> Result<DataReservation> {
         self.group_of(&extent)?.release(&extent, true)?;
         Ok(DataReservation::new(self.class(Kind::Data), extent.len))
@@ -106,7 +106,7 @@ impl Space {
         self.retune(&device);
     }
 
-    /// Promises room for `bytes` of new nodes.
+    /// Reserves room for `bytes` of new nodes.
     pub fn reserve_metadata(&self, bytes: u64, priority: Priority) -> Result<MetadataReservation> {
         let class = self.class(Kind::Metadata);
         let signed = i64::try_from(bytes).map_err(|_| Error::NoSpace)?;
@@ -115,7 +115,7 @@ impl Space {
             Priority::Delete => class.commit_reserve.load(Ordering::Relaxed),
             Priority::Commit => 0,
         };
-        while !class.promise_ahead(signed, kept(), || self.device.lock()) {
+        while !class.reserve_ahead(signed, kept(), || self.device.lock()) {
             let floor = kept() - class.overcommit.load(Ordering::Relaxed);
             self.could_hold(Kind::Metadata, signed, floor)?;
             self.chunk_for(Kind::Metadata, class.snapshot().len())?;

@@ -16,8 +16,8 @@ pub struct ClassTotals {
     pub pinned: u64,
     /// Can be allocated.
     pub free: u64,
-    /// Promised by reservations.
-    pub promised: u64,
+    /// Held by reservations.
+    pub reserved: u64,
     /// Taken by superblock copies.
     pub excluded: u64,
     /// How many copies a byte has on the device.
@@ -53,7 +53,7 @@ pub struct GroupInfo {
 impl Totals {
     /// Bytes that new data can still take: free now, or in chunks to come.
     pub fn data_available(&self) -> u64 {
-        let free = self.data.free.saturating_sub(self.data.promised);
+        let free = self.data.free.saturating_sub(self.data.reserved);
         if self.mixed {
             return (free + self.unallocated / self.data.copies)
                 .saturating_sub(self.global_reserve);
@@ -69,7 +69,7 @@ fn totals(class: &Class) -> ClassTotals {
         used: class.used.load(Ordering::Relaxed),
         pinned: class.pinned.load(Ordering::Relaxed),
         free: free.max(0) as u64,
-        promised: (free - available).max(0) as u64,
+        reserved: (free - available).max(0) as u64,
         excluded: class.excluded.load(Ordering::Relaxed),
         copies: class.copies(),
     }
@@ -107,7 +107,7 @@ impl Space {
         self.class(Kind::Metadata).unpaid.load(Ordering::Relaxed)
     }
 
-    /// Bytes of one kind that are free and not promised, above what is kept for removal.
+    /// Bytes of one kind that are free and not reserved, above what is kept for removal.
     pub fn unpromised(&self, kind: Kind) -> u64 {
         let class = self.class(kind);
         let keeps = kind != Kind::Data || self.mixed();

@@ -2,7 +2,7 @@
 //!
 //! Invariants: while the device is told of a piece, nobody can allocate it. What is free
 //! here is in use by no commit that a crash could fall back to, by no log, by no delta and by no
-//! reader: it could be written over at once. Promises are kept: a piece that they need is left
+//! reader: it could be written over at once. Reservations are kept: a piece that they need is left
 //! out, and pieces are small beside what is left.
 //!
 //! What it does not know: whether the device does anything with it.
@@ -93,7 +93,7 @@ impl Space {
         Ok(())
     }
 
-    /// False: it is in use again, or a promise needs it.
+    /// False: it is in use again, or a reservation needs it.
     fn tell(&self, group: &Group, piece: &Extent) -> Result<bool> {
         if !group.hold(piece) {
             return Ok(false);

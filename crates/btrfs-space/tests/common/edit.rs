@@ -149,8 +149,8 @@ impl<'a> Commit<'a> {
         true
     }
 
-    fn new_extent(&mut self, len: u64, promise: &mut DataReservation) -> Result<Extent> {
-        let extent = promise.alloc(self.space, len, 4096, None)?;
+    fn new_extent(&mut self, len: u64, reservation: &mut DataReservation) -> Result<Extent> {
+        let extent = reservation.alloc(self.space, len, 4096, None)?;
         self.settle.deltas().born(extent.logical, extent.len, ExtentKind::Data);
         Ok(extent)
     }
@@ -172,9 +172,9 @@ impl<'a> Commit<'a> {
         if self.end_of(tree, ino).is_none() {
             return Ok(false);
         }
-        let mut promise = self.space.reserve_data(len)?;
-        while promise.bytes() > 0 {
-            let extent = self.new_extent(promise.bytes(), &mut promise)?;
+        let mut reservation = self.space.reserve_data(len)?;
+        while reservation.bytes() > 0 {
+            let extent = self.new_extent(reservation.bytes(), &mut reservation)?;
             let fields = self.fields(extent, FileExtentKind::Prealloc);
             let mut inode = self.inode(tree, ino);
             inode.flags |= inode_flags::PREALLOC;
@@ -190,10 +190,10 @@ impl<'a> Commit<'a> {
         if self.end_of(tree, ino).is_none() {
             return Ok(false);
         }
-        let mut promise = self.space.reserve_data(data.len() as u64)?;
+        let mut reservation = self.space.reserve_data(data.len() as u64)?;
         let mut rest = data;
         while !rest.is_empty() {
-            let extent = self.new_extent(rest.len() as u64, &mut promise)?;
+            let extent = self.new_extent(rest.len() as u64, &mut reservation)?;
             let (now, later) = rest.split_at(extent.len as usize);
             self.opened.volume.write(extent.logical, &[now])?;
             let fields = self.fields(extent, FileExtentKind::Regular);

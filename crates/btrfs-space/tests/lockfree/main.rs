@@ -18,11 +18,11 @@ mod free_index;
 #[allow(dead_code, reason = "the models need a part of it")]
 #[path = "../../src/space/group.rs"]
 mod group;
-#[allow(dead_code, reason = "the models need a part of it")]
-#[path = "../../src/space/promise.rs"]
-mod promise;
 #[path = "../../src/space/proof.rs"]
 mod proof;
+#[allow(dead_code, reason = "the models need a part of it")]
+#[path = "../../src/space/reservation.rs"]
+mod reservation;
 
 use btrfs_disk::Logical;
 use btrfs_disk::ids::block_group::{DATA, METADATA};
@@ -30,8 +30,8 @@ use btrfs_space::{Extent, free_space};
 use class::Class;
 use group::{Ask, Fit, Group};
 use loom::thread;
-use promise::{DataReservation, MetadataReservation};
 use proof::Proof;
+use reservation::{DataReservation, MetadataReservation};
 use std::sync::Arc;
 use sync::{AtomicI64, AtomicUsize, Mutex, Ordering, Rank};
 
@@ -56,25 +56,25 @@ fn unit(number: u64) -> Extent {
     Extent { logical: Logical(number * UNIT), len: UNIT }
 }
 
-/// A promise of one unit, if one can be had.
-fn promise_unit(class: &Arc<Class>) -> Option<DataReservation> {
-    class.promise(UNIT as i64, 0).then(|| DataReservation::new(class, UNIT))
+/// A reservation of one unit, if one can be had.
+fn reserve_unit(class: &Arc<Class>) -> Option<DataReservation> {
+    class.reserve(UNIT as i64, 0).then(|| DataReservation::new(class, UNIT))
 }
 
-/// Takes one unit out of the promise, as the search for it does: where the hint says that
+/// Takes one unit out of the reservation, as the search for it does: where the hint says that
 /// there is none it does not look.
-fn take_promised(group: &Group, mut promise: DataReservation) -> Extent {
-    assert!(group.largest() >= UNIT, "the hint hides what is promised");
+fn take_reserved(group: &Group, mut reservation: DataReservation) -> Extent {
+    assert!(group.largest() >= UNIT, "the hint hides what is reserved");
     let ask = Ask { want: UNIT, min: UNIT, goal: None, paid: true };
-    let extent = group.alloc(&ask, Fit::Whole, true).expect("promised");
-    promise.spend(extent.len);
+    let extent = group.alloc(&ask, Fit::Whole, true).expect("reserved");
+    reservation.spend(extent.len);
     extent
 }
 
 /// Three threads want more than there is, and give some of it back: at no moment is more
-/// promised than there is, and at the end nothing.
+/// reserved than there is, and at the end nothing.
 #[test]
-fn no_more_is_promised_than_is_free() {
+fn no_more_is_reserved_than_is_free() {
     const FREE: i64 = 10;
     bounded().check(|| {
         let class = Arc::new(Class::new(METADATA, 1));
@@ -83,56 +83,56 @@ fn no_more_is_promised_than_is_free() {
         let wanting = |bytes: i64, less: u64| {
             let (class, held) = (Arc::clone(&class), Arc::clone(&held));
             move || {
-                if !class.promise(bytes, 0) {
+                if !class.reserve(bytes, 0) {
                     return;
                 }
-                let mut promise = MetadataReservation::new(&class, bytes as u64);
+                let mut reservation = MetadataReservation::new(&class, bytes as u64);
                 let all = held.fetch_add(bytes, Ordering::Relaxed) + bytes;
-                assert!(all <= FREE, "{all} bytes are promised");
+                assert!(all <= FREE, "{all} bytes are reserved");
                 held.fetch_sub(bytes, Ordering::Relaxed);
-                promise.shrink(less);
-                let part = promise.split(2);
-                drop(promise);
+                reservation.shrink(less);
+                let part = reservation.split(2);
+                drop(reservation);
                 assert_eq!(part.bytes(), 2);
             }
         };
         let others = [thread::spawn(wanting(6, 1)), thread::spawn(wanting(7, 0))];
         wanting(4, 2)();
         others.into_iter().for_each(|other| other.join().unwrap());
-        assert_eq!((class.free(), class.available()), (FREE, FREE), "a promise leaked");
+        assert_eq!((class.free(), class.available()), (FREE, FREE), "a reservation leaked");
     });
 }
 
-/// What two hold of one promise goes back once.
+/// What two hold of one reservation goes back once.
 #[test]
 fn what_is_handed_over_goes_back_once() {
     bounded().check(|| {
         let class = Arc::new(Class::new(METADATA, 1));
         class.free_changed(9, 0);
-        assert!(class.promise(6, 0));
-        let mut promise = MetadataReservation::new(&class, 6);
-        let part = promise.split(4);
+        assert!(class.reserve(6, 0));
+        let mut reservation = MetadataReservation::new(&class, 6);
+        let part = reservation.split(4);
         let other = thread::spawn(move || drop(part));
-        if class.promise(5, 0) {
-            promise.absorb(MetadataReservation::new(&class, 5));
-            assert_eq!(promise.bytes(), 7);
+        if class.reserve(5, 0) {
+            reservation.absorb(MetadataReservation::new(&class, 5));
+            assert_eq!(reservation.bytes(), 7);
         }
-        drop(promise);
+        drop(reservation);
         other.join().unwrap();
         assert_eq!(class.available(), 9);
     });
 }
 
-/// One gives a unit back, two want one each: who has a promise finds its room at once, and
+/// One gives a unit back, two want one each: who has a reservation finds its room at once, and
 /// nobody else's.
 #[test]
-fn what_is_promised_is_found() {
+fn what_is_reserved_is_found() {
     bounded().check(|| {
         let group = data_group();
         group.add_free([(0, UNIT)].into_iter()).unwrap();
         let wanting = || {
             let group = Arc::clone(&group);
-            move || promise_unit(&group.class).map(|promise| take_promised(&group, promise))
+            move || reserve_unit(&group.class).map(|reservation| take_reserved(&group, reservation))
         };
         let giving = {
             let group = Arc::clone(&group);
@@ -149,22 +149,22 @@ fn what_is_promised_is_found() {
     });
 }
 
-/// Takes one unit out of the promise from whichever group has it, in this order.
-fn search_promised(groups: [&Group; 2], mut promise: DataReservation) -> Extent {
+/// Takes one unit out of the reservation from whichever group has it, in this order.
+fn search_reserved(groups: [&Group; 2], mut reservation: DataReservation) -> Extent {
     let ask = Ask { want: UNIT, min: UNIT, goal: None, paid: true };
     let look = || -> Result<_, ()> {
         let with_room = groups.iter().filter(|group| group.largest() >= UNIT);
         Ok(with_room.filter_map(|group| group.alloc(&ask, Fit::Whole, true)).next())
     };
-    let extent = groups[0].class.search(true, look).unwrap().expect("promised");
-    promise.spend(extent.len);
+    let extent = groups[0].class.search(true, look).unwrap().expect("reserved");
+    reservation.spend(extent.len);
     extent
 }
 
 /// One gives back in the group where the other has looked, and takes in exchange what the other
 /// was about to find.
 #[test]
-fn what_is_promised_is_found_while_groups_turn_over() {
+fn what_is_reserved_is_found_while_groups_turn_over() {
     bounded().check(|| {
         let class = Arc::new(Class::new(DATA, UNIT));
         let group = |number: u64| {
@@ -173,52 +173,52 @@ fn what_is_promised_is_found_while_groups_turn_over() {
         };
         let (first, second) = (group(0), group(1));
         second.add_free([(3 * UNIT, UNIT)].into_iter()).unwrap();
-        let promise = promise_unit(&class).expect("one is free");
+        let reservation = reserve_unit(&class).expect("one is free");
         let other = {
             let (class, first, second) = (class.clone(), first.clone(), second.clone());
             thread::spawn(move || {
                 first.release(&unit(0), false).unwrap();
-                let promise = promise_unit(&class).expect("his own");
-                search_promised([&second, &first], promise)
+                let reservation = reserve_unit(&class).expect("his own");
+                search_reserved([&second, &first], reservation)
             })
         };
-        let mine = search_promised([&first, &second], promise);
+        let mine = search_reserved([&first, &second], reservation);
         assert_ne!(mine, other.join().unwrap());
         assert_eq!((class.free(), class.available()), (0, 0));
     });
 }
 
-/// A unit that was not used after all is promised as it was before: nobody gets it meanwhile.
+/// A unit that was not used after all is reserved as it was before: nobody gets it meanwhile.
 #[test]
 fn what_comes_back_into_a_promise_is_nobody_elses() {
     bounded().check(|| {
         let group = data_group();
         group.add_free([(0, UNIT)].into_iter()).unwrap();
-        let promise = promise_unit(&group.class).unwrap();
-        let extent = take_promised(&group, promise);
+        let reservation = reserve_unit(&group.class).unwrap();
+        let extent = take_reserved(&group, reservation);
         let other = {
             let group = Arc::clone(&group);
-            thread::spawn(move || promise_unit(&group.class).is_some())
+            thread::spawn(move || reserve_unit(&group.class).is_some())
         };
         group.release(&extent, true).unwrap();
         let again = DataReservation::new(&group.class, extent.len);
-        assert_eq!(take_promised(&group, again), extent);
-        assert!(!other.join().unwrap(), "what was promised already");
+        assert_eq!(take_reserved(&group, again), extent);
+        assert!(!other.join().unwrap(), "what was reserved already");
         assert_eq!((group.class.free(), group.class.available()), (0, 0));
     });
 }
 
 /// An empty group is taken away, and a piece of another is with the device (trim), while
-/// somebody wants a promise: whoever comes second gets nothing.
+/// somebody wants a reservation: whoever comes second gets nothing.
 #[test]
-fn what_is_taken_away_is_not_promised() {
+fn what_is_taken_away_is_not_reserved() {
     bounded().check(|| {
         let group = data_group();
         group.add_free([(0, 3 * UNIT)].into_iter()).unwrap();
         let other = {
             let group = Arc::clone(&group);
             thread::spawn(move || {
-                promise_unit(&group.class).map(|promise| take_promised(&group, promise))
+                reserve_unit(&group.class).map(|reservation| take_reserved(&group, reservation))
             })
         };
         let trimming = {
@@ -242,10 +242,10 @@ fn what_is_taken_away_is_not_promised() {
     });
 }
 
-/// Metadata promises count on the device, of which a chunk of data takes what they leave: what
+/// Metadata reservations count on the device, of which a chunk of data takes what they leave: what
 /// they count on is there afterwards. (As `Space::make_chunk` and `Space::retune` do it.)
 #[test]
-fn a_chunk_of_data_leaves_what_promises_count_on() {
+fn a_chunk_of_data_leaves_what_reservations_count_on() {
     const KEPT: i64 = 4;
     bounded().check(|| {
         let class = Arc::new(Class::new(METADATA, 1));
@@ -255,7 +255,7 @@ fn a_chunk_of_data_leaves_what_promises_count_on() {
         class.count_on(*unallocated.lock());
         let wanting = |bytes: i64| {
             let (class, unallocated) = (Arc::clone(&class), Arc::clone(&unallocated));
-            move || class.promise_ahead(bytes, KEPT, || unallocated.lock())
+            move || class.reserve_ahead(bytes, KEPT, || unallocated.lock())
         };
         let others = [thread::spawn(wanting(5)), thread::spawn(wanting(2))];
         {
@@ -267,7 +267,7 @@ fn a_chunk_of_data_leaves_what_promises_count_on() {
         others.into_iter().for_each(|other| _ = other.join().unwrap());
         let lacking = KEPT - class.available();
         let left = *unallocated.lock() as i64;
-        assert!(lacking <= left, "promises count on {lacking} bytes, and {left} are left");
+        assert!(lacking <= left, "reservations count on {lacking} bytes, and {left} are left");
     });
 }
 

@@ -11,7 +11,7 @@ use std::cell::OnceCell;
 use std::sync::Arc;
 
 /// Children by slot, read when first needed. Entries borrow from them.
-type Nursery = [OnceCell<Arc<Node>>];
+type Children = [OnceCell<Arc<Node>>];
 
 /// The node's pointers after the edits; `None` if they change nothing.
 pub(super) fn edit(
@@ -22,21 +22,21 @@ pub(super) fn edit(
     upper: Option<Key>,
 ) -> Result<Option<Run<ChildPtr>>> {
     let frame = Frame::new(node, parent);
-    let nursery: Vec<OnceCell<Arc<Node>>> = vec![OnceCell::new(); node.len()];
-    let spot = Spot { node, frame: &frame, upper, nursery: &nursery };
+    let children: Vec<OnceCell<Arc<Node>>> = vec![OnceCell::new(); node.len()];
+    let parent = Parent { node, frame: &frame, upper, children: &children };
     let layout = if node.level() == 1 {
-        Layout::<LeafItem<'_>>::new(pass, spot).run(edits)?
+        Layout::<LeafItem<'_>>::new(pass, parent).run(edits)?
     } else {
-        Layout::<ChildPtr>::new(pass, spot).run(edits)?
+        Layout::<ChildPtr>::new(pass, parent).run(edits)?
     };
-    Ok(layout.and_then(|(pointers, seam)| finish(pass, node, pointers, seam)))
+    Ok(layout.and_then(|(pointers, grown_to)| finish(pass, node, pointers, grown_to)))
 }
 
 fn finish(
     pass: &Pass<'_>,
     node: &Node,
     pointers: Vec<ChildPtr>,
-    seam: Option<usize>,
+    grown_to: Option<usize>,
 ) -> Option<Run<ChildPtr>> {
     let home = pass.home(node);
     // A dirty child rewritten at its own address leaves its dirty parent as it is.
@@ -45,16 +45,16 @@ fn finish(
     }
     let mut run = Run::new(pointers, home.into_iter().collect());
     run.shrunk = run.entries.len() < node.len();
-    run.seam = seam;
+    run.grown_to = grown_to;
     Some(run)
 }
 
 /// The interior node whose children are laid out.
-struct Spot<'l> {
+struct Parent<'l> {
     node: &'l Arc<Node>,
     frame: &'l Frame<'l>,
     upper: Option<Key>,
-    nursery: &'l Nursery,
+    children: &'l Children,
 }
 
 /// A pointer of the new node, with its old slot if it was kept.
@@ -73,7 +73,7 @@ enum Growth {
 
 struct Layout<'l, 'x, 'p, E> {
     pass: &'x mut Pass<'p>,
-    spot: Spot<'l>,
+    parent: Parent<'l>,
     room: usize,
     /// Laid out for good, ascending.
     out: Vec<Placed>,
@@ -84,15 +84,15 @@ struct Layout<'l, 'x, 'p, E> {
 }
 
 impl<'l, 'x, 'p, E: Entry<'l>> Layout<'l, 'x, 'p, E> {
-    fn new(pass: &'x mut Pass<'p>, spot: Spot<'l>) -> Self {
+    fn new(pass: &'x mut Pass<'p>, parent: Parent<'l>) -> Self {
         let room = E::room(pass.geometry());
-        let out = Vec::with_capacity(spot.node.len() + 1);
-        Layout { pass, spot, room, out, tail: None, changed: false, growth: Growth::None }
+        let out = Vec::with_capacity(parent.node.len() + 1);
+        Layout { pass, parent, room, out, tail: None, changed: false, growth: Growth::None }
     }
 
     /// The new pointers, and the index behind those gained; `None` if nothing changes.
     fn run(mut self, edits: &'l [(Key, Edit)]) -> Result<Option<(Vec<ChildPtr>, Option<usize>)>> {
-        let node = self.spot.node;
+        let node = self.parent.node;
         let mut rest = edits;
         for slot in 0..node.len() {
             let mine;
@@ -102,33 +102,33 @@ impl<'l, 'x, 'p, E: Entry<'l>> Layout<'l, 'x, 'p, E> {
         if let Some(tail) = self.tail.take() {
             self.flush(tail)?;
         }
-        let seam = match self.growth {
+        let grown_to = match self.growth {
             Growth::One(end) => Some(end),
             Growth::None | Growth::Many => None,
         };
         let pointers = self.out.into_iter().map(|placed| placed.pointer).collect();
-        Ok(self.changed.then_some((pointers, seam)))
+        Ok(self.changed.then_some((pointers, grown_to)))
     }
 
     fn child(&mut self, slot: usize, edits: &'l [(Key, Edit)]) -> Result<()> {
         if edits.is_empty() {
             return self.keep(slot);
         }
-        let upper = child_upper(self.spot.node, slot, self.spot.upper);
+        let upper = child_upper(self.parent.node, slot, self.parent.upper);
         let child = self.read(slot)?;
-        match E::edit(self.pass, child, self.spot.frame, edits, upper)? {
+        match E::edit(self.pass, child, self.parent.frame, edits, upper)? {
             Some(run) => self.place(run),
             None => self.keep(slot),
         }
     }
 
     fn read(&self, slot: usize) -> Result<&'l Arc<Node>> {
-        let cell = &self.spot.nursery[slot];
+        let cell = &self.parent.children[slot];
         if let Some(node) = cell.get() {
             return Ok(node);
         }
         let reader = self.pass.reader();
-        let child = child_node(&reader, self.pass.tree, self.spot.node, slot, self.spot.upper)?;
+        let child = child_node(&reader, self.pass.tree, self.parent.node, slot, self.parent.upper)?;
         Ok(cell.get_or_init(|| child))
     }
 
@@ -142,7 +142,7 @@ impl<'l, 'x, 'p, E: Entry<'l>> Layout<'l, 'x, 'p, E> {
             }
             self.flush(tail)?;
         }
-        self.out.push(Placed { pointer: self.spot.node.child(slot), kept: Some(slot) });
+        self.out.push(Placed { pointer: self.parent.node.child(slot), kept: Some(slot) });
         Ok(())
     }
 
@@ -150,7 +150,7 @@ impl<'l, 'x, 'p, E: Entry<'l>> Layout<'l, 'x, 'p, E> {
     fn place(&mut self, run: Run<E>) -> Result<()> {
         self.changed = true;
         if run.entries.is_empty() {
-            return self.pass.release(run.homes, self.spot.node.level() - 1);
+            return self.pass.release(run.homes, self.parent.node.level() - 1);
         }
         if let Some(mut tail) = self.tail.take() {
             if self.joins(&tail, &run) {
@@ -173,7 +173,7 @@ impl<'l, 'x, 'p, E: Entry<'l>> Layout<'l, 'x, 'p, E> {
             self.out.pop();
         }
         let before = run.nodes;
-        let pointers = self.pass.emit(run, self.spot.node.level() - 1)?;
+        let pointers = self.pass.emit(run, self.parent.node.level() - 1)?;
         let grew = pointers.len() > before;
         self.out.extend(pointers.into_iter().map(|pointer| Placed { pointer, kept: None }));
         if grew {

@@ -22,10 +22,10 @@ pub(super) fn edit<'l>(
         merge.edit(*key, edit);
     }
     merge.copy_until(node.len());
-    let seam = merge.seam();
+    let grown_to = merge.grown_to();
     let mut run = Run::new(merge.out, pass.home(node).into_iter().collect());
     run.shrunk = run.cost < LeafItem::used(node);
-    run.seam = seam;
+    run.grown_to = grown_to;
     Ok(Some(run))
 }
 
@@ -84,7 +84,7 @@ impl<'l> Merge<'l> {
         self.added += 1;
     }
 
-    fn seam(&self) -> Option<usize> {
+    fn grown_to(&self) -> Option<usize> {
         let (from, to) = self.span;
         (self.added > 0 && to - from == self.added).then_some(to)
     }

@@ -49,7 +49,7 @@ pub(super) fn copy(pass: &mut Pass<'_>, node: &Node) -> Result<TreeRoot> {
 
 /// Makes nodes of `run`, and nodes of their pointers, until one is left.
 fn grow<'l, E: Entry<'l>>(pass: &mut Pass<'_>, run: Run<E>, mut level: u8) -> Result<TreeRoot> {
-    let at_end = run.seam == Some(run.entries.len());
+    let at_end = run.grown_to == Some(run.entries.len());
     let mut pointers = pass.emit(run, level)?;
     while pointers.len() > 1 {
         level += 1;
@@ -57,7 +57,7 @@ fn grow<'l, E: Entry<'l>>(pass: &mut Pass<'_>, run: Run<E>, mut level: u8) -> Re
             return Err(Error::NoSpace);
         }
         let mut run = Run::new(pointers, Vec::new());
-        run.seam = at_end.then_some(run.entries.len());
+        run.grown_to = at_end.then_some(run.entries.len());
         pointers = pass.emit(run, level)?;
     }
     let ChildPtr { logical, generation, .. } = pointers[0];

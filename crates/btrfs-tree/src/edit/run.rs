@@ -47,7 +47,7 @@ pub(super) struct Run<E> {
     /// Something went, on balance: the run may look for a neighbour to join.
     pub shrunk: bool,
     /// Index behind the new entries, if they are all in one place.
-    pub seam: Option<usize>,
+    pub grown_to: Option<usize>,
     /// How many nodes' contents are in here.
     pub nodes: usize,
     /// A neighbour without edits of its own took part of an overflow.
@@ -61,7 +61,7 @@ const SHARERS: usize = 8;
 impl<'l, E: Entry<'l>> Run<E> {
     pub fn new(entries: Vec<E>, homes: Vec<Logical>) -> Run<E> {
         let cost = entries.iter().map(E::cost).sum();
-        Run { entries, cost, homes, shrunk: false, seam: None, nodes: 1, helped: false }
+        Run { entries, cost, homes, shrunk: false, grown_to: None, nodes: 1, helped: false }
     }
 
     /// Whether a node of this would be wastefully empty.
@@ -83,8 +83,8 @@ impl<'l, E: Entry<'l>> Run<E> {
         self.shrunk |= right.shrunk;
         self.nodes += right.nodes;
         self.helped |= right.helped;
-        let grows = right.seam == Some(self.entries.len() - ours);
-        self.seam = grows.then_some(self.entries.len());
+        let grows = right.grown_to == Some(self.entries.len() - ours);
+        self.grown_to = grows.then_some(self.entries.len());
     }
 
     /// Whether this does not fit one node.
@@ -94,7 +94,7 @@ impl<'l, E: Entry<'l>> Run<E> {
 
     /// Whether this grows at its end: what is in front is left full, without help.
     pub fn appends(&self) -> bool {
-        self.seam == Some(self.entries.len())
+        self.grown_to == Some(self.entries.len())
     }
 
     /// Whether this and `other` bytes in `nodes` nodes beside it may be one node less together:
@@ -117,15 +117,15 @@ impl<'l, E: Entry<'l>> Run<E> {
         if self.cost <= room {
             return if count == 0 { Vec::new() } else { vec![count] };
         }
-        match self.seam {
-            Some(seam) if seam == count => self.cut_full(room),
-            Some(seam) if self.parts_well(seam, room) => vec![seam, count],
+        match self.grown_to {
+            Some(grown_to) if grown_to == count => self.cut_full(room),
+            Some(grown_to) if self.parts_well(grown_to, room) => vec![grown_to, count],
             _ => self.cut_evenly(room),
         }
     }
 
-    fn parts_well(&self, seam: usize, room: usize) -> bool {
-        let left: usize = self.entries[..seam].iter().map(E::cost).sum();
+    fn parts_well(&self, grown_to: usize, room: usize) -> bool {
+        let left: usize = self.entries[..grown_to].iter().map(E::cost).sum();
         let right = self.cost - left;
         left.max(right) <= room && left.min(right) >= room / 4
     }

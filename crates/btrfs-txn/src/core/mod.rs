@@ -3,7 +3,7 @@
 //! Invariant: the layers are replaced as a whole (one atomic store), by the one commit at a
 //! time: a reader's [`View`] is one moment.
 //!
-//! What it does not know: inodes, promises, the log, and when a commit comes.
+//! What it does not know: inodes, reservations, the log, and when a commit comes.
 
 mod op;
 

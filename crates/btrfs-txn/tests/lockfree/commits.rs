@@ -39,7 +39,7 @@ impl Volume {
         let mut sealed = *self.done.lock().unwrap();
         // Time passes, in which others go on.
         loom::thread::yield_now();
-        if wanted == Wanted::Landed || !room {
+        if wanted == Wanted::WrittenBack || !room {
             sealed[Wanted::Everything as usize] = self.durable(Wanted::Everything);
         }
         *self.durable.lock().unwrap() = sealed;
@@ -86,13 +86,13 @@ fn who_returns_from_a_commit_finds_his_changes_durable() {
 /// A commit of what has landed serves nobody who wants everything.
 #[test]
 fn a_lesser_commit_serves_lesser_wishes_alone() {
-    with_others(Wanted::Landed, [Wanted::Everything, Wanted::Landed], true);
+    with_others(Wanted::WrittenBack, [Wanted::Everything, Wanted::WrittenBack], true);
 }
 
 /// Nor does one for whose content there was no room.
 #[test]
 fn a_commit_without_the_content_serves_who_wants_none() {
-    with_others(Wanted::Everything, [Wanted::Everything, Wanted::Landed], false);
+    with_others(Wanted::Everything, [Wanted::Everything, Wanted::WrittenBack], false);
 }
 
 /// Of several who have changed something and wait, one commits for all.

@@ -88,35 +88,35 @@ struct Words {
 
 /// A path of this machine or one in a volume.
 #[derive(Clone, Debug)]
-enum Place {
+enum Operand {
     Host(PathBuf),
     Image(ImagePath),
     /// Standard input or output.
     Stream,
 }
 
-impl Place {
-    fn of(word: &OsStr) -> Place {
+impl Operand {
+    fn of(word: &OsStr) -> Operand {
         match ImagePath::parse(word) {
-            None if word == "-" => Place::Stream,
-            Some(path) if path.image.exists() || !Path::new(word).exists() => Place::Image(path),
-            _ => Place::Host(word.into()),
+            None if word == "-" => Operand::Stream,
+            Some(path) if path.image.exists() || !Path::new(word).exists() => Operand::Image(path),
+            _ => Operand::Host(word.into()),
         }
     }
 
     fn show(&self) -> String {
         match self {
-            Place::Host(path) => path.display().to_string(),
-            Place::Image(path) => path.show(),
-            Place::Stream => "-".into(),
+            Operand::Host(path) => path.display().to_string(),
+            Operand::Image(path) => path.show(),
+            Operand::Stream => "-".into(),
         }
     }
 
     fn bytes(&self) -> &[u8] {
         match self {
-            Place::Host(path) => path.as_os_str().as_bytes(),
-            Place::Image(path) => &path.path,
-            Place::Stream => b"/",
+            Operand::Host(path) => path.as_os_str().as_bytes(),
+            Operand::Image(path) => &path.path,
+            Operand::Stream => b"/",
         }
     }
 
@@ -170,20 +170,20 @@ fn copy(words: Words, subvol: Subvol) -> Result<Exit> {
         Some(directory) => (args::some(words.operands, "the source")?, directory.clone()),
         None => args::sources_and_target(words.operands)?,
     };
-    let sources: Vec<Place> = sources.iter().map(|word| Place::of(word)).collect();
-    let target = Place::of(&target);
+    let sources: Vec<Operand> = sources.iter().map(|word| Operand::of(word)).collect();
+    let target = Operand::of(&target);
     let mut scope = Scope::new(subvol);
     for source in &sources {
         match (source, &target) {
-            (Place::Image(path), _) => scope.add(path, false),
-            (_, Place::Image(_)) => {}
+            (Operand::Image(path), _) => scope.add(path, false),
+            (_, Operand::Image(_)) => {}
             (source, _) => {
                 return Err(Error::about(source.show(), "neither side is in a volume")
                     .remedy("a path in a volume is written disk.img:/PATH; else use cp(1)"));
             }
         }
     }
-    if let Place::Image(path) = &target {
+    if let Operand::Image(path) = &target {
         scope.add(path, true);
     }
     let several = sources.len() > 1 || words.into.is_some();
@@ -202,8 +202,8 @@ impl Plan {
     fn run(
         &self,
         volumes: &Volumes,
-        sources: &[Place],
-        target: &Place,
+        sources: &[Operand],
+        target: &Operand,
         failures: &Failures,
     ) -> Result<()> {
         let into = self.is_directory(volumes, target)?;
@@ -214,7 +214,7 @@ impl Plan {
         let mut transfers = Vec::new();
         for source in sources {
             let copied = self.one(volumes, &mut transfers, source, target, into && !self.exact);
-            let told = self.verbose && !matches!(target, Place::Stream);
+            let told = self.verbose && !matches!(target, Operand::Stream);
             if failures.keep(copied).is_some() && told {
                 out.line(format!("{} -> {}", source.show(), target.show()))?;
             }
@@ -222,11 +222,11 @@ impl Plan {
         out.finish()
     }
 
-    fn is_directory(&self, volumes: &Volumes, target: &Place) -> Result<bool> {
+    fn is_directory(&self, volumes: &Volumes, target: &Operand) -> Result<bool> {
         match target {
-            Place::Stream => Ok(false),
-            Place::Host(path) => Ok(path.is_dir()),
-            Place::Image(path) => {
+            Operand::Stream => Ok(false),
+            Operand::Host(path) => Ok(path.is_dir()),
+            Operand::Image(path) => {
                 let found = volumes.of(path)?.find(&path.path, true);
                 Ok(found.is_ok_and(|node| node.is_dir()))
             }
@@ -237,26 +237,30 @@ impl Plan {
         &self,
         volumes: &'v Volumes,
         transfers: &mut Vec<Transfer<'v>>,
-        source: &Place,
-        target: &Place,
+        source: &Operand,
+        target: &Operand,
         into: bool,
     ) -> Result<()> {
         match (source, target) {
-            (Place::Host(from), Place::Image(to)) => {
+            (Operand::Host(from), Operand::Image(to)) => {
                 let transfer = self.transfer(transfers, volumes.of(to)?);
                 self.import(volumes, transfer, source, from, to, into)
             }
-            (Place::Image(from), Place::Host(to)) => {
+            (Operand::Image(from), Operand::Host(to)) => {
                 let transfer = self.transfer(transfers, volumes.of(from)?);
                 self.export(volumes, transfer, source, from, to, into)
             }
-            (Place::Image(from), Place::Image(to)) => self.inside(volumes, source, from, to, into),
-            (Place::Stream, Place::Image(to)) => {
+            (Operand::Image(from), Operand::Image(to)) => {
+                self.inside(volumes, source, from, to, into)
+            }
+            (Operand::Stream, Operand::Image(to)) => {
                 let transfer = self.transfer(transfers, volumes.of(to)?);
                 self.import_stream(volumes, transfer, source, to, into)
             }
-            (Place::Image(from), Place::Stream) => self.to_output(volumes, source, from),
-            (_, Place::Host(_) | Place::Stream) => Err(Error::new("neither side is in a volume")),
+            (Operand::Image(from), Operand::Stream) => self.to_output(volumes, source, from),
+            (_, Operand::Host(_) | Operand::Stream) => {
+                Err(Error::new("neither side is in a volume"))
+            }
         }
     }
 
@@ -276,7 +280,7 @@ impl Plan {
     }
 
     /// A directory is only copied by those who asked for it.
-    fn may_copy(&self, source: &Place, is_dir: bool) -> Result<()> {
+    fn may_copy(&self, source: &Operand, is_dir: bool) -> Result<()> {
         match is_dir && !self.rules.recursive {
             true => Err(Error::about(source.show(), "is a directory").remedy("-r copies it")),
             false => Ok(()),
@@ -287,7 +291,7 @@ impl Plan {
         &self,
         volumes: &'v Volumes,
         transfer: &Transfer<'v>,
-        source: &Place,
+        source: &Operand,
         from: &Path,
         to: &ImagePath,
         into: bool,
@@ -308,7 +312,7 @@ impl Plan {
         &self,
         volumes: &'v Volumes,
         transfer: &Transfer<'v>,
-        source: &Place,
+        source: &Operand,
         to: &ImagePath,
         into: bool,
     ) -> Result<()> {
@@ -323,7 +327,7 @@ impl Plan {
         Ok(transfer.import_open(&mut file, input, &parent, &name, &path)?)
     }
 
-    fn to_output(&self, volumes: &Volumes, source: &Place, from: &ImagePath) -> Result<()> {
+    fn to_output(&self, volumes: &Volumes, source: &Operand, from: &ImagePath) -> Result<()> {
         let (volume, path) = (volumes.of(from)?, &from.path);
         let node = volume.find(path, true).at(volume, path)?;
         if node.attr.kind != FileKind::File {
@@ -339,7 +343,7 @@ impl Plan {
         &self,
         volumes: &'v Volumes,
         transfer: &Transfer<'v>,
-        source: &Place,
+        source: &Operand,
         from: &ImagePath,
         to: &Path,
         into: bool,
@@ -358,7 +362,7 @@ impl Plan {
     fn inside(
         &self,
         volumes: &Volumes,
-        source: &Place,
+        source: &Operand,
         from: &ImagePath,
         to: &ImagePath,
         into: bool,
@@ -380,7 +384,7 @@ impl Plan {
 /// The directory of a volume that a copy goes to, the name there, and both as a path.
 fn slot(
     volume: &Volume,
-    source: &Place,
+    source: &Operand,
     to: &ImagePath,
     into: bool,
 ) -> Result<(Node, Vec<u8>, Vec<u8>)> {
@@ -403,12 +407,12 @@ mod tests {
 
     #[test]
     fn places_have_last_names() {
-        let name = |word: &str| Place::of(OsStr::new(word)).name();
+        let name = |word: &str| Operand::of(OsStr::new(word)).name();
         assert_eq!(name("dir/file"), Some(b"file".to_vec()));
         assert_eq!(name("dir/"), Some(b"dir".to_vec()));
         assert_eq!(name("dir/."), None);
         assert_eq!(name("disk.img:/"), None);
         assert_eq!(name("disk.img:/a/b"), Some(b"b".to_vec()));
-        assert!(matches!(Place::of(OsStr::new("/dev")), Place::Host(_)));
+        assert!(matches!(Operand::of(OsStr::new("/dev")), Operand::Host(_)));
     }
 }

@@ -28,7 +28,7 @@ use vfs::{
 };
 
 use data::Span;
-use rename::Place;
+use rename::NameIn;
 use state::{Body, State};
 
 /// Where the model gets its time from.
@@ -193,7 +193,7 @@ impl FileSystem for RefFs {
         new_name: &[u8],
         mode: RenameMode,
     ) -> Result<()> {
-        let (from, to) = (Place { dir: parent, name }, Place { dir: new_parent, name: new_name });
+        let (from, to) = (NameIn { dir: parent, name }, NameIn { dir: new_parent, name: new_name });
         self.state().rename(cx, from, to, mode)
     }
 

@@ -8,7 +8,7 @@ use super::state::State;
 
 /// One side of a rename.
 #[derive(Clone, Copy)]
-pub(super) struct Place<'a> {
+pub(super) struct NameIn<'a> {
     pub dir: Ino,
     pub name: &'a [u8],
 }
@@ -31,8 +31,8 @@ impl State {
     pub(super) fn rename(
         &mut self,
         cx: &Context,
-        from: Place<'_>,
-        to: Place<'_>,
+        from: NameIn<'_>,
+        to: NameIn<'_>,
         mode: RenameMode,
     ) -> Result<()> {
         check_name(from.name)?;
@@ -63,9 +63,9 @@ impl State {
 
     fn check_loops(
         &self,
-        from: Place<'_>,
+        from: NameIn<'_>,
         source: Ino,
-        to: Place<'_>,
+        to: NameIn<'_>,
         target: Option<Ino>,
         mode: RenameMode,
     ) -> Result<()> {
@@ -82,9 +82,9 @@ impl State {
 
     fn check_both(
         &self,
-        from: Place<'_>,
+        from: NameIn<'_>,
         source: Ino,
-        to: Place<'_>,
+        to: NameIn<'_>,
         target: Option<Ino>,
         mode: RenameMode,
     ) -> Result<()> {
@@ -111,9 +111,9 @@ impl State {
     fn move_name(
         &mut self,
         cx: &Context,
-        from: Place<'_>,
+        from: NameIn<'_>,
         source: Ino,
-        to: Place<'_>,
+        to: NameIn<'_>,
         target: Option<Ino>,
         mode: RenameMode,
     ) -> Result<()> {
@@ -133,7 +133,13 @@ impl State {
         Ok(())
     }
 
-    fn exchange(&mut self, from: Place<'_>, source: Ino, to: Place<'_>, target: Ino) -> Result<()> {
+    fn exchange(
+        &mut self,
+        from: NameIn<'_>,
+        source: Ino,
+        to: NameIn<'_>,
+        target: Ino,
+    ) -> Result<()> {
         let now = self.now();
         self.dir_mut(from.dir)?.remove(from.name);
         self.dir_mut(to.dir)?.remove(to.name);

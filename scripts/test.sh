@@ -94,6 +94,7 @@ gate targets scripts/check-targets.sh
 gate package run_package
 gate file-size cargo xtask file-size --strict
 gate fn-length cargo xtask fn-length
+gate lints cargo xtask lints
 
 echo "tests (log: $LOG) ..."
 start=$SECONDS

@@ -7,6 +7,7 @@ mod file_size;
 mod fn_length;
 mod layers;
 mod licences;
+mod lints;
 mod modules;
 mod released;
 mod summary;
@@ -21,6 +22,8 @@ usage: cargo xtask COMMAND
   released                    hold every package against the list of features that no release has
   file-size [--strict]        list Rust files over 600 lines; with --strict they are an error
   fn-length                   functions over 40 lines may only become fewer
+  lints                       items without documentation, and `pub` ones that nobody can reach,
+                              may only become fewer
   ci-summary --log LOG [--status N] [--skips FILE] [--gate-passed NAME]... [--gate-failed NAME]...
                               count test results; the last line is `N passed, M failed, K skipped`";
 
@@ -37,6 +40,7 @@ fn main() -> ExitCode {
         }
         "layers" => layers::run(),
         "licences" => licences::run(),
+        "lints" if rest.is_empty() => lints::run(),
         "released" => released::run(),
         "file-size" => file_size::run(rest),
         "fn-length" => fn_length::run(),

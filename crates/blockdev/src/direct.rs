@@ -18,7 +18,7 @@ const ALIGN: usize = 4096;
 /// Bytes of one write past the cache.
 const CHUNK: usize = 1 << 20;
 
-pub struct Direct {
+pub(crate) struct Direct {
     /// Past the cache.
     past: Option<File>,
     /// Through it: errors that this descriptor tells are its own.
@@ -27,20 +27,20 @@ pub struct Direct {
 
 impl Direct {
     /// Second descriptors of a file that is open for writing; what cannot be had is done without.
-    pub fn of(file: &File) -> Direct {
+    pub(crate) fn of(file: &File) -> Direct {
         Direct { past: again(file, o_direct()), through: again(file, Some(0)) }
     }
 
-    pub fn none() -> Direct {
+    pub(crate) fn none() -> Direct {
         Direct { past: None, through: None }
     }
 
     /// Writes go past the cache.
-    pub fn is_past(&self) -> bool {
+    pub(crate) fn is_past(&self) -> bool {
         self.past.is_some()
     }
 
-    pub fn write(&self, file: &File, offset: u64, bufs: &[&[u8]]) -> io::Result<()> {
+    pub(crate) fn write(&self, file: &File, offset: u64, bufs: &[&[u8]]) -> io::Result<()> {
         if let Some(past) = &self.past {
             match write_past(past, offset, bufs) {
                 // Of this alignment, or on this file system, not after all.

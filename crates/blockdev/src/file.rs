@@ -11,6 +11,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+/// A file or a block device of this machine.
 pub struct FileDevice {
     file: File,
     direct: Direct,

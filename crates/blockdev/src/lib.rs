@@ -7,6 +7,8 @@
 //!
 //! What it does not know: file systems, mirrors, checksums.
 
+#![deny(missing_docs)]
+#![cfg_attr(not(test), deny(unreachable_pub))]
 mod direct;
 mod file;
 mod mem;
@@ -22,9 +24,11 @@ pub use sticky::Sticky;
 pub trait BlockDevice: Send + Sync {
     /// Length in bytes.
     fn len(&self) -> u64;
+    /// Whether it has no bytes at all.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
+    /// Writes fail: the device or its file is open for reading alone.
     fn read_only(&self) -> bool;
     /// Fills `buf` wholly or fails (`UnexpectedEof` behind the end).
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()>;

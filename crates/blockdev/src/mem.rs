@@ -10,12 +10,14 @@ use std::io;
 /// takes little.
 const CHUNK: u64 = 1 << 20;
 
+/// A device in memory; what was never written is zeros and takes nothing.
 pub struct MemDevice {
     chunks: Vec<RwLock<Option<Box<[u8]>>>>,
     len: u64,
 }
 
 impl MemDevice {
+    /// Of `len` bytes, all of them zeros.
     pub fn new(len: u64) -> MemDevice {
         let count = len.div_ceil(CHUNK);
         MemDevice { chunks: (0..count).map(|_| RwLock::new(None)).collect(), len }

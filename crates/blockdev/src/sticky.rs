@@ -12,12 +12,14 @@ use crate::BlockDevice;
 use std::io;
 use std::sync::OnceLock;
 
+/// A device whose failures stay: see the module.
 pub struct Sticky<D> {
     device: D,
     failed: OnceLock<(io::ErrorKind, String)>,
 }
 
 impl<D: BlockDevice> Sticky<D> {
+    /// Around `device`, which has not failed yet.
     pub fn new(device: D) -> Sticky<D> {
         Sticky { device, failed: OnceLock::new() }
     }

@@ -21,7 +21,7 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    pub fn chunk_leaf(&mut self, cx: &mut Context<'_>, leaf: &Leaf<'_>) {
+    pub(crate) fn chunk_leaf(&mut self, cx: &mut Context<'_>, leaf: &Leaf<'_>) {
         for (key, data) in leaf.node.items() {
             if let Err(kind) = self.chunk_item(key, data) {
                 cx.add(Finding::new(kind).tree(leaf.tree).key(key));
@@ -43,7 +43,7 @@ impl Layout {
         Ok(())
     }
 
-    pub fn dev_leaf(&mut self, cx: &mut Context<'_>, leaf: &Leaf<'_>) {
+    pub(crate) fn dev_leaf(&mut self, cx: &mut Context<'_>, leaf: &Leaf<'_>) {
         for (key, data) in leaf.node.items() {
             let finding = match key.kind {
                 kind::DEV_EXTENT => match DevExtent::read(data) {
@@ -61,12 +61,12 @@ impl Layout {
         }
     }
 
-    pub fn chunk_count(&self) -> u64 {
+    pub(crate) fn chunk_count(&self) -> u64 {
         self.chunks.len() as u64
     }
 
     /// Where a logical range lies on devices: (physical start, length) of each copy.
-    pub fn physical(&self, logical: u64, len: u64) -> Vec<(u64, u64)> {
+    pub(crate) fn physical(&self, logical: u64, len: u64) -> Vec<(u64, u64)> {
         match self.chunks.range(..=logical).next_back() {
             Some((start, chunk)) if logical - start < chunk.fields.length => chunk
                 .stripes
@@ -78,7 +78,7 @@ impl Layout {
     }
 
     /// `dev_tree`: whether the device tree could be read wholly.
-    pub fn check(&self, cx: &mut Context<'_>, groups: &[StoredBlockGroup], dev_tree: bool) {
+    pub(crate) fn check(&self, cx: &mut Context<'_>, groups: &[StoredBlockGroup], dev_tree: bool) {
         self.block_groups(cx, groups);
         self.system_chunks(cx);
         self.device_items(cx);

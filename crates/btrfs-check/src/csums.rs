@@ -17,7 +17,7 @@ pub(crate) struct Csums {
 }
 
 impl Csums {
-    pub fn leaf(&mut self, cx: &mut Context<'_>, leaf: &Leaf<'_>) {
+    pub(crate) fn leaf(&mut self, cx: &mut Context<'_>, leaf: &Leaf<'_>) {
         let size = cx.geometry.csum.size();
         let sector = u64::from(cx.geometry.sector_size);
         for (key, data) in leaf.node.items() {
@@ -49,7 +49,7 @@ impl Csums {
     }
 
     /// How many bytes of the range have checksums.
-    pub fn covered(&self, start: u64, len: u64) -> u64 {
+    pub(crate) fn covered(&self, start: u64, len: u64) -> u64 {
         let end = start.saturating_add(len);
         let first = self.ranges.partition_point(|range| range.1 <= start);
         self.ranges[first..]
@@ -59,12 +59,12 @@ impl Csums {
             .sum()
     }
 
-    pub fn total(&self) -> u64 {
+    pub(crate) fn total(&self) -> u64 {
         self.ranges.iter().map(|range| range.1 - range.0).sum()
     }
 
     /// Finds checksums outside of every data extent.
-    pub fn strays(&self, cx: &mut Context<'_>, extents: &[StoredExtent]) {
+    pub(crate) fn strays(&self, cx: &mut Context<'_>, extents: &[StoredExtent]) {
         let mut data = extents.iter().filter(|extent| !extent.is_block()).peekable();
         for (start, end) in &self.ranges {
             let mut at = *start;

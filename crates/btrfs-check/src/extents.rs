@@ -25,11 +25,11 @@ pub(crate) struct StoredExtent {
 }
 
 impl StoredExtent {
-    pub fn end(&self) -> u64 {
+    pub(crate) fn end(&self) -> u64 {
         self.start.saturating_add(self.len)
     }
 
-    pub fn is_block(&self) -> bool {
+    pub(crate) fn is_block(&self) -> bool {
         self.flags & extent_flags::TREE_BLOCK != 0
     }
 }
@@ -42,7 +42,7 @@ pub(crate) struct StoredBlockGroup {
 }
 
 impl StoredBlockGroup {
-    pub fn end(&self) -> u64 {
+    pub(crate) fn end(&self) -> u64 {
         self.start.saturating_add(self.len)
     }
 }
@@ -58,7 +58,7 @@ pub(crate) struct ExtentTree {
 }
 
 impl ExtentTree {
-    pub fn leaf(&mut self, cx: &mut Context<'_>, leaf: &Leaf<'_>) {
+    pub(crate) fn leaf(&mut self, cx: &mut Context<'_>, leaf: &Leaf<'_>) {
         for (key, data) in leaf.node.items() {
             if let Err(kind) = self.item(cx, key, data) {
                 cx.add(Finding::new(kind).tree(leaf.tree).key(key));
@@ -91,7 +91,7 @@ impl ExtentTree {
         }
     }
 
-    pub fn block_group(&mut self, key: Key, data: &[u8]) -> Result<(), Corrupt> {
+    pub(crate) fn block_group(&mut self, key: Key, data: &[u8]) -> Result<(), Corrupt> {
         let item = BlockGroupItem::read(data)?;
         self.block_groups.push(StoredBlockGroup { start: key.objectid, len: key.offset, item });
         Ok(())

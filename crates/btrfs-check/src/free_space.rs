@@ -36,7 +36,7 @@ pub(crate) struct FreeSpace {
 }
 
 impl FreeSpace {
-    pub fn leaf(&mut self, cx: &mut Context<'_>, leaf: &Leaf<'_>) {
+    pub(crate) fn leaf(&mut self, cx: &mut Context<'_>, leaf: &Leaf<'_>) {
         for (key, data) in leaf.node.items() {
             if let Err(kind) = self.item(cx, key, data) {
                 cx.add(Finding::new(kind).tree(leaf.tree).key(key));
@@ -87,7 +87,7 @@ impl FreeSpace {
     }
 
     /// `extents` and `block_groups` ascend. `known`: both trees could be read wholly.
-    pub fn check(
+    pub(crate) fn check(
         &self,
         cx: &mut Context<'_>,
         block_groups: &[StoredBlockGroup],

@@ -43,19 +43,21 @@ impl fmt::Display for Name {
 }
 
 mod remedy {
-    pub const MOUNT: &str = "mounting the volume read-write rewrites it";
-    pub const SCRUB: &str = "the good copy serves reads; a read-write scrub rewrites the bad one";
-    pub const RESTORE: &str =
+    pub(super) const MOUNT: &str = "mounting the volume read-write rewrites it";
+    pub(super) const SCRUB: &str =
+        "the good copy serves reads; a read-write scrub rewrites the bad one";
+    pub(super) const RESTORE: &str =
         "save what can be read, then restore the rest from a backup; do not mount it read-write";
-    pub const REPAIR: &str =
+    pub(super) const REPAIR: &str =
         "do not mount it read-write; save its content, then `btrfs check --repair` on a copy";
-    pub const REBUILD_FREE_SPACE: &str = "rebuild it: `btrfs check --clear-space-cache v2`, \
+    pub(super) const REBUILD_FREE_SPACE: &str = "rebuild it: `btrfs check --clear-space-cache v2`, \
          or mount once with -o clear_cache,space_cache=v2";
-    pub const COPY_FILE: &str = "copy the file aside, delete it and put the copy in its place";
-    pub const RESTORE_FILE: &str = "restore the file from a backup or another snapshot";
-    pub const RESCAN_QUOTA: &str = "mount it and count anew: `btrfs quota rescan -w`";
-    pub const RECEIVED: &str = "do not base an incremental send or receive on it";
-    pub const HARMLESS: &str = "nothing needs to be done";
+    pub(super) const COPY_FILE: &str =
+        "copy the file aside, delete it and put the copy in its place";
+    pub(super) const RESTORE_FILE: &str = "restore the file from a backup or another snapshot";
+    pub(super) const RESCAN_QUOTA: &str = "mount it and count anew: `btrfs quota rescan -w`";
+    pub(super) const RECEIVED: &str = "do not base an incremental send or receive on it";
+    pub(super) const HARMLESS: &str = "nothing needs to be done";
 }
 
 macro_rules! kinds {

@@ -11,6 +11,7 @@
 //! by what the volume really holds.
 //!
 //! What it does not know: how to repair, and volumes of several devices.
+#![cfg_attr(not(test), deny(unreachable_pub))]
 #![forbid(unsafe_code)]
 
 mod chunks;

@@ -42,7 +42,7 @@ pub(crate) struct Quotas {
 }
 
 impl Quotas {
-    pub fn leaf(&mut self, cx: &mut Context<'_>, leaf: &Leaf<'_>) {
+    pub(crate) fn leaf(&mut self, cx: &mut Context<'_>, leaf: &Leaf<'_>) {
         for (key, data) in leaf.node.items() {
             let word = |i: usize| {
                 let bytes = data.get(i * 8..i * 8 + 8);
@@ -65,12 +65,12 @@ impl Quotas {
     }
 
     /// Whether the numbers are to be believed.
-    pub fn trusted(&self, cx: &Context<'_>) -> bool {
+    pub(crate) fn trusted(&self, cx: &Context<'_>) -> bool {
         let newest = self.generation == cx.newest;
         newest && self.flags & ON != 0 && self.flags & UNTRUSTED == 0
     }
 
-    pub fn check(&self, cx: &mut Context<'_>, mut reached: Vec<Reached>) {
+    pub(crate) fn check(&self, cx: &mut Context<'_>, mut reached: Vec<Reached>) {
         reached.sort_unstable();
         reached.dedup();
         let mut counted: BTreeMap<u64, Counts> = BTreeMap::new();

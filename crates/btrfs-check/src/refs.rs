@@ -61,13 +61,13 @@ pub(crate) fn merge(refs: &mut Vec<RefRecord>) {
 }
 
 impl Usage {
-    pub fn seen(&self, logical: u64) -> bool {
+    pub(crate) fn seen(&self, logical: u64) -> bool {
         self.blocks.contains_key(&logical)
     }
 
     /// The root block of a tree is referenced by the tree; that of a relocation tree by
     /// itself.
-    pub fn tree_root(&mut self, start: &TreeStart) {
+    pub(crate) fn tree_root(&mut self, start: &TreeStart) {
         let owner = if start.id == TreeId::RELOC {
             Owner::SharedTree { parent: start.logical.0 }
         } else {
@@ -77,7 +77,7 @@ impl Usage {
     }
 
     /// A block on the way through a tree, whether seen before or not.
-    pub fn pass(&mut self, tree: TreeId, node: &Node) {
+    pub(crate) fn pass(&mut self, tree: TreeId, node: &Node) {
         let Some(reached) = &mut self.reached else { return };
         let (start, len) = (node.logical().0, node.bytes().len() as u64);
         reached.push(Reached { start, len, tree: tree.0 });
@@ -95,7 +95,7 @@ impl Usage {
     }
 
     /// A block that was read for the first time, with the data it refers to.
-    pub fn node(&mut self, node: &Node) {
+    pub(crate) fn node(&mut self, node: &Node) {
         let seen =
             BlockUse { level: node.level(), owner: node.owner(), generation: node.generation().0 };
         self.blocks.insert(node.logical().0, seen);
@@ -129,7 +129,7 @@ impl Usage {
     }
 
     /// A pointer of a block that was read for the first time.
-    pub fn child(&mut self, parent: &Node, child: u64) {
+    pub(crate) fn child(&mut self, parent: &Node, child: u64) {
         let owner = if self.full.contains(&parent.logical().0) {
             Owner::SharedTree { parent: parent.logical().0 }
         } else {
@@ -152,7 +152,7 @@ impl Usage {
     }
 
     /// All references, merged, in order of extents.
-    pub fn take_refs(&mut self) -> Vec<RefRecord> {
+    pub(crate) fn take_refs(&mut self) -> Vec<RefRecord> {
         let mut refs = std::mem::take(&mut self.refs);
         merge(&mut refs);
         refs

@@ -35,7 +35,7 @@ pub(crate) struct Roots {
 }
 
 impl Roots {
-    pub fn leaf(&mut self, cx: &mut Context<'_>, leaf: &Leaf<'_>) {
+    pub(crate) fn leaf(&mut self, cx: &mut Context<'_>, leaf: &Leaf<'_>) {
         for (key, data) in leaf.node.items() {
             if let Err(kind) = self.item(key, data) {
                 cx.add(Finding::new(kind).tree(leaf.tree).key(key));
@@ -110,12 +110,12 @@ impl Roots {
         Ok(())
     }
 
-    pub fn start(&self, tree: TreeId) -> Option<TreeStart> {
+    pub(crate) fn start(&self, tree: TreeId) -> Option<TreeStart> {
         self.trees.get(&tree).map(|root| start(tree, root))
     }
 
     /// The trees that hold files and are alive, then those being deleted.
-    pub fn subvolumes(&self) -> (Vec<TreeStart>, Vec<TreeStart>) {
+    pub(crate) fn subvolumes(&self) -> (Vec<TreeStart>, Vec<TreeStart>) {
         self.trees
             .iter()
             .filter(|(id, _)| id.is_subvolume())
@@ -130,18 +130,18 @@ impl Roots {
             })
     }
 
-    pub fn relocations(&self) -> Vec<TreeStart> {
+    pub(crate) fn relocations(&self) -> Vec<TreeStart> {
         self.relocations.iter().map(|(_, root)| start(TreeId::RELOC, root)).collect()
     }
 
     /// Subvolume UUIDs: (tree, own, received).
-    pub fn uuids(&self) -> impl Iterator<Item = (TreeId, [u8; 16], [u8; 16])> + '_ {
+    pub(crate) fn uuids(&self) -> impl Iterator<Item = (TreeId, [u8; 16], [u8; 16])> + '_ {
         let trees = self.trees.iter().filter(|(id, root)| id.is_subvolume() && root.refs != 0);
         trees.map(|(id, root)| (*id, root.uuid, root.received_uuid))
     }
 
     /// Trees without which there is no volume, and trees that have no place in one.
-    pub fn mandatory(&self, cx: &mut Context<'_>) {
+    pub(crate) fn mandatory(&self, cx: &mut Context<'_>) {
         let flags = cx.volume.superblock().fields.compat_ro_flags;
         let mut wanted = vec![
             (TreeId::EXTENT, "extent tree"),
@@ -166,7 +166,7 @@ impl Roots {
 
     /// References between subvolumes. `unread`: trees whose directories are not known
     /// wholly.
-    pub fn check(
+    pub(crate) fn check(
         &self,
         cx: &mut Context<'_>,
         entries: &[SubvolumeEntry],

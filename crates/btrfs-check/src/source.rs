@@ -26,7 +26,7 @@ pub(crate) struct Context<'a> {
 }
 
 impl<'a> Context<'a> {
-    pub fn new(volume: &'a Volume, options: &'a CheckOptions<'a>) -> Context<'a> {
+    pub(crate) fn new(volume: &'a Volume, options: &'a CheckOptions<'a>) -> Context<'a> {
         Context {
             volume,
             geometry: *volume.geometry(),
@@ -41,21 +41,21 @@ impl<'a> Context<'a> {
         }
     }
 
-    pub fn add(&mut self, finding: Finding) {
+    pub(crate) fn add(&mut self, finding: Finding) {
         self.report.add(finding);
     }
 
-    pub fn verify_data(&self) -> bool {
+    pub(crate) fn verify_data(&self) -> bool {
         self.options.verify_data
     }
 
-    pub fn begin(&mut self, phase: Phase, total: Option<u64>) {
+    pub(crate) fn begin(&mut self, phase: Phase, total: Option<u64>) {
         (self.phase, self.total, self.done) = (phase, total, 0);
         self.tell();
     }
 
     /// Counts progress; tells the caller every so often.
-    pub fn step(&mut self, amount: u64, every: u64) {
+    pub(crate) fn step(&mut self, amount: u64, every: u64) {
         let before = self.done / every;
         self.done += amount;
         if self.done / every != before {
@@ -71,7 +71,12 @@ impl<'a> Context<'a> {
 
     /// Reads a node of `tree`; from all copies if `every_copy`. `None` if none is good,
     /// which is reported.
-    pub fn read_node(&mut self, tree: TreeId, expect: &Expect, every_copy: bool) -> Option<Node> {
+    pub(crate) fn read_node(
+        &mut self,
+        tree: TreeId,
+        expect: &Expect,
+        every_copy: bool,
+    ) -> Option<Node> {
         self.step(1, 512);
         let copies = match self.copies(expect.logical.0) {
             Ok(copies) => copies,

@@ -21,7 +21,7 @@ fn key(kind: u8, uuid: &[u8; 16]) -> Key {
 }
 
 impl Uuids {
-    pub fn leaf(&mut self, cx: &mut Context<'_>, leaf: &Leaf<'_>) {
+    pub(crate) fn leaf(&mut self, cx: &mut Context<'_>, leaf: &Leaf<'_>) {
         for (key, data) in leaf.node.items() {
             if key.kind == kind::INODE_ITEM {
                 // Left by old versions of mkfs.btrfs, as a directory's; nobody reads it.
@@ -42,7 +42,7 @@ impl Uuids {
         }
     }
 
-    pub fn check(self, cx: &mut Context<'_>, roots: &Roots) {
+    pub(crate) fn check(self, cx: &mut Context<'_>, roots: &Roots) {
         let sb = cx.volume.superblock();
         if sb.fields.uuid_tree_generation != sb.generation().0 {
             // Somebody who does not maintain the tree wrote last; the kernel rebuilds it.

@@ -6,6 +6,7 @@
 use crate::checksum::CSUM_FIELD;
 use crate::key::Key;
 use crate::le::FixedSize;
+use crate::le::{index, len32};
 use crate::node::{
     BACKREF_REV_SHIFT, ChildPtr, FLAG_WRITTEN, HEADER_SIZE, Header, ITEM_SIZE, KEY_PTR_SIZE, Node,
 };
@@ -34,7 +35,7 @@ impl LeafItem<'_> {
 }
 
 fn start(geometry: &Geometry, id: &NodeIdentity, level: u8, count: usize) -> Box<[u8]> {
-    let mut bytes = vec![0; geometry.node_size as usize].into_boxed_slice();
+    let mut bytes = vec![0; index(geometry.node_size)].into_boxed_slice();
     let header = Header {
         csum: [0; 32],
         fsid: geometry.metadata_uuid,
@@ -43,7 +44,7 @@ fn start(geometry: &Geometry, id: &NodeIdentity, level: u8, count: usize) -> Box
         chunk_tree_uuid: geometry.chunk_tree_uuid,
         generation: id.generation,
         owner: id.owner,
-        nritems: count as u32,
+        nritems: len32(count),
         level,
     };
     header.write(&mut bytes);
@@ -61,8 +62,8 @@ pub fn leaf(geometry: &Geometry, id: &NodeIdentity, items: &[LeafItem<'_>]) -> N
         end -= item.data.len();
         let at = HEADER_SIZE + slot * ITEM_SIZE;
         bytes[at..at + 17].copy_from_slice(&item.key.to_bytes());
-        bytes[at + 17..at + 21].copy_from_slice(&(end as u32).to_le_bytes());
-        bytes[at + 21..at + 25].copy_from_slice(&(item.data.len() as u32).to_le_bytes());
+        bytes[at + 17..at + 21].copy_from_slice(&len32(end).to_le_bytes());
+        bytes[at + 21..at + 25].copy_from_slice(&len32(item.data.len()).to_le_bytes());
         let data_at = HEADER_SIZE + end;
         bytes[data_at..data_at + item.data.len()].copy_from_slice(item.data);
     }

@@ -91,7 +91,9 @@ pub fn name_hash(name: &[u8]) -> u64 {
 
 /// Key offset of an INODE_EXTREF.
 pub fn extref_hash(parent: u64, name: &[u8]) -> u64 {
-    u64::from(raw_crc32c(parent as u32, name))
+    // The hash begins with the lower half.
+    let [.., a, b, c, d] = parent.to_be_bytes();
+    u64::from(raw_crc32c(u32::from_be_bytes([a, b, c, d]), name))
 }
 
 /// Key offset of a separate EXTENT_DATA_REF.

@@ -1,5 +1,6 @@
 //! The newtypes and the well-known numbers of the format.
 
+use crate::le::index;
 use std::fmt;
 
 macro_rules! newtype {
@@ -58,10 +59,10 @@ impl TreeId {
     pub const FREE_SPACE: TreeId = TreeId(10);
     pub const BLOCK_GROUP: TreeId = TreeId(11);
     pub const RAID_STRIPE: TreeId = TreeId(12);
-    pub const LOG: TreeId = TreeId(-6i64 as u64);
-    pub const LOG_FIXUP: TreeId = TreeId(-7i64 as u64);
-    pub const RELOC: TreeId = TreeId(-8i64 as u64);
-    pub const DATA_RELOC: TreeId = TreeId(-9i64 as u64);
+    pub const LOG: TreeId = TreeId((-6i64).cast_unsigned());
+    pub const LOG_FIXUP: TreeId = TreeId((-7i64).cast_unsigned());
+    pub const RELOC: TreeId = TreeId((-8i64).cast_unsigned());
+    pub const DATA_RELOC: TreeId = TreeId((-9i64).cast_unsigned());
 
     /// True for trees whose leaves hold inodes: the top level, subvolumes, snapshots.
     pub fn is_subvolume(self) -> bool {
@@ -86,12 +87,12 @@ pub const STRIPE_LEN: u64 = 64 << 10;
 pub const DEVICE_RESERVED: u64 = 1 << 20;
 
 pub const FIRST_FREE_OBJECTID: u64 = 256;
-pub const LAST_FREE_OBJECTID: u64 = -256i64 as u64;
-pub const ORPHAN_OBJECTID: u64 = -5i64 as u64;
-pub const EXTENT_CSUM_OBJECTID: u64 = -10i64 as u64;
-pub const FREE_SPACE_OBJECTID: u64 = -11i64 as u64;
-pub const FREE_INO_OBJECTID: u64 = -12i64 as u64;
-pub const BALANCE_OBJECTID: u64 = -4i64 as u64;
+pub const LAST_FREE_OBJECTID: u64 = (-256i64).cast_unsigned();
+pub const ORPHAN_OBJECTID: u64 = (-5i64).cast_unsigned();
+pub const EXTENT_CSUM_OBJECTID: u64 = (-10i64).cast_unsigned();
+pub const FREE_SPACE_OBJECTID: u64 = (-11i64).cast_unsigned();
+pub const FREE_INO_OBJECTID: u64 = (-12i64).cast_unsigned();
+pub const BALANCE_OBJECTID: u64 = (-4i64).cast_unsigned();
 pub const DEV_ITEMS_OBJECTID: u64 = 1;
 pub const FIRST_CHUNK_TREE_OBJECTID: u64 = 256;
 pub const DEV_STATS_OBJECTID: u64 = 0;
@@ -110,7 +111,7 @@ pub struct Geometry {
 impl Geometry {
     /// Bytes of a leaf for item headers and data together.
     pub fn leaf_space(&self) -> usize {
-        self.node_size as usize - crate::node::HEADER_SIZE
+        index(self.node_size) - crate::node::HEADER_SIZE
     }
 
     /// Key pointers of an interior node.
@@ -126,7 +127,7 @@ impl Geometry {
     /// Largest inline file extent content that the kernel's defaults would make.
     pub fn max_inline(&self) -> usize {
         let room = self.max_item_size() - crate::items::FILE_EXTENT_INLINE_HEADER;
-        room.min(2048).min(self.sector_size as usize - 1)
+        room.min(2048).min(index(self.sector_size) - 1)
     }
 }
 

@@ -55,7 +55,7 @@ impl fmt::Debug for Key {
 
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let signed = self.objectid as i64;
+        let signed = self.objectid.cast_signed();
         match kind_name(self.kind) {
             Some(name) if (-32..0).contains(&signed) => {
                 write!(f, "({signed} {name} {})", self.offset)

@@ -6,6 +6,30 @@
 
 use crate::error::Corrupt;
 
+/// A 32-bit length or number of the format as an index into memory.
+#[allow(clippy::as_conversions, reason = "no target that this is for has smaller indices")]
+pub(crate) const fn index(number: u32) -> usize {
+    const { assert!(usize::BITS >= u32::BITS) };
+    number as usize
+}
+
+/// A length in memory among the format's 64-bit ones.
+#[allow(clippy::as_conversions, reason = "no target has longer indices")]
+pub(crate) const fn wide(len: usize) -> u64 {
+    const { assert!(usize::BITS <= u64::BITS) };
+    len as u64
+}
+
+/// A length that the format has 16 bits for: of a name or a value, which fit an item.
+pub(crate) fn len16(bytes: &[u8]) -> u16 {
+    u16::try_from(bytes.len()).expect("names and values fit their items")
+}
+
+/// A length or place that the format has 32 bits for: inside a node or the superblock.
+pub(crate) fn len32(len: usize) -> u32 {
+    u32::try_from(len).expect("nodes are short")
+}
+
 /// A struct of the format with one size.
 pub trait FixedSize: Sized {
     const SIZE: usize;

@@ -7,6 +7,9 @@
 //! Invariant: only a [`Node`] has accessors, and a `Node` exists only after
 //! [`check`]'s gate accepted its bytes or [`build`] made them.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(unreachable_pub))]
+// Where bytes become numbers a cut one is a wrong answer; tests make bytes of their own.
+#![cfg_attr(not(test), deny(clippy::as_conversions))]
 
 #[macro_use]
 mod le;

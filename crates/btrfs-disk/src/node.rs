@@ -9,6 +9,7 @@
 
 use crate::key::{KEY_SIZE, Key};
 use crate::le::FixedSize;
+use crate::le::index;
 use crate::{Generation, Logical, TreeId};
 
 pub const HEADER_SIZE: usize = 101;
@@ -95,7 +96,7 @@ impl Node {
     }
 
     pub fn len(&self) -> usize {
-        self.header.nritems as usize
+        index(self.header.nritems)
     }
 
     pub fn is_empty(&self) -> bool {
@@ -114,7 +115,7 @@ impl Node {
     }
 
     fn u32_at(&self, at: usize) -> usize {
-        u32::from_le_bytes(self.bytes[at..at + 4].try_into().expect("sized")) as usize
+        index(u32::from_le_bytes(self.bytes[at..at + 4].try_into().expect("sized")))
     }
 
     fn u64_at(&self, at: usize) -> u64 {

@@ -7,6 +7,7 @@ use crate::checksum::{CSUM_FIELD, ChecksumType};
 use crate::error::{Corrupt, Error, Result};
 use crate::items::DevItem;
 use crate::le::FixedSize;
+use crate::le::{index, len32};
 use crate::{Generation, Geometry, Logical};
 
 pub const SUPER_SIZE: usize = 4096;
@@ -123,7 +124,7 @@ impl Superblock {
                 fields.bytenr
             )));
         }
-        let used = fields.sys_chunk_array_size as usize;
+        let used = index(fields.sys_chunk_array_size);
         if used > SYS_CHUNK_ARRAY_SIZE {
             return Err(Corrupt::new(format!("system chunk array of {used} bytes")).into());
         }
@@ -145,7 +146,7 @@ impl Superblock {
         let mut out = vec![0; SUPER_SIZE];
         let mut fields = self.fields;
         fields.bytenr = at;
-        fields.sys_chunk_array_size = self.sys_chunks.len() as u32;
+        fields.sys_chunk_array_size = len32(self.sys_chunks.len());
         fields.write(&mut out);
         out[ARRAY_AT..ARRAY_AT + self.sys_chunks.len()].copy_from_slice(&self.sys_chunks);
         for (i, backup) in self.backups.iter().enumerate() {

@@ -62,6 +62,7 @@ impl BtrfsFs {
         self.engine.core.volume.stop_writing();
     }
 
+    /// No change is under way, and none waits for a commit.
     pub fn is_still(&self) -> bool {
         self.engine.core.health.is_still()
     }

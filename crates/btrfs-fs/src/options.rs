@@ -6,8 +6,10 @@ use btrfs_txn::{Clock, Injection};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// How a volume is mounted.
 #[derive(Clone, Debug)]
 pub struct Options {
+    /// Nothing is written, and nothing can be changed.
     pub read_only: bool,
     /// Do not replay a log of fsyncs: show the last commit. Read-only mounts alone.
     pub ignore_log: bool,
@@ -42,9 +44,12 @@ pub struct Options {
 /// not newer than the last change, or is a day old) and `strictatime`.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub enum Atime {
+    /// `noatime`.
     #[default]
     Never,
+    /// `relatime`.
     Relative,
+    /// `strictatime`.
     Always,
 }
 
@@ -68,10 +73,12 @@ impl Options {
     }
 }
 
+/// Which subvolume is the root of a mount.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Subvol {
     /// What the volume's default says.
     Default,
+    /// By its number.
     Id(TreeId),
     /// Path from the top level, `/` between names.
     Path(Vec<u8>),

@@ -4,6 +4,7 @@
 //! that settles them in one commit ([`Settle`]).
 //!
 //! What it does not know: inodes, epochs, when a commit is due.
+#![cfg_attr(not(test), deny(unreachable_pub))]
 #![forbid(unsafe_code)]
 
 pub mod free_space;

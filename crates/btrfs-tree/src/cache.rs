@@ -28,10 +28,15 @@ const MIN_SHARD_NODES: usize = 32;
 /// What the cache did so far and holds now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CacheCounters {
+    /// Nodes that were here.
     pub hits: u64,
+    /// Nodes that had to be read.
     pub misses: u64,
+    /// Nodes that made room for others.
     pub evictions: u64,
+    /// Nodes that are here now.
     pub nodes: u64,
+    /// What they take of memory.
     pub bytes: u64,
 }
 
@@ -50,7 +55,7 @@ struct Shard {
 }
 
 impl Cache {
-    pub fn new(budget: usize, node_size: usize) -> Cache {
+    pub(crate) fn new(budget: usize, node_size: usize) -> Cache {
         let nodes = budget / (node_size + OVERHEAD);
         let wanted = (nodes / MIN_SHARD_NODES).clamp(1, MAX_SHARDS);
         let count = if wanted.is_power_of_two() { wanted } else { wanted.next_power_of_two() / 2 };
@@ -69,7 +74,7 @@ impl Cache {
     }
 
     /// The node at `logical` if it is here and `fits`; counted as a hit or a miss.
-    pub fn get(&self, logical: Logical, fits: impl Fn(&Node) -> bool) -> Option<Arc<Node>> {
+    pub(crate) fn get(&self, logical: Logical, fits: impl Fn(&Node) -> bool) -> Option<Arc<Node>> {
         let shard = self.shard(logical);
         let found = shard.queue.read().get(logical).filter(|node| fits(node)).cloned();
         let counter = if found.is_some() { &shard.hits } else { &shard.misses };
@@ -79,7 +84,7 @@ impl Cache {
 
     /// Puts in what a reader read. The answer is the node to use: another reader may
     /// have been first.
-    pub fn offer(&self, node: Arc<Node>) -> Arc<Node> {
+    pub(crate) fn offer(&self, node: Arc<Node>) -> Arc<Node> {
         let shard = self.shard(node.logical());
         let mut queue = shard.queue.write();
         if let Some(present) = queue.get(node.logical())
@@ -95,18 +100,18 @@ impl Cache {
     }
 
     /// Puts in what now stands at the node's address.
-    pub fn insert(&self, node: Arc<Node>) {
+    pub(crate) fn insert(&self, node: Arc<Node>) {
         let shard = self.shard(node.logical());
         let out = shard.queue.write().put(node);
         shard.count(&out);
     }
 
-    pub fn forget(&self, logical: Logical) {
+    pub(crate) fn forget(&self, logical: Logical) {
         let gone = self.shard(logical).queue.write().remove(logical);
         drop(gone);
     }
 
-    pub fn counters(&self) -> CacheCounters {
+    pub(crate) fn counters(&self) -> CacheCounters {
         let mut sum = CacheCounters::default();
         for shard in &self.shards {
             sum.hits += shard.hits.load(Ordering::Relaxed);

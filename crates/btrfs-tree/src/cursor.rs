@@ -26,6 +26,7 @@ enum At {
     Behind,
 }
 
+/// A place in a tree, at an item or behind the last one.
 pub struct Cursor<'r, R: ?Sized> {
     reader: &'r R,
     root: TreeRoot,
@@ -65,6 +66,7 @@ impl<'r, R: NodeReader + ?Sized> Cursor<'r, R> {
         Cursor { reader, root: *root, path: Vec::new(), at: At::Before }
     }
 
+    /// The tree that it is in.
     pub fn root(&self) -> &TreeRoot {
         &self.root
     }
@@ -102,6 +104,7 @@ impl<'r, R: NodeReader + ?Sized> Cursor<'r, R> {
         Some((leaf.node.key(leaf.slot), leaf.node.data(leaf.slot)))
     }
 
+    /// Of the item that it is at; `None` behind the last.
     pub fn key(&self) -> Option<Key> {
         self.leaf().map(|leaf| leaf.node.key(leaf.slot))
     }

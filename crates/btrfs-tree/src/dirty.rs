@@ -10,28 +10,34 @@ use btrfs_disk::{Expect, Geometry, Logical, Node, Result};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// Nodes that are not on the medium yet.
 #[derive(Clone, Default, Debug)]
 pub struct DirtyNodes {
     nodes: BTreeMap<Logical, Arc<Node>>,
 }
 
 impl DirtyNodes {
+    /// None.
     pub fn new() -> DirtyNodes {
         DirtyNodes::default()
     }
 
+    /// How many there are.
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
 
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
 
+    /// The node at this address.
     pub fn get(&self, logical: Logical) -> Option<&Arc<Node>> {
         self.nodes.get(&logical)
     }
 
+    /// Whether one is at this address.
     pub fn contains(&self, logical: Logical) -> bool {
         self.nodes.contains_key(&logical)
     }
@@ -46,6 +52,7 @@ impl DirtyNodes {
         self.nodes.insert(node.logical(), node)
     }
 
+    /// Takes it out: it is not to be written.
     pub fn remove(&mut self, logical: Logical) -> Option<Arc<Node>> {
         self.nodes.remove(&logical)
     }

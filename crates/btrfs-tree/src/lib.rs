@@ -10,6 +10,8 @@
 //!
 //! What it does not know: what items mean, where free space is, who else refers to a
 //! node (that is the [`NodeSink`]'s side).
+#![deny(missing_docs)]
+#![cfg_attr(not(test), deny(unreachable_pub))]
 #![forbid(unsafe_code)]
 
 mod cache;

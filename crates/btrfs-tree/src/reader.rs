@@ -13,13 +13,18 @@ use std::sync::Arc;
 /// Where a tree begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TreeRoot {
+    /// Which tree.
     pub id: TreeId,
+    /// Where its root node lies.
     pub logical: Logical,
+    /// The root node's.
     pub generation: Generation,
+    /// The root node's; 0: it is a leaf.
     pub level: u8,
 }
 
 impl TreeRoot {
+    /// What the root node has to keep.
     pub fn expect(&self) -> Expect {
         Expect {
             logical: self.logical,
@@ -33,7 +38,9 @@ impl TreeRoot {
 
 /// Whence nodes come: the cache over a volume, or nodes under construction over it.
 pub trait NodeReader {
+    /// The node that `expect` describes, judged.
     fn node(&self, expect: &Expect) -> Result<Arc<Node>>;
+    /// The sizes that rule the volume.
     fn geometry(&self) -> &Geometry;
 }
 
@@ -80,10 +87,12 @@ impl Item {
         Item { node, slot }
     }
 
+    /// Its key.
     pub fn key(&self) -> Key {
         self.node.key(self.slot)
     }
 
+    /// Its bytes.
     pub fn data(&self) -> &[u8] {
         self.node.data(self.slot)
     }
@@ -93,6 +102,7 @@ impl Item {
         &self.node
     }
 
+    /// Its number in the leaf.
     pub fn slot(&self) -> usize {
         self.slot
     }

@@ -10,6 +10,7 @@ use btrfs_disk::{Expect, Geometry, Logical, Node, Result, build, check};
 use btrfs_volume::Volume;
 use std::sync::Arc;
 
+/// The nodes of a volume, through a cache.
 pub struct NodeStore {
     volume: Arc<Volume>,
     cache: Cache,
@@ -22,6 +23,7 @@ impl NodeStore {
         NodeStore { volume, cache }
     }
 
+    /// Where they come from.
     pub fn volume(&self) -> &Arc<Volume> {
         &self.volume
     }
@@ -54,6 +56,7 @@ impl NodeStore {
         self.cache.forget(logical);
     }
 
+    /// Of the cache, as of now.
     pub fn counters(&self) -> CacheCounters {
         self.cache.counters()
     }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 pub struct TreeShape {
     /// Nodes by level, leaves first.
     pub nodes: Vec<u64>,
+    /// Items of its leaves.
     pub items: u64,
     /// Bytes of item headers and data in all leaves.
     pub leaf_bytes: u64,

@@ -13,17 +13,22 @@ use std::sync::Arc;
 /// How a walk goes on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
+    /// The children, too.
     Into,
     /// Past the children of this node.
     Over,
+    /// Nothing more.
     Stop,
 }
 
 /// Where in the tree a node belongs.
 #[derive(Clone, Copy, Debug)]
 pub struct NodePosition<'a> {
+    /// The tree that is walked.
     pub root: &'a TreeRoot,
+    /// What its parent says of the node.
     pub expect: &'a Expect,
+    /// `None`: it is the root.
     pub parent: Option<&'a Node>,
     /// The slot in `parent`.
     pub slot: usize,
@@ -33,6 +38,7 @@ pub struct NodePosition<'a> {
 
 /// What a walk calls.
 pub trait Visitor {
+    /// A node that was read and judged; the answer says where to go on.
     fn node(&mut self, place: &NodePosition<'_>, node: &Arc<Node>) -> Step;
     /// A node could not be read or does not keep its pointer's promises. Its subtree is
     /// passed over; `Stop` ends the walk.

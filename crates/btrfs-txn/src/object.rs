@@ -21,7 +21,7 @@ impl ObjectId {
 }
 
 /// Neighbours far apart: Fibonacci hashing, of whose product the top bits are the best mixed.
-pub fn spread(number: u64, parts: usize) -> usize {
+pub(crate) fn spread(number: u64, parts: usize) -> usize {
     debug_assert!(parts.is_power_of_two() && parts > 1);
     (number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (u64::BITS - parts.trailing_zeros())) as usize
 }

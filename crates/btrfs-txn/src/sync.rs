@@ -1,17 +1,17 @@
 //! What lock-free code needs of the libraries, so that a test can put loom's model in its place
 //! (tests/lockfree): whatever is modelled takes its atomics and its locks from here.
 
-pub use locks::{Mutex, MutexGuard, Rank};
-pub use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+pub(crate) use locks::{Mutex, MutexGuard, Rank};
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 
 use std::cell::Cell;
 use std::time::Duration;
 
 /// Parts of a gate's counter.
-pub const LANES: usize = 32;
+pub(crate) const LANES: usize = 32;
 
 /// A number of this thread, spread evenly.
-pub fn lane_index() -> usize {
+pub(crate) fn lane_index() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local!(static LANE: Cell<usize> = const { Cell::new(usize::MAX) });
     LANE.with(|lane| {
@@ -24,7 +24,7 @@ pub fn lane_index() -> usize {
 
 /// Waits a little, longer after many times. Who is waited for may have lost its processor, and
 /// one that yields takes as much of it as one that works: in the end it sleeps.
-pub fn relax(times: u32) {
+pub(crate) fn relax(times: u32) {
     /// What is waited for takes microseconds, or its thread has lost its processor.
     const NAP: Duration = Duration::from_micros(50);
     match times {

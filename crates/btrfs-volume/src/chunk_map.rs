@@ -15,9 +15,12 @@ use std::collections::BTreeMap;
 const MIN_CHUNK: u64 = STRIPE_LEN;
 const SECTOR: u64 = SECTOR_SIZE as u64;
 
+/// A chunk as the map has it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ChunkInfo {
+    /// Where it begins.
     pub logical: Logical,
+    /// Its length in bytes.
     pub len: u64,
     /// `block_group` flags.
     pub flags: u64,
@@ -26,6 +29,7 @@ pub struct ChunkInfo {
 }
 
 impl ChunkInfo {
+    /// The first logical address behind it.
     pub fn end(&self) -> u64 {
         self.logical.0 + self.len
     }
@@ -63,7 +67,7 @@ pub(crate) struct Mapping {
 }
 
 impl Mapping {
-    pub fn copies(&self) -> &[Physical] {
+    pub(crate) fn copies(&self) -> &[Physical] {
         &self.copies[..self.count]
     }
 }
@@ -76,22 +80,22 @@ pub(crate) struct ChunkMap {
 }
 
 impl ChunkMap {
-    pub fn new(device: DeviceId) -> ChunkMap {
+    pub(crate) fn new(device: DeviceId) -> ChunkMap {
         ChunkMap { device, chunks: BTreeMap::new(), stripes: BTreeMap::new() }
     }
 
-    pub fn snapshot(&self) -> Vec<ChunkInfo> {
+    pub(crate) fn snapshot(&self) -> Vec<ChunkInfo> {
         self.chunks.values().cloned().collect()
     }
 
     /// The chunk that holds `logical`.
-    pub fn find(&self, logical: Logical) -> Option<&ChunkInfo> {
+    pub(crate) fn find(&self, logical: Logical) -> Option<&ChunkInfo> {
         let (_, chunk) = self.chunks.range(..=logical.0).next_back()?;
         (logical.0 < chunk.end()).then_some(chunk)
     }
 
     /// Where `len` bytes at `logical` lie; they must not cross the end of their chunk.
-    pub fn map(&self, logical: Logical, len: u64) -> Result<Mapping> {
+    pub(crate) fn map(&self, logical: Logical, len: u64) -> Result<Mapping> {
         let Some(chunk) = self.find(logical) else {
             return Err(Corrupt::new("address outside of every chunk").at(logical).into());
         };
@@ -109,7 +113,7 @@ impl ChunkMap {
     }
 
     /// Adds a chunk. The same chunk again is no error, another at its place is.
-    pub fn insert(&mut self, logical: Logical, chunk: &Chunk) -> Result<()> {
+    pub(crate) fn insert(&mut self, logical: Logical, chunk: &Chunk) -> Result<()> {
         let info = judge(&self.device, logical, chunk)?;
         if self.chunks.get(&logical.0) == Some(&info) {
             return Ok(());
@@ -125,7 +129,7 @@ impl ChunkMap {
         Ok(())
     }
 
-    pub fn remove(&mut self, logical: Logical) -> Result<()> {
+    pub(crate) fn remove(&mut self, logical: Logical) -> Result<()> {
         let Some(info) = self.chunks.remove(&logical.0) else {
             return Err(corrupt(logical, "no chunk starts here"));
         };

@@ -18,10 +18,10 @@ macro_rules! counters {
         }
 
         #[derive(Default)]
-        pub(crate) struct Counters { $(pub $name: AtomicU64),* }
+        pub(crate) struct Counters { $(pub(crate) $name: AtomicU64),* }
 
         impl Counters {
-            pub fn snapshot(&self) -> VolumeCounters {
+            pub(crate) fn snapshot(&self) -> VolumeCounters {
                 VolumeCounters { $($name: self.$name.load(Ordering::Relaxed)),* }
             }
         }
@@ -31,15 +31,19 @@ macro_rules! counters {
 counters! {
     /// Reads that reached the device.
     reads,
+    /// Bytes of them.
     read_bytes,
     /// Writes that reached the device; a write to two mirrors counts twice.
     writes,
+    /// Bytes of them.
     written_bytes,
+    /// Flushes that the device was asked for.
     flushes,
     /// Reads that the device refused.
     read_errors,
     /// Writes and discards that the device refused.
     write_errors,
+    /// Flushes that the device refused.
     flush_errors,
     /// Copies of nodes and sectors of data that failed their checksum or the gate.
     checksum_errors,

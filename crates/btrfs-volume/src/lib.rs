@@ -6,6 +6,8 @@
 //!
 //! What it does not know: trees other than the chunk tree's shape, transactions, which
 //! ranges are free.
+#![deny(missing_docs)]
+#![cfg_attr(not(test), deny(unreachable_pub))]
 #![forbid(unsafe_code)]
 
 mod chunk_map;

@@ -52,7 +52,7 @@ pub(crate) struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    pub fn node(&mut self, node: &Node) -> Result<()> {
+    pub(crate) fn node(&mut self, node: &Node) -> Result<()> {
         if node.is_leaf() {
             for (key, data) in node.items() {
                 self.ascend(node.logical(), key)?;

@@ -18,8 +18,10 @@ use locks::{Mutex, Rank, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+/// How a volume is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct OpenOptions {
+    /// Nothing is written, not even repairs.
     pub read_only: bool,
     /// Read-only volumes only: look at the last commit although fsyncs came after it.
     pub ignore_log: bool,
@@ -28,6 +30,7 @@ pub struct OpenOptions {
     pub replays_log: bool,
 }
 
+/// An open volume: the device, the superblock, the chunks.
 pub struct Volume {
     pub(crate) dev: Arc<dyn BlockDevice>,
     pub(crate) geometry: Geometry,
@@ -108,6 +111,7 @@ impl Volume {
         walk.node(&root)
     }
 
+    /// The sizes that rule it.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
@@ -160,6 +164,7 @@ impl Volume {
             && !self.stopped.load(Ordering::SeqCst)
     }
 
+    /// What it is on.
     pub fn device(&self) -> &Arc<dyn BlockDevice> {
         &self.dev
     }
@@ -189,6 +194,7 @@ impl Volume {
         Ok(self.map(logical, 1)?.copies().len())
     }
 
+    /// As of now.
     pub fn counters(&self) -> VolumeCounters {
         self.counters.snapshot()
     }

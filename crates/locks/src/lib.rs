@@ -9,6 +9,8 @@
 //! any, and count from then on.
 //!
 //! What it does not know: what is locked, and condition variables.
+#![deny(missing_docs)]
+#![cfg_attr(not(test), deny(unreachable_pub))]
 #![forbid(unsafe_code)]
 
 mod order;
@@ -24,12 +26,14 @@ pub struct Mutex<T> {
     lock: parking_lot::Mutex<T>,
 }
 
+/// The right to the value, until it is dropped.
 pub struct MutexGuard<'a, T> {
     guard: parking_lot::MutexGuard<'a, T>,
     _held: Held,
 }
 
 impl<T> Mutex<T> {
+    /// Around `value`, at its place in the order.
     pub fn new(rank: Rank, value: T) -> Mutex<T> {
         Mutex::numbered(rank, 0, value)
     }
@@ -39,17 +43,20 @@ impl<T> Mutex<T> {
         Mutex { place: Position::of(rank, number), lock: parking_lot::Mutex::new(value) }
     }
 
+    /// Waits until nobody else holds it.
     #[track_caller]
     pub fn lock(&self) -> MutexGuard<'_, T> {
         let held = Held::wait(self.place);
         MutexGuard { guard: self.lock.lock(), _held: held }
     }
 
+    /// `None`: somebody holds it. The order is that of [`Mutex::lock`].
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         let guard = self.lock.try_lock()?;
         Some(MutexGuard { guard, _held: Held::at_once(self.place) })
     }
 
+    /// The value, which nobody else can reach.
     pub fn get_mut(&mut self) -> &mut T {
         self.lock.get_mut()
     }
@@ -61,17 +68,20 @@ pub struct RwLock<T> {
     lock: parking_lot::RwLock<T>,
 }
 
+/// The right to read the value, until it is dropped.
 pub struct RwLockReadGuard<'a, T> {
     guard: parking_lot::RwLockReadGuard<'a, T>,
     _held: Held,
 }
 
+/// The right to the value, until it is dropped.
 pub struct RwLockWriteGuard<'a, T> {
     guard: parking_lot::RwLockWriteGuard<'a, T>,
     _held: Held,
 }
 
 impl<T> RwLock<T> {
+    /// Around `value`, at its place in the order.
     pub fn new(rank: Rank, value: T) -> RwLock<T> {
         RwLock::numbered(rank, 0, value)
     }
@@ -81,18 +91,21 @@ impl<T> RwLock<T> {
         RwLock { place: Position::of(rank, number), lock: parking_lot::RwLock::new(value) }
     }
 
+    /// Waits until nobody writes.
     #[track_caller]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
         let held = Held::wait(self.place);
         RwLockReadGuard { guard: self.lock.read(), _held: held }
     }
 
+    /// Waits until nobody else holds it.
     #[track_caller]
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         let held = Held::wait(self.place);
         RwLockWriteGuard { guard: self.lock.write(), _held: held }
     }
 
+    /// The value, which nobody else can reach.
     pub fn get_mut(&mut self) -> &mut T {
         self.lock.get_mut()
     }

@@ -29,13 +29,16 @@ pub enum Rank {
     Label,
     /// What is held of metadata; of space for content.
     MetadataReservation,
+    /// What is held of data space for content in memory.
     DataReservation,
     /// What of an inode's content in memory lies over extents.
     Covered,
     /// A shard of the delta's items; of its extents, and their lists. Of two deltas the older
     /// one's, by generation.
     DeltaItems,
+    /// A shard of the delta's data extents.
     DeltaExtents,
+    /// The delta's lists of extents.
     DeltaLists,
     /// Discards that are due.
     Discards,
@@ -45,6 +48,7 @@ pub enum Rank {
     GroupProof,
     /// All block groups; those of a class.
     Groups,
+    /// The list of a class's block groups.
     ClassGroups,
     /// One block group.
     Group,
@@ -54,11 +58,13 @@ pub enum Rank {
     Repair,
     /// The chunk map; the superblock in memory.
     ChunkMap,
+    /// The superblock in memory.
     Superblock,
     /// What nobody takes another lock behind.
     Leaf,
 }
 
+/// Where a lock stands: its rank, and its number among those of that rank.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Position {
     #[cfg(debug_assertions)]
@@ -92,7 +98,7 @@ impl Held {
     /// For who is about to wait for the lock.
     #[cfg(debug_assertions)]
     #[track_caller]
-    pub fn wait(place: Position) -> Held {
+    pub(crate) fn wait(place: Position) -> Held {
         let above = HELD.with_borrow(|held| held.iter().copied().find(|held| *held >= place));
         if let Some(above) = above
             && !std::thread::panicking()
@@ -104,7 +110,7 @@ impl Held {
 
     /// For who got it without waiting.
     #[cfg(debug_assertions)]
-    pub fn at_once(place: Position) -> Held {
+    pub(crate) fn at_once(place: Position) -> Held {
         HELD.with_borrow_mut(|held| held.push(place));
         Held { place }
     }

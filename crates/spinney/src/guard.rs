@@ -19,16 +19,16 @@ use vfs::{
 };
 
 /// What one change may add at once: the engine commits a little later than the guard refuses.
-pub const HEADROOM: u64 = 64 << 20;
+pub(crate) const HEADROOM: u64 = 64 << 20;
 
 /// How often the engine has written something that a crash does not undo.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Written {
+pub(crate) struct Written {
     commits: u64,
     logs: u64,
 }
 
-pub struct Guard {
+pub(crate) struct Guard {
     pub btrfs: Arc<BtrfsFs>,
     /// Bytes of changes that one transaction may have.
     limit: u64,
@@ -42,7 +42,7 @@ pub struct Guard {
 }
 
 impl Guard {
-    pub fn new(btrfs: BtrfsFs, limit: u64) -> Guard {
+    pub(crate) fn new(btrfs: BtrfsFs, limit: u64) -> Guard {
         Guard {
             btrfs: Arc::new(btrfs),
             limit,
@@ -54,7 +54,7 @@ impl Guard {
     }
 
     /// From here on nothing becomes durable; what came before is.
-    pub fn begin(&self) -> Result<Written> {
+    pub(crate) fn begin(&self) -> Result<Written> {
         let mut open = self.in_transaction.write();
         if *open {
             return Err(Errno::EBUSY.into());
@@ -66,7 +66,7 @@ impl Guard {
     }
 
     /// Everything since `begin` is durable when this returns.
-    pub fn commit(&self) -> Result<()> {
+    pub(crate) fn commit(&self) -> Result<()> {
         let mut open = self.in_transaction.write();
         let done = self.there()?.sync();
         self.end(&mut open);
@@ -74,14 +74,14 @@ impl Guard {
     }
 
     /// Nothing is written any more, nor answered.
-    pub fn give_up(&self) -> Result<()> {
+    pub(crate) fn give_up(&self) -> Result<()> {
         let mut open = self.in_transaction.write();
         self.given_up.store(true, Ordering::Release);
         self.end(&mut open);
         self.btrfs.shut_down(Durable::Synced)
     }
 
-    pub fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
 
@@ -90,7 +90,7 @@ impl Guard {
         *open = false;
     }
 
-    pub fn written(&self) -> Written {
+    pub(crate) fn written(&self) -> Written {
         let stats = self.btrfs.stats();
         Written { commits: value(&stats, "commit.count"), logs: value(&stats, "log.writes") }
     }

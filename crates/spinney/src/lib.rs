@@ -41,6 +41,7 @@
 //!
 //! [`tree`] has what programs like the `spinney` command need beside that: nodes, walks, copies
 //! with rules, and the file system itself, as the trait [`vfs::FileSystem`].
+#![cfg_attr(not(test), deny(unreachable_pub))]
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
 

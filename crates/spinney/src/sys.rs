@@ -7,7 +7,7 @@ use std::path::Path;
 use vfs::Timestamp;
 
 /// The caller's effective user and group.
-pub fn user_and_group() -> (u32, u32) {
+pub(crate) fn user_and_group() -> (u32, u32) {
     // SAFETY: neither takes arguments or can fail.
     unsafe { (libc::geteuid(), libc::getegid()) }
 }
@@ -23,7 +23,7 @@ pub fn matches(pattern: &[u8], name: &[u8], any_case: bool) -> bool {
 }
 
 /// Sets access and modification time; a symbolic link's own.
-pub fn set_times(path: &Path, atime: Timestamp, mtime: Timestamp) -> io::Result<()> {
+pub(crate) fn set_times(path: &Path, atime: Timestamp, mtime: Timestamp) -> io::Result<()> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     let spec = |t: Timestamp| libc::timespec { tv_sec: t.secs, tv_nsec: t.nanos.into() };
     let times = [spec(atime), spec(mtime)];

@@ -13,16 +13,16 @@ pub type Result<T> = std::result::Result<T, FsError>;
 
 /// The system's numbers; where it has no such error, that of the nearest.
 mod codes {
-    pub use libc::{
+    pub(super) use libc::{
         E2BIG, EACCES, EAGAIN, EBADF, EBUSY, EDQUOT, EEXIST, EFAULT, EFBIG, EINTR, EINVAL, EIO,
         EISDIR, ELOOP, EMLINK, ENAMETOOLONG, ENODEV, ENOENT, ENOMEM, ENOSPC, ENOSYS, ENOTDIR,
         ENOTEMPTY, ENOTTY, ENXIO, EOPNOTSUPP, EOVERFLOW, EPERM, ERANGE, EROFS, ESPIPE, ESTALE,
         ETXTBSY, EXDEV,
     };
     #[cfg(not(target_os = "linux"))]
-    pub use libc::{EBADMSG as EUCLEAN, ENOATTR as ENODATA};
+    pub(super) use libc::{EBADMSG as EUCLEAN, ENOATTR as ENODATA};
     #[cfg(target_os = "linux")]
-    pub use libc::{ENODATA, EUCLEAN};
+    pub(super) use libc::{ENODATA, EUCLEAN};
 }
 
 macro_rules! errnos {

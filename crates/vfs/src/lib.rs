@@ -3,6 +3,7 @@
 //! Above it stand the FUSE server, the command line and the benchmarks; below it
 //! stand the engines. Nothing here knows an on-disk format, a transport or a path
 //! syntax. Names are bytes, never text.
+#![cfg_attr(not(test), deny(unreachable_pub))]
 #![forbid(unsafe_code)]
 
 mod attr;

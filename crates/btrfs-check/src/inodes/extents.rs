@@ -91,7 +91,7 @@ fn on_disk(compression: Compression, fields: &FileExtentFields) -> (u64, u64) {
 }
 
 impl Inode {
-    pub fn file_extent(
+    pub(super) fn file_extent(
         &mut self,
         cx: &Context<'_>,
         tree: TreeId,

@@ -36,37 +36,42 @@ pub(super) fn malformed(c: Corrupt) -> FindingKind {
 }
 
 impl Inode {
-    pub fn new(ino: u64) -> Inode {
+    pub(super) fn new(ino: u64) -> Inode {
         let file = FileState::default();
         Inode { ino, item: None, names: 0, dir_size: 0, has_entries: false, file }
     }
 
-    pub fn kind(&self) -> Option<u8> {
+    pub(super) fn kind(&self) -> Option<u8> {
         self.item.and_then(|item| type_of(item.mode))
     }
 
-    pub fn is_dir(&self) -> bool {
+    pub(super) fn is_dir(&self) -> bool {
         self.kind() == Some(dir_type::DIR)
     }
 
-    pub fn is_nameless(&self) -> bool {
+    pub(super) fn is_nameless(&self) -> bool {
         self.names == 0 && self.item.is_some_and(|item| item.nlink == 0)
     }
 
-    pub fn name_count(&self) -> u64 {
+    pub(super) fn name_count(&self) -> u64 {
         self.names
     }
 
-    pub fn has_no_sums(&self) -> bool {
+    pub(super) fn has_no_sums(&self) -> bool {
         self.item.is_some_and(|item| item.flags & inode_flags::NODATASUM != 0)
     }
 
-    pub fn set_item(&mut self, data: &[u8]) -> Result<(), FindingKind> {
+    pub(super) fn set_item(&mut self, data: &[u8]) -> Result<(), FindingKind> {
         self.item = Some(InodeItem::read(data).map_err(malformed)?);
         Ok(())
     }
 
-    pub fn names(&mut self, key: Key, data: &[u8], links: &mut Links) -> Result<(), FindingKind> {
+    pub(super) fn names(
+        &mut self,
+        key: Key,
+        data: &[u8],
+        links: &mut Links,
+    ) -> Result<(), FindingKind> {
         for name in InodeRef::iter(data) {
             let name = name.map_err(malformed)?;
             self.name(key.offset, name.index, name.name, links);
@@ -78,7 +83,11 @@ impl Inode {
         Ok(())
     }
 
-    pub fn extended_names(&mut self, data: &[u8], links: &mut Links) -> Result<(), FindingKind> {
+    pub(super) fn extended_names(
+        &mut self,
+        data: &[u8],
+        links: &mut Links,
+    ) -> Result<(), FindingKind> {
         for name in InodeExtRef::iter(data) {
             let name = name.map_err(malformed)?;
             self.name(name.parent, name.index, name.name, links);
@@ -98,7 +107,7 @@ impl Inode {
         self.ino == FIRST_FREE_OBJECTID && dir == self.ino && name == b".."
     }
 
-    pub fn dir_item(&mut self, data: &[u8], links: &mut Links) -> Result<(), FindingKind> {
+    pub(super) fn dir_item(&mut self, data: &[u8], links: &mut Links) -> Result<(), FindingKind> {
         for entry in DirItem::iter(data) {
             let entry = entry.map_err(malformed)?;
             self.entry(&entry);
@@ -107,7 +116,7 @@ impl Inode {
         Ok(())
     }
 
-    pub fn dir_index(
+    pub(super) fn dir_index(
         &mut self,
         key: Key,
         data: &[u8],
@@ -127,7 +136,7 @@ impl Inode {
     }
 
     /// Everything that only the sum of the items tells.
-    pub fn judge(&self, rules: &Rules) -> Vec<FindingKind> {
+    pub(super) fn judge(&self, rules: &Rules) -> Vec<FindingKind> {
         let ino = self.ino;
         let Some(item) = self.item else {
             return vec![FindingKind::InodeMissing { ino }];

@@ -68,23 +68,27 @@ impl Links {
         }
     }
 
-    pub fn dir_item(&mut self, dir: u64, entry: &DirItem<'_>) {
+    pub(super) fn dir_item(&mut self, dir: u64, entry: &DirItem<'_>) {
         let target = Target { location: entry.location, kind: entry.kind };
         self.side(dir, entry.name, |link| link.item.replace(target).is_none());
     }
 
-    pub fn dir_index(&mut self, dir: u64, index: u64, entry: &DirItem<'_>) {
+    pub(super) fn dir_index(&mut self, dir: u64, index: u64, entry: &DirItem<'_>) {
         let target = Target { location: entry.location, kind: entry.kind };
         self.side(dir, entry.name, |link| link.index.replace((index, target)).is_none());
     }
 
-    pub fn back(&mut self, dir: u64, name: &[u8], ino: u64, index: u64, kind: Option<u8>) {
+    pub(super) fn back(&mut self, dir: u64, name: &[u8], ino: u64, index: u64, kind: Option<u8>) {
         let back = Back { ino, index, kind };
         self.side(dir, name, |link| link.back.replace(back).is_none());
     }
 
     /// What is wrong; entries of other subvolumes go to `entries`.
-    pub fn finish(self, tree: TreeId, entries: &mut Vec<SubvolumeEntry>) -> Vec<FindingKind> {
+    pub(super) fn finish(
+        self,
+        tree: TreeId,
+        entries: &mut Vec<SubvolumeEntry>,
+    ) -> Vec<FindingKind> {
         let mut wrong = self.wrong;
         let mut rest: Vec<_> = self.by_dir.into_iter().collect();
         rest.sort_unstable_by_key(|(dir, _)| *dir);

@@ -58,7 +58,7 @@ pub(crate) struct Inodes<'s> {
 }
 
 impl<'s> Inodes<'s> {
-    pub fn new(tree: TreeId, shared: &'s mut Shared) -> Inodes<'s> {
+    pub(crate) fn new(tree: TreeId, shared: &'s mut Shared) -> Inodes<'s> {
         Inodes {
             tree,
             shared,
@@ -71,7 +71,7 @@ impl<'s> Inodes<'s> {
         }
     }
 
-    pub fn leaf(&mut self, cx: &mut Context<'_>, leaf: &Leaf<'_>) {
+    pub(crate) fn leaf(&mut self, cx: &mut Context<'_>, leaf: &Leaf<'_>) {
         for (key, data) in leaf.node.items() {
             if let Err(kind) = self.item(cx, key, data) {
                 cx.add(Finding::new(kind).tree(self.tree).key(key));
@@ -135,7 +135,7 @@ impl<'s> Inodes<'s> {
     }
 
     /// `complete`: every leaf of the tree was seen.
-    pub fn finish(mut self, cx: &mut Context<'_>, complete: bool) {
+    pub(crate) fn finish(mut self, cx: &mut Context<'_>, complete: bool) {
         self.finish_inode(cx);
         cx.report.totals.orphans += self.nameless.len() as u64;
         if !self.root_seen {

@@ -10,7 +10,7 @@ use crate::le::FixedSize;
 use crate::{Geometry, Logical, TreeId};
 
 /// Stripe numbers inside a chunk fit 32 bits.
-const MAX_CHUNK: u64 = STRIPE_LEN * u32::MAX as u64;
+const MAX_CHUNK: u64 = STRIPE_LEN * 0xffff_ffff;
 
 pub(super) fn chunk_item(rules: &Rules<'_>, item: &Item<'_>) -> Verdict {
     ensure!(item.key.objectid == FIRST_CHUNK_TREE_OBJECTID, "chunk of owner {}", item.key.objectid);

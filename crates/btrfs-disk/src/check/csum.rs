@@ -5,6 +5,7 @@ use super::item::{Item, Rules, Verdict, end_of};
 use crate::error::Corrupt;
 use crate::ids::EXTENT_CSUM_OBJECTID;
 use crate::key::kind;
+use crate::le::wide;
 
 pub(super) fn csum(rules: &Rules<'_>, item: &Item<'_>) -> Verdict {
     let size = rules.geometry.csum.size();
@@ -25,6 +26,6 @@ pub(super) fn csum(rules: &Rules<'_>, item: &Item<'_>) -> Verdict {
 
 /// Where the range ends that an item speaks of.
 fn covered(rules: &Rules<'_>, start: u64, data: &[u8]) -> Result<u64, Corrupt> {
-    let sectors = (data.len() / rules.geometry.csum.size()) as u64;
+    let sectors = wide(data.len() / rules.geometry.csum.size());
     end_of("checksums", start, sectors.saturating_mul(rules.sector()))
 }

@@ -6,10 +6,11 @@ use crate::error::Corrupt;
 use crate::items::{Compression, FileExtent, FileExtentFields, FileExtentKind};
 use crate::key::{Key, kind};
 use crate::le::FixedSize;
+use crate::le::wide;
 
 /// Writers compress at most 128 KiB into one extent. The bound is generous, it is there
 /// so that nobody takes memory for what a damaged item claims.
-pub const MAX_COMPRESSED: u64 = 1 << 20;
+pub(super) const MAX_COMPRESSED: u64 = 1 << 20;
 
 pub(super) fn file_extent(rules: &Rules<'_>, item: &Item<'_>) -> Verdict {
     rules.aligned("file extent at", item.key.offset)?;
@@ -30,7 +31,7 @@ fn inline(key: &Key, ram_bytes: u64, compression: Compression, content: &[u8]) -
     ensure!(key.offset == 0, "inline extent at {}", key.offset);
     if compression == Compression::None {
         ensure!(
-            ram_bytes == content.len() as u64,
+            ram_bytes == wide(content.len()),
             "inline extent of {} bytes says {ram_bytes}",
             content.len()
         );

@@ -6,6 +6,7 @@ use crate::ids::{FREE_INO_OBJECTID, FREE_SPACE_OBJECTID};
 use crate::items::{FREE_SPACE_USING_BITMAPS, FreeSpaceInfo};
 use crate::key::kind;
 use crate::le::FixedSize;
+use crate::le::wide;
 
 pub(super) fn free_space(rules: &Rules<'_>, item: &Item<'_>) -> Verdict {
     let (start, len) = (item.key.objectid, item.key.offset);
@@ -23,7 +24,7 @@ pub(super) fn free_space(rules: &Rules<'_>, item: &Item<'_>) -> Verdict {
         _ => {
             let bits = len / rules.sector();
             ensure!(
-                item.data.len() as u64 == bits.div_ceil(8),
+                wide(item.data.len()) == bits.div_ceil(8),
                 "{} bytes of bitmap for {bits} sectors",
                 item.data.len()
             );

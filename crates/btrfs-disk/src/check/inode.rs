@@ -48,7 +48,7 @@ fn mode(inode: &InodeItem) -> Verdict {
     );
     ensure!(format != S_IFDIR || inode.nlink <= 1, "directory with {} hard links", inode.nlink);
     let sized = format == S_IFREG || format == S_IFLNK;
-    ensure!(!sized || inode.size <= i64::MAX as u64, "file of {} bytes", inode.size);
+    ensure!(!sized || inode.size <= i64::MAX.cast_unsigned(), "file of {} bytes", inode.size);
     Ok(())
 }
 

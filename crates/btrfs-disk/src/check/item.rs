@@ -27,35 +27,35 @@ pub(super) struct Item<'a> {
 
 impl Item<'_> {
     /// The item in front, if it has one of `kinds`.
-    pub fn previous_of(&self, kinds: &[u8]) -> Option<(Key, &[u8])> {
+    pub(super) fn previous_of(&self, kinds: &[u8]) -> Option<(Key, &[u8])> {
         self.previous.filter(|(key, _)| kinds.contains(&key.kind))
     }
 }
 
 impl<'a> Rules<'a> {
-    pub fn new(geometry: &'a Geometry, limits: &'a Limits, owner: TreeId) -> Rules<'a> {
+    pub(super) fn new(geometry: &'a Geometry, limits: &'a Limits, owner: TreeId) -> Rules<'a> {
         let sector = u64::from(geometry.sector_size);
         // Of sectors that are no power of two only address 0 is aligned.
         let below_sector = if sector.is_power_of_two() { sector - 1 } else { u64::MAX };
         Rules { geometry, limits, owner, below_sector }
     }
 
-    pub fn sector(&self) -> u64 {
+    pub(super) fn sector(&self) -> u64 {
         u64::from(self.geometry.sector_size)
     }
 
-    pub fn is_aligned(&self, value: u64) -> bool {
+    pub(super) fn is_aligned(&self, value: u64) -> bool {
         value & self.below_sector == 0
     }
 
     /// `value`, called `what`, is a whole number of sectors.
-    pub fn aligned(&self, what: &str, value: u64) -> Verdict {
+    pub(super) fn aligned(&self, what: &str, value: u64) -> Verdict {
         ensure!(self.is_aligned(value), "{what} {value} is not sector aligned");
         Ok(())
     }
 
     /// `value`, called `what`, is not younger than the volume.
-    pub fn not_younger(&self, what: &str, value: u64) -> Verdict {
+    pub(super) fn not_younger(&self, what: &str, value: u64) -> Verdict {
         match self.limits.max_generation {
             Some(max) if value > max.0 => {
                 Err(Corrupt::new(format!("{what} {value}, the volume is at {max}")))
@@ -65,7 +65,7 @@ impl<'a> Rules<'a> {
     }
 
     /// In a subvolume's leaf an inode's items follow its INODE_ITEM.
-    pub fn follows_its_inode(&self, item: &Item<'_>) -> Verdict {
+    pub(super) fn follows_its_inode(&self, item: &Item<'_>) -> Verdict {
         match item.previous {
             Some((before, _)) if home::is_fs_tree(self.owner) => {
                 ensure!(

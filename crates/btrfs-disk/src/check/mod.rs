@@ -25,6 +25,7 @@ mod tests;
 use crate::checksum::CSUM_FIELD;
 use crate::error::{Corrupt, DamageKind};
 use crate::le::FixedSize;
+use crate::le::index;
 use crate::node::{
     FLAG_RELOC, FLAG_WRITTEN, HEADER_SIZE, Header, ITEM_SIZE, KEY_PTR_SIZE, MAX_LEVEL, Node,
 };
@@ -87,7 +88,7 @@ pub fn before_write(node: &Node, geometry: &Geometry) -> Result<(), Corrupt> {
 }
 
 fn judge_whole(node: &Node, geometry: &Geometry, limits: &Limits) -> Result<(), Corrupt> {
-    ensure!(node.bytes().len() == geometry.node_size as usize, "node of another size");
+    ensure!(node.bytes().len() == index(geometry.node_size), "node of another size");
     header(node.header(), geometry, limits)?;
     layout(node.bytes(), node.header())?;
     contents(node, geometry, limits)
@@ -99,7 +100,7 @@ fn read(
     expect: &Expect,
     limits: &Limits,
 ) -> Result<Node, Corrupt> {
-    ensure!(bytes.len() == geometry.node_size as usize, "node is cut short");
+    ensure!(bytes.len() == index(geometry.node_size), "node is cut short");
     let found = Header::read(&bytes)?;
     let size = geometry.csum.size();
     if geometry.csum.digest(&bytes[CSUM_FIELD..])[..size] != bytes[..size] {
@@ -166,7 +167,7 @@ fn header(header: &Header, geometry: &Geometry, limits: &Limits) -> Result<(), C
 fn layout(bytes: &[u8], header: &Header) -> Result<(), Corrupt> {
     let space = bytes.len() - HEADER_SIZE;
     let stride = if header.level == 0 { ITEM_SIZE } else { KEY_PTR_SIZE };
-    let count = header.nritems as usize;
+    let count = index(header.nritems);
     ensure!(count <= space / stride, "{count} entries do not fit a node");
     ensure!(header.level == 0 || count > 0, "interior node without children");
     let mut previous: Option<Key> = None;
@@ -181,7 +182,7 @@ fn layout(bytes: &[u8], header: &Header) -> Result<(), Corrupt> {
         if header.level == 0 {
             let word =
                 |o: usize| u32::from_le_bytes(bytes[at + o..at + o + 4].try_into().expect("4"));
-            let (offset, size) = (word(17) as usize, word(21) as usize);
+            let (offset, size) = (index(word(17)), index(word(21)));
             if offset.checked_add(size) != Some(end) || offset < count * ITEM_SIZE {
                 return Err(Corrupt::new(format!("slot {slot} lies outside its leaf")).key(key));
             }

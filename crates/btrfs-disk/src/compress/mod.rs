@@ -7,6 +7,8 @@
 //!
 //! Does not know extents, checksums or the mount's choice of algorithm.
 
+#![allow(clippy::as_conversions, reason = "bits of compressed streams, cut on purpose")]
+
 mod lzo;
 mod lzo1x;
 mod zlib;

@@ -4,6 +4,7 @@
 use crate::error::Corrupt;
 use crate::key::Key;
 use crate::le::FixedSize;
+use crate::le::len16;
 
 pub const MAX_NAME: usize = 255;
 
@@ -47,8 +48,8 @@ impl<'a> DirItem<'a> {
         let fields = DirFields {
             location: self.location,
             transid: self.transid,
-            data_len: self.value.len() as u16,
-            name_len: self.name.len() as u16,
+            data_len: len16(self.value),
+            name_len: len16(self.name),
             kind: self.kind,
         };
         out.extend_from_slice(&fields.to_vec());

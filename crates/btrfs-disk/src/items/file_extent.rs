@@ -25,6 +25,15 @@ pub enum Compression {
 }
 
 impl Compression {
+    fn to_disk(self) -> u8 {
+        match self {
+            Compression::None => 0,
+            Compression::Zlib => 1,
+            Compression::Lzo => 2,
+            Compression::Zstd => 3,
+        }
+    }
+
     pub fn from_disk(value: u8) -> Result<Compression, Corrupt> {
         Ok(match value {
             0 => Compression::None,
@@ -105,7 +114,7 @@ impl<'a> FileExtent<'a> {
                 let mut out = Vec::with_capacity(FILE_EXTENT_INLINE_HEADER + content.len());
                 out.extend_from_slice(&generation.to_le_bytes());
                 out.extend_from_slice(&ram_bytes.to_le_bytes());
-                out.extend_from_slice(&[*compression as u8, 0, 0, 0, 0]);
+                out.extend_from_slice(&[compression.to_disk(), 0, 0, 0, 0]);
                 out.extend_from_slice(content);
                 out
             }

@@ -2,6 +2,7 @@
 
 use crate::error::Corrupt;
 use crate::le::FixedSize;
+use crate::le::len16;
 
 le_struct! {
     pub struct Timespec[12] { sec: i64, nsec: u32 }
@@ -79,7 +80,7 @@ impl<'a> InodeRef<'a> {
 
     pub fn append_to(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.index.to_le_bytes());
-        out.extend_from_slice(&(self.name.len() as u16).to_le_bytes());
+        out.extend_from_slice(&len16(self.name).to_le_bytes());
         out.extend_from_slice(self.name);
     }
 
@@ -119,7 +120,7 @@ impl<'a> InodeExtRef<'a> {
     pub fn append_to(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.parent.to_le_bytes());
         out.extend_from_slice(&self.index.to_le_bytes());
-        out.extend_from_slice(&(self.name.len() as u16).to_le_bytes());
+        out.extend_from_slice(&len16(self.name).to_le_bytes());
         out.extend_from_slice(self.name);
     }
 

@@ -3,6 +3,7 @@
 use super::inode::{InodeItem, Timespec};
 use crate::error::Corrupt;
 use crate::key::Key;
+use crate::le::len16;
 use crate::{Generation, Logical};
 
 pub const ROOT_SUBVOL_RDONLY: u64 = 1 << 0;
@@ -89,7 +90,7 @@ impl<'a> RootRef<'a> {
         let mut out = Vec::with_capacity(18 + self.name.len());
         out.extend_from_slice(&self.dirid.to_le_bytes());
         out.extend_from_slice(&self.sequence.to_le_bytes());
-        out.extend_from_slice(&(self.name.len() as u16).to_le_bytes());
+        out.extend_from_slice(&len16(self.name).to_le_bytes());
         out.extend_from_slice(self.name);
         out
     }

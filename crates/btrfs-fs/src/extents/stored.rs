@@ -11,7 +11,9 @@ use vfs::Result;
 pub struct Stored {
     /// The extent's address.
     pub extent: u64,
+    /// Where in the file it begins.
     pub start: u64,
+    /// Its length in bytes.
     pub len: u64,
 }
 

@@ -16,7 +16,7 @@ pub enum CopyError {
     Refused { path: PathBuf, why: &'static str },
 }
 
-pub type Result<T> = std::result::Result<T, CopyError>;
+pub(super) type Result<T> = std::result::Result<T, CopyError>;
 
 impl CopyError {
     /// The path that the copy stopped at.

@@ -13,7 +13,7 @@ mod other;
 use linux as system;
 #[cfg(not(target_os = "linux"))]
 use other as system;
-pub use system::{get_xattr, list_xattrs, remove_xattr, set_xattr};
+pub(super) use system::{get_xattr, list_xattrs, remove_xattr, set_xattr};
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
@@ -32,14 +32,14 @@ fn done(result: libc::c_int) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-pub fn privileged() -> bool {
+pub(super) fn privileged() -> bool {
     // SAFETY: geteuid has no arguments and cannot fail.
     unsafe { libc::geteuid() == 0 }
 }
 
 /// Gives owner and group; false where that is left to root, and only the group, if the
 /// caller is in it, could be given.
-pub fn give(path: &Path, uid: u32, gid: u32) -> io::Result<bool> {
+pub(super) fn give(path: &Path, uid: u32, gid: u32) -> io::Result<bool> {
     let refused = |e: &io::Error| {
         !privileged() && matches!(e.raw_os_error(), Some(libc::EPERM | libc::EINVAL))
     };
@@ -53,19 +53,19 @@ pub fn give(path: &Path, uid: u32, gid: u32) -> io::Result<bool> {
 }
 
 /// True for the attributes that a new file may inherit from its directory.
-pub fn is_acl(name: &[u8]) -> bool {
+pub(super) fn is_acl(name: &[u8]) -> bool {
     name.starts_with(b"system.posix_acl_")
 }
 
 /// True where a name that was listed has no value that can be read.
-pub fn cannot_be_read(error: &io::Error) -> bool {
+pub(super) fn cannot_be_read(error: &io::Error) -> bool {
     let errno = error.raw_os_error().and_then(Errno::from_code);
     matches!(errno, Some(Errno::ENODATA | Errno::EOPNOTSUPP))
 }
 
 /// True where the target cannot have the attribute at all: its file system does not know
 /// the name, or only the privileged may set it.
-pub fn no_such_xattr_here(error: &io::Error) -> bool {
+pub(super) fn no_such_xattr_here(error: &io::Error) -> bool {
     match error.raw_os_error() {
         Some(libc::EOPNOTSUPP) => true,
         Some(libc::EPERM) => !privileged(),
@@ -74,12 +74,12 @@ pub fn no_such_xattr_here(error: &io::Error) -> bool {
 }
 
 /// Opens a regular file to be read; never waits for the other end of a FIFO.
-pub fn open(path: &Path) -> io::Result<File> {
+pub(super) fn open(path: &Path) -> io::Result<File> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     OpenOptions::new().read(true).custom_flags(flags).open(path)
 }
 
-pub fn set_times(path: &Path, atime: Timestamp, mtime: Timestamp) -> io::Result<()> {
+pub(super) fn set_times(path: &Path, atime: Timestamp, mtime: Timestamp) -> io::Result<()> {
     let path = c_path(path)?;
     let spec = |t: Timestamp| libc::timespec { tv_sec: t.secs, tv_nsec: t.nanos.into() };
     let times = [spec(atime), spec(mtime)];
@@ -89,14 +89,14 @@ pub fn set_times(path: &Path, atime: Timestamp, mtime: Timestamp) -> io::Result<
 }
 
 /// Makes a device, FIFO or socket; fails if the name is taken.
-pub fn make_node(path: &Path, mode: u32, rdev: libc::dev_t) -> io::Result<()> {
+pub(super) fn make_node(path: &Path, mode: u32, rdev: libc::dev_t) -> io::Result<()> {
     let path = c_path(path)?;
     // SAFETY: `path` is NUL-terminated and outlives the call.
     done(unsafe { libc::mknod(path.as_ptr(), mode as libc::mode_t, rdev) })
 }
 
 /// Where the next data at or behind `offset` starts; `None` if there is none.
-pub fn seek_data(file: &File, offset: u64) -> io::Result<Option<u64>> {
+pub(super) fn seek_data(file: &File, offset: u64) -> io::Result<Option<u64>> {
     match seek(file, offset, libc::SEEK_DATA) {
         Err(e) if e.raw_os_error() == Some(libc::ENXIO) => Ok(None),
         // A file system that does not tell: all is data.
@@ -106,7 +106,7 @@ pub fn seek_data(file: &File, offset: u64) -> io::Result<Option<u64>> {
 }
 
 /// Where the next hole behind `offset` starts, at the latest at `end`.
-pub fn seek_hole(file: &File, offset: u64, end: u64) -> io::Result<u64> {
+pub(super) fn seek_hole(file: &File, offset: u64, end: u64) -> io::Result<u64> {
     match seek(file, offset, libc::SEEK_HOLE) {
         Err(e) if matches!(e.raw_os_error(), Some(libc::EINVAL | libc::ENXIO)) => Ok(end),
         other => other.map(|at| at.min(end)),
@@ -121,13 +121,13 @@ fn seek(file: &File, offset: u64, whence: libc::c_int) -> io::Result<u64> {
 }
 
 /// The 32-bit form of a device number that volumes store.
-pub fn rdev_to_volume(rdev: u64) -> u32 {
+pub(super) fn rdev_to_volume(rdev: u64) -> u32 {
     let (major, minor) = system::numbers(rdev);
     minor & 0xFF | (major & 0xFFF) << 8 | (minor & 0xFFF00) << 12
 }
 
 /// The host's form of a device number from a volume.
-pub fn rdev_to_host(rdev: u32) -> libc::dev_t {
+pub(super) fn rdev_to_host(rdev: u32) -> libc::dev_t {
     system::device(rdev >> 8 & 0xFFF, rdev & 0xFF | rdev >> 12 & 0xFFF00)
 }
 

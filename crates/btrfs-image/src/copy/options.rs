@@ -80,11 +80,11 @@ pub(super) struct Teller<'a> {
 }
 
 impl<'a> Teller<'a> {
-    pub fn new(options: &'a CopyOptions<'a>) -> Teller<'a> {
+    pub(super) fn new(options: &'a CopyOptions<'a>) -> Teller<'a> {
         Teller { options, report: RefCell::default() }
     }
 
-    pub fn report(&self) -> CopyReport {
+    pub(super) fn report(&self) -> CopyReport {
         *self.report.borrow()
     }
 
@@ -94,7 +94,7 @@ impl<'a> Teller<'a> {
         }
     }
 
-    pub fn made(&self, path: &Path, kind: FileKind, link: bool) {
+    pub(super) fn made(&self, path: &Path, kind: FileKind, link: bool) {
         {
             let mut report = self.report.borrow_mut();
             let counter = match kind {
@@ -109,12 +109,12 @@ impl<'a> Teller<'a> {
         self.tell(&Event::Made { path, kind, so_far: &self.report() });
     }
 
-    pub fn data(&self, path: &Path, bytes: u64) {
+    pub(super) fn data(&self, path: &Path, bytes: u64) {
         self.report.borrow_mut().bytes += bytes;
         self.tell(&Event::Data { path, so_far: &self.report() });
     }
 
-    pub fn skipped_xattr(&self, path: &Path, name: &[u8]) {
+    pub(super) fn skipped_xattr(&self, path: &Path, name: &[u8]) {
         self.report.borrow_mut().skipped_xattrs += 1;
         self.tell(&Event::SkippedXattr { path, name });
     }

@@ -13,7 +13,7 @@ pub(super) struct Identities {
 }
 
 impl Identities {
-    pub fn choose(options: &MkfsOptions) -> Result<Identities> {
+    pub(super) fn choose(options: &MkfsOptions) -> Result<Identities> {
         let mut bytes = [0; 64];
         match options.seed {
             Some(seed) => fill_from_seed(seed, &mut bytes),

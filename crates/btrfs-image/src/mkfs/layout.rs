@@ -21,7 +21,7 @@ pub(super) struct PlannedChunk {
 }
 
 impl PlannedChunk {
-    pub fn is(&self, kind: u64) -> bool {
+    pub(super) fn is(&self, kind: u64) -> bool {
         self.flags & kind != 0
     }
 
@@ -34,7 +34,7 @@ impl PlannedChunk {
     }
 
     /// The first `count` places of `size` bytes that may hold a node.
-    pub fn places(&self, size: u64) -> impl Iterator<Item = u64> + '_ {
+    pub(super) fn places(&self, size: u64) -> impl Iterator<Item = u64> + '_ {
         (0..self.len / size)
             .filter(move |i| !self.over_super(i * size, size))
             .map(move |i| self.logical + i * size)
@@ -77,7 +77,7 @@ pub(super) fn minimum(settled: &Settled) -> u64 {
 }
 
 impl Layout {
-    pub fn plan(settled: &Settled, device_len: u64) -> Result<Layout> {
+    pub(super) fn plan(settled: &Settled, device_len: u64) -> Result<Layout> {
         let total_bytes = device_len / u64::from(SECTOR) * u64::from(SECTOR);
         let minimum = minimum(settled);
         if total_bytes < minimum {
@@ -95,19 +95,19 @@ impl Layout {
     }
 
     /// The chunk for nodes of the chunk tree, or of all other trees.
-    pub fn chunk_for(&self, kind: u64) -> &PlannedChunk {
+    pub(super) fn chunk_for(&self, kind: u64) -> &PlannedChunk {
         self.chunks.iter().find(|c| c.is(kind)).expect("every layout has both kinds")
     }
 
     /// Physical places of a node.
-    pub fn physical(&self, logical: u64) -> Vec<u64> {
+    pub(super) fn physical(&self, logical: u64) -> Vec<u64> {
         let chunk = self.chunks.iter().find(|c| (c.logical..c.logical + c.len).contains(&logical));
         let chunk = chunk.expect("nodes lie in chunks");
         chunk.stripes.iter().map(|start| start + logical - chunk.logical).collect()
     }
 
     /// Bytes of the device that chunks occupy.
-    pub fn allocated(&self) -> u64 {
+    pub(super) fn allocated(&self) -> u64 {
         self.chunks.iter().map(|c| c.len * c.stripes.len() as u64).sum()
     }
 }

@@ -5,7 +5,7 @@ use btrfs_disk::ChecksumType;
 use btrfs_disk::ids::{NODE_SIZES, compat_ro, incompat};
 use btrfs_disk::items::Timespec;
 
-pub const SECTOR: u32 = btrfs_disk::ids::SECTOR_SIZE;
+pub(super) const SECTOR: u32 = btrfs_disk::ids::SECTOR_SIZE;
 
 /// How many copies of the metadata there are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -145,7 +145,7 @@ impl MkfsOptions {
 }
 
 impl Settled {
-    pub fn incompat(&self) -> u64 {
+    pub(super) fn incompat(&self) -> u64 {
         let mut flags =
             incompat::MIXED_BACKREF | incompat::EXTENDED_IREF | incompat::SKINNY_METADATA;
         if self.features.no_holes {
@@ -157,7 +157,7 @@ impl Settled {
         flags
     }
 
-    pub fn compat_ro(&self) -> u64 {
+    pub(super) fn compat_ro(&self) -> u64 {
         let mut flags = 0;
         if self.features.free_space_tree {
             flags |= compat_ro::FREE_SPACE_TREE | compat_ro::FREE_SPACE_TREE_VALID;

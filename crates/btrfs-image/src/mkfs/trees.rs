@@ -32,11 +32,11 @@ pub(super) struct PlannedTree {
 }
 
 impl PlannedTree {
-    pub fn root(&self) -> Logical {
+    pub(super) fn root(&self) -> Logical {
         Logical(*self.places.last().expect("a tree has a root"))
     }
 
-    pub fn level(&self) -> u8 {
+    pub(super) fn level(&self) -> u8 {
         (self.shape.len() - 1) as u8
     }
 
@@ -58,11 +58,11 @@ pub(super) struct PlannedVolume {
 }
 
 impl PlannedVolume {
-    pub fn bytes_used(&self, node_size: u32) -> u64 {
+    pub(super) fn bytes_used(&self, node_size: u32) -> u64 {
         self.nodes.len() as u64 * u64::from(node_size)
     }
 
-    pub fn tree(&self, id: TreeId) -> Option<&PlannedTree> {
+    pub(super) fn tree(&self, id: TreeId) -> Option<&PlannedTree> {
         self.trees.iter().find(|t| t.id == id)
     }
 }

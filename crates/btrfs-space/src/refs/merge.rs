@@ -36,7 +36,7 @@ impl Format {
 
 /// What became of the extent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Outcome {
+pub(super) enum Outcome {
     Created,
     Kept,
     Freed,

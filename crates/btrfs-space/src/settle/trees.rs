@@ -25,12 +25,12 @@ pub(super) struct Tree {
 
 impl Tree {
     /// A tree that the superblock points to.
-    pub fn top(root: TreeRoot) -> Tree {
+    pub(super) fn top(root: TreeRoot) -> Tree {
         Tree { root, recorded: Some(root), item: None, item_changed: false, frozen: false }
     }
 
     /// Reads what the root tree says of `id`.
-    pub fn load(root_tree: &mut dyn Items, id: TreeId) -> Result<Tree> {
+    pub(super) fn load(root_tree: &mut dyn Items, id: TreeId) -> Result<Tree> {
         let first = Key::new(id.0, kind::ROOT_ITEM, 0);
         let found = root_tree.at_or_after(&first)?;
         let Some((key, data)) =
@@ -51,16 +51,16 @@ impl Tree {
     }
 
     /// A tree of this commit.
-    pub fn new(root: TreeRoot, key: Key, item: RootItem) -> Tree {
+    pub(super) fn new(root: TreeRoot, key: Key, item: RootItem) -> Tree {
         Tree { root, recorded: None, item: Some((key, item)), item_changed: true, frozen: false }
     }
 
-    pub fn last_snapshot(&self) -> Generation {
+    pub(super) fn last_snapshot(&self) -> Generation {
         self.item.as_ref().map_or(Generation(0), |(_, item)| item.last_snapshot)
     }
 
     /// `count` nodes came to the tree (or, negative, went).
-    pub fn count_nodes(&mut self, count: i64, node_size: u64) {
+    pub(super) fn count_nodes(&mut self, count: i64, node_size: u64) {
         if count == 0 {
             return;
         }
@@ -70,12 +70,12 @@ impl Tree {
         }
     }
 
-    pub fn is_unrecorded(&self) -> bool {
+    pub(super) fn is_unrecorded(&self) -> bool {
         self.item.is_some() && (self.item_changed || self.recorded != Some(self.root))
     }
 
     /// Key and data of the ROOT_ITEM.
-    pub fn item_data(&mut self) -> Option<(Key, Vec<u8>)> {
+    pub(super) fn item_data(&mut self) -> Option<(Key, Vec<u8>)> {
         let root = self.root;
         let (key, item) = self.item.as_mut()?;
         item.bytenr = root.logical;

@@ -28,11 +28,11 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    pub fn took(&mut self, node: Extent) {
+    pub(super) fn took(&mut self, node: Extent) {
         self.nodes.push((node, 1));
     }
 
-    pub fn gave_back(&mut self, node: Extent) {
+    pub(super) fn gave_back(&mut self, node: Extent) {
         self.nodes.push((node, -1));
     }
 

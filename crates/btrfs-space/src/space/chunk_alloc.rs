@@ -51,7 +51,7 @@ pub(super) struct Device {
 }
 
 impl Device {
-    pub fn load(volume: &Volume) -> Device {
+    pub(super) fn load(volume: &Volume) -> Device {
         let item = volume.superblock().fields.dev_item;
         let mut holes = Ranges::new();
         if item.total_bytes > DEVICE_RESERVED {
@@ -67,7 +67,7 @@ impl Device {
     }
 
     /// Whole 64 KiB pieces that no chunk has.
-    pub fn unallocated(&self) -> u64 {
+    pub(super) fn unallocated(&self) -> u64 {
         self.holes.iter().map(|(start, len)| fit(start, len).1).sum()
     }
 

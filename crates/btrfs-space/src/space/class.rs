@@ -51,7 +51,7 @@ pub(super) struct Class {
 }
 
 impl Class {
-    pub fn new(type_flags: u64, unit: u64) -> Class {
+    pub(super) fn new(type_flags: u64, unit: u64) -> Class {
         Class {
             type_flags,
             unit,
@@ -74,24 +74,24 @@ impl Class {
     }
 
     /// The profile of new chunks: that of the groups there are; two copies win.
-    pub fn holds_nodes_only(&self) -> bool {
+    pub(super) fn holds_nodes_only(&self) -> bool {
         self.type_flags & DATA == 0
     }
 
-    pub fn profile(&self) -> u64 {
+    pub(super) fn profile(&self) -> u64 {
         self.profile.load(Ordering::Relaxed)
     }
 
     /// Device bytes behind a byte of a new chunk.
-    pub fn copies(&self) -> u64 {
+    pub(super) fn copies(&self) -> u64 {
         if self.profile() & DUP != 0 { 2 } else { 1 }
     }
 
-    pub fn snapshot(&self) -> Arc<Vec<Arc<Group>>> {
+    pub(super) fn snapshot(&self) -> Arc<Vec<Arc<Group>>> {
         Arc::clone(&self.groups.read())
     }
 
-    pub fn add_group(&self, group: Arc<Group>) {
+    pub(super) fn add_group(&self, group: Arc<Group>) {
         self.total.fetch_add(group.len, Ordering::Relaxed);
         self.excluded.fetch_add(group.excluded(), Ordering::Relaxed);
         self.used.fetch_add(group.used(), Ordering::Relaxed);
@@ -103,7 +103,7 @@ impl Class {
     }
 
     /// A closed group goes; what it had free has gone before.
-    pub fn remove_group(&self, gone: &Arc<Group>) {
+    pub(super) fn remove_group(&self, gone: &Arc<Group>) {
         self.total.fetch_sub(gone.len, Ordering::Relaxed);
         self.excluded.fetch_sub(gone.excluded(), Ordering::Relaxed);
         let mut groups = self.groups.write();
@@ -112,7 +112,7 @@ impl Class {
 
     /// The groups' free ranges changed; `paid` bytes of it were reserved before (negative:
     /// are reserved from now on).
-    pub fn free_changed(&self, by: i64, paid: i64) {
+    pub(super) fn free_changed(&self, by: i64, paid: i64) {
         if by > 0 {
             // Before anybody can be seen to take something in exchange.
             self.returns.fetch_add(1, Ordering::Release);
@@ -121,18 +121,18 @@ impl Class {
         self.available.fetch_add(by + paid, Ordering::AcqRel);
     }
 
-    pub fn free(&self) -> i64 {
+    pub(super) fn free(&self) -> i64 {
         self.free.load(Ordering::Relaxed)
     }
 
-    pub fn available(&self) -> i64 {
+    pub(super) fn available(&self) -> i64 {
         self.available.load(Ordering::Acquire)
     }
 
     /// Looks for something in the groups, and, for who has a reservation, again if
     /// he finds nothing and something became free meanwhile: that may lie where he had looked
     /// already, and what he was to find may be gone in exchange.
-    pub fn search<T, E>(
+    pub(super) fn search<T, E>(
         &self,
         reserved: bool,
         mut look: impl FnMut() -> Result<Option<T>, E>,
@@ -149,7 +149,7 @@ impl Class {
     }
 
     /// Reserves `bytes` if `available` stays at `floor` or above.
-    pub fn reserve(&self, bytes: i64, floor: i64) -> bool {
+    pub(super) fn reserve(&self, bytes: i64, floor: i64) -> bool {
         self.available
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |now| {
                 now.checked_sub(bytes).filter(|left| *left >= floor)
@@ -160,7 +160,12 @@ impl Class {
     /// As `reserve` if `available` stays at `kept` or above; else below it, as far as new
     /// chunks could make that good. `still` keeps chunks from being made while that is found
     /// out: one of data could take just what is counted on.
-    pub fn reserve_ahead<G>(&self, bytes: i64, kept: i64, still: impl FnOnce() -> G) -> bool {
+    pub(super) fn reserve_ahead<G>(
+        &self,
+        bytes: i64,
+        kept: i64,
+        still: impl FnOnce() -> G,
+    ) -> bool {
         self.reserve(bytes, kept) || {
             let _still = still();
             self.reserve(bytes, kept - self.overcommit.load(Ordering::Relaxed))
@@ -169,7 +174,7 @@ impl Class {
 
     /// Device bytes that the reservations, less `forgone` bytes of them, count on beside what is
     /// free. With chunks kept still it grows no more: see `reserve_ahead`.
-    pub fn owed(&self, forgone: u64) -> u64 {
+    pub(super) fn owed(&self, forgone: u64) -> u64 {
         let kept = self.global_reserve.load(Ordering::Relaxed);
         // Twice: reservations from now on see a limit that a data chunk does not undercut.
         let owed = kept - self.available() - forgone as i64;
@@ -177,13 +182,13 @@ impl Class {
     }
 
     /// Chunks to come can take `unallocated` bytes of the device.
-    pub fn count_on(&self, unallocated: u64) {
+    pub(super) fn count_on(&self, unallocated: u64) {
         let spare = unallocated / self.copies() / 2;
         self.overcommit.store(spare as i64, Ordering::Relaxed);
     }
 
     /// Takes back `bytes` of reservations.
-    pub fn forgo(&self, bytes: i64) {
+    pub(super) fn forgo(&self, bytes: i64) {
         self.available.fetch_add(bytes, Ordering::AcqRel);
     }
 }

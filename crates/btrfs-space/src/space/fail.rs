@@ -19,7 +19,7 @@ pub(super) struct Faults {
 }
 
 impl Faults {
-    pub fn pass(&self, kind: Kind) -> Result<()> {
+    pub(super) fn pass(&self, kind: Kind) -> Result<()> {
         if !self.armed.load(Ordering::Relaxed) {
             return Ok(());
         }

@@ -21,25 +21,25 @@ pub(super) struct FreeIndex {
 const NEXT_FIT_STEPS: usize = 8;
 
 impl FreeIndex {
-    pub fn new(unit: u64) -> FreeIndex {
+    pub(super) fn new(unit: u64) -> FreeIndex {
         FreeIndex { unit, by_start: Ranges::new(), by_size: BTreeSet::new(), usable: 0, cursor: 0 }
     }
 
-    pub fn usable(&self) -> u64 {
+    pub(super) fn usable(&self) -> u64 {
         self.usable
     }
 
     /// How many ranges have room for a unit.
-    pub fn pieces(&self) -> usize {
+    pub(super) fn pieces(&self) -> usize {
         self.by_size.len()
     }
 
     /// Length of the largest aligned range.
-    pub fn largest(&self) -> u64 {
+    pub(super) fn largest(&self) -> u64 {
         self.by_size.last().map_or(0, |(room, _)| *room)
     }
 
-    pub fn ranges(&self) -> &Ranges {
+    pub(super) fn ranges(&self) -> &Ranges {
         &self.by_start
     }
 
@@ -66,7 +66,7 @@ impl FreeIndex {
         }
     }
 
-    pub fn insert(&mut self, start: u64, len: u64) -> Result<(), Contradiction> {
+    pub(super) fn insert(&mut self, start: u64, len: u64) -> Result<(), Contradiction> {
         let end = start.checked_add(len).ok_or(Contradiction)?;
         let before = start.checked_sub(1).and_then(|at| self.by_start.containing(at));
         let after = self.by_start.containing(end);
@@ -78,7 +78,7 @@ impl FreeIndex {
         Ok(())
     }
 
-    pub fn remove(&mut self, start: u64, len: u64) -> Result<(), Contradiction> {
+    pub(super) fn remove(&mut self, start: u64, len: u64) -> Result<(), Contradiction> {
         let (low, whole) = self.by_start.remove(start, len)?;
         self.forget(low, whole);
         if low < start {
@@ -91,7 +91,7 @@ impl FreeIndex {
     }
 
     /// Takes out whatever of the range is free.
-    pub fn subtract(&mut self, start: u64, len: u64) {
+    pub(super) fn subtract(&mut self, start: u64, len: u64) {
         while let Some((low, whole)) =
             self.by_start.from(start).filter(|(low, _)| *low < start + len)
         {
@@ -104,7 +104,7 @@ impl FreeIndex {
 
     /// Takes an aligned range of `want` bytes: at `goal`, behind the last one, or where
     /// the smallest range that is large enough lies.
-    pub fn take(&mut self, want: u64, goal: Option<u64>) -> Option<(u64, u64)> {
+    pub(super) fn take(&mut self, want: u64, goal: Option<u64>) -> Option<(u64, u64)> {
         let at_goal = goal.and_then(|goal| self.at(goal, want));
         let start = at_goal.or_else(|| self.next_fit(want)).or_else(|| self.best_fit(want))?;
         self.remove(start, want).ok()?;
@@ -113,7 +113,7 @@ impl FreeIndex {
     }
 
     /// Takes the largest range, cut to `want`, if it has `min` bytes.
-    pub fn take_largest(&mut self, want: u64, min: u64) -> Option<(u64, u64)> {
+    pub(super) fn take_largest(&mut self, want: u64, min: u64) -> Option<(u64, u64)> {
         let (room, start) = *self.by_size.last()?;
         let (start, len) = (start.next_multiple_of(self.unit), room);
         let len = len.min(want);

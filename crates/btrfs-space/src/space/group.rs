@@ -58,7 +58,7 @@ pub(super) enum Fit {
 }
 
 impl Group {
-    pub fn new(
+    pub(super) fn new(
         span: Extent,
         flags: u64,
         class: Arc<Class>,
@@ -80,29 +80,29 @@ impl Group {
     }
 
     /// True if a commit has recorded the chunk, or the running one has.
-    pub fn is_known(&self) -> bool {
+    pub(super) fn is_known(&self) -> bool {
         self.recorded.load(Ordering::Relaxed) != u64::MAX
     }
 
     /// About: who holds a reservation is not told less than what it was made of.
-    pub fn largest(&self) -> u64 {
+    pub(super) fn largest(&self) -> u64 {
         self.largest.load(Ordering::Acquire)
     }
 
-    pub fn end(&self) -> u64 {
+    pub(super) fn end(&self) -> u64 {
         self.start + self.len
     }
 
-    pub fn holds(&self, extent: &Extent) -> bool {
+    pub(super) fn holds(&self, extent: &Extent) -> bool {
         extent.logical.0 >= self.start && extent.end() <= self.end()
     }
 
     /// Bytes that superblock copies keep from being allocated.
-    pub fn excluded(&self) -> u64 {
+    pub(super) fn excluded(&self) -> u64 {
         self.excluded.iter().map(|(_, len)| len).sum()
     }
 
-    pub fn excluded_ranges(&self) -> &[(u64, u64)] {
+    pub(super) fn excluded_ranges(&self) -> &[(u64, u64)] {
         &self.excluded
     }
 
@@ -122,7 +122,7 @@ impl Group {
     }
 
     /// Puts ranges into the free index, less what is excluded.
-    pub fn add_free(&self, mut ranges: impl Iterator<Item = (u64, u64)>) -> Result<()> {
+    pub(super) fn add_free(&self, mut ranges: impl Iterator<Item = (u64, u64)>) -> Result<()> {
         let mut state = self.state.lock();
         self.with(&mut state, |state| (ranges.try_for_each(|r| self.insert(state, r)), 0))
     }
@@ -138,7 +138,7 @@ impl Group {
     }
 
     /// `None` if nothing fits, or, without patience, if another thread is at work here.
-    pub fn alloc(&self, ask: &Ask, fit: Fit, patience: bool) -> Option<Extent> {
+    pub(super) fn alloc(&self, ask: &Ask, fit: Fit, patience: bool) -> Option<Extent> {
         let mut state = if patience { self.state.lock() } else { self.state.try_lock()? };
         let taken = self.with(&mut state, |state| {
             let taken = match fit {
@@ -152,7 +152,7 @@ impl Group {
 
     /// Takes all of an empty group away from allocation for good, unless reservations need it:
     /// the class must have `floor` bytes available without it.
-    pub fn close(&self, floor: i64) -> bool {
+    pub(super) fn close(&self, floor: i64) -> bool {
         let mut state = self.state.lock();
         let usable = state.free.usable();
         if !self.is_empty(&state) || !self.class.reserve(usable as i64, floor) {
@@ -172,14 +172,14 @@ impl Group {
     }
 
     /// What can be allocated of a group that nothing uses; `None`: something does.
-    pub fn empty(&self) -> Option<u64> {
+    pub(super) fn empty(&self) -> Option<u64> {
         let state = self.state.lock();
         self.is_empty(&state).then(|| state.free.usable())
     }
 
     /// An allocated extent that no commit knows comes back; `reserved`: as part of a
     /// reservation, so that nobody else can have it.
-    pub fn release(&self, extent: &Extent, reserved: bool) -> Result<()> {
+    pub(super) fn release(&self, extent: &Extent, reserved: bool) -> Result<()> {
         let paid = if reserved { -(extent.len as i64) } else { 0 };
         let mut state = self.state.lock();
         self.with(&mut state, |state| {
@@ -190,7 +190,7 @@ impl Group {
     }
 
     /// Takes exactly this extent out of what is free.
-    pub fn claim(&self, extent: &Extent) -> Result<()> {
+    pub(super) fn claim(&self, extent: &Extent) -> Result<()> {
         let mut state = self.state.lock();
         let taken =
             self.with(&mut state, |state| (state.free.remove(extent.logical.0, extent.len), 0));
@@ -201,7 +201,7 @@ impl Group {
 
     /// Takes this range out of what is free for a while, if it still is and no reservation needs
     /// it; `release` gives it back.
-    pub fn hold(&self, extent: &Extent) -> bool {
+    pub(super) fn hold(&self, extent: &Extent) -> bool {
         let mut state = self.state.lock();
         let len = extent.len as i64;
         if !self.class.reserve(len, 0) {
@@ -219,7 +219,7 @@ impl Group {
     }
 
     /// A commit records the extent.
-    pub fn created(&self, len: u64) -> Result<()> {
+    pub(super) fn created(&self, len: u64) -> Result<()> {
         let mut state = self.state.lock();
         let used = state.used + len;
         if used + state.pinned > self.len {
@@ -233,7 +233,7 @@ impl Group {
     }
 
     /// A commit drops the extent; it stays untouchable until it is unpinned.
-    pub fn freed(&self, len: u64) -> Result<()> {
+    pub(super) fn freed(&self, len: u64) -> Result<()> {
         let mut state = self.state.lock();
         let used = state.used.checked_sub(len).ok_or_else(|| {
             Corrupt::new("more is freed than the block group says is used").at(Logical(self.start))
@@ -246,13 +246,13 @@ impl Group {
     }
 
     /// Pins an allocated extent that no commit has recorded.
-    pub fn pin_unrecorded(&self, len: u64) {
+    pub(super) fn pin_unrecorded(&self, len: u64) {
         self.state.lock().pinned += len;
         self.class.pinned.fetch_add(len, Ordering::Relaxed);
     }
 
     /// No commit records the extent after all.
-    pub fn not_created(&self, len: u64) -> Result<()> {
+    pub(super) fn not_created(&self, len: u64) -> Result<()> {
         let mut state = self.state.lock();
         state.used = state.used.checked_sub(len).ok_or_else(|| self.off_balance())?;
         self.class.used.fetch_sub(len, Ordering::Relaxed);
@@ -260,13 +260,13 @@ impl Group {
     }
 
     /// No commit drops the extent after all.
-    pub fn not_freed(&self, len: u64) -> Result<()> {
+    pub(super) fn not_freed(&self, len: u64) -> Result<()> {
         self.not_pinned(len)?;
         self.created(len)
     }
 
     /// An extent that was pinned is in flight again, or used.
-    pub fn not_pinned(&self, len: u64) -> Result<()> {
+    pub(super) fn not_pinned(&self, len: u64) -> Result<()> {
         let mut state = self.state.lock();
         state.pinned = state.pinned.checked_sub(len).ok_or_else(|| self.off_balance())?;
         self.class.pinned.fetch_sub(len, Ordering::Relaxed);
@@ -278,7 +278,7 @@ impl Group {
         Corrupt::new(what).at(Logical(self.start))
     }
 
-    pub fn unpin(&self, extent: &Extent) -> Result<()> {
+    pub(super) fn unpin(&self, extent: &Extent) -> Result<()> {
         let mut state = self.state.lock();
         state.pinned = state.pinned.checked_sub(extent.len).ok_or_else(|| {
             Corrupt::new("extent is unpinned that was not pinned").at(extent.logical)
@@ -287,17 +287,17 @@ impl Group {
         self.with(&mut state, |state| (self.insert(state, (extent.logical.0, extent.len)), 0))
     }
 
-    pub fn used(&self) -> u64 {
+    pub(super) fn used(&self) -> u64 {
         self.state.lock().used
     }
 
     /// Free ranges as of now.
-    pub fn free_ranges(&self) -> Vec<(u64, u64)> {
+    pub(super) fn free_ranges(&self) -> Vec<(u64, u64)> {
         self.state.lock().free.ranges().iter().collect()
     }
 
     /// What of a logical range is free as of now: (start, end).
-    pub fn free_within(&self, range: &Range<u64>) -> Vec<(u64, u64)> {
+    pub(super) fn free_within(&self, range: &Range<u64>) -> Vec<(u64, u64)> {
         let state = self.state.lock();
         let (mut at, mut out) = (range.start, Vec::new());
         while let Some((start, len)) = state.free.ranges().from(at) {
@@ -310,11 +310,11 @@ impl Group {
         out
     }
 
-    pub fn item_key(&self) -> Key {
+    pub(super) fn item_key(&self) -> Key {
         Key::new(self.start, kind::BLOCK_GROUP_ITEM, self.len)
     }
 
-    pub fn item_data(&self) -> Vec<u8> {
+    pub(super) fn item_data(&self) -> Vec<u8> {
         let chunk_objectid = btrfs_disk::ids::FIRST_CHUNK_TREE_OBJECTID;
         BlockGroupItem { used: self.used(), chunk_objectid, flags: self.flags }.to_vec()
     }

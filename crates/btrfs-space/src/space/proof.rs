@@ -19,17 +19,17 @@ impl Default for Proof {
 
 impl Proof {
     /// There is nothing to look at.
-    pub fn needless(&self) {
+    pub(super) fn needless(&self) {
         self.good.store(true, Ordering::Release);
     }
 
     /// One load once it is known to be right.
-    pub fn is_good(&self) -> bool {
+    pub(super) fn is_good(&self) -> bool {
         self.good.load(Ordering::Acquire)
     }
 
     /// Runs `check` unless somebody has found it right already.
-    pub fn once<E>(&self, check: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+    pub(super) fn once<E>(&self, check: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         let _turn = self.turn.lock();
         if !self.is_good() {
             check()?;

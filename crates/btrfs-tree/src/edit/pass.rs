@@ -26,35 +26,35 @@ pub(super) struct Frame<'f> {
 }
 
 impl<'f> Frame<'f> {
-    pub fn new(node: &'f Arc<Node>, parent: Option<&'f Frame<'f>>) -> Frame<'f> {
+    pub(super) fn new(node: &'f Arc<Node>, parent: Option<&'f Frame<'f>>) -> Frame<'f> {
         Frame { node, parent, touched: Cell::new(false) }
     }
 }
 
 impl Pass<'_> {
-    pub fn reader(&self) -> Overlay<'_, dyn NodeReader + '_> {
+    pub(super) fn reader(&self) -> Overlay<'_, dyn NodeReader + '_> {
         self.dirty.over(self.store)
     }
 
-    pub fn geometry(&self) -> &Geometry {
+    pub(super) fn geometry(&self) -> &Geometry {
         self.store.geometry()
     }
 
     /// Whether the node may be rewritten at its address. A node of another tree may
     /// not, however young: a snapshot shares it.
-    pub fn is_dirty(&self, node: &Node) -> bool {
+    pub(super) fn is_dirty(&self, node: &Node) -> bool {
         node.generation() == self.generation
             && node.owner() == self.tree
             && self.dirty.contains(node.logical())
     }
 
     /// The node's address if a rewrite may take it over.
-    pub fn home(&self, node: &Node) -> Option<Logical> {
+    pub(super) fn home(&self, node: &Node) -> Option<Logical> {
         self.is_dirty(node).then(|| node.logical())
     }
 
     /// The node of `frame` is about to change, and with it all above it.
-    pub fn touch(&mut self, frame: &Frame<'_>) -> Result<()> {
+    pub(super) fn touch(&mut self, frame: &Frame<'_>) -> Result<()> {
         if frame.touched.replace(true) {
             return Ok(());
         }
@@ -65,12 +65,16 @@ impl Pass<'_> {
     }
 
     /// This tree lets go of a node whose contents are taken over elsewhere.
-    pub fn detach(&mut self, node: &Arc<Node>) -> Result<()> {
+    pub(super) fn detach(&mut self, node: &Arc<Node>) -> Result<()> {
         if self.is_dirty(node) { Ok(()) } else { self.sink.detach(self.tree, node) }
     }
 
     /// Dirty nodes whose addresses nothing took over.
-    pub fn release(&mut self, homes: impl IntoIterator<Item = Logical>, level: u8) -> Result<()> {
+    pub(super) fn release(
+        &mut self,
+        homes: impl IntoIterator<Item = Logical>,
+        level: u8,
+    ) -> Result<()> {
         for logical in homes {
             self.dirty.remove(logical);
             self.sink.free_dirty(self.tree, logical, level)?;
@@ -79,7 +83,11 @@ impl Pass<'_> {
     }
 
     /// Cuts a run into nodes, each at one of the run's own addresses while they last.
-    pub fn emit<'l, E: Entry<'l>>(&mut self, run: Run<E>, level: u8) -> Result<Vec<ChildPtr>> {
+    pub(super) fn emit<'l, E: Entry<'l>>(
+        &mut self,
+        run: Run<E>,
+        level: u8,
+    ) -> Result<Vec<ChildPtr>> {
         let mut homes = run.homes.iter().copied();
         let mut pointers = Vec::new();
         let mut from = 0;
@@ -112,7 +120,7 @@ impl Pass<'_> {
     }
 
     /// An address that no node of this transaction has.
-    pub fn fresh(&mut self, level: u8, first_key: btrfs_disk::Key) -> Result<Logical> {
+    pub(super) fn fresh(&mut self, level: u8, first_key: btrfs_disk::Key) -> Result<Logical> {
         let logical = self.sink.alloc(self.tree, level, first_key)?;
         assert!(!self.dirty.contains(logical), "address {logical} was handed out twice");
         Ok(logical)

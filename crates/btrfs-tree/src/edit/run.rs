@@ -59,23 +59,23 @@ pub(super) struct Run<E> {
 const SHARERS: usize = 8;
 
 impl<'l, E: Entry<'l>> Run<E> {
-    pub fn new(entries: Vec<E>, homes: Vec<Logical>) -> Run<E> {
+    pub(super) fn new(entries: Vec<E>, homes: Vec<Logical>) -> Run<E> {
         let cost = entries.iter().map(E::cost).sum();
         Run { entries, cost, homes, shrunk: false, grown_to: None, nodes: 1, helped: false }
     }
 
     /// Whether a node of this would be wastefully empty.
-    pub fn underfull(&self, room: usize) -> bool {
+    pub(super) fn underfull(&self, room: usize) -> bool {
         self.shrunk && self.cost < room / 4
     }
 
     /// Whether this and `other` bytes make a well-filled node that still takes inserts.
-    pub fn fits_with(&self, other: usize, room: usize) -> bool {
+    pub(super) fn fits_with(&self, other: usize, room: usize) -> bool {
         self.cost + other <= room / 8 * 7
     }
 
     /// Takes over what follows in key order.
-    pub fn append(&mut self, mut right: Run<E>) {
+    pub(super) fn append(&mut self, mut right: Run<E>) {
         let ours = self.entries.len();
         self.entries.append(&mut right.entries);
         self.homes.append(&mut right.homes);
@@ -88,31 +88,31 @@ impl<'l, E: Entry<'l>> Run<E> {
     }
 
     /// Whether this does not fit one node.
-    pub fn overflows(&self, room: usize) -> bool {
+    pub(super) fn overflows(&self, room: usize) -> bool {
         self.cost > room
     }
 
     /// Whether this grows at its end: what is in front is left full, without help.
-    pub fn appends(&self) -> bool {
+    pub(super) fn appends(&self) -> bool {
         self.grown_to == Some(self.entries.len())
     }
 
     /// Whether this and `other` bytes in `nodes` nodes beside it may be one node less together:
     /// by their bytes, see [`Run::saves_with`].
-    pub fn may_save(&self, other: usize, nodes: usize, room: usize) -> bool {
+    pub(super) fn may_save(&self, other: usize, nodes: usize, room: usize) -> bool {
         let alone = self.cost.div_ceil(room) + nodes;
         alone <= SHARERS && self.cost + other <= (alone - 1) * room
     }
 
     /// Whether one node less is made of this with `right` than of each alone.
-    pub fn saves_with(&self, right: &Run<E>, room: usize) -> bool {
+    pub(super) fn saves_with(&self, right: &Run<E>, room: usize) -> bool {
         let alone = self.cut(room).len() + right.cut(room).len();
         let entries = self.entries.iter().chain(&right.entries).copied().collect();
         Run::new(entries, Vec::new()).cut(room).len() < alone
     }
 
     /// Where nodes end, as ascending indices; the last is the number of entries.
-    pub fn cut(&self, room: usize) -> Vec<usize> {
+    pub(super) fn cut(&self, room: usize) -> Vec<usize> {
         let count = self.entries.len();
         if self.cost <= room {
             return if count == 0 { Vec::new() } else { vec![count] };

@@ -11,7 +11,7 @@ use btrfs_space::Extent;
 use btrfs_tree::{Cursor, Edit, NodeReader, TreeRoot};
 use std::collections::BTreeMap;
 
-pub struct SumFormat {
+pub(super) struct SumFormat {
     pub sector: u64,
     /// Bytes of one checksum.
     pub size: usize,
@@ -119,7 +119,7 @@ impl Changes<'_> {
 }
 
 /// What became of data whose checksums are or were on the way.
-pub struct Obsolete<'a> {
+pub(super) struct Obsolete<'a> {
     /// Extents whose last reference went.
     pub freed: &'a [Extent],
     /// Extents that never got one.
@@ -134,7 +134,7 @@ pub fn max_item(geometry: &Geometry) -> usize {
 }
 
 /// `landed`: runs of checksums by first sector.
-pub fn edits<R: NodeReader + ?Sized>(
+pub(super) fn edits<R: NodeReader + ?Sized>(
     reader: &R,
     root: &TreeRoot,
     format: &SumFormat,

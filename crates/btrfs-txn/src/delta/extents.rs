@@ -20,11 +20,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const SHARDS: usize = 16;
 
 /// One referrer of a data extent: a file, and where in it the extent would begin.
-pub type Referrer = (TreeId, u64, u64);
+pub(super) type Referrer = (TreeId, u64, u64);
 /// All changes of a delta by extent.
-pub type Changes = BTreeMap<Logical, ExtentChange>;
+pub(super) type Changes = BTreeMap<Logical, ExtentChange>;
 /// Runs of checksums by first sector.
-pub type Sums = BTreeMap<Logical, Box<[u8]>>;
+pub(super) type Sums = BTreeMap<Logical, Box<[u8]>>;
 
 #[derive(Clone, Debug, Default)]
 pub struct ExtentChange {

@@ -10,7 +10,7 @@ use btrfs_disk::key::kind;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Kind and offset of an item of one object.
-pub type SubKey = (u8, u64);
+pub(super) type SubKey = (u8, u64);
 
 /// Which changes are noted.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -43,7 +43,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    pub fn note(&mut self, kind: u8, offset: u64) {
+    pub(super) fn note(&mut self, kind: u8, offset: u64) {
         let wanted = match kind {
             kind::DIR_ITEM => false,
             kind::DIR_INDEX => self.level == Level::Entries,

@@ -4,6 +4,9 @@
 //! Only numbers and layouts live here. What a request means is the dispatcher's
 //! business, how it travels the loops'.
 
+// Where bytes become numbers a cut one is a wrong answer.
+#![cfg_attr(not(test), deny(clippy::as_conversions))]
+
 mod opcode;
 pub mod record;
 pub mod wire;

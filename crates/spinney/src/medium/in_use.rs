@@ -16,7 +16,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// Who has `path` mounted or else exclusively. To a reader, mounts that do not write are
 /// nobody.
-pub fn holder(path: &Path, reader: bool) -> Option<String> {
+pub(super) fn holder(path: &Path, reader: bool) -> Option<String> {
     let mut found = None;
     for _ in 0..TRIES {
         found = match super::is_block_device(path) {

@@ -20,7 +20,7 @@ const NOWHERE: &str = "is a symbolic link that leads nowhere; nothing is written
 
 /// What a file's content goes to instead of `old`, which has the name `path`.
 /// With `kept` what is there stays as it is, and is only looked for.
-pub fn inside(volume: &Volume, old: Node, path: &[u8], kept: bool) -> Result<Node> {
+pub(super) fn inside(volume: &Volume, old: Node, path: &[u8], kept: bool) -> Result<Node> {
     let refused = |what: &str| Error::refused(volume.show(path), what);
     let node = match old.is_symlink() {
         false => old,
@@ -40,10 +40,10 @@ pub fn inside(volume: &Volume, old: Node, path: &[u8], kept: bool) -> Result<Nod
 /// Symbolic links that a command made on this machine. One source must not put a link where the
 /// content of another goes: the first may come from a stranger's volume.
 #[derive(Clone, Default)]
-pub struct OwnLinks(Rc<RefCell<HashSet<(u64, u64)>>>);
+pub(super) struct OwnLinks(Rc<RefCell<HashSet<(u64, u64)>>>);
 
 impl OwnLinks {
-    pub fn add(&self, path: &Path) {
+    pub(super) fn add(&self, path: &Path) {
         if let Ok(meta) = path.symlink_metadata() {
             self.0.borrow_mut().insert((meta.dev(), meta.ino()));
         }
@@ -56,7 +56,7 @@ impl OwnLinks {
 }
 
 /// The same on this machine; `None` if nothing has the name.
-pub fn on_host(host: &Path, own: &OwnLinks) -> Result<Option<Metadata>> {
+pub(super) fn on_host(host: &Path, own: &OwnLinks) -> Result<Option<Metadata>> {
     if own.has(host) {
         let what = "is a symbolic link that was just made; nothing is written through it";
         return Err(Error::refused(host.display(), what));

@@ -10,7 +10,7 @@ fn length(result: libc::ssize_t) -> io::Result<usize> {
 }
 
 /// Names of all extended attributes, sorted; empty where the host has none to offer.
-pub fn list_xattrs(path: &Path) -> io::Result<Vec<Vec<u8>>> {
+pub(crate) fn list_xattrs(path: &Path) -> io::Result<Vec<Vec<u8>>> {
     let path = c_path(path)?;
     let list = sized(|buf| {
         // SAFETY: `path` is NUL-terminated; the kernel writes at most `buf.len()` bytes
@@ -27,7 +27,7 @@ pub fn list_xattrs(path: &Path) -> io::Result<Vec<Vec<u8>>> {
     Ok(names)
 }
 
-pub fn get_xattr(path: &Path, name: &[u8]) -> io::Result<Vec<u8>> {
+pub(crate) fn get_xattr(path: &Path, name: &[u8]) -> io::Result<Vec<u8>> {
     let (path, name) = (c_path(path)?, CString::new(name)?);
     sized(|buf| {
         let (path, name) = (path.as_ptr(), name.as_ptr());
@@ -54,7 +54,7 @@ fn sized(call: impl Fn(&mut [u8]) -> libc::ssize_t) -> io::Result<Vec<u8>> {
     }
 }
 
-pub fn set_xattr(path: &Path, name: &[u8], value: &[u8]) -> io::Result<()> {
+pub(crate) fn set_xattr(path: &Path, name: &[u8], value: &[u8]) -> io::Result<()> {
     let (path, name) = (c_path(path)?, CString::new(name)?);
     let (path, name) = (path.as_ptr(), name.as_ptr());
     // SAFETY: both strings are NUL-terminated, `value` is readable for its length, and
@@ -62,17 +62,17 @@ pub fn set_xattr(path: &Path, name: &[u8], value: &[u8]) -> io::Result<()> {
     done(unsafe { libc::lsetxattr(path, name, value.as_ptr().cast(), value.len(), 0) })
 }
 
-pub fn remove_xattr(path: &Path, name: &[u8]) -> io::Result<()> {
+pub(crate) fn remove_xattr(path: &Path, name: &[u8]) -> io::Result<()> {
     let (path, name) = (c_path(path)?, CString::new(name)?);
     // SAFETY: both strings are NUL-terminated and outlive the call.
     done(unsafe { libc::lremovexattr(path.as_ptr(), name.as_ptr()) })
 }
 
 /// Major and minor number.
-pub fn numbers(rdev: u64) -> (u32, u32) {
+pub(super) fn numbers(rdev: u64) -> (u32, u32) {
     (libc::major(rdev), libc::minor(rdev))
 }
 
-pub fn device(major: u32, minor: u32) -> libc::dev_t {
+pub(super) fn device(major: u32, minor: u32) -> libc::dev_t {
     libc::makedev(major, minor)
 }

@@ -29,7 +29,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 /// The engine makes and drops many small things from many threads; glibc's allocator
-/// spends more on them than the engine itself (docs/PERFORMANCE.md).
+/// spends more on them than the engine itself (docs/perf/journal.md).
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

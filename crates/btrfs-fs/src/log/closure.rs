@@ -41,7 +41,7 @@ use btrfs_txn::delta::{Level, Pending, is_ref};
 use std::collections::BTreeSet;
 
 /// What the last commit has in directories that are gone, for one log write: from about
-/// 1,500 on a commit is done sooner (docs/PERFORMANCE.md).
+/// 1,500 on a commit is done sooner (docs/perf/journal.md).
 const MOST_REMOVED: usize = 1500;
 
 pub struct Closure<'a> {

@@ -65,6 +65,12 @@ run_package() {
     cargo package --offline "${words[@]}" || cargo package "${words[@]}"
 }
 
+# The fuzz targets, which are a workspace of their own: to compile needs no nightly compiler.
+run_fuzz() {
+    local words=(--quiet --locked --manifest-path fuzz/Cargo.toml --target-dir "$TARGET/fuzz")
+    cargo check --offline "${words[@]}" || cargo check "${words[@]}"
+}
+
 # The proof that the kernel agrees, with the build that the tests used.
 run_demo() {
     cargo build --quiet --package spinney-cli || return 1
@@ -92,6 +98,7 @@ gate clippy-released cargo clippy --quiet --package spinney-cli --package spinne
 gate doc env RUSTDOCFLAGS=-Dwarnings cargo doc --quiet --no-deps --package spinney
 gate targets scripts/check-targets.sh
 gate package run_package
+gate fuzz run_fuzz
 gate file-size cargo xtask file-size --strict
 gate fn-length cargo xtask fn-length
 gate lints cargo xtask lints

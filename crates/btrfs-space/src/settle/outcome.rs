@@ -39,6 +39,7 @@ impl<R: NodeReader> Settle<'_, R> {
             Err(Error::NoSpace) => return Err(self.no_room()),
             other => other?,
         };
+        self.space.assert_settled();
         let items = self.trees.iter().filter_map(|(id, tree)| {
             debug_assert!(!tree.is_unrecorded(), "tree {id} was settled");
             tree.item.as_ref().map(|(_, item)| (*id, *item))

@@ -117,8 +117,41 @@ impl Class {
             // Before anybody can be seen to take something in exchange.
             self.returns.fetch_add(1, Ordering::Release);
         }
-        self.free.fetch_add(by, Ordering::Relaxed);
+        let free = self.free.fetch_add(by, Ordering::Relaxed);
+        debug_assert!(free + by >= 0, "groups told of {by} bytes beside {free} that are free");
         self.available.fetch_add(by + paid, Ordering::AcqRel);
+    }
+
+    /// A group says, under its lock, that commits use `len` bytes more of it.
+    pub(crate) fn used_grew(&self, len: u64) {
+        self.used.fetch_add(len, Ordering::Relaxed);
+    }
+
+    /// Or fewer: no group takes back what it has not told.
+    pub(crate) fn used_shrank(&self, len: u64) {
+        let used = self.used.fetch_sub(len, Ordering::Relaxed);
+        debug_assert!(used >= len, "{len} bytes are used no more, of {used}");
+    }
+
+    /// A group says that `len` bytes more of it stay untouchable.
+    pub(crate) fn pinned_grew(&self, len: u64) {
+        self.pinned.fetch_add(len, Ordering::Relaxed);
+    }
+
+    /// Or fewer.
+    pub(crate) fn pinned_shrank(&self, len: u64) {
+        let pinned = self.pinned.fetch_sub(len, Ordering::Relaxed);
+        debug_assert!(pinned >= len, "{len} bytes are pinned no more, of {pinned}");
+    }
+
+    /// Commits alone change what is used, and one has just ended: what the groups say is what
+    /// the class was told.
+    pub(crate) fn assert_settled(&self) {
+        if cfg!(debug_assertions) {
+            let used: u64 = self.snapshot().iter().map(|group| group.used()).sum();
+            let told = self.used.load(Ordering::Relaxed);
+            assert_eq!(used, told, "block groups and their class differ on what is used");
+        }
     }
 
     pub(super) fn free(&self) -> i64 {

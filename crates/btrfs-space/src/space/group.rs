@@ -2,7 +2,8 @@
 //!
 //! Invariant: free + pinned + used + in flight (allocated, not yet committed) +
 //! excluded = length. Every change of the index is told to the class's counters under
-//! the group's lock.
+//! the group's lock. In debug builds each change says what it moves, which is held against what
+//! the index has lost or gained here, and against what the class had there (class.rs).
 
 use super::class::Class;
 use super::free_index::FreeIndex;
@@ -57,6 +58,27 @@ pub(super) enum Fit {
     AtLeast(u64),
 }
 
+/// What a change does to the free bytes of a group that can be allocated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Moved {
+    /// Just so many go.
+    Out(u64),
+    /// So many come at least: what is too short to be allocated may become part of them.
+    In(u64),
+    /// Cut anywhere.
+    Some,
+}
+
+impl Moved {
+    fn fits(self, before: u64, after: u64) -> bool {
+        match self {
+            Moved::Out(bytes) => after + bytes == before,
+            Moved::In(bytes) => after >= before + bytes,
+            Moved::Some => true,
+        }
+    }
+}
+
 impl Group {
     pub(super) fn new(
         span: Extent,
@@ -109,9 +131,22 @@ impl Group {
     /// Changes the index and carries the difference over to the class; a reservation has
     /// paid for `paid` bytes of it already.
     fn with<T>(&self, state: &mut State, change: impl FnOnce(&mut State) -> (T, i64)) -> T {
+        self.moving(state, |state| {
+            let (out, paid) = change(state);
+            (out, paid, Moved::Some)
+        })
+    }
+
+    /// As `with`, of a change that knows how much it moves.
+    fn moving<T>(
+        &self,
+        state: &mut State,
+        change: impl FnOnce(&mut State) -> (T, i64, Moved),
+    ) -> T {
         let (before, pieces) = (state.free.usable(), state.free.pieces());
-        let (out, paid) = change(state);
+        let (out, paid, moved) = change(state);
         let (after, left) = (state.free.usable(), state.free.pieces());
+        debug_assert!(moved.fits(before, after), "{moved:?}: {before} bytes became {after}");
         // Release: who sees that something was taken sees what its taker gave back before.
         self.largest.store(state.free.largest(), Ordering::Release);
         if pieces != left {
@@ -137,15 +172,24 @@ impl Group {
         Ok(())
     }
 
+    /// What an extent of whole units brings; what superblock copies lie under, and what is cut
+    /// otherwise (of a damaged volume), nobody knows.
+    fn coming(&self, extent: &Extent) -> Moved {
+        let unit = self.class.unit;
+        let whole = extent.logical.0.is_multiple_of(unit) && extent.len.is_multiple_of(unit);
+        if whole && self.excluded.is_empty() { Moved::In(extent.len) } else { Moved::Some }
+    }
+
     /// `None` if nothing fits, or, without patience, if another thread is at work here.
     pub(super) fn alloc(&self, ask: &Ask, fit: Fit, patience: bool) -> Option<Extent> {
         let mut state = if patience { self.state.lock() } else { self.state.try_lock()? };
-        let taken = self.with(&mut state, |state| {
+        let taken = self.moving(&mut state, |state| {
             let taken = match fit {
                 Fit::Whole => state.free.take(ask.want, ask.goal.map(|goal| goal.0)),
                 Fit::AtLeast(min) => state.free.take_largest(ask.want, min),
             };
-            (taken, taken.filter(|_| ask.paid).map_or(0, |(_, len)| len as i64))
+            let len = taken.map_or(0, |(_, len)| len);
+            (taken, if ask.paid { len as i64 } else { 0 }, Moved::Out(len))
         });
         taken.map(|(start, len)| Extent { logical: Logical(start), len })
     }
@@ -158,9 +202,9 @@ impl Group {
         if !self.is_empty(&state) || !self.class.reserve(usable as i64, floor) {
             return false;
         }
-        self.with(&mut state, |state| {
+        self.moving(&mut state, |state| {
             state.free = FreeIndex::new(self.class.unit);
-            ((), usable as i64)
+            ((), usable as i64, Moved::Out(usable))
         });
         true
     }
@@ -182,10 +226,11 @@ impl Group {
     pub(super) fn release(&self, extent: &Extent, reserved: bool) -> Result<()> {
         let paid = if reserved { -(extent.len as i64) } else { 0 };
         let mut state = self.state.lock();
-        self.with(&mut state, |state| {
+        self.moving(&mut state, |state| {
             let put = self.insert(state, (extent.logical.0, extent.len));
-            let paid = if put.is_ok() { paid } else { 0 };
-            (put, paid)
+            let (paid, moved) =
+                if put.is_ok() { (paid, self.coming(extent)) } else { (0, Moved::Some) };
+            (put, paid, moved)
         })
     }
 
@@ -228,7 +273,7 @@ impl Group {
                 .into());
         }
         state.used = used;
-        self.class.used.fetch_add(len, Ordering::Relaxed);
+        self.class.used_grew(len);
         Ok(())
     }
 
@@ -240,22 +285,22 @@ impl Group {
         })?;
         state.used = used;
         state.pinned += len;
-        self.class.used.fetch_sub(len, Ordering::Relaxed);
-        self.class.pinned.fetch_add(len, Ordering::Relaxed);
+        self.class.used_shrank(len);
+        self.class.pinned_grew(len);
         Ok(())
     }
 
     /// Pins an allocated extent that no commit has recorded.
     pub(super) fn pin_unrecorded(&self, len: u64) {
         self.state.lock().pinned += len;
-        self.class.pinned.fetch_add(len, Ordering::Relaxed);
+        self.class.pinned_grew(len);
     }
 
     /// No commit records the extent after all.
     pub(super) fn not_created(&self, len: u64) -> Result<()> {
         let mut state = self.state.lock();
         state.used = state.used.checked_sub(len).ok_or_else(|| self.off_balance())?;
-        self.class.used.fetch_sub(len, Ordering::Relaxed);
+        self.class.used_shrank(len);
         Ok(())
     }
 
@@ -269,7 +314,7 @@ impl Group {
     pub(super) fn not_pinned(&self, len: u64) -> Result<()> {
         let mut state = self.state.lock();
         state.pinned = state.pinned.checked_sub(len).ok_or_else(|| self.off_balance())?;
-        self.class.pinned.fetch_sub(len, Ordering::Relaxed);
+        self.class.pinned_shrank(len);
         Ok(())
     }
 
@@ -283,8 +328,12 @@ impl Group {
         state.pinned = state.pinned.checked_sub(extent.len).ok_or_else(|| {
             Corrupt::new("extent is unpinned that was not pinned").at(extent.logical)
         })?;
-        self.class.pinned.fetch_sub(extent.len, Ordering::Relaxed);
-        self.with(&mut state, |state| (self.insert(state, (extent.logical.0, extent.len)), 0))
+        self.class.pinned_shrank(extent.len);
+        self.moving(&mut state, |state| {
+            let put = self.insert(state, (extent.logical.0, extent.len));
+            let moved = if put.is_ok() { self.coming(extent) } else { Moved::Some };
+            (put, 0, moved)
+        })
     }
 
     pub(super) fn used(&self) -> u64 {

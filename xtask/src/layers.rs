@@ -18,7 +18,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("btrfs-disk", &[]),
     ("blocksim", &["blockdev"]),
     ("btrfs-volume", &["locks", "blockdev", "btrfs-disk"]),
-    ("btrfs-tree", &["btrfs-disk", "btrfs-volume"]),
+    ("btrfs-tree", &["locks", "btrfs-disk", "btrfs-volume"]),
     ("btrfs-space", &["locks", "btrfs-disk", "btrfs-volume", "btrfs-tree"]),
     ("btrfs-txn", &["locks", "btrfs-disk", "btrfs-volume", "btrfs-tree", "btrfs-space"]),
     (
@@ -41,6 +41,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "spinney",
         &[
+            "locks",
             "blockdev",
             "vfs",
             "btrfs-disk",

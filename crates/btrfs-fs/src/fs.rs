@@ -11,7 +11,7 @@ use crate::ops::{
     remove, rename, seek, shutdown, statfs, sync, trim, xattr,
 };
 use btrfs_disk::Error;
-use parking_lot::Mutex;
+use locks::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vfs::{

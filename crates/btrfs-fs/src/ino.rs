@@ -18,7 +18,7 @@
 //! nothing in it is a volume's. A number that does not fit is never folded into another one.
 
 use btrfs_disk::TreeId;
-use parking_lot::RwLock;
+use locks::{Rank, RwLock};
 use rustc_hash::FxHashMap;
 use std::sync::LazyLock;
 use vfs::{Errno, FsError, Ino, Result};
@@ -29,7 +29,8 @@ const STAND_IN: u64 = 1 << 63;
 /// The first number of a window; a million of them is some 100 MB at most.
 const WINDOWS: u64 = (1 << SUBVOL_BITS) - (1 << 20);
 
-static TABLE: LazyLock<RwLock<Windows>> = LazyLock::new(|| RwLock::new(Windows::new(1 << 20)));
+static TABLE: LazyLock<RwLock<Windows>> =
+    LazyLock::new(|| RwLock::new(Rank::Leaf, Windows::new(1 << 20)));
 
 /// Where an inode lives.
 pub type InodeId = btrfs_txn::ObjectId;

@@ -18,7 +18,7 @@ use btrfs_space::{Claim, Prover, Space, SpaceRoots};
 use btrfs_tree::{Cursor, NodeStore, TreeRoot};
 use btrfs_txn::{Core, Features, Health, Memory, Parts, PendingDiscards, Root, Roots};
 use btrfs_volume::{OpenOptions, Volume};
-use parking_lot::Mutex;
+use locks::{Mutex, Rank};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use vfs::{Ino, Result};
@@ -59,7 +59,7 @@ impl BtrfsFs {
             true => Some(start_background(&engine)?),
             false => None,
         };
-        Ok(BtrfsFs { engine, background: Mutex::new(background) })
+        Ok(BtrfsFs { engine, background: Mutex::new(Rank::Background, background) })
     }
 }
 

@@ -3,15 +3,20 @@
 //!
 //! What it does not know: what is said, and where.
 
-use parking_lot::Mutex;
+use locks::{Mutex, Rank};
 use std::time::{Duration, Instant};
 
 /// The kernel's printk_ratelimit has the same two.
 const MOST: u32 = 10;
 const EACH: Duration = Duration::from_secs(5);
 
-#[derive(Default)]
 pub struct RateLimit(Mutex<State>);
+
+impl Default for RateLimit {
+    fn default() -> RateLimit {
+        RateLimit(Mutex::new(Rank::Leaf, State::default()))
+    }
+}
 
 #[derive(Default)]
 struct State {

@@ -12,12 +12,11 @@
 use crate::ino::InodeId;
 use crate::rate_limit::RateLimit;
 use btrfs_disk::Error;
-use parking_lot::Mutex;
+use locks::{Mutex, Rank};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use vfs::FsError;
 
-#[derive(Default)]
 pub struct Refusals {
     count: AtomicU64,
     /// The last one that no `sync` has told.
@@ -27,6 +26,18 @@ pub struct Refusals {
     limit: RateLimit,
     /// A `sync` has told why the volume was given up.
     end_told: AtomicBool,
+}
+
+impl Default for Refusals {
+    fn default() -> Refusals {
+        Refusals {
+            count: AtomicU64::new(0),
+            unreported: Mutex::new(Rank::Leaf, None),
+            left: AtomicBool::new(false),
+            limit: RateLimit::default(),
+            end_told: AtomicBool::new(false),
+        }
+    }
 }
 
 impl Refusals {

@@ -11,7 +11,7 @@ use btrfs_disk::key::kind;
 use btrfs_disk::{Generation, Key, TreeId};
 use btrfs_tree::{Cursor, NodeStore};
 use btrfs_txn::{Root, Roots, View};
-use parking_lot::RwLock;
+use locks::{Rank, RwLock};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,7 +33,10 @@ pub struct Subvols {
 
 impl Subvols {
     pub fn load(roots: &Roots) -> Subvols {
-        let subvols = Subvols { all: RwLock::default(), share_nodes: AtomicBool::new(false) };
+        let subvols = Subvols {
+            all: RwLock::new(Rank::Leaf, FxHashMap::default()),
+            share_nodes: AtomicBool::new(false),
+        };
         subvols.follow(roots);
         subvols
     }

@@ -12,7 +12,7 @@
 //! What it does not know: whether a node is the one that somebody expects.
 
 use btrfs_disk::{Logical, Node};
-use parking_lot::RwLock;
+use locks::{Rank, RwLock};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
@@ -63,7 +63,7 @@ impl Cache {
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
             evictions: AtomicU64::new(0),
-            queue: RwLock::new(Queue::new(nodes / count)),
+            queue: RwLock::new(Rank::Leaf, Queue::new(nodes / count)),
         };
         Cache { shards: (0..count).map(|_| shard()).collect(), node_size }
     }

@@ -7,11 +7,10 @@
 //! What it does not know: what a commit does.
 
 use crate::turns::Wanted;
-use parking_lot::{Condvar, Mutex};
+use locks::{Condvar, Mutex, Rank};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-#[derive(Default)]
 pub struct CommitRequests {
     signal: Mutex<Signal>,
     changed: Condvar,
@@ -27,6 +26,16 @@ struct Signal {
 
 /// Somebody waits for a commit until this is dropped.
 pub struct Waiting<'r>(&'r CommitRequests);
+
+impl Default for CommitRequests {
+    fn default() -> CommitRequests {
+        CommitRequests {
+            signal: Mutex::new(Rank::Leaf, Signal::default()),
+            changed: Condvar::default(),
+            waiting: AtomicUsize::new(0),
+        }
+    }
+}
 
 impl CommitRequests {
     /// Asks the background driver for a commit soon.

@@ -8,7 +8,10 @@
 //! Invariant: a thread takes locks by ascending place. `try_` calls do not wait, so they may take
 //! any, and count from then on.
 //!
-//! What it does not know: what is locked, and condition variables.
+//! A thread that waits at a [`Condvar`] holds the lock that belongs to it and no other: whoever is
+//! to wake it could need that one.
+//!
+//! What it does not know: what is locked.
 #![deny(missing_docs)]
 #![cfg_attr(not(test), deny(unreachable_pub))]
 #![forbid(unsafe_code)]
@@ -19,6 +22,7 @@ pub use order::{Position, Rank};
 
 use order::Held;
 use std::ops::{Deref, DerefMut};
+use std::time::Instant;
 
 /// As `parking_lot::Mutex`.
 pub struct Mutex<T> {
@@ -29,7 +33,7 @@ pub struct Mutex<T> {
 /// The right to the value, until it is dropped.
 pub struct MutexGuard<'a, T> {
     guard: parking_lot::MutexGuard<'a, T>,
-    _held: Held,
+    held: Held,
 }
 
 impl<T> Mutex<T> {
@@ -47,18 +51,36 @@ impl<T> Mutex<T> {
     #[track_caller]
     pub fn lock(&self) -> MutexGuard<'_, T> {
         let held = Held::wait(self.place);
-        MutexGuard { guard: self.lock.lock(), _held: held }
+        MutexGuard { guard: self.lock.lock(), held }
     }
 
     /// `None`: somebody holds it. The order is that of [`Mutex::lock`].
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         let guard = self.lock.try_lock()?;
-        Some(MutexGuard { guard, _held: Held::at_once(self.place) })
+        Some(MutexGuard { guard, held: Held::at_once(self.place) })
     }
 
     /// The value, which nobody else can reach.
     pub fn get_mut(&mut self) -> &mut T {
         self.lock.get_mut()
+    }
+}
+
+/// As `parking_lot::Condvar`.
+#[derive(Default)]
+pub struct Condvar(parking_lot::Condvar);
+
+impl Condvar {
+    /// Wakes one that waits.
+    pub fn notify_one(&self) {
+        self.0.notify_one();
+    }
+
+    /// Gives the lock back until somebody wakes this thread, or until `until`; spuriously, too.
+    #[track_caller]
+    pub fn wait_until<T>(&self, guard: &mut MutexGuard<'_, T>, until: Instant) {
+        guard.held.assert_alone();
+        self.0.wait_until(&mut guard.guard, until);
     }
 }
 

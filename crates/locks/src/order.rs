@@ -1,4 +1,12 @@
 //! The order of all locks, and what a thread holds.
+//!
+//! Outside of it stand, since nothing of the engine is called with them held:
+//! * `blockdev`'s chunks of a device in memory: below everything, and each is held for a copy;
+//! * `fuse`'s own (`parking_lot`'s: listings, pages, FORGETs that gather, messages to the kernel
+//!   and their condition variable, threads): the crate knows no engine and calls its file system
+//!   with none of them held; two of them are never held together, but that the pages of files
+//!   are dropped behind the list of what was;
+//! * the program's (`std`'s: log, control socket, progress), each for a line or a number.
 
 #[cfg(debug_assertions)]
 use std::cell::RefCell;
@@ -7,6 +15,10 @@ use std::cell::RefCell;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[non_exhaustive]
 pub enum Rank {
+    /// Whether a transaction of the library is open; held by who makes something durable.
+    Transaction,
+    /// The background threads, while they are told to end.
+    Background,
     /// Renames across directories, one at a time: no directory is moved while one looks for loops.
     Rename,
     /// The running commit.
@@ -115,13 +127,24 @@ impl Held {
         Held { place }
     }
 
+    /// For who is about to sleep with it.
+    #[cfg(debug_assertions)]
+    #[track_caller]
+    pub(crate) fn assert_alone(&self) {
+        let others = HELD.with_borrow(|held| held.iter().any(|held| *held != self.place));
+        assert!(!others, "a thread sleeps at {:?} with other locks held", self.place);
+    }
+
     #[cfg(not(debug_assertions))]
-    pub fn wait(_: Position) -> Held {
+    pub(crate) fn assert_alone(&self) {}
+
+    #[cfg(not(debug_assertions))]
+    pub(crate) fn wait(_: Position) -> Held {
         Held {}
     }
 
     #[cfg(not(debug_assertions))]
-    pub fn at_once(_: Position) -> Held {
+    pub(crate) fn at_once(_: Position) -> Held {
         Held {}
     }
 }
@@ -166,6 +189,20 @@ mod tests {
         // Nothing is held any more, and who does not wait may take what he likes.
         let _leaf = leaf.lock();
         assert!(log.try_lock().is_some());
+    }
+
+    #[test]
+    fn who_sleeps_holds_one_lock() {
+        let (log, leaf) = (Mutex::new(Rank::Log, ()), Mutex::new(Rank::Leaf, ()));
+        let sleeping = crate::Condvar::default();
+        let soon = std::time::Instant::now();
+        sleeping.wait_until(&mut leaf.lock(), soon);
+        let both = std::panic::AssertUnwindSafe((&log, &leaf, &sleeping));
+        assert!(panics(|| {
+            let (log, leaf, sleeping) = *both;
+            let _log = log.lock();
+            sleeping.wait_until(&mut leaf.lock(), soon);
+        }));
     }
 
     #[test]

@@ -10,7 +10,7 @@
 //! It does not know what the changes are, nor paths.
 
 use btrfs_fs::BtrfsFs;
-use parking_lot::{RwLock, RwLockReadGuard};
+use locks::{Rank, RwLock, RwLockReadGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use vfs::{
@@ -46,7 +46,7 @@ impl Guard {
         Guard {
             btrfs: Arc::new(btrfs),
             limit,
-            in_transaction: RwLock::new(false),
+            in_transaction: RwLock::new(Rank::Transaction, false),
             counts: AtomicBool::new(false),
             given_up: AtomicBool::new(false),
             closed: AtomicBool::new(false),

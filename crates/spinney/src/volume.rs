@@ -11,7 +11,7 @@ use crate::options::VolumeOptions;
 use crate::tree::{Loss, Node, path};
 use blockdev::BlockDevice;
 use btrfs_fs::{BtrfsFs, Stored};
-use parking_lot::RwLock;
+use locks::{Rank, RwLock};
 use std::fmt;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
@@ -96,7 +96,7 @@ impl Volume {
             device,
             name,
             context,
-            on_loss: RwLock::new(None),
+            on_loss: RwLock::new(Rank::Leaf, None),
             _medium: medium,
         }))
     }

@@ -79,7 +79,7 @@ impl LogState {
         let node = u64::from(core.geometry.node_size);
         // Of what is there: a chunk made for them would be of no use.
         let free = core.space.totals().metadata.free;
-        let count = SPARE.min(core.space.unpromised(Kind::Metadata).min(free) / 16 / node);
+        let count = SPARE.min(core.space.unreserved(Kind::Metadata).min(free) / 16 / node);
         let mut spare = Vec::new();
         for _ in 0..count {
             let Ok(extent) = core.space.alloc(Kind::Metadata, node, node) else { break };

@@ -115,7 +115,7 @@ impl Reservations {
         let need = self.next_need();
         let mut held = self.metadata.lock();
         let have = self.held_for(Priority::Normal);
-        let missing = need.saturating_sub(have).min(self.core.space.unpromised(Kind::Metadata));
+        let missing = need.saturating_sub(have).min(self.core.space.unreserved(Kind::Metadata));
         if missing > 0
             && let Ok(more) = self.core.space.reserve_metadata(missing, Priority::Normal)
         {

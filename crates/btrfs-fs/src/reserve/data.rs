@@ -95,7 +95,7 @@ impl Reservations {
 
     /// An extent that was not used after all: its space is reserved as it was before.
     pub fn unallocate(&self, extent: Extent) {
-        match self.core.space.release_promised(extent) {
+        match self.core.space.release_reserved(extent) {
             Ok(reserved) => {
                 self.hold_data(reserved);
                 self.core.discards.add(&extent);

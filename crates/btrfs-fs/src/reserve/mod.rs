@@ -177,7 +177,7 @@ impl Reservations {
         }
         let missing = need - have;
         let space = &self.core.space;
-        let spare = STEP.min(space.unpromised(Kind::Metadata) / 16);
+        let spare = STEP.min(space.unreserved(Kind::Metadata) / 16);
         let ordinary = match space.reserve_metadata(missing + spare, Priority::Normal) {
             Err(Error::NoSpace) => space.reserve_metadata(missing, Priority::Normal),
             other => other,

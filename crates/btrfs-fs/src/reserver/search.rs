@@ -89,7 +89,7 @@ impl Reserver {
         if may >= self.worth_a_commit() {
             comes += may;
         }
-        let enough = comes > 0 && self.core.space.unpromised(kind) + comes >= wanted;
+        let enough = comes > 0 && self.core.space.unreserved(kind) + comes >= wanted;
         enough || kind == Kind::Data && self.core.space.reservations_block_data(held)
     }
 

@@ -93,7 +93,7 @@ impl Space {
     }
 
     /// Gives back a data extent that no commit knows, and reserves its bytes anew at once.
-    pub fn release_promised(&self, extent: Extent) -> Result<DataReservation> {
+    pub fn release_reserved(&self, extent: Extent) -> Result<DataReservation> {
         self.group_of(&extent)?.release(&extent, true)?;
         Ok(DataReservation::new(self.class(Kind::Data), extent.len))
     }

@@ -113,7 +113,7 @@ impl Space {
     }
 
     /// Bytes of one kind that are free and not reserved, above what is kept for removal.
-    pub fn unpromised(&self, kind: Kind) -> u64 {
+    pub fn unreserved(&self, kind: Kind) -> u64 {
         let class = self.class(kind);
         let keeps = kind != Kind::Data || self.mixed();
         let kept = if keeps { class.global_reserve.load(Ordering::Relaxed) } else { 0 };

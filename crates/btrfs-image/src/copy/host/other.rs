@@ -8,28 +8,28 @@ fn none<T>() -> io::Result<T> {
     Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
 }
 
-pub fn list_xattrs(_: &Path) -> io::Result<Vec<Vec<u8>>> {
+pub(crate) fn list_xattrs(_: &Path) -> io::Result<Vec<Vec<u8>>> {
     Ok(Vec::new())
 }
 
-pub fn get_xattr(_: &Path, _: &[u8]) -> io::Result<Vec<u8>> {
+pub(crate) fn get_xattr(_: &Path, _: &[u8]) -> io::Result<Vec<u8>> {
     none()
 }
 
-pub fn set_xattr(_: &Path, _: &[u8], _: &[u8]) -> io::Result<()> {
+pub(crate) fn set_xattr(_: &Path, _: &[u8], _: &[u8]) -> io::Result<()> {
     none()
 }
 
-pub fn remove_xattr(_: &Path, _: &[u8]) -> io::Result<()> {
+pub(crate) fn remove_xattr(_: &Path, _: &[u8]) -> io::Result<()> {
     none()
 }
 
 /// Major and minor number.
-pub fn numbers(rdev: u64) -> (u32, u32) {
+pub(crate) fn numbers(rdev: u64) -> (u32, u32) {
     let rdev = rdev as libc::dev_t;
     (libc::major(rdev) as u32, libc::minor(rdev) as u32)
 }
 
-pub fn device(major: u32, minor: u32) -> libc::dev_t {
+pub(crate) fn device(major: u32, minor: u32) -> libc::dev_t {
     libc::makedev(major as _, minor as _)
 }

@@ -22,11 +22,11 @@
 //! **3. Records of nodes and extents.** What is new takes a record in the extent tree, and
 //! splits free ranges: bytes, which are growth. Where snapshots share nodes, a copied node gives
 //! each of its children a new referrer. That is a record of [`REFERENCE`] bytes at most for each
-//! pointer, which takes [`POINTER`] bytes of the node, and one of 53 for each file extent, which
-//! takes 78 of a leaf (where the record lies in the extent's own item it is shorter; those that
-//! are there stay where they are): never a larger part of what is copied than that of the pointers.
+//! pointer, which takes [`POINTER`] bytes of the node, and one of [`DATA_REFERENCE`] for each file
+//! extent, which takes [`FILE_EXTENT`] of a leaf (where the record lies in the extent's own item it
+//! is shorter; those that are there stay where they are).
 //! What is copied are the old nodes alone, not those that cuts make beside them, and no node
-//! twice ([`copied`]). One that overflows copies a neighbour, too; one that shrinks may
+//! twice ([`referrers`]). One that overflows copies a neighbour, too; one that shrinks may
 //! join several, but they and it are one node then, and what a child gained that went at once
 //! leaves no record. So it is two nodes' room for each place on each level, and on the
 //! highest the root alone: where the root goes because one child is left, the child's copy is the
@@ -46,6 +46,9 @@ const ENDS: u64 = 4;
 /// Bytes of a pointer in its node, and of an item that says who refers to a node.
 const POINTER: u64 = 33;
 const REFERENCE: u64 = 25;
+/// The same of a file extent in its leaf, and of an item that says who refers to one.
+const FILE_EXTENT: u64 = 53 + 25;
+const DATA_REFERENCE: u64 = 28 + 25;
 /// Bytes of the records of a new node: extent item, and two ends of free ranges.
 const NODE_RECORD: u64 = 33 + 25 + 2 * 25;
 
@@ -110,12 +113,12 @@ pub fn bound(trees: &Trees, cost: &Cost) -> u64 {
     let tops = cost.trees.min(trees.subvolumes);
     let files = rewritten(places, tops, trees.height, trees.all);
     let sums = rewritten(cost.sums, 1, trees.height, trees.sums);
-    let shared = match trees.shared {
-        true => copied(places, tops, trees.height, trees.all),
+    let referrers = match trees.shared {
+        true => referrers(trees, places, tops),
         false => 0,
     };
     // Wherever they lie, the leaf there may be rewritten anyway ([`accounts`]).
-    let records = grown(trees, (shared * trees.room * REFERENCE).div_ceil(POINTER));
+    let records = grown(trees, referrers);
     let nodes = files + sums + records + grown(trees, cost.bytes);
     (nodes + grown(trees, nodes * NODE_RECORD)) * trees.node_size
 }
@@ -136,9 +139,15 @@ fn rewritten(places: u64, tops: u64, height: u64, nodes: u64) -> u64 {
     places.saturating_mul(below).saturating_add(roots).min(3 * nodes)
 }
 
-/// Old nodes that `places` changed keys in `tops` trees copy, by what they hold.
-fn copied(places: u64, tops: u64, height: u64, nodes: u64) -> u64 {
-    places.saturating_mul(2 * height.max(1)).saturating_add(tops.min(places)).min(nodes)
+/// Bytes of records of what is in the old nodes that `places` changed keys in `tops` trees copy.
+fn referrers(trees: &Trees, places: u64, tops: u64) -> u64 {
+    let part = |nodes: u64, record: u64, item: u64| (nodes * trees.room * record).div_ceil(item);
+    // More than there are nodes copy no more than all of them.
+    let places = places.min(trees.all);
+    let leaves = 2 * places;
+    let above = leaves * trees.height.saturating_sub(1) + tops.min(places);
+    let each = part(leaves, DATA_REFERENCE, FILE_EXTENT) + part(above, REFERENCE, POINTER);
+    each.min(part(trees.all, REFERENCE, POINTER))
 }
 
 /// Nodes that `bytes` of new items make, wherever they come, and what is above so many leaves

@@ -364,11 +364,8 @@ fn fits(kind: Kind, shape: &Shape, shared: bool) -> (u64, u64) {
     (ours, kernels.expect("mount"))
 }
 
-/// Percent of what fits with the kernel. Beside snapshots that share most nodes a commit may have
-/// to copy much, and what it may need for that is kept.
-fn least(shape: &Shape) -> u64 {
-    if matches!(shape.before, Before::Snapshots) { 88 } else { 97 }
-}
+/// Percent of what fits with the kernel, at least.
+const LEAST: u64 = 97;
 
 /// What fits of each, and in how many of them too little. `shared`: each step changes a file of
 /// the snapshots as well.
@@ -383,7 +380,7 @@ fn compare_with_kernel(
         let percent = (ours as f64 / kernels as f64 - 1.0) * 100.0;
         let line = format!("| {kind:?} | {shape:?} | {kernels} | {ours} | {percent:+.1} % |");
         println!("{line}");
-        if ours * 100 < kernels * least(shape) {
+        if ours * 100 < kernels * LEAST {
             short.push(line);
         }
     }

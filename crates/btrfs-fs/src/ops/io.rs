@@ -22,6 +22,11 @@ use vfs::{Errno, Ino, Result, WriteFlags};
 /// Whole sectors of one write from this length on go straight to an extent, in bytes.
 const STRAIGHT: u64 = 128 << 10;
 
+/// Whether so many bytes gather in memory in any case.
+fn short(len: u64) -> bool {
+    len < STRAIGHT
+}
+
 pub fn read(engine: &Engine, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
     let inode = engine.inodes.get(ino)?;
     let state = inode.read()?;
@@ -63,7 +68,9 @@ pub fn write(
     let inode = engine.inodes.get(ino)?;
     engine.subvol_writable(inode.id.tree)?;
     let most = data.len() as u64 + 4 * engine.core.sector();
-    let mut reserved = engine.reserver.reserve_content(most, cost::write())?;
+    let gathers = engine.core.features.no_holes && !flags.direct && short(data.len() as u64);
+    let cost = cost::write(&engine.core.geometry, gathers);
+    let mut reserved = engine.reserver.reserve_content(most, cost)?;
     let result = write_locked(engine, &inode, offset, data, flags, &mut reserved.dirty);
     drop(reserved);
     let file_wants_sync = result?;
@@ -164,7 +171,7 @@ fn write_content(
     let body_start = offset.next_multiple_of(sector);
     let body_end = end / sector * sector;
     // Where a refusal is told late, writeback waits for it, not the writer.
-    if body_end.saturating_sub(body_start) < STRAIGHT || engine.core.volume.tells_late() {
+    if short(body_end.saturating_sub(body_start)) || engine.core.volume.tells_late() {
         return gather(engine, inode, state, offset, data, budget);
     }
     let head = (body_start - offset) as usize;

@@ -3,27 +3,34 @@
 //! A commit writes new nodes in four ways. Each has its bound here, and each bound its reason.
 //! Node counts are of one size; `room` is what a node holds of items.
 //!
-//! **1. Leaves that change** ([`rewritten`]). A key that changes lies in one leaf. A leaf's old
+//! **1. Nodes that change** ([`rewritten`]). A key that changes lies in one leaf. A leaf's old
 //! items (at most `room` bytes) and `b` bytes more make at most `1 + 2 * ceil(b / room)` nodes:
 //! two neighbours that a cut makes hold more than `room` bytes together, or they would be one. So
 //! `p` places make at most `3p` leaves, beside `2/room` of the bytes ([`grown`]). Joining only
-//! makes nodes fewer. A leaf that overflows may take one neighbour in, if both make no more nodes
-//! than it would by itself: the neighbour's new node stands for the new leaf, and its old one is
-//! free with the commit, like the leaf's own. So a place takes as many, and copies two old leaves
-//! of the three that it counts for ([`copied`]). Nodes above share in the same way. An interior node over them is cut into `1 + ceil(a / fanout)` for `a` new
-//! pointers, and there are at most `p` of them on each level: `2p` for each level. No node is
-//! rewritten twice, so all of it is at most three times what the tree has, however large `p`.
+//! makes nodes fewer. A node that overflows may take one neighbour in, if both make no more nodes
+//! than it would by itself: the neighbour's new node stands for the new one, and its old one is
+//! free with the commit, like the node's own. So a place takes as many. An interior node over
+//! them is cut into `1 + ceil(a / fanout)` for `a` new pointers, and there are at most `p` of them
+//! on each level: `2p` for each level, and what the bytes' leaves make beyond `fanout` pointers
+//! is in [`grown`]. The highest level has one node in each tree, whatever changes below it: that
+//! is cut in two, and gets one above it. No node is rewritten twice, so all of it is at most
+//! three times what the trees have, however large `p`.
 //!
 //! **2. Checksums.** The checksums of one data extent are one run of keys: taking it away
 //! changes two leaves (what lies between vanishes), putting it there one. Their bytes are growth.
 //!
 //! **3. Records of nodes and extents.** What is new takes a record in the extent tree, and
 //! splits free ranges: bytes, which are growth. Where snapshots share nodes, a copied node gives
-//! each of its children a new referrer. That is a record of 25 bytes at most for each pointer, which
-//! takes 33 bytes of the node, and one of 53 for each file extent, which takes 78 of a leaf (where
-//! the record lies in the extent's own item it is shorter): less than the node's room of bytes.
+//! each of its children a new referrer. That is a record of [`REFERENCE`] bytes at most for each
+//! pointer, which takes [`POINTER`] bytes of the node, and one of [`DATA_REFERENCE`] for each file
+//! extent, which takes [`FILE_EXTENT`] of a leaf (where the record lies in the extent's own item it
+//! is shorter; those that are there stay where they are).
 //! What is copied are the old nodes alone, not those that cuts make beside them, and no node
-//! twice ([`copied`]).
+//! twice ([`referrers`]). One that overflows copies a neighbour, too; one that shrinks may
+//! join several, but they and it are one node then, and what a child gained that went at once
+//! leaves no record. So it is two nodes' room for each place on each level, and on the
+//! highest the root alone: where the root goes because one child is left, the child's copy is the
+//! root, and nothing is left on the way to what went.
 //!
 //! **4. The trees that keep account of space, rewritten.** Each record lies in some leaf of them,
 //! and each such leaf that is rewritten moves itself, which changes other records. In the worst
@@ -36,6 +43,12 @@
 /// Leaves that new inodes of several threads may share out among themselves, where the last
 /// epoch's numbers end.
 const ENDS: u64 = 4;
+/// Bytes of a pointer in its node, and of an item that says who refers to a node.
+const POINTER: u64 = 33;
+const REFERENCE: u64 = 25;
+/// The same of a file extent in its leaf, and of an item that says who refers to one.
+const FILE_EXTENT: u64 = 53 + 25;
+const DATA_REFERENCE: u64 = 28 + 25;
 /// Bytes of the records of a new node: extent item, and two ends of free ranges.
 const NODE_RECORD: u64 = 33 + 25 + 2 * 25;
 
@@ -49,6 +62,8 @@ pub struct Trees {
     pub all: u64,
     /// Nodes of the checksum tree.
     pub sums: u64,
+    /// How many trees files are in.
+    pub subvolumes: u64,
     /// Interior levels of the highest tree that files are in, and of the checksum tree's.
     pub height: u64,
     /// Nodes of the trees that keep account of space.
@@ -66,6 +81,10 @@ pub struct Trees {
 pub struct Cost {
     /// Keys in file trees that lie apart.
     pub places: u64,
+    /// Trees that these lie in, at most.
+    pub trees: u64,
+    /// Trees in which inodes are born, at most.
+    pub births: u64,
     /// Bytes that items take anew, in all trees, with their headers.
     pub bytes: u64,
     /// Places in the checksum tree: one for each data extent that comes, two for each that goes.
@@ -77,6 +96,8 @@ impl std::ops::Add for Cost {
     fn add(self, other: Cost) -> Cost {
         Cost {
             places: self.places + other.places,
+            trees: self.trees + other.trees,
+            births: self.births + other.births,
             bytes: self.bytes + other.bytes,
             sums: self.sums + other.sums,
         }
@@ -88,14 +109,16 @@ pub fn bound(trees: &Trees, cost: &Cost) -> u64 {
     if *cost == Cost::default() {
         return 0;
     }
-    let files = rewritten(cost.places + ENDS, trees.height, trees.all);
-    let sums = rewritten(cost.sums, trees.height, trees.sums);
-    let shared = match trees.shared {
-        true => copied(cost.places + ENDS, trees.height, trees.all),
+    let places = cost.places + if cost.births > 0 { ENDS } else { 0 };
+    let tops = cost.trees.min(trees.subvolumes);
+    let files = rewritten(places, tops, trees.height, trees.all);
+    let sums = rewritten(cost.sums, 1, trees.height, trees.sums);
+    let referrers = match trees.shared {
+        true => referrers(trees, places, tops),
         false => 0,
     };
     // Wherever they lie, the leaf there may be rewritten anyway ([`accounts`]).
-    let records = grown(trees, shared * trees.room);
+    let records = grown(trees, referrers);
     let nodes = files + sums + records + grown(trees, cost.bytes);
     (nodes + grown(trees, nodes * NODE_RECORD)) * trees.node_size
 }
@@ -108,19 +131,30 @@ pub fn accounts(trees: &Trees) -> u64 {
     (nodes + grown(trees, nodes * NODE_RECORD) + trees.paths) * trees.node_size
 }
 
-/// Nodes that `places` changed keys of a tree of `nodes` nodes make, less growth.
-fn rewritten(places: u64, height: u64, nodes: u64) -> u64 {
-    places.saturating_mul(3 + 2 * height).min(3 * nodes)
+/// Nodes that `places` changed keys make in `tops` trees which have `nodes` nodes together, less
+/// growth: leaves, interior nodes, and roots.
+fn rewritten(places: u64, tops: u64, height: u64, nodes: u64) -> u64 {
+    let below = 3 + 2 * height.saturating_sub(1);
+    let roots = 3 * tops.min(places);
+    places.saturating_mul(below).saturating_add(roots).min(3 * nodes)
 }
 
-/// Old nodes that `places` changed keys copy: two leaves each, and one node of each level.
-fn copied(places: u64, height: u64, nodes: u64) -> u64 {
-    places.saturating_mul(2 + height).min(nodes)
+/// Bytes of records of what is in the old nodes that `places` changed keys in `tops` trees copy.
+fn referrers(trees: &Trees, places: u64, tops: u64) -> u64 {
+    let part = |nodes: u64, record: u64, item: u64| (nodes * trees.room * record).div_ceil(item);
+    // More than there are nodes copy no more than all of them.
+    let places = places.min(trees.all);
+    let leaves = 2 * places;
+    let above = leaves * trees.height.saturating_sub(1) + tops.min(places);
+    let each = part(leaves, DATA_REFERENCE, FILE_EXTENT) + part(above, REFERENCE, POINTER);
+    each.min(part(trees.all, REFERENCE, POINTER))
 }
 
-/// Nodes that `bytes` of new items make, wherever they come.
+/// Nodes that `bytes` of new items make, wherever they come, and what is above so many leaves
+/// (by half as much again as full nodes would hold of pointers).
 fn grown(trees: &Trees, bytes: u64) -> u64 {
-    2 * bytes.div_ceil(trees.room)
+    let leaves = 2 * bytes.div_ceil(trees.room);
+    leaves + leaves.saturating_mul(3 * POINTER) / trees.room
 }
 
 #[cfg(test)]
@@ -132,6 +166,7 @@ mod tests {
         room: 3995,
         all: 1000,
         sums: 50,
+        subvolumes: 1,
         height: 2,
         accounts: 100,
         paths: 16,
@@ -142,7 +177,7 @@ mod tests {
     #[test]
     fn a_small_step_needs_little_of_what_a_large_volume_has() {
         let large = Trees { all: 1 << 20, accounts: 1 << 16, ..TREES };
-        let step = Cost { places: 16, ..Cost::default() };
+        let step = Cost { places: 16, trees: 3, ..Cost::default() };
         assert_eq!(bound(&large, &step), bound(&TREES, &step));
         assert!(bound(&TREES, &step) <= 200 * 4096);
         assert_eq!(bound(&TREES, &Cost::default()), 0, "nothing to commit");
@@ -159,7 +194,7 @@ mod tests {
 
     #[test]
     fn more_of_anything_never_needs_less() {
-        let base = Cost { places: 5, bytes: 9000, sums: 3 };
+        let base = Cost { places: 5, bytes: 9000, sums: 3, ..Cost::default() };
         for more in
             [Cost { places: 6, ..base }, Cost { bytes: 20_000, ..base }, Cost { sums: 4, ..base }]
         {

@@ -33,8 +33,9 @@ const RUN: u64 = RUN_PLACES as u64;
 /// Items that one small step of a removal takes away at most, in as many places.
 pub const SMALL_STEP: u64 = 8;
 
+/// In one tree.
 fn cost(places: u64, bytes: u64, sums: u64) -> Cost {
-    Cost { places, bytes, sums }
+    Cost { places, trees: 1, births: 0, bytes, sums }
 }
 
 /// A new inode under a new name. Places: the entry by hash, the entry by index, the directory's
@@ -45,13 +46,14 @@ fn cost(places: u64, bytes: u64, sums: u64) -> Cost {
 pub fn create(geometry: &Geometry, name: usize, target: usize, directory: bool) -> Cost {
     let acls = if directory { 2 } else { 1 } * geometry.max_item_size() as u64;
     let items = 2 * INODE + 3 * (NAMED + name as u64);
-    cost(6, items + FILE_EXTENT + target as u64 + acls + 2 * NAMED, 0)
+    let bytes = items + FILE_EXTENT + target as u64 + acls + 2 * NAMED;
+    Cost { births: 1, ..cost(6, bytes, 0) }
 }
 
 /// As [`create`], with an ORPHAN_ITEM (no bytes but its header) in the place of a name.
 pub fn tmpfile(geometry: &Geometry) -> Cost {
     let acls = geometry.max_item_size() as u64;
-    cost(4, 2 * INODE + acls + 3 * NAMED, 0)
+    Cost { births: 1, ..cost(4, 2 * INODE + acls + 3 * NAMED, 0) }
 }
 
 /// Another name of an inode: the entry by hash, by index, the reference, both inodes, an
@@ -65,7 +67,8 @@ pub fn link(name: usize) -> Cost {
 /// inode and its name). Bytes: five inodes, three items for each name that comes, a whiteout's
 /// among them.
 pub fn rename(name: usize, new_name: usize) -> Cost {
-    cost(16, 5 * INODE + 3 * (3 * NAMED + (name + new_name) as u64), 0)
+    let names = 3 * (3 * NAMED + (name + new_name) as u64);
+    Cost { births: 1, ..cost(16, 5 * INODE + names, 0) }
 }
 
 /// An attribute, the inode, and a capability that goes with it.
@@ -83,11 +86,15 @@ pub fn set_flags() -> Cost {
     cost(3, INODE + 3 * NAMED, 0)
 }
 
-/// A write, beside the content in the middle: the ends of what goes straight to an extent, a
-/// piece of memory at each end and one at the old end of the file, each a run and an inode; the
-/// capability that goes.
-pub fn write() -> Cost {
-    cost(3 * (RUN + 1) + 1, 3 * (INODE + UNWRITTEN) + NAMED, 0)
+/// A write, beside the content in the middle. Places: four runs (what goes straight to an extent, a
+/// piece of memory at each end, and one at the old end of the file), the inode, an inline item
+/// that becomes content again, and the capability that goes. What `gathers` in memory is one
+/// piece, on volumes that have no items for holes: two runs. Bytes: the inode, an extent for each
+/// run, and the inline item that a piece may become.
+pub fn write(geometry: &Geometry, gathers: bool) -> Cost {
+    let runs = if gathers { 2 } else { 4 };
+    let inline = FILE_EXTENT + geometry.max_inline() as u64;
+    cost(runs * RUN + 3, INODE + runs * UNWRITTEN + NAMED + inline, 0)
 }
 
 /// Space for a file without content: a run of extents for each piece is counted apart
@@ -105,7 +112,7 @@ pub fn grow() -> Cost {
 /// Content shared with another file, beside its extents ([`shares`]): both inodes, the content of
 /// partial sectors at both ends.
 pub fn copy_range() -> Cost {
-    cost(64, 8192, 0)
+    Cost { trees: 2, ..cost(64, 8192, 0) }
 }
 
 /// One extent more of a file: its item cuts a run in two.
@@ -120,7 +127,7 @@ pub fn touch() -> Cost {
 
 /// A run of `new` items that share extents in place of `old` items.
 pub fn shares(new: u64, old: u64) -> Cost {
-    cost(RUN + 1, (new + 2) * 2 * UNWRITTEN, 2 * (new + old))
+    Cost { trees: 2, ..cost(RUN + 1, (new + 2) * 2 * UNWRITTEN, 2 * (new + old)) }
 }
 
 /// A name goes: the entry by hash and by index, the directory, the child, its reference, its
@@ -153,5 +160,5 @@ pub fn removal_of_items(items: u64) -> Cost {
 /// that come, and both ends of those that go.
 pub fn content(sectors: u64, pieces: u64, extents: u64, sum: u64) -> Cost {
     let bytes = (extents + 3 * pieces) * UNWRITTEN + sectors * sum;
-    cost(pieces * (RUN + 1), bytes, extents + 2 * sectors)
+    Cost { trees: pieces, ..cost(pieces * (RUN + 1), bytes, extents + 2 * sectors) }
 }

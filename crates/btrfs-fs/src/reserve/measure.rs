@@ -25,6 +25,7 @@ pub(super) struct Measured {
     accounts: AtomicU64,
     /// Bytes of all trees, of volumes whose block groups do not say it.
     all: AtomicU64,
+    subvolumes: AtomicU64,
     height: AtomicU64,
     paths: AtomicU64,
     /// Bytes of nodes that the commit at work may add to all of that; 0 between commits.
@@ -47,6 +48,7 @@ impl Reservations {
             room: self.core.geometry.leaf_space() as u64,
             all: (all + growing) / node_size,
             sums: (get(&measured.sums) + growing) / node_size,
+            subvolumes: get(&measured.subvolumes),
             height: get(&measured.height) + u64::from(growing > 0),
             accounts: get(&measured.accounts) / node_size,
             paths: get(&measured.paths),
@@ -62,6 +64,7 @@ impl Reservations {
         let set = |n: &AtomicU64, value| n.store(value, Ordering::Relaxed);
         set(&measured.sums, self.tree_size(TreeId::CSUM)?);
         set(&measured.accounts, self.account_bytes()?);
+        set(&measured.subvolumes, self.subvolumes());
         set(&measured.height, self.height());
         set(&measured.paths, self.paths());
         if self.core.space.mixed() {
@@ -101,6 +104,10 @@ impl Reservations {
             Some(data) => Ok(RootItem::parse(&data).fs()?.bytes_used),
             None => Ok(0),
         }
+    }
+
+    fn subvolumes(&self) -> u64 {
+        self.core.roots().trees.keys().filter(|id| id.is_subvolume()).count() as u64
     }
 
     /// Interior levels of the highest tree that files or checksums are in.

@@ -233,6 +233,8 @@ fn cost_of(delta: &Delta) -> Cost {
     let (items, extents) = (&delta.items, &delta.extents);
     Cost {
         places: items.spread(),
+        trees: items.spread(),
+        births: u64::from(items.has_births()),
         bytes: items.growth() + extents.bytes(),
         sums: 2 * extents.count(),
     }

@@ -64,27 +64,35 @@ impl InFlight {
 #[derive(Default)]
 struct Sum {
     places: AtomicU64,
+    trees: AtomicU64,
+    births: AtomicU64,
     bytes: AtomicU64,
     sums: AtomicU64,
 }
 
+fn parts_of(cost: &Cost) -> [u64; 5] {
+    let Cost { places, trees, births, bytes, sums } = *cost;
+    [places, trees, births, bytes, sums]
+}
+
 impl Sum {
-    fn parts(&self) -> [&AtomicU64; 3] {
-        [&self.places, &self.bytes, &self.sums]
+    fn parts(&self) -> [&AtomicU64; 5] {
+        [&self.places, &self.trees, &self.births, &self.bytes, &self.sums]
     }
 
     fn add(&self, cost: &Cost) {
-        let parts = self.parts().into_iter().zip([cost.places, cost.bytes, cost.sums]);
+        let parts = self.parts().into_iter().zip(parts_of(cost));
         parts.for_each(|(sum, n)| _ = sum.fetch_add(n, Ordering::AcqRel));
     }
 
     fn sub(&self, cost: &Cost) {
-        let parts = self.parts().into_iter().zip([cost.places, cost.bytes, cost.sums]);
+        let parts = self.parts().into_iter().zip(parts_of(cost));
         parts.for_each(|(sum, n)| _ = sum.fetch_sub(n, Ordering::AcqRel));
     }
 
     fn cost(&self) -> Cost {
-        let [places, bytes, sums] = self.parts().map(|sum| sum.load(Ordering::Acquire));
-        Cost { places, bytes, sums }
+        let sums = self.parts().map(|sum| sum.load(Ordering::Acquire));
+        let [places, trees, births, bytes, sums] = sums;
+        Cost { places, trees, births, bytes, sums }
     }
 }

@@ -350,7 +350,9 @@ impl Space {
         let (reserve, commit) = match device.kept {
             Some(Kept { commit, removal, wish }) => {
                 let least = (commit + removal).min(total / 2);
-                (wish.min(total / 8).max(least), commit.min(least / 2))
+                // What commits need is whole where both fit, and half of it where they do not.
+                let of_commits = least.saturating_sub(removal).max(least / 2).min(commit);
+                (wish.min(total / 8).max(least), of_commits)
             }
             None => ((used / 8).clamp(4 * MIB, 512 * MIB).min(total / 8), 0),
         };

@@ -66,7 +66,7 @@ pub struct ItemDelta {
     pub(super) slots: AtomicU64,
     pub(super) spread: AtomicU64,
     /// The tree in which an object was born last; see `spread`.
-    birthplace: AtomicU64,
+    pub(super) birthplace: AtomicU64,
 }
 
 fn shard_of(tree: TreeId, objectid: u64) -> usize {
@@ -116,6 +116,11 @@ impl ItemDelta {
     /// taken to lie close: attributes, names by hash and references lie anywhere.
     pub fn spread(&self) -> u64 {
         self.spread.load(Ordering::Relaxed)
+    }
+
+    /// Whether objects were born.
+    pub fn has_births(&self) -> bool {
+        self.birthplace.load(Ordering::Relaxed) != 0
     }
 
     /// Bytes that the changed items take in leaves, with their headers. (A deleted one counts

@@ -140,11 +140,11 @@ impl Session {
             Some(rings) => {
                 let cpus = sys::possible_cpus().len();
                 self.dispatcher.served_by(0, config.threads_for(cpus));
-                self.spawn_gathering(&device, &agreement)?;
+                self.spawn_gathering(&device, &agreement, config)?;
                 if config.keep_callers {
                     let (roster, dispatcher) = (rings.roster.clone(), self.dispatcher.clone());
-                    self.watcher =
-                        Watcher::start(roster, dispatcher, |work| spawn("fuse-pace", work))?;
+                    let spawn = |work| spawn(config, "fuse-pace", work);
+                    self.watcher = Watcher::start(roster, dispatcher, spawn)?;
                 }
             }
             None => {
@@ -152,12 +152,12 @@ impl Session {
                 let count = config.threads_for(cpus) * cpus;
                 let count = count.clamp(*CLASSIC_THREADS.start(), *CLASSIC_THREADS.end());
                 self.dispatcher.served_by(count, 0);
-                self.spawn_classic(&device, &agreement, count)?;
+                self.spawn_classic(&device, &agreement, count, config)?;
             }
         }
         config.step("notify")?;
         let notifier = self.notifier.clone();
-        self.notifying = Some(spawn("fuse-notify", move || notifier.run())?);
+        self.notifying = Some(spawn(config, "fuse-notify", move || notifier.run())?);
         // Before anybody can remember an attribute that nobody would tell the end of: the
         // mount is in the table already, and requests come from the answer on.
         self.dispatcher.tell_file_system_of(self.notifier());
@@ -207,7 +207,7 @@ impl Session {
         let (report, reports) = channel();
         let cpus = sys::possible_cpus();
         let threads_per_cpu = config.threads_for(cpus.len());
-        for cpu in cpus {
+        for &cpu in cpus {
             for _ in 0..threads_per_cpu {
                 let (go, wait) = channel();
                 let work = RingThread {
@@ -220,7 +220,7 @@ impl Session {
                     report: report.clone(),
                     wait,
                 };
-                threads.push(spawn(&format!("fuse-ring-{cpu}"), move || work.run())?);
+                threads.push(spawn(config, &format!("fuse-ring-{cpu}"), move || work.run())?);
                 rings.go.push(go);
             }
         }
@@ -231,13 +231,18 @@ impl Session {
     }
 
     /// Starts the thread beside the rings.
-    fn spawn_gathering(&mut self, device: &Device, agreement: &Agreement) -> Result<()> {
+    fn spawn_gathering(
+        &mut self,
+        device: &Device,
+        agreement: &Agreement,
+        config: &Config,
+    ) -> Result<()> {
         let gathered = Gathered::new(device, agreement.payload_len())
             .map_err(|error| failed("cloning the connection", error))?;
         let gathered = Arc::new(gathered);
         self.dispatcher.fetch_from(gathered.clone());
         let dispatcher = self.dispatcher.clone();
-        self.loops.push(spawn("fuse-0", move || {
+        self.loops.push(spawn(config, "fuse-0", move || {
             if let Err(error) = gathered.run(&dispatcher) {
                 tracing::error!("serving /dev/fuse: {error}");
             }
@@ -250,6 +255,7 @@ impl Session {
         device: &Device,
         agreement: &Agreement,
         count: usize,
+        config: &Config,
     ) -> Result<()> {
         for index in 0..count {
             let device = if index == 0 {
@@ -259,7 +265,7 @@ impl Session {
             };
             let dispatcher = self.dispatcher.clone();
             let payload_len = agreement.payload_len();
-            self.loops.push(spawn(&format!("fuse-{index}"), move || {
+            self.loops.push(spawn(config, &format!("fuse-{index}"), move || {
                 if let Err(error) = classic::serve(&device, &dispatcher, payload_len) {
                     tracing::error!("serving /dev/fuse: {error}");
                 }
@@ -366,12 +372,20 @@ fn join(threads: Vec<JoinHandle<()>>) {
     }
 }
 
-fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+fn spawn(
+    config: &Config,
+    name: &str,
+    work: impl FnOnce() + Send + 'static,
+) -> Result<JoinHandle<()>> {
+    let on_thread = config.on_thread;
     thread::Builder::new()
         .name(name.into())
         .spawn(move || {
             sys::block_signals();
             sys::mark_io_flusher();
+            if let Some(call) = on_thread {
+                call();
+            }
             work();
         })
         .map_err(|error| failed("starting a server thread", error))
@@ -456,13 +470,11 @@ impl RingThread {
             return;
         }
         if let End::NotRegistered(error) = server.serve() {
-            // The kernel goes back to the device by itself; help to serve that.
+            // The kernel goes back to the device by itself; help to serve that. All read the one
+            // that is open: a thread that serves may not be allowed to open files.
             tracing::error!(cpu = self.cpu, "registering a ring entry: {error}");
             self.dispatcher.set_transport("classic");
-            let served = self
-                .device
-                .another()
-                .and_then(|device| classic::serve(&device, &self.dispatcher, self.payload_len));
+            let served = classic::serve(&self.device, &self.dispatcher, self.payload_len);
             if let Err(error) = served {
                 tracing::error!("serving /dev/fuse: {error}");
             }

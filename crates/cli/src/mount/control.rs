@@ -72,8 +72,7 @@ impl Control {
         let listener = bind(&address(device)?)?;
         let waiters = Waiters::default();
         let control = Control { listener: Some(listener.try_clone()?), waiters: waiters.clone() };
-        thread::Builder::new().name("control".into()).spawn(move || {
-            sandbox::enter();
+        sandbox::spawn("control", move || {
             // Ends when `close` has made the listener non-blocking.
             for number in 0.. {
                 let Ok((stream, _)) = listener.accept() else { break };

@@ -40,7 +40,7 @@ pub fn at(step: &'static str) -> io::Result<()> {
     match what.as_str() {
         "panic" => panic!("asked to panic at {step}"),
         "abort" => std::process::abort(),
-        "kill" => crate::sys::kill(std::process::id() as i32),
+        "kill" => crate::sys::kill_myself(),
         "stop" => crate::sys::stop_myself(),
         "hang" => loop {
             std::thread::park();

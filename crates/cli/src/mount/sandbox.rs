@@ -4,7 +4,7 @@
 //! Two steps, since Linux keeps rights by thread. Each thread, before it does anything
 //! (`enter`): no new privileges, no capability but those named here, no file, no TCP port and no
 //! abstract socket of others (Landlock). The thread that opens and mounts does so last. Then
-//! all at once (`close`): no system call but those listed here (seccomp); others fail with
+//! all at once (`close`), when no thread is on its way any more: no system call but those listed here (seccomp); others fail with
 //! EPERM. The list has none that opens or names a file, makes a socket or a ring of io_uring,
 //! or starts a program. What the server still wants from outside its monitor does
 //! (`monitor.rs`).
@@ -28,7 +28,10 @@ use seccompiler::{
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::ffi::c_long;
+use std::io;
+use std::sync::mpsc::channel;
 use std::sync::{Mutex, OnceLock, PoisonError};
+use std::thread;
 
 type Failed = Box<dyn Error + Send + Sync>;
 
@@ -66,6 +69,19 @@ pub fn enter() {
     if let Err(error) = sys::keep_capabilities(KEPT) {
         lacks(format!("capabilities: {error}"));
     }
+}
+
+/// Starts a thread that ends with the process; it has entered when this returns.
+pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let (coming, there) = channel::<()>();
+    thread::Builder::new().name(name.into()).spawn(move || {
+        enter();
+        drop(coming);
+        body();
+    })?;
+    // Nobody sends: it ends with the other side.
+    let _ = there.recv();
+    Ok(())
 }
 
 /// The last thread enters, and no thread makes another call than those listed. Logs how that

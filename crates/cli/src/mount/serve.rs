@@ -351,12 +351,7 @@ fn await_signals(monitor: Arc<Monitor>) -> Result<Sender<Weak<BtrfsFs>>> {
 
 /// A thread that ends with the process.
 fn start_thread(name: &str, body: impl FnOnce() + Send + 'static) -> Result<()> {
-    let body = || {
-        sandbox::enter();
-        body();
-    };
-    let spawned = thread::Builder::new().name(name.into()).spawn(body);
-    spawned.map(drop).map_err(|e| starting("a thread", &e))
+    sandbox::spawn(name, body).map_err(|e| starting("a thread", &e))
 }
 
 fn starting(what: &str, error: &std::io::Error) -> Error {

@@ -70,6 +70,13 @@ pub fn stop_myself() {
     unsafe { libc::raise(libc::SIGSTOP) };
 }
 
+/// By the one way that a sandbox leaves.
+#[cfg(debug_assertions)]
+pub fn kill_myself() {
+    // SAFETY: raise takes a number.
+    unsafe { libc::raise(libc::SIGKILL) };
+}
+
 /// Lets a stopped process go on.
 pub fn wake(process: i32) {
     // SAFETY: kill takes two numbers.

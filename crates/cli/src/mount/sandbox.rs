@@ -204,13 +204,7 @@ const CALLS: [&[c_long]; 6] = [
     &[libc::SYS_io_uring_enter],
     // Who asks at the control socket, and the system's log. Sockets are not made, and go nowhere
     // but where they are connected.
-    &[
-        libc::SYS_accept4,
-        libc::SYS_recvfrom,
-        libc::SYS_shutdown,
-        libc::SYS_getsockopt,
-        libc::SYS_setsockopt,
-    ],
+    &[libc::SYS_accept4, libc::SYS_recvfrom, libc::SYS_shutdown, libc::SYS_getsockopt],
     // Memory, but for code: `NARROWED`.
     &[libc::SYS_munmap, libc::SYS_mremap, libc::SYS_madvise, libc::SYS_brk],
     // Threads, their signals and their waiting.
@@ -275,6 +269,8 @@ const NARROWED: &[(c_long, u8, &[Value])] = &[
     (libc::SYS_clone, 0, &[Value::Bits(THREAD | NAMESPACES, THREAD)]),
     // To whom a socket is connected, and not to an address.
     (libc::SYS_sendto, 4, &[Value::Null]),
+    // Patience with who does not read.
+    (libc::SYS_setsockopt, 2, &[Value::Is(libc::SO_SNDTIMEO as u64)]),
     // Giving up blocks of a device; a listener that looks whether somebody is there.
     (libc::SYS_ioctl, 1, &[Value::Is(BLKDISCARD), Value::Is(libc::FIONBIO)]),
     (

@@ -1,5 +1,9 @@
 //! The server: opens the volume, mounts it, waits for the end, closes.
 //!
+//! Order at the start: the monitor is forked, while there is one thread; every thread that is made
+//! then lets its rights go (`sandbox.rs`), and this one, which opens and mounts, when nothing is
+//! left that can fail.
+//!
 //! Order at the end: the file system is closed (committed), then the image is unlocked,
 //! then whoever waits is told. So what `spinney umount` returns from is free to be used.
 

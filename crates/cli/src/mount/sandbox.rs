@@ -250,6 +250,7 @@ const OLD_CALLS: &[c_long] = &[];
 const PR_SET_IO_FLUSHER: u64 = 57;
 const PR_SET_VMA: u64 = 0x5356_4d41;
 const BLKDISCARD: u64 = 0x1277;
+const IORING_REGISTER_ENABLE_RINGS: u64 = 12;
 const NOT_CODE: Value = Value::Bits(libc::PROT_EXEC as u64, 0);
 const NAMESPACES: u64 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWUSER
@@ -269,6 +270,9 @@ const NARROWED: &[(c_long, u8, &[Value])] = &[
     (libc::SYS_clone, 0, &[Value::Bits(THREAD | NAMESPACES, THREAD)]),
     // To whom a socket is connected, and not to an address.
     (libc::SYS_sendto, 4, &[Value::Null]),
+    // A ring that was made before is put to use; it takes FUSE's commands alone
+    // (`fuse/src/uring/ring.rs`).
+    (libc::SYS_io_uring_register, 1, &[Value::Is(IORING_REGISTER_ENABLE_RINGS)]),
     // Patience with who does not read.
     (libc::SYS_setsockopt, 2, &[Value::Is(libc::SO_SNDTIMEO as u64)]),
     // Giving up blocks of a device; a listener that looks whether somebody is there.

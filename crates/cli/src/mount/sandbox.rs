@@ -299,8 +299,9 @@ const NARROWED: &[(c_long, u8, &[Value])] = &[
         1,
         &[Value::Is(libc::SCHED_OTHER as u64), Value::Is(libc::SCHED_IDLE as u64)],
     ),
-    // The calling thread's own place.
+    // The calling thread's own place and priority.
     (libc::SYS_sched_setaffinity, 0, &[Value::Is(0)]),
+    (libc::SYS_setpriority, 1, &[Value::Is(0)]),
 ];
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -54,7 +55,7 @@ pub fn all() -> io::Result<Vec<MountEntry>> {
     Ok(table.split(|b| *b == b'\n').filter_map(parse).collect())
 }
 
-/// Tells when the table changes.
+/// The table, open: tells when it changes, and what it says.
 pub struct Watch(fs::File);
 
 impl Watch {
@@ -63,8 +64,20 @@ impl Watch {
     }
 
     /// Returns at the next change since it was made, or since the last one.
-    pub fn wait(&mut self) -> io::Result<()> {
+    pub fn wait(&self) -> io::Result<()> {
         sys::wait_for_change(&self.0)
+    }
+
+    /// As `all`, without opening anything.
+    pub fn all(&self) -> io::Result<Vec<MountEntry>> {
+        let (mut table, mut part) = (Vec::new(), vec![0; 1 << 16]);
+        loop {
+            match self.0.read_at(&mut part, table.len() as u64)? {
+                0 => break,
+                len => table.extend_from_slice(&part[..len]),
+            }
+        }
+        Ok(table.split(|b| *b == b'\n').filter_map(parse).collect())
     }
 }
 
@@ -172,6 +185,10 @@ broken line
     #[test]
     fn the_root_of_this_machine_is_mounted() {
         assert!(on(Path::new("/")).unwrap().is_some());
+        let watch = Watch::new().unwrap();
+        for _ in 0..2 {
+            assert!(watch.all().unwrap().iter().any(|entry| entry.point == Path::new("/")));
+        }
         assert!(real_path(Path::new("/no/such/place")).is_err());
     }
 }

@@ -6,7 +6,7 @@
 
 mod common;
 
-use common::mount::{Mount, loops_over, mounted, server, signal};
+use common::mount::{Mount, loops_over, monitor, mounted, server, signal};
 use common::{Image, PROGRAM, assert_clean, eventually, fine, text};
 use std::fs;
 use std::path::Path;
@@ -58,8 +58,9 @@ fn abort(image: &Image) {
 fn assert_nothing_left(what: &str, image: &Image) {
     let point = image.dir.join("mnt");
     let deadline = Instant::now() + LONG;
-    let left = || (mounted(&point), loops_over(&image.path), server(&image.path));
-    while left() != (None, Vec::new(), None) {
+    let processes = || (server(&image.path), monitor(&image.path));
+    let left = || (mounted(&point), loops_over(&image.path), processes());
+    while left() != (None, Vec::new(), (None, None)) {
         if Instant::now() > deadline {
             let left = left();
             abort(image);

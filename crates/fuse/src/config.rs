@@ -1,7 +1,9 @@
 //! What the caller may choose about a mount.
 
+use crate::callers::{Callers, Proc};
 use crate::owners::Owners;
 use std::path::PathBuf;
+use std::sync::Arc;
 use vfs::{Errno, FsError, Result};
 
 /// How requests reach the server.
@@ -43,6 +45,11 @@ pub struct Config {
     pub writeback: bool,
     /// Whose the files appear to be.
     pub owners: Owners,
+    /// Who looks at those who make requests.
+    pub callers: Arc<dyn Callers>,
+    /// Each thread that the session makes calls this before it serves. A thread that is made
+    /// by another has from it what the system lets it inherit.
+    pub on_thread: Option<fn()>,
     /// Remember names that do not exist.
     pub cache_negative: bool,
     /// Largest data of one request, in bytes.
@@ -99,6 +106,8 @@ impl Default for Config {
             keep_callers: true,
             writeback: false,
             owners: Owners::default(),
+            callers: Arc::new(Proc),
+            on_thread: None,
             cache_negative: true,
             max_write: 1 << 20,
             max_read: None,

@@ -12,6 +12,7 @@
 #![deny(unsafe_code)]
 
 mod abi;
+mod callers;
 mod classic;
 mod config;
 mod crowd;
@@ -30,6 +31,7 @@ mod sys;
 #[allow(unsafe_code)]
 mod uring;
 
+pub use callers::{Callers, Credentials, Proc};
 pub use config::{Config, Source, Transport};
 pub use notify::Notifier;
 pub use owners::{Map, Owners};

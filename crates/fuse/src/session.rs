@@ -123,13 +123,16 @@ impl Session {
             // Following one is a read.
             agreement.flags &= !crate::abi::init::CACHE_SYMLINKS;
         }
+        let spawner = Spawner::new(config);
         let rings = match config.transport {
             Transport::Classic => None,
             Transport::Auto | Transport::Uring if !agreement.offers_uring() => {
                 tracing::info!("the kernel does not offer FUSE over io_uring");
                 None
             }
-            Transport::Auto | Transport::Uring => self.make_rings(&device, &agreement, config),
+            Transport::Auto | Transport::Uring => {
+                self.make_rings(&device, &agreement, config, &spawner)
+            }
         };
         if rings.is_none() && config.transport == Transport::Uring {
             return Err(FsError::Unsupported("FUSE over io_uring is not available here".into()));
@@ -140,11 +143,11 @@ impl Session {
             Some(rings) => {
                 let cpus = sys::possible_cpus().len();
                 self.dispatcher.served_by(0, config.threads_for(cpus));
-                self.spawn_gathering(&device, &agreement)?;
+                self.spawn_gathering(&device, &agreement, &spawner)?;
                 if config.keep_callers {
                     let (roster, dispatcher) = (rings.roster.clone(), self.dispatcher.clone());
-                    self.watcher =
-                        Watcher::start(roster, dispatcher, |work| spawn("fuse-pace", work))?;
+                    let spawn = |work| spawner.spawn("fuse-pace", work);
+                    self.watcher = Watcher::start(roster, dispatcher, spawn)?;
                 }
             }
             None => {
@@ -152,15 +155,16 @@ impl Session {
                 let count = config.threads_for(cpus) * cpus;
                 let count = count.clamp(*CLASSIC_THREADS.start(), *CLASSIC_THREADS.end());
                 self.dispatcher.served_by(count, 0);
-                self.spawn_classic(&device, &agreement, count)?;
+                self.spawn_classic(&device, &agreement, count, &spawner)?;
             }
         }
         config.step("notify")?;
         let notifier = self.notifier.clone();
-        self.notifying = Some(spawn("fuse-notify", move || notifier.run())?);
+        self.notifying = Some(spawner.spawn("fuse-notify", move || notifier.run())?);
         // Before anybody can remember an attribute that nobody would tell the end of: the
         // mount is in the table already, and requests come from the answer on.
         self.dispatcher.tell_file_system_of(self.notifier());
+        spawner.wait();
         config.step("answer")?;
         accept(&device, unique, &agreement, rings.is_some())
             .map_err(|error| failed("answering the kernel's first request", error))?;
@@ -177,10 +181,11 @@ impl Session {
         device: &Device,
         agreement: &Agreement,
         config: &Config,
+        spawner: &Spawner,
     ) -> Option<Rings> {
         let mut rings = Rings { go: Vec::new(), roster: Roster::default() };
         let mut threads = Vec::new();
-        match self.fill_rings(&mut rings, &mut threads, device, agreement, config) {
+        match self.fill_rings(&mut rings, &mut threads, device, agreement, config, spawner) {
             Ok(()) => {
                 self.loops.extend(threads);
                 Some(rings)
@@ -202,12 +207,13 @@ impl Session {
         device: &Device,
         agreement: &Agreement,
         config: &Config,
+        spawner: &Spawner,
     ) -> Result<()> {
         config.step("rings")?;
         let (report, reports) = channel();
         let cpus = sys::possible_cpus();
         let threads_per_cpu = config.threads_for(cpus.len());
-        for cpu in cpus {
+        for &cpu in cpus {
             for _ in 0..threads_per_cpu {
                 let (go, wait) = channel();
                 let work = RingThread {
@@ -220,7 +226,7 @@ impl Session {
                     report: report.clone(),
                     wait,
                 };
-                threads.push(spawn(&format!("fuse-ring-{cpu}"), move || work.run())?);
+                threads.push(spawner.spawn(&format!("fuse-ring-{cpu}"), move || work.run())?);
                 rings.go.push(go);
             }
         }
@@ -231,13 +237,18 @@ impl Session {
     }
 
     /// Starts the thread beside the rings.
-    fn spawn_gathering(&mut self, device: &Device, agreement: &Agreement) -> Result<()> {
+    fn spawn_gathering(
+        &mut self,
+        device: &Device,
+        agreement: &Agreement,
+        spawner: &Spawner,
+    ) -> Result<()> {
         let gathered = Gathered::new(device, agreement.payload_len())
             .map_err(|error| failed("cloning the connection", error))?;
         let gathered = Arc::new(gathered);
         self.dispatcher.fetch_from(gathered.clone());
         let dispatcher = self.dispatcher.clone();
-        self.loops.push(spawn("fuse-0", move || {
+        self.loops.push(spawner.spawn("fuse-0", move || {
             if let Err(error) = gathered.run(&dispatcher) {
                 tracing::error!("serving /dev/fuse: {error}");
             }
@@ -250,6 +261,7 @@ impl Session {
         device: &Device,
         agreement: &Agreement,
         count: usize,
+        spawner: &Spawner,
     ) -> Result<()> {
         for index in 0..count {
             let device = if index == 0 {
@@ -259,7 +271,7 @@ impl Session {
             };
             let dispatcher = self.dispatcher.clone();
             let payload_len = agreement.payload_len();
-            self.loops.push(spawn(&format!("fuse-{index}"), move || {
+            self.loops.push(spawner.spawn(&format!("fuse-{index}"), move || {
                 if let Err(error) = classic::serve(&device, &dispatcher, payload_len) {
                     tracing::error!("serving /dev/fuse: {error}");
                 }
@@ -366,15 +378,42 @@ fn join(threads: Vec<JoinHandle<()>>) {
     }
 }
 
-fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
-    thread::Builder::new()
-        .name(name.into())
-        .spawn(move || {
-            sys::block_signals();
-            sys::mark_io_flusher();
-            work();
-        })
-        .map_err(|error| failed("starting a server thread", error))
+/// Makes the session's threads, and knows when all of them are there.
+struct Spawner {
+    on_thread: Option<fn()>,
+    /// Each thread has a copy until it is there.
+    coming: Sender<()>,
+    all_there: Receiver<()>,
+}
+
+impl Spawner {
+    fn new(config: &Config) -> Spawner {
+        let (coming, all_there) = channel();
+        Spawner { on_thread: config.on_thread, coming, all_there }
+    }
+
+    fn spawn(&self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+        let (on_thread, coming) = (self.on_thread, self.coming.clone());
+        thread::Builder::new()
+            .name(name.into())
+            .spawn(move || {
+                sys::block_signals();
+                sys::mark_io_flusher();
+                if let Some(call) = on_thread {
+                    call();
+                }
+                drop(coming);
+                work();
+            })
+            .map_err(|error| failed("starting a server thread", error))
+    }
+
+    /// Waits until all have called what they were to call.
+    fn wait(self) {
+        drop(self.coming);
+        // Nobody sends: it ends with the last copy.
+        let _ = self.all_there.recv();
+    }
 }
 
 /// Reads INIT. Nothing is answered yet: the answer says whether rings will come.
@@ -456,13 +495,11 @@ impl RingThread {
             return;
         }
         if let End::NotRegistered(error) = server.serve() {
-            // The kernel goes back to the device by itself; help to serve that.
+            // The kernel goes back to the device by itself; help to serve that. All read the one
+            // that is open: a thread that serves may not be allowed to open files.
             tracing::error!(cpu = self.cpu, "registering a ring entry: {error}");
             self.dispatcher.set_transport("classic");
-            let served = self
-                .device
-                .another()
-                .and_then(|device| classic::serve(&device, &self.dispatcher, self.payload_len));
+            let served = classic::serve(&self.device, &self.dispatcher, self.payload_len);
             if let Err(error) = served {
                 tracing::error!("serving /dev/fuse: {error}");
             }

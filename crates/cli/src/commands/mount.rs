@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 pub const COMMAND: Command = Command {
     name: "mount",
     summary: "mount a volume through FUSE",
-    usage: "[-f] [-r] [-q] [--log FILE] [-o OPTION,...] IMAGE DIR",
+    usage: "[-f] [-r] [-q] [--log FILE] [--no-sandbox] [-o OPTION,...] IMAGE DIR",
     help: "\
 Mounts the volume in IMAGE (a file or a block device) on the directory DIR. The command
 returns when the mount is ready, and a server stays in the background until the volume is
@@ -29,6 +29,11 @@ works, and unmounting returns when everything is on the medium. The loop device 
 the mount's name for the kernel; do not read the volume through it. As an ordinary user
 (the package fuse3 must be installed) the mount is of type fuse and only yours; `spinney
 umount` waits for the volume to be closed, umount(8) does not.
+
+Once the mount stands the server lets go what it does not need to serve: it can open no file,
+make no socket and start no program (Landlock, seccomp, capabilities; its log says what
+the kernel lacks). A process beside it, spinney-monitor, unmounts on signals and looks up
+callers' groups; it ends with the server.
 
 Mounting changes no parameter of the machine, and no priority, unless an option asks for it
 by name.
@@ -47,6 +52,8 @@ Options
                         background logs to the system's log (/dev/log); where there is
                         none, to /run/spinney/DIR.log, or spinney/DIR.log in
                         $XDG_RUNTIME_DIR for ordinary users
+    --no-sandbox        the server keeps all rights that it was started with, for debuggers;
+                        its log says so
     -o, --options OPTION,...
                         may be given several times
 
@@ -90,6 +97,7 @@ FUSE's -o options
     allow_other         let other users in; file modes still decide. The default for root;
                         others need user_allow_other in /etc/fuse.conf
     plain               as root, no loop device and no fuseblk
+    no-sandbox          as --no-sandbox
     threads=N           server threads per processor
     no_keep_callers     leave the ring's threads in the normal scheduling class even while
                         processors are idle (see docs/PERFORMANCE.md)
@@ -145,6 +153,7 @@ fn run(mut args: Args) -> Result<Exit> {
             Arg::Short('f') | Arg::Long("foreground") => words.foreground = true,
             Arg::Short('r') | Arg::Long("read-only") => words.options.read_only(),
             Arg::Short('q') | Arg::Long("quiet") => words.quiet = true,
+            Arg::Long("no-sandbox") => words.options.no_sandbox = true,
             Arg::Long("log") => {
                 let path = args.path()?;
                 words.options.log = Some(absolute(&path)?);

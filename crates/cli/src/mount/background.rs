@@ -90,7 +90,7 @@ fn child(reporter: &mut Reporter, serve: impl FnOnce(&mut Reporter) -> Result<Ex
     let detached = sys::new_session()
         .and_then(|()| sys::null_stdio())
         .and_then(|()| std::env::set_current_dir("/"));
-    sys::close_others(keep);
+    sys::close_others(&mut [keep]);
     let result = match detached {
         Ok(()) => catch_unwind(AssertUnwindSafe(|| serve(reporter)))
             .unwrap_or_else(|_| Err(Error::new("the server panicked; its log says where"))),

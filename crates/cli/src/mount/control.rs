@@ -12,6 +12,7 @@
 //!
 //! The socket is a convenience: without it everything works but the waiting.
 
+use super::sandbox;
 use crate::error::say_error;
 use crate::mounts::MountEntry;
 use crate::sys;
@@ -71,7 +72,7 @@ impl Control {
         let listener = bind(&address(device)?)?;
         let waiters = Waiters::default();
         let control = Control { listener: Some(listener.try_clone()?), waiters: waiters.clone() };
-        thread::Builder::new().name("control".into()).spawn(move || {
+        sandbox::spawn("control", move || {
             // Ends when `close` has made the listener non-blocking.
             for number in 0.. {
                 let Ok((stream, _)) = listener.accept() else { break };

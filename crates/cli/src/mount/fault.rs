@@ -1,5 +1,7 @@
-//! Makes a start, or the end, fail where a test wants it: `SPINNEY_FAULT=STEP=WHAT`. Debug builds
-//! only; in others nobody asks.
+//! Makes a start, or the end, fail where a test wants it: `SPINNEY_FAULT=STEP=WHAT[,STEP=WHAT...]`.
+//! `serving=try` lets who looks at the extended attribute `user.spinney.try.WHAT` have a thread
+//! that serves try WHAT; `sandbox=PART` leaves a part of the sandbox away, as on a kernel
+//! without it. Debug builds only; in others nobody asks.
 
 use std::io;
 use std::sync::Arc;
@@ -11,6 +13,16 @@ use vfs::FileSystem;
 const STEPS: &[&str] = &["log", "opened", "listening", "ready", CLOSING];
 #[cfg(debug_assertions)]
 const CLOSING: &str = "closing";
+#[cfg(debug_assertions)]
+const SERVING: &str = "serving";
+
+/// What a test wants at `step`.
+#[cfg(debug_assertions)]
+fn wanted(step: &str) -> Option<String> {
+    let all = std::env::var("SPINNEY_FAULT").ok()?;
+    let all = all.split(',').filter_map(|one| one.split_once('='));
+    all.filter(|(name, _)| *name == step).map(|(_, what)| what.to_owned()).next()
+}
 
 /// Work that gets on.
 #[cfg(debug_assertions)]
@@ -24,14 +36,11 @@ pub fn at(_: &'static str) -> io::Result<()> {
 #[cfg(debug_assertions)]
 pub fn at(step: &'static str) -> io::Result<()> {
     debug_assert!(STEPS.contains(&step) || fuse::Config::STEPS.contains(&step), "{step}");
-    let wanted = std::env::var("SPINNEY_FAULT").unwrap_or_default();
-    let Some((_, what)) = wanted.split_once('=').filter(|(name, _)| *name == step) else {
-        return Ok(());
-    };
-    match what {
+    let Some(what) = wanted(step) else { return Ok(()) };
+    match what.as_str() {
         "panic" => panic!("asked to panic at {step}"),
         "abort" => std::process::abort(),
-        "kill" => crate::sys::kill(std::process::id() as i32),
+        "kill" => crate::sys::kill_myself(),
         "stop" => crate::sys::stop_myself(),
         "hang" => loop {
             std::thread::park();
@@ -46,22 +55,32 @@ pub fn at(step: &'static str) -> io::Result<()> {
 }
 
 #[cfg(not(debug_assertions))]
-pub fn in_close(fs: Arc<impl FileSystem + 'static>) -> Arc<dyn FileSystem> {
+pub fn in_serving(fs: Arc<impl FileSystem + 'static>) -> Arc<dyn FileSystem> {
     fs
 }
 
-/// The same file system; its end fails if a test asked for that.
+/// The same file system; its end fails, or it tries things, if a test asked for that.
 #[cfg(debug_assertions)]
-pub fn in_close(fs: Arc<impl FileSystem + 'static>) -> Arc<dyn FileSystem> {
-    let wanted = std::env::var("SPINNEY_FAULT").unwrap_or_default();
-    match wanted.split_once('=') {
-        Some((CLOSING, _)) => Arc::new(closing::Failing(fs)),
-        _ => fs,
+pub fn in_serving(fs: Arc<impl FileSystem + 'static>) -> Arc<dyn FileSystem> {
+    match wanted(CLOSING).or_else(|| wanted(SERVING)) {
+        Some(_) => Arc::new(serving::Failing(fs)),
+        None => fs,
     }
 }
 
+#[cfg(not(debug_assertions))]
+pub fn lacks(_: &str) -> bool {
+    false
+}
+
+/// Whether the sandbox is to do as if the kernel had no such `part`.
 #[cfg(debug_assertions)]
-mod closing {
+pub fn lacks(part: &str) -> bool {
+    wanted("sandbox").is_some_and(|without| without == part)
+}
+
+#[cfg(debug_assertions)]
+mod serving {
     use std::sync::Arc;
     use vfs::*;
 
@@ -78,6 +97,15 @@ mod closing {
             super::at(super::CLOSING)
                 .map_err(|source| FsError::Io { context: "closing".into(), source })?;
             self.0.destroy()
+        }
+
+        /// What came of it, as the value: 0, or the error's number.
+        fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+            let what = name.strip_prefix(b"user.spinney.try.").and_then(|n| str::from_utf8(n).ok());
+            match what.filter(|_| super::wanted(super::SERVING).is_some()) {
+                Some(what) => Ok(crate::sys::attempt(what).to_string().into_bytes()),
+                None => self.0.getxattr(ino, name),
+            }
         }
 
         delegate! {
@@ -109,7 +137,6 @@ mod closing {
             fn readdir(&self, dir: Ino, offset: u64, emit: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()>;
             fn readdir_plus(&self, dir: Ino, offset: u64, emit: &mut dyn FnMut(&DirEntry<'_>, Option<&Entry>) -> bool) -> Result<()>;
             fn dir_end(&self, dir: Ino) -> Result<u64>;
-            fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>>;
             fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>>;
             fn setxattr(&self, cx: &Context, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()>;
             fn removexattr(&self, cx: &Context, ino: Ino, name: &[u8]) -> Result<()>;

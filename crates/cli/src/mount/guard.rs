@@ -244,7 +244,7 @@ pub fn from_a_process_apart(place: &Place) -> io::Result<Teller> {
     let server = std::process::id() as i32;
     sys::fork_apart(|| {
         // Its end of the pipe too: the server's alone says that the server lives.
-        sys::close_others(pipe.as_raw_fd());
+        sys::close_others(&mut [pipe.as_raw_fd()]);
         // Not to be ended with it from the terminal.
         let _ = sys::new_session();
         let gone = |limit| eventually(limit, || !sys::is_alive(server));

@@ -2,7 +2,9 @@
 //!
 //! `options` understands `-o`, `background` splits the process, `guard` watches over the
 //! start, `serve` opens, mounts, waits and closes, `control` tells `spinney umount` how
-//! that ended, `log` keeps what the server has to say. `fault` makes starts fail, in tests.
+//! that ended, `log` keeps what the server has to say. `sandbox` takes from the server what it
+//! does not need to serve, and `monitor` is a process that does the rest for it. `fault`
+//! makes starts fail, in tests.
 
 pub mod again;
 pub mod background;
@@ -11,6 +13,8 @@ mod fault;
 pub mod guard;
 pub mod log;
 pub mod machine;
+mod monitor;
 pub mod options;
 pub mod remount;
+mod sandbox;
 pub mod serve;

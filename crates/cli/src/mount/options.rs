@@ -23,6 +23,8 @@ pub struct MountOptions {
     pub log: Option<PathBuf>,
     /// As root, do not attach a loop device to an image.
     pub plain: bool,
+    /// The server keeps what it does not need.
+    pub no_sandbox: bool,
     /// What the kernel keeps for the mount, where the user says so.
     pub limits: Limits,
     /// The mounting user has what is the top directory's owner's.
@@ -140,6 +142,7 @@ impl MountOptions {
             "notreelog" => self.fs.tree_log = false,
             "fsync" => self.fs.tree_log = logged(value)?,
             "plain" => self.plain = true,
+            "no-sandbox" | "no_sandbox" => self.no_sandbox = true,
             "read-ahead" | "read_ahead" => {
                 self.limits.read_ahead = Some(in_range(option, value, 0, 1 << 20)?);
             }

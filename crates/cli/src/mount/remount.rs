@@ -10,14 +10,14 @@
 //! written there until it turns writable.
 
 use super::control::{Waiter, wake_if_stopped};
+use super::monitor::Monitor;
 use crate::error::{Error, Exit, Result, io_text};
-use crate::image;
 use crate::mounts::{self, MountEntry};
 use crate::sys;
 use btrfs_fs::BtrfsFs;
 use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError, Weak};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 /// The server may have to commit.
@@ -26,7 +26,8 @@ const TO_FOLLOW: Duration = Duration::from_secs(120);
 /// The server's side.
 pub struct Follower {
     fs: Weak<BtrfsFs>,
-    image: PathBuf,
+    monitor: Arc<Monitor>,
+    table: mounts::Watch,
     /// The mount's `major:minor`.
     device: String,
     /// One at a time.
@@ -34,15 +35,16 @@ pub struct Follower {
 }
 
 impl Follower {
-    pub fn new(fs: Weak<BtrfsFs>, image: PathBuf, device: String) -> Follower {
-        Follower { fs, image, device, turn: Mutex::new(()) }
+    pub fn new(fs: Weak<BtrfsFs>, monitor: Arc<Monitor>, device: String) -> io::Result<Follower> {
+        let table = mounts::Watch::new()?;
+        Ok(Follower { fs, monitor, table, device, turn: Mutex::new(()) })
     }
 
     /// Does as the mount table says; why not, if it cannot.
     pub fn follow(&self) -> std::result::Result<(), String> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(fs) = self.fs.upgrade() else { return Ok(()) };
-        let all = mounts::all().map_err(|e| e.to_string())?;
+        let all = self.table.all().map_err(|e| e.to_string())?;
         let Some(entry) = all.iter().find(|entry| entry.device == self.device) else {
             return Ok(());
         };
@@ -66,9 +68,9 @@ impl Follower {
     fn yield_to_kernel(&self) {
         let Some(fs) = self.fs.upgrade() else { return };
         if fs.read_only_reason().is_none()
-            && let Some(point) = image::written_by_kernel(&self.image)
+            && let Some(point) = self.monitor.written_by_kernel()
         {
-            fs.give_up(&format!("the kernel has mounted the image, too, on {}", point.display()));
+            fs.give_up(&format!("the kernel has mounted the image, too, on {point}"));
         }
     }
 
@@ -88,16 +90,15 @@ impl Follower {
 
     /// Follows for as long as the process lives.
     pub fn watch(&self) {
-        let watched = mounts::Watch::new().and_then(|mut watch| {
-            loop {
-                watch.wait()?;
-                self.yield_to_kernel();
-                if let Err(why) = self.follow() {
-                    tracing::error!("remounted read-only: {why}");
-                }
+        let error = loop {
+            if let Err(error) = self.table.wait() {
+                break error;
             }
-        });
-        let Err::<(), io::Error>(error) = watched else { return };
+            self.yield_to_kernel();
+            if let Err(why) = self.follow() {
+                tracing::error!("remounted read-only: {why}");
+            }
+        };
         tracing::warn!("remounts are not noticed: {error}");
     }
 }

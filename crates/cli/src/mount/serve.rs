@@ -1,5 +1,9 @@
 //! The server: opens the volume, mounts it, waits for the end, closes.
 //!
+//! Order at the start: the monitor is forked, while there is one thread; every thread that is made
+//! then lets its rights go (`sandbox.rs`), and this one, which opens and mounts, when nothing is
+//! left that can fail.
+//!
 //! Order at the end: the file system is closed (committed), then the image is unlocked,
 //! then whoever waits is told. So what `spinney umount` returns from is free to be used.
 
@@ -9,14 +13,17 @@ use super::control::{Answers, Asker, Control};
 use super::fault;
 use super::log::{self, LogPlace, Sink};
 use super::machine;
+use super::monitor::{Monitor, Unmounted};
 use super::options::MountOptions;
 use super::remount::Follower;
+use super::sandbox;
 use crate::error::{Error, Exit, Result, io_text};
 use crate::image::{self, Access, Medium};
 use crate::mounts;
 use crate::sys;
-use btrfs_fs::BtrfsFs;
-use fuse::{Config, Map, Session, Source, Transport, Unmounter};
+use btrfs_fs::{BtrfsFs, Options};
+use fuse::{Config, Map, Session, Source, Transport};
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Weak};
@@ -35,8 +42,11 @@ pub struct Request {
 /// Serves until the volume is unmounted. Errors before `reporter` heard that the mount is
 /// ready are the start's.
 pub fn serve(request: &Request, reporter: &mut Reporter) -> Result<Exit> {
+    // While there is one thread, and nothing open.
+    let monitor = Monitor::start(&request.image, &request.point);
+    let monitor = Arc::new(monitor.map_err(|e| starting("the process beside the server", &e))?);
     let place = start_log(request)?;
-    let served = step("log").and_then(|()| serve_logged(request, reporter, &place));
+    let served = step("log").and_then(|()| serve_logged(request, reporter, &place, &monitor));
     if let (LogPlace::File(path), false) = (&place, reporter.was_ready()) {
         // What it says the terminal was told. It is locked, so it is no other server's.
         let _ = std::fs::remove_file(path);
@@ -44,7 +54,12 @@ pub fn serve(request: &Request, reporter: &mut Reporter) -> Result<Exit> {
     served
 }
 
-fn serve_logged(request: &Request, reporter: &mut Reporter, place: &LogPlace) -> Result<Exit> {
+fn serve_logged(
+    request: &Request,
+    reporter: &mut Reporter,
+    place: &LogPlace,
+    monitor: &Arc<Monitor>,
+) -> Result<Exit> {
     if let Some(warning) = request.options.warning() {
         tracing::warn!("{warning}");
     }
@@ -52,13 +67,16 @@ fn serve_logged(request: &Request, reporter: &mut Reporter, place: &LogPlace) ->
     sys::block_signals();
     // Whoever looks at the mount, and sync(2) of all, would wait for a stopped server.
     sys::ignore_stops();
+    if !request.options.no_sandbox {
+        sandbox::prepare();
+    }
     tend_memory()?;
-    let signals = await_signals()?;
+    let signals = await_signals(monitor.clone())?;
     let (fs, medium) = open(request)?;
     step("opened")?;
     reporter.mounting();
     let image = request.image.display();
-    let mut session = match mount(request, &fs) {
+    let mut session = match mount(request, &fs, monitor) {
         Ok(session) => session,
         Err(error) => {
             // Nothing was changed through it, but its recovery may have to be written.
@@ -67,15 +85,17 @@ fn serve_logged(request: &Request, reporter: &mut Reporter, place: &LogPlace) ->
             return Err(error);
         }
     };
-    let follower = follow(request, &fs, session.unmounter().mountpoint());
-    let mut control = listen(session.unmounter().mountpoint(), answers(request, follower));
+    let point = session.unmounter().mountpoint().to_owned();
+    let number = device_on(&point);
+    let follower = number.as_deref().and_then(|number| follow(&fs, monitor, number));
+    let mut control = listen(&point, answers(request, follower));
     step("listening")?;
-    let unmounter = session.unmounter();
-    let number = device_on(unmounter.mountpoint());
-    let _ = signals.send(Served { unmounter, number, fs: Arc::downgrade(&fs) });
+    monitor.serves(number.as_deref().unwrap_or_default());
+    let _ = signals.send(Arc::downgrade(&fs));
     step("ready")?;
     let text = ready_text(request, &fs, &session, place);
     tracing::info!("{text}");
+    sandbox::close();
     reporter.ready(&text);
     session.wait();
     if let Some(control) = &mut control {
@@ -121,12 +141,26 @@ fn open(request: &Request) -> Result<(Arc<BtrfsFs>, Medium)> {
         false => Access::Write,
     };
     let medium = image::open(&request.image, access)?;
-    let fs = BtrfsFs::open_device(medium.device(), options.clone())
+    let fs = open_volume(&medium, options.clone())?
         .map_err(|e| image::opening_volume(&request.image, &options.subvol, &e))?;
     Ok((Arc::new(fs), medium))
 }
 
-fn mount(request: &Request, fs: &Arc<BtrfsFs>) -> Result<Session> {
+/// On a thread that has let go what it can, for those that the engine makes.
+fn open_volume(medium: &Medium, options: Options) -> Result<vfs::Result<BtrfsFs>> {
+    // As much as the main thread has.
+    const STACK: usize = 8 << 20;
+    let device = medium.device();
+    let body = move || {
+        sandbox::enter();
+        BtrfsFs::open_device(device, options)
+    };
+    let opening = thread::Builder::new().name("open".into()).stack_size(STACK).spawn(body);
+    let opening = opening.map_err(|e| starting("a thread", &e))?;
+    Ok(opening.join().unwrap_or_else(|panic| resume_unwind(panic)))
+}
+
+fn mount(request: &Request, fs: &Arc<BtrfsFs>, monitor: &Arc<Monitor>) -> Result<Session> {
     let mut config = request.options.config.clone();
     if let Some(why) = fs.read_only_reason() {
         if !config.read_only {
@@ -140,11 +174,13 @@ fn mount(request: &Request, fs: &Arc<BtrfsFs>) -> Result<Session> {
     let top = fs.getattr(fs.root()).map_err(|e| Error::about(request.image.display(), e))?;
     config.owners = request.options.owners(&top);
     config.source = source(request);
+    config.callers = monitor.clone();
+    config.on_thread = Some(sandbox::enter);
     config.on_step = Some(fault::at);
     if config.transport == Transport::Uring && sys::is_root() {
         machine::enable_uring();
     }
-    let session = Session::mount(fault::in_close(fs.clone()), &request.point, &config);
+    let session = Session::mount(fault::in_serving(fs.clone()), &request.point, &config);
     let session = session.map_err(|e| mounting(request, &e))?;
     request.options.limits.set(session.unmounter().mountpoint());
     Ok(session)
@@ -209,14 +245,14 @@ fn done(result: std::result::Result<(), String>) -> String {
     result.map_or_else(|why| why, |()| "done".into())
 }
 
-/// Remounts are noticed from here on.
-fn follow(request: &Request, fs: &Arc<BtrfsFs>, point: &Path) -> Option<Arc<Follower>> {
-    let follower =
-        Arc::new(Follower::new(Arc::downgrade(fs), request.image.clone(), device_on(point)?));
+/// Remounts of the mount `number` are noticed from here on.
+fn follow(fs: &Arc<BtrfsFs>, monitor: &Arc<Monitor>, number: &str) -> Option<Arc<Follower>> {
+    let unnoticed = |why: String| tracing::warn!("remounts are not noticed: {why}");
+    let follower = Follower::new(Arc::downgrade(fs), monitor.clone(), number.to_owned());
+    let follower = Arc::new(follower.inspect_err(|e| unnoticed(e.to_string())).ok()?);
     let watching = follower.clone();
-    start_thread("remounts", move || watching.watch())
-        .inspect_err(|e| tracing::warn!("remounts are not noticed: {}", e.text()))
-        .ok()?;
+    let started = start_thread("remounts", move || watching.watch());
+    started.inspect_err(|e| unnoticed(e.text())).ok()?;
     Some(follower)
 }
 
@@ -296,29 +332,19 @@ fn tend_memory() -> Result<()> {
     start_thread("memory", body)
 }
 
-/// What signals end.
-struct Served {
-    unmounter: Unmounter,
-    /// The mount's `major:minor`: known before anybody hears that it is ready, and may change what
-    /// is on its place.
-    number: Option<String>,
-    fs: Weak<BtrfsFs>,
-}
-
 /// Starts the thread that ends the mount on SIGTERM, SIGINT and SIGHUP, once it is told
 /// which: there is none yet, so that what can fail fails before.
-fn await_signals() -> Result<Sender<Served>> {
-    let (tell, told) = channel::<Served>();
+fn await_signals(monitor: Arc<Monitor>) -> Result<Sender<Weak<BtrfsFs>>> {
+    let (tell, told) = channel::<Weak<BtrfsFs>>();
     let body = move || {
-        let Ok(Served { unmounter, number: device, fs }) = told.recv() else { return };
+        let Ok(fs) = told.recv() else { return };
         let signal = sys::wait_for_signal();
         tracing::info!("{signal}: committing and unmounting");
         commit(&fs);
-        unmount_elsewhere(&unmounter, device.as_deref());
-        match device_on(unmounter.mountpoint()) {
-            now if now == device => unmount(&unmounter),
-            // What is there now is not ours to be unmounted.
-            _ => tracing::info!("unmounted already, but files are still open"),
+        match monitor.unmount() {
+            Unmounted::Done => {}
+            Unmounted::Before => tracing::info!("unmounted already, but files are still open"),
+            Unmounted::But(said) => tracing::warn!("{said}"),
         }
         let signal = sys::wait_for_signal();
         tracing::warn!("{signal} again: closing without waiting for open files");
@@ -329,38 +355,16 @@ fn await_signals() -> Result<Sender<Served>> {
 
 /// A thread that ends with the process.
 fn start_thread(name: &str, body: impl FnOnce() + Send + 'static) -> Result<()> {
-    let spawned = thread::Builder::new().name(name.into()).spawn(body);
-    spawned.map(drop).map_err(|e| Error::new(format!("starting a thread: {}", io_text(&e))))
+    sandbox::spawn(name, body).map_err(|e| starting("a thread", &e))
+}
+
+fn starting(what: &str, error: &std::io::Error) -> Error {
+    Error::new(format!("starting {what}: {}", io_text(error)))
 }
 
 /// The topmost mount's `major:minor`.
 fn device_on(point: &Path) -> Option<String> {
     mounts::on(point).ok().flatten().map(|entry| entry.device)
-}
-
-/// Where it is mounted a second time.
-fn unmount_elsewhere(unmounter: &Unmounter, device: Option<&str>) {
-    for entry in mounts::all().unwrap_or_default().iter().rev() {
-        let ours = Some(entry.device.as_str()) == device && entry.is_fuse();
-        if ours
-            && entry.point != unmounter.mountpoint()
-            && device_on(&entry.point).as_deref() == device
-        {
-            unmount(&unmounter.at(&entry.point));
-        }
-    }
-}
-
-fn unmount(unmounter: &Unmounter) {
-    let Err(error) = unmounter.unmount(false) else { return };
-    tracing::warn!(
-        "{}: {}; detached, it is closed when the last file in it is",
-        unmounter.mountpoint().display(),
-        io_text(&error)
-    );
-    if let Err(error) = unmounter.unmount(true) {
-        tracing::error!("detaching: {error}");
-    }
 }
 
 fn commit(fs: &Weak<BtrfsFs>) {

@@ -1,20 +1,26 @@
 //! The system calls that the standard library lacks, each behind a safe function. All
 //! `unsafe` of this program is below here.
 
+#[cfg(debug_assertions)]
+mod attempt;
+mod confine;
 mod files;
 mod memory;
 mod names;
 mod process;
 mod time;
 
+#[cfg(debug_assertions)]
+pub use attempt::attempt;
+pub use confine::{CAP_SYS_NICE, CAP_SYS_RESOURCE, keep_capabilities, name_thread};
 pub use files::{Umount, bind, get_xattr, remount, umount};
 pub use memory::{give_back_memory, keep_freed_memory};
 pub use names::{group_id, group_name, user_id_and_group, user_name};
-#[cfg(debug_assertions)]
-pub use process::stop_myself;
 pub use process::{
     Fork, block_signals, close_others, ended, fork, fork_apart, ignore_stops, is_alive, is_root,
     kill, new_session, null_stdio, peer, shut_down, state, umask, user_and_group, wait_for_change,
     wait_for_signal, wait_readable, wake,
 };
+#[cfg(debug_assertions)]
+pub use process::{kill_myself, stop_myself};
 pub use time::{CivilTime, from_local, to_local};

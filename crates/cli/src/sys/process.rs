@@ -70,6 +70,13 @@ pub fn stop_myself() {
     unsafe { libc::raise(libc::SIGSTOP) };
 }
 
+/// By the one way that a sandbox leaves.
+#[cfg(debug_assertions)]
+pub fn kill_myself() {
+    // SAFETY: raise takes a number.
+    unsafe { libc::raise(libc::SIGKILL) };
+}
+
 /// Lets a stopped process go on.
 pub fn wake(process: i32) {
     // SAFETY: kill takes two numbers.
@@ -161,9 +168,11 @@ pub fn null_stdio() -> io::Result<()> {
     Ok(())
 }
 
-/// Closes all descriptors from 3 on but `keep`, which the caller got from whoever
-/// started it and knows nothing of. Must be called before anything is opened.
-pub fn close_others(keep: i32) {
+/// Closes all descriptors from 3 on but those to `keep`, which the caller got from whoever
+/// started it and knows nothing of. Must be called before anything else is opened.
+pub fn close_others(keep: &mut [i32]) {
+    keep.sort_unstable();
+    let mut first: u32 = 3;
     let close = |first: u32, last: u32| {
         if first <= last {
             // SAFETY: takes numbers only; nothing of ours is open in the range (see above).
@@ -171,9 +180,11 @@ pub fn close_others(keep: i32) {
             unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
         }
     };
-    let keep = keep as u32;
-    close(3, keep.saturating_sub(1));
-    close(keep.saturating_add(1), u32::MAX);
+    for kept in keep.iter().filter_map(|fd| u32::try_from(*fd).ok()).filter(|fd| *fd >= 3) {
+        close(first, kept - 1);
+        first = kept + 1;
+    }
+    close(first, u32::MAX);
 }
 
 fn ending_set() -> libc::sigset_t {

@@ -41,8 +41,21 @@ pub fn loops_over(image: &Path) -> Vec<String> {
 
 /// The server of `image`, by its command line.
 pub fn server(image: &Path) -> Option<u32> {
+    processes_of(image).find(|pid| !is_monitor(*pid))
+}
+
+/// The process beside the server.
+pub fn monitor(image: &Path) -> Option<u32> {
+    processes_of(image).find(|pid| is_monitor(*pid))
+}
+
+fn is_monitor(pid: u32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.contains("monitor"))
+}
+
+fn processes_of(image: &Path) -> impl Iterator<Item = u32> {
     let image = image.display().to_string();
-    fs::read_dir("/proc").expect("proc").flatten().find_map(|entry| {
+    fs::read_dir("/proc").expect("proc").flatten().filter_map(move |entry| {
         let pid = entry.file_name().to_string_lossy().parse().ok()?;
         let line = fs::read(entry.path().join("cmdline")).ok()?;
         let exe = fs::read_link(entry.path().join("exe")).ok()?;

@@ -53,7 +53,7 @@ impl Dispatcher {
     /// the caller may keep the special mode bits (see `dispatch/mod.rs`).
     fn kill_priv_unasked(&self, request: &Request<'_>, ino: Ino) -> Answer<()> {
         let attr = self.owners.show(&self.fs.getattr(ino)?);
-        let Some(set) = killing_unasked(request, &attr) else { return Ok(()) };
+        let Some(set) = killing_unasked(&*self.callers, request, &attr) else { return Ok(()) };
         self.fs.setattr(&request.context(0), ino, &set)?;
         self.notifier.attributes_changed_now(ino);
         Ok(())

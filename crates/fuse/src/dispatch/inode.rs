@@ -25,7 +25,8 @@ impl Dispatcher {
         let ino = self.ino(request);
         let mut set = requested(&arg);
         if self.must_kill_priv(ino, &arg)? {
-            let killing = killing(request, &self.owners.show(&self.fs.getattr(ino)?));
+            let attr = self.owners.show(&self.fs.getattr(ino)?);
+            let killing = killing(&*self.callers, request, &attr);
             (set.kill_priv, set.kill_sgid) = (killing.kill_priv, killing.kill_sgid);
         }
         self.owners.give(&mut set)?;

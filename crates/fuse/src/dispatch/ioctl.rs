@@ -75,11 +75,11 @@ impl Dispatcher {
     /// The kernel brings nothing along, since the number says that nothing is to be brought: the
     /// mode is fetched from where the caller has it.
     fn shut_down(&self, request: &Request<'_>, at: u64) -> Answer<()> {
-        if !caller::is_admin(request) {
+        if !caller::is_admin(&*self.callers, request) {
             return Err(Errno::EPERM.into());
         }
-        let mode = caller::memory(request, at).ok_or(Failure::from(Errno::EFAULT))?;
-        let first = match u32::from_ne_bytes(mode) {
+        let mode = caller::shutdown_mode(&*self.callers, request, at);
+        let first = match mode.ok_or(Failure::from(Errno::EFAULT))? {
             0 => Durable::Everything,
             1 => Durable::Changes,
             2 => Durable::Synced,
@@ -97,7 +97,7 @@ impl Dispatcher {
 
     /// The kernel asks no file system but the one that serves this: administrators alone, as there.
     fn trim(&self, request: &Request<'_>, range: &TrimRange, out: &mut Out<'_>) -> Answer<()> {
-        if !caller::is_admin(request) {
+        if !caller::is_admin(&*self.callers, request) {
             return Err(Errno::EPERM.into());
         }
         let len = self.fs.trim(&request.context(0), range.start, range.len, range.minlen)?;
@@ -113,7 +113,7 @@ impl Dispatcher {
 
     /// Errors in the order of the kernel's btrfs; any byte but NUL may be in a label.
     fn set_label(&self, request: &Request<'_>, input: &[u8]) -> Answer<()> {
-        if !caller::is_admin(request) {
+        if !caller::is_admin(&*self.callers, request) {
             return Err(Errno::EPERM.into());
         }
         let text = input.get(..LABEL_MAX).ok_or(Failure::from(Errno::EINVAL))?;

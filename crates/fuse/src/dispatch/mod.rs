@@ -75,6 +75,7 @@ pub(crate) use pages::Origin;
 pub(crate) use request::Request;
 
 use crate::abi::Opcode;
+use crate::callers::Callers;
 use crate::config::Config;
 use crate::crowd::Crowd;
 use crate::gather::Gathered;
@@ -114,6 +115,7 @@ pub(crate) struct Dispatcher {
     keeps_atime: bool,
     writeback: bool,
     owners: Owners,
+    callers: Arc<dyn Callers>,
     transport: OnceLock<&'static str>,
     /// What comes beside the rings, if there are rings.
     gathered: OnceLock<Arc<Gathered>>,
@@ -140,6 +142,7 @@ impl Dispatcher {
             keeps_atime,
             writeback: config.writeback,
             owners: config.owners,
+            callers: config.callers.clone(),
             transport: OnceLock::new(),
             gathered: OnceLock::new(),
             closed: AtomicBool::new(false),

@@ -3,10 +3,17 @@
 use std::fs;
 use std::io;
 use std::mem;
+use std::sync::OnceLock;
 
 /// The numbers of all processors that could ever be online: the kernel makes a queue
-/// for each, and a queue that nobody serves would hang its requests.
-pub(crate) fn possible_cpus() -> Vec<usize> {
+/// for each, and a queue that nobody serves would hang its requests. Looked up once: a thread
+/// that serves may not be allowed to open files.
+pub(crate) fn possible_cpus() -> &'static [usize] {
+    static CPUS: OnceLock<Vec<usize>> = OnceLock::new();
+    CPUS.get_or_init(look_up_cpus)
+}
+
+fn look_up_cpus() -> Vec<usize> {
     let listed = fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
     let cpus = parse_list(listed.trim());
     if !cpus.is_empty() {
@@ -47,7 +54,7 @@ pub(crate) fn pin_to(cpu: usize) -> io::Result<()> {
 pub(crate) fn unpin() {
     // SAFETY: cpu_set_t is a plain bit array, for which all zeros is a valid value.
     let mut set: libc::cpu_set_t = unsafe { mem::zeroed() };
-    for cpu in possible_cpus().into_iter().filter(|cpu| *cpu < libc::CPU_SETSIZE as usize) {
+    for &cpu in possible_cpus().iter().filter(|cpu| **cpu < libc::CPU_SETSIZE as usize) {
         // SAFETY: `cpu` is below CPU_SETSIZE, so the bit lies inside `set`.
         unsafe { libc::CPU_SET(cpu, &mut set) };
     }

@@ -71,9 +71,10 @@ impl Streak {
 pub(crate) struct Server {
     entry: Entry,
     ring: Ring,
-    device: Device,
     dispatcher: Arc<Dispatcher>,
-    spread: bool,
+    /// The ring of a partner that is not there yet, made here because a server that serves may
+    /// not be allowed to make any. `None`: there will be none.
+    partners: Option<Ring>,
 }
 
 impl Server {
@@ -84,19 +85,24 @@ impl Server {
         payload_len: usize,
         spread: bool,
     ) -> io::Result<Server> {
+        let spread = spread && crate::sys::possible_cpus().len() > 1;
+        let ring = Ring::new(device)?;
+        ring.begin()?;
         Ok(Server {
-            ring: Ring::new(device)?,
+            ring,
             entry: Entry::new(qid, payload_len)?,
-            device: device.clone(),
             dispatcher: dispatcher.clone(),
-            spread: spread && crate::sys::possible_cpus().len() > 1,
+            partners: spread.then(|| Ring::new(device)).transpose()?,
         })
     }
 
     /// Registers the entry and serves until the mount ends.
     pub fn serve(self) -> End {
-        let Server { mut entry, mut ring, device, dispatcher, spread } = self;
-        let mut share = if spread { Share::AllButLargeReads } else { Share::Everything };
+        let Server { mut entry, mut ring, dispatcher, mut partners } = self;
+        let mut share = match partners {
+            Some(_) => Share::AllButLargeReads,
+            None => Share::Everything,
+        };
         let mut partner: Option<Partner> = None;
         if let Err(end) = ring.register(&mut entry) {
             return end;
@@ -107,8 +113,8 @@ impl Server {
                 drop(ring);
                 return end;
             }
-            if partner.is_none() {
-                partner = Partner::start(&device, &dispatcher);
+            if let Some(ring) = partners.take() {
+                partner = Partner::start(ring, &dispatcher);
             }
             match partner.as_ref() {
                 Some(partner) => match partner.lend(entry) {
@@ -148,20 +154,19 @@ struct Partner {
 }
 
 impl Partner {
-    fn start(device: &Device, dispatcher: &Arc<Dispatcher>) -> Option<Partner> {
+    fn start(mut ring: Ring, dispatcher: &Arc<Dispatcher>) -> Option<Partner> {
         let (to, entries) = channel::<Entry>();
         let (give_back, back) = channel();
         let (report, made) = channel();
-        let (device, dispatcher) = (device.clone(), dispatcher.clone());
+        let dispatcher = dispatcher.clone();
         let work = move || {
             crate::sys::unpin();
             // Its maker may be in the idle class just now (`pace.rs`), and nobody watches
             // over this one. Who could put the maker there can take this one out.
             let _ = crate::sys::set_idle_class(0, false);
-            let mut ring = match Ring::new(&device) {
-                Ok(ring) => ring,
-                Err(error) => return tracing::warn!("a ring for large reads: {error}"),
-            };
+            if let Err(error) = ring.begin() {
+                return tracing::warn!("a ring for large reads: {error}");
+            }
             let _ = report.send(());
             while let Ok(mut entry) = entries.recv() {
                 let ended = serve_streak(&mut ring, &mut entry, &dispatcher, Share::LargeReads);

@@ -5,6 +5,7 @@ use super::entry::Entry;
 use crate::abi::record::UringCmdReq;
 use crate::abi::{Wire, uring_cmd};
 use crate::device::Device;
+use io_uring::register::Restriction;
 use io_uring::squeue::Entry128;
 use io_uring::{IoUring, cqueue, opcode, types};
 use std::io;
@@ -12,19 +13,35 @@ use std::os::fd::AsRawFd;
 
 /// Offset of the `len` member in a submission entry.
 const SQE_LEN: usize = 24;
+/// `IOSQE_FIXED_FILE`: the file is one of those that were registered.
+const FIXED_FILE: u8 = 1;
 
 pub(super) struct Ring {
     uring: IoUring<Entry128, cqueue::Entry>,
 }
 
 impl Ring {
-    /// Must run on the thread that will use it.
+    /// It takes nothing before `begin`, and then FUSE's commands on this device alone, whoever
+    /// gets hold of it: a ring can do what a process may be forbidden.
     pub fn new(device: &Device) -> io::Result<Ring> {
         // A child that has the ring mapped would keep the connection open (`sys::unmount`).
-        let uring: IoUring<Entry128, cqueue::Entry> =
-            IoUring::builder().dontfork().setup_single_issuer().setup_defer_taskrun().build(2)?;
+        let uring: IoUring<Entry128, cqueue::Entry> = IoUring::builder()
+            .dontfork()
+            .setup_r_disabled()
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .build(2)?;
         uring.submitter().register_files(&[device.as_raw_fd()])?;
+        uring.submitter().register_restrictions(&mut [
+            Restriction::sqe_op(opcode::UringCmd80::CODE),
+            Restriction::sqe_flags_allowed(FIXED_FILE),
+        ])?;
         Ok(Ring { uring })
+    }
+
+    /// To be called on the thread that will use it.
+    pub fn begin(&self) -> io::Result<()> {
+        self.uring.submitter().register_enable_rings()
     }
 
     /// Gives the entry to the kernel for the first time. Like `commit` it returns when
@@ -111,4 +128,36 @@ fn is_disconnect(error: &io::Error) -> bool {
         error.raw_os_error(),
         Some(libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED | libc::ENODEV)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the ring answers to `command`.
+    fn answer(ring: &mut Ring, command: Entry128) -> i32 {
+        // SAFETY: the commands of this test point at static memory or at none.
+        unsafe { ring.uring.submission().push(&command) }.unwrap();
+        ring.uring.submit_and_wait(1).unwrap();
+        ring.uring.completion().next().unwrap().result()
+    }
+
+    #[test]
+    fn a_ring_takes_no_other_command() {
+        let made = Device::open().and_then(|device| Ring::new(&device));
+        let mut ring = match made {
+            Ok(ring) => ring,
+            Err(error) => return println!("SKIPPED: no ring over /dev/fuse: {error}"),
+        };
+        ring.begin().unwrap();
+        let path = c"/etc/passwd".as_ptr();
+        let open = opcode::OpenAt::new(types::Fd(libc::AT_FDCWD), path).build();
+        let socket = opcode::Socket::new(libc::AF_UNIX, libc::SOCK_STREAM, 0).build();
+        for command in [open, socket, opcode::Nop::new().build()] {
+            assert_eq!(answer(&mut ring, command.into()), -libc::EACCES);
+        }
+        let other = opcode::UringCmd80::new(types::Fd(0), uring_cmd::REGISTER).build();
+        assert_ne!(answer(&mut ring, other), -libc::EACCES, "FUSE's kind of command passes");
+        assert!(ring.uring.submitter().unregister_files().is_err());
+    }
 }

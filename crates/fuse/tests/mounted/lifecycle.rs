@@ -4,9 +4,10 @@ use crate::fixture::{Mount, Scratch, able, with_transport};
 use crate::spy::Spy;
 use crate::sys::{self, sh};
 use fuse::{Config, LoopDevice, Session, Source, Transport};
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 const BOTH: [Transport; 2] = [Transport::Classic, Transport::Uring];
@@ -265,4 +266,34 @@ fn as_ordinary_user() {
         serving.join().unwrap().unwrap();
         assert_eq!(spy.calls("destroy"), 1);
     }
+}
+
+static CALLED_BY: Mutex<BTreeSet<i32>> = Mutex::new(BTreeSet::new());
+
+/// What a program has each thread do (give up rights, say) it has done before it serves.
+#[test]
+fn threads_do_first_what_the_program_wants() {
+    each(|config| {
+        let on_thread = || {
+            // Time in which one that did not wait would serve.
+            std::thread::sleep(Duration::from_millis(20));
+            CALLED_BY.lock().unwrap().insert(sys::thread_id());
+        };
+        let config = Config { on_thread: Some(on_thread), ..config };
+        let ready_with = |spy: &Spy, point: &std::path::Path| {
+            while spy.looked_up_by.lock().unwrap().is_empty() {
+                let _ = fs::metadata(point.join("name"));
+            }
+        };
+        let mount = Mount::of_used(Spy::new(), &config, ready_with).unwrap();
+        std::thread::scope(|scope| {
+            for number in 0..32 {
+                let path = mount.path(&format!("name{number}"));
+                scope.spawn(move || fs::metadata(path).map(drop));
+            }
+        });
+        let served_by = mount.spy.looked_up_by.lock().unwrap();
+        let called_by = CALLED_BY.lock().unwrap();
+        assert!(!served_by.is_empty() && served_by.is_subset(&called_by));
+    });
 }

@@ -1,0 +1,266 @@
+//! A process beside the server that does for it what the sandbox (`sandbox.rs`) takes from it,
+//! on a few fixed words: it looks at who makes a request, tells whether the kernel has mounted
+//! the image, and unmounts. It reads no volume and holds nothing of the mount, so a server
+//! that was killed ends at once.
+//!
+//! It is made while the process has one thread and nothing open, and ends with the server, whose
+//! ends of two sockets say that it lives. Lookups have one, and wait for nothing; what concerns
+//! mounts may wait for the server itself, and has the other.
+//!
+//! Invariant: whoever speaks for the server, be it a stranger's volume, gets no more by these
+//! words than is told here: anybody's groups and capabilities, whether four bytes of memory
+//! are a mode of a shutdown, and the end of this one mount, whose number is told once.
+
+use crate::error::io_text;
+use crate::image;
+use crate::mounts::{self, MountEntry};
+use crate::sys::{self, Umount};
+use fuse::{Callers, Credentials, Proc};
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+/// As `ps` shows it.
+const NAME: &std::ffi::CStr = c"spinney-monitor";
+
+/// The server's side.
+#[derive(Debug)]
+pub struct Monitor {
+    lookups: Line,
+    mounts: Line,
+}
+
+/// How an unmount went.
+#[derive(PartialEq, Eq, Debug)]
+pub enum Unmounted {
+    Done,
+    /// It was unmounted before, and something is open in it.
+    Before,
+    /// It is detached, or not even that; what there is to be said.
+    But(String),
+}
+
+impl Monitor {
+    /// Must be called while the process has one thread and nothing open.
+    pub fn start(image: &Path, point: &Path) -> io::Result<Monitor> {
+        let (lookups, look_up) = UnixStream::pair()?;
+        let (mounts, unmount) = UnixStream::pair()?;
+        sys::fork_apart(|| {
+            // Nothing may get out of here into what the server goes on with.
+            let _ = catch_unwind(AssertUnwindSafe(|| serve(look_up, unmount, image, point)));
+        })?;
+        Ok(Monitor { lookups: Line::new(lookups), mounts: Line::new(mounts) })
+    }
+
+    /// The mount that is served, by its `major:minor`. The first word of it counts.
+    pub fn serves(&self, number: &str) {
+        let _ = self.mounts.ask(&format!("serves {number}"));
+    }
+
+    /// Where the kernel has the image mounted to write to it.
+    pub fn written_by_kernel(&self) -> Option<String> {
+        self.mounts.ask("kernel")
+    }
+
+    /// Unmounts what is served wherever it is mounted.
+    pub fn unmount(&self) -> Unmounted {
+        match self.mounts.ask("unmount").as_deref() {
+            Some("done") => Unmounted::Done,
+            Some("before") => Unmounted::Before,
+            Some(said) => Unmounted::But(said.into()),
+            None => Unmounted::But("nobody is there to unmount it".into()),
+        }
+    }
+}
+
+impl Callers for Monitor {
+    fn credentials(&self, process: u32) -> Option<Credentials> {
+        parse(&self.lookups.ask(&format!("credentials {process}"))?)
+    }
+
+    fn shutdown_mode(&self, process: u32, address: u64) -> Option<u32> {
+        self.lookups.ask(&format!("mode {process} {address}"))?.parse().ok()
+    }
+}
+
+fn write(seen: &Credentials) -> String {
+    let groups = seen.groups.iter().map(|group| format!(" {group}")).collect::<String>();
+    format!("{} {} {}{groups}", seen.capabilities, u8::from(seen.ours), seen.group)
+}
+
+fn parse(text: &str) -> Option<Credentials> {
+    let mut words = text.split(' ');
+    Some(Credentials {
+        capabilities: words.next()?.parse().ok()?,
+        ours: words.next()? == "1",
+        group: words.next()?.parse().ok()?,
+        groups: words.map(|word| word.parse().ok()).collect::<Option<_>>()?,
+    })
+}
+
+/// Questions and answers of a line each; an empty one is none.
+#[derive(Debug)]
+struct Line(Mutex<BufReader<UnixStream>>);
+
+impl Line {
+    fn new(socket: UnixStream) -> Line {
+        Line(Mutex::new(BufReader::new(socket)))
+    }
+
+    fn ask(&self, question: &str) -> Option<String> {
+        let mut socket = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut answer = String::new();
+        let told = socket.get_mut().write_all(format!("{question}\n").as_bytes());
+        let told = told.and_then(|()| match socket.read_line(&mut answer)? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => Ok(()),
+        });
+        if let Err(error) = told {
+            tracing::error!("the process beside the server does not answer: {error}");
+            return None;
+        }
+        Some(answer.trim_end_matches('\n').to_owned()).filter(|answer| !answer.is_empty())
+    }
+}
+
+/// The monitor, until the server is gone.
+fn serve(look_up: UnixStream, unmount: UnixStream, image: &Path, point: &Path) {
+    sys::close_others(&mut [look_up.as_raw_fd(), unmount.as_raw_fd()]);
+    // It ends with the server and not by a signal from the terminal, keeps no directory busy, and
+    // nobody waits for it to close what the server was given to write to.
+    let _ = sys::new_session().and_then(|()| sys::null_stdio());
+    let _ = std::env::set_current_dir("/");
+    sys::block_signals();
+    sys::name_thread(NAME);
+    let mut mount = Mount { image: image.to_owned(), point: point.to_owned(), number: None };
+    let body = move || answer(&unmount, |question| mount.answer(question));
+    if std::thread::Builder::new().name("mounts".into()).spawn(body).is_ok() {
+        answer(&look_up, look);
+    }
+}
+
+fn answer(socket: &UnixStream, mut answer_to: impl FnMut(&str) -> Option<String>) {
+    for question in BufReader::new(socket).lines() {
+        let Ok(question) = question else { return };
+        let answer = answer_to(&question).unwrap_or_default().replace('\n', "; ");
+        if (&*socket).write_all(format!("{answer}\n").as_bytes()).is_err() {
+            return;
+        }
+    }
+}
+
+fn look(question: &str) -> Option<String> {
+    let mut words = question.split(' ');
+    let (what, process) = (words.next()?, words.next()?.parse().ok()?);
+    match what {
+        "credentials" => Proc.credentials(process).map(|seen| write(&seen)),
+        "mode" => {
+            let mode = Proc.shutdown_mode(process, words.next()?.parse().ok()?)?;
+            Some(mode.to_string())
+        }
+        _ => None,
+    }
+}
+
+/// What the monitor knows of the mount.
+struct Mount {
+    image: PathBuf,
+    point: PathBuf,
+    number: Option<String>,
+}
+
+impl Mount {
+    fn answer(&mut self, question: &str) -> Option<String> {
+        match question.split_once(' ').unwrap_or((question, "")) {
+            ("serves", number) => {
+                self.number.get_or_insert_with(|| number.into());
+                None
+            }
+            ("kernel", "") => {
+                image::written_by_kernel(&self.image).map(|point| point.display().to_string())
+            }
+            ("unmount", "") => Some(self.unmount()),
+            _ => None,
+        }
+    }
+
+    fn is_ours(&self, entry: &MountEntry) -> bool {
+        Some(&entry.device) == self.number.as_ref() && entry.is_fuse()
+    }
+
+    /// What is on top there is the server's.
+    fn is_on(&self, point: &Path) -> bool {
+        mounts::on(point).ok().flatten().is_some_and(|entry| self.is_ours(&entry))
+    }
+
+    /// Takes the mount away, where it is mounted a second time first.
+    fn unmount(&self) -> String {
+        let mut said = Vec::new();
+        let all = mounts::all().unwrap_or_default();
+        let elsewhere = |entry: &&MountEntry| self.is_ours(entry) && entry.point != self.point;
+        for entry in all.iter().rev().filter(elsewhere) {
+            if self.is_on(&entry.point) {
+                unmount(&entry.point, &mut said);
+            }
+        }
+        match self.is_on(&self.point) {
+            true => unmount(&self.point, &mut said),
+            // What is there now is not the server's to be unmounted.
+            false if said.is_empty() => return "before".into(),
+            false => {}
+        }
+        if said.is_empty() { "done".into() } else { said.join("; ") }
+    }
+}
+
+fn unmount(point: &Path, said: &mut Vec<String>) {
+    let Err(error) = mounts::unmount(point, Umount::Now) else { return };
+    said.push(format!(
+        "{}: {}; detached, it is closed when the last file in it is",
+        point.display(),
+        io_text(&error)
+    ));
+    if let Err(error) = mounts::unmount(point, Umount::Lazily) {
+        said.push(format!("detaching: {error}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_pass_as_they_are() {
+        let none = Credentials { group: u32::MAX, ..Credentials::default() };
+        let some =
+            Credentials { capabilities: u64::MAX, ours: true, group: 0, groups: vec![7, 20] };
+        for seen in [none, some] {
+            assert_eq!(parse(&write(&seen)), Some(seen));
+        }
+        for wrong in ["", "1 1", "1 1 x", "1 1 1 x"] {
+            assert_eq!(parse(wrong), None, "{wrong}");
+        }
+    }
+
+    /// Everything but the words that are known, and a second number, is nothing.
+    #[test]
+    fn a_server_that_is_not_itself_gets_nothing() {
+        let me = std::process::id();
+        assert!(look(&format!("credentials {me}")).is_some());
+        for wrong in ["", "credentials", "credentials x", "credentials -1", "status 1", "mode 1"] {
+            assert_eq!(look(wrong), None, "{wrong}");
+        }
+        let root = mounts::on(Path::new("/")).unwrap().unwrap();
+        let mut mount = Mount { image: "/".into(), point: "/".into(), number: None };
+        assert_eq!(mount.answer("unmount").as_deref(), Some("before"));
+        for number in ["0:0", &root.device] {
+            assert_eq!(mount.answer(&format!("serves {number}")), None);
+            assert_eq!(mount.answer("unmount").as_deref(), Some("before"));
+        }
+        assert_eq!(mount.number.as_deref(), Some("0:0"));
+        assert_eq!(mount.answer("unmount /"), None);
+    }
+}

@@ -14,7 +14,6 @@
 mod abi;
 mod classic;
 mod config;
-mod crowd;
 mod device;
 mod dispatch;
 mod gather;
@@ -23,7 +22,7 @@ mod mount_table;
 mod nodeid;
 mod notify;
 mod owners;
-mod pace;
+mod polling;
 mod session;
 #[allow(unsafe_code)]
 mod sys;

@@ -155,9 +155,6 @@ impl Partner {
         let (device, dispatcher) = (device.clone(), dispatcher.clone());
         let work = move || {
             crate::sys::unpin();
-            // Its maker may be in the idle class just now (`pace.rs`), and nobody watches
-            // over this one. Who could put the maker there can take this one out.
-            let _ = crate::sys::set_idle_class(0, false);
             let mut ring = match Ring::new(&device) {
                 Ok(ring) => ring,
                 Err(error) => return tracing::warn!("a ring for large reads: {error}"),

@@ -1,6 +1,6 @@
 //! The reference model with a witness: calls are counted, and some can be made to fail.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use testkit::RefFs;
@@ -18,8 +18,6 @@ pub const UNKNOWN: &[u8] = b"unknown";
 pub struct Spy {
     pub model: RefFs,
     pub counted: Mutex<BTreeMap<&'static str, u64>>,
-    /// The threads that looked something up, by the kernel's numbers.
-    pub looked_up_by: Mutex<BTreeSet<i32>>,
     pub observer: OnceLock<Arc<dyn Observer>>,
     pub observe_takes: Duration,
     pub destroy_takes: Duration,
@@ -101,7 +99,6 @@ impl FileSystem for Spy {
 
     fn lookup(&self, cx: &Context, parent: Ino, name: &[u8]) -> Result<Entry> {
         self.note("lookup");
-        self.looked_up_by.lock().unwrap().insert(crate::sys::thread_id());
         match name {
             PANIC => panic!("asked to"),
             SLOW => std::thread::sleep(SLOWNESS),

@@ -31,6 +31,7 @@ pub(crate) use machine::polling_pays;
 use crate::classic::Servers;
 use crate::sys;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
@@ -177,7 +178,7 @@ type Work = Box<dyn FnOnce() + Send>;
 
 impl Pollers {
     /// One for each of these processors, and one that watches over them. With `servers` they
-    /// look for requests, too.
+    /// look for requests, too. All have their places when this returns.
     pub fn start(
         polling: &Arc<Polling>,
         processors: &[usize],
@@ -189,15 +190,20 @@ impl Pollers {
         }
         let mut pollers = Pollers { polling: polling.clone(), threads: Vec::new() };
         let mut watched = Vec::new();
+        let (coming, there) = channel();
         for &processor in processors {
             let poller = poller::Poller::new(polling, processor, servers);
             watched.push((processor, poller.passes()));
-            let work = Box::new(move || poller.run());
+            let coming = coming.clone();
+            let work = Box::new(move || poller.run(coming));
             pollers.threads.push(spawn(format!("fuse-poll-{processor}"), work)?);
         }
         let watcher = watcher::Watcher::new(polling, watched, servers);
         pollers.threads.push(spawn("fuse-poll".into(), Box::new(move || watcher.run()))?);
         let threads = pollers.threads.iter().map(|thread| thread.thread().clone()).collect();
+        // All have their places: nobody sends, it ends with the last of them.
+        drop(coming);
+        let _ = there.recv();
         let _ = polling.threads.set(threads);
         Ok(Some(pollers))
     }

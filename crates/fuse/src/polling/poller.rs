@@ -15,6 +15,7 @@ use crate::classic::Servers;
 use crate::sys;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
 use std::thread;
 use std::time::Duration;
 
@@ -46,12 +47,14 @@ impl Poller {
         self.passes.clone()
     }
 
-    pub fn run(self) {
+    /// `coming` goes when it has its place: from then on it asks the kernel for nothing.
+    pub fn run(self, coming: Sender<()>) {
         if let Err(error) = sys::pin_to(self.processor).and_then(|()| sys::lowest_priority()) {
             // One that may wander, or that takes time from others, is worse than none.
             tracing::debug!(processor = self.processor, "no polling there: {error}");
             return;
         }
+        drop(coming);
         while self.polling.wait() {
             self.poll();
         }

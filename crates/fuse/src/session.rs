@@ -34,7 +34,7 @@ use std::time::{Duration, Instant};
 use vfs::{Errno, FileSystem, FsError, Result};
 
 /// Loops of the classic transport: at least two, and no more than helps.
-const CLASSIC_THREADS: std::ops::RangeInclusive<usize> = 2..=64;
+const CLASSIC_THREADS: std::ops::RangeInclusive<usize> = 2..=Servers::MOST;
 /// The largest first message is far smaller.
 const FIRST_MESSAGE: usize = 1 << 16;
 
@@ -157,8 +157,10 @@ impl Session {
                 let count = config.threads_for(cpus) * cpus;
                 let count = count.clamp(*CLASSIC_THREADS.start(), *CLASSIC_THREADS.end());
                 self.dispatcher.served_by(count, 0);
-                let servers = Arc::new(Servers::new(polling, &device));
-                self.spawn_classic(&device, &agreement, count, &servers)?;
+                let usable = sys::usable_cpus();
+                let homes: Vec<usize> = usable.into_iter().cycle().take(count).collect();
+                let servers = Arc::new(Servers::new(polling, &device, &homes));
+                self.spawn_classic(&device, &agreement, homes.len(), &servers)?;
                 Some(servers)
             }
         };
@@ -260,12 +262,11 @@ impl Session {
         count: usize,
         servers: &Arc<Servers>,
     ) -> Result<()> {
-        let homes = sys::usable_cpus();
         for index in 0..count {
-            let home = homes.get(index % homes.len().max(1)).copied().unwrap_or(0);
             let payload_len = agreement.payload_len();
-            let server = classic::Server::new(device, &self.dispatcher, servers, home, payload_len)
-                .map_err(|error| failed("cloning the connection", error))?;
+            let server =
+                classic::Server::new(device, &self.dispatcher, servers, index, payload_len)
+                    .map_err(|error| failed("cloning the connection", error))?;
             self.loops.push(spawn(&format!("fuse-{index}"), move || {
                 if let Err(error) = server.run() {
                     tracing::error!("serving /dev/fuse: {error}");

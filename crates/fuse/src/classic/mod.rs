@@ -12,7 +12,7 @@ use crate::abi::{MIN_READ_BUFFER, Wire};
 use crate::device::{Device, Received};
 use crate::dispatch::{Dispatcher, Outcome, Request};
 use crate::sys;
-use servers::{Place, Seat};
+use servers::Place;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 
@@ -45,17 +45,17 @@ pub(crate) struct Server {
     /// A reply goes where its request came from: to wait at, and to look at.
     door: Device,
     quick: Device,
-    processor: usize,
+    number: usize,
     payload_len: usize,
 }
 
 impl Server {
-    /// To be at home on this processor.
+    /// The thread of that number.
     pub fn new(
         device: &Device,
         dispatcher: &Arc<Dispatcher>,
         servers: &Arc<Servers>,
-        processor: usize,
+        number: usize,
         payload_len: usize,
     ) -> io::Result<Server> {
         Ok(Server {
@@ -63,7 +63,7 @@ impl Server {
             dispatcher: dispatcher.clone(),
             door: device.another()?,
             quick: device.another_that_never_waits()?,
-            processor,
+            number,
             payload_len,
         })
     }
@@ -77,10 +77,9 @@ impl Server {
 
     fn serve(&self) -> io::Result<()> {
         let (mut input, mut output) = buffers(self.payload_len);
-        let seat = Seat::new(self.processor);
         let mut pinned = false;
         loop {
-            let place = self.servers.place(&seat);
+            let place = self.servers.place(self.number);
             self.move_to(place, &mut pinned);
             match place {
                 Place::End => return Ok(()),
@@ -91,7 +90,7 @@ impl Server {
                     answer(&self.door, &self.dispatcher, &input[..len], &mut output)?;
                 }
                 Place::Home => {
-                    seat.wait();
+                    self.servers.sleep(self.number);
                     if !self.serve_what_waits(&mut input, &mut output)? {
                         return Ok(());
                     }
@@ -109,7 +108,7 @@ impl Server {
         *pinned = wanted;
         match wanted {
             // What cannot be pinned serves all the same.
-            true => drop(sys::pin_to(self.processor)),
+            true => drop(sys::pin_to(self.servers.home(self.number))),
             false => sys::unpin(),
         }
     }

@@ -5,15 +5,17 @@
 //! *at home*, asleep, each pinned to a processor, and are called by the poller that finds a
 //! request there.
 //!
-//! Invariant: while polling is off, somebody is at the door unless every thread is serving. Who
+//! Invariants: while polling is off, somebody is at the door unless every thread is serving. Who
 //! leaves the door last sends another; who ends polling does, under the same lock; who has
-//! served looks where to go under it, too. It does not know what is served.
+//! served looks where to go under it, too. Pollers take no lock: at their priority they
+//! would keep everybody waiting for it (for a tenth of a second, measured). It does not know
+//! what is served.
 
 use crate::device::Device;
 use crate::polling::Polling;
 use parking_lot::Mutex;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, Thread};
 
 /// So many wait at the door; the others are called when all of these serve.
@@ -23,6 +25,10 @@ pub(crate) struct Servers {
     polling: Arc<Polling>,
     /// Tells whether a request waits.
     device: Device,
+    seats: Box<[Seat]>,
+    /// A bit for each seat with a sleeper. Who clears one calls him.
+    at_home: AtomicU64,
+    /// Bits come under it (and go without).
     places: Mutex<Places>,
     looks: AtomicU64,
 }
@@ -30,15 +36,13 @@ pub(crate) struct Servers {
 #[derive(Default)]
 struct Places {
     at_door: usize,
-    /// Whoever came last is called first: his memory is in the cache.
-    at_home: Vec<Arc<Seat>>,
     ended: bool,
 }
 
-/// Where a thread sleeps when it is at home.
-pub(crate) struct Seat {
-    thread: Thread,
+/// Where one of the threads sleeps when it is at home.
+struct Seat {
     processor: usize,
+    thread: OnceLock<Thread>,
     called: AtomicBool,
 }
 
@@ -46,43 +50,43 @@ pub(crate) struct Seat {
 pub(crate) enum Place {
     /// Wait for a request; then `took`.
     Door,
-    /// Sleep until called; then serve what is there.
+    /// `sleep` until called; then serve what is there.
     Home,
     /// The mount is gone.
     End,
 }
 
-impl Seat {
-    /// Of the calling thread.
-    pub fn new(processor: usize) -> Arc<Seat> {
-        let thread = thread::current();
-        Arc::new(Seat { thread, processor, called: AtomicBool::new(false) })
-    }
-
-    pub fn wait(&self) {
-        while !self.called.swap(false, Ordering::Acquire) {
-            thread::park();
-        }
-    }
-
-    fn call(&self) {
-        self.called.store(true, Ordering::Release);
-        self.thread.unpark();
-    }
-}
-
 impl Servers {
-    pub fn new(polling: &Arc<Polling>, device: &Device) -> Servers {
+    /// So many threads at most.
+    pub const MOST: usize = u64::BITS as usize;
+
+    /// One thread for each of `homes`: the processor to which it is pinned at home.
+    pub fn new(polling: &Arc<Polling>, device: &Device, homes: &[usize]) -> Servers {
+        assert!(homes.len() <= Servers::MOST, "a bit for each");
+        let seat = |processor: &usize| Seat {
+            processor: *processor,
+            thread: OnceLock::new(),
+            called: AtomicBool::new(false),
+        };
         Servers {
             polling: polling.clone(),
             device: device.clone(),
+            seats: homes.iter().map(seat).collect(),
+            at_home: AtomicU64::new(0),
             places: Mutex::default(),
             looks: AtomicU64::new(0),
         }
     }
 
-    /// Where to go, for who has nothing to serve.
-    pub fn place(&self, seat: &Arc<Seat>) -> Place {
+    /// Where that thread is at home.
+    pub fn home(&self, number: usize) -> usize {
+        self.seats[number].processor
+    }
+
+    /// Where to go, for the thread of that number, which has nothing to serve.
+    pub fn place(&self, number: usize) -> Place {
+        let seat = &self.seats[number];
+        seat.thread.get_or_init(thread::current);
         let mut places = self.places.lock();
         if places.ended {
             return Place::End;
@@ -91,28 +95,29 @@ impl Servers {
             places.at_door += 1;
             return Place::Door;
         }
-        places.at_home.push(seat.clone());
+        self.at_home.fetch_or(1 << number, Ordering::SeqCst);
         Place::Home
+    }
+
+    /// At home, until called.
+    pub fn sleep(&self, number: usize) {
+        while !self.seats[number].called.swap(false, Ordering::Acquire) {
+            thread::park();
+        }
     }
 
     /// A request was taken at the door.
     pub fn took(&self) {
         let mut places = self.places.lock();
         places.at_door -= 1;
-        let next = if self.polling.is_on() { None } else { places.for_door() };
-        drop(places);
-        call(next.as_ref());
+        self.guard_door(&places);
     }
 
-    /// A poller looks, and has what waits served on its processor. True if somebody comes.
+    /// A poller looks, and has what waits served on its processor, or where somebody is at
+    /// home. True if somebody comes. Takes no lock.
     pub fn look(&self, processor: usize) -> bool {
         self.looks.fetch_add(1, Ordering::Relaxed);
-        if !self.is_ready() {
-            return false;
-        }
-        let next = self.places.lock().of(processor);
-        call(next.as_ref());
-        next.is_some()
+        self.is_ready() && (self.call(|seat| seat.processor == processor) || self.call(|_| true))
     }
 
     /// How often pollers looked.
@@ -125,40 +130,42 @@ impl Servers {
         self.device.is_ready()
     }
 
-    /// Polling ends: somebody listens from now on.
+    /// Polling ends: somebody listens from now on. Not for pollers.
     pub fn end_polling(&self) {
-        let mut places = self.places.lock();
+        let places = self.places.lock();
         self.polling.end();
-        let next = places.for_door();
-        drop(places);
-        call(next.as_ref());
+        self.guard_door(&places);
     }
 
     /// The mount is gone: everybody returns.
     pub fn end(&self) {
-        let mut places = self.places.lock();
-        places.ended = true;
-        let all = std::mem::take(&mut places.at_home);
-        drop(places);
-        all.iter().for_each(|seat| seat.call());
-    }
-}
-
-fn call(seat: Option<&Arc<Seat>>) {
-    if let Some(seat) = seat {
-        seat.call();
-    }
-}
-
-impl Places {
-    fn for_door(&mut self) -> Option<Arc<Seat>> {
-        if self.at_door == 0 { self.at_home.pop() } else { None }
+        self.places.lock().ended = true;
+        // Nobody comes home any more.
+        while self.call(|_| true) {}
     }
 
-    /// One of this processor, or if all of those serve, of another.
-    fn of(&mut self, processor: usize) -> Option<Arc<Seat>> {
-        let own = self.at_home.iter().rposition(|seat| seat.processor == processor);
-        own.map(|at| self.at_home.remove(at)).or_else(|| self.at_home.pop())
+    /// Somebody is at the door, or nobody is at home, or pollers look.
+    fn guard_door(&self, places: &Places) {
+        if !self.polling.is_on() && places.at_door == 0 {
+            self.call(|_| true);
+        }
+    }
+
+    /// Calls the first of those at home (his memory is in the cache); false if there is none.
+    fn call(&self, which: impl Fn(&Seat) -> bool) -> bool {
+        let at_home = self.at_home.load(Ordering::SeqCst);
+        for (number, seat) in self.seats.iter().enumerate() {
+            let bit = 1 << number;
+            if at_home & bit != 0
+                && which(seat)
+                && self.at_home.fetch_and(!bit, Ordering::SeqCst) & bit != 0
+            {
+                seat.called.store(true, Ordering::Release);
+                seat.thread.get().inspect(|thread| thread.unpark());
+                return true;
+            }
+        }
+        false
     }
 }
 
@@ -178,11 +185,10 @@ mod tests {
     }
 
     impl Stage {
-        fn serve(&self, processor: usize) {
-            let seat = Seat::new(processor);
+        fn serve(&self, number: usize) {
             let mut byte = [0];
             loop {
-                match self.servers.place(&seat) {
+                match self.servers.place(number) {
                     Place::End => return,
                     Place::Door => {
                         let got = (&self.requests).read(&mut byte).unwrap();
@@ -193,7 +199,7 @@ mod tests {
                         self.answers.send(byte[0]).unwrap();
                     }
                     Place::Home => {
-                        seat.wait();
+                        self.servers.sleep(number);
                         // Looks without waiting; others may have been quicker.
                         while self.servers.is_ready() && self.take_now(&mut byte) {
                             self.answers.send(byte[0]).unwrap();
@@ -221,17 +227,23 @@ mod tests {
         let polling = Arc::new(Polling::new(Duration::ZERO, 1));
         let requests = File::from(OwnedFd::from(requests));
         let device = Device::from_fd(requests.try_clone().unwrap().into());
-        let stage = Stage { servers: Servers::new(&polling, &device), requests, answers };
+        let stage = Stage {
+            servers: Servers::new(&polling, &device, &[0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0]),
+            requests,
+            answers,
+        };
         let mut to_servers = File::from(OwnedFd::from(to_servers));
         let (stop, count) = (AtomicBool::new(false), AtomicU64::new(0));
         thread::scope(|scope| {
             let stage = &stage;
-            (0..AT_DOOR + 3).for_each(|n| drop(scope.spawn(move || stage.serve(n % 2))));
+            (0..AT_DOOR + 3).for_each(|n| drop(scope.spawn(move || stage.serve(n))));
             let (stop, count, polling) = (&stop, &count, &polling);
             scope.spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
                     polling.begin();
-                    (0..20).for_each(|n| drop(stage.servers.look(n % 2)));
+                    for n in 0..20 {
+                        stage.servers.look(n % 2);
+                    }
                     stage.servers.end_polling();
                     // From here on no poller looks: whoever is at the door has to.
                     let before = count.load(Ordering::Relaxed);
@@ -261,13 +273,19 @@ mod tests {
 
     #[test]
     fn the_poller_s_own_processor_serves_first() {
-        let seat = |processor| {
-            Arc::new(Seat { thread: thread::current(), processor, called: AtomicBool::new(false) })
+        let polling = Arc::new(Polling::new(Duration::ZERO, 1));
+        let (requests, _to_servers) = std::io::pipe().unwrap();
+        let device = Device::from_fd(OwnedFd::from(requests));
+        let servers = Servers::new(&polling, &device, &[0, 1, 0, 1]);
+        polling.begin();
+        (0..4).for_each(|number| assert_eq!(servers.place(number), Place::Home));
+        let calls = |processor| {
+            let before = servers.at_home.load(Ordering::Relaxed);
+            let own = servers.call(|seat| seat.processor == processor);
+            assert!(own || servers.call(|_| true));
+            (before & !servers.at_home.load(Ordering::Relaxed)).trailing_zeros()
         };
-        let mut places =
-            Places { at_home: vec![seat(0), seat(1), seat(0), seat(1)], ..Default::default() };
-        let order: Vec<_> = (0..4).map(|_| places.of(0).unwrap().processor).collect();
-        assert_eq!(order, [0, 0, 1, 1]);
-        assert!(places.of(0).is_none());
+        assert_eq!([calls(1), calls(1), calls(1), calls(1)], [1, 3, 0, 2]);
+        assert!(!servers.call(|_| true));
     }
 }

@@ -53,6 +53,7 @@ pub(crate) struct Polling {
     limit: Duration,
     clock: Instant,
     on: Alone<AtomicBool>,
+    end_asked: Alone<AtomicBool>,
     /// Requests, by the processor that served them.
     served: Box<[Alone<AtomicU64>]>,
     succession: Alone<Succession>,
@@ -77,6 +78,7 @@ impl Polling {
             limit,
             clock: Instant::now(),
             on: Alone::default(),
+            end_asked: Alone::default(),
             served: (0..processors).map(|_| Alone::default()).collect(),
             succession: Alone::default(),
             threads: OnceLock::new(),
@@ -141,6 +143,15 @@ impl Polling {
 
     pub fn is_on(&self) -> bool {
         self.on.0.load(Ordering::SeqCst)
+    }
+
+    /// A poller heard of no request for long enough. Its watcher ends it, who may take locks.
+    fn ask_end(&self) {
+        if !self.end_asked.0.swap(true, Ordering::SeqCst)
+            && let Some(watcher) = self.threads.get().and_then(|threads| threads.last())
+        {
+            watcher.unpark();
+        }
     }
 
     /// Pollers go to sleep. Who relies on their looking makes sure of another first
@@ -217,14 +228,6 @@ impl Drop for Pollers {
             thread.thread().unpark();
             let _ = thread.join();
         }
-    }
-}
-
-/// Ends it, with somebody who listens from then on if pollers looked for requests.
-fn end(polling: &Polling, servers: Option<&Arc<Servers>>) {
-    match servers {
-        Some(servers) => servers.end_polling(),
-        None => polling.end(),
     }
 }
 

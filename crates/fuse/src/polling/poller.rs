@@ -8,9 +8,9 @@
 //! the caller will wake. The other processors' pollers noticed nothing and leave it alone, but
 //! for a look now and then (`LATE`) for requests whose caller goes on, or waits behind others.
 //!
-//! It serves nothing itself: at its priority it might stop in the middle, with locks held.
+//! It serves nothing itself, and takes no lock: at its priority it might stop in the middle.
 
-use super::{Alone, Polling, end};
+use super::{Alone, Polling};
 use crate::classic::Servers;
 use crate::sys;
 use std::sync::Arc;
@@ -84,7 +84,7 @@ impl Poller {
                 }
             }
             if now - heard > limit {
-                return end(&self.polling, self.servers.as_ref());
+                self.polling.ask_end();
             }
             ran = now;
             if looks {

@@ -1,4 +1,5 @@
-//! Ends polling where others have work for a processor.
+//! Ends polling: when pollers have heard of no request for long enough, and where others have
+//! work for a processor.
 //!
 //! It is of normal priority, so it comes to run when pollers do not, and looks several
 //! hundred times a second for as long as they are at it. A poller that did not run for a whole
@@ -6,9 +7,9 @@
 //! processor is not idle without polling either. On the classic transport it is also the
 //! longest that a request waits for pollers to look.
 
+use super::Polling;
 use super::poller::Passes;
 use super::rests::Rests;
-use super::{Polling, end};
 use crate::classic::Servers;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -30,6 +31,12 @@ struct Sight {
     served: u64,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Why {
+    Asked,
+    OthersWork,
+}
+
 impl Watcher {
     pub fn new(
         polling: &Arc<Polling>,
@@ -42,9 +49,14 @@ impl Watcher {
     pub fn run(self) {
         let mut rests = Rests::default();
         while self.polling.wait() {
+            self.polling.end_asked.0.store(false, Ordering::SeqCst);
             let begin = Instant::now();
-            if self.others_have_work() {
-                end(&self.polling, self.servers.as_ref());
+            let why = self.watch();
+            match &self.servers {
+                Some(servers) => servers.end_polling(),
+                None => self.polling.end(),
+            }
+            if why == Why::OthersWork {
                 let time = rests.after(begin.elapsed());
                 tracing::trace!(?time, "others have work for a processor: polling rests");
                 self.polling.rest(time);
@@ -52,28 +64,30 @@ impl Watcher {
         }
     }
 
-    /// False when polling is off.
-    fn others_have_work(&self) -> bool {
+    /// Until it should end.
+    fn watch(&self) -> Why {
         let mut before = self.look();
         loop {
             let looks = self.looks();
             let begin = Instant::now();
             // Woken early at times, for something else.
             while let Some(left) = TICK.checked_sub(begin.elapsed()) {
-                if !self.polling.is_on() {
-                    return false;
+                if self.is_asked() {
+                    return Why::Asked;
                 }
                 thread::park_timeout(left);
             }
-            if !self.polling.is_on() {
-                return false;
-            }
             let now = self.look();
             if now.iter().zip(&before).any(|(now, before)| now == before) || self.waits(looks) {
-                return true;
+                return Why::OthersWork;
             }
             before = now;
         }
+    }
+
+    /// By a poller that heard of no request, or at the mount's end.
+    fn is_asked(&self) -> bool {
+        self.polling.end_asked.0.load(Ordering::SeqCst) || !self.polling.is_on()
     }
 
     fn look(&self) -> Vec<Sight> {

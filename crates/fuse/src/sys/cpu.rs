@@ -47,7 +47,10 @@ pub(crate) fn pin_to(cpu: usize) -> io::Result<()> {
 pub(crate) fn usable_cpus() -> Vec<usize> {
     let set = usable();
     // SAFETY: each number is below CPU_SETSIZE, so the bit lies inside `set`.
-    (0..libc::CPU_SETSIZE as usize).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, set) }).collect()
+    let is_in = |cpu: &usize| unsafe { libc::CPU_ISSET(*cpu, set) };
+    let cpus: Vec<usize> = (0..libc::CPU_SETSIZE as usize).filter(is_in).collect();
+    // More processors than a set of this size has.
+    if cpus.is_empty() { vec![0] } else { cpus }
 }
 
 fn usable() -> &'static libc::cpu_set_t {

@@ -130,9 +130,9 @@ fn assert_threads(pid: u32, field: &str, expected: impl Fn(&str) -> bool) {
     assert!(threads.len() > 5 && wrong.is_empty(), "{field} {wrong:?}");
 }
 
-/// CAP_SYS_NICE and CAP_SYS_RESOURCE alone.
+/// CAP_SYS_RESOURCE alone.
 fn are_few(capabilities: &str) -> bool {
-    u64::from_str_radix(capabilities, 16).unwrap() & !(3 << 23) == 0
+    u64::from_str_radix(capabilities, 16).unwrap() & !(1 << 24) == 0
 }
 
 /// Ends it by a signal; what it logged.

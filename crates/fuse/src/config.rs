@@ -4,6 +4,7 @@ use crate::callers::{Callers, Proc};
 use crate::owners::Owners;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 use vfs::{Errno, FsError, Result};
 
 /// How requests reach the server.
@@ -38,9 +39,9 @@ pub struct Config {
     /// Under io_uring, serve streaks of large reads away from their caller's processor, so
     /// that reading ahead and using what was read overlap.
     pub spread_large_reads: bool,
-    /// Under io_uring, keep callers on the processor where they are served while the machine
-    /// has time to spare (`pace.rs`). Needs CAP_SYS_NICE.
-    pub keep_callers: bool,
+    /// How long processors are kept awake after a request, in microseconds, once requests
+    /// come in quick succession (`polling`). 0: never; `None`: as long as usual where that pays.
+    pub poll: Option<u32>,
     /// Let the kernel collect small writes. Faster for these, slower for much else.
     pub writeback: bool,
     /// Whose the files appear to be.
@@ -103,7 +104,7 @@ impl Default for Config {
             transport: Transport::Auto,
             threads_per_cpu: 0,
             spread_large_reads: true,
-            keep_callers: true,
+            poll: None,
             writeback: false,
             owners: Owners::default(),
             callers: Arc::new(Proc),
@@ -134,6 +135,17 @@ const THREADS: std::ops::RangeInclusive<usize> = 4..=32;
 const THREADS_IN_ALL: usize = 64;
 
 impl Config {
+    /// `poll`, decided: for how long, and on which processors.
+    pub(crate) fn polling(&self) -> (Duration, Vec<usize>) {
+        match self.poll {
+            Some(micros) => (Duration::from_micros(micros.into()), crate::sys::usable_cpus()),
+            None => match crate::polling::polling_pays() {
+                none if none.is_empty() => (Duration::ZERO, none),
+                processors => (crate::polling::USUAL, processors),
+            },
+        }
+    }
+
     /// `threads_per_cpu`, decided.
     pub(crate) fn threads_for(&self, cpus: usize) -> usize {
         match self.threads_per_cpu {
@@ -171,7 +183,10 @@ impl Config {
             "async" => self.sync = false,
             "allow_other" => self.allow_other = true,
             "no_spread_large_reads" => self.spread_large_reads = false,
-            "no_keep_callers" => self.keep_callers = false,
+            "poll" if value == "auto" => self.poll = None,
+            "poll" => self.poll = Some(number(value)?),
+            // What the option was called when callers were kept another way.
+            "no_keep_callers" => self.poll = Some(0),
             "writeback" => self.writeback = true,
             "fsname" => self.fsname = value.into(),
             "subtype" => self.subtype = value.into(),
@@ -211,6 +226,11 @@ mod tests {
         assert_eq!(config.transport, Transport::Classic);
         assert_eq!(config.max_read, Some(65536));
         assert_eq!(config.options, ["foo=bar", "x"]);
+        config.apply_options("poll=50").unwrap();
+        assert_eq!(config.polling().0, Duration::from_micros(50));
+        config.apply_options("poll=auto,no_keep_callers").unwrap();
+        assert_eq!(config.poll, Some(0));
+        assert!(config.apply_options("poll=fast").is_err());
         assert!(config.apply_options("max_read=many").is_err());
         assert!(config.apply_options("transport=pigeon").is_err());
     }

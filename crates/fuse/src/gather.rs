@@ -6,9 +6,9 @@
 //! has to wake us, and on ours. What tells how much is free (STATFS) or makes it so
 //! (SYNCFS) fetches what has gathered first, and so sees what its caller removed.
 
-use crate::classic::{buffers, reply};
+use crate::classic::{answer, buffers};
 use crate::device::{Device, Received};
-use crate::dispatch::{Dispatcher, Request};
+use crate::dispatch::Dispatcher;
 use parking_lot::Mutex;
 use std::io;
 use std::time::Duration;
@@ -58,13 +58,7 @@ impl Gathered {
         let (input, output) = &mut *buffers;
         let received = self.device.receive_now(input)?;
         let Received::Request(len) = received else { return Ok(received) };
-        match Request::parse(&input[..len]) {
-            Some(request) => {
-                let outcome = dispatcher.dispatch(&request, output);
-                reply(&self.device, request.header.unique, outcome, output)?;
-            }
-            None => tracing::error!(len, "request without a header"),
-        }
+        answer(&self.device, dispatcher, &input[..len], output)?;
         Ok(received)
     }
 }

@@ -15,7 +15,6 @@ mod abi;
 mod callers;
 mod classic;
 mod config;
-mod crowd;
 mod device;
 mod dispatch;
 mod gather;
@@ -24,7 +23,7 @@ mod mount_table;
 mod nodeid;
 mod notify;
 mod owners;
-mod pace;
+mod polling;
 mod session;
 #[allow(unsafe_code)]
 mod sys;

@@ -14,7 +14,7 @@
 
 use crate::abi::record::{InHeader, OutHeader};
 use crate::abi::{Opcode, Wire};
-use crate::classic;
+use crate::classic::{self, Servers};
 use crate::config::{Config, Transport};
 use crate::device::Device;
 use crate::dispatch::{Agreement, Dispatcher, Request, negotiate};
@@ -22,7 +22,7 @@ use crate::gather::Gathered;
 use crate::mount::{self, failed};
 use crate::mount_table;
 use crate::notify::Notifier;
-use crate::pace::{Roster, Watcher};
+use crate::polling::{Pollers, Polling};
 use crate::sys;
 use crate::uring::{End, Server};
 use std::io::{self, IoSlice};
@@ -34,7 +34,7 @@ use std::time::{Duration, Instant};
 use vfs::{Errno, FileSystem, FsError, Result};
 
 /// Loops of the classic transport: at least two, and no more than helps.
-const CLASSIC_THREADS: std::ops::RangeInclusive<usize> = 2..=64;
+const CLASSIC_THREADS: std::ops::RangeInclusive<usize> = 2..=Servers::MOST;
 /// The largest first message is far smaller.
 const FIRST_MESSAGE: usize = 1 << 16;
 
@@ -45,7 +45,7 @@ pub struct Session {
     block_device: Option<PathBuf>,
     loops: Vec<JoinHandle<()>>,
     notifying: Option<JoinHandle<()>>,
-    watcher: Option<Watcher>,
+    pollers: Option<Pollers>,
     /// The mount's `major:minor`.
     number: Option<String>,
     state: State,
@@ -97,7 +97,10 @@ impl Session {
                 .map_err(|error| failed(mountpoint.as_ref().display().to_string(), error))?;
         let mounted = mount::mount(&mountpoint, config)?;
         let notifier = Notifier::new(mounted.device.clone(), fs.root());
-        let dispatcher = Arc::new(Dispatcher::new(fs, notifier.clone(), config));
+        let (limit, processors) = config.polling();
+        let polling =
+            Arc::new(Polling::new(limit, processors.iter().max().map_or(0, |last| last + 1)));
+        let dispatcher = Arc::new(Dispatcher::new(fs, notifier.clone(), config, &polling));
         let mut session = Session {
             dispatcher,
             notifier,
@@ -106,17 +109,23 @@ impl Session {
             block_device: mounted.block_device,
             loops: Vec::new(),
             notifying: None,
-            watcher: None,
+            pollers: None,
             state: State::Starting,
         };
         // From here on dropping the session takes the mount away.
         config.step("mounted")?;
-        session.start(mounted.device, config)?;
+        session.start(mounted.device, config, &polling, &processors)?;
         session.state = State::Serving;
         Ok(session)
     }
 
-    fn start(&mut self, device: Device, config: &Config) -> Result<()> {
+    fn start(
+        &mut self,
+        device: Device,
+        config: &Config,
+        polling: &Arc<Polling>,
+        processors: &[usize],
+    ) -> Result<()> {
         config.step("first-request")?;
         let (unique, mut agreement) = first_exchange(&device, config)?;
         if self.dispatcher.keeps_atime() {
@@ -139,25 +148,28 @@ impl Session {
         }
         self.dispatcher.set_transport(if rings.is_some() { "io_uring" } else { "classic" });
         config.step("loops")?;
-        match &rings {
-            Some(rings) => {
+        let servers = match &rings {
+            Some(_) => {
                 let cpus = sys::possible_cpus().len();
                 self.dispatcher.served_by(0, config.threads_for(cpus));
                 self.spawn_gathering(&device, &agreement, &spawner)?;
-                if config.keep_callers {
-                    let (roster, dispatcher) = (rings.roster.clone(), self.dispatcher.clone());
-                    let spawn = |work| spawner.spawn("fuse-pace", work);
-                    self.watcher = Watcher::start(roster, dispatcher, spawn)?;
-                }
+                None
             }
             None => {
                 let cpus = sys::possible_cpus().len();
                 let count = config.threads_for(cpus) * cpus;
                 let count = count.clamp(*CLASSIC_THREADS.start(), *CLASSIC_THREADS.end());
                 self.dispatcher.served_by(count, 0);
-                self.spawn_classic(&device, &agreement, count, &spawner)?;
+                let usable = sys::usable_cpus();
+                let homes: Vec<usize> = usable.into_iter().cycle().take(count).collect();
+                let servers = Arc::new(Servers::new(polling, &device, &homes));
+                self.spawn_classic(&device, &agreement, homes.len(), &servers, &spawner)?;
+                Some(servers)
             }
-        }
+        };
+        self.pollers = Pollers::start(polling, processors, servers.as_ref(), |name, work| {
+            spawner.spawn(&name, work)
+        })?;
         config.step("notify")?;
         let notifier = self.notifier.clone();
         self.notifying = Some(spawner.spawn("fuse-notify", move || notifier.run())?);
@@ -183,7 +195,7 @@ impl Session {
         config: &Config,
         spawner: &Spawner,
     ) -> Option<Rings> {
-        let mut rings = Rings { go: Vec::new(), roster: Roster::default() };
+        let mut rings = Rings { go: Vec::new() };
         let mut threads = Vec::new();
         match self.fill_rings(&mut rings, &mut threads, device, agreement, config, spawner) {
             Ok(()) => {
@@ -222,7 +234,6 @@ impl Session {
                     dispatcher: self.dispatcher.clone(),
                     payload_len: agreement.payload_len(),
                     spread_large_reads: config.spread_large_reads,
-                    roster: rings.roster.clone(),
                     report: report.clone(),
                     wait,
                 };
@@ -261,18 +272,16 @@ impl Session {
         device: &Device,
         agreement: &Agreement,
         count: usize,
+        servers: &Arc<Servers>,
         spawner: &Spawner,
     ) -> Result<()> {
         for index in 0..count {
-            let device = if index == 0 {
-                device.clone()
-            } else {
-                device.another().map_err(|error| failed("cloning the connection", error))?
-            };
-            let dispatcher = self.dispatcher.clone();
             let payload_len = agreement.payload_len();
+            let server =
+                classic::Server::new(device, &self.dispatcher, servers, index, payload_len)
+                    .map_err(|error| failed("cloning the connection", error))?;
             self.loops.push(spawner.spawn(&format!("fuse-{index}"), move || {
-                if let Err(error) = classic::serve(&device, &dispatcher, payload_len) {
+                if let Err(error) = server.run() {
                     tracing::error!("serving /dev/fuse: {error}");
                 }
             })?);
@@ -300,7 +309,7 @@ impl Session {
 
     /// Ends what is beside the loops, which have ended, and closes.
     fn finish(&mut self) {
-        self.watcher = None;
+        self.pollers = None;
         self.notifier.close();
         if let Some(thread) = self.notifying.take() {
             let _ = thread.join();
@@ -318,7 +327,7 @@ impl Session {
         }
         self.notifier.close();
         join(self.loops.drain(..).chain(self.notifying.take()).collect());
-        self.watcher = None;
+        self.pollers = None;
     }
 
     /// A handle that unmounts, for other threads.
@@ -446,7 +455,6 @@ fn accept(device: &Device, unique: u64, agreement: &Agreement, uring: bool) -> i
 /// Ring threads that wait for the word to register; dropping it sends them home.
 struct Rings {
     go: Vec<Sender<()>>,
-    roster: Roster,
 }
 
 impl Rings {
@@ -464,14 +472,12 @@ struct RingThread {
     dispatcher: Arc<Dispatcher>,
     payload_len: usize,
     spread_large_reads: bool,
-    roster: Roster,
     report: Sender<io::Result<()>>,
     wait: Receiver<()>,
 }
 
 impl RingThread {
     fn run(self) {
-        let _member = self.roster.enter();
         if let Err(error) = sys::pin_to(self.cpu) {
             // An offline or forbidden processor: its queue must be served all the same.
             tracing::debug!(cpu = self.cpu, "not pinned: {error}");

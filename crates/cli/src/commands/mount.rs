@@ -99,8 +99,11 @@ FUSE's -o options
     plain               as root, no loop device and no fuseblk
     no-sandbox          as --no-sandbox
     threads=N           server threads per processor
-    no_keep_callers     leave the ring's threads in the normal scheduling class even while
-                        processors are idle (see docs/PERFORMANCE.md)
+    poll=MICROSECONDS|auto
+                        how long idle processors are kept awake after a request, once requests
+                        come in quick succession; 0: never. auto (the default): 100 on virtual
+                        machines of 2 to 8 processors without a quota, else 0. See
+                        docs/SEMANTICS.md
     sync                each write is durable when it returns, as with O_SYNC; names are not
     relatime, strictatime, nodiratime
                         reading changes access times, as the kernel's options say; by

@@ -91,6 +91,7 @@ const TRANSPORT: &[&str] = &[
     "transport",
     "no_spread_large_reads",
     "no_keep_callers",
+    "poll",
 ];
 
 /// Of the kernel's btrfs: what they ask for is the case.

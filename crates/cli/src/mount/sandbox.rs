@@ -16,7 +16,7 @@
 //! What this kernel lacks is left away and told. Invariant: nothing here can fail a mount.
 
 use super::fault;
-use crate::sys::{self, CAP_SYS_NICE, CAP_SYS_RESOURCE};
+use crate::sys::{self, CAP_SYS_RESOURCE};
 use landlock::{
     ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, Ruleset, RulesetAttr,
     RulesetCreated, RulesetStatus, Scope,
@@ -35,10 +35,9 @@ use std::thread;
 
 type Failed = Box<dyn Error + Send + Sync>;
 
-/// Serving threads leave the idle class (`fuse/src/pace.rs`). Root's server may write to the
-/// image where the host's quotas would keep its owner from that, as before: a write that
-/// fails there is somebody's loss.
-const KEPT: u64 = 1 << CAP_SYS_NICE | 1 << CAP_SYS_RESOURCE;
+/// Root's server may write to the image where the host's quotas would keep its owner from
+/// that, as before: a write that fails there is somebody's loss.
+const KEPT: u64 = 1 << CAP_SYS_RESOURCE;
 
 /// A ruleset without rules; `None` where the kernel has none.
 static RULESET: OnceLock<Option<RulesetCreated>> = OnceLock::new();
@@ -293,15 +292,8 @@ const NARROWED: &[(c_long, u8, &[Value])] = &[
         0,
         &[Value::Is(libc::PR_SET_NAME as u64), Value::Is(PR_SET_VMA), Value::Is(PR_SET_IO_FLUSHER)],
     ),
-    // Keeping callers where they are served, by classes that cannot starve anybody.
-    (
-        libc::SYS_sched_setscheduler,
-        1,
-        &[Value::Is(libc::SCHED_OTHER as u64), Value::Is(libc::SCHED_IDLE as u64)],
-    ),
-    // The calling thread's own place and priority.
+    // The calling thread's own place.
     (libc::SYS_sched_setaffinity, 0, &[Value::Is(0)]),
-    (libc::SYS_setpriority, 1, &[Value::Is(0)]),
 ];
 
 #[cfg(test)]

@@ -4,7 +4,6 @@ use std::ffi::CStr;
 use std::io;
 
 /// A capability by the kernel's number.
-pub const CAP_SYS_NICE: u32 = 23;
 pub const CAP_SYS_RESOURCE: u32 = 24;
 
 const CAP_VERSION_3: u32 = 0x2008_0522;

@@ -12,7 +12,7 @@ mod time;
 
 #[cfg(debug_assertions)]
 pub use attempt::attempt;
-pub use confine::{CAP_SYS_NICE, CAP_SYS_RESOURCE, keep_capabilities, name_thread};
+pub use confine::{CAP_SYS_RESOURCE, keep_capabilities, name_thread};
 pub use files::{Umount, bind, get_xattr, remount, umount};
 pub use memory::{give_back_memory, keep_freed_memory};
 pub use names::{group_id, group_name, user_id_and_group, user_name};

@@ -36,11 +36,6 @@ impl Counters {
         }
     }
 
-    /// Requests of all kinds.
-    pub fn all(&self) -> u64 {
-        self.shards.iter().flat_map(|shard| &shard.0).map(|n| n.load(Ordering::Relaxed)).sum()
-    }
-
     fn total(&self, opcode: Opcode) -> u64 {
         let number = opcode.number() as usize;
         self.shards.iter().map(|shard| shard.0[number].load(Ordering::Relaxed)).sum()
@@ -70,7 +65,6 @@ mod tests {
             assert_eq!(counters.total(opcode), 1);
         }
         counters.count(u32::MAX);
-        assert_eq!(counters.all(), Opcode::ALL.len() as u64);
         let mut out = String::new();
         counters.write_json(&mut out);
         assert!(out.contains(",\"fuse.requests.copyfilerange64\":1"), "{out}");

@@ -77,11 +77,11 @@ pub(crate) use request::Request;
 use crate::abi::Opcode;
 use crate::callers::Callers;
 use crate::config::Config;
-use crate::crowd::Crowd;
 use crate::gather::Gathered;
 use crate::nodeid::NodeIds;
 use crate::notify::Notifier;
 use crate::owners::Owners;
+use crate::polling::Polling;
 use failure::{Answer, Failure};
 use parking_lot::Mutex;
 use reply::Out;
@@ -106,7 +106,7 @@ pub(crate) struct Dispatcher {
     nodes: NodeIds,
     notifier: Notifier,
     counters: counters::Counters,
-    crowd: Crowd,
+    polling: Arc<Polling>,
     pages: pages::Pages,
     waiters: pages::Waiters,
     listings: listings::Listings,
@@ -124,7 +124,12 @@ pub(crate) struct Dispatcher {
 }
 
 impl Dispatcher {
-    pub fn new(fs: Arc<dyn FileSystem>, notifier: Notifier, config: &Config) -> Dispatcher {
+    pub fn new(
+        fs: Arc<dyn FileSystem>,
+        notifier: Notifier,
+        config: &Config,
+        polling: &Arc<Polling>,
+    ) -> Dispatcher {
         let nodes = notifier.nodes();
         let cpus = crate::sys::possible_cpus();
         let queues = cpus.iter().max().map_or(0, |last| last + 1);
@@ -134,7 +139,7 @@ impl Dispatcher {
             nodes,
             notifier,
             counters: counters::Counters::new(),
-            crowd: Crowd::new(cpus.len()),
+            polling: polling.clone(),
             pages: pages::Pages::new(),
             waiters: pages::Waiters::new(queues),
             listings: listings::Listings::default(),
@@ -171,7 +176,6 @@ impl Dispatcher {
 
     /// Serves one request that came by a ring.
     pub fn dispatch_from_ring(&self, request: &Request<'_>, out: &mut [u8]) -> Outcome {
-        let _served = self.crowd.enter(request.header.opcode);
         let asks_what_is_free = [Opcode::Statfs.number(), Opcode::Syncfs.number()];
         if asks_what_is_free.contains(&request.header.opcode)
             && let Some(gathered) = self.gathered.get()
@@ -191,16 +195,6 @@ impl Dispatcher {
         self.fs.observe(Arc::new(notifier));
     }
 
-    /// How many requests came so far.
-    pub fn handled(&self) -> u64 {
-        self.counters.all()
-    }
-
-    /// How many of them are in service at once.
-    pub fn crowd(&self) -> &Crowd {
-        &self.crowd
-    }
-
     /// True where `out` may be the very buffer that held the payload, because the
     /// operation has none.
     pub fn replies_in_place(opcode: u32) -> bool {
@@ -214,6 +208,7 @@ impl Dispatcher {
     pub fn dispatch(&self, request: &Request<'_>, out: &mut [u8]) -> Outcome {
         self.counters.count(request.header.opcode);
         let guarded = catch_unwind(AssertUnwindSafe(|| self.route(request, out)));
+        self.polling.served();
         guarded.unwrap_or_else(|_| {
             let header = &request.header;
             tracing::error!(opcode = header.opcode, nodeid = header.nodeid, "handler panicked");

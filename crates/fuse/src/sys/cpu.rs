@@ -49,41 +49,51 @@ pub(crate) fn pin_to(cpu: usize) -> io::Result<()> {
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Lets the calling thread run on every processor again (a new thread inherits the
+/// The processors that this process may use, as it was when this was first asked.
+pub(crate) fn usable_cpus() -> Vec<usize> {
+    let set = usable();
+    // SAFETY: each number is below CPU_SETSIZE, so the bit lies inside `set`.
+    let is_in = |cpu: &usize| unsafe { libc::CPU_ISSET(*cpu, set) };
+    let cpus: Vec<usize> = (0..libc::CPU_SETSIZE as usize).filter(is_in).collect();
+    // More processors than a set of this size has.
+    if cpus.is_empty() { vec![0] } else { cpus }
+}
+
+fn usable() -> &'static libc::cpu_set_t {
+    static SET: OnceLock<libc::cpu_set_t> = OnceLock::new();
+    SET.get_or_init(|| {
+        // SAFETY: cpu_set_t is a plain bit array, for which all zeros is a valid value.
+        let mut set: libc::cpu_set_t = unsafe { mem::zeroed() };
+        // SAFETY: `set` is a set of the size given, which the call fills; the number is that of
+        // the process, whose first thread nobody pins. On a failure the set stays empty.
+        unsafe {
+            libc::sched_getaffinity(libc::getpid(), mem::size_of_val(&set), &mut set);
+        }
+        set
+    })
+}
+
+/// Lets the calling thread run wherever the process may again (a new thread inherits the
 /// place of the one that made it).
 pub(crate) fn unpin() {
-    // SAFETY: cpu_set_t is a plain bit array, for which all zeros is a valid value.
-    let mut set: libc::cpu_set_t = unsafe { mem::zeroed() };
-    for &cpu in possible_cpus().iter().filter(|cpu| **cpu < libc::CPU_SETSIZE as usize) {
-        // SAFETY: `cpu` is below CPU_SETSIZE, so the bit lies inside `set`.
-        unsafe { libc::CPU_SET(cpu, &mut set) };
-    }
+    let set = usable();
     // SAFETY: `set` is a valid set of the size given; 0 means this thread. A failure
     // leaves the thread where it is, which is slower and nothing else.
-    unsafe { libc::sched_setaffinity(0, mem::size_of_val(&set), &set) };
+    unsafe { libc::sched_setaffinity(0, mem::size_of_val(set), set) };
 }
 
-/// The calling thread's id.
-pub(crate) fn thread_id() -> i32 {
-    // SAFETY: no arguments, no memory.
-    unsafe { libc::gettid() }
+/// The processor that this runs on.
+pub(crate) fn this_cpu() -> usize {
+    // SAFETY: takes nothing; an error is a negative number.
+    usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(usize::MAX)
 }
 
-/// Puts a thread of this process (0: the calling one) into the class of those that run
-/// when nothing else wants to, or back into the normal one. Threads that it makes
-/// inherit the class.
-pub(crate) fn set_idle_class(thread: i32, idle: bool) -> io::Result<()> {
-    let class = if idle { libc::SCHED_IDLE } else { libc::SCHED_OTHER };
-    let param = libc::sched_param { sched_priority: 0 };
-    // SAFETY: `param` is a valid parameter block that the call only reads.
-    let rc = unsafe { libc::sched_setscheduler(thread, class, &param) };
+/// Gives the calling thread the lowest priority of the normal class: all others go first.
+pub(crate) fn lowest_priority() -> io::Result<()> {
+    const LOWEST: libc::c_int = 19;
+    // SAFETY: numbers only; 0 means this thread.
+    let rc = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, LOWEST) };
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-/// Whether a thread that was put into the idle class can be brought back. Tries it with
-/// the calling one.
-pub(crate) fn may_leave_idle_class() -> bool {
-    set_idle_class(0, true).is_ok() && set_idle_class(0, false).is_ok()
 }
 
 /// Leaves signals to the program's other threads.
@@ -114,20 +124,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_class_is_set_and_left() {
-        let class = || {
-            // SAFETY: no memory; 0 means this thread.
-            unsafe { libc::sched_getscheduler(0) }
-        };
+    fn a_pinned_thread_gets_away_again() {
+        let usable = usable_cpus();
+        let here = || std::thread::available_parallelism().unwrap().get();
         std::thread::spawn(move || {
-            set_idle_class(0, true).unwrap();
-            assert_eq!(class(), libc::SCHED_IDLE);
-            if may_leave_idle_class() {
-                assert_eq!(class(), libc::SCHED_OTHER);
-            }
+            let before = here();
+            pin_to(usable[0]).unwrap();
+            assert_eq!(here(), 1);
+            unpin();
+            assert_eq!(here(), before);
         })
         .join()
         .unwrap();
+    }
+
+    #[test]
+    fn the_lowest_priority_is_one_threads() {
+        let priority = || {
+            // SAFETY: numbers only; 0 means this thread.
+            unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) }
+        };
+        let before = priority();
+        std::thread::spawn(move || {
+            lowest_priority().unwrap();
+            assert_eq!(priority(), 19);
+        })
+        .join()
+        .unwrap();
+        assert_eq!(priority(), before);
     }
 
     #[test]

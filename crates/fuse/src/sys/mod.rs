@@ -8,11 +8,11 @@ mod loop_device;
 mod mount;
 
 pub(crate) use cpu::{
-    block_signals, mark_io_flusher, may_leave_idle_class, pin_to, possible_cpus, set_idle_class,
-    thread_id, unpin,
+    block_signals, lowest_priority, mark_io_flusher, pin_to, possible_cpus, this_cpu, unpin,
+    usable_cpus,
 };
 pub(crate) use fd_passing::{mark_inheritable, receive_fd};
 pub use loop_device::LoopDevice;
 pub(crate) use mount::{
-    How, clone_fuse_connection, is_root, mount, unmount, user_and_group, wait_readable,
+    How, clone_fuse_connection, is_readable, is_root, mount, unmount, user_and_group, wait_readable,
 };

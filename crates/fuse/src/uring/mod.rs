@@ -161,9 +161,6 @@ impl Partner {
         let dispatcher = dispatcher.clone();
         let work = move || {
             crate::sys::unpin();
-            // Its maker may be in the idle class just now (`pace.rs`), and nobody watches
-            // over this one. Who could put the maker there can take this one out.
-            let _ = crate::sys::set_idle_class(0, false);
             if let Err(error) = ring.begin() {
                 return tracing::warn!("a ring for large reads: {error}");
             }

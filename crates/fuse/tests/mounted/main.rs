@@ -10,7 +10,6 @@ mod fixture;
 mod lifecycle;
 mod lockstep;
 mod names;
-mod pace;
 mod protocol;
 mod spy;
 mod stale;

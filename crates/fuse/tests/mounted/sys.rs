@@ -240,9 +240,3 @@ pub fn thread_id() -> i32 {
     // SAFETY: no arguments, no memory.
     unsafe { libc::gettid() }
 }
-
-/// Whether a thread of this process runs only when nothing else wants to.
-pub fn is_in_idle_class(thread: i32) -> bool {
-    // SAFETY: no memory.
-    unsafe { libc::sched_getscheduler(thread) == libc::SCHED_IDLE }
-}

@@ -1,0 +1,162 @@
+//! The loop over `/dev/fuse`: read a request, serve it, write the reply.
+//!
+//! The fallback transport is several of these, each on its own clone of the
+//! connection. What still comes through the device beside io_uring is `gather`'s.
+
+mod servers;
+
+pub(crate) use servers::Servers;
+
+use crate::abi::record::OutHeader;
+use crate::abi::{MIN_READ_BUFFER, Wire};
+use crate::device::{Device, Received};
+use crate::dispatch::{Dispatcher, Outcome, Request};
+use crate::sys;
+use servers::Place;
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+
+/// Room for the request's headers in front of its data.
+const HEADERS: usize = 4096;
+
+/// Memory for a request, and for its reply.
+pub(crate) fn buffers(payload_len: usize) -> (Vec<u8>, Vec<u8>) {
+    let input = vec![0u8; (payload_len + HEADERS).max(MIN_READ_BUFFER)];
+    (input, vec![0u8; payload_len.max(MIN_READ_BUFFER)])
+}
+
+/// Serves by itself until the mount ends, whoever else does.
+pub(crate) fn serve(
+    device: &Device,
+    dispatcher: &Dispatcher,
+    payload_len: usize,
+) -> io::Result<()> {
+    let (mut input, mut output) = buffers(payload_len);
+    while let Some(len) = device.receive(&mut input)? {
+        answer(device, dispatcher, &input[..len], &mut output)?;
+    }
+    Ok(())
+}
+
+/// One thread of several that serve a connection.
+pub(crate) struct Server {
+    servers: Arc<Servers>,
+    dispatcher: Arc<Dispatcher>,
+    /// A reply goes where its request came from: to wait at, and to look at.
+    door: Device,
+    quick: Device,
+    number: usize,
+    payload_len: usize,
+}
+
+impl Server {
+    /// The thread of that number.
+    pub fn new(
+        device: &Device,
+        dispatcher: &Arc<Dispatcher>,
+        servers: &Arc<Servers>,
+        number: usize,
+        payload_len: usize,
+    ) -> io::Result<Server> {
+        Ok(Server {
+            servers: servers.clone(),
+            dispatcher: dispatcher.clone(),
+            door: device.another()?,
+            quick: device.another_that_never_waits()?,
+            number,
+            payload_len,
+        })
+    }
+
+    /// Serves until the mount ends. Whoever comes to an end ends all.
+    pub fn run(self) -> io::Result<()> {
+        let ended = self.serve();
+        self.servers.end();
+        ended
+    }
+
+    fn serve(&self) -> io::Result<()> {
+        let (mut input, mut output) = buffers(self.payload_len);
+        let mut pinned = false;
+        loop {
+            let place = self.servers.place(self.number);
+            self.move_to(place, &mut pinned);
+            match place {
+                Place::End => return Ok(()),
+                Place::Door => {
+                    let received = self.door.receive(&mut input);
+                    self.servers.took();
+                    let Some(len) = received? else { return Ok(()) };
+                    answer(&self.door, &self.dispatcher, &input[..len], &mut output)?;
+                }
+                Place::Home => {
+                    self.servers.sleep(self.number);
+                    if !self.serve_what_waits(&mut input, &mut output)? {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+
+    /// At home it stays on its processor.
+    fn move_to(&self, place: Place, pinned: &mut bool) {
+        let wanted = place == Place::Home;
+        if wanted == *pinned {
+            return;
+        }
+        *pinned = wanted;
+        match wanted {
+            // What cannot be pinned serves all the same.
+            true => drop(sys::pin_to(self.servers.home(self.number))),
+            false => sys::unpin(),
+        }
+    }
+
+    /// False when the mount is gone.
+    fn serve_what_waits(&self, input: &mut [u8], output: &mut [u8]) -> io::Result<bool> {
+        loop {
+            match self.quick.receive_now(input)? {
+                Received::Nothing => return Ok(true),
+                Received::End => return Ok(false),
+                Received::Request(len) => {
+                    answer(&self.quick, &self.dispatcher, &input[..len], output)?;
+                }
+            }
+        }
+    }
+}
+
+/// Serves one message, and replies if it wants a reply.
+pub(crate) fn answer(
+    device: &Device,
+    dispatcher: &Dispatcher,
+    message: &[u8],
+    output: &mut [u8],
+) -> io::Result<()> {
+    match Request::parse(message) {
+        Some(request) => {
+            let outcome = dispatcher.dispatch(&request, output);
+            reply(device, request.header.unique, outcome, output)
+        }
+        None => {
+            tracing::error!(len = message.len(), "request without a header");
+            Ok(())
+        }
+    }
+}
+
+fn reply(device: &Device, unique: u64, outcome: Outcome, output: &[u8]) -> io::Result<()> {
+    let (error, body) = match outcome {
+        Outcome::Silent => return Ok(()),
+        Outcome::Refuse(errno) => (-errno, &output[..0]),
+        Outcome::Reply(len) => (0, &output[..len]),
+    };
+    let mut head = [0u8; OutHeader::SIZE];
+    OutHeader { len: (head.len() + body.len()) as u32, error, unique }.store(&mut head);
+    match device.send(&[IoSlice::new(&head), IoSlice::new(body)]) {
+        // ENOENT: the caller was killed and nobody waits for this reply any more.
+        Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENODEV)) => Ok(()),
+        other => other,
+    }
+}

@@ -1,0 +1,44 @@
+//! For how long polling rests when others have work for the processors: longer each time that
+//! it ends as soon as it began.
+//!
+//! To try takes a tick of the watcher, for which requests of the classic transport may wait;
+//! not to try leaves a half of the rate. Work that takes some milliseconds now and then (our own
+//! writeback does) is to be told from work that stays.
+
+use std::time::Duration;
+
+const SHORTEST: Duration = Duration::from_millis(5);
+const LONGEST: Duration = Duration::from_millis(250);
+/// Who polled for so long met nobody at first: several ticks of the watcher.
+const IN_PEACE: Duration = Duration::from_millis(10);
+
+#[derive(Default)]
+pub(super) struct Rests {
+    last: Duration,
+}
+
+impl Rests {
+    /// The next one, after polling for `time`.
+    pub fn after(&mut self, time: Duration) -> Duration {
+        self.last = match time > IN_PEACE {
+            true => SHORTEST,
+            false => (self.last * 2).clamp(SHORTEST, LONGEST),
+        };
+        self.last
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn longer_each_time_and_short_again_after_peace() {
+        let mut rests = Rests::default();
+        let soon = Duration::from_millis(2);
+        let times: Vec<u128> = (0..8).map(|_| rests.after(soon).as_millis()).collect();
+        assert_eq!(times, [5, 10, 20, 40, 80, 160, 250, 250]);
+        assert_eq!(rests.after(Duration::from_millis(30)), SHORTEST);
+        assert_eq!(rests.after(soon), SHORTEST * 2);
+    }
+}

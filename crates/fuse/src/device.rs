@@ -30,22 +30,22 @@ fn open_device(flags: i32) -> io::Result<File> {
 }
 
 impl Device {
-    pub fn open() -> io::Result<Device> {
+    pub(crate) fn open() -> io::Result<Device> {
         Ok(Device { file: Arc::new(open_device(0)?) })
     }
 
     /// Wraps the descriptor that `fusermount3` made.
-    pub fn from_fd(fd: OwnedFd) -> Device {
+    pub(crate) fn from_fd(fd: OwnedFd) -> Device {
         Device { file: Arc::new(File::from(fd)) }
     }
 
     /// Another reader of the same connection with its own queue of requests in work.
-    pub fn another(&self) -> io::Result<Device> {
+    pub(crate) fn another(&self) -> io::Result<Device> {
         self.clone_with(0)
     }
 
     /// The same, for looking whether a request is there.
-    pub fn another_that_never_waits(&self) -> io::Result<Device> {
+    pub(crate) fn another_that_never_waits(&self) -> io::Result<Device> {
         self.clone_with(libc::O_NONBLOCK)
     }
 
@@ -56,7 +56,7 @@ impl Device {
     }
 
     /// Waits for a request; `None` when the mount is gone.
-    pub fn receive(&self, buf: &mut [u8]) -> io::Result<Option<usize>> {
+    pub(crate) fn receive(&self, buf: &mut [u8]) -> io::Result<Option<usize>> {
         loop {
             match (&*self.file).read(buf) {
                 Ok(0) => return Ok(None),
@@ -72,17 +72,17 @@ impl Device {
     }
 
     /// Waits until a request is there, or the mount is gone.
-    pub fn wait(&self) -> io::Result<()> {
+    pub(crate) fn wait(&self) -> io::Result<()> {
         sys::wait_readable(self.as_raw_fd())
     }
 
     /// True if one is, or the mount is gone.
-    pub fn is_ready(&self) -> bool {
+    pub(crate) fn is_ready(&self) -> bool {
         sys::is_readable(self.as_raw_fd())
     }
 
     /// A request that is there, for devices from `another_that_never_waits`.
-    pub fn receive_now(&self, buf: &mut [u8]) -> io::Result<Received> {
+    pub(crate) fn receive_now(&self, buf: &mut [u8]) -> io::Result<Received> {
         loop {
             match (&*self.file).read(buf) {
                 Ok(0) => return Ok(Received::End),
@@ -97,7 +97,7 @@ impl Device {
         }
     }
 
-    pub fn send(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
+    pub(crate) fn send(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
         loop {
             match (&*self.file).write_vectored(parts) {
                 Ok(_) => return Ok(()),

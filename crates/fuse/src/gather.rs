@@ -25,13 +25,13 @@ pub(crate) struct Gathered {
 }
 
 impl Gathered {
-    pub fn new(device: &Device, payload_len: usize) -> io::Result<Gathered> {
+    pub(crate) fn new(device: &Device, payload_len: usize) -> io::Result<Gathered> {
         let device = device.another_that_never_waits()?;
         Ok(Gathered { device, buffers: Mutex::new(buffers(payload_len)) })
     }
 
     /// Serves until the mount ends.
-    pub fn run(&self, dispatcher: &Dispatcher) -> io::Result<()> {
+    pub(crate) fn run(&self, dispatcher: &Dispatcher) -> io::Result<()> {
         loop {
             self.device.wait()?;
             if self.read_one(dispatcher)? == Received::End {
@@ -42,7 +42,7 @@ impl Gathered {
     }
 
     /// Serves what is there. Not to be called by a handler of what is served here.
-    pub fn fetch(&self, dispatcher: &Dispatcher) -> io::Result<()> {
+    pub(crate) fn fetch(&self, dispatcher: &Dispatcher) -> io::Result<()> {
         for _ in 0..ENOUGH {
             if !matches!(self.read_one(dispatcher)?, Received::Request(_)) {
                 break;

@@ -10,6 +10,7 @@
 //! Nothing here changes what is the machine's: no parameter of a module or a device, nothing
 //! that other mounts or programs notice.
 #![deny(unsafe_code)]
+#![cfg_attr(not(test), deny(unreachable_pub))]
 
 mod abi;
 mod callers;

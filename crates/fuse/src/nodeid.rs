@@ -13,15 +13,15 @@ pub(crate) struct NodeIds {
 }
 
 impl NodeIds {
-    pub fn new(root: Ino) -> NodeIds {
+    pub(crate) fn new(root: Ino) -> NodeIds {
         NodeIds { root: root.0 }
     }
 
-    pub fn to_node(self, ino: Ino) -> u64 {
+    pub(crate) fn to_node(self, ino: Ino) -> u64 {
         self.swap(ino.0)
     }
 
-    pub fn to_ino(self, nodeid: u64) -> Ino {
+    pub(crate) fn to_ino(self, nodeid: u64) -> Ino {
         Ino(self.swap(nodeid))
     }
 

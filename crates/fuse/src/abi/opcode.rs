@@ -7,19 +7,19 @@ macro_rules! opcodes {
     ($($name:ident = $number:literal, $arg:expr;)*) => {
         /// What a request asks for.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-        pub enum Opcode { $($name),* }
+        pub(crate) enum Opcode { $($name),* }
 
         impl Opcode {
-            pub const ALL: &'static [Opcode] = &[$(Opcode::$name),*];
+            pub(crate) const ALL: &'static [Opcode] = &[$(Opcode::$name),*];
 
-            pub fn from_number(number: u32) -> Option<Opcode> {
+            pub(crate) fn from_number(number: u32) -> Option<Opcode> {
                 Some(match number { $($number => Opcode::$name,)* _ => return None })
             }
-            pub fn number(self) -> u32 {
+            pub(crate) fn number(self) -> u32 {
                 match self { $(Opcode::$name => $number),* }
             }
             /// Bytes of the fixed record that stands before names and data.
-            pub fn arg_len(self) -> usize {
+            pub(crate) fn arg_len(self) -> usize {
                 match self { $(Opcode::$name => $arg),* }
             }
         }

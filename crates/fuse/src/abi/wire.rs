@@ -5,7 +5,7 @@
 //! and writer from the member list. Knows nothing of the records' meaning.
 
 /// A value with a fixed number of bytes on the wire.
-pub trait Wire: Sized {
+pub(crate) trait Wire: Sized {
     const SIZE: usize;
 
     /// Reads from the first `SIZE` bytes; callers have checked the length.
@@ -68,7 +68,7 @@ macro_rules! wire {
     ($($(#[$meta:meta])* pub struct $name:ident { $($field:ident : $ty:ty),* $(,)? })*) => { $(
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub struct $name { $(pub $field: $ty),* }
+        pub(crate) struct $name { $(pub $field: $ty),* }
 
         impl $crate::abi::wire::Wire for $name {
             const SIZE: usize = 0 $(+ <$ty as $crate::abi::wire::Wire>::SIZE)*;

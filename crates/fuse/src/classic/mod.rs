@@ -51,7 +51,7 @@ pub(crate) struct Server {
 
 impl Server {
     /// The thread of that number.
-    pub fn new(
+    pub(crate) fn new(
         device: &Device,
         dispatcher: &Arc<Dispatcher>,
         servers: &Arc<Servers>,
@@ -69,7 +69,7 @@ impl Server {
     }
 
     /// Serves until the mount ends. Whoever comes to an end ends all.
-    pub fn run(self) -> io::Result<()> {
+    pub(crate) fn run(self) -> io::Result<()> {
         let ended = self.serve();
         self.servers.end();
         ended

@@ -58,10 +58,10 @@ pub(crate) enum Place {
 
 impl Servers {
     /// So many threads at most.
-    pub const MOST: usize = u64::BITS as usize;
+    pub(crate) const MOST: usize = u64::BITS as usize;
 
     /// One thread for each of `homes`: the processor to which it is pinned at home.
-    pub fn new(polling: &Arc<Polling>, device: &Device, homes: &[usize]) -> Servers {
+    pub(crate) fn new(polling: &Arc<Polling>, device: &Device, homes: &[usize]) -> Servers {
         assert!(homes.len() <= Servers::MOST, "a bit for each");
         let seat = |processor: &usize| Seat {
             processor: *processor,
@@ -79,12 +79,12 @@ impl Servers {
     }
 
     /// Where that thread is at home.
-    pub fn home(&self, number: usize) -> usize {
+    pub(crate) fn home(&self, number: usize) -> usize {
         self.seats[number].processor
     }
 
     /// Where to go, for the thread of that number, which has nothing to serve.
-    pub fn place(&self, number: usize) -> Place {
+    pub(crate) fn place(&self, number: usize) -> Place {
         let seat = &self.seats[number];
         seat.thread.get_or_init(thread::current);
         let mut places = self.places.lock();
@@ -100,14 +100,14 @@ impl Servers {
     }
 
     /// At home, until called.
-    pub fn sleep(&self, number: usize) {
+    pub(crate) fn sleep(&self, number: usize) {
         while !self.seats[number].called.swap(false, Ordering::Acquire) {
             thread::park();
         }
     }
 
     /// A request was taken at the door.
-    pub fn took(&self) {
+    pub(crate) fn took(&self) {
         let mut places = self.places.lock();
         places.at_door -= 1;
         self.guard_door(&places);
@@ -115,30 +115,30 @@ impl Servers {
 
     /// A poller looks, and has what waits served on its processor, or where somebody is at
     /// home. True if somebody comes. Takes no lock.
-    pub fn look(&self, processor: usize) -> bool {
+    pub(crate) fn look(&self, processor: usize) -> bool {
         self.looks.fetch_add(1, Ordering::Relaxed);
         self.is_ready() && (self.call(|seat| seat.processor == processor) || self.call(|_| true))
     }
 
     /// How often pollers looked.
-    pub fn looks(&self) -> u64 {
+    pub(crate) fn looks(&self) -> u64 {
         self.looks.load(Ordering::Relaxed)
     }
 
     /// True if a request waits, or the mount is gone.
-    pub fn is_ready(&self) -> bool {
+    pub(crate) fn is_ready(&self) -> bool {
         self.device.is_ready()
     }
 
     /// Polling ends: somebody listens from now on. Not for pollers.
-    pub fn end_polling(&self) {
+    pub(crate) fn end_polling(&self) {
         let places = self.places.lock();
         self.polling.end();
         self.guard_door(&places);
     }
 
     /// The mount is gone: everybody returns.
-    pub fn end(&self) {
+    pub(crate) fn end(&self) {
         self.places.lock().ended = true;
         // Nobody comes home any more.
         while self.call(|_| true) {}

@@ -24,12 +24,12 @@ thread_local! {
 }
 
 impl Counters {
-    pub fn new() -> Counters {
+    pub(super) fn new() -> Counters {
         let shard = || Shard(std::array::from_fn(|_| AtomicU64::new(0)));
         Counters { shards: (0..SHARDS).map(|_| shard()).collect() }
     }
 
-    pub fn count(&self, opcode: u32) {
+    pub(super) fn count(&self, opcode: u32) {
         let shard = SHARD.with(|shard| *shard);
         if let Some(counter) = self.shards[shard].0.get(opcode as usize) {
             counter.fetch_add(1, Ordering::Relaxed);
@@ -42,7 +42,7 @@ impl Counters {
     }
 
     /// Appends `,"fuse.requests.lookup":7` for each kind that came.
-    pub fn write_json(&self, out: &mut String) {
+    pub(super) fn write_json(&self, out: &mut String) {
         for &opcode in Opcode::ALL {
             let total = self.total(opcode);
             if total != 0 {

@@ -13,9 +13,9 @@ pub(crate) struct Failure(i32);
 
 impl Failure {
     /// The kernel shall do without this operation for the life of the mount.
-    pub const NEVER_SEND: Failure = Failure(libc::ENOSYS);
+    pub(crate) const NEVER_SEND: Failure = Failure(libc::ENOSYS);
 
-    pub fn errno(self) -> i32 {
+    pub(crate) fn errno(self) -> i32 {
         self.0
     }
 }

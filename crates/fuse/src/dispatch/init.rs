@@ -53,17 +53,17 @@ pub(crate) struct Agreement {
 }
 
 impl Agreement {
-    pub fn offers_uring(&self) -> bool {
+    pub(crate) fn offers_uring(&self) -> bool {
         self.offered & init::OVER_IO_URING != 0
     }
 
     /// Bytes that a request's data or a reply can have.
-    pub fn payload_len(&self) -> usize {
+    pub(crate) fn payload_len(&self) -> usize {
         self.max_write.max(MAX_PAGES * PAGE) as usize
     }
 
     /// The reply, with or without the io_uring transport.
-    pub fn reply(&self, uring: bool) -> InitOut {
+    pub(crate) fn reply(&self, uring: bool) -> InitOut {
         let flags = self.flags | if uring { init::OVER_IO_URING } else { 0 };
         InitOut {
             major: abi::MAJOR,

@@ -45,7 +45,7 @@ pub(super) struct Asked {
 }
 
 impl Listings {
-    pub fn asked(&self, dir: Ino, offset: u64) -> Asked {
+    pub(super) fn asked(&self, dir: Ino, offset: u64) -> Asked {
         if offset & LONG != 0 {
             return Asked { offset: offset & (LONG - 1), known: None };
         }
@@ -59,7 +59,7 @@ impl Listings {
     }
 
     /// A new listing, whose end is not known yet.
-    pub fn begin(&self, dir: Ino) -> Number {
+    pub(super) fn begin(&self, dir: Ino) -> Number {
         let mut inner = self.inner.lock();
         let number = inner.next;
         inner.next = (number + 1) % NUMBERS;
@@ -70,7 +70,7 @@ impl Listings {
         number
     }
 
-    pub fn ends(&self, number: Number, dir: Ino, end: u64) {
+    pub(super) fn ends(&self, number: Number, dir: Ino, end: u64) {
         self.inner.lock().all[number] = (dir, end);
     }
 }

@@ -124,7 +124,7 @@ pub(crate) struct Dispatcher {
 }
 
 impl Dispatcher {
-    pub fn new(
+    pub(crate) fn new(
         fs: Arc<dyn FileSystem>,
         notifier: Notifier,
         config: &Config,
@@ -155,27 +155,27 @@ impl Dispatcher {
         }
     }
 
-    pub fn keeps_atime(&self) -> bool {
+    pub(crate) fn keeps_atime(&self) -> bool {
         self.keeps_atime
     }
 
     /// Names the transport in use, for the `spinney.transport` attribute.
-    pub fn set_transport(&self, name: &'static str) {
+    pub(crate) fn set_transport(&self, name: &'static str) {
         let _ = self.transport.set(name);
     }
 
     /// How many threads serve the device, and how many each ring queue.
-    pub fn served_by(&self, device: usize, ring: usize) {
+    pub(crate) fn served_by(&self, device: usize, ring: usize) {
         self.waiters.limit(device, ring, init::MAX_BACKGROUND);
     }
 
     /// Names where FORGETs gather.
-    pub fn fetch_from(&self, gathered: Arc<Gathered>) {
+    pub(crate) fn fetch_from(&self, gathered: Arc<Gathered>) {
         let _ = self.gathered.set(gathered);
     }
 
     /// Serves one request that came by a ring.
-    pub fn dispatch_from_ring(&self, request: &Request<'_>, out: &mut [u8]) -> Outcome {
+    pub(crate) fn dispatch_from_ring(&self, request: &Request<'_>, out: &mut [u8]) -> Outcome {
         let asks_what_is_free = [Opcode::Statfs.number(), Opcode::Syncfs.number()];
         if asks_what_is_free.contains(&request.header.opcode)
             && let Some(gathered) = self.gathered.get()
@@ -186,18 +186,18 @@ impl Dispatcher {
         self.dispatch(request, out)
     }
 
-    pub fn transport(&self) -> &'static str {
+    pub(crate) fn transport(&self) -> &'static str {
         self.transport.get().copied().unwrap_or("none")
     }
 
     /// The file system shall say what changes without a request.
-    pub fn tell_file_system_of(&self, notifier: Notifier) {
+    pub(crate) fn tell_file_system_of(&self, notifier: Notifier) {
         self.fs.observe(Arc::new(notifier));
     }
 
     /// True where `out` may be the very buffer that held the payload, because the
     /// operation has none.
-    pub fn replies_in_place(opcode: u32) -> bool {
+    pub(crate) fn replies_in_place(opcode: u32) -> bool {
         matches!(
             Opcode::from_number(opcode),
             Some(Opcode::Read | Opcode::Readdir | Opcode::Readdirplus | Opcode::Listxattr)
@@ -205,7 +205,7 @@ impl Dispatcher {
     }
 
     /// Serves one request. Never panics: a handler that does is answered with EIO.
-    pub fn dispatch(&self, request: &Request<'_>, out: &mut [u8]) -> Outcome {
+    pub(crate) fn dispatch(&self, request: &Request<'_>, out: &mut [u8]) -> Outcome {
         self.counters.count(request.header.opcode);
         let guarded = catch_unwind(AssertUnwindSafe(|| self.route(request, out)));
         self.polling.served();
@@ -296,7 +296,7 @@ impl Dispatcher {
 
     /// Closes the file system on the first call: at DESTROY, or when the loops ended
     /// without one. The error is kept for `take_close_error`.
-    pub fn close(&self) {
+    pub(crate) fn close(&self) {
         if self.closed.swap(true, Ordering::SeqCst) {
             return;
         }
@@ -313,7 +313,7 @@ impl Dispatcher {
         *self.close_error.lock() = Some(error);
     }
 
-    pub fn take_close_error(&self) -> Option<FsError> {
+    pub(crate) fn take_close_error(&self) -> Option<FsError> {
         self.close_error.lock().take()
     }
 

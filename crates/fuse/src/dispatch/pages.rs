@@ -47,7 +47,7 @@ fn chunks(offset: u64, len: u64) -> Range<u64> {
 }
 
 impl Pages {
-    pub fn new() -> Pages {
+    pub(super) fn new() -> Pages {
         let noted = (0..SLOTS).map(|_| AtomicU64::new(0)).collect();
         Pages { noted, dropped: Mutex::default() }
     }
@@ -59,7 +59,7 @@ impl Pages {
 
     /// The kernel has locked pages in this range; to be called before the file is read or
     /// written for them.
-    pub fn note(&self, ino: Ino, offset: u64, len: u64) {
+    pub(super) fn note(&self, ino: Ino, offset: u64, len: u64) {
         for chunk in chunks(offset, len) {
             self.slot(ino, chunk).fetch_add(1, Ordering::AcqRel);
         }
@@ -67,7 +67,13 @@ impl Pages {
 
     /// The range was written directly, and is so for whoever reads from now on: drops what
     /// may have been cached before. The message to wait for, if there is any.
-    pub fn end(&self, ino: Ino, offset: u64, len: u64, notifier: &Notifier) -> Option<Ticket> {
+    pub(super) fn end(
+        &self,
+        ino: Ino,
+        offset: u64,
+        len: u64,
+        notifier: &Notifier,
+    ) -> Option<Ticket> {
         let noted = |chunk: &u64| self.slot(ino, *chunk).load(Ordering::Acquire);
         let all: Vec<(u64, u64)> =
             chunks(offset, len).map(|chunk| (chunk, noted(&chunk))).collect();
@@ -122,7 +128,7 @@ struct Limits {
 }
 
 impl Waiters {
-    pub fn new(cpus: usize) -> Waiters {
+    pub(super) fn new(cpus: usize) -> Waiters {
         Waiters {
             all: AtomicU32::new(0),
             device: AtomicU32::new(0),
@@ -134,7 +140,7 @@ impl Waiters {
     /// `device`: threads that read the device; `ring`: entries of each queue. `background`:
     /// asynchronous requests that the kernel has under way at once: a write that waits is one
     /// of them, the READ that it waits for may be another.
-    pub fn limit(&self, device: usize, ring: usize, background: u16) {
+    pub(super) fn limit(&self, device: usize, ring: usize, background: u16) {
         let but_one = |count: usize| count.saturating_sub(1) as u32;
         let limits =
             Limits { device: but_one(device), ring: but_one(ring), all: u32::from(background / 2) };
@@ -142,7 +148,7 @@ impl Waiters {
     }
 
     /// Waits for the message, if the queue can spare the thread.
-    pub fn wait(&self, origin: Origin, ticket: Ticket, notifier: &Notifier) {
+    pub(super) fn wait(&self, origin: Origin, ticket: Ticket, notifier: &Notifier) {
         let Some(limits) = self.limits.get() else { return };
         let (own, limit) = match origin {
             Origin::Device => (&self.device, limits.device),

@@ -20,21 +20,21 @@ pub(super) struct Out<'a> {
 }
 
 impl<'a> Out<'a> {
-    pub fn new(buf: &'a mut [u8]) -> Out<'a> {
+    pub(super) fn new(buf: &'a mut [u8]) -> Out<'a> {
         Out { buf, len: 0 }
     }
 
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    pub fn put<T: Wire>(&mut self, value: &T) -> Answer<()> {
+    pub(super) fn put<T: Wire>(&mut self, value: &T) -> Answer<()> {
         let used = value.write(&mut self.buf[self.len..]).ok_or(Failure::from(Errno::ERANGE))?;
         self.len += used;
         Ok(())
     }
 
-    pub fn bytes(&mut self, bytes: &[u8]) -> Answer<()> {
+    pub(super) fn bytes(&mut self, bytes: &[u8]) -> Answer<()> {
         let end = self.len + bytes.len();
         let room = self.buf.get_mut(self.len..end).ok_or(Failure::from(Errno::ERANGE))?;
         room.copy_from_slice(bytes);
@@ -42,16 +42,16 @@ impl<'a> Out<'a> {
         Ok(())
     }
 
-    pub fn remaining(&self) -> usize {
+    pub(super) fn remaining(&self) -> usize {
         self.buf.len() - self.len
     }
 
     /// Hands out `len` bytes behind what is written; `advance` keeps what was filled.
-    pub fn space(&mut self, len: usize) -> Answer<&mut [u8]> {
+    pub(super) fn space(&mut self, len: usize) -> Answer<&mut [u8]> {
         self.buf.get_mut(self.len..self.len + len).ok_or(Failure::from(Errno::EINVAL))
     }
 
-    pub fn advance(&mut self, filled: usize) {
+    pub(super) fn advance(&mut self, filled: usize) {
         self.len = (self.len + filled).min(self.buf.len());
     }
 }

@@ -19,7 +19,7 @@ pub(crate) struct Request<'a> {
 
 impl<'a> Request<'a> {
     /// Takes a message apart as `/dev/fuse` delivers it.
-    pub fn parse(message: &'a [u8]) -> Option<Request<'a>> {
+    pub(crate) fn parse(message: &'a [u8]) -> Option<Request<'a>> {
         let header = InHeader::read(message)?;
         let len = (header.len as usize).min(message.len());
         let rest = message.get(InHeader::SIZE..len)?;
@@ -31,24 +31,24 @@ impl<'a> Request<'a> {
         Some(Request { header, arg, payload, origin: Origin::Device })
     }
 
-    pub fn arg<T: Wire>(&self) -> Answer<T> {
+    pub(crate) fn arg<T: Wire>(&self) -> Answer<T> {
         T::read(self.arg).ok_or(Failure::from(Errno::EINVAL))
     }
 
     /// The payload's only name.
-    pub fn name(&self) -> Answer<&'a [u8]> {
+    pub(crate) fn name(&self) -> Answer<&'a [u8]> {
         let (name, _) = split_nul(self.payload)?;
         check_name(name)
     }
 
     /// The payload's two names.
-    pub fn two_names(&self) -> Answer<(&'a [u8], &'a [u8])> {
+    pub(crate) fn two_names(&self) -> Answer<(&'a [u8], &'a [u8])> {
         let (first, rest) = split_nul(self.payload)?;
         let (second, _) = split_nul(rest)?;
         Ok((check_name(first)?, check_name(second)?))
     }
 
-    pub fn context(&self, umask: u32) -> Context {
+    pub(crate) fn context(&self, umask: u32) -> Context {
         Context {
             uid: self.header.uid,
             gid: self.header.gid,

@@ -73,7 +73,7 @@ struct Succession {
 
 impl Polling {
     /// On a machine with processors of numbers below `processors`.
-    pub fn new(limit: Duration, processors: usize) -> Polling {
+    pub(crate) fn new(limit: Duration, processors: usize) -> Polling {
         Polling {
             limit,
             clock: Instant::now(),
@@ -91,7 +91,7 @@ impl Polling {
     }
 
     /// A request was served.
-    pub fn served(&self) {
+    pub(crate) fn served(&self) {
         if self.threads.get().is_none() {
             return;
         }
@@ -129,7 +129,7 @@ impl Polling {
         self.served.iter().map(|served| served.0.load(Ordering::Relaxed)).sum()
     }
 
-    pub fn begin(&self) {
+    pub(crate) fn begin(&self) {
         if !self.on.0.swap(true, Ordering::SeqCst) {
             self.wake_all();
         }
@@ -141,7 +141,7 @@ impl Polling {
         }
     }
 
-    pub fn is_on(&self) -> bool {
+    pub(crate) fn is_on(&self) -> bool {
         self.on.0.load(Ordering::SeqCst)
     }
 
@@ -156,7 +156,7 @@ impl Polling {
 
     /// Pollers go to sleep. Who relies on their looking makes sure of another first
     /// (`Servers::end_polling`).
-    pub fn end(&self) {
+    pub(crate) fn end(&self) {
         self.on.0.store(false, Ordering::SeqCst);
     }
 
@@ -190,7 +190,7 @@ type Work = Box<dyn FnOnce() + Send>;
 impl Pollers {
     /// One for each of these processors, and one that watches over them. With `servers` they
     /// look for requests, too. All have their places when this returns.
-    pub fn start(
+    pub(crate) fn start(
         polling: &Arc<Polling>,
         processors: &[usize],
         servers: Option<&Arc<Servers>>,

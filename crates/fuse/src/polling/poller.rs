@@ -37,18 +37,22 @@ pub(super) struct Poller {
 }
 
 impl Poller {
-    pub fn new(polling: &Arc<Polling>, processor: usize, servers: Option<&Arc<Servers>>) -> Poller {
+    pub(super) fn new(
+        polling: &Arc<Polling>,
+        processor: usize,
+        servers: Option<&Arc<Servers>>,
+    ) -> Poller {
         let (polling, servers) = (polling.clone(), servers.cloned());
         Poller { polling, processor, servers, passes: Passes::default() }
     }
 
     /// How often it came to run.
-    pub fn passes(&self) -> Passes {
+    pub(super) fn passes(&self) -> Passes {
         self.passes.clone()
     }
 
     /// `coming` goes when it has its place: from then on it asks the kernel for nothing.
-    pub fn run(self, coming: Sender<()>) {
+    pub(super) fn run(self, coming: Sender<()>) {
         if let Err(error) = sys::pin_to(self.processor).and_then(|()| sys::lowest_priority()) {
             // One that may wander, or that takes time from others, is worse than none.
             tracing::debug!(processor = self.processor, "no polling there: {error}");
@@ -79,7 +83,7 @@ impl Poller {
             let called = looks && self.look();
             if others_ran || pass.is_multiple_of(SELDOM) {
                 let now_served = self.polling.served_anywhere();
-                if std::mem::replace(&mut served, now_served) != now_served || others_ran {
+                if std::mem::replace(&mut served, now_served) != now_served {
                     heard = now;
                 }
             }

@@ -19,7 +19,7 @@ pub(super) struct Rests {
 
 impl Rests {
     /// The next one, after polling for `time`.
-    pub fn after(&mut self, time: Duration) -> Duration {
+    pub(super) fn after(&mut self, time: Duration) -> Duration {
         self.last = match time > IN_PEACE {
             true => SHORTEST,
             false => (self.last * 2).clamp(SHORTEST, LONGEST),

@@ -38,7 +38,7 @@ enum Why {
 }
 
 impl Watcher {
-    pub fn new(
+    pub(super) fn new(
         polling: &Arc<Polling>,
         watched: Vec<(usize, Passes)>,
         servers: Option<&Arc<Servers>>,
@@ -46,7 +46,7 @@ impl Watcher {
         Watcher { polling: polling.clone(), watched, servers: servers.cloned() }
     }
 
-    pub fn run(self) {
+    pub(super) fn run(self) {
         let mut rests = Rests::default();
         while self.polling.wait() {
             self.polling.end_asked.0.store(false, Ordering::SeqCst);

@@ -23,7 +23,7 @@ pub(super) struct Buffers {
 unsafe impl Send for Buffers {}
 
 impl Buffers {
-    pub fn new(payload_len: usize) -> io::Result<Buffers> {
+    pub(super) fn new(payload_len: usize) -> io::Result<Buffers> {
         // SAFETY: an anonymous mapping at an address of the kernel's choice.
         let base = unsafe {
             libc::mmap(
@@ -48,7 +48,7 @@ impl Buffers {
     }
 
     /// The two `iovec`s, at an address that stays.
-    pub fn parts(&self) -> &[libc::iovec; 2] {
+    pub(super) fn parts(&self) -> &[libc::iovec; 2] {
         &self.parts
     }
 
@@ -56,7 +56,7 @@ impl Buffers {
     ///
     /// # Safety
     /// No command on these buffers may be under way while the slices live.
-    pub unsafe fn slices(&mut self) -> (&mut [u8], &mut [u8]) {
+    pub(super) unsafe fn slices(&mut self) -> (&mut [u8], &mut [u8]) {
         // SAFETY: both parts lie in the mapping, do not overlap and are initialised
         // (zeros at first); exclusive by the caller's promise and `&mut self`.
         unsafe {

@@ -24,13 +24,13 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    pub fn new(qid: u16, payload_len: usize) -> io::Result<Entry> {
+    pub(super) fn new(qid: u16, payload_len: usize) -> io::Result<Entry> {
         let buffers = Buffers::new(payload_len)?;
         Ok(Entry { qid, commit_id: 0, buffers, scratch: vec![0; SCRATCH] })
     }
 
     /// True if the request in the buffers is a READ of much.
-    pub fn holds_large_read(&mut self) -> bool {
+    pub(super) fn holds_large_read(&mut self) -> bool {
         // SAFETY: no command is under way (see the module's first lines).
         let (headers, _) = unsafe { self.buffers.slices() };
         InHeader::load(headers).opcode == Opcode::Read.number()
@@ -38,7 +38,7 @@ impl Entry {
     }
 
     /// Serves the request in the buffers and leaves the reply there.
-    pub fn answer(&mut self, dispatcher: &Dispatcher) {
+    pub(super) fn answer(&mut self, dispatcher: &Dispatcher) {
         // SAFETY: no command is under way (see the module's first lines).
         let (headers, payload) = unsafe { self.buffers.slices() };
         let header = InHeader::load(headers);

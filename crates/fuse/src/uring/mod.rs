@@ -78,7 +78,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub fn new(
+    pub(crate) fn new(
         device: &Device,
         dispatcher: &Arc<Dispatcher>,
         qid: u16,
@@ -97,7 +97,7 @@ impl Server {
     }
 
     /// Registers the entry and serves until the mount ends.
-    pub fn serve(self) -> End {
+    pub(crate) fn serve(self) -> End {
         let Server { mut entry, mut ring, dispatcher, mut partners } = self;
         let mut share = match partners {
             Some(_) => Share::AllButLargeReads,

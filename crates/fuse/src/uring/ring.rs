@@ -23,7 +23,7 @@ pub(super) struct Ring {
 impl Ring {
     /// It takes nothing before `begin`, and then FUSE's commands on this device alone, whoever
     /// gets hold of it: a ring can do what a process may be forbidden.
-    pub fn new(device: &Device) -> io::Result<Ring> {
+    pub(super) fn new(device: &Device) -> io::Result<Ring> {
         // A child that has the ring mapped would keep the connection open (`sys::unmount`).
         let uring: IoUring<Entry128, cqueue::Entry> = IoUring::builder()
             .dontfork()
@@ -40,13 +40,13 @@ impl Ring {
     }
 
     /// To be called on the thread that will use it.
-    pub fn begin(&self) -> io::Result<()> {
+    pub(super) fn begin(&self) -> io::Result<()> {
         self.uring.submitter().register_enable_rings()
     }
 
     /// Gives the entry to the kernel for the first time. Like `commit` it returns when
     /// a request is in the entry's buffers.
-    pub fn register(&mut self, entry: &mut Entry) -> Result<(), End> {
+    pub(super) fn register(&mut self, entry: &mut Entry) -> Result<(), End> {
         self.turn(entry, register).map_err(|error| match is_disconnect(&error) {
             true => End::Disconnected,
             false => End::NotRegistered(error),
@@ -55,7 +55,7 @@ impl Ring {
 
     /// Hands the reply in the entry's buffers to the kernel and sleeps until the next
     /// request is there.
-    pub fn commit(&mut self, entry: &mut Entry) -> Result<(), End> {
+    pub(super) fn commit(&mut self, entry: &mut Entry) -> Result<(), End> {
         match self.turn(entry, commit) {
             Ok(()) => Ok(()),
             Err(error) if is_disconnect(&error) => Err(End::Disconnected),

@@ -76,11 +76,6 @@ impl Device {
         sys::wait_readable(self.as_raw_fd())
     }
 
-    /// True if one is, or the mount is gone.
-    pub(crate) fn is_ready(&self) -> bool {
-        sys::is_readable(self.as_raw_fd())
-    }
-
     /// A request that is there, for devices from `another_that_never_waits`.
     pub(crate) fn receive_now(&self, buf: &mut [u8]) -> io::Result<Received> {
         loop {

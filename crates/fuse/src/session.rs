@@ -34,7 +34,7 @@ use std::time::{Duration, Instant};
 use vfs::{Errno, FileSystem, FsError, Result};
 
 /// Loops of the classic transport: at least two, and no more than helps.
-const CLASSIC_THREADS: std::ops::RangeInclusive<usize> = 2..=Servers::MOST;
+const CLASSIC_THREADS: std::ops::RangeInclusive<usize> = 2..=64;
 /// The largest first message is far smaller.
 const FIRST_MESSAGE: usize = 1 << 16;
 
@@ -148,28 +148,23 @@ impl Session {
         }
         self.dispatcher.set_transport(if rings.is_some() { "io_uring" } else { "classic" });
         config.step("loops")?;
-        let servers = match &rings {
+        match &rings {
             Some(_) => {
                 let cpus = sys::possible_cpus().len();
                 self.dispatcher.served_by(0, config.threads_for(cpus));
                 self.spawn_gathering(&device, &agreement, &spawner)?;
-                None
             }
             None => {
                 let cpus = sys::possible_cpus().len();
                 let count = config.threads_for(cpus) * cpus;
                 let count = count.clamp(*CLASSIC_THREADS.start(), *CLASSIC_THREADS.end());
                 self.dispatcher.served_by(count, 0);
-                let usable = sys::usable_cpus();
-                let homes: Vec<usize> = usable.into_iter().cycle().take(count).collect();
-                let servers = Arc::new(Servers::new(polling, &device, &homes));
-                self.spawn_classic(&device, &agreement, homes.len(), &servers, &spawner)?;
-                Some(servers)
+                polling.servers_follow();
+                self.spawn_classic(&device, &agreement, count, polling, &spawner)?;
             }
-        };
-        self.pollers = Pollers::start(polling, processors, servers.as_ref(), |name, work| {
-            spawner.spawn(&name, work)
-        })?;
+        }
+        self.pollers =
+            Pollers::start(polling, processors, |name, work| spawner.spawn(&name, work))?;
         config.step("notify")?;
         let notifier = self.notifier.clone();
         self.notifying = Some(spawner.spawn("fuse-notify", move || notifier.run())?);
@@ -272,14 +267,20 @@ impl Session {
         device: &Device,
         agreement: &Agreement,
         count: usize,
-        servers: &Arc<Servers>,
+        polling: &Arc<Polling>,
         spawner: &Spawner,
     ) -> Result<()> {
+        let servers = Arc::<Servers>::default();
         for index in 0..count {
-            let payload_len = agreement.payload_len();
-            let server =
-                classic::Server::new(device, &self.dispatcher, servers, index, payload_len)
-                    .map_err(|error| failed("cloning the connection", error))?;
+            let server = classic::Server {
+                servers: servers.clone(),
+                dispatcher: self.dispatcher.clone(),
+                polling: polling.clone(),
+                device: device
+                    .another()
+                    .map_err(|error| failed("cloning the connection", error))?,
+                payload_len: agreement.payload_len(),
+            };
             self.loops.push(spawner.spawn(&format!("fuse-{index}"), move || {
                 if let Err(error) = server.run() {
                     tracing::error!("serving /dev/fuse: {error}");

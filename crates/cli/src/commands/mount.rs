@@ -101,7 +101,7 @@ FUSE's -o options
     threads=N           server threads per processor
     poll=MICROSECONDS|auto
                         how long idle processors are kept awake after a request, once requests
-                        come in quick succession; 0: never. auto (the default): 100 on virtual
+                        come in quick succession; 0: never. auto (the default): 300 on virtual
                         machines of 2 to 8 processors without a quota, else 0. See
                         docs/SEMANTICS.md
     sync                each write is durable when it returns, as with O_SYNC; names are not

@@ -9,10 +9,11 @@ pub(crate) use servers::Servers;
 
 use crate::abi::record::OutHeader;
 use crate::abi::{MIN_READ_BUFFER, Wire};
-use crate::device::{Device, Received};
+use crate::device::Device;
 use crate::dispatch::{Dispatcher, Outcome, Request};
+use crate::polling::Polling;
 use crate::sys;
-use servers::Place;
+use servers::Seat;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 
@@ -40,34 +41,15 @@ pub(crate) fn serve(
 
 /// One thread of several that serve a connection.
 pub(crate) struct Server {
-    servers: Arc<Servers>,
-    dispatcher: Arc<Dispatcher>,
-    /// A reply goes where its request came from: to wait at, and to look at.
-    door: Device,
-    quick: Device,
-    number: usize,
-    payload_len: usize,
+    pub(crate) servers: Arc<Servers>,
+    pub(crate) dispatcher: Arc<Dispatcher>,
+    pub(crate) polling: Arc<Polling>,
+    /// Its own clone of the connection.
+    pub(crate) device: Device,
+    pub(crate) payload_len: usize,
 }
 
 impl Server {
-    /// The thread of that number.
-    pub(crate) fn new(
-        device: &Device,
-        dispatcher: &Arc<Dispatcher>,
-        servers: &Arc<Servers>,
-        number: usize,
-        payload_len: usize,
-    ) -> io::Result<Server> {
-        Ok(Server {
-            servers: servers.clone(),
-            dispatcher: dispatcher.clone(),
-            door: device.another()?,
-            quick: device.another_that_never_waits()?,
-            number,
-            payload_len,
-        })
-    }
-
     /// Serves until the mount ends. Whoever comes to an end ends all.
     pub(crate) fn run(self) -> io::Result<()> {
         let ended = self.serve();
@@ -77,52 +59,28 @@ impl Server {
 
     fn serve(&self) -> io::Result<()> {
         let (mut input, mut output) = buffers(self.payload_len);
-        let mut pinned = false;
-        loop {
-            let place = self.servers.place(self.number);
-            self.move_to(place, &mut pinned);
-            match place {
-                Place::End => return Ok(()),
-                Place::Door => {
-                    let received = self.door.receive(&mut input);
-                    self.servers.took();
-                    let Some(len) = received? else { return Ok(()) };
-                    answer(&self.door, &self.dispatcher, &input[..len], &mut output)?;
-                }
-                Place::Home => {
-                    self.servers.sleep(self.number);
-                    if !self.serve_what_waits(&mut input, &mut output)? {
-                        return Ok(());
-                    }
-                }
-            }
+        let seat = Seat::new();
+        let mut home = None;
+        while self.servers.to_door(&seat) {
+            self.follow(&mut home);
+            let received = self.device.receive(&mut input);
+            self.servers.took();
+            let Some(len) = received? else { break };
+            answer(&self.device, &self.dispatcher, &input[..len], &mut output)?;
         }
+        Ok(())
     }
 
-    /// At home it stays on its processor.
-    fn move_to(&self, place: Place, pinned: &mut bool) {
-        let wanted = place == Place::Home;
-        if wanted == *pinned {
+    /// To where callers are, while that is known.
+    fn follow(&self, home: &mut Option<usize>) {
+        let now = self.polling.home();
+        if std::mem::replace(home, now) == now {
             return;
         }
-        *pinned = wanted;
-        match wanted {
+        match now {
             // What cannot be pinned serves all the same.
-            true => drop(sys::pin_to(self.servers.home(self.number))),
-            false => sys::unpin(),
-        }
-    }
-
-    /// False when the mount is gone.
-    fn serve_what_waits(&self, input: &mut [u8], output: &mut [u8]) -> io::Result<bool> {
-        loop {
-            match self.quick.receive_now(input)? {
-                Received::Nothing => return Ok(true),
-                Received::End => return Ok(false),
-                Received::Request(len) => {
-                    answer(&self.quick, &self.dispatcher, &input[..len], output)?;
-                }
-            }
+            Some(processor) => drop(sys::pin_to(processor)),
+            None => sys::unpin(),
         }
     }
 }

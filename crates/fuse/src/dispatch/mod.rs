@@ -208,7 +208,7 @@ impl Dispatcher {
     pub(crate) fn dispatch(&self, request: &Request<'_>, out: &mut [u8]) -> Outcome {
         self.counters.count(request.header.opcode);
         let guarded = catch_unwind(AssertUnwindSafe(|| self.route(request, out)));
-        self.polling.served();
+        self.polling.served(request.header.pid);
         guarded.unwrap_or_else(|_| {
             let header = &request.header;
             tracing::error!(opcode = header.opcode, nodeid = header.nodeid, "handler panicked");

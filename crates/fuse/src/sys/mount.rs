@@ -127,13 +127,6 @@ pub(crate) fn clone_fuse_connection(device: &File, connection: RawFd) -> io::Res
     check(unsafe { libc::ioctl(device.as_raw_fd(), FUSE_DEV_IOC_CLONE, &source) })
 }
 
-/// True if a read would not wait.
-pub(crate) fn is_readable(fd: RawFd) -> bool {
-    let mut asked = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one valid entry, alive during the call.
-    unsafe { libc::poll(&raw mut asked, 1, 0) > 0 }
-}
-
 /// Waits until there is something to read, or an end or error to be read.
 pub(crate) fn wait_readable(fd: RawFd) -> io::Result<()> {
     let mut waiting = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };

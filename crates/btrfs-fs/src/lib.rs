@@ -37,9 +37,9 @@ mod sync;
 mod writeback;
 mod xattrs;
 
-pub use btrfs_txn::Clock;
+pub use btrfs_txn::{Clock, Contention};
 #[cfg(feature = "fault-injection")]
 pub use btrfs_txn::{Defect, Injection};
 pub use extents::Stored;
 pub use fs::BtrfsFs;
-pub use options::{Atime, Options, Subvol, SystemClock};
+pub use options::{Atime, Options, Subvol, SystemClock, SystemContention};

@@ -231,6 +231,7 @@ fn core(
         discards: PendingDiscards::new(options.discard),
         memory: Memory::new(options.dirty_bytes, options.delta_bytes),
         clock: options.clock.clone(),
+        contention: options.contention.clone(),
         injection: options.injection(),
     };
     let core = Core::new(parts, roots);

@@ -2,9 +2,9 @@
 
 use btrfs_disk::TreeId;
 use btrfs_disk::items::Timespec;
-use btrfs_txn::{Clock, Injection};
+use btrfs_txn::{Clock, Contention, Injection};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How a volume is mounted.
 #[derive(Clone, Debug)]
@@ -35,6 +35,8 @@ pub struct Options {
     pub background: bool,
     /// What inodes and roots are stamped with; a test's own makes a world that repeats.
     pub clock: Arc<dyn Clock>,
+    /// Whether others want the processors: then a commit that nobody waits for rests.
+    pub contention: Arc<dyn Contention>,
     /// What tests want to go wrong; no release has it.
     #[cfg(feature = "fault-injection")]
     pub injection: Injection,
@@ -51,6 +53,23 @@ pub enum Atime {
     Relative,
     /// `strictatime`.
     Always,
+}
+
+/// What the machine's scheduler shows: who gives his processor away and has it back at once was
+/// alone there.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct SystemContention;
+
+/// Back and forth takes less than a microsecond where nobody waits, and some where the only
+/// one who does is of lowest priority.
+const SHARED: Duration = Duration::from_micros(20);
+
+impl Contention for SystemContention {
+    fn give_way(&self) -> bool {
+        let begin = Instant::now();
+        std::thread::yield_now();
+        begin.elapsed() > SHARED
+    }
 }
 
 /// The machine's own time.
@@ -100,6 +119,7 @@ impl Default for Options {
             tree_log: true,
             background: true,
             clock: Arc::new(SystemClock),
+            contention: Arc::new(SystemContention),
             #[cfg(feature = "fault-injection")]
             injection: Injection::default(),
         }

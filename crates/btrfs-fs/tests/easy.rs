@@ -4,7 +4,7 @@
 mod common;
 
 use blockdev::{BlockDevice, FileDevice};
-use btrfs_fs::{BtrfsFs, Options};
+use btrfs_fs::{BtrfsFs, Contention, Options};
 use common::{CX, Cached, Image, close_and_judge, new_file, open_device, stat};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -79,7 +79,21 @@ impl BlockDevice for Watched {
     }
 }
 
+/// Others always want the processor, or never do.
+#[derive(Debug)]
+struct Wanted(bool);
+
+impl Contention for Wanted {
+    fn give_way(&self) -> bool {
+        self.0
+    }
+}
+
 fn open(image: &Image, interval: u64) -> (BtrfsFs, Arc<Watched>) {
+    open_beside(image, interval, Wanted(true))
+}
+
+fn open_beside(image: &Image, interval: u64, others: Wanted) -> (BtrfsFs, Arc<Watched>) {
     let below: FileDevice = open_device(&image.path, false);
     let watched = Arc::new(Watched {
         below: Cached(below),
@@ -90,7 +104,8 @@ fn open(image: &Image, interval: u64) -> (BtrfsFs, Arc<Watched>) {
         fails: AtomicBool::new(false),
     });
     let commit_interval = Duration::from_secs(interval);
-    let options = Options { commit_interval, ..Options::default() };
+    let contention = Arc::new(others);
+    let options = Options { commit_interval, contention, ..Options::default() };
     (BtrfsFs::open_device(watched.clone(), options).expect("open volume"), watched)
 }
 
@@ -129,6 +144,18 @@ fn nobody_waits() {
         assert_eq!(stat(&fs, "commit.rests") == 0, waits, "rests of a commit, waited for: {waits}");
         close_and_judge(&image, fs);
     }
+}
+
+/// A commit that nobody is kept waiting by has no reason to.
+#[test]
+fn nobody_wants_the_processor() {
+    testkit::require!(kernel_btrfs);
+    let image = Image::new(512 * MIB, &[]);
+    let (fs, _) = open_beside(&image, 1, Wanted(false));
+    unwritten(&fs);
+    wait_for("the interval commits", || stat(&fs, "delta.dirty_bytes") == 0);
+    assert_eq!(stat(&fs, "commit.rests"), 0);
+    close_and_judge(&image, fs);
 }
 
 /// A commit rests while it passes over what came and went since the last one, too: of 100,000

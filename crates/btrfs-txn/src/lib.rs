@@ -37,7 +37,7 @@ pub use memory::Memory;
 pub use object::ObjectId;
 pub use requests::CommitRequests;
 pub use roots::{Root, Roots};
-pub use throttle::{BATCH, Throttle, Urgency};
+pub use throttle::{BATCH, Contention, Throttle, Urgency};
 pub use time::Clock;
 pub use turns::{Turns, Wanted};
 pub use view::{Snapshot, View};

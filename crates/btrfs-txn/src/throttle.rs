@@ -1,6 +1,6 @@
 //! How background work keeps out of the way of those who work meanwhile: a commit that is only
 //! due had a processor for a third of a second with some hundred MiB to write back, and its
-//! flushes were everyone's.
+//! flushes were everyone's. While nobody wants its processor it goes on.
 //!
 //! Invariants: who is throttled rests with no lock held but its own; it does not rest once
 //! somebody waits for a commit, or memory runs short. What others' flushes have to carry of it
@@ -9,6 +9,7 @@
 use crate::Core;
 use btrfs_disk::Result;
 use btrfs_volume::WRITE_WINDOW;
+use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
 /// Whether anybody is known to wait from the start.
@@ -17,6 +18,12 @@ pub enum Urgency {
     /// It is due, and half of a processor is enough for it.
     Background,
     Awaited,
+}
+
+/// Whether others want the processors. A parameter: tests run beside each other.
+pub trait Contention: Send + Sync + Debug {
+    /// Gives the processor to whoever waits for it; true if somebody did.
+    fn give_way(&self) -> bool;
 }
 
 /// Content that one lock hold and one operation store at most, in bytes.
@@ -60,8 +67,8 @@ impl Throttle<'_> {
         Ok(())
     }
 
-    /// As long as the work since the last time took: who has lost his processor to others
-    /// meanwhile leaves it to them for longer.
+    /// If others want the processor, as long as the work since the last time took: who has lost
+    /// it to them meanwhile leaves it to them for longer.
     pub fn pause(&mut self) {
         if self.urgency == Urgency::Awaited {
             return;
@@ -72,6 +79,10 @@ impl Throttle<'_> {
         }
         if self.core.requests.is_awaited() || self.core.is_short_of_memory() {
             self.urgency = Urgency::Awaited;
+            return;
+        }
+        if !self.core.contention.give_way() {
+            self.since = Instant::now();
             return;
         }
         let rest = worked.min(REST);

@@ -11,8 +11,8 @@ pub use op::{Op, RUN_PLACES};
 
 use crate::delta::Delta;
 use crate::{
-    Clock, CommitRequests, Health, Injection, Memory, PendingDiscards, Roots, Snapshot, TxnStats,
-    View,
+    Clock, CommitRequests, Contention, Health, Injection, Memory, PendingDiscards, Roots, Snapshot,
+    TxnStats, View,
 };
 use arc_swap::ArcSwap;
 use btrfs_disk::items::Timespec;
@@ -43,6 +43,7 @@ pub struct Core {
     pub discards: PendingDiscards,
     pub memory: Memory,
     pub clock: Arc<dyn Clock>,
+    pub contention: Arc<dyn Contention>,
     pub stats: TxnStats,
     pub injection: Injection,
     /// Shared with the allocator's prover, which knows no more of us.
@@ -59,6 +60,7 @@ pub struct Parts {
     pub discards: PendingDiscards,
     pub memory: Memory,
     pub clock: Arc<dyn Clock>,
+    pub contention: Arc<dyn Contention>,
     pub injection: Injection,
 }
 
@@ -78,6 +80,7 @@ impl Core {
             discards: parts.discards,
             memory: parts.memory,
             clock: parts.clock,
+            contention: parts.contention,
             stats: TxnStats::default(),
             injection: parts.injection,
             layers: Arc::new(ArcSwap::from_pointee(first)),

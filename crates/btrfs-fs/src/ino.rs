@@ -107,6 +107,13 @@ impl Windows {
     }
 }
 
+/// This process has no window left, as if a million others had been asked for.
+#[cfg(feature = "fault-injection")]
+pub fn use_up_windows() {
+    let mut table = TABLE.write();
+    table.limit = table.slots.len() as u64;
+}
+
 /// The number of the stand-in for `absent` inside `tree`.
 pub fn stand_in(tree: TreeId, absent: TreeId) -> Result<Ino> {
     Ok(Ino(pack(tree, absent.0)? | STAND_IN))

@@ -42,4 +42,6 @@ pub use btrfs_txn::{Clock, Contention};
 pub use btrfs_txn::{Defect, Injection};
 pub use extents::Stored;
 pub use fs::BtrfsFs;
+#[cfg(feature = "fault-injection")]
+pub use ino::use_up_windows;
 pub use options::{Atime, Options, Subvol, SystemClock, SystemContention};

@@ -82,6 +82,11 @@ impl BtrfsFs {
             _ => None,
         }
     }
+
+    /// Bytes of names and attributes that were changed since the last commit began.
+    pub fn uncommitted_bytes(&self) -> u64 {
+        self.engine.core.layers().current.bytes()
+    }
 }
 
 impl FileSystem for BtrfsFs {

@@ -107,8 +107,7 @@ impl Guard {
     /// For those who change something.
     fn change(&self) -> Result<&BtrfsFs> {
         if self.counts.load(Ordering::Acquire) {
-            let bytes = value(&self.btrfs.stats(), "delta.bytes");
-            if bytes > self.limit {
+            if self.btrfs.uncommitted_bytes() > self.limit {
                 let limit = self.limit;
                 return Err(FsError::Unsupported(format!(
                     "a transaction with more than {limit} bytes of changes"

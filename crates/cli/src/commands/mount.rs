@@ -100,7 +100,7 @@ FUSE's -o options
     no-sandbox          as --no-sandbox
     threads=N           server threads per processor
     poll=MICROSECONDS|auto
-                        how long idle processors are kept awake after a request, once requests
+                        how long idle processors are kept awake after a request, once they
                         come in quick succession; 0: never. auto (the default): 300 on virtual
                         machines of 2 to 8 processors without a quota, else 0. See
                         docs/SEMANTICS.md

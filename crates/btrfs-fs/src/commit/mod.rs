@@ -336,6 +336,7 @@ impl Committer {
         if !log.members.is_empty() {
             next.items.watch_names();
         }
+        self.reservations.before_seal();
         self.core.replace_layers(Snapshot {
             current: Arc::new(next),
             sealed: Some(sealed.clone()),

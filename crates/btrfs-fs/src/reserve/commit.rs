@@ -75,8 +75,18 @@ impl Reservations {
         }
     }
 
+    /// An epoch is about to be sealed: until `take_metadata` its part of what is held is
+    /// nobody else's.
+    pub fn before_seal(&self) {
+        self.untaken.store(true, Ordering::SeqCst);
+    }
+
     /// What is held for the epoch that was just sealed goes to its commit. What the next
-    /// one needs already, for content that is still unwritten, stays; the rest goes back.
+    /// one needs already, for operations and for content that is still unwritten, stays; the
+    /// rest goes back.
+    ///
+    /// Operations go on meanwhile, and look at what is held without a lock: so it is made less
+    /// first, and then seen who had counted on more.
     pub fn take_metadata(
         &self,
         sealed: &Delta,
@@ -85,16 +95,20 @@ impl Reservations {
         let trees = self.trees();
         let files = bound(&trees, &cost_of(sealed));
         self.trees_grow(files);
-        let next = self.next_need();
         let mut held = self.metadata.lock();
         let mut taken = held.as_mut().map(|held| held.split(files));
         let rest = held.as_ref().map_or(0, MetadataReservation::bytes);
+        self.metadata_bytes.store(0, Ordering::SeqCst);
+        let ordinary = self.ordinary_bytes.swap(0, Ordering::SeqCst);
+        self.untaken.store(false, Ordering::SeqCst);
+        let next = self.next_need();
+        let stays = rest.min(next);
         if let Some(held) = held.as_mut() {
-            held.shrink(rest.saturating_sub(next));
+            held.shrink(rest - stays);
         }
-        let rest = rest.min(next);
-        self.metadata_bytes.store(rest, Ordering::Release);
-        self.ordinary_bytes.fetch_min(rest, Ordering::AcqRel);
+        self.metadata_bytes.store(stays, Ordering::SeqCst);
+        self.ordinary_bytes.store(ordinary.min(stays), Ordering::SeqCst);
+        self.make_up(&mut held, next - stays);
         drop(held);
         match (taken.as_mut(), kept) {
             (Some(taken), Some(kept)) => taken.absorb(kept),
@@ -104,9 +118,19 @@ impl Reservations {
         CommitReservation { reservation: taken, files, accounts: accounts(&trees) }
     }
 
+    /// What operations of the next epoch were promised out of this one's, as far as there is any.
+    fn make_up(&self, held: &mut Option<MetadataReservation>, missing: u64) {
+        let missing = missing.min(self.core.space.unreserved(Kind::Metadata));
+        if missing > 0
+            && let Ok(more) = self.core.space.reserve_metadata(missing, Priority::Normal)
+        {
+            self.absorb(held, more, Priority::Normal);
+        }
+    }
+
     /// What the epoch after a commit needs already.
     fn next_need(&self) -> u64 {
-        self.need(&self.core.layers().current, Priority::Normal)
+        self.need(Priority::Normal)
     }
 
     /// After a commit: what it did not use is promised again to content that is unwritten
@@ -115,11 +139,6 @@ impl Reservations {
         let need = self.next_need();
         let mut held = self.metadata.lock();
         let have = self.held_for(Priority::Normal);
-        let missing = need.saturating_sub(have).min(self.core.space.unreserved(Kind::Metadata));
-        if missing > 0
-            && let Ok(more) = self.core.space.reserve_metadata(missing, Priority::Normal)
-        {
-            self.absorb(&mut held, more, Priority::Normal);
-        }
+        self.make_up(&mut held, need.saturating_sub(have));
     }
 }

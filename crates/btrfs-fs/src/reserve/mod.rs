@@ -54,7 +54,7 @@ use locks::{Mutex, Rank};
 use measure::Measured;
 use operation::InFlight;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use vfs::Result;
 
 /// Metadata is reserved in steps of this many bytes where there is plenty: one chunk lock for
@@ -78,6 +78,8 @@ pub struct Reservations {
     measured: Measured,
     /// What operations under way may change.
     in_flight: InFlight,
+    /// An epoch is sealed, and what is held for it is not its commit's yet.
+    untaken: AtomicBool,
     /// The last commit found no room, so nothing that is reserved is worth more than what is free.
     short: AtomicBool,
 }
@@ -94,6 +96,7 @@ impl Reservations {
             data: Mutex::new(Rank::DataReservation, None),
             measured: Measured::default(),
             in_flight: InFlight::default(),
+            untaken: AtomicBool::new(false),
             short: AtomicBool::new(false),
         }
     }
@@ -166,7 +169,7 @@ impl Reservations {
     /// use the global reserve answers for the next commit alone; content that is unwritten can
     /// wait for the one after it.
     fn cover(&self, priority: Priority) -> Result<()> {
-        let need = self.need(&self.core.layers().current, priority);
+        let need = self.need(priority);
         if need <= self.held_for(priority) {
             return Ok(());
         }
@@ -192,15 +195,20 @@ impl Reservations {
         Ok(())
     }
 
-    /// What the commit of `delta` needs, of all operations under way and of unwritten content
-    /// unless that can wait.
-    fn need(&self, delta: &Delta, priority: Priority) -> u64 {
+    /// What the commit of the current epoch needs, of all operations under way and of unwritten
+    /// content unless that can wait; and that of a sealed one while its part is still here.
+    fn need(&self, priority: Priority) -> u64 {
+        // Who counts in `in_flight` sees what is held then, or is seen by who makes that less.
+        fence(Ordering::SeqCst);
+        let layers = self.core.layers();
         let unwritten = match priority {
             Priority::Normal => self.unwritten(),
             Priority::Delete | Priority::Commit => Cost::default(),
         };
-        let cost = cost_of(delta) + unwritten + self.in_flight.cost(priority);
-        bound(&self.trees(), &cost)
+        let cost = cost_of(&layers.current) + unwritten + self.in_flight.cost(priority);
+        let trees = self.trees();
+        let sealed = layers.sealed.as_ref().filter(|_| self.untaken.load(Ordering::SeqCst));
+        bound(&trees, &cost) + sealed.map_or(0, |sealed| bound(&trees, &cost_of(sealed)))
     }
 
     /// What unwritten content will change.

@@ -52,6 +52,11 @@ const DATA_REFERENCE: u64 = 28 + 25;
 /// Bytes of the records of a new node: extent item, and two ends of free ranges.
 const NODE_RECORD: u64 = 33 + 25 + 2 * 25;
 
+/// The same of a data extent, with a referrer of its own.
+const EXTENT_RECORD: u64 = NODE_RECORD + 53;
+/// That may each have got a level more.
+const TREES_OF_EVERY_COMMIT: u64 = 7;
+
 /// What the trees have now, as of the last commit.
 #[derive(Clone, Copy, Debug)]
 pub struct Trees {
@@ -131,6 +136,19 @@ pub fn accounts(trees: &Trees) -> u64 {
     (nodes + grown(trees, nodes * NODE_RECORD) + trees.paths) * trees.node_size
 }
 
+/// The same of the commit after one of `cost`, which may write `bytes` of new nodes: each new node
+/// and data extent has a record in these trees then, and one of their levels more.
+pub fn accounts_after(trees: &Trees, cost: &Cost, bytes: u64) -> u64 {
+    let nodes = (bytes + accounts(trees)) / trees.node_size;
+    let records = nodes * NODE_RECORD + cost.sums * EXTENT_RECORD;
+    let more = grown(trees, records);
+    accounts(&Trees {
+        accounts: trees.accounts + more,
+        paths: trees.paths + TREES_OF_EVERY_COMMIT,
+        ..*trees
+    })
+}
+
 /// Nodes that `places` changed keys make in `tops` trees which have `nodes` nodes together, less
 /// growth: leaves, interior nodes, and roots.
 fn rewritten(places: u64, tops: u64, height: u64, nodes: u64) -> u64 {
@@ -201,5 +219,7 @@ mod tests {
             assert!(bound(&TREES, &more) > bound(&TREES, &base), "{more:?}");
         }
         assert!(accounts(&Trees { accounts: 101, ..TREES }) > accounts(&TREES));
+        assert!(accounts_after(&TREES, &base, 0) > accounts(&TREES));
+        assert!(accounts_after(&TREES, &base, 1 << 22) > accounts_after(&TREES, &base, 0));
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! What it does not know: how a commit uses it.
 
-use super::bound::{accounts, bound};
+use super::bound::{accounts, accounts_after, bound};
 use super::{Reservations, cost_of};
 use btrfs_disk::Error;
 use btrfs_space::{Kind, MetadataReservation, Priority};
@@ -93,8 +93,11 @@ impl Reservations {
         kept: Option<MetadataReservation>,
     ) -> CommitReservation {
         let trees = self.trees();
-        let files = bound(&trees, &cost_of(sealed));
+        let cost = cost_of(sealed);
+        let files = bound(&trees, &cost);
         self.trees_grow(files);
+        // What is promised from now on is for the commit after this one.
+        self.core.space.keep_for_commits(accounts_after(&trees, &cost, files));
         let mut held = self.metadata.lock();
         let mut taken = held.as_mut().map(|held| held.split(files));
         let rest = held.as_ref().map_or(0, MetadataReservation::bytes);

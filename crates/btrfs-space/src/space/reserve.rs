@@ -106,6 +106,15 @@ impl Space {
         self.retune(&device);
     }
 
+    /// Until the next `keep`, commits have at least so many bytes for themselves.
+    pub fn keep_for_commits(&self, bytes: u64) {
+        let mut device = self.device.lock();
+        if let Some(kept) = &mut device.kept {
+            kept.commit = kept.commit.max(bytes);
+        }
+        self.retune(&device);
+    }
+
     /// Reserves room for `bytes` of new nodes.
     pub fn reserve_metadata(&self, bytes: u64, priority: Priority) -> Result<MetadataReservation> {
         let class = self.class(Kind::Metadata);

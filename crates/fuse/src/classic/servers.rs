@@ -1,12 +1,12 @@
 //! Which of the threads that serve `/dev/fuse` wait for its requests.
 //!
 //! Some wait *at the door*: each request wakes one of them. The others are at home, asleep, and
-//! are sent to the door when nobody is left there: few have to follow callers to
+//! are sent to the door when few are left there: few have to follow callers to
 //! another processor (`polling`).
 //!
-//! Invariant: somebody is at the door unless every thread is serving. Who leaves the door last
-//! sends another, and who has served looks where to go, under one lock. It does not know what is
-//! served.
+//! Invariant: somebody is at the door, or on his way, unless every thread is serving. Who leaves
+//! few behind sends another, and who has served looks where to go, under one lock. It does not
+//! know what is served.
 
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -15,6 +15,8 @@ use std::thread::{self, Thread};
 
 /// So many wait at the door: each takes one request on the old processor when callers move.
 const AT_DOOR: usize = 4;
+/// With fewer there another is sent, before nobody is left for the next request.
+const FEW: usize = AT_DOOR / 2;
 
 #[derive(Default)]
 pub(crate) struct Servers {
@@ -76,7 +78,7 @@ impl Servers {
     pub(crate) fn took(&self) {
         let mut places = self.places.lock();
         places.at_door -= 1;
-        let next = if places.at_door == 0 { places.at_home.pop() } else { None };
+        let next = if places.at_door < FEW { places.at_home.pop() } else { None };
         drop(places);
         next.inspect(|seat| seat.call());
     }

@@ -216,8 +216,18 @@ pub fn try_sh(script: &str) -> Output {
 /// Runs a program directly, without a shell that might look at it first.
 pub fn run_as_nobody(program: &Path, argument: &str) -> String {
     use std::os::unix::process::CommandExt;
-    let output = Command::new(program).arg(argument).uid(65534).gid(65534).output().unwrap();
-    String::from_utf8(output.stdout).unwrap()
+    let run = || Command::new(program).arg(argument).uid(65534).gid(65534).output();
+    // What another test starts at this moment has what was written open, until it is that program.
+    let busy = |error: &std::io::Error| error.kind() == std::io::ErrorKind::ExecutableFileBusy;
+    let mut output = run();
+    for _ in 0..100 {
+        if !output.as_ref().is_err_and(busy) {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        output = run();
+    }
+    String::from_utf8(output.unwrap().stdout).unwrap()
 }
 
 /// As `sh`, as the user and group `nobody`.

@@ -101,8 +101,8 @@ FUSE's -o options
     threads=N           server threads per processor
     poll=MICROSECONDS|auto
                         how long idle processors are kept awake after a request, once they
-                        come in quick succession; 0: never. auto (the default): 300 on virtual
-                        machines of 2 to 8 processors without a quota, else 0. See
+                        come in quick succession; 0: never. auto (the default): 300 on
+                        virtual machines of 2 to 8 processors without a quota, else 0. See
                         docs/SEMANTICS.md
     sync                each write is durable when it returns, as with O_SYNC; names are not
     relatime, strictatime, nodiratime

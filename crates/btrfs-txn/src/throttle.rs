@@ -9,7 +9,6 @@
 use crate::Core;
 use btrfs_disk::Result;
 use btrfs_volume::WRITE_WINDOW;
-use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
 /// Whether anybody is known to wait from the start.
@@ -18,12 +17,6 @@ pub enum Urgency {
     /// It is due, and half of a processor is enough for it.
     Background,
     Awaited,
-}
-
-/// Whether others want the processors. A parameter: tests run beside each other.
-pub trait Contention: Send + Sync + Debug {
-    /// Gives the processor to whoever waits for it; true if somebody did.
-    fn give_way(&self) -> bool;
 }
 
 /// Content that one lock hold and one operation store at most, in bytes.

@@ -106,13 +106,11 @@ impl Guard {
 
     /// For those who change something.
     fn change(&self) -> Result<&BtrfsFs> {
-        if self.counts.load(Ordering::Acquire) {
-            if self.btrfs.uncommitted_bytes() > self.limit {
-                let limit = self.limit;
-                return Err(FsError::Unsupported(format!(
-                    "a transaction with more than {limit} bytes of changes"
-                )));
-            }
+        if self.counts.load(Ordering::Acquire) && self.btrfs.uncommitted_bytes() > self.limit {
+            let limit = self.limit;
+            return Err(FsError::Unsupported(format!(
+                "a transaction with more than {limit} bytes of changes"
+            )));
         }
         self.there()
     }

@@ -138,7 +138,7 @@ pub fn accounts(trees: &Trees) -> u64 {
 
 /// The same of the commit after one of `cost`, which may write `bytes` of new nodes: each new node
 /// and data extent has a record in these trees then, and one of their levels more.
-pub fn accounts_after(trees: &Trees, cost: &Cost, bytes: u64) -> u64 {
+pub(super) fn accounts_after(trees: &Trees, cost: &Cost, bytes: u64) -> u64 {
     let nodes = (bytes + accounts(trees)) / trees.node_size;
     let records = nodes * NODE_RECORD + cost.sums * EXTENT_RECORD;
     let more = grown(trees, records);

@@ -77,7 +77,7 @@ impl Reservations {
 
     /// An epoch is about to be sealed: until `take_metadata` its part of what is held is
     /// nobody else's.
-    pub fn before_seal(&self) {
+    pub(crate) fn before_seal(&self) {
         self.untaken.store(true, Ordering::SeqCst);
     }
 

@@ -43,6 +43,7 @@ pub struct Core {
     pub discards: PendingDiscards,
     pub memory: Memory,
     pub clock: Arc<dyn Clock>,
+    /// Whether a commit that nobody waits for rests.
     pub contention: Arc<dyn Contention>,
     pub stats: TxnStats,
     pub injection: Injection,
@@ -60,6 +61,7 @@ pub struct Parts {
     pub discards: PendingDiscards,
     pub memory: Memory,
     pub clock: Arc<dyn Clock>,
+    /// Whether a commit that nobody waits for rests.
     pub contention: Arc<dyn Contention>,
     pub injection: Injection,
 }

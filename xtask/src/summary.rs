@@ -96,7 +96,10 @@ fn total(log: &str, skips: u64, gates: &Gates) -> (Counts, Vec<String>) {
     for line in log.lines() {
         let line = strip_colour(line);
         if let Some(name) = failed_test(&line) {
-            remarks.push(name);
+            remarks.push(match reason(log, &name) {
+                Some(why) => format!("{name}: {why}"),
+                None => name,
+            });
         }
         if let Some(one) = result_line(&line).or_else(|| summary_line(&line)) {
             results += 1;
@@ -150,6 +153,25 @@ fn failed_test(line: &str) -> Option<String> {
     }
     let (_, name) = line.strip_prefix("FAIL [")?.split_once(']')?;
     Some(name.trim().to_string())
+}
+
+/// The longest reason that the last lines repeat, in characters.
+const REASON: usize = 600;
+
+/// What the thread of a failed test said when it panicked, in one line: who reads no more of a
+/// run than its end must not have to run it again to learn that.
+fn reason(log: &str, test: &str) -> Option<String> {
+    let thread = format!("thread '{test}' ");
+    let panicked = |line: &&str| line.starts_with(&thread) && line.contains("panicked at");
+    let mut lines = log.lines().skip_while(|line| !panicked(line));
+    let place = lines.next()?.split_once("panicked at ")?.1;
+    let ends = |line: &str| {
+        let other = ["note: run with", "stack backtrace:", "thread '", "test "];
+        line.is_empty() || other.iter().any(|start| line.starts_with(start))
+    };
+    let said: Vec<&str> = lines.map(str::trim).take_while(|line| !ends(line)).collect();
+    let whole = format!("{place} {}", said.join(" "));
+    Some(whole.trim_end().chars().take(REASON).collect())
 }
 
 /// The number directly in front of `word`, where `word` stands after a comma,
@@ -219,6 +241,15 @@ test result: ok. 4 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
         assert_eq!(skips.len(), 5, "{skips:?}");
         assert_eq!(skips[3..], ["mkfs is missing", "mkfs is missing"]);
         assert_eq!(collect_skips("nothing", "").len(), 0);
+    }
+
+    #[test]
+    fn a_failure_says_why() {
+        let log = "test a ... FAILED\nthread 'a' (7) panicked at tests/a.rs:3:5:\n\
+                   the kernel complains: [\n    \"loop0\",\n]\nnote: run with `RUST_BACKTRACE=1`\n\
+                   test result: FAILED. 0 passed; 1 failed; 0 ignored";
+        let (_, remarks) = total(log, 0, &Gates::default());
+        assert_eq!(remarks, ["a: tests/a.rs:3:5: the kernel complains: [ \"loop0\", ]"]);
     }
 
     #[test]

@@ -17,6 +17,7 @@ pub mod stats;
 pub mod target;
 pub mod workload;
 
+mod burners;
 mod rng;
 mod source_tree;
 mod sys;

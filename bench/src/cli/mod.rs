@@ -7,6 +7,7 @@ mod options;
 mod sides;
 mod usage;
 
+use crate::burners::Burners;
 use crate::report::{self, Report, Setting, SideInfo};
 use crate::runner::{self, Plan};
 use crate::side::Engine;
@@ -102,7 +103,9 @@ fn measure_on(
     let workloads = workloads(options)?;
     let plan = Plan { workloads, rounds: options.rounds, sizes, limit, verify: options.check };
     let progress = &mut |line: &str| eprintln!("{} {line}", backing.name);
+    let burners = Burners::start(options.burners)?;
     let outcome = runner::run(&plan, &mut sides, &material, progress);
+    drop(burners);
     let infos = sides.iter().map(|side| SideInfo::from(&**side)).collect();
     for side in &mut sides {
         if let Err(error) = side.close() {

@@ -52,6 +52,7 @@ Work
                            for dbench 30
   --loadfile FILE          of dbench, default /usr/share/dbench/client.txt
   --timeout SECONDS        for one sample, default 300
+  --burners N              N programs that take what processors they get, beside all of it
   --check                  btrfs check of every image at the end of every round
   --quick                  seconds in all: shows that it works, measures nothing; what
                            follows it may change what it sets

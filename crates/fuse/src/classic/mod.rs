@@ -60,13 +60,17 @@ impl Server {
     fn serve(&self) -> io::Result<()> {
         let (mut input, mut output) = buffers(self.payload_len);
         let seat = Seat::new();
-        let mut home = None;
-        while self.servers.to_door(&seat) {
+        let (mut home, mut has_place) = (None, false);
+        while has_place || self.servers.to_door(&seat) {
             self.follow(&mut home);
             let received = self.device.receive(&mut input);
             self.servers.took();
             let Some(len) = received? else { break };
-            answer(&self.device, &self.dispatcher, &input[..len], &mut output)?;
+            let (unique, outcome) = dispatch(&self.dispatcher, &input[..len], &mut output);
+            // Before the reply: the caller whom it wakes may well keep this processor, and his
+            // next request is not to call somebody who has long been at home.
+            has_place = self.servers.take_place();
+            reply(&self.device, unique, outcome, &output)?;
         }
         Ok(())
     }
@@ -92,16 +96,17 @@ pub(crate) fn answer(
     message: &[u8],
     output: &mut [u8],
 ) -> io::Result<()> {
-    match Request::parse(message) {
-        Some(request) => {
-            let outcome = dispatcher.dispatch(&request, output);
-            reply(device, request.header.unique, outcome, output)
-        }
-        None => {
-            tracing::error!(len = message.len(), "request without a header");
-            Ok(())
-        }
-    }
+    let (unique, outcome) = dispatch(dispatcher, message, output);
+    reply(device, unique, outcome, output)
+}
+
+/// Serves one message: the number of the request, and what is to be replied.
+fn dispatch(dispatcher: &Dispatcher, message: &[u8], output: &mut [u8]) -> (u64, Outcome) {
+    let Some(request) = Request::parse(message) else {
+        tracing::error!(len = message.len(), "request without a header");
+        return (0, Outcome::Silent);
+    };
+    (request.header.unique, dispatcher.dispatch(&request, output))
 }
 
 fn reply(device: &Device, unique: u64, outcome: Outcome, output: &[u8]) -> io::Result<()> {

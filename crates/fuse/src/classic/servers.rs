@@ -5,8 +5,8 @@
 //! another processor (`polling`).
 //!
 //! Invariant: somebody is at the door, or on his way, unless every thread is serving. Who leaves
-//! few behind sends another, and who has served looks where to go, under one lock. It does not
-//! know what is served.
+//! few behind sends another; who has served looks where to go, under one lock, *before* he replies.
+//! It does not know what is served.
 
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -74,6 +74,17 @@ impl Servers {
         }
     }
 
+    /// A place at the door for who is about to reply, and goes there at once; false if there are
+    /// enough. Whom a reply wakes often gets the processor first, and who has replied stays
+    /// runnable behind him for milliseconds: if he were not counted, the next request would send
+    /// another, and a caller alone would come by all threads in turn, each with cold memory.
+    pub(crate) fn take_place(&self) -> bool {
+        let mut places = self.places.lock();
+        let free = places.at_door < AT_DOOR && !places.ended;
+        places.at_door += usize::from(free);
+        free
+    }
+
     /// A request was taken at the door.
     pub(crate) fn took(&self) {
         let mut places = self.places.lock();
@@ -102,6 +113,22 @@ mod tests {
     use std::time::Duration;
 
     const SERVERS: usize = AT_DOOR * 3;
+
+    /// However late those who have replied come back to the door: they are counted there, so a
+    /// caller alone is served by few.
+    #[test]
+    fn who_replies_is_at_the_door() {
+        let servers = Servers::default();
+        let seats: Vec<_> = (0..SERVERS).map(|_| Seat::new()).collect();
+        seats[..AT_DOOR].iter().for_each(|seat| assert!(servers.to_door(seat)));
+        servers.places.lock().at_home.extend_from_slice(&seats[AT_DOOR..]);
+        for _ in 0..100 {
+            servers.took();
+            assert!(servers.take_place(), "the place that was left is free");
+        }
+        assert!(!servers.take_place(), "all others have theirs");
+        assert_eq!(servers.places.lock().at_home.len(), SERVERS - AT_DOOR, "nobody was called");
+    }
 
     /// A pipe stands in for `/dev/fuse`: a byte is a request, and serving it waits until all
     /// servers have one. Without `took` sending another this waits for ever.

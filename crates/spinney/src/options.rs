@@ -13,6 +13,23 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use vfs::Context;
 
+impl Volume {
+    /// Opens the volume in an image or on a block device, to be read.
+    pub fn open(path: impl AsRef<Path>) -> Result<Volume> {
+        VolumeOptions::new().open(path)
+    }
+
+    /// Opens the volume in an image or on a block device, to be read and changed.
+    pub fn open_writable(path: impl AsRef<Path>) -> Result<Volume> {
+        VolumeOptions::new().write(true).open(path)
+    }
+
+    /// Opens the volume in an open file, to be read; for more see [`VolumeOptions::open_file`].
+    pub fn open_file(file: File) -> Result<Volume> {
+        VolumeOptions::new().open_file(file, "volume")
+    }
+}
+
 /// How a volume is opened; a new one opens to be read.
 ///
 /// ```no_run

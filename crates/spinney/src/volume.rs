@@ -7,17 +7,14 @@
 use crate::error::{Cause, Error, Result};
 use crate::guard::Guard;
 use crate::medium::Medium;
-use crate::options::VolumeOptions;
-use crate::tree::{Loss, Node, path};
 use blockdev::BlockDevice;
 use btrfs_fs::{BtrfsFs, Stored};
 use locks::{Rank, RwLock};
 use std::fmt;
-use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use vfs::{Context, Entry, FileSystem, FsError, Ino};
+use vfs::{Context, FileSystem, FsError, Ino};
 
 /// An open btrfs volume.
 ///
@@ -28,8 +25,9 @@ use vfs::{Context, Entry, FileSystem, FsError, Ino};
 /// Changes are in memory until somebody asks for a commit: [`sync`](Volume::sync), `close`, or
 /// the end of the last handle. A commit is atomic: after a crash the volume is in the state of
 /// one, never between two. Nothing commits behind your back, but for two reasons: the changes
-/// take more memory than [`VolumeOptions::transaction_limit`], or the volume is so full that
-/// only a commit gives room back. What must appear at once is a
+/// take more memory than
+/// [`VolumeOptions::transaction_limit`](crate::VolumeOptions::transaction_limit), or the volume
+/// is so full that only a commit gives room back. What must appear at once is a
 /// [`transaction`](Volume::transaction).
 ///
 /// Paths are paths in the volume and start at its root, with or without a `/` in front;
@@ -66,21 +64,6 @@ struct Inner {
 type LossListener = dyn Fn(&Loss<'_>) + Send + Sync;
 
 impl Volume {
-    /// Opens the volume in an image or on a block device, to be read.
-    pub fn open(path: impl AsRef<Path>) -> Result<Volume> {
-        VolumeOptions::new().open(path)
-    }
-
-    /// Opens the volume in an image or on a block device, to be read and changed.
-    pub fn open_writable(path: impl AsRef<Path>) -> Result<Volume> {
-        VolumeOptions::new().write(true).open(path)
-    }
-
-    /// Opens the volume in an open file, to be read; for more see [`VolumeOptions::open_file`].
-    pub fn open_file(file: File) -> Result<Volume> {
-        VolumeOptions::new().open_file(file, "volume")
-    }
-
     pub(crate) fn of(
         btrfs: BtrfsFs,
         device: Arc<dyn BlockDevice>,
@@ -196,26 +179,6 @@ impl Volume {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// The directory that paths start at.
-    pub fn root(&self) -> vfs::Result<Node> {
-        Node::root(self.fs())
-    }
-
-    /// What `path` stands for; a symbolic link at its end is followed if `follow`.
-    pub fn find(&self, path: &[u8], follow: bool) -> vfs::Result<Node> {
-        path::find(self.fs(), path, follow)
-    }
-
-    /// The directory that the last name of `path` is or would be in, and that name.
-    pub fn find_parent(&self, path: &[u8]) -> vfs::Result<(Node, Vec<u8>)> {
-        path::find_parent(self.fs(), path)
-    }
-
-    /// Takes over the reference that came with `entry`.
-    pub fn hold(&self, entry: Entry) -> Node {
-        Node::held(self.fs(), entry)
-    }
-
     pub(crate) fn guard(&self) -> &Guard {
         &self.0.guard
     }
@@ -252,6 +215,20 @@ pub struct Space {
     pub free: u64,
     /// What files can still have of it.
     pub available: u64,
+}
+
+/// Something that a volume could not give while it was copied.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Loss<'a> {
+    /// The volume.
+    pub volume: &'a Volume,
+    /// The path in it.
+    pub path: &'a [u8],
+    /// Offset and length of the content; `None` if it is the thing itself, or what is in it.
+    pub range: Option<(u64, u64)>,
+    /// What the file system said.
+    pub why: &'a FsError,
 }
 
 impl Drop for Inner {

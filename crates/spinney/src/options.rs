@@ -1,9 +1,9 @@
 //! How a volume is opened.
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::guard::HEADROOM;
 use crate::medium::{Access, Medium};
-use crate::volume::Volume;
+use crate::volume::{Origin, Volume};
 use blockdev::BlockDevice;
 use btrfs_disk::TreeId;
 use btrfs_fs::{Options, Subvol};
@@ -162,13 +162,13 @@ impl VolumeOptions {
             background: false,
             ..Options::default()
         };
-        let fs = btrfs_fs::BtrfsFs::open_device(device.clone(), options)
-            .map_err(|e| Error::volume_said(name.display(), &name, e))?;
-        if let Some(why) = fs.read_only_reason()
-            && self.write
-        {
-            return Err(Error::refused(name.display(), format!("can only be read: {why}")));
-        }
-        Ok(Volume::of(fs, device, medium, name, self.context, self.transaction_bytes))
+        Volume::start(Arc::new(Origin {
+            device,
+            _medium: medium,
+            name,
+            context: self.context,
+            limit: self.transaction_bytes,
+            engine: options,
+        }))
     }
 }

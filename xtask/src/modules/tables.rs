@@ -103,7 +103,7 @@ pub(super) const LIBRARY: Table = &[
     ("check", &["error", "medium", "volume"]),
     ("metadata", &["error", "volume"]),
     ("options", &["error", "guard", "sys", "medium", "volume"]),
-    ("transaction", &["error", "guard", "volume"]),
+    ("transaction", &["error", "volume"]),
     ("tree", &["error", "sys", "volume"]),
     ("file", &["error", "volume", "metadata", "tree"]),
     ("format", &["error", "medium", "volume", "options"]),

@@ -1,12 +1,17 @@
-//! Who may use whom inside a crate: modules of the large ones stand in layers, as crates do.
+//! Who may use whom inside a crate: its modules stand in layers, as crates do. Crates of few
+//! modules have no table.
 //!
 //! A module is a file or a directory directly below `src`. What it uses is what its files name
 //! behind `crate::`; names that the crate's root re-exports count for the module that they
-//! come from. The tables are written from the ground up, and a module may use those above it in
-//! the table that its line names: so there is no circle. They are the picture at the head of
-//! docs/ARCHITECTURE.md, which is held against them.
+//! come from, and those that the root itself defines for none. The tables are written from the
+//! ground up, and a module may use those above it in the table that its line names: so there is no
+//! circle. They are the pictures of docs/ARCHITECTURE.md, which are held against them.
 //!
-//! What it does not know: tests (`#[cfg(test)]` modules count like the rest), and macros' paths.
+//! What it does not know: tests, which may use what they like (what follows `#[cfg(test)]` in a
+//! file, files called `tests.rs` and all below a directory `tests`), macros' paths, and paths that
+//! leave a module by `super`.
+
+mod tables;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,7 +20,18 @@ use std::path::Path;
 /// A module, and the modules of its crate that it may use.
 type Table = &'static [(&'static str, &'static [&'static str])];
 
-const CRATES: &[(&str, Table)] = &[("btrfs-txn", TXN), ("btrfs-fs", FS)];
+const CRATES: &[(&str, Table)] = &[
+    ("btrfs-txn", TXN),
+    ("btrfs-fs", FS),
+    ("btrfs-disk", tables::DISK),
+    ("btrfs-volume", tables::VOLUME),
+    ("btrfs-tree", tables::TREE),
+    ("btrfs-space", tables::SPACE),
+    ("btrfs-check", tables::CHECK),
+    ("spinney", tables::LIBRARY),
+    ("fuse", tables::FUSE),
+    ("cli", tables::CLI),
+];
 
 const TXN: Table = &[
     ("sync", &[]),
@@ -208,23 +224,33 @@ fn check(name: &str, table: Table, uses: &BTreeMap<String, BTreeSet<String>>) ->
 fn read_crate(src: &Path) -> Result<BTreeMap<String, BTreeSet<String>>, String> {
     let mut files = Vec::new();
     collect(src, &mut files)?;
-    let root = files.iter().find(|(path, _)| path == "lib.rs").ok_or("no lib.rs")?;
+    let is_root = |path: &str| path == "lib.rs" || path == "main.rs";
+    let root = files.iter().find(|(path, _)| is_root(path)).ok_or("no lib.rs and no main.rs")?;
     let from = reexports(&root.1);
+    let module_of = |path: &str| {
+        let first = path.split('/').next().unwrap_or_default();
+        first.trim_end_matches(".rs").to_string()
+    };
+    let all: BTreeSet<String> = files.iter().map(|(path, _)| module_of(path)).collect();
     let mut uses: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for (path, text) in &files {
-        let module = path.split('/').next().unwrap_or_default().trim_end_matches(".rs");
-        if module == "lib" {
+        if is_root(path) || is_test(path) {
             continue;
         }
-        let mine = uses.entry(module.to_string()).or_default();
+        let module = module_of(path);
+        let mine = uses.entry(module.clone()).or_default();
         for name in named(text) {
             let owner = from.get(&name).cloned().unwrap_or(name);
-            if owner != module {
+            if owner != module && all.contains(&owner) {
                 mine.insert(owner);
             }
         }
     }
     Ok(uses)
+}
+
+fn is_test(path: &str) -> bool {
+    path.split('/').any(|part| part == "tests" || part == "tests.rs")
 }
 
 /// All Rust files below `dir`, with their paths from there.
@@ -259,10 +285,19 @@ fn reexports(root: &str) -> BTreeMap<String, String> {
     from
 }
 
-/// The names directly behind `crate::`, comments left out.
+/// The lines in front of a module of tests, which is the last thing in a file.
+fn without_tests(text: &str) -> impl Iterator<Item = &str> {
+    let lines = text.lines().zip(text.lines().skip(1).chain([""]));
+    let begins = |line: &str, next: &str| {
+        let only_tests = line.starts_with("#[cfg(test)]") || line.starts_with("#[cfg(all(test,");
+        only_tests && next.starts_with("mod ") && next.ends_with('{')
+    };
+    lines.take_while(move |(line, next)| !begins(line, next)).map(|(line, _)| line)
+}
+
+/// The names directly behind `crate::`, comments and tests left out.
 fn named(text: &str) -> BTreeSet<String> {
-    let code: String = text
-        .lines()
+    let code: String = without_tests(text)
         .map(|line| line.split("//").next().unwrap_or_default())
         .fold(String::new(), |all, line| all + line + "\n");
     let word = |text: &str| -> String {
@@ -310,6 +345,9 @@ mod tests {
         let mut names = named(text);
         assert!(names.contains("low") && names.contains("mid") && names.contains("Z"));
         assert!(!names.contains("top"));
+        let tested = "#[cfg(test)]\nmod tests;\nuse crate::low::X;\n#[cfg(test)]\nmod more {\n use crate::top;\n}";
+        assert_eq!(named(tested), BTreeSet::from(["low".to_string()]));
+        assert!(is_test("a/tests.rs") && is_test("a/tests/b.rs") && !is_test("contests.rs"));
         assert_eq!(reexports("pub use top::{Z, W};\npub use low::V;")["Z"], "top");
         names.clear();
         let uses = |pairs: &[(&str, &[&str])]| -> BTreeMap<String, BTreeSet<String>> {

@@ -1,29 +1,8 @@
 //! The report: findings, how bad they are, and what was seen.
 
-use crate::kind::FindingKind;
+use crate::kind::{FindingKind, Severity};
 use btrfs_disk::{Key, Logical, TreeId};
 use std::fmt;
-
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
-#[non_exhaustive]
-pub enum Severity {
-    /// Odd, and harmless to every reader and writer.
-    Note,
-    /// A spare copy or a hint is damaged; no content and no structure is lost.
-    Warning,
-    /// The volume contradicts itself or lost something.
-    Error,
-}
-
-impl Severity {
-    pub fn name(self) -> &'static str {
-        match self {
-            Severity::Note => "note",
-            Severity::Warning => "warning",
-            Severity::Error => "error",
-        }
-    }
-}
 
 /// One thing that is wrong, and where.
 #[derive(Clone, PartialEq, Eq, Debug)]

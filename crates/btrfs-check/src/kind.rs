@@ -2,9 +2,31 @@
 //!
 //! `code()` is the stable name for scripts; the words may change.
 
-use crate::Severity;
 use btrfs_disk::{Key, TreeId};
 use std::fmt;
+
+/// How bad a finding is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+#[non_exhaustive]
+pub enum Severity {
+    /// Odd, and harmless to every reader and writer.
+    Note,
+    /// A spare copy or a hint is damaged; no content and no structure is lost.
+    Warning,
+    /// The volume contradicts itself or lost something.
+    Error,
+}
+
+impl Severity {
+    /// In lower case, as scripts read it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Severity::Note => "note",
+            Severity::Warning => "warning",
+            Severity::Error => "error",
+        }
+    }
+}
 
 /// Who holds a reference on an extent.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -35,6 +35,6 @@ mod uuids;
 mod walk;
 
 pub use driver::check;
-pub use finding::{Finding, Report, Severity, Totals};
-pub use kind::{FindingKind, Name, Owner};
+pub use finding::{Finding, Report, Totals};
+pub use kind::{FindingKind, Name, Owner, Severity};
 pub use options::{CheckOptions, Phase, Progress};

@@ -7,9 +7,10 @@
 
 use crate::csums::Csums;
 use crate::extents::ExtentTree;
+use crate::refs::TreeStart;
 use crate::refs::Usage;
 use crate::source::Context;
-use crate::walk::{TreeStart, walk};
+use crate::walk::walk;
 use crate::{Finding, FindingKind, Phase};
 use btrfs_disk::items::{
     Compression, FileExtent, FileExtentKind, InodeItem, RootItem, inode_flags,

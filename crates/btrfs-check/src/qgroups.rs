@@ -5,6 +5,7 @@
 //! itself would not trust the numbers: quotas that are off, being rescanned or marked as
 //! inconsistent; subvolumes that are half deleted; an interrupted balance.
 
+use crate::refs::Reached;
 use crate::source::Context;
 use crate::walk::Leaf;
 use crate::{Finding, FindingKind};
@@ -22,14 +23,6 @@ const UNTRUSTED: u64 = 2 | 4 | 8;
 struct Counts {
     referenced: u64,
     exclusive: u64,
-}
-
-/// An extent that a tree reaches; the tree by its place in a list.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Reached {
-    pub start: u64,
-    pub len: u64,
-    pub tree: u64,
 }
 
 #[derive(Default)]

@@ -8,12 +8,29 @@
 //! therefore read first (`Usage::full`).
 
 use crate::kind::Owner;
-use crate::qgroups::Reached;
-use crate::walk::TreeStart;
 use btrfs_disk::items::{FileExtent, FileExtentKind};
 use btrfs_disk::key::kind;
-use btrfs_disk::{Node, TreeId};
+use btrfs_disk::{Generation, Key, Logical, Node, TreeId};
 use std::collections::{HashMap, HashSet};
+
+/// Where a tree begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct TreeStart {
+    pub id: TreeId,
+    pub logical: Logical,
+    pub generation: Generation,
+    pub level: u8,
+    /// Of an interrupted deletion: everything in front of this key, at this level, is gone.
+    pub drop: Option<(Key, u8)>,
+}
+
+/// An extent that a tree reaches; the tree by its place in a list.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Reached {
+    pub start: u64,
+    pub len: u64,
+    pub tree: u64,
+}
 
 /// So and so many references of one owner on one extent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -2,8 +2,9 @@
 
 use crate::inodes::SubvolumeEntry;
 use crate::kind::Name;
+use crate::refs::TreeStart;
 use crate::source::Context;
-use crate::walk::{Leaf, TreeStart};
+use crate::walk::Leaf;
 use crate::{Finding, FindingKind};
 use btrfs_disk::ids::{FIRST_FREE_OBJECTID, FREE_SPACE_OBJECTID, ORPHAN_OBJECTID, compat_ro};
 use btrfs_disk::items::{DirItem, ROOT_SUBVOL_RDONLY, RootItem, RootRef};

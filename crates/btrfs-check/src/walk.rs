@@ -7,22 +7,11 @@
 //! A subvolume whose deletion was interrupted has pointers to blocks that are freed
 //! already; `drop` says up to where, and the walk leaves them out.
 
-use crate::refs::Usage;
+use crate::refs::{TreeStart, Usage};
 use crate::source::Context;
 use crate::{Finding, FindingKind};
 use btrfs_disk::node::{BACKREF_REV_SHIFT, FLAG_RELOC, FLAG_WRITTEN};
-use btrfs_disk::{ChildPtr, Expect, Generation, Key, Logical, Node, TreeId};
-
-/// Where a tree begins.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct TreeStart {
-    pub id: TreeId,
-    pub logical: Logical,
-    pub generation: Generation,
-    pub level: u8,
-    /// Of an interrupted deletion: everything in front of this key, at this level, is gone.
-    pub drop: Option<(Key, u8)>,
-}
+use btrfs_disk::{ChildPtr, Expect, Key, Node, TreeId};
 
 /// What the visitor of leaves gets.
 pub(crate) struct Leaf<'a> {

@@ -1,6 +1,5 @@
 //! The newtypes and the well-known numbers of the format.
 
-use crate::le::index;
 use std::fmt;
 
 macro_rules! newtype {
@@ -96,40 +95,6 @@ pub const BALANCE_OBJECTID: u64 = (-4i64).cast_unsigned();
 pub const DEV_ITEMS_OBJECTID: u64 = 1;
 pub const FIRST_CHUNK_TREE_OBJECTID: u64 = 256;
 pub const DEV_STATS_OBJECTID: u64 = 0;
-
-/// Sizes that rule a volume.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Geometry {
-    pub sector_size: u32,
-    pub node_size: u32,
-    pub csum: crate::ChecksumType,
-    /// The UUID that node headers carry (metadata_uuid where it is set).
-    pub metadata_uuid: [u8; 16],
-    pub chunk_tree_uuid: [u8; 16],
-}
-
-impl Geometry {
-    /// Bytes of a leaf for item headers and data together.
-    pub fn leaf_space(&self) -> usize {
-        index(self.node_size) - crate::node::HEADER_SIZE
-    }
-
-    /// Key pointers of an interior node.
-    pub fn max_pointers(&self) -> usize {
-        self.leaf_space() / crate::node::KEY_PTR_SIZE
-    }
-
-    /// Largest data of one item.
-    pub fn max_item_size(&self) -> usize {
-        self.leaf_space() - crate::node::ITEM_SIZE
-    }
-
-    /// Largest inline file extent content that the kernel's defaults would make.
-    pub fn max_inline(&self) -> usize {
-        let room = self.max_item_size() - crate::items::FILE_EXTENT_INLINE_HEADER;
-        room.min(2048).min(index(self.sector_size) - 1)
-    }
-}
 
 pub mod block_group {
     //! `BTRFS_BLOCK_GROUP_*` flags of chunks and block groups.

@@ -62,6 +62,23 @@ impl BtrfsFs {
         self.engine.core.volume.stop_writing();
     }
 
+    /// Everything done before is durable when this returns; from here on nothing is, until
+    /// `commit_held`. What asks for a commit is refused with EBUSY, and what only a commit
+    /// would make room for with ENOSPC. The caller ends changes before they take more memory than
+    /// they may ([`uncommitted_bytes`](BtrfsFs::uncommitted_bytes)).
+    pub fn hold_commits(&self) -> Result<()> {
+        let engine = self.open()?;
+        sync::sync(engine)?;
+        engine.committer.hold();
+        Ok(())
+    }
+
+    /// Makes all that was held back durable, in one commit. After an error nothing of it is; it
+    /// is in memory, and held.
+    pub fn commit_held(&self) -> Result<()> {
+        self.open()?.committer.commit_held()
+    }
+
     /// No change is under way, and none waits for a commit.
     pub fn is_still(&self) -> bool {
         self.engine.core.health.is_still()

@@ -4,8 +4,9 @@
 mod common;
 
 use blockdev::{BlockDevice, MemDevice};
+use btrfs_disk::Geometry;
 use btrfs_disk::build::{self, NodeIdentity};
-use btrfs_disk::ids::{Geometry, block_group};
+use btrfs_disk::ids::block_group;
 use btrfs_disk::items::Chunk;
 use btrfs_disk::key::kind;
 use btrfs_disk::{

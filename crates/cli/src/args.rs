@@ -3,7 +3,6 @@
 //! A thin layer over `lexopt`; a command loops over `next` and matches. An option that the
 //! command's help does not have is refused, with the one that may have been meant.
 
-use crate::commands::Command;
 use crate::error::{Error, Result};
 use crate::words;
 use std::ffi::{OsStr, OsString};
@@ -14,19 +13,19 @@ pub use lexopt::Arg;
 /// The words behind a command's name.
 pub struct Args {
     parser: lexopt::Parser,
-    /// Whose words they are; `None` where mount(8) chose them.
-    command: Option<&'static Command>,
+    /// The verb whose words they are, and its help; `None` where mount(8) chose them.
+    verb: Option<(&'static str, &'static str)>,
     /// Letters that look like options and are none.
     letters: &'static str,
 }
 
 impl Args {
     pub fn new(words: Vec<OsString>) -> Args {
-        Args { parser: lexopt::Parser::from_args(words), command: None, letters: "" }
+        Args { parser: lexopt::Parser::from_args(words), verb: None, letters: "" }
     }
 
-    pub fn of(command: &'static Command, words: Vec<OsString>) -> Args {
-        Args { command: Some(command), ..Args::new(words) }
+    pub fn of(verb: &'static str, help: &'static str, words: Vec<OsString>) -> Args {
+        Args { verb: Some((verb, help)), ..Args::new(words) }
     }
 
     pub fn taking(self, letters: &'static str) -> Args {
@@ -35,7 +34,7 @@ impl Args {
 
     /// Takes long options behind one dash as well, as find(1) does.
     pub fn with_one_dash(mut self) -> Args {
-        let options = self.command.map(words::options).unwrap_or_default();
+        let options = self.verb.map(|(_, help)| words::options(help)).unwrap_or_default();
         let is_long = |word: &str| options.iter().any(|o| o.names.contains(&format!("-{word}")));
         let mut takes_value = false;
         let mut words = Vec::new();
@@ -55,15 +54,15 @@ impl Args {
 
     pub fn next(&mut self) -> Result<Option<Arg<'_>>> {
         let arg = self.parser.next()?;
-        let name = match (&arg, self.command) {
-            (Some(Arg::Long(name)), Some(command)) => Some((format!("--{name}"), command)),
-            (Some(Arg::Short(letter)), Some(command)) if !self.letters.contains(*letter) => {
-                Some((format!("-{letter}"), command))
+        let name = match (&arg, self.verb) {
+            (Some(Arg::Long(name)), Some(verb)) => Some((format!("--{name}"), verb)),
+            (Some(Arg::Short(letter)), Some(verb)) if !self.letters.contains(*letter) => {
+                Some((format!("-{letter}"), verb))
             }
             _ => None,
         };
         match name {
-            Some((name, command)) => refuse_unknown(&name, command).map(|()| arg),
+            Some((name, verb)) => refuse_unknown(&name, verb).map(|()| arg),
             None => Ok(arg),
         }
     }
@@ -92,13 +91,13 @@ impl Args {
     }
 }
 
-fn refuse_unknown(name: &str, command: &Command) -> Result<()> {
-    let options = words::options(command);
+fn refuse_unknown(name: &str, (verb, help): (&str, &str)) -> Result<()> {
+    let options = words::options(help);
     let mut known = options.iter().flat_map(|opt| &opt.names).map(String::as_str);
     if known.clone().any(|other| other == name) {
         return Ok(());
     }
-    let error = Error::usage(format!("{} has no option {name}", command.name));
+    let error = Error::usage(format!("{verb} has no option {name}"));
     let meant = match name.starts_with("--") {
         // `-long` for `--long` is a slip of its own.
         true => words::similar(name, known.filter(|other| other.starts_with("--"))),

@@ -5,13 +5,14 @@ mod kernel;
 
 use crate::error::{Error, Result, say_error};
 use crate::mounts::{self, MountEntry};
+use crate::sys;
 use btrfs_fs::Subvol;
 use spinney::{Cause, Volume, VolumeOptions};
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use vfs::{Errno, FsError};
+use vfs::{Context, Errno, FsError};
 
 pub use kernel::{is_source, written_by_kernel};
 pub use spinney::{Access, Medium, is_block_device as is_block};
@@ -129,8 +130,14 @@ pub fn opening_volume(image: &Path, subvol: &Subvol, error: &FsError) -> Error {
     }
 }
 
+/// New things in a volume belong to the caller, as they would in a mount.
+pub fn context() -> Context {
+    let (uid, gid) = sys::user_and_group();
+    Context { uid, gid, pid: std::process::id(), umask: sys::umask() as u16 }
+}
+
 fn options(subvol: &Subvol) -> VolumeOptions {
-    let cx = crate::inside::context();
+    let cx = context();
     let options = VolumeOptions::new().owner(cx.uid, cx.gid).umask(cx.umask.into()).cache(CACHE);
     match subvol {
         Subvol::Default => options,

@@ -8,11 +8,9 @@
 mod archive;
 mod args;
 mod commands;
-mod complete;
 mod error;
 mod image;
 mod inside;
-mod manual;
 mod mode;
 mod mount;
 mod mounts;

@@ -4,8 +4,6 @@
 //! other option), what shells complete and what "did you mean" offers. A line of the section
 //! `Options` is `-s, --long VALUE   what it does`; two blanks end the words.
 
-use crate::commands::{Command, GROUPS};
-
 /// What stands behind an option.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Value {
@@ -23,13 +21,10 @@ pub struct Opt {
     pub about: String,
 }
 
-pub fn verbs() -> impl Iterator<Item = &'static Command> {
-    GROUPS.iter().flat_map(|group| group.commands).copied()
-}
-
-pub fn options(command: &Command) -> Vec<Opt> {
+/// The options that a verb's help has.
+pub fn options(help: &str) -> Vec<Opt> {
     let mut all = Vec::new();
-    let mut lines = section(command.help, "Options").into_iter().peekable();
+    let mut lines = section(help, "Options").into_iter().peekable();
     while let Some(line) = lines.next() {
         if !line.starts_with('-') {
             continue;
@@ -44,9 +39,9 @@ pub fn options(command: &Command) -> Vec<Opt> {
 }
 
 /// The names in a list of `-o` options, without their values.
-pub fn list_options(command: &Command) -> Vec<String> {
-    let titles = command.help.lines().filter(|line| line.ends_with("-o options"));
-    let lines = titles.flat_map(|title| indented(command.help, title));
+pub fn list_options(help: &str) -> Vec<String> {
+    let titles = help.lines().filter(|line| line.ends_with("-o options"));
+    let lines = titles.flat_map(|title| indented(help, title));
     let mut all = Vec::new();
     for line in lines.filter(|line| line.starts_with("    ") && !line.starts_with("     ")) {
         let words = line.trim_start().split("  ").next().unwrap_or("");
@@ -96,13 +91,13 @@ fn of_word(word: &str) -> (&str, Value) {
 }
 
 /// What may stand at the place `at` among the operands, as the usage has it.
-pub fn operands(command: &Command, at: usize) -> Vec<String> {
-    let options = options(command);
+pub fn operands(usage: &str, help: &str, at: usize) -> Vec<String> {
+    let options = options(help);
     let takes = |word: &str| {
         options.iter().any(|o| o.names.iter().any(|n| n == word) && o.value != Value::Nothing)
     };
     let mut all: Vec<String> = Vec::new();
-    for line in command.usage.lines() {
+    for line in usage.lines() {
         let mut words = Vec::new();
         let line = without_brackets(line);
         let mut left = line.split_whitespace();
@@ -152,29 +147,33 @@ pub fn similar<'k>(word: &str, known: impl Iterator<Item = &'k str>) -> Option<&
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::named;
+    use crate::commands::{Command, named, verbs};
 
     fn of(verb: &str) -> &'static Command {
         named(verb.as_ref()).unwrap()
     }
 
+    fn named_operands(verb: &str, at: usize) -> Vec<String> {
+        operands(of(verb).usage, of(verb).help, at)
+    }
+
     fn names(verb: &str) -> Vec<String> {
-        options(of(verb)).into_iter().flat_map(|opt| opt.names).collect()
+        options(of(verb).help).into_iter().flat_map(|opt| opt.names).collect()
     }
 
     #[test]
     fn options_are_read_from_the_help() {
         assert_eq!(names("stat"), ["-L", "--dereference", "--json", "--subvol", "--subvolid"]);
-        let mkdir = options(of("mkdir"));
+        let mkdir = options(of("mkdir").help);
         assert_eq!(mkdir[1].names, ["-m", "--mode"]);
         assert_eq!(mkdir[1].value, Value::Must("MODE".into()));
         assert!(mkdir[2].about.starts_with("start from this subvolume"), "{mkdir:?}");
         assert_eq!(mkdir[3].value, Value::Must("ID".into()));
-        let cp = options(of("cp"));
+        let cp = options(of("cp").help);
         let reflink = cp.iter().find(|opt| opt.names == ["--reflink"]).unwrap();
         assert_eq!(reflink.value, Value::Maybe("WHEN".into()));
         for command in verbs() {
-            for opt in options(command) {
+            for opt in options(command.help) {
                 assert!(!opt.about.is_empty(), "{} {opt:?}", command.name);
                 for name in &opt.names {
                     let bare = name.trim_start_matches('-');
@@ -188,7 +187,7 @@ mod tests {
 
     #[test]
     fn lists_of_mount_options() {
-        let all = list_options(of("mount"));
+        let all = list_options(of("mount").help);
         for name in ["ro", "rw", "subvol=", "discard", "transport=", "nosuid", "sync"] {
             assert!(all.iter().any(|n| n.starts_with(name)), "{name}: {all:?}");
         }
@@ -196,14 +195,14 @@ mod tests {
 
     #[test]
     fn operands_are_read_from_the_usage() {
-        assert_eq!(operands(of("ls"), 3), ["IMAGE:/PATH"]);
-        assert_eq!(operands(of("mount"), 0), ["IMAGE"]);
-        assert_eq!(operands(of("mount"), 1), ["DIR"]);
-        assert_eq!(operands(of("xattr"), 0), ["list", "get", "set", "rm"]);
-        assert_eq!(operands(of("xattr"), 1), ["IMAGE:/PATH"]);
-        assert_eq!(operands(of("truncate"), 0), ["IMAGE:/PATH"]);
-        assert_eq!(operands(of("help"), 0), ["COMMAND"]);
-        assert_eq!(operands(of("cp"), 1), ["TARGET", "DIRECTORY", "SOURCE"]);
+        assert_eq!(named_operands("ls", 3), ["IMAGE:/PATH"]);
+        assert_eq!(named_operands("mount", 0), ["IMAGE"]);
+        assert_eq!(named_operands("mount", 1), ["DIR"]);
+        assert_eq!(named_operands("xattr", 0), ["list", "get", "set", "rm"]);
+        assert_eq!(named_operands("xattr", 1), ["IMAGE:/PATH"]);
+        assert_eq!(named_operands("truncate", 0), ["IMAGE:/PATH"]);
+        assert_eq!(named_operands("help", 0), ["COMMAND"]);
+        assert_eq!(named_operands("cp", 1), ["TARGET", "DIRECTORY", "SOURCE"]);
     }
 
     #[test]

@@ -71,14 +71,14 @@ pub struct Config {
     pub source: Source,
     /// Further options, passed to the kernel (or `fusermount3`) as they are.
     pub options: Vec<String>,
-    /// For tests: is called at each of `STEPS`; its error is that step's failure.
-    #[doc(hidden)]
+    /// Is called at each of [`STEPS`](Config::STEPS); its error is that step's failure.
+    #[cfg(feature = "fault-injection")]
     pub on_step: Option<fn(&'static str) -> std::io::Result<()>>,
 }
 
 impl Config {
     /// The points of a start at which something can go wrong.
-    #[doc(hidden)]
+    #[cfg(feature = "fault-injection")]
     pub const STEPS: &[&str] = &[
         "attach",
         "open-device",
@@ -91,10 +91,17 @@ impl Config {
         "answered",
     ];
 
+    /// A start has come to `name`.
+    #[cfg(feature = "fault-injection")]
     pub(crate) fn step(&self, name: &'static str) -> Result<()> {
         debug_assert!(Config::STEPS.contains(&name));
         let outcome = self.on_step.map_or(Ok(()), |call| call(name));
         outcome.map_err(|source| FsError::Io { context: format!("step {name}"), source })
+    }
+
+    #[cfg(not(feature = "fault-injection"))]
+    pub(crate) fn step(&self, _: &'static str) -> Result<()> {
+        Ok(())
     }
 }
 
@@ -123,6 +130,7 @@ impl Default for Config {
             subtype: "spinney".into(),
             source: Source::Nothing,
             options: Vec::new(),
+            #[cfg(feature = "fault-injection")]
             on_step: None,
         }
     }

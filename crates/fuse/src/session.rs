@@ -252,7 +252,8 @@ impl Session {
         let gathered = Gathered::new(device, agreement.payload_len())
             .map_err(|error| failed("cloning the connection", error))?;
         let gathered = Arc::new(gathered);
-        self.dispatcher.fetch_from(gathered.clone());
+        let fetched = gathered.clone();
+        self.dispatcher.fetch_by(move |dispatcher| fetched.fetch(dispatcher));
         let dispatcher = self.dispatcher.clone();
         self.loops.push(spawner.spawn("fuse-0", move || {
             if let Err(error) = gathered.run(&dispatcher) {

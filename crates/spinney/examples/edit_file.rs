@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let transaction = volume.transaction()?;
     volume.write(path, text.replace(old.as_str(), new).as_bytes())?;
     volume.set_xattr(path, "user.edited", b"by edit_file")?;
-    let _how = transaction.commit()?;
+    transaction.commit()?;
 
     volume.close()?;
     println!("{count} replaced");

@@ -3,30 +3,23 @@
 //!
 //! Invariants:
 //! * while a transaction is open, nobody makes anything durable: `sync`, `fsync` and what else
-//!   commits are refused with EBUSY, and changes end before they are so many that the engine
-//!   would commit them by itself;
+//!   commits are refused with EBUSY, the engine holds its own commits back
+//!   (`BtrfsFs::hold_commits`), and changes end before they take more memory than they may;
 //! * a volume whose transaction was given up answers nothing any more and writes nothing.
 //!
 //! It does not know what the changes are, nor paths.
 
 use btrfs_fs::BtrfsFs;
 use locks::{Rank, RwLock, RwLockReadGuard};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use vfs::{
     Attr, Context, DirEntry, Durable, Entry, Errno, FallocateMode, FileKind, FileSystem, FsError,
     Ino, RenameMode, Result, SeekWhence, SetAttr, Stat, StatFs, WriteFlags, XattrMode,
 };
 
-/// What one change may add at once: the engine commits a little later than the guard refuses.
+/// What one change may add at once: the engine's own bound is a little higher than the guard's.
 pub(crate) const HEADROOM: u64 = 64 << 20;
-
-/// How often the engine has written something that a crash does not undo.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Written {
-    commits: u64,
-    logs: u64,
-}
 
 pub(crate) struct Guard {
     pub btrfs: Arc<BtrfsFs>,
@@ -37,6 +30,8 @@ pub(crate) struct Guard {
     /// The same, for those who only change something.
     counts: AtomicBool,
     given_up: AtomicBool,
+    /// Why the medium could not be written before that, if so.
+    failed: OnceLock<String>,
     /// Whoever closed it, was told how that went.
     closed: AtomicBool,
 }
@@ -49,26 +44,32 @@ impl Guard {
             in_transaction: RwLock::new(Rank::Transaction, false),
             counts: AtomicBool::new(false),
             given_up: AtomicBool::new(false),
+            failed: OnceLock::new(),
             closed: AtomicBool::new(false),
         }
     }
 
     /// From here on nothing becomes durable; what came before is.
-    pub(crate) fn begin(&self) -> Result<Written> {
+    pub(crate) fn begin(&self) -> Result<()> {
         let mut open = self.in_transaction.write();
         if *open {
             return Err(Errno::EBUSY.into());
         }
-        self.there()?.sync()?;
+        self.there()?.hold_commits()?;
         *open = true;
         self.counts.store(true, Ordering::Release);
-        Ok(self.written())
+        Ok(())
     }
 
-    /// Everything since `begin` is durable when this returns.
+    /// Everything since `begin` is durable when this returns; or nothing is, and all of it is
+    /// given up.
     pub(crate) fn commit(&self) -> Result<()> {
         let mut open = self.in_transaction.write();
-        let done = self.there()?.sync();
+        let done = self.there()?.commit_held();
+        if done.is_err() {
+            // What came first is to be told.
+            let _stopped = self.stop();
+        }
         self.end(&mut open);
         done
     }
@@ -76,9 +77,26 @@ impl Guard {
     /// Nothing is written any more, nor answered.
     pub(crate) fn give_up(&self) -> Result<()> {
         let mut open = self.in_transaction.write();
-        self.given_up.store(true, Ordering::Release);
         self.end(&mut open);
+        self.stop()
+    }
+
+    /// Whoever is inside of the engine writes nothing any more when this returns.
+    fn stop(&self) -> Result<()> {
+        if let Some(why) = self.btrfs.read_only_reason() {
+            let _ = self.failed.set(why);
+        }
+        self.given_up.store(true, Ordering::Release);
         self.btrfs.shut_down(Durable::Synced)
+    }
+
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.given_up.load(Ordering::Acquire)
+    }
+
+    /// Why the volume had to be given up, and is no better when it is opened anew.
+    pub(crate) fn failed(&self) -> Option<&str> {
+        self.failed.get().map(String::as_str)
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -90,15 +108,10 @@ impl Guard {
         *open = false;
     }
 
-    pub(crate) fn written(&self) -> Written {
-        let stats = self.btrfs.stats();
-        Written { commits: value(&stats, "commit.count"), logs: value(&stats, "log.writes") }
-    }
-
     fn there(&self) -> Result<&BtrfsFs> {
         if self.given_up.load(Ordering::Acquire) {
             return Err(FsError::ReadOnly(
-                "a transaction was given up; open the volume again".into(),
+                "a transaction was given up; the volume is to be opened again".into(),
             ));
         }
         Ok(&self.btrfs)
@@ -121,10 +134,6 @@ impl Guard {
         let open = self.in_transaction.read();
         if *open { Err(Errno::EBUSY.into()) } else { Ok(open) }
     }
-}
-
-fn value(stats: &[Stat], name: &str) -> u64 {
-    stats.iter().find(|stat| stat.name == name).map_or(0, |stat| stat.value)
 }
 
 impl FileSystem for Guard {

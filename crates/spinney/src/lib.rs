@@ -71,7 +71,7 @@ pub use format::FormatOptions;
 pub use medium::{Access, Medium, is_block_device, loop_devices};
 pub use metadata::{FileType, Metadata, SetMetadata};
 pub use options::VolumeOptions;
-pub use transaction::{Committed, Transaction};
+pub use transaction::Transaction;
 pub use vfs;
 pub use vfs::FsError;
 pub use volume::{Space, Volume};

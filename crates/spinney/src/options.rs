@@ -1,9 +1,9 @@
 //! How a volume is opened.
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::guard::HEADROOM;
 use crate::medium::{Access, Medium};
-use crate::volume::Volume;
+use crate::volume::{Origin, Volume};
 use blockdev::BlockDevice;
 use btrfs_disk::TreeId;
 use btrfs_fs::{Options, Subvol};
@@ -12,6 +12,23 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use vfs::Context;
+
+impl Volume {
+    /// Opens the volume in an image or on a block device, to be read.
+    pub fn open(path: impl AsRef<Path>) -> Result<Volume> {
+        VolumeOptions::new().open(path)
+    }
+
+    /// Opens the volume in an image or on a block device, to be read and changed.
+    pub fn open_writable(path: impl AsRef<Path>) -> Result<Volume> {
+        VolumeOptions::new().write(true).open(path)
+    }
+
+    /// Opens the volume in an open file, to be read; for more see [`VolumeOptions::open_file`].
+    pub fn open_file(file: File) -> Result<Volume> {
+        VolumeOptions::new().open_file(file, "volume")
+    }
+}
 
 /// How a volume is opened; a new one opens to be read.
 ///
@@ -145,13 +162,13 @@ impl VolumeOptions {
             background: false,
             ..Options::default()
         };
-        let fs = btrfs_fs::BtrfsFs::open_device(device.clone(), options)
-            .map_err(|e| Error::volume_said(name.display(), &name, e))?;
-        if let Some(why) = fs.read_only_reason()
-            && self.write
-        {
-            return Err(Error::refused(name.display(), format!("can only be read: {why}")));
-        }
-        Ok(Volume::of(fs, device, medium, name, self.context, self.transaction_bytes))
+        Volume::start(Arc::new(Origin {
+            device,
+            _medium: medium,
+            name,
+            context: self.context,
+            limit: self.transaction_bytes,
+            engine: options,
+        }))
     }
 }

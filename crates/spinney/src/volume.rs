@@ -7,17 +7,14 @@
 use crate::error::{Cause, Error, Result};
 use crate::guard::Guard;
 use crate::medium::Medium;
-use crate::options::VolumeOptions;
-use crate::tree::{Loss, Node, path};
 use blockdev::BlockDevice;
-use btrfs_fs::{BtrfsFs, Stored};
+use btrfs_fs::{BtrfsFs, Options, Stored};
 use locks::{Rank, RwLock};
 use std::fmt;
-use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use vfs::{Context, Entry, FileSystem, FsError, Ino};
+use vfs::{Context, FileSystem, FsError, Ino};
 
 /// An open btrfs volume.
 ///
@@ -28,8 +25,9 @@ use vfs::{Context, Entry, FileSystem, FsError, Ino};
 /// Changes are in memory until somebody asks for a commit: [`sync`](Volume::sync), `close`, or
 /// the end of the last handle. A commit is atomic: after a crash the volume is in the state of
 /// one, never between two. Nothing commits behind your back, but for two reasons: the changes
-/// take more memory than [`VolumeOptions::transaction_limit`], or the volume is so full that
-/// only a commit gives room back. What must appear at once is a
+/// take more memory than
+/// [`VolumeOptions::transaction_limit`](crate::VolumeOptions::transaction_limit), or the volume
+/// is so full that only a commit gives room back. What must appear at once is a
 /// [`transaction`](Volume::transaction).
 ///
 /// Paths are paths in the volume and start at its root, with or without a `/` in front;
@@ -55,55 +53,62 @@ pub struct Volume(Arc<Inner>);
 struct Inner {
     guard: Arc<Guard>,
     fs: Arc<dyn FileSystem>,
-    device: Arc<dyn BlockDevice>,
-    name: PathBuf,
-    context: Context,
+    origin: Arc<Origin>,
     on_loss: RwLock<Option<Arc<LossListener>>>,
-    /// Holds a reader's lock.
-    _medium: Option<Medium>,
+}
+
+/// What a volume was opened from, and can be opened from again.
+pub(crate) struct Origin {
+    pub device: Arc<dyn BlockDevice>,
+    /// Holds a lock against others, as long as anything is open.
+    pub _medium: Option<Medium>,
+    pub name: PathBuf,
+    pub context: Context,
+    /// Bytes of changes that a transaction may have.
+    pub limit: u64,
+    pub engine: Options,
 }
 
 type LossListener = dyn Fn(&Loss<'_>) + Send + Sync;
 
 impl Volume {
-    /// Opens the volume in an image or on a block device, to be read.
-    pub fn open(path: impl AsRef<Path>) -> Result<Volume> {
-        VolumeOptions::new().open(path)
+    pub(crate) fn start(origin: Arc<Origin>) -> Result<Volume> {
+        let (device, options) = (origin.device.clone(), origin.engine.clone());
+        let writes = !options.read_only;
+        let fs = BtrfsFs::open_device(device, options)
+            .map_err(|e| Error::volume_said(origin.name.display(), &origin.name, e))?;
+        if let Some(why) = fs.read_only_reason()
+            && writes
+        {
+            return Err(Error::refused(origin.name.display(), format!("can only be read: {why}")));
+        }
+        let guard = Arc::new(Guard::new(fs, origin.limit));
+        let on_loss = RwLock::new(Rank::Leaf, None);
+        Ok(Volume(Arc::new(Inner { fs: guard.clone(), guard, origin, on_loss })))
     }
 
-    /// Opens the volume in an image or on a block device, to be read and changed.
-    pub fn open_writable(path: impl AsRef<Path>) -> Result<Volume> {
-        VolumeOptions::new().write(true).open(path)
-    }
-
-    /// Opens the volume in an open file, to be read; for more see [`VolumeOptions::open_file`].
-    pub fn open_file(file: File) -> Result<Volume> {
-        VolumeOptions::new().open_file(file, "volume")
-    }
-
-    pub(crate) fn of(
-        btrfs: BtrfsFs,
-        device: Arc<dyn BlockDevice>,
-        medium: Option<Medium>,
-        name: PathBuf,
-        context: Context,
-        limit: u64,
-    ) -> Volume {
-        let guard = Arc::new(Guard::new(btrfs, limit));
-        Volume(Arc::new(Inner {
-            fs: guard.clone(),
-            guard,
-            device,
-            name,
-            context,
-            on_loss: RwLock::new(Rank::Leaf, None),
-            _medium: medium,
-        }))
+    /// Opens the volume anew after a [`Transaction`](crate::Transaction) was given up, as it was
+    /// before that one; the lock on its image is not let go meanwhile. All handles of before go
+    /// on to answer errors.
+    ///
+    /// A volume whose medium failed is to be looked after, and opened from its image again.
+    pub fn reopen(&self) -> Result<Volume> {
+        let refused = |why: String| Err(Error::refused(self.name().display(), why));
+        if !self.0.guard.is_given_up() {
+            return refused("it is open".into());
+        }
+        if let Some(why) = self.0.guard.failed() {
+            return refused(format!("cannot be opened again: {why}"));
+        }
+        let volume = Volume::start(self.0.origin.clone())?;
+        let listener = self.0.on_loss.read().clone();
+        *volume.0.on_loss.write() = listener;
+        Ok(volume)
     }
 
     /// Where it was opened, or how its device calls itself.
     pub fn name(&self) -> &Path {
-        &self.0.name
+        &self.0.origin.name
     }
 
     /// Why it takes no changes, if so: it was opened to be read, something of it is not
@@ -160,7 +165,7 @@ impl Volume {
 
     /// To whom new things belong.
     pub fn context(&self) -> &Context {
-        &self.0.context
+        &self.0.origin.context
     }
 
     /// Who is told what could not be read while content or trees are copied: the copy has
@@ -196,32 +201,12 @@ impl Volume {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// The directory that paths start at.
-    pub fn root(&self) -> vfs::Result<Node> {
-        Node::root(self.fs())
-    }
-
-    /// What `path` stands for; a symbolic link at its end is followed if `follow`.
-    pub fn find(&self, path: &[u8], follow: bool) -> vfs::Result<Node> {
-        path::find(self.fs(), path, follow)
-    }
-
-    /// The directory that the last name of `path` is or would be in, and that name.
-    pub fn find_parent(&self, path: &[u8]) -> vfs::Result<(Node, Vec<u8>)> {
-        path::find_parent(self.fs(), path)
-    }
-
-    /// Takes over the reference that came with `entry`.
-    pub fn hold(&self, entry: Entry) -> Node {
-        Node::held(self.fs(), entry)
-    }
-
     pub(crate) fn guard(&self) -> &Guard {
         &self.0.guard
     }
 
     pub(crate) fn device(&self) -> &Arc<dyn BlockDevice> {
-        &self.0.device
+        &self.0.origin.device
     }
 
     pub(crate) fn stored(&self, ino: Ino) -> vfs::Result<Vec<Stored>> {
@@ -254,13 +239,27 @@ pub struct Space {
     pub available: u64,
 }
 
+/// Something that a volume could not give while it was copied.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Loss<'a> {
+    /// The volume.
+    pub volume: &'a Volume,
+    /// The path in it.
+    pub path: &'a [u8],
+    /// Offset and length of the content; `None` if it is the thing itself, or what is in it.
+    pub range: Option<(u64, u64)>,
+    /// What the file system said.
+    pub why: &'a FsError,
+}
+
 impl Drop for Inner {
     fn drop(&mut self) {
         if self.guard.is_closed() {
             return;
         }
         if let Err(error) = self.fs.destroy() {
-            let volume = self.name.display();
+            let volume = self.origin.name.display();
             tracing::error!(%volume, %error, "dropped without being closed, and what was not \
                 synced is lost");
         }
@@ -269,7 +268,7 @@ impl Drop for Inner {
 
 impl fmt::Debug for Volume {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Volume").field("name", &self.0.name).finish_non_exhaustive()
+        f.debug_struct("Volume").field("name", &self.0.origin.name).finish_non_exhaustive()
     }
 }
 

@@ -2,7 +2,7 @@
 //! it is dropped; and nobody commits in the middle of it.
 
 use blocksim::{Image, SimDevice};
-use spinney::{Cause, Committed, FormatOptions, FsError, Volume, VolumeOptions};
+use spinney::{Cause, FormatOptions, FsError, Volume, VolumeOptions};
 use std::sync::Arc;
 
 fn device() -> Arc<SimDevice> {
@@ -63,7 +63,7 @@ fn a_crash_sees_all_of_it_or_nothing() {
     change(&volume);
     // Seen at once by who has it open, by nobody else.
     assert!(is_changed(&volume) && !is_changed(&seen(device.image())));
-    assert_eq!(transaction.commit().unwrap(), Committed::AtOnce);
+    transaction.commit().unwrap();
     assert!(is_changed(&seen(device.image())));
 
     let (mut with, mut without) = (0, 0);
@@ -94,41 +94,103 @@ fn nobody_makes_anything_durable_meanwhile() {
     let told = volume.clone().close().unwrap_err();
     assert!(matches!(told.cause(), Cause::Refused { .. }), "{told}");
     change(&volume);
-    assert_eq!(transaction.commit().unwrap(), Committed::AtOnce);
+    transaction.commit().unwrap();
     volume.sync().unwrap();
     file.sync_all().unwrap();
-    volume.transaction().unwrap().commit().map(drop).unwrap();
+    volume.transaction().unwrap().commit().unwrap();
     drop(file);
     volume.close().unwrap();
     assert!(is_changed(&seen(device.image())));
 }
 
+/// What the end of a transaction without a commit leaves to go on with.
+type End = fn(spinney::Transaction, &Volume) -> Volume;
+
+const ENDS: [End; 2] = [
+    |transaction, _| transaction.abort().unwrap(),
+    |transaction, volume| {
+        drop(transaction);
+        volume.reopen().unwrap()
+    },
+];
+
 #[test]
 fn what_is_given_up_was_never_there() {
-    let end: [fn(spinney::Transaction); 2] = [|t| t.abort().unwrap(), drop];
-    for end in end {
+    for end in ENDS {
         let device = device();
-        let volume = writable(&device);
-        prepare(&volume);
-        let file = volume.open_path("kept").unwrap();
-        let transaction = volume.transaction().unwrap();
-        change(&volume);
-        end(transaction);
-        // The volume went with it, and says so.
-        let told = volume.read("kept").unwrap_err();
+        let before = writable(&device);
+        prepare(&before);
+        let file = before.open_path("kept").unwrap();
+        assert!(before.reopen().is_err(), "it is open");
+        let transaction = before.transaction().unwrap();
+        let space = before.space().unwrap();
+        change(&before);
+        assert_ne!(before.space().unwrap(), space);
+        let volume = end(transaction, &before);
+        assert!(!is_changed(&volume));
+        assert_eq!(volume.space().unwrap(), space);
+        // The handles of before went with it, and say so.
+        let told = before.read("kept").unwrap_err();
         assert!(told.to_string().contains("given up"), "{told}");
-        assert!(volume.write("kept", b"x").is_err() && volume.sync().is_err());
+        assert!(before.write("kept", b"x").is_err() && before.sync().is_err());
         assert!(file.sync_all().is_err());
         let after = device.position();
         drop(file);
-        volume.close().unwrap();
+        before.close().unwrap();
         assert_eq!(device.position(), after, "nothing is written any more");
         assert!(!is_changed(&seen(device.image())));
-        let volume = writable(&device);
-        assert!(!is_changed(&volume));
+        // It goes on as if nothing had been.
+        let transaction = volume.transaction().unwrap();
+        change(&volume);
+        transaction.commit().unwrap();
+        assert!(is_changed(&seen(device.image())));
         assert!(volume.check(true).unwrap().is_clean());
         volume.close().unwrap();
     }
+}
+
+/// What those who are at work write late comes nowhere, whatever has its place by then.
+#[test]
+fn giving_up_stops_other_threads() {
+    let device = device();
+    let mut volume = writable(&device);
+    prepare(&volume);
+    for round in 0..8 {
+        let transaction = volume.transaction().unwrap();
+        let path = format!("late{round}");
+        let old = volume.clone();
+        volume = std::thread::scope(|scope| {
+            let writes = |i: usize| {
+                let (volume, path) = (old.clone(), format!("{path}-{i}"));
+                move || while volume.write(&path, &vec![i as u8; 1 << 20]).is_ok() {}
+            };
+            for i in 0..3 {
+                scope.spawn(writes(i));
+            }
+            while !old.exists(format!("{path}-0")).unwrap() {}
+            let volume = transaction.abort().unwrap();
+            volume.write("after", &vec![round; 4 << 20]).unwrap();
+            volume
+        });
+        volume.sync().unwrap();
+    }
+    assert_eq!(volume.read("after").unwrap(), vec![7; 4 << 20]);
+    assert_eq!(volume.read_dir("/").unwrap().len(), 4);
+    assert!(volume.check(true).unwrap().is_clean());
+    volume.close().unwrap();
+}
+
+#[test]
+fn an_image_is_locked_from_before_to_behind_an_abort() {
+    let dir = testkit::oracle::TempDir::new("lib-abort").unwrap();
+    let image = dir.path().join("disk.img");
+    let volume = FormatOptions::new().create(&image, 256 << 20).unwrap();
+    let transaction = volume.transaction().unwrap();
+    let again = transaction.abort().unwrap();
+    drop(volume);
+    let refused = Volume::open_writable(&image).unwrap_err();
+    assert!(matches!(refused.cause(), Cause::InUse(_)), "{refused}");
+    again.close().unwrap();
 }
 
 #[test]
@@ -160,15 +222,15 @@ fn its_bound_is_told_before_it_is_broken() {
     let before = seen(device.image());
     assert_eq!(before.read_dir("/").unwrap().len(), 3, "no part of it is on the medium");
     let many = volume.read_dir("/").unwrap().len();
-    assert_eq!(transaction.commit().unwrap(), Committed::AtOnce);
+    transaction.commit().unwrap();
     assert_eq!(seen(device.image()).read_dir("/").unwrap().len(), many);
     volume.write("more", b"x").unwrap();
     volume.close().unwrap();
 }
 
-/// Where the engine had to commit for room, that is told.
+/// What only a commit would make room for is refused; the transaction is none the worse for it.
 #[test]
-fn one_that_did_not_fit_at_once_says_so() {
+fn what_needs_a_commit_is_refused() {
     let device = device();
     let volume = writable(&device);
     let much = volume.space().unwrap().available as usize * 2 / 3;
@@ -177,8 +239,16 @@ fn one_that_did_not_fit_at_once_says_so() {
     let transaction = volume.transaction().unwrap();
     // What is removed comes back with a commit alone.
     volume.remove_file("old").unwrap();
+    let refused = volume.write("new", &vec![2; much]).unwrap_err();
+    assert_eq!(refused.errno(), Some(libc::ENOSPC), "{refused}");
+    volume.remove_file("new").unwrap();
+    volume.write("small", b"3").unwrap();
+    assert!(seen(device.image()).exists("old").unwrap(), "no part of it is on the medium");
+    transaction.commit().unwrap();
+    let after = seen(device.image());
+    assert!(!after.exists("old").unwrap() && after.read("small").unwrap() == b"3");
+    // And now there is room.
     volume.write("new", &vec![2; much]).unwrap();
-    assert_eq!(transaction.commit().unwrap(), Committed::InSteps);
     volume.close().unwrap();
     assert_eq!(seen(device.image()).read("new").unwrap(), vec![2; much]);
 }

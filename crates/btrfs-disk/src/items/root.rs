@@ -73,21 +73,24 @@ pub struct RootRef<'a> {
 }
 
 impl<'a> RootRef<'a> {
+    /// Bytes of one less its name.
+    pub const FIXED: usize = 18;
+
     pub fn parse(data: &'a [u8]) -> Result<RootRef<'a>, Corrupt> {
-        let fixed = data.get(..18).ok_or_else(|| Corrupt::new("root ref is cut short"))?;
+        let fixed = data.get(..Self::FIXED).ok_or_else(|| Corrupt::new("root ref is cut short"))?;
         let len = usize::from(u16::from_le_bytes([fixed[16], fixed[17]]));
-        if data.len() != 18 + len {
+        if data.len() != Self::FIXED + len {
             return Err(Corrupt::new("root ref's name has another length"));
         }
         Ok(RootRef {
             dirid: u64::from_le_bytes(fixed[..8].try_into().expect("sized")),
             sequence: u64::from_le_bytes(fixed[8..16].try_into().expect("sized")),
-            name: &data[18..],
+            name: &data[Self::FIXED..],
         })
     }
 
     pub fn to_vec(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(18 + self.name.len());
+        let mut out = Vec::with_capacity(Self::FIXED + self.name.len());
         out.extend_from_slice(&self.dirid.to_le_bytes());
         out.extend_from_slice(&self.sequence.to_le_bytes());
         out.extend_from_slice(&len16(self.name).to_le_bytes());

@@ -29,6 +29,7 @@ use btrfs_txn::commit::{Merged, merge};
 use btrfs_txn::delta::Delta;
 use btrfs_txn::{Core, PoisonUnlessDone, Roots, Snapshot, Throttle, Turns, Urgency, Wanted};
 use short::{Attempt, Failed, Owed};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use vfs::{Errno, FsError, Result};
@@ -47,6 +48,8 @@ pub struct Committer {
     stats: Arc<Stats>,
     turns: Turns,
     owed: Owed,
+    /// Nothing is committed but by `commit_held`.
+    held: AtomicBool,
     /// What can be done once everything is durable, with no lock held.
     afterwards: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
@@ -62,7 +65,7 @@ impl Committer {
         label: Arc<PendingLabel>,
         stats: Arc<Stats>,
     ) -> Committer {
-        let (turns, owed, afterwards) = Default::default();
+        let (turns, owed, held, afterwards) = Default::default();
         Committer {
             core,
             reservations,
@@ -74,6 +77,7 @@ impl Committer {
             stats,
             turns,
             owed,
+            held,
             afterwards,
         }
     }
@@ -97,6 +101,32 @@ impl Committer {
         }
     }
 
+    /// When this returns no commit runs, and none begins before `commit_held`: whoever asks for
+    /// one hears EBUSY.
+    pub fn hold(&self) {
+        self.held.store(true, Ordering::SeqCst);
+        // Who has its turn has looked at it since.
+        self.wait_for_running();
+    }
+
+    pub fn is_held(&self) -> bool {
+        self.held.load(Ordering::SeqCst)
+    }
+
+    /// Everything since `hold` becomes durable, at once; ends holding. After an error nothing of
+    /// it is, and commits are held still.
+    pub fn commit_held(&self) -> Result<()> {
+        // All of it, or the first of several commits would have a part.
+        match self.writeback.flush_all(Urgency::Awaited)? {
+            Flushed::All => {}
+            Flushed::NoRoom => return Err(Errno::ENOSPC.into()),
+            Flushed::Refused => return Err(refused("content was not written".into())),
+        }
+        self.commit_once(Wanted::WrittenBack, Urgency::Awaited, true)?;
+        self.held.store(false, Ordering::SeqCst);
+        Ok(())
+    }
+
     /// Everything done before the call is durable when it returns. ENOSPC: but for content
     /// that found no room; EIO while the volume can be written: but for content that the device
     /// refused. It stays in memory.
@@ -105,7 +135,7 @@ impl Committer {
     }
 
     pub fn commit_at(&self, urgency: Urgency) -> Result<()> {
-        match self.commit_once(Wanted::Everything, urgency)? {
+        match self.commit_once(Wanted::Everything, urgency, false)? {
             Flushed::All => Ok(()),
             Flushed::NoRoom => Err(Errno::ENOSPC.into()),
             Flushed::Refused => Err(refused("content was not written".into())),
@@ -114,7 +144,7 @@ impl Committer {
 
     /// As `commit`, for who wants room: content that did not land is not his.
     pub fn commit_what_lands(&self) -> Result<()> {
-        self.commit_once(Wanted::Everything, Urgency::Awaited).map(|_| ())
+        self.commit_once(Wanted::Everything, Urgency::Awaited, false).map(|_| ())
     }
 
     /// As `commit`, for who has written his own content back: what others have in memory
@@ -124,10 +154,11 @@ impl Committer {
     }
 
     pub fn commit_written_back_at(&self, urgency: Urgency) -> Result<()> {
-        self.commit_once(Wanted::WrittenBack, urgency).map(|_| ())
+        self.commit_once(Wanted::WrittenBack, urgency, false).map(|_| ())
     }
 
-    fn commit_once(&self, wanted: Wanted, urgency: Urgency) -> Result<Flushed> {
+    /// `held`: of what is held back; others do not begin meanwhile.
+    fn commit_once(&self, wanted: Wanted, urgency: Urgency, held: bool) -> Result<Flushed> {
         if self.core.health.is_read_only() || self.core.health.is_still() {
             return Ok(Flushed::All);
         }
@@ -137,6 +168,9 @@ impl Committer {
         };
         if let Some(why) = self.core.health.poisoned() {
             return Err(FsError::ReadOnly(why.to_owned()));
+        }
+        if self.is_held() != held {
+            return Err(Errno::EBUSY.into());
         }
         if turn.is_served() {
             return Ok(Flushed::All);

@@ -40,20 +40,15 @@
 //!
 //! It knows numbers alone: neither what is free nor who asks.
 
+use super::records::{DATA_REFERENCE, FILE_EXTENT, HEADER, NODE_RECORD, POINTER};
+
 /// Leaves that new inodes of several threads may share out among themselves, where the last
 /// epoch's numbers end.
 const ENDS: u64 = 4;
-/// Bytes of a pointer in its node, and of an item that says who refers to a node.
-const POINTER: u64 = 33;
-const REFERENCE: u64 = 25;
-/// The same of a file extent in its leaf, and of an item that says who refers to one.
-const FILE_EXTENT: u64 = 53 + 25;
-const DATA_REFERENCE: u64 = 28 + 25;
-/// Bytes of the records of a new node: extent item, and two ends of free ranges.
-const NODE_RECORD: u64 = 33 + 25 + 2 * 25;
-
-/// The same of a data extent, with a referrer of its own.
-const EXTENT_RECORD: u64 = NODE_RECORD + 53;
+/// Bytes of an item that says who refers to a node.
+const REFERENCE: u64 = HEADER;
+/// Bytes of the records of a new data extent, with a referrer of its own.
+const EXTENT_RECORD: u64 = NODE_RECORD + DATA_REFERENCE;
 /// That may each have got a level more.
 const TREES_OF_EVERY_COMMIT: u64 = 7;
 

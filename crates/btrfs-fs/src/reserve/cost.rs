@@ -5,25 +5,17 @@
 //! ([`btrfs_txn::delta::ItemDelta::spread`]). Bytes are those that leaves get longer by: an item
 //! that is written anew over an older one counts for what is added to it alone, but where both
 //! may be in one epoch the delta counts it whole, so fixed items are in the numbers. Headers of
-//! items (25 bytes) are among them.
+//! items are among them ([`super::records`]).
 //!
 //! Invariant: an operation never changes more than its line says ([`super::bound`] makes nodes of
 //! it). What it does not know: trees, and what is free.
 
 use super::bound::Cost;
+pub use super::records::UNWRITTEN;
+use super::records::{FILE_EXTENT, INODE, NAMED};
 use btrfs_disk::Geometry;
 use btrfs_txn::RUN_PLACES;
 
-/// An INODE_ITEM and its header.
-const INODE: u64 = 160 + 25;
-/// An item that holds a name, less the name: DIR_ITEM, DIR_INDEX, INODE_REF or XATTR_ITEM, the
-/// longest of which is 30 bytes.
-const NAMED: u64 = 30 + 25;
-/// An EXTENT_DATA item of an extent or a hole, in its tree.
-const FILE_EXTENT: u64 = 53 + 25;
-/// Bytes of items that an unwritten extent will have in all trees: the file's, the extent's,
-/// ends of free ranges, headers of checksums.
-pub const UNWRITTEN: u64 = 78 + 78 + 50 + 50;
 /// Bytes of the items that a removal writes anew: an inode's, and what is left of one that held
 /// several names.
 const REWRITTEN: u64 = 1024;

@@ -4,6 +4,7 @@
 //! What it does not know: what operations change.
 
 use super::bound::{self, Trees, bound};
+use super::records::ROOT_RECORDS;
 use super::{Reservations, cost, sizes};
 use crate::error::IntoFs;
 use btrfs_disk::Key;
@@ -13,9 +14,6 @@ use btrfs_disk::key::kind;
 use btrfs_space::{Kept, Kind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use vfs::Result;
-
-/// Bytes of a ROOT_ITEM and of the references beside it, names of 255 bytes among them.
-const ROOT_RECORDS: u64 = 439 + 2 * (18 + 255) + 3 * 25;
 
 /// Of the last commit; see [`Trees`].
 #[derive(Default)]

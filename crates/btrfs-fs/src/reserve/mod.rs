@@ -34,6 +34,7 @@ pub mod cost;
 mod data;
 mod measure;
 mod operation;
+mod records;
 mod sizes;
 
 pub use bound::Cost;

@@ -168,7 +168,9 @@ impl Reserver {
         let delta = self.core.layers().current.bytes();
         if delta > memory.most_delta() {
             self.core.requests.wake();
-            if delta > memory.most_delta() * 2 || self.alone {
+            // While commits are held, whoever holds them sees to it that changes end.
+            let commits = delta > memory.most_delta() * 2 || self.alone;
+            if commits && !self.committer.is_held() {
                 self.stats.throttled.add(1);
                 self.committer.commit_what_lands()?;
             }

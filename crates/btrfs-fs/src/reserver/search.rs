@@ -38,7 +38,10 @@ impl Reserver {
         {
             return Ok(true);
         }
-        if search.commits < most && self.commit_may_help(kind, wanted, priority) {
+        if search.commits < most
+            && !self.committer.is_held()
+            && self.commit_may_help(kind, wanted, priority)
+        {
             *search = Search { commits: search.commits + 1, waited: false };
             // One that found no room itself has told why there is none.
             return match self.commit_for_space() {

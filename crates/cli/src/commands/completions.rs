@@ -1,8 +1,7 @@
 //! `spinney completions`: scripts for shells, and the answers that the scripts ask for.
 
-use super::Command;
+use super::{Command, complete};
 use crate::args::{self, Arg, Args};
-use crate::complete;
 use crate::error::{Error, Exit, Result};
 use crate::output::Out;
 use std::ffi::OsString;

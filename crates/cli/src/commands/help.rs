@@ -1,9 +1,8 @@
 //! `spinney help`: what the program and each command can do.
 
-use super::{Command, GROUPS, named};
+use super::{Command, GROUPS, manual, named, verbs};
 use crate::args::{Arg, Args, unexpected};
 use crate::error::{Error, Exit, Result};
-use crate::manual;
 use crate::output::{Json, Object, Out};
 use crate::words::{self, Opt, Value};
 
@@ -60,7 +59,7 @@ fn run(mut args: Args) -> Result<Exit> {
         }
     }
     match names.as_slice() {
-        [] if json => say(&as_json(words::verbs())),
+        [] if json => say(&as_json(verbs())),
         [] => overview(),
         [name] => {
             let command = named(name).ok_or_else(|| super::unknown(name))?;
@@ -107,7 +106,7 @@ fn as_json(commands: impl Iterator<Item = &'static Command>) -> String {
                     }
                 });
                 o.array("options", |options| {
-                    for opt in words::options(command) {
+                    for opt in words::options(command.help) {
                         options.object(|o| option(o, &opt));
                     }
                 });

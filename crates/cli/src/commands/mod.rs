@@ -4,6 +4,7 @@ mod cat;
 mod check;
 mod chmod;
 mod chown;
+mod complete;
 mod completions;
 mod cp;
 mod df;
@@ -15,6 +16,7 @@ mod help;
 mod info;
 mod ln;
 mod ls;
+mod manual;
 mod mkdir;
 mod mkfs;
 pub mod mount;
@@ -95,8 +97,12 @@ pub const GROUPS: &[Group] = &[
     Group { title: "About", commands: &[&help::COMMAND, &completions::COMMAND, &version::COMMAND] },
 ];
 
+pub fn verbs() -> impl Iterator<Item = &'static Command> {
+    GROUPS.iter().flat_map(|group| group.commands).copied()
+}
+
 pub fn named(name: &OsStr) -> Option<&'static Command> {
-    GROUPS.iter().flat_map(|group| group.commands).copied().find(|c| name == c.name)
+    verbs().find(|c| name == c.name)
 }
 
 /// `called` is the name under which the program was started.
@@ -124,13 +130,13 @@ pub fn dispatch(called: &OsStr, mut words: Vec<OsString>) -> Result<Exit> {
     if asks_for_help(&words) {
         return help::of(command);
     }
-    (command.run)(Args::of(command, words))
+    (command.run)(Args::of(command.name, command.help, words))
 }
 
 pub fn unknown(word: &OsStr) -> Error {
     let word = args::show(word);
     let error = Error::usage(format!("unknown command: {word}"));
-    match words::similar(&word, words::verbs().map(|command| command.name)) {
+    match words::similar(&word, verbs().map(|command| command.name)) {
         Some(meant) => error.remedy(format!("did you mean `spinney {meant}`?")),
         None => error,
     }

@@ -141,7 +141,6 @@ Examples
     run,
 };
 
-#[derive(Default)]
 struct Words {
     operands: Vec<OsString>,
     options: MountOptions,
@@ -149,8 +148,15 @@ struct Words {
     quiet: bool,
 }
 
+impl Words {
+    fn new() -> Words {
+        let options = MountOptions::listed_in(COMMAND.help);
+        Words { operands: Vec::new(), options, foreground: false, quiet: false }
+    }
+}
+
 fn run(mut args: Args) -> Result<Exit> {
-    let mut words = Words::default();
+    let mut words = Words::new();
     while let Some(arg) = args.next()? {
         match arg {
             Arg::Short('f') | Arg::Long("foreground") => words.foreground = true,
@@ -174,7 +180,7 @@ fn run(mut args: Args) -> Result<Exit> {
 
 /// As `mount.fuse.spinney IMAGE DIR [-sfnvrw] [-t TYPE] [-o OPTIONS]`.
 pub fn run_as_helper(mut args: Args) -> Result<Exit> {
-    let mut words = Words { quiet: true, ..Words::default() };
+    let mut words = Words { quiet: true, ..Words::new() };
     let (mut fake, mut lenient, mut lists) = (false, false, Vec::new());
     while let Some(arg) = args.next()? {
         match arg {

@@ -8,6 +8,7 @@ mod lost;
 pub mod volumes;
 pub mod words;
 
+pub use crate::image::context;
 pub use lost::Losses;
 pub use spinney::tree::{CopyRules, Node, Transfer, TransferEvent, TreeCopy, fill, path, usage};
 pub use volumes::{Failures, Scope, Volumes};
@@ -15,16 +16,8 @@ pub use volumes::{Failures, Scope, Volumes};
 use crate::error::{Error, Result, say_error};
 use crate::output::human;
 use crate::progress::{self, Progress};
-use crate::sys;
 use spinney::Volume;
 use spinney::tree;
-use vfs::Context;
-
-/// New things in a volume belong to the caller, as they would in a mount.
-pub fn context() -> Context {
-    let (uid, gid) = sys::user_and_group();
-    Context { uid, gid, pid: std::process::id(), umask: sys::umask() as u16 }
-}
 
 /// Copies between this machine and `volume`, with progress.
 pub fn transfer(volume: &Volume, rules: CopyRules) -> Transfer<'_> {

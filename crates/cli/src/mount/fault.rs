@@ -1,7 +1,10 @@
 //! Makes a start, or the end, fail where a test wants it: `SPINNEY_FAULT=STEP=WHAT[,STEP=WHAT...]`.
 //! `serving=try` lets who looks at the extended attribute `user.spinney.try.WHAT` have a thread
 //! that serves try WHAT; `sandbox=PART` leaves a part of the sandbox away, as on a kernel
-//! without it. Debug builds only; in others nobody asks.
+//! without it.
+//!
+//! Without the feature `fault-injection`, which only this workspace's tests turn on, nobody asks:
+//! a released program has no code for it (`cargo xtask released`).
 
 use std::io;
 use std::sync::Arc;
@@ -9,15 +12,15 @@ use vfs::FileSystem;
 
 /// The steps of `serve`; `fuse::Config::STEPS` are those of mounting itself. `closing` is inside
 /// of what closes the volume.
-#[cfg(debug_assertions)]
+#[cfg(feature = "fault-injection")]
 const STEPS: &[&str] = &["log", "opened", "listening", "ready", CLOSING];
-#[cfg(debug_assertions)]
+#[cfg(feature = "fault-injection")]
 const CLOSING: &str = "closing";
-#[cfg(debug_assertions)]
+#[cfg(feature = "fault-injection")]
 const SERVING: &str = "serving";
 
 /// What a test wants at `step`.
-#[cfg(debug_assertions)]
+#[cfg(feature = "fault-injection")]
 fn wanted(step: &str) -> Option<String> {
     let all = std::env::var("SPINNEY_FAULT").ok()?;
     let all = all.split(',').filter_map(|one| one.split_once('='));
@@ -25,15 +28,15 @@ fn wanted(step: &str) -> Option<String> {
 }
 
 /// Work that gets on.
-#[cfg(debug_assertions)]
+#[cfg(feature = "fault-injection")]
 const BUSY: std::time::Duration = std::time::Duration::from_secs(4);
 
-#[cfg(not(debug_assertions))]
+#[cfg(not(feature = "fault-injection"))]
 pub fn at(_: &'static str) -> io::Result<()> {
     Ok(())
 }
 
-#[cfg(debug_assertions)]
+#[cfg(feature = "fault-injection")]
 pub fn at(step: &'static str) -> io::Result<()> {
     debug_assert!(STEPS.contains(&step) || fuse::Config::STEPS.contains(&step), "{step}");
     let Some(what) = wanted(step) else { return Ok(()) };
@@ -54,13 +57,22 @@ pub fn at(step: &'static str) -> io::Result<()> {
     Ok(())
 }
 
-#[cfg(not(debug_assertions))]
+/// Has the steps of mounting ask, too.
+#[cfg(feature = "fault-injection")]
+pub fn in_mounting(config: &mut fuse::Config) {
+    config.on_step = Some(at);
+}
+
+#[cfg(not(feature = "fault-injection"))]
+pub fn in_mounting(_: &mut fuse::Config) {}
+
+#[cfg(not(feature = "fault-injection"))]
 pub fn in_serving(fs: Arc<impl FileSystem + 'static>) -> Arc<dyn FileSystem> {
     fs
 }
 
 /// The same file system; its end fails, or it tries things, if a test asked for that.
-#[cfg(debug_assertions)]
+#[cfg(feature = "fault-injection")]
 pub fn in_serving(fs: Arc<impl FileSystem + 'static>) -> Arc<dyn FileSystem> {
     match wanted(CLOSING).or_else(|| wanted(SERVING)) {
         Some(_) => Arc::new(serving::Failing(fs)),
@@ -68,18 +80,18 @@ pub fn in_serving(fs: Arc<impl FileSystem + 'static>) -> Arc<dyn FileSystem> {
     }
 }
 
-#[cfg(not(debug_assertions))]
+#[cfg(not(feature = "fault-injection"))]
 pub fn lacks(_: &str) -> bool {
     false
 }
 
 /// Whether the sandbox is to do as if the kernel had no such `part`.
-#[cfg(debug_assertions)]
+#[cfg(feature = "fault-injection")]
 pub fn lacks(part: &str) -> bool {
     wanted("sandbox").is_some_and(|without| without == part)
 }
 
-#[cfg(debug_assertions)]
+#[cfg(feature = "fault-injection")]
 mod serving {
     use std::sync::Arc;
     use vfs::*;

@@ -5,7 +5,6 @@
 //! warning, what is unknown an error (unless mount(8) asks for leniency).
 
 use crate::args::size;
-use crate::commands;
 use crate::error::{Error, Result};
 use crate::mount::machine::Limits;
 use crate::sys;
@@ -36,6 +35,8 @@ pub struct MountOptions {
     /// These were asked for by name.
     with_suid: bool,
     with_dev: bool,
+    /// What lists the options, to tell which one was meant.
+    help: &'static str,
     /// Options without effect.
     ignored: Vec<String>,
 }
@@ -117,6 +118,11 @@ const WITHOUT_EFFECT: &[&str] = &[
 ];
 
 impl MountOptions {
+    /// `help` lists the options.
+    pub fn listed_in(help: &'static str) -> MountOptions {
+        MountOptions { help, ..MountOptions::default() }
+    }
+
     /// Takes a list; `lenient` turns unknown options into warnings.
     pub fn apply(&mut self, list: &str, lenient: bool) -> Result<()> {
         for option in list.split(',').filter(|option| !option.is_empty()) {
@@ -167,7 +173,7 @@ impl MountOptions {
             _ if known_to_others(name) || HOLDS.contains(&name) => {}
             _ if WITHOUT_EFFECT.contains(&name) => self.ignored.push(option.into()),
             _ if lenient => self.ignored.push(format!("{option} (unknown)")),
-            _ => return Err(unknown(option)),
+            _ => return Err(unknown(option, self.help)),
         }
         Ok(())
     }
@@ -284,7 +290,7 @@ fn known_to_others(name: &str) -> bool {
     OTHERS.contains(&name) || name.starts_with("x-") || name.starts_with("X-")
 }
 
-fn unknown(option: &str) -> Error {
+fn unknown(option: &str, help: &str) -> Error {
     match option {
         "dirsync" => Error::usage(
             "option dirsync is not supported; an fsync of the directory makes its names \
@@ -294,7 +300,7 @@ fn unknown(option: &str) -> Error {
             Error::usage(format!("option {option} of the kernel's btrfs is not supported"))
         }
         _ => {
-            let known = words::list_options(&commands::mount::COMMAND);
+            let known = words::list_options(help);
             let names = known.iter().map(|known| known.trim_end_matches('='));
             let name = option.split('=').next().unwrap_or(option);
             let hint = words::similar(name, names).map(|meant| format!(" (did you mean {meant}?)"));
@@ -404,7 +410,8 @@ mod tests {
     /// What shells complete behind -o, and the help names, is known here.
     #[test]
     fn what_the_help_lists_is_taken() {
-        let listed = words::list_options(&commands::mount::COMMAND);
+        let help = crate::commands::mount::COMMAND.help;
+        let listed = words::list_options(help);
         assert!(listed.len() > 20, "{listed:?}");
         for option in listed {
             let option = if option.ends_with('=') { format!("{option}1") } else { option };
@@ -412,7 +419,7 @@ mod tests {
             let why = taken.err().map(|error| error.text()).unwrap_or_default();
             assert!(!why.contains("unknown option"), "{option}: {why}");
         }
-        let why = MountOptions::default().apply("nosiud", false).unwrap_err().text();
+        let why = MountOptions::listed_in(help).apply("nosiud", false).unwrap_err().text();
         assert!(why.contains("did you mean nosuid?"), "{why}");
     }
 

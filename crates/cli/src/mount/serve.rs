@@ -176,7 +176,7 @@ fn mount(request: &Request, fs: &Arc<BtrfsFs>, monitor: &Arc<Monitor>) -> Result
     config.source = source(request);
     config.callers = monitor.clone();
     config.on_thread = Some(sandbox::enter);
-    config.on_step = Some(fault::at);
+    fault::in_mounting(&mut config);
     if config.transport == Transport::Uring && sys::is_root() {
         machine::enable_uring();
     }

@@ -1,7 +1,7 @@
 //! The system calls that the standard library lacks, each behind a safe function. All
 //! `unsafe` of this program is below here.
 
-#[cfg(debug_assertions)]
+#[cfg(feature = "fault-injection")]
 mod attempt;
 mod confine;
 mod files;
@@ -10,7 +10,7 @@ mod names;
 mod process;
 mod time;
 
-#[cfg(debug_assertions)]
+#[cfg(feature = "fault-injection")]
 pub use attempt::attempt;
 pub use confine::{CAP_SYS_RESOURCE, keep_capabilities, name_thread};
 pub use files::{Umount, bind, get_xattr, remount, umount};
@@ -21,6 +21,6 @@ pub use process::{
     kill, new_session, null_stdio, peer, shut_down, state, umask, user_and_group, wait_for_change,
     wait_for_signal, wait_readable, wake,
 };
-#[cfg(debug_assertions)]
+#[cfg(feature = "fault-injection")]
 pub use process::{kill_myself, stop_myself};
 pub use time::{CivilTime, from_local, to_local};

@@ -64,14 +64,14 @@ pub fn kill(process: i32) {
 }
 
 /// Stops this process until another wakes it.
-#[cfg(debug_assertions)]
+#[cfg(feature = "fault-injection")]
 pub fn stop_myself() {
     // SAFETY: raise takes a number.
     unsafe { libc::raise(libc::SIGSTOP) };
 }
 
 /// By the one way that a sandbox leaves.
-#[cfg(debug_assertions)]
+#[cfg(feature = "fault-injection")]
 pub fn kill_myself() {
     // SAFETY: raise takes a number.
     unsafe { libc::raise(libc::SIGKILL) };

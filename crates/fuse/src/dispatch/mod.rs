@@ -77,7 +77,6 @@ pub(crate) use request::Request;
 use crate::abi::Opcode;
 use crate::callers::Callers;
 use crate::config::Config;
-use crate::gather::Gathered;
 use crate::nodeid::NodeIds;
 use crate::notify::Notifier;
 use crate::owners::Owners;
@@ -85,6 +84,7 @@ use crate::polling::Polling;
 use failure::{Answer, Failure};
 use parking_lot::Mutex;
 use reply::Out;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -100,6 +100,9 @@ pub(crate) enum Outcome {
     /// The kernel expects nothing.
     Silent,
 }
+
+/// Serves, by the dispatcher, what has gathered beside the rings.
+type Fetch = dyn Fn(&Dispatcher) -> io::Result<()> + Send + Sync;
 
 pub(crate) struct Dispatcher {
     fs: Arc<dyn FileSystem>,
@@ -118,7 +121,7 @@ pub(crate) struct Dispatcher {
     callers: Arc<dyn Callers>,
     transport: OnceLock<&'static str>,
     /// What comes beside the rings, if there are rings.
-    gathered: OnceLock<Arc<Gathered>>,
+    gathered: OnceLock<Box<Fetch>>,
     closed: AtomicBool,
     close_error: Mutex<Option<FsError>>,
 }
@@ -169,17 +172,20 @@ impl Dispatcher {
         self.waiters.limit(device, ring, init::MAX_BACKGROUND);
     }
 
-    /// Names where FORGETs gather.
-    pub(crate) fn fetch_from(&self, gathered: Arc<Gathered>) {
-        let _ = self.gathered.set(gathered);
+    /// Names who serves, by this dispatcher, the FORGETs that have gathered.
+    pub(crate) fn fetch_by(
+        &self,
+        fetch: impl Fn(&Dispatcher) -> io::Result<()> + Send + Sync + 'static,
+    ) {
+        let _ = self.gathered.set(Box::new(fetch));
     }
 
     /// Serves one request that came by a ring.
     pub(crate) fn dispatch_from_ring(&self, request: &Request<'_>, out: &mut [u8]) -> Outcome {
         let asks_what_is_free = [Opcode::Statfs.number(), Opcode::Syncfs.number()];
         if asks_what_is_free.contains(&request.header.opcode)
-            && let Some(gathered) = self.gathered.get()
-            && let Err(error) = gathered.fetch(self)
+            && let Some(fetch) = self.gathered.get()
+            && let Err(error) = fetch(self)
         {
             tracing::error!("reading what gathered: {error}");
         }

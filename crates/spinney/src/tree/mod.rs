@@ -21,24 +21,34 @@ pub mod usage;
 pub mod walk;
 
 pub use crate::sys::matches;
+pub use crate::volume::Loss;
 pub use copy::{CopyRules, TreeCopy};
 pub use fill::Reflink;
 pub use node::Node;
 pub use transfer::{Transfer, TransferEvent};
 
 use crate::volume::Volume;
-use vfs::FsError;
+use vfs::Entry;
 
-/// Something that a volume could not give while it was copied.
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub struct Loss<'a> {
-    /// The volume.
-    pub volume: &'a Volume,
-    /// The path in it.
-    pub path: &'a [u8],
-    /// Offset and length of the content; `None` if it is the thing itself, or what is in it.
-    pub range: Option<(u64, u64)>,
-    /// What the file system said.
-    pub why: &'a FsError,
+/// Paths become nodes.
+impl Volume {
+    /// The directory that paths start at.
+    pub fn root(&self) -> vfs::Result<Node> {
+        Node::root(self.fs())
+    }
+
+    /// What `path` stands for; a symbolic link at its end is followed if `follow`.
+    pub fn find(&self, path: &[u8], follow: bool) -> vfs::Result<Node> {
+        path::find(self.fs(), path, follow)
+    }
+
+    /// The directory that the last name of `path` is or would be in, and that name.
+    pub fn find_parent(&self, path: &[u8]) -> vfs::Result<(Node, Vec<u8>)> {
+        path::find_parent(self.fs(), path)
+    }
+
+    /// Takes over the reference that came with `entry`.
+    pub fn hold(&self, entry: Entry) -> Node {
+        Node::held(self.fs(), entry)
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! `docs/man/spinney.1` is what `spinney help --man` prints; a test keeps them equal.
 
-use crate::commands::{Command, GROUPS};
+use super::{Command, GROUPS};
 
 const HEAD: &str = r#".TH SPINNEY 1 "" "spinney" "User commands"
 .SH NAME

@@ -4,7 +4,7 @@
 //! Shells ask while somebody types: nothing here fails, waits for a lock or writes. What a
 //! volume in use tells may be old. Verbs and options come from the help (`words`).
 
-use crate::commands::{self, Command, offline};
+use super::{Command, named, offline};
 use crate::image::{self, ImagePath};
 use crate::mount::options::{subvol_id, subvol_path};
 use crate::words::{self, Opt, Value};
@@ -41,8 +41,10 @@ pub fn candidates(words: &[OsString]) -> Vec<Candidate> {
     let Some((begun, before)) = words.split_last() else { return Vec::new() };
     let mut all = match before.split_first() {
         None => first_word(begun),
-        Some((verb, rest)) => match commands::named(verb) {
-            Some(command) => Line { command, options: words::options(command), rest }.end(begun),
+        Some((verb, rest)) => match named(verb) {
+            Some(command) => {
+                Line { command, options: words::options(command.help), rest }.end(begun)
+            }
             None => Vec::new(),
         },
     };
@@ -61,7 +63,7 @@ fn first_word(begun: &OsStr) -> Vec<Candidate> {
 }
 
 fn verbs() -> Vec<Candidate> {
-    words::verbs().map(|command| Candidate::about(command.name, command.summary)).collect()
+    super::verbs().map(|command| Candidate::about(command.name, command.summary)).collect()
 }
 
 /// The words between a verb and the one that was begun.
@@ -96,7 +98,7 @@ impl Line<'_> {
         if !ended && begun.as_bytes().starts_with(b"-") {
             return self.options(begun);
         }
-        let kinds = words::operands(self.command, operands);
+        let kinds = words::operands(self.command.usage, self.command.help, operands);
         kinds.iter().flat_map(|kind| self.of_kind(kind, begun.as_bytes(), b"")).collect()
     }
 
@@ -147,7 +149,7 @@ impl Line<'_> {
                 all.extend(self.inside(begun));
                 all
             }
-            "OPTION,..." => return listed(&words::list_options(self.command), begun),
+            "OPTION,..." => return listed(&words::list_options(self.command.help), begun),
             kind if kind.contains("IMAGE:/") => {
                 let mut all = files(begun, Files::Images);
                 all.extend(self.inside(begun));

@@ -33,6 +33,7 @@ mod reserve;
 mod reserver;
 mod stats;
 mod subvol;
+mod subvolumes;
 mod sync;
 mod writeback;
 mod xattrs;
@@ -45,3 +46,4 @@ pub use fs::BtrfsFs;
 #[cfg(feature = "fault-injection")]
 pub use ino::use_up_windows;
 pub use options::{Atime, Options, Subvol, SystemClock, SystemContention};
+pub use subvolumes::{Caller, Delete, SubvolId, SubvolumeInfo, Time};

@@ -185,3 +185,56 @@ fn numbers_stay_right_with_usual_nodes_and_compression() {
     testkit::require!(kernel_btrfs);
     random(&[], "noatime,compress=zstd", common::seeds(11, 2));
 }
+
+/// Writes until something is refused; answers what was accepted.
+fn write_until_refused(fs: &BtrfsFs, ino: Ino, piece: usize) -> u64 {
+    let content = vec![0x5a; piece];
+    let mut at = 0;
+    loop {
+        match fs.write(&CX, ino, at, &content, Default::default()) {
+            Ok(len) => at += len as u64,
+            Err(error) => {
+                assert_eq!(error.errno(), libc::EDQUOT, "{error}");
+                return at;
+            }
+        }
+        assert!(at < 64 << 20, "no limit held");
+    }
+}
+
+#[test]
+fn limits_hold_for_content_in_memory_too() {
+    testkit::require!(kernel_btrfs);
+    for piece in [5000, 300_000] {
+        let image = Image::new(512 << 20, &[]);
+        kernel(&image.path, "noatime", |mount| {
+            btrfs(mount, &["quota", "enable", "/"]);
+            for name in ["a", "b"] {
+                btrfs(mount, &["subvolume", "create", &format!("/{name}")]);
+            }
+            btrfs(mount, &["qgroup", "create", "1/1", "/"]);
+            btrfs(mount, &["qgroup", "assign", "0/257", "1/1", "/"]);
+            btrfs(mount, &["quota", "rescan", "-w", "/"]);
+            btrfs(mount, &["qgroup", "limit", "4M", "0/256", "/"]);
+            btrfs(mount, &["qgroup", "limit", "-e", "8M", "1/1", "/"]);
+        });
+        let fs = image.open();
+        for (name, most) in [("a", 4 << 20), ("b", 8 << 20)] {
+            let dir = find(&fs, name);
+            let ino = fs.mknod(&CX, dir, b"f", FileKind::File, 0o644, 0).expect("room").attr.ino;
+            let written = write_until_refused(&fs, ino, piece);
+            assert!(written <= most && written > most - (1 << 20), "{written} of {most}");
+            // What is taken away makes room again, once it is committed.
+            let half = SetAttr { size: Some(written / 2), ..SetAttr::default() };
+            fs.setattr(&CX, ino, &half).expect("shorter");
+            let again = vec![1; 1 << 20];
+            fs.write(&CX, ino, 0, &again, Default::default()).expect("there is room again");
+        }
+        let ino =
+            fs.mknod(&CX, fs.root(), b"f", FileKind::File, 0o644, 0).expect("no limit").attr.ino;
+        fs.write(&CX, ino, 0, &vec![7; 20 << 20], Default::default()).expect("no limit");
+        fs.destroy().expect("close");
+        drop(fs);
+        judge(&image);
+    }
+}

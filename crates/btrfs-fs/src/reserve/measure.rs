@@ -71,6 +71,7 @@ impl Reservations {
             set(&measured.all, sizes::tree_bytes(&self.core)?);
         }
         set(&measured.growing, 0);
+        self.limits.follow(&self.core).fs()?;
         let trees = self.trees();
         let step = cost::removal_of_items(cost::SMALL_STEP);
         self.core.space.keep(Kept {

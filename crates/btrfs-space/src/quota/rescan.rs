@@ -3,7 +3,7 @@
 //! Invariant: what lies below the status' `rescan` is counted, as the commit leaves it; what is at
 //! it and behind is not. So the kernel goes on where this stopped, and the other way round.
 //!
-//! What it does not know: who began it and set all numbers to nothing.
+//! What it does not know: who began it.
 
 use super::account::{Member, Tally};
 use super::states::States;
@@ -14,7 +14,7 @@ use btrfs_disk::key::kind;
 use btrfs_disk::{Key, Logical, Result};
 
 /// Extents that one commit counts.
-const STEP: usize = 8192;
+const STEP: usize = 2048;
 
 pub(super) fn go_on(
     states: &mut States<'_>,

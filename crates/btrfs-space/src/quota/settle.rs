@@ -170,12 +170,17 @@ impl<R: NodeReader> Settle<'_, R> {
         status: &mut Status,
         edits: &mut Edits,
     ) -> Result<()> {
+        // A rescan that begins needs to know nothing of before.
+        let begins = status.item.flags & qgroup_status::RESCAN != 0 && status.item.rescan == 0;
+        if begins {
+            nothing_counted(items, edits)?;
+        }
         self.new_groups(quota, items, edits)?;
-        if !quota.keeps {
+        if !quota.keeps && !begins {
             mark_inconsistent(status);
             return Ok(());
         }
-        let tally = self.tally(quota, items, status)?;
+        let tally = self.tally(quota, items, edits, status)?;
         let generation = self.generation().0;
         for (group, change) in tally.into_changes() {
             let Some(mut info) = info_with(items, edits, group)? else { continue };
@@ -192,11 +197,12 @@ impl<R: NodeReader> Settle<'_, R> {
         &self,
         quota: &QuotaCommit,
         items: &mut dyn Items,
+        edits: &Edits,
         status: &mut Status,
     ) -> Result<Tally> {
         let mut untouched = BTreeMap::new();
         for source in quota.sources() {
-            let info = info(items, source.0)?.unwrap_or_default();
+            let info = info_with(items, edits, source.0)?.unwrap_or_default();
             let (referenced, exclusive) =
                 (info.referenced.cast_signed(), info.exclusive.cast_signed());
             untouched.insert(source, Untouched { referenced, exclusive });
@@ -311,6 +317,13 @@ impl<R: NodeReader> Settle<'_, R> {
         }
         self.committed_tree(id)
     }
+}
+
+fn nothing_counted(items: &mut dyn Items, edits: &mut Edits) -> Result<()> {
+    items.scan(info_key(0), info_key(u64::MAX), &mut |key, _| {
+        edits.insert(key, Edit::Put(QgroupInfo::default().to_vec().into()));
+        Ok(())
+    })
 }
 
 fn mark_inconsistent(status: &mut Status) {

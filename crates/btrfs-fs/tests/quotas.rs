@@ -6,7 +6,7 @@
 
 mod common;
 
-use btrfs_fs::{BtrfsFs, Options};
+use btrfs_fs::{BtrfsFs, Options, QuotaStatus};
 use common::kernel::{btrfs, kernel};
 use common::{CX, Image};
 use testkit::ops::Rng;
@@ -237,4 +237,53 @@ fn limits_hold_for_content_in_memory_too() {
         drop(fs);
         judge(&image);
     }
+}
+
+/// Enabled by us, counted anew, disabled, enabled once more; the kernel judges each.
+#[test]
+fn quotas_come_and_go() {
+    testkit::require!(kernel_btrfs);
+    let image = Image::new(512 << 20, &["-n", "4096"]);
+    kernel(&image.path, "noatime", |mount| {
+        fill(mount, 5);
+        btrfs(mount, &["quota", "disable", "/"]);
+    });
+    let fs = image.open_checked(Options { background: false, ..Options::default() });
+    assert_eq!(fs.quota_status().unwrap(), None);
+    assert_eq!(fs.rescan_quotas().unwrap_err().errno(), libc::EINVAL);
+    history(&fs, 1, 40);
+    fs.enable_quotas().expect("enable");
+    fs.wait_for_rescan().expect("a rescan");
+    history(&fs, 2, 40);
+    let right = Some(QuotaStatus { rescan: None, inconsistent: false });
+    assert_eq!(fs.quota_status().unwrap(), right);
+    fs.destroy().expect("close");
+    drop(fs);
+    judge(&image);
+
+    let fs = image.open();
+    fs.rescan_quotas().expect("a rescan");
+    history(&fs, 3, 40);
+    fs.wait_for_rescan().expect("a rescan");
+    fs.destroy().expect("close");
+    drop(fs);
+    judge(&image);
+
+    let fs = image.open();
+    fs.disable_quotas().expect("disable");
+    assert_eq!(fs.quota_status().unwrap(), None);
+    history(&fs, 4, 40);
+    fs.destroy().expect("close");
+    drop(fs);
+    common::assert_sound(&image.path);
+    kernel(&image.path, "noatime", |mount| {
+        let path = mount.path().to_string_lossy();
+        assert!(oracle::sh("btrfs", &["qgroup", "show", &path]).is_err(), "there are none");
+    });
+    let fs = image.open();
+    fs.enable_quotas().expect("enable");
+    fs.destroy().expect("close");
+    drop(fs);
+    kernel(&image.path, "noatime", |mount| btrfs(mount, &["quota", "rescan", "-w", "/"]));
+    judge(&image);
 }

@@ -231,7 +231,8 @@ impl Committer {
             let idle = self.core.layers().current.is_empty()
                 && !self.core.space.has_unrecorded()
                 && !self.label.is_set()
-                && !self.owed.is_any();
+                && !self.owed.is_any()
+                && !self.reservations.limits.rescans();
             if idle && log.root.is_none() {
                 return Ok(None);
             }

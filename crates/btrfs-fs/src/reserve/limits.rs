@@ -10,7 +10,9 @@
 //!
 //! What it does not know: what is promised for, who commits, how numbers come about.
 
-use btrfs_disk::items::{QGROUP_LEVEL_SHIFT, QgroupInfo, QgroupLimit, qgroup_limit};
+use btrfs_disk::items::{
+    QGROUP_LEVEL_SHIFT, QgroupInfo, QgroupLimit, QgroupStatus, qgroup_limit, qgroup_status,
+};
 use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Key, Result, TreeId};
 use btrfs_tree::Cursor;
@@ -48,6 +50,7 @@ impl Group {
 struct Table {
     groups: BTreeMap<u64, Group>,
     parents: BTreeMap<u64, Vec<u64>>,
+    rescans: bool,
 }
 
 impl Table {
@@ -65,12 +68,18 @@ impl Table {
 
 pub struct Limits {
     any: AtomicBool,
+    /// A commit has something to do though nothing changed.
+    rescans: AtomicBool,
     table: Mutex<Table>,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { any: AtomicBool::new(false), table: Mutex::new(Rank::Leaf, Table::default()) }
+        Limits {
+            any: AtomicBool::new(false),
+            rescans: AtomicBool::new(false),
+            table: Mutex::new(Rank::Leaf, Table::default()),
+        }
     }
 }
 
@@ -89,6 +98,11 @@ impl Limits {
             table.groups.entry(group).or_default().fresh += bytes;
         }
         true
+    }
+
+    /// A rescan is under way: each commit goes a step on.
+    pub fn rescans(&self) -> bool {
+        self.rescans.load(Ordering::Relaxed)
     }
 
     /// A commit of everything has ended.
@@ -112,6 +126,7 @@ impl Limits {
                 (group.fresh, group.aging) = (before.fresh, before.aging);
             }
         }
+        self.rescans.store(next.rescans, Ordering::Relaxed);
         self.any.store(!next.groups.is_empty(), Ordering::Relaxed);
         *table = next;
         Ok(())
@@ -134,6 +149,11 @@ fn read(cursor: &mut Cursor<'_, btrfs_tree::NodeStore>) -> Result<Table> {
                 if limit.flags & limits != 0 {
                     table.groups.insert(key.offset, Group { limit, ..Group::default() });
                 }
+            }
+            kind::QGROUP_STATUS => {
+                let flags = QgroupStatus::read(data).map_err(|c| c.key(key))?.flags;
+                table.rescans =
+                    flags & qgroup_status::ON != 0 && flags & qgroup_status::RESCAN != 0;
             }
             kind::QGROUP_RELATION if is_above(&key) => {
                 table.parents.entry(key.objectid).or_default().push(key.offset);

@@ -17,7 +17,7 @@ use super::states::States;
 use crate::backrefs::TreeState;
 use crate::items::{Items, TreeItems};
 use crate::settle::Settle;
-use btrfs_disk::items::{QgroupInfo, QgroupLimit, qgroup_status};
+use btrfs_disk::items::{QgroupInfo, QgroupLimit, RootItem, qgroup_status};
 use btrfs_disk::key::kind;
 use btrfs_disk::{Error, FixedSize, Key, Node, Result, TreeId};
 use btrfs_tree::{Edit, NodeReader};
@@ -79,6 +79,51 @@ impl<R: NodeReader> Settle<'_, R> {
         }
         self.quota = Some(QuotaCommit { keeps, planted: Vec::new() });
         Ok(())
+    }
+
+    /// The quota tree is about to be edited. Where there are no quotas, the status that comes
+    /// begins them: there is a tree for it, and a group for each subvolume.
+    pub fn quotas_change(&mut self) -> Result<()> {
+        if self.quota.is_some() {
+            return Ok(());
+        }
+        if self.current_tree(TreeId::QUOTA)?.is_none() {
+            let item = RootItem { refs: 1, ..RootItem::default() };
+            self.create_tree(TreeId::QUOTA, Key::new(TreeId::QUOTA.0, kind::ROOT_ITEM, 0), item)?;
+        }
+        let planted = self.subvolumes()?.into_iter().map(|tree| (tree, None)).collect();
+        self.quota = Some(QuotaCommit { keeps: false, planted });
+        Ok(())
+    }
+
+    /// Subvolumes that have a name, and those that this commit makes.
+    fn subvolumes(&mut self) -> Result<Vec<TreeId>> {
+        let root = self.root(TreeId::ROOT)?;
+        let mut found = self.trees_of_commit();
+        let reader = self.reader();
+        TreeItems::new(&reader, &root).scan(Key::MIN, Key::MAX, &mut |key, data| {
+            if key.kind == kind::ROOT_ITEM && RootItem::parse(data)?.refs > 0 {
+                found.push(TreeId(key.objectid));
+            }
+            Ok(())
+        })?;
+        found.retain(|tree| tree.is_subvolume() && !self.removed.contains(tree));
+        found.sort_unstable();
+        found.dedup();
+        Ok(found)
+    }
+
+    /// Quotas end: the tree goes with all that is in it.
+    fn end_quotas(&mut self) -> Result<()> {
+        let root = self.root(TreeId::QUOTA)?;
+        let mut keys = Vec::new();
+        let reader = self.reader();
+        TreeItems::new(&reader, &root).scan(Key::MIN, Key::MAX, &mut |key, _| {
+            keys.push((key, Edit::Delete));
+            Ok(())
+        })?;
+        self.apply_tree(TreeId::QUOTA, keys)?;
+        self.remove_emptied(TreeId::QUOTA)
     }
 
     /// Numbers are kept, and not only the status.
@@ -144,7 +189,7 @@ impl<R: NodeReader> Settle<'_, R> {
         let edits = {
             let reader = self.reader();
             let mut items = TreeItems::new(&reader, &root);
-            let Some(mut status) = Status::read(&mut items)? else { return Ok(()) };
+            let Some(mut status) = Status::read(&mut items)? else { return self.end_quotas() };
             let mut edits = Edits::new();
             match self.quota_edits(&quota, &mut items, &mut status, &mut edits) {
                 Ok(()) => {}

@@ -30,7 +30,7 @@ pub use outcome::Settled;
 use crate::backrefs::TreeState;
 use crate::items::{Items, TreeItems};
 use crate::quota::QuotaCommit;
-use crate::refs::{Drained, Format, RefDeltas};
+use crate::refs::{Drained, ExtentKind, Format, RefDeltas, RefOwner};
 use crate::space::{MetadataReservation, Space};
 use crate::{Extent, refs};
 use btrfs_disk::items::{DevItem, RootItem};
@@ -260,6 +260,21 @@ impl<'a, R: NodeReader> Settle<'a, R> {
             self.apply_tree(TreeId::ROOT, [(key, Edit::Delete)])?;
         }
         Ok(())
+    }
+
+    /// Takes a tree of one leaf, which no other tree shares, away.
+    pub(crate) fn remove_emptied(&mut self, id: TreeId) -> Result<()> {
+        let root = self.root(id)?;
+        assert!(root.level == 0 && !id.is_subvolume(), "tree {id} is one leaf of its own");
+        let (kind, owner) = (ExtentKind::Node { level: 0 }, RefOwner::Tree { root: id });
+        self.deltas.add(root.logical, self.format.node_size, kind, owner, -1);
+        self.dirty.remove(root.logical);
+        self.remove_tree(id)
+    }
+
+    /// Trees that this commit has looked at or made.
+    pub(crate) fn trees_of_commit(&self) -> Vec<TreeId> {
+        self.trees.keys().copied().collect()
     }
 
     /// Space that no tree ever knew and that must not be reused before this commit is

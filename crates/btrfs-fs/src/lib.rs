@@ -43,7 +43,7 @@ pub use btrfs_txn::{Clock, Contention};
 #[cfg(feature = "fault-injection")]
 pub use btrfs_txn::{Defect, Injection};
 pub use extents::Stored;
-pub use fs::BtrfsFs;
+pub use fs::{BtrfsFs, QuotaStatus};
 #[cfg(feature = "fault-injection")]
 pub use ino::use_up_windows;
 pub use options::{Atime, Options, Subvol, SystemClock, SystemContention};

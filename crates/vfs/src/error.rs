@@ -14,10 +14,10 @@ pub type Result<T> = std::result::Result<T, FsError>;
 /// The system's numbers; where it has no such error, that of the nearest.
 mod codes {
     pub(super) use libc::{
-        E2BIG, EACCES, EAGAIN, EBADF, EBUSY, EDQUOT, EEXIST, EFAULT, EFBIG, EINTR, EINVAL, EIO,
-        EISDIR, ELOOP, EMLINK, ENAMETOOLONG, ENODEV, ENOENT, ENOMEM, ENOSPC, ENOSYS, ENOTDIR,
-        ENOTEMPTY, ENOTTY, ENXIO, EOPNOTSUPP, EOVERFLOW, EPERM, ERANGE, EROFS, ESPIPE, ESTALE,
-        ETXTBSY, EXDEV,
+        E2BIG, EACCES, EAGAIN, EBADF, EBUSY, EDQUOT, EEXIST, EFAULT, EFBIG, EINPROGRESS, EINTR,
+        EINVAL, EIO, EISDIR, ELOOP, EMLINK, ENAMETOOLONG, ENODEV, ENOENT, ENOMEM, ENOSPC, ENOSYS,
+        ENOTDIR, ENOTEMPTY, ENOTTY, ENXIO, EOPNOTSUPP, EOVERFLOW, EPERM, ERANGE, EROFS, ESPIPE,
+        ESTALE, ETXTBSY, EXDEV,
     };
     #[cfg(not(target_os = "linux"))]
     pub(super) use libc::{EBADMSG as EUCLEAN, ENOATTR as ENODATA};
@@ -81,6 +81,7 @@ errnos! {
     EOVERFLOW "value too large",
     EOPNOTSUPP "operation not supported",
     EDQUOT "quota exceeded",
+    EINPROGRESS "already under way",
     ESTALE "stale handle",
     ENXIO "no data at or behind this offset",
     EIO "input/output error",

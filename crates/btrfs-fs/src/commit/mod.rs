@@ -197,6 +197,9 @@ impl Committer {
         std::mem::forget(unwound);
         drop(turn);
         let landed = result?;
+        if wanted == Wanted::Everything {
+            self.reservations.limits.all_landed();
+        }
         if landed == Flushed::All
             && let Some(afterwards) = self.afterwards.get()
         {
@@ -262,7 +265,8 @@ impl Committer {
             let idle = self.core.layers().current.is_empty()
                 && !self.core.space.has_unrecorded()
                 && !self.label.is_set()
-                && !self.owed.is_any();
+                && !self.owed.is_any()
+                && !self.reservations.limits.rescans();
             if idle && log.root.is_none() {
                 return Ok(None);
             }

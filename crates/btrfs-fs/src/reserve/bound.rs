@@ -50,7 +50,7 @@ const REFERENCE: u64 = HEADER;
 /// Bytes of the records of a new data extent, with a referrer of its own.
 const EXTENT_RECORD: u64 = NODE_RECORD + DATA_REFERENCE;
 /// That may each have got a level more.
-const TREES_OF_EVERY_COMMIT: u64 = 7;
+const TREES_OF_EVERY_COMMIT: u64 = 8;
 
 /// What the trees have now, as of the last commit.
 #[derive(Clone, Copy, Debug)]

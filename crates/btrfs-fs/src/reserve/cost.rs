@@ -167,6 +167,11 @@ pub fn extent() -> Cost {
     cost(RUN + 1, 2 * UNWRITTEN, 2)
 }
 
+/// The status of quotas; a tree with it, and what each new group counts and its limit.
+pub fn quota_groups(groups: u64) -> Cost {
+    cost(1, (groups + 1) * 2 * (40 + 25), 0)
+}
+
 /// An inode item.
 pub fn touch() -> Cost {
     cost(1, INODE, 0)

@@ -107,6 +107,9 @@ fn merge_items(
 ) -> Result<()> {
     let now = core.now();
     for (tree, objects) in sealed.items.objects(|| throttle.pause()) {
+        if tree == TreeId::QUOTA {
+            settle.quotas_change()?;
+        }
         let mut edits: Vec<(Key, Edit)> = Vec::with_capacity(2 * STRETCH.min(objects.len()));
         let mut objects = objects.into_iter().peekable();
         while let Some(objectid) = objects.next() {

@@ -27,7 +27,7 @@ pub struct BtrfsFs {
 
 impl BtrfsFs {
     /// The engine is open: after `destroy` nothing works any more.
-    fn open(&self) -> Result<&Engine> {
+    pub(crate) fn open(&self) -> Result<&Engine> {
         if self.engine.closed.load(Ordering::Acquire) {
             return Err(FsError::ReadOnly("the volume is closed".into()));
         }

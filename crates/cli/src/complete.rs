@@ -41,8 +41,12 @@ pub fn candidates(words: &[OsString]) -> Vec<Candidate> {
     let Some((begun, before)) = words.split_last() else { return Vec::new() };
     let mut all = match before.split_first() {
         None => first_word(begun),
-        Some((verb, rest)) => match commands::named(verb) {
-            Some(command) => Line { command, options: words::options(command), rest }.end(begun),
+        Some((first, _)) => match commands::find(before) {
+            Some((command, used)) => {
+                let rest = &before[used..];
+                Line { command, options: words::options(command), rest }.end(begun)
+            }
+            None if before.len() == 1 => second_words(first),
             None => Vec::new(),
         },
     };
@@ -61,7 +65,17 @@ fn first_word(begun: &OsStr) -> Vec<Candidate> {
 }
 
 fn verbs() -> Vec<Candidate> {
-    words::verbs().map(|command| Candidate::about(command.name, command.summary)).collect()
+    let ones = words::verbs().filter(|command| !command.name.contains(' '));
+    let ones = ones.map(|command| Candidate::about(command.name, command.summary));
+    ones.chain(commands::first_words().map(Candidate::plain)).collect()
+}
+
+fn second_words(first: &OsStr) -> Vec<Candidate> {
+    let second = |command: &'static Command| match command.name.split_once(' ') {
+        Some((one, second)) if first == one => Some(Candidate::about(second, command.summary)),
+        _ => None,
+    };
+    words::verbs().filter_map(second).collect()
 }
 
 /// The words between a verb and the one that was begun.
@@ -142,7 +156,7 @@ impl Line<'_> {
             "COMMAND" => verbs(),
             "IMAGE" | "FILE" => files(begun, Files::All),
             "DIR" => files(begun, Files::Directories),
-            "SOURCE" | "TARGET" | "DIRECTORY" => {
+            "SOURCE" | "TARGET" | "DIRECTORY" | "SUBVOLUME" | "VOLUME" => {
                 let mut all = files(begun, Files::AlsoInImages);
                 all.extend(self.inside(begun));
                 all

@@ -9,6 +9,7 @@ mod archive;
 mod args;
 mod commands;
 mod complete;
+mod door;
 mod error;
 mod image;
 mod inside;

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod acl;
+mod cleaner;
 mod close;
 mod commit;
 pub mod control;
@@ -49,4 +50,4 @@ pub use fs::BtrfsFs;
 #[cfg(feature = "fault-injection")]
 pub use ino::use_up_windows;
 pub use options::{Atime, Options, Subvol, SystemClock, SystemContention};
-pub use subvolumes::{Caller, Delete, SubvolId, SubvolumeInfo, Time};
+pub use subvol::{Caller, Delete, SubvolId, SubvolumeInfo, Time};

@@ -6,7 +6,7 @@
 use crate::fs::BtrfsFs;
 use crate::ino::InodeId;
 use crate::names::{MAX_DEPTH, any_parent};
-use crate::subvolumes::SubvolId;
+use crate::subvol::SubvolId;
 use btrfs_disk::ids::FIRST_FREE_OBJECTID;
 use btrfs_disk::items::{Compression, FileExtent, FileExtentKind};
 use btrfs_disk::key::kind;

@@ -7,7 +7,7 @@ pub mod wire;
 
 use crate::fs::BtrfsFs;
 use crate::ino::{InodeId, number};
-use crate::subvolumes::{Caller, Delete, SubvolId, SubvolumeInfo};
+use crate::subvol::{Caller, Delete, SubvolId, SubvolumeInfo};
 use btrfs_disk::TreeId;
 use btrfs_disk::ids::FIRST_FREE_OBJECTID;
 use vfs::{Asker, Control, Controlled, Errno, FileSystem, Ino, Result};

@@ -6,7 +6,7 @@
 //! is in the number of its command. What comes in is a stranger's: nothing here trusts it.
 
 use crate::find_new::NewExtent;
-use crate::subvolumes::{SubvolId, SubvolumeInfo};
+use crate::subvol::{SubvolId, SubvolumeInfo};
 use vfs::Ino;
 
 const fn command(direction: u32, kind: u32, number: u32, len: u32) -> u32 {

@@ -17,6 +17,8 @@ use vfs::Ino;
 
 /// Every inode of a mount of ours has it.
 const OURS: &str = "spinney.transport";
+/// What the kernel answers where nobody serves any more, or nobody just now.
+const ENDED: [i32; 3] = [libc::ENOTCONN, libc::ECONNABORTED, libc::ECANCELED];
 
 pub struct Door {
     file: File,
@@ -69,7 +71,7 @@ impl Door {
                 )
                 .remedy("unmount, and mount again");
             }
-            Some(libc::ENOTCONN | libc::ECONNABORTED) => return opening(&self.path, error),
+            Some(code) if ENDED.contains(&code) => return opening(&self.path, error),
             _ => io_text(error),
         };
         Error::about(subject, what)
@@ -204,7 +206,7 @@ impl Door {
 fn opening(path: &Path, error: &io::Error) -> Error {
     let told = Error::about(path.display(), io_text(error));
     match error.raw_os_error() {
-        Some(libc::ENOTCONN | libc::ECONNABORTED) => {
+        Some(code) if ENDED.contains(&code) => {
             Error::about(path.display(), "the server of this mount has ended")
                 .remedy("`spinney umount` takes the mount away; then it can be mounted again")
         }

@@ -9,7 +9,7 @@ use common::mount::{Mount, TRANSPORTS, lacks_fuse};
 use common::{Image, KernelMount, assert_clean, failing, fine, json, sh, spinney, text};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use testkit::require;
 
@@ -277,8 +277,9 @@ fn a_mount_does_what_an_image_does() {
         assert_eq!(fine(&["property", "get", &at("snap"), "ro"]), "ro=true\n");
         fine(&["property", "set", &at("snap"), "ro", "false"]);
         fs::write(mount.join("snap/more"), "now").unwrap();
-        let names: Vec<_> = fs::read_dir(&mount.point).unwrap().flatten().collect();
-        assert!(names.iter().any(|entry| entry.file_name() == "snap"), "{names:?}");
+        let listed = fs::read_dir(&mount.point).unwrap().flatten();
+        let names: Vec<_> = listed.map(|entry| entry.file_name()).collect();
+        assert!(names.iter().any(|name| name == "snap"), "{names:?}");
 
         fine(&["subvolume", "set-default", &at("new")]);
         assert!(fine(&["subvolume", "get-default", &mount.word()]).ends_with("path new\n"));
@@ -307,38 +308,38 @@ fn a_mount_does_what_an_image_does() {
     }
 }
 
-fn nobody(words: &[&str]) -> Output {
-    Command::new("setpriv")
-        .args(["--reuid", "65534", "--regid", "65534", "--clear-groups"])
-        .arg(copy_for_all())
-        .args(words)
-        .env("LC_ALL", "C")
-        .output()
-        .expect("setpriv")
-}
+/// The program as an ordinary user runs it, from where everybody may.
+struct Nobody(PathBuf);
 
-/// The program where everybody may run it.
-fn copy_for_all() -> std::path::PathBuf {
-    static COPY: std::sync::OnceLock<std::path::PathBuf> = std::sync::OnceLock::new();
-    let copy = || {
-        let place = std::env::temp_dir().join(format!("spinney-for-all-{}", std::process::id()));
-        fs::copy(common::PROGRAM, &place).unwrap();
-        fs::set_permissions(&place, fs::Permissions::from_mode(0o755)).unwrap();
-        place
-    };
-    COPY.get_or_init(copy).clone()
-}
+impl Nobody {
+    fn beside(image: &Image) -> Nobody {
+        let copy = image.dir.join("spinney");
+        fs::copy(common::PROGRAM, &copy).unwrap();
+        fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
+        Nobody(copy)
+    }
 
-fn refused(words: &[&str], part: &str) {
-    let output = nobody(words);
-    assert_eq!(output.status.code(), Some(1), "{words:?}: {}", text(&output.stdout));
-    assert!(text(&output.stderr).contains(part), "{words:?}: {}", text(&output.stderr));
-}
+    fn run(&self, words: &[&str]) -> Output {
+        Command::new("setpriv")
+            .args(["--reuid", "65534", "--regid", "65534", "--clear-groups"])
+            .arg(&self.0)
+            .args(words)
+            .env("LC_ALL", "C")
+            .output()
+            .expect("setpriv")
+    }
 
-fn allowed(words: &[&str]) -> String {
-    let output = nobody(words);
-    assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
-    text(&output.stdout)
+    fn refused(&self, words: &[&str], part: &str) {
+        let output = self.run(words);
+        assert_eq!(output.status.code(), Some(1), "{words:?}: {}", text(&output.stdout));
+        assert!(text(&output.stderr).contains(part), "{words:?}: {}", text(&output.stderr));
+    }
+
+    fn allowed(&self, words: &[&str]) -> String {
+        let output = self.run(words);
+        assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
+        text(&output.stdout)
+    }
 }
 
 fn open_up(path: &Path) {
@@ -359,34 +360,35 @@ fn who_may_is_as_with_the_kernel() {
         let image = made_by_kernel("subvol-who");
         let mount = Mount::new(&image, options);
         open_up(&mount.point);
+        let nobody = Nobody::beside(&image);
         let at = |name: &str| path(&mount, name);
         fs::create_dir(mount.join("his")).unwrap();
         chown(mount.join("his"), Some(65534), Some(65534)).unwrap();
 
-        refused(&["subvolume", "create", &at("x")], "permission denied");
-        allowed(&["subvolume", "create", &at("his/sub")]);
+        nobody.refused(&["subvolume", "create", &at("x")], "permission denied");
+        nobody.allowed(&["subvolume", "create", &at("his/sub")]);
         let meta = fs::metadata(mount.join("his/sub")).unwrap();
         assert_eq!((meta.uid(), meta.gid()), (65534, 65534));
-        refused(&["subvolume", "snapshot", &at("a"), &at("his/stolen")], "not permitted");
-        allowed(&["subvolume", "snapshot", &at("his/sub"), &at("his/own")]);
-        refused(&["subvolume", "snapshot", &at("his/sub"), &at("x")], "permission denied");
-        refused(&["property", "set", &at("a"), "ro", "true"], "not permitted");
-        allowed(&["property", "set", &at("his/own"), "ro", "true"]);
-        allowed(&["property", "set", &at("his/own"), "ro", "false"]);
-        refused(&["subvolume", "set-default", &at("his/sub")], "not permitted");
-        refused(&["subvolume", "list", &mount.word()], "only root");
-        refused(&["subvolume", "delete", "-i", "256", &mount.word()], "not permitted");
-        let shown = allowed(&["subvolume", "show", &at("his/sub")]);
+        nobody.refused(&["subvolume", "snapshot", &at("a"), &at("his/stolen")], "not permitted");
+        nobody.allowed(&["subvolume", "snapshot", &at("his/sub"), &at("his/own")]);
+        nobody.refused(&["subvolume", "snapshot", &at("his/sub"), &at("x")], "permission denied");
+        nobody.refused(&["property", "set", &at("a"), "ro", "true"], "not permitted");
+        nobody.allowed(&["property", "set", &at("his/own"), "ro", "true"]);
+        nobody.allowed(&["property", "set", &at("his/own"), "ro", "false"]);
+        nobody.refused(&["subvolume", "set-default", &at("his/sub")], "not permitted");
+        nobody.refused(&["subvolume", "list", &mount.word()], "only root");
+        nobody.refused(&["subvolume", "delete", "-i", "256", &mount.word()], "not permitted");
+        let shown = nobody.allowed(&["subvolume", "show", &at("his/sub")]);
         assert!(shown.starts_with("sub\n") && !shown.contains("Snapshot"), "{shown}");
         match options {
-            "" => refused(&["subvolume", "delete", &at("his/own")], "not permitted"),
+            "" => nobody.refused(&["subvolume", "delete", &at("his/own")], "not permitted"),
             _ => {
-                allowed(&["subvolume", "delete", &at("his/own")]);
-                refused(&["subvolume", "delete", &at("s1")], "permission denied");
+                nobody.allowed(&["subvolume", "delete", &at("his/own")]);
+                nobody.refused(&["subvolume", "delete", &at("s1")], "permission denied");
                 // The kernel holds an owner's own directory against him, too.
                 fs::set_permissions(mount.join("his/sub"), fs::Permissions::from_mode(0o555))
                     .unwrap();
-                refused(&["subvolume", "delete", &at("his/sub")], "permission denied");
+                nobody.refused(&["subvolume", "delete", &at("his/sub")], "permission denied");
             }
         }
         mount.umount();

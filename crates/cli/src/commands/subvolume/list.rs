@@ -169,6 +169,7 @@ fn run(mut args: Args) -> Result<Exit> {
             }
             Arg::Short('C') | Arg::Long("ogen") => {
                 options.created = Some(Wanted::parse(&args.text()?)?);
+                options.columns.push(Column::Created);
             }
             Arg::Long("sort") => options.sort = sort(&args.text()?)?,
             Arg::Long("json") => options.json = true,

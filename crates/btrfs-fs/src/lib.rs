@@ -9,11 +9,13 @@ mod acl;
 mod cleaner;
 mod close;
 mod commit;
+pub mod control;
 mod device_extents;
 mod engine;
 mod error;
 mod extents;
 mod file_path;
+mod find_new;
 mod fs;
 mod fsync;
 mod ino;
@@ -43,6 +45,7 @@ pub use btrfs_txn::{Clock, Contention};
 #[cfg(feature = "fault-injection")]
 pub use btrfs_txn::{Defect, Injection};
 pub use extents::Stored;
+pub use find_new::NewExtent;
 pub use fs::{BtrfsFs, QuotaStatus};
 #[cfg(feature = "fault-injection")]
 pub use ino::use_up_windows;

@@ -8,6 +8,7 @@
 mod archive;
 mod args;
 mod commands;
+mod door;
 mod error;
 mod image;
 mod inside;

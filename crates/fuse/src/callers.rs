@@ -8,17 +8,29 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 /// A process's, at the time of the look.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Credentials {
     /// The effective capabilities, as a set of bits.
     pub capabilities: u64,
     /// They are those of the user namespace that the server is in. Not looked at where there
     /// are none.
     pub ours: bool,
-    /// The group that decides about files.
+    /// The user that decides about files.
+    pub user: u32,
+    /// The group that does.
     pub group: u32,
     /// The supplementary groups.
     pub groups: Vec<u32>,
+    /// Permission bits that new files do not get.
+    pub umask: u16,
+}
+
+/// Nobody.
+impl Default for Credentials {
+    fn default() -> Credentials {
+        let (user, group) = (u32::MAX, u32::MAX);
+        Credentials { capabilities: 0, ours: false, user, group, groups: Vec::new(), umask: 0o777 }
+    }
 }
 
 /// Looks at the processes (or threads) that make requests.
@@ -56,14 +68,17 @@ impl Callers for Proc {
 /// But for `ours`. What is not told is none, and no group.
 fn from_status(status: &str) -> Credentials {
     let line = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("");
-    let numbers = |name: &str| line(name).split_whitespace().flat_map(str::parse).collect();
-    let own: Vec<u32> = numbers("Gid:");
+    let numbers =
+        |name: &str| -> Vec<u32> { line(name).split_whitespace().flat_map(str::parse).collect() };
+    // Real, effective, saved, and that for file systems.
+    let own = |name: &str| -> Option<u32> { numbers(name).get(3).copied() };
     Credentials {
         capabilities: u64::from_str_radix(line("CapEff:").trim(), 16).unwrap_or(0),
         ours: false,
-        // Real, effective, saved, and that for file systems.
-        group: own.get(3).copied().unwrap_or(u32::MAX),
+        user: own("Uid:").unwrap_or(u32::MAX),
+        group: own("Gid:").unwrap_or(u32::MAX),
         groups: numbers("Groups:"),
+        umask: u16::from_str_radix(line("Umask:").trim(), 8).unwrap_or(0o777),
     }
 }
 
@@ -79,11 +94,12 @@ mod tests {
 
     #[test]
     fn groups_and_capabilities_are_read() {
-        let status = "Name:\tx\nGid:\t1\t2\t3\t4\nGroups:\t7 20 \nCapEff:\t0000000000000010\n";
-        let expected = Credentials { capabilities: 16, ours: false, group: 4, groups: vec![7, 20] };
+        let status = "Name:\tx\nUmask:\t0027\nUid:\t5\t6\t7\t8\nGid:\t1\t2\t3\t4\nGroups:\t7 20 \nCapEff:\t0000000000000010\n";
+        let (user, group, groups, umask) = (8, 4, vec![7, 20], 0o27);
+        let expected = Credentials { capabilities: 16, ours: false, user, group, groups, umask };
         assert_eq!(from_status(status), expected);
         assert_eq!(from_status("CapEff:\tffffffef\n").capabilities, 0xffff_ffef);
-        assert_eq!(from_status("").group, u32::MAX);
+        assert_eq!(from_status(""), Credentials::default());
         assert!(in_our_user_namespace(std::process::id()));
         let me = Proc.credentials(std::process::id()).unwrap();
         assert_eq!(me.ours, me.capabilities != 0);

@@ -2,10 +2,11 @@
 
 use crate::callers::{Callers, Proc};
 use crate::owners::Owners;
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use vfs::{Errno, FsError, Result};
+use vfs::{Control, Errno, FsError, Result};
 
 /// How requests reach the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -30,6 +31,16 @@ pub enum Source {
     Image(PathBuf),
 }
 
+/// Who serves control operations.
+#[derive(Clone)]
+pub struct Controls(pub Arc<dyn Control>);
+
+impl fmt::Debug for Controls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Controls")
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct Config {
     pub transport: Transport,
@@ -48,6 +59,8 @@ pub struct Config {
     pub owners: Owners,
     /// Who looks at those who make requests.
     pub callers: Arc<dyn Callers>,
+    /// Serves the control operations that the session does not know.
+    pub control: Option<Controls>,
     /// Each thread that the session makes calls this before it serves. A thread that is made
     /// by another has from it what the system lets it inherit.
     pub on_thread: Option<fn()>,
@@ -115,6 +128,7 @@ impl Default for Config {
             writeback: false,
             owners: Owners::default(),
             callers: Arc::new(Proc),
+            control: None,
             on_thread: None,
             cache_negative: true,
             max_write: 1 << 20,

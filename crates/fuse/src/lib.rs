@@ -32,7 +32,7 @@ mod sys;
 mod uring;
 
 pub use callers::{Callers, Credentials, Proc};
-pub use config::{Config, Source, Transport};
+pub use config::{Config, Controls, Source, Transport};
 pub use notify::Notifier;
 pub use owners::{Map, Owners};
 pub use session::{Session, Unmounter};

@@ -79,7 +79,13 @@ impl Notifier {
 
     /// `name` appeared, vanished or now stands for something else in `parent`.
     pub fn name_changed(&self, parent: Ino, name: &[u8]) {
-        self.push(Message::Name { parent, name: name.to_vec() });
+        self.drop_name(parent, name);
+    }
+
+    /// As `name_changed`, for who may `wait` for it: not inside an operation that has the
+    /// directory's lock in the kernel.
+    pub(crate) fn drop_name(&self, parent: Ino, name: &[u8]) -> Ticket {
+        self.push(Message::Name { parent, name: name.to_vec() })
     }
 
     pub(crate) fn attributes_changed_now(&self, ino: Ino) {
@@ -100,7 +106,7 @@ impl Notifier {
         let mut queue = self.inner.queue.lock();
         while queue.running && !queue.closed && queue.sent < ticket.0 {
             if self.inner.sent.wait_until(&mut queue, until).timed_out() {
-                return tracing::debug!("pages are still locked; replying before they go");
+                return tracing::debug!("the kernel has not forgotten yet; replying before it has");
             }
         }
     }

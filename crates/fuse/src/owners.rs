@@ -40,6 +40,14 @@ impl Map {
         }
     }
 
+    /// As whom `asker` asks about a file of `file`'s (as stored).
+    fn asking(self, asker: u32, file: impl FnOnce() -> vfs::Result<u32>) -> vfs::Result<u32> {
+        match self {
+            Map::Forced(number) if number == asker => file(),
+            _ => Ok(self.named(asker)),
+        }
+    }
+
     /// What `seen` is stored as.
     fn named(self, number: u32) -> u32 {
         match self {
@@ -83,6 +91,18 @@ impl Owners {
     ) -> vfs::Result<()> {
         cx.uid = self.users.made(cx.uid, || Ok(dir()?.uid))?;
         cx.gid = self.groups.made(cx.gid, || Ok(dir()?.gid))?;
+        Ok(())
+    }
+
+    /// Who asks about a file, as the volume knows him: what appears to be his is.
+    pub(crate) fn ask(
+        &self,
+        who: &mut vfs::Who,
+        file: impl Fn() -> vfs::Result<Attr>,
+    ) -> vfs::Result<()> {
+        who.uid = self.users.asking(who.uid, || Ok(file()?.uid))?;
+        who.gid = self.groups.asking(who.gid, || Ok(file()?.gid))?;
+        who.groups.iter_mut().for_each(|group| *group = self.groups.named(*group));
         Ok(())
     }
 

@@ -9,6 +9,8 @@
 //!
 //! It does not know what the changes are, nor paths.
 
+mod subvolumes;
+
 use btrfs_fs::BtrfsFs;
 use locks::{Rank, RwLock, RwLockReadGuard};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -10,6 +10,7 @@
 //! | make, move, link, remove | [`Volume::create_dir`], [`Volume::rename`], [`Volume::hard_link`], [`Volume::remove_dir_all`] |
 //! | look at and change owners, times, attributes | [`Volume::metadata`], [`Volume::set_metadata`], [`Volume::set_xattr`] |
 //! | change many things at once | [`Volume::transaction`] |
+//! | make, snapshot, delete subvolumes | [`Volume::create_subvolume`], [`Volume::snapshot`], [`Volume::delete_subvolume`], [`Volume::subvolumes`] |
 //! | copy directories of this machine in and out | [`Volume::import`], [`Volume::export`] |
 //! | make changes durable | [`Volume::sync`], [`File::sync_all`], [`Volume::close`] |
 //! | look for damage | [`check`], [`Volume::check`] |
@@ -56,6 +57,7 @@ mod medium;
 mod metadata;
 mod names;
 mod options;
+mod subvolume;
 #[allow(unsafe_code)]
 mod sys;
 mod transaction;
@@ -63,6 +65,7 @@ pub mod tree;
 mod volume;
 
 pub use blockdev::{BlockDevice, MemDevice};
+pub use btrfs_fs::{NewExtent, SubvolId, SubvolumeInfo};
 pub use check::{CheckReport, Finding, Severity, check};
 pub use dir::{DirEntry, Walk, WalkEntry};
 pub use error::{Cause, Error, Result};
@@ -71,6 +74,7 @@ pub use format::FormatOptions;
 pub use medium::{Access, Medium, is_block_device, loop_devices};
 pub use metadata::{FileType, Metadata, SetMetadata};
 pub use options::VolumeOptions;
+pub use subvolume::SnapshotOptions;
 pub use transaction::Transaction;
 pub use vfs;
 pub use vfs::FsError;

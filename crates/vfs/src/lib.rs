@@ -8,12 +8,14 @@
 
 mod attr;
 pub mod attributes;
+mod control;
 mod error;
 mod file_system;
 pub mod mode;
 pub mod posix_acl;
 
 pub use attr::{Attr, DirEntry, Entry, FileKind, Ino, SetAttr, SetTime, StatFs, Timestamp};
+pub use control::{Asker, Control, Controlled, Who};
 pub use error::{Damage, DamageKind, Errno, FsError, Result};
 pub use file_system::{
     Context, Durable, FallocateMode, FileSystem, Observer, RenameMode, SeekWhence, Stat,

@@ -4,7 +4,7 @@
 //! Shells ask while somebody types: nothing here fails, waits for a lock or writes. What a
 //! volume in use tells may be old. Verbs and options come from the help (`words`).
 
-use super::{Command, named, offline};
+use super::{Command, offline};
 use crate::image::{self, ImagePath};
 use crate::mount::options::{subvol_id, subvol_path};
 use crate::words::{self, Opt, Value};
@@ -41,10 +41,12 @@ pub fn candidates(words: &[OsString]) -> Vec<Candidate> {
     let Some((begun, before)) = words.split_last() else { return Vec::new() };
     let mut all = match before.split_first() {
         None => first_word(begun),
-        Some((verb, rest)) => match named(verb) {
-            Some(command) => {
+        Some((first, _)) => match super::find(before) {
+            Some((command, used)) => {
+                let rest = &before[used..];
                 Line { command, options: words::options(command.help), rest }.end(begun)
             }
+            None if before.len() == 1 => second_words(first),
             None => Vec::new(),
         },
     };
@@ -63,7 +65,17 @@ fn first_word(begun: &OsStr) -> Vec<Candidate> {
 }
 
 fn verbs() -> Vec<Candidate> {
-    super::verbs().map(|command| Candidate::about(command.name, command.summary)).collect()
+    let ones = super::verbs().filter(|command| !command.name.contains(' '));
+    let ones = ones.map(|command| Candidate::about(command.name, command.summary));
+    ones.chain(super::first_words().map(Candidate::plain)).collect()
+}
+
+fn second_words(first: &OsStr) -> Vec<Candidate> {
+    let second = |command: &'static Command| match command.name.split_once(' ') {
+        Some((one, second)) if first == one => Some(Candidate::about(second, command.summary)),
+        _ => None,
+    };
+    super::verbs().filter_map(second).collect()
 }
 
 /// The words between a verb and the one that was begun.
@@ -144,7 +156,7 @@ impl Line<'_> {
             "COMMAND" => verbs(),
             "IMAGE" | "FILE" => files(begun, Files::All),
             "DIR" => files(begun, Files::Directories),
-            "SOURCE" | "TARGET" | "DIRECTORY" => {
+            "SOURCE" | "TARGET" | "DIRECTORY" | "SUBVOLUME" | "VOLUME" => {
                 let mut all = files(begun, Files::AlsoInImages);
                 all.extend(self.inside(begun));
                 all

@@ -1,10 +1,11 @@
 //! `spinney help`: what the program and each command can do.
 
-use super::{Command, GROUPS, manual, named, verbs};
+use super::{Command, GROUPS, manual, verbs};
 use crate::args::{Arg, Args, unexpected};
 use crate::error::{Error, Exit, Result};
 use crate::output::{Json, Object, Out};
 use crate::words::{self, Opt, Value};
+use std::ffi::OsStr;
 
 pub const COMMAND: Command = Command {
     name: "help",
@@ -61,11 +62,20 @@ fn run(mut args: Args) -> Result<Exit> {
     match names.as_slice() {
         [] if json => say(&as_json(verbs())),
         [] => overview(),
-        [name] => {
-            let command = named(name).ok_or_else(|| super::unknown(name))?;
-            if json { say(&as_json(std::iter::once(command))) } else { of(command) }
-        }
-        _ => Err(Error::usage("one command at a time")),
+        names => match super::find(names) {
+            Some((command, used)) if used == names.len() => {
+                if json {
+                    say(&as_json(std::iter::once(command)))
+                } else {
+                    of(command)
+                }
+            }
+            Some(_) => Err(Error::usage("one command at a time")),
+            None => match super::first_words().find(|first| names == [*first]) {
+                Some(first) if !json => family(first),
+                _ => Err(super::unknown(&names.join(OsStr::new(" ")))),
+            },
+        },
     }
 }
 
@@ -73,11 +83,24 @@ pub fn overview() -> Result<Exit> {
     let mut text = String::from(HEAD);
     for group in GROUPS {
         text.push_str(&format!("\n{}\n", group.title));
+        let longest = group.commands.iter().map(|command| command.name.len()).max();
+        let width = longest.unwrap_or(0).max(12);
         for command in group.commands {
-            text.push_str(&format!("    {:<12} {}\n", command.name, command.summary));
+            text.push_str(&format!("    {:<width$} {}\n", command.name, command.summary));
         }
     }
     text.push_str(TAIL);
+    say(&text)
+}
+
+/// The commands whose first word is `first`.
+pub fn family(first: &str) -> Result<Exit> {
+    let mut text = format!("Usage\n    spinney {first} COMMAND [OPTIONS] WORDS...\n\n");
+    let is_one = |command: &&Command| command.name.split_once(' ').is_some_and(|n| n.0 == first);
+    for command in verbs().filter(is_one) {
+        text.push_str(&format!("    {:<22} {}\n", command.name, command.summary));
+    }
+    text.push_str(&format!("\n`spinney help {first} COMMAND` tells all about a command.\n"));
     say(&text)
 }
 

@@ -22,10 +22,12 @@ mod mkfs;
 pub mod mount;
 mod mv;
 pub mod offline;
+mod property;
 mod rescue;
 mod rm;
 mod stat;
 mod stats;
+mod subvolume;
 mod tar;
 mod touch;
 mod trim;
@@ -81,6 +83,7 @@ pub const GROUPS: &[Group] = &[
             &xattr::COMMAND,
         ],
     },
+    Group { title: "Subvolumes, in a volume or a mount", commands: subvolume::COMMANDS },
     Group {
         title: "Whole volumes",
         commands: &[
@@ -102,7 +105,37 @@ pub fn verbs() -> impl Iterator<Item = &'static Command> {
 }
 
 pub fn named(name: &OsStr) -> Option<&'static Command> {
-    verbs().find(|c| name == c.name)
+    verbs().find(|command| name == command.name)
+}
+
+/// The command that the first one or two words name, and how many they are.
+pub fn find(words: &[OsString]) -> Option<(&'static Command, usize)> {
+    let first = words.first()?;
+    if let Some(command) = named(first) {
+        return Some((command, 1));
+    }
+    let (first, second) = (full(first)?, words.get(1)?.to_str()?);
+    if let Some(command) = named(format!("{first} {second}").as_ref()) {
+        return Some((command, 2));
+    }
+    let third = words.get(2)?.to_str()?;
+    let command = named(format!("{second} {third}").as_ref())?;
+    (first == SUBVOLUME && command.name.starts_with("property ")).then_some((command, 3))
+}
+
+const SUBVOLUME: &str = "subvolume";
+
+/// The first word of commands of two, which may be cut as `btrfs` lets it.
+fn full(word: &OsStr) -> Option<&'static str> {
+    let word = word.to_str().filter(|word| word.len() >= 3)?;
+    first_words().find(|first| first.starts_with(word))
+}
+
+/// The first words of commands of two words.
+pub fn first_words() -> impl Iterator<Item = &'static str> {
+    let mut last = "";
+    let firsts = verbs().filter_map(|command| Some(command.name.split_once(' ')?.0));
+    firsts.filter(move |first| std::mem::replace(&mut last, first) != *first)
 }
 
 /// `called` is the name under which the program was started.
@@ -114,23 +147,34 @@ pub fn dispatch(called: &OsStr, mut words: Vec<OsString>) -> Result<Exit> {
         help::overview()?;
         return Ok(Exit::Usage);
     }
-    let first = words.remove(0);
-    match first.to_str() {
+    match words[0].to_str() {
         Some("--help" | "-h") => return help::overview(),
         Some("--version" | "-V") => return version::print(),
         _ => {}
     }
-    let Some(command) = named(&first) else {
-        if mount::looks_like_mount(&first, &words) {
-            words.insert(0, first);
+    let Some((command, used)) = find(&words) else {
+        if mount::looks_like_mount(&words[0], &words[1..]) {
             return mount::run_as_helper(Args::new(words));
         }
-        return Err(unknown(&first));
+        return match full(&words[0]) {
+            Some(first) => of_a_family(first, &words[1..]),
+            None => Err(unknown(&words[0])),
+        };
     };
+    words.drain(..used);
     if asks_for_help(&words) {
         return help::of(command);
     }
     (command.run)(Args::of(command.name, command.help, words))
+}
+
+/// What to say where the second word of a command is missing or unknown.
+fn of_a_family(first: &'static str, rest: &[OsString]) -> Result<Exit> {
+    match rest.first().and_then(|word| word.to_str()) {
+        None => help::family(first).map(|_| Exit::Usage),
+        Some("--help" | "-h") => help::family(first),
+        Some(second) => Err(unknown(format!("{first} {second}").as_ref())),
+    }
 }
 
 pub fn unknown(word: &OsStr) -> Error {

@@ -68,6 +68,8 @@ The volume's -o options
     delta-size=SIZE     memory for changes before a commit starts (256M)
     dirty-size=SIZE     unwritten file content before it is written (256M)
     discard             tell the device about freed space
+    user_subvol_rm_allowed
+                        whoever may write to a subvolume, and rmdir(2) it, may delete it
     nologreplay         with ro: show the last commit, without the fsyncs after it that a
                         crash left in the log. Otherwise every mount replays the log, one
                         with ro in memory alone

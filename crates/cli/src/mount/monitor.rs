@@ -88,7 +88,8 @@ impl Callers for Monitor {
 
 fn write(seen: &Credentials) -> String {
     let groups = seen.groups.iter().map(|group| format!(" {group}")).collect::<String>();
-    format!("{} {} {}{groups}", seen.capabilities, u8::from(seen.ours), seen.group)
+    let Credentials { capabilities, ours, user, group, umask, .. } = seen;
+    format!("{capabilities} {} {user} {umask} {group}{groups}", u8::from(*ours))
 }
 
 fn parse(text: &str) -> Option<Credentials> {
@@ -96,6 +97,8 @@ fn parse(text: &str) -> Option<Credentials> {
     Some(Credentials {
         capabilities: words.next()?.parse().ok()?,
         ours: words.next()? == "1",
+        user: words.next()?.parse().ok()?,
+        umask: words.next()?.parse().ok()?,
         group: words.next()?.parse().ok()?,
         groups: words.map(|word| word.parse().ok()).collect::<Option<_>>()?,
     })
@@ -234,13 +237,13 @@ mod tests {
 
     #[test]
     fn credentials_pass_as_they_are() {
-        let none = Credentials { group: u32::MAX, ..Credentials::default() };
-        let some =
-            Credentials { capabilities: u64::MAX, ours: true, group: 0, groups: vec![7, 20] };
+        let none = Credentials::default();
+        let (user, group, groups, umask) = (9, 0, vec![7, 20], 0o22);
+        let some = Credentials { capabilities: u64::MAX, ours: true, user, group, groups, umask };
         for seen in [none, some] {
             assert_eq!(parse(&write(&seen)), Some(seen));
         }
-        for wrong in ["", "1 1", "1 1 x", "1 1 1 x"] {
+        for wrong in ["", "1 1", "1 1 1", "1 1 1 1", "1 1 1 x 1", "1 1 1 1 1 x"] {
             assert_eq!(parse(wrong), None, "{wrong}");
         }
     }

@@ -113,7 +113,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "nossd_spread",
     "thread_pool",
     "max_inline",
-    "user_subvol_rm_allowed",
     "metadata_ratio",
 ];
 
@@ -142,6 +141,7 @@ impl MountOptions {
             "delta-size" | "delta_size" => self.fs.delta_bytes = size(value)?,
             "dirty-size" | "dirty_size" => self.fs.dirty_bytes = size(value)?,
             "discard" => self.fs.discard = true,
+            "user_subvol_rm_allowed" => self.fs.user_subvol_rm_allowed = true,
             "nodiscard" => self.fs.discard = false,
             "nologreplay" | "norecovery" => self.fs.ignore_log = true,
             "rescue" if value == "nologreplay" => self.fs.ignore_log = true,

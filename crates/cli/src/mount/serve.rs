@@ -22,7 +22,7 @@ use crate::image::{self, Access, Medium};
 use crate::mounts;
 use crate::sys;
 use btrfs_fs::{BtrfsFs, Options};
-use fuse::{Config, Map, Session, Source, Transport};
+use fuse::{Config, Controls, Map, Session, Source, Transport};
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, channel};
@@ -175,6 +175,7 @@ fn mount(request: &Request, fs: &Arc<BtrfsFs>, monitor: &Arc<Monitor>) -> Result
     config.owners = request.options.owners(&top);
     config.source = source(request);
     config.callers = monitor.clone();
+    config.control = Some(Controls(fs.clone()));
     config.on_thread = Some(sandbox::enter);
     fault::in_mounting(&mut config);
     if config.transport == Transport::Uring && sys::is_root() {

@@ -4,6 +4,7 @@
 #[cfg(feature = "fault-injection")]
 mod attempt;
 mod confine;
+mod control;
 mod files;
 mod memory;
 mod names;
@@ -13,6 +14,7 @@ mod time;
 #[cfg(feature = "fault-injection")]
 pub use attempt::attempt;
 pub use confine::{CAP_SYS_RESOURCE, keep_capabilities, name_thread};
+pub use control::{control, is_kernels_btrfs, sync_file_system};
 pub use files::{Umount, bind, get_xattr, remount, umount};
 pub use memory::{give_back_memory, keep_freed_memory};
 pub use names::{group_id, group_name, user_id_and_group, user_name};

@@ -16,7 +16,7 @@
 use super::request::Request;
 use crate::abi::record::InHeader;
 use crate::callers::{Callers, Credentials};
-use vfs::{Attr, SetAttr};
+use vfs::{Attr, SetAttr, Who};
 
 const CAP_FSETID: u64 = 1 << 4;
 const CAP_SYS_ADMIN: u64 = 1 << 21;
@@ -62,6 +62,29 @@ pub(super) fn is_admin(callers: &dyn Callers, request: &Request<'_>) -> bool {
     match look(callers, header) {
         Some(seen) => has(&seen, CAP_SYS_ADMIN, header),
         None => header.uid == 0,
+    }
+}
+
+/// Who the caller is, to somebody who decides himself. The ordinary user who mounted what is
+/// served (`server`) may do with it what he likes, as he may with what is below it; of root the
+/// capability decides.
+pub(super) fn who(callers: &dyn Callers, request: &Request<'_>, server: u32) -> Who {
+    let header = &request.header;
+    match look(callers, header) {
+        Some(seen) => Who {
+            uid: seen.user,
+            gid: seen.group,
+            admin: server != 0 && seen.user == server || has(&seen, CAP_SYS_ADMIN, header),
+            groups: seen.groups,
+            umask: seen.umask,
+        },
+        None => Who {
+            uid: header.uid,
+            gid: header.gid,
+            groups: Vec::new(),
+            umask: 0o077,
+            admin: header.uid == 0,
+        },
     }
 }
 

@@ -1,7 +1,8 @@
 //! Control operations on files and directories.
 //!
 //! The kernel has checked ownership and CAP_LINUX_IMMUTABLE before a set. Only the
-//! record whose size is in the command number travels; pointers in it do not.
+//! record whose size is in the command number travels; pointers in it do not. What is not in
+//! the table here may be the file system's own (`control`).
 
 use super::Dispatcher;
 use super::caller;
@@ -68,7 +69,7 @@ impl Dispatcher {
                 self.trim(request, &range, out)
             }
             FS_IOC_SHUTDOWN => self.shut_down(request, arg.arg),
-            _ => Err(Errno::ENOTTY.into()),
+            _ => self.control(request, ino, &arg, input, out),
         }
     }
 

@@ -9,7 +9,7 @@
 //! | READ WRITE FSYNC FSYNCDIR FALLOCATE LSEEK COPY_FILE_RANGE COPY_FILE_RANGE_64 SYNCFS | `data` |
 //! | READDIR READDIRPLUS | `dir` |
 //! | SETXATTR GETXATTR LISTXATTR REMOVEXATTR | `xattr` |
-//! | IOCTL | `ioctl`; ENOTTY for commands that are not served |
+//! | IOCTL | `ioctl`, or the file system's own by `control`; ENOTTY for all others |
 //! | INIT | `init`; the session reads it before any loop runs, a second one is EIO |
 //! | DESTROY | closes the file system, once |
 //! | RELEASE RELEASEDIR | accepted; nothing is kept per open file |
@@ -55,6 +55,7 @@
 //! and it replaces or drops the negative entry when it does.
 
 mod caller;
+mod control;
 mod counters;
 mod data;
 mod dir;
@@ -88,7 +89,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use vfs::{Context, FileSystem, FsError, Ino};
+use vfs::{Context, Control, FileSystem, FsError, Ino};
 
 /// What a loop does with a request that was handled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -119,6 +120,10 @@ pub(crate) struct Dispatcher {
     writeback: bool,
     owners: Owners,
     callers: Arc<dyn Callers>,
+    /// What the file system does beyond the table of `ioctl`.
+    control: Option<Arc<dyn Control>>,
+    /// The user that serves.
+    server: u32,
     transport: OnceLock<&'static str>,
     /// What comes beside the rings, if there are rings.
     gathered: OnceLock<Box<Fetch>>,
@@ -151,6 +156,8 @@ impl Dispatcher {
             writeback: config.writeback,
             owners: config.owners,
             callers: config.callers.clone(),
+            control: config.control.clone().map(|control| control.0),
+            server: crate::sys::user_and_group().0,
             transport: OnceLock::new(),
             gathered: OnceLock::new(),
             closed: AtomicBool::new(false),

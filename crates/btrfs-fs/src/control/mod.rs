@@ -1,0 +1,169 @@
+//! The control door of a mount: what POSIX cannot say, as control operations on a file of it.
+//!
+//! Decodes, calls, encodes. Who may do what the calls themselves decide (`subvolumes`), but for
+//! what the kernel leaves to administrators alone: that is asked here.
+
+pub mod wire;
+
+use crate::fs::BtrfsFs;
+use crate::ino::{InodeId, number};
+use crate::subvol::{Caller, Delete, SubvolId, SubvolumeInfo};
+use btrfs_disk::TreeId;
+use btrfs_disk::ids::FIRST_FREE_OBJECTID;
+use vfs::{Asker, Control, Controlled, Errno, FileSystem, Ino, Result};
+use wire::{Record, Records, SnapshotArgs, VolArgs, VolArgs2};
+
+impl Control for BtrfsFs {
+    fn control(
+        &self,
+        asker: &dyn Asker,
+        ino: Ino,
+        command: u32,
+        input: &[u8],
+    ) -> Result<Controlled> {
+        let invalid = Errno::EINVAL;
+        match command {
+            wire::SUBVOL_CREATE => create(self, asker, ino, VolArgs::name(input).ok_or(invalid)?),
+            wire::SUBVOL_CREATE_V2 => match VolArgs2::flags(input) {
+                Some(0) => create(self, asker, ino, VolArgs2::name(input).ok_or(invalid)?),
+                _ => Err(Errno::EOPNOTSUPP.into()),
+            },
+            wire::SNAPSHOT => snapshot(self, asker, ino, input),
+            wire::SNAP_DESTROY => delete(self, asker, ino, VolArgs::name(input).ok_or(invalid)?),
+            wire::SNAP_DESTROY_V2 => match VolArgs2::flags(input) {
+                Some(0) => delete(self, asker, ino, VolArgs2::name(input).ok_or(invalid)?),
+                Some(wire::FLAG_BY_ID) => {
+                    delete_by_id(self, asker, SubvolId(VolArgs2::id(input).ok_or(invalid)?))
+                }
+                _ => Err(Errno::EOPNOTSUPP.into()),
+            },
+            wire::SYNC => self.sync().map(|()| Controlled::default()),
+            wire::DEFAULT_SUBVOL => {
+                let id = SubvolId(wire::number(input, 0).ok_or(invalid)?);
+                set_default(self, asker, id)
+            }
+            wire::GET_DEFAULT => {
+                let id = self.default_subvolume()?;
+                Ok(Controlled::answer(id.0.to_le_bytes().to_vec()))
+            }
+            wire::SUBVOL_GETFLAGS => flags(self, ino),
+            wire::SUBVOL_SETFLAGS => {
+                set_flags(self, asker, ino, wire::number(input, 0).ok_or(invalid)?)
+            }
+            wire::LIST => list(self, asker, wire::number(input, 0).ok_or(invalid)?),
+            wire::INFO => info(self, asker, ino),
+            wire::FIND_NEW => find_new(self, asker, ino, input),
+            _ => Err(Errno::ENOTTY.into()),
+        }
+    }
+}
+
+fn caller(asker: &dyn Asker) -> Result<Caller> {
+    let who = asker.who()?;
+    let (uid, gid, groups, umask) = (who.uid, who.gid, who.groups, who.umask);
+    Ok(Caller { uid, gid, groups, umask, privileged: who.admin })
+}
+
+fn administrator(asker: &dyn Asker) -> Result<()> {
+    if asker.who()?.admin { Ok(()) } else { Err(Errno::EPERM.into()) }
+}
+
+fn create(fs: &BtrfsFs, asker: &dyn Asker, dir: Ino, name: &[u8]) -> Result<Controlled> {
+    let (_, entry) = fs.create_subvolume(&caller(asker)?, dir, name)?;
+    fs.forget(entry.attr.ino, 1);
+    Ok(Controlled::name(dir, name))
+}
+
+fn snapshot(fs: &BtrfsFs, asker: &dyn Asker, dir: Ino, input: &[u8]) -> Result<Controlled> {
+    let args = SnapshotArgs::parse(input).ok_or(Errno::EINVAL)?;
+    let (_, entry) = fs.snapshot(&caller(asker)?, args.source, dir, args.name, args.read_only)?;
+    fs.forget(entry.attr.ino, 1);
+    Ok(Controlled::name(dir, args.name))
+}
+
+fn delete(fs: &BtrfsFs, asker: &dyn Asker, dir: Ino, name: &[u8]) -> Result<Controlled> {
+    fs.delete_subvolume(&caller(asker)?, Delete::Name(dir, name))?;
+    Ok(Controlled::name(dir, name))
+}
+
+fn delete_by_id(fs: &BtrfsFs, asker: &dyn Asker, id: SubvolId) -> Result<Controlled> {
+    let caller = caller(asker)?;
+    if !caller.privileged {
+        return Err(Errno::EPERM.into());
+    }
+    let info = fs.subvolume_info(id)?;
+    fs.delete_subvolume(&caller, Delete::Id(id))?;
+    Ok(match info.parent {
+        Some(parent) => {
+            let dir = InodeId::new(TreeId(parent.0), info.directory);
+            Controlled::name(number(dir)?, &info.name)
+        }
+        None => Controlled::default(),
+    })
+}
+
+fn set_default(fs: &BtrfsFs, asker: &dyn Asker, id: SubvolId) -> Result<Controlled> {
+    // As the kernel has it: nothing means the top.
+    let id = if id.0 == 0 { SubvolId::TOP_LEVEL } else { id };
+    fs.set_default_subvolume(&caller(asker)?, id)?;
+    Ok(Controlled::default())
+}
+
+/// The subvolume whose root directory is `ino`; EINVAL for all other files.
+fn rooted(fs: &BtrfsFs, ino: Ino) -> Result<SubvolId> {
+    match fs.subvolume_of(ino)? {
+        (id, true) => Ok(id),
+        _ => Err(Errno::EINVAL.into()),
+    }
+}
+
+fn flags(fs: &BtrfsFs, ino: Ino) -> Result<Controlled> {
+    let info = fs.subvolume_info(rooted(fs, ino)?)?;
+    let flags = if info.read_only { wire::FLAG_READ_ONLY } else { 0 };
+    Ok(Controlled::answer(flags.to_le_bytes().to_vec()))
+}
+
+fn set_flags(fs: &BtrfsFs, asker: &dyn Asker, ino: Ino, flags: u64) -> Result<Controlled> {
+    let id = rooted(fs, ino)?;
+    if flags & !wire::FLAG_READ_ONLY != 0 {
+        return Err(Errno::EOPNOTSUPP.into());
+    }
+    fs.set_read_only(&caller(asker)?, id, flags != 0)?;
+    Ok(Controlled::default())
+}
+
+fn list(fs: &BtrfsFs, asker: &dyn Asker, behind: u64) -> Result<Controlled> {
+    administrator(asker)?;
+    let all = fs.subvolumes()?;
+    let rest = all.into_iter().filter(|info| info.id.0 > behind);
+    Ok(Controlled::answer(Records::write(rest, wire::len(wire::LIST))))
+}
+
+/// Of the way to it others hear only the name.
+fn info(fs: &BtrfsFs, asker: &dyn Asker, ino: Ino) -> Result<Controlled> {
+    let (id, is_root) = fs.subvolume_of(ino)?;
+    let info = fs.subvolume_info(id)?;
+    let path = if asker.who()?.admin { info.path } else { None };
+    let mut answer = u64::from(is_root).to_le_bytes().to_vec();
+    SubvolumeInfo { path, ..info }.write(&mut answer);
+    match answer.len() <= wire::len(wire::INFO) {
+        true => Ok(Controlled::answer(answer)),
+        false => Err(Errno::EOVERFLOW.into()),
+    }
+}
+
+fn find_new(fs: &BtrfsFs, asker: &dyn Asker, ino: Ino, input: &[u8]) -> Result<Controlled> {
+    administrator(asker)?;
+    let numbers = [0, 8, 16].map(|at| wire::number(input, at));
+    let [Some(since), Some(inode), Some(offset)] = numbers else {
+        return Err(Errno::EINVAL.into());
+    };
+    let (id, _) = fs.subvolume_of(ino)?;
+    let room = wire::len(wire::FIND_NEW) - 8;
+    // The smallest record has eight numbers.
+    let behind = (inode >= FIRST_FREE_OBJECTID).then_some((inode, offset));
+    let (marker, found) = fs.find_new(id, since, behind, room / 64)?;
+    let mut answer = marker.to_le_bytes().to_vec();
+    answer.extend(Records::write(found, room));
+    Ok(Controlled::answer(answer))
+}

@@ -1,0 +1,378 @@
+//! Numbers and layouts of the control operations, for both ends: the mount that serves them and
+//! the program that asks.
+//!
+//! Those of the kernel's btrfs (linux/btrfs.h) where their records hold neither pointers nor
+//! descriptors of the caller, which do not reach a server; beside them our own. A record's length
+//! is in the number of its command. What comes in is a stranger's: nothing here trusts it.
+
+use crate::find_new::NewExtent;
+use crate::subvol::{SubvolId, SubvolumeInfo};
+use vfs::Ino;
+
+const fn command(direction: u32, kind: u32, number: u32, len: u32) -> u32 {
+    direction << 30 | len << 16 | kind << 8 | number
+}
+
+const WRITE: u32 = 1;
+const READ: u32 = 2;
+const BTRFS: u32 = 0x94;
+/// No driver of the kernel's table has it; it reaches our mounts alone.
+const OURS: u32 = 0xdc;
+
+/// Makes a subvolume: `VolArgs`.
+pub const SUBVOL_CREATE: u32 = command(WRITE, BTRFS, 14, 4096);
+/// The same: `VolArgs2`.
+pub const SUBVOL_CREATE_V2: u32 = command(WRITE, BTRFS, 24, 4096);
+/// Deletes one: `VolArgs`.
+pub const SNAP_DESTROY: u32 = command(WRITE, BTRFS, 15, 4096);
+/// The same, also by number: `VolArgs2`.
+pub const SNAP_DESTROY_V2: u32 = command(WRITE, BTRFS, 63, 4096);
+/// Commits.
+pub const SYNC: u32 = command(0, BTRFS, 8, 0);
+/// Where mounts begin: a number.
+pub const DEFAULT_SUBVOL: u32 = command(WRITE, BTRFS, 19, 8);
+/// Whether a subvolume is read-only: `FLAG_READ_ONLY`.
+pub const SUBVOL_GETFLAGS: u32 = command(READ, BTRFS, 25, 8);
+/// Makes it so, or not.
+pub const SUBVOL_SETFLAGS: u32 = command(WRITE, BTRFS, 26, 8);
+
+/// Makes a snapshot: the source's inode number, flags, the name.
+pub const SNAPSHOT: u32 = command(WRITE, OURS, 1, 4096);
+/// Tells of subvolumes behind a number: `Records` of `SubvolumeInfo`.
+pub const LIST: u32 = command(READ | WRITE, OURS, 2, PAGE);
+/// Tells of the subvolume that a file lies in: whether the file is its root, `SubvolumeInfo`.
+pub const INFO: u32 = command(READ, OURS, 3, PAGE);
+/// Tells where mounts begin: a number.
+pub const GET_DEFAULT: u32 = command(READ, OURS, 4, 8);
+/// Tells what is newer than a commit: that, and behind which inode and offset; `Records` of
+/// `NewExtent`.
+pub const FIND_NEW: u32 = command(READ | WRITE, OURS, 5, PAGE);
+
+/// As much as the number of a command can say, in whole words.
+const PAGE: u32 = 16376;
+
+/// Of `SUBVOL_SETFLAGS`, `SNAPSHOT` and `VolArgs2`.
+pub const FLAG_READ_ONLY: u64 = 1 << 1;
+/// The record names the subvolume by its number.
+pub const FLAG_BY_ID: u64 = 1 << 4;
+
+/// Where names stand in `VolArgs`, `VolArgs2` and `SNAPSHOT`.
+const NAME: usize = 8;
+const FLAGS_V2: usize = 16;
+const NAME_V2: usize = 56;
+const NAME_SNAPSHOT: usize = 16;
+
+/// How long the record of a command is.
+pub fn len(command: u32) -> usize {
+    (command >> 16 & 0x3fff) as usize
+}
+
+/// The number at `at`.
+pub fn number(bytes: &[u8], at: usize) -> Option<u64> {
+    let field = bytes.get(at..at.checked_add(8)?)?;
+    Some(u64::from_le_bytes(field.try_into().ok()?))
+}
+
+/// What stands before the first NUL; `None` without one.
+fn text(bytes: &[u8], at: usize) -> Option<&[u8]> {
+    let field = bytes.get(at..)?;
+    field.iter().position(|byte| *byte == 0).map(|end| &field[..end])
+}
+
+/// `struct btrfs_ioctl_vol_args`: a descriptor that is not looked at, and a name.
+pub struct VolArgs;
+
+impl VolArgs {
+    /// The name.
+    pub fn name(record: &[u8]) -> Option<&[u8]> {
+        text(record, NAME)
+    }
+}
+
+/// `struct btrfs_ioctl_vol_args_v2`, without what it can say of quota groups.
+pub struct VolArgs2;
+
+impl VolArgs2 {
+    /// Its flags.
+    pub fn flags(record: &[u8]) -> Option<u64> {
+        number(record, FLAGS_V2)
+    }
+
+    /// The name.
+    pub fn name(record: &[u8]) -> Option<&[u8]> {
+        text(record, NAME_V2)
+    }
+
+    /// The number, where the flags say that there is one.
+    pub fn id(record: &[u8]) -> Option<u64> {
+        number(record, NAME_V2)
+    }
+
+    /// A record that names something in the directory that it is asked of.
+    pub fn named(name: &[u8]) -> Option<Vec<u8>> {
+        with_name(4096, NAME_V2, name)
+    }
+
+    /// A record that names a subvolume by its number.
+    pub fn numbered(id: SubvolId) -> Vec<u8> {
+        let mut record = vec![0; 4096];
+        record[FLAGS_V2..FLAGS_V2 + 8].copy_from_slice(&FLAG_BY_ID.to_le_bytes());
+        record[NAME_V2..NAME_V2 + 8].copy_from_slice(&id.0.to_le_bytes());
+        record
+    }
+}
+
+/// The record of `SNAPSHOT`.
+pub struct SnapshotArgs<'a> {
+    /// The root directory of what is snapshotted, as a mount numbers it.
+    pub source: Ino,
+    /// Nothing in the snapshot can be changed.
+    pub read_only: bool,
+    /// Of the snapshot, in the directory that it is asked of.
+    pub name: &'a [u8],
+}
+
+impl<'a> SnapshotArgs<'a> {
+    /// `None`: too short, or flags that are none.
+    pub fn parse(record: &'a [u8]) -> Option<SnapshotArgs<'a>> {
+        let flags = number(record, 8).filter(|flags| flags & !FLAG_READ_ONLY == 0)?;
+        let (source, name) = (Ino(number(record, 0)?), text(record, NAME_SNAPSHOT)?);
+        Some(SnapshotArgs { source, read_only: flags != 0, name })
+    }
+
+    /// `None`: the name is too long for the record.
+    pub fn write(&self) -> Option<Vec<u8>> {
+        let mut record = with_name(4096, NAME_SNAPSHOT, self.name)?;
+        record[..8].copy_from_slice(&self.source.0.to_le_bytes());
+        let flags = if self.read_only { FLAG_READ_ONLY } else { 0 };
+        record[8..16].copy_from_slice(&flags.to_le_bytes());
+        Some(record)
+    }
+}
+
+fn with_name(len: usize, at: usize, name: &[u8]) -> Option<Vec<u8>> {
+    let mut record = vec![0; len];
+    record[..len - 1].get_mut(at..at + name.len())?.copy_from_slice(name);
+    Some(record)
+}
+
+/// What an answer of many is made of.
+pub trait Record: Sized {
+    /// Appends it.
+    fn write(&self, to: &mut Vec<u8>);
+    /// Takes it off the front.
+    fn read(from: &mut &[u8]) -> Option<Self>;
+}
+
+/// As many as there is room for, behind their count.
+pub struct Records;
+
+impl Records {
+    /// The first of `all`, in an answer of at most `room` bytes.
+    pub fn write<R: Record>(all: impl IntoIterator<Item = R>, room: usize) -> Vec<u8> {
+        let (mut out, mut count) = (vec![0; 8], 0u64);
+        for record in all {
+            let before = out.len();
+            record.write(&mut out);
+            if out.len() > room {
+                out.truncate(before);
+                break;
+            }
+            count += 1;
+        }
+        out[..8].copy_from_slice(&count.to_le_bytes());
+        out
+    }
+
+    /// All of an answer; `None` if it is none.
+    pub fn read<R: Record>(answer: &[u8]) -> Option<Vec<R>> {
+        let mut rest = answer.get(8..)?;
+        let count = usize::try_from(number(answer, 0)?).ok().filter(|n| *n <= answer.len())?;
+        (0..count).map(|_| R::read(&mut rest)).collect()
+    }
+}
+
+fn put(out: &mut Vec<u8>, numbers: &[u64]) {
+    numbers.iter().for_each(|number| out.extend_from_slice(&number.to_le_bytes()));
+}
+
+fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    put(out, &[bytes.len() as u64]);
+    out.extend_from_slice(bytes);
+}
+
+fn take(from: &mut &[u8]) -> Option<u64> {
+    let taken = number(from, 0)?;
+    *from = &from[8..];
+    Some(taken)
+}
+
+fn take_bytes(from: &mut &[u8]) -> Option<Vec<u8>> {
+    let len = usize::try_from(take(from)?).ok()?;
+    let (bytes, rest) = from.split_at_checked(len)?;
+    *from = rest;
+    Some(bytes.to_vec())
+}
+
+fn take_uuid(from: &mut &[u8]) -> Option<[u8; 16]> {
+    let (bytes, rest) = from.split_at_checked(16)?;
+    *from = rest;
+    bytes.try_into().ok()
+}
+
+impl Record for SubvolumeInfo {
+    fn write(&self, to: &mut Vec<u8>) {
+        let parent = self.parent.map_or(0, |parent| parent.0);
+        let known = u64::from(self.read_only)
+            | u64::from(self.deleted) << 1
+            | u64::from(self.path.is_some()) << 2;
+        put(to, &[self.id.0, parent, known, self.directory, self.root.0, self.flags]);
+        put(to, &[self.generation, self.created, self.last_snapshot]);
+        put(to, &[self.ctransid, self.otransid, self.stransid, self.rtransid]);
+        for (secs, nanos) in [self.ctime, self.otime, self.stime, self.rtime] {
+            put(to, &[secs.cast_unsigned(), nanos.into()]);
+        }
+        for uuid in [self.uuid, self.parent_uuid, self.received_uuid] {
+            to.extend_from_slice(&uuid);
+        }
+        put_bytes(to, &self.name);
+        put_bytes(to, self.path.as_deref().unwrap_or_default());
+    }
+
+    fn read(from: &mut &[u8]) -> Option<SubvolumeInfo> {
+        let (id, parent, known) = (SubvolId(take(from)?), take(from)?, take(from)?);
+        let (directory, root, flags) = (take(from)?, Ino(take(from)?), take(from)?);
+        let (generation, created, last_snapshot) = (take(from)?, take(from)?, take(from)?);
+        let [ctransid, otransid, stransid, rtransid] =
+            [take(from)?, take(from)?, take(from)?, take(from)?];
+        let mut time = || Some((take(from)?.cast_signed(), u32::try_from(take(from)?).ok()?));
+        let [ctime, otime, stime, rtime] = [time()?, time()?, time()?, time()?];
+        let (uuid, parent_uuid) = (take_uuid(from)?, take_uuid(from)?);
+        let (received_uuid, name) = (take_uuid(from)?, take_bytes(from)?);
+        let path = Some(take_bytes(from)?).filter(|_| known & 4 != 0);
+        let parent = (parent != 0).then_some(SubvolId(parent));
+        let (read_only, deleted) = (known & 1 != 0, known & 2 != 0);
+        Some(SubvolumeInfo {
+            id,
+            parent,
+            directory,
+            name,
+            path,
+            root,
+            generation,
+            created,
+            uuid,
+            parent_uuid,
+            received_uuid,
+            read_only,
+            flags,
+            ctime,
+            otime,
+            stime,
+            rtime,
+            ctransid,
+            otransid,
+            stransid,
+            rtransid,
+            last_snapshot,
+            deleted,
+        })
+    }
+}
+
+impl Record for NewExtent {
+    fn write(&self, to: &mut Vec<u8>) {
+        let known = u64::from(self.compressed)
+            | u64::from(self.preallocated) << 1
+            | u64::from(self.inline) << 2;
+        put(to, &[self.inode, self.file_offset, self.len, self.disk_start, self.offset]);
+        put(to, &[self.generation, known]);
+        put_bytes(to, &self.path);
+    }
+
+    fn read(from: &mut &[u8]) -> Option<NewExtent> {
+        let (inode, file_offset, len) = (take(from)?, take(from)?, take(from)?);
+        let (disk_start, offset, generation) = (take(from)?, take(from)?, take(from)?);
+        let (known, path) = (take(from)?, take_bytes(from)?);
+        let [compressed, preallocated, inline] = [1, 2, 4].map(|bit| known & bit != 0);
+        Some(NewExtent {
+            inode,
+            file_offset,
+            len,
+            disk_start,
+            offset,
+            generation,
+            compressed,
+            preallocated,
+            inline,
+            path,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn info(id: u64) -> SubvolumeInfo {
+        let time = (-5, 999_999_999);
+        SubvolumeInfo {
+            id: SubvolId(id),
+            parent: Some(SubvolId(5)),
+            directory: 257,
+            name: b"name".to_vec(),
+            path: Some(b"a/name".to_vec()),
+            root: Ino(id << 40 | 256),
+            generation: 9,
+            created: 8,
+            uuid: [1; 16],
+            parent_uuid: [2; 16],
+            received_uuid: [3; 16],
+            read_only: true,
+            flags: 1,
+            ctime: time,
+            otime: (1, 2),
+            stime: (0, 0),
+            rtime: (3, 4),
+            ctransid: 11,
+            otransid: 12,
+            stransid: 13,
+            rtransid: 14,
+            last_snapshot: 15,
+            deleted: false,
+        }
+    }
+
+    #[test]
+    fn numbers_are_the_kernels() {
+        assert_eq!(SUBVOL_CREATE, 0x5000_940e);
+        assert_eq!(SNAP_DESTROY_V2, 0x5000_943f);
+        assert_eq!(SUBVOL_GETFLAGS, 0x8008_9419);
+        assert_eq!(SUBVOL_SETFLAGS, 0x4008_941a);
+        assert_eq!((SYNC, DEFAULT_SUBVOL), (0x9408, 0x4008_9413));
+        assert_eq!((len(SUBVOL_CREATE), len(LIST)), (4096, PAGE as usize));
+    }
+
+    #[test]
+    fn records_pass_as_they_are() {
+        let mut other = info(257);
+        (other.parent, other.path, other.deleted) = (None, None, true);
+        let all = vec![info(256), other];
+        let answer = Records::write(all.clone(), PAGE as usize);
+        assert_eq!(Records::read::<SubvolumeInfo>(&answer), Some(all.clone()));
+        let one = Records::write(all.clone(), answer.len() - 1);
+        assert_eq!(Records::read::<SubvolumeInfo>(&one), Some(all[..1].to_vec()));
+        for cut in 0..answer.len() {
+            assert_eq!(Records::read::<SubvolumeInfo>(&answer[..cut]), None, "{cut}");
+        }
+        let args = SnapshotArgs { source: Ino(7), read_only: true, name: b"x" };
+        let record = args.write().unwrap();
+        let read = SnapshotArgs::parse(&record).unwrap();
+        assert_eq!((read.source, read.read_only, read.name), (Ino(7), true, &b"x"[..]));
+        assert!(SnapshotArgs::parse(&record[..20]).is_none_or(|args| args.name == b"x"));
+        assert_eq!(VolArgs2::name(&VolArgs2::named(b"sub").unwrap()), Some(&b"sub"[..]));
+        assert_eq!(VolArgs2::named(&[b'x'; 4040]), None);
+        assert_eq!(VolArgs2::id(&VolArgs2::numbered(SubvolId(300))), Some(300));
+        assert_eq!(VolArgs::name(&[1; 4096]), None);
+    }
+}

@@ -1,0 +1,57 @@
+//! `spinney property get`.
+
+use super::{READ_ONLY, known, of_subvolumes};
+use crate::args::{self, Arg, Args};
+use crate::commands::Command;
+use crate::commands::subvolume::place::{self, Place};
+use crate::error::{Error, Exit, Result};
+use crate::mount::options::{subvol_id, subvol_path};
+use crate::output::Out;
+use btrfs_fs::Subvol;
+use std::ffi::OsString;
+
+pub const COMMAND: Command = Command {
+    name: "property get",
+    summary: "tell whether a subvolume is read-only",
+    usage: "[-t subvol] SUBVOLUME [ro]",
+    help: "\
+Prints `ro=true` if nothing in the subvolume can be changed, else `ro=false`. `spinney
+subvolume property get` is the same.
+
+Options
+    -t TYPE           the kind of what has the property: subvol
+    --subvol PATH, --subvolid ID
+                      paths in an image start from this subvolume, not the default one
+
+Examples
+    spinney property get disk.img:/home.monday ro
+",
+    run,
+};
+
+fn run(mut args: Args) -> Result<Exit> {
+    let (mut operands, mut subvol) = (Vec::<OsString>::new(), Subvol::Default);
+    while let Some(arg) = args.next()? {
+        match arg {
+            Arg::Short('t') => of_subvolumes(&args.text()?)?,
+            Arg::Long("subvol") => subvol = subvol_path(&args.text()?)?,
+            Arg::Long("subvolid") => subvol = subvol_id(&args.text()?)?,
+            Arg::Value(value) => operands.push(value),
+            other => return Err(args::unexpected(other)),
+        }
+    }
+    let place = match operands.as_slice() {
+        [place] => Place::parse(place),
+        [place, name] => {
+            known(&name.to_string_lossy())?;
+            Place::parse(place)
+        }
+        all => return Err(Error::usage(format!("expected a subvolume, got {} words", all.len()))),
+    };
+    place::at(std::slice::from_ref(&place), subvol, false, |open, _| {
+        let info = open.rooted(&place)?;
+        let mut out = Out::new();
+        out.line(format!("{READ_ONLY}={}", info.read_only))?;
+        out.finish()
+    })
+}

@@ -1,0 +1,64 @@
+//! `spinney property set`.
+
+use super::{known, of_subvolumes};
+use crate::args::{self, Arg, Args};
+use crate::commands::Command;
+use crate::commands::subvolume::place::{self, Place};
+use crate::error::{Error, Exit, Result};
+use crate::mount::options::{subvol_id, subvol_path};
+use btrfs_fs::Subvol;
+use std::ffi::OsString;
+
+pub const COMMAND: Command = Command {
+    name: "property set",
+    summary: "make a subvolume read-only, or not",
+    usage: "[-f] [-t subvol] SUBVOLUME ro true|false",
+    help: "\
+With `ro true` nothing in the subvolume can be changed any more, with `ro false` it can
+again. In a mount, who owns the subvolume's root directory may do so. `spinney subvolume
+property set` is the same.
+
+Options
+    -f                also of a subvolume that was received, which is then no longer what was
+                      sent, so that nothing that builds on it can be received
+    -t TYPE           the kind of what has the property: subvol
+    --subvol PATH, --subvolid ID
+                      paths in an image start from this subvolume, not the default one
+
+Examples
+    spinney property set disk.img:/home.monday ro true
+",
+    run,
+};
+
+fn run(mut args: Args) -> Result<Exit> {
+    let (mut operands, mut subvol) = (Vec::<OsString>::new(), Subvol::Default);
+    let mut force = false;
+    while let Some(arg) = args.next()? {
+        match arg {
+            Arg::Short('f') => force = true,
+            Arg::Short('t') => of_subvolumes(&args.text()?)?,
+            Arg::Long("subvol") => subvol = subvol_path(&args.text()?)?,
+            Arg::Long("subvolid") => subvol = subvol_id(&args.text()?)?,
+            Arg::Value(value) => operands.push(value),
+            other => return Err(args::unexpected(other)),
+        }
+    }
+    let [place, name, value] = <[OsString; 3]>::try_from(operands)
+        .map_err(|all| Error::usage(format!("expected three words, got {}", all.len())))?;
+    known(&name.to_string_lossy())?;
+    let read_only = match value.to_str() {
+        Some("true") => true,
+        Some("false") => false,
+        _ => return Err(Error::usage("ro is true or false")),
+    };
+    let place = Place::parse(&place);
+    place::at(std::slice::from_ref(&place), subvol, true, |open, _| {
+        let info = open.rooted(&place)?;
+        if info.read_only && !read_only && info.received_uuid != [0; 16] && !force {
+            let what = "was received: what is changed can no longer be what was sent";
+            return Err(Error::about(place.show(), what).remedy("-f makes it writable anyway"));
+        }
+        open.set_read_only(&place, read_only)
+    })
+}

@@ -1,0 +1,249 @@
+//! Where the subvolumes are that a command is about: in an image, or in a mount. What a word
+//! means, and what both can do.
+
+use crate::door::Door;
+use crate::error::{Error, Exit, Result};
+use crate::image::{ImagePath, is_block};
+use crate::inside::{Failures, Scope, Volumes};
+use btrfs_fs::Subvol;
+use spinney::{NewExtent, SnapshotOptions, SubvolId, SubvolumeInfo};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+/// A path, and what it is a path of.
+#[derive(Clone, Debug)]
+pub enum Place {
+    Image(ImagePath),
+    Mount(PathBuf),
+}
+
+impl Place {
+    /// `IMAGE:/PATH`, `IMAGE` for its top, or a path of a mount.
+    pub fn parse(word: &OsStr) -> Place {
+        let path = Path::new(word);
+        if path.is_file() || is_block(path) {
+            return Place::Image(ImagePath { image: path.into(), path: b"/".to_vec() });
+        }
+        match ImagePath::parse(word) {
+            Some(inside) => Place::Image(inside),
+            None => Place::Mount(path.into()),
+        }
+    }
+
+    pub fn all(words: &[OsString]) -> Vec<Place> {
+        words.iter().map(|word| Place::parse(word)).collect()
+    }
+
+    pub fn show(&self) -> String {
+        match self {
+            Place::Image(inside) => inside.show(),
+            Place::Mount(path) => path.display().to_string(),
+        }
+    }
+
+    /// The same with `name` behind it.
+    pub fn join(&self, name: &[u8]) -> Place {
+        match self {
+            Place::Image(inside) => {
+                let path = crate::inside::path::join(&inside.path, name);
+                Place::Image(ImagePath { path, image: inside.image.clone() })
+            }
+            Place::Mount(path) => Place::Mount(path.join(OsStr::from_bytes(name))),
+        }
+    }
+
+    /// Its last name; `None` for the top of an image, `.` and `..`.
+    pub fn name(&self) -> Option<Vec<u8>> {
+        let name = |path: &Path| path.file_name().map(|name| name.as_bytes().to_vec());
+        match self {
+            Place::Image(inside) => name(Path::new(&OsString::from_vec(inside.path.clone()))),
+            Place::Mount(path) => name(path),
+        }
+    }
+}
+
+/// The volumes in images that are among the places; mounts are asked when it comes to them.
+pub struct Open<'v>(&'v Volumes);
+
+/// Opens what must be, to be changed if `write`, works, and closes.
+pub fn at(
+    places: &[Place],
+    subvol: Subvol,
+    write: bool,
+    work: impl FnOnce(&Open<'_>, &Failures) -> Result<()>,
+) -> Result<Exit> {
+    let mut scope = Scope::new(subvol);
+    for place in places {
+        if let Place::Image(inside) = place {
+            scope.add(inside, write);
+        }
+    }
+    scope.run(|volumes, failures| work(&Open(volumes), failures))
+}
+
+fn path(inside: &ImagePath) -> &Path {
+    Path::new(OsStr::from_bytes(&inside.path))
+}
+
+impl Open<'_> {
+    /// True for a directory.
+    pub fn is_dir(&self, place: &Place) -> Result<bool> {
+        match place {
+            Place::Image(inside) => {
+                let found = self.0.of(inside)?.find(&inside.path, true);
+                Ok(found.is_ok_and(|node| node.is_dir()))
+            }
+            Place::Mount(path) => Ok(path.is_dir()),
+        }
+    }
+
+    /// Makes the directories above a place that are missing.
+    pub fn make_above(&self, place: &Place) -> Result<()> {
+        match place {
+            Place::Image(inside) => match path(inside).parent() {
+                Some(above) => Ok(self.0.of(inside)?.create_dir_all(above)?),
+                None => Ok(()),
+            },
+            Place::Mount(path) => match path.parent() {
+                Some(above) => std::fs::create_dir_all(above).map_err(|e| Error::io(above, &e)),
+                None => Ok(()),
+            },
+        }
+    }
+
+    pub fn create(&self, place: &Place) -> Result<()> {
+        match place {
+            Place::Image(inside) => {
+                self.0.of(inside)?.create_subvolume(path(inside))?;
+                Ok(())
+            }
+            Place::Mount(path) => {
+                let (door, name) = Door::above(path)?;
+                door.create(&name)
+            }
+        }
+    }
+
+    pub fn snapshot(&self, source: &Place, target: &Place, read_only: bool) -> Result<()> {
+        match (source, target) {
+            (Place::Image(from), Place::Image(to)) if self.0.same(from, to) => {
+                let options = SnapshotOptions::new().read_only(read_only);
+                self.0.of(from)?.snapshot(path(from), path(to), &options)?;
+                Ok(())
+            }
+            (Place::Mount(from), Place::Mount(to)) => {
+                self.rooted(source)?;
+                let (door, name) = Door::above(to)?;
+                door.snapshot(&Door::open(from)?, &name, read_only)
+            }
+            _ => Err(Error::about(target.show(), "a snapshot lies in the volume of its source")),
+        }
+    }
+
+    pub fn delete(&self, place: &Place) -> Result<()> {
+        match place {
+            Place::Image(inside) => {
+                self.0.of(inside)?.delete_subvolume(path(inside))?;
+                Ok(())
+            }
+            Place::Mount(path) => {
+                let (door, name) = Door::above(path)?;
+                door.delete(&name)
+            }
+        }
+    }
+
+    /// The subvolume of that number in the volume of `place`.
+    pub fn delete_by_id(&self, place: &Place, id: SubvolId) -> Result<()> {
+        match place {
+            Place::Image(inside) => Ok(self.0.of(inside)?.delete_subvolume_by_id(id)?),
+            Place::Mount(path) => Door::open(path)?.delete_by_id(id),
+        }
+    }
+
+    pub fn sync(&self, place: &Place) -> Result<()> {
+        match place {
+            Place::Image(inside) => Ok(self.0.of(inside)?.sync()?),
+            Place::Mount(path) => match Door::open(path) {
+                Ok(door) => door.sync(),
+                // What was there is deleted.
+                Err(_) => Door::above(path)?.0.sync(),
+            },
+        }
+    }
+
+    /// Does the work of deletions in an image; in a mount its server does.
+    pub fn work_off(&self, place: &Place, ids: &[SubvolId]) -> Result<()> {
+        if let Place::Image(inside) = place {
+            self.0.of(inside)?.wait_for_deleted(ids, None)?;
+        }
+        Ok(())
+    }
+
+    /// The subvolume around a place, and whether the place is its root directory.
+    pub fn around(&self, place: &Place) -> Result<(SubvolumeInfo, bool)> {
+        match place {
+            Place::Image(inside) => {
+                let volume = self.0.of(inside)?;
+                let info = volume.subvolume_around(path(inside))?;
+                let is_root = volume.subvolume(path(inside)).is_ok();
+                Ok((info, is_root))
+            }
+            Place::Mount(path) => Door::open(path)?.around(),
+        }
+    }
+
+    /// The subvolume whose root directory a place is.
+    pub fn rooted(&self, place: &Place) -> Result<SubvolumeInfo> {
+        match self.around(place)? {
+            (info, true) => Ok(info),
+            _ => Err(Error::about(place.show(), "is not a subvolume")),
+        }
+    }
+
+    /// All subvolumes of the volume.
+    pub fn all(&self, place: &Place) -> Result<Vec<SubvolumeInfo>> {
+        self.all_if_allowed(place)?.ok_or_else(|| {
+            Error::about(place.show(), "only root and who mounted the volume may ask for all")
+                .remedy("`spinney subvolume show` tells of one subvolume")
+        })
+    }
+
+    pub fn all_if_allowed(&self, place: &Place) -> Result<Option<Vec<SubvolumeInfo>>> {
+        match place {
+            Place::Image(inside) => Ok(Some(self.0.of(inside)?.subvolumes()?)),
+            Place::Mount(path) => Door::open(path)?.all(),
+        }
+    }
+
+    pub fn default(&self, place: &Place) -> Result<SubvolId> {
+        match place {
+            Place::Image(inside) => Ok(self.0.of(inside)?.default_subvolume()?.id),
+            Place::Mount(path) => Door::open(path)?.default_subvolume(),
+        }
+    }
+
+    pub fn set_default(&self, place: &Place, id: SubvolId) -> Result<()> {
+        match place {
+            Place::Image(inside) => Ok(self.0.of(inside)?.set_default_subvolume(id)?),
+            Place::Mount(path) => Door::open(path)?.set_default(id),
+        }
+    }
+
+    pub fn set_read_only(&self, place: &Place, read_only: bool) -> Result<()> {
+        match place {
+            Place::Image(inside) => {
+                Ok(self.0.of(inside)?.set_subvolume_read_only(path(inside), read_only)?)
+            }
+            Place::Mount(path) => Door::open(path)?.set_read_only(read_only),
+        }
+    }
+
+    pub fn find_new(&self, place: &Place, since: u64) -> Result<(u64, Vec<NewExtent>)> {
+        match place {
+            Place::Image(inside) => Ok(self.0.of(inside)?.find_new(path(inside), since)?),
+            Place::Mount(path) => Door::open(path)?.find_new(since),
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! The control door of a mount: what a verb asks the server for, through a file of the mount
+//! itself, so that the kernel says who asks.
+//!
+//! It does not know what the operations do (`btrfs_fs::control`), nor how they are told.
+
+use crate::error::{Error, Result, io_text};
+use crate::sys;
+use btrfs_fs::control::wire::{self, Record, Records, SnapshotArgs, VolArgs2};
+use spinney::{NewExtent, SubvolId, SubvolumeInfo};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use vfs::Ino;
+
+/// Every inode of a mount of ours has it.
+const OURS: &str = "spinney.transport";
+/// What the kernel answers where nobody serves any more, or nobody just now.
+const ENDED: [i32; 3] = [libc::ENOTCONN, libc::ECONNABORTED, libc::ECANCELED];
+
+pub struct Door {
+    file: File,
+    path: PathBuf,
+}
+
+impl Door {
+    /// At a file or directory of a mount.
+    pub fn open(path: &Path) -> Result<Door> {
+        let file = File::open(path).map_err(|e| opening(path, &e))?;
+        let door = Door { file, path: path.to_owned() };
+        match sys::get_xattr(path, OURS) {
+            Ok(_) => Ok(door),
+            Err(_) if sys::is_kernels_btrfs(&door.file) => {
+                let told = Error::about(path.display(), "the kernel's btrfs has it mounted");
+                Err(told.remedy("`btrfs` does there what `spinney` does here"))
+            }
+            Err(error) => match error.raw_os_error() {
+                Some(libc::ENODATA | libc::EOPNOTSUPP) => {
+                    let what = "not in a volume that Spinney has mounted";
+                    let told = Error::about(path.display(), what);
+                    Err(told.remedy("name a directory of a mount, or IMAGE:/PATH"))
+                }
+                _ => Err(opening(path, &error)),
+            },
+        }
+    }
+
+    /// At the directory that `path` is or would be in, and its name there.
+    pub fn above(path: &Path) -> Result<(Door, Vec<u8>)> {
+        let name = path.file_name().filter(|_| !path.as_os_str().as_bytes().ends_with(b"/."));
+        let name = name.ok_or_else(|| Error::about(path.display(), "has no name"))?;
+        let above = path.parent().filter(|above| !above.as_os_str().is_empty());
+        Ok((Door::open(above.unwrap_or(Path::new(".")))?, name.as_bytes().to_vec()))
+    }
+
+    fn ask(&self, command: u32, mut record: Vec<u8>) -> io::Result<Vec<u8>> {
+        record.resize(wire::len(command), 0);
+        sys::control(&self.file, command, &mut record)?;
+        Ok(record)
+    }
+
+    /// An error of the server's about `subject`.
+    fn told(&self, subject: &str, error: &io::Error) -> Error {
+        let what = match error.raw_os_error() {
+            Some(libc::ENOTTY) => {
+                return Error::about(
+                    subject,
+                    "the server of this mount is older than this program",
+                )
+                .remedy("unmount, and mount again");
+            }
+            Some(code) if ENDED.contains(&code) => return opening(&self.path, error),
+            _ => io_text(error),
+        };
+        Error::about(subject, what)
+    }
+
+    fn of(&self, name: &[u8]) -> String {
+        self.path.join(OsStr::from_bytes(name)).display().to_string()
+    }
+
+    fn named(&self, command: u32, name: &[u8]) -> Result<()> {
+        let record = VolArgs2::named(name).ok_or(libc::ENAMETOOLONG);
+        let asked = record.map_err(io::Error::from_raw_os_error);
+        let asked = asked.and_then(|record| self.ask(command, record));
+        asked.map(drop).map_err(|e| self.told(&self.of(name), &e))
+    }
+
+    pub fn create(&self, name: &[u8]) -> Result<()> {
+        self.named(wire::SUBVOL_CREATE_V2, name)
+    }
+
+    pub fn delete(&self, name: &[u8]) -> Result<()> {
+        self.named(wire::SNAP_DESTROY_V2, name).map_err(|error| match () {
+            () if sys::is_root() => error,
+            () => error.remedy(
+                "a subvolume is deleted by root, by who mounted the volume, and with `mount -o \
+                 user_subvol_rm_allowed` by who may remove and write the directory",
+            ),
+        })
+    }
+
+    pub fn delete_by_id(&self, id: SubvolId) -> Result<()> {
+        let asked = self.ask(wire::SNAP_DESTROY_V2, VolArgs2::numbered(id));
+        asked.map(drop).map_err(|e| self.told(&format!("subvolume {}", id.0), &e))
+    }
+
+    /// Makes `name` here a snapshot of the subvolume that `source` is the root of. What programs
+    /// have written to mapped files, or with a write-back cache, is in it as well.
+    pub fn snapshot(&self, source: &Door, name: &[u8], read_only: bool) -> Result<()> {
+        let failed = |e: &io::Error| self.told(&self.of(name), e);
+        let meta = |door: &Door| door.file.metadata().map_err(|e| Error::io(&door.path, &e));
+        let (from, to) = (meta(source)?, meta(self)?);
+        if from.dev() != to.dev() {
+            let what = "a snapshot lies in the volume of its source";
+            return Err(Error::about(self.of(name), what));
+        }
+        sys::sync_file_system(&source.file).map_err(|e| failed(&e))?;
+        let args = SnapshotArgs { source: Ino(from.ino()), read_only, name };
+        let record = args.write().ok_or(io::Error::from_raw_os_error(libc::ENAMETOOLONG));
+        let asked = record.and_then(|record| self.ask(wire::SNAPSHOT, record));
+        asked.map(drop).map_err(|e| failed(&e))
+    }
+
+    /// Commits.
+    pub fn sync(&self) -> Result<()> {
+        self.ask(wire::SYNC, Vec::new()).map(drop).map_err(|e| self.told_of_itself(&e))
+    }
+
+    fn told_of_itself(&self, error: &io::Error) -> Error {
+        self.told(&self.path.display().to_string(), error)
+    }
+
+    fn odd(&self) -> Error {
+        Error::about(self.path.display(), "the server's answer makes no sense")
+    }
+
+    /// The subvolume around it, and whether it is its root directory.
+    pub fn around(&self) -> Result<(SubvolumeInfo, bool)> {
+        let answer = self.ask(wire::INFO, Vec::new()).map_err(|e| self.told_of_itself(&e))?;
+        let read = |answer: &[u8]| {
+            let is_root = wire::number(answer, 0)?;
+            Some((SubvolumeInfo::read(&mut answer.get(8..)?)?, is_root != 0))
+        };
+        read(&answer).ok_or_else(|| self.odd())
+    }
+
+    /// All subvolumes; `None`: the caller may not hear of others' subvolumes.
+    pub fn all(&self) -> Result<Option<Vec<SubvolumeInfo>>> {
+        let (mut all, mut behind) = (Vec::<SubvolumeInfo>::new(), 0u64);
+        loop {
+            let answer = match self.ask(wire::LIST, behind.to_le_bytes().to_vec()) {
+                Err(e) if e.raw_os_error() == Some(libc::EPERM) => return Ok(None),
+                answer => answer.map_err(|e| self.told_of_itself(&e))?,
+            };
+            let more = Records::read::<SubvolumeInfo>(&answer).ok_or_else(|| self.odd())?;
+            let Some(last) = more.last() else { return Ok(Some(all)) };
+            if last.id.0 <= behind {
+                return Err(self.odd());
+            }
+            behind = last.id.0;
+            all.extend(more);
+        }
+    }
+
+    pub fn default_subvolume(&self) -> Result<SubvolId> {
+        let answer =
+            self.ask(wire::GET_DEFAULT, Vec::new()).map_err(|e| self.told_of_itself(&e))?;
+        wire::number(&answer, 0).map(SubvolId).ok_or_else(|| self.odd())
+    }
+
+    pub fn set_default(&self, id: SubvolId) -> Result<()> {
+        let asked = self.ask(wire::DEFAULT_SUBVOL, id.0.to_le_bytes().to_vec());
+        asked.map(drop).map_err(|e| self.told(&format!("subvolume {}", id.0), &e))
+    }
+
+    pub fn set_read_only(&self, read_only: bool) -> Result<()> {
+        let flags = if read_only { wire::FLAG_READ_ONLY } else { 0 };
+        let asked = self.ask(wire::SUBVOL_SETFLAGS, flags.to_le_bytes().to_vec());
+        asked.map(drop).map_err(|e| self.told_of_itself(&e))
+    }
+
+    /// As `spinney::Volume::find_new`.
+    pub fn find_new(&self, since: u64) -> Result<(u64, Vec<NewExtent>)> {
+        self.sync()?;
+        let (mut all, mut behind) = (Vec::<NewExtent>::new(), (0u64, 0u64));
+        loop {
+            let numbers = [since, behind.0, behind.1].map(u64::to_le_bytes);
+            let answer =
+                self.ask(wire::FIND_NEW, numbers.concat()).map_err(|e| self.told_of_itself(&e))?;
+            let marker = wire::number(&answer, 0).ok_or_else(|| self.odd())?;
+            let more = answer.get(8..).and_then(Records::read::<NewExtent>);
+            let more = more.ok_or_else(|| self.odd())?;
+            match more.last().map(|last| (last.inode, last.file_offset)) {
+                Some(last) if last > behind => behind = last,
+                Some(_) => return Err(self.odd()),
+                None => return Ok((marker, all)),
+            }
+            all.extend(more);
+        }
+    }
+}
+
+fn opening(path: &Path, error: &io::Error) -> Error {
+    let told = Error::about(path.display(), io_text(error));
+    match error.raw_os_error() {
+        Some(code) if ENDED.contains(&code) => {
+            Error::about(path.display(), "the server of this mount has ended")
+                .remedy("`spinney umount` takes the mount away; then it can be mounted again")
+        }
+        Some(libc::EACCES) => told.remedy(
+            "you must be allowed to read it; a mount of another user is closed to all others \
+             without `-o allow_other`",
+        ),
+        _ => told,
+    }
+}

@@ -1,0 +1,37 @@
+//! Control operations on files.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+
+/// Does `command` on `file`, with `record`, which is as long as the command's number says and
+/// has the answer afterwards.
+pub fn control(file: &File, command: u32, record: &mut [u8]) -> io::Result<()> {
+    let len = (command >> 16 & 0x3fff) as usize;
+    if record.len() != len {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: the kernel reads and writes as many bytes as the number says, which are there.
+    match unsafe { libc::ioctl(file.as_raw_fd(), command.into(), record.as_mut_ptr()) } {
+        0.. => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Has the kernel hand over what it keeps of the file system that `file` is in.
+pub fn sync_file_system(file: &File) -> io::Result<()> {
+    // SAFETY: takes a descriptor that is open.
+    match unsafe { libc::syncfs(file.as_raw_fd()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// The file lies in a btrfs of the kernel's own.
+pub fn is_kernels_btrfs(file: &File) -> bool {
+    // SAFETY: plain data; all zeros is a valid value.
+    let mut stat: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: takes a descriptor that is open, and writes `stat`.
+    let done = unsafe { libc::fstatfs(file.as_raw_fd(), &mut stat) };
+    done == 0 && stat.f_type == libc::BTRFS_SUPER_MAGIC
+}

@@ -1,0 +1,48 @@
+//! Control operations that are the file system's own: passed on with who asks.
+//!
+//! What the kernel remembers of names that such an operation changed is gone before the caller
+//! hears the answer. The kernel holds no lock of the directory meanwhile, but others may, who
+//! wait for us: so another thread tells it, and is not waited for longer than a moment.
+
+use super::failure::Answer;
+use super::reply::Out;
+use super::request::Request;
+use super::{Dispatcher, caller};
+use crate::abi::record::IoctlIn;
+use vfs::{Asker, Errno, Ino, Result, Who};
+
+struct Asking<'a> {
+    dispatcher: &'a Dispatcher,
+    request: &'a Request<'a>,
+    ino: Ino,
+}
+
+impl Asker for Asking<'_> {
+    fn who(&self) -> Result<Who> {
+        let Dispatcher { callers, owners, fs, server, .. } = self.dispatcher;
+        let mut who = caller::who(&**callers, self.request, *server);
+        owners.ask(&mut who, || fs.getattr(self.ino))?;
+        Ok(who)
+    }
+}
+
+impl Dispatcher {
+    pub(super) fn control(
+        &self,
+        request: &Request<'_>,
+        ino: Ino,
+        arg: &IoctlIn,
+        input: &[u8],
+        out: &mut Out<'_>,
+    ) -> Answer<()> {
+        let control = self.control.as_ref().ok_or(Errno::ENOTTY)?;
+        let asker = Asking { dispatcher: self, request, ino };
+        let done = control.control(&asker, ino, arg.cmd, input)?;
+        let tickets = done.names.iter().map(|(dir, name)| self.notifier.drop_name(*dir, name));
+        if let Some(last) = tickets.max() {
+            self.notifier.wait(last);
+        }
+        let room = done.answer.len().min(arg.out_size as usize);
+        out.bytes(&done.answer[..room])
+    }
+}

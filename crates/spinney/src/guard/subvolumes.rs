@@ -1,0 +1,71 @@
+//! Subvolumes, behind the guard: what commits by itself waits for no transaction, but is refused
+//! while one is open.
+
+use super::Guard;
+use btrfs_fs::{Caller, Delete, NewExtent, SubvolId, SubvolumeInfo};
+use std::time::Duration;
+use vfs::{Entry, Ino, Result};
+
+impl Guard {
+    pub(crate) fn subvolumes(&self) -> Result<Vec<SubvolumeInfo>> {
+        self.there()?.subvolumes()
+    }
+
+    pub(crate) fn subvolume_info(&self, id: SubvolId) -> Result<SubvolumeInfo> {
+        self.there()?.subvolume_info(id)
+    }
+
+    pub(crate) fn subvolume_of(&self, ino: Ino) -> Result<(SubvolId, bool)> {
+        self.there()?.subvolume_of(ino)
+    }
+
+    pub(crate) fn create_subvolume(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+    ) -> Result<(SubvolId, Entry)> {
+        let _durable = self.durable()?;
+        self.change()?.create_subvolume(caller, parent, name)
+    }
+
+    pub(crate) fn snapshot(
+        &self,
+        caller: &Caller,
+        source: Ino,
+        parent: Ino,
+        name: &[u8],
+        read_only: bool,
+    ) -> Result<(SubvolId, Entry)> {
+        let _durable = self.durable()?;
+        self.change()?.snapshot(caller, source, parent, name, read_only)
+    }
+
+    pub(crate) fn delete_subvolume(&self, caller: &Caller, which: Delete<'_>) -> Result<SubvolId> {
+        let _durable = self.durable()?;
+        self.change()?.delete_subvolume(caller, which)
+    }
+
+    pub(crate) fn sync_deleted(&self, ids: &[SubvolId], limit: Option<Duration>) -> Result<bool> {
+        let _durable = self.durable()?;
+        self.there()?.sync_deleted(ids, limit)
+    }
+
+    pub(crate) fn default_subvolume(&self) -> Result<SubvolId> {
+        self.there()?.default_subvolume()
+    }
+
+    pub(crate) fn set_default_subvolume(&self, caller: &Caller, id: SubvolId) -> Result<()> {
+        let _durable = self.durable()?;
+        self.change()?.set_default_subvolume(caller, id)
+    }
+
+    pub(crate) fn set_read_only(&self, caller: &Caller, id: SubvolId, yes: bool) -> Result<()> {
+        let _durable = self.durable()?;
+        self.change()?.set_read_only(caller, id, yes)
+    }
+
+    pub(crate) fn find_new(&self, id: SubvolId, since: u64) -> Result<(u64, Vec<NewExtent>)> {
+        self.there()?.find_new(id, since, None, usize::MAX)
+    }
+}

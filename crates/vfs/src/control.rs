@@ -1,0 +1,62 @@
+//! What a file system does for programs that no other call says: control operations, by number.
+//!
+//! The one who serves programs (a mount) passes on what it does not know itself: which file it
+//! was asked of, by whom, and the bytes that came along. It knows none of the operations; the
+//! one who does them decides who may.
+
+use crate::{Ino, Result};
+
+/// Who asks, at the time of the question.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Who {
+    /// As files of the volume have it.
+    pub uid: u32,
+    /// See `uid`.
+    pub gid: u32,
+    /// Supplementary groups.
+    pub groups: Vec<u32>,
+    /// Permission bits that what he makes does not get.
+    pub umask: u16,
+    /// Administers the machine, or has mounted this himself.
+    pub admin: bool,
+}
+
+/// Tells who asks. To find out takes a while, so it is asked where that decides.
+pub trait Asker {
+    /// Who asks.
+    fn who(&self) -> Result<Who>;
+}
+
+/// What came of a control operation.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Controlled {
+    /// For who asked; what does not fit into what he has room for is cut off.
+    pub answer: Vec<u8>,
+    /// Names that stand for something else now, or for nothing: whoever remembers them forgets
+    /// them before the asker hears the answer.
+    pub names: Vec<(Ino, Vec<u8>)>,
+}
+
+impl Controlled {
+    /// Nothing but an answer.
+    pub fn answer(answer: Vec<u8>) -> Controlled {
+        Controlled { answer, names: Vec::new() }
+    }
+
+    /// Done, and `name` in `directory` is not what it was.
+    pub fn name(directory: Ino, name: &[u8]) -> Controlled {
+        Controlled { answer: Vec::new(), names: vec![(directory, name.to_vec())] }
+    }
+}
+
+/// A file system that has control operations.
+pub trait Control: Send + Sync {
+    /// Does `command` on `ino` with the bytes that came along. ENOTTY: it has no such operation.
+    fn control(
+        &self,
+        asker: &dyn Asker,
+        ino: Ino,
+        command: u32,
+        input: &[u8],
+    ) -> Result<Controlled>;
+}

@@ -99,6 +99,7 @@ const FS: Table = &[
     ("reserver", &["error", "stats", "refusals", "reserve", "writeback", "commit"]),
     ("fsync", &["error", "stats", "join", "log", "commit"]),
     ("orphan", &["error", "ino", "inode", "extents", "reserve", "reserver"]),
+    ("cleaner", &["error", "reserve", "commit", "reserver"]),
     (
         "engine",
         &[
@@ -115,6 +116,7 @@ const FS: Table = &[
             "reserver",
             "fsync",
             "orphan",
+            "cleaner",
         ],
     ),
     ("recover", &["error", "log", "engine"]),
@@ -140,7 +142,10 @@ const FS: Table = &[
         ],
     ),
     ("close", &["engine"]),
-    ("fs", &["options", "ino", "extents", "commit", "engine", "ops", "close"]),
+    ("fs", &["options", "ino", "extents", "commit", "cleaner", "engine", "ops", "close"]),
+    ("find_new", &["error", "ino", "names", "subvol", "fs"]),
+    ("subvolumes", &["subvol", "ops", "fs"]),
+    ("control", &["ino", "subvol", "fs", "find_new"]),
     (
         "open",
         &[
@@ -150,6 +155,7 @@ const FS: Table = &[
             "ino",
             "subvol",
             "commit",
+            "cleaner",
             "engine",
             "recover",
             "fs",

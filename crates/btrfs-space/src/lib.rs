@@ -10,7 +10,6 @@
 pub mod backrefs;
 pub mod free_space;
 mod items;
-mod quota;
 pub mod refs;
 mod settle;
 pub mod shared;

@@ -47,7 +47,8 @@ pub(super) const SPACE: Table = &[
     ("refs", &["items"]),
     ("shared", &["refs"]),
     ("space", &["items", "free_space"]),
-    ("settle", &["items", "free_space", "refs", "shared", "space"]),
+    ("backrefs", &["items", "refs", "shared"]),
+    ("settle", &["items", "free_space", "refs", "shared", "space", "backrefs"]),
 ];
 
 pub(super) const CHECK: Table = &[
@@ -104,6 +105,7 @@ pub(super) const LIBRARY: Table = &[
     ("metadata", &["error", "volume"]),
     ("options", &["error", "guard", "sys", "medium", "volume"]),
     ("transaction", &["error", "volume"]),
+    ("subvolume", &["error", "volume"]),
     ("tree", &["error", "sys", "volume"]),
     ("file", &["error", "volume", "metadata", "tree"]),
     ("format", &["error", "medium", "volume", "options"]),
@@ -155,6 +157,7 @@ pub(super) const CLI: Table = &[
     ("words", &[]),
     ("args", &["error", "words"]),
     ("mounts", &["sys"]),
+    ("door", &["error", "sys"]),
     ("output", &["error"]),
     ("when", &["sys"]),
     ("image", &["error", "sys", "mounts"]),
@@ -165,8 +168,8 @@ pub(super) const CLI: Table = &[
     (
         "commands",
         &[
-            "error", "mode", "progress", "sys", "words", "args", "mounts", "output", "when",
-            "image", "show", "inside", "mount", "archive",
+            "error", "mode", "progress", "sys", "words", "args", "mounts", "door", "output",
+            "when", "image", "show", "inside", "mount", "archive",
         ],
     ),
 ];

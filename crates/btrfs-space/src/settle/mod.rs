@@ -19,6 +19,7 @@
 mod drop_tree;
 mod fixpoint;
 mod outcome;
+mod quota;
 mod sink;
 mod snapshot;
 mod trees;
@@ -29,13 +30,13 @@ pub use outcome::Settled;
 
 use crate::backrefs::TreeState;
 use crate::items::{Items, TreeItems};
-use crate::quota::QuotaCommit;
 use crate::refs::{Drained, ExtentKind, Format, RefDeltas, RefOwner};
 use crate::space::{MetadataReservation, Space};
 use crate::{Extent, refs};
 use btrfs_disk::items::{DevItem, RootItem};
 use btrfs_disk::{Corrupt, Generation, Key, Result, Superblock, TreeId};
 use btrfs_tree::{DirtyNodes, Edit, NodeReader, NodeSink, Overlay, TreeRoot};
+use quota::QuotaCommit;
 use sink::Sink;
 use std::collections::{BTreeMap, BTreeSet};
 use trees::Tree;

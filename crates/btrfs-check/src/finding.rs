@@ -7,28 +7,37 @@ use std::fmt;
 /// One thing that is wrong, and where.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finding {
+    /// How bad it is: its kind's.
     pub severity: Severity,
+    /// What is wrong, with the figures.
     pub kind: FindingKind,
+    /// The tree that it was found in.
     pub tree: Option<TreeId>,
+    /// The item that it is about.
     pub key: Option<Key>,
+    /// The logical address, in bytes, of the node, extent or chunk that it is about.
     pub logical: Option<Logical>,
 }
 
 impl Finding {
+    /// One that is nowhere yet.
     pub fn new(kind: FindingKind) -> Finding {
         Finding { severity: kind.severity(), kind, tree: None, key: None, logical: None }
     }
 
+    /// The same, in this tree.
     pub fn tree(mut self, tree: TreeId) -> Finding {
         self.tree = Some(tree);
         self
     }
 
+    /// The same, at this item.
     pub fn key(mut self, key: Key) -> Finding {
         self.key = Some(key);
         self
     }
 
+    /// The same, at this logical address.
     pub fn at(mut self, logical: u64) -> Finding {
         self.logical = Some(Logical(logical));
         self
@@ -58,22 +67,31 @@ impl fmt::Display for Finding {
 /// What the check came by.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Totals {
+    /// Nodes of all trees but the log's, once each however many trees share them.
     pub tree_blocks: u64,
+    /// Bytes of these, once for all copies.
     pub tree_bytes: u64,
+    /// Extents of file content, once each.
     pub data_extents: u64,
     /// Bytes on disk of all data extents, once each.
     pub data_bytes: u64,
     /// Bytes that files refer to, once for each reference.
     pub referenced_bytes: u64,
+    /// Subvolumes and snapshots, the top level among them; not those that are being deleted.
     pub subvolumes: u64,
+    /// Inodes of all subvolumes, directories among them.
     pub inodes: u64,
+    /// Directories of all subvolumes.
     pub directories: u64,
+    /// Directory entries of all subvolumes.
     pub names: u64,
     /// Inodes without a name that wait for the next mount to delete them.
     pub orphans: u64,
     /// Deleted subvolumes that wait for their blocks to be freed.
     pub dead_subvolumes: u64,
+    /// Chunks, once for all copies.
     pub chunks: u64,
+    /// Bytes of content that have checksums.
     pub csum_bytes: u64,
     /// Bytes read and verified from all copies (`verify_data`).
     pub verified_bytes: u64,
@@ -81,14 +99,18 @@ pub struct Totals {
     pub pending_log: bool,
     /// Subvolumes that the log is about, and its nodes.
     pub log_trees: u64,
+    /// Nodes of the log's trees.
     pub log_blocks: u64,
 }
 
+/// What a check has to say.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
+    /// What is wrong, in the order in which it was found.
     pub findings: Vec<Finding>,
     /// Findings that were left off because there were more than the options allow.
     pub left_off: u64,
+    /// What was seen.
     pub totals: Totals,
     limit: usize,
 }
@@ -111,11 +133,13 @@ impl Report {
         self.worst().is_none_or(|worst| worst == Severity::Note)
     }
 
+    /// The worst that was found; `Error` if findings were left off.
     pub fn worst(&self) -> Option<Severity> {
         let kept = self.findings.iter().map(|f| f.severity).max();
         if self.left_off > 0 { Some(Severity::Error) } else { kept }
     }
 
+    /// How many findings are of this severity, those left off not among them.
     pub fn count(&self, severity: Severity) -> usize {
         self.findings.iter().filter(|f| f.severity == severity).count()
     }

@@ -32,13 +32,29 @@ impl Severity {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Owner {
     /// A tree, for a tree block.
-    Tree { root: TreeId },
+    Tree {
+        /// Its number.
+        root: TreeId,
+    },
     /// A parent block, for a tree block.
-    SharedTree { parent: u64 },
+    SharedTree {
+        /// The block's logical address.
+        parent: u64,
+    },
     /// A file of a tree, for data.
-    Data { root: TreeId, ino: u64, offset: u64 },
+    Data {
+        /// The tree's number.
+        root: TreeId,
+        /// The file's number in it.
+        ino: u64,
+        /// Where in the file the extent's first byte would be, in bytes.
+        offset: u64,
+    },
     /// A leaf, for data.
-    SharedData { parent: u64 },
+    SharedData {
+        /// The leaf's logical address.
+        parent: u64,
+    },
 }
 
 impl fmt::Display for Owner {
@@ -87,8 +103,17 @@ macro_rules! kinds {
         $name:ident $({ $($field:ident: $ty:ty),* $(,)? })? => $text:literal;)*) => {
         #[derive(Clone, PartialEq, Eq, Debug)]
         #[non_exhaustive]
-pub enum FindingKind {
-            $($(#[$doc])* $name $({ $($field: $ty),* })?,)*
+        /// What can be wrong. Each kind's words are its documentation, and its data is what stands
+        /// in them; addresses and lengths are bytes.
+        pub enum FindingKind {
+            $(
+                $(#[$doc])*
+                #[doc = $text]
+                $name $({ $(
+                    #[doc = concat!("What the words above have as `{", stringify!($field), "}`.")]
+                    $field: $ty,
+                )* })?,
+            )*
         }
 
         impl FindingKind {
@@ -97,10 +122,12 @@ pub enum FindingKind {
                 match self { $(FindingKind::$name { .. } => $code,)* }
             }
 
+            /// How bad it is.
             pub fn severity(&self) -> Severity {
                 match self { $(FindingKind::$name { .. } => Severity::$severity,)* }
             }
 
+            /// What the operator can do about it.
             pub fn remedy(&self) -> &'static str {
                 match self { $(FindingKind::$name { .. } => remedy::$remedy,)* }
             }

@@ -12,6 +12,7 @@
 //!
 //! What it does not know: how to repair, and volumes of several devices.
 #![cfg_attr(not(test), deny(unreachable_pub))]
+#![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
 mod chunks;

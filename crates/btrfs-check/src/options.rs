@@ -4,19 +4,30 @@
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Phase {
+    /// The copies of the superblock.
     Superblocks,
+    /// Chunks, devices and device extents.
     ChunkTree,
+    /// The extent tree and block groups; then the other trees that are no subvolumes.
     ExtentTree,
+    /// The subvolumes: inodes, names and what files refer to.
     Trees,
+    /// References that were found against those that the extent tree has; quotas.
     References,
+    /// The free-space tree against the extents.
     FreeSpace,
+    /// The checksum tree against the extents of content.
     Checksums,
+    /// Subvolumes and their names against each other.
     Roots,
+    /// The log of fsyncs, if there is one.
     Log,
+    /// Content against its checksums, where that was asked for.
     Data,
 }
 
 impl Phase {
+    /// What it is called when progress is shown.
     pub fn name(self) -> &'static str {
         match self {
             Phase::Superblocks => "superblocks",
@@ -37,11 +48,15 @@ impl Phase {
 /// blocks elsewhere).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Progress {
+    /// The stage that runs.
     pub phase: Phase,
+    /// Bytes or tree blocks that it has come by.
     pub done: u64,
+    /// How many there are.
     pub total: Option<u64>,
 }
 
+/// What a check looks at, and whom it tells how far it is.
 pub struct CheckOptions<'a> {
     /// Read every checksummed block of data from every copy and verify it.
     pub verify_data: bool,

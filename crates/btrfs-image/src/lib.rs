@@ -3,6 +3,7 @@
 //! `mkfs` writes a volume's bytes from nothing; `copy` carries trees in and out through
 //! any [`vfs::FileSystem`] and knows nothing of the format below it.
 #![cfg_attr(not(test), deny(unreachable_pub))]
+#![deny(missing_docs)]
 #![deny(unsafe_code)]
 
 pub mod copy;

@@ -2,16 +2,20 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// A number that threads add to; relaxed, so it says nothing of other memory.
 #[derive(Default)]
 pub struct Counter(AtomicU64);
 
 impl Counter {
+    /// Adds `n`.
     pub fn add(&self, n: u64) {
         self.0.fetch_add(n, Ordering::Relaxed);
     }
+    /// What it has come to.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
+    /// Makes it `n` if that is more.
     pub fn max(&self, n: u64) {
         self.0.fetch_max(n, Ordering::Relaxed);
     }
@@ -22,9 +26,11 @@ impl Counter {
 macro_rules! counters {
     ($type:ident { $($field:ident = $name:literal),* $(,)? }) => {
         #[derive(Default)]
-        pub struct $type { $(pub $field: $crate::Counter),* }
+        #[doc = "Counters, each by the name that users see."]
+        pub struct $type { $(#[doc = concat!("`", $name, "`")] pub $field: $crate::Counter),* }
 
         impl $type {
+            #[doc = "All of them, by the names that users see."]
             pub fn list(&self) -> Vec<(&'static str, u64)> {
                 vec![$(($name, self.$field.get())),*]
             }

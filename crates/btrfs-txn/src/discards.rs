@@ -18,9 +18,11 @@ use btrfs_space::free_space::Ranges;
 use btrfs_space::{Extent, Space};
 use locks::{Mutex, Rank};
 
+/// What came back to the allocator and the device does not know of yet.
 pub struct PendingDiscards(Option<Mutex<Ranges>>);
 
 impl PendingDiscards {
+    /// `discard`: the device is to be told. Else nothing is kept.
     pub fn new(discard: bool) -> PendingDiscards {
         PendingDiscards(discard.then(|| Mutex::new(Rank::Discards, Ranges::new())))
     }

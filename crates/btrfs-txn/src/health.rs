@@ -9,6 +9,7 @@ use btrfs_disk::{Error, Result};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+/// Whether the volume can be written.
 #[derive(Default)]
 pub struct Health {
     /// From the start.
@@ -24,6 +25,7 @@ pub struct Health {
 }
 
 impl Health {
+    /// With the reason why nothing can be written from the start, if there is one.
     pub fn new(read_only: Option<String>) -> Health {
         Health { read_only, ..Health::default() }
     }
@@ -33,6 +35,7 @@ impl Health {
         self.read_only.as_deref()
     }
 
+    /// Nothing could be written from the start.
     pub fn is_read_only(&self) -> bool {
         self.read_only.is_some()
     }
@@ -66,6 +69,7 @@ impl Health {
         Ok(())
     }
 
+    /// No operation may begin to change anything: the mount is read-only for a while.
     pub fn refuses_changes(&self) -> bool {
         self.no_changes.load(Ordering::SeqCst)
     }
@@ -75,18 +79,22 @@ impl Health {
         self.no_changes.swap(refuse, Ordering::SeqCst)
     }
 
+    /// All that was changed is durable, and nothing is written.
     pub fn is_still(&self) -> bool {
         self.still.load(Ordering::SeqCst)
     }
 
+    /// That is so from now on, or over.
     pub fn set_still(&self, still: bool) {
         self.still.store(still, Ordering::SeqCst);
     }
 
+    /// It was stopped as by a crash.
     pub fn is_shut_down(&self) -> bool {
         self.shut_down.load(Ordering::Acquire)
     }
 
+    /// Stops it as by a crash: poisoned, and every call is to fail.
     pub fn shut_down(&self) {
         self.shut_down.store(true, Ordering::Release);
         self.poison("it was shut down");

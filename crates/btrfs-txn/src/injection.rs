@@ -37,14 +37,17 @@ pub struct Injection {
 
 #[cfg(feature = "fault-injection")]
 impl Injection {
+    /// Goes wrong in this way.
     pub fn of(defect: Option<Defect>) -> Injection {
         Injection { defect, ..Injection::default() }
     }
 
+    /// Calls `look` behind each durable commit, before the next one can begin.
     pub fn after_commit(look: impl Fn() + Send + Sync + 'static) -> Injection {
         Injection { after_commit: Some(std::sync::Arc::new(look)), ..Injection::default() }
     }
 
+    /// Whether this is to go wrong.
     pub fn has(&self, defect: Defect) -> bool {
         self.defect == Some(defect)
     }
@@ -59,11 +62,13 @@ impl Injection {
 
 #[cfg(not(feature = "fault-injection"))]
 impl Injection {
+    /// Never.
     #[inline(always)]
     pub const fn has(&self, _: Defect) -> bool {
         false
     }
 
+    /// Nobody looks.
     #[inline(always)]
     pub const fn committed(&self) {}
 }

@@ -4,6 +4,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// How much memory is taken, and how much may be.
 pub struct Memory {
     /// Bytes of content that no extent holds yet.
     dirty: AtomicU64,
@@ -13,18 +14,22 @@ pub struct Memory {
 }
 
 impl Memory {
+    /// Of content and of the delta, in bytes, from where on something is done about it.
     pub fn new(most_dirty: u64, most_delta: u64) -> Memory {
         Memory { dirty: AtomicU64::new(0), most_dirty, most_delta }
     }
 
+    /// Bytes of content that no extent holds yet.
     pub fn dirty(&self) -> u64 {
         self.dirty.load(Ordering::Relaxed)
     }
 
+    /// So many more.
     pub fn add_dirty(&self, bytes: u64) {
         self.dirty.fetch_add(bytes, Ordering::Relaxed);
     }
 
+    /// So many fewer: they have landed, or are gone.
     pub fn sub_dirty(&self, bytes: u64) {
         let before = self.dirty.fetch_sub(bytes, Ordering::Relaxed);
         debug_assert!(before >= bytes, "{bytes} of {before} bytes are no longer dirty");

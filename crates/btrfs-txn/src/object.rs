@@ -5,11 +5,14 @@ use btrfs_disk::TreeId;
 /// An inode's items have one, an orphan list's, a directory's.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct ObjectId {
+    /// The tree that its items are in.
     pub tree: TreeId,
+    /// The first part of their keys.
     pub objectid: u64,
 }
 
 impl ObjectId {
+    /// Of this tree, by this number.
     pub fn new(tree: TreeId, objectid: u64) -> ObjectId {
         ObjectId { tree, objectid }
     }

@@ -11,6 +11,7 @@ use locks::{Condvar, Mutex, Rank};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
+/// Word that is left for who commits.
 pub struct CommitRequests {
     signal: Mutex<Signal>,
     changed: Condvar,

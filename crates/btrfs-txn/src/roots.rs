@@ -12,14 +12,20 @@ use btrfs_tree::TreeRoot;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
+/// A tree of one commit.
 #[derive(Clone, Debug)]
 pub struct Root {
+    /// Its highest node.
     pub root: TreeRoot,
+    /// Its item in the root tree.
     pub item: RootItem,
 }
 
+/// The trees of one commit.
 pub struct Roots {
+    /// The commit's.
     pub generation: Generation,
+    /// By their numbers; the root tree and the chunk tree among them.
     pub trees: BTreeMap<TreeId, Root>,
     retired: OnceLock<Retired>,
 }
@@ -34,10 +40,12 @@ struct Retired {
 }
 
 impl Roots {
+    /// Of a commit that is published with them.
     pub fn new(generation: Generation, trees: BTreeMap<TreeId, Root>) -> Roots {
         Roots { generation, trees, retired: OnceLock::new() }
     }
 
+    /// The tree of this number, if there is one.
     pub fn get(&self, tree: TreeId) -> Option<&Root> {
         self.trees.get(&tree)
     }

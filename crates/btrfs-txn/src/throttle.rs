@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 pub enum Urgency {
     /// It is due, and half of a processor is enough for it.
     Background,
+    /// Somebody waits: it makes haste.
     Awaited,
 }
 
@@ -26,6 +27,7 @@ pub const BATCH: u64 = 8 << 20;
 const WORK: Duration = Duration::from_millis(1);
 const REST: Duration = Duration::from_millis(4);
 
+/// Offers the processor now and then, and the device something to start with.
 pub struct Throttle<'a> {
     core: &'a Core,
     urgency: Urgency,
@@ -34,6 +36,7 @@ pub struct Throttle<'a> {
 }
 
 impl Throttle<'_> {
+    /// For a piece of work that begins now.
     pub fn new(core: &Core, urgency: Urgency) -> Throttle<'_> {
         Throttle { core, urgency, since: Instant::now(), unwritten: 0 }
     }

@@ -13,9 +13,11 @@ use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Rank};
 pub enum Wanted {
     /// What has landed: new chunks are to be on the volume before they are needed.
     WrittenBack,
+    /// All that was done, content that is in memory among it.
     Everything,
 }
 
+/// One commit at a time, shared by all who wait for it.
 pub struct Turns {
     /// Held by the running commit.
     running: Mutex<()>,

@@ -12,15 +12,19 @@ use std::sync::Arc;
 
 /// The layers at one moment.
 pub struct Snapshot {
+    /// What operations change.
     pub current: Arc<Delta>,
     /// Being committed.
     pub sealed: Option<Arc<Delta>>,
+    /// What the last commit published.
     pub roots: Arc<Roots>,
 }
 
 /// Item bytes, borrowed from a node or owned.
 pub enum Bytes {
+    /// In a node, which stays as long as this.
     Item(Item),
+    /// Out of a delta.
     Owned(Box<[u8]>),
 }
 
@@ -34,12 +38,16 @@ impl std::ops::Deref for Bytes {
     }
 }
 
+/// All layers at one moment, as one.
 pub struct View<'a> {
+    /// Where nodes are read.
     pub store: &'a NodeStore,
+    /// Of that moment.
     pub layers: arc_swap::Guard<Arc<Snapshot>>,
 }
 
 impl View<'_> {
+    /// The item under `key`, of the newest layer that says anything of it.
     pub fn get(&self, tree: TreeId, key: &Key) -> Result<Option<Bytes>> {
         if let Some(value) = self.layers.current.items.get(tree, key) {
             return Ok(value.map(Bytes::Owned));
@@ -161,6 +169,7 @@ pub struct Scan<'v> {
 }
 
 impl Scan<'_> {
+    /// The next item upwards, or `None` behind the object's last.
     #[allow(clippy::should_implement_trait, reason = "it can fail, so it is no iterator")]
     pub fn next(&mut self) -> Result<Option<(Key, Bytes)>> {
         let layers = &self.view.layers;

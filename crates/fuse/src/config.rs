@@ -24,8 +24,10 @@ pub enum Transport {
 /// `fuseblk`: the kernel then passes syncfs(2) on and unmounting waits for the commit.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Source {
+    /// A name alone: `Config::fsname`.
     #[default]
     Nothing,
+    /// This block device.
     BlockDevice(PathBuf),
     /// As root a loop device is attached for the time of the mount; otherwise as `Nothing`.
     Image(PathBuf),
@@ -41,8 +43,10 @@ impl fmt::Debug for Controls {
     }
 }
 
+/// How a file system is mounted and served; the default serves any.
 #[derive(Clone, Debug)]
 pub struct Config {
+    /// How requests come.
     pub transport: Transport,
     /// Server threads per processor; requests that block (fsync) hold one each. 0 leaves
     /// the choice to us.
@@ -68,19 +72,27 @@ pub struct Config {
     pub cache_negative: bool,
     /// Largest data of one request, in bytes.
     pub max_write: u32,
+    /// Largest data that one request asks for, in bytes; `None` leaves it to the kernel.
     pub max_read: Option<u32>,
     /// Let users other than the one who mounts in. File modes and ACLs still decide.
     pub allow_other: bool,
+    /// Nothing is changed: the kernel refuses it.
     pub read_only: bool,
+    /// Set-user-ID and set-group-ID bits, and capabilities of files, mean nothing.
     pub nosuid: bool,
+    /// Device nodes cannot be opened.
     pub nodev: bool,
+    /// No program can be started from it.
     pub noexec: bool,
+    /// Reading changes no access times.
     pub noatime: bool,
     /// Each write is durable when it returns: the kernel sends an FSYNC behind it.
     pub sync: bool,
     /// Shown as the source of a mount that has no block device.
     pub fsname: String,
+    /// What follows `fuse.` in the mount's type.
     pub subtype: String,
+    /// What it stands on.
     pub source: Source,
     /// Further options, passed to the kernel (or `fusermount3`) as they are.
     pub options: Vec<String>,

@@ -11,6 +11,7 @@
 //! that other mounts or programs notice.
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), deny(unreachable_pub))]
+#![deny(missing_docs)]
 
 mod abi;
 mod callers;

@@ -14,11 +14,16 @@ use vfs::{Attr, posix_acl};
 /// Of users, or of groups.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Map {
+    /// As they are.
     #[default]
     AsStored,
+    /// All appear as this number.
     Forced(u32),
+    /// One number appears as another.
     Alias {
+        /// The number on the volume.
         stored: u32,
+        /// What the mount shows for it.
         seen: u32,
     },
 }
@@ -67,13 +72,17 @@ impl Map {
     }
 }
 
+/// Whose files a mount shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Owners {
+    /// The users.
     pub users: Map,
+    /// The groups.
     pub groups: Map,
 }
 
 impl Owners {
+    /// Nothing is mapped.
     pub fn are_as_stored(&self) -> bool {
         *self == Owners::default()
     }

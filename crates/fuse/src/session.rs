@@ -38,6 +38,7 @@ const CLASSIC_THREADS: std::ops::RangeInclusive<usize> = 2..=64;
 /// The largest first message is far smaller.
 const FIRST_MESSAGE: usize = 1 << 16;
 
+/// A file system that is mounted and served. Dropped, it unmounts.
 pub struct Session {
     dispatcher: Arc<Dispatcher>,
     notifier: Notifier,
@@ -73,6 +74,7 @@ impl Unmounter {
         mount::unmount(&self.mountpoint, lazy)
     }
 
+    /// Where it is mounted.
     pub fn mountpoint(&self) -> &Path {
         &self.mountpoint
     }

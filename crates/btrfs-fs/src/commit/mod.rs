@@ -103,19 +103,19 @@ impl Committer {
 
     /// When this returns no commit runs, and none begins before `commit_held`: whoever asks for
     /// one hears EBUSY.
-    pub fn hold(&self) {
+    pub(crate) fn hold(&self) {
         self.held.store(true, Ordering::SeqCst);
         // Who has its turn has looked at it since.
         self.wait_for_running();
     }
 
-    pub fn is_held(&self) -> bool {
+    pub(crate) fn is_held(&self) -> bool {
         self.held.load(Ordering::SeqCst)
     }
 
     /// Everything since `hold` becomes durable, at once; ends holding. After an error nothing of
     /// it is, and commits are held still.
-    pub fn commit_held(&self) -> Result<()> {
+    pub(crate) fn commit_held(&self) -> Result<()> {
         // All of it, or the first of several commits would have a part.
         match self.writeback.flush_all(Urgency::Awaited)? {
             Flushed::All => {}

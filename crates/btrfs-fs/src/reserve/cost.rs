@@ -11,7 +11,7 @@
 //! it). What it does not know: trees, and what is free.
 
 pub use super::bound::Cost;
-pub use super::records::UNWRITTEN;
+pub(super) use super::records::UNWRITTEN;
 use super::records::{FILE_EXTENT, INODE, NAMED};
 use btrfs_disk::Geometry;
 use btrfs_txn::RUN_PLACES;

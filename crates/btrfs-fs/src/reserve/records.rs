@@ -12,14 +12,14 @@ use btrfs_disk::node::{ITEM_SIZE, KEY_PTR_SIZE};
 
 /// An item without data, which is its header: one end of a free range, an item that says which
 /// node refers to a node.
-pub const HEADER: u64 = ITEM_SIZE as u64;
+pub(super) const HEADER: u64 = ITEM_SIZE as u64;
 /// An INODE_ITEM.
-pub const INODE: u64 = InodeItem::SIZE as u64 + HEADER;
+pub(super) const INODE: u64 = InodeItem::SIZE as u64 + HEADER;
 /// An item that holds a name, less the name: DIR_ITEM, DIR_INDEX, INODE_REF or XATTR_ITEM, the
 /// longest of which is as a directory's.
-pub const NAMED: u64 = DirFields::SIZE as u64 + HEADER;
+pub(super) const NAMED: u64 = DirFields::SIZE as u64 + HEADER;
 /// An EXTENT_DATA item of an extent or a hole, in its tree.
-pub const FILE_EXTENT: u64 = FileExtentFields::SIZE as u64 + HEADER;
+pub(super) const FILE_EXTENT: u64 = FileExtentFields::SIZE as u64 + HEADER;
 /// What tells the kinds of references apart inside of an extent item.
 const INLINE_KIND: u64 = 1;
 /// An extent item of a node, with the one reference in it: its tree's or its parent's number.
@@ -28,16 +28,16 @@ const NODE_EXTENT: u64 = ExtentItemFields::SIZE as u64 + INLINE_KIND + 8 + HEADE
 const DATA_EXTENT: u64 =
     ExtentItemFields::SIZE as u64 + INLINE_KIND + ExtentDataRef::SIZE as u64 + HEADER;
 /// An item that says which file refers to an extent.
-pub const DATA_REFERENCE: u64 = ExtentDataRef::SIZE as u64 + HEADER;
+pub(super) const DATA_REFERENCE: u64 = ExtentDataRef::SIZE as u64 + HEADER;
 /// A pointer in its node.
-pub const POINTER: u64 = KEY_PTR_SIZE as u64;
+pub(super) const POINTER: u64 = KEY_PTR_SIZE as u64;
 /// Items that an unwritten extent will have in all trees: the file's, the extent's, ends of free
 /// ranges, headers of checksums.
-pub const UNWRITTEN: u64 = FILE_EXTENT + DATA_EXTENT + 2 * HEADER + 2 * HEADER;
+pub(super) const UNWRITTEN: u64 = FILE_EXTENT + DATA_EXTENT + 2 * HEADER + 2 * HEADER;
 /// The records of a new node: extent item, and two ends of free ranges.
-pub const NODE_RECORD: u64 = NODE_EXTENT + 2 * HEADER;
+pub(super) const NODE_RECORD: u64 = NODE_EXTENT + 2 * HEADER;
 /// A ROOT_ITEM and the references beside it, with the longest names.
-pub const ROOT_RECORDS: u64 =
+pub(super) const ROOT_RECORDS: u64 =
     RootItem::SIZE as u64 + 2 * (RootRef::FIXED + MAX_NAME) as u64 + 3 * HEADER;
 
 // Figures that promises were measured with.

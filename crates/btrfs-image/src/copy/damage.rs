@@ -10,6 +10,7 @@ const SECTOR: u64 = btrfs_disk::ids::SECTOR_SIZE as u64;
 
 /// What `read_around` hands over.
 pub enum Piece<'a> {
+    /// Content that could be read.
     Good(&'a [u8]),
     /// So many bytes could not be read.
     Lost(u64, FsError),

@@ -5,15 +5,35 @@ use std::io;
 use std::path::{Path, PathBuf};
 use vfs::FsError;
 
+/// Why a copy ended.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum CopyError {
     /// The host's side failed.
-    Host { path: PathBuf, action: &'static str, source: io::Error },
+    Host {
+        /// The path on the host.
+        path: PathBuf,
+        /// What was being done, as in `set owner`.
+        action: &'static str,
+        /// What the host said.
+        source: io::Error,
+    },
     /// The volume's side failed; `path` is the host's name of the same thing.
-    Volume { path: PathBuf, action: &'static str, source: FsError },
+    Volume {
+        /// The path on the host.
+        path: PathBuf,
+        /// What was being done, as in `set owner`.
+        action: &'static str,
+        /// What the volume said.
+        source: FsError,
+    },
     /// Something that must not be carried over.
-    Refused { path: PathBuf, why: &'static str },
+    Refused {
+        /// The path on the host.
+        path: PathBuf,
+        /// The reason.
+        why: &'static str,
+    },
 }
 
 pub(super) type Result<T> = std::result::Result<T, CopyError>;

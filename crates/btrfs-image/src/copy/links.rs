@@ -20,6 +20,7 @@ pub struct ImportLinks<'f> {
 }
 
 impl<'f> ImportLinks<'f> {
+    /// For copies into this volume.
     pub fn new(fs: &'f dyn FileSystem) -> ImportLinks<'f> {
         ImportLinks { fs, known: RefCell::default(), copies: RefCell::default() }
     }

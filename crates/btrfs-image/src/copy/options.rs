@@ -10,24 +10,45 @@ use vfs::{FileKind, FsError};
 #[non_exhaustive]
 pub enum Event<'a> {
     /// A file, directory, link or node is there; a directory before its entries.
-    Made { path: &'a Path, kind: FileKind, so_far: &'a CopyReport },
+    Made {
+        /// Its path on the host.
+        path: &'a Path,
+        /// What it is.
+        kind: FileKind,
+        /// What was copied up to here.
+        so_far: &'a CopyReport,
+    },
     /// Another piece of a file's content is there.
-    Data { path: &'a Path, so_far: &'a CopyReport },
+    Data {
+        /// The file's path on the host.
+        path: &'a Path,
+        /// What was copied up to here.
+        so_far: &'a CopyReport,
+    },
     /// The target knows no such attribute; it was left out.
-    SkippedXattr { path: &'a Path, name: &'a [u8] },
+    SkippedXattr {
+        /// The path of what lacks it, on the host.
+        path: &'a Path,
+        /// The attribute's name.
+        name: &'a [u8],
+    },
 }
 
+/// What is carried over, and who is told meanwhile.
 pub struct CopyOptions<'a> {
     /// Carry user and group over; else new things belong to root in a volume, to who copies
     /// on the host. There only root gives files away: what should be somebody else's and is
     /// not loses the set-user-ID, set-group-ID and sticky bits.
     pub owners: bool,
+    /// Carry extended attributes over, ACLs among them.
     pub xattrs: bool,
     /// Import only: do not descend into other file systems mounted below the top.
     pub one_file_system: bool,
     /// Hard links between this copy and others; else only inside this one.
     pub import_links: Option<&'a ImportLinks<'a>>,
+    /// The same for copies to the host.
     pub export_links: Option<&'a ExportLinks>,
+    /// Is told what happens, from the thread that copies.
     pub progress: Option<&'a dyn Fn(&Event<'_>)>,
     /// Export only: takes what the volume could not give, and the copy goes on; `None` ends it
     /// with the error. Content that is lost reads as zeros in the copy.
@@ -41,6 +62,7 @@ pub struct Lost<'a> {
     pub path: &'a Path,
     /// Offset and length of the content; `None` if it is the thing itself, or what is in it.
     pub range: Option<(u64, u64)>,
+    /// What the volume said.
     pub why: &'a FsError,
 }
 
@@ -59,10 +81,14 @@ impl Default for CopyOptions<'_> {
     }
 }
 
+/// What a copy has made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CopyReport {
+    /// Directories, the top among them.
     pub directories: u64,
+    /// Regular files.
     pub files: u64,
+    /// Symbolic links.
     pub symlinks: u64,
     /// Devices, FIFOs and sockets.
     pub specials: u64,
@@ -70,6 +96,7 @@ pub struct CopyReport {
     pub hard_links: u64,
     /// Content bytes, holes not counted.
     pub bytes: u64,
+    /// Attributes that the target does not know.
     pub skipped_xattrs: u64,
 }
 

@@ -3,17 +3,29 @@
 use std::fmt;
 use std::io;
 
+/// What making a volume returns.
 pub type Result<T> = std::result::Result<T, MkfsError>;
 
+/// Why no volume was made. After `Io` the device holds a part of one.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum MkfsError {
     /// The options contradict each other or the format.
     Invalid(String),
     /// The device is shorter than the least that the options need.
-    TooSmall { minimum: u64, have: u64 },
+    TooSmall {
+        /// Bytes that are needed.
+        minimum: u64,
+        /// Bytes that are there.
+        have: u64,
+    },
     /// The device failed, or no randomness was to be had.
-    Io { context: String, source: io::Error },
+    Io {
+        /// What was being done.
+        context: String,
+        /// What the system said.
+        source: io::Error,
+    },
 }
 
 impl MkfsError {

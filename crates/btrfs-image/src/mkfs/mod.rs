@@ -26,20 +26,28 @@ use options::Settled;
 /// What was made.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MkfsReport {
+    /// The volume's.
     pub uuid: [u8; 16],
+    /// Length of the volume in bytes: the device's, in whole sectors.
     pub total_bytes: u64,
     /// Logical bytes that the trees occupy.
     pub bytes_used: u64,
+    /// Bytes of a node.
     pub node_size: u32,
+    /// In the order of their addresses.
     pub chunks: Vec<ChunkReport>,
 }
 
+/// A chunk of the new volume.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ChunkReport {
+    /// Where it begins, in bytes.
     pub logical: u64,
+    /// Its bytes, once for all copies.
     pub len: u64,
     /// `btrfs_disk::ids::block_group` flags.
     pub flags: u64,
+    /// How often the device has its content.
     pub copies: usize,
 }
 

@@ -10,11 +10,14 @@ pub(super) const SECTOR: u32 = btrfs_disk::ids::SECTOR_SIZE;
 /// How many copies of the metadata there are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Profile {
+    /// One copy.
     Single,
+    /// Two copies on the one device.
     Dup,
 }
 
 impl Profile {
+    /// How often the device has what is stored so.
     pub fn copies(self) -> u64 {
         match self {
             Profile::Single => 1,
@@ -23,9 +26,12 @@ impl Profile {
     }
 }
 
+/// What the volume's structures are like, as in `mkfs.btrfs -O`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Features {
+    /// Holes of files have no items.
     pub no_holes: bool,
+    /// Free space is kept in a tree.
     pub free_space_tree: bool,
     /// Needs the two others.
     pub block_group_tree: bool,
@@ -46,13 +52,17 @@ pub struct MkfsOptions {
     pub uuid: Option<[u8; 16]>,
     /// 4096 to 65536; 16384 where `None`, 4096 with `mixed`.
     pub node_size: Option<u32>,
+    /// How nodes and content are checksummed.
     pub csum: ChecksumType,
     /// DUP where `None`, single with `mixed`. With `mixed` data has it too.
     pub metadata_profile: Option<Profile>,
     /// Data and metadata in the same block groups, for small volumes.
     pub mixed: bool,
+    /// What the structures are like.
     pub features: Features,
+    /// Who owns the top directory.
     pub root_uid: u32,
+    /// The group of the top directory.
     pub root_gid: u32,
     /// Permission bits of the top directory.
     pub root_perm: u16,

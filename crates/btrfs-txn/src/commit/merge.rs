@@ -17,8 +17,11 @@ const STRETCH: usize = 1024;
 
 /// New trees on the volume, which no superblock leads to yet.
 pub struct Merged {
+    /// The epoch's, which is the new superblock's.
     pub generation: Generation,
+    /// All trees, those that did not change among them.
     pub trees: BTreeMap<TreeId, Root>,
+    /// What nothing refers to any more once the superblock is durable.
     pub freed: Vec<Extent>,
     /// To be written: what it leads to is durable.
     pub superblock: Superblock,

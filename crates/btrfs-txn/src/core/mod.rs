@@ -32,20 +32,33 @@ pub struct Features {
     pub extended_refs: bool,
 }
 
+/// What everything in the engine stands on: the volume, its layers, and whether it may be written.
 pub struct Core {
+    /// Chunks, superblocks, reads and writes.
     pub volume: Arc<Volume>,
+    /// Nodes, and the cache of them.
     pub store: NodeStore,
+    /// What is free, and who has reserved it.
     pub space: Arc<Space>,
+    /// The sizes that rule the volume.
     pub geometry: Geometry,
+    /// What the format of this volume has.
     pub features: Features,
+    /// Whether anything may be written.
     pub health: Health,
+    /// Who wants a commit, and who waits for one.
     pub requests: CommitRequests,
+    /// What the device is to be told is free.
     pub discards: PendingDiscards,
+    /// How much of it what is not durable takes.
     pub memory: Memory,
+    /// What stamps come from.
     pub clock: Arc<dyn Clock>,
     /// Whether a commit that nobody waits for rests.
     pub contention: Arc<dyn Contention>,
+    /// Counters of this crate.
     pub stats: TxnStats,
+    /// What tests make go wrong.
     pub injection: Injection,
     /// Shared with the allocator's prover, which knows no more of us.
     layers: Arc<ArcSwap<Snapshot>>,
@@ -53,16 +66,25 @@ pub struct Core {
 
 /// What a core is made of.
 pub struct Parts {
+    /// Chunks, superblocks, reads and writes.
     pub volume: Arc<Volume>,
+    /// Nodes, and the cache of them.
     pub store: NodeStore,
+    /// What is free, and who has reserved it.
     pub space: Arc<Space>,
+    /// What the format of this volume has.
     pub features: Features,
+    /// Whether anything may be written.
     pub health: Health,
+    /// What the device is to be told is free.
     pub discards: PendingDiscards,
+    /// How much of it what is not durable takes.
     pub memory: Memory,
+    /// What stamps come from.
     pub clock: Arc<dyn Clock>,
     /// Whether a commit that nobody waits for rests.
     pub contention: Arc<dyn Contention>,
+    /// What tests make go wrong.
     pub injection: Injection,
 }
 
@@ -89,6 +111,7 @@ impl Core {
         }
     }
 
+    /// What a reader sees at this moment.
     pub fn view(&self) -> View<'_> {
         View { store: &self.store, layers: self.layers.load() }
     }
@@ -108,10 +131,12 @@ impl Core {
         self.layers.store(Arc::new(next));
     }
 
+    /// The roots of the last commit that was published.
     pub fn roots(&self) -> Arc<Roots> {
         self.layers.load().roots.clone()
     }
 
+    /// Bytes of a sector.
     pub fn sector(&self) -> u64 {
         u64::from(self.geometry.sector_size)
     }

@@ -21,7 +21,9 @@ pub const RUN_PLACES: u32 = 3;
 ///
 /// Its `view` has the operation's own delta on top, so it reads what it wrote.
 pub struct Op<'e> {
+    /// Where it runs.
     pub core: &'e Core,
+    /// What it reads: its own changes, too.
     pub view: View<'e>,
     active: Option<Active>,
     /// An item was put or deleted; see `Core::change`.
@@ -59,10 +61,13 @@ impl<'e> Op<'e> {
         &self.view.layers.current
     }
 
+    /// The generation of its epoch, which stamps what it makes.
     pub fn generation(&self) -> Generation {
         self.delta().generation
     }
 
+    /// Several changes to one object's items, under one hold of its shard's lock: `edit` may
+    /// not enter the delta again.
     pub fn edit<T>(&self, id: ObjectId, edit: impl FnOnce(&mut ObjectEdit<'_>) -> T) -> T {
         self.changed.set(true);
         let run = self.in_run.get().then_some(&self.run);
@@ -88,6 +93,7 @@ impl<'e> Op<'e> {
         result
     }
 
+    /// Puts an item, over what any layer has under its key.
     pub fn put(&self, id: ObjectId, kind: u8, offset: u64, value: Box<[u8]>) {
         self.edit(id, |o| o.put(kind, offset, value, Base::Possible));
     }
@@ -97,6 +103,7 @@ impl<'e> Op<'e> {
         self.edit(id, |o| o.put(kind, offset, value, Base::Absent));
     }
 
+    /// Takes an item away, from whichever layer has it.
     pub fn delete(&self, id: ObjectId, kind: u8, offset: u64) {
         self.edit(id, |o| o.delete(kind, offset));
     }
@@ -173,6 +180,8 @@ impl<'e> Op<'e> {
         }
     }
 
+    /// Makes a fresh data extent of `len` bytes longer by `by`. False: it cannot be
+    /// (`ExtentDelta::extend`).
     pub fn extend(&self, extent: Logical, len: u64, by: u64, who: (TreeId, u64, u64)) -> bool {
         self.delta().extents.extend(extent, len, by, who)
     }
@@ -182,6 +191,7 @@ impl<'e> Op<'e> {
         self.delta().extents.replace_sums(Extent { logical: at, len });
     }
 
+    /// The checksums of the sectors from `at` on, which belong to `extent`.
     pub fn put_sums(&self, extent: Logical, at: Logical, sums: Box<[u8]>) {
         self.delta().extents.put_sums(extent, at, sums);
     }

@@ -44,6 +44,7 @@ struct LoopConfig {
     reserved: [u64; 8],
 }
 
+/// A loop device that stays while this is held, or anybody uses it.
 #[derive(Debug)]
 pub struct LoopDevice {
     path: PathBuf,
@@ -52,6 +53,7 @@ pub struct LoopDevice {
 }
 
 impl LoopDevice {
+    /// Makes one over `image`, as root; fails with the kernel's error, also where none is free.
     pub fn attach(image: &Path, read_only: bool) -> io::Result<LoopDevice> {
         let backing = OpenOptions::new().read(true).write(!read_only).open(image)?;
         let control = OpenOptions::new().read(true).write(true).open("/dev/loop-control")?;
@@ -72,6 +74,7 @@ impl LoopDevice {
         Err(io::Error::from_raw_os_error(libc::EBUSY))
     }
 
+    /// Its node in `/dev`.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -20,7 +20,7 @@ use btrfs_disk::items::FileExtent;
 use btrfs_disk::key::kind;
 use btrfs_disk::node::MAX_LEVEL;
 use btrfs_disk::{Corrupt, Expect, Generation, Key, Logical, Node, Result, TreeId};
-use btrfs_tree::{Cursor, NodeReader, TreeRoot};
+use btrfs_tree::{Cursor, Item, NodeReader, TreeRoot};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -33,13 +33,16 @@ pub type Owners = BTreeMap<RefOwner, u64>;
 /// A tree of the state that is asked about.
 #[derive(Clone, Copy, Debug)]
 pub struct TreeState {
+    /// Where it begins.
     pub root: TreeRoot,
+    /// Nodes that are newer are its own.
     pub last_snapshot: Generation,
 }
 
 /// What a walker asks for trees; `None`: there is no such tree.
 pub type FindTree<'a> = dyn Fn(TreeId) -> Result<Option<TreeState>> + 'a;
 
+/// A walker in one state of a volume.
 pub struct Backrefs<'a> {
     nodes: &'a dyn NodeReader,
     extents: Box<dyn Items + 'a>,
@@ -233,11 +236,7 @@ impl<'a> Backrefs<'a> {
             if key.objectid != ino || key.kind != kind::EXTENT_DATA {
                 break;
             }
-            let at = FileExtent::parse(item.data()).map_err(|c| c.key(key))?;
-            if let FileExtent::Extent { fields, .. } = at
-                && fields.disk_bytenr == extent
-                && key.offset.wrapping_sub(fields.offset) == offset
-            {
+            if stands_for(&item, extent, offset)? {
                 left -= 1;
                 if last.as_ref().is_none_or(|last| last.logical() != item.node().logical()) {
                     let leaf = Arc::clone(item.node());
@@ -253,4 +252,15 @@ impl<'a> Backrefs<'a> {
         }
         Ok(())
     }
+}
+
+/// Whether a file's item is a reference to `extent` by this offset.
+fn stands_for(item: &Item, extent: Logical, offset: u64) -> Result<bool> {
+    let key = item.key();
+    Ok(match FileExtent::parse(item.data()).map_err(|c| c.key(key))? {
+        FileExtent::Extent { fields, .. } => {
+            fields.disk_bytenr == extent && key.offset.wrapping_sub(fields.offset) == offset
+        }
+        FileExtent::Inline { .. } => false,
+    })
 }

@@ -257,7 +257,8 @@ impl<R: NodeReader> Settle<'_, R> {
         }
         let tally = self.tally(quota, items, edits, status)?;
         let generation = self.generation().0;
-        for (group, change) in tally.into_changes() {
+        let changes = tally.into_changes(&mut |tree| with_ancestors(items, tree))?;
+        for (group, change) in changes {
             let Some(mut info) = info_with(items, edits, group)? else { continue };
             if !apply(&mut info, &change) {
                 mark_inconsistent(status);
@@ -281,7 +282,6 @@ impl<R: NodeReader> Settle<'_, R> {
         let reader = self.reader();
         let mut states = States::new(self, &reader);
         let mut tally = Tally::default();
-        let mut member = |tree| with_ancestors(items, tree);
         for (extent, len, kind) in self.deltas.all_touched() {
             // What lies behind is counted by the rescan, as it is by then.
             if extent.0 >= counted {
@@ -289,13 +289,13 @@ impl<R: NodeReader> Settle<'_, R> {
             }
             let Some((before, after)) = states.reachers(extent, kind)? else { continue };
             untouched.less(&before, len);
-            tally.moved(&mut member, len, &before, &after)?;
+            tally.moved(len, before, after);
         }
         untouched.shared_now(quota, &mut tally);
         if rescan {
             let mut extents = TreeItems::new(self.store, &self.extent_root);
             let status = &mut status.item;
-            super::rescan::go_on(&mut states, &mut extents, &mut tally, &mut member, status)?;
+            super::rescan::go_on(&mut states, &mut extents, &mut tally, status)?;
         }
         Ok(tally)
     }

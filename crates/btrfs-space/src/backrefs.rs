@@ -14,13 +14,13 @@
 //! on from the same references).
 
 use crate::items::Items;
-use crate::refs::{ExtentKind, RefDeltas, RefOwner, apply_reference, current_refs};
+use crate::refs::{ExtentKind, RefDeltas, RefOwner, apply_reference, find_item};
 use crate::shared::may_be_shared;
 use btrfs_disk::items::FileExtent;
 use btrfs_disk::key::kind;
 use btrfs_disk::node::MAX_LEVEL;
 use btrfs_disk::{Corrupt, Expect, Generation, Key, Logical, Node, Result, TreeId};
-use btrfs_tree::{Cursor, NodeReader, TreeRoot};
+use btrfs_tree::{Cursor, Item, NodeReader, TreeRoot};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -33,13 +33,16 @@ pub type Owners = BTreeMap<RefOwner, u64>;
 /// A tree of the state that is asked about.
 #[derive(Clone, Copy, Debug)]
 pub struct TreeState {
+    /// Where it begins.
     pub root: TreeRoot,
+    /// Nodes that are newer are its own.
     pub last_snapshot: Generation,
 }
 
 /// What a walker asks for trees; `None`: there is no such tree.
 pub type FindTree<'a> = dyn Fn(TreeId) -> Result<Option<TreeState>> + 'a;
 
+/// A walker in one state of a volume.
 pub struct Backrefs<'a> {
     nodes: &'a dyn NodeReader,
     extents: Box<dyn Items + 'a>,
@@ -48,6 +51,8 @@ pub struct Backrefs<'a> {
     trees: HashMap<TreeId, Option<TreeState>>,
     alone: HashMap<TreeId, Reachers>,
     known: HashMap<Logical, Reachers>,
+    /// Where the last reference of a tree's files was: the next is often in the same leaf.
+    cursors: HashMap<TreeId, Cursor<'a, dyn NodeReader + 'a>>,
     nobody: Reachers,
 }
 
@@ -59,16 +64,42 @@ impl<'a> Backrefs<'a> {
         pending: Option<&'a RefDeltas>,
         find_tree: Box<FindTree<'a>>,
     ) -> Backrefs<'a> {
-        let (trees, alone, known) = Default::default();
+        let (trees, alone, known, cursors) = Default::default();
         let nobody = Arc::from([]);
-        Backrefs { nodes, extents, pending, find_tree, trees, alone, known, nobody }
+        Backrefs { nodes, extents, pending, find_tree, trees, alone, known, cursors, nobody }
     }
 
     /// The holders of an extent in this state; none if there is no such extent.
     pub fn owners(&mut self, extent: Logical) -> Result<Owners> {
-        let pending = self.pending.as_slice();
-        let refs = current_refs(&mut *self.extents, pending, extent)?;
-        Ok(refs.map(|refs| refs.owners).unwrap_or_default())
+        let owners = self.stored(extent)?;
+        self.with_pending(owners, extent)
+    }
+
+    /// The holders that the extent tree knows.
+    fn stored(&mut self, extent: Logical) -> Result<Owners> {
+        let mut owners = Owners::new();
+        let Some((_, item)) = find_item(&mut *self.extents, extent)? else { return Ok(owners) };
+        for inline in &item.inline {
+            if let Some(owner) = RefOwner::of_inline(inline) {
+                *owners.entry(owner).or_default() += inline.count();
+            }
+        }
+        let known: u64 = owners.values().sum();
+        if known < item.fields.refs {
+            let from = Key::new(extent.0, kind::TREE_BLOCK_REF, 0);
+            let to = Key::new(extent.0, kind::BLOCK_GROUP_ITEM - 1, u64::MAX);
+            self.extents.scan(from, to, &mut |key, data| {
+                if let Some((owner, count)) = RefOwner::of_separate(&key, data)? {
+                    *owners.entry(owner).or_default() += count;
+                }
+                Ok(())
+            })?;
+        }
+        if owners.values().sum::<u64>() != item.fields.refs {
+            let what = "extent's count is not the sum of its references";
+            return Err(Corrupt::new(what).at(extent).into());
+        }
+        Ok(owners)
     }
 
     /// `owners` as they are once `pending` is in the tree too.
@@ -226,18 +257,15 @@ impl<'a> Backrefs<'a> {
         let mut last: Option<Arc<Node>> = None;
         // An item may begin behind the start of its extent: then this is less than nothing.
         let first = if offset.cast_signed() < 0 { 0 } else { offset };
-        let mut cursor = Cursor::new(self.nodes, &tree.root);
+        let cursor = self.cursors.remove(&id);
+        let mut cursor = cursor.unwrap_or_else(|| Cursor::new(self.nodes, &tree.root));
         cursor.seek(&Key::new(ino, kind::EXTENT_DATA, first))?;
         while let Some(item) = cursor.current().filter(|_| left > 0) {
             let key = item.key();
             if key.objectid != ino || key.kind != kind::EXTENT_DATA {
                 break;
             }
-            let at = FileExtent::parse(item.data()).map_err(|c| c.key(key))?;
-            if let FileExtent::Extent { fields, .. } = at
-                && fields.disk_bytenr == extent
-                && key.offset.wrapping_sub(fields.offset) == offset
-            {
+            if stands_for(&item, extent, offset)? {
                 left -= 1;
                 if last.as_ref().is_none_or(|last| last.logical() != item.node().logical()) {
                     let leaf = Arc::clone(item.node());
@@ -245,12 +273,26 @@ impl<'a> Backrefs<'a> {
                     last = Some(leaf);
                 }
             }
-            cursor.next()?;
+            if left > 0 {
+                cursor.next()?;
+            }
         }
+        self.cursors.insert(id, cursor);
         if left > 0 {
             let what = format!("file {ino} of tree {id} lacks {left} references to an extent");
             return Err(Corrupt::new(what).at(extent).into());
         }
         Ok(())
     }
+}
+
+/// Whether a file's item is a reference to `extent` by this offset.
+fn stands_for(item: &Item, extent: Logical, offset: u64) -> Result<bool> {
+    let key = item.key();
+    Ok(match FileExtent::parse(item.data()).map_err(|c| c.key(key))? {
+        FileExtent::Extent { fields, .. } => {
+            fields.disk_bytenr == extent && key.offset.wrapping_sub(fields.offset) == offset
+        }
+        FileExtent::Inline { .. } => false,
+    })
 }

@@ -15,7 +15,9 @@ pub mod qgroup_status {
 
 /// Bits of [`QgroupLimit::flags`].
 pub mod qgroup_limit {
+    /// `max_referenced` is a limit.
     pub const MAX_REFERENCED: u64 = 1 << 0;
+    /// `max_exclusive` is a limit.
     pub const MAX_EXCLUSIVE: u64 = 1 << 1;
 }
 

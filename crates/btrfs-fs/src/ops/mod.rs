@@ -11,7 +11,7 @@ pub mod io;
 pub mod label;
 pub mod link;
 pub mod lookup;
-pub mod quota;
+pub(crate) mod quota;
 pub mod readdir;
 pub mod remount;
 pub mod remove;

@@ -23,7 +23,7 @@ pub struct QuotaStatus {
 }
 
 /// `None`: there are no quotas.
-pub fn status(engine: &Engine) -> Result<Option<QuotaStatus>> {
+pub(crate) fn status(engine: &Engine) -> Result<Option<QuotaStatus>> {
     let key = Key::new(0, kind::QGROUP_STATUS, 0);
     let Some(data) = engine.core.view().get(TreeId::QUOTA, &key).fs()? else { return Ok(None) };
     let item = QgroupStatus::read(&data).map_err(btrfs_disk::Error::from).fs()?;
@@ -36,7 +36,7 @@ pub fn status(engine: &Engine) -> Result<Option<QuotaStatus>> {
 
 /// Begins to keep quotas, and returns when the rescan that this needs has begun. Nothing where
 /// they are kept.
-pub fn enable(engine: &Engine) -> Result<()> {
+pub(crate) fn enable(engine: &Engine) -> Result<()> {
     if status(engine)?.is_some() {
         return Ok(());
     }
@@ -44,7 +44,7 @@ pub fn enable(engine: &Engine) -> Result<()> {
 }
 
 /// Begins to count all anew. EINVAL without quotas, EINPROGRESS where that is under way.
-pub fn rescan(engine: &Engine) -> Result<()> {
+pub(crate) fn rescan(engine: &Engine) -> Result<()> {
     match status(engine)? {
         None => Err(Errno::EINVAL.into()),
         Some(QuotaStatus { rescan: Some(_), .. }) => Err(FsError::Posix(Errno::EINPROGRESS)),
@@ -53,7 +53,7 @@ pub fn rescan(engine: &Engine) -> Result<()> {
 }
 
 /// Returns when no rescan is under way: each commit goes a step on.
-pub fn wait_for_rescan(engine: &Engine) -> Result<()> {
+pub(crate) fn wait_for_rescan(engine: &Engine) -> Result<()> {
     while status(engine)?.is_some_and(|status| status.rescan.is_some()) {
         engine.committer.commit_written_back()?;
         engine.core.health.changeable().fs()?;
@@ -62,7 +62,7 @@ pub fn wait_for_rescan(engine: &Engine) -> Result<()> {
 }
 
 /// Ends quotas; all groups go.
-pub fn disable(engine: &Engine) -> Result<()> {
+pub(crate) fn disable(engine: &Engine) -> Result<()> {
     if status(engine)?.is_none() {
         return Ok(());
     }

@@ -168,7 +168,7 @@ pub fn extent() -> Cost {
 }
 
 /// The status of quotas; a tree with it, and what each new group counts and its limit.
-pub fn quota_groups(groups: u64) -> Cost {
+pub(crate) fn quota_groups(groups: u64) -> Cost {
     cost(1, (groups + 1) * 2 * (40 + 25), 0)
 }
 

@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Commits that may make room in a group for one operation: promises live through one.
-pub const PATIENCE: u32 = 2;
+pub(crate) const PATIENCE: u32 = 2;
 
 #[derive(Default)]
 struct Group {
@@ -66,7 +66,7 @@ impl Table {
     }
 }
 
-pub struct Limits {
+pub(crate) struct Limits {
     any: AtomicBool,
     /// A commit has something to do though nothing changed.
     rescans: AtomicBool,
@@ -85,7 +85,7 @@ impl Default for Limits {
 
 impl Limits {
     /// Promises `bytes` more of the subvolume; false: a limit forbids it, and nothing is promised.
-    pub fn promise(&self, tree: TreeId, bytes: u64) -> bool {
+    pub(crate) fn promise(&self, tree: TreeId, bytes: u64) -> bool {
         if !self.any.load(Ordering::Relaxed) {
             return true;
         }
@@ -101,12 +101,12 @@ impl Limits {
     }
 
     /// A rescan is under way: each commit goes a step on.
-    pub fn rescans(&self) -> bool {
+    pub(crate) fn rescans(&self) -> bool {
         self.rescans.load(Ordering::Relaxed)
     }
 
     /// A commit of everything has ended.
-    pub fn all_landed(&self) {
+    pub(crate) fn all_landed(&self) {
         if self.any.load(Ordering::Relaxed) {
             for group in self.table.lock().groups.values_mut() {
                 group.aging = std::mem::take(&mut group.fresh);
@@ -115,7 +115,7 @@ impl Limits {
     }
 
     /// Takes over what the last commit says of groups.
-    pub fn follow(&self, core: &Core) -> Result<()> {
+    pub(crate) fn follow(&self, core: &Core) -> Result<()> {
         let mut next = Table::default();
         if let Some(root) = core.roots().get(TreeId::QUOTA) {
             next = read(&mut Cursor::new(&core.store, &root.root))?;

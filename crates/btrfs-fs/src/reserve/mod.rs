@@ -41,7 +41,7 @@ mod sizes;
 pub use bound::Cost;
 pub use commit::CommitReservation;
 pub use data::DirtyReservation;
-pub use limits::PATIENCE as QUOTA_PATIENCE;
+pub(crate) use limits::PATIENCE as QUOTA_PATIENCE;
 pub use operation::Reservation;
 pub use sizes::global_reserve;
 
@@ -80,7 +80,7 @@ pub struct Reservations {
     data: Mutex<Option<DataReservation>>,
     /// What the trees had at the last commit.
     measured: Measured,
-    pub limits: Limits,
+    pub(crate) limits: Limits,
     /// What operations under way may change.
     in_flight: InFlight,
     /// An epoch is sealed, and what is held for it is not its commit's yet.

@@ -91,7 +91,7 @@ impl Reserver {
     }
 
     /// EDQUOT where `bytes` more of a subvolume would be beyond a limit of a group.
-    pub fn within_limits(&self, tree: TreeId, bytes: u64) -> Result<()> {
+    pub(crate) fn within_limits(&self, tree: TreeId, bytes: u64) -> Result<()> {
         let mut commits = 0;
         while !self.reservations.limits.promise(tree, bytes) {
             if commits == QUOTA_PATIENCE {

@@ -96,19 +96,8 @@ impl<'a, R: NodeReader> Settle<'a, R> {
         generation: Generation,
         reservation: Option<MetadataReservation>,
     ) -> Result<Settle<'a, R>> {
+        let trees = top_trees(&superblock);
         let fields = &superblock.fields;
-        let top = |id, logical, generation, level| {
-            (id, Tree::top(TreeRoot { id, logical, generation, level }))
-        };
-        let trees = BTreeMap::from([
-            top(TreeId::ROOT, fields.root, fields.generation, fields.root_level),
-            top(
-                TreeId::CHUNK,
-                fields.chunk_root,
-                fields.chunk_root_generation,
-                fields.chunk_root_level,
-            ),
-        ]);
         let separate = btrfs_disk::ids::compat_ro::BLOCK_GROUP_TREE;
         let has_group_tree = fields.compat_ro_flags & separate != 0;
         let mut settle = Settle {
@@ -293,4 +282,21 @@ impl<'a, R: NodeReader> Settle<'a, R> {
         }
         Ok(())
     }
+}
+
+/// Those that the superblock points to.
+fn top_trees(superblock: &Superblock) -> BTreeMap<TreeId, Tree> {
+    let fields = &superblock.fields;
+    let top = |id, logical, generation, level| {
+        (id, Tree::top(TreeRoot { id, logical, generation, level }))
+    };
+    BTreeMap::from([
+        top(TreeId::ROOT, fields.root, fields.generation, fields.root_level),
+        top(
+            TreeId::CHUNK,
+            fields.chunk_root,
+            fields.chunk_root_generation,
+            fields.chunk_root_level,
+        ),
+    ])
 }

@@ -2,6 +2,7 @@
 //!
 //! What it does not know: trees, items, and how it became known who reaches what.
 
+use crate::backrefs::Reachers;
 use btrfs_disk::{Result, TreeId};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -20,26 +21,21 @@ pub(crate) struct Change {
 pub(crate) type Member<'a> = dyn FnMut(TreeId) -> Result<Vec<GroupId>> + 'a;
 
 /// Adds up what the extents of one commit change.
+///
+/// Extents of one leaf mostly have the same readers before and after: these are added up first.
 #[derive(Default)]
 pub(crate) struct Tally {
+    moved: HashMap<(Reachers, Reachers), u64>,
     changes: BTreeMap<GroupId, Change>,
     members: HashMap<TreeId, Vec<GroupId>>,
 }
 
 impl Tally {
-    /// Extents of `len` bytes that the trees `before` reached are reached by `after` instead.
-    pub(crate) fn moved(
-        &mut self,
-        member: &mut Member<'_>,
-        len: u64,
-        before: &[TreeId],
-        after: &[TreeId],
-    ) -> Result<()> {
+    /// An extent of `len` bytes that the trees `before` reached is reached by `after` instead.
+    pub(crate) fn moved(&mut self, len: u64, before: Reachers, after: Reachers) {
         if before != after {
-            self.count(member, -len.cast_signed(), before)?;
-            self.count(member, len.cast_signed(), after)?;
+            *self.moved.entry((before, after)).or_default() += len;
         }
-        Ok(())
     }
 
     fn count(&mut self, member: &mut Member<'_>, len: i64, trees: &[TreeId]) -> Result<()> {
@@ -76,8 +72,16 @@ impl Tally {
         change.exclusive += exclusive;
     }
 
-    pub(crate) fn into_changes(self) -> impl Iterator<Item = (GroupId, Change)> {
-        self.changes.into_iter().filter(|(_, change)| *change != Change::default())
+    pub(crate) fn into_changes(
+        mut self,
+        member: &mut Member<'_>,
+    ) -> Result<Vec<(GroupId, Change)>> {
+        for ((before, after), len) in std::mem::take(&mut self.moved) {
+            self.count(member, -len.cast_signed(), &before)?;
+            self.count(member, len.cast_signed(), &after)?;
+        }
+        let some = self.changes.into_iter().filter(|(_, change)| *change != Change::default());
+        Ok(some.collect())
     }
 }
 
@@ -107,9 +111,14 @@ mod tests {
         let mut member =
             |tree: TreeId| Ok(if tree == C { vec![tree.0] } else { vec![tree.0, ABOVE] });
         for (len, before, after) in steps {
-            tally.moved(&mut member, *len, before, after).unwrap();
+            tally.moved(*len, Reachers::from(*before), Reachers::from(*after));
         }
-        tally.into_changes().map(|(g, c)| (g, c.referenced, c.exclusive)).collect()
+        tally
+            .into_changes(&mut member)
+            .unwrap()
+            .into_iter()
+            .map(|(g, c)| (g, c.referenced, c.exclusive))
+            .collect()
     }
 
     #[test]

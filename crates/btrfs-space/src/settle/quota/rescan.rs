@@ -5,8 +5,9 @@
 //!
 //! What it does not know: who began it.
 
-use super::account::{Member, Tally};
+use super::account::Tally;
 use super::states::States;
+use crate::backrefs::Reachers;
 use crate::items::Items;
 use crate::refs::{ExtentKind, find_item};
 use btrfs_disk::items::{QgroupStatus, extent_flags, qgroup_status};
@@ -20,14 +21,13 @@ pub(super) fn go_on(
     states: &mut States<'_>,
     extents: &mut dyn Items,
     tally: &mut Tally,
-    member: &mut Member<'_>,
     status: &mut QgroupStatus,
 ) -> Result<()> {
     let from = status.rescan;
     let mut next = Some(from);
     for _ in 0..STEP {
         let Some(at) = next else { break };
-        next = match one(states, extents, tally, member, at)? {
+        next = match one(states, extents, tally, at)? {
             Some(found) => found.checked_add(1),
             None => None,
         };
@@ -40,7 +40,7 @@ pub(super) fn go_on(
             continue;
         }
         if let Some((_, after)) = states.reachers(extent, kind)? {
-            tally.moved(member, len, &[], &after)?;
+            tally.moved(len, Reachers::from([]), after);
         }
     }
     status.rescan = to;
@@ -57,7 +57,6 @@ fn one(
     states: &mut States<'_>,
     extents: &mut dyn Items,
     tally: &mut Tally,
-    member: &mut Member<'_>,
     from: u64,
 ) -> Result<Option<u64>> {
     let mut key = Key::new(from, kind::EXTENT_ITEM, 0);
@@ -83,6 +82,6 @@ fn one(
     let len = if key.kind == kind::METADATA_ITEM { states.node_size } else { key.offset };
     let owners = states.owners_before(at)?;
     let after = states.reached_after(at, of, owners)?;
-    tally.moved(member, len, &[], &after)?;
+    tally.moved(len, Reachers::from([]), after);
     Ok(Some(at.0))
 }

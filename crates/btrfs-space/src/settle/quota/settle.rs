@@ -52,11 +52,41 @@ impl QuotaCommit {
     }
 }
 
-/// What a source has that no reference change touches.
-#[derive(Clone, Copy, Default)]
-struct Untouched {
-    referenced: i64,
-    exclusive: i64,
+/// Bytes that sources have and no reference change touches: referenced, exclusive.
+struct Untouched(BTreeMap<TreeId, (i64, i64)>);
+
+impl Untouched {
+    fn of_sources(quota: &QuotaCommit, items: &mut dyn Items, edits: &Edits) -> Result<Untouched> {
+        let mut all = BTreeMap::new();
+        for source in quota.sources() {
+            let info = info_with(items, edits, source.0)?.unwrap_or_default();
+            let numbers = (info.referenced.cast_signed(), info.exclusive.cast_signed());
+            all.insert(source, numbers);
+        }
+        Ok(Untouched(all))
+    }
+
+    /// An extent that `before` reached is touched.
+    fn less(&mut self, before: &[TreeId], len: u64) {
+        for (source, (referenced, exclusive)) in &mut self.0 {
+            if before.contains(source) {
+                *referenced -= len.cast_signed();
+                *exclusive -= if before.len() == 1 { len.cast_signed() } else { 0 };
+            }
+        }
+    }
+
+    /// Snapshots have what their sources have, which is exclusive to nobody any more.
+    fn shared_now(&self, quota: &QuotaCommit, tally: &mut Tally) {
+        for (tree, _) in &quota.planted {
+            if let Some((referenced, _)) = quota.source(*tree).and_then(|of| self.0.get(&of)) {
+                tally.add(tree.0, *referenced, 0);
+            }
+        }
+        for (source, (_, exclusive)) in &self.0 {
+            tally.add(source.0, 0, -exclusive);
+        }
+    }
 }
 
 impl<R: NodeReader> Settle<'_, R> {
@@ -227,7 +257,8 @@ impl<R: NodeReader> Settle<'_, R> {
         }
         let tally = self.tally(quota, items, edits, status)?;
         let generation = self.generation().0;
-        for (group, change) in tally.into_changes() {
+        let changes = tally.into_changes(&mut |tree| with_ancestors(items, tree))?;
+        for (group, change) in changes {
             let Some(mut info) = info_with(items, edits, group)? else { continue };
             if !apply(&mut info, &change) {
                 mark_inconsistent(status);
@@ -245,52 +276,26 @@ impl<R: NodeReader> Settle<'_, R> {
         edits: &Edits,
         status: &mut Status,
     ) -> Result<Tally> {
-        let mut untouched = BTreeMap::new();
-        for source in quota.sources() {
-            let info = info_with(items, edits, source.0)?.unwrap_or_default();
-            let (referenced, exclusive) =
-                (info.referenced.cast_signed(), info.exclusive.cast_signed());
-            untouched.insert(source, Untouched { referenced, exclusive });
-        }
+        let mut untouched = Untouched::of_sources(quota, items, edits)?;
         let rescan = status.item.flags & qgroup_status::RESCAN != 0;
         let counted = if rescan { status.item.rescan } else { u64::MAX };
         let reader = self.reader();
         let mut states = States::new(self, &reader);
         let mut tally = Tally::default();
-        let mut member = |tree| with_ancestors(items, tree);
         for (extent, len, kind) in self.deltas.all_touched() {
             // What lies behind is counted by the rescan, as it is by then.
             if extent.0 >= counted {
                 break;
             }
             let Some((before, after)) = states.reachers(extent, kind)? else { continue };
-            for (source, untouched) in &mut untouched {
-                if before.contains(source) {
-                    untouched.referenced -= len.cast_signed();
-                    if before.len() == 1 {
-                        untouched.exclusive -= len.cast_signed();
-                    }
-                }
-            }
-            tally.moved(&mut member, len, &before, &after)?;
+            untouched.less(&before, len);
+            tally.moved(len, before, after);
         }
-        for (tree, _) in &quota.planted {
-            if let Some(untouched) = quota.source(*tree).and_then(|source| untouched.get(&source)) {
-                tally.add(tree.0, untouched.referenced, 0);
-            }
-        }
-        for (source, untouched) in untouched {
-            tally.add(source.0, 0, -untouched.exclusive);
-        }
+        untouched.shared_now(quota, &mut tally);
         if rescan {
             let mut extents = TreeItems::new(self.store, &self.extent_root);
-            super::rescan::go_on(
-                &mut states,
-                &mut extents,
-                &mut tally,
-                &mut member,
-                &mut status.item,
-            )?;
+            let status = &mut status.item;
+            super::rescan::go_on(&mut states, &mut extents, &mut tally, status)?;
         }
         Ok(tally)
     }

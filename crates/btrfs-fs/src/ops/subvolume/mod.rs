@@ -19,7 +19,7 @@ mod snapshot;
 
 pub use create::create;
 pub use delete::{delete, remove_stand_in, rmdir};
-pub use info::{all, default, of, one};
+pub use info::{all, behind, default, of, one};
 pub use property::{set_default, set_read_only};
 pub use rename::rename;
 pub use snapshot::snapshot;

@@ -83,6 +83,7 @@ const FS: Table = &[
     ("reserver", &["error", "stats", "refusals", "reserve", "writeback", "commit"]),
     ("fsync", &["error", "stats", "join", "log", "commit"]),
     ("orphan", &["error", "ino", "inode", "extents", "reserve", "reserver"]),
+    ("cleaner", &["error", "commit", "reserve", "reserver"]),
     (
         "engine",
         &[
@@ -99,6 +100,7 @@ const FS: Table = &[
             "reserver",
             "fsync",
             "orphan",
+            "cleaner",
         ],
     ),
     ("recover", &["error", "log", "engine"]),
@@ -124,7 +126,8 @@ const FS: Table = &[
         ],
     ),
     ("close", &["engine"]),
-    ("fs", &["options", "ino", "extents", "commit", "engine", "ops", "close"]),
+    ("fs", &["options", "ino", "extents", "cleaner", "commit", "engine", "ops", "close"]),
+    ("subvolumes", &["subvol", "ops", "fs"]),
     (
         "open",
         &[
@@ -133,6 +136,7 @@ const FS: Table = &[
             "device_extents",
             "ino",
             "subvol",
+            "cleaner",
             "commit",
             "engine",
             "recover",

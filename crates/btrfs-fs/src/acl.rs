@@ -44,7 +44,7 @@ impl Acl {
     }
 
     /// Whether the ACL of an inode of `owner` (user, group) grants all of `wanted` to a user.
-    pub fn granted(
+    pub(crate) fn granted(
         &self,
         owner: (u32, u32),
         uid: u32,

@@ -27,7 +27,7 @@ const STEP_TREES: usize = 256;
 /// After a step that failed for want of room.
 const REST: Duration = Duration::from_secs(5);
 
-pub struct Cleaner {
+pub(crate) struct Cleaner {
     core: Arc<Core>,
     reservations: Arc<Reservations>,
     reserver: Arc<Reserver>,
@@ -45,7 +45,7 @@ struct Signal {
 }
 
 impl Cleaner {
-    pub fn new(
+    pub(crate) fn new(
         core: Arc<Core>,
         reservations: Arc<Reservations>,
         reserver: Arc<Reserver>,
@@ -63,20 +63,20 @@ impl Cleaner {
     }
 
     /// Something was deleted.
-    pub fn wake(&self) {
+    pub(crate) fn wake(&self) {
         self.signal.lock().due = true;
         self.changed.notify_one();
     }
 
     /// Dead trees of the last commit, by number.
-    pub fn dead(&self) -> Vec<TreeId> {
+    pub(crate) fn dead(&self) -> Vec<TreeId> {
         let roots = self.core.roots();
         let dead = roots.trees.iter().filter(|(id, root)| id.is_subvolume() && root.item.refs == 0);
         dead.map(|(id, _)| *id).collect()
     }
 
     /// Takes one step, and the commit that it is in; false: nothing is left.
-    pub fn step(&self, urgency: Urgency) -> Result<bool> {
+    pub(crate) fn step(&self, urgency: Urgency) -> Result<bool> {
         let mut at_work = self.at_work.lock();
         let dead: Vec<TreeId> = self.dead().into_iter().take(STEP_TREES).collect();
         if dead.is_empty() {
@@ -117,7 +117,7 @@ impl Cleaner {
 
     /// Waits until all of `ids` (none: all that are dead now) are gone; false: `timeout` passed.
     /// `alone`: no thread does it.
-    pub fn wait_until_gone(
+    pub(crate) fn wait_until_gone(
         &self,
         ids: &[TreeId],
         timeout: Option<Duration>,
@@ -169,13 +169,13 @@ impl Cleaner {
 }
 
 /// The thread. It holds the cleaner weakly, so that it never keeps a volume open.
-pub struct Sweeper {
+pub(crate) struct Sweeper {
     cleaner: Weak<Cleaner>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Sweeper {
-    pub fn start(cleaner: &Arc<Cleaner>) -> std::io::Result<Sweeper> {
+    pub(crate) fn start(cleaner: &Arc<Cleaner>) -> std::io::Result<Sweeper> {
         let weak = Arc::downgrade(cleaner);
         let for_thread = weak.clone();
         if !cleaner.dead().is_empty() {

@@ -45,8 +45,8 @@ pub struct Engine {
     /// the way to it.
     pub root: Ino,
     /// Held by who makes, moves or takes away a subvolume or its name; see `ops/subvolume`.
-    pub subvolume_lock: Mutex<()>,
-    pub cleaner: Arc<Cleaner>,
+    pub(crate) subvolume_lock: Mutex<()>,
+    pub(crate) cleaner: Arc<Cleaner>,
     /// Held by renames across directories; see `ops/rename.rs`.
     pub rename_lock: Mutex<()>,
     pub closed: AtomicBool,

@@ -208,7 +208,7 @@ pub fn remove(op: &Op<'_>, dir: InodeId, name: &[u8], target: Target) -> Result<
 }
 
 /// Removes the entry of a subvolume, whose reference is not in this tree.
-pub fn remove_entry(op: &Op<'_>, dir: InodeId, name: &[u8], index: u64) -> Result<()> {
+pub(crate) fn remove_entry(op: &Op<'_>, dir: InodeId, name: &[u8], index: u64) -> Result<()> {
     let (key, rest) = without_entry(op, dir, name)?;
     drop_entry(op, dir, &key, rest, index);
     Ok(())
@@ -239,7 +239,7 @@ fn without_entry(op: &Op<'_>, dir: InodeId, name: &[u8]) -> Result<(Key, Vec<u8>
 
 /// The index of a name, looked for among all of the directory: for entries that nothing
 /// refers back from.
-pub fn index_of(view: &View<'_>, dir: InodeId, name: &[u8]) -> Result<u64> {
+pub(crate) fn index_of(view: &View<'_>, dir: InodeId, name: &[u8]) -> Result<u64> {
     let mut scan = view.scan(dir.tree, Key::new(dir.objectid, kind::DIR_INDEX, 0));
     while let Some((key, bytes)) = scan.next().fs()? {
         if key.kind != kind::DIR_INDEX {

@@ -60,7 +60,7 @@ impl Inodes {
 
     /// No inode of `tree` can be used any more; answers the bytes of content that were in memory.
     /// Who works on one is waited for, so nothing of the tree changes behind this.
-    pub fn close_tree(&self, tree: TreeId) -> u64 {
+    pub(crate) fn close_tree(&self, tree: TreeId) -> u64 {
         self.closed.write().insert(tree);
         let mut dropped = 0;
         // Who was at work may have made others, the first time.

@@ -110,7 +110,7 @@ impl InodeTable {
     }
 
     /// Every inode of `tree` in memory.
-    pub fn of_tree(&self, tree: TreeId) -> Vec<Arc<Inode>> {
+    pub(crate) fn of_tree(&self, tree: TreeId) -> Vec<Arc<Inode>> {
         let of = |s: &RwLock<Shard>| -> Vec<Arc<Inode>> {
             s.read().values().filter(|inode| inode.id.tree == tree).cloned().collect()
         };

@@ -34,7 +34,7 @@ struct Range {
 
 pub fn copy_range(
     engine: &Engine,
-    cx: &vfs::Context,
+    _cx: &vfs::Context,
     from: Ino,
     from_offset: u64,
     to: Ino,
@@ -75,7 +75,7 @@ pub fn copy_range(
             Err(e) => return Err(e),
         }
     }
-    copy_bytes(engine, cx, from, from_offset + done, to, to_offset + done, len - done)?;
+    copy_bytes(engine, from, from_offset + done, to, to_offset + done, len - done)?;
     Ok(len)
 }
 
@@ -89,7 +89,6 @@ fn check_target(state: &State) -> Result<()> {
 
 fn copy_bytes(
     engine: &Engine,
-    _cx: &vfs::Context,
     from: Ino,
     from_offset: u64,
     to: Ino,
@@ -151,7 +150,20 @@ pub fn clone_range(
     if at_end && len % sector != 0 && to_offset + len < target.read()?.item.size {
         return Err(Errno::EINVAL.into());
     }
+    if stays_inline(engine, &source)? {
+        return copy_bytes(engine, from, from_offset, to, to_offset, len);
+    }
     share(engine, &source, &target, Range { from: from_offset, to: to_offset, len })
+}
+
+/// Content in the item of a file that nothing may change: to share it would change it.
+fn stays_inline(engine: &Engine, source: &Inode) -> Result<bool> {
+    if !engine.subvols.is_read_only(source.id.tree) {
+        return Ok(false);
+    }
+    let _still = source.read()?;
+    let first = map_range(&engine.core.view(), source.id, engine.core.sector(), 0, 1).fs()?;
+    Ok(first.first().is_some_and(Mapped::is_inline))
 }
 
 fn share(engine: &Engine, source: &Arc<Inode>, target: &Arc<Inode>, range: Range) -> Result<()> {

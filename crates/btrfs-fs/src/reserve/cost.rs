@@ -10,7 +10,7 @@
 //! Invariant: an operation never changes more than its line says ([`super::bound`] makes nodes of
 //! it). What it does not know: trees, and what is free.
 
-pub use super::bound::Cost;
+pub(crate) use super::bound::Cost;
 use btrfs_disk::Geometry;
 use btrfs_txn::RUN_PLACES;
 use btrfs_txn::delta::ActionCost;
@@ -64,7 +64,7 @@ const ROOT: u64 = 439 + 25;
 const DROP_OVERSHOOT: u64 = 16;
 
 /// A new tree: its first leaf, its ROOT_ITEM.
-pub fn plant(geometry: &Geometry) -> ActionCost {
+pub(crate) fn plant(geometry: &Geometry) -> ActionCost {
     ActionCost { places: 2, trees: 1, bytes: ROOT + u64::from(geometry.node_size), sums: 0 }
 }
 
@@ -73,13 +73,13 @@ pub fn plant(geometry: &Geometry) -> ActionCost {
 /// directory, two ROOT_ITEMs.
 ///
 /// [`referrers`]: super::bound
-pub fn copy_tree(geometry: &Geometry) -> ActionCost {
+pub(crate) fn copy_tree(geometry: &Geometry) -> ActionCost {
     let node = u64::from(geometry.node_size);
     ActionCost { places: 6, trees: 3, bytes: 2 * ROOT + INODE + 4 * node, sums: 0 }
 }
 
 /// A ROOT_ITEM that changes.
-pub fn root_item() -> ActionCost {
+pub(crate) fn root_item() -> ActionCost {
     ActionCost { places: 1, trees: 1, bytes: ROOT, sums: 0 }
 }
 
@@ -87,7 +87,7 @@ pub fn root_item() -> ActionCost {
 /// a referrer for each of its pointers, which together are no longer than those; of each leaf all
 /// extents may die, whose checksums lie anywhere. The records themselves go out of the trees that
 /// keep account of space.
-pub fn drop_nodes(geometry: &Geometry, budget: u64, trees: u64) -> ActionCost {
+pub(crate) fn drop_nodes(geometry: &Geometry, budget: u64, trees: u64) -> ActionCost {
     let nodes = budget + DROP_OVERSHOOT;
     let room = geometry.leaf_space() as u64;
     let bytes = nodes * room + trees * ROOT;
@@ -95,7 +95,7 @@ pub fn drop_nodes(geometry: &Geometry, budget: u64, trees: u64) -> ActionCost {
 }
 
 /// Of an operation with `action` in it, and `cost` beside that.
-pub fn with(cost: Cost, action: ActionCost) -> Cost {
+pub(crate) fn with(cost: Cost, action: ActionCost) -> Cost {
     cost + Cost {
         places: action.places,
         trees: action.trees,
@@ -107,7 +107,7 @@ pub fn with(cost: Cost, action: ActionCost) -> Cost {
 
 /// A name of a subvolume that comes or goes: the entry by hash and by index, the directory; both
 /// references between the trees; the UUID, and that of what was received; an orphan item.
-pub fn subvolume_name(name: usize) -> Cost {
+pub(crate) fn subvolume_name(name: usize) -> Cost {
     Cost { trees: 3, ..cost(10, 2 * INODE + 5 * (NAMED + name as u64) + REWRITTEN, 0) }
 }
 

@@ -11,7 +11,11 @@ use btrfs_txn::View;
 use vfs::{Errno, FsError, Result};
 
 /// The ROOT_REF by which `child` hangs in `parent`, as (directory, name).
-pub fn root_ref(view: &View<'_>, parent: TreeId, child: TreeId) -> Result<Option<(u64, Vec<u8>)>> {
+pub(crate) fn root_ref(
+    view: &View<'_>,
+    parent: TreeId,
+    child: TreeId,
+) -> Result<Option<(u64, Vec<u8>)>> {
     let key = Key::new(parent.0, kind::ROOT_REF, child.0);
     let Some(bytes) = view.get(TreeId::ROOT, &key).fs()? else { return Ok(None) };
     let found = RootRef::parse(&bytes).fs()?;
@@ -20,12 +24,17 @@ pub fn root_ref(view: &View<'_>, parent: TreeId, child: TreeId) -> Result<Option
 
 /// Whether the entry `name` of `dir` is where `child` really hangs. In a snapshot the entry
 /// of a nested subvolume is only a copy.
-pub fn hangs_here(view: &View<'_>, dir: InodeId, name: &[u8], child: TreeId) -> Result<bool> {
+pub(crate) fn hangs_here(
+    view: &View<'_>,
+    dir: InodeId,
+    name: &[u8],
+    child: TreeId,
+) -> Result<bool> {
     Ok(root_ref(view, dir.tree, child)?.is_some_and(|(d, n)| d == dir.objectid && n == name))
 }
 
 /// The parent tree and directory of a subvolume.
-pub fn parent_of(view: &View<'_>, child: TreeId) -> Result<Option<InodeId>> {
+pub(crate) fn parent_of(view: &View<'_>, child: TreeId) -> Result<Option<InodeId>> {
     let from = Key::new(child.0, kind::ROOT_BACKREF, 0);
     match view.next(TreeId::ROOT, &from).fs()? {
         Some((key, bytes)) if key.kind == kind::ROOT_BACKREF => {
@@ -37,7 +46,7 @@ pub fn parent_of(view: &View<'_>, child: TreeId) -> Result<Option<InodeId>> {
 }
 
 /// Which subvolume a mount begins at.
-pub fn choose(view: &View<'_>, subvols: &Subvols, wanted: &Subvol) -> Result<InodeId> {
+pub(crate) fn choose(view: &View<'_>, subvols: &Subvols, wanted: &Subvol) -> Result<InodeId> {
     let tree = match wanted {
         Subvol::Id(id) if *id == TreeId(0) => TreeId::FS,
         Subvol::Id(id) => *id,
@@ -55,7 +64,7 @@ fn root_of(subvols: &Subvols, tree: TreeId) -> Result<InodeId> {
 }
 
 /// The "default" entry of the root tree's directory.
-pub fn default_subvolume(view: &View<'_>) -> Result<TreeId> {
+pub(crate) fn default_subvolume(view: &View<'_>) -> Result<TreeId> {
     let key =
         Key::new(TreeId::ROOT_DIR.0, kind::DIR_ITEM, btrfs_disk::checksum::name_hash(b"default"));
     let Some(bytes) = view.get(TreeId::ROOT, &key).fs()? else { return Ok(TreeId::FS) };

@@ -11,7 +11,7 @@
 mod find;
 mod info;
 
-pub use find::{choose, default_subvolume, hangs_here, parent_of, root_ref};
+pub(crate) use find::{choose, default_subvolume, hangs_here, parent_of, root_ref};
 pub use info::{Caller, Delete, SubvolId, SubvolumeInfo, Time};
 
 use crate::error::IntoFs;
@@ -28,8 +28,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use vfs::{Errno, FsError, Result};
 
-pub struct Subvolume {
-    pub root_dir: u64,
+pub(crate) struct Subvolume {
+    pub(crate) root_dir: u64,
     read_only: AtomicBool,
     last_snapshot: AtomicU64,
     /// Its name is gone, and with it all that can be asked of it.
@@ -42,7 +42,7 @@ pub struct Subvolume {
 }
 
 /// What there is now, the last commit's and what came since.
-pub struct Subvols {
+pub(crate) struct Subvols {
     all: RwLock<FxHashMap<TreeId, Arc<Subvolume>>>,
     /// Snapshots that the next commit makes: their names are there, and nothing behind them.
     coming: RwLock<FxHashSet<TreeId>>,
@@ -55,7 +55,7 @@ pub struct Subvols {
 
 /// A snapshot is being made: nothing of the source is written in place. Not dropped where it is
 /// not known whether there is one.
-pub struct Snapshotting(Arc<Subvolume>);
+pub(crate) struct Snapshotting(Arc<Subvolume>);
 
 impl Drop for Snapshotting {
     fn drop(&mut self) {
@@ -64,7 +64,7 @@ impl Drop for Snapshotting {
 }
 
 impl Subvols {
-    pub fn load(roots: &Roots) -> Subvols {
+    pub(crate) fn load(roots: &Roots) -> Subvols {
         let subvols = Subvols {
             all: RwLock::new(Rank::Leaf, FxHashMap::default()),
             coming: RwLock::new(Rank::Leaf, FxHashSet::default()),
@@ -77,7 +77,7 @@ impl Subvols {
     }
 
     /// `roots` are those of the last commit from now on: subvolumes come and go with it.
-    pub fn follow(&self, roots: &Roots) {
+    pub(crate) fn follow(&self, roots: &Roots) {
         let now = || roots.trees.iter().filter(|(id, _)| id.is_subvolume());
         let mut share = false;
         let mut all = self.all.write();
@@ -96,27 +96,27 @@ impl Subvols {
     }
 
     /// One that is alive.
-    pub fn get(&self, tree: TreeId) -> Option<Arc<Subvolume>> {
+    pub(crate) fn get(&self, tree: TreeId) -> Option<Arc<Subvolume>> {
         self.all.read().get(&tree).filter(|s| !s.is_dead()).cloned()
     }
 
-    pub fn is_read_only(&self, tree: TreeId) -> bool {
+    pub(crate) fn is_read_only(&self, tree: TreeId) -> bool {
         self.all.read().get(&tree).is_some_and(|s| s.is_read_only())
     }
 
     /// True if some subvolume was snapshotted or is a snapshot, or will be with the next commit.
-    pub fn share_nodes(&self) -> bool {
+    pub(crate) fn share_nodes(&self) -> bool {
         self.share_nodes.load(Ordering::SeqCst)
     }
 
     /// A new inode number of `tree`.
-    pub fn allocate(&self, store: &NodeStore, view: &View<'_>, tree: TreeId) -> Result<u64> {
+    pub(crate) fn allocate(&self, store: &NodeStore, view: &View<'_>, tree: TreeId) -> Result<u64> {
         let subvol = self.get(tree).ok_or(FsError::Posix(Errno::ESTALE))?;
         subvol.numbers.take(|| Ok(highest_inode(store, view, tree)? + 1))
     }
 
     /// A number for a new tree, and its UUID.
-    pub fn new_tree(&self) -> Result<(TreeId, [u8; 16])> {
+    pub(crate) fn new_tree(&self) -> Result<(TreeId, [u8; 16])> {
         let id = self.highest.fetch_add(1, Ordering::Relaxed) + 1;
         if id >= LAST_FREE_OBJECTID {
             return Err(Errno::ENOSPC.into());
@@ -133,7 +133,7 @@ impl Subvols {
     }
 
     /// An empty subvolume that the current epoch makes.
-    pub fn add(&self, tree: TreeId) {
+    pub(crate) fn add(&self, tree: TreeId) {
         let new = Subvolume {
             root_dir: FIRST_FREE_OBJECTID,
             read_only: AtomicBool::new(false),
@@ -147,23 +147,23 @@ impl Subvols {
     }
 
     /// It could not be made after all.
-    pub fn forget(&self, tree: TreeId) {
+    pub(crate) fn forget(&self, tree: TreeId) {
         self.all.write().remove(&tree);
         self.coming.write().remove(&tree);
     }
 
     /// A snapshot that the next commit makes.
-    pub fn expect(&self, tree: TreeId) {
+    pub(crate) fn expect(&self, tree: TreeId) {
         self.coming.write().insert(tree);
     }
 
     /// The name of `tree` is there, and a commit must come before anything behind it is.
-    pub fn is_coming(&self, tree: TreeId) -> bool {
+    pub(crate) fn is_coming(&self, tree: TreeId) -> bool {
         self.coming.read().contains(&tree)
     }
 
     /// Commits from now on reckon with nodes that trees share.
-    pub fn will_share(&self) {
+    pub(crate) fn will_share(&self) {
         self.share_nodes.store(true, Ordering::SeqCst);
     }
 }
@@ -181,25 +181,25 @@ impl Subvolume {
         }
     }
 
-    pub fn is_read_only(&self) -> bool {
+    pub(crate) fn is_read_only(&self) -> bool {
         self.read_only.load(Ordering::SeqCst)
     }
 
-    pub fn set_read_only(&self, read_only: bool) {
+    pub(crate) fn set_read_only(&self, read_only: bool) {
         self.read_only.store(read_only, Ordering::SeqCst);
     }
 
-    pub fn is_dead(&self) -> bool {
+    pub(crate) fn is_dead(&self) -> bool {
         self.dead.load(Ordering::SeqCst)
     }
 
-    pub fn set_dead(&self, dead: bool) {
+    pub(crate) fn set_dead(&self, dead: bool) {
         self.dead.store(dead, Ordering::SeqCst);
     }
 
     /// Extents of this generation and older ones may be another's, too; the last one while that is
     /// being made so.
-    pub fn last_snapshot(&self) -> Generation {
+    pub(crate) fn last_snapshot(&self) -> Generation {
         match self.snapshots.load(Ordering::SeqCst) {
             0 => Generation(self.last_snapshot.load(Ordering::SeqCst)),
             _ => Generation(u64::MAX),
@@ -207,7 +207,7 @@ impl Subvolume {
     }
 
     /// See [`Snapshotting`]. Who has looked before holds an inode's lock until he has written.
-    pub fn snapshotting(self: &Arc<Self>) -> Snapshotting {
+    pub(crate) fn snapshotting(self: &Arc<Self>) -> Snapshotting {
         self.snapshots.fetch_add(1, Ordering::SeqCst);
         Snapshotting(self.clone())
     }

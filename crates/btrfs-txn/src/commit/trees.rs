@@ -104,7 +104,10 @@ fn snapshot(
 ) -> Result<()> {
     let generation = settle.generation();
     let item = snapshot_item(settle.root_item(source)?, form, generation);
-    settle.snapshot(source, to, Key::new(to.0, kind::ROOT_ITEM, generation.0), item)?;
+    // Who drops the tree takes nodes of this generation and older ones for the source's (the
+    // kernel, too). Where the copy is edited at once, it has some of its own.
+    let origin = generation.0 - u64::from(form.entry.is_some());
+    settle.snapshot(source, to, Key::new(to.0, kind::ROOT_ITEM, origin), item)?;
     match &form.entry {
         Some(entry) => forget_entry(settle, to, entry),
         None => Ok(()),

@@ -16,15 +16,42 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub enum TreeAction {
     /// A new, empty tree. `item` is filled in with address, level and generations.
-    Create { id: TreeId, item: Box<RootItem> },
+    Create {
+        /// No tree has it.
+        id: TreeId,
+        /// Its ROOT_ITEM.
+        item: Box<RootItem>,
+    },
     /// A tree that shares all nodes of `source`.
-    Snapshot { source: TreeId, to: TreeId, form: Box<SnapshotForm> },
+    Snapshot {
+        /// What is copied.
+        source: TreeId,
+        /// No tree has it.
+        to: TreeId,
+        /// What the copy is told.
+        form: Box<SnapshotForm>,
+    },
     /// Bits of the root item's flags.
-    Flags { id: TreeId, set: u64, clear: u64 },
+    Flags {
+        /// Whose root item.
+        id: TreeId,
+        /// Bits that come.
+        set: u64,
+        /// Bits that go.
+        clear: u64,
+    },
     /// No name leads to the tree any more: its root item says so, for the drops of later commits.
-    Kill { id: TreeId },
+    Kill {
+        /// Nobody changes its items any more.
+        id: TreeId,
+    },
     /// Some references of killed trees go, oldest tree first, until `budget` nodes were read.
-    Drop { trees: Vec<Dropping>, budget: usize },
+    Drop {
+        /// All of them killed in commits before.
+        trees: Vec<Dropping>,
+        /// Nodes, roughly.
+        budget: usize,
+    },
     /// The superblock says that a mount does not begin at the top level of itself.
     OtherDefault,
 }
@@ -32,8 +59,11 @@ pub enum TreeAction {
 /// What a snapshot's root item has that the source's has not.
 #[derive(Clone, Debug)]
 pub struct SnapshotForm {
+    /// Its own.
     pub uuid: [u8; 16],
+    /// Nothing in it may be changed.
     pub read_only: bool,
+    /// When it was made.
     pub otime: Timespec,
     /// The snapshot's own entry, where that lies in the source: it is not in the copy.
     pub entry: Option<OwnEntry>,
@@ -42,22 +72,29 @@ pub struct SnapshotForm {
 /// An entry of a directory of the source, and the directory as it was without.
 #[derive(Clone, Debug)]
 pub struct OwnEntry {
+    /// The directory.
     pub dir: u64,
+    /// In it.
     pub name: Vec<u8>,
+    /// Of its DIR_INDEX.
     pub index: u64,
     /// Times before and behind; other changes of the directory may follow in the epoch.
     pub before: (Timespec, Timespec),
+    /// See `before`.
     pub behind: Timespec,
 }
 
 /// A tree that is being dropped, and what the steps before have found, to be quicker.
 #[derive(Clone)]
 pub struct Dropping {
+    /// Killed.
     pub id: TreeId,
+    /// As of the last step that was committed.
     pub state: Arc<Mutex<DropState>>,
 }
 
 impl Dropping {
+    /// Nothing is known of it.
     pub fn new(id: TreeId) -> Dropping {
         Dropping { id, state: Arc::new(Mutex::new(Rank::Leaf, DropState::default())) }
     }
@@ -66,9 +103,13 @@ impl Dropping {
 /// What the commit of an action changes, beside the items that come with it.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct ActionCost {
+    /// Keys that lie apart.
     pub places: u64,
+    /// Trees that these lie in.
     pub trees: u64,
+    /// Bytes that items take anew.
     pub bytes: u64,
+    /// Places in the checksum tree.
     pub sums: u64,
 }
 
@@ -88,10 +129,12 @@ impl Default for TreeActions {
 }
 
 impl TreeActions {
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.lock().actions.is_empty()
     }
 
+    /// One more, and what it costs.
     pub fn add(&self, action: TreeAction, cost: ActionCost) {
         let mut all = self.0.lock();
         all.actions.push(action);
@@ -103,6 +146,7 @@ impl TreeActions {
         self.0.lock().actions.clone()
     }
 
+    /// What all of them change.
     pub fn cost(&self) -> ActionCost {
         self.0.lock().cost
     }

@@ -32,6 +32,7 @@ pub struct Delta {
     pub gate: Gate,
     pub items: ItemDelta,
     pub extents: ExtentDelta,
+    /// What becomes of whole trees.
     pub trees: TreeActions,
 }
 

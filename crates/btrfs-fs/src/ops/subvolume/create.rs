@@ -112,7 +112,7 @@ fn prepare(engine: &Engine, caller: &Caller, dir: InodeId, dir_state: &State) ->
     Ok(Prepared { item, inherited, property })
 }
 
-pub fn create(
+pub(crate) fn create(
     engine: &Engine,
     caller: &Caller,
     parent: Ino,

@@ -18,7 +18,7 @@ use btrfs_txn::delta::TreeAction;
 use std::sync::Arc;
 use vfs::{Errno, FsError, Ino, Result};
 
-pub fn delete(engine: &Engine, caller: &Caller, which: Delete<'_>) -> Result<TreeId> {
+pub(crate) fn delete(engine: &Engine, caller: &Caller, which: Delete<'_>) -> Result<TreeId> {
     let (dir, name) = match which {
         Delete::Name(dir, name) => (dir, name.to_vec()),
         Delete::Id(_) if !caller.privileged => return Err(Errno::EPERM.into()),
@@ -29,7 +29,7 @@ pub fn delete(engine: &Engine, caller: &Caller, which: Delete<'_>) -> Result<Tre
 }
 
 /// As `rmdir`, whose permissions the kernel has looked at: anybody's who may remove the name.
-pub fn rmdir(engine: &Engine, dir: Ino, name: &[u8]) -> Result<()> {
+pub(crate) fn rmdir(engine: &Engine, dir: Ino, name: &[u8]) -> Result<()> {
     take_away(engine, &Rules { caller: None, empty: true }, dir, name).map(|_| ())
 }
 
@@ -154,7 +154,7 @@ fn remove(engine: &Engine, dir: &Inode, name: &[u8], tree: TreeId) -> Result<()>
 }
 
 /// In a snapshot, the name of a subvolume that was nested in the source and that is not here.
-pub fn remove_stand_in(
+pub(crate) fn remove_stand_in(
     engine: &Engine,
     dir: &Arc<Inode>,
     name: &[u8],

@@ -13,12 +13,12 @@ use vfs::{Errno, FsError, Ino, Result};
 /// A directory's way from its subvolume's root; `None`: none leads there.
 type Ways = HashMap<InodeId, Option<Vec<u8>>>;
 
-pub fn default(engine: &Engine) -> Result<TreeId> {
+pub(crate) fn default(engine: &Engine) -> Result<TreeId> {
     subvol::default_subvolume(&engine.core.view())
 }
 
 /// The subvolume of an inode, and whether it is its root directory.
-pub fn of(engine: &Engine, ino: Ino) -> Result<(TreeId, bool)> {
+pub(crate) fn of(engine: &Engine, ino: Ino) -> Result<(TreeId, bool)> {
     let inode = engine.inodes.get(ino)?;
     let id = id_of(ino);
     drop(inode.read()?);
@@ -26,7 +26,7 @@ pub fn of(engine: &Engine, ino: Ino) -> Result<(TreeId, bool)> {
     Ok((id.tree, subvolume.root_dir == id.objectid))
 }
 
-pub fn one(engine: &Engine, tree: TreeId) -> Result<SubvolumeInfo> {
+pub(crate) fn one(engine: &Engine, tree: TreeId) -> Result<SubvolumeInfo> {
     settle(engine)?;
     let view = engine.core.view();
     let root = view.layers.roots.get(tree).filter(|_| tree.is_subvolume());
@@ -50,7 +50,7 @@ pub fn one(engine: &Engine, tree: TreeId) -> Result<SubvolumeInfo> {
     Ok(info)
 }
 
-pub fn all(engine: &Engine) -> Result<Vec<SubvolumeInfo>> {
+pub(crate) fn all(engine: &Engine) -> Result<Vec<SubvolumeInfo>> {
     settle(engine)?;
     let view = engine.core.view();
     let subvolumes = view.layers.roots.trees.iter().filter(|(id, _)| id.is_subvolume());

@@ -17,12 +17,12 @@ mod property;
 mod rename;
 mod snapshot;
 
-pub use create::create;
-pub use delete::{delete, remove_stand_in, rmdir};
-pub use info::{all, behind, default, of, one};
-pub use property::{set_default, set_read_only};
-pub use rename::rename;
-pub use snapshot::snapshot;
+pub(crate) use create::create;
+pub(crate) use delete::{delete, remove_stand_in, rmdir};
+pub(crate) use info::{all, behind, default, of, one};
+pub(crate) use property::{set_default, set_read_only};
+pub(crate) use rename::rename;
+pub(crate) use snapshot::snapshot;
 
 use crate::engine::Engine;
 use crate::error::IntoFs;

@@ -9,7 +9,12 @@ use crate::xattrs;
 use vfs::{Errno, Result};
 
 /// EACCES unless the caller may make and remove names in the directory.
-pub fn may_change_names(engine: &Engine, caller: &Caller, id: InodeId, dir: &State) -> Result<()> {
+pub(crate) fn may_change_names(
+    engine: &Engine,
+    caller: &Caller,
+    id: InodeId,
+    dir: &State,
+) -> Result<()> {
     const WRITE_AND_SEARCH: u16 = 0o3;
     if caller.privileged {
         return Ok(());
@@ -29,7 +34,7 @@ pub fn may_change_names(engine: &Engine, caller: &Caller, id: InodeId, dir: &Sta
 }
 
 /// EPERM unless the caller owns the inode.
-pub fn must_own(caller: &Caller, state: &State) -> Result<()> {
+pub(crate) fn must_own(caller: &Caller, state: &State) -> Result<()> {
     if caller.privileged || caller.uid == state.item.uid {
         return Ok(());
     }
@@ -37,7 +42,7 @@ pub fn must_own(caller: &Caller, state: &State) -> Result<()> {
 }
 
 /// In a directory with the sticky bit names are for their owners, and for its.
-pub fn must_own_one(caller: &Caller, dir: &State, child: &State) -> Result<()> {
+pub(crate) fn must_own_one(caller: &Caller, dir: &State, child: &State) -> Result<()> {
     const STICKY: u32 = 0o1000;
     if dir.item.mode & STICKY == 0 || caller.uid == dir.item.uid {
         return Ok(());

@@ -18,7 +18,7 @@ use vfs::{Errno, FsError, Result};
 const DEFAULT: &[u8] = b"default";
 
 /// What came before is in it; what comes behind hears EROFS.
-pub fn set_read_only(
+pub(crate) fn set_read_only(
     engine: &Engine,
     caller: &Caller,
     tree: TreeId,
@@ -54,7 +54,7 @@ pub fn set_read_only(
     Ok(())
 }
 
-pub fn set_default(engine: &Engine, caller: &Caller, tree: TreeId) -> Result<()> {
+pub(crate) fn set_default(engine: &Engine, caller: &Caller, tree: TreeId) -> Result<()> {
     engine.core.health.changeable().fs()?;
     if !caller.privileged {
         return Err(Errno::EPERM.into());

@@ -69,7 +69,7 @@ impl Side<'_> {
 }
 
 /// `None`: neither side is one, it is not for here.
-pub fn rename(
+pub(crate) fn rename(
     engine: &Engine,
     from: (&Arc<Inode>, &[u8]),
     to: (&Arc<Inode>, &[u8]),

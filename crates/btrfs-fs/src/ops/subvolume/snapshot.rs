@@ -19,7 +19,7 @@ use btrfs_txn::delta::{OwnEntry, SnapshotForm, TreeAction};
 use std::sync::Arc;
 use vfs::{Entry, Errno, FsError, Ino, Result};
 
-pub fn snapshot(
+pub(crate) fn snapshot(
     engine: &Engine,
     caller: &Caller,
     source: Ino,

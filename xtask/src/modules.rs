@@ -128,6 +128,8 @@ const FS: Table = &[
     ("close", &["engine"]),
     ("fs", &["options", "ino", "extents", "cleaner", "commit", "engine", "ops", "close"]),
     ("subvolumes", &["subvol", "ops", "fs"]),
+    ("find_new", &["error", "ino", "names", "subvol", "fs"]),
+    ("control", &["ino", "subvol", "fs", "find_new"]),
     (
         "open",
         &[

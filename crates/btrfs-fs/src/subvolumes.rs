@@ -63,6 +63,11 @@ impl BtrfsFs {
         subvolume::all(self.open()?)
     }
 
+    /// The first `most` of them whose number is above `behind`.
+    pub fn subvolumes_behind(&self, behind: u64, most: usize) -> Result<Vec<SubvolumeInfo>> {
+        subvolume::behind(self.open()?, behind, most)
+    }
+
     /// One of them. ENOENT: there is none.
     pub fn subvolume_info(&self, id: SubvolId) -> Result<SubvolumeInfo> {
         subvolume::one(self.open()?, TreeId(id.0))

@@ -21,41 +21,38 @@ impl Control for BtrfsFs {
         command: u32,
         input: &[u8],
     ) -> Result<Controlled> {
-        let invalid = Errno::EINVAL;
         match command {
-            wire::SUBVOL_CREATE => create(self, asker, ino, VolArgs::name(input).ok_or(invalid)?),
+            wire::SUBVOL_CREATE => create(self, asker, ino, some(VolArgs::name(input))?),
             wire::SUBVOL_CREATE_V2 => match VolArgs2::flags(input) {
-                Some(0) => create(self, asker, ino, VolArgs2::name(input).ok_or(invalid)?),
+                Some(0) => create(self, asker, ino, some(VolArgs2::name(input))?),
                 _ => Err(Errno::EOPNOTSUPP.into()),
             },
             wire::SNAPSHOT => snapshot(self, asker, ino, input),
-            wire::SNAP_DESTROY => delete(self, asker, ino, VolArgs::name(input).ok_or(invalid)?),
+            wire::SNAP_DESTROY => delete(self, asker, ino, some(VolArgs::name(input))?),
             wire::SNAP_DESTROY_V2 => match VolArgs2::flags(input) {
-                Some(0) => delete(self, asker, ino, VolArgs2::name(input).ok_or(invalid)?),
-                Some(wire::FLAG_BY_ID) => {
-                    delete_by_id(self, asker, SubvolId(VolArgs2::id(input).ok_or(invalid)?))
-                }
+                Some(0) => delete(self, asker, ino, some(VolArgs2::name(input))?),
+                Some(wire::FLAG_BY_ID) => delete_by_id(self, asker, some(VolArgs2::id(input))?),
                 _ => Err(Errno::EOPNOTSUPP.into()),
             },
             wire::SYNC => self.sync().map(|()| Controlled::default()),
-            wire::DEFAULT_SUBVOL => {
-                let id = SubvolId(wire::number(input, 0).ok_or(invalid)?);
-                set_default(self, asker, id)
-            }
+            wire::DEFAULT_SUBVOL => set_default(self, asker, some(wire::number(input, 0))?),
             wire::GET_DEFAULT => {
                 let id = self.default_subvolume()?;
                 Ok(Controlled::answer(id.0.to_le_bytes().to_vec()))
             }
             wire::SUBVOL_GETFLAGS => flags(self, ino),
-            wire::SUBVOL_SETFLAGS => {
-                set_flags(self, asker, ino, wire::number(input, 0).ok_or(invalid)?)
-            }
-            wire::LIST => list(self, asker, wire::number(input, 0).ok_or(invalid)?),
+            wire::SUBVOL_SETFLAGS => set_flags(self, asker, ino, some(wire::number(input, 0))?),
+            wire::LIST => list(self, asker, some(wire::number(input, 0))?),
             wire::INFO => info(self, asker, ino),
             wire::FIND_NEW => find_new(self, asker, ino, input),
             _ => Err(Errno::ENOTTY.into()),
         }
     }
+}
+
+/// EINVAL where a record lacks what it must have.
+fn some<T>(part: Option<T>) -> Result<T> {
+    part.ok_or(Errno::EINVAL.into())
 }
 
 fn caller(asker: &dyn Asker) -> Result<Caller> {
@@ -86,7 +83,8 @@ fn delete(fs: &BtrfsFs, asker: &dyn Asker, dir: Ino, name: &[u8]) -> Result<Cont
     Ok(Controlled::name(dir, name))
 }
 
-fn delete_by_id(fs: &BtrfsFs, asker: &dyn Asker, id: SubvolId) -> Result<Controlled> {
+fn delete_by_id(fs: &BtrfsFs, asker: &dyn Asker, id: u64) -> Result<Controlled> {
+    let id = SubvolId(id);
     let caller = caller(asker)?;
     if !caller.privileged {
         return Err(Errno::EPERM.into());
@@ -102,9 +100,9 @@ fn delete_by_id(fs: &BtrfsFs, asker: &dyn Asker, id: SubvolId) -> Result<Control
     })
 }
 
-fn set_default(fs: &BtrfsFs, asker: &dyn Asker, id: SubvolId) -> Result<Controlled> {
+fn set_default(fs: &BtrfsFs, asker: &dyn Asker, id: u64) -> Result<Controlled> {
     // As the kernel has it: nothing means the top.
-    let id = if id.0 == 0 { SubvolId::TOP_LEVEL } else { id };
+    let id = if id == 0 { SubvolId::TOP_LEVEL } else { SubvolId(id) };
     fs.set_default_subvolume(&caller(asker)?, id)?;
     Ok(Controlled::default())
 }
@@ -134,22 +132,24 @@ fn set_flags(fs: &BtrfsFs, asker: &dyn Asker, ino: Ino, flags: u64) -> Result<Co
 
 fn list(fs: &BtrfsFs, asker: &dyn Asker, behind: u64) -> Result<Controlled> {
     administrator(asker)?;
-    let all = fs.subvolumes()?;
-    let rest = all.into_iter().filter(|info| info.id.0 > behind);
-    Ok(Controlled::answer(Records::write(rest, wire::len(wire::LIST))))
+    let room = wire::len(wire::LIST);
+    let mut all = fs.subvolumes_behind(behind, room / wire::SMALLEST_INFO)?;
+    for info in &mut all {
+        // No record fills the answer alone, or the list would end before its end.
+        info.path = info.path.take().filter(|path| path.len() < room / 2);
+    }
+    Ok(Controlled::answer(Records::write(all, room)))
 }
 
 /// Of the way to it others hear only the name.
 fn info(fs: &BtrfsFs, asker: &dyn Asker, ino: Ino) -> Result<Controlled> {
     let (id, is_root) = fs.subvolume_of(ino)?;
     let info = fs.subvolume_info(id)?;
-    let path = if asker.who()?.admin { info.path } else { None };
+    let fits = |path: &Vec<u8>| path.len() < wire::len(wire::INFO) / 2;
+    let path = if asker.who()?.admin { info.path.filter(fits) } else { None };
     let mut answer = u64::from(is_root).to_le_bytes().to_vec();
     SubvolumeInfo { path, ..info }.write(&mut answer);
-    match answer.len() <= wire::len(wire::INFO) {
-        true => Ok(Controlled::answer(answer)),
-        false => Err(Errno::EOVERFLOW.into()),
-    }
+    Ok(Controlled::answer(answer))
 }
 
 fn find_new(fs: &BtrfsFs, asker: &dyn Asker, ino: Ino, input: &[u8]) -> Result<Controlled> {

@@ -51,6 +51,9 @@ pub const FIND_NEW: u32 = command(READ | WRITE, OURS, 5, PAGE);
 /// As much as the number of a command can say, in whole words.
 const PAGE: u32 = 16376;
 
+/// Bytes of a record of `LIST` without name and path.
+pub const SMALLEST_INFO: usize = 23 * 8 + 3 * 16;
+
 /// Of `SUBVOL_SETFLAGS`, `SNAPSHOT` and `VolArgs2`.
 pub const FLAG_READ_ONLY: u64 = 1 << 1;
 /// The record names the subvolume by its number.
@@ -360,6 +363,8 @@ mod tests {
         let all = vec![info(256), other];
         let answer = Records::write(all.clone(), PAGE as usize);
         assert_eq!(Records::read::<SubvolumeInfo>(&answer), Some(all.clone()));
+        let bare = SubvolumeInfo { name: Vec::new(), path: None, ..info(256) };
+        assert_eq!(Records::write([bare], PAGE as usize).len(), 8 + SMALLEST_INFO);
         let one = Records::write(all.clone(), answer.len() - 1);
         assert_eq!(Records::read::<SubvolumeInfo>(&one), Some(all[..1].to_vec()));
         for cut in 0..answer.len() {

@@ -82,6 +82,49 @@ pub(crate) fn all(engine: &Engine) -> Result<Vec<SubvolumeInfo>> {
         .collect())
 }
 
+/// The first `most` whose number is above `behind`: to tell of many in parts costs no more than
+/// to tell of all at once.
+pub fn behind(engine: &Engine, behind: u64, most: usize) -> Result<Vec<SubvolumeInfo>> {
+    settle(engine)?;
+    let view = engine.core.view();
+    let Some(from) = behind.checked_add(1) else { return Ok(Vec::new()) };
+    let rest = view.layers.roots.trees.range(TreeId(from)..).filter(|(id, _)| id.is_subvolume());
+    let (mut ways, mut known) = (Ways::new(), HashMap::new());
+    let mut all = Vec::new();
+    for (id, root) in rest.take(most) {
+        let mut info = describe(engine, &view, *id, &root.item)?;
+        info.path = path_up(engine, &view, &mut ways, &mut known, &info)?;
+        all.push(info);
+    }
+    Ok(all)
+}
+
+/// The path of a subvolume; those above it that are not `known` yet become so.
+fn path_up(
+    engine: &Engine,
+    view: &View<'_>,
+    ways: &mut Ways,
+    known: &mut HashMap<SubvolId, Option<Vec<u8>>>,
+    info: &SubvolumeInfo,
+) -> Result<Option<Vec<u8>>> {
+    let (mut above, mut at) = (Vec::new(), info.parent);
+    while let Some(parent) = at.filter(|parent| !known.contains_key(parent)) {
+        let root = view.layers.roots.get(TreeId(parent.0));
+        let Some(item) = root.map(|root| root.item).filter(|_| above.len() < MAX_DEPTH) else {
+            return Ok(None);
+        };
+        let info = describe(engine, view, TreeId(parent.0), &item)?;
+        at = info.parent;
+        above.push(info);
+    }
+    for info in above.iter().rev() {
+        let front = info.parent.and_then(|parent| known.get(&parent).cloned().flatten());
+        known.insert(info.id, path_of(view, ways, engine, info, front));
+    }
+    let front = info.parent.and_then(|parent| known.get(&parent).cloned().flatten());
+    Ok(path_of(view, ways, engine, info, front))
+}
+
 /// What the root tree does not say yet is committed.
 fn settle(engine: &Engine) -> Result<()> {
     let layers = engine.core.layers();

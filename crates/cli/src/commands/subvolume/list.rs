@@ -24,8 +24,8 @@ only root and who mounted it may ask.
 
 Options
     -o                    only those directly in the subvolume of VOLUME
-    -a                    paths from the top of the volume; <FS_TREE>/ stands before those that
-                          do not lie directly in the subvolume of VOLUME
+    -a                    paths from the top of the volume; <FS_TREE>/ stands before those
+                          that do not lie directly in the subvolume of VOLUME
     -p                    the subvolume that it lies in, once more
     -c                    the commit that made it
     -g                    the commit that changed it last (always told)

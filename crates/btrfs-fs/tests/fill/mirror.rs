@@ -233,6 +233,10 @@ impl FileSystem for Mirror<'_> {
             }
             None => self.state().of(ino).attr = true,
         }
+        if set.perm.is_some() {
+            // The mode is in an ACL as well.
+            self.xattr(ino, b"system.posix_acl_access");
+        }
         let attr = self.fs.setattr(cx, ino, set)?;
         self.model.setattr(cx, self.number(ino), set).expect("the model's setattr");
         Ok(attr)

@@ -367,11 +367,7 @@ fn a_crash_leaves_one_moment() {
                 crashes += 1;
                 if crashes % 12 == 0 {
                     outside += 1;
-                    let out = exported(&dir, &image);
-                    if oracle::btrfs_check(&out).is_err() {
-                        std::fs::copy(&out, "/dev/shm/s1/bad.img").unwrap();
-                    }
-                    oracle::assert_clean(&exported(&dir, &image));
+                    as_the_crash_left_it(&exported(&dir, &image));
                     fs.sync_deleted(&[], None).expect("sweep");
                     assert_eq!(world_of(&fs), found);
                     fs.destroy().expect("close");

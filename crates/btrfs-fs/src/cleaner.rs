@@ -46,16 +46,16 @@ struct Signal {
 
 impl Cleaner {
     pub(crate) fn new(
-        core: Arc<Core>,
-        reservations: Arc<Reservations>,
-        reserver: Arc<Reserver>,
-        committer: Arc<Committer>,
+        core: &Arc<Core>,
+        reservations: &Arc<Reservations>,
+        reserver: &Arc<Reserver>,
+        committer: &Arc<Committer>,
     ) -> Cleaner {
         Cleaner {
-            core,
-            reservations,
-            reserver,
-            committer,
+            core: core.clone(),
+            reservations: reservations.clone(),
+            reserver: reserver.clone(),
+            committer: committer.clone(),
             signal: Mutex::new(Rank::Leaf, Signal::default()),
             changed: Condvar::default(),
             at_work: Mutex::new(Rank::Cleaner, Vec::new()),

@@ -104,12 +104,7 @@ impl Engine {
                 orphans.retry();
             }
         });
-        let cleaner = Arc::new(Cleaner::new(
-            core.clone(),
-            reservations.clone(),
-            reserver.clone(),
-            committer.clone(),
-        ));
+        let cleaner = Arc::new(Cleaner::new(&core, &reservations, &reserver, &committer));
         Engine {
             core,
             options,

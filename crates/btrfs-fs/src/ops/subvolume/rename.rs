@@ -149,6 +149,16 @@ fn check(
         _ => {}
     }
     not_below(engine, to.0.id, source)?;
+    check_fits(engine, source, to, other.filter(|_| mode == RenameMode::Exchange))
+}
+
+/// Nothing may fail for want of room once the first name is gone.
+fn check_fits(
+    engine: &Engine,
+    source: &Side<'_>,
+    to: (&Arc<Inode>, &[u8]),
+    back: Option<&Side<'_>>,
+) -> Result<()> {
     let view = engine.core.view();
     let max = engine.core.geometry.max_item_size();
     names::check_room(&view, to.0.id, to.1, max)?;
@@ -158,7 +168,7 @@ fn check(
         None => Ok(()),
     };
     fits(source, to.0.id, to.1)?;
-    match other.filter(|_| mode == RenameMode::Exchange) {
+    match back {
         Some(other) => fits(other, source.dir.id, source.name),
         None => Ok(()),
     }
@@ -232,6 +242,18 @@ fn exchange(engine: &Engine, a: &Side<'_>, b: &Side<'_>) -> Result<()> {
     })
 }
 
+/// What a subvolume takes the place of: an empty directory.
+fn may_go(engine: &Engine, locked: &Locked<'_>, dir: &Arc<Inode>, gone: &Arc<Inode>) -> Result<()> {
+    may_unname(locked.get(dir), locked.get(gone))?;
+    if !locked.get(gone).is_dir() {
+        return Err(Errno::ENOTDIR.into());
+    }
+    if !names::is_empty(&engine.core.view(), gone.id)? {
+        return Err(Errno::ENOTEMPTY.into());
+    }
+    Ok(())
+}
+
 fn replace(
     engine: &Engine,
     source: &Side<'_>,
@@ -240,23 +262,15 @@ fn replace(
 ) -> Result<()> {
     let gone = victim.as_ref().and_then(|side| side.inode.clone());
     {
-        let mut inodes = vec![source.dir, to];
-        inodes.extend(source.inode.as_ref());
-        inodes.extend(gone.as_ref());
+        let inodes: Vec<_> =
+            [source.dir, to].into_iter().chain(&source.inode).chain(&gone).collect();
         let mut locked = lock(engine, &inodes)?;
         still(engine, source)?;
-        let now = names::lookup(&engine.core.view(), to.id, new_name)?;
-        if now != victim.as_ref().map(|side| side.target) {
+        if let (Some(side), Some(gone)) = (&victim, &gone) {
+            still(engine, side)?;
+            may_go(engine, &locked, to, gone)?;
+        } else if names::lookup(&engine.core.view(), to.id, new_name)?.is_some() {
             return Err(Errno::EEXIST.into());
-        }
-        if let Some(gone) = &gone {
-            may_unname(locked.get(to), locked.get(gone))?;
-            if !locked.get(gone).is_dir() {
-                return Err(Errno::ENOTDIR.into());
-            }
-            if !names::is_empty(&engine.core.view(), gone.id)? {
-                return Err(Errno::ENOTEMPTY.into());
-            }
         }
         let index = take_index(&mut locked, to);
         change(&engine.core, |op| {

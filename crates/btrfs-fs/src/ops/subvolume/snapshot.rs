@@ -75,39 +75,47 @@ fn enter(
     dir: &Inode,
     name: &[u8],
 ) -> Result<TreeId> {
-    let geometry = &engine.core.geometry;
     let (tree, uuid) = engine.subvols.new_tree()?;
     number(InodeId::new(tree, FIRST_FREE_OBJECTID))?;
+    // In this order: a commit that ends in between leaves both.
     engine.subvols.expect(tree);
     engine.subvols.will_share();
-    let copies = cost::copy_tree(geometry);
-    let entered = (|| {
-        let _room =
-            engine.reserver.reserve(cost::with(cost::subvolume_name(name.len()), copies))?;
-        let mut dir_state = dir.write()?;
-        check_place(engine, caller, dir.id, &mut dir_state, name)?;
-        let source = engine.core.roots().get(from).map(|root| root.item);
-        let source: RootItem = source.ok_or(FsError::Posix(Errno::ESTALE))?;
-        let before = (dir_state.item.mtime, dir_state.item.ctime);
-        let index = dir_state.dir_next;
-        change(&engine.core, |op| {
-            put_name(op, dir.id, &mut dir_state, name, location(tree))?;
-            note_uuid(op, &uuid, kind::UUID_KEY_SUBVOL, tree, true)?;
-            if read_only {
-                let received = kind::UUID_KEY_RECEIVED_SUBVOL;
-                note_uuid(op, &source.received_uuid, received, tree, true)?;
-            }
-            let behind = dir_state.item.mtime;
-            let own =
-                || OwnEntry { dir: dir.id.objectid, name: name.to_vec(), index, before, behind };
-            let entry = (dir.id.tree == from).then(own);
-            let form = SnapshotForm { uuid, read_only, otime: op.core.now(), entry };
-            op.act(TreeAction::Snapshot { source: from, to: tree, form: Box::new(form) }, copies);
-            Ok(())
-        })
-    })();
-    entered.inspect_err(|_| engine.subvols.forget(tree))?;
+    let new = New { from, tree, uuid, read_only };
+    put(engine, caller, &new, dir, name).inspect_err(|_| engine.subvols.forget(tree))?;
     Ok(tree)
+}
+
+struct New {
+    from: TreeId,
+    tree: TreeId,
+    uuid: [u8; 16],
+    read_only: bool,
+}
+
+fn put(engine: &Engine, caller: &Caller, new: &New, dir: &Inode, name: &[u8]) -> Result<()> {
+    let copies = cost::copy_tree(&engine.core.geometry);
+    let _room = engine.reserver.reserve(cost::with(cost::subvolume_name(name.len()), copies))?;
+    let mut dir_state = dir.write()?;
+    check_place(engine, caller, dir.id, &mut dir_state, name)?;
+    let source = engine.core.roots().get(new.from).map(|root| root.item);
+    let source: RootItem = source.ok_or(FsError::Posix(Errno::ESTALE))?;
+    let before = (dir_state.item.mtime, dir_state.item.ctime);
+    let index = dir_state.dir_next;
+    change(&engine.core, |op| {
+        put_name(op, dir.id, &mut dir_state, name, location(new.tree))?;
+        note_uuid(op, &new.uuid, kind::UUID_KEY_SUBVOL, new.tree, true)?;
+        if new.read_only {
+            let received = kind::UUID_KEY_RECEIVED_SUBVOL;
+            note_uuid(op, &source.received_uuid, received, new.tree, true)?;
+        }
+        let (dir, behind) = (dir.id, dir_state.item.mtime);
+        let own = || OwnEntry { dir: dir.objectid, name: name.to_vec(), index, before, behind };
+        let entry = (dir.tree == new.from).then(own);
+        let (uuid, read_only) = (new.uuid, new.read_only);
+        let form = Box::new(SnapshotForm { uuid, read_only, otime: op.core.now(), entry });
+        op.act(TreeAction::Snapshot { source: new.from, to: new.tree, form }, copies);
+        Ok(())
+    })
 }
 
 /// What a snapshot's entry says, as the kernel writes it.

@@ -19,7 +19,13 @@ const ACT: &[&str] = &[
     "mkdir",
     "mount",
     "mv",
+    "property set",
     "rm",
+    "subvolume create",
+    "subvolume delete",
+    "subvolume set-default",
+    "subvolume snapshot",
+    "subvolume sync",
     "tar",
     "touch",
     "truncate",
@@ -45,6 +51,7 @@ fn verbs_that_answer_do_so_in_json() {
         assert!(!lines.is_empty(), "{words:?}");
         let first = lines.iter().map(|line| json(line)).next().unwrap();
         asked.insert(words[0].to_owned());
+        asked.insert(words[..2].join(" "));
         first
     };
     assert_eq!(ask(&["ls", "--json", &at])[0]["name"], "file");
@@ -55,6 +62,11 @@ fn verbs_that_answer_do_so_in_json() {
     assert_eq!(ask(&["xattr", "get", "--json", &file, "user.a"])["user.a"], "b");
     assert_eq!(ask(&["mkfs", "--json", "-s", "128M", &fresh])["image"], fresh);
     assert_eq!(ask(&["check", "--json", &word])["clean"], true);
+    assert!(ask(&["subvolume", "list", "--json", &word]).is_array());
+    assert_eq!(ask(&["subvolume", "show", "--json", &at])["id"], 5);
+    assert_eq!(ask(&["subvolume", "get-default", "--json", &word])["id"], 5);
+    assert!(ask(&["subvolume", "find-new", "--json", &at, "0"])["extents"].is_array());
+    assert_eq!(ask(&["property", "get", "--json", &at])["ro"], false);
     assert!(ask(&["info", "--json", &word])["uuid"].is_string());
     assert!(ask(&["df", "--json", &word])["free_bytes"].is_u64());
     assert!(ask(&["dump-super", "--json", &word])[0].is_object());

@@ -6,19 +6,20 @@ use crate::commands::Command;
 use crate::commands::subvolume::place::{self, Place};
 use crate::error::{Error, Exit, Result};
 use crate::mount::options::{subvol_id, subvol_path};
-use crate::output::Out;
+use crate::output::{Json, Out};
 use btrfs_fs::Subvol;
 use std::ffi::OsString;
 
 pub const COMMAND: Command = Command {
     name: "property get",
     summary: "tell whether a subvolume is read-only",
-    usage: "[-t subvol] SUBVOLUME [ro]",
+    usage: "[--json] [-t subvol] SUBVOLUME [ro]",
     help: "\
 Prints `ro=true` if nothing in the subvolume can be changed, else `ro=false`. `spinney
 subvolume property get` is the same.
 
 Options
+    --json            as a JSON object
     -t TYPE           the kind of what has the property: subvol
     --subvol PATH, --subvolid ID
                       paths in an image start from this subvolume, not the default one
@@ -31,9 +32,11 @@ Examples
 
 fn run(mut args: Args) -> Result<Exit> {
     let (mut operands, mut subvol) = (Vec::<OsString>::new(), Subvol::Default);
+    let mut json = false;
     while let Some(arg) = args.next()? {
         match arg {
             Arg::Short('t') => of_subvolumes(&args.text()?)?,
+            Arg::Long("json") => json = true,
             Arg::Long("subvol") => subvol = subvol_path(&args.text()?)?,
             Arg::Long("subvolid") => subvol = subvol_id(&args.text()?)?,
             Arg::Value(value) => operands.push(value),
@@ -51,7 +54,12 @@ fn run(mut args: Args) -> Result<Exit> {
     place::at(std::slice::from_ref(&place), subvol, false, |open, _| {
         let info = open.rooted(&place)?;
         let mut out = Out::new();
-        out.line(format!("{READ_ONLY}={}", info.read_only))?;
+        out.line(match json {
+            true => Json::object(|o| {
+                o.bool(READ_ONLY, info.read_only);
+            }),
+            false => format!("{READ_ONLY}={}", info.read_only),
+        })?;
         out.finish()
     })
 }

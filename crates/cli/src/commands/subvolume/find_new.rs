@@ -5,7 +5,7 @@ use crate::args::{self, Arg, Args};
 use crate::commands::Command;
 use crate::error::{Error, Exit, Result};
 use crate::mount::options::{subvol_id, subvol_path};
-use crate::output::Out;
+use crate::output::{Json, Out};
 use btrfs_fs::Subvol;
 use spinney::NewExtent;
 use std::ffi::OsString;
@@ -13,7 +13,7 @@ use std::ffi::OsString;
 pub const COMMAND: Command = Command {
     name: "subvolume find-new",
     summary: "list what content came after a commit",
-    usage: "SUBVOLUME GENERATION",
+    usage: "[--json] SUBVOLUME GENERATION",
     help: "\
 Lists the pieces of files in SUBVOLUME that came with the commit GENERATION or a later
 one, and at the end the last commit that changed it: with that, plus one, the next search
@@ -21,6 +21,7 @@ begins. What was deleted or cut off is not seen. In a mount, root and who mounte
 ask.
 
 Options
+    --json            as a JSON object
     --subvol PATH, --subvolid ID
                       paths in an image start from this subvolume, not the default one
 
@@ -32,8 +33,10 @@ Examples
 
 fn run(mut args: Args) -> Result<Exit> {
     let (mut operands, mut subvol) = (Vec::<OsString>::new(), Subvol::Default);
+    let mut json = false;
     while let Some(arg) = args.next()? {
         match arg {
+            Arg::Long("json") => json = true,
             Arg::Long("subvol") => subvol = subvol_path(&args.text()?)?,
             Arg::Long("subvolid") => subvol = subvol_id(&args.text()?)?,
             Arg::Value(value) => operands.push(value),
@@ -50,6 +53,10 @@ fn run(mut args: Args) -> Result<Exit> {
         open.rooted(&place)?;
         let (marker, found) = open.find_new(&place, since)?;
         let mut out = Out::new();
+        if json {
+            out.line(as_json(marker, &found))?;
+            return out.finish();
+        }
         for extent in &found {
             out.line(line(extent))?;
         }
@@ -72,4 +79,26 @@ fn line(extent: &NewExtent) -> Vec<u8> {
          {offset} gen {generation} flags {flags} "
     );
     [front.as_bytes(), &extent.path].concat()
+}
+
+fn as_json(marker: u64, found: &[NewExtent]) -> String {
+    Json::object(|o| {
+        o.number("transid_marker", marker);
+        o.array("extents", |all| {
+            for extent in found {
+                all.object(|o| {
+                    o.number("inode", extent.inode)
+                        .number("file_offset", extent.file_offset)
+                        .number("len", extent.len)
+                        .number("disk_start", extent.disk_start)
+                        .number("offset", extent.offset)
+                        .number("gen", extent.generation)
+                        .bool("compressed", extent.compressed)
+                        .bool("preallocated", extent.preallocated)
+                        .bool("inline", extent.inline)
+                        .bytes("path", &extent.path);
+                });
+            }
+        });
+    })
 }

@@ -6,6 +6,7 @@
 use std::fmt::Debug;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::time::Duration;
 
 /// A process's, at the time of the look.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -38,6 +39,12 @@ pub trait Callers: Debug + Send + Sync {
     /// `None` if the process cannot be looked at: another process namespace, `hidepid`.
     fn credentials(&self, process: u32) -> Option<Credentials>;
 
+    /// Whether the thread waits in an ioctl of `command`. Only then what was looked at before is of
+    /// who made the request: meanwhile another thread may have made another program of the
+    /// process (`execve`), with more rights than who asked (set-user-ID), which has that number
+    /// from then on. `None` if nobody may see it: another user's, Yama.
+    fn is_in_ioctl(&self, thread: u32, command: u32) -> Option<bool>;
+
     /// The mode of `FS_IOC_SHUTDOWN` at `address` of the caller's memory; `u32::MAX` stands for
     /// whatever is none, so that nobody learns more of that memory than this.
     fn shutdown_mode(&self, process: u32, address: u64) -> Option<u32>;
@@ -53,6 +60,19 @@ impl Callers for Proc {
         let seen = from_status(&status);
         let ours = seen.capabilities != 0 && in_our_user_namespace(process);
         Some(Credentials { ours, ..seen })
+    }
+
+    fn is_in_ioctl(&self, thread: u32, command: u32) -> Option<bool> {
+        // Its request may be here before it sleeps.
+        const LOOKS: u32 = 200;
+        for _ in 0..LOOKS {
+            let call = std::fs::read_to_string(format!("/proc/{thread}/syscall")).ok()?;
+            if call.trim_end() != "running" {
+                return Some(is_ioctl(&call, command));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Some(false)
     }
 
     fn shutdown_mode(&self, process: u32, address: u64) -> Option<u32> {
@@ -82,6 +102,14 @@ fn from_status(status: &str) -> Credentials {
     }
 }
 
+/// A line of `/proc/TID/syscall`: the number, then the arguments. The numbers are not looked at, as
+/// they differ by the caller's kind of program: no other call has such a second argument.
+fn is_ioctl(call: &str, command: u32) -> bool {
+    let hex = |word: &str| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok();
+    // A number's upper half is whatever was in the register.
+    call.split_whitespace().nth(2).and_then(hex).is_some_and(|second| second as u32 == command)
+}
+
 fn in_our_user_namespace(process: u32) -> bool {
     let of = |who: &str| std::fs::read_link(format!("/proc/{who}/ns/user")).ok();
     let ours = of("self");
@@ -91,6 +119,29 @@ fn in_our_user_namespace(process: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_is_elsewhere_by_now_did_not_ask() {
+        let call = "16 0x3 0x5000940e 0x7ffd1 0x0 0x0 0x0 0x7ffd0 0x7f01\n";
+        assert!(is_ioctl(call, 0x5000_940e));
+        assert!(is_ioctl("16 0x3 0xffffffff9000940e 0x1 0x0 0x0 0x0 0x1 0x1", 0x9000_940e));
+        for other in ["-1 0x7ffd1 0x7f01", "0 0x3 0x7ffd1 0x10", "", "59"] {
+            assert!(!is_ioctl(other, 0x5000_940e), "{other}");
+        }
+        // A thread that waits for something else.
+        let (id, known) = std::sync::mpsc::channel();
+        let (end, wait) = std::sync::mpsc::channel::<()>();
+        let other = std::thread::spawn(move || {
+            id.send(std::fs::read_link("/proc/thread-self").unwrap()).unwrap();
+            let _ = wait.recv();
+        });
+        let thread = known.recv().unwrap();
+        let thread = thread.file_name().unwrap().to_str().unwrap().parse().unwrap();
+        assert_ne!(Proc.is_in_ioctl(thread, 0x5000_940e), Some(true));
+        drop(end);
+        other.join().unwrap();
+        assert_eq!(Proc.is_in_ioctl(u32::MAX, 0x5000_940e), None);
+    }
 
     #[test]
     fn groups_and_capabilities_are_read() {

@@ -8,8 +8,8 @@
 //! mounts may wait for the server itself, and has the other.
 //!
 //! Invariant: whoever speaks for the server, be it a stranger's volume, gets no more by these
-//! words than is told here: anybody's groups and capabilities, whether four bytes of memory
-//! are a mode of a shutdown, and the end of this one mount, whose number is told once.
+//! words than is told here: anybody's groups and capabilities, whether a thread waits in one
+//! ioctl, whether four bytes of memory are a mode of a shutdown, and the end of this one mount, whose number is told once.
 
 use crate::error::io_text;
 use crate::image;
@@ -79,6 +79,10 @@ impl Monitor {
 impl Callers for Monitor {
     fn credentials(&self, process: u32) -> Option<Credentials> {
         parse(&self.lookups.ask(&format!("credentials {process}"))?)
+    }
+
+    fn is_in_ioctl(&self, thread: u32, command: u32) -> Option<bool> {
+        Some(self.lookups.ask(&format!("ioctl {thread} {command}"))? == "yes")
     }
 
     fn shutdown_mode(&self, process: u32, address: u64) -> Option<u32> {
@@ -160,6 +164,10 @@ fn look(question: &str) -> Option<String> {
     let (what, process) = (words.next()?, words.next()?.parse().ok()?);
     match what {
         "credentials" => Proc.credentials(process).map(|seen| write(&seen)),
+        "ioctl" => {
+            let is_in = Proc.is_in_ioctl(process, words.next()?.parse().ok()?)?;
+            Some(if is_in { "yes" } else { "no" }.to_string())
+        }
         "mode" => {
             let mode = Proc.shutdown_mode(process, words.next()?.parse().ok()?)?;
             Some(mode.to_string())

@@ -56,10 +56,10 @@ pub(super) fn killing_unasked(
     (kills && !caller.keeps_bits).then_some(set)
 }
 
-/// Whether the caller has CAP_SYS_ADMIN here.
-pub(super) fn is_admin(callers: &dyn Callers, request: &Request<'_>) -> bool {
+/// Whether the caller, who is in an ioctl of `command`, has CAP_SYS_ADMIN here.
+pub(super) fn is_admin(callers: &dyn Callers, request: &Request<'_>, command: u32) -> bool {
     let header = &request.header;
-    match look(callers, header) {
+    match look_in_ioctl(callers, header, command) {
         Some(seen) => has(&seen, CAP_SYS_ADMIN, header),
         None => header.uid == 0,
     }
@@ -68,9 +68,9 @@ pub(super) fn is_admin(callers: &dyn Callers, request: &Request<'_>) -> bool {
 /// Who the caller is, to somebody who decides himself. The ordinary user who mounted what is
 /// served (`server`) may do with it what he likes, as he may with what is below it; of root the
 /// capability decides.
-pub(super) fn who(callers: &dyn Callers, request: &Request<'_>, server: u32) -> Who {
+pub(super) fn who(callers: &dyn Callers, request: &Request<'_>, command: u32, server: u32) -> Who {
     let header = &request.header;
-    match look(callers, header) {
+    match look_in_ioctl(callers, header, command) {
         Some(seen) => Who {
             uid: seen.user,
             gid: seen.group,
@@ -100,6 +100,17 @@ pub(super) fn shutdown_mode(
 
 fn look(callers: &dyn Callers, header: &InHeader) -> Option<Credentials> {
     (header.pid != 0).then(|| callers.credentials(header.pid))?
+}
+
+/// Whom the kernel does not ask for rights gets none by a program that took his place: nobody's
+/// then, and no capabilities where that cannot be seen.
+fn look_in_ioctl(callers: &dyn Callers, header: &InHeader, command: u32) -> Option<Credentials> {
+    let seen = look(callers, header)?;
+    Some(match callers.is_in_ioctl(header.pid, command) {
+        Some(true) => seen,
+        Some(false) => Credentials::default(),
+        None => Credentials { capabilities: 0, ..seen },
+    })
 }
 
 /// Capabilities of another user namespace are none here.

@@ -15,12 +15,13 @@ struct Asking<'a> {
     dispatcher: &'a Dispatcher,
     request: &'a Request<'a>,
     ino: Ino,
+    command: u32,
 }
 
 impl Asker for Asking<'_> {
     fn who(&self) -> Result<Who> {
         let Dispatcher { callers, owners, fs, server, .. } = self.dispatcher;
-        let mut who = caller::who(&**callers, self.request, *server);
+        let mut who = caller::who(&**callers, self.request, self.command, *server);
         owners.ask(&mut who, || fs.getattr(self.ino))?;
         Ok(who)
     }
@@ -36,7 +37,7 @@ impl Dispatcher {
         out: &mut Out<'_>,
     ) -> Answer<()> {
         let control = self.control.as_ref().ok_or(Errno::ENOTTY)?;
-        let asker = Asking { dispatcher: self, request, ino };
+        let asker = Asking { dispatcher: self, request, ino, command: arg.cmd };
         let done = control.control(&asker, ino, arg.cmd, input)?;
         let tickets = done.names.iter().map(|(dir, name)| self.notifier.drop_name(*dir, name));
         if let Some(last) = tickets.max() {

@@ -63,20 +63,20 @@ impl Dispatcher {
                 put_number(self.generation(request, ino)?, &arg, out)
             }
             FS_IOC_GETFSLABEL => self.put_label(out),
-            FS_IOC_SETFSLABEL => self.set_label(request, input),
+            FS_IOC_SETFSLABEL => self.set_label(request, arg.cmd, input),
             FITRIM => {
                 let range = TrimRange::read(input).ok_or(Failure::from(Errno::EINVAL))?;
-                self.trim(request, &range, out)
+                self.trim(request, arg.cmd, &range, out)
             }
-            FS_IOC_SHUTDOWN => self.shut_down(request, arg.arg),
+            FS_IOC_SHUTDOWN => self.shut_down(request, arg.cmd, arg.arg),
             _ => self.control(request, ino, &arg, input, out),
         }
     }
 
     /// The kernel brings nothing along, since the number says that nothing is to be brought: the
     /// mode is fetched from where the caller has it.
-    fn shut_down(&self, request: &Request<'_>, at: u64) -> Answer<()> {
-        if !caller::is_admin(&*self.callers, request) {
+    fn shut_down(&self, request: &Request<'_>, command: u32, at: u64) -> Answer<()> {
+        if !caller::is_admin(&*self.callers, request, command) {
             return Err(Errno::EPERM.into());
         }
         let mode = caller::shutdown_mode(&*self.callers, request, at);
@@ -97,8 +97,14 @@ impl Dispatcher {
     }
 
     /// The kernel asks no file system but the one that serves this: administrators alone, as there.
-    fn trim(&self, request: &Request<'_>, range: &TrimRange, out: &mut Out<'_>) -> Answer<()> {
-        if !caller::is_admin(&*self.callers, request) {
+    fn trim(
+        &self,
+        request: &Request<'_>,
+        command: u32,
+        range: &TrimRange,
+        out: &mut Out<'_>,
+    ) -> Answer<()> {
+        if !caller::is_admin(&*self.callers, request, command) {
             return Err(Errno::EPERM.into());
         }
         let len = self.fs.trim(&request.context(0), range.start, range.len, range.minlen)?;
@@ -113,8 +119,8 @@ impl Dispatcher {
     }
 
     /// Errors in the order of the kernel's btrfs; any byte but NUL may be in a label.
-    fn set_label(&self, request: &Request<'_>, input: &[u8]) -> Answer<()> {
-        if !caller::is_admin(&*self.callers, request) {
+    fn set_label(&self, request: &Request<'_>, command: u32, input: &[u8]) -> Answer<()> {
+        if !caller::is_admin(&*self.callers, request, command) {
             return Err(Errno::EPERM.into());
         }
         let text = input.get(..LABEL_MAX).ok_or(Failure::from(Errno::EINVAL))?;

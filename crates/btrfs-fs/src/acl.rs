@@ -43,6 +43,35 @@ impl Acl {
         Acl(Vec::new())
     }
 
+    /// Whether the ACL of an inode of `owner` (user, group) grants all of `wanted` to a user.
+    pub fn granted(
+        &self,
+        owner: (u32, u32),
+        uid: u32,
+        in_group: impl Fn(u32) -> bool,
+        wanted: u16,
+    ) -> bool {
+        let find = |tag| self.0.iter().find(|e| e.tag == tag);
+        let has = |perm: u16| perm & wanted == wanted;
+        let mask = find(MASK).map_or(0o7, |e| e.perm);
+        if uid == owner.0 {
+            return find(USER_OBJ).is_some_and(|e| has(e.perm));
+        }
+        if let Some(user) = self.0.iter().find(|e| e.tag == USER && e.id == uid) {
+            return has(user.perm & mask);
+        }
+        let mine = |e: &&Entry| match e.tag {
+            GROUP_OBJ => in_group(owner.1),
+            GROUP => in_group(e.id),
+            _ => false,
+        };
+        let mut groups = self.0.iter().filter(mine).peekable();
+        if groups.peek().is_some() {
+            return groups.any(|e| has(e.perm & mask));
+        }
+        find(OTHER).is_some_and(|e| has(e.perm))
+    }
+
     pub fn is_valid(&self) -> bool {
         let count = |tag| self.0.iter().filter(|e| e.tag == tag).count();
         let known = self.0.iter().all(|e| {

@@ -6,6 +6,7 @@
 //! Lock order: inodes (ascending by tree and object id, `inode::Locked`) -> delta shard -> space.
 //! An `Op` is entered with its inode locks held and left before they are released.
 
+use crate::cleaner::Cleaner;
 use crate::commit::Committer;
 use crate::error::IntoFs;
 use crate::fsync::Fsync;
@@ -43,6 +44,9 @@ pub struct Engine {
     /// Where the mount begins. Chosen when the log is replayed, which may make directories on
     /// the way to it.
     pub root: Ino,
+    /// Held by who makes, moves or takes away a subvolume or its name; see `ops/subvolume`.
+    pub subvolume_lock: Mutex<()>,
+    pub cleaner: Arc<Cleaner>,
     /// Held by renames across directories; see `ops/rename.rs`.
     pub rename_lock: Mutex<()>,
     pub closed: AtomicBool,
@@ -100,6 +104,12 @@ impl Engine {
                 orphans.retry();
             }
         });
+        let cleaner = Arc::new(Cleaner::new(
+            core.clone(),
+            reservations.clone(),
+            reserver.clone(),
+            committer.clone(),
+        ));
         Engine {
             core,
             options,
@@ -115,6 +125,8 @@ impl Engine {
             fsync,
             orphans,
             root: Ino(0),
+            subvolume_lock: Mutex::new(Rank::Subvolumes, ()),
+            cleaner,
             rename_lock: Mutex::new(Rank::Rename, ()),
             closed: AtomicBool::new(false),
         }

@@ -1,5 +1,6 @@
 //! The face: `vfs::FileSystem` over the engine. Nothing is decided here.
 
+use crate::cleaner::Sweeper;
 use crate::commit::Background;
 use crate::engine::Engine;
 use crate::extents::{self, Stored};
@@ -22,12 +23,12 @@ use vfs::{
 /// An open btrfs volume.
 pub struct BtrfsFs {
     pub(crate) engine: Arc<Engine>,
-    pub(crate) background: Mutex<Option<Background>>,
+    pub(crate) background: Mutex<Option<(Sweeper, Background)>>,
 }
 
 impl BtrfsFs {
     /// The engine is open: after `destroy` nothing works any more.
-    fn open(&self) -> Result<&Engine> {
+    pub(crate) fn open(&self) -> Result<&Engine> {
         if self.engine.closed.load(Ordering::Acquire) {
             return Err(FsError::ReadOnly("the volume is closed".into()));
         }

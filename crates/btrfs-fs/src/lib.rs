@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod acl;
+mod cleaner;
 mod close;
 mod commit;
 mod device_extents;
@@ -33,6 +34,7 @@ mod reserve;
 mod reserver;
 mod stats;
 mod subvol;
+mod subvolumes;
 mod sync;
 mod writeback;
 mod xattrs;
@@ -45,3 +47,4 @@ pub use fs::BtrfsFs;
 #[cfg(feature = "fault-injection")]
 pub use ino::use_up_windows;
 pub use options::{Atime, Options, Subvol, SystemClock, SystemContention};
+pub use subvol::{Caller, Delete, SubvolId, SubvolumeInfo, Time};

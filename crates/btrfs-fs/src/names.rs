@@ -201,8 +201,29 @@ fn new_ref(
 pub fn remove(op: &Op<'_>, dir: InodeId, name: &[u8], target: Target) -> Result<()> {
     let child = InodeId::new(dir.tree, target.location.objectid);
     let (reference, rest_of_refs, index) = without_ref(&op.view, child, dir.objectid, name)?;
-    let hash = name_hash(name);
-    let key = Key::new(dir.objectid, kind::DIR_ITEM, hash);
+    let (key, rest) = without_entry(op, dir, name)?;
+    op.edit(child, |o| store_rest(o, &reference, rest_of_refs));
+    drop_entry(op, dir, &key, rest, index);
+    Ok(())
+}
+
+/// Removes the entry of a subvolume, whose reference is not in this tree.
+pub fn remove_entry(op: &Op<'_>, dir: InodeId, name: &[u8], index: u64) -> Result<()> {
+    let (key, rest) = without_entry(op, dir, name)?;
+    drop_entry(op, dir, &key, rest, index);
+    Ok(())
+}
+
+fn drop_entry(op: &Op<'_>, dir: InodeId, key: &Key, rest: Vec<u8>, index: u64) {
+    op.edit(dir, |o| {
+        store_rest(o, key, rest);
+        o.delete(kind::DIR_INDEX, index);
+    });
+}
+
+/// The DIR_ITEM that has a name, and what is left of it without.
+fn without_entry(op: &Op<'_>, dir: InodeId, name: &[u8]) -> Result<(Key, Vec<u8>)> {
+    let key = Key::new(dir.objectid, kind::DIR_ITEM, name_hash(name));
     let Some(old) = op.view.get(dir.tree, &key).fs()? else {
         return Err(damaged(dir, "a name without its DIR_ITEM"));
     };
@@ -213,12 +234,24 @@ pub fn remove(op: &Op<'_>, dir: InodeId, name: &[u8], target: Target) -> Result<
             entry.append_to(&mut rest);
         }
     }
-    op.edit(child, |o| store_rest(o, &reference, rest_of_refs));
-    op.edit(dir, |o| {
-        store_rest(o, &key, rest);
-        o.delete(kind::DIR_INDEX, index);
-    });
-    Ok(())
+    Ok((key, rest))
+}
+
+/// The index of a name, looked for among all of the directory: for entries that nothing
+/// refers back from.
+pub fn index_of(view: &View<'_>, dir: InodeId, name: &[u8]) -> Result<u64> {
+    let mut scan = view.scan(dir.tree, Key::new(dir.objectid, kind::DIR_INDEX, 0));
+    while let Some((key, bytes)) = scan.next().fs()? {
+        if key.kind != kind::DIR_INDEX {
+            break;
+        }
+        for entry in DirItem::iter(&bytes) {
+            if entry.fs()?.name == name {
+                return Ok(key.offset);
+            }
+        }
+    }
+    Err(damaged(dir, "a name without its DIR_INDEX"))
 }
 
 fn damaged(id: InodeId, what: &str) -> FsError {

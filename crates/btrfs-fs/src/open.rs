@@ -1,6 +1,7 @@
 //! Opening a volume: superblock, feature gate and chunks (btrfs-volume), then roots,
 //! space, layers, and what a crash left unfinished.
 
+use crate::cleaner::Sweeper;
 use crate::commit::Background;
 use crate::engine::Engine;
 use crate::error::IntoFs;
@@ -52,14 +53,15 @@ impl BtrfsFs {
         let writes = engine.core.health.writable().is_ok();
         if writes {
             clean(&engine)?;
+            close_dead(&engine);
             // Nothing refuses the volume any more. There may be nothing to commit, ever.
             engine.core.volume.mend_superblocks().fs()?;
         }
-        let background = match writes && engine.options.background {
+        let threads = match writes && engine.options.background {
             true => Some(start_background(&engine)?),
             false => None,
         };
-        Ok(BtrfsFs { engine, background: Mutex::new(Rank::Background, background) })
+        Ok(BtrfsFs { engine, background: Mutex::new(Rank::Background, threads) })
     }
 }
 
@@ -95,9 +97,24 @@ fn clean(engine: &Engine) -> Result<()> {
     }
 }
 
-fn start_background(engine: &Arc<Engine>) -> Result<Background> {
-    Background::start(&engine.committer, engine.options.commit_interval)
-        .map_err(|source| vfs::FsError::Io { context: "starting the commit thread".into(), source })
+/// Nobody comes to inodes of subvolumes that are being deleted.
+fn close_dead(engine: &Engine) {
+    let roots = engine.core.roots();
+    let dead = roots.trees.iter().filter(|(id, root)| id.is_subvolume() && root.item.refs == 0);
+    for (id, _) in dead {
+        engine.inodes.close_tree(*id);
+    }
+}
+
+fn start_background(engine: &Arc<Engine>) -> Result<(Sweeper, Background)> {
+    let failed = |what: &str| {
+        let context = format!("starting the {what} thread");
+        move |source| vfs::FsError::Io { context, source }
+    };
+    let commits = Background::start(&engine.committer, engine.options.commit_interval)
+        .map_err(failed("commit"))?;
+    let sweeper = Sweeper::start(&engine.cleaner).map_err(failed("cleaner"))?;
+    Ok((sweeper, commits))
 }
 
 fn read_only_reason(
@@ -134,14 +151,7 @@ fn unmaintained(store: &NodeStore, roots: &Roots) -> btrfs_disk::Result<Option<S
             ));
         }
     }
-    let dropping = roots
-        .trees
-        .iter()
-        .find(|(id, root)| id.is_subvolume() && root.item.refs == 0)
-        .map(|(id, _)| *id);
-    Ok(dropping.map(|id| {
-        format!("subvolume {id} is being deleted; mount the volume once with the kernel to finish")
-    }))
+    Ok(None)
 }
 
 /// Every tree that the root tree names, and the two that the superblock does.

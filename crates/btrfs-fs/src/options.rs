@@ -27,6 +27,9 @@ pub struct Options {
     pub atime: Atime,
     /// Directories' access times stay.
     pub nodiratime: bool,
+    /// Who may write in a subvolume and in the directory that names it may delete it; else root
+    /// alone may.
+    pub user_subvol_rm_allowed: bool,
     /// Tell the device about freed space after each commit.
     pub discard: bool,
     /// An fsync writes the tree log; else it commits.
@@ -115,6 +118,7 @@ impl Default for Options {
             dirty_bytes: 256 << 20,
             atime: Atime::Never,
             nodiratime: false,
+            user_subvol_rm_allowed: false,
             discard: false,
             tree_log: true,
             background: true,

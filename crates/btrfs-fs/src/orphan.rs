@@ -161,8 +161,10 @@ impl Orphans {
 
     /// At mount: finishes what a crash left.
     pub fn clean_all(&self) -> Result<u64> {
-        let trees: Vec<TreeId> =
-            self.core.roots().trees.keys().copied().filter(|t| t.is_subvolume()).collect();
+        let roots = self.core.roots();
+        // Of one that is being deleted all goes.
+        let alive = roots.trees.iter().filter(|(t, root)| t.is_subvolume() && root.item.refs > 0);
+        let trees: Vec<TreeId> = alive.map(|(tree, _)| *tree).collect();
         let mut erased = 0;
         for tree in trees {
             match self.clean_tree(tree) {
@@ -177,7 +179,8 @@ impl Orphans {
         Ok(erased)
     }
 
-    fn clean_tree(&self, tree: TreeId) -> Result<u64> {
+    /// Of one subvolume.
+    pub fn clean_tree(&self, tree: TreeId) -> Result<u64> {
         let mut erased = 0;
         for objectid in self.list(tree)? {
             erased += u64::from(self.clean_one(InodeId::new(tree, objectid))?);

@@ -19,8 +19,12 @@ pub enum Rank {
     Transaction,
     /// The background threads, while they are told to end.
     Background,
+    /// Subvolumes and their names are made, moved and taken away, one at a time.
+    Subvolumes,
     /// Renames across directories, one at a time: no directory is moved while one looks for loops.
     Rename,
+    /// What is known of trees that are being dropped; held over a step, and its commit.
+    Cleaner,
     /// The running commit.
     Commit,
     /// Who took dirty inodes out of their list and is not done with them.

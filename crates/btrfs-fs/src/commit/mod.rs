@@ -352,12 +352,13 @@ impl Committer {
     fn publish(&self, merged: Merged) -> (Published, Superblock) {
         let before = arc_swap::Guard::into_inner(self.core.layers());
         let roots = Arc::new(Roots::new(merged.generation, merged.trees));
-        self.subvols.follow(&roots);
         self.core.replace_layers(Snapshot {
             current: before.current.clone(),
             sealed: None,
             roots: roots.clone(),
         });
+        // Behind it: who finds a new snapshot here finds its tree there.
+        self.subvols.follow(&roots);
         (Published { before, freed: merged.freed, roots }, merged.superblock)
     }
 }

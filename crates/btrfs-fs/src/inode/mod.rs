@@ -21,8 +21,10 @@ use crate::error::IntoFs;
 use crate::ino::{self, InodeId};
 use btrfs_disk::items::InodeItem;
 use btrfs_disk::key::kind;
-use btrfs_disk::{FixedSize, Key};
+use btrfs_disk::{FixedSize, Key, TreeId};
 use btrfs_txn::{Core, Op};
+use locks::{Rank, RwLock};
+use rustc_hash::FxHashSet;
 use std::sync::Arc;
 use vfs::{Errno, FsError, Ino, Result};
 
@@ -30,11 +32,14 @@ use vfs::{Errno, FsError, Ino, Result};
 pub struct Inodes {
     core: Arc<Core>,
     table: InodeTable,
+    /// Trees whose inodes are not to be had any more.
+    closed: RwLock<FxHashSet<TreeId>>,
 }
 
 impl Inodes {
     pub fn new(core: Arc<Core>) -> Inodes {
-        Inodes { core, table: InodeTable::new() }
+        let closed = RwLock::new(Rank::Leaf, FxHashSet::default());
+        Inodes { core, table: InodeTable::new(), closed }
     }
 
     pub fn table(&self) -> &InodeTable {
@@ -53,7 +58,30 @@ impl Inodes {
         self.table.get(id, lookups, || self.load(id))
     }
 
+    /// No inode of `tree` can be used any more; answers the bytes of content that were in memory.
+    /// Who works on one is waited for, so nothing of the tree changes behind this.
+    pub fn close_tree(&self, tree: TreeId) -> u64 {
+        self.closed.write().insert(tree);
+        let mut dropped = 0;
+        // Who was at work may have made others, the first time.
+        loop {
+            let mut found = false;
+            for inode in self.table.of_tree(tree) {
+                let Ok(mut state) = inode.write() else { continue };
+                found = true;
+                state.erased = true;
+                dropped += state.dirty.take().map_or(0, |dirty| dirty.bytes());
+            }
+            if !found {
+                return dropped;
+            }
+        }
+    }
+
     fn load(&self, id: InodeId) -> Result<State> {
+        if self.closed.read().contains(&id.tree) {
+            return Err(Errno::ESTALE.into());
+        }
         let key = Key::new(id.objectid, kind::INODE_ITEM, 0);
         let Some(bytes) = self.core.view().get(id.tree, &key).fs()? else {
             return Err(Errno::ENOENT.into());

@@ -11,6 +11,7 @@
 use super::{Inode, State};
 use crate::ino::{self, InodeId};
 use crate::sync::{Arc, Ordering, Rank, RwLock, SHARDS};
+use btrfs_disk::TreeId;
 use rustc_hash::FxHashMap;
 use vfs::Result;
 
@@ -106,6 +107,14 @@ impl InodeTable {
     /// Every inode in memory.
     pub fn all(&self) -> Vec<Arc<Inode>> {
         self.shards.iter().flat_map(|s| s.read().values().cloned().collect::<Vec<_>>()).collect()
+    }
+
+    /// Every inode of `tree` in memory.
+    pub fn of_tree(&self, tree: TreeId) -> Vec<Arc<Inode>> {
+        let of = |s: &RwLock<Shard>| -> Vec<Arc<Inode>> {
+            s.read().values().filter(|inode| inode.id.tree == tree).cloned().collect()
+        };
+        self.shards.iter().flat_map(of).collect()
     }
 
     /// Drops every inode that nobody refers to and that has nothing unwritten: those

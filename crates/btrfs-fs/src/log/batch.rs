@@ -48,6 +48,12 @@ impl TreeLog {
         let view = self.core.view();
         let committed = view.layers.roots.generation;
         let mut work = Work::default();
+        let known = |id: InodeId| view.layers.roots.get(id.tree).is_some();
+        if batch.iter().any(|request| !known(request.id)) {
+            // Its tree is of this epoch, or gone.
+            state.stale = true;
+            return Ok(Err(Fallback::Subvolume));
+        }
         for request in batch.iter().filter(|r| r.generation > committed) {
             work.ask(request.id, request.level);
         }
@@ -76,7 +82,10 @@ impl TreeLog {
     pub fn carry(&self, synced: BTreeMap<InodeId, Level>, log: &mut LogState) -> Step<()> {
         let view = self.core.view();
         assert!(view.layers.sealed.is_none(), "carried onto a commit that is published");
-        let work = Work::carried(synced);
+        // The log of a subvolume that is deleted says nothing.
+        let lives =
+            |id: &InodeId| view.layers.roots.get(id.tree).is_some_and(|root| root.item.refs > 0);
+        let work = Work::carried(synced.into_iter().filter(|(id, _)| lives(id)).collect());
         let injection = &self.core.injection;
         if injection.has(Defect::CommitForgetsSynced) {
             return Ok(Ok(()));

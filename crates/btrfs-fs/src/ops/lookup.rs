@@ -7,6 +7,7 @@ use crate::inode::{Inode, attr_of, time_of};
 use crate::names::{self, Target};
 use crate::subvol;
 use btrfs_disk::TreeId;
+use btrfs_disk::ids::FIRST_FREE_OBJECTID;
 use std::sync::Arc;
 use vfs::{Attr, Entry, Errno, FileKind, FsError, Ino, Result};
 
@@ -37,7 +38,13 @@ pub fn entry_of(engine: &Engine, dir: InodeId, name: &[u8], target: Target) -> R
         return entry_by_id(engine, InodeId::new(dir.tree, target.location.objectid));
     }
     match subvolume_root(engine, dir, name, target)? {
-        SubvolumeEntry::Root(id) => entry_by_id(engine, id),
+        SubvolumeEntry::Root(id) => {
+            if engine.subvols.is_coming(id.tree) {
+                // A snapshot that the next commit makes.
+                engine.committer.commit_written_back()?;
+            }
+            entry_by_id(engine, id)
+        }
         SubvolumeEntry::StandIn(ino) => {
             Ok(Entry { attr: stand_in_attr(engine, ino), generation: 0 })
         }
@@ -57,6 +64,9 @@ pub fn subvolume_root(
     target: Target,
 ) -> Result<SubvolumeEntry> {
     let child = TreeId(target.location.objectid);
+    if engine.subvols.is_coming(child) {
+        return Ok(SubvolumeEntry::Root(InodeId::new(child, FIRST_FREE_OBJECTID)));
+    }
     if let Some(subvolume) = engine.subvols.get(child)
         && subvol::hangs_here(&engine.core.view(), dir, name, child)?
     {

@@ -18,6 +18,7 @@ pub mod rename;
 pub mod seek;
 pub mod shutdown;
 pub mod statfs;
+pub mod subvolume;
 pub mod sync;
 pub mod trim;
 pub mod truncate;

@@ -1,6 +1,8 @@
 //! Taking names away.
 
 use super::create::{touch_dir, writable_dir};
+use super::lookup::{SubvolumeEntry, subvolume_root};
+use super::subvolume;
 use crate::engine::Engine;
 use crate::ino::InodeId;
 use crate::inode::Locked;
@@ -29,6 +31,10 @@ pub fn remove(engine: &Engine, parent: Ino, name: &[u8], what: What) -> Result<(
         _ => {}
     }
     let dir = writable_dir(engine, parent)?;
+    let target = find(engine, &dir, name)?;
+    if target.is_subvolume() {
+        return remove_subvolume(engine, &dir, name, target, what);
+    }
     let reservation = engine.reserver.reserve_removal(cost::unlink())?;
     loop {
         let target = find(engine, &dir, name)?;
@@ -51,6 +57,23 @@ pub fn remove(engine: &Engine, parent: Ino, name: &[u8], what: What) -> Result<(
         drop(reservation);
         engine.orphans.release(child);
         return Ok(());
+    }
+}
+
+/// An empty subvolume goes like a directory; so does the place of one that is not here.
+fn remove_subvolume(
+    engine: &Engine,
+    dir: &Arc<Inode>,
+    name: &[u8],
+    target: Target,
+    what: What,
+) -> Result<()> {
+    if what == What::File {
+        return Err(Errno::EISDIR.into());
+    }
+    match subvolume_root(engine, dir.id, name, target)? {
+        SubvolumeEntry::Root(_) => subvolume::rmdir(engine, dir.ino, name),
+        SubvolumeEntry::StandIn(_) => subvolume::remove_stand_in(engine, dir, name, target),
     }
 }
 

@@ -6,6 +6,7 @@
 use super::create::{New, check_parent, make_whiteout, touch_dir, writable_dir};
 use super::lookup::parent_id;
 use super::remove::{child_of, drop_link, find, may_unname};
+use super::subvolume;
 use crate::engine::Engine;
 use crate::ino::InodeId;
 use crate::inode::Locked;
@@ -42,6 +43,9 @@ pub fn rename(
     names::check_form(new_name)?;
     let from = writable_dir(engine, parent)?;
     let to = writable_dir(engine, new_parent)?;
+    if subvolume::rename(engine, (&from, name), (&to, new_name), mode)?.is_some() {
+        return Ok(());
+    }
     if from.id.tree != to.id.tree {
         return Err(Errno::EXDEV.into());
     }

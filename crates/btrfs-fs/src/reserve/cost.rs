@@ -10,9 +10,10 @@
 //! Invariant: an operation never changes more than its line says ([`super::bound`] makes nodes of
 //! it). What it does not know: trees, and what is free.
 
-use super::bound::Cost;
+pub use super::bound::Cost;
 use btrfs_disk::Geometry;
 use btrfs_txn::RUN_PLACES;
+use btrfs_txn::delta::ActionCost;
 
 /// An INODE_ITEM and its header.
 const INODE: u64 = 160 + 25;
@@ -54,6 +55,60 @@ pub fn create(geometry: &Geometry, name: usize, target: usize, directory: bool) 
 pub fn tmpfile(geometry: &Geometry) -> Cost {
     let acls = geometry.max_item_size() as u64;
     Cost { births: 1, ..cost(4, 2 * INODE + acls + 3 * NAMED, 0) }
+}
+
+/// A ROOT_ITEM and its header.
+const ROOT: u64 = 439 + 25;
+/// Nodes that one step of a drop may read beyond its budget: the way down to where it goes on, and
+/// one more of each level.
+const DROP_OVERSHOOT: u64 = 16;
+
+/// A new tree: its first leaf, its ROOT_ITEM.
+pub fn plant(geometry: &Geometry) -> ActionCost {
+    ActionCost { places: 2, trees: 1, bytes: ROOT + u64::from(geometry.node_size), sums: 0 }
+}
+
+/// A snapshot: the source's root and its copy, which both refer to all below ([`referrers`]
+/// counts that for places; the copy's references are bytes here), three items of the copy's own
+/// directory, two ROOT_ITEMs.
+///
+/// [`referrers`]: super::bound
+pub fn copy_tree(geometry: &Geometry) -> ActionCost {
+    let node = u64::from(geometry.node_size);
+    ActionCost { places: 6, trees: 3, bytes: 2 * ROOT + INODE + 4 * node, sums: 0 }
+}
+
+/// A ROOT_ITEM that changes.
+pub fn root_item() -> ActionCost {
+    ActionCost { places: 1, trees: 1, bytes: ROOT, sums: 0 }
+}
+
+/// One step of a drop that reads `budget` nodes of up to `trees` trees. Each that others hold gets
+/// a referrer for each of its pointers, which together are no longer than those; of each leaf all
+/// extents may die, whose checksums lie anywhere. The records themselves go out of the trees that
+/// keep account of space.
+pub fn drop_nodes(geometry: &Geometry, budget: u64, trees: u64) -> ActionCost {
+    let nodes = budget + DROP_OVERSHOOT;
+    let room = geometry.leaf_space() as u64;
+    let bytes = nodes * room + trees * ROOT;
+    ActionCost { places: 2 * trees, trees, bytes, sums: 2 * nodes * (room / FILE_EXTENT) }
+}
+
+/// Of an operation with `action` in it, and `cost` beside that.
+pub fn with(cost: Cost, action: ActionCost) -> Cost {
+    cost + Cost {
+        places: action.places,
+        trees: action.trees,
+        births: 0,
+        bytes: action.bytes,
+        sums: action.sums,
+    }
+}
+
+/// A name of a subvolume that comes or goes: the entry by hash and by index, the directory; both
+/// references between the trees; the UUID, and that of what was received; an orphan item.
+pub fn subvolume_name(name: usize) -> Cost {
+    Cost { trees: 3, ..cost(10, 2 * INODE + 5 * (NAMED + name as u64) + REWRITTEN, 0) }
 }
 
 /// Another name of an inode: the entry by hash, by index, the reference, both inodes, an

@@ -239,11 +239,12 @@ impl Reservations {
 /// What a delta changes.
 fn cost_of(delta: &Delta) -> Cost {
     let (items, extents) = (&delta.items, &delta.extents);
+    let trees = delta.trees.cost();
     Cost {
-        places: items.spread(),
-        trees: items.spread(),
+        places: items.spread() + trees.places,
+        trees: items.spread() + trees.trees,
         births: u64::from(items.has_births()),
-        bytes: items.growth() + extents.bytes(),
-        sums: 2 * extents.count(),
+        bytes: items.growth() + extents.bytes() + trees.bytes,
+        sums: 2 * extents.count() + trees.sums,
     }
 }

@@ -240,7 +240,7 @@ fn may_reuse(writeback: &Writeback, id: InodeId, state: &State, extent: &Mapped)
     if !reusable {
         return Ok(false);
     }
-    let last_snapshot = writeback.subvols.get(id.tree).map_or(0, |s| s.last_snapshot.0);
+    let last_snapshot = writeback.subvols.get(id.tree).map_or(0, |s| s.last_snapshot().0);
     if fields.generation <= last_snapshot {
         return Ok(false);
     }

@@ -59,6 +59,16 @@ impl<R: NodeReader> Settle<'_, R> {
     /// nodes. True once all are gone, and the ROOT_ITEM with them. No edit of the tree
     /// and no snapshot may be in the same commit; it comes before the drain.
     pub fn drop_tree(&mut self, id: TreeId, state: &mut DropState, budget: usize) -> Result<bool> {
+        self.drop_tree_within(id, state, &mut budget.max(1))
+    }
+
+    /// As `drop_tree`, for several trees in one commit: `budget` becomes what is left of it.
+    pub fn drop_tree_within(
+        &mut self,
+        id: TreeId,
+        state: &mut DropState,
+        budget: &mut usize,
+    ) -> Result<bool> {
         assert!(!self.draining, "drops come before the drain");
         let tree = self.tree(id)?;
         assert!(tree.recorded == Some(tree.root) && !tree.frozen, "a tree that is not edited");
@@ -71,8 +81,10 @@ impl<R: NodeReader> Settle<'_, R> {
         let origin = Generation(key.offset);
         let node = self.store.node(&root.expect())?;
         let mut dropper =
-            Dropper { settle: self, state, id, origin, budget: budget.max(1), progress: false };
-        match dropper.root(&node, resume)? {
+            Dropper { settle: self, state, id, origin, budget: *budget, progress: false };
+        let flow = dropper.root(&node, resume)?;
+        *budget = dropper.budget.min(*budget);
+        match flow {
             Flow::Done => {
                 self.remove_tree(id)?;
                 Ok(true)

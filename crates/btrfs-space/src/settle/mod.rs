@@ -146,6 +146,11 @@ impl<'a, R: NodeReader> Settle<'a, R> {
         self.taken * self.format.node_size
     }
 
+    /// The superblock says from now on that the volume has this.
+    pub fn set_incompat(&mut self, bit: u64) {
+        self.superblock.fields.incompat_flags |= bit;
+    }
+
     /// Reads trees as this commit has them so far.
     pub fn reader(&self) -> Overlay<'_, R> {
         self.dirty.over(self.store)

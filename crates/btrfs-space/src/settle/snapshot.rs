@@ -18,7 +18,8 @@ impl<R: NodeReader> Settle<'_, R> {
     }
 
     /// A snapshot of `source` with the id `to`; `key` is that of its ROOT_ITEM. All edits
-    /// of `source` in this commit come first: from now on the two share their nodes.
+    /// of `source` in this commit come first: from now on the two share their nodes. The copy may
+    /// be edited: none of the nodes that it shares is its own, so none is changed in place.
     pub fn snapshot(
         &mut self,
         source: TreeId,
@@ -46,7 +47,6 @@ impl<R: NodeReader> Settle<'_, R> {
         let node = self.dirty.get(root.logical).cloned();
         let node = node.ok_or_else(|| Corrupt::new("a new root is not there").at(root.logical))?;
         change_pointers(&mut self.deltas, &node, Holder::Keyed(to), 1)?;
-        self.tree(to)?.frozen = true;
         Ok(root)
     }
 

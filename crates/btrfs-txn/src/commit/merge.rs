@@ -2,6 +2,7 @@
 //! checksums; then the space side settles, and everything but the superblock is written.
 
 use super::sums::{self, SumFormat};
+use super::trees::{self, Drops};
 use crate::delta::Delta;
 use crate::{Core, Defect, Root, Throttle, Urgency};
 use btrfs_disk::items::{RootItem, Timespec};
@@ -36,28 +37,31 @@ pub fn run(
     let generation = sealed.generation;
     let superblock = core.volume.superblock();
     let mut settle = Settle::new(&core.space, &core.store, superblock, generation, reservation)?;
-    match merge_files(core, &mut settle, sealed, urgency) {
+    let drops = match merge_files(core, &mut settle, sealed, urgency) {
         Err(Error::NoSpace) => return Err(settle.no_room()),
         other => other?,
-    }
+    };
     let taken_by_files = settle.taken();
     core.stats.commit_merge_ns.add(start.elapsed().as_nanos() as u64);
     let settling = Instant::now();
     let settled = settle.finish()?;
     core.stats.commit_settle_ns.add(settling.elapsed().as_nanos() as u64);
+    drops.remember();
     let taken = (taken_by_files, settled.taken);
     write(core, generation, settled, taken)
 }
 
-/// The trees of files and checksums.
+/// The trees of files and checksums; what was found on the way by drops.
 fn merge_files(
     core: &Core,
     settle: &mut Settle<'_, NodeStore>,
     sealed: &Delta,
     urgency: Urgency,
-) -> Result<()> {
+) -> Result<Drops> {
     let mut throttle = Throttle::new(core, urgency);
+    trees::create(settle, sealed)?;
     merge_items(core, settle, sealed, &mut throttle)?;
+    let drops = trees::finish(settle, sealed)?;
     let mut landed = merge_extents(settle, sealed, &mut throttle);
     throttle.pause();
     if core.injection.has(Defect::CommitSkipsASum) {
@@ -83,7 +87,7 @@ fn merge_files(
     throttle.pause();
     settle.apply_tree(TreeId::CSUM, edits)?;
     throttle.pause();
-    Ok(())
+    Ok(drops)
 }
 
 fn sum_format(core: &Core) -> SumFormat {

@@ -6,6 +6,7 @@
 
 mod merge;
 mod sums;
+mod trees;
 
 pub use merge::{Merged, run as merge};
 pub use sums::max_item as max_sum_item;

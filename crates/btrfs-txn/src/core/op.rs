@@ -7,7 +7,7 @@
 
 use super::Core;
 use crate::budget::{self, Changes};
-use crate::delta::{Active, Base, Delta, Level, ObjectEdit, Pending};
+use crate::delta::{ActionCost, Active, Base, Delta, Level, ObjectEdit, Pending, TreeAction};
 use crate::sync::relax;
 use crate::{ObjectId, View};
 use btrfs_disk::{Corrupt, Error, Generation, Logical, Result, TreeId};
@@ -99,6 +99,13 @@ impl<'e> Op<'e> {
 
     pub fn delete(&self, id: ObjectId, kind: u8, offset: u64) {
         self.edit(id, |o| o.delete(kind, offset));
+    }
+
+    /// The commit of this epoch does this with a tree; what that changes beside the operation's
+    /// items counts for the epoch from now on.
+    pub fn act(&self, action: TreeAction, cost: ActionCost) {
+        self.changed.set(true);
+        self.delta().trees.add(action, cost);
     }
 
     /// Changes how often `who` refers to a data extent. On damage the volume is poisoned,

@@ -10,6 +10,7 @@
 //! with a joined delta ([`crate::log::LogState::give_up`]).
 
 use super::Delta;
+use super::actions::TreeActions;
 use super::extents::{self, ExtentChange, ExtentDelta};
 use super::items::{Base, ItemDelta, Object, Slot};
 use super::watch::SubKey;
@@ -25,6 +26,7 @@ impl Delta {
         Some(Delta {
             items: join_items(&below.items, &above.items, above.generation),
             extents: join_extents(&below.extents, &above.extents, above.generation)?,
+            trees: TreeActions::joined(&below.trees, &above.trees),
             ..Delta::new(above.generation)
         })
     }

@@ -10,6 +10,7 @@
 //! * a key has at most one slot; a slot whose key is in no lower layer vanishes when it is
 //!   deleted, so that what is born and gone within an epoch never reaches a tree.
 
+mod actions;
 mod extents;
 mod gate;
 mod items;
@@ -17,6 +18,7 @@ mod join;
 mod pending;
 mod watch;
 
+pub use actions::{ActionCost, Dropping, OwnEntry, SnapshotForm, TreeAction, TreeActions};
 pub use extents::ExtentDelta;
 pub use gate::{Active, Gate};
 pub use items::{Base, ItemDelta, ObjectEdit};
@@ -30,6 +32,7 @@ pub struct Delta {
     pub gate: Gate,
     pub items: ItemDelta,
     pub extents: ExtentDelta,
+    pub trees: TreeActions,
 }
 
 impl Delta {
@@ -39,11 +42,12 @@ impl Delta {
             gate: Gate::new(),
             items: ItemDelta::new(generation),
             extents: ExtentDelta::new(generation),
+            trees: TreeActions::default(),
         }
     }
 
     pub fn is_empty(&self) -> bool {
-        self.items.is_empty() && self.extents.is_empty()
+        self.items.is_empty() && self.extents.is_empty() && self.trees.is_empty()
     }
 
     /// Gives its memory back, calling `rest` now and then.

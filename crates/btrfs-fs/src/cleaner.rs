@@ -1,0 +1,224 @@
+//! Dropping the trees of deleted subvolumes: in bounded steps, each in a commit of its own, behind
+//! everybody's back.
+//!
+//! Invariants: only a tree that a durable commit calls dead is dropped; nothing is held between the
+//! steps, so operations wait for none. The root item says after each step how far it came, so
+//! a crash, or another program, goes on there.
+//!
+//! What it does not know: names, and who deleted.
+
+use crate::commit::Committer;
+use crate::reserve::Reservations;
+use crate::reserve::cost;
+use crate::reserver::Reserver;
+use btrfs_disk::TreeId;
+use btrfs_space::Priority;
+use btrfs_txn::delta::{ActionCost, Dropping, TreeAction};
+use btrfs_txn::{Core, Urgency};
+use locks::{Condvar, Mutex, Rank};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use vfs::Result;
+
+/// Nodes that one step reads at most, and trees that it works on.
+const STEP_NODES: u64 = 512;
+const STEP_TREES: usize = 256;
+/// After a step that failed for want of room.
+const REST: Duration = Duration::from_secs(5);
+
+pub struct Cleaner {
+    core: Arc<Core>,
+    reservations: Arc<Reservations>,
+    reserver: Arc<Reserver>,
+    committer: Arc<Committer>,
+    signal: Mutex<Signal>,
+    changed: Condvar,
+    /// What is known of the trees at work; who holds it takes a step.
+    at_work: Mutex<Vec<Dropping>>,
+}
+
+#[derive(Default)]
+struct Signal {
+    due: bool,
+    stop: bool,
+}
+
+impl Cleaner {
+    pub fn new(
+        core: Arc<Core>,
+        reservations: Arc<Reservations>,
+        reserver: Arc<Reserver>,
+        committer: Arc<Committer>,
+    ) -> Cleaner {
+        Cleaner {
+            core,
+            reservations,
+            reserver,
+            committer,
+            signal: Mutex::new(Rank::Leaf, Signal::default()),
+            changed: Condvar::default(),
+            at_work: Mutex::new(Rank::Cleaner, Vec::new()),
+        }
+    }
+
+    /// Something was deleted.
+    pub fn wake(&self) {
+        self.signal.lock().due = true;
+        self.changed.notify_one();
+    }
+
+    /// Dead trees of the last commit, by number.
+    pub fn dead(&self) -> Vec<TreeId> {
+        let roots = self.core.roots();
+        let dead = roots.trees.iter().filter(|(id, root)| id.is_subvolume() && root.item.refs == 0);
+        dead.map(|(id, _)| *id).collect()
+    }
+
+    /// Takes one step, and the commit that it is in; false: nothing is left.
+    pub fn step(&self, urgency: Urgency) -> Result<bool> {
+        let mut at_work = self.at_work.lock();
+        let dead: Vec<TreeId> = self.dead().into_iter().take(STEP_TREES).collect();
+        if dead.is_empty() {
+            at_work.clear();
+            return Ok(false);
+        }
+        at_work.retain(|known| dead.contains(&known.id));
+        for id in dead {
+            if !at_work.iter().any(|known| known.id == id) {
+                at_work.push(Dropping::new(id));
+            }
+        }
+        self.core.health.changeable().map_err(crate::error::to_fs)?;
+        let mut budget = STEP_NODES;
+        loop {
+            let cost = cost::drop_nodes(&self.core.geometry, budget, at_work.len() as u64);
+            let whole = cost::with(cost::Cost::default(), cost);
+            let room = match self.reservations.hold(whole, Priority::Delete) {
+                Ok(room) => room,
+                Err(_) if budget > 1 => {
+                    budget /= 8;
+                    continue;
+                }
+                Err(_) => self.reserver.reserve_removal(whole)?,
+            };
+            self.act(at_work.clone(), budget, cost);
+            drop(room);
+            break;
+        }
+        self.committer.commit_written_back_at(urgency)?;
+        Ok(true)
+    }
+
+    fn act(&self, trees: Vec<Dropping>, budget: u64, cost: ActionCost) {
+        let op = self.core.begin();
+        op.act(TreeAction::Drop { trees, budget: budget as usize }, cost);
+    }
+
+    /// Waits until all of `ids` (none: all that are dead now) are gone; false: `timeout` passed.
+    /// `alone`: no thread does it.
+    pub fn wait_until_gone(
+        &self,
+        ids: &[TreeId],
+        timeout: Option<Duration>,
+        alone: bool,
+    ) -> Result<bool> {
+        // What was deleted a moment ago is dead in no commit yet.
+        self.committer.commit_written_back()?;
+        let wanted = if ids.is_empty() { self.dead() } else { ids.to_vec() };
+        let until = timeout.map(|timeout| Instant::now() + timeout);
+        self.wake();
+        loop {
+            let roots = self.core.roots();
+            if wanted.iter().all(|id| roots.get(*id).is_none()) {
+                return Ok(true);
+            }
+            drop(roots);
+            if until.is_some_and(|until| Instant::now() >= until) {
+                return Ok(false);
+            }
+            self.core.health.writable().map_err(crate::error::to_fs)?;
+            match alone {
+                true => _ = self.step(Urgency::Awaited)?,
+                false => std::thread::sleep(Duration::from_millis(20)),
+            }
+        }
+    }
+
+    /// Waits for work; false when it is time to stop.
+    fn wait(&self) -> bool {
+        let mut signal = self.signal.lock();
+        while !signal.due && !signal.stop {
+            self.changed.wait_until(&mut signal, Instant::now() + REST);
+        }
+        signal.due = false;
+        !signal.stop
+    }
+
+    fn rest(&self) {
+        let mut signal = self.signal.lock();
+        if !signal.stop {
+            self.changed.wait_until(&mut signal, Instant::now() + REST);
+        }
+        signal.due = true;
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.signal.lock().stop
+    }
+}
+
+/// The thread. It holds the cleaner weakly, so that it never keeps a volume open.
+pub struct Sweeper {
+    cleaner: Weak<Cleaner>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Sweeper {
+    pub fn start(cleaner: &Arc<Cleaner>) -> std::io::Result<Sweeper> {
+        let weak = Arc::downgrade(cleaner);
+        let for_thread = weak.clone();
+        if !cleaner.dead().is_empty() {
+            cleaner.wake();
+        }
+        let thread = std::thread::Builder::new()
+            .name("spinney-cleaner".into())
+            .spawn(move || run(&for_thread))?;
+        Ok(Sweeper { cleaner: weak, thread: Some(thread) })
+    }
+}
+
+fn run(cleaner: &Weak<Cleaner>) {
+    loop {
+        let Some(cleaner) = cleaner.upgrade() else { return };
+        if !cleaner.wait() {
+            return;
+        }
+        while !cleaner.is_stopped() {
+            match cleaner.step(Urgency::Background) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(_) if cleaner.core.health.writable().is_err() => return,
+                Err(error) => {
+                    tracing::warn!(%error, "a deleted subvolume waits to be dropped");
+                    cleaner.rest();
+                    break;
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Sweeper {
+    fn drop(&mut self) {
+        if let Some(cleaner) = self.cleaner.upgrade() {
+            cleaner.signal.lock().stop = true;
+            cleaner.changed.notify_one();
+        }
+        if let Some(thread) = self.thread.take()
+            && thread.thread().id() != std::thread::current().id()
+        {
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! A new, empty subvolume.
+
+use super::permission::may_change_names;
+use super::{Place, note_uuid, put_refs};
+use crate::acl::{self, Inherited};
+use crate::engine::Engine;
+use crate::ino::{InodeId, number};
+use crate::inode::{Inode, State, change, put_inode};
+use crate::names::{self, Target};
+use crate::ops::create::{check_parent, touch_dir, writable_dir};
+use crate::ops::lookup::entry;
+use crate::ops::xattr::COMPRESSION;
+use crate::reserve::cost;
+use crate::subvol::Caller;
+use crate::xattrs;
+use btrfs_disk::ids::FIRST_FREE_OBJECTID;
+use btrfs_disk::items::{InodeItem, InodeRef, RootItem, Timespec, dir_type, inode_flags};
+use btrfs_disk::key::kind;
+use btrfs_disk::{Key, TreeId};
+use btrfs_txn::Op;
+use btrfs_txn::delta::{Base, TreeAction};
+use std::sync::Arc;
+use vfs::{Entry, Errno, Ino, Result};
+
+/// Checks what names and room any new subvolume needs in its directory, which is locked.
+pub(super) fn check_place(
+    engine: &Engine,
+    caller: &Caller,
+    dir: InodeId,
+    dir_state: &mut State,
+    name: &[u8],
+) -> Result<()> {
+    let view = engine.core.view();
+    if names::lookup(&view, dir, name)?.is_some() {
+        return Err(Errno::EEXIST.into());
+    }
+    may_change_names(engine, caller, dir, dir_state)?;
+    check_parent(dir_state)?;
+    names::check_room(&view, dir, name, engine.core.geometry.max_item_size())?;
+    if dir_state.dir_next == 0 {
+        dir_state.dir_next = names::next_index(&view, dir)?;
+    }
+    Ok(())
+}
+
+/// The name of a subvolume comes into its directory, with all that refers to it.
+pub(super) fn put_name(
+    op: &Op<'_>,
+    dir: InodeId,
+    dir_state: &mut State,
+    name: &[u8],
+    location: Key,
+) -> Result<()> {
+    let at = Place { dir, name, index: dir_state.dir_next };
+    names::add(op, dir, name, Target { location, kind: dir_type::DIR }, at.index)?;
+    dir_state.dir_next += 1;
+    put_refs(op, TreeId(location.objectid), &at);
+    touch_dir(op, dir, dir_state, name.len() as i64);
+    Ok(())
+}
+
+/// The root item of a tree that is new; the commit says where it is.
+fn root_item(uuid: [u8; 16], time: Timespec, node_size: u32) -> RootItem {
+    RootItem {
+        inode: InodeItem {
+            generation: 1,
+            size: 3,
+            nlink: 1,
+            nbytes: u64::from(node_size),
+            mode: vfs::mode::S_IFDIR | 0o755,
+            flags: inode_flags::ROOT_ITEM_INIT,
+            ..InodeItem::default()
+        },
+        root_dirid: FIRST_FREE_OBJECTID,
+        refs: 1,
+        uuid,
+        ctime: time,
+        otime: time,
+        ..RootItem::default()
+    }
+}
+
+/// What the root directory has.
+struct Prepared {
+    item: InodeItem,
+    inherited: Inherited,
+    property: Option<Vec<u8>>,
+}
+
+fn prepare(engine: &Engine, caller: &Caller, dir: InodeId, dir_state: &State) -> Result<Prepared> {
+    let view = engine.core.view();
+    let default = xattrs::get(&view, dir, acl::DEFAULT)?;
+    let inherited = acl::inherit(default.as_deref(), 0o777, caller.umask, true)?;
+    let sgid = dir_state.item.mode & vfs::mode::S_ISGID;
+    let time = engine.core.now();
+    let item = InodeItem {
+        nlink: 1,
+        uid: caller.uid,
+        gid: if sgid != 0 { dir_state.item.gid } else { caller.gid },
+        mode: vfs::mode::S_IFDIR | inherited.mode | sgid,
+        atime: time,
+        ctime: time,
+        mtime: time,
+        otime: time,
+        ..InodeItem::default()
+    };
+    // Subvolumes inherit from the subvolume that they are made in, not from the directory.
+    let property = match engine.subvols.get(dir.tree) {
+        Some(above) => xattrs::get(&view, InodeId::new(dir.tree, above.root_dir), COMPRESSION)?,
+        None => None,
+    };
+    Ok(Prepared { item, inherited, property })
+}
+
+pub fn create(
+    engine: &Engine,
+    caller: &Caller,
+    parent: Ino,
+    name: &[u8],
+) -> Result<(TreeId, Entry)> {
+    names::check_name(name)?;
+    let dir = writable_dir(engine, parent)?;
+    let geometry = &engine.core.geometry;
+    let made = cost::create(geometry, name.len(), 0, true) + cost::subvolume_name(name.len());
+    let _one_at_a_time = engine.subvolume_lock.lock();
+    let _room = engine.reserver.reserve(cost::with(made, cost::plant(geometry)))?;
+    let mut dir_state = dir.write()?;
+    check_place(engine, caller, dir.id, &mut dir_state, name)?;
+    let prepared = prepare(engine, caller, dir.id, &dir_state)?;
+    let (tree, uuid) = engine.subvols.new_tree()?;
+    number(InodeId::new(tree, FIRST_FREE_OBJECTID))?;
+    let item = root_item(uuid, prepared.item.otime, geometry.node_size);
+    // Before anybody can find its name.
+    engine.subvols.add(tree);
+    let made = change(&engine.core, |op| {
+        op.act(TreeAction::Create { id: tree, item: Box::new(item) }, cost::plant(geometry));
+        let inode = insert_root(engine, op, tree, &prepared)?;
+        put_name(op, dir.id, &mut dir_state, name, Key::new(tree.0, kind::ROOT_ITEM, 0))?;
+        note_uuid(op, &uuid, kind::UUID_KEY_SUBVOL, tree, true)?;
+        Ok(inode)
+    });
+    drop(dir_state);
+    let inode = made.inspect_err(|_| engine.subvols.forget(tree))?;
+    Ok((tree, entry(engine, &inode)?))
+}
+
+fn insert_root(
+    engine: &Engine,
+    op: &Op<'_>,
+    tree: TreeId,
+    prepared: &Prepared,
+) -> Result<Arc<Inode>> {
+    let id = InodeId::new(tree, FIRST_FREE_OBJECTID);
+    let item = InodeItem { generation: op.generation().0, ..prepared.item };
+    let state = State { item, inline: Some(false), capability: Some(false), ..State::default() };
+    let inode = engine.inodes.table().insert(id, state, 1)?;
+    op.edit(id, |o| {
+        o.mark_born();
+        o.put(kind::INODE_ITEM, 0, item.to_boxed(), Base::Absent);
+    });
+    put_inode(op, id, &mut *inode.write()?);
+    let mut up = Vec::new();
+    InodeRef { index: 0, name: b".." }.append_to(&mut up);
+    op.put_new(id, kind::INODE_REF, FIRST_FREE_OBJECTID, up.into());
+    if let Some(property) = &prepared.property {
+        xattrs::put(op, id, COMPRESSION, property)?;
+    }
+    if let Some(access) = &prepared.inherited.access {
+        xattrs::put(op, id, acl::ACCESS, access)?;
+    }
+    if let Some(default) = &prepared.inherited.default {
+        xattrs::put(op, id, acl::DEFAULT, default)?;
+    }
+    Ok(inode)
+}

@@ -1,0 +1,174 @@
+//! A subvolume's name goes, and with it all that is in it.
+
+use super::permission::{may_change_names, must_own_one};
+use super::{commit_unknown, delete_refs, in_root_tree, note_uuid};
+use crate::engine::Engine;
+use crate::error::IntoFs;
+use crate::ino::{InodeId, id_of, number};
+use crate::inode::{Inode, change};
+use crate::names::{self, Target};
+use crate::ops::create::{touch_dir, writable_dir};
+use crate::reserve::cost;
+use crate::subvol::{self, Caller, Delete, Subvolume};
+use btrfs_disk::ids::ORPHAN_OBJECTID;
+use btrfs_disk::items::RootRef;
+use btrfs_disk::key::kind;
+use btrfs_disk::{Key, TreeId};
+use btrfs_txn::delta::TreeAction;
+use std::sync::Arc;
+use vfs::{Errno, FsError, Ino, Result};
+
+pub fn delete(engine: &Engine, caller: &Caller, which: Delete<'_>) -> Result<TreeId> {
+    let (dir, name) = match which {
+        Delete::Name(dir, name) => (dir, name.to_vec()),
+        Delete::Id(_) if !caller.privileged => return Err(Errno::EPERM.into()),
+        Delete::Id(id) => place_of(engine, TreeId(id.0))?,
+    };
+    let rules = Rules { caller: Some(caller), empty: false };
+    take_away(engine, &rules, dir, &name)
+}
+
+/// As `rmdir`, whose permissions the kernel has looked at: anybody's who may remove the name.
+pub fn rmdir(engine: &Engine, dir: Ino, name: &[u8]) -> Result<()> {
+    take_away(engine, &Rules { caller: None, empty: true }, dir, name).map(|_| ())
+}
+
+struct Rules<'a> {
+    /// Whose permissions count.
+    caller: Option<&'a Caller>,
+    /// Nothing may be in it.
+    empty: bool,
+}
+
+fn place_of(engine: &Engine, tree: TreeId) -> Result<(Ino, Vec<u8>)> {
+    if engine.subvols.get(tree).is_none() {
+        return Err(Errno::ENOENT.into());
+    }
+    let view = engine.core.view();
+    let parent = subvol::parent_of(&view, tree)?.ok_or(FsError::Posix(Errno::EPERM))?;
+    let found = subvol::root_ref(&view, parent.tree, tree)?;
+    let (_, name) = found.ok_or(FsError::Posix(Errno::ENOENT))?;
+    Ok((number(parent)?, name))
+}
+
+fn take_away(engine: &Engine, rules: &Rules<'_>, dir: Ino, name: &[u8]) -> Result<TreeId> {
+    let dir = writable_dir(engine, dir)?;
+    let target = target_of(engine, &dir, name)?;
+    if engine.subvols.is_coming(target) {
+        commit_unknown(engine, target)?;
+    }
+    let _one_at_a_time = engine.subvolume_lock.lock();
+    let gone = cost::with(cost::subvolume_name(name.len()), cost::root_item());
+    let room = engine.reserver.reserve_removal(gone)?;
+    let (target, subvolume) = check(engine, rules, &dir, name)?;
+    // From here on nobody comes in, and who is inside is waited for.
+    subvolume.set_dead(true);
+    let unwritten = engine.inodes.close_tree(target);
+    engine.reservations.forget_dirty(unwritten);
+    remove(engine, &dir, name, target)?;
+    drop(room);
+    engine.cleaner.wake();
+    Ok(target)
+}
+
+/// The subvolume that a name stands for. EINVAL: it is none's.
+fn target_of(engine: &Engine, dir: &Inode, name: &[u8]) -> Result<TreeId> {
+    let view = engine.core.view();
+    let found = names::lookup(&view, dir.id, name)?.ok_or(FsError::Posix(Errno::ENOENT))?;
+    let tree = TreeId(found.location.objectid);
+    if !found.is_subvolume() || !subvol::hangs_here(&view, dir.id, name, tree)? {
+        return Err(Errno::EINVAL.into());
+    }
+    Ok(tree)
+}
+
+fn check(
+    engine: &Engine,
+    rules: &Rules<'_>,
+    dir: &Arc<Inode>,
+    name: &[u8],
+) -> Result<(TreeId, Arc<Subvolume>)> {
+    let tree = target_of(engine, dir, name)?;
+    let subvolume = engine.subvols.get(tree).ok_or(FsError::Posix(Errno::ENOENT))?;
+    let root = engine.inodes.by_id(InodeId::new(tree, subvolume.root_dir), 0)?;
+    if let Some(caller) = rules.caller {
+        check_caller(engine, caller, dir, &root)?;
+    }
+    let view = engine.core.view();
+    if rules.empty && !names::is_empty(&view, root.id)? {
+        return Err(Errno::ENOTEMPTY.into());
+    }
+    if id_of(engine.root).tree == tree {
+        return Err(Errno::EBUSY.into());
+    }
+    if subvol::default_subvolume(&view)? == tree {
+        return Err(Errno::EPERM.into());
+    }
+    let nested = view.next(TreeId::ROOT, &Key::new(tree.0, kind::ROOT_REF, 0)).fs()?;
+    if nested.is_some_and(|(key, _)| key.kind == kind::ROOT_REF) {
+        return Err(Errno::ENOTEMPTY.into());
+    }
+    Ok((tree, subvolume))
+}
+
+fn check_caller(
+    engine: &Engine,
+    caller: &Caller,
+    dir: &Arc<Inode>,
+    root: &Arc<Inode>,
+) -> Result<()> {
+    if caller.privileged {
+        return Ok(());
+    }
+    if !engine.options.user_subvol_rm_allowed {
+        return Err(Errno::EPERM.into());
+    }
+    let dir_state = dir.read()?;
+    let root_state = root.read()?;
+    may_change_names(engine, caller, root.id, &root_state)?;
+    may_change_names(engine, caller, dir.id, &dir_state)?;
+    must_own_one(caller, &dir_state, &root_state)
+}
+
+fn remove(engine: &Engine, dir: &Inode, name: &[u8], tree: TreeId) -> Result<()> {
+    let mut dir_state = dir.write()?;
+    let item = engine.core.roots().get(tree).map(|root| root.item);
+    change(&engine.core, |op| {
+        let key = Key::new(dir.id.tree.0, kind::ROOT_REF, tree.0);
+        let bytes = op.view.get(TreeId::ROOT, &key).fs()?;
+        let bytes = bytes.ok_or(FsError::Posix(Errno::ENOENT))?;
+        let index = RootRef::parse(&bytes).fs()?.sequence;
+        names::remove_entry(op, dir.id, name, index)?;
+        delete_refs(op, tree, dir.id.tree);
+        let orphans = in_root_tree(ORPHAN_OBJECTID);
+        op.put_new(orphans, kind::ORPHAN_ITEM, tree.0, Box::new([]));
+        if let Some(item) = item {
+            note_uuid(op, &item.uuid, kind::UUID_KEY_SUBVOL, tree, false)?;
+            let received = kind::UUID_KEY_RECEIVED_SUBVOL;
+            note_uuid(op, &item.received_uuid, received, tree, false)?;
+        }
+        touch_dir(op, dir.id, &mut dir_state, -(name.len() as i64));
+        op.act(TreeAction::Kill { id: tree }, cost::root_item());
+        Ok(())
+    })
+}
+
+/// In a snapshot, the name of a subvolume that was nested in the source and that is not here.
+pub fn remove_stand_in(
+    engine: &Engine,
+    dir: &Arc<Inode>,
+    name: &[u8],
+    target: Target,
+) -> Result<()> {
+    let _room = engine.reserver.reserve_removal(cost::unlink())?;
+    let mut dir_state = dir.write()?;
+    if names::lookup(&engine.core.view(), dir.id, name)? != Some(target) {
+        return Err(Errno::ENOENT.into());
+    }
+    let index = names::index_of(&engine.core.view(), dir.id, name)?;
+    change(&engine.core, |op| {
+        names::remove_entry(op, dir.id, name, index)?;
+        touch_dir(op, dir.id, &mut dir_state, -(name.len() as i64));
+        Ok(())
+    })
+}

@@ -1,0 +1,175 @@
+//! What subvolumes there are, as the last commit and what came since say it.
+
+use crate::engine::Engine;
+use crate::ino::{InodeId, id_of, number};
+use crate::names::{self, MAX_DEPTH};
+use crate::subvol::{self, SubvolId, SubvolumeInfo, Time};
+use btrfs_disk::TreeId;
+use btrfs_disk::items::{ROOT_SUBVOL_RDONLY, RootItem, Timespec};
+use btrfs_txn::View;
+use std::collections::{BTreeMap, HashMap};
+use vfs::{Errno, FsError, Ino, Result};
+
+/// A directory's way from its subvolume's root; `None`: none leads there.
+type Ways = HashMap<InodeId, Option<Vec<u8>>>;
+
+pub fn default(engine: &Engine) -> Result<TreeId> {
+    subvol::default_subvolume(&engine.core.view())
+}
+
+/// The subvolume of an inode, and whether it is its root directory.
+pub fn of(engine: &Engine, ino: Ino) -> Result<(TreeId, bool)> {
+    let inode = engine.inodes.get(ino)?;
+    let id = id_of(ino);
+    drop(inode.read()?);
+    let subvolume = engine.subvols.get(id.tree).ok_or(FsError::Posix(Errno::ESTALE))?;
+    Ok((id.tree, subvolume.root_dir == id.objectid))
+}
+
+pub fn one(engine: &Engine, tree: TreeId) -> Result<SubvolumeInfo> {
+    settle(engine)?;
+    let view = engine.core.view();
+    let root = view.layers.roots.get(tree).filter(|_| tree.is_subvolume());
+    let item = root.ok_or(FsError::Posix(Errno::ENOENT))?.item;
+    let mut ways = Ways::new();
+    let mut info = describe(engine, &view, tree, &item)?;
+    // The way up, and down again.
+    let mut above = vec![];
+    let mut at = info.parent;
+    while let Some(parent) = at.filter(|_| above.len() < MAX_DEPTH) {
+        let root = view.layers.roots.get(TreeId(parent.0));
+        let Some(item) = root.map(|root| root.item) else { break };
+        above.push(describe(engine, &view, TreeId(parent.0), &item)?);
+        at = above.last().and_then(|info| info.parent);
+    }
+    let mut path = Some(Vec::new());
+    for info in above.iter().rev() {
+        path = path_of(&view, &mut ways, engine, info, path);
+    }
+    info.path = path_of(&view, &mut ways, engine, &info, path);
+    Ok(info)
+}
+
+pub fn all(engine: &Engine) -> Result<Vec<SubvolumeInfo>> {
+    settle(engine)?;
+    let view = engine.core.view();
+    let subvolumes = view.layers.roots.trees.iter().filter(|(id, _)| id.is_subvolume());
+    let mut all = BTreeMap::new();
+    for (id, root) in subvolumes {
+        all.insert(id.0, describe(engine, &view, *id, &root.item)?);
+    }
+    let mut ways = Ways::new();
+    let mut known: HashMap<u64, Option<Vec<u8>>> = HashMap::new();
+    for id in all.keys().copied().collect::<Vec<_>>() {
+        // Those above that are not known yet, from below.
+        let mut chain = vec![id];
+        while let Some(parent) = all.get(&chain[chain.len() - 1]).and_then(|info| info.parent)
+            && !known.contains_key(&parent.0)
+            && chain.len() <= all.len()
+        {
+            chain.push(parent.0);
+        }
+        for id in chain.into_iter().rev() {
+            let Some(info) = all.get(&id) else { continue };
+            let above = info.parent.and_then(|parent| known.get(&parent.0).cloned().flatten());
+            let path = path_of(&view, &mut ways, engine, info, above);
+            known.insert(id, path);
+        }
+    }
+    Ok(all
+        .into_values()
+        .map(|info| SubvolumeInfo { path: known.remove(&info.id.0).flatten(), ..info })
+        .collect())
+}
+
+/// What the root tree does not say yet is committed.
+fn settle(engine: &Engine) -> Result<()> {
+    let layers = engine.core.layers();
+    let pending = !layers.current.trees.is_empty()
+        || layers.sealed.as_ref().is_some_and(|sealed| !sealed.trees.is_empty());
+    drop(layers);
+    match pending {
+        true => engine.committer.commit_written_back(),
+        false => Ok(()),
+    }
+}
+
+/// All but the path.
+fn describe(
+    engine: &Engine,
+    view: &View<'_>,
+    tree: TreeId,
+    item: &RootItem,
+) -> Result<SubvolumeInfo> {
+    let time = |t: Timespec| -> Time { (t.sec, t.nsec) };
+    let parent = subvol::parent_of(view, tree)?;
+    let place = match parent {
+        Some(parent) => subvol::root_ref(view, parent.tree, tree)?,
+        None => None,
+    };
+    let dead = item.refs == 0 || engine.subvols.get(tree).is_none();
+    Ok(SubvolumeInfo {
+        id: SubvolId(tree.0),
+        parent: parent.map(|parent| SubvolId(parent.tree.0)),
+        directory: parent.map_or(0, |parent| parent.objectid),
+        name: place.map(|(_, name)| name).unwrap_or_default(),
+        path: None,
+        root: number(InodeId::new(tree, item.root_dirid))?,
+        generation: item.generation.0,
+        created: item.otransid,
+        uuid: item.uuid,
+        parent_uuid: item.parent_uuid,
+        received_uuid: item.received_uuid,
+        read_only: item.flags & ROOT_SUBVOL_RDONLY != 0,
+        flags: item.flags,
+        ctime: time(item.ctime),
+        otime: time(item.otime),
+        stime: time(item.stime),
+        rtime: time(item.rtime),
+        ctransid: item.ctransid,
+        otransid: item.otransid,
+        stransid: item.stransid,
+        rtransid: item.rtransid,
+        last_snapshot: item.last_snapshot.0,
+        deleted: dead,
+    })
+}
+
+/// The path of a subvolume, `above` being that of its parent.
+fn path_of(
+    view: &View<'_>,
+    ways: &mut Ways,
+    engine: &Engine,
+    info: &SubvolumeInfo,
+    above: Option<Vec<u8>>,
+) -> Option<Vec<u8>> {
+    let Some(parent) = info.parent else {
+        return (info.id == SubvolId::TOP_LEVEL).then(Vec::new);
+    };
+    let mut path = above?;
+    let dir = InodeId::new(TreeId(parent.0), info.directory);
+    let way = ways.entry(dir).or_insert_with(|| way_to(view, engine, dir)).clone()?;
+    for part in [&way, &info.name] {
+        if !path.is_empty() && !part.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(part);
+    }
+    Some(path)
+}
+
+/// From the subvolume's root directory to `dir`.
+fn way_to(view: &View<'_>, engine: &Engine, dir: InodeId) -> Option<Vec<u8>> {
+    let top = engine.subvols.get(dir.tree)?.root_dir;
+    let (mut at, mut names) = (dir, Vec::new());
+    while at.objectid != top {
+        if names.len() > MAX_DEPTH {
+            return None;
+        }
+        let (parent, name) = names::any_parent(view, at).ok()??;
+        names.push(name);
+        at = InodeId::new(dir.tree, parent);
+    }
+    names.reverse();
+    Some(names.join(&b'/'))
+}

@@ -1,0 +1,94 @@
+//! Making, snapshotting, deleting and listing subvolumes.
+//!
+//! A subvolume is a tree, a ROOT_ITEM for it, a name: entry in a directory, ROOT_REF and
+//! ROOT_BACKREF in the root tree; and an entry in the UUID tree. Items of the root tree and of the
+//! UUID tree are changed in the delta like all others, the trees themselves by actions beside them
+//! (`btrfs_txn::delta::TreeAction`), so all of it is in one epoch or not.
+//!
+//! Invariants: who changes a subvolume, or a name of one, holds `Engine::subvolume_lock` from its
+//! checks until the change is in the epoch; so no name, no nested subvolume and no default
+//! changes in between. It comes before inodes, and before a commit.
+
+mod create;
+mod delete;
+mod info;
+mod permission;
+mod property;
+mod rename;
+mod snapshot;
+
+pub use create::create;
+pub use delete::{delete, remove_stand_in, rmdir};
+pub use info::{all, default, of, one};
+pub use property::{set_default, set_read_only};
+pub use rename::rename;
+pub use snapshot::snapshot;
+
+use crate::engine::Engine;
+use crate::error::IntoFs;
+use crate::ino::InodeId;
+use btrfs_disk::items::RootRef;
+use btrfs_disk::key::kind;
+use btrfs_disk::{Key, TreeId};
+use btrfs_txn::{ObjectId, Op};
+use vfs::Result;
+
+fn in_root_tree(objectid: u64) -> ObjectId {
+    ObjectId::new(TreeId::ROOT, objectid)
+}
+
+/// Where a subvolume hangs.
+struct Place<'a> {
+    dir: InodeId,
+    name: &'a [u8],
+    index: u64,
+}
+
+/// Both references between the trees.
+fn put_refs(op: &Op<'_>, child: TreeId, at: &Place<'_>) {
+    let item = RootRef { dirid: at.dir.objectid, sequence: at.index, name: at.name }.to_vec();
+    let parent = at.dir.tree.0;
+    op.put(in_root_tree(parent), kind::ROOT_REF, child.0, item.clone().into());
+    op.put(in_root_tree(child.0), kind::ROOT_BACKREF, parent, item.into());
+}
+
+fn delete_refs(op: &Op<'_>, child: TreeId, parent: TreeId) {
+    op.delete(in_root_tree(parent.0), kind::ROOT_REF, child.0);
+    op.delete(in_root_tree(child.0), kind::ROOT_BACKREF, parent.0);
+}
+
+/// Where the UUID tree has a UUID.
+fn uuid_key(uuid: &[u8; 16], kind: u8) -> Key {
+    let half = |at: usize| u64::from_le_bytes(uuid[at..at + 8].try_into().expect("8 bytes"));
+    Key::new(half(0), kind, half(8))
+}
+
+/// `id` is among those that have a UUID, or no more. Volumes without a UUID tree get one by the
+/// kernel, which sees that it is behind.
+fn note_uuid(op: &Op<'_>, uuid: &[u8; 16], kind: u8, id: TreeId, there: bool) -> Result<()> {
+    if *uuid == [0; 16] || op.view.layers.roots.get(TreeId::UUID).is_none() {
+        return Ok(());
+    }
+    let key = uuid_key(uuid, kind);
+    let old = op.view.get(TreeId::UUID, &key).fs()?;
+    let ids = old.as_deref().map_or(&[][..], |old| old);
+    let others = ids.chunks_exact(8).filter(|other| **other != id.0.to_le_bytes());
+    let mut ids = others.collect::<Vec<_>>().concat();
+    if there {
+        ids.extend_from_slice(&id.0.to_le_bytes());
+    }
+    let at = ObjectId::new(TreeId::UUID, key.objectid);
+    match ids.is_empty() {
+        true => op.delete(at, key.kind, key.offset),
+        false => op.put(at, key.kind, key.offset, ids.into()),
+    }
+    Ok(())
+}
+
+/// What no commit has yet is committed first: what follows reads root items.
+fn commit_unknown(engine: &Engine, tree: TreeId) -> Result<()> {
+    if engine.core.roots().get(tree).is_none() {
+        engine.committer.commit_written_back()?;
+    }
+    Ok(())
+}

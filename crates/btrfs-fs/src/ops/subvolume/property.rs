@@ -1,0 +1,92 @@
+//! What a subvolume is told to be: read-only, or where mounts begin.
+
+use super::permission::must_own;
+use super::{commit_unknown, in_root_tree};
+use crate::engine::Engine;
+use crate::error::IntoFs;
+use crate::ino::InodeId;
+use crate::inode::change;
+use crate::reserve::cost;
+use crate::subvol::{self, Caller};
+use btrfs_disk::checksum::name_hash;
+use btrfs_disk::items::{DirItem, ROOT_SUBVOL_RDONLY, dir_type};
+use btrfs_disk::key::kind;
+use btrfs_disk::{Key, TreeId};
+use btrfs_txn::delta::TreeAction;
+use vfs::{Errno, FsError, Result};
+
+const DEFAULT: &[u8] = b"default";
+
+/// What came before is in it; what comes behind hears EROFS.
+pub fn set_read_only(
+    engine: &Engine,
+    caller: &Caller,
+    tree: TreeId,
+    read_only: bool,
+) -> Result<()> {
+    engine.core.health.changeable().fs()?;
+    let subvolume = engine.subvols.get(tree).ok_or(FsError::Posix(Errno::ENOENT))?;
+    let root = engine.inodes.by_id(InodeId::new(tree, subvolume.root_dir), 0)?;
+    must_own(caller, &*root.read()?)?;
+    let _one_at_a_time = engine.subvolume_lock.lock();
+    if subvolume.is_read_only() == read_only {
+        return Ok(());
+    }
+    let change = cost::root_item();
+    let room = engine.reserver.reserve(cost::with(cost::Cost::default(), change))?;
+    if read_only {
+        subvolume.set_read_only(true);
+        for inode in engine.inodes.table().of_tree(tree) {
+            if let Err(error) = engine.writeback.flush_unasked(&inode) {
+                subvolume.set_read_only(false);
+                return Err(error);
+            }
+        }
+    }
+    let (set, clear) = match read_only {
+        true => (ROOT_SUBVOL_RDONLY, 0),
+        false => (0, ROOT_SUBVOL_RDONLY),
+    };
+    engine.core.begin().act(TreeAction::Flags { id: tree, set, clear }, change);
+    drop(room);
+    engine.committer.commit_written_back()?;
+    subvolume.set_read_only(read_only);
+    Ok(())
+}
+
+pub fn set_default(engine: &Engine, caller: &Caller, tree: TreeId) -> Result<()> {
+    engine.core.health.changeable().fs()?;
+    if !caller.privileged {
+        return Err(Errno::EPERM.into());
+    }
+    let _one_at_a_time = engine.subvolume_lock.lock();
+    if engine.subvols.get(tree).is_none() {
+        return Err(Errno::ENOENT.into());
+    }
+    commit_unknown(engine, tree)?;
+    if subvol::default_subvolume(&engine.core.view())? == tree {
+        return Ok(());
+    }
+    let action = cost::root_item();
+    let named = cost::with(cost::subvolume_name(DEFAULT.len()), action);
+    let _room = engine.reserver.reserve(named)?;
+    change(&engine.core, |op| {
+        let hash = name_hash(DEFAULT);
+        let key = Key::new(TreeId::ROOT_DIR.0, kind::DIR_ITEM, hash);
+        let old = op.view.get(TreeId::ROOT, &key).fs()?;
+        let mut bytes = Vec::new();
+        for entry in old.iter().flat_map(|old| DirItem::iter(old)) {
+            let entry = entry.fs()?;
+            if entry.name != DEFAULT {
+                entry.append_to(&mut bytes);
+            }
+        }
+        let location = Key::new(tree.0, kind::ROOT_ITEM, u64::MAX);
+        let entry =
+            DirItem { location, transid: 0, kind: dir_type::DIR, name: DEFAULT, value: &[] };
+        entry.append_to(&mut bytes);
+        op.put(in_root_tree(TreeId::ROOT_DIR.0), kind::DIR_ITEM, hash, bytes.into());
+        op.act(TreeAction::OtherDefault, action);
+        Ok(())
+    })
+}

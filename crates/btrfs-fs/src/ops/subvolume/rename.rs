@@ -1,0 +1,282 @@
+//! Renames of which one side is a subvolume.
+//!
+//! A subvolume's name may go to any directory, of other subvolumes as well; nothing else leaves
+//! its own. The kernel's answers: ENOTEMPTY where a subvolume would be replaced or a stand-in
+//! moved, EXDEV where an inode would have to change its tree.
+
+use super::{Place, commit_unknown, delete_refs, put_refs};
+use crate::engine::Engine;
+use crate::error::IntoFs;
+use crate::ino::InodeId;
+use crate::inode::{Inode, Locked, change, put_inode};
+use crate::names::{self, MAX_DEPTH, Target};
+use crate::ops::create::{check_parent, touch_dir};
+use crate::ops::lookup::parent_id;
+use crate::ops::remove::{drop_link, may_unname};
+use crate::reserve::cost;
+use crate::subvol;
+use btrfs_disk::items::RootRef;
+use btrfs_disk::key::kind;
+use btrfs_disk::{Key, TreeId};
+use btrfs_txn::Op;
+use std::sync::Arc;
+use vfs::{Errno, FsError, RenameMode, Result};
+
+/// One of the two names.
+struct Side<'a> {
+    dir: &'a Arc<Inode>,
+    name: &'a [u8],
+    target: Target,
+    /// `None`: a subvolume that hangs here.
+    inode: Option<Arc<Inode>>,
+}
+
+impl Side<'_> {
+    fn tree(&self) -> TreeId {
+        TreeId(self.target.location.objectid)
+    }
+
+    fn take(&self, op: &Op<'_>) -> Result<()> {
+        if self.inode.is_some() {
+            return names::remove(op, self.dir.id, self.name, self.target);
+        }
+        let parent = self.dir.id.tree;
+        let key = Key::new(parent.0, kind::ROOT_REF, self.tree().0);
+        let bytes = op.view.get(TreeId::ROOT, &key).fs()?;
+        let bytes = bytes.ok_or(FsError::Posix(Errno::ENOENT))?;
+        let index = RootRef::parse(&bytes).fs()?.sequence;
+        names::remove_entry(op, self.dir.id, self.name, index)?;
+        delete_refs(op, self.tree(), parent);
+        Ok(())
+    }
+
+    /// It gets another name.
+    fn put(&self, op: &Op<'_>, dir: InodeId, name: &[u8], index: u64) -> Result<()> {
+        names::add(op, dir, name, self.target, index)?;
+        if self.inode.is_none() {
+            put_refs(op, self.tree(), &Place { dir, name, index });
+        }
+        Ok(())
+    }
+
+    fn touch(&self, op: &Op<'_>, locked: &mut Locked<'_>) {
+        if let Some(inode) = &self.inode {
+            let state = locked.state(inode);
+            state.item.ctime = op.core.now();
+            put_inode(op, inode.id, state);
+        }
+    }
+}
+
+/// `None`: neither side is one, it is not for here.
+pub fn rename(
+    engine: &Engine,
+    from: (&Arc<Inode>, &[u8]),
+    to: (&Arc<Inode>, &[u8]),
+    mode: RenameMode,
+) -> Result<Option<()>> {
+    if !concerns(engine, from, to)? {
+        return Ok(None);
+    }
+    let names = cost::subvolume_name(from.1.len()) + cost::subvolume_name(to.1.len());
+    let _one_at_a_time = engine.subvolume_lock.lock();
+    let _room = engine.reserver.reserve(names + cost::rename(from.1.len(), to.1.len()))?;
+    let _still = (from.0.id != to.0.id).then(|| engine.rename_lock.lock());
+    if !concerns(engine, from, to)? {
+        return Ok(None);
+    }
+    let source = side(engine, from)?.ok_or(FsError::Posix(Errno::ENOENT))?;
+    let other = side(engine, to)?;
+    check(engine, &source, to, other.as_ref(), mode)?;
+    match other {
+        Some(other) if mode == RenameMode::Exchange => exchange(engine, &source, &other)?,
+        other => replace(engine, &source, to, other)?,
+    }
+    Ok(Some(()))
+}
+
+fn concerns(engine: &Engine, from: (&Arc<Inode>, &[u8]), to: (&Arc<Inode>, &[u8])) -> Result<bool> {
+    let view = engine.core.view();
+    for (dir, name) in [from, to] {
+        let target = names::lookup(&view, dir.id, name)?;
+        if target.is_some_and(|target| target.is_subvolume()) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn side<'a>(engine: &Engine, (dir, name): (&'a Arc<Inode>, &'a [u8])) -> Result<Option<Side<'a>>> {
+    let Some(target) = names::lookup(&engine.core.view(), dir.id, name)? else { return Ok(None) };
+    let objectid = target.location.objectid;
+    let inode = match target.is_subvolume() {
+        false => Some(engine.inodes.by_id(InodeId::new(dir.id.tree, objectid), 0)?),
+        true => {
+            commit_unknown(engine, TreeId(objectid))?;
+            if !subvol::hangs_here(&engine.core.view(), dir.id, name, TreeId(objectid))? {
+                return Err(Errno::ENOTEMPTY.into());
+            }
+            None
+        }
+    };
+    Ok(Some(Side { dir, name, target, inode }))
+}
+
+fn check(
+    engine: &Engine,
+    source: &Side<'_>,
+    to: (&Arc<Inode>, &[u8]),
+    other: Option<&Side<'_>>,
+    mode: RenameMode,
+) -> Result<()> {
+    let crosses = source.dir.id.tree != to.0.id.tree;
+    if crosses && source.inode.is_some() {
+        return Err(Errno::EXDEV.into());
+    }
+    match (mode, other) {
+        (RenameMode::Exchange, None) => return Err(Errno::ENOENT.into()),
+        (RenameMode::Exchange, Some(other)) => {
+            if crosses && other.inode.is_some() {
+                return Err(Errno::EXDEV.into());
+            }
+            not_below(engine, source.dir.id, other)?;
+        }
+        (RenameMode::Whiteout | RenameMode::NoReplaceWhiteout, _) => {
+            return Err(Errno::EINVAL.into());
+        }
+        (RenameMode::NoReplace, Some(_)) => return Err(Errno::EEXIST.into()),
+        (_, Some(other)) if other.inode.is_none() => return Err(Errno::ENOTEMPTY.into()),
+        _ => {}
+    }
+    not_below(engine, to.0.id, source)?;
+    let view = engine.core.view();
+    let max = engine.core.geometry.max_item_size();
+    names::check_room(&view, to.0.id, to.1, max)?;
+    names::check_room(&view, source.dir.id, source.name, max)?;
+    let fits = |side: &Side<'_>, dir: InodeId, name: &[u8]| match &side.inode {
+        Some(inode) => names::check_ref(&engine.core, &view, inode.id, dir.objectid, name),
+        None => Ok(()),
+    };
+    fits(source, to.0.id, to.1)?;
+    match other.filter(|_| mode == RenameMode::Exchange) {
+        Some(other) => fits(other, source.dir.id, source.name),
+        None => Ok(()),
+    }
+}
+
+/// Nothing that moves comes to lie in itself.
+fn not_below(engine: &Engine, dir: InodeId, moved: &Side<'_>) -> Result<()> {
+    let mut at = dir;
+    for _ in 0..MAX_DEPTH {
+        let inside = match &moved.inode {
+            Some(inode) => at == inode.id,
+            None => at.tree == moved.tree(),
+        };
+        if inside {
+            return Err(Errno::EINVAL.into());
+        }
+        let up = parent_id(engine, at)?;
+        if up == at {
+            return Ok(());
+        }
+        at = up;
+    }
+    Err(Errno::ELOOP.into())
+}
+
+fn lock<'a>(engine: &Engine, inodes: &[&'a Arc<Inode>]) -> Result<Locked<'a>> {
+    let mut locked = Locked::new(inodes)?;
+    for dir in [inodes[0], inodes[1]] {
+        check_parent(locked.get(dir))?;
+        if locked.get(dir).dir_next == 0 {
+            let next = names::next_index(&engine.core.view(), dir.id)?;
+            locked.state(dir).dir_next = next;
+        }
+    }
+    Ok(locked)
+}
+
+fn take_index(locked: &mut Locked<'_>, dir: &Arc<Inode>) -> u64 {
+    let state = locked.state(dir);
+    state.dir_next += 1;
+    state.dir_next - 1
+}
+
+fn still(engine: &Engine, side: &Side<'_>) -> Result<()> {
+    let now = names::lookup(&engine.core.view(), side.dir.id, side.name)?;
+    if now == Some(side.target) { Ok(()) } else { Err(Errno::ENOENT.into()) }
+}
+
+fn exchange(engine: &Engine, a: &Side<'_>, b: &Side<'_>) -> Result<()> {
+    let mut inodes = vec![a.dir, b.dir];
+    inodes.extend([a, b].into_iter().filter_map(|side| side.inode.as_ref()));
+    let mut locked = lock(engine, &inodes)?;
+    still(engine, a)?;
+    still(engine, b)?;
+    for side in [a, b] {
+        if let Some(inode) = &side.inode {
+            may_unname(locked.get(side.dir), locked.get(inode))?;
+        }
+    }
+    let (in_a, in_b) = (take_index(&mut locked, a.dir), take_index(&mut locked, b.dir));
+    change(&engine.core, |op| {
+        a.take(op)?;
+        b.take(op)?;
+        a.put(op, b.dir.id, b.name, in_b)?;
+        b.put(op, a.dir.id, a.name, in_a)?;
+        a.touch(op, &mut locked);
+        b.touch(op, &mut locked);
+        touch_dir(op, a.dir.id, locked.state(a.dir), 0);
+        touch_dir(op, b.dir.id, locked.state(b.dir), 0);
+        Ok(())
+    })
+}
+
+fn replace(
+    engine: &Engine,
+    source: &Side<'_>,
+    (to, new_name): (&Arc<Inode>, &[u8]),
+    victim: Option<Side<'_>>,
+) -> Result<()> {
+    let gone = victim.as_ref().and_then(|side| side.inode.clone());
+    {
+        let mut inodes = vec![source.dir, to];
+        inodes.extend(source.inode.as_ref());
+        inodes.extend(gone.as_ref());
+        let mut locked = lock(engine, &inodes)?;
+        still(engine, source)?;
+        let now = names::lookup(&engine.core.view(), to.id, new_name)?;
+        if now != victim.as_ref().map(|side| side.target) {
+            return Err(Errno::EEXIST.into());
+        }
+        if let Some(gone) = &gone {
+            may_unname(locked.get(to), locked.get(gone))?;
+            if !locked.get(gone).is_dir() {
+                return Err(Errno::ENOTDIR.into());
+            }
+            if !names::is_empty(&engine.core.view(), gone.id)? {
+                return Err(Errno::ENOTEMPTY.into());
+            }
+        }
+        let index = take_index(&mut locked, to);
+        change(&engine.core, |op| {
+            let mut grown = new_name.len() as i64;
+            if let (Some(side), Some(gone)) = (&victim, &gone) {
+                side.take(op)?;
+                drop_link(op, gone.id, locked.state(gone));
+                grown = 0;
+            }
+            source.take(op)?;
+            source.put(op, to.id, new_name, index)?;
+            source.touch(op, &mut locked);
+            let shrunk = source.name.len() as i64;
+            touch_dir(op, source.dir.id, locked.state(source.dir), -shrunk);
+            touch_dir(op, to.id, locked.state(to), grown);
+            Ok(())
+        })?;
+    }
+    if let Some(gone) = gone {
+        engine.orphans.release(gone);
+    }
+    Ok(())
+}

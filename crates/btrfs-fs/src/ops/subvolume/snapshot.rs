@@ -1,0 +1,128 @@
+//! A snapshot: of the moment at which its epoch is sealed.
+
+use super::create::{check_place, put_name};
+use super::permission::must_own;
+use super::{commit_unknown, note_uuid};
+use crate::engine::Engine;
+use crate::ino::{InodeId, number};
+use crate::inode::{Inode, change};
+use crate::names;
+use crate::ops::create::writable_dir;
+use crate::ops::lookup::entry_by_id;
+use crate::reserve::cost;
+use crate::subvol::{Caller, Snapshotting, Subvolume};
+use btrfs_disk::ids::FIRST_FREE_OBJECTID;
+use btrfs_disk::items::RootItem;
+use btrfs_disk::key::kind;
+use btrfs_disk::{Key, TreeId};
+use btrfs_txn::delta::{OwnEntry, SnapshotForm, TreeAction};
+use std::sync::Arc;
+use vfs::{Entry, Errno, FsError, Ino, Result};
+
+pub fn snapshot(
+    engine: &Engine,
+    caller: &Caller,
+    source: Ino,
+    parent: Ino,
+    name: &[u8],
+    read_only: bool,
+) -> Result<(TreeId, Entry)> {
+    names::check_name(name)?;
+    let dir = writable_dir(engine, parent)?;
+    let (from, subvolume) = source_of(engine, caller, source)?;
+    commit_unknown(engine, from)?;
+    let to = {
+        let _one_at_a_time = engine.subvolume_lock.lock();
+        let guard = subvolume.snapshotting();
+        flush(engine, from)?;
+        let form = (from, read_only);
+        let to = enter(engine, caller, form, dir.as_ref(), name)?;
+        commit(engine, to, guard)?;
+        // What had no name in the source has none here, and nobody who has it open.
+        if let Err(error) = engine.orphans.clean_tree(to) {
+            tracing::warn!(%to, %error, "inodes without a name are left in a snapshot");
+        }
+        to
+    };
+    Ok((to, entry_by_id(engine, InodeId::new(to, FIRST_FREE_OBJECTID))?))
+}
+
+fn source_of(engine: &Engine, caller: &Caller, source: Ino) -> Result<(TreeId, Arc<Subvolume>)> {
+    let root = engine.inodes.get(source)?;
+    must_own(caller, &*root.read()?)?;
+    let subvolume = engine.subvols.get(root.id.tree).ok_or(FsError::Posix(Errno::ESTALE))?;
+    match subvolume.root_dir == root.id.objectid {
+        true => Ok((root.id.tree, subvolume)),
+        false => Err(Errno::EINVAL.into()),
+    }
+}
+
+/// The content of the source lands. Each inode is locked for that: who began to write in
+/// place before the snapshot was announced is done behind this.
+fn flush(engine: &Engine, tree: TreeId) -> Result<()> {
+    for inode in engine.inodes.table().of_tree(tree) {
+        engine.writeback.flush_unasked(&inode)?;
+        engine.inodes.table().evict(inode);
+    }
+    Ok(())
+}
+
+/// The snapshot and its name enter the epoch.
+fn enter(
+    engine: &Engine,
+    caller: &Caller,
+    (from, read_only): (TreeId, bool),
+    dir: &Inode,
+    name: &[u8],
+) -> Result<TreeId> {
+    let geometry = &engine.core.geometry;
+    let (tree, uuid) = engine.subvols.new_tree()?;
+    number(InodeId::new(tree, FIRST_FREE_OBJECTID))?;
+    engine.subvols.expect(tree);
+    engine.subvols.will_share();
+    let copies = cost::copy_tree(geometry);
+    let entered = (|| {
+        let _room =
+            engine.reserver.reserve(cost::with(cost::subvolume_name(name.len()), copies))?;
+        let mut dir_state = dir.write()?;
+        check_place(engine, caller, dir.id, &mut dir_state, name)?;
+        let source = engine.core.roots().get(from).map(|root| root.item);
+        let source: RootItem = source.ok_or(FsError::Posix(Errno::ESTALE))?;
+        let before = (dir_state.item.mtime, dir_state.item.ctime);
+        let index = dir_state.dir_next;
+        change(&engine.core, |op| {
+            put_name(op, dir.id, &mut dir_state, name, location(tree))?;
+            note_uuid(op, &uuid, kind::UUID_KEY_SUBVOL, tree, true)?;
+            if read_only {
+                let received = kind::UUID_KEY_RECEIVED_SUBVOL;
+                note_uuid(op, &source.received_uuid, received, tree, true)?;
+            }
+            let behind = dir_state.item.mtime;
+            let own =
+                || OwnEntry { dir: dir.id.objectid, name: name.to_vec(), index, before, behind };
+            let entry = (dir.id.tree == from).then(own);
+            let form = SnapshotForm { uuid, read_only, otime: op.core.now(), entry };
+            op.act(TreeAction::Snapshot { source: from, to: tree, form: Box::new(form) }, copies);
+            Ok(())
+        })
+    })();
+    entered.inspect_err(|_| engine.subvols.forget(tree))?;
+    Ok(tree)
+}
+
+/// What a snapshot's entry says, as the kernel writes it.
+fn location(tree: TreeId) -> Key {
+    Key::new(tree.0, kind::ROOT_ITEM, u64::MAX)
+}
+
+/// Where a commit finds no room the snapshot comes with a later one, and until then nothing is
+/// written in place.
+fn commit(engine: &Engine, tree: TreeId, guard: Snapshotting) -> Result<()> {
+    let committed = engine.committer.commit_written_back();
+    if engine.core.roots().get(tree).is_none() {
+        std::mem::forget(guard);
+        committed?;
+        return Err(Errno::ENOSPC.into());
+    }
+    committed
+}

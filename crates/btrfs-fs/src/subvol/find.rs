@@ -1,0 +1,85 @@
+//! How subvolumes hang together: references in the root tree, the default one, and paths.
+
+use super::Subvols;
+use crate::error::IntoFs;
+use crate::ino::InodeId;
+use crate::options::Subvol;
+use btrfs_disk::items::{DirItem, RootRef};
+use btrfs_disk::key::kind;
+use btrfs_disk::{Key, TreeId};
+use btrfs_txn::View;
+use vfs::{Errno, FsError, Result};
+
+/// The ROOT_REF by which `child` hangs in `parent`, as (directory, name).
+pub fn root_ref(view: &View<'_>, parent: TreeId, child: TreeId) -> Result<Option<(u64, Vec<u8>)>> {
+    let key = Key::new(parent.0, kind::ROOT_REF, child.0);
+    let Some(bytes) = view.get(TreeId::ROOT, &key).fs()? else { return Ok(None) };
+    let found = RootRef::parse(&bytes).fs()?;
+    Ok(Some((found.dirid, found.name.to_vec())))
+}
+
+/// Whether the entry `name` of `dir` is where `child` really hangs. In a snapshot the entry
+/// of a nested subvolume is only a copy.
+pub fn hangs_here(view: &View<'_>, dir: InodeId, name: &[u8], child: TreeId) -> Result<bool> {
+    Ok(root_ref(view, dir.tree, child)?.is_some_and(|(d, n)| d == dir.objectid && n == name))
+}
+
+/// The parent tree and directory of a subvolume.
+pub fn parent_of(view: &View<'_>, child: TreeId) -> Result<Option<InodeId>> {
+    let from = Key::new(child.0, kind::ROOT_BACKREF, 0);
+    match view.next(TreeId::ROOT, &from).fs()? {
+        Some((key, bytes)) if key.kind == kind::ROOT_BACKREF => {
+            let found = RootRef::parse(&bytes).fs()?;
+            Ok(Some(InodeId::new(TreeId(key.offset), found.dirid)))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Which subvolume a mount begins at.
+pub fn choose(view: &View<'_>, subvols: &Subvols, wanted: &Subvol) -> Result<InodeId> {
+    let tree = match wanted {
+        Subvol::Id(id) if *id == TreeId(0) => TreeId::FS,
+        Subvol::Id(id) => *id,
+        Subvol::Default => default_subvolume(view)?,
+        Subvol::Path(path) => return by_path(view, subvols, path),
+    };
+    root_of(subvols, tree)
+}
+
+fn root_of(subvols: &Subvols, tree: TreeId) -> Result<InodeId> {
+    match subvols.get(tree) {
+        Some(subvol) => Ok(InodeId::new(tree, subvol.root_dir)),
+        None => Err(FsError::Posix(Errno::ENOENT)),
+    }
+}
+
+/// The "default" entry of the root tree's directory.
+pub fn default_subvolume(view: &View<'_>) -> Result<TreeId> {
+    let key =
+        Key::new(TreeId::ROOT_DIR.0, kind::DIR_ITEM, btrfs_disk::checksum::name_hash(b"default"));
+    let Some(bytes) = view.get(TreeId::ROOT, &key).fs()? else { return Ok(TreeId::FS) };
+    for entry in DirItem::iter(&bytes) {
+        let entry = entry.fs()?;
+        if entry.name == b"default" {
+            return Ok(TreeId(entry.location.objectid));
+        }
+    }
+    Ok(TreeId::FS)
+}
+
+fn by_path(view: &View<'_>, subvols: &Subvols, path: &[u8]) -> Result<InodeId> {
+    let mut at = root_of(subvols, TreeId::FS)?;
+    for name in path.split(|b| *b == b'/').filter(|n| !n.is_empty()) {
+        let target = crate::names::lookup(view, at, name)?.ok_or(FsError::Posix(Errno::ENOENT))?;
+        at = if target.is_subvolume() {
+            root_of(subvols, TreeId(target.location.objectid))?
+        } else {
+            InodeId::new(at.tree, target.location.objectid)
+        };
+    }
+    if subvols.get(at.tree).is_none_or(|s| s.root_dir != at.objectid) {
+        return Err(FsError::Posix(Errno::EINVAL));
+    }
+    Ok(at)
+}

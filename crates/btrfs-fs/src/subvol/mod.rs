@@ -1,0 +1,224 @@
+//! The subvolumes of the volume: their flags, where their trees begin, how their inode
+//! numbers go on.
+//!
+//! Invariants: what an operation changes of a subvolume is true here before its epoch can be
+//! sealed, and [`Subvols::follow`] takes it back for no commit of an older epoch: one that no
+//! commit knows stays, a dead one is not alive again, nothing becomes writable. So what a commit
+//! says counts only for subvolumes that it has first.
+//!
+//! What it does not know: who changes subvolumes, and who commits.
+
+mod find;
+mod info;
+
+pub use find::{choose, default_subvolume, hangs_here, parent_of, root_ref};
+pub use info::{Caller, Delete, SubvolId, SubvolumeInfo, Time};
+
+use crate::error::IntoFs;
+use crate::numbers::Numbers;
+use btrfs_disk::ids::{FIRST_FREE_OBJECTID, LAST_FREE_OBJECTID};
+use btrfs_disk::items::ROOT_SUBVOL_RDONLY;
+use btrfs_disk::{Generation, Key, TreeId};
+use btrfs_tree::{Cursor, NodeStore};
+use btrfs_txn::{Root, Roots, View};
+use locks::{Rank, RwLock};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use vfs::{Errno, FsError, Result};
+
+pub struct Subvolume {
+    pub root_dir: u64,
+    read_only: AtomicBool,
+    last_snapshot: AtomicU64,
+    /// Its name is gone, and with it all that can be asked of it.
+    dead: AtomicBool,
+    /// A commit has it.
+    committed: AtomicBool,
+    /// Snapshots of it under way.
+    snapshots: AtomicU32,
+    numbers: Numbers,
+}
+
+/// What there is now, the last commit's and what came since.
+pub struct Subvols {
+    all: RwLock<FxHashMap<TreeId, Arc<Subvolume>>>,
+    /// Snapshots that the next commit makes: their names are there, and nothing behind them.
+    coming: RwLock<FxHashSet<TreeId>>,
+    share_nodes: AtomicBool,
+    /// The highest tree id so far.
+    highest: AtomicU64,
+    /// For UUIDs.
+    seed: RandomState,
+}
+
+/// A snapshot is being made: nothing of the source is written in place. Not dropped where it is
+/// not known whether there is one.
+pub struct Snapshotting(Arc<Subvolume>);
+
+impl Drop for Snapshotting {
+    fn drop(&mut self) {
+        self.0.snapshots.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Subvols {
+    pub fn load(roots: &Roots) -> Subvols {
+        let subvols = Subvols {
+            all: RwLock::new(Rank::Leaf, FxHashMap::default()),
+            coming: RwLock::new(Rank::Leaf, FxHashSet::default()),
+            share_nodes: AtomicBool::new(false),
+            highest: AtomicU64::new(FIRST_FREE_OBJECTID - 1),
+            seed: RandomState::new(),
+        };
+        subvols.follow(roots);
+        subvols
+    }
+
+    /// `roots` are those of the last commit from now on: subvolumes come and go with it.
+    pub fn follow(&self, roots: &Roots) {
+        let now = || roots.trees.iter().filter(|(id, _)| id.is_subvolume());
+        let mut share = false;
+        let mut all = self.all.write();
+        for (id, root) in now() {
+            share |= root.item.last_snapshot.0 != 0;
+            let subvolume = all.entry(*id).or_insert_with(|| Arc::new(Subvolume::committed(root)));
+            subvolume.committed.store(true, Ordering::Relaxed);
+            subvolume.last_snapshot.fetch_max(root.item.last_snapshot.0, Ordering::SeqCst);
+            self.highest.fetch_max(id.0, Ordering::Relaxed);
+        }
+        all.retain(|id, s| !s.committed.load(Ordering::Relaxed) || roots.get(*id).is_some());
+        drop(all);
+        let mut coming = self.coming.write();
+        coming.retain(|id| roots.get(*id).is_none());
+        self.share_nodes.store(share || !coming.is_empty(), Ordering::SeqCst);
+    }
+
+    /// One that is alive.
+    pub fn get(&self, tree: TreeId) -> Option<Arc<Subvolume>> {
+        self.all.read().get(&tree).filter(|s| !s.is_dead()).cloned()
+    }
+
+    pub fn is_read_only(&self, tree: TreeId) -> bool {
+        self.all.read().get(&tree).is_some_and(|s| s.is_read_only())
+    }
+
+    /// True if some subvolume was snapshotted or is a snapshot, or will be with the next commit.
+    pub fn share_nodes(&self) -> bool {
+        self.share_nodes.load(Ordering::SeqCst)
+    }
+
+    /// A new inode number of `tree`.
+    pub fn allocate(&self, store: &NodeStore, view: &View<'_>, tree: TreeId) -> Result<u64> {
+        let subvol = self.get(tree).ok_or(FsError::Posix(Errno::ESTALE))?;
+        subvol.numbers.take(|| Ok(highest_inode(store, view, tree)? + 1))
+    }
+
+    /// A number for a new tree, and its UUID.
+    pub fn new_tree(&self) -> Result<(TreeId, [u8; 16])> {
+        let id = self.highest.fetch_add(1, Ordering::Relaxed) + 1;
+        if id >= LAST_FREE_OBJECTID {
+            return Err(Errno::ENOSPC.into());
+        }
+        let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let time = time.unwrap_or_default().as_nanos();
+        let half = |part: u8| self.seed.hash_one((id, time, part)).to_le_bytes();
+        let mut uuid = [0; 16];
+        uuid[..8].copy_from_slice(&half(0));
+        uuid[8..].copy_from_slice(&half(1));
+        uuid[6] = uuid[6] & 0x0f | 0x40;
+        uuid[8] = uuid[8] & 0x3f | 0x80;
+        Ok((TreeId(id), uuid))
+    }
+
+    /// An empty subvolume that the current epoch makes.
+    pub fn add(&self, tree: TreeId) {
+        let new = Subvolume {
+            root_dir: FIRST_FREE_OBJECTID,
+            read_only: AtomicBool::new(false),
+            last_snapshot: AtomicU64::new(0),
+            dead: AtomicBool::new(false),
+            committed: AtomicBool::new(false),
+            snapshots: AtomicU32::new(0),
+            numbers: Numbers::default(),
+        };
+        self.all.write().insert(tree, Arc::new(new));
+    }
+
+    /// It could not be made after all.
+    pub fn forget(&self, tree: TreeId) {
+        self.all.write().remove(&tree);
+        self.coming.write().remove(&tree);
+    }
+
+    /// A snapshot that the next commit makes.
+    pub fn expect(&self, tree: TreeId) {
+        self.coming.write().insert(tree);
+    }
+
+    /// The name of `tree` is there, and a commit must come before anything behind it is.
+    pub fn is_coming(&self, tree: TreeId) -> bool {
+        self.coming.read().contains(&tree)
+    }
+
+    /// Commits from now on reckon with nodes that trees share.
+    pub fn will_share(&self) {
+        self.share_nodes.store(true, Ordering::SeqCst);
+    }
+}
+
+impl Subvolume {
+    fn committed(root: &Root) -> Subvolume {
+        Subvolume {
+            root_dir: root.item.root_dirid,
+            read_only: AtomicBool::new(root.item.flags & ROOT_SUBVOL_RDONLY != 0),
+            last_snapshot: AtomicU64::new(root.item.last_snapshot.0),
+            dead: AtomicBool::new(root.item.refs == 0),
+            committed: AtomicBool::new(true),
+            snapshots: AtomicU32::new(0),
+            numbers: Numbers::default(),
+        }
+    }
+
+    pub fn is_read_only(&self) -> bool {
+        self.read_only.load(Ordering::SeqCst)
+    }
+
+    pub fn set_read_only(&self, read_only: bool) {
+        self.read_only.store(read_only, Ordering::SeqCst);
+    }
+
+    pub fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::SeqCst)
+    }
+
+    pub fn set_dead(&self, dead: bool) {
+        self.dead.store(dead, Ordering::SeqCst);
+    }
+
+    /// Extents of this generation and older ones may be another's, too; the last one while that is
+    /// being made so.
+    pub fn last_snapshot(&self) -> Generation {
+        match self.snapshots.load(Ordering::SeqCst) {
+            0 => Generation(self.last_snapshot.load(Ordering::SeqCst)),
+            _ => Generation(u64::MAX),
+        }
+    }
+
+    /// See [`Snapshotting`]. Who has looked before holds an inode's lock until he has written.
+    pub fn snapshotting(self: &Arc<Self>) -> Snapshotting {
+        self.snapshots.fetch_add(1, Ordering::SeqCst);
+        Snapshotting(self.clone())
+    }
+}
+
+/// Highest object id of an inode in the tree. Runs before the first inode of this mount is
+/// made in the subvolume, so the deltas have none above it.
+fn highest_inode(store: &NodeStore, view: &View<'_>, tree: TreeId) -> Result<u64> {
+    // Without a root it is made in this epoch or the one at work.
+    let Some(root) = view.layers.roots.get(tree) else { return Ok(FIRST_FREE_OBJECTID) };
+    let mut cursor = Cursor::new(store, &root.root);
+    cursor.seek_back(&Key::new(LAST_FREE_OBJECTID, u8::MAX, u64::MAX)).fs()?;
+    Ok(cursor.item().map_or(FIRST_FREE_OBJECTID, |(key, _)| key.objectid.max(FIRST_FREE_OBJECTID)))
+}

@@ -1,0 +1,100 @@
+//! Subvolumes as programs see them: what there are, and making, snapshotting and deleting them.
+//!
+//! The face alone: what these calls do stands in `ops/subvolume`, what a commit makes of it in
+//! `btrfs_txn::commit`. Rules of who may are the kernel's, told in [`Caller`]'s terms: neither
+//! FUSE nor a control door checks the permissions of the directories that such a call names.
+
+use crate::fs::BtrfsFs;
+use crate::ops::subvolume;
+use crate::subvol::{Caller, Delete, SubvolId, SubvolumeInfo};
+use btrfs_disk::TreeId;
+use std::time::Duration;
+use vfs::{Entry, Ino, Result};
+
+impl BtrfsFs {
+    /// Makes an empty subvolume `name` in the directory `parent`. It is there for everybody when
+    /// this returns, and durable with the next commit (`sync`), as a new directory is.
+    /// The entry is its root directory's, with one lookup reference as `mkdir` gives it.
+    ///
+    /// EEXIST, ENOTDIR, ENAMETOOLONG, EINVAL (a name that none may have), EACCES (no right to
+    /// write in `parent`), EROFS (read-only volume or subvolume), ENOSPC.
+    pub fn create_subvolume(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+    ) -> Result<(SubvolId, Entry)> {
+        let (tree, entry) = subvolume::create(self.open()?, caller, parent, name)?;
+        Ok((SubvolId(tree.0), entry))
+    }
+
+    /// Makes `name` in the directory `parent` a snapshot of the subvolume whose root directory is
+    /// `source`. It has what was completed before the call (and perhaps some of what was under way),
+    /// content in memory included, and is durable when this returns: one commit.
+    ///
+    /// As [`BtrfsFs::create_subvolume`]; EPERM: the source belongs to somebody else. EINVAL also:
+    /// `source` is no subvolume's root directory.
+    pub fn snapshot(
+        &self,
+        caller: &Caller,
+        source: Ino,
+        parent: Ino,
+        name: &[u8],
+        read_only: bool,
+    ) -> Result<(SubvolId, Entry)> {
+        let made = subvolume::snapshot(self.open()?, caller, source, parent, name, read_only);
+        made.map(|(tree, entry)| (SubvolId(tree.0), entry))
+    }
+
+    /// Takes the name of a subvolume away at once, with all that is in it; its space comes back in
+    /// the background ([`BtrfsFs::sync_deleted`]). Durable with the next commit (`sync`). Who has
+    /// something open in it hears ESTALE. A read-only subvolume can be deleted, too.
+    ///
+    /// ENOENT; EINVAL: no subvolume's root directory; ENOTEMPTY: subvolumes lie in it; EPERM: it is
+    /// the default subvolume, or the caller is not privileged and the volume was not opened with
+    /// `user_subvol_rm_allowed`; EACCES: no right to write in the directory or in the subvolume;
+    /// EBUSY: the mount begins in it.
+    pub fn delete_subvolume(&self, caller: &Caller, which: Delete<'_>) -> Result<SubvolId> {
+        subvolume::delete(self.open()?, caller, which).map(|tree| SubvolId(tree.0))
+    }
+
+    /// All subvolumes by number, the top level and those being deleted among them.
+    pub fn subvolumes(&self) -> Result<Vec<SubvolumeInfo>> {
+        subvolume::all(self.open()?)
+    }
+
+    /// One of them. ENOENT: there is none.
+    pub fn subvolume_info(&self, id: SubvolId) -> Result<SubvolumeInfo> {
+        subvolume::one(self.open()?, TreeId(id.0))
+    }
+
+    /// The subvolume that an inode lies in, and whether it is its root directory.
+    pub fn subvolume_of(&self, ino: Ino) -> Result<(SubvolId, bool)> {
+        let (tree, is_root) = subvolume::of(self.open()?, ino)?;
+        Ok((SubvolId(tree.0), is_root))
+    }
+
+    /// Where a mount begins that says nothing else.
+    pub fn default_subvolume(&self) -> Result<SubvolId> {
+        subvolume::default(self.open()?).map(|tree| SubvolId(tree.0))
+    }
+
+    /// Changes that; durable with the next commit. EPERM: for privileged callers alone. ENOENT.
+    pub fn set_default_subvolume(&self, caller: &Caller, id: SubvolId) -> Result<()> {
+        subvolume::set_default(self.open()?, caller, TreeId(id.0))
+    }
+
+    /// Nothing in the subvolume can be changed any more, or it can again. What was written before is
+    /// in it; the call commits. EPERM: the root directory is somebody else's.
+    pub fn set_read_only(&self, caller: &Caller, id: SubvolId, read_only: bool) -> Result<()> {
+        subvolume::set_read_only(self.open()?, caller, TreeId(id.0), read_only)
+    }
+
+    /// Waits until all of `ids` (empty: all that are being deleted now) are gone, with all that only they
+    /// had; false: `timeout` passed before. Without background threads it does their work.
+    pub fn sync_deleted(&self, ids: &[SubvolId], timeout: Option<Duration>) -> Result<bool> {
+        let engine = self.open()?;
+        let ids: Vec<TreeId> = ids.iter().map(|id| TreeId(id.0)).collect();
+        engine.cleaner.wait_until_gone(&ids, timeout, !engine.options.background)
+    }
+}

@@ -1,0 +1,293 @@
+//! Subvolumes, snapshots, deletions: the kernel, `btrfs check` and our own check judge.
+
+mod common;
+
+use btrfs_fs::{BtrfsFs, Caller, Delete, Options, SubvolId, SubvolumeInfo};
+use common::kernel::{btrfs, kernel};
+use common::{CX, Image, close_and_judge, judge, new_file, snapshot};
+use std::path::Path;
+use testkit::oracle;
+use vfs::{Errno, FileKind, FileSystem, FsError, Ino, RenameMode};
+
+/// Each commit is judged by our own check.
+fn open(image: &Image) -> BtrfsFs {
+    image.open_checked(Options { background: false, ..Options::default() })
+}
+
+fn lookup(fs: &BtrfsFs, dir: Ino, name: &str) -> Option<Ino> {
+    fs.lookup(&CX, dir, name.as_bytes()).ok().map(|entry| entry.attr.ino)
+}
+
+fn at(fs: &BtrfsFs, path: &str) -> Ino {
+    let names = path.split('/').filter(|name| !name.is_empty());
+    names.fold(fs.root(), |dir, name| lookup(fs, dir, name).unwrap_or_else(|| panic!("{path}")))
+}
+
+fn put(fs: &BtrfsFs, dir: &str, name: &str, content: &[u8]) -> Ino {
+    let dir = at(fs, dir);
+    let made = fs.mknod(&CX, dir, name.as_bytes(), FileKind::File, 0o644, 0);
+    let ino = made.expect("create").attr.ino;
+    fs.write(&CX, ino, 0, content, Default::default()).expect("write");
+    ino
+}
+
+fn write(fs: &BtrfsFs, path: &str, offset: u64, content: &[u8]) {
+    fs.write(&CX, at(fs, path), offset, content, Default::default()).expect("write");
+}
+
+fn read(fs: &BtrfsFs, path: &str) -> Vec<u8> {
+    let mut bytes = vec![0; 1 << 20];
+    let len = fs.read(at(fs, path), 0, &mut bytes).expect("read");
+    bytes.truncate(len);
+    bytes
+}
+
+fn mkdir(fs: &BtrfsFs, dir: &str, name: &str) {
+    fs.mkdir(&CX, at(fs, dir), name.as_bytes(), 0o755).expect("mkdir");
+}
+
+fn create(fs: &BtrfsFs, dir: &str, name: &str) -> SubvolId {
+    let made = fs.create_subvolume(&Caller::root(), at(fs, dir), name.as_bytes());
+    made.expect("create a subvolume").0
+}
+
+fn snap(fs: &BtrfsFs, source: &str, dir: &str, name: &str, read_only: bool) -> SubvolId {
+    let (source, dir) = (at(fs, source), at(fs, dir));
+    let made = fs.snapshot(&Caller::root(), source, dir, name.as_bytes(), read_only);
+    made.expect("snapshot").0
+}
+
+fn delete(fs: &BtrfsFs, dir: &str, name: &str) -> Result<SubvolId, FsError> {
+    fs.delete_subvolume(&Caller::root(), Delete::Name(at(fs, dir), name.as_bytes()))
+}
+
+fn sweep(fs: &BtrfsFs) {
+    assert!(fs.sync_deleted(&[], None).expect("drop what is deleted"));
+}
+
+fn errno<T>(result: Result<T, FsError>) -> i32 {
+    match result {
+        Ok(_) => 0,
+        Err(error) => error.errno(),
+    }
+}
+
+/// What `btrfs subvolume list` says of the image: id, top level, path.
+fn kernels_list(image: &Path) -> Vec<(u64, u64, String)> {
+    kernel(image, "ro", |mount| {
+        let path = mount.path().to_string_lossy().into_owned();
+        let text = oracle::sh("btrfs", &["subvolume", "list", &path]).expect("list");
+        text.lines()
+            .map(|line| {
+                let words: Vec<&str> = line.splitn(9, ' ').collect();
+                let number = |at: usize| words[at].parse().expect("a number");
+                (number(1), number(6), words[8].to_owned())
+            })
+            .collect()
+    })
+}
+
+fn our_list(all: &[SubvolumeInfo]) -> Vec<(u64, u64, String)> {
+    let named = all.iter().filter(|info| info.parent.is_some());
+    named
+        .map(|info| {
+            let path = String::from_utf8(info.path.clone().expect("a path")).expect("UTF-8");
+            (info.id.0, info.parent.expect("a parent").0, path)
+        })
+        .collect()
+}
+
+#[test]
+fn what_is_made_is_what_the_kernel_makes() {
+    testkit::require!(kernel_btrfs);
+    let image = Image::new(256 << 20, &[]);
+    let fs = open(&image);
+    let a = create(&fs, "", "a");
+    assert_eq!(a, SubvolId(256));
+    mkdir(&fs, "a", "d");
+    put(&fs, "a", "f", b"before");
+    put(&fs, "a/d", "large", &[7; 300_000]);
+    create(&fs, "a/d", "nested");
+    put(&fs, "a/d/nested", "x", b"inside");
+    // Content in memory is in the snapshot; later content is not.
+    snap(&fs, "a", "", "s", false);
+    snap(&fs, "a", "a", "ro", true);
+    write(&fs, "a/f", 0, b"behind");
+    write(&fs, "s/f", 0, b"copied");
+    assert_eq!(read(&fs, "a/ro/f"), b"before");
+    assert_eq!(errno(fs.write(&CX, at(&fs, "a/ro/f"), 0, b"x", Default::default())), libc::EROFS);
+    // A snapshot does not have its own name; that of a nested subvolume leads to nothing.
+    assert_eq!(lookup(&fs, at(&fs, "a/ro"), "ro"), None);
+    assert_eq!(lookup(&fs, at(&fs, "s/d/nested"), "x"), None);
+    let all = fs.subvolumes().expect("list");
+    assert_eq!(all.len(), 5);
+    assert_eq!(errno(delete(&fs, "", "a")), libc::ENOTEMPTY);
+    close_and_judge(&image, fs);
+    assert_eq!(kernels_list(&image.path), our_list(&all));
+}
+
+#[test]
+fn a_snapshot_of_the_top_level_lies_in_itself() {
+    testkit::require!(kernel_btrfs);
+    let image = Image::new(256 << 20, &["-n", "4096"]);
+    let fs = open(&image);
+    for i in 0..300 {
+        new_file(&fs, &format!("file{i}"), &vec![i as u8; 10 + i * 40]);
+    }
+    fs.sync().expect("commit");
+    for round in 0..5 {
+        let name = format!("snap{round}");
+        let before = fs.getattr(fs.root()).expect("stat");
+        snap(&fs, "", "", &name, round % 2 == 1);
+        let copy = fs.getattr(at(&fs, &name)).expect("stat");
+        assert_eq!((copy.size, copy.mtime), (before.size, before.mtime));
+        assert_eq!(lookup(&fs, at(&fs, &name), &name), None);
+        write(&fs, &format!("file{round}"), 5, b"changed");
+        fs.unlink(&CX, fs.root(), format!("file{}", 100 + round).as_bytes()).expect("unlink");
+    }
+    close_and_judge(&image, fs);
+}
+
+#[test]
+fn what_is_deleted_is_gone_at_once_and_its_space_comes_back() {
+    testkit::require!(kernel_btrfs);
+    let image = Image::new(512 << 20, &["-n", "4096"]);
+    let fs = open(&image);
+    create(&fs, "", "a");
+    for i in 0..400 {
+        put(&fs, "a", &format!("f{i}"), &vec![i as u8; 3000 + i * 16]);
+    }
+    fs.sync().expect("commit");
+    let free = |fs: &BtrfsFs| fs.statfs().expect("statfs").blocks_free;
+    let one = free(&fs);
+    for i in 0..8 {
+        let name = format!("s{i}");
+        snap(&fs, "a", "", &name, i == 3);
+        write(&fs, &format!("a/f{i}"), 0, &[9; 5000]);
+        if i != 3 {
+            put(&fs, &name, "own", &[3; 100_000]);
+        }
+    }
+    let open_file = at(&fs, "s2/own");
+    write(&fs, "s2/own", 0, b"never to be written");
+    for i in [2, 0, 7, 3] {
+        delete(&fs, "", &format!("s{i}")).expect("delete");
+    }
+    assert_eq!(lookup(&fs, fs.root(), "s2"), None);
+    assert_eq!(errno(fs.read(open_file, 0, &mut [0; 10])), libc::ESTALE);
+    fs.sync().expect("commit");
+    oracle::assert_clean(&image.path);
+    sweep(&fs);
+    delete(&fs, "", "a").expect("delete the source");
+    sweep(&fs);
+    for i in [1, 4, 5, 6] {
+        assert_eq!(read(&fs, &format!("s{i}/own")), [3; 100_000]);
+        assert_eq!(read(&fs, &format!("s{i}/f9")).len(), 3144);
+    }
+    for i in [1, 4, 5, 6] {
+        delete(&fs, "", &format!("s{i}")).expect("delete");
+    }
+    sweep(&fs);
+    assert!(free(&fs) >= one, "space comes back");
+    assert_eq!(fs.subvolumes().expect("list").len(), 1);
+    close_and_judge(&image, fs);
+}
+
+#[test]
+fn names_of_subvolumes_move_as_in_the_kernel() {
+    testkit::require!(kernel_btrfs);
+    let image = Image::new(256 << 20, &[]);
+    let fs = open(&image);
+    create(&fs, "", "a");
+    create(&fs, "", "b");
+    create(&fs, "a", "inner");
+    mkdir(&fs, "a", "d");
+    mkdir(&fs, "", "top");
+    put(&fs, "a/inner", "x", b"x");
+    let rename = |from: &str, name: &str, to: &str, new: &str, mode| {
+        let (from, to) = (at(&fs, from), at(&fs, to));
+        errno(fs.rename(&CX, from, name.as_bytes(), to, new.as_bytes(), mode))
+    };
+    use RenameMode::{Exchange, NoReplace, Replace};
+    assert_eq!(rename("a", "inner", "b", "moved", Replace), 0);
+    assert_eq!(read(&fs, "b/moved/x"), b"x");
+    assert_eq!(rename("a", "d", "b", "d", Replace), libc::EXDEV);
+    assert_eq!(rename("", "a", "", "b", Replace), libc::ENOTEMPTY);
+    assert_eq!(rename("", "a", "", "b", NoReplace), libc::EEXIST);
+    assert_eq!(rename("", "a", "", "b", Exchange), 0);
+    assert_eq!(read(&fs, "a/moved/x"), b"x");
+    assert_eq!(rename("", "a", "a", "loop", Replace), libc::EINVAL);
+    assert_eq!(rename("", "a", "a/moved", "loop", Replace), libc::EINVAL);
+    assert_eq!(rename("", "a", "", "top", Exchange), 0);
+    assert_eq!(rename("", "top", "", "again", Replace), 0);
+    assert_eq!(rename("", "again", "", "a", Replace), 0);
+    assert_eq!(rename("a", "moved", "b/d", "m", Exchange), libc::ENOENT);
+    assert_eq!(rename("a", "moved", "b/d", "m", Replace), 0);
+    assert_eq!(errno(fs.rmdir(&CX, at(&fs, "b/d"), b"m")), libc::ENOTEMPTY);
+    fs.unlink(&CX, at(&fs, "b/d/m"), b"x").expect("unlink");
+    assert_eq!(errno(fs.rmdir(&CX, at(&fs, "b/d"), b"m")), 0);
+    sweep(&fs);
+    let all = fs.subvolumes().expect("list");
+    close_and_judge(&image, fs);
+    assert_eq!(kernels_list(&image.path), our_list(&all));
+}
+
+#[test]
+fn who_may_is_the_kernels_rule() {
+    let image = Image::new(256 << 20, &[]);
+    let fs = open(&image);
+    let user = Caller { uid: 1000, gid: 1000, umask: 0o022, ..Caller::default() };
+    let root = fs.root();
+    assert_eq!(errno(fs.create_subvolume(&user, root, b"no")), libc::EACCES);
+    let home = fs.mkdir(&vfs::Context { uid: 1000, gid: 1000, ..CX }, root, b"home", 0o755);
+    let home = home.expect("mkdir").attr.ino;
+    let (_, own) = fs.create_subvolume(&user, home, b"own").expect("create");
+    assert_eq!((own.attr.uid, own.attr.perm), (1000, 0o755));
+    fs.snapshot(&user, own.attr.ino, home, b"s", true).expect("snapshot");
+    assert_eq!(errno(fs.snapshot(&user, root, home, b"t", true)), libc::EPERM);
+    let name = |name| Delete::Name(home, name);
+    assert_eq!(errno(fs.delete_subvolume(&user, name(b"own"))), libc::EPERM);
+    assert_eq!(errno(fs.delete_subvolume(&Caller::root(), name(b"gone"))), libc::ENOENT);
+    let (id, _) = fs.subvolume_of(own.attr.ino).expect("a subvolume");
+    assert_eq!(errno(fs.set_default_subvolume(&user, id)), libc::EPERM);
+    fs.set_default_subvolume(&Caller::root(), id).expect("set the default");
+    assert_eq!(errno(fs.delete_subvolume(&Caller::root(), name(b"own"))), libc::EPERM);
+    fs.set_default_subvolume(&Caller::root(), SubvolId::TOP_LEVEL).expect("set it back");
+    fs.set_read_only(&user, id, true).expect("read-only");
+    let made = fs.mkdir(&CX, own.attr.ino, b"d", 0o755);
+    assert_eq!(errno(made), FsError::Posix(Errno::EROFS).errno());
+    fs.set_read_only(&user, id, false).expect("writable");
+    fs.mkdir(&CX, own.attr.ino, b"d", 0o755).expect("mkdir");
+    fs.destroy().expect("close");
+    drop(fs);
+    let allowed = Options { user_subvol_rm_allowed: true, background: false, ..Options::default() };
+    let fs = image.open_with(allowed);
+    let home = at(&fs, "home");
+    fs.delete_subvolume(&user, Delete::Name(home, b"own")).expect("an owner may");
+    sweep(&fs);
+    close_and_judge(&image, fs);
+}
+
+#[test]
+fn a_deletion_that_the_kernel_began_is_ended() {
+    testkit::require!(kernel_btrfs);
+    let image = Image::new(256 << 20, &["-n", "4096"]);
+    kernel(&image.path, "noatime", |mount| {
+        btrfs(mount, &["-q", "subvolume", "create", "/a"]);
+        for i in 0..2000 {
+            std::fs::write(mount.join(&format!("a/f{i}")), vec![1; 2500]).expect("write");
+        }
+        btrfs(mount, &["-q", "subvolume", "snapshot", "/a", "/s"]);
+        oracle::sh("sync", &["-f", &mount.path().to_string_lossy()]).expect("sync");
+        btrfs(mount, &["-q", "subvolume", "delete", "-c", "/a"]);
+    });
+    let fs = open(&image);
+    assert_eq!(fs.read_only_reason(), None);
+    sweep(&fs);
+    assert_eq!(fs.subvolumes().expect("list").len(), 2);
+    assert_eq!(read(&fs, "s/f77"), [1; 2500]);
+    let expected = snapshot(&fs);
+    fs.destroy().expect("close");
+    drop(fs);
+    judge(&image.path, &expected);
+}

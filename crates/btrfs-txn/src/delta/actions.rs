@@ -1,0 +1,126 @@
+//! What a commit does with whole trees: entries of a delta beside the items.
+//!
+//! A commit does them in a fixed order, whatever order they came in: new trees before the items,
+//! so that those find their trees; snapshots behind all items, so that one has exactly what its
+//! epoch and those before it did; then what root items shall say; then drops.
+//!
+//! What it does not know: names, who asks, and what items mean.
+
+use btrfs_disk::TreeId;
+use btrfs_disk::items::{RootItem, Timespec};
+use btrfs_space::DropState;
+use locks::{Mutex, Rank};
+use std::sync::Arc;
+
+/// One tree's turn in a commit.
+#[derive(Clone)]
+pub enum TreeAction {
+    /// A new, empty tree. `item` is filled in with address, level and generations.
+    Create { id: TreeId, item: Box<RootItem> },
+    /// A tree that shares all nodes of `source`.
+    Snapshot { source: TreeId, to: TreeId, form: Box<SnapshotForm> },
+    /// Bits of the root item's flags.
+    Flags { id: TreeId, set: u64, clear: u64 },
+    /// No name leads to the tree any more: its root item says so, for the drops of later commits.
+    Kill { id: TreeId },
+    /// Some references of killed trees go, oldest tree first, until `budget` nodes were read.
+    Drop { trees: Vec<Dropping>, budget: usize },
+    /// The superblock says that a mount does not begin at the top level of itself.
+    OtherDefault,
+}
+
+/// What a snapshot's root item has that the source's has not.
+#[derive(Clone, Debug)]
+pub struct SnapshotForm {
+    pub uuid: [u8; 16],
+    pub read_only: bool,
+    pub otime: Timespec,
+    /// The snapshot's own entry, where that lies in the source: it is not in the copy.
+    pub entry: Option<OwnEntry>,
+}
+
+/// An entry of a directory of the source, and the directory as it was without.
+#[derive(Clone, Debug)]
+pub struct OwnEntry {
+    pub dir: u64,
+    pub name: Vec<u8>,
+    pub index: u64,
+    /// Times before and behind; other changes of the directory may follow in the epoch.
+    pub before: (Timespec, Timespec),
+    pub behind: Timespec,
+}
+
+/// A tree that is being dropped, and what the steps before have found, to be quicker.
+#[derive(Clone)]
+pub struct Dropping {
+    pub id: TreeId,
+    pub state: Arc<Mutex<DropState>>,
+}
+
+impl Dropping {
+    pub fn new(id: TreeId) -> Dropping {
+        Dropping { id, state: Arc::new(Mutex::new(Rank::Leaf, DropState::default())) }
+    }
+}
+
+/// What the commit of an action changes, beside the items that come with it.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct ActionCost {
+    pub places: u64,
+    pub trees: u64,
+    pub bytes: u64,
+    pub sums: u64,
+}
+
+#[derive(Default)]
+struct All {
+    actions: Vec<TreeAction>,
+    cost: ActionCost,
+}
+
+/// The actions of one epoch.
+pub struct TreeActions(Mutex<All>);
+
+impl Default for TreeActions {
+    fn default() -> TreeActions {
+        TreeActions(Mutex::new(Rank::Leaf, All::default()))
+    }
+}
+
+impl TreeActions {
+    pub fn is_empty(&self) -> bool {
+        self.0.lock().actions.is_empty()
+    }
+
+    pub fn add(&self, action: TreeAction, cost: ActionCost) {
+        let mut all = self.0.lock();
+        all.actions.push(action);
+        all.cost = sum(all.cost, cost);
+    }
+
+    /// All of them, in the order in which they came.
+    pub fn list(&self) -> Vec<TreeAction> {
+        self.0.lock().actions.clone()
+    }
+
+    pub fn cost(&self) -> ActionCost {
+        self.0.lock().cost
+    }
+
+    /// As `Delta::joined`.
+    pub(super) fn joined(below: &TreeActions, above: &TreeActions) -> TreeActions {
+        let mut all = All { actions: below.list(), cost: below.cost() };
+        all.actions.extend(above.list());
+        all.cost = sum(all.cost, above.cost());
+        TreeActions(Mutex::new(Rank::Leaf, all))
+    }
+}
+
+fn sum(a: ActionCost, b: ActionCost) -> ActionCost {
+    ActionCost {
+        places: a.places + b.places,
+        trees: a.trees + b.trees,
+        bytes: a.bytes + b.bytes,
+        sums: a.sums + b.sums,
+    }
+}

@@ -12,9 +12,9 @@ use crate::recover;
 use crate::subvol;
 use blockdev::BlockDevice;
 use btrfs_disk::ids::incompat;
-use btrfs_disk::items::RootItem;
+use btrfs_disk::items::{QgroupStatus, RootItem, qgroup_status};
 use btrfs_disk::key::kind;
-use btrfs_disk::{Key, Superblock, TreeId};
+use btrfs_disk::{FixedSize, Key, Superblock, TreeId};
 use btrfs_space::{Claim, Prover, Space, SpaceRoots};
 use btrfs_tree::{Cursor, NodeStore, TreeRoot};
 use btrfs_txn::{Core, Features, Health, Memory, Parts, PendingDiscards, Root, Roots};
@@ -137,11 +137,8 @@ fn read_only_reason(
 
 /// Structures that the volume has and this program does not keep up to date yet.
 fn unmaintained(store: &NodeStore, roots: &Roots) -> btrfs_disk::Result<Option<String>> {
-    if roots.get(TreeId::QUOTA).is_some() {
-        return Ok(Some(
-            "quotas are enabled and not maintained yet; disable them with `btrfs quota disable`"
-                .into(),
-        ));
+    if let Some(why) = simple_quotas(store, roots)? {
+        return Ok(Some(why));
     }
     if let Some(root) = roots.get(TreeId::ROOT) {
         let balance = Key::new(btrfs_disk::ids::BALANCE_OBJECTID, kind::TEMPORARY_ITEM, 0);
@@ -152,6 +149,17 @@ fn unmaintained(store: &NodeStore, roots: &Roots) -> btrfs_disk::Result<Option<S
         }
     }
     Ok(None)
+}
+
+/// Simple quotas count an extent for the subvolume that it was first written in.
+fn simple_quotas(store: &NodeStore, roots: &Roots) -> btrfs_disk::Result<Option<String>> {
+    let Some(root) = roots.get(TreeId::QUOTA) else { return Ok(None) };
+    let key = Key::new(0, kind::QGROUP_STATUS, 0);
+    let Some(item) = btrfs_tree::get(store, &root.root, &key)? else { return Ok(None) };
+    let status = QgroupStatus::read(item.data()).map_err(|c| c.key(key))?;
+    let why = "simple quotas are enabled and not maintained yet; disable them with \
+               `btrfs quota disable`";
+    Ok((status.flags & qgroup_status::SIMPLE != 0).then(|| why.into()))
 }
 
 /// Every tree that the root tree names, and the two that the superblock does.

@@ -65,25 +65,6 @@ fn a_log_is_ignored_by_read_only_mounts_alone() {
     assert!(std::fs::read(&image.path).unwrap() == before, "nothing was written");
 }
 
-#[test]
-fn quotas_make_the_mount_read_only() {
-    testkit::require!(kernel_btrfs);
-    let image = Image::new(256 << 20, &[]);
-    oracle::with_kernel(&image.path, "noatime", |mount| {
-        std::fs::write(mount.join("file"), b"content").unwrap();
-        oracle::sh("btrfs", &["quota", "enable", mount.path().to_str().unwrap()]).unwrap();
-    })
-    .unwrap();
-    let before = std::fs::read(&image.path).unwrap();
-    let fs = try_open(&image.path, false).unwrap();
-    assert!(fs.read_only_reason().is_some_and(|why| why.contains("quota")));
-    let refused = fs.mknod(&CX, fs.root(), b"x", FileKind::File, 0o644, 0).map(|_| ());
-    assert_eq!(refused.unwrap_err().errno(), libc::EROFS);
-    fs.lookup(&CX, fs.root(), b"file").unwrap();
-    fs.destroy().unwrap();
-    assert!(std::fs::read(&image.path).unwrap() == before, "nothing was written");
-}
-
 /// Filled by the kernel with a version 1 cache, which says what is free in files of the
 /// root tree: all content is read, and what to do about it is said.
 #[test]

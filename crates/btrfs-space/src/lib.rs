@@ -7,8 +7,10 @@
 #![cfg_attr(not(test), deny(unreachable_pub))]
 #![forbid(unsafe_code)]
 
+pub mod backrefs;
 pub mod free_space;
 mod items;
+mod quota;
 pub mod refs;
 mod settle;
 pub mod shared;

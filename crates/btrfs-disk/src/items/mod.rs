@@ -6,6 +6,7 @@ mod extent;
 mod file_extent;
 mod free_space;
 mod inode;
+mod qgroup;
 mod root;
 
 pub use chunk::{BlockGroupItem, Chunk, ChunkFields, DevExtent, DevItem, Stripe};
@@ -18,6 +19,9 @@ pub use file_extent::{
 };
 pub use free_space::{FREE_SPACE_USING_BITMAPS, FreeSpaceInfo};
 pub use inode::{InodeExtRef, InodeItem, InodeRef, Timespec, inode_flags, mode};
+pub use qgroup::{
+    QGROUP_LEVEL_SHIFT, QgroupInfo, QgroupLimit, QgroupStatus, qgroup_limit, qgroup_status,
+};
 pub use root::{ROOT_SUBVOL_DEAD, ROOT_SUBVOL_RDONLY, RootItem, RootRef};
 
 #[cfg(test)]

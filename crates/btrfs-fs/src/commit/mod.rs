@@ -163,6 +163,9 @@ impl Committer {
         std::mem::forget(unwound);
         drop(turn);
         let landed = result?;
+        if wanted == Wanted::Everything {
+            self.reservations.limits.all_landed();
+        }
         if landed == Flushed::All
             && let Some(afterwards) = self.afterwards.get()
         {

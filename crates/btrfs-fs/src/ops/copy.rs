@@ -156,6 +156,9 @@ pub fn clone_range(
 
 fn share(engine: &Engine, source: &Arc<Inode>, target: &Arc<Inode>, range: Range) -> Result<()> {
     engine.subvol_writable(target.id.tree)?;
+    if source.id.tree != target.id.tree {
+        engine.reserver.within_limits(target.id.tree, range.len)?;
+    }
     let most = 8 * engine.core.sector();
     let mut reserved = engine.reserver.reserve_content(most, cost::copy_range())?;
     share_locked(engine, source, target, range, &mut reserved.dirty)

@@ -41,6 +41,7 @@ pub fn make(
     let directory = new.kind == FileKind::Dir;
     let geometry = &engine.core.geometry;
     let cost = cost::create(geometry, name.len(), new.target.len(), directory);
+    engine.reserver.within_limits(dir.id.tree, u64::from(geometry.node_size))?;
     let _reservation = engine.reserver.reserve(cost)?;
     let mut dir_state = dir.write()?;
     let view = engine.core.view();

@@ -35,7 +35,11 @@ pub fn fallocate(
     let mut retries = Retries::default();
     loop {
         let mut space = match allocates {
-            true => Some(engine.reserver.reserve_data(gaps(engine, &inode, mode, offset, end)?)?),
+            true => {
+                let bytes = gaps(engine, &inode, mode, offset, end)?;
+                engine.reserver.within_limits(inode.id.tree, bytes)?;
+                Some(engine.reserver.reserve_data(bytes)?)
+            }
             false => None,
         };
         let dirty = engine.reserver.reserve_dirty(4 * engine.core.sector())?;

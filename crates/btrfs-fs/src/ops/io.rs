@@ -68,6 +68,8 @@ pub fn write(
     let inode = engine.inodes.get(ino)?;
     engine.subvol_writable(inode.id.tree)?;
     let most = data.len() as u64 + 4 * engine.core.sector();
+    let sectors = (data.len() as u64).next_multiple_of(engine.core.sector());
+    engine.reserver.within_limits(inode.id.tree, sectors)?;
     let gathers = engine.core.features.no_holes && !flags.direct && short(data.len() as u64);
     let cost = cost::write(&engine.core.geometry, gathers);
     let mut reserved = engine.reserver.reserve_content(most, cost)?;

@@ -55,7 +55,7 @@ const NODE_RECORD: u64 = 33 + 25 + 2 * 25;
 /// The same of a data extent, with a referrer of its own.
 const EXTENT_RECORD: u64 = NODE_RECORD + 53;
 /// That may each have got a level more.
-const TREES_OF_EVERY_COMMIT: u64 = 7;
+const TREES_OF_EVERY_COMMIT: u64 = 8;
 
 /// What the trees have now, as of the last commit.
 #[derive(Clone, Copy, Debug)]

@@ -71,6 +71,7 @@ impl Reservations {
             set(&measured.all, sizes::tree_bytes(&self.core)?);
         }
         set(&measured.growing, 0);
+        self.limits.follow(&self.core).fs()?;
         let trees = self.trees();
         let step = cost::removal_of_items(cost::SMALL_STEP);
         self.core.space.keep(Kept {
@@ -86,10 +87,11 @@ impl Reservations {
         self.measured.growing.store(bytes, Ordering::Relaxed);
     }
 
-    /// Bytes of the trees that any change of space changes, the checksum tree apart.
+    /// Bytes of the trees that any change of space changes, the checksum tree apart. Any change of
+    /// sharing may change what all groups of the quota tree count, and every commit its status.
     fn account_bytes(&self) -> Result<u64> {
         let mut bytes = 0;
-        for tree in [TreeId::EXTENT, TreeId::FREE_SPACE, TreeId::BLOCK_GROUP] {
+        for tree in [TreeId::EXTENT, TreeId::FREE_SPACE, TreeId::BLOCK_GROUP, TreeId::QUOTA] {
             bytes += self.tree_size(tree)?;
         }
         // No item says how large the root tree is.
@@ -123,7 +125,7 @@ impl Reservations {
     fn paths(&self) -> u64 {
         let roots = self.core.roots();
         let every = [TreeId::ROOT, TreeId::EXTENT, TreeId::FREE_SPACE, TreeId::CSUM];
-        let rare = [TreeId::BLOCK_GROUP, TreeId::DEV, TreeId::FS];
+        let rare = [TreeId::BLOCK_GROUP, TreeId::DEV, TreeId::FS, TreeId::QUOTA];
         let levels = |id: &TreeId| roots.get(*id).map_or(0, |r| u64::from(r.root.level) + 2);
         every.iter().chain(&rare).map(levels).sum()
     }

@@ -32,6 +32,7 @@ mod bound;
 mod commit;
 pub mod cost;
 mod data;
+mod limits;
 mod measure;
 mod operation;
 mod sizes;
@@ -39,6 +40,7 @@ mod sizes;
 pub use bound::Cost;
 pub use commit::CommitReservation;
 pub use data::DirtyReservation;
+pub use limits::PATIENCE as QUOTA_PATIENCE;
 pub use operation::Reservation;
 pub use sizes::global_reserve;
 
@@ -50,6 +52,7 @@ use btrfs_disk::Error;
 use btrfs_space::{DataReservation, Kind, MetadataReservation, Priority};
 use btrfs_txn::Core;
 use btrfs_txn::delta::Delta;
+use limits::Limits;
 use locks::{Mutex, Rank};
 use measure::Measured;
 use operation::InFlight;
@@ -76,6 +79,7 @@ pub struct Reservations {
     data: Mutex<Option<DataReservation>>,
     /// What the trees had at the last commit.
     measured: Measured,
+    pub limits: Limits,
     /// What operations under way may change.
     in_flight: InFlight,
     /// An epoch is sealed, and what is held for it is not its commit's yet.
@@ -95,6 +99,7 @@ impl Reservations {
             ordinary_bytes: AtomicU64::new(0),
             data: Mutex::new(Rank::DataReservation, None),
             measured: Measured::default(),
+            limits: Limits::default(),
             in_flight: InFlight::default(),
             untaken: AtomicBool::new(false),
             short: AtomicBool::new(false),

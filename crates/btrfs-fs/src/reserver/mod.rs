@@ -11,10 +11,10 @@ mod search;
 use crate::commit::Committer;
 use crate::error::IntoFs;
 use crate::refusals::refused;
-use crate::reserve::{Cost, DirtyReservation, Reservation, Reservations, cost};
+use crate::reserve::{Cost, DirtyReservation, QUOTA_PATIENCE, Reservation, Reservations, cost};
 use crate::stats::Stats;
 use crate::writeback::Writeback;
-use btrfs_disk::Error;
+use btrfs_disk::{Error, TreeId};
 use btrfs_space::{DataReservation, Kind, Priority};
 use btrfs_txn::Core;
 use search::Search;
@@ -88,6 +88,19 @@ impl Reserver {
         let operation = self.reserve(cost)?;
         self.memory_for_content()?;
         Ok(ContentReservation { dirty, _operation: operation })
+    }
+
+    /// EDQUOT where `bytes` more of a subvolume would be beyond a limit of a group.
+    pub fn within_limits(&self, tree: TreeId, bytes: u64) -> Result<()> {
+        let mut commits = 0;
+        while !self.reservations.limits.promise(tree, bytes) {
+            if commits == QUOTA_PATIENCE {
+                return Err(Errno::EDQUOT.into());
+            }
+            commits += 1;
+            self.committer.commit_what_lands()?;
+        }
+        Ok(())
     }
 
     /// For `bytes` of content that an operation leaves in memory.

@@ -62,7 +62,13 @@ impl ExtentDelta {
 #[derive(Clone, Default, Debug)]
 pub struct RefDeltas {
     extents: HashMap<u64, ExtentDelta, BuildHasherDefault<AddressHasher>>,
+    /// What changes cancelled of, and what was said to be below a change; `None` while nobody
+    /// asks.
+    touched: Option<Touched>,
 }
+
+/// Length and kind of extents.
+type Touched = HashMap<u64, (u64, ExtentKind), BuildHasherDefault<AddressHasher>>;
 
 impl RefDeltas {
     pub fn new() -> RefDeltas {
@@ -102,7 +108,33 @@ impl RefDeltas {
         entry.add(owner, count);
         if entry.is_nothing() {
             self.extents.remove(&extent.0);
+            self.touch(extent, len, kind);
         }
+    }
+
+    /// From now on extents whose changes cancel are remembered: one reference may have come in
+    /// another's stead.
+    pub fn remember_touched(&mut self) {
+        self.touched.get_or_insert_default();
+    }
+
+    /// Who reaches the extent may change, though none of its references does. Nothing, unless
+    /// that is remembered.
+    pub fn touch(&mut self, extent: Logical, len: u64, kind: ExtentKind) {
+        if let Some(touched) = &mut self.touched {
+            touched.insert(extent.0, (len, kind));
+        }
+    }
+
+    /// Extents with changes and those that were touched, by ascending address.
+    pub fn all_touched(&self) -> Vec<(Logical, u64, ExtentKind)> {
+        let changed = self.extents.iter().map(|(at, delta)| (Logical(*at), delta.len, delta.kind));
+        let touched = self.touched.iter().flatten();
+        let touched = touched.map(|(at, (len, kind))| (Logical(*at), *len, *kind));
+        let mut all: Vec<_> = changed.chain(touched).collect();
+        all.sort_unstable_by_key(|(logical, ..)| *logical);
+        all.dedup_by_key(|(logical, ..)| *logical);
+        all
     }
 
     /// Marks the node's extent item: its pointers are full back-references now.
@@ -118,6 +150,7 @@ impl RefDeltas {
 
     /// Takes over what `other` says.
     pub fn merge(&mut self, other: RefDeltas) {
+        debug_assert!(other.touched.is_none(), "what was touched stays where it is");
         if self.extents.is_empty() {
             self.extents = other.extents;
             return;

@@ -91,7 +91,7 @@ pub fn current_refs(
     Ok(Some(out))
 }
 
-fn apply(
+pub(crate) fn apply(
     owners: &mut BTreeMap<RefOwner, u64>,
     owner: &RefOwner,
     change: i64,

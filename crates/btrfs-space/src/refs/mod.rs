@@ -9,6 +9,8 @@ mod separate;
 
 pub use deltas::{AddressHasher, ExtentDelta, RefDeltas};
 pub use drain::{Drained, drain};
+pub(crate) use lookup::apply as apply_reference;
 pub use lookup::{ExtentRefs, current_refs, stored_refs};
 pub use merge::Format;
+pub(crate) use merge::find_item;
 pub use owner::{ExtentKind, RefOwner};

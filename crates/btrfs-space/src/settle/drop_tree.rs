@@ -138,6 +138,7 @@ impl<R: NodeReader> Dropper<'_, '_, R> {
             // A root is shared in the midst of a balance only: nothing to pause for.
             self.budget = usize::MAX;
             self.convert(node)?;
+            self.settle.touch_below(self.id, node)?;
             self.drop_ref(node.logical(), node.level(), owner);
             return Ok(Flow::Done);
         }
@@ -211,6 +212,12 @@ impl<R: NodeReader> Dropper<'_, '_, R> {
                 return Ok(Flow::Paused(parent.level(), at.key));
             }
             self.state.converted = None;
+        }
+        // Others reach what is below still: who does is another thing now, and no reference says it.
+        if self.settle.keeps_quotas() {
+            let node = self.read(&at, level)?;
+            let read = self.settle.touch_below(self.id, &node)?;
+            self.budget = self.budget.saturating_sub(read);
         }
         self.drop_ref(at.logical, level, owner);
         Ok(Flow::Done)

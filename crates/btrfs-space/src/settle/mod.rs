@@ -27,7 +27,9 @@ mod undo;
 pub use drop_tree::DropState;
 pub use outcome::Settled;
 
-use crate::items::TreeItems;
+use crate::backrefs::TreeState;
+use crate::items::{Items, TreeItems};
+use crate::quota::QuotaCommit;
 use crate::refs::{Drained, Format, RefDeltas};
 use crate::space::{MetadataReservation, Space};
 use crate::{Extent, refs};
@@ -50,19 +52,21 @@ pub struct DataFate {
 
 pub struct Settle<'a, R> {
     space: &'a Space,
-    store: &'a R,
-    generation: Generation,
+    pub(crate) store: &'a R,
+    pub(crate) generation: Generation,
     /// Of the last commit.
-    superblock: Superblock,
-    format: Format,
+    pub(crate) superblock: Superblock,
+    pub(crate) format: Format,
     /// The extent tree of the last commit.
-    extent_root: TreeRoot,
+    pub(crate) extent_root: TreeRoot,
     trees: BTreeMap<TreeId, Tree>,
     /// Trees that were taken out of the root tree.
-    removed: Vec<TreeId>,
+    pub(crate) removed: Vec<TreeId>,
     block_group_tree: TreeId,
     dirty: DirtyNodes,
-    deltas: RefDeltas,
+    pub(crate) deltas: RefDeltas,
+    /// Quotas are kept.
+    pub(crate) quota: Option<QuotaCommit>,
     reservation: Option<MetadataReservation>,
     /// Nodes that were taken from metadata so far, those that went again among them.
     taken: u64,
@@ -118,6 +122,7 @@ impl<'a, R: NodeReader> Settle<'a, R> {
             superblock,
             dirty: DirtyNodes::new(),
             deltas: RefDeltas::new(),
+            quota: None,
             reservation,
             taken: 0,
             drained: None,
@@ -129,6 +134,7 @@ impl<'a, R: NodeReader> Settle<'a, R> {
             new_system_chunks: Vec::new(),
         };
         settle.extent_root = settle.tree(TreeId::EXTENT)?.root;
+        settle.begin_quotas()?;
         Ok(settle)
     }
 
@@ -180,6 +186,16 @@ impl<'a, R: NodeReader> Settle<'a, R> {
         Ok(self.trees.get_mut(&id).expect("there or just put in"))
     }
 
+    /// A tree as this commit has it so far; `None` if it does not know it.
+    pub(crate) fn tree_state(&self, id: TreeId) -> Option<TreeState> {
+        self.trees.get(&id).map(Tree::state)
+    }
+
+    /// What a root tree says of `id`.
+    pub(crate) fn find_tree(&self, roots: &mut dyn Items, id: TreeId) -> Result<Option<TreeState>> {
+        Ok(Tree::find(roots, id)?.map(|tree| tree.state()))
+    }
+
     /// Applies edits (keys strictly ascending) to a tree.
     pub fn apply_tree(
         &mut self,
@@ -227,6 +243,7 @@ impl<'a, R: NodeReader> Settle<'a, R> {
     pub fn drain_data(&mut self) -> Result<DataFate> {
         assert!(!self.draining, "drained once");
         self.draining = true;
+        self.settle_quotas()?;
         let drained = self.drain()?;
         let (freed, stillborn) = (drained.freed_data.clone(), drained.stillborn_data.clone());
         self.drained = Some(drained);

@@ -12,6 +12,7 @@ impl<R: NodeReader> Settle<'_, R> {
     /// A new tree of one empty leaf; `key` is that of its ROOT_ITEM.
     pub fn create_tree(&mut self, id: TreeId, key: Key, item: RootItem) -> Result<TreeRoot> {
         let geometry = *self.store.geometry();
+        self.quota_of_new(id, None)?;
         self.plant(id, key, item, |_, dirty, sink, generation| {
             btrfs_tree::new_tree(&geometry, dirty, sink, generation, id)
         })
@@ -33,6 +34,7 @@ impl<R: NodeReader> Settle<'_, R> {
         let from = self.change(source, |store, dirty, sink, generation| {
             btrfs_tree::refresh_root(store, dirty, sink, generation, &old)
         })?;
+        self.quota_of_new(to, Some(source))?;
         let generation = self.generation;
         item.last_snapshot = generation;
         item.bytes_used = self.root_item(source)?.bytes_used;

@@ -8,6 +8,7 @@ use btrfs_disk::key::kind;
 use btrfs_disk::{Corrupt, Error, FixedSize, Generation, Key, Result, TreeId};
 use btrfs_tree::TreeRoot;
 
+use crate::backrefs::TreeState;
 use crate::items::Items;
 
 /// A tree as the running commit has it.
@@ -31,28 +32,41 @@ impl Tree {
 
     /// Reads what the root tree says of `id`.
     pub(super) fn load(root_tree: &mut dyn Items, id: TreeId) -> Result<Tree> {
+        let absent = || {
+            let first = Key::new(id.0, kind::ROOT_ITEM, 0);
+            Error::Corrupt(Corrupt::new(format!("no tree {id}")).key(first))
+        };
+        Tree::find(root_tree, id)?.ok_or_else(absent)
+    }
+
+    /// The same; `None` if it says nothing.
+    pub(super) fn find(root_tree: &mut dyn Items, id: TreeId) -> Result<Option<Tree>> {
         let first = Key::new(id.0, kind::ROOT_ITEM, 0);
         let found = root_tree.at_or_after(&first)?;
         let Some((key, data)) =
             found.filter(|(key, _)| key.objectid == id.0 && key.kind == kind::ROOT_ITEM)
         else {
-            return Err(Error::Corrupt(Corrupt::new(format!("no tree {id}")).key(first)));
+            return Ok(None);
         };
         let item = RootItem::parse(&data).map_err(|c| c.key(key))?;
         let root =
             TreeRoot { id, logical: item.bytenr, generation: item.generation, level: item.level };
-        Ok(Tree {
+        Ok(Some(Tree {
             root,
             recorded: Some(root),
             item: Some((key, item)),
             item_changed: false,
             frozen: false,
-        })
+        }))
     }
 
     /// A tree of this commit.
     pub(super) fn new(root: TreeRoot, key: Key, item: RootItem) -> Tree {
         Tree { root, recorded: None, item: Some((key, item)), item_changed: true, frozen: false }
+    }
+
+    pub(super) fn state(&self) -> TreeState {
+        TreeState { root: self.root, last_snapshot: self.last_snapshot() }
     }
 
     pub(super) fn last_snapshot(&self) -> Generation {

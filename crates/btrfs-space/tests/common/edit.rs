@@ -4,8 +4,8 @@ use super::Opened;
 use btrfs_disk::checksum::name_hash;
 use btrfs_disk::ids::{EXTENT_CSUM_OBJECTID, ORPHAN_OBJECTID};
 use btrfs_disk::items::{
-    DirItem, FileExtent, FileExtentFields, FileExtentKind, InodeItem, RootItem, RootRef, dir_type,
-    inode_flags,
+    DirItem, FileExtent, FileExtentFields, FileExtentKind, InodeItem, QgroupStatus, RootItem,
+    RootRef, dir_type, inode_flags, qgroup_status,
 };
 use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Generation, Key, Logical, Result, TreeId};
@@ -259,6 +259,12 @@ impl<'a> Commit<'a> {
 
     /// A snapshot of `source`, named in the top level's root directory.
     pub fn snapshot(&mut self, source: TreeId, to: TreeId, name: &[u8]) {
+        self.name_snapshot(to, name);
+        self.plant_snapshot(source, to);
+    }
+
+    /// The name of a subvolume that the same commit makes.
+    pub fn name_snapshot(&mut self, to: TreeId, name: &[u8]) {
         let generation = self.settle.generation();
         let index = 1_000_000 + to.0;
         let location = Key::new(to.0, kind::ROOT_ITEM, u64::MAX);
@@ -282,12 +288,29 @@ impl<'a> Commit<'a> {
                 (Key::new(to.0, kind::ROOT_BACKREF, 5), put(root_ref)),
             ],
         );
+    }
+
+    pub fn plant_snapshot(&mut self, source: TreeId, to: TreeId) {
+        let generation = self.settle.generation();
         let mut item: RootItem = *self.settle.root_item(source).expect("source");
         item.uuid = [to.0 as u8 ^ 0x5a; 16];
         (item.otransid, item.ctransid) = (generation.0, generation.0);
         item.refs = 1;
         let key = Key::new(to.0, kind::ROOT_ITEM, generation.0);
         self.settle.snapshot(source, to, key, item).expect("snapshot");
+    }
+
+    /// Whatever the numbers say, they are counted anew.
+    pub fn begin_rescan(&mut self) {
+        let root = self.root(TreeId::QUOTA);
+        let key = Key::new(0, kind::QGROUP_STATUS, 0);
+        let item = get(&self.settle.reader(), &root, &key).expect("reads").expect("a status");
+        let mut data = item.data().to_vec();
+        let mut status = QgroupStatus::read(&data).expect("status");
+        status.flags |= qgroup_status::RESCAN | qgroup_status::INCONSISTENT;
+        status.rescan = 0;
+        status.write(&mut data);
+        self.apply(TreeId::QUOTA, vec![(key, put(data))]);
     }
 
     /// Takes a subvolume's names away: an orphan from now on.

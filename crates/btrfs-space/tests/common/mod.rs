@@ -4,6 +4,7 @@
 
 pub mod derive;
 pub mod edit;
+pub mod random;
 
 use blockdev::FileDevice;
 use btrfs_disk::items::RootItem;

@@ -1,0 +1,154 @@
+//! Limits of quota groups: nothing is promised that would take a group beyond its limit.
+//!
+//! A group counts what the last commit says of it, and next to it what was promised since: space of content, also
+//! of content that waits for its extent, and a node for each name. That is more than it will be,
+//! since content may be written over before it lands. So who is refused asks again after a
+//! commit, which brings the numbers up to date ([`PATIENCE`]).
+//!
+//! Invariant: a promise counts until a commit of everything has begun and ended after it, so that
+//! it is in the numbers, or came to nothing.
+//!
+//! What it does not know: what is promised for, who commits, how numbers come about.
+
+use btrfs_disk::items::{QGROUP_LEVEL_SHIFT, QgroupInfo, QgroupLimit, qgroup_limit};
+use btrfs_disk::key::kind;
+use btrfs_disk::{FixedSize, Key, Result, TreeId};
+use btrfs_tree::Cursor;
+use btrfs_txn::Core;
+use locks::{Mutex, Rank};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Commits that may make room in a group for one operation: promises live through one.
+pub const PATIENCE: u32 = 2;
+
+#[derive(Default)]
+struct Group {
+    referenced: u64,
+    exclusive: u64,
+    limit: QgroupLimit,
+    /// Promised since the last commit of everything, and since the one before.
+    fresh: u64,
+    aging: u64,
+}
+
+impl Group {
+    fn has_room(&self, bytes: u64) -> bool {
+        let fits = |flag, used: u64, most: u64| {
+            let all = used.saturating_add(self.fresh).saturating_add(self.aging);
+            self.limit.flags & flag == 0 || all.saturating_add(bytes) <= most
+        };
+        fits(qgroup_limit::MAX_REFERENCED, self.referenced, self.limit.max_referenced)
+            && fits(qgroup_limit::MAX_EXCLUSIVE, self.exclusive, self.limit.max_exclusive)
+    }
+}
+
+/// Groups with limits, and who is in them.
+#[derive(Default)]
+struct Table {
+    groups: BTreeMap<u64, Group>,
+    parents: BTreeMap<u64, Vec<u64>>,
+}
+
+impl Table {
+    /// Groups with limits that a subvolume counts for.
+    fn limited(&self, tree: TreeId) -> Vec<u64> {
+        let mut all = BTreeSet::from([tree.0]);
+        let mut queue = vec![tree.0];
+        while let Some(group) = queue.pop() {
+            let parents = self.parents.get(&group).into_iter().flatten();
+            queue.extend(parents.filter(|parent| all.insert(**parent)));
+        }
+        all.into_iter().filter(|group| self.groups.contains_key(group)).collect()
+    }
+}
+
+pub struct Limits {
+    any: AtomicBool,
+    table: Mutex<Table>,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { any: AtomicBool::new(false), table: Mutex::new(Rank::Leaf, Table::default()) }
+    }
+}
+
+impl Limits {
+    /// Promises `bytes` more of the subvolume; false: a limit forbids it, and nothing is promised.
+    pub fn promise(&self, tree: TreeId, bytes: u64) -> bool {
+        if !self.any.load(Ordering::Relaxed) {
+            return true;
+        }
+        let mut table = self.table.lock();
+        let groups = table.limited(tree);
+        if !groups.iter().all(|group| table.groups[group].has_room(bytes)) {
+            return false;
+        }
+        for group in groups {
+            table.groups.entry(group).or_default().fresh += bytes;
+        }
+        true
+    }
+
+    /// A commit of everything has ended.
+    pub fn all_landed(&self) {
+        if self.any.load(Ordering::Relaxed) {
+            for group in self.table.lock().groups.values_mut() {
+                group.aging = std::mem::take(&mut group.fresh);
+            }
+        }
+    }
+
+    /// Takes over what the last commit says of groups.
+    pub fn follow(&self, core: &Core) -> Result<()> {
+        let mut next = Table::default();
+        if let Some(root) = core.roots().get(TreeId::QUOTA) {
+            next = read(&mut Cursor::new(&core.store, &root.root))?;
+        }
+        let mut table = self.table.lock();
+        for (id, group) in &mut next.groups {
+            if let Some(before) = table.groups.get(id) {
+                (group.fresh, group.aging) = (before.fresh, before.aging);
+            }
+        }
+        self.any.store(!next.groups.is_empty(), Ordering::Relaxed);
+        *table = next;
+        Ok(())
+    }
+}
+
+fn read(cursor: &mut Cursor<'_, btrfs_tree::NodeStore>) -> Result<Table> {
+    let mut table = Table::default();
+    let mut numbers = BTreeMap::new();
+    cursor.first()?;
+    while let Some((key, data)) = cursor.item() {
+        match key.kind {
+            kind::QGROUP_INFO => {
+                let info = QgroupInfo::read(data).map_err(|c| c.key(key))?;
+                numbers.insert(key.offset, (info.referenced, info.exclusive));
+            }
+            kind::QGROUP_LIMIT => {
+                let limit = QgroupLimit::read(data).map_err(|c| c.key(key))?;
+                let limits = qgroup_limit::MAX_REFERENCED | qgroup_limit::MAX_EXCLUSIVE;
+                if limit.flags & limits != 0 {
+                    table.groups.insert(key.offset, Group { limit, ..Group::default() });
+                }
+            }
+            kind::QGROUP_RELATION if is_above(&key) => {
+                table.parents.entry(key.objectid).or_default().push(key.offset);
+            }
+            _ => {}
+        }
+        cursor.next()?;
+    }
+    for (id, group) in &mut table.groups {
+        (group.referenced, group.exclusive) = numbers.get(id).copied().unwrap_or_default();
+    }
+    Ok(table)
+}
+
+/// Each relation is there twice; the parent is of a higher level.
+fn is_above(key: &Key) -> bool {
+    key.offset >> QGROUP_LEVEL_SHIFT > key.objectid >> QGROUP_LEVEL_SHIFT
+}

@@ -1,0 +1,240 @@
+//! Quotas that the kernel enabled, kept through histories of ours.
+//!
+//! The kernel makes a volume with quotas, subvolumes and snapshots; the engine changes files in all
+//! of them. Then `btrfs check --qgroup-report` counts the same numbers, and a rescan by the kernel
+//! changes none.
+
+mod common;
+
+use btrfs_fs::{BtrfsFs, Options};
+use common::kernel::{btrfs, kernel};
+use common::{CX, Image};
+use testkit::ops::Rng;
+use testkit::oracle::{self, KernelMount};
+use vfs::{FileKind, FileSystem, FsError, Ino, RenameMode, SetAttr};
+
+const SUBVOLUMES: [&str; 6] = ["", "a", "a/nested", "b", "snap-1", "snap-2"];
+
+/// What the kernel says of all groups.
+fn numbers(mount: &KernelMount) -> String {
+    let path = mount.path().to_string_lossy();
+    oracle::sh("btrfs", &["qgroup", "show", "--raw", "--sync", "-rep", &path]).expect("numbers")
+}
+
+/// Both judges of the numbers, and all others of the rest.
+fn judge(image: &Image) {
+    let path = image.path.to_string_lossy();
+    let report = oracle::sh("btrfs", &["check", "-Q", &*path]).expect("a report");
+    assert!(!report.contains("different"), "btrfs check counts otherwise: {report}");
+    assert!(report.contains("Counts for qgroup id: 0/5"), "it was to count: {report}");
+    common::assert_sound(&image.path);
+    kernel(&image.path, "noatime", |mount| {
+        let before = numbers(mount);
+        btrfs(mount, &["quota", "rescan", "-w", "/"]);
+        assert_eq!(before, numbers(mount), "a rescan was to change nothing");
+    });
+}
+
+/// Subvolumes with files of all sizes, some compressed, some shared; groups above them.
+fn fill(mount: &KernelMount, seed: u64) {
+    let mut rng = Rng::new(seed);
+    btrfs(mount, &["quota", "enable", "/"]);
+    for name in ["a", "a/nested", "b"] {
+        btrfs(mount, &["subvolume", "create", &format!("/{name}")]);
+    }
+    for directory in ["", "a", "a/nested", "b"] {
+        for i in 0..60 {
+            let len = [100, 1500, 5000, 20_000, 140_000][rng.below(5) as usize];
+            let mut content = vec![0; len + rng.below(1000) as usize];
+            if rng.below(2) == 0 {
+                rng.fill(&mut content);
+            }
+            std::fs::write(mount.join(directory).join(format!("k{i}")), content).expect("write");
+        }
+    }
+    let clone = |from: &str, to: &str| {
+        let (from, to) = (mount.join(from), mount.join(to));
+        let (from, to) = (from.to_string_lossy(), to.to_string_lossy());
+        oracle::sh("cp", &["--reflink=always", &from, &to]).expect("reflink");
+    };
+    clone("a/k1", "b/c1");
+    clone("a/k2", "c2");
+    clone("b/k3", "b/c3");
+    btrfs(mount, &["subvolume", "snapshot", "/a", "/snap-1"]);
+    std::fs::write(mount.join("a/later"), vec![7; 9000]).expect("write");
+    btrfs(mount, &["subvolume", "snapshot", "/a", "/snap-2"]);
+    btrfs(mount, &["subvolume", "snapshot", "-r", "/snap-1", "/snap-ro"]);
+    btrfs(mount, &["qgroup", "create", "1/1", "/"]);
+    btrfs(mount, &["qgroup", "create", "2/1", "/"]);
+    for (group, above) in [("0/256", "1/1"), ("0/258", "1/1"), ("1/1", "2/1"), ("0/259", "2/1")] {
+        btrfs(mount, &["qgroup", "assign", "--no-rescan", group, above, "/"]);
+    }
+    btrfs(mount, &["filesystem", "sync", "/"]);
+    btrfs(mount, &["quota", "rescan", "-w", "/"]);
+}
+
+fn find(fs: &dyn FileSystem, path: &str) -> Ino {
+    let names = path.split('/').filter(|name| !name.is_empty());
+    names.fold(fs.root(), |at, name| fs.lookup(&CX, at, name.as_bytes()).expect("there").attr.ino)
+}
+
+/// Names of what is in a directory and no subvolume.
+fn files(fs: &dyn FileSystem, dir: Ino) -> Vec<Vec<u8>> {
+    let mut all = Vec::new();
+    fs.readdir(dir, 0, &mut |entry| {
+        if entry.kind == FileKind::File {
+            all.push(entry.name.to_vec());
+        }
+        true
+    })
+    .expect("list");
+    all
+}
+
+/// One change somewhere.
+fn step(fs: &BtrfsFs, rng: &mut Rng, number: &str) -> Result<(), FsError> {
+    let any = |rng: &mut Rng| {
+        let dir = find(fs, SUBVOLUMES[rng.below(SUBVOLUMES.len() as u64) as usize]);
+        let names = files(fs, dir);
+        let name =
+            (!names.is_empty()).then(|| names[rng.below(names.len() as u64) as usize].clone());
+        (dir, name)
+    };
+    let (dir, name) = any(rng);
+    let lookup = |dir, name: &[u8]| fs.lookup(&CX, dir, name).expect("listed").attr.ino;
+    let what = rng.below(10);
+    let Some(name) = name.filter(|_| what > 1) else {
+        let name = format!("e{number}").into_bytes();
+        let ino = fs.mknod(&CX, dir, &name, FileKind::File, 0o644, 0)?.attr.ino;
+        let mut content = vec![0; rng.below(150_000) as usize];
+        rng.fill(&mut content);
+        fs.write(&CX, ino, 0, &content, Default::default())?;
+        return Ok(());
+    };
+    let ino = lookup(dir, &name);
+    let size = fs.getattr(ino)?.size;
+    match what {
+        2 | 3 => {
+            let mut content = vec![0; 1 + rng.below(30_000) as usize];
+            rng.fill(&mut content);
+            fs.write(&CX, ino, rng.below(size + 5000), &content, Default::default())?;
+        }
+        4 => {
+            let size = rng.below(size + 1);
+            fs.setattr(&CX, ino, &SetAttr { size: Some(size), ..SetAttr::default() })?;
+        }
+        5 | 6 => {
+            let (to, _) = any(rng);
+            let to =
+                fs.mknod(&CX, to, format!("r{number}").as_bytes(), FileKind::File, 0o644, 0)?;
+            fs.clone_range(&CX, ino, 0, to.attr.ino, 0, 0)?;
+        }
+        7 => {
+            let (from, other) = any(rng);
+            let Some(other) = other else { return Ok(()) };
+            let from = lookup(from, &other);
+            let len = fs.getattr(from)?.size / 4096 * 4096;
+            if from != ino && len > 0 {
+                fs.clone_range(&CX, from, 0, ino, rng.below(4) * 4096, len)?;
+            }
+        }
+        8 => fs.unlink(&CX, dir, &name)?,
+        _ => {
+            let new = format!("m{number}");
+            fs.rename(&CX, dir, &name, dir, new.as_bytes(), RenameMode::Replace)?;
+        }
+    }
+    Ok(())
+}
+
+fn history(fs: &BtrfsFs, seed: u64, steps: usize) {
+    let mut rng = Rng::new(seed);
+    for number in 0..steps {
+        let result = step(fs, &mut rng, &format!("{seed}-{number}"));
+        result.unwrap_or_else(|error| panic!("seed {seed}, step {number}: {error}"));
+        if rng.below(40) == 0 {
+            fs.sync().expect("commit");
+        }
+    }
+}
+
+fn random(mkfs: &[&str], mount: &str, seeds: std::ops::Range<u64>) {
+    for seed in seeds {
+        println!("seed {seed}, mkfs {mkfs:?}, mount {mount:?}");
+        let image = Image::new(512 << 20, mkfs);
+        kernel(&image.path, mount, |mount| fill(mount, seed));
+        for turn in 0..3 {
+            let fs = image.open_checked(Options { background: false, ..Options::default() });
+            assert_eq!(fs.read_only_reason(), None, "quotas are kept");
+            history(&fs, seed * 10 + turn, common::steps(200));
+            fs.destroy().expect("close");
+            drop(fs);
+            judge(&image);
+        }
+    }
+}
+
+#[test]
+fn numbers_stay_right_with_small_nodes() {
+    testkit::require!(kernel_btrfs);
+    random(&["-n", "4096"], "noatime", common::seeds(1, 3));
+}
+
+#[test]
+fn numbers_stay_right_with_usual_nodes_and_compression() {
+    testkit::require!(kernel_btrfs);
+    random(&[], "noatime,compress=zstd", common::seeds(11, 2));
+}
+
+/// Writes until something is refused; answers what was accepted.
+fn write_until_refused(fs: &BtrfsFs, ino: Ino, piece: usize) -> u64 {
+    let content = vec![0x5a; piece];
+    let mut at = 0;
+    loop {
+        match fs.write(&CX, ino, at, &content, Default::default()) {
+            Ok(len) => at += len as u64,
+            Err(error) => {
+                assert_eq!(error.errno(), libc::EDQUOT, "{error}");
+                return at;
+            }
+        }
+        assert!(at < 64 << 20, "no limit held");
+    }
+}
+
+#[test]
+fn limits_hold_for_content_in_memory_too() {
+    testkit::require!(kernel_btrfs);
+    for piece in [5000, 300_000] {
+        let image = Image::new(512 << 20, &[]);
+        kernel(&image.path, "noatime", |mount| {
+            btrfs(mount, &["quota", "enable", "/"]);
+            for name in ["a", "b"] {
+                btrfs(mount, &["subvolume", "create", &format!("/{name}")]);
+            }
+            btrfs(mount, &["qgroup", "create", "1/1", "/"]);
+            btrfs(mount, &["qgroup", "assign", "0/257", "1/1", "/"]);
+            btrfs(mount, &["quota", "rescan", "-w", "/"]);
+            btrfs(mount, &["qgroup", "limit", "4M", "0/256", "/"]);
+            btrfs(mount, &["qgroup", "limit", "-e", "8M", "1/1", "/"]);
+        });
+        let fs = image.open();
+        for (name, most) in [("a", 4 << 20), ("b", 8 << 20)] {
+            let dir = find(&fs, name);
+            let ino = fs.mknod(&CX, dir, b"f", FileKind::File, 0o644, 0).expect("room").attr.ino;
+            let written = write_until_refused(&fs, ino, piece);
+            assert!(written <= most && written > most - (1 << 20), "{written} of {most}");
+            // What is taken away makes room again, once it is committed.
+            let half = SetAttr { size: Some(written / 2), ..SetAttr::default() };
+            fs.setattr(&CX, ino, &half).expect("shorter");
+            let again = vec![1; 1 << 20];
+            fs.write(&CX, ino, 0, &again, Default::default()).expect("there is room again");
+        }
+        let ino =
+            fs.mknod(&CX, fs.root(), b"f", FileKind::File, 0o644, 0).expect("no limit").attr.ino;
+        fs.write(&CX, ino, 0, &vec![7; 20 << 20], Default::default()).expect("no limit");
+        fs.destroy().expect("close");
+        drop(fs);
+        judge(&image);
+    }
+}

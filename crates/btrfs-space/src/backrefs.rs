@@ -1,0 +1,256 @@
+//! Which subvolumes reach an extent: from its references up to the roots.
+//!
+//! A reference that is keyed by a tree says that a node of this tree, not shared by address, has
+//! the pointer; other trees may hold that node or one above it. So the pointer is looked for in
+//! the tree, and who reaches the node that has it reaches the extent. A shared reference names
+//! that node itself. Nodes that a tree made since its last snapshot are its own ([`may_be_shared`]),
+//! and so is all that was never in a snapshot: there the way ends early.
+//!
+//! Invariants: what is answered is true of one state of the volume, that which `nodes`, `extents`,
+//! `pending` and `trees` are of. The answer for a node is remembered: a walker asks each node once,
+//! so a state must not change under it. The way up ends: each node asked has a higher level.
+//!
+//! What it does not know: why somebody asks; which inode and offset it is (`logical-resolve` goes
+//! on from the same references).
+
+use crate::items::Items;
+use crate::refs::{ExtentKind, RefDeltas, RefOwner, apply_reference, current_refs};
+use crate::shared::may_be_shared;
+use btrfs_disk::items::FileExtent;
+use btrfs_disk::key::kind;
+use btrfs_disk::node::MAX_LEVEL;
+use btrfs_disk::{Corrupt, Expect, Generation, Key, Logical, Node, Result, TreeId};
+use btrfs_tree::{Cursor, NodeReader, TreeRoot};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+/// Subvolumes, ascending.
+pub type Reachers = Arc<[TreeId]>;
+
+/// The holders of an extent, and how many references each has.
+pub type Owners = BTreeMap<RefOwner, u64>;
+
+/// A tree of the state that is asked about.
+#[derive(Clone, Copy, Debug)]
+pub struct TreeState {
+    pub root: TreeRoot,
+    pub last_snapshot: Generation,
+}
+
+/// What a walker asks for trees; `None`: there is no such tree.
+pub type FindTree<'a> = dyn Fn(TreeId) -> Result<Option<TreeState>> + 'a;
+
+pub struct Backrefs<'a> {
+    nodes: &'a dyn NodeReader,
+    extents: Box<dyn Items + 'a>,
+    pending: Option<&'a RefDeltas>,
+    find_tree: Box<FindTree<'a>>,
+    trees: HashMap<TreeId, Option<TreeState>>,
+    alone: HashMap<TreeId, Reachers>,
+    known: HashMap<Logical, Reachers>,
+    nobody: Reachers,
+}
+
+impl<'a> Backrefs<'a> {
+    /// `extents` is an extent tree, `pending` has what that does not know yet.
+    pub fn new(
+        nodes: &'a dyn NodeReader,
+        extents: Box<dyn Items + 'a>,
+        pending: Option<&'a RefDeltas>,
+        find_tree: Box<FindTree<'a>>,
+    ) -> Backrefs<'a> {
+        let (trees, alone, known) = Default::default();
+        let nobody = Arc::from([]);
+        Backrefs { nodes, extents, pending, find_tree, trees, alone, known, nobody }
+    }
+
+    /// The holders of an extent in this state; none if there is no such extent.
+    pub fn owners(&mut self, extent: Logical) -> Result<Owners> {
+        let pending = self.pending.as_slice();
+        let refs = current_refs(&mut *self.extents, pending, extent)?;
+        Ok(refs.map(|refs| refs.owners).unwrap_or_default())
+    }
+
+    /// `owners` as they are once `pending` is in the tree too.
+    pub fn with_pending(&self, mut owners: Owners, extent: Logical) -> Result<Owners> {
+        if let Some(delta) = self.pending.and_then(|pending| pending.get(extent)) {
+            for (owner, change) in delta.owners() {
+                apply_reference(&mut owners, owner, *change, extent)?;
+            }
+        }
+        Ok(owners)
+    }
+
+    /// Who reaches an extent that `owners` hold.
+    pub fn reachers(
+        &mut self,
+        extent: Logical,
+        kind: ExtentKind,
+        owners: &Owners,
+    ) -> Result<Reachers> {
+        if let ExtentKind::Node { level } = kind
+            && level >= MAX_LEVEL
+        {
+            return Err(Corrupt::new("tree block of an impossible level").at(extent).into());
+        }
+        let mut found = Vec::new();
+        for (owner, count) in owners {
+            match *owner {
+                RefOwner::Tree { root } => found.push(self.by_tree(extent, kind, root)?),
+                RefOwner::Data { root, ino, offset } => {
+                    self.by_file(&mut found, extent, root, (ino, offset), *count)?;
+                }
+                RefOwner::SharedTree { parent } => {
+                    let ExtentKind::Node { level } = kind else { continue };
+                    found.push(self.of_node(parent, level + 1)?);
+                }
+                RefOwner::SharedData { parent } => found.push(self.of_node(parent, 0)?),
+            }
+        }
+        Ok(self.united(found))
+    }
+
+    fn united(&self, mut found: Vec<Reachers>) -> Reachers {
+        if found.len() > 1 {
+            found.sort_unstable();
+            found.dedup();
+        }
+        match found.len() {
+            0 => Arc::clone(&self.nobody),
+            1 => found.swap_remove(0),
+            _ => {
+                let mut all: Vec<TreeId> =
+                    found.iter().flat_map(|set| set.iter().copied()).collect();
+                all.sort_unstable();
+                all.dedup();
+                all.into()
+            }
+        }
+    }
+
+    /// Who reaches a node.
+    pub fn of_node(&mut self, node: Logical, level: u8) -> Result<Reachers> {
+        if let Some(known) = self.known.get(&node) {
+            return Ok(Arc::clone(known));
+        }
+        let owners = self.owners(node)?;
+        let found = self.reachers(node, ExtentKind::Node { level }, &owners)?;
+        self.known.insert(node, Arc::clone(&found));
+        Ok(found)
+    }
+
+    /// The state of a subvolume; `None` for other trees as well.
+    pub fn subvolume(&mut self, id: TreeId) -> Result<Option<TreeState>> {
+        if !id.is_subvolume() {
+            return Ok(None);
+        }
+        if let Some(known) = self.trees.get(&id) {
+            return Ok(*known);
+        }
+        let found = (self.find_tree)(id)?;
+        self.trees.insert(id, found);
+        Ok(found)
+    }
+
+    /// The set of one tree.
+    pub fn alone(&mut self, id: TreeId) -> Reachers {
+        Arc::clone(self.alone.entry(id).or_insert_with(|| Arc::from([id])))
+    }
+
+    /// Who reaches a node of `tree` that has a pointer keyed by it.
+    fn of_holder(&mut self, tree: &TreeState, holder: &Node) -> Result<Reachers> {
+        let id = tree.root.id;
+        if holder.logical() == tree.root.logical || !may_be_shared(id, holder, tree.last_snapshot) {
+            return Ok(self.alone(id));
+        }
+        self.of_node(holder.logical(), holder.level())
+    }
+
+    /// Through a reference to a tree block that `id` holds.
+    fn by_tree(&mut self, extent: Logical, of: ExtentKind, id: TreeId) -> Result<Reachers> {
+        let ExtentKind::Node { level } = of else { return Ok(Arc::clone(&self.nobody)) };
+        let Some(tree) = self.subvolume(id)? else { return Ok(Arc::clone(&self.nobody)) };
+        if tree.last_snapshot.0 == 0 || tree.root.logical == extent {
+            return Ok(self.alone(id));
+        }
+        let expect =
+            Expect { logical: extent, level, generation: None, owner: None, first_key: None };
+        let node = self.nodes.node(&expect)?;
+        if !may_be_shared(id, &node, tree.last_snapshot) {
+            return Ok(self.alone(id));
+        }
+        if node.is_empty() {
+            return Err(Corrupt::new("node without keys that is no root").at(extent).into());
+        }
+        let parent = self.above(&tree, &node.key(0), level + 1)?;
+        match parent.filter(|parent| parent.children().any(|child| child.logical == extent)) {
+            Some(parent) => self.of_holder(&tree, &parent),
+            None => {
+                let what = format!("tree {id} holds a tree block that it does not reach");
+                Err(Corrupt::new(what).at(extent).into())
+            }
+        }
+    }
+
+    /// The node of this level on the way to `key`.
+    fn above(&self, tree: &TreeState, key: &Key, level: u8) -> Result<Option<Arc<Node>>> {
+        let mut node = self.nodes.node(&tree.root.expect())?;
+        while node.level() > level && !node.is_empty() {
+            let child = node.child(node.child_slot(key));
+            node = self.nodes.node(&Expect {
+                logical: child.logical,
+                level: node.level() - 1,
+                generation: Some(child.generation),
+                owner: Some(tree.root.id),
+                first_key: Some(child.key),
+            })?;
+        }
+        Ok((node.level() == level).then_some(node))
+    }
+
+    /// Through `count` references of a file, which may stand in several leaves.
+    fn by_file(
+        &mut self,
+        found: &mut Vec<Reachers>,
+        extent: Logical,
+        id: TreeId,
+        (ino, offset): (u64, u64),
+        count: u64,
+    ) -> Result<()> {
+        let Some(tree) = self.subvolume(id)? else { return Ok(()) };
+        if tree.last_snapshot.0 == 0 {
+            found.push(self.alone(id));
+            return Ok(());
+        }
+        let mut left = count;
+        let mut last: Option<Arc<Node>> = None;
+        // An item may begin behind the start of its extent: then this is less than nothing.
+        let first = if offset.cast_signed() < 0 { 0 } else { offset };
+        let mut cursor = Cursor::new(self.nodes, &tree.root);
+        cursor.seek(&Key::new(ino, kind::EXTENT_DATA, first))?;
+        while let Some(item) = cursor.current().filter(|_| left > 0) {
+            let key = item.key();
+            if key.objectid != ino || key.kind != kind::EXTENT_DATA {
+                break;
+            }
+            let at = FileExtent::parse(item.data()).map_err(|c| c.key(key))?;
+            if let FileExtent::Extent { fields, .. } = at
+                && fields.disk_bytenr == extent
+                && key.offset.wrapping_sub(fields.offset) == offset
+            {
+                left -= 1;
+                if last.as_ref().is_none_or(|last| last.logical() != item.node().logical()) {
+                    let leaf = Arc::clone(item.node());
+                    found.push(self.of_holder(&tree, &leaf)?);
+                    last = Some(leaf);
+                }
+            }
+            cursor.next()?;
+        }
+        if left > 0 {
+            let what = format!("file {ino} of tree {id} lacks {left} references to an extent");
+            return Err(Corrupt::new(what).at(extent).into());
+        }
+        Ok(())
+    }
+}

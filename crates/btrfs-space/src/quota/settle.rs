@@ -1,0 +1,362 @@
+//! Quotas in one commit: between the last edit of a file tree and the drain of references.
+//!
+//! There both states are at hand. Before: the trees of the last commit, with its extent tree.
+//! After: the trees as edited, with the same extent tree and the reference changes over it. Nothing that
+//! comes later (checksums, the trees that keep account of space, the quota tree itself) is in a subvolume.
+//!
+//! A snapshot alone changes who reaches extents of which no reference changes: all that the source
+//! has, its copy has too. They are not visited. The numbers of the source, less what was visited
+//! of it, are theirs: the copy gets them, and nothing of them is exclusive to the source any more.
+//! Where the copy is not in the same groups as its source that does not do; then they are visited.
+//!
+//! What it does not know: how edits came about, and what the fixpoint does behind.
+
+use super::account::{Change, GroupId, Tally};
+use super::groups::{self, STATUS, Status, info, info_key, limit_key, parents, with_ancestors};
+use super::states::States;
+use crate::backrefs::TreeState;
+use crate::items::{Items, TreeItems};
+use crate::settle::Settle;
+use btrfs_disk::items::{QgroupInfo, QgroupLimit, qgroup_status};
+use btrfs_disk::key::kind;
+use btrfs_disk::{Error, FixedSize, Key, Node, Result, TreeId};
+use btrfs_tree::{Edit, NodeReader};
+use std::collections::BTreeMap;
+
+/// Of a volume whose quotas are on.
+pub(crate) struct QuotaCommit {
+    /// The numbers were right in the last commit, or a rescan makes them right.
+    keeps: bool,
+    /// Subvolumes that this commit makes, and what they are snapshots of.
+    planted: Vec<(TreeId, Option<TreeId>)>,
+}
+
+/// What becomes of items of the quota tree.
+type Edits = BTreeMap<Key, Edit>;
+
+impl QuotaCommit {
+    pub(super) fn sources(&self) -> impl Iterator<Item = TreeId> {
+        self.planted.iter().filter_map(|(tree, _)| self.source(*tree))
+    }
+
+    /// What a new subvolume is a snapshot of in the end; `None` if of nothing in the last commit.
+    fn source(&self, tree: TreeId) -> Option<TreeId> {
+        let mut at = tree;
+        let mut found = None;
+        // A snapshot may be the source of one more in the same commit.
+        while let Some((_, source)) = self.planted.iter().find(|(planted, _)| *planted == at) {
+            at = (*source)?;
+            found = Some(at);
+        }
+        found
+    }
+}
+
+/// What a source has that no reference change touches.
+#[derive(Clone, Copy, Default)]
+struct Untouched {
+    referenced: i64,
+    exclusive: i64,
+}
+
+impl<R: NodeReader> Settle<'_, R> {
+    /// Looks whether the last commit has quotas.
+    pub(crate) fn begin_quotas(&mut self) -> Result<()> {
+        let Some(tree) = self.committed_tree(TreeId::QUOTA)? else { return Ok(()) };
+        let status = Status::read(&mut TreeItems::new(self.store, &tree.root))?;
+        let Some(status) = status.filter(|status| {
+            status.item.flags & (qgroup_status::ON | qgroup_status::SIMPLE) == qgroup_status::ON
+        }) else {
+            return Ok(());
+        };
+        let item = &status.item;
+        let right = item.flags & qgroup_status::INCONSISTENT == 0;
+        let becomes_right = item.flags & qgroup_status::RESCAN != 0;
+        let newest = item.generation == self.superblock.fields.generation.0;
+        let keeps = newest && (right || becomes_right);
+        if keeps {
+            self.deltas.remember_touched();
+        }
+        self.quota = Some(QuotaCommit { keeps, planted: Vec::new() });
+        Ok(())
+    }
+
+    /// Numbers are kept, and not only the status.
+    pub(crate) fn keeps_quotas(&self) -> bool {
+        self.quota.as_ref().is_some_and(|quota| quota.keeps)
+    }
+
+    /// A subvolume came, as a snapshot of `source` if there is one, which has all its edits.
+    pub(crate) fn quota_of_new(&mut self, tree: TreeId, source: Option<TreeId>) -> Result<()> {
+        let Some(quota) = &mut self.quota else { return Ok(()) };
+        if !tree.is_subvolume() {
+            return Ok(());
+        }
+        quota.planted.push((tree, source));
+        let Some(source) = source.filter(|_| quota.keeps) else { return Ok(()) };
+        let above = |all: Vec<GroupId>| all.into_iter().filter(|group| group >> 48 > 0).collect();
+        let mut groups = |tree| -> Result<Vec<GroupId>> {
+            let root = self.root(TreeId::QUOTA)?;
+            let reader = self.reader();
+            Ok(above(with_ancestors(&mut TreeItems::new(&reader, &root), tree)?))
+        };
+        if groups(source)? != groups(tree)? {
+            let root = self.root(source)?;
+            let node = self.reader().node(&root.expect())?;
+            self.touch_below(source, &node)?;
+        }
+        Ok(())
+    }
+
+    /// A tree that reached `node` does not do so any more, and no reference of what is below
+    /// changes with that. Answers how many nodes were read.
+    pub(crate) fn touch_below(&mut self, tree: TreeId, node: &Node) -> Result<usize> {
+        if !self.keeps_quotas() {
+            return Ok(0);
+        }
+        let mut touched = Vec::new();
+        // Whose the references are does not matter here.
+        let any = crate::shared::Holder::Shared(node.logical());
+        crate::shared::pointers(node, any, |p| touched.push((p.extent, p.len, p.kind)))?;
+        for (extent, len, kind) in touched {
+            self.deltas.touch(extent, len, kind);
+        }
+        let mut read = 1;
+        let children = if node.is_leaf() { 0 } else { node.len() };
+        for slot in 0..children {
+            let child = node.child(slot);
+            let child = self.reader().node(&btrfs_disk::Expect {
+                logical: child.logical,
+                level: node.level() - 1,
+                generation: Some(child.generation),
+                owner: Some(tree),
+                first_key: Some(child.key),
+            })?;
+            read += self.touch_below(tree, &child)?;
+        }
+        Ok(read)
+    }
+
+    /// Brings the quota tree up to what this commit leaves. All edits of subvolumes come before.
+    pub(crate) fn settle_quotas(&mut self) -> Result<()> {
+        let Some(quota) = self.quota.take() else { return Ok(()) };
+        let root = self.root(TreeId::QUOTA)?;
+        let edits = {
+            let reader = self.reader();
+            let mut items = TreeItems::new(&reader, &root);
+            let Some(mut status) = Status::read(&mut items)? else { return Ok(()) };
+            let mut edits = Edits::new();
+            match self.quota_edits(&quota, &mut items, &mut status, &mut edits) {
+                Ok(()) => {}
+                // Said by the status; the drain says it of all that matters for more than numbers.
+                Err(Error::Corrupt(_)) => {
+                    edits.clear();
+                    mark_inconsistent(&mut status);
+                }
+                Err(error) => return Err(error),
+            }
+            status.item.generation = self.generation().0;
+            edits.insert(STATUS, Edit::Put(status.into_data()));
+            edits
+        };
+        self.apply_tree(TreeId::QUOTA, edits)?;
+        Ok(())
+    }
+
+    fn quota_edits(
+        &self,
+        quota: &QuotaCommit,
+        items: &mut dyn Items,
+        status: &mut Status,
+        edits: &mut Edits,
+    ) -> Result<()> {
+        // A rescan that begins needs to know nothing of before.
+        let begins = status.item.flags & qgroup_status::RESCAN != 0 && status.item.rescan == 0;
+        if begins {
+            nothing_counted(items, edits)?;
+        }
+        self.new_groups(quota, items, edits)?;
+        if !quota.keeps && !begins {
+            mark_inconsistent(status);
+            return Ok(());
+        }
+        let tally = self.tally(quota, items, edits, status)?;
+        let generation = self.generation().0;
+        for (group, change) in tally.into_changes() {
+            let Some(mut info) = info_with(items, edits, group)? else { continue };
+            if !apply(&mut info, &change) {
+                mark_inconsistent(status);
+            }
+            info.generation = generation;
+            edits.insert(info_key(group), Edit::Put(info.to_vec().into()));
+        }
+        self.gone_groups(items, edits)
+    }
+
+    fn tally(
+        &self,
+        quota: &QuotaCommit,
+        items: &mut dyn Items,
+        edits: &Edits,
+        status: &mut Status,
+    ) -> Result<Tally> {
+        let mut untouched = BTreeMap::new();
+        for source in quota.sources() {
+            let info = info_with(items, edits, source.0)?.unwrap_or_default();
+            let (referenced, exclusive) =
+                (info.referenced.cast_signed(), info.exclusive.cast_signed());
+            untouched.insert(source, Untouched { referenced, exclusive });
+        }
+        let rescan = status.item.flags & qgroup_status::RESCAN != 0;
+        let counted = if rescan { status.item.rescan } else { u64::MAX };
+        let reader = self.reader();
+        let mut states = States::new(self, &reader);
+        let mut tally = Tally::default();
+        let mut member = |tree| with_ancestors(items, tree);
+        for (extent, len, kind) in self.deltas.all_touched() {
+            // What lies behind is counted by the rescan, as it is by then.
+            if extent.0 >= counted {
+                break;
+            }
+            let Some((before, after)) = states.reachers(extent, kind)? else { continue };
+            for (source, untouched) in &mut untouched {
+                if before.contains(source) {
+                    untouched.referenced -= len.cast_signed();
+                    if before.len() == 1 {
+                        untouched.exclusive -= len.cast_signed();
+                    }
+                }
+            }
+            tally.moved(&mut member, len, &before, &after)?;
+        }
+        for (tree, _) in &quota.planted {
+            if let Some(untouched) = quota.source(*tree).and_then(|source| untouched.get(&source)) {
+                tally.add(tree.0, untouched.referenced, 0);
+            }
+        }
+        for (source, untouched) in untouched {
+            tally.add(source.0, 0, -untouched.exclusive);
+        }
+        if rescan {
+            let mut extents = TreeItems::new(self.store, &self.extent_root);
+            super::rescan::go_on(
+                &mut states,
+                &mut extents,
+                &mut tally,
+                &mut member,
+                &mut status.item,
+            )?;
+        }
+        Ok(tally)
+    }
+
+    /// Groups of new subvolumes; a snapshot has the limits of its source.
+    fn new_groups(
+        &self,
+        quota: &QuotaCommit,
+        items: &mut dyn Items,
+        edits: &mut Edits,
+    ) -> Result<()> {
+        for (tree, source) in &quota.planted {
+            if info(items, tree.0)?.is_some() {
+                continue;
+            }
+            let info = QgroupInfo { generation: self.generation().0, ..QgroupInfo::default() };
+            let limit = match source {
+                Some(source) => limit_with(items, edits, source.0)?,
+                None => None,
+            };
+            let limit = limit.unwrap_or_else(|| QgroupLimit::default().to_vec().into());
+            edits.insert(info_key(tree.0), Edit::Put(info.to_vec().into()));
+            edits.insert(limit_key(tree.0), Edit::Put(limit));
+        }
+        Ok(())
+    }
+
+    /// Groups of subvolumes that are gone, unless they count something still.
+    fn gone_groups(&self, items: &mut dyn Items, edits: &mut Edits) -> Result<()> {
+        for tree in self.removed.iter().filter(|tree| tree.is_subvolume()) {
+            let Some(info) = info_with(items, edits, tree.0)? else { continue };
+            if (info.referenced, info.exclusive) != (0, 0) {
+                continue;
+            }
+            edits.insert(info_key(tree.0), Edit::Delete);
+            if items.get(&limit_key(tree.0))?.is_some() {
+                edits.insert(limit_key(tree.0), Edit::Delete);
+            }
+            for parent in parents(items, tree.0)? {
+                for key in [(tree.0, parent), (parent, tree.0)] {
+                    let key = Key::new(key.0, kind::QGROUP_RELATION, key.1);
+                    if items.get(&key)?.is_some() {
+                        edits.insert(key, Edit::Delete);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A tree as of the last commit.
+    pub(super) fn committed_tree(&self, id: TreeId) -> Result<Option<TreeState>> {
+        let fields = &self.superblock.fields;
+        let root = btrfs_tree::TreeRoot {
+            id: TreeId::ROOT,
+            logical: fields.root,
+            generation: fields.generation,
+            level: fields.root_level,
+        };
+        self.find_tree(&mut TreeItems::new(self.store, &root), id)
+    }
+
+    pub(super) fn current_tree(&self, id: TreeId) -> Result<Option<TreeState>> {
+        if let Some(state) = self.tree_state(id) {
+            return Ok(Some(state));
+        }
+        if self.removed.contains(&id) {
+            return Ok(None);
+        }
+        self.committed_tree(id)
+    }
+}
+
+fn nothing_counted(items: &mut dyn Items, edits: &mut Edits) -> Result<()> {
+    items.scan(info_key(0), info_key(u64::MAX), &mut |key, _| {
+        edits.insert(key, Edit::Put(QgroupInfo::default().to_vec().into()));
+        Ok(())
+    })
+}
+
+fn mark_inconsistent(status: &mut Status) {
+    status.item.flags |= qgroup_status::INCONSISTENT;
+    status.item.flags &= !qgroup_status::RESCAN;
+}
+
+/// What a group says with `edits` made.
+fn info_with(items: &mut dyn Items, edits: &Edits, group: GroupId) -> Result<Option<QgroupInfo>> {
+    match edits.get(&info_key(group)) {
+        Some(Edit::Put(data)) => Ok(Some(QgroupInfo::read(data)?)),
+        Some(Edit::Delete) => Ok(None),
+        None => groups::info(items, group),
+    }
+}
+
+fn limit_with(items: &mut dyn Items, edits: &Edits, group: GroupId) -> Result<Option<Box<[u8]>>> {
+    match edits.get(&limit_key(group)) {
+        Some(Edit::Put(data)) => Ok(Some(data.clone())),
+        _ => Ok(items.get(&limit_key(group))?.map(Into::into)),
+    }
+}
+
+/// False if the numbers cannot have been right before.
+fn apply(info: &mut QgroupInfo, change: &Change) -> bool {
+    let mut right = true;
+    let mut add = |number: &mut u64, change: i64| match number.checked_add_signed(change) {
+        Some(sum) => *number = sum,
+        None => (*number, right) = (0, false),
+    };
+    add(&mut info.referenced, change.referenced);
+    add(&mut info.referenced_compressed, change.referenced);
+    add(&mut info.exclusive, change.exclusive);
+    add(&mut info.exclusive_compressed, change.exclusive);
+    right
+}

@@ -19,6 +19,7 @@
 mod drop_tree;
 mod fixpoint;
 mod outcome;
+mod relocate;
 mod sink;
 mod snapshot;
 mod trees;
@@ -26,6 +27,7 @@ mod undo;
 
 pub use drop_tree::DropState;
 pub use outcome::Settled;
+pub use relocate::{MoveNodes, MovedNodes, count_moves};
 
 use crate::backrefs::TreeState;
 use crate::items::{Items, TreeItems};
@@ -72,6 +74,8 @@ pub struct Settle<'a, R> {
     taken: u64,
     /// Drained already, not yet in the trees.
     drained: Option<Drained>,
+    /// Moves of nodes that this commit makes, and what became of them.
+    moves: Vec<(MoveNodes, MovedNodes)>,
     /// No more edits of trees that share nodes.
     draining: bool,
     /// Groups whose item does not say what they use.
@@ -126,6 +130,7 @@ impl<'a, R: NodeReader> Settle<'a, R> {
             reservation,
             taken: 0,
             drained: None,
+            moves: Vec::new(),
             draining: false,
             touched_groups: BTreeSet::new(),
             pinned: Vec::new(),
@@ -244,6 +249,7 @@ impl<'a, R: NodeReader> Settle<'a, R> {
         assert!(!self.draining, "drained once");
         self.draining = true;
         self.settle_quotas()?;
+        self.make_moves()?;
         let drained = self.drain()?;
         let (freed, stillborn) = (drained.freed_data.clone(), drained.stillborn_data.clone());
         self.drained = Some(drained);

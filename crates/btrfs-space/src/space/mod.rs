@@ -9,6 +9,7 @@
 mod alloc;
 mod chunk_alloc;
 mod class;
+mod empty_out;
 #[cfg(feature = "fault-injection")]
 mod fail;
 mod free_index;

@@ -6,6 +6,7 @@
 //! Lock order: inodes (ascending by tree and object id, `inode::Locked`) -> delta shard -> space.
 //! An `Op` is entered with its inode locks held and left before they are released.
 
+use crate::balance::Balancer;
 use crate::cleaner::Cleaner;
 use crate::commit::Committer;
 use crate::error::IntoFs;
@@ -47,6 +48,7 @@ pub struct Engine {
     /// Held by who makes, moves or takes away a subvolume or its name; see `ops/subvolume`.
     pub subvolume_lock: Mutex<()>,
     pub cleaner: Arc<Cleaner>,
+    pub balancer: Balancer,
     /// Held by renames across directories; see `ops/rename.rs`.
     pub rename_lock: Mutex<()>,
     pub closed: AtomicBool,
@@ -110,6 +112,14 @@ impl Engine {
             reserver.clone(),
             committer.clone(),
         ));
+        let balancer = Balancer::new(
+            core.clone(),
+            reservations.clone(),
+            reserver.clone(),
+            committer.clone(),
+            cleaner.clone(),
+            stats.clone(),
+        );
         Engine {
             core,
             options,
@@ -127,6 +137,7 @@ impl Engine {
             root: Ino(0),
             subvolume_lock: Mutex::new(Rank::Subvolumes, ()),
             cleaner,
+            balancer,
             rename_lock: Mutex::new(Rank::Rename, ()),
             closed: AtomicBool::new(false),
         }

@@ -84,6 +84,14 @@ impl BtrfsFs {
         }
     }
 
+    /// Moves all nodes of metadata elsewhere, and gives the block groups that they lay in back to the
+    /// device; snapshots go on sharing what they share. Operations may go on meanwhile. What was
+    /// done up to an error stays done. Unsupported: volumes whose block groups are mixed.
+    /// ENOSPC: there is no room for the nodes elsewhere.
+    pub fn balance_metadata(&self) -> Result<crate::BalanceReport> {
+        self.open()?.balancer.balance_metadata()
+    }
+
     /// Bytes of names and attributes that were changed since the last commit began.
     pub fn uncommitted_bytes(&self) -> u64 {
         self.engine.core.layers().current.bytes()

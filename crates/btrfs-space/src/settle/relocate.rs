@@ -5,16 +5,15 @@
 //! one. So nothing of it is on the volume but the result, and an interruption needs no clean-up.
 //!
 //! References. A copy is held by exactly those who held the old node: each reference goes over as
-//! it is, but that one by a parent's address names the parent's copy. A node's own pointers
-//! are held as before: keyed ones name the tree that owns the node, which the copy's header
-//! keeps; those by address (FULL_BACKREF) name the copy's. Therefore each extent, moved or not, is
-//! reached by the same trees as before. Quotas are a function of who reaches what and have nothing to
-//! account: the moves come behind them, by construction.
+//! it is, but that one by a parent's address names the parent's copy. Therefore each extent, moved or
+//! not, is reached by the same trees as before. Quotas are a function of who reaches what and have
+//! nothing to account: the moves come behind them, by construction.
 //!
-//! A copy is newer than the last snapshot of its trees although they may share it. The RELOC flag
-//! says so (`shared::may_be_shared`; the kernel asks the same), and whoever changes such a node looks
-//! its references up. That the pointers are then held by address as well, as the kernel's own
-//! relocation leaves them, is not needed for that, and would touch each extent that a leaf names.
+//! A copy that others may hold is newer than the last snapshot of its trees. The RELOC flag says so
+//! (`shared::may_be_shared`; the kernel asks the same): whoever changes such a node looks its references
+//! up. The kernel, and `btrfs check`, take a node with that flag for one whose pointers are held by
+//! its address (FULL_BACKREF), so they become that: one reference for each pointer is re-keyed.
+//! Those of a node that its tree alone can hold stay keyed by the tree.
 //!
 //! How nodes are found: all interior nodes of all trees are read, each once however many trees
 //! share it; leaves are not. That is about a hundredth of the trees' nodes.
@@ -225,8 +224,8 @@ impl<R: NodeReader> Settle<'_, R> {
         for copy in copies.iter_mut().filter(|copy| !copy.stays) {
             let at = copy.node.logical();
             let refs = current_refs(&mut items, &[&self.deltas], at)?.filter(|refs| refs.refs > 0);
-            copy.refs = refs
-                .ok_or_else(|| Corrupt::new("tree block without an extent item").at(at))?;
+            copy.refs =
+                refs.ok_or_else(|| Corrupt::new("tree block without an extent item").at(at))?;
         }
         Ok(copies)
     }
@@ -301,12 +300,15 @@ impl<R: NodeReader> Settle<'_, R> {
             self.deltas.add(to, len, kind, *owner, count);
             self.deltas.add(from, len, kind, *owner, -count);
         }
-        if copy.refs.full_backref() {
-            self.deltas.set_full_backref(to, len, level);
-            // Children that moved have these references already: they took all over.
-            change_pointers(&mut self.deltas, new, Holder::Shared(from), -1)?;
-            change_pointers(&mut self.deltas, new, Holder::Shared(to), 1)?;
-        }
+        // Children that moved have these references already: they took all over.
+        let before = match copy.refs.full_backref() {
+            true => Holder::Shared(from),
+            false if copy.shared => Holder::Keyed(new.owner()),
+            false => return Ok(()),
+        };
+        self.deltas.set_full_backref(to, len, level);
+        change_pointers(&mut self.deltas, new, before, -1)?;
+        change_pointers(&mut self.deltas, new, Holder::Shared(to), 1)?;
         Ok(())
     }
 }

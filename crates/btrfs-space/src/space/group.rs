@@ -7,10 +7,10 @@
 
 use super::class::Class;
 use super::free_index::FreeIndex;
-use crate::free_space::Ranges;
 use super::proof::Proof;
 use super::sync::{AtomicU64, Mutex, Ordering, Rank};
 use crate::Extent;
+use crate::free_space::Ranges;
 use btrfs_disk::items::BlockGroupItem;
 use btrfs_disk::key::kind;
 use btrfs_disk::{Corrupt, FixedSize, Key, Logical, Result};

@@ -2,13 +2,13 @@
 //!
 //! A commit does them in a fixed order, whatever order they came in: new trees before the items,
 //! so that those find their trees; snapshots behind all items, so that one has exactly what its
-//! epoch and those before it did; then what root items shall say; then drops.
+//! epoch and those before it did; then what root items shall say; then drops; then moves.
 //!
 //! What it does not know: names, who asks, and what items mean.
 
 use btrfs_disk::TreeId;
 use btrfs_disk::items::{RootItem, Timespec};
-use btrfs_space::DropState;
+use btrfs_space::{DropState, MoveNodes, MovedNodes};
 use locks::{Mutex, Rank};
 use std::sync::Arc;
 
@@ -25,6 +25,8 @@ pub enum TreeAction {
     Kill { id: TreeId },
     /// Some references of killed trees go, oldest tree first, until `budget` nodes were read.
     Drop { trees: Vec<Dropping>, budget: usize },
+    /// Nodes of a range of addresses move elsewhere, behind everything else.
+    Move { what: MoveNodes, outcome: Arc<Mutex<Option<MovedNodes>>> },
     /// The superblock says that a mount does not begin at the top level of itself.
     OtherDefault,
 }

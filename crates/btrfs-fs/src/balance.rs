@@ -33,6 +33,9 @@ const SLACK: u64 = 64;
 /// Commits for which nothing may get better.
 const PATIENCE: usize = 8;
 
+/// No volume is made smaller than this; the kernel makes none, either.
+const LEAST: u64 = 256 << 20;
+
 /// What a balance did.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct BalanceReport {
@@ -55,6 +58,7 @@ pub struct Balancer {
     committer: Arc<Committer>,
     cleaner: Arc<Cleaner>,
     stats: Arc<Stats>,
+    resizing: Mutex<()>,
     /// Held by who empties block groups.
     at_work: Mutex<()>,
 }
@@ -82,8 +86,9 @@ impl Balancer {
         cleaner: Arc<Cleaner>,
         stats: Arc<Stats>,
     ) -> Balancer {
+        let resizing = Mutex::new(Rank::Resize, ());
         let at_work = Mutex::new(Rank::Balance, ());
-        Balancer { core, reservations, reserver, committer, cleaner, stats, at_work }
+        Balancer { core, reservations, reserver, committer, cleaner, stats, resizing, at_work }
     }
 
     /// Empties all block groups of metadata that there are now, and gives them back.
@@ -101,6 +106,50 @@ impl Balancer {
         }
         report.time = start.elapsed();
         Ok(report)
+    }
+
+    /// The volume takes `total` bytes of its device, rounded down to whole sectors. Nodes that lie behind
+    /// a nearer end move; files' content does not yet.
+    pub fn resize(&self, total: u64) -> Result<BalanceReport> {
+        self.core.health.changeable().fs()?;
+        let _one = self.resizing.lock();
+        let (start, mut report) = (Instant::now(), BalanceReport::default());
+        let total = total / self.core.sector() * self.core.sector();
+        let space = &self.core.space;
+        let now = space.device_bytes();
+        if total > self.core.volume.device_len() {
+            return Err(Errno::EFBIG.into());
+        }
+        if total >= now {
+            space.grow(total).fs()?;
+        } else if total < LEAST {
+            return Err(Errno::EINVAL.into());
+        } else {
+            space.will_shrink(total).fs()?;
+            if let Err(error) = self.clear_behind(total, &mut report) {
+                space.do_not_shrink();
+                return Err(error);
+            }
+        }
+        self.committer.commit_written_back()?;
+        report.time = start.elapsed();
+        Ok(report)
+    }
+
+    fn clear_behind(&self, total: u64, report: &mut BalanceReport) -> Result<()> {
+        let space = &self.core.space;
+        // Deleted content may be all that is there.
+        self.committer.commit_what_lands()?;
+        let behind = space.behind(total);
+        let stuck = |group: &&GroupInfo| {
+            group.used > 0 && group.flags & (DATA | METADATA | SYSTEM) != METADATA
+        };
+        if let Some(group) = behind.iter().find(stuck) {
+            let what = "is in the way, and its content cannot be moved yet";
+            return Err(FsError::Unsupported(format!("block group {} {what}", group.logical)));
+        }
+        behind.iter().try_for_each(|group| self.empty(group, report))?;
+        space.shrink().fs()
     }
 
     fn empty(&self, group: &GroupInfo, report: &mut BalanceReport) -> Result<()> {

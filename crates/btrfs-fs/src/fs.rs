@@ -92,6 +92,15 @@ impl BtrfsFs {
         self.open()?.balancer.balance_metadata()
     }
 
+    /// The volume takes `total` bytes of its device from now on (rounded down to whole sectors);
+    /// durable when this returns. Nodes behind a nearer end move elsewhere.
+    ///
+    /// EFBIG: the device has fewer. EINVAL: less than 256 MiB are left. ENOSPC: what there is does not
+    /// fit. Unsupported, and nothing changed: content of files lies behind the end to be.
+    pub fn resize(&self, total: u64) -> Result<crate::BalanceReport> {
+        self.open()?.balancer.resize(total)
+    }
+
     /// Bytes of names and attributes that were changed since the last commit began.
     pub fn uncommitted_bytes(&self) -> u64 {
         self.engine.core.layers().current.bytes()

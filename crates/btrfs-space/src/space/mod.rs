@@ -20,6 +20,7 @@ mod prove;
 mod reclaim;
 mod reservation;
 mod reserve;
+mod resize;
 mod sync;
 mod totals;
 mod trim;
@@ -62,7 +63,7 @@ pub struct Space {
     unallocated: AtomicU64,
     /// The commit that knows all chunks; `u64::MAX`: none does yet.
     all_recorded: AtomicU64,
-    device_bytes: u64,
+    device_bytes: AtomicU64,
     prover: OnceLock<Box<Prover>>,
     #[cfg(feature = "fault-injection")]
     faults: fail::Faults,

@@ -78,6 +78,9 @@ impl Space {
             let _ = device.holes.insert(at.0, group.len);
             device.item.bytes_used = device.item.bytes_used.saturating_sub(group.len);
         }
+        if let Some(limit) = device.limit {
+            device.holes.subtract(limit, device.item.total_bytes - limit);
+        }
         match device.unrecorded.iter().position(|new| new.logical == logical) {
             Some(at) => {
                 device.unrecorded.remove(at);

@@ -242,6 +242,8 @@ fn work(fs: &BtrfsFs, thread: u64, stop: &std::sync::atomic::AtomicBool) -> u64 
             Err(_) => fs.unlink(&CX, fs.root(), name.as_bytes()).expect("unlink"),
         }
         done += 1;
+        // What snapshots keep must not fill the volume.
+        std::thread::sleep(std::time::Duration::from_millis(1));
     }
     done
 }
@@ -249,7 +251,7 @@ fn work(fs: &BtrfsFs, thread: u64, stop: &std::sync::atomic::AtomicBool) -> u64 
 #[test]
 fn operations_go_on_meanwhile() {
     testkit::require!(kernel_btrfs);
-    let image = Image::new(768 << 20, &["-n", "4096"]);
+    let image = Image::new(3 << 30, &["-n", "4096"]);
     let fs = image.open_with(Options::default());
     let stop = std::sync::atomic::AtomicBool::new(false);
     for n in 0..2000 {
@@ -261,7 +263,7 @@ fn operations_go_on_meanwhile() {
     std::thread::scope(|scope| {
         for thread in 0..3 {
             let (fs, stop) = (&fs, &stop);
-            scope.spawn(move || work(fs, thread, stop));
+            scope.spawn(move || println!("{} operations", work(fs, thread, stop)));
         }
         for turn in 0..4 {
             balance(&fs);

@@ -100,6 +100,7 @@ const FS: Table = &[
     ("fsync", &["error", "stats", "join", "log", "commit"]),
     ("orphan", &["error", "ino", "inode", "extents", "reserve", "reserver"]),
     ("cleaner", &["error", "reserve", "commit", "reserver"]),
+    ("balance", &["error", "stats", "cleaner", "commit", "reserve", "reserver"]),
     (
         "engine",
         &[
@@ -117,6 +118,7 @@ const FS: Table = &[
             "fsync",
             "orphan",
             "cleaner",
+            "balance",
         ],
     ),
     ("recover", &["error", "log", "engine"]),
@@ -142,7 +144,10 @@ const FS: Table = &[
         ],
     ),
     ("close", &["engine"]),
-    ("fs", &["options", "ino", "extents", "commit", "cleaner", "engine", "ops", "close"]),
+    (
+        "fs",
+        &["options", "ino", "extents", "commit", "cleaner", "balance", "engine", "ops", "close"],
+    ),
     ("find_new", &["error", "ino", "names", "subvol", "fs"]),
     ("subvolumes", &["subvol", "ops", "fs"]),
     ("control", &["ino", "subvol", "fs", "find_new"]),

@@ -84,6 +84,28 @@ pub fn interior(geometry: &Geometry, id: &NodeIdentity, level: u8, children: &[C
     Node::trusted(bytes)
 }
 
+/// `node` at another address, or with other pointers in it: `id` says where and when (its owner is
+/// not asked: whose the pointers are does not change), `flags` are set beside those that it
+/// has, and `children` (of an interior node) have the keys of the old ones.
+pub fn moved(node: &Node, id: &NodeIdentity, flags: u64, children: Option<&[ChildPtr]>) -> Node {
+    let mut bytes: Box<[u8]> = node.bytes().into();
+    let header = Header {
+        csum: [0; 32],
+        bytenr: id.logical,
+        generation: id.generation,
+        flags: node.header().flags | flags,
+        ..*node.header()
+    };
+    bytes[..HEADER_SIZE].copy_from_slice(&header.to_vec());
+    for (slot, child) in children.unwrap_or_default().iter().enumerate() {
+        assert_eq!(node.key(slot), child.key, "the same children elsewhere");
+        let at = HEADER_SIZE + slot * KEY_PTR_SIZE;
+        bytes[at + 17..at + 25].copy_from_slice(&child.logical.0.to_le_bytes());
+        bytes[at + 25..at + 33].copy_from_slice(&child.generation.0.to_le_bytes());
+    }
+    Node::trusted(bytes)
+}
+
 /// The node's bytes with their checksum, ready to be written.
 pub fn seal(geometry: &Geometry, node: &Node) -> Vec<u8> {
     let mut bytes = node.bytes().to_vec();

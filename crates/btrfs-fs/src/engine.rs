@@ -6,6 +6,7 @@
 //! Lock order: inodes (ascending by tree and object id, `inode::Locked`) -> delta shard -> space.
 //! An `Op` is entered with its inode locks held and left before they are released.
 
+use crate::balance::Balancer;
 use crate::cleaner::Cleaner;
 use crate::commit::Committer;
 use crate::error::IntoFs;
@@ -47,6 +48,7 @@ pub struct Engine {
     /// Held by who makes, moves or takes away a subvolume or its name; see `ops/subvolume`.
     pub(crate) subvolume_lock: Mutex<()>,
     pub(crate) cleaner: Arc<Cleaner>,
+    pub(crate) balancer: Balancer,
     /// Held by renames across directories; see `ops/rename.rs`.
     pub rename_lock: Mutex<()>,
     pub closed: AtomicBool,
@@ -105,6 +107,14 @@ impl Engine {
             }
         });
         let cleaner = Arc::new(Cleaner::new(&core, &reservations, &reserver, &committer));
+        let balancer = Balancer::new(
+            core.clone(),
+            reservations.clone(),
+            reserver.clone(),
+            committer.clone(),
+            cleaner.clone(),
+            stats.clone(),
+        );
         Engine {
             core,
             options,
@@ -122,6 +132,7 @@ impl Engine {
             root: Ino(0),
             subvolume_lock: Mutex::new(Rank::Subvolumes, ()),
             cleaner,
+            balancer,
             rename_lock: Mutex::new(Rank::Rename, ()),
             closed: AtomicBool::new(false),
         }

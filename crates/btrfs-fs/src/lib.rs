@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod acl;
+mod balance;
 mod cleaner;
 mod close;
 mod commit;
@@ -41,6 +42,7 @@ mod sync;
 mod writeback;
 mod xattrs;
 
+pub use balance::BalanceReport;
 pub use btrfs_txn::{Clock, Contention};
 #[cfg(feature = "fault-injection")]
 pub use btrfs_txn::{Defect, Injection};

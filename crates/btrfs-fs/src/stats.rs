@@ -37,5 +37,6 @@ btrfs_txn::counters!(Stats {
     log_ns = "log.total_ns",
     log_max_ns = "log.max_ns",
     log_still_max_ns = "log.still_max_ns",
+    relocated = "balance.relocated_extents",
     throttled = "delta.throttled",
 });

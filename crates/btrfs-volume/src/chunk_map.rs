@@ -129,6 +129,16 @@ impl ChunkMap {
         Ok(())
     }
 
+    /// The device has another size.
+    pub(crate) fn resize(&mut self, total_bytes: u64) -> Result<()> {
+        let last = self.stripes.values().max().copied().unwrap_or(0);
+        if last > total_bytes {
+            return Err(Corrupt::new(format!("a chunk ends at {last} of the device")).into());
+        }
+        self.device.total_bytes = total_bytes;
+        Ok(())
+    }
+
     pub(crate) fn remove(&mut self, logical: Logical) -> Result<()> {
         let Some(info) = self.chunks.remove(&logical.0) else {
             return Err(corrupt(logical, "no chunk starts here"));

@@ -189,6 +189,21 @@ impl Volume {
         self.chunks.write().remove(logical)
     }
 
+    /// The volume ends at `total_bytes` of its device from now on; the next commit says so. No
+    /// chunk lies behind that, and the device has as much.
+    pub fn resize(&self, total_bytes: u64) -> Result<()> {
+        if total_bytes > self.dev.len() {
+            let what = format!("{} has {} bytes", self.dev.name(), self.dev.len());
+            return Err(Error::Unsupported(what));
+        }
+        self.chunks.write().resize(total_bytes)
+    }
+
+    /// Bytes of the device, whatever the volume takes of it.
+    pub fn device_len(&self) -> u64 {
+        self.dev.len()
+    }
+
     /// How many copies of the bytes at `logical` there are.
     pub fn mirrors(&self, logical: Logical) -> Result<usize> {
         Ok(self.map(logical, 1)?.copies().len())

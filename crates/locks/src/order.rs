@@ -23,6 +23,10 @@ pub enum Rank {
     Subvolumes,
     /// Renames across directories, one at a time: no directory is moved while one looks for loops.
     Rename,
+    /// The device's size changes.
+    Resize,
+    /// Block groups are emptied, one at a time.
+    Balance,
     /// What is known of trees that are being dropped; held over a step, and its commit.
     Cleaner,
     /// The running commit.

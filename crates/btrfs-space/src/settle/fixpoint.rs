@@ -123,7 +123,8 @@ impl<R: NodeReader> Settle<'_, R> {
     /// items follow with the next round), gone ones out of them; false if there were none.
     fn record_chunks(&mut self) -> Result<bool> {
         let (chunks, gone, dev_item) = self.space.take_chunks();
-        if chunks.is_empty() && gone.is_empty() {
+        let known = self.dev_item.unwrap_or(self.superblock.fields.dev_item).total_bytes;
+        if chunks.is_empty() && gone.is_empty() && dev_item.total_bytes == known {
             return Ok(false);
         }
         self.ledger.chunks.extend_from_slice(&chunks);

@@ -20,6 +20,7 @@ mod drop_tree;
 mod fixpoint;
 mod outcome;
 mod quota;
+mod relocate;
 mod sink;
 mod snapshot;
 mod trees;
@@ -27,6 +28,7 @@ mod undo;
 
 pub use drop_tree::DropState;
 pub use outcome::Settled;
+pub use relocate::{MoveNodes, MovedNodes, count_moves};
 
 use crate::backrefs::TreeState;
 use crate::items::{Items, TreeItems};
@@ -71,8 +73,12 @@ pub struct Settle<'a, R> {
     reservation: Option<MetadataReservation>,
     /// Nodes that were taken from metadata so far, those that went again among them.
     taken: u64,
+    /// Of these, what the quota tree took.
+    taken_by_quotas: u64,
     /// Drained already, not yet in the trees.
     drained: Option<Drained>,
+    /// Moves of nodes that this commit makes, and what became of them.
+    moves: Vec<(MoveNodes, MovedNodes)>,
     /// No more edits of trees that share nodes.
     draining: bool,
     /// Groups whose item does not say what they use.
@@ -115,7 +121,9 @@ impl<'a, R: NodeReader> Settle<'a, R> {
             quota: None,
             reservation,
             taken: 0,
+            taken_by_quotas: 0,
             drained: None,
+            moves: Vec::new(),
             draining: false,
             touched_groups: BTreeSet::new(),
             pinned: Vec::new(),
@@ -140,6 +148,11 @@ impl<'a, R: NodeReader> Settle<'a, R> {
     /// Bytes of nodes that this commit has taken from metadata so far.
     pub fn taken(&self) -> u64 {
         self.taken * self.format.node_size
+    }
+
+    /// The same without the quota tree, which keeps account of space.
+    pub fn taken_by_files(&self) -> u64 {
+        (self.taken - self.taken_by_quotas) * self.format.node_size
     }
 
     /// The superblock says from now on that the volume has this.
@@ -233,7 +246,10 @@ impl<'a, R: NodeReader> Settle<'a, R> {
     pub fn drain_data(&mut self) -> Result<DataFate> {
         assert!(!self.draining, "drained once");
         self.draining = true;
+        let before = self.taken;
         self.settle_quotas()?;
+        self.taken_by_quotas = self.taken - before;
+        self.make_moves()?;
         let drained = self.drain()?;
         let (freed, stillborn) = (drained.freed_data.clone(), drained.stillborn_data.clone());
         self.drained = Some(drained);

@@ -72,6 +72,9 @@ impl<R: NodeReader> Settle<'_, R> {
             fields.uuid_tree_generation = self.generation.0;
         }
         if let Some(item) = self.dev_item {
+            if item.total_bytes != fields.dev_item.total_bytes {
+                fields.total_bytes = item.total_bytes;
+            }
             fields.dev_item = item;
         }
         sb.sys_chunks.extend_from_slice(&self.new_system_chunks);

@@ -41,6 +41,8 @@ pub struct NewChunk {
 /// The device's side of chunk allocation; behind the chunk lock.
 pub(super) struct Device {
     pub holes: Ranges,
+    /// While the device is made smaller: where it will end. Nothing behind that is in `holes`.
+    pub limit: Option<u64>,
     pub next_logical: u64,
     pub item: DevItem,
     pub unrecorded: Vec<NewChunk>,
@@ -63,7 +65,15 @@ impl Device {
             chunk.stripes.iter().for_each(|(_, start)| holes.subtract(start.0, chunk.len));
         }
         let next_logical = chunks.iter().map(ChunkInfo::end).max().unwrap_or(DEVICE_RESERVED);
-        Device { holes, next_logical, item, unrecorded: Vec::new(), gone: Vec::new(), kept: None }
+        Device {
+            holes,
+            limit: None,
+            next_logical,
+            item,
+            unrecorded: Vec::new(),
+            gone: Vec::new(),
+            kept: None,
+        }
     }
 
     /// Whole 64 KiB pieces that no chunk has.
@@ -168,7 +178,7 @@ impl Space {
         let mut device = self.device.lock();
         let mut make = |kind: &Kind| {
             // Not where reservations leave room for a small one alone. Whoever needs one finds out.
-            let least = wanted_len(self.class(*kind).type_flags, self.device_bytes);
+            let least = wanted_len(self.class(*kind).type_flags, self.device_bytes());
             let room = *kind != Kind::Data || self.data_room(&device) >= least;
             room && self.is_scarce(*kind) && self.make_chunk(&mut device, *kind).is_ok()
         };
@@ -178,13 +188,13 @@ impl Space {
 
     /// Little is left of a kind, and half of the device is in no chunk.
     fn is_scarce(&self, kind: Kind) -> bool {
-        let plenty = self.unallocated.load(Ordering::Relaxed) >= self.device_bytes / 2;
+        let plenty = self.unallocated.load(Ordering::Relaxed) >= self.device_bytes() / 2;
         plenty && self.class(kind).available() < self.low_mark(kind) as i64
     }
 
     fn low_mark(&self, kind: Kind) -> u64 {
         let part = if kind == Kind::Data { AHEAD_OF_DATA } else { AHEAD_OF_METADATA };
-        wanted_len(self.class(kind).type_flags, self.device_bytes) / part
+        wanted_len(self.class(kind).type_flags, self.device_bytes()) / part
     }
 
     /// If room for data runs short in the chunks that there are: below how many bytes that is.
@@ -199,10 +209,12 @@ impl Space {
         self.make_chunk(&mut self.device.lock(), kind)
     }
 
-    /// True if chunks came or went that no commit has recorded.
+    /// True if chunks came or went that no commit has recorded, or the device has another size.
     pub fn has_unrecorded(&self) -> bool {
         let device = self.device.lock();
-        !device.unrecorded.is_empty() || !device.gone.is_empty()
+        let size = self.volume.superblock().fields.dev_item.total_bytes;
+        let chunks = !device.unrecorded.is_empty() || !device.gone.is_empty();
+        chunks || device.item.total_bytes != size
     }
 
     /// New and gone chunks that commits have not recorded yet; from now on the caller's to

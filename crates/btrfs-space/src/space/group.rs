@@ -10,6 +10,7 @@ use super::free_index::FreeIndex;
 use super::proof::Proof;
 use super::sync::{AtomicU64, Mutex, Ordering, Rank};
 use crate::Extent;
+use crate::free_space::Ranges;
 use btrfs_disk::items::BlockGroupItem;
 use btrfs_disk::key::kind;
 use btrfs_disk::{Corrupt, FixedSize, Key, Logical, Result};
@@ -34,6 +35,8 @@ pub(super) struct Group {
 
 struct State {
     free: FreeIndex,
+    /// What is free while the group is being emptied: nobody gets it.
+    aside: Option<Ranges>,
     pinned: u64,
     /// As the block group item says or, in a commit, will say.
     used: u64,
@@ -97,7 +100,7 @@ impl Group {
             recorded: AtomicU64::new(0),
             largest: AtomicU64::new(0),
             proof: Proof::default(),
-            state: Mutex::new(Rank::Group, State { free, pinned: 0, used }),
+            state: Mutex::new(Rank::Group, State { free, aside: None, pinned: 0, used }),
         }
     }
 
@@ -163,9 +166,14 @@ impl Group {
     }
 
     fn insert(&self, state: &mut State, (start, len): (u64, u64)) -> Result<()> {
+        let overlaps = || Corrupt::new("freed extent overlaps free space").at(Logical(start));
+        if let Some(aside) = &mut state.aside {
+            aside.insert(start, len).map_err(|_| overlaps())?;
+            self.excluded.iter().for_each(|(start, len)| aside.subtract(*start, *len));
+            return Ok(());
+        }
         let free = &mut state.free;
-        free.insert(start, len)
-            .map_err(|_| Corrupt::new("freed extent overlaps free space").at(Logical(start)))?;
+        free.insert(start, len).map_err(|_| overlaps())?;
         for (start, len) in &self.excluded {
             free.subtract(*start, *len);
         }
@@ -174,7 +182,10 @@ impl Group {
 
     /// What an extent of whole units brings; what superblock copies lie under, and what is cut
     /// otherwise (of a damaged volume), nobody knows.
-    fn coming(&self, extent: &Extent) -> Moved {
+    fn coming(&self, state: &State, extent: &Extent) -> Moved {
+        if state.aside.is_some() {
+            return Moved::Some;
+        }
         let unit = self.class.unit;
         let whole = extent.logical.0.is_multiple_of(unit) && extent.len.is_multiple_of(unit);
         if whole && self.excluded.is_empty() { Moved::In(extent.len) } else { Moved::Some }
@@ -209,10 +220,47 @@ impl Group {
         true
     }
 
+    /// Takes what is free away from allocation until `take_back`, so that the group only empties;
+    /// false if reservations need it: the class must have `floor` bytes available without it.
+    pub(super) fn set_aside(&self, floor: i64) -> bool {
+        let mut state = self.state.lock();
+        if state.aside.is_some() {
+            return true;
+        }
+        let usable = state.free.usable();
+        if !self.class.reserve(usable as i64, floor) {
+            return false;
+        }
+        self.moving(&mut state, |state| {
+            let free = std::mem::replace(&mut state.free, FreeIndex::new(self.class.unit));
+            state.aside = Some(free.ranges().clone());
+            ((), usable as i64, Moved::Out(usable))
+        });
+        true
+    }
+
+    /// What was set aside can be allocated again.
+    pub(super) fn take_back(&self) -> Result<()> {
+        let mut state = self.state.lock();
+        let Some(aside) = state.aside.take() else { return Ok(()) };
+        self.with(&mut state, |state| {
+            (aside.iter().try_for_each(|range| self.insert(state, range)), 0)
+        })
+    }
+
+    pub(super) fn is_set_aside(&self) -> bool {
+        self.state.lock().aside.is_some()
+    }
+
+    /// Nothing is in the group, and nothing can come into it.
+    pub(super) fn is_emptied(&self) -> bool {
+        let state = self.state.lock();
+        state.aside.is_some() && self.is_empty(&state)
+    }
+
     fn is_empty(&self, state: &State) -> bool {
-        state.used == 0
-            && state.pinned == 0
-            && state.free.ranges().bytes() + self.excluded() == self.len
+        let free = state.aside.as_ref().unwrap_or(state.free.ranges()).bytes();
+        state.used == 0 && state.pinned == 0 && free + self.excluded() == self.len
     }
 
     /// What can be allocated of a group that nothing uses; `None`: something does.
@@ -229,7 +277,7 @@ impl Group {
         self.moving(&mut state, |state| {
             let put = self.insert(state, (extent.logical.0, extent.len));
             let (paid, moved) =
-                if put.is_ok() { (paid, self.coming(extent)) } else { (0, Moved::Some) };
+                if put.is_ok() { (paid, self.coming(state, extent)) } else { (0, Moved::Some) };
             (put, paid, moved)
         })
     }
@@ -331,7 +379,7 @@ impl Group {
         self.class.pinned_shrank(extent.len);
         self.moving(&mut state, |state| {
             let put = self.insert(state, (extent.logical.0, extent.len));
-            let moved = if put.is_ok() { self.coming(extent) } else { Moved::Some };
+            let moved = if put.is_ok() { self.coming(state, extent) } else { Moved::Some };
             (put, 0, moved)
         })
     }

@@ -44,7 +44,7 @@ impl Space {
             device: Mutex::new(Rank::Chunks, Device::load(volume)),
             unallocated: AtomicU64::new(0),
             all_recorded: AtomicU64::new(0),
-            device_bytes: volume.superblock().fields.dev_item.total_bytes,
+            device_bytes: AtomicU64::new(volume.superblock().fields.dev_item.total_bytes),
             prover: OnceLock::new(),
             #[cfg(feature = "fault-injection")]
             faults: super::fail::Faults::default(),
@@ -67,7 +67,7 @@ impl Space {
             device: Mutex::new(Rank::Chunks, Device::load(volume)),
             unallocated: AtomicU64::new(0),
             all_recorded: AtomicU64::new(0),
-            device_bytes: volume.superblock().fields.dev_item.total_bytes,
+            device_bytes: AtomicU64::new(volume.superblock().fields.dev_item.total_bytes),
             prover: OnceLock::new(),
             #[cfg(feature = "fault-injection")]
             faults: super::fail::Faults::default(),

@@ -9,6 +9,7 @@
 mod alloc;
 mod chunk_alloc;
 mod class;
+mod empty_out;
 #[cfg(feature = "fault-injection")]
 mod fail;
 mod free_index;
@@ -19,6 +20,7 @@ mod prove;
 mod reclaim;
 mod reservation;
 mod reserve;
+mod resize;
 mod sync;
 mod totals;
 mod trim;
@@ -61,7 +63,7 @@ pub struct Space {
     unallocated: AtomicU64,
     /// The commit that knows all chunks; `u64::MAX`: none does yet.
     all_recorded: AtomicU64,
-    device_bytes: u64,
+    device_bytes: AtomicU64,
     prover: OnceLock<Box<Prover>>,
     #[cfg(feature = "fault-injection")]
     faults: fail::Faults,

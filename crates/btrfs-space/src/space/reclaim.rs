@@ -48,7 +48,7 @@ impl Space {
         }
         // The newest first: those of mkfs are the smallest.
         for group in groups.iter().rev() {
-            if group.close(floor) {
+            if !group.is_set_aside() && group.close(floor) {
                 self.give_up(&mut device, group)?;
                 return Ok(true);
             }
@@ -70,13 +70,16 @@ impl Space {
         self.make_chunk_of(device, kind, LAST, room).map(|_| true)
     }
 
-    fn give_up(&self, device: &mut Device, group: &Arc<Group>) -> Result<()> {
+    pub(super) fn give_up(&self, device: &mut Device, group: &Arc<Group>) -> Result<()> {
         let logical = Logical(group.start);
         let stripes = self.volume.chunk(logical).map_or(Vec::new(), |chunk| chunk.stripes);
         for (_, at) in &stripes {
             // A hole there already would be damage that loading has refused.
             let _ = device.holes.insert(at.0, group.len);
             device.item.bytes_used = device.item.bytes_used.saturating_sub(group.len);
+        }
+        if let Some(limit) = device.limit {
+            device.holes.subtract(limit, device.item.total_bytes - limit);
         }
         match device.unrecorded.iter().position(|new| new.logical == logical) {
             Some(at) => {

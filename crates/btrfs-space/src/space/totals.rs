@@ -90,7 +90,7 @@ impl Space {
             metadata: of(Kind::Metadata),
             system: of(Kind::System),
             unallocated: self.unallocated.load(Ordering::Relaxed),
-            device: self.device_bytes,
+            device: self.device_bytes(),
             global_reserve: metadata.global_reserve.load(Ordering::Relaxed).max(0) as u64,
             mixed: self.mixed(),
         }

@@ -44,7 +44,7 @@ pub fn run(
         Err(Error::NoSpace) => return Err(settle.no_room()),
         other => other?,
     };
-    let taken_by_files = settle.taken();
+    let taken_by_files = settle.taken_by_files();
     core.stats.commit_merge_ns.add(start.elapsed().as_nanos() as u64);
     let settling = Instant::now();
     let settled = settle.finish()?;
@@ -71,6 +71,7 @@ fn merge_files(
         landed.pop_last();
     }
     let fate = settle.drain_data()?;
+    trees::tell_moved(settle, sealed);
     let edits = {
         let root = settle.root(TreeId::CSUM)?;
         let format = sum_format(core);

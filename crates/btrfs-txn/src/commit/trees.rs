@@ -72,7 +72,24 @@ pub(super) fn finish(settle: &mut Settling<'_>, sealed: &Delta) -> Result<Drops>
             drop_some(settle, tree, &mut left, &mut drops)?;
         }
     }
+    for action in &actions {
+        if let TreeAction::Move { what, .. } = action {
+            settle.move_nodes(what.clone());
+        }
+    }
     Ok(drops)
+}
+
+/// Tells who asked for moves what became of them.
+pub(super) fn tell_moved(settle: &Settling<'_>, sealed: &Delta) {
+    let actions = sealed.trees.list();
+    let outcomes = actions.iter().filter_map(|action| match action {
+        TreeAction::Move { outcome, .. } => Some(outcome),
+        _ => None,
+    });
+    for (outcome, moved) in outcomes.zip(settle.moved_nodes()) {
+        *outcome.lock() = Some(moved.clone());
+    }
 }
 
 fn kill(item: &mut RootItem) {

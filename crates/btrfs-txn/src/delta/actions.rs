@@ -2,13 +2,13 @@
 //!
 //! A commit does them in a fixed order, whatever order they came in: new trees before the items,
 //! so that those find their trees; snapshots behind all items, so that one has exactly what its
-//! epoch and those before it did; then what root items shall say; then drops.
+//! epoch and those before it did; then what root items shall say; then drops; then moves.
 //!
 //! What it does not know: names, who asks, and what items mean.
 
 use btrfs_disk::TreeId;
 use btrfs_disk::items::{RootItem, Timespec};
-use btrfs_space::DropState;
+use btrfs_space::{DropState, MoveNodes, MovedNodes};
 use locks::{Mutex, Rank};
 use std::sync::Arc;
 
@@ -51,6 +51,13 @@ pub enum TreeAction {
         trees: Vec<Dropping>,
         /// Nodes, roughly.
         budget: usize,
+    },
+    /// Nodes of a range of addresses move elsewhere, behind everything else.
+    Move {
+        /// Which, and how many at most.
+        what: MoveNodes,
+        /// What moved, once the commit has it.
+        outcome: Arc<Mutex<Option<MovedNodes>>>,
     },
     /// The superblock says that a mount does not begin at the top level of itself.
     OtherDefault,

@@ -1,0 +1,281 @@
+//! Block groups that are emptied: trees and their sharing, content and quotas stay what they were.
+//!
+//! The kernel makes a volume with quotas, reflinks and snapshots; the engine moves all of its nodes,
+//! with each commit judged by our own check. Then `btrfs check --qgroup-report` and the kernel
+//! say that nothing has changed, the kernel goes on changing what moved, and all are asked again.
+
+mod common;
+
+use btrfs_fs::{BtrfsFs, Options};
+use common::kernel::{btrfs, kernel};
+use common::{CX, Image};
+use testkit::ops::Rng;
+use testkit::oracle::{self, KernelMount};
+use vfs::{FileKind, FileSystem, Ino};
+
+const SNAPSHOTS: u64 = 12;
+
+/// What the kernel says of all groups.
+fn numbers(mount: &KernelMount) -> String {
+    let path = mount.path().to_string_lossy();
+    oracle::sh("btrfs", &["qgroup", "show", "--raw", "--sync", "-rep", &path]).expect("numbers")
+}
+
+/// Files, small ones most of them; each snapshot has three of its own versions.
+fn fill(mount: &KernelMount, seed: u64) {
+    let mut rng = Rng::new(seed);
+    btrfs(mount, &["quota", "enable", "/"]);
+    for i in 0..300 {
+        std::fs::write(mount.join(&format!("top-{i}")), vec![7; 1500]).expect("write");
+    }
+    btrfs(mount, &["subvolume", "snapshot", "/", "/top"]);
+    for i in (0..300).step_by(90) {
+        std::fs::write(mount.join(&format!("top-{i}")), vec![8; 1500]).expect("write");
+    }
+    btrfs(mount, &["subvolume", "create", "/a"]);
+    for i in 0..2500 {
+        let dir = mount.join(&format!("a/d{}", i % 40));
+        std::fs::create_dir_all(&dir).expect("mkdir");
+        let mut content = vec![0; [60, 900, 1900, 9000][rng.below(4) as usize]];
+        rng.fill(&mut content);
+        std::fs::write(dir.join(format!("file-{i}")), content).expect("write");
+    }
+    for i in 0..60 {
+        let from = mount.join(&format!("a/d{}/file-{i}", i % 40));
+        let to = mount.join(&format!("a/d{}/clone-{i}", (i + 1) % 40));
+        let (from, to) = (from.to_string_lossy(), to.to_string_lossy());
+        oracle::sh("cp", &["--reflink=always", &from, &to]).expect("reflink");
+    }
+    for s in 0..SNAPSHOTS {
+        let source = if s % 3 == 2 { format!("/s{}", s - 1) } else { "/a".into() };
+        btrfs(mount, &["subvolume", "snapshot", &source, &format!("/s{s}")]);
+        change(mount, &mut rng, &format!("s{s}"), 3);
+        change(mount, &mut rng, "a", 3);
+    }
+    btrfs(mount, &["subvolume", "snapshot", "-r", "/s1", "/ro"]);
+    btrfs(mount, &["filesystem", "sync", "/"]);
+    btrfs(mount, &["quota", "rescan", "-w", "/"]);
+}
+
+fn change(mount: &KernelMount, rng: &mut Rng, tree: &str, files: u64) {
+    for _ in 0..files {
+        let i = rng.below(2500);
+        let mut content = vec![0; 3000];
+        rng.fill(&mut content);
+        std::fs::write(mount.join(tree).join(format!("d{}/file-{i}", i % 40)), content)
+            .expect("write");
+    }
+}
+
+fn balance(fs: &BtrfsFs) -> btrfs_fs::BalanceReport {
+    let report = fs.balance_metadata().expect("balance");
+    println!("{report:?}");
+    assert_eq!(common::stat(fs, "commit.over_promise"), 0);
+    report
+}
+
+/// All judges, and what the quotas are.
+fn judge(image: &Image) -> String {
+    common::assert_sound(&image.path);
+    let path = image.path.to_string_lossy();
+    oracle::sh("btrfs", &["check", "--mode=lowmem", &path]).expect("lowmem check");
+    let report = oracle::sh("btrfs", &["check", "-Q", &path]).expect("a report");
+    assert!(!report.contains("different"), "btrfs check counts otherwise: {report}");
+    kernel(&image.path, "noatime", |mount| {
+        let before = numbers(mount);
+        btrfs(mount, &["quota", "rescan", "-w", "/"]);
+        assert_eq!(before, numbers(mount), "a rescan was to change nothing");
+        oracle::scrub(mount).expect("scrub");
+        before
+    })
+}
+
+fn metadata_groups(fs: &BtrfsFs) -> Vec<u64> {
+    let groups = fs.space().group_infos();
+    let metadata = groups.iter().filter(|group| group.flags & 7 == 4);
+    metadata.map(|group| group.logical.0).collect()
+}
+
+fn volume(mkfs: &[&str], mount: &str, seed: u64) {
+    let image = Image::new(768 << 20, mkfs);
+    kernel(&image.path, mount, |mount| fill(mount, seed));
+    let numbers_before = judge(&image);
+    let fs = image.open_checked(Options { background: false, ..Options::default() });
+    let before = common::snapshot(&fs);
+    let groups = metadata_groups(&fs);
+    let report = balance(&fs);
+    assert!(report.relocated_extents > 100, "{report:?}");
+    assert_eq!(report.groups, groups.len() as u64);
+    assert!(metadata_groups(&fs).iter().all(|group| !groups.contains(group)), "they are gone");
+    common::assert_same(&before, &common::snapshot(&fs));
+    fs.destroy().expect("close");
+    drop(fs);
+    assert_eq!(numbers_before, judge(&image), "moving nodes changes no number");
+    // The kernel copies what moved, and drops what shares it.
+    kernel(&image.path, mount, |mount| {
+        let mut rng = Rng::new(seed + 1);
+        for s in 0..SNAPSHOTS {
+            change(mount, &mut rng, &format!("s{s}"), 20);
+        }
+        btrfs(mount, &["subvolume", "snapshot", "/s3", "/again"]);
+        change(mount, &mut rng, "s3", 20);
+    });
+    judge(&image);
+    // Without quotas: of what a relocation has moved, its own as well, the kernel counts wrong when it
+    // drops a subvolume ("to be deleted qgroup has non-zero numbers"), and says so.
+    let copy = common::crashed(&image, "dropped.img");
+    kernel(&copy, mount, |mount| {
+        btrfs(mount, &["quota", "disable", "/"]);
+        btrfs(mount, &["subvolume", "delete", "-c", "/s2", "/s5", "/a"]);
+        btrfs(mount, &["subvolume", "sync", "/"]);
+        oracle::scrub(mount).expect("scrub");
+    });
+    common::assert_sound(&copy);
+    // So do we.
+    let fs = image.open_checked(Options { background: false, ..Options::default() });
+    for s in [0, 1, 3, 4] {
+        let dir = find(&fs, &format!("s{s}/d{s}"));
+        for n in 0..30 {
+            let name = format!("new-{n}");
+            let made = fs.mknod(&CX, dir, name.as_bytes(), FileKind::File, 0o644, 0);
+            let ino = made.expect("create").attr.ino;
+            fs.write(&CX, ino, 0, &vec![n; 5000], Default::default()).expect("write");
+        }
+    }
+    fs.sync().expect("commit");
+    balance(&fs);
+    let caller = btrfs_fs::Caller::root();
+    let top = fs.root();
+    fs.delete_subvolume(&caller, btrfs_fs::Delete::Name(top, b"s4")).expect("delete");
+    fs.sync_deleted(&[], None).expect("drop");
+    fs.destroy().expect("close");
+    drop(fs);
+    judge(&image);
+}
+
+fn find(fs: &dyn FileSystem, path: &str) -> Ino {
+    let names = path.split('/').filter(|name| !name.is_empty());
+    names.fold(fs.root(), |at, name| fs.lookup(&CX, at, name.as_bytes()).expect("there").attr.ino)
+}
+
+#[test]
+fn snapshots_share_as_before_with_small_nodes() {
+    testkit::require!(kernel_btrfs);
+    volume(&["-n", "4096"], "noatime", 1);
+}
+
+#[test]
+fn snapshots_share_as_before_with_large_nodes() {
+    testkit::require!(kernel_btrfs);
+    volume(&[], "noatime", 2);
+}
+
+#[test]
+fn the_device_grows_and_shrinks() {
+    testkit::require!(kernel_btrfs);
+    const MIB: u64 = 1 << 20;
+    let image = Image::new(512 * MIB, &[]);
+    kernel(&image.path, "noatime", |mount| {
+        std::fs::write(mount.join("f"), vec![3; 5_000_000]).expect("write");
+    });
+    let size = |image: &Image| {
+        let open = btrfs_volume::OpenOptions { read_only: true, ..Default::default() };
+        let device = std::sync::Arc::new(common::open_device(&image.path, true));
+        let sb = btrfs_volume::Volume::open(device, open).expect("open").superblock();
+        (sb.fields.total_bytes, sb.fields.dev_item.total_bytes)
+    };
+    let cut = |len: u64| {
+        let file = std::fs::File::options().write(true).open(&image.path).expect("open");
+        file.set_len(len).expect("resize the file");
+    };
+    let resize = |total: u64| {
+        let fs = image.open_checked(Options { background: false, ..Options::default() });
+        let before = common::snapshot(&fs);
+        let report = fs.resize(total).expect("resize");
+        common::assert_same(&before, &common::snapshot(&fs));
+        common::close_and_judge(&image, fs);
+        report
+    };
+    let errno = |total: u64| {
+        let fs = image.open_checked(Options { background: false, ..Options::default() });
+        let error = fs.resize(total).expect_err("it cannot");
+        common::close_and_judge(&image, fs);
+        error.errno()
+    };
+    assert_eq!(errno(1024 * MIB), libc::EFBIG);
+    assert_eq!(errno(255 * MIB), libc::EINVAL);
+    cut(1024 * MIB);
+    resize(1024 * MIB);
+    assert_eq!(size(&image), (1024 * MIB, 1024 * MIB));
+    // Metadata comes to lie behind the old end, and goes again.
+    let fs = image.open_checked(Options { background: false, ..Options::default() });
+    while fs.space().behind(600 * MIB).is_empty() {
+        fs.space().new_chunk(btrfs_space::Kind::Metadata).expect("a chunk");
+    }
+    fs.balance_metadata().expect("balance");
+    fs.destroy().expect("close");
+    drop(fs);
+    let report = resize(600 * MIB + 1000);
+    println!("{report:?}");
+    assert_eq!(size(&image), (600 * MIB, 600 * MIB));
+    cut(600 * MIB);
+    common::assert_sound(&image.path);
+    kernel(&image.path, "noatime", |mount| oracle::scrub(mount).expect("scrub"));
+}
+
+/// Creates, changes, syncs and removes files until told to stop.
+fn work(fs: &BtrfsFs, thread: u64, stop: &std::sync::atomic::AtomicBool) -> u64 {
+    let mut rng = Rng::new(thread);
+    let mut done = 0;
+    while !stop.load(std::sync::atomic::Ordering::Relaxed) || done < 50 {
+        let name = format!("w{thread}-{}", rng.below(200));
+        let made = fs.mknod(&CX, fs.root(), name.as_bytes(), FileKind::File, 0o644, 0);
+        match made {
+            Ok(entry) => {
+                let content = vec![thread as u8; 1 + rng.below(20_000) as usize];
+                let written = fs.write(&CX, entry.attr.ino, 0, &content, Default::default());
+                written.unwrap_or_else(|error| panic!("{error}: {:#?}", fs.space().totals()));
+                if rng.below(4) == 0 {
+                    fs.fsync(entry.attr.ino, false).expect("fsync");
+                }
+            }
+            Err(_) => fs.unlink(&CX, fs.root(), name.as_bytes()).expect("unlink"),
+        }
+        done += 1;
+        // What snapshots keep must not fill the volume.
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    done
+}
+
+#[test]
+fn operations_go_on_meanwhile() {
+    testkit::require!(kernel_btrfs);
+    let image = Image::new(3 << 30, &["-n", "4096"]);
+    let fs = image.open_with(Options::default());
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    for n in 0..2000 {
+        common::new_file(&fs, &format!("file-{n}"), &[7; 1000]);
+    }
+    let caller = btrfs_fs::Caller::root();
+    let snap = |name: &str| fs.snapshot(&caller, fs.root(), fs.root(), name.as_bytes(), false);
+    snap("before").expect("snapshot");
+    std::thread::scope(|scope| {
+        for thread in 0..3 {
+            let (fs, stop) = (&fs, &stop);
+            scope.spawn(move || println!("{} operations", work(fs, thread, stop)));
+        }
+        for turn in 0..4 {
+            balance(&fs);
+            snap(&format!("s{turn}")).expect("snapshot");
+        }
+        fs.delete_subvolume(&caller, btrfs_fs::Delete::Name(fs.root(), b"s1")).expect("delete");
+        balance(&fs);
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    fs.sync().expect("commit");
+    fs.destroy().expect("close");
+    drop(fs);
+    common::assert_sound(&image.path);
+    kernel(&image.path, "noatime", |mount| oracle::scrub(mount).expect("scrub"));
+}

@@ -1,0 +1,314 @@
+//! Nodes of a range move elsewhere, in a commit: a memoised rewrite of all trees.
+//!
+//! `moved(node)` is the node itself if neither it nor anything below it lies in the range; else
+//! its copy, made once and remembered, whoever asks: trees that shared the old one share the new
+//! one. So nothing of it is on the volume but the result, and an interruption needs no clean-up.
+//!
+//! References. A copy is held by exactly those who held the old node: each reference goes over as
+//! it is, but that one by a parent's address names the parent's copy. Therefore each extent, moved or
+//! not, is reached by the same trees as before. Quotas are a function of who reaches what and have
+//! nothing to account: the moves come behind them, by construction.
+//!
+//! A copy that others may hold is newer than the last snapshot of its trees. The RELOC flag says so
+//! (`shared::may_be_shared`; the kernel asks the same): whoever changes such a node looks its references
+//! up. The kernel, and `btrfs check`, take a node with that flag for one whose pointers are held by
+//! its address (FULL_BACKREF), so they become that: one reference for each pointer is re-keyed.
+//! Those of a node that its tree alone can hold stay keyed by the tree.
+//!
+//! How nodes are found: all interior nodes of all trees are read, each once however many trees
+//! share it; leaves are not. That is about a hundredth of the trees' nodes.
+//!
+//! What it does not know: why they move, and what becomes of the range.
+
+use super::Settle;
+use crate::items::{Items, TreeItems};
+use crate::refs::{ExtentKind, ExtentRefs, current_refs};
+use crate::shared::{Holder, change_pointers, may_be_shared};
+use crate::space::Kind;
+use btrfs_disk::key::kind;
+use btrfs_disk::node::{ChildPtr, FLAG_RELOC};
+use btrfs_disk::{
+    Corrupt, Error, Expect, Generation, Key, Logical, Node, NodeIdentity, Result, TreeId, build,
+};
+use btrfs_tree::{DirtyNodes, NodeReader, TreeRoot};
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// What a commit shall move.
+#[derive(Clone, Debug)]
+pub struct MoveNodes {
+    /// Logical addresses.
+    pub range: Range<u64>,
+    /// More copies than this are not made: nothing is moved then.
+    pub limit: usize,
+}
+
+/// What became of it.
+#[derive(Clone, Debug, Default)]
+pub struct MovedNodes {
+    /// Nodes of the range that have moved.
+    pub moved: u64,
+    /// Nodes above them that were copied with them.
+    pub above: u64,
+    /// Why nothing was moved.
+    pub refused: Option<String>,
+}
+
+/// A node that is to be written anew.
+struct Copy {
+    tree: TreeId,
+    is_root: bool,
+    node: Arc<Node>,
+    /// It lies in the range.
+    here: bool,
+    /// It keeps its address: it is of this commit.
+    stays: bool,
+    shared: bool,
+    /// Pointers that change, by slot.
+    children: Vec<usize>,
+    refs: ExtentRefs,
+}
+
+/// Finds what is to be copied, children before their parents.
+struct Search<'r, R> {
+    reader: &'r R,
+    range: &'r Range<u64>,
+    /// Nodes of this commit, which stay where they are.
+    dirty: Option<&'r DirtyNodes>,
+    last_snapshot: Generation,
+    seen: HashMap<Logical, bool>,
+    copies: Vec<Copy>,
+}
+
+impl<R: NodeReader> Search<'_, R> {
+    fn tree(&mut self, root: &TreeRoot, last_snapshot: Generation) -> Result<()> {
+        self.last_snapshot = last_snapshot;
+        self.subtree(root.id, &root.expect(), true).map(|_| ())
+    }
+
+    fn is_dirty(&self, at: Logical) -> bool {
+        self.dirty.is_some_and(|dirty| dirty.contains(at))
+    }
+
+    /// Whether the pointer to this node will be another.
+    fn subtree(&mut self, tree: TreeId, expect: &Expect, is_root: bool) -> Result<bool> {
+        let at = expect.logical;
+        let stays = self.is_dirty(at);
+        let here = self.range.contains(&at.0) && !stays;
+        if expect.level == 0 && !here {
+            return Ok(false);
+        }
+        if let Some(known) = self.seen.get(&at) {
+            return Ok(*known);
+        }
+        let node = self.reader.node(expect)?;
+        let mut children = Vec::new();
+        let slots = if node.is_leaf() { 0 } else { node.len() };
+        for slot in 0..slots {
+            let child = node.child(slot);
+            let below = Expect {
+                logical: child.logical,
+                level: node.level() - 1,
+                generation: Some(child.generation),
+                owner: Some(tree),
+                first_key: Some(child.key),
+            };
+            if self.subtree(tree, &below, false)? {
+                children.push(slot);
+            }
+        }
+        let copied = here || !children.is_empty();
+        if copied {
+            let shared = !is_root && may_be_shared(tree, &node, self.last_snapshot);
+            let refs = ExtentRefs::default();
+            self.copies.push(Copy { tree, is_root, node, here, stays, shared, children, refs });
+        }
+        self.seen.insert(at, copied && !stays);
+        Ok(copied && !stays)
+    }
+}
+
+/// How many nodes a commit would copy to move those of `range`, if nothing else changed.
+pub fn count_moves<R: NodeReader>(
+    reader: &R,
+    roots: impl IntoIterator<Item = TreeRoot>,
+    range: &Range<u64>,
+) -> Result<u64> {
+    let mut search = Search {
+        reader,
+        range,
+        dirty: None,
+        last_snapshot: Generation(0),
+        seen: HashMap::new(),
+        copies: Vec::new(),
+    };
+    for root in roots {
+        search.tree(&root, Generation(0))?;
+    }
+    Ok(search.copies.len() as u64)
+}
+
+impl<R: NodeReader> Settle<'_, R> {
+    /// To be done when all trees that share nodes have their edits; see [`Settle::moved_nodes`].
+    pub fn move_nodes(&mut self, what: MoveNodes) {
+        assert!(!self.draining, "moves come before the drain");
+        self.moves.push((what, MovedNodes::default()));
+    }
+
+    /// What became of the moves, in their order.
+    pub fn moved_nodes(&self) -> impl Iterator<Item = &MovedNodes> {
+        self.moves.iter().map(|(_, moved)| moved)
+    }
+
+    /// Behind the quotas, in front of the drain.
+    pub(super) fn make_moves(&mut self) -> Result<()> {
+        let mut moves = std::mem::take(&mut self.moves);
+        for (what, outcome) in &mut moves {
+            // Whatever is wrong is found here, where nothing has changed yet.
+            match self.find_moves(what) {
+                Ok(copies) => *outcome = self.copy_all(copies)?,
+                Err(error) => outcome.refused = Some(error.to_string()),
+            }
+        }
+        self.moves = moves;
+        Ok(())
+    }
+
+    /// All trees that there are, as of now.
+    fn all_trees(&mut self) -> Result<Vec<TreeId>> {
+        let root = self.root(TreeId::ROOT)?;
+        let mut all: Vec<TreeId> = self.trees.keys().copied().collect();
+        let reader = self.dirty.over(self.store);
+        TreeItems::new(&reader, &root).scan(Key::MIN, Key::MAX, &mut |key, _| {
+            if key.kind == kind::ROOT_ITEM {
+                all.push(TreeId(key.objectid));
+            }
+            Ok(())
+        })?;
+        all.sort_unstable();
+        all.dedup();
+        Ok(all)
+    }
+
+    fn find_moves(&mut self, what: &MoveNodes) -> Result<Vec<Copy>> {
+        let trees = self.all_trees()?;
+        let mut roots = Vec::new();
+        for id in trees {
+            let tree = self.tree(id)?;
+            let half = tree.item.as_ref().is_some_and(|(_, item)| item.drop_progress != Key::MIN);
+            if half || id == TreeId::RELOC {
+                let why = format!("tree {id} is half gone: what is left of it cannot be walked");
+                return Err(Error::Unsupported(why));
+            }
+            roots.push((tree.root, tree.last_snapshot()));
+        }
+        let reader = self.dirty.over(self.store);
+        let mut search = Search {
+            reader: &reader,
+            range: &what.range,
+            dirty: Some(&self.dirty),
+            last_snapshot: Generation(0),
+            seen: HashMap::new(),
+            copies: Vec::new(),
+        };
+        for (root, last_snapshot) in &roots {
+            search.tree(root, *last_snapshot)?;
+        }
+        let mut copies = search.copies;
+        if copies.len() > what.limit {
+            let (found, limit) = (copies.len(), what.limit);
+            return Err(Error::Unsupported(format!("{found} nodes are more than {limit}")));
+        }
+        let mut items = TreeItems::new(self.store, &self.extent_root);
+        for copy in copies.iter_mut().filter(|copy| !copy.stays) {
+            let at = copy.node.logical();
+            let refs = current_refs(&mut items, &[&self.deltas], at)?.filter(|refs| refs.refs > 0);
+            copy.refs =
+                refs.ok_or_else(|| Corrupt::new("tree block without an extent item").at(at))?;
+        }
+        Ok(copies)
+    }
+
+    fn copy_all(&mut self, copies: Vec<Copy>) -> Result<MovedNodes> {
+        let mut outcome = MovedNodes::default();
+        let mut now: HashMap<Logical, Logical> = HashMap::new();
+        for copy in copies {
+            let old = copy.node.logical();
+            let children = self.children(&copy, &now);
+            if copy.stays {
+                let id = self.identity(old);
+                let node = build::moved(&copy.node, &id, 0, children.as_deref());
+                self.dirty.insert(Arc::new(node));
+                outcome.above += 1;
+                continue;
+            }
+            let to = self.place(copy.tree)?;
+            now.insert(old, to);
+            let flags = if copy.shared { FLAG_RELOC } else { 0 };
+            let node = build::moved(&copy.node, &self.identity(to), flags, children.as_deref());
+            self.hand_over(&copy, &node)?;
+            if copy.is_root {
+                let generation = self.generation;
+                let tree = self.tree(copy.tree)?;
+                (tree.root.logical, tree.root.generation) = (to, generation);
+            }
+            self.dirty.insert(Arc::new(node));
+            *if copy.here { &mut outcome.moved } else { &mut outcome.above } += 1;
+        }
+        Ok(outcome)
+    }
+
+    fn identity(&self, logical: Logical) -> NodeIdentity {
+        // The owner is that of the node.
+        NodeIdentity { logical, generation: self.generation, owner: TreeId(0) }
+    }
+
+    fn children(&self, copy: &Copy, now: &HashMap<Logical, Logical>) -> Option<Vec<ChildPtr>> {
+        if copy.children.is_empty() {
+            return None;
+        }
+        let mut all: Vec<ChildPtr> = copy.node.children().collect();
+        for slot in &copy.children {
+            let child = &mut all[*slot];
+            (child.logical, child.generation) = (now[&child.logical], self.generation);
+        }
+        Some(all)
+    }
+
+    /// An address for a node of `tree`.
+    fn place(&mut self, tree: TreeId) -> Result<Logical> {
+        let size = self.format.node_size;
+        let extent = match (tree, &mut self.reservation) {
+            (TreeId::CHUNK, _) => self.space.alloc(Kind::System, size, size)?,
+            (_, Some(reservation)) => reservation.alloc_node(self.space, size)?,
+            (_, None) => self.space.alloc(Kind::Metadata, size, size)?,
+        };
+        self.ledger.took(extent);
+        self.taken += u64::from(tree != TreeId::CHUNK);
+        Ok(extent.logical)
+    }
+
+    /// The references to the old node, and those by its address, become the copy's.
+    fn hand_over(&mut self, copy: &Copy, new: &Node) -> Result<()> {
+        let (from, to) = (copy.node.logical(), new.logical());
+        let (len, level) = (self.format.node_size, new.level());
+        let kind = ExtentKind::Node { level };
+        self.deltas.born(to, len, kind);
+        for (owner, count) in &copy.refs.owners {
+            let count = count.cast_signed();
+            self.deltas.add(to, len, kind, *owner, count);
+            self.deltas.add(from, len, kind, *owner, -count);
+        }
+        // Children that moved have these references already: they took all over.
+        let before = match copy.refs.full_backref() {
+            true => Holder::Shared(from),
+            false if copy.shared => Holder::Keyed(new.owner()),
+            false => return Ok(()),
+        };
+        self.deltas.set_full_backref(to, len, level);
+        change_pointers(&mut self.deltas, new, before, -1)?;
+        change_pointers(&mut self.deltas, new, Holder::Shared(to), 1)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,55 @@
+//! A block group that is to run empty: what is free in it is kept aside, what is used moves away
+//! by commits, and in the end the chunk goes back to the device.
+//!
+//! Invariants: what is set aside counts as neither free nor reserved, and reservations are
+//! covered without it; the group's own sums hold all the time. Nothing of this is on the volume:
+//! a mount after a crash finds the group as any other.
+//!
+//! What it does not know: what lies in the group, and who moves it.
+
+use super::{Kind, Space};
+use btrfs_disk::{Error, Logical, Result};
+use std::sync::atomic::Ordering;
+
+impl Space {
+    /// From now on nothing is allocated in the block group that begins at `start`. `NoSpace`: what
+    /// is reserved does not fit without it, and no chunk can be made.
+    pub fn set_aside(&self, start: Logical) -> Result<()> {
+        let Some(group) = self.group_at(start).filter(|group| group.start == start.0) else {
+            return Err(Error::Unsupported(format!("no block group begins at {start}")));
+        };
+        let class = &group.class;
+        let kind = [Kind::Data, Kind::Metadata, Kind::System]
+            .into_iter()
+            .find(|kind| std::sync::Arc::ptr_eq(self.class(*kind), class))
+            .unwrap_or(Kind::Data);
+        let floor = || match kind {
+            Kind::Data => 0,
+            _ => class.global_reserve.load(Ordering::Relaxed),
+        };
+        // What lies in it has to find room elsewhere, too.
+        let moves = group.used() as i64;
+        while !group.set_aside(floor().saturating_add(moves)) {
+            self.new_chunk(kind)?;
+        }
+        Ok(())
+    }
+
+    /// The group is one as any other again, if it is there still.
+    pub fn take_back(&self, start: Logical) -> Result<()> {
+        self.group_at(start).map_or(Ok(()), |group| group.take_back())
+    }
+
+    /// Gives a group that was set aside back to the device, once it is empty; the next commit
+    /// records it. False: something is in it.
+    pub fn give_back(&self, start: Logical) -> Result<bool> {
+        let mut device = self.device.lock();
+        let Some(group) = self.group_at(start) else { return Ok(true) };
+        let last = group.class.snapshot().len() == 1;
+        if last || !group.is_emptied() {
+            return Ok(false);
+        }
+        self.give_up(&mut device, &group)?;
+        Ok(true)
+    }
+}

@@ -225,11 +225,7 @@ fn set_value(options: &mut Options, flag: &str, value: Option<String>) -> Result
         "--variant" => options.variants.push(variant(flag, &text()?)?),
         "--kernel-variant" => options.kernel_variants.push(variant(flag, &text()?)?),
         "--mkfs" => options.mkfs_options = text()?.split_whitespace().map(str::to_string).collect(),
-        "--workloads" | "--workload" => {
-            let list = text()?;
-            let names = list.split(',').map(str::trim).filter(|name| !name.is_empty());
-            options.workloads.extend(names.map(str::to_string));
-        }
+        "--workloads" | "--workload" => options.workloads.extend(names(&text()?)),
         "--jobs" => {
             let list = text()?;
             options.jobs = list.split(',').map(|n| number(flag, n)).collect::<Result<_, _>>()?;
@@ -247,6 +243,10 @@ fn set_value(options: &mut Options, flag: &str, value: Option<String>) -> Result
         _ => return Err(format!("no option {flag}")),
     }
     Ok(())
+}
+
+fn names(list: &str) -> impl Iterator<Item = String> {
+    list.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_string)
 }
 
 fn transports(text: &str) -> Result<Vec<Transport>, String> {

@@ -45,13 +45,11 @@ pub struct BalanceReport {
     pub relocated_extents: u64,
     /// Nodes that were written anew because they point to those.
     pub rewritten_nodes: u64,
-    /// Extents of which quotas had to find out who reaches them: none, whatever moves.
-    pub quota_dirty_extents: u64,
     /// How long it took.
     pub time: Duration,
 }
 
-pub struct Balancer {
+pub(crate) struct Balancer {
     core: Arc<Core>,
     reservations: Arc<Reservations>,
     reserver: Arc<Reserver>,
@@ -78,21 +76,23 @@ impl Drop for Aside<'_> {
 }
 
 impl Balancer {
-    pub fn new(
-        core: Arc<Core>,
-        reservations: Arc<Reservations>,
-        reserver: Arc<Reserver>,
-        committer: Arc<Committer>,
-        cleaner: Arc<Cleaner>,
-        stats: Arc<Stats>,
+    pub(crate) fn new(
+        core: &Arc<Core>,
+        reservations: &Arc<Reservations>,
+        reserver: &Arc<Reserver>,
+        committer: &Arc<Committer>,
+        cleaner: &Arc<Cleaner>,
+        stats: &Arc<Stats>,
     ) -> Balancer {
+        let (core, reservations, reserver) = (core.clone(), reservations.clone(), reserver.clone());
+        let (committer, cleaner, stats) = (committer.clone(), cleaner.clone(), stats.clone());
         let resizing = Mutex::new(Rank::Resize, ());
         let at_work = Mutex::new(Rank::Balance, ());
         Balancer { core, reservations, reserver, committer, cleaner, stats, resizing, at_work }
     }
 
     /// Empties all block groups of metadata that there are now, and gives them back.
-    pub fn balance_metadata(&self) -> Result<BalanceReport> {
+    pub(crate) fn balance_metadata(&self) -> Result<BalanceReport> {
         let start = Instant::now();
         let groups = self.core.space.group_infos();
         let metadata = |group: &&GroupInfo| group.flags & (DATA | METADATA | SYSTEM) == METADATA;
@@ -110,7 +110,7 @@ impl Balancer {
 
     /// The volume takes `total` bytes of its device, rounded down to whole sectors. Nodes that lie behind
     /// a nearer end move; files' content does not yet.
-    pub fn resize(&self, total: u64) -> Result<BalanceReport> {
+    pub(crate) fn resize(&self, total: u64) -> Result<BalanceReport> {
         self.core.health.changeable().fs()?;
         let _one = self.resizing.lock();
         let (start, mut report) = (Instant::now(), BalanceReport::default());

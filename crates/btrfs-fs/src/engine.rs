@@ -107,14 +107,7 @@ impl Engine {
             }
         });
         let cleaner = Arc::new(Cleaner::new(&core, &reservations, &reserver, &committer));
-        let balancer = Balancer::new(
-            core.clone(),
-            reservations.clone(),
-            reserver.clone(),
-            committer.clone(),
-            cleaner.clone(),
-            stats.clone(),
-        );
+        let balancer = Balancer::new(&core, &reservations, &reserver, &committer, &cleaner, &stats);
         Engine {
             core,
             options,

@@ -89,7 +89,7 @@ pub(crate) fn drop_nodes(geometry: &Geometry, budget: u64, trees: u64) -> Action
 /// A step of a relocation that copies up to `copies` nodes. Each has all its referrers, and where its
 /// pointers are held by its address, a referrer for each of them, which together are no longer
 /// than those. No leaf overflows, and nothing is cut.
-pub fn move_nodes(geometry: &Geometry, copies: u64, trees: u64) -> ActionCost {
+pub(crate) fn move_nodes(geometry: &Geometry, copies: u64, trees: u64) -> ActionCost {
     let room = geometry.leaf_space() as u64;
     ActionCost { places: trees, trees, bytes: 2 * copies * room + trees * ROOT, sums: 0 }
 }

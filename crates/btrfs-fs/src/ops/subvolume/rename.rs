@@ -97,13 +97,13 @@ pub(crate) fn rename(
 
 fn concerns(engine: &Engine, from: (&Arc<Inode>, &[u8]), to: (&Arc<Inode>, &[u8])) -> Result<bool> {
     let view = engine.core.view();
-    for (dir, name) in [from, to] {
-        let target = names::lookup(&view, dir.id, name)?;
-        if target.is_some_and(|target| target.is_subvolume()) {
-            return Ok(true);
-        }
+    // In this order: a name that is not there is told before one that cannot be.
+    let Some(source) = names::lookup(&view, from.0.id, from.1)? else { return Ok(false) };
+    if source.is_subvolume() {
+        return Ok(true);
     }
-    Ok(false)
+    let other = names::lookup(&view, to.0.id, to.1)?;
+    Ok(other.is_some_and(|target| target.is_subvolume()))
 }
 
 fn side<'a>(engine: &Engine, (dir, name): (&'a Arc<Inode>, &'a [u8])) -> Result<Option<Side<'a>>> {

@@ -146,9 +146,10 @@ fn is_clean(report: &Report) -> bool {
     report.success() && report.stdout.trim_end().ends_with("no damage found")
 }
 
-/// No note, or that of a copy that was still to be written.
+/// Neither a warning nor a note, but for that of a copy that was still to be written.
 fn no_news_after_kill(line: &str) -> bool {
-    let Some(what) = line.trim().strip_prefix("note: ") else { return true };
+    let line = line.trim();
+    let Some(what) = line.strip_prefix("note: ") else { return !line.starts_with("warning: ") };
     let generations = what.strip_prefix("superblock copy at offset ").and_then(|rest| {
         let (_, rest) = rest.split_once(" is of generation ")?;
         let (copy, first) = rest.split_once(", not ")?;

@@ -93,10 +93,11 @@ fn total(log: &str, skips: u64, gates: &Gates) -> (Counts, Vec<String>) {
     let mut counts = Counts::default();
     let mut remarks = gates.failed.clone();
     let mut results = 0;
-    for line in log.lines() {
+    for (at, line) in log.lines().enumerate() {
         let line = strip_colour(line);
         if let Some(name) = failed_test(&line) {
-            remarks.push(match reason(log, &name) {
+            // Tests of several programs may have one name: the next that follows is this one's.
+            remarks.push(match reason(log.lines().skip(at), &name) {
                 Some(why) => format!("{name}: {why}"),
                 None => name,
             });
@@ -160,10 +161,10 @@ const REASON: usize = 600;
 
 /// What the thread of a failed test said when it panicked, in one line: who reads no more of a
 /// run than its end must not have to run it again to learn that.
-fn reason(log: &str, test: &str) -> Option<String> {
+fn reason<'l>(log: impl Iterator<Item = &'l str>, test: &str) -> Option<String> {
     let thread = format!("thread '{test}' ");
     let panicked = |line: &&str| line.starts_with(&thread) && line.contains("panicked at");
-    let mut lines = log.lines().skip_while(|line| !panicked(line));
+    let mut lines = log.skip_while(|line| !panicked(line));
     let place = lines.next()?.split_once("panicked at ")?.1;
     let ends = |line: &str| {
         let other = ["note: run with", "stack backtrace:", "thread '", "test "];
@@ -250,6 +251,9 @@ test result: ok. 4 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
                    test result: FAILED. 0 passed; 1 failed; 0 ignored";
         let (_, remarks) = total(log, 0, &Gates::default());
         assert_eq!(remarks, ["a: tests/a.rs:3:5: the kernel complains: [ \"loop0\", ]"]);
+        let other = log.replace("tests/a.rs", "tests/b.rs");
+        let (_, remarks) = total(&format!("{log}\n{other}"), 0, &Gates::default());
+        assert!(remarks[0].contains("tests/a.rs") && remarks[1].contains("tests/b.rs"));
     }
 
     #[test]

@@ -15,11 +15,6 @@ pub(crate) struct Uuids {
     entries: Vec<(Key, u64)>,
 }
 
-fn key(kind: u8, uuid: &[u8; 16]) -> Key {
-    let word = |at: usize| u64::from_le_bytes(uuid[at..at + 8].try_into().expect("sized"));
-    Key::new(word(0), kind, word(8))
-}
-
 impl Uuids {
     pub(crate) fn leaf(&mut self, cx: &mut Context<'_>, leaf: &Leaf<'_>) {
         for (key, data) in leaf.node.items() {
@@ -51,10 +46,10 @@ impl Uuids {
         let mut wanted = HashSet::new();
         for (tree, own, received) in roots.uuids() {
             if own != [0; 16] {
-                wanted.insert((key(kind::UUID_KEY_SUBVOL, &own), tree.0));
+                wanted.insert((Key::of_uuid(&own, kind::UUID_KEY_SUBVOL), tree.0));
             }
             if received != [0; 16] {
-                wanted.insert((key(kind::UUID_KEY_RECEIVED_SUBVOL, &received), tree.0));
+                wanted.insert((Key::of_uuid(&received, kind::UUID_KEY_RECEIVED_SUBVOL), tree.0));
             }
         }
         for entry in self.entries {

@@ -11,7 +11,7 @@ use crate::refs::{TreeStart, Usage};
 use crate::source::Context;
 use crate::{Finding, FindingKind};
 use btrfs_disk::node::{BACKREF_REV_SHIFT, FLAG_RELOC, FLAG_WRITTEN};
-use btrfs_disk::{ChildPtr, Expect, Key, Node, TreeId};
+use btrfs_disk::{Expect, Key, Node, TreeId};
 
 /// What the visitor of leaves gets.
 pub(crate) struct Leaf<'a> {
@@ -83,7 +83,8 @@ impl Walk<'_, '_, '_> {
                 self.usage.child(&node, child.logical.0);
             }
             let edge = edge && slot == first && self.is_above_drop(&node);
-            self.visit(&expect_child(&node, &child, self.start.id), end, edge);
+            let expect = Expect::of_child(&child, node.level() - 1, self.start.id);
+            self.visit(&expect, end, edge);
         }
     }
 
@@ -131,15 +132,5 @@ impl Walk<'_, '_, '_> {
     fn wrong(&mut self, node: &Node, why: String) {
         let kind = FindingKind::NodePlacement { why };
         self.cx.add(Finding::new(kind).tree(self.start.id).at(node.logical().0));
-    }
-}
-
-fn expect_child(parent: &Node, child: &ChildPtr, tree: TreeId) -> Expect {
-    Expect {
-        logical: child.logical,
-        level: parent.level() - 1,
-        generation: Some(child.generation),
-        owner: Some(tree),
-        first_key: Some(child.key),
     }
 }

@@ -19,6 +19,12 @@ impl Key {
         Key { objectid, kind, offset }
     }
 
+    /// Where the UUID tree has a UUID.
+    pub fn of_uuid(uuid: &[u8; 16], kind: u8) -> Key {
+        let half = |at: usize| u64::from_le_bytes(uuid[at..at + 8].try_into().expect("8 bytes"));
+        Key::new(half(0), kind, half(8))
+    }
+
     pub fn read(bytes: &[u8; KEY_SIZE]) -> Key {
         Key {
             objectid: u64::from_le_bytes(bytes[0..8].try_into().expect("8 bytes")),

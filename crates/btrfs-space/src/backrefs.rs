@@ -228,13 +228,7 @@ impl<'a> Backrefs<'a> {
         let mut node = self.nodes.node(&tree.root.expect())?;
         while node.level() > level && !node.is_empty() {
             let child = node.child(node.child_slot(key));
-            node = self.nodes.node(&Expect {
-                logical: child.logical,
-                level: node.level() - 1,
-                generation: Some(child.generation),
-                owner: Some(tree.root.id),
-                first_key: Some(child.key),
-            })?;
+            node = self.nodes.node(&Expect::of_child(&child, node.level() - 1, tree.root.id))?;
         }
         Ok((node.level() == level).then_some(node))
     }

@@ -145,14 +145,7 @@ fn may_own(tree: TreeId, owner: TreeId) -> bool {
 
 /// What the pointer at `slot` of `parent` promises.
 pub(crate) fn child_expect(parent: &Node, slot: usize, tree: TreeId) -> Expect {
-    let child = parent.child(slot);
-    Expect {
-        logical: child.logical,
-        level: parent.level() - 1,
-        generation: Some(child.generation),
-        owner: Some(tree),
-        first_key: Some(child.key),
-    }
+    Expect::of_child(&parent.child(slot), parent.level() - 1, tree)
 }
 
 /// The key below which the child at `slot` must end, if anything bounds it.

@@ -27,7 +27,8 @@ use crate::error::{Corrupt, DamageKind};
 use crate::le::FixedSize;
 use crate::le::index;
 use crate::node::{
-    FLAG_RELOC, FLAG_WRITTEN, HEADER_SIZE, Header, ITEM_SIZE, KEY_PTR_SIZE, MAX_LEVEL, Node,
+    ChildPtr, FLAG_RELOC, FLAG_WRITTEN, HEADER_SIZE, Header, ITEM_SIZE, KEY_PTR_SIZE, MAX_LEVEL,
+    Node,
 };
 use crate::{Generation, Geometry, Key, Logical, TreeId};
 pub use chunk::{chunk, chunk_type};
@@ -54,6 +55,19 @@ pub struct Expect {
     /// subvolume's id, never one of another kind.
     pub owner: Option<TreeId>,
     pub first_key: Option<Key>,
+}
+
+impl Expect {
+    /// Of a node of `level` that `pointer`, in a node of `tree`, leads to.
+    pub fn of_child(pointer: &ChildPtr, level: u8, tree: TreeId) -> Expect {
+        Expect {
+            logical: pointer.logical,
+            level,
+            generation: Some(pointer.generation),
+            owner: Some(tree),
+            first_key: Some(pointer.key),
+        }
+    }
 }
 
 /// What the volume, rather than a pointer, says of all its nodes.

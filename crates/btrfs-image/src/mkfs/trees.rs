@@ -236,10 +236,7 @@ impl View<'_> {
     }
 
     fn uuid_tree(&self) -> Items {
-        let half = |i: usize| {
-            u64::from_le_bytes(self.ids.top_level[i..i + 8].try_into().expect("8 bytes"))
-        };
-        let key = Key::new(half(0), kind::UUID_KEY_SUBVOL, half(8));
+        let key = Key::of_uuid(&self.ids.top_level, kind::UUID_KEY_SUBVOL);
         vec![(key, TreeId::FS.0.to_le_bytes().to_vec())]
     }
 

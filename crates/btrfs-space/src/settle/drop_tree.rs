@@ -224,13 +224,7 @@ impl<R: NodeReader> Dropper<'_, '_, R> {
     }
 
     fn read(&self, at: &ChildPtr, level: u8) -> Result<Arc<Node>> {
-        self.settle.store.node(&Expect {
-            logical: at.logical,
-            level,
-            generation: Some(at.generation),
-            owner: Some(self.id),
-            first_key: Some(at.key),
-        })
+        self.settle.store.node(&Expect::of_child(at, level, self.id))
     }
 
     /// Pointers of `node` and below that are keyed by this tree become shared; false if

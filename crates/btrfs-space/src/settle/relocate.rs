@@ -81,7 +81,12 @@ struct Search<'r, R> {
     copies: Vec<Copy>,
 }
 
-impl<R: NodeReader> Search<'_, R> {
+impl<'r, R: NodeReader> Search<'r, R> {
+    fn new(reader: &'r R, range: &'r Range<u64>, dirty: Option<&'r DirtyNodes>) -> Search<'r, R> {
+        let (seen, copies) = Default::default();
+        Search { reader, range, dirty, last_snapshot: Generation(0), seen, copies }
+    }
+
     fn tree(&mut self, root: &TreeRoot, last_snapshot: Generation) -> Result<()> {
         self.last_snapshot = last_snapshot;
         self.subtree(root.id, &root.expect(), true).map(|_| ())
@@ -106,14 +111,7 @@ impl<R: NodeReader> Search<'_, R> {
         let mut children = Vec::new();
         let slots = if node.is_leaf() { 0 } else { node.len() };
         for slot in 0..slots {
-            let child = node.child(slot);
-            let below = Expect {
-                logical: child.logical,
-                level: node.level() - 1,
-                generation: Some(child.generation),
-                owner: Some(tree),
-                first_key: Some(child.key),
-            };
+            let below = Expect::of_child(&node.child(slot), node.level() - 1, tree);
             if self.subtree(tree, &below, false)? {
                 children.push(slot);
             }
@@ -135,14 +133,7 @@ pub fn count_moves<R: NodeReader>(
     roots: impl IntoIterator<Item = TreeRoot>,
     range: &Range<u64>,
 ) -> Result<u64> {
-    let mut search = Search {
-        reader,
-        range,
-        dirty: None,
-        last_snapshot: Generation(0),
-        seen: HashMap::new(),
-        copies: Vec::new(),
-    };
+    let mut search = Search::new(reader, range, None);
     for root in roots {
         search.tree(&root, Generation(0))?;
     }
@@ -204,14 +195,7 @@ impl<R: NodeReader> Settle<'_, R> {
             roots.push((tree.root, tree.last_snapshot()));
         }
         let reader = self.dirty.over(self.store);
-        let mut search = Search {
-            reader: &reader,
-            range: &what.range,
-            dirty: Some(&self.dirty),
-            last_snapshot: Generation(0),
-            seen: HashMap::new(),
-            copies: Vec::new(),
-        };
+        let mut search = Search::new(&reader, &what.range, Some(&self.dirty));
         for (root, last_snapshot) in &roots {
             search.tree(root, *last_snapshot)?;
         }

@@ -67,13 +67,7 @@ fn grow<'l, E: Entry<'l>>(pass: &mut Pass<'_>, run: Run<E>, mut level: u8) -> Re
 /// A root with one child gives way to it, and so on down. The new root is of the
 /// current generation like every root that changed.
 fn lower(pass: &mut Pass<'_>, only: ChildPtr, run: Run<ChildPtr>, level: u8) -> Result<TreeRoot> {
-    let expect = Expect {
-        logical: only.logical,
-        level: level - 1,
-        generation: Some(only.generation),
-        owner: Some(pass.tree),
-        first_key: Some(only.key),
-    };
+    let expect = Expect::of_child(&only, level - 1, pass.tree);
     let child = pass.reader().node(&expect).and_then(|node| {
         keeps(&node, &expect)?;
         Ok(node)

@@ -57,19 +57,13 @@ fn delete_refs(op: &Op<'_>, child: TreeId, parent: TreeId) {
     op.delete(in_root_tree(child.0), kind::ROOT_BACKREF, parent.0);
 }
 
-/// Where the UUID tree has a UUID.
-fn uuid_key(uuid: &[u8; 16], kind: u8) -> Key {
-    let half = |at: usize| u64::from_le_bytes(uuid[at..at + 8].try_into().expect("8 bytes"));
-    Key::new(half(0), kind, half(8))
-}
-
 /// `id` is among those that have a UUID, or no more. Volumes without a UUID tree get one by the
 /// kernel, which sees that it is behind.
 fn note_uuid(op: &Op<'_>, uuid: &[u8; 16], kind: u8, id: TreeId, there: bool) -> Result<()> {
     if *uuid == [0; 16] || op.view.layers.roots.get(TreeId::UUID).is_none() {
         return Ok(());
     }
-    let key = uuid_key(uuid, kind);
+    let key = Key::of_uuid(uuid, kind);
     let old = op.view.get(TreeId::UUID, &key).fs()?;
     let ids = old.as_deref().map_or(&[][..], |old| old);
     let others = ids.chunks_exact(8).filter(|other| **other != id.0.to_le_bytes());

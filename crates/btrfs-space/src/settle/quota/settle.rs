@@ -19,7 +19,7 @@ use crate::items::{Items, TreeItems};
 use crate::settle::Settle;
 use btrfs_disk::items::{QgroupInfo, QgroupLimit, RootItem, qgroup_status};
 use btrfs_disk::key::kind;
-use btrfs_disk::{Error, FixedSize, Key, Node, Result, TreeId};
+use btrfs_disk::{Error, Expect, FixedSize, Key, Node, Result, TreeId};
 use btrfs_tree::{Edit, NodeReader};
 use std::collections::BTreeMap;
 
@@ -199,14 +199,8 @@ impl<R: NodeReader> Settle<'_, R> {
         let mut read = 1;
         let children = if node.is_leaf() { 0 } else { node.len() };
         for slot in 0..children {
-            let child = node.child(slot);
-            let child = self.reader().node(&btrfs_disk::Expect {
-                logical: child.logical,
-                level: node.level() - 1,
-                generation: Some(child.generation),
-                owner: Some(tree),
-                first_key: Some(child.key),
-            })?;
+            let expect = Expect::of_child(&node.child(slot), node.level() - 1, tree);
+            let child = self.reader().node(&expect)?;
             read += self.touch_below(tree, &child)?;
         }
         Ok(read)

@@ -171,14 +171,7 @@ impl Dump<'_> {
             return Ok(());
         }
         for child in node.children() {
-            let expect = Expect {
-                logical: child.logical,
-                level: node.level() - 1,
-                generation: Some(child.generation),
-                owner: Some(tree),
-                first_key: Some(child.key),
-            };
-            self.walk(&expect, tree)?;
+            self.walk(&Expect::of_child(&child, node.level() - 1, tree), tree)?;
         }
         Ok(())
     }

@@ -52,6 +52,13 @@ pub(super) struct Device {
     pub kept: Option<Kept>,
 }
 
+/// Takes what chunks have out of the device's holes.
+pub(super) fn without_chunks(holes: &mut Ranges, chunks: &[ChunkInfo]) {
+    for chunk in chunks {
+        chunk.stripes.iter().for_each(|(_, start)| holes.subtract(start.0, chunk.len));
+    }
+}
+
 impl Device {
     pub(super) fn load(volume: &Volume) -> Device {
         let item = volume.superblock().fields.dev_item;
@@ -61,9 +68,7 @@ impl Device {
             debug_assert!(whole.is_ok(), "one range in an empty set");
         }
         let chunks = volume.chunks();
-        for chunk in &chunks {
-            chunk.stripes.iter().for_each(|(_, start)| holes.subtract(start.0, chunk.len));
-        }
+        without_chunks(&mut holes, &chunks);
         let next_logical = chunks.iter().map(ChunkInfo::end).max().unwrap_or(DEVICE_RESERVED);
         Device {
             holes,

@@ -19,10 +19,7 @@ impl Space {
             return Err(Error::Unsupported(format!("no block group begins at {start}")));
         };
         let class = &group.class;
-        let kind = [Kind::Data, Kind::Metadata, Kind::System]
-            .into_iter()
-            .find(|kind| std::sync::Arc::ptr_eq(self.class(*kind), class))
-            .unwrap_or(Kind::Data);
+        let kind = self.kind_of_group(&group);
         let floor = || match kind {
             Kind::Data => 0,
             _ => class.global_reserve.load(Ordering::Relaxed),

@@ -7,7 +7,7 @@
 //! What it does not know: what lies in the chunks behind the end, and who moves it.
 
 use super::Space;
-use super::chunk_alloc::Device;
+use super::chunk_alloc::{Device, without_chunks};
 use super::totals::GroupInfo;
 use btrfs_disk::{Error, Logical, Result};
 use std::sync::atomic::Ordering;
@@ -85,11 +85,7 @@ impl Space {
         device.holes.subtract(from, total - from);
         let whole = device.holes.insert(from, total - from);
         debug_assert!(whole.is_ok(), "nothing was there");
-        for chunk in self.volume.chunks() {
-            for (_, start) in &chunk.stripes {
-                device.holes.subtract(start.0, chunk.len);
-            }
-        }
+        without_chunks(&mut device.holes, &self.volume.chunks());
     }
 
     fn resized(&self, device: &Device) {

@@ -151,8 +151,11 @@ impl Space {
 
     /// The kind of block group that an extent lies in (mixed: data).
     pub fn kind_of(&self, extent: &Extent) -> Result<Kind> {
-        let flags = self.group_of(extent)?.class.type_flags;
-        let is = |kind: Kind| self.class(kind).type_flags == flags;
-        Ok([Kind::Data, Kind::Metadata].into_iter().find(|k| is(*k)).unwrap_or(Kind::System))
+        Ok(self.kind_of_group(&*self.group_of(extent)?))
+    }
+
+    pub(super) fn kind_of_group(&self, group: &super::group::Group) -> Kind {
+        let is = |kind: Kind| self.class(kind).type_flags == group.class.type_flags;
+        [Kind::Data, Kind::Metadata].into_iter().find(|k| is(*k)).unwrap_or(Kind::System)
     }
 }

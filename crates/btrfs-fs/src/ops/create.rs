@@ -224,12 +224,7 @@ fn insert_inode(
         capability: Some(false),
         ..State::default()
     };
-    let inode = engine.inodes.table().insert(id, state, lookups)?;
-    op.edit(id, |o| {
-        o.mark_born();
-        o.put(kind::INODE_ITEM, 0, item.to_boxed(), Base::Absent);
-    });
-    put_inode(op, id, &mut *inode.write()?);
+    let inode = insert_born(engine, op, id, state, lookups)?;
     if new.kind == FileKind::Symlink {
         let extent = FileExtent::Inline {
             generation: item.generation,
@@ -239,16 +234,46 @@ fn insert_inode(
         };
         op.put_new(id, kind::EXTENT_DATA, 0, extent.to_vec().into());
     }
-    if let Some(property) = &prepared.property {
-        xattrs::put(op, id, COMPRESSION, property)?;
-    }
-    if let Some(access) = &prepared.inherited.access {
-        xattrs::put(op, id, acl::ACCESS, access)?;
-    }
-    if let Some(default) = &prepared.inherited.default {
-        xattrs::put(op, id, acl::DEFAULT, default)?;
-    }
+    put_inherited(op, id, &prepared.inherited, prepared.property.as_deref())?;
     Ok(inode)
+}
+
+/// A new inode, which no tree has, in memory and in the delta.
+pub(super) fn insert_born(
+    engine: &Engine,
+    op: &Op<'_>,
+    id: InodeId,
+    state: State,
+    lookups: u64,
+) -> Result<Arc<Inode>> {
+    let item = state.item;
+    let inode = engine.inodes.table().insert(id, state, lookups)?;
+    op.edit(id, |o| {
+        o.mark_born();
+        o.put(kind::INODE_ITEM, 0, item.to_boxed(), Base::Absent);
+    });
+    put_inode(op, id, &mut *inode.write()?);
+    Ok(inode)
+}
+
+/// What a new inode has from where it is made.
+pub(super) fn put_inherited(
+    op: &Op<'_>,
+    id: InodeId,
+    inherited: &Inherited,
+    property: Option<&[u8]>,
+) -> Result<()> {
+    let all = [
+        (COMPRESSION, property),
+        (acl::ACCESS, inherited.access.as_deref()),
+        (acl::DEFAULT, inherited.default.as_deref()),
+    ];
+    for (name, value) in all {
+        if let Some(value) = value {
+            xattrs::put(op, id, name, value)?;
+        }
+    }
+    Ok(())
 }
 
 /// The parent must be a directory and the inode not one: shared by `link`.

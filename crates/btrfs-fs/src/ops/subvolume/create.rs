@@ -5,9 +5,9 @@ use super::{Place, note_uuid, put_refs};
 use crate::acl::{self, Inherited};
 use crate::engine::Engine;
 use crate::ino::{InodeId, number};
-use crate::inode::{Inode, State, change, put_inode};
+use crate::inode::{Inode, State, change};
 use crate::names::{self, Target};
-use crate::ops::create::{check_parent, touch_dir, writable_dir};
+use crate::ops::create::{check_parent, insert_born, put_inherited, touch_dir, writable_dir};
 use crate::ops::lookup::entry;
 use crate::ops::xattr::COMPRESSION;
 use crate::reserve::cost;
@@ -18,7 +18,7 @@ use btrfs_disk::items::{InodeItem, InodeRef, RootItem, Timespec, dir_type, inode
 use btrfs_disk::key::kind;
 use btrfs_disk::{Key, TreeId};
 use btrfs_txn::Op;
-use btrfs_txn::delta::{Base, TreeAction};
+use btrfs_txn::delta::TreeAction;
 use std::sync::Arc;
 use vfs::{Entry, Errno, Ino, Result};
 
@@ -153,23 +153,10 @@ fn insert_root(
     let id = InodeId::new(tree, FIRST_FREE_OBJECTID);
     let item = InodeItem { generation: op.generation().0, ..prepared.item };
     let state = State { item, inline: Some(false), capability: Some(false), ..State::default() };
-    let inode = engine.inodes.table().insert(id, state, 1)?;
-    op.edit(id, |o| {
-        o.mark_born();
-        o.put(kind::INODE_ITEM, 0, item.to_boxed(), Base::Absent);
-    });
-    put_inode(op, id, &mut *inode.write()?);
+    let inode = insert_born(engine, op, id, state, 1)?;
     let mut up = Vec::new();
     InodeRef { index: 0, name: b".." }.append_to(&mut up);
     op.put_new(id, kind::INODE_REF, FIRST_FREE_OBJECTID, up.into());
-    if let Some(property) = &prepared.property {
-        xattrs::put(op, id, COMPRESSION, property)?;
-    }
-    if let Some(access) = &prepared.inherited.access {
-        xattrs::put(op, id, acl::ACCESS, access)?;
-    }
-    if let Some(default) = &prepared.inherited.default {
-        xattrs::put(op, id, acl::DEFAULT, default)?;
-    }
+    put_inherited(op, id, &prepared.inherited, prepared.property.as_deref())?;
     Ok(inode)
 }

@@ -7,7 +7,7 @@ use crate::subvol::{self, SubvolId, SubvolumeInfo, Time};
 use btrfs_disk::TreeId;
 use btrfs_disk::items::{ROOT_SUBVOL_RDONLY, RootItem, Timespec};
 use btrfs_txn::View;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use vfs::{Errno, FsError, Ino, Result};
 
 /// A directory's way from its subvolume's root; `None`: none leads there.
@@ -31,55 +31,13 @@ pub(crate) fn one(engine: &Engine, tree: TreeId) -> Result<SubvolumeInfo> {
     let view = engine.core.view();
     let root = view.layers.roots.get(tree).filter(|_| tree.is_subvolume());
     let item = root.ok_or(FsError::Posix(Errno::ENOENT))?.item;
-    let mut ways = Ways::new();
     let mut info = describe(engine, &view, tree, &item)?;
-    // The way up, and down again.
-    let mut above = vec![];
-    let mut at = info.parent;
-    while let Some(parent) = at.filter(|_| above.len() < MAX_DEPTH) {
-        let root = view.layers.roots.get(TreeId(parent.0));
-        let Some(item) = root.map(|root| root.item) else { break };
-        above.push(describe(engine, &view, TreeId(parent.0), &item)?);
-        at = above.last().and_then(|info| info.parent);
-    }
-    let mut path = Some(Vec::new());
-    for info in above.iter().rev() {
-        path = path_of(&view, &mut ways, engine, info, path);
-    }
-    info.path = path_of(&view, &mut ways, engine, &info, path);
+    info.path = path_up(engine, &view, &mut Ways::new(), &mut HashMap::new(), &info)?;
     Ok(info)
 }
 
 pub(crate) fn all(engine: &Engine) -> Result<Vec<SubvolumeInfo>> {
-    settle(engine)?;
-    let view = engine.core.view();
-    let subvolumes = view.layers.roots.trees.iter().filter(|(id, _)| id.is_subvolume());
-    let mut all = BTreeMap::new();
-    for (id, root) in subvolumes {
-        all.insert(id.0, describe(engine, &view, *id, &root.item)?);
-    }
-    let mut ways = Ways::new();
-    let mut known: HashMap<u64, Option<Vec<u8>>> = HashMap::new();
-    for id in all.keys().copied().collect::<Vec<_>>() {
-        // Those above that are not known yet, from below.
-        let mut chain = vec![id];
-        while let Some(parent) = all.get(&chain[chain.len() - 1]).and_then(|info| info.parent)
-            && !known.contains_key(&parent.0)
-            && chain.len() <= all.len()
-        {
-            chain.push(parent.0);
-        }
-        for id in chain.into_iter().rev() {
-            let Some(info) = all.get(&id) else { continue };
-            let above = info.parent.and_then(|parent| known.get(&parent.0).cloned().flatten());
-            let path = path_of(&view, &mut ways, engine, info, above);
-            known.insert(id, path);
-        }
-    }
-    Ok(all
-        .into_values()
-        .map(|info| SubvolumeInfo { path: known.remove(&info.id.0).flatten(), ..info })
-        .collect())
+    behind(engine, 0, usize::MAX)
 }
 
 /// The first `most` whose number is above `behind`: to tell of many in parts costs no more than

@@ -87,67 +87,60 @@ fn run(mut args: Args) -> Result<Exit> {
         for (at, place) in places.iter().enumerate() {
             let last = at + 1 == places.len();
             let commits = options.commit == Commit::Each || options.commit == Commit::After && last;
-            let deleted = match id {
-                Some(id) => delete_by_id(open, place, id, &options, commits, &mut out),
-                None => delete(open, place, &options, commits, &mut out),
-            };
-            failures.keep(deleted);
+            let out = &mut out;
+            failures.keep(Deletion { open, place, options: &options, commits, out }.run(id));
         }
         commit_at_the_end(open, &places, &options, failures, &mut out)?;
         out.finish()
     })
 }
 
-fn delete(
-    open: &Open<'_>,
-    place: &Place,
-    options: &Options,
+/// What is named by one operand goes.
+struct Deletion<'a, 'o> {
+    open: &'a Open<'o>,
+    place: &'a Place,
+    options: &'a Options,
+    /// What is said of it.
     commits: bool,
-    out: &mut Out,
-) -> Result<()> {
-    let info = open.rooted(place)?;
-    if options.recursive {
-        delete_below(open, place, info.id, options, commits, out)?;
-    }
-    open.delete(place)?;
-    tell(out, options, commits, &format!("Delete subvolume {} ", info.id.0), &place.show())?;
-    commit_each(open, place, options)
+    out: &'a mut Out,
 }
 
-fn delete_by_id(
-    open: &Open<'_>,
-    place: &Place,
-    id: SubvolId,
-    options: &Options,
-    commits: bool,
-    out: &mut Out,
-) -> Result<()> {
-    if options.recursive {
-        delete_below(open, place, id, options, commits, out)?;
+impl Deletion<'_, '_> {
+    /// The subvolume of this number; without one, that at the place.
+    fn run(&mut self, number: Option<SubvolId>) -> Result<()> {
+        let (open, place) = (self.open, self.place);
+        let id = match number {
+            Some(id) => id,
+            None => open.rooted(place)?.id,
+        };
+        if self.options.recursive {
+            // The deepest first.
+            for info in below(&open.all(place)?, id) {
+                open.delete_by_id(place, info.id)?;
+                self.deleted(info.id, &String::from_utf8_lossy(words::path(info)))?;
+            }
+        }
+        match number {
+            Some(id) => open.delete_by_id(place, id)?,
+            None => open.delete(place)?,
+        }
+        self.deleted(id, &place.show())
     }
-    open.delete_by_id(place, id)?;
-    tell(out, options, commits, &format!("Delete subvolume {} ", id.0), &place.show())?;
-    commit_each(open, place, options)
+
+    /// Says so, and commits if each is to be.
+    fn deleted(&mut self, id: SubvolId, path: &str) -> Result<()> {
+        if !self.options.quiet {
+            let how = if self.commits { "commit" } else { "no-commit" };
+            self.out.line(format!("Delete subvolume {} ({how}): '{path}'", id.0))?;
+        }
+        match self.options.commit {
+            Commit::Each => self.open.sync(self.place),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// All subvolumes in subvolume `id`, the deepest first.
-fn delete_below(
-    open: &Open<'_>,
-    place: &Place,
-    id: SubvolId,
-    options: &Options,
-    commits: bool,
-    out: &mut Out,
-) -> Result<()> {
-    for info in below(&open.all(place)?, id) {
-        open.delete_by_id(place, info.id)?;
-        let path = String::from_utf8_lossy(words::path(info)).into_owned();
-        tell(out, options, commits, &format!("Delete subvolume {} ", info.id.0), &path)?;
-        commit_each(open, place, options)?;
-    }
-    Ok(())
-}
-
 fn below(all: &[SubvolumeInfo], id: SubvolId) -> Vec<&SubvolumeInfo> {
     let (mut found, mut next) = (Vec::<&SubvolumeInfo>::new(), vec![id]);
     while let Some(above) = next.pop() {
@@ -161,18 +154,6 @@ fn below(all: &[SubvolumeInfo], id: SubvolId) -> Vec<&SubvolumeInfo> {
     }
     found.reverse();
     found
-}
-
-fn tell(out: &mut Out, options: &Options, commits: bool, what: &str, path: &str) -> Result<()> {
-    let how = if commits { "commit" } else { "no-commit" };
-    match options.quiet {
-        true => Ok(()),
-        false => out.line(format!("{what}({how}): '{path}'")),
-    }
-}
-
-fn commit_each(open: &Open<'_>, place: &Place, options: &Options) -> Result<()> {
-    if options.commit == Commit::Each { open.sync(place) } else { Ok(()) }
 }
 
 fn commit_at_the_end(

@@ -499,6 +499,20 @@ fn space_and_checksums() {
     run("space", "-n 4096 -m dup", space_cases());
 }
 
+/// Where an item lies is up to the kernel: also one that its leaf begins with goes alone.
+#[test]
+fn an_item_that_begins_its_leaf_is_taken_out() {
+    let gone = case!("the first item of a leaf", Complain, Kind::ReferenceStray { .. }, |p| {
+        let from = Key::new(p.ino(FS, "a/b/big26"), kind::EXTENT_DATA, 0);
+        let (key, _) = p.find(FS, from).expect("extent");
+        // What stands before it in its leaf goes first.
+        let all: Vec<Key> = p.leaf(FS, key).items().map(|(key, _)| key).collect();
+        all.into_iter().take_while(|before| *before < key).for_each(|key| p.remove(FS, key));
+        p.remove(FS, key);
+    });
+    run("first", "-m dup", vec![gone]);
+}
+
 #[test]
 fn inodes() {
     run("inodes", "-m dup", inode_cases());

@@ -4,7 +4,8 @@
 use blockdev::BlockDevice;
 use blockdev::FileDevice;
 use btrfs_disk::items::RootItem;
-use btrfs_disk::key::kind;
+use btrfs_disk::key::{KEY_SIZE, kind};
+use btrfs_disk::node::{HEADER_SIZE, KEY_PTR_SIZE};
 use btrfs_disk::{
     Expect, FixedSize, Key, LeafItem, Logical, Node, NodeIdentity, Superblock, TreeId, build,
 };
@@ -133,9 +134,28 @@ impl Patch {
         let geometry = self.volume.geometry();
         let mut node = build::leaf(geometry, &Self::identity(&leaf), &items).bytes().to_vec();
         node[56..64].copy_from_slice(&leaf.bytes()[56..64]); // flags
-        let digest = geometry.csum.digest(&node[32..]);
-        node[..32].copy_from_slice(&digest);
-        self.write(leaf.logical(), &node, None);
+        self.write_node(leaf.logical(), node);
+    }
+
+    /// The nodes above `leaf` know the key that it begins with.
+    fn tell_parents(&self, tree: TreeId, leaf: &Node, first: Key) {
+        let mut node = self.root(tree);
+        while !node.is_leaf() {
+            let slot = node.child_slot(&leaf.key(0));
+            if node.key(slot) == leaf.key(0) {
+                let (mut bytes, at) = (node.bytes().to_vec(), HEADER_SIZE + slot * KEY_PTR_SIZE);
+                bytes[at..at + KEY_SIZE].copy_from_slice(&first.to_bytes());
+                self.write_node(node.logical(), bytes);
+            }
+            node = self.node(node.child(slot).logical, node.level() - 1);
+        }
+    }
+
+    /// Writes all copies of a node, with its checksum.
+    fn write_node(&self, logical: Logical, mut bytes: Vec<u8>) {
+        let digest = self.volume.geometry().csum.digest(&bytes[32..]);
+        bytes[..32].copy_from_slice(&digest);
+        self.write(logical, &bytes, None);
     }
 
     /// Changes the bytes of a tree's root node.
@@ -143,9 +163,7 @@ impl Patch {
         let root = self.root(tree);
         let mut bytes = root.bytes().to_vec();
         edit(&mut bytes);
-        let digest = self.volume.geometry().csum.digest(&bytes[32..]);
-        bytes[..32].copy_from_slice(&digest);
-        self.write(root.logical(), &bytes, None);
+        self.write_node(root.logical(), bytes);
     }
 
     /// A tree's root node.
@@ -170,11 +188,16 @@ impl Patch {
         });
     }
 
+    /// Takes an item out; if its leaf began with it, with another from now on.
     pub fn remove(&self, tree: TreeId, key: Key) {
+        let leaf = self.leaf(tree, key);
         self.edit_leaf(tree, key, |items| {
             let at = items.iter().position(|(k, _)| *k == key).expect("the item is there");
             items.remove(at);
         });
+        if leaf.key(0) == key && leaf.len() > 1 {
+            self.tell_parents(tree, &leaf, leaf.key(1));
+        }
     }
 
     pub fn insert(&self, tree: TreeId, key: Key, data: &[u8]) {

@@ -15,8 +15,6 @@ const MOST: &[(&str, &str, usize)] = &[
     ("btrfs_disk", "missing_docs", 239),
     ("btrfs_fs", "unreachable_pub", 485),
     ("btrfs_space", "missing_docs", 77),
-    ("btrfs_txn", "missing_docs", 25),
-    ("vfs", "missing_docs", 110),
 ];
 
 /// A lint that was heard, and where.

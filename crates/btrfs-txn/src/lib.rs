@@ -8,6 +8,7 @@
 //! It knows items, trees and extents. It does not know inodes, names or file content, when to
 //! commit, what may be reserved, or the tree log: those stand on it (`btrfs-fs`).
 #![cfg_attr(not(test), deny(unreachable_pub))]
+#![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
 pub mod budget;

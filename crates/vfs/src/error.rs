@@ -9,6 +9,7 @@
 use std::fmt;
 use std::io;
 
+/// What the calls of a file system answer.
 pub type Result<T> = std::result::Result<T, FsError>;
 
 /// The system's numbers; where it has no such error, that of the nearest.
@@ -31,15 +32,18 @@ macro_rules! errnos {
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         #[allow(clippy::upper_case_acronyms)]
         #[non_exhaustive]
-        pub enum Errno { $($name),* }
+        pub enum Errno { $(#[doc = $text] $name),* }
 
         impl Errno {
+            /// The system's number.
             pub fn code(self) -> i32 {
                 match self { $(Errno::$name => codes::$name),* }
             }
+            /// In words, for people.
             pub fn text(self) -> &'static str {
                 match self { $(Errno::$name => $text),* }
             }
+            /// The error of this number, if it is one of these.
             pub fn from_code(code: i32) -> Option<Errno> {
                 $(if code == codes::$name { return Some(Errno::$name); })*
                 None
@@ -105,6 +109,7 @@ pub enum DamageKind {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Damage {
+    /// What of the volume it is.
     pub kind: DamageKind,
     /// For people: what is wrong, and where.
     pub text: String,
@@ -129,12 +134,17 @@ impl From<Damage> for FsError {
     }
 }
 
+/// Why a call failed, by who must act.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum FsError {
+    /// The caller asked for something that cannot be.
     Posix(Errno),
+    /// The medium failed (EIO); the operator must look at the device.
     Io {
+        /// What was being done, and where.
         context: String,
+        /// The system's error.
         source: io::Error,
     },
     /// The medium answered with something that cannot be true: EIO where it is file content,
@@ -142,7 +152,9 @@ pub enum FsError {
     Corrupt(Box<Damage>),
     /// There is no volume of this kind on the device (EINVAL, as for the kernel's mount).
     NotAVolume(String),
+    /// The volume is fine, and this program too small for it (EOPNOTSUPP): what it lacks.
     Unsupported(String),
+    /// The mount refuses writes (EROFS): why.
     ReadOnly(String),
 }
 

@@ -19,13 +19,17 @@ use std::sync::Arc;
 /// Who asks: new inodes belong to `uid` and `gid`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Context {
+    /// Owner of what is made.
     pub uid: u32,
+    /// Group of what is made, unless the parent hands its own on.
     pub gid: u32,
+    /// The process, or 0 where none is known.
     pub pid: u32,
     /// Applied by the implementation where the parent has no default ACL.
     pub umask: u16,
 }
 
+/// What becomes of the two names of a `rename`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RenameMode {
     /// Replace what the new name stands for.
@@ -40,6 +44,7 @@ pub enum RenameMode {
     NoReplaceWhiteout,
 }
 
+/// What becomes of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FallocateMode {
     /// Allocate; the size grows to cover the range.
@@ -49,17 +54,25 @@ pub enum FallocateMode {
     /// Free the range; the size stays.
     PunchHole,
     /// The range reads as zeros and stays allocated.
-    ZeroRange { keep_size: bool },
+    ZeroRange {
+        /// The size stays, also where the range ends behind it.
+        keep_size: bool,
+    },
 }
 
+/// What is looked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SeekWhence {
+    /// `SEEK_DATA`: the next byte that is not in a hole.
     Data,
+    /// `SEEK_HOLE`: the next byte of a hole; the end of the file counts as one.
     Hole,
 }
 
+/// Whether the attribute may, must or must not exist.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum XattrMode {
+    /// Either.
     Set,
     /// EEXIST if it exists.
     Create,
@@ -67,6 +80,7 @@ pub enum XattrMode {
     Replace,
 }
 
+/// How a write is done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WriteFlags {
     /// Clear set-user-ID and set-group-ID as a write by an ordinary user must.
@@ -81,6 +95,7 @@ pub struct WriteFlags {
 /// What `FileSystem::shut_down` makes durable before it stops.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Durable {
+    /// All that was done before the call, content included.
     Everything,
     /// What is named; of content what has been written back.
     Changes,
@@ -94,6 +109,7 @@ pub struct Stat {
     /// Dotted name, e.g. `commit.count`; the unit is its last part where it has one
     /// (`_ns`, `_bytes`).
     pub name: &'static str,
+    /// Since the start, or now where the name says a state.
     pub value: u64,
 }
 
@@ -107,12 +123,16 @@ pub trait Observer: Send + Sync {
     fn attributes_changed(&self, ino: Ino);
 }
 
+/// A file system: what a mount, the command line and the library call. See the contract above.
 pub trait FileSystem: Send + Sync {
+    /// The top directory; always there, and never forgotten.
     fn root(&self) -> Ino;
 
+    /// ENOENT if `parent` has no such name, ENOTDIR if it is no directory.
     fn lookup(&self, cx: &Context, parent: Ino, name: &[u8]) -> Result<Entry>;
     /// Gives `count` lookup references back.
     fn forget(&self, ino: Ino, count: u64);
+    /// What is so now, unwritten content included.
     fn getattr(&self, ino: Ino) -> Result<Attr>;
     /// True if reads may change access times. None of the calls here does by itself: who
     /// serves programs tells of their reads by `accessed`.
@@ -125,7 +145,10 @@ pub trait FileSystem: Send + Sync {
     }
     /// A program read the file, directory or link.
     fn accessed(&self, _ino: Ino) {}
+    /// Changes what `set` names, all or nothing, and answers what is so then. EFBIG, ENOSPC and
+    /// EDQUOT where a size grows.
     fn setattr(&self, cx: &Context, ino: Ino, set: &SetAttr) -> Result<Attr>;
+    /// The target; EINVAL if it is no symbolic link.
     fn readlink(&self, ino: Ino) -> Result<Vec<u8>>;
 
     /// Makes a file, device, FIFO or socket. EEXIST if the name is taken.
@@ -138,13 +161,19 @@ pub trait FileSystem: Send + Sync {
         perm: u16,
         rdev: u32,
     ) -> Result<Entry>;
+    /// EEXIST if the name is taken.
     fn mkdir(&self, cx: &Context, parent: Ino, name: &[u8], perm: u16) -> Result<Entry>;
+    /// EEXIST if the name is taken; ENAMETOOLONG if the target does not fit.
     fn symlink(&self, cx: &Context, parent: Ino, name: &[u8], target: &[u8]) -> Result<Entry>;
+    /// Another name. EEXIST if it is taken, EMLINK if there are too many, EPERM for directories.
     fn link(&self, cx: &Context, ino: Ino, parent: Ino, name: &[u8]) -> Result<Entry>;
     /// An inode without a name (`O_TMPFILE`); `link` may name it later.
     fn tmpfile(&self, cx: &Context, parent: Ino, perm: u16) -> Result<Entry>;
+    /// Takes a name away; EISDIR if it is a directory's.
     fn unlink(&self, cx: &Context, parent: Ino, name: &[u8]) -> Result<()>;
+    /// Takes an empty directory away; ENOTEMPTY if it is not, ENOTDIR if it is none.
     fn rmdir(&self, cx: &Context, parent: Ino, name: &[u8]) -> Result<()>;
+    /// Gives what has one name another, in one step: a crash knows before and after.
     fn rename(
         &self,
         cx: &Context,
@@ -166,6 +195,7 @@ pub trait FileSystem: Send + Sync {
         data: &[u8],
         flags: WriteFlags,
     ) -> Result<usize>;
+    /// ENOSPC and EDQUOT before anything changes, EFBIG behind the largest size.
     fn fallocate(
         &self,
         cx: &Context,
@@ -231,7 +261,9 @@ pub trait FileSystem: Send + Sync {
 
     /// ENODATA if there is none.
     fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>>;
+    /// Names without values, in no order.
     fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>>;
+    /// ERANGE if name or value is too long, ENOSPC if the inode has no more room for it.
     fn setxattr(
         &self,
         cx: &Context,
@@ -240,6 +272,7 @@ pub trait FileSystem: Send + Sync {
         value: &[u8],
         mode: XattrMode,
     ) -> Result<()>;
+    /// ENODATA if there is none.
     fn removexattr(&self, cx: &Context, ino: Ino, name: &[u8]) -> Result<()>;
 
     /// `FS_IOC_GETFLAGS` bits.
@@ -261,6 +294,7 @@ pub trait FileSystem: Send + Sync {
     /// Names the one who is told of changes; at most one, before the first call.
     fn observe(&self, _observer: Arc<dyn Observer>) {}
 
+    /// How large and how full; what is promised counts as in use.
     fn statfs(&self) -> Result<StatFs>;
     /// The volume's label.
     fn label(&self) -> Result<Vec<u8>> {

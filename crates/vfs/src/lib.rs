@@ -4,6 +4,7 @@
 //! stand the engines. Nothing here knows an on-disk format, a transport or a path
 //! syntax. Names are bytes, never text.
 #![cfg_attr(not(test), deny(unreachable_pub))]
+#![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
 mod attr;

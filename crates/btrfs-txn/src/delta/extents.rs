@@ -64,6 +64,7 @@ pub(super) struct Shard {
     pub sums: BTreeMap<Logical, Box<[u8]>>,
 }
 
+/// References to data extents that came and went, and checksums that came.
 pub struct ExtentDelta {
     pub(super) shards: Box<[Mutex<Shard>]>,
     /// Ranges whose checksums in the tree are out of date.
@@ -106,6 +107,7 @@ impl ExtentDelta {
         }
     }
 
+    /// True if nothing came or went.
     pub fn is_empty(&self) -> bool {
         self.shards.iter().all(|s| {
             let shard = s.lock();

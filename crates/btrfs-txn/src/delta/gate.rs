@@ -11,6 +11,7 @@ use crate::sync::{AtomicBool, AtomicUsize, LANES, Ordering, fence, lane_index, r
 #[repr(align(128))]
 struct Lane(AtomicUsize);
 
+/// Counts who is inside an epoch, and closes behind the last of them.
 pub struct Gate {
     lanes: Box<[Lane]>,
     sealed: AtomicBool,
@@ -23,6 +24,7 @@ impl Default for Gate {
 }
 
 impl Gate {
+    /// Open, nobody inside.
     pub fn new() -> Gate {
         Gate {
             lanes: (0..LANES).map(|_| Lane(AtomicUsize::new(0))).collect(),
@@ -49,6 +51,7 @@ impl Gate {
         Some(Active(lane))
     }
 
+    /// Ends what `enter` began.
     pub fn leave(&self, active: Active) {
         let before = self.lanes[active.0].0.fetch_sub(1, Ordering::Release);
         assert!(before > 0, "left an epoch more often than entered");

@@ -24,7 +24,9 @@ const SLOT_COST: u64 = 64;
 /// Whether a key may exist in a lower layer (the sealed delta or the tree).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Base {
+    /// The trees do not have the key: what is born and gone in this epoch leaves nothing.
     Absent,
+    /// They may have it: its end must be said to the commit.
     Possible,
 }
 
@@ -58,6 +60,7 @@ pub(super) struct Shard {
     left_log: Vec<(TreeId, u64)>,
 }
 
+/// Items that changed, by tree, object and key.
 pub struct ItemDelta {
     /// The tree log has taken something in this epoch.
     pub(super) watched: AtomicBool,
@@ -89,6 +92,7 @@ impl ItemDelta {
         }
     }
 
+    /// True if no item changed.
     pub fn is_empty(&self) -> bool {
         self.slots.load(Ordering::Relaxed) == 0
     }
@@ -101,6 +105,7 @@ impl ItemDelta {
         });
     }
 
+    /// Memory that the changes take, about.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed) + self.slots() * SLOT_COST
     }
@@ -356,6 +361,7 @@ impl<'a> ObjectEdit<'a> {
         }
     }
 
+    /// Sets an item of this object; `base` is what the trees have of the key.
     pub fn put(&mut self, kind: u8, offset: u64, value: Box<[u8]>, base: Base) {
         let born = self.object.born;
         self.note(kind, offset, false);
@@ -392,6 +398,7 @@ impl<'a> ObjectEdit<'a> {
             .is_some()
     }
 
+    /// Takes an item of this object away.
     pub fn delete(&mut self, kind: u8, offset: u64) {
         let born = self.object.born;
         self.note(kind, offset, true);

@@ -27,16 +27,22 @@ pub use watch::{Ask, Frozen, Level, is_ref};
 
 use btrfs_disk::Generation;
 
+/// What an epoch changed, until its commit has it in the trees.
 pub struct Delta {
+    /// Of the commit that will have it.
     pub generation: Generation,
+    /// Operations are inside while they change it.
     pub gate: Gate,
+    /// Items of the trees of files, and of the root and UUID trees.
     pub items: ItemDelta,
+    /// Data extents and their checksums.
     pub extents: ExtentDelta,
     /// What becomes of whole trees.
     pub trees: TreeActions,
 }
 
 impl Delta {
+    /// Empty, its gate open.
     pub fn new(generation: Generation) -> Delta {
         Delta {
             generation,
@@ -47,6 +53,7 @@ impl Delta {
         }
     }
 
+    /// True if a commit of it would change nothing.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty() && self.extents.is_empty() && self.trees.is_empty()
     }

@@ -7,9 +7,12 @@ use super::watch::{Ask, Frozen};
 use super::{Delta, ExtentDelta};
 use btrfs_disk::{Key, Logical, TreeId};
 
+/// What the last commit on the medium does not have, of both epochs.
 #[derive(Clone, Copy)]
 pub struct Pending<'a> {
+    /// Of the epoch that operations are in.
     pub current: &'a Delta,
+    /// Of the one that a commit is at work on, below the current.
     pub sealed: Option<&'a Delta>,
 }
 

@@ -15,6 +15,7 @@ pub(super) type SubKey = (u8, u64);
 /// Which changes are noted.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub enum Level {
+    /// Nothing changed since.
     #[default]
     Nothing,
     /// All but the entries of a directory.
@@ -85,6 +86,7 @@ pub struct Frozen {
     pub item_changed: bool,
     /// `None`: deleted.
     pub slots: BTreeMap<SubKey, Option<Box<[u8]>>>,
+    /// Ranges of indexes, both ends included, whose names may be gone.
     pub gaps: Vec<(u64, u64)>,
     /// Objects that took a name of this one: the log must say both or neither.
     pub followers: Vec<u64>,
@@ -93,6 +95,7 @@ pub struct Frozen {
 }
 
 impl Frozen {
+    /// True if names of the inode changed.
     pub fn has_refs(&self) -> bool {
         self.slots.keys().any(|(kind, _)| is_ref(*kind))
     }

@@ -9,11 +9,20 @@ use crate::image::{Blocks, Image, SECTOR, put};
 use crate::rng::Rng;
 use std::collections::HashSet;
 
-/// Everything that a device took, in order.
+/// Everything that a device took and has not forgotten, in order.
 #[derive(Clone)]
 pub struct Recording {
+    /// What was there, and what was durable before `events`.
     pub(crate) base: Image,
+    pub(crate) forgotten: Forgotten,
     pub(crate) events: Vec<Event>,
+}
+
+/// How much came before the first event of a record.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Forgotten {
+    pub(crate) events: usize,
+    pub(crate) flushes: usize,
 }
 
 impl Recording {
@@ -21,12 +30,17 @@ impl Recording {
         &self.events
     }
 
+    /// Those from `position` on, as `SimDevice::position` counts.
+    pub fn since(&self, position: usize) -> &[Event] {
+        &self.events[position.saturating_sub(self.forgotten.events).min(self.events.len())..]
+    }
+
     /// One for each flush, and the last one, which no flush ended. In order; what is durable
     /// is built on the way, so they cost little only if they are taken one by one.
     pub fn epochs(&self) -> impl Iterator<Item = Epoch> {
         let mut durable = Blocks::new();
         let mut start = 0;
-        let mut index = 0;
+        let mut index = self.forgotten.flushes;
         std::iter::from_fn(move || {
             if start > self.events.len() {
                 return None;
@@ -36,7 +50,8 @@ impl Recording {
             let len = len.unwrap_or(rest.len());
             let pending = rest[..len].to_vec();
             let base = Image::over(&self.base, durable.clone());
-            let epoch = Epoch { index, end: start + len, durable: base, pending };
+            let end = self.forgotten.events + start + len;
+            let epoch = Epoch { index, end, durable: base, pending };
             for event in &epoch.pending {
                 apply(&mut durable, &self.base, event, WriteFate::Arrived);
             }
@@ -144,7 +159,7 @@ impl Choices {
     }
 }
 
-fn apply(blocks: &mut Blocks, below: &Image, event: &Event, fate: WriteFate) {
+pub(crate) fn apply(blocks: &mut Blocks, below: &Image, event: &Event, fate: WriteFate) {
     match (event, fate) {
         (Event::Flush, _) | (_, WriteFate::Lost) => {}
         (Event::Write { offset, data }, WriteFate::Arrived) => put(blocks, below, *offset, data),

@@ -4,7 +4,7 @@
 //! when it is called, so it covers only writes that had returned by then. A write that
 //! failed may have arrived (the record has it) or not: see `SimDevice::failing`.
 
-use crate::crash::Recording;
+use crate::crash::{Forgotten, Recording, WriteFate, apply};
 use crate::faults::{Access, Counter, Counts, Fault};
 use crate::image::{Blocks, Image, check_range, pieces, put};
 use blockdev::BlockDevice;
@@ -41,10 +41,18 @@ impl Lie {
 /// makes it, with no lock held: it may wait, and let others use the device meanwhile.
 pub type Hook = Arc<dyn Fn(Access, u64) + Send + Sync>;
 
+/// What came, but for what was forgotten: that is `durable`, over the device's base.
+#[derive(Default)]
+struct Record {
+    durable: Blocks,
+    forgotten: Forgotten,
+    events: Vec<Event>,
+}
+
 pub struct SimDevice {
     base: Image,
     blocks: RwLock<Blocks>,
-    events: Mutex<Vec<Event>>,
+    record: Mutex<Record>,
     lie: Option<Lie>,
     faults: Mutex<Vec<Fault>>,
     counter: Counter,
@@ -58,7 +66,7 @@ impl SimDevice {
         SimDevice {
             base,
             blocks: RwLock::default(),
-            events: Mutex::default(),
+            record: Mutex::default(),
             lie: None,
             faults: Mutex::default(),
             counter: Counter::default(),
@@ -94,12 +102,29 @@ impl SimDevice {
 
     /// Events so far: a place in the record.
     pub fn position(&self) -> usize {
-        self.events.lock().len()
+        let record = self.record.lock();
+        record.forgotten.events + record.events.len()
+    }
+
+    /// Nobody asks for a crash before `position` any more: what flushes had made durable by then is
+    /// kept, and not how. A record grows with every write, a volume does not.
+    pub fn forget(&self, position: usize) {
+        let mut record = self.record.lock();
+        let Record { durable, forgotten, events } = &mut *record;
+        let before = position.saturating_sub(forgotten.events).min(events.len());
+        let flushed = events[..before].iter().rposition(|event| matches!(event, Event::Flush));
+        for event in events.drain(..flushed.map_or(0, |flush| flush + 1)) {
+            forgotten.events += 1;
+            forgotten.flushes += usize::from(matches!(event, Event::Flush));
+            apply(durable, &self.base, &event, WriteFate::Arrived);
+        }
     }
 
     /// What has come so far.
     pub fn recording(&self) -> Recording {
-        Recording { base: self.base.clone(), events: self.events.lock().clone() }
+        let record = self.record.lock();
+        let base = Image::over(&self.base, record.durable.clone());
+        Recording { base, forgotten: record.forgotten, events: record.events.clone() }
     }
 
     /// The content if everything arrives.
@@ -116,9 +141,9 @@ impl SimDevice {
 
     fn store(&self, offset: u64, data: Arc<[u8]>) {
         // Content and record change together, or two writes of one block could differ in order.
-        let mut events = self.events.lock();
+        let mut record = self.record.lock();
         put(&mut self.blocks.write(), &self.base, offset, &data);
-        events.push(Event::Write { offset, data });
+        record.events.push(Event::Write { offset, data });
     }
 
     fn take(&self, offset: u64, data: Arc<[u8]>) -> io::Result<()> {
@@ -166,17 +191,17 @@ impl BlockDevice for SimDevice {
     fn flush(&self) -> io::Result<()> {
         let number = self.pass(Access::Flush, 0)?;
         if !self.lie.is_some_and(|lie| lie.drops(number)) {
-            self.events.lock().push(Event::Flush);
+            self.record.lock().events.push(Event::Flush);
         }
         Ok(())
     }
 
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
         check_range(self.len(), offset, len)?;
-        let mut events = self.events.lock();
+        let mut record = self.record.lock();
         let garbage = vec![self.discarded; len as usize];
         put(&mut self.blocks.write(), &self.base, offset, &garbage);
-        events.push(Event::Discard { offset, len });
+        record.events.push(Event::Discard { offset, len });
         Ok(())
     }
 

@@ -2,7 +2,9 @@
 //! and nothing that was never written.
 
 use blockdev::BlockDevice;
-use blocksim::{Access, Choice, Fault, Hook, Image, Lie, SECTOR, SimDevice, Span, WriteFate};
+use blocksim::{
+    Access, Choice, Epoch, Fault, Hook, Image, Lie, SECTOR, SimDevice, Span, WriteFate,
+};
 use std::sync::{Arc, Mutex, OnceLock};
 
 const LEN: u64 = 1 << 20;
@@ -165,4 +167,33 @@ fn a_hook_sees_each_access_before_it_takes_effect_and_may_use_the_device() {
     dev.read_at(512, &mut [0; 512]).unwrap();
     let expected = [(Access::Write, 8192, 0), (Access::Flush, 0, 1), (Access::Read, 512, 2)];
     assert_eq!(*seen.lock().unwrap(), expected);
+}
+
+/// What the epochs from `position` on are: their numbers, ends, and all states of each.
+fn told(dev: &SimDevice, position: usize) -> Vec<(usize, usize, Vec<u8>)> {
+    let recording = dev.recording();
+    let since = recording.epochs().filter(|epoch| epoch.end >= position);
+    let states = |epoch: &Epoch| -> Vec<u8> {
+        let images = epoch.choices(8, 1).into_iter().map(|choice| epoch.image(&choice));
+        images.flat_map(|image| (0..8).map(move |sector| byte(&image, sector * 512))).collect()
+    };
+    since.map(|epoch| (epoch.index, epoch.end, states(&epoch))).collect()
+}
+
+#[test]
+fn what_came_before_is_forgotten_and_no_later_crash_changes() {
+    let dev = device();
+    for round in 0..6 {
+        dev.write_at(round * 512, &[round as u8 + 1; 1024]).unwrap();
+        dev.write_at(0, &[round as u8 + 1; 512]).unwrap();
+        dev.flush().unwrap();
+    }
+    dev.write_at(512, &[9; 512]).unwrap();
+    for position in [4, 5, 6, 11, dev.position()] {
+        let before = told(&dev, position);
+        dev.forget(position);
+        assert_eq!(told(&dev, position), before, "from {position} on");
+        assert!(dev.recording().events().len() <= 19 - position + 3, "{position}");
+    }
+    assert_eq!((dev.position(), byte(&dev.image(), 0)), (19, 6));
 }

@@ -5,7 +5,7 @@
 
 use crate::mirror::{BLOCK, Loose, Mirror, Slot, State, below};
 use crate::{base, outside, state};
-use blocksim::{Epoch, Image, Rng, SimDevice};
+use blocksim::{Epoch, Event, Image, Recording, Rng, SimDevice};
 use btrfs_disk::superblock::{COPIES, SUPER_SIZE};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -104,6 +104,15 @@ fn block_that_differs(loose: &Loose, a: &Content, b: &Content) -> Option<u64> {
     })
 }
 
+/// One of the epochs that end at `position` or later. Each holds all that is durable, so
+/// thousands of them at once would be gigabytes.
+fn one_since(recording: &Recording, position: usize, rng: &mut Rng) -> Epoch {
+    let flushes = recording.since(position).iter().filter(|event| matches!(event, Event::Flush));
+    let count = 1 + flushes.count();
+    let mut since = recording.epochs().filter(|epoch| epoch.end >= position);
+    since.nth(rng.below(count as u64) as usize).expect("the last one ends where the record does")
+}
+
 /// Judges one of the states that a crash may leave since the last sync, in the directories
 /// `tops` of the root. With `scratch`, `btrfs check` is asked as well, once it is mounted and
 /// closed.
@@ -116,11 +125,10 @@ pub fn judge(
     scratch: Option<&Path>,
 ) {
     let state = mirror.state();
+    device.forget(state.durable_at);
     let recording = device.recording();
-    let epochs: Vec<Epoch> =
-        recording.epochs().filter(|epoch| epoch.end >= state.durable_at).collect();
     let mut rng = Rng::new(seed);
-    let epoch = rng.pick(&epochs);
+    let epoch = one_since(&recording, state.durable_at, &mut rng);
     let choices = epoch.choices(8, rng.next_u64());
     let told = format!("{told}, crash {seed}, before flush {}", epoch.index);
     let mut image = epoch.image(rng.pick(&choices));

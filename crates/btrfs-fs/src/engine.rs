@@ -151,6 +151,7 @@ impl Engine {
     pub fn all_stats(&self) -> Vec<Stat> {
         let all = self.stats.list().into_iter().chain(self.core.stats.list());
         let mut all: Vec<Stat> = all.map(|(name, value)| Stat { name, value }).collect();
+        self.inodes.note_memory();
         let layers = self.core.layers();
         let cache = self.core.store.counters();
         let waits = crate::inode::LOCK_WAITS.load(std::sync::atomic::Ordering::Relaxed);
@@ -165,9 +166,11 @@ impl Engine {
             ("commit.unpaid_nodes", self.core.space.unpaid_nodes()),
             ("cache.hits", cache.hits),
             ("cache.misses", cache.misses),
+            ("memory.cache", cache.bytes),
         ];
+        let now = now.into_iter().chain(self.core.memory.list());
         let volume = self.core.volume.counters().list();
-        let more = now.into_iter().chain(volume);
+        let more = now.chain(volume);
         all.extend(more.map(|(name, value)| Stat { name, value }));
         all
     }

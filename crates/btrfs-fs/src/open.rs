@@ -38,7 +38,8 @@ impl BtrfsFs {
         };
         let volume = Arc::new(Volume::open(device, open).fs()?);
         pending_log(&volume, &options)?;
-        let store = NodeStore::new(volume.clone(), options.cache_bytes as usize);
+        let store =
+            NodeStore::new(volume.clone(), options.cache_bytes.min(options.memory_bytes) as usize);
         let roots = Arc::new(load_roots(&store, &volume.superblock()).fs()?);
         let read_only = read_only_reason(&options, &volume, &store, &roots)?;
         let space = Arc::new(load_space(&store, &volume, &roots, read_only.is_some())?);
@@ -247,7 +248,7 @@ fn core(
         },
         health: Health::new(read_only),
         discards: PendingDiscards::new(options.discard),
-        memory: Memory::new(options.dirty_bytes, options.delta_bytes),
+        memory: Memory::new(options.memory()),
         clock: options.clock.clone(),
         contention: options.contention.clone(),
         injection: options.injection(),

@@ -2,7 +2,7 @@
 
 use btrfs_disk::TreeId;
 use btrfs_disk::items::Timespec;
-use btrfs_txn::{Clock, Contention, Injection};
+use btrfs_txn::{Clock, Contention, Injection, MemoryLimits};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,11 +17,14 @@ pub struct Options {
     pub subvol: Subvol,
     /// Longest time between commits.
     pub commit_interval: Duration,
-    /// Bytes of memory for cached nodes.
+    /// Bytes of memory for all that the next three are parts of, for inodes, and for what a
+    /// commit builds: who needs more takes it from those that need less.
+    pub memory_bytes: u64,
+    /// Bytes of memory for cached nodes, at most.
     pub cache_bytes: u64,
-    /// Bytes of memory that uncommitted changes may take before a commit starts.
+    /// Bytes of memory that uncommitted changes may take before a commit starts, at most.
     pub delta_bytes: u64,
-    /// Bytes of unwritten file content before it is written back.
+    /// Bytes of unwritten file content before it is written back, at most.
     pub dirty_bytes: u64,
     /// What a read does to the access time.
     pub atime: Atime,
@@ -87,6 +90,16 @@ impl Clock for SystemClock {
 }
 
 impl Options {
+    /// The bounds of the volume's memory.
+    pub(crate) fn memory(&self) -> MemoryLimits {
+        MemoryLimits {
+            all: self.memory_bytes,
+            cache: self.cache_bytes,
+            delta: self.delta_bytes,
+            content: self.dirty_bytes,
+        }
+    }
+
     pub(crate) fn injection(&self) -> Injection {
         #[cfg(feature = "fault-injection")]
         return self.injection.clone();
@@ -113,6 +126,7 @@ impl Default for Options {
             ignore_log: false,
             subvol: Subvol::Default,
             commit_interval: Duration::from_secs(30),
+            memory_bytes: 512 << 20,
             cache_bytes: 512 << 20,
             delta_bytes: 256 << 20,
             dirty_bytes: 256 << 20,

@@ -122,3 +122,38 @@ fn unwritten_content_has_a_budget() {
     assert!(largest <= 2 * budget, "{largest} bytes wait");
     close_and_judge(&image, fs);
 }
+
+/// Names, content and inodes in use, more than the budget of all together, while each part's own
+/// bound is far away: the parts make room for each other, and the cache gets back what is left.
+#[test]
+fn one_budget_is_shared() {
+    testkit::require!(kernel_btrfs);
+    let image = Image::new(1 << 30, &[]);
+    let budget = 16 << 20;
+    let fs = image.open_with(Options {
+        commit_interval: Duration::from_secs(3600),
+        memory_bytes: budget,
+        ..Options::default()
+    });
+    let held = |fs: &BtrfsFs| -> u64 {
+        let parts = ["cache", "delta", "sealed", "building", "inodes", "content"];
+        parts.iter().map(|part| stat(fs, &format!("memory.{part}"))).sum()
+    };
+    let (mut largest, mut least_cache) = (0, u64::MAX);
+    for number in 0..12_000 {
+        new_file(&fs, &format!("file-{number}"), &[7; 3000]);
+        if number % 20 == 0 {
+            largest = largest.max(held(&fs));
+            least_cache = least_cache.min(stat(&fs, "memory.cache_budget"));
+        }
+    }
+    println!("{largest} of {budget} bytes, the cache {least_cache} at least");
+    assert!(stat(&fs, "commit.count") > 1, "nobody made room");
+    assert!(least_cache < budget / 2, "the cache gave nothing: {least_cache}");
+    // The cache follows in steps.
+    assert!(largest <= budget + budget / 64, "{largest} bytes are held");
+    fs.sync().expect("commit");
+    let (cache, inodes) = (stat(&fs, "memory.cache_budget"), stat(&fs, "memory.inodes"));
+    assert!(cache + inodes > budget / 8 * 7, "cache {cache}, inodes {inodes}");
+    close_and_judge(&image, fs);
+}

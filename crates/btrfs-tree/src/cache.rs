@@ -6,7 +6,7 @@
 //! youngest and drops what nobody asked for since it last came by. So one long scan
 //! passes through without driving out what is used again and again.
 //!
-//! Invariants: at most `capacity` nodes in a shard; `map` and the queue hold the same
+//! Invariants: at most `capacity` nodes in a shard, but for the moment after it shrank; `map` and the queue hold the same
 //! addresses; `hand` is `NONE` or in the queue.
 //!
 //! What it does not know: whether a node is the one that somebody expects.
@@ -24,6 +24,9 @@ const OVERHEAD: usize = 256;
 const MAX_SHARDS: usize = 64;
 /// Fewer nodes a shard, and eviction knows too little to choose well.
 const MIN_SHARD_NODES: usize = 32;
+
+/// Nodes that go under one hold when the budget shrinks.
+const AT_ONCE: usize = 16;
 
 /// What the cache did so far and holds now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -66,6 +69,21 @@ impl Cache {
             queue: RwLock::new(Rank::Leaf, Queue::new(nodes / count)),
         };
         Cache { shards: (0..count).map(|_| shard()).collect(), node_size }
+    }
+
+    /// At most so many bytes from now on; what is too much goes, a few nodes under one hold.
+    pub(crate) fn set_budget(&self, budget: usize) {
+        let capacity = budget / (self.node_size + OVERHEAD) / self.shards.len();
+        for shard in &self.shards {
+            shard.queue.write().capacity = capacity;
+            loop {
+                let gone = shard.queue.write().evict_beyond();
+                shard.evictions.fetch_add(gone.len() as u64, Ordering::Relaxed);
+                if gone.is_empty() {
+                    break;
+                }
+            }
+        }
     }
 
     fn shard(&self, logical: Logical) -> &Shard {
@@ -209,6 +227,12 @@ impl Queue {
         Some(entry.node)
     }
 
+    /// Some of those that are too many, to be dropped after the lock.
+    fn evict_beyond(&mut self) -> Vec<Arc<Node>> {
+        let much = self.map.len().saturating_sub(self.capacity).min(AT_ONCE);
+        (0..much).map_while(|_| self.evict()).collect()
+    }
+
     fn evict(&mut self) -> Option<Arc<Node>> {
         let mut at = if self.hand == NONE { self.oldest } else { self.hand };
         while let Some(link) = self.links.get(at as usize) {
@@ -339,6 +363,20 @@ mod tests {
         assert_eq!(cache.get(at(1), |_| true).unwrap().generation(), Generation(2));
         cache.forget(at(1));
         assert!(!holds(&cache, 1));
+    }
+
+    #[test]
+    fn a_budget_shrinks_and_grows() {
+        let cache = Cache::new(100 * (4096 + OVERHEAD), 4096);
+        (0..100).for_each(|n| cache.insert(node(n, 1)));
+        assert!(cache.counters().nodes > 60);
+        cache.set_budget(20 * (4096 + OVERHEAD));
+        assert!((1..=20).contains(&cache.counters().nodes), "{:?}", cache.counters());
+        (0..100).for_each(|n| cache.insert(node(n, 2)));
+        assert!((1..=20).contains(&cache.counters().nodes), "{:?}", cache.counters());
+        cache.set_budget(100 * (4096 + OVERHEAD));
+        (0..100).for_each(|n| cache.insert(node(n, 3)));
+        assert!(cache.counters().nodes > 60, "{:?}", cache.counters());
     }
 
     #[test]

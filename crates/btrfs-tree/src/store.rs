@@ -28,6 +28,11 @@ impl NodeStore {
         &self.volume
     }
 
+    /// Keeps at most so many from now on; what is too much goes.
+    pub fn set_budget(&self, bytes: usize) {
+        self.cache.set_budget(bytes);
+    }
+
     /// The node that `expect` promises, from the cache or the medium.
     pub fn get(&self, expect: &Expect) -> Result<Arc<Node>> {
         // Who does not know the generation wants what stands on the medium.

@@ -1,22 +1,55 @@
-//! Memory for what is not durable yet: changed items, and content that no extent holds.
+//! One budget of memory for all that a volume holds: cached nodes, changed items, inodes, content
+//! that no extent holds yet, and the nodes that a commit builds.
+//!
+//! Whoever has less leaves more to the others: changes and content get what inodes and a commit at
+//! work leave, the cache what all of them leave, and a floor that keeps trees walkable. Each part
+//! has a bound of its own beside that.
 //!
 //! It counts and compares. What is done about too much of it is its users' business.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// How much memory there may be, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct MemoryLimits {
+    /// Everything together.
+    pub all: u64,
+    /// Cached nodes.
+    pub cache: u64,
+    /// Changed items.
+    pub delta: u64,
+    /// Content that no extent holds yet.
+    pub content: u64,
+}
+
+/// What is left to one part however much the others have, as a share of everything.
+const LEAST: u64 = 16;
+/// The cache's share of that kind is twice as large.
+const LEAST_CACHE: u64 = 8;
+/// The cache follows in steps of such a share of everything.
+const STEP: u64 = 128;
+
 /// How much memory is taken, and how much may be.
 pub struct Memory {
+    limits: MemoryLimits,
     /// Bytes of content that no extent holds yet.
     dirty: AtomicU64,
-    /// From where on a commit is asked for, in bytes of content and of the delta.
-    most_dirty: u64,
-    most_delta: u64,
+    /// Changed items: those that operations add to, and those that a commit is at.
+    delta: AtomicU64,
+    sealed: AtomicU64,
+    inodes: AtomicU64,
+    /// Nodes that a commit has built and not written.
+    building: AtomicU64,
+    /// What the cache was told last.
+    cache: AtomicU64,
 }
 
 impl Memory {
-    /// Of content and of the delta, in bytes, from where on something is done about it.
-    pub fn new(most_dirty: u64, most_delta: u64) -> Memory {
-        Memory { dirty: AtomicU64::new(0), most_dirty, most_delta }
+    /// Nothing is taken yet.
+    pub fn new(limits: MemoryLimits) -> Memory {
+        let (dirty, delta, sealed, inodes, building) = Default::default();
+        let cache = AtomicU64::new(limits.cache.min(limits.all));
+        Memory { limits, dirty, delta, sealed, inodes, building, cache }
     }
 
     /// Bytes of content that no extent holds yet.
@@ -35,18 +68,120 @@ impl Memory {
         debug_assert!(before >= bytes, "{bytes} of {before} bytes are no longer dirty");
     }
 
-    /// From where on content is written back.
-    pub fn most_dirty(&self) -> u64 {
-        self.most_dirty
+    /// What inodes in use take.
+    pub fn note_inodes(&self, bytes: u64) {
+        self.inodes.store(bytes, Ordering::Relaxed);
     }
 
-    /// From where on a delta is committed.
+    /// What the nodes take that a commit has built and not written.
+    pub fn note_building(&self, bytes: u64) {
+        self.building.store(bytes, Ordering::Relaxed);
+    }
+
+    /// What changed items take: those of the current epoch, and of one that is committed.
+    /// Answers the cache's new budget, if it is another one by now.
+    pub(crate) fn note_delta(&self, current: u64, sealed: u64) -> Option<u64> {
+        self.delta.store(current, Ordering::Relaxed);
+        self.sealed.store(sealed, Ordering::Relaxed);
+        let (told, now) = (self.cache.load(Ordering::Relaxed), self.cache_budget());
+        if told.abs_diff(now) <= self.limits.all / STEP {
+            return None;
+        }
+        self.cache.store(now, Ordering::Relaxed);
+        Some(now)
+    }
+
+    fn cache_budget(&self) -> u64 {
+        let taken = self.committed() + self.delta.load(Ordering::Relaxed) + self.dirty();
+        let left = self.limits.all.saturating_sub(taken);
+        left.max(self.limits.all / LEAST_CACHE).min(self.limits.cache)
+    }
+
+    /// What no change can be made to give back at once.
+    fn committed(&self) -> u64 {
+        let of = |part: &AtomicU64| part.load(Ordering::Relaxed);
+        of(&self.inodes) + of(&self.building) + of(&self.sealed)
+    }
+
+    /// What changes and content may take together.
+    fn for_changes(&self) -> u64 {
+        let floor = (self.limits.all / LEAST_CACHE).min(self.limits.cache);
+        self.limits.all.saturating_sub(self.committed() + floor)
+    }
+
+    /// From where on content is written back: who adds to it waits at one and a half times that.
+    pub fn most_dirty(&self) -> u64 {
+        let left = self.for_changes().saturating_sub(self.delta.load(Ordering::Relaxed));
+        (left / 2).max(self.limits.all / LEAST).min(self.limits.content)
+    }
+
+    /// From where on a delta is committed. While a commit is at it there are its nodes as well,
+    /// and the next delta grows.
     pub fn most_delta(&self) -> u64 {
-        self.most_delta
+        let left = self.for_changes().saturating_sub(self.dirty());
+        (left / 3).max(self.limits.all / LEAST).min(self.limits.delta)
     }
 
     /// Half way from where a commit is asked for to where who changes something must wait.
     pub fn is_short(&self, delta: u64) -> bool {
-        self.dirty() > self.most_dirty / 4 * 5 || delta > self.most_delta / 2 * 3
+        self.dirty() > self.most_dirty() / 4 * 5 || delta > self.most_delta() / 2 * 3
+    }
+
+    /// Who holds what, for who asks.
+    pub fn list(&self) -> [(&'static str, u64); 7] {
+        let of = |part: &AtomicU64| part.load(Ordering::Relaxed);
+        [
+            ("memory.budget", self.limits.all),
+            ("memory.cache_budget", of(&self.cache)),
+            ("memory.delta", of(&self.delta)),
+            ("memory.sealed", of(&self.sealed)),
+            ("memory.building", of(&self.building)),
+            ("memory.inodes", of(&self.inodes)),
+            ("memory.content", self.dirty()),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn memory() -> Memory {
+        let half = 256 * MIB;
+        Memory::new(MemoryLimits { all: 512 * MIB, cache: 512 * MIB, delta: half, content: half })
+    }
+
+    #[test]
+    fn who_has_less_leaves_more_to_the_others() {
+        let memory = memory();
+        assert_eq!(memory.note_delta(0, 0), None, "all of it is the cache's");
+        let (delta, dirty) = (memory.most_delta(), memory.most_dirty());
+        memory.note_inodes(100 * MIB);
+        assert_eq!(memory.note_delta(50 * MIB, 0), Some(362 * MIB));
+        assert!(memory.most_delta() < delta && memory.most_dirty() < dirty);
+        memory.add_dirty(60 * MIB);
+        assert_eq!(memory.note_delta(50 * MIB, 0), Some(302 * MIB));
+        memory.note_building(10_000 * MIB);
+        assert_eq!(memory.note_delta(50 * MIB, 0), Some(64 * MIB), "a floor stays");
+        assert_eq!((memory.most_delta(), memory.most_dirty()), (32 * MIB, 32 * MIB));
+    }
+
+    #[test]
+    fn small_changes_are_not_told_to_the_cache() {
+        let memory = memory();
+        assert_eq!(memory.note_delta(3 * MIB, 0), None);
+        assert_eq!(memory.note_delta(5 * MIB, 0), Some(507 * MIB));
+    }
+
+    #[test]
+    fn without_a_budget_each_part_has_its_bound() {
+        let limits =
+            MemoryLimits { all: u64::MAX, cache: 64 * MIB, delta: 200 * MIB, content: 100 * MIB };
+        let memory = Memory::new(limits);
+        memory.note_inodes(1 << 40);
+        assert_eq!(memory.note_delta(1 << 40, 1 << 40), None);
+        assert_eq!((memory.most_delta(), memory.most_dirty()), (200 * MIB, 100 * MIB));
     }
 }

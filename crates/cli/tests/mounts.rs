@@ -341,8 +341,8 @@ fn subvolumes_are_mounted_by_path_and_number() {
 }
 
 /// What `spinney stats` promises: operations, commits and their phases, delta size, cache
-/// hits, checksum errors and repairs, lock waits.
-const COUNTERS: [&str; 20] = [
+/// hits, checksum errors and repairs, lock waits, who holds how much memory.
+const COUNTERS: [&str; 28] = [
     "operations.changes",
     "fuse.requests.write",
     "commit.count",
@@ -363,6 +363,14 @@ const COUNTERS: [&str; 20] = [
     "device.unrecoverable",
     "inodes.lock_waits",
     "log.waits_for_commit",
+    "memory.budget",
+    "memory.cache",
+    "memory.cache_budget",
+    "memory.delta",
+    "memory.sealed",
+    "memory.building",
+    "memory.inodes",
+    "memory.content",
 ];
 
 #[test]

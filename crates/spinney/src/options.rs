@@ -156,6 +156,8 @@ impl VolumeOptions {
             read_only: !self.write,
             ignore_log: self.ignore_log,
             subvol: self.subvol.clone(),
+            // Each part has a bound of its own here.
+            memory_bytes: u64::MAX,
             cache_bytes: self.cache_bytes,
             delta_bytes: self.transaction_bytes.saturating_add(HEADROOM),
             // Commits come when somebody asks for one, and never in the middle of something.

@@ -26,6 +26,7 @@ use btrfs_txn::{Core, Op};
 use locks::{Rank, RwLock};
 use rustc_hash::FxHashSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use vfs::{Errno, FsError, Ino, Result};
 
 /// The inodes in use, loaded as they are asked for.
@@ -34,12 +35,31 @@ pub struct Inodes {
     table: InodeTable,
     /// Trees whose inodes are not to be had any more.
     closed: RwLock<FxHashSet<TreeId>>,
+    /// How many came, for `one_more`.
+    came: AtomicU64,
 }
+
+/// What one takes, with its place in the table.
+const INODE_COST: u64 = size_of::<Inode>() as u64 + 64;
+/// Inodes that come between two looks at their number.
+const NOTED_EACH: u64 = 256;
 
 impl Inodes {
     pub fn new(core: Arc<Core>) -> Inodes {
         let closed = RwLock::new(Rank::Leaf, FxHashSet::default());
-        Inodes { core, table: InodeTable::new(), closed }
+        Inodes { core, table: InodeTable::new(), closed, came: AtomicU64::new(0) }
+    }
+
+    /// One more comes: now and then what all of them take is written down for the others.
+    fn one_more(&self) {
+        if self.came.fetch_add(1, Ordering::Relaxed) % NOTED_EACH == 0 {
+            self.note_memory();
+        }
+    }
+
+    /// What they take is written down for the others.
+    pub fn note_memory(&self) {
+        self.core.note_inodes(self.table.len() as u64 * INODE_COST);
     }
 
     pub fn table(&self) -> &InodeTable {
@@ -56,6 +76,12 @@ impl Inodes {
     /// Takes `lookups` references.
     pub fn by_id(&self, id: InodeId, lookups: u64) -> Result<Arc<Inode>> {
         self.table.get(id, lookups, || self.load(id))
+    }
+
+    /// Adds an inode that was just made; its number is new.
+    pub fn insert(&self, id: InodeId, state: State, lookups: u64) -> Result<Arc<Inode>> {
+        self.one_more();
+        self.table.insert(id, state, lookups)
     }
 
     /// No inode of `tree` can be used any more; answers the bytes of content that were in memory.
@@ -87,6 +113,7 @@ impl Inodes {
             return Err(Errno::ENOENT.into());
         };
         let item = InodeItem::read(&bytes).fs()?;
+        self.one_more();
         Ok(State { item, landed_size: item.size, ..State::default() })
     }
 }

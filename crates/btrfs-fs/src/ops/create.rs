@@ -247,7 +247,7 @@ pub(super) fn insert_born(
     lookups: u64,
 ) -> Result<Arc<Inode>> {
     let item = state.item;
-    let inode = engine.inodes.table().insert(id, state, lookups)?;
+    let inode = engine.inodes.insert(id, state, lookups)?;
     op.edit(id, |o| {
         o.mark_born();
         o.put(kind::INODE_ITEM, 0, item.to_boxed(), Base::Absent);

@@ -177,6 +177,7 @@ impl Reserver {
         if priority == Priority::Delete && self.reservations.is_short() {
             return Ok(());
         }
+        self.core.note_memory();
         let memory = &self.core.memory;
         let delta = self.core.layers().current.bytes();
         if delta > memory.most_delta() {

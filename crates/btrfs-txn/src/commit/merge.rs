@@ -41,13 +41,17 @@ pub fn run(
     let superblock = core.volume.superblock();
     let mut settle = Settle::new(&core.space, &core.store, superblock, generation, reservation)?;
     let drops = match merge_files(core, &mut settle, sealed, urgency) {
-        Err(Error::NoSpace) => return Err(settle.no_room()),
+        Err(Error::NoSpace) => {
+            core.note_building(0);
+            return Err(settle.no_room());
+        }
         other => other?,
     };
     let taken_by_files = settle.taken_by_files();
     core.stats.commit_merge_ns.add(start.elapsed().as_nanos() as u64);
     let settling = Instant::now();
     let settled = settle.finish()?;
+    core.note_building(settled.taken);
     core.stats.commit_settle_ns.add(settling.elapsed().as_nanos() as u64);
     drops.remember();
     let taken = (taken_by_files, settled.taken);
@@ -127,6 +131,7 @@ fn merge_items(
             if edits.len() >= STRETCH || objects.peek().is_none() {
                 core.stats.commit_items.add(edits.len() as u64);
                 settle.apply_tree(tree, edits.drain(..))?;
+                core.note_building(settle.taken());
                 throttle.pause();
             }
         }
@@ -171,6 +176,7 @@ fn write(
 ) -> Result<Merged> {
     let start = Instant::now();
     let nodes = settled.dirty.write_all(&core.store)?;
+    core.note_building(0);
     core.volume.flush()?;
     core.stats.commit_nodes.add(nodes as u64);
     core.stats.commit_write_ns.add(start.elapsed().as_nanos() as u64);

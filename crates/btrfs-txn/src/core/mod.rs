@@ -201,6 +201,28 @@ impl Core {
         self.volume.chunk(a).is_some_and(|chunk| chunk.logical <= b && b.0 < chunk.end())
     }
 
+    /// What the delta takes is written down for the others, and the cache follows. For who is
+    /// about to change something, and for a commit on its way.
+    pub fn note_memory(&self) {
+        let layers = self.layers.load();
+        let sealed = layers.sealed.as_ref().map_or(0, |delta| delta.bytes());
+        if let Some(budget) = self.memory.note_delta(layers.current.bytes(), sealed) {
+            self.store.set_budget(budget as usize);
+        }
+    }
+
+    /// What inodes in use take; the cache follows.
+    pub fn note_inodes(&self, bytes: u64) {
+        self.memory.note_inodes(bytes);
+        self.note_memory();
+    }
+
+    /// What a commit has built and not written; the cache follows.
+    pub(crate) fn note_building(&self, bytes: u64) {
+        self.memory.note_building(bytes);
+        self.note_memory();
+    }
+
     /// See [`Memory::is_short`].
     pub fn is_short_of_memory(&self) -> bool {
         self.memory.is_short(self.layers.load().current.bytes())

@@ -64,9 +64,12 @@ The volume's -o options
     commit=SECONDS      longest time between commits (30)
     fsync=log|commit    what an fsync writes: the file to the tree log (the default, also
                         treelog), or a whole commit (also notreelog)
-    cache-size=SIZE     memory for cached metadata (512M)
-    delta-size=SIZE     memory for changes before a commit starts (256M)
-    dirty-size=SIZE     unwritten file content before it is written (256M)
+    memory=SIZE         memory for all of the volume: cached metadata, changes, inodes,
+                        unwritten content, a commit at work, each of which takes what the
+                        others leave. A quarter of the machine's, 512M at most
+    cache-size=SIZE     of that, cached metadata at most (512M)
+    delta-size=SIZE     changes at most, before a commit starts (256M)
+    dirty-size=SIZE     unwritten file content at most, before it is written (256M)
     discard             tell the device about freed space
     user_subvol_rm_allowed
                         whoever may write to a subvolume, and rmdir(2) it, may delete it

@@ -119,7 +119,9 @@ const WITHOUT_EFFECT: &[&str] = &[
 impl MountOptions {
     /// `help` lists the options.
     pub fn listed_in(help: &'static str) -> MountOptions {
-        MountOptions { help, ..MountOptions::default() }
+        let mut options = MountOptions { help, ..MountOptions::default() };
+        options.fs.memory_bytes = sys::usual_budget();
+        options
     }
 
     /// Takes a list; `lenient` turns unknown options into warnings.
@@ -137,6 +139,7 @@ impl MountOptions {
             "subvol" => self.fs.subvol = subvol_path(value)?,
             "subvolid" => self.fs.subvol = subvol_id(value)?,
             "commit" => self.fs.commit_interval = seconds(value)?,
+            "memory" => self.fs.memory_bytes = size(value)?,
             "cache-size" | "cache_size" => self.fs.cache_bytes = size(value)?,
             "delta-size" | "delta_size" => self.fs.delta_bytes = size(value)?,
             "dirty-size" | "dirty_size" => self.fs.dirty_bytes = size(value)?,

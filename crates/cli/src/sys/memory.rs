@@ -13,6 +13,19 @@ const PURGE_DELAY: mi_option_t = 15;
 /// Milliseconds; never in practice, but 0 and below would end giving back as well.
 const A_DAY: c_long = 24 * 3600 * 1000;
 
+/// What a mount may take where nobody says how much: a quarter of the machine's memory, and no
+/// more than it takes with most loads anyway.
+pub fn usual_budget() -> u64 {
+    const MOST: u64 = 512 << 20;
+    // SAFETY: asks for numbers.
+    let (pages, size) =
+        unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
+    match (u64::try_from(pages), u64::try_from(size)) {
+        (Ok(pages), Ok(size)) => (pages.saturating_mul(size) / 4).min(MOST),
+        _ => MOST,
+    }
+}
+
 /// Freed memory stays with the process until `give_back_memory`.
 pub fn keep_freed_memory() {
     // SAFETY: sets an atomic number that mimalloc reads.

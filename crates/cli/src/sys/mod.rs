@@ -16,7 +16,7 @@ pub use attempt::attempt;
 pub use confine::{CAP_SYS_RESOURCE, keep_capabilities, name_thread};
 pub use control::{control, is_kernels_btrfs, sync_file_system};
 pub use files::{Umount, bind, get_xattr, remount, umount};
-pub use memory::{give_back_memory, keep_freed_memory};
+pub use memory::{give_back_memory, keep_freed_memory, usual_budget};
 pub use names::{group_id, group_name, user_id_and_group, user_name};
 pub use process::{
     Fork, block_signals, close_others, ended, fork, fork_apart, ignore_stops, is_alive, is_root,

@@ -30,6 +30,8 @@ pub struct Plan {
 #[derive(Clone, PartialEq, Debug)]
 pub struct Sample {
     pub rate: f64,
+    /// How many units of work were done, where they were counted.
+    pub units: Option<f64>,
     /// How long a sync took right after the work: what the work left for later.
     pub settle_seconds: f64,
     pub details: Vec<Detail>,
@@ -228,8 +230,8 @@ fn measure(
         .map_err(at("teardown"))?;
     target.rmdir(target.root(), WORK_DIR).map_err(at("teardown"))?;
     target.sync().map_err(at("teardown"))?;
-    let (rate, worst_ms) = (done.rate(), done.worst_ms);
-    Ok(Sample { rate, settle_seconds, details: done.details, worst_ms, counters })
+    let (rate, units, worst_ms) = (done.rate(), done.units(), done.worst_ms);
+    Ok(Sample { rate, units, settle_seconds, details: done.details, worst_ms, counters })
 }
 
 /// None where the side does not count. Numbers beside the measurement are no reason to

@@ -151,6 +151,19 @@ pub fn abort_mount(path: &CStr) -> io::Result<()> {
     check(unsafe { libc::umount2(path.as_ptr(), libc::MNT_FORCE) }).map(drop)
 }
 
+/// The whole value of an extended attribute.
+pub fn get_xattr(path: &std::path::Path, name: &CStr) -> io::Result<Vec<u8>> {
+    use std::os::unix::ffi::OsStrExt;
+    let path = std::ffi::CString::new(path.as_os_str().as_bytes())?;
+    let mut value = vec![0; 64 << 10];
+    // SAFETY: the strings end in NUL and live through the call, as does `value`.
+    let n = unsafe {
+        libc::getxattr(path.as_ptr(), name.as_ptr(), value.as_mut_ptr().cast(), value.len())
+    };
+    value.truncate(usize::try_from(n).map_err(|_| io::Error::last_os_error())?);
+    Ok(value)
+}
+
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn note_signal(_signal: libc::c_int) {

@@ -108,6 +108,22 @@ fn a_directory_that_fails_is_reported_and_ends_with_1() {
     assert!(said(&output).contains("FAILED: create-1t on spinney"), "{}", said(&output));
 }
 
+/// The null server comes in a process of its own, counts its requests, and goes.
+#[test]
+fn the_null_server_is_a_side() {
+    testkit::require!(fuse);
+    let (scratch, a) = (Scratch::new("null"), Scratch::new("null-a"));
+    let page = scratch.0.join("o.md");
+    let paths = [("--kernel-dir", &*a.0), ("--backing", &*scratch.0), ("--markdown", &*page)];
+    let words = "trees --null --scale 0.01 --rounds 1 --workloads untar,cp-a,find-warm,rm-rf";
+    let output = run(words, &paths);
+    assert!(output.status.success(), "{}", said(&output));
+    assert_eq!(scratch.names(), ["o.md"], "mount points are gone");
+    let page = std::fs::read_to_string(&page).unwrap();
+    let untar = page.lines().find(|line| line.starts_with("| untar | null | "));
+    assert!(untar.is_some_and(|line| line.contains("write ")), "{page}");
+}
+
 #[test]
 fn nonsense_ends_with_2() {
     assert_eq!(run("compare --rounds many", &[]).status.code(), Some(2));

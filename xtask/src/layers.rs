@@ -67,7 +67,8 @@ const LAYERS: &[(&str, &[&str])] = &[
             "fuse",
         ],
     ),
-    ("bench", &["vfs", "blockdev", "btrfs-fs", "btrfs-volume"]),
+    // The null side serves the tests' model through our own transport.
+    ("bench", &["vfs", "blockdev", "btrfs-fs", "btrfs-volume", "fuse", "testkit"]),
     // For its seeded generator, and the locks of models.
     ("testkit", &["vfs", "blockdev", "blocksim", "locks"]),
     ("suites", &["testkit"]),

@@ -10,7 +10,7 @@ mod usage;
 use crate::burners::Burners;
 use crate::report::{self, Report, Setting, SideInfo};
 use crate::runner::{self, Plan};
-use crate::side::Engine;
+use crate::side::{self, Engine};
 use crate::workload::{self, Material, Sizes, Workload};
 use crate::{sys, workload::Cache};
 use options::{Backing, Command, Options, USAGE};
@@ -33,6 +33,7 @@ pub fn main(arguments: Vec<String>, library: Option<Engine>) -> ExitCode {
     let result = match options.command {
         Command::Help => say(&format!("{USAGE}\n")).map(|()| 0),
         Command::List => say(&list()).map(|()| 0),
+        Command::ServeNull => side::serve(&options.dir.clone().unwrap_or_default()).map(|()| 0),
         _ => measure(&options, arguments, library),
     };
     match result {

@@ -2,23 +2,28 @@
 
 pub use super::usage::USAGE;
 
+use crate::side::SERVE;
 use std::path::PathBuf;
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Command {
     Help,
     List,
     Run,
     Compare,
+    /// The null server, for a process that this program starts.
+    ServeNull,
     /// `compare`, with the workloads of one system and times that suit them.
     Preset(&'static Preset),
 }
 
-#[derive(PartialEq, Eq, Debug)]
+#[derive(PartialEq, Debug)]
 pub struct Preset {
     pub verb: &'static str,
     workloads: &'static [&'static str],
     seconds: u64,
+    /// How much of everything `--scale 1` is.
+    scale: f64,
 }
 
 const PRESETS: &[Preset] = &[
@@ -26,10 +31,17 @@ const PRESETS: &[Preset] = &[
         verb: "fsync",
         workloads: &["fio-fsync-seq64k-*", "fio-fsync-rand4k-*", "fsync-in-commit"],
         seconds: 5,
+        scale: 1.0,
     },
-    Preset { verb: "dbench", workloads: &["dbench-8", "dbench-16"], seconds: 30 },
-    Preset { verb: "orphans", workloads: &["truncate-*", "creat-clo-*"], seconds: 10 },
-    Preset { verb: "inodes", workloads: &["fs-mark", "insert-times"], seconds: 10 },
+    Preset { verb: "dbench", workloads: &["dbench-8", "dbench-16"], seconds: 30, scale: 1.0 },
+    Preset { verb: "orphans", workloads: &["truncate-*", "creat-clo-*"], seconds: 10, scale: 1.0 },
+    Preset { verb: "inodes", workloads: &["fs-mark", "insert-times"], seconds: 10, scale: 1.0 },
+    Preset {
+        verb: "trees",
+        workloads: &["untar", "cp-a", "rm-rf", "find-*", "grep-*", "git-status", "npm-ci"],
+        seconds: 10,
+        scale: 2.45,
+    },
 ];
 
 /// Where images are put; all sides of one run are on the same.
@@ -64,6 +76,7 @@ pub struct Options {
     pub kernel_dir: Option<PathBuf>,
     pub kernel_options: Option<String>,
     pub control: bool,
+    pub null: bool,
     pub library: bool,
     pub library_options: Option<String>,
     pub image_size: u64,
@@ -103,6 +116,7 @@ impl Options {
             kernel_dir: None,
             kernel_options: None,
             control: false,
+            null: false,
             library: false,
             library_options: None,
             image_size: 8 << 30,
@@ -157,6 +171,7 @@ impl Options {
             self.workloads = preset.workloads.iter().map(|name| name.to_string()).collect();
         }
         self.seconds.get_or_insert(preset.seconds);
+        self.scale *= preset.scale;
     }
 }
 
@@ -169,6 +184,10 @@ pub fn parse(arguments: &[String]) -> Result<Options, String> {
         Some((first, _)) if first == "--help" || first == "-h" => (Command::Help, &[][..]),
         // `spinney-bench --dir PATH` needs no word in front.
         Some((first, _)) if first.starts_with("--") => (Command::Run, arguments),
+        Some((first, [at])) if first == SERVE => {
+            let options = Options { dir: Some(at.into()), ..Options::new(Command::ServeNull) };
+            return Ok(options);
+        }
         Some((first, rest)) => match preset(first) {
             Some(preset) => (Command::Preset(preset), rest),
             None => return Err(format!("no command {first}")),
@@ -196,6 +215,7 @@ pub fn parse(arguments: &[String]) -> Result<Options, String> {
 fn set_switch(options: &mut Options, flag: &str) -> bool {
     match flag {
         "--control" => options.control = true,
+        "--null" => options.null = true,
         "--library" => options.library = true,
         "--quick" => options.make_quick(),
         "--gate" => options.gate = true,
@@ -311,6 +331,7 @@ fn check(options: Options) -> Result<Options, String> {
     let others = options.spinney.is_some()
         || options.spinney_dir.is_some()
         || options.control
+        || options.null
         || options.library
         || !options.kernel_variants.is_empty();
     match options.command {

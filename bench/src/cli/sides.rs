@@ -2,7 +2,8 @@
 
 use super::options::{Options, Transport, Variant};
 use crate::side::{
-    DirSide, Engine, ImageSide, ImageSpec, KernelMounter, LibrarySide, Side, SpinneyMounter,
+    DirSide, Engine, ImageSide, ImageSpec, KernelMounter, LibrarySide, NullSide, Side,
+    SpinneyMounter,
 };
 use std::io;
 use std::path::{Path, PathBuf};
@@ -26,6 +27,9 @@ pub fn make(
     };
     add_kernel(&mut sides, options, &spec);
     add_spinney(&mut sides, options, &spec)?;
+    if options.null {
+        sides.push(Box::new(NullSide::new(scratch)));
+    }
     if options.library {
         let engine = library.ok_or_else(|| io::Error::other("this build has no engine in it"))?;
         add_library(&mut sides, options, &spec, engine);

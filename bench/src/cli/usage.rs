@@ -18,6 +18,9 @@ spinney-bench: workloads on file systems, side by side
       more and more threads
   spinney-bench inodes [SIDES] [OPTIONS]
       compare: fs_mark, and the time of each of many creations
+  spinney-bench trees [SIDES] [OPTIONS]
+      compare: a tree of 19,600 files unpacked, copied, walked, searched, removed; git
+      status, npm ci
 
 Sides of a comparison (the kernel is the baseline; at least one other is needed)
   --spinney PROGRAM        an image mounted by this `spinney`
@@ -31,6 +34,8 @@ Sides of a comparison (the kernel is the baseline; at least one other is needed)
   --kernel-variant NAME=OPTS
                            a second kernel mount with these options added
   --control                a second kernel mount: its ratios show the noise
+  --null                   a file system in memory behind the same transport, in a process
+                           of its own: what FUSE costs by itself
   --library                the engine in this process, without FUSE; once for each
                            variant whose options it has too
   --library-opts OPTS      more options for it, written as for a mount

@@ -2,7 +2,7 @@
 //! of rates by number of jobs, one of latencies, one of what was counted; for a workload
 //! that tells more, its own table. Each number is the median of the samples.
 
-use super::{Report, SideInfo, details, median_rate, number};
+use super::{Report, SideInfo, details, median_rate, number, requests};
 use crate::runner::Row;
 use crate::workload::Detail;
 use crate::workload::jobs::{self, FSYNC};
@@ -80,6 +80,7 @@ fn write_group(out: &mut String, report: &Report, group: &Group<'_>) -> Result {
     write_rates(out, report, group)?;
     write_worst(out, report, group)?;
     write_fsyncs(out, report, group)?;
+    requests::write(out, report, &group.rows)?;
     write_counters(out, report, group)?;
     for row in &group.rows {
         write_details(out, report, row)?;

@@ -4,6 +4,7 @@ mod curves;
 mod details;
 mod json;
 mod markdown;
+mod requests;
 mod svg;
 mod text;
 

@@ -10,12 +10,14 @@ fn cell(rates: &[Option<f64>]) -> Cell {
     let sample = |rate: &Option<f64>| {
         rate.map(|rate| Sample {
             rate,
+            units: Some(10.0),
             settle_seconds: 0.5,
             details: vec![Detail { name: "Flush".into(), values: vec![("AvgLat", rate / 1e6)] }],
             worst_ms: None,
             counters: [
                 ("commit.count".to_string(), 3),
                 ("other".to_string(), 4),
+                ("fuse.requests.read".to_string(), 25),
                 ("log.max_ns".to_string(), 5),
             ]
             .into(),
@@ -121,6 +123,8 @@ fn a_family_is_one_markdown_table_by_jobs() {
 fn markdown_tells_details_and_problems_too() {
     let text = to_markdown(&example());
     assert!(text.contains("| Flush | 0.100 | 0.040 | 0.200 |"), "{text}");
+    assert!(text.contains("of these |\n|---|---|---:|---|\n| "), "{text}");
+    assert!(text.contains(" | spinney-uring | 2.5 | read 2.5 |"), "{text}");
     assert!(text.contains("**Failed:** `breaks` on spinney-uring: run: again"));
     assert!(text.contains("**Damaged:** library: torn"));
     assert!(text.contains("Not measured: `elsewhere` on library: needs a directory"));
@@ -137,7 +141,7 @@ fn an_aim_for_the_longest_latency_counts() {
     assert_eq!(side["worst_ms"], serde_json::json!([26.0]));
     assert_eq!(
         side["counters"][0],
-        serde_json::json!({"commit.count": 3, "other": 4, "log.max_ns": 5})
+        serde_json::json!({"commit.count": 3, "fuse.requests.read": 25, "other": 4, "log.max_ns": 5})
     );
     assert_eq!(json["backing"], "ram");
     let text = to_text(&report);

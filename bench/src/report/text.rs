@@ -1,6 +1,6 @@
 //! The table on the terminal.
 
-use super::{Report, details, median_rate, number};
+use super::{Report, details, median_rate, number, requests};
 use std::fmt::Write;
 
 /// One block per side beside the baseline, or plain rates if there is only one side.
@@ -14,6 +14,8 @@ pub fn to_text(report: &Report) -> String {
     if report.sides.len() == 1 {
         let _ = write_rates(&mut out, report);
     }
+    let rows: Vec<_> = report.outcome.rows.iter().collect();
+    let _ = requests::write(&mut out, report, &rows);
     let _ = details::write_fsyncs(&mut out, &report.sides, &report.outcome.rows);
     for row in &report.outcome.rows {
         let _ = details::write(&mut out, &report.sides, row);

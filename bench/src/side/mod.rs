@@ -9,6 +9,7 @@ mod dir;
 mod image;
 mod kernel;
 mod library;
+mod null;
 mod spinney;
 
 use crate::counters::Counters;
@@ -19,6 +20,7 @@ pub use dir::DirSide;
 pub use image::{ImageSide, ImageSpec, Mounter};
 pub use kernel::KernelMounter;
 pub use library::{Engine, LibrarySide};
+pub use null::{NullSide, SERVE, serve};
 pub use spinney::SpinneyMounter;
 
 /// Turns a hang in a mount into errors.

@@ -12,6 +12,7 @@ mod fs_mark;
 mod inserts;
 pub mod jobs;
 mod names;
+mod npm;
 mod orphans;
 mod pattern;
 mod program;
@@ -21,6 +22,7 @@ mod small;
 mod stat;
 mod sync;
 mod tree;
+mod trees;
 mod writers;
 
 use crate::source_tree::SourceTree;
@@ -84,6 +86,8 @@ pub struct Info {
 pub struct Done {
     pub amount: f64,
     pub elapsed: Duration,
+    /// `amount` is what was done, and no rate that a program told.
+    counted: bool,
     /// What else the workload can tell, e.g. a latency for each kind of operation.
     pub details: Vec<Detail>,
     /// The longest that anything took, in milliseconds, where that is told.
@@ -100,11 +104,16 @@ pub struct Detail {
 impl Done {
     /// For a program that tells its own rate.
     pub fn from_rate(rate: f64) -> Done {
-        Done::new(rate, Duration::from_secs(1))
+        Done { counted: false, ..Done::new(rate, Duration::from_secs(1)) }
     }
 
     pub fn new(amount: f64, elapsed: Duration) -> Done {
-        Done { amount, elapsed, details: Vec::new(), worst_ms: None }
+        Done { amount, elapsed, counted: true, details: Vec::new(), worst_ms: None }
+    }
+
+    /// How much was done, where that was counted.
+    pub fn units(&self) -> Option<f64> {
+        self.counted.then_some(self.amount)
     }
 
     pub fn rate(&self) -> f64 {
@@ -260,6 +269,7 @@ pub fn all() -> Vec<Box<dyn Workload>> {
     list.extend(random::all());
     list.extend(sync::all());
     list.extend(tree::all());
+    list.extend(trees::all());
     list.extend(orphans::all());
     list.extend(dbench::all());
     list.extend(fs_mark::all());

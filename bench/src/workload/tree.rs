@@ -29,7 +29,7 @@ fn run(program: &str, args: &[&Path]) -> io::Result<()> {
     Err(io::Error::other(format!("{program}: {} ({first})", output.status)))
 }
 
-fn unpack(env: &Env<'_>) -> io::Result<()> {
+pub(super) fn unpack(env: &Env<'_>) -> io::Result<()> {
     let (tree, tar) = env.material.tree()?;
     match env.host_dir() {
         Some(dir) => run("tar", &["-xf".as_ref(), tar, "-C".as_ref(), &dir]),
@@ -37,7 +37,7 @@ fn unpack(env: &Env<'_>) -> io::Result<()> {
     }
 }
 
-fn entries(env: &Env<'_>) -> io::Result<f64> {
+pub(super) fn entries(env: &Env<'_>) -> io::Result<f64> {
     Ok(env.material.tree()?.0.nodes.len() as f64)
 }
 

@@ -52,7 +52,7 @@ impl Inodes {
 
     /// One more comes: now and then what all of them take is written down for the others.
     fn one_more(&self) {
-        if self.came.fetch_add(1, Ordering::Relaxed) % NOTED_EACH == 0 {
+        if self.came.fetch_add(1, Ordering::Relaxed).is_multiple_of(NOTED_EACH) {
             self.note_memory();
         }
     }

@@ -37,6 +37,12 @@ const PRESETS: &[Preset] = &[
     Preset { verb: "orphans", workloads: &["truncate-*", "creat-clo-*"], seconds: 10, scale: 1.0 },
     Preset { verb: "inodes", workloads: &["fs-mark", "insert-times"], seconds: 10, scale: 1.0 },
     Preset {
+        verb: "many",
+        workloads: &["create-rounds", "one-dir", "ops-in-commit"],
+        seconds: 10,
+        scale: 1.0,
+    },
+    Preset {
         verb: "trees",
         workloads: &["untar", "cp-a", "rm-rf", "find-*", "grep-*", "git-status", "npm-ci"],
         seconds: 10,

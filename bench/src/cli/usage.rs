@@ -18,6 +18,9 @@ spinney-bench: workloads on file systems, side by side
       more and more threads
   spinney-bench inodes [SIDES] [OPTIONS]
       compare: fs_mark, and the time of each of many creations
+  spinney-bench many [SIDES] [OPTIONS]
+      compare: a million files in rounds, a million in one directory, and single
+      operations while a million items are committed
   spinney-bench trees [SIDES] [OPTIONS]
       compare: a tree of 19,600 files unpacked, copied, walked, searched, removed; git
       status, npm ci

@@ -11,6 +11,7 @@ mod fio;
 mod fs_mark;
 mod inserts;
 pub mod jobs;
+mod many;
 mod names;
 mod npm;
 mod orphans;
@@ -277,6 +278,7 @@ pub fn all() -> Vec<Box<dyn Workload>> {
     list.extend(fio::all());
     list.extend(writers::all());
     list.extend(commit::all());
+    list.extend(many::all());
     list
 }
 

@@ -28,6 +28,8 @@ const LEAST: u64 = 16;
 const LEAST_CACHE: u64 = 8;
 /// The cache follows in steps of such a share of everything.
 const STEP: u64 = 128;
+/// And what is noted of a delta.
+const GRAIN: u64 = 4096;
 
 /// How much memory is taken, and how much may be.
 pub struct Memory {
@@ -81,8 +83,13 @@ impl Memory {
     /// What changed items take: those of the current epoch, and of one that is committed.
     /// Answers the cache's new budget, if it is another one by now.
     pub(crate) fn note_delta(&self, current: u64, sealed: u64) -> Option<u64> {
-        self.delta.store(current, Ordering::Relaxed);
-        self.sealed.store(sealed, Ordering::Relaxed);
+        let grain = self.limits.all / GRAIN;
+        for (part, now) in [(&self.delta, current), (&self.sealed, sealed)] {
+            // Lines that are only read stay with every processor.
+            if part.load(Ordering::Relaxed).abs_diff(now) > grain {
+                part.store(now, Ordering::Relaxed);
+            }
+        }
         let (told, now) = (self.cache.load(Ordering::Relaxed), self.cache_budget());
         if told.abs_diff(now) <= self.limits.all / STEP {
             return None;

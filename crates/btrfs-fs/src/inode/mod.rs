@@ -58,7 +58,7 @@ impl Inodes {
     }
 
     /// What they take is written down for the others.
-    pub fn note_memory(&self) {
+    pub(crate) fn note_memory(&self) {
         self.core.note_inodes(self.table.len() as u64 * INODE_COST);
     }
 
@@ -79,7 +79,7 @@ impl Inodes {
     }
 
     /// Adds an inode that was just made; its number is new.
-    pub fn insert(&self, id: InodeId, state: State, lookups: u64) -> Result<Arc<Inode>> {
+    pub(crate) fn insert(&self, id: InodeId, state: State, lookups: u64) -> Result<Arc<Inode>> {
         self.one_more();
         self.table.insert(id, state, lookups)
     }

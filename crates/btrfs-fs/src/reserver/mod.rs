@@ -177,9 +177,8 @@ impl Reserver {
         if priority == Priority::Delete && self.reservations.is_short() {
             return Ok(());
         }
-        self.core.note_memory();
         let memory = &self.core.memory;
-        let delta = self.core.layers().current.bytes();
+        let delta = self.core.note_memory();
         if delta > memory.most_delta() {
             self.core.requests.wake();
             // While commits are held, whoever holds them sees to it that changes end.

@@ -202,13 +202,15 @@ impl Core {
     }
 
     /// What the delta takes is written down for the others, and the cache follows. For who is
-    /// about to change something, and for a commit on its way.
-    pub fn note_memory(&self) {
+    /// about to change something, and for a commit on its way. Answers the current delta's bytes.
+    pub fn note_memory(&self) -> u64 {
         let layers = self.layers.load();
         let sealed = layers.sealed.as_ref().map_or(0, |delta| delta.bytes());
-        if let Some(budget) = self.memory.note_delta(layers.current.bytes(), sealed) {
+        let current = layers.current.bytes();
+        if let Some(budget) = self.memory.note_delta(current, sealed) {
             self.store.set_budget(budget as usize);
         }
+        current
     }
 
     /// What inodes in use take; the cache follows.

@@ -151,6 +151,12 @@ pub fn abort_mount(path: &CStr) -> io::Result<()> {
     check(unsafe { libc::umount2(path.as_ptr(), libc::MNT_FORCE) }).map(drop)
 }
 
+/// This process is a session of its own from now on, as a server is that nobody waits for.
+pub fn leave_session() -> io::Result<()> {
+    // SAFETY: takes nothing.
+    check(unsafe { libc::setsid() }).map(drop)
+}
+
 /// The whole value of an extended attribute.
 pub fn get_xattr(path: &std::path::Path, name: &CStr) -> io::Result<Vec<u8>> {
     use std::os::unix::ffi::OsStrExt;

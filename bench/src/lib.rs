@@ -10,6 +10,7 @@
 
 pub mod cli;
 pub mod counters;
+pub mod index;
 pub mod report;
 pub mod runner;
 pub mod side;

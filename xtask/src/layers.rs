@@ -15,6 +15,10 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("blockdev", &[]),
     ("vfs", &[]),
     ("locks", &[]),
+    // Knows no format: what is open, by number.
+    ("inode-index", &["locks"]),
+    // Knows no format: what is being deleted or truncated.
+    ("orphans", &[]),
     ("btrfs-disk", &[]),
     ("blocksim", &["blockdev"]),
     ("btrfs-volume", &["locks", "blockdev", "btrfs-disk"]),
@@ -68,7 +72,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         ],
     ),
     // The null side serves the tests' model through our own transport.
-    ("bench", &["vfs", "blockdev", "btrfs-fs", "btrfs-volume", "fuse", "testkit"]),
+    ("bench", &["vfs", "blockdev", "btrfs-fs", "btrfs-volume", "inode-index", "fuse", "testkit"]),
     // For its seeded generator, and the locks of models.
     ("testkit", &["vfs", "blockdev", "blocksim", "locks"]),
     ("suites", &["testkit"]),

@@ -8,6 +8,7 @@ mod sides;
 mod usage;
 
 use crate::burners::Burners;
+use crate::index;
 use crate::report::{self, Report, Setting, SideInfo};
 use crate::runner::{self, Plan};
 use crate::side::{self, Engine};
@@ -34,6 +35,7 @@ pub fn main(arguments: Vec<String>, library: Option<Engine>) -> ExitCode {
         Command::Help => say(&format!("{USAGE}\n")).map(|()| 0),
         Command::List => say(&list()).map(|()| 0),
         Command::ServeNull => side::serve(&options.dir.clone().unwrap_or_default()).map(|()| 0),
+        Command::Index => measure_index(&options, arguments),
         _ => measure(&options, arguments, library),
     };
     match result {
@@ -80,6 +82,20 @@ fn measure(options: &Options, arguments: Vec<String>, library: Option<Engine>) -
         }
     }
     publish(options, &reports)
+}
+
+fn measure_index(options: &Options, arguments: Vec<String>) -> io::Result<u8> {
+    let setting = Setting::here(arguments, 1, options.scale);
+    let all = index::run(options.scale, &mut |name| eprintln!("{name}"));
+    let page = index::to_markdown(&setting, &all);
+    say(&page)?;
+    if let Some(path) = &options.markdown {
+        report::write(path, &page)?;
+    }
+    if let Some(path) = &options.plot {
+        report::write(path, &index::to_svg(&all))?;
+    }
+    Ok(0)
 }
 
 fn workloads(options: &Options) -> io::Result<Vec<Box<dyn Workload>>> {

@@ -13,6 +13,8 @@ pub enum Command {
     Compare,
     /// The null server, for a process that this program starts.
     ServeNull,
+    /// The index of open inodes, without a file system.
+    Index,
     /// `compare`, with the workloads of one system and times that suit them.
     Preset(&'static Preset),
 }
@@ -186,6 +188,7 @@ pub fn parse(arguments: &[String]) -> Result<Options, String> {
     let (command, rest) = match arguments.split_first() {
         Some((first, rest)) if first == "run" => (Command::Run, rest),
         Some((first, rest)) if first == "compare" => (Command::Compare, rest),
+        Some((first, rest)) if first == "index" => (Command::Index, rest),
         Some((first, _)) if first == "--list" || first == "list" => (Command::List, &[][..]),
         Some((first, _)) if first == "--help" || first == "-h" => (Command::Help, &[][..]),
         // `spinney-bench --dir PATH` needs no word in front.
@@ -345,6 +348,9 @@ fn check(options: Options) -> Result<Options, String> {
         Command::Run if others || options.kernel_dir.is_some() => {
             Err("sides are for compare; run takes --dir alone".into())
         }
+        Command::Index if others || options.dir.is_some() || options.kernel_dir.is_some() => {
+            Err("index has no sides: --scale, --plot and --markdown alone".into())
+        }
         _ if options.compares() && options.dir.is_some() => {
             Err("--dir is for run; compare takes --kernel-dir and --spinney-dir".into())
         }
@@ -413,6 +419,13 @@ mod tests {
         for bad in ["fsync --spinney s --variant =x", "fsync --spinney s --variant a/b=x"] {
             assert!(parsed(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn the_index_has_no_sides() {
+        let options = parsed("index --scale 0.1 --plot a.svg --markdown a.md").unwrap();
+        assert_eq!((options.command, options.scale), (Command::Index, 0.1));
+        assert!(parsed("index --library").is_err() && parsed("index --dir /tmp").is_err());
     }
 
     #[test]

@@ -24,6 +24,9 @@ spinney-bench: workloads on file systems, side by side
   spinney-bench trees [SIDES] [OPTIONS]
       compare: a tree of 19,600 files unpacked, copied, walked, searched, removed; git
       status, npm ci
+  spinney-bench index [--scale F] [--plot FILE.svg] [--markdown FILE.md]
+      the index of open inodes alone, beside what it could have been: time of each of
+      5 million inserts, rates of inserts and lookups by 1 to 64 threads
 
 Sides of a comparison (the kernel is the baseline; at least one other is needed)
   --spinney PROGRAM        an image mounted by this `spinney`

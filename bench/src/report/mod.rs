@@ -16,7 +16,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 pub use json::to_json;
 pub use markdown::to_markdown;
-pub use svg::to_svg;
+pub use svg::{COLOURS, to_svg};
 pub use text::to_text;
 
 /// Where and how it was measured.

@@ -203,10 +203,10 @@ impl Balancer {
     /// Moves them, in a commit.
     fn step(&self, range: Range<u64>) -> Result<MovedNodes> {
         let roots = self.core.roots();
-        let trees: Vec<_> = roots.trees.values().map(|root| root.root).collect();
+        let trees: Vec<_> = roots.trees.iter().map(|(_, root)| root.root).collect();
         let copies = btrfs_space::count_moves(&self.core.store, trees, &range).fs()?;
         let limit = copies + copies / 8 + SLACK;
-        let subvolumes = roots.trees.len() as u64;
+        let subvolumes = roots.trees.sum().trees;
         drop(roots);
         let cost = cost::move_nodes(&self.core.geometry, limit, subvolumes);
         let whole = cost::with(cost::Cost::default(), cost);

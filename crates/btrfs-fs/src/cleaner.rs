@@ -62,23 +62,27 @@ impl Cleaner {
         }
     }
 
-    /// Something was deleted.
-    pub(crate) fn wake(&self) {
+    /// A commit has ended: what was deleted before it is dead now, and not before.
+    pub(crate) fn wake_for_dead(&self) {
+        if self.core.roots().trees.sum().dead > 0 {
+            self.wake();
+        }
+    }
+
+    fn wake(&self) {
         self.signal.lock().due = true;
         self.changed.notify_one();
     }
 
     /// Dead trees of the last commit, by number.
     pub(crate) fn dead(&self) -> Vec<TreeId> {
-        let roots = self.core.roots();
-        let dead = roots.trees.iter().filter(|(id, root)| id.is_subvolume() && root.item.refs == 0);
-        dead.map(|(id, _)| *id).collect()
+        self.core.roots().trees.dead().collect()
     }
 
     /// Takes one step, and the commit that it is in; false: nothing is left.
     pub(crate) fn step(&self, urgency: Urgency) -> Result<bool> {
         let mut at_work = self.at_work.lock();
-        let dead: Vec<TreeId> = self.dead().into_iter().take(STEP_TREES).collect();
+        let dead: Vec<TreeId> = self.core.roots().trees.dead().take(STEP_TREES).collect();
         if dead.is_empty() {
             at_work.clear();
             return Ok(false);

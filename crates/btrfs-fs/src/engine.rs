@@ -20,7 +20,7 @@ use crate::reserve::Reservations;
 use crate::reserver::Reserver;
 use crate::stats::Stats;
 use crate::subvol::Subvols;
-use crate::writeback::Writeback;
+use crate::writeback::{Flushed, Writeback};
 use btrfs_disk::TreeId;
 use btrfs_txn::Core;
 use locks::{Mutex, Rank};
@@ -100,13 +100,8 @@ impl Engine {
             reservations.clone(),
             reserver.clone(),
         ));
-        let late = Arc::downgrade(&orphans);
-        committer.call_afterwards(move || {
-            if let Some(orphans) = late.upgrade() {
-                orphans.retry();
-            }
-        });
         let cleaner = Arc::new(Cleaner::new(&core, &reservations, &reserver, &committer));
+        committer.call_afterwards(afterwards(&orphans, &cleaner));
         let balancer = Balancer::new(&core, &reservations, &reserver, &committer, &cleaner, &stats);
         Engine {
             core,
@@ -173,5 +168,21 @@ impl Engine {
         let more = now.chain(volume);
         all.extend(more.map(|(name, value)| Stat { name, value }));
         all
+    }
+}
+
+/// What a commit makes possible: both hold the committer, so it holds neither.
+fn afterwards(
+    orphans: &Arc<Orphans>,
+    cleaner: &Arc<Cleaner>,
+) -> impl Fn(Flushed) + Send + Sync + 'static {
+    let (orphans, cleaner) = (Arc::downgrade(orphans), Arc::downgrade(cleaner));
+    move |landed| {
+        if let Some(orphans) = orphans.upgrade().filter(|_| landed == Flushed::All) {
+            orphans.retry();
+        }
+        if let Some(cleaner) = cleaner.upgrade() {
+            cleaner.wake_for_dead();
+        }
     }
 }

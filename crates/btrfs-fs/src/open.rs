@@ -17,10 +17,9 @@ use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Key, Superblock, TreeId};
 use btrfs_space::{Claim, Prover, Space, SpaceRoots};
 use btrfs_tree::{Cursor, NodeStore, TreeRoot};
-use btrfs_txn::{Core, Features, Health, Memory, Parts, PendingDiscards, Root, Roots};
+use btrfs_txn::{Core, Features, Health, Memory, Parts, PendingDiscards, Root, Roots, Trees};
 use btrfs_volume::{OpenOptions, Volume};
 use locks::{Mutex, Rank};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use vfs::{Ino, Result};
 
@@ -100,10 +99,8 @@ fn clean(engine: &Engine) -> Result<()> {
 
 /// Nobody comes to inodes of subvolumes that are being deleted.
 fn close_dead(engine: &Engine) {
-    let roots = engine.core.roots();
-    let dead = roots.trees.iter().filter(|(id, root)| id.is_subvolume() && root.item.refs == 0);
-    for (id, _) in dead {
-        engine.inodes.close_tree(*id);
+    for id in engine.core.roots().trees.dead() {
+        engine.inodes.close_tree(id).drop_content();
     }
 }
 
@@ -177,7 +174,7 @@ fn load_roots(store: &NodeStore, sb: &Superblock) -> btrfs_disk::Result<Roots> {
         fields.chunk_root_generation,
         fields.chunk_root_level,
     );
-    let mut trees = BTreeMap::new();
+    let mut trees = Trees::default();
     let mut cursor = Cursor::new(store, &root_tree.root);
     cursor.first()?;
     while let Some((key, data)) = cursor.item() {

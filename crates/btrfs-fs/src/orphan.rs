@@ -164,7 +164,7 @@ impl Orphans {
         let roots = self.core.roots();
         // Of one that is being deleted all goes.
         let alive = roots.trees.iter().filter(|(t, root)| t.is_subvolume() && root.item.refs > 0);
-        let trees: Vec<TreeId> = alive.map(|(tree, _)| *tree).collect();
+        let trees: Vec<TreeId> = alive.map(|(tree, _)| tree).collect();
         let mut erased = 0;
         for tree in trees {
             match self.clean_tree(tree) {

@@ -261,6 +261,53 @@ fn names_of_subvolumes_move_as_in_the_kernel() {
     assert_eq!(kernels_list(&image.path), our_list(&all));
 }
 
+/// Each answer is what the kernel gave to the same calls.
+#[test]
+fn whiteouts_and_stand_ins_are_as_in_the_kernel() {
+    testkit::require!(kernel_btrfs);
+    let image = Image::new(256 << 20, &[]);
+    let fs = open(&image);
+    create(&fs, "", "a");
+    create(&fs, "a", "b");
+    for name in ["s", "s2"] {
+        snap(&fs, "a", "", name, false);
+        mkdir(&fs, name, "d");
+        put(&fs, name, "f", b"f");
+    }
+    let rename = |from: &str, name: &str, to: &str, new: &str, mode| {
+        let (from, to) = (at(&fs, from), at(&fs, to));
+        errno(fs.rename(&CX, from, name.as_bytes(), to, new.as_bytes(), mode))
+    };
+    use RenameMode::{Exchange, NoReplace, Replace, Whiteout};
+    assert_eq!(rename("s", "b", "s", "x", Replace), libc::ENOTEMPTY);
+    assert_eq!(rename("s", "b", "s", "x", Whiteout), libc::ENOTEMPTY);
+    assert_eq!(rename("s", "f", "s", "b", Replace), libc::EISDIR);
+    assert_eq!(rename("s", "d", "s", "b", NoReplace), libc::EEXIST);
+    assert_eq!(rename("s", "d", "s", "b", Exchange), libc::ENOTEMPTY);
+    assert_eq!(rename("s", "d", "s", "b", Replace), 0);
+    mkdir(&fs, "s/b", "inside");
+    create(&fs, "", "n");
+    put(&fs, "n", "own", b"own");
+    assert_eq!(rename("", "n", "s2", "b", Replace), 0);
+    assert_eq!(read(&fs, "s2/b/own"), b"own");
+    for (name, to) in [("w", ""), ("v", "s2")] {
+        create(&fs, "", name);
+        assert_eq!(rename("", name, to, &format!("{name}2"), Whiteout), 0);
+        let left = fs.lookup(&CX, fs.root(), name.as_bytes()).expect("a whiteout").attr;
+        assert_eq!((left.kind, left.rdev, left.perm), (FileKind::CharDevice, 0, 0));
+    }
+    mkdir(&fs, "", "dir");
+    assert_eq!(rename("", "dir", "", "a", Whiteout), libc::ENOTEMPTY);
+    // What replaced a stand-in is there after a crash.
+    fs.fsync(at(&fs, "s/b/inside"), false).expect("fsync");
+    let crashed = common::crashed(&image, "crashed.img");
+    assert!(
+        lookup(&common::open_image(&crashed, Options::default()), at(&fs, "s/b"), "inside")
+            .is_some()
+    );
+    close_and_judge(&image, fs);
+}
+
 #[test]
 fn who_may_is_the_kernels_rule() {
     let image = Image::new(256 << 20, &[]);

@@ -20,6 +20,8 @@ pub enum Defect {
     /// Nothing goes wrong: no log can take along what was synced while a commit was at
     /// work, so each time two commits become one.
     DoubledCommits,
+    /// No name of a subvolume can be removed: EIO.
+    NamesStay,
 }
 
 #[cfg(feature = "fault-injection")]

@@ -37,7 +37,7 @@ pub use injection::{Defect, Injection};
 pub use memory::{Memory, MemoryLimits};
 pub use object::ObjectId;
 pub use requests::CommitRequests;
-pub use roots::{Root, Roots};
+pub use roots::{Root, Roots, Trees, TreesSum};
 pub use throttle::{BATCH, Throttle, Urgency};
 pub use time::{Clock, Contention};
 pub use turns::{Turns, Wanted};

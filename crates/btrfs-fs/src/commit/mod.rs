@@ -51,7 +51,7 @@ pub struct Committer {
     /// Nothing is committed but by `commit_held`.
     held: AtomicBool,
     /// What can be done once everything is durable, with no lock held.
-    afterwards: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    afterwards: OnceLock<Box<dyn Fn(Flushed) + Send + Sync>>,
 }
 
 impl Committer {
@@ -82,8 +82,8 @@ impl Committer {
         }
     }
 
-    /// `work` is called behind each commit of everything.
-    pub fn call_afterwards(&self, work: impl Fn() + Send + Sync + 'static) {
+    /// `work` is called behind each commit, and told what of the content landed.
+    pub fn call_afterwards(&self, work: impl Fn(Flushed) + Send + Sync + 'static) {
         let _ = self.afterwards.set(Box::new(work));
     }
 
@@ -200,10 +200,8 @@ impl Committer {
         if wanted == Wanted::Everything {
             self.reservations.limits.all_landed();
         }
-        if landed == Flushed::All
-            && let Some(afterwards) = self.afterwards.get()
-        {
-            afterwards();
+        if let Some(afterwards) = self.afterwards.get() {
+            afterwards(landed);
         }
         Ok(landed)
     }
@@ -396,7 +394,7 @@ impl Committer {
             roots: roots.clone(),
         });
         // Behind it: who finds a new snapshot here finds its tree there.
-        self.subvols.follow(&roots);
+        self.subvols.follow(&roots, merged.touched);
         (Published { before, freed: merged.freed, roots }, merged.superblock)
     }
 }

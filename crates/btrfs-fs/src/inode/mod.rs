@@ -84,24 +84,33 @@ impl Inodes {
         self.table.insert(id, state, lookups)
     }
 
-    /// No inode of `tree` can be used any more; answers the bytes of content that were in memory.
-    /// Who works on one is waited for, so nothing of the tree changes behind this.
-    pub(crate) fn close_tree(&self, tree: TreeId) -> u64 {
+    /// No inode of `tree` can be used any more. Who works on one is waited for, so nothing of the
+    /// tree changes behind this. What of their content is in memory alone stays there as yet.
+    pub(crate) fn close_tree(&self, tree: TreeId) -> ClosedTree {
         self.closed.write().insert(tree);
-        let mut dropped = 0;
+        let mut closed = ClosedTree { tree, inodes: Vec::new() };
         // Who was at work may have made others, the first time.
         loop {
-            let mut found = false;
+            let known = closed.inodes.len();
             for inode in self.table.of_tree(tree) {
                 let Ok(mut state) = inode.write() else { continue };
-                found = true;
                 state.erased = true;
-                dropped += state.dirty.take().map_or(0, |dirty| dirty.bytes());
+                drop(state);
+                closed.inodes.push(inode);
             }
-            if !found {
-                return dropped;
+            if closed.inodes.len() == known {
+                return closed;
             }
         }
+    }
+
+    /// As if it had not been closed; answers the inodes that were in memory.
+    pub(crate) fn open_tree(&self, closed: ClosedTree) -> Vec<Arc<Inode>> {
+        self.closed.write().remove(&closed.tree);
+        for inode in &closed.inodes {
+            inode.state.write().erased = false;
+        }
+        closed.inodes
     }
 
     fn load(&self, id: InodeId) -> Result<State> {
@@ -115,6 +124,20 @@ impl Inodes {
         let item = InodeItem::read(&bytes).fs()?;
         self.one_more();
         Ok(State { item, landed_size: item.size, ..State::default() })
+    }
+}
+
+/// A tree whose inodes cannot be used any more, and those that were in memory.
+pub(crate) struct ClosedTree {
+    tree: TreeId,
+    inodes: Vec<Arc<Inode>>,
+}
+
+impl ClosedTree {
+    /// Nobody will ask for it again; answers the bytes of content that were in memory alone.
+    pub(crate) fn drop_content(self) -> u64 {
+        let dirty = self.inodes.iter().map(|inode| inode.state.write().dirty.take());
+        dirty.flatten().map(|dirty| dirty.bytes()).sum()
     }
 }
 

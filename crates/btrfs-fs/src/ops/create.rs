@@ -243,17 +243,18 @@ pub(super) fn insert_born(
     engine: &Engine,
     op: &Op<'_>,
     id: InodeId,
-    state: State,
+    mut state: State,
     lookups: u64,
 ) -> Result<Arc<Inode>> {
     let item = state.item;
-    let inode = engine.inodes.insert(id, state, lookups)?;
     op.edit(id, |o| {
         o.mark_born();
         o.put(kind::INODE_ITEM, 0, item.to_boxed(), Base::Absent);
     });
-    put_inode(op, id, &mut *inode.write()?);
-    Ok(inode)
+    // Before anybody can find it: its lock's place may lie before those that are held, which are of
+    // other trees. That its number is one of the mount's was asked before (`prepare`).
+    put_inode(op, id, &mut state);
+    engine.inodes.insert(id, state, lookups)
 }
 
 /// What a new inode has from where it is made.
@@ -281,6 +282,8 @@ pub fn refuse_dir(state: &State) -> Result<()> {
     if state.is_dir() { Err(FsError::Posix(Errno::EPERM)) } else { Ok(()) }
 }
 
+const WHITEOUT: New<'static> = New { kind: FileKind::CharDevice, perm: 0, rdev: 0, target: &[] };
+
 /// A whiteout for `rename`, prepared under the directory's lock.
 pub struct Whiteout(Prepared);
 
@@ -290,8 +293,7 @@ pub fn make_whiteout(
     dir: &Arc<Inode>,
     dir_state: &State,
 ) -> Result<Whiteout> {
-    let new = New { kind: FileKind::CharDevice, perm: 0, rdev: 0, target: &[] };
-    Ok(Whiteout(prepare(engine, cx, dir, dir_state, &new)?))
+    Ok(Whiteout(prepare(engine, cx, dir, dir_state, &WHITEOUT)?))
 }
 
 impl Whiteout {
@@ -299,13 +301,12 @@ impl Whiteout {
         &self,
         engine: &Engine,
         op: &Op<'_>,
-        new: &New<'_>,
         dir: InodeId,
         name: &[u8],
         index: u64,
     ) -> Result<InodeId> {
         // Nobody asked for this inode: no lookup reference.
-        let inode = insert_inode(engine, op, &self.0, new, 0)?;
+        let inode = insert_inode(engine, op, &self.0, &WHITEOUT, 0)?;
         let target = Target {
             location: Key::new(inode.id.objectid, kind::INODE_ITEM, 0),
             kind: dir_type::CHRDEV,

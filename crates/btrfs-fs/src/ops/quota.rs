@@ -78,7 +78,7 @@ fn begin_rescan(engine: &Engine, all_groups: bool) -> Result<()> {
     engine.core.health.changeable().fs()?;
     let flags = qgroup_status::ON | qgroup_status::RESCAN | qgroup_status::INCONSISTENT;
     let item = QgroupStatus { version: 1, flags, ..QgroupStatus::default() };
-    let subvolumes = engine.core.roots().trees.len() as u64;
+    let subvolumes = engine.core.roots().trees.sum().trees;
     let groups = if all_groups { subvolumes } else { 0 };
     let reservation = engine.reserver.reserve(cost::quota_groups(groups))?;
     let op = engine.core.begin();

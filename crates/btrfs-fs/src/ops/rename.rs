@@ -3,7 +3,7 @@
 //! A directory that moves to another parent must not end up below itself; `rename_lock`
 //! keeps the shape of the tree still while that is checked and done.
 
-use super::create::{New, check_parent, make_whiteout, touch_dir, writable_dir};
+use super::create::{check_parent, make_whiteout, touch_dir, writable_dir};
 use super::lookup::parent_id;
 use super::remove::{child_of, drop_link, find, may_unname};
 use super::subvolume;
@@ -15,7 +15,7 @@ use crate::names::{self, MAX_DEPTH, Target};
 use crate::reserve::cost;
 use btrfs_txn::Op;
 use std::sync::Arc;
-use vfs::{Context, Errno, FileKind, Ino, RenameMode, Result};
+use vfs::{Context, Errno, Ino, RenameMode, Result};
 
 /// Everything a rename touches, resolved.
 struct Rename<'a> {
@@ -43,7 +43,7 @@ pub fn rename(
     names::check_form(new_name)?;
     let from = writable_dir(engine, parent)?;
     let to = writable_dir(engine, new_parent)?;
-    if subvolume::rename(engine, (&from, name), (&to, new_name), mode)?.is_some() {
+    if subvolume::rename(engine, cx, (&from, name), (&to, new_name), mode)?.is_some() {
         return Ok(());
     }
     if from.id.tree != to.id.tree {
@@ -54,14 +54,8 @@ pub fn rename(
     let _still = (from.id != to.id).then(|| engine.rename_lock.lock());
     loop {
         let rename = resolve(engine, &from, name, &to, new_name, mode)?;
-        let whiteout = match mode {
-            RenameMode::Whiteout | RenameMode::NoReplaceWhiteout => {
-                Some(New { kind: FileKind::CharDevice, perm: 0, rdev: 0, target: &[] })
-            }
-            _ => None,
-        };
         land_first(engine, &rename)?;
-        if let Some(victim) = attempt(engine, cx, &rename, whiteout.as_ref())? {
+        if let Some(victim) = attempt(engine, cx, &rename)? {
             if let Some(victim) = victim {
                 engine.orphans.release(victim);
             }
@@ -109,12 +103,7 @@ fn resolve<'a>(
 
 /// Locks, checks and does it. `None`: the names changed meanwhile, resolve again.
 #[allow(clippy::type_complexity)]
-fn attempt(
-    engine: &Engine,
-    cx: &Context,
-    r: &Rename<'_>,
-    whiteout: Option<&New<'_>>,
-) -> Result<Option<Option<Arc<Inode>>>> {
+fn attempt(engine: &Engine, cx: &Context, r: &Rename<'_>) -> Result<Option<Option<Arc<Inode>>>> {
     let mut inodes = vec![r.from, r.to, &r.child];
     inodes.extend(r.victim.iter().map(|(_, inode)| inode));
     let mut locked = Locked::new(&inodes)?;
@@ -136,7 +125,7 @@ fn attempt(
         exchange(engine, r, &mut locked)?;
         return Ok(Some(None));
     }
-    replace(engine, cx, r, &mut locked, whiteout)?;
+    replace(engine, cx, r, &mut locked)?;
     Ok(Some(r.victim.as_ref().map(|(_, inode)| inode.clone())))
 }
 
@@ -251,25 +240,20 @@ fn touch_child(op: &Op<'_>, locked: &mut Locked<'_>, inode: &Arc<Inode>) {
     put_inode(op, inode.id, state);
 }
 
-fn replace(
-    engine: &Engine,
-    cx: &Context,
-    r: &Rename<'_>,
-    locked: &mut Locked<'_>,
-    whiteout: Option<&New<'_>>,
-) -> Result<()> {
-    let prepared = match whiteout {
-        Some(_) => Some(make_whiteout(engine, cx, r.from, locked.get(r.from))?),
-        None => None,
+fn replace(engine: &Engine, cx: &Context, r: &Rename<'_>, locked: &mut Locked<'_>) -> Result<()> {
+    let whiteout = match r.mode {
+        RenameMode::Whiteout | RenameMode::NoReplaceWhiteout => {
+            Some(make_whiteout(engine, cx, r.from, locked.get(r.from))?)
+        }
+        _ => None,
     };
     let new_index = take_index(locked, r.to);
     change(&engine.core, |op| {
-        let whiteout = prepared.as_ref().zip(whiteout);
         let grown = move_name(op, r, locked, new_index)?;
         let mut shrunk = r.name.len() as i64;
-        if let Some((prepared, new)) = whiteout {
+        if let Some(whiteout) = &whiteout {
             let index = take_index(locked, r.from);
-            let made = prepared.insert(engine, op, new, r.from.id, r.name, index)?;
+            let made = whiteout.insert(engine, op, r.from.id, r.name, index)?;
             op.edit(r.child.id, |o| o.follow(made.objectid));
             shrunk = 0;
         }

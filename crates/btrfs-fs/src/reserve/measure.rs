@@ -62,8 +62,9 @@ impl Reservations {
         let set = |n: &AtomicU64, value| n.store(value, Ordering::Relaxed);
         set(&measured.sums, self.tree_size(TreeId::CSUM)?);
         set(&measured.accounts, self.account_bytes()?);
-        set(&measured.subvolumes, self.subvolumes());
-        set(&measured.height, self.height());
+        let all = self.core.roots().trees.sum();
+        set(&measured.subvolumes, all.subvolumes);
+        set(&measured.height, u64::from(all.height));
         set(&measured.paths, self.paths());
         if self.core.space.mixed() {
             set(&measured.all, sizes::tree_bytes(&self.core)?);
@@ -93,7 +94,7 @@ impl Reservations {
             bytes += self.tree_size(tree)?;
         }
         // No item says how large the root tree is.
-        let roots = self.core.roots().trees.len() as u64;
+        let roots = self.core.roots().trees.sum().trees;
         let node = u64::from(self.core.geometry.node_size);
         Ok(bytes + (2 * roots * ROOT_RECORDS).next_multiple_of(node))
     }
@@ -104,18 +105,6 @@ impl Reservations {
             Some(data) => Ok(RootItem::parse(&data).fs()?.bytes_used),
             None => Ok(0),
         }
-    }
-
-    fn subvolumes(&self) -> u64 {
-        self.core.roots().trees.keys().filter(|id| id.is_subvolume()).count() as u64
-    }
-
-    /// Interior levels of the highest tree that files or checksums are in.
-    fn height(&self) -> u64 {
-        let roots = self.core.roots();
-        let counts = |id: &TreeId| id.is_subvolume() || *id == TreeId::CSUM;
-        let levels = roots.trees.iter().filter(|(id, _)| counts(id)).map(|(_, r)| r.root.level);
-        levels.max().map_or(0, u64::from)
     }
 
     /// Nodes from the root down to one leaf of each tree that every commit changes, and one

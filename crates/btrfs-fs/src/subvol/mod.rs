@@ -72,27 +72,31 @@ impl Subvols {
             highest: AtomicU64::new(FIRST_FREE_OBJECTID - 1),
             seed: RandomState::new(),
         };
-        subvols.follow(roots);
+        subvols.follow(roots, roots.trees.iter().map(|(id, _)| id));
         subvols
     }
 
-    /// `roots` are those of the last commit from now on: subvolumes come and go with it.
-    pub(crate) fn follow(&self, roots: &Roots) {
-        let now = || roots.trees.iter().filter(|(id, _)| id.is_subvolume());
-        let mut share = false;
+    /// `roots` are those of the last commit from now on: subvolumes come and go with it, all of them
+    /// among `touched`.
+    pub(crate) fn follow(&self, roots: &Roots, touched: impl IntoIterator<Item = TreeId>) {
         let mut all = self.all.write();
-        for (id, root) in now() {
-            share |= root.item.last_snapshot.0 != 0;
-            let subvolume = all.entry(*id).or_insert_with(|| Arc::new(Subvolume::committed(root)));
+        for id in touched.into_iter().filter(|id| id.is_subvolume()) {
+            let Some(root) = roots.get(id) else {
+                if all.get(&id).is_some_and(|s| s.committed.load(Ordering::Relaxed)) {
+                    all.remove(&id);
+                }
+                continue;
+            };
+            let subvolume = all.entry(id).or_insert_with(|| Arc::new(Subvolume::committed(root)));
             subvolume.committed.store(true, Ordering::Relaxed);
             subvolume.last_snapshot.fetch_max(root.item.last_snapshot.0, Ordering::SeqCst);
             self.highest.fetch_max(id.0, Ordering::Relaxed);
         }
-        all.retain(|id, s| !s.committed.load(Ordering::Relaxed) || roots.get(*id).is_some());
         drop(all);
         let mut coming = self.coming.write();
         coming.retain(|id| roots.get(*id).is_none());
-        self.share_nodes.store(share || !coming.is_empty(), Ordering::SeqCst);
+        let share = roots.trees.sum().shared || !coming.is_empty();
+        self.share_nodes.store(share, Ordering::SeqCst);
     }
 
     /// One that is alive.

@@ -3,6 +3,7 @@
 use super::deltas::RefDeltas;
 use super::merge::find_item;
 use super::owner::RefOwner;
+use super::separate::Separate;
 use crate::items::Items;
 use btrfs_disk::items::extent_flags;
 use btrfs_disk::key::kind;
@@ -22,11 +23,6 @@ pub struct ExtentRefs {
 impl ExtentRefs {
     pub fn full_backref(&self) -> bool {
         self.flags & extent_flags::FULL_BACKREF != 0
-    }
-
-    /// True if `owner` alone holds the extent (however often).
-    pub fn only_by(&self, owner: &RefOwner) -> bool {
-        self.owners.len() == 1 && self.owners.contains_key(owner)
     }
 }
 
@@ -52,6 +48,17 @@ pub fn stored_refs(
         }
     }
     Ok(Some((refs, flags)))
+}
+
+/// True if `owner` alone holds the extent (however often); others are not looked at.
+pub fn held_by_alone(items: &mut dyn Items, logical: Logical, owner: &RefOwner) -> Result<bool> {
+    let Some((_, item)) = find_item(items, logical)? else { return Ok(false) };
+    let inline = item.inline.iter().find(|i| RefOwner::of_inline(i).as_ref() == Some(owner));
+    let has = match inline {
+        Some(inline) => inline.count(),
+        None => Separate::new(logical.0, false, items).find(owner)?.map_or(0, |(_, count)| count),
+    };
+    Ok(has > 0 && has == item.fields.refs)
 }
 
 /// The extent's references, holder by holder.

@@ -10,7 +10,7 @@ mod separate;
 pub use deltas::{AddressHasher, ExtentDelta, RefDeltas};
 pub use drain::{Drained, drain};
 pub(crate) use lookup::apply as apply_reference;
-pub use lookup::{ExtentRefs, current_refs, stored_refs};
+pub use lookup::{ExtentRefs, current_refs, held_by_alone, stored_refs};
 pub use merge::Format;
 pub(crate) use merge::find_item;
 pub use owner::{ExtentKind, RefOwner};

@@ -1,10 +1,11 @@
 //! References of one extent that have items of their own.
 //!
 //! Invariants: a holder stands in one item at most. Data references of one hash follow each other,
-//! with gaps where some went, so a holder that is not at its hash may be anywhere behind it: the
-//! first that is looked for in vain has all of them read once, and none is searched after that.
-//! An extent of a hundred thousand references (one block shared everywhere) gains as many more in
-//! time that grows with their number, not with its square.
+//! with gaps where some went, so a holder that is not at its hash may be behind it, by as many keys as
+//! hashes met there. A few holders are looked for there, one by one: a snapshot of what ten thousand
+//! others share costs what the first did. Where many are, all are read once, and none is searched after
+//! that: an extent of a hundred thousand references gains as many more in time that grows with their
+//! number, not with its square.
 //!
 //! What it does not know: inline references and counts of the extent.
 
@@ -17,8 +18,14 @@ use std::collections::HashMap;
 /// Where a holder's item is, and its count.
 pub(crate) type Found = (Key, u64);
 
+/// Holders that are looked for one by one before all are read.
+const SINGLY: u32 = 16;
+/// Keys behind its hash that a holder may stand at. A million hashes of 63 bits do not meet.
+const WINDOW: u64 = 1 << 20;
+
 pub(crate) struct Separate<'a> {
     extent: u64,
+    singly: u32,
     items: Overlay<'a>,
     known: Option<Known>,
 }
@@ -33,7 +40,7 @@ struct Known {
 impl<'a> Separate<'a> {
     /// With `new`, the extent is one that no tree knows: nothing is read.
     pub(crate) fn new(extent: u64, new: bool, below: &'a mut dyn Items) -> Separate<'a> {
-        Separate { extent, items: Overlay::new(below), known: new.then(Known::default) }
+        Separate { extent, singly: 0, items: Overlay::new(below), known: new.then(Known::default) }
     }
 
     pub(crate) fn find(&mut self, owner: &RefOwner) -> Result<Option<Found>> {
@@ -42,7 +49,30 @@ impl<'a> Separate<'a> {
         {
             return Ok(Some(found));
         }
+        if self.known.is_none() && self.singly < SINGLY {
+            self.singly += 1;
+            return self.behind_its_hash(owner);
+        }
         Ok(self.known()?.holders.get(owner).copied())
+    }
+
+    fn behind_its_hash(&mut self, owner: &RefOwner) -> Result<Option<Found>> {
+        // All others stand at what they are.
+        if !matches!(owner, RefOwner::Data { .. }) {
+            return Ok(None);
+        }
+        let hash = owner.sequence();
+        let key = |offset| Key::new(self.extent, owner.kind(), offset);
+        let (from, to) = (key(hash.saturating_add(1)), key(hash.saturating_add(WINDOW)));
+        let mut found = None;
+        self.items.scan(from, to, &mut |key, data| {
+            let holder = RefOwner::of_separate(&key, data)?;
+            if let Some((_, count)) = holder.filter(|(holder, _)| holder == owner) {
+                found.get_or_insert((key, count));
+            }
+            Ok(())
+        })?;
+        Ok(found)
     }
 
     fn at_its_hash(&mut self, owner: &RefOwner) -> Result<Option<Found>> {

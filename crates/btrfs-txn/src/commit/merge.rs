@@ -4,7 +4,7 @@
 use super::sums::{self, SumFormat};
 use super::trees::{self, Drops};
 use crate::delta::Delta;
-use crate::{Core, Defect, Root, Throttle, Urgency};
+use crate::{Core, Defect, Root, Throttle, Trees, Urgency};
 use btrfs_disk::items::{RootItem, Timespec};
 use btrfs_disk::{Error, Generation, Key, Logical, Result, Superblock, TreeId};
 use btrfs_space::{Extent, ExtentKind, MetadataReservation, RefOwner, Settle, Settled};
@@ -20,7 +20,9 @@ pub struct Merged {
     /// The epoch's, which is the new superblock's.
     pub generation: Generation,
     /// All trees, those that did not change among them.
-    pub trees: BTreeMap<TreeId, Root>,
+    pub trees: Trees,
+    /// Those that may be others than before, or gone.
+    pub touched: Vec<TreeId>,
     /// What nothing refers to any more once the superblock is durable.
     pub freed: Vec<Extent>,
     /// To be written: what it leads to is durable.
@@ -181,13 +183,14 @@ fn write(
     core.stats.commit_nodes.add(nodes as u64);
     core.stats.commit_write_ns.add(start.elapsed().as_nanos() as u64);
     let mut trees = core.roots().trees.clone();
+    let touched = settled.removed.iter().chain(settled.roots.keys()).copied().collect();
     for id in settled.removed {
-        trees.remove(&id);
+        trees.remove(id);
     }
     for (id, root) in settled.roots {
         let item = settled.items.remove(&id).unwrap_or_default();
         trees.insert(id, Root { root, item });
     }
     let (freed, superblock) = (settled.pinned, settled.superblock);
-    Ok(Merged { generation, trees, freed, superblock, taken })
+    Ok(Merged { generation, trees, touched, freed, superblock, taken })
 }

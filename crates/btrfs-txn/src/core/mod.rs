@@ -192,8 +192,7 @@ impl Core {
         let Some(root) = layers.roots.get(TreeId::EXTENT) else { return Ok(false) };
         let mut items = TreeItems::new(&self.store, &root.root);
         let owner = RefOwner::Data { root: who.0, ino: who.1, offset: who.2 };
-        let refs = btrfs_space::refs::current_refs(&mut items, &[], extent)?;
-        Ok(refs.is_some_and(|refs| refs.only_by(&owner)))
+        btrfs_space::refs::held_by_alone(&mut items, extent, &owner)
     }
 
     /// True if both addresses lie in one chunk.

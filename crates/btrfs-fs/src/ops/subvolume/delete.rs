@@ -5,7 +5,7 @@ use super::{commit_unknown, delete_refs, in_root_tree, note_uuid};
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::ino::{InodeId, id_of, number};
-use crate::inode::{Inode, change};
+use crate::inode::{ClosedTree, Inode, change};
 use crate::names::{self, Target};
 use crate::ops::create::{touch_dir, writable_dir};
 use crate::reserve::cost;
@@ -14,6 +14,7 @@ use btrfs_disk::ids::ORPHAN_OBJECTID;
 use btrfs_disk::items::RootRef;
 use btrfs_disk::key::kind;
 use btrfs_disk::{Key, TreeId};
+use btrfs_txn::Defect;
 use btrfs_txn::delta::TreeAction;
 use std::sync::Arc;
 use vfs::{Errno, FsError, Ino, Result};
@@ -63,12 +64,22 @@ fn take_away(engine: &Engine, rules: &Rules<'_>, dir: Ino, name: &[u8]) -> Resul
     let (target, subvolume) = check(engine, rules, &dir, name)?;
     // From here on nobody comes in, and who is inside is waited for.
     subvolume.set_dead(true);
-    let unwritten = engine.inodes.close_tree(target);
-    engine.reservations.forget_dirty(unwritten);
-    remove(engine, &dir, name, target)?;
+    let closed = engine.inodes.close_tree(target);
+    if let Err(error) = remove(engine, &dir, name, target) {
+        open_again(engine, &subvolume, closed);
+        return Err(error);
+    }
+    engine.reservations.forget_dirty(closed.drop_content());
     drop(room);
-    engine.cleaner.wake();
     Ok(target)
+}
+
+/// The name is there still, and so is what was written: it is to be written back after all.
+fn open_again(engine: &Engine, subvolume: &Subvolume, closed: ClosedTree) {
+    for inode in engine.inodes.open_tree(closed) {
+        engine.writeback.queue().add(&inode);
+    }
+    subvolume.set_dead(false);
 }
 
 /// The subvolume that a name stands for. EINVAL: it is none's.
@@ -133,6 +144,9 @@ fn check_caller(
 fn remove(engine: &Engine, dir: &Inode, name: &[u8], tree: TreeId) -> Result<()> {
     let mut dir_state = dir.write()?;
     let item = engine.core.roots().get(tree).map(|root| root.item);
+    if engine.core.injection.has(Defect::NamesStay) {
+        return Err(Errno::EIO.into());
+    }
     change(&engine.core, |op| {
         let key = Key::new(dir.id.tree.0, kind::ROOT_REF, tree.0);
         let bytes = op.view.get(TreeId::ROOT, &key).fs()?;

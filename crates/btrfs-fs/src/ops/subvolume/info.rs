@@ -46,11 +46,11 @@ pub fn behind(engine: &Engine, behind: u64, most: usize) -> Result<Vec<Subvolume
     settle(engine)?;
     let view = engine.core.view();
     let Some(from) = behind.checked_add(1) else { return Ok(Vec::new()) };
-    let rest = view.layers.roots.trees.range(TreeId(from)..).filter(|(id, _)| id.is_subvolume());
+    let rest = view.layers.roots.trees.range_from(TreeId(from)).filter(|(id, _)| id.is_subvolume());
     let (mut ways, mut known) = (Ways::new(), HashMap::new());
     let mut all = Vec::new();
     for (id, root) in rest.take(most) {
-        let mut info = describe(engine, &view, *id, &root.item)?;
+        let mut info = describe(engine, &view, id, &root.item)?;
         info.path = path_up(engine, &view, &mut ways, &mut known, &info)?;
         all.push(info);
     }

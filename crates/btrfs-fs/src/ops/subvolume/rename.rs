@@ -2,7 +2,8 @@
 //!
 //! A subvolume's name may go to any directory, of other subvolumes as well; nothing else leaves
 //! its own. The kernel's answers: ENOTEMPTY where a subvolume would be replaced or a stand-in
-//! moved, EXDEV where an inode would have to change its tree.
+//! moved, EXDEV where an inode would have to change its tree. A stand-in is an empty directory to who
+//! takes its place, and a whiteout stays where a subvolume was as where a file was.
 
 use super::{Place, commit_unknown, delete_refs, put_refs};
 use crate::engine::Engine;
@@ -10,7 +11,7 @@ use crate::error::IntoFs;
 use crate::ino::InodeId;
 use crate::inode::{Inode, Locked, change, put_inode};
 use crate::names::{self, MAX_DEPTH, Target};
-use crate::ops::create::{check_parent, touch_dir};
+use crate::ops::create::{Whiteout, check_parent, make_whiteout, touch_dir};
 use crate::ops::lookup::parent_id;
 use crate::ops::remove::{drop_link, may_unname};
 use crate::reserve::cost;
@@ -20,15 +21,17 @@ use btrfs_disk::key::kind;
 use btrfs_disk::{Key, TreeId};
 use btrfs_txn::Op;
 use std::sync::Arc;
-use vfs::{Errno, FsError, RenameMode, Result};
+use vfs::{Context, Errno, FsError, RenameMode, Result};
 
 /// One of the two names.
 struct Side<'a> {
     dir: &'a Arc<Inode>,
     name: &'a [u8],
     target: Target,
-    /// `None`: a subvolume that hangs here.
+    /// `None`: a subvolume, or what stands in for one.
     inode: Option<Arc<Inode>>,
+    /// The index of the entry, where no subvolume hangs here.
+    stand_in: Option<u64>,
 }
 
 impl Side<'_> {
@@ -39,6 +42,9 @@ impl Side<'_> {
     fn take(&self, op: &Op<'_>) -> Result<()> {
         if self.inode.is_some() {
             return names::remove(op, self.dir.id, self.name, self.target);
+        }
+        if let Some(index) = self.stand_in {
+            return names::remove_entry(op, self.dir.id, self.name, index);
         }
         let parent = self.dir.id.tree;
         let key = Key::new(parent.0, kind::ROOT_REF, self.tree().0);
@@ -71,6 +77,7 @@ impl Side<'_> {
 /// `None`: neither side is one, it is not for here.
 pub(crate) fn rename(
     engine: &Engine,
+    cx: &Context,
     from: (&Arc<Inode>, &[u8]),
     to: (&Arc<Inode>, &[u8]),
     mode: RenameMode,
@@ -86,11 +93,14 @@ pub(crate) fn rename(
         return Ok(None);
     }
     let source = side(engine, from)?.ok_or(FsError::Posix(Errno::ENOENT))?;
+    if source.stand_in.is_some() {
+        return Err(Errno::ENOTEMPTY.into());
+    }
     let other = side(engine, to)?;
     check(engine, &source, to, other.as_ref(), mode)?;
     match other {
         Some(other) if mode == RenameMode::Exchange => exchange(engine, &source, &other)?,
-        other => replace(engine, &source, to, other)?,
+        other => replace(engine, cx, &source, to, other, mode)?,
     }
     Ok(Some(()))
 }
@@ -109,17 +119,17 @@ fn concerns(engine: &Engine, from: (&Arc<Inode>, &[u8]), to: (&Arc<Inode>, &[u8]
 fn side<'a>(engine: &Engine, (dir, name): (&'a Arc<Inode>, &'a [u8])) -> Result<Option<Side<'a>>> {
     let Some(target) = names::lookup(&engine.core.view(), dir.id, name)? else { return Ok(None) };
     let objectid = target.location.objectid;
-    let inode = match target.is_subvolume() {
-        false => Some(engine.inodes.by_id(InodeId::new(dir.id.tree, objectid), 0)?),
-        true => {
-            commit_unknown(engine, TreeId(objectid))?;
-            if !subvol::hangs_here(&engine.core.view(), dir.id, name, TreeId(objectid))? {
-                return Err(Errno::ENOTEMPTY.into());
-            }
-            None
-        }
-    };
-    Ok(Some(Side { dir, name, target, inode }))
+    let mut side = Side { dir, name, target, inode: None, stand_in: None };
+    if !target.is_subvolume() {
+        side.inode = Some(engine.inodes.by_id(InodeId::new(dir.id.tree, objectid), 0)?);
+        return Ok(Some(side));
+    }
+    commit_unknown(engine, TreeId(objectid))?;
+    let view = engine.core.view();
+    if !subvol::hangs_here(&view, dir.id, name, TreeId(objectid))? {
+        side.stand_in = Some(names::index_of(&view, dir.id, name)?);
+    }
+    Ok(Some(side))
 }
 
 fn check(
@@ -136,20 +146,31 @@ fn check(
     match (mode, other) {
         (RenameMode::Exchange, None) => return Err(Errno::ENOENT.into()),
         (RenameMode::Exchange, Some(other)) => {
+            if other.stand_in.is_some() {
+                return Err(Errno::ENOTEMPTY.into());
+            }
             if crosses && other.inode.is_some() {
                 return Err(Errno::EXDEV.into());
             }
             not_below(engine, source.dir.id, other)?;
         }
-        (RenameMode::Whiteout | RenameMode::NoReplaceWhiteout, _) => {
-            return Err(Errno::EINVAL.into());
+        (RenameMode::NoReplace | RenameMode::NoReplaceWhiteout, Some(_)) => {
+            return Err(Errno::EEXIST.into());
         }
-        (RenameMode::NoReplace, Some(_)) => return Err(Errno::EEXIST.into()),
+        (_, Some(other)) if other.stand_in.is_some() => must_be_dir(source)?,
         (_, Some(other)) if other.inode.is_none() => return Err(Errno::ENOTEMPTY.into()),
         _ => {}
     }
     not_below(engine, to.0.id, source)?;
     check_fits(engine, source, to, other.filter(|_| mode == RenameMode::Exchange))
+}
+
+/// What takes the place of an empty directory.
+fn must_be_dir(source: &Side<'_>) -> Result<()> {
+    match &source.inode {
+        Some(inode) if !inode.read()?.is_dir() => Err(Errno::EISDIR.into()),
+        _ => Ok(()),
+    }
 }
 
 /// Nothing may fail for want of room once the first name is gone.
@@ -256,9 +277,11 @@ fn may_go(engine: &Engine, locked: &Locked<'_>, dir: &Arc<Inode>, gone: &Arc<Ino
 
 fn replace(
     engine: &Engine,
+    cx: &Context,
     source: &Side<'_>,
     (to, new_name): (&Arc<Inode>, &[u8]),
     victim: Option<Side<'_>>,
+    mode: RenameMode,
 ) -> Result<()> {
     let gone = victim.as_ref().and_then(|side| side.inode.clone());
     {
@@ -266,24 +289,25 @@ fn replace(
             [source.dir, to].into_iter().chain(&source.inode).chain(&gone).collect();
         let mut locked = lock(engine, &inodes)?;
         still(engine, source)?;
-        if let (Some(side), Some(gone)) = (&victim, &gone) {
-            still(engine, side)?;
-            may_go(engine, &locked, to, gone)?;
-        } else if names::lookup(&engine.core.view(), to.id, new_name)?.is_some() {
-            return Err(Errno::EEXIST.into());
-        }
+        check_victim(engine, &locked, (to, new_name), victim.as_ref())?;
+        let whiteout = match mode {
+            RenameMode::Whiteout | RenameMode::NoReplaceWhiteout => {
+                Some(make_whiteout(engine, cx, source.dir, locked.get(source.dir))?)
+            }
+            _ => None,
+        };
         let index = take_index(&mut locked, to);
         change(&engine.core, |op| {
             let mut grown = new_name.len() as i64;
-            if let (Some(side), Some(gone)) = (&victim, &gone) {
+            if let Some(side) = &victim {
                 side.take(op)?;
-                drop_link(op, gone.id, locked.state(gone));
                 grown = 0;
             }
-            source.take(op)?;
-            source.put(op, to.id, new_name, index)?;
-            source.touch(op, &mut locked);
-            let shrunk = source.name.len() as i64;
+            if let Some(gone) = &gone {
+                drop_link(op, gone.id, locked.state(gone));
+            }
+            move_source(op, source, (to, new_name, index), &mut locked)?;
+            let shrunk = leave(engine, op, source, whiteout.as_ref(), &mut locked)?;
             touch_dir(op, source.dir.id, locked.state(source.dir), -shrunk);
             touch_dir(op, to.id, locked.state(to), grown);
             Ok(())
@@ -293,4 +317,54 @@ fn replace(
         engine.orphans.release(gone);
     }
     Ok(())
+}
+
+fn check_victim(
+    engine: &Engine,
+    locked: &Locked<'_>,
+    (to, new_name): (&Arc<Inode>, &[u8]),
+    victim: Option<&Side<'_>>,
+) -> Result<()> {
+    match victim {
+        Some(side) => {
+            still(engine, side)?;
+            side.inode.as_ref().map_or(Ok(()), |gone| may_go(engine, locked, to, gone))
+        }
+        None if names::lookup(&engine.core.view(), to.id, new_name)?.is_some() => {
+            Err(Errno::EEXIST.into())
+        }
+        None => Ok(()),
+    }
+}
+
+fn move_source(
+    op: &Op<'_>,
+    source: &Side<'_>,
+    (to, new_name, index): (&Arc<Inode>, &[u8], u64),
+    locked: &mut Locked<'_>,
+) -> Result<()> {
+    source.take(op)?;
+    source.put(op, to.id, new_name, index)?;
+    if let Some(inode) = &source.inode {
+        op.moved(source.dir.id, to.id, inode.id);
+    }
+    source.touch(op, locked);
+    Ok(())
+}
+
+/// What stays where the source was; answers by how many bytes the names there became fewer.
+fn leave(
+    engine: &Engine,
+    op: &Op<'_>,
+    source: &Side<'_>,
+    whiteout: Option<&Whiteout>,
+    locked: &mut Locked<'_>,
+) -> Result<i64> {
+    let Some(whiteout) = whiteout else { return Ok(source.name.len() as i64) };
+    let index = take_index(locked, source.dir);
+    let made = whiteout.insert(engine, op, source.dir.id, source.name, index)?;
+    if let Some(inode) = &source.inode {
+        op.edit(inode.id, |o| o.follow(made.objectid));
+    }
+    Ok(0)
 }

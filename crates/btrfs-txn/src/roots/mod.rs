@@ -5,11 +5,14 @@
 //! freed and keeps its successor alive, so a reader of old roots keeps everything that was
 //! freed since.
 
+mod trees;
+
+pub use trees::{Trees, TreesSum};
+
 use btrfs_disk::items::RootItem;
 use btrfs_disk::{Generation, TreeId};
 use btrfs_space::{Extent, Space};
 use btrfs_tree::TreeRoot;
-use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 /// A tree of one commit.
@@ -26,7 +29,7 @@ pub struct Roots {
     /// The commit's.
     pub generation: Generation,
     /// By their numbers; the root tree and the chunk tree among them.
-    pub trees: BTreeMap<TreeId, Root>,
+    pub trees: Trees,
     retired: OnceLock<Retired>,
 }
 
@@ -41,13 +44,13 @@ struct Retired {
 
 impl Roots {
     /// Of a commit that is published with them.
-    pub fn new(generation: Generation, trees: BTreeMap<TreeId, Root>) -> Roots {
+    pub fn new(generation: Generation, trees: Trees) -> Roots {
         Roots { generation, trees, retired: OnceLock::new() }
     }
 
     /// The tree of this number, if there is one.
     pub fn get(&self, tree: TreeId) -> Option<&Root> {
-        self.trees.get(&tree)
+        self.trees.get(tree)
     }
 
     /// Called once, when `next` is durable: `freed` becomes free when the last reader of

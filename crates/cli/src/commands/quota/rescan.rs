@@ -3,7 +3,7 @@
 use super::on;
 use crate::args::{self, Arg, Args};
 use crate::commands::Command;
-use crate::commands::subvolume::place::Place;
+use crate::commands::subvolume::place::{Open, Place};
 use crate::error::{Error, Exit, Result};
 use crate::output::Out;
 
@@ -59,24 +59,26 @@ fn run(mut args: Args) -> Result<Exit> {
         }
     }
     let place = Place::parse(&args::one(operands, "an image or a directory of a mount")?);
-    on(&place, what != What::Tell, |open| {
-        let mut out = Out::new();
-        let mut say = |line: String| if quiet { Ok(()) } else { out.line(line) };
-        match what {
-            What::Tell => say(match open.rescan(&place)? {
-                Some(at) => format!("rescan operation running (current key {at})"),
-                None => "no rescan operation in progress".into(),
-            })?,
-            What::Begin | What::BeginAndWait => match open.begin_rescan(&place)? {
-                true => say("quota rescan started".into())?,
-                false if what == What::BeginAndWait => {}
-                false => return Err(Error::about(place.show(), "a rescan is under way already")),
-            },
-            What::Wait => {}
-        }
-        if matches!(what, What::Wait | What::BeginAndWait) {
-            open.wait_for_rescan(&place)?;
-        }
-        out.finish()
-    })
+    on(&place, what != What::Tell, |open| work(open, &place, what, quiet))
+}
+
+fn work(open: &Open<'_>, place: &Place, what: What, quiet: bool) -> Result<()> {
+    let mut out = Out::new();
+    let mut say = |line: String| if quiet { Ok(()) } else { out.line(line) };
+    match what {
+        What::Tell => say(match open.rescan(place)? {
+            Some(at) => format!("rescan operation running (current key {at})"),
+            None => "no rescan operation in progress".into(),
+        })?,
+        What::Begin | What::BeginAndWait => match open.begin_rescan(place)? {
+            true => say("quota rescan started".into())?,
+            false if what == What::BeginAndWait => {}
+            false => return Err(Error::about(place.show(), "a rescan is under way already")),
+        },
+        What::Wait => {}
+    }
+    if matches!(what, What::Wait | What::BeginAndWait) {
+        open.wait_for_rescan(place)?;
+    }
+    out.finish()
 }

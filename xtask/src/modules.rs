@@ -86,7 +86,8 @@ const FS: Table = &[
     ("names", &["error", "ino"]),
     ("xattrs", &["error", "ino"]),
     ("file_path", &["error", "ino", "names"]),
-    ("subvol", &["error", "options", "ino", "numbers", "names"]),
+    ("qgroup", &[]),
+    ("subvol", &["error", "options", "ino", "numbers", "names", "qgroup"]),
     ("inode", &["sync", "error", "ino"]),
     ("extents", &["error", "ino", "file_path", "inode"]),
     ("reserve", &["error", "subvol", "inode"]),
@@ -133,6 +134,7 @@ const FS: Table = &[
             "refusals",
             "names",
             "xattrs",
+            "qgroup",
             "subvol",
             "inode",
             "extents",
@@ -150,7 +152,8 @@ const FS: Table = &[
     ),
     ("find_new", &["error", "ino", "names", "subvol", "fs"]),
     ("subvolumes", &["subvol", "ops", "fs"]),
-    ("control", &["ino", "subvol", "fs", "find_new"]),
+    ("quotas", &["qgroup", "ops", "fs"]),
+    ("control", &["ino", "qgroup", "subvol", "fs", "find_new"]),
     (
         "open",
         &[

@@ -6,10 +6,9 @@ use crate::engine::Engine;
 use crate::extents::{self, Stored};
 use crate::ino::{id_of, is_stand_in};
 use crate::ops::create::New;
-pub use crate::ops::quota::QuotaStatus;
 use crate::ops::remove::What;
 use crate::ops::{
-    access, attr, copy, create, fallocate, flags, io, label, link, lookup, quota, readdir, remount,
+    access, attr, copy, create, fallocate, flags, io, label, link, lookup, readdir, remount,
     remove, rename, seek, shutdown, statfs, sync, trim, xattr,
 };
 use btrfs_disk::Error;
@@ -84,31 +83,6 @@ impl BtrfsFs {
     /// No change is under way, and none waits for a commit.
     pub fn is_still(&self) -> bool {
         self.engine.core.health.is_still()
-    }
-
-    /// Begins to keep quotas; a rescan counts what there is, some of it in each commit.
-    pub fn enable_quotas(&self) -> Result<()> {
-        quota::enable(self.open()?)
-    }
-
-    /// Ends quotas: all groups go.
-    pub fn disable_quotas(&self) -> Result<()> {
-        quota::disable(self.open()?)
-    }
-
-    /// Counts all anew. EINVAL without quotas, EINPROGRESS where that is under way.
-    pub fn rescan_quotas(&self) -> Result<()> {
-        quota::rescan(self.open()?)
-    }
-
-    /// Returns when no rescan is under way.
-    pub fn wait_for_rescan(&self) -> Result<()> {
-        quota::wait_for_rescan(self.open()?)
-    }
-
-    /// `None`: there are no quotas.
-    pub fn quota_status(&self) -> Result<Option<QuotaStatus>> {
-        quota::status(self.open()?)
     }
 
     /// Where the content of a file is.

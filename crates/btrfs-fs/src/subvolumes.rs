@@ -6,7 +6,7 @@
 
 use crate::fs::BtrfsFs;
 use crate::ops::subvolume;
-use crate::subvol::{Caller, Delete, SubvolId, SubvolumeInfo};
+use crate::subvol::{Caller, Delete, NewSubvolume, SubvolId, SubvolumeInfo};
 use btrfs_disk::TreeId;
 use std::time::Duration;
 use vfs::{Entry, Ino, Result};
@@ -24,7 +24,17 @@ impl BtrfsFs {
         parent: Ino,
         name: &[u8],
     ) -> Result<(SubvolId, Entry)> {
-        let (tree, entry) = subvolume::create(self.open()?, caller, parent, name)?;
+        self.create_subvolume_in(caller, &NewSubvolume { parent, name, groups: &[] })
+    }
+
+    /// The same, and puts it into quota groups. Also ENOENT and EINVAL: there is no such group, it
+    /// is one of a subvolume.
+    pub fn create_subvolume_in(
+        &self,
+        caller: &Caller,
+        new: &NewSubvolume<'_>,
+    ) -> Result<(SubvolId, Entry)> {
+        let (tree, entry) = subvolume::create(self.open()?, caller, new)?;
         Ok((SubvolId(tree.0), entry))
     }
 
@@ -42,7 +52,19 @@ impl BtrfsFs {
         name: &[u8],
         read_only: bool,
     ) -> Result<(SubvolId, Entry)> {
-        let made = subvolume::snapshot(self.open()?, caller, source, parent, name, read_only);
+        let new = NewSubvolume { parent, name, groups: &[] };
+        self.snapshot_in(caller, source, &new, read_only)
+    }
+
+    /// The same, and puts the snapshot into quota groups; see [`BtrfsFs::create_subvolume_in`].
+    pub fn snapshot_in(
+        &self,
+        caller: &Caller,
+        source: Ino,
+        new: &NewSubvolume<'_>,
+        read_only: bool,
+    ) -> Result<(SubvolId, Entry)> {
+        let made = subvolume::snapshot(self.open()?, caller, source, new, read_only);
         made.map(|(tree, entry)| (SubvolId(tree.0), entry))
     }
 

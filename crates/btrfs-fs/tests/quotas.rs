@@ -250,7 +250,7 @@ fn quotas_come_and_go() {
     });
     let fs = image.open_checked(Options { background: false, ..Options::default() });
     assert_eq!(fs.quota_status().unwrap(), None);
-    assert_eq!(fs.rescan_quotas().unwrap_err().errno(), libc::EINVAL);
+    assert_eq!(fs.rescan_quotas().unwrap_err().errno(), libc::ENOTCONN);
     history(&fs, 1, 40);
     fs.enable_quotas().expect("enable");
     fs.wait_for_rescan().expect("a rescan");

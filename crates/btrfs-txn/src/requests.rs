@@ -63,13 +63,14 @@ impl CommitRequests {
         self.changed.notify_one();
     }
 
-    /// Waits to be woken, until `until` at most; `None` when it is time to stop.
-    pub fn wait(&self, until: Instant) -> Option<Wanted> {
+    /// Waits to be woken, until `until` at most, when `otherwise` is wanted; `None` when it is time to
+    /// stop.
+    pub fn wait(&self, until: Instant, otherwise: Wanted) -> Option<Wanted> {
         let mut signal = self.signal.lock();
         if signal.wanted.is_none() && !signal.stop {
             self.changed.wait_until(&mut signal, until);
         }
-        let wanted = signal.wanted.take().unwrap_or(Wanted::Everything);
+        let wanted = signal.wanted.take().unwrap_or(otherwise);
         (!signal.stop).then_some(wanted)
     }
 

@@ -3,10 +3,12 @@
 //!
 //! It does not know what the operations do (`btrfs_fs::control`), nor how they are told.
 
+mod quotas;
+
 use crate::error::{Error, Result, io_text};
 use crate::sys;
 use btrfs_fs::control::wire::{self, Record, Records, SnapshotArgs, VolArgs2};
-use spinney::{NewExtent, SubvolId, SubvolumeInfo};
+use spinney::{NewExtent, QgroupId, SubvolId, SubvolumeInfo};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
@@ -19,6 +21,11 @@ use vfs::Ino;
 const OURS: &str = "spinney.transport";
 /// What the kernel answers where nobody serves any more, or nobody just now.
 const ENDED: [i32; 3] = [libc::ENOTCONN, libc::ECONNABORTED, libc::ECANCELED];
+
+/// Where a new subvolume is to be in a group.
+pub const NO_GROUP: &str = "there is no such quota group";
+/// See [`NO_GROUP`].
+pub const NOT_THAT_GROUP: &str = "a subvolume is put into quota groups of level 1 and higher";
 
 pub struct Door {
     file: File,
@@ -88,8 +95,20 @@ impl Door {
         asked.map(drop).map_err(|e| self.told(&self.of(name), &e))
     }
 
-    pub fn create(&self, name: &[u8]) -> Result<()> {
-        self.named(wire::SUBVOL_CREATE_V2, name)
+    pub fn create(&self, name: &[u8], groups: &[QgroupId]) -> Result<()> {
+        if groups.is_empty() {
+            return self.named(wire::SUBVOL_CREATE_V2, name);
+        }
+        self.create_in(None, name, groups).map_err(|e| self.in_groups(name, &e))
+    }
+
+    /// ENOENT is not of the directory, which is open.
+    fn in_groups(&self, name: &[u8], error: &io::Error) -> Error {
+        match error.raw_os_error() {
+            Some(libc::ENOENT) => Error::about(self.of(name), NO_GROUP),
+            Some(libc::EINVAL) => Error::about(self.of(name), NOT_THAT_GROUP),
+            _ => self.told(&self.of(name), error),
+        }
     }
 
     pub fn delete(&self, name: &[u8]) -> Result<()> {
@@ -109,7 +128,13 @@ impl Door {
 
     /// Makes `name` here a snapshot of the subvolume that `source` is the root of. What programs
     /// have written to mapped files, or with a write-back cache, is in it as well.
-    pub fn snapshot(&self, source: &Door, name: &[u8], read_only: bool) -> Result<()> {
+    pub fn snapshot(
+        &self,
+        source: &Door,
+        name: &[u8],
+        read_only: bool,
+        groups: &[QgroupId],
+    ) -> Result<()> {
         let failed = |e: &io::Error| self.told(&self.of(name), e);
         let meta = |door: &Door| door.file.metadata().map_err(|e| Error::io(&door.path, &e));
         let (from, to) = (meta(source)?, meta(self)?);
@@ -118,6 +143,10 @@ impl Door {
             return Err(Error::about(self.of(name), what));
         }
         sys::sync_file_system(&source.file).map_err(|e| failed(&e))?;
+        if !groups.is_empty() {
+            let made = self.create_in(Some((source, read_only)), name, groups);
+            return made.map_err(|e| self.in_groups(name, &e));
+        }
         let args = SnapshotArgs { source: Ino(from.ino()), read_only, name };
         let record = args.write().ok_or(io::Error::from_raw_os_error(libc::ENAMETOOLONG));
         let asked = record.and_then(|record| self.ask(wire::SNAPSHOT, record));

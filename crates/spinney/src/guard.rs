@@ -9,6 +9,7 @@
 //!
 //! It does not know what the changes are, nor paths.
 
+mod quotas;
 mod subvolumes;
 
 use btrfs_fs::BtrfsFs;

@@ -57,6 +57,7 @@ mod medium;
 mod metadata;
 mod names;
 mod options;
+mod quota;
 mod subvolume;
 #[allow(unsafe_code)]
 mod sys;
@@ -65,7 +66,9 @@ pub mod tree;
 mod volume;
 
 pub use blockdev::{BlockDevice, MemDevice};
-pub use btrfs_fs::{NewExtent, SubvolId, SubvolumeInfo};
+pub use btrfs_fs::{
+    LimitChange, NewExtent, NoQgroupId, Qgroup, QgroupId, QuotaStatus, SubvolId, SubvolumeInfo,
+};
 pub use check::{CheckReport, Finding, Severity, check};
 pub use dir::{DirEntry, Walk, WalkEntry};
 pub use error::{Cause, Error, Result};

@@ -5,15 +5,16 @@
 
 use crate::error::{Error, Result};
 use crate::volume::{At, Volume, bytes};
-use btrfs_fs::{Caller, Delete, NewExtent, SubvolId, SubvolumeInfo};
+use btrfs_fs::{Caller, Delete, NewExtent, NewSubvolume, QgroupId, SubvolId, SubvolumeInfo};
 use std::path::Path;
 use std::time::Duration;
 use vfs::{Errno, FsError};
 
 /// How [`Volume::snapshot`] makes one.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct SnapshotOptions {
     read_only: bool,
+    qgroups: Vec<QgroupId>,
 }
 
 impl SnapshotOptions {
@@ -26,6 +27,12 @@ impl SnapshotOptions {
     /// [`set_subvolume_read_only`](Volume::set_subvolume_read_only) allows it.
     pub fn read_only(mut self, yes: bool) -> SnapshotOptions {
         self.read_only = yes;
+        self
+    }
+
+    /// Puts the snapshot into these quota groups, if the volume keeps quotas.
+    pub fn qgroups(mut self, groups: &[QgroupId]) -> SnapshotOptions {
+        self.qgroups = groups.to_vec();
         self
     }
 }
@@ -96,9 +103,21 @@ impl Volume {
 
     /// Makes an empty subvolume.
     pub fn create_subvolume(&self, path: impl AsRef<Path>) -> Result<SubvolId> {
+        self.create_subvolume_in(path, &[])
+    }
+
+    /// The same, and puts it into these quota groups, if the volume keeps quotas.
+    pub fn create_subvolume_in(
+        &self,
+        path: impl AsRef<Path>,
+        groups: &[QgroupId],
+    ) -> Result<SubvolId> {
         let path = bytes(&path);
         let (parent, name) = self.find_parent(path).at(self, path)?;
-        let made = self.guard().create_subvolume(&self.caller(), parent.ino(), &name);
+        let made = self.guard().create_subvolume(
+            &self.caller(),
+            &NewSubvolume { parent: parent.ino(), name: &name, groups },
+        );
         let (id, entry) = made.at(self, path)?;
         drop(self.hold(entry));
         Ok(id)
@@ -117,8 +136,8 @@ impl Volume {
         let source = self.find(from, true).at(self, from)?;
         let (parent, name) = self.find_parent(to).at(self, to)?;
         let guard = self.guard();
-        let made =
-            guard.snapshot(&self.caller(), source.ino(), parent.ino(), &name, options.read_only);
+        let new = NewSubvolume { parent: parent.ino(), name: &name, groups: &options.qgroups };
+        let made = guard.snapshot(&self.caller(), source.ino(), &new, options.read_only);
         let (id, entry) = made.at(self, to)?;
         drop(self.hold(entry));
         Ok(id)

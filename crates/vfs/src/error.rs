@@ -17,8 +17,8 @@ mod codes {
     pub(super) use libc::{
         E2BIG, EACCES, EAGAIN, EBADF, EBUSY, EDQUOT, EEXIST, EFAULT, EFBIG, EINPROGRESS, EINTR,
         EINVAL, EIO, EISDIR, ELOOP, EMLINK, ENAMETOOLONG, ENODEV, ENOENT, ENOMEM, ENOSPC, ENOSYS,
-        ENOTDIR, ENOTEMPTY, ENOTTY, ENXIO, EOPNOTSUPP, EOVERFLOW, EPERM, ERANGE, EROFS, ESPIPE,
-        ESTALE, ETXTBSY, EXDEV,
+        ENOTCONN, ENOTDIR, ENOTEMPTY, ENOTTY, ENXIO, EOPNOTSUPP, EOVERFLOW, EPERM, ERANGE, EROFS,
+        ESPIPE, ESTALE, ETXTBSY, EXDEV,
     };
     #[cfg(not(target_os = "linux"))]
     pub(super) use libc::{EBADMSG as EUCLEAN, ENOATTR as ENODATA};
@@ -86,6 +86,7 @@ errnos! {
     EOPNOTSUPP "operation not supported",
     EDQUOT "quota exceeded",
     EINPROGRESS "already under way",
+    ENOTCONN "not enabled",
     ESTALE "stale handle",
     ENXIO "no data at or behind this offset",
     EIO "input/output error",

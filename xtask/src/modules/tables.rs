@@ -105,6 +105,7 @@ pub(super) const LIBRARY: Table = &[
     ("metadata", &["error", "volume"]),
     ("options", &["error", "guard", "sys", "medium", "volume"]),
     ("transaction", &["error", "volume"]),
+    ("quota", &["error", "volume"]),
     ("subvolume", &["error", "volume"]),
     ("tree", &["error", "sys", "volume"]),
     ("file", &["error", "volume", "metadata", "tree"]),

@@ -28,7 +28,13 @@ fn run(committer: &Weak<Committer>, interval: Duration) {
     let mut last = Instant::now();
     loop {
         let Some(committer) = committer.upgrade() else { return };
-        let Some(wanted) = committer.core.requests.wait(last + interval) else {
+        let due = last + interval;
+        // Each commit takes a rescan a step on; what is in memory may stay there.
+        let (until, otherwise) = match committer.reservations.limits.rescans() {
+            true if Instant::now() < due => (Instant::now(), Wanted::WrittenBack),
+            _ => (due, Wanted::Everything),
+        };
+        let Some(wanted) = committer.core.requests.wait(until, otherwise) else {
             return;
         };
         let result = match wanted {

@@ -3,6 +3,7 @@
 //! Decodes, calls, encodes. Who may do what the calls themselves decide (`subvolumes`), but for
 //! what the kernel leaves to administrators alone: that is asked here.
 
+mod quotas;
 pub mod wire;
 
 use crate::fs::BtrfsFs;
@@ -34,7 +35,7 @@ impl Control for BtrfsFs {
                 Some(wire::FLAG_BY_ID) => delete_by_id(self, asker, some(VolArgs2::id(input))?),
                 _ => Err(Errno::EOPNOTSUPP.into()),
             },
-            wire::SYNC => self.sync().map(|()| Controlled::default()),
+            wire::SYNC => sync(self),
             wire::DEFAULT_SUBVOL => set_default(self, asker, some(wire::number(input, 0))?),
             wire::GET_DEFAULT => {
                 let id = self.default_subvolume()?;
@@ -45,7 +46,8 @@ impl Control for BtrfsFs {
             wire::LIST => list(self, asker, some(wire::number(input, 0))?),
             wire::INFO => info(self, asker, ino),
             wire::FIND_NEW => find_new(self, asker, ino, input),
-            _ => Err(Errno::ENOTTY.into()),
+            _ => quotas::control(self, asker, ino, command, input)
+                .unwrap_or(Err(Errno::ENOTTY.into())),
         }
     }
 }
@@ -63,6 +65,13 @@ fn caller(asker: &dyn Asker) -> Result<Caller> {
 
 fn administrator(asker: &dyn Asker) -> Result<()> {
     if asker.who()?.admin { Ok(()) } else { Err(Errno::EPERM.into()) }
+}
+
+fn sync(fs: &BtrfsFs) -> Result<Controlled> {
+    fs.sync()?;
+    // What was deleted before is dead in this commit.
+    fs.engine.cleaner.wake();
+    Ok(Controlled::default())
 }
 
 fn create(fs: &BtrfsFs, asker: &dyn Asker, dir: Ino, name: &[u8]) -> Result<Controlled> {

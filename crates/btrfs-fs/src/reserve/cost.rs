@@ -175,9 +175,14 @@ pub fn extent() -> Cost {
     cost(RUN + 1, 2 * UNWRITTEN, 2)
 }
 
-/// The status of quotas; a tree with it, and what each new group counts and its limit.
+/// The status of quotas, and a tree with it, or a new group: what each counts and its limit.
 pub(crate) fn quota_groups(groups: u64) -> Cost {
-    cost(1, (groups + 1) * 2 * (40 + 25), 0)
+    cost(2, (groups + 1) * 2 * (40 + 25), 0)
+}
+
+/// Relations of quota groups, each there twice, and a group with its limit.
+pub(crate) fn quota_relations(relations: u64) -> Cost {
+    cost(2 + 2 * relations, 2 * 25 * relations, 0)
 }
 
 /// An inode item.

@@ -1,5 +1,6 @@
 //! What programs see of subvolumes, and who asks for changes of them.
 
+use crate::qgroup::QgroupId;
 use vfs::Ino;
 
 /// A subvolume's number: that of its tree. 5 is the top level.
@@ -86,6 +87,17 @@ pub struct SubvolumeInfo {
     pub last_snapshot: u64,
     /// It has no name any more, and its tree is being dropped.
     pub deleted: bool,
+}
+
+/// Where a new subvolume comes to lie, and the quota groups that it is put into.
+#[derive(Clone, Copy, Debug)]
+pub struct NewSubvolume<'a> {
+    /// The directory that gets its name.
+    pub parent: Ino,
+    /// In that directory.
+    pub name: &'a [u8],
+    /// Of level 1 and higher. Where there are no quotas they are not looked at.
+    pub groups: &'a [QgroupId],
 }
 
 /// What leads to a subvolume that is to be deleted.

@@ -12,7 +12,7 @@ mod find;
 mod info;
 
 pub(crate) use find::{choose, default_subvolume, hangs_here, parent_of, root_ref};
-pub use info::{Caller, Delete, SubvolId, SubvolumeInfo, Time};
+pub use info::{Caller, Delete, NewSubvolume, SubvolId, SubvolumeInfo, Time};
 
 use crate::error::IntoFs;
 use crate::numbers::Numbers;

@@ -132,6 +132,9 @@ fn merge_items(
             );
             if edits.len() >= STRETCH || objects.peek().is_none() {
                 core.stats.commit_items.add(edits.len() as u64);
+                if tree == TreeId::QUOTA {
+                    settle.quota_items_change(edits.iter());
+                }
                 settle.apply_tree(tree, edits.drain(..))?;
                 core.note_building(settle.taken());
                 throttle.pause();

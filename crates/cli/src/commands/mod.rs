@@ -23,6 +23,8 @@ pub mod mount;
 mod mv;
 pub mod offline;
 mod property;
+mod qgroup;
+mod quota;
 mod rescue;
 mod rm;
 mod stat;
@@ -84,6 +86,8 @@ pub const GROUPS: &[Group] = &[
         ],
     },
     Group { title: "Subvolumes, in a volume or a mount", commands: subvolume::COMMANDS },
+    Group { title: "Quotas, in a volume or a mount", commands: quota::COMMANDS },
+    Group { title: "Quota groups, in a volume or a mount", commands: qgroup::COMMANDS },
     Group {
         title: "Whole volumes",
         commands: &[

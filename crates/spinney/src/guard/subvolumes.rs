@@ -2,7 +2,7 @@
 //! while one is open.
 
 use super::Guard;
-use btrfs_fs::{Caller, Delete, NewExtent, SubvolId, SubvolumeInfo};
+use btrfs_fs::{Caller, Delete, NewExtent, NewSubvolume, SubvolId, SubvolumeInfo};
 use std::time::Duration;
 use vfs::{Entry, Ino, Result};
 
@@ -22,23 +22,21 @@ impl Guard {
     pub(crate) fn create_subvolume(
         &self,
         caller: &Caller,
-        parent: Ino,
-        name: &[u8],
+        new: &NewSubvolume<'_>,
     ) -> Result<(SubvolId, Entry)> {
         let _durable = self.durable()?;
-        self.change()?.create_subvolume(caller, parent, name)
+        self.change()?.create_subvolume_in(caller, new)
     }
 
     pub(crate) fn snapshot(
         &self,
         caller: &Caller,
         source: Ino,
-        parent: Ino,
-        name: &[u8],
+        new: &NewSubvolume<'_>,
         read_only: bool,
     ) -> Result<(SubvolId, Entry)> {
         let _durable = self.durable()?;
-        self.change()?.snapshot(caller, source, parent, name, read_only)
+        self.change()?.snapshot_in(caller, source, new, read_only)
     }
 
     pub(crate) fn delete_subvolume(&self, caller: &Caller, which: Delete<'_>) -> Result<SubvolId> {

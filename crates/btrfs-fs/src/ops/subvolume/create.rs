@@ -9,9 +9,10 @@ use crate::inode::{Inode, State, change};
 use crate::names::{self, Target};
 use crate::ops::create::{check_parent, insert_born, put_inherited, touch_dir, writable_dir};
 use crate::ops::lookup::entry;
+use crate::ops::quota::groups;
 use crate::ops::xattr::COMPRESSION;
 use crate::reserve::cost;
-use crate::subvol::Caller;
+use crate::subvol::{Caller, NewSubvolume};
 use crate::xattrs;
 use btrfs_disk::ids::FIRST_FREE_OBJECTID;
 use btrfs_disk::items::{InodeItem, InodeRef, RootItem, Timespec, dir_type, inode_flags};
@@ -20,7 +21,7 @@ use btrfs_disk::{Key, TreeId};
 use btrfs_txn::Op;
 use btrfs_txn::delta::TreeAction;
 use std::sync::Arc;
-use vfs::{Entry, Errno, Ino, Result};
+use vfs::{Entry, Errno, Result};
 
 /// Checks what names and room any new subvolume needs in its directory, which is locked.
 pub(super) fn check_place(
@@ -115,14 +116,16 @@ fn prepare(engine: &Engine, caller: &Caller, dir: InodeId, dir_state: &State) ->
 pub(crate) fn create(
     engine: &Engine,
     caller: &Caller,
-    parent: Ino,
-    name: &[u8],
+    new: &NewSubvolume<'_>,
 ) -> Result<(TreeId, Entry)> {
+    let name = new.name;
     names::check_name(name)?;
-    let dir = writable_dir(engine, parent)?;
+    let dir = writable_dir(engine, new.parent)?;
     let geometry = &engine.core.geometry;
     let made = cost::create(geometry, name.len(), 0, true) + cost::subvolume_name(name.len());
+    let made = made + cost::quota_relations(new.groups.len() as u64);
     let _one_at_a_time = engine.subvolume_lock.lock();
+    groups::check_inherited(engine, new.groups)?;
     let _room = engine.reserver.reserve(cost::with(made, cost::plant(geometry)))?;
     let mut dir_state = dir.write()?;
     check_place(engine, caller, dir.id, &mut dir_state, name)?;
@@ -137,6 +140,7 @@ pub(crate) fn create(
         let inode = insert_root(engine, op, tree, &prepared)?;
         put_name(op, dir.id, &mut dir_state, name, Key::new(tree.0, kind::ROOT_ITEM, 0))?;
         note_uuid(op, &uuid, kind::UUID_KEY_SUBVOL, tree, true)?;
+        groups::put_inherited(op, tree, new.groups)?;
         Ok(inode)
     });
     drop(dir_state);

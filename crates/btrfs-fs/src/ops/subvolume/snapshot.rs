@@ -9,8 +9,9 @@ use crate::inode::{Inode, change};
 use crate::names;
 use crate::ops::create::writable_dir;
 use crate::ops::lookup::entry_by_id;
+use crate::ops::quota::groups;
 use crate::reserve::cost;
-use crate::subvol::{Caller, Snapshotting, Subvolume};
+use crate::subvol::{Caller, NewSubvolume, Snapshotting, Subvolume};
 use btrfs_disk::ids::FIRST_FREE_OBJECTID;
 use btrfs_disk::items::RootItem;
 use btrfs_disk::key::kind;
@@ -23,20 +24,20 @@ pub(crate) fn snapshot(
     engine: &Engine,
     caller: &Caller,
     source: Ino,
-    parent: Ino,
-    name: &[u8],
+    at: &NewSubvolume<'_>,
     read_only: bool,
 ) -> Result<(TreeId, Entry)> {
-    names::check_name(name)?;
-    let dir = writable_dir(engine, parent)?;
+    names::check_name(at.name)?;
+    let dir = writable_dir(engine, at.parent)?;
     let (from, subvolume) = source_of(engine, caller, source)?;
     commit_unknown(engine, from)?;
     let to = {
         let _one_at_a_time = engine.subvolume_lock.lock();
         let guard = subvolume.snapshotting();
+        groups::check_inherited(engine, at.groups)?;
         flush(engine, from)?;
         let form = (from, read_only);
-        let to = enter(engine, caller, form, dir.as_ref(), name)?;
+        let to = enter(engine, caller, form, dir.as_ref(), at)?;
         commit(engine, to, guard)?;
         // What had no name in the source has none here, and nobody who has it open.
         if let Err(error) = engine.orphans.clean_tree(to) {
@@ -73,7 +74,7 @@ fn enter(
     caller: &Caller,
     (from, read_only): (TreeId, bool),
     dir: &Inode,
-    name: &[u8],
+    at: &NewSubvolume<'_>,
 ) -> Result<TreeId> {
     let (tree, uuid) = engine.subvols.new_tree()?;
     number(InodeId::new(tree, FIRST_FREE_OBJECTID))?;
@@ -81,7 +82,7 @@ fn enter(
     engine.subvols.expect(tree);
     engine.subvols.will_share();
     let new = New { from, tree, uuid, read_only };
-    put(engine, caller, &new, dir, name).inspect_err(|_| engine.subvols.forget(tree))?;
+    put(engine, caller, &new, dir, at).inspect_err(|_| engine.subvols.forget(tree))?;
     Ok(tree)
 }
 
@@ -92,9 +93,16 @@ struct New {
     read_only: bool,
 }
 
-fn put(engine: &Engine, caller: &Caller, new: &New, dir: &Inode, name: &[u8]) -> Result<()> {
-    let copies = cost::copy_tree(&engine.core.geometry);
-    let _room = engine.reserver.reserve(cost::with(cost::subvolume_name(name.len()), copies))?;
+fn put(
+    engine: &Engine,
+    caller: &Caller,
+    new: &New,
+    dir: &Inode,
+    at: &NewSubvolume<'_>,
+) -> Result<()> {
+    let (name, copies) = (at.name, cost::copy_tree(&engine.core.geometry));
+    let items = cost::subvolume_name(name.len()) + cost::quota_relations(at.groups.len() as u64);
+    let _room = engine.reserver.reserve(cost::with(items, copies))?;
     let mut dir_state = dir.write()?;
     check_place(engine, caller, dir.id, &mut dir_state, name)?;
     let source = engine.core.roots().get(new.from).map(|root| root.item);
@@ -108,6 +116,7 @@ fn put(engine: &Engine, caller: &Caller, new: &New, dir: &Inode, name: &[u8]) ->
             let received = kind::UUID_KEY_RECEIVED_SUBVOL;
             note_uuid(op, &source.received_uuid, received, new.tree, true)?;
         }
+        groups::put_inherited(op, new.tree, at.groups)?;
         let (dir, behind) = (dir.id, dir_state.item.mtime);
         let own = || OwnEntry { dir: dir.objectid, name: name.to_vec(), index, before, behind };
         let entry = (dir.tree == new.from).then(own);

@@ -74,6 +74,6 @@ pub(crate) fn with_ancestors(items: &mut dyn Items, tree: TreeId) -> Result<Vec<
     Ok(all)
 }
 
-fn level(group: GroupId) -> u64 {
+pub(crate) fn level(group: GroupId) -> u64 {
     group >> QGROUP_LEVEL_SHIFT
 }

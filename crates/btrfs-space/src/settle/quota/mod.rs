@@ -18,6 +18,7 @@
 
 mod account;
 mod groups;
+mod regroup;
 mod rescan;
 mod settle;
 mod states;

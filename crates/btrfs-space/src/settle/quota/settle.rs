@@ -12,7 +12,10 @@
 //! What it does not know: how edits came about, and what the fixpoint does behind.
 
 use super::account::{Change, GroupId, Tally};
-use super::groups::{self, STATUS, Status, info, info_key, limit_key, parents, with_ancestors};
+use super::groups::{
+    self, STATUS, Status, info, info_key, level, limit_key, parents, with_ancestors,
+};
+use super::regroup::{Relations, regroup};
 use super::states::States;
 use crate::backrefs::TreeState;
 use crate::items::{Items, TreeItems};
@@ -24,11 +27,16 @@ use btrfs_tree::{Edit, NodeReader};
 use std::collections::BTreeMap;
 
 /// Of a volume whose quotas are on.
+#[derive(Default)]
 pub(crate) struct QuotaCommit {
     /// The numbers were right in the last commit, or a rescan makes them right.
     keeps: bool,
     /// Subvolumes that this commit makes, and what they are snapshots of.
     planted: Vec<(TreeId, Option<TreeId>)>,
+    /// Relations that operations changed.
+    relations: Relations,
+    /// Limits and relations that operations wrote, by their group: it may be gone meanwhile.
+    written: Vec<(GroupId, Key)>,
 }
 
 /// What becomes of items of the quota tree.
@@ -107,7 +115,7 @@ impl<R: NodeReader> Settle<'_, R> {
         if keeps {
             self.deltas.remember_touched();
         }
-        self.quota = Some(QuotaCommit { keeps, planted: Vec::new() });
+        self.quota = Some(QuotaCommit { keeps, ..QuotaCommit::default() });
         Ok(())
     }
 
@@ -122,8 +130,29 @@ impl<R: NodeReader> Settle<'_, R> {
             self.create_tree(TreeId::QUOTA, Key::new(TreeId::QUOTA.0, kind::ROOT_ITEM, 0), item)?;
         }
         let planted = self.subvolumes()?.into_iter().map(|tree| (tree, None)).collect();
-        self.quota = Some(QuotaCommit { keeps: false, planted });
+        self.quota = Some(QuotaCommit { planted, ..QuotaCommit::default() });
         Ok(())
+    }
+
+    /// What operations changed in the quota tree.
+    pub fn quota_items_change<'e>(&mut self, edits: impl Iterator<Item = &'e (Key, Edit)>) {
+        let Some(quota) = &mut self.quota else { return };
+        for (key, edit) in edits {
+            let comes = matches!(edit, Edit::Put(_));
+            match key.kind {
+                kind::QGROUP_RELATION => {
+                    if level(key.objectid) < level(key.offset) {
+                        quota.relations.insert((key.objectid, key.offset), comes);
+                    }
+                    if comes {
+                        quota.written.push((key.objectid, *key));
+                        quota.written.push((key.offset, *key));
+                    }
+                }
+                kind::QGROUP_LIMIT if comes => quota.written.push((key.offset, *key)),
+                _ => {}
+            }
+        }
     }
 
     /// Subvolumes that have a name, and those that this commit makes.
@@ -239,17 +268,25 @@ impl<R: NodeReader> Settle<'_, R> {
         status: &mut Status,
         edits: &mut Edits,
     ) -> Result<()> {
+        let mut tally = Tally::default();
+        let rescan = status.item.flags & qgroup_status::RESCAN != 0;
         // A rescan that begins needs to know nothing of before.
-        let begins = status.item.flags & qgroup_status::RESCAN != 0 && status.item.rescan == 0;
+        let mut begins = rescan && status.item.rescan == 0;
+        let mut keeps = quota.keeps;
+        if keeps && !begins && !self.regroup(quota, &mut tally)? {
+            (keeps, begins, status.item.rescan) = (false, rescan, 0);
+            tally = Tally::default();
+        }
         if begins {
             nothing_counted(items, edits)?;
         }
         self.new_groups(quota, items, edits)?;
-        if !quota.keeps && !begins {
+        without_group(quota, items, edits)?;
+        if !keeps && !begins {
             mark_inconsistent(status);
             return Ok(());
         }
-        let tally = self.tally(quota, items, edits, status)?;
+        self.tally(quota, items, edits, status, &mut tally)?;
         let generation = self.generation().0;
         let changes = tally.into_changes(&mut |tree| with_ancestors(items, tree))?;
         for (group, change) in changes {
@@ -263,19 +300,33 @@ impl<R: NodeReader> Settle<'_, R> {
         self.gone_groups(items, edits)
     }
 
+    /// False: only a rescan can tell what became of the numbers.
+    fn regroup(&self, quota: &QuotaCommit, tally: &mut Tally) -> Result<bool> {
+        let Some(tree) = self.committed_tree(TreeId::QUOTA)? else { return Ok(true) };
+        let mut committed = TreeItems::new(self.store, &tree.root);
+        let mut changes = Relations::new();
+        for ((child, parent), comes) in &quota.relations {
+            let key = Key::new(*child, kind::QGROUP_RELATION, *parent);
+            if committed.get(&key)?.is_some() != *comes {
+                changes.insert((*child, *parent), *comes);
+            }
+        }
+        regroup(&mut committed, &changes, tally)
+    }
+
     fn tally(
         &self,
         quota: &QuotaCommit,
         items: &mut dyn Items,
         edits: &Edits,
         status: &mut Status,
-    ) -> Result<Tally> {
+        tally: &mut Tally,
+    ) -> Result<()> {
         let mut untouched = Untouched::of_sources(quota, items, edits)?;
         let rescan = status.item.flags & qgroup_status::RESCAN != 0;
         let counted = if rescan { status.item.rescan } else { u64::MAX };
         let reader = self.reader();
         let mut states = States::new(self, &reader);
-        let mut tally = Tally::default();
         for (extent, len, kind) in self.deltas.all_touched() {
             // What lies behind is counted by the rescan, as it is by then.
             if extent.0 >= counted {
@@ -285,13 +336,13 @@ impl<R: NodeReader> Settle<'_, R> {
             untouched.less(&before, len);
             tally.moved(len, before, after);
         }
-        untouched.shared_now(quota, &mut tally);
+        untouched.shared_now(quota, tally);
         if rescan {
             let mut extents = TreeItems::new(self.store, &self.extent_root);
             let status = &mut status.item;
-            super::rescan::go_on(&mut states, &mut extents, &mut tally, status)?;
+            super::rescan::go_on(&mut states, &mut extents, tally, status)?;
         }
-        Ok(tally)
+        Ok(())
     }
 
     /// Groups of new subvolumes; a snapshot has the limits of its source.
@@ -368,6 +419,16 @@ fn nothing_counted(items: &mut dyn Items, edits: &mut Edits) -> Result<()> {
         edits.insert(key, Edit::Put(QgroupInfo::default().to_vec().into()));
         Ok(())
     })
+}
+
+/// A commit may have taken a group away while an operation wrote of it.
+fn without_group(quota: &QuotaCommit, items: &mut dyn Items, edits: &mut Edits) -> Result<()> {
+    for (group, key) in &quota.written {
+        if info_with(items, edits, *group)?.is_none() && items.get(key)?.is_some() {
+            edits.insert(*key, Edit::Delete);
+        }
+    }
+    Ok(())
 }
 
 fn mark_inconsistent(status: &mut Status) {

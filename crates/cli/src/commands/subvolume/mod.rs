@@ -10,7 +10,7 @@ mod set_default;
 mod show;
 mod snapshot;
 mod sync;
-mod words;
+pub mod words;
 
 use super::Command;
 

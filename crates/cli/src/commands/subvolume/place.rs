@@ -1,12 +1,12 @@
 //! Where the subvolumes are that a command is about: in an image, or in a mount. What a word
 //! means, and what both can do.
 
-use crate::door::Door;
+use crate::door::{Door, NO_GROUP, NOT_THAT_GROUP};
 use crate::error::{Error, Exit, Result};
 use crate::image::{ImagePath, is_block};
 use crate::inside::{Failures, Scope, Volumes};
 use btrfs_fs::Subvol;
-use spinney::{NewExtent, SnapshotOptions, SubvolId, SubvolumeInfo};
+use spinney::{NewExtent, QgroupId, SnapshotOptions, SubvolId, SubvolumeInfo, Volume};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -29,6 +29,11 @@ impl Place {
             Some(inside) => Place::Image(inside),
             None => Place::Mount(path.into()),
         }
+    }
+
+    /// A path of this machine, or one in an image.
+    pub fn exists(word: &OsStr) -> bool {
+        Path::new(word).exists() || ImagePath::parse(word).is_some()
     }
 
     pub fn all(words: &[OsString]) -> Vec<Place> {
@@ -82,11 +87,28 @@ pub fn at(
     scope.run(|volumes, failures| work(&Open(volumes), failures))
 }
 
+/// Where groups were named, what is not there or does not fit may be one of them.
+fn in_groups(error: spinney::Error, place: &Place, groups: &[QgroupId]) -> Error {
+    let low = groups.iter().any(|group| group.level() == 0);
+    match error.errno() {
+        Some(libc::EINVAL) if low => Error::about(place.show(), NOT_THAT_GROUP),
+        Some(libc::ENOENT) if !groups.is_empty() => {
+            Error::about(place.show(), format!("{NO_GROUP}, or no such directory"))
+        }
+        _ => error.into(),
+    }
+}
+
 fn path(inside: &ImagePath) -> &Path {
     Path::new(OsStr::from_bytes(&inside.path))
 }
 
 impl Open<'_> {
+    /// The volume in an image that was named.
+    pub fn volume(&self, inside: &ImagePath) -> Result<&Volume> {
+        self.0.of(inside)
+    }
+
     /// True for a directory.
     pub fn is_dir(&self, place: &Place) -> Result<bool> {
         match place {
@@ -112,30 +134,38 @@ impl Open<'_> {
         }
     }
 
-    pub fn create(&self, place: &Place) -> Result<()> {
+    pub fn create(&self, place: &Place, groups: &[QgroupId]) -> Result<()> {
         match place {
             Place::Image(inside) => {
-                self.0.of(inside)?.create_subvolume(path(inside))?;
+                let made = self.0.of(inside)?.create_subvolume_in(path(inside), groups);
+                made.map_err(|error| in_groups(error, place, groups))?;
                 Ok(())
             }
             Place::Mount(path) => {
                 let (door, name) = Door::above(path)?;
-                door.create(&name)
+                door.create(&name, groups)
             }
         }
     }
 
-    pub fn snapshot(&self, source: &Place, target: &Place, read_only: bool) -> Result<()> {
+    pub fn snapshot(
+        &self,
+        source: &Place,
+        target: &Place,
+        read_only: bool,
+        groups: &[QgroupId],
+    ) -> Result<()> {
         match (source, target) {
             (Place::Image(from), Place::Image(to)) if self.0.same(from, to) => {
-                let options = SnapshotOptions::new().read_only(read_only);
-                self.0.of(from)?.snapshot(path(from), path(to), &options)?;
+                let options = SnapshotOptions::new().read_only(read_only).qgroups(groups);
+                let made = self.0.of(from)?.snapshot(path(from), path(to), &options);
+                made.map_err(|error| in_groups(error, target, groups))?;
                 Ok(())
             }
             (Place::Mount(from), Place::Mount(to)) => {
                 self.rooted(source)?;
                 let (door, name) = Door::above(to)?;
-                door.snapshot(&Door::open(from)?, &name, read_only)
+                door.snapshot(&Door::open(from)?, &name, read_only, groups)
             }
             _ => Err(Error::about(target.show(), "a snapshot lies in the volume of its source")),
         }

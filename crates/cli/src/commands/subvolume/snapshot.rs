@@ -1,6 +1,7 @@
 //! `spinney subvolume snapshot`.
 
 use super::place::{self, Place};
+use super::words;
 use crate::args::{self, Arg, Args};
 use crate::commands::Command;
 use crate::error::{Error, Exit, Result};
@@ -12,7 +13,7 @@ use std::ffi::OsString;
 pub const COMMAND: Command = Command {
     name: "subvolume snapshot",
     summary: "make a snapshot of a subvolume",
-    usage: "[-r] [-q] SUBVOLUME TARGET",
+    usage: "[-r] [-q] [-i QGROUP] SUBVOLUME TARGET",
     help: "\
 Makes TARGET a snapshot of SUBVOLUME, both in one image or in one mount; where TARGET is a
 directory, the snapshot is made in it and has the name of SUBVOLUME. It takes no room
@@ -22,6 +23,7 @@ may make one.
 
 Options
     -r                nothing in the snapshot can be changed
+    -i QGROUP         put it into this quota group, as `1/100`; may be given again
     -q, --quiet       say nothing of what was made
     --subvol PATH, --subvolid ID
                       paths in an image start from this subvolume, not the default one
@@ -35,11 +37,12 @@ Examples
 
 fn run(mut args: Args) -> Result<Exit> {
     let (mut operands, mut subvol) = (Vec::<OsString>::new(), Subvol::Default);
-    let (mut read_only, mut quiet) = (false, false);
+    let (mut read_only, mut quiet, mut groups) = (false, false, Vec::new());
     while let Some(arg) = args.next()? {
         match arg {
             Arg::Short('r') => read_only = true,
             Arg::Short('q') | Arg::Long("quiet") => quiet = true,
+            Arg::Short('i') => groups.push(words::group(&args.text()?)?),
             Arg::Long("subvol") => subvol = subvol_path(&args.text()?)?,
             Arg::Long("subvolid") => subvol = subvol_id(&args.text()?)?,
             Arg::Value(value) => operands.push(value),
@@ -59,7 +62,7 @@ fn run(mut args: Args) -> Result<Exit> {
             }
             false => target.clone(),
         };
-        open.snapshot(source, &target, read_only)?;
+        open.snapshot(source, &target, read_only, &groups)?;
         if quiet {
             return Ok(());
         }

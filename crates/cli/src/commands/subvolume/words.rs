@@ -5,7 +5,7 @@ use crate::output::Object;
 use crate::sys;
 use crate::when;
 use btrfs_fs::Time;
-use spinney::{SubvolId, SubvolumeInfo};
+use spinney::{QgroupId, SubvolId, SubvolumeInfo};
 
 /// `ff25b691-6f97-ed47-8e7a-f7b73e2080c7`; `-` where there is none.
 pub fn uuid(bytes: &[u8; 16]) -> String {
@@ -111,6 +111,13 @@ pub fn json(o: &mut Object<'_>, info: &SubvolumeInfo, path: &[u8]) {
 pub fn id(text: &str) -> Result<SubvolId> {
     let wrong = || Error::usage(format!("{text:?} is no number of a subvolume"));
     text.parse().map(SubvolId).map_err(|_| wrong())
+}
+
+/// A quota group by level and number.
+pub fn group(text: &str) -> Result<QgroupId> {
+    let wrong =
+        || Error::usage(format!("{text:?} is no quota group: write LEVEL/NUMBER, as 1/100"));
+    text.parse().map_err(|_| wrong())
 }
 
 #[cfg(test)]

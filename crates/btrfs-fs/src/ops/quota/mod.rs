@@ -4,8 +4,11 @@
 //! makes the tree and the groups of all subvolumes, where it goes they go, and where it says that
 //! a rescan begins the commit and those after it count (`btrfs-space/src/quota`).
 
+pub(crate) mod groups;
+
 use crate::engine::Engine;
 use crate::error::IntoFs;
+use crate::qgroup::QuotaStatus;
 use crate::reserve::cost;
 use btrfs_disk::items::{QgroupStatus, qgroup_status};
 use btrfs_disk::key::kind;
@@ -13,19 +16,11 @@ use btrfs_disk::{FixedSize, Key, TreeId};
 use btrfs_txn::ObjectId;
 use vfs::{Errno, FsError, Result};
 
-/// What the status says.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct QuotaStatus {
-    /// A rescan is under way: what lies at this address and behind is not counted yet.
-    pub rescan: Option<u64>,
-    /// The numbers are not to be trusted before a rescan.
-    pub inconsistent: bool,
-}
+const STATUS: Key = Key::new(0, kind::QGROUP_STATUS, 0);
 
 /// `None`: there are no quotas.
 pub(crate) fn status(engine: &Engine) -> Result<Option<QuotaStatus>> {
-    let key = Key::new(0, kind::QGROUP_STATUS, 0);
-    let Some(data) = engine.core.view().get(TreeId::QUOTA, &key).fs()? else { return Ok(None) };
+    let Some(data) = engine.core.view().get(TreeId::QUOTA, &STATUS).fs()? else { return Ok(None) };
     let item = QgroupStatus::read(&data).map_err(btrfs_disk::Error::from).fs()?;
     let has = |flag| item.flags & flag != 0;
     Ok(has(qgroup_status::ON).then(|| QuotaStatus {
@@ -37,16 +32,18 @@ pub(crate) fn status(engine: &Engine) -> Result<Option<QuotaStatus>> {
 /// Begins to keep quotas, and returns when the rescan that this needs has begun. Nothing where
 /// they are kept.
 pub(crate) fn enable(engine: &Engine) -> Result<()> {
+    let _one_at_a_time = engine.subvolume_lock.lock();
     if status(engine)?.is_some() {
         return Ok(());
     }
     begin_rescan(engine, true)
 }
 
-/// Begins to count all anew. EINVAL without quotas, EINPROGRESS where that is under way.
+/// Begins to count all anew. ENOTCONN without quotas, EINPROGRESS where that is under way.
 pub(crate) fn rescan(engine: &Engine) -> Result<()> {
+    let _one_at_a_time = engine.subvolume_lock.lock();
     match status(engine)? {
-        None => Err(Errno::EINVAL.into()),
+        None => Err(Errno::ENOTCONN.into()),
         Some(QuotaStatus { rescan: Some(_), .. }) => Err(FsError::Posix(Errno::EINPROGRESS)),
         Some(_) => begin_rescan(engine, false),
     }
@@ -63,6 +60,7 @@ pub(crate) fn wait_for_rescan(engine: &Engine) -> Result<()> {
 
 /// Ends quotas; all groups go.
 pub(crate) fn disable(engine: &Engine) -> Result<()> {
+    let _one_at_a_time = engine.subvolume_lock.lock();
     if status(engine)?.is_none() {
         return Ok(());
     }
@@ -85,5 +83,8 @@ fn begin_rescan(engine: &Engine, all_groups: bool) -> Result<()> {
     let value = item.to_vec().into();
     op.put(ObjectId::new(TreeId::QUOTA, 0), kind::QGROUP_STATUS, 0, value);
     drop((op, reservation));
-    engine.committer.commit_written_back()
+    engine.committer.commit_written_back()?;
+    // It goes on in the background.
+    engine.core.requests.wake_for_chunks();
+    Ok(())
 }

@@ -5,6 +5,8 @@
 //! descriptors of the caller, which do not reach a server; beside them our own. A record's length
 //! is in the number of its command. What comes in is a stranger's: nothing here trusts it.
 
+pub mod quotas;
+
 use crate::find_new::NewExtent;
 use crate::subvol::{SubvolId, SubvolumeInfo};
 use vfs::Ino;

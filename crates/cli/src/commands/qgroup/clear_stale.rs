@@ -1,0 +1,42 @@
+//! `spinney qgroup clear-stale`.
+
+use crate::args::{self, Arg, Args};
+use crate::commands::Command;
+use crate::commands::quota::on;
+use crate::commands::subvolume::place::Place;
+use crate::error::{Exit, Result};
+use std::collections::BTreeSet;
+
+pub const COMMAND: Command = Command {
+    name: "qgroup clear-stale",
+    summary: "take quota groups of deleted subvolumes away",
+    usage: "VOLUME",
+    help: "\
+Takes those quota groups of level 0 away whose subvolumes are gone; of subvolumes that are
+still being deleted they stay. VOLUME is an image, or a directory of a mount, where root and
+who mounted it may do so.
+
+Examples
+    spinney qgroup clear-stale /mnt
+",
+    run,
+};
+
+fn run(mut args: Args) -> Result<Exit> {
+    let mut operands = Vec::new();
+    while let Some(arg) = args.next()? {
+        match arg {
+            Arg::Value(value) => operands.push(value),
+            other => return Err(args::unexpected(other)),
+        }
+    }
+    let place = Place::parse(&args::one(operands, "an image or a directory of a mount")?);
+    on(&place, true, |open| {
+        let there: BTreeSet<u64> = open.all(&place)?.iter().map(|info| info.id.0).collect();
+        let stale = |id: u64, level: u64| level == 0 && !there.contains(&id);
+        for group in open.qgroups(&place)?.iter().filter(|g| stale(g.id.0, g.id.level())) {
+            open.destroy_qgroup(&place, group.id)?;
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,234 @@
+//! `spinney qgroup show`.
+
+use super::table::{self, Columns, Row, Units};
+use crate::args::{self, Arg, Args};
+use crate::commands::Command;
+use crate::commands::quota::on;
+use crate::commands::subvolume::place::{Open, Place};
+use crate::commands::subvolume::words;
+use crate::error::{Error, Exit, Result, say_error};
+use crate::output::{Json, Out};
+use spinney::QgroupId;
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+
+pub const COMMAND: Command = Command {
+    name: "qgroup show",
+    summary: "list quota groups, what they hold and may hold",
+    usage: "[-p] [-c] [-r] [-e] [-F | -f] [--sync] [UNITS] [--sort=KEY,...] [--json] PATH",
+    help: "\
+Lists the quota groups of the volume that PATH is in, an image or a mount: what they
+reference, what they have for themselves, as of the last commit, and the subvolume, or which
+groups they are in. In a mount, root and who mounted it may ask.
+
+Options
+    -p                also the groups that each is in
+    -c                also the groups that are in each
+    -r                also how much it may reference
+    -e                also how much it may have for itself
+    -F                only the group of the subvolume around PATH, and those that it is in
+    -f                only the group of the subvolume around PATH
+    --sync            commit first, so that nothing is missing
+    --sort KEY,...    sort by qgroupid, rfer, excl, max_rfer, max_excl, path; several with
+                      commas, from the highest down with `-` in front
+    --json            as a JSON array, in bytes
+    --human-readable, --iec
+                      KiB, MiB and so on, what fits (so it is anyway)
+    --si              kB, MB and so on
+    --raw             bytes
+    --kbytes, --mbytes, --gbytes, --tbytes
+                      all in this unit
+
+Examples
+    spinney qgroup show -pcre /mnt
+    spinney qgroup show --raw disk.img
+",
+    run,
+};
+
+struct Wanted {
+    columns: Columns,
+    units: Units,
+    sort: Vec<Sort>,
+    /// Of the subvolume around the path alone; with those above.
+    around: Option<bool>,
+    sync: bool,
+    json: bool,
+}
+
+fn run(mut args: Args) -> Result<Exit> {
+    let (mut operands, mut units, mut base) = (Vec::new(), None, 1024);
+    let columns = Columns::default();
+    let (around, sort) = (None, Vec::new());
+    let mut wanted =
+        Wanted { columns, units: Units::BINARY, sort, around, sync: false, json: false };
+    while let Some(arg) = args.next()? {
+        match arg {
+            Arg::Short('p') => wanted.columns.parents = true,
+            Arg::Short('c') => wanted.columns.children = true,
+            Arg::Short('r') => wanted.columns.max_referenced = true,
+            Arg::Short('e') => wanted.columns.max_exclusive = true,
+            Arg::Short('F') => wanted.around = Some(true),
+            Arg::Short('f') => wanted.around = Some(false),
+            Arg::Long("sync") => wanted.sync = true,
+            Arg::Long("json") => wanted.json = true,
+            Arg::Long("sort") => wanted.sort = sorts(&args.text()?)?,
+            Arg::Long("si") => base = 1000,
+            Arg::Long("iec" | "human-readable") => base = 1024,
+            Arg::Long("raw") => base = 1,
+            Arg::Long(name @ ("kbytes" | "mbytes" | "gbytes" | "tbytes")) => {
+                units = "kmgt".find(&name[..1]).map(|at| at + 1);
+            }
+            Arg::Value(value) => operands.push(value),
+            other => return Err(args::unexpected(other)),
+        }
+    }
+    wanted.units = Units { base, power: units };
+    let place = Place::parse(&args::one(operands, "an image or a path of a mount")?);
+    on(&place, false, |open| show(open, &place, &wanted))
+}
+
+fn show(open: &Open<'_>, place: &Place, wanted: &Wanted) -> Result<()> {
+    if wanted.sync {
+        open.sync(place)?;
+    }
+    let mut rows = rows(open, place)?;
+    if let Some(above) = wanted.around {
+        let own = QgroupId(open.around(place)?.0.id.0);
+        let shown = if above { with_ancestors(&rows, own) } else { BTreeSet::from([own]) };
+        rows.retain(|row| shown.contains(&row.group.id));
+    }
+    rows.sort_by(|a, b| {
+        let all = wanted.sort.iter().map(|sort| sort.compare(a, b));
+        all.fold(Ordering::Equal, Ordering::then)
+    });
+    match open.quota_status(place)? {
+        Some(status) if status.rescan.is_some() => {
+            say_error("spinney: a rescan is under way, what is shown may be too little");
+        }
+        Some(status) if status.inconsistent => {
+            say_error("spinney: the numbers cannot be trusted before a rescan");
+        }
+        _ => {}
+    }
+    let mut out = Out::new();
+    if wanted.json {
+        out.line(as_json(&rows))?;
+        return out.finish();
+    }
+    for line in table::lines(&rows, wanted.columns, wanted.units) {
+        out.line(line)?;
+    }
+    out.finish()
+}
+
+fn rows(open: &Open<'_>, place: &Place) -> Result<Vec<Row>> {
+    let groups = open.qgroups(place)?;
+    let mut children = BTreeMap::<QgroupId, Vec<QgroupId>>::new();
+    for group in &groups {
+        for parent in &group.parents {
+            children.entry(*parent).or_default().push(group.id);
+        }
+    }
+    let all = open.all(place)?;
+    let mut paths: BTreeMap<u64, Vec<u8>> = all
+        .iter()
+        .filter(|info| !info.deleted)
+        .map(|info| (info.id.0, words::path(info).to_vec()))
+        .collect();
+    let row = |group: spinney::Qgroup| Row {
+        children: children.remove(&group.id).unwrap_or_default(),
+        path: paths.remove(&group.id.0),
+        group,
+    };
+    Ok(groups.into_iter().map(row).collect())
+}
+
+fn with_ancestors(rows: &[Row], own: QgroupId) -> BTreeSet<QgroupId> {
+    let mut all = BTreeSet::from([own]);
+    // By level, so parents come behind.
+    for row in rows {
+        if all.contains(&row.group.id) {
+            all.extend(&row.group.parents);
+        }
+    }
+    all
+}
+
+#[derive(Clone, Copy)]
+enum Key {
+    Id,
+    Referenced,
+    Exclusive,
+    MaxReferenced,
+    MaxExclusive,
+    Path,
+}
+
+#[derive(Clone, Copy)]
+struct Sort {
+    key: Key,
+    down: bool,
+}
+
+impl Sort {
+    fn compare(self, a: &Row, b: &Row) -> Ordering {
+        let number = |of: fn(&Row) -> u64| of(a).cmp(&of(b));
+        let order = match self.key {
+            Key::Id => a.group.id.cmp(&b.group.id),
+            Key::Referenced => number(|row| row.group.referenced),
+            Key::Exclusive => number(|row| row.group.exclusive),
+            // As in the original, what is not limited comes first.
+            Key::MaxReferenced => number(|row| row.group.max_referenced.unwrap_or(0)),
+            Key::MaxExclusive => number(|row| row.group.max_exclusive.unwrap_or(0)),
+            Key::Path => a.path.cmp(&b.path),
+        };
+        if self.down { order.reverse() } else { order }
+    }
+}
+
+fn sorts(text: &str) -> Result<Vec<Sort>> {
+    let one = |word: &str| {
+        let key = match word.trim_start_matches(['+', '-']) {
+            "qgroupid" => Key::Id,
+            "rfer" => Key::Referenced,
+            "excl" => Key::Exclusive,
+            "max_rfer" => Key::MaxReferenced,
+            "max_excl" => Key::MaxExclusive,
+            "path" => Key::Path,
+            _ => return Err(Error::usage(format!("--sort={text}: there is no {word:?}"))),
+        };
+        Ok(Sort { key, down: word.starts_with('-') })
+    };
+    text.split(',').map(one).collect()
+}
+
+fn as_json(rows: &[Row]) -> String {
+    Json::array(|all| {
+        for row in rows {
+            all.object(|o| {
+                let group = &row.group;
+                o.text("qgroupid", &group.id.to_string());
+                o.number("referenced", group.referenced).number("exclusive", group.exclusive);
+                for (key, most) in [
+                    ("max_referenced", group.max_referenced),
+                    ("max_exclusive", group.max_exclusive),
+                ] {
+                    if let Some(most) = most {
+                        o.number(key, most);
+                    }
+                }
+                if let Some(path) = &row.path {
+                    o.bytes("path", path);
+                }
+                for (key, ids) in [("parents", &group.parents), ("children", &row.children)] {
+                    o.array(key, |a| {
+                        ids.iter().for_each(|id| {
+                            a.text(&id.to_string());
+                        })
+                    });
+                }
+            });
+        }
+    })
+}

@@ -1,0 +1,232 @@
+//! `spinney quota` and `spinney qgroup`, in images and in mounts.
+//!
+//! Judge: the kernel's btrfs, `btrfs qgroup show`, and a rescan by the kernel, which changes nothing.
+
+mod common;
+
+use common::mount::{Mount, TRANSPORTS, lacks_fuse};
+use common::{Image, KernelMount, assert_clean, failing, fine, json, sh, spinney, text};
+use std::fs;
+use std::process::Command;
+use testkit::require;
+
+/// Standard output of `btrfs`, which must succeed.
+fn btrfs(words: &[&str]) -> String {
+    let output = Command::new("btrfs").args(words).output().expect("btrfs-progs");
+    assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
+    // A NUL where a plural would have its letter is a slip of btrfs-progs.
+    text(&output.stdout).replace('\0', "")
+}
+
+/// What the kernel shows, before and after it has counted all anew.
+fn judged(image: &Image) -> String {
+    assert_clean(&image.path);
+    let mount = KernelMount::new(&image.path, "noatime").unwrap();
+    let at = mount.path().display().to_string();
+    let show = || btrfs(&["qgroup", "show", "-pcre", "--raw", "--sync", &at]);
+    let before = show();
+    btrfs(&["quota", "rescan", "-w", &at]);
+    assert_eq!(show(), before, "a rescan was to change nothing");
+    mount.unmount().unwrap();
+    before
+}
+
+/// Subvolumes that share content, groups of three levels, limits, and a deleted one's group.
+fn made_by_kernel(name: &str) -> Image {
+    let image = Image::new(name);
+    let mount = KernelMount::new(&image.path, "noatime").unwrap();
+    let script = format!(
+        "cd {} && btrfs quota enable . && btrfs -q subvolume create a && btrfs -q subvolume create b \
+         && head -c 3000000 /dev/zero >b/x && btrfs -q subvolume snapshot b s && \
+         for g in 1/1 1/2 2/1 2/5 3/1; do btrfs qgroup create $g .; done && \
+         btrfs qgroup assign 0/256 1/1 . && btrfs qgroup assign 1/1 2/1 . && \
+         btrfs qgroup assign 1/1 2/5 . && btrfs qgroup assign 1/1 3/1 . && \
+         btrfs qgroup assign 2/1 3/1 . && btrfs qgroup assign 1/2 2/5 . && \
+         btrfs qgroup limit 1234567890123456 a && btrfs qgroup limit -e 12345678901 a && \
+         btrfs qgroup limit 5M 1/1 . && sync && btrfs quota rescan -w .",
+        mount.path().display()
+    );
+    let made = sh(&script);
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    mount.unmount().unwrap();
+    image
+}
+
+const SHOWS: &[&str] = &[
+    "",
+    "-p",
+    "-c",
+    "-pcre",
+    "-re --raw",
+    "-F",
+    "-f",
+    "-pF",
+    "--si -r",
+    "--kbytes",
+    "--mbytes --si",
+    "--gbytes",
+    "--sort=-rfer",
+    "--sort=max_rfer,-qgroupid",
+    "--sort=excl,qgroupid -e",
+];
+
+#[test]
+fn what_is_shown_of_groups_is_what_btrfs_shows() {
+    require!(kernel_btrfs);
+    let image = made_by_kernel("quota-shown");
+    let mount = KernelMount::new(&image.path, "ro").unwrap();
+    let mut expected = Vec::new();
+    for show in SHOWS {
+        let place = mount.join("a").display().to_string();
+        let words = ["qgroup", "show"].into_iter().chain(show.split(' ').filter(|w| !w.is_empty()));
+        expected.push((*show, btrfs(&words.chain([&*place]).collect::<Vec<_>>())));
+    }
+    mount.unmount().unwrap();
+    for (show, told) in expected {
+        let place = image.at("/a");
+        let words = ["qgroup", "show"].into_iter().chain(show.split(' ').filter(|w| !w.is_empty()));
+        assert_eq!(fine(&words.chain([&*place]).collect::<Vec<_>>()), told, "{show}");
+    }
+    let all = json(&fine(&["qgroup", "show", "--json", &image.word()]));
+    assert_eq!(all[1]["qgroupid"], "0/256");
+    assert_eq!(all[1]["parents"][0], "1/1");
+    assert_eq!(all[1]["max_referenced"], 1_234_567_890_123_456_u64);
+}
+
+/// All verbs, on an image and on mounts alike: `root` is the volume, `at` gives a word for a path in it.
+fn all_verbs(root: &str, at: &dyn Fn(&str) -> String) {
+    let (code, said) = failing(&["qgroup", "show", root]);
+    assert!(code == 1 && said.contains("quotas are not enabled"), "{said}");
+    for words in
+        [&["qgroup", "create", "1/1"][..], &["quota", "rescan"], &["qgroup", "limit", "1M", "0/5"]]
+    {
+        let (code, said) = failing(&[words, &[root]].concat());
+        assert!(code == 1 && said.contains("quotas are not enabled"), "{words:?}: {said}");
+    }
+    fine(&["quota", "disable", root]);
+    assert_eq!(spinney(&["quota", "status", "--is-enabled", root]).status.code(), Some(1));
+    fine(&["quota", "enable", root]);
+    fine(&["quota", "rescan", "-W", root]);
+    assert_eq!(fine(&["quota", "rescan", "-s", root]), "no rescan operation in progress\n");
+    assert_eq!(spinney(&["quota", "status", "--is-enabled", root]).status.code(), Some(0));
+    assert_eq!(fine(&["quota", "rescan", "-w", root]), "quota rescan started\n");
+
+    for group in ["1/100", "1/200", "2/1"] {
+        assert_eq!(fine(&["qgroup", "create", group, root]), "");
+    }
+    let group = |words: &[&str]| failing(&[&["qgroup"], words, &[root]].concat()).1;
+    assert!(group(&["create", "1/100"]).contains("there already"));
+    assert!(group(&["create", "0/999"]).contains("level does not fit"));
+    assert_eq!(fine(&["qgroup", "assign", &at("b"), "1/100", root]), "");
+    assert_eq!(fine(&["qgroup", "assign", "0/256", "1/100", root]), "");
+    assert_eq!(fine(&["qgroup", "assign", "1/100", "2/1", root]), "");
+    assert!(group(&["assign", "0/256", "1/100"]).contains("there already"));
+    assert!(group(&["assign", "2/1", "1/100"]).contains("levels ascend"));
+    assert!(group(&["assign", "0/256", "1/7"]).contains("no such group"));
+    assert!(group(&["remove", "0/256", "2/1"]).contains("no such group"));
+    assert!(group(&["destroy", "1/100"]).contains("has members"));
+    assert!(group(&["destroy", "0/5"]).contains("that of a subvolume"));
+    assert!(group(&["limit", "1M", "1/7"]).contains("no such group"));
+
+    fine(&["qgroup", "limit", "50M", &at("a")]);
+    fine(&["qgroup", "limit", "-e", "60M", "1/100", root]);
+    fine(&["subvolume", "create", "-q", "-i", "1/200", &at("c")]);
+    fine(&["subvolume", "snapshot", "-q", "-i", "1/100", "-i", "1/200", &at("b"), &at("s")]);
+    let (_, said) = failing(&["subvolume", "create", "-i", "3/1", &at("d")]);
+    assert!(said.contains("no such quota group"), "{said}");
+    // b and its snapshot share content: of what 1/100 has then no numbers tell.
+    assert_eq!(
+        fine(&["qgroup", "remove", &at("b"), "1/100", root]),
+        "Quota data changed, rescan scheduled\n"
+    );
+    fine(&["quota", "rescan", "-W", root]);
+    fine(&["subvolume", "delete", "-c", &at("c")]);
+    fine(&["subvolume", "sync", root]);
+    fine(&["qgroup", "clear-stale", root]);
+    let all = json(&fine(&["qgroup", "show", "--sync", "--json", root]));
+    let ids: Vec<_> = all.as_array().unwrap().iter().map(|o| o["qgroupid"].clone()).collect();
+    assert_eq!(ids, ["0/5", "0/256", "0/257", "0/259", "1/100", "1/200", "2/1"]);
+    assert_eq!(all[5]["children"].as_array().unwrap(), &["0/259"]);
+    assert_eq!(
+        (&all[1]["max_referenced"], &all[4]["max_exclusive"]),
+        (&(50 << 20).into(), &(60 << 20).into())
+    );
+    let told = fine(&["quota", "status", root]);
+    assert!(told.ends_with("Total count:             7\n  Level 0:                 4\n  Level 1:                 2\n  Level 2:                 1\n"), "{told}");
+}
+
+fn filled(name: &str) -> Image {
+    let image = Image::new(name);
+    fine(&["subvolume", "create", "-q", &image.at("/a"), &image.at("/b")]);
+    fs::write(image.dir.join("file"), vec![7; 3_000_000]).unwrap();
+    let file = image.dir.join("file").display().to_string();
+    fine(&["cp", &file, &image.at("/b/x")]);
+    image
+}
+
+#[test]
+fn an_image_is_counted_right_and_the_kernel_takes_it() {
+    require!(kernel_btrfs);
+    let image = filled("quota-image");
+    all_verbs(&image.word(), &|name| image.at(&format!("/{name}")));
+    let told = judged(&image);
+    assert_eq!(fine(&["qgroup", "show", "-pcre", "--raw", &image.word()]), told);
+    fine(&["quota", "disable", &image.word()]);
+    assert_clean(&image.path);
+    let (_, said) = failing(&["qgroup", "show", &image.word()]);
+    assert!(said.contains("not enabled"), "{said}");
+}
+
+#[test]
+fn a_mount_does_what_an_image_does() {
+    require!(kernel_btrfs);
+    require!(fuse);
+    for transport in TRANSPORTS {
+        if lacks_fuse(transport) {
+            continue;
+        }
+        let image = filled(&format!("quota-mount-{transport}"));
+        let mount = Mount::new(&image, &format!("transport={transport}"));
+        all_verbs(&mount.word(), &|name| mount.join(name).display().to_string());
+        // 50 MiB are the limit of a, 49 of them fit beside its nodes.
+        fs::write(mount.join("a/fits"), vec![1; 49 << 20]).unwrap();
+        let refused = fs::write(mount.join("a/more"), vec![1; 2 << 20]).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EDQUOT), "{refused}");
+        fs::remove_file(mount.join("a/fits")).unwrap();
+        fs::write(mount.join("a/more"), vec![1; 20 << 20]).unwrap();
+        let told = fine(&["qgroup", "show", "--sync", "-pcre", "--raw", &mount.word()]);
+        mount.umount();
+        assert_eq!(judged(&image), told);
+    }
+}
+
+#[test]
+fn others_may_not() {
+    require!(fuse);
+    if let Some(why) = common::no_ordinary_users() {
+        println!("SKIPPED: {why}");
+        return;
+    }
+    let image = filled("quota-others");
+    let mount = Mount::new(&image, "allow_other");
+    fine(&["quota", "enable", &mount.word()]);
+    let copy = image.dir.join("spinney");
+    fs::copy(common::PROGRAM, &copy).unwrap();
+    let root = mount.word();
+    for words in [
+        &["quota", "disable"][..],
+        &["quota", "rescan"],
+        &["quota", "status"],
+        &["qgroup", "show"],
+        &["qgroup", "create", "1/1"],
+        &["qgroup", "limit", "1M", "0/5"],
+    ] {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(&copy);
+        let output = command.args(words).arg(&root).output().expect("setpriv");
+        let said = text(&output.stderr);
+        assert!(!output.status.success() && said.contains("only root"), "{words:?}: {said}");
+    }
+    assert_eq!(spinney(&["quota", "status", "--is-enabled", &root]).status.code(), Some(0));
+    mount.umount();
+}

@@ -100,7 +100,7 @@ const FS: Table = &[
     ("fsync", &["error", "stats", "join", "log", "commit"]),
     ("orphan", &["error", "ino", "inode", "extents", "reserve", "reserver"]),
     ("cleaner", &["error", "reserve", "commit", "reserver"]),
-    ("balance", &["error", "stats", "cleaner", "commit", "reserve", "reserver"]),
+    ("balance", &["error", "extents", "stats", "cleaner", "commit", "reserve", "reserver"]),
     (
         "engine",
         &[

@@ -129,17 +129,21 @@ impl BtrfsFs {
 
     /// Moves all nodes of metadata elsewhere, and gives the block groups that they lay in back to the
     /// device; snapshots go on sharing what they share. Operations may go on meanwhile. What was
-    /// done up to an error stays done. Unsupported: volumes whose block groups are mixed.
-    /// ENOSPC: there is no room for the nodes elsewhere.
+    /// done up to an error stays done. ENOSPC: there is no room for the nodes elsewhere.
     pub fn balance_metadata(&self) -> Result<crate::BalanceReport> {
         self.open()?.balancer.balance_metadata()
     }
 
+    /// The same of all block groups of which `which` is true, given their flags.
+    pub fn balance_groups(&self, which: impl Fn(u64) -> bool) -> Result<crate::BalanceReport> {
+        self.open()?.balancer.balance(which)
+    }
+
     /// The volume takes `total` bytes of its device from now on (rounded down to whole sectors);
-    /// durable when this returns. Nodes behind a nearer end move elsewhere.
+    /// durable when this returns. What lies behind a nearer end moves elsewhere.
     ///
     /// EFBIG: the device has fewer. EINVAL: less than 256 MiB are left. ENOSPC: what there is does not
-    /// fit. Unsupported, and nothing changed: content of files lies behind the end to be.
+    /// fit.
     pub fn resize(&self, total: u64) -> Result<crate::BalanceReport> {
         self.open()?.balancer.resize(total)
     }

@@ -24,6 +24,10 @@ impl Space {
             Kind::Data => 0,
             _ => class.global_reserve.load(Ordering::Relaxed),
         };
+        // The last one of a kind says which profile new ones get, and cannot go.
+        if class.snapshot().iter().all(|other| other.start == group.start || other.is_set_aside()) {
+            self.new_chunk(kind)?;
+        }
         // What lies in it has to find room elsewhere, too.
         let moves = group.used() as i64;
         while !group.set_aside(floor().saturating_add(moves)) {

@@ -150,7 +150,7 @@ const FS: Table = &[
     ),
     ("find_new", &["error", "ino", "names", "subvol", "fs"]),
     ("subvolumes", &["subvol", "ops", "fs"]),
-    ("control", &["ino", "subvol", "fs", "find_new"]),
+    ("control", &["balance", "ino", "subvol", "fs", "find_new"]),
     (
         "open",
         &[

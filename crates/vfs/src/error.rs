@@ -18,7 +18,7 @@ mod codes {
         E2BIG, EACCES, EAGAIN, EBADF, EBUSY, EDQUOT, EEXIST, EFAULT, EFBIG, EINPROGRESS, EINTR,
         EINVAL, EIO, EISDIR, ELOOP, EMLINK, ENAMETOOLONG, ENODEV, ENOENT, ENOMEM, ENOSPC, ENOSYS,
         ENOTDIR, ENOTEMPTY, ENOTTY, ENXIO, EOPNOTSUPP, EOVERFLOW, EPERM, ERANGE, EROFS, ESPIPE,
-        ESTALE, ETXTBSY, EXDEV,
+        ESRCH, ESTALE, ETXTBSY, EXDEV,
     };
     #[cfg(not(target_os = "linux"))]
     pub(super) use libc::{EBADMSG as EUCLEAN, ENOATTR as ENODATA};
@@ -86,6 +86,7 @@ errnos! {
     EOPNOTSUPP "operation not supported",
     EDQUOT "quota exceeded",
     EINPROGRESS "already under way",
+    ESRCH "nothing like that is under way",
     ESTALE "stale handle",
     ENXIO "no data at or behind this offset",
     EIO "input/output error",

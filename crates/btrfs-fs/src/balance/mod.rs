@@ -10,8 +10,13 @@
 //! What it does not know: how a commit moves (`btrfs_space::settle::relocate`), who asks.
 
 mod content;
+mod plan;
 mod resize;
+mod run;
 mod step;
+
+pub use resize::NewSize;
+pub use run::{BalanceState, BalanceStatus};
 
 use crate::cleaner::Cleaner;
 use crate::commit::Committer;
@@ -25,6 +30,7 @@ use btrfs_space::{GroupInfo, Kind};
 use btrfs_txn::Core;
 use locks::{Mutex, Rank};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU8;
 use std::time::{Duration, Instant};
 use vfs::{Errno, FsError, Result};
 
@@ -44,6 +50,22 @@ pub struct BalanceReport {
     pub time: Duration,
 }
 
+impl BalanceReport {
+    fn add(&mut self, other: &BalanceReport) {
+        self.groups += other.groups;
+        self.relocated_extents += other.relocated_extents;
+        self.rewritten_nodes += other.rewritten_nodes;
+    }
+}
+
+/// How the work on a group ended.
+#[derive(PartialEq, Eq)]
+enum Ended {
+    Emptied,
+    /// Somebody wants the balance to stop; the group is as any other.
+    Interrupted,
+}
+
 pub(crate) struct Balancer {
     core: Arc<Core>,
     reservations: Arc<Reservations>,
@@ -54,6 +76,9 @@ pub(crate) struct Balancer {
     resizing: Mutex<()>,
     /// Held by who empties block groups.
     at_work: Mutex<()>,
+    status: Mutex<BalanceStatus>,
+    /// What whoever waits for the balance to stop wants.
+    wish: AtomicU8,
 }
 
 /// Ends the emptying of a group, however it ended.
@@ -83,7 +108,20 @@ impl Balancer {
         let (committer, cleaner, stats) = (committer.clone(), cleaner.clone(), stats.clone());
         let resizing = Mutex::new(Rank::Resize, ());
         let at_work = Mutex::new(Rank::Balance, ());
-        Balancer { core, reservations, reserver, committer, cleaner, stats, resizing, at_work }
+        let status = Mutex::new(Rank::Leaf, BalanceStatus::default());
+        let wish = AtomicU8::new(0);
+        Balancer {
+            core,
+            reservations,
+            reserver,
+            committer,
+            cleaner,
+            stats,
+            resizing,
+            at_work,
+            status,
+            wish,
+        }
     }
 
     /// Empties all block groups of metadata that there are now, and gives them back.
@@ -107,13 +145,16 @@ impl Balancer {
         failure.map_or(Ok(report), Err)
     }
 
-    fn empty(&self, group: &GroupInfo, report: &mut BalanceReport) -> Result<()> {
+    fn empty(&self, group: &GroupInfo, report: &mut BalanceReport) -> Result<Ended> {
         self.core.health.changeable().fs()?;
         let _one = self.at_work.lock();
         self.core.space.set_aside(group.logical).fs()?;
         let aside = Aside { core: &self.core, start: group.logical };
         let mut in_vain = 0;
         while let Some(batch) = self.next(group)? {
+            if self.is_to_stop() {
+                return Ok(Ended::Interrupted);
+            }
             // A tree that is half dropped cannot be walked.
             self.cleaner.wait_until_gone(&[], None, true)?;
             let done = self.step(batch)?;
@@ -133,7 +174,7 @@ impl Balancer {
         self.give_back(group)?;
         drop(aside);
         report.groups += 1;
-        Ok(())
+        Ok(Ended::Emptied)
     }
 
     /// What the moves freed comes back when nobody reads it any more; then the chunk goes.

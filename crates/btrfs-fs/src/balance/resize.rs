@@ -12,7 +12,35 @@ use vfs::{Errno, Result};
 /// No volume is made smaller than this; the kernel makes none, either.
 const LEAST: u64 = 256 << 20;
 
+/// What a device is to have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NewSize {
+    /// So many bytes.
+    Bytes(u64),
+    /// So many more than now.
+    Plus(u64),
+    /// So many fewer than now.
+    Minus(u64),
+    /// All that the device has.
+    Max,
+}
+
 impl Balancer {
+    /// How large the volume is now, and what it would be by `size`. ENODEV: there is no such device.
+    pub(crate) fn sizes(&self, devid: u64, size: NewSize) -> Result<(u64, u64)> {
+        if devid != self.core.volume.superblock().fields.dev_item.devid {
+            return Err(Errno::ENODEV.into());
+        }
+        let now = self.core.space.device_bytes();
+        let new = match size {
+            NewSize::Bytes(bytes) => Some(bytes),
+            NewSize::Plus(bytes) => now.checked_add(bytes),
+            NewSize::Minus(bytes) => now.checked_sub(bytes),
+            NewSize::Max => Some(self.core.volume.device_len()),
+        };
+        Ok((now, new.ok_or(Errno::EINVAL)?))
+    }
+
     /// The volume takes `total` bytes of its device, rounded down to whole sectors. What lies behind a
     /// nearer end moves.
     pub(crate) fn resize(&self, total: u64) -> Result<BalanceReport> {
@@ -45,7 +73,7 @@ impl Balancer {
         let space = &self.core.space;
         // Deleted content may be all that is there.
         self.committer.commit_what_lands()?;
-        space.behind(total).iter().try_for_each(|group| self.empty(group, report))?;
+        space.behind(total).iter().try_for_each(|group| self.empty(group, report).map(drop))?;
         space.shrink().fs()
     }
 }

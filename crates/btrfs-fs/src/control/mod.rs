@@ -3,6 +3,7 @@
 //! Decodes, calls, encodes. Who may do what the calls themselves decide (`subvolumes`), but for
 //! what the kernel leaves to administrators alone: that is asked here.
 
+mod balance;
 pub mod wire;
 
 use crate::fs::BtrfsFs;
@@ -45,6 +46,10 @@ impl Control for BtrfsFs {
             wire::LIST => list(self, asker, some(wire::number(input, 0))?),
             wire::INFO => info(self, asker, ino),
             wire::FIND_NEW => find_new(self, asker, ino, input),
+            wire::BALANCE_START => balance::start(self, asker, input),
+            wire::BALANCE_STATUS => balance::status(self, asker),
+            wire::BALANCE_ACT => balance::act(self, asker, some(wire::number(input, 0))?),
+            wire::RESIZE => balance::resize(self, asker, input),
             _ => Err(Errno::ENOTTY.into()),
         }
     }

@@ -104,6 +104,11 @@ pub(crate) fn move_content(extents: u64, references: u64, sums: u64) -> ActionCo
     ActionCost { places: 0, trees: 0, bytes, sums: 3 * extents }
 }
 
+/// What a balance is to do.
+pub(crate) fn balance_item() -> Cost {
+    cost(1, 448 + 25, 0)
+}
+
 /// Of an operation with `action` in it, and `cost` beside that.
 pub(crate) fn with(cost: Cost, action: ActionCost) -> Cost {
     cost + Cost {

@@ -8,6 +8,7 @@
 //!
 //! What it does not know: any on-disk format.
 
+pub mod balance;
 pub mod cli;
 pub mod counters;
 pub mod index;

@@ -6,5 +6,9 @@ mod engine;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    spinney_bench::cli::main(std::env::args().skip(1).collect(), Some(engine::ENGINE))
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    match words.first().map(String::as_str) {
+        Some("balance") => spinney_bench::balance::main(&words[1..]),
+        _ => spinney_bench::cli::main(words, Some(engine::ENGINE)),
+    }
 }

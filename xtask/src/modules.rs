@@ -101,7 +101,7 @@ const FS: Table = &[
     ("fsync", &["error", "stats", "join", "log", "commit"]),
     ("orphan", &["error", "ino", "inode", "extents", "reserve", "reserver"]),
     ("cleaner", &["error", "reserve", "commit", "reserver"]),
-    ("balance", &["error", "stats", "cleaner", "commit", "reserve", "reserver"]),
+    ("balance", &["error", "extents", "stats", "cleaner", "commit", "reserve", "reserver"]),
     (
         "engine",
         &[
@@ -153,7 +153,7 @@ const FS: Table = &[
     ("find_new", &["error", "ino", "names", "subvol", "fs"]),
     ("subvolumes", &["subvol", "ops", "fs"]),
     ("quotas", &["qgroup", "ops", "fs"]),
-    ("control", &["ino", "qgroup", "subvol", "fs", "find_new"]),
+    ("control", &["balance", "ino", "qgroup", "subvol", "fs", "find_new"]),
     (
         "open",
         &[

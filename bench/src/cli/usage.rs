@@ -16,6 +16,9 @@ spinney-bench: workloads on file systems, side by side
   spinney-bench orphans [SIDES] [OPTIONS]
       compare: files cut byte by byte, and one name made and cut again and again, by
       more and more threads
+  spinney-bench balance --spinney PROGRAM [--dir DIR] [--content BYTES] [OPTIONS]
+      balances of metadata and data and a shrink, on copies of one image, by the
+      kernel and by Spinney
   spinney-bench inodes [SIDES] [OPTIONS]
       compare: fs_mark, and the time of each of many creations
   spinney-bench many [SIDES] [OPTIONS]

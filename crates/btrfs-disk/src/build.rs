@@ -4,7 +4,8 @@
 //! commit of the tests assert it. The checksum is set last, by `seal`.
 
 use crate::checksum::CSUM_FIELD;
-use crate::key::Key;
+use crate::items::FileExtent;
+use crate::key::{Key, kind};
 use crate::le::FixedSize;
 use crate::le::{index, len32};
 use crate::node::{
@@ -102,6 +103,28 @@ pub fn moved(node: &Node, id: &NodeIdentity, flags: u64, children: Option<&[Chil
         let at = HEADER_SIZE + slot * KEY_PTR_SIZE;
         bytes[at + 17..at + 25].copy_from_slice(&child.logical.0.to_le_bytes());
         bytes[at + 25..at + 33].copy_from_slice(&child.generation.0.to_le_bytes());
+    }
+    Node::trusted(bytes)
+}
+
+/// A leaf of a commit, with content that `now` answers for at another address.
+pub fn renamed(leaf: Node, now: impl Fn(Logical) -> Option<Logical>) -> Node {
+    /// Of `disk_bytenr` in a file extent item.
+    const ADDRESS: usize = 21;
+    let mut changed = Vec::new();
+    for slot in 0..leaf.len() {
+        if leaf.key(slot).kind != kind::EXTENT_DATA {
+            continue;
+        }
+        if let Ok(FileExtent::Extent { fields, .. }) = FileExtent::parse(leaf.data(slot))
+            && let Some(to) = now(fields.disk_bytenr)
+        {
+            changed.push((leaf.data_range(slot).start + ADDRESS, to));
+        }
+    }
+    let mut bytes: Box<[u8]> = leaf.bytes().into();
+    for (at, to) in changed {
+        bytes[at..at + 8].copy_from_slice(&to.0.to_le_bytes());
     }
     Node::trusted(bytes)
 }

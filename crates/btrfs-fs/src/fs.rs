@@ -103,19 +103,66 @@ impl BtrfsFs {
 
     /// Moves all nodes of metadata elsewhere, and gives the block groups that they lay in back to the
     /// device; snapshots go on sharing what they share. Operations may go on meanwhile. What was
-    /// done up to an error stays done. Unsupported: volumes whose block groups are mixed.
-    /// ENOSPC: there is no room for the nodes elsewhere.
+    /// done up to an error stays done. ENOSPC: there is no room for the nodes elsewhere.
     pub fn balance_metadata(&self) -> Result<crate::BalanceReport> {
         self.open()?.balancer.balance_metadata()
     }
 
+    /// The same of all block groups of which `which` is true, given their flags.
+    pub fn balance_groups(&self, which: impl Fn(u64) -> bool) -> Result<crate::BalanceReport> {
+        self.open()?.balancer.balance(which)
+    }
+
+    /// Begins a balance, which goes on in a thread of its own. EINPROGRESS: one is at work. EINVAL: the
+    /// filters make no sense, the profile cannot be had, there would be fewer copies of nodes
+    /// and `FORCE` does not say that this is meant, or another balance is paused.
+    pub fn start_balance(&self, item: btrfs_disk::items::BalanceItem) -> Result<()> {
+        self.open()?.balancer.begin(item)?;
+        self.work_off_balance()
+    }
+
+    /// Goes on with a paused one. ESRCH: there is none. EINPROGRESS: it is at work.
+    pub fn resume_balance(&self) -> Result<()> {
+        self.open()?.balancer.begin_again()?;
+        self.work_off_balance()
+    }
+
+    fn work_off_balance(&self) -> Result<()> {
+        let engine = self.engine.clone();
+        let thread = std::thread::Builder::new().name("spinney-balance".into());
+        let started = thread.spawn(move || engine.balancer.run());
+        let context = "starting the thread of the balance".into();
+        started.map(drop).map_err(|source| vfs::FsError::Io { context, source })
+    }
+
+    /// Pauses it; returns when it has. ESRCH: none is at work.
+    pub fn pause_balance(&self) -> Result<()> {
+        self.open()?.balancer.pause()
+    }
+
+    /// Cancels it, also a paused one. ESRCH: there is none.
+    pub fn cancel_balance(&self) -> Result<()> {
+        self.open()?.balancer.cancel()
+    }
+
+    /// How far it is, or how the last one ended.
+    pub fn balance_status(&self) -> Result<crate::BalanceStatus> {
+        Ok(self.open()?.balancer.status())
+    }
+
     /// The volume takes `total` bytes of its device from now on (rounded down to whole sectors);
-    /// durable when this returns. Nodes behind a nearer end move elsewhere.
+    /// durable when this returns. What lies behind a nearer end moves elsewhere.
     ///
     /// EFBIG: the device has fewer. EINVAL: less than 256 MiB are left. ENOSPC: what there is does not
-    /// fit. Unsupported, and nothing changed: content of files lies behind the end to be.
+    /// fit.
     pub fn resize(&self, total: u64) -> Result<crate::BalanceReport> {
         self.open()?.balancer.resize(total)
+    }
+
+    /// How large device `devid` is for the volume, and what it would be by `size`. ENODEV: there is no
+    /// such device.
+    pub fn sizes(&self, devid: u64, size: crate::NewSize) -> Result<(u64, u64)> {
+        self.open()?.balancer.sizes(devid, size)
     }
 
     /// Bytes of names and attributes that were changed since the last commit began.
@@ -380,6 +427,7 @@ impl FileSystem for BtrfsFs {
             Err(_) if self.engine.core.health.is_shut_down() => &self.engine,
             other => other?,
         };
+        engine.balancer.rest();
         drop(self.background.lock().take());
         let result = crate::close::close(engine);
         self.engine.closed.store(true, Ordering::Release);

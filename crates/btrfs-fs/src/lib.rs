@@ -44,7 +44,7 @@ mod sync;
 mod writeback;
 mod xattrs;
 
-pub use balance::BalanceReport;
+pub use balance::{BalanceReport, BalanceState, BalanceStatus, NewSize};
 pub use btrfs_txn::{Clock, Contention};
 #[cfg(feature = "fault-injection")]
 pub use btrfs_txn::{Defect, Injection};

@@ -12,7 +12,7 @@ use crate::recover;
 use crate::subvol;
 use blockdev::BlockDevice;
 use btrfs_disk::ids::incompat;
-use btrfs_disk::items::{QgroupStatus, RootItem, qgroup_status};
+use btrfs_disk::items::{BalanceItem, QgroupStatus, RootItem, qgroup_status};
 use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Key, Superblock, TreeId};
 use btrfs_space::{Claim, Prover, Space, SpaceRoots};
@@ -61,8 +61,23 @@ impl BtrfsFs {
             true => Some(start_background(&engine)?),
             false => None,
         };
-        Ok(BtrfsFs { engine, background: Mutex::new(Rank::Background, threads) })
+        let fs = BtrfsFs { engine, background: Mutex::new(Rank::Background, threads) };
+        go_on_with_balance(&fs, writes)?;
+        Ok(fs)
     }
+}
+
+/// One that was interrupted, if this mount works in the background.
+fn go_on_with_balance(fs: &BtrfsFs, writes: bool) -> Result<()> {
+    let options = &fs.engine.options;
+    if !fs.engine.balancer.load()? || !writes || !options.background {
+        return Ok(());
+    }
+    if options.skip_balance {
+        tracing::warn!("a balance is paused (skip_balance)");
+        return Ok(());
+    }
+    fs.resume_balance()
 }
 
 /// A log that is ignored is lost with the first commit: only for those who write none.
@@ -139,14 +154,27 @@ fn unmaintained(store: &NodeStore, roots: &Roots) -> btrfs_disk::Result<Option<S
         return Ok(Some(why));
     }
     if let Some(root) = roots.get(TreeId::ROOT) {
-        let balance = Key::new(btrfs_disk::ids::BALANCE_OBJECTID, kind::TEMPORARY_ITEM, 0);
-        if btrfs_tree::get(store, &root.root, &balance)?.is_some() {
-            return Ok(Some(
-                "a balance is unfinished; finish or cancel it with `btrfs balance`".into(),
-            ));
-        }
+        return balance(store, &root.root);
     }
     Ok(None)
+}
+
+/// A balance of which not all is known, and the trees that the kernel's leaves behind for itself.
+fn balance(store: &NodeStore, root: &TreeRoot) -> btrfs_disk::Result<Option<String>> {
+    let key = Key::new(btrfs_disk::ids::BALANCE_OBJECTID, kind::TEMPORARY_ITEM, 0);
+    if let Some(item) = btrfs_tree::get(store, root, &key)? {
+        let item = BalanceItem::read(item.data()).map_err(|c| c.key(key))?;
+        if let Some(what) = item.unknown() {
+            return Ok(Some(format!("an unfinished balance has {what}, which are not known")));
+        }
+    }
+    let mut cursor = Cursor::new(store, root);
+    cursor.seek(&Key::new(TreeId::RELOC.0, kind::ROOT_ITEM, 0))?;
+    let left = cursor.item().is_some_and(|(key, _)| key.objectid == TreeId::RELOC.0);
+    Ok(left.then(|| {
+        "the kernel was interrupted while it moved a block group; let it mount the volume once"
+            .into()
+    }))
 }
 
 /// Simple quotas count an extent for the subvolume that it was first written in.

@@ -33,6 +33,9 @@ pub struct Options {
     /// Who may write in a subvolume and in the directory that names it may delete it; else root
     /// alone may.
     pub user_subvol_rm_allowed: bool,
+    /// A balance that was interrupted stays paused; else a mount with background threads goes on
+    /// with it.
+    pub skip_balance: bool,
     /// Tell the device about freed space after each commit.
     pub discard: bool,
     /// An fsync writes the tree log; else it commits.
@@ -133,6 +136,7 @@ impl Default for Options {
             atime: Atime::Never,
             nodiratime: false,
             user_subvol_rm_allowed: false,
+            skip_balance: false,
             discard: false,
             tree_log: true,
             background: true,

@@ -111,6 +111,7 @@ impl Orphans {
         loop {
             let (_room, room_for) = self.reserver.reserve_removal_of_items(step as u64)?;
             step = room_for as usize;
+            let _still = self.core.addresses.hold_still();
             let Ok(mut state) = inode.write() else { return Ok(()) };
             if state.item.nlink != 0 || !state.orphan {
                 return Ok(());

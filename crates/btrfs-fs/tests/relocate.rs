@@ -1,6 +1,6 @@
 //! Block groups that are emptied: trees and their sharing, content and quotas stay what they were.
 //!
-//! The kernel makes a volume with quotas, reflinks and snapshots; the engine moves all of its nodes,
+//! The kernel makes a volume with quotas, reflinks and snapshots; the engine moves all that is in it,
 //! with each commit judged by our own check. Then `btrfs check --qgroup-report` and the kernel
 //! say that nothing has changed, the kernel goes on changing what moved, and all are asked again.
 
@@ -68,7 +68,7 @@ fn change(mount: &KernelMount, rng: &mut Rng, tree: &str, files: u64) {
 }
 
 fn balance(fs: &BtrfsFs) -> btrfs_fs::BalanceReport {
-    let report = fs.balance_metadata().expect("balance");
+    let report = fs.balance_groups(|_| true).expect("balance");
     println!("{report:?}");
     assert_eq!(common::stat(fs, "commit.over_promise"), 0);
     report
@@ -90,10 +90,8 @@ fn judge(image: &Image) -> String {
     })
 }
 
-fn metadata_groups(fs: &BtrfsFs) -> Vec<u64> {
-    let groups = fs.space().group_infos();
-    let metadata = groups.iter().filter(|group| group.flags & 7 == 4);
-    metadata.map(|group| group.logical.0).collect()
+fn groups(fs: &BtrfsFs) -> Vec<u64> {
+    fs.space().group_infos().iter().map(|group| group.logical.0).collect()
 }
 
 fn volume(mkfs: &[&str], mount: &str, seed: u64) {
@@ -102,11 +100,11 @@ fn volume(mkfs: &[&str], mount: &str, seed: u64) {
     let numbers_before = judge(&image);
     let fs = image.open_checked(Options { background: false, ..Options::default() });
     let before = common::snapshot(&fs);
-    let groups = metadata_groups(&fs);
+    let before_groups = groups(&fs);
     let report = balance(&fs);
     assert!(report.relocated_extents > 100, "{report:?}");
-    assert_eq!(report.groups, groups.len() as u64);
-    assert!(metadata_groups(&fs).iter().all(|group| !groups.contains(group)), "they are gone");
+    assert_eq!(report.groups, before_groups.len() as u64);
+    assert!(groups(&fs).iter().all(|group| !before_groups.contains(group)), "they are gone");
     common::assert_same(&before, &common::snapshot(&fs));
     fs.destroy().expect("close");
     drop(fs);
@@ -278,4 +276,58 @@ fn operations_go_on_meanwhile() {
     drop(fs);
     common::assert_sound(&image.path);
     kernel(&image.path, "noatime", |mount| oracle::scrub(mount).expect("scrub"));
+}
+
+/// Where a chunk's copies of `logical` lie on the device.
+fn copies(image: &Image, logical: u64) -> Vec<u64> {
+    let open = btrfs_volume::OpenOptions { read_only: true, ..Default::default() };
+    let device = std::sync::Arc::new(common::open_device(&image.path, true));
+    let chunks = btrfs_volume::Volume::open(device, open).expect("open").chunks();
+    let chunk = chunks.iter().find(|c| (c.logical.0..c.end()).contains(&logical)).expect("there");
+    chunk.stripes.iter().map(|(_, at)| at.0 + logical - chunk.logical.0).collect()
+}
+
+fn damage(image: &Image, at: u64) {
+    use std::os::unix::fs::FileExt;
+    let file = std::fs::File::options().write(true).open(&image.path).expect("open");
+    file.write_all_at(&[0x5a; 4096], at).expect("damage");
+}
+
+#[test]
+fn a_bad_copy_is_mended_and_without_a_good_one_the_group_stays() {
+    testkit::require!(kernel_btrfs);
+    for (profile, good) in [("dup", true), ("single", false)] {
+        let image = Image::new(512 << 20, &["-d", profile]);
+        let fs = image.open();
+        let ino = new_content(&fs, "victim");
+        fs.sync().expect("commit");
+        let at = fs.stored(ino).expect("extents")[0].extent;
+        fs.destroy().expect("close");
+        drop(fs);
+        damage(&image, copies(&image, at)[0]);
+        let fs = image.open();
+        let data = fs.space().group_infos().iter().filter(|group| group.flags & 1 != 0).count();
+        let balanced = fs.balance_groups(|flags| flags & 1 != 0);
+        match good {
+            true => assert_eq!(balanced.expect("mended").groups, data as u64),
+            false => {
+                assert_eq!(balanced.expect_err("no good copy").errno(), libc::EIO);
+                assert_eq!(fs.stored(ino).expect("extents")[0].extent, at, "it stays");
+                assert_eq!(fs.read_only_reason(), None);
+            }
+        }
+        let metadata = fs.balance_metadata().expect("the others move");
+        assert!(metadata.groups > 0);
+        fs.destroy().expect("close");
+        drop(fs);
+        if good {
+            kernel(&image.path, "noatime", |mount| oracle::scrub(mount).expect("scrub"));
+        }
+    }
+}
+
+fn new_content(fs: &BtrfsFs, name: &str) -> Ino {
+    let mut content = vec![0; 300_000];
+    Rng::new(5).fill(&mut content);
+    common::new_file(fs, name, &content)
 }

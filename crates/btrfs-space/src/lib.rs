@@ -18,7 +18,9 @@ mod space;
 pub use items::TreeItems;
 pub use items::{Change, Changes, Items};
 pub use refs::{ExtentKind, RefDeltas, RefOwner};
-pub use settle::{DataFate, DropState, MoveNodes, MovedNodes, Settle, Settled, count_moves};
+pub use settle::{
+    DataFate, DropState, MoveContent, MoveNodes, MovedNodes, Settle, Settled, count_moves,
+};
 pub use space::{
     Claim, ClassTotals, DataReservation, GoneChunk, GroupInfo, Kept, Kind, MetadataReservation,
     NewChunk, Priority, Prover, Space, SpaceRoots, Totals,

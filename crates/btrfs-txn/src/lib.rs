@@ -29,7 +29,7 @@ mod time;
 pub mod turns;
 pub mod view;
 
-pub use crate::core::{Core, Features, Op, Parts, RUN_PLACES};
+pub use crate::core::{Addresses, Core, Features, Op, Parts, RUN_PLACES};
 pub use counter::{Counter, TxnStats};
 pub use discards::PendingDiscards;
 pub use health::{Health, PoisonUnlessDone};

@@ -153,6 +153,17 @@ impl Door {
         asked.map(drop).map_err(|e| failed(&e))
     }
 
+    /// A question about the volume as a whole, and what the server answers; its errors are the caller's
+    /// to tell.
+    pub fn ask_volume(&self, command: u32, record: Vec<u8>) -> io::Result<Vec<u8>> {
+        self.ask(command, record)
+    }
+
+    /// What to say of an error of `ask_volume`.
+    pub fn told_of_volume(&self, error: &io::Error) -> Error {
+        self.told_of_itself(error)
+    }
+
     /// Commits.
     pub fn sync(&self) -> Result<()> {
         self.ask(wire::SYNC, Vec::new()).map(drop).map_err(|e| self.told_of_itself(&e))

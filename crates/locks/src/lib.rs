@@ -120,6 +120,12 @@ impl<T> RwLock<T> {
         RwLockReadGuard { guard: self.lock.read(), _held: held }
     }
 
+    /// `None`: somebody writes, or waits to. The order is that of [`RwLock::read`].
+    pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
+        let guard = self.lock.try_read()?;
+        Some(RwLockReadGuard { guard, _held: Held::at_once(self.place) })
+    }
+
     /// Waits until nobody else holds it.
     #[track_caller]
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {

@@ -33,6 +33,9 @@ pub enum Rank {
     Commit,
     /// Who took dirty inodes out of their list and is not done with them.
     WritebackTurn,
+    /// Addresses of content: held by who has read one and will say it to the delta, and by the
+    /// commit that moves content.
+    Addresses,
     /// The tree log's state, and with it the right to write superblocks.
     Log,
     /// An inode, by tree and object id.

@@ -18,7 +18,7 @@ mod codes {
         E2BIG, EACCES, EAGAIN, EBADF, EBUSY, EDQUOT, EEXIST, EFAULT, EFBIG, EINPROGRESS, EINTR,
         EINVAL, EIO, EISDIR, ELOOP, EMLINK, ENAMETOOLONG, ENODEV, ENOENT, ENOMEM, ENOSPC, ENOSYS,
         ENOTCONN, ENOTDIR, ENOTEMPTY, ENOTTY, ENXIO, EOPNOTSUPP, EOVERFLOW, EPERM, ERANGE, EROFS,
-        ESPIPE, ESTALE, ETXTBSY, EXDEV,
+        ESPIPE, ESRCH, ESTALE, ETXTBSY, EXDEV,
     };
     #[cfg(not(target_os = "linux"))]
     pub(super) use libc::{EBADMSG as EUCLEAN, ENOATTR as ENODATA};
@@ -87,6 +87,7 @@ errnos! {
     EDQUOT "quota exceeded",
     EINPROGRESS "already under way",
     ENOTCONN "not enabled",
+    ESRCH "nothing like that is under way",
     ESTALE "stale handle",
     ENXIO "no data at or behind this offset",
     EIO "input/output error",

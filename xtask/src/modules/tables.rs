@@ -13,7 +13,7 @@ pub(super) const DISK: Table = &[
     ("node", &["ids", "key", "le"]),
     ("compress", &["error", "items"]),
     ("geometry", &["checksum", "le", "items", "node"]),
-    ("build", &["ids", "key", "checksum", "le", "node", "geometry"]),
+    ("build", &["ids", "key", "checksum", "le", "items", "node", "geometry"]),
     ("check", &["ids", "key", "error", "checksum", "le", "items", "node", "geometry"]),
     ("superblock", &["ids", "error", "checksum", "le", "items", "geometry"]),
 ];

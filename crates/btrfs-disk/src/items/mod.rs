@@ -1,5 +1,6 @@
 //! The items of the trees, one file a family.
 
+mod balance;
 mod chunk;
 mod dir;
 mod extent;
@@ -9,6 +10,7 @@ mod inode;
 mod qgroup;
 mod root;
 
+pub use balance::{BalanceFilter, BalanceItem, balance_filter, balance_flags};
 pub use chunk::{BlockGroupItem, Chunk, ChunkFields, DevExtent, DevItem, Stripe};
 pub use dir::{DirEntries, DirFields, DirItem, MAX_NAME, dir_type};
 pub use extent::{

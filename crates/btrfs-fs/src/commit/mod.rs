@@ -157,8 +157,41 @@ impl Committer {
         self.commit_once(Wanted::WrittenBack, urgency, false).map(|_| ())
     }
 
+    /// As `commit_written_back`, with what `prepare` puts into the epoch: it runs while nobody holds an
+    /// address of content, and no delta names one, until its commit is published.
+    pub(crate) fn commit_still<T>(&self, prepare: impl FnOnce() -> Result<T>) -> Result<T> {
+        let mut made = None;
+        let work = |urgency| {
+            let _still = self.core.addresses.change();
+            if !self.core.layers().current.extents.is_empty() {
+                self.commit_trees(Instant::now(), Duration::ZERO, urgency)?;
+            }
+            if made.insert(prepare()).is_ok() {
+                self.commit_trees(Instant::now(), Duration::ZERO, urgency)?;
+            }
+            Ok(Flushed::All)
+        };
+        self.in_turn(Wanted::WrittenBack, (Urgency::Awaited, false, true), work)?;
+        made.unwrap_or_else(|| Err(Errno::EROFS.into()))
+    }
+
     /// `held`: of what is held back; others do not begin meanwhile.
     fn commit_once(&self, wanted: Wanted, urgency: Urgency, held: bool) -> Result<Flushed> {
+        self.in_turn(wanted, (urgency, held, false), |urgency| match wanted {
+            Wanted::Everything => self.commit_until_flushed(urgency),
+            Wanted::WrittenBack => {
+                self.commit_trees(Instant::now(), Duration::ZERO, urgency).map(|()| Flushed::All)
+            }
+        })
+    }
+
+    /// Waits for its turn to commit; unless it has `own` work, another's commit may have served it.
+    fn in_turn(
+        &self,
+        wanted: Wanted,
+        (urgency, held, own): (Urgency, bool, bool),
+        work: impl FnOnce(Urgency) -> Attempt<Flushed>,
+    ) -> Result<Flushed> {
         if self.core.health.is_read_only() || self.core.health.is_still() {
             return Ok(Flushed::All);
         }
@@ -172,17 +205,12 @@ impl Committer {
         if self.is_held() != held {
             return Err(Errno::EBUSY.into());
         }
-        if turn.is_served() {
+        if !own && turn.is_served() {
             return Ok(Flushed::All);
         }
         let unwound = PoisonUnlessDone(&self.core.health, "a commit panicked");
         let number = turn.begin();
-        let result = match wanted {
-            Wanted::Everything => self.commit_until_flushed(urgency),
-            Wanted::WrittenBack => {
-                self.commit_trees(Instant::now(), Duration::ZERO, urgency).map(|()| Flushed::All)
-            }
-        };
+        let result = work(urgency);
         if result.is_ok() {
             self.core.injection.committed();
         }

@@ -3,6 +3,7 @@
 //! Decodes, calls, encodes. Who may do what the calls themselves decide (`subvolumes`), but for
 //! what the kernel leaves to administrators alone: that is asked here.
 
+mod balance;
 mod quotas;
 pub mod wire;
 
@@ -46,6 +47,10 @@ impl Control for BtrfsFs {
             wire::LIST => list(self, asker, some(wire::number(input, 0))?),
             wire::INFO => info(self, asker, ino),
             wire::FIND_NEW => find_new(self, asker, ino, input),
+            wire::BALANCE_START => balance::start(self, asker, input),
+            wire::BALANCE_STATUS => balance::status(self, asker),
+            wire::BALANCE_ACT => balance::act(self, asker, some(wire::number(input, 0))?),
+            wire::RESIZE => balance::resize(self, asker, input),
             _ => quotas::control(self, asker, ino, command, input)
                 .unwrap_or(Err(Errno::ENOTTY.into())),
         }
@@ -69,8 +74,6 @@ fn administrator(asker: &dyn Asker) -> Result<()> {
 
 fn sync(fs: &BtrfsFs) -> Result<Controlled> {
     fs.sync()?;
-    // What was deleted before is dead in this commit.
-    fs.engine.cleaner.wake();
     Ok(Controlled::default())
 }
 

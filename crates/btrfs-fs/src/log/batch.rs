@@ -145,7 +145,7 @@ impl TreeLog {
                 // What finds no room or was refused stays in memory, and the log has what has
                 // landed. It is no loss of who syncs now; the file's own fsync tries again, and
                 // tells.
-                if let Err(error) = self.writeback.flush_inode(&inode) {
+                if let Err(error) = self.writeback.flush_if_still(&inode) {
                     tracing::warn!(inode = id.objectid, %error, "content stays unwritten");
                 }
             }

@@ -184,6 +184,7 @@ fn share_locked(
     budget: &mut DirtyReservation<'_>,
 ) -> Result<()> {
     let _queued = [source, target].map(|inode| engine.writeback.queue().add_at_end(inode));
+    let _still = engine.core.addresses.hold_still();
     let mut locked = Locked::new(&[source, target])?;
     let nosum = |s: &State| s.item.flags & inode_flags::NODATASUM;
     if nosum(locked.get(source)) != nosum(locked.get(target)) {

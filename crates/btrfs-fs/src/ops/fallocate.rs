@@ -104,6 +104,7 @@ fn locked(
     budget: &mut Budget<'_>,
 ) -> Result<Done> {
     let _queued = engine.writeback.queue().add_at_end(inode);
+    let _still = engine.core.addresses.hold_still();
     let mut state = inode.write()?;
     check_file(&state)?;
     let fixed = match mode {

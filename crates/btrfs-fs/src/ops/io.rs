@@ -94,6 +94,9 @@ fn write_locked(
     budget: &mut DirtyReservation<'_>,
 ) -> Result<bool> {
     let _queued = engine.writeback.queue().add_at_end(inode);
+    // What only gathers in memory says no address.
+    let straight = flags.direct || !short(data.len() as u64);
+    let _still = straight.then(|| engine.core.addresses.hold_still());
     let mut state = inode.write()?;
     check_file(&state)?;
     let rewrites = state.item.flags & inode_flags::APPEND != 0 && offset != state.item.size;

@@ -96,7 +96,7 @@ fn set_size_locked(
     set: &SetAttr,
     budget: &mut DirtyReservation<'_>,
 ) -> Result<Done> {
-    let _queued = engine.writeback.queue().add_at_end(inode);
+    let _held = (engine.writeback.queue().add_at_end(inode), engine.core.addresses.hold_still());
     let mut state = inode.write()?;
     check_file(&state)?;
     if state.item.flags & (inode_flags::IMMUTABLE | inode_flags::APPEND) != 0 {

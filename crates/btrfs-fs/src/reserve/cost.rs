@@ -31,6 +31,9 @@ fn cost(places: u64, bytes: u64, sums: u64) -> Cost {
     Cost { places, trees: 1, births: 0, bytes, sums }
 }
 
+/// Bytes of the headers of the items that a run of checksums is in, at most.
+const RUN_OF_SUMS: u64 = 16 * 25;
+
 /// A new inode under a new name. Places: the entry by hash, the entry by index, the directory's
 /// inode, the new inode with all its items, and one each for the ends of two runs. Bytes: both
 /// inodes, three items with the name, the target of a symlink, the directory's default ACL as
@@ -92,6 +95,18 @@ pub(crate) fn drop_nodes(geometry: &Geometry, budget: u64, trees: u64) -> Action
 pub(crate) fn move_nodes(geometry: &Geometry, copies: u64, trees: u64) -> ActionCost {
     let room = geometry.leaf_space() as u64;
     ActionCost { places: trees, trees, bytes: 2 * copies * room + trees * ROOT, sums: 0 }
+}
+
+/// Content that moves in such a step, beside the copies: `extents` records that come with all their
+/// `references`, and checksums of `sums` bytes that go there and come here.
+pub(crate) fn move_content(extents: u64, references: u64, sums: u64) -> ActionCost {
+    let bytes = (extents + references) * UNWRITTEN + sums + extents * 2 * RUN_OF_SUMS;
+    ActionCost { places: 0, trees: 0, bytes, sums: 3 * extents }
+}
+
+/// What a balance is to do.
+pub(crate) fn balance_item() -> Cost {
+    cost(1, 448 + 25, 0)
 }
 
 /// Of an operation with `action` in it, and `cost` beside that.

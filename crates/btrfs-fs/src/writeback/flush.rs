@@ -100,6 +100,17 @@ impl Writeback {
         )
     }
 
+    /// The same, for who holds the log: while content moves, nothing of it is written back.
+    pub(crate) fn flush_if_still(&self, inode: &Arc<Inode>) -> Result<()> {
+        let throttle = &mut Throttle::new(&self.core, Urgency::Awaited);
+        while let Some(_still) = self.core.addresses.try_hold_still() {
+            if self.flush_one_batch(inode, throttle, WriteMode::Through)?.1 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// The same, for who does not ask for it to be durable.
     pub fn flush_unasked(&self, inode: &Arc<Inode>) -> Result<()> {
         self.flush_throttled(
@@ -116,17 +127,28 @@ impl Writeback {
         way: WriteMode,
     ) -> Result<()> {
         loop {
-            // Gone meanwhile: its content went with it.
-            let Ok(mut state) = inode.write() else { return Ok(()) };
-            let before = unwritten(&state);
-            let done = flush_batch(self, inode.id, &mut state, throttle.batch(), way)?;
-            let written = before.saturating_sub(unwritten(&state));
-            drop(state);
+            let still = self.core.addresses.hold_still();
+            let (written, done) = self.flush_one_batch(inode, throttle, way)?;
+            drop(still);
             throttle.rest(written).fs()?;
             if done {
                 return Ok(());
             }
         }
+    }
+
+    /// How much was written, and whether nothing is left. The caller holds addresses still.
+    fn flush_one_batch(
+        &self,
+        inode: &Arc<Inode>,
+        throttle: &Throttle<'_>,
+        way: WriteMode,
+    ) -> Result<(u64, bool)> {
+        // Gone meanwhile: its content went with it.
+        let Ok(mut state) = inode.write() else { return Ok((0, true)) };
+        let before = unwritten(&state);
+        let done = flush_batch(self, inode.id, &mut state, throttle.batch(), way)?;
+        Ok((before.saturating_sub(unwritten(&state)), done))
     }
 }
 

@@ -2,10 +2,11 @@
 
 use super::Settle;
 use crate::Extent;
-use crate::space::MetadataReservation;
-use btrfs_disk::items::RootItem;
+use crate::space::{GoneChunk, MetadataReservation};
+use btrfs_disk::items::{Chunk, RootItem};
+use btrfs_disk::key::KEY_SIZE;
 use btrfs_disk::superblock::{BACKUP_ROOTS, RootBackup, SYS_CHUNK_ARRAY_SIZE};
-use btrfs_disk::{Error, Result, Superblock, TreeId};
+use btrfs_disk::{Error, Key, Result, Superblock, TreeId};
 use btrfs_tree::{DirtyNodes, NodeReader, TreeRoot};
 use std::collections::BTreeMap;
 
@@ -78,6 +79,7 @@ impl<R: NodeReader> Settle<'_, R> {
             fields.dev_item = item;
         }
         sb.sys_chunks.extend_from_slice(&self.new_system_chunks);
+        sb.sys_chunks = without(&sb.sys_chunks, &self.ledger.gone)?;
         if sb.sys_chunks.len() > SYS_CHUNK_ARRAY_SIZE {
             return Err(Error::NoSpace);
         }
@@ -109,4 +111,18 @@ impl<R: NodeReader> Settle<'_, R> {
             at(self.root(TreeId::CSUM)?);
         Ok(backup)
     }
+}
+
+/// The superblock's array of system chunks, less those that are gone.
+fn without(array: &[u8], gone: &[GoneChunk]) -> Result<Vec<u8>> {
+    let (mut rest, mut left) = (array, Vec::new());
+    while let Some((key, data)) = rest.split_first_chunk::<KEY_SIZE>() {
+        let size = KEY_SIZE + Chunk::parse(data)?.size();
+        let at = Key::read(key).offset;
+        if !gone.iter().any(|gone| gone.logical.0 == at) {
+            left.extend_from_slice(&rest[..size]);
+        }
+        rest = &rest[size..];
+    }
+    Ok(left)
 }

@@ -14,6 +14,9 @@ use std::sync::Arc;
 /// Searches for one allocation, each of which others' releases spoiled, until it is given up.
 const SEARCHES: u32 = 100;
 
+/// No target.
+const OWN: u64 = u64::MAX;
+
 /// Threads begin their searches in this many places.
 pub(super) const SLOTS: usize = 32;
 
@@ -38,6 +41,8 @@ pub(super) struct Class {
     pub excluded: AtomicU64,
     /// Profile bits of all groups together.
     profile: AtomicU64,
+    /// What new chunks get instead, while a balance converts; `OWN`: nothing.
+    target: AtomicU64,
     /// Pieces that free space is in, as far as they can be allocated.
     pub pieces: AtomicI64,
     /// Nodes that no reservation had paid for.
@@ -65,6 +70,7 @@ impl Class {
             pinned: AtomicU64::new(0),
             excluded: AtomicU64::new(0),
             profile: AtomicU64::new(0),
+            target: AtomicU64::new(OWN),
             pieces: AtomicI64::new(0),
             unpaid: AtomicU64::new(0),
             overcommit: AtomicI64::new(0),
@@ -79,7 +85,14 @@ impl Class {
     }
 
     pub(super) fn profile(&self) -> u64 {
-        self.profile.load(Ordering::Relaxed)
+        match self.target.load(Ordering::Relaxed) {
+            OWN => self.profile.load(Ordering::Relaxed),
+            target => target,
+        }
+    }
+
+    pub(super) fn set_target(&self, target: Option<u64>) {
+        self.target.store(target.unwrap_or(OWN), Ordering::Relaxed);
     }
 
     /// Device bytes behind a byte of a new chunk.
@@ -107,7 +120,12 @@ impl Class {
         self.total.fetch_sub(gone.len, Ordering::Relaxed);
         self.excluded.fetch_sub(gone.excluded(), Ordering::Relaxed);
         let mut groups = self.groups.write();
-        *groups = Arc::new(groups.iter().filter(|g| !Arc::ptr_eq(g, gone)).cloned().collect());
+        let left: Vec<_> = groups.iter().filter(|g| !Arc::ptr_eq(g, gone)).cloned().collect();
+        if !left.is_empty() {
+            let profile = left.iter().fold(0, |all, group| all | group.flags & PROFILE_MASK);
+            self.profile.store(profile, Ordering::Relaxed);
+        }
+        *groups = Arc::new(left);
     }
 
     /// The groups' free ranges changed; `paid` bytes of it were reserved before (negative:

@@ -7,8 +7,11 @@
 //!
 //! What it does not know: what lies in the group, and who moves it.
 
+use super::group::Group;
 use super::{Kind, Space};
+use btrfs_disk::ids::block_group::PROFILE_MASK;
 use btrfs_disk::{Error, Logical, Result};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Space {
@@ -24,12 +27,27 @@ impl Space {
             Kind::Data => 0,
             _ => class.global_reserve.load(Ordering::Relaxed),
         };
+        // The last one of a kind says which profile new ones get, and cannot go.
+        let stays = |other: &Arc<Group>| {
+            let as_wanted = other.flags & PROFILE_MASK == class.profile();
+            other.start != group.start && as_wanted && !other.is_set_aside()
+        };
+        if !class.snapshot().iter().any(stays) {
+            self.new_chunk(kind)?;
+        }
         // What lies in it has to find room elsewhere, too.
         let moves = group.used() as i64;
         while !group.set_aside(floor().saturating_add(moves)) {
             self.new_chunk(kind)?;
         }
         Ok(())
+    }
+
+    /// New chunks of a kind get these profile bits, until this is taken back.
+    pub fn convert_to(&self, kind: Kind, profile: Option<u64>) {
+        let device = self.device.lock();
+        self.class(kind).set_target(profile);
+        self.retune(&device);
     }
 
     /// The group is one as any other again, if it is there still.

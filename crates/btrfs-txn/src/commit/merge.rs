@@ -3,13 +3,14 @@
 
 use super::sums::{self, SumFormat};
 use super::trees::{self, Drops};
-use crate::delta::Delta;
+use crate::delta::{Delta, Move};
 use crate::{Core, Defect, Root, Throttle, Trees, Urgency};
 use btrfs_disk::items::{RootItem, Timespec};
 use btrfs_disk::{Error, Generation, Key, Logical, Result, Superblock, TreeId};
-use btrfs_space::{Extent, ExtentKind, MetadataReservation, RefOwner, Settle, Settled};
+use btrfs_space::{Extent, ExtentKind, MetadataReservation, MovedNodes, RefOwner, Settle, Settled};
 use btrfs_tree::{Edit, NodeStore};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Edits that go into a tree before the commit looks up: a millisecond of work or two.
@@ -42,7 +43,7 @@ pub fn run(
     let generation = sealed.generation;
     let superblock = core.volume.superblock();
     let mut settle = Settle::new(&core.space, &core.store, superblock, generation, reservation)?;
-    let drops = match merge_files(core, &mut settle, sealed, urgency) {
+    let found = match merge_files(core, &mut settle, sealed, urgency) {
         Err(Error::NoSpace) => {
             core.note_building(0);
             return Err(settle.no_room());
@@ -55,18 +56,26 @@ pub fn run(
     let settled = settle.finish()?;
     core.note_building(settled.taken);
     core.stats.commit_settle_ns.add(settling.elapsed().as_nanos() as u64);
-    drops.remember();
     let taken = (taken_by_files, settled.taken);
-    write(core, generation, settled, taken)
+    found.drops.remember();
+    let merged = write(core, generation, settled, taken)?;
+    found.moves.into_iter().for_each(|(wanted, made)| wanted.done(made));
+    Ok(merged)
 }
 
-/// The trees of files and checksums; what was found on the way by drops.
+/// What was found on the way, to be remembered once the commit has succeeded.
+struct Found {
+    drops: Drops,
+    moves: Vec<(Arc<Move>, MovedNodes)>,
+}
+
+/// The trees of files and checksums.
 fn merge_files(
     core: &Core,
     settle: &mut Settle<'_, NodeStore>,
     sealed: &Delta,
     urgency: Urgency,
-) -> Result<Drops> {
+) -> Result<Found> {
     let mut throttle = Throttle::new(core, urgency);
     trees::create(settle, sealed)?;
     merge_items(core, settle, sealed, &mut throttle)?;
@@ -77,7 +86,8 @@ fn merge_files(
         landed.pop_last();
     }
     let fate = settle.drain_data()?;
-    trees::tell_moved(settle, sealed);
+    let moves = trees::moves(sealed);
+    landed.extend(moved_sums(settle, &moves));
     let edits = {
         let root = settle.root(TreeId::CSUM)?;
         let format = sum_format(core);
@@ -97,7 +107,21 @@ fn merge_files(
     throttle.pause();
     settle.apply_tree(TreeId::CSUM, edits)?;
     throttle.pause();
-    Ok(drops)
+    let made: Vec<_> = settle.moved_nodes().cloned().collect();
+    Ok(Found { drops, moves: moves.into_iter().zip(made).collect() })
+}
+
+/// Checksums of the content that the commit moves.
+fn moved_sums(settle: &Settle<'_, NodeStore>, moves: &[Arc<Move>]) -> BTreeMap<Logical, Box<[u8]>> {
+    let mut sums = BTreeMap::new();
+    for (wanted, made) in moves.iter().zip(settle.moved_nodes()) {
+        let spans: BTreeMap<u64, u64> =
+            made.content.iter().map(|c| (c.to.0, c.to.0 + c.from.len)).collect();
+        let moved =
+            |at: Logical| spans.range(..=at.0).next_back().is_some_and(|(_, end)| at.0 < *end);
+        sums.extend(wanted.sums.iter().filter(|(at, _)| moved(*at)).cloned());
+    }
+    sums
 }
 
 fn sum_format(core: &Core) -> SumFormat {

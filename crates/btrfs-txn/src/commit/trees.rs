@@ -5,7 +5,7 @@
 //!
 //! What it does not know: names, but that a snapshot does not have its own.
 
-use crate::delta::{Delta, Dropping, OwnEntry, SnapshotForm, TreeAction};
+use crate::delta::{Delta, Dropping, Move, OwnEntry, SnapshotForm, TreeAction};
 use btrfs_disk::checksum::name_hash;
 use btrfs_disk::ids::{ORPHAN_OBJECTID, incompat};
 use btrfs_disk::items::{DirItem, InodeItem, ROOT_SUBVOL_DEAD, ROOT_SUBVOL_RDONLY, RootItem};
@@ -14,6 +14,7 @@ use btrfs_disk::{Corrupt, FixedSize, Generation, Key, Result, TreeId};
 use btrfs_space::{DropState, Settle};
 use btrfs_tree::{Edit, NodeStore};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 type Settling<'a> = Settle<'a, NodeStore>;
 
@@ -72,24 +73,19 @@ pub(super) fn finish(settle: &mut Settling<'_>, sealed: &Delta) -> Result<Drops>
             drop_some(settle, tree, &mut left, &mut drops)?;
         }
     }
-    for action in &actions {
-        if let TreeAction::Move { what, .. } = action {
-            settle.move_nodes(what.clone());
-        }
+    for wanted in moves(sealed) {
+        settle.move_nodes(wanted.what.clone());
     }
     Ok(drops)
 }
 
-/// Tells who asked for moves what became of them.
-pub(super) fn tell_moved(settle: &Settling<'_>, sealed: &Delta) {
-    let actions = sealed.trees.list();
-    let outcomes = actions.iter().filter_map(|action| match action {
-        TreeAction::Move { outcome, .. } => Some(outcome),
+/// The moves that the commit is to make.
+pub(super) fn moves(sealed: &Delta) -> Vec<Arc<Move>> {
+    let moves = sealed.trees.list().into_iter().filter_map(|action| match action {
+        TreeAction::Move(wanted) if wanted.is_wanted() => Some(wanted),
         _ => None,
     });
-    for (outcome, moved) in outcomes.zip(settle.moved_nodes()) {
-        *outcome.lock() = Some(moved.clone());
-    }
+    moves.collect()
 }
 
 fn kill(item: &mut RootItem) {

@@ -5,8 +5,10 @@
 //!
 //! What it does not know: inodes, reservations, the log, and when a commit comes.
 
+mod addresses;
 mod op;
 
+pub use addresses::Addresses;
 pub use op::{Op, RUN_PLACES};
 
 use crate::delta::Delta;
@@ -60,6 +62,8 @@ pub struct Core {
     pub stats: TxnStats,
     /// What tests make go wrong.
     pub injection: Injection,
+    /// Content stays where it is.
+    pub addresses: Addresses,
     /// Shared with the allocator's prover, which knows no more of us.
     layers: Arc<ArcSwap<Snapshot>>,
 }
@@ -107,6 +111,7 @@ impl Core {
             contention: parts.contention,
             stats: TxnStats::default(),
             injection: parts.injection,
+            addresses: Addresses::default(),
             layers: Arc::new(ArcSwap::from_pointee(first)),
         }
     }

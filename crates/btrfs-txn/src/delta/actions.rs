@@ -6,8 +6,8 @@
 //!
 //! What it does not know: names, who asks, and what items mean.
 
-use btrfs_disk::TreeId;
 use btrfs_disk::items::{RootItem, Timespec};
+use btrfs_disk::{Logical, TreeId};
 use btrfs_space::{DropState, MoveNodes, MovedNodes};
 use locks::{Mutex, Rank};
 use std::sync::Arc;
@@ -52,15 +52,49 @@ pub enum TreeAction {
         /// Nodes, roughly.
         budget: usize,
     },
-    /// Nodes of a range of addresses move elsewhere, behind everything else.
-    Move {
-        /// Which, and how many at most.
-        what: MoveNodes,
-        /// What moved, once the commit has it.
-        outcome: Arc<Mutex<Option<MovedNodes>>>,
-    },
+    /// Nodes and content move elsewhere, behind everything else.
+    Move(Arc<Move>),
     /// The superblock says that a mount does not begin at the top level of itself.
     OtherDefault,
+}
+
+/// A move that a commit shall make.
+pub struct Move {
+    /// What of it, and how many copies at most.
+    pub what: MoveNodes,
+    /// Checksums of the content, where it will be.
+    pub sums: Vec<(Logical, Box<[u8]>)>,
+    state: Mutex<MoveState>,
+}
+
+enum MoveState {
+    Wanted,
+    Withdrawn,
+    Done(MovedNodes),
+}
+
+impl Move {
+    /// Nobody has done anything of it.
+    pub fn new(what: MoveNodes, sums: Vec<(Logical, Box<[u8]>)>) -> Arc<Move> {
+        Arc::new(Move { what, sums, state: Mutex::new(Rank::Leaf, MoveState::Wanted) })
+    }
+
+    pub(crate) fn is_wanted(&self) -> bool {
+        matches!(*self.state.lock(), MoveState::Wanted)
+    }
+
+    pub(crate) fn done(&self, moved: MovedNodes) {
+        *self.state.lock() = MoveState::Done(moved);
+    }
+
+    /// What became of it; if nothing, nothing will: a commit that found no room is made again,
+    /// when content may not be what it was.
+    pub fn end(&self) -> Option<MovedNodes> {
+        match std::mem::replace(&mut *self.state.lock(), MoveState::Withdrawn) {
+            MoveState::Done(moved) => Some(moved),
+            MoveState::Wanted | MoveState::Withdrawn => None,
+        }
+    }
 }
 
 /// What a snapshot's root item has that the source's has not.
@@ -118,6 +152,13 @@ pub struct ActionCost {
     pub bytes: u64,
     /// Places in the checksum tree.
     pub sums: u64,
+}
+
+impl ActionCost {
+    /// Of both.
+    pub fn and(self, other: ActionCost) -> ActionCost {
+        sum(self, other)
+    }
 }
 
 #[derive(Default)]

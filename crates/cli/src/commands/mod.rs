@@ -1,5 +1,6 @@
 //! The table of commands, and finding the right one.
 
+mod balance;
 mod cat;
 mod check;
 mod chmod;
@@ -11,6 +12,7 @@ mod df;
 mod du;
 mod dump_super;
 mod dump_tree;
+mod filesystem;
 mod find;
 mod help;
 mod info;
@@ -88,6 +90,8 @@ pub const GROUPS: &[Group] = &[
     Group { title: "Subvolumes, in a volume or a mount", commands: subvolume::COMMANDS },
     Group { title: "Quotas, in a volume or a mount", commands: quota::COMMANDS },
     Group { title: "Quota groups, in a volume or a mount", commands: qgroup::COMMANDS },
+    Group { title: "Balances, in a volume or a mount", commands: balance::COMMANDS },
+    Group { title: "Volumes as a whole, or a mount", commands: filesystem::COMMANDS },
     Group {
         title: "Whole volumes",
         commands: &[

@@ -73,6 +73,7 @@ The volume's -o options
     discard             tell the device about freed space
     user_subvol_rm_allowed
                         whoever may write to a subvolume, and rmdir(2) it, may delete it
+    skip_balance        an interrupted balance stays paused
     nologreplay         with ro: show the last commit, without the fsyncs after it that a
                         crash left in the log. Otherwise every mount replays the log, one
                         with ro in memory alone

@@ -145,6 +145,7 @@ impl MountOptions {
             "dirty-size" | "dirty_size" => self.fs.dirty_bytes = size(value)?,
             "discard" => self.fs.discard = true,
             "user_subvol_rm_allowed" => self.fs.user_subvol_rm_allowed = true,
+            "skip_balance" => self.fs.skip_balance = true,
             "nodiscard" => self.fs.discard = false,
             "nologreplay" | "norecovery" => self.fs.ignore_log = true,
             "rescue" if value == "nologreplay" => self.fs.ignore_log = true,

@@ -50,6 +50,24 @@ pub const GET_DEFAULT: u32 = command(READ, OURS, 4, 8);
 /// `NewExtent`.
 pub const FIND_NEW: u32 = command(READ | WRITE, OURS, 5, PAGE);
 
+/// Begins a balance: `BalanceItem`.
+pub const BALANCE_START: u32 = command(WRITE, OURS, 64, 448);
+/// Tells how far it is.
+pub const BALANCE_STATUS: u32 = command(READ, OURS, 65, 88 + 448);
+/// One of the three below.
+pub const BALANCE_ACT: u32 = command(WRITE, OURS, 66, 8);
+/// The device gets another size: its number, how to take the next, bytes.
+pub const RESIZE: u32 = command(READ | WRITE, OURS, 67, 24);
+
+/// It stops, and stays unfinished.
+pub const BALANCE_PAUSE: u64 = 1;
+/// It goes on.
+pub const BALANCE_RESUME: u64 = 2;
+/// It stops for good.
+pub const BALANCE_CANCEL: u64 = 3;
+
+pub use super::balance::{read_status, write_resize};
+
 /// As much as the number of a command can say, in whole words.
 const PAGE: u32 = 16376;
 

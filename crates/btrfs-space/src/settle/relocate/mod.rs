@@ -16,9 +16,14 @@
 //! Those of a node that its tree alone can hold stay keyed by the tree.
 //!
 //! How nodes are found: all interior nodes of all trees are read, each once however many trees
-//! share it; leaves are not. That is about a hundredth of the trees' nodes.
+//! share it; leaves are not, but those that name content that moves ([`content`]). That is about a
+//! hundredth of the trees' nodes.
 //!
 //! What it does not know: why they move, and what becomes of the range.
+
+mod content;
+
+pub use content::MoveContent;
 
 use super::Settle;
 use crate::items::{Items, TreeItems};
@@ -31,15 +36,18 @@ use btrfs_disk::{
     Corrupt, Error, Expect, Generation, Key, Logical, Node, NodeIdentity, Result, TreeId, build,
 };
 use btrfs_tree::{DirtyNodes, NodeReader, TreeRoot};
-use std::collections::HashMap;
+use content::Content;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
 /// What a commit shall move.
-#[derive(Clone, Debug)]
+#[derive(Clone, Default, Debug)]
 pub struct MoveNodes {
-    /// Logical addresses.
+    /// Logical addresses of nodes.
     pub range: Range<u64>,
+    /// Content of files; nothing else of the commit changes what refers to it, or its checksums.
+    pub content: Vec<MoveContent>,
     /// More copies than this are not made: nothing is moved then.
     pub limit: usize,
 }
@@ -49,8 +57,10 @@ pub struct MoveNodes {
 pub struct MovedNodes {
     /// Nodes of the range that have moved.
     pub moved: u64,
-    /// Nodes above them that were copied with them.
+    /// Nodes that were copied or changed because they point there.
     pub above: u64,
+    /// Content that has moved: what nobody refers to any more has not.
+    pub content: Vec<MoveContent>,
     /// Why nothing was moved.
     pub refused: Option<String>,
 }
@@ -74,6 +84,8 @@ struct Copy {
 struct Search<'r, R> {
     reader: &'r R,
     range: &'r Range<u64>,
+    /// Those with names of content that moves.
+    leaves: &'r HashSet<Logical>,
     /// Nodes of this commit, which stay where they are.
     dirty: Option<&'r DirtyNodes>,
     last_snapshot: Generation,
@@ -82,9 +94,14 @@ struct Search<'r, R> {
 }
 
 impl<'r, R: NodeReader> Search<'r, R> {
-    fn new(reader: &'r R, range: &'r Range<u64>, dirty: Option<&'r DirtyNodes>) -> Search<'r, R> {
+    fn new(
+        reader: &'r R,
+        range: &'r Range<u64>,
+        leaves: &'r HashSet<Logical>,
+        dirty: Option<&'r DirtyNodes>,
+    ) -> Search<'r, R> {
         let (seen, copies) = Default::default();
-        Search { reader, range, dirty, last_snapshot: Generation(0), seen, copies }
+        Search { reader, range, leaves, dirty, last_snapshot: Generation(0), seen, copies }
     }
 
     fn tree(&mut self, root: &TreeRoot, last_snapshot: Generation) -> Result<()> {
@@ -101,7 +118,8 @@ impl<'r, R: NodeReader> Search<'r, R> {
         let at = expect.logical;
         let stays = self.is_dirty(at);
         let here = self.range.contains(&at.0) && !stays;
-        if expect.level == 0 && !here {
+        let names = expect.level == 0 && self.leaves.contains(&at);
+        if expect.level == 0 && !here && !names {
             return Ok(false);
         }
         if let Some(known) = self.seen.get(&at) {
@@ -116,7 +134,7 @@ impl<'r, R: NodeReader> Search<'r, R> {
                 children.push(slot);
             }
         }
-        let copied = here || !children.is_empty();
+        let copied = here || names || !children.is_empty();
         if copied {
             let shared = !is_root && may_be_shared(tree, &node, self.last_snapshot);
             let refs = ExtentRefs::default();
@@ -127,17 +145,21 @@ impl<'r, R: NodeReader> Search<'r, R> {
     }
 }
 
-/// How many nodes a commit would copy to move those of `range`, if nothing else changed.
+/// How many nodes a commit would copy for `what`, and how many references to content it would
+/// change, if nothing else changed. `roots` are of all trees.
 pub fn count_moves<R: NodeReader>(
     reader: &R,
-    roots: impl IntoIterator<Item = TreeRoot>,
-    range: &Range<u64>,
-) -> Result<u64> {
-    let mut search = Search::new(reader, range, None);
-    for root in roots {
-        search.tree(&root, Generation(0))?;
+    roots: &BTreeMap<TreeId, TreeRoot>,
+    what: &MoveNodes,
+) -> Result<(u64, u64)> {
+    let extents = roots.get(&TreeId::EXTENT).ok_or_else(|| Error::corrupt("no extent tree"))?;
+    let mut items = TreeItems::new(reader, extents);
+    let content = Content::find(reader, &mut items, &[], roots, &what.content)?;
+    let mut search = Search::new(reader, &what.range, &content.leaves, None);
+    for root in roots.values() {
+        search.tree(root, Generation(0))?;
     }
-    Ok(search.copies.len() as u64)
+    Ok((search.copies.len() as u64, content.references()))
 }
 
 impl<R: NodeReader> Settle<'_, R> {
@@ -158,7 +180,7 @@ impl<R: NodeReader> Settle<'_, R> {
         for (what, outcome) in &mut moves {
             // Whatever is wrong is found here, where nothing has changed yet.
             match self.find_moves(what) {
-                Ok(copies) => *outcome = self.copy_all(copies)?,
+                Ok((content, copies)) => *outcome = self.copy_all(content, copies)?,
                 Err(error) => outcome.refused = Some(error.to_string()),
             }
         }
@@ -182,7 +204,8 @@ impl<R: NodeReader> Settle<'_, R> {
         Ok(all)
     }
 
-    fn find_moves(&mut self, what: &MoveNodes) -> Result<Vec<Copy>> {
+    /// The roots of all trees, and when they had their last snapshot.
+    fn all_roots(&mut self) -> Result<Vec<(TreeRoot, Generation)>> {
         let trees = self.all_trees()?;
         let mut roots = Vec::new();
         for id in trees {
@@ -194,28 +217,37 @@ impl<R: NodeReader> Settle<'_, R> {
             }
             roots.push((tree.root, tree.last_snapshot()));
         }
+        Ok(roots)
+    }
+
+    fn find_moves(&mut self, what: &MoveNodes) -> Result<(Content, Vec<Copy>)> {
+        let roots = self.all_roots()?;
         let reader = self.dirty.over(self.store);
-        let mut search = Search::new(&reader, &what.range, Some(&self.dirty));
+        let mut items = TreeItems::new(self.store, &self.extent_root);
+        let by_id = roots.iter().map(|(root, _)| (root.id, *root)).collect();
+        let content = Content::find(&reader, &mut items, &[&self.deltas], &by_id, &what.content)?;
+        let mut search = Search::new(&reader, &what.range, &content.leaves, Some(&self.dirty));
         for (root, last_snapshot) in &roots {
             search.tree(root, *last_snapshot)?;
         }
         let mut copies = search.copies;
+        content.is_all_in(copies.iter().map(|copy| &*copy.node))?;
         if copies.len() > what.limit {
             let (found, limit) = (copies.len(), what.limit);
             return Err(Error::Unsupported(format!("{found} nodes are more than {limit}")));
         }
-        let mut items = TreeItems::new(self.store, &self.extent_root);
         for copy in copies.iter_mut().filter(|copy| !copy.stays) {
             let at = copy.node.logical();
             let refs = current_refs(&mut items, &[&self.deltas], at)?.filter(|refs| refs.refs > 0);
             copy.refs =
                 refs.ok_or_else(|| Corrupt::new("tree block without an extent item").at(at))?;
         }
-        Ok(copies)
+        Ok((content, copies))
     }
 
-    fn copy_all(&mut self, copies: Vec<Copy>) -> Result<MovedNodes> {
-        let mut outcome = MovedNodes::default();
+    fn copy_all(&mut self, content: Content, copies: Vec<Copy>) -> Result<MovedNodes> {
+        let mut outcome = MovedNodes { content: content.moved(), ..MovedNodes::default() };
+        content.hand_over(&mut self.deltas);
         let mut now: HashMap<Logical, Logical> = HashMap::new();
         for copy in copies {
             let old = copy.node.logical();
@@ -223,7 +255,7 @@ impl<R: NodeReader> Settle<'_, R> {
             if copy.stays {
                 let id = self.identity(old);
                 let node = build::moved(&copy.node, &id, 0, children.as_deref());
-                self.dirty.insert(Arc::new(node));
+                self.dirty.insert(Arc::new(content.rename(node)));
                 outcome.above += 1;
                 continue;
             }
@@ -231,6 +263,7 @@ impl<R: NodeReader> Settle<'_, R> {
             now.insert(old, to);
             let flags = if copy.shared { FLAG_RELOC } else { 0 };
             let node = build::moved(&copy.node, &self.identity(to), flags, children.as_deref());
+            let node = content.rename(node);
             self.hand_over(&copy, &node)?;
             if copy.is_root {
                 let generation = self.generation;
@@ -284,7 +317,7 @@ impl<R: NodeReader> Settle<'_, R> {
             self.deltas.add(to, len, kind, *owner, count);
             self.deltas.add(from, len, kind, *owner, -count);
         }
-        // Children that moved have these references already: they took all over.
+        // What moved, child or content, has these references already: it took all over.
         let before = match copy.refs.full_backref() {
             true => Holder::Shared(from),
             false if copy.shared => Holder::Keyed(new.owner()),

@@ -1,0 +1,158 @@
+//! `spinney-bench balance`: balances and a shrink on copies of one image, by the kernel and by
+//! Spinney in turn.
+//!
+//! The volume has nodes of 4 KiB, so that its trees are large, content of this machine's /usr and
+//! /lib, and snapshots in each of which three files have changed. Both sides get the same bytes. What is
+//! measured is the balance alone, on a mount, with the processor time of all who take part:
+//! the program and, where there is one, the server.
+//!
+//! What it does not know: statistics. Each cell is the fastest of a few rounds, and says so.
+
+mod base;
+mod report;
+mod side;
+mod trace;
+
+use side::{Side, Work};
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+pub const USAGE: &str = "\
+usage: spinney-bench balance --spinney PROGRAM [--dir DIR] [--content BYTES] [--rounds N]
+                             [--snapshots N,N] [--markdown FILE] [--plot FILE]
+
+Balances metadata with and without quotas, balances data, and shrinks to half, on copies of
+one image in DIR (/dev/shm), the kernel's btrfs and Spinney in turn. Needs root.
+";
+
+/// What the words ask for.
+pub struct Options {
+    spinney: PathBuf,
+    dir: PathBuf,
+    content: u64,
+    rounds: usize,
+    snapshots: Vec<u64>,
+    markdown: Option<PathBuf>,
+    plot: Option<PathBuf>,
+}
+
+/// One measurement.
+#[derive(Clone, Debug, Default)]
+pub struct Cell {
+    pub wall: f64,
+    pub user: f64,
+    pub system: f64,
+    /// Extents and nodes that moved, where the side tells.
+    pub relocated: Option<u64>,
+    /// Extents that quotas were counted anew for.
+    pub quota_dirty: Option<u64>,
+}
+
+/// One line of the table.
+pub struct Row {
+    pub what: Work,
+    pub snapshots: u64,
+    pub quotas: bool,
+    pub kernel: Cell,
+    pub spinney: Cell,
+}
+
+/// Begins with the word behind `balance`.
+pub fn main(words: &[String]) -> ExitCode {
+    let options = match parse(words) {
+        Ok(options) => options,
+        Err(message) => {
+            eprintln!("spinney-bench balance: {message}\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match measure(&options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("spinney-bench balance: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn parse(words: &[String]) -> Result<Options, String> {
+    let mut options = Options {
+        spinney: PathBuf::new(),
+        dir: "/dev/shm".into(),
+        content: 768 << 20,
+        rounds: 2,
+        snapshots: vec![16, 64],
+        markdown: None,
+        plot: None,
+    };
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        let value = words.next().ok_or_else(|| format!("{word} wants a value"))?;
+        let number =
+            || crate::cli::bytes(value).ok_or_else(|| format!("{word} {value}: no number"));
+        match word.as_str() {
+            "--spinney" => options.spinney = value.into(),
+            "--dir" => options.dir = value.into(),
+            "--content" => options.content = number()?,
+            "--rounds" => options.rounds = number()?.max(1) as usize,
+            "--markdown" => options.markdown = Some(value.into()),
+            "--plot" => options.plot = Some(value.into()),
+            "--snapshots" => {
+                let all = value.split(',').map(str::parse).collect::<Result<_, _>>();
+                options.snapshots = all.map_err(|_| format!("{word} {value}: no numbers"))?;
+            }
+            _ => return Err(format!("unknown word {word}")),
+        }
+    }
+    match options.spinney.as_os_str().is_empty() {
+        true => Err("--spinney PROGRAM is missing".into()),
+        false => Ok(options),
+    }
+}
+
+fn measure(options: &Options) -> io::Result<()> {
+    let scratch = base::Scratch::make(&options.dir)?;
+    let mut rows = Vec::new();
+    let base = base::Base::make(&scratch, options.content)?;
+    let mut have = 0;
+    for snapshots in &options.snapshots {
+        base.add_snapshots(have, *snapshots)?;
+        have = *snapshots;
+        for quotas in [false, true] {
+            rows.push(row(options, &base, Work::Metadata, (*snapshots, quotas))?);
+        }
+    }
+    for work in [Work::Data, Work::Shrink] {
+        rows.push(row(options, &base, work, (have, false))?);
+    }
+    let markdown = report::markdown(&rows, &base);
+    print!("{markdown}");
+    if let Some(path) = &options.markdown {
+        std::fs::write(path, &markdown)?;
+    }
+    if let Some(path) = &options.plot {
+        std::fs::write(path, report::svg(&rows))?;
+    }
+    Ok(())
+}
+
+fn row(
+    options: &Options,
+    base: &base::Base,
+    what: Work,
+    (snapshots, quotas): (u64, bool),
+) -> io::Result<Row> {
+    let mut best: [Option<Cell>; 2] = [None, None];
+    for _ in 0..options.rounds {
+        for (side, best) in [Side::Kernel, Side::Spinney(&options.spinney)].iter().zip(&mut best) {
+            let cell = side.run(base, what, quotas)?;
+            eprintln!("{what:?} {snapshots} snapshots, quotas {quotas}, {side:?}: {cell:?}");
+            if best.as_ref().is_none_or(|best| cell.wall < best.wall) {
+                *best = Some(cell);
+            }
+        }
+    }
+    let [kernel, spinney] = best.map(Option::unwrap_or_default);
+    Ok(Row { what, snapshots, quotas, kernel, spinney })
+}

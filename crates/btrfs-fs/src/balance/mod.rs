@@ -1,0 +1,196 @@
+//! Emptying block groups: what is in one moves elsewhere, in bounded steps, each in a commit of its
+//! own, and the chunk goes back to the device.
+//!
+//! Invariants: a group is set aside while it is emptied, and is as any other again if that does not
+//! succeed; each step leaves a whole volume, so there is nothing to clean up after a crash.
+//! Operations go on: nodes are no more than what trees are made of, and no inode knows one.
+//!
+//! Content is copied, verified, before a commit makes the copy what files have ([`content`]).
+//!
+//! What it does not know: how a commit moves (`btrfs_space::settle::relocate`), who asks.
+
+mod content;
+mod plan;
+mod resize;
+mod run;
+mod step;
+
+pub use resize::NewSize;
+pub use run::{BalanceState, BalanceStatus};
+
+use crate::cleaner::Cleaner;
+use crate::commit::Committer;
+use crate::error::IntoFs;
+use crate::reserve::Reservations;
+use crate::reserver::Reserver;
+use crate::stats::Stats;
+use btrfs_disk::Logical;
+use btrfs_disk::ids::block_group::{DATA, METADATA, SYSTEM};
+use btrfs_space::{GroupInfo, Kind};
+use btrfs_txn::Core;
+use locks::{Mutex, Rank};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU8;
+use std::time::{Duration, Instant};
+use vfs::{Errno, FsError, Result};
+
+/// Commits for which nothing may get better.
+const PATIENCE: usize = 8;
+
+/// What a balance did.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct BalanceReport {
+    /// Block groups that were given back.
+    pub groups: u64,
+    /// Nodes and extents of content that moved.
+    pub relocated_extents: u64,
+    /// Nodes that were written anew because they point to those.
+    pub rewritten_nodes: u64,
+    /// How long it took.
+    pub time: Duration,
+}
+
+impl BalanceReport {
+    fn add(&mut self, other: &BalanceReport) {
+        self.groups += other.groups;
+        self.relocated_extents += other.relocated_extents;
+        self.rewritten_nodes += other.rewritten_nodes;
+    }
+}
+
+/// How the work on a group ended.
+#[derive(PartialEq, Eq)]
+enum Ended {
+    Emptied,
+    /// Somebody wants the balance to stop; the group is as any other.
+    Interrupted,
+}
+
+pub(crate) struct Balancer {
+    core: Arc<Core>,
+    reservations: Arc<Reservations>,
+    reserver: Arc<Reserver>,
+    committer: Arc<Committer>,
+    cleaner: Arc<Cleaner>,
+    stats: Arc<Stats>,
+    resizing: Mutex<()>,
+    /// Held by who empties block groups.
+    at_work: Mutex<()>,
+    status: Mutex<BalanceStatus>,
+    /// What whoever waits for the balance to stop wants.
+    wish: AtomicU8,
+}
+
+/// Ends the emptying of a group, however it ended.
+struct Aside<'a> {
+    core: &'a Core,
+    start: Logical,
+}
+
+impl Drop for Aside<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = self.core.space.take_back(self.start) {
+            self.core.health.poison(&format!("a block group that was emptied: {error}"));
+        }
+    }
+}
+
+impl Balancer {
+    pub(crate) fn new(
+        core: &Arc<Core>,
+        reservations: &Arc<Reservations>,
+        reserver: &Arc<Reserver>,
+        committer: &Arc<Committer>,
+        cleaner: &Arc<Cleaner>,
+        stats: &Arc<Stats>,
+    ) -> Balancer {
+        let (core, reservations, reserver) = (core.clone(), reservations.clone(), reserver.clone());
+        let (committer, cleaner, stats) = (committer.clone(), cleaner.clone(), stats.clone());
+        let resizing = Mutex::new(Rank::Resize, ());
+        let at_work = Mutex::new(Rank::Balance, ());
+        let status = Mutex::new(Rank::Leaf, BalanceStatus::default());
+        let wish = AtomicU8::new(0);
+        Balancer {
+            core,
+            reservations,
+            reserver,
+            committer,
+            cleaner,
+            stats,
+            resizing,
+            at_work,
+            status,
+            wish,
+        }
+    }
+
+    /// Empties all block groups of metadata that there are now, and gives them back.
+    pub(crate) fn balance_metadata(&self) -> Result<BalanceReport> {
+        self.balance(|flags| flags & (METADATA | DATA | SYSTEM) == METADATA)
+    }
+
+    /// Empties all block groups that `which` flags are of and that there are now. One that cannot
+    /// be emptied keeps no other from it; the first of the reasons is the answer.
+    pub(crate) fn balance(&self, which: impl Fn(u64) -> bool) -> Result<BalanceReport> {
+        let start = Instant::now();
+        let (mut report, mut failure) = (BalanceReport::default(), None);
+        for group in self.core.space.group_infos().iter().filter(|group| which(group.flags)) {
+            if let Err(error) = self.empty(group, &mut report) {
+                self.core.health.changeable().fs()?;
+                tracing::error!("block group {} cannot be emptied: {error}", group.logical);
+                failure.get_or_insert(error);
+            }
+        }
+        report.time = start.elapsed();
+        failure.map_or(Ok(report), Err)
+    }
+
+    fn empty(&self, group: &GroupInfo, report: &mut BalanceReport) -> Result<Ended> {
+        self.core.health.changeable().fs()?;
+        let _one = self.at_work.lock();
+        self.core.space.set_aside(group.logical).fs()?;
+        let aside = Aside { core: &self.core, start: group.logical };
+        let mut in_vain = 0;
+        while let Some(batch) = self.next(group)? {
+            if self.is_to_stop() {
+                return Ok(Ended::Interrupted);
+            }
+            // A tree that is half dropped cannot be walked.
+            self.cleaner.wait_until_gone(&[], None, true)?;
+            let done = self.step(batch)?;
+            report.relocated_extents += done.moved;
+            report.rewritten_nodes += done.above;
+            self.stats.relocated.add(done.moved);
+            match (done.moved, done.refused) {
+                (0, why) if in_vain == PATIENCE => {
+                    let why = why.unwrap_or_else(|| "nothing refers to what is in it".into());
+                    let what = format!("block group {} cannot be emptied: {why}", group.logical);
+                    return Err(FsError::Unsupported(what));
+                }
+                (0, _) => in_vain += 1,
+                _ => in_vain = 0,
+            }
+        }
+        self.give_back(group)?;
+        drop(aside);
+        report.groups += 1;
+        Ok(Ended::Emptied)
+    }
+
+    /// What the moves freed comes back when nobody reads it any more; then the chunk goes.
+    fn give_back(&self, group: &GroupInfo) -> Result<()> {
+        let content = group.flags & DATA != 0;
+        for _ in 0..PATIENCE {
+            self.committer.wait_for_readers(Kind::Metadata);
+            if content {
+                self.committer.wait_for_readers(Kind::Data);
+            }
+            if self.core.space.give_back(group.logical).fs()? {
+                return self.committer.commit_written_back();
+            }
+            // A log of fsyncs may have nodes in it until the next commit.
+            self.committer.commit_what_lands()?;
+        }
+        Err(FsError::Posix(Errno::EBUSY))
+    }
+}

@@ -1,0 +1,79 @@
+//! The device becomes larger or smaller.
+//!
+//! Invariants: the size is on the volume when nothing lies behind it; an error leaves the old one.
+//!
+//! What it does not know: how block groups are emptied, and the length of files that volumes are in.
+
+use super::{BalanceReport, Balancer};
+use crate::error::IntoFs;
+use std::time::Instant;
+use vfs::{Errno, Result};
+
+/// No volume is made smaller than this; the kernel makes none, either.
+const LEAST: u64 = 256 << 20;
+
+/// What a device is to have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NewSize {
+    /// So many bytes.
+    Bytes(u64),
+    /// So many more than now.
+    Plus(u64),
+    /// So many fewer than now.
+    Minus(u64),
+    /// All that the device has.
+    Max,
+}
+
+impl Balancer {
+    /// How large the volume is now, and what it would be by `size`. ENODEV: there is no such device.
+    pub(crate) fn sizes(&self, devid: u64, size: NewSize) -> Result<(u64, u64)> {
+        if devid != self.core.volume.superblock().fields.dev_item.devid {
+            return Err(Errno::ENODEV.into());
+        }
+        let now = self.core.space.device_bytes();
+        let new = match size {
+            NewSize::Bytes(bytes) => Some(bytes),
+            NewSize::Plus(bytes) => now.checked_add(bytes),
+            NewSize::Minus(bytes) => now.checked_sub(bytes),
+            NewSize::Max => Some(self.core.volume.device_len()),
+        };
+        Ok((now, new.ok_or(Errno::EINVAL)?))
+    }
+
+    /// The volume takes `total` bytes of its device, rounded down to whole sectors. What lies behind a
+    /// nearer end moves.
+    pub(crate) fn resize(&self, total: u64) -> Result<BalanceReport> {
+        self.core.health.changeable().fs()?;
+        let _one = self.resizing.lock();
+        let (start, mut report) = (Instant::now(), BalanceReport::default());
+        let total = total / self.core.sector() * self.core.sector();
+        let space = &self.core.space;
+        let now = space.device_bytes();
+        if total > self.core.volume.device_len() {
+            return Err(Errno::EFBIG.into());
+        }
+        if total >= now {
+            space.grow(total).fs()?;
+        } else if total < LEAST {
+            return Err(Errno::EINVAL.into());
+        } else {
+            space.will_shrink(total).fs()?;
+            if let Err(error) = self.clear_behind(total, &mut report) {
+                space.do_not_shrink();
+                return Err(error);
+            }
+        }
+        self.committer.commit_written_back()?;
+        report.time = start.elapsed();
+        Ok(report)
+    }
+
+    fn clear_behind(&self, total: u64, report: &mut BalanceReport) -> Result<()> {
+        let space = &self.core.space;
+        // Deleted content may be all that is there.
+        self.committer.commit_what_lands()?;
+        space.behind(total).iter().try_for_each(|group| self.empty(group, report).map(drop))?;
+        space.shrink().fs()
+    }
+}

@@ -1,0 +1,295 @@
+//! A balance from its start to its end: which chunks, how far, and what stands on the volume meanwhile.
+//!
+//! Invariants: while a balance is not finished its item is on the volume, in the kernel's format, so
+//! that whoever mounts after a crash can go on or give up; one that ended, well or not, or was
+//! cancelled, has none, and one that was paused has. One balance at a time.
+//!
+//! What it does not know: how a block group is emptied.
+
+use super::{BalanceReport, Balancer, Ended, plan};
+use crate::error::IntoFs;
+use crate::reserve::cost;
+use btrfs_disk::ids::BALANCE_OBJECTID;
+use btrfs_disk::ids::block_group::{DATA, METADATA, SYSTEM};
+use btrfs_disk::items::{BalanceItem, balance_filter};
+use btrfs_disk::key::kind;
+use btrfs_disk::{FixedSize, Key, Result as DiskResult, TreeId};
+use btrfs_space::{GroupInfo, Kind};
+use btrfs_txn::{Core, ObjectId};
+use btrfs_volume::ChunkInfo;
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use vfs::{Errno, Result};
+
+/// Where a balance is, or how the last one ended.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum BalanceState {
+    /// There is none, and was none since the mount.
+    #[default]
+    None,
+    /// At work.
+    Running,
+    /// Its item is on the volume, and nobody is at work.
+    Paused,
+    /// It has done all that it could.
+    Done,
+    /// It was cancelled.
+    Cancelled,
+}
+
+/// What there is to say of a balance.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct BalanceStatus {
+    /// Where it is.
+    pub state: BalanceState,
+    /// Somebody waits for it to pause, or to be cancelled.
+    pub stopping: bool,
+    /// What it is to do.
+    pub item: BalanceItem,
+    /// Chunks that it will move, about.
+    pub expected: u64,
+    /// Chunks that it has looked at.
+    pub considered: u64,
+    /// Chunks that it has moved.
+    pub completed: u64,
+    /// Chunks that could not be moved.
+    pub failed: u64,
+    /// Why the first of them could not: an errno.
+    pub errno: i32,
+    /// What was moved.
+    pub report: BalanceReport,
+}
+
+const GO: u8 = 0;
+const PAUSE: u8 = 1;
+const CANCEL: u8 = 2;
+
+/// The item on the volume, if there is one.
+fn stored(core: &Core) -> DiskResult<Option<BalanceItem>> {
+    let key = Key::new(BALANCE_OBJECTID, kind::TEMPORARY_ITEM, 0);
+    let found = core.view().get(TreeId::ROOT, &key)?;
+    found.map(|data| BalanceItem::read(&data).map_err(|c| c.key(key).into())).transpose()
+}
+
+impl Balancer {
+    /// At mount: what the volume says of a balance.
+    pub(crate) fn load(&self) -> Result<bool> {
+        let Some(item) = stored(&self.core).fs()? else { return Ok(false) };
+        let mut status = self.status.lock();
+        *status = BalanceStatus { state: BalanceState::Paused, item, ..Default::default() };
+        Ok(true)
+    }
+
+    pub(crate) fn status(&self) -> BalanceStatus {
+        let mut status = *self.status.lock();
+        status.stopping = self.wish.load(Ordering::Acquire) != GO;
+        status
+    }
+
+    /// From now on there is this balance, which `run` has to work off. EINPROGRESS: another is at
+    /// work. EINVAL: it makes no sense, or another is paused.
+    pub(crate) fn begin(&self, item: BalanceItem) -> Result<()> {
+        self.core.health.changeable().fs()?;
+        let now = |kind| self.core.space.profile_of(kind_of(kind));
+        if !plan::is_sound(&item, now) {
+            return Err(Errno::EINVAL.into());
+        }
+        self.claim(|state| match state {
+            BalanceState::Running => Err(Errno::EINPROGRESS.into()),
+            BalanceState::Paused => Err(Errno::EINVAL.into()),
+            _ => Ok(()),
+        })?;
+        self.status.lock().item = item;
+        self.put(Some(&item)).inspect_err(|_| self.status.lock().state = BalanceState::None)
+    }
+
+    /// A paused one is to go on. ESRCH: there is none. EINPROGRESS: it is at work.
+    pub(crate) fn begin_again(&self) -> Result<()> {
+        self.core.health.changeable().fs()?;
+        self.claim(|state| match state {
+            BalanceState::Paused => Ok(()),
+            BalanceState::Running => Err(Errno::EINPROGRESS.into()),
+            _ => Err(Errno::ESRCH.into()),
+        })?;
+        let mut status = self.status.lock();
+        status.item = plan::resumed(&status.item);
+        Ok(())
+    }
+
+    fn claim(&self, may: impl FnOnce(BalanceState) -> Result<()>) -> Result<()> {
+        let mut status = self.status.lock();
+        may(status.state)?;
+        self.wish.store(GO, Ordering::Release);
+        let item = status.item;
+        *status = BalanceStatus { state: BalanceState::Running, item, ..Default::default() };
+        Ok(())
+    }
+
+    /// Works a balance off that was begun.
+    pub(crate) fn run(&self) {
+        let item = self.status.lock().item;
+        let start = Instant::now();
+        let failure = self.work(&item);
+        self.convert(&item, false);
+        let paused = self.wish.load(Ordering::Acquire) == PAUSE && failure.is_ok();
+        let ended = match self.wish.load(Ordering::Acquire) {
+            PAUSE if paused && !self.is_complete() => BalanceState::Paused,
+            CANCEL => BalanceState::Cancelled,
+            _ => BalanceState::Done,
+        };
+        let forgotten = match ended {
+            BalanceState::Paused => Ok(()),
+            _ => self.put(None),
+        };
+        let mut status = self.status.lock();
+        if let Err(error) = failure.and(forgotten) {
+            status.errno = if status.errno == 0 { error.errno() } else { status.errno };
+        }
+        status.state = ended;
+        status.report.time = start.elapsed();
+        let (done, all) = (status.completed, status.considered);
+        tracing::info!(?ended, "balance: {done} of {all} chunks moved");
+    }
+
+    fn is_complete(&self) -> bool {
+        let status = self.status.lock();
+        status.completed + status.failed >= status.expected
+    }
+
+    /// Pauses; returns when nobody is at work. ESRCH: nobody was.
+    pub(crate) fn pause(&self) -> Result<()> {
+        self.stop(PAUSE)
+    }
+
+    /// Cancels, also one that is paused.
+    pub(crate) fn cancel(&self) -> Result<()> {
+        {
+            let mut status = self.status.lock();
+            if status.state == BalanceState::Paused {
+                status.state = BalanceState::Cancelled;
+                drop(status);
+                return self.put(None);
+            }
+        }
+        self.stop(CANCEL)
+    }
+
+    /// Before the volume is closed: what is at work pauses.
+    pub(crate) fn rest(&self) {
+        let _none_is_well = self.stop(PAUSE);
+    }
+
+    fn stop(&self, wish: u8) -> Result<()> {
+        if self.status.lock().state != BalanceState::Running {
+            return Err(Errno::ESRCH.into());
+        }
+        self.wish.store(wish, Ordering::Release);
+        while self.status.lock().state == BalanceState::Running {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        self.wish.store(GO, Ordering::Release);
+        Ok(())
+    }
+
+    pub(super) fn is_to_stop(&self) -> bool {
+        self.wish.load(Ordering::Acquire) != GO
+    }
+
+    /// The item of a balance stands on the volume, or goes.
+    fn put(&self, item: Option<&BalanceItem>) -> Result<()> {
+        let _room = self.reserver.reserve_removal(cost::balance_item())?;
+        let root = ObjectId { tree: TreeId::ROOT, objectid: BALANCE_OBJECTID };
+        let op = self.core.begin();
+        match item {
+            Some(item) => op.put(root, kind::TEMPORARY_ITEM, 0, item.to_vec().into()),
+            None => op.delete(root, kind::TEMPORARY_ITEM, 0),
+        }
+        drop(op);
+        self.committer.commit_written_back()
+    }
+
+    fn convert(&self, item: &BalanceItem, on: bool) {
+        for (kind, filter) in item.filters() {
+            if item.flags & kind != 0 && filter.has(balance_filter::CONVERT) {
+                let target = plan::target(filter.target).filter(|_| on);
+                self.core.space.convert_to(kind_of(kind), target);
+            }
+        }
+    }
+
+    /// All chunks that there are, the last one first.
+    fn work(&self, item: &BalanceItem) -> Result<()> {
+        let mut chunks = self.core.volume.chunks();
+        chunks.sort_by_key(|chunk| std::cmp::Reverse(chunk.logical));
+        let groups = self.core.space.group_infos();
+        let groups: HashMap<u64, GroupInfo> =
+            groups.into_iter().map(|group| (group.logical.0, group)).collect();
+        let chosen = choose(item, &chunks, &groups);
+        self.status.lock().expected = chosen.len() as u64;
+        self.convert(item, true);
+        for chunk in &chunks {
+            if self.is_to_stop() {
+                return Ok(());
+            }
+            self.status.lock().considered += 1;
+            if let Some(group) =
+                groups.get(&chunk.logical.0).filter(|g| chosen.contains(&g.logical.0))
+            {
+                self.one(group)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One that cannot be emptied keeps no other from it.
+    fn one(&self, group: &GroupInfo) -> Result<()> {
+        let mut report = BalanceReport::default();
+        let ended = self.empty(group, &mut report);
+        let mut status = self.status.lock();
+        status.report.add(&report);
+        match ended {
+            Ok(Ended::Emptied) => status.completed += 1,
+            Ok(Ended::Interrupted) => {}
+            Err(error) => {
+                self.core.health.changeable().fs()?;
+                tracing::error!("block group {} cannot be emptied: {error}", group.logical);
+                status.failed += 1;
+                status.errno = if status.errno == 0 { error.errno() } else { status.errno };
+            }
+        }
+        Ok(())
+    }
+}
+
+fn kind_of(flags: u64) -> Kind {
+    match flags {
+        DATA => Kind::Data,
+        METADATA => Kind::Metadata,
+        _ => Kind::System,
+    }
+}
+
+/// Where the chunks begin that are to move.
+fn choose(
+    item: &BalanceItem,
+    chunks: &[ChunkInfo],
+    groups: &HashMap<u64, GroupInfo>,
+) -> std::collections::HashSet<u64> {
+    let mut chosen: HashMap<u64, Vec<u64>> = HashMap::new();
+    for chunk in chunks {
+        let Some(group) = groups.get(&chunk.logical.0) else { continue };
+        let Some(filter) = plan::filter_of(item, chunk.flags) else { continue };
+        let of_type = chosen.entry(chunk.flags & (DATA | METADATA | SYSTEM)).or_default();
+        if plan::chooses(filter, chunk, group.used)
+            && (of_type.len() as u64) < plan::limits(filter).1
+        {
+            of_type.push(chunk.logical.0);
+        }
+    }
+    let enough = |(flags, all): &(u64, Vec<u64>)| {
+        let least = plan::filter_of(item, *flags).map_or(0, |filter| plan::limits(filter).0);
+        all.len() as u64 >= least
+    };
+    chosen.into_iter().filter(enough).flat_map(|(_, all)| all).collect()
+}

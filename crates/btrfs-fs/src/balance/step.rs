@@ -1,0 +1,146 @@
+//! One step of emptying a block group: what comes next in it, and the commit that moves it.
+//!
+//! Invariants: a step is bounded, by nodes and by bytes; what it may need is reserved before.
+//!
+//! What it does not know: what becomes of the group.
+
+use super::{Balancer, content};
+use crate::error::IntoFs;
+use crate::reserve::cost;
+use crate::reserve::{Cost, Reservation};
+use btrfs_disk::items::{ExtentItemFields, extent_flags};
+use btrfs_disk::key::kind;
+use btrfs_disk::{FixedSize, Key, Logical, TreeId};
+use btrfs_space::{Extent, GroupInfo, Items, MoveNodes, MovedNodes, Priority, TreeItems};
+use btrfs_txn::delta::{ActionCost, Move, TreeAction};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use vfs::Result;
+
+/// Nodes that one step moves at most; what lies above them comes on top.
+const STEP_NODES: usize = 1024;
+/// Extents of content, and their bytes, as long as that is more than one.
+const STEP_EXTENTS: usize = 1024;
+const STEP_BYTES: u64 = 32 << 20;
+/// Copies that a step may come to need more than were counted, while operations go on.
+const SLACK: u64 = 64;
+
+/// What comes next in a group.
+pub(super) enum Batch {
+    Nodes(Range<u64>),
+    Content(Vec<Extent>),
+}
+
+impl Balancer {
+    /// What lies in the group and comes next, as of the last commit.
+    pub(super) fn next(&self, group: &GroupInfo) -> Result<Option<Batch>> {
+        let roots = self.core.roots();
+        let Some(extents) = roots.get(TreeId::EXTENT) else { return Ok(None) };
+        let end = group.logical.0 + group.len;
+        let (mut nodes, mut content, mut bytes) = (Vec::new(), Vec::new(), 0);
+        let mut items = TreeItems::new(&self.core.store, &extents.root);
+        let mut from = Key::new(group.logical.0, 0, 0);
+        while nodes.len() < STEP_NODES && content.len() < STEP_EXTENTS && bytes < STEP_BYTES {
+            let found = items.at_or_after(&from).fs()?;
+            let Some((key, data)) = found.filter(|(key, _)| key.objectid < end) else { break };
+            match extent(&key, &data) {
+                Some(extent) if nodes.is_empty() => {
+                    content.push(extent);
+                    bytes += extent.len;
+                }
+                Some(_) => break,
+                None if is_node(&key) && content.is_empty() => nodes.push(key.objectid),
+                None if is_node(&key) => break,
+                None => {}
+            }
+            from = Key::new(key.objectid + 1, 0, 0);
+        }
+        if !content.is_empty() {
+            return Ok(Some(Batch::Content(content)));
+        }
+        let ends = nodes.first().zip(nodes.last());
+        Ok(ends.map(|(first, last)| Batch::Nodes(*first..*last + 1)))
+    }
+
+    pub(super) fn step(&self, batch: Batch) -> Result<MovedNodes> {
+        match batch {
+            Batch::Nodes(range) => self.move_nodes(range),
+            Batch::Content(extents) => self.move_content(extents),
+        }
+    }
+
+    /// Moves nodes, in a commit.
+    fn move_nodes(&self, range: Range<u64>) -> Result<MovedNodes> {
+        let mut what = MoveNodes { range, ..MoveNodes::default() };
+        let (room, cost) = self.reserve_move(&mut what, 0)?;
+        let wanted = Move::new(what, Vec::new());
+        self.core.begin().act(TreeAction::Move(wanted.clone()), cost);
+        drop(room);
+        let committed = self.committer.commit_written_back();
+        let moved = wanted.end();
+        committed?;
+        Ok(moved.unwrap_or_default())
+    }
+
+    /// Copies content, and makes the copies what files have, in a commit.
+    fn move_content(&self, extents: Vec<Extent>) -> Result<MovedNodes> {
+        // What the delta has of them is in the trees then, and the commit that moves has little to do.
+        self.committer.commit_written_back()?;
+        let bytes = extents.iter().map(|extent| extent.len).sum();
+        let mut copies = content::Copies::new(&self.core, self.reserver.reserve_data(bytes)?);
+        copies.make(&extents)?;
+        let mut what = MoveNodes { content: copies.moves(), ..MoveNodes::default() };
+        let (room, cost) = self.reserve_move(&mut what, bytes)?;
+        let mut wanted = None;
+        let committed = self.committer.commit_still(|| {
+            copies.refresh()?;
+            what.content = copies.moves();
+            let order = Move::new(what, copies.sums());
+            self.core.begin().act(TreeAction::Move(order.clone()), cost);
+            wanted = Some(order);
+            drop(room);
+            Ok(())
+        });
+        let moved = wanted.and_then(|wanted| wanted.end()).unwrap_or_default();
+        copies.end(&moved.content);
+        committed?;
+        let count = moved.content.len() as u64;
+        Ok(MovedNodes { moved: moved.moved + count, ..moved })
+    }
+
+    /// Room for a move of `bytes` of content, whose limit it sets.
+    fn reserve_move(
+        &self,
+        what: &mut MoveNodes,
+        bytes: u64,
+    ) -> Result<(Reservation<'_>, ActionCost)> {
+        let roots = self.core.roots();
+        let trees: BTreeMap<_, _> = roots.trees.iter().map(|(id, root)| (id, root.root)).collect();
+        let counted = btrfs_space::count_moves(&self.core.store, &trees, what);
+        let (copies, references) = counted.fs()?;
+        let limit = copies + copies / 8 + SLACK;
+        what.limit = limit as usize;
+        let nodes = cost::move_nodes(&self.core.geometry, limit, roots.trees.sum().trees);
+        drop(roots);
+        let sums = bytes / self.core.sector() * self.core.geometry.csum.size() as u64;
+        let content = cost::move_content(what.content.len() as u64, references + SLACK, sums);
+        let cost = if what.content.is_empty() { nodes } else { nodes.and(content) };
+        let whole = cost::with(Cost::default(), cost);
+        let room = match self.reservations.hold(whole, Priority::Delete) {
+            Ok(room) => room,
+            Err(_) => self.reserver.reserve_removal(whole)?,
+        };
+        Ok((room, cost))
+    }
+}
+
+fn is_node(key: &Key) -> bool {
+    matches!(key.kind, kind::METADATA_ITEM | kind::EXTENT_ITEM)
+}
+
+/// The extent of content that an item is of.
+fn extent(key: &Key, data: &[u8]) -> Option<Extent> {
+    let fields = ExtentItemFields::read(data.get(..ExtentItemFields::SIZE)?).ok()?;
+    let content = key.kind == kind::EXTENT_ITEM && fields.flags & extent_flags::DATA != 0;
+    content.then_some(Extent { logical: Logical(key.objectid), len: key.offset })
+}

@@ -1,0 +1,12 @@
+//! `spinney balance ...`: a command for each verb of `btrfs balance`, in images and in mounts.
+
+mod filters;
+mod start;
+mod status;
+mod stop;
+pub mod target;
+
+use super::Command;
+
+pub const COMMANDS: &[&Command] =
+    &[&start::COMMAND, &status::COMMAND, &stop::PAUSE, &start::RESUME, &stop::CANCEL];

@@ -1,0 +1,297 @@
+//! `spinney balance start` and `resume`: begin, or go on, and wait.
+
+use super::filters;
+use super::target::{Target, reason};
+use crate::args::{self, Arg, Args};
+use crate::commands::Command;
+use crate::error::{Error, Exit, Result, say_error};
+use crate::image::Access;
+use crate::output::Out;
+use crate::progress::Progress;
+use btrfs_disk::ids::block_group::{DATA, METADATA, SYSTEM};
+use btrfs_disk::items::{BalanceFilter, BalanceItem, balance_flags};
+use btrfs_fs::{BalanceState, BalanceStatus};
+use std::ffi::OsString;
+use std::thread::sleep;
+use std::time::Duration;
+
+pub const COMMAND: Command = Command {
+    name: "balance start",
+    summary: "move chunks elsewhere, or to another profile",
+    usage: "[-d[FILTERS]] [-m[FILTERS]] [-s[FILTERS]] [-fv] [--bg] [--full-balance] VOLUME",
+    help: "\
+Moves what lies in chunks elsewhere, and gives the chunks back: those that the filters
+choose, of data (-d), of metadata (-m, and with it the system's) or of the system (-s).
+VOLUME is a directory of a mount, or an image that is not mounted. What fails its checksum
+is mended from another copy; a chunk with content that has no good copy stays, and the
+others move. It can be stopped at any time, also by a crash: `balance resume` goes on,
+`balance cancel` gives it up, here or with `btrfs`, and so does the next mount.
+
+Options
+    -d[=FILTERS]      chunks of data
+    -m[=FILTERS]      chunks of metadata and of the system
+    -s[=FILTERS]      chunks of the system; only with -f
+    -f, --force       even if there are fewer copies of metadata afterwards
+    --full-balance    without filters, without a warning
+    --bg, --background  do not wait for the end (in a mount)
+    -v, --verbose     tell the filters, and what was moved
+
+Filters, with commas between them
+    usage=N, usage=A..B       chunks that are filled to less than N percent
+    limit=N, limit=A..B       so many at most
+    vrange=A..B, drange=A..B  in a range of logical addresses, of the device (with devid)
+    devid=N, stripes=A..B     on a device; of so many stripes
+    profiles=A|B              single or dup
+    convert=PROFILE[,soft]    to single or dup; soft: not those that are
+
+Examples
+    spinney balance start -dusage=50 /mnt
+    spinney balance start -mconvert=dup,soft -v disk.img
+
+Exit codes
+    0  done
+    1  not all could be moved, or it was paused or cancelled
+    2  the command line is wrong
+",
+    run,
+};
+
+pub const RESUME: Command = Command {
+    name: "balance resume",
+    summary: "go on with a balance that was interrupted",
+    usage: "VOLUME",
+    help: "\
+Goes on with a balance that was paused or interrupted, by Spinney or by the kernel, and
+waits for its end.
+
+Examples
+    spinney balance resume /mnt
+
+Exit codes
+    0  done
+    1  not all could be moved
+    2  there is none, or the command line is wrong
+",
+    run: resume,
+};
+
+#[derive(Default)]
+struct Words {
+    item: BalanceItem,
+    full: bool,
+    background: bool,
+    verbose: bool,
+    operands: Vec<OsString>,
+}
+
+fn words(mut args: Args) -> Result<Words> {
+    let mut words = Words::default();
+    while let Some(arg) = args.next()? {
+        let kind = match arg {
+            Arg::Short('d') => DATA,
+            Arg::Short('m') => METADATA,
+            Arg::Short('s') => SYSTEM,
+            Arg::Short('f') | Arg::Long("force") => {
+                words.item.flags |= balance_flags::FORCE;
+                continue;
+            }
+            Arg::Short('v') | Arg::Long("verbose") => {
+                words.verbose = true;
+                continue;
+            }
+            Arg::Long("full-balance") => {
+                words.full = true;
+                continue;
+            }
+            Arg::Long("bg" | "background") => {
+                words.background = true;
+                continue;
+            }
+            Arg::Value(value) => {
+                words.operands.push(value);
+                continue;
+            }
+            other => return Err(args::unexpected(other)),
+        };
+        let text = args.optional_value().map_or(Ok(String::new()), args::text)?;
+        let filter = filters::parse(&text)?;
+        words.item.flags |= kind;
+        words.item.filters_mut().into_iter().filter(|f| f.0 == kind).for_each(|f| *f.1 = filter);
+    }
+    Ok(words)
+}
+
+/// As `btrfs`: the system goes with metadata, and alone for who insists.
+fn complete(words: &mut Words) -> Result<()> {
+    let item = &mut words.item;
+    if item.flags & SYSTEM != 0 && item.flags & balance_flags::FORCE == 0 {
+        let what = "Refusing to explicitly operate on system chunks.";
+        return Err(Error::new(what).remedy("Pass --force if you really want to do that."));
+    }
+    if item.flags & METADATA != 0 && item.flags & SYSTEM == 0 {
+        item.flags |= SYSTEM;
+        item.system = item.metadata;
+    }
+    if item.flags & balance_flags::TYPES == 0 {
+        item.flags |= balance_flags::TYPES;
+        return if words.full { Ok(()) } else { warn() };
+    }
+    Ok(())
+}
+
+fn warn() -> Result<()> {
+    say_error(
+        "WARNING:\n\n\tFull balance without filters requested. This operation is very\n\tintense and takes \
+         potentially very long. It is recommended to\n\tuse the balance filters to narrow down the scope of \
+         balance.\n\tUse 'spinney balance start --full-balance' option to skip this\n\twarning. The operation \
+         will start in 10 seconds.\n\tUse Ctrl-C to stop it.",
+    );
+    sleep(Duration::from_secs(10));
+    say_error("\nStarting balance without any filters.");
+    Ok(())
+}
+
+fn run(args: Args) -> Result<Exit> {
+    let mut words = words(args)?;
+    let volume =
+        args::one(std::mem::take(&mut words.operands), "an image or a directory of a mount")?;
+    complete(&mut words)?;
+    let target = Target::open(&volume, Access::Write)?;
+    if words.background && !target.is_mounted() {
+        return Err(Error::usage("--bg: an image that is not mounted is balanced while you wait"));
+    }
+    if words.verbose {
+        let mut out = Out::new();
+        filters(&words.item, &mut out)?;
+        out.finish()?;
+    }
+    target.start(&words.item).map_err(|refused| match refused.errno {
+        libc::EINPROGRESS => {
+            let what = format!("error during balancing '{}': Operation in progress", target.show());
+            Error::new(what).remedy("`spinney balance status` tells how far it is")
+        }
+        libc::EINVAL => {
+            let what = format!("error during balancing '{}': Invalid argument", target.show());
+            Error::new(what).remedy(
+                "the profile cannot be had on one device, there would be fewer copies of metadata (-f), or a \
+                 paused balance is to be resumed or cancelled first",
+            )
+        }
+        _ => refused.into(),
+    })?;
+    if words.background {
+        return Ok(Exit::Done);
+    }
+    wait(target, words.verbose)
+}
+
+fn resume(mut args: Args) -> Result<Exit> {
+    let mut operands = Vec::new();
+    while let Some(arg) = args.next()? {
+        match arg {
+            Arg::Value(value) => operands.push(value),
+            other => return Err(args::unexpected(other)),
+        }
+    }
+    let volume = args::one(operands, "an image or a directory of a mount")?;
+    let target = Target::open(&volume, Access::Write)?;
+    if let Err(refused) = target.resume() {
+        let why = match refused.errno {
+            libc::ESRCH => "Not in progress",
+            libc::EINPROGRESS => "Already running",
+            _ => return Err(refused.into()),
+        };
+        Error::new(format!("balance resume on '{}' failed: {why}", target.show())).print();
+        target.close()?;
+        return Ok(Exit::Code(if refused.errno == libc::ESRCH { 2 } else { 1 }));
+    }
+    wait(target, false)
+}
+
+/// Waits for the end, with progress, and tells how it was.
+fn wait(target: Target, verbose: bool) -> Result<Exit> {
+    let progress = Progress::new();
+    let mut rest = Duration::from_millis(2);
+    let status = loop {
+        let status = target.status()?;
+        if status.state != BalanceState::Running {
+            break status;
+        }
+        let (done, all) = (status.completed, status.expected);
+        progress.show(|| format!("{done} of about {all} chunks balanced"));
+        sleep(rest);
+        rest = (rest * 2).min(Duration::from_millis(200));
+    };
+    drop(progress);
+    let exit = tell(&target.show(), &status, verbose)?;
+    target.close()?;
+    Ok(exit)
+}
+
+fn tell(place: &str, status: &BalanceStatus, verbose: bool) -> Result<Exit> {
+    match status.state {
+        BalanceState::Paused => say_error("balance paused by user"),
+        BalanceState::Cancelled => say_error("balance canceled by user"),
+        _ if status.errno != 0 => {
+            let why = reason(status.errno);
+            let what = format!("error during balancing '{place}': {why}");
+            let left = format!("{} chunks stay; the log of the mount names them", status.failed);
+            Error::new(what).remedy(left).print();
+        }
+        _ => {
+            let mut out = Out::new();
+            let (done, seen) = (status.completed, status.considered);
+            out.line(format!("Done, had to relocate {done} out of {seen} chunks"))?;
+            if verbose {
+                let (report, time) = (&status.report, status.report.time.as_secs_f64());
+                out.line(format!(
+                    "{} extents moved, {} nodes written anew, 0 extents counted by quotas, {time:.3} s",
+                    report.relocated_extents, report.rewritten_nodes
+                ))?;
+            }
+            out.finish()?;
+            return Ok(Exit::Done);
+        }
+    }
+    Ok(Exit::Failed)
+}
+
+/// The filters, for who wants to see them.
+pub fn filters(item: &BalanceItem, out: &mut Out) -> Result<()> {
+    out.line(format!("Dumping filters: flags {:#x}, state 0x0, force is {}", item.flags, {
+        if item.flags & balance_flags::FORCE != 0 { "on" } else { "off" }
+    }))?;
+    let names = ["DATA", "METADATA", "SYSTEM"];
+    for ((kind, filter), name) in item.filters().into_iter().zip(names) {
+        if item.flags & kind != 0 {
+            out.line(format!("  {name} (flags {:#x}): {}", filter.flags, words_of(filter)))?;
+        }
+    }
+    Ok(())
+}
+
+fn words_of(filter: &BalanceFilter) -> String {
+    use btrfs_disk::items::balance_filter as f;
+    let (low, high) = (filter.limit as u32, filter.limit >> 32);
+    let (least, most) = (filter.usage as u32, filter.usage >> 32);
+    let all = [
+        (
+            f::CONVERT,
+            format!("converting, target={}, soft is {}", filter.target, {
+                if filter.has(f::SOFT) { "on" } else { "off" }
+            }),
+        ),
+        (f::PROFILES, format!("profiles={:#x}", filter.profiles)),
+        (f::USAGE, format!("usage={}", filter.usage)),
+        (f::USAGE_RANGE, format!("usage={least}..{most}")),
+        (f::DEVID, format!("devid={}", filter.devid)),
+        (f::DRANGE, format!("drange={}..{}", filter.pstart, filter.pend)),
+        (f::VRANGE, format!("vrange={}..{}", filter.vstart, filter.vend)),
+        (f::LIMIT, format!("limit={}", filter.limit)),
+        (f::LIMIT_RANGE, format!("limit={low}..{high}")),
+        (f::STRIPES_RANGE, format!("stripes={}..{}", filter.stripes_min, filter.stripes_max)),
+    ];
+    let said = all.into_iter().filter(|(flag, _)| filter.has(*flag)).map(|(_, text)| text);
+    let said: Vec<String> = said.collect();
+    if said.is_empty() { "balancing".into() } else { said.join(", ") }
+}

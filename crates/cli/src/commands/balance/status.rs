@@ -1,0 +1,80 @@
+//! `spinney balance status`.
+
+use super::start::filters;
+use super::target::Target;
+use crate::args::{self, Arg, Args};
+use crate::commands::Command;
+use crate::error::{Exit, Result};
+use crate::image::Access;
+use crate::output::Out;
+use btrfs_fs::BalanceState;
+
+pub const COMMAND: Command = Command {
+    name: "balance status",
+    summary: "tell how far a balance is",
+    usage: "[-v] VOLUME",
+    help: "\
+Tells whether a balance is at work or paused, and how far it is.
+
+Options
+    -v, --verbose    tell its filters as well
+
+Examples
+    spinney balance status /mnt
+
+Exit codes
+    0  there is none
+    1  there is one
+    2  the command line is wrong, or something failed
+",
+    run,
+};
+
+fn run(mut args: Args) -> Result<Exit> {
+    let (mut verbose, mut operands) = (false, Vec::new());
+    while let Some(arg) = args.next()? {
+        match arg {
+            Arg::Short('v') | Arg::Long("verbose") => verbose = true,
+            Arg::Value(value) => operands.push(value),
+            other => return Err(args::unexpected(other)),
+        }
+    }
+    let volume = args::one(operands, "an image or a directory of a mount")?;
+    match tell(&volume, verbose) {
+        Ok(exit) => Ok(exit),
+        Err(error) => {
+            error.print();
+            Ok(Exit::Code(2))
+        }
+    }
+}
+
+fn tell(volume: &std::ffi::OsStr, verbose: bool) -> Result<Exit> {
+    let target = Target::open(volume, Access::Read)?;
+    let (status, place) = (target.status()?, target.show());
+    target.close()?;
+    let mut out = Out::new();
+    let running = match status.state {
+        BalanceState::Running => true,
+        BalanceState::Paused => false,
+        _ => {
+            out.line(format!("No balance found on '{place}'"))?;
+            out.finish()?;
+            return Ok(Exit::Done);
+        }
+    };
+    let stops = if status.stopping { ", stop requested" } else { "" };
+    let state = if running { "running" } else { "paused" };
+    out.line(format!("Balance on '{place}' is {state}{stops}"))?;
+    let (done, all) = (status.completed, status.expected);
+    let left = if all == 0 { 100 } else { 100 * (all - done.min(all)) / all };
+    let seen = status.considered;
+    out.line(format!(
+        "{done} out of about {all} chunks balanced ({seen} considered), {left:3}% left"
+    ))?;
+    if verbose {
+        filters(&status.item, &mut out)?;
+    }
+    out.finish()?;
+    Ok(Exit::Failed)
+}

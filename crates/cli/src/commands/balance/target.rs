@@ -1,0 +1,154 @@
+//! The volume that a balance or a resize is about: in an image, which is opened for it, or mounted.
+
+use crate::door::Door;
+use crate::error::{Error, Result, io_text};
+use crate::image::{self, Access, ImagePath, Medium, is_block};
+use btrfs_disk::FixedSize;
+use btrfs_disk::items::BalanceItem;
+use btrfs_fs::control::wire;
+use btrfs_fs::{BalanceStatus, BtrfsFs, NewSize, Options};
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use vfs::FileSystem;
+
+pub enum Target {
+    Image { fs: BtrfsFs, path: PathBuf, _medium: Medium },
+    Mount { door: Door, path: PathBuf },
+}
+
+/// Which image a word names, if one.
+pub fn image_of(word: &OsStr) -> Option<PathBuf> {
+    let path = Path::new(word);
+    if path.is_file() || is_block(path) {
+        return Some(path.into());
+    }
+    ImagePath::parse(word).map(|inside| inside.image)
+}
+
+/// What an asked server or engine refuses with.
+#[derive(Debug)]
+pub struct Refused {
+    pub errno: i32,
+    pub error: Error,
+}
+
+type Asked<T> = std::result::Result<T, Refused>;
+
+impl From<Refused> for Error {
+    fn from(refused: Refused) -> Error {
+        refused.error
+    }
+}
+
+impl Target {
+    pub fn open(word: &OsStr, access: Access) -> Result<Target> {
+        let Some(path) = image_of(word) else {
+            let path = PathBuf::from(word);
+            return Ok(Target::Mount { door: Door::open(&path)?, path });
+        };
+        let medium = image::open(&path, access)?;
+        let read_only = matches!(access, Access::Read);
+        let options = Options { background: false, read_only, ..Options::default() };
+        let opened = BtrfsFs::open_device(medium.device(), options);
+        let fs = opened.map_err(|e| Error::about(path.display(), e))?;
+        if let Some(why) = fs.read_only_reason().filter(|_| !read_only) {
+            return Err(Error::about(path.display(), format!("can only be read: {why}")));
+        }
+        Ok(Target::Image { fs, path, _medium: medium })
+    }
+
+    pub fn show(&self) -> String {
+        match self {
+            Target::Image { path, .. } | Target::Mount { path, .. } => path.display().to_string(),
+        }
+    }
+
+    pub fn is_mounted(&self) -> bool {
+        matches!(self, Target::Mount { .. })
+    }
+
+    fn ask<T>(
+        &self,
+        (command, record): (u32, Vec<u8>),
+        here: impl FnOnce(&BtrfsFs) -> vfs::Result<T>,
+        read: impl FnOnce(&[u8]) -> Option<T>,
+    ) -> Asked<T> {
+        match self {
+            Target::Image { fs, path, .. } => here(fs).map_err(|error| Refused {
+                errno: error.errno(),
+                error: Error::about(path.display(), error),
+            }),
+            Target::Mount { door, path } => {
+                let answer = door.ask_volume(command, record).map_err(|e| Refused {
+                    errno: e.raw_os_error().unwrap_or(libc::EIO),
+                    error: door.told_of_volume(&e),
+                })?;
+                let odd = "the server's answer makes no sense";
+                let error = || Error::about(path.display(), odd);
+                read(&answer).ok_or_else(|| Refused { errno: libc::EPROTO, error: error() })
+            }
+        }
+    }
+
+    pub fn start(&self, item: &BalanceItem) -> Asked<()> {
+        let record = item.to_vec();
+        self.ask((wire::BALANCE_START, record), |fs| fs.start_balance(*item), |_| Some(()))
+    }
+
+    pub fn status(&self) -> Asked<BalanceStatus> {
+        let asked = (wire::BALANCE_STATUS, Vec::new());
+        self.ask(asked, |fs| fs.balance_status(), wire::read_status)
+    }
+
+    fn act(&self, what: u64, here: impl FnOnce(&BtrfsFs) -> vfs::Result<()>) -> Asked<()> {
+        self.ask((wire::BALANCE_ACT, what.to_le_bytes().to_vec()), here, |_| Some(()))
+    }
+
+    pub fn pause(&self) -> Asked<()> {
+        self.act(wire::BALANCE_PAUSE, BtrfsFs::pause_balance)
+    }
+
+    pub fn resume(&self) -> Asked<()> {
+        self.act(wire::BALANCE_RESUME, BtrfsFs::resume_balance)
+    }
+
+    pub fn cancel(&self) -> Asked<()> {
+        self.act(wire::BALANCE_CANCEL, BtrfsFs::cancel_balance)
+    }
+
+    /// Bytes that the volume has of a device, in an image.
+    pub fn size(&self, devid: u64) -> Result<u64> {
+        match self {
+            Target::Image { fs, path, .. } => {
+                let sizes = fs.sizes(devid, NewSize::Plus(0));
+                Ok(sizes.map_err(|e| Error::about(path.display(), e))?.0)
+            }
+            Target::Mount { .. } => Ok(0),
+        }
+    }
+
+    /// Answers the old size and the new one.
+    pub fn resize(&self, devid: u64, size: NewSize) -> Asked<(u64, u64)> {
+        let here = |fs: &BtrfsFs| {
+            let sizes = fs.sizes(devid, size)?;
+            fs.resize(sizes.1).map(|_| sizes)
+        };
+        let asked = (wire::RESIZE, wire::write_resize(devid, size));
+        self.ask(asked, here, |answer| Some((wire::number(answer, 0)?, wire::number(answer, 8)?)))
+    }
+
+    /// What was done in an image is on the medium when this returns.
+    pub fn close(self) -> Result<()> {
+        match self {
+            Target::Image { fs, path, .. } => {
+                fs.destroy().map_err(|e| Error::about(path.display(), e))
+            }
+            Target::Mount { .. } => Ok(()),
+        }
+    }
+}
+
+/// As `strerror`, for messages that are worded as others'.
+pub fn reason(errno: i32) -> String {
+    io_text(&std::io::Error::from_raw_os_error(errno))
+}

@@ -1,0 +1,7 @@
+//! `spinney filesystem ...`: what is about a volume as a whole, in images and in mounts.
+
+mod resize;
+
+use super::Command;
+
+pub const COMMANDS: &[&Command] = &[&resize::COMMAND];

@@ -1,0 +1,167 @@
+//! `spinney balance` and `spinney filesystem resize`, in images and in mounts.
+//!
+//! Judge: the kernel's btrfs, its scrub, `btrfs check` and `btrfs balance`; content is that of before.
+
+mod common;
+
+use common::mount::{Mount, lacks_fuse};
+use common::{Image, KernelMount, MIB, assert_clean, failing, fine, sh, spinney, text};
+use std::path::Path;
+use testkit::require;
+
+fn shell(script: &str) -> String {
+    let done = sh(script);
+    assert!(done.status.success(), "{script}: {}{}", text(&done.stderr), text(&done.stdout));
+    text(&done.stdout)
+}
+
+/// Content, reflinks and snapshots, by the kernel; some of it deleted again.
+fn filled(name: &str, options: &[&str]) -> Image {
+    let image = Image::with(name, options);
+    let mount = KernelMount::new(&image.path, "noatime").unwrap();
+    shell(&format!(
+        "cd {} && btrfs -q subvolume create a && for i in $(seq 60); do head -c 1500000 /dev/urandom >a/f$i; \
+         echo $i >a/small$i; done && cp --reflink=always a/f1 a/clone && fallocate -l 3M a/pre && sync && \
+         btrfs -q subvolume snapshot a s1 && btrfs -q subvolume snapshot -r a s2 && \
+         head -c 100000 /dev/urandom >s1/f3 && rm a/f2? && sync",
+        mount.path().display()
+    ));
+    mount.unmount().unwrap();
+    image
+}
+
+/// What the kernel reads of all files, and that it finds nothing wrong.
+fn content(image: &Path) -> String {
+    assert_clean(image);
+    let mount = KernelMount::new(image, "noatime").unwrap();
+    let place = mount.path().display().to_string();
+    let sums = shell(&format!("cd {place} && find . -type f | sort | xargs sha256sum"));
+    let scrub = shell(&format!("btrfs scrub start -B {place}"));
+    assert!(scrub.contains("no errors found"), "{scrub}");
+    mount.unmount().unwrap();
+    sums
+}
+
+fn profiles(image: &Path) -> Vec<String> {
+    let mount = KernelMount::new(image, "ro").unwrap();
+    let df = shell(&format!("btrfs filesystem df {}", mount.path().display()));
+    mount.unmount().unwrap();
+    let lines = df.lines().filter(|line| !line.starts_with("GlobalReserve"));
+    lines.map(|line| line.split(':').next().unwrap_or_default().to_owned()).collect()
+}
+
+/// The numbers of `Done, had to relocate A out of B chunks`.
+fn done(said: &str) -> (u64, u64) {
+    let words: Vec<&str> = said.split_whitespace().collect();
+    assert_eq!(words[..4], ["Done,", "had", "to", "relocate"], "{said}");
+    (words[4].parse().unwrap(), words[7].parse().unwrap())
+}
+
+#[test]
+fn an_image_is_balanced_and_converted() {
+    require!(kernel_btrfs);
+    let image = filled("balance-image", &[]);
+    let (word, before) = (image.word(), content(&image.path));
+    assert_eq!(fine(&["balance", "status", &word]), format!("No balance found on '{word}'\n"));
+    let (moved, all) = done(&fine(&["balance", "start", "--full-balance", &word]));
+    assert!(moved == all && all >= 3, "{moved} of {all}");
+    assert_eq!(content(&image.path), before);
+    // Filters as the kernel counts them.
+    assert_eq!(done(&fine(&["balance", "start", "-dlimit=1", &word])).0, 1);
+    assert_eq!(done(&fine(&["balance", "start", "-dvrange=0..1", &word])).0, 0);
+    assert_eq!(done(&fine(&["balance", "start", "-dusage=0", &word])).0, 0);
+    let told = fine(&["balance", "start", "-v", "-dusage=100,limit=1", &word]);
+    assert!(told.contains("usage=100, limit=1") && told.contains("extents moved"), "{told}");
+    for (filter, profile) in [("-dconvert=dup", "Data, DUP"), ("-dconvert=single", "Data, single")]
+    {
+        fine(&["balance", "start", filter, &word]);
+        assert!(profiles(&image.path).contains(&profile.to_owned()), "{filter}");
+        assert_eq!(content(&image.path), before, "{filter}");
+    }
+    let (code, why) = failing(&["balance", "start", "-mconvert=single", &word]);
+    assert!(code == 1 && why.contains("Invalid argument"), "{why}");
+    fine(&["balance", "start", "-f", "-mconvert=single", &word]);
+    assert_eq!(profiles(&image.path), ["Data, single", "System, single", "Metadata, single"]);
+    assert_eq!(content(&image.path), before);
+    fine(&["balance", "start", "-mconvert=dup,soft", &word]);
+    assert_eq!(profiles(&image.path), ["Data, single", "System, DUP", "Metadata, DUP"]);
+    assert_eq!(content(&image.path), before);
+    assert_eq!(failing(&["balance", "pause", &word]).0, 2);
+    assert_eq!(failing(&["balance", "resume", &word]).0, 2);
+    assert_eq!(failing(&["balance", "start", "-s", &word]).0, 1);
+}
+
+#[test]
+fn a_balance_that_was_interrupted_goes_on_here_and_there() {
+    require!(kernel_btrfs);
+    let image = filled("balance-paused", &[]);
+    let (word, before) = (image.word(), content(&image.path));
+    let mount = KernelMount::new(&image.path, "noatime").unwrap();
+    let place = mount.path().display().to_string();
+    shell(&format!(
+        "btrfs balance start --bg -d {place}; for i in $(seq 100); do btrfs balance pause {place} && break; done"
+    ));
+    let status = sh(&format!("btrfs balance status {place}"));
+    let paused = text(&status.stdout).contains("is paused");
+    mount.unmount().unwrap();
+    if !paused {
+        println!("SKIPPED: the kernel was done before it could be paused");
+        return;
+    }
+    let status = spinney(&["balance", "status", "-v", &word]);
+    assert_eq!(status.status.code(), Some(1), "{}", text(&status.stderr));
+    assert!(text(&status.stdout).contains("is paused"), "{}", text(&status.stdout));
+    let copy = image.dir.join("copy.img");
+    std::fs::copy(&image.path, &copy).unwrap();
+    done(&fine(&["balance", "resume", &word]));
+    assert_eq!(content(&image.path), before);
+    assert_eq!(fine(&["balance", "status", &word]), format!("No balance found on '{word}'\n"));
+    let word = copy.display().to_string();
+    fine(&["balance", "cancel", &word]);
+    assert_eq!(failing(&["balance", "cancel", &word]).0, 2);
+    assert_eq!(content(&copy), before);
+}
+
+#[test]
+fn an_image_is_resized_with_its_file() {
+    require!(kernel_btrfs);
+    let image = filled("resize-image", &[]);
+    let (word, before) = (image.word(), content(&image.path));
+    let len = || std::fs::metadata(&image.path).unwrap().len() / MIB;
+    let told = fine(&["filesystem", "resize", "-200M", &word]);
+    assert_eq!(told, format!("Resize device id 1 ({word}) from 512.00MiB to 312.00MiB\n"));
+    assert_eq!(len(), 312);
+    assert_eq!(content(&image.path), before);
+    fine(&["filesystem", "resize", "1:+500M", &word]);
+    assert_eq!(len(), 812);
+    assert_eq!(content(&image.path), before);
+    fine(&["filesystem", "resize", "400M", &word]);
+    assert_eq!((len(), content(&image.path)), (400, before));
+    assert_eq!(failing(&["filesystem", "resize", "100M", &word]).0, 1);
+    assert_eq!(failing(&["filesystem", "resize", "2:max", &word]).0, 1);
+    assert_eq!(len(), 400);
+}
+
+#[test]
+fn a_mount_is_balanced_and_resized() {
+    require!(kernel_btrfs);
+    if lacks_fuse("classic") {
+        return;
+    }
+    let image = filled("balance-mount", &[]);
+    let before = content(&image.path);
+    let mount = Mount::new(&image, "noatime");
+    let place = mount.point.display().to_string();
+    assert!(done(&fine(&["balance", "start", "-d", &place])).0 > 0);
+    assert!(done(&fine(&["balance", "start", "-m", &place])).0 > 0);
+    fine(&["balance", "start", "--bg", "-d", &place]);
+    let status = spinney(&["balance", "status", &place]);
+    assert!([Some(0), Some(1)].contains(&status.status.code()));
+    let _may_be_done = spinney(&["balance", "cancel", &place]);
+    assert_eq!(fine(&["balance", "status", &place]), format!("No balance found on '{place}'\n"));
+    fine(&["filesystem", "resize", "-100M", &place]);
+    assert_eq!(failing(&["filesystem", "resize", "+200M", &place]).0, 1);
+    fine(&["filesystem", "resize", "max", &place]);
+    mount.umount();
+    assert_eq!(content(&image.path), before);
+}

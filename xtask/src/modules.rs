@@ -150,7 +150,8 @@ const FS: Table = &[
     ),
     ("find_new", &["error", "ino", "names", "subvol", "fs"]),
     ("subvolumes", &["subvol", "ops", "fs"]),
-    ("control", &["ino", "subvol", "fs", "find_new"]),
+    ("usage", &["error", "reserve", "engine", "ops", "fs"]),
+    ("control", &["ino", "subvol", "fs", "find_new", "usage"]),
     (
         "open",
         &[

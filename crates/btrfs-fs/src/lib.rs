@@ -39,6 +39,7 @@ mod stats;
 mod subvol;
 mod subvolumes;
 mod sync;
+mod usage;
 mod writeback;
 mod xattrs;
 
@@ -53,3 +54,4 @@ pub use fs::{BtrfsFs, QuotaStatus};
 pub use ino::use_up_windows;
 pub use options::{Atime, Options, Subvol, SystemClock, SystemContention};
 pub use subvol::{Caller, Delete, SubvolId, SubvolumeInfo, Time};
+pub use usage::{DeviceUsage, GroupUsage, Usage};

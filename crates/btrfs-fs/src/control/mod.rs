@@ -3,6 +3,8 @@
 //! Decodes, calls, encodes. Who may do what the calls themselves decide (`subvolumes`), but for
 //! what the kernel leaves to administrators alone: that is asked here.
 
+mod questions;
+pub mod volume_wire;
 pub mod wire;
 
 use crate::fs::BtrfsFs;
@@ -45,7 +47,7 @@ impl Control for BtrfsFs {
             wire::LIST => list(self, asker, some(wire::number(input, 0))?),
             wire::INFO => info(self, asker, ino),
             wire::FIND_NEW => find_new(self, asker, ino, input),
-            _ => Err(Errno::ENOTTY.into()),
+            _ => questions::answer(self, command),
         }
     }
 }

@@ -36,6 +36,11 @@ pub const SUBVOL_GETFLAGS: u32 = command(READ, BTRFS, 25, 8);
 /// Makes it so, or not.
 pub const SUBVOL_SETFLAGS: u32 = command(WRITE, BTRFS, 26, 8);
 
+/// Tells the label. It is everybody's, whatever the file system.
+pub const GET_FSLABEL: u32 = command(READ, BTRFS, 49, 256);
+/// Sets it.
+pub const SET_FSLABEL: u32 = command(WRITE, BTRFS, 50, 256);
+
 /// Makes a snapshot: the source's inode number, flags, the name.
 pub const SNAPSHOT: u32 = command(WRITE, OURS, 1, 4096);
 /// Tells of subvolumes behind a number: `Records` of `SubvolumeInfo`.
@@ -47,6 +52,9 @@ pub const GET_DEFAULT: u32 = command(READ, OURS, 4, 8);
 /// Tells what is newer than a commit: that, and behind which inode and offset; `Records` of
 /// `NewExtent`.
 pub const FIND_NEW: u32 = command(READ | WRITE, OURS, 5, PAGE);
+
+/// Tells what the volume is made of, in numbers: `Usage`.
+pub const USAGE: u32 = command(READ, OURS, 20, PAGE);
 
 /// As much as the number of a command can say, in whole words.
 const PAGE: u32 = 16376;
@@ -195,29 +203,29 @@ impl Records {
     }
 }
 
-fn put(out: &mut Vec<u8>, numbers: &[u64]) {
+pub(super) fn put(out: &mut Vec<u8>, numbers: &[u64]) {
     numbers.iter().for_each(|number| out.extend_from_slice(&number.to_le_bytes()));
 }
 
-fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+pub(super) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     put(out, &[bytes.len() as u64]);
     out.extend_from_slice(bytes);
 }
 
-fn take(from: &mut &[u8]) -> Option<u64> {
+pub(super) fn take(from: &mut &[u8]) -> Option<u64> {
     let taken = number(from, 0)?;
     *from = &from[8..];
     Some(taken)
 }
 
-fn take_bytes(from: &mut &[u8]) -> Option<Vec<u8>> {
+pub(super) fn take_bytes(from: &mut &[u8]) -> Option<Vec<u8>> {
     let len = usize::try_from(take(from)?).ok()?;
     let (bytes, rest) = from.split_at_checked(len)?;
     *from = rest;
     Some(bytes.to_vec())
 }
 
-fn take_uuid(from: &mut &[u8]) -> Option<[u8; 16]> {
+pub(super) fn take_uuid(from: &mut &[u8]) -> Option<[u8; 16]> {
     let (bytes, rest) = from.split_at_checked(16)?;
     *from = rest;
     bytes.try_into().ok()

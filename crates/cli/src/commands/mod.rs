@@ -11,6 +11,7 @@ mod df;
 mod du;
 mod dump_super;
 mod dump_tree;
+mod filesystem;
 mod find;
 mod help;
 mod info;
@@ -84,6 +85,7 @@ pub const GROUPS: &[Group] = &[
         ],
     },
     Group { title: "Subvolumes, in a volume or a mount", commands: subvolume::COMMANDS },
+    Group { title: "Whole volumes, in an image or a mount", commands: filesystem::COMMANDS },
     Group {
         title: "Whole volumes",
         commands: &[

@@ -1,0 +1,15 @@
+//! `spinney filesystem ...`: a command for each verb of `btrfs filesystem`, on images and mounts.
+
+mod df;
+mod label;
+mod numbers;
+mod show;
+mod sync;
+pub mod units;
+mod usage;
+mod usage_table;
+
+use super::Command;
+
+pub const COMMANDS: &[&Command] =
+    &[&show::COMMAND, &df::COMMAND, &usage::COMMAND, &label::COMMAND, &sync::COMMAND];

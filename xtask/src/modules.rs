@@ -151,7 +151,7 @@ const FS: Table = &[
     ("find_new", &["error", "ino", "names", "subvol", "fs"]),
     ("subvolumes", &["subvol", "ops", "fs"]),
     ("usage", &["error", "reserve", "engine", "ops", "fs"]),
-    ("control", &["ino", "subvol", "fs", "find_new", "usage"]),
+    ("control", &["error", "ino", "names", "subvol", "engine", "fs", "find_new", "usage"]),
     (
         "open",
         &[

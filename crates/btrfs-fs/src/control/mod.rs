@@ -4,6 +4,7 @@
 //! what the kernel leaves to administrators alone: that is asked here.
 
 mod questions;
+mod search;
 pub mod volume_wire;
 pub mod wire;
 
@@ -47,7 +48,7 @@ impl Control for BtrfsFs {
             wire::LIST => list(self, asker, some(wire::number(input, 0))?),
             wire::INFO => info(self, asker, ino),
             wire::FIND_NEW => find_new(self, asker, ino, input),
-            _ => questions::answer(self, command),
+            _ => questions::answer(self, asker, ino, command, input),
         }
     }
 }

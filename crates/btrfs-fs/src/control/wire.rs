@@ -41,6 +41,29 @@ pub const GET_FSLABEL: u32 = command(READ, BTRFS, 49, 256);
 /// Sets it.
 pub const SET_FSLABEL: u32 = command(WRITE, BTRFS, 50, 256);
 
+/// Finds items of trees, each with its key and the commit of its leaf.
+pub const TREE_SEARCH: u32 = command(READ | WRITE, BTRFS, 17, 4096);
+/// The way to an inode of a tree.
+pub const INO_LOOKUP: u32 = command(READ | WRITE, BTRFS, 18, 4096);
+/// Waits for a commit: its number.
+pub const WAIT_SYNC: u32 = command(WRITE, BTRFS, 22, 8);
+/// Commits, and tells which commit that was.
+pub const START_SYNC: u32 = command(READ, BTRFS, 24, 8);
+/// A device by its number: size, and how much is in chunks.
+pub const DEV_INFO: u32 = command(READ | WRITE, BTRFS, 30, 4096);
+/// UUID, devices, sizes of nodes and sectors, checksums.
+pub const FS_INFO: u32 = command(READ, BTRFS, 31, 1024);
+/// Errors of a device.
+pub const GET_DEV_STATS: u32 = command(READ | WRITE, BTRFS, 52, 1032);
+/// Feature bits of the volume.
+pub const GET_FEATURES: u32 = command(READ, BTRFS, 57, 24);
+/// Feature bits that a volume may have.
+pub const GET_SUPPORTED_FEATURES: u32 = command(READ, BTRFS, 57, 72);
+/// The subvolume that a file lies in.
+pub const GET_SUBVOL_INFO: u32 = command(READ, BTRFS, 60, 504);
+/// The subvolumes right below that one.
+pub const GET_SUBVOL_ROOTREF: u32 = command(READ | WRITE, BTRFS, 61, 4096);
+
 /// Makes a snapshot: the source's inode number, flags, the name.
 pub const SNAPSHOT: u32 = command(WRITE, OURS, 1, 4096);
 /// Tells of subvolumes behind a number: `Records` of `SubvolumeInfo`.

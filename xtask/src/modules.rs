@@ -153,7 +153,14 @@ const FS: Table = &[
     ("find_new", &["error", "ino", "names", "subvol", "fs"]),
     ("subvolumes", &["subvol", "ops", "fs"]),
     ("quotas", &["qgroup", "ops", "fs"]),
-    ("control", &["balance", "ino", "qgroup", "subvol", "fs", "find_new"]),
+    ("usage", &["error", "reserve", "engine", "ops", "fs"]),
+    (
+        "control",
+        &[
+            "balance", "error", "ino", "names", "qgroup", "subvol", "engine", "fs", "find_new",
+            "usage",
+        ],
+    ),
     (
         "open",
         &[

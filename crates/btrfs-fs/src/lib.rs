@@ -41,6 +41,7 @@ mod stats;
 mod subvol;
 mod subvolumes;
 mod sync;
+mod usage;
 mod writeback;
 mod xattrs;
 
@@ -56,3 +57,4 @@ pub use ino::use_up_windows;
 pub use options::{Atime, Options, Subvol, SystemClock, SystemContention};
 pub use qgroup::{LimitChange, NoQgroupId, Qgroup, QgroupId, QuotaStatus};
 pub use subvol::{Caller, Delete, NewSubvolume, SubvolId, SubvolumeInfo, Time};
+pub use usage::{DeviceUsage, GroupUsage, Usage};

@@ -7,7 +7,8 @@ use btrfs_disk::ids::{compat_ro, incompat};
 use btrfs_disk::node::MAX_LEVEL;
 use btrfs_disk::{Corrupt, Error, Logical, Result, Superblock};
 
-const INCOMPAT_SUPPORTED: u64 = incompat::MIXED_BACKREF
+/// Incompatible features that a volume may have.
+pub const INCOMPAT_SUPPORTED: u64 = incompat::MIXED_BACKREF
     | incompat::DEFAULT_SUBVOL
     | incompat::MIXED_GROUPS
     | incompat::COMPRESS_LZO
@@ -19,7 +20,7 @@ const INCOMPAT_SUPPORTED: u64 = incompat::MIXED_BACKREF
     | incompat::METADATA_UUID;
 
 /// Structures behind these bits are maintained on writes; verity is not among them.
-const COMPAT_RO_SUPPORTED: u64 =
+pub const COMPAT_RO_SUPPORTED: u64 =
     compat_ro::FREE_SPACE_TREE | compat_ro::FREE_SPACE_TREE_VALID | compat_ro::BLOCK_GROUP_TREE;
 
 const FLAG_ERROR: u64 = 1 << 2;

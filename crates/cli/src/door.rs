@@ -8,7 +8,7 @@ mod quotas;
 use crate::error::{Error, Result, io_text};
 use crate::sys;
 use btrfs_fs::control::wire::{self, Record, Records, SnapshotArgs, VolArgs2};
-use spinney::{NewExtent, QgroupId, SubvolId, SubvolumeInfo};
+use spinney::{NewExtent, QgroupId, SubvolId, SubvolumeInfo, Usage};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
@@ -164,6 +164,12 @@ impl Door {
         self.told_of_itself(error)
     }
 
+    /// Commits everything, also what programs have written to mapped files.
+    pub fn sync_all(&self) -> Result<()> {
+        sys::sync_file_system(&self.file).map_err(|e| self.told_of_itself(&e))?;
+        self.sync()
+    }
+
     /// Commits.
     pub fn sync(&self) -> Result<()> {
         self.ask(wire::SYNC, Vec::new()).map(drop).map_err(|e| self.told_of_itself(&e))
@@ -220,6 +226,24 @@ impl Door {
         let flags = if read_only { wire::FLAG_READ_ONLY } else { 0 };
         let asked = self.ask(wire::SUBVOL_SETFLAGS, flags.to_le_bytes().to_vec());
         asked.map(drop).map_err(|e| self.told_of_itself(&e))
+    }
+
+    /// As `spinney::Volume::usage`.
+    pub fn usage(&self) -> Result<Usage> {
+        let answer = self.ask(wire::USAGE, Vec::new()).map_err(|e| self.told_of_itself(&e))?;
+        Usage::read(&mut &answer[..]).ok_or_else(|| self.odd())
+    }
+
+    pub fn label(&self) -> Result<Vec<u8>> {
+        let answer = self.ask(wire::GET_FSLABEL, Vec::new());
+        let mut label = answer.map_err(|e| self.told_of_itself(&e))?;
+        label.truncate(label.iter().position(|byte| *byte == 0).unwrap_or(label.len()));
+        Ok(label)
+    }
+
+    /// At most 255 bytes.
+    pub fn set_label(&self, label: &[u8]) -> Result<()> {
+        self.ask(wire::SET_FSLABEL, label.to_vec()).map(drop).map_err(|e| self.told_of_itself(&e))
     }
 
     /// As `spinney::Volume::find_new`.

@@ -161,10 +161,19 @@ pub fn open_volume(image: &Path, write: bool, subvol: &Subvol) -> Result<Volume>
     Ok(volume)
 }
 
-/// The last commit, to be looked at whatever others do; `None` if it does not open.
+/// The last commit, to be looked at whatever others do.
+pub fn look(image: &Path, subvol: &Subvol) -> Result<Volume> {
+    let medium = open(image, Access::Peek)?;
+    let volume = options(subvol).ignore_log(true).open_medium(medium);
+    volume.map_err(|error| match error.cause() {
+        Cause::Volume(said) => opening_volume(image, subvol, said),
+        _ => error.into(),
+    })
+}
+
+/// The same; `None` if it does not open.
 pub fn peek(image: &Path, subvol: &Subvol) -> Option<Volume> {
-    let medium = Medium::open(image, Access::Peek).ok()?;
-    options(subvol).ignore_log(true).open_medium(medium).ok()
+    look(image, subvol).ok()
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -53,6 +53,13 @@ pub fn on(point: &Path) -> io::Result<Option<MountEntry>> {
 pub fn all() -> io::Result<Vec<MountEntry>> {
     let table = fs::read("/proc/self/mountinfo")?;
     Ok(table.split(|b| *b == b'\n').filter_map(parse).collect())
+}
+
+/// The mounted file system that `path` lies in.
+pub fn around(path: &Path) -> io::Result<Option<MountEntry>> {
+    let device = fs::metadata(path)?.dev();
+    let device = format!("{}:{}", libc::major(device), libc::minor(device));
+    Ok(all()?.into_iter().rfind(|entry| entry.device == device))
 }
 
 /// The table, open: tells when it changes, and what it says.

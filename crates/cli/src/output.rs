@@ -77,6 +77,17 @@ impl Json {
     pub fn array(fill: impl FnOnce(&mut Array<'_>)) -> String {
         array(fill).to_string()
     }
+
+    /// On many lines, below the header that btrfs-progs gives its own.
+    pub fn as_progs(fill: impl FnOnce(&mut Object<'_>)) -> String {
+        let all = object(|o| {
+            o.object("__header", |o| {
+                o.text("version", "1");
+            });
+            fill(o);
+        });
+        format!("{all:#}")
+    }
 }
 
 fn object(fill: impl FnOnce(&mut Object<'_>)) -> Value {

@@ -122,6 +122,17 @@ impl Volume {
         self.fs().label().map_err(|e| self.error(b"", e))
     }
 
+    /// Gives it another one: at most 255 bytes without NUL. Durable when this returns; refused
+    /// while a transaction is open.
+    pub fn set_label(&self, label: impl AsRef<[u8]>) -> Result<()> {
+        self.fs().set_label(self.context(), label.as_ref()).map_err(|e| self.error(b"", e))
+    }
+
+    /// What it is made of, in numbers: devices, and block groups by what they are for.
+    pub fn usage(&self) -> Result<btrfs_fs::Usage> {
+        self.0.guard.usage().map_err(|e| self.error(b"", e))
+    }
+
     /// How large it is, and how much is free.
     pub fn space(&self) -> Result<Space> {
         let told = self.fs().statfs().map_err(|e| self.error(b"", e))?;

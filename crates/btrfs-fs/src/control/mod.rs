@@ -4,7 +4,10 @@
 //! what the kernel leaves to administrators alone: that is asked here.
 
 mod balance;
+mod questions;
 mod quotas;
+mod search;
+pub mod volume_wire;
 pub mod wire;
 
 use crate::fs::BtrfsFs;
@@ -52,7 +55,7 @@ impl Control for BtrfsFs {
             wire::BALANCE_ACT => balance::act(self, asker, some(wire::number(input, 0))?),
             wire::RESIZE => balance::resize(self, asker, input),
             _ => quotas::control(self, asker, ino, command, input)
-                .unwrap_or(Err(Errno::ENOTTY.into())),
+                .unwrap_or_else(|| questions::answer(self, asker, ino, command, input)),
         }
     }
 }

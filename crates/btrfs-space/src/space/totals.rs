@@ -136,6 +136,11 @@ impl Space {
         self.class(kind).profile()
     }
 
+    /// Where each block group begins, and what of it is referenced.
+    pub fn used_by_groups(&self) -> Vec<(u64, u64)> {
+        self.groups.read().values().map(|group| (group.start, group.used())).collect()
+    }
+
     pub fn group_infos(&self) -> Vec<GroupInfo> {
         let groups = self.groups.read();
         let info = |group: &std::sync::Arc<super::Group>| GroupInfo {

@@ -91,7 +91,7 @@ pub const GROUPS: &[Group] = &[
     Group { title: "Quotas, in a volume or a mount", commands: quota::COMMANDS },
     Group { title: "Quota groups, in a volume or a mount", commands: qgroup::COMMANDS },
     Group { title: "Balances, in a volume or a mount", commands: balance::COMMANDS },
-    Group { title: "Volumes as a whole, or a mount", commands: filesystem::COMMANDS },
+    Group { title: "Whole volumes, in an image or a mount", commands: filesystem::COMMANDS },
     Group {
         title: "Whole volumes",
         commands: &[

@@ -1,12 +1,16 @@
-//! Subvolumes, behind the guard: what commits by itself waits for no transaction, but is refused
+//! Subvolumes and the whole volume, behind the guard: what commits by itself waits for no transaction, but is refused
 //! while one is open.
 
 use super::Guard;
-use btrfs_fs::{Caller, Delete, NewExtent, NewSubvolume, SubvolId, SubvolumeInfo};
+use btrfs_fs::{Caller, Delete, NewExtent, NewSubvolume, SubvolId, SubvolumeInfo, Usage};
 use std::time::Duration;
 use vfs::{Entry, Ino, Result};
 
 impl Guard {
+    pub(crate) fn usage(&self) -> Result<Usage> {
+        self.there()?.usage()
+    }
+
     pub(crate) fn subvolumes(&self) -> Result<Vec<SubvolumeInfo>> {
         self.there()?.subvolumes()
     }

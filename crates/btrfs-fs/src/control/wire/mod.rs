@@ -38,6 +38,34 @@ pub const SUBVOL_GETFLAGS: u32 = command(READ, BTRFS, 25, 8);
 /// Makes it so, or not.
 pub const SUBVOL_SETFLAGS: u32 = command(WRITE, BTRFS, 26, 8);
 
+/// Tells the label. It is everybody's, whatever the file system.
+pub const GET_FSLABEL: u32 = command(READ, BTRFS, 49, 256);
+/// Sets it.
+pub const SET_FSLABEL: u32 = command(WRITE, BTRFS, 50, 256);
+
+/// Finds items of trees, each with its key and the commit of its leaf.
+pub const TREE_SEARCH: u32 = command(READ | WRITE, BTRFS, 17, 4096);
+/// The way to an inode of a tree.
+pub const INO_LOOKUP: u32 = command(READ | WRITE, BTRFS, 18, 4096);
+/// Waits for a commit: its number.
+pub const WAIT_SYNC: u32 = command(WRITE, BTRFS, 22, 8);
+/// Commits, and tells which commit that was.
+pub const START_SYNC: u32 = command(READ, BTRFS, 24, 8);
+/// A device by its number: size, and how much is in chunks.
+pub const DEV_INFO: u32 = command(READ | WRITE, BTRFS, 30, 4096);
+/// UUID, devices, sizes of nodes and sectors, checksums.
+pub const FS_INFO: u32 = command(READ, BTRFS, 31, 1024);
+/// Errors of a device.
+pub const GET_DEV_STATS: u32 = command(READ | WRITE, BTRFS, 52, 1032);
+/// Feature bits of the volume.
+pub const GET_FEATURES: u32 = command(READ, BTRFS, 57, 24);
+/// Feature bits that a volume may have.
+pub const GET_SUPPORTED_FEATURES: u32 = command(READ, BTRFS, 57, 72);
+/// The subvolume that a file lies in.
+pub const GET_SUBVOL_INFO: u32 = command(READ, BTRFS, 60, 504);
+/// The subvolumes right below that one.
+pub const GET_SUBVOL_ROOTREF: u32 = command(READ | WRITE, BTRFS, 61, 4096);
+
 /// Makes a snapshot: the source's inode number, flags, the name.
 pub const SNAPSHOT: u32 = command(WRITE, OURS, 1, 4096);
 /// Tells of subvolumes behind a number: `Records` of `SubvolumeInfo`.
@@ -67,6 +95,8 @@ pub const BALANCE_RESUME: u64 = 2;
 pub const BALANCE_CANCEL: u64 = 3;
 
 pub use super::balance::{read_status, write_resize};
+/// Tells what the volume is made of, in numbers: `Usage`.
+pub const USAGE: u32 = command(READ, OURS, 20, PAGE);
 
 /// As much as the number of a command can say, in whole words.
 const PAGE: u32 = 16376;
@@ -215,29 +245,29 @@ impl Records {
     }
 }
 
-fn put(out: &mut Vec<u8>, numbers: &[u64]) {
+pub(super) fn put(out: &mut Vec<u8>, numbers: &[u64]) {
     numbers.iter().for_each(|number| out.extend_from_slice(&number.to_le_bytes()));
 }
 
-fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+pub(super) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     put(out, &[bytes.len() as u64]);
     out.extend_from_slice(bytes);
 }
 
-fn take(from: &mut &[u8]) -> Option<u64> {
+pub(super) fn take(from: &mut &[u8]) -> Option<u64> {
     let taken = number(from, 0)?;
     *from = &from[8..];
     Some(taken)
 }
 
-fn take_bytes(from: &mut &[u8]) -> Option<Vec<u8>> {
+pub(super) fn take_bytes(from: &mut &[u8]) -> Option<Vec<u8>> {
     let len = usize::try_from(take(from)?).ok()?;
     let (bytes, rest) = from.split_at_checked(len)?;
     *from = rest;
     Some(bytes.to_vec())
 }
 
-fn take_uuid(from: &mut &[u8]) -> Option<[u8; 16]> {
+pub(super) fn take_uuid(from: &mut &[u8]) -> Option<[u8; 16]> {
     let (bytes, rest) = from.split_at_checked(16)?;
     *from = rest;
     bytes.try_into().ok()

@@ -1,7 +1,22 @@
-//! `spinney filesystem ...`: what is about a volume as a whole, in images and in mounts.
+//! `spinney filesystem ...`: a command for each verb of `btrfs filesystem`, on images and mounts.
 
+mod df;
+mod label;
+mod numbers;
 mod resize;
+mod show;
+mod sync;
+pub mod units;
+mod usage;
+mod usage_table;
 
 use super::Command;
 
-pub const COMMANDS: &[&Command] = &[&resize::COMMAND];
+pub const COMMANDS: &[&Command] = &[
+    &show::COMMAND,
+    &df::COMMAND,
+    &usage::COMMAND,
+    &label::COMMAND,
+    &resize::COMMAND,
+    &sync::COMMAND,
+];

@@ -1,0 +1,199 @@
+//! Questions about the volume that change nothing of it.
+//!
+//! Decodes, calls, encodes. Who may ask is what the kernel has for the same question. Records
+//! that the kernel finds by pointers of the caller do not reach a server: docs/SEMANTICS.md
+//! lists those questions.
+
+use super::search;
+use super::wire::{self, Record, number, put};
+use super::{administrator, some};
+use crate::error::IntoFs;
+use crate::fs::BtrfsFs;
+use crate::ino::id_of;
+use crate::names::any_parent;
+use crate::subvol::{SubvolId, SubvolumeInfo};
+use btrfs_disk::ids::{DEV_STATS_OBJECTID, FIRST_FREE_OBJECTID};
+use btrfs_disk::key::kind;
+use btrfs_disk::{Key, TreeId};
+use btrfs_txn::ObjectId;
+use vfs::{Asker, Controlled, Errno, FileSystem, Ino, Result};
+
+/// ENOTTY: it is none of them.
+pub(super) fn answer(
+    fs: &BtrfsFs,
+    asker: &dyn Asker,
+    ino: Ino,
+    command: u32,
+    input: &[u8],
+) -> Result<Controlled> {
+    let answer = match command {
+        wire::USAGE => usage(fs)?,
+        wire::FS_INFO => fs_info(fs)?,
+        wire::DEV_INFO => dev_info(fs, input)?,
+        wire::GET_DEV_STATS => dev_stats(fs, input)?,
+        wire::GET_FEATURES => features(fs)?,
+        wire::GET_SUPPORTED_FEATURES => supported_features(),
+        wire::TREE_SEARCH => {
+            administrator(asker)?;
+            // What was done before the search is found.
+            fs.sync()?;
+            search::search(fs.open()?, id_of(ino).tree, input)?
+        }
+        wire::INO_LOOKUP => lookup(fs, asker, ino, input)?,
+        wire::GET_SUBVOL_INFO => subvolume(&fs.subvolume_info(fs.subvolume_of(ino)?.0)?),
+        wire::GET_SUBVOL_ROOTREF => inside(fs, ino, some(number(input, 0))?)?,
+        wire::START_SYNC => {
+            fs.sync()?;
+            fs.open()?.core.roots().generation.0.to_le_bytes().to_vec()
+        }
+        wire::WAIT_SYNC => fs.sync().map(|()| Vec::new())?,
+        _ => return Err(Errno::ENOTTY.into()),
+    };
+    Ok(Controlled::answer(answer))
+}
+
+fn usage(fs: &BtrfsFs) -> Result<Vec<u8>> {
+    let mut answer = Vec::new();
+    fs.usage()?.write(&mut answer);
+    match answer.len() <= wire::len(wire::USAGE) {
+        true => Ok(answer),
+        false => Err(Errno::EOVERFLOW.into()),
+    }
+}
+
+/// A record with bytes at some places, and zeros between.
+fn record(command: u32, parts: &[(usize, &[u8])]) -> Vec<u8> {
+    let mut record = vec![0; wire::len(command)];
+    for (at, bytes) in parts {
+        record[*at..*at + bytes.len()].copy_from_slice(bytes);
+    }
+    record
+}
+
+fn numbers(all: &[u64]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    put(&mut bytes, all);
+    bytes
+}
+
+fn fs_info(fs: &BtrfsFs) -> Result<Vec<u8>> {
+    /// The checksums' kind and size, the generation and the UUID of the metadata are told, too.
+    const TOLD: u64 = 7;
+    let sb = fs.open()?.core.volume.superblock();
+    let (f, geometry) = (&sb.fields, sb.geometry().fs()?);
+    let sizes = [f.nodesize, f.sectorsize, f.sectorsize].map(u32::to_le_bytes).concat();
+    let sums = [f.csum_type, geometry.csum.size() as u16].map(u16::to_le_bytes).concat();
+    let parts: [(usize, &[u8]); 6] = [
+        (0, &numbers(&[f.dev_item.devid, f.num_devices])),
+        (16, &f.fsid),
+        (32, &sizes),
+        (44, &sums),
+        (48, &numbers(&[TOLD, f.generation.0])),
+        (64, &geometry.metadata_uuid),
+    ];
+    Ok(record(wire::FS_INFO, &parts))
+}
+
+/// Where the device is the server does not know: it was given it open.
+fn dev_info(fs: &BtrfsFs, input: &[u8]) -> Result<Vec<u8>> {
+    let (id, uuid) = (some(number(input, 0))?, some(input.get(8..24))?);
+    let usage = fs.usage()?;
+    let named = |uuid: &[u8], own: &[u8; 16]| uuid == [0; 16] || uuid == own;
+    let device = usage.devices.iter().find(|d| d.id == id && named(uuid, &d.uuid));
+    let device = device.ok_or(Errno::ENODEV)?;
+    let parts: [(usize, &[u8]); 4] = [
+        (0, &numbers(&[device.id])),
+        (8, &device.uuid),
+        (24, &numbers(&[device.used, device.total])),
+        (40, &usage.fsid),
+    ];
+    Ok(record(wire::DEV_INFO, &parts))
+}
+
+/// As the volume has them, so those of the kernel: a server counts its own (`stats`).
+fn dev_stats(fs: &BtrfsFs, input: &[u8]) -> Result<Vec<u8>> {
+    const COUNTERS: usize = 5;
+    let (id, most, flags) =
+        (some(number(input, 0))?, some(number(input, 8))?, some(number(input, 16))?);
+    let engine = fs.open()?;
+    if id != engine.core.volume.superblock().fields.dev_item.devid {
+        return Err(Errno::ENODEV.into());
+    }
+    if flags != 0 {
+        return Err(Errno::EOPNOTSUPP.into());
+    }
+    let key = Key::new(DEV_STATS_OBJECTID, kind::PERSISTENT_ITEM, id);
+    let item = engine.core.view().get(TreeId::DEV, &key).fs()?;
+    let stored = item.as_deref().unwrap_or_default();
+    let count = most.min(COUNTERS as u64);
+    let stored = &stored[..stored.len().min(count as usize * 8)];
+    Ok(record(wire::GET_DEV_STATS, &[(0, &numbers(&[id, count, 0])), (24, stored)]))
+}
+
+fn features(fs: &BtrfsFs) -> Result<Vec<u8>> {
+    let f = fs.open()?.core.volume.superblock().fields;
+    Ok(numbers(&[f.compat_flags, f.compat_ro_flags, f.incompat_flags]))
+}
+
+/// What a volume may have to be written here; nothing of it is switched on or off in a mount.
+fn supported_features() -> Vec<u8> {
+    let supported = [0, btrfs_volume::COMPAT_RO_SUPPORTED, btrfs_volume::INCOMPAT_SUPPORTED];
+    numbers(&[&supported[..], &[0; 6]].concat())
+}
+
+/// The number of the tree, and the way from its top to a directory, with a slash at its end.
+fn lookup(fs: &BtrfsFs, asker: &dyn Asker, ino: Ino, input: &[u8]) -> Result<Vec<u8>> {
+    const ROOM: usize = 4080;
+    let (tree, inode) = (some(number(input, 0))?, some(number(input, 8))?);
+    let tree = if tree == 0 { fs.subvolume_of(ino)?.0.0 } else { tree };
+    let mut way = Vec::new();
+    if inode != FIRST_FREE_OBJECTID {
+        administrator(asker)?;
+        let engine = fs.open()?;
+        let view = engine.core.view();
+        let mut at = ObjectId::new(TreeId(tree), inode);
+        while at.objectid != FIRST_FREE_OBJECTID {
+            let (above, name) = any_parent(&view, at)?.ok_or(Errno::ENOENT)?;
+            way.splice(0..0, [&name[..], b"/"].concat());
+            if way.len() >= ROOM {
+                return Err(Errno::ENAMETOOLONG.into());
+            }
+            at = ObjectId::new(at.tree, above);
+        }
+    }
+    Ok(record(wire::INO_LOOKUP, &[(0, &numbers(&[tree, inode])), (16, &way)]))
+}
+
+fn subvolume(info: &SubvolumeInfo) -> Vec<u8> {
+    let times = [info.ctime, info.otime, info.stime, info.rtime];
+    let times = times.map(|(secs, nanos)| [secs.cast_unsigned(), nanos.into()]);
+    let parent = info.parent.map_or(0, |parent| parent.0);
+    let uuids = [info.uuid, info.parent_uuid, info.received_uuid].concat();
+    let commits = [info.ctransid, info.otransid, info.stransid, info.rtransid];
+    let name = &info.name[..info.name.len().min(255)];
+    let parts: [(usize, &[u8]); 6] = [
+        (0, &numbers(&[info.id.0])),
+        (8, name),
+        (264, &numbers(&[parent, info.directory, info.generation, info.flags])),
+        (296, &uuids),
+        (344, &numbers(&commits)),
+        (376, &numbers(times.as_flattened())),
+    ];
+    record(wire::GET_SUBVOL_INFO, &parts)
+}
+
+/// The subvolumes right below the one around `ino`, by number.
+fn inside(fs: &BtrfsFs, ino: Ino, least: u64) -> Result<Vec<u8>> {
+    const MOST: usize = 255;
+    let above = fs.subvolume_of(ino)?.0;
+    let below = |info: &SubvolumeInfo| info.parent == Some(above) && info.id >= SubvolId(least);
+    let all: Vec<_> = fs.subvolumes()?.into_iter().filter(below).collect();
+    if all.len() > MOST {
+        return Err(Errno::EOVERFLOW.into());
+    }
+    let refs: Vec<u64> = all.iter().flat_map(|info| [info.id.0, info.directory]).collect();
+    let next = all.last().map_or(least, |last| last.id.0 + 1);
+    let parts: [(usize, &[u8]); 3] =
+        [(0, &numbers(&[next])), (8, &numbers(&refs)), (8 + MOST * 16, &[all.len() as u8])];
+    Ok(record(wire::GET_SUBVOL_ROOTREF, &parts))
+}

@@ -1,0 +1,88 @@
+//! `spinney filesystem label`.
+
+use crate::args::{Arg, Args, unexpected};
+use crate::commands::Command;
+use crate::commands::subvolume::place::Place;
+use crate::door::Door;
+use crate::error::{Error, Exit, Result};
+use crate::image;
+use crate::output::{Json, Out};
+use btrfs_disk::TreeId;
+use btrfs_fs::Subvol;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+pub const COMMAND: Command = Command {
+    name: "filesystem label",
+    summary: "tell or change the label of a volume",
+    usage: "[--json] VOLUME [LABEL]",
+    help: "\
+Prints the label of a volume, or gives it another one, of at most 255 bytes; an empty one
+takes it away. VOLUME is an image that is not mounted, or a directory of a mount, where an
+administrator may change it. It is durable when the command ends.
+
+Options
+        --json      as a JSON object
+
+Examples
+    spinney filesystem label /mnt
+    spinney filesystem label disk.img backup
+",
+    run,
+};
+
+/// Bytes of a label.
+const MOST: usize = 255;
+
+fn run(mut args: Args) -> Result<Exit> {
+    let (mut operands, mut json) = (Vec::new(), false);
+    while let Some(arg) = args.next()? {
+        match arg {
+            Arg::Long("json") => json = true,
+            Arg::Value(value) => operands.push(value),
+            other => return Err(unexpected(other)),
+        }
+    }
+    match &operands[..] {
+        [place] => tell(&Place::parse(place), json),
+        [place, label] => set(&Place::parse(place), label),
+        all => Err(Error::usage(format!("expected a volume and a label, got {} words", all.len()))),
+    }
+}
+
+fn tell(place: &Place, json: bool) -> Result<Exit> {
+    let label = get(place)?;
+    let mut out = Out::new();
+    match json {
+        true => out.line(Json::object(|o| {
+            o.bytes("label", &label);
+        }))?,
+        false => out.line(label)?,
+    }
+    out.finish()?;
+    Ok(Exit::Done)
+}
+
+/// Of an image as of its last commit.
+pub fn get(place: &Place) -> Result<Vec<u8>> {
+    match place {
+        Place::Image(inside) => Ok(image::look(&inside.image, &Subvol::Id(TreeId::FS))?.label()?),
+        Place::Mount(path) => Door::open(path)?.label(),
+    }
+}
+
+pub fn set(place: &Place, label: &OsStr) -> Result<Exit> {
+    let label = label.as_bytes();
+    if label.len() > MOST {
+        return Err(Error::about(place.show(), format!("a label has at most {MOST} bytes")));
+    }
+    match place {
+        Place::Image(inside) => {
+            let volume = image::open_volume(&inside.image, true, &Subvol::Id(TreeId::FS))?;
+            volume.set_label(label)?;
+            volume.close()?;
+        }
+        Place::Mount(path) => Door::open(path)?.set_label(label)?,
+    }
+    Ok(Exit::Done)
+}

@@ -1,0 +1,44 @@
+//! `spinney filesystem sync`.
+
+use crate::args::{Arg, Args, one, unexpected};
+use crate::commands::Command;
+use crate::commands::subvolume::place::Place;
+use crate::door::Door;
+use crate::error::{Exit, Result};
+use crate::image;
+use btrfs_disk::TreeId;
+use btrfs_fs::Subvol;
+
+pub const COMMAND: Command = Command {
+    name: "filesystem sync",
+    summary: "make all changes of a volume durable",
+    usage: "VOLUME",
+    help: "\
+Commits what was changed in a mount; what programs have written to mapped files goes along.
+In an image that is not mounted it replays the log that a crash has left, if there is one:
+everything else is durable there anyway.
+
+Examples
+    spinney filesystem sync /mnt
+",
+    run,
+};
+
+fn run(mut args: Args) -> Result<Exit> {
+    let mut operands = Vec::new();
+    while let Some(arg) = args.next()? {
+        match arg {
+            Arg::Value(value) => operands.push(value),
+            other => return Err(unexpected(other)),
+        }
+    }
+    match Place::parse(&one(operands, "an image or a directory of a mount")?) {
+        Place::Image(inside) => {
+            let volume = image::open_volume(&inside.image, true, &Subvol::Id(TreeId::FS))?;
+            volume.sync()?;
+            volume.close()?;
+        }
+        Place::Mount(path) => Door::open(&path)?.sync_all()?,
+    }
+    Ok(Exit::Done)
+}

@@ -16,6 +16,9 @@ spinney-bench: workloads on file systems, side by side
   spinney-bench orphans [SIDES] [OPTIONS]
       compare: files cut byte by byte, and one name made and cut again and again, by
       more and more threads
+  spinney-bench compress [SIDES] [OPTIONS]
+      compare: files of /usr written and read, and what they take of the volume; with
+      --kernel-opts, --spinney-opts and --library-opts compress=TYPE[:LEVEL]
   spinney-bench inodes [SIDES] [OPTIONS]
       compare: fs_mark, and the time of each of many creations
   spinney-bench many [SIDES] [OPTIONS]

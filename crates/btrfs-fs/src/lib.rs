@@ -10,6 +10,7 @@ mod balance;
 mod cleaner;
 mod close;
 mod commit;
+mod compression;
 pub mod control;
 mod device_extents;
 mod engine;
@@ -46,6 +47,7 @@ pub use balance::BalanceReport;
 pub use btrfs_txn::{Clock, Contention};
 #[cfg(feature = "fault-injection")]
 pub use btrfs_txn::{Defect, Injection};
+pub use compression::{Compress, Method};
 pub use extents::Stored;
 pub use find_new::NewExtent;
 pub use fs::{BtrfsFs, QuotaStatus};

@@ -1,5 +1,6 @@
 //! What a mount may be told.
 
+use crate::compression::Compress;
 use btrfs_disk::TreeId;
 use btrfs_disk::items::Timespec;
 use btrfs_txn::{Clock, Contention, Injection, MemoryLimits};
@@ -35,6 +36,8 @@ pub struct Options {
     pub user_subvol_rm_allowed: bool,
     /// Tell the device about freed space after each commit.
     pub discard: bool,
+    /// Content is compressed, where a file does not say otherwise.
+    pub compress: Option<Compress>,
     /// An fsync writes the tree log; else it commits.
     pub tree_log: bool,
     /// Start background threads (commit every `commit_interval`).
@@ -134,6 +137,7 @@ impl Default for Options {
             nodiratime: false,
             user_subvol_rm_allowed: false,
             discard: false,
+            compress: None,
             tree_log: true,
             background: true,
             clock: Arc::new(SystemClock),

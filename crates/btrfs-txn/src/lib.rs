@@ -13,6 +13,7 @@
 
 pub mod budget;
 pub mod commit;
+mod contents;
 mod core;
 pub mod counter;
 pub mod delta;
@@ -30,6 +31,7 @@ pub mod turns;
 pub mod view;
 
 pub use crate::core::{Core, Features, Op, Parts, RUN_PLACES};
+pub use contents::Contents;
 pub use counter::{Counter, TxnStats};
 pub use discards::PendingDiscards;
 pub use health::{Health, PoisonUnlessDone};

@@ -65,7 +65,7 @@ pub mod tree;
 mod volume;
 
 pub use blockdev::{BlockDevice, MemDevice};
-pub use btrfs_fs::{NewExtent, SubvolId, SubvolumeInfo};
+pub use btrfs_fs::{Compress, Method as Compression, NewExtent, SubvolId, SubvolumeInfo};
 pub use check::{CheckReport, Finding, Severity, check};
 pub use dir::{DirEntry, Walk, WalkEntry};
 pub use error::{Cause, Error, Result};

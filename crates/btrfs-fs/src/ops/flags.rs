@@ -1,9 +1,9 @@
 //! `chattr` flags that the format stores.
 
+use crate::compression::{Method, PROPERTY};
 use crate::engine::Engine;
 use crate::ino::is_stand_in;
 use crate::inode::put_inode;
-use crate::ops::xattr::COMPRESSION;
 use crate::reserve::cost;
 use crate::xattrs;
 use btrfs_disk::items::inode_flags as disk;
@@ -70,9 +70,10 @@ pub fn set(engine: &Engine, ino: Ino, flags: u32) -> Result<()> {
     }
     let op = engine.core.begin();
     if new & disk::COMPRESS != 0 {
-        xattrs::put(&op, inode.id, COMPRESSION, b"zlib")?;
-    } else if xattrs::get(&op.view, inode.id, COMPRESSION)?.is_some() {
-        xattrs::remove(&op, inode.id, COMPRESSION)?;
+        let method = engine.options.compress.map_or(Method::DEFAULT, |mount| mount.method);
+        xattrs::put(&op, inode.id, PROPERTY, method.name().as_bytes())?;
+    } else if xattrs::get(&op.view, inode.id, PROPERTY)?.is_some() {
+        xattrs::remove(&op, inode.id, PROPERTY)?;
     }
     state.item.flags = new;
     state.item.ctime = engine.core.now();

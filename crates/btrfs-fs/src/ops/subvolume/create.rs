@@ -3,13 +3,13 @@
 use super::permission::may_change_names;
 use super::{Place, note_uuid, put_refs};
 use crate::acl::{self, Inherited};
+use crate::compression::PROPERTY;
 use crate::engine::Engine;
 use crate::ino::{InodeId, number};
 use crate::inode::{Inode, State, change};
 use crate::names::{self, Target};
 use crate::ops::create::{check_parent, insert_born, put_inherited, touch_dir, writable_dir};
 use crate::ops::lookup::entry;
-use crate::ops::xattr::COMPRESSION;
 use crate::reserve::cost;
 use crate::subvol::Caller;
 use crate::xattrs;
@@ -106,7 +106,7 @@ fn prepare(engine: &Engine, caller: &Caller, dir: InodeId, dir_state: &State) ->
     };
     // Subvolumes inherit from the subvolume that they are made in, not from the directory.
     let property = match engine.subvols.get(dir.tree) {
-        Some(above) => xattrs::get(&view, InodeId::new(dir.tree, above.root_dir), COMPRESSION)?,
+        Some(above) => xattrs::get(&view, InodeId::new(dir.tree, above.root_dir), PROPERTY)?,
         None => None,
     };
     Ok(Prepared { item, inherited, property })

@@ -61,7 +61,7 @@ Options
     --reflink[=WHEN]         inside a volume: auto shares where it can, always (also without
                              WHEN) fails where it cannot, never copies
     --compress[=HOW]         compress new content in the TARGET's volume. HOW is zlib, lzo or
-                             zstd (without HOW), with :LEVEL behind: zlib:9, zstd:-15 to zstd:15
+                             zstd (the default), with :LEVEL behind: zlib:9, zstd:-15
     -f, -d, -P               taken for the sake of cp(1), without effect
     -v, --verbose            name each source and where it went
     --subvol PATH, --subvolid ID

@@ -37,17 +37,17 @@ fn bounded(len: u64) -> std::result::Result<usize, Corrupt> {
 
 /// An extent that is to be read.
 pub(super) struct Compressed<'a> {
-    pub core: &'a Core,
-    pub view: &'a View<'a>,
+    pub(super) core: &'a Core,
+    pub(super) view: &'a View<'a>,
     /// The inode's.
-    pub flags: u64,
-    pub compression: Compression,
-    pub fields: &'a FileExtentFields,
+    pub(super) flags: u64,
+    pub(super) compression: Compression,
+    pub(super) fields: &'a FileExtentFields,
 }
 
 impl Compressed<'_> {
     /// Its content from `skip` on.
-    pub fn read(&self, skip: u64, buf: &mut [u8]) -> Result<()> {
+    pub(super) fn read(&self, skip: u64, buf: &mut [u8]) -> Result<()> {
         let at = self.fields.disk_bytenr;
         let len = self.told(bounded(self.fields.ram_bytes))?;
         let skip = usize::try_from(skip).unwrap_or(usize::MAX);

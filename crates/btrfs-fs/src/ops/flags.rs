@@ -29,7 +29,7 @@ const FS_NODUMP: u32 = 0x40;
 const FS_NOATIME: u32 = 0x80;
 const FS_DIRSYNC: u32 = 0x1_0000;
 
-pub fn get(engine: &Engine, ino: Ino) -> Result<u32> {
+pub(crate) fn get(engine: &Engine, ino: Ino) -> Result<u32> {
     if is_stand_in(ino) {
         return Err(Errno::ENOTTY.into());
     }
@@ -42,7 +42,7 @@ fn bits_of(flags: u64) -> u32 {
     TABLE.iter().filter(|(_, bit)| flags & bit != 0).map(|(fs, _)| fs).sum()
 }
 
-pub fn set(engine: &Engine, ino: Ino, flags: u32) -> Result<()> {
+pub(crate) fn set(engine: &Engine, ino: Ino, flags: u32) -> Result<()> {
     let inode = engine.inodes.get(ino)?;
     engine.subvol_writable(inode.id.tree)?;
     let _reservation = engine.reserver.reserve(cost::set_flags())?;

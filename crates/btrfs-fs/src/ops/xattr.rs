@@ -14,7 +14,7 @@ use btrfs_disk::items::inode_flags::{
 use btrfs_txn::Op;
 use vfs::{Errno, FsError, Ino, Result, XattrMode};
 
-pub const CAPABILITY: &[u8] = b"security.capability";
+pub(super) const CAPABILITY: &[u8] = b"security.capability";
 const PREFIXES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 
 fn is_acl(name: &[u8]) -> bool {

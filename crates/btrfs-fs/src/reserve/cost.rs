@@ -216,7 +216,7 @@ pub fn removal_of_items(items: u64) -> Cost {
 /// Extents more that `sectors` of content become where they are compressed: one for each 128 KiB
 /// (32 sectors of 4 KiB; larger sectors make fewer of them), and one for what is left over in each
 /// batch, of which there are fewer.
-pub fn compressed(sectors: u64) -> u64 {
+pub(crate) fn compressed(sectors: u64) -> u64 {
     const SECTORS: u64 = (btrfs_disk::compress::MAX_UNCOMPRESSED / 4096) as u64;
     sectors.div_ceil(SECTORS) + sectors / (8 * SECTORS)
 }

@@ -60,7 +60,7 @@ impl Reservations {
     }
 
     /// A data extent of `len` bytes, out of the reservation. `None`: there is none in one piece.
-    pub fn allocate_whole(&self, len: u64) -> Result<Option<Extent>> {
+    pub(crate) fn allocate_whole(&self, len: u64) -> Result<Option<Extent>> {
         let mut part = self.data.lock().as_mut().map(|held| held.split(len));
         let result = part.as_mut().map(|part| part.alloc(&self.core.space, len, len, None));
         if let Some(rest) = part {

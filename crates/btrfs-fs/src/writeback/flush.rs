@@ -115,7 +115,7 @@ impl Writeback {
 
     /// What is to be compressed is written back, for who is about to lock the inode and write the
     /// rest back as it is. No inode is locked by the caller.
-    pub fn flush_compressed(&self, inode: &Arc<Inode>) -> Result<()> {
+    pub(crate) fn flush_compressed(&self, inode: &Arc<Inode>) -> Result<()> {
         let waits = inode.read().is_ok_and(|s| s.dirty.is_some() && self.compresses(&s));
         if waits { self.flush_unasked(inode) } else { Ok(()) }
     }

@@ -71,7 +71,7 @@ impl Writeback {
     }
 
     /// Whether content of the file may be compressed, which is done when it is written back.
-    pub fn compresses(&self, state: &State) -> bool {
+    pub(crate) fn compresses(&self, state: &State) -> bool {
         may_compress(self.compress, state.item.flags)
     }
 

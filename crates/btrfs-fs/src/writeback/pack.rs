@@ -31,29 +31,29 @@ const WORTH_A_THREAD: u64 = 64 << 10;
 /// One piece of content.
 #[derive(Debug)]
 pub(super) struct Piece {
-    pub start: u64,
+    pub(super) start: u64,
     /// In whole sectors.
-    pub len: u64,
+    pub(super) len: u64,
     /// `None`: it stays as it is.
-    pub stream: Option<Stream>,
+    pub(super) stream: Option<Stream>,
     /// It is all of a file, and the stream fits into its item.
-    pub inline: bool,
+    pub(super) inline: bool,
 }
 
 #[derive(Debug)]
 pub(super) struct Stream {
     /// In whole sectors, unless it is to be inline.
-    pub bytes: Vec<u8>,
+    pub(super) bytes: Vec<u8>,
     /// Of its sectors.
-    pub sums: Box<[u8]>,
+    pub(super) sums: Box<[u8]>,
 }
 
 /// What was compressed of one file, from its first dirty byte on.
 pub(super) struct Packed {
-    pub plan: Plan,
-    pub pieces: Vec<Piece>,
+    pub(super) plan: Plan,
+    pub(super) pieces: Vec<Piece>,
     /// The file is one that does not get smaller.
-    pub incompressible: bool,
+    pub(super) incompressible: bool,
     size: u64,
     content: Vec<u8>,
 }
@@ -65,7 +65,7 @@ impl Packed {
 
     /// True if the piece was compressed, and is still what it was then. Zeros behind the end of the
     /// file may have become content meanwhile: where the stream ends are zeros.
-    pub fn agrees(&self, piece: &Piece, dirty: &Dirty, size: u64) -> bool {
+    pub(super) fn agrees(&self, piece: &Piece, dirty: &Dirty, size: u64) -> bool {
         let end = piece.start + piece.len;
         let other_end = piece.inline && size != self.size;
         let whole = || dirty.covers(piece.start) && dirty.run_end(piece.start) >= end;
@@ -99,12 +99,12 @@ pub(super) struct Ahead<'w> {
 }
 
 impl<'w> Ahead<'w> {
-    pub fn new(writeback: &'w Writeback, queue: Vec<Arc<Inode>>) -> Ahead<'w> {
+    pub(super) fn new(writeback: &'w Writeback, queue: Vec<Arc<Inode>>) -> Ahead<'w> {
         Ahead { writeback, queue: queue.into(), packed: VecDeque::new() }
     }
 
     /// The next one; where none is to be written nothing more is compressed.
-    pub fn next(&mut self, written: bool) -> Option<(Arc<Inode>, Option<Packed>)> {
+    pub(super) fn next(&mut self, written: bool) -> Option<(Arc<Inode>, Option<Packed>)> {
         if self.packed.is_empty() && written {
             self.pack();
         }

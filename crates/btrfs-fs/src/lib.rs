@@ -10,7 +10,6 @@ mod balance;
 mod cleaner;
 mod close;
 mod commit;
-mod compression;
 pub mod control;
 mod device_extents;
 mod engine;
@@ -47,11 +46,10 @@ pub use balance::BalanceReport;
 pub use btrfs_txn::{Clock, Contention};
 #[cfg(feature = "fault-injection")]
 pub use btrfs_txn::{Defect, Injection};
-pub use compression::{Compress, Method};
 pub use extents::Stored;
 pub use find_new::NewExtent;
 pub use fs::{BtrfsFs, QuotaStatus};
 #[cfg(feature = "fault-injection")]
 pub use ino::use_up_windows;
-pub use options::{Atime, Options, Subvol, SystemClock, SystemContention};
+pub use options::{Atime, Compress, Method, Options, Subvol, SystemClock, SystemContention};
 pub use subvol::{Caller, Delete, SubvolId, SubvolumeInfo, Time};

@@ -1,6 +1,9 @@
 //! What a mount may be told.
 
-use crate::compression::Compress;
+pub(crate) mod compression;
+
+pub use compression::{Compress, Method};
+
 use btrfs_disk::TreeId;
 use btrfs_disk::items::Timespec;
 use btrfs_txn::{Clock, Contention, Injection, MemoryLimits};

@@ -13,7 +13,6 @@
 
 pub mod budget;
 pub mod commit;
-mod contents;
 mod core;
 pub mod counter;
 pub mod delta;
@@ -31,12 +30,11 @@ pub mod turns;
 pub mod view;
 
 pub use crate::core::{Core, Features, Op, Parts, RUN_PLACES};
-pub use contents::Contents;
 pub use counter::{Counter, TxnStats};
 pub use discards::PendingDiscards;
 pub use health::{Health, PoisonUnlessDone};
 pub use injection::{Defect, Injection};
-pub use memory::{Memory, MemoryLimits};
+pub use memory::{Contents, Memory, MemoryLimits};
 pub use object::ObjectId;
 pub use requests::CommitRequests;
 pub use roots::{Root, Roots};

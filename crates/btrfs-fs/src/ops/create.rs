@@ -2,12 +2,12 @@
 
 use super::lookup::entry;
 use crate::acl::{self, Inherited};
-use crate::compression::PROPERTY;
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::ino::{InodeId, number};
 use crate::inode::{Inode, State, change, from_linux_dev, put_inode};
 use crate::names::{self, Target};
+use crate::options::compression::PROPERTY;
 use crate::orphan;
 use crate::reserve::cost;
 use crate::xattrs;

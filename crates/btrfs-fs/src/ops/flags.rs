@@ -1,9 +1,9 @@
 //! `chattr` flags that the format stores.
 
-use crate::compression::{Method, PROPERTY};
 use crate::engine::Engine;
 use crate::ino::is_stand_in;
 use crate::inode::put_inode;
+use crate::options::compression::{Method, PROPERTY};
 use crate::reserve::cost;
 use crate::xattrs;
 use btrfs_disk::items::inode_flags as disk;

@@ -2,10 +2,10 @@
 //! inode besides being stored.
 
 use crate::acl::{self, Acl};
-use crate::compression::PROPERTY;
 use crate::engine::Engine;
 use crate::ino::{InodeId, is_stand_in};
 use crate::inode::{State, put_inode};
+use crate::options::compression::PROPERTY;
 use crate::reserve::cost;
 use crate::xattrs;
 use btrfs_disk::items::inode_flags::{

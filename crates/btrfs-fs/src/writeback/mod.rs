@@ -14,10 +14,10 @@ mod store;
 pub use flush::{Flushed, dirty_of, fill_sector, flush_to_extents, load_inline};
 pub use store::{WriteMode, store};
 
-use crate::compression::{Compress, may_compress};
 use crate::extents::map_range;
 use crate::ino::{self, InodeId};
 use crate::inode::{DirtyQueue, Inodes, Pieces, State};
+use crate::options::compression::{Compress, may_compress};
 use crate::refusals::Refusals;
 use crate::reserve::Reservations;
 use crate::stats::Stats;

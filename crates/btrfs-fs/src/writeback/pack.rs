@@ -9,9 +9,9 @@
 //! smaller, those behind it in the group are not tried. What it does not know: extents.
 
 use super::Writeback;
-use crate::compression::{PROPERTY, Plan, may_compress, plan};
 use crate::extents::sums;
 use crate::inode::{Dirty, Inode, State};
+use crate::options::compression::{PROPERTY, Plan, may_compress, plan};
 use crate::xattrs;
 use btrfs_disk::compress::{MAX_UNCOMPRESSED, compress, looks_compressible};
 use locks::{Mutex, Rank};

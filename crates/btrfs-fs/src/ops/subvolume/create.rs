@@ -3,13 +3,13 @@
 use super::permission::may_change_names;
 use super::{Place, note_uuid, put_refs};
 use crate::acl::{self, Inherited};
-use crate::compression::PROPERTY;
 use crate::engine::Engine;
 use crate::ino::{InodeId, number};
 use crate::inode::{Inode, State, change};
 use crate::names::{self, Target};
 use crate::ops::create::{check_parent, insert_born, put_inherited, touch_dir, writable_dir};
 use crate::ops::lookup::entry;
+use crate::options::compression::PROPERTY;
 use crate::reserve::cost;
 use crate::subvol::Caller;
 use crate::xattrs;

@@ -2,7 +2,7 @@
 //!
 //! A new field of `btrfs_fs::Options` that is worth comparing gets a line in `SETTERS`.
 
-use btrfs_fs::{BtrfsFs, Options};
+use btrfs_fs::{BtrfsFs, Compress, Method, Options};
 use spinney_bench::side::Engine;
 use std::io;
 use std::path::Path;
@@ -25,6 +25,10 @@ const SETTERS: &[(&str, Setter)] = &[
     ("cache-size", |o, value| store(&mut o.cache_bytes, bytes(value))),
     ("delta-size", |o, value| store(&mut o.delta_bytes, bytes(value))),
     ("dirty-size", |o, value| store(&mut o.dirty_bytes, bytes(value))),
+    ("compress", |o, value| {
+        let compress = Method::parse(value).map(|method| Compress { method, force: false });
+        store(&mut o.compress, compress.map(Some))
+    }),
     ("discard", |o, value| store(&mut o.discard, value.is_empty().then_some(true))),
     ("fsync", |o, value| {
         let logged =

@@ -58,10 +58,13 @@ pub fn touch(fd: Fd) -> io::Result<()> {
     check(unsafe { libc::futimens(fd, std::ptr::null()) }).map(drop)
 }
 
-pub fn stat_fs(fd: Fd) -> io::Result<()> {
+pub fn used_bytes(fd: Fd) -> io::Result<u64> {
     let mut stat = std::mem::MaybeUninit::<libc::statvfs>::uninit();
     // SAFETY: `stat` has room for what the call writes.
-    check(unsafe { libc::fstatvfs(fd, stat.as_mut_ptr()) }).map(drop)
+    check(unsafe { libc::fstatvfs(fd, stat.as_mut_ptr()) })?;
+    // SAFETY: the call succeeded, so it is filled in.
+    let stat = unsafe { stat.assume_init() };
+    Ok(stat.f_blocks.saturating_sub(stat.f_bfree) * stat.f_frsize)
 }
 
 /// The size that `lstat` tells.

@@ -91,7 +91,13 @@ const FS: Table = &[
     ("inode", &["sync", "error", "ino"]),
     ("extents", &["error", "ino", "file_path", "inode"]),
     ("reserve", &["error", "subvol", "inode"]),
-    ("writeback", &["error", "stats", "ino", "refusals", "subvol", "inode", "extents", "reserve"]),
+    (
+        "writeback",
+        &[
+            "error", "options", "stats", "ino", "refusals", "xattrs", "subvol", "inode", "extents",
+            "reserve",
+        ],
+    ),
     ("log", &["error", "stats", "ino", "names", "inode", "extents", "writeback"]),
     (
         "commit",

@@ -50,6 +50,12 @@ const PRESETS: &[Preset] = &[
         seconds: 10,
         scale: 2.45,
     },
+    Preset {
+        verb: "compress",
+        workloads: &["content-write", "content-read"],
+        seconds: 10,
+        scale: 1.0,
+    },
 ];
 
 /// Where images are put; all sides of one run are on the same.

@@ -19,6 +19,9 @@ spinney-bench: workloads on file systems, side by side
   spinney-bench balance --spinney PROGRAM [--dir DIR] [--content BYTES] [OPTIONS]
       balances of metadata and data and a shrink, on copies of one image, by the
       kernel and by Spinney
+  spinney-bench compress [SIDES] [OPTIONS]
+      compare: files of /usr written and read, and what they take of the volume; with
+      --kernel-opts, --spinney-opts and --library-opts compress=TYPE[:LEVEL]
   spinney-bench inodes [SIDES] [OPTIONS]
       compare: fs_mark, and the time of each of many creations
   spinney-bench many [SIDES] [OPTIONS]

@@ -174,8 +174,9 @@ impl Target for VfsTarget {
         self.fs.setattr(&self.cx, Ino(file.0), &set).map(drop).map_err(to_io)
     }
 
-    fn stat_fs(&self) -> io::Result<()> {
-        self.fs.statfs().map(drop).map_err(to_io)
+    fn used_bytes(&self) -> io::Result<u64> {
+        let of = self.fs.statfs().map_err(to_io)?;
+        Ok(of.blocks.saturating_sub(of.blocks_free) * u64::from(of.block_size))
     }
 
     fn fsync(&self, file: FileId) -> io::Result<()> {

@@ -69,7 +69,11 @@ pub trait Target: Send + Sync {
     fn touch(&self, file: FileId) -> io::Result<()>;
     fn fsync(&self, file: FileId) -> io::Result<()>;
     /// Asks for sizes and free space of the whole, and looks at nothing in the answer.
-    fn stat_fs(&self) -> io::Result<()>;
+    fn stat_fs(&self) -> io::Result<()> {
+        self.used_bytes().map(drop)
+    }
+    /// Bytes of the volume that are not free.
+    fn used_bytes(&self) -> io::Result<u64>;
     /// Everything done so far is durable.
     fn sync(&self) -> io::Result<()>;
 }

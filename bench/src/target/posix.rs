@@ -151,8 +151,8 @@ impl Target for PosixDir {
         sys::touch(fd(file.0))
     }
 
-    fn stat_fs(&self) -> io::Result<()> {
-        sys::stat_fs(self.root)
+    fn used_bytes(&self) -> io::Result<u64> {
+        sys::used_bytes(self.root)
     }
 
     fn fsync(&self, file: FileId) -> io::Result<()> {

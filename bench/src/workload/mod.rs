@@ -6,6 +6,7 @@
 //! remounts, so nothing but names and sizes may pass from one to the other.
 
 mod commit;
+mod content;
 mod dbench;
 mod fio;
 mod fs_mark;
@@ -279,6 +280,7 @@ pub fn all() -> Vec<Box<dyn Workload>> {
     list.extend(writers::all());
     list.extend(commit::all());
     list.extend(many::all());
+    list.extend(content::all());
     list
 }
 

@@ -71,6 +71,7 @@ impl Engine {
             subvols.clone(),
             pieces,
             stats.clone(),
+            options.compress,
         ));
         let log =
             Arc::new(TreeLog::new(core.clone(), inodes.clone(), writeback.clone(), stats.clone()));

@@ -54,7 +54,7 @@ pub use find_new::NewExtent;
 pub use fs::BtrfsFs;
 #[cfg(feature = "fault-injection")]
 pub use ino::use_up_windows;
-pub use options::{Atime, Options, Subvol, SystemClock, SystemContention};
+pub use options::{Atime, Compress, Method, Options, Subvol, SystemClock, SystemContention};
 pub use qgroup::{LimitChange, NoQgroupId, Qgroup, QgroupId, QuotaStatus};
 pub use subvol::{Caller, Delete, NewSubvolume, SubvolId, SubvolumeInfo, Time};
 pub use usage::{DeviceUsage, GroupUsage, Usage};

@@ -17,7 +17,9 @@ use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Key, Superblock, TreeId};
 use btrfs_space::{Claim, Prover, Space, SpaceRoots};
 use btrfs_tree::{Cursor, NodeStore, TreeRoot};
-use btrfs_txn::{Core, Features, Health, Memory, Parts, PendingDiscards, Root, Roots, Trees};
+use btrfs_txn::{
+    Contents, Core, Features, Health, Memory, Parts, PendingDiscards, Root, Roots, Trees,
+};
 use btrfs_volume::{OpenOptions, Volume};
 use locks::{Mutex, Rank};
 use std::sync::Arc;
@@ -274,6 +276,7 @@ fn core(
         health: Health::new(read_only),
         discards: PendingDiscards::new(options.discard),
         memory: Memory::new(options.memory()),
+        contents: Contents::new(options.cache_bytes.min(options.memory_bytes) / 16),
         clock: options.clock.clone(),
         contention: options.contention.clone(),
         injection: options.injection(),

@@ -1,5 +1,9 @@
 //! What a mount may be told.
 
+pub(crate) mod compression;
+
+pub use compression::{Compress, Method};
+
 use btrfs_disk::TreeId;
 use btrfs_disk::items::Timespec;
 use btrfs_txn::{Clock, Contention, Injection, MemoryLimits};
@@ -38,6 +42,8 @@ pub struct Options {
     pub skip_balance: bool,
     /// Tell the device about freed space after each commit.
     pub discard: bool,
+    /// Content is compressed, where a file does not say otherwise.
+    pub compress: Option<Compress>,
     /// An fsync writes the tree log; else it commits.
     pub tree_log: bool,
     /// Start background threads (commit every `commit_interval`).
@@ -138,6 +144,7 @@ impl Default for Options {
             user_subvol_rm_allowed: false,
             skip_balance: false,
             discard: false,
+            compress: None,
             tree_log: true,
             background: true,
             clock: Arc::new(SystemClock),

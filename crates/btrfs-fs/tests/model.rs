@@ -4,7 +4,7 @@
 
 mod common;
 
-use btrfs_fs::Options;
+use btrfs_fs::{Compress, Method, Options};
 use common::{Image, judge, seeds, snapshot, steps};
 use testkit::RefFs;
 use testkit::compare::TreeSnapshot;
@@ -25,9 +25,20 @@ fn run_all(make: &dyn Fn() -> Image, first: u64, count: u64, most: usize, config
 }
 
 fn run_on(make: &dyn Fn() -> Image, seed: u64, steps: usize, config: &Config) {
+    run_mounted(make, seed, steps, config, None);
+}
+
+fn run_mounted(
+    make: &dyn Fn() -> Image,
+    seed: u64,
+    steps: usize,
+    config: &Config,
+    compress: Option<Compress>,
+) {
     let image = make();
     let model = RefFs::default();
-    let fs = image.open_checked(Options { background: false, ..Options::default() });
+    let options = Options { background: false, compress, ..Options::default() };
+    let fs = image.open_checked(options);
     // Where the kernel stores zeros we may leave a hole: `holes_are_zeros` judges seeks.
     let ops = generate(seed, steps, &config.clone().without(&[OpKind::Seek]));
     let tolerance = Tolerance { tree_every: 200, ..Tolerance::default() };
@@ -84,6 +95,17 @@ fn names_and_attributes() {
 fn content() {
     testkit::require!(kernel_btrfs);
     run(21, 1, 3000, &Config::data(), &[]);
+}
+
+#[test]
+fn compressed_content() {
+    testkit::require!(kernel_btrfs);
+    for (seed, method) in [(51, "zstd:1"), (52, "lzo"), (53, "zlib")] {
+        let compress = Compress { method: Method::parse(method).expect("a method"), force: true };
+        let make = || Image::new(256 << 20, &[]);
+        run_mounted(&make, seed, steps(1500), &Config::data(), Some(compress));
+        run_mounted(&make, seed + 10, steps(1000), &Config::all(), Some(compress));
+    }
 }
 
 #[test]

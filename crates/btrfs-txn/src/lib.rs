@@ -34,7 +34,7 @@ pub use counter::{Counter, TxnStats};
 pub use discards::PendingDiscards;
 pub use health::{Health, PoisonUnlessDone};
 pub use injection::{Defect, Injection};
-pub use memory::{Memory, MemoryLimits};
+pub use memory::{Contents, Memory, MemoryLimits};
 pub use object::ObjectId;
 pub use requests::CommitRequests;
 pub use roots::{Root, Roots, Trees, TreesSum};

@@ -7,6 +7,10 @@
 //!
 //! It counts and compares. What is done about too much of it is its users' business.
 
+mod contents;
+
+pub use contents::Contents;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How much memory there may be, in bytes.

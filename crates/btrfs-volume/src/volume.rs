@@ -16,7 +16,7 @@ use btrfs_disk::items::Chunk;
 use btrfs_disk::{Error, Geometry, Logical, Result, Superblock};
 use locks::{Mutex, Rank, RwLock};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// How a volume is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -38,6 +38,8 @@ pub struct Volume {
     pub(crate) superblock: RwLock<Arc<Superblock>>,
     /// Held while superblock copies are written. What is to be mended before the next one.
     pub(crate) commit: Mutex<Option<Stale>>,
+    /// Incompat bits that every superblock has from now on.
+    pub(crate) announced: AtomicU64,
     /// Writers share it, a repair holds it alone: it never puts old bytes over new ones.
     pub(crate) repair: RwLock<()>,
     pub(crate) counters: Counters,
@@ -73,6 +75,7 @@ impl Volume {
             geometry: sb.geometry()?,
             chunks: RwLock::new(Rank::ChunkMap, map),
             commit: Mutex::new(Rank::SuperblockCommit, stale),
+            announced: AtomicU64::new(0),
             repair: RwLock::new(Rank::Repair, ()),
             counters: Counters::default(),
             read_only: options.read_only || reason.is_some(),

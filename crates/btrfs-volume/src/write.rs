@@ -16,6 +16,7 @@ use crate::superblock::{Stale, super_copies};
 use crate::{SUPER_EXCLUDED, Volume};
 use btrfs_disk::{Corrupt, Error, Logical, Physical, Result, Superblock};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use tracing::warn;
 
 /// What a refused write means.
@@ -114,12 +115,21 @@ impl Volume {
         })
     }
 
+    /// The volume has what the incompat `bits` stand for: so says every superblock from now on, of
+    /// a commit as of a log. To be called before anything that a commit or a log may take has it.
+    pub fn announce(&self, bits: u64) {
+        if self.announced.load(Ordering::Relaxed) & bits != bits {
+            self.announced.fetch_or(bits, Ordering::SeqCst);
+        }
+    }
+
     /// Makes `sb` the volume's superblock; durable when this returns. The caller has
     /// flushed what it points to.
-    pub fn commit_superblock(&self, sb: Superblock) -> Result<()> {
+    pub fn commit_superblock(&self, mut sb: Superblock) -> Result<()> {
         self.check_writable()?;
         let mut stale = self.commit.lock();
         self.mend(&mut stale)?;
+        sb.fields.incompat_flags |= self.announced.load(Ordering::SeqCst);
         self.write_copies(&sb, |_| true)?;
         *self.superblock.write() = Arc::new(sb);
         Ok(())
@@ -143,6 +153,7 @@ impl Volume {
         self.mend(&mut stale)?;
         let mut sb = self.superblock();
         (sb.fields.log_root, sb.fields.log_root_level) = (root, level);
+        sb.fields.incompat_flags |= self.announced.load(Ordering::SeqCst);
         self.write_copies(&sb, |_| true)
     }
 

@@ -6,7 +6,7 @@ mod kernel;
 use crate::error::{Error, Result, say_error};
 use crate::mounts::{self, MountEntry};
 use crate::sys;
-use btrfs_fs::Subvol;
+use btrfs_fs::{Compress, Subvol};
 use spinney::{Cause, Volume, VolumeOptions};
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
@@ -148,8 +148,17 @@ fn options(subvol: &Subvol) -> VolumeOptions {
 
 /// A volume opened for one command. Changes are kept when `close` has returned.
 pub fn open_volume(image: &Path, write: bool, subvol: &Subvol) -> Result<Volume> {
+    open_with(image, subvol, options(subvol).write(write), write)
+}
+
+/// The same for a volume that is changed; new content is compressed.
+pub fn open_compressing(image: &Path, subvol: &Subvol, compress: Compress) -> Result<Volume> {
+    open_with(image, subvol, options(subvol).write(true).compress(Some(compress)), true)
+}
+
+fn open_with(image: &Path, subvol: &Subvol, options: VolumeOptions, write: bool) -> Result<Volume> {
     let medium = open(image, if write { Access::Write } else { Access::Read })?;
-    let volume = options(subvol).write(write).open_medium(medium);
+    let volume = options.open_medium(medium);
     let volume = volume.map_err(|error| match error.cause() {
         Cause::Volume(said) => opening_volume(image, subvol, said),
         _ => error.into(),

@@ -235,8 +235,8 @@ fn options_without_effect_are_told_on_the_terminal() {
     let (point, word) = place(&image, "mnt");
     for (words, expected) in [
         (
-            &["-o", "compress=zstd,ssd,noatime"][..],
-            "spinney: options without effect: compress=zstd, ssd\n",
+            &["-o", "autodefrag,ssd,noatime"][..],
+            "spinney: options without effect: autodefrag, ssd\n",
         ),
         (&["-q", "-o", "autodefrag"], "spinney: option without effect: autodefrag\n"),
         (&["-o", "noatime,commit=5"], ""),

@@ -6,7 +6,7 @@ use crate::medium::{Access, Medium};
 use crate::volume::{Origin, Volume};
 use blockdev::BlockDevice;
 use btrfs_disk::TreeId;
-use btrfs_fs::{Options, Subvol};
+use btrfs_fs::{Compress, Options, Subvol};
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -44,6 +44,7 @@ pub struct VolumeOptions {
     subvol: Subvol,
     cache_bytes: u64,
     transaction_bytes: u64,
+    compress: Option<Compress>,
     context: Context,
 }
 
@@ -63,6 +64,7 @@ impl VolumeOptions {
             subvol: Subvol::Default,
             cache_bytes: 64 << 20,
             transaction_bytes: 192 << 20,
+            compress: None,
             context: Context { uid, gid, pid: std::process::id(), umask: 0o022 },
         }
     }
@@ -103,6 +105,13 @@ impl VolumeOptions {
     /// Names and attributes count, content of files does not.
     pub fn transaction_limit(mut self, bytes: u64) -> VolumeOptions {
         self.transaction_bytes = bytes;
+        self
+    }
+
+    /// New content is compressed, where a file or its directory does not say otherwise
+    /// (`btrfs.compression`). By default only where they ask for it.
+    pub fn compress(mut self, compress: Option<Compress>) -> VolumeOptions {
+        self.compress = compress;
         self
     }
 
@@ -162,6 +171,7 @@ impl VolumeOptions {
             delta_bytes: self.transaction_bytes.saturating_add(HEADROOM),
             // Commits come when somebody asks for one, and never in the middle of something.
             background: false,
+            compress: self.compress,
             ..Options::default()
         };
         Volume::start(Arc::new(Origin {

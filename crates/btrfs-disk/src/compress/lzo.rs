@@ -75,7 +75,8 @@ fn segment(
 }
 
 pub(super) fn compress(sector_size: usize, input: &[u8], limit: usize) -> Option<Vec<u8>> {
-    let mut out = vec![0; LENGTH];
+    let mut out = Vec::with_capacity(limit.min(input.len()) + worst_case(sector_size) + 64);
+    out.extend_from_slice(&[0; LENGTH]);
     let mut encoder = lzo1x::Encoder::new();
     for content in input.chunks(sector_size) {
         out.resize(next_length(out.len(), sector_size), 0);

@@ -131,17 +131,22 @@ fn first(decoder: &mut Decoder<'_>) -> Result<usize, Corrupt> {
     }
 }
 
-/// 4096 positions remembered, as in the reference: more find little in a sector's 4 KiB.
-const HASH_BITS: u32 = 12;
+/// Positions remembered, as a power of two: as in the reference.
+const HASH_BITS: u32 = 13;
 
 /// Reuses its table of recent positions from one content to the next.
 pub(super) struct Encoder {
-    recent: Vec<u16>,
+    recent: Box<[u16; 1 << HASH_BITS]>,
+}
+
+/// The four bytes at `at`.
+fn word_at(content: &[u8], at: usize) -> Option<u32> {
+    content.get(at..)?.first_chunk().map(|bytes| u32::from_le_bytes(*bytes))
 }
 
 impl Encoder {
     pub(super) fn new() -> Encoder {
-        Encoder { recent: vec![0; 1 << HASH_BITS] }
+        Encoder { recent: Box::new([0; 1 << HASH_BITS]) }
     }
 
     /// Appends a stream for `content` to `out`.
@@ -150,33 +155,23 @@ impl Encoder {
         self.recent.fill(0);
         let start = out.len();
         let (mut at, mut pending) = (0, 0);
-        while at + 4 <= content.len() {
-            let Some((distance, len)) = self.find(content, at) else {
+        while let Some(word) = word_at(content, at) {
+            let slot = (word.wrapping_mul(0x9E37_79B1) >> (32 - HASH_BITS)) as usize;
+            let before = usize::from(std::mem::replace(&mut self.recent[slot], at as u16));
+            let near = before < at && at - before <= MIDDLE;
+            if !near || word_at(content, before) != Some(word) {
                 // Incompressible content is skipped through faster and faster.
                 at += 1 + (at - pending) / 32;
                 continue;
-            };
+            }
+            let len = 4 + same(&content[before + 4..], &content[at + 4..]);
             put_literals(&content[pending..at], start, out);
-            put_copy(distance, len, out);
+            put_copy(at - before, len, out);
             at += len;
             pending = at;
         }
         put_literals(&content[pending..], start, out);
         out.extend_from_slice(&END);
-    }
-
-    /// The last place with the same four bytes, and how far it matches.
-    fn find(&mut self, content: &[u8], at: usize) -> Option<(usize, usize)> {
-        let word = u32::from_le_bytes(content[at..at + 4].try_into().expect("sized"));
-        let slot = (word.wrapping_mul(0x9E37_79B1) >> (32 - HASH_BITS)) as usize;
-        let before = usize::from(std::mem::replace(&mut self.recent[slot], at as u16));
-        if before >= at
-            || at - before > MIDDLE
-            || content[before..before + 4] != content[at..at + 4]
-        {
-            return None;
-        }
-        Some((at - before, 4 + same(&content[before + 4..], &content[at + 4..])))
     }
 }
 

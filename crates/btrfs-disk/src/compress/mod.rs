@@ -11,11 +11,14 @@
 
 mod lzo;
 mod lzo1x;
+mod sample;
 mod zlib;
 mod zstd;
 
 use crate::error::Corrupt;
 use crate::items::Compression;
+
+pub use sample::looks_compressible;
 
 /// The most content that one compressed extent may hold.
 pub const MAX_UNCOMPRESSED: usize = 128 << 10;

@@ -190,3 +190,73 @@ fn a_zstd_frame_with_a_huge_window_is_refused() {
     let frame = [0x28, 0xb5, 0x2f, 0xfd, 0x00, 31 << 3, 0, 0, 0];
     assert!(decompress(Compression::Zstd, SECTOR, &frame, &mut [0; 100]).is_err());
 }
+
+/// What encoder and decoder did before does not show in what they do next: content of the extent
+/// before, all of it, a part, or one that was damaged or did not get smaller.
+#[test]
+fn nothing_is_remembered_of_the_extent_before() {
+    let contents: Vec<Vec<u8>> =
+        (1..40).map(|seed| patchwork(seed, 3000 * seed as usize)).collect();
+    for compression in ALL {
+        let streams: Vec<Vec<u8>> = contents.iter().map(|c| packed(compression, c)).collect();
+        let mut random = Random(23);
+        for round in 0..300 {
+            let before = random.next() as usize % streams.len();
+            let next = random.next() as usize % streams.len();
+            let mut first = streams[before].clone();
+            if round % 2 == 0 {
+                let at = random.next() as usize % first.len();
+                first[at] ^= 1 << (random.next() % 8);
+            }
+            let mut out = vec![0; random.next() as usize % MAX_UNCOMPRESSED];
+            let _ = decompress(compression, SECTOR, &first, &mut out);
+            let limit = random.next() as usize % first.len();
+            let _ = compress(compression, 3, SECTOR, &contents[before], limit);
+
+            let again = packed(compression, &contents[next]);
+            assert!(again == streams[next], "{compression:?}: {next} made after {before}");
+            let len = random.next() as usize % (contents[next].len() + 1);
+            let mut out = vec![0xff; len];
+            decompress(compression, SECTOR, &again, &mut out).expect("our own stream");
+            assert!(out == contents[next][..len], "{compression:?}: {next} after {before}");
+        }
+    }
+}
+
+/// Streams of other makers: any window, blocks that are stored, fixed and dynamic, flushes.
+#[test]
+fn zlib_streams_of_any_window_and_level_in_any_order() {
+    let mut streams = Vec::new();
+    for (seed, window) in (9..=15u8).cycle().take(70).enumerate() {
+        let content = patchwork(seed as u64 + 1, 1 + seed * 1700);
+        let level = flate2::Compression::new(seed as u32 % 10);
+        let mut encoder = flate2::Compress::new_with_window_bits(level, true, window);
+        let mut stream = Vec::with_capacity(2 * content.len() + 1000);
+        let half = content.len() / 2;
+        encoder.compress_vec(&content[..half], &mut stream, flate2::FlushCompress::Full).unwrap();
+        encoder.compress_vec(&content[half..], &mut stream, flate2::FlushCompress::Finish).unwrap();
+        streams.push((window, content, stream));
+    }
+    let mut random = Random(5);
+    for _ in 0..2000 {
+        let (window, content, stream) = &streams[random.next() as usize % streams.len()];
+        let len = random.next() as usize % (content.len() + 1);
+        let mut out = vec![0xff; len];
+        let told = decompress(Compression::Zlib, SECTOR, stream, &mut out);
+        assert!(told.is_ok() && out == content[..len], "window {window}: {told:?}");
+    }
+}
+
+#[test]
+fn a_sample_tells_noise_from_text() {
+    let mut random = Random(3);
+    let noise: Vec<u8> = (0..MAX_UNCOMPRESSED).map(|_| random.next() as u8).collect();
+    assert!(!looks_compressible(&noise));
+    for content in [text(MAX_UNCOMPRESSED), text(5000), vec![7; 4096], vec![1], Vec::new()] {
+        assert!(looks_compressible(&content), "{} bytes", content.len());
+    }
+    // Noise that comes twice.
+    assert!(looks_compressible(&[&noise[..4096], &noise[..4096]].concat()));
+    let packed = packed(Compression::Zstd, &text(MAX_UNCOMPRESSED * 8 / 9));
+    assert!(!looks_compressible(&packed), "what is compressed already");
+}

@@ -3,6 +3,7 @@
 //! What it does not know: content that is still in memory, but for reading over it.
 
 mod change;
+mod compressed;
 mod map;
 mod read;
 mod stored;

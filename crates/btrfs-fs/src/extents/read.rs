@@ -3,6 +3,7 @@
 //! Invariant: no byte of an extent is returned whose checksum was not verified, unless
 //! the file has none (NODATASUM).
 
+use super::compressed::{Compressed, read_inline};
 use super::sums;
 use super::{Mapped, MappedKind, map_range};
 use crate::error::IntoFs;
@@ -10,7 +11,8 @@ use crate::file_path;
 use crate::ino::InodeId;
 use crate::inode::State;
 use btrfs_disk::items::{Compression, FileExtentFields, inode_flags};
-use btrfs_disk::{Corrupt, Logical, compress};
+use btrfs_disk::key::kind::EXTENT_DATA;
+use btrfs_disk::{DamageKind, Key, Logical};
 use btrfs_txn::{Core, View};
 use vfs::Result;
 
@@ -51,7 +53,7 @@ pub fn read_extents(
             buf[(at - offset) as usize..(from - offset) as usize].fill(0);
         }
         let part = &mut buf[(from - offset) as usize..(to - offset) as usize];
-        if let Err(error) = read_mapped(core, &view, flags, extent, from, part) {
+        if let Err(error) = read_mapped(core, &view, (id, flags), extent, from, part) {
             let path = file_path::path(&view, id);
             tracing::error!("{path}: unreadable in {} bytes from {from} on: {error}", to - from);
             return Err(error);
@@ -65,7 +67,7 @@ pub fn read_extents(
 fn read_mapped(
     core: &Core,
     view: &View<'_>,
-    flags: u64,
+    (id, flags): (InodeId, u64),
     extent: &Mapped,
     from: u64,
     buf: &mut [u8],
@@ -76,57 +78,33 @@ fn read_mapped(
     }
     let within = from - extent.start;
     match &extent.kind {
-        MappedKind::Inline { ram_bytes, compression, content } => {
-            let whole = match compression {
-                Compression::None => content.to_vec(),
-                other => decompress(core, *other, content, *ram_bytes, Logical(0))?,
-            };
-            copy_padded(&whole, within as usize, buf);
+        MappedKind::Inline { compression: Compression::None, content, .. } => {
+            copy_padded(content, within as usize, buf);
             Ok(())
+        }
+        MappedKind::Inline { ram_bytes, compression, content } => {
+            let key = Key::new(id.objectid, EXTENT_DATA, extent.start);
+            read_inline(core, *compression, content, *ram_bytes, within, buf)
+                .map_err(|damage| damage.kind(DamageKind::Content).key(key))
+                .fs()
         }
         MappedKind::Extent { compression: Compression::None, fields, .. } => {
             let at = fields.disk_bytenr.offset(fields.offset + within);
             read_plain(core, view, flags, fields, at, buf)
         }
         MappedKind::Extent { compression, fields, .. } => {
-            let start = fields.disk_bytenr;
-            let mut stored = vec![0; bounded(fields.disk_num_bytes, start)?];
-            read_plain(core, view, flags, fields, start, &mut stored)?;
-            let whole = decompress(core, *compression, &stored, fields.ram_bytes, start)?;
-            copy_padded(&whole, (fields.offset + within) as usize, buf);
-            Ok(())
+            let extent = Compressed { core, view, flags, compression: *compression, fields };
+            extent.read(fields.offset.saturating_add(within), buf)
         }
     }
 }
 
 /// `whole[skip..]` into `buf`, zeros where it ends early.
-fn copy_padded(whole: &[u8], skip: usize, buf: &mut [u8]) {
+pub(super) fn copy_padded(whole: &[u8], skip: usize, buf: &mut [u8]) {
     let source = whole.get(skip..).unwrap_or(&[]);
     let take = source.len().min(buf.len());
     buf[..take].copy_from_slice(&source[..take]);
     buf[take..].fill(0);
-}
-
-fn decompress(
-    core: &Core,
-    compression: Compression,
-    stored: &[u8],
-    ram_bytes: u64,
-    at: Logical,
-) -> Result<Vec<u8>> {
-    let mut whole = vec![0; bounded(ram_bytes, at)?];
-    compress::decompress(compression, core.geometry.sector_size as usize, stored, &mut whole)
-        .map_err(|c| c.at(at))
-        .fs()?;
-    Ok(whole)
-}
-
-/// A length of compressed content as the format allows it.
-fn bounded(len: u64, at: Logical) -> Result<usize> {
-    match usize::try_from(len) {
-        Ok(len) if len <= compress::MAX_UNCOMPRESSED => Ok(len),
-        _ => Err(Corrupt::new(format!("compressed extent of {len} bytes")).at(at)).fs(),
-    }
 }
 
 /// Stored bytes from `at` on, checksums verified. Whole sectors go straight into `buf`.

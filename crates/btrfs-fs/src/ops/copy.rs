@@ -172,6 +172,7 @@ fn share(engine: &Engine, source: &Arc<Inode>, target: &Arc<Inode>, range: Range
         engine.reserver.within_limits(target.id.tree, range.len)?;
     }
     let most = 8 * engine.core.sector();
+    [source, target].iter().try_for_each(|inode| engine.writeback.flush_compressed(inode))?;
     let mut reserved = engine.reserver.reserve_content(most, cost::copy_range())?;
     share_locked(engine, source, target, range, &mut reserved.dirty)
 }

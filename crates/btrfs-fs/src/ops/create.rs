@@ -7,7 +7,7 @@ use crate::error::IntoFs;
 use crate::ino::{InodeId, number};
 use crate::inode::{Inode, State, change, from_linux_dev, put_inode};
 use crate::names::{self, Target};
-use crate::ops::xattr::COMPRESSION;
+use crate::options::compression::PROPERTY;
 use crate::orphan;
 use crate::reserve::cost;
 use crate::xattrs;
@@ -193,7 +193,7 @@ fn prepare(
     let property = match item.flags & inode_flags::COMPRESS {
         _ if !passes => None,
         0 => None,
-        _ => xattrs::get(&view, dir.id, COMPRESSION)?,
+        _ => xattrs::get(&view, dir.id, PROPERTY)?,
     };
     Ok(Prepared { id, item, inherited, property })
 }
@@ -265,7 +265,7 @@ pub(super) fn put_inherited(
     property: Option<&[u8]>,
 ) -> Result<()> {
     let all = [
-        (COMPRESSION, property),
+        (PROPERTY, property),
         (acl::ACCESS, inherited.access.as_deref()),
         (acl::DEFAULT, inherited.default.as_deref()),
     ];

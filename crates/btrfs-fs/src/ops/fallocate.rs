@@ -66,7 +66,8 @@ fn splits(engine: &Engine, inode: &Arc<Inode>, offset: u64, end: u64) -> Result<
     Ok(mapped.iter().any(|m| !m.is_inline() && m.start < offset && m.end > end))
 }
 
-/// Bytes of [offset, end), in whole sectors, that will need extents.
+/// Bytes of [offset, end), in whole sectors, that will need extents. What is to be compressed has
+/// its own before.
 fn gaps(
     engine: &Engine,
     inode: &Arc<Inode>,
@@ -74,6 +75,7 @@ fn gaps(
     offset: u64,
     end: u64,
 ) -> Result<u64> {
+    engine.writeback.flush_compressed(inode)?;
     let sector = engine.core.sector();
     let (start, stop) = (offset / sector * sector, end.next_multiple_of(sector));
     if matches!(mode, FallocateMode::ZeroRange { .. }) {

@@ -3,7 +3,7 @@
 use crate::engine::Engine;
 use crate::ino::is_stand_in;
 use crate::inode::put_inode;
-use crate::ops::xattr::COMPRESSION;
+use crate::options::compression::{Method, PROPERTY};
 use crate::reserve::cost;
 use crate::xattrs;
 use btrfs_disk::items::inode_flags as disk;
@@ -29,7 +29,7 @@ const FS_NODUMP: u32 = 0x40;
 const FS_NOATIME: u32 = 0x80;
 const FS_DIRSYNC: u32 = 0x1_0000;
 
-pub fn get(engine: &Engine, ino: Ino) -> Result<u32> {
+pub(crate) fn get(engine: &Engine, ino: Ino) -> Result<u32> {
     if is_stand_in(ino) {
         return Err(Errno::ENOTTY.into());
     }
@@ -42,7 +42,7 @@ fn bits_of(flags: u64) -> u32 {
     TABLE.iter().filter(|(_, bit)| flags & bit != 0).map(|(fs, _)| fs).sum()
 }
 
-pub fn set(engine: &Engine, ino: Ino, flags: u32) -> Result<()> {
+pub(crate) fn set(engine: &Engine, ino: Ino, flags: u32) -> Result<()> {
     let inode = engine.inodes.get(ino)?;
     engine.subvol_writable(inode.id.tree)?;
     let _reservation = engine.reserver.reserve(cost::set_flags())?;
@@ -70,9 +70,10 @@ pub fn set(engine: &Engine, ino: Ino, flags: u32) -> Result<()> {
     }
     let op = engine.core.begin();
     if new & disk::COMPRESS != 0 {
-        xattrs::put(&op, inode.id, COMPRESSION, b"zlib")?;
-    } else if xattrs::get(&op.view, inode.id, COMPRESSION)?.is_some() {
-        xattrs::remove(&op, inode.id, COMPRESSION)?;
+        let method = engine.options.compress.map_or(Method::DEFAULT, |mount| mount.method);
+        xattrs::put(&op, inode.id, PROPERTY, method.name().as_bytes())?;
+    } else if xattrs::get(&op.view, inode.id, PROPERTY)?.is_some() {
+        xattrs::remove(&op, inode.id, PROPERTY)?;
     }
     state.item.flags = new;
     state.item.ctime = engine.core.now();

@@ -175,8 +175,9 @@ fn write_content(
     let end = offset + data.len() as u64;
     let body_start = offset.next_multiple_of(sector);
     let body_end = end / sector * sector;
-    // Where a refusal is told late, writeback waits for it, not the writer.
-    if short(body_end.saturating_sub(body_start)) || engine.core.volume.tells_late() {
+    // Where a refusal is told late, writeback waits for it, not the writer; and it compresses.
+    let later = engine.core.volume.tells_late() || engine.writeback.compresses(state);
+    if later || short(body_end.saturating_sub(body_start)) {
         return gather(engine, inode, state, offset, data, budget);
     }
     let head = (body_start - offset) as usize;

@@ -5,14 +5,16 @@ use crate::acl::{self, Acl};
 use crate::engine::Engine;
 use crate::ino::{InodeId, is_stand_in};
 use crate::inode::{State, put_inode};
+use crate::options::compression::PROPERTY;
 use crate::reserve::cost;
 use crate::xattrs;
-use btrfs_disk::items::inode_flags::{APPEND, COMPRESS, IMMUTABLE, NOCOMPRESS, NODATACOW};
+use btrfs_disk::items::inode_flags::{
+    APPEND, COMPRESS, IMMUTABLE, NOCOMPRESS, NODATACOW, NODATASUM,
+};
 use btrfs_txn::Op;
 use vfs::{Errno, FsError, Ino, Result, XattrMode};
 
-pub const COMPRESSION: &[u8] = b"btrfs.compression";
-pub const CAPABILITY: &[u8] = b"security.capability";
+pub(super) const CAPABILITY: &[u8] = b"security.capability";
 const PREFIXES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 
 fn is_acl(name: &[u8]) -> bool {
@@ -77,7 +79,7 @@ pub fn set(engine: &Engine, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode
     let change = match name {
         // The kernel ignores create and replace for ACLs and properties.
         acl::ACCESS | acl::DEFAULT => set_acl(&mut item.mode, name, Acl::parse(value)?)?,
-        COMPRESSION => set_compression(&mut item, value)?,
+        PROPERTY => set_compression(&mut item, value)?,
         _ if name.starts_with(b"btrfs.") => return Err(Errno::EINVAL.into()),
         _ => set_plain(engine, inode.id, name, value, mode)?,
     };
@@ -97,7 +99,7 @@ pub fn remove(engine: &Engine, ino: Ino, name: &[u8]) -> Result<()> {
     let mut item = state.item;
     let change = match name {
         acl::ACCESS | acl::DEFAULT => set_acl(&mut item.mode, name, Acl::empty())?,
-        COMPRESSION => set_compression(&mut item, b"")?,
+        PROPERTY => set_compression(&mut item, b"")?,
         _ if xattrs::get(&engine.core.view(), inode.id, name)?.is_some() => Change::Remove,
         _ => return Err(Errno::ENODATA.into()),
     };
@@ -178,7 +180,7 @@ fn set_compression(item: &mut btrfs_disk::items::InodeItem, value: &[u8]) -> Res
     let kinds: [&[u8]; 3] = [b"zlib", b"lzo", b"zstd"];
     let flag = match value {
         b"" => 0,
-        _ if item.flags & NODATACOW != 0 => return Err(Errno::EINVAL.into()),
+        _ if item.flags & (NODATACOW | NODATASUM) != 0 => return Err(Errno::EINVAL.into()),
         b"no" | b"none" => NOCOMPRESS,
         _ if kinds.iter().any(|kind| value.starts_with(kind)) => COMPRESS,
         _ => return Err(Errno::EINVAL.into()),

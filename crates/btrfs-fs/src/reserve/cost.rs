@@ -233,6 +233,14 @@ pub fn removal_of_items(items: u64) -> Cost {
     cost(RUN + 3, REWRITTEN, 2 * items)
 }
 
+/// Extents more that `sectors` of content become where they are compressed: one for each 128 KiB
+/// (32 sectors of 4 KiB; larger sectors make fewer of them), and one for what is left over in each
+/// batch, of which there are fewer.
+pub(crate) fn compressed(sectors: u64) -> u64 {
+    const SECTORS: u64 = (btrfs_disk::compress::MAX_UNCOMPRESSED / 4096) as u64;
+    sectors.div_ceil(SECTORS) + sectors / (8 * SECTORS)
+}
+
 /// What `sectors` of content in `pieces` change when they land, in up to `extents` extents with
 /// checksums of `sum` bytes for each sector. A piece becomes a run of extent items, one extent or
 /// more where free space is in pieces, in place of another run; its inode is written. Each of

@@ -59,6 +59,19 @@ impl Reservations {
         }
     }
 
+    /// A data extent of `len` bytes, out of the reservation. `None`: there is none in one piece.
+    pub(crate) fn allocate_whole(&self, len: u64) -> Result<Option<Extent>> {
+        let mut part = self.data.lock().as_mut().map(|held| held.split(len));
+        let result = part.as_mut().map(|part| part.alloc(&self.core.space, len, len, None));
+        if let Some(rest) = part {
+            self.hold_data(rest);
+        }
+        match result {
+            None | Some(Err(Error::NoSpace)) => Ok(None),
+            Some(other) => self.allocated(other).map(Some),
+        }
+    }
+
     /// A data extent of up to `want` bytes, out of the reservation.
     pub fn allocate(&self, want: u64) -> Result<Extent> {
         let sector = self.core.sector();

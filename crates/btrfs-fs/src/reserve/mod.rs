@@ -222,7 +222,8 @@ impl Reservations {
         let sectors = self.core.memory.dirty() / self.core.sector();
         let pieces = self.pieces.all().min(sectors);
         let inline = self.pieces.first() * self.core.geometry.max_inline() as u64;
-        let extents = sectors.min(pieces + self.core.space.pieces(Kind::Data));
+        let extents = pieces + self.core.space.pieces(Kind::Data) + cost::compressed(sectors);
+        let extents = sectors.min(extents);
         let sum = self.core.geometry.csum.size() as u64;
         cost::content(sectors, pieces, extents, sum) + Cost { bytes: inline, ..Cost::default() }
     }

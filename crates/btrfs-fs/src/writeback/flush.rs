@@ -5,6 +5,8 @@
 //! turn ends with which they were taken (inode/queue.rs).
 
 use super::Writeback;
+use super::pack::{Ahead, Packed, pack};
+use super::packed::flush_packed;
 use super::store::{Unstored, WriteMode, store};
 use crate::error::IntoFs;
 use crate::extents::{drop_range, map_range, read_extents};
@@ -13,7 +15,7 @@ use crate::inode::{Dirty, Inode, State, put_inode};
 use btrfs_disk::items::{Compression, FileExtent, inode_flags};
 use btrfs_disk::key::kind::EXTENT_DATA;
 use btrfs_txn::budget;
-use btrfs_txn::{BATCH, Op, Throttle, Urgency};
+use btrfs_txn::{BATCH, Throttle, Urgency};
 use std::sync::Arc;
 use vfs::{FsError, Result};
 
@@ -52,7 +54,8 @@ impl Writeback {
         let pressed = self.core.memory.dirty() > self.core.memory.most_dirty() / 2;
         let mut throttle = Throttle::new(&self.core, urgency);
         let (mut landed, mut fatal, mut full) = (Flushed::All, None, None);
-        for inode in queue {
+        let mut ahead = Ahead::new(self, queue);
+        while let Some((inode, packed)) = ahead.next(full.is_none() && fatal.is_none()) {
             // Also for those that are gone, of which there can be 100,000.
             throttle.pause();
             // Where one finds no room the others need not try before the next commit.
@@ -66,7 +69,8 @@ impl Writeback {
                 self.queue.add(&inode);
                 continue;
             }
-            if let Err(error) = self.flush_throttled(&inode, &mut throttle, WriteMode::Buffered) {
+            let way = (WriteMode::Buffered, packed);
+            if let Err(error) = self.flush_throttled(&inode, &mut throttle, way) {
                 if error.errno() == libc::ENOSPC {
                     landed = landed.max(Flushed::NoRoom);
                     full = Some(inode);
@@ -96,19 +100,21 @@ impl Writeback {
         self.flush_throttled(
             inode,
             &mut Throttle::new(&self.core, Urgency::Awaited),
-            WriteMode::Through,
+            (WriteMode::Through, None),
         )
     }
 
     /// The same, for who holds the log: while content moves, nothing of it is written back.
     pub(crate) fn flush_if_still(&self, inode: &Arc<Inode>) -> Result<()> {
         let throttle = &mut Throttle::new(&self.core, Urgency::Awaited);
-        while let Some(_still) = self.core.addresses.try_hold_still() {
-            if self.flush_one_batch(inode, throttle, WriteMode::Through)?.1 {
-                break;
+        loop {
+            let packed = pack(self, inode);
+            let Some(_still) = self.core.addresses.try_hold_still() else { return Ok(()) };
+            let how = (WriteMode::Through, packed.as_ref());
+            if self.flush_one_batch(inode, throttle, how)?.1 {
+                return Ok(());
             }
         }
-        Ok(())
     }
 
     /// The same, for who does not ask for it to be durable.
@@ -116,19 +122,27 @@ impl Writeback {
         self.flush_throttled(
             inode,
             &mut Throttle::new(&self.core, Urgency::Awaited),
-            WriteMode::Buffered,
+            (WriteMode::Buffered, None),
         )
+    }
+
+    /// What is to be compressed is written back, for who is about to lock the inode and write the
+    /// rest back as it is. No inode is locked by the caller.
+    pub(crate) fn flush_compressed(&self, inode: &Arc<Inode>) -> Result<()> {
+        let waits = inode.read().is_ok_and(|s| s.dirty.is_some() && self.compresses(&s));
+        if waits { self.flush_unasked(inode) } else { Ok(()) }
     }
 
     fn flush_throttled(
         &self,
         inode: &Arc<Inode>,
         throttle: &mut Throttle<'_>,
-        way: WriteMode,
+        (way, mut ahead): (WriteMode, Option<Packed>),
     ) -> Result<()> {
         loop {
+            let packed = ahead.take().or_else(|| pack(self, inode));
             let still = self.core.addresses.hold_still();
-            let (written, done) = self.flush_one_batch(inode, throttle, way)?;
+            let (written, done) = self.flush_one_batch(inode, throttle, (way, packed.as_ref()))?;
             drop(still);
             throttle.rest(written).fs()?;
             if done {
@@ -142,22 +156,24 @@ impl Writeback {
         &self,
         inode: &Arc<Inode>,
         throttle: &Throttle<'_>,
-        way: WriteMode,
+        (way, packed): (WriteMode, Option<&Packed>),
     ) -> Result<(u64, bool)> {
         // Gone meanwhile: its content went with it.
         let Ok(mut state) = inode.write() else { return Ok((0, true)) };
         let before = unwritten(&state);
-        let done = flush_batch(self, inode.id, &mut state, throttle.batch(), way)?;
+        let most = throttle.batch();
+        let done = flush_batch(self, inode.id, &mut state, (most, way), packed)?;
         Ok((before.saturating_sub(unwritten(&state)), done))
     }
 }
 
 /// Writes everything back under the caller's lock, and none of it inline: the caller is
-/// about to share extents or to put some behind them.
+/// about to share extents or to put some behind them. Nothing is compressed here: what is to be
+/// was written back before the lock was taken (`flush_compressed`).
 pub fn flush_to_extents(writeback: &Writeback, id: InodeId, state: &mut State) -> Result<()> {
     state.no_inline = true;
     let flushed = loop {
-        match flush_batch(writeback, id, state, BATCH, WriteMode::Through) {
+        match flush_batch(writeback, id, state, (BATCH, WriteMode::Through), None) {
             Ok(false) => {}
             Ok(true) => break Ok(()),
             Err(error) => break Err(error),
@@ -171,23 +187,23 @@ fn unwritten(state: &State) -> u64 {
     state.dirty.as_ref().map_or(0, |dirty| dirty.bytes())
 }
 
-/// One batch of `most` bytes; true when nothing is left.
+/// One batch of `most` bytes, or what was compressed; true when nothing is left.
 fn flush_batch(
     writeback: &Writeback,
     id: InodeId,
     state: &mut State,
-    most: u64,
-    way: WriteMode,
+    (most, way): (u64, WriteMode),
+    packed: Option<&Packed>,
 ) -> Result<bool> {
-    budget::suspended(|| flush_content(writeback, id, state, most, way))
+    budget::suspended(|| flush_content(writeback, id, state, (most, way), packed))
 }
 
 fn flush_content(
     writeback: &Writeback,
     id: InodeId,
     state: &mut State,
-    most: u64,
-    way: WriteMode,
+    (most, way): (u64, WriteMode),
+    packed: Option<&Packed>,
 ) -> Result<bool> {
     let Some(dirty) = state.dirty.take() else {
         if state.item_dirty {
@@ -196,7 +212,10 @@ fn flush_content(
         return Ok(true);
     };
     let mut dirty = dirty;
-    let result = flush_run(writeback, id, state, &mut dirty, (most, way));
+    let result = match packed {
+        Some(packed) => flush_packed(writeback, id, state, &mut dirty, packed, way),
+        None => flush_run(writeback, id, state, &mut dirty, (most, way)),
+    };
     if !dirty.is_empty() {
         state.dirty = Some(dirty);
     }
@@ -221,17 +240,29 @@ fn flush_run(
 ) -> Result<()> {
     let Some(start) = dirty.first_from(0) else { return Ok(()) };
     let end = dirty.run_end(start).min(start + most);
+    flush_range(writeback, id, state, dirty, (start, end), way)
+}
+
+/// Stores [start, end), which is dirty, as it is.
+pub(super) fn flush_range(
+    writeback: &Writeback,
+    id: InodeId,
+    state: &mut State,
+    dirty: &mut Box<Dirty>,
+    (start, end): (u64, u64),
+    way: WriteMode,
+) -> Result<()> {
     let mut paid = 0;
     if can_inline(writeback, state, dirty) {
-        store_inline(writeback, id, state, dirty)?;
+        let content = &dirty.slices(0, writeback.core.sector())[0][..state.item.size as usize];
+        store_inline(writeback, id, state, (Compression::None, content))?;
     } else {
         // `store` derives the size for the volume from what is still dirty behind it.
         let rest = dirty.first_from(end);
         let size = state.item.size;
         state.pending_from = rest;
         let slices = dirty.slices(start, end);
-        let way = if end - start < WRITE_THROUGH_FROM { way } else { WriteMode::Through };
-        let stored = store(writeback, id, state, start, &slices, way);
+        let stored = store(writeback, id, state, start, &slices, way_for(end - start, way));
         state.pending_from = None;
         if let Err(Unstored::Refused(error)) = &stored {
             state.refused = true;
@@ -245,6 +276,10 @@ fn flush_run(
     Ok(())
 }
 
+pub(super) fn way_for(len: u64, way: WriteMode) -> WriteMode {
+    if len < WRITE_THROUGH_FROM { way } else { WriteMode::Through }
+}
+
 /// The whole file is one short dirty sector: its content fits into its item.
 fn can_inline(writeback: &Writeback, state: &State, dirty: &Dirty) -> bool {
     let size = state.item.size;
@@ -256,34 +291,27 @@ fn can_inline(writeback: &Writeback, state: &State, dirty: &Dirty) -> bool {
         && state.item.flags & (inode_flags::NODATACOW | inode_flags::PREALLOC) == 0
 }
 
-fn store_inline(
+/// All of the file goes into its item: `content`, or a stream of it.
+pub(super) fn store_inline(
     writeback: &Writeback,
     id: InodeId,
     state: &mut State,
-    dirty: &Dirty,
+    (compression, content): (Compression, &[u8]),
 ) -> Result<()> {
-    let size = state.item.size;
-    let content = &dirty.slices(0, writeback.core.sector())[0][..size as usize];
+    let sector = writeback.core.sector();
     let op = writeback.core.begin();
-    let mapped =
-        map_range(&op.view, id, writeback.core.sector(), 0, writeback.core.sector()).fs()?;
-    op.run(|| drop_range(&op, id, state, &mapped, 0, writeback.core.sector()))?;
-    put_inline(&op, id, state, content);
+    let mapped = map_range(&op.view, id, sector, 0, sector).fs()?;
+    op.run(|| drop_range(&op, id, state, &mapped, 0, sector))?;
+    let ram_bytes = state.item.size;
+    let generation = op.generation().0;
+    let extent = FileExtent::Inline { generation, ram_bytes, compression, content };
+    op.put(id, EXTENT_DATA, 0, extent.to_vec().into());
+    state.item.nbytes = state.item.nbytes.saturating_add(ram_bytes);
+    state.inline = Some(true);
+    put_inode(&op, id, state);
+    drop(op);
     writeback.stats.inline_extents.add(1);
     Ok(())
-}
-
-fn put_inline(op: &Op<'_>, id: InodeId, state: &mut State, content: &[u8]) {
-    let extent = FileExtent::Inline {
-        generation: op.generation().0,
-        ram_bytes: content.len() as u64,
-        compression: Compression::None,
-        content,
-    };
-    op.put(id, EXTENT_DATA, 0, extent.to_vec().into());
-    state.item.nbytes = state.item.nbytes.saturating_add(content.len() as u64);
-    state.inline = Some(true);
-    put_inode(op, id, state);
 }
 
 /// Makes the sector at `sector_start` dirty with the content that it has. The caller owns

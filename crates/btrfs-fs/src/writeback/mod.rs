@@ -6,6 +6,9 @@
 //! What it does not know: when content is to be written back, and who waits for it.
 
 mod flush;
+mod pack;
+mod packed;
+mod place;
 mod store;
 
 pub use flush::{Flushed, dirty_of, fill_sector, flush_to_extents, load_inline};
@@ -14,6 +17,7 @@ pub use store::{WriteMode, store};
 use crate::extents::map_range;
 use crate::ino::{self, InodeId};
 use crate::inode::{DirtyQueue, Inodes, Pieces, State};
+use crate::options::compression::{Compress, may_compress};
 use crate::refusals::Refusals;
 use crate::reserve::Reservations;
 use crate::stats::Stats;
@@ -33,6 +37,9 @@ pub struct Writeback {
     /// Pieces that unwritten content is in.
     pieces: Arc<Pieces>,
     refusals: Refusals,
+    /// What the mount compresses.
+    compress: Option<Compress>,
+    helpers: pack::Helpers,
     /// Who remembers attributes that we told.
     observer: OnceLock<Arc<dyn vfs::Observer>>,
 }
@@ -45,9 +52,27 @@ impl Writeback {
         subvols: Arc<Subvols>,
         pieces: Arc<Pieces>,
         stats: Arc<Stats>,
+        compress: Option<Compress>,
     ) -> Writeback {
-        let (queue, refusals, observer) = Default::default();
-        Writeback { core, reservations, inodes, subvols, stats, queue, pieces, refusals, observer }
+        let (queue, refusals, helpers, observer) = Default::default();
+        Writeback {
+            core,
+            reservations,
+            inodes,
+            subvols,
+            stats,
+            queue,
+            pieces,
+            refusals,
+            compress,
+            helpers,
+            observer,
+        }
+    }
+
+    /// Whether content of the file may be compressed, which is done when it is written back.
+    pub(crate) fn compresses(&self, state: &State) -> bool {
+        may_compress(self.compress, state.item.flags)
     }
 
     pub fn queue(&self) -> &DirtyQueue {

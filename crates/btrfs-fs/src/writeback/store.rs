@@ -7,6 +7,7 @@
 //! (refusals.rs).
 
 use super::Writeback;
+use super::place::{EXTENT_MAX, Target, cut, place};
 use crate::error::{IntoFs, to_fs};
 use crate::extents::sums;
 use crate::extents::{Mapped, MappedKind, drop_range, insert_regular, map_near};
@@ -18,8 +19,6 @@ use btrfs_space::Extent;
 use btrfs_txn::{Op, budget};
 use vfs::{FsError, Result};
 
-/// Largest data extent, as the kernel's btrfs.
-const EXTENT_MAX: u64 = 128 << 20;
 /// Direct writes grow an extent until it is so many times their length: who writes directly
 /// overwrites parts, which gives nothing back before all of an extent is gone, and each write
 /// passes over the items that the extent in front has taken the place of.
@@ -72,15 +71,6 @@ impl StoredPiece {
             Target::Existing { .. } => 0,
         }
     }
-}
-
-enum Target {
-    New(Extent),
-    /// Into an extent that the file has: preallocated, or without copy-on-write.
-    Existing {
-        logical: Logical,
-        of: Mapped,
-    },
 }
 
 /// Stores `slices` (whole sectors) at file offset `start`. The caller holds the inode, has
@@ -165,7 +155,7 @@ fn land(
     Ok(landed)
 }
 
-fn through(writeback: &Writeback, way: WriteMode) -> bool {
+pub(super) fn through(writeback: &Writeback, way: WriteMode) -> bool {
     match way {
         WriteMode::Buffered => false,
         WriteMode::Through => writeback.core.volume.tells_late(),
@@ -179,73 +169,6 @@ fn give_back(writeback: &Writeback, landed: &[StoredPiece]) {
             writeback.reservations.unallocate(*extent);
         }
     }
-}
-
-/// The bytes [skip, skip + len) of the concatenation of `slices`.
-fn cut<'a>(slices: &[&'a [u8]], mut skip: u64, mut len: u64) -> Vec<&'a [u8]> {
-    let mut out = Vec::new();
-    for slice in slices {
-        let size = slice.len() as u64;
-        if skip >= size {
-            skip -= size;
-            continue;
-        }
-        let take = (size - skip).min(len);
-        if take == 0 {
-            break;
-        }
-        out.push(&slice[skip as usize..(skip + take) as usize]);
-        len -= take;
-        skip = 0;
-    }
-    out
-}
-
-/// Where the content from `at` on goes, and how much of it.
-fn place(
-    writeback: &Writeback,
-    id: InodeId,
-    state: &State,
-    at: u64,
-    end: u64,
-    mapped: &[Mapped],
-) -> Result<(u64, Target)> {
-    let mut limit = end;
-    for extent in mapped.iter().filter(|m| m.end > at) {
-        if !may_reuse(writeback, id, state, extent)? {
-            continue;
-        }
-        if extent.start > at {
-            limit = limit.min(extent.start);
-            break;
-        }
-        let MappedKind::Extent { fields, .. } = &extent.kind else { continue };
-        let logical = fields.disk_bytenr.offset(fields.offset + (at - extent.start));
-        let len = extent.end.min(end) - at;
-        return Ok((len, Target::Existing { logical, of: extent.clone() }));
-    }
-    let want = (limit - at).min(EXTENT_MAX);
-    let extent = writeback.reservations.allocate(want)?;
-    Ok((extent.len, Target::New(extent)))
-}
-
-/// True if content may go into `extent` itself: it is preallocated or the file is not
-/// copied on write, and nobody else refers to it.
-fn may_reuse(writeback: &Writeback, id: InodeId, state: &State, extent: &Mapped) -> Result<bool> {
-    let MappedKind::Extent { kind, compression, fields } = &extent.kind else { return Ok(false) };
-    let nocow = state.item.flags & inode_flags::NODATACOW != 0;
-    let reusable = fields.disk_bytenr.0 != 0
-        && *compression == Compression::None
-        && (*kind == FileExtentKind::Prealloc || nocow && *kind == FileExtentKind::Regular);
-    if !reusable {
-        return Ok(false);
-    }
-    let last_snapshot = writeback.subvols.get(id.tree).map_or(0, |s| s.last_snapshot().0);
-    if fields.generation <= last_snapshot {
-        return Ok(false);
-    }
-    let origin = extent.start.wrapping_sub(fields.offset);
-    writeback.core.only_referrer(fields.disk_bytenr, (id.tree, id.objectid, origin)).fs()
 }
 
 /// One landed piece enters the epoch, in an extent of `most` bytes at most if it makes one grow.

@@ -7,7 +7,7 @@ use super::outside;
 use super::shared;
 use super::state::{self, Extra};
 use blocksim::{Epoch, Image, Lie, SimDevice};
-use btrfs_fs::{BtrfsFs, Defect, Injection, Options};
+use btrfs_fs::{BtrfsFs, Compress, Defect, Injection, Method, Options};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -111,6 +111,16 @@ struct Run {
 
 const CX: Context = Context { uid: 0, gid: 0, pid: 0, umask: 0 };
 
+/// Two volumes of eight compress whatever they can.
+fn compressed(seed: u64) -> Option<Compress> {
+    let method = match seed % 8 {
+        5 => "zstd:1",
+        6 => "lzo",
+        _ => return None,
+    };
+    Some(Compress { method: Method::parse(method)?, force: true })
+}
+
 impl Rig {
     pub fn new(effort: Effort) -> Rig {
         Rig { effort, broken: Broken::default(), tally: Tally::default() }
@@ -166,7 +176,9 @@ impl Rig {
         let (discard, injection) = (case.seed & 2 != 0, Injection::of(self.broken.engine));
         let background = matches!(case.commits, Commits::Background);
         let commit_interval = Duration::from_millis(3);
-        let mut options = Options { discard, injection, background, commit_interval, ..options() };
+        let compress = compressed(case.seed);
+        let mut options =
+            Options { discard, injection, background, commit_interval, compress, ..options() };
         if matches!(case.commits, Commits::Held(_)) && inside::reads_much(case.seed) {
             options.cache_bytes = 64 << 10;
         }

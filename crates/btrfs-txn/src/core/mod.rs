@@ -13,8 +13,8 @@ pub use op::{Op, RUN_PLACES};
 
 use crate::delta::Delta;
 use crate::{
-    Clock, CommitRequests, Contention, Health, Injection, Memory, PendingDiscards, Roots, Snapshot,
-    TxnStats, View,
+    Clock, CommitRequests, Contention, Contents, Health, Injection, Memory, PendingDiscards, Roots,
+    Snapshot, TxnStats, View,
 };
 use arc_swap::ArcSwap;
 use btrfs_disk::items::Timespec;
@@ -54,6 +54,8 @@ pub struct Core {
     pub discards: PendingDiscards,
     /// How much of it what is not durable takes.
     pub memory: Memory,
+    /// Content that was decompressed.
+    pub contents: Contents,
     /// What stamps come from.
     pub clock: Arc<dyn Clock>,
     /// Whether a commit that nobody waits for rests.
@@ -84,6 +86,8 @@ pub struct Parts {
     pub discards: PendingDiscards,
     /// How much of it what is not durable takes.
     pub memory: Memory,
+    /// Content that was decompressed.
+    pub contents: Contents,
     /// What stamps come from.
     pub clock: Arc<dyn Clock>,
     /// Whether a commit that nobody waits for rests.
@@ -107,6 +111,7 @@ impl Core {
             requests: CommitRequests::default(),
             discards: parts.discards,
             memory: parts.memory,
+            contents: parts.contents,
             clock: parts.clock,
             contention: parts.contention,
             stats: TxnStats::default(),

@@ -8,9 +8,9 @@ use crate::inside::fill::{FileAt, Reflink};
 use crate::inside::path::{join, split};
 use crate::inside::volumes::At;
 use crate::inside::{self, CopyRules, Failures, Node, Scope, Transfer, TreeCopy, Volumes};
-use crate::mount::options::{subvol_id, subvol_path};
+use crate::mount::options::{method, subvol_id, subvol_path};
 use crate::output::Out;
-use btrfs_fs::Subvol;
+use btrfs_fs::{Compress, Subvol};
 use spinney::Volume;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -60,6 +60,8 @@ Options
     -x, --one-file-system    leave out what is mounted below SOURCE on this machine
     --reflink[=WHEN]         inside a volume: auto shares where it can, always (also without
                              WHEN) fails where it cannot, never copies
+    --compress[=HOW]         compress new content in the TARGET's volume. HOW is zlib, lzo or
+                             zstd (the default), with :LEVEL behind: zlib:9, zstd:-15
     -f, -d, -P               taken for the sake of cp(1), without effect
     -v, --verbose            name each source and where it went
     --subvol PATH, --subvolid ID
@@ -68,6 +70,7 @@ Options
 Examples
     spinney cp notes.txt disk.img:/home/
     spinney cp -r rootfs/. disk.img:/
+    spinney cp -r --compress=zstd:9 rootfs/. disk.img:/
     spinney cp -r disk.img:/home ./saved
     spinney cp -r --no-preserve disk.img:/etc ./etc
     spinney cp --reflink disk.img:/vm.raw disk.img:/vm-copy.raw
@@ -82,6 +85,7 @@ struct Words {
     rules: CopyRules,
     verbose: bool,
     exact: bool,
+    compress: Option<Compress>,
     into: Option<OsString>,
     operands: Vec<OsString>,
 }
@@ -145,6 +149,7 @@ fn run(mut args: Args) -> Result<Exit> {
             Arg::Short('T') | Arg::Long("no-target-directory") => words.exact = true,
             Arg::Short('t') | Arg::Long("target-directory") => words.into = Some(args.value()?),
             Arg::Long("reflink") => rules.reflink = reflink(args.optional_value())?,
+            Arg::Long("compress") => words.compress = Some(compress(args.optional_value())?),
             Arg::Long("subvol") => subvol = subvol_path(&args.text()?)?,
             Arg::Long("subvolid") => subvol = subvol_id(&args.text()?)?,
             Arg::Value(value) => words.operands.push(value),
@@ -154,6 +159,11 @@ fn run(mut args: Args) -> Result<Exit> {
     // A tree that goes into an image or out of it is to be the same tree.
     words.rules.preserve = preserve.unwrap_or(words.rules.recursive);
     copy(words, subvol)
+}
+
+fn compress(how: Option<OsString>) -> Result<Compress> {
+    let how = how.map_or("zstd".into(), |how| how.to_string_lossy().into_owned());
+    Ok(Compress { method: method("--compress", &how)?, force: false })
 }
 
 fn reflink(when: Option<OsString>) -> Result<Reflink> {
@@ -173,6 +183,7 @@ fn copy(words: Words, subvol: Subvol) -> Result<Exit> {
     let sources: Vec<Operand> = sources.iter().map(|word| Operand::of(word)).collect();
     let target = Operand::of(&target);
     let mut scope = Scope::new(subvol);
+    scope.compress(words.compress);
     for source in &sources {
         match (source, &target) {
             (Operand::Image(path), _) => scope.add(path, false),

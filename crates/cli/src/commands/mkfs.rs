@@ -7,12 +7,13 @@ use crate::error::{Error, Exit, Result, io_text};
 use crate::image::{self, Access, is_block};
 use crate::inside::volumes::At;
 use crate::inside::{self, CopyRules};
+use crate::mount::options::method;
 use crate::output::{Json, Out, human};
 use crate::sys;
 use blockdev::{BlockDevice, FileDevice};
 use btrfs_disk::ChecksumType;
 use btrfs_disk::superblock::{COPIES, MAGIC, MAGIC_AT, SUPER_SIZE};
-use btrfs_fs::Subvol;
+use btrfs_fs::{Compress, Subvol};
 use btrfs_image::mkfs::{self, MkfsError, MkfsOptions, MkfsReport, Profile};
 use std::ffi::OsString;
 use std::fs::OpenOptions;
@@ -41,6 +42,8 @@ Options
     -O, --features LIST    separated by commas, with ^ in front to leave one out:
                            no-holes and free-space-tree (defaults), block-group-tree
     -r, --rootdir DIR      copy what is in DIR into the volume, as `spinney cp -r DIR/.` does
+        --compress HOW     compress what is copied: zlib, lzo or zstd, with :LEVEL behind
+                           (zlib:1 to zlib:9, zstd:-15 to zstd:15)
         --owner UID:GID    owner of the top directory; default: whoever runs this
         --mode MODE        permissions of the top directory in octal; default 755
     -K, --nodiscard        do not tell the device that its old contents are gone
@@ -50,7 +53,7 @@ Options
 Examples
     spinney mkfs --size 2G disk.img
     spinney mkfs -f -L backup --csum xxhash /dev/sdb1
-    spinney mkfs --size 4G --rootdir ./rootfs root.img
+    spinney mkfs --size 4G --rootdir ./rootfs --compress zstd:9 root.img
     spinney mkfs --size 200M --mixed -O ^no-holes,^free-space-tree small.img
 
 Exit codes
@@ -66,6 +69,7 @@ struct Wanted {
     image: OsString,
     size: Option<u64>,
     root: Option<PathBuf>,
+    compress: Option<Compress>,
     force: bool,
     json: bool,
     options: MkfsOptions,
@@ -102,13 +106,16 @@ fn make(path: &Path, wanted: &Wanted) -> Result<MkfsReport> {
     // It is locked: the volume is opened anew to be filled.
     drop(device);
     match &wanted.root {
-        Some(root) => fill(path, root).map(|()| report),
+        Some(root) => fill(path, root, wanted.compress).map(|()| report),
         None => Ok(report),
     }
 }
 
-fn fill(image: &Path, root: &Path) -> Result<()> {
-    let volume = image::open_volume(image, true, &Subvol::Default)?;
+fn fill(image: &Path, root: &Path, compress: Option<Compress>) -> Result<()> {
+    let volume = match compress {
+        Some(compress) => image::open_compressing(image, &Subvol::Default, compress)?,
+        None => image::open_volume(image, true, &Subvol::Default)?,
+    };
     let top = volume.root().at(&volume, b"/")?;
     let copied = inside::transfer(&volume, CopyRules::SAME).import_into(root, &top, b"/");
     drop(top);
@@ -140,6 +147,7 @@ fn parse(mut args: Args) -> Result<Wanted> {
             Arg::Short('M') | Arg::Long("mixed") => options.mixed = true,
             Arg::Short('O') | Arg::Long("features") => parse_features(options, &args.text()?)?,
             Arg::Short('r') | Arg::Long("rootdir") => wanted.root = Some(args.path()?),
+            Arg::Long("compress") => wanted.compress = Some(compress(&args.text()?)?),
             Arg::Long("owner") => {
                 (options.root_uid, options.root_gid) = parse_owner(&args.text()?)?;
             }
@@ -153,6 +161,10 @@ fn parse(mut args: Args) -> Result<Wanted> {
     }
     wanted.image = one(operands, "an image")?;
     Ok(wanted)
+}
+
+fn compress(how: &str) -> Result<Compress> {
+    Ok(Compress { method: method("--compress", how)?, force: false })
 }
 
 fn parse_uuid(word: &str) -> Result<[u8; 16]> {

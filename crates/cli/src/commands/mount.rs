@@ -71,6 +71,12 @@ The volume's -o options
     delta-size=SIZE     changes at most, before a commit starts (256M)
     dirty-size=SIZE     unwritten file content at most, before it is written (256M)
     discard             tell the device about freed space
+    compress, compress=HOW
+                        compress new content. HOW is zlib (also without HOW), lzo or zstd,
+                        with :LEVEL behind (zlib:1 to 9, zstd:-15 to 15); no and none end it.
+                        Files say otherwise by chattr +c and +m and by the attribute
+                        btrfs.compression; +C excludes it
+    compress-force=HOW  also what a look at a sample, or the file's past, speaks against
     user_subvol_rm_allowed
                         whoever may write to a subvolume, and rmdir(2) it, may delete it
     skip_balance        an interrupted balance stays paused
@@ -119,7 +125,7 @@ FUSE's -o options
 `-o remount,ro DIR` makes a mount read-only, and returns when all is on the medium;
 remount,rw makes it writable again.
 
-Options of the kernel's btrfs without effect here (compress, ssd, ...) are told in a line.
+Options of the kernel's btrfs without effect here (autodefrag, ssd, ...) are told in a line.
 
 fstab(5) and mount(8)
 What lines have for mount(8) and systemd (defaults, noauto, user, nofail, _netdev, x-...) is

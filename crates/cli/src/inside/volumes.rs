@@ -7,7 +7,7 @@
 use super::Losses;
 use crate::error::{Error, Exit, Result};
 use crate::image::{self, ImagePath};
-use btrfs_fs::Subvol;
+use btrfs_fs::{Compress, Subvol};
 use spinney::Volume;
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
@@ -17,12 +17,18 @@ use vfs::FsError;
 /// Which volumes are needed, and how.
 pub struct Scope {
     subvol: Subvol,
+    compress: Option<Compress>,
     images: Vec<(PathBuf, bool)>,
 }
 
 impl Scope {
     pub fn new(subvol: Subvol) -> Scope {
-        Scope { subvol, images: Vec::new() }
+        Scope { subvol, compress: None, images: Vec::new() }
+    }
+
+    /// What is new in volumes that are changed is compressed.
+    pub fn compress(&mut self, compress: Option<Compress>) {
+        self.compress = compress;
     }
 
     pub fn add(&mut self, path: &ImagePath, write: bool) {
@@ -83,7 +89,10 @@ impl Volumes {
             }
         }
         let open = wanted.into_iter().map(|(real, image, write)| {
-            let volume = image::open_volume(image, write, &scope.subvol)?;
+            let volume = match scope.compress {
+                Some(compress) if write => image::open_compressing(image, &scope.subvol, compress)?,
+                _ => image::open_volume(image, write, &scope.subvol)?,
+            };
             let losses = Arc::new(Losses::default());
             let teller = losses.clone();
             volume.on_loss(move |loss| teller.tell(loss));

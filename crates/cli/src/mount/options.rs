@@ -10,7 +10,7 @@ use crate::mount::machine::Limits;
 use crate::sys;
 use crate::words;
 use btrfs_disk::TreeId;
-use btrfs_fs::{Atime, Options, Subvol};
+use btrfs_fs::{Atime, Compress, Method, Options, Subvol};
 use fuse::{Config, Map, Owners};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -101,8 +101,6 @@ const HOLDS: &[&str] =
 
 /// Of the kernel: what they ask for is not done here.
 const WITHOUT_EFFECT: &[&str] = &[
-    "compress",
-    "compress-force",
     "autodefrag",
     "flushoncommit",
     "lazytime",
@@ -144,6 +142,7 @@ impl MountOptions {
             "delta-size" | "delta_size" => self.fs.delta_bytes = size(value)?,
             "dirty-size" | "dirty_size" => self.fs.dirty_bytes = size(value)?,
             "discard" => self.fs.discard = true,
+            "compress" | "compress-force" => self.fs.compress = compress(option, name, value)?,
             "user_subvol_rm_allowed" => self.fs.user_subvol_rm_allowed = true,
             "skip_balance" => self.fs.skip_balance = true,
             "nodiscard" => self.fs.discard = false,
@@ -340,6 +339,23 @@ fn in_range(option: &str, value: &str, least: u32, most: u32) -> Result<u32> {
     value.parse().ok().filter(|number| (least..=most).contains(number)).ok_or_else(wrong)
 }
 
+/// As the kernel reads it.
+fn compress(option: &str, name: &str, value: &str) -> Result<Option<Compress>> {
+    let force = name == "compress-force";
+    let method = match value {
+        "no" | "none" => return Ok(None),
+        "" => Method::DEFAULT,
+        other => method(option, other)?,
+    };
+    Ok(Some(Compress { method, force }))
+}
+
+/// `TYPE[:LEVEL]` of `option`.
+pub fn method(option: &str, value: &str) -> Result<Method> {
+    let wrong = || Error::usage(format!("{option}: write zlib[:1-9], lzo or zstd[:-15-15]"));
+    Method::parse(value).ok_or_else(wrong)
+}
+
 fn seconds(value: &str) -> Result<Duration> {
     match value.parse() {
         Ok(seconds @ 1..=86_400) => Ok(Duration::from_secs(seconds)),
@@ -405,10 +421,21 @@ mod tests {
         let o = parsed("defaults,noauto,user,_netdev,nofail,x-systemd.automount,relatime");
         assert_eq!(o.warning(), None);
         assert_eq!(parsed("acl,space_cache=v2,nodiscard").warning(), None);
-        let told = "option without effect: compress=zstd:3";
-        assert_eq!(parsed("compress=zstd:3").warning().unwrap(), told);
+        let told = "option without effect: autodefrag";
+        assert_eq!(parsed("autodefrag").warning().unwrap(), told);
         let told = "options without effect: space_cache=v1, ssd, thread_pool=4";
         assert_eq!(parsed("space_cache=v1,ssd,acl,thread_pool=4").warning().unwrap(), told);
+    }
+
+    #[test]
+    fn compression_is_read_as_the_kernel_reads_it() {
+        let of = |list: &str| parsed(list).fs.compress.map(|c| (c.method, c.force));
+        let method = |text| Method::parse(text).unwrap();
+        assert_eq!(of("compress"), Some((method("zlib"), false)));
+        assert_eq!(of("compress=zstd:5"), Some((method("zstd:5"), false)));
+        assert_eq!(of("compress-force=lzo"), Some((method("lzo"), true)));
+        assert_eq!(of("compress=zstd,compress=no"), None);
+        assert!(MountOptions::default().apply("compress=gzip", false).is_err());
     }
 
     /// What shells complete behind -o, and the help names, is known here.

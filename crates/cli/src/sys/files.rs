@@ -78,3 +78,13 @@ pub fn get_xattr(path: &Path, name: &str) -> io::Result<Vec<u8>> {
     value.truncate(len);
     Ok(value)
 }
+
+/// Sets the attribute; an empty value is one.
+pub fn set_xattr(path: &Path, name: &str, value: &[u8]) -> io::Result<()> {
+    let (path, name) = (c_path(path)?, CString::new(name)?);
+    // SAFETY: both strings are NUL-terminated; `value.len()` bytes are read from `value`.
+    let done = unsafe {
+        libc::setxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), 0)
+    };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

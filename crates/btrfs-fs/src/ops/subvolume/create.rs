@@ -10,7 +10,7 @@ use crate::names::{self, Target};
 use crate::ops::create::{check_parent, insert_born, put_inherited, touch_dir, writable_dir};
 use crate::ops::lookup::entry;
 use crate::ops::quota::groups;
-use crate::ops::xattr::COMPRESSION;
+use crate::options::compression::PROPERTY;
 use crate::reserve::cost;
 use crate::subvol::{Caller, NewSubvolume};
 use crate::xattrs;
@@ -107,7 +107,7 @@ fn prepare(engine: &Engine, caller: &Caller, dir: InodeId, dir_state: &State) ->
     };
     // Subvolumes inherit from the subvolume that they are made in, not from the directory.
     let property = match engine.subvols.get(dir.tree) {
-        Some(above) => xattrs::get(&view, InodeId::new(dir.tree, above.root_dir), COMPRESSION)?,
+        Some(above) => xattrs::get(&view, InodeId::new(dir.tree, above.root_dir), PROPERTY)?,
         None => None,
     };
     Ok(Prepared { item, inherited, property })

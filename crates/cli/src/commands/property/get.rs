@@ -1,6 +1,6 @@
 //! `spinney property get`.
 
-use super::{READ_ONLY, known, of_subvolumes};
+use super::{READ_ONLY, compression, known, of_subvolumes};
 use crate::args::{self, Arg, Args};
 use crate::commands::Command;
 use crate::commands::subvolume::place::{self, Place};
@@ -12,20 +12,22 @@ use std::ffi::OsString;
 
 pub const COMMAND: Command = Command {
     name: "property get",
-    summary: "tell whether a subvolume is read-only",
-    usage: "[--json] [-t subvol] SUBVOLUME [ro]",
+    summary: "tell a property of a subvolume or a file",
+    usage: "[--json] [-t subvol|inode] PATH [ro|compression]",
     help: "\
 Prints `ro=true` if nothing in the subvolume can be changed, else `ro=false`. `spinney
-subvolume property get` is the same.
+subvolume property get` is the same. `compression` is of a file or a directory: how its
+content, or that of what is made in it, is compressed; nothing is printed where it has none.
 
 Options
     --json            as a JSON object
-    -t TYPE           the kind of what has the property: subvol
+    -t TYPE           the kind of what has the property: subvol or inode
     --subvol PATH, --subvolid ID
                       paths in an image start from this subvolume, not the default one
 
 Examples
     spinney property get disk.img:/home.monday ro
+    spinney property get disk.img:/home/notes compression
 ",
     run,
 };
@@ -45,6 +47,9 @@ fn run(mut args: Args) -> Result<Exit> {
     }
     let place = match operands.as_slice() {
         [place] => Place::parse(place),
+        [place, name] if name == compression::NAME => {
+            return compression::get(&Place::parse(place), subvol, json);
+        }
         [place, name] => {
             known(&name.to_string_lossy())?;
             Place::parse(place)

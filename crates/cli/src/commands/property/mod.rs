@@ -1,23 +1,24 @@
-//! `spinney property ...`: what `btrfs property` has of subvolumes.
+//! `spinney property ...`: what `btrfs property` has of subvolumes and files.
 
+mod compression;
 pub mod get;
 pub mod set;
 
 use crate::error::{Error, Result};
 
-/// The one property that there is.
+/// The property of subvolumes.
 const READ_ONLY: &str = "ro";
 
 fn of_subvolumes(kind: &str) -> Result<()> {
     match kind {
-        "subvol" | "s" | "subvolume" => Ok(()),
-        _ => Err(Error::usage(format!("-t {kind}: only subvolumes (subvol) have properties here"))),
+        "subvol" | "s" | "subvolume" | "inode" | "i" => Ok(()),
+        _ => Err(Error::usage(format!("-t {kind}: properties are of a subvol or an inode here"))),
     }
 }
 
 fn known(name: &str) -> Result<()> {
     match name {
         READ_ONLY => Ok(()),
-        _ => Err(Error::usage(format!("there is no property {name}: ro is the one"))),
+        _ => Err(Error::usage(format!("there is no property {name}: ro and compression are"))),
     }
 }

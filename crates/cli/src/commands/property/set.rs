@@ -1,6 +1,6 @@
 //! `spinney property set`.
 
-use super::{known, of_subvolumes};
+use super::{compression, known, of_subvolumes};
 use crate::args::{self, Arg, Args};
 use crate::commands::Command;
 use crate::commands::subvolume::place::{self, Place};
@@ -11,22 +11,28 @@ use std::ffi::OsString;
 
 pub const COMMAND: Command = Command {
     name: "property set",
-    summary: "make a subvolume read-only, or not",
-    usage: "[-f] [-t subvol] SUBVOLUME ro true|false",
+    summary: "change a property of a subvolume or a file",
+    usage: "\
+[-f] [-t subvol] SUBVOLUME ro true|false
+[-t inode] PATH compression TYPE[:LEVEL]|no",
     help: "\
 With `ro true` nothing in the subvolume can be changed any more, with `ro false` it can
 again. In a mount, who owns the subvolume's root directory may do so. `spinney subvolume
 property set` is the same.
 
+`compression` says how the content of a file is compressed from now on, or that of what is
+made in a directory: zlib, lzo, zstd, or not at all (no, none); \"\" takes the property away.
+
 Options
     -f                also of a subvolume that was received, which is then no longer what was
                       sent, so that nothing that builds on it can be received
-    -t TYPE           the kind of what has the property: subvol
+    -t TYPE           the kind of what has the property: subvol or inode
     --subvol PATH, --subvolid ID
                       paths in an image start from this subvolume, not the default one
 
 Examples
     spinney property set disk.img:/home.monday ro true
+    spinney property set disk.img:/var/log compression zstd
 ",
     run,
 };
@@ -46,6 +52,9 @@ fn run(mut args: Args) -> Result<Exit> {
     }
     let [place, name, value] = <[OsString; 3]>::try_from(operands)
         .map_err(|all| Error::usage(format!("expected three words, got {}", all.len())))?;
+    if name == compression::NAME {
+        return compression::set(&Place::parse(&place), subvol, &value);
+    }
     known(&name.to_string_lossy())?;
     let read_only = match value.to_str() {
         Some("true") => true,

@@ -5,6 +5,7 @@ use crate::door::{Door, NO_GROUP, NOT_THAT_GROUP};
 use crate::error::{Error, Exit, Result};
 use crate::image::{ImagePath, is_block};
 use crate::inside::{Failures, Scope, Volumes};
+use crate::sys;
 use btrfs_fs::Subvol;
 use spinney::{NewExtent, QgroupId, SnapshotOptions, SubvolId, SubvolumeInfo, Volume};
 use std::ffi::{OsStr, OsString};
@@ -258,6 +259,26 @@ impl Open<'_> {
         match place {
             Place::Image(inside) => Ok(self.0.of(inside)?.set_default_subvolume(id)?),
             Place::Mount(path) => Door::open(path)?.set_default(id),
+        }
+    }
+
+    /// An extended attribute.
+    pub fn attribute(&self, place: &Place, name: &str) -> Result<Option<Vec<u8>>> {
+        match place {
+            Place::Image(inside) => Ok(self.0.of(inside)?.xattr(path(inside), name)?),
+            Place::Mount(path) => match sys::get_xattr(path, name) {
+                Err(error) if error.raw_os_error() == Some(libc::ENODATA) => Ok(None),
+                other => other.map(Some).map_err(|e| Error::io(path, &e)),
+            },
+        }
+    }
+
+    pub fn set_attribute(&self, place: &Place, name: &str, value: &[u8]) -> Result<()> {
+        match place {
+            Place::Image(inside) => Ok(self.0.of(inside)?.set_xattr(path(inside), name, value)?),
+            Place::Mount(path) => {
+                sys::set_xattr(path, name, value).map_err(|e| Error::io(path, &e))
+            }
         }
     }
 

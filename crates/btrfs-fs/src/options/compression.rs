@@ -1,0 +1,129 @@
+//! How content is to be compressed: what a mount, a property or a flag says.
+//!
+//! It does not know content, nor where it goes.
+
+use btrfs_disk::compress::levels;
+use btrfs_disk::ids::incompat;
+use btrfs_disk::items::{Compression, inode_flags};
+
+/// The attribute that says it for a file, or for what is made in a directory.
+pub(crate) const PROPERTY: &[u8] = b"btrfs.compression";
+/// Files whose content stays as it is: content without checksums cannot be judged when it is
+/// decompressed, and extents that are there already are filled as they are.
+const NEVER: u64 = inode_flags::NODATACOW | inode_flags::NODATASUM | inode_flags::PREALLOC;
+
+/// A way to compress.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Method {
+    pub(crate) kind: Compression,
+    pub(crate) level: i32,
+}
+
+/// What a mount compresses by itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Compress {
+    /// How.
+    pub method: Method,
+    /// All content, also of files that did not get smaller before.
+    pub force: bool,
+}
+
+impl Method {
+    /// What the kernel takes where nobody names one.
+    pub const DEFAULT: Method = Method { kind: Compression::Zlib, level: 3 };
+
+    /// `TYPE[:LEVEL]`: zlib, lzo or zstd. A level that there is not becomes the nearest one, as in
+    /// the kernel; 0 is the default one. LZO has no levels.
+    pub fn parse(text: &str) -> Option<Method> {
+        let (name, level) = match text.split_once(':') {
+            Some((name, level)) => (name, level.parse::<i32>().ok()?),
+            None => (text, 0),
+        };
+        let kind = match name {
+            "zlib" => Compression::Zlib,
+            "lzo" => Compression::Lzo,
+            "zstd" => Compression::Zstd,
+            _ => return None,
+        };
+        let (least, default, most) = levels(kind);
+        let level = if level == 0 { default } else { level.clamp(least, most) };
+        Some(Method { kind, level })
+    }
+
+    /// Without its level, as the property has it.
+    pub fn name(&self) -> &'static str {
+        match self.kind {
+            Compression::Zlib | Compression::None => "zlib",
+            Compression::Lzo => "lzo",
+            Compression::Zstd => "zstd",
+        }
+    }
+
+    /// The bits that a superblock has where there are such extents.
+    pub(crate) fn incompat(&self) -> u64 {
+        match self.kind {
+            Compression::None | Compression::Zlib => 0,
+            Compression::Lzo => incompat::COMPRESS_LZO,
+            Compression::Zstd => incompat::COMPRESS_ZSTD,
+        }
+    }
+}
+
+/// What is done with one file's content.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Plan {
+    pub method: Method,
+    /// Without a look at a sample.
+    pub force: bool,
+    /// A file that does not get smaller is marked as one.
+    pub marks: bool,
+}
+
+/// Whether content of a file with these flags may be compressed; cheap.
+pub(crate) fn may_compress(mount: Option<Compress>, flags: u64) -> bool {
+    let force = mount.is_some_and(|mount| mount.force);
+    let wanted = mount.is_some() || flags & inode_flags::COMPRESS != 0;
+    let marked = flags & inode_flags::NOCOMPRESS != 0;
+    wanted && flags & NEVER == 0 && (force || !marked)
+}
+
+/// What is to be done where `may_compress`. `property` is the file's own.
+pub(crate) fn plan(mount: Option<Compress>, property: Option<&[u8]>) -> Plan {
+    let property = property.and_then(|value| std::str::from_utf8(value).ok());
+    let property = property.and_then(Method::parse);
+    let method = property.or(mount.map(|mount| mount.method)).unwrap_or(Method::DEFAULT);
+    let force = mount.is_some_and(|mount| mount.force);
+    Plan { method, force, marks: !force && property.is_none() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn methods_are_named_as_in_the_kernel() {
+        let parsed = |text| Method::parse(text).map(|m| (m.name(), m.level));
+        assert_eq!(parsed("zlib"), Some(("zlib", 3)));
+        assert_eq!(parsed("zlib:9"), Some(("zlib", 9)));
+        assert_eq!(parsed("zlib:12"), Some(("zlib", 9)));
+        assert_eq!(parsed("lzo"), Some(("lzo", 0)));
+        assert_eq!(parsed("lzo:7"), Some(("lzo", 0)));
+        assert_eq!(parsed("zstd:-15"), Some(("zstd", -15)));
+        assert_eq!(parsed("zstd:0"), Some(("zstd", 3)));
+        for bad in ["", "zstd:", "zstd:x", "gzip", "no", "zlib:1:2"] {
+            assert_eq!(parsed(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn flags_and_options_decide_together() {
+        let mount = |force| Some(Compress { method: Method::DEFAULT, force });
+        assert!(!may_compress(None, 0) && may_compress(None, inode_flags::COMPRESS));
+        assert!(may_compress(mount(false), 0));
+        assert!(!may_compress(mount(false), inode_flags::NOCOMPRESS));
+        assert!(may_compress(mount(true), inode_flags::NOCOMPRESS));
+        assert!(!may_compress(mount(true), inode_flags::NODATASUM));
+        assert_eq!(plan(mount(false), Some(b"zstd")).method.name(), "zstd");
+        assert!(plan(mount(false), None).marks && !plan(mount(false), Some(b"lzo")).marks);
+    }
+}

@@ -1,0 +1,317 @@
+//! Compressing content ahead of its writeback: a copy of it is taken under the inode's lock and
+//! compressed outside of all locks, on as many processors as have nothing else to compress.
+//!
+//! Invariants: what is made here is worth something only while the content is what was copied;
+//! whoever stores it looks (`Packed::agrees`). What one caller has under way is [`MOST`] bytes, its
+//! copy and its streams together at most twice that.
+//!
+//! As the kernel does, content is cut in pieces of 128 KiB, and where one of [`GROUP`] does not get
+//! smaller, those behind it in the group are not tried. What it does not know: extents.
+
+use super::Writeback;
+use crate::extents::sums;
+use crate::inode::{Dirty, Inode, State};
+use crate::options::compression::{PROPERTY, Plan, may_compress, plan};
+use crate::xattrs;
+use btrfs_disk::compress::{MAX_UNCOMPRESSED, compress, looks_compressible};
+use locks::{Mutex, Rank};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Content that is compressed ahead at a time, in bytes.
+pub(super) const MOST: u64 = 8 << 20;
+/// Inodes that are looked at for that.
+const SEVERAL: usize = 256;
+/// Pieces that are judged together.
+const GROUP: usize = 4;
+/// Bytes of content for which another thread is asked to help.
+const WORTH_A_THREAD: u64 = 64 << 10;
+
+/// One piece of content.
+#[derive(Debug)]
+pub(super) struct Piece {
+    pub(super) start: u64,
+    /// In whole sectors.
+    pub(super) len: u64,
+    /// `None`: it stays as it is.
+    pub(super) stream: Option<Stream>,
+    /// It is all of a file, and the stream fits into its item.
+    pub(super) inline: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Stream {
+    /// In whole sectors, unless it is to be inline.
+    pub(super) bytes: Vec<u8>,
+    /// Of its sectors.
+    pub(super) sums: Box<[u8]>,
+}
+
+/// What was compressed of one file, from its first dirty byte on.
+pub(super) struct Packed {
+    pub(super) plan: Plan,
+    pub(super) pieces: Vec<Piece>,
+    /// The file is one that does not get smaller.
+    pub(super) incompressible: bool,
+    size: u64,
+    content: Vec<u8>,
+}
+
+impl Packed {
+    fn start(&self) -> u64 {
+        self.pieces[0].start
+    }
+
+    /// True if the piece was compressed, and is still what it was then. Zeros behind the end of the
+    /// file may have become content meanwhile: where the stream ends are zeros.
+    pub(super) fn agrees(&self, piece: &Piece, dirty: &Dirty, size: u64) -> bool {
+        let end = piece.start + piece.len;
+        let other_end = piece.inline && size != self.size;
+        let whole = || dirty.covers(piece.start) && dirty.run_end(piece.start) >= end;
+        if piece.stream.is_none() || other_end || !whole() {
+            return false;
+        }
+        let mut at = (piece.start - self.start()) as usize;
+        dirty.slices(piece.start, end).iter().all(|slice| {
+            let same = self.content[at..at + slice.len()] == **slice;
+            at += slice.len();
+            same
+        })
+    }
+}
+
+/// Compresses what is first in the dirty content of `inode`, if it is to be.
+pub(super) fn pack(writeback: &Writeback, inode: &Inode) -> Option<Packed> {
+    let mut copied = [copy(writeback, inode, MOST)?];
+    Work::new(writeback, &mut copied).done();
+    let [packed] = copied;
+    Some(packed)
+}
+
+/// Inodes that are to be written back one after the other. Content of those that come next, up to
+/// [`MOST`] bytes together, is compressed at a time, so that short files are compressed beside
+/// each other, too.
+pub(super) struct Ahead<'w> {
+    writeback: &'w Writeback,
+    queue: VecDeque<Arc<Inode>>,
+    packed: VecDeque<Option<Packed>>,
+}
+
+impl<'w> Ahead<'w> {
+    pub(super) fn new(writeback: &'w Writeback, queue: Vec<Arc<Inode>>) -> Ahead<'w> {
+        Ahead { writeback, queue: queue.into(), packed: VecDeque::new() }
+    }
+
+    /// The next one; where none is to be written nothing more is compressed.
+    pub(super) fn next(&mut self, written: bool) -> Option<(Arc<Inode>, Option<Packed>)> {
+        if self.packed.is_empty() && written {
+            self.pack();
+        }
+        let inode = self.queue.pop_front()?;
+        Some((inode, self.packed.pop_front().flatten()))
+    }
+
+    fn pack(&mut self) {
+        let mut left = MOST;
+        for inode in self.queue.iter().take(SEVERAL) {
+            // What has no name is hardly written.
+            let named = inode.read().is_ok_and(|state| state.item.nlink > 0);
+            let packed = if named { copy(self.writeback, inode, left) } else { None };
+            left -= packed.as_ref().map_or(0, |packed| packed.content.len() as u64);
+            self.packed.push_back(packed);
+            if left == 0 {
+                break;
+            }
+        }
+        Work::new(self.writeback, self.packed.iter_mut().flatten()).done();
+    }
+}
+
+/// What is to be compressed, up to `most` bytes of it.
+fn copy(writeback: &Writeback, inode: &Inode, most: u64) -> Option<Packed> {
+    // Gone meanwhile: its content went with it.
+    let Ok(state) = inode.read() else { return None };
+    if !state.is_file() || !may_compress(writeback.compress, state.item.flags) {
+        return None;
+    }
+    let dirty = state.dirty.as_ref()?;
+    let start = dirty.first_from(0)?;
+    // What cannot be read is for who asks for it.
+    let property = xattrs::get(&writeback.core.view(), inode.id, PROPERTY).unwrap_or_default();
+    let plan = plan(writeback.compress, property.as_deref());
+    let end = dirty.run_end(start).min(start + most);
+    let content = dirty.slices(start, end).concat();
+    let size = state.item.size;
+    let pieces = cut(writeback, &state, start, end);
+    Some(Packed { plan, pieces, incompressible: false, size, content })
+}
+
+fn cut(writeback: &Writeback, state: &State, start: u64, end: u64) -> Vec<Piece> {
+    let sector = writeback.core.sector();
+    let size = state.item.size;
+    let piece = |at: u64| {
+        let len = (end - at).min(MAX_UNCOMPRESSED as u64);
+        let inline = at == 0 && len == sector && size > 0 && size <= sector && !state.no_inline;
+        Piece { start: at, len, stream: None, inline }
+    };
+    (start..end).step_by(MAX_UNCOMPRESSED).map(piece).collect()
+}
+
+/// Groups of pieces that threads take one after the other.
+struct Work<'a> {
+    writeback: &'a Writeback,
+    files: Vec<File<'a>>,
+    groups: Vec<Mutex<Group<'a>>>,
+    next: AtomicUsize,
+}
+
+struct File<'a> {
+    plan: Plan,
+    /// Behind the end of the file there is nothing to compress.
+    size: u64,
+    /// The first group of which a piece did not get smaller, if the file is to be marked for it.
+    failed: AtomicUsize,
+    incompressible: &'a mut bool,
+}
+
+struct Group<'a> {
+    /// Which file, and which of its groups.
+    file: usize,
+    at: usize,
+    pieces: Vec<(&'a mut Piece, &'a [u8])>,
+}
+
+impl<'a> Work<'a> {
+    fn new(writeback: &'a Writeback, all: impl IntoIterator<Item = &'a mut Packed>) -> Work<'a> {
+        let (mut files, mut groups) = (Vec::new(), Vec::new());
+        for packed in all {
+            let contents = packed.content.chunks(MAX_UNCOMPRESSED);
+            let mut left: Vec<_> = packed.pieces.iter_mut().zip(contents).collect();
+            for at in 0.. {
+                let rest = left.split_off(GROUP.min(left.len()));
+                let pieces = std::mem::replace(&mut left, rest);
+                if pieces.is_empty() {
+                    break;
+                }
+                groups.push(Mutex::new(Rank::Leaf, Group { file: files.len(), at, pieces }));
+            }
+            let (plan, size, failed) = (packed.plan, packed.size, AtomicUsize::new(usize::MAX));
+            files.push(File { plan, size, failed, incompressible: &mut packed.incompressible });
+        }
+        Work { writeback, files, groups, next: AtomicUsize::new(0) }
+    }
+
+    fn done(mut self) {
+        let bytes = |group: &mut Mutex<Group<'_>>| {
+            group.get_mut().pieces.iter().map(|(piece, _)| piece.len).sum::<u64>()
+        };
+        let bytes: u64 = self.groups.iter_mut().map(bytes).sum();
+        // Another thread costs as much as some pages.
+        let most = self.groups.len().saturating_sub(1).min((bytes / WORTH_A_THREAD) as usize);
+        let helpers = self.writeback.helpers.take(most);
+        std::thread::scope(|scope| {
+            for _ in 0..helpers.0 {
+                // A thread that cannot be had is done without.
+                let _ = std::thread::Builder::new()
+                    .name("compress".into())
+                    .spawn_scoped(scope, || self.take_part());
+            }
+            self.take_part();
+        });
+        for group in &mut self.groups {
+            let group = group.get_mut();
+            // In the order of the file, what comes behind the mark is not tried.
+            if group.at > *self.files[group.file].failed.get_mut() {
+                group.pieces.iter_mut().for_each(|(piece, _)| piece.stream = None);
+            }
+        }
+        for file in &mut self.files {
+            *file.incompressible = *file.failed.get_mut() != usize::MAX;
+        }
+    }
+
+    fn take_part(&self) {
+        while let Some(group) = self.groups.get(self.next.fetch_add(1, Ordering::Relaxed)) {
+            let group = &mut *group.lock();
+            let file = &self.files[group.file];
+            if group.at > file.failed.load(Ordering::Relaxed) {
+                continue;
+            }
+            for (piece, content) in &mut group.pieces {
+                match self.attempt(file, piece, content) {
+                    Attempt::Smaller(stream) => piece.stream = Some(stream),
+                    Attempt::Pointless => break,
+                    Attempt::Failed => {
+                        if file.plan.marks {
+                            file.failed.fetch_min(group.at, Ordering::Relaxed);
+                        }
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    fn attempt(&self, file: &File<'_>, piece: &Piece, content: &[u8]) -> Attempt {
+        let sector = self.writeback.core.sector();
+        let len = piece.len.min(file.size.saturating_sub(piece.start));
+        let limit = match piece.inline {
+            true => len.saturating_sub(1).min(self.writeback.core.geometry.max_inline() as u64),
+            // A sector must be saved.
+            false => piece.len - sector,
+        };
+        let content = &content[..len as usize];
+        if limit == 0 || content.is_empty() || !file.plan.force && !looks_compressible(content) {
+            return Attempt::Pointless;
+        }
+        let (method, sector) = (file.plan.method, sector as usize);
+        match compress(method.kind, method.level, sector, content, limit as usize) {
+            Some(mut bytes) if !piece.inline => {
+                bytes.resize(bytes.len().next_multiple_of(sector), 0);
+                let sums = sums::compute(&self.writeback.core, &[&bytes]);
+                Attempt::Smaller(Stream { bytes, sums })
+            }
+            Some(bytes) => Attempt::Smaller(Stream { bytes, sums: Box::default() }),
+            None => Attempt::Failed,
+        }
+    }
+}
+
+enum Attempt {
+    Smaller(Stream),
+    /// It was not tried.
+    Pointless,
+    Failed,
+}
+
+/// Threads that may be had beside those that compress for themselves.
+pub(super) struct Helpers(AtomicUsize);
+
+impl Default for Helpers {
+    fn default() -> Helpers {
+        let all = std::thread::available_parallelism().map_or(1, usize::from);
+        Helpers(AtomicUsize::new(all - 1))
+    }
+}
+
+impl Helpers {
+    fn take(&self, most: usize) -> Taken<'_> {
+        let mut taken = 0;
+        let take = |free: usize| {
+            taken = free.min(most);
+            Some(free - taken)
+        };
+        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+        Taken(taken, self)
+    }
+}
+
+/// So many of them; they come back when this is dropped.
+struct Taken<'h>(usize, &'h Helpers);
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        self.1.0.fetch_add(self.0, Ordering::Relaxed);
+    }
+}

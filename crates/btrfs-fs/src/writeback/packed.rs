@@ -1,0 +1,222 @@
+//! Storing what was compressed ahead (pack.rs): each piece in an extent of its own, or in the item
+//! of a short file; what did not get smaller, or was changed meanwhile, as it is.
+//!
+//! Invariants: as in store.rs; the superblock says that there are such extents before the delta
+//! has one (`Volume::announce`).
+
+use super::Writeback;
+use super::flush::{flush_range, store_inline, way_for};
+use super::pack::{Packed, Piece};
+use super::store::{Unstored, WriteMode, through};
+use crate::error::{IntoFs, to_fs};
+use crate::extents::{drop_range, insert_regular, map_near};
+use crate::ino::InodeId;
+use crate::inode::{Dirty, State, change, put_inode};
+use btrfs_disk::compress::MAX_UNCOMPRESSED;
+use btrfs_disk::items::{Compression, FileExtentFields, FileExtentKind, inode_flags};
+use btrfs_space::Extent;
+use btrfs_txn::{Op, budget};
+use vfs::Result;
+
+/// Stores the pieces in their order, until one is no longer dirty as a whole: at least one, or what
+/// is dirty first.
+pub(super) fn flush_packed(
+    writeback: &Writeback,
+    id: InodeId,
+    state: &mut State,
+    dirty: &mut Box<Dirty>,
+    packed: &Packed,
+    way: WriteMode,
+) -> Result<()> {
+    if packed.incompressible {
+        state.item.flags |= inode_flags::NOCOMPRESS;
+        state.item_dirty = true;
+    }
+    writeback.core.volume.announce(packed.plan.method.incompat());
+    let mut rest = &packed.pieces[..];
+    while !rest.is_empty() {
+        let size = state.item.size;
+        let made = rest.iter().take_while(|p| packed.agrees(p, dirty, size)).count();
+        let stored = match &rest[..made] {
+            [] => 0,
+            [piece] if piece.inline => store_inline_stream(writeback, id, state, dirty, packed)?,
+            pieces => store_pieces(writeback, id, state, dirty, (pieces, packed, way))?,
+        };
+        if stored > 0 {
+            rest = &rest[stored..];
+            continue;
+        }
+        match flush_plain(writeback, id, state, dirty, (rest, way))? {
+            0 if rest.len() < packed.pieces.len() => return Ok(()),
+            0 => return flush_first(writeback, id, state, dirty, way),
+            plain => rest = &rest[plain..],
+        }
+    }
+    Ok(())
+}
+
+/// Those in front that did not get smaller, as they are. Answers how many.
+fn flush_plain(
+    writeback: &Writeback,
+    id: InodeId,
+    state: &mut State,
+    dirty: &mut Box<Dirty>,
+    (pieces, way): (&[Piece], WriteMode),
+) -> Result<usize> {
+    let plain = pieces.iter().take_while(|p| p.stream.is_none() && is_dirty(p, dirty)).count();
+    if let Some(last) = pieces[..plain].last() {
+        let range = (pieces[0].start, last.start + last.len);
+        flush_range(writeback, id, state, dirty, range, way)?;
+    }
+    Ok(plain)
+}
+
+/// Changed meanwhile, or there is no room in one piece: it must get on all the same.
+fn flush_first(
+    writeback: &Writeback,
+    id: InodeId,
+    state: &mut State,
+    dirty: &mut Box<Dirty>,
+    way: WriteMode,
+) -> Result<()> {
+    let Some(start) = dirty.first_from(0) else { return Ok(()) };
+    let end = dirty.run_end(start).min(start + MAX_UNCOMPRESSED as u64);
+    flush_range(writeback, id, state, dirty, (start, end), way)
+}
+
+fn is_dirty(piece: &Piece, dirty: &Dirty) -> bool {
+    dirty.covers(piece.start) && dirty.run_end(piece.start) >= piece.start + piece.len
+}
+
+fn store_inline_stream(
+    writeback: &Writeback,
+    id: InodeId,
+    state: &mut State,
+    dirty: &mut Box<Dirty>,
+    packed: &Packed,
+) -> Result<usize> {
+    let piece = &packed.pieces[0];
+    let Some(stream) = &piece.stream else { return Ok(0) };
+    let content = (packed.plan.method.kind, &stream.bytes[..]);
+    store_inline(writeback, id, state, content)?;
+    dirty.remove(piece.start, piece.start + piece.len);
+    writeback.reservations.forget_landed(piece.len, 0);
+    Ok(1)
+}
+
+/// Answers how many of the pieces are stored: those for which there was room in one piece.
+fn store_pieces(
+    writeback: &Writeback,
+    id: InodeId,
+    state: &mut State,
+    dirty: &mut Box<Dirty>,
+    (pieces, packed, way): (&[Piece], &Packed, WriteMode),
+) -> Result<usize> {
+    let len: u64 = pieces.iter().map(|p| p.len).sum();
+    let extents = match land(writeback, id, pieces, way_for(len, way)) {
+        Err(Unstored::Refused(error)) => {
+            state.refused = true;
+            writeback.refusals.keep(id, &error);
+            return Err(error);
+        }
+        other => other?,
+    };
+    let pieces = &pieces[..extents.len()];
+    let Some(last) = pieces.last() else { return Ok(0) };
+    let (start, end) = (pieces[0].start, last.start + last.len);
+    state.pending_from = dirty.first_from(end);
+    let kind = packed.plan.method.kind;
+    let entered = budget::suspended(|| {
+        change(&writeback.core, |op| {
+            let all = pieces.iter().zip(&extents);
+            op.run(|| all.into_iter().try_for_each(|(p, e)| enter(op, id, state, kind, p, e)))?;
+            put_inode(op, id, state);
+            Ok(())
+        })
+    });
+    state.pending_from = None;
+    entered?;
+    dirty.remove(start, end);
+    let paid = extents.iter().map(|extent| extent.len).sum();
+    writeback.reservations.forget_landed(end - start, paid);
+    count(writeback, extents.len() as u64, end - start, paid);
+    Ok(extents.len())
+}
+
+fn count(writeback: &Writeback, extents: u64, content: u64, stored: u64) {
+    let stats = &writeback.stats;
+    stats.data_extents.add(extents);
+    stats.data_written_bytes.add(content);
+    stats.compressed_extents.add(extents);
+    stats.compressed_content_bytes.add(content);
+    stats.compressed_stored_bytes.add(stored);
+}
+
+/// Writes the streams of the first pieces, each into a new extent; on an error nothing stays
+/// allocated.
+fn land(
+    writeback: &Writeback,
+    id: InodeId,
+    pieces: &[Piece],
+    way: WriteMode,
+) -> std::result::Result<Vec<Extent>, Unstored> {
+    let through = through(writeback, way);
+    let mut extents: Vec<Extent> = Vec::new();
+    let give_back = |extents: &[Extent]| {
+        extents.iter().for_each(|extent| writeback.reservations.unallocate(*extent));
+    };
+    for stream in pieces.iter().filter_map(|piece| piece.stream.as_ref()) {
+        let len = stream.bytes.len() as u64;
+        let extent = match writeback.reservations.allocate_whole(len) {
+            Ok(Some(extent)) => extent,
+            Ok(None) => break,
+            Err(error) => {
+                give_back(&extents);
+                return Err(error.into());
+            }
+        };
+        extents.push(extent);
+        let written =
+            writeback.core.volume.write_content(extent.logical, &[&stream.bytes], through);
+        if let Err(error) = written {
+            writeback.refusals.note(id, &error);
+            give_back(&extents);
+            return Err(Unstored::Refused(to_fs(error)));
+        }
+    }
+    Ok(extents)
+}
+
+/// One piece that has landed enters the epoch.
+fn enter(
+    op: &Op<'_>,
+    id: InodeId,
+    state: &mut State,
+    kind: Compression,
+    piece: &Piece,
+    extent: &Extent,
+) -> Result<()> {
+    let (start, end) = (piece.start, piece.start + piece.len);
+    let now = map_near(&op.view, id, op.core.sector(), (start, end), state.near).fs()?;
+    drop_range(op, id, state, &now, start, end)?;
+    let fields = FileExtentFields {
+        generation: op.generation().0,
+        ram_bytes: piece.len,
+        compression: kind as u8,
+        encryption: 0,
+        other_encoding: 0,
+        kind: FileExtentKind::Regular as u8,
+        disk_bytenr: extent.logical,
+        disk_num_bytes: extent.len,
+        offset: 0,
+        num_bytes: piece.len,
+    };
+    op.core.contents.forget(extent.logical.0);
+    op.allocate(*extent, (id.tree, id.objectid, start)).fs()?;
+    state.near = Some(start);
+    insert_regular(op, id, state, start, FileExtentKind::Regular, kind, fields);
+    if let Some(stream) = &piece.stream {
+        op.put_sums(extent.logical, extent.logical, stream.sums.clone());
+    }
+    Ok(())
+}

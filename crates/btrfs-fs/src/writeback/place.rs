@@ -1,0 +1,92 @@
+//! Where content goes: a new extent, or one that the file has already.
+//!
+//! What it does not know: what is written there, and when the delta names it.
+
+use super::Writeback;
+use crate::error::IntoFs;
+use crate::extents::{Mapped, MappedKind};
+use crate::ino::InodeId;
+use crate::inode::State;
+use btrfs_disk::Logical;
+use btrfs_disk::items::{Compression, FileExtentKind, inode_flags};
+use btrfs_space::Extent;
+use vfs::Result;
+
+/// Largest data extent, as the kernel's btrfs.
+pub(super) const EXTENT_MAX: u64 = 128 << 20;
+
+pub(super) enum Target {
+    New(Extent),
+    /// Into an extent that the file has: preallocated, or without copy-on-write.
+    Existing {
+        logical: Logical,
+        of: Mapped,
+    },
+}
+
+/// The bytes [skip, skip + len) of the concatenation of `slices`.
+pub(super) fn cut<'a>(slices: &[&'a [u8]], mut skip: u64, mut len: u64) -> Vec<&'a [u8]> {
+    let mut out = Vec::new();
+    for slice in slices {
+        let size = slice.len() as u64;
+        if skip >= size {
+            skip -= size;
+            continue;
+        }
+        let take = (size - skip).min(len);
+        if take == 0 {
+            break;
+        }
+        out.push(&slice[skip as usize..(skip + take) as usize]);
+        len -= take;
+        skip = 0;
+    }
+    out
+}
+
+/// Where the content from `at` on goes, and how much of it.
+pub(super) fn place(
+    writeback: &Writeback,
+    id: InodeId,
+    state: &State,
+    at: u64,
+    end: u64,
+    mapped: &[Mapped],
+) -> Result<(u64, Target)> {
+    let mut limit = end;
+    for extent in mapped.iter().filter(|m| m.end > at) {
+        if !may_reuse(writeback, id, state, extent)? {
+            continue;
+        }
+        if extent.start > at {
+            limit = limit.min(extent.start);
+            break;
+        }
+        let MappedKind::Extent { fields, .. } = &extent.kind else { continue };
+        let logical = fields.disk_bytenr.offset(fields.offset + (at - extent.start));
+        let len = extent.end.min(end) - at;
+        return Ok((len, Target::Existing { logical, of: extent.clone() }));
+    }
+    let want = (limit - at).min(EXTENT_MAX);
+    let extent = writeback.reservations.allocate(want)?;
+    Ok((extent.len, Target::New(extent)))
+}
+
+/// True if content may go into `extent` itself: it is preallocated or the file is not
+/// copied on write, and nobody else refers to it.
+fn may_reuse(writeback: &Writeback, id: InodeId, state: &State, extent: &Mapped) -> Result<bool> {
+    let MappedKind::Extent { kind, compression, fields } = &extent.kind else { return Ok(false) };
+    let nocow = state.item.flags & inode_flags::NODATACOW != 0;
+    let reusable = fields.disk_bytenr.0 != 0
+        && *compression == Compression::None
+        && (*kind == FileExtentKind::Prealloc || nocow && *kind == FileExtentKind::Regular);
+    if !reusable {
+        return Ok(false);
+    }
+    let last_snapshot = writeback.subvols.get(id.tree).map_or(0, |s| s.last_snapshot().0);
+    if fields.generation <= last_snapshot {
+        return Ok(false);
+    }
+    let origin = extent.start.wrapping_sub(fields.offset);
+    writeback.core.only_referrer(fields.disk_bytenr, (id.tree, id.objectid, origin)).fs()
+}

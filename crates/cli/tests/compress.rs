@@ -1,0 +1,95 @@
+//! Compression by the command line: of mounts, `cp`, `mkfs` and the property. The kernel reads
+//! what came of it.
+
+mod common;
+
+use common::mount::{Mount, lacks_fuse};
+use common::{Image, KernelMount, assert_clean, failing, fine, sh, text};
+use std::fs;
+use std::path::Path;
+use testkit::require;
+
+const COMPRESSED: &str = "seq 300000 > numbers && (seq 3000; head -c 50000 /dev/urandom) > mixed";
+
+/// A directory with files that compress.
+fn tree(beside: &Image) -> String {
+    let dir = beside.path.with_extension("d");
+    fs::create_dir_all(&dir).expect("mkdir");
+    assert!(sh(&format!("cd {} && {COMPRESSED}", dir.display())).status.success());
+    dir.display().to_string()
+}
+
+/// Bytes that the file's extents take, as the kernel tells them.
+fn kernel_sees(image: &Path, dir: &str, original: &str) -> (u64, String) {
+    assert_clean(image);
+    let mount = KernelMount::new(image, "ro,noatime").unwrap();
+    let script = format!(
+        "diff -r {original} {at}/{dir} && stat -f -c '%b %f %S' {at} && \
+         btrfs inspect-internal dump-super {} | grep -A4 incompat_flags",
+        image.display(),
+        at = mount.path().display(),
+    );
+    let told = sh(&script);
+    assert!(told.status.success(), "{}", text(&told.stderr));
+    let told = text(&told.stdout);
+    let numbers: Vec<u64> =
+        told.lines().next().unwrap().split(' ').map(|word| word.parse().unwrap()).collect();
+    mount.unmount().unwrap();
+    ((numbers[0] - numbers[1]) * numbers[2], told)
+}
+
+#[test]
+fn cp_and_mkfs_compress_what_they_copy() {
+    require!(kernel_btrfs);
+    let (plain, image) = (Image::new("compress-no"), Image::new("compress-cp"));
+    let from = tree(&image);
+    fine(&["cp", "-r", &from, &plain.at("/d")]);
+    fine(&["cp", "-r", "--compress=zstd:9", &from, &image.at("/d")]);
+    let (most, _) = kernel_sees(&plain.path, "d", &from);
+    let (less, told) = kernel_sees(&image.path, "d", &from);
+    assert!(less + 1_000_000 < most, "{less} of {most}");
+    assert!(told.contains("COMPRESS_ZSTD"), "{told}");
+    let made = image.path.with_extension("made");
+    fine(&["mkfs", "-s", "256M", "-r", &from, "--compress", "lzo", &made.display().to_string()]);
+    let (least, told) = kernel_sees(&made, ".", &from);
+    assert!(least < most && told.contains("COMPRESS_LZO"), "{least}: {told}");
+    let (code, told) = failing(&["cp", "--compress=gzip", &from, &image.at("/e")]);
+    assert!(code == 2 && told.contains("zlib[:1-9], lzo or zstd"), "{told}");
+    fs::remove_dir_all(from).expect("remove");
+    fs::remove_file(made).expect("remove");
+}
+
+#[test]
+fn the_property_is_read_and_set_in_images_and_mounts() {
+    require!(kernel_btrfs);
+    let image = Image::new("compress-property");
+    fine(&["mkdir", &image.at("/z")]);
+    assert_eq!(fine(&["property", "get", &image.at("/z"), "compression"]), "");
+    fine(&["property", "set", &image.at("/z"), "compression", "zstd"]);
+    let got = fine(&["property", "get", "-t", "inode", &image.at("/z"), "compression"]);
+    assert_eq!(got, "compression=zstd\n");
+    let (code, _) = failing(&["property", "set", &image.at("/z"), "compression", "gzip"]);
+    assert_eq!(code, 2);
+    let from = tree(&image);
+    fine(&["cp", &format!("{from}/numbers"), &image.at("/z/numbers")]);
+    let mount = KernelMount::new(&image.path, "ro,noatime").unwrap();
+    let file = mount.join("z/numbers").display().to_string();
+    let told = sh(&format!("btrfs property get {file} compression && lsattr {file}"));
+    let told = text(&told.stdout);
+    assert!(told.starts_with("compression=zstd\n") && told.contains("---c---"), "{told}");
+    mount.unmount().unwrap();
+    if lacks_fuse("classic") {
+        return;
+    }
+    let mount = Mount::new(&image, "transport=classic,compress=lzo");
+    let at = mount.word();
+    let got = fine(&["property", "get", &format!("{at}/z"), "compression"]);
+    assert_eq!(got, "compression=zstd\n");
+    fine(&["property", "set", &format!("{at}/z"), "compression", ""]);
+    assert_eq!(fine(&["property", "get", &format!("{at}/z"), "compression"]), "");
+    assert!(sh(&format!("cd {at} && mkdir d && cp -r {from}/. d && sync -f .")).status.success());
+    mount.umount();
+    let (_, told) = kernel_sees(&image.path, "d", &from);
+    assert!(told.contains("COMPRESS_LZO"), "{told}");
+    fs::remove_dir_all(from).expect("remove");
+}

@@ -101,6 +101,17 @@ pub fn small_base(number: usize) -> &'static Base {
 }
 
 impl Shape {
+    /// Blocks that an emptied volume may have in use beside a new one: each of the trees of files,
+    /// extents and free space may stay in two leaves and a root, if one shrank to little and
+    /// the other then to just above a quarter, below which a leaf looks for a neighbour.
+    pub fn stays(&self) -> u64 {
+        let words = self.mkfs.windows(2).find(|words| words[0] == "-n");
+        let mixed = if self.mkfs.contains(&"--mixed") { 4096 } else { 16384 };
+        let node = words.map_or(mixed, |words| words[1].parse().expect("bytes"));
+        let copies = 2;
+        3 * 2 * copies * node / 4096
+    }
+
     /// With what is on it before.
     pub fn image(&self) -> Image {
         let image = Image::new(self.mib * MIB, self.mkfs);

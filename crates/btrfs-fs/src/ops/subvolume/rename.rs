@@ -290,12 +290,7 @@ fn replace(
         let mut locked = lock(engine, &inodes)?;
         still(engine, source)?;
         check_victim(engine, &locked, (to, new_name), victim.as_ref())?;
-        let whiteout = match mode {
-            RenameMode::Whiteout | RenameMode::NoReplaceWhiteout => {
-                Some(make_whiteout(engine, cx, source.dir, locked.get(source.dir))?)
-            }
-            _ => None,
-        };
+        let whiteout = whiteout(engine, cx, source.dir, &locked, mode)?;
         let index = take_index(&mut locked, to);
         change(&engine.core, |op| {
             let mut grown = new_name.len() as i64;
@@ -317,6 +312,18 @@ fn replace(
         engine.orphans.release(gone);
     }
     Ok(())
+}
+
+/// What is to stay at the old name, if the caller wants that.
+fn whiteout(
+    engine: &Engine,
+    cx: &Context,
+    dir: &Arc<Inode>,
+    locked: &Locked<'_>,
+    mode: RenameMode,
+) -> Result<Option<Whiteout>> {
+    let wanted = matches!(mode, RenameMode::Whiteout | RenameMode::NoReplaceWhiteout);
+    wanted.then(|| make_whiteout(engine, cx, dir, locked.get(dir))).transpose()
 }
 
 fn check_victim(

@@ -67,7 +67,7 @@ fn tell(volume: &std::ffi::OsStr, verbose: bool) -> Result<Exit> {
     let state = if running { "running" } else { "paused" };
     out.line(format!("Balance on '{place}' is {state}{stops}"))?;
     let (done, all) = (status.completed, status.expected);
-    let left = if all == 0 { 100 } else { 100 * (all - done.min(all)) / all };
+    let left = (100 * (all - done.min(all))).checked_div(all).unwrap_or(100);
     let seen = status.considered;
     out.line(format!(
         "{done} out of about {all} chunks balanced ({seen} considered), {left:3}% left"

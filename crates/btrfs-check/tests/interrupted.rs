@@ -187,6 +187,14 @@ fn a_large_file_half_deleted() {
     if !ready() {
         return;
     }
+    // Whether a copy comes in between is the scheduler's business: some tries.
+    let half: usize = (1..=6).map(|_| copies_of_a_deletion()).find(|half| *half > 0).unwrap_or(0);
+    assert!(half > 0, "the kernel was too fast");
+}
+
+/// Copies of the volume, each of a commit of its own, for as long as the deletion takes. How
+/// many have half of the file.
+fn copies_of_a_deletion() -> usize {
     let scratch = Scratch::new("half");
     let image = scratch.path("image");
     let path = image.display().to_string();
@@ -194,21 +202,25 @@ fn a_large_file_half_deleted() {
         python3 -c 'import os
 f = os.open(\"big\", os.O_RDWR | os.O_CREAT)
 for i in range(40000): os.pwrite(f, b\"x\" * 4096, i * 8192)'
-        sync -f .; (sleep 0.1; rm big) &
-        for k in $(seq 9); do btrfs filesystem sync .; live_copy $image $image.$k; done; wait";
+        sync -f .; rm big & k=0
+        while [ $k -lt 12 ] && { [ $k -lt 3 ] || kill -0 $! 2>/dev/null; }; do
+            k=$((k + 1)); btrfs filesystem sync .; live_copy $image $image.$k
+        done; wait";
     on_volume(&path, "-m single", script);
-    let mut half = 0;
-    for k in 1..=9 {
-        let copy = scratch.path(&format!("image.{k}"));
+    let copies =
+        (1..).map(|k| scratch.path(&format!("image.{k}"))).take_while(|path| path.exists());
+    let (mut half, mut count) = (0, 0);
+    for copy in copies {
+        count += 1;
         if !theirs(&copy).0 {
             continue; // torn
         }
         let mut report = ours(&copy, false);
         report.findings.retain(|f| !matches!(f.kind, FindingKind::SuperCopyStale { .. }));
-        assert!(report.findings.is_empty(), "copy {k}:\n{}", listing(&report));
+        assert!(report.findings.is_empty(), "{}:\n{}", copy.display(), listing(&report));
         let gone = report.totals.data_bytes < 40_000 * 4096;
         half += usize::from(report.totals.orphans == 1 && gone && report.totals.data_bytes > 0);
     }
-    println!("{half} of 9 copies have half of the file");
-    assert!(half > 0, "the kernel was too fast");
+    println!("{half} of {count} copies have half of the file");
+    half
 }

@@ -18,7 +18,9 @@ use std::time::Duration;
 pub const COMMAND: Command = Command {
     name: "balance start",
     summary: "move chunks elsewhere, or to another profile",
-    usage: "[-d[FILTERS]] [-m[FILTERS]] [-s[FILTERS]] [-fv] [--bg] [--full-balance] VOLUME",
+    usage: "\
+[-d[FILTERS]] [-m[FILTERS]] [-s[FILTERS]] [-fv] [--bg] VOLUME
+--full-balance [-fv] [--bg] VOLUME",
     help: "\
 Moves what lies in chunks elsewhere, and gives the chunks back: those that the filters
 choose, of data (-d), of metadata (-m, and with it the system's) or of the system (-s).

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub const COMMAND: Command = Command {
     name: "qgroup show",
     summary: "list quota groups, what they hold and may hold",
-    usage: "[-p] [-c] [-r] [-e] [-F | -f] [--sync] [UNITS] [--sort=KEY,...] [--json] PATH",
+    usage: "[-pcre] [-F | -f] [--sync] [UNITS] [--sort=KEY,...] [--json] PATH",
     help: "\
 Lists the quota groups of the volume that PATH is in, an image or a mount: what they
 reference, what they have for themselves, as of the last commit, and the subvolume, or which

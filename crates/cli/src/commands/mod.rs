@@ -12,6 +12,7 @@ mod df;
 mod du;
 mod dump_super;
 mod dump_tree;
+mod face;
 mod filesystem;
 mod find;
 mod help;
@@ -150,6 +151,12 @@ pub fn first_words() -> impl Iterator<Item = &'static str> {
 pub fn dispatch(called: &OsStr, mut words: Vec<OsString>) -> Result<Exit> {
     if is_mount_helper(called) {
         return Ok(mount::exit_of_helper(mount::run_as_helper(Args::new(words))));
+    }
+    if face::is_called(called) {
+        return face::run(words);
+    }
+    if words.first().is_some_and(|word| word == "btrfs") {
+        return face::run(words.split_off(1));
     }
     if words.is_empty() {
         help::overview()?;

@@ -1,0 +1,253 @@
+//! The program under the name `btrfs`: command lines of btrfs-progs, with its exit codes.
+//!
+//! Invariants: a command line is one of ours as it stands, or is refused by name; none does half of
+//! what it says. Groups and verbs may be cut as btrfs-progs lets them be: as long as one alone begins so.
+//!
+//! It does not know what the commands do, nor their options: those are btrfs-progs' already.
+
+use super::{help, named, version};
+use crate::args::{self, Args};
+use crate::error::{Error, Exit, Result};
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+
+/// A group of btrfs-progs and its verbs.
+struct Family {
+    name: &'static str,
+    /// Each as one of ours, or as what is lacking.
+    verbs: &'static [&'static str],
+}
+
+/// All of btrfs-progs 6; what is not among our commands is told as lacking.
+const FAMILIES: &[Family] = &[
+    Family { name: "balance", verbs: &["start", "pause", "cancel", "resume", "status"] },
+    Family {
+        name: "device",
+        verbs: &["add", "delete", "remove", "ready", "scan", "stats", "usage"],
+    },
+    Family {
+        name: "filesystem",
+        verbs: &[
+            "df",
+            "du",
+            "show",
+            "sync",
+            "defragment",
+            "resize",
+            "label",
+            "usage",
+            "balance",
+            "mkswapfile",
+            "commit-stats",
+        ],
+    },
+    Family {
+        name: "inspect-internal",
+        verbs: &[
+            "inode-resolve",
+            "logical-resolve",
+            "subvolid-resolve",
+            "rootid",
+            "map-swapfile",
+            "min-dev-size",
+            "dump-tree",
+            "dump-super",
+            "tree-stats",
+            "list-chunks",
+        ],
+    },
+    Family { name: "property", verbs: &["get", "set", "list"] },
+    Family {
+        name: "qgroup",
+        verbs: &["assign", "remove", "create", "destroy", "clear-stale", "show", "limit"],
+    },
+    Family { name: "quota", verbs: &["enable", "disable", "rescan", "status"] },
+    Family { name: "replace", verbs: &["start", "status", "cancel"] },
+    Family {
+        name: "rescue",
+        verbs: &[
+            "chunk-recover",
+            "super-recover",
+            "zero-log",
+            "fix-device-size",
+            "create-control-device",
+            "clear-uuid-tree",
+            "clear-space-cache",
+            "clear-ino-cache",
+        ],
+    },
+    Family { name: "scrub", verbs: &["start", "cancel", "resume", "status", "limit"] },
+    Family {
+        name: "subvolume",
+        verbs: &[
+            "create",
+            "delete",
+            "list",
+            "snapshot",
+            "get-default",
+            "set-default",
+            "find-new",
+            "show",
+            "sync",
+        ],
+    },
+];
+
+/// Commands of one word.
+const ALONE: &[&str] = &["check", "restore", "send", "receive"];
+
+/// Theirs that mean something else than ours of the same words.
+const OTHERS: &[&str] = &["inspect-internal dump-tree", "inspect-internal dump-super"];
+
+/// Whether the program was started under this name.
+pub fn is_called(called: &OsStr) -> bool {
+    Path::new(called).file_name().is_some_and(|name| name == "btrfs")
+}
+
+/// As `btrfs`: 0 done, 1 everything else.
+pub fn run(words: Vec<OsString>) -> Result<Exit> {
+    let ended = dispatch(words);
+    match ended {
+        Ok(Exit::Usage) => Ok(Exit::Failed),
+        Err(error) if Exit::from(&error) == Exit::Usage => {
+            error.print();
+            Ok(Exit::Failed)
+        }
+        ended => ended,
+    }
+}
+
+fn dispatch(mut words: Vec<OsString>) -> Result<Exit> {
+    let json = global_options(&mut words)?;
+    let Some(first) = words.first().map(|word| args::show(word)) else {
+        return help::overview().map(|_| Exit::Failed);
+    };
+    match first.as_str() {
+        "help" | "--help" | "-h" => return help::overview(),
+        "version" | "--version" | "-V" => return version::print(),
+        _ => {}
+    }
+    let (name, used) = full_name(&first, words.get(1))?;
+    words.drain(..used);
+    if name == "check" {
+        words = check_words(words)?;
+    }
+    let command = named(name.as_ref()).filter(|_| !OTHERS.contains(&name.as_str()));
+    let command = command.ok_or_else(|| Error::new(format!("`btrfs {name}` is not there yet")))?;
+    if super::asks_for_help(&words) {
+        return help::of(command);
+    }
+    if json {
+        words.insert(0, "--json".into());
+    }
+    (command.run)(Args::of(command.name, command.help, words))
+}
+
+/// Options of their check in words of ours, which is read-only always and tells how far it is on a
+/// terminal by itself.
+fn check_words(words: Vec<OsString>) -> Result<Vec<OsString>> {
+    let mut ours = Vec::new();
+    for word in words {
+        match args::show(&word).as_str() {
+            "--readonly" | "-p" | "--progress" => {}
+            "--check-data-csum" => ours.push("--data".into()),
+            option if option.starts_with('-') && !matches!(option, "--force" | "--help") => {
+                return Err(Error::new(format!("`btrfs check {option}` is not there yet")));
+            }
+            _ => ours.push(word),
+        }
+    }
+    Ok(ours)
+}
+
+/// Takes those off that stand before the group; whether JSON is asked for.
+fn global_options(words: &mut Vec<OsString>) -> Result<bool> {
+    let mut json = false;
+    while let Some(word) = words.first().map(|word| args::show(word)) {
+        match word.as_str() {
+            "-q" | "--quiet" | "-v" | "--verbose" => {}
+            "--format" => {
+                words.remove(0);
+                json = format(&words.first().map(|word| args::show(word)).unwrap_or_default())?;
+            }
+            _ => match word.strip_prefix("--format=") {
+                Some(name) => json = format(name)?,
+                None => return Ok(json),
+            },
+        }
+        words.remove(0);
+    }
+    Ok(json)
+}
+
+fn format(name: &str) -> Result<bool> {
+    match name {
+        "json" => Ok(true),
+        "text" => Ok(false),
+        _ => Err(Error::usage(format!("unknown output format: {name}"))),
+    }
+}
+
+/// The command in full, and how many words said it.
+fn full_name(first: &str, second: Option<&OsString>) -> Result<(String, usize)> {
+    if ALONE.contains(&first) {
+        return Ok((first.to_owned(), 1));
+    }
+    let families = FAMILIES.iter().map(|family| family.name);
+    let name = whole(first, families)?;
+    let family = FAMILIES.iter().find(|family| family.name == name).expect("one of them");
+    let second = second.map(|word| args::show(word)).unwrap_or_default();
+    if second.is_empty() {
+        return Err(Error::usage(format!("`btrfs {name}` needs a command")));
+    }
+    let verb = whole(&second, family.verbs.iter().copied())?;
+    Ok((format!("{name} {verb}"), 2))
+}
+
+/// The one name that begins with `begun`, or is it.
+fn whole(begun: &str, names: impl Iterator<Item = &'static str>) -> Result<&'static str> {
+    let mut found: Vec<_> = names.filter(|name| name.starts_with(begun)).collect();
+    if let Some(exact) = found.iter().find(|name| **name == begun) {
+        return Ok(exact);
+    }
+    match found.as_slice() {
+        [] => Err(Error::usage(format!("unknown command: {begun}"))),
+        [_] => Ok(found.remove(0)),
+        _ => Err(Error::usage(format!("{begun} may be {}", found.join(" or ")))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn full(words: &str) -> String {
+        let words: Vec<&str> = words.split(' ').collect();
+        let second = words.get(1).map(OsString::from);
+        full_name(words[0], second.as_ref()).map_or_else(|e| format!("{e:?}"), |(name, _)| name)
+    }
+
+    #[test]
+    fn words_may_be_cut_as_long_as_one_alone_begins_so() {
+        assert_eq!(full("sub list"), "subvolume list");
+        assert_eq!(full("fi us"), "filesystem usage");
+        assert_eq!(full("inspect dump-t"), "inspect-internal dump-tree");
+        assert_eq!(full("qg show"), "qgroup show");
+        assert!(full("q show").contains("qgroup or quota"));
+        assert!(full("sub s").contains("snapshot or set-default or show or sync"));
+        assert!(full("nothing at").contains("unknown command"));
+    }
+
+    #[test]
+    fn each_command_of_ours_in_a_family_of_theirs_is_one_of_theirs() {
+        let theirs = |first: &str, second: &str| {
+            let family = FAMILIES.iter().find(|family| family.name == first);
+            family.is_none_or(|family| family.verbs.contains(&second))
+        };
+        for command in super::super::verbs() {
+            if let Some((first, second)) = command.name.split_once(' ') {
+                assert!(theirs(first, second), "{} is not btrfs-progs'", command.name);
+            }
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! The program under the name `btrfs`.
+//!
+//! Judge: btrfs-progs, with the same command lines on the kernel's mount of an image like ours.
+
+mod common;
+
+use common::mount::Mount;
+use common::{Image, KernelMount, PROGRAM, fine, text};
+use std::path::Path;
+use std::process::{Command, Output};
+use testkit::require;
+
+/// Command lines of scripts, `@` for the mount. What they print is compared, and how they end.
+const LINES: &[&str] = &[
+    "subvolume create @/one",
+    "sub cr @/one/inner",
+    "subvolume snapshot -r @/one @/copy",
+    "subvolume snapshot @/one @/two",
+    "property set -ts @/two ro true",
+    "property get -ts @/two ro",
+    "prop get @/one ro",
+    "subvolume list @",
+    "subvolume list -o @/one",
+    "sub list -t @",
+    "subvolume get-default @",
+    "subvolume set-default 256 @",
+    "sub get-default @",
+    "quota enable @",
+    "quota rescan -w @",
+    "qgroup create 1/7 @",
+    "qgroup limit 100M 1/7 @",
+    "qgroup show -rep @",
+    "filesystem label @ some-name",
+    "fi label @",
+    "filesystem sync @",
+    "subvolume delete @/two",
+    "subvolume delete @/nothing",
+    "sub s @",
+    "nothing of this kind",
+];
+
+struct Told {
+    line: &'static str,
+    code: Option<i32>,
+    out: Vec<String>,
+}
+
+/// The generations of a list are those of two volumes that committed at other times.
+fn without_generations(line: &str) -> String {
+    let mut words: Vec<&str> = line.split_whitespace().collect();
+    match words.as_slice() {
+        ["ID", id, "gen", ..] if id.parse::<u64>().is_ok() => words[3] = "N",
+        [id, generation, ..] if [id, generation].iter().all(|w| w.parse::<u64>().is_ok()) => {
+            words[1] = "N";
+        }
+        _ => return line.to_owned(),
+    }
+    words.join(" ")
+}
+
+fn told(program: &Path, line: &'static str, at: &str) -> Told {
+    let words = line.split(' ').map(|word| word.replace('@', at));
+    let output: Output = Command::new(program).args(words).output().expect("it starts");
+    let refused = line.contains("nothing") || line.contains(" s ");
+    assert!(output.status.success() != refused, "{line}: {}", text(&output.stderr));
+    // Newer btrfs-progs than 6.2 tell the number, as ours do.
+    let out = text(&output.stdout).replace(at, "@").replace("subvolume 259 (", "subvolume (");
+    let list = line.contains(" list") || line.contains("get-default");
+    let told = |line: &str| if list { without_generations(line) } else { line.to_owned() };
+    Told { line, code: output.status.code(), out: out.lines().map(told).collect() }
+}
+
+#[test]
+fn scripts_for_btrfs_run_as_they_are() {
+    require!(kernel_btrfs);
+    require!(fuse);
+    let (theirs, ours) = (Image::new("face-theirs"), Image::new("face-ours"));
+    let link = ours.dir.join("btrfs");
+    std::os::unix::fs::symlink(PROGRAM, &link).expect("a link");
+    let kernels = KernelMount::new(&theirs.path, "noatime").expect("mount");
+    let mount = Mount::new(&ours, "transport=classic");
+    let (there, here) = (kernels.path().display().to_string(), mount.word());
+    for line in LINES {
+        let expected = told(Path::new("btrfs"), line, &there);
+        let found = told(&link, line, &here);
+        assert_eq!(found.out, expected.out, "{line}");
+        if !line.contains("nothing") && !line.contains(" s ") {
+            assert_eq!(found.code, expected.code, "{}", found.line);
+        } else {
+            assert_eq!(found.code, Some(1), "{}", found.line);
+        }
+    }
+    kernels.unmount().expect("unmount");
+    mount.umount();
+    let checked = Command::new(&link).args(["check", "--readonly", "-p"]).arg(&ours.path).output();
+    let checked = checked.expect("it starts");
+    assert!(checked.status.success(), "{}{}", text(&checked.stdout), text(&checked.stderr));
+}
+
+#[test]
+fn json_is_asked_for_in_front() {
+    let image = Image::new("face-json");
+    let told = fine(&["btrfs", "--format", "json", "fi", "df", &image.word()]);
+    assert_eq!(told, fine(&["filesystem", "df", "--json", &image.word()]));
+    assert_eq!(common::failing(&["btrfs", "--format=xml", "fi", "df", &image.word()]).0, 1);
+}
+
+#[test]
+fn what_is_lacking_is_told_by_name() {
+    for (line, what) in [
+        ("device add /dev/null /", "`btrfs device add` is not there yet"),
+        ("inspect dump-tree image", "`btrfs inspect-internal dump-tree` is not there yet"),
+        ("check --repair image", "`btrfs check --repair` is not there yet"),
+    ] {
+        let output = Command::new(PROGRAM).arg("btrfs").args(line.split(' ')).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{line}");
+        assert!(text(&output.stderr).contains(what), "{}", text(&output.stderr));
+    }
+}

@@ -8,18 +8,35 @@ use std::collections::BTreeSet;
 use testkit::require;
 
 /// Their work is what they are for; what some of them print (the server's place, names with
-/// -v) is an aside. `cat` prints content, `completions` scripts.
+/// -v) is an aside. `cat` prints content, `completions` scripts, `balance
+/// status` the lines that `btrfs` prints.
 const ACT: &[&str] = &[
+    "balance cancel",
+    "balance pause",
+    "balance resume",
+    "balance start",
+    "balance status",
     "cat",
     "chmod",
     "chown",
     "completions",
     "cp",
+    "filesystem resize",
+    "filesystem sync",
     "ln",
     "mkdir",
     "mount",
     "mv",
     "property set",
+    "qgroup assign",
+    "qgroup clear-stale",
+    "qgroup create",
+    "qgroup destroy",
+    "qgroup limit",
+    "qgroup remove",
+    "quota disable",
+    "quota enable",
+    "quota rescan",
     "rm",
     "subvolume create",
     "subvolume delete",
@@ -67,6 +84,14 @@ fn verbs_that_answer_do_so_in_json() {
     assert_eq!(ask(&["subvolume", "get-default", "--json", &word])["id"], 5);
     assert!(ask(&["subvolume", "find-new", "--json", &at, "0"])["extents"].is_array());
     assert_eq!(ask(&["property", "get", "--json", &at])["ro"], false);
+    assert_eq!(ask(&["filesystem", "show", "--json", &word])[0]["mounted"], false);
+    assert!(ask(&["filesystem", "df", "--json", &word])["filesystem-df"].is_array());
+    assert!(ask(&["filesystem", "usage", "--json", &word])[0]["used"].is_u64());
+    assert_eq!(ask(&["filesystem", "label", "--json", &word])["label"], "");
+    assert_eq!(ask(&["quota", "status", "--json", &word])["enabled"], false);
+    fine(&["quota", "enable", &word]);
+    assert_eq!(ask(&["qgroup", "show", "--json", &word])[0]["qgroupid"], "0/5");
+    fine(&["quota", "disable", &word]);
     assert!(ask(&["info", "--json", &word])["uuid"].is_string());
     assert!(ask(&["df", "--json", &word])["free_bytes"].is_u64());
     assert!(ask(&["dump-super", "--json", &word])[0].is_object());

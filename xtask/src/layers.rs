@@ -20,6 +20,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     // Knows no format: what is being deleted or truncated.
     ("orphans", &[]),
     ("btrfs-disk", &[]),
+    // A format of its own, beside that of volumes.
+    ("btrfs-send", &[]),
     ("blocksim", &["blockdev"]),
     ("btrfs-volume", &["locks", "blockdev", "btrfs-disk"]),
     ("btrfs-tree", &["locks", "btrfs-disk", "btrfs-volume"]),
@@ -65,6 +67,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "btrfs-volume",
             "btrfs-tree",
             "btrfs-space",
+            "btrfs-send",
             "btrfs-fs",
             "btrfs-check",
             "btrfs-image",

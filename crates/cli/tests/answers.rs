@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use testkit::require;
 
 /// Their work is what they are for; what some of them print (the server's place, names with
-/// -v) is an aside. `cat` prints content, `completions` scripts, `balance
-/// status` the lines that `btrfs` prints.
+/// -v) is an aside. `cat` prints content, `completions` scripts, `receive --dump` and
+/// `balance status` the lines that `btrfs` prints.
 const ACT: &[&str] = &[
     "balance cancel",
     "balance pause",
@@ -37,6 +37,7 @@ const ACT: &[&str] = &[
     "quota disable",
     "quota enable",
     "quota rescan",
+    "receive",
     "rm",
     "subvolume create",
     "subvolume delete",

@@ -28,6 +28,7 @@ pub mod offline;
 mod property;
 mod qgroup;
 mod quota;
+mod receive;
 mod rescue;
 mod rm;
 mod stat;
@@ -93,6 +94,7 @@ pub const GROUPS: &[Group] = &[
     Group { title: "Quota groups, in a volume or a mount", commands: qgroup::COMMANDS },
     Group { title: "Balances, in a volume or a mount", commands: balance::COMMANDS },
     Group { title: "Whole volumes, in an image or a mount", commands: filesystem::COMMANDS },
+    Group { title: "Snapshots elsewhere", commands: &[&receive::COMMAND] },
     Group {
         title: "Whole volumes",
         commands: &[

@@ -1,0 +1,28 @@
+//! The stream format of `btrfs send`: commands to bytes and back.
+//!
+//! A stream is a header and commands; a command is a header with length, number and checksum, and
+//! attributes. Protocol 2 has more commands, and content longer than a length of 16 bits can say.
+//! What comes in is a stranger's: lengths are bounded before anything is read, and every error
+//! says at which offset of the stream it lies.
+//!
+//! It knows no volume: what a path leads to, and whether a receiver may go there, is not its
+//! business.
+#![deny(missing_docs)]
+#![forbid(unsafe_code)]
+
+mod command;
+mod decode;
+mod dump;
+mod encode;
+mod error;
+mod wire;
+
+pub use command::{Command, CompressedPiece, Origin, Special, Time};
+pub use decode::Decoder;
+pub use dump::Dump;
+pub use encode::Encoder;
+pub use error::{Error, Problem};
+pub use wire::{MAX_DATA, Protocol};
+
+/// What may go wrong with a stream.
+pub type Result<T> = std::result::Result<T, Error>;

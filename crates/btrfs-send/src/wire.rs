@@ -1,0 +1,145 @@
+//! Numbers of the format, and how long things may be.
+
+use crate::error::Problem;
+
+/// What a stream begins with; the version follows.
+pub(crate) const MAGIC: &[u8; 13] = b"btrfs-stream\0";
+pub(crate) const STREAM_HEADER: usize = 17;
+/// Length of the attributes, number, checksum.
+pub(crate) const COMMAND_HEADER: usize = 10;
+
+/// Most bytes of content in a command of protocol 1, as the kernel has it; what else a command
+/// has must fit into 64 KiB with it.
+pub const MAX_DATA: usize = 48 << 10;
+
+/// Which commands a stream may have.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Protocol {
+    /// What all receivers know.
+    V1,
+    /// With room, flags and compressed content (Linux 6.0, btrfs-progs 5.19).
+    V2,
+}
+
+impl Protocol {
+    pub(crate) fn of(number: u32) -> Result<Protocol, Problem> {
+        match number {
+            1 => Ok(Protocol::V1),
+            2 => Ok(Protocol::V2),
+            other => Err(Problem::Version(other)),
+        }
+    }
+
+    /// As the header has it.
+    pub fn number(self) -> u32 {
+        match self {
+            Protocol::V1 => 1,
+            Protocol::V2 => 2,
+        }
+    }
+
+    /// Most bytes of attributes in a command that is read. The kernel writes 64 KiB, and
+    /// 144 KiB in protocol 2.
+    pub(crate) fn longest(self) -> usize {
+        match self {
+            Protocol::V1 => 64 << 10,
+            Protocol::V2 => 1 << 20,
+        }
+    }
+}
+
+/// Names the numbers of a kind, and finds them.
+macro_rules! numbers {
+    ($(#[$doc:meta])* $name:ident: $($variant:ident = $number:literal,)*) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+        #[repr(u16)]
+        pub(crate) enum $name {
+            $($variant = $number,)*
+        }
+
+        impl $name {
+            pub(crate) fn of(number: u16) -> Option<$name> {
+                match number {
+                    $($number => Some($name::$variant),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+numbers! {
+    /// Commands. From `Fallocate` on they are protocol 2's.
+    Number:
+    Subvol = 1,
+    Snapshot = 2,
+    MkFile = 3,
+    MkDir = 4,
+    MkNod = 5,
+    MkFifo = 6,
+    MkSock = 7,
+    Symlink = 8,
+    Rename = 9,
+    Link = 10,
+    Unlink = 11,
+    RmDir = 12,
+    SetXattr = 13,
+    RemoveXattr = 14,
+    Write = 15,
+    Clone = 16,
+    Truncate = 17,
+    Chmod = 18,
+    Chown = 19,
+    Utimes = 20,
+    End = 21,
+    UpdateExtent = 22,
+    Fallocate = 23,
+    FileAttr = 24,
+    EncodedWrite = 25,
+}
+
+numbers! {
+    /// Attributes.
+    Attr:
+    Uuid = 1,
+    Ctransid = 2,
+    Ino = 3,
+    Size = 4,
+    Mode = 5,
+    Uid = 6,
+    Gid = 7,
+    Rdev = 8,
+    Ctime = 9,
+    Mtime = 10,
+    Atime = 11,
+    Otime = 12,
+    XattrName = 13,
+    XattrData = 14,
+    Path = 15,
+    PathTo = 16,
+    PathLink = 17,
+    FileOffset = 18,
+    Data = 19,
+    CloneUuid = 20,
+    CloneCtransid = 21,
+    ClonePath = 22,
+    CloneOffset = 23,
+    CloneLen = 24,
+    FallocateMode = 25,
+    InodeFlags = 26,
+    UnencodedFileLen = 27,
+    UnencodedLen = 28,
+    UnencodedOffset = 29,
+    Compression = 30,
+    Encryption = 31,
+}
+
+/// Over the header, with zeros where the checksum stands, and the attributes.
+pub(crate) fn checksum(len: u32, number: u16, attributes: &[u8]) -> u32 {
+    let mut header = [0; COMMAND_HEADER];
+    header[..4].copy_from_slice(&len.to_le_bytes());
+    header[4..6].copy_from_slice(&number.to_le_bytes());
+    // Without the usual inversions, from zero.
+    !crc32c::crc32c_append(crc32c::crc32c_append(!0, &header), attributes)
+}

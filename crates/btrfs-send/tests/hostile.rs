@@ -1,0 +1,84 @@
+//! Streams that nobody wrote: damage is told, with its offset, and nothing comes of it.
+
+use btrfs_send::{Command, Decoder, Encoder, Origin, Problem, Protocol};
+
+fn stream(protocol: Protocol) -> Vec<u8> {
+    let mut encoder = Encoder::new(Vec::new(), protocol).unwrap();
+    let origin = Origin { uuid: [7; 16], ctransid: 9 };
+    encoder.put(&Command::Subvol { path: b"snap", origin }).unwrap();
+    encoder.put(&Command::MkFile { path: b"file", ino: 257 }).unwrap();
+    encoder.put(&Command::Write { path: b"file", offset: 5, data: &[1; 999] }).unwrap();
+    encoder.put(&Command::End).unwrap();
+    encoder.into_inner()
+}
+
+/// Commands until the end, and the error if there was one.
+fn run(bytes: &[u8]) -> (usize, Option<(u64, Problem)>) {
+    let (mut decoder, mut count) = (Decoder::new(bytes), 0);
+    loop {
+        match decoder.next_command() {
+            Ok(Some(_)) => count += 1,
+            Ok(None) => return (count, None),
+            Err(error) => {
+                assert!(decoder.next_command().unwrap().is_none(), "nothing behind an error");
+                return (count, Some((error.offset, error.problem)));
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_cut_off_is_told_wherever_it_is_cut() {
+    for protocol in [Protocol::V1, Protocol::V2] {
+        let whole = stream(protocol);
+        assert!(matches!(run(&whole), (4, None)));
+        for len in 0..whole.len() {
+            let (_, error) = run(&whole[..len]);
+            let (offset, problem) = error.expect("a cut stream");
+            assert!(offset <= len as u64);
+            assert!(matches!(problem, Problem::Truncated), "{len}: {problem:?}");
+        }
+    }
+}
+
+#[test]
+fn a_bit_that_is_wrong_is_found_with_its_command() {
+    let whole = stream(Protocol::V1);
+    for bit in 0..whole.len() * 8 {
+        let mut bytes = whole.clone();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        // Version 2 of the same is no other stream as long as its content has its length.
+        let (count, error) = run(&bytes);
+        let (offset, _) = error.unwrap_or_else(|| panic!("bit {bit}: {count} commands"));
+        assert!(offset <= (bit / 8) as u64, "{bit}");
+    }
+}
+
+#[test]
+fn no_length_makes_it_hold_more_than_a_command() {
+    let mut bytes = stream(Protocol::V2);
+    bytes[17..21].copy_from_slice(&u32::MAX.to_le_bytes());
+    assert!(matches!(run(&bytes), (0, Some((17, Problem::TooLong(u32::MAX))))));
+    // In protocol 1 content has a length of 16 bits, and its command as well.
+    let mut encoder = Encoder::new(Vec::new(), Protocol::V1).unwrap();
+    let long = vec![0; 66_000];
+    let error = encoder.put(&Command::Write { path: b"f", offset: 0, data: &long }).unwrap_err();
+    assert!(matches!(error.problem, Problem::AttributeLength(_)), "{error}");
+    let mut encoder = Encoder::new(Vec::new(), Protocol::V2).unwrap();
+    encoder.put(&Command::Write { path: b"f", offset: 0, data: &long }).unwrap();
+}
+
+#[test]
+fn commands_of_protocol_2_are_none_of_protocol_1() {
+    let command = Command::Fallocate { path: b"f", mode: 1, offset: 0, len: 9 };
+    let mut encoder = Encoder::new(Vec::new(), Protocol::V1).unwrap();
+    assert!(matches!(encoder.put(&command).unwrap_err().problem, Problem::UnknownCommand(23)));
+    let mut encoder = Encoder::new(Vec::new(), Protocol::V2).unwrap();
+    encoder.put(&command).unwrap();
+    let mut bytes = encoder.into_inner();
+    bytes[13] = 1;
+    assert!(matches!(run(&bytes), (0, Some((17, Problem::UnknownCommand(23))))));
+    bytes[13] = 3;
+    assert!(matches!(run(&bytes), (0, Some((0 | 17, Problem::Version(3))))));
+    assert!(matches!(run(b"#!/bin/sh\n"), (0, Some((0, Problem::NotAStream)))));
+}

@@ -247,7 +247,7 @@ fn tell(place: &str, status: &BalanceStatus, verbose: bool) -> Result<Exit> {
             if verbose {
                 let (report, time) = (&status.report, status.report.time.as_secs_f64());
                 out.line(format!(
-                    "{} extents moved, {} nodes written anew, 0 extents counted by quotas, {time:.3} s",
+                    "{} extents moved, {} nodes written anew, {time:.3} s",
                     report.relocated_extents, report.rewritten_nodes
                 ))?;
             }

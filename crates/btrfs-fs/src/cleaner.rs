@@ -152,7 +152,7 @@ impl Cleaner {
     /// Waits for work; false when it is time to stop.
     fn wait(&self) -> bool {
         let mut signal = self.signal.lock();
-        while !signal.due && !signal.stop && self.dead().is_empty() {
+        while !signal.due && !signal.stop {
             self.changed.wait_until(&mut signal, Instant::now() + REST);
         }
         signal.due = false;

@@ -124,6 +124,18 @@ pub fn one(operands: Vec<OsString>, what: &str) -> Result<OsString> {
     Ok(one)
 }
 
+/// The one word of a command that has no options.
+pub fn only(mut args: Args, what: &str) -> Result<OsString> {
+    let mut operands = Vec::new();
+    while let Some(arg) = args.next()? {
+        match arg {
+            Arg::Value(value) => operands.push(value),
+            other => return Err(unexpected(other)),
+        }
+    }
+    one(operands, what)
+}
+
 /// At least one operand.
 pub fn some<T>(operands: Vec<T>, what: &str) -> Result<Vec<T>> {
     if operands.is_empty() {

@@ -97,15 +97,18 @@ pub(crate) fn create(engine: &Engine, id: QgroupId) -> Result<()> {
     Ok(())
 }
 
+/// All that is there; ENOENT without the group, ENOTCONN where no quotas are kept.
+fn view_with(engine: &Engine, id: QgroupId) -> Result<View<'_>> {
+    enabled(engine)?;
+    let view = engine.core.view();
+    if exists(&view, id)? { Ok(view) } else { Err(Errno::ENOENT.into()) }
+}
+
 /// EBUSY: it has members, or its subvolume is there.
 pub(crate) fn destroy(engine: &Engine, id: QgroupId) -> Result<()> {
     engine.core.health.changeable().fs()?;
     let _one_at_a_time = engine.subvolume_lock.lock();
-    enabled(engine)?;
-    let view = engine.core.view();
-    if !exists(&view, id)? {
-        return Err(Errno::ENOENT.into());
-    }
+    let view = view_with(engine, id)?;
     if id.level() == 0 && engine.subvols.get(TreeId(id.0)).is_some() {
         return Err(Errno::EBUSY.into());
     }
@@ -176,11 +179,7 @@ fn relate(engine: &Engine, child: QgroupId, parent: QgroupId, comes: bool) -> Re
 pub(crate) fn limit(engine: &Engine, id: QgroupId, change: &LimitChange) -> Result<()> {
     engine.core.health.changeable().fs()?;
     let _one_at_a_time = engine.subvolume_lock.lock();
-    enabled(engine)?;
-    let view = engine.core.view();
-    if !exists(&view, id)? {
-        return Err(Errno::ENOENT.into());
-    }
+    let view = view_with(engine, id)?;
     let mut limit: QgroupLimit = item(&view, kind::QGROUP_LIMIT, id)?.unwrap_or_default();
     let mut set =
         |flag: u64, field: fn(&mut QgroupLimit) -> &mut u64, change: Option<Option<u64>>| {

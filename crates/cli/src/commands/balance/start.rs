@@ -187,15 +187,8 @@ fn run(args: Args) -> Result<Exit> {
     wait(target, words.verbose)
 }
 
-fn resume(mut args: Args) -> Result<Exit> {
-    let mut operands = Vec::new();
-    while let Some(arg) = args.next()? {
-        match arg {
-            Arg::Value(value) => operands.push(value),
-            other => return Err(args::unexpected(other)),
-        }
-    }
-    let volume = args::one(operands, "an image or a directory of a mount")?;
+fn resume(args: Args) -> Result<Exit> {
+    let volume = args::only(args, "an image or a directory of a mount")?;
     let target = Target::open(&volume, Access::Write)?;
     if let Err(refused) = target.resume() {
         let why = match refused.errno {

@@ -1,7 +1,7 @@
 //! `spinney balance pause` and `cancel`.
 
 use super::target::Target;
-use crate::args::{self, Arg, Args};
+use crate::args::{self, Args};
 use crate::commands::Command;
 use crate::error::{Error, Exit, Result};
 use crate::image::Access;
@@ -42,15 +42,8 @@ Exit codes
     run: |args| run(args, "cancel"),
 };
 
-fn run(mut args: Args, verb: &str) -> Result<Exit> {
-    let mut operands = Vec::new();
-    while let Some(arg) = args.next()? {
-        match arg {
-            Arg::Value(value) => operands.push(value),
-            other => return Err(args::unexpected(other)),
-        }
-    }
-    let volume = args::one(operands, "an image or a directory of a mount")?;
+fn run(args: Args, verb: &str) -> Result<Exit> {
+    let volume = args::only(args, "an image or a directory of a mount")?;
     let target = Target::open(&volume, Access::Write)?;
     let done = if verb == "pause" { target.pause() } else { target.cancel() };
     let exit = match done {

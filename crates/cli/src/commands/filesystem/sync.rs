@@ -1,6 +1,6 @@
 //! `spinney filesystem sync`.
 
-use crate::args::{Arg, Args, one, unexpected};
+use crate::args::{Args, only};
 use crate::commands::Command;
 use crate::commands::subvolume::place::Place;
 use crate::door::Door;
@@ -24,15 +24,8 @@ Examples
     run,
 };
 
-fn run(mut args: Args) -> Result<Exit> {
-    let mut operands = Vec::new();
-    while let Some(arg) = args.next()? {
-        match arg {
-            Arg::Value(value) => operands.push(value),
-            other => return Err(unexpected(other)),
-        }
-    }
-    match Place::parse(&one(operands, "an image or a directory of a mount")?) {
+fn run(args: Args) -> Result<Exit> {
+    match Place::parse(&only(args, "an image or a directory of a mount")?) {
         Place::Image(inside) => {
             let volume = image::open_volume(&inside.image, true, &Subvol::Id(TreeId::FS))?;
             volume.sync()?;

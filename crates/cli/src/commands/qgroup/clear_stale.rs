@@ -1,6 +1,6 @@
 //! `spinney qgroup clear-stale`.
 
-use crate::args::{self, Arg, Args};
+use crate::args::{self, Args};
 use crate::commands::Command;
 use crate::commands::quota::on;
 use crate::commands::subvolume::place::Place;
@@ -22,15 +22,8 @@ Examples
     run,
 };
 
-fn run(mut args: Args) -> Result<Exit> {
-    let mut operands = Vec::new();
-    while let Some(arg) = args.next()? {
-        match arg {
-            Arg::Value(value) => operands.push(value),
-            other => return Err(args::unexpected(other)),
-        }
-    }
-    let place = Place::parse(&args::one(operands, "an image or a directory of a mount")?);
+fn run(args: Args) -> Result<Exit> {
+    let place = Place::parse(&args::only(args, "an image or a directory of a mount")?);
     on(&place, true, |open| {
         let there: BTreeSet<u64> = open.all(&place)?.iter().map(|info| info.id.0).collect();
         let stale = |id: u64, level: u64| level == 0 && !there.contains(&id);

@@ -1,7 +1,7 @@
 //! `spinney quota enable` and `disable`.
 
 use super::on;
-use crate::args::{self, Arg, Args};
+use crate::args::{self, Args};
 use crate::commands::Command;
 use crate::commands::subvolume::place::Place;
 use crate::error::{Exit, Result};
@@ -36,14 +36,7 @@ Examples
     run: |args| run(args, false),
 };
 
-fn run(mut args: Args, enable: bool) -> Result<Exit> {
-    let mut operands = Vec::new();
-    while let Some(arg) = args.next()? {
-        match arg {
-            Arg::Value(value) => operands.push(value),
-            other => return Err(args::unexpected(other)),
-        }
-    }
-    let place = Place::parse(&args::one(operands, "an image or a directory of a mount")?);
+fn run(args: Args, enable: bool) -> Result<Exit> {
+    let place = Place::parse(&args::only(args, "an image or a directory of a mount")?);
     on(&place, true, |open| open.switch_quotas(&place, enable))
 }

@@ -50,7 +50,9 @@ run_tests() {
             cargo test --workspace --doc --no-fail-fast
     else
         # With the output of tests that pass: it has their SKIPPED lines.
-        cargo test --workspace --no-fail-fast -- --show-output
+        cargo xtask tests
+        local status=$?
+        cargo test --workspace --doc --no-fail-fast && return $status
     fi
 }
 

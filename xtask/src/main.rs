@@ -10,6 +10,7 @@ mod licences;
 mod lints;
 mod modules;
 mod released;
+mod run_tests;
 mod summary;
 
 use std::process::ExitCode;
@@ -24,6 +25,7 @@ usage: cargo xtask COMMAND
   fn-length                   functions over 40 lines may only become fewer
   lints                       items without documentation, and `pub` ones that nobody can reach,
                               may only become fewer
+  tests                       build and run all test programs, one for each processor at a time
   ci-summary --log LOG [--status N] [--skips FILE] [--gate-passed NAME]... [--gate-failed NAME]...
                               count test results; the last line is `N passed, M failed, K skipped`";
 
@@ -44,6 +46,7 @@ fn main() -> ExitCode {
         "released" => released::run(),
         "file-size" => file_size::run(rest),
         "fn-length" => fn_length::run(),
+        "tests" if rest.is_empty() => run_tests::run(),
         "ci-summary" => summary::run(rest),
         _ => Err(USAGE.to_string()),
     };

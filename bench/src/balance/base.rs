@@ -71,26 +71,32 @@ impl Drop for Mounted<'_> {
 }
 
 impl Base {
-    /// A volume of twice the content, and a subvolume with that.
+    /// A volume of four times the content, and a subvolume with that. It lies in the second half
+    /// of the volume, so that a shrink to half has to move it.
     pub fn make(scratch: &Scratch, content: u64) -> io::Result<Base> {
         let at = |name: &str| scratch.0.join(name);
         let (image, work, mount) = (at("base.img"), at("work.img"), at("mnt"));
-        fs::File::create(&image)?.set_len((3 * content).max(1 << 30))?;
+        fs::File::create(&image)?.set_len((4 * content).max(1 << 30))?;
         run("mkfs.btrfs", &["-q", "-n", "4096", "-m", "dup", &word(&image)])?;
         let mut base = Base { image, work, mount, files: 0, bytes: 0 };
         {
             let top = base.mount.clone();
             let _mounted = Mounted::new(&base.image, &top)?;
+            let filler = word(&top.join("filler"));
+            run("fallocate", &["-l", &(2 * content).to_string(), &filler])?;
             run("btrfs", &["subvolume", "create", &word(&top.join("s"))])?;
             for from in ["/usr", "/lib"] {
                 let to = top.join("s").join(from.trim_start_matches('/'));
                 base.fill(Path::new(from), &to, content)?;
             }
+            fs::remove_file(filler)?;
+            run("btrfs", &["filesystem", "sync", &word(&top)])?;
+            run("btrfs", &["balance", "start", "-dusage=0", &word(&top)])?;
         }
         Ok(base)
     }
 
-    /// Regular files and directories, until there is enough.
+    /// Directories and files of at most 1 MiB, so that there are many, until there is enough.
     fn fill(&mut self, from: &Path, to: &Path, most: u64) -> io::Result<()> {
         fs::create_dir_all(to)?;
         let mut entries: Vec<_> = fs::read_dir(from)?.flatten().collect();
@@ -102,7 +108,7 @@ impl Base {
             let (path, kind) = (entry.path(), entry.file_type()?);
             if kind.is_dir() {
                 self.fill(&path, &to.join(entry.file_name()), most)?;
-            } else if kind.is_file() && entry.metadata()?.len() + self.bytes <= most {
+            } else if kind.is_file() && entry.metadata()?.len() <= 1 << 20 {
                 self.bytes += fs::copy(&path, to.join(entry.file_name()))?;
                 self.files += 1;
             }

@@ -6,7 +6,8 @@
 //! measured is the balance alone, on a mount, with the processor time of all who take part:
 //! the program and, where there is one, the server.
 //!
-//! What it does not know: statistics. Each cell is the fastest of a few rounds, and says so.
+//! Invariants: the sides take turns, in the opposite order in every second round; a cell is the median of
+//! its rounds by wall time.
 
 mod base;
 mod report;
@@ -81,7 +82,7 @@ fn parse(words: &[String]) -> Result<Options, String> {
         spinney: PathBuf::new(),
         dir: "/dev/shm".into(),
         content: 768 << 20,
-        rounds: 2,
+        rounds: 3,
         snapshots: vec![16, 64],
         markdown: None,
         plot: None,
@@ -143,16 +144,22 @@ fn row(
     what: Work,
     (snapshots, quotas): (u64, bool),
 ) -> io::Result<Row> {
-    let mut best: [Option<Cell>; 2] = [None, None];
-    for _ in 0..options.rounds {
-        for (side, best) in [Side::Kernel, Side::Spinney(&options.spinney)].iter().zip(&mut best) {
+    let mut cells: [Vec<Cell>; 2] = Default::default();
+    for round in 0..options.rounds {
+        let mut turns = [0, 1];
+        turns.rotate_left(round % 2);
+        for turn in turns {
+            let side = [Side::Kernel, Side::Spinney(&options.spinney)][turn];
             let cell = side.run(base, what, quotas)?;
             eprintln!("{what:?} {snapshots} snapshots, quotas {quotas}, {side:?}: {cell:?}");
-            if best.as_ref().is_none_or(|best| cell.wall < best.wall) {
-                *best = Some(cell);
-            }
+            cells[turn].push(cell);
         }
     }
-    let [kernel, spinney] = best.map(Option::unwrap_or_default);
+    let [kernel, spinney] = cells.map(median);
     Ok(Row { what, snapshots, quotas, kernel, spinney })
+}
+
+fn median(mut cells: Vec<Cell>) -> Cell {
+    cells.sort_by(|a, b| a.wall.total_cmp(&b.wall));
+    cells.swap_remove(cells.len() / 2)
 }

@@ -11,8 +11,8 @@ pub fn markdown(rows: &[Row], base: &Base) -> String {
     let mut out = format!(
         "# Balances and a shrink\n\nMade by `spinney-bench balance`: Linux {}, {cpus} processors, images in \
          memory. {files} files of /usr and /lib, {mib} MiB, nodes of 4 KiB, metadata twice (DUP); in each snapshot \
-         three files were written anew. Both sides work on copies of one image, mounted; each cell is the faster \
-         of its rounds, and `btrfs check` finds each result clean. Processor time is that of the program and, for \
+         three files were written anew. Both sides work on copies of one image, mounted; each cell is the median of \
+         its rounds, and `btrfs check` finds each result clean. Processor time is that of the program and, for \
          Spinney, of the server.\n\n\
          | work | snapshots | quotas | side | wall s | user s | system s | extents moved | quota-dirty | times as fast |\n\
          |---|---|---|---|---|---|---|---|---|---|\n",

@@ -46,16 +46,23 @@ impl Drop for Trace {
     }
 }
 
-/// Extents that the kernel says it has found in block groups, since `mark` lines of its log.
-pub fn found_extents(mark: usize) -> Option<u64> {
+/// Extents that the kernel says it has found in block groups, in its log behind `mark`.
+pub fn found_extents(mark: f64) -> Option<u64> {
     let log = run("dmesg", &[]).ok()?;
-    let found = log.lines().skip(mark).filter(|line| line.contains("stage: move data extents"));
+    let behind = log.lines().filter(|line| time_of(line).is_some_and(|time| time > mark));
+    let found = behind.filter(|line| line.contains("stage: move data extents"));
     let number = |line: &str| line.split("found ").nth(1)?.split(' ').next()?.parse::<u64>().ok();
     let all: Vec<u64> = found.filter_map(number).collect();
     (!all.is_empty()).then(|| all.iter().sum())
 }
 
-/// Lines of the kernel's log now.
-pub fn mark() -> usize {
-    run("dmesg", &[]).map_or(0, |log| log.lines().count())
+/// The time of the last line of the kernel's log. Not a count of lines: the log is a ring.
+pub fn mark() -> f64 {
+    let log = run("dmesg", &[]).unwrap_or_default();
+    log.lines().rev().find_map(time_of).unwrap_or(0.0)
+}
+
+/// Seconds since the start of the machine, of `[12345.678901] text`.
+fn time_of(line: &str) -> Option<f64> {
+    line.strip_prefix('[')?.split(']').next()?.trim().parse().ok()
 }

@@ -43,6 +43,7 @@ counters!(TxnStats {
     commit_rests = "commit.rests",
     commit_merge_ns = "commit.merge_ns",
     commit_settle_ns = "commit.settle_ns",
+    quota_extents = "quota.extents",
     commit_write_ns = "commit.write_ns",
     commit_nodes = "commit.nodes_written",
     commit_items = "commit.items_merged",

@@ -75,6 +75,8 @@ pub struct Settle<'a, R> {
     taken: u64,
     /// Of these, what the quota tree took.
     taken_by_quotas: u64,
+    /// Extents that quotas were counted anew for.
+    quota_extents: u64,
     /// Drained already, not yet in the trees.
     drained: Option<Drained>,
     /// Moves of nodes that this commit makes, and what became of them.
@@ -103,9 +105,8 @@ impl<'a, R: NodeReader> Settle<'a, R> {
         reservation: Option<MetadataReservation>,
     ) -> Result<Settle<'a, R>> {
         let trees = top_trees(&superblock);
-        let fields = &superblock.fields;
         let separate = btrfs_disk::ids::compat_ro::BLOCK_GROUP_TREE;
-        let has_group_tree = fields.compat_ro_flags & separate != 0;
+        let has_group_tree = superblock.fields.compat_ro_flags & separate != 0;
         let mut settle = Settle {
             space,
             store,
@@ -122,6 +123,7 @@ impl<'a, R: NodeReader> Settle<'a, R> {
             reservation,
             taken: 0,
             taken_by_quotas: 0,
+            quota_extents: 0,
             drained: None,
             moves: Vec::new(),
             draining: false,

@@ -28,6 +28,8 @@ pub struct Settled {
     pub pinned: Vec<Extent>,
     /// Bytes of nodes that were taken from metadata.
     pub taken: u64,
+    /// Extents whose change of owners quotas looked at ("quota-dirty").
+    pub quota_extents: u64,
     /// What new nodes did not need.
     pub reservation: Option<MetadataReservation>,
 }
@@ -47,6 +49,7 @@ impl<R: NodeReader> Settle<'_, R> {
         });
         Ok(Settled {
             taken: self.taken(),
+            quota_extents: self.quota_extents,
             items: items.collect(),
             removed: self.removed,
             superblock,

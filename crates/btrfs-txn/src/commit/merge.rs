@@ -56,6 +56,7 @@ pub fn run(
     let settled = settle.finish()?;
     core.note_building(settled.taken);
     core.stats.commit_settle_ns.add(settling.elapsed().as_nanos() as u64);
+    core.stats.quota_extents.add(settled.quota_extents);
     let taken = (taken_by_files, settled.taken);
     found.drops.remember();
     let merged = write(core, generation, settled, taken)?;

@@ -245,7 +245,7 @@ impl<R: NodeReader> Settle<'_, R> {
             let Some(mut status) = Status::read(&mut items)? else { return self.end_quotas() };
             let mut edits = Edits::new();
             match self.quota_edits(&quota, &mut items, &mut status, &mut edits) {
-                Ok(()) => {}
+                Ok(visited) => self.quota_extents = visited,
                 // Said by the status; the drain says it of all that matters for more than numbers.
                 Err(Error::Corrupt(_)) => {
                     edits.clear();
@@ -261,13 +261,14 @@ impl<R: NodeReader> Settle<'_, R> {
         Ok(())
     }
 
+    /// Answers how many extents were looked at.
     fn quota_edits(
         &self,
         quota: &QuotaCommit,
         items: &mut dyn Items,
         status: &mut Status,
         edits: &mut Edits,
-    ) -> Result<()> {
+    ) -> Result<u64> {
         let mut tally = Tally::default();
         let rescan = status.item.flags & qgroup_status::RESCAN != 0;
         // A rescan that begins needs to know nothing of before.
@@ -284,9 +285,9 @@ impl<R: NodeReader> Settle<'_, R> {
         without_group(quota, items, edits)?;
         if !keeps && !begins {
             mark_inconsistent(status);
-            return Ok(());
+            return Ok(0);
         }
-        self.tally(quota, items, edits, status, &mut tally)?;
+        let visited = self.tally(quota, items, edits, status, &mut tally)?;
         let generation = self.generation().0;
         let changes = tally.into_changes(&mut |tree| with_ancestors(items, tree))?;
         for (group, change) in changes {
@@ -297,7 +298,8 @@ impl<R: NodeReader> Settle<'_, R> {
             info.generation = generation;
             edits.insert(info_key(group), Edit::Put(info.to_vec().into()));
         }
-        self.gone_groups(items, edits)
+        self.gone_groups(items, edits)?;
+        Ok(visited)
     }
 
     /// False: only a rescan can tell what became of the numbers.
@@ -321,7 +323,8 @@ impl<R: NodeReader> Settle<'_, R> {
         edits: &Edits,
         status: &mut Status,
         tally: &mut Tally,
-    ) -> Result<()> {
+    ) -> Result<u64> {
+        let mut visited = 0;
         let mut untouched = Untouched::of_sources(quota, items, edits)?;
         let rescan = status.item.flags & qgroup_status::RESCAN != 0;
         let counted = if rescan { status.item.rescan } else { u64::MAX };
@@ -332,6 +335,7 @@ impl<R: NodeReader> Settle<'_, R> {
             if extent.0 >= counted {
                 break;
             }
+            visited += 1;
             let Some((before, after)) = states.reachers(extent, kind)? else { continue };
             untouched.less(&before, len);
             tally.moved(len, before, after);
@@ -342,7 +346,7 @@ impl<R: NodeReader> Settle<'_, R> {
             let status = &mut status.item;
             super::rescan::go_on(&mut states, &mut extents, tally, status)?;
         }
-        Ok(())
+        Ok(visited)
     }
 
     /// Groups of new subvolumes; a snapshot has the limits of its source.

@@ -215,7 +215,7 @@ fn wait(target: Target, verbose: bool) -> Result<Exit> {
         let (done, all) = (status.completed, status.expected);
         progress.show(|| format!("{done} of about {all} chunks balanced"));
         sleep(rest);
-        rest = (rest * 2).min(Duration::from_millis(200));
+        rest = (rest * 2).min(Duration::from_millis(20));
     };
     drop(progress);
     let exit = tell(&target.show(), &status, verbose)?;

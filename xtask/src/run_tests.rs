@@ -39,7 +39,10 @@ pub fn run() -> Result<bool, String> {
         for _ in 0..workers {
             scope.spawn(|| {
                 while let Some(program) = next(&queue) {
-                    if !one(&program) {
+                    let (ended_well, said) = one(&program);
+                    // Nobody may be reading any more; the result says what became of the tests.
+                    let _ = std::io::stdout().lock().write_all(&said);
+                    if !ended_well {
                         good.store(false, Ordering::Relaxed);
                     }
                 }
@@ -79,24 +82,19 @@ fn program(message: &Value) -> Option<Program> {
     Some(Program { path, folder, name })
 }
 
-fn one(program: &Program) -> bool {
+/// Whether it ended with success, and all that there is to print.
+fn one(program: &Program) -> (bool, Vec<u8>) {
     let start = Instant::now();
     let mut command = Command::new(&program.path);
     command.args(["--show-output", "--test-threads=1"]).current_dir(&program.folder);
     command.env("CARGO", cargo()).env("CARGO_MANIFEST_DIR", &program.folder);
-    let (ended, output) = match command.stdin(Stdio::null()).output() {
-        Ok(output) => (output.status.to_string(), Some(output)),
-        Err(error) => (error.to_string(), None),
+    let (good, ended, output) = match command.stdin(Stdio::null()).output() {
+        Ok(o) => (o.status.success(), o.status.to_string(), [o.stdout, o.stderr].concat()),
+        Err(error) => (false, error.to_string(), Vec::new()),
     };
-    let good = output.as_ref().is_some_and(|output| output.status.success());
     let (name, seconds) = (program.path.display(), start.elapsed().as_secs_f32());
-    let mut out = std::io::stdout().lock();
-    // Nobody may be reading any more; the result says what became of the tests.
-    let _ = writeln!(out, "     Running {name} ({seconds:.1} s, {ended})");
-    if let Some(output) = output {
-        let _ = out.write_all(&output.stdout).and_then(|()| out.write_all(&output.stderr));
-    }
-    good
+    let head = format!("     Running {name} ({seconds:.1} s, {ended})\n");
+    (good, [head.into_bytes(), output].concat())
 }
 
 #[cfg(test)]
@@ -124,8 +122,8 @@ mod tests {
     fn a_killed_program_is_a_failure() {
         let of =
             |path: &str| Program { path: path.into(), folder: "/".into(), name: String::new() };
-        assert!(one(&of("/bin/true")));
-        assert!(!one(&of("/bin/false")));
-        assert!(!one(&of("/nowhere")));
+        assert!(one(&of("/bin/true")).0);
+        assert!(!one(&of("/bin/false")).0);
+        assert!(!one(&of("/nowhere")).0);
     }
 }

@@ -39,12 +39,12 @@ fn progress_is_for_terminals() {
     for number in 0..20 {
         fs::write(tree.join(format!("file{number}")), vec![number; 1 << 20]).unwrap();
     }
-    let (word, out) = (tree.display(), host.join("out"));
+    let (word, out) = (tree.display(), host.join("copied.out"));
     let out = out.display();
     // A line drawn at once: whether there is time for another depends on the machine.
     let steps = [
-        (format!("{PROGRAM} cp -r {word} {}", image.at("/in")), " B "),
-        (format!("{PROGRAM} cp -r {} {out}", image.at("/in")), " B "),
+        (format!("{PROGRAM} cp -r {word} {}", image.at("/copied.in")), " B "),
+        (format!("{PROGRAM} cp -r {} {out}", image.at("/copied.in")), " B "),
         (format!("{PROGRAM} check --data {}", image.word()), "checking "),
     ];
     for (command, what) in &steps {
@@ -56,7 +56,7 @@ fn progress_is_for_terminals() {
         assert!(!rest.contains(what), "{command}: {said:?}");
     }
     for (command, _) in &steps {
-        let said = into_pipes(&command.replace("/in", "/in2").replace("/out", "/out2"));
+        let said = into_pipes(&command.replace("copied.", "again."));
         assert!(!said.contains('\r') && !said.contains('\x1b'), "{command}: {said:?}");
     }
 }

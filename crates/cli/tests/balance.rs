@@ -91,11 +91,10 @@ fn an_image_is_balanced_and_converted() {
     assert_eq!(failing(&["balance", "start", "-s", &word]).0, 1);
 }
 
-#[test]
-fn a_balance_that_was_interrupted_goes_on_here_and_there() {
-    require!(kernel_btrfs);
-    let image = filled("balance-paused", &[]);
-    let (word, before) = (image.word(), content(&image.path));
+/// A volume whose balance of data the kernel has paused, and its content; `None`: it was too fast.
+fn paused_by_the_kernel(name: &str) -> Option<(Image, String)> {
+    let image = filled(name, &[]);
+    let before = content(&image.path);
     let mount = KernelMount::new(&image.path, "noatime").unwrap();
     let place = mount.path().display().to_string();
     shell(&format!(
@@ -106,11 +105,21 @@ fn a_balance_that_was_interrupted_goes_on_here_and_there() {
     mount.unmount().unwrap();
     if !paused {
         println!("SKIPPED: the kernel was done before it could be paused");
-        return;
     }
+    paused.then_some((image, before))
+}
+
+#[test]
+fn a_balance_that_was_interrupted_goes_on_here_and_there() {
+    require!(kernel_btrfs);
+    let Some((image, before)) = paused_by_the_kernel("balance-paused") else { return };
+    let word = image.word();
     let status = spinney(&["balance", "status", "-v", &word]);
     assert_eq!(status.status.code(), Some(1), "{}", text(&status.stderr));
     assert!(text(&status.stdout).contains("is paused"), "{}", text(&status.stdout));
+    let status = text(&spinney(&["balance", "status", "--json", &word]).stdout);
+    let parts = ["\"state\":\"paused\"", "\"data\":\"balancing\"", "\"considered\":"];
+    assert!(parts.iter().all(|part| status.contains(part)), "{status}");
     let copy = image.dir.join("copy.img");
     std::fs::copy(&image.path, &copy).unwrap();
     done(&fine(&["balance", "resume", &word]));
@@ -120,6 +129,37 @@ fn a_balance_that_was_interrupted_goes_on_here_and_there() {
     fine(&["balance", "cancel", &word]);
     assert_eq!(failing(&["balance", "cancel", &word]).0, 2);
     assert_eq!(content(&copy), before);
+}
+
+#[test]
+fn a_mount_leaves_a_paused_balance_alone_where_it_is_told_to() {
+    require!(kernel_btrfs);
+    if lacks_fuse("classic") {
+        return;
+    }
+    let Some((image, before)) = paused_by_the_kernel("balance-skipped") else { return };
+    let mount = Mount::new(&image, "noatime,skip_balance");
+    let place = mount.point.display().to_string();
+    let status = spinney(&["balance", "status", &place]);
+    assert!(text(&status.stdout).contains("is paused"), "{}", text(&status.stdout));
+    shell(&format!("echo new >{place}/a/new && sync -f {place}/a/new && rm {place}/a/new"));
+    mount.umount();
+    // A mount by the kernel would go on with it.
+    assert_clean(&image.path);
+    let status = text(&spinney(&["balance", "status", &image.word()]).stdout);
+    assert!(status.contains("is paused"), "{status}");
+    // Without the word the mount goes on with it by itself.
+    let mount = Mount::new(&image, "noatime");
+    let place = mount.point.display().to_string();
+    let is_over =
+        || text(&spinney(&["balance", "status", &place]).stdout).starts_with("No balance");
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while !is_over() {
+        assert!(std::time::Instant::now() < end, "the balance goes on");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    mount.umount();
+    assert_eq!(content(&image.path), before);
 }
 
 #[test]

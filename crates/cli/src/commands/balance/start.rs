@@ -265,7 +265,7 @@ pub fn filters(item: &BalanceItem, out: &mut Out) -> Result<()> {
     Ok(())
 }
 
-fn words_of(filter: &BalanceFilter) -> String {
+pub fn words_of(filter: &BalanceFilter) -> String {
     use btrfs_disk::items::balance_filter as f;
     let (low, high) = (filter.limit as u32, filter.limit >> 32);
     let (least, most) = (filter.usage as u32, filter.usage >> 32);

@@ -1,23 +1,24 @@
 //! `spinney balance status`.
 
-use super::start::filters;
+use super::start::{filters, words_of};
 use super::target::Target;
 use crate::args::{self, Arg, Args};
 use crate::commands::Command;
 use crate::error::{Exit, Result};
 use crate::image::Access;
-use crate::output::Out;
-use btrfs_fs::BalanceState;
+use crate::output::{Json, Out};
+use btrfs_fs::{BalanceState, BalanceStatus};
 
 pub const COMMAND: Command = Command {
     name: "balance status",
     summary: "tell how far a balance is",
-    usage: "[-v] VOLUME",
+    usage: "[-v | --json] VOLUME",
     help: "\
 Tells whether a balance is at work or paused, and how far it is.
 
 Options
     -v, --verbose    tell its filters as well
+    --json           as a JSON object, filters included; chunks are counts
 
 Examples
     spinney balance status /mnt
@@ -31,16 +32,17 @@ Exit codes
 };
 
 fn run(mut args: Args) -> Result<Exit> {
-    let (mut verbose, mut operands) = (false, Vec::new());
+    let (mut verbose, mut json, mut operands) = (false, false, Vec::new());
     while let Some(arg) = args.next()? {
         match arg {
             Arg::Short('v') | Arg::Long("verbose") => verbose = true,
+            Arg::Long("json") => json = true,
             Arg::Value(value) => operands.push(value),
             other => return Err(args::unexpected(other)),
         }
     }
     let volume = args::one(operands, "an image or a directory of a mount")?;
-    match tell(&volume, verbose) {
+    match tell(&volume, verbose, json) {
         Ok(exit) => Ok(exit),
         Err(error) => {
             error.print();
@@ -49,11 +51,17 @@ fn run(mut args: Args) -> Result<Exit> {
     }
 }
 
-fn tell(volume: &std::ffi::OsStr, verbose: bool) -> Result<Exit> {
+fn tell(volume: &std::ffi::OsStr, verbose: bool, json: bool) -> Result<Exit> {
     let target = Target::open(volume, Access::Read)?;
     let (status, place) = (target.status()?, target.show());
     target.close()?;
     let mut out = Out::new();
+    if json {
+        out.line(as_json(&status))?;
+        out.finish()?;
+        let is_one = state_name(&status).is_some();
+        return Ok(if is_one { Exit::Failed } else { Exit::Done });
+    }
     let running = match status.state {
         BalanceState::Running => true,
         BalanceState::Paused => false,
@@ -77,4 +85,42 @@ fn tell(volume: &std::ffi::OsStr, verbose: bool) -> Result<Exit> {
     }
     out.finish()?;
     Ok(Exit::Failed)
+}
+
+/// `None`: there is no balance.
+fn state_name(status: &BalanceStatus) -> Option<&'static str> {
+    match status.state {
+        BalanceState::Running => Some("running"),
+        BalanceState::Paused => Some("paused"),
+        _ => None,
+    }
+}
+
+fn as_json(status: &BalanceStatus) -> String {
+    Json::object(|o| {
+        o.text("state", state_name(status).unwrap_or("none"));
+        if state_name(status).is_none() {
+            return;
+        }
+        o.bool("stop-requested", status.stopping);
+        let counts = [
+            ("expected", status.expected),
+            ("considered", status.considered),
+            ("completed", status.completed),
+            ("failed", status.failed),
+        ];
+        o.object("chunks", |o| {
+            for (name, count) in counts {
+                o.number(name, count);
+            }
+        });
+        let names = ["data", "metadata", "system"];
+        o.object("filters", |o| {
+            for ((kind, filter), name) in status.item.filters().into_iter().zip(names) {
+                if status.item.flags & kind != 0 {
+                    o.text(name, &words_of(filter));
+                }
+            }
+        });
+    })
 }

@@ -94,6 +94,9 @@ fn groups(fs: &BtrfsFs) -> Vec<u64> {
     fs.space().group_infos().iter().map(|group| group.logical.0).collect()
 }
 
+/// What quotas look at in a balance of metadata, however much moves: it changes no owner.
+const FEW: u64 = 16;
+
 fn volume(mkfs: &[&str], mount: &str, seed: u64) {
     let image = Image::new(768 << 20, mkfs);
     kernel(&image.path, mount, |mount| fill(mount, seed));
@@ -105,6 +108,11 @@ fn volume(mkfs: &[&str], mount: &str, seed: u64) {
     assert!(report.relocated_extents > 100, "{report:?}");
     assert_eq!(report.groups, before_groups.len() as u64);
     assert!(groups(&fs).iter().all(|group| !before_groups.contains(group)), "they are gone");
+    let dirty = common::stat(&fs, "quota.extents");
+    let report = fs.balance_metadata().expect("balance");
+    let dirty = common::stat(&fs, "quota.extents") - dirty;
+    assert!(report.relocated_extents > 100, "{report:?}");
+    assert!(dirty <= FEW, "{dirty} extents for quotas to look at: {report:?}");
     common::assert_same(&before, &common::snapshot(&fs));
     fs.destroy().expect("close");
     drop(fs);
@@ -141,6 +149,7 @@ fn volume(mkfs: &[&str], mount: &str, seed: u64) {
         }
     }
     fs.sync().expect("commit");
+    assert!(common::stat(&fs, "quota.extents") > FEW, "what changes is looked at");
     balance(&fs);
     let caller = btrfs_fs::Caller::root();
     let top = fs.root();

@@ -180,7 +180,7 @@ pub fn check_ourselves(image: &Path) {
 }
 
 /// Fails on what is `least` bad or worse.
-fn check_device(device: Arc<dyn BlockDevice>, verify_data: bool, least: btrfs_check::Severity) {
+pub fn check_device(device: Arc<dyn BlockDevice>, verify_data: bool, least: btrfs_check::Severity) {
     let options = btrfs_volume::OpenOptions { read_only: true, ..Default::default() };
     let volume = btrfs_volume::Volume::open(device, options).expect("open the volume");
     let options = btrfs_check::CheckOptions { verify_data, ..Default::default() };

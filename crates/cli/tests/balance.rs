@@ -21,9 +21,9 @@ fn filled(name: &str, options: &[&str]) -> Image {
     let mount = KernelMount::new(&image.path, "noatime").unwrap();
     shell(&format!(
         "cd {} && btrfs -q subvolume create a && for i in $(seq 60); do head -c 1500000 /dev/urandom >a/f$i; \
-         echo $i >a/small$i; done && cp --reflink=always a/f1 a/clone && fallocate -l 3M a/pre && sync && \
+         echo $i >a/small$i; done && cp --reflink=always a/f1 a/clone && fallocate -l 3M a/pre && sync -f . && \
          btrfs -q subvolume snapshot a s1 && btrfs -q subvolume snapshot -r a s2 && \
-         head -c 100000 /dev/urandom >s1/f3 && rm a/f2? && sync",
+         head -c 100000 /dev/urandom >s1/f3 && rm a/f2? && sync -f .",
         mount.path().display()
     ));
     mount.unmount().unwrap();

@@ -14,7 +14,7 @@ fn fill(dir: &Path) {
          ln -s ../one a/b/link && ln a/one a/b/c/hard && mkfifo a/fifo && mknod a/null c 1 3 &&
          touch -d '3 days ago' a/b/Two.TXT && touch -d '2001-01-01' a/b/nothing && touch -d '1 day' a/b/c/sparse &&
          chmod 4755 a/one && chmod 2770 empty && chown 7:8 'with blank/big' && touch .hidden 'a/star*' &&
-         for n in $(seq 300); do echo $n > a/b/c/file$n; done; sync",
+         for n in $(seq 300); do echo $n > a/b/c/file$n; done; sync -f .",
         dir.display()
     );
     let done = sh(&script);
@@ -118,7 +118,7 @@ fn what_du_counts() {
     let mount = KernelMount::new(&image.path, "noatime").unwrap();
     fill(mount.path());
     let compressed = format!(
-        "cd {} && mkdir z && btrfs property set z compression zstd && seq 200000 > z/numbers && sync",
+        "cd {} && mkdir z && btrfs property set z compression zstd && seq 200000 > z/numbers && sync -f .",
         mount.path().display()
     );
     assert!(sh(&compressed).status.success());

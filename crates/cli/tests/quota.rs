@@ -43,7 +43,7 @@ fn made_by_kernel(name: &str) -> Image {
          btrfs qgroup assign 1/1 2/5 . && btrfs qgroup assign 1/1 3/1 . && \
          btrfs qgroup assign 2/1 3/1 . && btrfs qgroup assign 1/2 2/5 . && \
          btrfs qgroup limit 1234567890123456 a && btrfs qgroup limit -e 12345678901 a && \
-         btrfs qgroup limit 5M 1/1 . && sync && btrfs quota rescan -w .",
+         btrfs qgroup limit 5M 1/1 . && sync -f . && btrfs quota rescan -w .",
         mount.path().display()
     );
     let made = sh(&script);

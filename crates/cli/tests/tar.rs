@@ -36,7 +36,7 @@ fn populated(name: &str, seed: u64) -> (Image, TreeSnapshot) {
          truncate -s 3M hole && touch -d '1960-01-02 03:04:05.678901234' old && mknod device b 259 70000 &&
          setfattr -n user.any=% -v \"$(printf 'line\\nfeed')\" old && setfattr -n user.bin -v 0x000a0d3dff old &&
          setfacl -m u:7:rw,g:8:r old && mkdir acls && setfacl -d -m u:7:rwx acls && chown 2000000000:3000000000 old &&
-         chmod 4711 hole && sync",
+         chmod 4711 hole && sync -f .",
         mount.path().display()
     ));
     let tree = snapshot(mount.path());

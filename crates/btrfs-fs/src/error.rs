@@ -3,6 +3,7 @@
 use btrfs_disk::{Corrupt, DamageKind, Error};
 use vfs::{Damage, Errno, FsError};
 
+/// What the face says of it.
 pub fn to_fs(error: Error) -> FsError {
     match error {
         Error::Io { context, source } => FsError::Io { context, source },

@@ -10,6 +10,7 @@ mod balance;
 mod cleaner;
 mod close;
 mod commit;
+mod committed;
 pub mod control;
 mod device_extents;
 mod engine;
@@ -49,6 +50,8 @@ pub use balance::{BalanceReport, BalanceState, BalanceStatus, NewSize};
 pub use btrfs_txn::{Clock, Contention};
 #[cfg(feature = "fault-injection")]
 pub use btrfs_txn::{Defect, Injection};
+pub use committed::Committed;
+pub use error::to_fs;
 pub use extents::Stored;
 pub use find_new::NewExtent;
 pub use fs::BtrfsFs;

@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod cache;
+mod compare;
 mod cursor;
 mod dirty;
 mod edit;
@@ -25,6 +26,7 @@ mod verify;
 mod walk;
 
 pub use cache::CacheCounters;
+pub use compare::{Difference, compare};
 pub use cursor::Cursor;
 pub use dirty::{DirtyNodes, Overlay};
 pub use edit::{Edit, NodeSink, apply, copy_root, new_tree, refresh_root, validate};

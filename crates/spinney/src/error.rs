@@ -87,6 +87,16 @@ impl Error {
         }
     }
 
+    pub(crate) fn stream(error: btrfs_send::Error) -> Error {
+        let subject = "the stream";
+        match error.problem {
+            btrfs_send::Problem::Io(source) => {
+                Error::new(subject, Cause::Host { action: None, source })
+            }
+            _ => Error::refused(subject, error),
+        }
+    }
+
     /// The path, image or device that it is about; `IMAGE:/PATH` for a path in a volume.
     pub fn subject(&self) -> &str {
         &self.0.subject

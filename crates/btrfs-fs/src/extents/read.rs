@@ -154,7 +154,8 @@ fn read_part(
     Ok(())
 }
 
-fn read_sectors(
+/// Stored sectors of an extent from `at` on.
+pub fn read_sectors(
     core: &Core,
     view: &View<'_>,
     flags: u64,

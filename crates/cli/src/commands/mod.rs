@@ -31,6 +31,7 @@ mod quota;
 mod receive;
 mod rescue;
 mod rm;
+mod send;
 mod stat;
 mod stats;
 mod subvolume;
@@ -94,7 +95,7 @@ pub const GROUPS: &[Group] = &[
     Group { title: "Quota groups, in a volume or a mount", commands: qgroup::COMMANDS },
     Group { title: "Balances, in a volume or a mount", commands: balance::COMMANDS },
     Group { title: "Whole volumes, in an image or a mount", commands: filesystem::COMMANDS },
-    Group { title: "Snapshots elsewhere", commands: &[&receive::COMMAND] },
+    Group { title: "Snapshots elsewhere", commands: &[&send::COMMAND, &receive::COMMAND] },
     Group {
         title: "Whole volumes",
         commands: &[

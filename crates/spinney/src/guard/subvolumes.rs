@@ -2,7 +2,7 @@
 //! while one is open.
 
 use super::Guard;
-use btrfs_fs::{Caller, Delete, NewExtent, NewSubvolume, SubvolId, SubvolumeInfo, Usage};
+use btrfs_fs::{Caller, Committed, Delete, NewExtent, NewSubvolume, SubvolId, SubvolumeInfo, Usage};
 use std::time::Duration;
 use vfs::{Entry, Ino, Result};
 
@@ -65,6 +65,10 @@ impl Guard {
     pub(crate) fn set_read_only(&self, caller: &Caller, id: SubvolId, yes: bool) -> Result<()> {
         let _durable = self.durable()?;
         self.change()?.set_read_only(caller, id, yes)
+    }
+
+    pub(crate) fn committed(&self) -> Result<Committed<'_>> {
+        self.there()?.committed()
     }
 
     pub(crate) fn find_new(&self, id: SubvolId, since: u64) -> Result<(u64, Vec<NewExtent>)> {

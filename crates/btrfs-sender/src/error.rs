@@ -1,0 +1,50 @@
+//! Why a stream could not be made.
+
+use std::fmt::{self, Display};
+
+/// What went wrong.
+#[derive(Debug)]
+pub enum Error {
+    /// A tree of the volume could not be read.
+    Tree(btrfs_disk::Error),
+    /// Content could not be read.
+    Content(vfs::FsError),
+    /// The stream could not be written.
+    Stream(btrfs_send::Error),
+    /// It makes no sense, or no stream can say it.
+    Refused(String),
+}
+
+/// What comes of it.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Tree(error) => error.fmt(f),
+            Error::Content(error) => error.fmt(f),
+            Error::Stream(error) => error.fmt(f),
+            Error::Refused(why) => f.write_str(why),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<btrfs_disk::Error> for Error {
+    fn from(error: btrfs_disk::Error) -> Error {
+        Error::Tree(error)
+    }
+}
+
+impl From<vfs::FsError> for Error {
+    fn from(error: vfs::FsError) -> Error {
+        Error::Content(error)
+    }
+}
+
+impl From<btrfs_send::Error> for Error {
+    fn from(error: btrfs_send::Error) -> Error {
+        Error::Stream(error)
+    }
+}

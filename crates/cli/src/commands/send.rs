@@ -1,0 +1,160 @@
+//! `spinney send`.
+
+use crate::args::{self, Arg, Args};
+use crate::commands::Command;
+use crate::commands::subvolume::place::{self, Place};
+use crate::error::{Error, Exit, Result, io_text, say_error};
+use crate::image::ImagePath;
+use crate::mount::options::{subvol_id, subvol_path};
+use btrfs_fs::Subvol;
+use spinney::{SendOptions, Volume};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+pub const COMMAND: Command = Command {
+    name: "send",
+    summary: "write a subvolume, or what changed in it, as a stream",
+    usage: "[-ev] [-p PARENT] [-c CLONE]... [-f FILE] [--no-data] [--proto N] [--compressed-data] \
+            SUBVOLUME...",
+    help: "\
+Writes read-only subvolumes as the stream that `spinney receive` and `btrfs receive` make
+them from anew. With a parent it has only what differs; what did not change is not read.
+
+Options
+    -p PARENT         send what differs from this subvolume, which the receiver has, too
+    -c CLONE          content that SUBVOLUME shares with this one, which the receiver has, too,
+                      is taken from there; may be given several times. Without -p the nearest
+                      relative of them is the parent
+    -f FILE           write to FILE, not to standard output
+    -e                of several subvolumes: one header and one end for all of them
+    --no-data         say which ranges of files changed, and not what is in them
+    --proto N         1 (the default), or 2: with holes, flags of files, and times of birth
+    --compressed-data compressed content as it is stored; needs --proto 2
+    -v                say what is sent
+    -q                only errors
+    --subvol PATH, --subvolid ID
+                      paths in an image start from this subvolume, not the default one
+
+Examples
+    spinney send disk.img:/snap1 | spinney receive backup.img:/
+    spinney send -p disk.img:/snap1 disk.img:/snap2 | ssh host btrfs receive /backup
+",
+    run,
+};
+
+struct Wanted {
+    subvolumes: Vec<Place>,
+    parent: Option<Place>,
+    clones: Vec<Place>,
+    file: Option<PathBuf>,
+    options: SendOptions,
+    verbose: bool,
+}
+
+fn run(args: Args) -> Result<Exit> {
+    let (wanted, subvol) = words(args)?;
+    let all: Vec<Place> =
+        wanted.subvolumes.iter().chain(&wanted.parent).chain(&wanted.clones).cloned().collect();
+    let mut output = output(wanted.file.as_deref())?;
+    place::at(&all, subvol, false, |open, _| {
+        let volume = open.volume(image_of(&all[0])?)?;
+        for other in &all[1..] {
+            if !open.volume(image_of(other)?)?.is(volume) {
+                let what = "lies in another volume than the subvolume that is sent";
+                return Err(Error::about(other.show(), what));
+            }
+        }
+        send(volume, &wanted, &mut output)
+    })
+}
+
+fn words(mut args: Args) -> Result<(Wanted, Subvol)> {
+    let (mut operands, mut clones) = (Vec::<OsString>::new(), Vec::<OsString>::new());
+    let (mut parent, mut file, mut subvol) = (None, None, Subvol::Default);
+    let (mut options, mut proto, mut verbose) = (SendOptions::new(), 1, false);
+    while let Some(arg) = args.next()? {
+        match arg {
+            Arg::Short('p') => parent = Some(args.value()?),
+            Arg::Short('c') => clones.push(args.value()?),
+            Arg::Short('f') => file = Some(args.path()?),
+            Arg::Short('e') => options = options.one_end(true),
+            Arg::Short('v') | Arg::Long("verbose") => verbose = true,
+            Arg::Short('q') | Arg::Long("quiet") => verbose = false,
+            Arg::Long("no-data") => options = options.without_content(true),
+            Arg::Long("proto") => proto = protocol(&args.text()?)?,
+            Arg::Long("compressed-data") => options = options.compressed(true),
+            Arg::Long("subvol") => subvol = subvol_path(&args.text()?)?,
+            Arg::Long("subvolid") => subvol = subvol_id(&args.text()?)?,
+            Arg::Value(value) => operands.push(value),
+            other => return Err(args::unexpected(other)),
+        }
+    }
+    if operands.is_empty() {
+        return Err(none());
+    }
+    let wanted = Wanted {
+        subvolumes: Place::all(&operands),
+        parent: parent.map(|word: OsString| Place::parse(&word)),
+        clones: Place::all(&clones),
+        file,
+        options: options.protocol_2(proto == 2),
+        verbose,
+    };
+    Ok((wanted, subvol))
+}
+
+fn none() -> Error {
+    Error::usage("expected SUBVOLUME")
+}
+
+fn protocol(word: &str) -> Result<u32> {
+    match word {
+        // As with `btrfs send`, 0 is the newest one.
+        "0" | "2" => Ok(2),
+        "1" => Ok(1),
+        other => Err(Error::usage(format!("{other:?} is no protocol: 1 or 2"))),
+    }
+}
+
+fn output(file: Option<&Path>) -> Result<Box<dyn Write>> {
+    match file {
+        Some(path) => Ok(Box::new(File::create(path).map_err(|e| Error::io(path, &e))?)),
+        None if io::stdout().is_terminal() => {
+            Err(Error::usage("a stream is nothing for a terminal; write -f FILE"))
+        }
+        None => Ok(Box::new(io::stdout().lock())),
+    }
+}
+
+fn image_of(place: &Place) -> Result<&ImagePath> {
+    match place {
+        Place::Image(inside) => Ok(inside),
+        Place::Mount(path) => {
+            let told = Error::about(path.display(), "is not in an image that is not mounted");
+            Err(told.remedy("unmount the volume, and name IMAGE:/PATH"))
+        }
+    }
+}
+
+fn send(volume: &Volume, wanted: &Wanted, output: &mut dyn Write) -> Result<()> {
+    let path = |place: &Place| -> Result<PathBuf> {
+        Ok(OsStr::from_bytes(&image_of(place)?.path).into())
+    };
+    let paths = wanted.subvolumes.iter().map(path).collect::<Result<Vec<_>>>()?;
+    let mut options = wanted.options.clone();
+    if let Some(parent) = &wanted.parent {
+        options = options.parent(path(parent)?);
+    }
+    for clone in &wanted.clones {
+        options = options.clone_source(path(clone)?);
+    }
+    if wanted.verbose {
+        wanted.subvolumes.iter().for_each(|place| say_error(&format!("At subvol {}", place.show())));
+    }
+    let mut output = BufWriter::with_capacity(1 << 18, output);
+    volume.send(&paths, &options, &mut output)?;
+    output.flush().map_err(|e| Error::about("the stream", io_text(&e)))
+}

@@ -157,6 +157,7 @@ const FS: Table = &[
         &["options", "ino", "extents", "commit", "cleaner", "balance", "engine", "ops", "close"],
     ),
     ("find_new", &["error", "ino", "names", "subvol", "fs"]),
+    ("committed", &["ino", "subvol", "extents", "engine", "fs"]),
     ("subvolumes", &["subvol", "ops", "fs"]),
     ("quotas", &["qgroup", "ops", "fs"]),
     ("usage", &["error", "reserve", "engine", "ops", "fs"]),

@@ -62,12 +62,7 @@ impl Committed<'_> {
 
     /// Fills `buf` with the first bytes of an extent as they are stored; whole sectors. `flags`
     /// are those of the inode that has it.
-    pub fn read_stored(
-        &self,
-        flags: u64,
-        extent: &FileExtentFields,
-        buf: &mut [u8],
-    ) -> Result<()> {
+    pub fn read_stored(&self, flags: u64, extent: &FileExtentFields, buf: &mut [u8]) -> Result<()> {
         let core = &self.engine.core;
         extents::read_sectors(core, &core.view(), flags, extent, extent.disk_bytenr, buf)
     }

@@ -6,8 +6,8 @@ use crate::namespace::Namespace;
 use crate::sender::{Options, Out};
 use crate::source::{File, Source};
 use crate::tree::{Piece, PieceKind, Tree};
-use btrfs_disk::items::{Compression, InodeItem};
 use btrfs_disk::TreeId;
+use btrfs_disk::items::{Compression, InodeItem};
 use btrfs_send::{Command, CompressedPiece, MAX_DATA, Protocol};
 
 /// Read in one go: whole commands of either protocol.
@@ -110,7 +110,13 @@ impl<'s> Content<'s> {
         }
     }
 
-    fn send_zeros(&mut self, target: &Target<'_>, start: u64, end: u64, out: &mut Out<'_>) -> Result<()> {
+    fn send_zeros(
+        &mut self,
+        target: &Target<'_>,
+        start: u64,
+        end: u64,
+        out: &mut Out<'_>,
+    ) -> Result<()> {
         let (path, len) = (target.file.path, end - start);
         if self.options.without_content {
             return out.put(&Command::UpdateExtent { path, offset: start, len });
@@ -146,7 +152,8 @@ impl<'s> Content<'s> {
         }
         let mut at = start;
         while at < end {
-            let cloned = self.clones.send(space, (target.file.ino, target.item), piece, at, end, out)?;
+            let cloned =
+                self.clones.send(space, (target.file.ino, target.item), piece, at, end, out)?;
             at += cloned.len;
             let to = cloned.next.min(end);
             if at < to {
@@ -189,7 +196,12 @@ impl<'s> Content<'s> {
     }
 
     /// False: it is not compressed.
-    fn write_compressed(&mut self, target: &Target<'_>, piece: &Piece, out: &mut Out<'_>) -> Result<bool> {
+    fn write_compressed(
+        &mut self,
+        target: &Target<'_>,
+        piece: &Piece,
+        out: &mut Out<'_>,
+    ) -> Result<bool> {
         let (path, offset, file_len) = (target.file.path, piece.start, piece.end - piece.start);
         let sector = self.source.reader().geometry().sector_size;
         let number = |compression| match compression {
@@ -205,7 +217,14 @@ impl<'s> Content<'s> {
                 let (unencoded_len, compression) = (*ram_bytes, number(*compression));
                 let (unencoded_offset, says_plain) = (0, false);
                 let data = &self.buffer[..];
-                CompressedPiece { file_len, unencoded_len, unencoded_offset, compression, says_plain, data }
+                CompressedPiece {
+                    file_len,
+                    unencoded_len,
+                    unencoded_offset,
+                    compression,
+                    says_plain,
+                    data,
+                }
             }
             PieceKind::Extent { compression, fields }
                 if *compression != Compression::None && fields.disk_num_bytes <= MAX_STORED =>
@@ -215,11 +234,21 @@ impl<'s> Content<'s> {
                 let (unencoded_len, unencoded_offset) = (fields.ram_bytes, fields.offset);
                 let (compression, says_plain) = (number(*compression), true);
                 let data = &self.buffer[..];
-                CompressedPiece { file_len, unencoded_len, unencoded_offset, compression, says_plain, data }
+                CompressedPiece {
+                    file_len,
+                    unencoded_len,
+                    unencoded_offset,
+                    compression,
+                    says_plain,
+                    data,
+                }
             }
             _ => return Ok(false),
         };
-        if piece.compression == 0 {
+        // Receivers take no piece that is longer than what comes out of it: a file may go on behind
+        // content among the structures, in zeros.
+        let there = piece.unencoded_len.saturating_sub(piece.unencoded_offset);
+        if piece.compression == 0 || piece.file_len > there {
             return Ok(false);
         }
         out.put(&Command::EncodedWrite { path, offset, piece })?;

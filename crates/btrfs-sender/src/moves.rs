@@ -362,8 +362,7 @@ impl<'s> Moves<'s> {
             }
         }
         let is_empty = |moves: &Moves<'_>, ino: &u64| moves.inside.get(ino).is_none_or(|n| *n == 0);
-        let mut ready: Vec<u64> =
-            dirs.iter().copied().filter(|ino| is_empty(self, ino)).collect();
+        let mut ready: Vec<u64> = dirs.iter().copied().filter(|ino| is_empty(self, ino)).collect();
         while let Some(ino) = ready.pop() {
             let above = self.rmdir(ino, out)?;
             if let Some(above) = above.filter(|above| dirs.contains(above) && is_empty(self, above))

@@ -4,7 +4,10 @@ use crate::source::Subvolume;
 
 /// Of those that the receiver has the one that `subvolume` was made from, or another snapshot of
 /// the same one; of several the nearest in time. `None`: they are not related.
-pub(crate) fn good_parent<'s>(subvolume: &Subvolume, has: &'s [Subvolume]) -> Option<&'s Subvolume> {
+pub(crate) fn good_parent<'s>(
+    subvolume: &Subvolume,
+    has: &'s [Subvolume],
+) -> Option<&'s Subvolume> {
     let above = subvolume.item.parent_uuid;
     if above == [0; 16] {
         return None;

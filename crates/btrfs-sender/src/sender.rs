@@ -83,7 +83,9 @@ impl<'w> Sender<'w> {
     pub fn send(&mut self, source: &dyn Source, subvolume: &Subvolume, last: bool) -> Result<()> {
         is_read_only(subvolume)?;
         if subvolume.name.is_empty() {
-            return Err(Error::Refused("the top level of a volume has no name to be sent by".into()));
+            return Err(Error::Refused(
+                "the top level of a volume has no name to be sent by".into(),
+            ));
         }
         let has = std::mem::take(&mut self.has);
         let parent = match &self.parent {

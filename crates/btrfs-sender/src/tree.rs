@@ -31,8 +31,15 @@ pub(crate) struct Piece {
 pub(crate) enum PieceKind {
     /// Nothing, or room without content.
     Zeros,
-    Inline { compression: Compression, ram_bytes: u64, content: Vec<u8> },
-    Extent { compression: Compression, fields: FileExtentFields },
+    Inline {
+        compression: Compression,
+        ram_bytes: u64,
+        content: Vec<u8>,
+    },
+    Extent {
+        compression: Compression,
+        fields: FileExtentFields,
+    },
 }
 
 pub(crate) struct Tree<'s> {
@@ -111,13 +118,7 @@ impl<'s> Tree<'s> {
 
     /// The first `most` pieces that overlap a range, in order; what is between them reads as
     /// zeros.
-    pub(crate) fn pieces(
-        &self,
-        ino: u64,
-        start: u64,
-        end: u64,
-        most: usize,
-    ) -> Result<Vec<Piece>> {
+    pub(crate) fn pieces(&self, ino: u64, start: u64, end: u64, most: usize) -> Result<Vec<Piece>> {
         let mut all = Vec::new();
         let at = |offset| Key::new(ino, kind::EXTENT_DATA, offset);
         let mut cursor = btrfs_tree::Cursor::new(self.reader, &self.root);
@@ -207,8 +208,7 @@ pub(crate) fn piece_of(key: Key, data: &[u8], sector: u64) -> Result<Piece> {
     Ok(match extent {
         FileExtent::Inline { ram_bytes, compression, content, .. } => {
             let len = ram_bytes.checked_next_multiple_of(sector).unwrap_or(u64::MAX);
-            let kind =
-                PieceKind::Inline { compression, ram_bytes, content: content.to_vec() };
+            let kind = PieceKind::Inline { compression, ram_bytes, content: content.to_vec() };
             Piece { start, end: start.saturating_add(len), kind }
         }
         FileExtent::Extent { kind, compression, fields } => {

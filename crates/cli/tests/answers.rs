@@ -39,6 +39,7 @@ const ACT: &[&str] = &[
     "quota rescan",
     "receive",
     "rm",
+    "send",
     "subvolume create",
     "subvolume delete",
     "subvolume set-default",

@@ -74,7 +74,7 @@ pub struct Books {
     node_size: u64,
     next: u64,
     /// Addresses free for the next allocations.
-    free: Vec<Logical>,
+    pub free: Vec<Logical>,
     /// Let go in this generation: not to be used again before the commit.
     pub pinned: Vec<Logical>,
     /// Every address in use, with its level.

@@ -140,9 +140,8 @@ fn image_of(place: &Place) -> Result<&ImagePath> {
 }
 
 fn send(volume: &Volume, wanted: &Wanted, output: &mut dyn Write) -> Result<()> {
-    let path = |place: &Place| -> Result<PathBuf> {
-        Ok(OsStr::from_bytes(&image_of(place)?.path).into())
-    };
+    let path =
+        |place: &Place| -> Result<PathBuf> { Ok(OsStr::from_bytes(&image_of(place)?.path).into()) };
     let paths = wanted.subvolumes.iter().map(path).collect::<Result<Vec<_>>>()?;
     let mut options = wanted.options.clone();
     if let Some(parent) = &wanted.parent {
@@ -152,7 +151,10 @@ fn send(volume: &Volume, wanted: &Wanted, output: &mut dyn Write) -> Result<()> 
         options = options.clone_source(path(clone)?);
     }
     if wanted.verbose {
-        wanted.subvolumes.iter().for_each(|place| say_error(&format!("At subvol {}", place.show())));
+        wanted
+            .subvolumes
+            .iter()
+            .for_each(|place| say_error(&format!("At subvol {}", place.show())));
     }
     let mut output = BufWriter::with_capacity(1 << 18, output);
     volume.send(&paths, &options, &mut output)?;

@@ -2,7 +2,9 @@
 //! while one is open.
 
 use super::Guard;
-use btrfs_fs::{Caller, Committed, Delete, NewExtent, NewSubvolume, SubvolId, SubvolumeInfo, Usage};
+use btrfs_fs::{
+    Caller, Committed, Delete, NewExtent, NewSubvolume, SubvolId, SubvolumeInfo, Usage,
+};
 use std::time::Duration;
 use vfs::{Entry, Ino, Result};
 

@@ -1,0 +1,242 @@
+//! `spinney send`: the kernel's `btrfs receive` makes of our streams what the kernel's volume had,
+//! whole and in chains of differences between random states.
+
+mod common;
+
+use common::{Image, failing, fine, sh, text};
+use std::path::Path;
+use testkit::PosixFs;
+use testkit::compare::{Rules, TreeSnapshot, diff};
+use testkit::ops::{Config, Generator, OpKind, Session};
+use testkit::oracle::{KernelMount, TempDir, capabilities, record_skip};
+
+fn ready(place: &str) -> bool {
+    match capabilities().lacking_kernel_btrfs() {
+        Some(why) => {
+            record_skip(place, why);
+            false
+        }
+        None => true,
+    }
+}
+
+fn shell(script: &str) -> String {
+    let done = sh(&format!("set -e\n{script}"));
+    assert!(done.status.success(), "{script}\n{}{}", text(&done.stdout), text(&done.stderr));
+    text(&done.stdout)
+}
+
+/// A subvolume `v`, and `rounds` snapshots `s0`, `s1`, ... of it with `steps` random operations
+/// before each.
+fn history(image: &Image, options: &str, seed: u64, rounds: usize, steps: usize) {
+    let mount = KernelMount::new(&image.path, options).unwrap();
+    let (top, v) = (mount.path().display().to_string(), mount.join("v"));
+    shell(&format!("btrfs -q subvolume create {}", v.display()));
+    {
+        let fs = PosixFs::open(&v).unwrap();
+        let mut session = Session::new(&fs);
+        let mut config = Config::all();
+        (config.names, config.max_size) = (5, 300_000);
+        for (kind, weight) in &mut config.weights {
+            match kind {
+                OpKind::Rename => *weight *= 8,
+                OpKind::RenameFlags | OpKind::Mkdir | OpKind::Link => *weight *= 4,
+                _ => {}
+            }
+        }
+        let mut generator = Generator::new(seed, config);
+        for round in 0..rounds {
+            for op in generator.by_ref().take(steps) {
+                session.apply(&op);
+            }
+            shell(&format!("btrfs -q subvolume snapshot -r {top}/v {top}/s{round}"));
+        }
+        session.close_all();
+    }
+    mount.unmount().unwrap();
+}
+
+/// What a receiver keeps: flags are not in protocol 1, and the kernel's tools leave out those of
+/// protocol 2.
+fn rules() -> Rules {
+    Rules { flags: false, attributes: false, ..Rules::default() }
+}
+
+fn assert_same(left: &Path, right: &Path, what: &str) {
+    let [left, right] = [left, right].map(|dir| TreeSnapshot::of_dir(dir).unwrap());
+    let found = diff(&left, &right, &rules());
+    let told: Vec<String> = found.iter().take(20).map(|found| found.to_string()).collect();
+    assert!(found.is_empty(), "{what}: {} differences\n{}", found.len(), told.join("\n"));
+    println!("{what}: {} nodes", left.nodes.len());
+    assert!(left.nodes.len() > 1, "{what}: an empty subvolume shows nothing");
+}
+
+/// How a chain is made.
+#[derive(Clone, Copy)]
+struct Chain {
+    name: &'static str,
+    rounds: usize,
+    mkfs: &'static [&'static str],
+    mount: &'static str,
+    send: &'static [&'static str],
+}
+
+const PLAIN: Chain =
+    Chain { name: "send-chain", rounds: 8, mkfs: &["-n", "4096"], mount: "noatime", send: &[] };
+
+/// Sends `s0`, and each further one as a difference from the one before; the kernel receives.
+fn chain(chain: Chain, seed: u64) {
+    let Chain { name, rounds, .. } = chain;
+    let (source, target) = (Image::with(name, chain.mkfs), Image::new(&format!("{name}-to")));
+    history(&source, chain.mount, seed, rounds, 250);
+    let streams = TempDir::new(name).unwrap();
+    let stream = |round: usize| streams.join(&format!("{round}.stream")).display().to_string();
+    for round in 0..rounds {
+        let (this, file) = (source.at(&format!("/s{round}")), stream(round));
+        let mut words = vec!["send", "-f", &file];
+        words.extend_from_slice(chain.send);
+        let parent = source.at(&format!("/s{}", round.saturating_sub(1)));
+        if round > 0 {
+            words.extend_from_slice(&["-p", &parent]);
+        }
+        words.push(&this);
+        fine(&words);
+    }
+    let from = KernelMount::new(&source.path, "ro").unwrap();
+    let to = KernelMount::new(&target.path, "noatime").unwrap();
+    for round in 0..rounds {
+        let file = stream(round);
+        let done = sh(&format!("btrfs receive -q -f {file} {}", to.path().display()));
+        let dump = || text(&sh(&format!("btrfs receive --dump -f {file} | tail -n 40")).stdout);
+        let said = text(&done.stderr);
+        assert!(done.status.success(), "seed {seed}, round {round}: {said}\n{}", dump());
+        let place = format!("s{round}");
+        assert_same(&from.join(&place), &to.join(&place), &format!("seed {seed}, round {round}"));
+    }
+    from.unmount().unwrap();
+    to.unmount().unwrap();
+    testkit::oracle::assert_clean(&target.path);
+}
+
+/// `SPINNEY_SEEDS` many; a soak has more of them.
+fn chains(kind: Chain, seeds: u64) {
+    if !ready(kind.name) {
+        return;
+    }
+    let seeds = std::env::var("SPINNEY_SEEDS").map_or(seeds, |n| n.parse().unwrap());
+    let first = std::env::var("SPINNEY_SEED").map_or(1, |n| n.parse().unwrap());
+    (first..first + seeds).for_each(|seed| chain(kind, seed));
+}
+
+#[test]
+fn chains_of_random_changes_are_received_by_the_kernel() {
+    chains(PLAIN, 3);
+}
+
+#[test]
+fn chains_in_protocol_2_with_compressed_content() {
+    let (name, mount) = ("send-2", "noatime,compress-force=zstd");
+    let send = &["--proto", "2", "--compressed-data"];
+    let kind = Chain { name, mount, send, rounds: 6, ..PLAIN };
+    chains(kind, 3);
+    // Has a file that goes on behind compressed content among the structures.
+    if ready(name) {
+        chain(kind, 16);
+    }
+}
+
+#[test]
+fn chains_of_a_volume_with_items_for_holes() {
+    let (name, mkfs) = ("send-holes", &["-O", "^no-holes"]);
+    chains(Chain { name, mkfs, mount: "noatime,compress=lzo", rounds: 4, ..PLAIN }, 2);
+}
+
+#[test]
+fn what_cannot_be_sent_is_refused() {
+    if !ready("what_cannot_be_sent_is_refused") {
+        return;
+    }
+    let image = Image::new("send-refused");
+    let [v, s, other] = ["/v", "/s", "/other"].map(|path| image.at(path));
+    fine(&["subvolume", "create", &v]);
+    fine(&["subvolume", "create", &other]);
+    fine(&["subvolume", "snapshot", "-r", &v, &s]);
+    fine(&["property", "set", &other, "ro", "true"]);
+    let refused = |words: &[&str], why: &str| {
+        let (code, said) = failing(&[&["send", "-f", "/dev/null"], words].concat());
+        assert!(code == 1 && said.contains(why), "{words:?}: {code}, {said}");
+    };
+    refused(&[&v], "not read-only");
+    refused(&["-p", &v, &s], "not read-only");
+    refused(&["-c", &v, &s], "not read-only");
+    refused(&["-c", &other, &s], "not related");
+    refused(&[&image.at("/nothing")], "no such file");
+    refused(&["--compressed-data", &s], "protocol 2");
+    refused(&[&image.at("/")], "not read-only");
+    fine(&["property", "set", &image.at("/"), "ro", "true"]);
+    refused(&["--subvolid", "5", &image.at("/")], "no name");
+    let second = Image::new("send-refused-2");
+    refused(&["-p", &second.at("/"), &s], "another volume");
+    assert_eq!(failing(&["send"]).0, 2);
+    assert_eq!(failing(&["send", "--proto", "7", &s]).0, 2);
+}
+
+/// What one inode after the other cannot do: names that go round in circles, directories that
+/// go into what lay in them, and numbers and names that change hands.
+#[test]
+fn names_that_change_hands() {
+    if !ready("names_that_change_hands") {
+        return;
+    }
+    let (source, target) = (Image::new("send-names"), Image::new("send-names-to"));
+    let (a, b) = (&source.path.display(), &target.path.display());
+    shell(&format!(
+        "mkdir {a}.m {b}.m; mount -o loop,noatime {a} {a}.m; cd {a}.m
+        btrfs -q subvolume create v; cd v
+        mkdir -p x/y/z p/q r/s/t gone/deep/deeper; echo x > x/f; echo p > p/f; echo 1 > one
+        echo 2 > two; echo 3 > three; ln two p/q/hard; mkdir file-to-be; echo f > dir-to-be
+        for i in $(seq 40); do mkdir -p chain/$i; echo $i > chain/$i/f; done
+        echo a > o257-7-0; setfacl -d -m u:7:rwx,g::rx r; setfacl -m u:8:rw one
+        cd ..; btrfs -q subvolume snapshot -r v s0; cd v
+        # Circles of names.
+        mv one t; mv two one; mv three two; mv t three; mv x t; mv p x; mv t p
+        # A parent below its child.
+        mv r/s s; mv r s/t/r
+        # A directory in the place of a file, and the other way round.
+        rmdir file-to-be; mv dir-to-be file-to-be; mkdir dir-to-be; mv p/y dir-to-be/
+        # All of a chain one further, from the end.
+        for i in $(seq 40 -1 1); do mv chain/$i chain/$((i+1)); done
+        for i in $(seq 2 41); do mkdir chain/$i/in; mv chain/$i/f chain/$i/in/$((i-1)); done
+        # Out of a directory that goes.
+        mv gone/deep/deeper x/; rm -r gone; echo new > gone; ln gone x/deeper/link
+        # Inherits nothing of what it lies in.
+        touch s/t/r/none; mkdir s/t/r/no-directory; mkdir s/t/r/no-directory/below
+        rm o257-7-0; mkdir o257-7-0
+        cd ..; btrfs -q subvolume snapshot -r v s1; setfacl -R -b v/s; chattr +C v/x
+        for i in $(seq 41); do rm -rf v/chain/$i/in; done; mv v/s v/x/deeper/
+        btrfs -q subvolume snapshot -r v s2; cd /; umount {a}.m"
+    ));
+    let streams = TempDir::new("send-names").unwrap();
+    let file = streams.join("all.stream").display().to_string();
+    let [s0, s1, s2] = ["/s0", "/s1", "/s2"].map(|path| source.at(path));
+    fine(&["send", "-e", "-f", &file, &s0]);
+    shell(&format!("mount -o loop,noatime {b} {b}.m; btrfs receive -q -f {file} {b}.m"));
+    // One stream for two subvolumes, of which the first is what the second is taken from.
+    fine(&["send", "-c", &s0, "-f", &file, &s1, &s2]);
+    shell(&format!("btrfs receive -q -f {file} {b}.m; mount -o loop,ro {a} {a}.m"));
+    let top = |image: &Image, name: &str| format!("{}.m/{name}", image.path.display());
+    for name in ["s0", "s1", "s2"] {
+        let (left, right) = (top(&source, name), top(&target, name));
+        assert_same(Path::new(&left), Path::new(&right), name);
+    }
+    // Backwards as well.
+    fine(&["send", "-p", &s2, "-f", &file, &s0]);
+    shell(&format!(
+        "cd {b}.m; mkdir back; btrfs receive -q -f {file} back; cd /; umount {a}.m {b}.m
+        mount -o loop,ro {b} {b}.m"
+    ));
+    let (left, right) = (top(&target, "s0"), top(&target, "back/s0"));
+    assert_same(Path::new(&left), Path::new(&right), "back");
+    shell(&format!("umount {b}.m; rmdir {a}.m {b}.m"));
+    testkit::oracle::assert_clean(&target.path);
+}

@@ -38,7 +38,7 @@ impl Committed<'_> {
 
     /// A tree, and what the root tree says of it.
     pub fn tree(&self, tree: TreeId) -> Option<(TreeRoot, RootItem)> {
-        self.roots.get(tree).map(|root| (root.root, root.item.clone()))
+        self.roots.get(tree).map(|root| (root.root, root.item))
     }
 
     /// A subvolume; ENOENT where there is none of this number.

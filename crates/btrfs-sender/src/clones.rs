@@ -85,7 +85,7 @@ impl<'s> Clones<'s> {
     ) -> Result<Cloned> {
         let nothing = Cloned { len: 0, next: end };
         let PieceKind::Extent { fields, .. } = &piece.kind else { return Ok(nothing) };
-        if at % self.has[0].tree.sector != 0 {
+        if !at.is_multiple_of(self.has[0].tree.sector) {
             return Ok(nothing);
         }
         self.look_up(fields.disk_bytenr)?;
@@ -228,7 +228,7 @@ fn usable(
     (at, end): (u64, u64),
 ) -> Result<Option<u64>> {
     let sector = has.tree.sector;
-    if offset % sector != 0 {
+    if !offset.is_multiple_of(sector) {
         return Ok(None);
     }
     let Some(item) = has.tree.inode(ino)? else { return Ok(None) };

@@ -79,7 +79,7 @@ fn states(seed: u64, size: u64, edits: u64, deletes_percent: u64) {
         nodes.extend(world.memory.nodes.clone());
         states.push((world.root, world.model.clone()));
     }
-    let memory = Memory { geometry: world.memory.geometry.clone(), nodes };
+    let memory = Memory { geometry: world.memory.geometry, nodes };
     let reader = Watched { memory, asked: RefCell::default() };
     for (left, was) in &states {
         for (right, is) in &states {

@@ -98,13 +98,7 @@ impl<'s> Clones<'s> {
         };
         let has = &self.has[found.which];
         let Some(from_path) = path_of(space, has, found.ino)? else { return Ok(nothing) };
-        let path = match space.right.any_name(ino)? {
-            Some(name) => {
-                let dir = space.dir(name.dir)?;
-                space.path_in(dir, &name.name)?
-            }
-            None => return Ok(nothing),
-        };
+        let Some(path) = path_here(space, ino)? else { return Ok(nothing) };
         out.put(&Command::Clone {
             path: &path,
             offset: at,
@@ -248,12 +242,17 @@ fn usable(
     Ok((len > 0).then_some(len))
 }
 
+/// Where the receiver has a file of what is being sent.
+fn path_here(space: &mut Namespace<'_>, ino: u64) -> Result<Option<Vec<u8>>> {
+    let Some(name) = space.right.any_name(ino)? else { return Ok(None) };
+    let dir = space.dir(name.dir)?;
+    space.path_in(dir, &name.name).map(Some)
+}
+
 /// Where the receiver finds the file.
 fn path_of<'s>(space: &mut Namespace<'s>, has: &Known<'s>, ino: u64) -> Result<Option<Vec<u8>>> {
     if has.is_sent {
-        let Some(name) = space.right.any_name(ino)? else { return Ok(None) };
-        let dir = space.dir(name.dir)?;
-        return space.path_in(dir, &name.name).map(Some);
+        return path_here(space, ino);
     }
     let (mut at, mut names) = (ino, Vec::new());
     while at != ROOT {

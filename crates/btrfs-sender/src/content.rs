@@ -195,64 +195,57 @@ impl<'s> Content<'s> {
         Ok(())
     }
 
-    /// False: it is not compressed.
+    /// False: it is not compressed, or cannot be sent so.
     fn write_compressed(
         &mut self,
         target: &Target<'_>,
         piece: &Piece,
         out: &mut Out<'_>,
     ) -> Result<bool> {
-        let (path, offset, file_len) = (target.file.path, piece.start, piece.end - piece.start);
-        let sector = self.source.reader().geometry().sector_size;
-        let number = |compression| match compression {
-            Compression::None => 0,
-            Compression::Zlib => 1,
-            Compression::Zstd => 2,
-            Compression::Lzo => 3 + sector.trailing_zeros().saturating_sub(12),
-        };
-        let piece = match &piece.kind {
+        let file_len = piece.end - piece.start;
+        let (compression, unencoded_len, unencoded_offset) = match &piece.kind {
             PieceKind::Inline { compression, ram_bytes, content } => {
                 self.buffer.clear();
                 self.buffer.extend_from_slice(content);
-                let (unencoded_len, compression) = (*ram_bytes, number(*compression));
-                let (unencoded_offset, says_plain) = (0, false);
-                let data = &self.buffer[..];
-                CompressedPiece {
-                    file_len,
-                    unencoded_len,
-                    unencoded_offset,
-                    compression,
-                    says_plain,
-                    data,
-                }
+                (*compression, *ram_bytes, 0)
             }
             PieceKind::Extent { compression, fields }
                 if *compression != Compression::None && fields.disk_num_bytes <= MAX_STORED =>
             {
                 self.buffer.resize(fields.disk_num_bytes as usize, 0);
                 self.source.read_stored(&target.file, fields, &mut self.buffer)?;
-                let (unencoded_len, unencoded_offset) = (fields.ram_bytes, fields.offset);
-                let (compression, says_plain) = (number(*compression), true);
-                let data = &self.buffer[..];
-                CompressedPiece {
-                    file_len,
-                    unencoded_len,
-                    unencoded_offset,
-                    compression,
-                    says_plain,
-                    data,
-                }
+                (*compression, fields.ram_bytes, fields.offset)
             }
             _ => return Ok(false),
         };
         // Receivers take no piece that is longer than what comes out of it: a file may go on behind
         // content among the structures, in zeros.
-        let there = piece.unencoded_len.saturating_sub(piece.unencoded_offset);
-        if piece.compression == 0 || piece.file_len > there {
+        let there = unencoded_len.saturating_sub(unencoded_offset);
+        if compression == Compression::None || file_len > there {
             return Ok(false);
         }
-        out.put(&Command::EncodedWrite { path, offset, piece })?;
+        let encoded = CompressedPiece {
+            file_len,
+            unencoded_len,
+            unencoded_offset,
+            compression: self.number_of(compression),
+            says_plain: matches!(piece.kind, PieceKind::Extent { .. }),
+            data: &self.buffer,
+        };
+        let (path, offset) = (target.file.path, piece.start);
+        out.put(&Command::EncodedWrite { path, offset, piece: encoded })?;
         Ok(true)
+    }
+
+    /// As streams have it.
+    fn number_of(&self, compression: Compression) -> u32 {
+        let sector = self.source.reader().geometry().sector_size;
+        match compression {
+            Compression::None => 0,
+            Compression::Zlib => 1,
+            Compression::Zstd => 2,
+            Compression::Lzo => 3 + sector.trailing_zeros().saturating_sub(12),
+        }
     }
 }
 

@@ -52,6 +52,12 @@ pub fn id_of(ino: Ino) -> InodeId {
     }
 }
 
+/// Whether both lie in the same subvolume. The empty place of a nested one lies in none.
+pub fn same_subvolume(a: Ino, b: Ino) -> bool {
+    let stand_in = is_stand_in(a) || is_stand_in(b);
+    !stand_in && id_of(a).tree == id_of(b).tree
+}
+
 fn pack(tree: TreeId, objectid: u64) -> Result<u64> {
     let subvol = if tree == TreeId::FS { 0 } else { tree.0 };
     let (high, low) = (objectid >> OBJECT_BITS, objectid & ((1 << OBJECT_BITS) - 1));

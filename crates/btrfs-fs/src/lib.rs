@@ -55,9 +55,12 @@ pub use error::to_fs;
 pub use extents::Stored;
 pub use find_new::NewExtent;
 pub use fs::BtrfsFs;
+pub use ino::same_subvolume;
 #[cfg(feature = "fault-injection")]
 pub use ino::use_up_windows;
 pub use options::{Atime, Compress, Method, Options, Subvol, SystemClock, SystemContention};
 pub use qgroup::{LimitChange, NoQgroupId, Qgroup, QgroupId, QuotaStatus};
-pub use subvol::{Caller, Delete, NewSubvolume, SubvolId, SubvolumeInfo, Time};
+pub use subvol::{
+    Caller, Delete, NewSubvolume, ReceivedFrom, SubvolId, SubvolumeInfo, Time, known_as,
+};
 pub use usage::{DeviceUsage, GroupUsage, Usage};

@@ -6,7 +6,7 @@
 
 use crate::fs::BtrfsFs;
 use crate::ops::subvolume;
-use crate::subvol::{Caller, Delete, NewSubvolume, SubvolId, SubvolumeInfo};
+use crate::subvol::{Caller, Delete, NewSubvolume, ReceivedFrom, SubvolId, SubvolumeInfo};
 use btrfs_disk::TreeId;
 use std::time::Duration;
 use vfs::{Entry, Ino, Result};
@@ -115,6 +115,12 @@ impl BtrfsFs {
     /// in it; the call commits. EPERM: the root directory is somebody else's.
     pub fn set_read_only(&self, caller: &Caller, id: SubvolId, read_only: bool) -> Result<()> {
         subvolume::set_read_only(self.open()?, caller, TreeId(id.0), read_only)
+    }
+
+    /// Lets a subvolume be known as what another was sent as, from now on. What was written before
+    /// is durable with it. EROFS: it is read-only. EPERM: the root directory is somebody else's.
+    pub fn set_received(&self, caller: &Caller, id: SubvolId, from: &ReceivedFrom) -> Result<()> {
+        subvolume::set_received(self.open()?, caller, TreeId(id.0), from)
     }
 
     /// Waits until all of `ids` (empty: all that are being deleted now) are gone, with all that only they

@@ -3,6 +3,7 @@
 
 mod common;
 
+use common::streams::{Chain, Sender, chains};
 use common::{PROGRAM, TempDir, text};
 use std::fs::{self, File};
 use std::path::Path;
@@ -44,8 +45,25 @@ fn damage_is_told_with_its_offset_behind_what_is_whole() {
 }
 
 #[test]
-fn what_is_not_there_yet_is_refused() {
-    let done = receive(&[], None);
-    assert_eq!(done.status.code(), Some(2), "{}", text(&done.stderr));
-    assert!(text(&done.stderr).contains("--dump"));
+fn chains_that_the_kernel_sent() {
+    let kind = Chain {
+        name: "receive-chain",
+        rounds: 8,
+        mkfs: &["-n", "4096"],
+        mount: "noatime",
+        sender: Sender::Kernels(""),
+    };
+    chains(kind, 3);
+}
+
+#[test]
+fn chains_that_the_kernel_sent_in_protocol_2() {
+    let kind = Chain {
+        name: "receive-2",
+        rounds: 6,
+        mkfs: &[],
+        mount: "noatime,compress-force=zstd",
+        sender: Sender::Kernels("--proto 2 --compressed-data"),
+    };
+    chains(kind, 3);
 }

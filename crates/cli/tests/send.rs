@@ -1,143 +1,31 @@
-//! `spinney send`: the kernel's `btrfs receive` makes of our streams what the kernel's volume had,
-//! whole and in chains of differences between random states.
+//! `spinney send`: `btrfs receive` and `spinney receive` make of our streams what the kernel's volume
+//! had, whole and in chains of differences between random states.
 
 mod common;
 
-use common::{Image, failing, fine, sh, text};
+use common::streams::{Chain, Sender, assert_same, chain, chains, ready, shell};
+use common::{Image, failing, fine};
 use std::path::Path;
-use testkit::PosixFs;
-use testkit::compare::{Rules, TreeSnapshot, diff};
-use testkit::ops::{Config, Generator, OpKind, Session};
-use testkit::oracle::{KernelMount, TempDir, capabilities, record_skip};
+use testkit::oracle::TempDir;
 
-fn ready(place: &str) -> bool {
-    match capabilities().lacking_kernel_btrfs() {
-        Some(why) => {
-            record_skip(place, why);
-            false
-        }
-        None => true,
-    }
-}
-
-fn shell(script: &str) -> String {
-    let done = sh(&format!("set -e\n{script}"));
-    assert!(done.status.success(), "{script}\n{}{}", text(&done.stdout), text(&done.stderr));
-    text(&done.stdout)
-}
-
-/// A subvolume `v`, and `rounds` snapshots `s0`, `s1`, ... of it with `steps` random operations
-/// before each.
-fn history(image: &Image, options: &str, seed: u64, rounds: usize, steps: usize) {
-    let mount = KernelMount::new(&image.path, options).unwrap();
-    let (top, v) = (mount.path().display().to_string(), mount.join("v"));
-    shell(&format!("btrfs -q subvolume create {}", v.display()));
-    {
-        let fs = PosixFs::open(&v).unwrap();
-        let mut session = Session::new(&fs);
-        let mut config = Config::all();
-        (config.names, config.max_size) = (5, 300_000);
-        for (kind, weight) in &mut config.weights {
-            match kind {
-                OpKind::Rename => *weight *= 8,
-                OpKind::RenameFlags | OpKind::Mkdir | OpKind::Link => *weight *= 4,
-                _ => {}
-            }
-        }
-        let mut generator = Generator::new(seed, config);
-        for round in 0..rounds {
-            for op in generator.by_ref().take(steps) {
-                session.apply(&op);
-            }
-            shell(&format!("btrfs -q subvolume snapshot -r {top}/v {top}/s{round}"));
-        }
-        session.close_all();
-    }
-    mount.unmount().unwrap();
-}
-
-/// What a receiver keeps: flags are not in protocol 1, and the kernel's tools leave out those of
-/// protocol 2.
-fn rules() -> Rules {
-    Rules { flags: false, attributes: false, ..Rules::default() }
-}
-
-fn assert_same(left: &Path, right: &Path, what: &str) {
-    let [left, right] = [left, right].map(|dir| TreeSnapshot::of_dir(dir).unwrap());
-    let found = diff(&left, &right, &rules());
-    let told: Vec<String> = found.iter().take(20).map(|found| found.to_string()).collect();
-    assert!(found.is_empty(), "{what}: {} differences\n{}", found.len(), told.join("\n"));
-    println!("{what}: {} nodes", left.nodes.len());
-    assert!(left.nodes.len() > 1, "{what}: an empty subvolume shows nothing");
-}
-
-/// How a chain is made.
-#[derive(Clone, Copy)]
-struct Chain {
-    name: &'static str,
-    rounds: usize,
-    mkfs: &'static [&'static str],
-    mount: &'static str,
-    send: &'static [&'static str],
-}
-
-const PLAIN: Chain =
-    Chain { name: "send-chain", rounds: 8, mkfs: &["-n", "4096"], mount: "noatime", send: &[] };
-
-/// Sends `s0`, and each further one as a difference from the one before; the kernel receives.
-fn chain(chain: Chain, seed: u64) {
-    let Chain { name, rounds, .. } = chain;
-    let (source, target) = (Image::with(name, chain.mkfs), Image::new(&format!("{name}-to")));
-    history(&source, chain.mount, seed, rounds, 250);
-    let streams = TempDir::new(name).unwrap();
-    let stream = |round: usize| streams.join(&format!("{round}.stream")).display().to_string();
-    for round in 0..rounds {
-        let (this, file) = (source.at(&format!("/s{round}")), stream(round));
-        let mut words = vec!["send", "-f", &file];
-        words.extend_from_slice(chain.send);
-        let parent = source.at(&format!("/s{}", round.saturating_sub(1)));
-        if round > 0 {
-            words.extend_from_slice(&["-p", &parent]);
-        }
-        words.push(&this);
-        fine(&words);
-    }
-    let from = KernelMount::new(&source.path, "ro").unwrap();
-    let to = KernelMount::new(&target.path, "noatime").unwrap();
-    for round in 0..rounds {
-        let file = stream(round);
-        let done = sh(&format!("btrfs receive -q -f {file} {}", to.path().display()));
-        let dump = || text(&sh(&format!("btrfs receive --dump -f {file} | tail -n 40")).stdout);
-        let said = text(&done.stderr);
-        assert!(done.status.success(), "seed {seed}, round {round}: {said}\n{}", dump());
-        let place = format!("s{round}");
-        assert_same(&from.join(&place), &to.join(&place), &format!("seed {seed}, round {round}"));
-    }
-    from.unmount().unwrap();
-    to.unmount().unwrap();
-    testkit::oracle::assert_clean(&target.path);
-}
-
-/// `SPINNEY_SEEDS` many; a soak has more of them.
-fn chains(kind: Chain, seeds: u64) {
-    if !ready(kind.name) {
-        return;
-    }
-    let seeds = std::env::var("SPINNEY_SEEDS").map_or(seeds, |n| n.parse().unwrap());
-    let first = std::env::var("SPINNEY_SEED").map_or(1, |n| n.parse().unwrap());
-    (first..first + seeds).for_each(|seed| chain(kind, seed));
-}
+const PLAIN: Chain = Chain {
+    name: "send-chain",
+    rounds: 8,
+    mkfs: &["-n", "4096"],
+    mount: "noatime",
+    sender: Sender::Ours(&[]),
+};
 
 #[test]
-fn chains_of_random_changes_are_received_by_the_kernel() {
+fn chains_of_random_changes_are_received() {
     chains(PLAIN, 3);
 }
 
 #[test]
 fn chains_in_protocol_2_with_compressed_content() {
     let (name, mount) = ("send-2", "noatime,compress-force=zstd");
-    let send = &["--proto", "2", "--compressed-data"];
-    let kind = Chain { name, mount, send, rounds: 6, ..PLAIN };
+    let sender = Sender::Ours(&["--proto", "2", "--compressed-data"]);
+    let kind = Chain { name, mount, sender, rounds: 6, ..PLAIN };
     chains(kind, 3);
     // Has a file that goes on behind compressed content among the structures.
     if ready(name) {

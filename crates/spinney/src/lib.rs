@@ -58,6 +58,7 @@ mod metadata;
 mod names;
 mod options;
 mod quota;
+mod receive;
 mod send;
 mod subvolume;
 #[allow(unsafe_code)]
@@ -79,6 +80,7 @@ pub use format::FormatOptions;
 pub use medium::{Access, Medium, is_block_device, loop_devices};
 pub use metadata::{FileType, Metadata, SetMetadata};
 pub use options::VolumeOptions;
+pub use receive::ReceiveOptions;
 pub use send::SendOptions;
 pub use subvolume::SnapshotOptions;
 pub use transaction::Transaction;

@@ -47,6 +47,7 @@ impl Control for BtrfsFs {
             }
             wire::SUBVOL_GETFLAGS => flags(self, ino),
             wire::SUBVOL_SETFLAGS => set_flags(self, asker, ino, some(wire::number(input, 0))?),
+            wire::SET_RECEIVED_SUBVOL => set_received(self, asker, ino, input),
             wire::LIST => list(self, asker, some(wire::number(input, 0))?),
             wire::INFO => info(self, asker, ino),
             wire::FIND_NEW => find_new(self, asker, ino, input),
@@ -143,6 +144,19 @@ fn set_flags(fs: &BtrfsFs, asker: &dyn Asker, ino: Ino, flags: u64) -> Result<Co
     }
     fs.set_read_only(&caller(asker)?, id, flags != 0)?;
     Ok(Controlled::default())
+}
+
+/// The answer says by which commit and when.
+fn set_received(fs: &BtrfsFs, asker: &dyn Asker, ino: Ino, input: &[u8]) -> Result<Controlled> {
+    let id = rooted(fs, ino)?;
+    let from = some(wire::read_received(input))?;
+    fs.set_received(&caller(asker)?, id, &from)?;
+    let info = fs.subvolume_info(id)?;
+    let mut answer = input.to_vec();
+    answer[24..32].copy_from_slice(&info.rtransid.to_le_bytes());
+    answer[48..56].copy_from_slice(&info.rtime.0.to_le_bytes());
+    answer[56..60].copy_from_slice(&info.rtime.1.to_le_bytes());
+    Ok(Controlled::answer(answer))
 }
 
 fn list(fs: &BtrfsFs, asker: &dyn Asker, behind: u64) -> Result<Controlled> {

@@ -34,8 +34,36 @@ impl Caller {
     }
 }
 
+/// What a subvolume was received as.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ReceivedFrom {
+    /// The sent subvolume's UUID, or what that was received as itself.
+    pub uuid: [u8; 16],
+    /// The sent one's last commit.
+    pub stransid: u64,
+    /// When it was sent; zeros where the sender does not say it.
+    pub stime: Time,
+}
+
 /// A point in time: seconds since 1970, nanoseconds. Zeros: never.
 pub type Time = (i64, u32);
+
+/// Of `all` the read-only subvolume that was received as the one of this UUID, or is it; of several
+/// the one whose transaction is the sent one's as well.
+pub fn known_as(
+    all: impl IntoIterator<Item = SubvolumeInfo>,
+    uuid: [u8; 16],
+    ctransid: u64,
+) -> Option<SubvolumeInfo> {
+    let fit = |info: &SubvolumeInfo| {
+        let received = info.received_uuid == uuid;
+        let same = if received { info.stransid } else { info.ctransid } == ctransid;
+        (received, same)
+    };
+    let known = |info: &SubvolumeInfo| info.read_only && [info.uuid, info.received_uuid].contains(&uuid);
+    let all = all.into_iter().filter(known);
+    (uuid != [0; 16]).then(|| all.max_by_key(fit)).flatten()
+}
 
 /// What the volume says of one subvolume.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -12,7 +12,9 @@ mod find;
 mod info;
 
 pub(crate) use find::{choose, default_subvolume, hangs_here, parent_of, root_ref};
-pub use info::{Caller, Delete, NewSubvolume, SubvolId, SubvolumeInfo, Time};
+pub use info::{
+    Caller, Delete, NewSubvolume, ReceivedFrom, SubvolId, SubvolumeInfo, Time, known_as,
+};
 
 use crate::error::IntoFs;
 use crate::numbers::Numbers;

@@ -5,7 +5,7 @@
 //!
 //! What it does not know: names, but that a snapshot does not have its own.
 
-use crate::delta::{Delta, Dropping, Move, OwnEntry, SnapshotForm, TreeAction};
+use crate::delta::{Delta, Dropping, Move, OwnEntry, ReceivedForm, SnapshotForm, TreeAction};
 use btrfs_disk::checksum::name_hash;
 use btrfs_disk::ids::{ORPHAN_OBJECTID, incompat};
 use btrfs_disk::items::{DirItem, InodeItem, ROOT_SUBVOL_DEAD, ROOT_SUBVOL_RDONLY, RootItem};
@@ -42,6 +42,15 @@ pub(super) fn create(settle: &mut Settling<'_>, sealed: &Delta) -> Result<()> {
     Ok(())
 }
 
+fn received(settle: &mut Settling<'_>, id: TreeId, form: &ReceivedForm) -> Result<()> {
+    let now = settle.generation().0;
+    let item = settle.root_item(id)?;
+    item.received_uuid = form.uuid;
+    (item.stransid, item.stime) = (form.stransid, form.stime);
+    (item.rtransid, item.rtime) = (now, form.rtime);
+    Ok(())
+}
+
 /// All others, behind all items.
 pub(super) fn finish(settle: &mut Settling<'_>, sealed: &Delta) -> Result<Drops> {
     let actions = sealed.trees.list();
@@ -56,6 +65,7 @@ pub(super) fn finish(settle: &mut Settling<'_>, sealed: &Delta) -> Result<Drops>
                 let item = settle.root_item(*id)?;
                 item.flags = item.flags & !clear | set;
             }
+            TreeAction::Received { id, form } => received(settle, *id, form)?,
             TreeAction::Kill { id } => kill(settle.root_item(*id)?),
             TreeAction::OtherDefault => settle.set_incompat(incompat::DEFAULT_SUBVOL),
             _ => {}

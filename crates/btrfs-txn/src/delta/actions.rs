@@ -40,6 +40,13 @@ pub enum TreeAction {
         /// Bits that go.
         clear: u64,
     },
+    /// What a subvolume was received as.
+    Received {
+        /// Whose root item.
+        id: TreeId,
+        /// What it is told.
+        form: Box<ReceivedForm>,
+    },
     /// No name leads to the tree any more: its root item says so, for the drops of later commits.
     Kill {
         /// Nobody changes its items any more.
@@ -108,6 +115,19 @@ pub struct SnapshotForm {
     pub otime: Timespec,
     /// The snapshot's own entry, where that lies in the source: it is not in the copy.
     pub entry: Option<OwnEntry>,
+}
+
+/// What the root item of a received subvolume says; the commit adds its own number.
+#[derive(Clone, Debug)]
+pub struct ReceivedForm {
+    /// Of what was sent.
+    pub uuid: [u8; 16],
+    /// The last commit of what was sent.
+    pub stransid: u64,
+    /// When it was sent.
+    pub stime: Timespec,
+    /// Now.
+    pub rtime: Timespec,
 }
 
 /// An entry of a directory of the source, and the directory as it was without.

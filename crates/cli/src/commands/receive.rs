@@ -2,47 +2,83 @@
 
 use crate::args::{self, Arg, Args};
 use crate::commands::Command;
-use crate::error::{Error, Exit, Result};
+use crate::commands::subvolume::place::{self, Place};
+use crate::error::{Error, Exit, Result, say_error};
+use crate::mount::options::{subvol_id, subvol_path};
 use crate::output::Out;
 use crate::sys::to_local;
+use btrfs_fs::Subvol;
 use btrfs_send::{Decoder, Dump};
+use spinney::ReceiveOptions;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, BufReader, Read};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 pub const COMMAND: Command = Command {
     name: "receive",
-    summary: "tell what a stream of `send` has",
-    usage: "--dump [-f FILE]",
+    summary: "make subvolumes from a stream of `send`",
+    usage: "[-ev] [-f FILE] DIRECTORY\n    spinney receive --dump [-f FILE]",
     help: "\
-Reads a stream that `btrfs send` wrote, of protocol 1 or 2.
+Makes in DIRECTORY the subvolumes that a stream of `spinney send` or `btrfs send` has, of
+protocol 1 or 2. What the stream builds on must be in the same volume, received there or
+sent from there, and still be read-only. Each subvolume is read-only when it is complete.
+After an error the one that was not completed stays, writable; delete it to try again.
 
 Options
-    --dump            print what the stream says, a line for each command; nothing is changed
     -f FILE           read from FILE, not from standard input
+    -e                end behind the first end command of the stream
+    -v                say what is received
+    -q                only errors
+    --dump            print what the stream says, a line for each command; nothing is changed
+    --subvol PATH, --subvolid ID
+                      DIRECTORY in an image starts from this subvolume, not the default one
 
 Examples
+    spinney send disk.img:/snap | spinney receive backup.img:/snapshots
     spinney receive --dump -f home.stream
 ",
     run,
 };
 
 fn run(mut args: Args) -> Result<Exit> {
-    let (mut dumps, mut file) = (false, None::<PathBuf>);
+    let (mut dumps, mut file, mut verbose) = (false, None::<PathBuf>, true);
+    let (mut operands, mut subvol) = (Vec::<OsString>::new(), Subvol::Default);
+    let mut options = ReceiveOptions::new();
     while let Some(arg) = args.next()? {
         match arg {
             Arg::Long("dump") => dumps = true,
             Arg::Short('f') => file = Some(args.path()?),
+            Arg::Short('e') => options = options.only_one(true),
+            Arg::Short('v') | Arg::Long("verbose") => verbose = true,
+            Arg::Short('q') | Arg::Long("quiet") => verbose = false,
+            Arg::Long("subvol") => subvol = subvol_path(&args.text()?)?,
+            Arg::Long("subvolid") => subvol = subvol_id(&args.text()?)?,
+            Arg::Value(value) => operands.push(value),
             other => return Err(args::unexpected(other)),
         }
     }
-    if !dumps {
-        return Err(Error::usage(
-            "receive knows only --dump yet: what streams say is told, and not yet played",
-        ));
+    if dumps {
+        let (name, input) = open(file.as_deref())?;
+        return dump(&name, input);
     }
-    let (name, input) = open(file.as_deref())?;
-    dump(&name, input)
+    let place = Place::parse(&args::one(operands, "DIRECTORY")?);
+    let Place::Image(inside) = &place else {
+        let told = Error::about(place.show(), "is not in an image that is not mounted");
+        return Err(told.remedy("unmount the volume, and name IMAGE:/PATH"));
+    };
+    place::at(std::slice::from_ref(&place), subvol, true, |all, _| {
+        let volume = all.volume(inside)?;
+        let (_, input) = open(file.as_deref())?;
+        let mut input = BufReader::with_capacity(1 << 18, input);
+        let dir = Path::new(OsStr::from_bytes(&inside.path));
+        Ok(volume.receive(dir, &mut input, &options, |path| {
+            if verbose {
+                say_error(&format!("receiving {}", path.display()));
+            }
+        })?)
+    })
 }
 
 /// Where a stream comes from, and its name.

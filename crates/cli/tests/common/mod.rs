@@ -2,6 +2,7 @@
 #![allow(dead_code, unused_imports)]
 
 pub mod mount;
+pub mod streams;
 
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};

@@ -3,7 +3,7 @@
 
 use super::Guard;
 use btrfs_fs::{
-    Caller, Committed, Delete, NewExtent, NewSubvolume, SubvolId, SubvolumeInfo, Usage,
+    Caller, Committed, Delete, NewExtent, NewSubvolume, ReceivedFrom, SubvolId, SubvolumeInfo, Usage,
 };
 use std::time::Duration;
 use vfs::{Entry, Ino, Result};
@@ -67,6 +67,16 @@ impl Guard {
     pub(crate) fn set_read_only(&self, caller: &Caller, id: SubvolId, yes: bool) -> Result<()> {
         let _durable = self.durable()?;
         self.change()?.set_read_only(caller, id, yes)
+    }
+
+    pub(crate) fn set_received(
+        &self,
+        caller: &Caller,
+        id: SubvolId,
+        from: &ReceivedFrom,
+    ) -> Result<()> {
+        let _durable = self.durable()?;
+        self.change()?.set_received(caller, id, from)
     }
 
     pub(crate) fn committed(&self) -> Result<Committed<'_>> {

@@ -25,6 +25,16 @@ impl Node {
         Node { fs: fs.clone(), attr: entry.attr, held: true }
     }
 
+    /// An inode by its number; it stays only as long as it has a name.
+    pub(crate) fn at(fs: &Arc<dyn FileSystem>, ino: Ino) -> Result<Node> {
+        Ok(Node { fs: fs.clone(), attr: fs.getattr(ino)?, held: false })
+    }
+
+    /// Another one of the same inode, which must have a name for as long as that is used.
+    pub(crate) fn again(&self) -> Result<Node> {
+        Node::at(&self.fs, self.ino())
+    }
+
     /// What `name` stands for in this directory.
     pub fn child(&self, name: &[u8]) -> Result<Node> {
         let entry = self.fs.lookup(&Context::default(), self.ino(), name)?;

@@ -8,7 +8,7 @@
 pub mod quotas;
 
 use crate::find_new::NewExtent;
-use crate::subvol::{SubvolId, SubvolumeInfo};
+use crate::subvol::{ReceivedFrom, SubvolId, SubvolumeInfo};
 use vfs::Ino;
 
 const fn command(direction: u32, kind: u32, number: u32, len: u32) -> u32 {
@@ -37,6 +37,9 @@ pub const DEFAULT_SUBVOL: u32 = command(WRITE, BTRFS, 19, 8);
 pub const SUBVOL_GETFLAGS: u32 = command(READ, BTRFS, 25, 8);
 /// Makes it so, or not.
 pub const SUBVOL_SETFLAGS: u32 = command(WRITE, BTRFS, 26, 8);
+
+/// What a subvolume was received as: `struct btrfs_ioctl_received_subvol_args`.
+pub const SET_RECEIVED_SUBVOL: u32 = command(READ | WRITE, BTRFS, 37, 200);
 
 /// Tells the label. It is everybody's, whatever the file system.
 pub const GET_FSLABEL: u32 = command(READ, BTRFS, 49, 256);
@@ -124,6 +127,25 @@ pub fn len(command: u32) -> usize {
 pub fn number(bytes: &[u8], at: usize) -> Option<u64> {
     let field = bytes.get(at..at.checked_add(8)?)?;
     Some(u64::from_le_bytes(field.try_into().ok()?))
+}
+
+/// What `SET_RECEIVED_SUBVOL` tells. No flag is known.
+pub fn read_received(record: &[u8]) -> Option<ReceivedFrom> {
+    let uuid = record.get(..16)?.try_into().ok()?;
+    let (stransid, flags) = (number(record, 16)?, number(record, 64)?);
+    let nanos = u32::from_le_bytes(record.get(40..44)?.try_into().ok()?);
+    let stime = (number(record, 32)?.cast_signed(), nanos);
+    (flags == 0).then_some(ReceivedFrom { uuid, stransid, stime })
+}
+
+/// The record of `SET_RECEIVED_SUBVOL`.
+pub fn write_received(from: &ReceivedFrom) -> Vec<u8> {
+    let mut record = vec![0; len(SET_RECEIVED_SUBVOL)];
+    record[..16].copy_from_slice(&from.uuid);
+    record[16..24].copy_from_slice(&from.stransid.to_le_bytes());
+    record[32..40].copy_from_slice(&from.stime.0.to_le_bytes());
+    record[40..44].copy_from_slice(&from.stime.1.to_le_bytes());
+    record
 }
 
 /// What stands before the first NUL; `None` without one.

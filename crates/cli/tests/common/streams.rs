@@ -1,0 +1,170 @@
+//! What tests of streams share: random histories of a subvolume that the kernel made, and what must
+//! agree of a subvolume and its copy.
+
+use super::{Image, assert_clean, fine, sh, text};
+use std::path::Path;
+use testkit::PosixFs;
+use testkit::compare::{Rules, TreeSnapshot, diff};
+use testkit::ops::{Config, Generator, OpKind, Session};
+use testkit::oracle::{KernelMount, TempDir, capabilities, record_skip};
+
+pub fn ready(place: &str) -> bool {
+    match capabilities().lacking_kernel_btrfs() {
+        Some(why) => {
+            record_skip(place, why);
+            false
+        }
+        None => true,
+    }
+}
+
+pub fn shell(script: &str) -> String {
+    let done = sh(&format!("set -e\n{script}"));
+    assert!(done.status.success(), "{script}\n{}{}", text(&done.stdout), text(&done.stderr));
+    text(&done.stdout)
+}
+
+/// A subvolume `v`, and `rounds` snapshots `s0`, `s1`, ... of it with `steps` random operations
+/// before each.
+pub fn history(image: &Image, options: &str, seed: u64, rounds: usize, steps: usize) {
+    let mount = KernelMount::new(&image.path, options).unwrap();
+    let (top, v) = (mount.path().display().to_string(), mount.join("v"));
+    shell(&format!("btrfs -q subvolume create {}", v.display()));
+    {
+        let fs = PosixFs::open(&v).unwrap();
+        let mut session = Session::new(&fs);
+        let mut config = Config::all();
+        (config.names, config.max_size) = (5, 300_000);
+        for (kind, weight) in &mut config.weights {
+            match kind {
+                OpKind::Rename => *weight *= 8,
+                OpKind::RenameFlags | OpKind::Mkdir | OpKind::Link => *weight *= 4,
+                _ => {}
+            }
+        }
+        let mut generator = Generator::new(seed, config);
+        for round in 0..rounds {
+            for op in generator.by_ref().take(steps) {
+                session.apply(&op);
+            }
+            shell(&format!("btrfs -q subvolume snapshot -r {top}/v {top}/s{round}"));
+        }
+        session.close_all();
+    }
+    mount.unmount().unwrap();
+}
+
+/// What a receiver keeps: flags are not in protocol 1, and the kernel's tools leave out those of
+/// protocol 2.
+pub fn rules() -> Rules {
+    Rules { flags: false, attributes: false, ..Rules::default() }
+}
+
+pub fn assert_same(left: &Path, right: &Path, what: &str) {
+    let [left, right] = [left, right].map(|dir| TreeSnapshot::of_dir(dir).unwrap());
+    let found = diff(&left, &right, &rules());
+    let told: Vec<String> = found.iter().take(20).map(|found| found.to_string()).collect();
+    assert!(found.is_empty(), "{what}: {} differences\n{}", found.len(), told.join("\n"));
+    println!("{what}: {} nodes", left.nodes.len());
+    assert!(left.nodes.len() > 1, "{what}: an empty subvolume shows nothing");
+}
+
+/// Who makes the streams of a chain, with which options.
+#[derive(Clone, Copy)]
+pub enum Sender {
+    Ours(&'static [&'static str]),
+    Kernels(&'static str),
+}
+
+/// How a chain is made.
+#[derive(Clone, Copy)]
+pub struct Chain {
+    pub name: &'static str,
+    pub rounds: usize,
+    pub mkfs: &'static [&'static str],
+    pub mount: &'static str,
+    pub sender: Sender,
+}
+
+/// `SPINNEY_SEEDS` many, from `SPINNEY_SEED` on; a soak has more of them.
+pub fn chains(kind: Chain, seeds: u64) {
+    if !ready(kind.name) {
+        return;
+    }
+    let number = |name: &str, usual| std::env::var(name).map_or(usual, |n| n.parse().unwrap());
+    let (first, seeds) = (number("SPINNEY_SEED", 1), number("SPINNEY_SEEDS", seeds));
+    (first..first + seeds).for_each(|seed| chain(kind, seed));
+}
+
+/// Sends `s0`, and each further one as a difference from the one before. We receive them, and of
+/// our own streams the kernel's tools as well; each state is compared.
+pub fn chain(kind: Chain, seed: u64) {
+    let Chain { name, rounds, .. } = kind;
+    let source = Image::with(name, kind.mkfs);
+    history(&source, kind.mount, seed, rounds, 250);
+    let streams = TempDir::new(name).unwrap();
+    make_streams(kind, &source, streams.path());
+    let from = KernelMount::new(&source.path, "ro").unwrap();
+    let judge = |target: &Image, options: &str, who: &str| {
+        let to = KernelMount::new(&target.path, options).unwrap();
+        for round in 0..rounds {
+            if who == "theirs" {
+                let file = streams.join(&format!("{round}"));
+                let done = sh(&format!(
+                    "btrfs receive -q -f {} {}",
+                    file.display(),
+                    to.path().display()
+                ));
+                let dump = || text(&sh(&format!("btrfs receive --dump -f {}", file.display())).stdout);
+                let said = text(&done.stderr);
+                assert!(done.status.success(), "seed {seed}, round {round}: {said}\n{}", dump());
+            }
+            let place = format!("s{round}");
+            let what = format!("seed {seed}, round {round}, received by {who}");
+            assert_same(&from.join(&place), &to.join(&place), &what);
+        }
+        to.unmount().unwrap();
+        assert_clean(&target.path);
+    };
+    let ours = Image::new(&format!("{name}-ours"));
+    for round in 0..rounds {
+        let file = streams.join(&format!("{round}")).display().to_string();
+        fine(&["receive", "-q", "-f", &file, &ours.at("/")]);
+    }
+    judge(&ours, "ro", "ours");
+    if matches!(kind.sender, Sender::Ours(_)) {
+        judge(&Image::new(&format!("{name}-theirs")), "noatime", "theirs");
+    }
+    from.unmount().unwrap();
+}
+
+/// A file for each round.
+fn make_streams(kind: Chain, source: &Image, into: &Path) {
+    let file = |round: usize| into.join(round.to_string()).display().to_string();
+    match kind.sender {
+        Sender::Ours(options) => {
+            for round in 0..kind.rounds {
+                let (this, file) = (source.at(&format!("/s{round}")), file(round));
+                let parent = source.at(&format!("/s{}", round.saturating_sub(1)));
+                let mut words = [&["send", "-f", &file][..], options].concat();
+                if round > 0 {
+                    words.extend_from_slice(&["-p", &parent]);
+                }
+                words.push(&this);
+                fine(&words);
+            }
+        }
+        Sender::Kernels(options) => {
+            let mount = KernelMount::new(&source.path, "ro").unwrap();
+            for round in 0..kind.rounds {
+                let (top, file) = (mount.path().display(), file(round));
+                let parent = match round {
+                    0 => String::new(),
+                    round => format!("-p {top}/s{}", round - 1),
+                };
+                shell(&format!("btrfs -q send {options} {parent} -f {file} {top}/s{round}"));
+            }
+            mount.unmount().unwrap();
+        }
+    }
+}

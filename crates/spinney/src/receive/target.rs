@@ -1,0 +1,345 @@
+//! A volume as the target of a stream.
+//!
+//! Invariant: what a path leads to is looked up name by name, and each name but the last must be
+//! a directory of the subvolume that is being received: no symbolic link is followed, no other
+//! subvolume entered.
+//!
+//! The directory and the file that were used last are kept, since streams go on with them; they
+//! are let go when names change.
+
+use crate::tree::Node;
+use crate::volume::Volume;
+use btrfs_fs::{Caller, NewSubvolume, ReceivedFrom, SubvolId, SubvolumeInfo};
+use btrfs_receiver::{CloneFrom, Made, New, Received, RelPath, Target, Times};
+use btrfs_send::{Origin, Special};
+use vfs::{
+    Context, Entry, Errno, FallocateMode, FileKind, FsError, RenameMode, Result, SetAttr, SetTime,
+    WriteFlags, XattrMode,
+};
+
+/// Whose things are made.
+const CX: Context = Context { uid: 0, gid: 0, pid: 0, umask: 0 };
+/// A copy of what cannot be shared.
+const COPY: usize = 1 << 17;
+
+/// Below a directory of a volume.
+pub(super) struct InVolume<'v> {
+    volume: &'v Volume,
+    dir: Node,
+    open: Option<Open>,
+    last_dir: Option<(Vec<u8>, Node)>,
+    last_file: Option<(Vec<u8>, Node)>,
+}
+
+/// The subvolume that is being received.
+struct Open {
+    id: SubvolId,
+    root: Node,
+}
+
+impl<'v> InVolume<'v> {
+    pub(super) fn new(volume: &'v Volume, dir: Node) -> InVolume<'v> {
+        InVolume { volume, dir, open: None, last_dir: None, last_file: None }
+    }
+
+    fn opened(&mut self, (id, entry): (SubvolId, Entry)) {
+        let root = Node::held(self.volume.fs(), entry);
+        self.open = Some(Open { id, root });
+        self.names_changed();
+    }
+
+    fn root(&self) -> Result<&Node> {
+        self.open.as_ref().map(|open| &open.root).ok_or(Errno::EINVAL.into())
+    }
+
+    fn names_changed(&mut self) {
+        (self.last_dir, self.last_file) = (None, None);
+    }
+
+    fn fs(&self) -> &'v dyn vfs::FileSystem {
+        &**self.volume.fs()
+    }
+
+    /// Runs `work` on the directory of `path` and its last name.
+    fn above<T>(
+        &mut self,
+        path: RelPath<'_>,
+        work: impl FnOnce(vfs::Ino, &[u8]) -> Result<T>,
+    ) -> Result<T> {
+        let (dir, name) = path.split().ok_or(FsError::Posix(Errno::EINVAL))?;
+        let known = self.last_dir.as_ref().filter(|(known, _)| known == dir.as_bytes());
+        if known.is_none() {
+            let found = walk(self.root()?, dir)?;
+            self.last_dir = Some((dir.as_bytes().to_vec(), found));
+        }
+        let (_, node) = self.last_dir.as_ref().ok_or(FsError::Posix(Errno::EINVAL))?;
+        work(node.ino(), name)
+    }
+
+    fn find(&mut self, path: RelPath<'_>) -> Result<vfs::Ino> {
+        if path.split().is_none() {
+            return Ok(self.root()?.ino());
+        }
+        if let Some((known, node)) = &self.last_file
+            && known == path.as_bytes()
+        {
+            return Ok(node.ino());
+        }
+        let fs = self.volume.fs();
+        let entry = self.above(path, |dir, name| fs.lookup(&CX, dir, name))?;
+        Ok(self.keep(path, entry))
+    }
+
+    fn keep(&mut self, path: RelPath<'_>, entry: Entry) -> vfs::Ino {
+        let node = Node::held(self.volume.fs(), entry);
+        let ino = node.ino();
+        self.last_file = Some((path.as_bytes().to_vec(), node));
+        ino
+    }
+
+    /// A regular file; nothing else has content that could be changed.
+    fn file(&mut self, path: RelPath<'_>) -> Result<vfs::Ino> {
+        let ino = self.find(path)?;
+        let kind = match &self.last_file {
+            Some((_, node)) if node.ino() == ino => node.attr.kind,
+            _ => self.fs().getattr(ino)?.kind,
+        };
+        match kind {
+            FileKind::File => Ok(ino),
+            FileKind::Dir => Err(Errno::EISDIR.into()),
+            FileKind::Symlink => Err(Errno::ELOOP.into()),
+            _ => Err(Errno::EINVAL.into()),
+        }
+    }
+
+    fn set(&mut self, path: RelPath<'_>, set: &SetAttr) -> Result<()> {
+        let ino = self.find(path)?;
+        self.fs().setattr(&CX, ino, set).map(drop)
+    }
+
+    /// A read-only subvolume that was received as `origin`, or is it.
+    fn known_as(&self, origin: &Origin) -> Result<Option<SubvolumeInfo>> {
+        let all = self.volume.guard().subvolumes()?;
+        Ok(btrfs_fs::known_as(all, origin.uuid, origin.ctransid))
+    }
+
+    fn source(&mut self, from: &CloneFrom<'_>) -> Result<Node> {
+        let other;
+        let root = match &from.origin {
+            None => self.root()?,
+            Some(origin) => {
+                let info = self.known_as(origin)?.ok_or(FsError::Posix(Errno::ENOENT))?;
+                other = Node::at(self.volume.fs(), info.root)?;
+                &other
+            }
+        };
+        let (dir, name) = from.path.split().ok_or(FsError::Posix(Errno::EINVAL))?;
+        let node = walk(root, dir)?.child(name)?;
+        match node.attr.kind {
+            FileKind::File => Ok(node),
+            _ => Err(Errno::EINVAL.into()),
+        }
+    }
+
+    /// Where sharing is impossible.
+    fn copy(&self, from: &Node, offset: u64, to: vfs::Ino, at: u64, len: u64) -> Result<()> {
+        let mut buffer = vec![0; len.min(COPY as u64) as usize];
+        let mut done = 0;
+        while done < len {
+            let most = (len - done).min(COPY as u64) as usize;
+            let got = self.fs().read(from.ino(), offset + done, &mut buffer[..most])?;
+            if got == 0 {
+                return Err(Errno::EINVAL.into());
+            }
+            write_all(self.fs(), to, at + done, &buffer[..got])?;
+            done += got as u64;
+        }
+        Ok(())
+    }
+}
+
+/// A directory of the same subvolume.
+fn walk(root: &Node, path: RelPath<'_>) -> Result<Node> {
+    let mut at = root.again()?;
+    for name in path.names() {
+        let next = at.child(name)?;
+        match next.attr.kind {
+            FileKind::Dir if btrfs_fs::same_subvolume(next.ino(), root.ino()) => at = next,
+            FileKind::Dir => return Err(Errno::EXDEV.into()),
+            FileKind::Symlink => return Err(Errno::ELOOP.into()),
+            _ => return Err(Errno::ENOTDIR.into()),
+        }
+    }
+    Ok(at)
+}
+
+fn write_all(fs: &dyn vfs::FileSystem, ino: vfs::Ino, at: u64, data: &[u8]) -> Result<()> {
+    let mut done = 0;
+    while done < data.len() {
+        let flags = WriteFlags::default();
+        match fs.write(&CX, ino, at + done as u64, &data[done..], flags)? {
+            0 => return Err(Errno::ENOSPC.into()),
+            some => done += some,
+        }
+    }
+    Ok(())
+}
+
+impl Target for InVolume<'_> {
+    fn begin(&mut self, name: &[u8]) -> Result<()> {
+        let new = NewSubvolume { parent: self.dir.ino(), name, groups: &[] };
+        let made = self.volume.guard().create_subvolume(&Caller::root(), &new)?;
+        self.opened(made);
+        Ok(())
+    }
+
+    fn begin_from(&mut self, name: &[u8], parent: &Origin) -> Result<Made> {
+        let Some(info) = self.known_as(parent)? else { return Ok(Made::UnknownParent) };
+        let new = NewSubvolume { parent: self.dir.ino(), name, groups: &[] };
+        let made = self.volume.guard().snapshot(&Caller::root(), info.root, &new, false)?;
+        self.opened(made);
+        Ok(Made::Yes)
+    }
+
+    fn complete(&mut self, received: &Received) -> Result<()> {
+        self.names_changed();
+        let Some(open) = self.open.take() else { return Err(Errno::EINVAL.into()) };
+        let (uuid, stransid) = (received.origin.uuid, received.origin.ctransid);
+        let from = ReceivedFrom { uuid, stransid, stime: (0, 0) };
+        let guard = self.volume.guard();
+        guard.set_received(&Caller::root(), open.id, &from)?;
+        guard.set_read_only(&Caller::root(), open.id, true)
+    }
+
+    fn make(&mut self, path: RelPath<'_>, new: &New<'_>) -> Result<()> {
+        let fs = self.fs();
+        let mode = FileKind::from_mode;
+        let special = |kind: &Special, bits| match kind {
+            Special::Fifo => Ok(FileKind::Fifo),
+            Special::Socket => Ok(FileKind::Socket),
+            Special::Node => mode(bits).ok_or(FsError::Posix(Errno::EINVAL)),
+        };
+        let entry = self.above(path, |dir, name| match new {
+            New::File => fs.mknod(&CX, dir, name, FileKind::File, 0o600, 0),
+            New::Dir => fs.mkdir(&CX, dir, name, 0o700),
+            New::Symlink(target) => fs.symlink(&CX, dir, name, target),
+            New::Special { kind, mode, rdev } => {
+                let rdev = u32::try_from(*rdev).map_err(|_| FsError::Posix(Errno::EINVAL))?;
+                match special(kind, *mode)? {
+                    FileKind::File | FileKind::Dir | FileKind::Symlink => {
+                        Err(Errno::EINVAL.into())
+                    }
+                    kind => fs.mknod(&CX, dir, name, kind, 0o600, rdev),
+                }
+            }
+        })?;
+        self.keep(path, entry);
+        Ok(())
+    }
+
+    fn rename(&mut self, from: RelPath<'_>, to: RelPath<'_>) -> Result<()> {
+        let (old_dir, old) = from.split().ok_or(FsError::Posix(Errno::EINVAL))?;
+        let (new_dir, new) = to.split().ok_or(FsError::Posix(Errno::EINVAL))?;
+        let (old_dir, new_dir) = (walk(self.root()?, old_dir)?, walk(self.root()?, new_dir)?);
+        self.names_changed();
+        self.fs().rename(&CX, old_dir.ino(), old, new_dir.ino(), new, RenameMode::Replace)
+    }
+
+    fn link(&mut self, old: RelPath<'_>, path: RelPath<'_>) -> Result<()> {
+        let (fs, ino) = (self.volume.fs(), self.find(old)?);
+        let entry = self.above(path, |dir, name| fs.link(&CX, ino, dir, name))?;
+        drop(Node::held(fs, entry));
+        Ok(())
+    }
+
+    fn unlink(&mut self, path: RelPath<'_>) -> Result<()> {
+        self.last_file = None;
+        let fs = self.fs();
+        self.above(path, |dir, name| fs.unlink(&CX, dir, name))
+    }
+
+    fn rmdir(&mut self, path: RelPath<'_>) -> Result<()> {
+        let (dir, name) = path.split().ok_or(FsError::Posix(Errno::EINVAL))?;
+        self.names_changed();
+        let dir = walk(self.root()?, dir)?;
+        // Nothing but directories of this subvolume: none is deleted in this way.
+        let node = dir.child(name)?;
+        if !btrfs_fs::same_subvolume(node.ino(), dir.ino()) {
+            return Err(Errno::EXDEV.into());
+        }
+        self.fs().rmdir(&CX, dir.ino(), name)
+    }
+
+    fn write(&mut self, path: RelPath<'_>, offset: u64, data: &[u8]) -> Result<()> {
+        let ino = self.file(path)?;
+        write_all(self.fs(), ino, offset, data)
+    }
+
+    fn clone(&mut self, from: &CloneFrom<'_>, path: RelPath<'_>, at: u64, len: u64) -> Result<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        let (source, ino) = (self.source(from)?, self.file(path)?);
+        match self.fs().clone_range(&CX, source.ino(), from.offset, ino, at, len) {
+            Err(FsError::Posix(Errno::EINVAL | Errno::EOPNOTSUPP)) => {
+                self.copy(&source, from.offset, ino, at, len)
+            }
+            done => done,
+        }
+    }
+
+    fn truncate(&mut self, path: RelPath<'_>, size: u64) -> Result<()> {
+        let ino = self.file(path)?;
+        let set = SetAttr { size: Some(size), ..SetAttr::default() };
+        self.fs().setattr(&CX, ino, &set).map(drop)
+    }
+
+    fn allocate(
+        &mut self,
+        path: RelPath<'_>,
+        mode: FallocateMode,
+        offset: u64,
+        len: u64,
+    ) -> Result<()> {
+        let ino = self.file(path)?;
+        self.fs().fallocate(&CX, ino, mode, offset, len)
+    }
+
+    fn xattrs(&mut self, path: RelPath<'_>) -> Result<Vec<Vec<u8>>> {
+        let ino = self.find(path)?;
+        self.fs().listxattr(ino)
+    }
+
+    fn set_xattr(&mut self, path: RelPath<'_>, name: &[u8], value: &[u8]) -> Result<()> {
+        let ino = self.find(path)?;
+        self.fs().setxattr(&CX, ino, name, value, XattrMode::Set)
+    }
+
+    fn remove_xattr(&mut self, path: RelPath<'_>, name: &[u8]) -> Result<()> {
+        let ino = self.find(path)?;
+        self.fs().removexattr(&CX, ino, name)
+    }
+
+    fn chmod(&mut self, path: RelPath<'_>, mode: u16) -> Result<()> {
+        self.set(path, &SetAttr { perm: Some(mode), ..SetAttr::default() })
+    }
+
+    fn chown(&mut self, path: RelPath<'_>, uid: u32, gid: u32) -> Result<()> {
+        self.set(path, &SetAttr { uid: Some(uid), gid: Some(gid), ..SetAttr::default() })
+    }
+
+    fn set_times(&mut self, path: RelPath<'_>, times: &Times) -> Result<()> {
+        let (atime, mtime) = (Some(SetTime::At(times.atime)), Some(SetTime::At(times.mtime)));
+        self.set(path, &SetAttr { atime, mtime, ..SetAttr::default() })
+    }
+
+    fn set_flags(&mut self, path: RelPath<'_>, which: u32, flags: u32) -> Result<()> {
+        let ino = self.find(path)?;
+        let before = self.fs().flags(ino)?;
+        let after = before & !which | flags;
+        if before == after {
+            return Ok(());
+        }
+        self.fs().set_flags(&CX, ino, after)
+    }
+}

@@ -42,6 +42,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     ),
     // What makes streams, of trees that others read for it.
     ("btrfs-sender", &["vfs", "btrfs-disk", "btrfs-send", "btrfs-tree"]),
+    // What plays streams, into what others change for it.
+    ("btrfs-receiver", &["vfs", "btrfs-disk", "btrfs-send"]),
     ("btrfs-check", &["blockdev", "btrfs-disk", "btrfs-volume", "btrfs-tree"]),
     ("btrfs-image", &["blockdev", "btrfs-disk", "btrfs-volume", "btrfs-tree", "vfs"]),
     ("fuse", &["vfs"]),
@@ -57,6 +59,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "btrfs-tree",
             "btrfs-send",
             "btrfs-sender",
+            "btrfs-receiver",
             "btrfs-fs",
             "btrfs-check",
             "btrfs-image",
@@ -74,6 +77,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "btrfs-space",
             "btrfs-send",
             "btrfs-sender",
+            "btrfs-receiver",
             "btrfs-fs",
             "btrfs-check",
             "btrfs-image",
@@ -95,6 +99,8 @@ const LAYERS: &[(&str, &[&str])] = &[
             "btrfs-image",
             "btrfs-tree",
             "btrfs-volume",
+            "btrfs-send",
+            "btrfs-receiver",
             "testkit",
             "vfs",
         ],

@@ -101,8 +101,9 @@ impl Receiver<'_> {
     }
 
     fn begin(&mut self, name: &[u8], origin: Origin, parent: Option<Origin>) -> Step {
-        check_name(name)?;
+        // What came before is complete where the next one begins.
         self.complete()?;
+        check_name(name)?;
         self.inherited.forget();
         match parent {
             None => self.target.begin(name)?,

@@ -22,7 +22,7 @@ pub use decode::Decoder;
 pub use dump::Dump;
 pub use encode::Encoder;
 pub use error::{Error, Problem};
-pub use wire::{MAX_DATA, Protocol};
+pub use wire::{MAX_COMMAND, MAX_DATA, Protocol, mend};
 
 /// What may go wrong with a stream.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -12,6 +12,9 @@ pub(crate) const COMMAND_HEADER: usize = 10;
 /// has must fit into 64 KiB with it.
 pub const MAX_DATA: usize = 48 << 10;
 
+/// Most bytes of attributes in a command that is read, whatever the protocol.
+pub const MAX_COMMAND: usize = 1 << 20;
+
 /// Which commands a stream may have.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Protocol {
@@ -43,7 +46,7 @@ impl Protocol {
     pub(crate) fn longest(self) -> usize {
         match self {
             Protocol::V1 => 64 << 10,
-            Protocol::V2 => 1 << 20,
+            Protocol::V2 => MAX_COMMAND,
         }
     }
 }
@@ -133,6 +136,22 @@ numbers! {
     UnencodedOffset = 29,
     Compression = 30,
     Encryption = 31,
+}
+
+/// Makes the checksums of a stream's commands right, whatever the commands are, up to where it is
+/// none any more. For tests.
+#[doc(hidden)]
+pub fn mend(stream: &mut [u8]) {
+    let mut at = STREAM_HEADER;
+    while let Some(header) = stream.get(at..at + COMMAND_HEADER) {
+        let len = u32::from_le_bytes([header[0], header[1], header[2], header[3]]);
+        let number = u16::from_le_bytes([header[4], header[5]]);
+        let end = (at + COMMAND_HEADER).saturating_add(len as usize);
+        let Some(attributes) = stream.get(at + COMMAND_HEADER..end) else { return };
+        let sum = checksum(len, number, attributes);
+        stream[at + 6..at + COMMAND_HEADER].copy_from_slice(&sum.to_le_bytes());
+        at = end;
+    }
 }
 
 /// Over the header, with zeros where the checksum stands, and the attributes.

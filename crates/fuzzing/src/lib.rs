@@ -14,6 +14,7 @@ mod item;
 mod node;
 mod operations;
 pub mod patch;
+mod stream;
 mod superblock;
 
 pub use compressed::compressed;
@@ -21,17 +22,19 @@ pub use image::{base, image};
 pub use item::item;
 pub use node::node;
 pub use operations::operations;
+pub use stream::stream;
 pub use superblock::superblock;
 
 /// A target's body.
 pub type Body = fn(&[u8]) -> bool;
 
 /// Every target by its name in `fuzz/`.
-pub const TARGETS: [(&str, Body); 6] = [
+pub const TARGETS: [(&str, Body); 7] = [
     ("superblock", superblock),
     ("node", node),
     ("item", item),
     ("compressed", compressed),
+    ("stream", stream),
     ("image", image),
     ("operations", operations),
 ];

@@ -144,6 +144,17 @@ fn compressed_extents() {
     drive("compressed", &seeds, 4000, 20);
 }
 
+#[test]
+fn streams() {
+    let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/../btrfs-send/tests/golden");
+    let seeds = ["full", "incremental", "protocol2"].map(|name| {
+        let mut bytes = std::fs::read(format!("{golden}/{name}.stream")).expect("a kept stream");
+        bytes.truncate(20_000);
+        bytes
+    });
+    drive("stream", &seeds, 3000, 20);
+}
+
 /// Bytes without a form: every choice is one.
 fn noise(count: u64, len: usize) -> Vec<Vec<u8>> {
     let one = |seed| {

@@ -18,7 +18,9 @@ mod join;
 mod pending;
 mod watch;
 
-pub use actions::{ActionCost, Dropping, Move, OwnEntry, ReceivedForm, SnapshotForm, TreeAction, TreeActions};
+pub use actions::{
+    ActionCost, Dropping, Move, OwnEntry, ReceivedForm, SnapshotForm, TreeAction, TreeActions,
+};
 pub use extents::ExtentDelta;
 pub use gate::{Active, Gate};
 pub use items::{Base, ItemDelta, ObjectEdit};

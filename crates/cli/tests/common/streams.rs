@@ -110,12 +110,10 @@ pub fn chain(kind: Chain, seed: u64) {
         for round in 0..rounds {
             if who == "theirs" {
                 let file = streams.join(&format!("{round}"));
-                let done = sh(&format!(
-                    "btrfs receive -q -f {} {}",
-                    file.display(),
-                    to.path().display()
-                ));
-                let dump = || text(&sh(&format!("btrfs receive --dump -f {}", file.display())).stdout);
+                let done =
+                    sh(&format!("btrfs receive -q -f {} {}", file.display(), to.path().display()));
+                let dump =
+                    || text(&sh(&format!("btrfs receive --dump -f {}", file.display())).stdout);
                 let said = text(&done.stderr);
                 assert!(done.status.success(), "seed {seed}, round {round}: {said}\n{}", dump());
             }

@@ -3,7 +3,8 @@
 
 use super::Guard;
 use btrfs_fs::{
-    Caller, Committed, Delete, NewExtent, NewSubvolume, ReceivedFrom, SubvolId, SubvolumeInfo, Usage,
+    Caller, Committed, Delete, NewExtent, NewSubvolume, ReceivedFrom, SubvolId, SubvolumeInfo,
+    Usage,
 };
 use std::time::Duration;
 use vfs::{Entry, Ino, Result};

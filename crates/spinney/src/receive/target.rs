@@ -226,9 +226,7 @@ impl Target for InVolume<'_> {
             New::Special { kind, mode, rdev } => {
                 let rdev = u32::try_from(*rdev).map_err(|_| FsError::Posix(Errno::EINVAL))?;
                 match special(kind, *mode)? {
-                    FileKind::File | FileKind::Dir | FileKind::Symlink => {
-                        Err(Errno::EINVAL.into())
-                    }
+                    FileKind::File | FileKind::Dir | FileKind::Symlink => Err(Errno::EINVAL.into()),
                     kind => fs.mknod(&CX, dir, name, kind, 0o600, rdev),
                 }
             }

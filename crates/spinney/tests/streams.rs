@@ -1,0 +1,273 @@
+//! Streams in the library: what is received is what was sent; and streams that nobody should
+//! send: nothing outside the subvolume that they begin is changed, and that one stays unfinished.
+
+use btrfs_send::{Command, CompressedPiece, Encoder, Origin, Protocol, Special};
+use spinney::{
+    FormatOptions, MemDevice, ReceiveOptions, SendOptions, SnapshotOptions, Volume, VolumeOptions,
+};
+use std::sync::Arc;
+
+fn volume() -> Volume {
+    let device = Arc::new(MemDevice::new(256 << 20));
+    FormatOptions::new().format(&*device).unwrap();
+    VolumeOptions::new().write(true).open_device(device).unwrap()
+}
+
+const ORIGIN: Origin = Origin { uuid: [7; 16], ctransid: 9 };
+
+/// A stream of a new subvolume `snap` with these commands.
+fn stream(commands: &[Command<'_>]) -> Vec<u8> {
+    let mut encoder = Encoder::new(Vec::new(), Protocol::V2).unwrap();
+    encoder.put(&Command::Subvol { path: b"snap", origin: ORIGIN }).unwrap();
+    commands.iter().for_each(|command| encoder.put(command).unwrap());
+    encoder.put(&Command::End).unwrap();
+    encoder.into_inner()
+}
+
+fn play(volume: &Volume, bytes: &[u8]) -> spinney::Result<()> {
+    volume.receive("in", &mut &*bytes, &ReceiveOptions::new(), |_| {})
+}
+
+/// A volume with things that a stream must not reach.
+fn guarded() -> Volume {
+    let volume = volume();
+    volume.create_dir("in").unwrap();
+    volume.create_dir("dir").unwrap();
+    volume.write("file", b"untouched").unwrap();
+    volume.write("dir/file", b"untouched").unwrap();
+    volume.write("in/file", b"untouched").unwrap();
+    volume.create_subvolume("in/other").unwrap();
+    volume.write("in/other/file", b"untouched").unwrap();
+    volume.sync().unwrap();
+    volume
+}
+
+fn assert_untouched(volume: &Volume, what: &str) {
+    for file in ["file", "dir/file", "in/file", "in/other/file"] {
+        assert_eq!(volume.read(file).unwrap(), b"untouched", "{what}");
+        let meta = volume.metadata(file).unwrap();
+        assert_eq!((meta.nlink(), meta.permissions()), (1, 0o644), "{what}: {file}");
+    }
+    let names = |dir: &str| {
+        let names = volume.read_dir(dir).unwrap().into_iter();
+        names.map(|entry| entry.file_name().to_owned()).filter(|name| name != "snap").count()
+    };
+    assert_eq!((names("/"), names("dir"), names("in/other")), (3, 1, 1), "{what}");
+    assert!(!volume.subvolume("in/other").unwrap().read_only, "{what}");
+}
+
+#[test]
+fn what_a_stream_must_not_do_is_refused() {
+    let (link, up): (&[u8], &[u8]) = (b"link", b"../other");
+    let made = [
+        Command::Symlink { path: link, ino: 257, target: up },
+        Command::Symlink { path: b"abs", ino: 258, target: b"/dir" },
+        Command::Symlink { path: b"tofile", ino: 259, target: b"../file" },
+        Command::MkFile { path: b"own", ino: 260 },
+        Command::MkDir { path: b"d", ino: 261 },
+    ];
+    let none = Origin { uuid: [3; 16], ctransid: 1 };
+    let nothing: &[u8] = b"";
+    let time = (0, 0);
+    let piece = CompressedPiece {
+        file_len: 4096,
+        unencoded_len: 4096,
+        unencoded_offset: 0,
+        compression: 2,
+        says_plain: true,
+        data: b"no such thing",
+    };
+    let bad = [
+        Command::MkFile { path: b"../new", ino: 300 },
+        Command::MkFile { path: b"/new", ino: 300 },
+        Command::MkFile { path: b"d/../../new", ino: 300 },
+        Command::MkFile { path: b"link/new", ino: 300 },
+        Command::MkFile { path: b"abs/new", ino: 300 },
+        Command::MkFile { path: nothing, ino: 300 },
+        Command::MkFile { path: b"own/new", ino: 300 },
+        Command::MkFile { path: b"own", ino: 300 },
+        Command::MkDir { path: b"link/new", ino: 300 },
+        Command::Symlink { path: b"abs/new", ino: 300, target: b"x" },
+        Command::MkSpecial { kind: Special::Node, path: b"n", ino: 300, mode: 0o100_644, rdev: 0 },
+        Command::MkSpecial { kind: Special::Node, path: b"n", ino: 300, mode: 0o040_755, rdev: 0 },
+        Command::MkSpecial { kind: Special::Fifo, path: b"link/n", ino: 300, mode: 0, rdev: 0 },
+        Command::Rename { path: b"own", to: b"../own" },
+        Command::Rename { path: b"own", to: b"link/own" },
+        Command::Rename { path: b"link/file", to: b"stolen" },
+        Command::Rename { path: b"../file", to: b"stolen" },
+        Command::Rename { path: b"d", to: b"d/d" },
+        Command::Rename { path: nothing, to: b"d/d" },
+        Command::Link { path: b"stolen", old: b"../file" },
+        Command::Link { path: b"stolen", old: b"link/file" },
+        Command::Link { path: b"link/new", old: b"own" },
+        Command::Unlink { path: b"../file" },
+        Command::Unlink { path: b"link/file" },
+        Command::Unlink { path: b"d" },
+        Command::RmDir { path: b"../dir" },
+        Command::RmDir { path: b"own" },
+        Command::RmDir { path: b"link" },
+        Command::Write { path: b"tofile", offset: 0, data: b"taken" },
+        Command::Write { path: b"link/file", offset: 0, data: b"taken" },
+        Command::Write { path: b"../file", offset: 0, data: b"taken" },
+        Command::Write { path: b"d", offset: 0, data: b"taken" },
+        Command::Write { path: b"own", offset: u64::MAX - 2, data: b"taken" },
+        Command::EncodedWrite { path: b"own", offset: 0, piece },
+        Command::EncodedWrite {
+            path: b"own",
+            offset: 0,
+            piece: CompressedPiece { unencoded_len: 1 << 40, ..piece },
+        },
+        Command::EncodedWrite {
+            path: b"own",
+            offset: 0,
+            piece: CompressedPiece { unencoded_offset: u64::MAX, ..piece },
+        },
+        Command::EncodedWrite {
+            path: b"own",
+            offset: 0,
+            piece: CompressedPiece { compression: 99, ..piece },
+        },
+        Command::Truncate { path: b"tofile", size: 0 },
+        Command::Truncate { path: b"link/file", size: 0 },
+        Command::Truncate { path: b"own", size: u64::MAX },
+        Command::Fallocate { path: b"tofile", mode: 3, offset: 0, len: 9 },
+        Command::Fallocate { path: b"own", mode: 0, offset: 0, len: 1 << 50 },
+        Command::Fallocate { path: b"own", mode: 77, offset: 0, len: 1 },
+        Command::Clone {
+            path: b"own",
+            offset: 0,
+            len: 9,
+            from: ORIGIN,
+            from_path: b"tofile",
+            from_offset: 0,
+        },
+        Command::Clone {
+            path: b"own",
+            offset: 0,
+            len: 9,
+            from: ORIGIN,
+            from_path: b"../file",
+            from_offset: 0,
+        },
+        Command::Clone {
+            path: b"own",
+            offset: 0,
+            len: 9,
+            from: none,
+            from_path: b"file",
+            from_offset: 0,
+        },
+        Command::Clone {
+            path: b"own",
+            offset: 0,
+            len: 1 << 40,
+            from: ORIGIN,
+            from_path: b"own",
+            from_offset: 0,
+        },
+        Command::Clone {
+            path: b"tofile",
+            offset: 0,
+            len: 9,
+            from: ORIGIN,
+            from_path: b"own",
+            from_offset: 0,
+        },
+        Command::Chmod { path: b"link/file", mode: 0 },
+        Command::Chmod { path: b"..", mode: 0 },
+        Command::Chown { path: b"link/file", uid: 5, gid: 5 },
+        Command::Chown { path: b"own", uid: 1 << 32, gid: 5 },
+        Command::Utimes { path: b"link/file", atime: time, mtime: time, ctime: time, otime: None },
+        Command::Utimes {
+            path: b"own",
+            atime: (0, 1_000_000_000),
+            mtime: time,
+            ctime: time,
+            otime: None,
+        },
+        Command::SetXattr { path: b"link/file", name: b"user.x", value: b"y" },
+        Command::SetXattr { path: b"own", name: b"", value: b"y" },
+        Command::RemoveXattr { path: b"own", name: b"user.x" },
+        Command::FileAttr { path: b"link/file", flags: 1 << 5 },
+        Command::UpdateExtent { path: b"own", offset: 0, len: 5 },
+        Command::Subvol { path: b"../snap2", origin: none },
+        Command::Subvol { path: b"a/b", origin: none },
+        Command::Subvol { path: b"other", origin: none },
+        Command::Snapshot { path: b"snap2", origin: none, parent: none },
+        Command::Snapshot { path: b"snap2", origin: none, parent: Origin::default() },
+    ];
+    for command in &bad {
+        let volume = guarded();
+        let all: Vec<Command<'_>> = made.iter().copied().chain([*command]).collect();
+        let error = play(&volume, &stream(&all)).err();
+        let error = error.unwrap_or_else(|| panic!("{command:?} was played")).to_string();
+        assert!(error.contains("at byte ") || error.contains("in/snap"), "{command:?}: {error}");
+        assert_untouched(&volume, &format!("{command:?}"));
+        let begins = matches!(command, Command::Subvol { .. } | Command::Snapshot { .. });
+        let left = volume.subvolume("in/snap").unwrap();
+        assert_eq!(left.read_only, begins, "{command:?}");
+        assert_eq!(left.received_uuid == ORIGIN.uuid, begins, "{command:?}");
+        volume.sync().unwrap();
+        let report = volume.check(true).unwrap();
+        assert!(report.is_clean(), "{command:?}: {:?}", report.findings);
+    }
+}
+
+/// Nothing but the last command makes it complete.
+#[test]
+fn a_stream_that_is_cut_off_leaves_it_unfinished() {
+    let whole = stream(&[
+        Command::MkFile { path: b"file", ino: 257 },
+        Command::Write { path: b"file", offset: 0, data: &[1; 5000] },
+        Command::MkDir { path: b"d", ino: 258 },
+        Command::Rename { path: b"file", to: b"d/file" },
+    ]);
+    let volume = guarded();
+    for len in (0..whole.len()).step_by(37).chain(whole.len() - 12..whole.len()) {
+        let error = play(&volume, &whole[..len]).unwrap_err().to_string();
+        assert!(error.contains("at byte"), "{len}: {error}");
+        if let Ok(left) = volume.subvolume("in/snap") {
+            assert!(!left.read_only && left.received_uuid == [0; 16], "{len}");
+            volume.delete_subvolume("in/snap").unwrap();
+        }
+    }
+    assert_untouched(&volume, "cut off");
+    play(&volume, &whole).unwrap();
+    let done = volume.subvolume("in/snap").unwrap();
+    assert!(done.read_only);
+    assert_eq!((done.received_uuid, done.stransid), (ORIGIN.uuid, ORIGIN.ctransid));
+    assert_eq!(volume.read("in/snap/d/file").unwrap(), [1; 5000]);
+}
+
+/// Differences go from volume to volume by what was received, over three of them.
+#[test]
+fn what_was_received_can_be_sent_on() {
+    let volumes = [volume(), volume(), volume()];
+    let first = &volumes[0];
+    first.create_subvolume("v").unwrap();
+    first.write("v/a", &[5; 300_000]).unwrap();
+    let read_only = SnapshotOptions::new().read_only(true);
+    first.snapshot("v", "s0", &read_only).unwrap();
+    first.rename("v/a", "v/b").unwrap();
+    first.write("v/c", b"new").unwrap();
+    first.snapshot("v", "s1", &read_only).unwrap();
+    for pair in volumes.windows(2) {
+        for (name, options) in [("s0", SendOptions::new()), ("s1", SendOptions::new().parent("s0"))]
+        {
+            let mut stream = Vec::new();
+            pair[0].send(&[name], &options, &mut stream).unwrap();
+            assert!(name == "s0" || stream.len() < 3000, "{} bytes", stream.len());
+            let options = ReceiveOptions::new();
+            pair[1].receive("/", &mut &*stream, &options, |_| {}).unwrap();
+        }
+    }
+    let [one, three] = [&volumes[0], &volumes[2]].map(|volume| volume.subvolume("s1").unwrap());
+    assert_eq!(three.received_uuid, one.uuid);
+    assert_eq!(volumes[2].read("s1/b").unwrap(), [5; 300_000]);
+    assert_eq!(volumes[2].read("s1/c").unwrap(), b"new");
+    assert!(!volumes[2].exists("s1/a").unwrap());
+    for volume in &volumes {
+        volume.sync().unwrap();
+        assert!(volume.check(true).unwrap().is_clean());
+    }
+}

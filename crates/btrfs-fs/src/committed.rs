@@ -5,16 +5,27 @@
 //! it holds back room that later commits free: who has it for long pays with that.
 
 use crate::engine::Engine;
+use crate::error::IntoFs;
 use crate::extents;
 use crate::fs::BtrfsFs;
 use crate::ino::InodeId;
 use crate::subvol::SubvolId;
-use btrfs_disk::TreeId;
-use btrfs_disk::items::{FileExtentFields, RootItem};
-use btrfs_tree::{NodeReader, TreeRoot};
+use btrfs_disk::items::{
+    ExtentDataRef, ExtentItem, FileExtent, FileExtentFields, InlineRef, RootItem,
+};
+use btrfs_disk::key::kind;
+use btrfs_disk::{Corrupt, Expect, FixedSize, Key, Logical, TreeId};
+use btrfs_tree::{NodeReader, TreeRoot, scan};
 use btrfs_txn::Roots;
 use std::sync::Arc;
 use vfs::{Errno, Result};
+
+/// References of one extent that are looked at.
+const MOST_REFS: usize = 256;
+
+/// A file that has something of an extent: its number in some subvolume, and where the extent's first
+/// byte would stand in it (wrapped around where that is before its own).
+pub type Reference = (u64, u64);
 
 /// The trees of one commit.
 pub struct Committed<'f> {
@@ -60,10 +71,80 @@ impl Committed<'_> {
         extents::read_extents(&self.engine.core, InodeId::new(tree, ino), flags, offset, buf)
     }
 
-    /// Fills `buf` with the first bytes of an extent as they are stored; whole sectors. `flags`
+    /// Fills `buf` with bytes of an extent from `skip` on, as they are stored; whole sectors. `flags`
     /// are those of the inode that has it.
-    pub fn read_stored(&self, flags: u64, extent: &FileExtentFields, buf: &mut [u8]) -> Result<()> {
+    pub fn read_stored(&self, flags: u64, extent: &FileExtentFields, skip: u64, buf: &mut [u8]) -> Result<()> {
         let core = &self.engine.core;
-        extents::read_sectors(core, &core.view(), flags, extent, extent.disk_bytenr, buf)
+        extents::read_sectors(core, &core.view(), flags, extent, extent.disk_bytenr.offset(skip), buf)
     }
+
+    /// Files that have something of an extent, of the first some hundred references; nothing where
+    /// there is only one.
+    pub fn references(&self, extent: Logical) -> Result<Vec<Reference>> {
+        let Some(root) = self.roots.get(TreeId::EXTENT) else { return Ok(Vec::new()) };
+        let first = Key::new(extent.0, kind::EXTENT_ITEM, 0);
+        let last = Key::new(extent.0, kind::SHARED_DATA_REF, u64::MAX);
+        let mut all = Vec::new();
+        for item in scan(self.nodes(), &root.root, first..=last) {
+            let item = item.fs()?;
+            let found = references_of(item.key(), item.data());
+            let Some(some) = found.map_err(|corrupt| corrupt.key(item.key())).fs()? else {
+                return Ok(Vec::new());
+            };
+            for reference in some {
+                self.note(extent, reference, &mut all)?;
+            }
+            if all.len() >= MOST_REFS {
+                break;
+            }
+        }
+        Ok(all)
+    }
+
+    fn note(
+        &self,
+        extent: Logical,
+        reference: InlineRef,
+        all: &mut Vec<Reference>,
+    ) -> Result<()> {
+        let parent = match reference {
+            InlineRef::Data(data) => {
+                all.push((data.objectid, data.offset));
+                return Ok(());
+            }
+            InlineRef::SharedData { parent, .. } => Logical(parent),
+            _ => return Ok(()),
+        };
+        let expect =
+            Expect { logical: parent, level: 0, generation: None, owner: None, first_key: None };
+        let leaf = self.nodes().node(&expect).fs()?;
+        for (key, data) in leaf.items().filter(|(key, _)| key.kind == kind::EXTENT_DATA) {
+            let found = FileExtent::parse(data).map_err(|corrupt| corrupt.key(key)).fs()?;
+            if let FileExtent::Extent { fields, .. } = found
+                && fields.disk_bytenr == extent
+            {
+                all.push((key.objectid, key.offset.wrapping_sub(fields.offset)));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What one item of the extent tree says; `None`: the extent has one reference alone.
+fn references_of(
+    key: Key,
+    data: &[u8],
+) -> std::result::Result<Option<Vec<InlineRef>>, Corrupt> {
+    Ok(Some(match key.kind {
+        kind::EXTENT_ITEM => {
+            let found = ExtentItem::parse(key.kind, data)?;
+            if found.fields.refs < 2 {
+                return Ok(None);
+            }
+            found.inline
+        }
+        kind::EXTENT_DATA_REF => vec![InlineRef::Data(ExtentDataRef::read(data)?)],
+        kind::SHARED_DATA_REF => vec![InlineRef::SharedData { parent: key.offset, count: 1 }],
+        _ => Vec::new(),
+    }))
 }

@@ -50,7 +50,7 @@ pub use balance::{BalanceReport, BalanceState, BalanceStatus, NewSize};
 pub use btrfs_txn::{Clock, Contention};
 #[cfg(feature = "fault-injection")]
 pub use btrfs_txn::{Defect, Injection};
-pub use committed::Committed;
+pub use committed::{Committed, Reference};
 pub use error::to_fs;
 pub use extents::Stored;
 pub use find_new::NewExtent;

@@ -1,23 +1,18 @@
 //! Content that the receiver has already, somewhere else.
 //!
-//! Who refers to an extent the extent tree says, in terms of leaves; of those that a subvolume
+//! Who refers to an extent the [`Source`] says, of all subvolumes alike; of those that a subvolume
 //! really has, the receiver can take the content instead of getting it. Of the subvolume that is
 //! being sent that is true for what was sent before.
 
 use crate::error::Result;
 use crate::namespace::{Namespace, join};
 use crate::sender::{Out, Request};
-use crate::source::Source;
+use crate::source::{Place, Source};
 use crate::tree::{Name, Piece, PieceKind, Tree};
 use btrfs_disk::ids::FIRST_FREE_OBJECTID as ROOT;
-use btrfs_disk::items::{ExtentDataRef, ExtentItem, FileExtent, InlineRef, InodeItem, inode_flags};
-use btrfs_disk::key::kind;
-use btrfs_disk::{Expect, FixedSize, Key, Logical, TreeId};
+use btrfs_disk::items::{InodeItem, inode_flags};
+use btrfs_disk::{Logical, TreeId};
 use btrfs_send::{Command, Origin};
-use btrfs_tree::{TreeRoot, scan};
-
-/// References of one extent that are looked at.
-const MOST_REFS: usize = 256;
 
 /// A subvolume that the receiver has.
 struct Known<'s> {
@@ -27,16 +22,8 @@ struct Known<'s> {
     is_sent: bool,
 }
 
-/// Where an extent's first byte would stand in a file.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct Place {
-    ino: u64,
-    base: u64,
-}
-
 pub(crate) struct Clones<'s> {
     source: &'s dyn Source,
-    extents: Option<TreeRoot>,
     has: Vec<Known<'s>>,
     sent: TreeId,
     /// Of the extent that was asked for last.
@@ -66,7 +53,7 @@ impl<'s> Clones<'s> {
         });
         let (has, sent) = (has.collect(), request.subvolume.root.id);
         let known = (Logical(0), Vec::new());
-        Clones { source, extents: source.extent_tree(), has, sent, known }
+        Clones { source, has, sent, known }
     }
 
     pub(crate) fn sent(&self) -> TreeId {
@@ -140,72 +127,10 @@ impl<'s> Clones<'s> {
     fn look_up(&mut self, extent: Logical) -> Result<()> {
         if self.known.0 != extent {
             self.known = (extent, Vec::new());
-            let mut all = self.references(extent)?;
+            let mut all = self.source.references(extent)?;
             all.sort_unstable();
             all.dedup();
             self.known.1 = all;
-        }
-        Ok(())
-    }
-
-    /// Nothing where only one refers to it.
-    fn references(&self, extent: Logical) -> Result<Vec<Place>> {
-        let Some(root) = &self.extents else { return Ok(Vec::new()) };
-        let reader = self.source.reader();
-        let first = Key::new(extent.0, kind::EXTENT_ITEM, 0);
-        let last = Key::new(extent.0, kind::SHARED_DATA_REF, u64::MAX);
-        let mut all = Vec::new();
-        for item in scan(reader, root, first..=last) {
-            let item = item?;
-            let (key, data) = (item.key(), item.data());
-            let wrong = |c: btrfs_disk::Corrupt| btrfs_disk::Error::from(c.key(key));
-            match key.kind {
-                kind::EXTENT_ITEM => {
-                    let found = ExtentItem::parse(key.kind, data).map_err(wrong)?;
-                    if found.fields.refs < 2 {
-                        return Ok(Vec::new());
-                    }
-                    for reference in found.inline {
-                        self.note(extent, reference, &mut all)?;
-                    }
-                }
-                kind::EXTENT_DATA_REF => {
-                    let reference = ExtentDataRef::read(data).map_err(wrong)?;
-                    self.note(extent, InlineRef::Data(reference), &mut all)?;
-                }
-                kind::SHARED_DATA_REF => {
-                    let reference = InlineRef::SharedData { parent: key.offset, count: 1 };
-                    self.note(extent, reference, &mut all)?;
-                }
-                _ => {}
-            }
-            if all.len() >= MOST_REFS {
-                break;
-            }
-        }
-        Ok(all)
-    }
-
-    fn note(&self, extent: Logical, reference: InlineRef, all: &mut Vec<Place>) -> Result<()> {
-        match reference {
-            InlineRef::Data(data) => all.push(Place { ino: data.objectid, base: data.offset }),
-            InlineRef::SharedData { parent, .. } => {
-                let (logical, level) = (Logical(parent), 0);
-                let expect =
-                    Expect { logical, level, generation: None, owner: None, first_key: None };
-                let leaf = self.source.reader().node(&expect)?;
-                for (key, data) in leaf.items().filter(|(key, _)| key.kind == kind::EXTENT_DATA) {
-                    let found = FileExtent::parse(data).map_err(|c| c.key(key));
-                    let found = found.map_err(btrfs_disk::Error::from)?;
-                    if let FileExtent::Extent { fields, .. } = found
-                        && fields.disk_bytenr == extent
-                    {
-                        let base = key.offset.wrapping_sub(fields.offset);
-                        all.push(Place { ino: key.objectid, base });
-                    }
-                }
-            }
-            _ => {}
         }
         Ok(())
     }

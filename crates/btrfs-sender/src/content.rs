@@ -213,7 +213,7 @@ impl<'s> Content<'s> {
                 if *compression != Compression::None && fields.disk_num_bytes <= MAX_STORED =>
             {
                 self.buffer.resize(fields.disk_num_bytes as usize, 0);
-                self.source.read_stored(&target.file, fields, &mut self.buffer)?;
+                self.source.read_stored(&target.file, piece.start, fields, &mut self.buffer)?;
                 (*compression, fields.ram_bytes, fields.offset)
             }
             _ => return Ok(false),

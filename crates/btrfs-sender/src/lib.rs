@@ -28,4 +28,4 @@ mod tree;
 
 pub use error::{Error, Result};
 pub use sender::{Has, Options, Sender};
-pub use source::{File, Source, Subvolume};
+pub use source::{File, Place, Source, Subvolume};

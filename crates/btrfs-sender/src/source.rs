@@ -1,6 +1,6 @@
 //! Where trees and content come from.
 
-use btrfs_disk::TreeId;
+use btrfs_disk::{Logical, TreeId};
 use btrfs_disk::items::{FileExtentFields, RootItem};
 use btrfs_send::Origin;
 use btrfs_tree::{NodeReader, TreeRoot};
@@ -9,21 +9,32 @@ use btrfs_tree::{NodeReader, TreeRoot};
 pub trait Source {
     /// Reads nodes of all trees.
     fn reader(&self) -> &dyn NodeReader;
-    /// The tree that says who refers to an extent.
-    fn extent_tree(&self) -> Option<TreeRoot>;
+    /// Files that have something of an extent, whatever subvolume they are of; not all of them
+    /// where they are many, and none where only one has it.
+    fn references(&self, extent: Logical) -> vfs::Result<Vec<Place>>;
     /// Fills `buf` with content of a file of the subvolume that is sent from `offset` on,
     /// checksums verified.
     fn read(&self, file: &File<'_>, offset: u64, buf: &mut [u8]) -> vfs::Result<()>;
-    /// Fills `buf` with the first bytes of an extent of the file as they are stored, checksums
-    /// verified; whole sectors.
+    /// Fills `buf` with the first bytes of an extent of the file, whose item stands at `offset`, as
+    /// they are stored, checksums verified; whole sectors.
     fn read_stored(
         &self,
         file: &File<'_>,
+        offset: u64,
         extent: &FileExtentFields,
         buf: &mut [u8],
     ) -> vfs::Result<()>;
     /// Whether a subvolume is as it was found, and still read-only.
     fn is_unchanged(&self, subvolume: &Subvolume) -> vfs::Result<bool>;
+}
+
+/// Where an extent's first byte would stand in a file.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Place {
+    /// The file's number in a subvolume.
+    pub ino: u64,
+    /// The extent's first byte; may be before the file's, wrapped around.
+    pub base: u64,
 }
 
 /// A file whose content is asked for, by all that a source may go by.

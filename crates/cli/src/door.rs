@@ -3,7 +3,10 @@
 //!
 //! It does not know what the operations do (`btrfs_fs::control`), nor how they are told.
 
+mod committed;
 mod quotas;
+
+pub use committed::CommittedTree;
 
 use crate::error::{Error, Result, io_text};
 use crate::sys;

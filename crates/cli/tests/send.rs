@@ -3,7 +3,8 @@
 
 mod common;
 
-use common::streams::{Chain, Sender, assert_same, chain, chains, ready, shell};
+use common::mount::{Mount, lacks_fuse};
+use common::streams::{Chain, Sender, assert_same, chain, chains, history, ready, shell};
 use common::{Image, failing, fine};
 use std::path::Path;
 use testkit::oracle::TempDir;
@@ -107,10 +108,10 @@ fn names_that_change_hands() {
     let streams = TempDir::new("send-names").unwrap();
     let file = streams.join("all.stream").display().to_string();
     let [s0, s1, s2] = ["/s0", "/s1", "/s2"].map(|path| source.at(path));
-    fine(&["send", "-e", "-f", &file, &s0]);
+    fine(&["send", "-q", "-e", "-f", &file, &s0]);
     shell(&format!("mount -o loop,noatime {b} {b}.m; btrfs receive -q -f {file} {b}.m"));
     // One stream for two subvolumes, of which the first is what the second is taken from.
-    fine(&["send", "-c", &s0, "-f", &file, &s1, &s2]);
+    fine(&["send", "-q", "-c", &s0, "-f", &file, &s1, &s2]);
     shell(&format!("btrfs receive -q -f {file} {b}.m; mount -o loop,ro {a} {a}.m"));
     let top = |image: &Image, name: &str| format!("{}.m/{name}", image.path.display());
     for name in ["s0", "s1", "s2"] {
@@ -118,7 +119,7 @@ fn names_that_change_hands() {
         assert_same(Path::new(&left), Path::new(&right), name);
     }
     // Backwards as well.
-    fine(&["send", "-p", &s2, "-f", &file, &s0]);
+    fine(&["send", "-q", "-p", &s2, "-f", &file, &s0]);
     shell(&format!(
         "cd {b}.m; mkdir back; btrfs receive -q -f {file} back; cd /; umount {a}.m {b}.m
         mount -o loop,ro {b} {b}.m"
@@ -127,4 +128,35 @@ fn names_that_change_hands() {
     assert_same(Path::new(&left), Path::new(&right), "back");
     shell(&format!("umount {b}.m; rmdir {a}.m {b}.m"));
     testkit::oracle::assert_clean(&target.path);
+}
+
+/// The same streams, byte for byte, from a mount and from the image.
+#[test]
+fn streams_from_a_mount() {
+    if !ready("streams_from_a_mount") || lacks_fuse("fuse") {
+        return;
+    }
+    let image = Image::with("send-mount", &["-n", "16384"]);
+    history(&image, "noatime,compress-force=zstd", 5, 3, 400);
+    let dir = TempDir::new("send-mount-streams").unwrap();
+    let make = |from: &dyn Fn(&str) -> String, name: &str| {
+        let file = |n: &str| dir.join(&format!("{name}-{n}")).display().to_string();
+        let [s0, s1, s2] = ["s0", "s1", "s2"].map(from);
+        fine(&["send", "-q", "-f", &file("whole"), &s0]);
+        fine(&["send", "-q", "-p", &s0, "-f", &file("difference"), &s2]);
+        let packed = ["--proto", "2", "--compressed-data", "-f", &file("packed")];
+        fine(&[&["send", "-q", "-c", &s0][..], &packed, &[&s1, &s2]].concat());
+    };
+    make(&|name| image.at(&format!("/{name}")), "image");
+    let mount = Mount::new(&image, "");
+    make(&|name| mount.join(name).display().to_string(), "mount");
+    let (code, said) = failing(&["send", "-f", "/dev/null", &mount.join("v").display().to_string()]);
+    assert!(code == 1 && said.contains("not read-only"), "{said}");
+    mount.umount();
+    for name in ["whole", "difference", "packed"] {
+        let [one, other] = ["image", "mount"].map(|from| {
+            std::fs::read(dir.join(&format!("{from}-{name}"))).unwrap()
+        });
+        assert!(one.len() > 1000 && one == other, "{name}: {} {}", one.len(), other.len());
+    }
 }

@@ -4,12 +4,12 @@
 
 use crate::error::{Error, Result};
 use crate::volume::{Volume, bytes};
-use btrfs_disk::TreeId;
+use btrfs_disk::Logical;
 use btrfs_disk::items::FileExtentFields;
 use btrfs_fs::{Committed, SubvolId, to_fs};
 use btrfs_send::Protocol;
-use btrfs_sender::{File, Has, Sender, Source, Subvolume};
-use btrfs_tree::{NodeReader, TreeRoot};
+use btrfs_sender::{File, Has, Place, Sender, Source, Subvolume};
+use btrfs_tree::NodeReader;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -140,8 +140,9 @@ impl Source for State<'_> {
         self.committed.nodes()
     }
 
-    fn extent_tree(&self) -> Option<TreeRoot> {
-        self.committed.tree(TreeId::EXTENT).map(|(root, _)| root)
+    fn references(&self, extent: Logical) -> vfs::Result<Vec<Place>> {
+        let all = self.committed.references(extent)?.into_iter();
+        Ok(all.map(|(ino, base)| Place { ino, base }).collect())
     }
 
     fn read(&self, file: &File<'_>, offset: u64, buf: &mut [u8]) -> vfs::Result<()> {
@@ -151,10 +152,11 @@ impl Source for State<'_> {
     fn read_stored(
         &self,
         file: &File<'_>,
+        _: u64,
         extent: &FileExtentFields,
         buf: &mut [u8],
     ) -> vfs::Result<()> {
-        self.committed.read_stored(file.flags, extent, buf)
+        self.committed.read_stored(file.flags, extent, 0, buf)
     }
 
     fn is_unchanged(&self, subvolume: &Subvolume) -> vfs::Result<bool> {

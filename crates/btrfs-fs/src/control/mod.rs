@@ -4,6 +4,7 @@
 //! what the kernel leaves to administrators alone: that is asked here.
 
 mod balance;
+mod committed;
 mod questions;
 mod quotas;
 mod search;
@@ -55,7 +56,8 @@ impl Control for BtrfsFs {
             wire::BALANCE_STATUS => balance::status(self, asker),
             wire::BALANCE_ACT => balance::act(self, asker, some(wire::number(input, 0))?),
             wire::RESIZE => balance::resize(self, asker, input),
-            _ => quotas::control(self, asker, ino, command, input)
+            _ => committed::control(self, asker, command, input)
+                .or_else(|| quotas::control(self, asker, ino, command, input))
                 .unwrap_or_else(|| questions::answer(self, asker, ino, command, input)),
         }
     }

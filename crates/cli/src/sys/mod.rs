@@ -3,6 +3,7 @@
 
 #[cfg(feature = "fault-injection")]
 mod attempt;
+mod beneath;
 mod confine;
 mod control;
 mod files;
@@ -13,6 +14,7 @@ mod time;
 
 #[cfg(feature = "fault-injection")]
 pub use attempt::attempt;
+pub use beneath::open_beneath;
 pub use confine::{CAP_SYS_RESOURCE, keep_capabilities, name_thread};
 pub use control::{control, is_kernels_btrfs, sync_file_system};
 pub use files::{Umount, bind, get_xattr, remount, set_xattr, umount};

@@ -144,7 +144,7 @@ fn make_streams(kind: Chain, source: &Image, into: &Path) {
             for round in 0..kind.rounds {
                 let (this, file) = (source.at(&format!("/s{round}")), file(round));
                 let parent = source.at(&format!("/s{}", round.saturating_sub(1)));
-                let mut words = [&["send", "-f", &file][..], options].concat();
+                let mut words = [&["send", "-q", "-f", &file][..], options].concat();
                 if round > 0 {
                     words.extend_from_slice(&["-p", &parent]);
                 }

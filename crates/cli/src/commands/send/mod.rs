@@ -1,12 +1,15 @@
 //! `spinney send`.
 
+mod mount;
+
 use crate::args::{self, Arg, Args};
 use crate::commands::Command;
 use crate::commands::subvolume::place::{self, Place};
 use crate::error::{Error, Exit, Result, io_text, say_error};
-use crate::image::ImagePath;
 use crate::mount::options::{subvol_id, subvol_path};
 use btrfs_fs::Subvol;
+use btrfs_send::Protocol;
+use btrfs_sender::Options;
 use spinney::{SendOptions, Volume};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -17,7 +20,7 @@ use std::path::{Path, PathBuf};
 pub const COMMAND: Command = Command {
     name: "send",
     summary: "write a subvolume, or what changed in it, as a stream",
-    usage: "[-ev] [-p PARENT] [-c CLONE]... [-f FILE] [--no-data] [--proto N] [--compressed-data] \
+    usage: "[-eq] [-p PARENT] [-c CLONE]... [-f FILE] [--no-data] [--proto N] [--compressed-data] \
             SUBVOLUME...",
     help: "\
 Writes read-only subvolumes as the stream that `spinney receive` and `btrfs receive` make
@@ -33,8 +36,7 @@ Options
     --no-data         say which ranges of files changed, and not what is in them
     --proto N         1 (the default), or 2: with holes, flags of files, and times of birth
     --compressed-data compressed content as it is stored; needs --proto 2
-    -v                say what is sent
-    -q                only errors
+    -q                say nothing but errors
     --subvol PATH, --subvolid ID
                       paths in an image start from this subvolume, not the default one
 
@@ -50,7 +52,7 @@ struct Wanted {
     parent: Option<Place>,
     clones: Vec<Place>,
     file: Option<PathBuf>,
-    options: SendOptions,
+    stream: Options,
     verbose: bool,
 }
 
@@ -58,34 +60,46 @@ fn run(args: Args) -> Result<Exit> {
     let (wanted, subvol) = words(args)?;
     let all: Vec<Place> =
         wanted.subvolumes.iter().chain(&wanted.parent).chain(&wanted.clones).cloned().collect();
-    let mut output = output(wanted.file.as_deref())?;
+    let output = output(wanted.file.as_deref())?;
+    let mut output = BufWriter::with_capacity(1 << 18, output);
+    if wanted.verbose {
+        wanted.subvolumes.iter().for_each(|place| say_error(&format!("At subvol {}", place.show())));
+    }
     place::at(&all, subvol, false, |open, _| {
-        let volume = open.volume(image_of(&all[0])?)?;
-        for other in &all[1..] {
-            if !open.volume(image_of(other)?)?.is(volume) {
-                let what = "lies in another volume than the subvolume that is sent";
-                return Err(Error::about(other.show(), what));
+        match &all[0] {
+            Place::Mount(_) => mount::send(&wanted, &mut output)?,
+            Place::Image(first) => {
+                let volume = open.volume(first)?;
+                for other in &all[1..] {
+                    let same = matches!(other, Place::Image(inside) if open.volume(inside)?.is(volume));
+                    if !same {
+                        let what = "lies in another volume than the subvolume that is sent";
+                        return Err(Error::about(other.show(), what));
+                    }
+                }
+                send(volume, &wanted, &mut output)?;
             }
         }
-        send(volume, &wanted, &mut output)
+        output.flush().map_err(|e| Error::about("the stream", io_text(&e)))
     })
 }
 
 fn words(mut args: Args) -> Result<(Wanted, Subvol)> {
     let (mut operands, mut clones) = (Vec::<OsString>::new(), Vec::<OsString>::new());
     let (mut parent, mut file, mut subvol) = (None, None, Subvol::Default);
-    let (mut options, mut proto, mut verbose) = (SendOptions::new(), 1, false);
+    let (mut protocol, mut compressed, mut without_content) = (Protocol::V1, false, false);
+    let (mut one_end, mut verbose) = (false, true);
     while let Some(arg) = args.next()? {
         match arg {
             Arg::Short('p') => parent = Some(args.value()?),
             Arg::Short('c') => clones.push(args.value()?),
             Arg::Short('f') => file = Some(args.path()?),
-            Arg::Short('e') => options = options.one_end(true),
+            Arg::Short('e') => one_end = true,
             Arg::Short('v') | Arg::Long("verbose") => verbose = true,
             Arg::Short('q') | Arg::Long("quiet") => verbose = false,
-            Arg::Long("no-data") => options = options.without_content(true),
-            Arg::Long("proto") => proto = protocol(&args.text()?)?,
-            Arg::Long("compressed-data") => options = options.compressed(true),
+            Arg::Long("no-data") => without_content = true,
+            Arg::Long("proto") => protocol = protocol_of(&args.text()?)?,
+            Arg::Long("compressed-data") => compressed = true,
             Arg::Long("subvol") => subvol = subvol_path(&args.text()?)?,
             Arg::Long("subvolid") => subvol = subvol_id(&args.text()?)?,
             Arg::Value(value) => operands.push(value),
@@ -100,7 +114,7 @@ fn words(mut args: Args) -> Result<(Wanted, Subvol)> {
         parent: parent.map(|word: OsString| Place::parse(&word)),
         clones: Place::all(&clones),
         file,
-        options: options.protocol_2(proto == 2),
+        stream: Options { protocol, compressed, without_content, one_end },
         verbose,
     };
     Ok((wanted, subvol))
@@ -110,11 +124,11 @@ fn none() -> Error {
     Error::usage("expected SUBVOLUME")
 }
 
-fn protocol(word: &str) -> Result<u32> {
+fn protocol_of(word: &str) -> Result<Protocol> {
     match word {
         // As with `btrfs send`, 0 is the newest one.
-        "0" | "2" => Ok(2),
-        "1" => Ok(1),
+        "0" | "2" => Ok(Protocol::V2),
+        "1" => Ok(Protocol::V1),
         other => Err(Error::usage(format!("{other:?} is no protocol: 1 or 2"))),
     }
 }
@@ -129,34 +143,23 @@ fn output(file: Option<&Path>) -> Result<Box<dyn Write>> {
     }
 }
 
-fn image_of(place: &Place) -> Result<&ImagePath> {
-    match place {
-        Place::Image(inside) => Ok(inside),
-        Place::Mount(path) => {
-            let told = Error::about(path.display(), "is not in an image that is not mounted");
-            Err(told.remedy("unmount the volume, and name IMAGE:/PATH"))
-        }
-    }
-}
-
 fn send(volume: &Volume, wanted: &Wanted, output: &mut dyn Write) -> Result<()> {
-    let path =
-        |place: &Place| -> Result<PathBuf> { Ok(OsStr::from_bytes(&image_of(place)?.path).into()) };
-    let paths = wanted.subvolumes.iter().map(path).collect::<Result<Vec<_>>>()?;
-    let mut options = wanted.options.clone();
+    let path = |place: &Place| match place {
+        Place::Image(inside) => PathBuf::from(OsStr::from_bytes(&inside.path)),
+        Place::Mount(path) => path.clone(),
+    };
+    let paths: Vec<PathBuf> = wanted.subvolumes.iter().map(path).collect();
+    let stream = &wanted.stream;
+    let mut options = SendOptions::new()
+        .protocol_2(stream.protocol == Protocol::V2)
+        .compressed(stream.compressed)
+        .without_content(stream.without_content)
+        .one_end(stream.one_end);
     if let Some(parent) = &wanted.parent {
-        options = options.parent(path(parent)?);
+        options = options.parent(path(parent));
     }
     for clone in &wanted.clones {
-        options = options.clone_source(path(clone)?);
+        options = options.clone_source(path(clone));
     }
-    if wanted.verbose {
-        wanted
-            .subvolumes
-            .iter()
-            .for_each(|place| say_error(&format!("At subvol {}", place.show())));
-    }
-    let mut output = BufWriter::with_capacity(1 << 18, output);
-    volume.send(&paths, &options, &mut output)?;
-    output.flush().map_err(|e| Error::about("the stream", io_text(&e)))
+    Ok(volume.send(&paths, &options, output)?)
 }

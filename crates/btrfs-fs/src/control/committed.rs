@@ -1,0 +1,113 @@
+//! The trees of the last commit, piece by piece: who makes a stream of a mounted subvolume reads
+//! them so, and the content from the files.
+//!
+//! Each call looks at the last commit of its own time. Of a read-only subvolume that is the same
+//! at each call, unless a balance moves its nodes: what is read by an old address then is told by
+//! its checksum, number or commit. All of it is for administrators.
+
+use super::wire::{self, number, put};
+use super::{administrator, some};
+use crate::error::IntoFs;
+use crate::fs::BtrfsFs;
+use crate::subvol::SubvolId;
+use btrfs_disk::items::{FileExtent, InodeItem};
+use btrfs_disk::key::kind;
+use btrfs_disk::{Expect, FixedSize, Generation, Key, Logical};
+use vfs::{Asker, Controlled, Errno, Result};
+
+/// `None`: it is none of these.
+pub(super) fn control(
+    fs: &BtrfsFs,
+    asker: &dyn Asker,
+    command: u32,
+    input: &[u8],
+) -> Option<Result<Controlled>> {
+    let answer = match command {
+        wire::COMMITTED_TREE => tree,
+        wire::COMMITTED_NODE => node,
+        wire::COMMITTED_REFERENCES => references,
+        wire::COMMITTED_STORED => stored,
+        _ => return None,
+    };
+    let answered = administrator(asker).and_then(|()| answer(fs, input));
+    Some(answered.map(|mut answer| {
+        answer.resize(wire::len(command), 0);
+        Controlled::answer(answer)
+    }))
+}
+
+fn numbers<const N: usize>(input: &[u8]) -> Result<[u64; N]> {
+    let mut all = [0; N];
+    for (at, slot) in all.iter_mut().enumerate() {
+        *slot = some(number(input, 8 * at))?;
+    }
+    Ok(all)
+}
+
+fn tree(fs: &BtrfsFs, input: &[u8]) -> Result<Vec<u8>> {
+    let [id] = numbers(input)?;
+    let committed = fs.committed()?;
+    let (root, item) = committed.subvolume(SubvolId(id))?;
+    let geometry = committed.nodes().geometry();
+    let mut answer = Vec::new();
+    let sizes = [geometry.sector_size.into(), geometry.node_size.into()];
+    put(&mut answer, &sizes);
+    put(&mut answer, &[geometry.csum.to_disk().into()]);
+    answer.extend_from_slice(&geometry.metadata_uuid);
+    answer.extend_from_slice(&geometry.chunk_tree_uuid);
+    put(&mut answer, &[root.logical.0, root.level.into(), root.generation.0]);
+    answer.extend_from_slice(&item.to_vec());
+    Ok(answer)
+}
+
+fn node(fs: &BtrfsFs, input: &[u8]) -> Result<Vec<u8>> {
+    let [logical, level, generation, from] = numbers(input)?;
+    let expect = Expect {
+        logical: Logical(logical),
+        level: u8::try_from(level).map_err(|_| Errno::EINVAL)?,
+        generation: Some(Generation(generation)),
+        owner: None,
+        first_key: None,
+    };
+    let node = fs.committed()?.nodes().node(&expect).fs()?;
+    let from = usize::try_from(from).map_err(|_| Errno::EINVAL)?;
+    let rest = some(node.bytes().get(from..))?;
+    Ok(rest[..rest.len().min(wire::len(wire::COMMITTED_NODE))].to_vec())
+}
+
+fn references(fs: &BtrfsFs, input: &[u8]) -> Result<Vec<u8>> {
+    let [extent] = numbers(input)?;
+    let mut all = fs.committed()?.references(Logical(extent))?;
+    all.sort_unstable();
+    all.dedup();
+    all.truncate(wire::len(wire::COMMITTED_REFERENCES) / 16 - 1);
+    let mut answer = Vec::new();
+    put(&mut answer, &[all.len() as u64]);
+    all.iter().for_each(|(ino, base)| put(&mut answer, &[*ino, *base]));
+    Ok(answer)
+}
+
+/// Whole sectors of the extent whose item stands at an offset of a file, as they are stored.
+fn stored(fs: &BtrfsFs, input: &[u8]) -> Result<Vec<u8>> {
+    let [id, ino, offset, skip, len] = numbers(input)?;
+    let committed = fs.committed()?;
+    let (root, _) = committed.subvolume(SubvolId(id))?;
+    let get = |kind, offset| {
+        let found = btrfs_tree::get(committed.nodes(), &root, &Key::new(ino, kind, offset)).fs()?;
+        found.ok_or(vfs::FsError::Posix(Errno::ENOENT))
+    };
+    let (inode, item) = (get(kind::INODE_ITEM, 0)?, get(kind::EXTENT_DATA, offset)?);
+    let inode = InodeItem::read(inode.data()).fs()?;
+    let FileExtent::Extent { fields, .. } = FileExtent::parse(item.data()).fs()? else {
+        return Err(Errno::EINVAL.into());
+    };
+    let end = skip.checked_add(len).filter(|end| *end <= fields.disk_num_bytes);
+    let sector = u64::from(committed.nodes().geometry().sector_size);
+    let whole = skip.is_multiple_of(sector) && len.is_multiple_of(sector);
+    if end.is_none() || !whole || len > wire::len(wire::COMMITTED_STORED) as u64 {
+        return Err(Errno::EINVAL.into());
+    }
+    let mut answer = vec![0; len as usize];
+    committed.read_stored(inode.flags, &fields, skip, &mut answer)?;
+    Ok(answer)
+}

@@ -1,0 +1,205 @@
+//! Streams of subvolumes of a mount: the trees come from its server, node by node, the content from
+//! the files.
+
+use super::Wanted;
+use crate::commands::subvolume::place::Place;
+use crate::door::{CommittedTree, Door};
+use crate::error::{Error, Result, io_text};
+use crate::sys::open_beneath;
+use btrfs_disk::items::{FileExtentFields, ROOT_SUBVOL_RDONLY};
+use btrfs_disk::{Expect, Geometry, Logical, Node, check};
+use btrfs_sender::{Has, Place as At, Sender, Source, Subvolume};
+use btrfs_tree::NodeReader;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::sync::Arc;
+use vfs::{Errno, FsError};
+
+/// Nodes that are kept, at least; at most twice as many are.
+const KEPT: usize = 2048;
+
+/// Writes the stream of subvolumes that are all of one mount.
+pub(super) fn send(wanted: &Wanted, output: &mut dyn Write) -> Result<()> {
+    let first = path_of(&wanted.subvolumes[0])?;
+    let door = Door::open(first)?;
+    door.sync_all()?;
+    let mut mount = Mount::new(door, first)?;
+    let parent = wanted.parent.as_ref().map(|place| mount.find(place)).transpose()?;
+    let clones = wanted.clones.iter().map(|place| mount.find(place)).collect::<Result<_>>()?;
+    let all = wanted.subvolumes.iter().map(|place| mount.find(place)).collect::<Result<Vec<_>>>()?;
+    let about = |place: &Place, error| Error::about(place.show(), told(error));
+    let sender = Sender::new(output, wanted.stream, Has { parent, clones });
+    let mut sender = sender.map_err(|error| about(&wanted.subvolumes[0], error))?;
+    for (number, (subvolume, place)) in all.iter().zip(&wanted.subvolumes).enumerate() {
+        let sent = sender.send(&mount, subvolume, number + 1 == all.len());
+        sent.map_err(|error| about(place, error))?;
+    }
+    Ok(())
+}
+
+fn told(error: btrfs_sender::Error) -> String {
+    match error {
+        btrfs_sender::Error::Tree(btrfs_disk::Error::Io { source, .. }) => io_text(&source),
+        other => other.to_string(),
+    }
+}
+
+fn path_of(place: &Place) -> Result<&Path> {
+    match place {
+        Place::Mount(path) => Ok(path),
+        Place::Image(_) => {
+            let what = "lies in another volume than the subvolume that is sent";
+            Err(Error::about(place.show(), what))
+        }
+    }
+}
+
+struct Mount {
+    door: Door,
+    device: u64,
+    geometry: Geometry,
+    nodes: RefCell<Nodes>,
+    /// Root directories of what is sent, by the tree.
+    roots: HashMap<u64, File>,
+    /// The file that was read last.
+    file: RefCell<Option<(u64, u64, File)>>,
+}
+
+/// Those that were asked for lately.
+#[derive(Default)]
+struct Nodes {
+    young: HashMap<u64, Arc<Node>>,
+    old: HashMap<u64, Arc<Node>>,
+}
+
+impl Nodes {
+    fn get(&mut self, at: Logical) -> Option<Arc<Node>> {
+        if let Some(node) = self.young.get(&at.0) {
+            return Some(node.clone());
+        }
+        let node = self.old.remove(&at.0)?;
+        self.add(node.clone());
+        Some(node)
+    }
+
+    fn add(&mut self, node: Arc<Node>) {
+        if self.young.len() >= KEPT {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.insert(node.logical().0, node);
+    }
+}
+
+impl Mount {
+    fn new(door: Door, path: &Path) -> Result<Mount> {
+        let (info, _) = door.around()?;
+        let device = std::fs::metadata(path).map_err(|e| Error::io(path, &e))?.dev();
+        let tree = tree(&door, path, info.id.0)?;
+        let (nodes, roots, file) = Default::default();
+        Ok(Mount { door, device, geometry: tree.geometry, nodes, roots, file })
+    }
+
+    fn find(&mut self, place: &Place) -> Result<Subvolume> {
+        let path = path_of(place)?;
+        let door = Door::open(path)?;
+        let (info, is_root) = door.around()?;
+        if !is_root {
+            return Err(Error::about(place.show(), "is not a subvolume"));
+        }
+        let dir = File::open(path).map_err(|e| Error::io(path, &e))?;
+        if dir.metadata().map_err(|e| Error::io(path, &e))?.dev() != self.device {
+            let what = "lies in another volume than the subvolume that is sent";
+            return Err(Error::about(place.show(), what));
+        }
+        let CommittedTree { root, item, .. } = tree(&self.door, path, info.id.0)?;
+        self.roots.insert(info.id.0, dir);
+        Ok(Subvolume { name: info.name, root, item })
+    }
+}
+
+fn tree(door: &Door, path: &Path, id: u64) -> Result<CommittedTree> {
+    door.committed_tree(id).map_err(|error| match error.raw_os_error() {
+        Some(libc::EPERM) => Error::about(path.display(), io_text(&error))
+            .remedy("root, and who mounted the volume, may send what lies in it"),
+        _ => door.told_of_volume(&error),
+    })
+}
+
+fn fs_error(error: io::Error) -> FsError {
+    match error.raw_os_error().and_then(Errno::from_code) {
+        Some(errno) => errno.into(),
+        None => FsError::Io { context: "reading from the mount".into(), source: error },
+    }
+}
+
+impl NodeReader for Mount {
+    fn node(&self, expect: &Expect) -> btrfs_disk::Result<Arc<Node>> {
+        // Who has it at hand has verified it as well, but not in this place.
+        if let Some(node) = self.nodes.borrow_mut().get(expect.logical)
+            && expect.generation.is_none_or(|generation| generation == node.generation())
+            && expect.level == node.level()
+            && expect.first_key.is_none_or(|key| !node.is_empty() && node.key(0) == key)
+        {
+            return Ok(node);
+        }
+        let bytes = self.door.committed_node(expect, self.geometry.node_size as usize);
+        let bytes = bytes.map_err(|source| btrfs_disk::Error::Io {
+            context: format!("reading the node at {}", expect.logical),
+            source,
+        })?;
+        let node = Arc::new(check::node(bytes, &self.geometry, expect)?);
+        self.nodes.borrow_mut().add(node.clone());
+        Ok(node)
+    }
+
+    fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+}
+
+impl Source for Mount {
+    fn reader(&self) -> &dyn NodeReader {
+        self
+    }
+
+    fn references(&self, extent: Logical) -> vfs::Result<Vec<At>> {
+        let all = self.door.committed_references(extent).map_err(fs_error)?;
+        Ok(all.into_iter().map(|(ino, base)| At { ino, base }).collect())
+    }
+
+    fn read(&self, file: &btrfs_sender::File<'_>, offset: u64, buf: &mut [u8]) -> vfs::Result<()> {
+        let mut last = self.file.borrow_mut();
+        let known = matches!(&*last, Some((tree, ino, _)) if (*tree, *ino) == (file.tree.0, file.ino));
+        if !known {
+            let root = self.roots.get(&file.tree.0).ok_or(FsError::Posix(Errno::ENOENT))?;
+            let opened = open_beneath(root, file.path, libc::O_RDONLY, 0);
+            *last = Some((file.tree.0, file.ino, opened.map_err(fs_error)?));
+        }
+        let Some((.., open)) = &*last else { return Err(Errno::ENOENT.into()) };
+        open.read_exact_at(buf, offset).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => Errno::EIO.into(),
+            _ => fs_error(error),
+        })
+    }
+
+    fn read_stored(
+        &self,
+        file: &btrfs_sender::File<'_>,
+        offset: u64,
+        _: &FileExtentFields,
+        buf: &mut [u8],
+    ) -> vfs::Result<()> {
+        let sector = self.geometry.sector_size as usize;
+        self.door.committed_stored((file.tree, file.ino, offset), sector, buf).map_err(fs_error)
+    }
+
+    fn is_unchanged(&self, subvolume: &Subvolume) -> vfs::Result<bool> {
+        let now = self.door.committed_tree(subvolume.root.id.0).map_err(fs_error)?.item;
+        let read_only = now.flags & ROOT_SUBVOL_RDONLY != 0;
+        Ok(read_only && now.ctransid == subvolume.item.ctransid)
+    }
+}

@@ -164,15 +164,7 @@ const FS: Table = &[
     (
         "control",
         &[
-            "balance",
-            "error",
-            "ino",
-            "names",
-            "qgroup",
-            "subvol",
-            "engine",
-            "fs",
-            "find_new",
+            "balance", "error", "ino", "names", "qgroup", "subvol", "engine", "fs", "find_new",
             "usage",
         ],
     ),

@@ -73,9 +73,22 @@ impl Committed<'_> {
 
     /// Fills `buf` with bytes of an extent from `skip` on, as they are stored; whole sectors. `flags`
     /// are those of the inode that has it.
-    pub fn read_stored(&self, flags: u64, extent: &FileExtentFields, skip: u64, buf: &mut [u8]) -> Result<()> {
+    pub fn read_stored(
+        &self,
+        flags: u64,
+        extent: &FileExtentFields,
+        skip: u64,
+        buf: &mut [u8],
+    ) -> Result<()> {
         let core = &self.engine.core;
-        extents::read_sectors(core, &core.view(), flags, extent, extent.disk_bytenr.offset(skip), buf)
+        extents::read_sectors(
+            core,
+            &core.view(),
+            flags,
+            extent,
+            extent.disk_bytenr.offset(skip),
+            buf,
+        )
     }
 
     /// Files that have something of an extent, of the first some hundred references; nothing where
@@ -101,12 +114,7 @@ impl Committed<'_> {
         Ok(all)
     }
 
-    fn note(
-        &self,
-        extent: Logical,
-        reference: InlineRef,
-        all: &mut Vec<Reference>,
-    ) -> Result<()> {
+    fn note(&self, extent: Logical, reference: InlineRef, all: &mut Vec<Reference>) -> Result<()> {
         let parent = match reference {
             InlineRef::Data(data) => {
                 all.push((data.objectid, data.offset));
@@ -131,10 +139,7 @@ impl Committed<'_> {
 }
 
 /// What one item of the extent tree says; `None`: the extent has one reference alone.
-fn references_of(
-    key: Key,
-    data: &[u8],
-) -> std::result::Result<Option<Vec<InlineRef>>, Corrupt> {
+fn references_of(key: Key, data: &[u8]) -> std::result::Result<Option<Vec<InlineRef>>, Corrupt> {
     Ok(Some(match key.kind {
         kind::EXTENT_ITEM => {
             let found = ExtentItem::parse(key.kind, data)?;

@@ -1,7 +1,7 @@
 //! Where trees and content come from.
 
-use btrfs_disk::{Logical, TreeId};
 use btrfs_disk::items::{FileExtentFields, RootItem};
+use btrfs_disk::{Logical, TreeId};
 use btrfs_send::Origin;
 use btrfs_tree::{NodeReader, TreeRoot};
 

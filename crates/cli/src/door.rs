@@ -57,6 +57,11 @@ impl Door {
         }
     }
 
+    /// At a file that is open, known to be of a mount; errors name it `path`.
+    pub fn on(file: File, path: &Path) -> Door {
+        Door { file, path: path.to_owned() }
+    }
+
     /// At the directory that `path` is or would be in, and its name there.
     pub fn above(path: &Path) -> Result<(Door, Vec<u8>)> {
         let name = path.file_name().filter(|_| !path.as_os_str().as_bytes().ends_with(b"/."));

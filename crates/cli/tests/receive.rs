@@ -52,6 +52,7 @@ fn chains_that_the_kernel_sent() {
         mkfs: &["-n", "4096"],
         mount: "noatime",
         sender: Sender::Kernels(""),
+        into_mount: false,
     };
     chains(kind, 3);
 }
@@ -64,6 +65,22 @@ fn chains_that_the_kernel_sent_in_protocol_2() {
         mkfs: &[],
         mount: "noatime,compress-force=zstd",
         sender: Sender::Kernels("--proto 2 --compressed-data"),
+        into_mount: false,
     };
     chains(kind, 3);
+}
+
+#[test]
+fn chains_into_a_mount() {
+    let kernels = Chain {
+        name: "receive-mount",
+        rounds: 5,
+        mkfs: &["-n", "4096"],
+        mount: "noatime",
+        sender: Sender::Kernels(""),
+        into_mount: true,
+    };
+    chains(kernels, 2);
+    let sender = Sender::Ours(&["--proto", "2", "--compressed-data"]);
+    chains(Chain { mount: "noatime,compress-force=lzo", sender, ..kernels }, 2);
 }

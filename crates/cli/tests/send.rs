@@ -15,6 +15,7 @@ const PLAIN: Chain = Chain {
     mkfs: &["-n", "4096"],
     mount: "noatime",
     sender: Sender::Ours(&[]),
+    into_mount: false,
 };
 
 #[test]
@@ -150,13 +151,21 @@ fn streams_from_a_mount() {
     make(&|name| image.at(&format!("/{name}")), "image");
     let mount = Mount::new(&image, "");
     make(&|name| mount.join(name).display().to_string(), "mount");
-    let (code, said) = failing(&["send", "-f", "/dev/null", &mount.join("v").display().to_string()]);
+    let (code, said) =
+        failing(&["send", "-f", "/dev/null", &mount.join("v").display().to_string()]);
     assert!(code == 1 && said.contains("not read-only"), "{said}");
+    // What the server has in memory since it was made, as well.
+    let [new, kept] = ["v", "kept"].map(|name| mount.join(name).display().to_string());
+    shell(&format!("cp /bin/sh {new}/new; echo more >> {new}/new"));
+    fine(&["subvolume", "snapshot", "-r", &new, &kept]);
+    let s2 = mount.join("s2").display().to_string();
+    let [file, again] = ["mount-new", "image-new"].map(|n| dir.join(n).display().to_string());
+    fine(&["send", "-q", "-p", &s2, "-f", &file, &kept]);
     mount.umount();
-    for name in ["whole", "difference", "packed"] {
-        let [one, other] = ["image", "mount"].map(|from| {
-            std::fs::read(dir.join(&format!("{from}-{name}"))).unwrap()
-        });
+    fine(&["send", "-q", "-p", &image.at("/s2"), "-f", &again, &image.at("/kept")]);
+    for name in ["whole", "difference", "packed", "new"] {
+        let [one, other] = ["image", "mount"]
+            .map(|from| std::fs::read(dir.join(&format!("{from}-{name}"))).unwrap());
         assert!(one.len() > 1000 && one == other, "{name}: {} {}", one.len(), other.len());
     }
 }

@@ -12,7 +12,7 @@ use crate::fs::BtrfsFs;
 use crate::subvol::SubvolId;
 use btrfs_disk::items::{FileExtent, InodeItem};
 use btrfs_disk::key::kind;
-use btrfs_disk::{Expect, FixedSize, Generation, Key, Logical};
+use btrfs_disk::{Expect, FixedSize, Generation, Key, Logical, build};
 use vfs::{Asker, Controlled, Errno, Result};
 
 /// `None`: it is none of these.
@@ -69,9 +69,12 @@ fn node(fs: &BtrfsFs, input: &[u8]) -> Result<Vec<u8>> {
         owner: None,
         first_key: None,
     };
-    let node = fs.committed()?.nodes().node(&expect).fs()?;
+    let committed = fs.committed()?;
+    let node = committed.nodes().node(&expect).fs()?;
+    // One that is in memory since it was made has no checksum there.
+    let bytes = build::seal(committed.nodes().geometry(), &node);
     let from = usize::try_from(from).map_err(|_| Errno::EINVAL)?;
-    let rest = some(node.bytes().get(from..))?;
+    let rest = some(bytes.get(from..))?;
     Ok(rest[..rest.len().min(wire::len(wire::COMMITTED_NODE))].to_vec())
 }
 

@@ -32,3 +32,166 @@ pub fn open_beneath(dir: &File, path: &[u8], flags: i32, mode: u32) -> io::Resul
     // SAFETY: the call gave it to us alone.
     Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
 }
+
+/// A directory that names are made and looked up in; nothing below is passed through.
+pub struct DirFd<'f>(pub &'f File);
+
+fn name_of(name: &[u8]) -> io::Result<CString> {
+    let plain = !name.is_empty() && !name.contains(&b'/') && name != b"..";
+    if !plain {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    Ok(CString::new(name)?)
+}
+
+fn done(result: libc::c_int) -> io::Result<()> {
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Each takes one name in the directory, `.` for the directory itself; a symbolic link of that name
+/// is not followed.
+impl DirFd<'_> {
+    /// See mkdirat(2).
+    pub fn mkdir(&self, name: &[u8], mode: u32) -> io::Result<()> {
+        let name = name_of(name)?;
+        // SAFETY: the descriptor is open, and the name NUL-terminated.
+        done(unsafe { libc::mkdirat(self.0.as_raw_fd(), name.as_ptr(), mode) })
+    }
+
+    /// See mknodat(2).
+    pub fn mknod(&self, name: &[u8], mode: u32, device: u64) -> io::Result<()> {
+        let name = name_of(name)?;
+        // SAFETY: the descriptor is open, and the name NUL-terminated.
+        done(unsafe { libc::mknodat(self.0.as_raw_fd(), name.as_ptr(), mode, device) })
+    }
+
+    /// See symlinkat(2).
+    pub fn symlink(&self, name: &[u8], target: &[u8]) -> io::Result<()> {
+        let (name, target) = (name_of(name)?, CString::new(target)?);
+        // SAFETY: the descriptor is open, and both strings NUL-terminated.
+        done(unsafe { libc::symlinkat(target.as_ptr(), self.0.as_raw_fd(), name.as_ptr()) })
+    }
+
+    /// `new` in `to` becomes another name of `name`; see linkat(2).
+    pub fn link(&self, name: &[u8], to: &DirFd<'_>, new: &[u8]) -> io::Result<()> {
+        let (name, new) = (name_of(name)?, name_of(new)?);
+        let (from, to) = (self.0.as_raw_fd(), to.0.as_raw_fd());
+        // SAFETY: both descriptors are open, and both names NUL-terminated.
+        done(unsafe { libc::linkat(from, name.as_ptr(), to, new.as_ptr(), 0) })
+    }
+
+    /// See renameat(2).
+    pub fn rename(&self, name: &[u8], to: &DirFd<'_>, new: &[u8]) -> io::Result<()> {
+        let (name, new) = (name_of(name)?, name_of(new)?);
+        let (from, to) = (self.0.as_raw_fd(), to.0.as_raw_fd());
+        // SAFETY: both descriptors are open, and both names NUL-terminated.
+        done(unsafe { libc::renameat(from, name.as_ptr(), to, new.as_ptr()) })
+    }
+
+    /// See unlinkat(2).
+    pub fn unlink(&self, name: &[u8], is_dir: bool) -> io::Result<()> {
+        let name = name_of(name)?;
+        let flags = if is_dir { libc::AT_REMOVEDIR } else { 0 };
+        // SAFETY: the descriptor is open, and the name NUL-terminated.
+        done(unsafe { libc::unlinkat(self.0.as_raw_fd(), name.as_ptr(), flags) })
+    }
+
+    /// See fchownat(2).
+    pub fn chown(&self, name: &[u8], uid: u32, gid: u32) -> io::Result<()> {
+        let name = name_of(name)?;
+        let flags = libc::AT_SYMLINK_NOFOLLOW;
+        // SAFETY: the descriptor is open, and the name NUL-terminated.
+        done(unsafe { libc::fchownat(self.0.as_raw_fd(), name.as_ptr(), uid, gid, flags) })
+    }
+
+    /// See utimensat(2): last read, last change of content.
+    pub fn set_times(&self, name: &[u8], times: [(i64, u32); 2]) -> io::Result<()> {
+        let name = name_of(name)?;
+        let times = times.map(|(sec, nanos)| libc::timespec { tv_sec: sec, tv_nsec: nanos.into() });
+        let flags = libc::AT_SYMLINK_NOFOLLOW;
+        // SAFETY: the descriptor is open, the name NUL-terminated, and there are two times.
+        done(unsafe { libc::utimensat(self.0.as_raw_fd(), name.as_ptr(), times.as_ptr(), flags) })
+    }
+
+    /// The mode; ELOOP for a symbolic link, which has none.
+    pub fn chmod(&self, name: &[u8], mode: u32) -> io::Result<()> {
+        name_of(name)?;
+        let flags = libc::O_PATH | libc::O_NOFOLLOW;
+        let file = open_beneath(self.0, name, flags, 0)?;
+        if file.metadata()?.is_symlink() {
+            return Err(io::Error::from_raw_os_error(libc::ELOOP));
+        }
+        let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+        // SAFETY: the path is NUL-terminated.
+        done(unsafe { libc::chmod(path.as_ptr(), mode) })
+    }
+
+    /// Names of extended attributes.
+    pub fn xattrs(&self, name: &[u8]) -> io::Result<Vec<Vec<u8>>> {
+        let path = self.through_proc(name)?;
+        let mut names = vec![0u8; 1 << 16];
+        // SAFETY: the path is NUL-terminated; at most `names.len()` bytes are written to `names`.
+        let len =
+            unsafe { libc::llistxattr(path.as_ptr(), names.as_mut_ptr().cast(), names.len()) };
+        let len = usize::try_from(len).map_err(|_| io::Error::last_os_error())?;
+        let all = names[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty());
+        Ok(all.map(<[u8]>::to_vec).collect())
+    }
+
+    /// See lsetxattr(2).
+    pub fn set_xattr(&self, name: &[u8], xattr: &[u8], value: &[u8]) -> io::Result<()> {
+        let (path, xattr) = (self.through_proc(name)?, CString::new(xattr)?);
+        let (data, len) = (value.as_ptr().cast(), value.len());
+        // SAFETY: both strings are NUL-terminated; `len` bytes are read from `value`.
+        done(unsafe { libc::lsetxattr(path.as_ptr(), xattr.as_ptr(), data, len, 0) })
+    }
+
+    /// See lremovexattr(2).
+    pub fn remove_xattr(&self, name: &[u8], xattr: &[u8]) -> io::Result<()> {
+        let (path, xattr) = (self.through_proc(name)?, CString::new(xattr)?);
+        // SAFETY: both strings are NUL-terminated.
+        done(unsafe { libc::lremovexattr(path.as_ptr(), xattr.as_ptr()) })
+    }
+
+    /// For calls that know no directory: the name by way of the open directory.
+    fn through_proc(&self, name: &[u8]) -> io::Result<CString> {
+        name_of(name)?;
+        let mut path = format!("/proc/self/fd/{}/", self.0.as_raw_fd()).into_bytes();
+        path.extend_from_slice(name);
+        Ok(CString::new(path)?)
+    }
+}
+
+/// `FS_IOC_GETFLAGS`.
+pub fn inode_flags(file: &File) -> io::Result<u32> {
+    let mut flags: libc::c_long = 0;
+    // SAFETY: writes at most a long.
+    done(unsafe { libc::ioctl(file.as_raw_fd(), libc::FS_IOC_GETFLAGS, &mut flags) })?;
+    Ok(flags as u32)
+}
+
+/// `FS_IOC_SETFLAGS`.
+pub fn set_inode_flags(file: &File, flags: u32) -> io::Result<()> {
+    let flags = libc::c_long::from(flags);
+    // SAFETY: reads at most a long.
+    done(unsafe { libc::ioctl(file.as_raw_fd(), libc::FS_IOC_SETFLAGS, &flags) })
+}
+
+/// See fallocate(2).
+pub fn fallocate(file: &File, mode: i32, offset: u64, len: u64) -> io::Result<()> {
+    let signed = |n: u64| i64::try_from(n).map_err(|_| io::Error::from_raw_os_error(libc::EFBIG));
+    // SAFETY: takes a descriptor that is open.
+    done(unsafe { libc::fallocate(file.as_raw_fd(), mode, signed(offset)?, signed(len)?) })
+}
+
+/// Copies inside of the file system; bytes copied, 0 at the end of the source. See
+/// copy_file_range(2).
+pub fn copy_range(from: (&File, u64), to: (&File, u64), len: u64) -> io::Result<u64> {
+    let signed = |n: u64| i64::try_from(n).map_err(|_| io::Error::from_raw_os_error(libc::EFBIG));
+    let (mut at, mut target) = (signed(from.1)?, signed(to.1)?);
+    let most = usize::try_from(len).unwrap_or(usize::MAX).min(1 << 30);
+    let (source, file) = (from.0.as_raw_fd(), to.0.as_raw_fd());
+    // SAFETY: both descriptors are open, and both offsets are ours.
+    let copied = unsafe { libc::copy_file_range(source, &mut at, file, &mut target, most, 0) };
+    u64::try_from(copied).map_err(|_| io::Error::last_os_error())
+}

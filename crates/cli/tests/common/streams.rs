@@ -1,6 +1,7 @@
 //! What tests of streams share: random histories of a subvolume that the kernel made, and what must
 //! agree of a subvolume and its copy.
 
+use super::mount::{Mount, lacks_fuse};
 use super::{Image, assert_clean, fine, sh, text};
 use std::path::Path;
 use testkit::PosixFs;
@@ -84,11 +85,13 @@ pub struct Chain {
     pub mkfs: &'static [&'static str],
     pub mount: &'static str,
     pub sender: Sender,
+    /// We receive into a mount, not into the image.
+    pub into_mount: bool,
 }
 
 /// `SPINNEY_SEEDS` many, from `SPINNEY_SEED` on; a soak has more of them.
 pub fn chains(kind: Chain, seeds: u64) {
-    if !ready(kind.name) {
+    if !ready(kind.name) || kind.into_mount && lacks_fuse("fuse") {
         return;
     }
     let number = |name: &str, usual| std::env::var(name).map_or(usual, |n| n.parse().unwrap());
@@ -108,32 +111,42 @@ pub fn chain(kind: Chain, seed: u64) {
     let judge = |target: &Image, options: &str, who: &str| {
         let to = KernelMount::new(&target.path, options).unwrap();
         for round in 0..rounds {
+            let what = format!("seed {seed}, round {round}, received by {who}");
             if who == "theirs" {
-                let file = streams.join(&format!("{round}"));
-                let done =
-                    sh(&format!("btrfs receive -q -f {} {}", file.display(), to.path().display()));
-                let dump =
-                    || text(&sh(&format!("btrfs receive --dump -f {}", file.display())).stdout);
-                let said = text(&done.stderr);
-                assert!(done.status.success(), "seed {seed}, round {round}: {said}\n{}", dump());
+                kernels_receive(&streams.join(&round.to_string()), to.path(), &what);
             }
             let place = format!("s{round}");
-            let what = format!("seed {seed}, round {round}, received by {who}");
             assert_same(&from.join(&place), &to.join(&place), &what);
         }
         to.unmount().unwrap();
         assert_clean(&target.path);
     };
-    let ours = Image::new(&format!("{name}-ours"));
-    for round in 0..rounds {
-        let file = streams.join(&format!("{round}")).display().to_string();
-        fine(&["receive", "-q", "-f", &file, &ours.at("/")]);
-    }
-    judge(&ours, "ro", "ours");
+    judge(&we_receive(kind, streams.path()), "ro", "ours");
     if matches!(kind.sender, Sender::Ours(_)) {
         judge(&Image::new(&format!("{name}-theirs")), "noatime", "theirs");
     }
     from.unmount().unwrap();
+}
+
+fn we_receive(kind: Chain, streams: &Path) -> Image {
+    let ours = Image::new(&format!("{}-ours", kind.name));
+    let mount = kind.into_mount.then(|| Mount::new(&ours, ""));
+    let place = mount.as_ref().map_or_else(|| ours.at("/"), Mount::word);
+    for round in 0..kind.rounds {
+        let file = streams.join(round.to_string()).display().to_string();
+        fine(&["receive", "-q", "-f", &file, &place]);
+    }
+    if let Some(mount) = mount {
+        mount.umount();
+    }
+    ours
+}
+
+fn kernels_receive(stream: &Path, into: &Path, what: &str) {
+    let (stream, into) = (stream.display(), into.display());
+    let done = sh(&format!("btrfs receive -q -f {stream} {into}"));
+    let dump = || text(&sh(&format!("btrfs receive --dump -f {stream}")).stdout);
+    assert!(done.status.success(), "{what}: {}\n{}", text(&done.stderr), dump());
 }
 
 /// A file for each round.

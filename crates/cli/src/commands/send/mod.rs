@@ -63,7 +63,10 @@ fn run(args: Args) -> Result<Exit> {
     let output = output(wanted.file.as_deref())?;
     let mut output = BufWriter::with_capacity(1 << 18, output);
     if wanted.verbose {
-        wanted.subvolumes.iter().for_each(|place| say_error(&format!("At subvol {}", place.show())));
+        wanted
+            .subvolumes
+            .iter()
+            .for_each(|place| say_error(&format!("At subvol {}", place.show())));
     }
     place::at(&all, subvol, false, |open, _| {
         match &all[0] {
@@ -71,7 +74,8 @@ fn run(args: Args) -> Result<Exit> {
             Place::Image(first) => {
                 let volume = open.volume(first)?;
                 for other in &all[1..] {
-                    let same = matches!(other, Place::Image(inside) if open.volume(inside)?.is(volume));
+                    let same =
+                        matches!(other, Place::Image(inside) if open.volume(inside)?.is(volume));
                     if !same {
                         let what = "lies in another volume than the subvolume that is sent";
                         return Err(Error::about(other.show(), what));

@@ -30,7 +30,8 @@ pub(super) fn send(wanted: &Wanted, output: &mut dyn Write) -> Result<()> {
     let mut mount = Mount::new(door, first)?;
     let parent = wanted.parent.as_ref().map(|place| mount.find(place)).transpose()?;
     let clones = wanted.clones.iter().map(|place| mount.find(place)).collect::<Result<_>>()?;
-    let all = wanted.subvolumes.iter().map(|place| mount.find(place)).collect::<Result<Vec<_>>>()?;
+    let all =
+        wanted.subvolumes.iter().map(|place| mount.find(place)).collect::<Result<Vec<_>>>()?;
     let about = |place: &Place, error| Error::about(place.show(), told(error));
     let sender = Sender::new(output, wanted.stream, Has { parent, clones });
     let mut sender = sender.map_err(|error| about(&wanted.subvolumes[0], error))?;
@@ -173,7 +174,8 @@ impl Source for Mount {
 
     fn read(&self, file: &btrfs_sender::File<'_>, offset: u64, buf: &mut [u8]) -> vfs::Result<()> {
         let mut last = self.file.borrow_mut();
-        let known = matches!(&*last, Some((tree, ino, _)) if (*tree, *ino) == (file.tree.0, file.ino));
+        let known =
+            matches!(&*last, Some((tree, ino, _)) if (*tree, *ino) == (file.tree.0, file.ino));
         if !known {
             let root = self.roots.get(&file.tree.0).ok_or(FsError::Posix(Errno::ENOENT))?;
             let opened = open_beneath(root, file.path, libc::O_RDONLY, 0);

@@ -1,5 +1,7 @@
 //! `spinney receive`.
 
+mod mount;
+
 use crate::args::{self, Arg, Args};
 use crate::commands::Command;
 use crate::commands::subvolume::place::{self, Place};
@@ -8,7 +10,9 @@ use crate::mount::options::{subvol_id, subvol_path};
 use crate::output::Out;
 use crate::sys::to_local;
 use btrfs_fs::Subvol;
+use btrfs_receiver::Options;
 use btrfs_send::{Decoder, Dump};
+use mount::InMount;
 use spinney::ReceiveOptions;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -19,7 +23,7 @@ use std::path::{Path, PathBuf};
 pub const COMMAND: Command = Command {
     name: "receive",
     summary: "make subvolumes from a stream of `send`",
-    usage: "[-ev] [-f FILE] DIRECTORY\n    spinney receive --dump [-f FILE]",
+    usage: "[-eq] [-f FILE] DIRECTORY\n    spinney receive --dump [-f FILE]",
     help: "\
 Makes in DIRECTORY the subvolumes that a stream of `spinney send` or `btrfs send` has, of
 protocol 1 or 2. What the stream builds on must be in the same volume, received there or
@@ -29,8 +33,7 @@ After an error the one that was not completed stays, writable; delete it to try 
 Options
     -f FILE           read from FILE, not from standard input
     -e                end behind the first end command of the stream
-    -v                say what is received
-    -q                only errors
+    -q                say nothing but errors
     --dump            print what the stream says, a line for each command; nothing is changed
     --subvol PATH, --subvolid ID
                       DIRECTORY in an image starts from this subvolume, not the default one
@@ -45,12 +48,12 @@ Examples
 fn run(mut args: Args) -> Result<Exit> {
     let (mut dumps, mut file, mut verbose) = (false, None::<PathBuf>, true);
     let (mut operands, mut subvol) = (Vec::<OsString>::new(), Subvol::Default);
-    let mut options = ReceiveOptions::new();
+    let mut only_one = false;
     while let Some(arg) = args.next()? {
         match arg {
             Arg::Long("dump") => dumps = true,
             Arg::Short('f') => file = Some(args.path()?),
-            Arg::Short('e') => options = options.only_one(true),
+            Arg::Short('e') => only_one = true,
             Arg::Short('v') | Arg::Long("verbose") => verbose = true,
             Arg::Short('q') | Arg::Long("quiet") => verbose = false,
             Arg::Long("subvol") => subvol = subvol_path(&args.text()?)?,
@@ -64,20 +67,41 @@ fn run(mut args: Args) -> Result<Exit> {
         return dump(&name, input);
     }
     let place = Place::parse(&args::one(operands, "DIRECTORY")?);
-    let Place::Image(inside) = &place else {
-        let told = Error::about(place.show(), "is not in an image that is not mounted");
-        return Err(told.remedy("unmount the volume, and name IMAGE:/PATH"));
+    let begun = |path: &Path| {
+        if verbose {
+            say_error(&format!("At subvol {}", path.display()));
+        }
     };
     place::at(std::slice::from_ref(&place), subvol, true, |all, _| {
-        let volume = all.volume(inside)?;
-        let (_, input) = open(file.as_deref())?;
+        let (name, input) = open(file.as_deref())?;
         let mut input = BufReader::with_capacity(1 << 18, input);
-        let dir = Path::new(OsStr::from_bytes(&inside.path));
-        Ok(volume.receive(dir, &mut input, &options, |path| {
-            if verbose {
-                say_error(&format!("receiving {}", path.display()));
+        match &place {
+            Place::Image(inside) => {
+                let dir = Path::new(OsStr::from_bytes(&inside.path));
+                let options = ReceiveOptions::new().only_one(only_one);
+                Ok(all.volume(inside)?.receive(dir, &mut input, &options, begun)?)
             }
-        })?)
+            Place::Mount(dir) => into_mount(dir, (&name, &mut input), only_one, begun),
+        }
+    })
+}
+
+fn into_mount(
+    dir: &Path,
+    (name, input): (&str, &mut dyn Read),
+    only_one: bool,
+    begun: impl Fn(&Path),
+) -> Result<()> {
+    let mut target = InMount::new(dir)?;
+    let mut last = dir.to_owned();
+    let options = Options { only_one };
+    let done = btrfs_receiver::receive(input, &mut target, options, &mut |subvolume, _| {
+        last = dir.join(OsStr::from_bytes(subvolume));
+        begun(&last);
+    });
+    done.map_err(|error| match error {
+        btrfs_receiver::Error::Stream(error) => Error::about(name, error),
+        error => Error::about(last.display(), error),
     })
 }
 

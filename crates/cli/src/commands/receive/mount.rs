@@ -1,0 +1,343 @@
+//! A directory of a mount as the target of a stream.
+//!
+//! Invariant: everything is reached from the open root directory of the subvolume that is being
+//! received, through directories of that subvolume alone; no symbolic link is followed. So what
+//! others do meanwhile in the mount leads no change elsewhere.
+//!
+//! The directory and the file that were used last stay open, since streams go on with them; they
+//! are let go when names change.
+
+use crate::door::Door;
+use crate::error::{Error, Result as Told};
+use crate::mounts;
+use crate::sys::{self, DirFd, open_beneath};
+use btrfs_fs::control::wire::{self, SnapshotArgs, VolArgs2};
+use btrfs_fs::{ReceivedFrom, SubvolumeInfo, known_as, same_subvolume};
+use btrfs_receiver::{CloneFrom, Made, New, Received, RelPath, Target, Times};
+use btrfs_send::{Origin, Special};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use vfs::{Errno, FallocateMode, FsError, Ino, Result};
+
+const READ_DIR: i32 = libc::O_RDONLY | libc::O_DIRECTORY;
+
+/// Below a directory of a mount.
+pub(super) struct InMount {
+    path: PathBuf,
+    top: File,
+    door: Door,
+    open: Option<Open>,
+    last_dir: Option<(Vec<u8>, File)>,
+    last_file: Option<(Vec<u8>, File)>,
+}
+
+/// The subvolume that is being received.
+struct Open {
+    root: File,
+    ino: Ino,
+    path: PathBuf,
+}
+
+fn fs(error: io::Error) -> FsError {
+    match error.raw_os_error().and_then(Errno::from_code) {
+        Some(errno) => errno.into(),
+        None => FsError::Io { context: "in the mount".into(), source: error },
+    }
+}
+
+trait ToFs<T> {
+    fn fs(self) -> Result<T>;
+}
+
+impl<T> ToFs<T> for io::Result<T> {
+    fn fs(self) -> Result<T> {
+        self.map_err(fs)
+    }
+}
+
+/// Of the server's answers only the text is left.
+fn of_door(error: &Error) -> FsError {
+    let (context, source) = ("asking the mount's server".into(), io::Error::other(error.text()));
+    FsError::Io { context, source }
+}
+
+impl InMount {
+    pub(super) fn new(path: &Path) -> Told<InMount> {
+        let door = Door::open(path)?;
+        let top =
+            open_beneath(&File::open(path).map_err(|e| Error::io(path, &e))?, b"", READ_DIR, 0);
+        let top = top.map_err(|e| Error::io(path, &e))?;
+        let (open, last_dir, last_file) = (None, None, None);
+        Ok(InMount { path: path.to_owned(), top, door, open, last_dir, last_file })
+    }
+
+    fn opened(&mut self, name: &[u8]) -> Result<()> {
+        self.names_changed();
+        let root = open_beneath(&self.top, name, READ_DIR, 0).fs()?;
+        let ino = Ino(root.metadata().fs()?.ino());
+        let path = self.path.join(OsStr::from_bytes(name));
+        self.open = Some(Open { root, ino, path });
+        Ok(())
+    }
+
+    fn names_changed(&mut self) {
+        (self.last_dir, self.last_file) = (None, None);
+    }
+
+    fn open(&self) -> Result<&Open> {
+        self.open.as_ref().ok_or(Errno::EINVAL.into())
+    }
+
+    fn walk(&self, path: RelPath<'_>) -> Result<File> {
+        let open = self.open()?;
+        let dir = open_beneath(&open.root, path.as_bytes(), READ_DIR, 0).fs()?;
+        match same_subvolume(Ino(dir.metadata().fs()?.ino()), open.ino) {
+            true => Ok(dir),
+            false => Err(Errno::EXDEV.into()),
+        }
+    }
+
+    /// Runs `work` on the directory of `path` and its last name; `.` in the root directory for that
+    /// itself.
+    fn above<T>(
+        &mut self,
+        path: RelPath<'_>,
+        work: impl FnOnce(&DirFd<'_>, &[u8]) -> io::Result<T>,
+    ) -> Result<T> {
+        let Some((dir, name)) = path.split() else {
+            return work(&DirFd(&self.open()?.root), b".").fs();
+        };
+        let known = self.last_dir.as_ref().filter(|(known, _)| known == dir.as_bytes());
+        if known.is_none() {
+            self.last_dir = Some((dir.as_bytes().to_vec(), self.walk(dir)?));
+        }
+        let (_, file) = self.last_dir.as_ref().ok_or(FsError::Posix(Errno::EINVAL))?;
+        work(&DirFd(file), name).fs()
+    }
+
+    /// A regular file, to be read and written.
+    fn file(&mut self, path: RelPath<'_>) -> Result<&File> {
+        let known = self.last_file.as_ref().filter(|(known, _)| known == path.as_bytes());
+        if known.is_none() {
+            let flags = libc::O_RDWR | libc::O_NONBLOCK | libc::O_NOCTTY;
+            let opened = self.above(path, |dir, name| open_beneath(dir.0, name, flags, 0))?;
+            self.keep(path, opened)?;
+        }
+        self.last_file.as_ref().map(|(_, file)| file).ok_or(Errno::EINVAL.into())
+    }
+
+    fn keep(&mut self, path: RelPath<'_>, file: File) -> Result<()> {
+        if !file.metadata().fs()?.is_file() {
+            return Err(Errno::EINVAL.into());
+        }
+        self.last_file = Some((path.as_bytes().to_vec(), file));
+        Ok(())
+    }
+
+    fn known_as(&self, origin: &Origin) -> Result<Option<SubvolumeInfo>> {
+        let all = self.door.all().map_err(|error| of_door(&error))?;
+        let all = all.ok_or(FsError::Posix(Errno::EPERM))?;
+        Ok(known_as(all, origin.uuid, origin.ctransid))
+    }
+
+    fn source(&mut self, from: &CloneFrom<'_>) -> Result<File> {
+        let flags = libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY;
+        let file = match &from.origin {
+            None => open_beneath(&self.open()?.root, from.path.as_bytes(), flags, 0).fs()?,
+            Some(origin) => {
+                let info = self.known_as(origin)?.ok_or(FsError::Posix(Errno::ENOENT))?;
+                let root = File::open(self.path_of(&info)?).fs()?;
+                if root.metadata().fs()?.ino() != info.root.0 {
+                    return Err(Errno::ENOENT.into());
+                }
+                open_beneath(&root, from.path.as_bytes(), flags, 0).fs()?
+            }
+        };
+        match file.metadata().fs()?.is_file() {
+            true => Ok(file),
+            false => Err(Errno::EINVAL.into()),
+        }
+    }
+
+    /// Where a subvolume is in the mount, which may begin below the top level.
+    fn path_of(&self, info: &SubvolumeInfo) -> Result<PathBuf> {
+        let missing = || FsError::Posix(Errno::ENOENT);
+        let mount = mounts::around(&self.path).fs()?.ok_or_else(missing)?;
+        let begins = Door::open(&mount.point).and_then(|door| door.around());
+        let (begins, _) = begins.map_err(|error| of_door(&error))?;
+        let path = info.path.as_deref().ok_or_else(missing)?;
+        let rest = match begins.path.as_deref() {
+            None | Some(b"") => path,
+            Some(above) => path.strip_prefix(above).ok_or_else(missing)?,
+        };
+        let rest = rest.strip_prefix(b"/").unwrap_or(rest);
+        Ok(mount.point.join(OsStr::from_bytes(rest)))
+    }
+}
+
+impl Target for InMount {
+    fn begin(&mut self, name: &[u8]) -> Result<()> {
+        let record = VolArgs2::named(name).ok_or(FsError::Posix(Errno::ENAMETOOLONG))?;
+        self.door.ask_volume(wire::SUBVOL_CREATE_V2, record).fs()?;
+        self.opened(name)
+    }
+
+    fn begin_from(&mut self, name: &[u8], parent: &Origin) -> Result<Made> {
+        let Some(info) = self.known_as(parent)? else { return Ok(Made::UnknownParent) };
+        let args = SnapshotArgs { source: info.root, read_only: false, name };
+        let record = args.write().ok_or(FsError::Posix(Errno::ENAMETOOLONG))?;
+        self.door.ask_volume(wire::SNAPSHOT, record).fs()?;
+        self.opened(name)?;
+        Ok(Made::Yes)
+    }
+
+    fn complete(&mut self, received: &Received) -> Result<()> {
+        self.names_changed();
+        let Some(open) = self.open.take() else { return Err(Errno::EINVAL.into()) };
+        // What the kernel keeps of the files goes to the server.
+        sys::sync_file_system(&open.root).fs()?;
+        let (uuid, stransid) = (received.origin.uuid, received.origin.ctransid);
+        let from = ReceivedFrom { uuid, stransid, stime: (0, 0) };
+        let door = Door::on(open.root, &open.path);
+        door.ask_volume(wire::SET_RECEIVED_SUBVOL, wire::write_received(&from)).fs()?;
+        let flags = wire::FLAG_READ_ONLY.to_le_bytes().to_vec();
+        door.ask_volume(wire::SUBVOL_SETFLAGS, flags).fs().map(drop)
+    }
+
+    fn make(&mut self, path: RelPath<'_>, new: &New<'_>) -> Result<()> {
+        let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
+        let invalid = || io::Error::from_raw_os_error(libc::EINVAL);
+        let made = self.above(path, |dir, name| match new {
+            New::File => open_beneath(dir.0, name, flags, 0o600).map(Some),
+            New::Dir => dir.mkdir(name, 0o700).map(|()| None),
+            New::Symlink(target) => dir.symlink(name, target).map(|()| None),
+            New::Special { kind, mode, rdev } => {
+                let mode = match kind {
+                    Special::Fifo => libc::S_IFIFO,
+                    Special::Socket => libc::S_IFSOCK,
+                    Special::Node => mode & libc::S_IFMT,
+                };
+                match mode {
+                    libc::S_IFIFO | libc::S_IFSOCK | libc::S_IFCHR | libc::S_IFBLK => {
+                        dir.mknod(name, mode | 0o600, device(*rdev)).map(|()| None)
+                    }
+                    _ => Err(invalid()),
+                }
+            }
+        })?;
+        match made {
+            Some(file) => self.keep(path, file),
+            None => Ok(()),
+        }
+    }
+
+    fn rename(&mut self, from: RelPath<'_>, to: RelPath<'_>) -> Result<()> {
+        let (old_dir, old) = from.split().ok_or(FsError::Posix(Errno::EINVAL))?;
+        let (new_dir, new) = to.split().ok_or(FsError::Posix(Errno::EINVAL))?;
+        let (old_dir, new_dir) = (self.walk(old_dir)?, self.walk(new_dir)?);
+        self.names_changed();
+        DirFd(&old_dir).rename(old, &DirFd(&new_dir), new).fs()
+    }
+
+    fn link(&mut self, old: RelPath<'_>, path: RelPath<'_>) -> Result<()> {
+        let (old_dir, old) = old.split().ok_or(FsError::Posix(Errno::EINVAL))?;
+        let old_dir = self.walk(old_dir)?;
+        self.above(path, |dir, name| DirFd(&old_dir).link(old, dir, name))
+    }
+
+    fn unlink(&mut self, path: RelPath<'_>) -> Result<()> {
+        self.last_file = None;
+        self.above(path, |dir, name| dir.unlink(name, false))
+    }
+
+    fn rmdir(&mut self, path: RelPath<'_>) -> Result<()> {
+        self.names_changed();
+        // Nothing but directories of this subvolume: none is deleted in this way.
+        self.walk(path)?;
+        self.above(path, |dir, name| dir.unlink(name, true))
+    }
+
+    fn write(&mut self, path: RelPath<'_>, offset: u64, data: &[u8]) -> Result<()> {
+        self.file(path)?.write_all_at(data, offset).fs()
+    }
+
+    fn clone(&mut self, from: &CloneFrom<'_>, path: RelPath<'_>, at: u64, len: u64) -> Result<()> {
+        let source = self.source(from)?;
+        let file = self.file(path)?;
+        let mut done = 0;
+        while done < len {
+            let (source, target) = ((&source, from.offset + done), (file, at + done));
+            match sys::copy_range(source, target, len - done).fs()? {
+                0 => return Err(Errno::EINVAL.into()),
+                some => done += some,
+            }
+        }
+        Ok(())
+    }
+
+    fn truncate(&mut self, path: RelPath<'_>, size: u64) -> Result<()> {
+        self.file(path)?.set_len(size).fs()
+    }
+
+    fn allocate(
+        &mut self,
+        path: RelPath<'_>,
+        mode: FallocateMode,
+        offset: u64,
+        len: u64,
+    ) -> Result<()> {
+        let mode = match mode {
+            FallocateMode::Allocate => 0,
+            FallocateMode::KeepSize => libc::FALLOC_FL_KEEP_SIZE,
+            FallocateMode::PunchHole => libc::FALLOC_FL_KEEP_SIZE | libc::FALLOC_FL_PUNCH_HOLE,
+            FallocateMode::ZeroRange { keep_size } => {
+                let keep = if keep_size { libc::FALLOC_FL_KEEP_SIZE } else { 0 };
+                libc::FALLOC_FL_ZERO_RANGE | keep
+            }
+        };
+        sys::fallocate(self.file(path)?, mode, offset, len).fs()
+    }
+
+    fn xattrs(&mut self, path: RelPath<'_>) -> Result<Vec<Vec<u8>>> {
+        self.above(path, |dir, name| dir.xattrs(name))
+    }
+
+    fn set_xattr(&mut self, path: RelPath<'_>, name: &[u8], value: &[u8]) -> Result<()> {
+        self.above(path, |dir, file| dir.set_xattr(file, name, value))
+    }
+
+    fn remove_xattr(&mut self, path: RelPath<'_>, name: &[u8]) -> Result<()> {
+        self.above(path, |dir, file| dir.remove_xattr(file, name))
+    }
+
+    fn chmod(&mut self, path: RelPath<'_>, mode: u16) -> Result<()> {
+        self.above(path, |dir, name| dir.chmod(name, mode.into()))
+    }
+
+    fn chown(&mut self, path: RelPath<'_>, uid: u32, gid: u32) -> Result<()> {
+        self.above(path, |dir, name| dir.chown(name, uid, gid))
+    }
+
+    fn set_times(&mut self, path: RelPath<'_>, times: &Times) -> Result<()> {
+        let times = [times.atime, times.mtime].map(|time| (time.secs, time.nanos));
+        self.above(path, |dir, name| dir.set_times(name, times))
+    }
+
+    fn set_flags(&mut self, path: RelPath<'_>, which: u32, flags: u32) -> Result<()> {
+        let open = libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY;
+        let file = self.above(path, |dir, name| open_beneath(dir.0, name, open, 0))?;
+        let before = sys::inode_flags(&file).fs()?;
+        let after = before & !which | flags;
+        if before == after { Ok(()) } else { sys::set_inode_flags(&file, after).fs() }
+    }
+}
+
+/// From the number that streams have, of 32 bits, to that of the C library.
+fn device(rdev: u64) -> u64 {
+    let (major, minor) = (rdev >> 8 & 0xfff, rdev & 0xff | rdev >> 12 & 0xf_ff00);
+    libc::makedev(major as u32, minor as u32)
+}

@@ -56,11 +56,21 @@ impl Control for BtrfsFs {
             wire::BALANCE_STATUS => balance::status(self, asker),
             wire::BALANCE_ACT => balance::act(self, asker, some(wire::number(input, 0))?),
             wire::RESIZE => balance::resize(self, asker, input),
-            _ => committed::control(self, asker, command, input)
-                .or_else(|| quotas::control(self, asker, ino, command, input))
-                .unwrap_or_else(|| questions::answer(self, asker, ino, command, input)),
+            _ => others(self, asker, ino, command, input),
         }
     }
+}
+
+fn others(
+    fs: &BtrfsFs,
+    asker: &dyn Asker,
+    ino: Ino,
+    command: u32,
+    input: &[u8],
+) -> Result<Controlled> {
+    committed::control(fs, asker, command, input)
+        .or_else(|| quotas::control(fs, asker, ino, command, input))
+        .unwrap_or_else(|| questions::answer(fs, asker, ino, command, input))
 }
 
 /// EINVAL where a record lacks what it must have.

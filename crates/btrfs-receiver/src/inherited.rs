@@ -14,9 +14,14 @@ const PROPERTIES: &[u8] = b"btrfs.";
 pub(crate) struct Inherited(Option<(Vec<u8>, bool)>);
 
 impl Inherited {
-    /// Paths or attributes may be others now.
+    /// Another subvolume begins.
     pub(crate) fn forget(&mut self) {
         self.0 = None;
+    }
+
+    /// What had this path has it no more, or something else has it now.
+    pub(crate) fn moved(&mut self, path: RelPath<'_>) {
+        self.0 = self.0.take().filter(|(dir, _)| !path.leads_to(dir));
     }
 
     /// An attribute changed.

@@ -42,6 +42,14 @@ impl<'a> RelPath<'a> {
         }
     }
 
+    /// Whether `other` is what this path is of, or lies below it.
+    pub fn leads_to(self, other: &[u8]) -> bool {
+        match other.strip_prefix(self.0) {
+            Some(rest) => self.0.is_empty() || rest.is_empty() || rest[0] == b'/',
+            None => false,
+        }
+    }
+
     /// Its names, from the top.
     pub fn names(self) -> impl Iterator<Item = &'a [u8]> {
         self.0.split(|byte| *byte == b'/').filter(|name| !name.is_empty())
@@ -75,6 +83,13 @@ mod tests {
         for path in ["", "a", "a/b", "...", "a/..b", " "] {
             assert!(RelPath::new(path.as_bytes()).is_ok(), "{path:?}");
         }
+    }
+
+    #[test]
+    fn below_is_below_whole_names() {
+        let leads = |path: &[u8], other: &[u8]| RelPath(path).leads_to(other);
+        assert!(leads(b"a/b", b"a/b") && leads(b"a/b", b"a/b/c") && leads(b"", b"a"));
+        assert!(!leads(b"a/b", b"a/bc") && !leads(b"a/b", b"a") && !leads(b"b", b"a/b"));
     }
 
     #[test]

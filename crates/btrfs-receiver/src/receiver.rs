@@ -136,16 +136,19 @@ impl Receiver<'_> {
     fn change_names(&mut self, command: &Command<'_>) -> Step {
         match *command {
             Command::Rename { path, to } => {
-                self.inherited.forget();
-                self.target.rename(RelPath::named(path)?, RelPath::named(to)?)?;
+                let (path, to) = (RelPath::named(path)?, RelPath::named(to)?);
+                self.inherited.moved(path);
+                self.inherited.moved(to);
+                self.target.rename(path, to)?;
             }
             Command::Link { path, old } => {
                 self.target.link(RelPath::named(old)?, RelPath::named(path)?)?;
             }
             Command::Unlink { path } => self.target.unlink(RelPath::named(path)?)?,
             Command::RmDir { path } => {
-                self.inherited.forget();
-                self.target.rmdir(RelPath::named(path)?)?;
+                let path = RelPath::named(path)?;
+                self.inherited.moved(path);
+                self.target.rmdir(path)?;
             }
             _ => {}
         }

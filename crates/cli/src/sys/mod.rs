@@ -14,7 +14,9 @@ mod time;
 
 #[cfg(feature = "fault-injection")]
 pub use attempt::attempt;
-pub use beneath::{DirFd, copy_range, fallocate, inode_flags, open_beneath, set_inode_flags};
+pub use beneath::{
+    DirFd, copy_range, fallocate, inode_flags, open_beneath, set_file_times, set_inode_flags, stat,
+};
 pub use confine::{CAP_SYS_RESOURCE, keep_capabilities, name_thread};
 pub use control::{control, is_kernels_btrfs, sync_file_system};
 pub use files::{Umount, bind, get_xattr, remount, set_xattr, umount};

@@ -4,8 +4,8 @@
 //! received, through directories of that subvolume alone; no symbolic link is followed. So what
 //! others do meanwhile in the mount leads no change elsewhere.
 //!
-//! The directory and the file that were used last stay open, since streams go on with them; they
-//! are let go when names change.
+//! Some directories and the file that were used last stay open, since streams go on with them; they
+//! are let go when their names change.
 
 use crate::door::Door;
 use crate::error::{Error, Result as Told};
@@ -16,13 +16,15 @@ use btrfs_fs::{ReceivedFrom, SubvolumeInfo, known_as, same_subvolume};
 use btrfs_receiver::{CloneFrom, Made, New, Received, RelPath, Target, Times};
 use btrfs_send::{Origin, Special};
 use std::ffi::OsStr;
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use vfs::{Errno, FallocateMode, FsError, Ino, Result};
 
+/// Directories that stay open.
+const DIRS: usize = 64;
 const READ_DIR: i32 = libc::O_RDONLY | libc::O_DIRECTORY;
 
 /// Below a directory of a mount.
@@ -31,7 +33,8 @@ pub(super) struct InMount {
     top: File,
     door: Door,
     open: Option<Open>,
-    last_dir: Option<(Vec<u8>, File)>,
+    /// The one that was used last is the last one.
+    dirs: Vec<(Vec<u8>, File)>,
     last_file: Option<(Vec<u8>, File)>,
 }
 
@@ -71,21 +74,28 @@ impl InMount {
         let top =
             open_beneath(&File::open(path).map_err(|e| Error::io(path, &e))?, b"", READ_DIR, 0);
         let top = top.map_err(|e| Error::io(path, &e))?;
-        let (open, last_dir, last_file) = (None, None, None);
-        Ok(InMount { path: path.to_owned(), top, door, open, last_dir, last_file })
+        let (open, dirs, last_file) = (None, Vec::new(), None);
+        Ok(InMount { path: path.to_owned(), top, door, open, dirs, last_file })
     }
 
     fn opened(&mut self, name: &[u8]) -> Result<()> {
-        self.names_changed();
+        self.let_go();
         let root = open_beneath(&self.top, name, READ_DIR, 0).fs()?;
-        let ino = Ino(root.metadata().fs()?.ino());
+        let ino = Ino(sys::stat(&root).fs()?.stx_ino);
         let path = self.path.join(OsStr::from_bytes(name));
         self.open = Some(Open { root, ino, path });
         Ok(())
     }
 
-    fn names_changed(&mut self) {
-        (self.last_dir, self.last_file) = (None, None);
+    fn let_go(&mut self) {
+        self.dirs.clear();
+        self.last_file = None;
+    }
+
+    /// What had this path has it no more, or something else has it now.
+    fn moved(&mut self, path: RelPath<'_>) {
+        self.dirs.retain(|(dir, _)| !path.leads_to(dir));
+        self.last_file = self.last_file.take().filter(|(file, _)| !path.leads_to(file));
     }
 
     fn open(&self) -> Result<&Open> {
@@ -95,10 +105,28 @@ impl InMount {
     fn walk(&self, path: RelPath<'_>) -> Result<File> {
         let open = self.open()?;
         let dir = open_beneath(&open.root, path.as_bytes(), READ_DIR, 0).fs()?;
-        match same_subvolume(Ino(dir.metadata().fs()?.ino()), open.ino) {
+        match same_subvolume(Ino(sys::stat(&dir).fs()?.stx_ino), open.ino) {
             true => Ok(dir),
             false => Err(Errno::EXDEV.into()),
         }
+    }
+
+    /// A directory of the subvolume; it stays open.
+    fn dir(&mut self, path: RelPath<'_>) -> Result<&File> {
+        match self.dirs.iter().position(|(known, _)| known == path.as_bytes()) {
+            Some(at) => {
+                let known = self.dirs.remove(at);
+                self.dirs.push(known);
+            }
+            None => {
+                let dir = self.walk(path)?;
+                if self.dirs.len() >= DIRS {
+                    self.dirs.remove(0);
+                }
+                self.dirs.push((path.as_bytes().to_vec(), dir));
+            }
+        }
+        self.dirs.last().map(|(_, dir)| dir).ok_or(Errno::EINVAL.into())
     }
 
     /// Runs `work` on the directory of `path` and its last name; `.` in the root directory for that
@@ -111,12 +139,7 @@ impl InMount {
         let Some((dir, name)) = path.split() else {
             return work(&DirFd(&self.open()?.root), b".").fs();
         };
-        let known = self.last_dir.as_ref().filter(|(known, _)| known == dir.as_bytes());
-        if known.is_none() {
-            self.last_dir = Some((dir.as_bytes().to_vec(), self.walk(dir)?));
-        }
-        let (_, file) = self.last_dir.as_ref().ok_or(FsError::Posix(Errno::EINVAL))?;
-        work(&DirFd(file), name).fs()
+        work(&DirFd(self.dir(dir)?), name).fs()
     }
 
     /// A regular file, to be read and written.
@@ -130,8 +153,15 @@ impl InMount {
         self.last_file.as_ref().map(|(_, file)| file).ok_or(Errno::EINVAL.into())
     }
 
+    /// The file that was used last, if it is this one: what is known of it the kernel answers by
+    /// itself.
+    fn used_last(&self, path: RelPath<'_>) -> Option<&File> {
+        let known = self.last_file.as_ref().filter(|(known, _)| known == path.as_bytes());
+        known.map(|(_, file)| file)
+    }
+
     fn keep(&mut self, path: RelPath<'_>, file: File) -> Result<()> {
-        if !file.metadata().fs()?.is_file() {
+        if !is_file(&file)? {
             return Err(Errno::EINVAL.into());
         }
         self.last_file = Some((path.as_bytes().to_vec(), file));
@@ -151,13 +181,13 @@ impl InMount {
             Some(origin) => {
                 let info = self.known_as(origin)?.ok_or(FsError::Posix(Errno::ENOENT))?;
                 let root = File::open(self.path_of(&info)?).fs()?;
-                if root.metadata().fs()?.ino() != info.root.0 {
+                if sys::stat(&root).fs()?.stx_ino != info.root.0 {
                     return Err(Errno::ENOENT.into());
                 }
                 open_beneath(&root, from.path.as_bytes(), flags, 0).fs()?
             }
         };
-        match file.metadata().fs()?.is_file() {
+        match is_file(&file)? {
             true => Ok(file),
             false => Err(Errno::EINVAL.into()),
         }
@@ -196,7 +226,7 @@ impl Target for InMount {
     }
 
     fn complete(&mut self, received: &Received) -> Result<()> {
-        self.names_changed();
+        self.let_go();
         let Some(open) = self.open.take() else { return Err(Errno::EINVAL.into()) };
         // What the kernel keeps of the files goes to the server.
         sys::sync_file_system(&open.root).fs()?;
@@ -238,9 +268,20 @@ impl Target for InMount {
     fn rename(&mut self, from: RelPath<'_>, to: RelPath<'_>) -> Result<()> {
         let (old_dir, old) = from.split().ok_or(FsError::Posix(Errno::EINVAL))?;
         let (new_dir, new) = to.split().ok_or(FsError::Posix(Errno::EINVAL))?;
-        let (old_dir, new_dir) = (self.walk(old_dir)?, self.walk(new_dir)?);
-        self.names_changed();
-        DirFd(&old_dir).rename(old, &DirFd(&new_dir), new).fs()
+        self.dir(old_dir)?;
+        self.dir(new_dir)?;
+        let open = |path: RelPath<'_>| {
+            let known = self.dirs.iter().find(|(known, _)| known == path.as_bytes());
+            known.map(|(_, dir)| dir).ok_or(FsError::Posix(Errno::EINVAL))
+        };
+        DirFd(open(old_dir)?).rename(old, &DirFd(open(new_dir)?), new).fs()?;
+        let last = self.last_file.take_if(|(file, _)| file == from.as_bytes());
+        self.moved(from);
+        self.moved(to);
+        if let Some((_, file)) = last {
+            self.last_file = Some((to.as_bytes().to_vec(), file));
+        }
+        Ok(())
     }
 
     fn link(&mut self, old: RelPath<'_>, path: RelPath<'_>) -> Result<()> {
@@ -250,14 +291,14 @@ impl Target for InMount {
     }
 
     fn unlink(&mut self, path: RelPath<'_>) -> Result<()> {
-        self.last_file = None;
+        self.moved(path);
         self.above(path, |dir, name| dir.unlink(name, false))
     }
 
     fn rmdir(&mut self, path: RelPath<'_>) -> Result<()> {
-        self.names_changed();
         // Nothing but directories of this subvolume: none is deleted in this way.
         self.walk(path)?;
+        self.moved(path);
         self.above(path, |dir, name| dir.unlink(name, true))
     }
 
@@ -315,15 +356,29 @@ impl Target for InMount {
     }
 
     fn chmod(&mut self, path: RelPath<'_>, mode: u16) -> Result<()> {
+        if let Some(file) = self.used_last(path) {
+            let before = sys::stat(file).fs()?.stx_mode & 0o7777;
+            let same = before == mode;
+            let mode = Permissions::from_mode(mode.into());
+            return if same { Ok(()) } else { file.set_permissions(mode).fs() };
+        }
         self.above(path, |dir, name| dir.chmod(name, mode.into()))
     }
 
     fn chown(&mut self, path: RelPath<'_>, uid: u32, gid: u32) -> Result<()> {
+        if let Some(file) = self.used_last(path) {
+            let before = sys::stat(file).fs()?;
+            let same = (before.stx_uid, before.stx_gid) == (uid, gid);
+            return if same { Ok(()) } else { fchown(file, Some(uid), Some(gid)).fs() };
+        }
         self.above(path, |dir, name| dir.chown(name, uid, gid))
     }
 
     fn set_times(&mut self, path: RelPath<'_>, times: &Times) -> Result<()> {
         let times = [times.atime, times.mtime].map(|time| (time.secs, time.nanos));
+        if let Some(file) = self.used_last(path) {
+            return sys::set_file_times(file, times).fs();
+        }
         self.above(path, |dir, name| dir.set_times(name, times))
     }
 
@@ -334,6 +389,10 @@ impl Target for InMount {
         let after = before & !which | flags;
         if before == after { Ok(()) } else { sys::set_inode_flags(&file, after).fs() }
     }
+}
+
+fn is_file(file: &File) -> Result<bool> {
+    Ok(u32::from(sys::stat(file).fs()?.stx_mode) & libc::S_IFMT == libc::S_IFREG)
 }
 
 /// From the number that streams have, of 32 bits, to that of the C library.

@@ -223,4 +223,33 @@ spinney_umount
 check_volume
 note "all $(wc -l <"$WORK/ours") facts agree"
 
+say "Snapshots, compressed, and the difference sent to a second volume"
+BACKUP=$WORK/backup.img
+truncate -s 2G "$BACKUP"
+mkfs.btrfs -q -L backup "$BACKUP" >"$WORK/mkfs.log" 2>&1 || { cat "$WORK/mkfs.log" >&2; fail "mkfs.btrfs"; }
+timeout 60 "$SPINNEY" mount -o compress=zstd "$IMAGE" "$MNT" >"$WORK/mount.log"; MOUNTED=spinney
+"$SPINNEY" subvolume create "$MNT/home" >/dev/null
+tar -C "$ROOT" -cf - --exclude=target crates scripts README.md | tar -C "$MNT/home" -xf -
+"$SPINNEY" subvolume snapshot -r "$MNT/home" "$MNT/monday" >/dev/null
+mv "$MNT/home/crates/cli" "$MNT/home/cli"
+rm -rf "$MNT/home/crates/fuse"
+echo changed >>"$MNT/home/README.md"
+cp --reflink=auto "$MNT/home/README.md" "$MNT/home/copy"
+"$SPINNEY" subvolume snapshot -r "$MNT/home" "$MNT/tuesday" >/dev/null
+"$SPINNEY" send -q "$MNT/monday" | "$SPINNEY" receive -q "$BACKUP:/"
+spinney_umount
+"$SPINNEY" send -q -p "$IMAGE:/monday" -f "$WORK/difference" "$IMAGE:/tuesday"
+"$SPINNEY" receive -q -f "$WORK/difference" "$BACKUP:/"
+note "the difference is $(stat -c %s "$WORK/difference") bytes of $(du -sb --apparent-size "$ROOT/crates" | cut -f1)"
+for day in monday tuesday; do
+    IMAGE=$WORK/volume.img; kernel_mount ro; manifest "$MNT/$day" >"$WORK/sent"; kernel_umount
+    IMAGE=$BACKUP; kernel_mount ro; manifest "$MNT/$day" >"$WORK/received"; kernel_umount
+    diff -u "$WORK/sent" "$WORK/received" >"$WORK/diff" || {
+        head -n 20 "$WORK/diff" >&2
+        fail "the kernel sees something else in the backup of $day"
+    }
+    note "$day: the kernel sees the same $(wc -l <"$WORK/sent") facts in both"
+done
+for IMAGE in "$WORK/volume.img" "$BACKUP"; do check_volume; done
+
 say "The kernel, btrfs check and Spinney agree."

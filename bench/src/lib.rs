@@ -14,6 +14,7 @@ pub mod counters;
 pub mod index;
 pub mod report;
 pub mod runner;
+pub mod send;
 pub mod side;
 pub mod stats;
 pub mod target;

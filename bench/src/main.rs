@@ -8,6 +8,7 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     match words.first().map(String::as_str) {
+        Some("send") => spinney_bench::send::main(&words[1..]),
         Some("balance") => spinney_bench::balance::main(&words[1..]),
         _ => spinney_bench::cli::main(words, Some(engine::ENGINE)),
     }

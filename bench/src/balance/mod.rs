@@ -9,7 +9,7 @@
 //! Invariants: the sides take turns, in the opposite order in every second round; a cell is the median of
 //! its rounds by wall time.
 
-mod base;
+pub(crate) mod base;
 mod report;
 mod side;
 mod trace;

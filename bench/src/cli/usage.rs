@@ -16,6 +16,8 @@ spinney-bench: workloads on file systems, side by side
   spinney-bench orphans [SIDES] [OPTIONS]
       compare: files cut byte by byte, and one name made and cut again and again, by
       more and more threads
+  spinney-bench send --spinney PROGRAM [--dir DIR] [--content BYTES] [OPTIONS]
+      streams of snapshots made and received by the kernel and by Spinney, in turn
   spinney-bench balance --spinney PROGRAM [--dir DIR] [--content BYTES] [OPTIONS]
       balances of metadata and data and a shrink, on copies of one image, by the
       kernel and by Spinney

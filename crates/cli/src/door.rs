@@ -6,7 +6,7 @@
 mod committed;
 mod quotas;
 
-pub use committed::CommittedTree;
+pub use committed::{CommittedTree, Token};
 
 use crate::error::{Error, Result, io_text};
 use crate::sys;

@@ -3,7 +3,10 @@
 //!
 //! Each call looks at the last commit of its own time. Of a read-only subvolume that is the same
 //! at each call, unless a balance moves its nodes: what is read by an old address then is told by
-//! its checksum, number or commit. All of it is for administrators.
+//! its checksum, number or commit.
+//!
+//! All of it is for administrators. To ask who a caller is costs more than most answers, so only
+//! [`wire::COMMITTED_TREE`] does; it hands out a number that nobody can guess, and who has it may go on.
 
 use super::wire::{self, number, put};
 use super::{administrator, some};
@@ -12,7 +15,9 @@ use crate::fs::BtrfsFs;
 use crate::subvol::SubvolId;
 use btrfs_disk::items::{FileExtent, InodeItem};
 use btrfs_disk::key::kind;
-use btrfs_disk::{Expect, FixedSize, Generation, Key, Logical, build};
+use btrfs_disk::{Expect, FixedSize, Generation, Key, Logical, TreeId};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::LazyLock;
 use vfs::{Asker, Controlled, Errno, Result};
 
 /// `None`: it is none of these.
@@ -23,17 +28,34 @@ pub(super) fn control(
     input: &[u8],
 ) -> Option<Result<Controlled>> {
     let answer = match command {
-        wire::COMMITTED_TREE => tree,
+        wire::COMMITTED_TREE => {
+            let answered = administrator(asker).and_then(|()| tree(fs, input));
+            return Some(answered.map(|answer| told(command, answer)));
+        }
         wire::COMMITTED_NODE => node,
         wire::COMMITTED_REFERENCES => references,
         wire::COMMITTED_STORED => stored,
+        wire::COMMITTED_CONTENT => content,
         _ => return None,
     };
-    let answered = administrator(asker).and_then(|()| answer(fs, input));
-    Some(answered.map(|mut answer| {
-        answer.resize(wire::len(command), 0);
-        Controlled::answer(answer)
-    }))
+    let answered = allowed(input).and_then(|input| answer(fs, input));
+    Some(answered.map(|answer| told(command, answer)))
+}
+
+fn told(command: u32, mut answer: Vec<u8>) -> Controlled {
+    answer.resize(wire::len(command), 0);
+    Controlled::answer(answer)
+}
+
+/// What those have who were administrators when they asked for a tree. Of this process alone.
+static TOKEN: LazyLock<[u64; 2]> =
+    LazyLock::new(|| [0; 2].map(|_: u8| RandomState::new().hash_one("committed")));
+
+/// The input behind the token.
+fn allowed(input: &[u8]) -> Result<&[u8]> {
+    let [high, low] = numbers(input)?;
+    let wrong = (high ^ TOKEN[0]) | (low ^ TOKEN[1]);
+    if wrong == 0 { Ok(&input[16..]) } else { Err(Errno::EPERM.into()) }
 }
 
 fn numbers<const N: usize>(input: &[u8]) -> Result<[u64; N]> {
@@ -57,6 +79,8 @@ fn tree(fs: &BtrfsFs, input: &[u8]) -> Result<Vec<u8>> {
     answer.extend_from_slice(&geometry.chunk_tree_uuid);
     put(&mut answer, &[root.logical.0, root.level.into(), root.generation.0]);
     answer.extend_from_slice(&item.to_vec());
+    answer.resize(520, 0);
+    put(&mut answer, &*TOKEN);
     Ok(answer)
 }
 
@@ -71,10 +95,8 @@ fn node(fs: &BtrfsFs, input: &[u8]) -> Result<Vec<u8>> {
     };
     let committed = fs.committed()?;
     let node = committed.nodes().node(&expect).fs()?;
-    // One that is in memory since it was made has no checksum there.
-    let bytes = build::seal(committed.nodes().geometry(), &node);
     let from = usize::try_from(from).map_err(|_| Errno::EINVAL)?;
-    let rest = some(bytes.get(from..))?;
+    let rest = some(node.bytes().get(from..))?;
     Ok(rest[..rest.len().min(wire::len(wire::COMMITTED_NODE))].to_vec())
 }
 
@@ -87,6 +109,23 @@ fn references(fs: &BtrfsFs, input: &[u8]) -> Result<Vec<u8>> {
     let mut answer = Vec::new();
     put(&mut answer, &[all.len() as u64]);
     all.iter().for_each(|(ino, base)| put(&mut answer, &[*ino, *base]));
+    Ok(answer)
+}
+
+/// Content of a file, zeros in holes and behind its end.
+fn content(fs: &BtrfsFs, input: &[u8]) -> Result<Vec<u8>> {
+    let [id, ino, offset, len] = numbers(input)?;
+    let committed = fs.committed()?;
+    let (root, _) = committed.subvolume(SubvolId(id))?;
+    let key = Key::new(ino, kind::INODE_ITEM, 0);
+    let inode = btrfs_tree::get(committed.nodes(), &root, &key).fs()?;
+    let inode = inode.ok_or(vfs::FsError::Posix(Errno::ENOENT))?;
+    let flags = InodeItem::read(inode.data()).fs()?.flags;
+    if len > wire::len(wire::COMMITTED_CONTENT) as u64 || offset.checked_add(len).is_none() {
+        return Err(Errno::EINVAL.into());
+    }
+    let mut answer = vec![0; len as usize];
+    committed.read(TreeId(id), ino, flags, offset, &mut answer)?;
     Ok(answer)
 }
 

@@ -102,9 +102,11 @@ pub use super::balance::{read_status, write_resize};
 pub const USAGE: u32 = command(READ, OURS, 20, PAGE);
 
 /// A subvolume's tree in the last commit, by its number: sector and node size, checksums, UUID of
-/// the nodes and of the chunk tree, address, level and commit of the root node, the root item.
-pub const COMMITTED_TREE: u32 = command(READ | WRITE, OURS, 80, 520);
-/// A node: address, level, commit, and from which byte on; as much as there is room for.
+/// the nodes and of the chunk tree, address, level and commit of the root node, the root item; two
+/// numbers that each of the others below begins with.
+pub const COMMITTED_TREE: u32 = command(READ | WRITE, OURS, 80, 536);
+/// A node: address, level, commit, and from which byte on; as much as there is room for. Its checksum
+/// is not to be relied on, since the server has verified it and may have the node anew.
 pub const COMMITTED_NODE: u32 = command(READ | WRITE, OURS, 81, PAGE);
 /// Files that share an extent, by its address: how many, and for each its number and where in it
 /// the extent's first byte would stand.
@@ -112,6 +114,9 @@ pub const COMMITTED_REFERENCES: u32 = command(READ | WRITE, OURS, 82, PAGE);
 /// An extent as it is stored: the tree, the inode, the offset of the extent's item, which sectors
 /// of it, in bytes: from where on, and how many.
 pub const COMMITTED_STORED: u32 = command(READ | WRITE, OURS, 83, PAGE);
+
+/// Content of a file: the tree, the inode, from where on, and how much.
+pub const COMMITTED_CONTENT: u32 = command(READ | WRITE, OURS, 84, PAGE);
 
 /// As much as the number of a command can say, in whole words.
 const PAGE: u32 = 16376;

@@ -3,7 +3,7 @@
 
 use super::Wanted;
 use crate::commands::subvolume::place::Place;
-use crate::door::{CommittedTree, Door};
+use crate::door::{CommittedTree, Door, Token};
 use crate::error::{Error, Result, io_text};
 use crate::sys::open_beneath;
 use btrfs_disk::items::{FileExtentFields, ROOT_SUBVOL_RDONLY};
@@ -19,6 +19,8 @@ use std::path::Path;
 use std::sync::Arc;
 use vfs::{Errno, FsError};
 
+/// Content that is asked for by number: to open a file by its path costs more.
+const SMALL: usize = 48 << 10;
 /// Nodes that are kept, at least; at most twice as many are.
 const KEPT: usize = 2048;
 
@@ -63,6 +65,7 @@ struct Mount {
     door: Door,
     device: u64,
     geometry: Geometry,
+    token: Token,
     nodes: RefCell<Nodes>,
     /// Root directories of what is sent, by the tree.
     roots: HashMap<u64, File>,
@@ -101,7 +104,8 @@ impl Mount {
         let device = std::fs::metadata(path).map_err(|e| Error::io(path, &e))?.dev();
         let tree = tree(&door, path, info.id.0)?;
         let (nodes, roots, file) = Default::default();
-        Ok(Mount { door, device, geometry: tree.geometry, nodes, roots, file })
+        let (geometry, token) = (tree.geometry, tree.token);
+        Ok(Mount { door, device, geometry, token, nodes, roots, file })
     }
 
     fn find(&mut self, place: &Place) -> Result<Subvolume> {
@@ -147,7 +151,7 @@ impl NodeReader for Mount {
         {
             return Ok(node);
         }
-        let bytes = self.door.committed_node(expect, self.geometry.node_size as usize);
+        let bytes = self.door.committed_node(self.token, expect, &self.geometry);
         let bytes = bytes.map_err(|source| btrfs_disk::Error::Io {
             context: format!("reading the node at {}", expect.logical),
             source,
@@ -168,11 +172,15 @@ impl Source for Mount {
     }
 
     fn references(&self, extent: Logical) -> vfs::Result<Vec<At>> {
-        let all = self.door.committed_references(extent).map_err(fs_error)?;
+        let all = self.door.committed_references(self.token, extent).map_err(fs_error)?;
         Ok(all.into_iter().map(|(ino, base)| At { ino, base }).collect())
     }
 
     fn read(&self, file: &btrfs_sender::File<'_>, offset: u64, buf: &mut [u8]) -> vfs::Result<()> {
+        if buf.len() <= SMALL {
+            let asked = self.door.committed_content(self.token, (file.tree, file.ino), offset, buf);
+            return asked.map_err(fs_error);
+        }
         let mut last = self.file.borrow_mut();
         let known =
             matches!(&*last, Some((tree, ino, _)) if (*tree, *ino) == (file.tree.0, file.ino));
@@ -196,7 +204,9 @@ impl Source for Mount {
         buf: &mut [u8],
     ) -> vfs::Result<()> {
         let sector = self.geometry.sector_size as usize;
-        self.door.committed_stored((file.tree, file.ino, offset), sector, buf).map_err(fs_error)
+        self.door
+            .committed_stored(self.token, (file.tree, file.ino, offset), sector, buf)
+            .map_err(fs_error)
     }
 
     fn is_unchanged(&self, subvolume: &Subvolume) -> vfs::Result<bool> {

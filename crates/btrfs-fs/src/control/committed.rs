@@ -69,7 +69,7 @@ fn numbers<const N: usize>(input: &[u8]) -> Result<[u64; N]> {
 fn tree(fs: &BtrfsFs, input: &[u8]) -> Result<Vec<u8>> {
     let [id] = numbers(input)?;
     let committed = fs.committed()?;
-    let (root, item) = committed.subvolume(SubvolId(id))?;
+    let (root, item) = committed.tree(TreeId(id)).ok_or(vfs::FsError::Posix(Errno::ENOENT))?;
     let geometry = committed.nodes().geometry();
     let mut answer = Vec::new();
     let sizes = [geometry.sector_size.into(), geometry.node_size.into()];

@@ -17,6 +17,7 @@ mod filesystem;
 mod find;
 mod help;
 mod info;
+mod inspect;
 mod ln;
 mod ls;
 mod manual;
@@ -37,6 +38,7 @@ mod stats;
 mod subvolume;
 mod tar;
 mod touch;
+mod trees;
 mod trim;
 mod truncate;
 mod umount;
@@ -95,6 +97,7 @@ pub const GROUPS: &[Group] = &[
     Group { title: "Quota groups, in a volume or a mount", commands: qgroup::COMMANDS },
     Group { title: "Balances, in a volume or a mount", commands: balance::COMMANDS },
     Group { title: "Whole volumes, in an image or a mount", commands: filesystem::COMMANDS },
+    Group { title: "Inside a volume, in an image or a mount", commands: inspect::COMMANDS },
     Group { title: "Snapshots elsewhere", commands: &[&send::COMMAND, &receive::COMMAND] },
     Group {
         title: "Whole volumes",

@@ -101,7 +101,7 @@ pub use super::balance::{read_status, write_resize};
 /// Tells what the volume is made of, in numbers: `Usage`.
 pub const USAGE: u32 = command(READ, OURS, 20, PAGE);
 
-/// A subvolume's tree in the last commit, by its number: sector and node size, checksums, UUID of
+/// A tree of the last commit, by its number: sector and node size, checksums, UUID of
 /// the nodes and of the chunk tree, address, level and commit of the root node, the root item; two
 /// numbers that each of the others below begins with.
 pub const COMMITTED_TREE: u32 = command(READ | WRITE, OURS, 80, 536);

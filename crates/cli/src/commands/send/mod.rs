@@ -35,7 +35,8 @@ Options
     -e                of several subvolumes: one header and one end for all of them
     --no-data         say which ranges of files changed, and not what is in them
     --proto N         1 (the default), or 2: with holes, flags of files, and times of birth
-    --compressed-data compressed content as it is stored; needs --proto 2
+    --compressed-data
+                      compressed content as it is stored; needs --proto 2
     -q                say nothing but errors
     --subvol PATH, --subvolid ID
                       paths in an image start from this subvolume, not the default one

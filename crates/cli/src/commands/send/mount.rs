@@ -3,11 +3,12 @@
 
 use super::Wanted;
 use crate::commands::subvolume::place::Place;
-use crate::door::{CommittedTree, Door, Token};
+use crate::commands::trees::MountTrees;
+use crate::door::{CommittedTree, Door};
 use crate::error::{Error, Result, io_text};
 use crate::sys::open_beneath;
 use btrfs_disk::items::{FileExtentFields, ROOT_SUBVOL_RDONLY};
-use btrfs_disk::{Expect, Geometry, Logical, Node, check};
+use btrfs_disk::{Logical, TreeId};
 use btrfs_sender::{Has, Place as At, Sender, Source, Subvolume};
 use btrfs_tree::NodeReader;
 use std::cell::RefCell;
@@ -16,13 +17,10 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
-use std::sync::Arc;
 use vfs::{Errno, FsError};
 
 /// Content that is asked for by number: to open a file by its path costs more.
 const SMALL: usize = 48 << 10;
-/// Nodes that are kept, at least; at most twice as many are.
-const KEPT: usize = 2048;
 
 /// Writes the stream of subvolumes that are all of one mount.
 pub(super) fn send(wanted: &Wanted, output: &mut dyn Write) -> Result<()> {
@@ -62,50 +60,19 @@ fn path_of(place: &Place) -> Result<&Path> {
 }
 
 struct Mount {
-    door: Door,
+    trees: MountTrees,
     device: u64,
-    geometry: Geometry,
-    token: Token,
-    nodes: RefCell<Nodes>,
     /// Root directories of what is sent, by the tree.
     roots: HashMap<u64, File>,
     /// The file that was read last.
     file: RefCell<Option<(u64, u64, File)>>,
 }
 
-/// Those that were asked for lately.
-#[derive(Default)]
-struct Nodes {
-    young: HashMap<u64, Arc<Node>>,
-    old: HashMap<u64, Arc<Node>>,
-}
-
-impl Nodes {
-    fn get(&mut self, at: Logical) -> Option<Arc<Node>> {
-        if let Some(node) = self.young.get(&at.0) {
-            return Some(node.clone());
-        }
-        let node = self.old.remove(&at.0)?;
-        self.add(node.clone());
-        Some(node)
-    }
-
-    fn add(&mut self, node: Arc<Node>) {
-        if self.young.len() >= KEPT {
-            self.old = std::mem::take(&mut self.young);
-        }
-        self.young.insert(node.logical().0, node);
-    }
-}
-
 impl Mount {
     fn new(door: Door, path: &Path) -> Result<Mount> {
-        let (info, _) = door.around()?;
         let device = std::fs::metadata(path).map_err(|e| Error::io(path, &e))?.dev();
-        let tree = tree(&door, path, info.id.0)?;
-        let (nodes, roots, file) = Default::default();
-        let (geometry, token) = (tree.geometry, tree.token);
-        Ok(Mount { door, device, geometry, token, nodes, roots, file })
+        let (roots, file) = Default::default();
+        Ok(Mount { trees: MountTrees::new(door, path)?, device, roots, file })
     }
 
     fn find(&mut self, place: &Place) -> Result<Subvolume> {
@@ -120,18 +87,14 @@ impl Mount {
             let what = "lies in another volume than the subvolume that is sent";
             return Err(Error::about(place.show(), what));
         }
-        let CommittedTree { root, item, .. } = tree(&self.door, path, info.id.0)?;
+        let CommittedTree { root, item, .. } = tree(&self.trees, place, info.id.0)?;
         self.roots.insert(info.id.0, dir);
         Ok(Subvolume { name: info.name, root, item })
     }
 }
 
-fn tree(door: &Door, path: &Path, id: u64) -> Result<CommittedTree> {
-    door.committed_tree(id).map_err(|error| match error.raw_os_error() {
-        Some(libc::EPERM) => Error::about(path.display(), io_text(&error))
-            .remedy("root, and who mounted the volume, may send what lies in it"),
-        _ => door.told_of_volume(&error),
-    })
+fn tree(trees: &MountTrees, place: &Place, id: u64) -> Result<CommittedTree> {
+    trees.tree(TreeId(id)).map_err(|error| Error::about(place.show(), io_text(&error)))
 }
 
 fn fs_error(error: io::Error) -> FsError {
@@ -141,44 +104,25 @@ fn fs_error(error: io::Error) -> FsError {
     }
 }
 
-impl NodeReader for Mount {
-    fn node(&self, expect: &Expect) -> btrfs_disk::Result<Arc<Node>> {
-        // Who has it at hand has verified it as well, but not in this place.
-        if let Some(node) = self.nodes.borrow_mut().get(expect.logical)
-            && expect.generation.is_none_or(|generation| generation == node.generation())
-            && expect.level == node.level()
-            && expect.first_key.is_none_or(|key| !node.is_empty() && node.key(0) == key)
-        {
-            return Ok(node);
-        }
-        let bytes = self.door.committed_node(self.token, expect, &self.geometry);
-        let bytes = bytes.map_err(|source| btrfs_disk::Error::Io {
-            context: format!("reading the node at {}", expect.logical),
-            source,
-        })?;
-        let node = Arc::new(check::node(bytes, &self.geometry, expect)?);
-        self.nodes.borrow_mut().add(node.clone());
-        Ok(node)
-    }
-
-    fn geometry(&self) -> &Geometry {
-        &self.geometry
-    }
-}
-
 impl Source for Mount {
     fn reader(&self) -> &dyn NodeReader {
-        self
+        &self.trees
     }
 
     fn references(&self, extent: Logical) -> vfs::Result<Vec<At>> {
-        let all = self.door.committed_references(self.token, extent).map_err(fs_error)?;
+        let all =
+            self.trees.door.committed_references(self.trees.token, extent).map_err(fs_error)?;
         Ok(all.into_iter().map(|(ino, base)| At { ino, base }).collect())
     }
 
     fn read(&self, file: &btrfs_sender::File<'_>, offset: u64, buf: &mut [u8]) -> vfs::Result<()> {
         if buf.len() <= SMALL {
-            let asked = self.door.committed_content(self.token, (file.tree, file.ino), offset, buf);
+            let asked = self.trees.door.committed_content(
+                self.trees.token,
+                (file.tree, file.ino),
+                offset,
+                buf,
+            );
             return asked.map_err(fs_error);
         }
         let mut last = self.file.borrow_mut();
@@ -203,14 +147,15 @@ impl Source for Mount {
         _: &FileExtentFields,
         buf: &mut [u8],
     ) -> vfs::Result<()> {
-        let sector = self.geometry.sector_size as usize;
-        self.door
-            .committed_stored(self.token, (file.tree, file.ino, offset), sector, buf)
+        let sector = self.trees.geometry().sector_size as usize;
+        self.trees
+            .door
+            .committed_stored(self.trees.token, (file.tree, file.ino, offset), sector, buf)
             .map_err(fs_error)
     }
 
     fn is_unchanged(&self, subvolume: &Subvolume) -> vfs::Result<bool> {
-        let now = self.door.committed_tree(subvolume.root.id.0).map_err(fs_error)?.item;
+        let now = self.trees.tree(subvolume.root.id).map_err(fs_error)?.item;
         let read_only = now.flags & ROOT_SUBVOL_RDONLY != 0;
         Ok(read_only && now.ctransid == subvolume.item.ctransid)
     }

@@ -1,0 +1,19 @@
+//! `spinney inspect-internal ...`: what `btrfs inspect-internal` tells, of images and mounts.
+
+mod chunks;
+mod inode;
+mod logical;
+mod rootid;
+mod subvolid;
+mod tree_stats;
+
+use super::Command;
+
+pub const COMMANDS: &[&Command] = &[
+    &rootid::COMMAND,
+    &inode::COMMAND,
+    &subvolid::COMMAND,
+    &logical::COMMAND,
+    &chunks::COMMAND,
+    &tree_stats::COMMAND,
+];

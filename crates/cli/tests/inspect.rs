@@ -1,0 +1,101 @@
+//! `spinney inspect-internal`: on an image and on a mount what btrfs-progs tell of the same volume on
+//! the kernel's mount.
+
+mod common;
+
+use common::mount::Mount;
+use common::streams::{ready, shell};
+use common::{Image, failing, fine, json};
+use std::collections::BTreeSet;
+use testkit::oracle::KernelMount;
+
+/// A volume with subvolumes in directories, hard links, reflinks and a snapshot.
+fn made(name: &str) -> Image {
+    let image = Image::with(name, &["-n", "4096"]);
+    let mount = KernelMount::new(&image.path, "noatime").unwrap();
+    shell(&format!(
+        "cd {}; btrfs -q subvolume create a; mkdir -p a/d/e; btrfs -q subvolume create a/d/b
+        head -c 300000 /dev/urandom > a/d/file; ln a/d/file a/hard; cp --reflink a/d/file a/d/e/copy
+        for i in $(seq 600); do echo $i > a/d/e/$i; ln a/hard a/d/b-$i; done
+        dd if=/dev/urandom of=a/d/e/copy bs=4k seek=10 count=2 conv=notrunc status=none
+        btrfs -q subvolume snapshot a snap; rm -r a/d/e",
+        mount.path().display()
+    ));
+    mount.unmount().unwrap();
+    image
+}
+
+fn lines(text: &str) -> BTreeSet<String> {
+    text.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn what_is_told_is_what_btrfs_progs_tell() {
+    if !ready("what_is_told_is_what_btrfs_progs_tell") {
+        return;
+    }
+    let image = made("inspect");
+    let kernel = KernelMount::new(&image.path, "ro").unwrap();
+    let top = kernel.path().display().to_string();
+    let theirs = |words: &str| shell(&format!("btrfs inspect-internal {words}"));
+    let ids = |name: &str| theirs(&format!("rootid {top}/{name}")).trim().to_owned();
+    let (a, b, snap) = (ids("a"), ids("a/d/b"), ids("snap"));
+    let path = theirs(&format!("subvolid-resolve {b} {top}"));
+    let inode = shell(&format!("stat -c %i {top}/a/hard")).trim().to_owned();
+    let names = theirs(&format!("inode-resolve {inode} {top}/a"));
+    let names = lines(&names.replace(&format!("{top}/"), ""));
+    // Theirs has room for some of them.
+    assert!(names.len() > 100);
+    let extents =
+        shell(&format!("filefrag -v {top}/snap/d/e/copy | awk '/^ *[0-9]+:/ {{print $4 * 4096}}'"));
+    let resolve =
+        |words: &str, at: &str| lines(&theirs(&format!("logical-resolve {words} {at} {top}")));
+    let resolved: Vec<_> = extents
+        .lines()
+        .map(|at| (at.to_owned(), resolve("-P", at), resolve("-P -o", at)))
+        .collect();
+    assert!(resolved.len() >= 3 && resolved.iter().any(|(_, some, all)| some != all));
+    kernel.unmount().unwrap();
+
+    let judge = |place: &dyn Fn(&str) -> String| {
+        let ours = |words: &[&str]| fine(&[&["inspect-internal"][..], words].concat());
+        for (name, id) in [("a", &a), ("a/d/b", &b), ("snap", &snap), ("a/hard", &a)] {
+            assert_eq!(ours(&["rootid", &place(name)]).trim(), id);
+        }
+        assert_eq!(ours(&["subvolid-resolve", &b, &place("")]), path);
+        assert_eq!(ours(&["subvolid-resolve", "5", &place("")]), "\n");
+        let found = ours(&["inode-resolve", &inode, &place("a")]);
+        let found = lines(&found.replace(&place("a"), "a"));
+        assert!(found.len() == 602 && names.is_subset(&found), "{found:?}");
+        for (at, some, all) in &resolved {
+            assert_eq!(&lines(&ours(&["logical-resolve", "-P", at, &place("")])), some, "{at}");
+            let told = lines(&ours(&["logical-resolve", "-Po", at, &place("")]));
+            assert_eq!(&told, all, "{at}");
+            let paths = ours(&["logical-resolve", at, &place("")]);
+            assert!(paths.contains("snap/d/e/copy\n"), "{paths}");
+        }
+        for (words, why) in [
+            (["subvolid-resolve", "4000", ""], "no subvolume 4000"),
+            (["inode-resolve", "999999", "a"], "no path leads to"),
+            (["logical-resolve", "4096", ""], "nothing lies at"),
+        ] {
+            let (code, said) = failing(&["inspect-internal", words[0], words[1], &place(words[2])]);
+            assert!(code == 1 && said.contains(why), "{words:?}: {code} {said}");
+        }
+        let chunks = json(&ours(&["list-chunks", "--json", &place("")]));
+        let nodes = json(&ours(&["tree-stats", "--json", "-t", "root", &place("")]));
+        (chunks, nodes)
+    };
+    let (chunks, nodes) = judge(&|path| image.at(&format!("/{path}")));
+    let dump =
+        shell(&format!("btrfs inspect-internal dump-tree -t chunk {}", image.path.display()));
+    let stripes = dump.matches("devid 1 offset").count();
+    assert_eq!(chunks["chunks"].as_array().unwrap().len(), stripes, "{chunks}");
+    let root = shell(&format!("btrfs inspect-internal dump-tree -t root {}", image.path.display()));
+    let leaves =
+        root.lines().filter(|line| line.starts_with("leaf ") && line.contains(" items ")).count();
+    assert_eq!(nodes["trees"][0]["nodes_by_level"][0], leaves, "{nodes}");
+    let mount = Mount::new(&image, "");
+    judge(&|path| mount.join(path).display().to_string());
+    mount.umount();
+}

@@ -20,8 +20,7 @@ use std::path::{Path, PathBuf};
 pub const COMMAND: Command = Command {
     name: "send",
     summary: "write a subvolume, or what changed in it, as a stream",
-    usage: "[-eq] [-p PARENT] [-c CLONE]... [-f FILE] [--no-data] [--proto N] [--compressed-data] \
-            SUBVOLUME...",
+    usage: "[OPTIONS] [-p PARENT] [-c CLONE]... [-f FILE] SUBVOLUME...",
     help: "\
 Writes read-only subvolumes as the stream that `spinney receive` and `btrfs receive` make
 them from anew. With a parent it has only what differs; what did not change is not read.

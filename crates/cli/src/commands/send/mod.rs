@@ -27,9 +27,9 @@ them from anew. With a parent it has only what differs; what did not change is n
 
 Options
     -p PARENT         send what differs from this subvolume, which the receiver has, too
-    -c CLONE          content that SUBVOLUME shares with this one, which the receiver has, too,
-                      is taken from there; may be given several times. Without -p the nearest
-                      relative of them is the parent
+    -c CLONE          content that SUBVOLUME shares with this one, which the receiver has,
+                      too, is taken from there; may be given several times. Without -p the
+                      nearest relative of them is the parent
     -f FILE           write to FILE, not to standard output
     -e                of several subvolumes: one header and one end for all of them
     --no-data         say which ranges of files changed, and not what is in them

@@ -7,10 +7,11 @@
 # With --demo only what scripts/demo.sh needs.
 set -euo pipefail
 
-# gcc links; the rest are judges (btrfs-progs, rsync, attr, acl, xfs_io), workloads (fio, dbench,
+# gcc links; the rest are judges (btrfs-progs, compsize, rsync, attr, acl, xfs_io), workloads (fio, dbench,
 # sqlite3), shells that complete (zsh, fish) and the helper of ordinary users' mounts (fuse3). mold is
 # for those who link often.
-PACKAGES=(gcc libc6-dev git btrfs-progs fuse3 attr acl rsync xfsprogs sqlite3 fio dbench mold zsh fish)
+PACKAGES=(gcc libc6-dev git btrfs-progs btrfs-compsize fuse3 attr acl rsync xfsprogs sqlite3 fio dbench
+    mold zsh fish)
 DEMO=(gcc libc6-dev ca-certificates btrfs-progs fuse3 attr)
 suites=yes
 case ${1:-} in

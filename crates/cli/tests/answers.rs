@@ -101,6 +101,8 @@ fn verbs_that_answer_do_so_in_json() {
     assert_eq!(files["files"][0]["paths"][0], "large");
     assert!(ask(&[&inspect("list-chunks")[..], &[&word]].concat())["chunks"].is_array());
     assert!(ask(&[&inspect("tree-stats")[..], &[&word]].concat())["trees"].is_array());
+    assert_eq!(ask(&["compsize", "--json", &at])["files"], 2);
+    assert!(ask(&["device", "stats", "--json", &word])["device-stats"].is_array());
     assert_eq!(ask(&["property", "get", "--json", &at])["ro"], false);
     assert_eq!(ask(&["filesystem", "show", "--json", &word])[0]["mounted"], false);
     assert!(ask(&["filesystem", "df", "--json", &word])["filesystem-df"].is_array());

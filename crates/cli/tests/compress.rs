@@ -87,6 +87,10 @@ fn the_property_is_read_and_set_in_images_and_mounts() {
     assert_eq!(got, "compression=zstd\n");
     fine(&["property", "set", &format!("{at}/z"), "compression", ""]);
     assert_eq!(fine(&["property", "get", &format!("{at}/z"), "compression"]), "");
+    // A file of a mount is no image.
+    fine(&["property", "set", &format!("{at}/z/numbers"), "compression", "lzo"]);
+    let got = fine(&["property", "get", &format!("{at}/z/numbers"), "compression"]);
+    assert_eq!(got, "compression=lzo\n");
     assert!(sh(&format!("cd {at} && mkdir d && cp -r {from}/. d && sync -f .")).status.success());
     mount.umount();
     let (_, told) = kernel_sees(&image.path, "d", &from);

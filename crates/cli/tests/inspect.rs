@@ -5,7 +5,7 @@ mod common;
 
 use common::mount::Mount;
 use common::streams::{ready, shell};
-use common::{Image, failing, fine, json};
+use common::{Image, failing, fine, json, sh};
 use std::collections::BTreeSet;
 use testkit::oracle::KernelMount;
 
@@ -97,5 +97,106 @@ fn what_is_told_is_what_btrfs_progs_tell() {
     assert_eq!(nodes["trees"][0]["nodes_by_level"][0], leaves, "{nodes}");
     let mount = Mount::new(&image, "");
     judge(&|path| mount.join(path).display().to_string());
+    mount.umount();
+}
+
+/// Files of each kind of compression, one preallocated, shared extents, in a subvolume as well.
+fn compressed(name: &str) -> Image {
+    let image = Image::new(name);
+    let mount = KernelMount::new(&image.path, "noatime").unwrap();
+    shell(&format!(
+        "cd {}; mkdir d d/nothing; for how in none zlib lzo zstd; do
+            mkdir d/$how; [ $how = none ] || btrfs property set d/$how compression $how
+            seq 1 60000 > d/$how/numbers; seq 1 300 > d/$how/few; touch d/$how/empty; sync -f .
+            cp --reflink d/$how/numbers d/$how/copy; truncate -s 100000 d/$how/copy
+        done
+        fallocate -l 1M d/kept; ln d/zstd/numbers d/again; truncate -s 8M d/hole; ln -s d link
+        btrfs -q subvolume create d/sub; seq 9000 > d/sub/more",
+        mount.path().display()
+    ));
+    mount.unmount().unwrap();
+    image
+}
+
+#[test]
+fn compsize_tells_what_compsize_does() {
+    if !ready("compsize_tells_what_compsize_does") {
+        return;
+    }
+    let image = compressed("compsize");
+    let kernel = KernelMount::new(&image.path, "ro").unwrap();
+    let top = kernel.path().display().to_string();
+    let paths = ["d", "d/lzo", "d/zstd/numbers", "d/kept", "d/sub"];
+    let words = [&["-b"][..], &[], &["-x"]];
+    let told: Option<Vec<_>> = sh("command -v compsize").status.success().then(|| {
+        let ask =
+            |words: &[&str], path| shell(&format!("compsize {} {top}/{path}", words.join(" ")));
+        words.iter().flat_map(|words| paths.map(|path| ask(words, path))).collect()
+    });
+    kernel.unmount().unwrap();
+    if told.is_none() {
+        testkit::oracle::record_skip("compsize", "compsize is not installed");
+    }
+    let judge = |place: &dyn Fn(&str) -> String| {
+        let all = words.iter().flat_map(|words| {
+            let ask = |path| fine(&[&["compsize"][..], words, &[&place(path)]].concat());
+            paths.map(ask)
+        });
+        let all: Vec<_> = all.collect();
+        told.iter().for_each(|told| assert_eq!(&all, told));
+        let found = json(&fine(&["compsize", "--json", &place("d")]));
+        // The file with two names counts twice.
+        assert_eq!((&found["files"], &found["inline"]), (&20.into(), &4.into()), "{found}");
+        assert_eq!(found["types"].as_array().unwrap().len(), 6, "{found}");
+        let (code, said) = failing(&["compsize", &place("d/nothing")]);
+        assert!(code == 1 && said.contains("no files"), "{said}");
+    };
+    judge(&|path| image.at(&format!("/{path}")));
+    let mount = Mount::new(&image, "");
+    judge(&|path| mount.join(path).display().to_string());
+    mount.umount();
+}
+
+#[test]
+fn device_stats_are_those_of_btrfs_progs() {
+    if !ready("device_stats_are_those_of_btrfs_progs") {
+        return;
+    }
+    let image = Image::new("device-stats");
+    let kernel = KernelMount::new(&image.path, "noatime").unwrap();
+    let top = kernel.path().display().to_string();
+    shell(&format!("head -c 100000 /dev/urandom > {top}/file"));
+    kernel.unmount().unwrap();
+    let tree = shell(&format!("btrfs inspect-internal dump-tree -t 5 {}", image.path.display()));
+    let at = tree.lines().find_map(|l| l.trim().strip_prefix("extent data disk byte ")).unwrap();
+    let at = at.split(' ').next().unwrap();
+    let map = shell(&format!("btrfs-map-logical -l {at} {}", image.path.display()));
+    let at: u64 = map.lines().next().unwrap().split(' ').nth(5).unwrap().parse().unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(&image.path).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &[0xa5; 16], at + 200).unwrap();
+    let kernel = KernelMount::new(&image.path, "noatime").unwrap();
+    let top = kernel.path().display().to_string();
+    // What is counted is written down with the next commit.
+    shell(&format!("! cat {top}/file > /dev/null 2>&1 || exit 1; touch {top}/more; sync -f {top}"));
+    let source = shell(&format!("findmnt -no SOURCE {top}")).trim().to_owned();
+    let (plain, as_json) = (
+        shell(&format!("btrfs device stats {top}")),
+        json(&shell(&format!("btrfs --format json device stats {top}"))),
+    );
+    kernel.unmount().unwrap();
+    assert!(!plain.contains("corruption_errs  0"), "{plain}");
+    let judge = |place: &str| {
+        let name = image.path.display().to_string();
+        let told = fine(&["device", "stats", place]);
+        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(words(&told.replace(&name, &source)), words(&plain));
+        let told = fine(&["device", "stats", "--json", place]);
+        assert_eq!(json(&told.replace(&name, &source)), as_json);
+        let output = common::spinney(&["device", "stats", "-c", place]);
+        assert_eq!(output.status.code(), Some(64));
+    };
+    judge(&image.path.display().to_string());
+    let mount = Mount::new(&image, "");
+    judge(&mount.word());
     mount.umount();
 }

@@ -7,7 +7,9 @@ mod chmod;
 mod chown;
 mod complete;
 mod completions;
+mod compsize;
 mod cp;
+mod device;
 mod df;
 mod du;
 mod dump_super;
@@ -106,6 +108,8 @@ pub const GROUPS: &[Group] = &[
             &check::COMMAND,
             &info::COMMAND,
             &df::COMMAND,
+            &compsize::COMMAND,
+            &device::STATS,
             &dump_super::COMMAND,
             &dump_tree::COMMAND,
             &trim::COMMAND,

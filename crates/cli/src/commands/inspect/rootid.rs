@@ -34,7 +34,7 @@ fn run(mut args: Args) -> Result<Exit> {
             other => return Err(unexpected(other)),
         }
     }
-    let place = Place::parse(&one(operands, "a path")?);
+    let place = Place::of_any_file(&one(operands, "a path")?);
     let id = match &place {
         Place::Mount(path) => crate::door::Door::open(path)?.around()?.0.id.0,
         Place::Image(_) => Trees::open(&place)?.spot()?.tree.0,

@@ -48,7 +48,7 @@ fn run(mut args: Args) -> Result<Exit> {
     let place = match operands.as_slice() {
         [place] => Place::parse(place),
         [place, name] if name == compression::NAME => {
-            return compression::get(&Place::parse(place), subvol, json);
+            return compression::get(&Place::of_any_file(place), subvol, json);
         }
         [place, name] => {
             known(&name.to_string_lossy())?;

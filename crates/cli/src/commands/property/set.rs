@@ -53,7 +53,7 @@ fn run(mut args: Args) -> Result<Exit> {
     let [place, name, value] = <[OsString; 3]>::try_from(operands)
         .map_err(|all| Error::usage(format!("expected three words, got {}", all.len())))?;
     if name == compression::NAME {
-        return compression::set(&Place::parse(&place), subvol, &value);
+        return compression::set(&Place::of_any_file(&place), subvol, &value);
     }
     known(&name.to_string_lossy())?;
     let read_only = match value.to_str() {

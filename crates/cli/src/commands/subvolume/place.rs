@@ -32,6 +32,15 @@ impl Place {
         }
     }
 
+    /// The same where a file can be meant for itself: one that lies in a mount is that, and no image.
+    pub fn of_any_file(word: &OsStr) -> Place {
+        let path = Path::new(word);
+        match path.is_file() && Door::open(path).is_ok() {
+            true => Place::Mount(path.into()),
+            false => Place::parse(word),
+        }
+    }
+
     /// A path of this machine, or one in an image.
     pub fn exists(word: &OsStr) -> bool {
         Path::new(word).exists() || ImagePath::parse(word).is_some()

@@ -1,0 +1,116 @@
+//! `spinney device stats`.
+
+use crate::args::{Arg, Args, one, unexpected};
+use crate::commands::Command;
+use crate::commands::subvolume::place::Place;
+use crate::commands::trees::Trees;
+use crate::error::{Error, Exit, Result};
+use crate::mounts;
+use crate::output::{Json, Out};
+use btrfs_disk::ids::DEV_STATS_OBJECTID;
+use btrfs_disk::key::kind;
+use btrfs_disk::{Key, TreeId};
+
+pub const STATS: Command = Command {
+    name: "device stats",
+    summary: "show the errors that a device was found to have",
+    usage: "[--json] [-c] VOLUME",
+    help: "\
+Shows how often the device of a volume failed, or gave wrong bytes, as the volume itself has
+it written down: what the kernel's btrfs counted. VOLUME is an image or a path of a mount.
+Errors that a mount of Spinney meets are in its log, and are not counted there yet.
+
+Options
+    -c, --check     exit code 64 if one of the counters is not zero
+        --json      in the JSON format of btrfs-progs
+
+Examples
+    spinney device stats -c /mnt
+",
+    run,
+};
+
+const NAMES: [&str; 5] =
+    ["write_io_errs", "read_io_errs", "flush_io_errs", "corruption_errs", "generation_errs"];
+
+fn run(mut args: Args) -> Result<Exit> {
+    let (mut operands, mut json, mut check) = (Vec::new(), false, false);
+    while let Some(arg) = args.next()? {
+        match arg {
+            Arg::Long("json") => json = true,
+            Arg::Short('c') | Arg::Long("check") => check = true,
+            Arg::Short('z') | Arg::Long("reset") => {
+                return Err(Error::new("counters are not set to zero yet"));
+            }
+            Arg::Value(value) => operands.push(value),
+            other => return Err(unexpected(other)),
+        }
+    }
+    let place = Place::parse(&one(operands, "an image or a path of a mount")?);
+    let device = device_of(&place)?;
+    let all = read(&Trees::open(&place)?)?;
+    let mut out = Out::new();
+    if json {
+        out.line(as_json(&device, &all))?;
+    } else {
+        for (_, counters) in &all {
+            for (name, count) in NAMES.iter().zip(counters) {
+                let name = format!("[{device}].{name}");
+                out.line(format!("{name:<width$} {count}", width = device.len() + 19))?;
+            }
+        }
+    }
+    out.finish()?;
+    let some = all.iter().any(|(_, counters)| counters.iter().any(|count| *count != 0));
+    Ok(if check && some { Exit::Code(64) } else { Exit::Done })
+}
+
+/// By which the user knows it.
+fn device_of(place: &Place) -> Result<String> {
+    match place {
+        Place::Image(inside) => Ok(inside.image.display().to_string()),
+        Place::Mount(path) => {
+            let mount = mounts::around(path).map_err(|e| Error::io(path, &e))?;
+            Ok(mount.map_or_else(|| place.show(), |mount| mount.source.display().to_string()))
+        }
+    }
+}
+
+/// Of each device by its number; one that was never counted for has zeros.
+fn read(trees: &Trees) -> Result<Vec<(u64, [u64; 5])>> {
+    let mut all = Vec::new();
+    trees.each(TreeId::CHUNK, Key::MIN..=Key::MAX, |key, _| {
+        if key.kind == kind::DEV_ITEM {
+            all.push((key.offset, [0; 5]));
+        }
+        Ok(())
+    })?;
+    let range = Key::new(DEV_STATS_OBJECTID, kind::PERSISTENT_ITEM, 0)
+        ..=Key::new(DEV_STATS_OBJECTID, kind::PERSISTENT_ITEM, u64::MAX);
+    trees.each(TreeId::DEV, range, |key, data| {
+        if let Some((_, counters)) = all.iter_mut().find(|(id, _)| *id == key.offset) {
+            for (slot, bytes) in counters.iter_mut().zip(data.chunks_exact(8)) {
+                *slot = u64::from_le_bytes([
+                    bytes[0], bytes[1], bytes[2], bytes[3], bytes[4], bytes[5], bytes[6], bytes[7],
+                ]);
+            }
+        }
+        Ok(())
+    })?;
+    Ok(all)
+}
+
+fn as_json(device: &str, all: &[(u64, [u64; 5])]) -> String {
+    Json::as_progs(|o| {
+        o.array("device-stats", |stats| {
+            for (id, counters) in all {
+                stats.object(|o| {
+                    o.text("device", device).text("devid", &id.to_string());
+                    for (name, count) in NAMES.iter().zip(counters) {
+                        o.text(name, &count.to_string());
+                    }
+                });
+            }
+        });
+    })
+}

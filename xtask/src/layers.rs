@@ -37,6 +37,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "btrfs-tree",
             "btrfs-space",
             "btrfs-txn",
+            "inode-index",
             "locks",
         ],
     ),

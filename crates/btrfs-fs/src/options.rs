@@ -21,7 +21,7 @@ pub struct Options {
     pub subvol: Subvol,
     /// Longest time between commits.
     pub commit_interval: Duration,
-    /// Bytes of memory for all that the next three are parts of, for inodes, and for what a
+    /// Bytes of memory for all that the next four are parts of, and for what a
     /// commit builds: who needs more takes it from those that need less.
     pub memory_bytes: u64,
     /// Bytes of memory for cached nodes, at most.
@@ -30,6 +30,10 @@ pub struct Options {
     pub delta_bytes: u64,
     /// Bytes of unwritten file content before it is written back, at most.
     pub dirty_bytes: u64,
+    /// Bytes of memory for inodes, and a quarter of all at most; those that are in use at the
+    /// moment, or have something unwritten, come on top. The others are loaded again when they
+    /// are asked for, whether callers have them open or not.
+    pub inode_bytes: u64,
     /// What a read does to the access time.
     pub atime: Atime,
     /// Directories' access times stay.
@@ -106,6 +110,7 @@ impl Options {
             cache: self.cache_bytes,
             delta: self.delta_bytes,
             content: self.dirty_bytes,
+            inodes: self.inode_bytes,
         }
     }
 
@@ -139,6 +144,7 @@ impl Default for Options {
             cache_bytes: 512 << 20,
             delta_bytes: 256 << 20,
             dirty_bytes: 256 << 20,
+            inode_bytes: 128 << 20,
             atime: Atime::Never,
             nodiratime: false,
             user_subvol_rm_allowed: false,

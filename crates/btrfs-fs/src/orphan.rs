@@ -16,6 +16,7 @@ use btrfs_disk::ids::ORPHAN_OBJECTID;
 use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Key, TreeId};
 use btrfs_txn::{Core, Op};
+use inode_index::Ref;
 use locks::{Mutex, Rank};
 use std::sync::Arc;
 use vfs::{Damage, FsError, Result};
@@ -47,7 +48,7 @@ pub struct Orphans {
     reservations: Arc<Reservations>,
     reserver: Arc<Reserver>,
     /// Inodes without names that a full volume had no room to erase.
-    unerased: Mutex<Vec<Arc<Inode>>>,
+    unerased: Mutex<Vec<Ref<Inode>>>,
 }
 
 impl Orphans {
@@ -69,8 +70,8 @@ impl Orphans {
     }
 
     /// Called when an inode may have become unused.
-    pub fn release(&self, inode: Arc<Inode>) {
-        if inode.is_looked_up() {
+    pub fn release(&self, inode: Ref<Inode>) {
+        if Ref::claims(&inode) != 0 {
             return;
         }
         let unnamed = inode.read().is_ok_and(|state| state.item.nlink == 0 && state.orphan);
@@ -106,7 +107,7 @@ impl Orphans {
 
     /// Removes all items of an inode without names. Reserves before it locks: a reservation
     /// may wait for a commit, which locks inodes.
-    pub fn erase(&self, inode: &Arc<Inode>) -> Result<()> {
+    pub fn erase(&self, inode: &Ref<Inode>) -> Result<()> {
         let mut step = FIRST_STEP;
         loop {
             let (_room, room_for) = self.reserver.reserve_removal_of_items(step as u64)?;

@@ -329,3 +329,47 @@ fn holes_are_told_exactly() {
         assert_eq!(by_kernel, exactly, "{mkfs:?}: the kernel");
     }
 }
+
+fn open_inodes(fs: &dyn FileSystem) -> u64 {
+    fs.stats().iter().find(|stat| stat.name == "inodes.open").expect("it is counted").value
+}
+
+/// Callers hold 20,000 files, memory few of them: who asks again gets what was there, what was
+/// written is written, and who has no name any more stays as long as somebody holds it.
+#[test]
+fn callers_hold_more_inodes_than_memory() {
+    let image = Image::new(256 << 20, &[]);
+    let inode_bytes = 1 << 20;
+    let options = btrfs_fs::Options { background: false, inode_bytes, ..Default::default() };
+    let fs = image.open_with(options);
+    let dir = fs.mkdir(&CX, fs.root(), b"many", 0o755).expect("mkdir").attr.ino;
+    let files: Vec<Ino> = (0..20_000).map(|n| file(&fs, dir, &format!("f{n}"))).collect();
+    assert!(open_inodes(&fs) < 4000, "{} inodes in memory", open_inodes(&fs));
+    let unnamed: Vec<usize> = (0..files.len()).step_by(3000).collect();
+    for n in &unnamed {
+        write(&fs, files[*n], 0, format!("content of {n}").as_bytes());
+        fs.unlink(&CX, dir, format!("f{n}").as_bytes()).expect("unlink");
+    }
+    for (n, ino) in files.iter().enumerate() {
+        write(&fs, *ino, 100, format!("{n}").as_bytes());
+        fs.setattr(&CX, *ino, &SetAttr { uid: Some(n as u32), ..SetAttr::default() }).unwrap();
+    }
+    fs.sync().expect("commit");
+    for (n, ino) in files.iter().enumerate().rev() {
+        let attr = fs.getattr(*ino).expect("it is held");
+        let named = u32::from(!unnamed.contains(&n));
+        assert_eq!((attr.ino, attr.uid, attr.nlink), (*ino, n as u32, named));
+        let mut found = vec![0; 100 + n.to_string().len()];
+        assert_eq!(fs.read(*ino, 0, &mut found).expect("read"), found.len());
+        assert_eq!(found[100..], *n.to_string().as_bytes());
+        let first = if named == 0 { format!("content of {n}") } else { String::new() };
+        assert_eq!(found[..first.len()], *first.as_bytes());
+    }
+    assert!(open_inodes(&fs) < 4000, "{} inodes in memory", open_inodes(&fs));
+    files.iter().for_each(|ino| fs.forget(*ino, 1));
+    for n in unnamed {
+        let gone = errno(fs.getattr(files[n]));
+        assert!([libc::ENOENT, libc::ESTALE].contains(&gone), "file {n} was forgotten: {gone}");
+    }
+    close_and_judge(&image, fs);
+}

@@ -37,7 +37,7 @@ fn run_mounted(
 ) {
     let image = make();
     let model = RefFs::default();
-    let options = Options { background: false, compress, ..Options::default() };
+    let options = Options { background: false, compress, ..common::inodes(seed) };
     let fs = image.open_checked(options);
     // Where the kernel stores zeros we may leave a hole: `holes_are_zeros` judges seeks.
     let ops = generate(seed, steps, &config.clone().without(&[OpKind::Seek]));

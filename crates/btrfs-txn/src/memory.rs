@@ -24,10 +24,14 @@ pub struct MemoryLimits {
     pub delta: u64,
     /// Content that no extent holds yet.
     pub content: u64,
+    /// Inodes, beside those that cannot be loaded again.
+    pub inodes: u64,
 }
 
 /// What is left to one part however much the others have, as a share of everything.
 const LEAST: u64 = 16;
+/// What inodes may take, as a share of everything.
+const MOST_INODES: u64 = 4;
 /// The cache's share of that kind is twice as large.
 const LEAST_CACHE: u64 = 8;
 /// The cache follows in steps of such a share of everything.
@@ -77,6 +81,16 @@ impl Memory {
     /// What inodes in use take.
     pub fn note_inodes(&self, bytes: u64) {
         self.inodes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// From where on some inodes should leave memory.
+    pub fn most_inodes(&self) -> u64 {
+        self.limits.inodes.min(self.limits.all / MOST_INODES)
+    }
+
+    /// Whether there are more than that.
+    pub fn has_many_inodes(&self) -> bool {
+        self.inodes.load(Ordering::Relaxed) > self.most_inodes()
     }
 
     /// What the nodes take that a commit has built and not written.
@@ -160,8 +174,8 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn memory() -> Memory {
-        let half = 256 * MIB;
-        Memory::new(MemoryLimits { all: 512 * MIB, cache: 512 * MIB, delta: half, content: half })
+        let (all, half) = (512 * MIB, 256 * MIB);
+        Memory::new(MemoryLimits { all, cache: all, delta: half, content: half, inodes: half })
     }
 
     #[test]
@@ -188,10 +202,12 @@ mod tests {
 
     #[test]
     fn without_a_budget_each_part_has_its_bound() {
-        let limits =
-            MemoryLimits { all: u64::MAX, cache: 64 * MIB, delta: 200 * MIB, content: 100 * MIB };
-        let memory = Memory::new(limits);
+        let (cache, delta, content, inodes) = (64 * MIB, 200 * MIB, 100 * MIB, 50 * MIB);
+        let memory = Memory::new(MemoryLimits { all: u64::MAX, cache, delta, content, inodes });
+        memory.note_inodes(inodes);
+        assert!(!memory.has_many_inodes());
         memory.note_inodes(1 << 40);
+        assert!(memory.has_many_inodes());
         assert_eq!(memory.note_delta(1 << 40, 1 << 40), None);
         assert_eq!((memory.most_delta(), memory.most_dirty()), (200 * MIB, 100 * MIB));
     }

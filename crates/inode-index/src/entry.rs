@@ -96,9 +96,10 @@ impl<T> Entry<T> {
         self.word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, gone).is_ok()
     }
 
-    /// Sets GONE whoever has it, and drops the claims; false if it was set.
-    pub(crate) fn seal_at_once(&self) -> bool {
-        let gone = |word: u64| (word & GONE == 0).then_some((word & (REFS | INDEXED)) | GONE);
+    /// Sets GONE whoever has it, and gives `count` claims back; false if it was set.
+    pub(crate) fn seal_at_once(&self, count: u64) -> bool {
+        let fewer = |word: u64| word - count.min(claims_in(word)) * CLAIM;
+        let gone = |word: u64| (word & GONE == 0).then(|| fewer(word) | GONE);
         self.word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, gone).is_ok()
     }
 }

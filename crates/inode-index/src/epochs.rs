@@ -12,9 +12,11 @@
 //!
 //! What it does not know: what is freed.
 
+// An estimate that nothing depends on: no model looks at it.
 use super::sync::{
     AtomicU32, AtomicUsize, BATCH, Mutex, Ordering, PLACES, Rank, full_fence, place,
 };
+use std::sync::atomic::AtomicI64;
 
 /// Something unlinked, and what frees it.
 struct GivenUp {
@@ -39,6 +41,8 @@ struct Bag {
 #[repr(align(128))]
 struct Place {
     reading: [AtomicU32; 2],
+    /// Entries that came less those that went, by threads of this place.
+    entries: AtomicI64,
     bag: Mutex<Bag>,
 }
 
@@ -59,6 +63,7 @@ impl Default for Epochs {
     fn default() -> Epochs {
         let place = || Place {
             reading: [AtomicU32::new(0), AtomicU32::new(0)],
+            entries: AtomicI64::new(0),
             bag: Mutex::new(Rank::Leaf, Bag::default()),
         };
         Epochs { places: (0..PLACES).map(|_| place()).collect(), side: AtomicUsize::new(0) }
@@ -72,6 +77,17 @@ impl Epochs {
         reading.fetch_add(1, Ordering::SeqCst);
         full_fence();
         Pin { epochs: self, reading }
+    }
+
+    /// How many entries the indexes have; beside who changes them an estimate.
+    pub fn entries(&self) -> usize {
+        let of = |place: &Place| place.entries.load(std::sync::atomic::Ordering::Relaxed);
+        self.places.iter().map(of).sum::<i64>().max(0) as usize
+    }
+
+    pub(crate) fn count(&self, more: i64) {
+        let entries = &self.places[place()].entries;
+        entries.fetch_add(more, std::sync::atomic::Ordering::Relaxed);
     }
 
     /// Frees `what` by `free` when nobody who is pinned now is so any more.

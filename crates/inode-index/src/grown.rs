@@ -33,7 +33,9 @@ impl<T: Send + Sync + 'static> Grown<T> {
         match self.0.insert(pin, number, &new, 0) {
             Err(Refused::NoMemory) => Err(NoMemory),
             // Whoever was first: nothing else is refused where nothing is reserved.
-            Ok(()) | Err(Refused::Taken(_) | Refused::Reserved) => {
+            put @ (Ok(()) | Err(Refused::Taken(_) | Refused::Reserved)) => {
+                // No entry that anybody counts: it never goes.
+                pin.epochs().count(-i64::from(put.is_ok()));
                 Ok(self.get(pin, number).expect("nothing goes"))
             }
         }

@@ -132,6 +132,7 @@ impl<T: Send + Sync + 'static> Index<T> {
             };
             new.entry().enter_index(claims);
             if exchange(slot, at, new.as_ptr().cast()) {
+                self.epochs.count(1);
                 if at.is_null() {
                     return Ok(());
                 }
@@ -200,9 +201,9 @@ impl<T: Send + Sync + 'static> Index<T> {
         self.take_out(pin, number, entry, |entry| entry.seal(2, most))
     }
 
-    /// Takes `entry` out whoever refers to it, with its claims.
-    pub fn remove(&self, pin: &Pin<'_>, number: u64, entry: &Ref<T>) -> bool {
-        self.take_out(pin, number, entry, Entry::seal_at_once)
+    /// Takes `entry` out whoever refers to it, and gives `count` claims back; others stay.
+    pub fn remove(&self, pin: &Pin<'_>, number: u64, entry: &Ref<T>, count: u64) -> bool {
+        self.take_out(pin, number, entry, |entry| entry.seal_at_once(count))
     }
 
     fn take_out(
@@ -290,6 +291,7 @@ impl<T: Send + Sync + 'static> Index<T> {
     /// Behind the seal of `entry`, by who set it.
     fn unlink(&self, pin: &Pin<'_>, number: u64, slot: &Slot, entry: &Entry<T>) {
         self.put_left(pin, number, slot, entry);
+        self.epochs.count(-1);
         let entry = std::ptr::from_ref(entry).cast_mut().cast();
         // SAFETY: the index's reference, which who sealed gives up, once; no slot has it any more,
         // by this thread or by another that was here before.
@@ -334,6 +336,7 @@ impl<T: Send + Sync + 'static> Drop for Index<T> {
     fn drop(&mut self) {
         self.tree.clear(&mut |at| {
             if at.addr() & 1 == 0 && at.addr() > RESERVED {
+                self.epochs.count(-1);
                 // SAFETY: an entry with the index's reference; nobody else looks any more. A gone
                 // one has been replaced by who sealed it, and he borrowed the index.
                 unsafe { release::<T>(at) };
@@ -360,6 +363,7 @@ impl<T: Send + Sync + 'static> Reservation<'_, T> {
         // SAFETY: the reserved slot is counted, so its leaf lives.
         let slot = unsafe { self.leaf.as_ref() }.slot(self.number);
         slot.store(new.as_ptr().cast(), Ordering::SeqCst);
+        self.index.epochs.count(1);
         new
     }
 }

@@ -110,9 +110,14 @@ fn step(
         }
         _ => {
             let Some(found) = index.find(&pin, n, 0) else { return };
+            let (_, claims) = known.expect("it is there");
+            let back = rng.below(claims + 1);
             let _other = found.clone();
-            assert!(index.remove(&pin, n, &found) && !index.remove(&pin, n, &found));
-            model.remove(&n);
+            assert!(index.remove(&pin, n, &found, back) && !index.remove(&pin, n, &found, back));
+            match claims - back {
+                0 => _ = model.remove(&n),
+                left => _ = model.insert(n, (None, left)),
+            }
         }
     }
 }

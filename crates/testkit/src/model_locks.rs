@@ -31,6 +31,10 @@ impl<T> RwLock<T> {
         self.0.read().expect("no model panics with a lock held")
     }
 
+    pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
+        self.0.try_read().ok()
+    }
+
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         self.0.write().expect("no model panics with a lock held")
     }

@@ -61,6 +61,8 @@ impl State {
 pub struct ReportedBlocks(AtomicU64);
 
 const NOTHING: u64 = u64::MAX;
+/// No file has so many.
+const UNKNOWN: u64 = u64::MAX - 1;
 
 impl Default for ReportedBlocks {
     fn default() -> ReportedBlocks {
@@ -69,6 +71,11 @@ impl Default for ReportedBlocks {
 }
 
 impl ReportedBlocks {
+    /// A caller may remember any.
+    pub(super) fn unknown() -> ReportedBlocks {
+        ReportedBlocks(AtomicU64::new(UNKNOWN))
+    }
+
     fn set(&self, blocks: u64) {
         self.0.store(blocks, Ordering::Relaxed);
     }

@@ -2,8 +2,8 @@
 
 use super::{Inode, State};
 use crate::ino::InodeId;
+use inode_index::Ref;
 use locks::RwLockWriteGuard;
-use std::sync::Arc;
 use vfs::Result;
 
 /// Exclusive access to a few inodes.
@@ -13,8 +13,8 @@ pub struct Locked<'a> {
 
 impl<'a> Locked<'a> {
     /// Locks each inode once, whatever the order and repetition in `inodes`.
-    pub fn new(inodes: &[&'a Arc<Inode>]) -> Result<Locked<'a>> {
-        let mut sorted: Vec<&'a Arc<Inode>> = inodes.to_vec();
+    pub fn new(inodes: &[&'a Ref<Inode>]) -> Result<Locked<'a>> {
+        let mut sorted: Vec<&'a Ref<Inode>> = inodes.to_vec();
         sorted.sort_by_key(|inode| inode.id);
         sorted.dedup_by_key(|inode| inode.id);
         let mut guards = Vec::with_capacity(sorted.len());

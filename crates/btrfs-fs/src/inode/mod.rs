@@ -15,7 +15,7 @@ pub use dirty::{Dirty, Pieces};
 pub use locked::Locked;
 pub use queue::DirtyQueue;
 pub use state::{Inode, LOCK_WAITS, State};
-pub use table::InodeTable;
+pub use table::{InodeTable, Reserved};
 
 use crate::error::IntoFs;
 use crate::ino::{self, InodeId};
@@ -23,10 +23,11 @@ use btrfs_disk::items::InodeItem;
 use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Key, TreeId};
 use btrfs_txn::{Core, Op};
+use inode_index::Ref;
 use locks::{Rank, RwLock};
 use rustc_hash::FxHashSet;
+use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use vfs::{Errno, FsError, Ino, Result};
 
 /// The inodes in use, loaded as they are asked for.
@@ -35,25 +36,40 @@ pub struct Inodes {
     table: InodeTable,
     /// Trees whose inodes are not to be had any more.
     closed: RwLock<FxHashSet<TreeId>>,
-    /// How many came, for `one_more`.
-    came: AtomicU64,
+    /// Inodes that come by one thread between two looks at their number.
+    noted_each: u64,
 }
 
-/// What one takes, with its place in the table.
-const INODE_COST: u64 = size_of::<Inode>() as u64 + 64;
-/// Inodes that come between two looks at their number.
+/// What one takes: with its count of references, its place in the index, and what the allocator
+/// adds.
+const INODE_COST: u64 = size_of::<Inode>() as u64 + 40;
+/// Inodes that come by one thread between two looks at their number, at most.
 const NOTED_EACH: u64 = 256;
+/// For each that came so many are looked at, for some that can leave.
+const LOOKED_AT: u64 = 4;
+
+thread_local! {
+    /// How many came by this thread, for `one_more`.
+    static CAME: Cell<u64> = const { Cell::new(0) };
+}
 
 impl Inodes {
     pub fn new(core: Arc<Core>) -> Inodes {
         let closed = RwLock::new(Rank::Leaf, FxHashSet::default());
-        Inodes { core, table: InodeTable::new(), closed, came: AtomicU64::new(0) }
+        let noted_each = (core.memory.most_inodes() / INODE_COST / 4).clamp(1, NOTED_EACH);
+        Inodes { core, table: InodeTable::new(), closed, noted_each }
     }
 
-    /// One more comes: now and then what all of them take is written down for the others.
+    /// One more comes: now and then what all of them take is written down for the others, and
+    /// some leave.
     fn one_more(&self) {
-        if self.came.fetch_add(1, Ordering::Relaxed).is_multiple_of(NOTED_EACH) {
+        let came = CAME.get();
+        CAME.set(came.wrapping_add(1));
+        if came.is_multiple_of(self.noted_each) {
             self.note_memory();
+            if self.core.memory.has_many_inodes() {
+                self.table.make_room((self.noted_each * LOOKED_AT) as usize);
+            }
         }
     }
 
@@ -66,7 +82,7 @@ impl Inodes {
         &self.table
     }
 
-    pub fn get(&self, ino: Ino) -> Result<Arc<Inode>> {
+    pub fn get(&self, ino: Ino) -> Result<Ref<Inode>> {
         if ino::is_stand_in(ino) {
             return Err(FsError::ReadOnly("the place of a nested subvolume".into()));
         }
@@ -74,14 +90,14 @@ impl Inodes {
     }
 
     /// Takes `lookups` references.
-    pub fn by_id(&self, id: InodeId, lookups: u64) -> Result<Arc<Inode>> {
+    pub fn by_id(&self, id: InodeId, lookups: u64) -> Result<Ref<Inode>> {
         self.table.get(id, lookups, || self.load(id))
     }
 
-    /// Adds an inode that was just made; its number is new.
-    pub(crate) fn insert(&self, id: InodeId, state: State, lookups: u64) -> Result<Arc<Inode>> {
+    /// A place for an inode that is about to be made; its number is new.
+    pub(crate) fn reserve(&self, id: InodeId) -> Result<Reserved<'_>> {
         self.one_more();
-        self.table.insert(id, state, lookups)
+        self.table.reserve(id)
     }
 
     /// No inode of `tree` can be used any more. Who works on one is waited for, so nothing of the
@@ -105,7 +121,7 @@ impl Inodes {
     }
 
     /// As if it had not been closed; answers the inodes that were in memory.
-    pub(crate) fn open_tree(&self, closed: ClosedTree) -> Vec<Arc<Inode>> {
+    pub(crate) fn open_tree(&self, closed: ClosedTree) -> Vec<Ref<Inode>> {
         self.closed.write().remove(&closed.tree);
         for inode in &closed.inodes {
             inode.state.write().erased = false;
@@ -123,14 +139,16 @@ impl Inodes {
         };
         let item = InodeItem::read(&bytes).fs()?;
         self.one_more();
-        Ok(State { item, landed_size: item.size, ..State::default() })
+        // Who held its number all the while may remember anything.
+        let reported = ReportedBlocks::unknown();
+        Ok(State { item, landed_size: item.size, reported, ..State::default() })
     }
 }
 
 /// A tree whose inodes cannot be used any more, and those that were in memory.
 pub(crate) struct ClosedTree {
     tree: TreeId,
-    inodes: Vec<Arc<Inode>>,
+    inodes: Vec<Ref<Inode>>,
 }
 
 impl ClosedTree {

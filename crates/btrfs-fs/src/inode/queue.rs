@@ -8,10 +8,10 @@
 //! What it does not know: what there is to write, and whether it could be written.
 
 use super::Inode;
-use crate::sync::{Arc, Mutex, Ordering, Rank, RwLock, RwLockReadGuard};
+use crate::sync::{Mutex, Ordering, Rank, Ref, RwLock, RwLockReadGuard};
 
 pub struct DirtyQueue {
-    list: Mutex<Vec<Arc<Inode>>>,
+    list: Mutex<Vec<Ref<Inode>>>,
     /// Held shared by who took inodes out of the list and is not done with them, but for a
     /// commit, of which there is one at a time. Comes before inodes in the lock order, and
     /// behind a running commit.
@@ -29,7 +29,7 @@ impl Default for DirtyQueue {
 
 impl DirtyQueue {
     /// `inode` was changed. It may be in the list already: then this is one load.
-    pub fn add(&self, inode: &Arc<Inode>) {
+    pub fn add(&self, inode: &Ref<Inode>) {
         if inode.queued.load(Ordering::Acquire) {
             return;
         }
@@ -42,27 +42,27 @@ impl DirtyQueue {
 
     /// For who is about to change `inode`, perhaps in several steps of which a later one may
     /// fail: taken before the inode is locked, it adds it when all is done.
-    pub fn add_at_end<'q>(&'q self, inode: &'q Arc<Inode>) -> AddAtEnd<'q> {
+    pub fn add_at_end<'q>(&'q self, inode: &'q Ref<Inode>) -> AddAtEnd<'q> {
         AddAtEnd { queue: self, inode }
     }
 
     /// Takes all, for a commit. What others took out has landed by then, or is in the list
     /// again, and so among it.
-    pub fn take_all(&self) -> Vec<Arc<Inode>> {
+    pub fn take_all(&self) -> Vec<Ref<Inode>> {
         let _others = self.turns.write();
         std::mem::take(&mut *self.list.lock())
     }
 
     /// Takes what nobody else is at work on; the turn ends when all of it has landed or is in
     /// the list again.
-    pub fn take_some(&self) -> (RwLockReadGuard<'_, ()>, Vec<Arc<Inode>>) {
+    pub fn take_some(&self) -> (RwLockReadGuard<'_, ()>, Vec<Ref<Inode>>) {
         let turn = self.turns.read();
         let list = std::mem::take(&mut *self.list.lock());
         (turn, list)
     }
 
     /// Puts one back that nobody has begun with: it still has its mark.
-    pub fn put_back(&self, inode: Arc<Inode>) {
+    pub fn put_back(&self, inode: Ref<Inode>) {
         self.list.lock().push(inode);
     }
 
@@ -76,7 +76,7 @@ impl DirtyQueue {
 #[must_use]
 pub struct AddAtEnd<'q> {
     queue: &'q DirtyQueue,
-    inode: &'q Arc<Inode>,
+    inode: &'q Ref<Inode>,
 }
 
 impl Drop for AddAtEnd<'_> {

@@ -20,10 +20,10 @@ pub static LOCK_WAITS: AtomicU64 = AtomicU64::new(0);
 pub struct Inode {
     pub id: InodeId,
     pub ino: Ino,
-    /// References that callers hold (`Entry`s minus `forget`s); the table's alone to change.
-    pub(super) lookups: AtomicU64,
     /// In the engine's list of inodes with unwritten data; the list's alone to change.
     pub(super) queued: AtomicBool,
+    /// Found in the table since that was last asked.
+    used: AtomicBool,
     pub(super) state: RwLock<State>,
 }
 
@@ -72,14 +72,27 @@ impl Inode {
         Inode {
             id,
             ino,
-            lookups: AtomicU64::new(0),
             queued: AtomicBool::new(false),
+            used: AtomicBool::new(false),
             state: RwLock::numbered(Rank::Inode, place_of(id), state),
         }
     }
 
-    pub fn is_looked_up(&self) -> bool {
-        self.lookups.load(Ordering::Acquire) != 0
+    pub(super) fn use_now(&self) {
+        // Mostly it is known, and the line stays as it is.
+        if !self.used.load(Ordering::Relaxed) {
+            self.used.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether it was found since this was last asked.
+    pub(super) fn was_used(&self) -> bool {
+        self.used.load(Ordering::Relaxed) && self.used.swap(false, Ordering::Relaxed)
+    }
+
+    /// Whether loading it again gives all that memory has of it now.
+    pub(super) fn can_be_loaded_again(&self) -> bool {
+        self.state.try_read().is_some_and(|state| state.is_as_stored())
     }
 
     /// Shared access; ESTALE if the inode is gone.
@@ -100,6 +113,12 @@ impl Inode {
 impl State {
     fn usable(&self) -> Result<()> {
         if self.loaded && !self.erased { Ok(()) } else { Err(Errno::ESTALE.into()) }
+    }
+
+    fn is_as_stored(&self) -> bool {
+        let has_name = self.item.nlink > 0 && !self.orphan && !self.linkable;
+        let has_landed = self.dirty.is_none() && self.pending_from.is_none() && !self.item_dirty;
+        self.usable().is_ok() && has_name && has_landed && !self.refused && !self.no_inline
     }
 
     pub fn is_dir(&self) -> bool {

@@ -1,35 +1,62 @@
-//! The inodes in use, by number.
+//! The inodes in use, by number: an index for each subvolume (crate `inode-index`).
 //!
-//! Sharded; a shard's lock is held for a probe and an insert, never over I/O: a loader
-//! inserts the inode with its own lock held and reads its item then.
+//! A lookup takes no lock, and none is held over I/O: a loader puts the inode in with the inode's
+//! own lock held, and reads its item then.
 //!
-//! Invariant: an inode is in the table as long as a caller has looked it up, somebody has an
-//! `Arc` of it, or it is queued. So references by lookup are taken under the shard's lock
-//! alone: who evicts has looked at both counts then, and they did not change in between.
-//! (tests/lockfree)
+//! Invariants:
+//! * an inode is in the table as long as somebody has a `Ref` of it, or it is queued: the queue
+//!   has one;
+//! * what callers have looked up they hold by number, as claims in the index. Those stay when the
+//!   inode leaves memory, so a number that is claimed is never taken for one that nobody needs.
+//!   (tests/lockfree)
 
 use super::{Inode, State};
 use crate::ino::{self, InodeId};
-use crate::sync::{Arc, Ordering, Rank, RwLock, SHARDS};
+use crate::sync::{
+    Arc, Epochs, Grown, Index, Mutex, Pin, Rank, Ref, Refused, Reservation, Reserve,
+};
 use btrfs_disk::TreeId;
-use rustc_hash::FxHashMap;
-use vfs::Result;
-
-type Shard = FxHashMap<InodeId, Arc<Inode>>;
+use vfs::{Errno, Ino, Result};
 
 pub struct InodeTable {
-    shards: Box<[RwLock<Shard>]>,
+    epochs: Arc<Epochs>,
+    /// An index stays when its subvolume is gone: some hundred bytes.
+    trees: Grown<Index<Inode>>,
+    /// Where `make_room` looks next: a subvolume, and a number there.
+    hand: Mutex<(u64, u64)>,
+}
+
+/// A number that a new inode will have, and the memory for it: to use them cannot fail.
+pub struct Reserved<'t> {
+    pub id: InodeId,
+    ino: Ino,
+    place: Reservation<'t, Inode>,
+}
+
+impl Reserved<'_> {
+    /// The inode comes, with `lookups` references by callers.
+    pub fn fill(self, state: State, lookups: u64) -> Ref<Inode> {
+        let Reserved { id, ino, place } = self;
+        place.fill(Inode::new(id, ino, State { loaded: true, ..state }), lookups)
+    }
 }
 
 impl InodeTable {
     pub fn new() -> InodeTable {
-        InodeTable {
-            shards: (0..SHARDS).map(|_| RwLock::new(Rank::InodeTable, Shard::default())).collect(),
-        }
+        let epochs = Arc::new(Epochs::default());
+        let trees = Grown::new(epochs.clone());
+        InodeTable { trees, hand: Mutex::new(Rank::Leaf, (0, 0)), epochs }
     }
 
+    /// How many there are; beside those who come and go an estimate.
     pub fn len(&self) -> usize {
-        self.shards.iter().map(|s| s.read().len()).sum()
+        self.epochs.entries()
+    }
+
+    /// The index of `tree`, made if there is none.
+    fn index(&self, pin: &Pin<'_>, tree: TreeId) -> Result<&Index<Inode>> {
+        let make = || Index::new(self.epochs.clone());
+        self.trees.get_or_make(pin, tree.0, make).map_err(|_| Errno::ENOMEM.into())
     }
 
     /// The inode, loaded by `load` if it is not in memory; takes `lookups` references.
@@ -38,20 +65,15 @@ impl InodeTable {
         id: InodeId,
         lookups: u64,
         load: impl FnOnce() -> Result<State>,
-    ) -> Result<Arc<Inode>> {
+    ) -> Result<Ref<Inode>> {
         if let Some(inode) = self.find(id, lookups) {
             return Ok(inode);
         }
-        let fresh = Arc::new(Inode::new(id, ino::number(id)?, State::default()));
+        let fresh = Ref::try_new(Inode::new(id, ino::number(id)?, State::default()));
+        let fresh = fresh.ok_or(Errno::ENOMEM)?;
         let mut state = fresh.state.write();
-        {
-            let mut shard = self.shards[id.shard(SHARDS)].write();
-            if let Some(inode) = shard.get(&id) {
-                inode.lookups.fetch_add(lookups, Ordering::Relaxed);
-                return Ok(inode.clone());
-            }
-            fresh.lookups.store(lookups, Ordering::Relaxed);
-            shard.insert(id, fresh.clone());
+        if let Some(inode) = self.put(&fresh, lookups)? {
+            return Ok(inode);
         }
         match load() {
             Ok(loaded) => {
@@ -60,72 +82,106 @@ impl InodeTable {
                 Ok(fresh)
             }
             Err(error) => {
-                self.shards[id.shard(SHARDS)].write().remove(&id);
+                let pin = self.epochs.pin();
+                self.index(&pin, id.tree)?.remove(&pin, id.objectid, &fresh, lookups);
                 Err(error)
             }
         }
     }
 
-    /// The inode if it is in memory; takes `lookups` references.
-    pub fn find(&self, id: InodeId, lookups: u64) -> Option<Arc<Inode>> {
-        let shard = self.shards[id.shard(SHARDS)].read();
-        let inode = shard.get(&id)?;
-        inode.lookups.fetch_add(lookups, Ordering::Relaxed);
-        Some(inode.clone())
-    }
-
-    /// Gives `count` lookup references back; the inode, if those were the last.
-    pub fn forget(&self, id: InodeId, count: u64) -> Option<Arc<Inode>> {
-        let inode = self.find(id, 0)?;
-        let before = inode.lookups.fetch_sub(count, Ordering::AcqRel);
-        debug_assert!(before >= count, "more forgotten than looked up");
-        (before == count).then_some(inode)
-    }
-
-    /// Adds an inode that was just made; its number is new.
-    pub fn insert(&self, id: InodeId, state: State, lookups: u64) -> Result<Arc<Inode>> {
-        let inode = Arc::new(Inode::new(id, ino::number(id)?, State { loaded: true, ..state }));
-        inode.lookups.store(lookups, Ordering::Relaxed);
-        let old = self.shards[id.shard(SHARDS)].write().insert(id, inode.clone());
-        assert!(old.is_none(), "inode number {id:?} was in use");
-        Ok(inode)
-    }
-
-    /// Drops the inode if nobody refers to it and it has nothing unwritten. The caller's
-    /// own `Arc` counts as one reference.
-    pub fn evict(&self, inode: Arc<Inode>) -> bool {
-        let mut shard = self.shards[inode.id.shard(SHARDS)].write();
-        let idle = inode.lookups.load(Ordering::Relaxed) == 0
-            && Arc::strong_count(&inode) == 2
-            && !inode.queued.load(Ordering::Acquire);
-        if idle {
-            shard.remove(&inode.id);
+    /// Puts `fresh` in its place; or answers who is there.
+    fn put(&self, fresh: &Ref<Inode>, lookups: u64) -> Result<Option<Ref<Inode>>> {
+        let pin = self.epochs.pin();
+        match self.index(&pin, fresh.id.tree)?.insert(&pin, fresh.id.objectid, fresh, lookups) {
+            Ok(()) => Ok(None),
+            Err(Refused::Taken(inode)) => Ok(Some(inode)),
+            Err(Refused::NoMemory) => Err(Errno::ENOMEM.into()),
+            // It is being made, and nobody was told of it.
+            Err(Refused::Reserved) => Err(Errno::ENOENT.into()),
         }
-        idle
+    }
+
+    /// The inode if it is in memory; takes `lookups` references.
+    pub fn find(&self, id: InodeId, lookups: u64) -> Option<Ref<Inode>> {
+        let pin = self.epochs.pin();
+        let inode = self.trees.get(&pin, id.tree.0)?.find(&pin, id.objectid, lookups)?;
+        inode.use_now();
+        Some(inode)
+    }
+
+    /// Gives `count` lookup references back; the inode, if those were the last and it is in
+    /// memory. One that is not has a name, or had not left it.
+    pub fn forget(&self, id: InodeId, count: u64) -> Option<Ref<Inode>> {
+        let pin = self.epochs.pin();
+        self.trees.get(&pin, id.tree.0)?.give_back(&pin, id.objectid, count)
+    }
+
+    /// A place for an inode that is about to be made.
+    pub fn reserve(&self, id: InodeId) -> Result<Reserved<'_>> {
+        let ino = ino::number(id)?;
+        let index = self.index(&self.epochs.pin(), id.tree)?;
+        match index.reserve(id.objectid) {
+            Ok(place) => Ok(Reserved { id, ino, place }),
+            Err(Reserve::NoMemory) => Err(Errno::ENOMEM.into()),
+            Err(Reserve::InUse) => panic!("inode number {id:?} was in use"),
+        }
+    }
+
+    /// Drops the inode if nobody else refers to it; who writes it back or changes it does.
+    pub fn evict(&self, inode: Ref<Inode>) -> bool {
+        let (id, pin) = (inode.id, self.epochs.pin());
+        let index = self.trees.get(&pin, id.tree.0);
+        index.is_some_and(|index| index.evict(&pin, id.objectid, &inode, false))
+    }
+
+    fn each(&self, index: &Index<Inode>, all: &mut Vec<Ref<Inode>>) {
+        index.each(&self.epochs.pin(), &mut |_, inode| all.push(inode));
     }
 
     /// Every inode in memory.
-    pub fn all(&self) -> Vec<Arc<Inode>> {
-        self.shards.iter().flat_map(|s| s.read().values().cloned().collect::<Vec<_>>()).collect()
+    pub fn all(&self) -> Vec<Ref<Inode>> {
+        let mut all = Vec::new();
+        for (_, index) in self.indexes() {
+            self.each(index, &mut all);
+        }
+        all
     }
 
     /// Every inode of `tree` in memory.
-    pub(crate) fn of_tree(&self, tree: TreeId) -> Vec<Arc<Inode>> {
-        let of = |s: &RwLock<Shard>| -> Vec<Arc<Inode>> {
-            s.read().values().filter(|inode| inode.id.tree == tree).cloned().collect()
-        };
-        self.shards.iter().flat_map(of).collect()
+    pub(crate) fn of_tree(&self, tree: TreeId) -> Vec<Ref<Inode>> {
+        let mut all = Vec::new();
+        let index = self.trees.get(&self.epochs.pin(), tree.0);
+        index.into_iter().for_each(|index| self.each(index, &mut all));
+        all
     }
 
-    /// Drops every inode that nobody refers to and that has nothing unwritten: those
-    /// that were in use when their last reference went.
+    fn indexes(&self) -> Vec<(u64, &Index<Inode>)> {
+        let mut indexes = Vec::new();
+        self.trees.each(&self.epochs.pin(), |tree, index| indexes.push((tree, index)));
+        indexes
+    }
+
+    /// Drops every inode that nobody refers to: those that were in use when their last
+    /// reference went.
     pub fn evict_idle(&self) {
-        for shard in &self.shards {
-            shard.write().retain(|_, inode| {
-                inode.lookups.load(Ordering::Relaxed) != 0
-                    || Arc::strong_count(inode) > 1
-                    || inode.queued.load(Ordering::Acquire)
-            });
+        for (_, index) in self.indexes() {
+            index.evict_idle(0, usize::MAX, false, |_| true);
         }
+    }
+
+    /// Looks at `most` inodes of a subvolume, going round: who was not used since the last time
+    /// and can be loaded again leaves memory, whether callers hold its number or not.
+    pub fn make_room(&self, most: usize) -> usize {
+        let (tree, from) = *self.hand.lock();
+        let indexes = self.indexes();
+        let Some((at, index)) = indexes.into_iter().find(|(at, _)| *at >= tree) else {
+            *self.hand.lock() = (0, 0);
+            return 0;
+        };
+        let from = if at == tree { from } else { 0 };
+        let may_leave = |inode: &Inode| !inode.was_used() && inode.can_be_loaded_again();
+        let (gone, next) = index.evict_idle(from, most, true, may_leave);
+        *self.hand.lock() = next.map_or((at + 1, 0), |next| (at, next));
+        gone
     }
 }

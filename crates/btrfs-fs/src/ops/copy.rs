@@ -16,7 +16,7 @@ use crate::writeback::{flush_to_extents, load_inline};
 use btrfs_disk::items::{FileExtentFields, inode_flags};
 use btrfs_space::Priority;
 use btrfs_txn::Op;
-use std::sync::Arc;
+use inode_index::Ref;
 use vfs::{Errno, FsError, Ino, Result, WriteFlags};
 
 /// Extent items that one operation shares at most.
@@ -166,7 +166,7 @@ fn stays_inline(engine: &Engine, source: &Inode) -> Result<bool> {
     Ok(first.first().is_some_and(Mapped::is_inline))
 }
 
-fn share(engine: &Engine, source: &Arc<Inode>, target: &Arc<Inode>, range: Range) -> Result<()> {
+fn share(engine: &Engine, source: &Ref<Inode>, target: &Ref<Inode>, range: Range) -> Result<()> {
     engine.subvol_writable(target.id.tree)?;
     if source.id.tree != target.id.tree {
         engine.reserver.within_limits(target.id.tree, range.len)?;
@@ -179,8 +179,8 @@ fn share(engine: &Engine, source: &Arc<Inode>, target: &Arc<Inode>, range: Range
 
 fn share_locked(
     engine: &Engine,
-    source: &Arc<Inode>,
-    target: &Arc<Inode>,
+    source: &Ref<Inode>,
+    target: &Ref<Inode>,
     range: Range,
     budget: &mut DirtyReservation<'_>,
 ) -> Result<()> {
@@ -220,7 +220,7 @@ fn share_locked(
 /// sees a part whose old content is gone and whose new content is not there yet.
 fn insert_shared(
     engine: &Engine,
-    target: &Arc<Inode>,
+    target: &Ref<Inode>,
     state: &mut State,
     mapped: &[Mapped],
     range: &Range,
@@ -271,7 +271,7 @@ fn insert_shared(
 /// Extent items of the target's part that stands for [from, to) of the source.
 fn old_items(
     engine: &Engine,
-    target: &Arc<Inode>,
+    target: &Ref<Inode>,
     range: &Range,
     from: u64,
     to: u64,
@@ -284,7 +284,7 @@ fn old_items(
 /// Empties the target's part that stands for [from, to) of the source.
 fn clear(
     op: &Op<'_>,
-    target: &Arc<Inode>,
+    target: &Ref<Inode>,
     state: &mut State,
     range: &Range,
     from: u64,
@@ -296,7 +296,7 @@ fn clear(
 }
 
 /// Volumes without NO_HOLES want an item for what the source has nothing for.
-fn fill_hole(op: &Op<'_>, target: &Arc<Inode>, range: &Range, from: u64, to: u64) {
+fn fill_hole(op: &Op<'_>, target: &Ref<Inode>, range: &Range, from: u64, to: u64) {
     if from >= to {
         return;
     }
@@ -311,7 +311,7 @@ fn fill_hole(op: &Op<'_>, target: &Arc<Inode>, range: &Range, from: u64, to: u64
 /// One extent of the source, referred to by the target up to `end` of the source.
 fn insert_one(
     op: &Op<'_>,
-    target: &Arc<Inode>,
+    target: &Ref<Inode>,
     state: &mut State,
     extent: &Mapped,
     range: &Range,

@@ -4,8 +4,8 @@ use super::lookup::entry;
 use crate::acl::{self, Inherited};
 use crate::engine::Engine;
 use crate::error::IntoFs;
-use crate::ino::{InodeId, number};
-use crate::inode::{Inode, State, change, from_linux_dev, put_inode};
+use crate::ino::InodeId;
+use crate::inode::{Inode, Reserved, State, change, from_linux_dev, put_inode};
 use crate::names::{self, Target};
 use crate::options::compression::PROPERTY;
 use crate::orphan;
@@ -16,7 +16,7 @@ use btrfs_disk::items::{Compression, FileExtent, InodeItem, dir_type, inode_flag
 use btrfs_disk::key::kind;
 use btrfs_txn::Op;
 use btrfs_txn::delta::Base;
-use std::sync::Arc;
+use inode_index::Ref;
 use vfs::{Context, Entry, Errno, FileKind, FsError, Ino, Result};
 
 /// What is to be made.
@@ -57,7 +57,7 @@ pub fn make(
     drop(view);
     let index = dir_state.dir_next;
     let inode = change(&engine.core, |op| {
-        let inode = insert_inode(engine, op, &prepared, new, 1)?;
+        let inode = insert_inode(op, prepared, new, 1)?;
         let target = Target {
             location: Key::new(inode.id.objectid, kind::INODE_ITEM, 0),
             kind: names::dir_type_of(new.kind),
@@ -81,7 +81,7 @@ pub fn tmpfile(engine: &Engine, cx: &Context, parent: Ino, perm: u16) -> Result<
     let mut prepared = prepare(engine, cx, &dir, &dir_state, &new)?;
     prepared.item.nlink = 0;
     let inode = change(&engine.core, |op| {
-        let inode = insert_inode(engine, op, &prepared, &new, 1)?;
+        let inode = insert_inode(op, prepared, &new, 1)?;
         let mut state = inode.write()?;
         state.linkable = true;
         orphan::mark(op, inode.id, &mut state);
@@ -92,7 +92,7 @@ pub fn tmpfile(engine: &Engine, cx: &Context, parent: Ino, perm: u16) -> Result<
     entry(engine, &inode)
 }
 
-pub fn writable_dir(engine: &Engine, ino: Ino) -> Result<Arc<Inode>> {
+pub fn writable_dir(engine: &Engine, ino: Ino) -> Result<Ref<Inode>> {
     engine.core.health.writable().fs()?;
     let dir = engine.inodes.get(ino)?;
     engine.subvol_writable(dir.id.tree)?;
@@ -137,25 +137,24 @@ fn check_symlink(engine: &Engine, new: &New<'_>) -> Result<()> {
 }
 
 /// All that is known before the epoch is entered.
-struct Prepared {
-    id: InodeId,
+struct Prepared<'e> {
+    place: Reserved<'e>,
     item: InodeItem,
     inherited: Inherited,
     /// The directory's compression property, where it passes on.
     property: Option<Vec<u8>>,
 }
 
-fn prepare(
-    engine: &Engine,
+fn prepare<'e>(
+    engine: &'e Engine,
     cx: &Context,
-    dir: &Arc<Inode>,
+    dir: &Ref<Inode>,
     dir_state: &State,
     new: &New<'_>,
-) -> Result<Prepared> {
+) -> Result<Prepared<'e>> {
     let view = engine.core.view();
     let objectid = engine.subvols.allocate(&engine.core.store, &view, dir.id.tree)?;
-    let id = InodeId::new(dir.id.tree, objectid);
-    number(id)?;
+    let place = engine.inodes.reserve(InodeId::new(dir.id.tree, objectid))?;
     let is_dir = new.kind == FileKind::Dir;
     let default = match new.kind {
         FileKind::Symlink => None,
@@ -195,7 +194,7 @@ fn prepare(
         0 => None,
         _ => xattrs::get(&view, dir.id, PROPERTY)?,
     };
-    Ok(Prepared { id, item, inherited, property })
+    Ok(Prepared { place, item, inherited, property })
 }
 
 /// Flags that pass from a directory to what is made in it, as the kernel's btrfs does.
@@ -209,13 +208,12 @@ fn inherited_flags(dir: u64, kind: FileKind) -> u64 {
 }
 
 fn insert_inode(
-    engine: &Engine,
     op: &Op<'_>,
-    prepared: &Prepared,
+    prepared: Prepared<'_>,
     new: &New<'_>,
     lookups: u64,
-) -> Result<Arc<Inode>> {
-    let id = prepared.id;
+) -> Result<Ref<Inode>> {
+    let id = prepared.place.id;
     let mut item = prepared.item;
     item.generation = op.generation().0;
     let state = State {
@@ -224,7 +222,7 @@ fn insert_inode(
         capability: Some(false),
         ..State::default()
     };
-    let inode = insert_born(engine, op, id, state, lookups)?;
+    let inode = insert_born(op, prepared.place, state, lookups);
     if new.kind == FileKind::Symlink {
         let extent = FileExtent::Inline {
             generation: item.generation,
@@ -240,21 +238,20 @@ fn insert_inode(
 
 /// A new inode, which no tree has, in memory and in the delta.
 pub(super) fn insert_born(
-    engine: &Engine,
     op: &Op<'_>,
-    id: InodeId,
+    place: Reserved<'_>,
     mut state: State,
     lookups: u64,
-) -> Result<Arc<Inode>> {
-    let item = state.item;
+) -> Ref<Inode> {
+    let (id, item) = (place.id, state.item);
     op.edit(id, |o| {
         o.mark_born();
         o.put(kind::INODE_ITEM, 0, item.to_boxed(), Base::Absent);
     });
     // Before anybody can find it: its lock's place may lie before those that are held, which are of
-    // other trees. That its number is one of the mount's was asked before (`prepare`).
+    // other trees.
     put_inode(op, id, &mut state);
-    engine.inodes.insert(id, state, lookups)
+    place.fill(state, lookups)
 }
 
 /// What a new inode has from where it is made.
@@ -285,28 +282,21 @@ pub fn refuse_dir(state: &State) -> Result<()> {
 const WHITEOUT: New<'static> = New { kind: FileKind::CharDevice, perm: 0, rdev: 0, target: &[] };
 
 /// A whiteout for `rename`, prepared under the directory's lock.
-pub struct Whiteout(Prepared);
+pub struct Whiteout<'e>(Prepared<'e>);
 
-pub fn make_whiteout(
-    engine: &Engine,
+pub fn make_whiteout<'e>(
+    engine: &'e Engine,
     cx: &Context,
-    dir: &Arc<Inode>,
+    dir: &Ref<Inode>,
     dir_state: &State,
-) -> Result<Whiteout> {
+) -> Result<Whiteout<'e>> {
     Ok(Whiteout(prepare(engine, cx, dir, dir_state, &WHITEOUT)?))
 }
 
-impl Whiteout {
-    pub fn insert(
-        &self,
-        engine: &Engine,
-        op: &Op<'_>,
-        dir: InodeId,
-        name: &[u8],
-        index: u64,
-    ) -> Result<InodeId> {
+impl Whiteout<'_> {
+    pub fn insert(self, op: &Op<'_>, dir: InodeId, name: &[u8], index: u64) -> Result<InodeId> {
         // Nobody asked for this inode: no lookup reference.
-        let inode = insert_inode(engine, op, &self.0, &WHITEOUT, 0)?;
+        let inode = insert_inode(op, self.0, &WHITEOUT, 0)?;
         let target = Target {
             location: Key::new(inode.id.objectid, kind::INODE_ITEM, 0),
             kind: dir_type::CHRDEV,

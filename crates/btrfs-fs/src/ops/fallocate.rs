@@ -11,7 +11,7 @@ use crate::reserve::cost::{self, SMALL_STEP};
 use crate::writeback::{dirty_of, fill_sector, flush_to_extents, load_inline};
 use btrfs_disk::items::{Compression, FileExtentFields, FileExtentKind, inode_flags};
 use btrfs_space::{DataReservation, Extent, Priority};
-use std::sync::Arc;
+use inode_index::Ref;
 use vfs::{Errno, FallocateMode, Ino, Result};
 
 /// Longest preallocated extent, in bytes, as the kernel's btrfs.
@@ -58,7 +58,7 @@ pub fn fallocate(
 }
 
 /// True if the range lies within one extent, which a hole there makes two.
-fn splits(engine: &Engine, inode: &Arc<Inode>, offset: u64, end: u64) -> Result<bool> {
+fn splits(engine: &Engine, inode: &Ref<Inode>, offset: u64, end: u64) -> Result<bool> {
     let state = inode.read()?;
     let mapped =
         map_range(&engine.core.view(), inode.id, engine.core.sector(), offset, end).fs()?;
@@ -70,7 +70,7 @@ fn splits(engine: &Engine, inode: &Arc<Inode>, offset: u64, end: u64) -> Result<
 /// its own before.
 fn gaps(
     engine: &Engine,
-    inode: &Arc<Inode>,
+    inode: &Ref<Inode>,
     mode: FallocateMode,
     offset: u64,
     end: u64,
@@ -99,7 +99,7 @@ struct Budget<'a> {
 
 fn locked(
     engine: &Engine,
-    inode: &Arc<Inode>,
+    inode: &Ref<Inode>,
     mode: FallocateMode,
     offset: u64,
     end: u64,
@@ -154,7 +154,7 @@ fn locked(
 /// Zeros in [start, end): whole sectors lose their extents, parts of sectors are written.
 fn punch(
     engine: &Engine,
-    inode: &Arc<Inode>,
+    inode: &Ref<Inode>,
     state: &mut State,
     start: u64,
     end: u64,
@@ -202,7 +202,7 @@ fn punch(
 /// Makes whole sectors a hole.
 fn clear(
     engine: &Engine,
-    inode: &Arc<Inode>,
+    inode: &Ref<Inode>,
     state: &mut State,
     start: u64,
     end: u64,
@@ -226,7 +226,7 @@ fn clear(
 /// Zeros in a part of one sector, if it has content.
 fn zero_part(
     engine: &Engine,
-    inode: &Arc<Inode>,
+    inode: &Ref<Inode>,
     state: &mut State,
     start: u64,
     end: u64,
@@ -250,7 +250,7 @@ fn zero_part(
 /// Preallocates what is a hole in the range.
 fn allocate_range(
     engine: &Engine,
-    inode: &Arc<Inode>,
+    inode: &Ref<Inode>,
     state: &mut State,
     offset: u64,
     end: u64,
@@ -287,7 +287,7 @@ fn allocate_range(
 
 fn fill_gap(
     engine: &Engine,
-    inode: &Arc<Inode>,
+    inode: &Ref<Inode>,
     state: &mut State,
     start: u64,
     end: u64,

@@ -15,8 +15,8 @@ use crate::reserve::cost;
 use crate::writeback::{WriteMode, store};
 use crate::writeback::{dirty_of, fill_sector, load_inline};
 use btrfs_disk::items::inode_flags;
+use inode_index::Ref;
 use std::ops::Range;
-use std::sync::Arc;
 use vfs::{Errno, Ino, Result, WriteFlags};
 
 /// Whole sectors of one write from this length on go straight to an extent, in bytes.
@@ -87,7 +87,7 @@ pub fn write(
 /// knows nothing.
 fn write_locked(
     engine: &Engine,
-    inode: &Arc<Inode>,
+    inode: &Ref<Inode>,
     offset: u64,
     data: &[u8],
     flags: WriteFlags,
@@ -127,7 +127,7 @@ fn write_locked(
 
 /// Volumes without NO_HOLES want items for gaps behind the old end. Preallocated extents
 /// may lie there already.
-pub fn hole_to(engine: &Engine, inode: &Arc<Inode>, state: &mut State, offset: u64) -> Result<()> {
+pub fn hole_to(engine: &Engine, inode: &Ref<Inode>, state: &mut State, offset: u64) -> Result<()> {
     let sector = engine.core.sector();
     let (start, end) = (state.item.size.next_multiple_of(sector), offset / sector * sector);
     if engine.core.features.no_holes {
@@ -165,7 +165,7 @@ pub fn kill_priv(state: &mut State, sgid: bool) {
 
 fn write_content(
     engine: &Engine,
-    inode: &Arc<Inode>,
+    inode: &Ref<Inode>,
     state: &mut State,
     offset: u64,
     data: &[u8],
@@ -196,7 +196,7 @@ fn write_content(
 /// Whole sectors, made of what is there where the write has only a part of one.
 fn write_direct(
     engine: &Engine,
-    inode: &Arc<Inode>,
+    inode: &Ref<Inode>,
     state: &mut State,
     offset: u64,
     data: &[u8],
@@ -229,7 +229,7 @@ fn write_direct(
 /// Whole sectors from `start` on; the file reaches to `end` at least by them.
 fn straight(
     engine: &Engine,
-    inode: &Arc<Inode>,
+    inode: &Ref<Inode>,
     state: &mut State,
     (start, end): (u64, u64),
     (parts, way): (&[&[u8]], WriteMode),
@@ -277,7 +277,7 @@ fn dirty_beside(dirty: &Dirty, from: u64, range: Range<u64>) -> Option<u64> {
 /// Keeps content in memory until writeback.
 fn gather(
     engine: &Engine,
-    inode: &Arc<Inode>,
+    inode: &Ref<Inode>,
     state: &mut State,
     offset: u64,
     data: &[u8],

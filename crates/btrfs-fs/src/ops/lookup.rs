@@ -8,7 +8,7 @@ use crate::names::{self, Target};
 use crate::subvol;
 use btrfs_disk::TreeId;
 use btrfs_disk::ids::FIRST_FREE_OBJECTID;
-use std::sync::Arc;
+use inode_index::Ref;
 use vfs::{Attr, Entry, Errno, FileKind, FsError, Ino, Result};
 
 pub fn lookup(engine: &Engine, parent: Ino, name: &[u8]) -> Result<Entry> {
@@ -109,7 +109,7 @@ pub fn entry_by_id(engine: &Engine, id: InodeId) -> Result<Entry> {
 }
 
 /// The entry of an inode on which the caller took a lookup reference.
-pub fn entry(engine: &Engine, inode: &Arc<Inode>) -> Result<Entry> {
+pub fn entry(engine: &Engine, inode: &Ref<Inode>) -> Result<Entry> {
     let state = inode.read()?;
     let pending = engine.writeback.pending(inode.id, &state);
     let attr = attr_of(inode.ino, &state, engine.core.geometry.sector_size, pending).fs()?;

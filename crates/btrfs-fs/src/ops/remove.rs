@@ -12,7 +12,7 @@ use crate::orphan;
 use crate::reserve::cost;
 use btrfs_disk::items::inode_flags;
 use btrfs_txn::Op;
-use std::sync::Arc;
+use inode_index::Ref;
 use vfs::{Errno, FsError, Ino, Result};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -63,7 +63,7 @@ pub fn remove(engine: &Engine, parent: Ino, name: &[u8], what: What) -> Result<(
 /// An empty subvolume goes like a directory; so does the place of one that is not here.
 fn remove_subvolume(
     engine: &Engine,
-    dir: &Arc<Inode>,
+    dir: &Ref<Inode>,
     name: &[u8],
     target: Target,
     what: What,
@@ -77,12 +77,12 @@ fn remove_subvolume(
     }
 }
 
-pub fn find(engine: &Engine, dir: &Arc<Inode>, name: &[u8]) -> Result<Target> {
+pub fn find(engine: &Engine, dir: &Ref<Inode>, name: &[u8]) -> Result<Target> {
     names::lookup(&engine.core.view(), dir.id, name)?.ok_or(FsError::Posix(Errno::ENOENT))
 }
 
 /// The inode behind a name in `dir`; EPERM for subvolumes, whose names are not ours to move.
-pub fn child_of(engine: &Engine, dir: &Arc<Inode>, target: Target) -> Result<Arc<Inode>> {
+pub fn child_of(engine: &Engine, dir: &Ref<Inode>, target: Target) -> Result<Ref<Inode>> {
     if target.is_subvolume() {
         return Err(Errno::EPERM.into());
     }
@@ -91,8 +91,8 @@ pub fn child_of(engine: &Engine, dir: &Arc<Inode>, target: Target) -> Result<Arc
 
 fn check(
     engine: &Engine,
-    dir: &Arc<Inode>,
-    child: &Arc<Inode>,
+    dir: &Ref<Inode>,
+    child: &Ref<Inode>,
     locked: &Locked<'_>,
     what: What,
 ) -> Result<()> {

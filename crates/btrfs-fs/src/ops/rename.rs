@@ -14,19 +14,19 @@ use crate::inode::{Inode, change, put_inode};
 use crate::names::{self, MAX_DEPTH, Target};
 use crate::reserve::cost;
 use btrfs_txn::Op;
-use std::sync::Arc;
+use inode_index::Ref;
 use vfs::{Context, Errno, Ino, RenameMode, Result};
 
 /// Everything a rename touches, resolved.
 struct Rename<'a> {
-    from: &'a Arc<Inode>,
+    from: &'a Ref<Inode>,
     name: &'a [u8],
-    to: &'a Arc<Inode>,
+    to: &'a Ref<Inode>,
     new_name: &'a [u8],
     source: Target,
-    child: Arc<Inode>,
+    child: Ref<Inode>,
     /// What the new name stands for now.
-    victim: Option<(Target, Arc<Inode>)>,
+    victim: Option<(Target, Ref<Inode>)>,
     mode: RenameMode,
 }
 
@@ -79,9 +79,9 @@ fn land_first(engine: &Engine, rename: &Rename<'_>) -> Result<()> {
 
 fn resolve<'a>(
     engine: &Engine,
-    from: &'a Arc<Inode>,
+    from: &'a Ref<Inode>,
     name: &'a [u8],
-    to: &'a Arc<Inode>,
+    to: &'a Ref<Inode>,
     new_name: &'a [u8],
     mode: RenameMode,
 ) -> Result<Rename<'a>> {
@@ -103,7 +103,7 @@ fn resolve<'a>(
 
 /// Locks, checks and does it. `None`: the names changed meanwhile, resolve again.
 #[allow(clippy::type_complexity)]
-fn attempt(engine: &Engine, cx: &Context, r: &Rename<'_>) -> Result<Option<Option<Arc<Inode>>>> {
+fn attempt(engine: &Engine, cx: &Context, r: &Rename<'_>) -> Result<Option<Option<Ref<Inode>>>> {
     let mut inodes = vec![r.from, r.to, &r.child];
     inodes.extend(r.victim.iter().map(|(_, inode)| inode));
     let mut locked = Locked::new(&inodes)?;
@@ -159,7 +159,7 @@ fn check_victim(
     engine: &Engine,
     r: &Rename<'_>,
     locked: &Locked<'_>,
-    victim: &Arc<Inode>,
+    victim: &Ref<Inode>,
 ) -> Result<()> {
     may_unname(locked.get(r.to), locked.get(victim))?;
     let moves_dir = locked.get(&r.child).is_dir();
@@ -201,14 +201,14 @@ fn is_below(engine: &Engine, dir: InodeId, ancestor: InodeId) -> Result<bool> {
     Err(Errno::ELOOP.into())
 }
 
-fn prepare_index(engine: &Engine, locked: &mut Locked<'_>, dir: &Arc<Inode>) -> Result<()> {
+fn prepare_index(engine: &Engine, locked: &mut Locked<'_>, dir: &Ref<Inode>) -> Result<()> {
     if locked.get(dir).dir_next == 0 {
         locked.state(dir).dir_next = names::next_index(&engine.core.view(), dir.id)?;
     }
     Ok(())
 }
 
-fn take_index(locked: &mut Locked<'_>, dir: &Arc<Inode>) -> u64 {
+fn take_index(locked: &mut Locked<'_>, dir: &Ref<Inode>) -> u64 {
     let state = locked.state(dir);
     state.dir_next += 1;
     state.dir_next - 1
@@ -234,7 +234,7 @@ fn exchange(engine: &Engine, r: &Rename<'_>, locked: &mut Locked<'_>) -> Result<
     })
 }
 
-fn touch_child(op: &Op<'_>, locked: &mut Locked<'_>, inode: &Arc<Inode>) {
+fn touch_child(op: &Op<'_>, locked: &mut Locked<'_>, inode: &Ref<Inode>) {
     let state = locked.state(inode);
     state.item.ctime = op.core.now();
     put_inode(op, inode.id, state);
@@ -251,9 +251,9 @@ fn replace(engine: &Engine, cx: &Context, r: &Rename<'_>, locked: &mut Locked<'_
     change(&engine.core, |op| {
         let grown = move_name(op, r, locked, new_index)?;
         let mut shrunk = r.name.len() as i64;
-        if let Some(whiteout) = &whiteout {
+        if let Some(whiteout) = whiteout {
             let index = take_index(locked, r.from);
-            let made = whiteout.insert(engine, op, r.from.id, r.name, index)?;
+            let made = whiteout.insert(op, r.from.id, r.name, index)?;
             op.edit(r.child.id, |o| o.follow(made.objectid));
             shrunk = 0;
         }

@@ -12,7 +12,7 @@ use crate::reserve::{DirtyReservation, Reservation};
 use crate::writeback::{fill_sector, load_inline};
 use btrfs_disk::items::inode_flags;
 use btrfs_space::Priority;
-use std::sync::Arc;
+use inode_index::Ref;
 use vfs::{Errno, Result, SetAttr};
 
 /// Extent items that one operation drops at most: some milliseconds with the inode's lock held,
@@ -38,7 +38,7 @@ pub fn zero_tail(engine: &Engine, id: InodeId, state: &mut State) -> Result<u64>
 }
 
 /// Of `set` it takes which mode bits go.
-pub fn set_size(engine: &Engine, inode: &Arc<Inode>, size: u64, set: &SetAttr) -> Result<()> {
+pub fn set_size(engine: &Engine, inode: &Ref<Inode>, size: u64, set: &SetAttr) -> Result<()> {
     end_of(size, 0)?;
     let grows = size > inode.read()?.item.size;
     let mut retries = Retries::default();
@@ -91,7 +91,7 @@ impl Retries {
 
 fn set_size_locked(
     engine: &Engine,
-    inode: &Arc<Inode>,
+    inode: &Ref<Inode>,
     size: u64,
     set: &SetAttr,
     budget: &mut DirtyReservation<'_>,

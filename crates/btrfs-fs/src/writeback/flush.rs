@@ -16,7 +16,7 @@ use btrfs_disk::items::{Compression, FileExtent, inode_flags};
 use btrfs_disk::key::kind::EXTENT_DATA;
 use btrfs_txn::budget;
 use btrfs_txn::{BATCH, Throttle, Urgency};
-use std::sync::Arc;
+use inode_index::Ref;
 use vfs::{FsError, Result};
 
 /// What of the content that was to land did.
@@ -50,7 +50,7 @@ impl Writeback {
         self.flush_queue(queue, Urgency::Awaited)
     }
 
-    fn flush_queue(&self, queue: Vec<Arc<Inode>>, urgency: Urgency) -> Result<Flushed> {
+    fn flush_queue(&self, queue: Vec<Ref<Inode>>, urgency: Urgency) -> Result<Flushed> {
         let pressed = self.core.memory.dirty() > self.core.memory.most_dirty() / 2;
         let mut throttle = Throttle::new(&self.core, urgency);
         let (mut landed, mut fatal, mut full) = (Flushed::All, None, None);
@@ -96,7 +96,7 @@ impl Writeback {
     }
 
     /// Writes one inode back, letting others in between batches.
-    pub fn flush_inode(&self, inode: &Arc<Inode>) -> Result<()> {
+    pub fn flush_inode(&self, inode: &Ref<Inode>) -> Result<()> {
         self.flush_throttled(
             inode,
             &mut Throttle::new(&self.core, Urgency::Awaited),
@@ -105,7 +105,7 @@ impl Writeback {
     }
 
     /// The same, for who holds the log: while content moves, nothing of it is written back.
-    pub(crate) fn flush_if_still(&self, inode: &Arc<Inode>) -> Result<()> {
+    pub(crate) fn flush_if_still(&self, inode: &Ref<Inode>) -> Result<()> {
         let throttle = &mut Throttle::new(&self.core, Urgency::Awaited);
         loop {
             let packed = pack(self, inode);
@@ -118,7 +118,7 @@ impl Writeback {
     }
 
     /// The same, for who does not ask for it to be durable.
-    pub fn flush_unasked(&self, inode: &Arc<Inode>) -> Result<()> {
+    pub fn flush_unasked(&self, inode: &Ref<Inode>) -> Result<()> {
         self.flush_throttled(
             inode,
             &mut Throttle::new(&self.core, Urgency::Awaited),
@@ -128,14 +128,14 @@ impl Writeback {
 
     /// What is to be compressed is written back, for who is about to lock the inode and write the
     /// rest back as it is. No inode is locked by the caller.
-    pub(crate) fn flush_compressed(&self, inode: &Arc<Inode>) -> Result<()> {
+    pub(crate) fn flush_compressed(&self, inode: &Ref<Inode>) -> Result<()> {
         let waits = inode.read().is_ok_and(|s| s.dirty.is_some() && self.compresses(&s));
         if waits { self.flush_unasked(inode) } else { Ok(()) }
     }
 
     fn flush_throttled(
         &self,
-        inode: &Arc<Inode>,
+        inode: &Ref<Inode>,
         throttle: &mut Throttle<'_>,
         (way, mut ahead): (WriteMode, Option<Packed>),
     ) -> Result<()> {
@@ -154,7 +154,7 @@ impl Writeback {
     /// How much was written, and whether nothing is left. The caller holds addresses still.
     fn flush_one_batch(
         &self,
-        inode: &Arc<Inode>,
+        inode: &Ref<Inode>,
         throttle: &Throttle<'_>,
         (way, packed): (WriteMode, Option<&Packed>),
     ) -> Result<(u64, bool)> {

@@ -14,9 +14,9 @@ use crate::inode::{Dirty, Inode, State};
 use crate::options::compression::{PROPERTY, Plan, may_compress, plan};
 use crate::xattrs;
 use btrfs_disk::compress::{MAX_UNCOMPRESSED, compress, looks_compressible};
+use inode_index::Ref;
 use locks::{Mutex, Rank};
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Content that is compressed ahead at a time, in bytes.
@@ -94,17 +94,17 @@ pub(super) fn pack(writeback: &Writeback, inode: &Inode) -> Option<Packed> {
 /// each other, too.
 pub(super) struct Ahead<'w> {
     writeback: &'w Writeback,
-    queue: VecDeque<Arc<Inode>>,
+    queue: VecDeque<Ref<Inode>>,
     packed: VecDeque<Option<Packed>>,
 }
 
 impl<'w> Ahead<'w> {
-    pub(super) fn new(writeback: &'w Writeback, queue: Vec<Arc<Inode>>) -> Ahead<'w> {
+    pub(super) fn new(writeback: &'w Writeback, queue: Vec<Ref<Inode>>) -> Ahead<'w> {
         Ahead { writeback, queue: queue.into(), packed: VecDeque::new() }
     }
 
     /// The next one; where none is to be written nothing more is compressed.
-    pub(super) fn next(&mut self, written: bool) -> Option<(Arc<Inode>, Option<Packed>)> {
+    pub(super) fn next(&mut self, written: bool) -> Option<(Ref<Inode>, Option<Packed>)> {
         if self.packed.is_empty() && written {
             self.pack();
         }

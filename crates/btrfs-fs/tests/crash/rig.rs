@@ -182,6 +182,10 @@ impl Rig {
         if matches!(case.commits, Commits::Held(_)) && inside::reads_much(case.seed) {
             options.cache_bytes = 64 << 10;
         }
+        if case.seed & 4 != 0 {
+            // Inodes leave memory as soon as they can.
+            options.inode_bytes = 0;
+        }
         let fs = BtrfsFs::open_device(device.clone(), options);
         Ok(Box::new(fs.map_err(|error| format!("mount: {error}"))?))
     }

@@ -11,11 +11,10 @@ pub use queue::DirtyQueue;
 pub use table::InodeTable;
 
 use crate::ino::InodeId;
-use crate::sync::{AtomicBool, AtomicU64, Rank, RwLock};
+use crate::sync::{AtomicBool, Rank, RwLock};
 
 pub struct Inode {
     pub id: InodeId,
-    pub lookups: AtomicU64,
     pub queued: AtomicBool,
     pub state: RwLock<State>,
 }
@@ -29,7 +28,17 @@ pub struct State {
 
 impl Inode {
     pub fn new(id: InodeId, _ino: vfs::Ino, state: State) -> Inode {
-        let (lookups, queued) = (AtomicU64::new(0), AtomicBool::new(false));
-        Inode { id, lookups, queued, state: RwLock::new(Rank::Inode, state) }
+        Inode { id, queued: AtomicBool::new(false), state: RwLock::new(Rank::Inode, state) }
+    }
+
+    /// Which one leaves is of no importance here.
+    pub fn use_now(&self) {}
+
+    pub fn was_used(&self) -> bool {
+        false
+    }
+
+    pub fn can_be_loaded_again(&self) -> bool {
+        self.state.try_read().is_some_and(|state| state.loaded && state.unwritten == 0)
     }
 }

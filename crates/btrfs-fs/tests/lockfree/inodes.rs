@@ -3,13 +3,13 @@
 use crate::bounded;
 use crate::ino::InodeId;
 use crate::inode::{DirtyQueue, Inode, InodeTable, State};
-use crate::sync::{Arc, Ordering};
+use crate::sync::{Ordering, Ref};
 use btrfs_disk::TreeId;
 use loom::sync::Arc as Shared;
 use loom::sync::atomic::AtomicU64;
 use loom::thread;
 
-const ID: InodeId = InodeId { tree: TreeId::FS, objectid: 257 };
+const ID: InodeId = InodeId { tree: TreeId::FS, objectid: 6 };
 
 /// One inode, what writes it back, and what has landed of it.
 struct House {
@@ -25,7 +25,7 @@ impl House {
     }
 
     /// The inode, loaded if it is not in memory.
-    fn get(&self, lookups: u64) -> Arc<Inode> {
+    fn get(&self, lookups: u64) -> Ref<Inode> {
         self.table.get(ID, lookups, || Ok(State::default())).expect("it can always be loaded")
     }
 
@@ -44,7 +44,7 @@ impl House {
     }
 
     /// As `Engine::flush_queue`.
-    fn land(&self, queue: Vec<Arc<Inode>>) {
+    fn land(&self, queue: Vec<Ref<Inode>>) {
         for inode in queue {
             self.dirty.begin(&inode);
             let unwritten = std::mem::take(&mut inode.state.write().unwritten);
@@ -65,7 +65,7 @@ impl House {
 
     /// Of the inode in memory; `None`: it is not.
     fn lookups(&self) -> Option<u64> {
-        self.table.find(ID, 0).map(|inode| inode.lookups.load(Ordering::Relaxed))
+        self.table.find(ID, 0).map(|inode| Ref::claims(&inode))
     }
 }
 
@@ -93,6 +93,41 @@ fn an_inode_that_is_looked_up_stays() {
     });
 }
 
+/// An inode that callers hold leaves memory for others while it is looked up, forgotten and
+/// written: their references stay, and what was written lands.
+#[test]
+fn references_stay_when_an_inode_leaves_memory() {
+    bounded(3).check(|| {
+        let house = House::new();
+        drop(house.get(1));
+        let writing = {
+            let house = house.clone();
+            thread::spawn(move || house.write())
+        };
+        let looking = {
+            let house = house.clone();
+            thread::spawn(move || {
+                drop(house.get(1));
+                house.forget();
+            })
+        };
+        house.table.make_room(8);
+        house.table.make_room(8);
+        writing.join().unwrap();
+        looking.join().unwrap();
+        assert_eq!(house.flush_all(), 1, "written and lost");
+        drop(house.get(0));
+        assert_eq!(house.lookups(), Some(1));
+        house.table.make_room(8);
+        house.table.make_room(8);
+        assert_eq!(house.lookups(), None, "it has left");
+        house.forget();
+        house.table.evict_idle();
+        drop(house.get(0));
+        assert_eq!(house.lookups(), Some(0), "nobody refers to it any more");
+    });
+}
+
 /// As `ops::link`: who has the inode at hand takes the reference when all is done, while others
 /// look whether it is in use.
 #[test]
@@ -104,7 +139,7 @@ fn an_inode_that_is_at_hand_stays_when_it_is_looked_up() {
             thread::spawn(move || {
                 let inode = house.get(0);
                 let again = house.get(1);
-                assert!(Arc::ptr_eq(&inode, &again), "one number, two inodes");
+                assert!(Ref::ptr_eq(&inode, &again), "one number, two inodes");
             })
         };
         let forgetting = {

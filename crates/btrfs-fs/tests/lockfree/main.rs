@@ -4,6 +4,7 @@
 //!
 //! What it does not know: what the engine does between their calls (tests/threads.rs).
 
+mod index;
 mod inode;
 mod inodes;
 mod joins;

@@ -141,6 +141,7 @@ impl MountOptions {
             "cache-size" | "cache_size" => self.fs.cache_bytes = size(value)?,
             "delta-size" | "delta_size" => self.fs.delta_bytes = size(value)?,
             "dirty-size" | "dirty_size" => self.fs.dirty_bytes = size(value)?,
+            "inode-cache" | "inode_cache" => self.fs.inode_bytes = size(value)?,
             "discard" => self.fs.discard = true,
             "compress" | "compress-force" => self.fs.compress = compress(option, name, value)?,
             "user_subvol_rm_allowed" => self.fs.user_subvol_rm_allowed = true,

@@ -4,8 +4,8 @@ use super::permission::may_change_names;
 use super::{Place, note_uuid, put_refs};
 use crate::acl::{self, Inherited};
 use crate::engine::Engine;
-use crate::ino::{InodeId, number};
-use crate::inode::{Inode, State, change};
+use crate::ino::InodeId;
+use crate::inode::{Inode, Reserved, State, change};
 use crate::names::{self, Target};
 use crate::ops::create::{check_parent, insert_born, put_inherited, touch_dir, writable_dir};
 use crate::ops::lookup::entry;
@@ -20,7 +20,7 @@ use btrfs_disk::key::kind;
 use btrfs_disk::{Key, TreeId};
 use btrfs_txn::Op;
 use btrfs_txn::delta::TreeAction;
-use std::sync::Arc;
+use inode_index::Ref;
 use vfs::{Entry, Errno, Result};
 
 /// Checks what names and room any new subvolume needs in its directory, which is locked.
@@ -131,13 +131,13 @@ pub(crate) fn create(
     check_place(engine, caller, dir.id, &mut dir_state, name)?;
     let prepared = prepare(engine, caller, dir.id, &dir_state)?;
     let (tree, uuid) = engine.subvols.new_tree()?;
-    number(InodeId::new(tree, FIRST_FREE_OBJECTID))?;
+    let place = engine.inodes.reserve(InodeId::new(tree, FIRST_FREE_OBJECTID))?;
     let item = root_item(uuid, prepared.item.otime, geometry.node_size);
     // Before anybody can find its name.
     engine.subvols.add(tree);
     let made = change(&engine.core, |op| {
         op.act(TreeAction::Create { id: tree, item: Box::new(item) }, cost::plant(geometry));
-        let inode = insert_root(engine, op, tree, &prepared)?;
+        let inode = insert_root(op, place, &prepared)?;
         put_name(op, dir.id, &mut dir_state, name, Key::new(tree.0, kind::ROOT_ITEM, 0))?;
         note_uuid(op, &uuid, kind::UUID_KEY_SUBVOL, tree, true)?;
         groups::put_inherited(op, tree, new.groups)?;
@@ -148,16 +148,11 @@ pub(crate) fn create(
     Ok((tree, entry(engine, &inode)?))
 }
 
-fn insert_root(
-    engine: &Engine,
-    op: &Op<'_>,
-    tree: TreeId,
-    prepared: &Prepared,
-) -> Result<Arc<Inode>> {
-    let id = InodeId::new(tree, FIRST_FREE_OBJECTID);
+fn insert_root(op: &Op<'_>, place: Reserved<'_>, prepared: &Prepared) -> Result<Ref<Inode>> {
+    let id = place.id;
     let item = InodeItem { generation: op.generation().0, ..prepared.item };
     let state = State { item, inline: Some(false), capability: Some(false), ..State::default() };
-    let inode = insert_born(engine, op, id, state, 1)?;
+    let inode = insert_born(op, place, state, 1);
     let mut up = Vec::new();
     InodeRef { index: 0, name: b".." }.append_to(&mut up);
     op.put_new(id, kind::INODE_REF, FIRST_FREE_OBJECTID, up.into());

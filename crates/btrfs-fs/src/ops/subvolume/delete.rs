@@ -16,6 +16,7 @@ use btrfs_disk::key::kind;
 use btrfs_disk::{Key, TreeId};
 use btrfs_txn::Defect;
 use btrfs_txn::delta::TreeAction;
+use inode_index::Ref;
 use std::sync::Arc;
 use vfs::{Errno, FsError, Ino, Result};
 
@@ -96,7 +97,7 @@ fn target_of(engine: &Engine, dir: &Inode, name: &[u8]) -> Result<TreeId> {
 fn check(
     engine: &Engine,
     rules: &Rules<'_>,
-    dir: &Arc<Inode>,
+    dir: &Ref<Inode>,
     name: &[u8],
 ) -> Result<(TreeId, Arc<Subvolume>)> {
     let tree = target_of(engine, dir, name)?;
@@ -125,8 +126,8 @@ fn check(
 fn check_caller(
     engine: &Engine,
     caller: &Caller,
-    dir: &Arc<Inode>,
-    root: &Arc<Inode>,
+    dir: &Ref<Inode>,
+    root: &Ref<Inode>,
 ) -> Result<()> {
     if caller.privileged {
         return Ok(());
@@ -170,7 +171,7 @@ fn remove(engine: &Engine, dir: &Inode, name: &[u8], tree: TreeId) -> Result<()>
 /// In a snapshot, the name of a subvolume that was nested in the source and that is not here.
 pub(crate) fn remove_stand_in(
     engine: &Engine,
-    dir: &Arc<Inode>,
+    dir: &Ref<Inode>,
     name: &[u8],
     target: Target,
 ) -> Result<()> {

@@ -20,16 +20,16 @@ use btrfs_disk::items::RootRef;
 use btrfs_disk::key::kind;
 use btrfs_disk::{Key, TreeId};
 use btrfs_txn::Op;
-use std::sync::Arc;
+use inode_index::Ref;
 use vfs::{Context, Errno, FsError, RenameMode, Result};
 
 /// One of the two names.
 struct Side<'a> {
-    dir: &'a Arc<Inode>,
+    dir: &'a Ref<Inode>,
     name: &'a [u8],
     target: Target,
     /// `None`: a subvolume, or what stands in for one.
-    inode: Option<Arc<Inode>>,
+    inode: Option<Ref<Inode>>,
     /// The index of the entry, where no subvolume hangs here.
     stand_in: Option<u64>,
 }
@@ -78,8 +78,8 @@ impl Side<'_> {
 pub(crate) fn rename(
     engine: &Engine,
     cx: &Context,
-    from: (&Arc<Inode>, &[u8]),
-    to: (&Arc<Inode>, &[u8]),
+    from: (&Ref<Inode>, &[u8]),
+    to: (&Ref<Inode>, &[u8]),
     mode: RenameMode,
 ) -> Result<Option<()>> {
     if !concerns(engine, from, to)? {
@@ -105,7 +105,7 @@ pub(crate) fn rename(
     Ok(Some(()))
 }
 
-fn concerns(engine: &Engine, from: (&Arc<Inode>, &[u8]), to: (&Arc<Inode>, &[u8])) -> Result<bool> {
+fn concerns(engine: &Engine, from: (&Ref<Inode>, &[u8]), to: (&Ref<Inode>, &[u8])) -> Result<bool> {
     let view = engine.core.view();
     // In this order: a name that is not there is told before one that cannot be.
     let Some(source) = names::lookup(&view, from.0.id, from.1)? else { return Ok(false) };
@@ -116,7 +116,7 @@ fn concerns(engine: &Engine, from: (&Arc<Inode>, &[u8]), to: (&Arc<Inode>, &[u8]
     Ok(other.is_some_and(|target| target.is_subvolume()))
 }
 
-fn side<'a>(engine: &Engine, (dir, name): (&'a Arc<Inode>, &'a [u8])) -> Result<Option<Side<'a>>> {
+fn side<'a>(engine: &Engine, (dir, name): (&'a Ref<Inode>, &'a [u8])) -> Result<Option<Side<'a>>> {
     let Some(target) = names::lookup(&engine.core.view(), dir.id, name)? else { return Ok(None) };
     let objectid = target.location.objectid;
     let mut side = Side { dir, name, target, inode: None, stand_in: None };
@@ -135,7 +135,7 @@ fn side<'a>(engine: &Engine, (dir, name): (&'a Arc<Inode>, &'a [u8])) -> Result<
 fn check(
     engine: &Engine,
     source: &Side<'_>,
-    to: (&Arc<Inode>, &[u8]),
+    to: (&Ref<Inode>, &[u8]),
     other: Option<&Side<'_>>,
     mode: RenameMode,
 ) -> Result<()> {
@@ -177,7 +177,7 @@ fn must_be_dir(source: &Side<'_>) -> Result<()> {
 fn check_fits(
     engine: &Engine,
     source: &Side<'_>,
-    to: (&Arc<Inode>, &[u8]),
+    to: (&Ref<Inode>, &[u8]),
     back: Option<&Side<'_>>,
 ) -> Result<()> {
     let view = engine.core.view();
@@ -215,7 +215,7 @@ fn not_below(engine: &Engine, dir: InodeId, moved: &Side<'_>) -> Result<()> {
     Err(Errno::ELOOP.into())
 }
 
-fn lock<'a>(engine: &Engine, inodes: &[&'a Arc<Inode>]) -> Result<Locked<'a>> {
+fn lock<'a>(engine: &Engine, inodes: &[&'a Ref<Inode>]) -> Result<Locked<'a>> {
     let mut locked = Locked::new(inodes)?;
     for dir in [inodes[0], inodes[1]] {
         check_parent(locked.get(dir))?;
@@ -227,7 +227,7 @@ fn lock<'a>(engine: &Engine, inodes: &[&'a Arc<Inode>]) -> Result<Locked<'a>> {
     Ok(locked)
 }
 
-fn take_index(locked: &mut Locked<'_>, dir: &Arc<Inode>) -> u64 {
+fn take_index(locked: &mut Locked<'_>, dir: &Ref<Inode>) -> u64 {
     let state = locked.state(dir);
     state.dir_next += 1;
     state.dir_next - 1
@@ -264,7 +264,7 @@ fn exchange(engine: &Engine, a: &Side<'_>, b: &Side<'_>) -> Result<()> {
 }
 
 /// What a subvolume takes the place of: an empty directory.
-fn may_go(engine: &Engine, locked: &Locked<'_>, dir: &Arc<Inode>, gone: &Arc<Inode>) -> Result<()> {
+fn may_go(engine: &Engine, locked: &Locked<'_>, dir: &Ref<Inode>, gone: &Ref<Inode>) -> Result<()> {
     may_unname(locked.get(dir), locked.get(gone))?;
     if !locked.get(gone).is_dir() {
         return Err(Errno::ENOTDIR.into());
@@ -279,7 +279,7 @@ fn replace(
     engine: &Engine,
     cx: &Context,
     source: &Side<'_>,
-    (to, new_name): (&Arc<Inode>, &[u8]),
+    (to, new_name): (&Ref<Inode>, &[u8]),
     victim: Option<Side<'_>>,
     mode: RenameMode,
 ) -> Result<()> {
@@ -302,7 +302,7 @@ fn replace(
                 drop_link(op, gone.id, locked.state(gone));
             }
             move_source(op, source, (to, new_name, index), &mut locked)?;
-            let shrunk = leave(engine, op, source, whiteout.as_ref(), &mut locked)?;
+            let shrunk = leave(op, source, whiteout, &mut locked)?;
             touch_dir(op, source.dir.id, locked.state(source.dir), -shrunk);
             touch_dir(op, to.id, locked.state(to), grown);
             Ok(())
@@ -315,13 +315,13 @@ fn replace(
 }
 
 /// What is to stay at the old name, if the caller wants that.
-fn whiteout(
-    engine: &Engine,
+fn whiteout<'e>(
+    engine: &'e Engine,
     cx: &Context,
-    dir: &Arc<Inode>,
+    dir: &Ref<Inode>,
     locked: &Locked<'_>,
     mode: RenameMode,
-) -> Result<Option<Whiteout>> {
+) -> Result<Option<Whiteout<'e>>> {
     let wanted = matches!(mode, RenameMode::Whiteout | RenameMode::NoReplaceWhiteout);
     wanted.then(|| make_whiteout(engine, cx, dir, locked.get(dir))).transpose()
 }
@@ -329,7 +329,7 @@ fn whiteout(
 fn check_victim(
     engine: &Engine,
     locked: &Locked<'_>,
-    (to, new_name): (&Arc<Inode>, &[u8]),
+    (to, new_name): (&Ref<Inode>, &[u8]),
     victim: Option<&Side<'_>>,
 ) -> Result<()> {
     match victim {
@@ -347,7 +347,7 @@ fn check_victim(
 fn move_source(
     op: &Op<'_>,
     source: &Side<'_>,
-    (to, new_name, index): (&Arc<Inode>, &[u8], u64),
+    (to, new_name, index): (&Ref<Inode>, &[u8], u64),
     locked: &mut Locked<'_>,
 ) -> Result<()> {
     source.take(op)?;
@@ -361,15 +361,14 @@ fn move_source(
 
 /// What stays where the source was; answers by how many bytes the names there became fewer.
 fn leave(
-    engine: &Engine,
     op: &Op<'_>,
     source: &Side<'_>,
-    whiteout: Option<&Whiteout>,
+    whiteout: Option<Whiteout<'_>>,
     locked: &mut Locked<'_>,
 ) -> Result<i64> {
     let Some(whiteout) = whiteout else { return Ok(source.name.len() as i64) };
     let index = take_index(locked, source.dir);
-    let made = whiteout.insert(engine, op, source.dir.id, source.name, index)?;
+    let made = whiteout.insert(op, source.dir.id, source.name, index)?;
     if let Some(inode) = &source.inode {
         op.edit(inode.id, |o| o.follow(made.objectid));
     }

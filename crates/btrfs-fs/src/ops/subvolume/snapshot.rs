@@ -37,7 +37,7 @@ pub(crate) fn snapshot(
         groups::check_inherited(engine, at.groups)?;
         flush(engine, from)?;
         let form = (from, read_only);
-        let to = enter(engine, caller, form, dir.as_ref(), at)?;
+        let to = enter(engine, caller, form, &dir, at)?;
         commit(engine, to, guard)?;
         // What had no name in the source has none here, and nobody who has it open.
         if let Err(error) = engine.orphans.clean_tree(to) {

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use testkit::model_locks::{Mutex, Rank};
 
 #[derive(Default)]
-pub struct Epochs;
+pub struct Epochs(());
 
 pub struct Pin<'e>(PhantomData<&'e ()>);
 

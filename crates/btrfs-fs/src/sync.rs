@@ -1,7 +1,7 @@
 //! What lock-free code needs of the libraries, so that a test can put loom's model in its place
 //! (tests/lockfree): whatever is modelled takes its atomics and its locks from here.
 
-pub use inode_index::{Epochs, Grown, Index, Pin, Ref, Refused, Reservation, Reserve};
+pub(crate) use inode_index::{Epochs, Grown, Index, Pin, Ref, Refused, Reservation, Reserve};
 pub use locks::{Mutex, Rank, RwLock, RwLockReadGuard};
 pub use std::sync::Arc;
 pub use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};

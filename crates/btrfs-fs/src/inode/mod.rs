@@ -15,7 +15,8 @@ pub use dirty::{Dirty, Pieces};
 pub use locked::Locked;
 pub use queue::DirtyQueue;
 pub use state::{Inode, LOCK_WAITS, State};
-pub use table::{InodeTable, Reserved};
+pub use table::InodeTable;
+pub(crate) use table::Reserved;
 
 use crate::error::IntoFs;
 use crate::ino::{self, InodeId};

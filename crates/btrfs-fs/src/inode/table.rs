@@ -27,15 +27,15 @@ pub struct InodeTable {
 }
 
 /// A number that a new inode will have, and the memory for it: to use them cannot fail.
-pub struct Reserved<'t> {
-    pub id: InodeId,
+pub(crate) struct Reserved<'t> {
+    pub(crate) id: InodeId,
     ino: Ino,
     place: Reservation<'t, Inode>,
 }
 
 impl Reserved<'_> {
     /// The inode comes, with `lookups` references by callers.
-    pub fn fill(self, state: State, lookups: u64) -> Ref<Inode> {
+    pub(crate) fn fill(self, state: State, lookups: u64) -> Ref<Inode> {
         let Reserved { id, ino, place } = self;
         place.fill(Inode::new(id, ino, State { loaded: true, ..state }), lookups)
     }
@@ -117,7 +117,7 @@ impl InodeTable {
     }
 
     /// A place for an inode that is about to be made.
-    pub fn reserve(&self, id: InodeId) -> Result<Reserved<'_>> {
+    pub(crate) fn reserve(&self, id: InodeId) -> Result<Reserved<'_>> {
         let ino = ino::number(id)?;
         let index = self.index(&self.epochs.pin(), id.tree)?;
         match index.reserve(id.objectid) {
@@ -139,7 +139,7 @@ impl InodeTable {
     }
 
     /// Every inode in memory.
-    pub fn all(&self) -> Vec<Ref<Inode>> {
+    pub(crate) fn all(&self) -> Vec<Ref<Inode>> {
         let mut all = Vec::new();
         for (_, index) in self.indexes() {
             self.each(index, &mut all);
@@ -163,7 +163,7 @@ impl InodeTable {
 
     /// Drops every inode that nobody refers to: those that were in use when their last
     /// reference went.
-    pub fn evict_idle(&self) {
+    pub(crate) fn evict_idle(&self) {
         for (_, index) in self.indexes() {
             index.evict_idle(0, usize::MAX, false, |_| true);
         }
@@ -171,7 +171,7 @@ impl InodeTable {
 
     /// Looks at `most` inodes of a subvolume, going round: who was not used since the last time
     /// and can be loaded again leaves memory, whether callers hold its number or not.
-    pub fn make_room(&self, most: usize) -> usize {
+    pub(crate) fn make_room(&self, most: usize) -> usize {
         let (tree, from) = *self.hand.lock();
         let indexes = self.indexes();
         let Some((at, index)) = indexes.into_iter().find(|(at, _)| *at >= tree) else {

@@ -13,7 +13,7 @@ const LINTS: [&str; 2] = ["missing_docs", "unreachable_pub"];
 /// A library, a lint, and how often it may be heard. Lower these where the sources allow it.
 const MOST: &[(&str, &str, usize)] = &[
     ("btrfs_disk", "missing_docs", 239),
-    ("btrfs_fs", "unreachable_pub", 485),
+    ("btrfs_fs", "unreachable_pub", 477),
     ("btrfs_space", "missing_docs", 77),
 ];
 

@@ -38,6 +38,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "btrfs-space",
             "btrfs-txn",
             "inode-index",
+            "orphans",
             "locks",
         ],
     ),

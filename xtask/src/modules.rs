@@ -147,7 +147,6 @@ const FS: Table = &[
             "reserve",
             "writeback",
             "log",
-            "orphan",
             "engine",
         ],
     ),

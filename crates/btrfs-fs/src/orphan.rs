@@ -1,14 +1,15 @@
 //! Inodes without a name: kept while somebody refers to them, erased then, and erased at
 //! the next mount if a crash came between.
 //!
-//! Invariant: an inode with link count 0 has an ORPHAN_ITEM in its subvolume from the
-//! operation that took its last name until the operation that removes its INODE_ITEM.
+//! Invariant: an inode with link count 0 is an orphan (`inode/orphans.rs`) from the operation that
+//! took its last name until the operation that removes its INODE_ITEM: each commit in between has
+//! an ORPHAN_ITEM for it in its subvolume.
 //! Erasing goes in steps, each of them one operation that leaves a consistent inode.
 
 use crate::error::IntoFs;
 use crate::extents::{Mapped, drop_range};
 use crate::ino::InodeId;
-use crate::inode::{Inode, Inodes, State, put_inode};
+use crate::inode::{Inode, Inodes, Orphan, State, delete_orphan_item, put_inode};
 use crate::reserve::Reservations;
 use crate::reserve::cost::{self, SMALL_STEP};
 use crate::reserver::Reserver;
@@ -26,21 +27,6 @@ const STEP: usize = 512;
 /// Items of the first step: enough for most inodes, and even a full volume has the room
 /// that this asks for.
 const FIRST_STEP: usize = SMALL_STEP as usize;
-
-fn orphans_of(tree: TreeId) -> InodeId {
-    InodeId::new(tree, ORPHAN_OBJECTID)
-}
-
-pub fn mark(op: &Op<'_>, id: InodeId, state: &mut State) {
-    state.orphan = true;
-    op.put_new(orphans_of(id.tree), kind::ORPHAN_ITEM, id.objectid, Box::new([]));
-}
-
-/// The inode got a name again (`linkat` of an `O_TMPFILE`).
-pub fn unmark(op: &Op<'_>, id: InodeId, state: &mut State) {
-    state.orphan = false;
-    op.delete(orphans_of(id.tree), kind::ORPHAN_ITEM, id.objectid);
-}
 
 pub struct Orphans {
     core: Arc<Core>,
@@ -74,7 +60,8 @@ impl Orphans {
         if Ref::claims(&inode) != 0 {
             return;
         }
-        let unnamed = inode.read().is_ok_and(|state| state.item.nlink == 0 && state.orphan);
+        let unnamed =
+            inode.read().is_ok_and(|state| state.item.nlink == 0 && state.orphan.is_one());
         if unnamed && self.core.health.writable().is_ok() && self.core.health.changeable().is_err()
         {
             self.unerased.lock().push(inode);
@@ -114,7 +101,7 @@ impl Orphans {
             step = room_for as usize;
             let _still = self.core.addresses.hold_still();
             let Ok(mut state) = inode.write() else { return Ok(()) };
-            if state.item.nlink != 0 || !state.orphan {
+            if state.item.nlink != 0 || !state.orphan.is_one() {
                 return Ok(());
             }
             let op = self.core.begin();
@@ -157,7 +144,7 @@ impl Orphans {
             return Ok(false);
         }
         op.delete(id, kind::INODE_ITEM, 0);
-        unmark(op, id, state);
+        self.inodes.orphans().unmark(op, id, state);
         Ok(true)
     }
 
@@ -213,11 +200,11 @@ impl Orphans {
         };
         if !unnamed {
             let _room = self.reserver.reserve_removal(cost::remove_orphan_item())?;
-            self.core.begin().delete(orphans_of(id.tree), kind::ORPHAN_ITEM, id.objectid);
+            delete_orphan_item(&self.core.begin(), id);
             return Ok(false);
         }
         let inode = self.inodes.by_id(id, 0)?;
-        inode.write()?.orphan = true;
+        inode.write()?.orphan = Orphan::Item;
         let erased = match self.erase(&inode) {
             Err(error @ FsError::Corrupt(_)) => {
                 // Left as it is: the rest of the volume can be used all the same.

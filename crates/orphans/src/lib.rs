@@ -13,4 +13,4 @@ mod slot;
 mod sync;
 mod table;
 
-pub use table::{Change, NoMemory, Orphans, Slot};
+pub use table::{Change, NoMemory, Orphans, Release, Slot};

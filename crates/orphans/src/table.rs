@@ -29,6 +29,15 @@ pub struct NoMemory;
 #[derive(PartialEq, Eq, Hash, Debug)]
 pub struct Slot(u32);
 
+/// What a release leaves to say.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Release {
+    /// Came and went within the epoch: no commit is told of it.
+    Forgotten,
+    /// The commit of the epoch of the release is told that it went.
+    ToTell,
+}
+
 /// What a commit is told of a number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Change {
@@ -186,12 +195,17 @@ impl Orphans {
     }
 
     /// What was claimed is done, in `epoch`.
-    pub fn release(&self, at: Slot, epoch: u64) {
+    pub fn release(&self, at: Slot, epoch: u64) -> Release {
         let word = self.word(&at);
         let released = |before| Some(slot::released(before, epoch));
         let before = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, released);
-        debug_assert!(before.is_ok_and(|word| word != FREE), "released twice");
+        let before = before.unwrap_or(FREE);
+        debug_assert!(before != FREE, "released twice");
         self.places[place()].claimed.fetch_sub(1, Ordering::Relaxed);
+        match slot::released(before, epoch) {
+            FREE => Release::Forgotten,
+            _ => Release::ToTell,
+        }
     }
 
     /// Tells the commit of `epoch`, in which nobody is at work any more, what it has to say of

@@ -1,7 +1,7 @@
 //! The table beside a set, epoch after epoch, and under many threads.
 
 use blocksim::Rng;
-use orphans::{Change, Orphans, Slot};
+use orphans::{Change, Orphans, Release, Slot};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 
@@ -21,16 +21,23 @@ fn every_commit_knows_its_own_state() {
     let mut rng = Rng::new(5);
     let mut claimed: BTreeMap<u64, Slot> = BTreeMap::new();
     let (mut known, mut next, mut told) = (BTreeSet::new(), 1, 0);
+    // What claims and releases say that each commit will be told.
+    let mut owed: BTreeMap<u64, u64> = BTreeMap::new();
     for epoch in 0..300u64 {
         let mut work = |claimed: &mut BTreeMap<u64, Slot>, epoch| {
             for _ in 0..rng.below(200) {
                 if rng.chance(60) || claimed.is_empty() {
                     claimed.insert(next, table.claim(next, epoch).expect("memory"));
+                    *owed.entry(epoch).or_default() += 1;
                     next += 1;
                 } else {
                     let oldest = rng.chance(50);
                     let last = if oldest { claimed.pop_first() } else { claimed.pop_last() };
-                    table.release(last.expect("not empty").1, epoch);
+                    let owed = owed.entry(epoch).or_default();
+                    match table.release(last.expect("not empty").1, epoch) {
+                        Release::Forgotten => *owed -= 1,
+                        Release::ToTell => *owed += 1,
+                    }
                 }
             }
         };
@@ -39,10 +46,13 @@ fn every_commit_knows_its_own_state() {
         assert_eq!(table.len(), sealed.len());
         // The next epoch is at work while this one is committed.
         work(&mut claimed, epoch + 1);
+        let mut left = owed.remove(&epoch).unwrap_or(0);
         table.hand_over(epoch, |change| {
+            left -= 1;
             told += u64::from(matches!(change, Change::Put(_)));
             follow(&mut known, change);
         });
+        assert_eq!(left, 0, "epoch {epoch}: less is told than was owed");
         assert_eq!(known, sealed, "epoch {epoch}");
     }
     assert!(told < next - 1, "some came and went within an epoch, and nobody was told");
@@ -56,7 +66,8 @@ fn a_table_grows_as_long_as_it_must() {
     let mut known = BTreeSet::new();
     table.hand_over(0, |change| follow(&mut known, change));
     assert_eq!(known.len(), 100_000);
-    slots.into_iter().for_each(|slot| table.release(slot, 1));
+    let told = |slot| table.release(slot, 1) == Release::ToTell;
+    assert!(slots.into_iter().all(told), "a commit knows all of them");
     table.hand_over(1, |change| follow(&mut known, change));
     assert!(known.is_empty() && table.is_empty());
 }
@@ -79,7 +90,9 @@ fn threads_and_commits_agree() {
                         table.release(mine.swap_remove(round as usize % mine.len()), *inside);
                     }
                 }
-                mine.into_iter().for_each(|slot| table.release(slot, *epoch.read().unwrap()));
+                mine.into_iter().for_each(|slot| {
+                    table.release(slot, *epoch.read().unwrap());
+                });
             });
         }
         let (table, epoch, known) = (&table, &epoch, &known);

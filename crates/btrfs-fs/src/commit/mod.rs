@@ -408,6 +408,8 @@ impl Committer {
         });
         drop(layers);
         sealed.gate.seal();
+        self.inodes.orphans().hand_over(&sealed);
+        debug_assert_eq!(sealed.items.owed(), 0, "what is owed is paid");
         let reserved = self.reservations.take_metadata(&sealed, kept);
         (sealed, reserved)
     }

@@ -6,6 +6,7 @@ mod attr;
 mod covered;
 mod dirty;
 mod locked;
+mod orphans;
 mod queue;
 mod state;
 mod table;
@@ -13,8 +14,9 @@ mod table;
 pub use attr::{ReportedBlocks, attr_of, from_linux_dev, kind_of, stamp, time_of};
 pub use dirty::{Dirty, Pieces};
 pub use locked::Locked;
+pub(crate) use orphans::{OrphanTable, delete_item as delete_orphan_item};
 pub use queue::DirtyQueue;
-pub use state::{Inode, LOCK_WAITS, State};
+pub use state::{Inode, LOCK_WAITS, Orphan, State};
 pub use table::InodeTable;
 pub(crate) use table::Reserved;
 
@@ -35,6 +37,7 @@ use vfs::{Errno, FsError, Ino, Result};
 pub struct Inodes {
     core: Arc<Core>,
     table: InodeTable,
+    orphans: OrphanTable,
     /// Trees whose inodes are not to be had any more.
     closed: RwLock<FxHashSet<TreeId>>,
     /// Inodes that come by one thread between two looks at their number.
@@ -58,7 +61,8 @@ impl Inodes {
     pub fn new(core: Arc<Core>) -> Inodes {
         let closed = RwLock::new(Rank::Leaf, FxHashSet::default());
         let noted_each = (core.memory.most_inodes() / INODE_COST / 4).clamp(1, NOTED_EACH);
-        Inodes { core, table: InodeTable::new(), closed, noted_each }
+        let (table, orphans) = (InodeTable::new(), OrphanTable::new());
+        Inodes { core, table, orphans, closed, noted_each }
     }
 
     /// One more comes: now and then what all of them take is written down for the others, and
@@ -81,6 +85,11 @@ impl Inodes {
 
     pub fn table(&self) -> &InodeTable {
         &self.table
+    }
+
+    /// Those without a name.
+    pub(crate) fn orphans(&self) -> &OrphanTable {
+        &self.orphans
     }
 
     pub fn get(&self, ino: Ino) -> Result<Ref<Inode>> {

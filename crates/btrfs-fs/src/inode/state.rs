@@ -11,6 +11,7 @@ use super::{Dirty, ReportedBlocks};
 use crate::ino::InodeId;
 use btrfs_disk::items::InodeItem;
 use locks::{Rank, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use orphans::Slot;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use vfs::{Errno, Ino, Result};
 
@@ -58,8 +59,26 @@ pub struct State {
     pub linkable: bool,
     /// The block count that callers may remember.
     pub reported: ReportedBlocks,
-    /// An ORPHAN_ITEM stands for this inode.
-    pub orphan: bool,
+    /// What is kept of an inode without a name, for who mounts the volume after a crash.
+    pub orphan: Orphan,
+}
+
+/// How an inode without a name is known as such.
+#[derive(Default)]
+pub enum Orphan {
+    /// It has one.
+    #[default]
+    No,
+    /// An ORPHAN_ITEM stands for it.
+    Item,
+    /// It has a slot in the table, and gets an item when its epoch is committed.
+    Slot(Slot),
+}
+
+impl Orphan {
+    pub(crate) fn is_one(&self) -> bool {
+        !matches!(self, Orphan::No)
+    }
 }
 
 /// Where the inode's lock stands among all: by tree, then by object id.
@@ -116,7 +135,7 @@ impl State {
     }
 
     fn is_as_stored(&self) -> bool {
-        let has_name = self.item.nlink > 0 && !self.orphan && !self.linkable;
+        let has_name = self.item.nlink > 0 && !self.orphan.is_one() && !self.linkable;
         let has_landed = self.dirty.is_none() && self.pending_from.is_none() && !self.item_dirty;
         self.usable().is_ok() && has_name && has_landed && !self.refused && !self.no_inline
     }

@@ -8,7 +8,6 @@ use crate::ino::InodeId;
 use crate::inode::{Inode, Reserved, State, change, from_linux_dev, put_inode};
 use crate::names::{self, Target};
 use crate::options::compression::PROPERTY;
-use crate::orphan;
 use crate::reserve::cost;
 use crate::xattrs;
 use btrfs_disk::Key;
@@ -84,7 +83,7 @@ pub fn tmpfile(engine: &Engine, cx: &Context, parent: Ino, perm: u16) -> Result<
         let inode = insert_inode(op, prepared, &new, 1)?;
         let mut state = inode.write()?;
         state.linkable = true;
-        orphan::mark(op, inode.id, &mut state);
+        engine.inodes.orphans().mark(op, inode.id, &mut state);
         drop(state);
         Ok(inode)
     })?;

@@ -5,9 +5,8 @@ use super::lookup::entry_by_id;
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::inode::Locked;
-use crate::inode::{Inode, change, kind_of, put_inode};
+use crate::inode::{Inode, Inodes, change, kind_of, put_inode};
 use crate::names::{self, Target};
-use crate::orphan;
 use crate::reserve::cost;
 use btrfs_disk::Key;
 use btrfs_disk::items::inode_flags;
@@ -39,12 +38,13 @@ pub fn link(engine: &Engine, ino: Ino, parent: Ino, name: &[u8]) -> Result<Entry
         locked.state(&dir).dir_next = names::next_index(&view, dir.id)?;
     }
     drop(view);
-    change(&engine.core, |op| add_link(op, &dir, &inode, name, &mut locked))?;
+    change(&engine.core, |op| add_link(&engine.inodes, op, &dir, &inode, name, &mut locked))?;
     drop(locked);
     entry_by_id(engine, inode.id)
 }
 
 fn add_link(
+    inodes: &Inodes,
     op: &Op<'_>,
     dir: &Inode,
     inode: &Inode,
@@ -60,9 +60,7 @@ fn add_link(
     state.item.nlink += 1;
     state.linkable = false;
     state.item.ctime = op.core.now();
-    if state.orphan {
-        orphan::unmark(op, inode.id, state);
-    }
+    inodes.orphans().unmark(op, inode.id, state);
     put_inode(op, inode.id, state);
     let dir_state = locked.state(dir);
     dir_state.dir_next += 1;

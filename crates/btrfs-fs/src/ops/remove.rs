@@ -6,9 +6,8 @@ use super::subvolume;
 use crate::engine::Engine;
 use crate::ino::InodeId;
 use crate::inode::Locked;
-use crate::inode::{Inode, State, change, put_inode};
+use crate::inode::{Inode, Inodes, State, change, put_inode};
 use crate::names::{self, Target};
-use crate::orphan;
 use crate::reserve::cost;
 use btrfs_disk::items::inode_flags;
 use btrfs_txn::Op;
@@ -47,7 +46,7 @@ pub fn remove(engine: &Engine, parent: Ino, name: &[u8], what: What) -> Result<(
         change(&engine.core, |op| {
             names::remove(op, dir.id, name, target)?;
             touch_dir(op, dir.id, locked.state(&dir), -(name.len() as i64));
-            drop_link(op, child.id, locked.state(&child));
+            drop_link(&engine.inodes, op, child.id, locked.state(&child));
             if what == What::Dir {
                 op.moved_away(dir.id, child.id);
             }
@@ -119,11 +118,11 @@ pub fn may_unname(dir: &State, child: &State) -> Result<()> {
 }
 
 /// One name less; the last one makes an orphan.
-pub fn drop_link(op: &Op<'_>, id: InodeId, state: &mut State) {
+pub fn drop_link(inodes: &Inodes, op: &Op<'_>, id: InodeId, state: &mut State) {
     state.item.ctime = op.core.now();
     state.item.nlink = if state.is_dir() { 0 } else { state.item.nlink.saturating_sub(1) };
     if state.item.nlink == 0 {
-        orphan::mark(op, id, state);
+        inodes.orphans().mark(op, id, state);
     }
     put_inode(op, id, state);
 }

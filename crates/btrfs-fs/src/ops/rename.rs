@@ -10,7 +10,7 @@ use super::subvolume;
 use crate::engine::Engine;
 use crate::ino::InodeId;
 use crate::inode::Locked;
-use crate::inode::{Inode, change, put_inode};
+use crate::inode::{Inode, Inodes, change, put_inode};
 use crate::names::{self, MAX_DEPTH, Target};
 use crate::reserve::cost;
 use btrfs_txn::Op;
@@ -249,7 +249,7 @@ fn replace(engine: &Engine, cx: &Context, r: &Rename<'_>, locked: &mut Locked<'_
     };
     let new_index = take_index(locked, r.to);
     change(&engine.core, |op| {
-        let grown = move_name(op, r, locked, new_index)?;
+        let grown = move_name(&engine.inodes, op, r, locked, new_index)?;
         let mut shrunk = r.name.len() as i64;
         if let Some(whiteout) = whiteout {
             let index = take_index(locked, r.from);
@@ -265,13 +265,19 @@ fn replace(engine: &Engine, cx: &Context, r: &Rename<'_>, locked: &mut Locked<'_
 
 /// Takes the victim's name and the old one away and gives the new one; answers by how many
 /// bytes the names of the new directory grew.
-fn move_name(op: &Op<'_>, r: &Rename<'_>, locked: &mut Locked<'_>, new_index: u64) -> Result<i64> {
+fn move_name(
+    inodes: &Inodes,
+    op: &Op<'_>,
+    r: &Rename<'_>,
+    locked: &mut Locked<'_>,
+    new_index: u64,
+) -> Result<i64> {
     let mut grown = r.new_name.len() as i64;
     if let Some((target, victim)) = &r.victim {
         names::remove(op, r.to.id, r.new_name, *target)?;
         grown = 0;
         op.edit(victim.id, |o| o.follow(r.child.id.objectid));
-        drop_link(op, victim.id, locked.state(victim));
+        drop_link(inodes, op, victim.id, locked.state(victim));
     }
     names::remove(op, r.from.id, r.name, r.source)?;
     names::add(op, r.to.id, r.new_name, r.source, new_index)?;

@@ -108,6 +108,19 @@ impl<'e> Op<'e> {
         self.edit(id, |o| o.delete(kind, offset));
     }
 
+    /// The commit of this epoch puts or deletes a key more: see [`crate::delta::ItemDelta::owe`].
+    pub fn owe_item(&self) {
+        self.changed.set(true);
+        self.delta().items.owe();
+        let before = self.changes.get();
+        self.changes.set(Changes { places: before.places + 1, ..before });
+    }
+
+    /// It need not, after all: whoever was owed an item in this epoch is gone.
+    pub fn owe_no_item(&self) {
+        self.delta().items.pay(1);
+    }
+
     /// The commit of this epoch does this with a tree; what that changes beside the operation's
     /// items counts for the epoch from now on.
     pub fn act(&self, action: TreeAction, cost: ActionCost) {

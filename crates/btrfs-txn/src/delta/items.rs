@@ -68,6 +68,8 @@ pub struct ItemDelta {
     pub(super) bytes: AtomicU64,
     pub(super) slots: AtomicU64,
     pub(super) spread: AtomicU64,
+    /// Keys that the commit will put or delete beside those that are here.
+    pub(super) owed: AtomicU64,
     /// The tree in which an object was born last; see `spread`.
     pub(super) birthplace: AtomicU64,
 }
@@ -88,13 +90,14 @@ impl ItemDelta {
             bytes: AtomicU64::new(0),
             slots: AtomicU64::new(0),
             spread: AtomicU64::new(0),
+            owed: AtomicU64::new(0),
             birthplace: AtomicU64::new(0),
         }
     }
 
     /// True if no item changed.
     pub fn is_empty(&self) -> bool {
-        self.slots.load(Ordering::Relaxed) == 0
+        self.slots() == 0
     }
 
     /// Gives its memory back, calling `rest` now and then.
@@ -112,7 +115,25 @@ impl ItemDelta {
 
     /// Keys that the delta changes.
     pub fn slots(&self) -> u64 {
-        self.slots.load(Ordering::Relaxed)
+        self.slots.load(Ordering::Relaxed) + self.owed.load(Ordering::Relaxed)
+    }
+
+    /// The commit will put or delete a key more: whoever keeps it in a place of his own puts
+    /// it here when the epoch is sealed, and says so ([`ItemDelta::pay`]). Until then it counts as
+    /// if it were here.
+    pub fn owe(&self) {
+        self.owed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// So many keys that were owed are here, or there is no need of them any more.
+    pub fn pay(&self, keys: u64) {
+        let before = self.owed.fetch_sub(keys, Ordering::Relaxed);
+        debug_assert!(before >= keys, "{keys} keys of {before} are paid");
+    }
+
+    /// Keys that are still to come.
+    pub fn owed(&self) -> u64 {
+        self.owed.load(Ordering::Relaxed)
     }
 
     /// Places in the trees that the changes lie in, at most: keys with no key of the tree between
@@ -120,7 +141,7 @@ impl ItemDelta {
     /// a tree are one place, and so are the new names of a directory by index. Nothing else is
     /// taken to lie close: attributes, names by hash and references lie anywhere.
     pub fn spread(&self) -> u64 {
-        self.spread.load(Ordering::Relaxed)
+        self.spread.load(Ordering::Relaxed) + self.owed()
     }
 
     /// Whether objects were born.

@@ -56,7 +56,9 @@ fn join_items(below: &ItemDelta, above: &ItemDelta, generation: Generation) -> I
     }
     joined.bytes.store(bytes, Ordering::Relaxed);
     joined.slots.store(slots, Ordering::Relaxed);
-    joined.spread.store(below.spread() + above.spread() - twice, Ordering::Relaxed);
+    let spread = |items: &ItemDelta| items.spread.load(Ordering::Relaxed);
+    joined.spread.store(spread(below) + spread(above) - twice, Ordering::Relaxed);
+    joined.owed.store(below.owed() + above.owed(), Ordering::Relaxed);
     let births = [below, above].map(|items| items.birthplace.load(Ordering::Relaxed));
     joined.birthplace.store(births[0].max(births[1]), Ordering::Relaxed);
     joined

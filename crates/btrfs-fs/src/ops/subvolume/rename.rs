@@ -299,7 +299,7 @@ fn replace(
                 grown = 0;
             }
             if let Some(gone) = &gone {
-                drop_link(op, gone.id, locked.state(gone));
+                drop_link(&engine.inodes, op, gone.id, locked.state(gone));
             }
             move_source(op, source, (to, new_name, index), &mut locked)?;
             let shrunk = leave(op, source, whiteout, &mut locked)?;

@@ -1,0 +1,119 @@
+//! Which inodes have no name: each is in a slot of a table without locks (crate `orphans`), and gets
+//! an ORPHAN_ITEM only if it is still there when its epoch ends.
+//!
+//! Invariants:
+//! * what a commit will have to put or delete for the table counts in the delta of its epoch from
+//!   the operation on that makes it so ([`ItemDelta::owe`]), and is paid when the epoch is sealed;
+//! * a number that no slot can have, or one for which there is no memory, has its item in the
+//!   delta at once.
+//!
+//! What it does not know: when an inode loses its name, and when it is erased.
+//!
+//! [`ItemDelta::owe`]: btrfs_txn::delta::ItemDelta::owe
+
+use super::{Orphan, State};
+use crate::ino::InodeId;
+use btrfs_disk::ids::ORPHAN_OBJECTID;
+use btrfs_disk::key::kind::ORPHAN_ITEM;
+use btrfs_disk::{Key, TreeId};
+use btrfs_txn::Op;
+use btrfs_txn::delta::{Base, Delta, ItemDelta, ObjectEdit};
+use orphans::{Change, Orphans, Release};
+
+/// Bits of a slot's number for the object id; 21 are left for the tree.
+const OBJECT_BITS: u32 = 40;
+
+pub(crate) struct OrphanTable(Option<Orphans>);
+
+fn orphans_of(tree: TreeId) -> InodeId {
+    InodeId::new(tree, ORPHAN_OBJECTID)
+}
+
+fn number(id: InodeId) -> Option<u64> {
+    let fits = id.objectid >> OBJECT_BITS == 0 && id.tree.0 >> (61 - OBJECT_BITS) == 0;
+    fits.then_some(id.tree.0 << OBJECT_BITS | id.objectid)
+}
+
+fn id_of(number: u64) -> InodeId {
+    InodeId::new(TreeId(number >> OBJECT_BITS), number & ((1 << OBJECT_BITS) - 1))
+}
+
+/// The item goes, whoever was in the table.
+pub(crate) fn delete_item(op: &Op<'_>, id: InodeId) {
+    op.delete(orphans_of(id.tree), ORPHAN_ITEM, id.objectid);
+}
+
+impl OrphanTable {
+    pub(super) fn new() -> OrphanTable {
+        OrphanTable(Orphans::new().ok())
+    }
+
+    /// The inode lost its last name, or never had one.
+    pub(crate) fn mark(&self, op: &Op<'_>, id: InodeId, state: &mut State) {
+        let claim = |table: &Orphans| table.claim(number(id)?, op.generation().0).ok();
+        state.orphan = match self.0.as_ref().and_then(claim) {
+            Some(slot) => {
+                op.owe_item();
+                Orphan::Slot(slot)
+            }
+            None => {
+                op.put(orphans_of(id.tree), ORPHAN_ITEM, id.objectid, Box::new([]));
+                Orphan::Item
+            }
+        };
+    }
+
+    /// It is gone, or got a name again (`linkat` of an `O_TMPFILE`).
+    pub(crate) fn unmark(&self, op: &Op<'_>, id: InodeId, state: &mut State) {
+        match std::mem::take(&mut state.orphan) {
+            Orphan::No => {}
+            Orphan::Item => delete_item(op, id),
+            Orphan::Slot(slot) => {
+                let table = self.0.as_ref().expect("it has the slot");
+                match table.release(slot, op.generation().0) {
+                    Release::Forgotten => op.owe_no_item(),
+                    Release::ToTell => op.owe_item(),
+                }
+            }
+        }
+    }
+
+    /// Nobody is at work in the epoch of `sealed` any more: who is an orphan still gets an item,
+    /// who had one and is none any more loses it.
+    pub(crate) fn hand_over(&self, sealed: &Delta) {
+        let (mut here, mut gone) = (Vec::new(), Vec::new());
+        if let Some(table) = &self.0 {
+            table.hand_over(sealed.generation.0, |change| match change {
+                Change::Put(number) => here.push(id_of(number)),
+                Change::Remove(number) => gone.push(id_of(number)),
+            });
+        }
+        let told = here.len() + gone.len();
+        // One that found no memory in the table since then has put its item already.
+        gone.retain(|id| !is_put(&sealed.items, *id));
+        // First who went: one that became an orphan again since then is among the others.
+        each_tree(gone, |tree, ids| {
+            edit(sealed, tree, |o| ids.iter().for_each(|id| o.delete(ORPHAN_ITEM, id.objectid)));
+        });
+        let put = |o: &mut ObjectEdit<'_>, id: &InodeId| {
+            o.put(ORPHAN_ITEM, id.objectid, Box::new([]), Base::Possible);
+        };
+        each_tree(here, |tree, ids| edit(sealed, tree, |o| ids.iter().for_each(|id| put(o, id))));
+        sealed.items.pay(told as u64);
+    }
+}
+
+fn is_put(items: &ItemDelta, id: InodeId) -> bool {
+    let key = Key::new(ORPHAN_OBJECTID, ORPHAN_ITEM, id.objectid);
+    items.get(id.tree, &key).is_some_and(|item| item.is_some())
+}
+
+fn edit(sealed: &Delta, tree: TreeId, edit: impl FnOnce(&mut ObjectEdit<'_>)) {
+    sealed.items.edit_in_run(tree, ORPHAN_OBJECTID, None, edit);
+}
+
+/// Gives `work` the inodes of each tree.
+fn each_tree(mut ids: Vec<InodeId>, mut work: impl FnMut(TreeId, &[InodeId])) {
+    ids.sort_unstable();
+    ids.chunk_by(|a, b| a.tree == b.tree).for_each(|of_one| work(of_one[0].tree, of_one));
+}

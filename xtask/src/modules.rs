@@ -108,6 +108,7 @@ const FS: Table = &[
     ("orphan", &["error", "ino", "inode", "extents", "reserve", "reserver"]),
     ("cleaner", &["error", "reserve", "commit", "reserver"]),
     ("balance", &["error", "extents", "stats", "cleaner", "commit", "reserve", "reserver"]),
+    ("scrub", &["error", "extents"]),
     (
         "engine",
         &[
@@ -126,6 +127,7 @@ const FS: Table = &[
             "orphan",
             "cleaner",
             "balance",
+            "scrub",
         ],
     ),
     ("recover", &["error", "log", "engine"]),
@@ -153,7 +155,10 @@ const FS: Table = &[
     ("close", &["engine"]),
     (
         "fs",
-        &["options", "ino", "extents", "commit", "cleaner", "balance", "engine", "ops", "close"],
+        &[
+            "options", "ino", "extents", "commit", "cleaner", "balance", "scrub", "engine", "ops",
+            "close",
+        ],
     ),
     ("find_new", &["error", "ino", "names", "subvol", "fs"]),
     ("committed", &["error", "ino", "subvol", "extents", "engine", "fs"]),
@@ -163,8 +168,8 @@ const FS: Table = &[
     (
         "control",
         &[
-            "balance", "error", "ino", "names", "qgroup", "subvol", "engine", "fs", "find_new",
-            "usage",
+            "balance", "scrub", "error", "ino", "names", "qgroup", "subvol", "engine", "fs",
+            "find_new", "usage",
         ],
     ),
     (

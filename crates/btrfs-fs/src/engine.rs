@@ -18,6 +18,7 @@ use crate::options::Options;
 use crate::orphan::Orphans;
 use crate::reserve::Reservations;
 use crate::reserver::Reserver;
+use crate::scrub::Scrubber;
 use crate::stats::Stats;
 use crate::subvol::Subvols;
 use crate::writeback::{Flushed, Writeback};
@@ -49,6 +50,7 @@ pub struct Engine {
     pub(crate) subvolume_lock: Mutex<()>,
     pub(crate) cleaner: Arc<Cleaner>,
     pub(crate) balancer: Balancer,
+    pub(crate) scrubber: Scrubber,
     /// Held by renames across directories; see `ops/rename.rs`.
     pub rename_lock: Mutex<()>,
     pub closed: AtomicBool,
@@ -104,6 +106,7 @@ impl Engine {
         let cleaner = Arc::new(Cleaner::new(&core, &reservations, &reserver, &committer));
         committer.call_afterwards(afterwards(&orphans, &cleaner));
         let balancer = Balancer::new(&core, &reservations, &reserver, &committer, &cleaner, &stats);
+        let scrubber = Scrubber::new(&core);
         Engine {
             core,
             options,
@@ -122,6 +125,7 @@ impl Engine {
             subvolume_lock: Mutex::new(Rank::Subvolumes, ()),
             cleaner,
             balancer,
+            scrubber,
             rename_lock: Mutex::new(Rank::Rename, ()),
             closed: AtomicBool::new(false),
         }

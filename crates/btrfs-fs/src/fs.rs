@@ -150,6 +150,37 @@ impl BtrfsFs {
         Ok(self.open()?.balancer.status())
     }
 
+    /// Begins a scrub, which goes on in a thread of its own. EINPROGRESS: one is at work. EROFS: nothing
+    /// can be written, and it is not `read_only`.
+    pub fn start_scrub(&self, read_only: bool) -> Result<()> {
+        self.open()?.scrubber.begin(read_only)?;
+        self.work_off_scrub()
+    }
+
+    /// Goes on with one that was cancelled. ESRCH: there is none. EINPROGRESS: it is at work.
+    pub fn resume_scrub(&self) -> Result<()> {
+        self.open()?.scrubber.begin_again()?;
+        self.work_off_scrub()
+    }
+
+    fn work_off_scrub(&self) -> Result<()> {
+        let engine = self.engine.clone();
+        let thread = std::thread::Builder::new().name("spinney-scrub".into());
+        let started = thread.spawn(move || engine.scrubber.run());
+        let context = "starting the thread of the scrub".into();
+        started.map(drop).map_err(|source| vfs::FsError::Io { context, source })
+    }
+
+    /// Stops it; returns when it has. ENOTCONN: none is at work.
+    pub fn cancel_scrub(&self) -> Result<()> {
+        self.open()?.scrubber.cancel()
+    }
+
+    /// How far it is, or how the last one ended.
+    pub fn scrub_status(&self) -> Result<crate::ScrubStatus> {
+        Ok(self.open()?.scrubber.status())
+    }
+
     /// The volume takes `total` bytes of its device from now on (rounded down to whole sectors);
     /// durable when this returns. What lies behind a nearer end moves elsewhere.
     ///
@@ -428,6 +459,7 @@ impl FileSystem for BtrfsFs {
             other => other?,
         };
         engine.balancer.rest();
+        engine.scrubber.rest();
         drop(self.background.lock().take());
         let result = crate::close::close(engine);
         self.engine.closed.store(true, Ordering::Release);

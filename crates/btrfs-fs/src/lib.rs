@@ -38,6 +38,7 @@ mod recover;
 mod refusals;
 mod reserve;
 mod reserver;
+mod scrub;
 mod stats;
 mod subvol;
 mod subvolumes;
@@ -60,6 +61,7 @@ pub use ino::same_subvolume;
 pub use ino::use_up_windows;
 pub use options::{Atime, Compress, Method, Options, Subvol, SystemClock, SystemContention};
 pub use qgroup::{LimitChange, NoQgroupId, Qgroup, QgroupId, QuotaStatus};
+pub use scrub::{ScrubState, ScrubStatus};
 pub use subvol::{
     Caller, Delete, NewSubvolume, ReceivedFrom, SubvolId, SubvolumeInfo, Time, known_as,
 };

@@ -15,6 +15,7 @@ mod counters;
 mod features;
 mod load;
 mod read;
+mod scrub;
 mod superblock;
 mod volume;
 mod write;
@@ -27,5 +28,6 @@ pub use features::{COMPAT_RO_SUPPORTED, INCOMPAT_SUPPORTED};
 /// under way. Shorter ones cost calls, longer ones made fsyncs beside a commit wait.
 pub const WRITE_WINDOW: u64 = 4 << 20;
 
+pub use scrub::Scrubbed;
 pub use superblock::{SUPER_EXCLUDED, super_copies};
 pub use volume::{OpenOptions, Volume};

@@ -53,7 +53,7 @@ impl Volume {
         self.read_physical(*at, buf)
     }
 
-    fn read_physical(&self, at: Physical, buf: &mut [u8]) -> Result<()> {
+    pub(crate) fn read_physical(&self, at: Physical, buf: &mut [u8]) -> Result<()> {
         add(&self.counters.reads, 1);
         add(&self.counters.read_bytes, buf.len() as u64);
         self.dev.read_at(at.0, buf).map_err(|source| {
@@ -63,7 +63,7 @@ impl Volume {
         })
     }
 
-    fn complain(&self, logical: Logical, physical: Physical, error: &Error) {
+    pub(crate) fn complain(&self, logical: Logical, physical: Physical, error: &Error) {
         if matches!(error, Error::Corrupt(_)) {
             add(&self.counters.checksum_errors, 1);
         }
@@ -71,13 +71,13 @@ impl Volume {
         warn!(%device, logical = logical.0, physical = physical.0, %error, "bad copy");
     }
 
-    fn node_copy(&self, expect: &Expect, at: Physical) -> Result<Node> {
+    pub(crate) fn node_copy(&self, expect: &Expect, at: Physical) -> Result<Node> {
         let mut bytes = vec![0; self.geometry.node_size as usize].into_boxed_slice();
         self.read_physical(at, &mut bytes)?;
         Ok(check::node(bytes, &self.geometry, expect)?)
     }
 
-    fn repair_node(&self, expect: &Expect, bad: Physical, good: Physical) {
+    pub(crate) fn repair_node(&self, expect: &Expect, bad: Physical, good: Physical) {
         let _alone = self.repair.write();
         if !self.repairs() {
             return;
@@ -149,11 +149,11 @@ impl Volume {
         Ok(())
     }
 
-    fn matches(&self, sector: &[u8], sum: &[u8]) -> bool {
+    pub(crate) fn matches(&self, sector: &[u8], sum: &[u8]) -> bool {
         self.geometry.csum.digest(sector)[..sum.len()] == *sum
     }
 
-    fn sector_copy(&self, at: Physical, buf: &mut [u8], sum: &[u8]) -> Result<()> {
+    pub(crate) fn sector_copy(&self, at: Physical, buf: &mut [u8], sum: &[u8]) -> Result<()> {
         self.read_physical(at, buf)?;
         if self.matches(buf, sum) {
             return Ok(());
@@ -189,7 +189,13 @@ impl Volume {
         Err(failure.unwrap_or_else(|| Error::corrupt("chunk without copies")))
     }
 
-    fn repair_sector(&self, logical: Logical, bad: Physical, good: Physical, sum: &[u8]) {
+    pub(crate) fn repair_sector(
+        &self,
+        logical: Logical,
+        bad: Physical,
+        good: Physical,
+        sum: &[u8],
+    ) {
         let _alone = self.repair.write();
         if !self.repairs() {
             return;

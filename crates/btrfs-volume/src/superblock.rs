@@ -106,6 +106,16 @@ fn outranks(new: &Superblock, at: u64, best: Option<&Superblock>) -> bool {
         }
 }
 
+/// Whether the copy at `at` is one of `current`, of the same commit.
+pub(crate) fn is_valid(dev: &dyn BlockDevice, at: u64, current: &Superblock) -> bool {
+    match read_copy(dev, at) {
+        Ok(Found::Valid(copy)) => {
+            copy.fields.fsid == current.fields.fsid && copy.generation() == current.generation()
+        }
+        _ => false,
+    }
+}
+
 fn read_copy(dev: &dyn BlockDevice, at: u64) -> Result<Found> {
     let mut bytes = [0; SUPER_SIZE];
     if let Err(source) = dev.read_at(at, &mut bytes) {

@@ -180,7 +180,7 @@ impl Volume {
     }
 
     /// The first copy, flush, the others; of each only if it is `wanted`. With `commit` held.
-    fn write_copies(&self, sb: &Superblock, wanted: impl Fn(u64) -> bool) -> Result<()> {
+    pub(crate) fn write_copies(&self, sb: &Superblock, wanted: impl Fn(u64) -> bool) -> Result<()> {
         let write = |at| match wanted(at) {
             true => self.write_physical(Physical(at), &[&sb.to_bytes(at)?]),
             false => Ok(()),

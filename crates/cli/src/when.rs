@@ -48,6 +48,18 @@ pub fn full(time: Timestamp) -> String {
     )
 }
 
+/// As `ctime(3)` tells it: `Wed May  1 12:00:00 2024`, in local time.
+pub fn asctime(secs: i64) -> String {
+    const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
+    const MONTHS: [&str; 12] =
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let Some(c) = sys::to_local(secs) else { return format!("@{secs}") };
+    let day = DAYS[(secs + c.offset).div_euclid(86_400).rem_euclid(7) as usize];
+    let month = MONTHS[(c.month as usize + 11) % 12];
+    let (hour, minute, second) = (c.hour, c.minute, c.second);
+    format!("{day} {month} {:2} {hour:02}:{minute:02}:{second:02} {}", c.day, c.year)
+}
+
 /// As `ls -l` shows it: `2024-05-01 12:00`.
 pub fn short(time: Timestamp) -> String {
     let Some(c) = sys::to_local(time.secs) else { return format!("@{}", time.secs) };

@@ -39,6 +39,8 @@ const ACT: &[&str] = &[
     "quota rescan",
     "receive",
     "rm",
+    "scrub cancel",
+    "scrub resume",
     "send",
     "subvolume create",
     "subvolume delete",
@@ -103,6 +105,7 @@ fn verbs_that_answer_do_so_in_json() {
     assert!(ask(&[&inspect("tree-stats")[..], &[&word]].concat())["trees"].is_array());
     assert_eq!(ask(&["compsize", "--json", &at])["files"], 2);
     assert!(ask(&["device", "stats", "--json", &word])["device-stats"].is_array());
+    assert_eq!(ask(&["scrub", "start", "--json", &word])["uncorrectable_errors"], 0);
     assert_eq!(ask(&["property", "get", "--json", &at])["ro"], false);
     assert_eq!(ask(&["filesystem", "show", "--json", &word])[0]["mounted"], false);
     assert!(ask(&["filesystem", "df", "--json", &word])["filesystem-df"].is_array());
@@ -122,6 +125,7 @@ fn verbs_that_answer_do_so_in_json() {
     assert!(ask(&["help", "--json", "ls"])[0]["options"].is_array());
     let mount = Mount::new(&image, "ro");
     assert!(ask(&["stats", "--json", &mount.word()]).is_object());
+    assert_eq!(ask(&["scrub", "status", "--json", &mount.word()])["status"], "none");
     mount.umount();
     let all = json(&fine(&["help", "--json"]));
     for verb in all.as_array().unwrap().iter().map(|command| command["name"].as_str().unwrap()) {

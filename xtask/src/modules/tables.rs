@@ -27,6 +27,7 @@ pub(super) const VOLUME: Table = &[
     ("volume", &["counters", "features", "superblock", "chunk_map", "load"]),
     ("write", &["counters", "superblock", "volume"]),
     ("read", &["counters", "volume", "write"]),
+    ("scrub", &["counters", "superblock", "volume"]),
 ];
 
 pub(super) const TREE: Table = &[

@@ -7,6 +7,7 @@ mod balance;
 mod committed;
 mod questions;
 mod quotas;
+mod scrub;
 mod search;
 pub mod volume_wire;
 pub mod wire;
@@ -69,6 +70,7 @@ fn others(
     input: &[u8],
 ) -> Result<Controlled> {
     committed::control(fs, asker, command, input)
+        .or_else(|| scrub::control(fs, asker, command, input))
         .or_else(|| quotas::control(fs, asker, ino, command, input))
         .unwrap_or_else(|| questions::answer(fs, asker, ino, command, input))
 }

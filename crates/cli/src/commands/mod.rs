@@ -34,6 +34,7 @@ mod quota;
 mod receive;
 mod rescue;
 mod rm;
+mod scrub;
 mod send;
 mod stat;
 mod stats;
@@ -98,6 +99,7 @@ pub const GROUPS: &[Group] = &[
     Group { title: "Quotas, in a volume or a mount", commands: quota::COMMANDS },
     Group { title: "Quota groups, in a volume or a mount", commands: qgroup::COMMANDS },
     Group { title: "Balances, in a volume or a mount", commands: balance::COMMANDS },
+    Group { title: "Scrubs, of a volume or a mount", commands: scrub::COMMANDS },
     Group { title: "Whole volumes, in an image or a mount", commands: filesystem::COMMANDS },
     Group { title: "Inside a volume, in an image or a mount", commands: inspect::COMMANDS },
     Group { title: "Snapshots elsewhere", commands: &[&send::COMMAND, &receive::COMMAND] },

@@ -70,8 +70,8 @@ The volume's -o options
     cache-size=SIZE     of that, cached metadata at most (512M)
     delta-size=SIZE     changes at most, before a commit starts (256M)
     dirty-size=SIZE     unwritten file content at most, before it is written (256M)
-    inode-cache=SIZE    inodes at most, and a quarter of memory= (128M). Those that do not fit
-                        are read again when they are asked for, open or not
+    inode-cache=SIZE    inodes at most (128M), and a quarter of memory=; others are
+                        read again when they are asked for, open or not
     discard             tell the device about freed space
     compress, compress=HOW
                         compress new content. HOW is zlib (also without HOW), lzo or zstd,

@@ -97,7 +97,22 @@ pub const BALANCE_RESUME: u64 = 2;
 /// It stops for good.
 pub const BALANCE_CANCEL: u64 = 3;
 
+/// One of the four below.
+pub const SCRUB_ACT: u32 = command(WRITE, OURS, 68, 8);
+/// Tells how far a scrub is.
+pub const SCRUB_STATUS: u32 = command(READ, OURS, 69, 160);
+
+/// A scrub begins, which mends what it can.
+pub const SCRUB_START: u64 = 1;
+/// A scrub begins, which writes nothing.
+pub const SCRUB_START_READ_ONLY: u64 = 2;
+/// One that was cancelled goes on.
+pub const SCRUB_RESUME: u64 = 3;
+/// It stops.
+pub const SCRUB_CANCEL: u64 = 4;
+
 pub use super::balance::{read_status, write_resize};
+pub use super::scrub::read_status as read_scrub_status;
 /// Tells what the volume is made of, in numbers: `Usage`.
 pub const USAGE: u32 = command(READ, OURS, 20, PAGE);
 

@@ -1,4 +1,4 @@
-//! The volume that a balance or a resize is about: in an image, which is opened for it, or mounted.
+//! The volume that a balance, a scrub or a resize is about: in an image, which is opened for it, or mounted.
 
 use crate::door::Door;
 use crate::error::{Error, Result, io_text};
@@ -6,7 +6,7 @@ use crate::image::{self, Access, ImagePath, Medium, is_block};
 use btrfs_disk::FixedSize;
 use btrfs_disk::items::BalanceItem;
 use btrfs_fs::control::wire;
-use btrfs_fs::{BalanceStatus, BtrfsFs, NewSize, Options};
+use btrfs_fs::{BalanceStatus, BtrfsFs, NewSize, Options, ScrubStatus};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use vfs::FileSystem;
@@ -114,6 +114,37 @@ impl Target {
 
     pub fn cancel(&self) -> Asked<()> {
         self.act(wire::BALANCE_CANCEL, BtrfsFs::cancel_balance)
+    }
+
+    pub fn fsid(&self) -> Result<[u8; 16]> {
+        match self {
+            Target::Image { fs, path, .. } => {
+                Ok(fs.usage().map_err(|e| Error::about(path.display(), e))?.fsid)
+            }
+            Target::Mount { door, .. } => Ok(door.usage()?.fsid),
+        }
+    }
+
+    pub fn start_scrub(&self, read_only: bool) -> Asked<()> {
+        let what = if read_only { wire::SCRUB_START_READ_ONLY } else { wire::SCRUB_START };
+        self.act_scrub(what, |fs| fs.start_scrub(read_only))
+    }
+
+    pub fn resume_scrub(&self) -> Asked<()> {
+        self.act_scrub(wire::SCRUB_RESUME, BtrfsFs::resume_scrub)
+    }
+
+    pub fn cancel_scrub(&self) -> Asked<()> {
+        self.act_scrub(wire::SCRUB_CANCEL, BtrfsFs::cancel_scrub)
+    }
+
+    fn act_scrub(&self, what: u64, here: impl FnOnce(&BtrfsFs) -> vfs::Result<()>) -> Asked<()> {
+        self.ask((wire::SCRUB_ACT, what.to_le_bytes().to_vec()), here, |_| Some(()))
+    }
+
+    pub fn scrub_status(&self) -> Asked<ScrubStatus> {
+        let asked = (wire::SCRUB_STATUS, Vec::new());
+        self.ask(asked, |fs| fs.scrub_status(), wire::read_scrub_status)
     }
 
     /// Bytes that the volume has of a device, in an image.

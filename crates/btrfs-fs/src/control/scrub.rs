@@ -1,0 +1,81 @@
+//! Scrubs, through a mount: for administrators.
+
+use super::{administrator, wire};
+use crate::fs::BtrfsFs;
+use crate::{ScrubState, ScrubStatus};
+use btrfs_volume::Scrubbed;
+use std::time::Duration;
+use vfs::{Asker, Controlled, Errno, Result};
+
+/// `None`: it is none of these.
+pub(super) fn control(
+    fs: &BtrfsFs,
+    asker: &dyn Asker,
+    command: u32,
+    input: &[u8],
+) -> Option<Result<Controlled>> {
+    match command {
+        wire::SCRUB_ACT => {
+            let what = wire::number(input, 0).ok_or(Errno::EINVAL.into());
+            Some(what.and_then(|what| act(fs, asker, what)))
+        }
+        wire::SCRUB_STATUS => Some(status(fs, asker)),
+        _ => None,
+    }
+}
+
+fn act(fs: &BtrfsFs, asker: &dyn Asker, what: u64) -> Result<Controlled> {
+    administrator(asker)?;
+    match what {
+        wire::SCRUB_START => fs.start_scrub(false)?,
+        wire::SCRUB_START_READ_ONLY => fs.start_scrub(true)?,
+        wire::SCRUB_RESUME => fs.resume_scrub()?,
+        wire::SCRUB_CANCEL => fs.cancel_scrub()?,
+        _ => return Err(Errno::EINVAL.into()),
+    }
+    Ok(Controlled::default())
+}
+
+const STATES: [ScrubState; 5] = [
+    ScrubState::None,
+    ScrubState::Running,
+    ScrubState::Finished,
+    ScrubState::Cancelled,
+    ScrubState::Failed,
+];
+/// Numbers before those of `Scrubbed`.
+const HEAD: usize = 7;
+
+fn status(fs: &BtrfsFs, asker: &dyn Asker) -> Result<Controlled> {
+    administrator(asker)?;
+    let status = fs.scrub_status()?;
+    let state = STATES.iter().position(|state| *state == status.state).unwrap_or(0) as u64;
+    let head: [u64; HEAD] = [
+        state,
+        u64::from(status.read_only),
+        status.started.cast_unsigned(),
+        status.time.as_nanos() as u64,
+        status.total,
+        status.next,
+        status.errno as u64,
+    ];
+    let done = status.done.list().into_iter().map(|(_, number)| number);
+    let mut answer: Vec<u8> = head.into_iter().chain(done).flat_map(u64::to_le_bytes).collect();
+    answer.resize(wire::len(wire::SCRUB_STATUS), 0);
+    Ok(Controlled::answer(answer))
+}
+
+/// An answer of [`wire::SCRUB_STATUS`].
+pub fn read_status(answer: &[u8]) -> Option<ScrubStatus> {
+    let number = |n: usize| wire::number(answer, 8 * n);
+    Some(ScrubStatus {
+        state: *STATES.get(usize::try_from(number(0)?).ok()?)?,
+        read_only: number(1)? != 0,
+        started: number(2)?.cast_signed(),
+        time: Duration::from_nanos(number(3)?),
+        total: number(4)?,
+        next: number(5)?,
+        errno: i32::try_from(number(6)?).ok()?,
+        done: Scrubbed::from_numbers((HEAD..).map_while(number)),
+    })
+}

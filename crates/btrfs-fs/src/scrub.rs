@@ -1,0 +1,248 @@
+//! Scrubbing: every copy of what the last commit has is read and held against its checksum; what
+//! is bad is written anew from a good copy.
+//!
+//! Invariants: it goes by the extent tree, in steps; each looks at the commit that is the last one
+//! when it begins, and nothing of that is written over meanwhile. What was freed or written
+//! between two steps is looked at or not, and never taken for damage. One scrub at a time. How far
+//! it came is in memory alone.
+//!
+//! What it does not know: whose content is bad. `inspect-internal logical-resolve` does.
+
+use crate::error::IntoFs;
+use crate::extents;
+use btrfs_disk::ids::STRIPE_LEN;
+use btrfs_disk::items::{ExtentItem, extent_flags};
+use btrfs_disk::key::kind::{EXTENT_ITEM, METADATA_ITEM};
+use btrfs_disk::{Expect, Generation, Key, Logical, TreeId};
+use btrfs_tree::scan;
+use btrfs_txn::{Core, Throttle, Urgency, View};
+use btrfs_volume::Scrubbed;
+use locks::{Mutex, Rank};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use vfs::{Errno, Result};
+
+/// Bytes of extents that one step looks at, and of content that is read between two rests.
+const STEP: u64 = 16 << 20;
+const PIECE: u64 = 1 << 20;
+
+/// Where a scrub is, or how the last one ended.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum ScrubState {
+    /// There was none since the mount.
+    #[default]
+    None,
+    /// At work.
+    Running,
+    /// It has looked at everything.
+    Finished,
+    /// It was cancelled, or the volume was closed.
+    Cancelled,
+    /// The trees could not be read.
+    Failed,
+}
+
+/// What there is to say of a scrub.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct ScrubStatus {
+    /// Where it is.
+    pub state: ScrubState,
+    /// Nothing is written.
+    pub read_only: bool,
+    /// When it began: seconds since 1970.
+    pub started: i64,
+    /// How long it has been at work.
+    pub time: Duration,
+    /// Bytes of all copies that there were when it began.
+    pub total: u64,
+    /// What it has done.
+    pub done: Scrubbed,
+    /// Logical addresses from here on are still to be read.
+    pub next: u64,
+    /// Why it failed: an errno.
+    pub errno: i32,
+}
+
+pub(crate) struct Scrubber {
+    core: Arc<Core>,
+    status: Mutex<ScrubStatus>,
+    cancelled: AtomicBool,
+}
+
+impl Scrubber {
+    pub(crate) fn new(core: &Arc<Core>) -> Scrubber {
+        let status = Mutex::new(Rank::Leaf, ScrubStatus::default());
+        Scrubber { core: core.clone(), status, cancelled: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn status(&self) -> ScrubStatus {
+        *self.status.lock()
+    }
+
+    /// From now on there is a scrub that `run` has to work off. EINPROGRESS: one is at work. EROFS:
+    /// nothing can be written, and it was not said that nothing need be.
+    pub(crate) fn begin(&self, read_only: bool) -> Result<()> {
+        if !read_only {
+            self.core.health.changeable().fs()?;
+        }
+        let (total, started) = (self.total(), self.core.now().sec);
+        let new = ScrubStatus { read_only, started, total, ..ScrubStatus::default() };
+        self.claim(|_| Ok(new))
+    }
+
+    /// One that was cancelled is to go on. ESRCH: there is none. EINPROGRESS: it is at work.
+    pub(crate) fn begin_again(&self) -> Result<()> {
+        self.claim(|status| match status.state {
+            ScrubState::Cancelled => Ok(status),
+            _ => Err(Errno::ESRCH.into()),
+        })
+    }
+
+    fn claim(&self, next: impl FnOnce(ScrubStatus) -> Result<ScrubStatus>) -> Result<()> {
+        let mut status = self.status.lock();
+        if status.state == ScrubState::Running {
+            return Err(Errno::EINPROGRESS.into());
+        }
+        *status = ScrubStatus { state: ScrubState::Running, ..next(*status)? };
+        self.cancelled.store(false, Ordering::Release);
+        Ok(())
+    }
+
+    /// Works off what was begun.
+    pub(crate) fn run(&self) {
+        let (before, since) = (self.status().time, Instant::now());
+        let ended = self.work(|| before + since.elapsed());
+        let mut status = self.status.lock();
+        status.time = before + since.elapsed();
+        status.state = match ended {
+            Ok(true) => ScrubState::Finished,
+            Ok(false) => ScrubState::Cancelled,
+            Err(error) => {
+                tracing::error!(%error, "a scrub ends before its end");
+                status.errno = error.errno();
+                ScrubState::Failed
+            }
+        };
+        tracing::info!(state = ?status.state, done = ?status.done, "scrub");
+    }
+
+    /// False: it was cancelled.
+    fn work(&self, time: impl Fn() -> Duration) -> Result<bool> {
+        let ScrubStatus { next, read_only, .. } = self.status();
+        if next == 0 {
+            let found = self.core.volume.scrub_superblocks(!read_only).fs()?;
+            self.status.lock().done.add(&found);
+        }
+        let mut throttle = Throttle::new(&self.core, Urgency::Background);
+        let mut from = Some(next);
+        while let Some(next) = from {
+            if self.cancelled.load(Ordering::Acquire) {
+                return Ok(false);
+            }
+            let mut done = Scrubbed::default();
+            let ended = self.step(next, !read_only, &mut throttle, &mut done);
+            let mut status = self.status.lock();
+            status.done.add(&done);
+            from = ended?;
+            status.next = from.unwrap_or(u64::MAX);
+            status.time = time();
+        }
+        Ok(true)
+    }
+
+    /// Returns when nobody is at work. ENOTCONN: nobody was.
+    pub(crate) fn cancel(&self) -> Result<()> {
+        if self.status().state != ScrubState::Running {
+            return Err(Errno::ENOTCONN.into());
+        }
+        self.cancelled.store(true, Ordering::Release);
+        while self.status().state == ScrubState::Running {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Ok(())
+    }
+
+    /// Before the volume is closed.
+    pub(crate) fn rest(&self) {
+        let _none_is_well = self.cancel();
+    }
+
+    fn total(&self) -> u64 {
+        let groups = self.core.space.group_infos();
+        let of = |logical| self.core.volume.mirrors(logical).unwrap_or(0) as u64;
+        groups.iter().map(|group| group.used * of(group.logical)).sum()
+    }
+
+    /// Some extents from `from` on; where the next ones begin, if there are more.
+    fn step(
+        &self,
+        from: u64,
+        repair: bool,
+        throttle: &mut Throttle<'_>,
+        done: &mut Scrubbed,
+    ) -> Result<Option<u64>> {
+        let view = self.core.view();
+        let Some(root) = view.layers.roots.get(TreeId::EXTENT) else { return Ok(None) };
+        let mut bytes = 0;
+        for item in scan(view.store, &root.root, Key::new(from, 0, 0)..=Key::MAX) {
+            let item = item.fs()?;
+            let key = item.key();
+            if !matches!(key.kind, EXTENT_ITEM | METADATA_ITEM) {
+                continue;
+            }
+            if bytes >= STEP {
+                return Ok(Some(key.objectid));
+            }
+            let extent = ExtentItem::parse(key.kind, item.data());
+            let extent = extent.map_err(|corrupt| corrupt.key(key)).fs()?;
+            let logical = Logical(key.objectid);
+            if extent.fields.flags & extent_flags::TREE_BLOCK != 0 {
+                let expect = node_at(&key, &extent);
+                done.add(&self.core.volume.scrub_node(&expect, repair).fs()?);
+                bytes += u64::from(self.core.geometry.node_size);
+                throttle.pause();
+            } else {
+                self.content(&view, logical, key.offset, repair, throttle, done)?;
+                bytes += key.offset;
+            }
+        }
+        Ok(None)
+    }
+
+    fn content(
+        &self,
+        view: &View<'_>,
+        logical: Logical,
+        len: u64,
+        repair: bool,
+        throttle: &mut Throttle<'_>,
+        done: &mut Scrubbed,
+    ) -> Result<()> {
+        let (volume, sector) = (&self.core.volume, self.core.sector());
+        let copies = volume.mirrors(logical).fs()? as u64;
+        let chunk = volume.chunk(logical).map_or(0, |chunk| chunk.logical.0);
+        let stripe = |at: u64| (at - chunk) / STRIPE_LEN;
+        let stripes = stripe(logical.0 + len - 1) - stripe(logical.0) + 1;
+        done.data_extents_scrubbed += stripes * copies;
+        let mut at = 0;
+        while at < len {
+            let sectors = ((len - at).min(PIECE) / sector) as usize;
+            let mut sums = vec![0; sectors * self.core.geometry.csum.size()];
+            let mut known = vec![false; sectors];
+            let from = logical.offset(at);
+            extents::stored_sums(&self.core, view, from, &mut sums, &mut known)?;
+            done.add(&volume.scrub_data(from, (&sums, &known), repair).fs()?);
+            at += sectors as u64 * sector;
+            throttle.pause();
+        }
+        Ok(())
+    }
+}
+
+fn node_at(key: &Key, extent: &ExtentItem) -> Expect {
+    let level = extent.block_info.map_or(key.offset as u8, |(_, level)| level);
+    let generation = Some(Generation(extent.fields.generation));
+    let logical = Logical(key.objectid);
+    Expect { logical, level, generation, owner: None, first_key: None }
+}

@@ -1,0 +1,227 @@
+//! Reading every copy of what is stored, not the first good one: what is bad is counted, and
+//! written anew from a copy that is good.
+//!
+//! Errors are counted as `btrfs scrub` counts them: by sector and copy, those of a node for each
+//! sector that it has.
+//!
+//! What it does not know: what is stored where. The caller sees to it that nothing of what he
+//! names is freed meanwhile.
+
+use crate::Volume;
+use crate::superblock::{self, super_copies};
+use btrfs_disk::{Corrupt, Error, Expect, Logical, Physical, Result};
+
+/// Sectors that are read at once.
+const BATCH: usize = 256;
+
+macro_rules! scrubbed {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// What was read, and what was wrong with it.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+        pub struct Scrubbed { $($(#[$doc])* pub $name: u64),* }
+
+        impl Scrubbed {
+            /// Each number with the name that `btrfs scrub -R` gives it, always in this order.
+            pub fn list(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($name), self.$name)),*]
+            }
+
+            /// From the numbers of `list`; those that are missing are 0.
+            pub fn from_numbers(mut numbers: impl Iterator<Item = u64>) -> Scrubbed {
+                Scrubbed { $($name: numbers.next().unwrap_or(0)),* }
+            }
+
+            /// These, too.
+            pub fn add(&mut self, more: &Scrubbed) {
+                $(self.$name += more.$name;)*
+            }
+        }
+    };
+}
+
+scrubbed! {
+    /// Extents of file content, once for each copy and each stripe of 64 KiB that they lie in.
+    data_extents_scrubbed,
+    /// Nodes, once for each copy.
+    tree_extents_scrubbed,
+    /// Bytes of file content that were read.
+    data_bytes_scrubbed,
+    /// Bytes of nodes that were read.
+    tree_bytes_scrubbed,
+    /// Sectors that the device refused to read.
+    read_errors,
+    /// Sectors of content that fail their checksum.
+    csum_errors,
+    /// Sectors of nodes that are not what their pointer promises.
+    verify_errors,
+    /// Sectors of content that have no checksum.
+    no_csum,
+    /// Superblocks that are damaged.
+    super_errors,
+    /// Sectors that are bad and that no other copy has.
+    uncorrectable_errors,
+    /// Sectors that are bad and that another copy has: written anew, unless nothing is.
+    corrected_errors,
+}
+
+impl Scrubbed {
+    /// Whether something was wrong.
+    pub fn has_errors(&self) -> bool {
+        let errors = self.read_errors + self.csum_errors + self.verify_errors + self.super_errors;
+        errors + self.uncorrectable_errors > 0
+    }
+}
+
+/// Of a sector of one copy.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Good,
+    Unread,
+    Wrong,
+}
+
+impl Volume {
+    /// Reads all copies of the node that `expect` promises; with `repair` bad ones are written
+    /// anew. An error is of the address alone.
+    pub fn scrub_node(&self, expect: &Expect, repair: bool) -> Result<Scrubbed> {
+        let size = u64::from(self.geometry.node_size);
+        let sectors = (size / u64::from(self.geometry.sector_size)).max(1);
+        let mapping = self.map(expect.logical, size)?;
+        let mut done = Scrubbed::default();
+        let mut bad = Vec::new();
+        let mut good = None;
+        for at in mapping.copies() {
+            done.tree_extents_scrubbed += 1;
+            done.tree_bytes_scrubbed += size;
+            match self.node_copy(expect, *at) {
+                Ok(_) => good = good.or(Some(*at)),
+                Err(error) => {
+                    match error {
+                        Error::Io { .. } => done.read_errors += sectors,
+                        _ => done.verify_errors += sectors,
+                    }
+                    self.complain(expect.logical, *at, &error);
+                    bad.push(*at);
+                }
+            }
+        }
+        for at in bad {
+            let mend = |good| {
+                self.repair_node(expect, at, good);
+                self.node_copy(expect, at).is_ok()
+            };
+            done.ended(good.is_some_and(|good| !repair || mend(good)), sectors);
+        }
+        Ok(done)
+    }
+
+    /// Reads all copies of `known.len()` sectors of content from `logical` on, which lie in one
+    /// chunk; `sums` has a checksum for each that is `known` to have one.
+    pub fn scrub_data(
+        &self,
+        logical: Logical,
+        (sums, known): (&[u8], &[bool]),
+        repair: bool,
+    ) -> Result<Scrubbed> {
+        let sector = u64::from(self.geometry.sector_size);
+        let mut done = Scrubbed::default();
+        let size = self.geometry.csum.size();
+        for (at, known) in known.chunks(BATCH).enumerate() {
+            let first = at * BATCH;
+            let sums = sums.get(first * size..(first + known.len()) * size);
+            let Some(sums) = sums else { return Err(Corrupt::new("checksums are missing").into()) };
+            let at = logical.offset(first as u64 * sector);
+            done.add(&self.scrub_batch(at, (sums, known), repair)?);
+        }
+        Ok(done)
+    }
+
+    fn scrub_batch(
+        &self,
+        logical: Logical,
+        (sums, known): (&[u8], &[bool]),
+        repair: bool,
+    ) -> Result<Scrubbed> {
+        let (size, sector) = (self.geometry.csum.size(), self.geometry.sector_size as usize);
+        let mapping = self.map(logical, (known.len() * sector) as u64)?;
+        let mut buf = vec![0; known.len() * sector];
+        let mut done = Scrubbed::default();
+        let mut fates = Vec::new();
+        for at in mapping.copies() {
+            done.data_bytes_scrubbed += buf.len() as u64;
+            done.no_csum += known.iter().filter(|known| !**known).count() as u64;
+            fates.push(self.fates(*at, &mut buf, (sums, known)));
+        }
+        for i in 0..known.len() {
+            let at = |copy: usize| Physical(mapping.copies()[copy].0 + (i * sector) as u64);
+            let good = fates.iter().position(|copy| copy[i] == Fate::Good);
+            for (copy, fate) in fates.iter().map(|copy| copy[i]).enumerate() {
+                match fate {
+                    Fate::Good => continue,
+                    Fate::Unread => done.read_errors += 1,
+                    Fate::Wrong => done.csum_errors += 1,
+                }
+                let logical = logical.offset((i * sector) as u64);
+                let what = Corrupt::new("content fails its checksum, or cannot be read");
+                self.complain(logical, at(copy), &Error::Corrupt(what.at(logical)));
+                // Nothing says which of two copies without a checksum is right.
+                let mended = good.filter(|_| known[i]).is_some_and(|good| {
+                    let sum = &sums[i * size..][..size];
+                    !repair || self.mend_sector(logical, (at(copy), at(good)), sum)
+                });
+                done.ended(mended, 1);
+            }
+        }
+        Ok(done)
+    }
+
+    fn mend_sector(&self, logical: Logical, (bad, good): (Physical, Physical), sum: &[u8]) -> bool {
+        self.repair_sector(logical, bad, good, sum);
+        let mut buf = vec![0; self.geometry.sector_size as usize];
+        self.sector_copy(bad, &mut buf, sum).is_ok()
+    }
+
+    /// What each sector of one copy is.
+    fn fates(&self, at: Physical, buf: &mut [u8], (sums, known): (&[u8], &[bool])) -> Vec<Fate> {
+        let (size, sector) = (self.geometry.csum.size(), self.geometry.sector_size as usize);
+        let whole = self.read_physical(at, buf).is_ok();
+        let parts = buf.chunks_mut(sector).zip(sums.chunks(size)).zip(known).enumerate();
+        parts
+            .map(|(i, ((part, sum), known))| {
+                let at = Physical(at.0 + (i * sector) as u64);
+                if !whole && self.read_physical(at, part).is_err() {
+                    Fate::Unread
+                } else if *known && !self.matches(part, sum) {
+                    Fate::Wrong
+                } else {
+                    Fate::Good
+                }
+            })
+            .collect()
+    }
+
+    /// Reads the superblock's copies; with `repair` damaged ones are written anew.
+    pub fn scrub_superblocks(&self, repair: bool) -> Result<Scrubbed> {
+        let _alone = self.commit.lock();
+        let superblock = self.superblock();
+        let is_bad = |at: &u64| !superblock::is_valid(&*self.dev, *at, &superblock);
+        let copies = super_copies(superblock.fields.dev_item.total_bytes);
+        let bad: Vec<u64> = copies.filter(is_bad).collect();
+        let done = Scrubbed { super_errors: bad.len() as u64, ..Scrubbed::default() };
+        if repair && !bad.is_empty() && self.repairs() {
+            self.write_copies(&superblock, |at| bad.contains(&at))?;
+            self.flush()?;
+            crate::counters::add(&self.counters.superblock_repairs, bad.len() as u64);
+        }
+        Ok(done)
+    }
+}
+
+impl Scrubbed {
+    fn ended(&mut self, corrected: bool, sectors: u64) {
+        match corrected {
+            true => self.corrected_errors += sectors,
+            false => self.uncorrectable_errors += sectors,
+        }
+    }
+}

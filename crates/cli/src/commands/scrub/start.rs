@@ -1,0 +1,195 @@
+//! `spinney scrub start` and `resume`.
+
+use super::{UNCORRECTABLE, report};
+use crate::args::{self, Arg, Args};
+use crate::commands::Command;
+use crate::commands::balance::target::{Target, reason};
+use crate::commands::offline::uuid;
+use crate::error::{Error, Exit, Result, say_error};
+use crate::image::Access;
+use crate::output::{Out, human};
+use crate::progress::Progress;
+use btrfs_fs::{ScrubState, ScrubStatus};
+use std::ffi::OsString;
+use std::thread::sleep;
+use std::time::Duration;
+
+pub const COMMAND: Command = Command {
+    name: "scrub start",
+    summary: "read all copies of everything, and mend what is bad",
+    usage: "[-BrRq] [--json] VOLUME",
+    help: "\
+Reads every copy of what the volume has, and holds it against its checksums. What is bad is
+written anew from a good copy. VOLUME is a path of a mount, where the scrub goes on behind
+everybody's back, or an image that is not mounted, where the command waits for its end.
+
+Options
+    -B                wait for the end, in a mount, too
+    -r                write nothing: only look
+    -R                all numbers, by name
+    -q, --quiet       errors alone
+        --json        as a JSON object (waits for the end)
+    -d, -f, -c CLASS, -n DATA
+                      taken, and without effect: there is one device, nothing that could be
+                      left of another scrub, and no priority is changed
+
+Examples
+    spinney scrub start -B /mnt
+    spinney scrub start -r disk.img
+
+Exit codes
+    0  begun, or done: all that is bad was mended (or, with -r, could be)
+    1  the scrub could not be performed
+    3  there is something bad without a good copy
+",
+    run: |args| run(args, false),
+};
+
+pub const RESUME: Command = Command {
+    name: "scrub resume",
+    summary: "go on with a scrub that was cancelled",
+    usage: "[-BRq] [--json] MOUNT",
+    help: "\
+Goes on where `scrub cancel` stopped one, in the same mount: how far a scrub came is
+forgotten when the volume is unmounted.
+
+Options
+    -B                wait for the end
+    -R                all numbers, by name
+    -q, --quiet       errors alone
+        --json        as a JSON object (waits for the end)
+    -r                taken, and without effect: it goes on as it began
+    -d, -c CLASS, -n DATA
+                      taken, and without effect, as by `scrub start`
+
+Examples
+    spinney scrub resume -B /mnt
+
+Exit codes
+    0  begun, or done
+    1  the scrub could not be performed
+    2  there is nothing to go on with
+    3  there is something bad without a good copy
+",
+    run: |args| run(args, true),
+};
+
+#[derive(Default)]
+struct Words {
+    wait: bool,
+    read_only: bool,
+    raw: bool,
+    quiet: bool,
+    json: bool,
+}
+
+fn words(mut args: Args) -> Result<(Words, OsString)> {
+    let (mut words, mut operands) = (Words::default(), Vec::new());
+    while let Some(arg) = args.next()? {
+        match arg {
+            Arg::Short('B') => words.wait = true,
+            Arg::Short('r') => words.read_only = true,
+            Arg::Short('R') => words.raw = true,
+            Arg::Short('q') | Arg::Long("quiet") => words.quiet = true,
+            Arg::Long("json") => (words.json, words.wait) = (true, true),
+            Arg::Short('d' | 'f') => {}
+            Arg::Short('c' | 'n') => _ = args.text()?,
+            Arg::Value(value) => operands.push(value),
+            other => return Err(args::unexpected(other)),
+        }
+    }
+    Ok((words, args::one(operands, "an image or a path of a mount")?))
+}
+
+fn run(args: Args, again: bool) -> Result<Exit> {
+    let (words, volume) = words(args)?;
+    let access = if words.read_only { Access::Read } else { Access::Write };
+    let target = Target::open(&volume, access)?;
+    let begun = if again { target.resume_scrub() } else { target.start_scrub(words.read_only) };
+    if let Err(refused) = begun {
+        let what = |why: &str| format!("scrub on '{}': {why}", target.show());
+        match refused.errno {
+            libc::ESRCH => {
+                Error::new(what("nothing to resume")).print();
+                return Ok(Exit::Code(2));
+            }
+            libc::EINPROGRESS => {
+                let error = Error::new(what("Scrub is already running"));
+                return Err(error.remedy("`spinney scrub cancel` stops it, `scrub status` tells"));
+            }
+            _ => return Err(refused.into()),
+        }
+    }
+    if target.is_mounted() && !words.wait {
+        if !words.quiet {
+            let mut out = Out::new();
+            let fsid = uuid(&target.fsid()?);
+            out.line(format!("scrub started on {}, fsid {fsid}", target.show()))?;
+            out.finish()?;
+        }
+        return Ok(Exit::Done);
+    }
+    let status = wait(&target)?;
+    tell(&target, &status, &words)?;
+    target.close()?;
+    Ok(exit_of(&status))
+}
+
+/// Waits for the end, with progress.
+fn wait(target: &Target) -> Result<ScrubStatus> {
+    let progress = Progress::new();
+    let mut rest = Duration::from_millis(2);
+    loop {
+        let status = target.scrub_status()?;
+        if status.state != ScrubState::Running {
+            return Ok(status);
+        }
+        let done = status.done.data_bytes_scrubbed + status.done.tree_bytes_scrubbed;
+        let bad = status.done.corrected_errors + status.done.uncorrectable_errors;
+        progress
+            .show(|| format!("{} of {} scrubbed, {bad} errors", human(done), human(status.total)));
+        sleep(rest);
+        rest = (rest * 2).min(Duration::from_millis(50));
+    }
+}
+
+fn tell(target: &Target, status: &ScrubStatus, words: &Words) -> Result<()> {
+    let mut out = Out::new();
+    if words.json {
+        out.line(report::json(status))?;
+    } else if !words.quiet {
+        out.line(format!("scrub done for {}", uuid(&target.fsid()?)))?;
+        report::text(&mut out, status, words.raw)?;
+    }
+    out.finish()?;
+    match status.state {
+        ScrubState::Cancelled => say_error("scrub was cancelled"),
+        ScrubState::Failed => {
+            let why = reason(status.errno);
+            let what = format!("scrub on '{}' ended before its end: {why}", target.show());
+            Error::new(what).remedy("`spinney check` tells which tree cannot be read").print();
+        }
+        _ if status.done.uncorrectable_errors > 0 => {
+            let what = "there are uncorrectable errors";
+            let remedy = match target.is_mounted() {
+                true => {
+                    "the log of the mount names addresses, `inspect-internal logical-resolve` the files"
+                }
+                false => {
+                    "`spinney check --data` names the addresses, `inspect-internal logical-resolve` the files"
+                }
+            };
+            Error::new(what).remedy(remedy).print();
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+fn exit_of(status: &ScrubStatus) -> Exit {
+    match status.state {
+        ScrubState::Finished if status.done.uncorrectable_errors > 0 => Exit::Code(UNCORRECTABLE),
+        ScrubState::Finished => Exit::Done,
+        _ => Exit::Failed,
+    }
+}

@@ -1,0 +1,99 @@
+//! `spinney scrub status` and `cancel`.
+
+use super::report;
+use crate::args::{self, Arg, Args};
+use crate::commands::Command;
+use crate::commands::balance::target::Target;
+use crate::commands::offline::uuid;
+use crate::error::{Error, Exit, Result};
+use crate::image::Access;
+use crate::output::Out;
+
+pub const COMMAND: Command = Command {
+    name: "scrub status",
+    summary: "tell how far a scrub of a mount is, or how it ended",
+    usage: "[-R] [--json] MOUNT",
+    help: "\
+Tells of the scrub that is at work in a mount, or of the last one since it was mounted.
+
+Options
+    -R                all numbers, by name
+        --json        as a JSON object
+    -d                taken, and without effect: there is one device
+
+Examples
+    spinney scrub status /mnt
+",
+    run: status,
+};
+
+pub const CANCEL: Command = Command {
+    name: "scrub cancel",
+    summary: "stop a scrub of a mount",
+    usage: "MOUNT",
+    help: "\
+Stops the scrub that is at work in a mount; returns when it has stopped. `scrub resume` goes
+on with it.
+
+Examples
+    spinney scrub cancel /mnt
+
+Exit codes
+    0  done
+    2  none is at work, or the command line is wrong
+",
+    run: cancel,
+};
+
+fn status(mut args: Args) -> Result<Exit> {
+    let (mut raw, mut json, mut operands) = (false, false, Vec::new());
+    while let Some(arg) = args.next()? {
+        match arg {
+            Arg::Short('R') => raw = true,
+            Arg::Short('d') => {}
+            Arg::Long("json") => json = true,
+            Arg::Value(value) => operands.push(value),
+            other => return Err(args::unexpected(other)),
+        }
+    }
+    let target = mounted(&args::one(operands, "a path of a mount")?)?;
+    let status = target.scrub_status()?;
+    let mut out = Out::new();
+    match json {
+        true => out.line(report::json(&status))?,
+        false => {
+            out.line(format!("UUID:             {}", uuid(&target.fsid()?)))?;
+            report::text(&mut out, &status, raw)?;
+        }
+    }
+    out.finish()?;
+    Ok(Exit::Done)
+}
+
+fn cancel(args: Args) -> Result<Exit> {
+    let target = mounted(&args::only(args, "a path of a mount")?)?;
+    Ok(match target.cancel_scrub() {
+        Ok(()) => {
+            let mut out = Out::new();
+            out.line("scrub cancelled")?;
+            out.finish()?;
+            Exit::Done
+        }
+        Err(refused) if refused.errno == libc::ENOTCONN => {
+            Error::new(format!("scrub cancel failed on {}: not running", target.show())).print();
+            Exit::Code(2)
+        }
+        Err(refused) => return Err(refused.into()),
+    })
+}
+
+/// In an image no scrub goes on behind a command's back.
+fn mounted(word: &std::ffi::OsStr) -> Result<Target> {
+    match crate::commands::balance::target::image_of(word) {
+        Some(path) => {
+            let what = "it is an image: a scrub of it has ended with its command";
+            Err(Error::about(path.display(), what))
+        }
+        None => Target::open(word, Access::Read),
+    }
+}

@@ -1,0 +1,207 @@
+//! `spinney scrub`: the numbers of `btrfs scrub` on the same damage, in an image and in a mount, what
+//! is mended, and that nothing is called damage which is none.
+
+mod common;
+
+use common::mount::Mount;
+use common::streams::{ready, shell};
+use common::{Image, fine, json, spinney};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use testkit::oracle::{KernelMount, TempDir};
+
+/// 300 short files, a long one and one without checksums; two copies of everything.
+fn made(name: &str) -> Image {
+    let image = Image::with(name, &["-d", "dup", "-m", "dup"]);
+    let mount = KernelMount::new(&image.path, "noatime").unwrap();
+    shell(&format!(
+        "cd {}; for i in $(seq 300); do head -c 20000 /dev/urandom > f$i; done
+        head -c 300000 /dev/urandom > long; mkdir n; chattr +C n; head -c 100000 /dev/urandom > n/f",
+        mount.path().display()
+    ));
+    mount.unmount().unwrap();
+    image
+}
+
+/// Where each copy of the bytes at a logical address lies.
+fn copies(image: &Path, logical: &str) -> Vec<u64> {
+    let map = shell(&format!("btrfs-map-logical -l {logical} {}", image.display()));
+    map.lines().map(|line| line.split(' ').nth(5).unwrap().parse().unwrap()).collect()
+}
+
+fn hurt(image: &Path, at: u64) {
+    let file = std::fs::OpenOptions::new().write(true).open(image).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &[0xa5; 16], at).unwrap();
+}
+
+/// Content: two sectors of one copy, one sector of both; a node: one copy; a superblock; and if
+/// `lost`, both copies of another node.
+fn damage(image: &Path, lost: bool) {
+    let tree = shell(&format!("btrfs inspect-internal dump-tree -t 5 {}", image.display()));
+    let extents: Vec<&str> =
+        tree.lines().filter_map(|l| l.trim().strip_prefix("extent data disk byte ")).collect();
+    let extent = |n: usize| copies(image, extents[n].split(' ').next().unwrap());
+    let leaves: Vec<&str> = tree.lines().filter_map(|l| l.strip_prefix("leaf ")).collect();
+    let leaf = |n: usize| copies(image, leaves[n].split(' ').next().unwrap());
+    hurt(image, extent(5)[0] + 100);
+    hurt(image, extent(5)[0] + 4196);
+    extent(9).iter().for_each(|at| hurt(image, at + 100));
+    hurt(image, leaf(1)[1] + 5000);
+    hurt(image, (64 << 20) + 200);
+    if lost {
+        leaf(2).iter().for_each(|at| hurt(image, at + 5000));
+    }
+}
+
+type Numbers = BTreeMap<String, u64>;
+
+/// What both tell. A mount, and whoever opens an image to write, has the superblocks mended before.
+fn numbers(text: &str) -> Numbers {
+    let of = |line: &str| {
+        let (name, number) = line.strip_prefix('\t')?.split_once(": ")?;
+        let ours = ["csum_discards", "malloc_errors", "unverified_errors", "last_physical"];
+        (!ours.contains(&name)).then(|| (name.to_owned(), number.parse().unwrap()))
+    };
+    text.lines().filter_map(of).collect()
+}
+
+fn theirs(image: &Path, words: &str) -> (i32, Numbers) {
+    let kernel = KernelMount::new(image, "noatime").unwrap();
+    let script = format!(
+        "rc=0; btrfs scrub start -BR {words} {} 2>&1 || rc=$?; echo rc=$rc",
+        kernel.path().display()
+    );
+    let text = shell(&script);
+    kernel.unmount().unwrap();
+    let code = text.lines().find_map(|line| line.strip_prefix("rc=")).unwrap();
+    (code.parse().unwrap(), numbers(&text))
+}
+
+fn ours(words: &[&str]) -> (i32, Numbers) {
+    let output = spinney(&[&["scrub", "start"], words].concat());
+    (output.status.code().unwrap(), numbers(&String::from_utf8(output.stdout).unwrap()))
+}
+
+fn without_super((code, mut numbers): (i32, Numbers)) -> (i32, Numbers) {
+    numbers.remove("super_errors");
+    (code, numbers)
+}
+
+fn copy_of(image: &Image, name: &str) -> Image {
+    let dir = TempDir::new(name).expect("scratch directory");
+    let copy = Image { path: dir.join("disk.img"), dir };
+    shell(&format!("cp --sparse=always {} {}", image.word(), copy.word()));
+    copy
+}
+
+fn beside_the_kernel(name: &str, lost: bool) {
+    let image = made(name);
+    let clean = ours(&["-rR", &image.word()]);
+    assert_eq!(clean, theirs(&image.path, "-r"));
+    assert!(clean.0 == 0 && clean.1["data_bytes_scrubbed"] > 12_000_000, "{clean:?}");
+    damage(&image.path, lost);
+    let looked_at = ours(&["-rR", &image.word()]);
+    assert_eq!(looked_at.1["super_errors"], 1);
+    let (of_image, of_mount) = (copy_of(&image, "of-image"), copy_of(&image, "of-mount"));
+    let kernels = copy_of(&image, "kernels");
+    let told = theirs(&kernels.path, "");
+    assert_eq!(without_super(looked_at), without_super(told.clone()), "only looked at");
+    assert_eq!(without_super(ours(&["-R", &of_image.word()])), without_super(told.clone()));
+    let mount = Mount::new(&of_mount, "");
+    assert_eq!(without_super(ours(&["-BR", &mount.word()])), without_super(told));
+    mount.umount();
+    // What could be mended is; what could not is still there, for all of them.
+    let left = theirs(&kernels.path, "-r");
+    assert_eq!((left.0, left.1["corrected_errors"]), (3, 0));
+    for image in [&of_image, &of_mount] {
+        assert_eq!(theirs(&image.path, "-r"), left);
+        assert_eq!(ours(&["-rR", &image.word()]), left);
+    }
+}
+
+#[test]
+fn damage_is_counted_and_mended_as_the_kernel_does() {
+    if ready("damage_is_counted_and_mended_as_the_kernel_does") {
+        beside_the_kernel("scrub", false);
+    }
+}
+
+#[test]
+fn a_node_that_is_lost_ends_no_scrub() {
+    if ready("a_node_that_is_lost_ends_no_scrub") {
+        beside_the_kernel("scrub-lost", true);
+    }
+}
+
+/// Everything changes while it is scrubbed again and again: nothing is called damage.
+#[test]
+fn a_busy_volume_has_no_errors() {
+    if !ready("a_busy_volume_has_no_errors") {
+        return;
+    }
+    let image = made("scrub-busy");
+    let mount = Mount::new(&image, "commit=1");
+    let top = mount.word();
+    let writer = std::process::Command::new("bash")
+        .arg("-c")
+        .arg(format!(
+            "cd {top}; for r in $(seq 1000); do [ -e /proc/$PPID ] || exit
+            for i in $(seq 20); do head -c $((RANDOM * 4)) /dev/urandom > w$i; done
+            cp f$((RANDOM % 300 + 1)) long; rm -f w$((RANDOM % 20 + 1)); sync -f .; done"
+        ))
+        .spawn();
+    let mut writer = writer.unwrap();
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(4);
+    let mut scrubs = 0;
+    while std::time::Instant::now() < until || scrubs < 3 {
+        let told = json(&fine(&["scrub", "start", "--json", &top]));
+        assert_eq!(told["status"], "finished", "{told}");
+        for kind in ["read", "csum", "verify", "super", "uncorrectable", "corrected"] {
+            assert_eq!(told[format!("{kind}_errors")], 0, "{told}");
+        }
+        scrubs += 1;
+    }
+    writer.kill().unwrap();
+    writer.wait().unwrap();
+    fine(&["balance", "start", "--full-balance", &top]);
+    let told = json(&fine(&["scrub", "start", "--json", &top]));
+    assert!(told["csum_errors"] == 0 && told["verify_errors"] == 0, "{told}");
+    mount.umount();
+    assert_eq!(theirs(&image.path, "-r").0, 0);
+}
+
+#[test]
+fn it_is_cancelled_and_goes_on() {
+    if !ready("it_is_cancelled_and_goes_on") {
+        return;
+    }
+    let image = made("scrub-cancel");
+    let mount = Mount::new(&image, "");
+    let top = mount.word();
+    let code = |words: &[&str]| spinney(words).status.code();
+    assert!(fine(&["scrub", "status", &top]).contains("no stats available"));
+    assert_eq!(code(&["scrub", "cancel", &top]), Some(2));
+    assert_eq!(code(&["scrub", "resume", &top]), Some(2));
+    // Long enough to be met at work.
+    shell(&format!("head -c 150000000 /dev/urandom > {top}/large; sync -f {top}"));
+    let whole = json(&fine(&["scrub", "start", "--json", &top]));
+    let mut cancelled = 0;
+    for _ in 0..50 {
+        fine(&["scrub", "start", "-q", &top]);
+        if code(&["scrub", "cancel", &top]) != Some(0) {
+            continue;
+        }
+        cancelled += 1;
+        let status = json(&fine(&["scrub", "status", "--json", &top]));
+        assert_eq!(status["status"], "aborted");
+        let before = status["data_bytes_scrubbed"].as_u64().unwrap();
+        let ended = json(&fine(&["scrub", "resume", "--json", &top]));
+        assert_eq!(ended["status"], "finished");
+        assert!(ended["data_bytes_scrubbed"].as_u64().unwrap() >= before);
+        assert_eq!(ended["data_bytes_scrubbed"], whole["data_bytes_scrubbed"], "all, and once");
+    }
+    assert!(cancelled > 0, "none was met at work");
+    mount.umount();
+    assert_eq!(code(&["scrub", "status", &image.word()]), Some(1), "an image has none at work");
+}

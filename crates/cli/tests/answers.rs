@@ -107,6 +107,7 @@ fn verbs_that_answer_do_so_in_json() {
     assert!(ask(&["device", "stats", "--json", &word])["device-stats"].is_array());
     assert_eq!(ask(&["scrub", "start", "--json", &word])["uncorrectable_errors"], 0);
     assert_eq!(ask(&["property", "get", "--json", &at])["ro"], false);
+    assert_eq!(ask(&["property", "list", "--json", &at])[1], "label");
     assert_eq!(ask(&["filesystem", "show", "--json", &word])[0]["mounted"], false);
     assert!(ask(&["filesystem", "df", "--json", &word])["filesystem-df"].is_array());
     assert!(ask(&["filesystem", "usage", "--json", &word])[0]["used"].is_u64());

@@ -68,6 +68,12 @@ fn the_property_is_read_and_set_in_images_and_mounts() {
     fine(&["property", "set", &image.at("/z"), "compression", "zstd"]);
     let got = fine(&["property", "get", "-t", "inode", &image.at("/z"), "compression"]);
     assert_eq!(got, "compression=zstd\n");
+    let told = fine(&["property", "list", &image.at("/z")]);
+    assert_eq!(told, "compression         compression algorithm for the file or directory\n");
+    fine(&["property", "set", &image.word(), "label", "some name"]);
+    assert_eq!(fine(&["property", "get", &image.word()]), "ro=false\nlabel=some name\n");
+    let (_, said) = failing(&["property", "get", &image.at("/z"), "label"]);
+    assert!(said.contains("not compatible with property: label"), "{said}");
     let (code, _) = failing(&["property", "set", &image.at("/z"), "compression", "gzip"]);
     assert_eq!(code, 2);
     let from = tree(&image);

@@ -229,7 +229,7 @@ fn mistakes_are_told() {
         (vec!["subvolume", "create"], 2, "the subvolume's name is missing"),
         (vec!["subvolume", "list", "--sort=size", "x"], 2, "gen, ogen, rootid or path"),
         (vec!["subvolume", "delete", "-i", "x", "y"], 2, "no number of a subvolume"),
-        (vec!["property", "set", "x", "label", "y"], 2, "there is no property label"),
+        (vec!["property", "set", "x", "labels", "y"], 2, "there is no property labels"),
         (vec!["property", "set", "x", "ro", "maybe"], 2, "ro is true or false"),
         (vec!["subvolume", "list", "/"], 1, "not in a volume that Spinney has mounted"),
         (vec!["subvolume", "list", "/no/such"], 1, "no such file"),

@@ -1,7 +1,7 @@
 //! `spinney filesystem ...`: a command for each verb of `btrfs filesystem`, on images and mounts.
 
 mod df;
-mod label;
+pub mod label;
 mod numbers;
 mod resize;
 mod show;

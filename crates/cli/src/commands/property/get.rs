@@ -1,9 +1,10 @@
 //! `spinney property get`.
 
-use super::{READ_ONLY, compression, known, of_subvolumes};
+use super::{Kind, Property, compression, incompatible, kind_named, kinds_of};
 use crate::args::{self, Arg, Args};
 use crate::commands::Command;
-use crate::commands::subvolume::place::{self, Place};
+use crate::commands::filesystem::label;
+use crate::commands::subvolume::place::{self, Open, Place};
 use crate::error::{Error, Exit, Result};
 use crate::mount::options::{subvol_id, subvol_path};
 use crate::output::{Json, Out};
@@ -12,16 +13,17 @@ use std::ffi::OsString;
 
 pub const COMMAND: Command = Command {
     name: "property get",
-    summary: "tell a property of a subvolume or a file",
-    usage: "[--json] [-t subvol|inode] PATH [ro|compression]",
+    summary: "tell the properties of a subvolume, a volume or a file",
+    usage: "[--json] [-t subvol|filesystem|inode] PATH [ro|label|compression]",
     help: "\
-Prints `ro=true` if nothing in the subvolume can be changed, else `ro=false`. `spinney
-subvolume property get` is the same. `compression` is of a file or a directory: how its
-content, or that of what is made in it, is compressed; nothing is printed where it has none.
+Prints one property, or all that PATH has. `ro`, of a subvolume: `ro=true` if nothing in it
+can be changed. `label`, of the top of an image or a mount. `compression`, of a file or a
+directory: how its content, or that of what is made in it, is compressed; nothing is printed
+where it has none. `spinney subvolume property get` is the same.
 
 Options
     --json            as a JSON object
-    -t TYPE           the kind of what has the property: subvol or inode
+    -t TYPE           properties of that kind alone: subvol, filesystem (or device), inode
     --subvol PATH, --subvolid ID
                       paths in an image start from this subvolume, not the default one
 
@@ -34,10 +36,10 @@ Examples
 
 fn run(mut args: Args) -> Result<Exit> {
     let (mut operands, mut subvol) = (Vec::<OsString>::new(), Subvol::Default);
-    let mut json = false;
+    let (mut json, mut kind) = (false, None);
     while let Some(arg) = args.next()? {
         match arg {
-            Arg::Short('t') => of_subvolumes(&args.text()?)?,
+            Arg::Short('t') => kind = Some(kind_named(&args.text()?)?),
             Arg::Long("json") => json = true,
             Arg::Long("subvol") => subvol = subvol_path(&args.text()?)?,
             Arg::Long("subvolid") => subvol = subvol_id(&args.text()?)?,
@@ -45,26 +47,65 @@ fn run(mut args: Args) -> Result<Exit> {
             other => return Err(args::unexpected(other)),
         }
     }
-    let place = match operands.as_slice() {
-        [place] => Place::parse(place),
-        [place, name] if name == compression::NAME => {
-            return compression::get(&Place::of_any_file(place), subvol, json);
-        }
+    let (place, name) = match operands.as_slice() {
+        [place] => (Place::of_any_file(place), None),
         [place, name] => {
-            known(&name.to_string_lossy())?;
-            Place::parse(place)
+            let property = Property::named(&name.to_string_lossy())?;
+            (Place::of_any_file(place), Some(property))
         }
-        all => return Err(Error::usage(format!("expected a subvolume, got {} words", all.len()))),
+        all => return Err(Error::usage(format!("expected a path, got {} words", all.len()))),
     };
     place::at(std::slice::from_ref(&place), subvol, false, |open, _| {
-        let info = open.rooted(&place)?;
-        let mut out = Out::new();
-        out.line(match json {
-            true => Json::object(|o| {
-                o.bool(READ_ONLY, info.read_only);
-            }),
-            false => format!("{READ_ONLY}={}", info.read_only),
-        })?;
-        out.finish()
+        let wanted = wanted(open, &place, (kind, name))?;
+        let mut told = Vec::new();
+        for property in wanted {
+            told.extend(value_of(open, &place, property)?.map(|value| (property, value)));
+        }
+        tell(&told, json)
     })
+}
+
+/// Which properties are asked for, of those that the place has.
+fn wanted(
+    open: &Open<'_>,
+    place: &Place,
+    (kind, name): (Option<Kind>, Option<Property>),
+) -> Result<Vec<Property>> {
+    let is = kinds_of(open, place)?;
+    if let Some(property) = name {
+        let fits = is.contains(&property.kind()) && kind.is_none_or(|kind| kind == property.kind());
+        return if fits { Ok(vec![property]) } else { Err(incompatible(property)) };
+    }
+    let has = |property: &Property| {
+        is.contains(&property.kind()) && kind.is_none_or(|kind| kind == property.kind())
+    };
+    Ok(super::ALL.into_iter().filter(has).collect())
+}
+
+fn value_of(open: &Open<'_>, place: &Place, property: Property) -> Result<Option<String>> {
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    match property {
+        Property::ReadOnly => Ok(Some(open.rooted(place)?.read_only.to_string())),
+        Property::Label => label::get(place).map(text).map(Some),
+        Property::Compression => compression::get(open, place),
+    }
+}
+
+fn tell(told: &[(Property, String)], json: bool) -> Result<()> {
+    let mut out = Out::new();
+    if json {
+        out.line(Json::object(|o| {
+            for (property, value) in told {
+                match property {
+                    Property::ReadOnly => o.bool(property.name(), value == "true"),
+                    _ => o.text(property.name(), value),
+                };
+            }
+        }))?;
+    } else {
+        for (property, value) in told {
+            out.line(format!("{}={value}", property.name()))?;
+        }
+    }
+    out.finish()
 }

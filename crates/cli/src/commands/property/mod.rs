@@ -1,24 +1,99 @@
-//! `spinney property ...`: what `btrfs property` has of subvolumes and files.
+//! `spinney property ...`: what `btrfs property` has of subvolumes, volumes and files.
 
 mod compression;
 pub mod get;
+pub mod list;
 pub mod set;
 
+use crate::commands::subvolume::place::{Open, Place};
 use crate::error::{Error, Result};
+use crate::mounts;
 
-/// The property of subvolumes.
-const READ_ONLY: &str = "ro";
+/// What has properties; a path can be several of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    Subvolume,
+    Volume,
+    File,
+}
 
-fn of_subvolumes(kind: &str) -> Result<()> {
-    match kind {
-        "subvol" | "s" | "subvolume" | "inode" | "i" => Ok(()),
-        _ => Err(Error::usage(format!("-t {kind}: properties are of a subvol or an inode here"))),
+/// In the order in which they are told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Property {
+    ReadOnly,
+    Label,
+    Compression,
+}
+
+const ALL: [Property; 3] = [Property::ReadOnly, Property::Label, Property::Compression];
+
+impl Property {
+    fn named(name: &str) -> Result<Property> {
+        ALL.into_iter().find(|property| property.name() == name).ok_or_else(|| {
+            Error::usage(format!("there is no property {name}: ro, label and compression are"))
+        })
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Property::ReadOnly => "ro",
+            Property::Label => "label",
+            Property::Compression => compression::NAME,
+        }
+    }
+
+    fn about(self) -> &'static str {
+        match self {
+            Property::ReadOnly => "read-only status of a subvolume",
+            Property::Label => "label of the filesystem",
+            Property::Compression => "compression algorithm for the file or directory",
+        }
+    }
+
+    fn kind(self) -> Kind {
+        match self {
+            Property::ReadOnly => Kind::Subvolume,
+            Property::Label => Kind::Volume,
+            Property::Compression => Kind::File,
+        }
     }
 }
 
-fn known(name: &str) -> Result<()> {
-    match name {
-        READ_ONLY => Ok(()),
-        _ => Err(Error::usage(format!("there is no property {name}: ro and compression are"))),
+/// The word behind `-t`, which may be cut.
+fn kind_named(word: &str) -> Result<Kind> {
+    let kinds = [
+        ("subvolume", Kind::Subvolume),
+        ("filesystem", Kind::Volume),
+        ("device", Kind::Volume),
+        ("inode", Kind::File),
+    ];
+    let found = kinds.iter().find(|(name, _)| !word.is_empty() && name.starts_with(word));
+    found.map(|(_, kind)| *kind).ok_or_else(|| {
+        Error::usage(format!("-t {word}: properties are of a subvol, a filesystem or an inode"))
+    })
+}
+
+/// What the place is.
+fn kinds_of(open: &Open<'_>, place: &Place) -> Result<Vec<Kind>> {
+    let mut kinds = vec![Kind::File];
+    if open.around(place)?.1 {
+        kinds.push(Kind::Subvolume);
     }
+    let top = match place {
+        Place::Image(inside) => inside.path == b"/",
+        Place::Mount(path) => {
+            let failed = |e| Error::io(path, &e);
+            let entry = mounts::around(path).map_err(failed)?;
+            let path = path.canonicalize().map_err(failed)?;
+            entry.is_some_and(|entry| entry.point == path)
+        }
+    };
+    if top {
+        kinds.push(Kind::Volume);
+    }
+    Ok(kinds)
+}
+
+fn incompatible(property: Property) -> Error {
+    Error::new(format!("object is not compatible with property: {}", property.name()))
 }

@@ -1,20 +1,22 @@
 //! `spinney property set`.
 
-use super::{compression, known, of_subvolumes};
+use super::{Property, compression, kind_named};
 use crate::args::{self, Arg, Args};
 use crate::commands::Command;
+use crate::commands::filesystem::label;
 use crate::commands::subvolume::place::{self, Place};
 use crate::error::{Error, Exit, Result};
 use crate::mount::options::{subvol_id, subvol_path};
 use btrfs_fs::Subvol;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 
 pub const COMMAND: Command = Command {
     name: "property set",
     summary: "change a property of a subvolume or a file",
     usage: "\
 [-f] [-t subvol] SUBVOLUME ro true|false
-[-t inode] PATH compression TYPE[:LEVEL]|no",
+[-t inode] PATH compression TYPE[:LEVEL]|no
+[-t filesystem] VOLUME label LABEL",
     help: "\
 With `ro true` nothing in the subvolume can be changed any more, with `ro false` it can
 again. In a mount, who owns the subvolume's root directory may do so. `spinney subvolume
@@ -23,10 +25,12 @@ property set` is the same.
 `compression` says how the content of a file is compressed from now on, or that of what is
 made in a directory: zlib, lzo, zstd, or not at all (no, none); \"\" takes the property away.
 
+`label` is that of a volume, as `spinney filesystem label` has it.
+
 Options
     -f                also of a subvolume that was received, which is then no longer what was
                       sent, so that nothing that builds on it can be received
-    -t TYPE           the kind of what has the property: subvol or inode
+    -t TYPE           the kind of what has the property: subvol, inode or filesystem
     --subvol PATH, --subvolid ID
                       paths in an image start from this subvolume, not the default one
 
@@ -43,7 +47,7 @@ fn run(mut args: Args) -> Result<Exit> {
     while let Some(arg) = args.next()? {
         match arg {
             Arg::Short('f') => force = true,
-            Arg::Short('t') => of_subvolumes(&args.text()?)?,
+            Arg::Short('t') => _ = kind_named(&args.text()?)?,
             Arg::Long("subvol") => subvol = subvol_path(&args.text()?)?,
             Arg::Long("subvolid") => subvol = subvol_id(&args.text()?)?,
             Arg::Value(value) => operands.push(value),
@@ -52,22 +56,25 @@ fn run(mut args: Args) -> Result<Exit> {
     }
     let [place, name, value] = <[OsString; 3]>::try_from(operands)
         .map_err(|all| Error::usage(format!("expected three words, got {}", all.len())))?;
-    if name == compression::NAME {
-        return compression::set(&Place::of_any_file(&place), subvol, &value);
+    match Property::named(&name.to_string_lossy())? {
+        Property::Compression => compression::set(&Place::of_any_file(&place), subvol, &value),
+        Property::Label => label::set(&Place::parse(&place), &value),
+        Property::ReadOnly => set_read_only(&Place::parse(&place), subvol, &value, force),
     }
-    known(&name.to_string_lossy())?;
+}
+
+fn set_read_only(place: &Place, subvol: Subvol, value: &OsStr, force: bool) -> Result<Exit> {
     let read_only = match value.to_str() {
         Some("true") => true,
         Some("false") => false,
         _ => return Err(Error::usage("ro is true or false")),
     };
-    let place = Place::parse(&place);
-    place::at(std::slice::from_ref(&place), subvol, true, |open, _| {
-        let info = open.rooted(&place)?;
+    place::at(std::slice::from_ref(place), subvol, true, |open, _| {
+        let info = open.rooted(place)?;
         if info.read_only && !read_only && info.received_uuid != [0; 16] && !force {
             let what = "was received: what is changed can no longer be what was sent";
             return Err(Error::about(place.show(), what).remedy("-f makes it writable anyway"));
         }
-        open.set_read_only(&place, read_only)
+        open.set_read_only(place, read_only)
     })
 }

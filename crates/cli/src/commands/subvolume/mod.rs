@@ -25,5 +25,6 @@ pub const COMMANDS: &[&Command] = &[
     &find_new::COMMAND,
     &sync::COMMAND,
     &super::property::get::COMMAND,
+    &super::property::list::COMMAND,
     &super::property::set::COMMAND,
 ];

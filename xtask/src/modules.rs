@@ -88,7 +88,7 @@ const FS: Table = &[
     ("file_path", &["error", "ino", "names"]),
     ("qgroup", &[]),
     ("subvol", &["error", "options", "ino", "numbers", "names", "qgroup"]),
-    ("inode", &["sync", "error", "ino"]),
+    ("inode", &["sync", "error", "ino", "options"]),
     ("extents", &["error", "ino", "file_path", "inode"]),
     ("reserve", &["error", "subvol", "inode"]),
     (
@@ -168,8 +168,8 @@ const FS: Table = &[
     (
         "control",
         &[
-            "balance", "scrub", "error", "ino", "names", "qgroup", "subvol", "engine", "fs",
-            "find_new", "usage",
+            "balance", "scrub", "error", "options", "ino", "names", "qgroup", "subvol", "engine",
+            "fs", "find_new", "usage",
         ],
     ),
     (

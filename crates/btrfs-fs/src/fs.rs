@@ -150,6 +150,13 @@ impl BtrfsFs {
         Ok(self.open()?.balancer.status())
     }
 
+    /// Writes content of a file anew, so that it lies in fewer extents, or compressed; answers how many
+    /// bytes that were. Nothing else of the file changes; it is durable as anything is that was
+    /// written. EISDIR, EINVAL: it is no file.
+    pub fn defragment(&self, ino: Ino, wish: &crate::Defragment) -> Result<u64> {
+        crate::ops::defragment::defragment(self.open()?, ino, wish)
+    }
+
     /// Begins a scrub, which goes on in a thread of its own. EINPROGRESS: one is at work. EROFS: nothing
     /// can be written, and it is not `read_only`.
     pub fn start_scrub(&self, read_only: bool) -> Result<()> {

@@ -59,6 +59,7 @@ pub use fs::BtrfsFs;
 pub use ino::same_subvolume;
 #[cfg(feature = "fault-injection")]
 pub use ino::use_up_windows;
+pub use ops::defragment::Defragment;
 pub use options::{Atime, Compress, Method, Options, Subvol, SystemClock, SystemContention};
 pub use qgroup::{LimitChange, NoQgroupId, Qgroup, QgroupId, QuotaStatus};
 pub use scrub::{ScrubState, ScrubStatus};

@@ -2,6 +2,7 @@
 
 pub(crate) mod compression;
 
+pub(crate) use compression::may_compress;
 pub use compression::{Compress, Method};
 
 use btrfs_disk::TreeId;

@@ -10,6 +10,7 @@ pub use committed::{CommittedTree, Token};
 
 use crate::error::{Error, Result, io_text};
 use crate::sys;
+use btrfs_fs::Defragment;
 use btrfs_fs::control::wire::{self, Record, Records, SnapshotArgs, VolArgs2};
 use spinney::{NewExtent, QgroupId, SubvolId, SubvolumeInfo, Usage};
 use std::ffi::OsStr;
@@ -252,6 +253,12 @@ impl Door {
     /// At most 255 bytes.
     pub fn set_label(&self, label: &[u8]) -> Result<()> {
         self.ask(wire::SET_FSLABEL, label.to_vec()).map(drop).map_err(|e| self.told_of_itself(&e))
+    }
+
+    /// As `spinney::Volume::defragment`, of the file that this door is.
+    pub fn defragment(&self, wish: &Defragment) -> Result<()> {
+        let asked = self.ask(wire::DEFRAG_RANGE, wire::write_defragment(wish));
+        asked.map(drop).map_err(|e| self.told_of_itself(&e))
     }
 
     /// As `spinney::Volume::find_new`.

@@ -21,6 +21,7 @@ const ACT: &[&str] = &[
     "chown",
     "completions",
     "cp",
+    "filesystem defragment",
     "filesystem resize",
     "filesystem sync",
     "ln",

@@ -7,6 +7,7 @@ use crate::metadata::Metadata;
 use crate::tree::fill::{self, FileAt, Reflink};
 use crate::tree::{Node, path};
 use crate::volume::{At, Volume, bytes, is_errno};
+use btrfs_fs::Defragment;
 use std::fmt;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::Path;
@@ -255,6 +256,15 @@ impl fmt::Debug for File {
 }
 
 impl Volume {
+    /// Writes content of a file anew, so that it lies in fewer extents, or compressed; answers how many
+    /// bytes that were. What a reflink or a snapshot has, too, stays, unless the wish says otherwise.
+    /// Durable with the next commit.
+    pub fn defragment(&self, path: impl AsRef<Path>, wish: &Defragment) -> Result<u64> {
+        let path = bytes(&path);
+        let node = self.find(path, true).at(self, path)?;
+        self.guard().defragment(node.ino(), wish).at(self, path)
+    }
+
     /// Opens a file to be read.
     pub fn open_path(&self, path: impl AsRef<Path>) -> Result<File> {
         FileOptions::new().open(self, path)

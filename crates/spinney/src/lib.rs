@@ -69,8 +69,8 @@ mod volume;
 
 pub use blockdev::{BlockDevice, MemDevice};
 pub use btrfs_fs::{
-    Compress, DeviceUsage, GroupUsage, LimitChange, Method as Compression, NewExtent, NoQgroupId,
-    Qgroup, QgroupId, QuotaStatus, SubvolId, SubvolumeInfo, Usage,
+    Compress, Defragment, DeviceUsage, GroupUsage, LimitChange, Method as Compression, NewExtent,
+    NoQgroupId, Qgroup, QgroupId, QuotaStatus, SubvolId, SubvolumeInfo, Usage,
 };
 pub use check::{CheckReport, Finding, Severity, check};
 pub use dir::{DirEntry, Walk, WalkEntry};

@@ -5,6 +5,7 @@
 
 mod balance;
 mod committed;
+mod defragment;
 mod questions;
 mod quotas;
 mod scrub;
@@ -71,6 +72,7 @@ fn others(
 ) -> Result<Controlled> {
     committed::control(fs, asker, command, input)
         .or_else(|| scrub::control(fs, asker, command, input))
+        .or_else(|| defragment::control(fs, asker, ino, command, input))
         .or_else(|| quotas::control(fs, asker, ino, command, input))
         .unwrap_or_else(|| questions::answer(fs, asker, ino, command, input))
 }

@@ -9,6 +9,7 @@
 
 use super::{Dirty, ReportedBlocks};
 use crate::ino::InodeId;
+use crate::options::Method;
 use btrfs_disk::items::InodeItem;
 use locks::{Rank, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use orphans::Slot;
@@ -51,6 +52,8 @@ pub struct State {
     pub capability: Option<bool>,
     /// The next writeback must not make the content inline.
     pub no_inline: bool,
+    /// The next writeback compresses the content so, whatever else is said of it.
+    pub(crate) compress_next: Option<Method>,
     /// `item` differs from what the delta or the tree says.
     pub item_dirty: bool,
     /// The device refused content of this file, and no fsync of it has told that.

@@ -5,6 +5,7 @@ pub mod access;
 pub mod attr;
 pub mod copy;
 pub mod create;
+pub(crate) mod defragment;
 pub mod fallocate;
 pub mod flags;
 pub mod io;

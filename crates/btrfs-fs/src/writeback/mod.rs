@@ -14,7 +14,7 @@ mod store;
 pub use flush::{Flushed, dirty_of, fill_sector, flush_to_extents, load_inline};
 pub use store::{WriteMode, store};
 
-use crate::extents::map_range;
+use crate::extents::{Mapped, map_range};
 use crate::ino::{self, InodeId};
 use crate::inode::{DirtyQueue, Inodes, Pieces, State};
 use crate::options::compression::{Compress, may_compress};
@@ -72,7 +72,12 @@ impl Writeback {
 
     /// Whether content of the file may be compressed, which is done when it is written back.
     pub(crate) fn compresses(&self, state: &State) -> bool {
-        may_compress(self.compress, state.item.flags)
+        state.compress_next.is_some() || may_compress(self.compress, state.item.flags)
+    }
+
+    /// Whether nobody but this file has the extent, as far as is known without a long look.
+    pub(crate) fn is_sole(&self, id: InodeId, extent: &Mapped) -> vfs::Result<bool> {
+        place::is_sole(self, id, extent)
     }
 
     pub fn queue(&self) -> &DirtyQueue {

@@ -11,7 +11,7 @@
 use super::Writeback;
 use crate::extents::sums;
 use crate::inode::{Dirty, Inode, State};
-use crate::options::compression::{PROPERTY, Plan, may_compress, plan};
+use crate::options::compression::{PROPERTY, Plan, plan};
 use crate::xattrs;
 use btrfs_disk::compress::{MAX_UNCOMPRESSED, compress, looks_compressible};
 use inode_index::Ref;
@@ -132,14 +132,17 @@ impl<'w> Ahead<'w> {
 fn copy(writeback: &Writeback, inode: &Inode, most: u64) -> Option<Packed> {
     // Gone meanwhile: its content went with it.
     let Ok(state) = inode.read() else { return None };
-    if !state.is_file() || !may_compress(writeback.compress, state.item.flags) {
+    if !state.is_file() || !writeback.compresses(&state) {
         return None;
     }
     let dirty = state.dirty.as_ref()?;
     let start = dirty.first_from(0)?;
     // What cannot be read is for who asks for it.
     let property = xattrs::get(&writeback.core.view(), inode.id, PROPERTY).unwrap_or_default();
-    let plan = plan(writeback.compress, property.as_deref());
+    let plan = match state.compress_next {
+        Some(method) => Plan { method, force: true, marks: false },
+        None => plan(writeback.compress, property.as_deref()),
+    };
     let end = dirty.run_end(start).min(start + most);
     let content = dirty.slices(start, end).concat();
     let size = state.item.size;

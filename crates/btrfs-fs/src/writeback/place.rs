@@ -83,6 +83,12 @@ fn may_reuse(writeback: &Writeback, id: InodeId, state: &State, extent: &Mapped)
     if !reusable {
         return Ok(false);
     }
+    is_sole(writeback, id, extent)
+}
+
+/// False where another file, another place of this one or a snapshot has the extent, too.
+pub(super) fn is_sole(writeback: &Writeback, id: InodeId, extent: &Mapped) -> Result<bool> {
+    let MappedKind::Extent { fields, .. } = &extent.kind else { return Ok(false) };
     let last_snapshot = writeback.subvols.get(id.tree).map_or(0, |s| s.last_snapshot().0);
     if fields.generation <= last_snapshot {
         return Ok(false);

@@ -3,8 +3,8 @@
 
 use super::Guard;
 use btrfs_fs::{
-    Caller, Committed, Delete, NewExtent, NewSubvolume, ReceivedFrom, SubvolId, SubvolumeInfo,
-    Usage,
+    Caller, Committed, Defragment, Delete, NewExtent, NewSubvolume, ReceivedFrom, SubvolId,
+    SubvolumeInfo, Usage,
 };
 use std::time::Duration;
 use vfs::{Entry, Ino, Result};
@@ -24,6 +24,10 @@ impl Guard {
 
     pub(crate) fn subvolume_of(&self, ino: Ino) -> Result<(SubvolId, bool)> {
         self.there()?.subvolume_of(ino)
+    }
+
+    pub(crate) fn defragment(&self, ino: Ino, wish: &Defragment) -> Result<u64> {
+        self.change()?.defragment(ino, wish)
     }
 
     pub(crate) fn create_subvolume(

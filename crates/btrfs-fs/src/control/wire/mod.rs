@@ -31,6 +31,10 @@ pub const SNAP_DESTROY: u32 = command(WRITE, BTRFS, 15, 4096);
 pub const SNAP_DESTROY_V2: u32 = command(WRITE, BTRFS, 63, 4096);
 /// Commits.
 pub const SYNC: u32 = command(0, BTRFS, 8, 0);
+/// Writes a file anew in fewer extents.
+pub const DEFRAG: u32 = command(WRITE, BTRFS, 2, 4096);
+/// The same of a range, with conditions: `Defragment`.
+pub const DEFRAG_RANGE: u32 = command(WRITE, BTRFS, 16, 48);
 /// Where mounts begin: a number.
 pub const DEFAULT_SUBVOL: u32 = command(WRITE, BTRFS, 19, 8);
 /// Whether a subvolume is read-only: `FLAG_READ_ONLY`.
@@ -112,6 +116,7 @@ pub const SCRUB_RESUME: u64 = 3;
 pub const SCRUB_CANCEL: u64 = 4;
 
 pub use super::balance::{read_status, write_resize};
+pub use super::defragment::write_defragment;
 pub use super::scrub::read_status as read_scrub_status;
 /// Tells what the volume is made of, in numbers: `Usage`.
 pub const USAGE: u32 = command(READ, OURS, 20, PAGE);

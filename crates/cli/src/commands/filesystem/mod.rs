@@ -1,5 +1,6 @@
 //! `spinney filesystem ...`: a command for each verb of `btrfs filesystem`, on images and mounts.
 
+mod defragment;
 mod df;
 pub mod label;
 mod numbers;
@@ -19,4 +20,5 @@ pub const COMMANDS: &[&Command] = &[
     &label::COMMAND,
     &resize::COMMAND,
     &sync::COMMAND,
+    &defragment::COMMAND,
 ];

@@ -6,11 +6,14 @@ use crate::error::{Error, Exit, Result};
 use crate::image::{ImagePath, is_block};
 use crate::inside::{Failures, Scope, Volumes};
 use crate::sys;
-use btrfs_fs::Subvol;
+use btrfs_fs::{Defragment, Subvol, same_subvolume};
 use spinney::{NewExtent, QgroupId, SnapshotOptions, SubvolId, SubvolumeInfo, Volume};
 use std::ffi::{OsStr, OsString};
+use std::fs::Metadata;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use vfs::Ino;
 
 /// A path, and what it is a path of.
 #[derive(Clone, Debug)]
@@ -111,6 +114,20 @@ fn in_groups(error: spinney::Error, place: &Place, groups: &[QgroupId]) -> Error
 
 fn path(inside: &ImagePath) -> &Path {
     Path::new(OsStr::from_bytes(&inside.path))
+}
+
+fn below(dir: &Path, top: &Metadata, found: &mut Vec<Place>) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(dir)? {
+        let path = entry?.path();
+        let meta = std::fs::symlink_metadata(&path)?;
+        let same = meta.dev() == top.dev() && same_subvolume(Ino(top.ino()), Ino(meta.ino()));
+        if meta.is_dir() && same {
+            below(&path, top, found)?;
+        } else if meta.is_file() {
+            found.push(Place::Mount(path));
+        }
+    }
+    Ok(())
 }
 
 impl Open<'_> {
@@ -287,6 +304,43 @@ impl Open<'_> {
             Place::Image(inside) => Ok(self.0.of(inside)?.set_xattr(path(inside), name, value)?),
             Place::Mount(path) => {
                 sys::set_xattr(path, name, value).map_err(|e| Error::io(path, &e))
+            }
+        }
+    }
+
+    /// Writes a file anew in fewer extents.
+    pub fn defragment(&self, place: &Place, wish: &Defragment) -> Result<()> {
+        match place {
+            Place::Image(inside) => {
+                Ok(self.0.of(inside)?.defragment(path(inside), wish).map(drop)?)
+            }
+            Place::Mount(path) => Door::open(path)?.defragment(wish),
+        }
+    }
+
+    /// Regular files below a directory, in the same subvolume.
+    pub fn files_below(&self, place: &Place) -> Result<Vec<Place>> {
+        match place {
+            Place::Image(inside) => {
+                let mut walk = self.0.of(inside)?.walk(path(inside))?;
+                let (mut found, mut top) = (Vec::new(), None);
+                while let Some(entry) = walk.next() {
+                    let entry = entry?;
+                    let ino = Ino(entry.metadata().ino());
+                    if !same_subvolume(*top.get_or_insert(ino), ino) {
+                        walk.skip_dir();
+                    } else if entry.metadata().is_file() {
+                        let path = entry.path().as_os_str().as_bytes().to_vec();
+                        found.push(Place::Image(ImagePath { image: inside.image.clone(), path }));
+                    }
+                }
+                Ok(found)
+            }
+            Place::Mount(top) => {
+                let meta = std::fs::symlink_metadata(top).map_err(|e| Error::io(top, &e))?;
+                let mut found = Vec::new();
+                below(top, &meta, &mut found).map_err(|e| Error::io(top, &e))?;
+                Ok(found)
             }
         }
     }

@@ -1,0 +1,182 @@
+//! Content of a file that lies in many short extents is written anew in longer ones, or compressed.
+//!
+//! Invariants: what a caller can see of the file stays: content, holes, size, times. What somebody
+//! else has, too (a reflink, a snapshot), stays shared, unless the caller says otherwise. What
+//! changed between the look and the work is left alone.
+//!
+//! What it does not know: where content goes, and how it is compressed (`writeback`).
+
+use super::io::check_file;
+use crate::engine::Engine;
+use crate::error::IntoFs;
+use crate::extents::{Mapped, MappedKind, map_range, read_extents};
+use crate::inode::{Inode, State};
+use crate::options::{Compress, Method, may_compress};
+use crate::reserve::cost;
+use crate::writeback::dirty_of;
+use btrfs_disk::compress::MAX_UNCOMPRESSED;
+use btrfs_disk::items::{Compression, inode_flags};
+use btrfs_txn::BATCH;
+use inode_index::Ref;
+use std::ops::Range;
+use vfs::{Ino, Result};
+
+/// What is looked at together.
+const WINDOW: u64 = 1 << 30;
+
+/// What to write anew.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Defragment {
+    /// Bytes of the file from here on.
+    pub start: u64,
+    /// So many of them.
+    pub len: u64,
+    /// Extents of so many bytes are left as they are; above 8 MiB it is that, as much as is written
+    /// at a time.
+    pub target: u64,
+    /// All of it is compressed so.
+    pub compress: Option<Method>,
+    /// Also what somebody else has: that is stored twice then.
+    pub unshare: bool,
+}
+
+impl Default for Defragment {
+    fn default() -> Defragment {
+        Defragment { start: 0, len: u64::MAX, target: BATCH, compress: None, unshare: false }
+    }
+}
+
+/// Answers how many bytes were written anew. EISDIR, EINVAL: it is no file.
+pub(crate) fn defragment(engine: &Engine, ino: Ino, wish: &Defragment) -> Result<u64> {
+    let inode = engine.inodes.get(ino)?;
+    engine.subvol_writable(inode.id.tree)?;
+    let (size, flags) = {
+        let state = inode.read()?;
+        check_file(&state)?;
+        (state.item.size, state.item.flags)
+    };
+    // What is not copied on write has its place for good.
+    if flags & inode_flags::NODATACOW != 0 {
+        return Ok(0);
+    }
+    let can = |method| may_compress(Some(Compress { method, force: true }), flags);
+    let wish = Defragment { compress: wish.compress.filter(|method| can(*method)), ..*wish };
+    engine.writeback.flush_unasked(&inode)?;
+    let end = size.min(wish.start.saturating_add(wish.len));
+    let (mut at, mut written) = (wish.start / engine.core.sector() * engine.core.sector(), 0);
+    while at < end {
+        let window = at..end.min(at + WINDOW);
+        for run in runs(engine, &inode, window.clone(), &wish)? {
+            for start in run.clone().step_by(BATCH as usize) {
+                let piece = start..run.end.min(start + BATCH);
+                written += rewrite(engine, &inode, piece, wish.compress)?;
+            }
+        }
+        at = window.end;
+    }
+    Ok(written)
+}
+
+/// Ranges that are to be written anew, each of extents that lie side by side in the file.
+fn runs(
+    engine: &Engine,
+    inode: &Inode,
+    window: Range<u64>,
+    wish: &Defragment,
+) -> Result<Vec<Range<u64>>> {
+    let compresses = {
+        let state = inode.read()?;
+        engine.writeback.compresses(&state) || wish.compress.is_some()
+    };
+    let (id, sector) = (inode.id, engine.core.sector());
+    let mapped = map_range(&engine.core.view(), id, sector, window.start, window.end).fs()?;
+    // A run, and how many extents it has.
+    let mut runs: Vec<(Range<u64>, usize)> = Vec::new();
+    for extent in &mapped {
+        if !is_wanted(engine, inode, extent, wish, compresses)? {
+            continue;
+        }
+        let range = extent.start.max(window.start)..extent.end.min(window.end);
+        match runs.last_mut() {
+            Some((run, count)) if run.end == range.start => {
+                (run.end, *count) = (range.end, *count + 1);
+            }
+            _ => runs.push((range, 1)),
+        }
+    }
+    let worth = |count: usize| count > 1 || wish.compress.is_some();
+    Ok(runs.into_iter().filter(|(_, count)| worth(*count)).map(|(run, _)| run).collect())
+}
+
+/// Whether the extent is one of those that are written anew.
+fn is_wanted(
+    engine: &Engine,
+    inode: &Inode,
+    extent: &Mapped,
+    wish: &Defragment,
+    compresses: bool,
+) -> Result<bool> {
+    let MappedKind::Extent { compression, .. } = &extent.kind else { return Ok(false) };
+    let target = wish.target.min(BATCH);
+    let fits = match wish.compress {
+        Some(method) => *compression != method.kind,
+        // It would become larger.
+        None if *compression != Compression::None && !compresses => false,
+        None if compresses => extent.end - extent.start < target.min(MAX_UNCOMPRESSED as u64),
+        None => extent.end - extent.start < target,
+    };
+    if !extent.has_data() || !fits {
+        return Ok(false);
+    }
+    Ok(wish.unshare || engine.writeback.is_sole(inode.id, extent)?)
+}
+
+/// Reads a piece and has it written back; nothing, if it is no longer what it was.
+fn rewrite(
+    engine: &Engine,
+    inode: &Ref<Inode>,
+    piece: Range<u64>,
+    compress: Option<Method>,
+) -> Result<u64> {
+    let sector = engine.core.sector();
+    let len = (piece.end - piece.start).next_multiple_of(sector);
+    engine.reserver.within_limits(inode.id.tree, len)?;
+    let cost = cost::write(&engine.core.geometry, true);
+    let mut reserved = engine.reserver.reserve_content(len + 4 * sector, cost)?;
+    {
+        let queue = engine.writeback.queue();
+        let _held = (queue.add_at_end(inode), engine.core.addresses.hold_still());
+        let mut state = inode.write()?;
+        if !is_stored(engine, inode, &state, &piece)? {
+            return Ok(0);
+        }
+        let mut content = vec![0; len as usize];
+        read_extents(&engine.core, inode.id, state.item.flags, piece.start, &mut content)?;
+        dirty_of(&engine.writeback, &mut state).write(piece.start, &content);
+        reserved.dirty.spend(len);
+        state.compress_next = compress;
+    }
+    drop(reserved);
+    let written = engine.writeback.flush_unasked(inode);
+    if compress.is_some()
+        && let Ok(mut state) = inode.write()
+    {
+        state.compress_next = None;
+    }
+    written.map(|()| len)
+}
+
+/// Whether all of the piece is content in extents, and nothing of the file is in memory alone.
+fn is_stored(engine: &Engine, inode: &Inode, state: &State, piece: &Range<u64>) -> Result<bool> {
+    if state.dirty.is_some() || piece.end > state.item.size {
+        return Ok(false);
+    }
+    let (view, sector) = (engine.core.view(), engine.core.sector());
+    let mut at = piece.start;
+    for extent in map_range(&view, inode.id, sector, piece.start, piece.end).fs()? {
+        if extent.has_data() && extent.start <= at {
+            at = at.max(extent.end);
+        }
+    }
+    Ok(at >= piece.end)
+}

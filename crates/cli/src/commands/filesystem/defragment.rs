@@ -1,0 +1,126 @@
+//! `spinney filesystem defragment`.
+
+use crate::args::{self, Arg, Args};
+use crate::commands::Command;
+use crate::commands::subvolume::place::{self, Open, Place};
+use crate::error::{Error, Exit, Result};
+use crate::inside::Failures;
+use crate::mount::options::{method, subvol_id, subvol_path};
+use crate::output::Out;
+use btrfs_fs::{Defragment, Method, Subvol};
+use std::ffi::OsString;
+
+pub const COMMAND: Command = Command {
+    name: "filesystem defragment",
+    summary: "write files anew in fewer, longer extents, or compressed",
+    usage: "[-rvf] [-c[TYPE]] [-s START] [-l LENGTH] [-t SIZE] PATH...",
+    help: "\
+Writes content that lies in several short extents side by side anew, in longer ones. Nothing
+else of a file changes. What a reflink or a snapshot has, too, stays as it is, so nothing is
+stored twice; `btrfs filesystem defragment` of the kernel's does not care. PATH is in a mount
+or in an image; directories are passed over, unless -r says otherwise.
+
+Options
+    -r                all files below directories of the same subvolume
+    -c[=TYPE]         compress it all: zlib (also without TYPE), lzo or zstd, with :LEVEL
+                      behind
+    -s START, -l LENGTH
+                      that part of each file
+    -t SIZE           leave extents of this size as they are (32M; above 8M it is 8M, as
+                      much as is written at a time)
+        --unshare     also what somebody else has: it is stored twice then
+    -f                wait until it is on the medium
+    -v                tell the names of the files
+    --step SIZE       taken, and without effect: 8M are written at a time
+    --subvol PATH, --subvolid ID
+                      paths in an image start from this subvolume, not the default one
+
+Examples
+    spinney filesystem defragment -r -czstd /mnt/logs
+    spinney filesystem defragment -v disk.img:/database
+",
+    run,
+};
+
+/// Where none is given, as btrfs-progs has it.
+const TARGET: u64 = 32 << 20;
+
+#[derive(Default)]
+struct Words {
+    wish: Defragment,
+    recursive: bool,
+    verbose: bool,
+    flush: bool,
+}
+
+fn run(mut args: Args) -> Result<Exit> {
+    let (mut words, mut subvol) = (Words::default(), Subvol::Default);
+    words.wish.target = TARGET;
+    let mut operands = Vec::<OsString>::new();
+    while let Some(arg) = args.next()? {
+        match arg {
+            Arg::Short('r') => words.recursive = true,
+            Arg::Short('v') | Arg::Long("verbose") => words.verbose = true,
+            Arg::Short('f') => words.flush = true,
+            Arg::Short('c') => words.wish.compress = Some(compression(&mut args)?),
+            Arg::Short('s') => words.wish.start = args.size()?,
+            Arg::Short('l') => words.wish.len = args.size()?,
+            Arg::Short('t') => words.wish.target = args.size()?,
+            Arg::Long("step") => _ = args.size()?,
+            Arg::Long("unshare") => words.wish.unshare = true,
+            Arg::Long("subvol") => subvol = subvol_path(&args.text()?)?,
+            Arg::Long("subvolid") => subvol = subvol_id(&args.text()?)?,
+            Arg::Value(value) => operands.push(value),
+            other => return Err(args::unexpected(other)),
+        }
+    }
+    if operands.is_empty() {
+        return Err(Error::usage("the path is missing"));
+    }
+    let places: Vec<Place> = operands.iter().map(|word| Place::of_any_file(word)).collect();
+    place::at(&places, subvol, true, |open, failures| {
+        let mut out = Out::new();
+        for place in &places {
+            failures.keep(one(open, place, &words, &mut out, failures));
+        }
+        out.finish()
+    })
+}
+
+fn compression(args: &mut Args) -> Result<Method> {
+    match args.optional_value() {
+        Some(value) => method("-c", &args::text(value)?),
+        None => Ok(Method::DEFAULT),
+    }
+}
+
+/// A file, or the files below a directory.
+fn one(
+    open: &Open<'_>,
+    place: &Place,
+    words: &Words,
+    out: &mut Out,
+    failures: &Failures,
+) -> Result<()> {
+    if !open.is_dir(place)? {
+        return file(open, place, words, out);
+    }
+    if !words.recursive {
+        return Ok(());
+    }
+    for found in open.files_below(place)? {
+        failures.keep(file(open, &found, words, out));
+    }
+    Ok(())
+}
+
+fn file(open: &Open<'_>, place: &Place, words: &Words, out: &mut Out) -> Result<()> {
+    if words.verbose {
+        out.line(place.show())?;
+    }
+    open.defragment(place, &words.wish)?;
+    match words.flush {
+        true => open.sync(place),
+        false => Ok(()),
+    }
+}

@@ -59,6 +59,8 @@ pub use fs::BtrfsFs;
 pub use ino::same_subvolume;
 #[cfg(feature = "fault-injection")]
 pub use ino::use_up_windows;
+#[cfg(feature = "fault-injection")]
+pub use inode::inode_layout;
 pub use ops::defragment::Defragment;
 pub use options::{Atime, Compress, Method, Options, Subvol, SystemClock, SystemContention};
 pub use qgroup::{LimitChange, NoQgroupId, Qgroup, QgroupId, QuotaStatus};

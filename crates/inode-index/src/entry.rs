@@ -11,6 +11,7 @@
 
 use super::memory;
 use super::sync::{AtomicU64, Ordering};
+use std::alloc::Layout;
 use std::ops::Deref;
 use std::ptr::NonNull;
 
@@ -126,6 +127,11 @@ impl<T> Ref<T> {
     /// A value that no index has; `None` if the allocator refuses the memory.
     pub fn try_new(value: T) -> Option<Ref<T>> {
         Some(Ref::of(memory::try_box(Entry::new(value, 0))?))
+    }
+
+    /// The memory that a value takes with its counts.
+    pub const fn layout() -> Layout {
+        Layout::new::<Entry<T>>()
     }
 
     /// The reference of who made `entry`.

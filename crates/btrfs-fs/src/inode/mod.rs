@@ -33,6 +33,12 @@ use std::cell::Cell;
 use std::sync::Arc;
 use vfs::{Errno, FsError, Ino, Result};
 
+/// The memory of one inode, for tests that refuse it.
+#[cfg(feature = "fault-injection")]
+pub fn inode_layout() -> std::alloc::Layout {
+    Ref::<Inode>::layout()
+}
+
 /// The inodes in use, loaded as they are asked for.
 pub struct Inodes {
     core: Arc<Core>,
@@ -44,9 +50,8 @@ pub struct Inodes {
     noted_each: u64,
 }
 
-/// What one takes: with its count of references, its place in the index, and what the allocator
-/// adds.
-const INODE_COST: u64 = size_of::<Inode>() as u64 + 40;
+/// What one takes: with its counts, its place in the index, and what the allocator adds.
+const INODE_COST: u64 = Ref::<Inode>::layout().size() as u64 + 32;
 /// Inodes that come by one thread between two looks at their number, at most.
 const NOTED_EACH: u64 = 256;
 /// For each that came so many are looked at, for some that can leave.

@@ -6,10 +6,9 @@ use crate::commands::subvolume::place::Place;
 use crate::commands::trees::{Spot, Trees};
 use crate::error::{Error, Exit, Result};
 use crate::output::{Json, Out};
-use btrfs_disk::ids::FIRST_FREE_OBJECTID;
-use btrfs_disk::items::{Compression, DirItem, FileExtent, FileExtentKind, InodeItem, dir_type};
+use btrfs_disk::items::{Compression, FileExtent, FileExtentKind, dir_type};
 use btrfs_disk::key::kind;
-use btrfs_disk::{Corrupt, FixedSize, Key, TreeId};
+use btrfs_disk::{Corrupt, Key};
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsString;
 
@@ -119,43 +118,21 @@ fn run(mut args: Args) -> Result<Exit> {
 
 /// All below, one directory after the other; a file counts for each name that leads to it.
 fn search(trees: &Trees, top: Spot, stay: bool, found: &mut Found) -> Result<()> {
-    if is_file(trees, top)? {
+    if trees.mode(top)? & libc::S_IFMT == libc::S_IFREG {
         return file(trees, top, found);
     }
     let mut dirs = vec![top];
-    while let Some(at) = dirs.pop() {
-        let mut files = Vec::new();
-        let range =
-            Key::new(at.ino, kind::DIR_INDEX, 0)..=Key::new(at.ino, kind::DIR_INDEX, u64::MAX);
-        trees.each(at.tree, range, |key, data| {
-            for entry in DirItem::iter(data) {
-                let entry = entry.map_err(|c| c.key(key))?;
-                let location = entry.location;
-                match (location.kind, entry.kind) {
-                    (kind::ROOT_ITEM, _) if stay => {}
-                    (kind::ROOT_ITEM, _) => dirs
-                        .push(Spot { tree: TreeId(location.objectid), ino: FIRST_FREE_OBJECTID }),
-                    (_, dir_type::DIR) => dirs.push(Spot { ino: location.objectid, ..at }),
-                    (_, dir_type::REG_FILE) => files.push(Spot { ino: location.objectid, ..at }),
-                    _ => {}
-                }
+    while let Some(dir) = dirs.pop() {
+        for child in trees.children(dir)? {
+            match child.kind {
+                dir_type::DIR if child.at.tree != dir.tree && stay => {}
+                dir_type::DIR => dirs.push(child.at),
+                dir_type::REG_FILE => file(trees, child.at, found)?,
+                _ => {}
             }
-            Ok(())
-        })?;
-        for at in files {
-            file(trees, at, found)?;
         }
     }
     Ok(())
-}
-
-fn is_file(trees: &Trees, at: Spot) -> Result<bool> {
-    let (key, mut mode) = (Key::new(at.ino, kind::INODE_ITEM, 0), 0);
-    trees.each(at.tree, key..=key, |key, data| {
-        mode = InodeItem::read(data).map_err(|c| c.key(key))?.mode;
-        Ok(())
-    })?;
-    Ok(mode & libc::S_IFMT == libc::S_IFREG)
 }
 
 fn file(trees: &Trees, at: Spot, found: &mut Found) -> Result<()> {

@@ -2,6 +2,7 @@
 
 mod defragment;
 mod df;
+mod du;
 pub mod label;
 mod numbers;
 mod resize;
@@ -16,6 +17,7 @@ use super::Command;
 pub const COMMANDS: &[&Command] = &[
     &show::COMMAND,
     &df::COMMAND,
+    &du::COMMAND,
     &usage::COMMAND,
     &label::COMMAND,
     &resize::COMMAND,

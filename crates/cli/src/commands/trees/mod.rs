@@ -3,6 +3,7 @@
 //! A mount's come from its server node by node, each as of the last commit of its own time: of a
 //! volume that others change a walk may meet a node that is no more, and then ends with an error.
 
+mod children;
 mod mount;
 mod names;
 
@@ -134,7 +135,8 @@ impl Trees {
             }
             Place::Image(inside) => {
                 let mut at = Spot { tree: TreeId::FS, ino: btrfs_disk::ids::FIRST_FREE_OBJECTID };
-                for name in inside.path.split(|b| *b == b'/').filter(|name| !name.is_empty()) {
+                let names = inside.path.split(|b| *b == b'/');
+                for name in names.filter(|name| !matches!(*name, b"" | b".")) {
                     let found = self.entry(at, name)?;
                     at = found.ok_or_else(|| {
                         Error::about(self.place.show(), "no such file or directory")

@@ -1,0 +1,72 @@
+//! What is in a directory, by the trees.
+
+use super::{Spot, Trees};
+use crate::error::Result;
+use btrfs_disk::ids::FIRST_FREE_OBJECTID;
+use btrfs_disk::items::{DirItem, InodeItem, RootRef};
+use btrfs_disk::key::kind;
+use btrfs_disk::{FixedSize, Key, TreeId};
+
+/// The kernel's number of an empty directory where a snapshot has the name of a subvolume.
+const EMPTY_SUBVOLUME: u64 = 2;
+
+/// Something with a name.
+pub struct Child {
+    pub name: Vec<u8>,
+    pub at: Spot,
+    /// As in a directory's entry ([`btrfs_disk::items::dir_type`]).
+    pub kind: u8,
+}
+
+impl Trees {
+    /// All of a directory, in the order of its index. The place of a subvolume of which a snapshot has
+    /// the name alone is an empty directory with the number 2, as in the kernel.
+    pub fn children(&self, dir: Spot) -> Result<Vec<Child>> {
+        let range =
+            Key::new(dir.ino, kind::DIR_INDEX, 0)..=Key::new(dir.ino, kind::DIR_INDEX, u64::MAX);
+        let (mut all, mut subvolumes) = (Vec::new(), Vec::new());
+        self.each(dir.tree, range, |key, data| {
+            for entry in DirItem::iter(data) {
+                let entry = entry.map_err(|c| c.key(key))?;
+                let (to, name) = (entry.location.objectid, entry.name.to_vec());
+                let at = match entry.location.kind {
+                    kind::ROOT_ITEM => {
+                        subvolumes.push(all.len());
+                        Spot { tree: TreeId(to), ino: FIRST_FREE_OBJECTID }
+                    }
+                    _ => Spot { ino: to, ..dir },
+                };
+                all.push(Child { name, at, kind: entry.kind });
+            }
+            Ok(())
+        })?;
+        for n in subvolumes {
+            if !self.is_below(dir, &all[n])? {
+                all[n].at = Spot { ino: EMPTY_SUBVOLUME, ..dir };
+            }
+        }
+        Ok(all)
+    }
+
+    /// Whether the subvolume has this place.
+    fn is_below(&self, dir: Spot, child: &Child) -> Result<bool> {
+        let key = Key::new(dir.tree.0, kind::ROOT_REF, child.at.tree.0);
+        let mut found = false;
+        self.each(TreeId::ROOT, key..=key, |key, data| {
+            let to = RootRef::parse(data).map_err(|c| c.key(key))?;
+            found = to.dirid == dir.ino && to.name == child.name;
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
+    /// The mode of an inode; 0 where there is none.
+    pub fn mode(&self, at: Spot) -> Result<u32> {
+        let (key, mut mode) = (Key::new(at.ino, kind::INODE_ITEM, 0), 0);
+        self.each(at.tree, key..=key, |key, data| {
+            mode = InodeItem::read(data).map_err(|c| c.key(key))?.mode;
+            Ok(())
+        })?;
+        Ok(mode)
+    }
+}

@@ -12,6 +12,7 @@ use crate::ops::{
     remove, rename, seek, shutdown, statfs, sync, trim, xattr,
 };
 use btrfs_disk::Error;
+use btrfs_txn::Defect;
 use locks::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -128,11 +129,22 @@ impl BtrfsFs {
     }
 
     fn work_off_balance(&self) -> Result<()> {
+        let started = self.in_thread("balance", |engine| engine.balancer.run());
+        started.inspect_err(|_| self.engine.balancer.not_started())
+    }
+
+    /// Runs `work` in a thread of its own.
+    fn in_thread(&self, name: &str, work: fn(&Engine)) -> Result<()> {
         let engine = self.engine.clone();
-        let thread = std::thread::Builder::new().name("spinney-balance".into());
-        let started = thread.spawn(move || engine.balancer.run());
-        let context = "starting the thread of the balance".into();
-        started.map(drop).map_err(|source| vfs::FsError::Io { context, source })
+        let started = match engine.core.injection.has(Defect::NoThreads) {
+            true => Err(std::io::Error::from_raw_os_error(libc::EAGAIN)),
+            false => {
+                let thread = std::thread::Builder::new().name(format!("spinney-{name}"));
+                thread.spawn(move || work(&engine)).map(drop)
+            }
+        };
+        let context = format!("starting the thread of the {name}");
+        started.map_err(|source| vfs::FsError::Io { context, source })
     }
 
     /// Pauses it; returns when it has. ESRCH: none is at work.
@@ -171,11 +183,8 @@ impl BtrfsFs {
     }
 
     fn work_off_scrub(&self) -> Result<()> {
-        let engine = self.engine.clone();
-        let thread = std::thread::Builder::new().name("spinney-scrub".into());
-        let started = thread.spawn(move || engine.scrubber.run());
-        let context = "starting the thread of the scrub".into();
-        started.map(drop).map_err(|source| vfs::FsError::Io { context, source })
+        let started = self.in_thread("scrub", |engine| engine.scrubber.run());
+        started.inspect_err(|_| self.engine.scrubber.not_started())
     }
 
     /// Stops it; returns when it has. ENOTCONN: none is at work.

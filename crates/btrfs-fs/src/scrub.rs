@@ -9,7 +9,7 @@
 //! What it does not know: whose content is bad. `inspect-internal logical-resolve` does.
 
 use crate::error::IntoFs;
-use crate::extents;
+use crate::extents::sums;
 use btrfs_disk::ids::STRIPE_LEN;
 use btrfs_disk::items::{ExtentItem, extent_flags};
 use btrfs_disk::key::kind::{EXTENT_ITEM, METADATA_ITEM};
@@ -107,6 +107,11 @@ impl Scrubber {
         *status = ScrubStatus { state: ScrubState::Running, ..next(*status)? };
         self.cancelled.store(false, Ordering::Release);
         Ok(())
+    }
+
+    /// What was begun cannot be worked off now; it can be gone on with.
+    pub(crate) fn not_started(&self) {
+        self.status.lock().state = ScrubState::Cancelled;
     }
 
     /// Works off what was begun.
@@ -231,7 +236,7 @@ impl Scrubber {
             let mut sums = vec![0; sectors * self.core.geometry.csum.size()];
             let mut known = vec![false; sectors];
             let from = logical.offset(at);
-            extents::stored_sums(&self.core, view, from, &mut sums, &mut known)?;
+            sums::stored(&self.core, view, from, &mut sums, &mut known)?;
             done.add(&volume.scrub_data(from, (&sums, &known), repair).fs()?);
             at += sectors as u64 * sector;
             throttle.pause();

@@ -22,6 +22,8 @@ pub enum Defect {
     DoubledCommits,
     /// No name of a subvolume can be removed: EIO.
     NamesStay,
+    /// No thread can be started for a balance or a scrub: EAGAIN.
+    NoThreads,
 }
 
 #[cfg(feature = "fault-injection")]

@@ -126,6 +126,11 @@ impl Balancer {
         Ok(())
     }
 
+    /// What was begun cannot be worked off now; it stands on the volume, and can be gone on with.
+    pub(crate) fn not_started(&self) {
+        self.status.lock().state = BalanceState::Paused;
+    }
+
     /// Works a balance off that was begun.
     pub(crate) fn run(&self) {
         let item = self.status.lock().item;

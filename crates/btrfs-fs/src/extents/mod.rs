@@ -13,4 +13,3 @@ pub use change::{drop_range, hole_item, insert_regular, put_hole};
 pub use map::{Mapped, MappedKind, map_near, map_range, next_extent};
 pub use read::{read, read_extents, read_sectors};
 pub use stored::{Stored, stored};
-pub(crate) use sums::stored as stored_sums;

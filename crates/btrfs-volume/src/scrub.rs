@@ -65,6 +65,11 @@ scrubbed! {
 }
 
 impl Scrubbed {
+    /// Bytes that were read.
+    pub fn bytes(&self) -> u64 {
+        self.data_bytes_scrubbed + self.tree_bytes_scrubbed
+    }
+
     /// Whether something was wrong.
     pub fn has_errors(&self) -> bool {
         let errors = self.read_errors + self.csum_errors + self.verify_errors + self.super_errors;

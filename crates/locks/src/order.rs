@@ -42,8 +42,6 @@ pub enum Rank {
     Inode,
     /// The list of dirty inodes.
     DirtyList,
-    /// A shard of the table of inodes.
-    InodeTable,
     /// Commits whose superblock waits for the next one's.
     Owed,
     /// Inodes without names that found no room to be erased.

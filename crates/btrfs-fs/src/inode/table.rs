@@ -171,17 +171,16 @@ impl InodeTable {
 
     /// Looks at `most` inodes of a subvolume, going round: who was not used since the last time
     /// and can be loaded again leaves memory, whether callers hold its number or not.
-    pub(crate) fn make_room(&self, most: usize) -> usize {
+    pub(crate) fn make_room(&self, most: usize) {
         let (tree, from) = *self.hand.lock();
         let indexes = self.indexes();
         let Some((at, index)) = indexes.into_iter().find(|(at, _)| *at >= tree) else {
             *self.hand.lock() = (0, 0);
-            return 0;
+            return;
         };
         let from = if at == tree { from } else { 0 };
         let may_leave = |inode: &Inode| !inode.was_used() && inode.can_be_loaded_again();
-        let (gone, next) = index.evict_idle(from, most, true, may_leave);
+        let (_, next) = index.evict_idle(from, most, true, may_leave);
         *self.hand.lock() = next.map_or((at + 1, 0), |next| (at, next));
-        gone
     }
 }

@@ -6,9 +6,9 @@ use crate::commands::subvolume::place::Place;
 use crate::commands::trees::{Spot, Trees};
 use crate::error::{Error, Exit, Result};
 use crate::output::{Json, Out};
+use btrfs_disk::Corrupt;
 use btrfs_disk::items::{Compression, FileExtent, FileExtentKind, dir_type};
 use btrfs_disk::key::kind;
-use btrfs_disk::{Corrupt, Key};
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsString;
 
@@ -136,10 +136,8 @@ fn search(trees: &Trees, top: Spot, stay: bool, found: &mut Found) -> Result<()>
 }
 
 fn file(trees: &Trees, at: Spot, found: &mut Found) -> Result<()> {
-    let range =
-        Key::new(at.ino, kind::EXTENT_DATA, 0)..=Key::new(at.ino, kind::EXTENT_DATA, u64::MAX);
     found.files += 1;
-    trees.each(at.tree, range, |key, data| {
+    trees.each_of(at, kind::EXTENT_DATA, |key, data| {
         Ok(extent(data, found).map_err(|corrupt| corrupt.key(key))?)
     })
 }

@@ -40,6 +40,7 @@ mod stat;
 mod stats;
 mod subvolume;
 mod tar;
+mod target;
 mod touch;
 mod trees;
 mod trim;

@@ -4,7 +4,6 @@ mod filters;
 mod start;
 mod status;
 mod stop;
-pub mod target;
 
 use super::Command;
 

@@ -1,9 +1,9 @@
 //! `spinney balance start` and `resume`: begin, or go on, and wait.
 
 use super::filters;
-use super::target::{Target, reason};
 use crate::args::{self, Arg, Args};
 use crate::commands::Command;
+use crate::commands::target::{Target, reason};
 use crate::error::{Error, Exit, Result, say_error};
 use crate::image::Access;
 use crate::output::Out;

@@ -1,9 +1,9 @@
 //! `spinney balance status`.
 
 use super::start::{filters, words_of};
-use super::target::Target;
 use crate::args::{self, Arg, Args};
 use crate::commands::Command;
+use crate::commands::target::Target;
 use crate::error::{Exit, Result};
 use crate::image::Access;
 use crate::output::{Json, Out};

@@ -1,8 +1,8 @@
 //! `spinney balance pause` and `cancel`.
 
-use super::target::Target;
 use crate::args::{self, Args};
 use crate::commands::Command;
+use crate::commands::target::Target;
 use crate::error::{Error, Exit, Result};
 use crate::image::Access;
 

@@ -5,8 +5,7 @@ use crate::args::{self, Arg, Args, unexpected};
 use crate::commands::Command;
 use crate::commands::subvolume::place::Place;
 use crate::commands::trees::{Spot, Trees};
-use crate::error::Exit;
-use crate::error::Result;
+use crate::error::{Exit, Result};
 use crate::output::{Json, Out};
 use btrfs_disk::Key;
 use btrfs_disk::items::{Compression, FileExtent, FileExtentFields, dir_type};
@@ -137,49 +136,30 @@ impl<'t> Walk<'t> {
 
     fn file(&mut self, at: Spot) -> Result<Sizes> {
         let mut sizes = Sizes::default();
-        for (compressed, fields) in
-            extents(self.trees, at.tree, Some(at.ino))?.into_iter().map(|e| e.1)
-        {
+        self.trees.each_of(at, kind::EXTENT_DATA, |key, data| {
+            let Some((fields, compressed)) = extent(key, data)? else { return Ok(()) };
             sizes.total += fields.num_bytes;
             if self.owners.get(&fields.disk_bytenr.0) != Some(&Owner::Several) {
                 sizes.exclusive += fields.num_bytes;
-                continue;
+                return Ok(());
             }
             let within = if compressed { 0 } else { fields.offset };
             let start = fields.disk_bytenr.0.saturating_add(within);
             self.shared.push((start, start.saturating_add(fields.num_bytes)));
-        }
+            Ok(())
+        })?;
         Ok(sizes)
     }
 }
 
-type Extent = (bool, FileExtentFields);
-
-/// Extents with an address, of one file or of a whole subvolume: whose each is, whether it is
-/// compressed.
-fn extents(
-    trees: &Trees,
-    tree: btrfs_disk::TreeId,
-    ino: Option<u64>,
-) -> Result<Vec<(u64, Extent)>> {
-    let range = match ino {
-        Some(ino) => {
-            Key::new(ino, kind::EXTENT_DATA, 0)..=Key::new(ino, kind::EXTENT_DATA, u64::MAX)
+/// An extent with an address, and whether it is compressed.
+fn extent(key: Key, data: &[u8]) -> btrfs_disk::Result<Option<(FileExtentFields, bool)>> {
+    match FileExtent::parse(data).map_err(|c| c.key(key))? {
+        FileExtent::Extent { compression, fields, .. } if fields.disk_bytenr.0 != 0 => {
+            Ok(Some((fields, compression != Compression::None)))
         }
-        None => Key::MIN..=Key::MAX,
-    };
-    let mut all = Vec::new();
-    trees.each(tree, range, |key, data| {
-        if key.kind == kind::EXTENT_DATA
-            && let FileExtent::Extent { compression, fields, .. } =
-                FileExtent::parse(data).map_err(|c| c.key(key))?
-            && fields.disk_bytenr.0 != 0
-        {
-            all.push((key.objectid, (compression != Compression::None, fields)));
-        }
-        Ok(())
-    })?;
-    Ok(all)
+        _ => Ok(None),
+    }
 }
 
 /// Every subvolume is looked at: the extent tree tells who refers to an extent in terms of leaves,
@@ -187,13 +167,18 @@ fn extents(
 fn owners(trees: &Trees) -> Result<HashMap<u64, Owner>> {
     let mut owners = HashMap::new();
     for root in trees.subvolumes()? {
-        for (ino, (_, fields)) in extents(trees, root.id, None)? {
-            let me = Owner::One(root.id.0, ino);
-            let owner = owners.entry(fields.disk_bytenr.0).or_insert(me);
-            if *owner != me {
-                *owner = Owner::Several;
+        trees.each(root.id, Key::MIN..=Key::MAX, |key, data| {
+            if key.kind == kind::EXTENT_DATA
+                && let Some((fields, _)) = extent(key, data)?
+            {
+                let me = Owner::One(root.id.0, key.objectid);
+                let owner = owners.entry(fields.disk_bytenr.0).or_insert(me);
+                if *owner != me {
+                    *owner = Owner::Several;
+                }
             }
-        }
+            Ok(())
+        })?;
     }
     Ok(owners)
 }

@@ -2,7 +2,7 @@
 
 use crate::args::{self, Arg, Args};
 use crate::commands::Command;
-use crate::commands::balance::target::{Refused, Target, image_of, reason};
+use crate::commands::target::{Refused, Target, image_of, reason};
 use crate::error::{Error, Exit, Result};
 use crate::image::Access;
 use crate::output::Out;

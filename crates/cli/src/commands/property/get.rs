@@ -1,15 +1,12 @@
 //! `spinney property get`.
 
-use super::{Kind, Property, compression, incompatible, kind_named, kinds_of};
-use crate::args::{self, Arg, Args};
+use super::{ALL, Kind, Property, Words, compression, incompatible, kinds_of, words};
+use crate::args::Args;
 use crate::commands::Command;
 use crate::commands::filesystem::label;
 use crate::commands::subvolume::place::{self, Open, Place};
 use crate::error::{Error, Exit, Result};
-use crate::mount::options::{subvol_id, subvol_path};
 use crate::output::{Json, Out};
-use btrfs_fs::Subvol;
-use std::ffi::OsString;
 
 pub const COMMAND: Command = Command {
     name: "property get",
@@ -34,19 +31,8 @@ Examples
     run,
 };
 
-fn run(mut args: Args) -> Result<Exit> {
-    let (mut operands, mut subvol) = (Vec::<OsString>::new(), Subvol::Default);
-    let (mut json, mut kind) = (false, None);
-    while let Some(arg) = args.next()? {
-        match arg {
-            Arg::Short('t') => kind = Some(kind_named(&args.text()?)?),
-            Arg::Long("json") => json = true,
-            Arg::Long("subvol") => subvol = subvol_path(&args.text()?)?,
-            Arg::Long("subvolid") => subvol = subvol_id(&args.text()?)?,
-            Arg::Value(value) => operands.push(value),
-            other => return Err(args::unexpected(other)),
-        }
-    }
+fn run(args: Args) -> Result<Exit> {
+    let Words { operands, subvol, json, kind } = words(args)?;
     let (place, name) = match operands.as_slice() {
         [place] => (Place::of_any_file(place), None),
         [place, name] => {
@@ -72,14 +58,14 @@ fn wanted(
     (kind, name): (Option<Kind>, Option<Property>),
 ) -> Result<Vec<Property>> {
     let is = kinds_of(open, place)?;
-    if let Some(property) = name {
-        let fits = is.contains(&property.kind()) && kind.is_none_or(|kind| kind == property.kind());
-        return if fits { Ok(vec![property]) } else { Err(incompatible(property)) };
-    }
     let has = |property: &Property| {
         is.contains(&property.kind()) && kind.is_none_or(|kind| kind == property.kind())
     };
-    Ok(super::ALL.into_iter().filter(has).collect())
+    match name {
+        None => Ok(ALL.into_iter().filter(has).collect()),
+        Some(property) if has(&property) => Ok(vec![property]),
+        Some(property) => Err(incompatible(property)),
+    }
 }
 
 fn value_of(open: &Open<'_>, place: &Place, property: Property) -> Result<Option<String>> {

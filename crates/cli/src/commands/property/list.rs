@@ -1,13 +1,11 @@
 //! `spinney property list`.
 
-use super::{ALL, kind_named, kinds_of};
-use crate::args::{self, Arg, Args};
+use super::{ALL, Words, kinds_of, words};
+use crate::args::{self, Args};
 use crate::commands::Command;
 use crate::commands::subvolume::place::{self, Place};
 use crate::error::{Exit, Result};
-use crate::mount::options::{subvol_id, subvol_path};
 use crate::output::{Json, Out};
-use btrfs_fs::Subvol;
 
 pub const COMMAND: Command = Command {
     name: "property list",
@@ -29,19 +27,8 @@ Examples
     run,
 };
 
-fn run(mut args: Args) -> Result<Exit> {
-    let (mut operands, mut subvol) = (Vec::new(), Subvol::Default);
-    let (mut json, mut kind) = (false, None);
-    while let Some(arg) = args.next()? {
-        match arg {
-            Arg::Short('t') => kind = Some(kind_named(&args.text()?)?),
-            Arg::Long("json") => json = true,
-            Arg::Long("subvol") => subvol = subvol_path(&args.text()?)?,
-            Arg::Long("subvolid") => subvol = subvol_id(&args.text()?)?,
-            Arg::Value(value) => operands.push(value),
-            other => return Err(args::unexpected(other)),
-        }
-    }
+fn run(args: Args) -> Result<Exit> {
+    let Words { operands, subvol, json, kind } = words(args)?;
     let place = Place::of_any_file(&args::one(operands, "a path")?);
     place::at(std::slice::from_ref(&place), subvol, false, |open, _| {
         let kinds = kinds_of(open, &place)?;

@@ -5,9 +5,13 @@ pub mod get;
 pub mod list;
 pub mod set;
 
+use crate::args::{Arg, Args, unexpected};
 use crate::commands::subvolume::place::{Open, Place};
 use crate::error::{Error, Result};
+use crate::mount::options::{subvol_id, subvol_path};
 use crate::mounts;
+use btrfs_fs::Subvol;
+use std::ffi::OsString;
 
 /// What has properties; a path can be several of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,6 +75,30 @@ fn kind_named(word: &str) -> Result<Kind> {
     found.map(|(_, kind)| *kind).ok_or_else(|| {
         Error::usage(format!("-t {word}: properties are of a subvol, a filesystem or an inode"))
     })
+}
+
+/// What `get` and `list` are asked.
+struct Words {
+    operands: Vec<OsString>,
+    subvol: Subvol,
+    json: bool,
+    kind: Option<Kind>,
+}
+
+fn words(mut args: Args) -> Result<Words> {
+    let subvol = Subvol::Default;
+    let mut words = Words { operands: Vec::new(), subvol, json: false, kind: None };
+    while let Some(arg) = args.next()? {
+        match arg {
+            Arg::Short('t') => words.kind = Some(kind_named(&args.text()?)?),
+            Arg::Long("json") => words.json = true,
+            Arg::Long("subvol") => words.subvol = subvol_path(&args.text()?)?,
+            Arg::Long("subvolid") => words.subvol = subvol_id(&args.text()?)?,
+            Arg::Value(value) => words.operands.push(value),
+            other => return Err(unexpected(other)),
+        }
+    }
+    Ok(words)
 }
 
 /// What the place is.

@@ -22,10 +22,6 @@ fn clock(time: Duration) -> String {
     format!("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
 }
 
-fn read(status: &ScrubStatus) -> u64 {
-    status.done.data_bytes_scrubbed + status.done.tree_bytes_scrubbed
-}
-
 /// `raw`: all numbers by name.
 pub fn text(out: &mut Out, status: &ScrubStatus, raw: bool) -> Result<()> {
     if status.state == ScrubState::None {
@@ -40,7 +36,7 @@ pub fn text(out: &mut Out, status: &ScrubStatus, raw: bool) -> Result<()> {
         }
         return Ok(());
     }
-    let (done, human) = (read(status), |bytes| Units::HUMAN.show(bytes));
+    let (done, human) = (status.done.bytes(), |bytes| Units::HUMAN.show(bytes));
     let total = status.total.max(done);
     if status.state == ScrubState::Running {
         let seconds = status.time.as_secs_f64();
@@ -82,7 +78,7 @@ pub fn json(status: &ScrubStatus) -> String {
         if status.state != ScrubState::None {
             o.text("started", &when::utc(status.started));
             o.number("duration_ms", status.time.as_millis() as u64);
-            o.number("total_bytes", status.total.max(read(status)));
+            o.number("total_bytes", status.total.max(status.done.bytes()));
             for (name, number) in status.done.list() {
                 o.number(name, number);
             }

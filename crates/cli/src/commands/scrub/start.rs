@@ -3,8 +3,8 @@
 use super::{UNCORRECTABLE, report};
 use crate::args::{self, Arg, Args};
 use crate::commands::Command;
-use crate::commands::balance::target::{Target, reason};
 use crate::commands::offline::uuid;
+use crate::commands::target::{Target, reason};
 use crate::error::{Error, Exit, Result, say_error};
 use crate::image::Access;
 use crate::output::{Out, human};
@@ -144,10 +144,14 @@ fn wait(target: &Target) -> Result<ScrubStatus> {
         if status.state != ScrubState::Running {
             return Ok(status);
         }
-        let done = status.done.data_bytes_scrubbed + status.done.tree_bytes_scrubbed;
         let bad = status.done.corrected_errors + status.done.uncorrectable_errors;
-        progress
-            .show(|| format!("{} of {} scrubbed, {bad} errors", human(done), human(status.total)));
+        progress.show(|| {
+            format!(
+                "{} of {} scrubbed, {bad} errors",
+                human(status.done.bytes()),
+                human(status.total)
+            )
+        });
         sleep(rest);
         rest = (rest * 2).min(Duration::from_millis(50));
     }

@@ -3,8 +3,8 @@
 use super::report;
 use crate::args::{self, Arg, Args};
 use crate::commands::Command;
-use crate::commands::balance::target::Target;
 use crate::commands::offline::uuid;
+use crate::commands::target::Target;
 use crate::error::{Error, Exit, Result};
 use crate::image::Access;
 use crate::output::Out;
@@ -89,7 +89,7 @@ fn cancel(args: Args) -> Result<Exit> {
 
 /// In an image no scrub goes on behind a command's back.
 fn mounted(word: &std::ffi::OsStr) -> Result<Target> {
-    match crate::commands::balance::target::image_of(word) {
+    match crate::commands::target::image_of(word) {
         Some(path) => {
             let what = "it is an image: a scrub of it has ended with its command";
             Err(Error::about(path.display(), what))

@@ -9,7 +9,6 @@ use crate::sys;
 use btrfs_fs::{Defragment, Subvol, same_subvolume};
 use spinney::{NewExtent, QgroupId, SnapshotOptions, SubvolId, SubvolumeInfo, Volume};
 use std::ffi::{OsStr, OsString};
-use std::fs::Metadata;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -116,18 +115,23 @@ fn path(inside: &ImagePath) -> &Path {
     Path::new(OsStr::from_bytes(&inside.path))
 }
 
-fn below(dir: &Path, top: &Metadata, found: &mut Vec<Place>) -> std::io::Result<()> {
-    for entry in std::fs::read_dir(dir)? {
-        let path = entry?.path();
-        let meta = std::fs::symlink_metadata(&path)?;
-        let same = meta.dev() == top.dev() && same_subvolume(Ino(top.ino()), Ino(meta.ino()));
-        if meta.is_dir() && same {
-            below(&path, top, found)?;
-        } else if meta.is_file() {
-            found.push(Place::Mount(path));
+/// Regular files below a directory of the host, in the same subvolume.
+fn host_files(top: &Path) -> std::io::Result<Vec<Place>> {
+    let meta = std::fs::symlink_metadata(top)?;
+    let (device, ino) = (meta.dev(), Ino(meta.ino()));
+    let (mut dirs, mut found) = (vec![top.to_owned()], Vec::new());
+    while let Some(dir) = dirs.pop() {
+        for entry in std::fs::read_dir(dir)? {
+            let path = entry?.path();
+            let meta = std::fs::symlink_metadata(&path)?;
+            if meta.is_dir() && meta.dev() == device && same_subvolume(ino, Ino(meta.ino())) {
+                dirs.push(path);
+            } else if meta.is_file() {
+                found.push(Place::Mount(path));
+            }
         }
     }
-    Ok(())
+    Ok(found)
 }
 
 impl Open<'_> {
@@ -336,12 +340,7 @@ impl Open<'_> {
                 }
                 Ok(found)
             }
-            Place::Mount(top) => {
-                let meta = std::fs::symlink_metadata(top).map_err(|e| Error::io(top, &e))?;
-                let mut found = Vec::new();
-                below(top, &meta, &mut found).map_err(|e| Error::io(top, &e))?;
-                Ok(found)
-            }
+            Place::Mount(top) => host_files(top).map_err(|e| Error::io(top, &e)),
         }
     }
 

@@ -22,10 +22,8 @@ impl Trees {
     /// All of a directory, in the order of its index. The place of a subvolume of which a snapshot has
     /// the name alone is an empty directory with the number 2, as in the kernel.
     pub fn children(&self, dir: Spot) -> Result<Vec<Child>> {
-        let range =
-            Key::new(dir.ino, kind::DIR_INDEX, 0)..=Key::new(dir.ino, kind::DIR_INDEX, u64::MAX);
         let (mut all, mut subvolumes) = (Vec::new(), Vec::new());
-        self.each(dir.tree, range, |key, data| {
+        self.each_of(dir, kind::DIR_INDEX, |key, data| {
             for entry in DirItem::iter(data) {
                 let entry = entry.map_err(|c| c.key(key))?;
                 let (to, name) = (entry.location.objectid, entry.name.to_vec());
@@ -62,8 +60,8 @@ impl Trees {
 
     /// The mode of an inode; 0 where there is none.
     pub fn mode(&self, at: Spot) -> Result<u32> {
-        let (key, mut mode) = (Key::new(at.ino, kind::INODE_ITEM, 0), 0);
-        self.each(at.tree, key..=key, |key, data| {
+        let mut mode = 0;
+        self.each_of(at, kind::INODE_ITEM, |key, data| {
             mode = InodeItem::read(data).map_err(|c| c.key(key))?.mode;
             Ok(())
         })?;

@@ -118,6 +118,17 @@ impl Trees {
         Ok(())
     }
 
+    /// Items of one kind of an inode.
+    pub fn each_of(
+        &self,
+        at: Spot,
+        kind: u8,
+        take: impl FnMut(Key, &[u8]) -> btrfs_disk::Result<()>,
+    ) -> Result<()> {
+        let range = Key::new(at.ino, kind, 0)..=Key::new(at.ino, kind, u64::MAX);
+        self.each(at.tree, range, take)
+    }
+
     pub fn explain<T>(&self, result: btrfs_disk::Result<T>) -> Result<T> {
         match &self.kind {
             Kind::Image(offline) => offline.explain(result),

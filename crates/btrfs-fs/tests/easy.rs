@@ -135,13 +135,18 @@ fn nobody_waits() {
         let (fs, _) = open(&image, interval);
         unwritten(&fs);
         match waits {
-            true => fs.sync().expect("sync"),
+            true => {
+                // A chunk that was made has a commit of its own, which may rest until now.
+                let before = stat(&fs, "commit.rests");
+                fs.sync().expect("sync");
+                let rests = stat(&fs, "commit.rests") - before;
+                assert!(rests <= 1, "{rests} rests while somebody waited");
+            }
             // The first may have had a part of it only.
             false => wait_for("the interval commits", || {
                 stat(&fs, "delta.dirty_bytes") == 0 && stat(&fs, "commit.rests") > 0
             }),
         }
-        assert_eq!(stat(&fs, "commit.rests") == 0, waits, "rests of a commit, waited for: {waits}");
         close_and_judge(&image, fs);
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! It does not know what the commands do, nor their options: those are btrfs-progs' already.
 
-use super::{help, named, version};
+use super::{help, named, progs, version};
 use crate::args::{self, Args};
 use crate::error::{Error, Exit, Result};
 use std::ffi::{OsStr, OsString};
@@ -96,9 +96,6 @@ const FAMILIES: &[Family] = &[
 /// Commands of one word.
 const ALONE: &[&str] = &["check", "restore", "send", "receive"];
 
-/// Theirs that mean something else than ours of the same words.
-const OTHERS: &[&str] = &["inspect-internal dump-tree", "inspect-internal dump-super"];
-
 /// Whether the program was started under this name.
 pub fn is_called(called: &OsStr) -> bool {
     Path::new(called).file_name().is_some_and(|name| name == "btrfs")
@@ -132,7 +129,8 @@ fn dispatch(mut words: Vec<OsString>) -> Result<Exit> {
     if name == "check" {
         words = check_words(words)?;
     }
-    let command = named(name.as_ref()).filter(|_| !OTHERS.contains(&name.as_str()));
+    // Theirs of the same words come first.
+    let command = progs::named(&name).or_else(|| named(name.as_ref()));
     let command = command.ok_or_else(|| Error::new(format!("`btrfs {name}` is not there yet")))?;
     if super::asks_for_help(&words) {
         return help::of(command);

@@ -28,6 +28,7 @@ mod mkfs;
 pub mod mount;
 mod mv;
 pub mod offline;
+mod progs;
 mod property;
 mod qgroup;
 mod quota;

@@ -1,0 +1,27 @@
+//! What the program prints as btrfs-progs does, under the name `btrfs`: `inspect-internal dump-tree`
+//! and `dump-super`, line for line.
+//!
+//! Invariants: standard output on the same image is that of btrfs-progs 6.2, but for the line that
+//! tells the version. Names are bytes and go out as they are, up to their first NUL.
+//!
+//! It does not know our own formats (`dump_tree`, `dump_super`), which share nothing with these.
+
+mod extents;
+mod files;
+mod items;
+mod keys;
+mod layout;
+mod superblock;
+mod text;
+mod tree;
+mod walk;
+
+use super::Command;
+
+/// The commands that exist under that name alone.
+const COMMANDS: &[&Command] = &[&tree::COMMAND, &superblock::COMMAND];
+
+/// The one of this name.
+pub fn named(name: &str) -> Option<&'static Command> {
+    COMMANDS.iter().copied().find(|command| command.name == name)
+}

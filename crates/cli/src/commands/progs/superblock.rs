@@ -137,7 +137,7 @@ fn copy(
         if let Err(why) = system_chunks(&mut text, &fields, bytes) {
             Error::about(show(device), why).print();
         }
-        backups(&mut text, bytes);
+        backups(&mut text, &fields, bytes);
     }
     out.bytes(&text.bytes)
 }
@@ -306,7 +306,12 @@ fn system_chunks(
     Ok(())
 }
 
-fn backups(text: &mut Text, bytes: &[u8; SUPER_SIZE]) {
+fn backups(text: &mut Text, f: &SuperFields, bytes: &[u8; SUPER_SIZE]) {
+    // With several extent trees the member names another tree.
+    let extents = match f.incompat_flags & incompat::EXTENT_TREE_V2 {
+        0 => "backup_extent_root:\t",
+        _ => "backup_block_group_root:\t",
+    };
     line!(text, "backup_roots[{BACKUP_ROOTS}]:");
     let first = SuperFields::SIZE + SYS_CHUNK_ARRAY_SIZE;
     for slot in 0..BACKUP_ROOTS {
@@ -315,7 +320,7 @@ fn backups(text: &mut Text, bytes: &[u8; SUPER_SIZE]) {
         for (name, root, generation, level) in [
             ("backup_tree_root:\t", b.tree_root, b.tree_root_gen, b.tree_root_level),
             ("backup_chunk_root:\t", b.chunk_root, b.chunk_root_gen, b.chunk_root_level),
-            ("backup_extent_root:\t", b.extent_root, b.extent_root_gen, b.extent_root_level),
+            (extents, b.extent_root, b.extent_root_gen, b.extent_root_level),
             ("backup_fs_root:\t\t", b.fs_root, b.fs_root_gen, b.fs_root_level),
             ("backup_dev_root:\t", b.dev_root, b.dev_root_gen, b.dev_root_level),
             ("csum_root:\t", b.csum_root, b.csum_root_gen, b.csum_root_level),

@@ -131,6 +131,7 @@ const FS: Table = &[
         ],
     ),
     ("recover", &["error", "log", "engine"]),
+    ("convert", &["error", "reserve", "engine"]),
     (
         "ops",
         &[
@@ -184,6 +185,7 @@ const FS: Table = &[
             "cleaner",
             "engine",
             "recover",
+            "convert",
             "fs",
         ],
     ),

@@ -12,6 +12,7 @@ mod close;
 mod commit;
 mod committed;
 pub mod control;
+mod convert;
 mod device_extents;
 mod engine;
 mod error;

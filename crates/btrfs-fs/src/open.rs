@@ -3,6 +3,7 @@
 
 use crate::cleaner::Sweeper;
 use crate::commit::Background;
+use crate::convert;
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::fs::BtrfsFs;
@@ -49,7 +50,11 @@ impl BtrfsFs {
         if !engine.core.health.is_read_only() {
             engine.reservations.measure_trees()?;
         }
+        let converts = convert::begin(&engine)?;
         recover::recover(&engine)?;
+        if converts {
+            convert::finish(&engine)?;
+        }
         engine.root = choose_root(&engine)?;
         let engine = Arc::new(engine);
         let writes = engine.core.health.writable().is_ok();
@@ -231,17 +236,20 @@ fn load_space(
     if read_only {
         return Ok(Space::unloaded(volume));
     }
-    space_roots(roots).and_then(|roots| Space::load(store, volume, &roots)).fs()
+    space_roots(volume, roots).and_then(|roots| Space::load(store, volume, &roots)).fs()
 }
 
-fn space_roots(roots: &Roots) -> btrfs_disk::Result<SpaceRoots> {
+fn space_roots(volume: &Volume, roots: &Roots) -> btrfs_disk::Result<SpaceRoots> {
     let root = |id| roots.get(id).map(|r| r.root);
     let need =
         |id: TreeId| root(id).ok_or_else(|| btrfs_disk::Error::corrupt(format!("no tree {id}")));
     Ok(SpaceRoots {
         extent: need(TreeId::EXTENT)?,
         block_group: root(TreeId::BLOCK_GROUP),
-        free_space: need(TreeId::FREE_SPACE)?,
+        free_space: match volume.has_free_space_tree() {
+            true => Some(need(TreeId::FREE_SPACE)?),
+            false => None,
+        },
     })
 }
 
@@ -252,7 +260,7 @@ fn prover(core: &Core) -> Box<Prover> {
     Box::new(move |claim: &Claim<'_>| {
         let snapshot = layers.load_full();
         let store = NodeStore::new(Arc::clone(&volume), PROOF_CACHE);
-        claim.check(&store, &space_roots(&snapshot.roots)?)
+        claim.check(&store, &space_roots(&volume, &snapshot.roots)?)
     })
 }
 

@@ -14,6 +14,7 @@ pub mod refs;
 mod settle;
 pub mod shared;
 mod space;
+pub mod space_cache;
 
 pub use items::TreeItems;
 pub use items::{Change, Changes, Items};

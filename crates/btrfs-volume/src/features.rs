@@ -148,6 +148,12 @@ pub(crate) fn truncated(sb: &Superblock, device_len: u64) -> Option<String> {
         .then(|| format!("truncated: the volume has {total} bytes, the device {device_len}"))
 }
 
+/// Whether the superblock says that the free-space tree can be relied on.
+pub(crate) fn has_free_space_tree(sb: &Superblock) -> bool {
+    let both = compat_ro::FREE_SPACE_TREE | compat_ro::FREE_SPACE_TREE_VALID;
+    sb.fields.compat_ro_flags & both == both
+}
+
 fn identity(sb: &Superblock) -> Result<()> {
     if sb.fields.dev_item.fsid != sb.header_uuid() {
         return Err(Error::corrupt("superblock's device belongs to another volume"));
@@ -172,13 +178,6 @@ pub(crate) fn read_only_reason(sb: &Superblock, replays_log: bool) -> Option<Str
     }
     if f.incompat_flags & incompat::SKINNY_METADATA == 0 {
         return Some("volume without skinny_metadata".into());
-    }
-    if f.compat_ro_flags & compat_ro::FREE_SPACE_TREE == 0 {
-        let how = "the kernel's `mount -o clear_cache,space_cache=v2` makes one";
-        return Some(format!("there is no free-space tree (version 1 space cache); {how}"));
-    }
-    if f.compat_ro_flags & compat_ro::FREE_SPACE_TREE_VALID == 0 {
-        return Some("the free-space tree is not valid".into());
     }
     if f.log_root.0 != 0 && !replays_log {
         return Some("pending log tree".into());

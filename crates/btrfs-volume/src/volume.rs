@@ -124,6 +124,11 @@ impl Volume {
         Superblock::clone(&self.superblock.read())
     }
 
+    /// Whether a free-space tree says what is free, as of the last commit.
+    pub fn has_free_space_tree(&self) -> bool {
+        features::has_free_space_tree(&self.superblock())
+    }
+
     /// The gate's verdict: why this volume must stay unwritten, whoever asks.
     pub fn read_only_reason(&self) -> Option<String> {
         self.read_only_reason.clone()

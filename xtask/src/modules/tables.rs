@@ -46,11 +46,12 @@ pub(super) const TREE: Table = &[
 pub(super) const SPACE: Table = &[
     ("items", &[]),
     ("free_space", &["items"]),
+    ("space_cache", &["items"]),
     ("refs", &["items"]),
     ("shared", &["refs"]),
     ("space", &["items", "free_space"]),
     ("backrefs", &["items", "refs", "shared"]),
-    ("settle", &["items", "free_space", "refs", "shared", "space", "backrefs"]),
+    ("settle", &["items", "free_space", "space_cache", "refs", "shared", "space", "backrefs"]),
 ];
 
 pub(super) const CHECK: Table = &[

@@ -63,6 +63,12 @@ pub(crate) fn plant(geometry: &Geometry) -> ActionCost {
     ActionCost { places: 2, trees: 1, bytes: ROOT + u64::from(geometry.node_size), sums: 0 }
 }
 
+/// A free-space tree of `bytes`, and `caches` files of the root tree that go with `extents`: a
+/// header, an inode and content each, apart from each other.
+pub(crate) fn free_space_tree(bytes: u64, caches: u64, extents: u64) -> ActionCost {
+    ActionCost { places: 2 + 3 * caches, trees: 2, bytes: ROOT + bytes, sums: 2 * extents }
+}
+
 /// A snapshot: the source's root and its copy, which both refer to all below ([`referrers`]
 /// counts that for places; the copy's references are bytes here), three items of the copy's own
 /// directory, two ROOT_ITEMs.

@@ -60,6 +60,14 @@ impl GroupSpan {
         self.high().saturating_sub(100)
     }
 
+    /// Bytes that the items of `count` free ranges take at most, with their headers.
+    pub fn most_bytes(&self, count: u64) -> u64 {
+        let header = ITEM_SIZE as u64;
+        let info = header + FreeSpaceInfo::SIZE as u64;
+        let bitmaps = self.len.div_ceil(self.bitmap_range()) * (header + BITMAP_BYTES);
+        info + bitmaps.max(header * count.min(self.high()))
+    }
+
     /// The form that `count` extents take which are in form `bitmaps` now.
     pub fn wants_bitmaps(&self, bitmaps: bool, count: u64) -> bool {
         if bitmaps { count >= self.low() } else { count > self.high() }

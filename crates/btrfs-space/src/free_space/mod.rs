@@ -9,10 +9,12 @@
 //!
 //! What it does not know: pinned or reserved space, who applies the changes.
 
+mod extents;
 mod form;
 mod local;
 mod ranges;
 
+pub(crate) use extents::{extent_of, last_before};
 pub use form::{GroupFree, GroupSpan, Stored};
 pub use ranges::{Contradiction, Ranges};
 

@@ -48,7 +48,7 @@ impl<R: NodeReader> Settle<'_, R> {
         Err(Error::corrupt(format!("commit does not settle in {MAX_ROUNDS} rounds")))
     }
 
-    fn apply_changes(&mut self, tree: TreeId, mut changes: Changes) -> Result<()> {
+    pub(super) fn apply_changes(&mut self, tree: TreeId, mut changes: Changes) -> Result<()> {
         changes.sort_unstable_by_key(|(key, _)| *key);
         let edit = |data: Option<Box<[u8]>>| data.map_or(Edit::Delete, Edit::Put);
         self.apply_tree(tree, changes.into_iter().map(|(key, data)| (key, edit(data))))?;

@@ -2,7 +2,8 @@
 //!
 //! Every chunk has its block group and the other way round, and what the free-space
 //! tree calls free and the block group item calls used add up to the group: a volume
-//! where they do not must not be written.
+//! where they do not must not be written. Without such a tree the gaps between extents are held
+//! against the block group items.
 
 use super::chunk_alloc::{Device, excluded};
 use super::group::Group;
@@ -28,18 +29,23 @@ pub struct SpaceRoots {
     pub extent: TreeRoot,
     /// Where the block group items are, if not in the extent tree.
     pub block_group: Option<TreeRoot>,
-    pub free_space: TreeRoot,
+    /// `None`: there is none, or none that is valid; what no extent takes is free then.
+    pub free_space: Option<TreeRoot>,
 }
 
 impl Space {
     /// Without any block group, for volumes that are only read: nothing can be
     /// allocated, and a damaged free-space tree is no reason not to mount.
     pub fn unloaded(volume: &Arc<Volume>) -> Space {
+        Space::without_groups(volume, false)
+    }
+
+    fn without_groups(volume: &Arc<Volume>, mixed: bool) -> Space {
         let geometry = volume.geometry();
         let (sector, node) = (u64::from(geometry.sector_size), u64::from(geometry.node_size));
         Space {
             volume: Arc::clone(volume),
-            classes: Space::new_classes(sector, node, false),
+            classes: Space::new_classes(sector, node, mixed),
             groups: RwLock::new(Rank::Groups, BTreeMap::new()),
             device: Mutex::new(Rank::Chunks, Device::load(volume)),
             unallocated: AtomicU64::new(0),
@@ -59,36 +65,49 @@ impl Space {
         let geometry = reader.geometry();
         let (sector, node) = (u64::from(geometry.sector_size), u64::from(geometry.node_size));
         let flags = volume.superblock().fields.incompat_flags;
-        let mixed = flags & incompat::MIXED_GROUPS != 0;
-        let space = Space {
-            volume: Arc::clone(volume),
-            classes: Space::new_classes(sector, node, mixed),
-            groups: RwLock::new(Rank::Groups, BTreeMap::new()),
-            device: Mutex::new(Rank::Chunks, Device::load(volume)),
-            unallocated: AtomicU64::new(0),
-            all_recorded: AtomicU64::new(0),
-            device_bytes: AtomicU64::new(volume.superblock().fields.dev_item.total_bytes),
-            prover: OnceLock::new(),
-            #[cfg(feature = "fault-injection")]
-            faults: super::fail::Faults::default(),
-        };
-        let mut free_space = TreeItems::new(reader, &roots.free_space);
+        let space = Space::without_groups(volume, flags & incompat::MIXED_GROUPS != 0);
+        let mut free_space = roots.free_space.as_ref().map(|root| TreeItems::new(reader, root));
+        let mut extents = TreeItems::new(reader, &roots.extent);
         let mut groups =
             TreeItems::new(reader, roots.block_group.as_ref().unwrap_or(&roots.extent));
         for chunk in volume.chunks() {
             let group = space.load_group(&mut groups, &chunk)?;
             let span = GroupSpan { start: group.start, len: group.len, sector };
-            let (stored, _) = span.read(&mut free_space)?;
-            if stored.free.bytes() + group.used() != group.len {
-                return Err(mismatch(&group, stored.free.bytes()));
+            let free = match &mut free_space {
+                Some(tree) => span.read(tree)?.0.free,
+                None => {
+                    group.proof.needless();
+                    span.between_extents(&mut extents, node)?
+                }
+            };
+            if free.bytes() + group.used() != group.len {
+                return Err(mismatch(&group, free.bytes()));
             }
             space.groups.write().insert(group.start, Arc::clone(&group));
             group.class.add_group(Arc::clone(&group));
-            group.add_free(stored.free.iter())?;
+            group.add_free(free.iter())?;
         }
         space.no_stray_groups(&mut groups)?;
         space.retune(&space.device.lock());
         Ok(space)
+    }
+
+    /// Start and length of all block groups.
+    pub(crate) fn spans(&self) -> Vec<(u64, u64)> {
+        self.groups.read().values().map(|group| (group.start, group.len)).collect()
+    }
+
+    /// Bytes that a free-space tree of all groups takes at most, headers of items among them.
+    pub fn free_space_bytes(&self) -> u64 {
+        let sector = u64::from(self.volume.geometry().sector_size);
+        let groups = self.groups.read();
+        let bytes = groups.values().map(|group| {
+            let span = GroupSpan { start: group.start, len: group.len, sector };
+            // Superblock copies count as free there, and may join ranges here.
+            let ranges = group.free_ranges().len() + 2 * group.excluded_ranges().len();
+            span.most_bytes(ranges as u64)
+        });
+        bytes.sum()
     }
 
     fn load_group(&self, items: &mut dyn Items, chunk: &ChunkInfo) -> Result<Arc<Group>> {
@@ -139,10 +158,7 @@ fn stray_before(items: &mut dyn Items, from: u64, to: u64) -> Result<()> {
 }
 
 fn mismatch(group: &Group, free: u64) -> Error {
-    let what = format!(
-        "block group of {} bytes uses {} and has {free} free in the free-space tree",
-        group.len,
-        group.used()
-    );
+    let what =
+        format!("block group of {} bytes uses {} and has {free} free", group.len, group.used());
     Corrupt::new(what).at(Logical(group.start)).into()
 }

@@ -17,9 +17,9 @@
 use super::Space;
 use super::group::Group;
 use super::load::SpaceRoots;
+use crate::free_space::{extent_of, last_before};
 use crate::items::{Items, TreeItems};
 use btrfs_disk::items::BlockGroupItem;
-use btrfs_disk::key::kind;
 use btrfs_disk::{Corrupt, FixedSize, Key, Logical, Result};
 use btrfs_tree::NodeReader;
 
@@ -75,23 +75,6 @@ impl Claim<'_> {
         let told = BlockGroupItem::read(&item).map_err(|c| c.key(group.item_key()))?.used;
         if told == seen.used { Ok(()) } else { Err(seen.sums_differ(told).into()) }
     }
-}
-
-/// Start and length of an extent, if the key is one's.
-fn extent_of(key: &Key, node_size: u64) -> Option<(u64, u64)> {
-    match key.kind {
-        kind::EXTENT_ITEM => Some((key.objectid, key.offset)),
-        kind::METADATA_ITEM => Some((key.objectid, node_size)),
-        _ => None,
-    }
-}
-
-/// The extent that begins last in front of `start`.
-fn last_before(items: &mut dyn Items, start: u64, node_size: u64) -> Result<Option<(u64, u64)>> {
-    let Some((key, _)) = items.at_or_before(&Key::new(start, 0, 0))? else { return Ok(None) };
-    // What was found may be a reference to it, or a block group.
-    let found = items.at_or_after(&Key::new(key.objectid, kind::EXTENT_ITEM, 0))?;
-    Ok(found.and_then(|(key, _)| extent_of(&key, node_size)).filter(|(at, _)| *at < start))
 }
 
 /// A scan over the extents of a group and its free ranges side by side.

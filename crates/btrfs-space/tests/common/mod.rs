@@ -220,7 +220,7 @@ impl Opened {
         SpaceRoots {
             extent: self.tree(TreeId::EXTENT),
             block_group: self.find_tree(TreeId::BLOCK_GROUP),
-            free_space: self.tree(TreeId::FREE_SPACE),
+            free_space: self.find_tree(TreeId::FREE_SPACE),
         }
     }
 

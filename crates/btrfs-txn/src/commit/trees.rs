@@ -32,7 +32,11 @@ impl Drops {
 
 /// New trees, before any items.
 pub(super) fn create(settle: &mut Settling<'_>, sealed: &Delta) -> Result<()> {
-    for action in sealed.trees.list() {
+    let actions = sealed.trees.list();
+    if actions.iter().any(|action| matches!(action, TreeAction::FreeSpaceTree)) {
+        settle.make_free_space_tree()?;
+    }
+    for action in actions {
         if let TreeAction::Create { id, mut item } = action {
             let now = settle.generation().0;
             (item.ctransid, item.otransid) = (now, now);

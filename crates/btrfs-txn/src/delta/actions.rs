@@ -1,6 +1,7 @@
 //! What a commit does with whole trees: entries of a delta beside the items.
 //!
-//! A commit does them in a fixed order, whatever order they came in: new trees before the items,
+//! A commit does them in a fixed order, whatever order they came in: a free-space tree,
+//! which all others need, and new trees before the items,
 //! so that those find their trees; snapshots behind all items, so that one has exactly what its
 //! epoch and those before it did; then what root items shall say; then drops; then moves.
 //!
@@ -61,6 +62,9 @@ pub enum TreeAction {
     },
     /// Nodes and content move elsewhere, behind everything else.
     Move(Arc<Move>),
+    /// A free-space tree, of a volume that has none or whose own is not valid; a version 1 space
+    /// cache goes.
+    FreeSpaceTree,
     /// The superblock says that a mount does not begin at the top level of itself.
     OtherDefault,
 }

@@ -407,7 +407,7 @@ impl<R: NodeReader> Settle<'_, R> {
         self.find_tree(&mut TreeItems::new(self.store, &root), id)
     }
 
-    pub(super) fn current_tree(&self, id: TreeId) -> Result<Option<TreeState>> {
+    pub(crate) fn current_tree(&self, id: TreeId) -> Result<Option<TreeState>> {
         if let Some(state) = self.tree_state(id) {
             return Ok(Some(state));
         }

@@ -1,0 +1,72 @@
+//! At mount: a volume without a valid free-space tree (version 1 space cache) gets one.
+//!
+//! Invariants: the tree comes with the first commit of the mount, whatever else is in that, and
+//! before anybody can ask for space; before it nothing of the volume is changed, so a volume on
+//! which there is no room for it, or whose damage is in the way, stays what it was.
+//!
+//! What it does not know: what the tree says (`btrfs_space::Settle::make_free_space_tree`).
+
+use crate::engine::Engine;
+use crate::error::IntoFs;
+use crate::reserve::cost;
+use btrfs_disk::{Key, TreeId};
+use btrfs_space::{Items, TreeItems, space_cache};
+use btrfs_txn::delta::TreeAction;
+use vfs::{Errno, FsError, Result};
+
+/// Puts it into the epoch that is the first to be committed. The caller has the engine alone.
+/// True: `finish` is due.
+pub(crate) fn begin(engine: &Engine) -> Result<bool> {
+    let core = &engine.core;
+    if core.health.is_read_only() || core.volume.has_free_space_tree() {
+        return Ok(false);
+    }
+    readable(engine)?;
+    let roots = core.roots();
+    let root = roots.get(TreeId::ROOT).ok_or_else(|| no_tree(TreeId::ROOT)).fs()?.root;
+    let caches = space_cache::find(&mut TreeItems::new(&core.store, &root)).fs()?;
+    let extents: usize = caches.iter().map(|cache| cache.extents.len()).sum();
+    let bytes = core.space.free_space_bytes();
+    let action = cost::free_space_tree(bytes, caches.len() as u64, extents as u64);
+    let held = engine.reserver.reserve(cost::with(cost::Cost::default(), action));
+    let reservation = held.map_err(|error| no_room(error, bytes))?;
+    core.begin().act(TreeAction::FreeSpaceTree, action);
+    drop(reservation);
+    Ok(true)
+}
+
+/// The tree is on the volume when this returns.
+pub(crate) fn finish(engine: &Engine) -> Result<()> {
+    if !engine.core.volume.has_free_space_tree() {
+        engine.committer.commit()?;
+    }
+    tracing::warn!(
+        "made a free-space tree, which the volume did not have (or none that was valid), and took \
+         its version 1 space cache away; Linux 4.5 and newer write such volumes"
+    );
+    Ok(())
+}
+
+/// One that is not valid is emptied first: what cannot be read of it is no reason to give a
+/// commit up.
+fn readable(engine: &Engine) -> Result<()> {
+    let Some(stale) = engine.core.roots().get(TreeId::FREE_SPACE).map(|root| root.root) else {
+        return Ok(());
+    };
+    let mut items = TreeItems::new(&engine.core.store, &stale);
+    items.scan(Key::MIN, Key::MAX, &mut |_, _| Ok(())).fs()
+}
+
+fn no_tree(id: TreeId) -> btrfs_disk::Error {
+    btrfs_disk::Error::corrupt(format!("no tree {id}"))
+}
+
+fn no_room(error: FsError, bytes: u64) -> FsError {
+    match error {
+        FsError::Posix(Errno::ENOSPC) => FsError::Unsupported(format!(
+            "the volume has no free-space tree, and no room for one of {bytes} bytes; mount it \
+             read-only, or let the kernel make room"
+        )),
+        other => other,
+    }
+}

@@ -1,0 +1,113 @@
+//! The version 1 space cache: files without names in the root tree, one for a block group, each
+//! behind a header item. Nobody keeps it up to date here: it goes when a free-space tree comes.
+//!
+//! Facts of the format (btrfs-progs' documentation, and volumes that the kernel made): the header
+//! (FREE_SPACE_OBJECTID, 0, start of the group) begins with the key of the cache's inode; content
+//! has no checksums; its extents are referred to by the root tree.
+//!
+//! Invariant: what [`find`] answers has each inode once, whatever headers say.
+//!
+//! What it does not know: what a cache says.
+
+use crate::Extent;
+use crate::items::Items;
+use btrfs_disk::ids::{FIRST_FREE_OBJECTID, FREE_SPACE_OBJECTID, LAST_FREE_OBJECTID};
+use btrfs_disk::items::FileExtent;
+use btrfs_disk::key::{KEY_SIZE, kind};
+use btrfs_disk::{Key, Result};
+use std::collections::BTreeSet;
+
+/// Kind of the header item.
+const HEADER: u8 = 0;
+
+/// One cache.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CacheFile {
+    pub ino: u64,
+    /// Its items in the root tree, the header that leads to it first.
+    pub keys: Vec<Key>,
+    /// Its content, and the offset by which the extent tree knows each reference.
+    pub extents: Vec<(Extent, u64)>,
+}
+
+/// All caches that the root tree has. Headers that lead nowhere are found without an inode.
+pub fn find(root_tree: &mut dyn Items) -> Result<Vec<CacheFile>> {
+    let mut headers = Vec::new();
+    let (from, to) =
+        (Key::new(FREE_SPACE_OBJECTID, HEADER, 0), Key::new(FREE_SPACE_OBJECTID, HEADER, u64::MAX));
+    root_tree.scan(from, to, &mut |key, data| {
+        headers.push((key, inode_of(data)));
+        Ok(())
+    })?;
+    let mut seen = BTreeSet::new();
+    let files = headers.into_iter().map(|(key, ino)| {
+        let ino = ino.filter(|ino| seen.insert(*ino));
+        cache_file(root_tree, key, ino)
+    });
+    files.collect()
+}
+
+/// Only a plain inode's number will do: other items of the root tree are nobody's cache.
+fn inode_of(header: &[u8]) -> Option<u64> {
+    let key = Key::read(header.first_chunk::<KEY_SIZE>()?);
+    let plain = (FIRST_FREE_OBJECTID..=LAST_FREE_OBJECTID).contains(&key.objectid);
+    (plain && key.kind == kind::INODE_ITEM && key.offset == 0).then_some(key.objectid)
+}
+
+fn cache_file(root_tree: &mut dyn Items, header: Key, ino: Option<u64>) -> Result<CacheFile> {
+    let mut file = CacheFile { ino: ino.unwrap_or(0), keys: vec![header], extents: Vec::new() };
+    let Some(ino) = ino else { return Ok(file) };
+    // Subvolumes' items may have the same number.
+    let inode = Key::new(ino, kind::INODE_ITEM, 0);
+    if root_tree.get(&inode)?.is_some() {
+        file.keys.push(inode);
+    }
+    let content = (Key::new(ino, kind::EXTENT_DATA, 0), Key::new(ino, kind::EXTENT_DATA, u64::MAX));
+    root_tree.scan(content.0, content.1, &mut |key, data| {
+        file.keys.push(key);
+        if let FileExtent::Extent { fields, .. } =
+            FileExtent::parse(data).map_err(|c| c.key(key))?
+            && fields.disk_bytenr.0 != 0
+        {
+            let extent = Extent { logical: fields.disk_bytenr, len: fields.disk_num_bytes };
+            file.extents.push((extent, key.offset.wrapping_sub(fields.offset)));
+        }
+        Ok(())
+    })?;
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    fn header(ino: u64, kind: u8) -> Vec<u8> {
+        [&Key::new(ino, kind, 0).to_bytes()[..], &[0; 24]].concat()
+    }
+
+    /// Two headers of one inode, one of the root directory, one of a subvolume: nobody else's
+    /// items go.
+    #[test]
+    fn headers_that_lie_take_nothing_along() {
+        let at = |offset| Key::new(FREE_SPACE_OBJECTID, HEADER, offset);
+        let inode = Key::new(300, kind::INODE_ITEM, 0);
+        let others = [
+            Key::new(6, kind::INODE_ITEM, 0),
+            Key::new(300, kind::ROOT_ITEM, 0),
+            Key::new(300, kind::ROOT_BACKREF, 5),
+        ];
+        let mut items: BTreeMap<Key, Vec<u8>> = BTreeMap::from([
+            (at(1), header(300, kind::INODE_ITEM)),
+            (at(2), header(300, kind::INODE_ITEM)),
+            (at(3), header(6, kind::INODE_ITEM)),
+            (at(4), header(300, kind::ROOT_ITEM)),
+            (at(5), vec![1; 5]),
+            (inode, vec![0; 160]),
+        ]);
+        items.extend(others.map(|key| (key, vec![0; 10])));
+        let found = find(&mut items).unwrap();
+        let keys: Vec<Key> = found.into_iter().flat_map(|file| file.keys).collect();
+        assert_eq!(keys, [at(1), inode, at(2), at(3), at(4), at(5)]);
+    }
+}

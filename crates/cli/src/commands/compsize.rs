@@ -116,16 +116,18 @@ fn run(mut args: Args) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// All below, one directory after the other; a file counts for each name that leads to it.
+/// All below, one directory after the other; a file counts for each name that leads to it, a
+/// directory once, since in a damaged volume several may, and one from below.
 fn search(trees: &Trees, top: Spot, stay: bool, found: &mut Found) -> Result<()> {
     if trees.mode(top)? & libc::S_IFMT == libc::S_IFREG {
         return file(trees, top, found);
     }
-    let mut dirs = vec![top];
+    let (mut dirs, mut seen) = (vec![top], HashSet::from([top]));
     while let Some(dir) = dirs.pop() {
         for child in trees.children(dir)? {
             match child.kind {
                 dir_type::DIR if child.at.tree != dir.tree && stay => {}
+                dir_type::DIR if !seen.insert(child.at) => {}
                 dir_type::DIR => dirs.push(child.at),
                 dir_type::REG_FILE => file(trees, child.at, found)?,
                 _ => {}

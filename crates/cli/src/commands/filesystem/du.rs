@@ -4,7 +4,7 @@ use super::units::Units;
 use crate::args::{self, Arg, Args, unexpected};
 use crate::commands::Command;
 use crate::commands::subvolume::place::Place;
-use crate::commands::trees::{Spot, Trees};
+use crate::commands::trees::{Child, Spot, Trees};
 use crate::error::{Exit, Result};
 use crate::output::{Json, Out};
 use btrfs_disk::Key;
@@ -51,10 +51,53 @@ impl Sizes {
     }
 }
 
-struct Row {
-    name: String,
+struct Row<'r> {
+    name: &'r str,
     sizes: Sizes,
     shared: Option<u64>,
+}
+
+/// Rows as they come: a deep tree has more in its names than memory should hold.
+struct Table {
+    out: Out,
+    units: Units,
+    json: bool,
+    rows: u64,
+}
+
+impl Table {
+    fn begin(units: Units, json: bool) -> Result<Table> {
+        let mut out = Out::new();
+        match json {
+            true => out.bytes(b"[")?,
+            false => {
+                let names = ["Total", "Exclusive", "Set shared"];
+                let [total, exclusive, shared] = names;
+                out.line(format!("{total:>10}  {exclusive:>10}  {shared:>10}  Filename"))?;
+            }
+        }
+        Ok(Table { out, units, json, rows: 0 })
+    }
+
+    fn row(&mut self, row: &Row<'_>) -> Result<()> {
+        self.rows += 1;
+        if self.json {
+            let comma = if self.rows > 1 { "," } else { "" };
+            return self.out.bytes(format!("{comma}{}", as_json(row)).as_bytes());
+        }
+        let Row { name, sizes, shared } = row;
+        let units = self.units;
+        let (total, exclusive) = (units.show(sizes.total), units.show(sizes.exclusive));
+        let shared = shared.map_or_else(|| "-".into(), |shared| units.show(shared));
+        self.out.line(format!("{total:>10}  {exclusive:>10}  {shared:>10}  {name}"))
+    }
+
+    fn end(mut self) -> Result<()> {
+        if self.json {
+            self.out.line("]")?;
+        }
+        self.out.finish()
+    }
 }
 
 fn run(mut args: Args) -> Result<Exit> {
@@ -69,22 +112,18 @@ fn run(mut args: Args) -> Result<Exit> {
             other => return Err(unexpected(other)),
         }
     }
-    let mut rows = Vec::new();
-    for word in args::some(operands, "PATH")? {
+    let operands = args::some(operands, "PATH")?;
+    let mut table = Table::begin(units, json)?;
+    for word in operands {
         let place = Place::of_any_file(&word);
         let trees = Trees::open(&place)?;
-        let mut walk = Walk::new(&trees, !summarize)?;
+        let mut walk = Walk::new(&trees, &mut table, !summarize)?;
         let name = place.show();
-        let sizes = walk.down(trees.spot()?, &name)?;
-        rows.append(&mut walk.rows);
-        rows.push(Row { name, sizes, shared: Some(covered(walk.shared)) });
+        let sizes = walk.all(trees.spot()?, &name)?;
+        let shared = Some(covered(walk.shared));
+        table.row(&Row { name: &name, sizes, shared })?;
     }
-    let mut out = Out::new();
-    match json {
-        true => out.line(as_json(&rows))?,
-        false => as_text(&mut out, &rows, units)?,
-    }
-    out.finish()?;
+    table.end()?;
     Ok(Exit::Done)
 }
 
@@ -92,11 +131,12 @@ struct Walk<'t> {
     trees: &'t Trees,
     /// Whether each extent has more than one file.
     owners: HashMap<u64, Owner>,
-    seen: HashSet<(u64, u64)>,
+    seen: HashSet<Spot>,
     /// Where extents with other owners lie: from, to.
     shared: Vec<(u64, u64)>,
+    /// Rows of what is below the path go here.
+    table: &'t mut Table,
     each: bool,
-    rows: Vec<Row>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -105,33 +145,70 @@ enum Owner {
     Several,
 }
 
+/// A directory that is gone through.
+struct Level {
+    rest: std::vec::IntoIter<Child>,
+    sizes: Sizes,
+    /// Of its own path.
+    name_len: usize,
+}
+
 impl<'t> Walk<'t> {
-    fn new(trees: &'t Trees, each: bool) -> Result<Walk<'t>> {
-        let (owners, rows, shared) = (owners(trees)?, Vec::new(), Vec::new());
-        Ok(Walk { trees, owners, seen: HashSet::new(), shared, each, rows })
+    fn new(trees: &'t Trees, table: &'t mut Table, each: bool) -> Result<Walk<'t>> {
+        let (owners, seen, shared) = (owners(trees)?, HashSet::new(), Vec::new());
+        Ok(Walk { trees, owners, seen, shared, table, each })
     }
 
-    /// Of a file, or of all below a directory; a file counts once, whatever its names.
-    fn down(&mut self, at: Spot, name: &str) -> Result<Sizes> {
-        if self.trees.mode(at)? & libc::S_IFMT == libc::S_IFREG {
-            return self.file(at);
+    /// Of a file, or of all below a directory. A file counts once, whatever its names; so does a
+    /// directory, which in a damaged volume may be found below itself. The levels are a list, not
+    /// calls: nothing bounds how deep directories lie.
+    fn all(&mut self, top: Spot, name: &str) -> Result<Sizes> {
+        if self.trees.mode(top)? & libc::S_IFMT == libc::S_IFREG {
+            return self.file(top);
         }
-        let mut all = Sizes::default();
-        for child in self.trees.children(at)? {
+        self.seen.insert(top);
+        let mut path = name.trim_end_matches('/').to_owned();
+        let mut levels = vec![self.level(top, path.len())?];
+        let mut below = Sizes::default();
+        while let Some(level) = levels.last_mut() {
+            path.truncate(level.name_len);
+            let Some(child) = level.rest.next() else {
+                below = level.sizes;
+                levels.pop();
+                if let Some(parent) = levels.last_mut() {
+                    parent.sizes.add(below);
+                    self.tell(&path, below)?;
+                }
+                continue;
+            };
             if !matches!(child.kind, dir_type::DIR | dir_type::REG_FILE)
-                || !self.seen.insert((child.at.tree.0, child.at.ino))
+                || !self.seen.insert(child.at)
             {
                 continue;
             }
-            let name =
-                format!("{}/{}", name.trim_end_matches('/'), String::from_utf8_lossy(&child.name));
-            let sizes = self.down(child.at, &name)?;
-            all.add(sizes);
-            if self.each {
-                self.rows.push(Row { name, sizes, shared: None });
+            path.push('/');
+            path.push_str(&String::from_utf8_lossy(&child.name));
+            if self.trees.mode(child.at)? & libc::S_IFMT == libc::S_IFREG {
+                let sizes = self.file(child.at)?;
+                level.sizes.add(sizes);
+                self.tell(&path, sizes)?;
+            } else {
+                levels.push(self.level(child.at, path.len())?);
             }
         }
-        Ok(all)
+        Ok(below)
+    }
+
+    fn level(&self, dir: Spot, name_len: usize) -> Result<Level> {
+        let rest = self.trees.children(dir)?.into_iter();
+        Ok(Level { rest, sizes: Sizes::default(), name_len })
+    }
+
+    fn tell(&mut self, name: &str, sizes: Sizes) -> Result<()> {
+        match self.each {
+            true => self.table.row(&Row { name, sizes, shared: None }),
+            false => Ok(()),
+        }
     }
 
     fn file(&mut self, at: Spot) -> Result<Sizes> {
@@ -194,25 +271,11 @@ fn covered(mut ranges: Vec<(u64, u64)>) -> u64 {
     bytes
 }
 
-fn as_text(out: &mut Out, rows: &[Row], units: Units) -> Result<()> {
-    out.line(format!("{:>10}  {:>10}  {:>10}  Filename", "Total", "Exclusive", "Set shared"))?;
-    for Row { name, sizes, shared } in rows {
-        let (total, exclusive) = (units.show(sizes.total), units.show(sizes.exclusive));
-        let shared = shared.map_or_else(|| "-".into(), |shared| units.show(shared));
-        out.line(format!("{total:>10}  {exclusive:>10}  {shared:>10}  {name}"))?;
-    }
-    Ok(())
-}
-
-fn as_json(rows: &[Row]) -> String {
-    Json::array(|all| {
-        for Row { name, sizes, shared } in rows {
-            all.object(|o| {
-                o.text("path", name).number("total", sizes.total);
-                o.number("exclusive", sizes.exclusive);
-                shared.iter().for_each(|shared| _ = o.number("set_shared", *shared));
-            });
-        }
+fn as_json(row: &Row<'_>) -> String {
+    Json::object(|o| {
+        o.text("path", row.name).number("total", row.sizes.total);
+        o.number("exclusive", row.sizes.exclusive);
+        row.shared.iter().for_each(|shared| _ = o.number("set_shared", *shared));
     })
 }
 

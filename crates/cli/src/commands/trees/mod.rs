@@ -7,6 +7,7 @@ mod children;
 mod mount;
 mod names;
 
+pub use children::Child;
 pub use mount::MountTrees;
 pub use names::{inode_paths, join, subvolume_path};
 
@@ -32,7 +33,7 @@ enum Kind {
 }
 
 /// A file or directory of a volume.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Spot {
     pub tree: TreeId,
     pub ino: u64,

@@ -104,6 +104,7 @@ fn verbs_that_answer_do_so_in_json() {
     assert_eq!(files["files"][0]["paths"][0], "large");
     assert!(ask(&[&inspect("list-chunks")[..], &[&word]].concat())["chunks"].is_array());
     assert!(ask(&[&inspect("tree-stats")[..], &[&word]].concat())["trees"].is_array());
+    assert!(ask(&[&inspect("min-dev-size")[..], &[&word]].concat())["bytes"].is_u64());
     assert_eq!(ask(&["compsize", "--json", &at])["files"], 2);
     assert!(ask(&["filesystem", "du", "--json", &at])[0]["total"].is_u64());
     assert!(ask(&["device", "stats", "--json", &word])["device-stats"].is_array());

@@ -100,6 +100,47 @@ fn what_is_told_is_what_btrfs_progs_tell() {
     mount.umount();
 }
 
+/// Chunks in many orders: gaps, none, groups of two copies, the second superblock in a gap.
+#[test]
+fn the_least_size_is_that_of_btrfs_progs() {
+    if !ready("the_least_size_is_that_of_btrfs_progs") {
+        return;
+    }
+    for (name, mkfs, work) in [
+        ("empty", &[][..], ":"),
+        ("mixed", &["-M", "-n", "4k"], "head -c 60000000 /dev/zero > f"),
+        ("single", &["-m", "single", "-n", "64k"], "head -c 9000000 /dev/zero > f"),
+        (
+            "gaps",
+            &[],
+            "for i in 1 2 3 4 5 6; do head -c 40000000 /dev/zero > f$i; sync -f .; done; rm f1 f2 f3
+             sync -f .; btrfs balance start -dusage=50 . > /dev/null; btrfs balance start -m -f . > /dev/null",
+        ),
+    ] {
+        let image = Image::with(&format!("least-{name}"), mkfs);
+        let mount = KernelMount::new(&image.path, "noatime").unwrap();
+        let top = mount.path().display().to_string();
+        shell(&format!("cd {top}; {work}; sync -f ."));
+        mount.unmount().unwrap();
+        // What an unmount still does is seen by both.
+        let mount = KernelMount::new(&image.path, "ro").unwrap();
+        let theirs = shell(&format!("btrfs inspect-internal min-dev-size {}", mount.path().display()));
+        let none = shell(&format!("btrfs inspect-internal min-dev-size --id 9 {}", mount.path().display()));
+        mount.unmount().unwrap();
+        println!("{name}: {theirs}");
+        let ask = |words: &[&str], place: &str| {
+            fine(&[&["inspect-internal", "min-dev-size"][..], words, &[place]].concat())
+        };
+        assert_eq!(ask(&[], &image.word()), theirs, "{name}");
+        assert_eq!(ask(&["--id", "9"], &image.word()), none, "{name}");
+        let bytes = json(&ask(&["--json"], &image.word()))["bytes"].as_u64().unwrap();
+        assert!(theirs.starts_with(&format!("{bytes} bytes (")), "{name}");
+        let mount = Mount::new(&image, "ro");
+        assert_eq!(ask(&[], &mount.word()), theirs, "{name}");
+        mount.umount();
+    }
+}
+
 /// Files of each kind of compression, one preallocated, shared extents, in a subvolume as well.
 fn compressed(name: &str) -> Image {
     let image = Image::new(name);

@@ -3,6 +3,7 @@
 mod chunks;
 mod inode;
 mod logical;
+mod min_dev_size;
 mod rootid;
 mod subvolid;
 mod tree_stats;
@@ -14,6 +15,7 @@ pub const COMMANDS: &[&Command] = &[
     &inode::COMMAND,
     &subvolid::COMMAND,
     &logical::COMMAND,
+    &min_dev_size::COMMAND,
     &chunks::COMMAND,
     &tree_stats::COMMAND,
 ];

@@ -94,6 +94,12 @@ impl BtrfsFs {
         }
     }
 
+    /// Whether opening it made a free-space tree for the volume, which had none that was valid: a
+    /// lasting change, of which its owner is to be told.
+    pub fn made_free_space_tree(&self) -> bool {
+        self.engine.stats.free_space_trees.get() > 0
+    }
+
     /// Why the mount refuses writes, if it does.
     pub fn read_only_reason(&self) -> Option<String> {
         match self.engine.core.health.writable() {

@@ -20,6 +20,7 @@ btrfs_txn::counters!(Stats {
     compressed_stored_bytes = "data.compressed_stored_bytes",
     inline_extents = "data.inline_extents",
     fsyncs = "fsync.count",
+    free_space_trees = "open.free_space_trees",
     replay_subvolumes = "replay.subvolumes",
     replay_inodes = "replay.inodes",
     replay_items = "replay.items",

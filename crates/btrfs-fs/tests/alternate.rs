@@ -307,6 +307,14 @@ fn other_formats() {
     alternate(&Case { seed: 6, mkfs: None, mount, rounds: 4, ..Case::default() });
 }
 
+/// As volumes were made until 2013: a node's item has its level and first key in it.
+#[test]
+fn without_skinny_metadata() {
+    testkit::require!(kernel_btrfs);
+    let mkfs: &[&str] = &["-n", "4096", "-O", "^skinny-metadata,^no-holes"];
+    alternate(&Case { seed: 10, mkfs: Some(mkfs), rounds: 2, ..Case::default() });
+}
+
 fn one_round(seed: u64, mkfs: &[&str]) {
     testkit::require!(kernel_btrfs);
     alternate(&Case { seed, mkfs: Some(mkfs), ..Case::default() });

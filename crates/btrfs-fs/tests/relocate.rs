@@ -172,6 +172,12 @@ fn snapshots_share_as_before_with_small_nodes() {
 }
 
 #[test]
+fn snapshots_share_as_before_without_skinny_metadata() {
+    testkit::require!(kernel_btrfs);
+    volume(&["-n", "4096", "-O", "^skinny-metadata"], "noatime", 3);
+}
+
+#[test]
 fn snapshots_share_as_before_with_large_nodes() {
     testkit::require!(kernel_btrfs);
     volume(&[], "noatime", 2);

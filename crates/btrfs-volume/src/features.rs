@@ -176,9 +176,6 @@ pub(crate) fn read_only_reason(sb: &Superblock, replays_log: bool) -> Option<Str
     if f.flags & FLAGS_DUMP != 0 {
         return Some("a metadata dump by btrfs-image: file content is not in it".into());
     }
-    if f.incompat_flags & incompat::SKINNY_METADATA == 0 {
-        return Some("volume without skinny_metadata".into());
-    }
     if f.log_root.0 != 0 && !replays_log {
         return Some("pending log tree".into());
     }

@@ -156,6 +156,17 @@ pub fn open_compressing(image: &Path, subvol: &Subvol, compress: Compress) -> Re
     open_with(image, subvol, options(subvol).write(true).compress(Some(compress)), true)
 }
 
+/// What is said of a volume that is another from now on.
+pub const CONVERTED: &str = "the volume has a free-space tree from now on, in the place of its version 1 \
+     space cache; Linux 4.5 and newer write it";
+
+/// Tells it, if opening `image` has `made` that tree.
+pub fn tell_converted(image: &Path, made: bool) {
+    if made {
+        say_error(&format!("spinney: {}: {CONVERTED}", image.display()));
+    }
+}
+
 fn open_with(image: &Path, subvol: &Subvol, options: VolumeOptions, write: bool) -> Result<Volume> {
     let medium = open(image, if write { Access::Write } else { Access::Read })?;
     let volume = options.open_medium(medium);
@@ -163,6 +174,7 @@ fn open_with(image: &Path, subvol: &Subvol, options: VolumeOptions, write: bool)
         Cause::Volume(said) => opening_volume(image, subvol, said),
         _ => error.into(),
     })?;
+    tell_converted(image, volume.made_free_space_tree());
     let not_whole = |why: &String| why.starts_with("truncated") || why.starts_with("a metadata");
     if let Some(why) = volume.read_only_reason().filter(not_whole) {
         say_error(&format!("spinney: {}: {why}", image.display()));

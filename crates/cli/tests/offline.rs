@@ -274,3 +274,23 @@ fn a_log_is_shown_replayed_or_given_up() {
     }
     assert_eq!(failing(&["rescue", "all", &second]).0, 2);
 }
+
+/// It is said once, by the command that did it; who only reads leaves the volume as it is.
+#[test]
+fn a_volume_that_gets_a_free_space_tree_is_told_of() {
+    testkit::require!(btrfs_progs);
+    let scratch = Scratch::new("converted");
+    let image = scratch.path("disk.img");
+    testkit::oracle::mkfs_btrfs(image.as_ref(), 300 << 20, &["-R", "^free-space-tree"])
+        .expect("mkfs.btrfs");
+    let top = format!("{image}:/");
+    fine(&["ls", &top]);
+    let has_tree = || fine(&["dump-super", &image]).contains("free_space_tree");
+    assert!(!has_tree());
+    let (code, _, told) = failing(&["touch", &format!("{image}:/a")]);
+    assert!(code == 0 && told.contains("free-space tree from now on"), "{code} {told}");
+    assert!(has_tree());
+    fine(&["touch", &format!("{image}:/b")]);
+    assert_eq!(fine(&["ls", &top]), "a\nb\n");
+    fine(&["check", &image]);
+}

@@ -111,6 +111,12 @@ impl Volume {
         &self.0.origin.name
     }
 
+    /// Whether opening it to write made a free-space tree for the volume, which had none that was
+    /// valid (version 1 space cache): a lasting change; Linux 4.5 and newer write such volumes.
+    pub fn made_free_space_tree(&self) -> bool {
+        self.0.guard.btrfs.made_free_space_tree()
+    }
+
     /// Why it takes no changes, if so: it was opened to be read, something of it is not
     /// supported, or its medium failed.
     pub fn read_only_reason(&self) -> Option<String> {

@@ -8,6 +8,7 @@ use btrfs_disk::items::{
     DirFields, ExtentDataRef, ExtentItemFields, FileExtentFields, InodeItem, MAX_NAME, RootItem,
     RootRef,
 };
+use btrfs_disk::key::KEY_SIZE;
 use btrfs_disk::node::{ITEM_SIZE, KEY_PTR_SIZE};
 
 /// An item without data, which is its header: one end of a free range, an item that says which
@@ -22,8 +23,10 @@ pub(super) const NAMED: u64 = DirFields::SIZE as u64 + HEADER;
 pub(super) const FILE_EXTENT: u64 = FileExtentFields::SIZE as u64 + HEADER;
 /// What tells the kinds of references apart inside of an extent item.
 const INLINE_KIND: u64 = 1;
+/// First key and level, which volumes without skinny metadata have in it.
+const BLOCK_INFO: u64 = KEY_SIZE as u64 + 1;
 /// An extent item of a node, with the one reference in it: its tree's or its parent's number.
-const NODE_EXTENT: u64 = ExtentItemFields::SIZE as u64 + INLINE_KIND + 8 + HEADER;
+const NODE_EXTENT: u64 = ExtentItemFields::SIZE as u64 + BLOCK_INFO + INLINE_KIND + 8 + HEADER;
 /// An extent item of data, with the one reference in it.
 const DATA_EXTENT: u64 =
     ExtentItemFields::SIZE as u64 + INLINE_KIND + ExtentDataRef::SIZE as u64 + HEADER;
@@ -45,6 +48,6 @@ const _: () = {
     assert!(HEADER == 25 && POINTER == 33);
     assert!(INODE == 160 + 25 && NAMED == 30 + 25 && FILE_EXTENT == 53 + 25);
     assert!(UNWRITTEN == 78 + 78 + 50 + 50 && DATA_REFERENCE == 28 + 25);
-    assert!(NODE_RECORD == 33 + 25 + 2 * 25);
+    assert!(NODE_RECORD == 33 + 18 + 25 + 2 * 25);
     assert!(ROOT_RECORDS == 439 + 2 * (18 + 255) + 3 * 25);
 };

@@ -8,7 +8,7 @@
 //! What it does not know: what the extent tree says about an extent.
 
 use super::owner::{ExtentKind, RefOwner};
-use btrfs_disk::Logical;
+use btrfs_disk::{Key, Logical};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
@@ -21,6 +21,8 @@ pub struct ExtentDelta {
     pub born: bool,
     /// The node's pointers become shared references from now on.
     pub full_backref: bool,
+    /// Of a node that is born, where that is asked for.
+    pub(crate) first_key: Key,
     /// Callers disagree about length or kind.
     pub(crate) torn: bool,
     /// Sorted by owner.
@@ -29,7 +31,15 @@ pub struct ExtentDelta {
 
 impl ExtentDelta {
     fn new(len: u64, kind: ExtentKind) -> ExtentDelta {
-        ExtentDelta { len, kind, born: false, full_backref: false, torn: false, owners: Vec::new() }
+        ExtentDelta {
+            len,
+            kind,
+            born: false,
+            full_backref: false,
+            first_key: Key::MIN,
+            torn: false,
+            owners: Vec::new(),
+        }
     }
 
     pub fn owners(&self) -> &[(RefOwner, i64)] {
@@ -146,6 +156,15 @@ impl RefDeltas {
         let entry = self.extents.entry(extent.0).or_insert_with(|| ExtentDelta::new(len, kind));
         entry.torn |= entry.len != len || entry.kind != kind;
         entry
+    }
+
+    /// Tells those nodes that are born their first keys, as `key_of` knows them.
+    pub(crate) fn set_first_keys(&mut self, key_of: impl Fn(Logical) -> Option<Key>) {
+        for (at, delta) in self.extents.iter_mut().filter(|(_, delta)| delta.born) {
+            if delta.kind != ExtentKind::Data {
+                delta.first_key = key_of(Logical(*at)).unwrap_or(Key::MIN);
+            }
+        }
     }
 
     /// Takes over what `other` says.

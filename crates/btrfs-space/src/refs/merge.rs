@@ -22,6 +22,9 @@ pub struct Format {
     pub node_size: u64,
     /// An inline reference that makes its item this long or longer goes separate.
     pub item_limit: usize,
+    /// A node's item says its level in the key (METADATA_ITEM); otherwise it is an EXTENT_ITEM
+    /// that has level and first key in it.
+    pub skinny: bool,
 }
 
 impl Format {
@@ -30,6 +33,7 @@ impl Format {
             generation,
             node_size: u64::from(geometry.node_size),
             item_limit: (geometry.leaf_space() >> 4) - btrfs_disk::node::ITEM_SIZE,
+            skinny: true,
         }
     }
 }
@@ -133,14 +137,19 @@ fn damage(logical: Logical, what: impl Into<String>) -> Error {
 }
 
 fn new_item(format: &Format, logical: Logical, delta: &ExtentDelta) -> (Key, ExtentItem) {
-    let (key, flags) = match delta.kind {
-        ExtentKind::Data => (Key::new(logical.0, kind::EXTENT_ITEM, delta.len), extent_flags::DATA),
+    let extent_key = Key::new(logical.0, kind::EXTENT_ITEM, delta.len);
+    let (key, flags, block_info) = match delta.kind {
+        ExtentKind::Data => (extent_key, extent_flags::DATA, None),
+        ExtentKind::Node { level } if format.skinny => {
+            let key = Key::new(logical.0, kind::METADATA_ITEM, u64::from(level));
+            (key, extent_flags::TREE_BLOCK, None)
+        }
         ExtentKind::Node { level } => {
-            (Key::new(logical.0, kind::METADATA_ITEM, u64::from(level)), extent_flags::TREE_BLOCK)
+            (extent_key, extent_flags::TREE_BLOCK, Some((delta.first_key, level)))
         }
     };
     let fields = ExtentItemFields { refs: 0, generation: format.generation.0, flags };
-    (key, ExtentItem { fields, block_info: None, inline: Vec::new() })
+    (key, ExtentItem { fields, block_info, inline: Vec::new() })
 }
 
 /// Whether the stored item is of the kind and size that the trees say.

@@ -36,6 +36,7 @@ use crate::items::{Items, TreeItems};
 use crate::refs::{Drained, ExtentKind, Format, RefDeltas, RefOwner};
 use crate::space::{MetadataReservation, Space};
 use crate::{Extent, refs};
+use btrfs_disk::ids::{compat_ro, incompat};
 use btrfs_disk::items::{DevItem, RootItem};
 use btrfs_disk::{Corrupt, Generation, Key, Result, Superblock, TreeId};
 use btrfs_tree::{DirtyNodes, Edit, NodeReader, NodeSink, Overlay, TreeRoot};
@@ -106,17 +107,16 @@ impl<'a, R: NodeReader> Settle<'a, R> {
         reservation: Option<MetadataReservation>,
     ) -> Result<Settle<'a, R>> {
         let trees = top_trees(&superblock);
-        let separate = btrfs_disk::ids::compat_ro::BLOCK_GROUP_TREE;
-        let has_group_tree = superblock.fields.compat_ro_flags & separate != 0;
+        let skinny = superblock.fields.incompat_flags & incompat::SKINNY_METADATA != 0;
         let mut settle = Settle {
             space,
             store,
             generation,
-            format: Format::new(store.geometry(), generation),
+            format: Format { skinny, ..Format::new(store.geometry(), generation) },
             extent_root: trees[&TreeId::ROOT].root,
             trees,
             removed: Vec::new(),
-            block_group_tree: if has_group_tree { TreeId::BLOCK_GROUP } else { TreeId::EXTENT },
+            block_group_tree: block_group_tree(&superblock),
             superblock,
             dirty: DirtyNodes::new(),
             deltas: RefDeltas::new(),
@@ -261,6 +261,10 @@ impl<'a, R: NodeReader> Settle<'a, R> {
 
     fn drain(&mut self) -> Result<Drained> {
         let root = self.root(TreeId::EXTENT)?;
+        if !self.format.skinny {
+            let dirty = &self.dirty;
+            self.deltas.set_first_keys(|at| dirty.get(at)?.keys().next());
+        }
         let reader = self.dirty.over(self.store);
         refs::drain(&mut self.deltas, &mut TreeItems::new(&reader, &root), &self.format)
     }
@@ -300,6 +304,14 @@ impl<'a, R: NodeReader> Settle<'a, R> {
             self.pinned.push(*extent);
         }
         Ok(())
+    }
+}
+
+/// Where the items of block groups are.
+fn block_group_tree(superblock: &Superblock) -> TreeId {
+    match superblock.fields.compat_ro_flags & compat_ro::BLOCK_GROUP_TREE {
+        0 => TreeId::EXTENT,
+        _ => TreeId::BLOCK_GROUP,
     }
 }
 

@@ -54,6 +54,7 @@ impl Target {
         if let Some(why) = fs.read_only_reason().filter(|_| !read_only) {
             return Err(Error::about(path.display(), format!("can only be read: {why}")));
         }
+        image::tell_converted(&path, fs.made_free_space_tree());
         Ok(Target::Image { fs, path, _medium: medium })
     }
 

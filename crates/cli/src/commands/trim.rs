@@ -50,6 +50,7 @@ fn run(mut args: Args) -> Result<Exit> {
     let medium = image::open(path, Access::Write)?;
     let options = Options { background: false, ..Options::default() };
     let fs = BtrfsFs::open_device(medium.device(), options).map_err(failed)?;
+    image::tell_converted(path, fs.made_free_space_tree());
     let trimmed = fs.trim(&vfs::Context::default(), 0, u64::MAX, 0);
     // An error of the trim says more than that of the closing behind it.
     let closed = fs.destroy();

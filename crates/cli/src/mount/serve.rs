@@ -290,7 +290,11 @@ fn ready_text(request: &Request, fs: &BtrfsFs, session: &Session, log: &LogPlace
         }
         false => "",
     };
-    let warning = format!("{warning}{}", not_yours(request, fs));
+    let converted = match fs.made_free_space_tree() {
+        true => format!("\n  {}", image::CONVERTED),
+        false => String::new(),
+    };
+    let warning = format!("{warning}{converted}{}", not_yours(request, fs));
     let transport = session.transport();
     let faster = machine::faster(request.options.config.transport, transport);
     let warning =

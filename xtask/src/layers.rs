@@ -87,7 +87,19 @@ const LAYERS: &[(&str, &[&str])] = &[
         ],
     ),
     // The null side serves the tests' model through our own transport.
-    ("bench", &["vfs", "blockdev", "btrfs-fs", "btrfs-volume", "inode-index", "fuse", "testkit"]),
+    (
+        "bench",
+        &[
+            "vfs",
+            "blockdev",
+            "btrfs-fs",
+            "btrfs-volume",
+            "inode-index",
+            "orphans",
+            "fuse",
+            "testkit",
+        ],
+    ),
     // For its seeded generator, and the locks of models.
     ("testkit", &["vfs", "blockdev", "blocksim", "locks"]),
     ("suites", &["testkit"]),

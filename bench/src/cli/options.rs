@@ -91,7 +91,11 @@ pub struct Options {
     pub kernel_options: Option<String>,
     pub control: bool,
     pub null: bool,
+    /// The kernel's ext4.
+    pub ext4: bool,
     pub library: bool,
+    /// The library with truncations tracked in other ways.
+    pub tracking: bool,
     pub library_options: Option<String>,
     pub image_size: u64,
     /// `ram`, `disk`, `both` or a directory.
@@ -131,7 +135,9 @@ impl Options {
             kernel_options: None,
             control: false,
             null: false,
+            ext4: false,
             library: false,
+            tracking: false,
             library_options: None,
             image_size: 8 << 30,
             backing: "ram".into(),
@@ -231,7 +237,9 @@ fn set_switch(options: &mut Options, flag: &str) -> bool {
     match flag {
         "--control" => options.control = true,
         "--null" => options.null = true,
+        "--ext4" => options.ext4 = true,
         "--library" => options.library = true,
+        "--tracking" => options.tracking = true,
         "--quick" => options.make_quick(),
         "--gate" => options.gate = true,
         "--check" => options.check = true,
@@ -327,6 +335,13 @@ pub fn bytes(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
+fn named_twice(options: &Options) -> Option<String> {
+    let variants = options.variants.iter().chain(&options.kernel_variants);
+    let mut names: Vec<&str> = variants.map(|v| v.name.as_str()).collect();
+    names.sort_unstable();
+    names.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0].to_owned())
+}
+
 fn check(options: Options) -> Result<Options, String> {
     if options.rounds == 0 {
         return Err("--rounds must be at least 1".into());
@@ -337,16 +352,15 @@ fn check(options: Options) -> Result<Options, String> {
     if options.seconds == Some(0) {
         return Err("--seconds must be at least 1".into());
     }
-    let mut names: Vec<&str> = options.variants.iter().map(|v| v.name.as_str()).collect();
-    names.extend(options.kernel_variants.iter().map(|v| v.name.as_str()));
-    names.sort_unstable();
-    if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-        return Err(format!("two variants have the name {}", pair[0]));
+    if let Some(name) = named_twice(&options) {
+        return Err(format!("two variants have the name {name}"));
     }
     let others = options.spinney.is_some()
         || options.spinney_dir.is_some()
         || options.control
         || options.null
+        || options.ext4
+        || options.tracking
         || options.library
         || !options.kernel_variants.is_empty();
     match options.command {

@@ -2,9 +2,10 @@
 
 use super::options::{Options, Transport, Variant};
 use crate::side::{
-    DirSide, Engine, ImageSide, ImageSpec, KernelMounter, LibrarySide, NullSide, Side,
+    DirSide, Engine, Ext4Mounter, ImageSide, ImageSpec, KernelMounter, LibrarySide, NullSide, Side,
     SpinneyMounter,
 };
+use crate::target::Tracked;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -30,9 +31,17 @@ pub fn make(
     if options.null {
         sides.push(Box::new(NullSide::new(scratch)));
     }
-    if options.library {
+    if options.ext4 {
+        sides.push(Box::new(ImageSide::new("ext4", spec.clone(), Box::new(Ext4Mounter))));
+    }
+    if options.library || options.tracking {
         let engine = library.ok_or_else(|| io::Error::other("this build has no engine in it"))?;
-        add_library(&mut sides, options, &spec, engine);
+        if options.library {
+            add_library(&mut sides, options, &spec, engine);
+        }
+        if options.tracking {
+            add_tracking(&mut sides, options, &spec, engine);
+        }
     }
     Ok(sides)
 }
@@ -99,6 +108,22 @@ fn add_library(
                 sides.push(Box::new(LibrarySide::new(&label, spec.clone(), engine, &all)));
             }
         }
+    }
+}
+
+/// The plain library with what tracking costs beside it.
+fn add_tracking(
+    sides: &mut Vec<Box<dyn Side>>,
+    options: &Options,
+    spec: &ImageSpec,
+    engine: Engine,
+) {
+    let all = options.library_options.clone().unwrap_or_default();
+    for (label, how) in
+        [("library-lockless", Tracked::Lockless), ("library-locked", Tracked::Locked)]
+    {
+        let side = LibrarySide::new(label, spec.clone(), engine, &all).tracked(how);
+        sides.push(Box::new(side));
     }
 }
 

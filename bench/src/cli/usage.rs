@@ -50,8 +50,11 @@ Sides of a comparison (the kernel is the baseline; at least one other is needed)
   --control                a second kernel mount: its ratios show the noise
   --null                   a file system in memory behind the same transport, in a process
                            of its own: what FUSE costs by itself
+  --ext4                   the kernel's ext4 with an orphan file
   --library                the engine in this process, without FUSE; once for each
                            variant whose options it has too
+  --tracking               the library twice more, with each truncation noted beside the
+                           engine's own work: in the table of orphans, in a locked list
   --library-opts OPTS      more options for it, written as for a mount
 
 Images

@@ -25,13 +25,18 @@ pub struct ImageSpec {
 }
 
 impl ImageSpec {
-    /// Makes a new sparse file with an empty btrfs in it.
-    pub(super) fn make(&self, path: &Path) -> io::Result<()> {
+    /// Makes a new sparse file.
+    pub(super) fn make_empty(&self, path: &Path) -> io::Result<()> {
         match fs::remove_file(path) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
             _ => {}
         }
-        with_context(File::create(path).and_then(|f| f.set_len(self.size)), path.display())?;
+        with_context(File::create(path).and_then(|f| f.set_len(self.size)), path.display())
+    }
+
+    /// The same with an empty btrfs in it.
+    pub(super) fn make(&self, path: &Path) -> io::Result<()> {
+        self.make_empty(path)?;
         let mut mkfs = Command::new("mkfs.btrfs");
         mkfs.args(["-q", "-f"]).args(&self.mkfs_options).arg(path);
         self.run(&mut mkfs)
@@ -63,6 +68,14 @@ impl ImageSpec {
 
 /// How an image is mounted.
 pub trait Mounter {
+    /// A new image for it.
+    fn make(&mut self, spec: &ImageSpec, image: &Path) -> io::Result<()> {
+        spec.make(image)
+    }
+    /// What the judge of its format says of a closed image.
+    fn check(&mut self, spec: &ImageSpec, image: &Path) -> io::Result<()> {
+        spec.check(image)
+    }
     fn mount(&mut self, spec: &ImageSpec, image: &Path, at: &Path) -> io::Result<()>;
     /// Returns when the image is closed.
     fn unmount(&mut self, spec: &ImageSpec, at: &Path) -> io::Result<()>;
@@ -154,7 +167,7 @@ impl Side for ImageSide {
 
     fn reset(&mut self) -> io::Result<()> {
         self.tear_off();
-        self.spec.make(&self.image)?;
+        self.mounter.make(&self.spec, &self.image)?;
         self.mount()
     }
 
@@ -198,7 +211,7 @@ impl Side for ImageSide {
 
     fn verify(&mut self) -> io::Result<()> {
         self.unmount()?;
-        self.spec.check(&self.image)
+        self.mounter.check(&self.spec, &self.image)
     }
 
     fn close(&mut self) -> io::Result<()> {

@@ -2,7 +2,7 @@
 
 use super::{ImageSpec, Side};
 use crate::counters::Counters;
-use crate::target::{Target, VfsTarget};
+use crate::target::{Target, Tracked, VfsTarget};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -25,13 +25,20 @@ pub struct LibrarySide {
     engine: Engine,
     options: String,
     fs: Option<Arc<dyn FileSystem>>,
+    tracked: Tracked,
 }
 
 impl LibrarySide {
     pub fn new(label: &str, spec: ImageSpec, engine: Engine, options: &str) -> LibrarySide {
         let image = spec.scratch.join(format!("{label}.img"));
         let (label, options) = (label.to_string(), options.to_string());
-        LibrarySide { label, spec, image, engine, options, fs: None }
+        LibrarySide { label, spec, image, engine, options, fs: None, tracked: Tracked::Off }
+    }
+
+    /// The same with one more note of each truncation.
+    pub fn tracked(mut self, tracked: Tracked) -> LibrarySide {
+        self.tracked = tracked;
+        self
     }
 
     fn open(&mut self) -> io::Result<()> {
@@ -66,7 +73,7 @@ impl Side for LibrarySide {
 
     fn target(&mut self) -> io::Result<Box<dyn Target>> {
         match &self.fs {
-            Some(fs) => Ok(Box::new(VfsTarget::new(fs.clone()))),
+            Some(fs) => Ok(Box::new(VfsTarget::tracked(fs.clone(), self.tracked))),
             None => Err(io::Error::other(format!("{} is not open", self.label))),
         }
     }

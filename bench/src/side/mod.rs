@@ -6,6 +6,7 @@
 
 mod command;
 mod dir;
+mod ext4;
 mod image;
 mod kernel;
 mod library;
@@ -17,6 +18,7 @@ use crate::target::Target;
 use std::io;
 
 pub use dir::DirSide;
+pub use ext4::Ext4Mounter;
 pub use image::{ImageSide, ImageSpec, Mounter};
 pub use kernel::KernelMounter;
 pub use library::{Engine, LibrarySide};

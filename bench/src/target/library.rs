@@ -4,7 +4,7 @@
 //! the reference back. That is what an embedding program would do, and it is all
 //! the state there is.
 
-use super::{Access, DirId, FileId, Target};
+use super::{Access, DirId, FileId, Target, Tracked, Tracking};
 use std::ffi::{CStr, CString};
 use std::io;
 use std::path::Path;
@@ -14,11 +14,18 @@ use vfs::{Context, FileKind, FileSystem, FsError, Ino, RenameMode, SetAttr, SetT
 pub struct VfsTarget {
     fs: Arc<dyn FileSystem>,
     cx: Context,
+    tracking: Tracking,
 }
 
 impl VfsTarget {
     pub fn new(fs: Arc<dyn FileSystem>) -> VfsTarget {
-        VfsTarget { fs, cx: Context { umask: 0o022, ..Context::default() } }
+        VfsTarget::tracked(fs, Tracked::Off)
+    }
+
+    /// As `new`; truncations are tracked in one more way than the engine's own.
+    pub fn tracked(fs: Arc<dyn FileSystem>, how: Tracked) -> VfsTarget {
+        let cx = Context { umask: 0o022, ..Context::default() };
+        VfsTarget { fs, cx, tracking: Tracking::new(how) }
     }
 
     fn lookup(&self, parent: DirId, name: &CStr) -> io::Result<vfs::Entry> {
@@ -161,7 +168,8 @@ impl Target for VfsTarget {
 
     fn truncate(&self, file: FileId, size: u64) -> io::Result<()> {
         let set = SetAttr { size: Some(size), ..SetAttr::default() };
-        self.fs.setattr(&self.cx, Ino(file.0), &set).map(drop).map_err(to_io)
+        let cut = || self.fs.setattr(&self.cx, Ino(file.0), &set);
+        self.tracking.during(file.0, cut).map(drop).map_err(to_io)
     }
 
     fn size(&self, file: FileId) -> io::Result<u64> {

@@ -7,6 +7,7 @@
 
 mod library;
 mod posix;
+mod tracking;
 
 use std::ffi::CStr;
 use std::io;
@@ -14,6 +15,7 @@ use std::path::Path;
 
 pub use library::VfsTarget;
 pub use posix::PosixDir;
+pub use tracking::{Tracked, Tracking};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DirId(pub u64);

@@ -6,7 +6,7 @@
 
 mod common;
 
-use btrfs_fs::{BtrfsFs, Caller, Delete, Options, QuotaStatus};
+use btrfs_fs::{BtrfsFs, Caller, Delete, LimitChange, Options, QgroupId, QuotaStatus};
 use common::kernel::{btrfs, kernel};
 use common::{CX, Image};
 use testkit::ops::Rng;
@@ -237,6 +237,35 @@ fn limits_hold_for_content_in_memory_too() {
         drop(fs);
         judge(&image);
     }
+}
+
+/// The kernel has the group with the subvolume; nobody has to wait for a commit.
+#[test]
+fn a_new_subvolume_has_a_group_at_once() {
+    testkit::require!(kernel_btrfs);
+    let image = Image::new(512 << 20, &[]);
+    let fs = image.open_checked(Options { background: false, ..Options::default() });
+    fs.enable_quotas().expect("enable");
+    fs.create_qgroup("1/1".parse().unwrap()).expect("a group");
+    let new = |name: &str| {
+        let made = fs.create_subvolume(&Caller::root(), fs.root(), name.as_bytes());
+        QgroupId(made.expect("create").0.0)
+    };
+    let change = LimitChange { referenced: Some(Some(1 << 20)), ..LimitChange::default() };
+    let limited = new("limited");
+    fs.limit_qgroup(limited, &change).expect("it is there");
+    let member = new("member");
+    assert!(fs.assign_qgroup(member, "1/1".parse().unwrap()).expect("it is there"));
+    let listed = new("listed");
+    let all = fs.qgroups_from(QgroupId(0), 100).expect("groups");
+    let known = |id| all.iter().find(|group| group.id == id).expect("listed");
+    assert_eq!(known(limited).max_referenced, Some(1 << 20));
+    assert_eq!(known(member).parents, ["1/1".parse().unwrap()]);
+    assert_eq!(known(listed).max_referenced, None);
+    fs.destroy().expect("close");
+    drop(fs);
+    kernel(&image.path, "noatime", |mount| btrfs(mount, &["quota", "rescan", "-w", "/"]));
+    judge(&image);
 }
 
 /// Enabled by us, counted anew, disabled, enabled once more; the kernel judges each.

@@ -219,6 +219,7 @@ fn the_device_grows_and_shrinks() {
     assert_eq!(errno(255 * MIB), libc::EINVAL);
     cut(1024 * MIB);
     resize(1024 * MIB);
+    resize(1024 * MIB);
     assert_eq!(size(&image), (1024 * MIB, 1024 * MIB));
     // Metadata comes to lie behind the old end, and goes again.
     let fs = image.open_checked(Options { background: false, ..Options::default() });

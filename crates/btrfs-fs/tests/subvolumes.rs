@@ -364,3 +364,18 @@ fn a_deletion_that_the_kernel_began_is_ended() {
     assert_eq!(read(&fs, "s/f77"), [1; 2500]);
     close_and_judge(&image, fs);
 }
+
+/// No root item says what the UUID of a subvolume is that no commit has.
+#[test]
+fn what_comes_and_goes_in_one_epoch_leaves_nothing() {
+    testkit::require!(kernel_btrfs);
+    let image = Image::new(256 << 20, &[]);
+    // With a UUID tree.
+    kernel(&image.path, "noatime", |mount| btrfs(mount, &["subvolume", "create", "/sub"]));
+    let fs = open(&image);
+    create(&fs, "", "gone");
+    put(&fs, "gone", "file", &[7; 30_000]);
+    delete(&fs, "", "gone").expect("delete");
+    sweep(&fs);
+    close_and_judge(&image, fs);
+}

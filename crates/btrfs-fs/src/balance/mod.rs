@@ -32,6 +32,7 @@ use locks::{Mutex, Rank};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
 use std::time::{Duration, Instant};
+use step::Batch;
 use vfs::{Errno, FsError, Result};
 
 /// Commits for which nothing may get better.
@@ -151,17 +152,22 @@ impl Balancer {
         self.core.space.set_aside(group.logical).fs()?;
         let aside = Aside { core: &self.core, start: group.logical };
         let mut in_vain = 0;
-        while let Some(batch) = self.next(group)? {
+        loop {
+            let Some(batch) = self.next(group)? else {
+                match self.give_back(group)? {
+                    true => break,
+                    false if in_vain == PATIENCE => return Err(FsError::Posix(Errno::EBUSY)),
+                    false => in_vain += 1,
+                }
+                // What was on its way into the group when that was set aside is there now, and moves.
+                // A log of fsyncs may have nodes in it until the next commit.
+                self.committer.commit_what_lands()?;
+                continue;
+            };
             if self.is_to_stop() {
                 return Ok(Ended::Interrupted);
             }
-            // A tree that is half dropped cannot be walked.
-            self.cleaner.wait_until_gone(&[], None, true)?;
-            let done = self.step(batch)?;
-            report.relocated_extents += done.moved;
-            report.rewritten_nodes += done.above;
-            self.stats.relocated.add(done.moved);
-            match (done.moved, done.refused) {
+            match self.step_of(batch, report)? {
                 (0, why) if in_vain == PATIENCE => {
                     let why = why.unwrap_or_else(|| "nothing refers to what is in it".into());
                     let what = format!("block group {} cannot be emptied: {why}", group.logical);
@@ -171,26 +177,33 @@ impl Balancer {
                 _ => in_vain = 0,
             }
         }
-        self.give_back(group)?;
         drop(aside);
         report.groups += 1;
         Ok(Ended::Emptied)
     }
 
-    /// What the moves freed comes back when nobody reads it any more; then the chunk goes.
-    fn give_back(&self, group: &GroupInfo) -> Result<()> {
-        let content = group.flags & DATA != 0;
-        for _ in 0..PATIENCE {
-            self.committer.wait_for_readers(Kind::Metadata);
-            if content {
-                self.committer.wait_for_readers(Kind::Data);
-            }
-            if self.core.space.give_back(group.logical).fs()? {
-                return self.committer.commit_written_back();
-            }
-            // A log of fsyncs may have nodes in it until the next commit.
-            self.committer.commit_what_lands()?;
+    /// How much it moved, and why not all, if there is a reason.
+    fn step_of(&self, batch: Batch, report: &mut BalanceReport) -> Result<(u64, Option<String>)> {
+        // A tree that is half dropped cannot be walked.
+        self.cleaner.wait_until_gone(&[], None, true)?;
+        let done = self.step(batch)?;
+        report.relocated_extents += done.moved;
+        report.rewritten_nodes += done.above;
+        self.stats.relocated.add(done.moved);
+        Ok((done.moved, done.refused))
+    }
+
+    /// What the moves freed comes back when nobody reads it any more; then the chunk goes. False:
+    /// something is in it.
+    fn give_back(&self, group: &GroupInfo) -> Result<bool> {
+        self.committer.wait_for_readers(Kind::Metadata);
+        if group.flags & DATA != 0 {
+            self.committer.wait_for_readers(Kind::Data);
         }
-        Err(FsError::Posix(Errno::EBUSY))
+        let gone = self.core.space.give_back(group.logical).fs()?;
+        if gone {
+            self.committer.commit_written_back()?;
+        }
+        Ok(gone)
     }
 }

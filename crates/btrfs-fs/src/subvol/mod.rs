@@ -32,6 +32,8 @@ use vfs::{Errno, FsError, Result};
 
 pub(crate) struct Subvolume {
     pub(crate) root_dir: u64,
+    /// What its root item will say, until a commit has that.
+    pub(crate) new_uuid: [u8; 16],
     read_only: AtomicBool,
     last_snapshot: AtomicU64,
     /// Its name is gone, and with it all that can be asked of it.
@@ -139,9 +141,10 @@ impl Subvols {
     }
 
     /// An empty subvolume that the current epoch makes.
-    pub(crate) fn add(&self, tree: TreeId) {
+    pub(crate) fn add(&self, tree: TreeId, uuid: [u8; 16]) {
         let new = Subvolume {
             root_dir: FIRST_FREE_OBJECTID,
+            new_uuid: uuid,
             read_only: AtomicBool::new(false),
             last_snapshot: AtomicU64::new(0),
             dead: AtomicBool::new(false),
@@ -168,6 +171,12 @@ impl Subvols {
         self.coming.read().contains(&tree)
     }
 
+    /// Some subvolume is there that no commit has.
+    pub(crate) fn any_new(&self) -> bool {
+        let new = |subvolume: &Arc<Subvolume>| !subvolume.committed.load(Ordering::Relaxed);
+        !self.coming.read().is_empty() || self.all.read().values().any(new)
+    }
+
     /// Commits from now on reckon with nodes that trees share.
     pub(crate) fn will_share(&self) {
         self.share_nodes.store(true, Ordering::SeqCst);
@@ -178,6 +187,7 @@ impl Subvolume {
     fn committed(root: &Root) -> Subvolume {
         Subvolume {
             root_dir: root.item.root_dirid,
+            new_uuid: [0; 16],
             read_only: AtomicBool::new(root.item.flags & ROOT_SUBVOL_RDONLY != 0),
             last_snapshot: AtomicU64::new(root.item.last_snapshot.0),
             dead: AtomicBool::new(root.item.refs == 0),

@@ -18,7 +18,7 @@ impl Space {
         self.device_bytes.load(Ordering::Relaxed)
     }
 
-    /// The device has `total` bytes, more than before.
+    /// The device has `total` bytes, no less than before.
     pub fn grow(&self, total: u64) -> Result<()> {
         let mut device = self.device.lock();
         let old = device.item.total_bytes;
@@ -82,6 +82,9 @@ impl Space {
     /// What no chunk has behind `from` is a hole.
     fn tail_is_free(&self, device: &mut Device, from: u64) {
         let total = device.item.total_bytes;
+        if total == from {
+            return;
+        }
         device.holes.subtract(from, total - from);
         let whole = device.holes.insert(from, total - from);
         debug_assert!(whole.is_ok(), "nothing was there");

@@ -37,6 +37,14 @@ fn enabled(engine: &Engine) -> Result<()> {
     status(engine)?.map(drop).ok_or(Errno::ENOTCONN.into())
 }
 
+/// Groups of level 0 come with the commit that has their subvolumes first. Who asks for groups need not
+/// know that: the kernel has them with the subvolume.
+fn with_new_subvolumes(engine: &Engine) -> Result<()> {
+    enabled(engine)?;
+    let may = engine.core.health.changeable().is_ok() && !engine.committer.is_held();
+    if may && engine.subvols.any_new() { engine.committer.commit_written_back() } else { Ok(()) }
+}
+
 /// Parents and members.
 fn related(view: &View<'_>, id: QgroupId) -> Result<Vec<QgroupId>> {
     let mut found = Vec::new();
@@ -52,7 +60,7 @@ fn related(view: &View<'_>, id: QgroupId) -> Result<Vec<QgroupId>> {
 
 /// The first `most` groups from `from` on. ENOTCONN: there are no quotas.
 pub(crate) fn from(engine: &Engine, from: QgroupId, most: usize) -> Result<Vec<Qgroup>> {
-    enabled(engine)?;
+    with_new_subvolumes(engine)?;
     let view = engine.core.view();
     let mut found = Vec::new();
     let mut infos = view.scan(TreeId::QUOTA, Key::new(0, kind::QGROUP_INFO, from.0));
@@ -99,7 +107,7 @@ pub(crate) fn create(engine: &Engine, id: QgroupId) -> Result<()> {
 
 /// All that is there; ENOENT without the group, ENOTCONN where no quotas are kept.
 fn view_with(engine: &Engine, id: QgroupId) -> Result<View<'_>> {
-    enabled(engine)?;
+    with_new_subvolumes(engine)?;
     let view = engine.core.view();
     if exists(&view, id)? { Ok(view) } else { Err(Errno::ENOENT.into()) }
 }
@@ -150,7 +158,7 @@ pub(crate) fn remove(engine: &Engine, child: QgroupId, parent: QgroupId) -> Resu
 fn relate(engine: &Engine, child: QgroupId, parent: QgroupId, comes: bool) -> Result<bool> {
     engine.core.health.changeable().fs()?;
     let _one_at_a_time = engine.subvolume_lock.lock();
-    enabled(engine)?;
+    with_new_subvolumes(engine)?;
     let view = engine.core.view();
     if comes && child.level() >= parent.level() || !exists(&view, child)? || !exists(&view, parent)?
     {

@@ -134,7 +134,7 @@ pub(crate) fn create(
     let place = engine.inodes.reserve(InodeId::new(tree, FIRST_FREE_OBJECTID))?;
     let item = root_item(uuid, prepared.item.otime, geometry.node_size);
     // Before anybody can find its name.
-    engine.subvols.add(tree);
+    engine.subvols.add(tree, uuid);
     let made = change(&engine.core, |op| {
         op.act(TreeAction::Create { id: tree, item: Box::new(item) }, cost::plant(geometry));
         let inode = insert_root(op, place, &prepared)?;

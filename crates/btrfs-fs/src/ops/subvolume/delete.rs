@@ -66,7 +66,7 @@ fn take_away(engine: &Engine, rules: &Rules<'_>, dir: Ino, name: &[u8]) -> Resul
     // From here on nobody comes in, and who is inside is waited for.
     subvolume.set_dead(true);
     let closed = engine.inodes.close_tree(target);
-    if let Err(error) = remove(engine, &dir, name, target) {
+    if let Err(error) = remove(engine, &dir, name, (target, &subvolume)) {
         open_again(engine, &subvolume, closed);
         return Err(error);
     }
@@ -142,9 +142,22 @@ fn check_caller(
     must_own_one(caller, &dir_state, &root_state)
 }
 
-fn remove(engine: &Engine, dir: &Inode, name: &[u8], tree: TreeId) -> Result<()> {
+/// UUIDs under which the subvolume is listed: its own, and that of what it was received from.
+fn uuids(engine: &Engine, tree: TreeId, subvolume: &Subvolume) -> [[u8; 16]; 2] {
+    match engine.core.roots().get(tree) {
+        Some(root) => [root.item.uuid, root.item.received_uuid],
+        None => [subvolume.new_uuid, [0; 16]],
+    }
+}
+
+fn remove(
+    engine: &Engine,
+    dir: &Inode,
+    name: &[u8],
+    (tree, subvolume): (TreeId, &Subvolume),
+) -> Result<()> {
     let mut dir_state = dir.write()?;
-    let item = engine.core.roots().get(tree).map(|root| root.item);
+    let [uuid, received] = uuids(engine, tree, subvolume);
     if engine.core.injection.has(Defect::NamesStay) {
         return Err(Errno::EIO.into());
     }
@@ -157,11 +170,8 @@ fn remove(engine: &Engine, dir: &Inode, name: &[u8], tree: TreeId) -> Result<()>
         delete_refs(op, tree, dir.id.tree);
         let orphans = in_root_tree(ORPHAN_OBJECTID);
         op.put_new(orphans, kind::ORPHAN_ITEM, tree.0, Box::new([]));
-        if let Some(item) = item {
-            note_uuid(op, &item.uuid, kind::UUID_KEY_SUBVOL, tree, false)?;
-            let received = kind::UUID_KEY_RECEIVED_SUBVOL;
-            note_uuid(op, &item.received_uuid, received, tree, false)?;
-        }
+        note_uuid(op, &uuid, kind::UUID_KEY_SUBVOL, tree, false)?;
+        note_uuid(op, &received, kind::UUID_KEY_RECEIVED_SUBVOL, tree, false)?;
         touch_dir(op, dir.id, &mut dir_state, -(name.len() as i64));
         op.act(TreeAction::Kill { id: tree }, cost::root_item());
         Ok(())

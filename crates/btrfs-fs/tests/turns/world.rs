@@ -1,0 +1,314 @@
+//! The model of a history: subvolumes with files, quota groups and limits; and the history itself,
+//! which does the same to the model and to whoever's turn it is.
+//!
+//! Invariants: what is refused has changed nothing, but for a write that a limit cut short, of which
+//! each byte is the old one or the new one. Only limits may refuse what changes files.
+//!
+//! What it does not know: who carries a step out, and who judges.
+
+use crate::side::{Balance, Done, GROUPS, Refused, Side};
+use std::collections::BTreeMap;
+use testkit::ops::Rng;
+
+const MIB: u64 = 1 << 20;
+/// Sizes that a volume has for a while.
+pub const SIZES: [u64; 4] = [700 * MIB, 800 * MIB, 900 * MIB, 1024 * MIB];
+const SUBVOLUMES: usize = 9;
+
+pub type Files = BTreeMap<String, Vec<u8>>;
+
+#[derive(Clone, Default, PartialEq, Debug)]
+pub struct Sub {
+    pub read_only: bool,
+    pub files: Files,
+    limit: Option<u64>,
+}
+
+#[derive(Clone, Default, Debug)]
+pub struct World {
+    /// By name; the top level's is empty.
+    pub subs: BTreeMap<String, Sub>,
+    pub quotas: bool,
+    /// Groups above those of subvolumes, and their limits.
+    groups: BTreeMap<&'static str, Option<u64>>,
+}
+
+/// What was done, and how much of it was refused.
+#[derive(Default, Debug)]
+pub struct Tally {
+    pub steps: u64,
+    pub refused: u64,
+    pub deleted: u64,
+    pub balances: u64,
+    pub resizes: u64,
+    pub limits: u64,
+    /// Balances that one began and the other ended.
+    pub ended_for_others: u64,
+}
+
+pub struct History {
+    rng: Rng,
+    made: u64,
+    pub world: World,
+    pub tally: Tally,
+}
+
+impl History {
+    pub fn new(seed: u64) -> History {
+        let mut world = World::default();
+        world.subs.insert(String::new(), Sub::default());
+        History { rng: Rng::new(seed), made: 0, world, tally: Tally::default() }
+    }
+
+    /// One turn: what is small many times, and something large.
+    pub fn turn(&mut self, side: &dyn Side, steps: usize) {
+        let large = self.rng.below(steps as u64) as usize;
+        for step in 0..steps {
+            self.step(side);
+            if step == large {
+                self.large(side);
+            }
+        }
+    }
+
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.rng.below(bound)
+    }
+
+    pub fn step(&mut self, side: &dyn Side) {
+        self.tally.steps += 1;
+        match self.rng.below(100) {
+            0..38 => self.write(side),
+            38..46 => self.cut(side),
+            46..56 => self.remove(side),
+            56..66 => self.clone_file(side),
+            66..68 => self.create(side),
+            68..76 => self.snapshot(side),
+            76..82 => self.delete(side),
+            82..94 => self.quotas(side),
+            _ => side.sync(),
+        }
+    }
+
+    fn pick(&mut self, writable: bool) -> String {
+        let all = self.world.subs.iter().filter(|(_, sub)| !writable || !sub.read_only);
+        let names: Vec<String> = all.map(|(name, _)| name.clone()).collect();
+        self.rng.pick(&names).clone()
+    }
+
+    /// A file of some subvolume, if there is one.
+    fn file(&mut self, writable: bool) -> Option<(String, String)> {
+        let sub = self.pick(writable);
+        let names: Vec<String> = self.world.subs[&sub].files.keys().cloned().collect();
+        let name = (!names.is_empty()).then(|| self.rng.pick(&names).clone())?;
+        Some((sub, name))
+    }
+
+    fn files(&mut self, sub: &str) -> &mut Files {
+        &mut self.world.subs.get_mut(sub).expect("known").files
+    }
+
+    /// Counts what a limit refused; everything else that is refused is a defect.
+    fn may(&mut self, done: Done) -> bool {
+        match done {
+            Ok(()) => true,
+            Err(Refused::Quota) => {
+                self.tally.refused += 1;
+                false
+            }
+            Err(other) => panic!("refused: {other:?}"),
+        }
+    }
+
+    /// The same, where something else may be the right answer. The kernel's limits refuse everything.
+    fn answers(&mut self, done: Done, expected: Done) -> bool {
+        done != Err(Refused::Quota) && {
+            assert_eq!(done, expected);
+            done.is_ok()
+        }
+    }
+
+    fn content(&mut self) -> Vec<u8> {
+        let most = [200, 4096, 20_000, 60_000, 300_000][self.rng.below(5) as usize];
+        let mut content = vec![self.rng.below(255) as u8; 1 + self.rng.below(most) as usize];
+        if self.rng.below(2) == 0 {
+            self.rng.fill(&mut content);
+        }
+        content
+    }
+
+    fn write(&mut self, side: &dyn Side) {
+        let sub = self.pick(true);
+        let (name, content) = (format!("f{}", self.rng.below(40)), self.content());
+        let old = self.files(&sub).get(&name).cloned();
+        let len = old.as_ref().map_or(0, Vec::len) as u64;
+        let at = if self.rng.chance(50) { self.rng.below(len + 1) } else { len } as usize;
+        let mut new = old.clone().unwrap_or_default();
+        new.resize(new.len().max(at + content.len()), 0);
+        new[at..at + content.len()].copy_from_slice(&content);
+        if !self.may(side.write(&sub, &name, at as u64, &content)) {
+            let Some(there) = side.read(&sub, &name) else {
+                assert_eq!(old, None, "{sub}/{name} is gone");
+                return;
+            };
+            let old = old.unwrap_or_default();
+            assert!((old.len()..=new.len()).contains(&there.len()), "{sub}/{name}: its size");
+            let strange =
+                |i: &usize| there[*i] != new[*i] && Some(&there[*i]) != old.get(*i).or(Some(&0));
+            assert_eq!((0..there.len()).find(strange), None, "{sub}/{name}: neither old nor new");
+            new = there;
+        }
+        self.files(&sub).insert(name, new);
+    }
+
+    fn cut(&mut self, side: &dyn Side) {
+        let Some((sub, name)) = self.file(true) else { return };
+        let len = self.rng.below(self.world.subs[&sub].files[&name].len() as u64 + 1);
+        let len = len / side.cut_unit() * side.cut_unit();
+        if self.may(side.cut(&sub, &name, len)) {
+            self.files(&sub).get_mut(&name).expect("known").truncate(len as usize);
+        }
+    }
+
+    fn remove(&mut self, side: &dyn Side) {
+        let Some((sub, name)) = self.file(true) else { return };
+        if self.may(side.remove(&sub, &name)) {
+            self.files(&sub).remove(&name);
+        }
+    }
+
+    fn clone_file(&mut self, side: &dyn Side) {
+        let (Some(from), to) = (self.file(false), self.pick(true)) else { return };
+        self.made += 1;
+        let new = format!("c{}", self.made);
+        let content = self.files(&from.0)[&from.1].clone();
+        if self.may(side.clone_file(&from.0, &from.1, &to, &new)) {
+            self.files(&to).insert(new, content);
+        } else if let Some(there) = side.read(&to, &new) {
+            // What a limit leaves of it is a front part, or nothing that has been copied.
+            assert!(content.starts_with(&there) || there.iter().all(|byte| *byte == 0));
+            self.files(&to).insert(new, there);
+        }
+    }
+
+    fn create(&mut self, side: &dyn Side) {
+        self.made += 1;
+        let name = format!("v{}", self.made);
+        if self.world.subs.len() < SUBVOLUMES && self.may(side.create(&name)) {
+            self.world.subs.insert(name, Sub::default());
+        }
+    }
+
+    fn snapshot(&mut self, side: &dyn Side) {
+        self.made += 1;
+        let (source, name) = (self.pick(false), format!("v{}", self.made));
+        let read_only = self.rng.chance(30);
+        if self.world.subs.len() < SUBVOLUMES && self.may(side.snapshot(&source, &name, read_only))
+        {
+            // Limits are a snapshot's as well.
+            let source = self.world.subs[&source].clone();
+            self.world.subs.insert(name, Sub { read_only, ..source });
+        }
+    }
+
+    fn delete(&mut self, side: &dyn Side) {
+        let name = self.pick(false);
+        if name.is_empty() || self.world.subs.len() < 4 {
+            return;
+        }
+        if self.may(side.delete(&name)) {
+            self.tally.deleted += 1;
+            self.world.subs.remove(&name);
+        }
+    }
+
+    /// Groups and limits, and now and then quotas on or off.
+    fn quotas(&mut self, side: &dyn Side) {
+        if !self.world.quotas {
+            self.may(side.quotas(true));
+            self.world.quotas = true;
+            return;
+        }
+        match self.rng.below(32) {
+            0 => {
+                self.may(side.quotas(false));
+                self.world.quotas = false;
+                self.no_groups();
+            }
+            1 => side.rescan(),
+            2..6 => {
+                let group = *self.rng.pick(&GROUPS);
+                let known = self.world.groups.contains_key(group);
+                let expected = if known { Err(Refused::Exists) } else { Ok(()) };
+                if self.answers(side.group(group), expected) {
+                    self.world.groups.insert(group, None);
+                }
+            }
+            6..14 => self.relate(side),
+            14..24 => self.limit_subvolume(side),
+            _ => self.limit_group(side),
+        }
+    }
+
+    fn no_groups(&mut self) {
+        self.world.groups.clear();
+        self.world.subs.values_mut().for_each(|sub| sub.limit = None);
+    }
+
+    pub fn begin_quotas_anew(&mut self, side: &dyn Side) {
+        assert_eq!((side.quotas(false), side.quotas(true)), (Ok(()), Ok(())));
+        self.no_groups();
+    }
+
+    fn relate(&mut self, side: &dyn Side) {
+        let (sub, high) = (self.pick(false), *self.rng.pick(&GROUPS));
+        let comes = self.rng.chance(70);
+        if self.rng.chance(60) {
+            // It may be a member already, or there may be no such group.
+            let _answered = side.relate(&side.group_of(&sub), high, comes);
+        } else {
+            let _answered = side.relate("1/1", "2/1", comes);
+        }
+    }
+
+    /// Below what it has, about what it has, or none.
+    fn some_limit(&mut self) -> Option<u64> {
+        self.tally.limits += 1;
+        let most = [MIB / 2, MIB, 3 * MIB, 20 * MIB];
+        self.rng.chance(60).then(|| *self.rng.pick(&most))
+    }
+
+    fn limit_subvolume(&mut self, side: &dyn Side) {
+        let (sub, most) = (self.pick(false), self.some_limit());
+        if self.may(side.limit(&side.group_of(&sub), most, false)) {
+            self.world.subs.get_mut(&sub).expect("known").limit = most;
+        }
+    }
+
+    fn limit_group(&mut self, side: &dyn Side) {
+        let (group, most) = (*self.rng.pick(&GROUPS), self.some_limit());
+        let known = self.world.groups.contains_key(group);
+        let expected = if known { Ok(()) } else { Err(Refused::NotThere) };
+        if self.answers(side.limit(group, most, true), expected) {
+            self.world.groups.insert(group, most);
+        }
+    }
+
+    /// Limits as the model has them, by group.
+    pub fn limits(&self, side: &dyn Side) -> BTreeMap<String, Option<u64>> {
+        let subs = self.world.subs.iter().map(|(name, sub)| (side.group_of(name), sub.limit));
+        let groups = self.world.groups.iter().map(|(name, most)| ((*name).to_owned(), *most));
+        subs.chain(groups).collect()
+    }
+
+    fn large(&mut self, side: &dyn Side) {
+        let done = if self.rng.chance(40) {
+            self.tally.resizes += 1;
+            side.resize(*self.rng.pick(&SIZES))
+        } else {
+            self.tally.balances += 1;
+            side.balance(*self.rng.pick(&Balance::ALL))
+        };
+        self.may(done);
+    }
+}

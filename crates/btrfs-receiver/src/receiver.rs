@@ -11,29 +11,53 @@ use std::io::Read;
 use vfs::{Errno, FallocateMode, FsError, Timestamp};
 
 /// How streams are played.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
     /// Ends behind the first end; the input may go on with something else. Otherwise all streams
     /// that the input has are played.
     pub only_one: bool,
+    /// Ends when so many commands have failed; 0: however many do.
+    pub max_errors: u64,
 }
 
-/// Plays what `input` has; tells `begun` of each subvolume by name, and whether it is a
-/// snapshot. All that came before an error stays, and what was not complete stays incomplete.
+impl Default for Options {
+    fn default() -> Options {
+        Options { only_one: false, max_errors: 1 }
+    }
+}
+
+/// What happened on the way.
+#[derive(Clone, Copy, Debug)]
+pub enum Event<'e> {
+    /// A subvolume is there, empty or as a snapshot.
+    Begun {
+        /// In the directory where they are received.
+        name: &'e [u8],
+        /// It began as what another is.
+        snapshot: bool,
+    },
+    /// A command failed, and the next one comes all the same.
+    Failed(&'e Error),
+}
+
+/// Plays what `input` has, and tells what happens. All that came before an error stays, and what was
+/// not complete stays incomplete: so does a subvolume of which one command failed. Returns how many
+/// did. Damage of the stream itself ends it, however many errors it may have.
 pub fn receive(
     input: &mut dyn Read,
     target: &mut dyn Target,
     options: Options,
-    begun: &mut dyn FnMut(&[u8], bool),
-) -> Result<()> {
+    told: &mut dyn FnMut(Event<'_>),
+) -> Result<u64> {
     let mut decoder = Decoder::new(input);
     let inherited = Inherited::default();
-    let mut receiver = Receiver { target, begun, open: None, inherited, room: Vec::new() };
-    let mut some = false;
+    let (open, room) = (None, Vec::new());
+    let mut receiver = Receiver { target, told, open, damaged: false, inherited, room };
+    let (mut some, mut errors) = (false, 0);
     loop {
         let command = match decoder.next_command() {
             Err(error) => return Err(Error::Stream(error)),
-            Ok(None) => return Ok(()),
+            Ok(None) => return Ok(errors),
             Ok(Some(command)) => command,
         };
         some |= command != Command::End;
@@ -44,10 +68,16 @@ pub fn receive(
         let is_end = command == Command::End;
         if let Err(failed) = played {
             let what = name_of(&command);
-            return Err(failed.at(decoder.command_offset(), what));
+            let error = failed.at(decoder.command_offset(), what);
+            errors += 1;
+            if errors == options.max_errors {
+                return Err(error);
+            }
+            receiver.damaged = true;
+            (receiver.told)(Event::Failed(&error));
         }
         if is_end && options.only_one {
-            return Ok(());
+            return Ok(errors);
         }
     }
 }
@@ -65,9 +95,11 @@ type Step = std::result::Result<(), Failed>;
 
 struct Receiver<'t> {
     target: &'t mut dyn Target,
-    begun: &'t mut dyn FnMut(&[u8], bool),
+    told: &'t mut dyn FnMut(Event<'_>),
     /// What is being received.
     open: Option<Origin>,
+    /// A command of it failed.
+    damaged: bool,
     inherited: Inherited,
     room: Vec<u8>,
 }
@@ -113,12 +145,15 @@ impl Receiver<'_> {
             },
         }
         self.open = Some(origin);
-        (self.begun)(name, parent.is_some());
+        self.damaged = false;
+        (self.told)(Event::Begun { name, snapshot: parent.is_some() });
         Ok(())
     }
 
     fn complete(&mut self) -> Step {
-        if let Some(origin) = self.open.take() {
+        if let Some(origin) = self.open.take()
+            && !self.damaged
+        {
             self.target.complete(&Received { origin })?;
         }
         Ok(())

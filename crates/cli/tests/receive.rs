@@ -3,17 +3,27 @@
 
 mod common;
 
-use common::streams::{Chain, Sender, chains};
-use common::{PROGRAM, TempDir, text};
+use btrfs_send::{Command, Encoder, Origin, Protocol};
+use common::mount::Mount;
+use common::streams::{Chain, Sender, assert_same, chains};
+use common::{Image, KernelMount, PROGRAM, TempDir, failing, fine, sh, text};
 use std::fs::{self, File};
+use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
+use testkit::require;
 
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../btrfs-send/tests/golden");
 
 fn receive(words: &[&str], input: Option<&Path>) -> Output {
     let input = input.map_or_else(Stdio::null, |path| File::open(path).unwrap().into());
-    Command::new(PROGRAM).arg("receive").args(words).env("TZ", "UTC").stdin(input).output().unwrap()
+    std::process::Command::new(PROGRAM)
+        .arg("receive")
+        .args(words)
+        .env("TZ", "UTC")
+        .stdin(input)
+        .output()
+        .unwrap()
 }
 
 #[test]
@@ -53,6 +63,7 @@ fn chains_that_the_kernel_sent() {
         mount: "noatime",
         sender: Sender::Kernels(""),
         into_mount: false,
+        confined: false,
     };
     chains(kind, 3);
 }
@@ -66,6 +77,7 @@ fn chains_that_the_kernel_sent_in_protocol_2() {
         mount: "noatime,compress-force=zstd",
         sender: Sender::Kernels("--proto 2 --compressed-data"),
         into_mount: false,
+        confined: false,
     };
     chains(kind, 3);
 }
@@ -79,8 +91,206 @@ fn chains_into_a_mount() {
         mount: "noatime",
         sender: Sender::Kernels(""),
         into_mount: true,
+        confined: false,
     };
     chains(kernels, 2);
     let sender = Sender::Ours(&["--proto", "2", "--compressed-data"]);
     chains(Chain { mount: "noatime,compress-force=lzo", sender, ..kernels }, 2);
+}
+
+#[test]
+fn chains_of_a_confined_process() {
+    let into_image = Chain {
+        name: "receive-confined",
+        rounds: 4,
+        mkfs: &["-n", "4096"],
+        mount: "noatime",
+        sender: Sender::Kernels(""),
+        into_mount: false,
+        confined: true,
+    };
+    chains(into_image, 1);
+    chains(Chain { into_mount: true, ..into_image }, 1);
+}
+
+const FIRST: Origin = Origin { uuid: [7; 16], ctransid: 9 };
+const SECOND: Origin = Origin { uuid: [8; 16], ctransid: 9 };
+
+/// Two subvolumes; of the first two commands fail.
+fn with_errors(into: &Path) {
+    let mut encoder = Encoder::new(Vec::new(), Protocol::V1).unwrap();
+    for command in [
+        Command::Subvol { path: b"first", origin: FIRST },
+        Command::MkFile { path: b"one", ino: 257 },
+        Command::Unlink { path: b"nothing" },
+        Command::MkFile { path: b"two", ino: 257 },
+        Command::RmDir { path: b"nothing" },
+        Command::MkFile { path: b"three", ino: 257 },
+        Command::Subvol { path: b"second", origin: SECOND },
+        Command::MkFile { path: b"file", ino: 257 },
+        Command::End,
+    ] {
+        encoder.put(&command).unwrap();
+    }
+    fs::write(into, encoder.into_inner()).unwrap();
+}
+
+/// With so many errors allowed: what is there then, whether it is read-only, and who is known by
+/// what was sent; and how many errors were told.
+fn allowing(errors: &str, stream: &Path, place: &str) -> (Option<i32>, usize) {
+    let done = receive(&["-E", errors, "-f", &stream.display().to_string(), place], None);
+    let said = text(&done.stderr);
+    (done.status.code(), said.lines().filter(|line| line.contains("at byte ")).count())
+}
+
+fn names(at: &Path) -> Vec<String> {
+    let mut all: Vec<_> = ["first", "second"]
+        .iter()
+        .flat_map(|dir| fs::read_dir(at.join(dir)).into_iter().flatten())
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn as_many_errors_as_are_allowed() {
+    require!(kernel_btrfs);
+    require!(fuse);
+    let dir = TempDir::new("receive-some").unwrap();
+    let stream = dir.join("stream");
+    with_errors(&stream);
+    for (errors, told) in [("1", 1), ("2", 2), ("3", 2), ("0", 2)] {
+        let theirs = Image::new("receive-some-theirs");
+        let kernels = KernelMount::new(&theirs.path, "noatime").unwrap();
+        let (file, top) = (stream.display(), kernels.path().display());
+        assert!(!sh(&format!("btrfs receive -E {errors} -f {file} {top}")).status.success());
+        let expected = names(kernels.path());
+        kernels.unmount().unwrap();
+        let image = Image::new("receive-some-image");
+        assert_eq!(allowing(errors, &stream, &image.at("/")), (Some(1), told), "{errors}");
+        let mounted = Image::new("receive-some-mount");
+        let mount = Mount::new(&mounted, "");
+        assert_eq!(allowing(errors, &stream, &mount.word()), (Some(1), told), "{errors}");
+        mount.umount();
+        for ours in [&image, &mounted] {
+            let kernels = KernelMount::new(&ours.path, "noatime").unwrap();
+            assert_eq!(names(kernels.path()), expected, "{errors}");
+            let show = |name: &str| {
+                let path = kernels.join(name).display().to_string();
+                text(&sh(&format!("btrfs subvolume show {path}")).stdout)
+            };
+            // What is damaged is not taken for received; what came behind it is.
+            let (first, second) = (show("first"), show("second"));
+            assert!(!first.contains("07070707") && !first.contains("readonly"), "{first}");
+            let whole = second.contains("08080808") && second.contains("readonly");
+            assert_eq!(whole, expected.contains(&"file".to_owned()), "{errors}: {second}");
+            kernels.unmount().unwrap();
+            common::assert_clean(&ours.path);
+        }
+    }
+}
+
+#[test]
+fn damage_of_the_stream_ends_it_however_many_errors_are_allowed() {
+    require!(btrfs_progs);
+    let dir = TempDir::new("receive-cut").unwrap();
+    let stream = dir.join("stream");
+    with_errors(&stream);
+    let whole = fs::read(&stream).unwrap();
+    fs::write(&stream, &whole[..whole.len() - 20]).unwrap();
+    let image = Image::new("receive-cut");
+    let (code, told) = allowing("0", &stream, &image.at("/"));
+    assert!(code == Some(1) && told == 3, "{code:?} {told}");
+}
+
+/// A receiver that waits for its input, and what is its root directory then.
+fn root_of(words: &[&str], begin: &[u8]) -> (String, Output) {
+    let mut child = std::process::Command::new(PROGRAM)
+        .args(words)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let root = Path::new("/proc").join(child.id().to_string()).join("root");
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(begin).unwrap();
+    input.flush().unwrap();
+    let mut at = String::new();
+    for _ in 0..500 {
+        at = fs::read_link(&root).unwrap().display().to_string();
+        if at != "/" {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    drop(input);
+    (at, child.wait_with_output().unwrap())
+}
+
+#[test]
+fn a_confined_process_has_another_root_directory() {
+    require!(btrfs_progs);
+    require!(fuse);
+    let image = Image::new("receive-root");
+    let (at, done) = root_of(&["receive", "-C", &image.at("/")], b"");
+    assert!(at.ends_with("(deleted)") && at.contains("spinney-receive-"), "{at}");
+    assert_eq!(done.status.code(), Some(1), "{}", text(&done.stderr));
+    let mount = Mount::new(&image, "");
+    let dir = mount.join("into");
+    fs::create_dir(&dir).unwrap();
+    let dir = dir.display().to_string();
+    let (at, done) = root_of(&["receive", "-C", "-m", &mount.word(), &dir], b"");
+    assert_eq!(at, dir);
+    assert!(text(&done.stderr).contains(&format!("Chroot to {dir}")), "{}", text(&done.stderr));
+    mount.umount();
+}
+
+/// What a stream builds on, and clones from, lies above DIRECTORY; attributes and modes are set.
+#[test]
+fn what_a_stream_builds_on_is_found_from_within() {
+    require!(kernel_btrfs);
+    require!(fuse);
+    let source = Image::new("receive-within");
+    let kernels = KernelMount::new(&source.path, "noatime").unwrap();
+    let script = format!(
+        "set -e; cd {}; btrfs -q subvolume create v; head -c 300000 /dev/urandom > v/a
+         btrfs -q subvolume snapshot -r v s0; cp --reflink v/a v/b; mkdir v/d; echo x > v/d/x
+         setfattr -n user.name -v value v/d/x; setfattr -n user.dir -v value v/d; chmod 4751 v/d/x
+         mknod v/d/null c 1 3; chmod 600 v/d/null; ln -s /etc/passwd v/link; chmod 1777 v
+         btrfs -q subvolume snapshot -r v s1; btrfs -q send -f {1}/0 s0
+         btrfs -q send -p s0 -c s0 -f {1}/1 s1",
+        kernels.path().display(),
+        source.dir.path().display()
+    );
+    let done = sh(&script);
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    let stream = |n: u32| source.dir.join(&n.to_string()).display().to_string();
+    for confined in [&["-C"][..], &["-m", "@"], &["-C", "-m", "@"]] {
+        let image = Image::new("receive-within-ours");
+        let mount = Mount::new(&image, "");
+        let words: Vec<_> = confined.iter().map(|word| word.replace('@', &mount.word())).collect();
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let into = mount.join("below");
+        fs::create_dir(&into).unwrap();
+        fine(&["receive", "-q", "-f", &stream(0), &mount.word()]);
+        let into = into.display().to_string();
+        fine(&[&["receive", "-q"][..], &words, &["-f", &stream(1), &into]].concat());
+        mount.umount();
+        let kernel = KernelMount::new(&image.path, "ro").unwrap();
+        assert_same(&kernels.join("s1"), &kernel.join("below/s1"), "confined");
+        kernel.unmount().unwrap();
+    }
+    // A mount that is none of the directory's, and what an image has in its place.
+    let image = Image::new("receive-within-image");
+    fine(&["receive", "-q", "-m", &image.word(), "-f", &stream(0), &image.at("/")]);
+    let (code, _) = failing(&["receive", "-m", "/", "-f", &stream(1), &image.at("/")]);
+    assert_eq!(code, 1);
+    let mount = Mount::new(&image, "");
+    let elsewhere = source.dir.path().display().to_string();
+    let (code, said) = failing(&["receive", "-m", &elsewhere, "-f", &stream(1), &mount.word()]);
+    assert!(code == 1 && said.contains("not below"), "{said}");
+    mount.umount();
+    kernels.unmount().unwrap();
 }

@@ -16,6 +16,7 @@ const PLAIN: Chain = Chain {
     mount: "noatime",
     sender: Sender::Ours(&[]),
     into_mount: false,
+    confined: false,
 };
 
 #[test]

@@ -80,7 +80,7 @@ pub use format::FormatOptions;
 pub use medium::{Access, Medium, is_block_device, loop_devices};
 pub use metadata::{FileType, Metadata, SetMetadata};
 pub use options::VolumeOptions;
-pub use receive::ReceiveOptions;
+pub use receive::{ReceiveOptions, Receiving};
 pub use send::SendOptions;
 pub use subvolume::SnapshotOptions;
 pub use transaction::Transaction;

@@ -5,6 +5,25 @@ use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The working directory is that of the open files: there is no /proc by name any more.
+static AMONG_FILES: AtomicBool = AtomicBool::new(false);
+
+/// The root directory becomes `dir`, for the whole process; what is open stays so. See chroot(2).
+pub fn change_root(dir: &Path) -> io::Result<()> {
+    std::env::set_current_dir("/proc/self/fd")?;
+    std::os::unix::fs::chroot(dir)?;
+    AMONG_FILES.store(true, Ordering::SeqCst);
+    Ok(())
+}
+
+/// A path of an open file, for calls that know no descriptors.
+fn path_of(file: &File) -> String {
+    let dir = if AMONG_FILES.load(Ordering::SeqCst) { "." } else { "/proc/self/fd" };
+    format!("{dir}/{}", file.as_raw_fd())
+}
 
 /// Opens `path` (empty for the directory itself) below `dir`. ELOOP: a symbolic link is in the
 /// way; EXDEV: it leads out.
@@ -121,7 +140,7 @@ impl DirFd<'_> {
         if u32::from(stat(&file)?.stx_mode) & libc::S_IFMT == libc::S_IFLNK {
             return Err(io::Error::from_raw_os_error(libc::ELOOP));
         }
-        let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+        let path = CString::new(path_of(&file))?;
         // SAFETY: the path is NUL-terminated.
         done(unsafe { libc::chmod(path.as_ptr(), mode) })
     }
@@ -156,8 +175,7 @@ impl DirFd<'_> {
     /// For calls that know no directory: the name by way of the open directory.
     fn through_proc(&self, name: &[u8]) -> io::Result<CString> {
         name_of(name)?;
-        let mut path = format!("/proc/self/fd/{}/", self.0.as_raw_fd()).into_bytes();
-        path.extend_from_slice(name);
+        let path = [path_of(self.0).as_bytes(), b"/", name].concat();
         Ok(CString::new(path)?)
     }
 }

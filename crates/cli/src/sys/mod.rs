@@ -15,7 +15,8 @@ mod time;
 #[cfg(feature = "fault-injection")]
 pub use attempt::attempt;
 pub use beneath::{
-    DirFd, copy_range, fallocate, inode_flags, open_beneath, set_file_times, set_inode_flags, stat,
+    DirFd, change_root, copy_range, fallocate, inode_flags, open_beneath, set_file_times,
+    set_inode_flags, stat,
 };
 pub use confine::{CAP_SYS_RESOURCE, keep_capabilities, name_thread};
 pub use control::{control, is_kernels_btrfs, sync_file_system};

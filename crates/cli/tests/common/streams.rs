@@ -87,6 +87,8 @@ pub struct Chain {
     pub sender: Sender,
     /// We receive into a mount, not into the image.
     pub into_mount: bool,
+    /// With `-C`.
+    pub confined: bool,
 }
 
 /// `SPINNEY_SEEDS` many, from `SPINNEY_SEED` on; a soak has more of them.
@@ -134,7 +136,8 @@ fn we_receive(kind: Chain, streams: &Path) -> Image {
     let place = mount.as_ref().map_or_else(|| ours.at("/"), Mount::word);
     for round in 0..kind.rounds {
         let file = streams.join(round.to_string()).display().to_string();
-        fine(&["receive", "-q", "-f", &file, &place]);
+        let words: &[&str] = if kind.confined { &["receive", "-C"] } else { &["receive"] };
+        fine(&[words, &["-q", "-f", &file, &place]].concat());
     }
     if let Some(mount) = mount {
         mount.umount();

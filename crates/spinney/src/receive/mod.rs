@@ -6,7 +6,7 @@ mod target;
 
 use crate::error::{Error, Result};
 use crate::volume::{At, Volume, bytes};
-use btrfs_receiver::Options;
+use btrfs_receiver::{Event, Options};
 use std::ffi::OsStr;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
@@ -15,31 +15,35 @@ use target::InVolume;
 
 impl Volume {
     /// Makes in the directory `path` what `stream` has, as [`Volume::send`] and `btrfs send` write
-    /// it: subvolumes whole, or as differences from read-only ones that the volume has. Tells `begun`
+    /// it: subvolumes whole, or as differences from read-only ones that the volume has. `told` hears
     /// of each when it begins. Each is read-only and durable when it is complete.
     ///
     /// The stream may come from a stranger: nothing outside of the subvolumes that it makes is
     /// changed. After an error the last one stays as far as it came, writable and without the
-    /// sender's UUID, so that nothing is received on top of it.
+    /// sender's UUID, so that nothing is received on top of it. Where more errors than one are
+    /// allowed, that goes for each of which a command failed, and how many did is returned.
     pub fn receive(
         &self,
         path: impl AsRef<Path>,
         stream: &mut dyn Read,
         options: &ReceiveOptions,
-        mut begun: impl FnMut(&Path),
-    ) -> Result<()> {
+        mut told: impl FnMut(Receiving<'_>),
+    ) -> Result<u64> {
         let place = bytes(&path);
         let dir = self.find(place, true).at(self, place)?;
         if !dir.is_dir() {
             return Err(self.error(place, vfs::Errno::ENOTDIR.into()));
         }
         let mut target = InVolume::new(self, dir);
-        let options = Options { only_one: options.only_one };
         let mut last = PathBuf::new();
-        let done = btrfs_receiver::receive(stream, &mut target, options, &mut |name, _| {
-            last = path.as_ref().join(OsStr::from_bytes(name));
-            begun(&last);
-        });
+        let played = &mut |event: Event<'_>| match event {
+            Event::Begun { name, .. } => {
+                last = path.as_ref().join(OsStr::from_bytes(name));
+                told(Receiving::Begun(&last));
+            }
+            Event::Failed(error) => told(Receiving::Failed(&last, error)),
+        };
+        let done = btrfs_receiver::receive(stream, &mut target, options.0, played);
         done.map_err(|error| match error {
             btrfs_receiver::Error::Stream(error) => Error::stream(error),
             error => Error::refused(self.show(bytes(&last)), error),
@@ -47,11 +51,19 @@ impl Volume {
     }
 }
 
+/// What [`Volume::receive`] tells on its way.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Receiving<'r> {
+    /// This subvolume began.
+    Begun(&'r Path),
+    /// A command of it failed; the stream goes on.
+    Failed(&'r Path, &'r dyn std::error::Error),
+}
+
 /// How [`Volume::receive`] plays a stream.
 #[derive(Clone, Debug, Default)]
-pub struct ReceiveOptions {
-    only_one: bool,
-}
+pub struct ReceiveOptions(Options);
 
 impl ReceiveOptions {
     /// Everything that the input has.
@@ -61,7 +73,13 @@ impl ReceiveOptions {
 
     /// Ends behind the first end command; what follows in the input is not read as a stream.
     pub fn only_one(mut self, yes: bool) -> ReceiveOptions {
-        self.only_one = yes;
+        self.0.only_one = yes;
+        self
+    }
+
+    /// Ends when so many commands have failed (1 if this is not called); 0: however many do.
+    pub fn max_errors(mut self, errors: u64) -> ReceiveOptions {
+        self.0.max_errors = errors;
         self
     }
 }

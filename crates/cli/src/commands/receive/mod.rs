@@ -1,19 +1,21 @@
 //! `spinney receive`.
 
+mod confine;
 mod mount;
 
 use crate::args::{self, Arg, Args};
 use crate::commands::Command;
 use crate::commands::subvolume::place::{self, Place};
 use crate::error::{Error, Exit, Result, say_error};
+use crate::image::ImagePath;
 use crate::mount::options::{subvol_id, subvol_path};
 use crate::output::Out;
 use crate::sys::to_local;
 use btrfs_fs::Subvol;
-use btrfs_receiver::Options;
+use btrfs_receiver::{Event, Options};
 use btrfs_send::{Decoder, Dump};
 use mount::InMount;
-use spinney::ReceiveOptions;
+use spinney::{ReceiveOptions, Receiving, Volume};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -23,7 +25,7 @@ use std::path::{Path, PathBuf};
 pub const COMMAND: Command = Command {
     name: "receive",
     summary: "make subvolumes from a stream of `send`",
-    usage: "[-eq] [-f FILE] DIRECTORY\n    spinney receive --dump [-f FILE]",
+    usage: "[-Ceq] [-E N] [-f FILE] [-m ROOTMOUNT] DIRECTORY\n    spinney receive --dump [-f FILE]",
     help: "\
 Makes in DIRECTORY the subvolumes that a stream of `spinney send` or `btrfs send` has, of
 protocol 1 or 2. What the stream builds on must be in the same volume, received there or
@@ -33,8 +35,22 @@ After an error the one that was not completed stays, writable; delete it to try 
 Options
     -f FILE           read from FILE, not from standard input
     -e                end behind the first end command of the stream
+    -E, --max-errors N
+                      end when N commands have failed (default: 1); 0: however many do.
+                      A subvolume of which one did stays writable, and is not taken for
+                      received, also where the stream goes on. Damage of the stream itself
+                      ends it always
+    -C, --chroot      for root: DIRECTORY of a mount becomes the root directory of the
+                      process (chroot(2)) before the stream is read; what it builds on is
+                      read through the mount, which is open. For an image the root directory
+                      is an empty one that is deleted: nothing of the machine is there but
+                      what is open, the image and the stream
+    -m ROOTMOUNT      where the volume of DIRECTORY is mounted, instead of what
+                      /proc/self/mountinfo says; for an image the image itself
     -q                say nothing but errors
     --dump            print what the stream says, a line for each command; nothing is changed
+    --force-decompress
+                      decompress compressed content: done always
     --subvol PATH, --subvolid ID
                       DIRECTORY in an image starts from this subvolume, not the default one
 
@@ -45,60 +61,135 @@ Examples
     run,
 };
 
-fn run(mut args: Args) -> Result<Exit> {
-    let (mut dumps, mut file, mut verbose) = (false, None::<PathBuf>, true);
-    let (mut operands, mut subvol) = (Vec::<OsString>::new(), Subvol::Default);
-    let mut only_one = false;
+struct Wanted {
+    dumps: bool,
+    file: Option<PathBuf>,
+    verbose: bool,
+    operands: Vec<OsString>,
+    subvol: Subvol,
+    options: Options,
+    confined: bool,
+    /// Where the volume is mounted.
+    point: Option<PathBuf>,
+}
+
+fn parse(mut args: Args) -> Result<Wanted> {
+    let mut wanted = Wanted {
+        dumps: false,
+        file: None,
+        verbose: true,
+        operands: Vec::new(),
+        subvol: Subvol::Default,
+        options: Options::default(),
+        confined: false,
+        point: None,
+    };
     while let Some(arg) = args.next()? {
         match arg {
-            Arg::Long("dump") => dumps = true,
-            Arg::Short('f') => file = Some(args.path()?),
-            Arg::Short('e') => only_one = true,
-            Arg::Short('v') | Arg::Long("verbose") => verbose = true,
-            Arg::Short('q') | Arg::Long("quiet") => verbose = false,
-            Arg::Long("subvol") => subvol = subvol_path(&args.text()?)?,
-            Arg::Long("subvolid") => subvol = subvol_id(&args.text()?)?,
-            Arg::Value(value) => operands.push(value),
+            Arg::Long("dump") => wanted.dumps = true,
+            Arg::Short('f') => wanted.file = Some(args.path()?),
+            Arg::Short('e') => wanted.options.only_one = true,
+            Arg::Short('E') | Arg::Long("max-errors") => {
+                let word = args.text()?;
+                let number = word.parse().map_err(|_| Error::usage(format!("{word:?} errors")))?;
+                wanted.options.max_errors = number;
+            }
+            Arg::Short('C') | Arg::Long("chroot") => wanted.confined = true,
+            Arg::Short('m') => wanted.point = Some(args.path()?),
+            Arg::Long("force-decompress") => {}
+            Arg::Short('v') | Arg::Long("verbose") => wanted.verbose = true,
+            Arg::Short('q') | Arg::Long("quiet") => wanted.verbose = false,
+            Arg::Long("subvol") => wanted.subvol = subvol_path(&args.text()?)?,
+            Arg::Long("subvolid") => wanted.subvol = subvol_id(&args.text()?)?,
+            Arg::Value(value) => wanted.operands.push(value),
             other => return Err(args::unexpected(other)),
         }
     }
-    if dumps {
-        let (name, input) = open(file.as_deref())?;
+    Ok(wanted)
+}
+
+fn run(args: Args) -> Result<Exit> {
+    let wanted = parse(args)?;
+    if wanted.dumps {
+        let (name, input) = open(wanted.file.as_deref())?;
         return dump(&name, input);
     }
-    let place = Place::parse(&args::one(operands, "DIRECTORY")?);
-    let begun = |path: &Path| {
-        if verbose {
-            say_error(&format!("At subvol {}", path.display()));
-        }
-    };
-    place::at(std::slice::from_ref(&place), subvol, true, |all, _| {
-        let (name, input) = open(file.as_deref())?;
+    let place = Place::parse(&args::one(wanted.operands.clone(), "DIRECTORY")?);
+    place::at(std::slice::from_ref(&place), wanted.subvol.clone(), true, |all, _| {
+        let (name, input) = open(wanted.file.as_deref())?;
         let mut input = BufReader::with_capacity(1 << 18, input);
-        match &place {
-            Place::Image(inside) => {
-                let dir = Path::new(OsStr::from_bytes(&inside.path));
-                let options = ReceiveOptions::new().only_one(only_one);
-                Ok(all.volume(inside)?.receive(dir, &mut input, &options, begun)?)
+        let failed = match &place {
+            Place::Image(inside) => into_image(&wanted, all.volume(inside)?, inside, &mut input)?,
+            Place::Mount(dir) => into_mount(&wanted, dir, (&name, &mut input))?,
+        };
+        match failed {
+            0 => Ok(()),
+            1 => Err(Error::about(name, "a command of it failed: what it was for is not complete")),
+            n => {
+                let what = format!("{n} commands of it failed: what they were for is not complete");
+                Err(Error::about(name, what))
             }
-            Place::Mount(dir) => into_mount(dir, (&name, &mut input), only_one, begun),
         }
     })
 }
 
-fn into_mount(
-    dir: &Path,
-    (name, input): (&str, &mut dyn Read),
-    only_one: bool,
-    begun: impl Fn(&Path),
-) -> Result<()> {
-    let mut target = InMount::new(dir)?;
+impl Wanted {
+    fn begun(&self, path: &Path) {
+        if self.verbose {
+            say_error(&format!("At subvol {}", path.display()));
+        }
+    }
+}
+
+/// How many commands failed, where some may.
+fn into_image(
+    wanted: &Wanted,
+    volume: &Volume,
+    inside: &ImagePath,
+    input: &mut dyn Read,
+) -> Result<u64> {
+    if let Some(point) = &wanted.point {
+        confine::is_image(point, &inside.image)?;
+    }
+    if wanted.confined {
+        confine::to_nothing()?;
+    }
+    let options = ReceiveOptions::new()
+        .only_one(wanted.options.only_one)
+        .max_errors(wanted.options.max_errors);
+    let dir = Path::new(OsStr::from_bytes(&inside.path));
+    let failed = volume.receive(dir, input, &options, |told| match told {
+        Receiving::Begun(path) => wanted.begun(path),
+        Receiving::Failed(path, error) => {
+            let image = inside.image.display();
+            Error::about(format!("{image}:{}", path.display()), error).print();
+        }
+        _ => {}
+    })?;
+    Ok(failed)
+}
+
+fn into_mount(wanted: &Wanted, dir: &Path, (name, input): (&str, &mut dyn Read)) -> Result<u64> {
+    let real = match wanted.confined {
+        true => dir.canonicalize().map_err(|e| Error::io(dir, &e))?,
+        false => dir.to_owned(),
+    };
+    let mut target = InMount::new(&real, wanted.point.as_deref())?;
+    if wanted.confined {
+        target.confine()?;
+        if wanted.verbose {
+            say_error(&format!("Chroot to {}", real.display()));
+        }
+    }
     let mut last = dir.to_owned();
-    let options = Options { only_one };
-    let done = btrfs_receiver::receive(input, &mut target, options, &mut |subvolume, _| {
-        last = dir.join(OsStr::from_bytes(subvolume));
-        begun(&last);
-    });
+    let done =
+        btrfs_receiver::receive(input, &mut target, wanted.options, &mut |told| match told {
+            Event::Begun { name, .. } => {
+                last = dir.join(OsStr::from_bytes(name));
+                wanted.begun(&last);
+            }
+            Event::Failed(error) => Error::about(last.display(), error).print(),
+        });
     done.map_err(|error| match error {
         btrfs_receiver::Error::Stream(error) => Error::about(name, error),
         error => Error::about(last.display(), error),

@@ -8,7 +8,7 @@
 //! are let go when their names change.
 
 use crate::door::Door;
-use crate::error::{Error, Result as Told};
+use crate::error::{Error, Result as Told, io_text};
 use crate::mounts;
 use crate::sys::{self, DirFd, open_beneath};
 use btrfs_fs::control::wire::{self, SnapshotArgs, VolArgs2};
@@ -32,6 +32,8 @@ pub(super) struct InMount {
     path: PathBuf,
     top: File,
     door: Door,
+    /// Looked for when something outside of what is received is wanted.
+    mounted: Option<Mounted>,
     open: Option<Open>,
     /// The one that was used last is the last one.
     dirs: Vec<(Vec<u8>, File)>,
@@ -43,6 +45,37 @@ struct Open {
     root: File,
     ino: Ino,
     path: PathBuf,
+}
+
+/// The mount that the directory is in.
+struct Mounted {
+    top: File,
+    /// Where in the volume that is.
+    begins: Vec<u8>,
+}
+
+impl Mounted {
+    fn at(point: &Path) -> Told<Mounted> {
+        let (begins, _) = Door::open(point)?.around()?;
+        let top = File::open(point).map_err(|e| Error::io(point, &e))?;
+        Ok(Mounted { top, begins: begins.path.unwrap_or_default() })
+    }
+
+    fn around(path: &Path) -> Told<Mounted> {
+        let mount = mounts::around(path).map_err(|e| Error::io(path, &e))?;
+        let missing = || Error::about(path.display(), "no mount is around it");
+        Mounted::at(&mount.ok_or_else(missing)?.point)
+    }
+
+    /// Where somebody says that it is.
+    fn said(point: &Path, path: &Path) -> Told<Mounted> {
+        let real = |path: &Path| path.canonicalize().map_err(|e| Error::io(path, &e));
+        if !real(path)?.starts_with(real(point)?) {
+            let what = format!("not below {}", point.display());
+            return Err(Error::about(path.display(), what));
+        }
+        Mounted::at(point)
+    }
 }
 
 fn fs(error: io::Error) -> FsError {
@@ -69,13 +102,24 @@ fn of_door(error: &Error) -> FsError {
 }
 
 impl InMount {
-    pub(super) fn new(path: &Path) -> Told<InMount> {
+    /// `point`: where the volume is mounted, if somebody said so.
+    pub(super) fn new(path: &Path, point: Option<&Path>) -> Told<InMount> {
         let door = Door::open(path)?;
         let top =
             open_beneath(&File::open(path).map_err(|e| Error::io(path, &e))?, b"", READ_DIR, 0);
         let top = top.map_err(|e| Error::io(path, &e))?;
         let (open, dirs, last_file) = (None, Vec::new(), None);
-        Ok(InMount { path: path.to_owned(), top, door, open, dirs, last_file })
+        let mounted = point.map(|point| Mounted::said(point, path)).transpose()?;
+        Ok(InMount { path: path.to_owned(), top, door, mounted, open, dirs, last_file })
+    }
+
+    /// The process has no other root directory from now on. What is built on is read all the same,
+    /// through the mount's top, which is open.
+    pub(super) fn confine(&mut self) -> Told<()> {
+        if self.mounted.is_none() {
+            self.mounted = Some(Mounted::around(&self.path)?);
+        }
+        sys::change_root(&self.path).map_err(|e| Error::about(self.path.display(), io_text(&e)))
     }
 
     fn opened(&mut self, name: &[u8]) -> Result<()> {
@@ -180,7 +224,7 @@ impl InMount {
             None => open_beneath(&self.open()?.root, from.path.as_bytes(), flags, 0).fs()?,
             Some(origin) => {
                 let info = self.known_as(origin)?.ok_or(FsError::Posix(Errno::ENOENT))?;
-                let root = File::open(self.path_of(&info)?).fs()?;
+                let root = self.root_of(&info)?;
                 if sys::stat(&root).fs()?.stx_ino != info.root.0 {
                     return Err(Errno::ENOENT.into());
                 }
@@ -193,19 +237,18 @@ impl InMount {
         }
     }
 
-    /// Where a subvolume is in the mount, which may begin below the top level.
-    fn path_of(&self, info: &SubvolumeInfo) -> Result<PathBuf> {
+    /// The root directory of a subvolume in the mount, which may begin below the top level.
+    fn root_of(&mut self, info: &SubvolumeInfo) -> Result<File> {
         let missing = || FsError::Posix(Errno::ENOENT);
-        let mount = mounts::around(&self.path).fs()?.ok_or_else(missing)?;
-        let begins = Door::open(&mount.point).and_then(|door| door.around());
-        let (begins, _) = begins.map_err(|error| of_door(&error))?;
-        let path = info.path.as_deref().ok_or_else(missing)?;
-        let rest = match begins.path.as_deref() {
-            None | Some(b"") => path,
-            Some(above) => path.strip_prefix(above).ok_or_else(missing)?,
+        let mounted = match self.mounted.take() {
+            Some(mounted) => mounted,
+            None => Mounted::around(&self.path).map_err(|error| of_door(&error))?,
         };
+        let mounted = self.mounted.insert(mounted);
+        let path = info.path.as_deref().ok_or_else(missing)?;
+        let rest = path.strip_prefix(&mounted.begins[..]).ok_or_else(missing)?;
         let rest = rest.strip_prefix(b"/").unwrap_or(rest);
-        Ok(mount.point.join(OsStr::from_bytes(rest)))
+        open_beneath(&mounted.top, rest, READ_DIR, 0).fs()
     }
 }
 

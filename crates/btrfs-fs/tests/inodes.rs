@@ -354,7 +354,9 @@ fn callers_hold_more_inodes_than_memory() {
         write(&fs, *ino, 100, format!("{n}").as_bytes());
         fs.setattr(&CX, *ino, &SetAttr { uid: Some(n as u32), ..SetAttr::default() }).unwrap();
     }
+    // What is dirty cannot leave; a commit lets it, without anybody else coming.
     fs.sync().expect("commit");
+    assert!(open_inodes(&fs) < 4000, "{} inodes in memory", open_inodes(&fs));
     for (n, ino) in files.iter().enumerate().rev() {
         let attr = fs.getattr(*ino).expect("it is held");
         let named = u32::from(!unnamed.contains(&n));

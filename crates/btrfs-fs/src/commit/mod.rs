@@ -269,7 +269,7 @@ impl Committer {
         // Behind the superblock, as what the commit freed.
         self.core.discards.issue(&self.core.space).fs()?;
         let Some(seal) = sealed else { return Ok(()) };
-        self.inodes.table().evict_idle();
+        self.inodes.settle();
         self.stats.commits.add(1);
         let total = start.elapsed();
         self.stats.commit_ns.add(total.as_nanos() as u64);

@@ -56,6 +56,8 @@ const INODE_COST: u64 = Ref::<Inode>::layout().size() as u64 + 32;
 const NOTED_EACH: u64 = 256;
 /// For each that came so many are looked at, for some that can leave.
 const LOOKED_AT: u64 = 4;
+/// Looked at behind a commit between two looks at their number.
+const LOOKED_AT_ONCE: usize = 1024;
 
 thread_local! {
     /// How many came by this thread, for `one_more`.
@@ -80,6 +82,20 @@ impl Inodes {
             if self.core.memory.has_many_inodes() {
                 self.table.make_room((self.noted_each * LOOKED_AT) as usize);
             }
+        }
+    }
+
+    /// After a commit, which made inodes such as can be loaded again: those that nobody needs
+    /// leave memory, and where there are too many still, some of those that callers only hold.
+    pub(crate) fn settle(&self) {
+        self.table.evict_idle();
+        self.note_memory();
+        // The first time that one is looked at it may count as used.
+        let mut looks = 2 * self.table.len();
+        while looks > 0 && self.core.memory.has_many_inodes() {
+            self.table.make_room(LOOKED_AT_ONCE);
+            self.note_memory();
+            looks = looks.saturating_sub(LOOKED_AT_ONCE);
         }
     }
 

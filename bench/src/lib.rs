@@ -10,6 +10,8 @@
 
 pub mod balance;
 pub mod cli;
+#[cfg(feature = "count-contention")]
+pub mod contention;
 pub mod counters;
 pub mod index;
 pub mod report;

@@ -10,6 +10,8 @@ fn main() -> ExitCode {
     match words.first().map(String::as_str) {
         Some("send") => spinney_bench::send::main(&words[1..]),
         Some("balance") => spinney_bench::balance::main(&words[1..]),
+        #[cfg(feature = "count-contention")]
+        Some("contention") => spinney_bench::contention::main(&words[1..], engine::ENGINE),
         _ => spinney_bench::cli::main(words, Some(engine::ENGINE)),
     }
 }

@@ -96,6 +96,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "btrfs-volume",
             "inode-index",
             "orphans",
+            "locks",
             "fuse",
             "testkit",
         ],

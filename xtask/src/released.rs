@@ -8,7 +8,7 @@
 
 use serde_json::Value;
 
-const FOR_TESTS: &[&str] = &["fault-injection"];
+const FOR_TESTS: &[&str] = &["fault-injection", "count-contention"];
 
 /// Runs the check on the workspace that cargo finds here.
 pub fn run() -> Result<bool, String> {

@@ -32,6 +32,9 @@ spinney-bench: workloads on file systems, side by side
   spinney-bench trees [SIDES] [OPTIONS]
       compare: a tree of 19,600 files unpacked, copied, walked, searched, removed; git
       status, npm ci
+  spinney-bench contention [--files N] [--markdown FILE.md]
+      how often each kind of operation waits for a lock in the library, and where, by 1, 2, 8
+      and 64 threads in directories of their own; built with --features count-contention
   spinney-bench index [--scale F] [--plot FILE.svg] [--markdown FILE.md]
       the index of open inodes alone, beside what it could have been: time of each of
       5 million inserts, rates of inserts and lookups by 1 to 64 threads

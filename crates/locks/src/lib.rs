@@ -16,8 +16,12 @@
 #![cfg_attr(not(test), deny(unreachable_pub))]
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "count-contention")]
+mod contention;
 mod order;
 
+#[cfg(feature = "count-contention")]
+pub use contention::{Waits, take_waits};
 pub use order::{Position, Rank};
 
 use order::Held;
@@ -51,7 +55,11 @@ impl<T> Mutex<T> {
     #[track_caller]
     pub fn lock(&self) -> MutexGuard<'_, T> {
         let held = Held::wait(self.place);
-        MutexGuard { guard: self.lock.lock(), held }
+        #[cfg(feature = "count-contention")]
+        let guard = contention::counted(self.lock.try_lock(), || self.lock.lock());
+        #[cfg(not(feature = "count-contention"))]
+        let guard = self.lock.lock();
+        MutexGuard { guard, held }
     }
 
     /// `None`: somebody holds it. The order is that of [`Mutex::lock`].
@@ -117,7 +125,11 @@ impl<T> RwLock<T> {
     #[track_caller]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
         let held = Held::wait(self.place);
-        RwLockReadGuard { guard: self.lock.read(), _held: held }
+        #[cfg(feature = "count-contention")]
+        let guard = contention::counted(self.lock.try_read(), || self.lock.read());
+        #[cfg(not(feature = "count-contention"))]
+        let guard = self.lock.read();
+        RwLockReadGuard { guard, _held: held }
     }
 
     /// `None`: somebody writes, or waits to. The order is that of [`RwLock::read`].
@@ -130,7 +142,11 @@ impl<T> RwLock<T> {
     #[track_caller]
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         let held = Held::wait(self.place);
-        RwLockWriteGuard { guard: self.lock.write(), _held: held }
+        #[cfg(feature = "count-contention")]
+        let guard = contention::counted(self.lock.try_write(), || self.lock.write());
+        #[cfg(not(feature = "count-contention"))]
+        let guard = self.lock.write();
+        RwLockWriteGuard { guard, _held: held }
     }
 
     /// The value, which nobody else can reach.
@@ -142,10 +158,14 @@ impl<T> RwLock<T> {
     #[track_caller]
     pub fn read_or_count(&self, wait: impl FnOnce()) -> RwLockReadGuard<'_, T> {
         let held = Held::wait(self.place);
-        let guard = self.lock.try_read().unwrap_or_else(|| {
+        let wait = || {
             wait();
             self.lock.read()
-        });
+        };
+        #[cfg(feature = "count-contention")]
+        let guard = contention::counted(self.lock.try_read(), wait);
+        #[cfg(not(feature = "count-contention"))]
+        let guard = self.lock.try_read().unwrap_or_else(wait);
         RwLockReadGuard { guard, _held: held }
     }
 
@@ -153,10 +173,14 @@ impl<T> RwLock<T> {
     #[track_caller]
     pub fn write_or_count(&self, wait: impl FnOnce()) -> RwLockWriteGuard<'_, T> {
         let held = Held::wait(self.place);
-        let guard = self.lock.try_write().unwrap_or_else(|| {
+        let wait = || {
             wait();
             self.lock.write()
-        });
+        };
+        #[cfg(feature = "count-contention")]
+        let guard = contention::counted(self.lock.try_write(), wait);
+        #[cfg(not(feature = "count-contention"))]
+        let guard = self.lock.try_write().unwrap_or_else(wait);
         RwLockWriteGuard { guard, _held: held }
     }
 }

@@ -105,6 +105,18 @@ pub(super) fn is_sound(item: &BalanceItem, now: impl Fn(u64) -> u64) -> bool {
     })
 }
 
+/// The same without filters of types that it is not about: the kernel, which may have to go on with it,
+/// looks at them.
+pub(super) fn cleared(item: &BalanceItem) -> BalanceItem {
+    let (mut item, flags) = (*item, item.flags);
+    for (kind, filter) in item.filters_mut() {
+        if flags & kind == 0 {
+            *filter = BalanceFilter::default();
+        }
+    }
+    item
+}
+
 /// What goes on after an interruption: what was converted is not again, and what is nearly full was
 /// moved before.
 pub(super) fn resumed(item: &BalanceItem) -> BalanceItem {

@@ -100,6 +100,7 @@ impl Balancer {
             BalanceState::Paused => Err(Errno::EINVAL.into()),
             _ => Ok(()),
         })?;
+        let item = plan::cleared(&item);
         self.status.lock().item = item;
         self.put(Some(&item)).inspect_err(|_| self.status.lock().state = BalanceState::None)
     }

@@ -56,16 +56,16 @@ impl Turns {
     }
 
     /// All names and contents are the model's.
-    fn compare(&self, when: &str, side: &dyn Side, names: impl Fn(&str) -> Vec<String>) {
+    fn compare(&self, when: &str, side: &dyn Side) {
         for (sub, files) in self.files() {
-            let mut there = names(sub);
+            let mut there = side.names(sub);
             there.sort();
             assert_eq!(there, files.keys().cloned().collect::<Vec<_>>(), "{when}: {sub:?}");
             for (name, content) in files {
                 let read = side.read(sub, name).expect("a file");
                 let differs = (0..content.len()).find(|i| read.get(*i) != content.get(*i));
                 let lens = (content.len(), read.len());
-                assert!(read == *content, "{when}: {sub}/{name} {lens:?}: {differs:?}");
+                assert!(read == **content, "{when}: {sub}/{name} {lens:?}: {differs:?}");
             }
         }
     }
@@ -75,11 +75,11 @@ impl Turns {
         let fs = self.image.open_checked(options());
         assert_eq!(fs.read_only_reason(), None);
         let side = Ours(&fs);
-        self.compare("the kernel's, to us", &side, |sub| our_names(&fs, sub));
+        self.compare("the kernel's, to us", &side);
         self.assert_limits(&fs);
         self.history.tally.ended_for_others += u64::from(side.end_balance());
         self.history.turn(&side, steps);
-        self.compare("ours", &side, |sub| our_names(&fs, sub));
+        self.compare("ours", &side);
         self.assert_limits(&fs);
         let leaves = self.history.below(3) == 0;
         if !leaves {
@@ -94,16 +94,11 @@ impl Turns {
     }
 
     fn assert_limits(&self, fs: &BtrfsFs) {
-        if !self.history.world.quotas {
-            return;
-        }
-        let groups = fs.qgroups_from(btrfs_fs::QgroupId(0), usize::MAX).expect("groups");
-        let all: BTreeMap<String, Option<u64>> = groups
-            .iter()
-            .map(|group| (group.id.to_string(), group.max_referenced.or(group.max_exclusive)))
-            .collect();
-        for (group, most) in self.history.limits(&Ours(fs)) {
-            assert_eq!(all.get(&group), Some(&most), "the limit of {group}");
+        if self.history.world.quotas {
+            let there = Ours(fs).limits();
+            for (group, most) in self.history.world.limits(&Ours(fs)) {
+                assert_eq!(there.get(&group), Some(&most), "the limit of {group}");
+            }
         }
     }
 
@@ -138,11 +133,11 @@ impl Turns {
         kernel_but(&path, mount, &[MISCOUNTS], |mount| {
             let side = Theirs(mount);
             self.history.tally.ended_for_others += u64::from(side.end_balance());
-            self.compare("ours, to the kernel", &side, |sub| their_names(mount, sub));
+            self.compare("ours, to the kernel", &side);
             self.judge_rescan(mount, round, drops);
             oracle::scrub(mount).expect("scrub");
             self.history.turn(&side, steps);
-            self.compare("the kernel's", &side, |sub| their_names(mount, sub));
+            self.compare("the kernel's", &side);
             if self.history.below(2) == 0 {
                 swept(mount);
             }
@@ -226,29 +221,6 @@ fn swept(mount: &KernelMount) {
 fn has_dangling(image: &Path) -> bool {
     let report = run("btrfs", &["check", "-Q", &image.to_string_lossy()]);
     report.stderr.contains("failed to add qgroup relation")
-}
-
-fn our_names(fs: &BtrfsFs, sub: &str) -> Vec<String> {
-    let dir = match sub {
-        "" => fs.root(),
-        sub => fs.lookup(&common::CX, fs.root(), sub.as_bytes()).expect("there").attr.ino,
-    };
-    let mut names = Vec::new();
-    fs.readdir(dir, 0, &mut |entry| {
-        if entry.kind == vfs::FileKind::File {
-            names.push(String::from_utf8(entry.name.to_vec()).expect("UTF-8"));
-        }
-        true
-    })
-    .expect("list");
-    names
-}
-
-fn their_names(mount: &KernelMount, sub: &str) -> Vec<String> {
-    let entries = std::fs::read_dir(mount.path().join(sub)).expect("list");
-    let entries = entries.map(|entry| entry.expect("an entry"));
-    let files = entries.filter(|entry| entry.file_type().expect("a type").is_file());
-    files.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
 fn alternate(seed: u64, rounds: u64, mkfs: &[&str], mount: &'static str) {

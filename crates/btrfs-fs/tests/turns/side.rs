@@ -8,7 +8,8 @@
 use crate::common::CX;
 use btrfs_disk::ids::block_group::{DATA, DUP, METADATA, SYSTEM};
 use btrfs_disk::items::{BalanceFilter, BalanceItem, balance_filter as f, balance_flags};
-use btrfs_fs::{BalanceState, BtrfsFs, Caller, Delete, LimitChange, QgroupId};
+use btrfs_fs::{BalanceState, BtrfsFs, Caller, Delete, LimitChange, Qgroup, QgroupId};
+use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -102,6 +103,8 @@ pub trait Side {
     /// The whole file as a new one.
     fn clone_file(&self, sub: &str, name: &str, to: &str, new: &str) -> Done;
     fn read(&self, sub: &str, name: &str) -> Option<Vec<u8>>;
+    /// Of its files.
+    fn names(&self, sub: &str) -> Vec<String>;
     fn sync(&self);
 
     fn create(&self, sub: &str) -> Done;
@@ -179,6 +182,13 @@ impl Ours<'_> {
 }
 
 impl Ours<'_> {
+    /// By group.
+    pub fn limits(&self) -> BTreeMap<String, Option<u64>> {
+        let groups = self.0.qgroups_from(QgroupId(0), usize::MAX).expect("groups");
+        let most = |group: &Qgroup| group.max_referenced.or(group.max_exclusive);
+        groups.iter().map(|group| (group.id.to_string(), most(group))).collect()
+    }
+
     fn wait_for_balance(&self) {
         let start = Instant::now();
         while self.0.balance_status().expect("status").state == BalanceState::Running {
@@ -226,6 +236,18 @@ impl Side for Ours<'_> {
         let mut content = vec![0; self.0.getattr(ino).expect("there").size as usize];
         assert_eq!(self.0.read(ino, 0, &mut content).expect("read"), content.len());
         Some(content)
+    }
+
+    fn names(&self, sub: &str) -> Vec<String> {
+        let mut names = Vec::new();
+        let listed = self.0.readdir(self.dir(sub), 0, &mut |entry| {
+            if entry.kind == FileKind::File {
+                names.push(String::from_utf8(entry.name.to_vec()).expect("UTF-8"));
+            }
+            true
+        });
+        listed.expect("list");
+        names
     }
 
     fn sync(&self) {
@@ -380,6 +402,13 @@ impl Side for Theirs<'_> {
 
     fn read(&self, sub: &str, name: &str) -> Option<Vec<u8>> {
         std::fs::read(self.path(sub, name)).ok()
+    }
+
+    fn names(&self, sub: &str) -> Vec<String> {
+        let entries = std::fs::read_dir(self.path(sub, "")).expect("list");
+        let entries = entries.map(|entry| entry.expect("an entry"));
+        let files = entries.filter(|entry| entry.file_type().expect("a type").is_file());
+        files.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
     }
 
     fn sync(&self) {

@@ -8,6 +8,7 @@
 
 use crate::side::{Balance, Done, GROUPS, Refused, Side};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use testkit::ops::Rng;
 
 const MIB: u64 = 1 << 20;
@@ -15,7 +16,7 @@ const MIB: u64 = 1 << 20;
 pub const SIZES: [u64; 4] = [700 * MIB, 800 * MIB, 900 * MIB, 1024 * MIB];
 const SUBVOLUMES: usize = 9;
 
-pub type Files = BTreeMap<String, Vec<u8>>;
+pub type Files = BTreeMap<String, Arc<Vec<u8>>>;
 
 #[derive(Clone, Default, PartialEq, Debug)]
 pub struct Sub {
@@ -24,7 +25,7 @@ pub struct Sub {
     limit: Option<u64>,
 }
 
-#[derive(Clone, Default, Debug)]
+#[derive(Clone, Default, PartialEq, Debug)]
 pub struct World {
     /// By name; the top level's is empty.
     pub subs: BTreeMap<String, Sub>,
@@ -33,10 +34,20 @@ pub struct World {
     groups: BTreeMap<&'static str, Option<u64>>,
 }
 
+impl World {
+    /// Limits as the model has them, by group.
+    pub fn limits(&self, side: &dyn Side) -> BTreeMap<String, Option<u64>> {
+        let subs = self.subs.iter().map(|(name, sub)| (side.group_of(name), sub.limit));
+        let groups = self.groups.iter().map(|(name, most)| ((*name).to_owned(), *most));
+        subs.chain(groups).collect()
+    }
+}
+
 /// What was done, and how much of it was refused.
 #[derive(Default, Debug)]
 pub struct Tally {
     pub steps: u64,
+    pub syncs: u64,
     pub refused: u64,
     pub deleted: u64,
     pub balances: u64,
@@ -62,11 +73,23 @@ impl History {
 
     /// One turn: what is small many times, and something large.
     pub fn turn(&mut self, side: &dyn Side, steps: usize) {
+        self.watched_turn(side, steps, &mut |_, _| {});
+    }
+
+    /// The same; `seen` hears of the world after each step, and whether all of it is durable.
+    pub fn watched_turn(
+        &mut self,
+        side: &dyn Side,
+        steps: usize,
+        seen: &mut dyn FnMut(&World, bool),
+    ) {
         let large = self.rng.below(steps as u64) as usize;
         for step in 0..steps {
-            self.step(side);
+            let durable = self.step(side);
+            seen(&self.world, durable);
             if step == large {
                 self.large(side);
+                seen(&self.world, false);
             }
         }
     }
@@ -75,8 +98,9 @@ impl History {
         self.rng.below(bound)
     }
 
-    pub fn step(&mut self, side: &dyn Side) {
+    fn step(&mut self, side: &dyn Side) -> bool {
         self.tally.steps += 1;
+        let before = self.tally.syncs;
         match self.rng.below(100) {
             0..38 => self.write(side),
             38..46 => self.cut(side),
@@ -86,8 +110,12 @@ impl History {
             68..76 => self.snapshot(side),
             76..82 => self.delete(side),
             82..94 => self.quotas(side),
-            _ => side.sync(),
+            _ => {
+                self.tally.syncs += 1;
+                side.sync();
+            }
         }
+        self.tally.syncs > before
     }
 
     fn pick(&mut self, writable: bool) -> String {
@@ -141,24 +169,24 @@ impl History {
         let sub = self.pick(true);
         let (name, content) = (format!("f{}", self.rng.below(40)), self.content());
         let old = self.files(&sub).get(&name).cloned();
-        let len = old.as_ref().map_or(0, Vec::len) as u64;
+        let len = old.as_ref().map_or(0, |old| old.len()) as u64;
         let at = if self.rng.chance(50) { self.rng.below(len + 1) } else { len } as usize;
-        let mut new = old.clone().unwrap_or_default();
+        let mut new = old.as_deref().cloned().unwrap_or_default();
         new.resize(new.len().max(at + content.len()), 0);
         new[at..at + content.len()].copy_from_slice(&content);
         if !self.may(side.write(&sub, &name, at as u64, &content)) {
             let Some(there) = side.read(&sub, &name) else {
-                assert_eq!(old, None, "{sub}/{name} is gone");
+                assert!(old.is_none(), "{sub}/{name} is gone");
                 return;
             };
-            let old = old.unwrap_or_default();
+            let old = old.as_deref().cloned().unwrap_or_default();
             assert!((old.len()..=new.len()).contains(&there.len()), "{sub}/{name}: its size");
             let strange =
                 |i: &usize| there[*i] != new[*i] && Some(&there[*i]) != old.get(*i).or(Some(&0));
             assert_eq!((0..there.len()).find(strange), None, "{sub}/{name}: neither old nor new");
             new = there;
         }
-        self.files(&sub).insert(name, new);
+        self.files(&sub).insert(name, Arc::new(new));
     }
 
     fn cut(&mut self, side: &dyn Side) {
@@ -166,7 +194,8 @@ impl History {
         let len = self.rng.below(self.world.subs[&sub].files[&name].len() as u64 + 1);
         let len = len / side.cut_unit() * side.cut_unit();
         if self.may(side.cut(&sub, &name, len)) {
-            self.files(&sub).get_mut(&name).expect("known").truncate(len as usize);
+            let file = self.files(&sub).get_mut(&name).expect("known");
+            *file = Arc::new(file[..len as usize].to_vec());
         }
     }
 
@@ -187,7 +216,7 @@ impl History {
         } else if let Some(there) = side.read(&to, &new) {
             // What a limit leaves of it is a front part, or nothing that has been copied.
             assert!(content.starts_with(&there) || there.iter().all(|byte| *byte == 0));
-            self.files(&to).insert(new, there);
+            self.files(&to).insert(new, Arc::new(there));
         }
     }
 
@@ -292,13 +321,6 @@ impl History {
         if self.answers(side.limit(group, most, true), expected) {
             self.world.groups.insert(group, most);
         }
-    }
-
-    /// Limits as the model has them, by group.
-    pub fn limits(&self, side: &dyn Side) -> BTreeMap<String, Option<u64>> {
-        let subs = self.world.subs.iter().map(|(name, sub)| (side.group_of(name), sub.limit));
-        let groups = self.world.groups.iter().map(|(name, most)| ((*name).to_owned(), *most));
-        subs.chain(groups).collect()
     }
 
     fn large(&mut self, side: &dyn Side) {

@@ -15,7 +15,7 @@ use blockdev::BlockDevice;
 use btrfs_disk::ids::incompat;
 use btrfs_disk::items::{BalanceItem, QgroupStatus, RootItem, qgroup_status};
 use btrfs_disk::key::kind;
-use btrfs_disk::{FixedSize, Key, Superblock, TreeId};
+use btrfs_disk::{Error, FixedSize, Key, Superblock, TreeId};
 use btrfs_space::{Claim, Prover, Space, SpaceRoots};
 use btrfs_tree::{Cursor, NodeStore, TreeRoot};
 use btrfs_txn::{
@@ -184,15 +184,30 @@ fn balance(store: &NodeStore, root: &TreeRoot) -> btrfs_disk::Result<Option<Stri
     }))
 }
 
-/// Simple quotas count an extent for the subvolume that it was first written in.
+/// Simple quotas count an extent for the subvolume that it was first written in. A quota tree that cannot
+/// be read keeps nobody from reading files.
 fn simple_quotas(store: &NodeStore, roots: &Roots) -> btrfs_disk::Result<Option<String>> {
     let Some(root) = roots.get(TreeId::QUOTA) else { return Ok(None) };
-    let key = Key::new(0, kind::QGROUP_STATUS, 0);
-    let Some(item) = btrfs_tree::get(store, &root.root, &key)? else { return Ok(None) };
-    let status = QgroupStatus::read(item.data()).map_err(|c| c.key(key))?;
     let why = "simple quotas are enabled and not maintained yet; disable them with \
                `btrfs quota disable`";
-    Ok((status.flags & qgroup_status::SIMPLE != 0).then(|| why.into()))
+    match quota_flags(store, &root.root) {
+        Ok(flags) => Ok((flags & qgroup_status::SIMPLE != 0).then(|| why.into())),
+        Err(Error::Corrupt(what)) => Ok(Some(format!("the quota tree is damaged: {what}"))),
+        Err(error) => Err(error),
+    }
+}
+
+/// What its status says; the whole tree is read for that, as it is with each commit.
+fn quota_flags(store: &NodeStore, root: &TreeRoot) -> btrfs_disk::Result<u64> {
+    let (mut cursor, mut flags) = (Cursor::new(store, root), 0);
+    cursor.first()?;
+    while let Some((key, data)) = cursor.item() {
+        if key.kind == kind::QGROUP_STATUS {
+            flags = QgroupStatus::read(data).map_err(|c| c.key(key))?.flags;
+        }
+        cursor.next()?;
+    }
+    Ok(flags)
 }
 
 /// Every tree that the root tree names, and the two that the superblock does.

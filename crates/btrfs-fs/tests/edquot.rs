@@ -1,0 +1,153 @@
+//! Limits of groups above subvolumes: they refuse with EDQUOT what would lead beyond them, as the kernel's do,
+//! and nobody is kept from removing what there is.
+//!
+//! The same is done to the kernel and to the engine, on two copies of a volume.
+
+mod common;
+
+use btrfs_fs::{BtrfsFs, Caller, LimitChange, Options};
+use common::kernel::{btrfs, kernel};
+use common::{CX, Image};
+use testkit::PosixFs;
+use testkit::oracle::{self, run};
+use vfs::{FileKind, FileSystem, FsError, Ino, SetAttr};
+
+const MIB: u64 = 1 << 20;
+/// What a group may have.
+const MOST: u64 = 6 * MIB;
+
+fn find(fs: &dyn FileSystem, path: &str) -> Ino {
+    let names = path.split('/').filter(|name| !name.is_empty());
+    names.fold(fs.root(), |at, name| fs.lookup(&CX, at, name.as_bytes()).expect("there").attr.ino)
+}
+
+fn new_file(fs: &dyn FileSystem, dir: Ino, name: &str) -> Result<Ino, FsError> {
+    fs.mknod(&CX, dir, name.as_bytes(), FileKind::File, 0o644, 0).map(|entry| entry.attr.ino)
+}
+
+/// A file that nobody has open behind this.
+fn put(fs: &dyn FileSystem, dir: Ino, name: &str, content: &[u8]) -> Result<usize, FsError> {
+    let ino = new_file(fs, dir, name)?;
+    let written = fs.write(&CX, ino, 0, content, Default::default());
+    fs.forget(ino, 1);
+    written
+}
+
+/// Files of a MiB, one after the other in two subvolumes, until one is refused; what came of it.
+fn fill(fs: &dyn FileSystem) -> (u64, i32) {
+    let (dirs, content) = (["a", "b"].map(|name| find(fs, name)), vec![0x5a; MIB as usize]);
+    let mut written = 0;
+    for n in 0..64 {
+        match put(fs, dirs[n % 2], &format!("f{n}"), &content) {
+            Ok(len) if len == content.len() => written += MIB,
+            Ok(_) => return (written, libc::EDQUOT),
+            Err(error) => return (written, error.errno()),
+        }
+        fs.sync().expect("commit");
+    }
+    panic!("no limit held");
+}
+
+/// At the limit: files go, and make room.
+fn remove_at_the_limit(fs: &dyn FileSystem) {
+    let dir = find(fs, "a");
+    fs.unlink(&CX, dir, b"f0").expect("nobody is kept from removing");
+    let cut = SetAttr { size: Some(0), ..SetAttr::default() };
+    fs.setattr(&CX, find(fs, "b/f1"), &cut).expect("nor from cutting");
+    fs.sync().expect("commit");
+    let content = vec![1; MIB as usize];
+    assert_eq!(put(fs, dir, "again", &content).expect("room"), content.len());
+    fs.sync().expect("commit");
+}
+
+/// A volume whose subvolumes `a` and `b` are in 1/1, and that in 2/1, with a limit of one of them.
+fn volume(limited: &str, exclusive: bool) -> Image {
+    let image = Image::new(512 << 20, &[]);
+    kernel(&image.path, "noatime", |mount| {
+        btrfs(mount, &["quota", "enable", "/"]);
+        for name in ["a", "b", "free"] {
+            btrfs(mount, &["subvolume", "create", &format!("/{name}")]);
+        }
+        for group in ["1/1", "2/1"] {
+            btrfs(mount, &["qgroup", "create", group, "/"]);
+        }
+        for (group, above) in [("0/256", "1/1"), ("0/257", "1/1"), ("1/1", "2/1")] {
+            btrfs(mount, &["qgroup", "assign", "--no-rescan", group, above, "/"]);
+        }
+        btrfs(mount, &["quota", "rescan", "-w", "/"]);
+        let kind: &[&str] = if exclusive { &["-e"] } else { &[] };
+        let most = MOST.to_string();
+        btrfs(mount, &[&["qgroup", "limit"], kind, &[&most, limited, "/"]].concat());
+    });
+    image
+}
+
+fn numbers_are_right(image: &Image) {
+    common::assert_sound(&image.path);
+    let report = run("btrfs", &["check", "-Q", &image.path.to_string_lossy()]);
+    let right = report.stdout.contains("Counts for qgroup id: 1/1");
+    assert!(right && !report.stdout.contains("different"), "{}", report.text());
+}
+
+#[test]
+fn limits_of_higher_groups_refuse_as_the_kernels() {
+    testkit::require!(kernel_btrfs);
+    for (limited, exclusive) in [("1/1", false), ("1/1", true), ("2/1", false)] {
+        let image = volume(limited, exclusive);
+        let copy = common::crashed(&image, "copy.img");
+        let theirs = kernel(&copy, "noatime", |mount| {
+            let fs = PosixFs::open(mount.path()).expect("open the kernel's mount");
+            fill(&fs)
+        });
+        let fs = image.open_checked(Options { background: false, ..Options::default() });
+        let ours = fill(&fs);
+        println!("{limited}: the kernel {theirs:?}, we {ours:?}");
+        assert_eq!((theirs.1, ours.1), (libc::EDQUOT, libc::EDQUOT));
+        assert!(ours.0 <= MOST && ours.0 + MIB >= theirs.0, "the kernel {theirs:?}, we {ours:?}");
+        remove_at_the_limit(&fs);
+        put(&fs, find(&fs, "free"), "f", &vec![7; 2 * MOST as usize]).expect("no limit");
+        fs.destroy().expect("close");
+        drop(fs);
+        numbers_are_right(&image);
+    }
+}
+
+/// Limits may be set below what there is; then all can go, names and subvolumes alike.
+#[test]
+fn beyond_the_limit_everything_can_be_removed() {
+    testkit::require!(kernel_btrfs);
+    let image = volume("1/1", false);
+    let fs = image.open_checked(Options { background: false, ..Options::default() });
+    for name in ["a", "b"] {
+        let dir = find(&fs, name);
+        for n in 0..40 {
+            put(&fs, dir, &format!("f{n}"), &[n; 50_000]).expect("room");
+        }
+    }
+    fs.sync().expect("commit");
+    let low = LimitChange { referenced: Some(Some(MIB / 2)), ..LimitChange::default() };
+    fs.limit_qgroup("1/1".parse().unwrap(), &low).expect("limit");
+    let refused = new_file(&fs, find(&fs, "a"), "more").expect_err("beyond the limit");
+    assert_eq!(refused.errno(), libc::EDQUOT);
+    let dir = find(&fs, "a");
+    for n in 0..40 {
+        let name = format!("f{n}");
+        fs.unlink(&CX, dir, name.as_bytes()).expect("nobody is kept from removing");
+        if n % 10 == 0 {
+            fs.sync().expect("commit");
+        }
+    }
+    delete(&fs, "b");
+    assert!(fs.sync_deleted(&[], None).expect("dropped"));
+    fs.sync().expect("commit");
+    new_file(&fs, dir, "more").expect("there is room again");
+    fs.destroy().expect("close");
+    drop(fs);
+    numbers_are_right(&image);
+    kernel(&image.path, "noatime", |mount| oracle::scrub(mount).expect("scrub"));
+}
+
+fn delete(fs: &BtrfsFs, name: &str) {
+    let which = btrfs_fs::Delete::Name(fs.root(), name.as_bytes());
+    fs.delete_subvolume(&Caller::root(), which).expect("nobody is kept from removing");
+}

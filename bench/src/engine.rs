@@ -22,6 +22,7 @@ const SETTERS: &[(&str, Setter)] = &[
         store(&mut o.commit_interval, seconds)
     }),
     ("memory", |o, value| store(&mut o.memory_bytes, bytes(value))),
+    ("inode-cache", |o, value| store(&mut o.inode_bytes, bytes(value))),
     ("cache-size", |o, value| store(&mut o.cache_bytes, bytes(value))),
     ("delta-size", |o, value| store(&mut o.delta_bytes, bytes(value))),
     ("dirty-size", |o, value| store(&mut o.dirty_bytes, bytes(value))),

@@ -14,6 +14,7 @@ pub mod cli;
 pub mod contention;
 pub mod counters;
 pub mod index;
+pub mod inode_memory;
 pub mod report;
 pub mod runner;
 pub mod send;

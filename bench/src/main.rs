@@ -9,6 +9,7 @@ fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     match words.first().map(String::as_str) {
         Some("send") => spinney_bench::send::main(&words[1..]),
+        Some("inode-memory") => spinney_bench::inode_memory::main(&words[1..], engine::ENGINE),
         Some("balance") => spinney_bench::balance::main(&words[1..]),
         #[cfg(feature = "count-contention")]
         Some("contention") => spinney_bench::contention::main(&words[1..], engine::ENGINE),

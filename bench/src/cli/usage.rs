@@ -35,6 +35,9 @@ spinney-bench: workloads on file systems, side by side
   spinney-bench contention [--files N] [--markdown FILE.md]
       how often each kind of operation waits for a lock in the library, and where, by 1, 2, 8
       and 64 threads in directories of their own; built with --features count-contention
+  spinney-bench inode-memory --spinney PROGRAM [--files N] [--mounted N]
+      bytes of memory of an inode that is held: in the library, in a mount's server and in the
+      kernel beside it, in the kernel's btrfs
   spinney-bench index [--scale F] [--plot FILE.svg] [--markdown FILE.md]
       the index of open inodes alone, beside what it could have been: time of each of
       5 million inserts, rates of inserts and lookups by 1 to 64 threads

@@ -17,6 +17,8 @@ pub enum DamageKind {
     Checksum,
     /// File content, or its checksum.
     Content,
+    /// A node is of another time than what leads to it.
+    Generation,
 }
 
 /// Something on the medium that cannot be true. Says where as far as it is known.

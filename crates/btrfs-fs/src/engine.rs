@@ -9,6 +9,7 @@
 use crate::balance::Balancer;
 use crate::cleaner::Cleaner;
 use crate::commit::Committer;
+use crate::device_stats::DeviceStats;
 use crate::error::IntoFs;
 use crate::fsync::Fsync;
 use crate::inode::Inodes;
@@ -39,6 +40,7 @@ pub struct Engine {
     pub writeback: Arc<Writeback>,
     pub log: Arc<TreeLog>,
     pub label: Arc<PendingLabel>,
+    pub(crate) device_stats: Arc<DeviceStats>,
     pub committer: Arc<Committer>,
     pub reserver: Arc<Reserver>,
     pub fsync: Fsync,
@@ -78,6 +80,7 @@ impl Engine {
         let log =
             Arc::new(TreeLog::new(core.clone(), inodes.clone(), writeback.clone(), stats.clone()));
         let label = Arc::new(PendingLabel::default());
+        let device_stats = Arc::new(DeviceStats::new(&core, &reservations));
         let committer = Arc::new(Committer::new(
             core.clone(),
             reservations.clone(),
@@ -86,6 +89,7 @@ impl Engine {
             subvols.clone(),
             log.clone(),
             label.clone(),
+            device_stats.clone(),
             stats.clone(),
         ));
         let reserver = Arc::new(Reserver::new(
@@ -117,6 +121,7 @@ impl Engine {
             writeback,
             log,
             label,
+            device_stats,
             committer,
             reserver,
             fsync,

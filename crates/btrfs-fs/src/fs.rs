@@ -100,6 +100,16 @@ impl BtrfsFs {
         self.engine.stats.free_space_trees.get() > 0
     }
 
+    /// What errors the device had over its life, or since they were set to zero.
+    pub fn device_errors(&self) -> Result<crate::DeviceErrors> {
+        Ok(self.open()?.device_stats.errors())
+    }
+
+    /// They count from zero again, on the volume with the next `sync`; answers what they were.
+    pub fn reset_device_errors(&self) -> Result<crate::DeviceErrors> {
+        self.open()?.device_stats.reset()
+    }
+
     /// Why the mount refuses writes, if it does.
     pub fn read_only_reason(&self) -> Option<String> {
         match self.engine.core.health.writable() {

@@ -14,6 +14,7 @@ mod committed;
 pub mod control;
 mod convert;
 mod device_extents;
+mod device_stats;
 mod engine;
 mod error;
 mod extents;
@@ -53,6 +54,7 @@ pub use btrfs_txn::{Clock, Contention};
 #[cfg(feature = "fault-injection")]
 pub use btrfs_txn::{Defect, Injection};
 pub use committed::{Committed, Reference};
+pub use device_stats::DeviceErrors;
 pub use error::to_fs;
 pub use extents::Stored;
 pub use find_new::NewExtent;

@@ -47,6 +47,10 @@ counters! {
     flush_errors,
     /// Copies of nodes and sectors of data that failed their checksum or the gate.
     checksum_errors,
+    /// Of those what the kernel's statistics of a device count: sectors of content.
+    corruption_errors,
+    /// The same: nodes of another generation than their pointers', which a scrub met.
+    generation_errors,
     /// Bad copies that were rewritten from a good one.
     repairs,
     /// Superblock copies that were not what the volume was opened by, rewritten.

@@ -178,7 +178,10 @@ impl Volume {
                     }
                     return Ok(());
                 }
-                Err(Error::Corrupt(corrupt)) => Error::Corrupt(corrupt.at(logical)),
+                Err(Error::Corrupt(corrupt)) => {
+                    add(&self.counters.corruption_errors, 1);
+                    Error::Corrupt(corrupt.at(logical))
+                }
                 Err(error) => error,
             };
             self.complain(logical, *at, &error);

@@ -8,8 +8,9 @@
 //! names is freed meanwhile.
 
 use crate::Volume;
+use crate::counters::add;
 use crate::superblock::{self, super_copies};
-use btrfs_disk::{Corrupt, Error, Expect, Logical, Physical, Result};
+use btrfs_disk::{Corrupt, DamageKind, Error, Expect, Logical, Physical, Result};
 
 /// Sectors that are read at once.
 const BATCH: usize = 256;
@@ -101,10 +102,11 @@ impl Volume {
             match self.node_copy(expect, *at) {
                 Ok(_) => good = good.or(Some(*at)),
                 Err(error) => {
-                    match error {
+                    match &error {
                         Error::Io { .. } => done.read_errors += sectors,
                         _ => done.verify_errors += sectors,
                     }
+                    self.count_generation(&error);
                     self.complain(expect.logical, *at, &error);
                     bad.push(*at);
                 }
@@ -180,6 +182,14 @@ impl Volume {
         Ok(done)
     }
 
+    /// Of all that can be wrong with a node the kernel's scrub puts this alone into the statistics of
+    /// the device.
+    fn count_generation(&self, error: &Error) {
+        if matches!(error, Error::Corrupt(corrupt) if corrupt.kind == DamageKind::Generation) {
+            add(&self.counters.generation_errors, 1);
+        }
+    }
+
     fn mend_sector(&self, logical: Logical, (bad, good): (Physical, Physical), sum: &[u8]) -> bool {
         self.repair_sector(logical, bad, good, sum);
         let mut buf = vec![0; self.geometry.sector_size as usize];
@@ -197,6 +207,7 @@ impl Volume {
                 if !whole && self.read_physical(at, part).is_err() {
                     Fate::Unread
                 } else if *known && !self.matches(part, sum) {
+                    add(&self.counters.corruption_errors, 1);
                     Fate::Wrong
                 } else {
                     Fate::Good
@@ -216,7 +227,7 @@ impl Volume {
         if repair && !bad.is_empty() && self.repairs() {
             self.write_copies(&superblock, |at| bad.contains(&at))?;
             self.flush()?;
-            crate::counters::add(&self.counters.superblock_repairs, bad.len() as u64);
+            add(&self.counters.superblock_repairs, bad.len() as u64);
         }
         Ok(done)
     }

@@ -138,12 +138,10 @@ fn promises(header: &Header, expect: &Expect) -> Result<(), Corrupt> {
         header.level,
         expect.level
     );
-    if let Some(generation) = expect.generation {
-        ensure!(
-            header.generation == generation,
-            "node of generation {}, its pointer says {generation}",
-            header.generation
-        );
+    if let Some(generation) = expect.generation.filter(|promised| header.generation != *promised) {
+        let found = header.generation;
+        let what = format!("node of generation {found}, its pointer says {generation}");
+        return Err(Corrupt::new(what).kind(DamageKind::Generation));
     }
     expect.owner.map_or(Ok(()), |through| owner(header.owner, through))
 }

@@ -14,6 +14,7 @@ mod short;
 
 pub use driver::Background;
 
+use crate::device_stats::DeviceStats;
 use crate::error::IntoFs;
 use crate::inode::Inodes;
 use crate::label::PendingLabel;
@@ -45,6 +46,7 @@ pub struct Committer {
     subvols: Arc<Subvols>,
     log: Arc<TreeLog>,
     label: Arc<PendingLabel>,
+    device_stats: Arc<DeviceStats>,
     stats: Arc<Stats>,
     turns: Turns,
     owed: Owed,
@@ -63,6 +65,7 @@ impl Committer {
         subvols: Arc<Subvols>,
         log: Arc<TreeLog>,
         label: Arc<PendingLabel>,
+        device_stats: Arc<DeviceStats>,
         stats: Arc<Stats>,
     ) -> Committer {
         let (turns, owed, held, afterwards) = Default::default();
@@ -74,6 +77,7 @@ impl Committer {
             subvols,
             log,
             label,
+            device_stats,
             stats,
             turns,
             owed,
@@ -135,6 +139,7 @@ impl Committer {
     }
 
     pub fn commit_at(&self, urgency: Urgency) -> Result<()> {
+        self.device_stats.write();
         match self.commit_once(Wanted::Everything, urgency, false)? {
             Flushed::All => Ok(()),
             Flushed::NoRoom => Err(Errno::ENOSPC.into()),

@@ -12,9 +12,8 @@ use crate::fs::BtrfsFs;
 use crate::ino::id_of;
 use crate::names::any_parent;
 use crate::subvol::{SubvolId, SubvolumeInfo};
-use btrfs_disk::ids::{DEV_STATS_OBJECTID, FIRST_FREE_OBJECTID};
-use btrfs_disk::key::kind;
-use btrfs_disk::{Key, TreeId};
+use btrfs_disk::TreeId;
+use btrfs_disk::ids::FIRST_FREE_OBJECTID;
 use btrfs_txn::ObjectId;
 use vfs::{Asker, Controlled, Errno, FileSystem, Ino, Result};
 
@@ -30,7 +29,7 @@ pub(super) fn answer(
         wire::USAGE => usage(fs)?,
         wire::FS_INFO => fs_info(fs)?,
         wire::DEV_INFO => dev_info(fs, input)?,
-        wire::GET_DEV_STATS => dev_stats(fs, input)?,
+        wire::GET_DEV_STATS => dev_stats(fs, asker, input)?,
         wire::GET_FEATURES => features(fs)?,
         wire::GET_SUPPORTED_FEATURES => supported_features(),
         wire::TREE_SEARCH => {
@@ -110,24 +109,26 @@ fn dev_info(fs: &BtrfsFs, input: &[u8]) -> Result<Vec<u8>> {
     Ok(record(wire::DEV_INFO, &parts))
 }
 
-/// As the volume has them, so those of the kernel: a server counts its own (`stats`).
-fn dev_stats(fs: &BtrfsFs, input: &[u8]) -> Result<Vec<u8>> {
-    const COUNTERS: usize = 5;
+/// As of now. The one flag that there is: they begin at zero again.
+fn dev_stats(fs: &BtrfsFs, asker: &dyn Asker, input: &[u8]) -> Result<Vec<u8>> {
+    const RESET: u64 = 1;
     let (id, most, flags) =
         (some(number(input, 0))?, some(number(input, 8))?, some(number(input, 16))?);
     let engine = fs.open()?;
     if id != engine.core.volume.superblock().fields.dev_item.devid {
         return Err(Errno::ENODEV.into());
     }
-    if flags != 0 {
-        return Err(Errno::EOPNOTSUPP.into());
-    }
-    let key = Key::new(DEV_STATS_OBJECTID, kind::PERSISTENT_ITEM, id);
-    let item = engine.core.view().get(TreeId::DEV, &key).fs()?;
-    let stored = item.as_deref().unwrap_or_default();
-    let count = most.min(COUNTERS as u64);
-    let stored = &stored[..stored.len().min(count as usize * 8)];
-    Ok(record(wire::GET_DEV_STATS, &[(0, &numbers(&[id, count, 0])), (24, stored)]))
+    let errors = match flags {
+        0 => engine.device_stats.errors(),
+        RESET => {
+            administrator(asker)?;
+            engine.device_stats.reset()?
+        }
+        _ => return Err(Errno::EOPNOTSUPP.into()),
+    };
+    let count = (errors.len() as u64).min(most);
+    let told = numbers(&errors[..count as usize]);
+    Ok(record(wire::GET_DEV_STATS, &[(0, &numbers(&[id, count, flags])), (24, &told)]))
 }
 
 fn features(fs: &BtrfsFs) -> Result<Vec<u8>> {

@@ -115,6 +115,11 @@ pub(crate) fn balance_item() -> Cost {
     cost(1, 448 + 25, 0)
 }
 
+/// The errors of a device, an item of `len` bytes.
+pub(crate) fn device_stats(len: u64) -> Cost {
+    cost(1, len + 25, 0)
+}
+
 /// Of an operation with `action` in it, and `cost` beside that.
 pub(crate) fn with(cost: Cost, action: ActionCost) -> Cost {
     cost + Cost {

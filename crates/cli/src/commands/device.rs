@@ -3,25 +3,32 @@
 use crate::args::{Arg, Args, one, unexpected};
 use crate::commands::Command;
 use crate::commands::subvolume::place::Place;
+use crate::commands::target::Target;
 use crate::commands::trees::Trees;
 use crate::error::{Error, Exit, Result};
+use crate::image::Access;
 use crate::mounts;
 use crate::output::{Json, Out};
 use btrfs_disk::ids::DEV_STATS_OBJECTID;
 use btrfs_disk::key::kind;
 use btrfs_disk::{Key, TreeId};
+use std::ffi::OsStr;
 
 pub const STATS: Command = Command {
     name: "device stats",
     summary: "show the errors that a device was found to have",
-    usage: "[--json] [-c] VOLUME",
+    usage: "[--json] [-cz] VOLUME",
     help: "\
 Shows how often the device of a volume failed, or gave wrong bytes, as the volume itself has
-it written down: what the kernel's btrfs counted. VOLUME is an image or a path of a mount.
-Errors that a mount of Spinney meets are in its log, and are not counted there yet.
+it written down: what the kernel's btrfs counted, and what mounts of Spinney met. VOLUME is
+an image or a path of a mount. Counted as the kernel (6.18) counts: reads, writes and
+flushes that the device refuses; sectors of content that fail their checksum; nodes of
+another generation than is promised, where a scrub meets them. Other damage of nodes is in
+the log and in `spinney stats`.
 
 Options
     -c, --check     exit code 64 if one of the counters is not zero
+    -z, --reset     set them to zero, and show what they were
         --json      in the JSON format of btrfs-progs
 
 Examples
@@ -34,21 +41,23 @@ const NAMES: [&str; 5] =
     ["write_io_errs", "read_io_errs", "flush_io_errs", "corruption_errs", "generation_errs"];
 
 fn run(mut args: Args) -> Result<Exit> {
-    let (mut operands, mut json, mut check) = (Vec::new(), false, false);
+    let (mut operands, mut json, mut check, mut reset) = (Vec::new(), false, false, false);
     while let Some(arg) = args.next()? {
         match arg {
             Arg::Long("json") => json = true,
             Arg::Short('c') | Arg::Long("check") => check = true,
-            Arg::Short('z') | Arg::Long("reset") => {
-                return Err(Error::new("counters are not set to zero yet"));
-            }
+            Arg::Short('z') | Arg::Long("reset") => reset = true,
             Arg::Value(value) => operands.push(value),
             other => return Err(unexpected(other)),
         }
     }
-    let place = Place::parse(&one(operands, "an image or a path of a mount")?);
+    let word = one(operands, "an image or a path of a mount")?;
+    let place = Place::parse(&word);
     let device = device_of(&place)?;
-    let all = read(&Trees::open(&place)?)?;
+    let mut all = read(&Trees::open(&place)?)?;
+    if reset || matches!(place, Place::Mount(_)) {
+        ask(&word, &mut all, reset)?;
+    }
     let mut out = Out::new();
     if json {
         out.line(as_json(&device, &all))?;
@@ -63,6 +72,16 @@ fn run(mut args: Args) -> Result<Exit> {
     out.finish()?;
     let some = all.iter().any(|(_, counters)| counters.iter().any(|count| *count != 0));
     Ok(if check && some { Exit::Code(64) } else { Exit::Done })
+}
+
+/// A mount knows what came since its last commit; and counters are set to zero by who has the
+/// volume open.
+fn ask(word: &OsStr, all: &mut [(u64, [u64; 5])], reset: bool) -> Result<()> {
+    let target = Target::open(word, Access::Write)?;
+    for (id, counters) in all {
+        *counters = target.device_errors(*id, reset)?;
+    }
+    target.close()
 }
 
 /// By which the user knows it.

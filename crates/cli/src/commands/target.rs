@@ -6,7 +6,7 @@ use crate::image::{self, Access, ImagePath, Medium, is_block};
 use btrfs_disk::FixedSize;
 use btrfs_disk::items::BalanceItem;
 use btrfs_fs::control::wire;
-use btrfs_fs::{BalanceStatus, BtrfsFs, NewSize, Options, ScrubStatus};
+use btrfs_fs::{BalanceStatus, BtrfsFs, DeviceErrors, NewSize, Options, ScrubStatus};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use vfs::FileSystem;
@@ -146,6 +146,24 @@ impl Target {
     pub fn scrub_status(&self) -> Asked<ScrubStatus> {
         let asked = (wire::SCRUB_STATUS, Vec::new());
         self.ask(asked, |fs| fs.scrub_status(), wire::read_scrub_status)
+    }
+
+    /// What errors the device had; with `reset` they count from zero again, which the volume has
+    /// when this returns, or with the next commit of a mount.
+    pub fn device_errors(&self, devid: u64, reset: bool) -> Asked<DeviceErrors> {
+        let here = |fs: &BtrfsFs| match reset {
+            true => fs.reset_device_errors(),
+            false => fs.device_errors(),
+        };
+        let words = [devid, DeviceErrors::default().len() as u64, reset.into()];
+        let record = words.map(u64::to_le_bytes).concat();
+        self.ask((wire::GET_DEV_STATS, record), here, |answer| {
+            let mut errors = DeviceErrors::default();
+            for (slot, error) in errors.iter_mut().enumerate() {
+                *error = wire::number(answer, 24 + 8 * slot)?;
+            }
+            Some(errors)
+        })
     }
 
     /// Bytes that the volume has of a device, in an image.

@@ -91,7 +91,23 @@ fn directories_in_a_circle_are_gone_through_once() {
         .chain([vec!["8192".into(), "8192".into(), "0".into(), root.clone()]])
         .collect();
     assert_eq!(rows, expected);
-    // From within the circle as well, and by those who walk by names.
+    // Those who walk by names tell of it, and go on.
+    let archive = image.dir.join("archive.tar").display().to_string();
+    for words in [
+        &["du", &root][..],
+        &["find", &root],
+        &["ls", "-R", &root],
+        &["tar", "-c", "-f", &archive, &root],
+        &["chmod", "-R", "755", &root],
+        &["chown", "-R", "7:7", &root],
+        &["rm", "-r", &image.at("/a")],
+    ] {
+        let output = ends(words);
+        assert_eq!(output.status.code(), Some(1), "{words:?}");
+        let said = text(&output.stderr);
+        assert!(said.contains("another name"), "{words:?}: {said}");
+    }
+    // From within the circle as well.
     ends(&["filesystem", "du", "-s", &image.at("/a/b")]);
     ends(&["compsize", &image.at("/a/b")]);
     ends(&["inspect-internal", "inode-resolve", "257", &root]);

@@ -13,6 +13,8 @@ use crate::show::{self, Owners};
 use crate::when;
 use btrfs_fs::Subvol;
 use spinney::Volume;
+use spinney::tree::walk::two_names;
+use std::collections::HashSet;
 use std::io::IsTerminal;
 use vfs::FileKind;
 
@@ -154,10 +156,15 @@ impl<'o> Lister<'o> {
         self.out.finish()
     }
 
-    /// The directory, and with -R those below it.
+    /// The directory, and with -R those below it: each once, though a damaged volume may have it
+    /// under several names.
     fn directory(&mut self, top: Item<'_>) -> Result<()> {
-        let mut left = vec![top];
+        let (mut left, mut seen, mut again) = (vec![top], HashSet::new(), Ok(()));
         while let Some(item) = left.pop() {
+            if !seen.insert(item.node.ino()) {
+                again = Err(two_names()).at(item.volume, &item.path);
+                continue;
+            }
             let entries = self.read(&item)?;
             self.title(&item.path)?;
             let mut below: Vec<Item<'_>> = Vec::new();
@@ -171,7 +178,7 @@ impl<'o> Lister<'o> {
                 break;
             }
         }
-        Ok(())
+        again
     }
 
     fn read<'v>(&self, item: &Item<'v>) -> Result<Vec<Item<'v>>> {

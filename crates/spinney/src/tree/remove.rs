@@ -1,10 +1,13 @@
-//! Removing a tree, the entries of a directory before the directory.
+//! Removing a tree, the entries of a directory before the directory. One that is found below itself,
+//! which a damaged volume may have, ends it.
 
 use super::node::Node;
 use super::path::join;
+use super::walk::two_names;
 use crate::error::Error;
 use crate::volume::{At, Volume};
-use vfs::Context;
+use std::collections::HashSet;
+use vfs::{Context, Ino};
 
 struct Frame {
     node: Node,
@@ -23,15 +26,22 @@ pub fn tree<E: From<Error>>(
 ) -> Result<(), E> {
     let mut stack = Vec::new();
     one(volume, parent, name.to_vec(), path.to_vec(), &mut stack, removed)?;
+    let mut within: HashSet<Ino> = stack.iter().map(|frame: &Frame| frame.node.ino()).collect();
     while let Some(frame) = stack.last_mut() {
         if let Some(name) = frame.left.pop() {
             let path = join(&frame.path, &name);
             let mut below = Vec::new();
             one(volume, &frame.node, name, path, &mut below, removed)?;
+            if let Some(new) = below.first()
+                && !within.insert(new.node.ino())
+            {
+                return Err(volume.error(&new.path, two_names()).into());
+            }
             stack.append(&mut below);
             continue;
         }
         let Some(Frame { path, name, node, .. }) = stack.pop() else { break };
+        within.remove(&node.ino());
         drop(node);
         let above = stack.last().map_or(parent, |frame| &frame.node);
         volume.fs().rmdir(&Context::default(), above.ino(), &name).at(volume, &path)?;

@@ -1,9 +1,14 @@
 //! Every node below one, each before its entries.
+//!
+//! Invariant: no directory is gone into twice. In a damaged volume one may have two names, and the
+//! second may lie below the first.
 
 use super::node::Node;
 use super::path::join;
 use crate::error::{Error, Result};
 use crate::volume::{At, Volume};
+use std::collections::HashSet;
+use vfs::{Damage, FsError, Ino};
 
 /// A node and its path.
 type Found = (Node, Vec<u8>);
@@ -34,12 +39,20 @@ pub struct Walk {
     next: Option<Found>,
     /// What came last, to be gone into.
     here: Option<Found>,
+    /// Directories that were gone into.
+    entered: HashSet<Ino>,
+}
+
+/// Of a directory that was come by under another name.
+pub fn two_names() -> FsError {
+    Damage::new("the directory has another name as well, or was moved meanwhile").into()
 }
 
 impl Walk {
     /// Begins with `top`, whose path is `path`.
     pub fn new(volume: &Volume, top: Node, path: Vec<u8>) -> Walk {
-        Walk { volume: volume.clone(), stack: Vec::new(), next: Some((top, path)), here: None }
+        let (stack, next, entered) = (Vec::new(), Some((top, path)), HashSet::new());
+        Walk { volume: volume.clone(), stack, next, here: None, entered }
     }
 
     /// The next node. What cannot be read is told once, and left out.
@@ -68,6 +81,9 @@ impl Walk {
     }
 
     fn enter(&mut self, node: Node, path: Vec<u8>) -> Result<()> {
+        if !self.entered.insert(node.ino()) {
+            return Err(self.volume.error(&path, two_names()));
+        }
         let mut left = node.names().at(&self.volume, &path)?;
         left.reverse();
         self.stack.push(Frame { node, path, left });

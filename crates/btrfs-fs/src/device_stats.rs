@@ -32,7 +32,7 @@ struct Stored {
     rest: Vec<u8>,
 }
 
-pub struct DeviceStats {
+pub(crate) struct DeviceStats {
     core: Arc<Core>,
     reservations: Arc<Reservations>,
     /// Empty where it could not be read.

@@ -39,15 +39,24 @@ fn small_nodes() -> &'static Base {
 /// The kernel's own volume: compression, snapshots, nested subvolumes.
 fn kernels() -> &'static Base {
     static BASE: OnceLock<Base> = OnceLock::new();
-    BASE.get_or_init(|| {
-        let dir = oracle::TempDir::new("hostile").expect("temp dir");
-        let path = dir.join("disk.img");
-        oracle::mkfs_btrfs(&path, 256 << 20, &["-n", "4096"]).expect("mkfs.btrfs");
-        let populate = |mount: &oracle::KernelMount| oracle::kernel_populate(mount.path(), 3);
-        oracle::with_kernel(&path, "noatime", populate).expect("mount").expect("populate");
-        let image = std::fs::read(&path).expect("read the image");
-        Base::of(Arc::new(MemDevice::from_bytes(&image)))
-    })
+    BASE.get_or_init(|| made_by_kernel(&["-n", "4096"]))
+}
+
+/// The same as it was in 2013: it gets a free-space tree, out of what its extents say.
+fn old_ones() -> &'static Base {
+    static BASE: OnceLock<Base> = OnceLock::new();
+    let mkfs = ["-n", "4096", "-O", "^skinny-metadata,^no-holes", "-R", "^free-space-tree"];
+    BASE.get_or_init(|| made_by_kernel(&mkfs))
+}
+
+fn made_by_kernel(mkfs: &[&str]) -> Base {
+    let dir = oracle::TempDir::new("hostile").expect("temp dir");
+    let path = dir.join("disk.img");
+    oracle::mkfs_btrfs(&path, 256 << 20, mkfs).expect("mkfs.btrfs");
+    let populate = |mount: &oracle::KernelMount| oracle::kernel_populate(mount.path(), 3);
+    oracle::with_kernel(&path, "noatime", populate).expect("mount").expect("populate");
+    let image = std::fs::read(&path).expect("read the image");
+    Base::of(Arc::new(MemDevice::from_bytes(&image)))
 }
 
 /// Nothing that was readable and that no operation had to do with is lost.
@@ -303,6 +312,13 @@ fn crafted_nodes_of_the_kernels_volume() {
     testkit::require!(kernel_btrfs);
     let first = number("SPINNEY_HOSTILE_SEED", 0);
     crafted(kernels(), first..first + number("SPINNEY_HOSTILE", 60));
+}
+
+#[test]
+fn crafted_nodes_of_an_old_volume() {
+    testkit::require!(kernel_btrfs);
+    let first = number("SPINNEY_HOSTILE_SEED", 0);
+    crafted(old_ones(), first..first + number("SPINNEY_HOSTILE", 60));
 }
 
 /// Each named contradiction a few times, alone.

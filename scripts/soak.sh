@@ -41,6 +41,8 @@ for round in $(seq "$rounds"); do
     SPINNEY_SEED=$seed SPINNEY_FILL_SECONDS=${SOAK_FILL_SECONDS:-1800} \
         cargo test --quiet --package spinney-btrfs-fs --test fill -- --ignored --exact everything \
         eight_threads_of_each_kind --test-threads=1
+    SPINNEY_SEED=$seed SPINNEY_SEEDS=2 SPINNEY_ROUNDS=6 \
+        cargo test --quiet --package spinney-btrfs-fs --test alternate --test turns
     SPINNEY_STEPS=20 cargo test --quiet --package spinney-btrfs-fs --test enospc
     SPINNEY_SEED=$seed cargo test --quiet --package spinney-btrfs-fs --test kept
     cargo test --quiet --package spinney-btrfs-fs --test kept -- --ignored --exact all_sequences

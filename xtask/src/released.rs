@@ -70,8 +70,8 @@ mod tests {
     use serde_json::json;
 
     fn complaints(features: Value, dependencies: Value) -> Vec<String> {
-        let engine =
-            json!({"name": "engine", "features": {"fault-injection": ["txn/fault-injection"]}});
+        let switches = json!({"fault-injection": ["txn/fault-injection"], "count-contention": []});
+        let engine = json!({"name": "engine", "features": switches});
         let user = json!({"name": "user", "features": features, "dependencies": dependencies});
         check(&json!({"packages": [engine, user]})).unwrap()
     }

@@ -281,19 +281,23 @@ fn below(tree: &TreeSnapshot, place: &str) -> TreeSnapshot {
     TreeSnapshot { nodes: nodes.map(|(path, node)| (path.clone(), node.clone())).collect() }
 }
 
+fn rounds() -> u64 {
+    common::number("SPINNEY_ROUNDS", 2)
+}
+
 #[test]
 fn large_nodes() {
     testkit::require!(kernel_btrfs);
-    for seed in [1, 2] {
-        alternate(&Case { seed, rounds: 4, ..Case::default() });
+    for seed in common::seeds(1, 1) {
+        alternate(&Case { seed, rounds: rounds(), ..Case::default() });
     }
 }
 
 #[test]
 fn small_nodes() {
     testkit::require!(kernel_btrfs);
-    for seed in [3, 4] {
-        alternate(&Case { seed, mkfs: Some(&["-n", "4096"]), rounds: 4, ..Case::default() });
+    for seed in common::seeds(3, 1) {
+        alternate(&Case { seed, mkfs: Some(&["-n", "4096"]), rounds: rounds(), ..Case::default() });
     }
 }
 
@@ -302,9 +306,9 @@ fn other_formats() {
     testkit::require!(kernel_btrfs);
     let mkfs: &[&str] = &["-O", "^no-holes", "--csum", "xxhash"];
     let mount = "noatime,compress-force=zstd";
-    alternate(&Case { seed: 5, mkfs: Some(mkfs), mount, rounds: 4, ..Case::default() });
+    alternate(&Case { seed: 5, mkfs: Some(mkfs), mount, rounds: rounds(), ..Case::default() });
     let mount = "noatime,flushoncommit";
-    alternate(&Case { seed: 6, mkfs: None, mount, rounds: 4, ..Case::default() });
+    alternate(&Case { seed: 6, mkfs: None, mount, rounds: rounds(), ..Case::default() });
 }
 
 /// As volumes were made until 2013: a node's item has its level and first key in it.

@@ -294,7 +294,7 @@ fn files_of_all_sizes() {
 fn many_small_files() {
     testkit::require!(kernel_btrfs);
     // The soak takes 20: each fills and empties a volume, which is seconds of commits.
-    rounds(128 * MIB, &[], &[With::Small], common::steps(8), 200);
+    rounds(128 * MIB, &[], &[With::Small], common::steps(6), 200);
 }
 
 #[test]
@@ -313,7 +313,7 @@ fn scattered_sectors() {
 fn by_turns() {
     testkit::require!(kernel_btrfs);
     let all = [With::Data, With::Small, With::Fallocate, With::Scattered];
-    rounds(200 * MIB, &["-m", "single"], &all, common::steps(6), 500);
+    rounds(200 * MIB, &["-m", "single"], &all, common::steps(4), 500);
 }
 
 #[test]

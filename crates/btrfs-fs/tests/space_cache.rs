@@ -208,7 +208,7 @@ fn a_crash_meanwhile_leaves_one_of_the_two() {
     open(device.clone(), false).expect("it converts").destroy().expect("close");
     let (mut before, mut after) = (0, 0);
     for epoch in device.recording().epochs() {
-        for choice in epoch.choices(6, 1) {
+        for choice in epoch.choices(3, 1) {
             let state = Arc::new(SimDevice::new(epoch.image(&choice)));
             let flags = superblock(state.clone()).fields.compat_ro_flags;
             *if flags & FREE_SPACE_TREE == 0 { &mut before } else { &mut after } += 1;

@@ -73,7 +73,8 @@ fn btrfs_check_is_content_with_every_combination() {
         let read_only = OpenOptions { read_only: true, ..OpenOptions::default() };
         let volume = Volume::open(dev, read_only).unwrap_or_else(|e| panic!("{options:?}: {e}"));
         assert_eq!(volume.chunks().len(), report.chunks.len());
-        assert_eq!(volume.read_only_reason().is_none(), options.features.free_space_tree);
+        assert_eq!(volume.read_only_reason(), None);
+        assert_eq!(volume.has_free_space_tree(), options.features.free_space_tree);
         if options.features.block_group_tree {
             // Builds of btrfs-progs without it refuse the volume by name.
             let (ok, text) =

@@ -200,9 +200,11 @@ mod tests {
     fn many_places_need_no_more_than_the_trees_have_three_times() {
         let cost = Cost { places: 1 << 30, sums: 1 << 30, ..Cost::default() };
         let most = (3 * (1000 + 50)) * 4096;
-        assert!(bound(&TREES, &cost) <= most + most / 16);
+        // And the records of so many nodes.
+        let most = most + most / 15;
+        assert!(bound(&TREES, &cost) <= most);
         let shared = Trees { shared: true, ..TREES };
-        assert!(bound(&shared, &cost) <= 3 * (most + most / 16));
+        assert!(bound(&shared, &cost) <= 3 * most);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::{Arc, Barrier};
+use std::sync::Barrier;
 use vfs::{Context, FileKind, FileSystem, FsError, Ino};
 
 pub const USAGE: &str = "\
@@ -164,12 +164,8 @@ fn by_threads(image: &Path, engine: Engine, threads: u64, files: u64) -> io::Res
         let operations = threads * files.div_ceil(each);
         rows.push(Row { step, threads, operations, waits: locks::take_waits() });
     }
-    close(&fs)?;
+    fs.destroy().map_err(other)?;
     Ok(rows)
-}
-
-fn close(fs: &Arc<dyn FileSystem>) -> io::Result<()> {
-    fs.destroy().map_err(other)
 }
 
 fn other(error: FsError) -> io::Error {

@@ -16,7 +16,6 @@
 #![cfg_attr(not(test), deny(unreachable_pub))]
 #![forbid(unsafe_code)]
 
-#[cfg(feature = "count-contention")]
 mod contention;
 mod order;
 
@@ -24,6 +23,7 @@ mod order;
 pub use contention::{Waits, take_waits};
 pub use order::{Position, Rank};
 
+use contention::counted;
 use order::Held;
 use std::ops::{Deref, DerefMut};
 use std::time::Instant;
@@ -55,10 +55,7 @@ impl<T> Mutex<T> {
     #[track_caller]
     pub fn lock(&self) -> MutexGuard<'_, T> {
         let held = Held::wait(self.place);
-        #[cfg(feature = "count-contention")]
-        let guard = contention::counted(self.lock.try_lock(), || self.lock.lock());
-        #[cfg(not(feature = "count-contention"))]
-        let guard = self.lock.lock();
+        let guard = counted(|| self.lock.try_lock(), || self.lock.lock());
         MutexGuard { guard, held }
     }
 
@@ -125,10 +122,7 @@ impl<T> RwLock<T> {
     #[track_caller]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
         let held = Held::wait(self.place);
-        #[cfg(feature = "count-contention")]
-        let guard = contention::counted(self.lock.try_read(), || self.lock.read());
-        #[cfg(not(feature = "count-contention"))]
-        let guard = self.lock.read();
+        let guard = counted(|| self.lock.try_read(), || self.lock.read());
         RwLockReadGuard { guard, _held: held }
     }
 
@@ -142,10 +136,7 @@ impl<T> RwLock<T> {
     #[track_caller]
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         let held = Held::wait(self.place);
-        #[cfg(feature = "count-contention")]
-        let guard = contention::counted(self.lock.try_write(), || self.lock.write());
-        #[cfg(not(feature = "count-contention"))]
-        let guard = self.lock.write();
+        let guard = counted(|| self.lock.try_write(), || self.lock.write());
         RwLockWriteGuard { guard, _held: held }
     }
 
@@ -162,10 +153,10 @@ impl<T> RwLock<T> {
             wait();
             self.lock.read()
         };
-        #[cfg(feature = "count-contention")]
-        let guard = contention::counted(self.lock.try_read(), wait);
-        #[cfg(not(feature = "count-contention"))]
-        let guard = self.lock.try_read().unwrap_or_else(wait);
+        let guard = match self.lock.try_read() {
+            Some(guard) => guard,
+            None => counted(|| None, wait),
+        };
         RwLockReadGuard { guard, _held: held }
     }
 
@@ -177,10 +168,10 @@ impl<T> RwLock<T> {
             wait();
             self.lock.write()
         };
-        #[cfg(feature = "count-contention")]
-        let guard = contention::counted(self.lock.try_write(), wait);
-        #[cfg(not(feature = "count-contention"))]
-        let guard = self.lock.try_write().unwrap_or_else(wait);
+        let guard = match self.lock.try_write() {
+            Some(guard) => guard,
+            None => counted(|| None, wait),
+        };
         RwLockWriteGuard { guard, _held: held }
     }
 }

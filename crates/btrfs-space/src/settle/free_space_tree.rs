@@ -9,13 +9,13 @@
 
 use super::Settle;
 use crate::free_space::{GroupFree, GroupSpan};
-use crate::items::{Changes, TreeItems};
+use crate::items::{Changes, Items, TreeItems};
 use crate::refs::{ExtentKind, RefOwner};
 use crate::space_cache;
 use btrfs_disk::ids::compat_ro::{FREE_SPACE_TREE, FREE_SPACE_TREE_VALID};
 use btrfs_disk::items::RootItem;
 use btrfs_disk::key::kind;
-use btrfs_disk::{Key, Logical, Result, TreeId};
+use btrfs_disk::{Key, Result, TreeId};
 use btrfs_tree::{Edit, NodeReader, TreeRoot};
 
 impl<R: NodeReader> Settle<'_, R> {
@@ -45,18 +45,7 @@ impl<R: NodeReader> Settle<'_, R> {
             let item = RootItem { refs: 1, ..RootItem::default() };
             return self.create_tree(TreeId::FREE_SPACE, key, item).map(drop);
         }
-        let root = self.root(TreeId::FREE_SPACE)?;
-        let mut stale = Changes::new();
-        crate::Items::scan(
-            &mut TreeItems::new(self.store, &root),
-            Key::MIN,
-            Key::MAX,
-            &mut |key, _| {
-                stale.push((key, None));
-                Ok(())
-            },
-        )?;
-        self.apply_changes(TreeId::FREE_SPACE, stale)
+        self.empty_tree(TreeId::FREE_SPACE)
     }
 
     /// Start and length of all block groups of the last commit.
@@ -67,7 +56,7 @@ impl<R: NodeReader> Settle<'_, R> {
         let mut found = Vec::new();
         for (start, len) in self.space.spans() {
             let key = Key::new(start, kind::BLOCK_GROUP_ITEM, len);
-            if crate::Items::get(&mut items, &key)?.is_some() {
+            if items.get(&key)?.is_some() {
                 found.push((start, len));
             }
         }
@@ -91,8 +80,7 @@ impl<R: NodeReader> Settle<'_, R> {
         for cache in caches {
             for (extent, offset) in cache.extents {
                 let owner = RefOwner::Data { root: TreeId::ROOT, ino: cache.ino, offset };
-                let Logical(at) = extent.logical;
-                self.deltas.add(Logical(at), extent.len, ExtentKind::Data, owner, -1);
+                self.deltas.add(extent.logical, extent.len, ExtentKind::Data, owner, -1);
             }
             keys.extend(cache.keys);
         }

@@ -280,6 +280,18 @@ impl<'a, R: NodeReader> Settle<'a, R> {
         Ok(())
     }
 
+    /// Takes all items out of a tree.
+    pub(crate) fn empty_tree(&mut self, id: TreeId) -> Result<()> {
+        let root = self.root(id)?;
+        let mut keys = Vec::new();
+        let reader = self.reader();
+        TreeItems::new(&reader, &root).scan(Key::MIN, Key::MAX, &mut |key, _| {
+            keys.push((key, Edit::Delete));
+            Ok(())
+        })?;
+        self.apply_tree(id, keys).map(drop)
+    }
+
     /// Takes a tree of one leaf, which no other tree shares, away.
     pub(crate) fn remove_emptied(&mut self, id: TreeId) -> Result<()> {
         let root = self.root(id)?;

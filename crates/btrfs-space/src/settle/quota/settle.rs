@@ -174,14 +174,7 @@ impl<R: NodeReader> Settle<'_, R> {
 
     /// Quotas end: the tree goes with all that is in it.
     fn end_quotas(&mut self) -> Result<()> {
-        let root = self.root(TreeId::QUOTA)?;
-        let mut keys = Vec::new();
-        let reader = self.reader();
-        TreeItems::new(&reader, &root).scan(Key::MIN, Key::MAX, &mut |key, _| {
-            keys.push((key, Edit::Delete));
-            Ok(())
-        })?;
-        self.apply_tree(TreeId::QUOTA, keys)?;
+        self.empty_tree(TreeId::QUOTA)?;
         self.remove_emptied(TreeId::QUOTA)
     }
 

@@ -6,7 +6,8 @@ use crate::image::{self, Access, Medium};
 use btrfs_disk::ids::{block_group, compat_ro, incompat};
 use btrfs_disk::items::RootItem;
 use btrfs_disk::key::kind;
-use btrfs_disk::{Key, Superblock, TreeId};
+use btrfs_disk::node::HEADER_SIZE;
+use btrfs_disk::{Expect, FixedSize, Header, Key, Logical, Superblock, TreeId};
 use btrfs_tree::{Cursor, NodeStore, TreeRoot};
 use btrfs_volume::{OpenOptions, Volume};
 use std::path::Path;
@@ -91,6 +92,16 @@ impl Offline {
     }
 
     /// An engine's error as one about this file.
+    /// A node that nothing leads to, believed as far as the header of its first copy goes.
+    pub fn by_its_header(&self, logical: Logical) -> btrfs_disk::Result<(Header, Expect)> {
+        let mut bytes = [0; HEADER_SIZE];
+        self.volume.read_mirror(logical, 0, &mut bytes)?;
+        let header = Header::read(&bytes)?;
+        let level = header.level;
+        let expect = Expect { logical, level, generation: None, owner: None, first_key: None };
+        Ok((header, expect))
+    }
+
     pub fn explain<T>(&self, result: btrfs_disk::Result<T>) -> Result<T> {
         result.map_err(|e| self.error(&e))
     }

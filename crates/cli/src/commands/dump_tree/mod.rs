@@ -9,8 +9,8 @@ use crate::error::{Error, Exit, Result};
 use crate::image::Access;
 use crate::output::{Json, Out, hex};
 use btrfs_disk::key::{Key, kind_name};
-use btrfs_disk::node::{FLAG_RELOC, FLAG_WRITTEN, HEADER_SIZE, Header};
-use btrfs_disk::{Expect, FixedSize, Logical, Node, TreeId};
+use btrfs_disk::node::{FLAG_RELOC, FLAG_WRITTEN};
+use btrfs_disk::{Expect, Logical, Node, TreeId};
 use btrfs_tree::TreeRoot;
 use std::ffi::OsString;
 use std::path::Path;
@@ -138,18 +138,9 @@ impl Dump<'_> {
 
     /// One node, believed as far as its own header goes.
     fn block(&mut self, logical: u64) -> Result<()> {
-        let mut bytes = [0; HEADER_SIZE];
-        let volume = &self.offline.volume;
-        self.offline.explain(volume.read_mirror(Logical(logical), 0, &mut bytes))?;
-        let header = Header::read(&bytes).map_err(|c| self.offline.error(&c.into()))?;
-        let expect = Expect {
-            logical: Logical(logical),
-            level: header.level,
-            generation: None,
-            owner: None,
-            first_key: None,
-        };
-        let node = self.offline.explain(volume.read_node(&expect))?;
+        let offline = &self.offline;
+        let (_, expect) = offline.explain(offline.by_its_header(Logical(logical)))?;
+        let node = offline.explain(offline.volume.read_node(&expect))?;
         self.node(&node, node.owner())
     }
 

@@ -12,7 +12,7 @@ use crate::output::{Out, hex};
 use btrfs_disk::node::{
     BACKREF_REV_SHIFT, FLAG_RELOC, FLAG_WRITTEN, HEADER_SIZE, ITEM_SIZE, KEY_PTR_SIZE,
 };
-use btrfs_disk::{Expect, FixedSize, Header, Logical, Node, TreeId};
+use btrfs_disk::{Expect, Logical, Node, TreeId};
 use btrfs_tree::TreeRoot;
 use std::collections::HashSet;
 
@@ -49,21 +49,9 @@ impl<'o> Printer<'o> {
     /// The node at an address, believed as far as its own header goes; with an order, what is
     /// below it as well.
     pub fn block(&mut self, logical: u64, order: Option<Order>) -> Result<()> {
-        let mut bytes = [0; HEADER_SIZE];
-        let volume = &self.offline.volume;
-        let header = volume
-            .read_mirror(Logical(logical), 0, &mut bytes)
-            .and_then(|()| Header::read(&bytes).map_err(Into::into));
-        let header = match header {
-            Ok(header) => header,
+        let (header, expect) = match self.offline.by_its_header(Logical(logical)) {
+            Ok(found) => found,
             Err(error) => return self.complain(Logical(logical), &error),
-        };
-        let expect = Expect {
-            logical: Logical(logical),
-            level: header.level,
-            generation: None,
-            owner: None,
-            first_key: None,
         };
         match order {
             Some(order) => self.below(&expect, header.owner, order),

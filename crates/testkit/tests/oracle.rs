@@ -7,9 +7,9 @@ use std::path::Path;
 use testkit::compare::{Rules, TreeSnapshot, diff};
 use testkit::oracle::{
     KernelMount, TempDir, btrfs_check, btrfs_check_devices, kernel_populate, kernel_populate_mount,
-    mkfs_btrfs, mkfs_btrfs_devices, scrub, sh, with_kernel,
+    mkfs_btrfs, mkfs_btrfs_devices, newer_btrfs, newer_btrfs_check, scrub, sh, with_kernel,
 };
-use testkit::require;
+use testkit::{require, skip};
 
 fn snapshot(image: &Path, options: &str) -> TreeSnapshot {
     with_kernel(image, options, |mount| TreeSnapshot::of_dir(mount.path())).unwrap().unwrap()
@@ -156,4 +156,18 @@ fn skips_are_counted_and_noted() {
     let before = testkit::oracle::skip_count();
     skipped();
     assert_eq!(testkit::oracle::skip_count(), before + 1);
+}
+
+#[test]
+fn the_newer_program_judges_too() {
+    require!(btrfs_progs);
+    if let Err(why) = newer_btrfs() {
+        skip!("{why}");
+    }
+    let dir = TempDir::new("newer").unwrap();
+    let image = dir.join("image");
+    mkfs_btrfs(&image, 256 << 20, &[]).unwrap();
+    newer_btrfs_check(&image).unwrap();
+    OpenOptions::new().write(true).open(&image).unwrap().set_len(64 << 20).unwrap();
+    assert!(newer_btrfs_check(&image).is_err());
 }

@@ -1,7 +1,7 @@
 //! The outside judges of an image: `btrfs check` and scrub; and the maker, `mkfs.btrfs`.
 
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::command::{Report, run, sh};
 use super::mount::{KernelMount, LoopDevice};
@@ -68,7 +68,11 @@ pub fn btrfs_check_devices(images: &[&Path]) -> Result<(), String> {
 }
 
 fn check(image: &str) -> Result<(), String> {
-    let report = run("btrfs", &["check", "--readonly", "--check-data-csum", image]);
+    check_by("btrfs", image)
+}
+
+fn check_by(program: &str, image: &str) -> Result<(), String> {
+    let report = run(program, &["check", "--readonly", "--check-data-csum", image]);
     let mut complaints = complaints(&report);
     // It looks at all block devices for more of the volume's; another test's may vanish
     // meanwhile. Without one of its own it would not get far.
@@ -77,6 +81,23 @@ fn check(image: &str) -> Result<(), String> {
         return Ok(());
     }
     Err(format!("btrfs check is not content: {complaints:#?}\n{}", report.text()))
+}
+
+/// A newer `btrfs` than the machine's, which `scripts/setup.sh` puts into `target/tools`: it knows simple
+/// quotas. The error says why there is none, for a test to be skipped with.
+pub fn newer_btrfs() -> Result<PathBuf, String> {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let workspace = here.ancestors().nth(2).unwrap_or(here);
+    let program = workspace.join("target/tools/bin/btrfs-new");
+    match run(&program.to_string_lossy(), &["--version"]) {
+        report if report.success() => Ok(program),
+        _ => Err("no newer btrfs-progs in target/tools (scripts/setup.sh fetches it)".to_owned()),
+    }
+}
+
+/// As `btrfs_check`, by the newer program, which counts simple quotas as well.
+pub fn newer_btrfs_check(image: &Path) -> Result<(), String> {
+    check_by(&newer_btrfs()?.to_string_lossy(), &image.to_string_lossy())
 }
 
 /// Panics with the judge's words if `btrfs check` finds anything.

@@ -185,6 +185,18 @@ impl BtrfsFs {
         crate::ops::defragment::defragment(self.open()?, ino, wish)
     }
 
+    /// Writes what the caller has compressed already, as it is: `encoded` becomes an extent of the file at
+    /// `offset`, or its item. False: the format, the file or the free space does not allow that,
+    /// and nothing was written. EISDIR, EINVAL: it is no file.
+    pub fn write_encoded(
+        &self,
+        ino: Ino,
+        offset: u64,
+        encoded: &btrfs_disk::compress::Encoded<'_>,
+    ) -> Result<bool> {
+        crate::ops::encoded::write_encoded(self.open()?, ino, offset, encoded)
+    }
+
     /// Begins a scrub, which goes on in a thread of its own. EINPROGRESS: one is at work. EROFS: nothing
     /// can be written, and it is not `read_only`.
     pub fn start_scrub(&self, read_only: bool) -> Result<()> {

@@ -18,11 +18,13 @@ pub struct Options {
     pub only_one: bool,
     /// Ends when so many commands have failed; 0: however many do.
     pub max_errors: u64,
+    /// Compressed content is written as content, and not as it is.
+    pub decompress: bool,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { only_one: false, max_errors: 1 }
+        Options { only_one: false, max_errors: 1, decompress: false }
     }
 }
 
@@ -51,8 +53,9 @@ pub fn receive(
 ) -> Result<u64> {
     let mut decoder = Decoder::new(input);
     let inherited = Inherited::default();
-    let (open, room) = (None, Vec::new());
-    let mut receiver = Receiver { target, told, open, damaged: false, inherited, room };
+    let (open, room, decompress) = (None, Vec::new(), options.decompress);
+    let mut receiver =
+        Receiver { target, told, open, damaged: false, inherited, room, decompress };
     let (mut some, mut errors) = (false, 0);
     loop {
         let command = match decoder.next_command() {
@@ -102,6 +105,7 @@ struct Receiver<'t> {
     damaged: bool,
     inherited: Inherited,
     room: Vec<u8>,
+    decompress: bool,
 }
 
 impl Receiver<'_> {
@@ -197,8 +201,11 @@ impl Receiver<'_> {
             }
             Command::EncodedWrite { path, offset, ref piece } => {
                 let path = RelPath::named(path)?;
-                let data = encoded::decode(piece, &mut self.room)?;
-                self.target.write(path, offset, data)?;
+                let encoded = encoded::decode(piece, &mut self.room)?;
+                match self.decompress {
+                    true => self.target.write(path, offset, encoded.content())?,
+                    false => self.target.write_encoded(path, offset, &encoded)?,
+                }
             }
             Command::Clone { path, offset, len, from, from_path, from_offset } => {
                 let origin = (self.open.map(|open| open.uuid) != Some(from.uuid)).then_some(from);

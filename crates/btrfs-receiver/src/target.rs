@@ -1,6 +1,7 @@
 //! Where a stream is played.
 
 use crate::path::RelPath;
+use btrfs_disk::compress::Encoded;
 use btrfs_send::{Origin, Special};
 use vfs::{FallocateMode, Result, Timestamp};
 
@@ -86,6 +87,15 @@ pub trait Target {
 
     /// Writes all of it.
     fn write(&mut self, path: RelPath<'_>, offset: u64, data: &[u8]) -> Result<()>;
+    /// Writes the content of what was compressed by others, as it is where that is possible.
+    fn write_encoded(
+        &mut self,
+        path: RelPath<'_>,
+        offset: u64,
+        encoded: &Encoded<'_>,
+    ) -> Result<()> {
+        self.write(path, offset, encoded.content())
+    }
     /// Takes `len` bytes over, sharing them where that is possible. ENOENT with an origin: no
     /// read-only subvolume is known by that, or it has no such file.
     fn clone(&mut self, from: &CloneFrom<'_>, path: RelPath<'_>, at: u64, len: u64) -> Result<()>;

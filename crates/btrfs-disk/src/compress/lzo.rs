@@ -27,17 +27,27 @@ fn length_at(input: &[u8], at: usize) -> Result<usize, Corrupt> {
     Ok(u32::from_le_bytes(bytes.try_into().expect("sized")) as usize)
 }
 
+/// The extent without what follows it.
+pub(super) fn whole(input: &[u8]) -> Result<&[u8], Corrupt> {
+    let total = length_at(input, 0)?;
+    let whole = input.get(..total).filter(|whole| whole.len() >= LENGTH);
+    whole.ok_or_else(|| Corrupt::new(format!("LZO extent of {total} bytes")))
+}
+
+/// Whether an extent without anything behind it is one segment, as inline ones are.
+pub(super) fn is_one_segment(whole: &[u8]) -> bool {
+    length_at(whole, LENGTH).is_ok_and(|len| len + 2 * LENGTH == whole.len())
+}
+
 /// How many bytes of `out` the segments fill.
 pub(super) fn decompress(
     sector_size: usize,
     input: &[u8],
     out: &mut [u8],
 ) -> Result<usize, Corrupt> {
-    let total = length_at(input, 0)?;
-    let input = input
-        .get(..total)
-        .filter(|whole| whole.len() >= LENGTH && sector_size >= LENGTH)
-        .ok_or_else(|| Corrupt::new(format!("LZO extent of {total} bytes")))?;
+    let input = whole(input)?;
+    let total = input.len();
+    debug_assert!(sector_size >= LENGTH);
     let mut at = LENGTH;
     let mut made = 0;
     let mut sector = Vec::new();

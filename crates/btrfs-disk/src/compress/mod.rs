@@ -9,6 +9,7 @@
 
 #![allow(clippy::as_conversions, reason = "bits of compressed streams, cut on purpose")]
 
+mod encoded;
 mod lzo;
 mod lzo1x;
 mod sample;
@@ -18,6 +19,7 @@ mod zstd;
 use crate::error::Corrupt;
 use crate::items::Compression;
 
+pub use encoded::Encoded;
 pub use sample::looks_compressible;
 
 /// The most content that one compressed extent may hold.

@@ -12,7 +12,7 @@ use crate::extents::{self, map_range, put_hole};
 use crate::inode::{Dirty, Inode, State};
 use crate::reserve::DirtyReservation;
 use crate::reserve::cost;
-use crate::writeback::{WriteMode, store};
+use crate::writeback::{Unstored, WriteMode, store};
 use crate::writeback::{dirty_of, fill_sector, load_inline};
 use btrfs_disk::items::inode_flags;
 use inode_index::Ref;
@@ -99,22 +99,7 @@ fn write_locked(
     let _still = straight.then(|| engine.core.addresses.hold_still());
     let mut state = inode.write()?;
     check_file(&state)?;
-    let rewrites = state.item.flags & inode_flags::APPEND != 0 && offset != state.item.size;
-    if rewrites || state.item.flags & inode_flags::IMMUTABLE != 0 {
-        return Err(Errno::EPERM.into());
-    }
-    budget.spend(load_inline(&engine.writeback, inode.id, &mut state)?);
-    if offset > state.item.size {
-        budget.spend(zero_tail(engine, inode.id, &mut state)?);
-        hole_to(engine, inode, &mut state, offset)?;
-    }
-    if state.capability != Some(false) {
-        drop_capability(&engine.core.begin(), inode.id, &mut state)?;
-    }
-    state.reported.clear();
-    let time = engine.core.now();
-    state.item.mtime = time;
-    state.item.ctime = time;
+    prepare(engine, inode, &mut state, offset, budget)?;
     if flags.kill_priv {
         kill_priv(&mut state, false);
     }
@@ -123,6 +108,34 @@ fn write_locked(
     state.item_dirty = true;
     let wants_sync = state.item.flags & inode_flags::SYNC != 0;
     result.map(|()| wants_sync)
+}
+
+/// What comes before any write at `offset`: whether the file may be written, what lies between its
+/// old end and the write, what goes with a change of content.
+pub(super) fn prepare(
+    engine: &Engine,
+    inode: &Ref<Inode>,
+    state: &mut State,
+    offset: u64,
+    budget: &mut DirtyReservation<'_>,
+) -> Result<()> {
+    let rewrites = state.item.flags & inode_flags::APPEND != 0 && offset != state.item.size;
+    if rewrites || state.item.flags & inode_flags::IMMUTABLE != 0 {
+        return Err(Errno::EPERM.into());
+    }
+    budget.spend(load_inline(&engine.writeback, inode.id, state)?);
+    if offset > state.item.size {
+        budget.spend(zero_tail(engine, inode.id, state)?);
+        hole_to(engine, inode, state, offset)?;
+    }
+    if state.capability != Some(false) {
+        drop_capability(&engine.core.begin(), inode.id, state)?;
+    }
+    state.reported.clear();
+    let time = engine.core.now();
+    state.item.mtime = time;
+    state.item.ctime = time;
+    Ok(())
 }
 
 /// Volumes without NO_HOLES want items for gaps behind the old end. Preallocated extents
@@ -235,6 +248,23 @@ fn straight(
     (parts, way): (&[&[u8]], WriteMode),
     budget: &mut DirtyReservation<'_>,
 ) -> Result<()> {
+    let len = end.next_multiple_of(engine.core.sector()) - start;
+    let paid = replace(engine, state, (start, end), |state| {
+        store(&engine.writeback, inode.id, state, start, parts, way)
+    })?;
+    budget.spend(len);
+    engine.reservations.forget_landed(len, paid);
+    Ok(())
+}
+
+/// Content from `start` on, to whose `end` the file reaches at least, is stored by `store` in place
+/// of what was dirty there.
+pub(super) fn replace<T>(
+    engine: &Engine,
+    state: &mut State,
+    (start, end): (u64, u64),
+    store: impl FnOnce(&mut State) -> std::result::Result<T, Unstored>,
+) -> Result<T> {
     let old_size = state.item.size;
     state.item.size = old_size.max(end);
     let end = end.next_multiple_of(engine.core.sector());
@@ -243,19 +273,10 @@ fn straight(
     let dirty = state.dirty.take();
     state.pending_from =
         dirty.as_ref().and_then(|d| dirty_beside(d, state.landed_size, start..end));
-    let stored = store(&engine.writeback, inode.id, state, start, parts, way);
+    let stored = store(state);
     state.pending_from = None;
     state.dirty = dirty;
-    match stored {
-        Ok(paid) => {
-            budget.spend(end - start);
-            engine.reservations.forget_landed(end - start, paid);
-        }
-        Err(error) => {
-            state.item.size = old_size;
-            return Err(error.into());
-        }
-    }
+    let stored = stored.inspect_err(|_| state.item.size = old_size)?;
     if let Some(dirty) = &mut state.dirty {
         let before = dirty.bytes();
         dirty.remove(start, end);
@@ -265,7 +286,7 @@ fn straight(
             state.dirty = None;
         }
     }
-    Ok(())
+    Ok(stored)
 }
 
 /// The first dirty place at or behind `from` that is not in `range`.

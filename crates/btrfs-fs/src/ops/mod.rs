@@ -6,6 +6,7 @@ pub mod attr;
 pub mod copy;
 pub mod create;
 pub(crate) mod defragment;
+pub(crate) mod encoded;
 pub mod fallocate;
 pub mod flags;
 pub mod io;

@@ -61,11 +61,16 @@ impl Method {
 
     /// The bits that a superblock has where there are such extents.
     pub(crate) fn incompat(&self) -> u64 {
-        match self.kind {
-            Compression::None | Compression::Zlib => 0,
-            Compression::Lzo => incompat::COMPRESS_LZO,
-            Compression::Zstd => incompat::COMPRESS_ZSTD,
-        }
+        incompat_of(self.kind)
+    }
+}
+
+/// The bits that a superblock has where there are extents of that kind.
+pub(crate) fn incompat_of(kind: Compression) -> u64 {
+    match kind {
+        Compression::None | Compression::Zlib => 0,
+        Compression::Lzo => incompat::COMPRESS_LZO,
+        Compression::Zstd => incompat::COMPRESS_ZSTD,
     }
 }
 

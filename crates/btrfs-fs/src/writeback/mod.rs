@@ -5,14 +5,16 @@
 //!
 //! What it does not know: when content is to be written back, and who waits for it.
 
+mod encoded;
 mod flush;
 mod pack;
 mod packed;
 mod place;
 mod store;
 
+pub use encoded::{Fit, store_extent, store_item};
 pub use flush::{Flushed, dirty_of, fill_sector, flush_to_extents, load_inline};
-pub use store::{WriteMode, store};
+pub use store::{Unstored, WriteMode, store};
 
 use crate::extents::{Mapped, map_range};
 use crate::ino::{self, InodeId};

@@ -1,5 +1,6 @@
 //! Storing what was compressed ahead (pack.rs): each piece in an extent of its own, or in the item
-//! of a short file; what did not get smaller, or was changed meanwhile, as it is.
+//! of a short file; what did not get smaller, or was changed meanwhile, as it is. What others
+//! compressed enters the epoch in the same way (encoded.rs).
 //!
 //! Invariants: as in store.rs; the superblock says that there are such extents before the delta
 //! has one (`Volume::announce`).
@@ -129,7 +130,14 @@ fn store_pieces(
     let entered = budget::suspended(|| {
         change(&writeback.core, |op| {
             let all = pieces.iter().zip(&extents);
-            op.run(|| all.into_iter().try_for_each(|(p, e)| enter(op, id, state, kind, p, e)))?;
+            op.run(|| {
+                all.into_iter().try_for_each(|(piece, extent)| {
+                    let sums = piece.stream.as_ref().map(|stream| stream.sums.clone());
+                    let (start, len) = (piece.start, piece.len);
+                    let place = Place { start, len, whole: len, within: 0 };
+                    enter(op, id, state, (kind, &place), (extent, sums))
+                })
+            })?;
             put_inode(op, id, state);
             Ok(())
         })
@@ -143,7 +151,7 @@ fn store_pieces(
     Ok(extents.len())
 }
 
-fn count(writeback: &Writeback, extents: u64, content: u64, stored: u64) {
+pub(super) fn count(writeback: &Writeback, extents: u64, content: u64, stored: u64) {
     let stats = &writeback.stats;
     stats.data_extents.add(extents);
     stats.data_written_bytes.add(content);
@@ -187,36 +195,45 @@ fn land(
     Ok(extents)
 }
 
-/// One piece that has landed enters the epoch.
-fn enter(
+/// What of a file is in a compressed extent, in whole sectors.
+pub(super) struct Place {
+    pub(super) start: u64,
+    pub(super) len: u64,
+    /// How much is in the extent, and where in that the file's part begins.
+    pub(super) whole: u64,
+    pub(super) within: u64,
+}
+
+/// What has landed in `extent` enters the epoch, with the checksums of what was stored.
+pub(super) fn enter(
     op: &Op<'_>,
     id: InodeId,
     state: &mut State,
-    kind: Compression,
-    piece: &Piece,
-    extent: &Extent,
+    (kind, place): (Compression, &Place),
+    (extent, sums): (&Extent, Option<Box<[u8]>>),
 ) -> Result<()> {
-    let (start, end) = (piece.start, piece.start + piece.len);
+    let (start, end) = (place.start, place.start + place.len);
     let now = map_near(&op.view, id, op.core.sector(), (start, end), state.near).fs()?;
     drop_range(op, id, state, &now, start, end)?;
     let fields = FileExtentFields {
         generation: op.generation().0,
-        ram_bytes: piece.len,
+        ram_bytes: place.whole,
         compression: kind as u8,
         encryption: 0,
         other_encoding: 0,
         kind: FileExtentKind::Regular as u8,
         disk_bytenr: extent.logical,
         disk_num_bytes: extent.len,
-        offset: 0,
-        num_bytes: piece.len,
+        offset: place.within,
+        num_bytes: place.len,
     };
     op.core.contents.forget(extent.logical.0);
-    op.allocate(*extent, (id.tree, id.objectid, start)).fs()?;
+    let origin = start.wrapping_sub(place.within);
+    op.allocate(*extent, (id.tree, id.objectid, origin)).fs()?;
     state.near = Some(start);
     insert_regular(op, id, state, start, FileExtentKind::Regular, kind, fields);
-    if let Some(stream) = &piece.stream {
-        op.put_sums(extent.logical, extent.logical, stream.sums.clone());
+    if let Some(sums) = sums {
+        op.put_sums(extent.logical, extent.logical, sums);
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 //! while one is open.
 
 use super::Guard;
+use btrfs_disk::compress::Encoded;
 use btrfs_fs::{
     Caller, Committed, Defragment, Delete, NewExtent, NewSubvolume, ReceivedFrom, SubvolId,
     SubvolumeInfo, Usage,
@@ -28,6 +29,15 @@ impl Guard {
 
     pub(crate) fn defragment(&self, ino: Ino, wish: &Defragment) -> Result<u64> {
         self.change()?.defragment(ino, wish)
+    }
+
+    pub(crate) fn write_encoded(
+        &self,
+        ino: Ino,
+        offset: u64,
+        encoded: &Encoded<'_>,
+    ) -> Result<bool> {
+        self.change()?.write_encoded(ino, offset, encoded)
     }
 
     pub(crate) fn create_subvolume(

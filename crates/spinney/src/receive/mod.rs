@@ -82,4 +82,11 @@ impl ReceiveOptions {
         self.0.max_errors = errors;
         self
     }
+
+    /// Content that the stream has compressed is written as content, by the rules of the volume, and
+    /// not stored as it is.
+    pub fn decompress(mut self, yes: bool) -> ReceiveOptions {
+        self.0.decompress = yes;
+        self
+    }
 }

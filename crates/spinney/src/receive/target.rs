@@ -9,6 +9,7 @@
 
 use crate::tree::Node;
 use crate::volume::Volume;
+use btrfs_disk::compress::Encoded;
 use btrfs_fs::{Caller, NewSubvolume, ReceivedFrom, SubvolId, SubvolumeInfo};
 use btrfs_receiver::{CloneFrom, Made, New, Received, RelPath, Target, Times};
 use btrfs_send::{Origin, Special};
@@ -271,6 +272,19 @@ impl Target for InVolume<'_> {
     fn write(&mut self, path: RelPath<'_>, offset: u64, data: &[u8]) -> Result<()> {
         let ino = self.file(path)?;
         write_all(self.fs(), ino, offset, data)
+    }
+
+    fn write_encoded(
+        &mut self,
+        path: RelPath<'_>,
+        offset: u64,
+        encoded: &Encoded<'_>,
+    ) -> Result<()> {
+        let ino = self.file(path)?;
+        match self.volume.guard().write_encoded(ino, offset, encoded)? {
+            true => Ok(()),
+            false => write_all(self.fs(), ino, offset, encoded.content()),
+        }
     }
 
     fn clone(&mut self, from: &CloneFrom<'_>, path: RelPath<'_>, at: u64, len: u64) -> Result<()> {

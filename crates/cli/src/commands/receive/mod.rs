@@ -50,7 +50,8 @@ Options
     -q                say nothing but errors
     --dump            print what the stream says, a line for each command; nothing is changed
     --force-decompress
-                      decompress compressed content: done always
+                      write compressed content (of `send --compressed-data`) by the rules of
+                      the volume, where an image would get it as it is
     --subvol PATH, --subvolid ID
                       DIRECTORY in an image starts from this subvolume, not the default one
 
@@ -96,7 +97,7 @@ fn parse(mut args: Args) -> Result<Wanted> {
             }
             Arg::Short('C') | Arg::Long("chroot") => wanted.confined = true,
             Arg::Short('m') => wanted.point = Some(args.path()?),
-            Arg::Long("force-decompress") => {}
+            Arg::Long("force-decompress") => wanted.options.decompress = true,
             Arg::Short('v') | Arg::Long("verbose") => wanted.verbose = true,
             Arg::Short('q') | Arg::Long("quiet") => wanted.verbose = false,
             Arg::Long("subvol") => wanted.subvol = subvol_path(&args.text()?)?,
@@ -156,7 +157,8 @@ fn into_image(
     }
     let options = ReceiveOptions::new()
         .only_one(wanted.options.only_one)
-        .max_errors(wanted.options.max_errors);
+        .max_errors(wanted.options.max_errors)
+        .decompress(wanted.options.decompress);
     let dir = Path::new(OsStr::from_bytes(&inside.path));
     let failed = volume.receive(dir, input, &options, |told| match told {
         Receiving::Begun(path) => wanted.begun(path),

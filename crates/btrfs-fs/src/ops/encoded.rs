@@ -1,0 +1,81 @@
+//! Writes of what the caller has compressed already, and that stays as it is.
+
+use super::io::{check_file, end_of, prepare, replace};
+use crate::engine::Engine;
+use crate::inode::Inode;
+use crate::reserve::{DirtyReservation, cost};
+use crate::writeback::{Fit, store_extent, store_item};
+use btrfs_disk::compress::Encoded;
+use inode_index::Ref;
+use vfs::{Ino, Result};
+
+/// Writes the content of `encoded` as it is. False: it cannot be had so, and nothing was written;
+/// the caller writes it as content.
+pub fn write_encoded(
+    engine: &Engine,
+    ino: Ino,
+    offset: u64,
+    encoded: &Encoded<'_>,
+) -> Result<bool> {
+    let end = end_of(offset, encoded.content().len() as u64)?;
+    let inode = engine.inodes.get(ino)?;
+    engine.subvol_writable(inode.id.tree)?;
+    if encoded.content().is_empty() || !may_fit(engine, &inode, offset, encoded)? {
+        return Ok(false);
+    }
+    let room = engine.writeback.room_for(encoded);
+    engine.reserver.within_limits(inode.id.tree, room)?;
+    let most = room + 4 * engine.core.sector();
+    let cost = cost::write(&engine.core.geometry, false);
+    let mut reserved = match engine.reserver.reserve_content(most, cost) {
+        // The content itself may be shorter than the stream that it is a part of.
+        Err(error) if error.errno() == libc::ENOSPC => return Ok(false),
+        other => other?,
+    };
+    write_locked(engine, &inode, (offset, end), encoded, &mut reserved.dirty)
+}
+
+fn may_fit(
+    engine: &Engine,
+    inode: &Inode,
+    offset: u64,
+    encoded: &Encoded<'_>,
+) -> Result<bool> {
+    let state = inode.read()?;
+    check_file(&state)?;
+    Ok(engine.writeback.fits(&state, offset, encoded).is_some())
+}
+
+fn write_locked(
+    engine: &Engine,
+    inode: &Ref<Inode>,
+    (offset, end): (u64, u64),
+    encoded: &Encoded<'_>,
+    budget: &mut DirtyReservation<'_>,
+) -> Result<bool> {
+    let _queued = engine.writeback.queue().add_at_end(inode);
+    let _still = engine.core.addresses.hold_still();
+    let mut state = inode.write()?;
+    let state = &mut *state;
+    // It may have changed before it was locked.
+    let Some(fit) = engine.writeback.fits(state, offset, encoded) else { return Ok(false) };
+    prepare(engine, inode, state, offset, budget)?;
+    state.item_dirty = true;
+    let (room, kind) = (engine.writeback.room_for(encoded), encoded.compression());
+    let stored = replace(engine, state, (offset, end), |state| match fit {
+        Fit::Item(stream) => {
+            store_item(&engine.writeback, inode.id, state, (kind, stream)).map(|()| 0)
+        }
+        Fit::Extent(stream) => {
+            store_extent(&engine.writeback, inode.id, state, (offset, encoded, stream))
+        }
+    });
+    let paid = match stored {
+        // What is free may be in pieces.
+        Err(error) if error.errno() == libc::ENOSPC => return Ok(false),
+        other => other?,
+    };
+    budget.spend(room);
+    engine.reservations.forget_landed(room, paid);
+    Ok(true)
+}

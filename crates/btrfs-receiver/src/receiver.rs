@@ -54,8 +54,7 @@ pub fn receive(
     let mut decoder = Decoder::new(input);
     let inherited = Inherited::default();
     let (open, room, decompress) = (None, Vec::new(), options.decompress);
-    let mut receiver =
-        Receiver { target, told, open, damaged: false, inherited, room, decompress };
+    let mut receiver = Receiver { target, told, open, damaged: false, inherited, room, decompress };
     let (mut some, mut errors) = (false, 0);
     loop {
         let command = match decoder.next_command() {

@@ -1,5 +1,6 @@
 //! Streams of `btrfs send`, played to a target that holds the receiver to its promises.
 
+use btrfs_disk::compress::{Encoded, MAX_UNCOMPRESSED};
 use btrfs_receiver::{
     CloneFrom, Event, Made, New, Options, Received, RelPath, Target, Times, receive,
 };
@@ -99,6 +100,11 @@ impl Target for Watching {
     fn write(&mut self, path: RelPath<'_>, _: u64, data: &[u8]) -> Result<()> {
         assert!(data.len() <= MAX_COMMAND);
         self.path(path)
+    }
+    fn write_encoded(&mut self, path: RelPath<'_>, at: u64, encoded: &Encoded<'_>) -> Result<()> {
+        let (content, whole) = (encoded.content().len() as u64, encoded.whole_len());
+        assert!(whole <= MAX_UNCOMPRESSED as u64 && encoded.within() + content <= whole);
+        self.write(path, at, encoded.content())
     }
     fn clone(&mut self, from: &CloneFrom<'_>, path: RelPath<'_>, _: u64, _: u64) -> Result<()> {
         self.both(from.path, path)

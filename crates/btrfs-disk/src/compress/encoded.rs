@@ -58,6 +58,8 @@ impl<'a> Encoded<'a> {
             Compression::Lzo => lzo::decompress(sector_size, stream, room)?,
             Compression::Zstd => zstd::decompress(stream, room)?,
         };
+        // Decoders may write further than they say.
+        room[made..].fill(0);
         let stream = match compression {
             Compression::Lzo => lzo::whole(stream)?,
             _ => stream,
@@ -71,6 +73,7 @@ impl<'a> Encoded<'a> {
         &self.whole[self.within..self.within + self.len]
     }
 
+    /// By what the stream was made.
     pub fn compression(&self) -> Compression {
         self.compression
     }

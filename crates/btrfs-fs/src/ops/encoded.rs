@@ -11,7 +11,7 @@ use vfs::{Ino, Result};
 
 /// Writes the content of `encoded` as it is. False: it cannot be had so, and nothing was written;
 /// the caller writes it as content.
-pub fn write_encoded(
+pub(crate) fn write_encoded(
     engine: &Engine,
     ino: Ino,
     offset: u64,
@@ -35,12 +35,7 @@ pub fn write_encoded(
     write_locked(engine, &inode, (offset, end), encoded, &mut reserved.dirty)
 }
 
-fn may_fit(
-    engine: &Engine,
-    inode: &Inode,
-    offset: u64,
-    encoded: &Encoded<'_>,
-) -> Result<bool> {
+fn may_fit(engine: &Engine, inode: &Inode, offset: u64, encoded: &Encoded<'_>) -> Result<bool> {
     let state = inode.read()?;
     check_file(&state)?;
     Ok(engine.writeback.fits(&state, offset, encoded).is_some())

@@ -22,7 +22,7 @@ use vfs::{Errno, FsError};
 
 /// How a file may have it.
 #[derive(Clone, Copy, Debug)]
-pub enum Fit<'e> {
+pub(crate) enum Fit<'e> {
     /// In its item, for it is all that the file has.
     Item(&'e [u8]),
     /// In an extent of its own.
@@ -65,7 +65,7 @@ impl Writeback {
 
 /// Stores it in the file's item. The caller holds the inode, has set its size and owns the
 /// content that was dirty.
-pub fn store_item(
+pub(crate) fn store_item(
     writeback: &Writeback,
     id: InodeId,
     state: &mut State,
@@ -79,7 +79,7 @@ pub fn store_item(
 /// Stores `stream`, which `encoded` is a part of, in an extent at `offset`. The caller holds the
 /// inode, has set its size, and owns a reservation of [`Writeback::room_for`]. Answers what of
 /// that the extent took. ENOSPC: there is no room in one piece.
-pub fn store_extent(
+pub(crate) fn store_extent(
     writeback: &Writeback,
     id: InodeId,
     state: &mut State,

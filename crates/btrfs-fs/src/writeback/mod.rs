@@ -12,9 +12,10 @@ mod packed;
 mod place;
 mod store;
 
-pub use encoded::{Fit, store_extent, store_item};
+pub(crate) use encoded::{Fit, store_extent, store_item};
 pub use flush::{Flushed, dirty_of, fill_sector, flush_to_extents, load_inline};
-pub use store::{Unstored, WriteMode, store};
+pub(crate) use store::Unstored;
+pub use store::{WriteMode, store};
 
 use crate::extents::{Mapped, map_range};
 use crate::ino::{self, InodeId};

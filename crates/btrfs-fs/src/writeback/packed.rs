@@ -131,12 +131,7 @@ fn store_pieces(
         change(&writeback.core, |op| {
             let all = pieces.iter().zip(&extents);
             op.run(|| {
-                all.into_iter().try_for_each(|(piece, extent)| {
-                    let sums = piece.stream.as_ref().map(|stream| stream.sums.clone());
-                    let (start, len) = (piece.start, piece.len);
-                    let place = Place { start, len, whole: len, within: 0 };
-                    enter(op, id, state, (kind, &place), (extent, sums))
-                })
+                all.into_iter().try_for_each(|(p, e)| enter_piece(op, id, state, (kind, p), e))
             })?;
             put_inode(op, id, state);
             Ok(())
@@ -193,6 +188,18 @@ fn land(
         }
     }
     Ok(extents)
+}
+
+fn enter_piece(
+    op: &Op<'_>,
+    id: InodeId,
+    state: &mut State,
+    (kind, piece): (Compression, &Piece),
+    extent: &Extent,
+) -> Result<()> {
+    let place = Place { start: piece.start, len: piece.len, whole: piece.len, within: 0 };
+    let sums = piece.stream.as_ref().map(|stream| stream.sums.clone());
+    enter(op, id, state, (kind, &place), (extent, sums))
 }
 
 /// What of a file is in a compressed extent, in whole sectors.

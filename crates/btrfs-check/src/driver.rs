@@ -183,7 +183,8 @@ impl Run<'_> {
         self.cx.report.totals.subvolumes = alive.len() as u64;
         self.cx.report.totals.dead_subvolumes = dead.len() as u64;
         let relocations = self.roots.relocations();
-        let count = self.quotas.is_some() && dead.is_empty() && relocations.is_empty();
+        let full = self.quotas.as_ref().is_some_and(|quotas| quotas.simple.is_none());
+        let count = full && dead.is_empty() && relocations.is_empty();
         self.usage.reached = count.then(Vec::new);
         for start in &alive {
             self.files(start, &mut shared);
@@ -220,6 +221,12 @@ impl Run<'_> {
         let (cx, known) = (&mut self.cx, self.known);
         compare::compare(cx, &mut self.extents, &refs, &self.usage, known);
         compare::placement(cx, &self.extents, &self.layout, known);
+        if let Some((quotas, since)) = self.quotas.as_ref().and_then(|q| Some((q, q.simple?)))
+            && known.trees
+            && known.extent_tree
+        {
+            quotas.check_simple(cx, since, &self.extents, &self.usage);
+        }
         let totals = &mut cx.report.totals;
         totals.tree_blocks = self.usage.blocks.len() as u64;
         totals.tree_bytes = totals.tree_blocks * u64::from(cx.geometry.node_size);

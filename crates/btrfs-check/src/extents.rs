@@ -22,6 +22,9 @@ pub(crate) struct StoredExtent {
     pub flags: u64,
     /// Tree blocks only.
     pub level: u8,
+    pub generation: u64,
+    /// Content that says who wrote it first (simple quotas).
+    pub first_owner: Option<TreeId>,
 }
 
 impl StoredExtent {
@@ -111,6 +114,8 @@ impl ExtentTree {
             refs: item.fields.refs,
             flags: item.fields.flags,
             level,
+            generation: item.fields.generation,
+            first_owner: item.first_owner(),
         };
         if extent.flags & extent_flags::FULL_BACKREF != 0 {
             self.full.insert(extent.start);

@@ -94,6 +94,8 @@ mod remedy {
         "copy the file aside, delete it and put the copy in its place";
     pub(super) const RESTORE_FILE: &str = "restore the file from a backup or another snapshot";
     pub(super) const RESCAN_QUOTA: &str = "mount it and count anew: `btrfs quota rescan -w`";
+    pub(super) const BEGIN_QUOTA_ANEW: &str =
+        "mount it, disable quotas and enable them anew: they count what is written from then on";
     pub(super) const RECEIVED: &str = "do not base an incremental send or receive on it";
     pub(super) const HARMLESS: &str = "nothing needs to be done";
 }
@@ -322,6 +324,20 @@ kinds! {
         really_exclusive: u64,
     } => "quota group {level}/{id} says {referenced} bytes referenced and {exclusive} exclusive, \
           its subvolumes reach {really_referenced} and {really_exclusive}";
+    "qgroup-owned" Warning BEGIN_QUOTA_ANEW QgroupOwned {
+        level: u64,
+        id: u64,
+        referenced: u64,
+        exclusive: u64,
+        owned: u64,
+    } => "simple quota group {level}/{id} says {referenced} bytes referenced and {exclusive} exclusive, \
+          its subvolumes own {owned}";
+    "qgroup-missing" Warning BEGIN_QUOTA_ANEW QgroupMissing { id: u64, owned: u64 }
+        => "subvolume {id} owns {owned} bytes and has no simple quota group";
+    "extent-owner-missing" Warning BEGIN_QUOTA_ANEW ExtentOwnerMissing
+        => "content of after simple quotas began does not say who wrote it first";
+    "simple-quota-flag" Warning BEGIN_QUOTA_ANEW SimpleQuotaFlag
+        => "simple quotas are kept, and the superblock does not say so";
     "uuid-missing" Note MOUNT UuidMissing { subvolume: TreeId }
         => "subvolume {subvolume} is not in the UUID tree";
     "uuid-stray" Note MOUNT UuidStray { key: Key } => "UUID tree entry {key} has no subvolume";

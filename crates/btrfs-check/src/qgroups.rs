@@ -1,22 +1,26 @@
 //! Quota groups: what each says it holds, against what its subvolumes really reach.
 //!
 //! An extent counts for a group if any of the group's subvolumes reaches it, and as
-//! exclusive if no subvolume outside of the group does. Not looked at while the kernel
+//! exclusive if no subvolume outside of the group does. Simple quotas count an extent of after they began for
+//! its first owner alone: content says it, of a tree block it is the tree in its header. Not looked at while the kernel
 //! itself would not trust the numbers: quotas that are off, being rescanned or marked as
 //! inconsistent; subvolumes that are half deleted; an interrupted balance.
 
-use crate::refs::Reached;
+use crate::extents::ExtentTree;
+use crate::refs::{Reached, Usage};
 use crate::source::Context;
 use crate::walk::Leaf;
 use crate::{Finding, FindingKind};
 use btrfs_disk::TreeId;
+use btrfs_disk::ids::incompat;
+use btrfs_disk::items::simple_quotas_since;
 use btrfs_disk::key::kind;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// `BTRFS_QGROUP_STATUS_FLAG_ON`: quotas are kept.
 const ON: u64 = 1;
-/// Rescan, inconsistent, simple mode (which counts by another rule).
-const UNTRUSTED: u64 = 2 | 4 | 8;
+/// Rescan, inconsistent.
+const UNTRUSTED: u64 = 2 | 4;
 
 /// Referenced and exclusive bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -29,6 +33,8 @@ struct Counts {
 pub(crate) struct Quotas {
     generation: u64,
     flags: u64,
+    /// They are simple, and began in this generation.
+    pub simple: Option<u64>,
     groups: BTreeMap<u64, Counts>,
     /// Parents of a group.
     parents: BTreeMap<u64, Vec<u64>>,
@@ -42,7 +48,10 @@ impl Quotas {
                 bytes.map_or(0, |b| u64::from_le_bytes(b.try_into().expect("8 bytes")))
             };
             match key.kind {
-                kind::QGROUP_STATUS => (self.generation, self.flags) = (word(1), word(2)),
+                kind::QGROUP_STATUS => {
+                    (self.generation, self.flags) = (word(1), word(2));
+                    self.simple = simple_quotas_since(data);
+                }
                 kind::QGROUP_INFO => {
                     let counts = Counts { referenced: word(1), exclusive: word(3) };
                     self.groups.insert(key.offset, counts);
@@ -94,6 +103,61 @@ impl Quotas {
                     exclusive: stored.exclusive,
                     really_referenced: counted.referenced,
                     really_exclusive: counted.exclusive,
+                };
+                cx.add(Finding::new(kind).tree(TreeId::QUOTA));
+            }
+        }
+    }
+
+    /// The same of simple quotas, by extents and the blocks that were seen.
+    pub(crate) fn check_simple(
+        &self,
+        cx: &mut Context<'_>,
+        since: u64,
+        stored: &ExtentTree,
+        usage: &Usage,
+    ) {
+        if cx.volume.superblock().fields.incompat_flags & incompat::SIMPLE_QUOTA == 0 {
+            cx.add(Finding::new(FindingKind::SimpleQuotaFlag));
+        }
+        let mut owned = BTreeMap::<u64, u64>::new();
+        for extent in stored.extents.iter().filter(|extent| extent.generation >= since) {
+            let owner = match extent.is_block() {
+                true => usage.blocks.get(&extent.start).map(|block| block.owner),
+                false => extent.first_owner,
+            };
+            // In the generation itself the kernel may have been at it before they began.
+            if owner.is_none() && !extent.is_block() && extent.generation > since {
+                cx.add(Finding::new(FindingKind::ExtentOwnerMissing).at(extent.start));
+            }
+            if let Some(tree) = owner.filter(|tree| tree.is_subvolume() && tree.0 >> 48 == 0) {
+                let sum = owned.entry(tree.0).or_default();
+                *sum = sum.saturating_add(extent.len);
+            }
+        }
+        let mut counted = BTreeMap::<u64, u64>::new();
+        for (id, owned) in owned {
+            if !self.groups.contains_key(&id) {
+                cx.add(Finding::new(FindingKind::QgroupMissing { id, owned }).tree(TreeId::QUOTA));
+            }
+            for group in self.with(id) {
+                let sum = counted.entry(group).or_default();
+                *sum = sum.saturating_add(owned);
+            }
+        }
+        self.compare_simple(cx, &counted);
+    }
+
+    fn compare_simple(&self, cx: &mut Context<'_>, counted: &BTreeMap<u64, u64>) {
+        for (group, stored) in &self.groups {
+            let owned = counted.get(group).copied().unwrap_or(0);
+            if (stored.referenced, stored.exclusive) != (owned, owned) {
+                let kind = FindingKind::QgroupOwned {
+                    level: group >> 48,
+                    id: group & ((1 << 48) - 1),
+                    referenced: stored.referenced,
+                    exclusive: stored.exclusive,
+                    owned,
                 };
                 cx.add(Finding::new(kind).tree(TreeId::QUOTA));
             }

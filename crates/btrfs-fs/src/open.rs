@@ -149,15 +149,20 @@ fn read_only_reason(
     if options.read_only {
         return Ok(Some("mounted read-only".into()));
     }
-    if let Some(why) = unmaintained(store, roots).fs()? {
+    if let Some(why) = unmaintained(volume, store, roots).fs()? {
         return Ok(Some(why));
     }
     crate::device_extents::differ(store, roots, volume).fs()
 }
 
 /// Structures that the volume has and this program does not keep up to date yet.
-fn unmaintained(store: &NodeStore, roots: &Roots) -> btrfs_disk::Result<Option<String>> {
-    if let Some(why) = simple_quotas(store, roots)? {
+fn unmaintained(
+    volume: &Volume,
+    store: &NodeStore,
+    roots: &Roots,
+) -> btrfs_disk::Result<Option<String>> {
+    let incompat = volume.superblock().fields.incompat_flags;
+    if let Some(why) = quotas(store, roots, incompat)? {
         return Ok(Some(why));
     }
     if let Some(root) = roots.get(TreeId::ROOT) {
@@ -184,14 +189,17 @@ fn balance(store: &NodeStore, root: &TreeRoot) -> btrfs_disk::Result<Option<Stri
     }))
 }
 
-/// Simple quotas count an extent for the subvolume that it was first written in. A quota tree that cannot
-/// be read keeps nobody from reading files.
-fn simple_quotas(store: &NodeStore, roots: &Roots) -> btrfs_disk::Result<Option<String>> {
+/// A quota tree that cannot be read, or says what is not known, keeps nobody from reading files.
+fn quotas(store: &NodeStore, roots: &Roots, incompat: u64) -> btrfs_disk::Result<Option<String>> {
     let Some(root) = roots.get(TreeId::QUOTA) else { return Ok(None) };
-    let why = "simple quotas are enabled and not maintained yet; disable them with \
-               `btrfs quota disable`";
     match quota_flags(store, &root.root) {
-        Ok(flags) => Ok((flags & qgroup_status::SIMPLE != 0).then(|| why.into())),
+        Ok(flags) if flags & !qgroup_status::KNOWN != 0 => {
+            Ok(Some(format!("quotas have flags {flags:#x}, which are not known")))
+        }
+        Ok(flags) => {
+            let odd = flags & qgroup_status::SIMPLE != 0 && incompat & incompat::SIMPLE_QUOTA == 0;
+            Ok(odd.then(|| "quotas are simple, and the superblock does not say so".into()))
+        }
         Err(Error::Corrupt(what)) => Ok(Some(format!("the quota tree is damaged: {what}"))),
         Err(error) => Err(error),
     }

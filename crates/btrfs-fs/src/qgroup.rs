@@ -57,9 +57,9 @@ impl FromStr for QgroupId {
 pub struct Qgroup {
     /// Level and number.
     pub id: QgroupId,
-    /// Bytes that its subvolumes reach, as of the last commit.
+    /// Bytes that its subvolumes reach, as of the last commit; those that they own, where quotas are simple.
     pub referenced: u64,
-    /// Those of them that no other subvolume reaches.
+    /// Those of them that no other subvolume reaches; the same number, where quotas are simple.
     pub exclusive: u64,
     /// What it may reference at most, if that is limited.
     pub max_referenced: Option<u64>,
@@ -106,6 +106,8 @@ pub struct QuotaStatus {
     pub rescan: Option<u64>,
     /// The numbers are not to be trusted before a rescan.
     pub inconsistent: bool,
+    /// Simple quotas: an extent counts for the subvolume that wrote it first, as long as anybody has it.
+    pub simple: bool,
 }
 
 #[cfg(test)]

@@ -14,12 +14,18 @@ impl BtrfsFs {
         quota::enable(self.open()?)
     }
 
+    /// Begins to keep simple quotas, which count what is written from now on; nothing where quotas are kept.
+    pub fn enable_simple_quotas(&self) -> Result<()> {
+        quota::enable_simple(self.open()?)
+    }
+
     /// Ends quotas: all groups go.
     pub fn disable_quotas(&self) -> Result<()> {
         quota::disable(self.open()?)
     }
 
-    /// Counts all anew. ENOTCONN without quotas, EINPROGRESS where that is under way.
+    /// Counts all anew. ENOTCONN without quotas, EINPROGRESS where that is under way, EINVAL where they are
+    /// simple: nothing says what was written before they began.
     pub fn rescan_quotas(&self) -> Result<()> {
         quota::rescan(self.open()?)
     }
@@ -45,7 +51,8 @@ impl BtrfsFs {
         groups::create(self.open()?, id)
     }
 
-    /// Takes a group away. ENOENT; EBUSY: it has members, or its subvolume is there.
+    /// Takes a group away. ENOENT; EBUSY: it has members, its subvolume is there, or it has charges of simple
+    /// quotas.
     pub fn destroy_qgroup(&self, id: QgroupId) -> Result<()> {
         groups::destroy(self.open()?, id)
     }

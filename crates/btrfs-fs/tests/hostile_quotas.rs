@@ -125,6 +125,9 @@ fn quota_cases() -> Vec<Case> {
         case!("a status of all flags", Refuse, |p| {
             p.edit_as::<QgroupStatus>(TreeId::QUOTA, STATUS, |status| status.flags = u64::MAX);
         }),
+        case!("simple quotas that the superblock does not know", Refuse, |p| {
+            p.edit_as::<QgroupStatus>(TreeId::QUOTA, STATUS, |status| status.flags = 9);
+        }),
         case!("a status of another version", Refuse, |p| {
             p.edit_as::<QgroupStatus>(TreeId::QUOTA, STATUS, |status| status.version = 99);
         }),

@@ -284,7 +284,7 @@ fn quotas_come_and_go() {
     fs.enable_quotas().expect("enable");
     fs.wait_for_rescan().expect("a rescan");
     history(&fs, 2, 40);
-    let right = Some(QuotaStatus { rescan: None, inconsistent: false });
+    let right = Some(QuotaStatus { rescan: None, inconsistent: false, simple: false });
     assert_eq!(fs.quota_status().unwrap(), right);
     fs.destroy().expect("close");
     drop(fs);

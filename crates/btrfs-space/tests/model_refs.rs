@@ -127,7 +127,7 @@ impl World {
             if self.deltas.get(Logical(extent)).is_some() {
                 return;
             }
-            self.deltas.born(Logical(extent), len, kind);
+            self.deltas.born(Logical(extent), len, kind, TreeId::FS);
             self.model.insert(extent, BTreeMap::new());
             self.born += 1;
         }
@@ -229,7 +229,7 @@ fn holders_of_one_hash_stand_side_by_side() {
     let (mut tree, mut deltas) = (Tree::new(), RefDeltas::new());
     let format = Format::new(&geometry(4096), Generation(1));
     let extent = Logical(1 << 20);
-    deltas.born(extent, 4096, ExtentKind::Data);
+    deltas.born(extent, 4096, ExtentKind::Data, TreeId::FS);
     // Fills the inline room, so that the twins get items of their own.
     for parent in 1..20 {
         let owner = RefOwner::SharedData { parent: Logical(parent * 4096) };
@@ -281,20 +281,28 @@ fn what_does_not_add_up_is_damage() {
     refused(
         &mut tree,
         &|d| {
-            d.born(extent, 4096, data);
+            d.born(extent, 4096, data, TreeId::FS);
             d.add(extent, 4096, data, owner, -1);
         },
         "drops 1",
     );
     let mut deltas = RefDeltas::new();
-    deltas.born(extent, 4096, data);
+    deltas.born(extent, 4096, data, TreeId::FS);
     deltas.add(extent, 4096, data, owner, 2);
     let drained = drain(&mut deltas, &mut tree, &format).expect("new");
     apply(&mut tree, drained.changes);
-    refused(&mut tree, &|d| d.born(extent, 4096, data), "there already");
+    refused(&mut tree, &|d| d.born(extent, 4096, data, TreeId::FS), "there already");
     // What was called free is in use.
-    refused(&mut tree, &|d| d.born(extent.offset(2048), 4096, data), "begins inside another");
-    refused(&mut tree, &|d| d.born(Logical(extent.0 - 4096), 8192, data), "there already");
+    refused(
+        &mut tree,
+        &|d| d.born(extent.offset(2048), 4096, data, TreeId::FS),
+        "begins inside another",
+    );
+    refused(
+        &mut tree,
+        &|d| d.born(Logical(extent.0 - 4096), 8192, data, TreeId::FS),
+        "there already",
+    );
     refused(&mut tree, &|d| d.add(extent, 4096, data, owner, -3), "drops 3");
     refused(&mut tree, &|d| d.add(extent, 4096, data, other, -1), "drops 1");
     refused(&mut tree, &|d| d.add(extent, 8192, data, owner, -1), "does not fit");

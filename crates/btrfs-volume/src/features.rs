@@ -17,7 +17,8 @@ pub const INCOMPAT_SUPPORTED: u64 = incompat::MIXED_BACKREF
     | incompat::EXTENDED_IREF
     | incompat::SKINNY_METADATA
     | incompat::NO_HOLES
-    | incompat::METADATA_UUID;
+    | incompat::METADATA_UUID
+    | incompat::SIMPLE_QUOTA;
 
 /// Structures behind these bits are maintained on writes; verity is not among them.
 pub const COMPAT_RO_SUPPORTED: u64 =

@@ -189,7 +189,6 @@ fn unknown_and_foreign_volumes_are_refused_by_name() {
         (|f| f.incompat_flags |= 1 << 12, "zoned"),
         (|f| f.incompat_flags |= 1 << 13, "extent_tree_v2"),
         (|f| f.incompat_flags |= 1 << 14, "raid_stripe_tree"),
-        (|f| f.incompat_flags |= 1 << 16, "simple_quota"),
         (|f| f.incompat_flags |= 1 << 7, "raid56"),
         (|f| (f.num_devices, f.total_bytes) = (3, 3 * f.total_bytes), "3 devices"),
         (|f| f.sectorsize = 16384, "sector size 16384"),

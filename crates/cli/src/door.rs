@@ -7,6 +7,7 @@ mod committed;
 mod quotas;
 
 pub use committed::{CommittedTree, Token};
+pub use quotas::Switch;
 
 use crate::error::{Error, Result, io_text};
 use crate::sys;

@@ -8,6 +8,7 @@ use common::mount::{Mount, TRANSPORTS, lacks_fuse};
 use common::{Image, KernelMount, assert_clean, failing, fine, json, sh, spinney, text};
 use std::fs;
 use std::process::Command;
+use testkit::oracle::{newer_btrfs, newer_btrfs_check, run};
 use testkit::require;
 
 /// Standard output of `btrfs`, which must succeed.
@@ -229,4 +230,91 @@ fn others_may_not() {
     }
     assert_eq!(spinney(&["quota", "status", "--is-enabled", &root]).status.code(), Some(0));
     mount.umount();
+}
+
+/// Simple quotas with every verb; `at` names a place in the volume.
+fn simple_verbs(root: &str, at: &dyn Fn(&str) -> String) {
+    assert_eq!(fine(&["quota", "enable", "--simple", root]), "");
+    let told = fine(&["quota", "status", root]);
+    assert!(told.contains("squota (simple accounting)") && told.contains("no\n"), "{told}");
+    assert_eq!(json(&fine(&["quota", "status", "--json", root]))["mode"], "squota");
+    let (_, said) = failing(&["quota", "rescan", root]);
+    assert!(said.contains("cannot be counted anew"), "{said}");
+    fine(&["qgroup", "create", "1/1", root]);
+    fine(&["qgroup", "assign", &at("a"), "1/1", root]);
+    fine(&["subvolume", "create", "-q", &at("a/in")]);
+    fine(&["subvolume", "snapshot", "-q", &at("b"), &at("s")]);
+}
+
+fn numbers(root: &str) -> Vec<(String, u64)> {
+    let all = json(&fine(&["qgroup", "show", "--sync", "--json", root]));
+    let one = |group: &serde_json::Value| {
+        (group["qgroupid"].as_str().unwrap().to_owned(), group["referenced"].as_u64().unwrap())
+    };
+    all.as_array().unwrap().iter().map(one).collect()
+}
+
+/// As a newer `btrfs` shows what the kernel has of it, line by line.
+fn judged_simple(image: &Image, shown: &str) {
+    newer_btrfs_check(&image.path).unwrap();
+    let mount = KernelMount::new(&image.path, "noatime").unwrap();
+    let at = mount.path().display().to_string();
+    let newer = newer_btrfs().unwrap().display().to_string();
+    let report = run(&newer, &["qgroup", "show", "-pcre", "--raw", "--sync", &at]);
+    // Members of groups it shows behind their path.
+    let of_subvolumes = |text: &str| {
+        let lines = text.lines().filter(|line| line.starts_with("0/"));
+        lines.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<Vec<_>>()
+    };
+    assert_eq!(of_subvolumes(shown), of_subvolumes(&report.stdout), "{}", report.text());
+    mount.unmount().unwrap();
+}
+
+#[test]
+fn simple_quotas_of_an_image() {
+    require!(kernel_btrfs);
+    require!(newer_btrfs().is_ok(), "no newer btrfs-progs");
+    let image = filled("quota-simple");
+    let word = image.word();
+    simple_verbs(&word, &|name| image.at(&format!("/{name}")));
+    let file = image.dir.join("file").display().to_string();
+    fine(&["cp", &file, &image.at("/a/in/x")]);
+    fine(&["cp", "--reflink", &image.at("/a/in/x"), &image.at("/b/shared")]);
+    fine(&["subvolume", "delete", "-c", &image.at("/a/in")]);
+    fine(&["subvolume", "sync", &word]);
+    let held = ("0/258".to_owned(), 3_002_368);
+    assert!(numbers(&word).contains(&held), "{:?}", numbers(&word));
+    fine(&["qgroup", "clear-stale", &word]);
+    let (_, said) = failing(&["qgroup", "destroy", "0/258", &word]);
+    assert!(said.contains("owns extents"), "{said}");
+    let shown = fine(&["qgroup", "show", "-pcre", "--raw", &word]);
+    assert!(shown.contains("<squota space holder>"), "{shown}");
+    judged_simple(&image, &shown);
+    fine(&["check", "--data", &word]);
+    fine(&["rm", &image.at("/b/shared")]);
+    assert!(numbers(&word).contains(&("0/258".to_owned(), 0)));
+    fine(&["qgroup", "clear-stale", &word]);
+    assert_eq!(numbers(&word).iter().filter(|(id, _)| id == "0/258").count(), 0);
+    fine(&["quota", "disable", &word]);
+    newer_btrfs_check(&image.path).unwrap();
+}
+
+#[test]
+fn simple_quotas_of_a_mount() {
+    require!(kernel_btrfs);
+    require!(fuse);
+    require!(newer_btrfs().is_ok(), "no newer btrfs-progs");
+    let image = filled("quota-simple-mount");
+    let mount = Mount::new(&image, "");
+    simple_verbs(&mount.word(), &|name| mount.join(name).display().to_string());
+    // Where they are kept already nothing happens.
+    fine(&["btrfs", "quota", "enable", "-s", &mount.word()]);
+    fine(&["qgroup", "limit", "2M", &mount.join("a/in").display().to_string()]);
+    let refused = fs::write(mount.join("a/in/large"), vec![1; 3_000_000]).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EDQUOT), "{refused}");
+    fs::remove_file(mount.join("a/in/large")).unwrap();
+    fs::write(mount.join("a/in/small"), vec![1; 1 << 20]).unwrap();
+    let shown = fine(&["qgroup", "show", "--sync", "-pcre", "--raw", &mount.word()]);
+    mount.umount();
+    judged_simple(&image, &shown);
 }

@@ -39,12 +39,18 @@ impl Volume {
         guard.enable_quotas().and_then(|()| guard.wait_for_rescan()).map_err(|e| self.quota(e))
     }
 
+    /// Begins to keep simple quotas: an extent counts for the subvolume that wrote it first, as long as
+    /// anybody has it, and what was written before does not count. Nothing where quotas are kept.
+    pub fn enable_simple_quotas(&self) -> Result<()> {
+        self.guard().enable_simple_quotas().map_err(|e| self.quota(e))
+    }
+
     /// Ends quotas: all groups go.
     pub fn disable_quotas(&self) -> Result<()> {
         self.guard().disable_quotas().map_err(|e| self.quota(e))
     }
 
-    /// Counts all anew.
+    /// Counts all anew; refused where quotas are simple.
     pub fn rescan_quotas(&self) -> Result<()> {
         let guard = self.guard();
         let begun = match guard.rescan_quotas() {
@@ -98,6 +104,10 @@ impl Volume {
                 Error::refused(name, "quotas are not enabled")
                     .remedied("`spinney quota enable` begins to keep them")
             }
+            FsError::Posix(Errno::EINVAL) => {
+                let why = "simple quotas cannot be counted anew";
+                Error::refused(self.name().display(), why)
+            }
             other => Error::volume_said(self.name().display(), self.name(), other),
         }
     }
@@ -107,7 +117,7 @@ impl Volume {
         let why = match error {
             FsError::Posix(Errno::ENOENT) => "there is no such group",
             FsError::Posix(Errno::EEXIST) => "is there already",
-            FsError::Posix(Errno::EBUSY) => "has members, or is that of a subvolume",
+            FsError::Posix(Errno::EBUSY) => "has members, is that of a subvolume, or owns extents",
             FsError::Posix(Errno::EINVAL) => "there is no such group, or its level does not fit",
             other => return self.quota(other),
         };

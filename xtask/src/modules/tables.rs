@@ -64,7 +64,7 @@ pub(super) const CHECK: Table = &[
     ("walk", &["kind", "finding", "refs", "source"]),
     ("data", &["kind", "finding", "source", "walk"]),
     ("extents", &["kind", "finding", "refs", "source", "walk"]),
-    ("qgroups", &["kind", "finding", "refs", "source", "walk"]),
+    ("qgroups", &["extents", "kind", "finding", "refs", "source", "walk"]),
     ("chunks", &["kind", "finding", "source", "walk", "extents"]),
     ("csums", &["kind", "finding", "source", "walk", "extents"]),
     ("free_space", &["kind", "finding", "source", "walk", "extents"]),

@@ -167,6 +167,14 @@ impl ExtentItem {
         Ok(ExtentItem { fields, block_info, inline })
     }
 
+    /// The subvolume that first owned the extent, where the item says it (simple quotas).
+    pub fn first_owner(&self) -> Option<TreeId> {
+        self.inline.iter().find_map(|inline| match inline {
+            InlineRef::Owner { root } => Some(*root),
+            _ => None,
+        })
+    }
+
     pub fn to_vec(&self) -> Vec<u8> {
         let mut out = self.fields.to_vec();
         if let Some((key, level)) = self.block_info {

@@ -23,6 +23,7 @@ pub use free_space::{FREE_SPACE_USING_BITMAPS, FreeSpaceInfo};
 pub use inode::{InodeExtRef, InodeItem, InodeRef, Timespec, inode_flags, mode};
 pub use qgroup::{
     QGROUP_LEVEL_SHIFT, QgroupInfo, QgroupLimit, QgroupStatus, qgroup_limit, qgroup_status,
+    simple_quotas_since,
 };
 pub use root::{ROOT_SUBVOL_DEAD, ROOT_SUBVOL_RDONLY, RootItem, RootRef};
 

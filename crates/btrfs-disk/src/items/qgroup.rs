@@ -1,6 +1,8 @@
 //! Items of the quota tree. A relation (QGROUP_RELATION) is its key alone, there twice:
 //! group and parent, parent and group.
 
+use crate::le::FixedSize;
+
 /// Bits of [`QgroupStatus::flags`].
 pub mod qgroup_status {
     /// Quotas are kept.
@@ -11,6 +13,8 @@ pub mod qgroup_status {
     pub const INCONSISTENT: u64 = 1 << 2;
     /// Simple quotas: an extent counts for its first owner alone.
     pub const SIMPLE: u64 = 1 << 3;
+    /// All of them.
+    pub const KNOWN: u64 = ON | RESCAN | INCONSISTENT | SIMPLE;
 }
 
 /// Bits of [`QgroupLimit::flags`].
@@ -25,8 +29,17 @@ pub mod qgroup_limit {
 pub const QGROUP_LEVEL_SHIFT: u32 = 48;
 
 le_struct! {
-    /// With simple quotas another number follows: the generation that they began in.
+    /// With simple quotas another number follows: [`simple_quotas_since`].
     pub struct QgroupStatus[32] { version: u64, generation: u64, flags: u64, rescan: u64 }
+}
+
+/// The generation that simple quotas began in, out of the data of a QGROUP_STATUS: what is older does not
+/// count. `None`: quotas are not simple.
+pub fn simple_quotas_since(status: &[u8]) -> Option<u64> {
+    let (fixed, more) = status.split_at_checked(QgroupStatus::SIZE)?;
+    let flags = QgroupStatus::read(fixed).ok()?.flags;
+    let since = more.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+    (flags & qgroup_status::SIMPLE != 0).then_some(since)
 }
 
 le_struct! {

@@ -47,6 +47,7 @@ fn numbers<const N: usize>(input: &[u8]) -> Result<[u64; N]> {
 fn on_or_off(fs: &BtrfsFs, input: &[u8]) -> Result<Controlled> {
     match numbers::<1>(input)? {
         [wire::ENABLE] => fs.enable_quotas()?,
+        [wire::ENABLE_SIMPLE] => fs.enable_simple_quotas()?,
         [wire::DISABLE] => fs.disable_quotas()?,
         _ => return Err(Errno::EINVAL.into()),
     }

@@ -169,7 +169,7 @@ fn stays_inline(engine: &Engine, source: &Inode) -> Result<bool> {
 fn share(engine: &Engine, source: &Ref<Inode>, target: &Ref<Inode>, range: Range) -> Result<()> {
     engine.subvol_writable(target.id.tree)?;
     if source.id.tree != target.id.tree {
-        engine.reserver.within_limits(target.id.tree, range.len)?;
+        engine.reserver.may_share_into(target.id.tree, range.len)?;
     }
     let most = 8 * engine.core.sector();
     [source, target].iter().try_for_each(|inode| engine.writeback.flush_compressed(inode))?;

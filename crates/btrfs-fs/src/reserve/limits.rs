@@ -51,6 +51,7 @@ struct Table {
     groups: BTreeMap<u64, Group>,
     parents: BTreeMap<u64, Vec<u64>>,
     rescans: bool,
+    simple: bool,
 }
 
 impl Table {
@@ -70,6 +71,7 @@ pub(crate) struct Limits {
     any: AtomicBool,
     /// A commit has something to do though nothing changed.
     rescans: AtomicBool,
+    simple: AtomicBool,
     table: Mutex<Table>,
 }
 
@@ -78,6 +80,7 @@ impl Default for Limits {
         Limits {
             any: AtomicBool::new(false),
             rescans: AtomicBool::new(false),
+            simple: AtomicBool::new(false),
             table: Mutex::new(Rank::Leaf, Table::default()),
         }
     }
@@ -105,6 +108,11 @@ impl Limits {
         self.rescans.load(Ordering::Relaxed)
     }
 
+    /// An extent counts for its first owner alone, whoever else comes to have it.
+    pub(crate) fn are_simple(&self) -> bool {
+        self.simple.load(Ordering::Relaxed)
+    }
+
     /// A commit of everything has ended.
     pub(crate) fn all_landed(&self) {
         if self.any.load(Ordering::Relaxed) {
@@ -127,6 +135,7 @@ impl Limits {
             }
         }
         self.rescans.store(next.rescans, Ordering::Relaxed);
+        self.simple.store(next.simple, Ordering::Relaxed);
         self.any.store(!next.groups.is_empty(), Ordering::Relaxed);
         *table = next;
         Ok(())
@@ -152,8 +161,9 @@ fn read(cursor: &mut Cursor<'_, btrfs_tree::NodeStore>) -> Result<Table> {
             }
             kind::QGROUP_STATUS => {
                 let flags = QgroupStatus::read(data).map_err(|c| c.key(key))?.flags;
-                table.rescans =
-                    flags & qgroup_status::ON != 0 && flags & qgroup_status::RESCAN != 0;
+                let is = |flag| flags & qgroup_status::ON != 0 && flags & flag != 0;
+                table.rescans = is(qgroup_status::RESCAN);
+                table.simple = is(qgroup_status::SIMPLE);
             }
             kind::QGROUP_RELATION if is_above(&key) => {
                 table.parents.entry(key.objectid).or_default().push(key.offset);

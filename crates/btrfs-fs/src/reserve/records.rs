@@ -27,9 +27,11 @@ const INLINE_KIND: u64 = 1;
 const BLOCK_INFO: u64 = KEY_SIZE as u64 + 1;
 /// An extent item of a node, with the one reference in it: its tree's or its parent's number.
 const NODE_EXTENT: u64 = ExtentItemFields::SIZE as u64 + BLOCK_INFO + INLINE_KIND + 8 + HEADER;
+/// Who wrote an extent of data first, in its item: simple quotas have that.
+const FIRST_OWNER: u64 = INLINE_KIND + 8;
 /// An extent item of data, with the one reference in it.
 const DATA_EXTENT: u64 =
-    ExtentItemFields::SIZE as u64 + INLINE_KIND + ExtentDataRef::SIZE as u64 + HEADER;
+    ExtentItemFields::SIZE as u64 + INLINE_KIND + ExtentDataRef::SIZE as u64 + FIRST_OWNER + HEADER;
 /// An item that says which file refers to an extent.
 pub(super) const DATA_REFERENCE: u64 = ExtentDataRef::SIZE as u64 + HEADER;
 /// A pointer in its node.
@@ -47,7 +49,7 @@ pub(super) const ROOT_RECORDS: u64 =
 const _: () = {
     assert!(HEADER == 25 && POINTER == 33);
     assert!(INODE == 160 + 25 && NAMED == 30 + 25 && FILE_EXTENT == 53 + 25);
-    assert!(UNWRITTEN == 78 + 78 + 50 + 50 && DATA_REFERENCE == 28 + 25);
+    assert!(UNWRITTEN == 78 + 87 + 50 + 50 && DATA_REFERENCE == 28 + 25);
     assert!(NODE_RECORD == 33 + 18 + 25 + 2 * 25);
     assert!(ROOT_RECORDS == 439 + 2 * (18 + 255) + 3 * 25);
 };

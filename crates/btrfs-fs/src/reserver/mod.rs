@@ -103,6 +103,12 @@ impl Reserver {
         Ok(())
     }
 
+    /// As `within_limits`, for `bytes` that another subvolume has already: with simple quotas they count
+    /// for that one still.
+    pub(crate) fn may_share_into(&self, tree: TreeId, bytes: u64) -> Result<()> {
+        if self.reservations.limits.are_simple() { Ok(()) } else { self.within_limits(tree, bytes) }
+    }
+
     /// For `bytes` of content that an operation leaves in memory.
     pub fn reserve_dirty(&self, bytes: u64) -> Result<DirtyReservation<'_>> {
         if bytes == 0 {

@@ -8,7 +8,7 @@
 //! What it does not know: what the extent tree says about an extent.
 
 use super::owner::{ExtentKind, RefOwner};
-use btrfs_disk::{Key, Logical};
+use btrfs_disk::{Key, Logical, TreeId};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
@@ -19,6 +19,8 @@ pub struct ExtentDelta {
     pub kind: ExtentKind,
     /// Allocated in this epoch: the extent tree does not have it yet.
     pub born: bool,
+    /// The tree that it was allocated for, whoever has it now; of what is born alone.
+    pub first_owner: TreeId,
     /// The node's pointers become shared references from now on.
     pub full_backref: bool,
     /// Of a node that is born, where that is asked for.
@@ -35,6 +37,7 @@ impl ExtentDelta {
             len,
             kind,
             born: false,
+            first_owner: TreeId(0),
             full_backref: false,
             first_key: Key::MIN,
             torn: false,
@@ -98,10 +101,11 @@ impl RefDeltas {
         self.extents.get(&extent.0)
     }
 
-    /// The extent was allocated in this epoch. Must be said once, before or after its
-    /// first reference; only then may the drain create its item.
-    pub fn born(&mut self, extent: Logical, len: u64, kind: ExtentKind) {
-        self.entry(extent, len, kind).born = true;
+    /// The extent was allocated in this epoch, for the tree `owner`. Must be said once, before or
+    /// after its first reference; only then may the drain create its item.
+    pub fn born(&mut self, extent: Logical, len: u64, kind: ExtentKind, owner: TreeId) {
+        let entry = self.entry(extent, len, kind);
+        (entry.born, entry.first_owner) = (true, owner);
     }
 
     /// `owner` gains (or, negative, drops) `count` references to `extent`.
@@ -176,7 +180,9 @@ impl RefDeltas {
         }
         for (address, theirs) in other.extents {
             let entry = self.entry(Logical(address), theirs.len, theirs.kind);
-            entry.born |= theirs.born;
+            if theirs.born {
+                (entry.born, entry.first_owner) = (true, theirs.first_owner);
+            }
             entry.full_backref |= theirs.full_backref;
             entry.torn |= theirs.torn;
             for (owner, count) in theirs.owners {
@@ -237,7 +243,7 @@ mod tests {
         deltas.add(Logical(4096), 4096, ExtentKind::Data, A, 2);
         deltas.add(Logical(4096), 4096, ExtentKind::Data, A, -2);
         assert!(deltas.is_empty());
-        deltas.born(Logical(8192), 4096, ExtentKind::Data);
+        deltas.born(Logical(8192), 4096, ExtentKind::Data, TreeId(5));
         deltas.add(Logical(8192), 4096, ExtentKind::Data, A, 1);
         deltas.add(Logical(8192), 4096, ExtentKind::Data, A, -1);
         let delta = deltas.get(Logical(8192)).unwrap();

@@ -7,7 +7,7 @@ use super::merge::{Format, Outcome, merge};
 use super::owner::ExtentKind;
 use crate::Extent;
 use crate::items::{Changes, Items};
-use btrfs_disk::{Logical, Result};
+use btrfs_disk::{Logical, Result, TreeId};
 
 /// What a drain found.
 #[derive(Clone, Debug, Default)]
@@ -24,6 +24,25 @@ pub struct Drained {
     pub stillborn_nodes: Vec<Extent>,
     /// Data allocated in this epoch and unreferenced again; readers may still be at it.
     pub stillborn_data: Vec<Extent>,
+    /// What of `created` and `freed` simple quotas may count; empty where there are none.
+    pub owned: Vec<Owned>,
+}
+
+/// An extent that comes or goes, as simple quotas see it.
+#[derive(Clone, Copy, Debug)]
+pub struct Owned {
+    /// Where it is.
+    pub logical: Logical,
+    /// Bytes that it takes.
+    pub len: u64,
+    /// Content, or a tree block.
+    pub kind: ExtentKind,
+    /// It is created; else it is freed.
+    pub comes: bool,
+    /// In which it was allocated.
+    pub generation: u64,
+    /// Of what is created, and of content that says it.
+    pub owner: Option<TreeId>,
 }
 
 impl Drained {
@@ -48,7 +67,13 @@ fn one(
     logical: Logical,
     delta: &ExtentDelta,
 ) -> Result<()> {
-    let (fate, changes) = merge(items, format, logical, delta)?;
+    let (fate, changes, item) = merge(items, format, logical, delta)?;
+    let comes = fate == Outcome::Created;
+    if format.owners && (comes || fate == Outcome::Freed) {
+        let owner = if comes { Some(delta.first_owner) } else { item.first_owner() };
+        let (len, kind, generation) = (delta.len, delta.kind, item.fields.generation);
+        out.owned.push(Owned { logical, len, kind, comes, generation, owner });
+    }
     let extent = Extent { logical, len: delta.len };
     match fate {
         Outcome::Created => out.created.push(extent),

@@ -7,7 +7,7 @@ use super::separate::Separate;
 use crate::items::Items;
 use btrfs_disk::items::extent_flags;
 use btrfs_disk::key::kind;
-use btrfs_disk::{Corrupt, Error, Key, Logical, Result};
+use btrfs_disk::{Corrupt, Error, Key, Logical, Result, TreeId};
 use std::collections::BTreeMap;
 
 /// All references of one extent.
@@ -17,6 +17,8 @@ pub struct ExtentRefs {
     pub flags: u64,
     /// Generation in which the extent was allocated; 0 for one that no tree has yet.
     pub generation: u64,
+    /// Who wrote it first, where that is known (simple quotas).
+    pub first_owner: Option<TreeId>,
     pub owners: BTreeMap<RefOwner, u64>,
 }
 
@@ -71,6 +73,7 @@ pub fn current_refs(
     let mut out = ExtentRefs { refs, flags, ..ExtentRefs::default() };
     if let Some((_, item)) = find_item(items, logical)? {
         out.generation = item.fields.generation;
+        out.first_owner = item.first_owner();
         for inline in &item.inline {
             if let Some(owner) = RefOwner::of_inline(inline) {
                 *out.owners.entry(owner).or_default() += inline.count();

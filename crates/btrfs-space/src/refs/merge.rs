@@ -2,7 +2,8 @@
 //!
 //! Invariants: an extent's `refs` is the sum of its references, inline and separate;
 //! a holder stands at one place. Inline references ascend by type and descend by
-//! sequence within one. A new holder goes inline while the item stays below the
+//! sequence within one; in front of all stands who wrote the extent first, where that is known: it is no holder,
+//! and stays as long as the item. A new holder goes inline while the item stays below the
 //! kernel's limit and no separate reference exists, else it gets an item of its own.
 //! Whatever does not add up is damage on the volume and changes nothing.
 
@@ -25,6 +26,8 @@ pub struct Format {
     /// A node's item says its level in the key (METADATA_ITEM); otherwise it is an EXTENT_ITEM
     /// that has level and first key in it.
     pub skinny: bool,
+    /// Content that is new says who wrote it first (simple quotas).
+    pub owners: bool,
 }
 
 impl Format {
@@ -34,6 +37,7 @@ impl Format {
             node_size: u64::from(geometry.node_size),
             item_limit: (geometry.leaf_space() >> 4) - btrfs_disk::node::ITEM_SIZE,
             skinny: true,
+            owners: false,
         }
     }
 }
@@ -98,13 +102,13 @@ struct Record<'a> {
     item_limit: usize,
 }
 
-/// Applies `delta` to the extent at `logical`.
+/// Applies `delta` to the extent at `logical`; answers its item as well, of one that is freed the last.
 pub(crate) fn merge(
     items: &mut dyn Items,
     format: &Format,
     logical: Logical,
     delta: &ExtentDelta,
-) -> Result<(Outcome, Vec<Change>)> {
+) -> Result<(Outcome, Vec<Change>, ExtentItem)> {
     if delta.torn {
         return Err(damage(logical, "trees disagree about an extent's length or kind"));
     }
@@ -112,7 +116,8 @@ pub(crate) fn merge(
         true => {
             nothing_there(items, format, logical, delta.len)?;
             if delta.owners().is_empty() {
-                return Ok((Outcome::Stillborn, Vec::new()));
+                let (_, item) = new_item(format, logical, delta);
+                return Ok((Outcome::Stillborn, Vec::new(), item));
             }
             new_item(format, logical, delta)
         }
@@ -149,7 +154,9 @@ fn new_item(format: &Format, logical: Logical, delta: &ExtentDelta) -> (Key, Ext
         }
     };
     let fields = ExtentItemFields { refs: 0, generation: format.generation.0, flags };
-    (key, ExtentItem { fields, block_info, inline: Vec::new() })
+    let owned = format.owners && delta.kind == ExtentKind::Data;
+    let inline = owned.then_some(InlineRef::Owner { root: delta.first_owner });
+    (key, ExtentItem { fields, block_info, inline: Vec::from_iter(inline) })
 }
 
 /// Whether the stored item is of the kind and size that the trees say.
@@ -293,7 +300,7 @@ impl Record<'_> {
             .unwrap_or(self.item.inline.len())
     }
 
-    fn finish(mut self, born: bool) -> Result<(Outcome, Vec<Change>)> {
+    fn finish(mut self, born: bool) -> Result<(Outcome, Vec<Change>, ExtentItem)> {
         let fate = match (self.item.fields.refs, born) {
             (0, _) => Outcome::Freed,
             (_, true) => Outcome::Created,
@@ -310,6 +317,6 @@ impl Record<'_> {
         };
         let mut changes = vec![(self.key, item)];
         changes.extend(self.separate.into_changes()?);
-        Ok((fate, changes))
+        Ok((fate, changes, self.item))
     }
 }

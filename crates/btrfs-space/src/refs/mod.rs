@@ -8,7 +8,7 @@ mod owner;
 mod separate;
 
 pub use deltas::{AddressHasher, ExtentDelta, RefDeltas};
-pub use drain::{Drained, drain};
+pub use drain::{Drained, Owned, drain};
 pub(crate) use lookup::apply as apply_reference;
 pub use lookup::{ExtentRefs, current_refs, held_by_alone, stored_refs};
 pub use merge::Format;

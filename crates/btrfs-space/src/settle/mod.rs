@@ -251,9 +251,12 @@ impl<'a, R: NodeReader> Settle<'a, R> {
         self.draining = true;
         let before = self.taken;
         self.settle_quotas()?;
-        self.taken_by_quotas = self.taken - before;
+        let by_full = self.taken - before;
         self.make_moves()?;
         let drained = self.drain()?;
+        let before = self.taken;
+        self.settle_simple_quotas(&drained)?;
+        self.taken_by_quotas = by_full + self.taken - before;
         let (freed, stillborn) = (drained.freed_data.clone(), drained.stillborn_data.clone());
         self.drained = Some(drained);
         Ok(DataFate { freed, stillborn })

@@ -47,7 +47,7 @@ impl<R: NodeReader> NodeSink for Sink<'_, R> {
         self.ledger.took(extent);
         *self.taken += u64::from(tree != TreeId::CHUNK);
         let kind = ExtentKind::Node { level };
-        self.deltas.born(extent.logical, self.node_size, kind);
+        self.deltas.born(extent.logical, self.node_size, kind, tree);
         let owner = RefOwner::Tree { root: tree };
         self.deltas.add(extent.logical, self.node_size, kind, owner, 1);
         self.nodes += 1;

@@ -151,7 +151,7 @@ impl<'a> Commit<'a> {
 
     fn new_extent(&mut self, len: u64, reservation: &mut DataReservation) -> Result<Extent> {
         let extent = reservation.alloc(self.space, len, 4096, None)?;
-        self.settle.deltas().born(extent.logical, extent.len, ExtentKind::Data);
+        self.settle.deltas().born(extent.logical, extent.len, ExtentKind::Data, TreeId::FS);
         Ok(extent)
     }
 

@@ -187,7 +187,7 @@ fn merge_extents(
     let deltas = settle.deltas();
     for (extent, change) in changes {
         if change.fresh {
-            deltas.born(extent, change.len, ExtentKind::Data);
+            deltas.born(extent, change.len, ExtentKind::Data, change.owner);
         }
         for ((root, ino, offset), count) in change.counts {
             let owner = RefOwner::Data { root, ino, offset };

@@ -31,6 +31,8 @@ pub struct ExtentChange {
     pub len: u64,
     /// Allocated in this epoch: no tree knows it yet.
     pub fresh: bool,
+    /// The subvolume whose file it was allocated for, if it is fresh; others may have it alone meanwhile.
+    pub owner: TreeId,
     /// The tree log refers to it: it must not be used for anything else in this epoch.
     pub logged: bool,
     /// By referrer; none is 0.
@@ -77,8 +79,8 @@ pub struct ExtentDelta {
 }
 
 /// Bytes of a new extent's item with one reference, and of the ends of free ranges that it
-/// makes, headers included.
-const RECORD: u64 = (ExtentItemFields::SIZE + 1 + ExtentDataRef::SIZE + 3 * ITEM_SIZE) as u64;
+/// makes, headers included; and of who wrote it first (simple quotas).
+const RECORD: u64 = (ExtentItemFields::SIZE + 1 + ExtentDataRef::SIZE + 9 + 3 * ITEM_SIZE) as u64;
 /// Bytes of a reference more, if it stands apart.
 const REFERENCE: u64 = (ExtentDataRef::SIZE + ITEM_SIZE) as u64;
 /// Bytes of the headers of the items that a run of checksums is in, at most: an extent's lie in
@@ -141,7 +143,8 @@ impl ExtentDelta {
             return false;
         }
         let counts = vec![(referrer, 1)];
-        let change = ExtentChange { len, fresh: true, logged: false, counts };
+        let owner = referrer.0;
+        let change = ExtentChange { len, fresh: true, owner, logged: false, counts };
         shard.changes.insert(extent, change);
         self.bytes.fetch_add(RECORD, Ordering::Relaxed);
         self.count.fetch_add(1, Ordering::Relaxed);

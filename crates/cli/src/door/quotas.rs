@@ -12,6 +12,14 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use vfs::Ino;
 
+/// What quotas are switched to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Switch {
+    On,
+    Simple,
+    Off,
+}
+
 impl Door {
     fn quotas(&self, command: u32, record: Vec<u8>, subject: Option<QgroupId>) -> Result<Vec<u8>> {
         self.ask(command, record).map_err(|error| self.of_quotas(&error, subject))
@@ -30,7 +38,9 @@ impl Door {
                 .remedy("`spinney quota enable` begins to keep them"),
             Some(libc::ENOENT) => Error::about(about, "there is no such group"),
             Some(libc::EEXIST) => Error::about(about, "is there already"),
-            Some(libc::EBUSY) => Error::about(about, "has members, or is that of a subvolume"),
+            Some(libc::EBUSY) => {
+                Error::about(about, "has members, is that of a subvolume, or owns extents")
+            }
             Some(libc::EINVAL) if subject.is_some() => {
                 Error::about(about, "there is no such group, or its level does not fit")
             }
@@ -51,8 +61,12 @@ impl Door {
         wire::read_status(&answer).ok_or_else(|| self.odd())
     }
 
-    pub fn switch_quotas(&self, on: bool) -> Result<()> {
-        let word = if on { wire::ENABLE } else { wire::DISABLE };
+    pub fn switch_quotas(&self, to: Switch) -> Result<()> {
+        let word = match to {
+            Switch::On => wire::ENABLE,
+            Switch::Simple => wire::ENABLE_SIMPLE,
+            Switch::Off => wire::DISABLE,
+        };
         self.quotas(wire::QUOTA_CTL, wire::record(&[word]), None).map(drop)
     }
 
@@ -61,6 +75,10 @@ impl Door {
         match self.ask(wire::RESCAN, Vec::new()) {
             Ok(_) => Ok(true),
             Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Ok(false),
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                let why = "simple quotas cannot be counted anew";
+                Err(Error::about(self.path.display(), why))
+            }
             Err(error) => Err(self.of_quotas(&error, None)),
         }
     }

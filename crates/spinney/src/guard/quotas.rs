@@ -10,6 +10,11 @@ impl Guard {
         self.change()?.enable_quotas()
     }
 
+    pub(crate) fn enable_simple_quotas(&self) -> Result<()> {
+        let _durable = self.durable()?;
+        self.change()?.enable_simple_quotas()
+    }
+
     pub(crate) fn disable_quotas(&self) -> Result<()> {
         let _durable = self.durable()?;
         self.change()?.disable_quotas()

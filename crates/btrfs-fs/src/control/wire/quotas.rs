@@ -12,6 +12,8 @@ pub const QUOTA_CTL: u32 = command(READ | WRITE, BTRFS, 40, 16);
 pub const ENABLE: u64 = 1;
 /// Of `QUOTA_CTL`.
 pub const DISABLE: u64 = 2;
+/// Of `QUOTA_CTL`.
+pub const ENABLE_SIMPLE: u64 = 4;
 /// Puts a group into another or takes it out: 1 or 0, child, parent.
 pub const QGROUP_ASSIGN: u32 = command(WRITE, BTRFS, 41, 24);
 /// Makes a group or takes it away: 1 or 0, group.
@@ -60,14 +62,15 @@ pub fn limit_record(id: QgroupId, change: &LimitChange) -> Vec<u8> {
 pub fn status_record(status: Option<QuotaStatus>) -> Vec<u8> {
     let Some(status) = status else { return record(&[0, 0, 0]) };
     let flags = 1 | u64::from(status.inconsistent) << 1 | u64::from(status.rescan.is_some()) << 2;
+    let flags = flags | u64::from(status.simple) << 3;
     record(&[flags, status.rescan.unwrap_or(0), 0])
 }
 
 /// See [`status_record`]; the outer `None`: it is none.
 pub fn read_status(answer: &[u8]) -> Option<Option<QuotaStatus>> {
     let [flags, rescan] = numbers(answer)?;
-    let status =
-        QuotaStatus { rescan: (flags & 4 != 0).then_some(rescan), inconsistent: flags & 2 != 0 };
+    let (inconsistent, simple) = (flags & 2 != 0, flags & 8 != 0);
+    let status = QuotaStatus { rescan: (flags & 4 != 0).then_some(rescan), inconsistent, simple };
     Some((flags & 1 != 0).then_some(status))
 }
 
@@ -165,7 +168,8 @@ mod tests {
         for cut in 0..answer.len() {
             assert_eq!(Records::read::<Qgroup>(&answer[..cut]), None, "{cut}");
         }
-        for status in [None, Some(QuotaStatus { rescan: Some(9), inconsistent: true })] {
+        let some = QuotaStatus { rescan: Some(9), inconsistent: true, simple: false };
+        for status in [None, Some(some), Some(QuotaStatus { simple: true, ..some })] {
             assert_eq!(read_status(&status_record(status)), Some(status));
         }
         let groups = vec![QgroupId(1 << 48)];

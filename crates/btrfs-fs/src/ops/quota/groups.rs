@@ -112,12 +112,18 @@ fn view_with(engine: &Engine, id: QgroupId) -> Result<View<'_>> {
     if exists(&view, id)? { Ok(view) } else { Err(Errno::ENOENT.into()) }
 }
 
-/// EBUSY: it has members, or its subvolume is there.
+/// EBUSY: it has members, its subvolume is there, or simple quotas have charges for it, which somebody has
+/// to be credited with in the end.
 pub(crate) fn destroy(engine: &Engine, id: QgroupId) -> Result<()> {
     engine.core.health.changeable().fs()?;
     let _one_at_a_time = engine.subvolume_lock.lock();
     let view = view_with(engine, id)?;
     if id.level() == 0 && engine.subvols.get(TreeId(id.0)).is_some() {
+        return Err(Errno::EBUSY.into());
+    }
+    let info: QgroupInfo = item(&view, kind::QGROUP_INFO, id)?.unwrap_or_default();
+    let simple = status(engine)?.is_some_and(|status| status.simple);
+    if simple && id.level() == 0 && info.referenced != 0 {
         return Err(Errno::EBUSY.into());
     }
     let related = related(&view, id)?;
@@ -205,10 +211,18 @@ pub(crate) fn limit(engine: &Engine, id: QgroupId, change: &LimitChange) -> Resu
     engine.committer.commit_written_back()
 }
 
-/// Groups that a new subvolume is put into; none where there are no quotas. ENOENT: there is no such
-/// group. EINVAL: a group of a subvolume.
-pub(crate) fn check_inherited(engine: &Engine, groups: &[QgroupId]) -> Result<()> {
+/// Groups that a new subvolume is put into, which is made in `dir`: those that are named. Without any, and with simple
+/// quotas, those that the subvolume around it is in. ENOENT: there is no such group. EINVAL: a group of a
+/// subvolume.
+pub(crate) fn inherited(
+    engine: &Engine,
+    dir: TreeId,
+    groups: &[QgroupId],
+) -> Result<Vec<QgroupId>> {
     let view = engine.core.view();
+    if groups.is_empty() && status(engine)?.is_some_and(|status| status.simple) {
+        return related(&view, QgroupId(dir.0));
+    }
     for group in groups {
         if group.level() == 0 {
             return Err(Errno::EINVAL.into());
@@ -217,10 +231,10 @@ pub(crate) fn check_inherited(engine: &Engine, groups: &[QgroupId]) -> Result<()
             return Err(Errno::ENOENT.into());
         }
     }
-    Ok(())
+    Ok(groups.to_vec())
 }
 
-/// As [`check_inherited`] found them: the new subvolume is in them.
+/// As [`inherited`] found them: the new subvolume is in them.
 pub(crate) fn put_inherited(op: &Op<'_>, tree: TreeId, groups: &[QgroupId]) -> Result<()> {
     // Where quotas ended meanwhile, there is nothing to be in.
     if op.view.get(TreeId::QUOTA, &STATUS).fs()?.is_some() {

@@ -1,8 +1,8 @@
 //! Quotas on and off, counted anew, and what their status says.
 //!
 //! All of it is one item, the status, in the quota tree. The commit does the rest: where the item comes it
-//! makes the tree and the groups of all subvolumes, where it goes they go, and where it says that
-//! a rescan begins the commit and those after it count (`btrfs-space/src/quota`).
+//! makes the tree and the groups of all subvolumes, where it goes they go, where it says that quotas are simple
+//! it notes since when, and where it says that a rescan begins the commit and those after it count (`btrfs-space/src/quota`).
 
 pub(crate) mod groups;
 
@@ -26,6 +26,7 @@ pub(crate) fn status(engine: &Engine) -> Result<Option<QuotaStatus>> {
     Ok(has(qgroup_status::ON).then(|| QuotaStatus {
         rescan: has(qgroup_status::RESCAN).then_some(item.rescan),
         inconsistent: has(qgroup_status::INCONSISTENT),
+        simple: has(qgroup_status::SIMPLE),
     }))
 }
 
@@ -39,11 +40,22 @@ pub(crate) fn enable(engine: &Engine) -> Result<()> {
     begin_rescan(engine, true)
 }
 
-/// Begins to count all anew. ENOTCONN without quotas, EINPROGRESS where that is under way.
+/// Begins simple quotas, which count what comes from now on. Nothing where quotas are kept.
+pub(crate) fn enable_simple(engine: &Engine) -> Result<()> {
+    let _one_at_a_time = engine.subvolume_lock.lock();
+    match status(engine)? {
+        Some(_) => Ok(()),
+        None => put_status(engine, qgroup_status::ON | qgroup_status::SIMPLE, true),
+    }
+}
+
+/// Begins to count all anew. ENOTCONN without quotas, EINPROGRESS where that is under way, EINVAL where
+/// they are simple.
 pub(crate) fn rescan(engine: &Engine) -> Result<()> {
     let _one_at_a_time = engine.subvolume_lock.lock();
     match status(engine)? {
         None => Err(Errno::ENOTCONN.into()),
+        Some(QuotaStatus { simple: true, .. }) => Err(Errno::EINVAL.into()),
         Some(QuotaStatus { rescan: Some(_), .. }) => Err(FsError::Posix(Errno::EINPROGRESS)),
         Some(_) => begin_rescan(engine, false),
     }
@@ -73,8 +85,16 @@ pub(crate) fn disable(engine: &Engine) -> Result<()> {
 }
 
 fn begin_rescan(engine: &Engine, all_groups: bool) -> Result<()> {
-    engine.core.health.changeable().fs()?;
     let flags = qgroup_status::ON | qgroup_status::RESCAN | qgroup_status::INCONSISTENT;
+    put_status(engine, flags, all_groups)?;
+    // It goes on in the background.
+    engine.core.requests.wake_for_chunks();
+    Ok(())
+}
+
+/// Commits a status; with `all_groups` those of all subvolumes come with it.
+fn put_status(engine: &Engine, flags: u64, all_groups: bool) -> Result<()> {
+    engine.core.health.changeable().fs()?;
     let item = QgroupStatus { version: 1, flags, ..QgroupStatus::default() };
     let subvolumes = engine.core.roots().trees.sum().trees;
     let groups = if all_groups { subvolumes } else { 0 };
@@ -83,8 +103,5 @@ fn begin_rescan(engine: &Engine, all_groups: bool) -> Result<()> {
     let value = item.to_vec().into();
     op.put(ObjectId::new(TreeId::QUOTA, 0), kind::QGROUP_STATUS, 0, value);
     drop((op, reservation));
-    engine.committer.commit_written_back()?;
-    // It goes on in the background.
-    engine.core.requests.wake_for_chunks();
-    Ok(())
+    engine.committer.commit_written_back()
 }

@@ -123,9 +123,9 @@ pub(crate) fn create(
     let dir = writable_dir(engine, new.parent)?;
     let geometry = &engine.core.geometry;
     let made = cost::create(geometry, name.len(), 0, true) + cost::subvolume_name(name.len());
-    let made = made + cost::quota_relations(new.groups.len() as u64);
     let _one_at_a_time = engine.subvolume_lock.lock();
-    groups::check_inherited(engine, new.groups)?;
+    let above = groups::inherited(engine, dir.id.tree, new.groups)?;
+    let made = made + cost::quota_relations(above.len() as u64);
     let _room = engine.reserver.reserve(cost::with(made, cost::plant(geometry)))?;
     let mut dir_state = dir.write()?;
     check_place(engine, caller, dir.id, &mut dir_state, name)?;
@@ -140,7 +140,7 @@ pub(crate) fn create(
         let inode = insert_root(op, place, &prepared)?;
         put_name(op, dir.id, &mut dir_state, name, Key::new(tree.0, kind::ROOT_ITEM, 0))?;
         note_uuid(op, &uuid, kind::UUID_KEY_SUBVOL, tree, true)?;
-        groups::put_inherited(op, tree, new.groups)?;
+        groups::put_inherited(op, tree, &above)?;
         Ok(inode)
     });
     drop(dir_state);

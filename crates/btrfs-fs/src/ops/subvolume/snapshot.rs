@@ -34,7 +34,8 @@ pub(crate) fn snapshot(
     let to = {
         let _one_at_a_time = engine.subvolume_lock.lock();
         let guard = subvolume.snapshotting();
-        groups::check_inherited(engine, at.groups)?;
+        let above = groups::inherited(engine, dir.id.tree, at.groups)?;
+        let at = &NewSubvolume { groups: &above, ..*at };
         flush(engine, from)?;
         let form = (from, read_only);
         let to = enter(engine, caller, form, &dir, at)?;

@@ -4,7 +4,7 @@
 
 use super::account::GroupId;
 use crate::items::Items;
-use btrfs_disk::items::{QGROUP_LEVEL_SHIFT, QgroupInfo, QgroupStatus};
+use btrfs_disk::items::{QGROUP_LEVEL_SHIFT, QgroupInfo, QgroupStatus, simple_quotas_since};
 use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Key, Result, TreeId};
 
@@ -30,6 +30,17 @@ impl Status {
         let Some(data) = items.get(&STATUS)? else { return Ok(None) };
         let item = QgroupStatus::read(&data).map_err(|c| c.key(STATUS))?;
         Ok(Some(Status { item, data }))
+    }
+
+    /// The generation that simple quotas began in; `None`: they are not simple.
+    pub(crate) fn simple_since(&self) -> Option<u64> {
+        simple_quotas_since(&self.data)
+    }
+
+    /// Simple quotas begin with `generation`.
+    pub(crate) fn begin_simple(&mut self, generation: u64) {
+        self.data.truncate(QgroupStatus::SIZE);
+        self.data.extend_from_slice(&generation.to_le_bytes());
     }
 
     pub(crate) fn into_data(mut self) -> Box<[u8]> {

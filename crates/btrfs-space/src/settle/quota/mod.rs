@@ -7,6 +7,9 @@
 //! extents that other subvolumes reach after it than before: that of `docs/ARCHITECTURE.md`,
 //! "Quotas", which says why those are all among what [`crate::RefDeltas`] remembers.
 //!
+//! Simple quotas, where an extent counts for its first owner alone, are another function of the same commit:
+//! [`simple`].
+//!
 //! Invariants: the numbers and the status are of the same commit as what they count. Where they
 //! cannot be right (items that disagree), the status says INCONSISTENT, as the kernel's does, and
 //! nothing else of the commit suffers.
@@ -14,13 +17,14 @@
 //! A module of this crate and not one of its own: it stands between the last edit and the drain
 //! of a commit, and needs both states of every tree and reference there.
 //!
-//! What it does not know: limits and who is refused, who asks for a rescan, simple quotas.
+//! What it does not know: limits and who is refused, who asks for a rescan.
 
 mod account;
 mod groups;
 mod regroup;
 mod rescan;
 mod settle;
+mod simple;
 mod states;
 
 pub(crate) use settle::QuotaCommit;

@@ -49,6 +49,34 @@ pub(super) fn regroup(
     Ok(true)
 }
 
+/// The same for simple quotas: a group above level 0 counts what its subvolumes count together.
+pub(super) fn regroup_simple(
+    committed: &mut dyn Items,
+    changes: Relations,
+) -> Result<BTreeMap<GroupId, i64>> {
+    let mut groups = Groups { committed, changed: BTreeMap::new(), numbers: BTreeMap::new() };
+    let parents: BTreeSet<GroupId> = changes.keys().map(|(_, parent)| *parent).collect();
+    let mut above = parents.clone();
+    let mut sums = BTreeMap::<GroupId, i64>::new();
+    for parent in &parents {
+        above.extend(groups.reachable(*parent, level)?);
+    }
+    groups.changed = changes.clone();
+    for parent in &parents {
+        above.extend(groups.reachable(*parent, level)?);
+    }
+    for (state, sign) in [(Relations::new(), -1), (changes, 1)] {
+        groups.changed = state;
+        for group in &above {
+            for subvolume in groups.subvolumes(*group)? {
+                let (counted, _) = groups.numbers(subvolume)?;
+                *sums.entry(*group).or_default() += sign * counted.cast_signed();
+            }
+        }
+    }
+    Ok(sums)
+}
+
 struct Groups<'a> {
     committed: &'a mut dyn Items,
     changed: Relations,

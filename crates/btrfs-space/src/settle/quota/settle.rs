@@ -20,9 +20,10 @@ use super::states::States;
 use crate::backrefs::TreeState;
 use crate::items::{Items, TreeItems};
 use crate::settle::Settle;
+use crate::settle::trees::Tree;
 use btrfs_disk::items::{QgroupInfo, QgroupLimit, RootItem, qgroup_status};
 use btrfs_disk::key::kind;
-use btrfs_disk::{Error, Expect, FixedSize, Key, Node, Result, TreeId};
+use btrfs_disk::{Error, Expect, FixedSize, Generation, Key, Node, Result, TreeId};
 use btrfs_tree::{Edit, NodeReader};
 use std::collections::BTreeMap;
 
@@ -31,8 +32,10 @@ use std::collections::BTreeMap;
 pub(crate) struct QuotaCommit {
     /// The numbers were right in the last commit, or a rescan makes them right.
     keeps: bool,
+    /// They are simple in the last commit, and began in this generation.
+    pub(super) simple: Option<u64>,
     /// Subvolumes that this commit makes, and what they are snapshots of.
-    planted: Vec<(TreeId, Option<TreeId>)>,
+    pub(super) planted: Vec<(TreeId, Option<TreeId>)>,
     /// Relations that operations changed.
     relations: Relations,
     /// Limits and relations that operations wrote, by their group: it may be gone meanwhile.
@@ -40,11 +43,23 @@ pub(crate) struct QuotaCommit {
 }
 
 /// What becomes of items of the quota tree.
-type Edits = BTreeMap<Key, Edit>;
+pub(super) type Edits = BTreeMap<Key, Edit>;
 
 impl QuotaCommit {
     pub(super) fn sources(&self) -> impl Iterator<Item = TreeId> {
         self.planted.iter().filter_map(|(tree, _)| self.source(*tree))
+    }
+
+    /// Relations that are others than in the last commit.
+    pub(super) fn relations_that_changed(&self, committed: &mut dyn Items) -> Result<Relations> {
+        let mut changes = Relations::new();
+        for ((child, parent), comes) in &self.relations {
+            let key = Key::new(*child, kind::QGROUP_RELATION, *parent);
+            if committed.get(&key)?.is_some() != *comes {
+                changes.insert((*child, *parent), *comes);
+            }
+        }
+        Ok(changes)
     }
 
     /// What a new subvolume is a snapshot of in the end; `None` if of nothing in the last commit.
@@ -102,12 +117,14 @@ impl<R: NodeReader> Settle<'_, R> {
     pub(crate) fn begin_quotas(&mut self) -> Result<()> {
         let Some(tree) = self.committed_tree(TreeId::QUOTA)? else { return Ok(()) };
         let status = Status::read(&mut TreeItems::new(self.store, &tree.root))?;
-        let Some(status) = status.filter(|status| {
-            status.item.flags & (qgroup_status::ON | qgroup_status::SIMPLE) == qgroup_status::ON
-        }) else {
-            return Ok(());
-        };
+        let on = |status: &Status| status.item.flags & qgroup_status::ON != 0;
+        let Some(status) = status.filter(on) else { return Ok(()) };
         let item = &status.item;
+        if let Some(since) = status.simple_since() {
+            self.format.owners = since <= self.generation.0;
+            self.quota = Some(QuotaCommit { simple: Some(since), ..QuotaCommit::default() });
+            return Ok(());
+        }
         let right = item.flags & qgroup_status::INCONSISTENT == 0;
         let becomes_right = item.flags & qgroup_status::RESCAN != 0;
         let newest = item.generation == self.superblock.fields.generation.0;
@@ -129,7 +146,7 @@ impl<R: NodeReader> Settle<'_, R> {
             let item = RootItem { refs: 1, ..RootItem::default() };
             self.create_tree(TreeId::QUOTA, Key::new(TreeId::QUOTA.0, kind::ROOT_ITEM, 0), item)?;
         }
-        let planted = self.subvolumes()?.into_iter().map(|tree| (tree, None)).collect();
+        let planted = self.subvolumes(false)?.into_iter().map(|tree| (tree, None)).collect();
         self.quota = Some(QuotaCommit { planted, ..QuotaCommit::default() });
         Ok(())
     }
@@ -155,13 +172,14 @@ impl<R: NodeReader> Settle<'_, R> {
         }
     }
 
-    /// Subvolumes that have a name, and those that this commit makes.
-    fn subvolumes(&mut self) -> Result<Vec<TreeId>> {
+    /// Subvolumes that have a name, with `dead` those as well that have none any more; and those that this
+    /// commit makes.
+    pub(super) fn subvolumes(&mut self, dead: bool) -> Result<Vec<TreeId>> {
         let root = self.root(TreeId::ROOT)?;
         let mut found = self.trees_of_commit();
         let reader = self.reader();
         TreeItems::new(&reader, &root).scan(Key::MIN, Key::MAX, &mut |key, data| {
-            if key.kind == kind::ROOT_ITEM && RootItem::parse(data)?.refs > 0 {
+            if key.kind == kind::ROOT_ITEM && (dead || RootItem::parse(data)?.refs > 0) {
                 found.push(TreeId(key.objectid));
             }
             Ok(())
@@ -236,6 +254,11 @@ impl<R: NodeReader> Settle<'_, R> {
             let reader = self.reader();
             let mut items = TreeItems::new(&reader, &root);
             let Some(mut status) = Status::read(&mut items)? else { return self.end_quotas() };
+            if status.simple_since().is_some() {
+                // What they count is known behind the drain alone.
+                self.quota = Some(quota);
+                return Ok(());
+            }
             let mut edits = Edits::new();
             match self.quota_edits(&quota, &mut items, &mut status, &mut edits) {
                 Ok(visited) => self.quota_extents = visited,
@@ -246,8 +269,7 @@ impl<R: NodeReader> Settle<'_, R> {
                 }
                 Err(error) => return Err(error),
             }
-            status.item.generation = self.generation().0;
-            edits.insert(STATUS, Edit::Put(status.into_data()));
+            status_edit(status, self.generation(), &mut edits);
             edits
         };
         self.apply_tree(TreeId::QUOTA, edits)?;
@@ -291,7 +313,7 @@ impl<R: NodeReader> Settle<'_, R> {
             info.generation = generation;
             edits.insert(info_key(group), Edit::Put(info.to_vec().into()));
         }
-        self.gone_groups(items, edits)?;
+        self.gone_groups(quota, items, edits)?;
         Ok(visited)
     }
 
@@ -299,13 +321,7 @@ impl<R: NodeReader> Settle<'_, R> {
     fn regroup(&self, quota: &QuotaCommit, tally: &mut Tally) -> Result<bool> {
         let Some(tree) = self.committed_tree(TreeId::QUOTA)? else { return Ok(true) };
         let mut committed = TreeItems::new(self.store, &tree.root);
-        let mut changes = Relations::new();
-        for ((child, parent), comes) in &quota.relations {
-            let key = Key::new(*child, kind::QGROUP_RELATION, *parent);
-            if committed.get(&key)?.is_some() != *comes {
-                changes.insert((*child, *parent), *comes);
-            }
-        }
+        let changes = quota.relations_that_changed(&mut committed)?;
         regroup(&mut committed, &changes, tally)
     }
 
@@ -342,8 +358,8 @@ impl<R: NodeReader> Settle<'_, R> {
         Ok(visited)
     }
 
-    /// Groups of new subvolumes; a snapshot has the limits of its source.
-    fn new_groups(
+    /// Groups of new subvolumes; a snapshot has the limits of its source, but where quotas are simple.
+    pub(super) fn new_groups(
         &self,
         quota: &QuotaCommit,
         items: &mut dyn Items,
@@ -355,8 +371,8 @@ impl<R: NodeReader> Settle<'_, R> {
             }
             let info = QgroupInfo { generation: self.generation().0, ..QgroupInfo::default() };
             let limit = match source {
-                Some(source) => limit_with(items, edits, source.0)?,
-                None => None,
+                Some(source) if quota.simple.is_none() => limit_with(items, edits, source.0)?,
+                _ => None,
             };
             let limit = limit.unwrap_or_else(|| QgroupLimit::default().to_vec().into());
             edits.insert(info_key(tree.0), Edit::Put(info.to_vec().into()));
@@ -365,11 +381,17 @@ impl<R: NodeReader> Settle<'_, R> {
         Ok(())
     }
 
-    /// Groups of subvolumes that are gone, unless they count something still.
-    fn gone_groups(&self, items: &mut dyn Items, edits: &mut Edits) -> Result<()> {
+    /// Groups of subvolumes that are gone, unless they count something still, or may count something
+    /// again ([`Settle::may_own`]).
+    pub(super) fn gone_groups(
+        &self,
+        quota: &QuotaCommit,
+        items: &mut dyn Items,
+        edits: &mut Edits,
+    ) -> Result<()> {
         for tree in self.removed.iter().filter(|tree| tree.is_subvolume()) {
             let Some(info) = info_with(items, edits, tree.0)? else { continue };
-            if (info.referenced, info.exclusive) != (0, 0) {
+            if (info.referenced, info.exclusive) != (0, 0) || self.may_own(quota, *tree)? {
                 continue;
             }
             edits.insert(info_key(tree.0), Edit::Delete);
@@ -390,14 +412,23 @@ impl<R: NodeReader> Settle<'_, R> {
 
     /// A tree as of the last commit.
     pub(super) fn committed_tree(&self, id: TreeId) -> Result<Option<TreeState>> {
+        self.find_tree(&mut TreeItems::new(self.store, &self.committed_roots()), id)
+    }
+
+    /// What the root tree of the last commit says of one.
+    pub(super) fn committed_root_item(&self, id: TreeId) -> Result<Option<RootItem>> {
+        let mut items = TreeItems::new(self.store, &self.committed_roots());
+        Ok(Tree::find(&mut items, id)?.and_then(|tree| tree.item).map(|(_, item)| item))
+    }
+
+    fn committed_roots(&self) -> btrfs_tree::TreeRoot {
         let fields = &self.superblock.fields;
-        let root = btrfs_tree::TreeRoot {
+        btrfs_tree::TreeRoot {
             id: TreeId::ROOT,
             logical: fields.root,
             generation: fields.generation,
             level: fields.root_level,
-        };
-        self.find_tree(&mut TreeItems::new(self.store, &root), id)
+        }
     }
 
     pub(crate) fn current_tree(&self, id: TreeId) -> Result<Option<TreeState>> {
@@ -411,7 +442,7 @@ impl<R: NodeReader> Settle<'_, R> {
     }
 }
 
-fn nothing_counted(items: &mut dyn Items, edits: &mut Edits) -> Result<()> {
+pub(super) fn nothing_counted(items: &mut dyn Items, edits: &mut Edits) -> Result<()> {
     items.scan(info_key(0), info_key(u64::MAX), &mut |key, _| {
         edits.insert(key, Edit::Put(QgroupInfo::default().to_vec().into()));
         Ok(())
@@ -419,7 +450,11 @@ fn nothing_counted(items: &mut dyn Items, edits: &mut Edits) -> Result<()> {
 }
 
 /// A commit may have taken a group away while an operation wrote of it.
-fn without_group(quota: &QuotaCommit, items: &mut dyn Items, edits: &mut Edits) -> Result<()> {
+pub(super) fn without_group(
+    quota: &QuotaCommit,
+    items: &mut dyn Items,
+    edits: &mut Edits,
+) -> Result<()> {
     for (group, key) in &quota.written {
         if info_with(items, edits, *group)?.is_none() && items.get(key)?.is_some() {
             edits.insert(*key, Edit::Delete);
@@ -428,13 +463,22 @@ fn without_group(quota: &QuotaCommit, items: &mut dyn Items, edits: &mut Edits) 
     Ok(())
 }
 
-fn mark_inconsistent(status: &mut Status) {
+pub(super) fn status_edit(mut status: Status, generation: Generation, edits: &mut Edits) {
+    status.item.generation = generation.0;
+    edits.insert(STATUS, Edit::Put(status.into_data()));
+}
+
+pub(super) fn mark_inconsistent(status: &mut Status) {
     status.item.flags |= qgroup_status::INCONSISTENT;
     status.item.flags &= !qgroup_status::RESCAN;
 }
 
 /// What a group says with `edits` made.
-fn info_with(items: &mut dyn Items, edits: &Edits, group: GroupId) -> Result<Option<QgroupInfo>> {
+pub(super) fn info_with(
+    items: &mut dyn Items,
+    edits: &Edits,
+    group: GroupId,
+) -> Result<Option<QgroupInfo>> {
     match edits.get(&info_key(group)) {
         Some(Edit::Put(data)) => Ok(Some(QgroupInfo::read(data)?)),
         Some(Edit::Delete) => Ok(None),

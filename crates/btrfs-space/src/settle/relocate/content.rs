@@ -109,7 +109,9 @@ impl Content {
     pub(super) fn hand_over(&self, deltas: &mut RefDeltas) {
         for (what, refs) in self.moves.values() {
             let (from, len, data) = (what.from.logical, what.from.len, ExtentKind::Data);
-            deltas.born(what.to, len, data);
+            // What nobody is known to have written the kernel has as its own tree's.
+            let owner = refs.first_owner.unwrap_or(TreeId::DATA_RELOC);
+            deltas.born(what.to, len, data, owner);
             for (owner, count) in &refs.owners {
                 let count = count.cast_signed();
                 deltas.add(what.to, len, data, *owner, count);

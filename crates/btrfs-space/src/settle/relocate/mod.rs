@@ -311,7 +311,7 @@ impl<R: NodeReader> Settle<'_, R> {
         let (from, to) = (copy.node.logical(), new.logical());
         let (len, level) = (self.format.node_size, new.level());
         let kind = ExtentKind::Node { level };
-        self.deltas.born(to, len, kind);
+        self.deltas.born(to, len, kind, new.owner());
         for (owner, count) in &copy.refs.owners {
             let count = count.cast_signed();
             self.deltas.add(to, len, kind, *owner, count);

@@ -13,7 +13,7 @@ pub const COMMAND: Command = Command {
     usage: "VOLUME",
     help: "\
 Takes those quota groups of level 0 away whose subvolumes are gone; of subvolumes that are
-still being deleted they stay. VOLUME is an image, or a directory of a mount, where root and
+still being deleted they stay, and with simple quotas of those that own extents still. VOLUME is an image, or a directory of a mount, where root and
 who mounted it may do so.
 
 Examples
@@ -27,7 +27,11 @@ fn run(args: Args) -> Result<Exit> {
     on(&place, true, |open| {
         let there: BTreeSet<u64> = open.all(&place)?.iter().map(|info| info.id.0).collect();
         let stale = |id: u64, level: u64| level == 0 && !there.contains(&id);
+        let simple = open.quota_status(&place)?.is_some_and(|status| status.simple);
         for group in open.qgroups(&place)?.iter().filter(|g| stale(g.id.0, g.id.level())) {
+            if simple && group.referenced != 0 {
+                continue;
+            }
             open.destroy_qgroup(&place, group.id)?;
         }
         Ok(())

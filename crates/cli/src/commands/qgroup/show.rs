@@ -102,7 +102,11 @@ fn show(open: &Open<'_>, place: &Place, wanted: &Wanted) -> Result<()> {
         let all = wanted.sort.iter().map(|sort| sort.compare(a, b));
         all.fold(Ordering::Equal, Ordering::then)
     });
-    match open.quota_status(place)? {
+    let status = open.quota_status(place)?;
+    if status.is_some_and(|status| status.simple) {
+        rows.iter_mut().for_each(|row| row.holder = row.group.referenced != 0);
+    }
+    match status {
         Some(status) if status.rescan.is_some() => {
             say_error("spinney: a rescan is under way, what is shown may be too little");
         }
@@ -139,6 +143,7 @@ fn rows(open: &Open<'_>, place: &Place) -> Result<Vec<Row>> {
     let row = |group: spinney::Qgroup| Row {
         children: children.remove(&group.id).unwrap_or_default(),
         path: paths.remove(&group.id.0),
+        holder: false,
         group,
     };
     Ok(groups.into_iter().map(row).collect())

@@ -48,6 +48,8 @@ pub struct Row {
     pub children: Vec<QgroupId>,
     /// Of its subvolume, from the top of the volume.
     pub path: Option<Vec<u8>>,
+    /// Simple quotas: it has charges, whatever became of the subvolume.
+    pub holder: bool,
 }
 
 struct Column {
@@ -101,6 +103,7 @@ fn place(row: &Row) -> Vec<u8> {
     match &row.path {
         Some(path) if path.is_empty() => b"<toplevel>".to_vec(),
         Some(path) => path.clone(),
+        None if row.holder => b"<squota space holder>".to_vec(),
         None => b"<stale>".to_vec(),
     }
 }

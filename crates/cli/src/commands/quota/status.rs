@@ -84,12 +84,17 @@ fn lines(status: Option<QuotaStatus>, groups: &[Qgroup]) -> Vec<(String, String)
     let Some(status) = status else { return vec![("Enabled".into(), "no".into())] };
     let inconsistent = match (status.rescan, status.inconsistent) {
         (Some(at), _) => format!("yes (rescan running, current key {at})"),
+        (None, true) if status.simple => "yes".into(),
         (None, true) => "yes (rescan needed)".into(),
         (None, false) => "no".into(),
     };
+    let mode = match status.simple {
+        true => "squota (simple accounting)",
+        false => "qgroup (full accounting)",
+    };
     let mut lines = vec![
         ("Enabled".into(), "yes".into()),
-        ("Mode".into(), "qgroup (full accounting)".into()),
+        ("Mode".into(), mode.into()),
         ("Inconsistent".into(), inconsistent),
         ("Total count".into(), groups.len().to_string()),
     ];
@@ -102,7 +107,8 @@ fn as_json(status: Option<QuotaStatus>, groups: &[Qgroup]) -> String {
     Json::object(|o| {
         o.bool("enabled", status.is_some());
         let Some(status) = status else { return };
-        o.text("mode", "qgroup").bool("inconsistent", status.inconsistent);
+        o.text("mode", if status.simple { "squota" } else { "qgroup" });
+        o.bool("inconsistent", status.inconsistent);
         if let Some(at) = status.rescan {
             o.number("rescan", at);
         }

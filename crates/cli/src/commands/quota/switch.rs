@@ -1,25 +1,34 @@
 //! `spinney quota enable` and `disable`.
 
 use super::on;
-use crate::args::{self, Args};
+use crate::args::{self, Arg, Args};
 use crate::commands::Command;
 use crate::commands::subvolume::place::Place;
+use crate::door::Switch;
 use crate::error::{Exit, Result};
+use std::ffi::OsStr;
 
 pub const ENABLE: Command = Command {
     name: "quota enable",
     summary: "begin to keep quotas",
-    usage: "VOLUME",
+    usage: "[-s] VOLUME",
     help: "\
 Each subvolume gets a quota group, and what is in it is counted. VOLUME is an image, or a
 directory of a mount, where the counting goes on behind the command. Nothing changes where
 quotas are kept already. In a mount, root and who mounted it may do so.
 
+Simple quotas cost less and say less: an extent counts for the subvolume that wrote it first, as
+long as anybody has it, and what was written before they began does not count. Kernels before
+6.7 do not mount a volume that has had them.
+
+Options
+    -s, --simple      simple quotas
+
 Examples
     spinney quota enable disk.img
-    spinney quota enable /mnt
+    spinney quota enable --simple /mnt
 ",
-    run: |args| run(args, true),
+    run: enable,
 };
 
 pub const DISABLE: Command = Command {
@@ -33,10 +42,24 @@ root and who mounted it may do so.
 Examples
     spinney quota disable /mnt
 ",
-    run: |args| run(args, false),
+    run: |args| switch(&args::only(args, PLACE)?, Switch::Off),
 };
 
-fn run(args: Args, enable: bool) -> Result<Exit> {
-    let place = Place::parse(&args::only(args, "an image or a directory of a mount")?);
-    on(&place, true, |open| open.switch_quotas(&place, enable))
+const PLACE: &str = "an image or a directory of a mount";
+
+fn enable(mut args: Args) -> Result<Exit> {
+    let (mut operands, mut to) = (Vec::new(), Switch::On);
+    while let Some(arg) = args.next()? {
+        match arg {
+            Arg::Short('s') | Arg::Long("simple") => to = Switch::Simple,
+            Arg::Value(value) => operands.push(value),
+            other => return Err(args::unexpected(other)),
+        }
+    }
+    switch(&args::one(operands, PLACE)?, to)
+}
+
+fn switch(place: &OsStr, to: Switch) -> Result<Exit> {
+    let place = Place::parse(place);
+    on(&place, true, |open| open.switch_quotas(&place, to))
 }

@@ -1,7 +1,7 @@
 //! Quotas of the volume that a place is in: in an image by the library, in a mount by its server.
 
 use crate::commands::subvolume::place::{Open, Place};
-use crate::door::Door;
+use crate::door::{Door, Switch};
 use crate::error::Result;
 use spinney::{LimitChange, Qgroup, QgroupId, QuotaStatus};
 use std::thread::sleep;
@@ -19,12 +19,18 @@ impl Open<'_> {
     }
 
     /// In an image all is counted when this returns; a mount goes on to count.
-    pub fn switch_quotas(&self, place: &Place, on: bool) -> Result<()> {
-        match place {
-            Place::Image(inside) if on => Ok(self.volume(inside)?.enable_quotas()?),
-            Place::Image(inside) => Ok(self.volume(inside)?.disable_quotas()?),
-            Place::Mount(path) => Door::open(path)?.switch_quotas(on),
+    pub fn switch_quotas(&self, place: &Place, to: Switch) -> Result<()> {
+        let inside = match place {
+            Place::Image(inside) => inside,
+            Place::Mount(path) => return Door::open(path)?.switch_quotas(to),
+        };
+        let volume = self.volume(inside)?;
+        match to {
+            Switch::On => volume.enable_quotas()?,
+            Switch::Simple => volume.enable_simple_quotas()?,
+            Switch::Off => volume.disable_quotas()?,
         }
+        Ok(())
     }
 
     /// The same of counting anew; false: that is under way already.

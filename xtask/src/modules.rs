@@ -80,6 +80,7 @@ const FS: Table = &[
     ("device_extents", &[]),
     ("rate_limit", &[]),
     ("ino", &[]),
+    ("tickets", &[]),
     ("numbers", &["sync"]),
     ("join", &["sync"]),
     ("refusals", &["rate_limit", "ino"]),
@@ -89,6 +90,7 @@ const FS: Table = &[
     ("qgroup", &[]),
     ("subvol", &["error", "options", "ino", "numbers", "names", "qgroup"]),
     ("inode", &["sync", "error", "ino", "options"]),
+    ("unsettled", &["subvol"]),
     ("extents", &["error", "ino", "file_path", "inode"]),
     ("reserve", &["error", "subvol", "inode"]),
     (
@@ -141,6 +143,8 @@ const FS: Table = &[
             "cleaner",
             "balance",
             "scrub",
+            "tickets",
+            "unsettled",
         ],
     ),
     ("recover", &["error", "log", "engine"]),
@@ -170,6 +174,7 @@ const FS: Table = &[
     (
         "fs",
         &[
+            "unsettled",
             "options",
             "ino",
             "extents",

@@ -22,6 +22,8 @@ use crate::reserver::Reserver;
 use crate::scrub::Scrubber;
 use crate::stats::Stats;
 use crate::subvol::Subvols;
+use crate::tickets::Tickets;
+use crate::unsettled::Unsettled;
 use crate::writeback::{Flushed, Writeback};
 use btrfs_disk::TreeId;
 use btrfs_txn::Core;
@@ -56,6 +58,8 @@ pub struct Engine {
     /// Held by renames across directories; see `ops/rename.rs`.
     pub rename_lock: Mutex<()>,
     pub closed: AtomicBool,
+    pub(crate) unsettled: Arc<Unsettled>,
+    pub(crate) tickets: Tickets,
 }
 
 impl Engine {
@@ -100,7 +104,6 @@ impl Engine {
             stats.clone(),
             options.background,
         ));
-        let fsync = Fsync::new(core.clone(), log.clone(), committer.clone(), stats.clone());
         let orphans = Arc::new(Orphans::new(
             core.clone(),
             inodes.clone(),
@@ -110,8 +113,9 @@ impl Engine {
         let cleaner = Arc::new(Cleaner::new(&core, &reservations, &reserver, &committer));
         committer.call_afterwards(afterwards(&orphans, &cleaner));
         let balancer = Balancer::new(&core, &reservations, &reserver, &committer, &cleaner, &stats);
-        let scrubber = Scrubber::new(&core);
         Engine {
+            scrubber: Scrubber::new(&core),
+            fsync: Fsync::new(core.clone(), log.clone(), committer.clone(), stats.clone()),
             core,
             options,
             stats,
@@ -124,15 +128,15 @@ impl Engine {
             device_stats,
             committer,
             reserver,
-            fsync,
             orphans,
             root: Ino(0),
             subvolume_lock: Mutex::new(Rank::Subvolumes, ()),
             cleaner,
             balancer,
-            scrubber,
             rename_lock: Mutex::new(Rank::Rename, ()),
             closed: AtomicBool::new(false),
+            unsettled: Arc::default(),
+            tickets: Tickets::default(),
         }
     }
 

@@ -11,6 +11,7 @@ use crate::ops::{
     access, attr, copy, create, fallocate, flags, io, label, link, lookup, readdir, remount,
     remove, rename, seek, shutdown, statfs, sync, trim, xattr,
 };
+use crate::unsettled::Beginning;
 use btrfs_disk::Error;
 use btrfs_txn::Defect;
 use locks::Mutex;
@@ -197,6 +198,22 @@ impl BtrfsFs {
         crate::ops::encoded::write_encoded(self.open()?, ino, offset, encoded)
     }
 
+    /// A subvolume is about to be made that will change by what no caller sees ([`FileSystem::lasts`]).
+    pub fn receive_begins(&self) -> Beginning {
+        Beginning::of(&self.engine.unsettled)
+    }
+
+    /// The directory into which the bearer of this word may receive: an administrator got it by
+    /// the control operation `RECEIVE`, and it is good once.
+    pub fn take_ticket(&self, word: &[u8]) -> Option<Ino> {
+        self.engine.tickets.take(word)
+    }
+
+    /// Whom to tell of such changes.
+    pub fn observer(&self) -> Option<&dyn vfs::Observer> {
+        self.engine.writeback.observer()
+    }
+
     /// Begins a scrub, which goes on in a thread of its own. EINPROGRESS: one is at work. EROFS: nothing
     /// can be written, and it is not `read_only`.
     pub fn start_scrub(&self, read_only: bool) -> Result<()> {
@@ -275,6 +292,14 @@ impl FileSystem for BtrfsFs {
         if let Ok(engine) = self.open() {
             access::accessed(engine, ino);
         }
+    }
+
+    fn moment(&self) -> u64 {
+        self.engine.unsettled.moment()
+    }
+
+    fn lasts(&self, ino: Ino, moment: u64) -> bool {
+        self.engine.unsettled.lasts(id_of(ino).tree, moment)
     }
 
     fn getattr(&self, ino: Ino) -> Result<Attr> {

@@ -45,6 +45,8 @@ mod stats;
 mod subvol;
 mod subvolumes;
 mod sync;
+mod tickets;
+mod unsettled;
 mod usage;
 mod writeback;
 mod xattrs;
@@ -71,4 +73,5 @@ pub use scrub::{ScrubState, ScrubStatus};
 pub use subvol::{
     Caller, Delete, NewSubvolume, ReceivedFrom, SubvolId, SubvolumeInfo, Time, known_as,
 };
+pub use unsettled::{Beginning, Receiving};
 pub use usage::{DeviceUsage, GroupUsage, Usage};

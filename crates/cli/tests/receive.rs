@@ -62,7 +62,7 @@ fn chains_that_the_kernel_sent() {
         mkfs: &["-n", "4096"],
         mount: "noatime",
         sender: Sender::Kernels(""),
-        into_mount: false,
+        into_mount: None,
         confined: false,
     };
     chains(kind, 3);
@@ -76,7 +76,7 @@ fn chains_that_the_kernel_sent_in_protocol_2() {
         mkfs: &[],
         mount: "noatime,compress-force=zstd",
         sender: Sender::Kernels("--proto 2 --compressed-data"),
-        into_mount: false,
+        into_mount: None,
         confined: false,
     };
     chains(kind, 3);
@@ -90,12 +90,14 @@ fn chains_into_a_mount() {
         mkfs: &["-n", "4096"],
         mount: "noatime",
         sender: Sender::Kernels(""),
-        into_mount: true,
+        into_mount: Some(""),
         confined: false,
     };
     chains(kernels, 2);
     let sender = Sender::Ours(&["--proto", "2", "--compressed-data"]);
     chains(Chain { mount: "noatime,compress-force=lzo", sender, ..kernels }, 2);
+    // By system calls.
+    chains(Chain { into_mount: Some("writeback"), ..kernels }, 1);
 }
 
 #[test]
@@ -106,11 +108,11 @@ fn chains_of_a_confined_process() {
         mkfs: &["-n", "4096"],
         mount: "noatime",
         sender: Sender::Kernels(""),
-        into_mount: false,
+        into_mount: None,
         confined: true,
     };
     chains(into_image, 1);
-    chains(Chain { into_mount: true, ..into_image }, 1);
+    chains(Chain { into_mount: Some(""), ..into_image }, 1);
 }
 
 const FIRST: Origin = Origin { uuid: [7; 16], ctransid: 9 };

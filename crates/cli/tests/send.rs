@@ -15,7 +15,7 @@ const PLAIN: Chain = Chain {
     mkfs: &["-n", "4096"],
     mount: "noatime",
     sender: Sender::Ours(&[]),
-    into_mount: false,
+    into_mount: None,
     confined: false,
 };
 

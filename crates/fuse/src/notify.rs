@@ -18,6 +18,8 @@ use vfs::{Ino, Observer};
 
 /// How long somebody waits for a message to be acted upon.
 const PATIENCE: Duration = Duration::from_millis(20);
+/// The same, where nobody waits for the one who waits.
+const LONG_PATIENCE: Duration = Duration::from_secs(5);
 
 impl Observer for Notifier {
     fn attributes_changed(&self, ino: Ino) {
@@ -107,6 +109,19 @@ impl Notifier {
         while queue.running && !queue.closed && queue.sent < ticket.0 {
             if self.inner.sent.wait_until(&mut queue, until).timed_out() {
                 return tracing::debug!("the kernel has not forgotten yet; replying before it has");
+            }
+        }
+    }
+
+    /// Returns when the kernel has acted upon all that was queued before, or does not for long. Not for
+    /// who serves requests.
+    pub(crate) fn catch_up(&self) {
+        let until = Instant::now() + LONG_PATIENCE;
+        let mut queue = self.inner.queue.lock();
+        let last = queue.queued;
+        while queue.running && !queue.closed && queue.sent < last {
+            if self.inner.sent.wait_until(&mut queue, until).timed_out() {
+                return tracing::warn!("the kernel has not forgotten what changed");
             }
         }
     }

@@ -40,9 +40,9 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
-    pub(crate) fn new(btrfs: BtrfsFs, limit: u64) -> Guard {
+    pub(crate) fn new(btrfs: Arc<BtrfsFs>, limit: u64) -> Guard {
         Guard {
-            btrfs: Arc::new(btrfs),
+            btrfs,
             limit,
             in_transaction: RwLock::new(Rank::Transaction, false),
             counts: AtomicBool::new(false),

@@ -80,6 +80,8 @@ pub use format::FormatOptions;
 pub use medium::{Access, Medium, is_block_device, loop_devices};
 pub use metadata::{FileType, Metadata, SetMetadata};
 pub use options::VolumeOptions;
+#[doc(hidden)]
+pub use receive::receive_live;
 pub use receive::{ReceiveOptions, Receiving};
 pub use send::SendOptions;
 pub use subvolume::SnapshotOptions;

@@ -82,7 +82,7 @@ impl Volume {
         {
             return Err(Error::refused(origin.name.display(), format!("can only be read: {why}")));
         }
-        let guard = Arc::new(Guard::new(fs, origin.limit));
+        let guard = Arc::new(Guard::new(Arc::new(fs), origin.limit));
         let on_loss = RwLock::new(Rank::Leaf, None);
         Ok(Volume(Arc::new(Inner { fs: guard.clone(), guard, origin, on_loss })))
     }

@@ -121,6 +121,16 @@ pub trait Observer: Send + Sync {
     ///
     /// Called under the implementation's locks: must neither block nor call back.
     fn attributes_changed(&self, ino: Ino);
+    /// Content of the file is not what it was. To be told where answers do not last
+    /// ([`FileSystem::lasts`]).
+    fn content_changed(&self, _ino: Ino) {}
+    /// The same, of a directory in which `name` came or went.
+    fn listing_changed(&self, _dir: Ino, _name: &[u8]) {}
+    /// `name` in the directory is not what it was, where answers last.
+    fn name_changed(&self, _dir: Ino, _name: &[u8]) {}
+    /// Returns when what was told before has been acted upon, or after a while. The one call here
+    /// that may block.
+    fn caught_up(&self) {}
 }
 
 /// A file system: what a mount, the command line and the library call. See the contract above.
@@ -145,6 +155,16 @@ pub trait FileSystem: Send + Sync {
     }
     /// A program read the file, directory or link.
     fn accessed(&self, _ino: Ino) {}
+    /// To be asked before an answer that is to be remembered, for `lasts`.
+    fn moment(&self) -> u64 {
+        0
+    }
+    /// Whether names and attributes of `ino` that were answered since `moment` change by calls
+    /// alone. False while something else is at work there that no call shows: then nothing of them
+    /// is remembered, and of content and listings the observer is told.
+    fn lasts(&self, _ino: Ino, _moment: u64) -> bool {
+        true
+    }
     /// Changes what `set` names, all or nothing, and answers what is so then. EFBIG, ENOSPC and
     /// EDQUOT where a size grows.
     fn setattr(&self, cx: &Context, ino: Ino, set: &SetAttr) -> Result<Attr>;

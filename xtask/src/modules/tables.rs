@@ -112,7 +112,7 @@ pub(super) const LIBRARY: Table = &[
     ("subvolume", &["error", "volume"]),
     ("send", &["error", "volume"]),
     ("tree", &["error", "sys", "volume"]),
-    ("receive", &["error", "volume", "tree"]),
+    ("receive", &["error", "guard", "volume", "tree"]),
     ("file", &["error", "volume", "metadata", "tree"]),
     ("format", &["error", "medium", "volume", "options"]),
     ("import", &["error", "volume", "tree"]),

@@ -51,6 +51,7 @@ impl Control for BtrfsFs {
             wire::SUBVOL_GETFLAGS => flags(self, ino),
             wire::SUBVOL_SETFLAGS => set_flags(self, asker, ino, some(wire::number(input, 0))?),
             wire::SET_RECEIVED_SUBVOL => set_received(self, asker, ino, input),
+            wire::RECEIVE => receive(self, asker, ino),
             wire::LIST => list(self, asker, some(wire::number(input, 0))?),
             wire::INFO => info(self, asker, ino),
             wire::FIND_NEW => find_new(self, asker, ino, input),
@@ -173,6 +174,15 @@ fn set_received(fs: &BtrfsFs, asker: &dyn Asker, ino: Ino, input: &[u8]) -> Resu
     answer[48..56].copy_from_slice(&info.rtime.0.to_le_bytes());
     answer[56..60].copy_from_slice(&info.rtime.1.to_le_bytes());
     Ok(Controlled::answer(answer))
+}
+
+/// Whoever may receive may make anything of anybody's: administrators.
+fn receive(fs: &BtrfsFs, asker: &dyn Asker, dir: Ino) -> Result<Controlled> {
+    administrator(asker)?;
+    match fs.getattr(dir)?.kind {
+        vfs::FileKind::Dir => Ok(Controlled::answer(fs.engine.tickets.give(dir).to_vec())),
+        _ => Err(Errno::ENOTDIR.into()),
+    }
 }
 
 fn list(fs: &BtrfsFs, asker: &dyn Asker, behind: u64) -> Result<Controlled> {

@@ -100,6 +100,10 @@ impl Writeback {
         let _ = self.observer.set(observer);
     }
 
+    pub(crate) fn observer(&self) -> Option<&dyn vfs::Observer> {
+        self.observer.get().map(|observer| &**observer)
+    }
+
     /// Bytes of the content in memory that no extent of the file lies under.
     pub fn pending(&self, id: InodeId, state: &State) -> u64 {
         let Some(dirty) = &state.dirty else { return 0 };

@@ -12,6 +12,7 @@
 //!
 //! The socket is a convenience: without it everything works but the waiting.
 
+use super::receive::{RECEIVE, Receivers};
 use super::sandbox;
 use crate::error::say_error;
 use crate::mounts::MountEntry;
@@ -55,6 +56,14 @@ impl Asker {
 /// Answers a question, in one line.
 pub type Answers = Arc<dyn Fn(&str, Asker) -> String + Send + Sync>;
 
+/// What is done with the lines of who asks.
+#[derive(Clone)]
+pub struct Hearing {
+    pub answers: Answers,
+    /// Streams are received.
+    pub receivers: Option<Arc<Receivers>>,
+}
+
 /// While so many are connected strangers wait for the end, but are not listened to.
 const MOST_HEARD: usize = 32;
 
@@ -68,7 +77,7 @@ pub struct Control {
 
 impl Control {
     /// `device` is the mount's `major:minor`.
-    pub fn listen(device: &str, answers: Answers) -> io::Result<Control> {
+    pub fn listen(device: &str, hearing: Hearing) -> io::Result<Control> {
         let listener = bind(&address(device)?)?;
         let waiters = Waiters::default();
         let control = Control { listener: Some(listener.try_clone()?), waiters: waiters.clone() };
@@ -76,7 +85,7 @@ impl Control {
             // Ends when `close` has made the listener non-blocking.
             for number in 0.. {
                 let Ok((stream, _)) = listener.accept() else { break };
-                take(number, stream, &waiters, &answers);
+                take(number, stream, &waiters, &hearing);
             }
         })?;
         Ok(control)
@@ -114,7 +123,7 @@ impl Control {
 }
 
 /// Keeps the connection until its other side goes, and hears what that asks.
-fn take(number: usize, stream: UnixStream, waiters: &Waiters, answers: &Answers) {
+fn take(number: usize, stream: UnixStream, waiters: &Waiters, hearing: &Hearing) {
     let _ = stream.set_write_timeout(Some(PATIENCE));
     let Ok(copy) = stream.try_clone() else { return };
     let mut all = waiters.lock().unwrap_or_else(PoisonError::into_inner);
@@ -124,24 +133,40 @@ fn take(number: usize, stream: UnixStream, waiters: &Waiters, answers: &Answers)
         return;
     }
     drop(all);
-    let (waiters, answers) = (waiters.clone(), answers.clone());
+    let (waiters, hearing) = (waiters.clone(), hearing.clone());
     let body = move || {
-        hear(&stream, &answers, asker);
-        waiters.lock().unwrap_or_else(PoisonError::into_inner).remove(&number);
+        let forget = || {
+            waiters.lock().unwrap_or_else(PoisonError::into_inner).remove(&number);
+        };
+        if let Some((line, receivers)) = hear(&stream, &hearing, asker) {
+            // Who sends a stream waits for its end, and for nothing else.
+            forget();
+            return receivers.serve(&line, &stream);
+        }
+        forget();
     };
     // Without the thread nobody is heard, but all the same told of the end.
     let _ = thread::Builder::new().name("control".into()).spawn(body);
 }
 
-fn hear(stream: &UnixStream, answers: &Answers, asker: Asker) {
+/// Until nothing is asked any more, or a stream is to come.
+fn hear<'h>(
+    stream: &UnixStream,
+    hearing: &'h Hearing,
+    asker: Asker,
+) -> Option<(String, &'h Receivers)> {
     const LONGEST: u64 = 4096;
     for line in BufReader::new(stream.take(LONGEST)).lines() {
-        let Ok(line) = line else { return };
-        let answer = answers(&line, asker).replace('\n', " ");
+        let line = line.ok()?;
+        if let (true, Some(receivers)) = (line.starts_with(RECEIVE), &hearing.receivers) {
+            return Some((line, receivers));
+        }
+        let answer = (hearing.answers)(&line, asker).replace('\n', " ");
         if (&*stream).write_all(format!("{answer}\n").as_bytes()).is_err() {
-            return;
+            return None;
         }
     }
+    None
 }
 
 fn bind(address: &SocketAddr) -> io::Result<UnixListener> {
@@ -200,6 +225,11 @@ impl Waiter {
         answer.strip_suffix('\n').map(str::to_owned)
     }
 
+    /// The connection, for who goes on by himself.
+    pub fn into_stream(self) -> UnixStream {
+        self.stream
+    }
+
     /// `meanwhile` is called every now and then.
     pub fn wait(mut self, mut meanwhile: impl FnMut()) -> End {
         let mut told = Vec::new();
@@ -244,8 +274,9 @@ mod tests {
         format!("test-{test}-{}", std::process::id())
     }
 
-    fn answers() -> Answers {
-        Arc::new(|question, _| format!("{question}?\nyes"))
+    fn answers() -> Hearing {
+        let answers: Answers = Arc::new(|question, _| format!("{question}?\nyes"));
+        Hearing { answers, receivers: None }
     }
 
     #[test]

@@ -128,6 +128,8 @@ mod serving {
             fn keeps_atime(&self) -> bool;
             fn access_due(&self, ino: Ino) -> bool;
             fn accessed(&self, ino: Ino);
+            fn moment(&self) -> u64;
+            fn lasts(&self, ino: Ino, moment: u64) -> bool;
             fn setattr(&self, cx: &Context, ino: Ino, set: &SetAttr) -> Result<Attr>;
             fn readlink(&self, ino: Ino) -> Result<Vec<u8>>;
             fn mknod(&self, cx: &Context, parent: Ino, name: &[u8], kind: FileKind, perm: u16, rdev: u32) -> Result<Entry>;

@@ -3,7 +3,7 @@
 //! `options` understands `-o`, `background` splits the process, `guard` watches over the
 //! start, `serve` opens, mounts, waits and closes, `control` tells `spinney umount` how
 //! that ended, `log` keeps what the server has to say. `sandbox` takes from the server what it
-//! does not need to serve, and `monitor` is a process that does the rest for it. `fault`
+//! does not need to serve, `receive` plays streams on the volume that is served, and `monitor` is a process that does the rest for it. `fault`
 //! makes starts fail, in tests.
 
 pub mod again;
@@ -15,6 +15,7 @@ pub mod log;
 pub mod machine;
 mod monitor;
 pub mod options;
+pub mod receive;
 pub mod remount;
 mod sandbox;
 pub mod serve;

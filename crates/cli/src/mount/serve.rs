@@ -9,12 +9,13 @@
 
 use super::again;
 use super::background::Reporter;
-use super::control::{Answers, Asker, Control};
+use super::control::{Answers, Asker, Control, Hearing};
 use super::fault;
 use super::log::{self, LogPlace, Sink};
 use super::machine;
 use super::monitor::{Monitor, Unmounted};
 use super::options::MountOptions;
+use super::receive::Receivers;
 use super::remount::Follower;
 use super::sandbox;
 use crate::error::{Error, Exit, Result, io_text};
@@ -88,7 +89,9 @@ fn serve_logged(
     let point = session.unmounter().mountpoint().to_owned();
     let number = device_on(&point);
     let follower = number.as_deref().and_then(|number| follow(&fs, monitor, number));
-    let mut control = listen(&point, answers(request, follower));
+    let receivers = receivers(request, &fs);
+    let hearing = Hearing { answers: answers(request, follower), receivers: receivers.clone() };
+    let mut control = listen(&point, hearing);
     step("listening")?;
     monitor.serves(number.as_deref().unwrap_or_default());
     let _ = signals.send(Arc::downgrade(&fs));
@@ -100,6 +103,9 @@ fn serve_logged(
     session.wait();
     if let Some(control) = &mut control {
         control.close();
+    }
+    if let Some(receivers) = receivers {
+        receivers.end();
     }
     let mut result = session.run().map_err(|e| e.to_string());
     if let Some(why) = medium.failure() {
@@ -257,10 +263,15 @@ fn follow(fs: &Arc<BtrfsFs>, monitor: &Arc<Monitor>, number: &str) -> Option<Arc
     Some(follower)
 }
 
-fn listen(point: &Path, answers: Answers) -> Option<Control> {
+/// None where the kernel decides on sizes and times by itself: it would not hear of those of a stream.
+fn receivers(request: &Request, fs: &Arc<BtrfsFs>) -> Option<Arc<Receivers>> {
+    (!request.options.config.writeback).then(|| Arc::new(Receivers::new(fs)))
+}
+
+fn listen(point: &Path, hearing: Hearing) -> Option<Control> {
     let listening = mounts::on(point)
         .and_then(|entry| entry.ok_or_else(|| std::io::Error::other("not in the mount table")))
-        .and_then(|entry| Control::listen(&entry.device, answers));
+        .and_then(|entry| Control::listen(&entry.device, hearing));
     match listening {
         Ok(control) => Some(control),
         Err(error) => {

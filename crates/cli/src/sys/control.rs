@@ -35,3 +35,14 @@ pub fn is_kernels_btrfs(file: &File) -> bool {
     let done = unsafe { libc::fstatfs(file.as_raw_fd(), &mut stat) };
     done == 0 && stat.f_type == libc::BTRFS_SUPER_MAGIC
 }
+
+/// Nothing can be written through the mount that `file` is in.
+pub fn is_read_only(file: &File) -> io::Result<bool> {
+    // SAFETY: plain data; all zeros is a valid value.
+    let mut stat: libc::statvfs = unsafe { std::mem::zeroed() };
+    // SAFETY: takes a descriptor that is open, and writes `stat`.
+    match unsafe { libc::fstatvfs(file.as_raw_fd(), &mut stat) } {
+        0 => Ok(stat.f_flag & libc::ST_RDONLY != 0),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

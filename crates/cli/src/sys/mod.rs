@@ -19,7 +19,7 @@ pub use beneath::{
     set_inode_flags, stat,
 };
 pub use confine::{CAP_SYS_RESOURCE, keep_capabilities, name_thread};
-pub use control::{control, is_kernels_btrfs, sync_file_system};
+pub use control::{control, is_kernels_btrfs, is_read_only, sync_file_system};
 pub use files::{Umount, bind, get_xattr, remount, set_xattr, umount};
 pub use memory::{give_back_memory, keep_freed_memory, usual_budget};
 pub use names::{group_id, group_name, user_id_and_group, user_name};

@@ -85,15 +85,15 @@ pub struct Chain {
     pub mkfs: &'static [&'static str],
     pub mount: &'static str,
     pub sender: Sender,
-    /// We receive into a mount, not into the image.
-    pub into_mount: bool,
+    /// We receive into a mount with these options, not into the image.
+    pub into_mount: Option<&'static str>,
     /// With `-C`.
     pub confined: bool,
 }
 
 /// `SPINNEY_SEEDS` many, from `SPINNEY_SEED` on; a soak has more of them.
 pub fn chains(kind: Chain, seeds: u64) {
-    if !ready(kind.name) || kind.into_mount && lacks_fuse("fuse") {
+    if !ready(kind.name) || kind.into_mount.is_some() && lacks_fuse("fuse") {
         return;
     }
     let number = |name: &str, usual| std::env::var(name).map_or(usual, |n| n.parse().unwrap());
@@ -132,7 +132,7 @@ pub fn chain(kind: Chain, seed: u64) {
 
 fn we_receive(kind: Chain, streams: &Path) -> Image {
     let ours = Image::new(&format!("{}-ours", kind.name));
-    let mount = kind.into_mount.then(|| Mount::new(&ours, ""));
+    let mount = kind.into_mount.map(|options| Mount::new(&ours, options));
     let place = mount.as_ref().map_or_else(|| ours.at("/"), Mount::word);
     for round in 0..kind.rounds {
         let file = streams.join(round.to_string()).display().to_string();
@@ -140,6 +140,10 @@ fn we_receive(kind: Chain, streams: &Path) -> Image {
         fine(&[words, &["-q", "-f", &file, &place]].concat());
     }
     if let Some(mount) = mount {
+        // Where the kernel decides on sizes by itself the server cannot.
+        let caches = kind.into_mount.is_some_and(|options| options.contains("writeback"));
+        let log = std::fs::read_to_string(ours.dir.join("log")).unwrap();
+        assert_eq!(log.contains("a stream is received"), !caches, "{log}");
         mount.umount();
     }
     ours

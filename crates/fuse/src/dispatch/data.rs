@@ -23,6 +23,7 @@ impl Dispatcher {
         if arg.read_flags & read_flags::LOCKOWNER == 0 {
             self.pages.note(ino, arg.offset, u64::from(arg.size));
         }
+        self.about_to_read(ino);
         let filled = self.fs.read(ino, arg.offset, out.space(size)?)?;
         out.advance(filled.min(size));
         self.accessed(request, arg.flags);
@@ -37,6 +38,8 @@ impl Dispatcher {
         let flags = WriteFlags { kill_priv, sync: false, direct: is_direct(&arg) };
         let (cx, ino, len) = (request.context(0), self.ino(request), u64::from(arg.size));
         let past_cache = is_past_cache(&arg);
+        // What was written stays with the kernel, too.
+        self.about_to_read(ino);
         if !past_cache {
             self.pages.note(ino, arg.offset, len);
         }

@@ -18,6 +18,7 @@ impl Dispatcher {
         let arg: ReadIn = request.arg()?;
         let (dir, asked) = (self.ino(request), self.listings.asked(self.ino(request), arg.offset));
         let mut list = self.listing(dir, asked, out, arg.size as usize);
+        self.about_to_read(dir);
         let result = self.fs.readdir(dir, asked.offset, &mut |entry| list.push(entry, None));
         self.end_listing(dir, asked, &list);
         self.accessed(request, arg.flags);
@@ -49,9 +50,13 @@ impl Dispatcher {
         let arg: ReadIn = request.arg()?;
         let (dir, asked) = (self.ino(request), self.listings.asked(self.ino(request), arg.offset));
         let mut list = self.listing(dir, asked, out, arg.size as usize);
+        let moment = self.about_to_read(dir);
         let result = self.fs.readdir_plus(dir, asked.offset, &mut |name, entry| {
             let record = match entry {
-                Some(entry) => reply::entry_out(entry, &self.nodes, &self.owners),
+                Some(entry) => {
+                    let lasts = self.fs.lasts(entry.attr.ino, moment);
+                    reply::entry_out(entry, &self.nodes, &self.owners, lasts)
+                }
                 // `.` and `..`: node id 0 tells the kernel to take only the name.
                 None => without_entry(name),
             };

@@ -11,18 +11,20 @@ use vfs::{FileKind, Ino, SetAttr, SetTime, Timestamp};
 
 impl Dispatcher {
     pub(super) fn getattr(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer<()> {
-        let attr = self.fs.getattr(self.ino(request))?;
-        out.put(&reply::attr_out(&self.owners.show(&attr)))
+        let (ino, moment) = (self.ino(request), self.fs.moment());
+        let attr = self.fs.getattr(ino)?;
+        out.put(&reply::attr_out(&self.owners.show(&attr), self.fs.lasts(ino, moment)))
     }
 
     pub(super) fn statx(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer<()> {
-        let attr = self.fs.getattr(self.ino(request))?;
-        out.put(&reply::statx_out(&self.owners.show(&attr)))
+        let (ino, moment) = (self.ino(request), self.fs.moment());
+        let attr = self.fs.getattr(ino)?;
+        out.put(&reply::statx_out(&self.owners.show(&attr), self.fs.lasts(ino, moment)))
     }
 
     pub(super) fn setattr(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer<()> {
         let arg: SetattrIn = request.arg()?;
-        let ino = self.ino(request);
+        let (ino, moment) = (self.ino(request), self.fs.moment());
         let mut set = requested(&arg);
         if self.must_kill_priv(ino, &arg)? {
             let attr = self.owners.show(&self.fs.getattr(ino)?);
@@ -31,7 +33,7 @@ impl Dispatcher {
         }
         self.owners.give(&mut set)?;
         let attr = self.fs.setattr(&request.context(0), ino, &set)?;
-        out.put(&reply::attr_out(&self.owners.show(&attr)))
+        out.put(&reply::attr_out(&self.owners.show(&attr), self.fs.lasts(ino, moment)))
     }
 
     /// A truncation carries a flag; a change of owner does on newer kernels only, but

@@ -51,6 +51,9 @@
 //!
 //! Pages that an asynchronous direct write leaves behind: `pages`.
 //!
+//! Where the file system says that answers do not last (a subvolume into which it receives a stream),
+//! nothing of them is given for ever, and it tells of content and listings that changed (`unsettled`).
+//!
 //! Negative names are cached for ever too: only the kernel makes names in this mount,
 //! and it replaces or drops the negative entry when it does.
 
@@ -69,6 +72,7 @@ mod open;
 mod pages;
 mod reply;
 mod request;
+mod unsettled;
 mod xattr;
 
 pub(crate) use init::{Agreement, negotiate};
@@ -112,6 +116,7 @@ pub(crate) struct Dispatcher {
     counters: counters::Counters,
     polling: Arc<Polling>,
     pages: pages::Pages,
+    notes: Arc<unsettled::Notes>,
     waiters: pages::Waiters,
     listings: listings::Listings,
     cache_negative: bool,
@@ -149,6 +154,7 @@ impl Dispatcher {
             counters: counters::Counters::new(),
             polling: polling.clone(),
             pages: pages::Pages::new(),
+            notes: Arc::default(),
             waiters: pages::Waiters::new(queues),
             listings: listings::Listings::default(),
             cache_negative: config.cache_negative,
@@ -205,7 +211,7 @@ impl Dispatcher {
 
     /// The file system shall say what changes without a request.
     pub(crate) fn tell_file_system_of(&self, notifier: Notifier) {
-        self.fs.observe(Arc::new(notifier));
+        self.fs.observe(Arc::new(unsettled::Telling { notes: self.notes.clone(), notifier }));
     }
 
     /// True where `out` may be the very buffer that held the payload, because the

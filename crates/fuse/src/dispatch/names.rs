@@ -11,10 +11,11 @@ use vfs::{Entry, Errno, FileKind, FsError, NAME_MAX, RenameMode};
 
 impl Dispatcher {
     pub(super) fn lookup(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer<()> {
-        let name = request.name()?;
-        match self.fs.lookup(&request.context(0), self.ino(request), name) {
-            Ok(entry) => self.put_entry(&entry, out),
-            Err(FsError::Posix(Errno::ENOENT)) if self.cache_negative => {
+        let (name, dir, moment) = (request.name()?, self.ino(request), self.fs.moment());
+        let remembered = || self.cache_negative && self.fs.lasts(dir, moment);
+        match self.fs.lookup(&request.context(0), dir, name) {
+            Ok(entry) => self.put_entry(&entry, moment, out),
+            Err(FsError::Posix(Errno::ENOENT)) if remembered() => {
                 // Node id 0 means: there is none, and you may remember that.
                 out.put(&EntryOut { entry_valid: reply::FOREVER, ..Default::default() })
             }
@@ -22,8 +23,10 @@ impl Dispatcher {
         }
     }
 
-    fn put_entry(&self, entry: &Entry, out: &mut Out<'_>) -> Answer<()> {
-        out.put(&reply::entry_out(entry, &self.nodes, &self.owners))
+    /// What was answered since `moment`.
+    fn put_entry(&self, entry: &Entry, moment: u64, out: &mut Out<'_>) -> Answer<()> {
+        let lasts = self.fs.lasts(entry.attr.ino, moment);
+        out.put(&reply::entry_out(entry, &self.nodes, &self.owners, lasts))
     }
 
     pub(super) fn forget(&self, request: &Request<'_>) -> Outcome {
@@ -55,46 +58,46 @@ impl Dispatcher {
             0 => FileKind::File,
             _ => FileKind::from_mode(arg.mode).ok_or(Failure::from(Errno::EINVAL))?,
         };
-        let parent = self.ino(request);
+        let (parent, moment) = (self.ino(request), self.fs.moment());
         let cx = self.maker(request, arg.umask, parent)?;
         let perm = (arg.mode & 0o7777) as u16;
         let entry = self.fs.mknod(&cx, parent, request.name()?, kind, perm, arg.rdev)?;
-        self.put_entry(&entry, out)
+        self.put_entry(&entry, moment, out)
     }
 
     pub(super) fn mkdir(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer<()> {
         let arg: MkdirIn = request.arg()?;
-        let parent = self.ino(request);
+        let (parent, moment) = (self.ino(request), self.fs.moment());
         let cx = self.maker(request, arg.umask, parent)?;
         let perm = (arg.mode & 0o7777) as u16;
         let entry = self.fs.mkdir(&cx, parent, request.name()?, perm)?;
-        self.put_entry(&entry, out)
+        self.put_entry(&entry, moment, out)
     }
 
     pub(super) fn symlink(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer<()> {
         let name = request.name()?;
         let (_, rest) = split_nul(request.payload)?;
         let (target, _) = split_nul(rest)?;
-        let parent = self.ino(request);
+        let (parent, moment) = (self.ino(request), self.fs.moment());
         let cx = self.maker(request, 0, parent)?;
         let entry = self.fs.symlink(&cx, parent, name, target)?;
-        self.put_entry(&entry, out)
+        self.put_entry(&entry, moment, out)
     }
 
     pub(super) fn link(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer<()> {
         let arg: LinkIn = request.arg()?;
-        let ino = self.nodes.to_ino(arg.oldnodeid);
+        let (ino, moment) = (self.nodes.to_ino(arg.oldnodeid), self.fs.moment());
         let entry = self.fs.link(&request.context(0), ino, self.ino(request), request.name()?)?;
-        self.put_entry(&entry, out)
+        self.put_entry(&entry, moment, out)
     }
 
     pub(super) fn tmpfile(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer<()> {
         let arg: CreateIn = request.arg()?;
-        let parent = self.ino(request);
+        let (parent, moment) = (self.ino(request), self.fs.moment());
         let cx = self.maker(request, arg.umask, parent)?;
         let perm = (arg.mode & 0o7777) as u16;
         let entry = self.fs.tmpfile(&cx, parent, perm)?;
-        self.put_entry(&entry, out)?;
+        self.put_entry(&entry, moment, out)?;
         let open_flags = fopen::KEEP_CACHE | fopen::NOFLUSH;
         out.put(&OpenOut { open_flags, ..Default::default() })
     }

@@ -2,7 +2,8 @@
 //!
 //! Timeouts are infinite: the mount is the only writer of the volume, so what the
 //! kernel was told stays true until an operation that passes through the kernel
-//! changes it. `dispatch/mod.rs` lists the exceptions.
+//! changes it. `dispatch/mod.rs` lists the exceptions. Where the file system says that an answer does
+//! not last (`vfs::FileSystem::lasts`), they are zero.
 
 use super::failure::{Answer, Failure};
 use crate::abi::{Wire, record};
@@ -85,17 +86,27 @@ pub(super) fn attr(attr: &Attr) -> record::Attr {
     }
 }
 
-pub(super) fn attr_out(a: &Attr) -> record::AttrOut {
-    record::AttrOut { attr_valid: FOREVER, attr_valid_nsec: 0, dummy: 0, attr: attr(a) }
+/// How long an answer holds: for ever, or not at all.
+fn valid(lasts: bool) -> u64 {
+    if lasts { FOREVER } else { 0 }
 }
 
-pub(super) fn entry_out(entry: &Entry, nodes: &NodeIds, owners: &Owners) -> record::EntryOut {
+pub(super) fn attr_out(a: &Attr, lasts: bool) -> record::AttrOut {
+    record::AttrOut { attr_valid: valid(lasts), attr_valid_nsec: 0, dummy: 0, attr: attr(a) }
+}
+
+pub(super) fn entry_out(
+    entry: &Entry,
+    nodes: &NodeIds,
+    owners: &Owners,
+    lasts: bool,
+) -> record::EntryOut {
     let nodeid = nodes.to_node(entry.attr.ino);
     record::EntryOut {
         nodeid,
         generation: if nodeid == crate::abi::ROOT_ID { 0 } else { entry.generation },
-        entry_valid: FOREVER,
-        attr_valid: FOREVER,
+        entry_valid: valid(lasts),
+        attr_valid: valid(lasts),
         entry_valid_nsec: 0,
         attr_valid_nsec: 0,
         attr: attr(&owners.show(&entry.attr)),
@@ -106,7 +117,7 @@ fn sx_time(time: vfs::Timestamp) -> record::SxTime {
     record::SxTime { tv_sec: time.secs, tv_nsec: time.nanos, reserved: 0 }
 }
 
-pub(super) fn statx_out(a: &Attr) -> record::StatxOut {
+pub(super) fn statx_out(a: &Attr, lasts: bool) -> record::StatxOut {
     let stat = record::Statx {
         mask: libc::STATX_BASIC_STATS | libc::STATX_BTIME,
         blksize: block_size(a.blksize),
@@ -127,5 +138,5 @@ pub(super) fn statx_out(a: &Attr) -> record::StatxOut {
         rdev_minor: (a.rdev & 0xff) | ((a.rdev >> 12) & 0xfff00),
         ..Default::default()
     };
-    record::StatxOut { attr_valid: FOREVER, stat, ..Default::default() }
+    record::StatxOut { attr_valid: valid(lasts), stat, ..Default::default() }
 }

@@ -5,13 +5,18 @@
 mod target;
 
 use crate::error::{Error, Result};
+use crate::guard::Guard;
+use crate::tree::Node;
 use crate::volume::{At, Volume, bytes};
+use btrfs_fs::BtrfsFs;
 use btrfs_receiver::{Event, Options};
 use std::ffi::OsStr;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use target::InVolume;
+use vfs::{FileSystem, Ino};
 
 impl Volume {
     /// Makes in the directory `path` what `stream` has, as [`Volume::send`] and `btrfs send` write
@@ -34,7 +39,7 @@ impl Volume {
         if !dir.is_dir() {
             return Err(self.error(place, vfs::Errno::ENOTDIR.into()));
         }
-        let mut target = InVolume::new(self, dir);
+        let mut target = InVolume::new(self.guard(), self.fs(), dir);
         let mut last = PathBuf::new();
         let played = &mut |event: Event<'_>| match event {
             Event::Begun { name, .. } => {
@@ -49,6 +54,29 @@ impl Volume {
             error => Error::refused(self.show(bytes(&last)), error),
         })
     }
+}
+
+/// For who serves a volume to others: the same into the directory `dir` of a live engine, whose
+/// observer hears of what changes.
+#[doc(hidden)]
+pub fn receive_live(
+    fs: &Arc<BtrfsFs>,
+    dir: Ino,
+    stream: &mut dyn Read,
+    options: Options,
+    told: &mut dyn FnMut(Event<'_>),
+) -> vfs::Result<btrfs_receiver::Result<u64>> {
+    // It is no transaction that could be too long.
+    let guard = Arc::new(Guard::new(fs.clone(), u64::MAX));
+    let engine: Arc<dyn FileSystem> = guard.clone();
+    let dir = Node::at(&engine, dir)?;
+    let mut target = InVolume::new(&guard, &engine, dir);
+    let done = btrfs_receiver::receive(stream, &mut target, options, told);
+    drop(target);
+    if let Some(observer) = fs.observer() {
+        observer.caught_up();
+    }
+    Ok(done)
 }
 
 /// What [`Volume::receive`] tells on its way.

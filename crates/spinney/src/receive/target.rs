@@ -7,15 +7,16 @@
 //! The directory and the file that were used last are kept, since streams go on with them; they
 //! are let go when names change.
 
+use crate::guard::Guard;
 use crate::tree::Node;
-use crate::volume::Volume;
 use btrfs_disk::compress::Encoded;
-use btrfs_fs::{Caller, NewSubvolume, ReceivedFrom, SubvolId, SubvolumeInfo};
+use btrfs_fs::{Beginning, Caller, NewSubvolume, ReceivedFrom, Receiving, SubvolId, SubvolumeInfo};
 use btrfs_receiver::{CloneFrom, Made, New, Received, RelPath, Target, Times};
 use btrfs_send::{Origin, Special};
+use std::sync::Arc;
 use vfs::{
-    Context, Entry, Errno, FallocateMode, FileKind, FsError, RenameMode, Result, SetAttr, SetTime,
-    WriteFlags, XattrMode,
+    Context, Entry, Errno, FallocateMode, FileKind, FileSystem, FsError, RenameMode, Result,
+    SetAttr, SetTime, WriteFlags, XattrMode,
 };
 
 /// Whose things are made.
@@ -25,7 +26,8 @@ const COPY: usize = 1 << 17;
 
 /// Below a directory of a volume.
 pub(super) struct InVolume<'v> {
-    volume: &'v Volume,
+    guard: &'v Guard,
+    fs: &'v Arc<dyn FileSystem>,
     dir: Node,
     open: Option<Open>,
     last_dir: Option<(Vec<u8>, Node)>,
@@ -36,17 +38,39 @@ pub(super) struct InVolume<'v> {
 struct Open {
     id: SubvolId,
     root: Node,
+    /// Nobody is to remember anything of it.
+    _unsettled: Receiving,
 }
 
 impl<'v> InVolume<'v> {
-    pub(super) fn new(volume: &'v Volume, dir: Node) -> InVolume<'v> {
-        InVolume { volume, dir, open: None, last_dir: None, last_file: None }
+    pub(super) fn new(guard: &'v Guard, fs: &'v Arc<dyn FileSystem>, dir: Node) -> InVolume<'v> {
+        InVolume { guard, fs, dir, open: None, last_dir: None, last_file: None }
     }
 
-    fn opened(&mut self, (id, entry): (SubvolId, Entry)) {
-        let root = Node::held(self.volume.fs(), entry);
-        self.open = Some(Open { id, root });
+    fn opened(&mut self, name: &[u8], beginning: Beginning, (id, entry): (SubvolId, Entry)) {
+        let unsettled = beginning.is(id);
+        let root = Node::held(self.fs, entry);
+        self.open = Some(Open { id, root, _unsettled: unsettled });
         self.names_changed();
+        self.tell(|observer| {
+            observer.name_changed(self.dir.ino(), name);
+            observer.caught_up();
+        });
+    }
+
+    /// Callers of the engine, who remember answers, hear of what they cannot see.
+    fn tell(&self, what: impl FnOnce(&dyn vfs::Observer)) {
+        if let Some(observer) = self.guard.btrfs.observer() {
+            what(observer);
+        }
+    }
+
+    fn tell_of_name(&self, dir: vfs::Ino, name: &[u8]) {
+        self.tell(|observer| observer.listing_changed(dir, name));
+    }
+
+    fn tell_of_content(&self, ino: vfs::Ino) {
+        self.tell(|observer| observer.content_changed(ino));
     }
 
     fn root(&self) -> Result<&Node> {
@@ -57,8 +81,8 @@ impl<'v> InVolume<'v> {
         (self.last_dir, self.last_file) = (None, None);
     }
 
-    fn fs(&self) -> &'v dyn vfs::FileSystem {
-        &**self.volume.fs()
+    fn fs(&self) -> &'v dyn FileSystem {
+        &**self.fs
     }
 
     /// Runs `work` on the directory of `path` and its last name.
@@ -86,13 +110,13 @@ impl<'v> InVolume<'v> {
         {
             return Ok(node.ino());
         }
-        let fs = self.volume.fs();
+        let fs = self.fs;
         let entry = self.above(path, |dir, name| fs.lookup(&CX, dir, name))?;
         Ok(self.keep(path, entry))
     }
 
     fn keep(&mut self, path: RelPath<'_>, entry: Entry) -> vfs::Ino {
-        let node = Node::held(self.volume.fs(), entry);
+        let node = Node::held(self.fs, entry);
         let ino = node.ino();
         self.last_file = Some((path.as_bytes().to_vec(), node));
         ino
@@ -120,7 +144,7 @@ impl<'v> InVolume<'v> {
 
     /// A read-only subvolume that was received as `origin`, or is it.
     fn known_as(&self, origin: &Origin) -> Result<Option<SubvolumeInfo>> {
-        let all = self.volume.guard().subvolumes()?;
+        let all = self.guard.subvolumes()?;
         Ok(btrfs_fs::known_as(all, origin.uuid, origin.ctransid))
     }
 
@@ -130,7 +154,7 @@ impl<'v> InVolume<'v> {
             None => self.root()?,
             Some(origin) => {
                 let info = self.known_as(origin)?.ok_or(FsError::Posix(Errno::ENOENT))?;
-                other = Node::at(self.volume.fs(), info.root)?;
+                other = Node::at(self.fs, info.root)?;
                 &other
             }
         };
@@ -157,6 +181,10 @@ impl<'v> InVolume<'v> {
         }
         Ok(())
     }
+}
+
+fn last_name<'p>(path: RelPath<'p>) -> &'p [u8] {
+    path.split().map_or(b"", |(_, name)| name)
 }
 
 /// A directory of the same subvolume.
@@ -186,19 +214,41 @@ fn write_all(fs: &dyn vfs::FileSystem, ino: vfs::Ino, at: u64, data: &[u8]) -> R
     Ok(())
 }
 
+fn make(fs: &dyn FileSystem, dir: vfs::Ino, name: &[u8], new: &New<'_>) -> Result<Entry> {
+    let special = |kind: &Special, bits| match kind {
+        Special::Fifo => Ok(FileKind::Fifo),
+        Special::Socket => Ok(FileKind::Socket),
+        Special::Node => FileKind::from_mode(bits).ok_or(FsError::Posix(Errno::EINVAL)),
+    };
+    match new {
+        New::File => fs.mknod(&CX, dir, name, FileKind::File, 0o600, 0),
+        New::Dir => fs.mkdir(&CX, dir, name, 0o700),
+        New::Symlink(target) => fs.symlink(&CX, dir, name, target),
+        New::Special { kind, mode, rdev } => {
+            let rdev = u32::try_from(*rdev).map_err(|_| FsError::Posix(Errno::EINVAL))?;
+            match special(kind, *mode)? {
+                FileKind::File | FileKind::Dir | FileKind::Symlink => Err(Errno::EINVAL.into()),
+                kind => fs.mknod(&CX, dir, name, kind, 0o600, rdev),
+            }
+        }
+    }
+}
+
 impl Target for InVolume<'_> {
     fn begin(&mut self, name: &[u8]) -> Result<()> {
         let new = NewSubvolume { parent: self.dir.ino(), name, groups: &[] };
-        let made = self.volume.guard().create_subvolume(&Caller::root(), &new)?;
-        self.opened(made);
+        let beginning = self.guard.btrfs.receive_begins();
+        let made = self.guard.create_subvolume(&Caller::root(), &new)?;
+        self.opened(name, beginning, made);
         Ok(())
     }
 
     fn begin_from(&mut self, name: &[u8], parent: &Origin) -> Result<Made> {
         let Some(info) = self.known_as(parent)? else { return Ok(Made::UnknownParent) };
         let new = NewSubvolume { parent: self.dir.ino(), name, groups: &[] };
-        let made = self.volume.guard().snapshot(&Caller::root(), info.root, &new, false)?;
-        self.opened(made);
+        let beginning = self.guard.btrfs.receive_begins();
+        let made = self.guard.snapshot(&Caller::root(), info.root, &new, false)?;
+        self.opened(name, beginning, made);
         Ok(Made::Yes)
     }
 
@@ -207,31 +257,18 @@ impl Target for InVolume<'_> {
         let Some(open) = self.open.take() else { return Err(Errno::EINVAL.into()) };
         let (uuid, stransid) = (received.origin.uuid, received.origin.ctransid);
         let from = ReceivedFrom { uuid, stransid, stime: (0, 0) };
-        let guard = self.volume.guard();
+        let guard = self.guard;
         guard.set_received(&Caller::root(), open.id, &from)?;
         guard.set_read_only(&Caller::root(), open.id, true)
     }
 
     fn make(&mut self, path: RelPath<'_>, new: &New<'_>) -> Result<()> {
         let fs = self.fs();
-        let mode = FileKind::from_mode;
-        let special = |kind: &Special, bits| match kind {
-            Special::Fifo => Ok(FileKind::Fifo),
-            Special::Socket => Ok(FileKind::Socket),
-            Special::Node => mode(bits).ok_or(FsError::Posix(Errno::EINVAL)),
-        };
-        let entry = self.above(path, |dir, name| match new {
-            New::File => fs.mknod(&CX, dir, name, FileKind::File, 0o600, 0),
-            New::Dir => fs.mkdir(&CX, dir, name, 0o700),
-            New::Symlink(target) => fs.symlink(&CX, dir, name, target),
-            New::Special { kind, mode, rdev } => {
-                let rdev = u32::try_from(*rdev).map_err(|_| FsError::Posix(Errno::EINVAL))?;
-                match special(kind, *mode)? {
-                    FileKind::File | FileKind::Dir | FileKind::Symlink => Err(Errno::EINVAL.into()),
-                    kind => fs.mknod(&CX, dir, name, kind, 0o600, rdev),
-                }
-            }
+        let (dir, entry) = self.above(path, |dir, name| {
+            let entry = make(fs, dir, name, new)?;
+            Ok((dir, entry))
         })?;
+        self.tell_of_name(dir, last_name(path));
         self.keep(path, entry);
         Ok(())
     }
@@ -241,20 +278,27 @@ impl Target for InVolume<'_> {
         let (new_dir, new) = to.split().ok_or(FsError::Posix(Errno::EINVAL))?;
         let (old_dir, new_dir) = (walk(self.root()?, old_dir)?, walk(self.root()?, new_dir)?);
         self.names_changed();
-        self.fs().rename(&CX, old_dir.ino(), old, new_dir.ino(), new, RenameMode::Replace)
+        self.fs().rename(&CX, old_dir.ino(), old, new_dir.ino(), new, RenameMode::Replace)?;
+        self.tell_of_name(old_dir.ino(), old);
+        self.tell_of_name(new_dir.ino(), new);
+        Ok(())
     }
 
     fn link(&mut self, old: RelPath<'_>, path: RelPath<'_>) -> Result<()> {
-        let (fs, ino) = (self.volume.fs(), self.find(old)?);
-        let entry = self.above(path, |dir, name| fs.link(&CX, ino, dir, name))?;
+        let (fs, ino) = (self.fs, self.find(old)?);
+        let (dir, entry) =
+            self.above(path, |dir, name| Ok((dir, fs.link(&CX, ino, dir, name)?)))?;
         drop(Node::held(fs, entry));
+        self.tell_of_name(dir, last_name(path));
         Ok(())
     }
 
     fn unlink(&mut self, path: RelPath<'_>) -> Result<()> {
         self.last_file = None;
         let fs = self.fs();
-        self.above(path, |dir, name| fs.unlink(&CX, dir, name))
+        let dir = self.above(path, |dir, name| fs.unlink(&CX, dir, name).map(|()| dir))?;
+        self.tell_of_name(dir, last_name(path));
+        Ok(())
     }
 
     fn rmdir(&mut self, path: RelPath<'_>) -> Result<()> {
@@ -266,12 +310,16 @@ impl Target for InVolume<'_> {
         if !btrfs_fs::same_subvolume(node.ino(), dir.ino()) {
             return Err(Errno::EXDEV.into());
         }
-        self.fs().rmdir(&CX, dir.ino(), name)
+        self.fs().rmdir(&CX, dir.ino(), name)?;
+        self.tell_of_name(dir.ino(), name);
+        Ok(())
     }
 
     fn write(&mut self, path: RelPath<'_>, offset: u64, data: &[u8]) -> Result<()> {
         let ino = self.file(path)?;
-        write_all(self.fs(), ino, offset, data)
+        write_all(self.fs(), ino, offset, data)?;
+        self.tell_of_content(ino);
+        Ok(())
     }
 
     fn write_encoded(
@@ -281,10 +329,11 @@ impl Target for InVolume<'_> {
         encoded: &Encoded<'_>,
     ) -> Result<()> {
         let ino = self.file(path)?;
-        match self.volume.guard().write_encoded(ino, offset, encoded)? {
-            true => Ok(()),
-            false => write_all(self.fs(), ino, offset, encoded.content()),
+        if !self.guard.write_encoded(ino, offset, encoded)? {
+            write_all(self.fs(), ino, offset, encoded.content())?;
         }
+        self.tell_of_content(ino);
+        Ok(())
     }
 
     fn clone(&mut self, from: &CloneFrom<'_>, path: RelPath<'_>, at: u64, len: u64) -> Result<()> {
@@ -294,16 +343,20 @@ impl Target for InVolume<'_> {
         let (source, ino) = (self.source(from)?, self.file(path)?);
         match self.fs().clone_range(&CX, source.ino(), from.offset, ino, at, len) {
             Err(FsError::Posix(Errno::EINVAL | Errno::EOPNOTSUPP)) => {
-                self.copy(&source, from.offset, ino, at, len)
+                self.copy(&source, from.offset, ino, at, len)?;
             }
-            done => done,
+            done => done?,
         }
+        self.tell_of_content(ino);
+        Ok(())
     }
 
     fn truncate(&mut self, path: RelPath<'_>, size: u64) -> Result<()> {
         let ino = self.file(path)?;
         let set = SetAttr { size: Some(size), ..SetAttr::default() };
-        self.fs().setattr(&CX, ino, &set).map(drop)
+        self.fs().setattr(&CX, ino, &set)?;
+        self.tell_of_content(ino);
+        Ok(())
     }
 
     fn allocate(
@@ -314,7 +367,9 @@ impl Target for InVolume<'_> {
         len: u64,
     ) -> Result<()> {
         let ino = self.file(path)?;
-        self.fs().fallocate(&CX, ino, mode, offset, len)
+        self.fs().fallocate(&CX, ino, mode, offset, len)?;
+        self.tell_of_content(ino);
+        Ok(())
     }
 
     fn xattrs(&mut self, path: RelPath<'_>) -> Result<Vec<Vec<u8>>> {

@@ -2,6 +2,7 @@
 
 mod confine;
 mod mount;
+mod served;
 
 use crate::args::{self, Arg, Args};
 use crate::commands::Command;
@@ -9,16 +10,19 @@ use crate::commands::subvolume::place::{self, Place};
 use crate::error::{Error, Exit, Result, say_error};
 use crate::image::ImagePath;
 use crate::mount::options::{subvol_id, subvol_path};
+use crate::mount::receive::Told;
 use crate::output::Out;
 use crate::sys::to_local;
 use btrfs_fs::Subvol;
 use btrfs_receiver::{Event, Options};
 use btrfs_send::{Decoder, Dump};
 use mount::InMount;
+use served::Served;
 use spinney::{ReceiveOptions, Receiving, Volume};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, BufReader, Read};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -51,7 +55,7 @@ Options
     --dump            print what the stream says, a line for each command; nothing is changed
     --force-decompress
                       write compressed content (of `send --compressed-data`) by the rules of
-                      the volume, where an image would get it as it is
+                      the volume, where it would be stored as it is
     --subvol PATH, --subvolid ID
                       DIRECTORY in an image starts from this subvolume, not the default one
 
@@ -118,10 +122,12 @@ fn run(args: Args) -> Result<Exit> {
     let place = Place::parse(&args::one(wanted.operands.clone(), "DIRECTORY")?);
     place::at(std::slice::from_ref(&place), wanted.subvol.clone(), true, |all, _| {
         let (name, input) = open(wanted.file.as_deref())?;
-        let mut input = BufReader::with_capacity(1 << 18, input);
         let failed = match &place {
-            Place::Image(inside) => into_image(&wanted, all.volume(inside)?, inside, &mut input)?,
-            Place::Mount(dir) => into_mount(&wanted, dir, (&name, &mut input))?,
+            Place::Image(inside) => {
+                let mut input = buffered(input);
+                into_image(&wanted, all.volume(inside)?, inside, &mut input)?
+            }
+            Place::Mount(dir) => into_mount(&wanted, dir, (&name, input))?,
         };
         match failed {
             0 => Ok(()),
@@ -171,21 +177,57 @@ fn into_image(
     Ok(failed)
 }
 
-fn into_mount(wanted: &Wanted, dir: &Path, (name, input): (&str, &mut dyn Read)) -> Result<u64> {
+fn into_mount(wanted: &Wanted, dir: &Path, (name, input): (&str, File)) -> Result<u64> {
     let real = match wanted.confined {
         true => dir.canonicalize().map_err(|e| Error::io(dir, &e))?,
         false => dir.to_owned(),
     };
     let mut target = InMount::new(&real, wanted.point.as_deref())?;
+    let served = Served::ask(&real, &wanted.options);
     if wanted.confined {
         target.confine()?;
         if wanted.verbose {
             say_error(&format!("Chroot to {}", real.display()));
         }
     }
+    match served {
+        Some(served) => by_server(wanted, dir, served, (name, input)),
+        None => by_calls(wanted, dir, &mut target, (name, input)),
+    }
+}
+
+fn by_server(
+    wanted: &Wanted,
+    dir: &Path,
+    served: Served,
+    (name, input): (&str, File),
+) -> Result<u64> {
     let mut last = dir.to_owned();
+    served.send(dir, input, |told| {
+        match told {
+            Told::Begun(name) => {
+                last = dir.join(OsStr::from_bytes(&name));
+                wanted.begun(&last);
+            }
+            Told::Failed(error) => Error::about(last.display(), error).print(),
+            Told::Done(failed) => return Some(Ok(failed)),
+            Told::Stream(error) => return Some(Err(Error::about(name, error))),
+            Told::Ended(error) => return Some(Err(Error::about(last.display(), error))),
+        }
+        None
+    })
+}
+
+fn by_calls(
+    wanted: &Wanted,
+    dir: &Path,
+    target: &mut InMount,
+    (name, input): (&str, File),
+) -> Result<u64> {
+    let mut last = dir.to_owned();
+    let mut input = buffered(input);
     let done =
-        btrfs_receiver::receive(input, &mut target, wanted.options, &mut |told| match told {
+        btrfs_receiver::receive(&mut input, target, wanted.options, &mut |told| match told {
             Event::Begun { name, .. } => {
                 last = dir.join(OsStr::from_bytes(name));
                 wanted.begun(&last);
@@ -198,15 +240,21 @@ fn into_mount(wanted: &Wanted, dir: &Path, (name, input): (&str, &mut dyn Read))
     })
 }
 
+fn buffered(input: File) -> BufReader<File> {
+    BufReader::with_capacity(1 << 18, input)
+}
+
 /// Where a stream comes from, and its name.
-fn open(file: Option<&Path>) -> Result<(String, Box<dyn Read>)> {
-    match file {
-        None => Ok(("standard input".into(), Box::new(io::stdin().lock()))),
-        Some(path) => {
-            let file = File::open(path).map_err(|e| Error::io(path, &e))?;
-            Ok((path.display().to_string(), Box::new(file)))
-        }
-    }
+fn open(file: Option<&Path>) -> Result<(String, File)> {
+    let Some(path) = file else {
+        let name = "standard input";
+        let own = io::stdin().as_fd().try_clone_to_owned();
+        return own
+            .map(|own| (name.into(), own.into()))
+            .map_err(|e| Error::io(Path::new(name), &e));
+    };
+    let file = File::open(path).map_err(|e| Error::io(path, &e))?;
+    Ok((path.display().to_string(), file))
 }
 
 fn dump(name: &str, input: impl Read) -> Result<Exit> {

@@ -5,6 +5,11 @@ mod engine;
 
 use std::process::ExitCode;
 
+/// The program's allocator: the library's side is what the mount's server does without FUSE, and a
+/// commit frees what other threads took, which glibc's does at a price.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     match words.first().map(String::as_str) {

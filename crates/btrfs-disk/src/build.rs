@@ -131,8 +131,14 @@ pub fn renamed(leaf: Node, now: impl Fn(Logical) -> Option<Logical>) -> Node {
 
 /// The node's bytes with their checksum, ready to be written.
 pub fn seal(geometry: &Geometry, node: &Node) -> Vec<u8> {
-    let mut bytes = node.bytes().to_vec();
-    let digest = geometry.csum.digest(&bytes[CSUM_FIELD..]);
-    bytes[..CSUM_FIELD].copy_from_slice(&digest);
+    let mut bytes = Vec::with_capacity(node.bytes().len());
+    seal_into(geometry, node, &mut bytes);
     bytes
+}
+
+/// The same behind what is in `bytes` already: neighbours are written at once.
+pub fn seal_into(geometry: &Geometry, node: &Node, bytes: &mut Vec<u8>) {
+    let rest = &node.bytes()[CSUM_FIELD..];
+    bytes.extend_from_slice(&geometry.csum.digest(rest));
+    bytes.extend_from_slice(rest);
 }

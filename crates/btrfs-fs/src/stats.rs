@@ -43,4 +43,5 @@ btrfs_txn::counters!(Stats {
     log_still_max_ns = "log.still_max_ns",
     relocated = "balance.relocated_extents",
     throttled = "delta.throttled",
+    paced = "delta.paced",
 });

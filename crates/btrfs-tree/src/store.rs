@@ -91,10 +91,10 @@ impl DirtyNodes {
             check::before_write(node, store.geometry())?;
         }
         let mut rest = &nodes[..];
-        let mut unwritten = 0;
+        let (mut unwritten, mut bytes) = (0, Vec::new());
         while !rest.is_empty() {
             let (batch, others) = rest.split_at(adjacent(&store.volume, rest));
-            write_batch(&store.volume, batch)?;
+            write_batch(&store.volume, batch, &mut bytes)?;
             rest = others;
             unwritten += batch.len() as u64 * u64::from(store.geometry().node_size);
             if unwritten >= btrfs_volume::WRITE_WINDOW {
@@ -123,9 +123,8 @@ fn adjacent(volume: &Volume, nodes: &[&Arc<Node>]) -> usize {
         .unwrap_or(nodes.len().min(most))
 }
 
-fn write_batch(volume: &Volume, nodes: &[&Arc<Node>]) -> Result<()> {
-    let sealed: Vec<Vec<u8>> =
-        nodes.iter().map(|node| build::seal(volume.geometry(), node)).collect();
-    let bufs: Vec<&[u8]> = sealed.iter().map(|bytes| &bytes[..]).collect();
-    volume.write_node_bytes(nodes[0].logical(), &bufs)
+fn write_batch(volume: &Volume, nodes: &[&Arc<Node>], bytes: &mut Vec<u8>) -> Result<()> {
+    bytes.clear();
+    nodes.iter().for_each(|node| build::seal_into(volume.geometry(), node, bytes));
+    volume.write_node_bytes(nodes[0].logical(), &[bytes])
 }

@@ -273,7 +273,8 @@ impl Committer {
         let sealed = self.commit_epoch(urgency)?;
         // Behind the superblock, as what the commit freed.
         self.core.discards.issue(&self.core.space).fs()?;
-        let Some(seal) = sealed else { return Ok(()) };
+        let Some((seal, bytes)) = sealed else { return Ok(()) };
+        self.core.pacing.measured(bytes, start.elapsed());
         self.inodes.settle();
         self.stats.commits.add(1);
         let total = start.elapsed();
@@ -287,10 +288,10 @@ impl Committer {
         Ok(())
     }
 
-    /// Seals, merges, writes and publishes an epoch; answers how long sealing took, or
-    /// `None` if there was nothing to commit. The log is held at the two ends only: in
+    /// Seals, merges, writes and publishes an epoch; answers how long sealing took and the bytes of
+    /// its delta, or `None` if there was nothing to commit. The log is held at the two ends only: in
     /// between, fsyncs go on top of the commit before.
-    fn commit_epoch(&self, urgency: Urgency) -> Attempt<Option<Duration>> {
+    fn commit_epoch(&self, urgency: Urgency) -> Attempt<Option<(Duration, u64)>> {
         let (sealed, reserved, seal) = {
             let mut log = self.log.lock();
             let idle = self.core.layers().current.is_empty()
@@ -312,6 +313,7 @@ impl Committer {
         let merged = self.merge(&sealed, reserved, urgency);
         let mut log = self.log.lock();
         let merged = self.unless_short(merged, &mut log)?;
+        let bytes = sealed.bytes();
         drop(sealed);
         let held = Instant::now();
         let ended = self.end_epoch(merged, &mut log);
@@ -325,7 +327,7 @@ impl Committer {
         let published = self.owed.settle(ended?);
         self.reservations.set_short(false);
         published.into_iter().for_each(|published| published.retire(&self.core, &mut throttle));
-        Ok(Some(seal))
+        Ok(Some((seal, bytes)))
     }
 
     /// Publishes, takes what was synced meanwhile along, and writes the superblock. Answers

@@ -16,11 +16,14 @@ use crate::stats::Stats;
 use crate::writeback::Writeback;
 use btrfs_disk::{Error, TreeId};
 use btrfs_space::{DataReservation, Kind, Priority};
-use btrfs_txn::Core;
+use btrfs_txn::{Core, Level};
 use search::Search;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use vfs::{Errno, FsError, Result};
+
+/// Bytes of nodes that the commits of small volumes, and of few changes, are below.
+const MUCH: u64 = 64 << 20;
 
 pub struct Reserver {
     core: Arc<Core>,
@@ -178,13 +181,42 @@ impl Reserver {
         }
     }
 
-    /// Starts a commit when the delta has used up its memory; waits when it is far over.
+    /// Rests while the delta takes more memory, or leaves less room for metadata, than a commit at work
+    /// makes up for in time.
+    fn keep_pace(&self, delta: u64) {
+        if self.alone || self.committer.is_held() {
+            return;
+        }
+        let memory = Level { has: delta, most: self.core.memory.most_delta() };
+        let room = self.room_level();
+        if room.is_over() && self.core.layers().sealed.is_none() {
+            self.core.requests.wake();
+        }
+        if self.core.pacing.pay(delta, [memory, room]) {
+            self.stats.paced.add(1);
+        }
+    }
+
+    /// What is gone of the last room for metadata, which is half as much as the next commit holds.
+    /// Where it holds little there is little to come back, and nobody need rest for it.
+    fn room_level(&self) -> Level {
+        let last = self.reservations.held() / 2;
+        let gone = match last > MUCH {
+            true => last.saturating_sub(self.core.space.unreserved(Kind::Metadata)),
+            false => 0,
+        };
+        Level { has: gone, most: last / 2 }
+    }
+
+    /// Starts a commit when the delta has used up its memory; slows down from there on, and waits
+    /// when it is far over.
     fn wait_for_memory(&self, priority: Priority) -> Result<()> {
         if priority == Priority::Delete && self.reservations.is_short() {
             return Ok(());
         }
         let memory = &self.core.memory;
         let delta = self.core.note_memory();
+        self.keep_pace(delta);
         if delta > memory.most_delta() {
             self.core.requests.wake();
             // While commits are held, whoever holds them sees to it that changes end.

@@ -39,7 +39,7 @@ use crate::{Extent, refs};
 use btrfs_disk::ids::{compat_ro, incompat};
 use btrfs_disk::items::{DevItem, RootItem};
 use btrfs_disk::{Corrupt, Generation, Key, Result, Superblock, TreeId};
-use btrfs_tree::{DirtyNodes, Edit, NodeReader, NodeSink, Overlay, TreeRoot};
+use btrfs_tree::{DirtyNodes, Edit, EditRef, NodeReader, NodeSink, Overlay, TreeRoot};
 use quota::QuotaCommit;
 use sink::Sink;
 use std::collections::{BTreeMap, BTreeSet};
@@ -208,11 +208,22 @@ impl<'a, R: NodeReader> Settle<'a, R> {
         id: TreeId,
         edits: impl IntoIterator<Item = (Key, Edit)>,
     ) -> Result<TreeRoot> {
+        let edits: Vec<(Key, Edit)> = edits.into_iter().collect();
+        let edits: Vec<_> = edits.iter().map(|(key, edit)| (*key, EditRef::from(edit))).collect();
+        self.apply_borrowed(id, &edits)
+    }
+
+    /// As `apply_tree`, of edits whose bytes the caller keeps.
+    pub fn apply_borrowed(
+        &mut self,
+        id: TreeId,
+        edits: &[(Key, EditRef<'_>)],
+    ) -> Result<TreeRoot> {
         assert!(!(self.draining && id.is_subvolume()), "tree {id} shares nodes: before the drain");
         assert!(!self.tree(id)?.frozen, "tree {id} was snapshotted in this commit");
         let root = self.root(id)?;
         self.change(id, |store, dirty, sink, generation| {
-            btrfs_tree::apply(store, dirty, sink, generation, &root, edits)
+            btrfs_tree::apply_borrowed(store, dirty, sink, generation, &root, edits)
         })
     }
 

@@ -1,7 +1,7 @@
 //! Edits handed down to the children of one interior node, and the children's new
 //! contents laid out again: joined where they became small, cut where they grew.
 
-use super::Edit;
+use super::EditRef;
 use super::pass::{Frame, Pass};
 use super::run::{Entry, Run};
 use crate::reader::{child_node, child_upper};
@@ -18,7 +18,7 @@ pub(super) fn edit(
     pass: &mut Pass<'_>,
     node: &Arc<Node>,
     parent: Option<&Frame<'_>>,
-    edits: &[(Key, Edit)],
+    edits: &[(Key, EditRef<'_>)],
     upper: Option<Key>,
 ) -> Result<Option<Run<ChildPtr>>> {
     let frame = Frame::new(node, parent);
@@ -91,7 +91,7 @@ impl<'l, 'x, 'p, E: Entry<'l>> Layout<'l, 'x, 'p, E> {
     }
 
     /// The new pointers, and the index behind those gained; `None` if nothing changes.
-    fn run(mut self, edits: &'l [(Key, Edit)]) -> Result<Option<(Vec<ChildPtr>, Option<usize>)>> {
+    fn run(mut self, edits: &'l [(Key, EditRef<'l>)]) -> Result<Option<(Vec<ChildPtr>, Option<usize>)>> {
         let node = self.parent.node;
         let mut rest = edits;
         for slot in 0..node.len() {
@@ -110,7 +110,7 @@ impl<'l, 'x, 'p, E: Entry<'l>> Layout<'l, 'x, 'p, E> {
         Ok(self.changed.then_some((pointers, grown_to)))
     }
 
-    fn child(&mut self, slot: usize, edits: &'l [(Key, Edit)]) -> Result<()> {
+    fn child(&mut self, slot: usize, edits: &'l [(Key, EditRef<'l>)]) -> Result<()> {
         if edits.is_empty() {
             return self.keep(slot);
         }
@@ -236,7 +236,7 @@ enum Side {
 }
 
 /// How many of the first edits have keys below `upper`.
-fn belonging(edits: &[(Key, Edit)], upper: Option<Key>) -> usize {
+fn belonging(edits: &[(Key, EditRef<'_>)], upper: Option<Key>) -> usize {
     match (edits.first(), upper) {
         (Some((first, _)), Some(upper)) if *first >= upper => 0,
         (_, Some(upper)) => edits.partition_point(|(key, _)| *key < upper),

@@ -1,6 +1,6 @@
 //! Edits merged into the items of one leaf.
 
-use super::Edit;
+use super::EditRef;
 use super::pass::{Frame, Pass};
 use super::run::{Entry, Run};
 use btrfs_disk::{Key, LeafItem, Node, Result};
@@ -11,7 +11,7 @@ pub(super) fn edit<'l>(
     pass: &mut Pass<'_>,
     node: &'l Arc<Node>,
     parent: Option<&Frame<'_>>,
-    edits: &'l [(Key, Edit)],
+    edits: &'l [(Key, EditRef<'l>)],
 ) -> Result<Option<Run<LeafItem<'l>>>> {
     let Some(first) = edits.iter().position(|(key, edit)| takes_effect(node, key, edit)) else {
         return Ok(None);
@@ -29,11 +29,11 @@ pub(super) fn edit<'l>(
     Ok(Some(run))
 }
 
-fn takes_effect(node: &Node, key: &Key, edit: &Edit) -> bool {
+fn takes_effect(node: &Node, key: &Key, edit: &EditRef<'_>) -> bool {
     match (node.search(key), edit) {
-        (Ok(slot), Edit::Put(data)) => node.data(slot) != &data[..],
-        (Ok(_), Edit::Delete) | (Err(_), Edit::Put(_)) => true,
-        (Err(_), Edit::Delete) => false,
+        (Ok(slot), EditRef::Put(data)) => node.data(slot) != &data[..],
+        (Ok(_), EditRef::Delete) | (Err(_), EditRef::Put(_)) => true,
+        (Err(_), EditRef::Delete) => false,
     }
 }
 
@@ -52,7 +52,7 @@ impl<'l> Merge<'l> {
         Merge { node, slot: 0, out: Vec::with_capacity(node.len() + 8), added: 0, span: (0, 0) }
     }
 
-    fn edit(&mut self, key: Key, edit: &'l Edit) {
+    fn edit(&mut self, key: Key, edit: &EditRef<'l>) {
         let mut end = self.slot;
         while end < self.node.len() && self.node.key(end) < key {
             end += 1;
@@ -60,7 +60,7 @@ impl<'l> Merge<'l> {
         self.copy_until(end);
         let replaces = end < self.node.len() && self.node.key(end) == key;
         self.slot += usize::from(replaces);
-        if let Edit::Put(data) = edit {
+        if let EditRef::Put(data) = edit {
             self.out.push(LeafItem { key, data });
             if !replaces {
                 self.note_added();

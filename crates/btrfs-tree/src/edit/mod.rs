@@ -32,6 +32,24 @@ pub enum Edit {
     Delete,
 }
 
+/// An [`Edit`] whose bytes lie elsewhere.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum EditRef<'e> {
+    /// Insert or replace.
+    Put(&'e [u8]),
+    /// Remove; that the key is absent is no error.
+    Delete,
+}
+
+impl<'e> From<&'e Edit> for EditRef<'e> {
+    fn from(edit: &'e Edit) -> EditRef<'e> {
+        match edit {
+            Edit::Put(data) => EditRef::Put(data),
+            Edit::Delete => EditRef::Delete,
+        }
+    }
+}
+
 /// What bulk edit asks of the space layer. A parent is detached before its children.
 pub trait NodeSink {
     /// A committed node is about to be replaced in `tree`, or to vanish from it: the
@@ -46,12 +64,12 @@ pub trait NodeSink {
 /// Whether a batch can be applied: an item larger than a leaf is an error.
 ///
 /// Keys that do not strictly ascend are a mistake of the program, and a panic.
-pub fn validate(geometry: &Geometry, edits: &[(Key, Edit)]) -> Result<()> {
+pub fn validate(geometry: &Geometry, edits: &[(Key, EditRef<'_>)]) -> Result<()> {
     let descent = edits.windows(2).find(|w| w[0].0 >= w[1].0);
     assert!(descent.is_none(), "edits must strictly ascend: {:?}", descent.map(|w| w[1].0));
     let limit = geometry.max_item_size();
     for (key, edit) in edits {
-        if let Edit::Put(data) = edit
+        if let EditRef::Put(data) = edit
             && data.len() > limit
         {
             let size = data.len();
@@ -77,7 +95,20 @@ pub fn apply<R: NodeReader>(
     edits: impl IntoIterator<Item = (Key, Edit)>,
 ) -> Result<TreeRoot> {
     let edits: Vec<(Key, Edit)> = edits.into_iter().collect();
-    validate(store.geometry(), &edits)?;
+    let edits: Vec<_> = edits.iter().map(|(key, edit)| (*key, EditRef::from(edit))).collect();
+    apply_borrowed(store, dirty, sink, generation, root, &edits)
+}
+
+/// As [`apply`], of edits whose bytes the caller keeps.
+pub fn apply_borrowed<R: NodeReader>(
+    store: &R,
+    dirty: &mut DirtyNodes,
+    sink: &mut dyn NodeSink,
+    generation: Generation,
+    root: &TreeRoot,
+    edits: &[(Key, EditRef<'_>)],
+) -> Result<TreeRoot> {
+    validate(store.geometry(), edits)?;
     if edits.is_empty() {
         return Ok(*root);
     }
@@ -88,12 +119,12 @@ pub fn apply<R: NodeReader>(
     let mut pass = Pass { store, dirty, sink, generation, tree: root.id };
     let node = root_node(&pass.reader(), root)?;
     if node.is_leaf() {
-        match leaf::edit(&mut pass, &node, None, &edits)? {
+        match leaf::edit(&mut pass, &node, None, edits)? {
             None => Ok(*root),
             Some(run) => root::plant_leaf(&mut pass, run),
         }
     } else {
-        match inner::edit(&mut pass, &node, None, &edits, None)? {
+        match inner::edit(&mut pass, &node, None, edits, None)? {
             None => Ok(*root),
             Some(run) => root::plant_inner(&mut pass, run, node.level()),
         }

@@ -11,7 +11,7 @@
 //! bounds on what a commit needs know nothing of it. Keys that come at random (hashes of
 //! names) fill leaves to 85 % that way, and to 65 % without.
 
-use super::Edit;
+use super::EditRef;
 use super::pass::{Frame, Pass};
 use btrfs_disk::node::{ChildPtr, ITEM_SIZE, KEY_PTR_SIZE};
 use btrfs_disk::{Geometry, Key, LeafItem, Logical, Node, NodeIdentity, Result, build};
@@ -33,7 +33,7 @@ pub(super) trait Entry<'l>: Copy {
         pass: &mut Pass<'_>,
         node: &'l Arc<Node>,
         parent: &Frame<'_>,
-        edits: &'l [(Key, Edit)],
+        edits: &'l [(Key, EditRef<'l>)],
         upper: Option<Key>,
     ) -> Result<Option<Run<Self>>>;
 }
@@ -196,7 +196,7 @@ impl<'l> Entry<'l> for LeafItem<'l> {
         pass: &mut Pass<'_>,
         node: &'l Arc<Node>,
         parent: &Frame<'_>,
-        edits: &'l [(Key, Edit)],
+        edits: &'l [(Key, EditRef<'l>)],
         _: Option<Key>,
     ) -> Result<Option<Run<Self>>> {
         super::leaf::edit(pass, node, Some(parent), edits)
@@ -232,7 +232,7 @@ impl<'l> Entry<'l> for ChildPtr {
         pass: &mut Pass<'_>,
         node: &'l Arc<Node>,
         parent: &Frame<'_>,
-        edits: &'l [(Key, Edit)],
+        edits: &'l [(Key, EditRef<'l>)],
         upper: Option<Key>,
     ) -> Result<Option<Run<Self>>> {
         super::inner::edit(pass, node, Some(parent), edits, upper)

@@ -1,6 +1,7 @@
 //! A sealed delta merged into the trees: edits of each subvolume, references of data,
 //! checksums; then the space side settles, and everything but the superblock is written.
 
+use super::stretch::Stretch;
 use super::sums::{self, SumFormat};
 use super::trees::{self, Drops};
 use crate::delta::{Delta, Move};
@@ -8,13 +9,10 @@ use crate::{Core, Defect, Root, Throttle, Trees, Urgency};
 use btrfs_disk::items::{RootItem, Timespec};
 use btrfs_disk::{Error, Generation, Key, Logical, Result, Superblock, TreeId};
 use btrfs_space::{Extent, ExtentKind, MetadataReservation, MovedNodes, RefOwner, Settle, Settled};
-use btrfs_tree::{Edit, NodeStore};
+use btrfs_tree::NodeStore;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
-
-/// Edits that go into a tree before the commit looks up: a millisecond of work or two.
-const STRETCH: usize = 1024;
 
 /// New trees on the volume, which no superblock leads to yet.
 pub struct Merged {
@@ -141,27 +139,18 @@ fn merge_items(
     throttle: &mut Throttle<'_>,
 ) -> Result<()> {
     let now = core.now();
+    let mut stretch = Stretch::default();
     for (tree, objects) in sealed.items.objects(|| throttle.pause()) {
         if tree == TreeId::QUOTA {
             settle.quotas_change()?;
         }
-        let mut edits: Vec<(Key, Edit)> = Vec::with_capacity(2 * STRETCH.min(objects.len()));
-        let mut objects = objects.into_iter().peekable();
-        while let Some(objectid) = objects.next() {
-            edits.extend(
-                sealed
-                    .items
-                    .object(tree, objectid)
-                    .into_iter()
-                    .map(|(key, slot)| (key, slot.value.map_or(Edit::Delete, Edit::Put))),
-            );
-            if edits.len() >= STRETCH || objects.peek().is_none() {
-                core.stats.commit_items.add(edits.len() as u64);
-                if tree == TreeId::QUOTA {
-                    settle.quota_items_change(edits.iter());
-                }
-                settle.apply_tree(tree, edits.drain(..))?;
-                core.note_building(settle.taken());
+        let mut firsts = objects.into_iter().map(|objectid| Key::new(objectid, 0, 0));
+        let mut next = firsts.next();
+        while let Some(from) = next {
+            next = stretch.take(&sealed.items, tree, &from).or_else(|| firsts.next());
+            if stretch.is_full() || next.is_none() {
+                merge_stretch(core, settle, tree, &stretch)?;
+                stretch.clear();
                 throttle.pause();
             }
         }
@@ -169,6 +158,22 @@ fn merge_items(
             stamp(settle.root_item(tree)?, sealed.generation, now);
         }
     }
+    Ok(())
+}
+
+fn merge_stretch(
+    core: &Core,
+    settle: &mut Settle<'_, NodeStore>,
+    tree: TreeId,
+    stretch: &Stretch,
+) -> Result<()> {
+    let edits = stretch.edits();
+    core.stats.commit_items.add(edits.len() as u64);
+    if tree == TreeId::QUOTA {
+        settle.quota_items_change(&edits);
+    }
+    settle.apply_borrowed(tree, &edits)?;
+    core.note_building(settle.taken());
     Ok(())
 }
 

@@ -5,6 +5,7 @@
 //! and when the superblock is written.
 
 mod merge;
+mod stretch;
 mod sums;
 mod trees;
 

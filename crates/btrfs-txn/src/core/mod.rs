@@ -13,8 +13,8 @@ pub use op::{Op, RUN_PLACES};
 
 use crate::delta::Delta;
 use crate::{
-    Clock, CommitRequests, Contention, Contents, Health, Injection, Memory, PendingDiscards, Roots,
-    Snapshot, TxnStats, View,
+    Clock, CommitRequests, Contention, Contents, Health, Injection, Memory, Pacing, PendingDiscards,
+    Roots, Snapshot, TxnStats, View,
 };
 use arc_swap::ArcSwap;
 use btrfs_disk::items::Timespec;
@@ -54,6 +54,8 @@ pub struct Core {
     pub discards: PendingDiscards,
     /// How much of it what is not durable takes.
     pub memory: Memory,
+    /// What who adds to it pays while there is too much.
+    pub pacing: Pacing,
     /// Content that was decompressed.
     pub contents: Contents,
     /// What stamps come from.
@@ -111,6 +113,7 @@ impl Core {
             requests: CommitRequests::default(),
             discards: parts.discards,
             memory: parts.memory,
+            pacing: Pacing::default(),
             contents: parts.contents,
             clock: parts.clock,
             contention: parts.contention,

@@ -3,6 +3,7 @@
 //! All items of one object (an inode, mostly) live together, so that one lock covers what
 //! an operation changes of it.
 
+use super::slots::Slots;
 use super::watch::{SubKey, Watch, is_ref};
 use crate::budget::Changes;
 use crate::object::ObjectId;
@@ -33,7 +34,7 @@ pub enum Base {
 
 /// `value` is `None` for a deleted key.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Slot {
+pub(super) struct Slot {
     pub value: Option<Box<[u8]>>,
     pub(super) base: Base,
     /// Counts as one of `ItemDelta::spread`.
@@ -42,7 +43,7 @@ pub struct Slot {
 
 #[derive(Default)]
 pub(super) struct Object {
-    pub items: BTreeMap<SubKey, Slot>,
+    pub items: Slots,
     /// Made in this epoch: none of its keys exist below.
     pub born: bool,
     /// For the tree log: it went to another directory, or something that the log did not have
@@ -220,7 +221,7 @@ impl ItemDelta {
     pub fn next(&self, tree: TreeId, from: &Key) -> Option<(Key, Option<Box<[u8]>>)> {
         let shard = self.shards[shard_of(tree, from.objectid)].lock();
         let object = shard.objects.get(&(tree, from.objectid))?;
-        let (&(kind, offset), slot) = object.items.range((from.kind, from.offset)..).next()?;
+        let (&(kind, offset), slot) = object.items.at_or_after(&(from.kind, from.offset))?;
         Some((Key::new(from.objectid, kind, offset), slot.value.clone()))
     }
 
@@ -228,8 +229,7 @@ impl ItemDelta {
     pub fn previous(&self, tree: TreeId, from: &Key) -> Option<(Key, Option<Box<[u8]>>)> {
         let shard = self.shards[shard_of(tree, from.objectid)].lock();
         let object = shard.objects.get(&(tree, from.objectid))?;
-        let (&(kind, offset), slot) =
-            object.items.range(..=(from.kind, from.offset)).next_back()?;
+        let (&(kind, offset), slot) = object.items.at_or_before(&(from.kind, from.offset))?;
         Some((Key::new(from.objectid, kind, offset), slot.value.clone()))
     }
 
@@ -249,15 +249,28 @@ impl ItemDelta {
         all
     }
 
-    /// All slots of one object, in key order.
-    pub fn object(&self, tree: TreeId, objectid: u64) -> Vec<(Key, Slot)> {
-        let shard = self.shards[shard_of(tree, objectid)].lock();
-        let Some(object) = shard.objects.get(&(tree, objectid)) else { return Vec::new() };
-        object
-            .items
-            .iter()
-            .map(|(&(kind, offset), slot)| (Key::new(objectid, kind, offset), slot.clone()))
-            .collect()
+    /// Shows `most` slots of an object at or behind `from`, in key order, under its shard's lock;
+    /// answers the key behind the last, if there may be more. Sealed deltas only: nothing
+    /// changes between two calls.
+    pub fn visit(
+        &self,
+        tree: TreeId,
+        from: &Key,
+        most: usize,
+        mut show: impl FnMut(Key, Option<&[u8]>),
+    ) -> Option<Key> {
+        let shard = self.shards[shard_of(tree, from.objectid)].lock();
+        let object = shard.objects.get(&(tree, from.objectid))?;
+        let mut left = most;
+        for (&(kind, offset), slot) in object.items.from(&(from.kind, from.offset)) {
+            let key = Key::new(from.objectid, kind, offset);
+            if left == 0 {
+                return Some(key);
+            }
+            show(key, slot.value.as_deref());
+            left -= 1;
+        }
+        None
     }
 
     /// The object, made if the delta says nothing of it.
@@ -342,9 +355,8 @@ impl<'a> ObjectEdit<'a> {
 
     /// A new name of a directory by index.
     fn new_index(&self) -> Option<SubKey> {
-        let all = (kind::DIR_INDEX, 0)..=(kind::DIR_INDEX, u64::MAX);
-        let (key, slot) = self.object.items.range(all).next_back()?;
-        (slot.base == Base::Absent).then_some(*key)
+        let (key, slot) = self.object.items.at_or_before(&(kind::DIR_INDEX, u64::MAX))?;
+        (key.0 == kind::DIR_INDEX && slot.base == Base::Absent).then_some(*key)
     }
 
     /// The object did not exist before this epoch. Put its first item in the same edit.
@@ -385,31 +397,25 @@ impl<'a> ObjectEdit<'a> {
 
     /// Sets an item of this object; `base` is what the trees have of the key.
     pub fn put(&mut self, kind: u8, offset: u64, value: Box<[u8]>, base: Base) {
-        let born = self.object.born;
         self.note(kind, offset, false);
-        self.bytes += value.len() as i64;
-        // Looked up first: a key that the delta has is no place more.
-        let new = !self.object.items.contains_key(&(kind, offset));
-        let spread = new && self.lies_apart(kind, base);
-        match self.object.items.entry((kind, offset)) {
-            std::collections::btree_map::Entry::Occupied(mut slot) => {
-                let len = value.len() as i64;
-                let old = slot.get_mut().value.replace(value).map_or(0, |v| v.len() as i64);
-                self.bytes -= old;
-                if slot.get().base == Base::Absent {
-                    self.new_bytes += len - old;
-                }
+        let len = value.len() as i64;
+        self.bytes += len;
+        if let Some(slot) = self.object.items.get_mut(&(kind, offset)) {
+            let old = slot.value.replace(value).map_or(0, |v| v.len() as i64);
+            self.bytes -= old;
+            if slot.base == Base::Absent {
+                self.new_bytes += len - old;
             }
-            std::collections::btree_map::Entry::Vacant(slot) => {
-                let base = if born { Base::Absent } else { base };
-                if base == Base::Absent {
-                    self.new_bytes += (value.len() + ITEM_SIZE) as i64;
-                }
-                slot.insert(Slot { value: Some(value), base, spread });
-                self.slots += 1;
-                self.spread += i64::from(spread);
-            }
+            return;
         }
+        let spread = self.lies_apart(kind, base);
+        let base = if self.object.born { Base::Absent } else { base };
+        if base == Base::Absent {
+            self.new_bytes += len + ITEM_SIZE as i64;
+        }
+        self.object.items.insert((kind, offset), Slot { value: Some(value), base, spread });
+        self.slots += 1;
+        self.spread += i64::from(spread);
     }
 
     /// The first of a directory's new names by index goes: another one stands for the place.
@@ -422,31 +428,29 @@ impl<'a> ObjectEdit<'a> {
 
     /// Takes an item of this object away.
     pub fn delete(&mut self, kind: u8, offset: u64) {
-        let born = self.object.born;
         self.note(kind, offset, true);
-        let new = !self.object.items.contains_key(&(kind, offset));
-        let spread = new && self.lies_apart(kind, Base::Possible);
-        match self.object.items.entry((kind, offset)) {
-            std::collections::btree_map::Entry::Occupied(mut slot) => {
-                if slot.get().base == Base::Absent {
-                    let old = slot.remove();
-                    let len = old.value.map_or(0, |v| v.len() as i64);
-                    self.bytes -= len;
-                    self.new_bytes -= len + ITEM_SIZE as i64;
-                    self.slots -= 1;
-                    self.spread -= i64::from(old.spread && !self.hand_over(kind));
-                } else if let Some(old) = slot.get_mut().value.take() {
-                    self.bytes -= old.len() as i64;
-                }
-            }
-            std::collections::btree_map::Entry::Vacant(slot) => {
-                if !born {
-                    slot.insert(Slot { value: None, base: Base::Possible, spread });
-                    self.slots += 1;
-                    self.spread += i64::from(spread);
-                }
+        match self.object.items.get_mut(&(kind, offset)) {
+            Some(slot) if slot.base == Base::Absent => self.unmake(kind, offset),
+            Some(slot) => self.bytes -= slot.value.take().map_or(0, |old| old.len() as i64),
+            None if self.object.born => {}
+            None => {
+                let spread = self.lies_apart(kind, Base::Possible);
+                let slot = Slot { value: None, base: Base::Possible, spread };
+                self.object.items.insert((kind, offset), slot);
+                self.slots += 1;
+                self.spread += i64::from(spread);
             }
         }
+    }
+
+    /// An item that no lower layer has goes, and leaves nothing.
+    fn unmake(&mut self, kind: u8, offset: u64) {
+        let Some(old) = self.object.items.remove(&(kind, offset)) else { return };
+        let len = old.value.map_or(0, |v| v.len() as i64);
+        self.bytes -= len;
+        self.new_bytes -= len + ITEM_SIZE as i64;
+        self.slots -= 1;
+        self.spread -= i64::from(old.spread && !self.hand_over(kind));
     }
 }
 
@@ -503,5 +507,24 @@ mod tests {
         assert_eq!(delta.next(T, &key(3)).unwrap().0, key(9));
         assert_eq!(delta.previous(T, &key(8)).unwrap().0, key(2));
         assert!(delta.next(T, &key(10)).is_none());
+    }
+
+    #[test]
+    fn an_object_is_shown_in_steps() {
+        let delta = ItemDelta::new(Generation(1));
+        delta.edit(T, 256, |o| (0..50).for_each(|n| o.put(96, n, bytes(n as u8), Base::Absent)));
+        delta.edit(T, 256, |o| o.delete(84, 3));
+        for step in [1, 7, 51, 100] {
+            let (mut seen, mut next) = (Vec::new(), Some(Key::new(256, 0, 0)));
+            while let Some(from) = next {
+                let before = seen.len();
+                next = delta.visit(T, &from, step, |key, value| seen.push((key, value.is_some())));
+                assert!(seen.len() - before <= step);
+            }
+            let names = (0..50).map(|n| (Key::new(256, 96, n), true));
+            let all: Vec<_> = [(Key::new(256, 84, 3), false)].into_iter().chain(names).collect();
+            assert_eq!(seen, all, "{step} at a time");
+        }
+        assert!(delta.visit(T, &Key::new(257, 0, 0), 9, |_, _| panic!("nothing")).is_none());
     }
 }

@@ -13,10 +13,10 @@ use super::Delta;
 use super::actions::TreeActions;
 use super::extents::{self, ExtentChange, ExtentDelta};
 use super::items::{Base, ItemDelta, Object, Slot};
+use super::slots::Slots;
 use super::watch::SubKey;
 use btrfs_disk::{Generation, Logical};
 use btrfs_space::Extent;
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 impl Delta {
@@ -67,14 +67,14 @@ fn join_items(below: &ItemDelta, above: &ItemDelta, generation: Generation) -> I
 /// Adds to `twice` the places that both have counted.
 fn join_object(below: &Object, above: Option<&Object>, twice: &mut u64) -> Object {
     let mut items = below.items.clone();
-    for (key, slot) in above.iter().flat_map(|object| &object.items) {
+    for (key, slot) in above.iter().flat_map(|object| object.items.iter()) {
         join_slot(&mut items, below.born, *key, slot, twice);
     }
     Object { items, born: below.born, ..Object::default() }
 }
 
 fn join_slot(
-    items: &mut BTreeMap<SubKey, Slot>,
+    items: &mut Slots,
     born: bool,
     key: SubKey,
     slot: &Slot,

@@ -16,6 +16,7 @@ mod gate;
 mod items;
 mod join;
 mod pending;
+mod slots;
 mod watch;
 
 pub use actions::{

@@ -188,8 +188,8 @@ impl Object {
     }
 
     fn has_refs(&self) -> bool {
-        let refs = (kind::INODE_REF, 0)..(kind::INODE_EXTREF + 1, 0);
-        self.items.range(refs).next().is_some()
+        let first = self.items.at_or_after(&(kind::INODE_REF, 0));
+        first.is_some_and(|((kind, _), _)| *kind <= kind::INODE_EXTREF)
     }
 }
 

@@ -24,7 +24,7 @@ use crate::settle::trees::Tree;
 use btrfs_disk::items::{QgroupInfo, QgroupLimit, RootItem, qgroup_status};
 use btrfs_disk::key::kind;
 use btrfs_disk::{Error, Expect, FixedSize, Generation, Key, Node, Result, TreeId};
-use btrfs_tree::{Edit, NodeReader};
+use btrfs_tree::{Edit, EditRef, NodeReader};
 use std::collections::BTreeMap;
 
 /// Of a volume whose quotas are on.
@@ -152,10 +152,10 @@ impl<R: NodeReader> Settle<'_, R> {
     }
 
     /// What operations changed in the quota tree.
-    pub fn quota_items_change<'e>(&mut self, edits: impl Iterator<Item = &'e (Key, Edit)>) {
+    pub fn quota_items_change(&mut self, edits: &[(Key, EditRef<'_>)]) {
         let Some(quota) = &mut self.quota else { return };
         for (key, edit) in edits {
-            let comes = matches!(edit, Edit::Put(_));
+            let comes = matches!(edit, EditRef::Put(_));
             match key.kind {
                 kind::QGROUP_RELATION => {
                     if level(key.objectid) < level(key.offset) {

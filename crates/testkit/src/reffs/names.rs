@@ -121,7 +121,7 @@ impl State {
         inode.nlink = 1;
         finish(&mut inode);
         let ino = self.adopt(inode);
-        self.dir_mut(parent)?.insert(name, ino);
+        self.put_name(parent, name, ino)?;
         self.get_mut(parent)?.touch(now);
         Ok(ino)
     }
@@ -200,7 +200,7 @@ impl State {
         inode.nlink += 1;
         inode.linkable = false;
         inode.ctime = now;
-        self.dir_mut(parent)?.insert(name, ino);
+        self.put_name(parent, name, ino)?;
         self.get_mut(parent)?.touch(now);
         self.entry(ino)
     }

@@ -122,7 +122,7 @@ impl State {
         }
         let now = self.now();
         self.dir_mut(from.dir)?.remove(from.name);
-        self.dir_mut(to.dir)?.insert(to.name, source);
+        self.put_name(to.dir, to.name, source)?;
         self.settle(source, to.dir);
         self.get_mut(from.dir)?.touch(now);
         self.get_mut(to.dir)?.touch(now);
@@ -143,8 +143,8 @@ impl State {
         let now = self.now();
         self.dir_mut(from.dir)?.remove(from.name);
         self.dir_mut(to.dir)?.remove(to.name);
-        self.dir_mut(from.dir)?.insert(from.name, target);
-        self.dir_mut(to.dir)?.insert(to.name, source);
+        self.put_name(from.dir, from.name, target)?;
+        self.put_name(to.dir, to.name, source)?;
         self.settle(source, to.dir);
         self.settle(target, from.dir);
         for dir in [from.dir, to.dir] {

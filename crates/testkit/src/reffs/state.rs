@@ -14,8 +14,18 @@ use super::{Profile, flags};
 pub(super) struct Directory {
     pub parent: Ino,
     by_name: BTreeMap<Vec<u8>, u64>,
-    by_index: BTreeMap<u64, (Vec<u8>, Ino)>,
+    by_index: BTreeMap<u64, Named>,
     next_index: u64,
+    /// Of all names: who counted them each time took longer with each name.
+    name_bytes: u64,
+    subdirs: u32,
+}
+
+/// What a name stands for.
+struct Named {
+    name: Vec<u8>,
+    ino: Ino,
+    is_dir: bool,
 }
 
 /// Index of a directory's first entry: 0 and 1 are `.` and `..`.
@@ -24,28 +34,40 @@ pub(super) const FIRST_INDEX: u64 = 2;
 impl Directory {
     pub fn new(parent: Ino) -> Directory {
         let (by_name, by_index) = Default::default();
-        Directory { parent, by_name, by_index, next_index: FIRST_INDEX }
+        Directory {
+            parent,
+            by_name,
+            by_index,
+            next_index: FIRST_INDEX,
+            name_bytes: 0,
+            subdirs: 0,
+        }
     }
 
     pub fn get(&self, name: &[u8]) -> Option<Ino> {
-        self.by_name.get(name).map(|index| self.by_index[index].1)
+        self.by_name.get(name).map(|index| self.by_index[index].ino)
     }
 
     pub fn is_empty(&self) -> bool {
         self.by_name.is_empty()
     }
 
-    pub fn insert(&mut self, name: &[u8], ino: Ino) {
+    fn insert(&mut self, name: &[u8], ino: Ino, is_dir: bool) {
         let index = self.next_index;
         self.next_index += 1;
-        self.by_index.insert(index, (name.to_vec(), ino));
+        self.name_bytes += name.len() as u64;
+        self.subdirs += u32::from(is_dir);
+        self.by_index.insert(index, Named { name: name.to_vec(), ino, is_dir });
         let old = self.by_name.insert(name.to_vec(), index);
         assert!(old.is_none(), "a name stands for one inode");
     }
 
     pub fn remove(&mut self, name: &[u8]) -> Option<Ino> {
         let index = self.by_name.remove(name)?;
-        self.by_index.remove(&index).map(|(_, ino)| ino)
+        let gone = self.by_index.remove(&index)?;
+        self.name_bytes -= name.len() as u64;
+        self.subdirs -= u32::from(gone.is_dir);
+        Some(gone.ino)
     }
 
     /// Behind all entries.
@@ -55,17 +77,8 @@ impl Directory {
 
     /// First entry whose index is at least `index`.
     pub fn entry_from(&self, index: u64) -> Option<(u64, &[u8], Ino)> {
-        let (&index, (name, ino)) = self.by_index.range(index..).next()?;
-        Some((index, name, *ino))
-    }
-
-    fn name_bytes(&self) -> u64 {
-        self.by_name.keys().map(|name| name.len() as u64).sum()
-    }
-
-    fn subdirs(&self, state: &State) -> u32 {
-        let is_dir = |ino: &Ino| state.inodes[ino].kind == FileKind::Dir;
-        self.by_index.values().filter(|(_, ino)| is_dir(ino)).count() as u32
+        let (&index, named) = self.by_index.range(index..).next()?;
+        Some((index, &named.name, named.ino))
     }
 }
 
@@ -216,6 +229,13 @@ impl State {
         }
     }
 
+    /// `name` stands for `ino` in a directory from now on.
+    pub fn put_name(&mut self, dir: Ino, name: &[u8], ino: Ino) -> Result<()> {
+        let is_dir = self.get(ino)?.kind == FileKind::Dir;
+        self.dir_mut(dir)?.insert(name, ino, is_dir);
+        Ok(())
+    }
+
     pub fn file(&self, ino: Ino) -> Result<&Content> {
         let inode = self.get(ino)?;
         match (&inode.body, inode.kind) {
@@ -236,7 +256,7 @@ impl State {
     fn size(&self, inode: &Inode) -> u64 {
         match &inode.body {
             Body::File(content) => content.size,
-            Body::Dir(dir) if self.profile.btrfs_dirs => 2 * dir.name_bytes(),
+            Body::Dir(dir) if self.profile.btrfs_dirs => 2 * dir.name_bytes,
             Body::Dir(_) => BLOCK,
             Body::Symlink(target) => target.len() as u64,
             Body::Special => 0,
@@ -246,7 +266,7 @@ impl State {
     pub fn attr(&self, ino: Ino) -> Result<Attr> {
         let inode = self.get(ino)?;
         let nlink = match &inode.body {
-            Body::Dir(dir) if !self.profile.btrfs_dirs && inode.nlink > 0 => 2 + dir.subdirs(self),
+            Body::Dir(dir) if !self.profile.btrfs_dirs && inode.nlink > 0 => 2 + dir.subdirs,
             _ => inode.nlink,
         };
         let blocks = inode.allocated() * (BLOCK / 512);

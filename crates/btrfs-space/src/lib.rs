@@ -24,7 +24,7 @@ pub use settle::{
 };
 pub use space::{
     Claim, ClassTotals, DataReservation, GoneChunk, GroupInfo, Kept, Kind, MetadataReservation,
-    NewChunk, Priority, Prover, Space, SpaceRoots, Totals,
+    NewChunk, Priority, Prover, SharedReservation, Space, SpaceRoots, Totals,
 };
 
 use btrfs_disk::Logical;

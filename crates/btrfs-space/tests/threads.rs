@@ -150,3 +150,41 @@ fn a_chunk_that_no_commit_knows_comes_last() {
         assert!(next.logical.0 >= new, "the old one is full");
     });
 }
+
+/// Four threads put into one reservation and take out of it: nobody gets what is not there, and in
+/// the end all of it is free again.
+#[test]
+fn what_many_hold_together_is_neither_lost_nor_doubled() {
+    with_kernel(|| {
+        let image = Image::new("700M", &[]);
+        let opened = image.open();
+        let space = opened.space();
+        let shared = space.share_data();
+        std::thread::scope(|scope| {
+            for seed in 1..5 {
+                let (space, shared) = (&space, &shared);
+                scope.spawn(move || {
+                    let mut dice = Dice(seed);
+                    for _ in 0..20_000 {
+                        let bytes = 4096 * (1 + dice.roll(16));
+                        match dice.roll(3) {
+                            0 => {
+                                let more = space.reserve_data(bytes);
+                                more.into_iter().for_each(|more| shared.absorb(more));
+                            }
+                            1 => shared.shrink(bytes),
+                            _ => {
+                                let part = shared.split(bytes);
+                                assert!(part.bytes() <= bytes);
+                                shared.absorb(part);
+                            }
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(space.totals().data.reserved, shared.bytes());
+        drop(shared);
+        assert_eq!(space.totals().data.reserved, 0, "all of it came back");
+    });
+}

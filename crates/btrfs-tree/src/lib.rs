@@ -29,7 +29,9 @@ pub use cache::CacheCounters;
 pub use compare::{Difference, compare};
 pub use cursor::Cursor;
 pub use dirty::{DirtyNodes, Overlay};
-pub use edit::{Edit, EditRef, NodeSink, apply, apply_borrowed, copy_root, new_tree, refresh_root, validate};
+pub use edit::{
+    Edit, EditRef, NodeSink, apply, apply_borrowed, copy_root, new_tree, refresh_root, validate,
+};
 pub use reader::{Blank, Item, NodeReader, TreeRoot, get};
 pub use scan::{Scan, scan};
 pub use store::NodeStore;

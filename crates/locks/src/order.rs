@@ -48,10 +48,8 @@ pub enum Rank {
     Unerased,
     /// A label that is to be written.
     Label,
-    /// What is held of metadata; of space for content.
+    /// What is held of metadata.
     MetadataReservation,
-    /// What is held of data space for content in memory.
-    DataReservation,
     /// What of an inode's content in memory lies over extents.
     Covered,
     /// A shard of the delta's items; of its extents, and their lists. Of two deltas the older

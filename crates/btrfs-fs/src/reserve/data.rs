@@ -34,9 +34,7 @@ impl Drop for DirtyReservation<'_> {
 impl Reservations {
     /// `more` is for `bytes` of content that will be in memory.
     pub fn hold_dirty(&self, bytes: u64, more: Option<DataReservation>) -> DirtyReservation<'_> {
-        if let Some(more) = more {
-            self.hold_data(more);
-        }
+        more.into_iter().for_each(|more| self.data.absorb(more));
         self.core.memory.add_dirty(bytes);
         DirtyReservation { reservations: self, bytes }
     }
@@ -52,48 +50,39 @@ impl Reservations {
             return;
         }
         self.core.memory.sub_dirty(bytes);
-        if bytes > paid
-            && let Some(held) = self.data.lock().as_mut()
-        {
-            held.shrink(bytes - paid);
-        }
+        self.data.shrink(bytes.saturating_sub(paid));
     }
 
     /// A data extent of `len` bytes, out of the reservation. `None`: there is none in one piece.
     pub(crate) fn allocate_whole(&self, len: u64) -> Result<Option<Extent>> {
-        let mut part = self.data.lock().as_mut().map(|held| held.split(len));
-        let result = part.as_mut().map(|part| part.alloc(&self.core.space, len, len, None));
-        if let Some(rest) = part {
-            self.hold_data(rest);
-        }
+        let mut part = self.data.split(len);
+        let result = part.alloc(&self.core.space, len, len, None);
+        self.data.absorb(part);
         match result {
-            None | Some(Err(Error::NoSpace)) => Ok(None),
-            Some(other) => self.allocated(other).map(Some),
+            Err(Error::NoSpace) => Ok(None),
+            other => self.allocated(other).map(Some),
         }
     }
 
     /// A data extent of up to `want` bytes, out of the reservation.
     pub fn allocate(&self, want: u64) -> Result<Extent> {
         let sector = self.core.sector();
-        let mut part = self.data.lock().as_mut().map(|held| held.split(want));
+        let mut part = self.data.split(want);
         let space = &self.core.space;
-        let held = part.as_mut().map(|part| part.alloc(space, want, sector, None));
-        let result = match held {
-            // None, or none of a whole sector: nobody else's is touched.
-            None | Some(Err(Error::NoSpace)) => {
+        let result = match part.alloc(space, want, sector, None) {
+            // Not of a whole sector: nobody else's is touched.
+            Err(Error::NoSpace) => {
                 let one = space.reserve_data(sector);
                 let extent = one.and_then(|mut one| one.alloc(space, sector, sector, None));
-                if let (Ok(extent), Some(part)) = (&extent, part.as_mut()) {
+                if let Ok(extent) = &extent {
                     // It stands for as much of what was held.
-                    part.shrink(extent.len.min(part.bytes()));
+                    part.shrink(extent.len);
                 }
                 extent
             }
-            Some(other) => other,
+            other => other,
         };
-        if let Some(rest) = part {
-            self.hold_data(rest);
-        }
+        self.data.absorb(part);
         self.allocated(result)
     }
 
@@ -110,18 +99,10 @@ impl Reservations {
     pub fn unallocate(&self, extent: Extent) {
         match self.core.space.release_reserved(extent) {
             Ok(reserved) => {
-                self.hold_data(reserved);
+                self.data.absorb(reserved);
                 self.core.discards.add(&extent);
             }
             Err(error) => self.core.health.poison(&format!("giving back an extent: {error}")),
-        }
-    }
-
-    fn hold_data(&self, more: DataReservation) {
-        let mut held = self.data.lock();
-        match held.as_mut() {
-            Some(reservation) => reservation.absorb(more),
-            None => *held = Some(more),
         }
     }
 }

@@ -50,7 +50,7 @@ use crate::inode::Pieces;
 use crate::subvol::Subvols;
 use bound::bound;
 use btrfs_disk::Error;
-use btrfs_space::{DataReservation, Kind, MetadataReservation, Priority};
+use btrfs_space::{Kind, MetadataReservation, Priority, SharedReservation};
 use btrfs_txn::Core;
 use btrfs_txn::delta::Delta;
 use limits::Limits;
@@ -77,7 +77,7 @@ pub struct Reservations {
     /// The part of it that was not taken from the global reserve.
     ordinary_bytes: AtomicU64,
     /// For all unwritten content.
-    data: Mutex<Option<DataReservation>>,
+    data: SharedReservation,
     /// What the trees had at the last commit.
     measured: Measured,
     pub(crate) limits: Limits,
@@ -92,13 +92,13 @@ pub struct Reservations {
 impl Reservations {
     pub fn new(core: Arc<Core>, subvols: Arc<Subvols>, pieces: Arc<Pieces>) -> Reservations {
         Reservations {
+            data: core.space.share_data(),
             core,
             subvols,
             pieces,
             metadata: Mutex::new(Rank::MetadataReservation, None),
             metadata_bytes: AtomicU64::new(0),
             ordinary_bytes: AtomicU64::new(0),
-            data: Mutex::new(Rank::DataReservation, None),
             measured: Measured::default(),
             limits: Limits::default(),
             in_flight: InFlight::default(),
@@ -236,8 +236,7 @@ impl Reservations {
             "reservations left"
         );
         debug_assert!(
-            self.core.memory.dirty() > 0
-                || self.data.lock().as_ref().is_none_or(|d| d.bytes() == 0),
+            self.core.memory.dirty() > 0 || self.data.bytes() == 0,
             "space for content is reserved, and there is none"
         );
     }

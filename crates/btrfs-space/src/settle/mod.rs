@@ -214,11 +214,7 @@ impl<'a, R: NodeReader> Settle<'a, R> {
     }
 
     /// As `apply_tree`, of edits whose bytes the caller keeps.
-    pub fn apply_borrowed(
-        &mut self,
-        id: TreeId,
-        edits: &[(Key, EditRef<'_>)],
-    ) -> Result<TreeRoot> {
+    pub fn apply_borrowed(&mut self, id: TreeId, edits: &[(Key, EditRef<'_>)]) -> Result<TreeRoot> {
         assert!(!(self.draining && id.is_subvolume()), "tree {id} shares nodes: before the drain");
         assert!(!self.tree(id)?.frozen, "tree {id} was snapshotted in this commit");
         let root = self.root(id)?;

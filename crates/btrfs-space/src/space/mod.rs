@@ -30,7 +30,7 @@ pub use chunk_alloc::NewChunk;
 pub use load::SpaceRoots;
 pub use prove::{Claim, Prover};
 pub use reclaim::GoneChunk;
-pub use reservation::{DataReservation, MetadataReservation};
+pub use reservation::{DataReservation, MetadataReservation, SharedReservation};
 pub use reserve::{Kept, Priority};
 pub use totals::{ClassTotals, GroupInfo, Totals};
 

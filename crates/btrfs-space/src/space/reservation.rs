@@ -3,10 +3,14 @@
 //! Invariant: the class counts as reserved what all reservations of it have together, less
 //! what is being paid out. What of one was not used goes back when it is dropped.
 //!
+//! What many hold together ([`SharedReservation`]) is a number that all of them change without a lock: it
+//! is only ever added to and taken from, and who takes gets no more than is there.
+//!
 //! What it does not know: whether a reservation may be made ([`super::reserve`]).
 
 use super::class::Class;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes reserved out of one class.
 struct Reserved {
@@ -86,3 +90,46 @@ macro_rules! reservation {
 }
 reservation!(DataReservation);
 reservation!(MetadataReservation);
+
+/// Data bytes that are reserved for all who come to it.
+pub struct SharedReservation {
+    class: Arc<Class>,
+    bytes: AtomicU64,
+}
+
+impl SharedReservation {
+    /// Of nothing.
+    pub(super) fn new(class: &Arc<Class>) -> SharedReservation {
+        SharedReservation { class: Arc::clone(class), bytes: AtomicU64::new(0) }
+    }
+
+    /// Bytes that are reserved at this moment.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Takes over the reservation of `more`, of the same volume.
+    pub fn absorb(&self, mut more: DataReservation) {
+        assert!(Arc::ptr_eq(&self.class, &more.0.class), "one volume");
+        self.bytes.fetch_add(std::mem::take(&mut more.0.bytes), Ordering::Relaxed);
+    }
+
+    /// Splits off `bytes` of it (all of it, if it has fewer).
+    pub fn split(&self, bytes: u64) -> DataReservation {
+        let part = |all: u64| Some(all - bytes.min(all));
+        let all = self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, part);
+        let bytes = bytes.min(all.unwrap_or_else(|all| all));
+        DataReservation(Reserved { class: Arc::clone(&self.class), bytes })
+    }
+
+    /// Gives `bytes` of it back (all of it, if it has fewer).
+    pub fn shrink(&self, bytes: u64) {
+        drop(self.split(bytes));
+    }
+}
+
+impl Drop for SharedReservation {
+    fn drop(&mut self) {
+        self.shrink(u64::MAX);
+    }
+}

@@ -12,7 +12,7 @@
 //! alone.
 
 use super::group::Ask;
-use super::reservation::{DataReservation, MetadataReservation};
+use super::reservation::{DataReservation, MetadataReservation, SharedReservation};
 use super::{Kind, Space};
 use crate::Extent;
 use btrfs_disk::{Error, Logical, Result};
@@ -90,6 +90,11 @@ impl Space {
             self.chunk_for(Kind::Data, class.snapshot().len())?;
         }
         Ok(DataReservation::new(class, bytes))
+    }
+
+    /// A reservation of data that many have together, of nothing yet.
+    pub fn share_data(&self) -> SharedReservation {
+        SharedReservation::new(self.class(Kind::Data))
     }
 
     /// Gives back a data extent that no commit knows, and reserves its bytes anew at once.

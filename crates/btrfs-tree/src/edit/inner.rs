@@ -91,7 +91,10 @@ impl<'l, 'x, 'p, E: Entry<'l>> Layout<'l, 'x, 'p, E> {
     }
 
     /// The new pointers, and the index behind those gained; `None` if nothing changes.
-    fn run(mut self, edits: &'l [(Key, EditRef<'l>)]) -> Result<Option<(Vec<ChildPtr>, Option<usize>)>> {
+    fn run(
+        mut self,
+        edits: &'l [(Key, EditRef<'l>)],
+    ) -> Result<Option<(Vec<ChildPtr>, Option<usize>)>> {
         let node = self.parent.node;
         let mut rest = edits;
         for slot in 0..node.len() {

@@ -13,8 +13,8 @@ pub use op::{Op, RUN_PLACES};
 
 use crate::delta::Delta;
 use crate::{
-    Clock, CommitRequests, Contention, Contents, Health, Injection, Memory, Pacing, PendingDiscards,
-    Roots, Snapshot, TxnStats, View,
+    Clock, CommitRequests, Contention, Contents, Health, Injection, Memory, Pacing,
+    PendingDiscards, Roots, Snapshot, TxnStats, View,
 };
 use arc_swap::ArcSwap;
 use btrfs_disk::items::Timespec;

@@ -73,13 +73,7 @@ fn join_object(below: &Object, above: Option<&Object>, twice: &mut u64) -> Objec
     Object { items, born: below.born, ..Object::default() }
 }
 
-fn join_slot(
-    items: &mut Slots,
-    born: bool,
-    key: SubKey,
-    slot: &Slot,
-    twice: &mut u64,
-) {
+fn join_slot(items: &mut Slots, born: bool, key: SubKey, slot: &Slot, twice: &mut u64) {
     let old = items.remove(&key);
     let base = match &old {
         Some(old) => old.base,

@@ -34,14 +34,7 @@ pub(super) const FIRST_INDEX: u64 = 2;
 impl Directory {
     pub fn new(parent: Ino) -> Directory {
         let (by_name, by_index) = Default::default();
-        Directory {
-            parent,
-            by_name,
-            by_index,
-            next_index: FIRST_INDEX,
-            name_bytes: 0,
-            subdirs: 0,
-        }
+        Directory { parent, by_name, by_index, next_index: FIRST_INDEX, name_bytes: 0, subdirs: 0 }
     }
 
     pub fn get(&self, name: &[u8]) -> Option<Ino> {

@@ -16,11 +16,16 @@ mod side;
 #[path = "turns/world.rs"]
 mod world;
 
+use btrfs_disk::ids::incompat;
+use btrfs_disk::key::kind;
+use btrfs_disk::{Key, TreeId};
 use btrfs_fs::{BtrfsFs, Options, QgroupId};
 use common::kernel::kernel_but;
 use common::{CX, Image};
+use fuzzing::patch::Patch;
 use side::{Ours, Side, Theirs};
 use std::path::Path;
+use std::sync::Arc;
 use testkit::oracle::{self, KernelMount, newer_btrfs, newer_btrfs_check, sh};
 use vfs::{FileKind, FileSystem};
 use world::History;
@@ -366,4 +371,63 @@ fn the_kernel_finds_all_groups() {
         side.sync();
     });
     judge(&image.path);
+}
+
+/// What our check says of `image`, by the findings' codes; and whether the newer `btrfs check` is content.
+fn judged(image: &Path) -> (Vec<&'static str>, bool) {
+    let options = btrfs_volume::OpenOptions { read_only: true, ..Default::default() };
+    let device = Arc::new(common::open_device(image, true));
+    let volume = btrfs_volume::Volume::open(device, options).expect("open the volume");
+    let report = btrfs_check::check(Arc::new(volume), &Default::default()).expect("check");
+    let mut codes: Vec<_> = report.findings.iter().map(|finding| finding.kind.code()).collect();
+    codes.dedup();
+    (codes, newer_btrfs_check(image).is_ok())
+}
+
+/// The checks that judge above see what would be wrong; ours more of it.
+#[test]
+fn what_is_wrong_is_found() {
+    testkit::require!(ready(), "no kernel's btrfs, or no newer btrfs-progs");
+    let image = Image::new(512 << 20, &[]);
+    begin(&image, false);
+    let fs = common::open_image(&image.path, options());
+    let side = Ours(&fs);
+    side.create("a").expect("a subvolume");
+    // Not of the generation in which they began: the kernel may leave some of that without an owner.
+    side.sync();
+    side.write("a", "file", 0, &vec![7; LEN as usize]).expect("written");
+    close(&image, fs);
+    let info = Key::new(0, kind::QGROUP_INFO, 256);
+    type Case = (fn(&Patch, Key), &'static [&'static str], bool);
+    let cases: [Case; 5] = [
+        (|p, info| p.edit(TreeId::QUOTA, info, |data| data[9] ^= 0x10), &["qgroup-owned"], false),
+        (|p, info| p.remove(TreeId::QUOTA, info), &["qgroup-missing"], true),
+        // Their extent item, without the 9 bytes of the owner.
+        (|p, _| without_owner(p), &["extent-owner-missing", "qgroup-owned"], false),
+        (|p, _| of_another(p), &["qgroup-owned"], false),
+        (
+            |p, _| p.edit_super(|sb| sb.fields.incompat_flags &= !incompat::SIMPLE_QUOTA),
+            &["simple-quota-flag"],
+            false,
+        ),
+    ];
+    for (number, (damage, codes, content)) in cases.into_iter().enumerate() {
+        let damaged = common::crashed(&image, &format!("damaged{number}"));
+        damage(&Patch::new(&damaged), info);
+        assert_eq!(judged(&damaged), (codes.to_vec(), content), "case {number}");
+    }
+}
+
+fn content_item(patch: &Patch) -> Key {
+    let mut items = patch.items(TreeId::EXTENT).into_iter();
+    let content = items.find(|(key, data)| key.kind == kind::EXTENT_ITEM && data.len() == 62);
+    content.expect("an extent with an owner and a reference").0
+}
+
+fn without_owner(patch: &Patch) {
+    patch.edit(TreeId::EXTENT, content_item(patch), |data| drop(data.drain(24..33)));
+}
+
+fn of_another(patch: &Patch) {
+    patch.edit(TreeId::EXTENT, content_item(patch), |data| data[25..27].copy_from_slice(&[5, 0]));
 }

@@ -9,7 +9,9 @@ use common::streams::{assert_same, history, ready};
 use common::{Image, KernelMount, PROGRAM, TempDir, assert_clean, fine, sh, text};
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::os::unix::fs::FileExt;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::net::{SocketAddr, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -82,7 +84,6 @@ fn assert_open_files(readers: &[Reader]) -> usize {
     for (path, old) in readers.iter().flat_map(|reader| &reader.open) {
         let Ok(new) = File::open(path) else { continue };
         let (old_meta, new_meta) = (old.metadata().unwrap(), new.metadata().unwrap());
-        use std::os::unix::fs::MetadataExt;
         if old_meta.ino() != new_meta.ino() {
             continue;
         }
@@ -97,7 +98,10 @@ fn assert_open_files(readers: &[Reader]) -> usize {
 
 #[test]
 fn who_reads_meanwhile_keeps_nothing_old() {
-    for (seed, transport) in [(1, "classic"), (2, "uring")] {
+    let number = |name: &str, usual| std::env::var(name).map_or(usual, |n| n.parse().unwrap());
+    let (first, seeds) = (number("SPINNEY_SEED", 1), number("SPINNEY_SEEDS", 2));
+    for seed in first..first + seeds {
+        let transport = ["uring", "classic"][seed as usize % 2];
         if !ready("receive-served") || lacks_fuse(transport) {
             return;
         }
@@ -198,6 +202,49 @@ fn who_goes_leaves_something_unfinished() {
     assert_eq!(fs::read_dir(&snap).unwrap().count(), 2000);
     let told = fine(&["subvolume", "show", &snap.display().to_string()]);
     assert!(told.contains("07070707-0707") && told.contains("readonly"), "{told}");
+    mount.umount();
+}
+
+/// The server gets a stream by a word that it gave to an administrator, and by no other.
+#[test]
+fn strangers_send_the_server_nothing() {
+    if lacks_fuse("classic") {
+        return;
+    }
+    if !sh("setpriv --help").status.success() {
+        testkit::skip!("no setpriv here");
+    }
+    let image = Image::new("served-strangers");
+    let mount = Mount::new(&image, "");
+    let device = fs::metadata(&mount.point).unwrap().dev();
+    let name = format!("spinney/mount/{}:{}", libc::major(device), libc::minor(device));
+    let address = SocketAddr::from_abstract_name(name).unwrap();
+    for line in ["receive 00112233445566778899aabbccddeeff 0 1 0", "receive  0 1 0", "receive x"] {
+        let mut to = UnixStream::connect_addr(&address).unwrap();
+        to.write_all(format!("{line}\n").as_bytes()).unwrap();
+        let mut answer = String::new();
+        to.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("ask the dir") || answer.starts_with("it cannot"), "{answer}");
+    }
+    // He has a directory of his own, and receives there by what he may himself.
+    let (theirs, file) = (mount.join("theirs"), image.dir.join("stream"));
+    fs::create_dir(&theirs).unwrap();
+    std::os::unix::fs::chown(&theirs, Some(65534), Some(65534)).unwrap();
+    fs::write(&file, stream()).unwrap();
+    let program = image.dir.join("spinney");
+    fs::copy(PROGRAM, &program).unwrap();
+    let done = sh(&format!(
+        "chmod 755 {dir} && chmod 644 {file} && exec setpriv --reuid 65534 --regid 65534 \
+         --clear-groups {program} receive -q -f {file} {theirs}",
+        dir = image.dir.path().display(),
+        file = file.display(),
+        program = program.display(),
+        theirs = theirs.display(),
+    ));
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    assert_eq!(fs::read_dir(theirs.join("snap")).unwrap().count(), 2000);
+    let log = fs::read_to_string(image.dir.join("log")).unwrap();
+    assert!(!log.contains("a stream is received"), "{log}");
     mount.umount();
 }
 

@@ -25,6 +25,7 @@ mod stat;
 mod sync;
 mod tree;
 mod trees;
+mod vast;
 mod writers;
 
 use crate::source_tree::SourceTree;
@@ -280,6 +281,7 @@ pub fn all() -> Vec<Box<dyn Workload>> {
     list.extend(writers::all());
     list.extend(commit::all());
     list.extend(many::all());
+    list.extend(vast::all());
     list.extend(content::all());
     list
 }

@@ -209,6 +209,14 @@ impl BtrfsFs {
         self.engine.tickets.take(word)
     }
 
+    /// One of them has ended: returns when who remembers answers has heard of all that changed.
+    pub fn receive_ended(&self) {
+        if let Some(observer) = self.observer() {
+            self.engine.unsettled.if_none(|| observer.all_settled());
+            observer.caught_up();
+        }
+    }
+
     /// Whom to tell of such changes.
     pub fn observer(&self) -> Option<&dyn vfs::Observer> {
         self.engine.writeback.observer()

@@ -50,6 +50,14 @@ impl Unsettled {
         self.moment() == moment
     }
 
+    /// Calls `then` if all have ended; none begins meanwhile.
+    pub(crate) fn if_none(&self, then: impl FnOnce()) {
+        let list = self.list.write();
+        if list.begun == 0 && list.trees.is_empty() {
+            then();
+        }
+    }
+
     fn begin(self: &Arc<Unsettled>) -> Beginning {
         self.busy.fetch_add(1, Ordering::SeqCst);
         self.list.write().begun += 1;
@@ -115,11 +123,15 @@ mod tests {
         let beginning = Beginning::of(&all);
         assert!(!all.lasts(one, first) && !all.lasts(other, first), "which one is not known");
         let receiving = beginning.is(SubvolId(300));
+        all.if_none(|| panic!("one is there"));
         assert!(!all.lasts(one, first) && all.lasts(other, first));
         let before = all.moment();
         drop(receiving);
         assert!(!all.lasts(one, before), "answered before the end");
         assert!(all.lasts(one, all.moment()));
+        let mut none = false;
+        all.if_none(|| none = true);
+        assert!(none);
         drop(Beginning::of(&all));
         assert!(all.lasts(one, all.moment()), "nothing came of it");
     }

@@ -128,6 +128,8 @@ pub trait Observer: Send + Sync {
     fn listing_changed(&self, _dir: Ino, _name: &[u8]) {}
     /// `name` in the directory is not what it was, where answers last.
     fn name_changed(&self, _dir: Ino, _name: &[u8]) {}
+    /// All answers last again: nothing that was read before is told of any more. Must not call back.
+    fn all_settled(&self) {}
     /// Returns when what was told before has been acted upon, or after a while. The one call here
     /// that may block.
     fn caught_up(&self) {}

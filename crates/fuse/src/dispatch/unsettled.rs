@@ -37,6 +37,13 @@ impl Notes {
         self.count.store(noted.len(), Ordering::SeqCst);
     }
 
+    fn forget(&self) {
+        let mut noted = self.noted.lock();
+        noted.clear();
+        self.count.store(0, Ordering::SeqCst);
+        self.all.store(false, Ordering::SeqCst);
+    }
+
     /// Whether the kernel has something of it.
     fn take(&self, ino: Ino) -> bool {
         if self.count.load(Ordering::SeqCst) == 0 {
@@ -87,6 +94,10 @@ impl Observer for Telling {
         self.notifier.name_changed(dir, name);
     }
 
+    fn all_settled(&self) {
+        self.notes.forget();
+    }
+
     fn caught_up(&self) {
         self.notifier.catch_up();
     }
@@ -104,5 +115,7 @@ mod tests {
         assert!(!notes.take(Ino(6)) && notes.take(Ino(5)) && !notes.take(Ino(5)));
         (0..=MOST as u64).for_each(|ino| notes.note(Ino(ino)));
         assert!(notes.take(Ino(1 << 40)), "what is not known is told");
+        notes.forget();
+        assert!(!notes.take(Ino(1)) && !notes.take(Ino(1 << 40)));
     }
 }

@@ -73,9 +73,7 @@ pub fn receive_live(
     let mut target = InVolume::new(&guard, &engine, dir);
     let done = btrfs_receiver::receive(stream, &mut target, options, told);
     drop(target);
-    if let Some(observer) = fs.observer() {
-        observer.caught_up();
-    }
+    fs.receive_ended();
     Ok(done)
 }
 

@@ -86,6 +86,11 @@ impl Pacing {
         rest.is_some()
     }
 
+    /// Somebody rests at this moment, or would if he came: a commit at work makes haste.
+    pub fn is_behind(&self) -> bool {
+        u128::from(self.paid_until.load(Ordering::Relaxed)) > self.start.elapsed().as_nanos()
+    }
+
     /// How long to rest at `now`.
     fn due(&self, bytes: u64, levels: [Level; 2], now: u64) -> Option<Duration> {
         let added = bytes.saturating_sub(self.paid.swap(bytes, Ordering::Relaxed));

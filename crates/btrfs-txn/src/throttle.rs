@@ -3,8 +3,9 @@
 //! flushes were everyone's. While nobody wants its processor it goes on.
 //!
 //! Invariants: who is throttled rests with no lock held but its own; it does not rest once
-//! somebody waits for a commit, or memory runs short. What others' flushes have to carry of it
-//! is two windows at most, if the device can be told to start writing.
+//! somebody waits for a commit, or memory runs short, or who changes something is slowed down for
+//! it ([`crate::Pacing`]). What others' flushes have to carry of it is two windows at most, if the device
+//! can be told to start writing.
 
 use crate::Core;
 use btrfs_disk::Result;
@@ -73,7 +74,8 @@ impl Throttle<'_> {
         if worked < WORK {
             return;
         }
-        if self.core.requests.is_awaited() || self.core.is_short_of_memory() {
+        let core = self.core;
+        if core.requests.is_awaited() || core.is_short_of_memory() || core.pacing.is_behind() {
             self.urgency = Urgency::Awaited;
             return;
         }

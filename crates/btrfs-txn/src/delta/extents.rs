@@ -203,8 +203,8 @@ impl ExtentDelta {
         self.retained.lock().clone()
     }
 
-    /// Makes a fresh extent with exactly one reference longer. False: it is not one, or the
-    /// log refers to it: what it says of other inodes stays as it is when one is logged anew,
+    /// Makes a fresh extent with exactly one reference longer. False: it is not one, or another
+    /// subvolume owns it, for which the rest would count; or the log refers to it: what it says of other inodes stays as it is when one is logged anew,
     /// and no replay knows what to do with one extent of two lengths.
     pub fn extend(&self, extent: Logical, len: u64, by: u64, referrer: Referrer) -> bool {
         let mut shard = self.shards[shard_of(extent)].lock();
@@ -213,6 +213,7 @@ impl ExtentDelta {
                 if change.fresh
                     && !change.logged
                     && change.len == len
+                    && change.owner == referrer.0
                     && change.counts == [(referrer, 1)] =>
             {
                 change.len += by;
@@ -325,6 +326,17 @@ mod tests {
         delta.mark_logged(Logical(4096));
         assert!(!delta.extend(Logical(4096), 8192, 4096, WHO));
         assert_eq!(delta.change(Logical(4096)).unwrap().len, 8192);
+    }
+
+    #[test]
+    fn what_another_wrote_does_not_grow() {
+        let other: Referrer = (TreeId(256), 257, 0);
+        let delta = ExtentDelta::new(Generation(1));
+        assert!(delta.allocate(Logical(4096), 4096, WHO));
+        assert_eq!(delta.add(Logical(4096), 4096, other, 1), Some(false));
+        assert_eq!(delta.add(Logical(4096), 4096, WHO, -1), Some(false));
+        assert!(!delta.extend(Logical(4096), 4096, 4096, other), "it would count for the first");
+        assert_eq!(delta.change(Logical(4096)).unwrap().len, 4096);
     }
 
     #[test]

@@ -19,7 +19,7 @@ mod world;
 use btrfs_disk::ids::incompat;
 use btrfs_disk::key::kind;
 use btrfs_disk::{Key, TreeId};
-use btrfs_fs::{BtrfsFs, Options, QgroupId};
+use btrfs_fs::{BtrfsFs, Caller, NewSubvolume, Options, QgroupId};
 use common::kernel::kernel_but;
 use common::{CX, Image};
 use fuzzing::patch::Patch;
@@ -220,6 +220,30 @@ fn who_wrote_it_first_pays() {
     close(&image, fs);
 }
 
+/// What one goes on with that another wrote counts for the one, though it lands right behind it in the same commit.
+#[test]
+fn who_goes_on_pays_for_that() {
+    testkit::require!(ready(), "no kernel's btrfs, or no newer btrfs-progs");
+    let image = Image::new(512 << 20, &[]);
+    begin(&image, false);
+    let fs = common::open_image(&image.path, options());
+    let side = Ours(&fs);
+    for name in ["a", "b"] {
+        side.create(name).expect("a subvolume");
+    }
+    let (a, b) = (side.group_of("a"), side.group_of("b"));
+    fs.sync().expect("commit");
+    let (commits, content) = (common::stat(&fs, "commit.count"), vec![7; LEN as usize]);
+    side.write("a", "first", 0, &content).expect("written");
+    side.clone_file("a", "first", "b", "second").expect("shared");
+    // Who looked it up would have a removed one still.
+    side.cut("a", "first", 0).expect("cut");
+    side.write("b", "second", LEN, &content).expect("written");
+    assert_eq!(common::stat(&fs, "commit.count"), commits, "this shows nothing");
+    assert_eq!((counted(&fs, &a), counted(&fs, &b)), (Some(LEN + NODE), Some(LEN + NODE)));
+    close(&image, fs);
+}
+
 /// Who is made in a subvolume is in the groups that it is in; what comes and goes above is the sum of what is below.
 #[test]
 fn groups_above_are_inherited_and_summed() {
@@ -278,6 +302,44 @@ fn limits_are_for_who_writes() {
     let content = vec![4; LEN as usize];
     Ours(&fs).write("b", "again", 0, &content).expect("there is room again");
     close(&image, fs);
+}
+
+/// A subvolume that no commit has is held to the limits of the groups that it came into, whoever put it there.
+#[test]
+fn a_new_subvolume_is_held_to_limits_above() {
+    testkit::require!(ready(), "no kernel's btrfs, or no newer btrfs-progs");
+    for simple in [true, false] {
+        let image = Image::new(512 << 20, &[]);
+        let fs = common::open_image(&image.path, options());
+        if simple { fs.enable_simple_quotas() } else { fs.enable_quotas() }.expect("on");
+        let side = Ours(&fs);
+        side.create("a").expect("a subvolume");
+        for group in ["1/1", "2/1"] {
+            side.group(group).expect("a group");
+        }
+        side.relate(&side.group_of("a"), "1/1", true).expect("a relation");
+        side.relate("1/1", "2/1", true).expect("a relation");
+        side.limit("2/1", Some(LEN), false).expect("limited");
+        let (dir, groups) = match simple {
+            true => (fs.lookup(&CX, fs.root(), b"a").expect("there").attr.ino, vec![]),
+            false => (fs.root(), vec!["1/1".parse().expect("a group")]),
+        };
+        let new = NewSubvolume { parent: dir, name: b"x", groups: &groups };
+        fs.create_subvolume_in(&Caller::root(), &new).expect("a subvolume");
+        let x = fs.lookup(&CX, dir, b"x").expect("there").attr.ino;
+        let made = fs.mknod(&CX, x, b"file", FileKind::File, 0o644, 0).expect("made").attr.ino;
+        let write = |at, len| {
+            let content = vec![1; len as usize];
+            fs.write(&CX, made, at, &content, Default::default()).map_err(|e| e.errno())
+        };
+        let commits = common::stat(&fs, "commit.count");
+        assert_eq!(write(0, LEN / 4), Ok(LEN as usize / 4));
+        assert_eq!(common::stat(&fs, "commit.count"), commits, "this shows nothing");
+        assert_eq!(write(LEN, 2 * LEN), Err(libc::EDQUOT), "simple: {simple}");
+        // Now a commit has it.
+        assert_eq!(write(LEN, 2 * LEN), Err(libc::EDQUOT), "simple: {simple}");
+        fs.destroy().expect("close");
+    }
 }
 
 /// What a log has, and no commit, counts when it is replayed, by us and by the kernel.

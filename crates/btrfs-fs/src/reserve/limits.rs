@@ -6,7 +6,7 @@
 //! commit, which brings the numbers up to date ([`PATIENCE`]).
 //!
 //! Invariant: a promise counts until a commit of everything has begun and ended after it, so that
-//! it is in the numbers, or came to nothing.
+//! it is in the numbers, or came to nothing. A subvolume is in its groups from its first name on.
 //!
 //! What it does not know: what is promised for, who commits, how numbers come about.
 
@@ -50,6 +50,8 @@ impl Group {
 struct Table {
     groups: BTreeMap<u64, Group>,
     parents: BTreeMap<u64, Vec<u64>>,
+    /// The same of subvolumes that no commit has.
+    coming: BTreeMap<u64, Vec<u64>>,
     rescans: bool,
     simple: bool,
 }
@@ -60,7 +62,8 @@ impl Table {
         let mut all = BTreeSet::from([tree.0]);
         let mut queue = vec![tree.0];
         while let Some(group) = queue.pop() {
-            let parents = self.parents.get(&group).into_iter().flatten();
+            let above = [self.parents.get(&group), self.coming.get(&group)];
+            let parents = above.into_iter().flatten().flatten();
             queue.extend(parents.filter(|parent| all.insert(**parent)));
         }
         all.into_iter().filter(|group| self.groups.contains_key(group)).collect()
@@ -103,6 +106,17 @@ impl Limits {
         true
     }
 
+    /// A subvolume is about to come, in groups above: it is held to their limits before a commit has it.
+    pub(crate) fn joins(&self, tree: TreeId, groups: impl Iterator<Item = u64>) {
+        let groups = groups.collect();
+        self.table.lock().coming.insert(tree.0, groups);
+    }
+
+    /// It did not come.
+    pub(crate) fn forget(&self, tree: TreeId) {
+        self.table.lock().coming.remove(&tree.0);
+    }
+
     /// A rescan is under way: each commit goes a step on.
     pub(crate) fn rescans(&self) -> bool {
         self.rescans.load(Ordering::Relaxed)
@@ -125,7 +139,8 @@ impl Limits {
     /// Takes over what the last commit says of groups.
     pub(crate) fn follow(&self, core: &Core) -> Result<()> {
         let mut next = Table::default();
-        if let Some(root) = core.roots().get(TreeId::QUOTA) {
+        let roots = core.roots();
+        if let Some(root) = roots.get(TreeId::QUOTA) {
             next = read(&mut Cursor::new(&core.store, &root.root))?;
         }
         let mut table = self.table.lock();
@@ -134,6 +149,8 @@ impl Limits {
                 (group.fresh, group.aging) = (before.fresh, before.aging);
             }
         }
+        next.coming = std::mem::take(&mut table.coming);
+        next.coming.retain(|tree, _| roots.get(TreeId(*tree)).is_none());
         self.rescans.store(next.rescans, Ordering::Relaxed);
         self.simple.store(next.simple, Ordering::Relaxed);
         self.any.store(!next.groups.is_empty(), Ordering::Relaxed);

@@ -135,6 +135,7 @@ pub(crate) fn create(
     let item = root_item(uuid, prepared.item.otime, geometry.node_size);
     // Before anybody can find its name.
     engine.subvols.add(tree, uuid);
+    engine.reservations.limits.joins(tree, above.iter().map(|group| group.0));
     let made = change(&engine.core, |op| {
         op.act(TreeAction::Create { id: tree, item: Box::new(item) }, cost::plant(geometry));
         let inode = insert_root(op, place, &prepared)?;
@@ -144,8 +145,13 @@ pub(crate) fn create(
         Ok(inode)
     });
     drop(dir_state);
-    let inode = made.inspect_err(|_| engine.subvols.forget(tree))?;
+    let inode = made.inspect_err(|_| forget(engine, tree))?;
     Ok((tree, entry(engine, &inode)?))
+}
+
+fn forget(engine: &Engine, tree: TreeId) {
+    engine.subvols.forget(tree);
+    engine.reservations.limits.forget(tree);
 }
 
 fn insert_root(op: &Op<'_>, place: Reserved<'_>, prepared: &Prepared) -> Result<Ref<Inode>> {

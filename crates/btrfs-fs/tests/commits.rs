@@ -3,8 +3,11 @@
 
 mod common;
 
+use blocksim::{Access, Hook, SimDevice};
 use btrfs_fs::{BtrfsFs, Options};
+use btrfs_image::mkfs::MkfsOptions;
 use common::{CX, Image, close_and_judge, crashed, new_file, stat};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use testkit::oracle;
 use vfs::{FileKind, FileSystem};
@@ -99,6 +102,38 @@ fn a_full_delta_commits() {
             close_and_judge(&image, fs);
         }
     }
+}
+
+/// While commits take their time, who changes something rests, and waits for none of them.
+#[test]
+fn who_fills_the_delta_beside_slow_commits_is_slowed_down_and_not_stopped() {
+    let slow: Hook = Arc::new(|access, _| {
+        if access == Access::Flush {
+            std::thread::sleep(Duration::from_millis(150));
+        }
+    });
+    let device = SimDevice::new(blocksim::Image::zeros(512 << 20));
+    btrfs_image::mkfs::make(&device, &MkfsOptions::default()).expect("mkfs");
+    let device = device.hooked(Some(slow));
+    let options = Options {
+        commit_interval: Duration::from_secs(3600),
+        delta_bytes: 4 << 20,
+        background: true,
+        ..Options::default()
+    };
+    let fs = BtrfsFs::open_device(Arc::new(device), options).expect("open");
+    for number in 0.. {
+        let name = format!("name-{number}");
+        fs.mknod(&CX, fs.root(), name.as_bytes(), FileKind::Fifo, 0o644, 0).expect("room");
+        if number % 100 == 0 && stat(&fs, "commit.count") >= 6 {
+            break;
+        }
+    }
+    let [rests, stopped] = ["delta.paced", "delta.throttled"].map(|name| stat(&fs, name));
+    println!("{rests} rests; stopped {stopped} times");
+    assert!(rests > 0, "nobody was slowed down");
+    assert_eq!(stopped, 0, "somebody had to wait for a commit");
+    fs.destroy().expect("close");
 }
 
 /// A load of content: what is not written back is held down by `dirty_bytes`.

@@ -31,6 +31,7 @@ pub use cursor::Cursor;
 pub use dirty::{DirtyNodes, Overlay};
 pub use edit::{
     Edit, EditRef, NodeSink, apply, apply_borrowed, copy_root, new_tree, refresh_root, validate,
+    with_borrowed,
 };
 pub use reader::{Blank, Item, NodeReader, TreeRoot, get};
 pub use scan::{Scan, scan};

@@ -41,6 +41,7 @@ macro_rules! counters {
 counters!(TxnStats {
     operations = "operations.changes",
     commit_rests = "commit.rests",
+    commit_rest_ns = "commit.rest_ns",
     commit_merge_ns = "commit.merge_ns",
     commit_settle_ns = "commit.settle_ns",
     quota_extents = "quota.extents",

@@ -83,8 +83,9 @@ impl Throttle<'_> {
             self.since = Instant::now();
             return;
         }
-        let rest = worked.min(REST);
-        std::thread::sleep(rest);
+        let begun = Instant::now();
+        std::thread::sleep(worked.min(REST));
+        self.core.stats.commit_rest_ns.add(begun.elapsed().as_nanos() as u64);
         self.core.stats.commit_rests.add(1);
         self.since = Instant::now();
     }

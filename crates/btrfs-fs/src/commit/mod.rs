@@ -273,8 +273,7 @@ impl Committer {
         let sealed = self.commit_epoch(urgency)?;
         // Behind the superblock, as what the commit freed.
         self.core.discards.issue(&self.core.space).fs()?;
-        let Some((seal, bytes)) = sealed else { return Ok(()) };
-        self.core.pacing.measured(bytes, start.elapsed());
+        let Some(seal) = sealed else { return Ok(()) };
         self.inodes.settle();
         self.stats.commits.add(1);
         let total = start.elapsed();
@@ -288,18 +287,13 @@ impl Committer {
         Ok(())
     }
 
-    /// Seals, merges, writes and publishes an epoch; answers how long sealing took and the bytes of
-    /// its delta, or `None` if there was nothing to commit. The log is held at the two ends only: in
+    /// Seals, merges, writes and publishes an epoch; answers how long sealing took, or
+    /// `None` if there was nothing to commit. The log is held at the two ends only: in
     /// between, fsyncs go on top of the commit before.
-    fn commit_epoch(&self, urgency: Urgency) -> Attempt<Option<(Duration, u64)>> {
+    fn commit_epoch(&self, urgency: Urgency) -> Attempt<Option<Duration>> {
         let (sealed, reserved, seal) = {
             let mut log = self.log.lock();
-            let idle = self.core.layers().current.is_empty()
-                && !self.core.space.has_unrecorded()
-                && !self.label.is_set()
-                && !self.owed.is_any()
-                && !self.reservations.limits.rescans();
-            if idle && log.root.is_none() {
+            if self.is_idle() && log.root.is_none() {
                 return Ok(None);
             }
             if !self.core.layers().current.is_empty() {
@@ -310,16 +304,20 @@ impl Committer {
             log.save_for_commit(&self.core, self.core.roots().generation, sealed.bytes());
             (sealed, reserved, start.elapsed())
         };
+        let began = self.work_begins(&sealed);
         let merged = self.merge(&sealed, reserved, urgency);
         let mut log = self.log.lock();
         let merged = self.unless_short(merged, &mut log)?;
-        let bytes = sealed.bytes();
         drop(sealed);
         let held = Instant::now();
         let ended = self.end_epoch(merged, &mut log);
-        if let Err(Failed::For(error)) = &ended {
+        match &ended {
             // Before anybody writes a log: memory is ahead of the volume.
-            self.core.health.poison(&format!("a commit failed: {error}"));
+            Err(Failed::For(error)) => {
+                self.core.health.poison(&format!("a commit failed: {error}"))
+            }
+            Ok(published) if published.len() == 1 => self.work_ends(began),
+            Ok(_) | Err(Failed::Short) => {}
         }
         drop(log);
         self.stats.commit_end_max_ns.max(held.elapsed().as_nanos() as u64);
@@ -327,7 +325,27 @@ impl Committer {
         let published = self.owed.settle(ended?);
         self.reservations.set_short(false);
         published.into_iter().for_each(|published| published.retire(&self.core, &mut throttle));
-        Ok(Some((seal, bytes)))
+        Ok(Some(seal))
+    }
+
+    /// There is nothing to commit, but for a log perhaps.
+    fn is_idle(&self) -> bool {
+        self.core.layers().current.is_empty()
+            && !self.core.space.has_unrecorded()
+            && !self.label.is_set()
+            && !self.owed.is_any()
+            && !self.reservations.limits.rescans()
+    }
+
+    /// When the work on a delta begins, its bytes, and how long commits have rested so far.
+    fn work_begins(&self, sealed: &Delta) -> (Instant, u64, u64) {
+        (Instant::now(), sealed.bytes(), self.core.stats.commit_rest_ns.get())
+    }
+
+    /// The commit of that delta alone is durable, but for what it frees.
+    fn work_ends(&self, (start, bytes, rested): (Instant, u64, u64)) {
+        let rests = Duration::from_nanos(self.core.stats.commit_rest_ns.get() - rested);
+        self.core.pacing.measured(bytes, start.elapsed().saturating_sub(rests));
     }
 
     /// Publishes, takes what was synced meanwhile along, and writes the superblock. Answers

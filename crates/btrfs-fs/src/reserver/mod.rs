@@ -6,6 +6,7 @@
 //! What it does not know: what operations do, and what a reservation is made of
 //! (`crate::reserve`).
 
+mod pace;
 mod search;
 
 use crate::commit::Committer;
@@ -16,14 +17,11 @@ use crate::stats::Stats;
 use crate::writeback::Writeback;
 use btrfs_disk::{Error, TreeId};
 use btrfs_space::{DataReservation, Kind, Priority};
-use btrfs_txn::{Core, Level};
+use btrfs_txn::Core;
 use search::Search;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use vfs::{Errno, FsError, Result};
-
-/// Bytes of nodes that the commits of small volumes, and of few changes, are below.
-const MUCH: u64 = 64 << 20;
 
 pub struct Reserver {
     core: Arc<Core>,
@@ -36,6 +34,8 @@ pub struct Reserver {
     /// Removals so far, and as of the last commit that was to free space.
     removals: AtomicU64,
     seen: AtomicU64,
+    /// The epoch whose commit somebody has asked for since room runs short.
+    asked: AtomicU64,
 }
 
 /// What an operation on content reserves.
@@ -54,9 +54,9 @@ impl Reserver {
         stats: Arc<Stats>,
         background: bool,
     ) -> Reserver {
-        let (removals, seen) = Default::default();
+        let (removals, seen, asked) = Default::default();
         let alone = !background;
-        Reserver { core, reservations, writeback, committer, stats, alone, removals, seen }
+        Reserver { core, reservations, writeback, committer, stats, alone, removals, seen, asked }
     }
 
     /// For an operation that makes something.
@@ -181,33 +181,6 @@ impl Reserver {
         }
     }
 
-    /// Rests while the delta takes more memory, or leaves less room for metadata, than a commit at work
-    /// makes up for in time.
-    fn keep_pace(&self, delta: u64) {
-        if self.alone || self.committer.is_held() {
-            return;
-        }
-        let memory = Level { has: delta, most: self.core.memory.most_delta() };
-        let room = self.room_level();
-        if room.is_over() && self.core.layers().sealed.is_none() {
-            self.core.requests.wake();
-        }
-        if self.core.pacing.pay(delta, [memory, room]) {
-            self.stats.paced.add(1);
-        }
-    }
-
-    /// What is gone of the last room for metadata, which is half as much as the next commit holds.
-    /// Where it holds little there is little to come back, and nobody need rest for it.
-    fn room_level(&self) -> Level {
-        let last = self.reservations.held() / 2;
-        let gone = match last > MUCH {
-            true => last.saturating_sub(self.core.space.unreserved(Kind::Metadata)),
-            false => 0,
-        };
-        Level { has: gone, most: last / 2 }
-    }
-
     /// Starts a commit when the delta has used up its memory; slows down from there on, and waits
     /// when it is far over.
     fn wait_for_memory(&self, priority: Priority) -> Result<()> {
@@ -215,8 +188,7 @@ impl Reserver {
             return Ok(());
         }
         let memory = &self.core.memory;
-        let delta = self.core.note_memory();
-        self.keep_pace(delta);
+        let delta = self.keep_pace();
         if delta > memory.most_delta() {
             self.core.requests.wake();
             // While commits are held, whoever holds them sees to it that changes end.

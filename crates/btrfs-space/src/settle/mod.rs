@@ -208,9 +208,7 @@ impl<'a, R: NodeReader> Settle<'a, R> {
         id: TreeId,
         edits: impl IntoIterator<Item = (Key, Edit)>,
     ) -> Result<TreeRoot> {
-        let edits: Vec<(Key, Edit)> = edits.into_iter().collect();
-        let edits: Vec<_> = edits.iter().map(|(key, edit)| (*key, EditRef::from(edit))).collect();
-        self.apply_borrowed(id, &edits)
+        btrfs_tree::with_borrowed(edits, |edits| self.apply_borrowed(id, edits))
     }
 
     /// As `apply_tree`, of edits whose bytes the caller keeps.

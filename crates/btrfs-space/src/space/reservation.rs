@@ -9,8 +9,8 @@
 //! What it does not know: whether a reservation may be made ([`super::reserve`]).
 
 use super::class::Class;
+use super::sync::{AtomicU64, Ordering};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes reserved out of one class.
 struct Reserved {
@@ -116,9 +116,9 @@ impl SharedReservation {
 
     /// Splits off `bytes` of it (all of it, if it has fewer).
     pub fn split(&self, bytes: u64) -> DataReservation {
-        let part = |all: u64| Some(all - bytes.min(all));
-        let all = self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, part);
-        let bytes = bytes.min(all.unwrap_or_else(|all| all));
+        let rest = |all: u64| Some(all - bytes.min(all));
+        let all = self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest);
+        let bytes = bytes.min(all.unwrap_or(0));
         DataReservation(Reserved { class: Arc::clone(&self.class), bytes })
     }
 

@@ -31,7 +31,7 @@ use class::Class;
 use group::{Ask, Fit, Group};
 use loom::thread;
 use proof::Proof;
-use reservation::{DataReservation, MetadataReservation};
+use reservation::{DataReservation, MetadataReservation, SharedReservation};
 use std::sync::Arc;
 use sync::{AtomicI64, AtomicUsize, Mutex, Ordering, Rank};
 
@@ -69,6 +69,33 @@ fn take_reserved(group: &Group, mut reservation: DataReservation) -> Extent {
     let extent = group.alloc(&ask, Fit::Whole, true).expect("reserved");
     reservation.spend(extent.len);
     extent
+}
+
+/// What two put together is taken by who comes first, each byte once, and what is left goes back.
+#[test]
+fn what_is_held_together_is_taken_once() {
+    bounded().check(|| {
+        let class = Arc::new(Class::new(DATA, UNIT));
+        class.free_changed(2 * UNIT as i64, 0);
+        let shared = Arc::new(SharedReservation::new(&class));
+        let works = |bytes: u64| {
+            let (class, shared) = (Arc::clone(&class), Arc::clone(&shared));
+            move || {
+                reserve_unit(&class).into_iter().for_each(|more| shared.absorb(more));
+                let part = shared.split(bytes);
+                assert!(part.bytes() <= bytes);
+                let back = part.bytes();
+                shared.absorb(part);
+                shared.shrink(back / 2);
+                back / 2
+            }
+        };
+        let other = thread::spawn(works(UNIT));
+        let gone = works(2 * UNIT)() + other.join().unwrap();
+        assert!(gone + shared.bytes() >= 2 * UNIT, "a byte was given back twice, or lost");
+        drop(shared);
+        assert!(class.reserve(2 * UNIT as i64, 0), "all of it came back");
+    });
 }
 
 /// Three threads want more than there is, and give some of it back: at no moment is more

@@ -94,9 +94,17 @@ pub fn apply<R: NodeReader>(
     root: &TreeRoot,
     edits: impl IntoIterator<Item = (Key, Edit)>,
 ) -> Result<TreeRoot> {
+    with_borrowed(edits, |edits| apply_borrowed(store, dirty, sink, generation, root, edits))
+}
+
+/// Lets `work` look at edits as those of bytes that lie elsewhere.
+pub fn with_borrowed<T>(
+    edits: impl IntoIterator<Item = (Key, Edit)>,
+    work: impl FnOnce(&[(Key, EditRef<'_>)]) -> T,
+) -> T {
     let edits: Vec<(Key, Edit)> = edits.into_iter().collect();
-    let edits: Vec<_> = edits.iter().map(|(key, edit)| (*key, EditRef::from(edit))).collect();
-    apply_borrowed(store, dirty, sink, generation, root, &edits)
+    let borrowed: Vec<_> = edits.iter().map(|(key, edit)| (*key, EditRef::from(edit))).collect();
+    work(&borrowed)
 }
 
 /// As [`apply`], of edits whose bytes the caller keeps.

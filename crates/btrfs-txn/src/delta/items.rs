@@ -249,7 +249,7 @@ impl ItemDelta {
         all
     }
 
-    /// Shows `most` slots of an object at or behind `from`, in key order, under its shard's lock;
+    /// Shows at most `most` slots of an object at or behind `from`, in key order, under its shard's lock;
     /// answers the key behind the last, if there may be more. Sealed deltas only: nothing
     /// changes between two calls.
     pub fn visit(

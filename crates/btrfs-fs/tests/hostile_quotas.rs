@@ -111,6 +111,12 @@ fn quota_cases() -> Vec<Case> {
         case!("no numbers", Write, |p| set_numbers(p, A, 0, 0)),
         case!("more exclusive than referenced", Write, |p| set_numbers(p, A, 4096, 1 << 40)),
         case!("huge numbers above", Write, |p| set_numbers(p, group(1, 1), u64::MAX, 1 << 63)),
+        case!("half of all numbers", Write, |p| set_numbers(p, A, 1 << 63, 1 << 63)),
+        case!("half of all numbers above, and below", Write, |p| {
+            set_numbers(p, group(1, 1), 1 << 63, 1 << 63);
+            set_numbers(p, A, 1 << 63, 1 << 63);
+            set_numbers(p, A + 1, 1 << 63, 1 << 63);
+        }),
         case!("a group of no subvolume", Write, |p| {
             p.insert(TreeId::QUOTA, info(9999), &QgroupInfo::default().to_vec());
         }),
@@ -142,6 +148,27 @@ fn quota_cases() -> Vec<Case> {
         case!("an item nobody knows", Answer, |p| {
             p.insert(TreeId::QUOTA, Key::new(0, 203, 1), &[1, 2, 3]);
         }),
+    ]
+}
+
+/// Of volumes with simple quotas.
+fn simple_cases() -> Vec<Case> {
+    vec![
+        case!("half of all numbers", Write, |p| set_numbers(p, A, 1 << 63, 1 << 63)),
+        case!("half of all numbers, and once more above", Write, |p| {
+            for group in [A, A + 1, group(1, 1)] {
+                set_numbers(p, group, 1 << 63, 1 << 63);
+            }
+        }),
+        case!("huge numbers", Write, |p| {
+            for group in [A, A + 1, SNAP, group(1, 1), group(2, 1)] {
+                set_numbers(p, group, u64::MAX, u64::MAX);
+            }
+        }),
+        case!("no numbers above", Write, |p| set_numbers(p, group(1, 1), 0, 0)),
+        case!("more exclusive than referenced", Write, |p| set_numbers(p, A, 4096, 1 << 40)),
+        case!("no numbers of a group", Write, |p| p.remove(TreeId::QUOTA, info(A))),
+        case!("members of each other", Write, |p| both_ways(p, group(1, 1), group(1, 2))),
     ]
 }
 
@@ -295,6 +322,31 @@ fn base() -> Image {
     image
 }
 
+/// The same with simple quotas; all of them count something, and two are in a group.
+fn simple_base() -> Image {
+    let image = base();
+    let fs = image.open_checked(options());
+    fs.disable_quotas().expect("they end");
+    fs.enable_simple_quotas().expect("others begin");
+    fs.sync().expect("commit");
+    for sub in ["a", "b", "snap"] {
+        let dir = lookup(&fs, fs.root(), sub).expect("there");
+        let made = fs.mknod(&CX, dir, b"counted", FileKind::File, 0o644, 0).expect("made");
+        fs.write(&CX, made.attr.ino, 0, &[7; 9000], Default::default()).expect("written");
+    }
+    let of = |(level, number)| QgroupId(group(level, number));
+    for above in [(1, 1), (1, 2), (2, 1)] {
+        fs.create_qgroup(of(above)).expect("a group");
+    }
+    for (one, above) in [((0, A), (1, 1)), ((0, A + 1), (1, 1)), ((1, 1), (2, 1))] {
+        fs.assign_qgroup(of(one), of(above)).expect("in it");
+    }
+    fs.destroy().expect("close");
+    drop(fs);
+    common::check_ourselves(&image.path);
+    image
+}
+
 type Content = BTreeMap<String, Option<Vec<u8>>>;
 
 fn lookup(fs: &BtrfsFs, dir: Ino, name: &str) -> Option<Ino> {
@@ -413,10 +465,10 @@ fn drive(path: &Path) -> Result<bool, String> {
     }
 }
 
-fn run(cases: Vec<Case>) {
-    let (base, mut failures) = (base(), Failures::default());
+fn run(base: &Image, cases: Vec<Case>) {
+    let mut failures = Failures::default();
     for case in cases {
-        let path: PathBuf = common::crashed(&base, "case.img");
+        let path: PathBuf = common::crashed(base, "case.img");
         (case.damage)(&Patch::new(&path));
         let fate = watched(case.name, move || drive(&path));
         let Some(fate) = failures.note(fate) else { continue };
@@ -436,17 +488,23 @@ fn run(cases: Vec<Case>) {
 #[test]
 fn quota_trees_that_contradict_themselves() {
     testkit::require!(kernel_btrfs);
-    run(quota_cases());
+    run(&base(), quota_cases());
+}
+
+#[test]
+fn simple_quotas_whose_numbers_cannot_be() {
+    testkit::require!(kernel_btrfs);
+    run(&simple_base(), simple_cases());
 }
 
 #[test]
 fn subvolumes_that_nothing_leads_to_and_trees_half_dropped() {
     testkit::require!(kernel_btrfs);
-    run(subvolume_cases());
+    run(&base(), subvolume_cases());
 }
 
 #[test]
 fn balances_that_nobody_can_mean() {
     testkit::require!(kernel_btrfs);
-    run(balance_cases());
+    run(&base(), balance_cases());
 }

@@ -10,11 +10,12 @@ use std::collections::{BTreeMap, HashMap};
 /// Id of a group; its level in the highest 16 bits.
 pub(crate) type GroupId = u64;
 
-/// Bytes by which a group's numbers change.
+/// Bytes by which a group's numbers change. Wider than these, which may be anything on a damaged volume:
+/// sums of them do not overflow.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Change {
-    pub referenced: i64,
-    pub exclusive: i64,
+    pub referenced: i128,
+    pub exclusive: i128,
 }
 
 /// What a tree is a member of, itself (the group of level 0) included.
@@ -25,7 +26,7 @@ pub(crate) type Member<'a> = dyn FnMut(TreeId) -> Result<Vec<GroupId>> + 'a;
 /// Extents of one leaf mostly have the same readers before and after: these are added up first.
 #[derive(Default)]
 pub(crate) struct Tally {
-    moved: HashMap<(Reachers, Reachers), u64>,
+    moved: HashMap<(Reachers, Reachers), i128>,
     changes: BTreeMap<GroupId, Change>,
     members: HashMap<TreeId, Vec<GroupId>>,
 }
@@ -34,11 +35,11 @@ impl Tally {
     /// An extent of `len` bytes that the trees `before` reached is reached by `after` instead.
     pub(crate) fn moved(&mut self, len: u64, before: Reachers, after: Reachers) {
         if before != after {
-            *self.moved.entry((before, after)).or_default() += len;
+            *self.moved.entry((before, after)).or_default() += i128::from(len);
         }
     }
 
-    fn count(&mut self, member: &mut Member<'_>, len: i64, trees: &[TreeId]) -> Result<()> {
+    fn count(&mut self, member: &mut Member<'_>, len: i128, trees: &[TreeId]) -> Result<()> {
         if let [tree] = trees {
             // By far the most: everything of it is exclusive to all its groups.
             let groups = known(&mut self.members, member, *tree)?;
@@ -66,7 +67,7 @@ impl Tally {
     }
 
     /// One group alone, by more than extents.
-    pub(crate) fn add(&mut self, group: GroupId, referenced: i64, exclusive: i64) {
+    pub(crate) fn add(&mut self, group: GroupId, referenced: i128, exclusive: i128) {
         let change = self.changes.entry(group).or_default();
         change.referenced += referenced;
         change.exclusive += exclusive;
@@ -77,8 +78,8 @@ impl Tally {
         member: &mut Member<'_>,
     ) -> Result<Vec<(GroupId, Change)>> {
         for ((before, after), len) in std::mem::take(&mut self.moved) {
-            self.count(member, -len.cast_signed(), &before)?;
-            self.count(member, len.cast_signed(), &after)?;
+            self.count(member, -len, &before)?;
+            self.count(member, len, &after)?;
         }
         let some = self.changes.into_iter().filter(|(_, change)| *change != Change::default());
         Ok(some.collect())
@@ -106,7 +107,7 @@ mod tests {
     /// A and B are in it, C is not.
     const ABOVE: GroupId = 1 << 48;
 
-    fn changes(steps: &[(u64, &[TreeId], &[TreeId])]) -> Vec<(GroupId, i64, i64)> {
+    fn changes(steps: &[(u64, &[TreeId], &[TreeId])]) -> Vec<(GroupId, i128, i128)> {
         let mut tally = Tally::default();
         let mut member =
             |tree: TreeId| Ok(if tree == C { vec![tree.0] } else { vec![tree.0, ABOVE] });

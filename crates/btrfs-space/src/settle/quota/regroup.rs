@@ -43,7 +43,7 @@ pub(super) fn regroup(
     }
     for (group, new) in std::mem::take(&mut groups.numbers) {
         let old = groups.numbers(group)?;
-        let change = |new: u64, old: u64| new.cast_signed() - old.cast_signed();
+        let change = |new: u64, old: u64| i128::from(new) - i128::from(old);
         tally.add(group, change(new.0, old.0), change(new.1, old.1));
     }
     Ok(true)
@@ -53,11 +53,11 @@ pub(super) fn regroup(
 pub(super) fn regroup_simple(
     committed: &mut dyn Items,
     changes: Relations,
-) -> Result<BTreeMap<GroupId, i64>> {
+) -> Result<BTreeMap<GroupId, i128>> {
     let mut groups = Groups { committed, changed: BTreeMap::new(), numbers: BTreeMap::new() };
     let parents: BTreeSet<GroupId> = changes.keys().map(|(_, parent)| *parent).collect();
     let mut above = parents.clone();
-    let mut sums = BTreeMap::<GroupId, i64>::new();
+    let mut sums = BTreeMap::<GroupId, i128>::new();
     for parent in &parents {
         above.extend(groups.reachable(*parent, level)?);
     }
@@ -70,7 +70,7 @@ pub(super) fn regroup_simple(
         for group in &above {
             for subvolume in groups.subvolumes(*group)? {
                 let (counted, _) = groups.numbers(subvolume)?;
-                *sums.entry(*group).or_default() += sign * counted.cast_signed();
+                *sums.entry(*group).or_default() += sign * i128::from(counted);
             }
         }
     }

@@ -76,15 +76,14 @@ impl QuotaCommit {
 }
 
 /// Bytes that sources have and no reference change touches: referenced, exclusive.
-struct Untouched(BTreeMap<TreeId, (i64, i64)>);
+struct Untouched(BTreeMap<TreeId, (i128, i128)>);
 
 impl Untouched {
     fn of_sources(quota: &QuotaCommit, items: &mut dyn Items, edits: &Edits) -> Result<Untouched> {
         let mut all = BTreeMap::new();
         for source in quota.sources() {
             let info = info_with(items, edits, source.0)?.unwrap_or_default();
-            let numbers = (info.referenced.cast_signed(), info.exclusive.cast_signed());
-            all.insert(source, numbers);
+            all.insert(source, (info.referenced.into(), info.exclusive.into()));
         }
         Ok(Untouched(all))
     }
@@ -93,8 +92,8 @@ impl Untouched {
     fn less(&mut self, before: &[TreeId], len: u64) {
         for (source, (referenced, exclusive)) in &mut self.0 {
             if before.contains(source) {
-                *referenced -= len.cast_signed();
-                *exclusive -= if before.len() == 1 { len.cast_signed() } else { 0 };
+                *referenced -= i128::from(len);
+                *exclusive -= if before.len() == 1 { len.into() } else { 0 };
             }
         }
     }
@@ -493,10 +492,15 @@ fn limit_with(items: &mut dyn Items, edits: &Edits, group: GroupId) -> Result<Op
     }
 }
 
+/// `None`: the number cannot have been right before.
+pub(super) fn plus(number: u64, change: i128) -> Option<u64> {
+    u64::try_from(i128::from(number) + change).ok()
+}
+
 /// False if the numbers cannot have been right before.
 fn apply(info: &mut QgroupInfo, change: &Change) -> bool {
     let mut right = true;
-    let mut add = |number: &mut u64, change: i64| match number.checked_add_signed(change) {
+    let mut add = |number: &mut u64, change: i128| match plus(*number, change) {
         Some(sum) => *number = sum,
         None => (*number, right) = (0, false),
     };

@@ -17,7 +17,8 @@ use super::account::GroupId;
 use super::groups::{Status, info_key, level, limit_key, with_ancestors};
 use super::regroup::regroup_simple;
 use super::settle::{
-    Edits, QuotaCommit, info_with, mark_inconsistent, nothing_counted, status_edit, without_group,
+    Edits, QuotaCommit, info_with, mark_inconsistent, nothing_counted, plus, status_edit,
+    without_group,
 };
 use crate::items::{Items, TreeItems};
 use crate::refs::{Drained, ExtentKind, Owned};
@@ -29,7 +30,7 @@ use btrfs_tree::{Edit, NodeReader};
 use std::collections::BTreeMap;
 
 /// Bytes by which groups change.
-type Changes = BTreeMap<GroupId, i64>;
+type Changes = BTreeMap<GroupId, i128>;
 
 impl<R: NodeReader> Settle<'_, R> {
     /// Brings the quota tree up to what the first drain of this commit leaves, where quotas are simple.
@@ -71,11 +72,11 @@ impl<R: NodeReader> Settle<'_, R> {
         self.new_groups(quota, items, edits)?;
         without_group(quota, items, edits)?;
         let from = quota.simple.unwrap_or(u64::MAX);
-        let mut charges = BTreeMap::<TreeId, i64>::new();
+        let mut charges = BTreeMap::<TreeId, i128>::new();
         for owned in drained.owned.iter().filter(|owned| owned.generation >= from) {
             match self.charged(owned) {
                 Ok(tree) if tree.is_subvolume() && level(tree.0) == 0 => {
-                    let change = if owned.comes { 1 } else { -1 } * owned.len.cast_signed();
+                    let change = if owned.comes { 1 } else { -1 } * i128::from(owned.len);
                     *charges.entry(tree).or_default() += change;
                 }
                 Ok(_) => {}
@@ -120,7 +121,7 @@ impl<R: NodeReader> Settle<'_, R> {
         &self,
         items: &mut dyn Items,
         edits: &mut Edits,
-        (group, change): (GroupId, i64),
+        (group, change): (GroupId, i128),
         status: &mut Status,
     ) -> Result<()> {
         let mut info = match info_with(items, edits, group)? {
@@ -133,7 +134,7 @@ impl<R: NodeReader> Settle<'_, R> {
             // What goes had no group to be charged to when it came.
             None => return Ok(()),
         };
-        let new = info.referenced.checked_add_signed(change);
+        let new = plus(info.referenced, change);
         if new.is_none() || info.referenced != info.exclusive {
             mark_inconsistent(status);
         }

@@ -130,6 +130,7 @@ pub(crate) fn destroy(engine: &Engine, id: QgroupId) -> Result<()> {
     if related.iter().any(|other| other.level() < id.level()) {
         return Err(Errno::EBUSY.into());
     }
+    drop(view);
     let _room = engine.reserver.reserve_removal(cost::quota_relations(1 + related.len() as u64))?;
     let op = engine.core.begin();
     op.delete(in_quota_tree(0), kind::QGROUP_INFO, id.0);
@@ -174,6 +175,7 @@ fn relate(engine: &Engine, child: QgroupId, parent: QgroupId, comes: bool) -> Re
     if there == comes {
         return Err(FsError::Posix(if comes { Errno::EEXIST } else { Errno::ENOENT }));
     }
+    drop(view);
     let cost = cost::quota_relations(1);
     let room = match comes {
         true => engine.reserver.reserve(cost)?,
@@ -203,6 +205,7 @@ pub(crate) fn limit(engine: &Engine, id: QgroupId, change: &LimitChange) -> Resu
         };
     set(qgroup_limit::MAX_REFERENCED, |limit| &mut limit.max_referenced, change.referenced);
     set(qgroup_limit::MAX_EXCLUSIVE, |limit| &mut limit.max_exclusive, change.exclusive);
+    drop(view);
     let room = engine.reserver.reserve(cost::quota_groups(1))?;
     let op = engine.core.begin();
     op.put(in_quota_tree(0), kind::QGROUP_LIMIT, id.0, limit.to_vec().into());

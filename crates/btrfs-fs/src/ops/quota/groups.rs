@@ -3,6 +3,7 @@
 //! Operations write what a group is: its items, its limit, who is in whom. What it counts is the
 //! commit's, which also sees which relations changed and what that makes of the numbers
 //! (`btrfs-space/src/settle/quota/regroup.rs`), and takes items away whose group another commit took.
+//! It also puts a group back that was taken away while another commit charged it.
 //!
 //! Invariant: who changes groups holds `Engine::subvolume_lock` from the checks on until the change is in the
 //! epoch, so no group comes or goes in between, but for those that commits take away.

@@ -40,6 +40,8 @@ pub(crate) struct QuotaCommit {
     relations: Relations,
     /// Limits and relations that operations wrote, by their group: it may be gone meanwhile.
     written: Vec<(GroupId, Key)>,
+    /// Groups that operations took away.
+    pub(super) destroyed: Vec<GroupId>,
 }
 
 /// What becomes of items of the quota tree.
@@ -165,6 +167,7 @@ impl<R: NodeReader> Settle<'_, R> {
                         quota.written.push((key.offset, *key));
                     }
                 }
+                kind::QGROUP_INFO if !comes => quota.destroyed.push(key.offset),
                 kind::QGROUP_LIMIT if comes => quota.written.push((key.offset, *key)),
                 _ => {}
             }

@@ -14,7 +14,7 @@
 //! What it does not know: limits, and who is refused.
 
 use super::account::GroupId;
-use super::groups::{Status, info_key, level, limit_key, with_ancestors};
+use super::groups::{Status, info, info_key, level, limit_key, with_ancestors};
 use super::regroup::regroup_simple;
 use super::settle::{
     Edits, QuotaCommit, info_with, mark_inconsistent, nothing_counted, plus, status_edit,
@@ -70,6 +70,7 @@ impl<R: NodeReader> Settle<'_, R> {
     ) -> Result<()> {
         let mut changes = self.simple_relations(quota)?;
         self.new_groups(quota, items, edits)?;
+        self.charged_groups(quota, items, edits)?;
         without_group(quota, items, edits)?;
         let from = quota.simple.unwrap_or(u64::MAX);
         let mut charges = BTreeMap::<TreeId, i128>::new();
@@ -93,6 +94,32 @@ impl<R: NodeReader> Settle<'_, R> {
             self.charge(items, edits, (group, change), status)?;
         }
         self.gone_groups(quota, items, edits)
+    }
+
+    /// Groups of subvolumes that operations took away while another commit charged them, which they cannot see,
+    /// are back with their charges; what they were in is as they left it.
+    fn charged_groups(
+        &self,
+        quota: &QuotaCommit,
+        items: &mut dyn Items,
+        edits: &mut Edits,
+    ) -> Result<()> {
+        if quota.simple.is_none() || quota.destroyed.is_empty() {
+            return Ok(());
+        }
+        let Some(tree) = self.committed_tree(TreeId::QUOTA)? else { return Ok(()) };
+        let mut committed = TreeItems::new(self.store, &tree.root);
+        for group in quota.destroyed.iter().filter(|group| level(**group) == 0) {
+            let Some(info) = info(&mut committed, *group)? else { continue };
+            if info.referenced == 0 || info_with(items, edits, *group)?.is_some() {
+                continue;
+            }
+            edits.insert(info_key(*group), Edit::Put(info.to_vec().into()));
+            let limit = committed.get(&limit_key(*group))?.map(Into::into);
+            let limit = limit.unwrap_or_else(|| QgroupLimit::default().to_vec().into());
+            edits.insert(limit_key(*group), Edit::Put(limit));
+        }
+        Ok(())
     }
 
     /// Whether others may have what a subvolume that is gone owns, and simple quotas do not count for being older

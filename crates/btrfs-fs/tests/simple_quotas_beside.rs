@@ -1,0 +1,130 @@
+//! Simple quotas where groups change while a commit is at work: what the commit charges is in no number that
+//! anybody can look at yet.
+//!
+//! Our check and a newer `btrfs check` count the same numbers as the quota tree has.
+
+mod common;
+
+use blockdev::{BlockDevice, FileDevice};
+use btrfs_fs::{BtrfsFs, Caller, Delete, Options, QgroupId};
+use common::{CX, Image};
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use testkit::oracle::{newer_btrfs, newer_btrfs_check};
+use vfs::{FileKind, FileSystem};
+
+const LEN: u64 = 1 << 20;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The next write after it was armed says so, and waits until it may go on.
+struct Stopped {
+    below: FileDevice,
+    armed: AtomicBool,
+    ends: Mutex<(Sender<()>, Receiver<()>)>,
+}
+
+impl Stopped {
+    fn stop(&self) {
+        if self.armed.swap(false, Ordering::SeqCst) {
+            let ends = self.ends.lock().expect("no panic");
+            ends.0.send(()).expect("somebody listens");
+            ends.1.recv_timeout(PATIENCE).expect("it goes on");
+        }
+    }
+}
+
+impl BlockDevice for Stopped {
+    fn len(&self) -> u64 {
+        self.below.len()
+    }
+    fn read_only(&self) -> bool {
+        self.below.read_only()
+    }
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.below.read_at(offset, buf)
+    }
+    fn write_at(&self, offset: u64, buf: &[u8]) -> io::Result<()> {
+        self.stop();
+        self.below.write_at(offset, buf)
+    }
+    fn write_vectored_at(&self, offset: u64, bufs: &[&[u8]]) -> io::Result<()> {
+        self.stop();
+        self.below.write_vectored_at(offset, bufs)
+    }
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.below.discard(offset, len)
+    }
+    fn name(&self) -> String {
+        self.below.name()
+    }
+}
+
+fn above() -> QgroupId {
+    "1/1".parse().expect("a group")
+}
+
+/// What a group counts.
+fn counted(fs: &BtrfsFs, group: QgroupId) -> Option<u64> {
+    let all = fs.qgroups_from(QgroupId(0), usize::MAX).expect("groups");
+    all.into_iter().find(|found| found.id == group).map(|found| found.referenced)
+}
+
+/// A subvolume that is older than quotas and counts nothing writes, lets another have what it wrote, and is deleted.
+fn leave_charges(fs: &BtrfsFs) -> QgroupId {
+    let (root, caller) = (fs.root(), Caller::root());
+    let (id, old) = fs.create_subvolume(&caller, root, b"old").expect("a subvolume");
+    fs.sync().expect("commit");
+    fs.enable_simple_quotas().expect("on");
+    fs.sync().expect("commit");
+    let group = QgroupId(id.0);
+    fs.create_qgroup(above()).expect("a group");
+    fs.assign_qgroup(group, above()).expect("in it");
+    assert_eq!(counted(fs, group), Some(0));
+    let make = |dir, name: &[u8]| {
+        fs.mknod(&CX, dir, name, FileKind::File, 0o644, 0).expect("made").attr.ino
+    };
+    let (from, to) = (make(old.attr.ino, b"file"), make(root, b"file"));
+    fs.write(&CX, from, 0, &vec![7; LEN as usize], Default::default()).expect("written");
+    fs.clone_range(&CX, from, 0, to, 0, 0).expect("shared");
+    fs.delete_subvolume(&caller, Delete::Name(root, b"old")).expect("deleted");
+    assert_eq!(counted(fs, group), Some(0), "this shows nothing");
+    group
+}
+
+/// A group is taken away that counts nothing, while a commit charges it: it stays, and what it is charged, too.
+#[test]
+fn a_group_that_is_taken_away_while_a_commit_charges_it_stays() {
+    testkit::require!(kernel_btrfs);
+    testkit::require!(newer_btrfs().is_ok(), "no newer btrfs-progs");
+    let image = Image::new(512 << 20, &[]);
+    let ((told, stopped), (go_on, may)) = (channel(), channel());
+    let (armed, ends) = (AtomicBool::new(false), Mutex::new((told, may)));
+    let below = common::open_device(&image.path, false);
+    let device = Arc::new(Stopped { below, armed, ends });
+    let options = Options { background: false, ..Options::default() };
+    let fs = BtrfsFs::open_device(device.clone(), options).expect("open volume");
+    let group = leave_charges(&fs);
+    std::thread::scope(|scope| {
+        device.armed.store(true, Ordering::SeqCst);
+        let commit = scope.spawn(|| fs.sync());
+        stopped.recv_timeout(PATIENCE).expect("the commit writes");
+        fs.destroy_qgroup(group).expect("nothing is charged yet");
+        go_on.send(()).expect("it waits");
+        commit.join().expect("no panic").expect("commit");
+    });
+    fs.sync().expect("commit");
+    assert!(fs.sync_deleted(&[], None).expect("dropped"));
+    fs.sync().expect("commit");
+    // It left what it was in, which counts nothing of it any more.
+    assert_eq!((counted(&fs, group), counted(&fs, above())), (Some(LEN), Some(0)));
+    fs.destroy().expect("close");
+    drop(fs);
+    common::check_ourselves(&image.path);
+    newer_btrfs_check(&image.path).expect("a sound volume with the right numbers");
+}

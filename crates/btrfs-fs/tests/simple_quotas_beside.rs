@@ -6,29 +6,78 @@
 mod common;
 
 use blockdev::{BlockDevice, FileDevice};
-use btrfs_fs::{BtrfsFs, Caller, Delete, Options, QgroupId};
+use btrfs_fs::{BtrfsFs, Caller, Delete, LimitChange, NewSubvolume, Options, QgroupId};
 use common::{CX, Image};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use testkit::oracle::{newer_btrfs, newer_btrfs_check};
 use vfs::{FileKind, FileSystem};
 
 const LEN: u64 = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The next write after it was armed says so, and waits until it may go on.
+/// The first copy of the superblock.
+const SUPERBLOCK: u64 = 65536;
+
+/// The next write after it was armed, or the next of a superblock, says so and waits until it may go on.
 struct Stopped {
     below: FileDevice,
     armed: AtomicBool,
+    /// Only one of a superblock.
+    last: bool,
     ends: Mutex<(Sender<()>, Receiver<()>)>,
 }
 
+/// A volume whose device tells when it is stopped, and may be told to go on.
+struct Stage {
+    device: Arc<Stopped>,
+    fs: BtrfsFs,
+    stopped: Receiver<()>,
+    go_on: Sender<()>,
+}
+
+impl Stage {
+    fn new(image: &Image, last: bool) -> Stage {
+        let ((told, stopped), (go_on, may)) = (channel(), channel());
+        let (armed, ends) = (AtomicBool::new(false), Mutex::new((told, may)));
+        let below = common::open_device(&image.path, false);
+        let device = Arc::new(Stopped { below, armed, last, ends });
+        let options = Options { background: false, ..Options::default() };
+        let fs = BtrfsFs::open_device(device.clone(), options).expect("open volume");
+        Stage { device, fs, stopped, go_on }
+    }
+
+    /// Does `beside` while `work`, which commits, is stopped, for as long as `most`: what waits for the commit ends
+    /// behind it.
+    fn beside<T: Send>(
+        &self,
+        work: impl FnOnce(&BtrfsFs) + Send,
+        most: Duration,
+        beside: impl FnOnce(&BtrfsFs) -> T + Send,
+    ) -> T {
+        std::thread::scope(|scope| {
+            self.device.armed.store(true, Ordering::SeqCst);
+            let (fs, stopped) = (&self.fs, &self.stopped);
+            let commits = scope.spawn(move || work(fs));
+            stopped.recv_timeout(PATIENCE).expect("the commit writes");
+            let (other, start) = (scope.spawn(move || beside(fs)), Instant::now());
+            while !other.is_finished() && start.elapsed() < most {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            self.go_on.send(()).expect("it waits");
+            commits.join().expect("no panic");
+            other.join().expect("no panic")
+        })
+    }
+}
+
 impl Stopped {
-    fn stop(&self) {
-        if self.armed.swap(false, Ordering::SeqCst) {
+    fn stop(&self, offset: u64) {
+        let meant = !self.last || offset == SUPERBLOCK;
+        if meant && self.armed.swap(false, Ordering::SeqCst) {
             let ends = self.ends.lock().expect("no panic");
             ends.0.send(()).expect("somebody listens");
             ends.1.recv_timeout(PATIENCE).expect("it goes on");
@@ -47,11 +96,11 @@ impl BlockDevice for Stopped {
         self.below.read_at(offset, buf)
     }
     fn write_at(&self, offset: u64, buf: &[u8]) -> io::Result<()> {
-        self.stop();
+        self.stop(offset);
         self.below.write_at(offset, buf)
     }
     fn write_vectored_at(&self, offset: u64, bufs: &[&[u8]]) -> io::Result<()> {
-        self.stop();
+        self.stop(offset);
         self.below.write_vectored_at(offset, bufs)
     }
     fn flush(&self) -> io::Result<()> {
@@ -103,21 +152,14 @@ fn a_group_that_is_taken_away_while_a_commit_charges_it_stays() {
     testkit::require!(kernel_btrfs);
     testkit::require!(newer_btrfs().is_ok(), "no newer btrfs-progs");
     let image = Image::new(512 << 20, &[]);
-    let ((told, stopped), (go_on, may)) = (channel(), channel());
-    let (armed, ends) = (AtomicBool::new(false), Mutex::new((told, may)));
-    let below = common::open_device(&image.path, false);
-    let device = Arc::new(Stopped { below, armed, ends });
-    let options = Options { background: false, ..Options::default() };
-    let fs = BtrfsFs::open_device(device.clone(), options).expect("open volume");
-    let group = leave_charges(&fs);
-    std::thread::scope(|scope| {
-        device.armed.store(true, Ordering::SeqCst);
-        let commit = scope.spawn(|| fs.sync());
-        stopped.recv_timeout(PATIENCE).expect("the commit writes");
-        fs.destroy_qgroup(group).expect("nothing is charged yet");
-        go_on.send(()).expect("it waits");
-        commit.join().expect("no panic").expect("commit");
-    });
+    let stage = Stage::new(&image, false);
+    let group = leave_charges(&stage.fs);
+    stage.beside(
+        |fs| fs.sync().expect("commit"),
+        PATIENCE / 2,
+        |fs| fs.destroy_qgroup(group).expect("nothing is charged yet"),
+    );
+    let fs = stage.fs;
     fs.sync().expect("commit");
     assert!(fs.sync_deleted(&[], None).expect("dropped"));
     fs.sync().expect("commit");
@@ -127,4 +169,30 @@ fn a_group_that_is_taken_away_while_a_commit_charges_it_stays() {
     drop(fs);
     common::check_ourselves(&image.path);
     newer_btrfs_check(&image.path).expect("a sound volume with the right numbers");
+}
+
+/// A snapshot can be found before all of its commit is done: it is held to the limits of its groups by then.
+#[test]
+fn a_snapshot_is_held_to_limits_while_its_commit_ends() {
+    testkit::require!(kernel_btrfs);
+    let image = Image::new(512 << 20, &[]);
+    let stage = Stage::new(&image, true);
+    let (fs, caller) = (&stage.fs, Caller::root());
+    fs.enable_simple_quotas().expect("on");
+    let (_, source) = fs.create_subvolume(&caller, fs.root(), b"source").expect("a subvolume");
+    fs.create_qgroup(above()).expect("a group");
+    let most = LimitChange { referenced: Some(Some(LEN)), ..LimitChange::default() };
+    fs.limit_qgroup(above(), &most).expect("limited");
+    let snapshot = |fs: &BtrfsFs| {
+        let new = NewSubvolume { parent: fs.root(), name: b"copy", groups: &[above()] };
+        fs.snapshot_in(&caller, source.attr.ino, &new, false).expect("a snapshot");
+    };
+    // Who would be refused waits for the commit first.
+    let written = stage.beside(snapshot, Duration::from_millis(500), |fs| {
+        let copy = fs.lookup(&CX, fs.root(), b"copy").expect("there").attr.ino;
+        let file = fs.mknod(&CX, copy, b"file", FileKind::File, 0o644, 0).expect("made").attr.ino;
+        fs.write(&CX, file, 0, &vec![7; 4 * LEN as usize], Default::default())
+    });
+    assert_eq!(written.map_err(|error| error.errno()), Err(libc::EDQUOT));
+    fs.destroy().expect("close");
 }

@@ -149,7 +149,8 @@ pub(crate) fn create(
     Ok((tree, entry(engine, &inode)?))
 }
 
-fn forget(engine: &Engine, tree: TreeId) {
+/// It does not come after all.
+pub(super) fn forget(engine: &Engine, tree: TreeId) {
     engine.subvols.forget(tree);
     engine.reservations.limits.forget(tree);
 }

@@ -1,6 +1,6 @@
 //! A snapshot: of the moment at which its epoch is sealed.
 
-use super::create::{check_place, put_name};
+use super::create::{check_place, forget, put_name};
 use super::permission::must_own;
 use super::{commit_unknown, note_uuid};
 use crate::engine::Engine;
@@ -82,8 +82,9 @@ fn enter(
     // In this order: a commit that ends in between leaves both.
     engine.subvols.expect(tree);
     engine.subvols.will_share();
+    engine.reservations.limits.joins(tree, at.groups.iter().map(|group| group.0));
     let new = New { from, tree, uuid, read_only };
-    put(engine, caller, &new, dir, at).inspect_err(|_| engine.subvols.forget(tree))?;
+    put(engine, caller, &new, dir, at).inspect_err(|_| forget(engine, tree))?;
     Ok(tree)
 }
 

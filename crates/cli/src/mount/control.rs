@@ -66,6 +66,10 @@ pub struct Hearing {
 
 /// While so many are connected strangers wait for the end, but are not listened to.
 const MOST_HEARD: usize = 32;
+/// And while so many are, further ones are sent away: each is a descriptor of the server's.
+const MOST_KEPT: usize = 256;
+/// Where no connection could be taken.
+const ANOTHER_TRY: Duration = Duration::from_millis(100);
 
 type Waiters = Arc<Mutex<HashMap<usize, UnixStream>>>;
 
@@ -84,8 +88,11 @@ impl Control {
         sandbox::spawn("control", move || {
             // Ends when `close` has made the listener non-blocking.
             for number in 0.. {
-                let Ok((stream, _)) = listener.accept() else { break };
-                take(number, stream, &waiters, &hearing);
+                match listener.accept() {
+                    Ok((stream, _)) => take(number, stream, &waiters, &hearing),
+                    Err(error) if is_passing(&error) => thread::sleep(ANOTHER_TRY),
+                    Err(_) => break,
+                }
             }
         })?;
         Ok(control)
@@ -122,6 +129,14 @@ impl Control {
     }
 }
 
+/// Whether the next try to take a connection may go well: descriptors or memory are short, or who
+/// came is gone.
+fn is_passing(error: &io::Error) -> bool {
+    let passing =
+        [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::ENOBUFS, libc::ECONNABORTED, libc::EINTR];
+    error.raw_os_error().is_some_and(|number| passing.contains(&number))
+}
+
 /// Keeps the connection until its other side goes, and hears what that asks.
 fn take(number: usize, stream: UnixStream, waiters: &Waiters, hearing: &Hearing) {
     let _ = stream.set_write_timeout(Some(PATIENCE));
@@ -130,6 +145,9 @@ fn take(number: usize, stream: UnixStream, waiters: &Waiters, hearing: &Hearing)
     all.insert(number, copy);
     let asker = Asker::of(&stream);
     if asker == Asker::Stranger && all.len() > MOST_HEARD {
+        if all.len() > MOST_KEPT {
+            all.remove(&number);
+        }
         return;
     }
     drop(all);
@@ -297,6 +315,27 @@ mod tests {
         assert_eq!(kept(), 1, "who has gone is forgotten");
         control.finish(&Ok(()));
         assert_eq!(waiter.wait(|| {}), End::Closed);
+    }
+
+    #[test]
+    fn who_is_short_of_descriptors_tries_again() {
+        let error = io::Error::from_raw_os_error;
+        assert!(is_passing(&error(libc::EMFILE)) && is_passing(&error(libc::ECONNABORTED)));
+        assert!(!is_passing(&error(libc::EINVAL)) && !is_passing(&error(libc::EAGAIN)));
+    }
+
+    #[test]
+    fn a_hang_up_is_seen_at_once() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        (&theirs).write_all(b"not read yet").unwrap();
+        theirs.shutdown(Shutdown::Write).unwrap();
+        assert!(!sys::has_hung_up(&ours), "who has sent all may wait for the end");
+        drop(theirs);
+        assert!(sys::has_hung_up(&ours));
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        assert!(!sys::has_hung_up(&ours));
+        ours.shutdown(Shutdown::Both).unwrap();
+        assert!(sys::has_hung_up(&ours));
     }
 
     #[test]

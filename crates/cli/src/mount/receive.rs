@@ -10,6 +10,7 @@
 //!
 //! Invariant: no stream is at work when the volume is closed (`Receivers::end`).
 
+use crate::sys;
 use btrfs_fs::BtrfsFs;
 use btrfs_receiver::{Error, Event, Options};
 use std::collections::HashMap;
@@ -17,7 +18,6 @@ use std::io::{self, BufReader, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
-use std::time::{Duration, Instant};
 
 /// What a line begins with that asks for it.
 pub const RECEIVE: &str = "receive ";
@@ -29,8 +29,6 @@ pub const FAILED: u32 = u32::MAX;
 pub const PIECE: usize = 1 << 18;
 /// Longer messages there are none.
 const MESSAGE: u32 = 1 << 16;
-/// The end of the server does not wait longer for a thread that does not hear.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What the server tells.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -157,13 +155,11 @@ impl Receivers {
 
     /// The mount is gone: what is under way stays unfinished. Returns when nobody is at work.
     pub fn end(&self) {
-        let until = Instant::now() + PATIENCE;
         let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
         work.ended = true;
         work.open.values().for_each(|stream| _ = stream.shutdown(Shutdown::Both));
-        while !work.open.is_empty() && Instant::now() < until {
-            let waited = self.less.wait_timeout(work, Duration::from_millis(100));
-            work = waited.unwrap_or_else(PoisonError::into_inner).0;
+        while !work.open.is_empty() {
+            work = self.less.wait(work).unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
@@ -185,24 +181,26 @@ fn play(fs: &Arc<BtrfsFs>, dir: vfs::Ino, stream: &UnixStream, options: Options)
     let _ = stream.set_write_timeout(None);
     let pieces = Pieces { stream, left: 0, ended: false };
     let mut input = BufReader::with_capacity(PIECE, pieces);
-    let done = spinney::receive_live(fs, dir, &mut input, options, &mut |event| {
+    let told = &mut |event: Event<'_>| {
         // If he is gone, the stream ends as well.
         let _ = match event {
             Event::Begun { name, .. } => Told::Begun(name.to_vec()).write(stream),
             Event::Failed(error) => Told::Failed(error.to_string()).write(stream),
         };
-    });
-    let told = match done {
+    };
+    let gone = || sys::has_hung_up(stream);
+    let done = spinney::receive_live(fs, dir, &mut input, options, told, &gone);
+    let end = match done {
         Ok(Ok(failed)) => Told::Done(failed),
         Ok(Err(error @ Error::Stream(_))) => Told::Stream(error.to_string()),
         Ok(Err(error)) => Told::Ended(error.to_string()),
         Err(error) => Told::Ended(error.to_string()),
     };
-    match &told {
+    match &end {
         Told::Stream(why) | Told::Ended(why) => tracing::info!("the stream ended: {why}"),
         _ => tracing::info!("the stream is complete"),
     }
-    let _ = told.write(stream);
+    let _ = end.write(stream);
     // He may be sending still; an end with something unread would take the message with it.
     let _ = stream.shutdown(Shutdown::Write);
     let _ = io::copy(&mut &*stream, &mut io::sink());

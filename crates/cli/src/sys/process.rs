@@ -116,6 +116,14 @@ pub fn wait_readable(file: &impl AsRawFd, limit: Duration) -> io::Result<bool> {
     }
 }
 
+/// The other side of a connection is gone, or the connection was shut down for both directions.
+pub fn has_hung_up(connection: &impl AsRawFd) -> bool {
+    let mut asked = libc::pollfd { fd: connection.as_raw_fd(), events: 0, revents: 0 };
+    // SAFETY: one valid entry, alive during the call.
+    let found = unsafe { libc::poll(&raw mut asked, 1, 0) } > 0;
+    found && asked.revents & (libc::POLLHUP | libc::POLLERR) != 0
+}
+
 /// Waits until the kernel says that a table in /proc, which polls as having something urgent
 /// when it changes, has changed.
 pub fn wait_for_change(table: &impl AsRawFd) -> io::Result<()> {

@@ -46,13 +46,14 @@ impl Notes {
 
     /// Whether the kernel has something of it.
     fn take(&self, ino: Ino) -> bool {
-        if self.count.load(Ordering::SeqCst) == 0 {
+        let all = self.all.load(Ordering::SeqCst);
+        if self.count.load(Ordering::SeqCst) == 0 && !all {
             return false;
         }
         let mut noted = self.noted.lock();
         let had = noted.remove(&ino);
         self.count.store(noted.len(), Ordering::SeqCst);
-        had || self.all.load(Ordering::SeqCst)
+        had || all
     }
 }
 
@@ -115,6 +116,8 @@ mod tests {
         assert!(!notes.take(Ino(6)) && notes.take(Ino(5)) && !notes.take(Ino(5)));
         (0..=MOST as u64).for_each(|ino| notes.note(Ino(ino)));
         assert!(notes.take(Ino(1 << 40)), "what is not known is told");
+        (0..MOST as u64).for_each(|ino| assert!(notes.take(Ino(ino))));
+        assert!(notes.take(Ino(MOST as u64)), "it is not forgotten when all others are told");
         notes.forget();
         assert!(!notes.take(Ino(1)) && !notes.take(Ino(1 << 40)));
     }

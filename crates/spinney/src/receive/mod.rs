@@ -39,7 +39,7 @@ impl Volume {
         if !dir.is_dir() {
             return Err(self.error(place, vfs::Errno::ENOTDIR.into()));
         }
-        let mut target = InVolume::new(self.guard(), self.fs(), dir);
+        let mut target = InVolume::new(self.guard(), self.fs(), dir, &|| false);
         let mut last = PathBuf::new();
         let played = &mut |event: Event<'_>| match event {
             Event::Begun { name, .. } => {
@@ -57,7 +57,7 @@ impl Volume {
 }
 
 /// For who serves a volume to others: the same into the directory `dir` of a live engine, whose
-/// observer hears of what changes.
+/// observer hears of what changes. `gone` says whether to give up within a command that takes long.
 #[doc(hidden)]
 pub fn receive_live(
     fs: &Arc<BtrfsFs>,
@@ -65,12 +65,13 @@ pub fn receive_live(
     stream: &mut dyn Read,
     options: Options,
     told: &mut dyn FnMut(Event<'_>),
+    gone: &dyn Fn() -> bool,
 ) -> vfs::Result<btrfs_receiver::Result<u64>> {
     // It is no transaction that could be too long.
     let guard = Arc::new(Guard::new(fs.clone(), u64::MAX));
     let engine: Arc<dyn FileSystem> = guard.clone();
     let dir = Node::at(&engine, dir)?;
-    let mut target = InVolume::new(&guard, &engine, dir);
+    let mut target = InVolume::new(&guard, &engine, dir, gone);
     let done = btrfs_receiver::receive(stream, &mut target, options, told);
     drop(target);
     fs.receive_ended();

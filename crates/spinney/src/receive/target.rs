@@ -32,6 +32,8 @@ pub(super) struct InVolume<'v> {
     open: Option<Open>,
     last_dir: Option<(Vec<u8>, Node)>,
     last_file: Option<(Vec<u8>, Node)>,
+    /// Who sends the stream is gone: looked at within commands that take long.
+    gone: &'v dyn Fn() -> bool,
 }
 
 /// The subvolume that is being received.
@@ -43,8 +45,13 @@ struct Open {
 }
 
 impl<'v> InVolume<'v> {
-    pub(super) fn new(guard: &'v Guard, fs: &'v Arc<dyn FileSystem>, dir: Node) -> InVolume<'v> {
-        InVolume { guard, fs, dir, open: None, last_dir: None, last_file: None }
+    pub(super) fn new(
+        guard: &'v Guard,
+        fs: &'v Arc<dyn FileSystem>,
+        dir: Node,
+        gone: &'v dyn Fn() -> bool,
+    ) -> InVolume<'v> {
+        InVolume { guard, fs, dir, open: None, last_dir: None, last_file: None, gone }
     }
 
     fn opened(&mut self, name: &[u8], beginning: Beginning, (id, entry): (SubvolId, Entry)) {
@@ -69,8 +76,10 @@ impl<'v> InVolume<'v> {
         self.tell(|observer| observer.listing_changed(dir, name));
     }
 
-    fn tell_of_content(&self, ino: vfs::Ino) {
+    /// What was tried with a file's content is over; where it failed a part of it may have changed.
+    fn tried(&self, ino: vfs::Ino, done: Result<()>) -> Result<()> {
         self.tell(|observer| observer.content_changed(ino));
+        done
     }
 
     fn root(&self) -> Result<&Node> {
@@ -171,6 +180,9 @@ impl<'v> InVolume<'v> {
         let mut buffer = vec![0; len.min(COPY as u64) as usize];
         let mut done = 0;
         while done < len {
+            if (self.gone)() {
+                return Err(Errno::EINTR.into());
+            }
             let most = (len - done).min(COPY as u64) as usize;
             let got = self.fs().read(from.ino(), offset + done, &mut buffer[..most])?;
             if got == 0 {
@@ -317,9 +329,7 @@ impl Target for InVolume<'_> {
 
     fn write(&mut self, path: RelPath<'_>, offset: u64, data: &[u8]) -> Result<()> {
         let ino = self.file(path)?;
-        write_all(self.fs(), ino, offset, data)?;
-        self.tell_of_content(ino);
-        Ok(())
+        self.tried(ino, write_all(self.fs(), ino, offset, data))
     }
 
     fn write_encoded(
@@ -329,11 +339,11 @@ impl Target for InVolume<'_> {
         encoded: &Encoded<'_>,
     ) -> Result<()> {
         let ino = self.file(path)?;
-        if !self.guard.write_encoded(ino, offset, encoded)? {
-            write_all(self.fs(), ino, offset, encoded.content())?;
-        }
-        self.tell_of_content(ino);
-        Ok(())
+        let done = self.guard.write_encoded(ino, offset, encoded).and_then(|stored| match stored {
+            true => Ok(()),
+            false => write_all(self.fs(), ino, offset, encoded.content()),
+        });
+        self.tried(ino, done)
     }
 
     fn clone(&mut self, from: &CloneFrom<'_>, path: RelPath<'_>, at: u64, len: u64) -> Result<()> {
@@ -341,22 +351,19 @@ impl Target for InVolume<'_> {
             return Ok(());
         }
         let (source, ino) = (self.source(from)?, self.file(path)?);
-        match self.fs().clone_range(&CX, source.ino(), from.offset, ino, at, len) {
+        let done = match self.fs().clone_range(&CX, source.ino(), from.offset, ino, at, len) {
             Err(FsError::Posix(Errno::EINVAL | Errno::EOPNOTSUPP)) => {
-                self.copy(&source, from.offset, ino, at, len)?;
+                self.copy(&source, from.offset, ino, at, len)
             }
-            done => done?,
-        }
-        self.tell_of_content(ino);
-        Ok(())
+            done => done,
+        };
+        self.tried(ino, done)
     }
 
     fn truncate(&mut self, path: RelPath<'_>, size: u64) -> Result<()> {
         let ino = self.file(path)?;
         let set = SetAttr { size: Some(size), ..SetAttr::default() };
-        self.fs().setattr(&CX, ino, &set)?;
-        self.tell_of_content(ino);
-        Ok(())
+        self.tried(ino, self.fs().setattr(&CX, ino, &set).map(drop))
     }
 
     fn allocate(
@@ -367,9 +374,7 @@ impl Target for InVolume<'_> {
         len: u64,
     ) -> Result<()> {
         let ino = self.file(path)?;
-        self.fs().fallocate(&CX, ino, mode, offset, len)?;
-        self.tell_of_content(ino);
-        Ok(())
+        self.tried(ino, self.fs().fallocate(&CX, ino, mode, offset, len))
     }
 
     fn xattrs(&mut self, path: RelPath<'_>) -> Result<Vec<Vec<u8>>> {

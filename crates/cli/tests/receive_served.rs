@@ -311,6 +311,29 @@ fn ago() -> std::time::SystemTime {
     std::time::UNIX_EPOCH + Duration::from_secs(2_000_000)
 }
 
+/// As where system calls receive.
+#[test]
+fn a_mount_that_receives_is_busy() {
+    if lacks_fuse("classic") {
+        return;
+    }
+    let image = Image::new("served-busy");
+    let mount = Mount::new(&image, "");
+    let bytes = stream();
+    let (first, rest) = bytes.split_at(bytes.len() / 2);
+    let mut child = receiver(&mount.word());
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(first).unwrap();
+    wait_for("files are there", || mount.join("snap/f500").exists());
+    let done = sh(&format!("umount {}", mount.word()));
+    assert!(!done.status.success() && text(&done.stderr).contains("busy"), "{done:?}");
+    input.write_all(rest).unwrap();
+    drop(input);
+    let done = child.wait_with_output().unwrap();
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    mount.umount();
+}
+
 /// The server ends with a stream that does not.
 #[test]
 fn a_server_does_not_wait_for_the_rest_of_a_stream() {

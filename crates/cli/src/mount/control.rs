@@ -145,6 +145,10 @@ fn take(number: usize, stream: UnixStream, waiters: &Waiters, hearing: &Hearing)
     all.insert(number, copy);
     let asker = Asker::of(&stream);
     if asker == Asker::Stranger && all.len() > MOST_HEARD {
+        // Nobody listens to those that are not heard, so nobody has seen them go.
+        all.retain(|_, stream| !sys::has_hung_up(stream));
+    }
+    if asker == Asker::Stranger && all.len() > MOST_HEARD {
         if all.len() > MOST_KEPT {
             all.remove(&number);
         }

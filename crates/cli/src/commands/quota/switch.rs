@@ -17,9 +17,9 @@ Each subvolume gets a quota group, and what is in it is counted. VOLUME is an im
 directory of a mount, where the counting goes on behind the command. Nothing changes where
 quotas are kept already. In a mount, root and who mounted it may do so.
 
-Simple quotas cost less and say less: an extent counts for the subvolume that wrote it first, as
-long as anybody has it, and what was written before they began does not count. Kernels before
-6.7 do not mount a volume that has had them.
+Simple quotas cost less and say less: an extent counts for the subvolume that wrote it
+first, as long as anybody has it, and what was written before they began does not count.
+Kernels before 6.7 do not mount a volume that has had them.
 
 Options
     -s, --simple      simple quotas

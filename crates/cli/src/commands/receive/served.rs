@@ -23,7 +23,11 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A server that is ready for a stream.
-pub(super) struct Served(UnixStream);
+pub(super) struct Served {
+    stream: UnixStream,
+    /// Keeps the mount busy: an `umount` meanwhile fails, as where system calls receive.
+    _dir: File,
+}
 
 impl Served {
     /// `None`: it cannot be had.
@@ -32,10 +36,11 @@ impl Served {
         if sys::is_read_only(&file).ok()? {
             return None;
         }
+        let busy = file.try_clone().ok()?;
         let word = Door::on(file, dir).ask_volume(wire::RECEIVE, Vec::new()).ok()?;
         let waiter = Waiter::of(&mounts::around(dir).ok()??)?;
         let ready = waiter.ask(&line(&word, options), PATIENCE)? == READY;
-        ready.then(|| Served(waiter.into_stream()))
+        ready.then(|| Served { stream: waiter.into_stream(), _dir: busy })
     }
 
     /// Sends all of `input`, and gives `told` what the server says, to the end.
@@ -46,11 +51,11 @@ impl Served {
         mut told: impl FnMut(Told) -> Option<Result<u64>>,
     ) -> Result<u64> {
         let failed = |e: &std::io::Error| Error::about(dir.display(), io_text(e));
-        let to = self.0.try_clone().map_err(|e| failed(&e))?;
-        self.0.set_read_timeout(None).map_err(|e| failed(&e))?;
+        let to = self.stream.try_clone().map_err(|e| failed(&e))?;
+        self.stream.set_read_timeout(None).map_err(|e| failed(&e))?;
         let pump = move || pump(input, &to);
         thread::Builder::new().name("send".into()).spawn(pump).map_err(|e| failed(&e))?;
-        let mut from = BufReader::new(&self.0);
+        let mut from = BufReader::new(&self.stream);
         loop {
             let Ok(next) = Told::read(&mut from) else {
                 return Err(Error::about(dir.display(), "the server of this mount has ended"));

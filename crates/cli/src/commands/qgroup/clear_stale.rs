@@ -13,8 +13,8 @@ pub const COMMAND: Command = Command {
     usage: "VOLUME",
     help: "\
 Takes those quota groups of level 0 away whose subvolumes are gone; of subvolumes that are
-still being deleted they stay, and with simple quotas of those that own extents still. VOLUME is an image, or a directory of a mount, where root and
-who mounted it may do so.
+still being deleted they stay, and with simple quotas of those that own extents still.
+VOLUME is an image, or a directory of a mount, where root and who mounted it may do so.
 
 Examples
     spinney qgroup clear-stale /mnt

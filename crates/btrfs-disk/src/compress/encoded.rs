@@ -7,7 +7,7 @@
 //!
 //! What it does not know: extents, and what rules a file has beside these.
 
-use super::{MAX_UNCOMPRESSED, lzo, zlib, zstd};
+use super::{MAX_UNCOMPRESSED, fill, lzo, zstd};
 use crate::error::Corrupt;
 use crate::items::Compression;
 use std::ops::Range;
@@ -48,18 +48,7 @@ impl<'a> Encoded<'a> {
         }
         room.clear();
         room.resize(whole_len as usize, 0);
-        let made = match compression {
-            Compression::None => {
-                let len = stream.len().min(room.len());
-                room[..len].copy_from_slice(&stream[..len]);
-                len
-            }
-            Compression::Zlib => zlib::decompress(stream, room)?,
-            Compression::Lzo => lzo::decompress(sector_size, stream, room)?,
-            Compression::Zstd => zstd::decompress(stream, room)?,
-        };
-        // Decoders may write further than they say.
-        room[made..].fill(0);
+        let made = fill(compression, sector_size, stream, room)?;
         let stream = match compression {
             Compression::Lzo => lzo::whole(stream)?,
             _ => stream,

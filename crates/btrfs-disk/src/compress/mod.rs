@@ -36,6 +36,16 @@ pub fn decompress(
     input: &[u8],
     out: &mut [u8],
 ) -> Result<(), Corrupt> {
+    fill(compression, sector_size, input, out).map(drop)
+}
+
+/// The same; answers how much of `out` the stream has, behind which are zeros.
+fn fill(
+    compression: Compression,
+    sector_size: usize,
+    input: &[u8],
+    out: &mut [u8],
+) -> Result<usize, Corrupt> {
     let made = match compression {
         Compression::None => {
             let len = input.len().min(out.len());
@@ -46,8 +56,9 @@ pub fn decompress(
         Compression::Lzo => lzo::decompress(sector_size, input, out)?,
         Compression::Zstd => zstd::decompress(input, out)?,
     };
+    // Decoders may write further than they say.
     out[made..].fill(0);
-    Ok(())
+    Ok(made)
 }
 
 /// The levels that `-o compress=ALGORITHM:LEVEL` takes, and the default.

@@ -115,11 +115,11 @@ pub(crate) fn merge(
     let (key, item) = match delta.born {
         true => {
             nothing_there(items, format, logical, delta.len)?;
+            let (key, item) = new_item(format, logical, delta);
             if delta.owners().is_empty() {
-                let (_, item) = new_item(format, logical, delta);
                 return Ok((Outcome::Stillborn, Vec::new(), item));
             }
-            new_item(format, logical, delta)
+            (key, item)
         }
         false => {
             let absent = || damage(logical, "references to an extent that is not there");

@@ -116,15 +116,18 @@ impl SharedReservation {
 
     /// Splits off `bytes` of it (all of it, if it has fewer).
     pub fn split(&self, bytes: u64) -> DataReservation {
-        let rest = |all: u64| Some(all - bytes.min(all));
-        let all = self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest);
-        let bytes = bytes.min(all.unwrap_or(0));
-        DataReservation(Reserved { class: Arc::clone(&self.class), bytes })
+        DataReservation(Reserved { class: Arc::clone(&self.class), bytes: self.take(bytes) })
     }
 
     /// Gives `bytes` of it back (all of it, if it has fewer).
     pub fn shrink(&self, bytes: u64) {
-        drop(self.split(bytes));
+        self.class.forgo(self.take(bytes) as i64);
+    }
+
+    fn take(&self, bytes: u64) -> u64 {
+        let rest = |all: u64| Some(all - bytes.min(all));
+        let all = self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest);
+        bytes.min(all.unwrap_or(0))
     }
 }
 

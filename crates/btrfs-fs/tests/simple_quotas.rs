@@ -167,6 +167,20 @@ const LEN: u64 = 1 << 20;
 /// Of this length are nodes.
 const NODE: u64 = 16384;
 
+/// A new volume with simple quotas, by the kernel or by us.
+fn begun(kernel: bool) -> (Image, BtrfsFs) {
+    let image = Image::new(512 << 20, &[]);
+    begin(&image, kernel);
+    let fs = common::open_image(&image.path, options());
+    (image, fs)
+}
+
+fn two_subvolumes(side: &Ours<'_>) {
+    for name in ["a", "b"] {
+        side.create(name).expect("a subvolume");
+    }
+}
+
 fn close(image: &Image, fs: BtrfsFs) {
     fs.destroy().expect("close");
     drop(fs);
@@ -178,13 +192,9 @@ fn close(image: &Image, fs: BtrfsFs) {
 #[test]
 fn who_wrote_it_first_pays() {
     testkit::require!(ready(), "no kernel's btrfs, or no newer btrfs-progs");
-    let image = Image::new(512 << 20, &[]);
-    begin(&image, false);
-    let fs = common::open_image(&image.path, options());
+    let (image, fs) = begun(false);
     let side = Ours(&fs);
-    for name in ["a", "b"] {
-        side.create(name).expect("a subvolume");
-    }
+    two_subvolumes(&side);
     let (a, b) = (side.group_of("a"), side.group_of("b"));
     let content = vec![7; LEN as usize];
     fs.sync().expect("commit");
@@ -224,13 +234,9 @@ fn who_wrote_it_first_pays() {
 #[test]
 fn who_goes_on_pays_for_that() {
     testkit::require!(ready(), "no kernel's btrfs, or no newer btrfs-progs");
-    let image = Image::new(512 << 20, &[]);
-    begin(&image, false);
-    let fs = common::open_image(&image.path, options());
+    let (image, fs) = begun(false);
     let side = Ours(&fs);
-    for name in ["a", "b"] {
-        side.create(name).expect("a subvolume");
-    }
+    two_subvolumes(&side);
     let (a, b) = (side.group_of("a"), side.group_of("b"));
     fs.sync().expect("commit");
     let (commits, content) = (common::stat(&fs, "commit.count"), vec![7; LEN as usize]);
@@ -248,9 +254,7 @@ fn who_goes_on_pays_for_that() {
 #[test]
 fn groups_above_are_inherited_and_summed() {
     testkit::require!(ready(), "no kernel's btrfs, or no newer btrfs-progs");
-    let image = Image::new(512 << 20, &[]);
-    begin(&image, false);
-    let fs = common::open_image(&image.path, options());
+    let (image, fs) = begun(false);
     let side = Ours(&fs);
     for group in ["1/1", "1/2", "2/1"] {
         side.group(group).expect("a group");
@@ -283,13 +287,9 @@ fn groups_above_are_inherited_and_summed() {
 #[test]
 fn limits_are_for_who_writes() {
     testkit::require!(ready(), "no kernel's btrfs, or no newer btrfs-progs");
-    let image = Image::new(512 << 20, &[]);
-    begin(&image, true);
-    let fs = common::open_image(&image.path, options());
+    let (image, fs) = begun(true);
     let side = Ours(&fs);
-    for name in ["a", "b"] {
-        side.create(name).expect("a subvolume");
-    }
+    two_subvolumes(&side);
     side.limit(&side.group_of("b"), Some(2 * LEN), false).expect("limited");
     side.write("a", "large", 0, &vec![1; 4 * LEN as usize]).expect("no limit");
     side.clone_file("a", "large", "b", "large").expect("it counts for the other");
@@ -346,9 +346,7 @@ fn a_new_subvolume_is_held_to_limits_above() {
 #[test]
 fn a_replayed_log_is_counted() {
     testkit::require!(ready(), "no kernel's btrfs, or no newer btrfs-progs");
-    let image = Image::new(512 << 20, &[]);
-    begin(&image, false);
-    let fs = common::open_image(&image.path, options());
+    let (image, fs) = begun(false);
     Ours(&fs).create("a").expect("a subvolume");
     fs.sync().expect("commit");
     let dir = fs.lookup(&CX, fs.root(), b"a").expect("there").attr.ino;
@@ -453,9 +451,7 @@ fn judged(image: &Path) -> (Vec<&'static str>, bool) {
 #[test]
 fn what_is_wrong_is_found() {
     testkit::require!(ready(), "no kernel's btrfs, or no newer btrfs-progs");
-    let image = Image::new(512 << 20, &[]);
-    begin(&image, false);
-    let fs = common::open_image(&image.path, options());
+    let (image, fs) = begun(false);
     let side = Ours(&fs);
     side.create("a").expect("a subvolume");
     // Not of the generation in which they began: the kernel may leave some of that without an owner.

@@ -189,14 +189,12 @@ impl Reserver {
         }
         let memory = &self.core.memory;
         let delta = self.keep_pace();
-        if delta > memory.most_delta() {
-            self.core.requests.wake();
-            // While commits are held, whoever holds them sees to it that changes end.
-            let commits = delta > memory.most_delta() * 2 || self.alone;
-            if commits && !self.committer.is_held() {
-                self.stats.throttled.add(1);
-                self.committer.commit_what_lands()?;
-            }
+        let most = memory.most_delta();
+        // While commits are held, whoever holds them sees to it that changes end.
+        let waits = delta > most * 2 || delta > most && self.alone;
+        if waits && !self.committer.is_held() {
+            self.stats.throttled.add(1);
+            self.committer.commit_what_lands()?;
         }
         if memory.dirty() > memory.most_dirty() {
             self.core.requests.wake();

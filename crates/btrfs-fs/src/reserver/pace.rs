@@ -14,19 +14,22 @@ const LARGE_COMMIT: u64 = 128 << 20;
 const WORTH: u64 = 16;
 
 impl Reserver {
-    /// Rests while the delta takes more memory, or leaves less room for metadata, than commits make up
-    /// for in time. Answers the delta's bytes as they are then.
+    /// Asks for a commit and rests while the delta takes more memory, or leaves less room for metadata, than
+    /// commits make up for in time. Answers the delta's bytes as they are then.
     pub(super) fn keep_pace(&self) -> u64 {
         let core = &self.core;
         let delta = core.note_memory();
+        let memory = Usage { used: delta, limit: core.memory.most_delta() };
+        if memory.is_over() {
+            core.requests.wake();
+        }
         if self.alone || self.committer.is_held() {
             return delta;
         }
-        let memory = Usage { used: delta, limit: core.memory.most_delta() };
         let free = core.space.unreserved(Kind::Metadata);
         let room = last_room(self.reservations.held(), free);
         let for_room = room.is_over() && delta > memory.limit / WORTH;
-        if memory.is_over() || for_room && self.is_first_to_ask() {
+        if for_room && self.is_first_to_ask() {
             core.requests.wake();
         }
         if !core.pacing.pay(delta, [memory, room]) {

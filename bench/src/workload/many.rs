@@ -26,7 +26,8 @@ fn own_dirs<'e>(env: &Env<'e>) -> io::Result<Vec<OpenDir<'e>>> {
     numbered("dir", THREADS).iter().map(make).collect()
 }
 
-fn create(target: &dyn Target, dir: &OpenDir<'_>, names: &[CString]) -> io::Result<()> {
+/// Empty files of these names.
+pub(super) fn create(target: &dyn Target, dir: &OpenDir<'_>, names: &[CString]) -> io::Result<()> {
     names.iter().try_for_each(|name| OpenFile::create(target, dir.id, name).map(drop))
 }
 

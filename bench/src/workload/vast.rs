@@ -4,14 +4,15 @@
 //! What is in use is everybody's: pages without a file, and the kernel's own objects. So it says of a
 //! server what it holds and of the kernel what it holds for it, in one number for all sides.
 
+use super::many::create;
 use super::{Aims, Cache, Detail, Done, Env, Info, Workload, in_parallel, numbered};
-use crate::target::{DirId, OpenDir, OpenFile, Target};
+use crate::target::{DirId, OpenDir, Target, remove_children};
 use std::ffi::CString;
 use std::io;
 use std::time::Duration;
 
 pub fn all() -> Vec<Box<dyn Workload>> {
-    vec![Box::new(Create), Box::new(Walk), Box::new(Remove)]
+    vec![Box::new(Create), Box::new(WALK), Box::new(REMOVE)]
 }
 
 const THREADS: u64 = 2;
@@ -53,7 +54,7 @@ fn make(env: &Env<'_>) -> io::Result<Duration> {
     on_each(env, |target, top| {
         dirs.iter().try_for_each(|name| {
             let dir = OpenDir::make(target, top, name)?;
-            files.iter().try_for_each(|name| OpenFile::create(target, dir.id, name).map(drop))
+            create(target, &dir, &files)
         })
     })
 }
@@ -113,29 +114,28 @@ impl Workload for Create {
     }
 }
 
-struct Walk;
-
-impl Workload for Walk {
-    fn info(&self) -> Info {
-        let about = "those files listed with attributes by two threads, nothing cached";
-        info("vast-walk", about, Cache::Cold)
-    }
-
-    fn setup(&self, env: &Env<'_>) -> io::Result<()> {
-        make(env).map(drop)
-    }
-
-    fn run(&self, env: &Env<'_>) -> io::Result<Done> {
-        with_memory(env, || on_each(env, walk))
-    }
+/// What is done with the files when nothing of them is cached.
+struct Cold {
+    name: &'static str,
+    about: &'static str,
+    work: fn(&dyn Target, DirId) -> io::Result<()>,
 }
 
-struct Remove;
+const WALK: Cold = Cold {
+    name: "vast-walk",
+    about: "those files listed with attributes by two threads, nothing cached",
+    work: walk,
+};
 
-impl Workload for Remove {
+const REMOVE: Cold = Cold {
+    name: "vast-remove",
+    about: "those files and directories removed by two threads, nothing cached",
+    work: remove_children,
+};
+
+impl Workload for Cold {
     fn info(&self) -> Info {
-        let about = "those files and directories removed by two threads, nothing cached";
-        info("vast-remove", about, Cache::Cold)
+        info(self.name, self.about, Cache::Cold)
     }
 
     fn setup(&self, env: &Env<'_>) -> io::Result<()> {
@@ -143,7 +143,7 @@ impl Workload for Remove {
     }
 
     fn run(&self, env: &Env<'_>) -> io::Result<Done> {
-        with_memory(env, || on_each(env, crate::target::remove_children))
+        with_memory(env, || on_each(env, self.work))
     }
 }
 

@@ -13,7 +13,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -64,6 +64,15 @@ fn receiver(place: &str) -> Child {
     let mut command = Command::new(PROGRAM);
     command.args(["receive", place]).stdin(Stdio::piped()).stderr(Stdio::piped());
     command.spawn().unwrap()
+}
+
+/// The first half of `bytes`, a [`stream`], is sent, and what it has is there.
+fn half_sent(mount: &Mount, bytes: &[u8]) -> (Child, ChildStdin) {
+    let mut child = receiver(&mount.word());
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(&bytes[..bytes.len() / 2]).unwrap();
+    wait_for("files are there", || mount.join("snap/f500").exists());
+    (child, input)
 }
 
 fn streams(source: &Image, into: &Path) {
@@ -181,10 +190,7 @@ fn who_goes_leaves_something_unfinished() {
     let (bytes, snap) = (stream(), mount.join("snap"));
     let log = || fs::read_to_string(image.dir.join("log")).unwrap();
     for signal in ["KILL", "INT"] {
-        let mut child = receiver(&mount.word());
-        let mut input = child.stdin.take().unwrap();
-        input.write_all(&bytes[..bytes.len() / 2]).unwrap();
-        wait_for("files are there", || snap.join("f500").exists());
+        let (mut child, _input) = half_sent(&mount, &bytes);
         let ended = log().matches("the stream ended").count();
         common::mount::signal(child.id(), signal);
         child.wait().unwrap();
@@ -320,14 +326,10 @@ fn a_mount_that_receives_is_busy() {
     let image = Image::new("served-busy");
     let mount = Mount::new(&image, "");
     let bytes = stream();
-    let (first, rest) = bytes.split_at(bytes.len() / 2);
-    let mut child = receiver(&mount.word());
-    let mut input = child.stdin.take().unwrap();
-    input.write_all(first).unwrap();
-    wait_for("files are there", || mount.join("snap/f500").exists());
+    let (child, mut input) = half_sent(&mount, &bytes);
     let done = sh(&format!("umount {}", mount.word()));
     assert!(!done.status.success() && text(&done.stderr).contains("busy"), "{done:?}");
-    input.write_all(rest).unwrap();
+    input.write_all(&bytes[bytes.len() / 2..]).unwrap();
     drop(input);
     let done = child.wait_with_output().unwrap();
     assert!(done.status.success(), "{}", text(&done.stderr));
@@ -342,11 +344,7 @@ fn a_server_does_not_wait_for_the_rest_of_a_stream() {
     }
     let image = Image::new("served-ends");
     let mount = Mount::new(&image, "");
-    let bytes = stream();
-    let mut child = receiver(&mount.word());
-    let mut input = child.stdin.take().unwrap();
-    input.write_all(&bytes[..bytes.len() / 2]).unwrap();
-    wait_for("files are there", || mount.join("snap/f500").exists());
+    let (child, input) = half_sent(&mount, &stream());
     let server = common::mount::server(&image.path).unwrap();
     common::mount::signal(server, "TERM");
     thread::sleep(Duration::from_millis(300));

@@ -2,6 +2,8 @@
 
 use super::*;
 
+mod slow_lzo;
+
 const SECTOR: usize = 4096;
 const ALL: [Compression; 3] = [Compression::Zlib, Compression::Lzo, Compression::Zstd];
 

@@ -5,7 +5,7 @@ mod common;
 
 use btrfs_disk::{ChecksumType, FixedSize, Header};
 use common::mount::Mount;
-use common::{Image, KernelMount, fine, sh, text};
+use common::{Image, KernelMount, copies, fine, sh, text, told_behind};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -35,13 +35,6 @@ fn as_we_tell(place: &str) -> Vec<u64> {
     numbers(&fine(&["device", "stats", place]))
 }
 
-/// Where the copies of what is at `logical` lie.
-fn copies(image: &Path, logical: u64) -> Vec<u64> {
-    let told = shell(&format!("btrfs-map-logical -b 4096 -l {logical} {}", image.display()));
-    let place = |line: &str| line.split(' ').nth(5).and_then(|at| at.parse().ok());
-    told.lines().filter_map(place).collect()
-}
-
 fn dump(image: &Path, words: &str) -> String {
     shell(&format!("btrfs inspect-internal dump-tree {words} {}", image.display()))
 }
@@ -61,19 +54,13 @@ fn made(name: &str, count: u64) -> Image {
 
 /// Logical addresses of content, in the order of inodes.
 fn content(image: &Path) -> Vec<u64> {
-    let tree = dump(image, "-t 5");
-    let at = |line: &str| {
-        line.trim().strip_prefix("extent data disk byte ")?.split(' ').next()?.parse().ok()
-    };
-    tree.lines().filter_map(at).collect()
+    told_behind(&dump(image, "-t 5"), "extent data disk byte ")
 }
 
 /// The second copy of a leaf of the checksum tree becomes another; where it is read only by a scrub.
 fn change_second_copy(image: &Path, change: impl FnOnce(&mut Vec<u8>)) {
     let tree = dump(image, "-t csum");
-    let leaf = tree.lines().find_map(|line| line.strip_prefix("leaf ")).expect("a leaf");
-    let leaf: u64 = leaf.split(' ').next().expect("a number").parse().expect("a number");
-    let at = copies(image, leaf)[1];
+    let at = copies(image, told_behind(&tree, "leaf ")[0])[1];
     let file = File::options().read(true).write(true).open(image).expect("open");
     let mut node = vec![0; 16384];
     file.read_exact_at(&mut node, at).expect("read");

@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::{Image, KernelMount, PROGRAM, sh, text};
+use common::{Image, KernelMount, PROGRAM, copies, fine, sh, text, told_behind};
 use std::path::Path;
 use std::process::{Command, Output};
 use testkit::require;
@@ -272,5 +272,31 @@ fn a_block_that_cannot_be_read_is_told_and_fails() {
         let ours = run(PROGRAM, &all, words, &image.path);
         assert_eq!(ours.status.code(), Some(1), "{words}");
         assert!(!ours.stderr.is_empty(), "{words}");
+    }
+}
+
+/// What its first copy says of itself is not believed where that is damaged.
+#[test]
+fn a_block_whose_first_copy_is_damaged_is_told_by_the_second() {
+    use std::os::unix::fs::FileExt;
+    require!(btrfs_progs);
+    let image = Image::with("dumps-copy", &["-m", "dup"]);
+    let fs = trees_are_told_the_same(&image.path, "-t 5");
+    let leaf = told_behind(&text(&fs), "leaf ")[0];
+    let words = ["dump-tree", "-b", &leaf.to_string(), &image.word()];
+    let (block, before) = (format!("-b {leaf}"), fine(&words));
+    let theirs = trees_are_told_the_same(&image.path, &block);
+    let first = copies(&image.path, leaf)[0];
+    let file = std::fs::File::options().read(true).write(true).open(&image.path).expect("open");
+    let mut sound = vec![0; 101];
+    file.read_exact_at(&mut sound, first).expect("read");
+    // The owner, the level, all of the header.
+    for (at, len) in [(88, 8), (100, 1), (0, 101)] {
+        file.write_all_at(&vec![7; len], first + at).expect("write");
+        let output = common::spinney(&words);
+        assert_eq!(text(&output.stdout), before, "{}", text(&output.stderr));
+        assert!(output.status.success());
+        assert!(trees_are_told_the_same(&image.path, &block) == theirs);
+        file.write_all_at(&sound, first).expect("write");
     }
 }

@@ -5,7 +5,7 @@ mod common;
 
 use common::mount::Mount;
 use common::streams::{ready, shell};
-use common::{Image, failing, fine, json, sh};
+use common::{Image, copies, failing, fine, json, sh, told_behind};
 use std::collections::BTreeSet;
 use testkit::oracle::KernelMount;
 
@@ -258,10 +258,7 @@ fn device_stats_are_those_of_btrfs_progs() {
     shell(&format!("head -c 100000 /dev/urandom > {top}/file"));
     kernel.unmount().unwrap();
     let tree = shell(&format!("btrfs inspect-internal dump-tree -t 5 {}", image.path.display()));
-    let at = tree.lines().find_map(|l| l.trim().strip_prefix("extent data disk byte ")).unwrap();
-    let at = at.split(' ').next().unwrap();
-    let map = shell(&format!("btrfs-map-logical -l {at} {}", image.path.display()));
-    let at: u64 = map.lines().next().unwrap().split(' ').nth(5).unwrap().parse().unwrap();
+    let at = copies(&image.path, told_behind(&tree, "extent data disk byte ")[0])[0];
     let file = std::fs::OpenOptions::new().write(true).open(&image.path).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, &[0xa5; 16], at + 200).unwrap();
     let kernel = KernelMount::new(&image.path, "noatime").unwrap();

@@ -5,7 +5,7 @@ mod common;
 
 use common::mount::Mount;
 use common::streams::{ready, shell};
-use common::{Image, fine, json, spinney};
+use common::{Image, copies, fine, json, spinney, told_behind};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -24,12 +24,6 @@ fn made(name: &str) -> Image {
     image
 }
 
-/// Where each copy of the bytes at a logical address lies.
-fn copies(image: &Path, logical: &str) -> Vec<u64> {
-    let map = shell(&format!("btrfs-map-logical -l {logical} {}", image.display()));
-    map.lines().map(|line| line.split(' ').nth(5).unwrap().parse().unwrap()).collect()
-}
-
 fn hurt(image: &Path, at: u64) {
     let file = std::fs::OpenOptions::new().write(true).open(image).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, &[0xa5; 16], at).unwrap();
@@ -39,11 +33,10 @@ fn hurt(image: &Path, at: u64) {
 /// `lost`, both copies of another node.
 fn damage(image: &Path, lost: bool) {
     let tree = shell(&format!("btrfs inspect-internal dump-tree -t 5 {}", image.display()));
-    let extents: Vec<&str> =
-        tree.lines().filter_map(|l| l.trim().strip_prefix("extent data disk byte ")).collect();
-    let extent = |n: usize| copies(image, extents[n].split(' ').next().unwrap());
-    let leaves: Vec<&str> = tree.lines().filter_map(|l| l.strip_prefix("leaf ")).collect();
-    let leaf = |n: usize| copies(image, leaves[n].split(' ').next().unwrap());
+    let (extents, leaves) =
+        (told_behind(&tree, "extent data disk byte "), told_behind(&tree, "leaf "));
+    let extent = |n: usize| copies(image, extents[n]);
+    let leaf = |n: usize| copies(image, leaves[n]);
     hurt(image, extent(5)[0] + 100);
     hurt(image, extent(5)[0] + 4196);
     extent(9).iter().for_each(|at| hurt(image, at + 100));

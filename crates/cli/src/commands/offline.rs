@@ -3,6 +3,7 @@
 
 use crate::error::{Error, Result};
 use crate::image::{self, Access, Medium};
+use btrfs_disk::check;
 use btrfs_disk::ids::{block_group, compat_ro, incompat};
 use btrfs_disk::items::RootItem;
 use btrfs_disk::key::kind;
@@ -91,17 +92,40 @@ impl Offline {
         Ok(logs)
     }
 
-    /// An engine's error as one about this file.
-    /// A node that nothing leads to, believed as far as the header of its first copy goes.
+    /// A node that nothing leads to, believed as far as a header goes: that of its first copy
+    /// which is sound, or of the first one where none is.
     pub fn by_its_header(&self, logical: Logical) -> btrfs_disk::Result<(Header, Expect)> {
+        let copies = 0..self.volume.mirrors(logical).unwrap_or(0);
+        match copies.into_iter().find_map(|copy| self.sound_copy(logical, copy).ok()) {
+            Some(found) => Ok(found),
+            None => self.header_of_copy(logical, 0),
+        }
+    }
+
+    fn header_of_copy(
+        &self,
+        logical: Logical,
+        copy: usize,
+    ) -> btrfs_disk::Result<(Header, Expect)> {
         let mut bytes = [0; HEADER_SIZE];
-        self.volume.read_mirror(logical, 0, &mut bytes)?;
+        self.volume.read_mirror(logical, copy, &mut bytes)?;
         let header = Header::read(&bytes)?;
         let level = header.level;
         let expect = Expect { logical, level, generation: None, owner: None, first_key: None };
         Ok((header, expect))
     }
 
+    /// As the copy's own header says, if that and all behind it is as a node's must be.
+    fn sound_copy(&self, logical: Logical, copy: usize) -> btrfs_disk::Result<(Header, Expect)> {
+        let found = self.header_of_copy(logical, copy)?;
+        let geometry = self.volume.geometry();
+        let mut bytes = vec![0; geometry.node_size as usize].into_boxed_slice();
+        self.volume.read_mirror(logical, copy, &mut bytes)?;
+        check::node(bytes, geometry, &found.1)?;
+        Ok(found)
+    }
+
+    /// An engine's error as one about this file.
     pub fn explain<T>(&self, result: btrfs_disk::Result<T>) -> Result<T> {
         result.map_err(|e| self.error(&e))
     }

@@ -52,6 +52,22 @@ pub fn at(image: &Path, path: &str) -> String {
     format!("{}:{path}", image.display())
 }
 
+/// Where each copy of the bytes at a logical address lies.
+pub fn copies(image: &Path, logical: u64) -> Vec<u64> {
+    let map = sh(&format!("btrfs-map-logical -b 4096 -l {logical} {}", image.display()));
+    assert!(map.status.success(), "{}", text(&map.stderr));
+    let place = |line: &str| line.split(' ').nth(5).and_then(|at| at.parse().ok());
+    let places: Vec<u64> = text(&map.stdout).lines().filter_map(place).collect();
+    assert!(!places.is_empty(), "nothing lies at {logical}");
+    places
+}
+
+/// The numbers behind `word`, each at the beginning of a line of what a dump tells.
+pub fn told_behind(dump: &str, word: &str) -> Vec<u64> {
+    let at = |line: &str| line.trim().strip_prefix(word)?.split(' ').next()?.parse().ok();
+    dump.lines().filter_map(at).collect()
+}
+
 /// A fresh image by `mkfs.btrfs`, in a directory that goes with it.
 pub struct Image {
     pub dir: TempDir,

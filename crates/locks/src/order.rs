@@ -29,6 +29,8 @@ pub enum Rank {
     Balance,
     /// What is known of trees that are being dropped; held over a step, and its commit.
     Cleaner,
+    /// A removal looks for the last room; held over commits.
+    LastRoom,
     /// The running commit.
     Commit,
     /// Who took dirty inodes out of their list and is not done with them.

@@ -436,6 +436,9 @@ impl Committer {
         self.inodes.orphans().hand_over(&sealed);
         debug_assert_eq!(sealed.items.owed(), 0, "what is owed is paid");
         let reserved = self.reservations.take_metadata(&sealed, kept);
+        if !reserved.is_kept() {
+            self.stats.commits_unkept.add(1);
+        }
         (sealed, reserved)
     }
 

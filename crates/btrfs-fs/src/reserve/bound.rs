@@ -171,10 +171,10 @@ fn grown(trees: &Trees, bytes: u64) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    const TREES: Trees = Trees {
+    pub(in crate::reserve) const TREES: Trees = Trees {
         node_size: 4096,
         room: 3995,
         all: 1000,

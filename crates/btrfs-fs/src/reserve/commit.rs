@@ -26,6 +26,12 @@ impl CommitReservation {
     pub fn bound(&self) -> CommitBound {
         CommitBound { files: self.files, accounts: self.accounts }
     }
+
+    /// Whether all that the commit can need is there.
+    pub(crate) fn is_kept(&self) -> bool {
+        let bytes = self.reservation.as_ref().map_or(0, MetadataReservation::bytes);
+        bytes >= self.files + self.accounts
+    }
 }
 
 /// The bounds of one commit, in bytes of new nodes.
@@ -59,7 +65,7 @@ impl Reservations {
     /// writeback has just added, and takes what is kept for commits. Both may fail all the same
     /// on a volume that somebody else filled: then what is free must do.
     pub fn hold_for_commit(&self) -> Option<MetadataReservation> {
-        while let Err(FsError::Posix(Errno::ENOSPC)) = self.cover(Priority::Commit) {
+        while let Err(FsError::Posix(Errno::ENOSPC)) = self.cover_delta() {
             if !matches!(self.core.space.reclaim_for(Kind::Metadata), Ok(true)) {
                 break;
             }
@@ -73,6 +79,13 @@ impl Reservations {
                 Err(_) => return None,
             }
         }
+    }
+
+    /// Grows what is held to what the delta needs, and no operation that has only begun to ask: what
+    /// is kept for commits is not for those.
+    fn cover_delta(&self) -> vfs::Result<()> {
+        let cost = cost_of(&self.core.layers().current);
+        self.cover(bound(&self.trees(), &cost), Priority::Commit)
     }
 
     /// An epoch is about to be sealed: until `take_metadata` its part of what is held is
@@ -99,6 +112,7 @@ impl Reservations {
         // What is promised from now on is for the commit after this one.
         self.core.space.keep_for_commits(accounts_after(&trees, &cost, files));
         let mut held = self.metadata.lock();
+        self.complete(&mut held, files);
         let mut taken = held.as_mut().map(|held| held.split(files));
         let rest = held.as_ref().map_or(0, MetadataReservation::bytes);
         self.metadata_bytes.store(0, Ordering::SeqCst);
@@ -119,6 +133,17 @@ impl Reservations {
             (Some(_), None) => {}
         }
         CommitReservation { reservation: taken, files, accounts: accounts(&trees) }
+    }
+
+    /// What writeback has added since `hold_for_commit`: nothing comes to a sealed epoch any more.
+    fn complete(&self, held: &mut Option<MetadataReservation>, files: u64) {
+        let have = held.as_ref().map_or(0, MetadataReservation::bytes);
+        let missing = files.saturating_sub(have);
+        if missing > 0
+            && let Ok(more) = self.core.space.reserve_metadata(missing, Priority::Commit)
+        {
+            self.absorb(held, more, Priority::Commit);
+        }
     }
 
     /// What operations of the next epoch were promised out of this one's, as far as there is any.

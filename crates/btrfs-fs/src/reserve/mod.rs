@@ -6,9 +6,9 @@
 //! the commit takes over. It grows with the delta, before an operation enters the epoch.
 //!
 //! Invariants:
-//! * An operation enters the epoch with a [`Reservation`] for all that it will change; what all of
-//!   them have and what the delta has are bounded together. So no number of threads can
-//!   promise more than there is.
+//! * An operation enters the epoch with a [`Reservation`] for all that it will change, with a bound
+//!   of its own beside the delta's ([`operation`]), read before the delta. So no number of threads
+//!   can promise more than there is.
 //! * Ordinary operations and content (where data and metadata share their block groups:
 //!   data, too) leave the global reserve alone. One part of it belongs to removals: it holds
 //!   what the commit of one small step needs. The other belongs to commits alone: what the trees
@@ -130,22 +130,27 @@ impl Reservations {
     /// ENOSPC: there is no room now.
     pub fn hold(&self, cost: Cost, priority: Priority) -> Result<Reservation<'_>> {
         // First it counts, then it is seen whether all that counts has room.
-        let reservation = Reservation::enter(self, cost, priority);
-        match self.cover(priority) {
+        let reservation = Reservation::enter(self, cost);
+        match self.cover(self.need(priority), priority) {
             Err(_) if priority == Priority::Delete && self.is_short() => Ok(reservation),
             covered => covered.map(|()| reservation),
         }
     }
 
     /// As `hold`, whether there is room or not.
-    pub fn hold_anyway(&self, cost: Cost, priority: Priority) -> Reservation<'_> {
-        Reservation::enter(self, cost, priority)
+    pub fn hold_anyway(&self, cost: Cost) -> Reservation<'_> {
+        Reservation::enter(self, cost)
     }
 
     /// True if the next commit, with `cost` more, fits what is free of metadata.
     pub fn fits(&self, cost: Cost) -> bool {
-        let cost = cost_of(&self.core.layers().current) + cost;
-        bound(&self.trees(), &cost) <= self.core.space.totals().metadata.free
+        let need = self.need(Priority::Delete) + self.nodes_for(&cost);
+        need <= self.core.space.totals().metadata.free
+    }
+
+    /// Whether operations are under way that hold room.
+    pub(crate) fn are_under_way(&self) -> bool {
+        !self.in_flight.is_idle()
     }
 
     fn held_for(&self, priority: Priority) -> u64 {
@@ -171,11 +176,8 @@ impl Reservations {
         }
     }
 
-    /// Grows what is held to what the current delta and all operations under way need. Who may
-    /// use the global reserve answers for the next commit alone; content that is unwritten can
-    /// wait for the one after it.
-    fn cover(&self, priority: Priority) -> Result<()> {
-        let need = self.need(priority);
+    /// Grows what is held to `need`.
+    fn cover(&self, need: u64, priority: Priority) -> Result<()> {
         if need <= self.held_for(priority) {
             return Ok(());
         }
@@ -201,20 +203,26 @@ impl Reservations {
         Ok(())
     }
 
-    /// What the commit of the current epoch needs, of all operations under way and of unwritten
-    /// content unless that can wait; and that of a sealed one while its part is still here.
+    /// What the commit of the current epoch needs, all operations under way, and unwritten
+    /// content: not for who may use the global reserve, who answers for the next commit alone, when
+    /// content can wait for the one after it. And what a sealed one needs while its part is still here.
+    ///
+    /// Operations end meanwhile, and content is written: both are in the delta then, which is read
+    /// last.
     fn need(&self, priority: Priority) -> u64 {
         // Who counts in `in_flight` sees what is held then, or is seen by who makes that less.
         fence(Ordering::SeqCst);
-        let layers = self.core.layers();
+        let under_way = self.in_flight.room();
         let unwritten = match priority {
             Priority::Normal => self.unwritten(),
             Priority::Delete | Priority::Commit => Cost::default(),
         };
-        let cost = cost_of(&layers.current) + unwritten + self.in_flight.cost(priority);
+        let layers = self.core.layers();
         let trees = self.trees();
         let sealed = layers.sealed.as_ref().filter(|_| self.untaken.load(Ordering::SeqCst));
-        bound(&trees, &cost) + sealed.map_or(0, |sealed| bound(&trees, &cost_of(sealed)))
+        bound(&trees, &(cost_of(&layers.current) + unwritten))
+            + under_way.bytes(&trees)
+            + sealed.map_or(0, |sealed| bound(&trees, &cost_of(sealed)))
     }
 
     /// What unwritten content will change.
@@ -230,11 +238,7 @@ impl Reservations {
 
     /// Nothing is reserved any more that somebody could still use: for when the mount closes.
     pub fn assert_returned(&self) {
-        debug_assert_eq!(
-            self.in_flight.cost(Priority::Normal),
-            Cost::default(),
-            "reservations left"
-        );
+        debug_assert_eq!(self.in_flight.room().together, Cost::default(), "reservations left");
         debug_assert!(
             self.core.memory.dirty() > 0 || self.data.bytes() == 0,
             "space for content is reserved, and there is none"

@@ -1,13 +1,16 @@
 //! What operations under way may change: each counts from when it reserved until it is over.
 //!
-//! Invariant: an operation's changes count here until they are in the delta (and a moment
-//! longer), so that delta and in_flight together are never less than what a commit will find.
+//! Invariants:
+//! * An operation's changes count here until they are in the delta (and a moment longer). So who
+//!   reads this first and the delta behind it never finds less than what a commit will find.
+//! * The end of an epoch may come between any two of them, and the parts need more than the whole.
+//!   So each has a bound of its own; but those on either side of that end need no more than all
+//!   of them at once, so that all together need at most that much twice.
 //!
 //! What it does not know: what is free.
 
 use super::Reservations;
-use super::bound::Cost;
-use btrfs_space::Priority;
+use super::bound::{Cost, Trees, bound};
 use btrfs_txn::budget::{self, Changes};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,82 +20,115 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Reservation<'e> {
     reservations: &'e Reservations,
     cost: Cost,
-    priority: Priority,
+    /// What it needs by itself.
+    bytes: u64,
 }
 
 impl<'e> Reservation<'e> {
-    pub(super) fn enter(
-        reservations: &'e Reservations,
-        cost: Cost,
-        priority: Priority,
-    ) -> Reservation<'e> {
-        reservations.in_flight.of(priority).add(&cost);
+    pub(super) fn enter(reservations: &'e Reservations, cost: Cost) -> Reservation<'e> {
+        let bytes = bound(&reservations.trees(), &cost);
+        reservations.in_flight.add(&cost, bytes);
         budget::enter(Changes { places: cost.places as i64, bytes: cost.bytes as i64 });
-        Reservation { reservations, cost, priority }
+        Reservation { reservations, cost, bytes }
     }
 }
 
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
-        self.reservations.in_flight.of(self.priority).sub(&self.cost);
+        self.reservations.in_flight.sub(&self.cost, self.bytes);
         budget::leave();
     }
 }
 
-/// All of them together; those of removals by themselves.
+/// All of them together.
 #[derive(Default)]
 pub(super) struct InFlight {
-    ordinary: Sum,
-    removals: Sum,
-}
-
-impl InFlight {
-    fn of(&self, priority: Priority) -> &Sum {
-        if priority == Priority::Normal { &self.ordinary } else { &self.removals }
-    }
-
-    /// What a promise of `priority` has to reckon with: removals need not wait for room that
-    /// ordinary operations hold for themselves.
-    pub fn cost(&self, priority: Priority) -> Cost {
-        match priority {
-            Priority::Delete => self.removals.cost(),
-            Priority::Normal | Priority::Commit => self.ordinary.cost() + self.removals.cost(),
-        }
-    }
-}
-
-#[derive(Default)]
-struct Sum {
     places: AtomicU64,
     trees: AtomicU64,
     births: AtomicU64,
     bytes: AtomicU64,
     sums: AtomicU64,
+    /// What each needs by itself, added up.
+    apart: AtomicU64,
 }
 
-fn parts_of(cost: &Cost) -> [u64; 5] {
-    let Cost { places, trees, births, bytes, sums } = *cost;
-    [places, trees, births, bytes, sums]
+/// What operations under way need, as it was at one time.
+pub(super) struct Room {
+    pub together: Cost,
+    apart: u64,
 }
 
-impl Sum {
-    fn parts(&self) -> [&AtomicU64; 5] {
-        [&self.places, &self.trees, &self.births, &self.bytes, &self.sums]
+impl Room {
+    /// Bytes of new nodes, wherever epochs end between them. At least what all of them need in one
+    /// commit: the trees may be larger than when they reserved.
+    pub fn bytes(&self, trees: &Trees) -> u64 {
+        let together = bound(trees, &self.together);
+        self.apart.clamp(together, 2 * together)
+    }
+}
+
+impl InFlight {
+    fn sums(&self) -> [&AtomicU64; 6] {
+        [&self.places, &self.trees, &self.births, &self.bytes, &self.sums, &self.apart]
     }
 
-    fn add(&self, cost: &Cost) {
-        let parts = self.parts().into_iter().zip(parts_of(cost));
+    fn add(&self, cost: &Cost, apart: u64) {
+        let parts = self.sums().into_iter().zip(parts_of(cost, apart));
         parts.for_each(|(sum, n)| _ = sum.fetch_add(n, Ordering::AcqRel));
     }
 
-    fn sub(&self, cost: &Cost) {
-        let parts = self.parts().into_iter().zip(parts_of(cost));
+    fn sub(&self, cost: &Cost, apart: u64) {
+        let parts = self.sums().into_iter().zip(parts_of(cost, apart));
         parts.for_each(|(sum, n)| _ = sum.fetch_sub(n, Ordering::AcqRel));
     }
 
-    fn cost(&self) -> Cost {
-        let sums = self.parts().map(|sum| sum.load(Ordering::Acquire));
-        let [places, trees, births, bytes, sums] = sums;
-        Cost { places, trees, births, bytes, sums }
+    /// Whether nobody is under way who changes anything.
+    pub fn is_idle(&self) -> bool {
+        self.apart.load(Ordering::Acquire) == 0
+    }
+
+    pub fn room(&self) -> Room {
+        let sums = self.sums().map(|sum| sum.load(Ordering::Acquire));
+        let [places, trees, births, bytes, sums, apart] = sums;
+        Room { together: Cost { places, trees, births, bytes, sums }, apart }
+    }
+}
+
+fn parts_of(cost: &Cost, apart: u64) -> [u64; 6] {
+    let Cost { places, trees, births, bytes, sums } = *cost;
+    [places, trees, births, bytes, sums, apart]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::bound::tests::TREES;
+    use super::*;
+
+    /// Two operations, each in an epoch of its own, need what was read while both were under way.
+    #[test]
+    fn an_epoch_that_ends_between_operations_takes_no_more() {
+        let cost = Cost { places: 400, trees: 1, births: 1, ..Cost::default() };
+        let alone = bound(&TREES, &cost);
+        let in_flight = InFlight::default();
+        assert!(in_flight.is_idle());
+        (0..2).for_each(|_| in_flight.add(&cost, alone));
+        let room = in_flight.room();
+        assert!(bound(&TREES, &room.together) < 2 * alone, "the parts are more than the whole");
+        assert_eq!(room.bytes(&TREES), 2 * alone);
+        (2..100).for_each(|_| in_flight.add(&cost, alone));
+        let room = in_flight.room();
+        assert_eq!(room.bytes(&TREES), 2 * bound(&TREES, &room.together), "all nodes twice");
+        (0..100).for_each(|_| in_flight.sub(&cost, alone));
+        assert!(in_flight.is_idle());
+        assert_eq!(in_flight.room().bytes(&TREES), 0);
+    }
+
+    #[test]
+    fn trees_that_grow_meanwhile_count() {
+        let cost = Cost { places: 4, trees: 1, ..Cost::default() };
+        let in_flight = InFlight::default();
+        in_flight.add(&cost, bound(&TREES, &cost));
+        let higher = Trees { height: TREES.height + 1, ..TREES };
+        assert_eq!(in_flight.room().bytes(&higher), bound(&higher, &cost));
     }
 }

@@ -18,6 +18,7 @@ use crate::writeback::Writeback;
 use btrfs_disk::{Error, TreeId};
 use btrfs_space::{DataReservation, Kind, Priority};
 use btrfs_txn::Core;
+use locks::{Mutex, Rank};
 use search::Search;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,6 +35,9 @@ pub struct Reserver {
     /// Removals so far, and as of the last commit that was to free space.
     removals: AtomicU64,
     seen: AtomicU64,
+    /// One removal at a time looks for the last room, or each takes from the others what all of them
+    /// need one after the other.
+    last_room: Mutex<()>,
     /// The epoch whose commit somebody has asked for since room runs short.
     asked: AtomicU64,
 }
@@ -56,7 +60,19 @@ impl Reserver {
     ) -> Reserver {
         let (removals, seen, asked) = Default::default();
         let alone = !background;
-        Reserver { core, reservations, writeback, committer, stats, alone, removals, seen, asked }
+        let last_room = Mutex::new(Rank::LastRoom, ());
+        Reserver {
+            core,
+            reservations,
+            writeback,
+            committer,
+            stats,
+            alone,
+            removals,
+            seen,
+            last_room,
+            asked,
+        }
     }
 
     /// For an operation that makes something.
@@ -160,24 +176,31 @@ impl Reserver {
     fn reserve_with(&self, cost: Cost, priority: Priority) -> Result<Reservation<'_>> {
         self.core.health.writable().fs()?;
         self.wait_for_memory(priority)?;
-        let mut search = Search::default();
+        let removes = priority == Priority::Delete;
+        let (mut search, mut turn) = (Search::default(), None);
         loop {
             match self.reservations.hold(cost, priority) {
                 Err(FsError::Posix(Errno::ENOSPC)) => {}
                 other => return other,
             }
+            if removes && turn.is_none() {
+                turn = Some(self.last_room.lock());
+                continue;
+            }
             // Not for this one operation alone: that is what makes a commit worth its while.
             let wanted = self.reservations.nodes_for(&cost) + self.worth_a_commit();
-            if !self.find_room(&mut search, Kind::Metadata, wanted, priority)? {
-                // Where more is used than should be (a volume that somebody else filled),
-                // what is free must do for removals, reserved or not.
-                let removes = priority == Priority::Delete && self.reservations.fits(cost);
-                return if removes {
-                    Ok(self.reservations.hold_anyway(cost, priority))
-                } else {
-                    Err(Errno::ENOSPC.into())
-                };
+            if self.find_room(&mut search, Kind::Metadata, wanted, priority)? {
+                continue;
             }
+            if removes && self.others_end(&mut search) {
+                continue;
+            }
+            // Where more is used than should be (a volume that somebody else filled),
+            // what is free must do for removals, reserved or not.
+            return match removes && self.reservations.fits(cost) {
+                true => Ok(self.reservations.hold_anyway(cost)),
+                false => Err(Errno::ENOSPC.into()),
+            };
         }
     }
 

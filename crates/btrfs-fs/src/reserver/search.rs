@@ -6,18 +6,25 @@ use super::Reserver;
 use crate::error::IntoFs;
 use btrfs_space::{Kind, Priority};
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 use vfs::Result;
 
 /// What must come back at least for a commit to be worth its while, in nodes.
 const WORTH: u64 = 64;
 /// Commits that a removal asks for before it gives up: others may take what comes back.
 const PATIENCE: u32 = 8;
+/// How long a removal waits for others who are under way, each time, and how often it looks. Some wait
+/// for what takes longer, and are not to be waited for.
+const LONGEST: Duration = Duration::from_millis(50);
+const LOOK: Duration = Duration::from_millis(1);
 
 /// What one search for room has done so far.
 #[derive(Default)]
 pub(super) struct Search {
     commits: u32,
     waited: bool,
+    /// Times that others have ended for it.
+    ends: u32,
 }
 
 impl Reserver {
@@ -42,7 +49,7 @@ impl Reserver {
             && !self.committer.is_held()
             && self.commit_may_help(kind, wanted, priority)
         {
-            *search = Search { commits: search.commits + 1, waited: false };
+            *search = Search { commits: search.commits + 1, waited: false, ends: search.ends };
             // One that found no room itself has told why there is none.
             return match self.commit_for_space() {
                 Err(_) if self.reservations.is_short() => Ok(priority == Priority::Delete),
@@ -55,6 +62,21 @@ impl Reserver {
             return Ok(true);
         }
         self.core.space.reclaim_for(kind).fs()
+    }
+
+    /// Waits for those who hold room for what they do, and allows one commit more, which gives back
+    /// what it was. False: nobody is under way, or it was enough.
+    pub(super) fn others_end(&self, search: &mut Search) -> bool {
+        if search.ends == PATIENCE || !self.reservations.are_under_way() {
+            return false;
+        }
+        let start = Instant::now();
+        while self.reservations.are_under_way() && start.elapsed() < LONGEST {
+            std::thread::sleep(LOOK);
+        }
+        search.ends += 1;
+        search.commits = search.commits.min(PATIENCE - 1);
+        true
     }
 
     /// Bytes that must come back at least.

@@ -60,7 +60,7 @@ fn kind_of(kind: Kind, number: u64) -> Kind {
 
 fn assert_kept(fs: &BtrfsFs, told: &str) {
     assert_eq!(fs.read_only_reason(), None, "{told}");
-    let names = ["commit.unpaid_nodes", "commit.over_promise", "commit.short"];
+    let names = ["commit.unpaid_nodes", "commit.over_promise", "commit.short", "commit.unkept"];
     let stats = names.map(|name| (name, stat(fs, name)));
     assert!(stats.iter().all(|(_, count)| *count == 0), "{told}: {stats:?}");
 }

@@ -2,7 +2,11 @@
 //! (tests/lockfree): whatever is modelled takes its atomics and its locks from here.
 
 pub(crate) use inode_index::{Epochs, Grown, Index, Pin, Ref, Refused, Reservation, Reserve};
+pub(crate) use locks::thread_number;
 pub use locks::{Mutex, Rank, RwLock, RwLockReadGuard};
 pub use std::sync::Arc;
 pub use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 pub use std::thread::{Thread, current as current_thread, park};
+
+/// Parts of the list of dirty inodes.
+pub(crate) const DIRTY_LISTS: usize = 16;

@@ -1,26 +1,13 @@
 //! What lock-free code needs of the libraries, so that a test can put loom's model in its place
 //! (tests/lockfree): whatever is modelled takes its atomics and its locks from here.
 
-pub(crate) use locks::{Mutex, MutexGuard, Rank};
+pub(crate) use locks::{Mutex, MutexGuard, Rank, thread_number};
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 
-use std::cell::Cell;
 use std::time::Duration;
 
 /// Parts of a gate's counter.
 pub(crate) const LANES: usize = 32;
-
-/// A number of this thread, spread evenly.
-pub(crate) fn lane_index() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local!(static LANE: Cell<usize> = const { Cell::new(usize::MAX) });
-    LANE.with(|lane| {
-        if lane.get() == usize::MAX {
-            lane.set(NEXT.fetch_add(1, Ordering::Relaxed));
-        }
-        lane.get()
-    })
-}
 
 /// Waits a little, longer after many times. Who is waited for may have lost its processor, and
 /// one that yields takes as much of it as one that works: in the end it sleeps.

@@ -18,10 +18,12 @@
 
 mod contention;
 mod order;
+mod thread;
 
 #[cfg(feature = "count-contention")]
 pub use contention::{Waits, take_waits};
 pub use order::{Position, Rank};
+pub use thread::thread_number;
 
 use contention::counted;
 use order::Held;

@@ -54,14 +54,14 @@ pub(super) struct InFlight {
 
 /// What operations under way need, as it was at one time.
 pub(super) struct Room {
-    pub together: Cost,
+    pub(super) together: Cost,
     apart: u64,
 }
 
 impl Room {
     /// Bytes of new nodes, wherever epochs end between them. At least what all of them need in one
     /// commit: the trees may be larger than when they reserved.
-    pub fn bytes(&self, trees: &Trees) -> u64 {
+    pub(super) fn bytes(&self, trees: &Trees) -> u64 {
         let together = bound(trees, &self.together);
         self.apart.clamp(together, 2 * together)
     }
@@ -83,11 +83,11 @@ impl InFlight {
     }
 
     /// Whether nobody is under way who changes anything.
-    pub fn is_idle(&self) -> bool {
+    pub(super) fn is_idle(&self) -> bool {
         self.apart.load(Ordering::Acquire) == 0
     }
 
-    pub fn room(&self) -> Room {
+    pub(super) fn room(&self) -> Room {
         let sums = self.sums().map(|sum| sum.load(Ordering::Acquire));
         let [places, trees, births, bytes, sums, apart] = sums;
         Room { together: Cost { places, trees, births, bytes, sums }, apart }

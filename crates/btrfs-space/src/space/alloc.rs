@@ -12,18 +12,12 @@ use super::{Kind, Space};
 use crate::Extent;
 use crate::free_space::GroupSpan;
 use btrfs_disk::{Corrupt, Error, Key, Logical, Result};
-use std::cell::Cell;
+use locks::thread_number;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
 /// A range shorter than wanted is taken before a chunk is made if it has this much.
 const GOOD_ENOUGH: u64 = 1 << 20;
-
-fn slot() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local!(static MINE: Cell<usize> = Cell::new(NEXT.fetch_add(1, Ordering::Relaxed)));
-    MINE.with(Cell::get) % SLOTS
-}
 
 impl Space {
     /// Takes up to `want` bytes in one piece, at least `min`; makes a chunk where that is
@@ -133,7 +127,7 @@ impl Space {
         {
             return Ok(Some(extent));
         }
-        let mine = &class.slots[slot()].0;
+        let mine = &class.slots[thread_number() % SLOTS].0;
         // Nodes always go to the first group that has room, so that the others run empty when
         // nodes go, and can be given up: nothing moves nodes between groups.
         let first = if class.holds_nodes_only() { 0 } else { mine.load(Ordering::Relaxed) };

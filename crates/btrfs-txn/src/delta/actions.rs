@@ -12,6 +12,7 @@ use btrfs_disk::{Logical, TreeId};
 use btrfs_space::{DropState, MoveNodes, MovedNodes};
 use locks::{Mutex, Rank};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// One tree's turn in a commit.
 #[derive(Clone)]
@@ -185,50 +186,70 @@ impl ActionCost {
     }
 }
 
-#[derive(Default)]
-struct All {
-    actions: Vec<TreeAction>,
-    cost: ActionCost,
+/// The actions of one epoch. What they cost is read by every operation that reserves: without the lock.
+pub struct TreeActions {
+    actions: Mutex<Vec<TreeAction>>,
+    places: AtomicU64,
+    trees: AtomicU64,
+    bytes: AtomicU64,
+    sums: AtomicU64,
 }
-
-/// The actions of one epoch.
-pub struct TreeActions(Mutex<All>);
 
 impl Default for TreeActions {
     fn default() -> TreeActions {
-        TreeActions(Mutex::new(Rank::Leaf, All::default()))
+        TreeActions::new(Vec::new(), ActionCost::default())
     }
 }
 
 impl TreeActions {
+    fn new(actions: Vec<TreeAction>, cost: ActionCost) -> TreeActions {
+        let ActionCost { places, trees, bytes, sums } = cost;
+        TreeActions {
+            actions: Mutex::new(Rank::Leaf, actions),
+            places: places.into(),
+            trees: trees.into(),
+            bytes: bytes.into(),
+            sums: sums.into(),
+        }
+    }
+
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.0.lock().actions.is_empty()
+        self.actions.lock().is_empty()
     }
 
     /// One more, and what it costs.
     pub fn add(&self, action: TreeAction, cost: ActionCost) {
-        let mut all = self.0.lock();
-        all.actions.push(action);
-        all.cost = sum(all.cost, cost);
+        let ActionCost { places, trees, bytes, sums } = cost;
+        let parts = [places, trees, bytes, sums];
+        let mut actions = self.actions.lock();
+        for (sum, part) in self.parts().into_iter().zip(parts) {
+            sum.fetch_add(part, Ordering::Relaxed);
+        }
+        actions.push(action);
     }
 
     /// All of them, in the order in which they came.
     pub fn list(&self) -> Vec<TreeAction> {
-        self.0.lock().actions.clone()
+        self.actions.lock().clone()
     }
 
-    /// What all of them change.
+    /// What all of them change. One that somebody adds meanwhile may be in it in part: its
+    /// reservation counts still.
     pub fn cost(&self) -> ActionCost {
-        self.0.lock().cost
+        let [places, trees, bytes, sums] = self.parts().map(|sum| sum.load(Ordering::Relaxed));
+        ActionCost { places, trees, bytes, sums }
+    }
+
+    fn parts(&self) -> [&AtomicU64; 4] {
+        [&self.places, &self.trees, &self.bytes, &self.sums]
     }
 
     /// As `Delta::joined`.
     pub(super) fn joined(below: &TreeActions, above: &TreeActions) -> TreeActions {
-        let mut all = All { actions: below.list(), cost: below.cost() };
-        all.actions.extend(above.list());
-        all.cost = sum(all.cost, above.cost());
-        TreeActions(Mutex::new(Rank::Leaf, all))
+        let mut actions = below.list();
+        actions.extend(above.list());
+        TreeActions::new(actions, sum(below.cost(), above.cost()))
     }
 }
 

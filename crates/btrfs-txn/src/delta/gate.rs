@@ -6,7 +6,7 @@
 //! The counter is split over cache lines, since every operation of every thread touches it.
 //! `sync` stands for the standard library, or for loom's model of it (tests/lockfree).
 
-use crate::sync::{AtomicBool, AtomicUsize, LANES, Ordering, fence, lane_index, relax};
+use crate::sync::{AtomicBool, AtomicUsize, LANES, Ordering, fence, relax, thread_number};
 
 #[repr(align(128))]
 struct Lane(AtomicUsize);
@@ -39,7 +39,7 @@ impl Gate {
 
     /// Enters, or says that the epoch is over or held still. The caller pairs it with `leave`.
     pub fn enter(&self) -> Option<Active> {
-        let lane = lane_index() % LANES;
+        let lane = thread_number() % LANES;
         // A fence on both sides: either the sealer sees our count or we see its flag. Where it
         // has opened again, we see what it did while the epoch was held still, too.
         self.lanes[lane].0.fetch_add(1, Ordering::Acquire);

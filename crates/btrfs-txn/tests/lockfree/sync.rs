@@ -9,7 +9,7 @@ pub const LANES: usize = 2;
 
 loom::thread_local!(static LANE: Cell<usize> = Cell::new(0));
 
-pub fn lane_index() -> usize {
+pub fn thread_number() -> usize {
     LANE.with(Cell::get)
 }
 

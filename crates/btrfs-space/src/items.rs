@@ -14,6 +14,7 @@ pub type Change = (Key, Option<Box<[u8]>>);
 /// Changes of one tree by ascending key, no key twice.
 pub type Changes = Vec<Change>;
 
+/// One tree's items, to be asked by key. Errors are those of reading it.
 pub trait Items {
     /// The first item whose key is `key` or larger.
     fn at_or_after(&mut self, key: &Key) -> Result<Option<(Key, Vec<u8>)>>;
@@ -41,6 +42,7 @@ pub trait Items {
         Ok(())
     }
 
+    /// The data of the item that has this very key.
     fn get(&mut self, key: &Key) -> Result<Option<Vec<u8>>> {
         Ok(self.at_or_after(key)?.filter(|(found, _)| found == key).map(|(_, data)| data))
     }
@@ -62,6 +64,7 @@ pub struct TreeItems<'r, R: ?Sized> {
 }
 
 impl<'r, R: NodeReader + ?Sized> TreeItems<'r, R> {
+    /// Of the tree below `root`; nothing is read before the first question.
     pub fn new(reader: &'r R, root: &TreeRoot) -> TreeItems<'r, R> {
         TreeItems { cursor: Cursor::new(reader, root) }
     }

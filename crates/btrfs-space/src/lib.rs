@@ -5,6 +5,7 @@
 //!
 //! What it does not know: inodes, epochs, when a commit is due.
 #![cfg_attr(not(test), deny(unreachable_pub))]
+#![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
 pub mod backrefs;
@@ -32,11 +33,14 @@ use btrfs_disk::Logical;
 /// A range of the logical space.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Extent {
+    /// Where it begins.
     pub logical: Logical,
+    /// Bytes of the logical space; what its copies take on a device is not added up.
     pub len: u64,
 }
 
 impl Extent {
+    /// The first address behind it.
     pub fn end(&self) -> u64 {
         self.logical.0 + self.len
     }

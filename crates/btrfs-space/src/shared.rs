@@ -22,16 +22,22 @@ use btrfs_disk::{Corrupt, Generation, Logical, Node, Result, TreeId};
 /// How a node's pointers are held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Holder {
+    /// By a tree: its id is in the references.
     Keyed(TreeId),
+    /// By the node itself: its address is in the references, whichever trees have it.
     Shared(Logical),
 }
 
 /// One reference that a node's pointer stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pointer {
+    /// Where it leads: a child's address, or that of content.
     pub extent: Logical,
+    /// Bytes there: a node's size, or what the content takes on disk.
     pub len: u64,
+    /// What is there: content, or a node one level lower.
     pub kind: ExtentKind,
+    /// Who holds it, as the extent tree would say it.
     pub owner: RefOwner,
 }
 

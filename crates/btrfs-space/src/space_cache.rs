@@ -23,6 +23,7 @@ const HEADER: u8 = 0;
 /// One cache.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CacheFile {
+    /// Its inode's number in the root tree; 0 where the header leads to none.
     pub ino: u64,
     /// Its items in the root tree, the header that leads to it first.
     pub keys: Vec<Key>,

@@ -24,23 +24,30 @@ const BITMAP_BYTES: u64 = 256;
 /// What of a block group the free-space tree needs to know.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GroupSpan {
+    /// Where the group begins, a logical address.
     pub start: u64,
+    /// Bytes of the group: its chunk's length.
     pub len: u64,
+    /// Bytes of a sector: what one bit of a bitmap stands for.
     pub sector: u64,
 }
 
 /// A group's free space as the tree has it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GroupFree {
+    /// Its items are bitmaps, as its info says; else one item stands for each free range.
     pub bitmaps: bool,
+    /// What is free, by logical address; superblock copies are free here.
     pub free: Ranges,
 }
 
 impl GroupSpan {
+    /// The first logical address behind the group.
     pub fn end(&self) -> u64 {
         self.start + self.len
     }
 
+    /// Key of its FREE_SPACE_INFO, which says how many extents there are and in which form.
     pub fn info_key(&self) -> Key {
         Key::new(self.start, kind::FREE_SPACE_INFO, self.len)
     }

@@ -6,10 +6,12 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Contradiction;
 
+/// Lengths by start, both in bytes: no range is empty, and no two touch.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Ranges(BTreeMap<u64, u64>);
 
 impl Ranges {
+    /// The empty set.
     pub fn new() -> Ranges {
         Ranges::default()
     }
@@ -24,10 +26,12 @@ impl Ranges {
         self.0.len()
     }
 
+    /// Whether no byte is in the set.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
+    /// How many bytes are in the set, over all ranges.
     pub fn bytes(&self) -> u64 {
         self.0.values().sum()
     }

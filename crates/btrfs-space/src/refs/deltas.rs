@@ -15,7 +15,9 @@ use std::hash::{BuildHasherDefault, Hasher};
 /// Changes of one extent.
 #[derive(Clone, Debug)]
 pub struct ExtentDelta {
+    /// Bytes that it takes, as the first change said; a change that says otherwise means damage.
     pub len: u64,
+    /// Content, or a tree block and its level, as the first change said.
     pub kind: ExtentKind,
     /// Allocated in this epoch: the extent tree does not have it yet.
     pub born: bool,
@@ -45,6 +47,7 @@ impl ExtentDelta {
         }
     }
 
+    /// By how many references each owner has more (or, negative, fewer), ascending by owner.
     pub fn owners(&self) -> &[(RefOwner, i64)] {
         &self.owners
     }
@@ -72,6 +75,7 @@ impl ExtentDelta {
     }
 }
 
+/// Extents by address, each with the changes of its references.
 #[derive(Clone, Default, Debug)]
 pub struct RefDeltas {
     extents: HashMap<u64, ExtentDelta, BuildHasherDefault<AddressHasher>>,
@@ -84,10 +88,12 @@ pub struct RefDeltas {
 type Touched = HashMap<u64, (u64, ExtentKind), BuildHasherDefault<AddressHasher>>;
 
 impl RefDeltas {
+    /// No changes, and nothing touched is remembered.
     pub fn new() -> RefDeltas {
         RefDeltas::default()
     }
 
+    /// Whether no extent has changes; what was touched does not count.
     pub fn is_empty(&self) -> bool {
         self.extents.is_empty()
     }
@@ -97,6 +103,7 @@ impl RefDeltas {
         self.extents.len()
     }
 
+    /// The changes of the extent at this address, if it has any.
     pub fn get(&self, extent: Logical) -> Option<&ExtentDelta> {
         self.extents.get(&extent.0)
     }

@@ -46,6 +46,7 @@ pub struct Owned {
 }
 
 impl Drained {
+    /// Whether nothing is to be done: no item changes, and no space comes back.
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty() && self.stillborn_nodes.is_empty() && self.stillborn_data.is_empty()
     }

@@ -13,16 +13,20 @@ use std::collections::BTreeMap;
 /// All references of one extent.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ExtentRefs {
+    /// How many there are; as many as `owners` have together.
     pub refs: u64,
+    /// `extent_flags` bits; of an extent that no tree has yet at most FULL_BACKREF.
     pub flags: u64,
     /// Generation in which the extent was allocated; 0 for one that no tree has yet.
     pub generation: u64,
     /// Who wrote it first, where that is known (simple quotas).
     pub first_owner: Option<TreeId>,
+    /// How many each holder has; who has none is not in it.
     pub owners: BTreeMap<RefOwner, u64>,
 }
 
 impl ExtentRefs {
+    /// Whether a tree block's own address holds what it points to, and not a tree.
     pub fn full_backref(&self) -> bool {
         self.flags & extent_flags::FULL_BACKREF != 0
     }

@@ -19,7 +19,9 @@ use std::cmp::Reverse;
 /// What new items are made by.
 #[derive(Clone, Copy, Debug)]
 pub struct Format {
+    /// The commit's: what new extent items say about their age.
     pub generation: Generation,
+    /// Bytes of a tree block: what a METADATA_ITEM does not say, since its key has the level there.
     pub node_size: u64,
     /// An inline reference that makes its item this long or longer goes separate.
     pub item_limit: usize,
@@ -31,6 +33,8 @@ pub struct Format {
 }
 
 impl Format {
+    /// What the kernel makes by default in nodes of this size: skinny metadata, inline references
+    /// up to a sixteenth of a leaf, no simple quotas.
     pub fn new(geometry: &Geometry, generation: Generation) -> Format {
         Format {
             generation,

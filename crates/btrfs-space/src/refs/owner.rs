@@ -8,7 +8,12 @@ use btrfs_disk::{Corrupt, Error, FixedSize, Key, Logical, Result, TreeId};
 /// What kind of extent is referenced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ExtentKind {
-    Node { level: u8 },
+    /// A tree block.
+    Node {
+        /// 0 for a leaf.
+        level: u8,
+    },
+    /// Content of files.
     Data,
 }
 
@@ -16,24 +21,34 @@ pub enum ExtentKind {
 /// name the node in which the pointer stands (full back-references).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum RefOwner {
+    /// A tree block that a tree holds (TREE_BLOCK_REF).
     Tree {
+        /// The tree that has it as its root, or in one of its nodes.
         root: TreeId,
     },
+    /// A tree block that one node points to, whoever has that node (SHARED_BLOCK_REF).
     SharedTree {
+        /// Address of that node, one level higher.
         parent: Logical,
     },
+    /// Content that a file of a tree has in its items (EXTENT_DATA_REF).
     Data {
+        /// The tree whose leaves have those items.
         root: TreeId,
+        /// The file's inode number in that tree.
         ino: u64,
         /// File offset of the EXTENT_DATA item less the item's offset into the extent, wrapping.
         offset: u64,
     },
+    /// Content that one leaf has in its items, whoever has the leaf (SHARED_DATA_REF).
     SharedData {
+        /// Address of the leaf.
         parent: Logical,
     },
 }
 
 impl RefOwner {
+    /// Whether content is held, not a tree block.
     pub fn is_data(&self) -> bool {
         matches!(self, RefOwner::Data { .. } | RefOwner::SharedData { .. })
     }

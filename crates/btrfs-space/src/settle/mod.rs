@@ -55,6 +55,7 @@ pub struct DataFate {
     pub stillborn: Vec<Extent>,
 }
 
+/// One commit on its way: the trees as it makes them, and references that have to settle.
 pub struct Settle<'a, R> {
     space: &'a Space,
     pub(crate) store: &'a R,
@@ -139,6 +140,7 @@ impl<'a, R: NodeReader> Settle<'a, R> {
         Ok(settle)
     }
 
+    /// The one that this commit makes.
     pub fn generation(&self) -> Generation {
         self.generation
     }

@@ -34,7 +34,9 @@ const SMALLEST: u64 = MIB;
 /// A chunk that no commit has recorded yet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NewChunk {
+    /// Where it begins: the offset of its CHUNK_ITEM's key, and its block group's start.
     pub logical: Logical,
+    /// The CHUNK_ITEM that a commit will write.
     pub chunk: Chunk,
 }
 

@@ -26,6 +26,7 @@ use std::sync::{Arc, OnceLock};
 /// The trees that say what is free.
 #[derive(Clone, Copy, Debug)]
 pub struct SpaceRoots {
+    /// The extent tree, which says what is taken.
     pub extent: TreeRoot,
     /// Where the block group items are, if not in the extent tree.
     pub block_group: Option<TreeRoot>,
@@ -57,6 +58,8 @@ impl Space {
         }
     }
 
+    /// Reads the groups of all chunks and what is free in them. `Corrupt` where a chunk has no
+    /// group, a group no chunk, or where used and free bytes are not the group's length.
     pub fn load<R: NodeReader>(
         reader: &R,
         volume: &Arc<Volume>,

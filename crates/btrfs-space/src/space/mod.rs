@@ -47,12 +47,15 @@ use std::sync::{Arc, OnceLock};
 /// What an extent is for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Kind {
+    /// File content; of a mixed volume nodes are in the same groups.
     Data,
+    /// Nodes of all trees but the chunk tree.
     Metadata,
     /// Nodes of the chunk tree.
     System,
 }
 
+/// What of a volume's space is allocated, free and promised; one for all who write to it.
 pub struct Space {
     volume: Arc<Volume>,
     /// Data, metadata, system; of a mixed volume the first two are one.
@@ -79,6 +82,7 @@ impl Drop for Space {
 }
 
 impl Space {
+    /// The volume that it is the space of.
     pub fn volume(&self) -> &Arc<Volume> {
         &self.volume
     }

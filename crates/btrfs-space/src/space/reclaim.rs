@@ -19,7 +19,9 @@ const LAST: u64 = 8 << 20;
 /// A chunk that is gone and that commits still have on record.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GoneChunk {
+    /// Where it began in the logical space.
     pub logical: Logical,
+    /// Bytes of the logical space that it had, each copy not counted.
     pub len: u64,
     /// Where its stripes began: (device, physical address).
     pub stripes: Vec<(u64, u64)>,

@@ -21,6 +21,7 @@ use std::sync::atomic::Ordering;
 /// Who may use the last metadata.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Priority {
+    /// Whatever may be refused: it leaves the whole global reserve alone.
     Normal,
     /// What frees space in the end: deletions, truncation.
     Delete,

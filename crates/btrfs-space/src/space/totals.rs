@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 /// Bytes of all block groups of one kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ClassTotals {
+    /// Lengths of the groups added up; copies are not counted.
     pub total: u64,
     /// Referenced by the trees of the last settled commit.
     pub used: u64,
@@ -24,25 +25,35 @@ pub struct ClassTotals {
     pub copies: u64,
 }
 
+/// Numbers of the whole volume. Each is read by itself: while others write they may not add up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Totals {
+    /// Groups for file content.
     pub data: ClassTotals,
     /// Of a mixed volume the same as `data`.
     pub metadata: ClassTotals,
+    /// Groups for the chunk tree.
     pub system: ClassTotals,
     /// Device bytes in no chunk.
     pub unallocated: u64,
+    /// Bytes of the device that the volume may use (`total_bytes` of its DEV_ITEM).
     pub device: u64,
+    /// Bytes of metadata that only removals and commits may take ([`Space::keep`]).
     pub global_reserve: u64,
+    /// Data and metadata share their block groups (MIXED_GROUPS).
     pub mixed: bool,
 }
 
 /// One block group as of now.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GroupInfo {
+    /// Where it begins.
     pub logical: Logical,
+    /// Its chunk's length in bytes, copies not counted.
     pub len: u64,
+    /// `block_group` bits: its type and its profile.
     pub flags: u64,
+    /// Bytes that the trees of the last settled commit reference.
     pub used: u64,
     /// (start, length) of what superblock copies take.
     pub excluded: Vec<(u64, u64)>,
@@ -141,6 +152,7 @@ impl Space {
         self.groups.read().values().map(|group| (group.start, group.used())).collect()
     }
 
+    /// All groups by ascending address. Each is asked by itself, others may write meanwhile.
     pub fn group_infos(&self) -> Vec<GroupInfo> {
         let groups = self.groups.read();
         let info = |group: &std::sync::Arc<super::Group>| GroupInfo {

@@ -263,7 +263,6 @@ fn a_listing_of_before_is_not_kept() {
     }
     let image = Image::new("served-listing");
     let mount = Mount::new(&image, "");
-    let mut encoder = Encoder::new(Vec::new(), Protocol::V1).unwrap();
     let times = (1_000_000, 0);
     let set = Sent::Utimes { path: b"d", atime: times, mtime: times, ctime: times, otime: None };
     let before = [
@@ -274,14 +273,9 @@ fn a_listing_of_before_is_not_kept() {
         Sent::MkFile { path: b"d/was", ino: 260 },
         set,
     ];
-    before.iter().for_each(|command| encoder.put(command).unwrap());
     let mut child = receiver(&mount.word());
     let mut input = child.stdin.take().unwrap();
-    let whole = {
-        let half = encoder.into_inner();
-        input.write_all(&half).unwrap();
-        half.len()
-    };
+    input.write_all(&sent(&before, false)).unwrap();
     let dir = mount.join("snap/d");
     let names = || {
         let mut all: Vec<_> = fs::read_dir(&dir)
@@ -294,10 +288,8 @@ fn a_listing_of_before_is_not_kept() {
     let is_set = || fs::metadata(&dir).is_ok_and(|meta| meta.modified().unwrap() < ago());
     wait_for("times are set", is_set);
     for _ in 0..5 {
-        assert_eq!(names(), ["gone", "old", "was"], "{whole}");
+        assert_eq!(names(), ["gone", "old", "was"]);
     }
-    let mut encoder = Encoder::new(Vec::new(), Protocol::V1).unwrap();
-    let head = 17;
     let behind = [
         Sent::MkFile { path: b"d/new", ino: 261 },
         Sent::Unlink { path: b"d/gone" },
@@ -305,12 +297,80 @@ fn a_listing_of_before_is_not_kept() {
         set,
         Sent::End,
     ];
-    behind.iter().for_each(|command| encoder.put(command).unwrap());
-    input.write_all(&encoder.into_inner()[head..]).unwrap();
+    input.write_all(&sent(&behind, true)).unwrap();
     drop(input);
     assert!(child.wait().unwrap().success());
     assert_eq!(names(), ["is", "new", "old"]);
     mount.umount();
+}
+
+/// As a stream, or as what comes behind the one before.
+fn sent(commands: &[Sent<'_>], behind: bool) -> Vec<u8> {
+    const HEAD: usize = 17;
+    let mut encoder = Encoder::new(Vec::new(), Protocol::V1).unwrap();
+    commands.iter().for_each(|command| encoder.put(command).unwrap());
+    encoder.into_inner().split_off(if behind { HEAD } else { 0 })
+}
+
+/// A clone that cannot share copies, and breaks where its source ends: what it has copied by then
+/// must not lie under pages of before. Times are set back, so that the kernel cannot tell.
+#[test]
+fn what_a_failed_command_changed_is_not_kept() {
+    if lacks_fuse("classic") {
+        return;
+    }
+    const OLD: usize = 300_000;
+    const NEW: usize = 200_000;
+    let image = Image::new("served-failed");
+    let mount = Mount::new(&image, "");
+    let times = (1_000_000, 0);
+    let set = |path| Sent::Utimes { path, atime: times, mtime: times, ctime: times, otime: None };
+    let mut command = Command::new(PROGRAM);
+    command.args(["receive", "-E", "0", &mount.word()]);
+    let mut child = command.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let (new, old) = (vec![7; NEW], vec![8; OLD]);
+    let mut before = vec![
+        Sent::Subvol { path: b"snap", origin: ORIGIN },
+        Sent::MkFile { path: b"from", ino: 257 },
+        Sent::MkFile { path: b"to", ino: 258 },
+    ];
+    for (path, content) in [(&b"from"[..], &new), (b"to", &old)] {
+        let pieces = (0..).step_by(40_000).zip(content.chunks(40_000));
+        before.extend(pieces.map(|(offset, data)| Sent::Write { path, offset, data }));
+    }
+    before.push(set(b"to"));
+    input.write_all(&sent(&before, false)).unwrap();
+    let to = mount.join("snap/to");
+    wait_for("times are set", || {
+        fs::metadata(&to).is_ok_and(|meta| meta.modified().unwrap() < ago())
+    });
+    let kept = File::open(&to).unwrap();
+    let read = |file: &File| {
+        let mut all = vec![0; OLD];
+        file.read_exact_at(&mut all, 0).unwrap();
+        all
+    };
+    assert!(read(&kept) == old);
+    let clone = Sent::Clone {
+        path: b"to",
+        offset: 3,
+        len: NEW as u64 + 50_000,
+        from: ORIGIN,
+        from_path: b"from",
+        from_offset: 1,
+    };
+    input.write_all(&sent(&[clone, set(b"to"), Sent::End], true)).unwrap();
+    drop(input);
+    let done = child.wait_with_output().unwrap();
+    let told = text(&done.stderr);
+    assert!(!done.status.success() && told.contains("cloning to to: invalid"), "{told}");
+    let expected = [&old[..3], &new[1..], &old[NEW + 2..]].concat();
+    assert!(read(&kept) == expected, "by who had it open");
+    assert!(fs::read(&to).unwrap() == expected);
+    drop(kept);
+    mount.umount();
+    assert_clean(&image.path);
 }
 
 fn ago() -> std::time::SystemTime {

@@ -59,6 +59,12 @@ impl BtrfsFs {
         }
     }
 
+    /// What the mount compresses by itself from here on, as [`crate::Options::compress`] says it
+    /// at the beginning: of content that waits to be written back, too.
+    pub fn set_compression(&self, compress: Option<crate::Compress>) {
+        self.engine.writeback.set_compression(compress);
+    }
+
     /// Writes nothing any more, for good: what is not committed is lost.
     pub fn give_up(&self, why: &str) {
         self.engine.core.health.poison(why);

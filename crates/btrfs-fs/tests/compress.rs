@@ -262,3 +262,33 @@ fn content_that_changes_while_it_is_compressed() {
     });
     close_and_judge(&image, fs);
 }
+
+/// What a write promised was not for what became of it by then; the checked commits say whether
+/// that was enough.
+#[test]
+fn what_is_compressed_changes_while_content_waits() {
+    testkit::require!(btrfs_progs);
+    let image = Image::new(256 << 20, &[]);
+    let fs = image.open_checked(Options { background: false, ..Options::default() });
+    let of = |text: Option<&str>| {
+        let method = text.map(|text| Method::parse(text).expect("a method"));
+        method.map(|method| Compress { method, force: false })
+    };
+    for (round, then) in [Some("zstd"), None, Some("lzo"), Some("zlib:9"), None].iter().enumerate()
+    {
+        let content = text(round as u64, 3_000_000);
+        let ino = new_file(&fs, &format!("f{round}"), b"");
+        // So short that they gather in memory, whatever is compressed now.
+        for (at, part) in (0..).step_by(65_536).zip(content.chunks(65_536)) {
+            fs.write(&CX, ino, at, part, Default::default()).expect("write");
+        }
+        let before = stat(&fs, "data.compressed_content_bytes");
+        fs.set_compression(of(*then));
+        fs.fsync(ino, false).expect("fsync");
+        let more = stat(&fs, "data.compressed_content_bytes") - before;
+        assert_eq!(more > 2_900_000, then.is_some(), "{then:?}: {more} bytes");
+        assert!(then.is_some() || more == 0, "{more} bytes");
+        assert!(read(&fs, ino) == content, "{then:?}");
+    }
+    close_and_judge(&image, fs);
+}

@@ -210,3 +210,79 @@ fn strangers_do_not_make_it_writable() {
     mount.umount();
     assert_clean(&image.path);
 }
+
+/// What the kernel and we say of how a file lies: extents compressed, and how.
+fn compressed(image: &Image, file: &str) -> String {
+    let told = fine(&["compsize", "-b", &image.at(file)]);
+    let kinds = told.lines().filter_map(|line| line.split_whitespace().next());
+    kinds.filter(|kind| ["none", "zlib", "lzo", "zstd"].contains(kind)).collect()
+}
+
+#[test]
+fn compression_changes() {
+    require!(fuse);
+    require!(kernel_btrfs);
+    for by in [By::Ourselves, By::Helper] {
+        let image = small("remount-compress");
+        let mount = Mount::new(&image, "rw,compress=lzo,dirty-size=32M");
+        let lines = (0..300_000).map(|i| format!("line {i}\n")).collect::<String>();
+        let mut names = Vec::new();
+        for (options, kind) in [
+            ("", "lzo"),
+            ("compress=zstd:3", "zstd"),
+            ("compress=no", "none"),
+            ("compress-force=zlib:9,compress-force=lzo", "lzo"),
+            ("dirty-size=32M,ro,rw", "lzo"),
+            ("compress=none", "none"),
+            ("compress", "zlib"),
+        ] {
+            if !options.is_empty() {
+                assert_eq!(remount(by, &mount.point, options), (Some(0), String::new()));
+            }
+            names.push((format!("{}-{kind}", names.len()), kind));
+            fs::write(mount.join(&names[names.len() - 1].0), &lines).unwrap();
+            // What waits to be written is compressed as it is said then.
+            File::open(&mount.point).unwrap().sync_all().unwrap();
+            assert!(sh(&format!("sync -f {}", mount.word())).status.success());
+        }
+        // Nothing changes where something cannot.
+        let (code, told) = remount(by, &mount.point, "compress=zstd,commit=7");
+        assert!(code == Some(1) || code == Some(32), "{told}");
+        assert!(told.contains("option commit=7 cannot be changed by a remount"), "{told}");
+        assert!(told.contains("unmount it, and mount it anew"), "{told}");
+        names.push(("last".into(), "zlib"));
+        fs::write(mount.join("last"), &lines).unwrap();
+        mount.umount();
+        for (name, kind) in &names {
+            assert_eq!(compressed(&image, &format!("/{name}")), *kind, "{name}");
+        }
+        assert_clean(&image.path);
+        let kernel = KernelMount::new(&image.path, "ro").unwrap();
+        for (name, _) in &names {
+            assert!(fs::read(kernel.join(name)).unwrap() == lines.as_bytes(), "{name}");
+        }
+        kernel.unmount().unwrap();
+    }
+}
+
+/// What is mounted read-only stays so where compression alone is to change.
+#[test]
+fn compression_changes_leave_the_kernels_flags() {
+    require!(fuse);
+    require!(btrfs_progs);
+    let image = small("remount-compress-flags");
+    let mount = Mount::new(&image, "rw,nosuid");
+    let flags = || {
+        let table = fs::read_to_string("/proc/self/mounts").unwrap();
+        let line = table.lines().find(|line| line.contains(&mount.word())).unwrap().to_owned();
+        line.split(' ').nth(3).unwrap().to_owned()
+    };
+    for options in ["ro,nosuid", "rw,noexec"] {
+        assert_eq!(remount(By::Ourselves, &mount.point, options).0, Some(0));
+        let before = flags();
+        assert_eq!(remount(By::Ourselves, &mount.point, "compress=zstd"), (Some(0), String::new()));
+        assert_eq!(flags(), before);
+    }
+    mount.umount();
+    assert_clean(&image.path);
+}

@@ -5,6 +5,7 @@
 use btrfs_disk::compress::levels;
 use btrfs_disk::ids::incompat;
 use btrfs_disk::items::{Compression, inode_flags};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The attribute that says it for a file, or for what is made in a directory.
 pub(crate) const PROPERTY: &[u8] = b"btrfs.compression";
@@ -74,6 +75,34 @@ pub(crate) fn incompat_of(kind: Compression) -> u64 {
     }
 }
 
+/// What the mount compresses at the moment: a remount changes it while files are written. Whoever
+/// decides about content reads it once, and goes by that.
+pub(crate) struct Setting(AtomicU32);
+
+/// The kind, whether by force, and the level, a byte each. Levels are -15 to 15.
+fn in_bits(compress: Option<Compress>) -> u32 {
+    let Some(Compress { method, force }) = compress else { return 0 };
+    let [level, ..] = method.level.to_le_bytes();
+    u32::from_le_bytes([method.kind as u8, force.into(), level, 0])
+}
+
+impl Setting {
+    pub(crate) fn new(compress: Option<Compress>) -> Setting {
+        Setting(AtomicU32::new(in_bits(compress)))
+    }
+
+    pub(crate) fn get(&self) -> Option<Compress> {
+        let [kind, force, level, _] = self.0.load(Ordering::Relaxed).to_le_bytes();
+        let kind = Compression::from_disk(kind).ok().filter(|kind| *kind != Compression::None)?;
+        let level = i32::from(level.cast_signed());
+        Some(Compress { method: Method { kind, level }, force: force != 0 })
+    }
+
+    pub(crate) fn set(&self, compress: Option<Compress>) {
+        self.0.store(in_bits(compress), Ordering::Relaxed);
+    }
+}
+
 /// What is done with one file's content.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Plan {
@@ -118,6 +147,22 @@ mod tests {
         for bad in ["", "zstd:", "zstd:x", "gzip", "no", "zlib:1:2"] {
             assert_eq!(parsed(bad), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn a_setting_is_what_was_set() {
+        let setting = Setting::new(None);
+        assert_eq!(setting.get(), None);
+        for text in ["zlib", "zlib:9", "lzo", "zstd:-15", "zstd:15"] {
+            for force in [false, true] {
+                let wanted = Method::parse(text).map(|method| Compress { method, force });
+                assert_eq!(Setting::new(wanted).get(), wanted);
+                setting.set(wanted);
+                assert_eq!(setting.get(), wanted);
+            }
+        }
+        setting.set(None);
+        assert_eq!(setting.get(), None);
     }
 
     #[test]

@@ -20,7 +20,7 @@ pub use store::{WriteMode, store};
 use crate::extents::{Mapped, map_range};
 use crate::ino::{self, InodeId};
 use crate::inode::{DirtyQueue, Inodes, Pieces, State};
-use crate::options::compression::{Compress, may_compress};
+use crate::options::compression::{Compress, Setting, may_compress};
 use crate::refusals::Refusals;
 use crate::reserve::Reservations;
 use crate::stats::Stats;
@@ -41,10 +41,14 @@ pub struct Writeback {
     pieces: Arc<Pieces>,
     refusals: Refusals,
     /// What the mount compresses.
-    compress: Option<Compress>,
+    compression: Setting,
     helpers: pack::Helpers,
     /// Who remembers attributes that we told.
     observer: OnceLock<Arc<dyn vfs::Observer>>,
+}
+
+fn compresses(mount: Option<Compress>, state: &State) -> bool {
+    state.compress_next.is_some() || may_compress(mount, state.item.flags)
 }
 
 impl Writeback {
@@ -67,7 +71,7 @@ impl Writeback {
             queue,
             pieces,
             refusals,
-            compress,
+            compression: Setting::new(compress),
             helpers,
             observer,
         }
@@ -75,7 +79,17 @@ impl Writeback {
 
     /// Whether content of the file may be compressed, which is done when it is written back.
     pub(crate) fn compresses(&self, state: &State) -> bool {
-        state.compress_next.is_some() || may_compress(self.compress, state.item.flags)
+        compresses(self.compression(), state)
+    }
+
+    /// What the mount compresses, as of now.
+    pub(crate) fn compression(&self) -> Option<Compress> {
+        self.compression.get()
+    }
+
+    /// For all content that is written back from here on, also what waits for it.
+    pub(crate) fn set_compression(&self, compress: Option<Compress>) {
+        self.compression.set(compress);
     }
 
     /// Whether nobody but this file has the extent, as far as is known without a long look.

@@ -8,7 +8,7 @@
 //! As the kernel does, content is cut in pieces of 128 KiB, and where one of [`GROUP`] does not get
 //! smaller, those behind it in the group are not tried. What it does not know: extents.
 
-use super::Writeback;
+use super::{Writeback, compresses};
 use crate::extents::sums;
 use crate::inode::{Dirty, Inode, State};
 use crate::options::compression::{PROPERTY, Plan, plan};
@@ -132,7 +132,8 @@ impl<'w> Ahead<'w> {
 fn copy(writeback: &Writeback, inode: &Inode, most: u64) -> Option<Packed> {
     // Gone meanwhile: its content went with it.
     let Ok(state) = inode.read() else { return None };
-    if !state.is_file() || !writeback.compresses(&state) {
+    let mount = writeback.compression();
+    if !state.is_file() || !compresses(mount, &state) {
         return None;
     }
     let dirty = state.dirty.as_ref()?;
@@ -141,7 +142,7 @@ fn copy(writeback: &Writeback, inode: &Inode, most: u64) -> Option<Packed> {
     let property = xattrs::get(&writeback.core.view(), inode.id, PROPERTY).unwrap_or_default();
     let plan = match state.compress_next {
         Some(method) => Plan { method, force: true, marks: false },
-        None => plan(writeback.compress, property.as_deref()),
+        None => plan(mount, property.as_deref()),
     };
     let end = dirty.run_end(start).min(start + most);
     let content = dirty.slices(start, end).concat();

@@ -125,7 +125,8 @@ FUSE's -o options
     nosuid, nodev, noexec, fsname=NAME, max_read=N, max_write=N
 
 `-o remount,ro DIR` makes a mount read-only, and returns when all is on the medium;
-remount,rw makes it writable again.
+remount,rw makes it writable again. remount,compress=HOW (or compress-force=HOW, compress=no)
+changes what is compressed from then on; no other option of the volume can be changed.
 
 Options of the kernel's btrfs without effect here (autodefrag, ssd, ...) are told in a line.
 
@@ -241,7 +242,7 @@ fn start(mut words: Words) -> Result<Exit> {
         let point = args::some(words.operands, "the mount point")?.pop().unwrap_or_default();
         let point = mounts::real_path(Path::new(&point));
         let point = point.map_err(|e| Error::io(Path::new("the mount point"), &e))?;
-        return remount::remount(&point, words.options.flags());
+        return remount::remount(&point, &words.options);
     }
     let [image, point] = <[OsString; 2]>::try_from(words.operands)
         .map_err(|_| Error::usage("expected an image and a directory"))?;

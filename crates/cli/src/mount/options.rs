@@ -39,6 +39,8 @@ pub struct MountOptions {
     help: &'static str,
     /// Options without effect.
     ignored: Vec<String>,
+    /// All of them, as they were written.
+    named: Vec<String>,
 }
 
 /// For mount(8), systemd and people, not for the file system.
@@ -126,8 +128,20 @@ impl MountOptions {
     pub fn apply(&mut self, list: &str, lenient: bool) -> Result<()> {
         for option in list.split(',').filter(|option| !option.is_empty()) {
             self.one(option, lenient)?;
+            self.named.push(option.into());
         }
         Ok(())
+    }
+
+    /// As they were written.
+    pub fn named(&self) -> impl Iterator<Item = &str> {
+        self.named.iter().map(String::as_str)
+    }
+
+    /// All that was said of how the server works, to be compared.
+    pub fn settings(&self) -> String {
+        let whose = (&self.config, self.map_owner);
+        format!("{:?}", (&self.fs, whose, &self.limits, self.plain, self.no_sandbox, &self.log))
     }
 
     fn one(&mut self, option: &str, lenient: bool) -> Result<()> {

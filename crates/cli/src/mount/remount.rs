@@ -4,13 +4,16 @@
 //!
 //! mount(8) tells the kernel alone unless it finds our helper, so a thread of the server
 //! looks at the mount table whenever that changes. The helper also makes sure: it asks the
-//! server before the mount turns writable, and returns when it has followed.
+//! server before the mount turns writable, and returns when it has followed. What the kernel
+//! knows nothing of, compression, the helper alone can change: it tells the server.
 //!
 //! Invariant: when the helper returned from `ro`, all is on the medium, and nothing is
 //! written there until it turns writable.
 
+use super::changes;
 use super::control::{Waiter, wake_if_stopped};
 use super::monitor::Monitor;
+use super::options::MountOptions;
 use crate::error::{Error, Exit, Result, io_text};
 use crate::mounts::{self, MountEntry};
 use crate::sys;
@@ -20,8 +23,16 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+/// What helps where a remount cannot.
+const ANEW: &str = "unmount it, and mount it anew";
 /// The server may have to commit.
 const TO_FOLLOW: Duration = Duration::from_secs(120);
+
+/// Questions of the helper; a list of options follows the last two.
+const FOLLOW: &str = "follow";
+const PREPARE: &str = "prepare to write";
+const MAY_CHANGE: &str = "may remount with ";
+const CHANGE: &str = "remount with ";
 
 /// The server's side.
 pub struct Follower {
@@ -30,18 +41,50 @@ pub struct Follower {
     table: mounts::Watch,
     /// The mount's `major:minor`.
     device: String,
+    /// What it was mounted with.
+    options: MountOptions,
     /// One at a time.
     turn: Mutex<()>,
 }
 
 impl Follower {
-    pub fn new(fs: Weak<BtrfsFs>, monitor: Arc<Monitor>, device: String) -> io::Result<Follower> {
+    pub fn new(
+        fs: Weak<BtrfsFs>,
+        monitor: Arc<Monitor>,
+        device: String,
+        options: MountOptions,
+    ) -> io::Result<Follower> {
         let table = mounts::Watch::new()?;
-        Ok(Follower { fs, monitor, table, device, turn: Mutex::new(()) })
+        Ok(Follower { fs, monitor, table, device, options, turn: Mutex::new(()) })
+    }
+
+    /// What an owner asks for; why not, if it cannot be done.
+    pub fn asked(&self, question: &str) -> std::result::Result<(), String> {
+        if let Some(list) = question.strip_prefix(MAY_CHANGE) {
+            return changes::compression(&self.options, list).map(drop);
+        }
+        if let Some(list) = question.strip_prefix(CHANGE) {
+            return self.change(list);
+        }
+        match question {
+            FOLLOW => self.follow(),
+            PREPARE => self.prepare_to_write(),
+            _ => Err("it cannot do that".into()),
+        }
+    }
+
+    fn change(&self, list: &str) -> std::result::Result<(), String> {
+        if let Some(compress) = changes::compression(&self.options, list)?
+            && let Some(fs) = self.fs.upgrade()
+        {
+            fs.set_compression(compress);
+            tracing::info!("remounted with {list}");
+        }
+        Ok(())
     }
 
     /// Does as the mount table says; why not, if it cannot.
-    pub fn follow(&self) -> std::result::Result<(), String> {
+    fn follow(&self) -> std::result::Result<(), String> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(fs) = self.fs.upgrade() else { return Ok(()) };
         let all = self.table.all().map_err(|e| e.to_string())?;
@@ -75,7 +118,7 @@ impl Follower {
     }
 
     /// Before the kernel lets writers in.
-    pub fn prepare_to_write(&self) -> std::result::Result<(), String> {
+    fn prepare_to_write(&self) -> std::result::Result<(), String> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(fs) = self.fs.upgrade() else { return Err("it is being closed".into()) };
         if fs.is_still() {
@@ -108,9 +151,8 @@ fn writable(fs: &BtrfsFs) {
     tracing::info!("remounted read-write");
 }
 
-/// The helper's side: remounts what is on `point`, with mount(2)'s `flags` (without
-/// MS_REMOUNT).
-pub fn remount(point: &Path, flags: libc::c_ulong) -> Result<Exit> {
+/// The helper's side: remounts what is on `point`, with `options`.
+pub fn remount(point: &Path, options: &MountOptions) -> Result<Exit> {
     let about = |what: String| Error::about(point.display(), what);
     let entry = mounts::on(point).map_err(|e| Error::io(point, &e))?;
     let ours = |entry: &MountEntry| entry.is_fuse() && entry.kind.ends_with(".spinney");
@@ -122,21 +164,38 @@ pub fn remount(point: &Path, flags: libc::c_ulong) -> Result<Exit> {
         Some(Some(why)) => Err(why),
         _ => Err("the server does not answer".into()),
     };
+    let changes = changes::of_the_server(options);
+    let ask_about = |question: &str| match changes.as_str() {
+        "" => Ok(()),
+        list => ask(&format!("{question}{list}")),
+    };
+    ask_about(MAY_CHANGE).map_err(|why| about(why).remedy(ANEW))?;
+    if !changes::is_of_the_server_alone(options) {
+        tell_kernel(point, options.flags(), &ask)?;
+    }
+    ask_about(CHANGE).map_err(|why| about(format!("remounted, but {why}")))?;
+    Ok(Exit::Done)
+}
+
+/// `flags` are mount(2)'s, without MS_REMOUNT.
+fn tell_kernel(
+    point: &Path,
+    flags: libc::c_ulong,
+    ask: &dyn Fn(&str) -> std::result::Result<(), String>,
+) -> Result<()> {
+    let about = |what: String| Error::about(point.display(), what);
     if flags & libc::MS_RDONLY == 0 {
-        ask("prepare to write").map_err(|why| {
-            about(format!("cannot be remounted read-write: {why}"))
-                .remedy("unmount it, and mount it anew")
-        })?;
+        ask(PREPARE)
+            .map_err(|why| about(format!("cannot be remounted read-write: {why}")).remedy(ANEW))?;
     }
     if let Err(error) = sys::remount(point, flags) {
         // It may have been prepared for what did not come.
-        let _ = ask("follow");
+        let _ = ask(FOLLOW);
         let what = match error.kind() {
             io::ErrorKind::ResourceBusy => "files are open for writing".into(),
             _ => io_text(&error),
         };
         return Err(about(format!("remounting: {what}")));
     }
-    ask("follow").map_err(|why| about(format!("remounted, but {why}")))?;
-    Ok(Exit::Done)
+    ask(FOLLOW).map_err(|why| about(format!("remounted, but {why}")))
 }

@@ -88,7 +88,7 @@ fn serve_logged(
     };
     let point = session.unmounter().mountpoint().to_owned();
     let number = device_on(&point);
-    let follower = number.as_deref().and_then(|number| follow(&fs, monitor, number));
+    let follower = number.as_deref().and_then(|number| follow(request, &fs, monitor, number));
     let receivers = receivers(request, &fs);
     let hearing = Hearing { answers: answers(request, follower), receivers: receivers.clone() };
     let mut control = listen(&point, hearing);
@@ -242,8 +242,7 @@ fn answers(request: &Request, follower: Option<Arc<Follower>>) -> Answers {
     Arc::new(move |question, asker| match (question, &follower) {
         ("status", _) => again::status(read_only || is_still(&follower), &subvol),
         _ if asker == Asker::Stranger => "only root and the user who mounted it may ask".into(),
-        ("follow", Some(follower)) => done(follower.follow()),
-        ("prepare to write", Some(follower)) => done(follower.prepare_to_write()),
+        (question, Some(follower)) => done(follower.asked(question)),
         _ => "it cannot do that".into(),
     })
 }
@@ -253,9 +252,15 @@ fn done(result: std::result::Result<(), String>) -> String {
 }
 
 /// Remounts of the mount `number` are noticed from here on.
-fn follow(fs: &Arc<BtrfsFs>, monitor: &Arc<Monitor>, number: &str) -> Option<Arc<Follower>> {
+fn follow(
+    request: &Request,
+    fs: &Arc<BtrfsFs>,
+    monitor: &Arc<Monitor>,
+    number: &str,
+) -> Option<Arc<Follower>> {
     let unnoticed = |why: String| tracing::warn!("remounts are not noticed: {why}");
-    let follower = Follower::new(Arc::downgrade(fs), monitor.clone(), number.to_owned());
+    let (fs, options) = (Arc::downgrade(fs), request.options.clone());
+    let follower = Follower::new(fs, monitor.clone(), number.to_owned(), options);
     let follower = Arc::new(follower.inspect_err(|e| unnoticed(e.to_string())).ok()?);
     let watching = follower.clone();
     let started = start_thread("remounts", move || watching.watch());

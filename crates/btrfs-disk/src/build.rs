@@ -16,15 +16,20 @@ use crate::{Generation, Geometry, Logical, TreeId};
 /// What a header says beside its contents.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NodeIdentity {
+    /// Where the node is to lie.
     pub logical: Logical,
+    /// The commit that makes it.
     pub generation: Generation,
+    /// The tree that it is made for.
     pub owner: TreeId,
 }
 
 /// One item on its way into a leaf.
 #[derive(Clone, Copy, Debug)]
 pub struct LeafItem<'a> {
+    /// Its key, larger than that of the item in front of it.
     pub key: Key,
+    /// Its data; with an item header it has to fit the leaf.
     pub data: &'a [u8],
 }
 

@@ -6,17 +6,24 @@
 use crate::error::{Error, Result};
 use std::hash::Hasher;
 
+/// Bytes that nodes and superblocks have in front for a digest, whatever its type.
 pub const CSUM_FIELD: usize = 32;
 
+/// The superblock's `csum_type`: one for nodes, superblocks and content alike.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ChecksumType {
+    /// 0: CRC-32C, 4 bytes.
     Crc32c,
+    /// 1: XXH64 of seed 0, 8 bytes.
     Xxhash64,
+    /// 2: SHA-256, 32 bytes.
     Sha256,
+    /// 3: BLAKE2b of 256 bits, 32 bytes.
     Blake2b,
 }
 
 impl ChecksumType {
+    /// The type that a superblock's number means; `Unsupported` if the format has no such number.
     pub fn from_disk(value: u16) -> Result<ChecksumType> {
         Ok(match value {
             0 => ChecksumType::Crc32c,
@@ -27,6 +34,7 @@ impl ChecksumType {
         })
     }
 
+    /// The number in the superblock.
     pub fn to_disk(self) -> u16 {
         match self {
             ChecksumType::Crc32c => 0,
@@ -36,6 +44,7 @@ impl ChecksumType {
         }
     }
 
+    /// The name that `mkfs.btrfs --csum` has for it.
     pub fn name(self) -> &'static str {
         match self {
             ChecksumType::Crc32c => "crc32c",

@@ -4,6 +4,7 @@ use crate::{Key, Logical};
 use std::fmt;
 use std::io;
 
+/// What can fail as [`Error`] says.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What cannot be true.
@@ -24,15 +25,20 @@ pub enum DamageKind {
 /// Something on the medium that cannot be true. Says where as far as it is known.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Corrupt {
+    /// Which claim is wrong.
     pub kind: DamageKind,
+    /// What is wrong, in a few words, without the place.
     pub what: String,
+    /// The node, extent or chunk where it was met.
     pub logical: Option<Logical>,
+    /// The item where it was met.
     pub key: Option<Key>,
     /// Of a chunk with several, from 0: the first that is bad where all are.
     pub copy: Option<u32>,
 }
 
 impl Corrupt {
+    /// A structure that cannot be true; where it is gets added by those who know it.
     pub fn new(what: impl Into<String>) -> Corrupt {
         Corrupt {
             kind: DamageKind::Structure,
@@ -43,21 +49,25 @@ impl Corrupt {
         }
     }
 
+    /// The same of another kind.
     pub fn kind(mut self, kind: DamageKind) -> Corrupt {
         self.kind = kind;
         self
     }
 
+    /// The same, met in this copy, counted from 0.
     pub fn copy(mut self, copy: usize) -> Corrupt {
         self.copy = u32::try_from(copy).ok();
         self
     }
 
+    /// The same, met at this address, unless an address is known already.
     pub fn at(mut self, logical: Logical) -> Corrupt {
         self.logical.get_or_insert(logical);
         self
     }
 
+    /// The same, met in this item, unless an item is known already.
     pub fn key(mut self, key: Key) -> Corrupt {
         self.key.get_or_insert(key);
         self
@@ -78,6 +88,7 @@ impl fmt::Display for Corrupt {
 
 impl std::error::Error for Corrupt {}
 
+/// Why something failed, apart by who has to act on it.
 #[derive(Debug)]
 pub enum Error {
     /// The device failed.
@@ -95,6 +106,7 @@ pub enum Error {
 }
 
 impl Error {
+    /// The device's error `source`, met where `context` says.
     pub fn io(context: impl Into<String>, source: io::Error) -> Error {
         Error::Io { context: context.into(), source }
     }
@@ -107,6 +119,7 @@ impl Error {
         }
     }
 
+    /// Damage of which no place is known.
     pub fn corrupt(what: impl Into<String>) -> Error {
         Error::Corrupt(Corrupt::new(what))
     }

@@ -10,11 +10,15 @@ use crate::node::{HEADER_SIZE, ITEM_SIZE, KEY_PTR_SIZE};
 /// Sizes that rule a volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Geometry {
+    /// Bytes of a sector: content, its checksums and free space are counted in them.
     pub sector_size: u32,
+    /// Bytes of a node of any tree.
     pub node_size: u32,
+    /// Type of all checksums.
     pub csum: ChecksumType,
     /// The UUID that node headers carry (metadata_uuid where it is set).
     pub metadata_uuid: [u8; 16],
+    /// The UUID of the chunk tree, which every node header repeats.
     pub chunk_tree_uuid: [u8; 16],
 }
 

@@ -32,6 +32,7 @@ pub(crate) fn len32(len: usize) -> u32 {
 
 /// A struct of the format with one size.
 pub trait FixedSize: Sized {
+    /// Bytes that it takes, its members without gaps.
     const SIZE: usize;
     /// Name and size of each member, in order: for whoever shows or damages them one by one.
     const MEMBERS: &'static [(&'static str, usize)];
@@ -39,6 +40,7 @@ pub trait FixedSize: Sized {
     fn read(bytes: &[u8]) -> Result<Self, Corrupt>;
     /// Writes into the first `SIZE` bytes of `out`.
     fn write(&self, out: &mut [u8]);
+    /// Its bytes.
     fn to_vec(&self) -> Vec<u8> {
         let mut out = vec![0; Self::SIZE];
         self.write(&mut out);

@@ -12,26 +12,43 @@ use crate::le::FixedSize;
 use crate::le::index;
 use crate::{Generation, Logical, TreeId};
 
+/// Bytes of a node's [`Header`].
 pub const HEADER_SIZE: usize = 101;
+/// Bytes of an item header in a leaf: key, offset and length of the data.
 pub const ITEM_SIZE: usize = 25;
+/// Bytes of a pointer in an interior node: key, address and generation.
 pub const KEY_PTR_SIZE: usize = 33;
+/// No node has this level: the highest root has the one below.
 pub const MAX_LEVEL: u8 = 8;
 
+/// A bit of [`Header::flags`]: all nodes on a device have it.
 pub const FLAG_WRITTEN: u64 = 1;
+/// A bit of [`Header::flags`]: relocation made the node, so trees may share it that have no
+/// snapshot since.
 pub const FLAG_RELOC: u64 = 2;
 /// Backref revision 1 ("mixed") in the top byte of the flags.
 pub const BACKREF_REV_SHIFT: u32 = 56;
 
 le_struct! {
+    /// What each node begins with.
     pub struct Header[101] {
+        /// Checksum of all that is behind this field, to the node's end; behind the digest zeros.
         csum: [u8; 32],
+        /// The volume's: [`Geometry::metadata_uuid`](crate::Geometry).
         fsid: [u8; 16],
+        /// The node's own logical address.
         bytenr: Logical,
+        /// [`FLAG_WRITTEN`], [`FLAG_RELOC`], and in the top byte the revision of back-references.
         flags: u64,
+        /// The same in all nodes of a volume.
         chunk_tree_uuid: [u8; 16],
+        /// The commit that wrote the node.
         generation: Generation,
+        /// The tree that the node was made for; others may share it.
         owner: TreeId,
+        /// Items of a leaf, pointers of an interior node.
         nritems: u32,
+        /// 0 for a leaf; for others one more than that of their children.
         level: u8,
     }
 }
@@ -39,11 +56,15 @@ le_struct! {
 /// What an interior node says of one child.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChildPtr {
+    /// The child's first key.
     pub key: Key,
+    /// Where the child lies.
     pub logical: Logical,
+    /// The commit that wrote the child.
     pub generation: Generation,
 }
 
+/// A node of a tree whose bytes the gate let through, or the builder made.
 pub struct Node {
     bytes: Box<[u8]>,
     header: Header,
@@ -67,38 +88,47 @@ impl Node {
         Node { bytes, header }
     }
 
+    /// What the node says of itself.
     pub fn header(&self) -> &Header {
         &self.header
     }
 
+    /// All of the node. The checksum of one that was built is still to be set.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
+    /// Where it lies.
     pub fn logical(&self) -> Logical {
         self.header.bytenr
     }
 
+    /// The commit that wrote it.
     pub fn generation(&self) -> Generation {
         self.header.generation
     }
 
+    /// The tree that it was made for; it may be another's, too.
     pub fn owner(&self) -> TreeId {
         self.header.owner
     }
 
+    /// 0 for a leaf; for others one more than that of their children.
     pub fn level(&self) -> u8 {
         self.header.level
     }
 
+    /// Whether it has items, not pointers.
     pub fn is_leaf(&self) -> bool {
         self.header.level == 0
     }
 
+    /// Items of a leaf, pointers of an interior node.
     pub fn len(&self) -> usize {
         index(self.header.nritems)
     }
 
+    /// Whether it has none: only the root of an empty tree.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -109,6 +139,7 @@ impl Node {
         HEADER_SIZE + slot * stride
     }
 
+    /// The key of the item or pointer at `slot`; panics behind the last.
     pub fn key(&self, slot: usize) -> Key {
         let at = self.entry_at(slot);
         Key::read(self.bytes[at..at + KEY_SIZE].try_into().expect("sized"))
@@ -168,6 +199,7 @@ impl Node {
         }
     }
 
+    /// The keys of all items or pointers, ascending.
     pub fn keys(&self) -> impl Iterator<Item = Key> + '_ {
         (0..self.len()).map(|slot| self.key(slot))
     }
@@ -177,6 +209,7 @@ impl Node {
         (0..self.len()).map(|slot| (self.key(slot), self.data(slot)))
     }
 
+    /// All pointers of an interior node in order; panics on a leaf that has items.
     pub fn children(&self) -> impl Iterator<Item = ChildPtr> + '_ {
         (0..self.len()).map(|slot| self.child(slot))
     }

@@ -10,49 +10,88 @@ use crate::le::FixedSize;
 use crate::le::{index, len32};
 use crate::{Generation, Geometry, Logical};
 
+/// Bytes of one copy.
 pub const SUPER_SIZE: usize = 4096;
+/// `_BHRfS_M` as a little-endian number.
 pub const MAGIC: u64 = 0x4D5F_5366_5248_425F;
 /// Offsets of the copies on a device, in bytes.
 pub const COPIES: [u64; 3] = [64 << 10, 64 << 20, 256 << 30];
+/// Bytes that a superblock has for system chunks.
 pub const SYS_CHUNK_ARRAY_SIZE: usize = 2048;
+/// How many sets of roots a superblock keeps for rescue.
 pub const BACKUP_ROOTS: usize = 4;
 
 le_struct! {
     /// The members of the superblock in front of `dev_item`'s followers.
     pub struct SuperFields[811] {
+        /// Checksum of all that is behind this field, to the end of the copy.
         csum: [u8; 32],
+        /// The volume's UUID, as users see it.
         fsid: [u8; 16],
+        /// Where on the device this copy lies, in bytes.
         bytenr: u64,
+        /// 1 (written); from bit 32 on what is special: a seed, a dump of metadata alone.
         flags: u64,
+        /// [`MAGIC`].
         magic: u64,
+        /// The commit that wrote it.
         generation: Generation,
+        /// The root node of the root tree.
         root: Logical,
+        /// The root node of the chunk tree.
         chunk_root: Logical,
+        /// The root node of the tree of log trees; 0: no log is to be replayed.
         log_root: Logical,
+        /// No longer used.
         log_root_transid: u64,
+        /// Bytes of all devices together.
         total_bytes: u64,
+        /// Bytes that trees refer to, in all block groups; copies are not counted.
         bytes_used: u64,
+        /// The directory in the root tree that names the default subvolume: 6.
         root_dir_objectid: u64,
+        /// Devices that belong to the volume.
         num_devices: u64,
+        /// Bytes of a sector.
         sectorsize: u32,
+        /// Bytes of a node.
         nodesize: u32,
+        /// As `nodesize`: once leaves had a size of their own.
         unused_leafsize: u32,
+        /// As `sectorsize`; nothing goes by it.
         stripesize: u32,
+        /// Bytes of the array of system chunks that are used.
         sys_chunk_array_size: u32,
+        /// The commit that wrote the root node of the chunk tree.
         chunk_root_generation: Generation,
+        /// Features that may be there unknown to who reads or writes; none has a name.
         compat_flags: u64,
+        /// Features that may be unknown to who only reads: bits of `compat_ro`.
         compat_ro_flags: u64,
+        /// Features that must be known: bits of `incompat`.
         incompat_flags: u64,
+        /// A [`ChecksumType`] as its number.
         csum_type: u16,
+        /// Level of the root tree's root node.
         root_level: u8,
+        /// Level of the chunk tree's root node.
         chunk_root_level: u8,
+        /// Level of the root node of the tree of log trees.
         log_root_level: u8,
+        /// Of the device that this copy lies on.
         dev_item: DevItem,
+        /// The user's name for the volume; it ends at the first zero.
         label: [u8; 256],
+        /// The commit that the version 1 space cache is of; 0 or `u64::MAX`: there is none.
         cache_generation: u64,
+        /// The last commit by one who keeps the UUID tree; if it is not `generation` that may be
+        /// wrong.
         uuid_tree_generation: u64,
+        /// The UUID in node headers, with METADATA_UUID; else zeros.
         metadata_uuid: [u8; 16],
+        /// How many extent trees there are, with EXTENT_TREE_V2; else 0.
         nr_global_roots: u64,
+        /// Nobody's yet: zeros.
         reserved: [u8; 216],
     }
 }
@@ -60,28 +99,51 @@ le_struct! {
 le_struct! {
     /// One of four sets of roots of recent commits, for rescue.
     pub struct RootBackup[168] {
+        /// The root node of the root tree.
         tree_root: Logical,
+        /// The commit that wrote that node, and that the whole set is of.
         tree_root_gen: Generation,
+        /// The root node of the chunk tree.
         chunk_root: Logical,
+        /// The commit that wrote that node.
         chunk_root_gen: Generation,
+        /// The root node of the extent tree.
         extent_root: Logical,
+        /// The commit that wrote that node.
         extent_root_gen: Generation,
+        /// The root node of the top level subvolume.
         fs_root: Logical,
+        /// The commit that wrote that node.
         fs_root_gen: Generation,
+        /// The root node of the device tree.
         dev_root: Logical,
+        /// The commit that wrote that node.
         dev_root_gen: Generation,
+        /// The root node of the checksum tree.
         csum_root: Logical,
+        /// The commit that wrote that node.
         csum_root_gen: Generation,
+        /// The superblock's member of that commit, in bytes.
         total_bytes: u64,
+        /// The superblock's member of that commit, in bytes.
         bytes_used: u64,
+        /// The superblock's member of that commit.
         num_devices: u64,
+        /// Nobody's yet: zeros.
         unused: [u8; 32],
+        /// Level of the root tree's root node.
         tree_root_level: u8,
+        /// Level of the chunk tree's root node.
         chunk_root_level: u8,
+        /// Level of the extent tree's root node.
         extent_root_level: u8,
+        /// Level of the top level subvolume's root node.
         fs_root_level: u8,
+        /// Level of the device tree's root node.
         dev_root_level: u8,
+        /// Level of the checksum tree's root node.
         csum_root_level: u8,
+        /// Nobody's yet: zeros.
         unused_8: [u8; 10],
     }
 }
@@ -93,11 +155,14 @@ const BACKUPS_AT: usize = ARRAY_AT + SYS_CHUNK_ARRAY_SIZE;
 /// Where the unused end begins.
 pub const TAIL_AT: usize = BACKUPS_AT + BACKUP_ROOTS * RootBackup::SIZE;
 
+/// One copy of the superblock, taken apart.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Superblock {
+    /// All that stands in front of the system chunks.
     pub fields: SuperFields,
     /// (key, chunk item) pairs of the SYSTEM chunks; exactly `sys_chunk_array_size` bytes.
     pub sys_chunks: Vec<u8>,
+    /// Roots of recent commits; who writes a commit replaces the oldest.
     pub backups: [RootBackup; BACKUP_ROOTS],
     /// Bytes behind the backups, carried unchanged.
     pub tail: Vec<u8>,
@@ -158,6 +223,7 @@ impl Superblock {
         Ok(out)
     }
 
+    /// The commit that it is the end of.
     pub fn generation(&self) -> Generation {
         self.fields.generation
     }
@@ -182,6 +248,7 @@ impl Superblock {
         })
     }
 
+    /// The user's name for the volume, without the zeros behind it; any bytes.
     pub fn label(&self) -> &[u8] {
         let label = &self.fields.label;
         &label[..label.iter().position(|b| *b == 0).unwrap_or(label.len())]

@@ -47,13 +47,16 @@ pub(crate) use ensure;
 /// What the pointer to a node promised.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Expect {
+    /// Where the node has to lie: its header repeats it.
     pub logical: Logical,
+    /// One less than the level of the node that points to it.
     pub level: u8,
     /// `None` where no pointer says it (rescue walks).
     pub generation: Option<Generation>,
     /// The tree through which the node was reached; a shared node may carry another
     /// subvolume's id, never one of another kind.
     pub owner: Option<TreeId>,
+    /// The key beside the pointer, which is the node's first; `None` for a root.
     pub first_key: Option<Key>,
 }
 

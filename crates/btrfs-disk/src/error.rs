@@ -92,7 +92,12 @@ impl std::error::Error for Corrupt {}
 #[derive(Debug)]
 pub enum Error {
     /// The device failed.
-    Io { context: String, source: io::Error },
+    Io {
+        /// What was being done, and where.
+        context: String,
+        /// What the device or its driver answered.
+        source: io::Error,
+    },
     /// The device answered with something that cannot be true.
     Corrupt(Corrupt),
     /// There is no volume at all: nothing on the device says that it is one.

@@ -8,6 +8,7 @@
 //! [`check`]'s gate accepted its bytes or [`build`] made them.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(unreachable_pub))]
+#![deny(missing_docs)]
 // Where bytes become numbers a cut one is a wrong answer; tests make bytes of their own.
 #![cfg_attr(not(test), deny(clippy::as_conversions))]
 

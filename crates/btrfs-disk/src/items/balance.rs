@@ -45,18 +45,32 @@ pub mod balance_filter {
 le_struct! {
     /// Which chunks of one type a balance moves.
     pub struct BalanceFilter[136] {
+        /// Bits of profiles ([`balance_filter::PROFILES`]).
         profiles: u64,
+        /// Percent of a chunk that is used ([`balance_filter::USAGE`],
+        /// [`balance_filter::USAGE_RANGE`]).
         usage: u64,
+        /// A device's number ([`balance_filter::DEVID`]).
         devid: u64,
+        /// First byte on a device ([`balance_filter::DRANGE`]).
         pstart: u64,
+        /// The byte behind the last on a device.
         pend: u64,
+        /// First logical address ([`balance_filter::VRANGE`]).
         vstart: u64,
+        /// The logical address behind the last.
         vend: u64,
+        /// Bit of the profile that chunks get ([`balance_filter::CONVERT`]).
         target: u64,
+        /// Bits of [`balance_filter`].
         flags: u64,
+        /// Chunks ([`balance_filter::LIMIT`], [`balance_filter::LIMIT_RANGE`]).
         limit: u64,
+        /// Fewest stripes of a chunk ([`balance_filter::STRIPES_RANGE`]).
         stripes_min: u32,
+        /// Most stripes of a chunk.
         stripes_max: u32,
+        /// Nobody's yet: zeros.
         spare: [u8; 48],
     }
 }
@@ -64,10 +78,15 @@ le_struct! {
 le_struct! {
     /// Under the key (-4, TEMPORARY_ITEM, 0) of the root tree.
     pub struct BalanceItem[448] {
+        /// Bits of [`balance_flags`].
         flags: u64,
+        /// Which chunks for content, if the flags have that type.
         data: BalanceFilter,
+        /// Which chunks for nodes, if the flags have that type.
         metadata: BalanceFilter,
+        /// Which chunks for the chunk tree, if the flags have that type.
         system: BalanceFilter,
+        /// Nobody's yet: zeros.
         spare: [u8; 32],
     }
 }

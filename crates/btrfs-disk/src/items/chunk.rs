@@ -4,49 +4,83 @@ use crate::error::Corrupt;
 use crate::le::FixedSize;
 
 le_struct! {
+    /// A device of the volume.
     pub struct DevItem[98] {
+        /// Its number, from 1 on; also its key's offset.
         devid: u64,
+        /// Bytes of the device that the volume may use.
         total_bytes: u64,
         /// Bytes of the device that chunks occupy.
         bytes_used: u64,
+        /// What its I/O is to be aligned to, in bytes; the sector size.
         io_align: u32,
+        /// What its I/O is to be a multiple of, in bytes; the sector size.
         io_width: u32,
+        /// Bytes of a sector, as in the superblock.
         sector_size: u32,
+        /// Nobody's yet: 0.
         kind: u64,
+        /// The commit that added it to a volume in use; 0 for what mkfs made.
         generation: u64,
+        /// Nobody's yet: 0.
         start_offset: u64,
+        /// Nobody's yet: 0.
         dev_group: u32,
+        /// Nobody's yet: 0.
         seek_speed: u8,
+        /// Nobody's yet: 0.
         bandwidth: u8,
+        /// The device's own UUID.
         uuid: [u8; 16],
+        /// The UUID that node headers carry.
         fsid: [u8; 16],
     }
 }
 
 le_struct! {
-    pub struct Stripe[32] { devid: u64, offset: u64, dev_uuid: [u8; 16] }
+    /// Where one stripe of a chunk lies.
+    pub struct Stripe[32] {
+        /// The device that has it.
+        devid: u64,
+        /// Where on the device it begins, in bytes.
+        offset: u64,
+        /// UUID of the device.
+        dev_uuid: [u8; 16],
+    }
 }
 
 le_struct! {
     /// A chunk without its stripes; its key's offset is its logical start.
     pub struct ChunkFields[48] {
+        /// Bytes of the logical space.
         length: u64,
         /// Always the extent tree (2).
         owner: u64,
+        /// Bytes on one device before it is the next one's turn:
+        /// [`STRIPE_LEN`](crate::ids::STRIPE_LEN).
         stripe_len: u64,
         /// `block_group` flags.
         kind: u64,
+        /// What I/O is to be aligned to, in bytes; `stripe_len`, or the sector size in mkfs' first
+        /// chunk.
         io_align: u32,
+        /// What I/O is to be a multiple of, in bytes; as `io_align`.
         io_width: u32,
+        /// Bytes of a sector, as in the superblock.
         sector_size: u32,
+        /// Stripes that follow.
         num_stripes: u16,
+        /// How many copies RAID10 has of each stripe: 2; other profiles have 0 or 1 here.
         sub_stripes: u16,
     }
 }
 
+/// A CHUNK_ITEM: a range of the logical space, and where it lies.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Chunk {
+    /// What it has in front of its stripes; `num_stripes` is their number.
     pub fields: ChunkFields,
+    /// Where its copies or parts lie; of DUP two on one device.
     pub stripes: Vec<Stripe>,
 }
 
@@ -70,6 +104,7 @@ impl Chunk {
         ChunkFields::SIZE + self.stripes.len() * Stripe::SIZE
     }
 
+    /// The data of its item.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut out = self.fields.to_vec();
         for stripe in &self.stripes {
@@ -80,15 +115,29 @@ impl Chunk {
 }
 
 le_struct! {
+    /// The part of a device that a chunk takes; its key has the device and where on it.
     pub struct DevExtent[48] {
+        /// Always the chunk tree (3).
         chunk_tree: u64,
+        /// Object id of the CHUNK_ITEM: 256.
         chunk_objectid: u64,
+        /// Logical start of the chunk.
         chunk_offset: u64,
+        /// Bytes of the device.
         length: u64,
+        /// As in node headers.
         chunk_tree_uuid: [u8; 16],
     }
 }
 
 le_struct! {
-    pub struct BlockGroupItem[24] { used: u64, chunk_objectid: u64, flags: u64 }
+    /// A block group; its key has its logical start and its length.
+    pub struct BlockGroupItem[24] {
+        /// Bytes that trees refer to; copies are not counted.
+        used: u64,
+        /// Object id of its CHUNK_ITEM: 256.
+        chunk_objectid: u64,
+        /// `block_group` bits: the type and the profile of its chunk.
+        flags: u64,
+    }
 }

@@ -6,28 +6,43 @@ use crate::key::Key;
 use crate::le::FixedSize;
 use crate::le::len16;
 
+/// Bytes of the longest name, of a file or an attribute.
 pub const MAX_NAME: usize = 255;
 
 pub mod dir_type {
     //! `BTRFS_FT_*` values of `DirFields::kind`.
+    /// Not said.
     pub const UNKNOWN: u8 = 0;
+    /// A file.
     pub const REG_FILE: u8 = 1;
+    /// A directory or a subvolume.
     pub const DIR: u8 = 2;
+    /// A character device.
     pub const CHRDEV: u8 = 3;
+    /// A block device.
     pub const BLKDEV: u8 = 4;
+    /// A FIFO.
     pub const FIFO: u8 = 5;
+    /// A socket.
     pub const SOCK: u8 = 6;
+    /// A symbolic link.
     pub const SYMLINK: u8 = 7;
+    /// No file: the entry is an extended attribute.
     pub const XATTR: u8 = 8;
 }
 
 le_struct! {
+    /// An entry up to its name; behind that stands an attribute's value.
     pub struct DirFields[30] {
         /// Key of what the name stands for: an INODE_ITEM or a ROOT_ITEM; zero for an xattr.
         location: Key,
+        /// The commit that made the entry.
         transid: u64,
+        /// Bytes of the value; 0 for a directory's entry.
         data_len: u16,
+        /// Bytes of the name.
         name_len: u16,
+        /// One of [`dir_type`].
         kind: u8,
     }
 }
@@ -35,15 +50,20 @@ le_struct! {
 /// One entry, borrowed from its item.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DirItem<'a> {
+    /// Key of what the name stands for: an INODE_ITEM or a ROOT_ITEM; zero for an xattr.
     pub location: Key,
+    /// The commit that made the entry.
     pub transid: u64,
+    /// One of [`dir_type`].
     pub kind: u8,
+    /// At most [`MAX_NAME`] bytes, neither 0 nor `/` among a file's.
     pub name: &'a [u8],
     /// An xattr's value; empty for a directory entry.
     pub value: &'a [u8],
 }
 
 impl<'a> DirItem<'a> {
+    /// Writes it behind what `out` has; name and value fit their 16-bit lengths.
     pub fn append_to(&self, out: &mut Vec<u8>) {
         let fields = DirFields {
             location: self.location,
@@ -57,6 +77,7 @@ impl<'a> DirItem<'a> {
         out.extend_from_slice(self.value);
     }
 
+    /// The data of an item that has this entry alone.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(DirFields::SIZE + self.name.len() + self.value.len());
         self.append_to(&mut out);

@@ -12,43 +12,79 @@ use crate::le::FixedSize;
 
 pub mod extent_flags {
     //! `BTRFS_EXTENT_FLAG_*` and `BTRFS_BLOCK_FLAG_FULL_BACKREF`.
+    /// The extent has content.
     pub const DATA: u64 = 1 << 0;
+    /// The extent is a node.
     pub const TREE_BLOCK: u64 = 1 << 1;
+    /// What the node points to is held by the node's address, not by its tree.
     pub const FULL_BACKREF: u64 = 1 << 8;
 }
 
 le_struct! {
-    pub struct ExtentItemFields[24] { refs: u64, generation: u64, flags: u64 }
+    /// What every extent item begins with.
+    pub struct ExtentItemFields[24] {
+        /// References to the extent, inline and separate ones together.
+        refs: u64,
+        /// The commit that allocated it.
+        generation: u64,
+        /// Bits of [`extent_flags`].
+        flags: u64,
+    }
 }
 
 le_struct! {
-    pub struct ExtentDataRef[28] { root: TreeId, objectid: u64, offset: u64, count: u32 }
+    /// A file of a tree refers to content.
+    pub struct ExtentDataRef[28] {
+        /// The tree that has the file's items.
+        root: TreeId,
+        /// The file's inode.
+        objectid: u64,
+        /// Offset of an item in the file less the item's offset into the extent; may wrap.
+        offset: u64,
+        /// Items that refer to the extent so.
+        count: u32,
+    }
 }
 
 le_struct! {
-    pub struct SharedDataRef[4] { count: u32 }
+    /// A leaf refers to content; its address is in the key, or in front of this.
+    pub struct SharedDataRef[4] {
+        /// Items of the leaf that refer to the extent.
+        count: u32,
+    }
 }
 
+/// A reference that stands in the extent item itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InlineRef {
+    /// TREE_BLOCK_REF: a tree holds this tree block.
     TreeBlock {
+        /// The tree.
         root: TreeId,
     },
+    /// SHARED_BLOCK_REF: a node holds this tree block.
     SharedBlock {
+        /// Address of the node.
         parent: u64,
     },
+    /// EXTENT_DATA_REF: a file of a tree holds this content.
     Data(ExtentDataRef),
+    /// SHARED_DATA_REF: a leaf holds this content.
     SharedData {
+        /// Address of the leaf.
         parent: u64,
+        /// Items of the leaf that refer to it.
         count: u32,
     },
     /// Simple quotas: the subvolume that first owned the extent.
     Owner {
+        /// The subvolume.
         root: TreeId,
     },
 }
 
 impl InlineRef {
+    /// Item type of the reference, which is its first byte.
     pub fn kind(&self) -> u8 {
         match self {
             InlineRef::TreeBlock { .. } => kind::TREE_BLOCK_REF,
@@ -138,9 +174,11 @@ impl InlineRef {
 /// A whole EXTENT_ITEM or METADATA_ITEM.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ExtentItem {
+    /// Count, age and flags.
     pub fields: ExtentItemFields,
     /// First key and level: only in an EXTENT_ITEM of a tree block.
     pub block_info: Option<(Key, u8)>,
+    /// The references that have no item of their own, in the order of the item.
     pub inline: Vec<InlineRef>,
 }
 
@@ -175,6 +213,7 @@ impl ExtentItem {
         })
     }
 
+    /// The data of its item.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut out = self.fields.to_vec();
         if let Some((key, level)) = self.block_info {

@@ -7,20 +7,29 @@ use crate::le::FixedSize;
 /// Bytes of an EXTENT_DATA item in front of inline content.
 pub const FILE_EXTENT_INLINE_HEADER: usize = 21;
 
+/// How a file has a range of its content; the discriminant is the format's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum FileExtentKind {
+    /// The content is in the item.
     Inline = 0,
+    /// The content is in an extent, or it is a hole.
     Regular = 1,
+    /// The extent is reserved and reads as zeros.
     Prealloc = 2,
 }
 
+/// How an extent's content is compressed; the discriminant is the format's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Compression {
+    /// Not at all.
     None = 0,
+    /// One zlib stream.
     Zlib = 1,
+    /// Segments of LZO1X, a sector of content each, with their lengths in front.
     Lzo = 2,
+    /// One Zstd frame.
     Zstd = 3,
 }
 
@@ -34,6 +43,7 @@ impl Compression {
         }
     }
 
+    /// What the format's number means; `Corrupt` if it means nothing.
     pub fn from_disk(value: u8) -> Result<Compression, Corrupt> {
         Ok(match value {
             0 => Compression::None,
@@ -48,39 +58,57 @@ impl Compression {
 le_struct! {
     /// All members of a regular or preallocated extent.
     pub struct FileExtentFields[53] {
+        /// The commit that made the extent.
         generation: u64,
         /// Bytes of the whole extent when decompressed.
         ram_bytes: u64,
+        /// [`Compression`] as its number.
         compression: u8,
+        /// Nobody's yet: 0.
         encryption: u8,
+        /// Nobody's yet: 0.
         other_encoding: u16,
+        /// [`FileExtentKind`] as its number.
         kind: u8,
         /// 0: a hole.
         disk_bytenr: Logical,
+        /// Bytes of the whole extent on disk, as it is compressed.
         disk_num_bytes: u64,
         /// Where in the (decompressed) extent this range begins.
         offset: u64,
+        /// Bytes of the file that the item stands for.
         num_bytes: u64,
     }
 }
 
+/// An EXTENT_DATA item, borrowed from its leaf.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FileExtent<'a> {
+    /// The content is in the item.
     Inline {
+        /// The commit that made it.
         generation: u64,
+        /// Bytes of the content when decompressed.
         ram_bytes: u64,
+        /// How `content` is compressed.
         compression: Compression,
+        /// The bytes behind the item's header.
         content: &'a [u8],
     },
     /// Regular or preallocated (see `fields.kind`).
     Extent {
+        /// Regular or preallocated; the same as in `fields`.
         kind: FileExtentKind,
+        /// How the extent is compressed; the same as in `fields`.
         compression: Compression,
+        /// The whole item.
         fields: FileExtentFields,
     },
 }
 
 impl<'a> FileExtent<'a> {
+    /// Reads an item. `Corrupt` where it is too short, of no kind or compression of the format, or
+    /// encrypted.
     pub fn parse(data: &'a [u8]) -> Result<FileExtent<'a>, Corrupt> {
         if data.len() < FILE_EXTENT_INLINE_HEADER {
             return Err(Corrupt::new("file extent is cut short"));
@@ -107,6 +135,7 @@ impl<'a> FileExtent<'a> {
         Ok(FileExtent::Extent { kind, compression, fields })
     }
 
+    /// The data of its item.
     pub fn to_vec(&self) -> Vec<u8> {
         match self {
             FileExtent::Extent { fields, .. } => fields.to_vec(),

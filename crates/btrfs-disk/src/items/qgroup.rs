@@ -30,7 +30,16 @@ pub const QGROUP_LEVEL_SHIFT: u32 = 48;
 
 le_struct! {
     /// With simple quotas another number follows: [`simple_quotas_since`].
-    pub struct QgroupStatus[32] { version: u64, generation: u64, flags: u64, rescan: u64 }
+    pub struct QgroupStatus[32] {
+        /// Of the quota tree's form: 1.
+        version: u64,
+        /// The last commit that kept account.
+        generation: u64,
+        /// Bits of [`qgroup_status`].
+        flags: u64,
+        /// Logical address that a rescan goes on from.
+        rescan: u64,
+    }
 }
 
 /// The generation that simple quotas began in, out of the data of a QGROUP_STATUS: what is older does not
@@ -43,21 +52,33 @@ pub fn simple_quotas_since(status: &[u8]) -> Option<u64> {
 }
 
 le_struct! {
+    /// Bytes of a quota group: of content and nodes, as they take room on disk.
     pub struct QgroupInfo[40] {
+        /// The commit that last changed it.
         generation: u64,
+        /// Bytes that the group's subvolumes reach.
         referenced: u64,
+        /// As `referenced`: nobody counts it apart.
         referenced_compressed: u64,
+        /// Bytes that no subvolume outside the group reaches.
         exclusive: u64,
+        /// As `exclusive`: nobody counts it apart.
         exclusive_compressed: u64,
     }
 }
 
 le_struct! {
+    /// Bytes that a quota group may have.
     pub struct QgroupLimit[40] {
+        /// Bits of [`qgroup_limit`]: which members are limits.
         flags: u64,
+        /// Most bytes of [`QgroupInfo::referenced`].
         max_referenced: u64,
+        /// Most bytes of [`QgroupInfo::exclusive`].
         max_exclusive: u64,
+        /// Nobody goes by it.
         reserved_referenced: u64,
+        /// Nobody goes by it.
         reserved_exclusive: u64,
     }
 }

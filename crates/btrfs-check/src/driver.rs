@@ -162,6 +162,10 @@ impl Run<'_> {
         self.cx.report.totals.csum_bytes = self.csums.total();
         let mut quotas = Quotas::default();
         let whole = self.tree(TreeId::QUOTA, &mut |cx, leaf| quotas.leaf(cx, leaf));
+        if whole {
+            let alive = self.roots.subvolumes().0.into_iter().map(|start| start.id);
+            quotas.check_items(&mut self.cx, alive);
+        }
         self.quotas = (whole && quotas.trusted(&self.cx)).then_some(quotas);
         let mut uuids = Uuids::default();
         if self.tree(TreeId::UUID, &mut |cx, leaf| uuids.leaf(cx, leaf)) {

@@ -2,6 +2,7 @@
 //!
 //! `code()` is the stable name for scripts; the words may change.
 
+use btrfs_disk::items::QGROUP_LEVEL_SHIFT;
 use btrfs_disk::{Key, TreeId};
 use std::fmt;
 
@@ -70,6 +71,22 @@ impl fmt::Display for Owner {
     }
 }
 
+/// A quota group, told as `1/100`: its level and its number there.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Group(pub u64);
+
+impl Group {
+    pub(crate) fn level(self) -> u64 {
+        self.0 >> QGROUP_LEVEL_SHIFT
+    }
+}
+
+impl fmt::Display for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.level(), self.0 & ((1 << QGROUP_LEVEL_SHIFT) - 1))
+    }
+}
+
 /// A file's name as text: bytes that are no UTF-8 are shown escaped.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Name(pub Vec<u8>);
@@ -96,6 +113,12 @@ mod remedy {
     pub(super) const RESCAN_QUOTA: &str = "mount it and count anew: `btrfs quota rescan -w`";
     pub(super) const BEGIN_QUOTA_ANEW: &str =
         "mount it, disable quotas and enable them anew: they count what is written from then on";
+    pub(super) const COUNT_ANEW: &str =
+        "mount it, disable quotas and enable them anew, and set groups and limits again";
+    pub(super) const REMOVE_RELATION: &str =
+        "take the relation away: `spinney qgroup remove CHILD PARENT PATH`, then count anew";
+    pub(super) const LIMIT_ANEW: &str =
+        "nothing limits it; setting a limit makes the item: `spinney qgroup limit`";
     pub(super) const RECEIVED: &str = "do not base an incremental send or receive on it";
     pub(super) const HARMLESS: &str = "nothing needs to be done";
 }
@@ -334,6 +357,18 @@ kinds! {
           its subvolumes own {owned}";
     "qgroup-missing" Warning BEGIN_QUOTA_ANEW QgroupMissing { id: u64, owned: u64 }
         => "subvolume {id} owns {owned} bytes and has no simple quota group";
+    "qgroup-uncounted" Note COUNT_ANEW QgroupUncounted { subvolume: TreeId }
+        => "subvolume {subvolume} has no quota group: nothing counts what it has";
+    "qgroup-relation-stray" Warning REMOVE_RELATION QgroupRelationStray { child: Group, parent: Group, absent: Group }
+        => "quota group {child} is said to be in {parent}, and there is no {absent}";
+    "qgroup-relation-half" Warning REMOVE_RELATION QgroupRelationHalf { from: Group, to: Group }
+        => "quota group {from} names {to}, which does not name it";
+    "qgroup-relation-level" Warning REMOVE_RELATION QgroupRelationLevel { child: Group, parent: Group }
+        => "quota group {child} is said to be in {parent}, whose level is not higher";
+    "qgroup-limit-alone" Warning COUNT_ANEW QgroupLimitAlone { group: Group }
+        => "there is a limit for quota group {group}, which does not exist";
+    "qgroup-limit-missing" Note LIMIT_ANEW QgroupLimitMissing { group: Group }
+        => "quota group {group} has no item for its limit";
     "extent-owner-missing" Warning BEGIN_QUOTA_ANEW ExtentOwnerMissing
         => "content of after simple quotas began does not say who wrote it first";
     "simple-quota-flag" Warning BEGIN_QUOTA_ANEW SimpleQuotaFlag

@@ -27,6 +27,7 @@ mod inodes;
 mod kind;
 mod log;
 mod options;
+mod qgroup_items;
 mod qgroups;
 mod refs;
 mod roots;
@@ -37,5 +38,5 @@ mod walk;
 
 pub use driver::check;
 pub use finding::{Finding, Report, Totals};
-pub use kind::{FindingKind, Name, Owner, Severity};
+pub use kind::{FindingKind, Group, Name, Owner, Severity};
 pub use options::{CheckOptions, Phase, Progress};

@@ -7,6 +7,7 @@
 //! inconsistent; subvolumes that are half deleted; an interrupted balance.
 
 use crate::extents::ExtentTree;
+use crate::qgroup_items::QgroupItems;
 use crate::refs::{Reached, Usage};
 use crate::source::Context;
 use crate::walk::Leaf;
@@ -36,6 +37,7 @@ pub(crate) struct Quotas {
     /// They are simple, and began in this generation.
     pub simple: Option<u64>,
     groups: BTreeMap<u64, Counts>,
+    items: QgroupItems,
     /// Parents of a group.
     parents: BTreeMap<u64, Vec<u64>>,
 }
@@ -43,6 +45,7 @@ pub(crate) struct Quotas {
 impl Quotas {
     pub(crate) fn leaf(&mut self, cx: &mut Context<'_>, leaf: &Leaf<'_>) {
         for (key, data) in leaf.node.items() {
+            self.items.item(key);
             let word = |i: usize| {
                 let bytes = data.get(i * 8..i * 8 + 8);
                 bytes.map_or(0, |b| u64::from_le_bytes(b.try_into().expect("8 bytes")))
@@ -64,6 +67,13 @@ impl Quotas {
                 _ => cx.add(Finding::new(FindingKind::ItemUnknown).tree(leaf.tree).key(key)),
             }
         }
+    }
+
+    /// What its items say of each other.
+    pub(crate) fn check_items(&self, cx: &mut Context<'_>, alive: impl Iterator<Item = TreeId>) {
+        // Simple quotas count what a subvolume owns: one that owns something and has no group is found there.
+        let counted = self.flags & ON != 0 && self.simple.is_none();
+        self.items.check(cx, alive.filter(|_| counted));
     }
 
     /// Whether the numbers are to be believed.

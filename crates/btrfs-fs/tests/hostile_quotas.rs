@@ -491,6 +491,37 @@ fn quota_trees_that_contradict_themselves() {
     run(&base(), quota_cases());
 }
 
+/// Relations that outlived a group, or of which one half is there, can be taken away, and the numbers stay
+/// right by it, though the member shares what it has.
+#[test]
+fn relations_that_are_dead_can_be_taken_away() {
+    testkit::require!(kernel_btrfs);
+    let (upper, absent) = (group(1, 1), group(5, 9));
+    let image = base();
+    let fs = image.open_checked(options());
+    assert!(fs.sync_deleted(&[], None).expect("dropped"));
+    let gone = fs.remove_qgroup(QgroupId(A), QgroupId(absent));
+    assert!(matches!(gone, Err(vfs::FsError::Posix(vfs::Errno::ENOENT))), "{gone:?}");
+    fs.destroy().expect("close");
+    drop(fs);
+    let patch = Patch::new(&image.path);
+    both_ways(&patch, A, absent);
+    both_ways(&patch, A + 1, absent);
+    both_ways(&patch, 999, upper);
+    both_ways(&patch, upper, group(1, 2));
+    patch.insert(TreeId::QUOTA, relation(absent, group(1, 2)), &[]);
+    patch.insert(TreeId::QUOTA, relation(SNAP, absent), &[]);
+    let fs = image.open();
+    let dead = [(A, absent), (999, upper), (upper, group(1, 2)), (group(1, 2), absent)];
+    for (child, parent) in dead.into_iter().chain([(A + 1, absent), (SNAP, absent)]) {
+        let right = fs.remove_qgroup(QgroupId(child), QgroupId(parent)).expect("taken away");
+        assert!(right, "{child} in {parent}: the numbers are not affected");
+    }
+    fs.destroy().expect("close");
+    drop(fs);
+    common::assert_sound(&image.path);
+}
+
 #[test]
 fn simple_quotas_whose_numbers_cannot_be() {
     testkit::require!(kernel_btrfs);

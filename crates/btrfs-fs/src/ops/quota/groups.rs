@@ -158,7 +158,8 @@ pub(crate) fn assign(engine: &Engine, child: QgroupId, parent: QgroupId) -> Resu
     relate(engine, child, parent, true)
 }
 
-/// The opposite. ENOENT: it is no member.
+/// The opposite, also where one of the groups is gone, or only one of them names the other. ENOENT: it is no
+/// member.
 pub(crate) fn remove(engine: &Engine, child: QgroupId, parent: QgroupId) -> Result<bool> {
     relate(engine, child, parent, false)
 }
@@ -168,11 +169,15 @@ fn relate(engine: &Engine, child: QgroupId, parent: QgroupId, comes: bool) -> Re
     let _one_at_a_time = engine.subvolume_lock.lock();
     with_new_subvolumes(engine)?;
     let view = engine.core.view();
-    if comes && child.level() >= parent.level() || !exists(&view, child)? || !exists(&view, parent)?
-    {
-        return Err(if comes { Errno::EINVAL } else { Errno::ENOENT }.into());
+    let may_come = || -> Result<bool> {
+        Ok(child.level() < parent.level() && exists(&view, child)? && exists(&view, parent)?)
+    };
+    if comes && !may_come()? {
+        return Err(Errno::EINVAL.into());
     }
-    let there = related(&view, child)?.contains(&parent);
+    let down = related(&view, parent)?.contains(&child);
+    let up = related(&view, child)?.contains(&parent);
+    let there = if comes { up && down } else { up || down };
     if there == comes {
         return Err(FsError::Posix(if comes { Errno::EEXIST } else { Errno::ENOENT }));
     }

@@ -129,6 +129,10 @@ impl Groups<'_> {
         }
         let below = self.subvolumes(child)?;
         for above in before.difference(&after) {
+            // A relation that its group has outlived counts nothing.
+            if info(self.committed, *above)?.is_none() {
+                continue;
+            }
             let left = self.subvolumes(*above)?;
             let old = self.numbers(*above)?;
             let new = if left.is_empty() {

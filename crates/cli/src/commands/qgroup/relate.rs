@@ -38,7 +38,7 @@ pub const REMOVE: Command = Command {
     usage: "[--no-rescan] MEMBER QGROUP VOLUME",
     help: "\
 MEMBER, a group or the path of a subvolume, is no member of QGROUP any more; otherwise as
-`spinney qgroup assign`.
+`spinney qgroup assign`. It takes a relation away whose groups are gone, too.
 
 Options
     --rescan          count anew where needed (so it is anyway)

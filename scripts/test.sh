@@ -5,7 +5,7 @@
 #
 #   scripts/test.sh [--no-setup] [--no-demo]
 #
-# TEST_TIMEOUT (seconds, default 2400) ends a test run that hangs.
+# TEST_TIMEOUT (seconds, default 4200) ends a test run that hangs.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -108,7 +108,7 @@ gate lints cargo xtask lints
 echo "tests (log: $LOG) ..."
 start=$SECONDS
 export -f run_tests
-timeout --kill-after=20 "${TEST_TIMEOUT:-2400}" bash -c run_tests </dev/null 2>&1 | tee "$LOG" |
+timeout --kill-after=20 "${TEST_TIMEOUT:-4200}" bash -c run_tests </dev/null 2>&1 | tee "$LOG" |
     grep -E --line-buffered '^ *(Running|Doc-tests|test result:|Summary|FAIL)|\.\.\. FAILED|^SKIPPED|panicked at|^error'
 status=${PIPESTATUS[0]}
 [ "$status" -eq 0 ] || echo "the test run ended with status $status"

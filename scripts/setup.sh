@@ -11,7 +11,7 @@ set -euo pipefail
 # sqlite3), shells that complete (zsh, fish) and the helper of ordinary users' mounts (fuse3). mold is
 # for those who link often.
 PACKAGES=(gcc libc6-dev git btrfs-progs btrfs-compsize fuse3 attr acl rsync xfsprogs sqlite3 fio dbench
-    mold zsh fish)
+    mold zsh fish stress-ng)
 DEMO=(gcc libc6-dev ca-certificates btrfs-progs fuse3 attr)
 suites=yes
 case ${1:-} in

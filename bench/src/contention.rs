@@ -7,6 +7,7 @@
 //! What it does not know: sides and rounds of the other commands; locks of other crates than
 //! `locks` (FUSE's, devices').
 
+use crate::cli::verb;
 use crate::side::Engine;
 use std::fmt::Write as _;
 use std::io;
@@ -91,37 +92,20 @@ struct Row {
 
 /// Begins with the word behind `contention`.
 pub fn main(words: &[String], engine: Engine) -> ExitCode {
-    let options = match parse(words) {
-        Ok(options) => options,
-        Err(message) => {
-            eprintln!("spinney-bench contention: {message}\n{USAGE}");
-            return ExitCode::from(2);
-        }
-    };
-    match measure(&options, engine) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("spinney-bench contention: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    verb::main("contention", USAGE, parse(words), |options| measure(&options, engine))
 }
 
 fn parse(words: &[String]) -> Result<Options, String> {
     let mut options = Options { files: 64_000, dir: "/dev/shm".into(), markdown: None };
-    let mut words = words.iter();
-    while let Some(word) = words.next() {
-        let value = words.next().ok_or_else(|| format!("{word} wants a value"))?;
-        match word.as_str() {
-            "--files" => {
-                let files = value.parse().ok().filter(|n| *n >= 64);
-                options.files = files.ok_or("--files is a number of 64 or more")?;
-            }
-            "--dir" => options.dir = value.into(),
-            "--markdown" => options.markdown = Some(value.into()),
-            _ => return Err(format!("unknown option {word}")),
+    verb::each(words, |given| {
+        match given.option {
+            "--files" => options.files = given.at_least(64)?,
+            "--dir" => options.dir = given.path(),
+            "--markdown" => options.markdown = Some(given.path()),
+            _ => return given.is_unknown(),
         }
-    }
+        Ok(())
+    })?;
     Ok(options)
 }
 

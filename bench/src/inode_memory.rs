@@ -9,6 +9,7 @@
 //! What it does not know: sides and rounds of the other commands.
 
 use crate::balance::base::run;
+use crate::cli::verb;
 use crate::side::Engine;
 use std::fmt::Write as _;
 use std::fs;
@@ -49,24 +50,10 @@ struct Row {
 
 /// Begins with the word behind `inode-memory`.
 pub fn main(words: &[String], engine: Engine) -> ExitCode {
-    let options = match parse(words) {
-        Ok(options) => options,
-        Err(message) => {
-            eprintln!("spinney-bench inode-memory: {message}\n{USAGE}");
-            return ExitCode::from(2);
-        }
-    };
-    let measured = match &options.library_of {
+    verb::main("inode-memory", USAGE, parse(words), |options| match &options.library_of {
         Some(image) => in_library(image, engine, options.files).map(|bytes| println!("{bytes}")),
         None => measure(&options, engine),
-    };
-    match measured {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("spinney-bench inode-memory: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    })
 }
 
 fn parse(words: &[String]) -> Result<Options, String> {
@@ -78,23 +65,18 @@ fn parse(words: &[String]) -> Result<Options, String> {
         markdown: None,
         library_of: None,
     };
-    let number = |word: &str, value: &str| {
-        let number = value.parse().ok().filter(|n| *n > 0);
-        number.ok_or_else(|| format!("{word} is a number of files"))
-    };
-    let mut words = words.iter();
-    while let Some(word) = words.next() {
-        let value = words.next().ok_or_else(|| format!("{word} wants a value"))?;
-        match word.as_str() {
-            "--spinney" => options.spinney = value.into(),
-            "--dir" => options.dir = value.into(),
-            "--files" => options.files = number(word, value)?,
-            "--mounted" => options.mounted = number(word, value)?,
-            "--library-of" => options.library_of = Some(value.into()),
-            "--markdown" => options.markdown = Some(value.into()),
-            _ => return Err(format!("unknown option {word}")),
+    verb::each(words, |given| {
+        match given.option {
+            "--spinney" => options.spinney = given.path(),
+            "--dir" => options.dir = given.path(),
+            "--files" => options.files = given.at_least(1)?,
+            "--mounted" => options.mounted = given.at_least(1)?,
+            "--library-of" => options.library_of = Some(given.path()),
+            "--markdown" => options.markdown = Some(given.path()),
+            _ => return given.is_unknown(),
         }
-    }
+        Ok(())
+    })?;
     match options.spinney.as_os_str().is_empty() && options.library_of.is_none() {
         true => Err("--spinney PROGRAM is wanted".into()),
         false => Ok(options),

@@ -14,6 +14,7 @@ mod report;
 mod side;
 mod trace;
 
+use crate::cli::verb;
 use side::{Side, Work};
 use std::io;
 use std::path::PathBuf;
@@ -61,20 +62,7 @@ pub struct Row {
 
 /// Begins with the word behind `balance`.
 pub fn main(words: &[String]) -> ExitCode {
-    let options = match parse(words) {
-        Ok(options) => options,
-        Err(message) => {
-            eprintln!("spinney-bench balance: {message}\n{USAGE}");
-            return ExitCode::from(2);
-        }
-    };
-    match measure(&options) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("spinney-bench balance: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    verb::main("balance", USAGE, parse(words), |options| measure(&options))
 }
 
 fn parse(words: &[String]) -> Result<Options, String> {
@@ -87,25 +75,19 @@ fn parse(words: &[String]) -> Result<Options, String> {
         markdown: None,
         plot: None,
     };
-    let mut words = words.iter();
-    while let Some(word) = words.next() {
-        let value = words.next().ok_or_else(|| format!("{word} wants a value"))?;
-        let number =
-            || crate::cli::bytes(value).ok_or_else(|| format!("{word} {value}: no number"));
-        match word.as_str() {
-            "--spinney" => options.spinney = value.into(),
-            "--dir" => options.dir = value.into(),
-            "--content" => options.content = number()?,
-            "--rounds" => options.rounds = number()?.max(1) as usize,
-            "--markdown" => options.markdown = Some(value.into()),
-            "--plot" => options.plot = Some(value.into()),
-            "--snapshots" => {
-                let all = value.split(',').map(str::parse).collect::<Result<_, _>>();
-                options.snapshots = all.map_err(|_| format!("{word} {value}: no numbers"))?;
-            }
-            _ => return Err(format!("unknown word {word}")),
+    verb::each(words, |given| {
+        match given.option {
+            "--spinney" => options.spinney = given.path(),
+            "--dir" => options.dir = given.path(),
+            "--content" => options.content = given.bytes()?,
+            "--rounds" => options.rounds = given.at_least(1)? as usize,
+            "--markdown" => options.markdown = Some(given.path()),
+            "--plot" => options.plot = Some(given.path()),
+            "--snapshots" => options.snapshots = given.numbers()?,
+            _ => return given.is_unknown(),
         }
-    }
+        Ok(())
+    })?;
     match options.spinney.as_os_str().is_empty() {
         true => Err("--spinney PROGRAM is missing".into()),
         false => Ok(options),

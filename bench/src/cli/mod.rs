@@ -6,6 +6,7 @@
 mod options;
 mod sides;
 mod usage;
+pub mod verb;
 
 use crate::burners::Burners;
 use crate::index;

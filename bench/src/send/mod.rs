@@ -12,6 +12,7 @@
 mod base;
 
 use crate::balance::base::run;
+use crate::cli::verb;
 use base::Base;
 use std::fmt::Write as _;
 use std::io;
@@ -64,20 +65,7 @@ const SIDES: [Side; 3] = [Side::Kernel, Side::Mount, Side::Image];
 
 /// Begins with the word behind `send`.
 pub fn main(words: &[String]) -> ExitCode {
-    let options = match parse(words) {
-        Ok(options) => options,
-        Err(message) => {
-            eprintln!("spinney-bench send: {message}\n{USAGE}");
-            return ExitCode::from(2);
-        }
-    };
-    match measure(&options) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("spinney-bench send: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    verb::main("send", USAGE, parse(words), |options| measure(&options))
 }
 
 fn parse(words: &[String]) -> Result<Options, String> {
@@ -88,20 +76,17 @@ fn parse(words: &[String]) -> Result<Options, String> {
         rounds: 3,
         markdown: None,
     };
-    let mut words = words.iter();
-    while let Some(word) = words.next() {
-        let value = words.next().ok_or_else(|| format!("{word} wants a value"))?;
-        let number =
-            || crate::cli::bytes(value).ok_or_else(|| format!("{word} {value}: no number"));
-        match word.as_str() {
-            "--spinney" => options.spinney = value.into(),
-            "--dir" => options.dir = value.into(),
-            "--content" => options.content = number()?,
-            "--rounds" => options.rounds = number()?.max(1) as usize,
-            "--markdown" => options.markdown = Some(value.into()),
-            _ => return Err(format!("unknown word {word}")),
+    verb::each(words, |given| {
+        match given.option {
+            "--spinney" => options.spinney = given.path(),
+            "--dir" => options.dir = given.path(),
+            "--content" => options.content = given.bytes()?,
+            "--rounds" => options.rounds = given.at_least(1)? as usize,
+            "--markdown" => options.markdown = Some(given.path()),
+            _ => return given.is_unknown(),
         }
-    }
+        Ok(())
+    })?;
     match options.spinney.as_os_str().is_empty() {
         true => Err("--spinney PROGRAM is missing".into()),
         false => Ok(options),

@@ -242,8 +242,9 @@ impl Receiver<'_> {
                 let number = |id: u64| u32::try_from(id).map_err(|_| Wrong::Number("owner"));
                 self.target.chown(RelPath::new(path)?, number(uid)?, number(gid)?)?;
             }
-            Command::Utimes { path, atime, mtime, .. } => {
-                let times = Times { atime: time(atime)?, mtime: time(mtime)? };
+            Command::Utimes { path, atime, mtime, otime, .. } => {
+                let (atime, mtime) = (time(atime)?, time(mtime)?);
+                let times = Times { atime, mtime, otime: otime.map(time).transpose()? };
                 self.target.set_times(RelPath::new(path)?, &times)?;
             }
             Command::FileAttr { path, flags } => {

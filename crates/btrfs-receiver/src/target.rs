@@ -43,6 +43,8 @@ pub struct Times {
     pub atime: Timestamp,
     /// Last change of content.
     pub mtime: Timestamp,
+    /// When the source was made, where the stream says it; kept where that can be set.
+    pub otime: Option<Timestamp>,
 }
 
 /// What a complete subvolume was sent as.

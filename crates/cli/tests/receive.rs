@@ -206,6 +206,59 @@ fn damage_of_the_stream_ends_it_however_many_errors_are_allowed() {
     assert!(code == Some(1) && told == 3, "{code:?} {told}");
 }
 
+/// When everything in a subvolume was made, to the nanosecond.
+fn births(subvolume: &Path) -> String {
+    let told = sh(&format!(
+        "cd {} && find . | sort | xargs -d '\\n' stat -c '%n %w'",
+        subvolume.display()
+    ));
+    assert!(told.status.success(), "{}", text(&told.stderr));
+    text(&told.stdout)
+}
+
+/// `btrfs receive` has no call to set them by.
+#[test]
+fn what_was_made_when_is_kept_where_the_stream_says_it() {
+    require!(fuse);
+    require!(kernel_btrfs);
+    let (source, dir) = (Image::new("births-source"), TempDir::new("births").unwrap());
+    let file = dir.join("stream").display().to_string();
+    let kernel = KernelMount::new(&source.path, "noatime").unwrap();
+    let made = sh(&format!(
+        "set -e; cd {}; btrfs -q subvolume create s; mkdir s/d; echo x > s/d/f; ln -s f s/d/l
+         head -c 100000 /dev/urandom > s/g; mkfifo s/p; btrfs -q subvolume snapshot -r s r
+         btrfs -q send --proto 2 -f {file} r",
+        kernel.path().display()
+    ));
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    let expected = births(&kernel.join("r"));
+    kernel.unmount().unwrap();
+    assert!(expected.lines().count() == 6 && !expected.contains(" -\n"), "{expected}");
+
+    let target = Image::new("births");
+    fine(&["mkdir", &target.at("/image"), &target.at("/mount")]);
+    fine(&["receive", "-q", "-f", &file, &target.at("/image")]);
+    let mount = Mount::new(&target, "");
+    let served = mount.join("mount");
+    fine(&["receive", "-q", "-f", &file, &served.display().to_string()]);
+    assert_eq!(births(&served.join("r")), expected);
+    mount.umount();
+    let kernel = KernelMount::new(&target.path, "ro").unwrap();
+    for place in ["image", "mount"] {
+        assert_eq!(births(&kernel.join(place).join("r")), expected, "{place}");
+    }
+    kernel.unmount().unwrap();
+    // And it is sent on.
+    let again = dir.join("again").display().to_string();
+    fine(&["send", "-q", "--proto", "2", "-f", &again, &target.at("/image/r")]);
+    let third = Image::new("births-third");
+    fine(&["receive", "-q", "-f", &again, &third.at("/")]);
+    let kernel = KernelMount::new(&third.path, "ro").unwrap();
+    assert_eq!(births(&kernel.join("r")), expected);
+    kernel.unmount().unwrap();
+    common::assert_clean(&target.path);
+}
+
 /// A receiver that waits for its input, and what is its root directory then.
 fn root_of(words: &[&str], begin: &[u8]) -> (String, Output) {
     let mut child = std::process::Command::new(PROGRAM)

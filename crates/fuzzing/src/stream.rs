@@ -134,7 +134,9 @@ impl Target for Watching {
         self.path(path)
     }
     fn set_times(&mut self, path: RelPath<'_>, times: &Times) -> Result<()> {
-        assert!(times.atime.nanos.max(times.mtime.nanos) < 1_000_000_000);
+        let made = times.otime.unwrap_or_default();
+        let nanos = [times.atime, times.mtime, made].map(|time| time.nanos);
+        assert!(nanos.iter().all(|nanos| *nanos < 1_000_000_000));
         self.path(path)
     }
     fn set_flags(&mut self, path: RelPath<'_>, which: u32, flags: u32) -> Result<()> {

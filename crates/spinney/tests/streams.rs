@@ -185,6 +185,13 @@ fn what_a_stream_must_not_do_is_refused() {
             ctime: time,
             otime: None,
         },
+        Command::Utimes {
+            path: b"own",
+            atime: time,
+            mtime: time,
+            ctime: time,
+            otime: Some((0, 1_000_000_000)),
+        },
         Command::SetXattr { path: b"link/file", name: b"user.x", value: b"y" },
         Command::SetXattr { path: b"own", name: b"", value: b"y" },
         Command::RemoveXattr { path: b"own", name: b"user.x" },

@@ -170,6 +170,8 @@ pub struct SetAttr {
     pub mtime: Option<SetTime>,
     /// Last change of the inode; the implementation's own time where it is absent.
     pub ctime: Option<Timestamp>,
+    /// When it was made, where the implementation lets that be said; no system call does.
+    pub btime: Option<Timestamp>,
     /// Clear set-user-ID (and set-group-ID where group execution is allowed) as
     /// a write, truncation or change of owner by an ordinary user must.
     pub kill_priv: bool,

@@ -109,6 +109,7 @@ fn put_attributes(op: &Op<'_>, id: InodeId, state: &mut State, set: &SetAttr) {
     set_time(&mut state.item.atime, set.atime, time);
     set_time(&mut state.item.mtime, set.mtime, time);
     state.item.ctime = set.ctime.map_or(time, stamp);
+    state.item.otime = set.btime.map_or(state.item.otime, stamp);
     put_inode(op, id, state);
 }
 

@@ -89,6 +89,7 @@ fn requested(arg: &SetattrIn) -> SetAttr {
         mtime: time(fattr::MTIME, fattr::MTIME_NOW, arg.mtime, arg.mtimensec),
         ctime: has(fattr::CTIME)
             .then_some(Timestamp { secs: arg.ctime as i64, nanos: arg.ctimensec }),
+        btime: None,
         kill_priv: false,
         kill_sgid: false,
     }

@@ -402,7 +402,7 @@ impl Target for InVolume<'_> {
 
     fn set_times(&mut self, path: RelPath<'_>, times: &Times) -> Result<()> {
         let (atime, mtime) = (Some(SetTime::At(times.atime)), Some(SetTime::At(times.mtime)));
-        self.set(path, &SetAttr { atime, mtime, ..SetAttr::default() })
+        self.set(path, &SetAttr { atime, mtime, btime: times.otime, ..SetAttr::default() })
     }
 
     fn set_flags(&mut self, path: RelPath<'_>, which: u32, flags: u32) -> Result<()> {

@@ -53,6 +53,7 @@ fn set_times(inode: &mut Inode, set: &SetAttr, now: Timestamp) {
     inode.atime = set.atime.map_or(inode.atime, pick);
     inode.mtime = set.mtime.map_or(inode.mtime, pick);
     inode.ctime = set.ctime.unwrap_or(now);
+    inode.btime = set.btime.unwrap_or(inode.btime);
 }
 
 impl State {

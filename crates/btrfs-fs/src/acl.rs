@@ -2,7 +2,7 @@
 //!
 //! The stored form is that of the `system.posix_acl_*` attributes ([`vfs::posix_acl`]).
 
-pub use vfs::posix_acl::{ACCESS, DEFAULT};
+pub(crate) use vfs::posix_acl::{ACCESS, DEFAULT};
 use vfs::posix_acl::{GROUP, GROUP_OBJ, MASK, NO_ID, OTHER, USER, USER_OBJ, VERSION};
 use vfs::{Errno, Result};
 
@@ -14,12 +14,12 @@ struct Entry {
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Acl(Vec<Entry>);
+pub(crate) struct Acl(Vec<Entry>);
 
 impl Acl {
     /// Checks the form of the bytes only: EINVAL for what is not an ACL, EOPNOTSUPP for
     /// another version.
-    pub fn parse(bytes: &[u8]) -> Result<Acl> {
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Acl> {
         let bad = || vfs::FsError::Posix(Errno::EINVAL);
         let (head, rest) = bytes.split_at_checked(4).ok_or_else(bad)?;
         if !rest.len().is_multiple_of(8) {
@@ -39,7 +39,7 @@ impl Acl {
     }
 
     /// The ACL that stands for "remove it".
-    pub fn empty() -> Acl {
+    pub(crate) fn empty() -> Acl {
         Acl(Vec::new())
     }
 
@@ -72,7 +72,7 @@ impl Acl {
         find(OTHER).is_some_and(|e| has(e.perm))
     }
 
-    pub fn is_valid(&self) -> bool {
+    pub(crate) fn is_valid(&self) -> bool {
         let count = |tag| self.0.iter().filter(|e| e.tag == tag).count();
         let known = self.0.iter().all(|e| {
             e.perm & !7 == 0 && matches!(e.tag, USER_OBJ | USER | GROUP_OBJ | GROUP | MASK | OTHER)
@@ -88,11 +88,11 @@ impl Acl {
             && (!named || count(MASK) == 1)
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    pub fn to_vec(&self) -> Vec<u8> {
+    pub(crate) fn to_vec(&self) -> Vec<u8> {
         let mut out = VERSION.to_le_bytes().to_vec();
         for entry in &self.0 {
             out.extend_from_slice(&entry.tag.to_le_bytes());
@@ -115,18 +115,18 @@ impl Acl {
     }
 
     /// The nine permission bits that the ACL stands for.
-    pub fn mode(&self) -> u32 {
+    pub(crate) fn mode(&self) -> u32 {
         let part = |tag| u32::from(self.perm(tag).unwrap_or(0));
         part(USER_OBJ) << 6 | part(self.group_class()) << 3 | part(OTHER)
     }
 
     /// True if the nine bits say all that the ACL says.
-    pub fn is_plain(&self) -> bool {
+    pub(crate) fn is_plain(&self) -> bool {
         self.0.len() == 3
     }
 
     /// `chmod`: owner, group class and others get the bits of `mode`.
-    pub fn chmod(&mut self, mode: u32) {
+    pub(crate) fn chmod(&mut self, mode: u32) {
         self.set(USER_OBJ, (mode >> 6 & 7) as u16);
         self.set(self.group_class(), (mode >> 3 & 7) as u16);
         self.set(OTHER, (mode & 7) as u16);
@@ -147,14 +147,14 @@ impl Acl {
 }
 
 /// What a new inode gets.
-pub struct Inherited {
+pub(crate) struct Inherited {
     pub mode: u32,
     pub access: Option<Vec<u8>>,
     pub default: Option<Vec<u8>>,
 }
 
 /// `parent_default` is the directory's default ACL. Without one the umask counts.
-pub fn inherit(
+pub(crate) fn inherit(
     parent_default: Option<&[u8]>,
     mode: u32,
     umask: u16,

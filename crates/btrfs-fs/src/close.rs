@@ -3,7 +3,7 @@
 use crate::engine::Engine;
 use vfs::{FsError, Result};
 
-pub fn close(engine: &Engine) -> Result<()> {
+pub(crate) fn close(engine: &Engine) -> Result<()> {
     // What has no name goes at the next mount.
     let health = &engine.core.health;
     if health.is_read_only() || health.is_still() || health.is_shut_down() {

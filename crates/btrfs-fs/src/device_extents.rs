@@ -14,7 +14,7 @@ use btrfs_volume::Volume;
 use std::collections::BTreeMap;
 
 /// Why the volume must not be written, if its device extents and chunks differ.
-pub fn differ(store: &NodeStore, roots: &Roots, volume: &Volume) -> Result<Option<String>> {
+pub(crate) fn differ(store: &NodeStore, roots: &Roots, volume: &Volume) -> Result<Option<String>> {
     if let Some(why) = another_device(store, roots, volume)? {
         return Ok(Some(why));
     }

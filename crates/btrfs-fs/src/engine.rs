@@ -32,7 +32,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use vfs::{FsError, Ino, Result, Stat};
 
-pub struct Engine {
+pub(crate) struct Engine {
     pub core: Arc<Core>,
     pub options: Options,
     pub stats: Arc<Stats>,
@@ -64,7 +64,7 @@ pub struct Engine {
 
 impl Engine {
     /// The rooms, from the ground up.
-    pub fn assemble(core: Core, options: Options) -> Engine {
+    pub(crate) fn assemble(core: Core, options: Options) -> Engine {
         let core = Arc::new(core);
         let stats = Arc::new(Stats::default());
         let subvols = Arc::new(Subvols::load(&core.roots()));
@@ -141,7 +141,7 @@ impl Engine {
     }
 
     /// EROFS where the subvolume is a read-only snapshot, or nothing may be changed.
-    pub fn subvol_writable(&self, tree: TreeId) -> Result<()> {
+    pub(crate) fn subvol_writable(&self, tree: TreeId) -> Result<()> {
         let health = &self.core.health;
         // The kernel lets nobody change a mount that it has read-only: who comes all the same
         // comes right behind a `remount,rw`, of which we hear a moment later.
@@ -157,7 +157,7 @@ impl Engine {
         Ok(())
     }
 
-    pub fn all_stats(&self) -> Vec<Stat> {
+    pub(crate) fn all_stats(&self) -> Vec<Stat> {
         let all = self.stats.list().into_iter().chain(self.core.stats.list());
         let mut all: Vec<Stat> = all.map(|(name, value)| Stat { name, value }).collect();
         self.inodes.note_memory();

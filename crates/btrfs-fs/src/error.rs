@@ -15,7 +15,7 @@ pub fn to_fs(error: Error) -> FsError {
     }
 }
 
-pub fn from_corrupt(corrupt: Corrupt) -> FsError {
+pub(crate) fn from_corrupt(corrupt: Corrupt) -> FsError {
     let mut damage = Damage::new(corrupt.to_string());
     damage.kind = match corrupt.kind {
         DamageKind::Content => vfs::DamageKind::Content,
@@ -29,7 +29,7 @@ pub fn from_corrupt(corrupt: Corrupt) -> FsError {
 }
 
 /// `?` for results of the lower rooms.
-pub trait IntoFs<T> {
+pub(crate) trait IntoFs<T> {
     fn fs(self) -> vfs::Result<T>;
 }
 

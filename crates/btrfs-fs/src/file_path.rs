@@ -18,7 +18,7 @@ use vfs::Result;
 /// half as many names.
 const DEEPEST: usize = 4096;
 
-pub fn path(view: &View<'_>, id: InodeId) -> String {
+pub(crate) fn path(view: &View<'_>, id: InodeId) -> String {
     let (mut at, mut names) = (id, Vec::new());
     let mut whole = false;
     while names.len() < DEEPEST {

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use vfs::Result;
 
-pub struct Fsync {
+pub(crate) struct Fsync {
     core: Arc<Core>,
     log: Arc<TreeLog>,
     committer: Arc<Committer>,
@@ -26,7 +26,7 @@ pub struct Fsync {
 }
 
 impl Fsync {
-    pub fn new(
+    pub(crate) fn new(
         core: Arc<Core>,
         log: Arc<TreeLog>,
         committer: Arc<Committer>,
@@ -36,7 +36,7 @@ impl Fsync {
     }
 
     /// Returns when the inode, as it was when this was called, is durable.
-    pub fn log(&self, request: Request) -> Result<()> {
+    pub(crate) fn log(&self, request: Request) -> Result<()> {
         match self.queue.join(request) {
             Turn::Lead(batch) => {
                 let result = self.lead(batch.items());

@@ -33,13 +33,13 @@ static TABLE: LazyLock<RwLock<Windows>> =
     LazyLock::new(|| RwLock::new(Rank::Leaf, Windows::new(1 << 20)));
 
 /// Where an inode lives.
-pub type InodeId = btrfs_txn::ObjectId;
+pub(crate) type InodeId = btrfs_txn::ObjectId;
 
-pub fn number(id: InodeId) -> Result<Ino> {
+pub(crate) fn number(id: InodeId) -> Result<Ino> {
     Ok(Ino(pack(id.tree, id.objectid)?))
 }
 
-pub fn id_of(ino: Ino) -> InodeId {
+pub(crate) fn id_of(ino: Ino) -> InodeId {
     let (high, low) = ((ino.0 & !STAND_IN) >> OBJECT_BITS, ino.0 & ((1 << OBJECT_BITS) - 1));
     match high {
         0 => InodeId { tree: TreeId::FS, objectid: low },
@@ -121,11 +121,11 @@ pub fn use_up_windows() {
 }
 
 /// The number of the stand-in for `absent` inside `tree`.
-pub fn stand_in(tree: TreeId, absent: TreeId) -> Result<Ino> {
+pub(crate) fn stand_in(tree: TreeId, absent: TreeId) -> Result<Ino> {
     Ok(Ino(pack(tree, absent.0)? | STAND_IN))
 }
 
-pub fn is_stand_in(ino: Ino) -> bool {
+pub(crate) fn is_stand_in(ino: Ino) -> bool {
     ino.0 & STAND_IN != 0
 }
 

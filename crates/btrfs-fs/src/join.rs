@@ -35,7 +35,7 @@ struct State<T> {
     led: bool,
 }
 
-pub struct Queue<T>(Mutex<State<T>>);
+pub(crate) struct Queue<T>(Mutex<State<T>>);
 
 impl<T> Default for Queue<T> {
     fn default() -> Queue<T> {
@@ -44,7 +44,7 @@ impl<T> Default for Queue<T> {
 }
 
 /// What a caller has to do.
-pub enum Turn<'q, T> {
+pub(crate) enum Turn<'q, T> {
     /// Write for all of these.
     Lead(Batch<'q, T>),
     /// Nothing: somebody did; false: he could not.
@@ -53,7 +53,7 @@ pub enum Turn<'q, T> {
 
 /// Items to be written; settled when this goes, as failed unless `done` was called, or all
 /// others would wait for ever.
-pub struct Batch<'q, T> {
+pub(crate) struct Batch<'q, T> {
     queue: &'q Queue<T>,
     items: Vec<T>,
     others: Vec<Arc<Waiter>>,
@@ -62,7 +62,7 @@ pub struct Batch<'q, T> {
 
 impl<T> Queue<T> {
     /// Returns when `item` is settled, or when it is the caller's turn to settle it.
-    pub fn join(&self, item: T) -> Turn<'_, T> {
+    pub(crate) fn join(&self, item: T) -> Turn<'_, T> {
         let mut state = self.0.lock();
         if !state.led {
             state.led = true;
@@ -96,12 +96,12 @@ impl<T> Queue<T> {
 }
 
 impl<T> Batch<'_, T> {
-    pub fn items(&self) -> &[T] {
+    pub(crate) fn items(&self) -> &[T] {
         &self.items
     }
 
     /// All of it is written.
-    pub fn done(mut self) {
+    pub(crate) fn done(mut self) {
         self.done = true;
     }
 }

@@ -11,10 +11,10 @@ use btrfs_disk::Superblock;
 use locks::{Mutex, Rank};
 
 /// As the superblock has it: with a NUL at the end.
-pub type Label = [u8; 256];
+pub(crate) type Label = [u8; 256];
 
 /// The label from the next commit on, if that changes it.
-pub struct PendingLabel(Mutex<Option<Box<Label>>>);
+pub(crate) struct PendingLabel(Mutex<Option<Box<Label>>>);
 
 impl Default for PendingLabel {
     fn default() -> PendingLabel {
@@ -23,20 +23,20 @@ impl Default for PendingLabel {
 }
 
 impl PendingLabel {
-    pub fn is_set(&self) -> bool {
+    pub(crate) fn is_set(&self) -> bool {
         self.0.lock().is_some()
     }
 
-    pub fn get(&self) -> Option<Box<Label>> {
+    pub(crate) fn get(&self) -> Option<Box<Label>> {
         self.0.lock().clone()
     }
 
-    pub fn set(&self, label: &Label) {
+    pub(crate) fn set(&self, label: &Label) {
         *self.0.lock() = Some(Box::new(*label));
     }
 
     /// Puts it into the superblock of a commit; answers it.
-    pub fn stamp(&self, superblock: &mut Superblock) -> Option<Box<Label>> {
+    pub(crate) fn stamp(&self, superblock: &mut Superblock) -> Option<Box<Label>> {
         let label = self.get();
         if let Some(label) = &label {
             superblock.fields.label = **label;
@@ -45,7 +45,7 @@ impl PendingLabel {
     }
 
     /// `label` is no longer to be written, one that was set since is; answers if it was.
-    pub fn done(&self, label: Option<Box<Label>>) -> bool {
+    pub(crate) fn done(&self, label: Option<Box<Label>>) -> bool {
         let mut new = self.0.lock();
         let was = label.is_some() && *new == label;
         if was {

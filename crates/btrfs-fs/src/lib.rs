@@ -2,6 +2,7 @@
 //!
 //! Operations (`ops/`) write the delta; a commit (`commit/`) merges it into the trees.
 //! See docs/ARCHITECTURE.md for the ways through the house.
+#![cfg_attr(not(test), deny(unreachable_pub))]
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 

@@ -19,11 +19,11 @@ use vfs::{Damage, Errno, FileKind, FsError, Result};
 
 /// No directory lies deeper than this: a way up that is longer is a circle of a damaged volume.
 /// Nobody has made a million directories inside each other; to walk up so many takes a second.
-pub const MAX_DEPTH: usize = 1 << 20;
+pub(crate) const MAX_DEPTH: usize = 1 << 20;
 
 /// What a name stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Target {
+pub(crate) struct Target {
     /// Key of an INODE_ITEM or a ROOT_ITEM.
     pub location: Key,
     /// `dir_type` value.
@@ -31,13 +31,13 @@ pub struct Target {
 }
 
 impl Target {
-    pub fn is_subvolume(&self) -> bool {
+    pub(crate) fn is_subvolume(&self) -> bool {
         self.location.kind == kind::ROOT_ITEM
     }
 }
 
 /// What an entry says of a file of `kind`.
-pub fn dir_type_of(kind: FileKind) -> u8 {
+pub(crate) fn dir_type_of(kind: FileKind) -> u8 {
     match kind {
         FileKind::File => dir_type::REG_FILE,
         FileKind::Dir => dir_type::DIR,
@@ -50,7 +50,7 @@ pub fn dir_type_of(kind: FileKind) -> u8 {
 }
 
 /// Refuses what no entry may be called.
-pub fn check_name(name: &[u8]) -> Result<()> {
+pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > vfs::NAME_MAX {
         return Err(Errno::ENAMETOOLONG.into());
     }
@@ -58,7 +58,7 @@ pub fn check_name(name: &[u8]) -> Result<()> {
 }
 
 /// As `check_name`, but leaves the length to the lookup that follows.
-pub fn check_form(name: &[u8]) -> Result<()> {
+pub(crate) fn check_form(name: &[u8]) -> Result<()> {
     if name.is_empty() || name == b"." || name == b".." {
         return Err(Errno::EINVAL.into());
     }
@@ -68,7 +68,7 @@ pub fn check_form(name: &[u8]) -> Result<()> {
     Ok(())
 }
 
-pub fn lookup(view: &View<'_>, dir: InodeId, name: &[u8]) -> Result<Option<Target>> {
+pub(crate) fn lookup(view: &View<'_>, dir: InodeId, name: &[u8]) -> Result<Option<Target>> {
     if name.len() > vfs::NAME_MAX {
         return Err(Errno::ENAMETOOLONG.into());
     }
@@ -86,7 +86,7 @@ pub fn lookup(view: &View<'_>, dir: InodeId, name: &[u8]) -> Result<Option<Targe
 /// The next free DIR_INDEX of a directory. One that the last commit uses, or the one that
 /// is at work, is not free even if its entry is gone: a log that takes it away and gives it
 /// again is more than the kernel's replay can do.
-pub fn next_index(view: &View<'_>, dir: InodeId) -> Result<u64> {
+pub(crate) fn next_index(view: &View<'_>, dir: InodeId) -> Result<u64> {
     let from = Key::new(dir.objectid, kind::DIR_INDEX, u64::MAX);
     let now = view.previous(dir.tree, &from).fs()?.map(|(key, _)| key);
     let committed = view.committed(dir.tree, &from).fs()?.map(|(key, _)| key);
@@ -102,7 +102,7 @@ pub fn next_index(view: &View<'_>, dir: InodeId) -> Result<u64> {
 
 /// A directory is listed by offsets that callers hold as `off_t`; no directory ever had so
 /// many names that an index comes near its end.
-pub fn check_index(dir: InodeId, index: u64) -> Result<()> {
+pub(crate) fn check_index(dir: InodeId, index: u64) -> Result<()> {
     if index < i64::MAX as u64 {
         return Ok(());
     }
@@ -111,7 +111,12 @@ pub fn check_index(dir: InodeId, index: u64) -> Result<()> {
 
 /// Room check before anything is reserved: the DIR_ITEM of the name's hash can grow. A name
 /// that is there already is replaced, which takes no room.
-pub fn check_room(view: &View<'_>, dir: InodeId, name: &[u8], max_item: usize) -> Result<()> {
+pub(crate) fn check_room(
+    view: &View<'_>,
+    dir: InodeId,
+    name: &[u8],
+    max_item: usize,
+) -> Result<()> {
     let key = Key::new(dir.objectid, kind::DIR_ITEM, name_hash(name));
     let Some(bytes) = view.get(dir.tree, &key).fs()? else { return Ok(()) };
     if bytes.len() + DirFields::SIZE + name.len() <= max_item {
@@ -128,7 +133,7 @@ pub fn check_room(view: &View<'_>, dir: InodeId, name: &[u8], max_item: usize) -
 /// Room check on the other side: EMLINK if `child` cannot take a reference to `name` in
 /// `parent` beside those that it has. As in the kernel, a rename asks before the old name
 /// is gone.
-pub fn check_ref(
+pub(crate) fn check_ref(
     core: &Core,
     view: &View<'_>,
     child: InodeId,
@@ -139,7 +144,13 @@ pub fn check_ref(
 }
 
 /// Adds the entry and its reverse reference.
-pub fn add(op: &Op<'_>, dir: InodeId, name: &[u8], target: Target, index: u64) -> Result<()> {
+pub(crate) fn add(
+    op: &Op<'_>,
+    dir: InodeId,
+    name: &[u8],
+    target: Target,
+    index: u64,
+) -> Result<()> {
     let transid = op.generation().0;
     let entry = DirItem { location: target.location, transid, kind: target.kind, name, value: &[] };
     let hash = name_hash(name);
@@ -198,7 +209,7 @@ fn new_ref(
 }
 
 /// Removes the entry and its reverse reference.
-pub fn remove(op: &Op<'_>, dir: InodeId, name: &[u8], target: Target) -> Result<()> {
+pub(crate) fn remove(op: &Op<'_>, dir: InodeId, name: &[u8], target: Target) -> Result<()> {
     let child = InodeId::new(dir.tree, target.location.objectid);
     let (reference, rest_of_refs, index) = without_ref(&op.view, child, dir.objectid, name)?;
     let (key, rest) = without_entry(op, dir, name)?;
@@ -308,7 +319,7 @@ fn store_rest(edit: &mut ObjectEdit<'_>, key: &Key, rest: Vec<u8>) {
 }
 
 /// Some parent of an inode, and a name there.
-pub fn any_parent(view: &View<'_>, child: InodeId) -> Result<Option<(u64, Vec<u8>)>> {
+pub(crate) fn any_parent(view: &View<'_>, child: InodeId) -> Result<Option<(u64, Vec<u8>)>> {
     let from = Key::new(child.objectid, kind::INODE_REF, 0);
     match view.next(child.tree, &from).fs()? {
         Some((key, bytes)) if key.kind == kind::INODE_REF => match InodeRef::iter(&bytes).next() {
@@ -329,7 +340,7 @@ pub fn any_parent(view: &View<'_>, child: InodeId) -> Result<Option<(u64, Vec<u8
 }
 
 /// Everything in a directory has gone.
-pub fn is_empty(view: &View<'_>, dir: InodeId) -> Result<bool> {
+pub(crate) fn is_empty(view: &View<'_>, dir: InodeId) -> Result<bool> {
     let from = Key::new(dir.objectid, kind::DIR_INDEX, 0);
     Ok(!matches!(view.next(dir.tree, &from).fs()?, Some((key, _)) if key.kind == kind::DIR_INDEX))
 }

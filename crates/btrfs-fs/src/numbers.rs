@@ -11,12 +11,12 @@ use btrfs_disk::ids::LAST_FREE_OBJECTID;
 use vfs::{Errno, Result};
 
 #[derive(Default)]
-pub struct Numbers(AtomicU64);
+pub(crate) struct Numbers(AtomicU64);
 
 impl Numbers {
     /// A new number. `begin` tells the first one; it may be asked by several threads at once,
     /// of which one is believed.
-    pub fn take(&self, begin: impl FnOnce() -> Result<u64>) -> Result<u64> {
+    pub(crate) fn take(&self, begin: impl FnOnce() -> Result<u64>) -> Result<u64> {
         if self.0.load(Ordering::Acquire) == 0 {
             let first = begin()?;
             let _ = self.0.compare_exchange(0, first, Ordering::AcqRel, Ordering::Acquire);

@@ -28,7 +28,7 @@ const STEP: usize = 512;
 /// that this asks for.
 const FIRST_STEP: usize = SMALL_STEP as usize;
 
-pub struct Orphans {
+pub(crate) struct Orphans {
     core: Arc<Core>,
     inodes: Arc<Inodes>,
     reservations: Arc<Reservations>,
@@ -38,7 +38,7 @@ pub struct Orphans {
 }
 
 impl Orphans {
-    pub fn new(
+    pub(crate) fn new(
         core: Arc<Core>,
         inodes: Arc<Inodes>,
         reservations: Arc<Reservations>,
@@ -49,14 +49,14 @@ impl Orphans {
     }
 
     /// Gives `count` lookup references back; erases or evicts what nobody needs.
-    pub fn forget(&self, id: InodeId, count: u64) {
+    pub(crate) fn forget(&self, id: InodeId, count: u64) {
         if let Some(inode) = self.inodes.table().forget(id, count) {
             self.release(inode);
         }
     }
 
     /// Called when an inode may have become unused.
-    pub fn release(&self, inode: Ref<Inode>) {
+    pub(crate) fn release(&self, inode: Ref<Inode>) {
         if Ref::claims(&inode) != 0 {
             return;
         }
@@ -82,7 +82,7 @@ impl Orphans {
     }
 
     /// After a commit: erases what found no room to be erased.
-    pub fn retry(&self) {
+    pub(crate) fn retry(&self) {
         if self.core.health.changeable().is_err() {
             return;
         }
@@ -94,7 +94,7 @@ impl Orphans {
 
     /// Removes all items of an inode without names. Reserves before it locks: a reservation
     /// may wait for a commit, which locks inodes.
-    pub fn erase(&self, inode: &Ref<Inode>) -> Result<()> {
+    pub(crate) fn erase(&self, inode: &Ref<Inode>) -> Result<()> {
         let mut step = FIRST_STEP;
         loop {
             let (_room, room_for) = self.reserver.reserve_removal_of_items(step as u64)?;
@@ -149,7 +149,7 @@ impl Orphans {
     }
 
     /// At mount: finishes what a crash left.
-    pub fn clean_all(&self) -> Result<u64> {
+    pub(crate) fn clean_all(&self) -> Result<u64> {
         let roots = self.core.roots();
         // Of one that is being deleted all goes.
         let alive = roots.trees.iter().filter(|(t, root)| t.is_subvolume() && root.item.refs > 0);
@@ -169,7 +169,7 @@ impl Orphans {
     }
 
     /// Of one subvolume.
-    pub fn clean_tree(&self, tree: TreeId) -> Result<u64> {
+    pub(crate) fn clean_tree(&self, tree: TreeId) -> Result<u64> {
         let mut erased = 0;
         for objectid in self.list(tree)? {
             erased += u64::from(self.clean_one(InodeId::new(tree, objectid))?);

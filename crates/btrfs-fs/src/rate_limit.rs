@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 const MOST: u32 = 10;
 const EACH: Duration = Duration::from_secs(5);
 
-pub struct RateLimit(Mutex<State>);
+pub(crate) struct RateLimit(Mutex<State>);
 
 impl Default for RateLimit {
     fn default() -> RateLimit {
@@ -27,7 +27,7 @@ struct State {
 
 impl RateLimit {
     /// `Some`: it may be said now, and so many were left out before it.
-    pub fn may_say(&self) -> Option<u64> {
+    pub(crate) fn may_say(&self) -> Option<u64> {
         self.may_say_at(Instant::now())
     }
 

@@ -14,7 +14,7 @@ use btrfs_disk::Logical;
 use vfs::{FsError, Result};
 
 /// The caller has the engine alone.
-pub fn recover(engine: &Engine) -> Result<()> {
+pub(crate) fn recover(engine: &Engine) -> Result<()> {
     if engine.options.ignore_log {
         return Ok(());
     }

@@ -17,7 +17,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use vfs::FsError;
 
-pub struct Refusals {
+pub(crate) struct Refusals {
     count: AtomicU64,
     /// The last one that no `sync` has told.
     unreported: Mutex<Option<String>>,
@@ -42,7 +42,7 @@ impl Default for Refusals {
 
 impl Refusals {
     /// The device refused content; whoever wrote it back is told.
-    pub fn note(&self, id: InodeId, error: &Error) {
+    pub(crate) fn note(&self, id: InodeId, error: &Error) {
         self.count.fetch_add(1, Ordering::Relaxed);
         if let Some(left_out) = self.limit.may_say() {
             let (tree, inode) = (id.tree, id.objectid);
@@ -51,39 +51,39 @@ impl Refusals {
     }
 
     /// Content that was acknowledged could not be written back. It stays in memory.
-    pub fn keep(&self, id: InodeId, error: &FsError) {
+    pub(crate) fn keep(&self, id: InodeId, error: &FsError) {
         let InodeId { tree, objectid } = id;
         *self.unreported.lock() =
             Some(format!("content of inode {objectid} in tree {tree}: {error}"));
     }
 
-    pub fn count(&self) -> u64 {
+    pub(crate) fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
     }
 
     /// A writeback has ended, and `some` of what it was to write is in memory still.
-    pub fn left(&self, some: bool) {
+    pub(crate) fn left(&self, some: bool) {
         if some || self.left.load(Ordering::Relaxed) {
             self.left.store(some, Ordering::Relaxed);
         }
     }
 
-    pub fn are_left(&self) -> bool {
+    pub(crate) fn are_left(&self) -> bool {
         self.left.load(Ordering::Relaxed)
     }
 
     /// What a `sync` has to tell beside its own errors.
-    pub fn take_unreported(&self) -> Option<FsError> {
+    pub(crate) fn take_unreported(&self) -> Option<FsError> {
         self.unreported.lock().take().map(refused)
     }
 
     /// True for the first who asks.
-    pub fn tells_end(&self) -> bool {
+    pub(crate) fn tells_end(&self) -> bool {
         !self.end_told.swap(true, Ordering::Relaxed)
     }
 }
 
 /// EIO.
-pub fn refused(context: String) -> FsError {
+pub(crate) fn refused(context: String) -> FsError {
     FsError::Io { context, source: io::Error::from_raw_os_error(libc::EIO) }
 }

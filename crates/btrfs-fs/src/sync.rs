@@ -3,10 +3,10 @@
 
 pub(crate) use inode_index::{Epochs, Grown, Index, Pin, Ref, Refused, Reservation, Reserve};
 pub(crate) use locks::thread_number;
-pub use locks::{Mutex, Rank, RwLock, RwLockReadGuard};
-pub use std::sync::Arc;
-pub use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-pub use std::thread::{Thread, current as current_thread, park};
+pub(crate) use locks::{Mutex, Rank, RwLock, RwLockReadGuard};
+pub(crate) use std::sync::Arc;
+pub(crate) use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+pub(crate) use std::thread::{Thread, current as current_thread, park};
 
 /// Parts of the list of dirty inodes.
 pub(crate) const DIRTY_LISTS: usize = 16;

@@ -13,7 +13,7 @@ fn key_of(id: InodeId, name: &[u8]) -> Key {
     Key::new(id.objectid, kind::XATTR_ITEM, name_hash(name))
 }
 
-pub fn get(view: &View<'_>, id: InodeId, name: &[u8]) -> Result<Option<Vec<u8>>> {
+pub(crate) fn get(view: &View<'_>, id: InodeId, name: &[u8]) -> Result<Option<Vec<u8>>> {
     let Some(bytes) = view.get(id.tree, &key_of(id, name)).fs()? else { return Ok(None) };
     for entry in DirItem::iter(&bytes) {
         let entry = entry.fs()?;
@@ -24,7 +24,7 @@ pub fn get(view: &View<'_>, id: InodeId, name: &[u8]) -> Result<Option<Vec<u8>>>
     Ok(None)
 }
 
-pub fn list(view: &View<'_>, id: InodeId) -> Result<Vec<Vec<u8>>> {
+pub(crate) fn list(view: &View<'_>, id: InodeId) -> Result<Vec<Vec<u8>>> {
     let mut names = Vec::new();
     let mut scan = view.scan(id.tree, Key::new(id.objectid, kind::XATTR_ITEM, 0));
     while let Some((key, bytes)) = scan.next().fs()? {
@@ -54,7 +54,7 @@ fn without(op: &Op<'_>, id: InodeId, name: &[u8]) -> Result<(bool, Vec<u8>)> {
 }
 
 /// Sets or replaces. ENOSPC if the item would not fit a leaf.
-pub fn put(op: &Op<'_>, id: InodeId, name: &[u8], value: &[u8]) -> Result<()> {
+pub(crate) fn put(op: &Op<'_>, id: InodeId, name: &[u8], value: &[u8]) -> Result<()> {
     let (existed, mut bytes) = without(op, id, name)?;
     let transid = op.generation().0;
     let location = Key::new(0, 0, 0);
@@ -71,7 +71,7 @@ pub fn put(op: &Op<'_>, id: InodeId, name: &[u8], value: &[u8]) -> Result<()> {
     Ok(())
 }
 
-pub fn remove(op: &Op<'_>, id: InodeId, name: &[u8]) -> Result<()> {
+pub(crate) fn remove(op: &Op<'_>, id: InodeId, name: &[u8]) -> Result<()> {
     let (_, rest) = without(op, id, name)?;
     let hash = name_hash(name);
     if rest.is_empty() {

@@ -8,13 +8,16 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-pub struct Background {
+pub(crate) struct Background {
     committer: Weak<Committer>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Background {
-    pub fn start(committer: &Arc<Committer>, interval: Duration) -> std::io::Result<Background> {
+    pub(crate) fn start(
+        committer: &Arc<Committer>,
+        interval: Duration,
+    ) -> std::io::Result<Background> {
         let weak = Arc::downgrade(committer);
         let for_thread = weak.clone();
         let thread = std::thread::Builder::new()

@@ -12,7 +12,7 @@
 mod driver;
 mod short;
 
-pub use driver::Background;
+pub(crate) use driver::Background;
 
 use crate::device_stats::DeviceStats;
 use crate::error::IntoFs;
@@ -38,7 +38,7 @@ use vfs::{Errno, FsError, Result};
 /// How long the readers of old roots are waited for.
 const READERS: Duration = Duration::from_secs(1);
 
-pub struct Committer {
+pub(crate) struct Committer {
     core: Arc<Core>,
     reservations: Arc<Reservations>,
     writeback: Arc<Writeback>,
@@ -57,7 +57,7 @@ pub struct Committer {
 }
 
 impl Committer {
-    pub fn new(
+    pub(crate) fn new(
         core: Arc<Core>,
         reservations: Arc<Reservations>,
         writeback: Arc<Writeback>,
@@ -87,18 +87,18 @@ impl Committer {
     }
 
     /// `work` is called behind each commit, and told what of the content landed.
-    pub fn call_afterwards(&self, work: impl Fn(Flushed) + Send + Sync + 'static) {
+    pub(crate) fn call_afterwards(&self, work: impl Fn(Flushed) + Send + Sync + 'static) {
         let _ = self.afterwards.set(Box::new(work));
     }
 
     /// Returns when no commit runs that ran before the call.
-    pub fn wait_for_running(&self) {
+    pub(crate) fn wait_for_running(&self) {
         let _waiting = self.core.requests.begin_waiting();
         self.turns.wait_for_running();
     }
 
     /// What was freed comes back when nobody reads older roots any more.
-    pub fn wait_for_readers(&self, kind: Kind) {
+    pub(crate) fn wait_for_readers(&self, kind: Kind) {
         let until = Instant::now() + READERS;
         while self.core.space.pinned(kind) > 0 && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
@@ -134,11 +134,11 @@ impl Committer {
     /// Everything done before the call is durable when it returns. ENOSPC: but for content
     /// that found no room; EIO while the volume can be written: but for content that the device
     /// refused. It stays in memory.
-    pub fn commit(&self) -> Result<()> {
+    pub(crate) fn commit(&self) -> Result<()> {
         self.commit_at(Urgency::Awaited)
     }
 
-    pub fn commit_at(&self, urgency: Urgency) -> Result<()> {
+    pub(crate) fn commit_at(&self, urgency: Urgency) -> Result<()> {
         self.device_stats.write();
         match self.commit_once(Wanted::Everything, urgency, false)? {
             Flushed::All => Ok(()),
@@ -148,17 +148,17 @@ impl Committer {
     }
 
     /// As `commit`, for who wants room: content that did not land is not his.
-    pub fn commit_what_lands(&self) -> Result<()> {
+    pub(crate) fn commit_what_lands(&self) -> Result<()> {
         self.commit_once(Wanted::Everything, Urgency::Awaited, false).map(|_| ())
     }
 
     /// As `commit`, for who has written his own content back: what others have in memory
     /// stays there, and nobody waits for it.
-    pub fn commit_written_back(&self) -> Result<()> {
+    pub(crate) fn commit_written_back(&self) -> Result<()> {
         self.commit_written_back_at(Urgency::Awaited)
     }
 
-    pub fn commit_written_back_at(&self, urgency: Urgency) -> Result<()> {
+    pub(crate) fn commit_written_back_at(&self, urgency: Urgency) -> Result<()> {
         self.commit_once(Wanted::WrittenBack, urgency, false).map(|_| ())
     }
 

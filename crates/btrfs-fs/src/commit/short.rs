@@ -57,17 +57,17 @@ impl Default for Owed {
 }
 
 impl Owed {
-    pub fn is_any(&self) -> bool {
+    pub(crate) fn is_any(&self) -> bool {
         !self.commits.lock().is_empty()
     }
 
     /// No superblock may lead to these commits alone: what was synced is not in them.
-    pub fn add(&self, published: Vec<Published>) {
+    pub(crate) fn add(&self, published: Vec<Published>) {
         self.commits.lock().extend(published);
     }
 
     /// A commit is durable: with `new`, all that was owed, oldest first.
-    pub fn settle(&self, new: Vec<Published>) -> Vec<Published> {
+    pub(crate) fn settle(&self, new: Vec<Published>) -> Vec<Published> {
         let mut all = std::mem::take(&mut *self.commits.lock());
         all.extend(new);
         all

@@ -20,7 +20,7 @@ use vfs::Result;
 /// Removes [start, end) from the file's items, which are one run of keys: call it within
 /// `Op::run` where nothing else is changed in between. `mapped` is everything that overlaps it.
 /// An inline item overlapping the range goes wholly: its content is dirty by now.
-pub fn drop_range(
+pub(crate) fn drop_range(
     op: &Op<'_>,
     id: InodeId,
     state: &mut State,
@@ -121,7 +121,7 @@ fn cut(
 
 /// Puts an item for stored content over a range that `drop_range` emptied, and counts it
 /// in `nbytes`. The caller accounts for the reference.
-pub fn insert_regular(
+pub(crate) fn insert_regular(
     op: &Op<'_>,
     id: InodeId,
     state: &mut State,
@@ -136,12 +136,12 @@ pub fn insert_regular(
 }
 
 /// Puts an explicit hole, for volumes without NO_HOLES.
-pub fn put_hole(op: &Op<'_>, id: InodeId, start: u64, end: u64) {
+pub(crate) fn put_hole(op: &Op<'_>, id: InodeId, start: u64, end: u64) {
     op.put(id, EXTENT_DATA, start, hole_item(op.generation(), start, end));
 }
 
 /// The item of an explicit hole.
-pub fn hole_item(generation: Generation, start: u64, end: u64) -> Box<[u8]> {
+pub(crate) fn hole_item(generation: Generation, start: u64, end: u64) -> Box<[u8]> {
     let fields = FileExtentFields {
         generation: generation.0,
         ram_bytes: end - start,

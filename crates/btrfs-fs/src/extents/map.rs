@@ -10,14 +10,14 @@ use btrfs_txn::View;
 use btrfs_txn::view::Bytes;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum MappedKind {
+pub(crate) enum MappedKind {
     Inline { ram_bytes: u64, compression: Compression, content: Box<[u8]> },
     Extent { kind: FileExtentKind, compression: Compression, fields: FileExtentFields },
 }
 
 /// One extent item of a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Mapped {
+pub(crate) struct Mapped {
     /// File offset where it begins.
     pub start: u64,
     /// File offset where it ends; an inline extent ends with its sector.
@@ -26,7 +26,7 @@ pub struct Mapped {
 }
 
 impl Mapped {
-    pub fn parse(key: &Key, data: &[u8], sector: u64) -> Result<Mapped> {
+    pub(crate) fn parse(key: &Key, data: &[u8], sector: u64) -> Result<Mapped> {
         let extent = FileExtent::parse(data).map_err(|c| c.key(*key))?;
         let start = key.offset;
         Ok(match extent {
@@ -44,27 +44,27 @@ impl Mapped {
         })
     }
 
-    pub fn is_inline(&self) -> bool {
+    pub(crate) fn is_inline(&self) -> bool {
         matches!(self.kind, MappedKind::Inline { .. })
     }
 
     /// True for an explicit hole.
-    pub fn is_hole(&self) -> bool {
+    pub(crate) fn is_hole(&self) -> bool {
         matches!(&self.kind, MappedKind::Extent { fields, .. } if fields.disk_bytenr.0 == 0)
     }
 
-    pub fn is_prealloc(&self) -> bool {
+    pub(crate) fn is_prealloc(&self) -> bool {
         matches!(&self.kind, MappedKind::Extent { kind: FileExtentKind::Prealloc, .. })
     }
 
     /// True if reading it gives stored content.
-    pub fn has_data(&self) -> bool {
+    pub(crate) fn has_data(&self) -> bool {
         !self.is_hole() && !self.is_prealloc()
     }
 }
 
 /// All extent items that overlap [start, end), in order.
-pub fn map_range(
+pub(crate) fn map_range(
     view: &View<'_>,
     id: InodeId,
     sector: u64,
@@ -76,7 +76,7 @@ pub fn map_range(
 
 /// The same. `near` may be where an item begins that reaches to `start` or over it: then those
 /// that were deleted before `start` are not passed over, of which there can be many.
-pub fn map_near(
+pub(crate) fn map_near(
     view: &View<'_>,
     id: InodeId,
     sector: u64,
@@ -163,7 +163,7 @@ fn check_order(key: &Key, covered: u64) -> Result<()> {
 }
 
 /// The first extent item that ends behind `start`.
-pub fn next_extent(
+pub(crate) fn next_extent(
     view: &View<'_>,
     id: InodeId,
     sector: u64,

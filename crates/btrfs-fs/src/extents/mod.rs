@@ -7,9 +7,10 @@ mod compressed;
 mod map;
 mod read;
 mod stored;
-pub mod sums;
+pub(crate) mod sums;
 
-pub use change::{drop_range, hole_item, insert_regular, put_hole};
-pub use map::{Mapped, MappedKind, map_near, map_range, next_extent};
-pub use read::{read, read_extents, read_sectors};
-pub use stored::{Stored, stored};
+pub(crate) use change::{drop_range, hole_item, insert_regular, put_hole};
+pub(crate) use map::{Mapped, MappedKind, map_near, map_range, next_extent};
+pub(crate) use read::{read, read_extents, read_sectors};
+pub use stored::Stored;
+pub(crate) use stored::stored;

@@ -17,7 +17,13 @@ use btrfs_txn::{Core, View};
 use vfs::Result;
 
 /// Fills `buf` from `offset`, up to the end of the file. The caller holds the inode.
-pub fn read(core: &Core, id: InodeId, state: &State, offset: u64, buf: &mut [u8]) -> Result<usize> {
+pub(crate) fn read(
+    core: &Core,
+    id: InodeId,
+    state: &State,
+    offset: u64,
+    buf: &mut [u8],
+) -> Result<usize> {
     let len = state.item.size.saturating_sub(offset).min(buf.len() as u64) as usize;
     let buf = &mut buf[..len];
     if len == 0 {
@@ -36,7 +42,7 @@ pub fn read(core: &Core, id: InodeId, state: &State, offset: u64, buf: &mut [u8]
 }
 
 /// What the extents say, holes as zeros. `flags` are the inode's.
-pub fn read_extents(
+pub(crate) fn read_extents(
     core: &Core,
     id: InodeId,
     flags: u64,
@@ -155,7 +161,7 @@ fn read_part(
 }
 
 /// Stored sectors of an extent from `at` on.
-pub fn read_sectors(
+pub(crate) fn read_sectors(
     core: &Core,
     view: &View<'_>,
     flags: u64,

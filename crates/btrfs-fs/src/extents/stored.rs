@@ -18,7 +18,7 @@ pub struct Stored {
 }
 
 /// In the file's order; content that is inline or not written back has none.
-pub fn stored(core: &Core, inode: &Inode) -> Result<Vec<Stored>> {
+pub(crate) fn stored(core: &Core, inode: &Inode) -> Result<Vec<Stored>> {
     let state = inode.read()?;
     if state.item.mode & vfs::mode::S_IFMT != vfs::mode::S_IFREG {
         return Ok(Vec::new());

@@ -12,7 +12,7 @@ use vfs::Result;
 
 /// Checksums of `count` sectors from `at` on, in the extent that begins at `extent`.
 /// A missing one is damage: data that should have a checksum is not handed out without.
-pub fn lookup(
+pub(crate) fn lookup(
     core: &Core,
     view: &View<'_>,
     extent: Logical,
@@ -38,7 +38,7 @@ pub fn lookup(
 }
 
 /// What the checksum tree has of `known.len()` sectors from `at` on, where not known yet.
-pub fn stored(
+pub(crate) fn stored(
     core: &Core,
     view: &View<'_>,
     at: Logical,
@@ -76,7 +76,7 @@ pub fn stored(
 }
 
 /// Checksums of `slices`, which together are whole sectors.
-pub fn compute(core: &Core, slices: &[&[u8]]) -> Box<[u8]> {
+pub(crate) fn compute(core: &Core, slices: &[&[u8]]) -> Box<[u8]> {
     let sector = core.sector() as usize;
     let csum = core.geometry.csum;
     let total: usize = slices.iter().map(|s| s.len()).sum();

@@ -7,21 +7,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use vfs::attributes::{APPEND, COMPRESSED, IMMUTABLE, NODUMP};
 use vfs::{Attr, FileKind, Ino, Timestamp};
 
-pub fn time_of(t: Timespec) -> Timestamp {
+pub(crate) fn time_of(t: Timespec) -> Timestamp {
     Timestamp { secs: t.sec, nanos: t.nsec }
 }
 
-pub fn stamp(t: Timestamp) -> Timespec {
+pub(crate) fn stamp(t: Timestamp) -> Timespec {
     Timespec { sec: t.secs, nsec: t.nanos }
 }
 
-pub fn kind_of(item: &InodeItem) -> Result<FileKind, Error> {
+pub(crate) fn kind_of(item: &InodeItem) -> Result<FileKind, Error> {
     FileKind::from_mode(item.mode)
         .ok_or_else(|| Error::corrupt(format!("inode with mode {:o}", item.mode)))
 }
 
 /// `pending`: bytes of content that will need new extents.
-pub fn attr_of(ino: Ino, state: &State, sector: u32, pending: u64) -> Result<Attr, Error> {
+pub(crate) fn attr_of(ino: Ino, state: &State, sector: u32, pending: u64) -> Result<Attr, Error> {
     let item = &state.item;
     let flag = |bit: u64, attribute: u64| if item.flags & bit != 0 { attribute } else { 0 };
     let blocks = state.blocks(sector, pending);
@@ -50,7 +50,7 @@ pub fn attr_of(ino: Ino, state: &State, sector: u32, pending: u64) -> Result<Att
 
 impl State {
     /// In units of 512 bytes; content without an extent counts too.
-    pub fn blocks(&self, sector: u32, pending: u64) -> u64 {
+    pub(crate) fn blocks(&self, sector: u32, pending: u64) -> u64 {
         rounded_up(self.item.nbytes, sector).saturating_add(pending) / 512
     }
 }
@@ -58,7 +58,7 @@ impl State {
 /// The block count that a caller may remember. It is the one attribute that changes behind
 /// callers' backs: when content gets its extents.
 #[derive(Debug)]
-pub struct ReportedBlocks(AtomicU64);
+pub(crate) struct ReportedBlocks(AtomicU64);
 
 const NOTHING: u64 = u64::MAX;
 /// No file has so many.
@@ -81,12 +81,12 @@ impl ReportedBlocks {
     }
 
     /// The caller forgets by himself (see `vfs::Observer`).
-    pub fn clear(&self) {
+    pub(crate) fn clear(&self) {
         self.0.store(NOTHING, Ordering::Relaxed);
     }
 
     /// True, once, if a caller may remember something else than `blocks`.
-    pub fn is_outdated(&self, blocks: impl FnOnce() -> u64) -> bool {
+    pub(crate) fn is_outdated(&self, blocks: impl FnOnce() -> u64) -> bool {
         let reported = self.0.load(Ordering::Relaxed);
         if reported == NOTHING || reported == blocks() {
             return false;
@@ -109,7 +109,7 @@ fn to_linux_dev(dev: u64) -> u32 {
 }
 
 /// The inverse, for `mknod`.
-pub fn from_linux_dev(dev: u32) -> u64 {
+pub(crate) fn from_linux_dev(dev: u32) -> u64 {
     let major = u64::from(dev >> 8 & 0xFFF);
     let minor = u64::from((dev & 0xFF) | (dev >> 12 & 0xF_FF00));
     major << 20 | minor

@@ -11,19 +11,19 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 #[derive(Default)]
-pub struct Covered {
+pub(crate) struct Covered {
     fresh: Vec<Range<u64>>,
     ranges: BTreeMap<u64, u64>,
     bytes: u64,
 }
 
 impl Covered {
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
     /// The range became dirty, or what lies below it changed.
-    pub fn note(&mut self, range: Range<u64>) {
+    pub(crate) fn note(&mut self, range: Range<u64>) {
         match self.fresh.last_mut() {
             Some(last) if last.end == range.start => last.end = range.end,
             _ => self.fresh.push(range),
@@ -31,19 +31,19 @@ impl Covered {
     }
 
     /// What is to be judged.
-    pub fn take_fresh(&mut self) -> Vec<Range<u64>> {
+    pub(crate) fn take_fresh(&mut self) -> Vec<Range<u64>> {
         std::mem::take(&mut self.fresh)
     }
 
     /// The range lies over an extent.
-    pub fn insert(&mut self, range: Range<u64>) {
+    pub(crate) fn insert(&mut self, range: Range<u64>) {
         self.cut(&range);
         self.bytes += range.end - range.start;
         self.ranges.insert(range.start, range.end);
     }
 
     /// The range is not dirty any more.
-    pub fn remove(&mut self, range: Range<u64>) {
+    pub(crate) fn remove(&mut self, range: Range<u64>) {
         self.fresh.retain(|fresh| fresh.start < range.start || fresh.end > range.end);
         self.cut(&range);
     }

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Longest piece; a longer run is several pieces, so that growing one copies little.
 const PIECE_MAX: usize = 1 << 20;
 
-pub struct Dirty {
+pub(crate) struct Dirty {
     sector: u64,
     pieces: BTreeMap<u64, Vec<u8>>,
     bytes: u64,
@@ -25,18 +25,18 @@ pub struct Dirty {
 
 /// Pieces of all files together.
 #[derive(Default)]
-pub struct Pieces {
+pub(crate) struct Pieces {
     all: AtomicU64,
     /// Those that begin a file: all of a file that may become an inline item.
     first: AtomicU64,
 }
 
 impl Pieces {
-    pub fn all(&self) -> u64 {
+    pub(crate) fn all(&self) -> u64 {
         self.all.load(Ordering::Relaxed)
     }
 
-    pub fn first(&self) -> u64 {
+    pub(crate) fn first(&self) -> u64 {
         self.first.load(Ordering::Relaxed)
     }
 
@@ -54,7 +54,7 @@ impl Drop for Dirty {
 }
 
 impl Dirty {
-    pub fn new(sector: u32, count: Arc<Pieces>) -> Dirty {
+    pub(crate) fn new(sector: u32, count: Arc<Pieces>) -> Dirty {
         let (pieces, covered) = (BTreeMap::new(), Mutex::new(Rank::Covered, Covered::default()));
         Dirty { sector: u64::from(sector), pieces, bytes: 0, count, covered }
     }
@@ -67,13 +67,13 @@ impl Dirty {
         self.count.of(start).for_each(|n| _ = n.fetch_sub(1, Ordering::Relaxed));
     }
 
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
     /// Bytes that lie over extents; `extents` tells, of a range, where there are any. It is asked
     /// about each range once.
-    pub fn covered(&self, extents: impl Fn(Range<u64>) -> Vec<Range<u64>>) -> u64 {
+    pub(crate) fn covered(&self, extents: impl Fn(Range<u64>) -> Vec<Range<u64>>) -> u64 {
         let mut covered = self.covered.lock();
         for fresh in covered.take_fresh() {
             let mut at = fresh.start;
@@ -91,18 +91,18 @@ impl Dirty {
     }
 
     /// Extents came or went below: `covered` asks anew.
-    pub fn ground_changed(&mut self) {
+    pub(crate) fn ground_changed(&mut self) {
         let mut covered = Covered::default();
         covered.note(0..u64::MAX);
         self.covered = Mutex::new(Rank::Covered, covered);
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }
 
     /// Offset of the first dirty byte at or behind `from`.
-    pub fn first_from(&self, from: u64) -> Option<u64> {
+    pub(crate) fn first_from(&self, from: u64) -> Option<u64> {
         if self.piece_at(from).is_some() {
             return Some(from);
         }
@@ -110,7 +110,7 @@ impl Dirty {
     }
 
     /// End of the dirty run that covers `from`; `from` itself if it is not dirty.
-    pub fn run_end(&self, from: u64) -> u64 {
+    pub(crate) fn run_end(&self, from: u64) -> u64 {
         let mut end = from;
         while let Some((start, piece)) = self.piece_at(end) {
             end = start + piece.len() as u64;
@@ -123,7 +123,7 @@ impl Dirty {
         (start + piece.len() as u64 > offset).then_some((*start, piece))
     }
 
-    pub fn covers(&self, offset: u64) -> bool {
+    pub(crate) fn covers(&self, offset: u64) -> bool {
         self.piece_at(offset).is_some()
     }
 
@@ -146,7 +146,7 @@ impl Dirty {
 
     /// Stores `data`. Sectors that it covers partly are dirty already (the caller filled
     /// them) or new, then the rest of them is zeros.
-    pub fn write(&mut self, offset: u64, data: &[u8]) {
+    pub(crate) fn write(&mut self, offset: u64, data: &[u8]) {
         let mut done = 0;
         while done < data.len() {
             let at = offset + done as u64;
@@ -202,7 +202,7 @@ impl Dirty {
     }
 
     /// Copies what is dirty of the range over `buf`.
-    pub fn overlay(&self, offset: u64, buf: &mut [u8]) {
+    pub(crate) fn overlay(&self, offset: u64, buf: &mut [u8]) {
         let end = offset + buf.len() as u64;
         let first = self.piece_at(offset).map_or(offset, |(start, _)| start);
         for (&start, piece) in self.pieces.range(first..end) {
@@ -216,7 +216,7 @@ impl Dirty {
     }
 
     /// The slices that make up the dirty run [start, end).
-    pub fn slices(&self, start: u64, end: u64) -> Vec<&[u8]> {
+    pub(crate) fn slices(&self, start: u64, end: u64) -> Vec<&[u8]> {
         let mut out = Vec::new();
         let mut at = start;
         while at < end {
@@ -229,7 +229,7 @@ impl Dirty {
     }
 
     /// Forgets the sectors of [start, end); both are aligned.
-    pub fn remove(&mut self, start: u64, end: u64) {
+    pub(crate) fn remove(&mut self, start: u64, end: u64) {
         debug_assert!(
             start.is_multiple_of(self.sector)
                 && (end.is_multiple_of(self.sector) || end == u64::MAX)
@@ -260,7 +260,7 @@ impl Dirty {
     }
 
     /// Cuts at a new end of file: sectors behind vanish, the last one ends in zeros.
-    pub fn truncate(&mut self, size: u64) {
+    pub(crate) fn truncate(&mut self, size: u64) {
         self.remove(size.next_multiple_of(self.sector), u64::MAX);
         if !size.is_multiple_of(self.sector)
             && let Some((&start, piece)) = self.pieces.range_mut(..=size).next_back()

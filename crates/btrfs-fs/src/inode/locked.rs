@@ -7,13 +7,13 @@ use locks::RwLockWriteGuard;
 use vfs::Result;
 
 /// Exclusive access to a few inodes.
-pub struct Locked<'a> {
+pub(crate) struct Locked<'a> {
     guards: Vec<(InodeId, RwLockWriteGuard<'a, State>)>,
 }
 
 impl<'a> Locked<'a> {
     /// Locks each inode once, whatever the order and repetition in `inodes`.
-    pub fn new(inodes: &[&'a Ref<Inode>]) -> Result<Locked<'a>> {
+    pub(crate) fn new(inodes: &[&'a Ref<Inode>]) -> Result<Locked<'a>> {
         let mut sorted: Vec<&'a Ref<Inode>> = inodes.to_vec();
         sorted.sort_by_key(|inode| inode.id);
         sorted.dedup_by_key(|inode| inode.id);
@@ -24,12 +24,12 @@ impl<'a> Locked<'a> {
         Ok(Locked { guards })
     }
 
-    pub fn get(&self, inode: &Inode) -> &State {
+    pub(crate) fn get(&self, inode: &Inode) -> &State {
         let found = self.guards.iter().find(|(id, _)| *id == inode.id);
         &found.expect("the inode was locked").1
     }
 
-    pub fn state(&mut self, inode: &Inode) -> &mut State {
+    pub(crate) fn state(&mut self, inode: &Inode) -> &mut State {
         let found = self.guards.iter_mut().find(|(id, _)| *id == inode.id);
         &mut found.expect("the inode was locked").1
     }

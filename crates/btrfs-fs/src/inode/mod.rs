@@ -11,13 +11,13 @@ mod queue;
 mod state;
 mod table;
 
-pub use attr::{ReportedBlocks, attr_of, from_linux_dev, kind_of, stamp, time_of};
-pub use dirty::{Dirty, Pieces};
-pub use locked::Locked;
+pub(crate) use attr::{ReportedBlocks, attr_of, from_linux_dev, kind_of, stamp, time_of};
+pub(crate) use dirty::{Dirty, Pieces};
+pub(crate) use locked::Locked;
 pub(crate) use orphans::{OrphanTable, delete_item as delete_orphan_item};
-pub use queue::DirtyQueue;
-pub use state::{Inode, LOCK_WAITS, Orphan, State};
-pub use table::InodeTable;
+pub(crate) use queue::DirtyQueue;
+pub(crate) use state::{Inode, LOCK_WAITS, Orphan, State};
+pub(crate) use table::InodeTable;
 pub(crate) use table::Reserved;
 
 use crate::error::IntoFs;
@@ -40,7 +40,7 @@ pub fn inode_layout() -> std::alloc::Layout {
 }
 
 /// The inodes in use, loaded as they are asked for.
-pub struct Inodes {
+pub(crate) struct Inodes {
     core: Arc<Core>,
     table: InodeTable,
     orphans: OrphanTable,
@@ -65,7 +65,7 @@ thread_local! {
 }
 
 impl Inodes {
-    pub fn new(core: Arc<Core>) -> Inodes {
+    pub(crate) fn new(core: Arc<Core>) -> Inodes {
         let closed = RwLock::new(Rank::Leaf, FxHashSet::default());
         let noted_each = (core.memory.most_inodes() / INODE_COST / 4).clamp(1, NOTED_EACH);
         let (table, orphans) = (InodeTable::new(), OrphanTable::new());
@@ -104,7 +104,7 @@ impl Inodes {
         self.core.note_inodes(self.table.len() as u64 * INODE_COST);
     }
 
-    pub fn table(&self) -> &InodeTable {
+    pub(crate) fn table(&self) -> &InodeTable {
         &self.table
     }
 
@@ -113,7 +113,7 @@ impl Inodes {
         &self.orphans
     }
 
-    pub fn get(&self, ino: Ino) -> Result<Ref<Inode>> {
+    pub(crate) fn get(&self, ino: Ino) -> Result<Ref<Inode>> {
         if ino::is_stand_in(ino) {
             return Err(FsError::ReadOnly("the place of a nested subvolume".into()));
         }
@@ -121,7 +121,7 @@ impl Inodes {
     }
 
     /// Takes `lookups` references.
-    pub fn by_id(&self, id: InodeId, lookups: u64) -> Result<Ref<Inode>> {
+    pub(crate) fn by_id(&self, id: InodeId, lookups: u64) -> Result<Ref<Inode>> {
         self.table.get(id, lookups, || self.load(id))
     }
 
@@ -191,12 +191,12 @@ impl ClosedTree {
 }
 
 /// See [`Core::change`].
-pub fn change<T>(core: &Core, work: impl FnOnce(&Op<'_>) -> Result<T>) -> Result<T> {
+pub(crate) fn change<T>(core: &Core, work: impl FnOnce(&Op<'_>) -> Result<T>) -> Result<T> {
     core.change(work)
 }
 
 /// Puts the inode item as the volume may see it, stamped with this epoch.
-pub fn put_inode(op: &Op<'_>, id: InodeId, state: &mut State) {
+pub(crate) fn put_inode(op: &Op<'_>, id: InodeId, state: &mut State) {
     state.item.transid = op.generation().0;
     state.item.sequence = state.item.sequence.wrapping_add(1);
     state.landed_size = if state.is_file() { state.disk_size() } else { 0 };

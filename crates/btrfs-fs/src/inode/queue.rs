@@ -17,7 +17,7 @@ use crate::sync::{
 #[repr(align(128))]
 struct Part(Mutex<Vec<Ref<Inode>>>);
 
-pub struct DirtyQueue {
+pub(crate) struct DirtyQueue {
     list: [Part; DIRTY_LISTS],
     /// Held shared by who took inodes out of the list and is not done with them, but for a
     /// commit, of which there is one at a time. Comes before inodes in the lock order, and
@@ -36,7 +36,7 @@ impl Default for DirtyQueue {
 
 impl DirtyQueue {
     /// `inode` was changed. It may be in the list already: then this is one load.
-    pub fn add(&self, inode: &Ref<Inode>) {
+    pub(crate) fn add(&self, inode: &Ref<Inode>) {
         if inode.queued.load(Ordering::Acquire) {
             return;
         }
@@ -49,26 +49,26 @@ impl DirtyQueue {
 
     /// For who is about to change `inode`, perhaps in several steps of which a later one may
     /// fail: taken before the inode is locked, it adds it when all is done.
-    pub fn add_at_end<'q>(&'q self, inode: &'q Ref<Inode>) -> AddAtEnd<'q> {
+    pub(crate) fn add_at_end<'q>(&'q self, inode: &'q Ref<Inode>) -> AddAtEnd<'q> {
         AddAtEnd { queue: self, inode }
     }
 
     /// Takes all, for a commit. What others took out has landed by then, or is in the list
     /// again, and so among it.
-    pub fn take_all(&self) -> Vec<Ref<Inode>> {
+    pub(crate) fn take_all(&self) -> Vec<Ref<Inode>> {
         let _others = self.turns.write();
         self.take()
     }
 
     /// Takes what nobody else is at work on; the turn ends when all of it has landed or is in
     /// the list again.
-    pub fn take_some(&self) -> (RwLockReadGuard<'_, ()>, Vec<Ref<Inode>>) {
+    pub(crate) fn take_some(&self) -> (RwLockReadGuard<'_, ()>, Vec<Ref<Inode>>) {
         let turn = self.turns.read();
         (turn, self.take())
     }
 
     /// Puts one back that nobody has begun with: it still has its mark.
-    pub fn put_back(&self, inode: Ref<Inode>) {
+    pub(crate) fn put_back(&self, inode: Ref<Inode>) {
         self.mine().lock().push(inode);
     }
 
@@ -90,13 +90,13 @@ impl DirtyQueue {
 
     /// Before one of those that were taken is looked at: who changes it from now on adds it
     /// to the list again.
-    pub fn begin(&self, inode: &Inode) {
+    pub(crate) fn begin(&self, inode: &Inode) {
         inode.queued.store(false, Ordering::Release);
     }
 }
 
 #[must_use]
-pub struct AddAtEnd<'q> {
+pub(crate) struct AddAtEnd<'q> {
     queue: &'q DirtyQueue,
     inode: &'q Ref<Inode>,
 }

@@ -17,9 +17,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use vfs::{Errno, Ino, Result};
 
 /// How often a thread found an inode locked, over all volumes of the process.
-pub static LOCK_WAITS: AtomicU64 = AtomicU64::new(0);
+pub(crate) static LOCK_WAITS: AtomicU64 = AtomicU64::new(0);
 
-pub struct Inode {
+pub(crate) struct Inode {
     pub id: InodeId,
     pub ino: Ino,
     /// In the engine's list of inodes with unwritten data; the list's alone to change.
@@ -30,7 +30,7 @@ pub struct Inode {
 }
 
 #[derive(Default)]
-pub struct State {
+pub(crate) struct State {
     pub loaded: bool,
     /// The inode's items are gone from the volume; nothing may touch it any more.
     pub erased: bool,
@@ -68,7 +68,7 @@ pub struct State {
 
 /// How an inode without a name is known as such.
 #[derive(Default)]
-pub enum Orphan {
+pub(crate) enum Orphan {
     /// It has one.
     #[default]
     No,
@@ -90,7 +90,7 @@ fn place_of(id: InodeId) -> u128 {
 }
 
 impl Inode {
-    pub fn new(id: InodeId, ino: Ino, state: State) -> Inode {
+    pub(crate) fn new(id: InodeId, ino: Ino, state: State) -> Inode {
         Inode {
             id,
             ino,
@@ -118,14 +118,14 @@ impl Inode {
     }
 
     /// Shared access; ESTALE if the inode is gone.
-    pub fn read(&self) -> Result<RwLockReadGuard<'_, State>> {
+    pub(crate) fn read(&self) -> Result<RwLockReadGuard<'_, State>> {
         let state = self.state.read_or_count(|| _ = LOCK_WAITS.fetch_add(1, Ordering::Relaxed));
         state.usable()?;
         Ok(state)
     }
 
     /// Exclusive access; ESTALE if the inode is gone.
-    pub fn write(&self) -> Result<RwLockWriteGuard<'_, State>> {
+    pub(crate) fn write(&self) -> Result<RwLockWriteGuard<'_, State>> {
         let state = self.state.write_or_count(|| _ = LOCK_WAITS.fetch_add(1, Ordering::Relaxed));
         state.usable()?;
         Ok(state)
@@ -143,16 +143,16 @@ impl State {
         self.usable().is_ok() && has_name && has_landed && !self.refused && !self.no_inline
     }
 
-    pub fn is_dir(&self) -> bool {
+    pub(crate) fn is_dir(&self) -> bool {
         self.item.mode & vfs::mode::S_IFMT == vfs::mode::S_IFDIR
     }
 
-    pub fn is_file(&self) -> bool {
+    pub(crate) fn is_file(&self) -> bool {
         self.item.mode & vfs::mode::S_IFMT == vfs::mode::S_IFREG
     }
 
     /// The item as the volume may see it: its size never covers data in flight.
-    pub fn item_for_disk(&self) -> InodeItem {
+    pub(crate) fn item_for_disk(&self) -> InodeItem {
         let mut item = self.item;
         if self.is_file() {
             item.size = self.disk_size();
@@ -161,7 +161,7 @@ impl State {
     }
 
     /// The part of the size behind which all content has landed.
-    pub fn disk_size(&self) -> u64 {
+    pub(crate) fn disk_size(&self) -> u64 {
         let dirty = self.dirty.as_ref().and_then(|d| d.first_from(self.landed_size));
         let rest = self.pending_from.filter(|from| *from >= self.landed_size);
         match dirty.into_iter().chain(rest).min() {

@@ -18,7 +18,7 @@ use crate::sync::{
 use btrfs_disk::TreeId;
 use vfs::{Errno, Ino, Result};
 
-pub struct InodeTable {
+pub(crate) struct InodeTable {
     epochs: Arc<Epochs>,
     /// An index stays when its subvolume is gone: some hundred bytes.
     trees: Grown<Index<Inode>>,
@@ -42,14 +42,14 @@ impl Reserved<'_> {
 }
 
 impl InodeTable {
-    pub fn new() -> InodeTable {
+    pub(crate) fn new() -> InodeTable {
         let epochs = Arc::new(Epochs::default());
         let trees = Grown::new(epochs.clone());
         InodeTable { trees, hand: Mutex::new(Rank::Leaf, (0, 0)), epochs }
     }
 
     /// How many there are; beside those who come and go an estimate.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.epochs.entries()
     }
 
@@ -60,7 +60,7 @@ impl InodeTable {
     }
 
     /// The inode, loaded by `load` if it is not in memory; takes `lookups` references.
-    pub fn get(
+    pub(crate) fn get(
         &self,
         id: InodeId,
         lookups: u64,
@@ -102,7 +102,7 @@ impl InodeTable {
     }
 
     /// The inode if it is in memory; takes `lookups` references.
-    pub fn find(&self, id: InodeId, lookups: u64) -> Option<Ref<Inode>> {
+    pub(crate) fn find(&self, id: InodeId, lookups: u64) -> Option<Ref<Inode>> {
         let pin = self.epochs.pin();
         let inode = self.trees.get(&pin, id.tree.0)?.find(&pin, id.objectid, lookups)?;
         inode.use_now();
@@ -111,7 +111,7 @@ impl InodeTable {
 
     /// Gives `count` lookup references back; the inode, if those were the last and it is in
     /// memory. One that is not has a name, or had not left it.
-    pub fn forget(&self, id: InodeId, count: u64) -> Option<Ref<Inode>> {
+    pub(crate) fn forget(&self, id: InodeId, count: u64) -> Option<Ref<Inode>> {
         let pin = self.epochs.pin();
         self.trees.get(&pin, id.tree.0)?.give_back(&pin, id.objectid, count)
     }
@@ -128,7 +128,7 @@ impl InodeTable {
     }
 
     /// Drops the inode if nobody else refers to it; who writes it back or changes it does.
-    pub fn evict(&self, inode: Ref<Inode>) -> bool {
+    pub(crate) fn evict(&self, inode: Ref<Inode>) -> bool {
         let (id, pin) = (inode.id, self.epochs.pin());
         let index = self.trees.get(&pin, id.tree.0);
         index.is_some_and(|index| index.evict(&pin, id.objectid, &inode, false))

@@ -44,7 +44,7 @@ impl Drop for Quiesced<'_> {
 
 impl TreeLog {
     /// Writes what of `batch` the last commit does not have; or says why a commit must.
-    pub fn write(&self, batch: &[Request], state: &mut LogState) -> Step<()> {
+    pub(crate) fn write(&self, batch: &[Request], state: &mut LogState) -> Step<()> {
         let view = self.core.view();
         let committed = view.layers.roots.generation;
         let mut work = Work::default();
@@ -79,7 +79,7 @@ impl TreeLog {
     /// A log on top of the commit that was just published, of what was synced while it was
     /// at work: its root, if there is anything. The superblock of that commit shall lead to it
     /// when all is flushed.
-    pub fn carry(&self, synced: BTreeMap<InodeId, Level>, log: &mut LogState) -> Step<()> {
+    pub(crate) fn carry(&self, synced: BTreeMap<InodeId, Level>, log: &mut LogState) -> Step<()> {
         let view = self.core.view();
         assert!(view.layers.sealed.is_none(), "carried onto a commit that is published");
         // The log of a subvolume that is deleted says nothing.

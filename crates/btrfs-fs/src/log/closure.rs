@@ -44,7 +44,7 @@ use std::collections::BTreeSet;
 /// 1,500 on a commit is done sooner (docs/perf/journal.md).
 const MOST_REMOVED: usize = 1500;
 
-pub struct Closure<'a> {
+pub(crate) struct Closure<'a> {
     /// Largest item that fits a leaf.
     pub max_item: usize,
     pub committed: &'a Committed<'a>,
@@ -69,7 +69,7 @@ macro_rules! go {
 
 impl Closure<'_> {
     /// One round over everything frozen. The work is done when it asks for nothing more.
-    pub fn round(&mut self) -> Step {
+    pub(crate) fn round(&mut self) -> Step {
         let ids: Vec<InodeId> = self.work.objects.keys().copied().collect();
         for id in ids {
             match self.work.now(self.committed, id)? {

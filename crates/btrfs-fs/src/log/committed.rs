@@ -14,13 +14,13 @@ use std::ops::RangeInclusive;
 
 /// One name of an inode, as its reference item says it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Name {
+pub(crate) struct Name {
     pub parent: u64,
     pub index: u64,
     pub name: Vec<u8>,
 }
 
-pub struct Committed<'a> {
+pub(crate) struct Committed<'a> {
     pub store: &'a NodeStore,
     pub roots: &'a Roots,
     /// Counts every search.
@@ -28,14 +28,14 @@ pub struct Committed<'a> {
 }
 
 impl Committed<'_> {
-    pub fn get(&self, id: InodeId, kind: u8, offset: u64) -> Result<Option<Vec<u8>>> {
+    pub(crate) fn get(&self, id: InodeId, kind: u8, offset: u64) -> Result<Option<Vec<u8>>> {
         let Some(root) = self.roots.get(id.tree) else { return Ok(None) };
         let key = Key::new(id.objectid, kind, offset);
         self.reads.add(1);
         Ok(btrfs_tree::get(self.store, &root.root, &key)?.map(|item| item.data().to_vec()))
     }
 
-    pub fn inode(&self, id: InodeId) -> Result<Option<InodeItem>> {
+    pub(crate) fn inode(&self, id: InodeId) -> Result<Option<InodeItem>> {
         match self.get(id, kind::INODE_ITEM, 0)? {
             Some(bytes) => Ok(Some(InodeItem::read(&bytes)?)),
             None => Ok(None),
@@ -43,7 +43,7 @@ impl Committed<'_> {
     }
 
     /// The items of an object whose kinds lie in the range, from `offset` of the first kind on.
-    pub fn scan(
+    pub(crate) fn scan(
         &self,
         id: InodeId,
         kinds: RangeInclusive<u8>,
@@ -64,7 +64,7 @@ impl Committed<'_> {
     }
 
     /// All extents of a file that overlap [start, end).
-    pub fn extents(
+    pub(crate) fn extents(
         &self,
         id: InodeId,
         sector: u64,
@@ -95,7 +95,12 @@ impl Committed<'_> {
     }
 
     /// Whether a file has content in one of the ranges.
-    pub fn has_content(&self, id: InodeId, sector: u64, ranges: &[(u64, u64)]) -> Result<bool> {
+    pub(crate) fn has_content(
+        &self,
+        id: InodeId,
+        sector: u64,
+        ranges: &[(u64, u64)],
+    ) -> Result<bool> {
         let mut found = false;
         for (start, end) in ranges {
             self.extents(id, sector, *start, *end, |_, mapped, _| found |= !mapped.is_hole())?;
@@ -103,7 +108,7 @@ impl Committed<'_> {
         Ok(found)
     }
 
-    pub fn names(&self, id: InodeId) -> Result<BTreeSet<Name>> {
+    pub(crate) fn names(&self, id: InodeId) -> Result<BTreeSet<Name>> {
         let mut names = BTreeSet::new();
         self.scan(id, kind::INODE_REF..=kind::INODE_EXTREF, 0, |key, data| {
             collect(key.kind, key.offset, data, &mut names)?;
@@ -113,7 +118,7 @@ impl Committed<'_> {
     }
 
     /// What `name` stands for in a directory: the key of its INODE_ITEM or ROOT_ITEM.
-    pub fn entry(&self, dir: InodeId, name: &[u8]) -> Result<Option<Key>> {
+    pub(crate) fn entry(&self, dir: InodeId, name: &[u8]) -> Result<Option<Key>> {
         let Some(bytes) = self.get(dir, kind::DIR_ITEM, name_hash(name))? else { return Ok(None) };
         for entry in DirItem::iter(&bytes) {
             let entry = entry?;
@@ -125,7 +130,7 @@ impl Committed<'_> {
     }
 
     /// What is in a directory, by the keys of the targets; of more than `most` some.
-    pub fn entries(&self, dir: InodeId, most: usize) -> Result<Vec<Key>> {
+    pub(crate) fn entries(&self, dir: InodeId, most: usize) -> Result<Vec<Key>> {
         let mut entries = Vec::new();
         self.scan(dir, kind::DIR_INDEX..=kind::DIR_INDEX, 0, |_, data| {
             entries.extend(entry_of(data)?.map(|(target, _)| target));
@@ -135,14 +140,14 @@ impl Committed<'_> {
     }
 
     /// The entry with this index: its target and its name.
-    pub fn entry_at(&self, dir: InodeId, index: u64) -> Result<Option<(Key, Vec<u8>)>> {
+    pub(crate) fn entry_at(&self, dir: InodeId, index: u64) -> Result<Option<(Key, Vec<u8>)>> {
         let Some(bytes) = self.get(dir, kind::DIR_INDEX, index)? else { return Ok(None) };
         entry_of(&bytes)
     }
 }
 
 /// Target and name of a DIR_INDEX item.
-pub fn entry_of(bytes: &[u8]) -> Result<Option<(Key, Vec<u8>)>> {
+pub(crate) fn entry_of(bytes: &[u8]) -> Result<Option<(Key, Vec<u8>)>> {
     match DirItem::iter(bytes).next() {
         Some(entry) => {
             let entry = entry?;
@@ -153,7 +158,12 @@ pub fn entry_of(bytes: &[u8]) -> Result<Option<(Key, Vec<u8>)>> {
 }
 
 /// The names that a reference item holds.
-pub fn collect(kind: u8, offset: u64, data: &[u8], names: &mut BTreeSet<Name>) -> Result<()> {
+pub(crate) fn collect(
+    kind: u8,
+    offset: u64,
+    data: &[u8],
+    names: &mut BTreeSet<Name>,
+) -> Result<()> {
     if kind == kind::INODE_REF {
         for item in InodeRef::iter(data) {
             let item = item?;

@@ -16,7 +16,7 @@ use btrfs_tree::Edit;
 use btrfs_txn::delta::Frozen;
 use std::collections::BTreeMap;
 
-pub struct Content<'a> {
+pub(crate) struct Content<'a> {
     pub committed: &'a Committed<'a>,
     pub id: InodeId,
     pub item: &'a InodeItem,
@@ -26,7 +26,7 @@ pub struct Content<'a> {
 }
 
 impl Content<'_> {
-    pub fn edits(&self, member: &mut Member, edits: &mut BTreeMap<Key, Edit>) -> Result<()> {
+    pub(crate) fn edits(&self, member: &mut Member, edits: &mut BTreeMap<Key, Edit>) -> Result<()> {
         for (&(_, offset), value) in self.slots() {
             let edit = value.as_ref().map_or(Edit::Delete, |bytes| Edit::Put(self.of_log(bytes)));
             edits.insert(self.key(offset), edit);

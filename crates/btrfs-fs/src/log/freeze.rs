@@ -13,7 +13,7 @@ use btrfs_txn::delta::{Ask, Frozen, Level, Pending, is_ref};
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Default)]
-pub struct Work {
+pub(crate) struct Work {
     /// Inodes to log, and how.
     pub wanted: BTreeMap<InodeId, Level>,
     /// Those that somebody synced: the others come along.
@@ -32,7 +32,7 @@ pub struct Work {
 }
 
 /// Whether an inode is there at the moment of the log, and what it is.
-pub enum Now {
+pub(crate) enum Now {
     Here(InodeItem),
     /// Without names, or erased.
     Gone,
@@ -40,32 +40,32 @@ pub enum Now {
 
 impl Work {
     /// What was synced earlier, for a log on top of another commit.
-    pub fn carried(synced: BTreeMap<InodeId, Level>) -> Work {
+    pub(crate) fn carried(synced: BTreeMap<InodeId, Level>) -> Work {
         let asked = synced.keys().copied().collect();
         Work { wanted: synced, asked, ..Work::default() }
     }
 
     /// What somebody syncs now.
-    pub fn ask(&mut self, id: InodeId, level: Level) {
+    pub(crate) fn ask(&mut self, id: InodeId, level: Level) {
         self.may_commit = true;
         self.asked.insert(id);
         self.want(id, level);
     }
 
-    pub fn want(&mut self, id: InodeId, level: Level) {
+    pub(crate) fn want(&mut self, id: InodeId, level: Level) {
         let entry = self.wanted.entry(id).or_default();
         self.raised |= *entry < level && self.objects.contains_key(&id);
         *entry = (*entry).max(level);
     }
 
     /// True if something is wanted that was not frozen with the rest.
-    pub fn is_short(&self) -> bool {
+    pub(crate) fn is_short(&self) -> bool {
         self.raised || self.wanted.keys().any(|id| !self.objects.contains_key(id))
     }
 
     /// Takes all that is wanted. The current delta is held still. `ask` says how much of an
     /// inode the log does not have yet.
-    pub fn freeze(&mut self, pending: &Pending<'_>, ask: impl Fn(&InodeId, Level) -> Ask) {
+    pub(crate) fn freeze(&mut self, pending: &Pending<'_>, ask: impl Fn(&InodeId, Level) -> Ask) {
         self.raised = false;
         for (id, level) in &self.wanted {
             let mut ask = ask(id, *level);
@@ -83,7 +83,7 @@ impl Work {
 
     /// Asks for all extents of files of which the commit has content where they may have
     /// holes now. True: freeze again.
-    pub fn want_contents(&mut self, committed: &Committed<'_>, sector: u64) -> Result<bool> {
+    pub(crate) fn want_contents(&mut self, committed: &Committed<'_>, sector: u64) -> Result<bool> {
         let mut more = false;
         for (id, frozen) in &self.objects {
             let asked = frozen.whole || frozen.born || self.contents.contains(id);
@@ -95,7 +95,7 @@ impl Work {
     }
 
     /// The inode as it is now; `None`: neither the commit nor the epoch has it.
-    pub fn now(&self, committed: &Committed<'_>, id: InodeId) -> Result<Option<Now>> {
+    pub(crate) fn now(&self, committed: &Committed<'_>, id: InodeId) -> Result<Option<Now>> {
         let frozen = self.objects.get(&id);
         let slot = frozen.and_then(|f| f.slots.get(&(kind::INODE_ITEM, 0)));
         let item = match slot {
@@ -111,7 +111,7 @@ impl Work {
     }
 
     /// The names that the inode has now.
-    pub fn names(&self, committed: &Committed<'_>, id: InodeId) -> Result<BTreeSet<Name>> {
+    pub(crate) fn names(&self, committed: &Committed<'_>, id: InodeId) -> Result<BTreeSet<Name>> {
         let Some(frozen) = self.objects.get(&id) else { return committed.names(id) };
         let mut names = BTreeSet::new();
         for (&(kind, offset), value) in frozen.slots.iter().filter(|(k, _)| is_ref(k.0)) {

@@ -27,9 +27,9 @@ mod state;
 mod sums;
 mod write;
 
-pub use read::Forest;
-pub use replay::{Replayed, replay};
-pub use state::LogState;
+pub(crate) use read::Forest;
+pub(crate) use replay::{Replayed, replay};
+pub(crate) use state::LogState;
 
 use crate::ino::InodeId;
 use crate::inode::Inodes;
@@ -42,11 +42,11 @@ use locks::{Mutex, MutexGuard, Rank};
 use std::sync::Arc;
 
 /// Inside: what comes of it, or why a commit must do instead. Outside: the volume's end.
-pub type Step<T> = btrfs_disk::Result<std::result::Result<T, Fallback>>;
+pub(crate) type Step<T> = btrfs_disk::Result<std::result::Result<T, Fallback>>;
 
 /// An inode to be made durable.
 #[derive(Clone, Copy)]
-pub struct Request {
+pub(crate) struct Request {
     pub id: InodeId,
     pub level: Level,
     /// The epoch in which its last change lies, or a later one.
@@ -57,7 +57,7 @@ pub struct Request {
 ///
 /// Lock order: its state is held over a log write, and by a commit for its seal, and from its
 /// publication until it is durable. Who writes a log never commits with it held.
-pub struct TreeLog {
+pub(crate) struct TreeLog {
     core: Arc<Core>,
     inodes: Arc<Inodes>,
     writeback: Arc<Writeback>,
@@ -66,7 +66,7 @@ pub struct TreeLog {
 }
 
 impl TreeLog {
-    pub fn new(
+    pub(crate) fn new(
         core: Arc<Core>,
         inodes: Arc<Inodes>,
         writeback: Arc<Writeback>,
@@ -82,14 +82,14 @@ impl TreeLog {
     }
 
     /// The log's state, and with it the right to write superblocks.
-    pub fn lock(&self) -> MutexGuard<'_, LogState> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, LogState> {
         self.state.lock()
     }
 }
 
 /// Why a commit takes the place of a log write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fallback {
+pub(crate) enum Fallback {
     /// A chunk that the last commit does not know: a log must not refer to it.
     NewChunk,
     /// A subvolume's name changed.
@@ -110,7 +110,7 @@ pub enum Fallback {
 }
 
 impl Fallback {
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Fallback::NewChunk => "new chunk",
             Fallback::Subvolume => "subvolume",

@@ -16,9 +16,9 @@ use btrfs_txn::{Defect, View};
 use std::collections::BTreeMap;
 
 /// Changes of each subvolume's log.
-pub type Edits = BTreeMap<TreeId, BTreeMap<Key, Edit>>;
+pub(crate) type Edits = BTreeMap<TreeId, BTreeMap<Key, Edit>>;
 
-pub struct Project<'a> {
+pub(crate) struct Project<'a> {
     pub log: &'a TreeLog,
     pub view: &'a View<'a>,
     pub committed: &'a Committed<'a>,
@@ -29,7 +29,7 @@ pub struct Project<'a> {
 
 impl Project<'_> {
     /// Turns finished work into edits; what the log will have is noted in `state`.
-    pub fn all(&self, work: &Work, state: &mut LogState) -> Result<Edits> {
+    pub(crate) fn all(&self, work: &Work, state: &mut LogState) -> Result<Edits> {
         let mut edits = Edits::new();
         for id in &work.dropped {
             self.drop_inode(*id, state, &mut edits)?;

@@ -16,14 +16,14 @@ use std::sync::Arc;
 
 /// The log of one subvolume.
 #[derive(Clone, Copy, Debug)]
-pub struct LogTree {
+pub(crate) struct LogTree {
     pub subvol: TreeId,
     pub root: TreeRoot,
 }
 
 /// All that a superblock's `log_root` leads to.
 #[derive(Debug)]
-pub struct Forest {
+pub(crate) struct Forest {
     /// By subvolume.
     pub trees: Vec<LogTree>,
     /// Every node, ascending.
@@ -33,7 +33,7 @@ pub struct Forest {
 
 impl Forest {
     /// Reads and judges the whole log; `None` if there is none.
-    pub fn load(store: &NodeStore, sb: &Superblock) -> Result<Option<Forest>> {
+    pub(crate) fn load(store: &NodeStore, sb: &Superblock) -> Result<Option<Forest>> {
         let fields = &sb.fields;
         if fields.log_root.0 == 0 {
             return Ok(None);
@@ -193,7 +193,7 @@ impl Judge {
 
 /// First and last index of a DIR_LOG_INDEX item: a range of a directory's indexes that the
 /// log knows wholly.
-pub fn range(key: &Key, data: &[u8]) -> Result<(u64, u64), Corrupt> {
+pub(crate) fn range(key: &Key, data: &[u8]) -> Result<(u64, u64), Corrupt> {
     let Some(end) = data.get(..8).map(|b| u64::from_le_bytes(b.try_into().expect("8 bytes")))
     else {
         return Err(Corrupt::new("range of a directory is cut short").key(*key));

@@ -18,7 +18,7 @@ const LARGE: u64 = 1 << 20;
 const SPARE: u64 = 256;
 
 #[derive(Default)]
-pub struct LogState {
+pub(crate) struct LogState {
     /// The tree of the logs' roots, as it is on the volume.
     pub root: Option<TreeRoot>,
     pub trees: BTreeMap<TreeId, SubvolLog>,
@@ -37,7 +37,7 @@ pub struct LogState {
 
 /// The log of one subvolume.
 #[derive(Default)]
-pub struct SubvolLog {
+pub(crate) struct SubvolLog {
     pub root: Option<TreeRoot>,
     /// Checksums that the log has, by first sector; runs do not overlap.
     pub sums: BTreeMap<u64, Vec<u8>>,
@@ -45,7 +45,7 @@ pub struct SubvolLog {
 
 /// An inode that the log has.
 #[derive(Default, Debug)]
-pub struct Member {
+pub(crate) struct Member {
     /// The names that it was logged with, if they are not those of the commit.
     pub names: BTreeSet<Name>,
     /// All entries that the directory gained and lost are followed.
@@ -58,7 +58,7 @@ pub struct Member {
 
 impl LogState {
     /// How much of an inode is to be taken for the log.
-    pub fn ask(&self, id: &InodeId, level: Level) -> Ask {
+    pub(crate) fn ask(&self, id: &InodeId, level: Level) -> Ask {
         let member = self.members.get(id);
         let known = member.is_some_and(|m| m.entries);
         let level = if known { Level::Entries } else { level };
@@ -72,7 +72,7 @@ impl LogState {
     }
 
     /// Takes nodes for the log out of what a commit of `delta_bytes` may fill.
-    pub fn save_for_commit(&mut self, core: &Core, base: Generation, delta_bytes: u64) {
+    pub(crate) fn save_for_commit(&mut self, core: &Core, base: Generation, delta_bytes: u64) {
         if delta_bytes < LARGE {
             return;
         }
@@ -94,7 +94,7 @@ impl LogState {
     }
 
     /// Nodes that no superblock leads to any more.
-    pub fn give_back(&mut self, core: &Core, nodes: Vec<Logical>) {
+    pub(crate) fn give_back(&mut self, core: &Core, nodes: Vec<Logical>) {
         if let Some(spare) = &mut self.spare {
             nodes.iter().for_each(|logical| core.store.forget(*logical));
             return spare.extend(nodes);
@@ -107,7 +107,7 @@ impl LogState {
 
     /// The commit at work found no room. The log on the volume stays what it is, and no other
     /// takes its place before a commit is durable.
-    pub fn give_up(&mut self, core: &Core) {
+    pub(crate) fn give_up(&mut self, core: &Core) {
         self.stale = true;
         self.synced.clear();
         let spare = self.spare.take().unwrap_or_default();
@@ -115,14 +115,14 @@ impl LogState {
     }
 
     /// A commit is durable: its own log takes the place of this one.
-    pub fn replace(&mut self, core: &Core, by: LogState) {
+    pub(crate) fn replace(&mut self, core: &Core, by: LogState) {
         let old = std::mem::replace(self, by);
         release(core, old.blocks);
     }
 }
 
 /// Gives nodes back that no superblock leads to any more.
-pub fn release(core: &Core, blocks: impl IntoIterator<Item = Logical>) {
+pub(crate) fn release(core: &Core, blocks: impl IntoIterator<Item = Logical>) {
     let len = u64::from(core.geometry.node_size);
     for logical in blocks {
         core.store.forget(logical);

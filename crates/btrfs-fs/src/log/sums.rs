@@ -11,7 +11,7 @@ use btrfs_txn::{Core, View};
 use std::collections::BTreeMap;
 
 /// Adds the checksums that an extent item needs and the log does not have.
-pub fn log_sums(
+pub(crate) fn log_sums(
     core: &Core,
     view: &View<'_>,
     log: &mut SubvolLog,

@@ -59,7 +59,7 @@ impl NodeSink for Sink<'_> {
 
 /// A log that is written but that no superblock leads to yet.
 #[must_use]
-pub struct Written {
+pub(crate) struct Written {
     pub root: TreeRoot,
     /// Nodes that the log before had in place of its own.
     replaced: Vec<Logical>,
@@ -67,7 +67,7 @@ pub struct Written {
 
 /// Writes the edits' nodes. An error of the device is the volume's end; a fallback leaves
 /// the log on the volume as it was, and the caller commits.
-pub fn write(
+pub(crate) fn write(
     log: &TreeLog,
     state: &mut LogState,
     generation: Generation,
@@ -105,7 +105,7 @@ pub fn write(
 }
 
 /// The superblock of the last commit leads to the log: durable when this returns.
-pub fn publish(core: &Core, state: &mut LogState, written: Written) -> Result<()> {
+pub(crate) fn publish(core: &Core, state: &mut LogState, written: Written) -> Result<()> {
     core.volume.flush()?;
     core.volume.write_log_root(written.root.logical, written.root.level)?;
     state.root = Some(written.root);

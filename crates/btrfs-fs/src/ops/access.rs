@@ -20,7 +20,7 @@ const DAY: i64 = 24 * 60 * 60;
 const TICK: i128 = 10_000_000;
 
 /// True if a read now would change the time.
-pub fn due(engine: &Engine, ino: Ino) -> bool {
+pub(crate) fn due(engine: &Engine, ino: Ino) -> bool {
     let looked = || -> Result<bool> {
         let inode = engine.inodes.get(ino)?;
         let state = inode.read()?;
@@ -30,7 +30,7 @@ pub fn due(engine: &Engine, ino: Ino) -> bool {
 }
 
 /// Somebody read the inode.
-pub fn accessed(engine: &Engine, ino: Ino) {
+pub(crate) fn accessed(engine: &Engine, ino: Ino) {
     if !due(engine, ino) {
         return;
     }

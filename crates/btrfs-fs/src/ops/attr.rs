@@ -15,7 +15,7 @@ use btrfs_disk::items::{Timespec, inode_flags};
 use btrfs_txn::Op;
 use vfs::{Attr, Errno, Ino, Result, SetAttr, SetTime};
 
-pub fn getattr(engine: &Engine, ino: Ino) -> Result<Attr> {
+pub(crate) fn getattr(engine: &Engine, ino: Ino) -> Result<Attr> {
     if is_stand_in(ino) {
         return Ok(stand_in_attr(engine, ino));
     }
@@ -30,7 +30,7 @@ pub fn getattr(engine: &Engine, ino: Ino) -> Result<Attr> {
     .fs()
 }
 
-pub fn setattr(engine: &Engine, ino: Ino, set: &SetAttr) -> Result<Attr> {
+pub(crate) fn setattr(engine: &Engine, ino: Ino, set: &SetAttr) -> Result<Attr> {
     let inode = engine.inodes.get(ino)?;
     engine.subvol_writable(inode.id.tree)?;
     check_allowed(inode.read()?.item.flags, set)?;

@@ -32,7 +32,7 @@ struct Range {
     len: u64,
 }
 
-pub fn copy_range(
+pub(crate) fn copy_range(
     engine: &Engine,
     _cx: &vfs::Context,
     from: Ino,
@@ -110,7 +110,7 @@ fn copy_bytes(
 }
 
 /// `FICLONERANGE`.
-pub fn clone_range(
+pub(crate) fn clone_range(
     engine: &Engine,
     from: Ino,
     from_offset: u64,

@@ -19,7 +19,7 @@ use inode_index::Ref;
 use vfs::{Context, Entry, Errno, FileKind, FsError, Ino, Result};
 
 /// What is to be made.
-pub struct New<'a> {
+pub(crate) struct New<'a> {
     pub kind: FileKind,
     pub perm: u16,
     pub rdev: u32,
@@ -27,7 +27,7 @@ pub struct New<'a> {
     pub target: &'a [u8],
 }
 
-pub fn make(
+pub(crate) fn make(
     engine: &Engine,
     cx: &Context,
     parent: Ino,
@@ -71,7 +71,7 @@ pub fn make(
 }
 
 /// `O_TMPFILE`.
-pub fn tmpfile(engine: &Engine, cx: &Context, parent: Ino, perm: u16) -> Result<Entry> {
+pub(crate) fn tmpfile(engine: &Engine, cx: &Context, parent: Ino, perm: u16) -> Result<Entry> {
     let dir = writable_dir(engine, parent)?;
     let _reservation = engine.reserver.reserve(cost::tmpfile(&engine.core.geometry))?;
     let dir_state = dir.write()?;
@@ -91,7 +91,7 @@ pub fn tmpfile(engine: &Engine, cx: &Context, parent: Ino, perm: u16) -> Result<
     entry(engine, &inode)
 }
 
-pub fn writable_dir(engine: &Engine, ino: Ino) -> Result<Ref<Inode>> {
+pub(crate) fn writable_dir(engine: &Engine, ino: Ino) -> Result<Ref<Inode>> {
     engine.core.health.writable().fs()?;
     let dir = engine.inodes.get(ino)?;
     engine.subvol_writable(dir.id.tree)?;
@@ -102,7 +102,7 @@ pub fn writable_dir(engine: &Engine, ino: Ino) -> Result<Ref<Inode>> {
 }
 
 /// A directory that may get a name: still there, not immutable.
-pub fn check_parent(dir: &State) -> Result<()> {
+pub(crate) fn check_parent(dir: &State) -> Result<()> {
     if dir.item.nlink == 0 {
         return Err(Errno::ENOENT.into());
     }
@@ -113,7 +113,7 @@ pub fn check_parent(dir: &State) -> Result<()> {
 }
 
 /// Times and size of a directory whose names changed by `name_len` bytes.
-pub fn touch_dir(op: &Op<'_>, id: InodeId, dir: &mut State, name_len: i64) {
+pub(crate) fn touch_dir(op: &Op<'_>, id: InodeId, dir: &mut State, name_len: i64) {
     dir.item.size = dir.item.size.saturating_add_signed(2 * name_len);
     let time = op.core.now();
     dir.item.mtime = time;
@@ -274,16 +274,16 @@ pub(super) fn put_inherited(
 }
 
 /// The parent must be a directory and the inode not one: shared by `link`.
-pub fn refuse_dir(state: &State) -> Result<()> {
+pub(crate) fn refuse_dir(state: &State) -> Result<()> {
     if state.is_dir() { Err(FsError::Posix(Errno::EPERM)) } else { Ok(()) }
 }
 
 const WHITEOUT: New<'static> = New { kind: FileKind::CharDevice, perm: 0, rdev: 0, target: &[] };
 
 /// A whiteout for `rename`, prepared under the directory's lock.
-pub struct Whiteout<'e>(Prepared<'e>);
+pub(crate) struct Whiteout<'e>(Prepared<'e>);
 
-pub fn make_whiteout<'e>(
+pub(crate) fn make_whiteout<'e>(
     engine: &'e Engine,
     cx: &Context,
     dir: &Ref<Inode>,
@@ -293,7 +293,13 @@ pub fn make_whiteout<'e>(
 }
 
 impl Whiteout<'_> {
-    pub fn insert(self, op: &Op<'_>, dir: InodeId, name: &[u8], index: u64) -> Result<InodeId> {
+    pub(crate) fn insert(
+        self,
+        op: &Op<'_>,
+        dir: InodeId,
+        name: &[u8],
+        index: u64,
+    ) -> Result<InodeId> {
         // Nobody asked for this inode: no lookup reference.
         let inode = insert_inode(op, self.0, &WHITEOUT, 0)?;
         let target = Target {

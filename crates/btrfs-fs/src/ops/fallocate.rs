@@ -17,7 +17,7 @@ use vfs::{Errno, FallocateMode, Ino, Result};
 /// Longest preallocated extent, in bytes, as the kernel's btrfs.
 const PREALLOC_MAX: u64 = 256 << 20;
 
-pub fn fallocate(
+pub(crate) fn fallocate(
     engine: &Engine,
     ino: Ino,
     mode: FallocateMode,

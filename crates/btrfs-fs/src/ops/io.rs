@@ -27,7 +27,7 @@ fn short(len: u64) -> bool {
     len < STRAIGHT
 }
 
-pub fn read(engine: &Engine, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
+pub(crate) fn read(engine: &Engine, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
     let inode = engine.inodes.get(ino)?;
     let state = inode.read()?;
     check_file(&state)?;
@@ -36,7 +36,7 @@ pub fn read(engine: &Engine, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<us
     Ok(read)
 }
 
-pub fn check_file(state: &State) -> Result<()> {
+pub(crate) fn check_file(state: &State) -> Result<()> {
     if state.is_dir() {
         return Err(Errno::EISDIR.into());
     }
@@ -47,14 +47,14 @@ pub fn check_file(state: &State) -> Result<()> {
 }
 
 /// EFBIG behind the largest offset; the end of the range otherwise.
-pub fn end_of(offset: u64, len: u64) -> Result<u64> {
+pub(crate) fn end_of(offset: u64, len: u64) -> Result<u64> {
     match offset.checked_add(len) {
         Some(end) if end <= i64::MAX as u64 => Ok(end),
         _ => Err(Errno::EFBIG.into()),
     }
 }
 
-pub fn write(
+pub(crate) fn write(
     engine: &Engine,
     ino: Ino,
     offset: u64,
@@ -140,7 +140,12 @@ pub(super) fn prepare(
 
 /// Volumes without NO_HOLES want items for gaps behind the old end. Preallocated extents
 /// may lie there already.
-pub fn hole_to(engine: &Engine, inode: &Ref<Inode>, state: &mut State, offset: u64) -> Result<()> {
+pub(crate) fn hole_to(
+    engine: &Engine,
+    inode: &Ref<Inode>,
+    state: &mut State,
+    offset: u64,
+) -> Result<()> {
     let sector = engine.core.sector();
     let (start, end) = (state.item.size.next_multiple_of(sector), offset / sector * sector);
     if engine.core.features.no_holes {
@@ -166,7 +171,7 @@ pub fn hole_to(engine: &Engine, inode: &Ref<Inode>, state: &mut State, offset: u
 }
 
 /// Set-group-ID goes with group execution, or if `sgid`.
-pub fn kill_priv(state: &mut State, sgid: bool) {
+pub(crate) fn kill_priv(state: &mut State, sgid: bool) {
     if state.is_dir() {
         return;
     }

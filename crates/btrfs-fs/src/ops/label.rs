@@ -5,14 +5,14 @@ use crate::error::IntoFs;
 use crate::label::Label;
 use vfs::{Errno, Result};
 
-pub fn get(engine: &Engine) -> Vec<u8> {
+pub(crate) fn get(engine: &Engine) -> Vec<u8> {
     match engine.label.get() {
         Some(label) => label.iter().copied().take_while(|byte| *byte != 0).collect(),
         None => engine.core.volume.superblock().label().to_vec(),
     }
 }
 
-pub fn set(engine: &Engine, text: &[u8]) -> Result<()> {
+pub(crate) fn set(engine: &Engine, text: &[u8]) -> Result<()> {
     engine.core.health.changeable().fs()?;
     let mut label: Label = [0; 256];
     if text.len() >= label.len() || text.contains(&0) {

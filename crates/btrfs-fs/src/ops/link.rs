@@ -17,7 +17,7 @@ use vfs::{Entry, Errno, Ino, Result};
 /// As the kernel's btrfs.
 const LINK_MAX: u32 = 65535;
 
-pub fn link(engine: &Engine, ino: Ino, parent: Ino, name: &[u8]) -> Result<Entry> {
+pub(crate) fn link(engine: &Engine, ino: Ino, parent: Ino, name: &[u8]) -> Result<Entry> {
     names::check_name(name)?;
     let dir = writable_dir(engine, parent)?;
     let inode = engine.inodes.get(ino)?;

@@ -11,7 +11,7 @@ use btrfs_disk::ids::FIRST_FREE_OBJECTID;
 use inode_index::Ref;
 use vfs::{Attr, Entry, Errno, FileKind, FsError, Ino, Result};
 
-pub fn lookup(engine: &Engine, parent: Ino, name: &[u8]) -> Result<Entry> {
+pub(crate) fn lookup(engine: &Engine, parent: Ino, name: &[u8]) -> Result<Entry> {
     if is_stand_in(parent) {
         return Err(Errno::ENOENT.into());
     }
@@ -33,7 +33,12 @@ pub fn lookup(engine: &Engine, parent: Ino, name: &[u8]) -> Result<Entry> {
 }
 
 /// The entry of a name that was just found, with one lookup reference.
-pub fn entry_of(engine: &Engine, dir: InodeId, name: &[u8], target: Target) -> Result<Entry> {
+pub(crate) fn entry_of(
+    engine: &Engine,
+    dir: InodeId,
+    name: &[u8],
+    target: Target,
+) -> Result<Entry> {
     if !target.is_subvolume() {
         return entry_by_id(engine, InodeId::new(dir.tree, target.location.objectid));
     }
@@ -51,13 +56,13 @@ pub fn entry_of(engine: &Engine, dir: InodeId, name: &[u8], target: Target) -> R
     }
 }
 
-pub enum SubvolumeEntry {
+pub(crate) enum SubvolumeEntry {
     Root(InodeId),
     StandIn(Ino),
 }
 
 /// Where an entry that names a subvolume leads.
-pub fn subvolume_root(
+pub(crate) fn subvolume_root(
     engine: &Engine,
     dir: InodeId,
     name: &[u8],
@@ -76,7 +81,7 @@ pub fn subvolume_root(
 }
 
 /// An empty directory of the root user.
-pub fn stand_in_attr(engine: &Engine, ino: Ino) -> Attr {
+pub(crate) fn stand_in_attr(engine: &Engine, ino: Ino) -> Attr {
     let time = time_of(engine.core.now());
     Attr {
         ino,
@@ -97,7 +102,7 @@ pub fn stand_in_attr(engine: &Engine, ino: Ino) -> Attr {
     }
 }
 
-pub fn entry_by_id(engine: &Engine, id: InodeId) -> Result<Entry> {
+pub(crate) fn entry_by_id(engine: &Engine, id: InodeId) -> Result<Entry> {
     let inode = engine.inodes.by_id(id, 1)?;
     match entry(engine, &inode) {
         Ok(entry) => Ok(entry),
@@ -109,7 +114,7 @@ pub fn entry_by_id(engine: &Engine, id: InodeId) -> Result<Entry> {
 }
 
 /// The entry of an inode on which the caller took a lookup reference.
-pub fn entry(engine: &Engine, inode: &Ref<Inode>) -> Result<Entry> {
+pub(crate) fn entry(engine: &Engine, inode: &Ref<Inode>) -> Result<Entry> {
     let state = inode.read()?;
     let pending = engine.writeback.pending(inode.id, &state);
     let attr = attr_of(inode.ino, &state, engine.core.geometry.sector_size, pending).fs()?;
@@ -117,7 +122,7 @@ pub fn entry(engine: &Engine, inode: &Ref<Inode>) -> Result<Entry> {
 }
 
 /// The directory above a directory; the mount's root is its own parent.
-pub fn parent_id(engine: &Engine, dir: InodeId) -> Result<InodeId> {
+pub(crate) fn parent_id(engine: &Engine, dir: InodeId) -> Result<InodeId> {
     if number(dir)? == engine.root {
         return Ok(dir);
     }

@@ -37,7 +37,13 @@ fn kind_of_type(kind: u8) -> FileKind {
 type Emit<'a> = &'a mut dyn FnMut(&DirEntry<'_>, Option<&Entry>) -> bool;
 
 /// `plus`: load each inode and hand its entry over with a lookup reference.
-pub fn readdir(engine: &Engine, dir: Ino, offset: u64, plus: bool, emit: Emit<'_>) -> Result<()> {
+pub(crate) fn readdir(
+    engine: &Engine,
+    dir: Ino,
+    offset: u64,
+    plus: bool,
+    emit: Emit<'_>,
+) -> Result<()> {
     if !dots(engine, dir, offset, emit)? || is_stand_in(dir) {
         return Ok(());
     }
@@ -71,7 +77,7 @@ pub fn readdir(engine: &Engine, dir: Ino, offset: u64, plus: bool, emit: Emit<'_
 }
 
 /// Where the directory ends now: no name that comes later has a smaller index.
-pub fn dir_end(engine: &Engine, dir: Ino) -> Result<u64> {
+pub(crate) fn dir_end(engine: &Engine, dir: Ino) -> Result<u64> {
     if is_stand_in(dir) {
         return Ok(2);
     }

@@ -12,7 +12,7 @@ use vfs::Result;
 const COMMITS: usize = 2;
 
 /// Commits, and writes nothing from then on.
-pub fn still(engine: &Engine) -> Result<()> {
+pub(crate) fn still(engine: &Engine) -> Result<()> {
     if engine.core.health.is_read_only() || engine.core.health.is_still() {
         return Ok(());
     }
@@ -24,7 +24,7 @@ pub fn still(engine: &Engine) -> Result<()> {
     settled.inspect_err(|_| writable_again(engine))
 }
 
-pub fn writable_again(engine: &Engine) {
+pub(crate) fn writable_again(engine: &Engine) {
     engine.core.health.set_still(false);
     engine.core.volume.hold_repairs(false);
     if engine.core.health.refuse_changes(false) {

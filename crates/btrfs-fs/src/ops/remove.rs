@@ -15,12 +15,12 @@ use inode_index::Ref;
 use vfs::{Errno, FsError, Ino, Result};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum What {
+pub(crate) enum What {
     File,
     Dir,
 }
 
-pub fn remove(engine: &Engine, parent: Ino, name: &[u8], what: What) -> Result<()> {
+pub(crate) fn remove(engine: &Engine, parent: Ino, name: &[u8], what: What) -> Result<()> {
     if name.len() > vfs::NAME_MAX {
         return Err(Errno::ENAMETOOLONG.into());
     }
@@ -76,12 +76,12 @@ fn remove_subvolume(
     }
 }
 
-pub fn find(engine: &Engine, dir: &Ref<Inode>, name: &[u8]) -> Result<Target> {
+pub(crate) fn find(engine: &Engine, dir: &Ref<Inode>, name: &[u8]) -> Result<Target> {
     names::lookup(&engine.core.view(), dir.id, name)?.ok_or(FsError::Posix(Errno::ENOENT))
 }
 
 /// The inode behind a name in `dir`; EPERM for subvolumes, whose names are not ours to move.
-pub fn child_of(engine: &Engine, dir: &Ref<Inode>, target: Target) -> Result<Ref<Inode>> {
+pub(crate) fn child_of(engine: &Engine, dir: &Ref<Inode>, target: Target) -> Result<Ref<Inode>> {
     if target.is_subvolume() {
         return Err(Errno::EPERM.into());
     }
@@ -109,7 +109,7 @@ fn check(
 }
 
 /// Immutable and append-only inodes and directories keep their names.
-pub fn may_unname(dir: &State, child: &State) -> Result<()> {
+pub(crate) fn may_unname(dir: &State, child: &State) -> Result<()> {
     let fixed = inode_flags::IMMUTABLE | inode_flags::APPEND;
     if dir.item.flags & fixed != 0 || child.item.flags & fixed != 0 {
         return Err(Errno::EPERM.into());
@@ -118,7 +118,7 @@ pub fn may_unname(dir: &State, child: &State) -> Result<()> {
 }
 
 /// One name less; the last one makes an orphan.
-pub fn drop_link(inodes: &Inodes, op: &Op<'_>, id: InodeId, state: &mut State) {
+pub(crate) fn drop_link(inodes: &Inodes, op: &Op<'_>, id: InodeId, state: &mut State) {
     state.item.ctime = op.core.now();
     state.item.nlink = if state.is_dir() { 0 } else { state.item.nlink.saturating_sub(1) };
     if state.item.nlink == 0 {

@@ -30,7 +30,7 @@ struct Rename<'a> {
     mode: RenameMode,
 }
 
-pub fn rename(
+pub(crate) fn rename(
     engine: &Engine,
     cx: &Context,
     parent: Ino,

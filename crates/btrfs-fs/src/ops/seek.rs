@@ -9,7 +9,7 @@ use crate::inode::State;
 use btrfs_txn::View;
 use vfs::{Errno, Ino, Result, SeekWhence};
 
-pub fn seek(engine: &Engine, ino: Ino, offset: u64, whence: SeekWhence) -> Result<u64> {
+pub(crate) fn seek(engine: &Engine, ino: Ino, offset: u64, whence: SeekWhence) -> Result<u64> {
     let inode = engine.inodes.get(ino)?;
     let state = inode.read()?;
     check_file(&state)?;

@@ -9,13 +9,13 @@ use std::io;
 use vfs::{Durable, FsError, Result};
 
 /// What every call answers from then on: EIO.
-pub fn error() -> FsError {
+pub(crate) fn error() -> FsError {
     let source = io::Error::from_raw_os_error(libc::EIO);
     FsError::Io { context: "the volume was shut down".into(), source }
 }
 
 /// Where what is to be durable first cannot be made so, nothing is shut down.
-pub fn shut_down(engine: &Engine, first: Durable) -> Result<()> {
+pub(crate) fn shut_down(engine: &Engine, first: Durable) -> Result<()> {
     match first {
         Durable::Everything => engine.committer.commit()?,
         Durable::Changes => engine.committer.commit_written_back()?,

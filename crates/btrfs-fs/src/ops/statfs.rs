@@ -18,7 +18,7 @@ use btrfs_disk::{FixedSize, Key, TreeId};
 use btrfs_space::{ClassTotals, Totals};
 use vfs::{Result, StatFs};
 
-pub fn statfs(engine: &Engine) -> Result<StatFs> {
+pub(crate) fn statfs(engine: &Engine) -> Result<StatFs> {
     let block = engine.core.sector();
     let device = engine.core.volume.superblock().fields.total_bytes;
     let totals = match engine.core.health.is_read_only() {

@@ -14,7 +14,7 @@ use vfs::{FsError, Ino, Result};
 
 /// The inode, its content and its names are durable when this returns; of a directory the
 /// entries that it has and has no more. `fdatasync` is the same.
-pub fn fsync(engine: &Engine, ino: Ino, _datasync: bool) -> Result<()> {
+pub(crate) fn fsync(engine: &Engine, ino: Ino, _datasync: bool) -> Result<()> {
     engine.stats.fsyncs.add(1);
     if engine.core.health.is_read_only() || engine.core.health.is_still() {
         return Ok(());
@@ -57,7 +57,7 @@ fn take_refused(inode: &Inode) -> bool {
 
 /// EIO once for what a device refused, and once for the end of a volume that was given up
 /// because of it; EROFS from then on.
-pub fn sync(engine: &Engine) -> Result<()> {
+pub(crate) fn sync(engine: &Engine) -> Result<()> {
     let committed = engine.committer.commit();
     let unreported = engine.writeback.refusals().take_unreported();
     if engine.core.health.poisoned().is_some() && engine.writeback.refusals().tells_end() {

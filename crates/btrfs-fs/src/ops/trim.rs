@@ -8,7 +8,7 @@ use vfs::{Errno, Result};
 /// Free ranges of `least` bytes and more; `start` and `len` are logical addresses, as in the
 /// kernel's btrfs, and space in no chunk always counts. Commits first: what was deleted
 /// before the call is free then, unless somebody still reads it.
-pub fn trim(engine: &Engine, start: u64, len: u64, least: u64) -> Result<u64> {
+pub(crate) fn trim(engine: &Engine, start: u64, len: u64, least: u64) -> Result<u64> {
     // To the end of all addresses is no overflow, wherever it begins.
     let overflows = len != u64::MAX && start.checked_add(len).is_none();
     if len < engine.core.sector() || start == u64::MAX || overflows {

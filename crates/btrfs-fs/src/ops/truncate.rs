@@ -21,7 +21,7 @@ const STEP: usize = 1024;
 
 /// The last sector's part behind the end of the file becomes zeros in memory, before the
 /// file grows over it. Returns the bytes that became dirty.
-pub fn zero_tail(engine: &Engine, id: InodeId, state: &mut State) -> Result<u64> {
+pub(crate) fn zero_tail(engine: &Engine, id: InodeId, state: &mut State) -> Result<u64> {
     let sector = engine.core.sector();
     let size = state.item.size;
     if size.is_multiple_of(sector) {
@@ -38,7 +38,12 @@ pub fn zero_tail(engine: &Engine, id: InodeId, state: &mut State) -> Result<u64>
 }
 
 /// Of `set` it takes which mode bits go.
-pub fn set_size(engine: &Engine, inode: &Ref<Inode>, size: u64, set: &SetAttr) -> Result<()> {
+pub(crate) fn set_size(
+    engine: &Engine,
+    inode: &Ref<Inode>,
+    size: u64,
+    set: &SetAttr,
+) -> Result<()> {
     end_of(size, 0)?;
     let grows = size > inode.read()?.item.size;
     let mut retries = Retries::default();
@@ -61,7 +66,7 @@ pub fn set_size(engine: &Engine, inode: &Ref<Inode>, size: u64, set: &SetAttr) -
 
 /// How far a change of many items has come.
 #[derive(PartialEq, Eq)]
-pub enum Done {
+pub(crate) enum Done {
     All,
     /// The volume must have a commit before it has room for the rest.
     Part,
@@ -71,14 +76,14 @@ pub enum Done {
 
 /// Commits in a row that may bring a change of many items no room: others may take it.
 #[derive(Default)]
-pub struct Retries(u32);
+pub(crate) struct Retries(u32);
 
 impl Retries {
     /// Each gives back what was pinned, so a few are enough unless others take all of it.
     const MOST: u32 = 20;
 
     /// True when all is done; else makes room for the rest.
-    pub fn ends(&mut self, engine: &Engine, done: Done) -> Result<bool> {
+    pub(crate) fn ends(&mut self, engine: &Engine, done: Done) -> Result<bool> {
         self.0 = match done {
             Done::All => return Ok(true),
             Done::Part => 0,
@@ -193,7 +198,10 @@ fn drop_behind(engine: &Engine, id: InodeId, state: &mut State, keep: u64) -> Re
 }
 
 /// How many of `left` items the next step may drop; `None`: none before a commit.
-pub fn reserve_step(engine: &Engine, left: usize) -> Result<Option<(Reservation<'_>, usize)>> {
+pub(crate) fn reserve_step(
+    engine: &Engine,
+    left: usize,
+) -> Result<Option<(Reservation<'_>, usize)>> {
     for step in [STEP, 8 * SMALL_STEP as usize, SMALL_STEP as usize] {
         let step = step.min(left);
         match engine.reservations.hold(cost::removal_of_items(step as u64), Priority::Delete) {

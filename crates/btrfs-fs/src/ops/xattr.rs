@@ -39,7 +39,7 @@ fn check_name(name: &[u8]) -> Result<()> {
     Ok(())
 }
 
-pub fn get(engine: &Engine, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+pub(crate) fn get(engine: &Engine, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
     if is_stand_in(ino) {
         return Err(Errno::ENODATA.into());
     }
@@ -52,7 +52,7 @@ pub fn get(engine: &Engine, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
     xattrs::get(&engine.core.view(), inode.id, name)?.ok_or(FsError::Posix(Errno::ENODATA))
 }
 
-pub fn list(engine: &Engine, ino: Ino) -> Result<Vec<Vec<u8>>> {
+pub(crate) fn list(engine: &Engine, ino: Ino) -> Result<Vec<Vec<u8>>> {
     if is_stand_in(ino) {
         return Ok(Vec::new());
     }
@@ -68,7 +68,13 @@ enum Change {
     Nothing,
 }
 
-pub fn set(engine: &Engine, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+pub(crate) fn set(
+    engine: &Engine,
+    ino: Ino,
+    name: &[u8],
+    value: &[u8],
+    mode: XattrMode,
+) -> Result<()> {
     let inode = engine.inodes.get(ino)?;
     engine.subvol_writable(inode.id.tree)?;
     check_name(name)?;
@@ -89,7 +95,7 @@ pub fn set(engine: &Engine, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode
     apply(engine, inode.id, &mut state, item, name, change)
 }
 
-pub fn remove(engine: &Engine, ino: Ino, name: &[u8]) -> Result<()> {
+pub(crate) fn remove(engine: &Engine, ino: Ino, name: &[u8]) -> Result<()> {
     let inode = engine.inodes.get(ino)?;
     engine.subvol_writable(inode.id.tree)?;
     check_name(name)?;
@@ -193,7 +199,7 @@ fn set_compression(item: &mut btrfs_disk::items::InodeItem, value: &[u8]) -> Res
 }
 
 /// File capabilities do not survive a change of content or owner.
-pub fn drop_capability(op: &Op<'_>, id: InodeId, state: &mut State) -> Result<()> {
+pub(crate) fn drop_capability(op: &Op<'_>, id: InodeId, state: &mut State) -> Result<()> {
     if state.capability != Some(false) {
         if xattrs::get(&op.view, id, CAPABILITY)?.is_some() {
             xattrs::remove(op, id, CAPABILITY)?;

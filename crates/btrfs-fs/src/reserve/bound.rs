@@ -54,7 +54,7 @@ const TREES_OF_EVERY_COMMIT: u64 = 8;
 
 /// What the trees have now, as of the last commit.
 #[derive(Clone, Copy, Debug)]
-pub struct Trees {
+pub(crate) struct Trees {
     pub node_size: u64,
     /// Bytes of a leaf that items can have.
     pub room: u64,
@@ -78,7 +78,7 @@ pub struct Trees {
 
 /// What changes: of one operation, of many, of a delta.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct Cost {
+pub(crate) struct Cost {
     /// Keys in file trees that lie apart.
     pub places: u64,
     /// Trees that these lie in, at most.
@@ -105,7 +105,7 @@ impl std::ops::Add for Cost {
 }
 
 /// Bytes of new nodes that the commit of `cost` needs at most, beside [`accounts`].
-pub fn bound(trees: &Trees, cost: &Cost) -> u64 {
+pub(crate) fn bound(trees: &Trees, cost: &Cost) -> u64 {
     if *cost == Cost::default() {
         return 0;
     }
@@ -126,7 +126,7 @@ pub fn bound(trees: &Trees, cost: &Cost) -> u64 {
 /// Bytes of new nodes that any commit may need for the trees that keep account of space: each
 /// of their nodes moves and is split, free space turns into its other form, and the records of
 /// all that.
-pub fn accounts(trees: &Trees) -> u64 {
+pub(crate) fn accounts(trees: &Trees) -> u64 {
     let nodes = 2 * trees.accounts + grown(trees, trees.bitmaps);
     (nodes + grown(trees, nodes * NODE_RECORD) + trees.paths) * trees.node_size
 }

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use vfs::{Errno, FsError};
 
 /// What is reserved for one commit.
-pub struct CommitReservation {
+pub(crate) struct CommitReservation {
     /// To take nodes from; less than the bounds where a volume has less.
     pub reservation: Option<MetadataReservation>,
     /// Bytes that the trees of files and checksums can need, with what grows elsewhere.
@@ -23,7 +23,7 @@ pub struct CommitReservation {
 
 impl CommitReservation {
     /// What the bounds are, to be held against what the commit took.
-    pub fn bound(&self) -> CommitBound {
+    pub(crate) fn bound(&self) -> CommitBound {
         CommitBound { files: self.files, accounts: self.accounts }
     }
 
@@ -36,7 +36,7 @@ impl CommitReservation {
 
 /// The bounds of one commit, in bytes of new nodes.
 #[derive(Clone, Copy, Debug)]
-pub struct CommitBound {
+pub(crate) struct CommitBound {
     files: u64,
     accounts: u64,
 }
@@ -46,7 +46,7 @@ impl CommitBound {
     /// files and checksums had theirs, and in all. `false`: more than the bound allows, a
     /// mistake of ours, which the global reserve covers for now.
     #[must_use]
-    pub fn holds(&self, (files, all): (u64, u64)) -> bool {
+    pub(crate) fn holds(&self, (files, all): (u64, u64)) -> bool {
         let files = holds("files and checksums", files, self.files);
         holds("all trees", all, self.files + self.accounts) && files
     }
@@ -64,7 +64,7 @@ impl Reservations {
     /// Before a commit: makes sure that it finds room for all of its nodes, also for those that
     /// writeback has just added, and takes what is kept for commits. Both may fail all the same
     /// on a volume that somebody else filled: then what is free must do.
-    pub fn hold_for_commit(&self) -> Option<MetadataReservation> {
+    pub(crate) fn hold_for_commit(&self) -> Option<MetadataReservation> {
         while let Err(FsError::Posix(Errno::ENOSPC)) = self.cover_delta() {
             if !matches!(self.core.space.reclaim_for(Kind::Metadata), Ok(true)) {
                 break;
@@ -100,7 +100,7 @@ impl Reservations {
     ///
     /// Operations go on meanwhile, and look at what is held without a lock: so it is made less
     /// first, and then seen who had counted on more.
-    pub fn take_metadata(
+    pub(crate) fn take_metadata(
         &self,
         sealed: &Delta,
         kept: Option<MetadataReservation>,
@@ -163,7 +163,7 @@ impl Reservations {
 
     /// After a commit: what it did not use is promised again to content that is unwritten
     /// still, as far as it goes.
-    pub fn hold_for_unwritten(&self) {
+    pub(crate) fn hold_for_unwritten(&self) {
         let need = self.next_need();
         let mut held = self.metadata.lock();
         let have = self.held_for(Priority::Normal);

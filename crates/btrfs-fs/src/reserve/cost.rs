@@ -24,7 +24,7 @@ const REWRITTEN: u64 = 1024;
 const RUN: u64 = RUN_PLACES as u64;
 
 /// Items that one small step of a removal takes away at most, in as many places.
-pub const SMALL_STEP: u64 = 8;
+pub(crate) const SMALL_STEP: u64 = 8;
 
 /// In one tree.
 fn cost(places: u64, bytes: u64, sums: u64) -> Cost {
@@ -39,7 +39,7 @@ const RUN_OF_SUMS: u64 = 16 * 25;
 /// inodes, three items with the name, the target of a symlink, the directory's default ACL as
 /// access ACL, for a directory as default ACL again, and a property (its name and value are
 /// short).
-pub fn create(geometry: &Geometry, name: usize, target: usize, directory: bool) -> Cost {
+pub(crate) fn create(geometry: &Geometry, name: usize, target: usize, directory: bool) -> Cost {
     let acls = if directory { 2 } else { 1 } * geometry.max_item_size() as u64;
     let items = 2 * INODE + 3 * (NAMED + name as u64);
     let bytes = items + FILE_EXTENT + target as u64 + acls + 2 * NAMED;
@@ -47,7 +47,7 @@ pub fn create(geometry: &Geometry, name: usize, target: usize, directory: bool) 
 }
 
 /// As [`create`], with an ORPHAN_ITEM (no bytes but its header) in the place of a name.
-pub fn tmpfile(geometry: &Geometry) -> Cost {
+pub(crate) fn tmpfile(geometry: &Geometry) -> Cost {
     let acls = geometry.max_item_size() as u64;
     Cost { births: 1, ..cost(4, 2 * INODE + acls + 3 * NAMED, 0) }
 }
@@ -139,7 +139,7 @@ pub(crate) fn subvolume_name(name: usize) -> Cost {
 
 /// Another name of an inode: the entry by hash, by index, the reference, both inodes, an
 /// ORPHAN_ITEM that goes.
-pub fn link(name: usize) -> Cost {
+pub(crate) fn link(name: usize) -> Cost {
     cost(6, 2 * INODE + 3 * (NAMED + name as u64), 0)
 }
 
@@ -147,23 +147,23 @@ pub fn link(name: usize) -> Cost {
 /// reference, inode), the two directories, a replaced inode's orphan item, a whiteout (a new
 /// inode and its name). Bytes: five inodes, three items for each name that comes, a whiteout's
 /// among them.
-pub fn rename(name: usize, new_name: usize) -> Cost {
+pub(crate) fn rename(name: usize, new_name: usize) -> Cost {
     let names = 3 * (3 * NAMED + (name + new_name) as u64);
     Cost { births: 1, ..cost(16, 5 * INODE + names, 0) }
 }
 
 /// An attribute, the inode, and a capability that goes with it.
-pub fn set_xattr(name: usize, value: usize) -> Cost {
+pub(crate) fn set_xattr(name: usize, value: usize) -> Cost {
     cost(3, INODE + 2 * NAMED + (name + value) as u64, 0)
 }
 
 /// The inode, the access ACL (which is as long as before), and a capability that goes.
-pub fn set_attributes() -> Cost {
+pub(crate) fn set_attributes() -> Cost {
     cost(3, INODE + 2 * NAMED, 0)
 }
 
 /// The inode and its compression property.
-pub fn set_flags() -> Cost {
+pub(crate) fn set_flags() -> Cost {
     cost(3, INODE + 3 * NAMED, 0)
 }
 
@@ -172,7 +172,7 @@ pub fn set_flags() -> Cost {
 /// that becomes content again, and the capability that goes. What `gathers` in memory is one
 /// piece, on volumes that have no items for holes: two runs. Bytes: the inode, an extent for each
 /// run, and the inline item that a piece may become.
-pub fn write(geometry: &Geometry, gathers: bool) -> Cost {
+pub(crate) fn write(geometry: &Geometry, gathers: bool) -> Cost {
     let runs = if gathers { 2 } else { 4 };
     let inline = FILE_EXTENT + geometry.max_inline() as u64;
     cost(runs * RUN + 3, INODE + runs * UNWRITTEN + NAMED + inline, 0)
@@ -180,24 +180,24 @@ pub fn write(geometry: &Geometry, gathers: bool) -> Cost {
 
 /// Space for a file without content: a run of extents for each piece is counted apart
 /// ([`extent`]); here its inode, its first and last sectors, a hole in front.
-pub fn allocate_range() -> Cost {
+pub(crate) fn allocate_range() -> Cost {
     cost(16, INODE + 4 * FILE_EXTENT + UNWRITTEN, 0)
 }
 
 /// A file gets longer: its inode, the end of its last extent, a hole, and as many places as the
 /// steps of a cut (a smaller size may have come in between).
-pub fn grow() -> Cost {
+pub(crate) fn grow() -> Cost {
     cost(2 * SMALL_STEP, INODE + 3 * FILE_EXTENT, 0)
 }
 
 /// Content shared with another file, beside its extents ([`shares`]): both inodes, the content of
 /// partial sectors at both ends.
-pub fn copy_range() -> Cost {
+pub(crate) fn copy_range() -> Cost {
     Cost { trees: 2, ..cost(64, 8192, 0) }
 }
 
 /// One extent more of a file: its item cuts a run in two.
-pub fn extent() -> Cost {
+pub(crate) fn extent() -> Cost {
     cost(RUN + 1, 2 * UNWRITTEN, 2)
 }
 
@@ -212,35 +212,35 @@ pub(crate) fn quota_relations(relations: u64) -> Cost {
 }
 
 /// An inode item.
-pub fn touch() -> Cost {
+pub(crate) fn touch() -> Cost {
     cost(1, INODE, 0)
 }
 
 /// A run of `new` items that share extents in place of `old` items.
-pub fn shares(new: u64, old: u64) -> Cost {
+pub(crate) fn shares(new: u64, old: u64) -> Cost {
     Cost { trees: 2, ..cost(RUN + 1, (new + 2) * 2 * UNWRITTEN, 2 * (new + old)) }
 }
 
 /// A name goes: the entry by hash and by index, the directory, the child, its reference, its
 /// orphan item.
-pub fn unlink() -> Cost {
+pub(crate) fn unlink() -> Cost {
     cost(6, REWRITTEN, 0)
 }
 
 /// An attribute goes, with the inode; or attributes are set beside a change of size that has its
 /// own reservation.
-pub fn remove_xattr() -> Cost {
+pub(crate) fn remove_xattr() -> Cost {
     cost(3, REWRITTEN, 0)
 }
 
 /// An orphan item of what is no orphan.
-pub fn remove_orphan_item() -> Cost {
+pub(crate) fn remove_orphan_item() -> Cost {
     cost(1, REWRITTEN, 0)
 }
 
 /// Up to `items` items of one inode go, which lie in a run: with it its inode item, its orphan
 /// item, and an attribute that goes.
-pub fn removal_of_items(items: u64) -> Cost {
+pub(crate) fn removal_of_items(items: u64) -> Cost {
     cost(RUN + 3, REWRITTEN, 2 * items)
 }
 
@@ -257,7 +257,7 @@ pub(crate) fn compressed(sectors: u64) -> u64 {
 /// more where free space is in pieces, in place of another run; its inode is written. Each of
 /// its sectors may take the place of an extent of its own, whose checksums lie anywhere: those
 /// that come, and both ends of those that go.
-pub fn content(sectors: u64, pieces: u64, extents: u64, sum: u64) -> Cost {
+pub(crate) fn content(sectors: u64, pieces: u64, extents: u64, sum: u64) -> Cost {
     let bytes = (extents + 3 * pieces) * UNWRITTEN + sectors * sum;
     Cost { trees: pieces, ..cost(pieces * (RUN + 1), bytes, extents + 2 * sectors) }
 }

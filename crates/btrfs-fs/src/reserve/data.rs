@@ -12,14 +12,14 @@ use vfs::Result;
 /// Space for content that an operation is about to leave in memory. What of it did not become
 /// dirty goes back when this is dropped.
 #[must_use = "the reservation ends when it is dropped"]
-pub struct DirtyReservation<'r> {
+pub(crate) struct DirtyReservation<'r> {
     reservations: &'r Reservations,
     bytes: u64,
 }
 
 impl DirtyReservation<'_> {
     /// `bytes` of it became dirty, or landed: they are no longer this operation's.
-    pub fn spend(&mut self, bytes: u64) {
+    pub(crate) fn spend(&mut self, bytes: u64) {
         assert!(bytes <= self.bytes, "{bytes} bytes became dirty, {} were reserved", self.bytes);
         self.bytes -= bytes;
     }
@@ -33,19 +33,23 @@ impl Drop for DirtyReservation<'_> {
 
 impl Reservations {
     /// `more` is for `bytes` of content that will be in memory.
-    pub fn hold_dirty(&self, bytes: u64, more: Option<DataReservation>) -> DirtyReservation<'_> {
+    pub(crate) fn hold_dirty(
+        &self,
+        bytes: u64,
+        more: Option<DataReservation>,
+    ) -> DirtyReservation<'_> {
         more.into_iter().for_each(|more| self.data.absorb(more));
         self.core.memory.add_dirty(bytes);
         DirtyReservation { reservations: self, bytes }
     }
 
     /// Content of `bytes` bytes is no longer waiting for an extent.
-    pub fn forget_dirty(&self, bytes: u64) {
+    pub(crate) fn forget_dirty(&self, bytes: u64) {
         self.forget_landed(bytes, 0);
     }
 
     /// As `forget_dirty`, where extents took `paid` bytes out of the reservation.
-    pub fn forget_landed(&self, bytes: u64, paid: u64) {
+    pub(crate) fn forget_landed(&self, bytes: u64, paid: u64) {
         if bytes == 0 {
             return;
         }
@@ -65,7 +69,7 @@ impl Reservations {
     }
 
     /// A data extent of up to `want` bytes, out of the reservation.
-    pub fn allocate(&self, want: u64) -> Result<Extent> {
+    pub(crate) fn allocate(&self, want: u64) -> Result<Extent> {
         let sector = self.core.sector();
         let mut part = self.data.split(want);
         let space = &self.core.space;
@@ -88,7 +92,7 @@ impl Reservations {
 
     /// An extent from the allocator. Where free space is not what it was said to be, nothing
     /// may be written any more.
-    pub fn allocated(&self, result: btrfs_disk::Result<Extent>) -> Result<Extent> {
+    pub(crate) fn allocated(&self, result: btrfs_disk::Result<Extent>) -> Result<Extent> {
         if let Err(error @ Error::Corrupt(_)) = &result {
             self.core.health.poison(&format!("{}: {error}", self.core.volume.device().name()));
         }
@@ -96,7 +100,7 @@ impl Reservations {
     }
 
     /// An extent that was not used after all: its space is reserved as it was before.
-    pub fn unallocate(&self, extent: Extent) {
+    pub(crate) fn unallocate(&self, extent: Extent) {
         match self.core.space.release_reserved(extent) {
             Ok(reserved) => {
                 self.data.absorb(reserved);

@@ -57,7 +57,7 @@ impl Reservations {
 
     /// Looks up how large the trees are, and sets the global reserve: at the start and
     /// after each commit.
-    pub fn measure_trees(&self) -> Result<()> {
+    pub(crate) fn measure_trees(&self) -> Result<()> {
         let measured = &self.measured;
         let set = |n: &AtomicU64, value| n.store(value, Ordering::Relaxed);
         set(&measured.sums, self.tree_size(TreeId::CSUM)?);

@@ -30,7 +30,7 @@
 
 mod bound;
 mod commit;
-pub mod cost;
+pub(crate) mod cost;
 mod data;
 mod limits;
 mod measure;
@@ -38,12 +38,12 @@ mod operation;
 mod records;
 mod sizes;
 
-pub use bound::Cost;
-pub use commit::CommitReservation;
-pub use data::DirtyReservation;
+pub(crate) use bound::Cost;
+pub(crate) use commit::CommitReservation;
+pub(crate) use data::DirtyReservation;
 pub(crate) use limits::PATIENCE as QUOTA_PATIENCE;
-pub use operation::Reservation;
-pub use sizes::global_reserve;
+pub(crate) use operation::Reservation;
+pub(crate) use sizes::global_reserve;
 
 use crate::error::IntoFs;
 use crate::inode::Pieces;
@@ -66,7 +66,7 @@ use vfs::Result;
 const STEP: u64 = 8 << 20;
 
 /// What is held of reserved space.
-pub struct Reservations {
+pub(crate) struct Reservations {
     core: Arc<Core>,
     subvols: Arc<Subvols>,
     /// Of the content in memory.
@@ -90,7 +90,7 @@ pub struct Reservations {
 }
 
 impl Reservations {
-    pub fn new(core: Arc<Core>, subvols: Arc<Subvols>, pieces: Arc<Pieces>) -> Reservations {
+    pub(crate) fn new(core: Arc<Core>, subvols: Arc<Subvols>, pieces: Arc<Pieces>) -> Reservations {
         Reservations {
             data: core.space.share_data(),
             core,
@@ -108,27 +108,27 @@ impl Reservations {
     }
 
     /// The last commit found no room.
-    pub fn is_short(&self) -> bool {
+    pub(crate) fn is_short(&self) -> bool {
         self.short.load(Ordering::Acquire)
     }
 
-    pub fn set_short(&self, short: bool) {
+    pub(crate) fn set_short(&self, short: bool) {
         self.short.store(short, Ordering::Release);
     }
 
     /// Bytes of metadata that are held for the next commit.
-    pub fn held(&self) -> u64 {
+    pub(crate) fn held(&self) -> u64 {
         self.metadata_bytes.load(Ordering::Relaxed)
     }
 
     /// Bytes of new nodes that `cost` may need by itself.
-    pub fn nodes_for(&self, cost: &Cost) -> u64 {
+    pub(crate) fn nodes_for(&self, cost: &Cost) -> u64 {
         bound(&self.trees(), cost)
     }
 
     /// A reservation for `cost` without waiting for anything: may be called with inodes locked.
     /// ENOSPC: there is no room now.
-    pub fn hold(&self, cost: Cost, priority: Priority) -> Result<Reservation<'_>> {
+    pub(crate) fn hold(&self, cost: Cost, priority: Priority) -> Result<Reservation<'_>> {
         // First it counts, then it is seen whether all that counts has room.
         let reservation = Reservation::enter(self, cost);
         match self.cover(self.need(priority), priority) {
@@ -138,12 +138,12 @@ impl Reservations {
     }
 
     /// As `hold`, whether there is room or not.
-    pub fn hold_anyway(&self, cost: Cost) -> Reservation<'_> {
+    pub(crate) fn hold_anyway(&self, cost: Cost) -> Reservation<'_> {
         Reservation::enter(self, cost)
     }
 
     /// True if the next commit, with `cost` more, fits what is free of metadata.
-    pub fn fits(&self, cost: Cost) -> bool {
+    pub(crate) fn fits(&self, cost: Cost) -> bool {
         let need = self.need(Priority::Delete) + self.nodes_for(&cost);
         need <= self.core.space.totals().metadata.free
     }
@@ -237,7 +237,7 @@ impl Reservations {
     }
 
     /// Nothing is reserved any more that somebody could still use: for when the mount closes.
-    pub fn assert_returned(&self) {
+    pub(crate) fn assert_returned(&self) {
         debug_assert_eq!(self.in_flight.room().together, Cost::default(), "reservations left");
         debug_assert!(
             self.core.memory.dirty() > 0 || self.data.bytes() == 0,

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Metadata that is reserved for one operation. Dropped when its changes are in the delta: what
 /// it did not use is given back with it.
 #[must_use = "the reservation ends when it is dropped"]
-pub struct Reservation<'e> {
+pub(crate) struct Reservation<'e> {
     reservations: &'e Reservations,
     cost: Cost,
     /// What it needs by itself.

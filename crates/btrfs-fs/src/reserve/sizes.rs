@@ -12,7 +12,7 @@ const MIB: u64 = 1 << 20;
 
 /// What the kernel keeps of metadata for itself: as much as the trees that grow with any
 /// change have, but at least what deleting one file may need.
-pub fn global_reserve(core: &Core) -> Result<u64> {
+pub(crate) fn global_reserve(core: &Core) -> Result<u64> {
     const MOST_LEVELS: u64 = 8;
     const UNLINK: u64 = 6;
     let (used, trees) = accounts(core)?;
@@ -22,7 +22,7 @@ pub fn global_reserve(core: &Core) -> Result<u64> {
 }
 
 /// Bytes and number of the trees that keep account of space.
-pub fn accounts(core: &Core) -> Result<(u64, u64)> {
+pub(crate) fn accounts(core: &Core) -> Result<(u64, u64)> {
     let view = core.view();
     let (mut used, mut trees) = (0, 0);
     for tree in [TreeId::EXTENT, TreeId::CSUM, TreeId::FREE_SPACE, TreeId::BLOCK_GROUP] {
@@ -35,7 +35,7 @@ pub fn accounts(core: &Core) -> Result<(u64, u64)> {
 }
 
 /// Bytes of all trees that the root tree names.
-pub fn tree_bytes(core: &Core) -> Result<u64> {
+pub(crate) fn tree_bytes(core: &Core) -> Result<u64> {
     let roots = core.roots();
     let Some(root) = roots.get(TreeId::ROOT) else { return Ok(0) };
     let mut cursor = Cursor::new(&core.store, &root.root);

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use vfs::{Errno, FsError, Result};
 
-pub struct Reserver {
+pub(crate) struct Reserver {
     core: Arc<Core>,
     reservations: Arc<Reservations>,
     writeback: Arc<Writeback>,
@@ -43,14 +43,14 @@ pub struct Reserver {
 }
 
 /// What an operation on content reserves.
-pub struct ContentReservation<'r> {
+pub(crate) struct ContentReservation<'r> {
     /// Space and memory for what it leaves dirty.
     pub dirty: DirtyReservation<'r>,
     _operation: Reservation<'r>,
 }
 
 impl Reserver {
-    pub fn new(
+    pub(crate) fn new(
         core: Arc<Core>,
         reservations: Arc<Reservations>,
         writeback: Arc<Writeback>,
@@ -76,19 +76,19 @@ impl Reserver {
     }
 
     /// For an operation that makes something.
-    pub fn reserve(&self, cost: Cost) -> Result<Reservation<'_>> {
+    pub(crate) fn reserve(&self, cost: Cost) -> Result<Reservation<'_>> {
         self.reserve_with(cost, Priority::Normal)
     }
 
     /// As `reserve`, for what gives space back: it may use the reserve for removals.
-    pub fn reserve_removal(&self, cost: Cost) -> Result<Reservation<'_>> {
+    pub(crate) fn reserve_removal(&self, cost: Cost) -> Result<Reservation<'_>> {
         self.removals.fetch_add(1, Ordering::Relaxed);
         self.reserve_with(cost, Priority::Delete)
     }
 
     /// For removing up to `most` items of an inode; answers how many of them, a small step at
     /// least.
-    pub fn reserve_removal_of_items(&self, most: u64) -> Result<(Reservation<'_>, u64)> {
+    pub(crate) fn reserve_removal_of_items(&self, most: u64) -> Result<(Reservation<'_>, u64)> {
         self.core.health.writable().fs()?;
         if most > cost::SMALL_STEP
             && let Ok(all) = self.reservations.hold(cost::removal_of_items(most), Priority::Delete)
@@ -101,7 +101,7 @@ impl Reserver {
     }
 
     /// For `data` bytes of content, and for the operation that makes them dirty.
-    pub fn reserve_content(&self, data: u64, cost: Cost) -> Result<ContentReservation<'_>> {
+    pub(crate) fn reserve_content(&self, data: u64, cost: Cost) -> Result<ContentReservation<'_>> {
         // In this order: what the content will need in the trees counts for the operation.
         let dirty = self.reserve_dirty(data)?;
         let operation = self.reserve(cost)?;
@@ -129,7 +129,7 @@ impl Reserver {
     }
 
     /// For `bytes` of content that an operation leaves in memory.
-    pub fn reserve_dirty(&self, bytes: u64) -> Result<DirtyReservation<'_>> {
+    pub(crate) fn reserve_dirty(&self, bytes: u64) -> Result<DirtyReservation<'_>> {
         if bytes == 0 {
             return Ok(self.reservations.hold_dirty(0, None));
         }
@@ -143,7 +143,7 @@ impl Reserver {
     }
 
     /// Space for `bytes` of data that the caller holds itself.
-    pub fn reserve_data(&self, bytes: u64) -> Result<DataReservation> {
+    pub(crate) fn reserve_data(&self, bytes: u64) -> Result<DataReservation> {
         let mut search = Search::default();
         loop {
             match self.core.space.reserve_data(bytes) {

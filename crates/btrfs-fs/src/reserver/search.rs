@@ -119,7 +119,7 @@ impl Reserver {
     }
 
     /// A commit that shall free space; that some content found no room is known then.
-    pub fn commit_for_space(&self) -> Result<()> {
+    pub(crate) fn commit_for_space(&self) -> Result<()> {
         let removals = self.removals.load(Ordering::Relaxed);
         self.seen.store(removals, Ordering::Relaxed);
         self.stats.commits_for_space.add(1);

@@ -21,7 +21,7 @@ use vfs::{FsError, Result};
 
 /// What of the content that was to land did.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Flushed {
+pub(crate) enum Flushed {
     All,
     /// Some found no room.
     NoRoom,
@@ -40,12 +40,12 @@ impl Writeback {
     ///
     /// What does not land stays in memory, to be read and tried again; an error means that
     /// nothing may be written any more.
-    pub fn flush_all(&self, urgency: Urgency) -> Result<Flushed> {
+    pub(crate) fn flush_all(&self, urgency: Urgency) -> Result<Flushed> {
         self.flush_queue(self.queue.take_all(), urgency)
     }
 
     /// Writes back what nobody else is at work on: to make room in memory.
-    pub fn flush_some(&self) -> Result<Flushed> {
+    pub(crate) fn flush_some(&self) -> Result<Flushed> {
         let (_turn, queue) = self.queue.take_some();
         self.flush_queue(queue, Urgency::Awaited)
     }
@@ -96,7 +96,7 @@ impl Writeback {
     }
 
     /// Writes one inode back, letting others in between batches.
-    pub fn flush_inode(&self, inode: &Ref<Inode>) -> Result<()> {
+    pub(crate) fn flush_inode(&self, inode: &Ref<Inode>) -> Result<()> {
         self.flush_throttled(
             inode,
             &mut Throttle::new(&self.core, Urgency::Awaited),
@@ -118,7 +118,7 @@ impl Writeback {
     }
 
     /// The same, for who does not ask for it to be durable.
-    pub fn flush_unasked(&self, inode: &Ref<Inode>) -> Result<()> {
+    pub(crate) fn flush_unasked(&self, inode: &Ref<Inode>) -> Result<()> {
         self.flush_throttled(
             inode,
             &mut Throttle::new(&self.core, Urgency::Awaited),
@@ -170,7 +170,11 @@ impl Writeback {
 /// Writes everything back under the caller's lock, and none of it inline: the caller is
 /// about to share extents or to put some behind them. Nothing is compressed here: what is to be
 /// was written back before the lock was taken (`flush_compressed`).
-pub fn flush_to_extents(writeback: &Writeback, id: InodeId, state: &mut State) -> Result<()> {
+pub(crate) fn flush_to_extents(
+    writeback: &Writeback,
+    id: InodeId,
+    state: &mut State,
+) -> Result<()> {
     state.no_inline = true;
     let flushed = loop {
         match flush_batch(writeback, id, state, (BATCH, WriteMode::Through), None) {
@@ -316,7 +320,7 @@ pub(super) fn store_inline(
 
 /// Makes the sector at `sector_start` dirty with the content that it has. The caller owns
 /// a reservation of one sector, which it keeps if this returns 0 (it was dirty already).
-pub fn fill_sector(
+pub(crate) fn fill_sector(
     writeback: &Writeback,
     id: InodeId,
     state: &mut State,
@@ -337,14 +341,14 @@ pub fn fill_sector(
 }
 
 /// The inode's dirty content, made if there is none.
-pub fn dirty_of<'s>(writeback: &Writeback, state: &'s mut State) -> &'s mut Dirty {
+pub(crate) fn dirty_of<'s>(writeback: &Writeback, state: &'s mut State) -> &'s mut Dirty {
     let sector = writeback.core.geometry.sector_size;
     state.dirty.get_or_insert_with(|| Box::new(Dirty::new(sector, writeback.pieces.clone())))
 }
 
 /// Moves inline content into dirty memory, so that ranges can be changed as those of any
 /// file; the next writeback decides anew. Returns the bytes that became dirty.
-pub fn load_inline(writeback: &Writeback, id: InodeId, state: &mut State) -> Result<u64> {
+pub(crate) fn load_inline(writeback: &Writeback, id: InodeId, state: &mut State) -> Result<u64> {
     if is_inline(writeback, id, state)? { fill_sector(writeback, id, state, 0) } else { Ok(0) }
 }
 

@@ -13,9 +13,9 @@ mod place;
 mod store;
 
 pub(crate) use encoded::{Fit, store_extent, store_item};
-pub use flush::{Flushed, dirty_of, fill_sector, flush_to_extents, load_inline};
+pub(crate) use flush::{Flushed, dirty_of, fill_sector, flush_to_extents, load_inline};
 pub(crate) use store::Unstored;
-pub use store::{WriteMode, store};
+pub(crate) use store::{WriteMode, store};
 
 use crate::extents::{Mapped, map_range};
 use crate::ino::{self, InodeId};
@@ -29,7 +29,7 @@ use btrfs_txn::Core;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
-pub struct Writeback {
+pub(crate) struct Writeback {
     core: Arc<Core>,
     reservations: Arc<Reservations>,
     inodes: Arc<Inodes>,
@@ -52,7 +52,7 @@ fn compresses(mount: Option<Compress>, state: &State) -> bool {
 }
 
 impl Writeback {
-    pub fn new(
+    pub(crate) fn new(
         core: Arc<Core>,
         reservations: Arc<Reservations>,
         inodes: Arc<Inodes>,
@@ -97,20 +97,20 @@ impl Writeback {
         place::is_sole(self, id, extent)
     }
 
-    pub fn queue(&self) -> &DirtyQueue {
+    pub(crate) fn queue(&self) -> &DirtyQueue {
         &self.queue
     }
 
-    pub fn refusals(&self) -> &Refusals {
+    pub(crate) fn refusals(&self) -> &Refusals {
         &self.refusals
     }
 
-    pub fn pieces(&self) -> &Pieces {
+    pub(crate) fn pieces(&self) -> &Pieces {
         &self.pieces
     }
 
     /// Only the first one is told: it may rely on that.
-    pub fn observe(&self, observer: Arc<dyn vfs::Observer>) {
+    pub(crate) fn observe(&self, observer: Arc<dyn vfs::Observer>) {
         let _ = self.observer.set(observer);
     }
 
@@ -119,7 +119,7 @@ impl Writeback {
     }
 
     /// Bytes of the content in memory that no extent of the file lies under.
-    pub fn pending(&self, id: InodeId, state: &State) -> u64 {
+    pub(crate) fn pending(&self, id: InodeId, state: &State) -> u64 {
         let Some(dirty) = &state.dirty else { return 0 };
         if state.item.nbytes == 0 {
             return dirty.bytes();
@@ -135,7 +135,7 @@ impl Writeback {
     }
 
     /// The kernel (say) may remember another block count than the inode has by now.
-    pub fn blocks_settled(&self, id: InodeId, state: &State) {
+    pub(crate) fn blocks_settled(&self, id: InodeId, state: &State) {
         let blocks = || state.blocks(self.core.geometry.sector_size, self.pending(id, state));
         if state.reported.is_outdated(blocks)
             && let (Some(observer), Ok(ino)) = (self.observer.get(), ino::number(id))

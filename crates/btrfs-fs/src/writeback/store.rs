@@ -26,7 +26,7 @@ const GROWTH: u64 = 32;
 
 /// How far content has come when `store` returns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum WriteMode {
+pub(crate) enum WriteMode {
     /// The host may have it in its cache; if the device refuses it later, the volume ends.
     Buffered,
     /// It will not be refused later.
@@ -76,7 +76,7 @@ impl StoredPiece {
 /// Stores `slices` (whole sectors) at file offset `start`. The caller holds the inode, has
 /// set its size, and owns a reservation of data space of that length. What new extents took of
 /// the reservation is settled here; the answer is how much that was.
-pub fn store(
+pub(crate) fn store(
     writeback: &Writeback,
     id: InodeId,
     state: &mut State,

@@ -7,8 +7,8 @@ mod queue;
 #[path = "../../src/inode/table.rs"]
 mod table;
 
-pub use queue::DirtyQueue;
-pub use table::InodeTable;
+pub(crate) use queue::DirtyQueue;
+pub(crate) use table::InodeTable;
 
 use crate::ino::InodeId;
 use crate::sync::{AtomicBool, Rank, RwLock};

@@ -36,7 +36,7 @@ use vfs::{Damage, FsError, Result};
 
 /// What a replay did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Replayed {
+pub(crate) struct Replayed {
     pub subvolumes: u64,
     pub inodes: u64,
     pub items: u64,
@@ -44,7 +44,7 @@ pub struct Replayed {
 }
 
 /// Brings the log's changes into the current epoch. The caller has the engine alone.
-pub fn replay(core: &Core, forest: &Forest) -> Result<Replayed> {
+pub(crate) fn replay(core: &Core, forest: &Forest) -> Result<Replayed> {
     if !core.health.is_read_only() {
         claim_nodes(core, forest)?;
     }
@@ -69,7 +69,7 @@ pub fn replay(core: &Core, forest: &Forest) -> Result<Replayed> {
 
 impl Forest {
     /// The superblock that does not know the log any more is durable: its space is free.
-    pub fn release(&self, core: &Core) {
+    pub(crate) fn release(&self, core: &Core) {
         release(core, self.nodes.iter().copied());
     }
 }

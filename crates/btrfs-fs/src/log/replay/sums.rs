@@ -40,7 +40,7 @@ pub(super) struct Wanted {
 type Found = BTreeMap<u64, (Logical, Box<[u8]>)>;
 
 impl Sums {
-    pub fn want(&mut self, wanted: Wanted) {
+    pub(crate) fn want(&mut self, wanted: Wanted) {
         self.wanted.push(wanted);
     }
 }

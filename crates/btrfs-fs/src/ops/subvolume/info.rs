@@ -42,7 +42,7 @@ pub(crate) fn all(engine: &Engine) -> Result<Vec<SubvolumeInfo>> {
 
 /// The first `most` whose number is above `behind`: to tell of many in parts costs no more than
 /// to tell of all at once.
-pub fn behind(engine: &Engine, behind: u64, most: usize) -> Result<Vec<SubvolumeInfo>> {
+pub(crate) fn behind(engine: &Engine, behind: u64, most: usize) -> Result<Vec<SubvolumeInfo>> {
     settle(engine)?;
     let view = engine.core.view();
     let Some(from) = behind.checked_add(1) else { return Ok(Vec::new()) };

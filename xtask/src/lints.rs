@@ -1,65 +1,45 @@
-//! What the compiler would say of the libraries if it were asked: items without documentation,
-//! and items that say `pub` and that nobody outside can name. Numbers that may only fall.
+//! What every library of the product refuses: items without documentation, and items that say
+//! `pub` and that nobody outside can name. The compiler counts; here is asked whether it does.
 //!
-//! Where a number has become 0 the crate denies the lint itself, and has no line here. It does
-//! not know binaries, tests and tools.
+//! It does not know binaries and tests. Tools, which nobody builds on but tests and measurements,
+//! are not asked.
 
 use serde_json::Value;
-use std::collections::{BTreeMap, BTreeSet};
-use std::process::Command;
 
-const LINTS: [&str; 2] = ["missing_docs", "unreachable_pub"];
+/// How the sources of a library say it.
+const REFUSED: [&str; 2] =
+    ["#![deny(missing_docs)]", "#![cfg_attr(not(test), deny(unreachable_pub))]"];
 
-/// A library, a lint, and how often it may be heard. Lower these where the sources allow it.
-const MOST: &[(&str, &str, usize)] = &[];
-
-/// A lint that was heard, and where.
-type Heard = BTreeMap<(String, String), BTreeSet<String>>;
+/// Libraries that may go without; that of the command line has nothing in it.
+const TOOLS: [&str; 6] =
+    ["blocksim", "fuzzing", "spinney_bench", "spinney_cli", "suites", "testkit"];
 
 pub fn run() -> Result<bool, String> {
-    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
-    let mut command = Command::new(cargo);
-    command.args(["clippy", "--workspace", "--lib", "--quiet", "--message-format=json", "--"]);
-    let output = command.args(LINTS.iter().flat_map(|lint| ["-W", lint])).output();
-    let output = output.map_err(|e| format!("cargo clippy: {e}"))?;
-    if !output.status.success() {
-        return Err(format!("cargo clippy: {}", String::from_utf8_lossy(&output.stderr)));
+    let roots = libraries(&crate::layers::metadata()?)?;
+    let mut complaints = Vec::new();
+    for (name, path) in &roots {
+        let text = std::fs::read_to_string(path).map_err(|e| format!("{path}: {e}"))?;
+        complaints.extend(lacks(&text).map(|line| format!("{name}: {path} lacks {line}")));
     }
-    let heard = read(&String::from_utf8_lossy(&output.stdout));
-    let complaints = check(&heard, MOST);
     complaints.iter().for_each(|complaint| println!("lints: {complaint}"));
+    println!("lints: {} libraries, {} lines that are lacking", roots.len(), complaints.len());
     Ok(complaints.is_empty())
 }
 
-fn read(messages: &str) -> Heard {
-    let mut heard = Heard::new();
-    for message in messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
-        let code = message["message"]["code"]["code"].as_str().unwrap_or_default();
-        if !LINTS.contains(&code) {
-            continue;
-        }
-        let library = message["target"]["name"].as_str().unwrap_or_default();
-        let span = &message["message"]["spans"][0];
-        let file = span["file_name"].as_str().unwrap_or_default();
-        let place = format!("{file}:{}:{}", span["line_start"], span["column_start"]);
-        heard.entry((library.into(), code.into())).or_default().insert(place);
-    }
-    heard
+/// Name and root file of each library of the workspace that is no tool.
+fn libraries(metadata: &Value) -> Result<Vec<(String, String)>, String> {
+    let packages = metadata["packages"].as_array().ok_or("cargo metadata: no packages")?;
+    let targets = packages.iter().filter_map(|package| package["targets"].as_array()).flatten();
+    let is_library = |target: &&Value| {
+        target["kind"].as_array().is_some_and(|kinds| kinds.iter().any(|kind| kind == "lib"))
+    };
+    let of = |target: &Value, member: &str| target[member].as_str().unwrap_or_default().to_string();
+    let all = targets.filter(is_library).map(|target| (of(target, "name"), of(target, "src_path")));
+    Ok(all.filter(|(name, _)| !TOOLS.contains(&name.as_str())).collect())
 }
 
-/// Libraries without a line are those that deny the lint, and tools.
-fn check(heard: &Heard, most: &[(&str, &str, usize)]) -> Vec<String> {
-    let mut complaints = Vec::new();
-    for (library, lint, most) in most {
-        let places = heard.get(&(library.to_string(), lint.to_string()));
-        let count = places.map_or(0, BTreeSet::len);
-        println!("lints: {library}: {lint} {count} times (at most {most})");
-        if count > *most {
-            let places = places.into_iter().flatten().cloned().collect::<Vec<_>>().join("\n  ");
-            complaints.push(format!("{library}: {lint} {count} times:\n  {places}"));
-        }
-    }
-    complaints
+fn lacks(text: &str) -> impl Iterator<Item = &'static str> {
+    REFUSED.into_iter().filter(|refused| !text.lines().any(|line| line == *refused))
 }
 
 #[cfg(test)]
@@ -67,26 +47,21 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn message(library: &str, lint: &str, line: u32) -> String {
-        let span = json!({"file_name": "f.rs", "line_start": line, "column_start": 1});
-        let message = json!({"code": {"code": lint}, "spans": [span]});
-        json!({"target": {"name": library}, "message": message}).to_string()
+    #[test]
+    fn a_library_says_both_lines_and_no_comment_counts() {
+        let both = REFUSED.join("\n");
+        assert_eq!(lacks(&both).count(), 0);
+        assert_eq!(lacks(REFUSED[0]).collect::<Vec<_>>(), [REFUSED[1]]);
+        assert_eq!(lacks(&format!("// {both}")).collect::<Vec<_>>(), [REFUSED[0]]);
     }
 
     #[test]
-    fn more_than_there_were_is_too_many() {
-        let said = [message("a", "missing_docs", 1), message("a", "missing_docs", 2)].join("\n");
-        let heard = read(&said);
-        assert_eq!(check(&heard, &[("a", "missing_docs", 2)]), Vec::<String>::new());
-        let complaints = check(&heard, &[("a", "missing_docs", 1)]);
-        assert_eq!(complaints, ["a: missing_docs 2 times:\n  f.rs:1:1\n  f.rs:2:1"]);
-    }
-
-    #[test]
-    fn what_is_said_twice_counts_once_and_other_lints_do_not() {
-        let one = message("a", "unreachable_pub", 1);
-        let heard = read(&[one.clone(), one, message("a", "dead_code", 1)].join("\n"));
-        assert_eq!(check(&heard, &[("a", "unreachable_pub", 1)]), Vec::<String>::new());
-        assert_eq!(heard.len(), 1);
+    fn tools_and_programs_are_not_asked() {
+        let target =
+            |name: &str, kind: &str| json!({"name": name, "kind": [kind], "src_path": "l.rs"});
+        let targets = [target("a", "lib"), target("a", "test"), target("p", "bin")];
+        let tool = [target("testkit", "lib")];
+        let metadata = json!({"packages": [{"targets": targets}, {"targets": tool}]});
+        assert_eq!(libraries(&metadata), Ok(vec![("a".to_string(), "l.rs".to_string())]));
     }
 }

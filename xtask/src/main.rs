@@ -23,8 +23,8 @@ usage: cargo xtask COMMAND
   released                    hold every package against the list of features that no release has
   file-size [--strict]        list Rust files over 600 lines; with --strict they are an error
   fn-length                   functions over 40 lines may only become fewer
-  lints                       items without documentation, and `pub` ones that nobody can reach,
-                              may only become fewer
+  lints                       every library refuses items without documentation, and `pub` ones
+                              that nobody can reach
   tests                       build and run all test programs, one for each processor at a time
   ci-summary --log LOG [--status N] [--skips FILE] [--gate-passed NAME]... [--gate-failed NAME]...
                               count test results; the last line is `N passed, M failed, K skipped`";

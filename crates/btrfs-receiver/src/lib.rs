@@ -8,6 +8,7 @@
 //! It does not know what a target is: an image, or a mount; nor whether a path leads through
 //! a symbolic link, which targets refuse.
 #![deny(missing_docs)]
+#![cfg_attr(not(test), deny(unreachable_pub))]
 #![forbid(unsafe_code)]
 
 mod encoded;

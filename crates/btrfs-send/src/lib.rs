@@ -8,6 +8,7 @@
 //! It knows no volume: what a path leads to, and whether a receiver may go there, is not its
 //! business.
 #![deny(missing_docs)]
+#![cfg_attr(not(test), deny(unreachable_pub))]
 #![forbid(unsafe_code)]
 
 mod command;

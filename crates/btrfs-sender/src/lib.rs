@@ -10,6 +10,7 @@
 //! It does not know how trees and content are read (that is the [`Source`]), where the stream
 //! goes, nor what a receiver is.
 #![deny(missing_docs)]
+#![cfg_attr(not(test), deny(unreachable_pub))]
 #![forbid(unsafe_code)]
 
 mod changes;

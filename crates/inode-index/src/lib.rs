@@ -11,6 +11,8 @@
 //!   count in its slot: 8 bytes instead of an inode.
 //!
 //! What it does not know: file systems, what it holds, and when to evict.
+#![deny(missing_docs)]
+#![cfg_attr(not(test), deny(unreachable_pub))]
 
 mod entry;
 mod epochs;

@@ -6,7 +6,7 @@ use std::alloc::{Layout, alloc};
 use std::mem::MaybeUninit;
 
 /// Memory for a `T`; `None` if the allocator refuses it.
-pub fn try_uninit<T>() -> Option<Box<MaybeUninit<T>>> {
+pub(crate) fn try_uninit<T>() -> Option<Box<MaybeUninit<T>>> {
     let layout = Layout::new::<T>();
     assert!(layout.size() > 0, "nothing is no reason to allocate");
     // SAFETY: the layout has a size, as was asserted.
@@ -17,6 +17,6 @@ pub fn try_uninit<T>() -> Option<Box<MaybeUninit<T>>> {
 }
 
 /// A box of `value`; `None` if the allocator refuses it.
-pub fn try_box<T>(value: T) -> Option<Box<T>> {
+pub(crate) fn try_box<T>(value: T) -> Option<Box<T>> {
     Some(Box::write(try_uninit()?, value))
 }

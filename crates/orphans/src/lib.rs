@@ -8,6 +8,8 @@
 //!   ([`Orphans::hand_over`]).
 //!
 //! What it does not know: formats, inodes, and what a commit does.
+#![deny(missing_docs)]
+#![cfg_attr(not(test), deny(unreachable_pub))]
 
 mod slot;
 mod sync;

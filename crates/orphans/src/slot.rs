@@ -10,13 +10,13 @@
 //! * left: born in the epoch of `side`, released in the other, before the commit of the one
 //!   came to it: it must hear of it, since to its state the release has not happened
 
-pub const FREE: u64 = 0;
+pub(crate) const FREE: u64 = 0;
 const BORN: u64 = 0;
 const KEPT: u64 = 1;
 const GONE: u64 = 2;
 const LEFT: u64 = 3;
 /// Numbers have what side and kind leave.
-pub const MOST: u64 = u64::MAX >> 3;
+pub(crate) const MOST: u64 = u64::MAX >> 3;
 
 fn word(number: u64, kind: u64, side: u64) -> u64 {
     number << 3 | kind << 1 | side
@@ -30,17 +30,17 @@ fn side(word: u64) -> u64 {
     word & 1
 }
 
-pub fn number(word: u64) -> u64 {
+pub(crate) fn number(word: u64) -> u64 {
     word >> 3
 }
 
 /// What a claim in `epoch` puts there.
-pub fn born(number: u64, epoch: u64) -> u64 {
+pub(crate) fn born(number: u64, epoch: u64) -> u64 {
     word(number, BORN, epoch & 1)
 }
 
 /// What stands there behind a release in `epoch`.
-pub fn released(before: u64, epoch: u64) -> u64 {
+pub(crate) fn released(before: u64, epoch: u64) -> u64 {
     match kind(before) {
         BORN if side(before) == epoch & 1 => FREE,
         BORN => word(number(before), LEFT, side(before)),
@@ -51,7 +51,7 @@ pub fn released(before: u64, epoch: u64) -> u64 {
 
 /// What the commit of `epoch` makes of it, and what it is told: that the number is there (true)
 /// or is no more. `None`: it is not for this commit.
-pub fn handed_over(before: u64, epoch: u64) -> Option<(u64, bool)> {
+pub(crate) fn handed_over(before: u64, epoch: u64) -> Option<(u64, bool)> {
     if before == FREE || kind(before) == KEPT || side(before) != epoch & 1 {
         return None;
     }

@@ -1,12 +1,12 @@
 //! What lock-free code needs of the libraries, so that a test can put loom's model in its place
 //! (tests/lockfree): whatever is modelled takes its atomics from here.
 
-pub use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+pub(crate) use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 /// Slots of a block.
-pub const SLOTS: usize = 64;
+pub(crate) const SLOTS: usize = 64;
 /// Blocks of a new table, and places in which threads note where they are.
-pub const PLACES: usize = 16;
+pub(crate) const PLACES: usize = 16;
 
 thread_local! {
     static PLACE: usize = {
@@ -16,6 +16,6 @@ thread_local! {
 }
 
 /// Where this thread begins: in a block of its own, as long as there are not more threads.
-pub fn place() -> usize {
+pub(crate) fn place() -> usize {
     PLACE.with(|place| *place)
 }

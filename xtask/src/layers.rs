@@ -135,6 +135,7 @@ const TEST_EDGES: &[(&str, &str)] = &[
     ("btrfs-check", "fuzzing"),
     // They are judged by our own check beside `btrfs check`.
     ("btrfs-fs", "btrfs-check"),
+    ("btrfs-space", "btrfs-check"),
     // Its smoke test mounts with the same program as the suites.
     ("bench", "suites"),
 ];

@@ -197,9 +197,14 @@ impl Run<'_> {
         if let Some(start) = self.roots.start(TreeId::DATA_RELOC) {
             self.files(&start, &mut shared);
         }
+        let half = dead.iter().chain(&relocations).any(|start| start.drop.is_some());
+        let stored = || self.extents.refs.iter().filter(|r| r.len == 0);
+        self.usage.stored = (half && self.known.extent_tree)
+            .then(|| stored().map(|r| (r.start, r.owner)).collect());
         for start in dead.into_iter().chain(relocations) {
             self.start(&start, &mut |_, _| ());
         }
+        self.usage.stored = None;
         self.csums = std::mem::take(&mut shared.csums);
         shared
     }

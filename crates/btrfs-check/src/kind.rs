@@ -119,6 +119,8 @@ mod remedy {
         "take the relation away: `spinney qgroup remove CHILD PARENT PATH`, then count anew";
     pub(super) const LIMIT_ANEW: &str =
         "nothing limits it; setting a limit makes the item: `spinney qgroup limit`";
+    pub(super) const DROP_REST: &str =
+        "do not mount it with the kernel; Spinney deletes the rest by what the extents say of it";
     pub(super) const RECEIVED: &str = "do not base an incremental send or receive on it";
     pub(super) const HARMLESS: &str = "nothing needs to be done";
 }
@@ -334,6 +336,8 @@ kinds! {
         => "directory {dir} has no entry {name} for subvolume {child}";
     "subvolume-unreachable" Error REPAIR SubvolumeUnreachable { child: TreeId }
         => "subvolume {child} cannot be reached from the top level and is not being deleted";
+    "drop-progress" Error DROP_REST DropProgress { why: String }
+        => "its deletion cannot have come to where it is said to be: {why}";
     "root-orphan-missing" Error REPAIR RootOrphanMissing { child: TreeId }
         => "subvolume {child} is deleted and nobody is told to free it";
     "default-subvolume-bad" Error REPAIR DefaultSubvolumeBad { why: String }

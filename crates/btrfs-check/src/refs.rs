@@ -20,7 +20,8 @@ pub(crate) struct TreeStart {
     pub logical: Logical,
     pub generation: Generation,
     pub level: u8,
-    /// Of an interrupted deletion: everything in front of this key, at this level, is gone.
+    /// Of an interrupted deletion: everything in front of this key, at this level, is gone; more may be,
+    /// which the extent tree knows.
     pub drop: Option<(Key, u8)>,
 }
 
@@ -57,6 +58,8 @@ pub(crate) struct Usage {
     /// Blocks that the extent tree marks as FULL_BACKREF.
     pub full: HashSet<u64>,
     pub blocks: HashMap<u64, BlockUse>,
+    /// References of blocks as the extent tree has them; only where a tree is half deleted.
+    pub stored: Option<HashSet<(u64, Owner)>>,
     refs: Vec<RefRecord>,
     compact_at: usize,
     pub referenced_bytes: u64,
@@ -147,12 +150,21 @@ impl Usage {
 
     /// A pointer of a block that was read for the first time.
     pub(crate) fn child(&mut self, parent: &Node, child: u64) {
-        let owner = if self.full.contains(&parent.logical().0) {
+        self.block_ref(child, self.holder(parent));
+    }
+
+    fn holder(&self, parent: &Node) -> Owner {
+        if self.full.contains(&parent.logical().0) {
             Owner::SharedTree { parent: parent.logical().0 }
         } else {
             Owner::Tree { root: parent.owner() }
-        };
-        self.block_ref(child, owner);
+        }
+    }
+
+    /// In a half deleted tree: the reference of this pointer went already.
+    pub(crate) fn is_dropped(&self, parent: &Node, child: u64) -> bool {
+        let stored = self.stored.as_ref();
+        stored.is_some_and(|stored| !stored.contains(&(child, self.holder(parent))))
     }
 
     fn block_ref(&mut self, start: u64, owner: Owner) {

@@ -258,7 +258,7 @@ fn add(cx: &mut Context<'_>, kind: FindingKind) {
 }
 
 fn start(id: TreeId, root: &RootItem) -> TreeStart {
-    let interrupted = root.refs == 0 && root.drop_progress != Key::MIN;
+    let interrupted = root.refs == 0 && root.drop_progress.objectid != 0;
     TreeStart {
         id,
         logical: root.bytenr,

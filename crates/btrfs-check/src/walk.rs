@@ -5,7 +5,9 @@
 //! reported and left out (`Walked::complete` is false then), the walk goes on.
 //!
 //! A subvolume whose deletion was interrupted has pointers to blocks that are freed
-//! already; `drop` says up to where, and the walk leaves them out.
+//! already; `drop` says up to where, and the walk leaves them out. Kernels wrote positions that lag
+//! behind: what the extent tree says to be gone is left out, too. A position that cannot be is a finding, and
+//! only the extent tree is asked then.
 
 use crate::refs::{TreeStart, Usage};
 use crate::source::Context;
@@ -37,8 +39,13 @@ pub(crate) fn walk(
         first_key: None,
     };
     usage.tree_root(start);
-    let mut walk = Walk { cx, usage, start, visit, complete: true };
-    walk.visit(&expect, None, start.drop.is_some());
+    let mut walk = Walk { cx, usage, start, position: start.drop, visit, complete: true };
+    if let Some(why) = walk.no_position(expect) {
+        let kind = FindingKind::DropProgress { why };
+        walk.cx.add(Finding::new(kind).tree(start.id).at(start.logical.0));
+        walk.position = None;
+    }
+    walk.visit(&expect, None, walk.position.is_some());
     walk.complete
 }
 
@@ -46,6 +53,8 @@ struct Walk<'w, 'a, 'v> {
     cx: &'w mut Context<'a>,
     usage: &'w mut Usage,
     start: &'w TreeStart,
+    /// Where its deletion stopped.
+    position: Option<(Key, u8)>,
     visit: &'w mut Visit<'v>,
     complete: bool,
 }
@@ -79,6 +88,9 @@ impl Walk<'_, '_, '_> {
         for slot in first..node.len() {
             let end = if slot + 1 < node.len() { Some(node.key(slot + 1)) } else { end };
             let child = node.child(slot);
+            if self.start.drop.is_some() && self.usage.is_dropped(&node, child.logical.0) {
+                continue;
+            }
             if first_time {
                 self.usage.child(&node, child.logical.0);
             }
@@ -88,9 +100,30 @@ impl Walk<'_, '_, '_> {
         }
     }
 
+    /// Why the deletion cannot have stopped where it is said to have. It stops in front of a pointer of a node.
+    fn no_position(&self, root: Expect) -> Option<String> {
+        let (key, level) = self.position?;
+        if level == 0 || level > root.level {
+            return Some(format!("level {level} of a tree whose root has level {}", root.level));
+        }
+        let mut expect = root;
+        loop {
+            let node = self.cx.volume.read_node(&expect).ok()?;
+            if node.level() == level {
+                let there = node.search(&key).is_ok();
+                return (!there).then(|| format!("{key}, where no node of level {level} has it"));
+            }
+            let child = node.child(node.child_slot(&key));
+            if self.usage.is_dropped(&node, child.logical.0) {
+                return None;
+            }
+            expect = Expect::of_child(&child, node.level() - 1, self.start.id);
+        }
+    }
+
     /// The first slot that an interrupted deletion left alone.
     fn first_left(&self, node: &Node) -> usize {
-        match self.start.drop {
+        match self.position {
             Some((key, level)) if node.level() == level => match node.search(&key) {
                 Ok(slot) | Err(slot) => slot,
             },
@@ -100,7 +133,7 @@ impl Walk<'_, '_, '_> {
     }
 
     fn is_above_drop(&self, node: &Node) -> bool {
-        self.start.drop.is_some_and(|(_, level)| node.level() > level)
+        self.position.is_some_and(|(_, level)| node.level() > level)
     }
 
     /// What the gate cannot know: whether a sound node stands where it should.

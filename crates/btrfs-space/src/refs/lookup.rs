@@ -58,13 +58,36 @@ pub fn stored_refs(
 
 /// True if `owner` alone holds the extent (however often); others are not looked at.
 pub fn held_by_alone(items: &mut dyn Items, logical: Logical, owner: &RefOwner) -> Result<bool> {
-    let Some((_, item)) = find_item(items, logical)? else { return Ok(false) };
+    let Some((has, refs)) = stored_count(items, logical, owner)? else { return Ok(false) };
+    Ok(has > 0 && has == refs)
+}
+
+/// True if `owner` holds the extent, whoever else does. With `pending` changes on top.
+pub(crate) fn held_by(
+    items: &mut dyn Items,
+    pending: &[&RefDeltas],
+    logical: Logical,
+    owner: &RefOwner,
+) -> Result<bool> {
+    let stored = stored_count(items, logical, owner)?.map_or(0, |(has, _)| has);
+    let changes = pending.iter().filter_map(|p| p.get(logical)).flat_map(|delta| delta.owners());
+    let change: i64 = changes.filter(|(of, _)| of == owner).map(|(_, change)| change).sum();
+    Ok(stored.saturating_add_signed(change) > 0)
+}
+
+/// How often `owner` holds the extent, and how often all do; `None`: there is no such extent.
+fn stored_count(
+    items: &mut dyn Items,
+    logical: Logical,
+    owner: &RefOwner,
+) -> Result<Option<(u64, u64)>> {
+    let Some((_, item)) = find_item(items, logical)? else { return Ok(None) };
     let inline = item.inline.iter().find(|i| RefOwner::of_inline(i).as_ref() == Some(owner));
     let has = match inline {
         Some(inline) => inline.count(),
         None => Separate::new(logical.0, false, items).find(owner)?.map_or(0, |(_, count)| count),
     };
-    Ok(has > 0 && has == item.fields.refs)
+    Ok(Some((has, item.fields.refs)))
 }
 
 /// The extent's references, holder by holder.

@@ -10,6 +10,7 @@ mod separate;
 pub use deltas::{AddressHasher, ExtentDelta, RefDeltas};
 pub use drain::{Drained, Owned, drain};
 pub(crate) use lookup::apply as apply_reference;
+pub(crate) use lookup::held_by;
 pub use lookup::{ExtentRefs, current_refs, held_by_alone, stored_refs};
 pub use merge::Format;
 pub(crate) use merge::find_item;

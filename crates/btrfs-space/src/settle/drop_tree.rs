@@ -11,20 +11,30 @@
 //! more: before, they become shared references (FULL_BACKREF). Doing that twice does
 //! nothing, so it may be interrupted anywhere.
 //!
+//! How far another writer came is not believed: kernels wrote positions that lag behind what
+//! they had dropped, and a position too far would leave what is in front of it allocated for ever. So
+//! the first step of a [`DropState`] begins at the front, and passes over each child that does not have
+//! the reference that its parent should hold: that one went before, with all below. What it costs is a look into the
+//! extent tree for each pointer of the nodes on the path.
+//!
 //! What it does not know: who deletes the names and the orphan item.
 
 use super::Settle;
 use crate::items::TreeItems;
-use crate::refs::{ExtentKind, RefOwner, stored_refs};
+use crate::refs::{ExtentKind, RefOwner, held_by, stored_refs};
 use crate::shared::{Holder, change_pointers};
 use btrfs_disk::items::extent_flags;
-use btrfs_disk::{ChildPtr, Corrupt, Expect, Generation, Key, Node, Result, TreeId};
+use btrfs_disk::{ChildPtr, Corrupt, Expect, Generation, Key, Logical, Node, Result, TreeId};
 use btrfs_tree::NodeReader;
 use std::sync::Arc;
 
 /// What a drop remembers between its steps to be quicker; a new one is as good.
 #[derive(Clone, Debug, Default)]
 pub struct DropState {
+    /// The position that this state came to: nothing left of it is there any more.
+    written: Option<(u8, Key)>,
+    /// Somebody else dropped some of the tree: children may have gone.
+    taken_over: bool,
     /// Up to here the shared subtree at hand has shared references.
     converted: Option<Key>,
 }
@@ -76,12 +86,21 @@ impl<R: NodeReader> Settle<'_, R> {
         let Some((key, item)) = tree.item else {
             return Err(Corrupt::new(format!("tree {id} has no root item")).into());
         };
-        let resume = (item.drop_progress.objectid != 0)
-            .then_some(Resume { level: item.drop_level, key: item.drop_progress });
+        let position =
+            (item.drop_progress.objectid != 0).then_some((item.drop_level, item.drop_progress));
+        let ours = position.is_some() && position == state.written;
+        state.taken_over |= position.is_some() && !ours;
+        let resume = position.filter(|_| ours).map(|(level, key)| Resume { level, key });
         let origin = Generation(key.offset);
         let node = self.store.node(&root.expect())?;
-        let mut dropper =
-            Dropper { settle: self, state, id, origin, budget: *budget, progress: false };
+        let mut dropper = Dropper {
+            settle: self,
+            state: &mut *state,
+            id,
+            origin,
+            budget: *budget,
+            progress: false,
+        };
         let flow = dropper.root(&node, resume)?;
         *budget = dropper.budget.min(*budget);
         match flow {
@@ -92,6 +111,7 @@ impl<R: NodeReader> Settle<'_, R> {
             Flow::Paused(level, key) => {
                 let item = self.root_item(id)?;
                 (item.drop_level, item.drop_progress) = (level, key);
+                state.written = Some((level, key));
                 Ok(false)
             }
         }
@@ -99,7 +119,7 @@ impl<R: NodeReader> Settle<'_, R> {
 }
 
 impl<R: NodeReader> Dropper<'_, '_, R> {
-    fn refs(&mut self, logical: btrfs_disk::Logical) -> Result<(u64, bool)> {
+    fn refs(&mut self, logical: Logical) -> Result<(u64, bool)> {
         let mut items = TreeItems::new(self.settle.store, &self.settle.extent_root);
         let found = stored_refs(&mut items, &[&self.settle.deltas], logical)?;
         let found = found.filter(|(refs, _)| *refs > 0);
@@ -108,7 +128,7 @@ impl<R: NodeReader> Dropper<'_, '_, R> {
         Ok((refs, flags & extent_flags::FULL_BACKREF != 0))
     }
 
-    fn drop_ref(&mut self, logical: btrfs_disk::Logical, level: u8, owner: RefOwner) {
+    fn drop_ref(&mut self, logical: Logical, level: u8, owner: RefOwner) {
         let (kind, len) = (ExtentKind::Node { level }, self.settle.format.node_size);
         self.settle.deltas.add(logical, len, kind, owner, -1);
         self.progress = true;
@@ -128,11 +148,6 @@ impl<R: NodeReader> Dropper<'_, '_, R> {
 
     fn root(&mut self, node: &Arc<Node>, resume: Option<Resume>) -> Result<Flow> {
         let (refs, full) = self.refs(node.logical())?;
-        if let Some(resume) = resume.filter(|r| r.level == 0 || r.level > node.level()) {
-            let what =
-                format!("tree of level {} is dropped at level {}", node.level(), resume.level);
-            return Err(Corrupt::new(what).at(node.logical()).into());
-        }
         let owner = RefOwner::Tree { root: self.id };
         if refs > 1 {
             // A root is shared in the midst of a balance only: nothing to pause for.
@@ -178,6 +193,9 @@ impl<R: NodeReader> Dropper<'_, '_, R> {
         // From the node where the last step stopped, its children are whole.
         resume = resume.filter(|resume| resume.level < node.level());
         for slot in first..node.len() {
+            if self.is_gone(node.child(slot).logical, holder)? {
+                continue;
+            }
             if let Flow::Paused(level, key) = self.child(node, slot, holder, resume.take())? {
                 return Ok(Flow::Paused(level, key));
             }
@@ -188,6 +206,15 @@ impl<R: NodeReader> Dropper<'_, '_, R> {
         Ok(Flow::Done)
     }
 
+    /// Another writer dropped this child, and said so by its references alone.
+    fn is_gone(&self, child: Logical, holder: Holder) -> Result<bool> {
+        if !self.state.taken_over {
+            return Ok(false);
+        }
+        let mut items = TreeItems::new(self.settle.store, &self.settle.extent_root);
+        Ok(!held_by(&mut items, &[&self.settle.deltas], child, &owner_of(holder))?)
+    }
+
     fn child(
         &mut self,
         parent: &Arc<Node>,
@@ -196,10 +223,7 @@ impl<R: NodeReader> Dropper<'_, '_, R> {
         resume: Option<Resume>,
     ) -> Result<Flow> {
         let (at, level) = (parent.child(slot), parent.level() - 1);
-        let owner = match holder {
-            Holder::Keyed(root) => RefOwner::Tree { root },
-            Holder::Shared(parent) => RefOwner::SharedTree { parent },
-        };
+        let owner = owner_of(holder);
         let (refs, full) = self.refs(at.logical)?;
         if refs == 1 {
             let node = self.read(&at, level)?;
@@ -270,5 +294,13 @@ impl<R: NodeReader> Dropper<'_, '_, R> {
         }
         let node = self.read(&at, level)?;
         self.convert(&node)
+    }
+}
+
+/// Whose reference a child has for a pointer of a node that is held so.
+fn owner_of(holder: Holder) -> RefOwner {
+    match holder {
+        Holder::Keyed(root) => RefOwner::Tree { root },
+        Holder::Shared(parent) => RefOwner::SharedTree { parent },
     }
 }

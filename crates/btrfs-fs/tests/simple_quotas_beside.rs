@@ -196,3 +196,29 @@ fn a_snapshot_is_held_to_limits_while_its_commit_ends() {
     assert_eq!(written.map_err(|error| error.errno()), Err(libc::EDQUOT));
     fs.destroy().expect("close");
 }
+
+/// The same of the limit that its own group copies from the source's, where quotas are not simple.
+#[test]
+fn a_snapshot_is_held_to_the_limit_that_it_copies() {
+    testkit::require!(kernel_btrfs);
+    let image = Image::new(512 << 20, &[]);
+    let stage = Stage::new(&image, true);
+    let (fs, caller) = (&stage.fs, Caller::root());
+    fs.enable_quotas().expect("on");
+    let (source, made) = fs.create_subvolume(&caller, fs.root(), b"source").expect("a subvolume");
+    fs.wait_for_rescan().expect("counted");
+    let most = LimitChange { referenced: Some(Some(3 * LEN)), ..LimitChange::default() };
+    fs.limit_qgroup(QgroupId(source.0), &most).expect("limited");
+    let write = |fs: &BtrfsFs, len: u64| {
+        let copy = fs.lookup(&CX, fs.root(), b"copy").expect("there").attr.ino;
+        let file = fs.mknod(&CX, copy, b"file", FileKind::File, 0o644, 0).expect("made").attr.ino;
+        fs.write(&CX, file, 0, &vec![7; len as usize], Default::default())
+    };
+    let snapshot = |fs: &BtrfsFs| {
+        fs.snapshot(&caller, made.attr.ino, fs.root(), b"copy", false).expect("a snapshot");
+    };
+    let most = Duration::from_millis(500);
+    let written = stage.beside(snapshot, most, |fs| write(fs, 4 * LEN));
+    assert_eq!(written.map_err(|error| error.errno()), Err(libc::EDQUOT));
+    fs.destroy().expect("close");
+}

@@ -35,6 +35,14 @@ struct Group {
 }
 
 impl Group {
+    /// Of a snapshot, before a commit says what it has: all that the source has or may come to, and nothing
+    /// for itself.
+    fn of_snapshot(source: &Group) -> Group {
+        let promised = source.fresh.saturating_add(source.aging);
+        let referenced = source.referenced.saturating_add(promised);
+        Group { referenced, limit: source.limit.clone(), ..Group::default() }
+    }
+
     fn has_room(&self, bytes: u64) -> bool {
         let fits = |flag, used: u64, most: u64| {
             let all = used.saturating_add(self.fresh).saturating_add(self.aging);
@@ -106,15 +114,30 @@ impl Limits {
         true
     }
 
-    /// A subvolume is about to come, in groups above: it is held to their limits before a commit has it.
-    pub(crate) fn joins(&self, tree: TreeId, groups: impl Iterator<Item = u64>) {
-        let groups = groups.collect();
-        self.table.lock().coming.insert(tree.0, groups);
+    /// A subvolume is about to come, in groups above, as a snapshot of `source` if there is one: before a commit
+    /// has it, it is held to their limits and to that which its own group copies.
+    pub(crate) fn joins(
+        &self,
+        tree: TreeId,
+        groups: impl Iterator<Item = u64>,
+        source: Option<TreeId>,
+    ) {
+        let mut table = self.table.lock();
+        table.coming.insert(tree.0, groups.collect());
+        // Groups of simple quotas copy none.
+        let source = source.filter(|_| !table.simple);
+        let copy = source.and_then(|source| table.groups.get(&source.0)).map(Group::of_snapshot);
+        if let Some(copy) = copy {
+            table.groups.insert(tree.0, copy);
+        }
     }
 
     /// It did not come.
     pub(crate) fn forget(&self, tree: TreeId) {
-        self.table.lock().coming.remove(&tree.0);
+        let mut table = self.table.lock();
+        if table.coming.remove(&tree.0).is_some() {
+            table.groups.remove(&tree.0);
+        }
     }
 
     /// A rescan is under way: each commit goes a step on.
@@ -151,6 +174,12 @@ impl Limits {
         }
         next.coming = std::mem::take(&mut table.coming);
         next.coming.retain(|tree, _| roots.get(TreeId(*tree)).is_none());
+        let quotas = roots.get(TreeId::QUOTA).is_some();
+        for tree in next.coming.keys().filter(|_| quotas) {
+            if let Some(copy) = table.groups.remove(tree) {
+                next.groups.entry(*tree).or_insert(copy);
+            }
+        }
         self.rescans.store(next.rescans, Ordering::Relaxed);
         self.simple.store(next.simple, Ordering::Relaxed);
         self.any.store(!next.groups.is_empty(), Ordering::Relaxed);

@@ -135,7 +135,7 @@ pub(crate) fn create(
     let item = root_item(uuid, prepared.item.otime, geometry.node_size);
     // Before anybody can find its name.
     engine.subvols.add(tree, uuid);
-    engine.reservations.limits.joins(tree, above.iter().map(|group| group.0));
+    engine.reservations.limits.joins(tree, above.iter().map(|group| group.0), None);
     let made = change(&engine.core, |op| {
         op.act(TreeAction::Create { id: tree, item: Box::new(item) }, cost::plant(geometry));
         let inode = insert_root(op, place, &prepared)?;

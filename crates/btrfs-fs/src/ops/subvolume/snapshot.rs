@@ -82,7 +82,7 @@ fn enter(
     // In this order: a commit that ends in between leaves both.
     engine.subvols.expect(tree);
     engine.subvols.will_share();
-    engine.reservations.limits.joins(tree, at.groups.iter().map(|group| group.0));
+    engine.reservations.limits.joins(tree, at.groups.iter().map(|group| group.0), Some(from));
     let new = New { from, tree, uuid, read_only };
     put(engine, caller, &new, dir, at).inspect_err(|_| forget(engine, tree))?;
     Ok(tree)

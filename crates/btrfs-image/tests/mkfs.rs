@@ -6,7 +6,7 @@ mod common;
 use blockdev::{BlockDevice, FileDevice, MemDevice};
 use btrfs_disk::ChecksumType;
 use btrfs_disk::items::Timespec;
-use btrfs_image::mkfs::{self, Features, MkfsError, MkfsOptions, Profile};
+use btrfs_image::mkfs::{self, Features, MkfsError, MkfsOptions, Profile, Quotas};
 use btrfs_volume::{OpenOptions, Volume};
 use common::*;
 use std::path::Path;
@@ -141,6 +141,59 @@ fn the_kernel_mounts_writes_and_scrubs() {
     }
 }
 
+/// What `btrfs check` says of it: the machine's, if it can open the volume, and the newer one.
+fn judge_quotas(image: &Path, quotas: Quotas) {
+    if quotas == Quotas::Full && have("btrfs") {
+        check(image);
+        let report = run(Command::new("btrfs").args(["check", "-Q"]).arg(image));
+        assert!(report.contains("0/5") && !report.contains("different"), "{report}");
+    }
+    match testkit::oracle::newer_btrfs() {
+        Ok(_) => testkit::oracle::newer_btrfs_check(image).expect("a sound volume"),
+        Err(why) => println!("SKIPPED: {why}"),
+    }
+}
+
+#[test]
+fn quotas_are_there_from_the_start() {
+    let scratch = Scratch::new();
+    let image = scratch.path("image");
+    for (quotas, node_size, mixed) in [
+        (Quotas::Full, 16384, false),
+        (Quotas::Full, 4096, true),
+        (Quotas::Simple, 16384, false),
+        (Quotas::Simple, 65536, false),
+        (Quotas::Simple, 4096, true),
+    ] {
+        let node = Some(node_size);
+        let options =
+            MkfsOptions { quotas: Some(quotas), node_size: node, mixed, ..Default::default() };
+        make(&image, mkfs::minimum_size(&options).expect("minimum") + 64 * MIB, &options);
+        judge_quotas(&image, quotas);
+        let Some(mount) = Mount::new(&image, scratch.path("mnt")) else { return };
+        let show = |flags: &[&str]| {
+            run(Command::new("btrfs").args(["qgroup", "show", "--raw"]).args(flags).arg(&mount.dir))
+        };
+        let line = |text: &str, group: &str| {
+            let mut lines = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+            let found = lines.find(|words| words.first() == Some(&group)).expect("a group");
+            (found[1].parse::<u64>().expect("bytes"), found[2].parse::<u64>().expect("bytes"))
+        };
+        let fresh = show(&[]);
+        let node_size = u64::from(node_size);
+        assert_eq!(line(&fresh, "0/5"), (node_size, node_size), "{fresh}");
+        assert!(!fresh.contains("inconsistent"), "{fresh}");
+        std::fs::write(mount.dir.join("file"), vec![7; MIB as usize]).expect("write");
+        let sub = mount.dir.join("sub");
+        run(Command::new("btrfs").args(["subvolume", "create"]).arg(&sub));
+        std::fs::write(sub.join("file"), vec![7; 2 * MIB as usize]).expect("write");
+        let later = show(&["--sync"]);
+        assert!(line(&later, "0/5").0 >= MIB && line(&later, "0/256").0 >= 2 * MIB, "{later}");
+        mount.done();
+        judge_quotas(&image, quotas);
+    }
+}
+
 /// Lines that must be the same in both dumps as they stand.
 fn wanted(line: &str) -> bool {
     let starts =
@@ -188,9 +241,11 @@ fn the_structure_is_that_of_mkfs_btrfs() {
     let scratch = Scratch::new();
     let (ours, theirs) = (scratch.path("ours"), scratch.path("theirs"));
     let profile = |p| MkfsOptions { metadata_profile: Some(p), ..MkfsOptions::default() };
-    let cases: [(&[&str], MkfsOptions, u64); 5] = [
+    let quotas = MkfsOptions { quotas: Some(Quotas::Full), ..MkfsOptions::default() };
+    let cases: [(&[&str], MkfsOptions, u64); 6] = [
         (&[], MkfsOptions::default(), 256),
         (&[], MkfsOptions::default(), 1000),
+        (&["-R", "quota"], quotas, 1000),
         (&[], MkfsOptions::default(), 4000),
         (&["-n", "65536"], MkfsOptions { node_size: Some(65536), ..profile(Profile::Dup) }, 20_000),
         (&["-n", "32768"], MkfsOptions { node_size: Some(32768), ..profile(Profile::Dup) }, 60_000),

@@ -299,6 +299,38 @@ fn simple_quotas_of_an_image() {
     newer_btrfs_check(&image.path).unwrap();
 }
 
+/// Made with a directory's content; both words of each kind, and what is written behind takes no rescan.
+#[test]
+fn volumes_are_made_with_quotas() {
+    require!(kernel_btrfs);
+    require!(newer_btrfs().is_ok(), "no newer btrfs-progs");
+    let image = Image::new("quota-made");
+    let (word, from) = (image.word(), image.dir.join("from"));
+    fs::create_dir(&from).unwrap();
+    fs::write(from.join("file"), vec![7; 1_000_000]).unwrap();
+    let from = from.display().to_string();
+    let (full, simple) = ("qgroup (full", "simple");
+    for (features, mode) in [
+        ("quota", full),
+        ("quota,fst,bgt", full),
+        ("squota", simple),
+        ("quota,squota,bgt", simple),
+        ("squota,^squota,quota", full),
+    ] {
+        fine(&["mkfs", "-f", "-O", features, "--rootdir", &from, &word]);
+        let dump = fine(&["dump-super", &word]);
+        assert_eq!(dump.contains("block_group_tree"), features.contains("bgt"), "{dump}");
+        let status = fine(&["quota", "status", &word]);
+        assert!(status.contains(mode), "{features}: {status}");
+        let counted = numbers(&word);
+        assert!(counted[0].0 == "0/5" && counted[0].1 > 1_000_000, "{features}: {counted:?}");
+        fine(&["check", "--data", &word]);
+        judged_simple(&image, &fine(&["qgroup", "show", "-pcre", "--raw", &word]));
+    }
+    fine(&["mkfs", "-f", "-O", "quota,^quota", &word]);
+    assert!(failing(&["qgroup", "show", &word]).1.contains("quota"));
+}
+
 #[test]
 fn simple_quotas_of_a_mount() {
     require!(kernel_btrfs);

@@ -16,7 +16,7 @@ mod trees;
 mod write;
 
 pub use error::{MkfsError, Result};
-pub use options::{Features, MkfsOptions, Profile};
+pub use options::{Features, MkfsOptions, Profile, Quotas};
 
 use blockdev::BlockDevice;
 use ids::Identities;

@@ -37,6 +37,15 @@ pub struct Features {
     pub block_group_tree: bool,
 }
 
+/// Quota groups that are there from the start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Quotas {
+    /// An extent counts for whoever reaches it.
+    Full,
+    /// It counts for its first owner alone; kernels before 6.7 refuse the volume.
+    Simple,
+}
+
 impl Default for Features {
     fn default() -> Features {
         Features { no_holes: true, free_space_tree: true, block_group_tree: false }
@@ -60,6 +69,8 @@ pub struct MkfsOptions {
     pub mixed: bool,
     /// What the structures are like.
     pub features: Features,
+    /// None where `None`.
+    pub quotas: Option<Quotas>,
     /// Who owns the top directory.
     pub root_uid: u32,
     /// The group of the top directory.
@@ -84,6 +95,7 @@ impl Default for MkfsOptions {
             metadata_profile: None,
             mixed: false,
             features: Features::default(),
+            quotas: None,
             root_uid: 0,
             root_gid: 0,
             root_perm: 0o755,
@@ -103,6 +115,7 @@ pub(super) struct Settled {
     pub profile: Profile,
     pub mixed: bool,
     pub features: Features,
+    pub quotas: Option<Quotas>,
     pub root_uid: u32,
     pub root_gid: u32,
     pub root_perm: u16,
@@ -124,6 +137,7 @@ impl MkfsOptions {
             profile: self.metadata_profile.unwrap_or(profile),
             mixed: self.mixed,
             features: self.features,
+            quotas: self.quotas,
             root_uid: self.root_uid,
             root_gid: self.root_gid,
             root_perm: self.root_perm & 0o7777,
@@ -163,6 +177,9 @@ impl Settled {
         }
         if self.mixed {
             flags |= incompat::MIXED_GROUPS;
+        }
+        if self.quotas == Some(Quotas::Simple) {
+            flags |= incompat::SIMPLE_QUOTA;
         }
         flags
     }

@@ -6,7 +6,7 @@
 use super::error::{MkfsError, Result};
 use super::ids::Identities;
 use super::layout::{Layout, PlannedChunk};
-use super::options::{SECTOR, Settled};
+use super::options::{Quotas, SECTOR, Settled};
 use super::pack::{self, Items, Shape};
 use btrfs_disk::checksum::name_hash;
 use btrfs_disk::ids::{
@@ -15,7 +15,8 @@ use btrfs_disk::ids::{
 use btrfs_disk::items::mode::S_IFDIR;
 use btrfs_disk::items::{
     BlockGroupItem, Chunk, ChunkFields, DevExtent, DevItem, DirItem, ExtentItem, ExtentItemFields,
-    FreeSpaceInfo, InlineRef, InodeItem, InodeRef, RootItem, Stripe, dir_type, extent_flags,
+    FreeSpaceInfo, InlineRef, InodeItem, InodeRef, QgroupInfo, QgroupLimit, QgroupStatus, RootItem,
+    Stripe, dir_type, extent_flags, qgroup_status,
 };
 use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Generation, Geometry, Key, Logical, Node, TreeId};
@@ -116,6 +117,9 @@ fn tree_ids(settled: &Settled) -> Vec<TreeId> {
     if settled.features.block_group_tree {
         ids.push(TreeId::BLOCK_GROUP);
     }
+    if settled.quotas.is_some() {
+        ids.push(TreeId::QUOTA);
+    }
     ids
 }
 
@@ -151,6 +155,7 @@ impl View<'_> {
             TreeId::UUID => self.uuid_tree(),
             TreeId::FREE_SPACE => self.free_space_tree(),
             TreeId::BLOCK_GROUP => self.block_groups(),
+            TreeId::QUOTA => self.settled.quotas.map_or_else(Items::new, |q| self.quota_tree(q)),
             _ => Items::new(),
         };
         items.sort_by_key(|(key, _)| *key);
@@ -232,6 +237,33 @@ impl View<'_> {
         vec![
             (Key::new(ino, kind::INODE_ITEM, 0), inode.to_vec()),
             (Key::new(ino, kind::INODE_REF, ino), inode_ref(b"..")),
+        ]
+    }
+
+    /// The group of the top-level subvolume counts its nodes, and nothing is wrong or unknown.
+    fn quota_tree(&self, quotas: Quotas) -> Items {
+        let top = self.trees.iter().find(|tree| tree.id == TreeId::FS);
+        let nodes = top.map_or(0, |tree| tree.places.len() as u64);
+        let counted = nodes * u64::from(self.settled.node_size);
+        let simple = quotas == Quotas::Simple;
+        let flags = qgroup_status::ON | if simple { qgroup_status::SIMPLE } else { 0 };
+        let generation = GENERATION.0;
+        let mut status = QgroupStatus { version: 1, generation, flags, rescan: 0 }.to_vec();
+        if simple {
+            // When they began: nothing is older.
+            status.extend_from_slice(&generation.to_le_bytes());
+        }
+        let info = QgroupInfo {
+            generation,
+            referenced: counted,
+            referenced_compressed: counted,
+            exclusive: counted,
+            exclusive_compressed: counted,
+        };
+        vec![
+            (Key::new(0, kind::QGROUP_STATUS, 0), status),
+            (Key::new(0, kind::QGROUP_INFO, TreeId::FS.0), info.to_vec()),
+            (Key::new(0, kind::QGROUP_LIMIT, TreeId::FS.0), QgroupLimit::default().to_vec()),
         ]
     }
 

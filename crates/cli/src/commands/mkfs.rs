@@ -14,7 +14,7 @@ use blockdev::{BlockDevice, FileDevice};
 use btrfs_disk::ChecksumType;
 use btrfs_disk::superblock::{COPIES, MAGIC, MAGIC_AT, SUPER_SIZE};
 use btrfs_fs::{Compress, Subvol};
-use btrfs_image::mkfs::{self, MkfsError, MkfsOptions, MkfsReport, Profile};
+use btrfs_image::mkfs::{self, MkfsError, MkfsOptions, MkfsReport, Profile, Quotas};
 use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
@@ -40,7 +40,9 @@ Options
                            dup (two copies, the default) or single
     -M, --mixed            data and metadata in the same chunks, for volumes below 1 GiB
     -O, --features LIST    separated by commas, with ^ in front to leave one out:
-                           no-holes and free-space-tree (defaults), block-group-tree
+                           no-holes and free-space-tree (defaults), block-group-tree,
+                           quota or squota (quota groups from the start; squota are simple
+                           ones); fst and bgt are short for the two trees
     -r, --rootdir DIR      copy what is in DIR into the volume, as `spinney cp -r DIR/.` does
         --compress HOW     compress what is copied: zlib, lzo or zstd, with :LEVEL behind
                            (zlib:1 to zlib:9, zstd:-15 to zstd:15)
@@ -210,18 +212,29 @@ fn parse_features(options: &mut MkfsOptions, list: &str) -> Result<()> {
         };
         match name {
             "no-holes" => options.features.no_holes = on,
-            "free-space-tree" => options.features.free_space_tree = on,
-            "block-group-tree" => options.features.block_group_tree = on,
+            "quota" => quotas(options, Quotas::Full, on),
+            "squota" => quotas(options, Quotas::Simple, on),
+            "free-space-tree" | "fst" => options.features.free_space_tree = on,
+            "block-group-tree" | "bgt" => options.features.block_group_tree = on,
             "mixed-bg" => options.mixed = on,
             // Always there.
             "extref" | "skinny-metadata" if on => {}
             other => {
-                let all = "no-holes, free-space-tree, block-group-tree";
+                let all = "no-holes, free-space-tree, block-group-tree, quota, squota";
                 return Err(Error::usage(format!("no feature {other:?}; there are {all}")));
             }
         }
     }
     Ok(())
+}
+
+/// Of both kinds simple ones win, as in mkfs.btrfs.
+fn quotas(options: &mut MkfsOptions, kind: Quotas, on: bool) {
+    match options.quotas {
+        Some(Quotas::Simple) if kind == Quotas::Full => {}
+        Some(there) if !on && there != kind => {}
+        _ => options.quotas = on.then_some(kind),
+    }
 }
 
 fn parse_owner(word: &str) -> Result<(u32, u32)> {

@@ -151,7 +151,7 @@ fn counted(path: &Path, fs: &BtrfsFs) -> bool {
 
 /// The kernel has the files, ends what was begun, and its rescan makes all numbers right.
 fn kernel_goes_on(path: &Path, (world, simple): (&World, bool), window: &Window, subs: &[String]) {
-    kernel_but(path, "noatime", &["qgroup"], |mount| {
+    kernel_but(path, "noatime", &[], |mount| {
         let side = Theirs(mount);
         assert_eq!(differs(&side, world, window, subs), None, "to the kernel");
         side.end_balance();

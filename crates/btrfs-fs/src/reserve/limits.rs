@@ -40,7 +40,7 @@ impl Group {
     fn of_snapshot(source: &Group) -> Group {
         let promised = source.fresh.saturating_add(source.aging);
         let referenced = source.referenced.saturating_add(promised);
-        Group { referenced, limit: source.limit.clone(), ..Group::default() }
+        Group { referenced, limit: source.limit, ..Group::default() }
     }
 
     fn has_room(&self, bytes: u64) -> bool {

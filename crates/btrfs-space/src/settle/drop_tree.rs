@@ -23,7 +23,7 @@ use super::Settle;
 use crate::items::TreeItems;
 use crate::refs::{ExtentKind, RefOwner, held_by, stored_refs};
 use crate::shared::{Holder, change_pointers};
-use btrfs_disk::items::extent_flags;
+use btrfs_disk::items::{RootItem, extent_flags};
 use btrfs_disk::{ChildPtr, Corrupt, Expect, Generation, Key, Logical, Node, Result, TreeId};
 use btrfs_tree::NodeReader;
 use std::sync::Arc;
@@ -37,6 +37,17 @@ pub struct DropState {
     taken_over: bool,
     /// Up to here the shared subtree at hand has shared references.
     converted: Option<Key>,
+}
+
+impl DropState {
+    /// Where to go on; `None`: at the front.
+    fn go_on(&mut self, item: &RootItem) -> Option<Resume> {
+        let (level, key) = (item.drop_level, item.drop_progress);
+        let begun = key.objectid != 0;
+        let ours = begun && self.written == Some((level, key));
+        self.taken_over |= begun && !ours;
+        ours.then_some(Resume { level, key })
+    }
 }
 
 enum Flow {
@@ -86,11 +97,7 @@ impl<R: NodeReader> Settle<'_, R> {
         let Some((key, item)) = tree.item else {
             return Err(Corrupt::new(format!("tree {id} has no root item")).into());
         };
-        let position =
-            (item.drop_progress.objectid != 0).then_some((item.drop_level, item.drop_progress));
-        let ours = position.is_some() && position == state.written;
-        state.taken_over |= position.is_some() && !ours;
-        let resume = position.filter(|_| ours).map(|(level, key)| Resume { level, key });
+        let resume = state.go_on(&item);
         let origin = Generation(key.offset);
         let node = self.store.node(&root.expect())?;
         let mut dropper = Dropper {

@@ -5,7 +5,7 @@ use super::mount::{Mount, lacks_fuse};
 use super::{Image, assert_clean, fine, sh, text};
 use std::path::Path;
 use testkit::PosixFs;
-use testkit::compare::{Rules, TreeSnapshot, diff};
+use testkit::compare::{Difference, Rules, TreeSnapshot, diff};
 use testkit::ops::{Config, Generator, OpKind, Session};
 use testkit::oracle::{KernelMount, TempDir, capabilities, record_skip};
 
@@ -61,13 +61,20 @@ pub fn rules() -> Rules {
     Rules { flags: false, attributes: false, ..Rules::default() }
 }
 
-pub fn assert_same(left: &Path, right: &Path, what: &str) {
+fn differences(left: &Path, right: &Path, what: &str) -> Vec<Difference> {
     let [left, right] = [left, right].map(|dir| TreeSnapshot::of_dir(dir).unwrap());
-    let found = diff(&left, &right, &rules());
-    let told: Vec<String> = found.iter().take(20).map(|found| found.to_string()).collect();
-    assert!(found.is_empty(), "{what}: {} differences\n{}", found.len(), told.join("\n"));
     println!("{what}: {} nodes", left.nodes.len());
     assert!(left.nodes.len() > 1, "{what}: an empty subvolume shows nothing");
+    diff(&left, &right, &rules())
+}
+
+pub fn assert_same(left: &Path, right: &Path, what: &str) {
+    assert_none(&differences(left, right, what), what);
+}
+
+fn assert_none(found: &[Difference], what: &str) {
+    let told: Vec<String> = found.iter().take(20).map(|found| found.to_string()).collect();
+    assert!(found.is_empty(), "{what}: {} differences\n{}", found.len(), told.join("\n"));
 }
 
 /// Who makes the streams of a chain, with which options.
@@ -118,7 +125,12 @@ pub fn chain(kind: Chain, seed: u64) {
                 kernels_receive(&streams.join(&round.to_string()), to.path(), &what);
             }
             let place = format!("s{round}");
-            assert_same(&from.join(&place), &to.join(&place), &what);
+            let mut found = differences(&from.join(&place), &to.join(&place), &what);
+            if !found.is_empty() && matches!(kind.sender, Sender::Kernels(_)) {
+                let lost = lost_by_the_stream(kind, streams.path(), &from, round);
+                found.retain(|one| !lost.iter().any(|lost| is_same_member(one, lost)));
+            }
+            assert_none(&found, &what);
         }
         to.unmount().unwrap();
         assert_clean(&target.path);
@@ -128,6 +140,27 @@ pub fn chain(kind: Chain, seed: u64) {
         judge(&Image::new(&format!("{name}-theirs")), "noatime", "theirs");
     }
     from.unmount().unwrap();
+}
+
+fn is_same_member(one: &Difference, other: &Difference) -> bool {
+    (&one.path, &one.what) == (&other.path, &other.what)
+}
+
+/// What the kernel's own tools do not get out of a stream that the kernel made: seed 111 has one
+/// without the time of its root directory.
+fn lost_by_the_stream(
+    kind: Chain,
+    streams: &Path,
+    from: &KernelMount,
+    round: usize,
+) -> Vec<Difference> {
+    let target = Image::new(&format!("{}-lost", kind.name));
+    let to = KernelMount::new(&target.path, "noatime").unwrap();
+    for round in 0..=round {
+        kernels_receive(&streams.join(round.to_string()), to.path(), "by its own tools");
+    }
+    let place = format!("s{round}");
+    differences(&from.join(&place), &to.join(&place), "by its own tools")
 }
 
 fn we_receive(kind: Chain, streams: &Path) -> Image {

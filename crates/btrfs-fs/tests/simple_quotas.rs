@@ -462,7 +462,7 @@ fn what_is_wrong_is_found() {
     type Case = (fn(&Patch, Key), &'static [&'static str], bool);
     let cases: [Case; 5] = [
         (|p, info| p.edit(TreeId::QUOTA, info, |data| data[9] ^= 0x10), &["qgroup-owned"], false),
-        (|p, info| p.remove(TreeId::QUOTA, info), &["qgroup-missing"], true),
+        (|p, info| p.remove(TreeId::QUOTA, info), &["qgroup-limit-alone", "qgroup-missing"], true),
         // Their extent item, without the 9 bytes of the owner.
         (|p, _| without_owner(p), &["extent-owner-missing", "qgroup-owned"], false),
         (|p, _| of_another(p), &["qgroup-owned"], false),

@@ -2,13 +2,15 @@
 
 mod common;
 
+use btrfs_disk::ChecksumType;
 use btrfs_fs::{BtrfsFs, Caller, Delete, Options, SubvolId, SubvolumeInfo};
 use common::kernel::{btrfs, kernel};
 use common::{CX, Image, assert_same, assert_sound, new_file, snapshot};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use testkit::compare::{NodeView, TreeSnapshot};
 use testkit::oracle;
-use vfs::{Errno, FileKind, FileSystem, FsError, Ino, RenameMode};
+use vfs::{Errno, FileKind, FileSystem, FsError, Ino, RenameMode, SetAttr, XattrMode};
 
 /// Each commit is judged by our own check.
 fn open(image: &Image) -> BtrfsFs {
@@ -378,4 +380,107 @@ fn what_comes_and_goes_in_one_epoch_leaves_nothing() {
     delete(&fs, "", "gone").expect("delete");
     sweep(&fs);
     close_and_judge(&image, fs);
+}
+
+/// Which snapshots the kernel lets nobody write to.
+fn frozen_to_the_kernel(image: &Image, names: &[&str]) -> Vec<bool> {
+    kernel(&image.path, "noatime", |mount| {
+        let refused = |name: &&str| {
+            let made = std::fs::write(mount.join(name).join("new"), b"x");
+            made.is_err_and(|error| error.raw_os_error() == Some(libc::EROFS))
+        };
+        names.iter().map(refused).collect()
+    })
+}
+
+/// What mkfs makes has a root item of the top level whose flags the kernel does not heed, and a
+/// snapshot takes that along.
+#[test]
+fn what_is_read_only_is_that_to_the_kernel() {
+    testkit::require!(kernel_btrfs);
+    for image in [Image::new(256 << 20, &[]), Image::with_block_group_tree(256 << 20)] {
+        let fs = open(&image);
+        snap(&fs, "", "", "made-so", true);
+        let later = snap(&fs, "", "", "made-so-later", false);
+        fs.set_read_only(&Caller::root(), later, true).expect("read-only");
+        snap(&fs, "", "", "writable", false);
+        close_and_judge(&image, fs);
+        let names = ["made-so", "made-so-later", "writable"];
+        assert_eq!(frozen_to_the_kernel(&image, &names), [true, true, false]);
+    }
+}
+
+/// The root item of the subvolume, at both places where its node is, as earlier versions made it.
+fn forget_the_flags_count(image: &Path, uuid: &[u8; 16]) {
+    const NODE: usize = 16 << 10;
+    const UUID_IN_ITEM: usize = 247;
+    const INODE_FLAGS: usize = 64;
+    let mut bytes = std::fs::read(image).expect("read the image");
+    let found: Vec<usize> =
+        (UUID_IN_ITEM..bytes.len() - 16).filter(|at| bytes[*at..][..16] == uuid[..]).collect();
+    for at in found {
+        let node = at / NODE * NODE;
+        // Bit 31.
+        bytes[at - UUID_IN_ITEM + INODE_FLAGS + 3] &= 0x7f;
+        let sum = ChecksumType::Crc32c.digest(&bytes[node + 32..node + NODE]);
+        bytes[node..node + 32].copy_from_slice(&sum);
+    }
+    std::fs::write(image, bytes).expect("write the image");
+}
+
+#[test]
+fn read_only_snapshots_of_earlier_versions_are_mended() {
+    testkit::require!(kernel_btrfs);
+    let image = Image::new(256 << 20, &[]);
+    let fs = open(&image);
+    snap(&fs, "", "", "mended", true);
+    let uuid = fs.subvolumes().expect("list").last().expect("a snapshot").uuid;
+    fs.destroy().expect("close");
+    drop(fs);
+    forget_the_flags_count(&image.path, &uuid);
+    assert_sound(&image.path);
+    let fs = open(&image);
+    assert_eq!(errno(fs.unlink(&CX, at(&fs, "mended"), b"x")), libc::EROFS);
+    close_and_judge(&image, fs);
+    assert_eq!(frozen_to_the_kernel(&image, &["mended"]), [true]);
+}
+
+/// Nothing of a set-group-ID directory; of the subvolume around it the compression, flag and all.
+#[test]
+fn a_subvolume_inherits_what_the_kernel_lets_it() {
+    testkit::require!(kernel_btrfs);
+    let image = Image::new(256 << 20, &[]);
+    let fs = open(&image);
+    mkdir(&fs, "", "shared");
+    let set = SetAttr { gid: Some(50), ..SetAttr::default() };
+    fs.setattr(&CX, at(&fs, "shared"), &set).expect("chgrp");
+    let set = SetAttr { perm: Some(0o2775), ..SetAttr::default() };
+    fs.setattr(&CX, at(&fs, "shared"), &set).expect("chmod");
+    fs.setxattr(&CX, fs.root(), b"btrfs.compression", b"zstd", XattrMode::Set).expect("property");
+    create(&fs, "shared", "ours");
+    fs.setxattr(&CX, fs.root(), b"btrfs.compression", b"no", XattrMode::Set).expect("property");
+    create(&fs, "shared", "ours-not");
+    close_and_judge(&image, fs);
+    kernel(&image.path, "noatime", |mount| {
+        // The kernel writes the flag later than the property, so it is asked, not the volume.
+        let of = |name: &str| {
+            let path = mount.join("shared").join(name);
+            let stat = std::fs::metadata(&path).expect("stat");
+            let path = path.to_string_lossy().into_owned();
+            let told = oracle::sh("lsattr", &["-d", &path]).expect("lsattr");
+            let flags = told.split(' ').next().expect("flags").to_owned();
+            let property = ["property", "get", &path, "compression"];
+            let property = oracle::sh("btrfs", &property).expect("property");
+            (stat.mode() & 0o7000, stat.gid(), flags, property)
+        };
+        btrfs(mount, &["property", "set", "/", "compression", "zstd"]);
+        btrfs(mount, &["subvolume", "create", "/shared/theirs"]);
+        btrfs(mount, &["property", "set", "/", "compression", "no"]);
+        btrfs(mount, &["subvolume", "create", "/shared/theirs-not"]);
+        assert_eq!(of("ours"), of("theirs"));
+        assert_eq!(of("ours-not"), of("theirs-not"));
+    });
+    // A subvolume that is made compresses what is written to it.
+    let fs = open(&image);
+    assert_eq!(fs.flags(at(&fs, "shared/ours")).expect("flags"), 4);
 }

@@ -8,7 +8,9 @@
 use crate::delta::{Delta, Dropping, Move, OwnEntry, ReceivedForm, SnapshotForm, TreeAction};
 use btrfs_disk::checksum::name_hash;
 use btrfs_disk::ids::{ORPHAN_OBJECTID, incompat};
-use btrfs_disk::items::{DirItem, InodeItem, ROOT_SUBVOL_DEAD, ROOT_SUBVOL_RDONLY, RootItem};
+use btrfs_disk::items::{
+    DirItem, InodeItem, ROOT_SUBVOL_DEAD, ROOT_SUBVOL_RDONLY, RootItem, inode_flags,
+};
 use btrfs_disk::key::kind;
 use btrfs_disk::{Corrupt, FixedSize, Generation, Key, Result, TreeId};
 use btrfs_space::{DropState, Settle};
@@ -46,6 +48,12 @@ pub(super) fn create(settle: &mut Settling<'_>, sealed: &Delta) -> Result<()> {
     Ok(())
 }
 
+/// Without this bit, which no mkfs sets, the kernel takes the flags of a root item for 0 when it
+/// reads it: what is read-only would be writable.
+fn let_flags_count(item: &mut RootItem) {
+    item.inode.flags |= inode_flags::ROOT_ITEM_INIT;
+}
+
 fn received(settle: &mut Settling<'_>, id: TreeId, form: &ReceivedForm) -> Result<()> {
     let now = settle.generation().0;
     let item = settle.root_item(id)?;
@@ -68,6 +76,7 @@ pub(super) fn finish(settle: &mut Settling<'_>, sealed: &Delta) -> Result<Drops>
             TreeAction::Flags { id, set, clear } => {
                 let item = settle.root_item(*id)?;
                 item.flags = item.flags & !clear | set;
+                let_flags_count(item);
             }
             TreeAction::Received { id, form } => received(settle, *id, form)?,
             TreeAction::Kill { id } => kill(settle.root_item(*id)?),
@@ -154,6 +163,7 @@ fn snapshot_item(source: &RootItem, form: &SnapshotForm, generation: Generation)
         drop_level: 0,
         ..*source
     };
+    let_flags_count(&mut item);
     if !form.read_only {
         // It will be another than what was received.
         let none = RootItem::default();

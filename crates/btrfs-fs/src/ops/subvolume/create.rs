@@ -88,27 +88,30 @@ struct Prepared {
     property: Option<Vec<u8>>,
 }
 
-fn prepare(engine: &Engine, caller: &Caller, dir: InodeId, dir_state: &State) -> Result<Prepared> {
+/// As in the kernel nothing comes from a set-group-ID bit of the directory.
+fn prepare(engine: &Engine, caller: &Caller, dir: InodeId) -> Result<Prepared> {
     let view = engine.core.view();
     let default = xattrs::get(&view, dir, acl::DEFAULT)?;
     let inherited = acl::inherit(default.as_deref(), 0o777, caller.umask, true)?;
-    let sgid = dir_state.item.mode & vfs::mode::S_ISGID;
+    // Subvolumes inherit from the subvolume that they are made in, not from the directory, and
+    // only what asks for compression.
+    let property = match engine.subvols.get(dir.tree) {
+        Some(above) => xattrs::get(&view, InodeId::new(dir.tree, above.root_dir), PROPERTY)?,
+        None => None,
+    };
+    let property = property.filter(|value| !value.starts_with(b"no"));
     let time = engine.core.now();
     let item = InodeItem {
+        flags: if property.is_some() { inode_flags::COMPRESS } else { 0 },
         nlink: 1,
         uid: caller.uid,
-        gid: if sgid != 0 { dir_state.item.gid } else { caller.gid },
-        mode: vfs::mode::S_IFDIR | inherited.mode | sgid,
+        gid: caller.gid,
+        mode: vfs::mode::S_IFDIR | inherited.mode,
         atime: time,
         ctime: time,
         mtime: time,
         otime: time,
         ..InodeItem::default()
-    };
-    // Subvolumes inherit from the subvolume that they are made in, not from the directory.
-    let property = match engine.subvols.get(dir.tree) {
-        Some(above) => xattrs::get(&view, InodeId::new(dir.tree, above.root_dir), PROPERTY)?,
-        None => None,
     };
     Ok(Prepared { item, inherited, property })
 }
@@ -129,7 +132,7 @@ pub(crate) fn create(
     let _room = engine.reserver.reserve(cost::with(made, cost::plant(geometry)))?;
     let mut dir_state = dir.write()?;
     check_place(engine, caller, dir.id, &mut dir_state, name)?;
-    let prepared = prepare(engine, caller, dir.id, &dir_state)?;
+    let prepared = prepare(engine, caller, dir.id)?;
     let (tree, uuid) = engine.subvols.new_tree()?;
     let place = engine.inodes.reserve(InodeId::new(tree, FIRST_FREE_OBJECTID))?;
     let item = root_item(uuid, prepared.item.otime, geometry.node_size);

@@ -9,7 +9,7 @@ use crate::inode::change;
 use crate::reserve::cost;
 use crate::subvol::{self, Caller};
 use btrfs_disk::checksum::name_hash;
-use btrfs_disk::items::{DirItem, ROOT_SUBVOL_RDONLY, dir_type};
+use btrfs_disk::items::{DirItem, ROOT_SUBVOL_RDONLY, RootItem, dir_type, inode_flags};
 use btrfs_disk::key::kind;
 use btrfs_disk::{Key, TreeId};
 use btrfs_txn::delta::TreeAction;
@@ -51,6 +51,24 @@ pub(crate) fn set_read_only(
     drop(room);
     engine.committer.commit_written_back()?;
     subvolume.set_read_only(read_only);
+    Ok(())
+}
+
+/// Read-only snapshots of a top level that the kernel had not written yet were made without the
+/// bit that lets it heed their flags: they get it.
+pub(crate) fn mend_flags(engine: &Engine) -> Result<()> {
+    let mute = |item: &RootItem| {
+        let heeded = item.inode.flags & inode_flags::ROOT_ITEM_INIT != 0;
+        item.refs != 0 && item.flags & ROOT_SUBVOL_RDONLY != 0 && !heeded
+    };
+    let roots = engine.core.roots();
+    let trees = roots.trees.iter().filter(|(id, root)| id.is_subvolume() && mute(&root.item));
+    for (id, _) in trees {
+        let change = cost::root_item();
+        let _room = engine.reserver.reserve(cost::with(cost::Cost::default(), change))?;
+        let action = TreeAction::Flags { id, set: ROOT_SUBVOL_RDONLY, clear: 0 };
+        engine.core.begin().act(action, change);
+    }
     Ok(())
 }
 

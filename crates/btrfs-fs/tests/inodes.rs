@@ -197,6 +197,89 @@ fn frozen_inodes() {
     assert_eq!(said, by_kernel);
 }
 
+/// Preallocated behind the end: a truncation to the size that the file has gives it back, and so
+/// does a hole that reaches there. What is answered are blocks.
+fn behind_the_end(fs: &dyn FileSystem) -> Vec<u64> {
+    let reserved = |name: &str, content: &[u8]| {
+        let ino = file(fs, fs.root(), name);
+        write(fs, ino, 0, content);
+        fs.fallocate(&CX, ino, FallocateMode::KeepSize, 0, 1 << 20).expect("reserve");
+        ino
+    };
+    let all = [
+        reserved("cut", &[1; 5000]),
+        reserved("empty", b""),
+        reserved("punched", &[2; 5000]),
+        reserved("punched behind", &[3; 5000]),
+    ];
+    fs.sync().expect("commit");
+    for (ino, size) in [(all[0], 5000), (all[1], 0)] {
+        fs.setattr(&CX, ino, &SetAttr { size: Some(size), ..SetAttr::default() }).expect("size");
+    }
+    for (ino, from) in [(all[2], 0), (all[3], 200_000)] {
+        fs.fallocate(&CX, ino, FallocateMode::PunchHole, from, 400_000).expect("punch");
+    }
+    fs.sync().expect("commit");
+    all.iter().map(|ino| fs.getattr(*ino).expect("stat").blocks).collect()
+}
+
+/// What becomes of attributes of which the kernel knows more than their names.
+fn attributes(fs: &dyn FileSystem) -> Vec<i32> {
+    const PROPERTY: &[u8] = b"btrfs.compression";
+    const CAPABILITY: &[u8] = b"security.capability";
+    let ino = file(fs, fs.root(), "attributes");
+    let dir = fs.mkdir(&CX, fs.root(), b"directory", 0o755).expect("mkdir").attr.ino;
+    let set = |value: &[u8], mode| errno(fs.setxattr(&CX, ino, PROPERTY, value, mode));
+    let mut said = vec![
+        errno(fs.removexattr(&CX, ino, PROPERTY)),
+        set(b"zstd", XattrMode::Replace),
+        set(b"", XattrMode::Replace),
+        set(b"zstd", XattrMode::Create),
+        set(b"zlib", XattrMode::Create),
+        set(b"lzo", XattrMode::Replace),
+        set(b"nonsense", XattrMode::Create),
+        set(b"", XattrMode::Set),
+        errno(fs.removexattr(&CX, ino, PROPERTY)),
+    ];
+    let capability = [1, 0, 0, 2, 0, 0x30, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    for ino in [ino, dir] {
+        fs.setxattr(&CX, ino, CAPABILITY, &capability, XattrMode::Set).expect("setcap");
+        let owner = SetAttr { uid: Some(1000), ..SetAttr::default() };
+        fs.setattr(&CX, ino, &owner).expect("chown");
+        said.push(errno(fs.getxattr(ino, CAPABILITY)));
+    }
+    said
+}
+
+#[test]
+fn small_things_are_the_kernels() {
+    testkit::require!(kernel_btrfs);
+    let image = Image::new(256 << 20, &[]);
+    let fs = image.open();
+    let ours = (behind_the_end(&fs), attributes(&fs));
+    close_and_judge(&image, fs);
+    let other = Image::new(256 << 20, &[]);
+    let by_kernel = kernel(&other.path, "noatime", |mount| {
+        let fs = PosixFs::open(mount.path()).expect("open the kernel's mount");
+        (behind_the_end(&fs), attributes(&fs))
+    });
+    assert_eq!(ours, by_kernel);
+}
+
+/// An open with O_TRUNC sets the times of an empty file: `: > stamp` is how many say "now".
+#[test]
+fn a_truncation_to_the_same_size_sets_times() {
+    let image = Image::with_block_group_tree(256 << 20);
+    let fs = image.open();
+    let ino = file(&fs, fs.root(), "stamp");
+    let old = Some(SetTime::At(Timestamp { secs: 1000, nanos: 0 }));
+    fs.setattr(&CX, ino, &SetAttr { mtime: old, ..SetAttr::default() }).expect("touch");
+    let before = fs.getattr(ino).expect("stat");
+    let cut = SetAttr { size: Some(0), ..SetAttr::default() };
+    let after = fs.setattr(&CX, ino, &cut).expect("truncate");
+    assert!(after.mtime.secs > 1000 && after.ctime > before.ctime, "{after:?}");
+}
+
 /// Freezes a file, a log and a directory, and answers what came of touching them.
 fn freeze(fs: &dyn FileSystem) -> Vec<i32> {
     let root = fs.root();

@@ -76,7 +76,8 @@ fn change(engine: &Engine, id: InodeId, state: &mut State, set: &SetAttr) -> Res
         if let Some(acl) = acl {
             xattrs::put(op, id, acl::ACCESS, &acl)?;
         }
-        if set.uid.is_some() || set.gid.is_some() {
+        let directory = state.item.mode & vfs::mode::S_IFMT == vfs::mode::S_IFDIR;
+        if (set.uid.is_some() || set.gid.is_some()) && !directory {
             drop_capability(op, id, state)?;
         }
         put_attributes(op, id, state, set);

@@ -125,10 +125,8 @@ fn locked(
             allocate_range(engine, inode, &mut state, offset, end, false, budget)
                 .map(|()| Done::All)
         }
-        FallocateMode::PunchHole => {
-            let stop = end.min(state.item.size.next_multiple_of(engine.core.sector()));
-            punch(engine, inode, &mut state, offset, stop.max(offset), budget)
-        }
+        // What is preallocated behind the end goes, too.
+        FallocateMode::PunchHole => punch(engine, inode, &mut state, offset, end, budget),
         FallocateMode::ZeroRange { keep_size } => {
             let stop = end.min(state.item.size.next_multiple_of(engine.core.sector()));
             match punch(engine, inode, &mut state, offset, stop.max(offset), budget) {

@@ -111,14 +111,9 @@ fn set_size_locked(
         kill_priv(&mut state, set.kill_sgid);
     }
     drop_capability(&engine.core.begin(), inode.id, &mut state)?;
-    if size == state.item.size {
-        if set.kill_priv {
-            put_inode(&engine.core.begin(), inode.id, &mut state);
-        }
-        return Ok(Done::All);
-    }
     let mut done = Done::All;
-    if size > 0 {
+    // An open with O_TRUNC sets the times of an empty file, too.
+    if size > 0 && size != state.item.size {
         budget.spend(load_inline(&engine.writeback, inode.id, &mut state)?);
     }
     if size > state.item.size {
@@ -127,6 +122,10 @@ fn set_size_locked(
         state.item.size = size;
     } else if size < state.item.size {
         done = shrink(engine, inode.id, &mut state, size, budget)?;
+    } else {
+        // What is preallocated behind the end goes, as in the kernel.
+        let keep = size.next_multiple_of(engine.core.sector());
+        (done, _) = drop_behind(engine, inode.id, &mut state, keep)?;
     }
     let time = engine.core.now();
     state.item.mtime = time;

@@ -83,9 +83,9 @@ pub(crate) fn set(
     check_writable(&state)?;
     let mut item = state.item;
     let change = match name {
-        // The kernel ignores create and replace for ACLs and properties.
+        // The kernel ignores create and replace for ACLs.
         acl::ACCESS | acl::DEFAULT => set_acl(&mut item.mode, name, Acl::parse(value)?)?,
-        PROPERTY => set_compression(&mut item, value)?,
+        PROPERTY => set_property(engine, inode.id, &mut item, value, mode)?,
         _ if name.starts_with(b"btrfs.") => return Err(Errno::EINVAL.into()),
         _ => set_plain(engine, inode.id, name, value, mode)?,
     };
@@ -105,7 +105,7 @@ pub(crate) fn remove(engine: &Engine, ino: Ino, name: &[u8]) -> Result<()> {
     let mut item = state.item;
     let change = match name {
         acl::ACCESS | acl::DEFAULT => set_acl(&mut item.mode, name, Acl::empty())?,
-        PROPERTY => set_compression(&mut item, b"")?,
+        PROPERTY => set_property(engine, inode.id, &mut item, b"", XattrMode::Replace)?,
         _ if xattrs::get(&engine.core.view(), inode.id, name)?.is_some() => Change::Remove,
         _ => return Err(Errno::ENODATA.into()),
     };
@@ -150,11 +150,16 @@ fn set_plain(
     if value.len() + name.len() > engine.core.geometry.max_item_size() - 30 {
         return Err(Errno::ENOSPC.into());
     }
-    let exists = xattrs::get(&engine.core.view(), id, name)?.is_some();
+    check_mode(engine, id, name, mode)?;
+    Ok(Change::Put(value.to_vec()))
+}
+
+fn check_mode(engine: &Engine, id: InodeId, name: &[u8], mode: XattrMode) -> Result<()> {
+    let exists = || xattrs::get(&engine.core.view(), id, name).map(|value| value.is_some());
     match mode {
-        XattrMode::Create if exists => Err(Errno::EEXIST.into()),
-        XattrMode::Replace if !exists => Err(Errno::ENODATA.into()),
-        _ => Ok(Change::Put(value.to_vec())),
+        XattrMode::Create if exists()? => Err(Errno::EEXIST.into()),
+        XattrMode::Replace if !exists()? => Err(Errno::ENODATA.into()),
+        _ => Ok(()),
     }
 }
 
@@ -179,6 +184,22 @@ fn set_acl(mode: &mut u32, name: &[u8], acl: Acl) -> Result<Change> {
         }
     }
     Ok(Change::Put(acl.to_vec()))
+}
+
+/// An empty value takes the property away, and must not create it.
+fn set_property(
+    engine: &Engine,
+    id: InodeId,
+    item: &mut btrfs_disk::items::InodeItem,
+    value: &[u8],
+    mode: XattrMode,
+) -> Result<Change> {
+    let change = set_compression(item, value)?;
+    let creates_nothing = value.is_empty() && mode == XattrMode::Create;
+    if !matches!(change, Change::Nothing) && !creates_nothing {
+        check_mode(engine, id, PROPERTY, mode)?;
+    }
+    Ok(change)
 }
 
 /// Other inodes than files and directories take the property and forget it.

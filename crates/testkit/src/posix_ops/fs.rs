@@ -120,11 +120,12 @@ impl FileSystem for PosixFs {
     fn setattr(&self, _cx: &Context, ino: Ino, set: &SetAttr) -> Result<Attr> {
         let fd = self.table.fd(ino)?;
         if let Some(size) = set.size {
-            let size = signed(size)?;
-            match set.kill_priv {
-                true => losing_privileges(self.table.attr(ino)?.gid, || sys::truncate(&fd, size)),
-                false => sys::truncate(&fd, size),
-            }?;
+            let (size, attr) = (signed(size)?, self.table.attr(ino)?);
+            // truncate(2) leaves the times where the size stays.
+            let stays = attr.kind == FileKind::File && attr.size == size as u64;
+            let cut =
+                || if stays { sys::truncate_open(&fd, size) } else { sys::truncate(&fd, size) };
+            if set.kill_priv { losing_privileges(attr.gid, cut) } else { cut() }?;
         }
         if set.uid.is_some() || set.gid.is_some() {
             sys::chown(&fd, set.uid, set.gid)?;

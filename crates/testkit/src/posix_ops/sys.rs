@@ -163,6 +163,12 @@ pub(super) fn truncate(fd: &OwnedFd, size: i64) -> Result<()> {
     check(unsafe { libc::truncate(proc_path(fd).as_ptr(), size) }).map(|_| ())
 }
 
+/// The same by an open file: then times are set in any case.
+pub(super) fn truncate_open(fd: &OwnedFd, size: i64) -> Result<()> {
+    let file = std::fs::File::from(open(&proc_path(fd), libc::O_WRONLY, 0)?);
+    file.set_len(size as u64).map_err(from_io)
+}
+
 pub(super) fn fallocate(fd: &OwnedFd, mode: c_int, offset: i64, len: i64) -> Result<()> {
     // SAFETY: no memory is passed.
     check(unsafe { libc::fallocate(fd.as_raw_fd(), mode, offset, len) }).map(|_| ())

@@ -72,7 +72,7 @@ impl State {
         }
         inode.uid = set.uid.unwrap_or(inode.uid);
         inode.gid = set.gid.unwrap_or(inode.gid);
-        if set.uid.is_some() || set.gid.is_some() {
+        if (set.uid.is_some() || set.gid.is_some()) && inode.kind != FileKind::Dir {
             drop_capability(inode);
         }
         if let Some(perm) = set.perm {
@@ -85,19 +85,16 @@ impl State {
         self.attr(ino)
     }
 
-    /// Truncation to the same size changes nothing, not even times.
+    /// Truncation to the same size sets the times, as an open with O_TRUNC must.
     fn resize(&mut self, ino: Ino, size: u64) -> Result<()> {
         let now = self.now();
         if size > i64::MAX as u64 {
             return Err(Errno::EFBIG.into());
         }
-        let old = self.file(ino)?.size;
         self.file_mut(ino)?.truncate(size);
         let inode = self.get_mut(ino)?;
         drop_capability(inode);
-        if size != old {
-            inode.touch(now);
-        }
+        inode.touch(now);
         Ok(())
     }
 }

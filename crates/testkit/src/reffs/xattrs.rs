@@ -59,7 +59,7 @@ fn set_acl(inode: &mut Inode, name: &[u8], acl: Option<Acl>) -> Result<bool> {
 
 /// Applies `btrfs.compression`; an empty value removes it. False if there was nothing to
 /// do: other inodes than files and directories take the value and forget it.
-fn set_compression(inode: &mut Inode, value: &[u8]) -> Result<bool> {
+fn set_compression(inode: &mut Inode, value: &[u8], mode: XattrMode) -> Result<bool> {
     let kinds: [&[u8]; 3] = [b"zlib", b"lzo", b"zstd"];
     let flag = match value {
         b"" => 0,
@@ -70,6 +70,9 @@ fn set_compression(inode: &mut Inode, value: &[u8]) -> Result<bool> {
     };
     if !matches!(inode.kind, FileKind::File | FileKind::Dir) {
         return Ok(false);
+    }
+    if !value.is_empty() || mode == XattrMode::Replace {
+        check_mode(inode, COMPRESSION, mode)?;
     }
     inode.flags = inode.flags & !(COMPR | NOCOMP) | flag;
     if value.is_empty() {
@@ -101,7 +104,7 @@ fn store(inode: &mut Inode, name: &[u8], value: &[u8], mode: XattrMode) -> Resul
         return Err(Errno::EINVAL.into());
     }
     if name == COMPRESSION {
-        return set_compression(inode, value);
+        return set_compression(inode, value, mode);
     }
     if name.len() + value.len() > MAX_NAME_AND_VALUE {
         return Err(Errno::ENOSPC.into());
@@ -150,7 +153,7 @@ impl State {
         check_writable(inode)?;
         let changed = match name {
             ACCESS | DEFAULT => set_acl(inode, name, None)?,
-            COMPRESSION => set_compression(inode, b"")?,
+            COMPRESSION => set_compression(inode, b"", XattrMode::Replace)?,
             _ if inode.xattrs.remove(name).is_some() => true,
             _ => return Err(Errno::ENODATA.into()),
         };

@@ -18,6 +18,7 @@ use crate::abi::record::InHeader;
 use crate::callers::{Callers, Credentials};
 use vfs::{Attr, SetAttr, Who};
 
+const CAP_FOWNER: u64 = 1 << 3;
 const CAP_FSETID: u64 = 1 << 4;
 const CAP_SYS_ADMIN: u64 = 1 << 21;
 const ISUID: u16 = libc::S_ISUID as u16;
@@ -37,6 +38,19 @@ pub(super) fn killing(callers: &dyn Callers, request: &Request<'_>, attr: &Attr)
         !caller.in_group && !caller.keeps_bits
     };
     SetAttr { kill_priv: true, kill_sgid: group_decides && outside(), ..SetAttr::default() }
+}
+
+/// Whether it may be this caller's doing that bits go where the kernel names nothing. That is how
+/// it asks before a write by somebody who may not keep them, and for `chown(-1, -1)`, which only
+/// an owner may where there are such bits; the kernel leaves that to us and would let everybody.
+pub(super) fn may_take_bits(callers: &dyn Callers, request: &Request<'_>, attr: &Attr) -> bool {
+    let header = &request.header;
+    // The group's bits are the most that an ACL gives to anybody.
+    let others_write = attr.perm & (libc::S_IWGRP | libc::S_IWOTH) as u16 != 0;
+    // Of whom nothing can be seen all may be.
+    others_write
+        || look(callers, header)
+            .is_none_or(|seen| seen.user == attr.uid || has(&seen, CAP_FOWNER, header))
 }
 
 /// What goes where the kernel says nothing; `None` if nothing does.

@@ -1,7 +1,7 @@
 //! Attributes of one inode, its symlink target, and the volume's figures.
 
 use super::Dispatcher;
-use super::caller::killing;
+use super::caller::{killing, may_take_bits};
 use super::failure::Answer;
 use super::reply::{self, Out};
 use super::request::Request;
@@ -28,8 +28,11 @@ impl Dispatcher {
         let mut set = requested(&arg);
         if self.must_kill_priv(ino, &arg)? {
             let attr = self.owners.show(&self.fs.getattr(ino)?);
-            let killing = killing(&*self.callers, request, &attr);
-            (set.kill_priv, set.kill_sgid) = (killing.kill_priv, killing.kill_sgid);
+            let asked = set != SetAttr::default() || arg.valid & fattr::KILL_SUIDGID != 0;
+            if asked || may_take_bits(&*self.callers, request, &attr) {
+                let killing = killing(&*self.callers, request, &attr);
+                (set.kill_priv, set.kill_sgid) = (killing.kill_priv, killing.kill_sgid);
+            }
         }
         self.owners.give(&mut set)?;
         let attr = self.fs.setattr(&request.context(0), ino, &set)?;

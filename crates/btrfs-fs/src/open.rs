@@ -8,7 +8,6 @@ use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::fs::BtrfsFs;
 use crate::ino::number;
-use crate::ops::subvolume::mend_flags;
 use crate::options::Options;
 use crate::recover;
 use crate::subvol;
@@ -70,6 +69,9 @@ impl BtrfsFs {
             false => None,
         };
         let fs = BtrfsFs { engine, background: Mutex::new(Rank::Background, threads) };
+        if writes {
+            fs.mend_flags()?;
+        }
         go_on_with_balance(&fs, writes)?;
         Ok(fs)
     }
@@ -105,11 +107,7 @@ fn pending_log(volume: &Volume, options: &Options) -> Result<()> {
 }
 
 fn clean(engine: &Engine) -> Result<()> {
-    let erased = engine.orphans.clean_all().and_then(|erased| {
-        mend_flags(engine)?;
-        Ok(erased)
-    });
-    match erased {
+    match engine.orphans.clean_all() {
         Ok(0) => Ok(()),
         Ok(erased) => {
             tracing::info!(erased, "erased inodes that a crash left without a name");
@@ -117,7 +115,7 @@ fn clean(engine: &Engine) -> Result<()> {
         }
         // A full volume must open, or nothing can be deleted from it.
         Err(error) if error.errno() == libc::ENOSPC => {
-            tracing::warn!("no room to mend what a crash left; the next mount tries again");
+            tracing::warn!("no room to erase what a crash left; the next mount tries again");
             Ok(())
         }
         Err(error) => Err(error),

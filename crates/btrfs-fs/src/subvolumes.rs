@@ -111,6 +111,17 @@ impl BtrfsFs {
         subvolume::set_default(self.open()?, caller, TreeId(id.0))
     }
 
+    /// What earlier versions made read-only so that the kernel does not heed it.
+    pub(crate) fn mend_flags(&self) -> Result<()> {
+        match subvolume::mend_flags(self.open()?) {
+            Err(error) if error.errno() == libc::ENOSPC => {
+                tracing::warn!("no room to mend flags of snapshots; the next mount tries again");
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
     /// Nothing in the subvolume can be changed any more, or it can again. What was written before is
     /// in it; the call commits. EPERM: the root directory is somebody else's.
     pub fn set_read_only(&self, caller: &Caller, id: SubvolId, read_only: bool) -> Result<()> {

@@ -5,7 +5,7 @@
 
 use crate::fixture::{Mount, able, with_transport};
 use crate::over_both_transports;
-use crate::sys::{Aio, Aligned};
+use crate::sys::{Aio, Aligned, seek};
 use fuse::{Config, Transport};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -201,4 +201,20 @@ fn beside_dirty_pages(mount: &Mount) {
             }
         }
     }
+}
+
+/// With `writeback` the server does not have yet what the kernel holds, which is no hole all the
+/// same: who copies the file without its holes would lose it.
+#[test]
+fn what_is_not_written_back_is_no_hole() {
+    if !able() {
+        return;
+    }
+    let config = Config { writeback: true, ..with_transport(Transport::Classic) };
+    let mount = Mount::new(&config).expect("mount");
+    let file = open(&mount.path("held"), 0);
+    file.write_all_at(&[1; 100_000], 0).unwrap();
+    assert_eq!(seek(&file, 0, libc::SEEK_DATA).unwrap(), 0);
+    assert_eq!(seek(&file, 0, libc::SEEK_HOLE).unwrap(), 100_000);
+    assert_eq!(seek(&file, 70_000, libc::SEEK_DATA).unwrap(), 70_000);
 }

@@ -11,6 +11,13 @@ use std::process::{Command, Output};
 use std::slice;
 use std::sync::RwLock;
 
+/// Where a file has data or a hole, from `offset` on.
+pub fn seek(file: &File, offset: i64, whence: libc::c_int) -> io::Result<u64> {
+    // SAFETY: no memory is passed.
+    let at = unsafe { libc::lseek(file.as_raw_fd(), offset, whence) };
+    u64::try_from(at).map_err(|_| io::Error::last_os_error())
+}
+
 /// A shared writable mapping of a whole file.
 pub struct Mapping {
     base: *mut u8,

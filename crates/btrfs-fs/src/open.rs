@@ -69,16 +69,17 @@ impl BtrfsFs {
             false => None,
         };
         let fs = BtrfsFs { engine, background: Mutex::new(Rank::Background, threads) };
-        if writes {
-            fs.mend_flags()?;
-        }
-        go_on_with_balance(&fs, writes)?;
+        go_on(&fs, writes)?;
         Ok(fs)
     }
 }
 
-/// One that was interrupted, if this mount works in the background.
-fn go_on_with_balance(fs: &BtrfsFs, writes: bool) -> Result<()> {
+/// What earlier versions left to be mended; a balance that was interrupted, if this mount works in
+/// the background.
+fn go_on(fs: &BtrfsFs, writes: bool) -> Result<()> {
+    if writes {
+        fs.mend_flags()?;
+    }
     let options = &fs.engine.options;
     if !fs.engine.balancer.load()? || !writes || !options.background {
         return Ok(());

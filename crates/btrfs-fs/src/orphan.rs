@@ -10,8 +10,8 @@ use crate::error::IntoFs;
 use crate::extents::{Mapped, drop_range};
 use crate::ino::InodeId;
 use crate::inode::{Inode, Inodes, Orphan, State, delete_orphan_item, put_inode};
-use crate::reserve::Reservations;
 use crate::reserve::cost::{self, SMALL_STEP};
+use crate::reserve::{Reservation, Reservations};
 use crate::reserver::Reserver;
 use btrfs_disk::ids::ORPHAN_OBJECTID;
 use btrfs_disk::key::kind;
@@ -27,6 +27,9 @@ const STEP: usize = 512;
 /// Items of the first step: enough for most inodes, and even a full volume has the room
 /// that this asks for.
 const FIRST_STEP: usize = SMALL_STEP as usize;
+
+/// What there is for a step, and how many items it may remove.
+type Room<'r> = Result<(Reservation<'r>, u64)>;
 
 pub(crate) struct Orphans {
     core: Arc<Core>,
@@ -57,6 +60,10 @@ impl Orphans {
 
     /// Called when an inode may have become unused.
     pub(crate) fn release(&self, inode: Ref<Inode>) {
+        self.release_with(inode, |most| self.reserver.reserve_removal_of_items(most));
+    }
+
+    fn release_with<'r>(&'r self, inode: Ref<Inode>, room: impl Fn(u64) -> Room<'r>) {
         if Ref::claims(&inode) != 0 {
             return;
         }
@@ -69,7 +76,7 @@ impl Orphans {
         }
         if unnamed
             && self.core.health.writable().is_ok()
-            && let Err(error) = self.erase(&inode)
+            && let Err(error) = self.erase_with(&inode, room)
         {
             if error.errno() == libc::ENOSPC {
                 self.unerased.lock().push(inode);
@@ -81,23 +88,28 @@ impl Orphans {
         self.inodes.table().evict(inode);
     }
 
-    /// After a commit: erases what found no room to be erased.
+    /// After a commit: erases what found no room to be erased. It looks for none: who called for the
+    /// commit may be looking for the last room himself.
     pub(crate) fn retry(&self) {
         if self.core.health.changeable().is_err() {
             return;
         }
         let inodes = std::mem::take(&mut *self.unerased.lock());
         for inode in inodes {
-            self.release(inode);
+            self.release_with(inode, |most| self.reserver.hold_removal_of_items(most));
         }
     }
 
     /// Removes all items of an inode without names. Reserves before it locks: a reservation
     /// may wait for a commit, which locks inodes.
     pub(crate) fn erase(&self, inode: &Ref<Inode>) -> Result<()> {
+        self.erase_with(inode, |most| self.reserver.reserve_removal_of_items(most))
+    }
+
+    fn erase_with<'r>(&'r self, inode: &Ref<Inode>, room: impl Fn(u64) -> Room<'r>) -> Result<()> {
         let mut step = FIRST_STEP;
         loop {
-            let (_room, room_for) = self.reserver.reserve_removal_of_items(step as u64)?;
+            let (_room, room_for) = room(step as u64)?;
             step = room_for as usize;
             let _still = self.core.addresses.hold_still();
             let Ok(mut state) = inode.write() else { return Ok(()) };

@@ -72,9 +72,10 @@ impl Memory {
         self.dirty.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// So many fewer: they have landed, or are gone.
+    /// So many fewer: they have landed, or are gone. Who finds that (and has an acquiring fence behind)
+    /// finds in the delta what became of them.
     pub fn sub_dirty(&self, bytes: u64) {
-        let before = self.dirty.fetch_sub(bytes, Ordering::Relaxed);
+        let before = self.dirty.fetch_sub(bytes, Ordering::Release);
         debug_assert!(before >= bytes, "{bytes} of {before} bytes are no longer dirty");
     }
 

@@ -63,8 +63,9 @@ impl Dirty {
         self.count.of(start).for_each(|n| _ = n.fetch_add(1, Ordering::Relaxed));
     }
 
+    /// Who finds that it is gone finds in the delta what became of it.
     fn goes(&self, start: u64) {
-        self.count.of(start).for_each(|n| _ = n.fetch_sub(1, Ordering::Relaxed));
+        self.count.of(start).for_each(|n| _ = n.fetch_sub(1, Ordering::Release));
     }
 
     pub(crate) fn bytes(&self) -> u64 {

@@ -167,7 +167,8 @@ fn referrers(trees: &Trees, places: u64, tops: u64) -> u64 {
 /// (by half as much again as full nodes would hold of pointers).
 fn grown(trees: &Trees, bytes: u64) -> u64 {
     let leaves = 2 * bytes.div_ceil(trees.room);
-    leaves + leaves.saturating_mul(3 * POINTER) / trees.room
+    // Rounded up, or two parts would need less than the whole.
+    leaves + leaves.saturating_mul(3 * POINTER).div_ceil(trees.room)
 }
 
 #[cfg(test)]
@@ -205,6 +206,18 @@ pub(super) mod tests {
         assert!(bound(&TREES, &cost) <= most);
         let shared = Trees { shared: true, ..TREES };
         assert!(bound(&shared, &cost) <= 3 * most);
+    }
+
+    /// What is reserved apart is committed together.
+    #[test]
+    fn parts_never_need_less_than_the_whole() {
+        let part = |n: u64| Cost { places: n, trees: n, bytes: n * 1000, sums: n, births: n % 2 };
+        for trees in [TREES, Trees { all: 1 << 20, sums: 1 << 20, shared: true, ..TREES }] {
+            for (a, b) in (0..300).flat_map(|a| (0..300).map(move |b| (a, b))) {
+                let parts = bound(&trees, &part(a)) + bound(&trees, &part(b));
+                assert!(parts >= bound(&trees, &(part(a) + part(b))), "{a} and {b}");
+            }
+        }
     }
 
     #[test]

@@ -35,12 +35,13 @@ impl Reservations {
         let node_size = u64::from(self.core.geometry.node_size);
         let measured = &self.measured;
         let get = |n: &AtomicU64| n.load(Ordering::Relaxed);
+        // What changes meanwhile is committed on top of what the commit at work makes of the trees. This
+        // first: where it has ended, the rest is what it has made.
+        let growing = measured.growing.load(Ordering::Acquire);
         let all = match self.core.space.mixed() {
             true => get(&measured.all),
             false => self.core.space.used_by(Kind::Metadata),
         };
-        // What changes meanwhile is committed on top of what the commit at work makes of the trees.
-        let growing = get(&measured.growing);
         Trees {
             node_size,
             room: self.core.geometry.leaf_space() as u64,
@@ -69,7 +70,7 @@ impl Reservations {
         if self.core.space.mixed() {
             set(&measured.all, sizes::tree_bytes(&self.core)?);
         }
-        set(&measured.growing, 0);
+        measured.growing.store(0, Ordering::Release);
         self.limits.follow(&self.core).fs()?;
         let trees = self.trees();
         let step = cost::removal_of_items(cost::SMALL_STEP);

@@ -37,6 +37,8 @@ mod measure;
 mod operation;
 mod records;
 mod sizes;
+#[cfg(test)]
+pub(crate) mod tests;
 
 pub(crate) use bound::Cost;
 pub(crate) use commit::CommitReservation;
@@ -137,6 +139,13 @@ impl Reservations {
         }
     }
 
+    /// As `hold` for a removal, where content stays in memory whatever is tried: that waits
+    /// for a later commit.
+    pub(crate) fn hold_before_content(&self, cost: Cost) -> Result<Reservation<'_>> {
+        let reservation = Reservation::enter(self, cost);
+        self.cover(self.need(Priority::Commit), Priority::Delete).map(|()| reservation)
+    }
+
     /// As `hold`, whether there is room or not.
     pub(crate) fn hold_anyway(&self, cost: Cost) -> Reservation<'_> {
         Reservation::enter(self, cost)
@@ -144,7 +153,7 @@ impl Reservations {
 
     /// True if the next commit, with `cost` more, fits what is free of metadata.
     pub(crate) fn fits(&self, cost: Cost) -> bool {
-        let need = self.need(Priority::Delete) + self.nodes_for(&cost);
+        let need = self.need(Priority::Commit) + self.nodes_for(&cost);
         need <= self.core.space.totals().metadata.free
     }
 
@@ -203,9 +212,9 @@ impl Reservations {
         Ok(())
     }
 
-    /// What the commit of the current epoch needs, all operations under way, and unwritten
-    /// content: not for who may use the global reserve, who answers for the next commit alone, when
-    /// content can wait for the one after it. And what a sealed one needs while its part is still here.
+    /// What the commit of the current epoch needs, all operations under way, and unwritten content, which
+    /// lands with it: removals that took the room of that would take the commit's own. Not for
+    /// commits, whose content has landed. And what a sealed epoch needs while its part is still here.
     ///
     /// Operations end meanwhile, and content is written: both are in the delta then, which is read
     /// last.
@@ -214,9 +223,11 @@ impl Reservations {
         fence(Ordering::SeqCst);
         let under_way = self.in_flight.room();
         let unwritten = match priority {
-            Priority::Normal => self.unwritten(),
-            Priority::Delete | Priority::Commit => Cost::default(),
+            Priority::Normal | Priority::Delete => self.unwritten(),
+            Priority::Commit => Cost::default(),
         };
+        // What of it is gone from memory meanwhile is in the delta.
+        fence(Ordering::Acquire);
         let layers = self.core.layers();
         let trees = self.trees();
         let sealed = layers.sealed.as_ref().filter(|_| self.untaken.load(Ordering::SeqCst));

@@ -8,6 +8,8 @@
 
 mod pace;
 mod search;
+#[cfg(test)]
+mod tests;
 
 use crate::commit::Committer;
 use crate::error::IntoFs;
@@ -89,15 +91,23 @@ impl Reserver {
     /// For removing up to `most` items of an inode; answers how many of them, a small step at
     /// least.
     pub(crate) fn reserve_removal_of_items(&self, most: u64) -> Result<(Reservation<'_>, u64)> {
-        self.core.health.writable().fs()?;
-        if most > cost::SMALL_STEP
-            && let Ok(all) = self.reservations.hold(cost::removal_of_items(most), Priority::Delete)
-        {
-            self.removals.fetch_add(1, Ordering::Relaxed);
-            return Ok((all, most));
+        if let Ok(held) = self.hold_removal_of_items(most) {
+            return Ok(held);
         }
         let step = most.min(cost::SMALL_STEP);
         self.reserve_removal(cost::removal_of_items(step)).map(|held| (held, step))
+    }
+
+    /// As `reserve_removal_of_items`, out of what there is now: for who may be called by one who looks
+    /// for room.
+    pub(crate) fn hold_removal_of_items(&self, most: u64) -> Result<(Reservation<'_>, u64)> {
+        self.core.health.writable().fs()?;
+        let hold = |items| {
+            let held = self.reservations.hold(cost::removal_of_items(items), Priority::Delete)?;
+            self.removals.fetch_add(1, Ordering::Relaxed);
+            Ok((held, items))
+        };
+        hold(most).or_else(|_| hold(most.min(cost::SMALL_STEP)))
     }
 
     /// For `data` bytes of content, and for the operation that makes them dirty.
@@ -195,12 +205,27 @@ impl Reserver {
             if removes && self.others_end(&mut search) {
                 continue;
             }
-            // Where more is used than should be (a volume that somebody else filled),
-            // what is free must do for removals, reserved or not.
-            return match removes && self.reservations.fits(cost) {
-                true => Ok(self.reservations.hold_anyway(cost)),
+            return match removes {
+                true => self.last_resort(cost),
                 false => Err(Errno::ENOSPC.into()),
             };
+        }
+    }
+
+    /// For a removal, where nothing makes room any more.
+    fn last_resort(&self, cost: Cost) -> Result<Reservation<'_>> {
+        // While commits are held, all that was done since, and content, is for the one that comes: what
+        // is kept for that is not to be spent.
+        if self.committer.is_held() {
+            return Err(Errno::ENOSPC.into());
+        }
+        match self.reservations.hold_before_content(cost) {
+            // Where more is used than should be (a volume that somebody else filled), what is
+            // free must do, reserved or not.
+            Err(FsError::Posix(Errno::ENOSPC)) if self.reservations.fits(cost) => {
+                Ok(self.reservations.hold_anyway(cost))
+            }
+            held => held,
         }
     }
 

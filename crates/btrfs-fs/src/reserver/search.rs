@@ -47,7 +47,8 @@ impl Reserver {
         }
         if search.commits < most
             && !self.committer.is_held()
-            && self.commit_may_help(kind, wanted, priority)
+            && (search.commits == 0 && priority == Priority::Delete && self.core.memory.dirty() > 0
+                || self.commit_may_help(kind, wanted, priority))
         {
             *search = Search { commits: search.commits + 1, waited: false, ends: search.ends };
             // One that found no room itself has told why there is none.

@@ -1,0 +1,125 @@
+//! Removals that look for the last room, on a small volume in memory.
+
+use crate::BtrfsFs;
+use crate::reserve::Cost;
+use crate::reserve::tests::volume;
+use btrfs_space::{Kind, MetadataReservation, Priority};
+use vfs::{Context, FileKind, FileSystem, Ino};
+
+const CX: Context = Context { uid: 0, gid: 0, pid: 1, umask: 0o022 };
+
+fn name(number: u64) -> Vec<u8> {
+    format!("a-file-with-a-name-of-some-length-{number}").into_bytes()
+}
+
+fn create(fs: &BtrfsFs, number: u64) -> Ino {
+    let made = fs.mknod(&CX, fs.root(), &name(number), FileKind::File, 0o644, 0);
+    made.expect("create").attr.ino
+}
+
+fn write(fs: &BtrfsFs, ino: Ino) {
+    fs.write(&CX, ino, 0, b"a few bytes", Default::default()).expect("write");
+}
+
+fn unlink(fs: &BtrfsFs, number: u64) -> vfs::Result<()> {
+    fs.unlink(&CX, fs.root(), &name(number))
+}
+
+fn stat(fs: &BtrfsFs, name: &str) -> u64 {
+    fs.stats().into_iter().find(|stat| stat.name == name).expect("a counter").value
+}
+
+/// What commits make possible is done by who has asked for one, who may be looking for the last room
+/// himself: that takes no part in the search.
+#[test]
+fn what_is_erased_behind_a_commit_looks_for_no_room() {
+    let fs = volume(128, 16384);
+    let engine = &fs.engine;
+    let open = create(&fs, 1);
+    fs.forget(create(&fs, 2), 1);
+    unlink(&fs, 1).expect("unlink");
+    // A full volume had no room to erase it.
+    engine.core.health.refuse_changes(true);
+    fs.forget(open, 1);
+    engine.core.health.refuse_changes(false);
+    let all = engine.reservations.hold_anyway(Cost { bytes: 1 << 40, ..Cost::default() });
+    let error = unlink(&fs, 2).expect_err("somebody has reserved more than there is");
+    assert_eq!(error.errno(), libc::ENOSPC);
+    drop(all);
+    assert!(fs.engine.inodes.get(open).is_ok(), "there was no room to erase it");
+    unlink(&fs, 2).expect("there is room again");
+    fs.sync().expect("sync");
+    assert!(fs.engine.inodes.get(open).is_err(), "erased behind the commit");
+    fs.destroy().expect("close");
+}
+
+/// All metadata that ordinary operations could still have.
+fn all_ordinary(fs: &BtrfsFs) -> MetadataReservation {
+    let space = &fs.engine.core.space;
+    while space.reclaim_for(Kind::Metadata).expect("a chunk of data") {}
+    let mut all = space.reserve_metadata(0, Priority::Commit).expect("nothing");
+    for bytes in [1 << 20, 1 << 16, 1 << 12] {
+        while let Ok(more) = space.reserve_metadata(bytes, Priority::Commit) {
+            all.absorb(more);
+        }
+    }
+    while space.unreserved(Kind::Metadata) == 0 {
+        all.shrink(1 << 12);
+    }
+    all
+}
+
+const FILES: u64 = 20_000;
+/// Every so many of them; the others lie between them in the trees.
+const WRITTEN: usize = 200;
+const REMOVED: usize = 50;
+
+fn many_files() -> (BtrfsFs, Vec<Ino>) {
+    let fs = volume(256, 4096);
+    let inos: Vec<Ino> = (0..FILES).map(|number| create(&fs, number)).collect();
+    // The last chunk of data is not empty, to be given up for metadata.
+    fs.write(&CX, inos[0], 0, &[1; 100_000], Default::default()).expect("write");
+    fs.sync().expect("sync");
+    (fs, inos)
+}
+
+fn assert_kept(fs: &BtrfsFs) {
+    for name in ["commit.unkept", "commit.unpaid_nodes", "commit.short", "commit.over_promise"] {
+        assert_eq!(stat(fs, name), 0, "{name}");
+    }
+}
+
+/// Content that lands with the next commit needs what is held for it, whatever is removed before.
+#[test]
+fn removals_leave_unwritten_content_its_room() {
+    let (fs, inos) = many_files();
+    for number in (WRITTEN..FILES as usize).step_by(WRITTEN) {
+        write(&fs, inos[number]);
+    }
+    let rest = all_ordinary(&fs);
+    for number in (1..FILES).step_by(REMOVED) {
+        unlink(&fs, number).expect("a removal gets on");
+    }
+    fs.sync().expect("what was written is kept");
+    assert_kept(&fs);
+    drop(rest);
+    inos.iter().for_each(|ino| fs.forget(*ino, 1));
+    fs.destroy().expect("close");
+}
+
+/// What only a commit would make room for is refused while commits are held, or the one that comes would
+/// not have what is kept for it.
+#[test]
+fn removals_leave_the_commit_that_is_held_its_room() {
+    let (fs, inos) = many_files();
+    let rest = all_ordinary(&fs);
+    fs.hold_commits().expect("hold");
+    let refused = (1..FILES).find_map(|number| unlink(&fs, number).err());
+    assert_eq!(refused.map(|error| error.errno()), Some(libc::ENOSPC));
+    fs.commit_held().expect("what was done is kept");
+    assert_kept(&fs);
+    unlink(&fs, FILES - 1).expect("a removal gets on");
+    drop(rest);
+    inos.iter().for_each(|ino| fs.forget(*ino, 1));
+    fs.destroy().expect("close");
+}

@@ -504,7 +504,11 @@ impl FileSystem for BtrfsFs {
     }
 
     fn set_flags(&self, _cx: &Context, ino: Ino, bits: u32) -> Result<()> {
-        flags::set(self.open()?, ino, bits)
+        flags::set(self.open()?, ino, bits, flags::Compression::AsTheBitsSay)
+    }
+
+    fn set_common_flags(&self, _cx: &Context, ino: Ino, bits: u32) -> Result<()> {
+        flags::set(self.open()?, ino, bits, flags::Compression::Stays)
     }
 
     fn trim(&self, _cx: &Context, start: u64, len: u64, least: u64) -> Result<u64> {

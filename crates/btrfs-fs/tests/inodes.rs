@@ -266,6 +266,23 @@ fn small_things_are_the_kernels() {
     assert_eq!(ours, by_kernel);
 }
 
+/// FS_IOC_FSSETXATTR cannot name compression, and in the kernel leaves its property, which
+/// FS_IOC_SETFLAGS with the same bits would make zlib.
+#[test]
+fn common_flags_leave_compression() {
+    const PROPERTY: &[u8] = b"btrfs.compression";
+    let image = Image::with_block_group_tree(256 << 20);
+    let fs = image.open();
+    for value in [b"lzo".as_slice(), b"no"] {
+        let ino = file(&fs, fs.root(), std::str::from_utf8(value).expect("UTF-8"));
+        fs.setxattr(&CX, ino, PROPERTY, value, XattrMode::Set).expect("property");
+        let before = fs.flags(ino).expect("flags");
+        fs.set_common_flags(&CX, ino, before | 0x40).expect("chattr +d");
+        assert_eq!(fs.flags(ino).expect("flags"), before | 0x40);
+        assert_eq!(fs.getxattr(ino, PROPERTY).expect("property"), value);
+    }
+}
+
 /// An open with O_TRUNC sets the times of an empty file: `: > stamp` is how many say "now".
 #[test]
 fn a_truncation_to_the_same_size_sets_times() {

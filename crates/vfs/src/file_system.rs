@@ -305,6 +305,11 @@ pub trait FileSystem: Send + Sync {
     fn set_flags(&self, _cx: &Context, _ino: Ino, _flags: u32) -> Result<()> {
         Err(Errno::ENOTTY.into())
     }
+    /// The same for who can say nothing of compression (`FS_IOC_FSSETXATTR`) and has left those
+    /// bits as they were: how something is compressed stays.
+    fn set_common_flags(&self, cx: &Context, ino: Ino, flags: u32) -> Result<()> {
+        self.set_flags(cx, ino, flags)
+    }
 
     /// Tells the device what is free from `start` on, in ranges of `least` bytes and more;
     /// answers how many bytes. `start` and `len` mean what the format makes of them. The

@@ -42,7 +42,14 @@ fn bits_of(flags: u64) -> u32 {
     TABLE.iter().filter(|(_, bit)| flags & bit != 0).map(|(fs, _)| fs).sum()
 }
 
-pub(crate) fn set(engine: &Engine, ino: Ino, flags: u32) -> Result<()> {
+/// What becomes of the property that says how something is compressed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Compression {
+    AsTheBitsSay,
+    Stays,
+}
+
+pub(crate) fn set(engine: &Engine, ino: Ino, flags: u32, compression: Compression) -> Result<()> {
     let inode = engine.inodes.get(ino)?;
     engine.subvol_writable(inode.id.tree)?;
     let _reservation = engine.reserver.reserve(cost::set_flags())?;
@@ -69,7 +76,10 @@ pub(crate) fn set(engine: &Engine, ino: Ino, flags: u32) -> Result<()> {
         }
     }
     let op = engine.core.begin();
-    if new & disk::COMPRESS != 0 {
+    if compression == Compression::Stays {
+        let both = disk::COMPRESS | disk::NOCOMPRESS;
+        new = new & !both | state.item.flags & both;
+    } else if new & disk::COMPRESS != 0 {
         let method = engine.options.compress.map_or(Method::DEFAULT, |mount| mount.method);
         xattrs::put(&op, inode.id, PROPERTY, method.name().as_bytes())?;
     } else if xattrs::get(&op.view, inode.id, PROPERTY)?.is_some() {

@@ -156,6 +156,7 @@ mod serving {
             fn removexattr(&self, cx: &Context, ino: Ino, name: &[u8]) -> Result<()>;
             fn flags(&self, ino: Ino) -> Result<u32>;
             fn set_flags(&self, cx: &Context, ino: Ino, flags: u32) -> Result<()>;
+            fn set_common_flags(&self, cx: &Context, ino: Ino, flags: u32) -> Result<()>;
             fn trim(&self, cx: &Context, start: u64, len: u64, least: u64) -> Result<u64>;
             fn observe(&self, observer: Arc<dyn Observer>);
             fn statfs(&self) -> Result<StatFs>;

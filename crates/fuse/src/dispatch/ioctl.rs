@@ -57,7 +57,9 @@ impl Dispatcher {
             FS_IOC_FSSETXATTR => {
                 let wanted = FsXattr::read(input).ok_or(Failure::from(Errno::EINVAL))?;
                 let flags = merge_xflags(self.fs.flags(ino)?, &wanted)?;
-                self.set_flags(request, ino, flags)
+                self.fs.set_common_flags(&request.context(0), ino, flags)?;
+                self.notifier.attributes_changed_now(ino);
+                Ok(())
             }
             FS_IOC_GETVERSION | FS_IOC32_GETVERSION => {
                 put_number(self.generation(request, ino)?, &arg, out)

@@ -55,11 +55,7 @@ pub(crate) fn set(engine: &Engine, ino: Ino, flags: u32, compression: Compressio
     let _reservation = engine.reserver.reserve(cost::set_flags())?;
     let mut state = inode.write()?;
     let old = bits_of(state.item.flags);
-    let wanted = match state.item.mode & vfs::mode::S_IFMT {
-        vfs::mode::S_IFDIR => flags,
-        vfs::mode::S_IFREG => flags & !FS_DIRSYNC,
-        _ => flags & (FS_NODUMP | FS_NOATIME),
-    };
+    let wanted = of_kind(flags, state.item.mode);
     check(old, wanted)?;
     let mut new = state.item.flags;
     for (fs, bit) in TABLE {
@@ -89,6 +85,15 @@ pub(crate) fn set(engine: &Engine, ino: Ino, flags: u32, compression: Compressio
     state.item.ctime = engine.core.now();
     put_inode(&op, inode.id, &mut state);
     Ok(())
+}
+
+/// Those that inodes of this kind have.
+fn of_kind(flags: u32, mode: u32) -> u32 {
+    match mode & vfs::mode::S_IFMT {
+        vfs::mode::S_IFDIR => flags,
+        vfs::mode::S_IFREG => flags & !FS_DIRSYNC,
+        _ => flags & (FS_NODUMP | FS_NOATIME),
+    }
 }
 
 /// Which bits exist, and which contradict each other, as the kernel's btrfs has it.

@@ -14,7 +14,7 @@ mod report;
 mod side;
 mod trace;
 
-use crate::cli::verb;
+use crate::cli::verb::{self, Common};
 use side::{Side, Work};
 use std::io;
 use std::path::PathBuf;
@@ -30,12 +30,8 @@ one image in DIR (/dev/shm), the kernel's btrfs and Spinney in turn. Needs root.
 
 /// What the words ask for.
 pub struct Options {
-    spinney: PathBuf,
-    dir: PathBuf,
-    content: u64,
-    rounds: usize,
+    common: Common,
     snapshots: Vec<u64>,
-    markdown: Option<PathBuf>,
     plot: Option<PathBuf>,
 }
 
@@ -66,38 +62,22 @@ pub fn main(words: &[String]) -> ExitCode {
 }
 
 fn parse(words: &[String]) -> Result<Options, String> {
-    let mut options = Options {
-        spinney: PathBuf::new(),
-        dir: "/dev/shm".into(),
-        content: 768 << 20,
-        rounds: 3,
-        snapshots: vec![16, 64],
-        markdown: None,
-        plot: None,
-    };
-    verb::each(words, |given| {
+    let (mut snapshots, mut plot) = (vec![16, 64], None);
+    let common = Common::parse(words, |given| {
         match given.option {
-            "--spinney" => options.spinney = given.path(),
-            "--dir" => options.dir = given.path(),
-            "--content" => options.content = given.bytes()?,
-            "--rounds" => options.rounds = given.at_least(1)? as usize,
-            "--markdown" => options.markdown = Some(given.path()),
-            "--plot" => options.plot = Some(given.path()),
-            "--snapshots" => options.snapshots = given.numbers()?,
+            "--plot" => plot = Some(given.path()),
+            "--snapshots" => snapshots = given.numbers()?,
             _ => return given.is_unknown(),
         }
         Ok(())
     })?;
-    match options.spinney.as_os_str().is_empty() {
-        true => Err("--spinney PROGRAM is missing".into()),
-        false => Ok(options),
-    }
+    Ok(Options { common, snapshots, plot })
 }
 
 fn measure(options: &Options) -> io::Result<()> {
-    let scratch = base::Scratch::make(&options.dir)?;
+    let scratch = base::Scratch::make(&options.common.dir)?;
     let mut rows = Vec::new();
-    let base = base::Base::make(&scratch, options.content)?;
+    let base = base::Base::make(&scratch, options.common.content)?;
     let mut have = 0;
     for snapshots in &options.snapshots {
         base.add_snapshots(have, *snapshots)?;
@@ -111,7 +91,7 @@ fn measure(options: &Options) -> io::Result<()> {
     }
     let markdown = report::markdown(&rows, &base);
     print!("{markdown}");
-    if let Some(path) = &options.markdown {
+    if let Some(path) = &options.common.markdown {
         std::fs::write(path, &markdown)?;
     }
     if let Some(path) = &options.plot {
@@ -127,11 +107,11 @@ fn row(
     (snapshots, quotas): (u64, bool),
 ) -> io::Result<Row> {
     let mut cells: [Vec<Cell>; 2] = Default::default();
-    for round in 0..options.rounds {
+    for round in 0..options.common.rounds {
         let mut turns = [0, 1];
         turns.rotate_left(round % 2);
         for turn in turns {
-            let side = [Side::Kernel, Side::Spinney(&options.spinney)][turn];
+            let side = [Side::Kernel, Side::Spinney(&options.common.spinney)][turn];
             let cell = side.run(base, what, quotas)?;
             eprintln!("{what:?} {snapshots} snapshots, quotas {quotas}, {side:?}: {cell:?}");
             cells[turn].push(cell);

@@ -52,6 +52,47 @@ pub fn each<'w>(
     Ok(())
 }
 
+/// What verbs take that measure Spinney beside the kernel on content of this machine.
+pub struct Common {
+    pub spinney: PathBuf,
+    pub dir: PathBuf,
+    /// Bytes.
+    pub content: u64,
+    pub rounds: usize,
+    pub markdown: Option<PathBuf>,
+}
+
+impl Common {
+    /// Hands each option that is not one of these to `other`.
+    pub fn parse<'w>(
+        words: &'w [String],
+        mut other: impl FnMut(Given<'w>) -> Result<(), String>,
+    ) -> Result<Common, String> {
+        let mut options = Common {
+            spinney: PathBuf::new(),
+            dir: "/dev/shm".into(),
+            content: 768 << 20,
+            rounds: 3,
+            markdown: None,
+        };
+        each(words, |given| {
+            match given.option {
+                "--spinney" => options.spinney = given.path(),
+                "--dir" => options.dir = given.path(),
+                "--content" => options.content = given.bytes()?,
+                "--rounds" => options.rounds = given.at_least(1)? as usize,
+                "--markdown" => options.markdown = Some(given.path()),
+                _ => return other(given),
+            }
+            Ok(())
+        })?;
+        match options.spinney.as_os_str().is_empty() {
+            true => Err("--spinney PROGRAM is missing".into()),
+            false => Ok(options),
+        }
+    }
+}
+
 /// Does `work` with what `parsed` is: 2 where the words make no sense, 1 where it fails.
 pub fn main<O>(
     verb: &str,
@@ -92,6 +133,23 @@ mod tests {
         assert!(given("63").at_least(64).is_err());
         assert_eq!(given("16,64").numbers(), Ok(vec![16, 64]));
         assert!(given("16,").numbers().is_err());
+    }
+
+    #[test]
+    fn what_is_common_is_taken_and_the_rest_handed_on() {
+        let line = words("--spinney a --rounds 5 --plot p");
+        let mut seen = Vec::new();
+        let common = Common::parse(&line, |given| {
+            seen.push(given.option);
+            Ok(())
+        });
+        let common = common.expect("options");
+        assert_eq!((common.spinney, common.rounds, common.content), ("a".into(), 5, 768 << 20));
+        assert_eq!(seen, ["--plot"]);
+        let unknown = |line| Common::parse(&words(line), |given| given.is_unknown()).err();
+        assert_eq!(unknown("--spinney a --x 1"), Some("unknown option --x".into()));
+        assert_eq!(unknown("--dir d"), Some("--spinney PROGRAM is missing".into()));
+        assert!(unknown("--spinney a --rounds 0").is_some());
     }
 
     #[test]

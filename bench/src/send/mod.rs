@@ -12,11 +12,10 @@
 mod base;
 
 use crate::balance::base::run;
-use crate::cli::verb;
+use crate::cli::verb::{self, Common};
 use base::Base;
 use std::fmt::Write as _;
 use std::io;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 pub const USAGE: &str = "\
@@ -26,14 +25,6 @@ usage: spinney-bench send --spinney PROGRAM [--dir DIR] [--content BYTES] [--rou
 Makes and receives streams of snapshots in DIR (/dev/shm): the kernel's btrfs, Spinney's mount
 and Spinney on the image, in turn. Needs root.
 ";
-
-struct Options {
-    spinney: PathBuf,
-    dir: PathBuf,
-    content: u64,
-    rounds: usize,
-    markdown: Option<PathBuf>,
-}
 
 /// What is measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,35 +56,11 @@ const SIDES: [Side; 3] = [Side::Kernel, Side::Mount, Side::Image];
 
 /// Begins with the word behind `send`.
 pub fn main(words: &[String]) -> ExitCode {
-    verb::main("send", USAGE, parse(words), |options| measure(&options))
+    let options = Common::parse(words, |given| given.is_unknown());
+    verb::main("send", USAGE, options, |options| measure(&options))
 }
 
-fn parse(words: &[String]) -> Result<Options, String> {
-    let mut options = Options {
-        spinney: PathBuf::new(),
-        dir: "/dev/shm".into(),
-        content: 768 << 20,
-        rounds: 3,
-        markdown: None,
-    };
-    verb::each(words, |given| {
-        match given.option {
-            "--spinney" => options.spinney = given.path(),
-            "--dir" => options.dir = given.path(),
-            "--content" => options.content = given.bytes()?,
-            "--rounds" => options.rounds = given.at_least(1)? as usize,
-            "--markdown" => options.markdown = Some(given.path()),
-            _ => return given.is_unknown(),
-        }
-        Ok(())
-    })?;
-    match options.spinney.as_os_str().is_empty() {
-        true => Err("--spinney PROGRAM is missing".into()),
-        false => Ok(options),
-    }
-}
-
-fn measure(options: &Options) -> io::Result<()> {
+fn measure(options: &Common) -> io::Result<()> {
     let base = Base::make(&options.dir, &options.spinney, options.content)?;
     let all = [
         Work::Send { difference: false },

@@ -136,14 +136,16 @@ pub fn renamed(leaf: Node, now: impl Fn(Logical) -> Option<Logical>) -> Node {
 
 /// The node's bytes with their checksum, ready to be written.
 pub fn seal(geometry: &Geometry, node: &Node) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(node.bytes().len());
-    seal_into(geometry, node, &mut bytes);
-    bytes
+    [&checksum(geometry, node), behind_checksum(node)].concat()
 }
 
-/// The same behind what is in `bytes` already: neighbours are written at once.
-pub fn seal_into(geometry: &Geometry, node: &Node, bytes: &mut Vec<u8>) {
-    let rest = &node.bytes()[CSUM_FIELD..];
-    bytes.extend_from_slice(&geometry.csum.digest(rest));
-    bytes.extend_from_slice(rest);
+/// What the first bytes of the node are to be, before `behind_checksum`: neighbours are written
+/// at once, without a copy of them.
+pub fn checksum(geometry: &Geometry, node: &Node) -> [u8; CSUM_FIELD] {
+    geometry.csum.digest(behind_checksum(node))
+}
+
+/// All of the node but for the checksum's field.
+pub fn behind_checksum(node: &Node) -> &[u8] {
+    &node.bytes()[CSUM_FIELD..]
 }

@@ -91,10 +91,10 @@ impl DirtyNodes {
             check::before_write(node, store.geometry())?;
         }
         let mut rest = &nodes[..];
-        let (mut unwritten, mut bytes) = (0, Vec::new());
+        let mut unwritten = 0;
         while !rest.is_empty() {
             let (batch, others) = rest.split_at(adjacent(&store.volume, rest));
-            write_batch(&store.volume, batch, &mut bytes)?;
+            write_batch(&store.volume, batch)?;
             rest = others;
             unwritten += batch.len() as u64 * u64::from(store.geometry().node_size);
             if unwritten >= btrfs_volume::WRITE_WINDOW {
@@ -123,8 +123,13 @@ fn adjacent(volume: &Volume, nodes: &[&Arc<Node>]) -> usize {
         .unwrap_or(nodes.len().min(most))
 }
 
-fn write_batch(volume: &Volume, nodes: &[&Arc<Node>], bytes: &mut Vec<u8>) -> Result<()> {
-    bytes.clear();
-    nodes.iter().for_each(|node| build::seal_into(volume.geometry(), node, bytes));
-    volume.write_node_bytes(nodes[0].logical(), &[bytes])
+/// From where they are: a buffer for all of them would be memory that each thread of a mount has for
+/// itself.
+fn write_batch(volume: &Volume, nodes: &[&Arc<Node>]) -> Result<()> {
+    let sums: Vec<_> = nodes.iter().map(|node| build::checksum(volume.geometry(), node)).collect();
+    let mut bufs: Vec<&[u8]> = Vec::with_capacity(2 * nodes.len());
+    for (sum, node) in sums.iter().zip(nodes) {
+        bufs.extend([sum, build::behind_checksum(node)]);
+    }
+    volume.write_node_bytes(nodes[0].logical(), &bufs)
 }

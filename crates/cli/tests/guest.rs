@@ -5,6 +5,7 @@
 
 mod common;
 
+use common::mount::Mount;
 use common::{Image, PROGRAM, assert_clean, sh, text};
 use std::fs;
 use testkit::require;
@@ -100,4 +101,22 @@ fn what_is_named_is_set() {
     if let Some(left) = mount("asked", "transport=uring") {
         assert_eq!((left.switch.as_str(), left.limits.as_str()), ("Y", AS_MADE), "{left:?}");
     }
+}
+
+/// Of each thread's memory one page of 2 MiB for every size of what it needs.
+#[test]
+fn a_server_takes_no_huge_pages() {
+    require!(fuse);
+    require!(btrfs_progs);
+    let setting = |pid: u32| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("THP_enabled:"));
+        line.map(|value| value.trim().to_owned())
+    };
+    require!(setting(std::process::id()).as_deref() == Some("1"), "there are no huge pages here");
+    let image = Image::new("small-pages");
+    let mount = Mount::foreground(&image, "rw");
+    assert_eq!(setting(mount.pid()).as_deref(), Some("0"));
+    mount.umount();
+    assert_clean(&image.path);
 }

@@ -378,3 +378,63 @@ fn new_volumes_are_filled_from_a_directory() {
     assert!(code == 1 && why.contains("no space"), "{why}");
     assert!(!big.exists());
 }
+
+/// As `cp -a`: what fails of one file is told, the rest is copied, and the code is 1.
+#[test]
+fn what_fails_of_one_file_keeps_no_other_back() {
+    require!(btrfs_progs);
+    if !common::sh("setpriv --help").status.success() {
+        testkit::skip!("no setpriv here");
+    }
+    let image = Image::with("failing-files", &["-n", "4096"]);
+    let there = |names: &[&str]| {
+        for name in names {
+            assert_eq!(fine(&["cat", &image.at(name)]), "x\n", "{name}");
+        }
+    };
+    let told = as_nobody(
+        &image,
+        "mkdir -p in/b/deep in/closed; for f in a b/a b/z b/deep/x z; do echo x >in/$f; done
+        echo x >in/b/closed; chmod 0 in/b/closed in/closed; touch -d @5 in/closed in/b
+        ln -s $(seq -s0 0 1300 | head -c 4000) in/b/long
+        cp -a in gnu 2>/dev/null && exit 7; find gnu ! -name long | sort >gnu.list
+        for to in new merged; do
+            [ $to = new ] || ./spinney mkdir -p disk.img:/merged/b
+            ./spinney cp -r in/. disk.img:/$to && exit 8
+        done
+        ./spinney cp -r --no-preserve in disk.img:/plain && exit 9; true",
+    );
+    for to in ["new", "merged", "plain"] {
+        let names = ["a", "b/a", "b/z", "b/deep/x", "z"].map(|name| format!("/{to}/{name}"));
+        there(&names.each_ref().map(String::as_str));
+        // What could not be read is not there, or empty, as cp(1) leaves it.
+        assert_eq!(fine(&["ls", "-A", &image.at(&format!("/{to}/closed"))]), "");
+    }
+    for (what, times) in [("/b/closed: open", 3), ("/closed: read dir", 3), ("b/long: name", 3)] {
+        let lines = told.lines().filter(|line| line.contains("spinney: ") && line.contains(what));
+        assert_eq!(lines.count(), times, "{what}: {told}");
+    }
+    let stat = common::json(&fine(&["stat", "--json", &image.at("/new/closed")]))[0].clone();
+    assert_eq!(stat["mode"], "0000", "{stat}");
+    assert!(stat["mtime"].as_str().unwrap().starts_with("1970-01-01T00:00:05"), "{stat}");
+    // Out, by somebody who may make no devices; and from a volume into another.
+    let made = common::sh(&format!(
+        "cd {} && mkdir dev && mknod dev/m c 1 3 && echo x >dev/a && echo x >dev/z && mkdir dev/d &&
+        echo x >dev/d/x && ln -s $(seq -s0 0 1300 | head -c 4000) dev/long",
+        image.dir.path().display()
+    ));
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    let other = Image::with("failing-files-16k", &[]);
+    fine(&["cp", "-r", &image.dir.join("dev").display().to_string(), &other.at("/")]);
+    let (code, told) = common::failing(&["cp", "-r", &other.at("/dev"), &image.at("/")]);
+    assert!(code == 1 && told.contains("/dev/long: name too long"), "{told}");
+    there(&["/dev/a", "/dev/z", "/dev/d/x"]);
+    let told = as_nobody(
+        &image,
+        "./spinney cp -r disk.img:/dev out && exit 7; mkdir over; mkdir over/d
+        ./spinney cp -r disk.img:/dev/. over && exit 8; cat out/a out/z out/d/x over/a over/z over/d/x",
+    );
+    assert_eq!(told.matches("x\n").count(), 6, "{told}");
+    assert_eq!(told.matches("dev/m: ").count() + told.matches("/m: ").count(), 2, "{told}");
+    assert_clean(&image.path);
+}

@@ -58,6 +58,16 @@ impl Error {
         Error::new(subject, Cause::Refused { why: why.to_string(), remedy: None })
     }
 
+    /// Whether it stands for the target of a copy as a whole: no room is left, or it takes nothing.
+    pub(crate) fn is_of_all(&self) -> bool {
+        let errno = match &self.0.cause {
+            Cause::Volume(said) => Some(said.errno()),
+            Cause::Host { source, .. } => source.raw_os_error(),
+            _ => None,
+        };
+        errno.is_some_and(|errno| [libc::ENOSPC, libc::EDQUOT, libc::EROFS].contains(&errno))
+    }
+
     pub(crate) fn remedied(mut self, advice: &'static str) -> Error {
         if let Cause::Refused { remedy, .. } = &mut self.0.cause {
             *remedy = Some(advice);

@@ -36,6 +36,8 @@ pub enum CopyError {
     },
 }
 
+const OF_ALL: [i32; 3] = [libc::ENOSPC, libc::EDQUOT, libc::EROFS];
+
 pub(super) type Result<T> = std::result::Result<T, CopyError>;
 
 impl CopyError {
@@ -46,6 +48,16 @@ impl CopyError {
             | CopyError::Volume { path, .. }
             | CopyError::Refused { path, .. } => path,
         }
+    }
+
+    /// Whether it stands for the target as a whole: no room is left, or it takes nothing.
+    pub fn is_of_all(&self) -> bool {
+        let errno = match self {
+            CopyError::Host { source, .. } => source.raw_os_error(),
+            CopyError::Volume { source, .. } => Some(source.errno()),
+            CopyError::Refused { .. } => None,
+        };
+        errno.is_some_and(|errno| OF_ALL.contains(&errno))
     }
 
     pub(super) fn refused(path: &Path, why: &'static str) -> CopyError {

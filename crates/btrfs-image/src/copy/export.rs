@@ -118,14 +118,15 @@ impl<'a> Export<'a> {
         Ok(())
     }
 
-    /// What the volume cannot give does not end the copy, if somebody is told.
+    /// What the volume cannot give does not end the copy, if somebody is told; nor what the host does
+    /// not take of one thing.
     fn go_on(&self, result: Result<()>) -> Result<()> {
         match (result, self.options.lost) {
             (Err(CopyError::Volume { path, source, .. }), Some(lost)) => {
                 lost(&Lost { path: &path, range: None, why: &source });
                 Ok(())
             }
-            (result, _) => result,
+            (result, _) => self.teller.go_on(result),
         }
     }
 

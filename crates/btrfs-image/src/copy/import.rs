@@ -125,11 +125,13 @@ impl<'a> Import<'a> {
         while let Some(frame) = self.stack.last_mut() {
             if let Some(name) = frame.left.pop() {
                 let (path, parent) = (frame.path.join(&name), frame.ino);
-                self.entry(path, parent, name.as_bytes())?;
+                let done = self.entry(path, parent, name.as_bytes());
+                self.teller.go_on(done)?;
                 continue;
             }
             let (path, ino, meta) = (frame.path.clone(), frame.ino, frame.meta.clone());
-            self.attributes(&path, ino, &meta)?;
+            let done = self.attributes(&path, ino, &meta);
+            self.teller.go_on(done)?;
             if let Some(Frame { held: true, .. }) = self.stack.pop() {
                 self.fs.forget(ino, 1);
             }
@@ -209,9 +211,8 @@ impl<'a> Import<'a> {
     fn descend(&mut self, path: PathBuf, ino: Ino, held: bool, meta: Metadata) -> Result<()> {
         let mut left = Vec::new();
         if !self.options.one_file_system || meta.dev() == self.device {
-            for entry in path.read_dir().at(&path, "read directory")? {
-                left.push(entry.at(&path, "read directory")?.file_name());
-            }
+            let read = list(&path, &mut left);
+            self.teller.go_on(read)?;
         }
         left.sort_by(|a, b| b.cmp(a));
         self.stack.push(Frame { path, ino, held, meta, left });
@@ -305,6 +306,13 @@ impl<'a> Import<'a> {
         }
         Ok(())
     }
+}
+
+fn list(path: &Path, names: &mut Vec<OsString>) -> Result<()> {
+    for entry in path.read_dir().at(path, "read directory")? {
+        names.push(entry.at(path, "read directory")?.file_name());
+    }
+    Ok(())
 }
 
 fn time(secs: i64, nanos: i64) -> Timestamp {

@@ -1,5 +1,6 @@
 //! How to copy, what to tell meanwhile, and what was done.
 
+use super::error::{CopyError, Result};
 use super::links::{ExportLinks, ImportLinks};
 use std::cell::RefCell;
 use std::path::Path;
@@ -53,6 +54,10 @@ pub struct CopyOptions<'a> {
     /// Export only: takes what the volume could not give, and the copy goes on; `None` ends it
     /// with the error. Content that is lost reads as zeros in the copy.
     pub lost: Option<&'a dyn Fn(&Lost<'_>)>,
+    /// Takes what failed about one thing, and the copy goes on with the others; `None` ends it
+    /// with the error. What would fail for all of them ends it anyhow
+    /// ([`CopyError::is_of_all`]).
+    pub failed: Option<&'a dyn Fn(CopyError)>,
 }
 
 /// Something that the volume could not give.
@@ -77,6 +82,7 @@ impl Default for CopyOptions<'_> {
             export_links: None,
             progress: None,
             lost: None,
+            failed: None,
         }
     }
 }
@@ -109,6 +115,17 @@ pub(super) struct Teller<'a> {
 impl<'a> Teller<'a> {
     pub(super) fn new(options: &'a CopyOptions<'a>) -> Teller<'a> {
         Teller { options, report: RefCell::default() }
+    }
+
+    /// What failed about one thing does not end the copy, if somebody is told.
+    pub(super) fn go_on(&self, result: Result<()>) -> Result<()> {
+        match (result, self.options.failed) {
+            (Err(error), Some(failed)) if !error.is_of_all() => {
+                failed(error);
+                Ok(())
+            }
+            (result, _) => result,
+        }
     }
 
     pub(super) fn report(&self) -> CopyReport {

@@ -43,6 +43,9 @@ What is in the way is treated as cp(1) does: content goes where a symbolic link 
 into devices and fifos of this machine; in a volume these are refused. Nothing is written
 through links that lead nowhere.
 
+What fails of one file or directory is told, and the others are copied; where no room is
+left that ends the command.
+
 All changes of one command are one commit: after a crash all are there or none, unless they
 are larger than the memory for uncommitted changes (256 MiB of content).
 
@@ -210,12 +213,12 @@ struct Plan {
 }
 
 impl Plan {
-    fn run(
+    fn run<'v>(
         &self,
-        volumes: &Volumes,
+        volumes: &'v Volumes,
         sources: &[Operand],
         target: &Operand,
-        failures: &Failures,
+        failures: &'v Failures,
     ) -> Result<()> {
         let into = self.is_directory(volumes, target)?;
         if self.several && (!into || self.exact) {
@@ -224,7 +227,8 @@ impl Plan {
         let mut out = Out::new();
         let mut transfers = Vec::new();
         for source in sources {
-            let copied = self.one(volumes, &mut transfers, source, target, into && !self.exact);
+            let into = into && !self.exact;
+            let copied = self.one(volumes, &mut transfers, source, target, into, failures);
             let told = self.verbose && !matches!(target, Operand::Stream);
             if failures.keep(copied).is_some() && told {
                 out.line(format!("{} -> {}", source.show(), target.show()))?;
@@ -251,21 +255,22 @@ impl Plan {
         source: &Operand,
         target: &Operand,
         into: bool,
+        failures: &'v Failures,
     ) -> Result<()> {
         match (source, target) {
             (Operand::Host(from), Operand::Image(to)) => {
-                let transfer = self.transfer(transfers, volumes.of(to)?);
+                let transfer = self.transfer(transfers, volumes.of(to)?, failures);
                 self.import(volumes, transfer, source, from, to, into)
             }
             (Operand::Image(from), Operand::Host(to)) => {
-                let transfer = self.transfer(transfers, volumes.of(from)?);
+                let transfer = self.transfer(transfers, volumes.of(from)?, failures);
                 self.export(volumes, transfer, source, from, to, into)
             }
             (Operand::Image(from), Operand::Image(to)) => {
-                self.inside(volumes, source, from, to, into)
+                self.inside(volumes, source, from, to, into, failures)
             }
             (Operand::Stream, Operand::Image(to)) => {
-                let transfer = self.transfer(transfers, volumes.of(to)?);
+                let transfer = self.transfer(transfers, volumes.of(to)?, failures);
                 self.import_stream(volumes, transfer, source, to, into)
             }
             (Operand::Image(from), Operand::Stream) => self.to_output(volumes, source, from),
@@ -280,10 +285,12 @@ impl Plan {
         &self,
         all: &'t mut Vec<Transfer<'v>>,
         volume: &'v Volume,
+        failures: &'v Failures,
     ) -> &'t Transfer<'v> {
         let found = all.iter().position(|transfer| transfer.is_of(volume));
         let at = found.unwrap_or_else(|| {
             let transfer = inside::transfer(volume, self.rules).beside(all.first());
+            let transfer = transfer.on_failure(|error| failures.tell(&error.into()));
             all.push(transfer);
             all.len() - 1
         });
@@ -377,12 +384,14 @@ impl Plan {
         from: &ImagePath,
         to: &ImagePath,
         into: bool,
+        failures: &Failures,
     ) -> Result<()> {
         let (from_volume, to_volume) = (volumes.of(from)?, volumes.of(to)?);
         let follow = !self.rules.recursive;
         let node = from_volume.find(&from.path, follow).at(from_volume, &from.path)?;
         self.may_copy(source, node.is_dir())?;
-        let mut copy = TreeCopy::new(from_volume, to_volume, self.rules);
+        let copy = TreeCopy::new(from_volume, to_volume, self.rules);
+        let mut copy = copy.on_failure(|error| failures.tell(&error.into()));
         if into && source.name().is_none() {
             let target = to_volume.find(&to.path, true).at(to_volume, &to.path)?;
             return Ok(copy.contents(node, from.path.clone(), target, to.path.clone())?);

@@ -60,6 +60,7 @@ pub struct TreeCopy<'v> {
     made: HashSet<Ino>,
     /// A directory was to be copied into itself; the rest was copied.
     refused: Option<Error>,
+    failed: Option<Box<dyn FnMut(Error) + 'v>>,
 }
 
 impl<'v> TreeCopy<'v> {
@@ -74,6 +75,23 @@ impl<'v> TreeCopy<'v> {
             links: HashMap::new(),
             made: HashSet::new(),
             refused: None,
+            failed: None,
+        }
+    }
+
+    /// Goes on behind what fails of single files and directories, as
+    /// [`Transfer::on_failure`](super::Transfer::on_failure).
+    pub fn on_failure(self, failed: impl FnMut(Error) + 'v) -> TreeCopy<'v> {
+        TreeCopy { failed: Some(Box::new(failed)), ..self }
+    }
+
+    fn go_on<T: Default>(&mut self, result: Result<T>) -> Result<T> {
+        match (result, &mut self.failed) {
+            (Err(error), Some(failed)) if !error.is_of_all() => {
+                failed(error);
+                Ok(T::default())
+            }
+            (result, _) => result,
         }
     }
 
@@ -108,15 +126,17 @@ impl<'v> TreeCopy<'v> {
     fn run(&mut self) -> Result<()> {
         while let Some(mut frame) = self.stack.pop() {
             let Some(name) = frame.left.pop() else {
-                self.finish_dir(&frame)?;
+                let done = self.finish_dir(&frame);
+                self.go_on(done)?;
                 continue;
             };
             let path = join(&frame.from_path, &name);
             let to_path = join(&frame.to_path, &name);
-            let node = frame.from.child(&name).at(self.from, &path)?;
-            let below = self.one(node, path, &frame.to, &name, to_path);
+            let node = frame.from.child(&name).at(self.from, &path);
+            let below = node.and_then(|node| self.one(node, path, &frame.to, &name, to_path));
             self.stack.push(frame);
-            self.stack.extend(below?);
+            let below = self.go_on(below)?;
+            self.stack.extend(below);
         }
         self.refused.take().map_or(Ok(()), Err)
     }

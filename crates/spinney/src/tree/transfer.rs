@@ -49,6 +49,7 @@ pub enum TransferEvent<'e> {
 }
 
 type Listener<'v> = dyn Fn(&TransferEvent<'_>) + 'v;
+type Failed<'v> = dyn Fn(Error) + 'v;
 
 /// Copies trees between this machine and one volume. Hard links are kept through all that one
 /// of these copies.
@@ -56,6 +57,7 @@ pub struct Transfer<'v> {
     volume: &'v Volume,
     rules: CopyRules,
     listener: Option<Box<Listener<'v>>>,
+    failed: Option<Box<Failed<'v>>>,
     import_links: ImportLinks<'v>,
     export_links: ExportLinks,
     own_links: OwnLinks,
@@ -68,6 +70,7 @@ impl<'v> Transfer<'v> {
             volume,
             rules,
             listener: None,
+            failed: None,
             import_links: ImportLinks::new(&**volume.fs()),
             export_links: ExportLinks::default(),
             own_links: OwnLinks::default(),
@@ -77,6 +80,22 @@ impl<'v> Transfer<'v> {
     /// Who is told while it runs.
     pub fn on_event(self, listener: impl Fn(&TransferEvent<'_>) + 'v) -> Transfer<'v> {
         Transfer { listener: Some(Box::new(listener)), ..self }
+    }
+
+    /// Goes on behind what fails of single files and directories, as `cp` does, and tells that here. What
+    /// would fail for all (no room, a target that is read-only) still ends the copy.
+    pub fn on_failure(self, failed: impl Fn(Error) + 'v) -> Transfer<'v> {
+        Transfer { failed: Some(Box::new(failed)), ..self }
+    }
+
+    fn go_on(&self, result: Result<()>) -> Result<()> {
+        match (result, &self.failed) {
+            (Err(error), Some(failed)) if !error.is_of_all() => {
+                failed(error);
+                Ok(())
+            }
+            (result, _) => result,
+        }
     }
 
     /// One that knows what another of the same command made.
@@ -130,6 +149,11 @@ impl<'v> Transfer<'v> {
             }
             _ => {}
         };
+        let failed = |error| {
+            if let Some(failed) = &self.failed {
+                failed(self.said(error));
+            }
+        };
         copy(&CopyOptions {
             owners: self.rules.preserve,
             xattrs: self.rules.preserve,
@@ -138,10 +162,11 @@ impl<'v> Transfer<'v> {
             export_links: self.rules.preserve.then_some(&self.export_links),
             progress: Some(&tell),
             lost: None,
+            failed: if self.failed.is_some() { Some(&failed) } else { None },
         })
     }
 
-    fn failed(&self, error: CopyError) -> Error {
+    fn said(&self, error: CopyError) -> Error {
         Error::copy(self.volume.name(), error)
     }
 
@@ -152,7 +177,7 @@ impl<'v> Transfer<'v> {
                 let name = format!("{}:{}", self.volume.name().display(), path.escape_ascii());
                 Error::volume_said(name, self.volume.name(), source)
             }
-            error => self.failed(error),
+            error => self.said(error),
         }
     }
 
@@ -217,7 +242,7 @@ impl<'v> Transfer<'v> {
         let copied = self.with_options(|options| {
             import_tree(&**self.volume.fs(), &real, parent.ino(), name, options)
         });
-        copied.map_err(|e| self.failed(e))?;
+        copied.map_err(|e| self.said(e))?;
         let top = parent.child(name).at(self.volume, path)?;
         if self.rules.preserve { Ok(()) } else { self.make_new(top, path) }
     }
@@ -278,7 +303,7 @@ impl<'v> Transfer<'v> {
         let real = self.real(host)?;
         let fs = self.volume.fs();
         let done = self.with_options(|options| import_attributes(&**fs, &real, to.ino(), options));
-        done.map_err(|e| self.failed(e))
+        done.map_err(|e| self.said(e))
     }
 
     /// What is copied, or written over: without -r what a link leads to.
@@ -299,7 +324,7 @@ impl<'v> Transfer<'v> {
         }
         for name in names {
             let (from, below) = (host.join(OsStr::from_bytes(&name)), join(path, &name));
-            self.import(&from, to, &name, &below)?;
+            self.go_on(self.import(&from, to, &name, &below))?;
         }
         if self.rules.preserve { self.import_attributes(host, to) } else { Ok(()) }
     }
@@ -308,7 +333,7 @@ impl<'v> Transfer<'v> {
         let fs = self.volume.fs();
         let before = fs.getattr(to.ino()).at(self.volume, path)?;
         let copied = self.with_options(|options| import_contents(&**fs, host, to.ino(), options));
-        copied.map_err(|e| self.failed(e))?;
+        copied.map_err(|e| self.said(e))?;
         if self.rules.preserve {
             return Ok(());
         }
@@ -318,7 +343,10 @@ impl<'v> Transfer<'v> {
             .at(self.volume, path)?;
         for name in names {
             let below = join(path, name);
-            self.make_new(to.child(name).at(self.volume, &below)?, &below)?;
+            // One that failed was told.
+            if let Some(made) = to.child_if_any(name).at(self.volume, &below)? {
+                self.make_new(made, &below)?;
+            }
         }
         Ok(())
     }
@@ -406,7 +434,7 @@ impl<'v> Transfer<'v> {
     fn export_attributes(&self, node: &Node, host: &Path) -> Result<()> {
         let fs = self.volume.fs();
         let done = self.with_options(|options| export_attributes(&**fs, node.ino(), host, options));
-        done.map_err(|e| self.failed(e))
+        done.map_err(|e| self.said(e))
     }
 
     /// Copies what is in the volume's directory `node` into the host's directory.
@@ -428,7 +456,8 @@ impl<'v> Transfer<'v> {
                     continue;
                 }
             };
-            self.export(&child, &below, &host.join(OsStr::from_bytes(&name)))?;
+            let copied = self.export(&child, &below, &host.join(OsStr::from_bytes(&name)));
+            self.go_on(copied)?;
         }
         if self.rules.preserve { self.export_attributes(node, host) } else { Ok(()) }
     }

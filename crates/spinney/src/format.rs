@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::medium::Medium;
 use blockdev::BlockDevice;
-use btrfs_image::mkfs::{self, MkfsError, MkfsOptions, Profile};
+use btrfs_image::mkfs::{self, MkfsError, MkfsOptions, Profile, Quotas};
 use std::path::Path;
 use vfs::FsError;
 
@@ -44,6 +44,33 @@ impl FormatOptions {
     /// Content and structures in the same block groups: for volumes of less than 256 MiB.
     pub fn mixed(mut self) -> FormatOptions {
         self.0.mixed = true;
+        self
+    }
+
+    /// Quota groups that are there from the start, so that nothing has to be counted later: as
+    /// `mkfs.btrfs -O quota`, and as
+    /// [`enable_quotas`](crate::Volume::enable_quotas) on a volume that is fresh.
+    ///
+    /// ```
+    /// # fn main() -> spinney::Result<()> {
+    /// use spinney::{FormatOptions, MemDevice, VolumeOptions};
+    ///
+    /// let device = std::sync::Arc::new(MemDevice::new(256 << 20));
+    /// FormatOptions::new().quotas().format(&*device)?;
+    /// let volume = VolumeOptions::new().write(true).open_device(device)?;
+    /// assert!(volume.quota_status()?.is_some_and(|status| !status.simple));
+    /// # volume.close() }
+    /// ```
+    pub fn quotas(mut self) -> FormatOptions {
+        self.0.quotas = Some(Quotas::Full);
+        self
+    }
+
+    /// The same with simple quotas
+    /// ([`enable_simple_quotas`](crate::Volume::enable_simple_quotas)): as `mkfs.btrfs -O squota`.
+    /// Kernels before 6.7 refuse the volume.
+    pub fn simple_quotas(mut self) -> FormatOptions {
+        self.0.quotas = Some(Quotas::Simple);
         self
     }
 

@@ -5,7 +5,8 @@ mod common;
 
 use common::mount::{Mount, TRANSPORTS, lacks_fuse, mounted};
 use common::{
-    Image, KernelMount, PROGRAM, TempDir, assert_clean, eventually, failing, fine, sh, text,
+    Image, KernelMount, OpenToAll, PROGRAM, TempDir, assert_clean, eventually, failing, fine,
+    no_ordinary_users, sh, text,
 };
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::symlink;
@@ -285,4 +286,53 @@ fn compression_changes_leave_the_kernels_flags() {
     }
     mount.umount();
     assert_clean(&image.path);
+}
+
+/// Whoever mounted the volume, without root's help; the kernel's own flags stay root's.
+#[test]
+fn an_ordinary_user_changes_the_compression_of_his_mount() {
+    require!(fuse);
+    require!(btrfs_progs);
+    if let Some(why) = no_ordinary_users() {
+        testkit::skip!("{why}");
+    }
+    let _open = OpenToAll::new();
+    for transport in TRANSPORTS {
+        if lacks_fuse(transport) {
+            continue;
+        }
+        let image = small("remount-user");
+        fine(&["chown", "65534:65534", &image.at("/")]);
+        let (dir, point) = (image.dir.path().display(), Mount::directory(&image));
+        fs::copy(PROGRAM, image.dir.join("spinney")).unwrap();
+        let script = format!(
+            "cd {dir}; chmod 755 .; top={}; flags() {{ grep \" $top \" /proc/self/mounts; }}
+            refused() {{ ! ./spinney mount -o remount,$1 $top 2>told; cat told; flags >now; cmp before now; }}
+            ./spinney mount -o transport={transport},compress=lzo disk.img $top; flags >before
+            for how in lzo zstd:3 no zlib; do
+                ./spinney mount -o remount,compress=$how $top 2>told; [ ! -s told ]
+                seq 300000 >$top/$how; sync $top/$how
+            done
+            flags >now; cmp before now
+            refused ro,compress=lzo; refused rw; refused noatime,compress=lzo
+            refused compress=lzo,commit=7; refused compress=gzip
+            seq 300000 >$top/last; sync $top/last
+            ./spinney umount $top",
+            point.display()
+        );
+        fs::write(image.dir.join("script"), script).unwrap();
+        let output = sh(&format!(
+            "chown -R 65534:65534 {dir} && cd {dir} && PATH=/usr/local/bin:/usr/bin:/bin \
+             setpriv --reuid 65534 --regid 65534 --clear-groups timeout 100 bash -eu script"
+        ));
+        let (told, errors) = (text(&output.stdout), text(&output.stderr));
+        assert!(output.status.success(), "{told}{errors}");
+        println!("{told}{errors}");
+        for (name, kind) in
+            [("lzo", "lzo"), ("zstd:3", "zstd"), ("no", "none"), ("zlib", "zlib"), ("last", "zlib")]
+        {
+            assert_eq!(compressed(&image, &format!("/{name}")), kind, "{transport}: {name}");
+        }
+        assert_clean(&image.path);
+    }
 }

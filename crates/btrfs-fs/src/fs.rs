@@ -241,6 +241,13 @@ impl BtrfsFs {
         self.work_off_scrub()
     }
 
+    /// Goes on with one of an earlier mount, of which that one's `scrub_status` is known. Errors: as
+    /// `start_scrub`.
+    pub fn continue_scrub(&self, earlier: crate::ScrubStatus) -> Result<()> {
+        self.open()?.scrubber.begin_from(earlier)?;
+        self.work_off_scrub()
+    }
+
     fn work_off_scrub(&self) -> Result<()> {
         let started = self.in_thread("scrub", |engine| engine.scrubber.run());
         started.inspect_err(|_| self.engine.scrubber.not_started())
@@ -253,7 +260,7 @@ impl BtrfsFs {
 
     /// How far it is, or how the last one ended.
     pub fn scrub_status(&self) -> Result<crate::ScrubStatus> {
-        Ok(self.open()?.scrubber.status())
+        Ok(self.open()?.scrubber.told())
     }
 
     /// The volume takes `total` bytes of its device from now on (rounded down to whole sectors);

@@ -4,7 +4,7 @@
 //! Invariants: it goes by the extent tree, in steps; each looks at the commit that is the last one
 //! when it begins, and nothing of that is written over meanwhile. What was freed or written
 //! between two steps is looked at or not, and never taken for damage. One scrub at a time. How far
-//! it came is in memory alone.
+//! it came is in memory alone; who keeps it elsewhere begins from there (`begin_from`).
 //!
 //! What it does not know: whose content is bad. `inspect-internal logical-resolve` does.
 
@@ -80,14 +80,28 @@ impl Scrubber {
         *self.status.lock()
     }
 
+    /// As `status`; before the first one, what there is to scrub.
+    pub(crate) fn told(&self) -> ScrubStatus {
+        let status = self.status();
+        match status.state {
+            ScrubState::None => ScrubStatus { total: self.total(), ..status },
+            _ => status,
+        }
+    }
+
     /// From now on there is a scrub that `run` has to work off. EINPROGRESS: one is at work. EROFS:
     /// nothing can be written, and it was not said that nothing need be.
     pub(crate) fn begin(&self, read_only: bool) -> Result<()> {
-        if !read_only {
+        let started = self.core.now().sec;
+        self.begin_from(ScrubStatus { read_only, started, ..ScrubStatus::default() })
+    }
+
+    /// The same, where one of an earlier mount ended: its `next`, `done`, `started` and `time`.
+    pub(crate) fn begin_from(&self, earlier: ScrubStatus) -> Result<()> {
+        if !earlier.read_only {
             self.core.health.changeable().fs()?;
         }
-        let (total, started) = (self.total(), self.core.now().sec);
-        let new = ScrubStatus { read_only, started, total, ..ScrubStatus::default() };
+        let new = ScrubStatus { total: self.total(), errno: 0, ..earlier };
         self.claim(|_| Ok(new))
     }
 

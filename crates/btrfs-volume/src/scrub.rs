@@ -34,7 +34,7 @@ macro_rules! scrubbed {
 
             /// These, too.
             pub fn add(&mut self, more: &Scrubbed) {
-                $(self.$name += more.$name;)*
+                $(self.$name = self.$name.saturating_add(more.$name);)*
             }
         }
     };
@@ -68,13 +68,13 @@ scrubbed! {
 impl Scrubbed {
     /// Bytes that were read.
     pub fn bytes(&self) -> u64 {
-        self.data_bytes_scrubbed + self.tree_bytes_scrubbed
+        self.data_bytes_scrubbed.saturating_add(self.tree_bytes_scrubbed)
     }
 
     /// Whether something was wrong.
     pub fn has_errors(&self) -> bool {
-        let errors = self.read_errors + self.csum_errors + self.verify_errors + self.super_errors;
-        errors + self.uncorrectable_errors > 0
+        let errors = [self.read_errors, self.csum_errors, self.verify_errors, self.super_errors];
+        errors.iter().any(|count| *count > 0) || self.uncorrectable_errors > 0
     }
 }
 

@@ -3,9 +3,12 @@
 
 mod common;
 
-use common::mount::Mount;
+use common::mount::{Mount, TRANSPORTS, lacks_fuse};
 use common::streams::{ready, shell};
-use common::{Image, copies, fine, json, spinney, told_behind};
+use common::{
+    Image, OpenToAll, PROGRAM, assert_clean, copies, eventually, fine, json, no_ordinary_users, sh,
+    spinney, text, told_behind,
+};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -197,4 +200,144 @@ fn it_is_cancelled_and_goes_on() {
     assert!(cancelled > 0, "none was met at work");
     mount.umount();
     assert_eq!(code(&["scrub", "status", &image.word()]), Some(1), "an image has none at work");
+}
+
+/// Content that takes a scrub a while, and what a whole scrub says of it.
+fn long_to_scrub(top: &str) -> serde_json::Value {
+    shell(&format!("head -c 200000000 /dev/urandom > {top}/large; sync -f {top}"));
+    json(&fine(&["scrub", "start", "--json", top]))
+}
+
+/// Begins scrubs until one is met at work and cancelled; what is told of it.
+fn cancelled(top: &str) -> serde_json::Value {
+    for _ in 0..50 {
+        fine(&["scrub", "start", "-q", top]);
+        if spinney(&["scrub", "cancel", top]).status.success() {
+            let status = json(&fine(&["scrub", "status", "--json", top]));
+            assert_eq!(status["status"], "aborted");
+            return status;
+        }
+    }
+    panic!("none was met at work");
+}
+
+/// Where root's record of the volume is.
+fn record(image: &Image) -> std::path::PathBuf {
+    let told = fine(&["btrfs", "inspect-internal", "dump-super", &image.word()]);
+    let fsid = told.lines().find_map(|line| line.strip_prefix("fsid")).unwrap();
+    Path::new("/var/lib/btrfs").join(format!("scrub.status.{}", fsid.trim()))
+}
+
+#[test]
+fn a_scrub_goes_on_after_an_unmount() {
+    if !ready("a_scrub_goes_on_after_an_unmount") {
+        return;
+    }
+    let image = made("scrub-kept");
+    let mount = Mount::new(&image, "");
+    let top = mount.word();
+    let whole = long_to_scrub(&top);
+    let before = cancelled(&top);
+    mount.umount();
+    let mount = Mount::new(&image, "");
+    let told = json(&fine(&["scrub", "status", "--json", &top]));
+    for name in ["status", "started", "total_bytes", "data_bytes_scrubbed", "csum_errors"] {
+        assert_eq!(told[name], before[name], "{name}");
+    }
+    mount.umount();
+    // btrfs-progs reads it as its own, and finds no fault with it.
+    let kernel = KernelMount::new(&image.path, "ro").unwrap();
+    let theirs = sh(&format!("btrfs scrub status -R {}", kernel.path().display()));
+    let (theirs, complaints) = (text(&theirs.stdout), text(&theirs.stderr));
+    assert!(
+        theirs.contains("Status:           aborted\n") && complaints.is_empty(),
+        "{complaints}"
+    );
+    kernel.unmount().unwrap();
+    let numbers_before = numbers(&theirs);
+    assert_eq!(before["data_bytes_scrubbed"], numbers_before["data_bytes_scrubbed"]);
+    assert_eq!(before["tree_bytes_scrubbed"], numbers_before["tree_bytes_scrubbed"]);
+    // It goes on where it was: all is read, and once.
+    let mount = Mount::new(&image, "");
+    let ended = json(&fine(&["scrub", "resume", "--json", &top]));
+    assert_eq!((&ended["status"], &ended["started"]), (&"finished".into(), &before["started"]));
+    assert_eq!(ended["data_bytes_scrubbed"], whole["data_bytes_scrubbed"]);
+    mount.umount();
+    let mount = Mount::new(&image, "");
+    assert_eq!(json(&fine(&["scrub", "status", "--json", &top]))["status"], "finished");
+    assert_eq!(spinney(&["scrub", "resume", &top]).status.code(), Some(2));
+    // The unmount ends one that nobody cancelled; the process that wrote it down is no hindrance.
+    fine(&["scrub", "start", "-q", &top]);
+    mount.umount();
+    let mount = Mount::new(&image, "");
+    let told = json(&fine(&["scrub", "status", "--json", &top]));
+    assert_eq!(told["status"], "interrupted");
+    let ended = json(&fine(&["scrub", "resume", "--json", &top]));
+    assert_eq!(ended["data_bytes_scrubbed"], whole["data_bytes_scrubbed"]);
+    // One in the background is written down when it ends.
+    fine(&["scrub", "start", "-q", &top]);
+    let file = record(&image);
+    let kept = || std::fs::read_to_string(&file).unwrap();
+    eventually("the end is written down", || kept().contains("canceled:0|finished:1\n"));
+    // What the kernel left has no place of ours: it is begun anew.
+    mount.umount();
+    let without = kept().lines().take(2).map(|line| format!("{line}\n")).collect::<String>();
+    std::fs::write(&file, without.replace("canceled:0|finished:1", "canceled:1|finished:0"))
+        .unwrap();
+    let mount = Mount::new(&image, "");
+    let ended = json(&fine(&["scrub", "resume", "--json", &top]));
+    assert_eq!(ended["data_bytes_scrubbed"], whole["data_bytes_scrubbed"]);
+    mount.umount();
+    std::fs::remove_file(file).unwrap();
+    assert_clean(&image.path);
+}
+
+#[test]
+fn an_ordinary_user_has_a_place_of_his_own() {
+    if !ready("an_ordinary_user_has_a_place_of_his_own") {
+        return;
+    }
+    if let Some(why) = no_ordinary_users() {
+        testkit::skip!("{why}");
+    }
+    let _open = OpenToAll::new();
+    let image = made("scrub-user");
+    let (dir, point) = (image.dir.path().display(), Mount::directory(&image));
+    std::fs::copy(PROGRAM, image.dir.join("spinney")).unwrap();
+    let script = format!(
+        "cd {dir}; chmod 755 .; top={0}; export HOME={dir}/home; mkdir -p home
+        again() {{ ./spinney umount $top; ./spinney mount -o $1 disk.img $top; }}
+        told() {{ ./spinney scrub status $top | grep -o 'Status: .*'; }}
+        for transport in {1}; do
+            unset XDG_STATE_HOME
+            ./spinney mount -o transport=$transport disk.img $top
+            ./spinney scrub start -B -q $top; again transport=$transport; told
+            ls home/.local/state/spinney; stat -c %a home/.local/state/spinney
+            export XDG_STATE_HOME={dir}/state
+            ./spinney scrub status $top; ./spinney scrub start -q $top; ls state/spinney
+            rm -rf state; touch state; ./spinney scrub start -B -q $top; rm state
+            unset XDG_STATE_HOME; (unset HOME; ./spinney scrub start -B -q $top)
+            ./spinney umount $top; rm -rf home/.local
+        done",
+        point.display(),
+        TRANSPORTS.into_iter().filter(|t| !lacks_fuse(t)).collect::<Vec<_>>().join(" ")
+    );
+    std::fs::write(image.dir.join("script"), script).unwrap();
+    let output = sh(&format!(
+        "chown -R 65534:65534 {dir} && cd {dir} && PATH=/usr/local/bin:/usr/bin:/bin \
+         setpriv --reuid 65534 --regid 65534 --clear-groups timeout 100 bash -eu script"
+    ));
+    let (told, errors) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{told}{errors}");
+    let of_one = told.lines().filter(|line| line.starts_with("Status:           finished")).count();
+    let transports = TRANSPORTS.into_iter().filter(|transport| !lacks_fuse(transport)).count();
+    assert_eq!(of_one, transports, "{told}{errors}");
+    assert_eq!(told.matches("\tno stats available").count(), transports, "elsewhere: {told}");
+    assert_eq!(told.matches("700\n").count(), transports, "{told}");
+    assert_eq!(told.matches("scrub.status.").count(), 2 * transports, "{told}");
+    let lost = "what a scrub has done is forgotten at the unmount";
+    assert_eq!(errors.matches(lost).count(), 2 * transports, "{errors}");
+    assert!(errors.contains("neither $XDG_STATE_HOME nor $HOME names a directory"), "{errors}");
+    assert!(!record(&image).exists());
+    assert_clean(&image.path);
 }

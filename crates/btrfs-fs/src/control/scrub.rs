@@ -20,6 +20,7 @@ pub(super) fn control(
             Some(what.and_then(|what| act(fs, asker, what)))
         }
         wire::SCRUB_STATUS => Some(status(fs, asker)),
+        wire::SCRUB_CONTINUE => Some(go_on(fs, asker, input)),
         _ => None,
     }
 }
@@ -36,6 +37,12 @@ fn act(fs: &BtrfsFs, asker: &dyn Asker, what: u64) -> Result<Controlled> {
     Ok(Controlled::default())
 }
 
+fn go_on(fs: &BtrfsFs, asker: &dyn Asker, input: &[u8]) -> Result<Controlled> {
+    administrator(asker)?;
+    fs.continue_scrub(read_status(input).ok_or(Errno::EINVAL)?)?;
+    Ok(Controlled::default())
+}
+
 const STATES: [ScrubState; 5] = [
     ScrubState::None,
     ScrubState::Running,
@@ -48,7 +55,11 @@ const HEAD: usize = 7;
 
 fn status(fs: &BtrfsFs, asker: &dyn Asker) -> Result<Controlled> {
     administrator(asker)?;
-    let status = fs.scrub_status()?;
+    Ok(Controlled::answer(write_status(&fs.scrub_status()?)))
+}
+
+/// An answer of [`wire::SCRUB_STATUS`], and what [`wire::SCRUB_CONTINUE`] is given.
+pub fn write_status(status: &ScrubStatus) -> Vec<u8> {
     let state = STATES.iter().position(|state| *state == status.state).unwrap_or(0) as u64;
     let head: [u64; HEAD] = [
         state,
@@ -62,10 +73,10 @@ fn status(fs: &BtrfsFs, asker: &dyn Asker) -> Result<Controlled> {
     let done = status.done.list().into_iter().map(|(_, number)| number);
     let mut answer: Vec<u8> = head.into_iter().chain(done).flat_map(u64::to_le_bytes).collect();
     answer.resize(wire::len(wire::SCRUB_STATUS), 0);
-    Ok(Controlled::answer(answer))
+    answer
 }
 
-/// An answer of [`wire::SCRUB_STATUS`].
+/// What [`write_status`] wrote.
 pub fn read_status(answer: &[u8]) -> Option<ScrubStatus> {
     let number = |n: usize| wire::number(answer, 8 * n);
     Some(ScrubStatus {

@@ -126,6 +126,17 @@ impl Target {
         }
     }
 
+    /// The number of the one device there is.
+    pub fn devid(&self) -> Result<u64> {
+        let usage = match self {
+            Target::Image { fs, path, .. } => {
+                fs.usage().map_err(|e| Error::about(path.display(), e))?
+            }
+            Target::Mount { door, .. } => door.usage()?,
+        };
+        Ok(usage.devices.first().map_or(1, |device| device.id))
+    }
+
     pub fn start_scrub(&self, read_only: bool) -> Asked<()> {
         let what = if read_only { wire::SCRUB_START_READ_ONLY } else { wire::SCRUB_START };
         self.act_scrub(what, |fs| fs.start_scrub(read_only))
@@ -133,6 +144,12 @@ impl Target {
 
     pub fn resume_scrub(&self) -> Asked<()> {
         self.act_scrub(wire::SCRUB_RESUME, BtrfsFs::resume_scrub)
+    }
+
+    /// Goes on with a scrub of an earlier mount.
+    pub fn continue_scrub(&self, earlier: &ScrubStatus) -> Asked<()> {
+        let asked = (wire::SCRUB_CONTINUE, wire::write_scrub_status(earlier));
+        self.ask(asked, |fs| fs.continue_scrub(*earlier), |_| Some(()))
     }
 
     pub fn cancel_scrub(&self) -> Asked<()> {

@@ -105,6 +105,8 @@ pub const BALANCE_CANCEL: u64 = 3;
 pub const SCRUB_ACT: u32 = command(WRITE, OURS, 68, 8);
 /// Tells how far a scrub is.
 pub const SCRUB_STATUS: u32 = command(READ, OURS, 69, 160);
+/// One of an earlier mount goes on: what `SCRUB_STATUS` told of it.
+pub const SCRUB_CONTINUE: u32 = command(WRITE, OURS, 70, 160);
 
 /// A scrub begins, which mends what it can.
 pub const SCRUB_START: u64 = 1;
@@ -117,7 +119,7 @@ pub const SCRUB_CANCEL: u64 = 4;
 
 pub use super::balance::{read_status, write_resize};
 pub use super::defragment::write_defragment;
-pub use super::scrub::read_status as read_scrub_status;
+pub use super::scrub::{read_status as read_scrub_status, write_status as write_scrub_status};
 /// Tells what the volume is made of, in numbers: `Usage`.
 pub const USAGE: u32 = command(READ, OURS, 20, PAGE);
 

@@ -1,5 +1,6 @@
 //! `spinney scrub ...`: a command for each verb of `btrfs scrub`, in images and in mounts.
 
+mod record;
 mod report;
 mod start;
 mod status;

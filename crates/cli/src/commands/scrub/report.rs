@@ -41,7 +41,8 @@ pub fn text(out: &mut Out, status: &ScrubStatus, raw: bool) -> Result<()> {
     if status.state == ScrubState::Running {
         let seconds = status.time.as_secs_f64();
         let left = (total - done) as f64 * seconds / done.max(1) as f64;
-        out.line(format!("Time left:        {}", clock(Duration::from_secs_f64(left))))?;
+        let left = Duration::try_from_secs_f64(left).unwrap_or(Duration::MAX);
+        out.line(format!("Time left:        {}", clock(left)))?;
     }
     out.line(format!("Total to scrub:   {}", human(total)))?;
     if status.state != ScrubState::Finished {

@@ -1,18 +1,20 @@
 //! `spinney scrub start` and `resume`.
 
+use super::record::{OFTEN, Record};
 use super::{UNCORRECTABLE, report};
 use crate::args::{self, Arg, Args};
 use crate::commands::Command;
 use crate::commands::offline::uuid;
-use crate::commands::target::{Target, reason};
+use crate::commands::target::{Refused, Target, reason};
 use crate::error::{Error, Exit, Result, say_error};
 use crate::image::Access;
 use crate::output::{Out, human};
 use crate::progress::Progress;
 use btrfs_fs::{ScrubState, ScrubStatus};
 use std::ffi::OsString;
+use std::path::Path;
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub const COMMAND: Command = Command {
     name: "scrub start",
@@ -22,6 +24,9 @@ pub const COMMAND: Command = Command {
 Reads every copy of what the volume has, and holds it against its checksums. What is bad is
 written anew from a good copy. VOLUME is a path of a mount, where the scrub goes on behind
 everybody's back, or an image that is not mounted, where the command waits for its end.
+
+What a scrub of a mount has done is kept for `status` and `resume` after an unmount: root's
+in /var/lib/btrfs, as by `btrfs scrub`, others' in $XDG_STATE_HOME/spinney.
 
 Options
     -B                wait for the end, in a mount, too
@@ -50,15 +55,16 @@ pub const RESUME: Command = Command {
     summary: "go on with a scrub that was cancelled",
     usage: "[-BRq] [--json] MOUNT",
     help: "\
-Goes on where `scrub cancel` stopped one, in the same mount: how far a scrub came is
-forgotten when the volume is unmounted.
+Goes on where `scrub cancel` stopped one, or where one was when the volume was unmounted or
+the machine stopped: up to five seconds before that. A scrub that `btrfs scrub` left
+unfinished is begun anew.
 
 Options
     -B                wait for the end
     -R                all numbers, by name
     -q, --quiet       errors alone
         --json        as a JSON object (waits for the end)
-    -r                taken, and without effect: it goes on as it began
+    -r                write nothing: only look; in the same mount it goes on as it began
     -d, -c CLASS, -n DATA
                       taken, and without effect, as by `scrub start`
 
@@ -105,43 +111,81 @@ fn run(args: Args, again: bool) -> Result<Exit> {
     let (words, volume) = words(args)?;
     let access = if words.read_only { Access::Read } else { Access::Write };
     let target = Target::open(&volume, access)?;
-    let begun = if again { target.resume_scrub() } else { target.start_scrub(words.read_only) };
+    let record = if target.is_mounted() { Some(Record::of(&target)?) } else { None };
+    let begun = match again {
+        true => resume(&target, record.as_ref(), words.read_only),
+        false => target.start_scrub(words.read_only),
+    };
     if let Err(refused) = begun {
-        let what = |why: &str| format!("scrub on '{}': {why}", target.show());
-        match refused.errno {
-            libc::ESRCH => {
-                Error::new(what("nothing to resume")).print();
-                return Ok(Exit::Code(2));
-            }
-            libc::EINPROGRESS => {
-                let error = Error::new(what("Scrub is already running"));
-                return Err(error.remedy("`spinney scrub cancel` stops it, `scrub status` tells"));
-            }
-            _ => return Err(refused.into()),
-        }
+        return not_begun(&target, refused);
     }
-    if target.is_mounted() && !words.wait {
+    if let Some(record) = record.as_ref().filter(|_| !words.wait) {
+        let mut lost = false;
+        record.note(&target, &mut lost)?;
         if !words.quiet {
             let mut out = Out::new();
             let fsid = uuid(&target.fsid()?);
             out.line(format!("scrub started on {}, fsid {fsid}", target.show()))?;
             out.finish()?;
         }
+        if !lost {
+            record.follow(Path::new(&volume));
+        }
         return Ok(Exit::Done);
     }
-    let status = wait(&target)?;
+    let status = wait(&target, record.as_ref())?;
     tell(&target, &status, &words)?;
     target.close()?;
     Ok(exit_of(&status))
 }
 
+/// One of this mount, else the last one that was written down.
+fn resume(
+    target: &Target,
+    record: Option<&Record>,
+    read_only: bool,
+) -> std::result::Result<(), Refused> {
+    let kept = match target.scrub_status()?.state {
+        ScrubState::None => record.and_then(Record::read),
+        _ => None,
+    };
+    match kept.filter(|kept| kept.status.state != ScrubState::Finished) {
+        Some(kept) => match kept.next {
+            Some(next) => target.continue_scrub(&ScrubStatus { next, read_only, ..kept.status }),
+            None => target.start_scrub(read_only),
+        },
+        None => target.resume_scrub(),
+    }
+}
+
+fn not_begun(target: &Target, refused: Refused) -> Result<Exit> {
+    let what = |why: &str| format!("scrub on '{}': {why}", target.show());
+    match refused.errno {
+        libc::ESRCH => {
+            Error::new(what("nothing to resume")).print();
+            Ok(Exit::Code(2))
+        }
+        libc::EINPROGRESS => {
+            let error = Error::new(what("Scrub is already running"));
+            Err(error.remedy("`spinney scrub cancel` stops it, `scrub status` tells"))
+        }
+        _ => Err(refused.into()),
+    }
+}
+
 /// Waits for the end, with progress.
-fn wait(target: &Target) -> Result<ScrubStatus> {
+fn wait(target: &Target, record: Option<&Record>) -> Result<ScrubStatus> {
     let progress = Progress::new();
     let mut rest = Duration::from_millis(2);
+    let (mut lost, mut written) = (false, Instant::now());
     loop {
         let status = target.scrub_status()?;
-        if status.state != ScrubState::Running {
+        let ended = status.state != ScrubState::Running;
+        if let Some(record) = record.filter(|_| ended || written.elapsed() >= OFTEN) {
+            record.note(target, &mut lost)?;
+            written = Instant::now();
+        }
+        if ended {
             return Ok(status);
         }
         let bad = status.done.corrected_errors + status.done.uncorrectable_errors;

@@ -1,5 +1,6 @@
 //! `spinney scrub status` and `cancel`.
 
+use super::record::Record;
 use super::report;
 use crate::args::{self, Arg, Args};
 use crate::commands::Command;
@@ -8,13 +9,15 @@ use crate::commands::target::Target;
 use crate::error::{Error, Exit, Result};
 use crate::image::Access;
 use crate::output::Out;
+use btrfs_fs::{ScrubState, ScrubStatus};
 
 pub const COMMAND: Command = Command {
     name: "scrub status",
     summary: "tell how far a scrub of a mount is, or how it ended",
     usage: "[-R] [--json] MOUNT",
     help: "\
-Tells of the scrub that is at work in a mount, or of the last one since it was mounted.
+Tells of the scrub that is at work in a mount, or of the last one: also of one before it was
+mounted, or by `btrfs scrub`. See `spinney help scrub start` for where that is written down.
 
 Options
     -R                all numbers, by name
@@ -33,7 +36,7 @@ pub const CANCEL: Command = Command {
     usage: "MOUNT",
     help: "\
 Stops the scrub that is at work in a mount; returns when it has stopped. `scrub resume` goes
-on with it.
+on with it, also after an unmount.
 
 Examples
     spinney scrub cancel /mnt
@@ -57,7 +60,7 @@ fn status(mut args: Args) -> Result<Exit> {
         }
     }
     let target = mounted(&args::one(operands, "a path of a mount")?)?;
-    let status = target.scrub_status()?;
+    let status = status_of(&target)?;
     let mut out = Out::new();
     match json {
         true => out.line(report::json(&status))?,
@@ -70,10 +73,20 @@ fn status(mut args: Args) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
+fn status_of(target: &Target) -> Result<ScrubStatus> {
+    let record = Record::of(target)?;
+    let status = target.scrub_status()?;
+    Ok(match record.read().filter(|_| status.state == ScrubState::None) {
+        Some(kept) => ScrubStatus { total: status.total, ..kept.status },
+        None => status,
+    })
+}
+
 fn cancel(args: Args) -> Result<Exit> {
     let target = mounted(&args::only(args, "a path of a mount")?)?;
     Ok(match target.cancel_scrub() {
         Ok(()) => {
+            Record::of(&target)?.note(&target, &mut false)?;
             let mut out = Out::new();
             out.line("scrub cancelled")?;
             out.finish()?;

@@ -11,7 +11,9 @@
 # A round is SOAK_OPS operations of fsx (default 1000000) and SOAK_STEPS steps of the model
 # (default 20000) from each of SOAK_SEEDS seeds (default 4), on each transport, and volumes
 # filled with one kind of operation each for SOAK_FILL_SECONDS (default 1800), and what an
-# fsync takes along after each two operations beside the kernel. SOAK_SEED sets the first seed; it is printed, so that a failure can be repeated.
+# fsync takes along after each two operations beside the kernel. SOAK_SEED sets the first seed; it
+# is printed, so that a failure can be repeated. SOAK_FILL_RESULTS is a file of what has been
+# filled (scripts/fill-matrix.sh): rounds and soaks with the same one go on in the same matrix.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -28,7 +30,8 @@ export SPINNEY_TMP=${SPINNEY_TMP:-/dev/shm/spinney-soak}
 # A soak that skipped something is none.
 SPINNEY_SKIPS=$(mktemp)
 export SPINNEY_SKIPS
-trap 'rm -f "$SPINNEY_SKIPS"' EXIT
+fills=$(mktemp)
+trap 'rm -f "$SPINNEY_SKIPS" "$fills"*' EXIT
 
 cargo test --release --quiet --package spinney-btrfs-check --test mutate -- whole --ignored
 for round in $(seq "$rounds"); do
@@ -40,8 +43,9 @@ for round in $(seq "$rounds"); do
     cargo test --release --quiet --package suites --test stress_ng -- --include-ignored --test-threads=1
     # Of the engine itself, with its assertions.
     SPINNEY_SEED=$seed SPINNEY_FILL_SECONDS=${SOAK_FILL_SECONDS:-1800} \
-        cargo test --quiet --package spinney-btrfs-fs --test fill -- --ignored --exact everything \
-        eight_threads_of_each_kind --test-threads=1
+        scripts/fill-matrix.sh "${SOAK_FILL_RESULTS:-$fills.$round}"
+    SPINNEY_SEED=$seed cargo test --quiet --package spinney-btrfs-fs --test fill -- \
+        --ignored --exact eight_threads_of_each_kind --test-threads=1
     SPINNEY_SEED=$seed SPINNEY_SEEDS=2 SPINNEY_ROUNDS=6 \
         cargo test --quiet --package spinney-btrfs-fs --test alternate --test turns
     SPINNEY_STEPS=20 cargo test --quiet --package spinney-btrfs-fs --test enospc

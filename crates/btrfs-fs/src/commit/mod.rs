@@ -153,7 +153,7 @@ impl Committer {
     }
 
     /// As `commit`, for who has written his own content back: what others have in memory
-    /// stays there, and nobody waits for it.
+    /// stays there, and nobody waits for it, unless this commit is the last that it has room in.
     pub(crate) fn commit_written_back(&self) -> Result<()> {
         self.commit_written_back_at(Urgency::Awaited)
     }
@@ -166,6 +166,7 @@ impl Committer {
     /// address of content, and no delta names one, until its commit is published.
     pub(crate) fn commit_still<T>(&self, prepare: impl FnOnce() -> Result<T>) -> Result<T> {
         let mut made = None;
+        self.land_what_would_outgrow(Urgency::Awaited)?;
         let work = |urgency| {
             let _still = self.core.addresses.change();
             if !self.core.layers().current.extents.is_empty() {
@@ -185,9 +186,20 @@ impl Committer {
         self.in_turn(wanted, (urgency, held, false), |urgency| match wanted {
             Wanted::Everything => self.commit_until_flushed(urgency),
             Wanted::WrittenBack => {
+                self.land_what_would_outgrow(urgency)?;
                 self.commit_trees(Instant::now(), Duration::ZERO, urgency).map(|()| Flushed::All)
             }
         })
+    }
+
+    /// Before a commit that leaves content in memory: what would not have room any more once that
+    /// commit has made the trees larger lands with it.
+    fn land_what_would_outgrow(&self, urgency: Urgency) -> Result<()> {
+        if self.reservations.content_would_outgrow() {
+            // What finds no room, or is refused, stays in memory as with any commit.
+            let _landed = self.writeback.flush_all(urgency)?;
+        }
+        Ok(())
     }
 
     /// Waits for its turn to commit; unless it has `own` work, another's commit may have served it.

@@ -76,6 +76,15 @@ pub(crate) struct Trees {
     pub shared: bool,
 }
 
+impl Trees {
+    /// What they may be behind a commit that adds up to `bytes` of nodes.
+    pub(super) fn larger_by(self, bytes: u64) -> Trees {
+        let (more, levels) = (bytes / self.node_size, u64::from(bytes > 0));
+        let (all, sums) = (self.all + more, self.sums + more);
+        Trees { all, sums, height: self.height + levels, ..self }
+    }
+}
+
 /// What changes: of one operation, of many, of a delta.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Cost {

@@ -3,7 +3,7 @@
 //!
 //! What it does not know: how a commit uses it.
 
-use super::bound::{accounts, accounts_after, bound};
+use super::bound::{Cost, accounts, accounts_after, bound};
 use super::{Reservations, cost_of};
 use btrfs_disk::Error;
 use btrfs_space::{Kind, MetadataReservation, Priority};
@@ -154,6 +154,24 @@ impl Reservations {
         {
             self.absorb(held, more, Priority::Normal);
         }
+    }
+
+    /// Whether a commit now could leave the trees so large that what stays in memory of content
+    /// needs more, beside all else, than there is then: what it has was promised for the trees
+    /// as they are, which bound it, too. With this commit it needs no more than that.
+    pub(crate) fn content_would_outgrow(&self) -> bool {
+        let unwritten = self.unwritten();
+        if unwritten == Cost::default() {
+            return false;
+        }
+        let trees = self.trees();
+        let cost = cost_of(&self.core.layers().current);
+        let files = bound(&trees, &cost);
+        let after = trees.larger_by(files);
+        let need = bound(&after, &unwritten) + self.in_flight.room().bytes(&after);
+        let kept = accounts_after(&trees, &cost, files).saturating_sub(accounts(&trees));
+        let rest = self.held_for(Priority::Normal).saturating_sub(files);
+        need + kept > rest + self.core.space.unreserved(Kind::Metadata)
     }
 
     /// What the epoch after a commit needs already.

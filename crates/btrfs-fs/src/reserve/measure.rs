@@ -45,15 +45,16 @@ impl Reservations {
         Trees {
             node_size,
             room: self.core.geometry.leaf_space() as u64,
-            all: (all + growing) / node_size,
-            sums: (get(&measured.sums) + growing) / node_size,
+            all: all / node_size,
+            sums: get(&measured.sums) / node_size,
             subvolumes: get(&measured.subvolumes),
-            height: get(&measured.height) + u64::from(growing > 0),
+            height: get(&measured.height),
             accounts: get(&measured.accounts) / node_size,
             paths: get(&measured.paths),
             bitmaps: self.core.volume.superblock().fields.total_bytes / self.core.sector() / 8,
             shared: self.subvols.share_nodes(),
         }
+        .larger_by(growing)
     }
 
     /// Looks up how large the trees are, and sets the global reserve: at the start and

@@ -75,8 +75,12 @@ const WRITTEN: usize = 200;
 const REMOVED: usize = 50;
 
 fn many_files() -> (BtrfsFs, Vec<Ino>) {
+    with_files(FILES)
+}
+
+fn with_files(count: u64) -> (BtrfsFs, Vec<Ino>) {
     let fs = volume(256, 4096);
-    let inos: Vec<Ino> = (0..FILES).map(|number| create(&fs, number)).collect();
+    let inos: Vec<Ino> = (0..count).map(|number| create(&fs, number)).collect();
     // The last chunk of data is not empty, to be given up for metadata.
     fs.write(&CX, inos[0], 0, &[1; 100_000], Default::default()).expect("write");
     fs.sync().expect("sync");
@@ -100,6 +104,25 @@ fn removals_leave_unwritten_content_its_room() {
     for number in (1..FILES).step_by(REMOVED) {
         unlink(&fs, number).expect("a removal gets on");
     }
+    fs.sync().expect("what was written is kept");
+    assert_kept(&fs);
+    drop(rest);
+    inos.iter().for_each(|ino| fs.forget(*ino, 1));
+    fs.destroy().expect("close");
+}
+
+/// What is in memory has room for the trees as they are. A commit that leaves it there may make
+/// them so large that it needs more than there is.
+#[test]
+fn content_that_outgrows_its_room_lands_with_the_commit_before() {
+    let (fs, inos) = with_files(FILES / 10);
+    inos[1..].iter().for_each(|ino| write(&fs, *ino));
+    for number in FILES..2 * FILES {
+        fs.forget(create(&fs, number), 1);
+    }
+    assert_eq!(stat(&fs, "commit.count"), 1, "one commit before, for what was there");
+    let rest = all_ordinary(&fs);
+    fs.engine.committer.commit_written_back().expect("what is in the delta is kept");
     fs.sync().expect("what was written is kept");
     assert_kept(&fs);
     drop(rest);

@@ -89,7 +89,7 @@ impl TreeSnapshot {
     /// The tree below a directory, which the caller holds a reference on.
     pub fn below(fs: &dyn FileSystem, root: Ino) -> Result<TreeSnapshot> {
         let (nodes, first_paths, contents) = Default::default();
-        let mut reader = Reader { fs, nodes, first_paths, contents };
+        let mut reader = Reader { fs, nodes, first_paths, contents, buf: vec![0; READ_SIZE] };
         let root = fs.getattr(root)?;
         reader.node(Path::default(), &root)?;
         Ok(TreeSnapshot { nodes: reader.nodes })
@@ -141,6 +141,8 @@ struct Reader<'a> {
     first_paths: HashMap<Ino, Path>,
     /// Of files with several names.
     contents: HashMap<Ino, Content>,
+    /// What is read: one for all files, of which most are small.
+    buf: Vec<u8>,
 }
 
 /// "There is none" instead of an error, where the kind of file or the file system has
@@ -198,12 +200,12 @@ impl Reader<'_> {
         Ok(content)
     }
 
-    fn content(&self, ino: Ino) -> Result<Content> {
-        let (mut len, mut blocks, mut buf) = (0, Vec::new(), vec![0; READ_SIZE]);
+    fn content(&mut self, ino: Ino) -> Result<Content> {
+        let (mut len, mut blocks) = (0, Vec::new());
         loop {
-            let read = self.fs.read(ino, len, &mut buf)?;
+            let read = self.fs.read(ino, len, &mut self.buf)?;
             len += read as u64;
-            blocks.extend(buf[..read].chunks(BLOCK).map(block_hash));
+            blocks.extend(self.buf[..read].chunks(BLOCK).map(block_hash));
             if read < READ_SIZE {
                 return Ok(Content { len, blocks: Arc::new(blocks) });
             }

@@ -454,7 +454,15 @@ impl FileSystem for BtrfsFs {
     }
 
     fn fsync(&self, ino: Ino, datasync: bool) -> Result<()> {
-        sync::fsync(self.open()?, ino, datasync)
+        sync::fsync(self.open()?, ino, 0, datasync)
+    }
+
+    fn opened(&self) -> u64 {
+        self.engine.writeback.refusals().opened()
+    }
+
+    fn fsync_opened(&self, ino: Ino, opened: u64, datasync: bool) -> Result<()> {
+        sync::fsync(self.open()?, ino, opened, datasync)
     }
 
     fn sync(&self) -> Result<()> {

@@ -4,10 +4,9 @@
 //! acknowledged before loses nothing by it: its extent is given back, the content stays in
 //! memory, where it can be read, and every writeback tries again. So an fsync or a sync that
 //! succeeds is one whose content is on the device. Beside that such a refusal is told once to the
-//! next fsync of its file (`State::refused`) and once to the next `sync`, even where a later try
-//! went well: that is when Linux tells, and a device that refuses is one to be looked after.
-//!
-//! Which of the file's descriptions asks is not known: the kernel's FUSE opens without a message.
+//! fsync of each opening of its file (`inode/heard.rs`) and once to the next `sync`, even where a
+//! later try went well: that is when Linux tells, and a device that refuses is one to be looked
+//! after.
 
 use crate::ino::InodeId;
 use crate::rate_limit::RateLimit;
@@ -26,6 +25,8 @@ pub(crate) struct Refusals {
     limit: RateLimit,
     /// A `sync` has told why the volume was given up.
     end_told: AtomicBool,
+    /// Openings of files so far, of those that are told apart.
+    opened: AtomicU64,
 }
 
 impl Default for Refusals {
@@ -36,6 +37,7 @@ impl Default for Refusals {
             left: AtomicBool::new(false),
             limit: RateLimit::default(),
             end_told: AtomicBool::new(false),
+            opened: AtomicU64::new(0),
         }
     }
 }
@@ -59,6 +61,16 @@ impl Refusals {
 
     pub(crate) fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
+    }
+
+    /// The number of a new opening of a file.
+    pub(crate) fn opened(&self) -> u64 {
+        self.opened.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// The number of the last opening; 0: they are not told apart.
+    pub(crate) fn last_opened(&self) -> u64 {
+        self.opened.load(Ordering::Relaxed)
     }
 
     /// A writeback has ended, and `some` of what it was to write is in memory still.

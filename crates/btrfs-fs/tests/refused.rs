@@ -330,6 +330,31 @@ fn a_refusal_in_the_background_is_told_to_fsync_and_to_sync() {
     close(&device, fs);
 }
 
+/// Where openings are told apart, each that was there hears of it once.
+#[test]
+fn each_opening_hears_of_a_refusal_once() {
+    let (device, fs) = fresh();
+    let file = make(&fs, "file");
+    let [first, second] = [fs.opened(), fs.opened()];
+    let asks = |opened| errno(fs.fsync_opened(file, opened, false));
+    fs.write(&CX, file, 0, &[3; 50_000], PLAIN).expect("write");
+    device.refuse(1);
+    assert_eq!([first, first].map(asks), [libc::EIO, 0], "it is told, and written");
+    let late = fs.opened();
+    assert_eq!([late, second, second, late, first].map(asks), [0, libc::EIO, 0, 0, 0]);
+    fs.write(&CX, file, 0, &[4; 50_000], PLAIN).expect("write");
+    device.refuse(1);
+    assert_eq!(errno(fs.sync()), libc::EIO);
+    fs.sync().expect("it is written");
+    // Not dropped with what else is as it is on the volume.
+    let early = fs.opened();
+    assert_eq!([early, early].map(asks), [libc::EIO, 0]);
+    assert_eq!(asks(fs.opened()), 0, "opened when it was told");
+    assert_eq!(errno(fs.fsync(file, false)), 0, "somebody has heard");
+    assert_eq!([first, second, late, first].map(asks), [libc::EIO, libc::EIO, libc::EIO, 0]);
+    close(&device, fs);
+}
+
 /// A device that takes no content any more, and all else: the volume goes on, an fsync never
 /// succeeds, a rename does not put an empty file in a good one's place, memory has a bound, and
 /// the end says what is lost.

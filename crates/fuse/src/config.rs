@@ -68,6 +68,10 @@ pub struct Config {
     /// Each thread that the session makes calls this before it serves. A thread that is made
     /// by another has from it what the system lets it inherit.
     pub on_thread: Option<fn()>,
+    /// Each opening of a file hears by its own fsync of content that was refused
+    /// ([`FileSystem::fsync_opened`](vfs::FileSystem::fsync_opened)), as on the kernel's file
+    /// systems; else the first fsync that asks. Opens are messages for it.
+    pub open_errors: bool,
     /// Remember names that do not exist.
     pub cache_negative: bool,
     /// Largest data of one request, in bytes.
@@ -142,6 +146,7 @@ impl Default for Config {
             callers: Arc::new(Proc),
             control: None,
             on_thread: None,
+            open_errors: false,
             cache_negative: true,
             max_write: 1 << 20,
             max_read: None,
@@ -167,6 +172,19 @@ impl Default for Config {
 /// log write: with 8 for each of two processors, 64 callers on a disk waited for each other.
 const THREADS: std::ops::RangeInclusive<usize> = 4..=32;
 const THREADS_IN_ALL: usize = 64;
+
+/// Options that ask for what is the case anyhow, or are for others.
+const HOLDS: &[&str] = &[
+    "rw",
+    "defaults",
+    "atime",
+    "default_permissions",
+    "auto",
+    "noauto",
+    "user",
+    "nofail",
+    "_netdev",
+];
 
 impl Config {
     /// `poll`, decided: for how long, and on which processors.
@@ -196,15 +214,7 @@ impl Config {
     fn apply(&mut self, option: &str) -> Result<()> {
         let (name, value) = option.split_once('=').unwrap_or((option, ""));
         match name {
-            "rw"
-            | "defaults"
-            | "atime"
-            | "default_permissions"
-            | "auto"
-            | "noauto"
-            | "user"
-            | "nofail"
-            | "_netdev" => {}
+            _ if HOLDS.contains(&name) => {}
             "ro" => self.read_only = true,
             "suid" => self.nosuid = false,
             "nosuid" => self.nosuid = true,
@@ -222,6 +232,7 @@ impl Config {
             // What the option was called when callers were kept another way.
             "no_keep_callers" => self.poll = Some(0),
             "writeback" => self.writeback = true,
+            "open-errors" | "open_errors" => self.open_errors = true,
             "fsname" => self.fsname = value.into(),
             "subtype" => self.subtype = value.into(),
             "max_read" => self.max_read = Some(number(value)?),
@@ -260,6 +271,9 @@ mod tests {
         assert_eq!(config.transport, Transport::Classic);
         assert_eq!(config.max_read, Some(65536));
         assert_eq!(config.options, ["foo=bar", "x"]);
+        assert!(!config.open_errors);
+        config.apply_options("open-errors").unwrap();
+        assert!(config.open_errors);
         config.apply_options("poll=50").unwrap();
         assert_eq!(config.polling().0, Duration::from_micros(50));
         config.apply_options("poll=auto,no_keep_callers").unwrap();

@@ -284,6 +284,15 @@ impl FileSystem for Guard {
         self.there()?.fsync(ino, datasync)
     }
 
+    fn opened(&self) -> u64 {
+        self.btrfs.opened()
+    }
+
+    fn fsync_opened(&self, ino: Ino, opened: u64, datasync: bool) -> Result<()> {
+        let _durable = self.durable()?;
+        self.there()?.fsync_opened(ino, opened, datasync)
+    }
+
     fn sync(&self) -> Result<()> {
         let _durable = self.durable()?;
         self.there()?.sync()

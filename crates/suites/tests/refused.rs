@@ -293,3 +293,103 @@ fn buffered_content_lands_once_an_image_takes_it() {
 fn buffered_content_lands_once_a_device_takes_it() {
     on_stores("refused-later-device", true, |mount, store| buffered_writer(mount, store, 3 << 20));
 }
+
+/// What each opening of a file hears by its fsyncs of content that the device refuses.
+struct Told {
+    root: PathBuf,
+    file: File,
+    heard: Vec<(&'static str, bool)>,
+}
+
+impl Told {
+    fn open(&self) -> File {
+        File::open(self.root.join("told")).unwrap()
+    }
+
+    fn asks(&mut self, who: &'static str, file: &File) {
+        self.heard.push((who, file.sync_all().is_err()));
+    }
+
+    /// Each time more than there was, since that may lie where there is room.
+    fn write(&self, byte: u8) {
+        self.file.write_all_at(&vec![byte; 30_000 * usize::from(byte)], 0).unwrap();
+    }
+}
+
+/// Refused while somebody asks, and while nobody does.
+fn openings(root: &Path, store: &Store) -> Vec<(&'static str, bool)> {
+    let file = File::create(root.join("told")).unwrap();
+    let mut told = Told { root: root.to_owned(), file, heard: Vec::new() };
+    told.write(1);
+    told.file.sync_all().unwrap();
+    let (file, copy) = (told.file.try_clone().unwrap(), told.file.try_clone().unwrap());
+    let (second, third) = (told.open(), told.open());
+    store.fill();
+    told.write(2);
+    told.asks("who wrote", &file);
+    store.mend();
+    told.asks("who wrote", &file);
+    told.asks("its copy", &copy);
+    let late = told.open();
+    told.asks("opened after it was told", &late);
+    let copy = third.try_clone().unwrap();
+    told.asks("opened before", &second);
+    told.asks("a copy of one opened before", &copy);
+    for file in [&third, &second, &late, &file] {
+        told.asks("all again", file);
+    }
+
+    store.fill();
+    told.write(3);
+    let _ = syncfs(root);
+    store.mend();
+    let early = told.open();
+    told.asks("opened after it was refused", &early);
+    let late = told.open();
+    told.asks("opened after it was told", &late);
+    for file in [&file, &second, &third, &early, &copy] {
+        told.asks("all", file);
+    }
+    told.heard
+}
+
+/// Each opening hears once, and who came when it was told already hears nothing: as on the kernel's
+/// btrfs, where opens are messages.
+#[test]
+fn each_opening_of_a_file_hears_once() {
+    let reference = Volume::new("told-kernel", 256 << 20);
+    if let Some(why) = lacking("classic") {
+        skip!("{why}");
+    }
+    let store = Store::new(&reference, "store");
+    let kernel = KernelMount::new(&store.image(), "noatime,commit=300").unwrap();
+    let expected = openings(kernel.path(), &store);
+    println!("{expected:?}");
+    drop(kernel);
+    for (transport, options) in
+        TRANSPORTS.iter().flat_map(|t| ["open-errors", "relatime"].map(|options| (*t, options)))
+    {
+        if let Some(why) = lacking(transport) {
+            skip!("{why}");
+        }
+        let volume = Volume::new("told", 256 << 20);
+        let store = Store::new(&volume, "store");
+        let options = format!("{transport},{options},commit=300");
+        let mounted = volume.mount_from(&store.image(), &options, LIMIT);
+        assert_eq!(openings(mounted.path(), &store), expected, "{options}");
+        assert!(fs::read(mounted.path().join("told")).unwrap() == [3; 90_000]);
+        mounted.unmount_with_errors();
+        assert_sound(&store.image());
+    }
+}
+
+/// Where opens are no messages, nobody knows who asks.
+#[test]
+fn by_default_the_first_fsync_hears() {
+    on_stores("told-first", false, |mount, store| {
+        write_old(mount.path());
+        let heard = openings(mount.path(), store);
+        let who: Vec<_> = heard.iter().filter(|(_, heard)| *heard).map(|(who, _)| *who).collect();
+        assert_eq!(who, ["who wrote", "opened after it was refused"]);
+    });
+}

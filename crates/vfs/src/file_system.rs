@@ -254,6 +254,17 @@ pub trait FileSystem: Send + Sync {
     /// Durable when it returns: the file's data, and its metadata unless `datasync`
     /// and only times changed. On a directory: its entries.
     fn fsync(&self, ino: Ino, datasync: bool) -> Result<()>;
+    /// A file was opened: the number that `fsync_opened` knows this opening by. Never 0, and
+    /// larger than those before, where openings are told apart.
+    fn opened(&self) -> u64 {
+        0
+    }
+    /// As `fsync`, by one opening of the file. Each that was there when content of the file was
+    /// refused is told so once; one that came later only if nobody had been told before it came.
+    /// Those of whom nobody knows which one asks (0, and `fsync`) are told once all together.
+    fn fsync_opened(&self, ino: Ino, _opened: u64, datasync: bool) -> Result<()> {
+        self.fsync(ino, datasync)
+    }
     /// Everything done before the call is durable when it returns.
     fn sync(&self) -> Result<()>;
 

@@ -5,6 +5,7 @@
 mod attr;
 mod covered;
 mod dirty;
+mod heard;
 mod locked;
 mod orphans;
 mod queue;
@@ -13,6 +14,7 @@ mod table;
 
 pub(crate) use attr::{ReportedBlocks, attr_of, from_linux_dev, kind_of, stamp, time_of};
 pub(crate) use dirty::{Dirty, Pieces};
+pub(crate) use heard::Heard;
 pub(crate) use locked::Locked;
 pub(crate) use orphans::{OrphanTable, delete_item as delete_orphan_item};
 pub(crate) use queue::DirtyQueue;

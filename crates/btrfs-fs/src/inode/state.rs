@@ -7,7 +7,7 @@
 //!   times of buffered writes, which follow when the data lands (`item_dirty`);
 //! * `loaded` is false only while the loader holds the lock, or after loading failed.
 
-use super::{Dirty, ReportedBlocks};
+use super::{Dirty, Heard, ReportedBlocks};
 use crate::ino::InodeId;
 use crate::options::Method;
 use btrfs_disk::items::InodeItem;
@@ -56,8 +56,8 @@ pub(crate) struct State {
     pub(crate) compress_next: Option<Method>,
     /// `item` differs from what the delta or the tree says.
     pub item_dirty: bool,
-    /// The device refused content of this file, and no fsync of it has told that.
-    pub refused: bool,
+    /// The device refused content of this file, and there may be who has not heard of it.
+    pub(crate) refused: Option<Box<Heard>>,
     /// Made without a name (`O_TMPFILE`): `link` may give it its first one.
     pub linkable: bool,
     /// The block count that callers may remember.
@@ -140,7 +140,7 @@ impl State {
     fn is_as_stored(&self) -> bool {
         let has_name = self.item.nlink > 0 && !self.orphan.is_one() && !self.linkable;
         let has_landed = self.dirty.is_none() && self.pending_from.is_none() && !self.item_dirty;
-        self.usable().is_ok() && has_name && has_landed && !self.refused && !self.no_inline
+        self.usable().is_ok() && has_name && has_landed && self.refused.is_none() && !self.no_inline
     }
 
     pub(crate) fn is_dir(&self) -> bool {

@@ -77,7 +77,7 @@ pub(crate) fn write(
     drop(reserved);
     let file_wants_sync = result?;
     if flags.sync || file_wants_sync {
-        super::sync::fsync(engine, ino, true)?;
+        super::sync::fsync(engine, ino, 0, true)?;
     }
     Ok(data.len())
 }

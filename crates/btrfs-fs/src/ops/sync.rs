@@ -6,7 +6,7 @@
 
 use crate::engine::Engine;
 use crate::ino::is_stand_in;
-use crate::inode::Inode;
+use crate::inode::{Heard, Inode};
 use crate::log::Request;
 use crate::refusals::refused;
 use btrfs_txn::delta::Level;
@@ -14,7 +14,8 @@ use vfs::{FsError, Ino, Result};
 
 /// The inode, its content and its names are durable when this returns; of a directory the
 /// entries that it has and has no more. `fdatasync` is the same.
-pub(crate) fn fsync(engine: &Engine, ino: Ino, _datasync: bool) -> Result<()> {
+/// `opened` says which opening of the file asks; 0: that is not known.
+pub(crate) fn fsync(engine: &Engine, ino: Ino, opened: u64, _datasync: bool) -> Result<()> {
     engine.stats.fsyncs.add(1);
     if engine.core.health.is_read_only() || engine.core.health.is_still() {
         return Ok(());
@@ -25,7 +26,7 @@ pub(crate) fn fsync(engine: &Engine, ino: Ino, _datasync: bool) -> Result<()> {
     let inode = engine.inodes.get(ino)?;
     let flushed = engine.writeback.flush_inode(&inode);
     // Also one that this call met itself: it is told now.
-    let was_refused = take_refused(&inode);
+    let was_refused = hears_of_refusal(engine, &inode, opened);
     flushed?;
     log(engine, &inode)?;
     if was_refused {
@@ -50,9 +51,10 @@ fn log(engine: &Engine, inode: &Inode) -> Result<()> {
     engine.fsync.log(Request { id: inode.id, level, generation })
 }
 
-fn take_refused(inode: &Inode) -> bool {
-    let refused = inode.read().is_ok_and(|state| state.refused);
-    refused && inode.write().is_ok_and(|mut state| std::mem::take(&mut state.refused))
+fn hears_of_refusal(engine: &Engine, inode: &Inode, opened: u64) -> bool {
+    let refused = inode.read().is_ok_and(|state| state.refused.is_some());
+    let last = engine.writeback.refusals().last_opened();
+    refused && inode.write().is_ok_and(|mut state| Heard::by(&mut state.refused, opened, last))
 }
 
 /// EIO once for what a device refused, and once for the end of a volume that was given up

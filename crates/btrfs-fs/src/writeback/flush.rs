@@ -11,7 +11,7 @@ use super::store::{Unstored, WriteMode, store};
 use crate::error::IntoFs;
 use crate::extents::{drop_range, map_range, read_extents};
 use crate::ino::InodeId;
-use crate::inode::{Dirty, Inode, State, put_inode};
+use crate::inode::{Dirty, Heard, Inode, State, put_inode};
 use btrfs_disk::items::{Compression, FileExtent, inode_flags};
 use btrfs_disk::key::kind::EXTENT_DATA;
 use btrfs_txn::budget;
@@ -269,7 +269,7 @@ pub(super) fn flush_range(
         let stored = store(writeback, id, state, start, &slices, way_for(end - start, way));
         state.pending_from = None;
         if let Err(Unstored::Refused(error)) = &stored {
-            state.refused = true;
+            Heard::refused(&mut state.refused);
             writeback.refusals.keep(id, error);
         }
         debug_assert_eq!(size, state.item.size);

@@ -12,7 +12,7 @@ use super::store::{Unstored, WriteMode, through};
 use crate::error::{IntoFs, to_fs};
 use crate::extents::{drop_range, insert_regular, map_near};
 use crate::ino::InodeId;
-use crate::inode::{Dirty, State, change, put_inode};
+use crate::inode::{Dirty, Heard, State, change, put_inode};
 use btrfs_disk::compress::MAX_UNCOMPRESSED;
 use btrfs_disk::items::{Compression, FileExtentFields, FileExtentKind, inode_flags};
 use btrfs_space::Extent;
@@ -116,7 +116,7 @@ fn store_pieces(
     let len: u64 = pieces.iter().map(|p| p.len).sum();
     let extents = match land(writeback, id, pieces, way_for(len, way)) {
         Err(Unstored::Refused(error)) => {
-            state.refused = true;
+            Heard::refused(&mut state.refused);
             writeback.refusals.keep(id, &error);
             return Err(error);
         }

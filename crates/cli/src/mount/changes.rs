@@ -48,6 +48,8 @@ const FIXED: &[&str] = &[
     "threads",
     "poll",
     "writeback",
+    "open-errors",
+    "open_errors",
     "no_spread_large_reads",
     "no_keep_callers",
 ];

@@ -147,6 +147,8 @@ mod serving {
             fn clone_range(&self, cx: &Context, from: Ino, from_offset: u64, to: Ino, to_offset: u64, len: u64) -> Result<()>;
             fn seek(&self, ino: Ino, offset: u64, whence: SeekWhence) -> Result<u64>;
             fn fsync(&self, ino: Ino, datasync: bool) -> Result<()>;
+            fn opened(&self) -> u64;
+            fn fsync_opened(&self, ino: Ino, opened: u64, datasync: bool) -> Result<()>;
             fn sync(&self) -> Result<()>;
             fn readdir(&self, dir: Ino, offset: u64, emit: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()>;
             fn readdir_plus(&self, dir: Ino, offset: u64, emit: &mut dyn FnMut(&DirEntry<'_>, Option<&Entry>) -> bool) -> Result<()>;

@@ -86,6 +86,8 @@ const TRANSPORT: &[&str] = &[
     "async",
     "allow_other",
     "writeback",
+    "open-errors",
+    "open_errors",
     "fsname",
     "subtype",
     "max_read",

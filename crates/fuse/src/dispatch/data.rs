@@ -64,7 +64,8 @@ impl Dispatcher {
 
     pub(super) fn fsync(&self, request: &Request<'_>) -> Answer<()> {
         let arg: FsyncIn = request.arg()?;
-        Ok(self.fs.fsync(self.ino(request), arg.fsync_flags & FSYNC_FDATASYNC != 0)?)
+        let (ino, datasync) = (self.ino(request), arg.fsync_flags & FSYNC_FDATASYNC != 0);
+        Ok(self.fs.fsync_opened(ino, arg.fh, datasync)?)
     }
 
     pub(super) fn fallocate(&self, request: &Request<'_>) -> Answer<()> {

@@ -13,7 +13,7 @@
 //! | INIT | `init`; the session reads it before any loop runs, a second one is EIO |
 //! | DESTROY | closes the file system, once |
 //! | RELEASE RELEASEDIR | accepted; nothing is kept per open file |
-//! | OPEN OPENDIR CREATE FLUSH | ENOSYS: the kernel opens and closes without a message, and creates by MKNOD; OPEN and OPENDIR are served where access times are kept (`open`) |
+//! | OPEN OPENDIR CREATE FLUSH | ENOSYS: the kernel opens and closes without a message, and creates by MKNOD; OPEN and OPENDIR are served where access times are kept, OPEN also where openings are told apart (`open`) |
 //! | ACCESS | ENOSYS: `default_permissions`, the kernel checks |
 //! | BMAP | ENOSYS: file blocks have no fixed device address (so no swap files) |
 //! | POLL | ENOSYS: files are always ready |
@@ -122,6 +122,8 @@ pub(crate) struct Dispatcher {
     cache_negative: bool,
     /// Reads may change access times: each open is asked for, and may drop what is cached.
     keeps_atime: bool,
+    /// Each opening of a file is one of its own for an fsync.
+    open_errors: bool,
     writeback: bool,
     owners: Owners,
     callers: Arc<dyn Callers>,
@@ -159,6 +161,7 @@ impl Dispatcher {
             listings: listings::Listings::default(),
             cache_negative: config.cache_negative,
             keeps_atime,
+            open_errors: config.open_errors,
             writeback: config.writeback,
             owners: config.owners,
             callers: config.callers.clone(),
@@ -297,7 +300,8 @@ impl Dispatcher {
             Opcode::Forget | Opcode::BatchForget | Opcode::Interrupt | Opcode::NotifyReply => {
                 Ok(())
             }
-            Opcode::Open | Opcode::Opendir if self.keeps_atime => self.open(request, out),
+            Opcode::Open if self.sees_opens() => self.open(request, out),
+            Opcode::Opendir if self.keeps_atime => self.open(request, out),
             Opcode::Open
             | Opcode::Opendir
             | Opcode::Create

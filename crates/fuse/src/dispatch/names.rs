@@ -98,8 +98,7 @@ impl Dispatcher {
         let perm = (arg.mode & 0o7777) as u16;
         let entry = self.fs.tmpfile(&cx, parent, perm)?;
         self.put_entry(&entry, moment, out)?;
-        let open_flags = fopen::KEEP_CACHE | fopen::NOFLUSH;
-        out.put(&OpenOut { open_flags, ..Default::default() })
+        out.put(&self.opened(fopen::KEEP_CACHE))
     }
 
     pub(super) fn unlink(&self, request: &Request<'_>) -> Answer<()> {

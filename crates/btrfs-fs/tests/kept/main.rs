@@ -6,13 +6,14 @@
 //!
 //!     cargo test -p spinney-btrfs-fs --test kept -- all_sequences --ignored --nocapture
 //!
-//! takes all of one and two operations; `SPINNEY_KEPT_LEN=3` all of three (some hours), with
-//! `SPINNEY_KEPT_SAMPLE=20000` so many of them (`SPINNEY_SEED`), and
+//! takes all of one and two operations; `SPINNEY_KEPT_LEN=3` all of three (hours; `every.rs` says
+//! how to take them bit by bit), with `SPINNEY_KEPT_SAMPLE=20000` so many of them (`SPINNEY_SEED`), and
 //! `SPINNEY_KEPT='mkdir D; create D/f; fsync .'` one sequence. `SPINNEY_KEPT_SYNCED=1` puts a
 //! second fsync into the middle.
 
 #[path = "../common/mod.rs"]
 mod common;
+mod every;
 mod facts;
 mod kernel;
 #[path = "../crash/ops.rs"]
@@ -22,6 +23,7 @@ mod words;
 
 use facts::Facts;
 use kernel::{Kernel, Verdict};
+use ours::Left;
 use testkit::oracle::TempDir;
 
 /// Subvolumes of a volume, and so sequences in one transaction of the kernel's.
@@ -48,15 +50,15 @@ struct Tally {
 
 impl Tally {
     /// What we lost of what the kernel keeps.
-    fn judge(&mut self, case: &str, verdict: &Verdict) -> Vec<String> {
-        let left = ours::run(&words::parse(case));
+    fn judge(&mut self, case: &str, verdict: &Verdict, left: &Left) -> Vec<String> {
         let demanded: Facts = match verdict {
             Verdict::Broken => {
                 self.broken.push(case.to_owned());
                 return Vec::new();
             }
             Verdict::Commit => {
-                left.all.into_iter().filter(|fact| !fact.starts_with("content")).collect()
+                let all = left.all.iter().filter(|fact| !fact.starts_with("content"));
+                all.cloned().collect()
             }
             Verdict::Log(facts) => facts.clone(),
         };
@@ -70,16 +72,25 @@ impl Tally {
     }
 }
 
+/// What we keep of each, while the kernel is at work on the same.
+fn both(kernel: &Kernel, cases: &[String]) -> (Vec<Left>, Vec<Verdict>) {
+    let parsed: Vec<Vec<String>> = cases.iter().map(|case| words::parse(case)).collect();
+    std::thread::scope(|scope| {
+        let ours = scope.spawn(|| parsed.iter().map(|case| ours::run(case)).collect());
+        let verdicts = kernel.judge(&parsed);
+        (ours.join().expect("ours"), verdicts)
+    })
+}
+
 /// Where we lost something, it may have been that somebody on this machine called `sync` just
 /// then, or that the kernel committed for want of room: it must do so each time.
 fn compare(kernel: &Kernel, cases: &[String], tally: &mut Tally) {
     let mut todo = cases.to_vec();
     for last in [false, false, true] {
-        let parsed: Vec<Vec<String>> = todo.iter().map(|case| words::parse(case)).collect();
-        let verdicts = kernel.judge(&parsed);
+        let (left, verdicts) = both(kernel, &todo);
         let mut again = Vec::new();
-        for (case, verdict) in todo.iter().zip(&verdicts) {
-            let lost = tally.judge(case, verdict);
+        for ((case, verdict), left) in todo.iter().zip(&verdicts).zip(&left) {
+            let lost = tally.judge(case, verdict, left);
             if !lost.is_empty() && last {
                 let how = if *verdict == Verdict::Commit { "commit" } else { "log" };
                 tally.lost.push(format!("{case}: the kernel keeps by its {how} {lost:?}"));
@@ -201,7 +212,7 @@ fn all_sequences() {
     let cases = match std::env::var("SPINNEY_KEPT") {
         Ok(text) => vec![text],
         Err(_) if len == 0 => [1, 2].into_iter().flat_map(|l| words::all(l, "fsync")).collect(),
-        Err(_) if sample == 0 => words::all(len as usize, "fsync"),
+        Err(_) if sample == 0 => return finish(&every::run(len as usize, &kernel)),
         Err(_) => {
             let synced = common::number("SPINNEY_KEPT_SYNCED", 0) > 0;
             words::sample(len as usize, common::number("SPINNEY_SEED", 1), sample as usize, synced)

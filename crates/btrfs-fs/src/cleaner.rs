@@ -8,11 +8,14 @@
 //! What it does not know: names, and who deleted.
 
 use crate::commit::Committer;
+use crate::error::IntoFs;
 use crate::reserve::Reservations;
 use crate::reserve::cost;
 use crate::reserver::Reserver;
-use btrfs_disk::TreeId;
+use btrfs_disk::key::kind;
+use btrfs_disk::{Key, TreeId};
 use btrfs_space::Priority;
+use btrfs_tree::{Cursor, NodeStore, TreeRoot};
 use btrfs_txn::delta::{ActionCost, Dropping, TreeAction};
 use btrfs_txn::{Core, Urgency};
 use locks::{Condvar, Mutex, Rank};
@@ -24,6 +27,8 @@ use vfs::Result;
 /// Nodes that one step reads at most, and trees that it works on.
 const STEP_NODES: u64 = 512;
 const STEP_TREES: usize = 256;
+/// Nodes in a step at mount.
+const RELOCATION_NODES: u64 = 4096;
 /// After a step that failed for want of room.
 const REST: Duration = Duration::from_secs(5);
 
@@ -93,10 +98,34 @@ impl Cleaner {
                 at_work.push(Dropping::new(id));
             }
         }
+        self.drop_some(&at_work, STEP_NODES, urgency)?;
+        Ok(true)
+    }
+
+    /// Drops the trees that a relocation of the kernel's left when it was interrupted: nothing can move
+    /// beside them, so nobody is served before.
+    pub(crate) fn drop_relocations(&self) -> Result<()> {
+        let left = || match self.core.roots().get(TreeId::ROOT) {
+            Some(root) => relocation_left(&self.core.store, &root.root),
+            None => Ok(false),
+        };
+        if !left().fs()? {
+            return Ok(());
+        }
+        let all = [Dropping::new(TreeId::RELOC)];
+        while left().fs()? {
+            self.drop_some(&all, RELOCATION_NODES, Urgency::Awaited)?;
+        }
+        tracing::info!("freed what an interrupted relocation of the kernel's had left");
+        Ok(())
+    }
+
+    /// A step, and the commit that it is in.
+    fn drop_some(&self, trees: &[Dropping], nodes: u64, urgency: Urgency) -> Result<()> {
         self.core.health.changeable().map_err(crate::error::to_fs)?;
-        let mut budget = STEP_NODES;
+        let mut budget = nodes;
         loop {
-            let cost = cost::drop_nodes(&self.core.geometry, budget, at_work.len() as u64);
+            let cost = cost::drop_nodes(&self.core.geometry, budget, trees.len() as u64);
             let whole = cost::with(cost::Cost::default(), cost);
             let room = match self.reservations.hold(whole, Priority::Delete) {
                 Ok(room) => room,
@@ -106,12 +135,11 @@ impl Cleaner {
                 }
                 Err(_) => self.reserver.reserve_removal(whole)?,
             };
-            self.act(at_work.clone(), budget, cost);
+            self.act(trees.to_vec(), budget, cost);
             drop(room);
             break;
         }
-        self.committer.commit_written_back_at(urgency)?;
-        Ok(true)
+        self.committer.commit_written_back_at(urgency)
     }
 
     fn act(&self, trees: Vec<Dropping>, budget: u64, cost: ActionCost) {
@@ -170,6 +198,13 @@ impl Cleaner {
     fn is_stopped(&self) -> bool {
         self.signal.lock().stop
     }
+}
+
+/// Whether there are trees of a relocation that was interrupted.
+pub(crate) fn relocation_left(store: &NodeStore, root: &TreeRoot) -> btrfs_disk::Result<bool> {
+    let mut cursor = Cursor::new(store, root);
+    cursor.seek(&Key::new(TreeId::RELOC.0, kind::ROOT_ITEM, 0))?;
+    Ok(cursor.item().is_some_and(|(key, _)| key.objectid == TreeId::RELOC.0))
 }
 
 /// The thread. It holds the cleaner weakly, so that it never keeps a volume open.

@@ -1,7 +1,7 @@
 //! Opening a volume: superblock, feature gate and chunks (btrfs-volume), then roots,
 //! space, layers, and what a crash left unfinished.
 
-use crate::cleaner::Sweeper;
+use crate::cleaner::{Sweeper, relocation_left};
 use crate::commit::Background;
 use crate::convert;
 use crate::engine::Engine;
@@ -108,6 +108,7 @@ fn pending_log(volume: &Volume, options: &Options) -> Result<()> {
 }
 
 fn clean(engine: &Engine) -> Result<()> {
+    engine.cleaner.drop_relocations()?;
     match engine.orphans.clean_all() {
         Ok(0) => Ok(()),
         Ok(erased) => {
@@ -170,13 +171,18 @@ fn unmaintained(
         return Ok(Some(why));
     }
     if let Some(root) = roots.get(TreeId::ROOT) {
-        return balance(store, &root.root);
+        return balance(store, &root.root, incompat & incompat::SIMPLE_QUOTA != 0);
     }
     Ok(None)
 }
 
-/// A balance of which not all is known, and the trees that the kernel's leaves behind for itself.
-fn balance(store: &NodeStore, root: &TreeRoot) -> btrfs_disk::Result<Option<String>> {
+/// A balance of which not all is known, and the trees that the kernel's leaves behind for itself
+/// where quotas count who wrote an extent first: of those trees no reference says it.
+fn balance(
+    store: &NodeStore,
+    root: &TreeRoot,
+    simple_quotas: bool,
+) -> btrfs_disk::Result<Option<String>> {
     let key = Key::new(btrfs_disk::ids::BALANCE_OBJECTID, kind::TEMPORARY_ITEM, 0);
     if let Some(item) = btrfs_tree::get(store, root, &key)? {
         let item = BalanceItem::read(item.data()).map_err(|c| c.key(key))?;
@@ -184,11 +190,10 @@ fn balance(store: &NodeStore, root: &TreeRoot) -> btrfs_disk::Result<Option<Stri
             return Ok(Some(format!("an unfinished balance has {what}, which are not known")));
         }
     }
-    let mut cursor = Cursor::new(store, root);
-    cursor.seek(&Key::new(TreeId::RELOC.0, kind::ROOT_ITEM, 0))?;
-    let left = cursor.item().is_some_and(|(key, _)| key.objectid == TreeId::RELOC.0);
+    let left = simple_quotas && relocation_left(store, root)?;
     Ok(left.then(|| {
-        "the kernel was interrupted while it moved a block group; let it mount the volume once"
+        "the kernel was interrupted while it moved a block group, and quotas are simple; let it \
+         mount the volume once"
             .into()
     }))
 }

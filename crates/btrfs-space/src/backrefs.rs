@@ -131,6 +131,8 @@ impl<'a> Backrefs<'a> {
                 RefOwner::Data { root, ino, offset } => {
                     self.by_file(&mut found, extent, root, (ino, offset), *count)?;
                 }
+                // The root of a relocation's tree holds itself.
+                RefOwner::SharedTree { parent } if parent == extent => {}
                 RefOwner::SharedTree { parent } => {
                     let ExtentKind::Node { level } = kind else { continue };
                     found.push(self.of_node(parent, level + 1)?);

@@ -17,6 +17,11 @@
 //! the reference that its parent should hold: that one went before, with all below. What it costs is a look into the
 //! extent tree for each pointer of the nodes on the path.
 //!
+//! Trees of a relocation of the kernel's that was interrupted go the same way. Each is a tree of its
+//! own at every commit, whatever of it the subvolume had got by then; its root holds itself, its nodes hold
+//! their pointers by address, and no quota group knows it. Its drop position says how much the subvolume got
+//! until its count of references is 0; from then on it says what that of any dead tree does.
+//!
 //! What it does not know: who deletes the names and the orphan item.
 
 use super::Settle;
@@ -125,6 +130,32 @@ impl<R: NodeReader> Settle<'_, R> {
     }
 }
 
+impl<R: NodeReader> Settle<'_, R> {
+    /// Drops trees that a relocation of the kernel's left, one after the other, as `drop_tree_within` does.
+    pub fn drop_relocations(&mut self, state: &mut DropState, budget: &mut usize) -> Result<()> {
+        while *budget > 0 && self.has_relocation()? {
+            let item = self.root_item(TreeId::RELOC)?;
+            if item.refs != 0 {
+                item.refs = 0;
+                (item.drop_progress, item.drop_level) = (Key::MIN, 0);
+            }
+            if !self.drop_tree_within(TreeId::RELOC, state, budget)? {
+                break;
+            }
+            *state = DropState::default();
+        }
+        Ok(())
+    }
+
+    fn has_relocation(&mut self) -> Result<bool> {
+        let root = self.root(TreeId::ROOT)?;
+        let known = self.tree_state(TreeId::RELOC).is_some();
+        let reader = self.reader();
+        let mut items = TreeItems::new(&reader, &root);
+        Ok(known || self.find_tree(&mut items, TreeId::RELOC)?.is_some())
+    }
+}
+
 impl<R: NodeReader> Dropper<'_, '_, R> {
     fn refs(&mut self, logical: Logical) -> Result<(u64, bool)> {
         let mut items = TreeItems::new(self.settle.store, &self.settle.extent_root);
@@ -155,12 +186,15 @@ impl<R: NodeReader> Dropper<'_, '_, R> {
 
     fn root(&mut self, node: &Arc<Node>, resume: Option<Resume>) -> Result<Flow> {
         let (refs, full) = self.refs(node.logical())?;
-        let owner = RefOwner::Tree { root: self.id };
+        let owner = match self.id {
+            TreeId::RELOC => RefOwner::SharedTree { parent: node.logical() },
+            root => RefOwner::Tree { root },
+        };
         if refs > 1 {
             // A root is shared in the midst of a balance only: nothing to pause for.
             self.budget = usize::MAX;
             self.convert(node)?;
-            self.settle.touch_below(self.id, node)?;
+            self.touch_below(node)?;
             self.drop_ref(node.logical(), node.level(), owner);
             return Ok(Flow::Done);
         }
@@ -245,13 +279,20 @@ impl<R: NodeReader> Dropper<'_, '_, R> {
             self.state.converted = None;
         }
         // Others reach what is below still: who does is another thing now, and no reference says it.
-        if self.settle.keeps_quotas() {
+        if self.settle.keeps_quotas() && self.id.is_subvolume() {
             let node = self.read(&at, level)?;
-            let read = self.settle.touch_below(self.id, &node)?;
-            self.budget = self.budget.saturating_sub(read);
+            self.touch_below(&node)?;
         }
         self.drop_ref(at.logical, level, owner);
         Ok(Flow::Done)
+    }
+
+    fn touch_below(&mut self, node: &Node) -> Result<()> {
+        if self.id.is_subvolume() {
+            let read = self.settle.touch_below(self.id, node)?;
+            self.budget = self.budget.saturating_sub(read);
+        }
+        Ok(())
     }
 
     fn read(&self, at: &ChildPtr, level: u8) -> Result<Arc<Node>> {

@@ -124,7 +124,9 @@ fn drop_some(
     drops: &mut Drops,
 ) -> Result<()> {
     let mut state = tree.state.lock().clone();
-    if settle.drop_tree_within(tree.id, &mut state, budget)? {
+    if tree.id == TreeId::RELOC {
+        settle.drop_relocations(&mut state, budget)?;
+    } else if settle.drop_tree_within(tree.id, &mut state, budget)? {
         let orphan = Key::new(ORPHAN_OBJECTID, kind::ORPHAN_ITEM, tree.id.0);
         settle.apply_tree(TreeId::ROOT, [(orphan, Edit::Delete)])?;
     }

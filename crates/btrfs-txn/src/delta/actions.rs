@@ -153,7 +153,7 @@ pub struct OwnEntry {
 /// A tree that is being dropped, and what the steps before have found, to be quicker.
 #[derive(Clone)]
 pub struct Dropping {
-    /// Killed.
+    /// Killed; that of relocations stands for all trees that they left.
     pub id: TreeId,
     /// As of the last step that was committed.
     pub state: Arc<Mutex<DropState>>,

@@ -136,7 +136,7 @@ impl FileOptions {
     }
 
     fn make(&self, volume: &Volume, path: &[u8]) -> Result<Node> {
-        let (parent, name) = volume.find_parent(path).at(volume, path)?;
+        let (parent, name) = volume.find_parent_of_file(path).at(volume, path)?;
         let perm = (self.mode & 0o7777) as u16;
         let (fs, cx) = (volume.fs(), volume.context());
         let made = fs.mknod(cx, parent.ino(), &name, FileKind::File, perm, 0);

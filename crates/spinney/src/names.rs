@@ -52,7 +52,7 @@ impl Volume {
     /// Removes anything but a directory.
     pub fn remove_file(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = bytes(&path);
-        let (parent, name) = self.find_parent(path).at(self, path)?;
+        let (parent, name) = self.find_parent_of_file(path).at(self, path)?;
         self.fs().unlink(&Context::default(), parent.ino(), &name).at(self, path)
     }
 
@@ -89,6 +89,11 @@ impl Volume {
     fn rename_by(&self, from: &[u8], to: &[u8], mode: RenameMode) -> Result<()> {
         let (parent, name) = self.find_parent(from).at(self, from)?;
         let (new_parent, new_name) = self.find_parent(to).at(self, to)?;
+        if (from.ends_with(b"/") || to.ends_with(b"/"))
+            && !parent.child(&name).at(self, from)?.is_dir()
+        {
+            return Err(self.error(from, Errno::ENOTDIR.into()));
+        }
         let cx = self.context();
         let (old, new) = (parent.ino(), new_parent.ino());
         self.fs().rename(cx, old, &name, new, &new_name, mode).at(self, from)
@@ -99,7 +104,7 @@ impl Volume {
     pub fn hard_link(&self, original: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<()> {
         let (original, link) = (bytes(&original), bytes(&link));
         let node = self.find(original, false).at(self, original)?;
-        let (parent, name) = self.find_parent(link).at(self, link)?;
+        let (parent, name) = self.find_parent_of_file(link).at(self, link)?;
         let made = self.fs().link(self.context(), node.ino(), parent.ino(), &name);
         made.at(self, link).map(|entry| drop(self.hold(entry)))
     }
@@ -107,7 +112,7 @@ impl Volume {
     /// Makes the symbolic link `link` with the target `target`, whatever that is.
     pub fn symlink(&self, target: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<()> {
         let (target, link) = (bytes(&target), bytes(&link));
-        let (parent, name) = self.find_parent(link).at(self, link)?;
+        let (parent, name) = self.find_parent_of_file(link).at(self, link)?;
         let made = self.fs().symlink(self.context(), parent.ino(), &name, target);
         made.at(self, link).map(|entry| drop(self.hold(entry)))
     }

@@ -94,3 +94,20 @@ fn damaged_content_is_an_error_or_a_loss_and_never_content() {
     assert_eq!(fs::read(dir.join("rest/g")).unwrap(), b"sound");
     assert_eq!(fs::read(dir.join("rest/f")).unwrap()[..8192], [0x5a; 8192]);
 }
+
+/// As with the kernel: what is no directory gets no name with a `/` behind.
+#[test]
+fn a_slash_behind_stands_for_a_directory() {
+    let (_, volume) = fresh();
+    volume.write("f", b"x").unwrap();
+    volume.create_dir("d/").unwrap();
+    assert!(volume.write("new/", b"x").is_err());
+    assert!(volume.rename("f", "new/").is_err() && volume.rename("f/", "new").is_err());
+    assert!(volume.hard_link("f", "new/").is_err() && volume.symlink("f", "new/").is_err());
+    assert!(volume.remove_file("f/").is_err());
+    volume.rename("d/", "e/").unwrap();
+    let entries = volume.read_dir("").unwrap();
+    let names: Vec<_> = entries.iter().map(|entry| entry.file_name()).collect();
+    assert_eq!(names, ["e", "f"]);
+    volume.close().unwrap();
+}

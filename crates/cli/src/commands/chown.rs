@@ -69,6 +69,11 @@ fn run(mut args: Args) -> Result<Exit> {
     })
 }
 
+/// The last one stands for none (chown(2)).
+fn number(text: &str) -> Option<u32> {
+    text.parse().ok().filter(|id| *id != u32::MAX)
+}
+
 fn owner(text: &str) -> Result<Owner> {
     let (user, group) = match text.split_once(':') {
         Some((user, group)) => (user, Some(group)),
@@ -76,7 +81,7 @@ fn owner(text: &str) -> Result<Owner> {
     };
     let mut owner = Owner::default();
     let mut login = None;
-    if let Ok(uid) = user.parse() {
+    if let Some(uid) = number(user) {
         owner.uid = Some(uid);
     } else if !user.is_empty() {
         let found = sys::user_id_and_group(user);
@@ -90,9 +95,9 @@ fn owner(text: &str) -> Result<Owner> {
             let why = || Error::usage(format!("{text}: a number has no login group"));
             Some(login.ok_or_else(why)?)
         }
-        Some(group) => match group.parse() {
-            Ok(gid) => Some(gid),
-            Err(_) => Some(
+        Some(group) => match number(group) {
+            Some(gid) => Some(gid),
+            None => Some(
                 sys::group_id(group)
                     .ok_or_else(|| Error::usage(format!("no group {group} here")))?,
             ),
@@ -137,6 +142,8 @@ mod tests {
     fn owners_are_names_and_numbers() {
         let both = |uid, gid| Owner { uid, gid };
         assert_eq!(owner("5").unwrap(), both(Some(5), None));
+        assert_eq!(owner("4294967294").unwrap(), both(Some(u32::MAX - 1), None));
+        assert!(owner("4294967295").is_err() && owner("5:4294967295").is_err());
         assert_eq!(owner("5:6").unwrap(), both(Some(5), Some(6)));
         assert_eq!(owner(":6").unwrap(), both(None, Some(6)));
         assert_eq!(owner("root:root").unwrap(), both(Some(0), Some(0)));

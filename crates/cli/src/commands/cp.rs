@@ -315,13 +315,14 @@ impl Plan {
         into: bool,
     ) -> Result<()> {
         let meta = from.metadata().or_else(|_| from.symlink_metadata());
-        self.may_copy(source, meta.map_err(|e| Error::io(from, &e))?.is_dir())?;
+        let is_dir = meta.map_err(|e| Error::io(from, &e))?.is_dir();
+        self.may_copy(source, is_dir)?;
         let volume = volumes.of(to)?;
         if into && source.name().is_none() {
             let node = volume.find(&to.path, true).at(volume, &to.path)?;
             return Ok(transfer.import_into(from, &node, &to.path)?);
         }
-        let (parent, name, path) = slot(volume, source, to, into)?;
+        let (parent, name, path) = slot(volume, source, to, (into, is_dir))?;
         Ok(transfer.import(from, &parent, &name, &path)?)
     }
 
@@ -338,7 +339,7 @@ impl Plan {
             return Err(Error::about(to.show(), "is a directory, and standard input has no name")
                 .remedy("name the file: IMAGE:/DIRECTORY/NAME"));
         }
-        let (parent, name, path) = slot(volumes.of(to)?, source, to, false)?;
+        let (parent, name, path) = slot(volumes.of(to)?, source, to, (false, false))?;
         let input = Path::new("standard input");
         let file = std::io::stdin().as_fd().try_clone_to_owned();
         let mut file = File::from(file.map_err(|e| Error::io(input, &e))?);
@@ -396,7 +397,7 @@ impl Plan {
             let target = to_volume.find(&to.path, true).at(to_volume, &to.path)?;
             return Ok(copy.contents(node, from.path.clone(), target, to.path.clone())?);
         }
-        let (parent, name, path) = slot(to_volume, source, to, into)?;
+        let (parent, name, path) = slot(to_volume, source, to, (into, node.is_dir()))?;
         Ok(copy.entry(node, &from.path, &parent, &name, path)?)
     }
 }
@@ -406,7 +407,7 @@ fn slot(
     volume: &Volume,
     source: &Operand,
     to: &ImagePath,
-    into: bool,
+    (into, is_dir): (bool, bool),
 ) -> Result<(Node, Vec<u8>, Vec<u8>)> {
     match (into, source.name()) {
         (true, Some(name)) => {
@@ -415,7 +416,11 @@ fn slot(
             Ok((parent, name, path))
         }
         _ => {
-            let (parent, name) = volume.find_parent(&to.path).at(volume, &to.path)?;
+            let found = match is_dir {
+                true => volume.find_parent(&to.path),
+                false => volume.find_parent_of_file(&to.path),
+            };
+            let (parent, name) = found.at(volume, &to.path)?;
             Ok((parent, name, to.path.clone()))
         }
     }

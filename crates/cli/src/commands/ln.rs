@@ -93,6 +93,11 @@ fn hard(volumes: &Volumes, target: &ImagePath, link: &ImagePath, options: Option
     }
     let (parent, name, path) = place(volume, &target.path, link, options)?;
     if parent.child(&name).is_ok_and(|old| old.ino() == node.ino()) {
+        // With -f another name of the file is what was asked for.
+        let old = volume.find_parent(&target.path).at(volume, &target.path)?;
+        if options.force && (old.0.ino(), &old.1) != (parent.ino(), &name) {
+            return Ok(());
+        }
         return Err(Error::about(link.show(), "is the same file already"));
     }
     make(volume, &parent, &name, &path, options, &|cx, parent, name| {
@@ -115,7 +120,7 @@ fn place(
     {
         return Ok((node, name.to_vec(), join(path, name)));
     }
-    let (parent, name) = volume.find_parent(path).at(volume, path)?;
+    let (parent, name) = volume.find_parent_of_file(path).at(volume, path)?;
     Ok((parent, name, path.clone()))
 }
 

@@ -240,7 +240,9 @@ fn quotas(options: &mut MkfsOptions, kind: Quotas, on: bool) {
 fn parse_owner(word: &str) -> Result<(u32, u32)> {
     let wrong = || Error::usage(format!("{word:?} is no owner; write UID:GID in numbers"));
     let (uid, gid) = word.split_once(':').ok_or_else(wrong)?;
-    Ok((uid.parse().map_err(|_| wrong())?, gid.parse().map_err(|_| wrong())?))
+    // The last number stands for none.
+    let id = |text: &str| text.parse().ok().filter(|id| *id != u32::MAX).ok_or_else(wrong);
+    Ok((id(uid)?, id(gid)?))
 }
 
 fn parse_mode(word: &str) -> Result<u16> {

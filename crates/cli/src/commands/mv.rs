@@ -4,9 +4,9 @@ use super::Command;
 use crate::args::{self, Arg, Args};
 use crate::error::{Error, Exit, Result};
 use crate::image::ImagePath;
-use crate::inside::Scope;
 use crate::inside::path::{join, split};
 use crate::inside::volumes::At;
+use crate::inside::{Node, Scope};
 use crate::mount::options::{subvol_id, subvol_path};
 use crate::output::Out;
 use btrfs_fs::Subvol;
@@ -92,6 +92,33 @@ fn run(mut args: Args) -> Result<Exit> {
     })
 }
 
+fn mode(options: Options) -> RenameMode {
+    match options {
+        Options { exchange: true, .. } => RenameMode::Exchange,
+        Options { no_clobber: true, .. } => RenameMode::NoReplace,
+        _ => RenameMode::Replace,
+    }
+}
+
+type Slot<'s> = (&'s Node, &'s [u8], &'s [u8]);
+
+/// Whether both names, each in its directory and as a path, are of the same file; ENOTDIR where a
+/// path stands for a directory, and what moves is none.
+fn is_of_one_file(
+    volume: &Volume,
+    (parent, name, old): Slot<'_>,
+    (new_parent, new_name, new): Slot<'_>,
+) -> Result<bool> {
+    let node = parent.child(name).at(volume, old)?;
+    if let Some(not) = [old, new].into_iter().find(|path| path.ends_with(b"/"))
+        && !node.is_dir()
+    {
+        return Err(FsError::from(Errno::ENOTDIR)).at(volume, not);
+    }
+    let there = new_parent.child_if_any(new_name).at(volume, new)?;
+    Ok(there.is_some_and(|there| there.ino() == node.ino()))
+}
+
 /// The new path, if something was moved.
 fn one(
     volume: &Volume,
@@ -107,26 +134,29 @@ fn one(
     };
     let (parent, name) = volume.find_parent(old).at(volume, old)?;
     let (new_parent, new_name) = volume.find_parent(&new).at(volume, &new)?;
-    let mode = match options {
-        Options { exchange: true, .. } => RenameMode::Exchange,
-        Options { no_clobber: true, .. } => RenameMode::NoReplace,
-        _ => RenameMode::Replace,
-    };
+    let (from, to) = ((&parent, &name[..], &old[..]), (&new_parent, &new_name[..], &new[..]));
+    let mode = mode(options);
+    if is_of_one_file(volume, from, to)? && mode == RenameMode::Replace {
+        if parent.ino() == new_parent.ino() && name == new_name {
+            return Err(Error::about(source.show(), "is the same file"));
+        }
+        // rename(2) leaves both names of one file.
+        fs.unlink(&Context::default(), parent.ino(), &name).at(volume, old)?;
+        return Ok(Some(new));
+    }
     let cx = Context::default();
-    match fs.rename(&cx, parent.ino(), &name, new_parent.ino(), &new_name, mode) {
-        Ok(()) => Ok(Some(new)),
-        Err(FsError::Posix(Errno::EEXIST)) if options.no_clobber => Ok(None),
-        Err(FsError::Posix(Errno::EINVAL)) => {
+    let renamed = fs.rename(&cx, parent.ino(), &name, new_parent.ino(), &new_name, mode);
+    let Err(error) = renamed else { return Ok(Some(new)) };
+    match error {
+        FsError::Posix(Errno::EEXIST) if options.no_clobber => Ok(None),
+        FsError::Posix(Errno::EINVAL) => {
             Err(Error::about(source.show(), "cannot be moved to a place inside itself"))
         }
-        Err(FsError::Posix(Errno::EXDEV)) => {
+        FsError::Posix(Errno::EXDEV) => {
             Err(Error::about(source.show(), "the new place is in another subvolume")
                 .remedy("copy it with `spinney cp -r`, then remove it"))
         }
-        // The old name may be missing, or the new one be in the way.
-        Err(error) => match parent.child_if_any(&name) {
-            Ok(Some(_)) => Err(error).at(volume, &new),
-            _ => Err(error).at(volume, old),
-        },
+        // The old name is there: the new one is in the way.
+        error => Err(error).at(volume, &new),
     }
 }

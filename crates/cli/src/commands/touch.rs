@@ -140,7 +140,11 @@ fn touch(volume: &Volume, path: &[u8], times: Times, options: &Options) -> Resul
 
 /// An empty file of the caller's.
 pub fn create(volume: &Volume, path: &[u8]) -> Result<Node> {
-    let (parent, name) = volume.find_parent(path).at(volume, path)?;
+    let (parent, name) = volume.find_parent_of_file(path).at(volume, path)?;
+    if parent.child(&name).is_ok_and(|link| link.is_symlink()) {
+        let shown = format!("{}:{}", volume.name().display(), String::from_utf8_lossy(path));
+        return Err(Error::about(shown, "is a symbolic link that leads nowhere"));
+    }
     let (cx, kind) = (inside::context(), FileKind::File);
     let made = volume.fs().mknod(&cx, parent.ino(), &name, kind, 0o666, 0).at(volume, path)?;
     Ok(volume.hold(made))

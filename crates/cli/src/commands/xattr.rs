@@ -5,14 +5,14 @@ use crate::args::{self, Arg, Args};
 use crate::error::{Error, Exit, Result};
 use crate::image::ImagePath;
 use crate::inside::volumes::At;
-use crate::inside::{self, Scope};
+use crate::inside::{self, Node, Scope};
 use crate::mount::options::{subvol_id, subvol_path};
 use crate::output::{Json, Out, hex};
 use btrfs_fs::Subvol;
 use spinney::Volume;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use vfs::{Errno, FsError, XattrMode};
+use vfs::{Errno, FileKind, FsError, XattrMode};
 
 pub const COMMAND: Command = Command {
     name: "xattr",
@@ -86,6 +86,18 @@ fn run(mut args: Args) -> Result<Exit> {
     })
 }
 
+/// The kernel neither sets nor reads others.
+fn may_have(node: &Node, name: &[u8], operand: &ImagePath) -> Result<()> {
+    match node.attr.kind {
+        FileKind::File | FileKind::Dir => Ok(()),
+        _ if !name.starts_with(b"user.") => Ok(()),
+        _ => {
+            let what = "only files and directories have attributes of the class user.";
+            Err(Error::about(operand.show(), what).remedy("trusted. is possible, for root"))
+        }
+    }
+}
+
 fn work(
     volume: &Volume,
     operand: &ImagePath,
@@ -118,6 +130,7 @@ fn work(
         }
         b"set" => {
             let value = value(words.get(1).cloned().unwrap_or_default())?;
+            may_have(&node, name, operand)?;
             fs.setxattr(&cx, ino, name, &value, XattrMode::Set).map_err(about)
         }
         b"rm" | b"remove" => fs.removexattr(&cx, ino, name).map_err(about),

@@ -9,8 +9,9 @@ mod in_use;
 
 use crate::error::{Cause, Error, Result};
 use blockdev::{BlockDevice, FileDevice, Sticky};
-use std::fs::{File, TryLockError};
+use std::fs::{File, Metadata, TryLockError};
 use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -60,6 +61,9 @@ impl Medium {
             return Err(Error::new(path.display(), Cause::InUse(Some(holder))));
         }
         let read_only = matches!(access, Access::Read | Access::Peek);
+        if !read_only && is_block_device(path) && takes_no_writes(&meta) {
+            return Err(Error::refused(path.display(), "the device is read-only"));
+        }
         let device = patiently(|| FileDevice::open(path, read_only, access == Access::Mount));
         let device = device.map_err(|e| opening(path, e))?;
         Ok(Medium { device: Arc::new(Sticky::new(device)), path: path.to_owned(), _lock: lock })
@@ -105,6 +109,13 @@ impl Medium {
 pub fn is_block_device(path: &Path) -> bool {
     use std::os::unix::fs::FileTypeExt;
     path.metadata().is_ok_and(|meta| meta.file_type().is_block_device())
+}
+
+/// Of a block device that is read-only to all: it can be opened to be written, and refuses each write.
+fn takes_no_writes(meta: &Metadata) -> bool {
+    let device = meta.rdev();
+    let flag = format!("/sys/dev/block/{}:{}/ro", libc::major(device), libc::minor(device));
+    std::fs::read(flag).is_ok_and(|text| text.starts_with(b"1"))
 }
 
 fn lock_shared(path: &Path) -> Result<File> {

@@ -47,6 +47,11 @@ impl Volume {
         path::find_parent(self.fs(), path)
     }
 
+    /// The same for what is no directory: ENOTDIR where `path` ends with `/`.
+    pub fn find_parent_of_file(&self, path: &[u8]) -> vfs::Result<(Node, Vec<u8>)> {
+        path::find_parent_of_file(self.fs(), path)
+    }
+
     /// Takes over the reference that came with `entry`.
     pub fn hold(&self, entry: Entry) -> Node {
         Node::held(self.fs(), entry)

@@ -31,6 +31,13 @@ pub fn find_parent(fs: &Arc<dyn FileSystem>, path: &[u8]) -> Result<(Node, Vec<u
     Ok((parent, name.to_vec()))
 }
 
+/// The same for what is no directory: a path with a `/` at its end stands for one, so this is
+/// ENOTDIR.
+pub fn find_parent_of_file(fs: &Arc<dyn FileSystem>, path: &[u8]) -> Result<(Node, Vec<u8>)> {
+    let found = find_parent(fs, path)?;
+    if path.ends_with(b"/") { Err(Errno::ENOTDIR.into()) } else { Ok(found) }
+}
+
 /// The path before the last name, and the name; `None` for `/`, `.` and `..`.
 pub fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
     let end = path.iter().rposition(|b| *b != b'/')? + 1;

@@ -1,0 +1,119 @@
+//! What GNU tools refuse of paths with a `/` behind, of two names of one file, and of links that
+//! lead nowhere, is refused in images, too; and devices that take no writes are told by name.
+
+mod common;
+
+use common::{Image, assert_clean, failing, fine, sh, spinney, text};
+use testkit::require;
+
+#[test]
+fn a_slash_behind_stands_for_a_directory() {
+    require!(btrfs_progs);
+    let image = Image::new("slashes");
+    let at = |name: &str| image.at(name);
+    fine(&["mkdir", &at("/d")]);
+    for name in ["/f", "/g"] {
+        fine(&["touch", &at(name)]);
+    }
+    fine(&["ln", "-s", "d", &at("/l")]);
+    let host = image.dir.join("host").display().to_string();
+    std::fs::write(&host, "x").unwrap();
+    for words in [
+        vec!["mv", "/f", "/new/"],
+        vec!["mv", "/f/", "/new"],
+        vec!["mv", "/l/", "/new"],
+        vec!["mv", "/f", "/g/"],
+        vec!["cp", "/f", "/new/"],
+        vec!["cp", "/f", "/g/"],
+        vec!["cp", "HOST", "/new/"],
+        vec!["cp", "HOST", "/g/"],
+        vec!["ln", "/f", "/new/"],
+        vec!["touch", "/new/"],
+        vec!["truncate", "-s1", "/new/"],
+        vec!["rm", "/f/"],
+    ] {
+        let word = |word: &&str| match word.strip_prefix('/') {
+            Some(_) => at(word),
+            None => word.replace("HOST", &host),
+        };
+        let all: Vec<String> = words.iter().map(word).collect();
+        let all: Vec<&str> = all.iter().map(String::as_str).collect();
+        let (code, told) = failing(&all);
+        assert!(code == 1 && told.contains("not a directory"), "{words:?}: {told}");
+    }
+    assert_eq!(failing(&["ln", "-s", "x", &at("/new/")]).0, 1);
+    // Directories are meant.
+    fine(&["mv", &at("/d/"), &at("/e/")]);
+    fine(&["mkdir", &at("/h/")]);
+    fine(&["cp", "-r", &at("/e"), &at("/copy/")]);
+    fine(&["mv", &at("/f"), &at("/h/")]);
+    assert_eq!(fine(&["ls", &at("/")]), "copy\ne\ng\nh\nl\n");
+    assert_eq!(fine(&["ls", &at("/h")]), "f\n");
+    assert_clean(&image.path);
+}
+
+#[test]
+fn two_names_of_one_file() {
+    require!(btrfs_progs);
+    let image = Image::new("one-file");
+    let at = |name: &str| image.at(name);
+    fine(&["touch", &at("/f"), &at("/other")]);
+    fine(&["ln", &at("/f"), &at("/g")]);
+    let (code, told) = failing(&["mv", &at("/f"), &at("/f")]);
+    assert!(code == 1 && told.contains("is the same file"), "{told}");
+    assert_eq!(failing(&["ln", &at("/f"), &at("/g")]).0, 1);
+    assert_eq!(failing(&["ln", "-f", &at("/f"), &at("/f")]).0, 1);
+    fine(&["ln", "-f", &at("/f"), &at("/g")]);
+    fine(&["mv", "-n", &at("/f"), &at("/g")]);
+    assert_eq!(fine(&["ls", &at("/")]), "f\ng\nother\n");
+    // As mv(1): one is left, although rename(2) would leave both.
+    fine(&["mv", &at("/f"), &at("/g")]);
+    assert_eq!(fine(&["ls", &at("/")]), "g\nother\n");
+    // Nothing is made where a link leads nowhere, and it is said what it is.
+    fine(&["ln", "-s", "nowhere", &at("/l")]);
+    let (code, told) = failing(&["touch", &at("/l")]);
+    assert!(code == 1 && told.contains("a symbolic link that leads nowhere"), "{told}");
+    fine(&["touch", "-h", "-d", "@7", &at("/l")]);
+    // The kernel would not read it.
+    let (code, told) = failing(&["xattr", "set", "-h", &at("/l"), "user.x", "1"]);
+    assert!(code == 1 && told.contains("only files and directories"), "{told}");
+    fine(&["xattr", "set", "-h", &at("/l"), "trusted.x", "1"]);
+    fine(&["xattr", "set", &at("/g"), "user.x", "1"]);
+    assert_clean(&image.path);
+}
+
+/// Such a device can be opened to be written; the first write failed, deep in a commit.
+#[test]
+fn devices_that_take_no_writes() {
+    require!(btrfs_progs);
+    require!(root);
+    let image = Image::new("read-only-device");
+    fine(&["touch", &image.at("/f")]);
+    let device = text(&sh(&format!("losetup -r -f --show {}", image.word())).stdout);
+    let device = device.trim();
+    if device.is_empty() {
+        testkit::skip!("no loop device here");
+    }
+    let before = std::fs::read(&image.path).unwrap();
+    let point = image.dir.join("mnt");
+    std::fs::create_dir(&point).unwrap();
+    let (there, point) = (format!("{device}:/d"), point.display().to_string());
+    let told = [
+        vec!["mkdir", &there],
+        vec!["subvolume", "create", &there],
+        vec!["scrub", "start", device],
+        vec!["mkfs", "-f", device],
+        vec!["mount", device, &point],
+    ]
+    .map(|words| (spinney(&words), words.join(" ")));
+    let listed = fine(&["ls", &format!("{device}:/")]);
+    let looked = spinney(&["scrub", "start", "-r", device]);
+    assert!(sh(&format!("losetup -d {device}")).status.success());
+    for (output, words) in told {
+        let told = text(&output.stderr);
+        let wanted = format!("spinney: {device}: the device is read-only");
+        assert!(output.status.code() == Some(1) && told.contains(&wanted), "{words}: {told}");
+    }
+    assert!(listed == "f\n" && looked.status.success());
+    assert!(std::fs::read(&image.path).unwrap() == before, "the image changed");
+}

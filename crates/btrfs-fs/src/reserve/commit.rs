@@ -174,6 +174,12 @@ impl Reservations {
         need + kept > rest + self.core.space.unreserved(Kind::Metadata)
     }
 
+    /// Whether content in memory holds more of metadata than others could still have.
+    pub(crate) fn content_holds_most(&self) -> bool {
+        let held = bound(&self.trees(), &self.unwritten());
+        held > self.core.space.unreserved(Kind::Metadata)
+    }
+
     /// What the epoch after a commit needs already.
     fn next_need(&self) -> u64 {
         self.need(Priority::Normal)

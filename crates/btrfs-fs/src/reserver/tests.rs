@@ -130,6 +130,31 @@ fn content_that_outgrows_its_room_lands_with_the_commit_before() {
     fs.destroy().expect("close");
 }
 
+/// Content of inodes without names stays in memory, but not where what is held for it is the room that
+/// somebody looks for.
+#[test]
+fn content_without_a_name_holds_up_nobody() {
+    let (fs, inos) = many_files();
+    for number in (WRITTEN..FILES as usize).step_by(WRITTEN / 4) {
+        write(&fs, inos[number]);
+        unlink(&fs, number as u64).expect("unlink");
+    }
+    fs.sync().expect("sync");
+    assert!(fs.engine.core.memory.dirty() > 0, "it stays in memory");
+    let rest = all_ordinary(&fs);
+    let mut number = FILES;
+    // Where it stays, one of these finds no room.
+    while fs.engine.core.memory.dirty() > 0 {
+        fs.forget(create(&fs, number), 1);
+        number += 1;
+    }
+    fs.sync().expect("what was created is kept");
+    assert_kept(&fs);
+    drop(rest);
+    inos.iter().for_each(|ino| fs.forget(*ino, 1));
+    fs.destroy().expect("close");
+}
+
 /// What only a commit would make room for is refused while commits are held, or the one that comes would
 /// not have what is kept for it.
 #[test]

@@ -35,8 +35,8 @@ const WRITE_THROUGH_FROM: u64 = 64 << 10;
 
 impl Writeback {
     /// Writes back everything that was dirty when called, also what others are at work on.
-    /// Inodes without names keep their content in memory while there is room: most of them
-    /// vanish before it would land. No inode is locked by the caller.
+    /// Inodes without names keep their content in memory while there is room, there and of
+    /// metadata, which is held for it: most of them vanish before it would land. No inode is locked by the caller.
     ///
     /// What does not land stays in memory, to be read and tried again; an error means that
     /// nothing may be written any more.
@@ -51,7 +51,8 @@ impl Writeback {
     }
 
     fn flush_queue(&self, queue: Vec<Ref<Inode>>, urgency: Urgency) -> Result<Flushed> {
-        let pressed = self.core.memory.dirty() > self.core.memory.most_dirty() / 2;
+        let pressed = self.core.memory.dirty() > self.core.memory.most_dirty() / 2
+            || self.reservations.content_holds_most();
         let mut throttle = Throttle::new(&self.core, urgency);
         let (mut landed, mut fatal, mut full) = (Flushed::All, None, None);
         let mut ahead = Ahead::new(self, queue);

@@ -7,10 +7,10 @@
 # With --demo only what scripts/demo.sh needs.
 set -euo pipefail
 
-# gcc links; the rest are judges (btrfs-progs, compsize, rsync, attr, acl, xfs_io), workloads (fio, dbench,
+# gcc links; the rest are judges (btrfs-progs, compsize, fsverity, rsync, attr, acl, xfs_io), workloads (fio, dbench,
 # sqlite3), shells that complete (zsh, fish) and the helper of ordinary users' mounts (fuse3). mold is
 # for those who link often.
-PACKAGES=(gcc libc6-dev git btrfs-progs btrfs-compsize fuse3 attr acl rsync xfsprogs sqlite3 fio dbench
+PACKAGES=(gcc libc6-dev git btrfs-progs btrfs-compsize fsverity fuse3 attr acl rsync xfsprogs sqlite3 fio dbench
     mold zsh fish stress-ng)
 DEMO=(gcc libc6-dev ca-certificates btrfs-progs fuse3 attr)
 suites=yes

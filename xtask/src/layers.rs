@@ -19,6 +19,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("inode-index", &["locks"]),
     // Knows no format: what is being deleted or truncated.
     ("orphans", &[]),
+    // Knows no file system: descriptors, trees of hashes.
+    ("fs-verity", &[]),
     ("btrfs-disk", &[]),
     // A format of its own, beside that of volumes.
     ("btrfs-send", &[]),
@@ -39,6 +41,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "btrfs-txn",
             "inode-index",
             "orphans",
+            "fs-verity",
             "locks",
         ],
     ),
@@ -46,7 +49,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("btrfs-sender", &["vfs", "btrfs-disk", "btrfs-send", "btrfs-tree"]),
     // What plays streams, into what others change for it.
     ("btrfs-receiver", &["vfs", "btrfs-disk", "btrfs-send"]),
-    ("btrfs-check", &["blockdev", "btrfs-disk", "btrfs-volume", "btrfs-tree"]),
+    ("btrfs-check", &["blockdev", "btrfs-disk", "btrfs-volume", "btrfs-tree", "fs-verity"]),
     ("btrfs-image", &["blockdev", "btrfs-disk", "btrfs-volume", "btrfs-tree", "vfs"]),
     ("fuse", &["vfs"]),
     // The face for programs: whatever it has, nobody needs FUSE for it.

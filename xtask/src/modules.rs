@@ -94,6 +94,7 @@ const FS: Table = &[
     ("inode", &["sync", "error", "ino", "options"]),
     ("unsettled", &["subvol"]),
     ("extents", &["error", "ino", "file_path", "inode"]),
+    ("verity", &["error", "ino", "file_path", "extents"]),
     ("reserve", &["error", "subvol", "inode"]),
     (
         "writeback",
@@ -121,7 +122,7 @@ const FS: Table = &[
     ),
     ("reserver", &["error", "stats", "refusals", "reserve", "writeback", "commit"]),
     ("fsync", &["error", "stats", "join", "log", "commit"]),
-    ("orphan", &["error", "ino", "inode", "extents", "reserve", "reserver"]),
+    ("orphan", &["error", "ino", "inode", "extents", "verity", "reserve", "reserver"]),
     ("cleaner", &["error", "reserve", "commit", "reserver"]),
     ("balance", &["error", "extents", "stats", "cleaner", "commit", "reserve", "reserver"]),
     ("scrub", &["error", "extents"]),
@@ -147,6 +148,7 @@ const FS: Table = &[
             "scrub",
             "tickets",
             "unsettled",
+            "verity",
         ],
     ),
     ("recover", &["error", "log", "engine"]),
@@ -166,6 +168,7 @@ const FS: Table = &[
             "subvol",
             "inode",
             "extents",
+            "verity",
             "reserve",
             "writeback",
             "log",
@@ -176,6 +179,7 @@ const FS: Table = &[
     (
         "fs",
         &[
+            "subvol",
             "unsettled",
             "options",
             "ino",

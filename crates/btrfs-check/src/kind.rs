@@ -288,6 +288,8 @@ kinds! {
     // Inodes.
     "inode-missing" Error REPAIR InodeMissing { ino: u64 } => "inode {ino} has no inode item";
     "inode-bad" Error REPAIR InodeBad { ino: u64, why: String } => "inode {ino}: {why}";
+    "verity-bad" Error RESTORE_FILE VerityBad { ino: u64, why: String }
+        => "inode {ino} cannot be read, since fs-verity cannot verify it: {why}";
     "link-count" Error REPAIR LinkCount { ino: u64, stored: u64, counted: u64 }
         => "inode {ino} says {stored} links, it has {counted} names";
     "orphan-item-missing" Error REPAIR OrphanItemMissing { ino: u64 }

@@ -11,7 +11,8 @@ use crate::fs::BtrfsFs;
 use crate::ino::InodeId;
 use crate::subvol::SubvolId;
 use btrfs_disk::items::{
-    ExtentDataRef, ExtentItem, FileExtent, FileExtentFields, InlineRef, RootItem,
+    ExtentDataRef, ExtentItem, FileExtent, FileExtentFields, InlineRef, InodeItem, RootItem,
+    inode_flags,
 };
 use btrfs_disk::key::kind;
 use btrfs_disk::{Corrupt, Expect, FixedSize, Key, Logical, TreeId};
@@ -68,7 +69,16 @@ impl Committed<'_> {
         offset: u64,
         buf: &mut [u8],
     ) -> Result<()> {
-        extents::read_extents(&self.engine.core, InodeId::new(tree, ino), flags, offset, buf)
+        let id = InodeId::new(tree, ino);
+        if flags & inode_flags::RO_VERITY == 0 {
+            return extents::read_extents(&self.engine.core, id, flags, offset, buf);
+        }
+        let key = Key::new(ino, kind::INODE_ITEM, 0);
+        let item = self.engine.core.view().get(tree, &key).fs()?.ok_or(Errno::ENOENT)?;
+        let size = InodeItem::read(&item).fs()?.size;
+        let read = self.engine.verity.read((id, flags, size), offset, buf)?;
+        buf[read..].fill(0);
+        Ok(())
     }
 
     /// Fills `buf` with bytes of an extent from `skip` on, as they are stored; whole sectors. `flags`

@@ -24,6 +24,7 @@ use crate::stats::Stats;
 use crate::subvol::Subvols;
 use crate::tickets::Tickets;
 use crate::unsettled::Unsettled;
+use crate::verity::Verity;
 use crate::writeback::{Flushed, Writeback};
 use btrfs_disk::TreeId;
 use btrfs_txn::Core;
@@ -60,6 +61,7 @@ pub(crate) struct Engine {
     pub closed: AtomicBool,
     pub(crate) unsettled: Arc<Unsettled>,
     pub(crate) tickets: Tickets,
+    pub(crate) verity: Verity,
 }
 
 impl Engine {
@@ -69,7 +71,7 @@ impl Engine {
         let stats = Arc::new(Stats::default());
         let subvols = Arc::new(Subvols::load(&core.roots()));
         let inodes = Arc::new(Inodes::new(core.clone()));
-        let pieces = Arc::default();
+        let (pieces, label) = (Arc::default(), Arc::<PendingLabel>::default());
         let reservations =
             Arc::new(Reservations::new(core.clone(), subvols.clone(), Arc::clone(&pieces)));
         let writeback = Arc::new(Writeback::new(
@@ -83,7 +85,6 @@ impl Engine {
         ));
         let log =
             Arc::new(TreeLog::new(core.clone(), inodes.clone(), writeback.clone(), stats.clone()));
-        let label = Arc::new(PendingLabel::default());
         let device_stats = Arc::new(DeviceStats::new(&core, &reservations));
         let committer = Arc::new(Committer::new(
             core.clone(),
@@ -115,6 +116,7 @@ impl Engine {
         let balancer = Balancer::new(&core, &reservations, &reserver, &committer, &cleaner, &stats);
         Engine {
             scrubber: Scrubber::new(&core),
+            verity: Verity::new(core.clone()),
             fsync: Fsync::new(core.clone(), log.clone(), committer.clone(), stats.clone()),
             core,
             options,

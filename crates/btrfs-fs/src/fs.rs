@@ -204,6 +204,24 @@ impl BtrfsFs {
         crate::ops::encoded::write_encoded(self.open()?, ino, offset, encoded)
     }
 
+    /// The file's content stays as it is from now on, and each read of it is verified (fs-verity). The
+    /// tree for that is made here, which takes as long as reading the file. EEXIST: it is verified
+    /// already. EBUSY: somebody is at it. EPERM: it may only grow. EFBIG, EINVAL: not by these blocks.
+    /// EACCES: the `caller` may not write it; without one nobody is asked.
+    pub fn enable_verity(
+        &self,
+        caller: Option<&crate::Caller>,
+        ino: Ino,
+        wish: &crate::VerityWish,
+    ) -> Result<()> {
+        crate::ops::verity::enable(self.open()?, caller, ino, wish)
+    }
+
+    /// What it is verified by. ENODATA: it is not.
+    pub fn measure_verity(&self, ino: Ino) -> Result<fs_verity::Descriptor> {
+        crate::ops::verity::measure(self.open()?, ino)
+    }
+
     /// A subvolume is about to be made that will change by what no caller sees ([`FileSystem::lasts`]).
     pub fn receive_begins(&self) -> Beginning {
         Beginning::of(&self.engine.unsettled)
@@ -303,6 +321,15 @@ impl FileSystem for BtrfsFs {
 
     fn keeps_atime(&self) -> bool {
         self.open().is_ok_and(|engine| engine.options.atime != crate::Atime::Never)
+    }
+
+    fn refuses_writers(&self) -> bool {
+        let flags = self.engine.core.volume.superblock().fields.compat_ro_flags;
+        flags & btrfs_disk::ids::compat_ro::VERITY != 0
+    }
+
+    fn may_write(&self, ino: Ino) -> Result<()> {
+        crate::ops::verity::may_write(self.open()?, ino)
     }
 
     fn access_due(&self, ino: Ino) -> bool {

@@ -49,6 +49,7 @@ mod sync;
 mod tickets;
 mod unsettled;
 mod usage;
+mod verity;
 mod writeback;
 mod xattrs;
 
@@ -68,6 +69,7 @@ pub use ino::use_up_windows;
 #[cfg(feature = "fault-injection")]
 pub use inode::inode_layout;
 pub use ops::defragment::Defragment;
+pub use ops::verity::Wish as VerityWish;
 pub use options::{Atime, Compress, Method, Options, Subvol, SystemClock, SystemContention};
 pub use qgroup::{LimitChange, NoQgroupId, Qgroup, QgroupId, QuotaStatus};
 pub use scrub::{ScrubState, ScrubStatus};

@@ -13,7 +13,9 @@ use crate::inode::{Inode, Inodes, Orphan, State, delete_orphan_item, put_inode};
 use crate::reserve::cost::{self, SMALL_STEP};
 use crate::reserve::{Reservation, Reservations};
 use crate::reserver::Reserver;
+use crate::verity::drop_some;
 use btrfs_disk::ids::ORPHAN_OBJECTID;
+use btrfs_disk::items::{InodeItem, inode_flags};
 use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Key, TreeId};
 use btrfs_txn::{Core, Op};
@@ -201,16 +203,17 @@ impl Orphans {
         Ok(found)
     }
 
-    /// Erases the inode if it has no name; an ORPHAN_ITEM of a named inode (an interrupted
-    /// truncation of older kernels) or of nothing is just removed.
+    /// Erases the inode if it has no name. An ORPHAN_ITEM of a named inode (an interrupted
+    /// truncation of older kernels, or a verity tree that was not completed, which goes) or of nothing
+    /// is just removed.
     fn clean_one(&self, id: InodeId) -> Result<bool> {
         let key = Key::new(id.objectid, kind::INODE_ITEM, 0);
         let item = self.core.view().get(id.tree, &key).fs()?;
-        let unnamed = match &item {
-            Some(bytes) => btrfs_disk::items::InodeItem::read(bytes).fs()?.nlink == 0,
-            None => false,
-        };
-        if !unnamed {
+        let item = item.map(|bytes| InodeItem::read(&bytes)).transpose().fs()?;
+        if item.is_none_or(|item| item.nlink > 0) {
+            if item.is_some_and(|item| item.flags & inode_flags::RO_VERITY == 0) {
+                self.drop_verity(id)?;
+            }
             let _room = self.reserver.reserve_removal(cost::remove_orphan_item())?;
             delete_orphan_item(&self.core.begin(), id);
             return Ok(false);
@@ -227,6 +230,17 @@ impl Orphans {
         };
         self.inodes.table().evict(inode);
         Ok(erased)
+    }
+}
+
+impl Orphans {
+    fn drop_verity(&self, id: InodeId) -> Result<()> {
+        loop {
+            let (_room, most) = self.reserver.reserve_removal_of_items(STEP as u64)?;
+            if drop_some(&self.core.begin(), id, most as usize)? {
+                return Ok(());
+            }
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use crate::sender::{Options, Out};
 use crate::source::{File, Source};
 use crate::tree::{Piece, PieceKind, Tree};
 use btrfs_disk::TreeId;
-use btrfs_disk::items::{Compression, InodeItem};
+use btrfs_disk::items::{Compression, InodeItem, inode_flags};
 use btrfs_send::{Command, CompressedPiece, MAX_DATA, Protocol};
 
 /// Read in one go: whole commands of either protocol.
@@ -171,7 +171,10 @@ impl<'s> Content<'s> {
         (start, end): (u64, u64),
         out: &mut Out<'_>,
     ) -> Result<()> {
+        // As it is stored it cannot be verified.
+        let verified = target.file.flags & inode_flags::RO_VERITY != 0;
         if self.options.compressed
+            && !verified
             && start == piece.start
             && end == piece.end
             && self.write_compressed(target, piece, out)?

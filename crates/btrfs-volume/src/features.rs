@@ -20,9 +20,11 @@ pub const INCOMPAT_SUPPORTED: u64 = incompat::MIXED_BACKREF
     | incompat::METADATA_UUID
     | incompat::SIMPLE_QUOTA;
 
-/// Structures behind these bits are maintained on writes; verity is not among them.
-pub const COMPAT_RO_SUPPORTED: u64 =
-    compat_ro::FREE_SPACE_TREE | compat_ro::FREE_SPACE_TREE_VALID | compat_ro::BLOCK_GROUP_TREE;
+/// Structures behind these bits are maintained on writes.
+pub const COMPAT_RO_SUPPORTED: u64 = compat_ro::FREE_SPACE_TREE
+    | compat_ro::FREE_SPACE_TREE_VALID
+    | compat_ro::VERITY
+    | compat_ro::BLOCK_GROUP_TREE;
 
 const FLAG_ERROR: u64 = 1 << 2;
 /// Superblock flags of volumes that are half way between two states, or no volumes.

@@ -40,6 +40,7 @@ pub struct Volume {
     pub(crate) commit: Mutex<Option<Stale>>,
     /// Incompat bits that every superblock has from now on.
     pub(crate) announced: AtomicU64,
+    pub(crate) announced_ro: AtomicU64,
     /// Writers share it, a repair holds it alone: it never puts old bytes over new ones.
     pub(crate) repair: RwLock<()>,
     pub(crate) counters: Counters,
@@ -76,6 +77,7 @@ impl Volume {
             chunks: RwLock::new(Rank::ChunkMap, map),
             commit: Mutex::new(Rank::SuperblockCommit, stale),
             announced: AtomicU64::new(0),
+            announced_ro: AtomicU64::new(0),
             repair: RwLock::new(Rank::Repair, ()),
             counters: Counters::default(),
             read_only: options.read_only || reason.is_some(),

@@ -123,13 +123,23 @@ impl Volume {
         }
     }
 
+    /// As `announce`, of the compat_ro `bits`.
+    pub fn announce_ro(&self, bits: u64) {
+        self.announced_ro.fetch_or(bits, Ordering::SeqCst);
+    }
+
+    fn say_announced(&self, sb: &mut Superblock) {
+        sb.fields.incompat_flags |= self.announced.load(Ordering::SeqCst);
+        sb.fields.compat_ro_flags |= self.announced_ro.load(Ordering::SeqCst);
+    }
+
     /// Makes `sb` the volume's superblock; durable when this returns. The caller has
     /// flushed what it points to.
     pub fn commit_superblock(&self, mut sb: Superblock) -> Result<()> {
         self.check_writable()?;
         let mut stale = self.commit.lock();
         self.mend(&mut stale)?;
-        sb.fields.incompat_flags |= self.announced.load(Ordering::SeqCst);
+        self.say_announced(&mut sb);
         self.write_copies(&sb, |_| true)?;
         *self.superblock.write() = Arc::new(sb);
         Ok(())
@@ -153,7 +163,7 @@ impl Volume {
         self.mend(&mut stale)?;
         let mut sb = self.superblock();
         (sb.fields.log_root, sb.fields.log_root_level) = (root, level);
-        sb.fields.incompat_flags |= self.announced.load(Ordering::SeqCst);
+        self.say_announced(&mut sb);
         self.write_copies(&sb, |_| true)
     }
 

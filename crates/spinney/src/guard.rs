@@ -156,6 +156,14 @@ impl FileSystem for Guard {
         self.there()?.getattr(ino)
     }
 
+    fn refuses_writers(&self) -> bool {
+        self.there().is_ok_and(|fs| fs.refuses_writers())
+    }
+
+    fn may_write(&self, ino: Ino) -> Result<()> {
+        self.there()?.may_write(ino)
+    }
+
     fn keeps_atime(&self) -> bool {
         self.btrfs.keeps_atime()
     }

@@ -9,6 +9,8 @@ pub const IMMUTABLE: u64 = 0x10;
 pub const APPEND: u64 = 0x20;
 /// `STATX_ATTR_NODUMP`: backups leave it out.
 pub const NODUMP: u64 = 0x40;
+/// `STATX_ATTR_VERITY`: content is verified as it is read, and stays as it is.
+pub const VERITY: u64 = 0x10_0000;
 
 /// All of them: what is not set of these is known not to be.
-pub const ALL: u64 = COMPRESSED | IMMUTABLE | APPEND | NODUMP;
+pub const ALL: u64 = COMPRESSED | IMMUTABLE | APPEND | NODUMP | VERITY;

@@ -16,9 +16,9 @@ pub type Result<T> = std::result::Result<T, FsError>;
 mod codes {
     pub(super) use libc::{
         E2BIG, EACCES, EAGAIN, EBADF, EBUSY, EDQUOT, EEXIST, EFAULT, EFBIG, EINPROGRESS, EINTR,
-        EINVAL, EIO, EISDIR, ELOOP, EMLINK, ENAMETOOLONG, ENODEV, ENOENT, ENOMEM, ENOSPC, ENOSYS,
-        ENOTCONN, ENOTDIR, ENOTEMPTY, ENOTTY, ENXIO, EOPNOTSUPP, EOVERFLOW, EPERM, ERANGE, EROFS,
-        ESPIPE, ESRCH, ESTALE, ETXTBSY, EXDEV,
+        EINVAL, EIO, EISDIR, ELOOP, EMLINK, EMSGSIZE, ENAMETOOLONG, ENODEV, ENOENT, ENOMEM, ENOSPC,
+        ENOSYS, ENOTCONN, ENOTDIR, ENOTEMPTY, ENOTTY, ENXIO, EOPNOTSUPP, EOVERFLOW, EPERM, ERANGE,
+        EROFS, ESPIPE, ESRCH, ESTALE, ETXTBSY, EXDEV,
     };
     #[cfg(not(target_os = "linux"))]
     pub(super) use libc::{EBADMSG as EUCLEAN, ENOATTR as ENODATA};
@@ -76,6 +76,7 @@ errnos! {
     ESPIPE "illegal seek",
     EROFS "read-only file system",
     EMLINK "too many links",
+    EMSGSIZE "message too long",
     ERANGE "result too large",
     ENAMETOOLONG "name too long",
     ENOSYS "not implemented",

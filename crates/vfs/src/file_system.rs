@@ -151,6 +151,15 @@ pub trait FileSystem: Send + Sync {
     fn keeps_atime(&self) -> bool {
         false
     }
+    /// True if some files cannot be written whoever may: who serves programs asks by
+    /// `may_write` when one is opened. As it is at the beginning.
+    fn refuses_writers(&self) -> bool {
+        false
+    }
+    /// EPERM: nobody opens it to write.
+    fn may_write(&self, _ino: Ino) -> Result<()> {
+        Ok(())
+    }
     /// True if a read now would change the access time.
     fn access_due(&self, _ino: Ino) -> bool {
         false

@@ -2,6 +2,7 @@
 
 use super::extents::{FileState, Rules};
 use super::links::Links;
+use super::verity::VerityState;
 use crate::FindingKind;
 use btrfs_disk::ids::FIRST_FREE_OBJECTID;
 use btrfs_disk::items::{DirItem, InodeExtRef, InodeItem, InodeRef, dir_type, inode_flags, mode};
@@ -29,6 +30,7 @@ pub(super) struct Inode {
     dir_size: u64,
     has_entries: bool,
     pub file: FileState,
+    pub(super) verity: VerityState,
 }
 
 pub(super) fn malformed(c: Corrupt) -> FindingKind {
@@ -37,8 +39,8 @@ pub(super) fn malformed(c: Corrupt) -> FindingKind {
 
 impl Inode {
     pub(super) fn new(ino: u64) -> Inode {
-        let file = FileState::default();
-        Inode { ino, item: None, names: 0, dir_size: 0, has_entries: false, file }
+        let (file, verity) = Default::default();
+        Inode { ino, item: None, names: 0, dir_size: 0, has_entries: false, file, verity }
     }
 
     pub(super) fn kind(&self) -> Option<u8> {
@@ -158,6 +160,9 @@ impl Inode {
         } else if self.file.any {
             let why = "file content in something else than a file".into();
             out.push(FindingKind::ItemOfWrongType { ino, why });
+        }
+        if let Some(why) = self.verity.judge(&item) {
+            out.push(FindingKind::VerityBad { ino, why });
         }
         out
     }

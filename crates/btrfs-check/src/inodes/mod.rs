@@ -6,6 +6,7 @@
 mod extents;
 mod inode;
 mod links;
+mod verity;
 
 use crate::csums::Csums;
 use crate::source::Context;
@@ -95,7 +96,11 @@ impl<'s> Inodes<'s> {
             kind::DIR_ITEM => inode.dir_item(data, &mut self.links),
             kind::DIR_INDEX => inode.dir_index(key, data, &mut self.links),
             kind::EXTENT_DATA => inode.file_extent(cx, self.tree, key, data, self.shared),
-            kind::XATTR_ITEM | kind::VERITY_DESC_ITEM | kind::VERITY_MERKLE_ITEM => Ok(()),
+            kind::VERITY_DESC_ITEM | kind::VERITY_MERKLE_ITEM => {
+                inode.verity.item(key, data);
+                Ok(())
+            }
+            kind::XATTR_ITEM => Ok(()),
             _ => Err(FindingKind::ItemUnknown),
         }
     }

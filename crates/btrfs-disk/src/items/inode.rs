@@ -54,6 +54,18 @@ le_struct! {
     }
 }
 
+le_struct! {
+    /// VERITY_DESC_ITEM at offset 0: of the descriptor, whose bytes are in the items from offset 1 on.
+    pub struct VerityItem[25] {
+        /// Bytes of the descriptor, its signature included.
+        size: u64,
+        /// Nobody's yet: zeros.
+        reserved: [u8; 16],
+        /// How the descriptor is encrypted: not at all.
+        encryption: u8,
+    }
+}
+
 pub mod mode {
     //! What `InodeItem::mode` says of the kind of a file: the numbers of Linux's `st_mode`.
     /// The bits that say the kind.

@@ -20,7 +20,7 @@ pub use file_extent::{
     Compression, FILE_EXTENT_INLINE_HEADER, FileExtent, FileExtentFields, FileExtentKind,
 };
 pub use free_space::{FREE_SPACE_USING_BITMAPS, FreeSpaceInfo};
-pub use inode::{InodeExtRef, InodeItem, InodeRef, Timespec, inode_flags, mode};
+pub use inode::{InodeExtRef, InodeItem, InodeRef, Timespec, VerityItem, inode_flags, mode};
 pub use qgroup::{
     QGROUP_LEVEL_SHIFT, QgroupInfo, QgroupLimit, QgroupStatus, qgroup_limit, qgroup_status,
     simple_quotas_since,

@@ -10,6 +10,7 @@ mod questions;
 mod quotas;
 mod scrub;
 mod search;
+pub mod verity;
 pub mod volume_wire;
 pub mod wire;
 
@@ -74,6 +75,7 @@ fn others(
     committed::control(fs, asker, command, input)
         .or_else(|| scrub::control(fs, asker, command, input))
         .or_else(|| defragment::control(fs, asker, ino, command, input))
+        .or_else(|| verity::control(fs, asker, ino, command, input))
         .or_else(|| quotas::control(fs, asker, ino, command, input))
         .unwrap_or_else(|| questions::answer(fs, asker, ino, command, input))
 }

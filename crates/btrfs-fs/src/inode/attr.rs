@@ -4,7 +4,7 @@ use super::State;
 use btrfs_disk::Error;
 use btrfs_disk::items::{InodeItem, Timespec, inode_flags};
 use std::sync::atomic::{AtomicU64, Ordering};
-use vfs::attributes::{APPEND, COMPRESSED, IMMUTABLE, NODUMP};
+use vfs::attributes::{APPEND, COMPRESSED, IMMUTABLE, NODUMP, VERITY};
 use vfs::{Attr, FileKind, Ino, Timestamp};
 
 pub(crate) fn time_of(t: Timespec) -> Timestamp {
@@ -44,7 +44,8 @@ pub(crate) fn attr_of(ino: Ino, state: &State, sector: u32, pending: u64) -> Res
         attributes: flag(inode_flags::COMPRESS, COMPRESSED)
             | flag(inode_flags::IMMUTABLE, IMMUTABLE)
             | flag(inode_flags::APPEND, APPEND)
-            | flag(inode_flags::NODUMP, NODUMP),
+            | flag(inode_flags::NODUMP, NODUMP)
+            | flag(inode_flags::RO_VERITY, VERITY),
     })
 }
 

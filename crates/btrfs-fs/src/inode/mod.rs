@@ -16,7 +16,9 @@ pub(crate) use attr::{ReportedBlocks, attr_of, from_linux_dev, kind_of, stamp, t
 pub(crate) use dirty::{Dirty, Pieces};
 pub(crate) use heard::Heard;
 pub(crate) use locked::Locked;
-pub(crate) use orphans::{OrphanTable, delete_item as delete_orphan_item};
+pub(crate) use orphans::{
+    OrphanTable, delete_item as delete_orphan_item, put_item as put_orphan_item,
+};
 pub(crate) use queue::DirtyQueue;
 pub(crate) use state::{Inode, LOCK_WAITS, Orphan, State};
 pub(crate) use table::InodeTable;

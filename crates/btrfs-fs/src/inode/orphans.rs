@@ -43,6 +43,11 @@ pub(crate) fn delete_item(op: &Op<'_>, id: InodeId) {
     op.delete(orphans_of(id.tree), ORPHAN_ITEM, id.objectid);
 }
 
+/// What is being made of the inode is to be cleaned up after a crash.
+pub(crate) fn put_item(op: &Op<'_>, id: InodeId) {
+    op.put(orphans_of(id.tree), ORPHAN_ITEM, id.objectid, Box::new([]));
+}
+
 impl OrphanTable {
     pub(super) fn new() -> OrphanTable {
         OrphanTable(Orphans::new().ok())
@@ -57,7 +62,7 @@ impl OrphanTable {
                 Orphan::Slot(slot)
             }
             None => {
-                op.put(orphans_of(id.tree), ORPHAN_ITEM, id.objectid, Box::new([]));
+                put_item(op, id);
                 Orphan::Item
             }
         };

@@ -10,7 +10,7 @@
 use super::{Dirty, Heard, ReportedBlocks};
 use crate::ino::InodeId;
 use crate::options::Method;
-use btrfs_disk::items::InodeItem;
+use btrfs_disk::items::{InodeItem, inode_flags};
 use locks::{Rank, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use orphans::Slot;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -58,6 +58,8 @@ pub(crate) struct State {
     pub item_dirty: bool,
     /// The device refused content of this file, and there may be who has not heard of it.
     pub(crate) refused: Option<Box<Heard>>,
+    /// It becomes a file with fs-verity: its content stays as it is.
+    pub(crate) making_verity: bool,
     /// Made without a name (`O_TMPFILE`): `link` may give it its first one.
     pub linkable: bool,
     /// The block count that callers may remember.
@@ -137,10 +139,19 @@ impl State {
         if self.loaded && !self.erased { Ok(()) } else { Err(Errno::ESTALE.into()) }
     }
 
+    /// EPERM: content stays as it is for good; ETXTBSY: for now.
+    pub(crate) fn content_changes(&self) -> Result<()> {
+        if self.item.flags & (inode_flags::IMMUTABLE | inode_flags::RO_VERITY) != 0 {
+            return Err(Errno::EPERM.into());
+        }
+        if self.making_verity { Err(Errno::ETXTBSY.into()) } else { Ok(()) }
+    }
+
     fn is_as_stored(&self) -> bool {
         let has_name = self.item.nlink > 0 && !self.orphan.is_one() && !self.linkable;
         let has_landed = self.dirty.is_none() && self.pending_from.is_none() && !self.item_dirty;
-        self.usable().is_ok() && has_name && has_landed && self.refused.is_none() && !self.no_inline
+        let settled = self.refused.is_none() && !self.no_inline && !self.making_verity;
+        self.usable().is_ok() && has_name && has_landed && settled
     }
 
     pub(crate) fn is_dir(&self) -> bool {

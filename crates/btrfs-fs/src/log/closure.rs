@@ -125,6 +125,10 @@ impl Closure<'_> {
 
     fn here(&mut self, id: InodeId, is_dir: bool) -> Step {
         let frozen = &self.work.objects[&id];
+        let verity = (kind::VERITY_DESC_ITEM, 0)..=(kind::VERITY_MERKLE_ITEM, u64::MAX);
+        if frozen.slots.range(verity).next().is_some() {
+            return Ok(Err(Fallback::Verity));
+        }
         let (born, renamed) = (frozen.born, frozen.has_refs());
         if renamed {
             if !born && !self.names_fit(id)? {

@@ -105,6 +105,8 @@ pub(crate) enum Fallback {
     LongNames,
     /// No room for the log's nodes.
     NoSpace,
+    /// A file became one with fs-verity: neither we nor the kernel log its tree.
+    Verity,
     /// An earlier write of this log was given up.
     Stale,
 }
@@ -119,6 +121,7 @@ impl Fallback {
             Fallback::TooMany => "too many inodes",
             Fallback::LongNames => "long names",
             Fallback::NoSpace => "no space",
+            Fallback::Verity => "fs-verity",
             Fallback::Stale => "log given up",
         }
     }

@@ -81,9 +81,10 @@ pub(crate) fn copy_range(
 
 fn check_target(state: &State) -> Result<()> {
     check_file(state)?;
-    if state.item.flags & (inode_flags::IMMUTABLE | inode_flags::APPEND) != 0 {
+    if state.item.flags & inode_flags::APPEND != 0 {
         return Err(Errno::EPERM.into());
     }
+    state.content_changes()?;
     Ok(())
 }
 

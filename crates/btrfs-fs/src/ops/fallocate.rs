@@ -109,13 +109,11 @@ fn locked(
     let _still = engine.core.addresses.hold_still();
     let mut state = inode.write()?;
     check_file(&state)?;
-    let fixed = match mode {
-        FallocateMode::Allocate | FallocateMode::KeepSize => inode_flags::IMMUTABLE,
-        _ => inode_flags::IMMUTABLE | inode_flags::APPEND,
-    };
-    if state.item.flags & fixed != 0 {
+    let only_adds = matches!(mode, FallocateMode::Allocate | FallocateMode::KeepSize);
+    if !only_adds && state.item.flags & inode_flags::APPEND != 0 {
         return Err(Errno::EPERM.into());
     }
+    state.content_changes()?;
     budget.dirty.spend(load_inline(&engine.writeback, inode.id, &mut state)?);
     let result = match mode {
         FallocateMode::Allocate => {

@@ -22,6 +22,8 @@ const TABLE: &[(u32, u64)] = &[
     (0x0080_0000, disk::NODATACOW),
 ];
 
+/// Told, and set by nobody: who sets others may leave it as it is.
+const FS_VERITY: u32 = 0x10_0000;
 const FS_COMPR: u32 = 0x4;
 const FS_NOCOMP: u32 = 0x400;
 const FS_NOCOW: u32 = 0x80_0000;
@@ -39,7 +41,8 @@ pub(crate) fn get(engine: &Engine, ino: Ino) -> Result<u32> {
 }
 
 fn bits_of(flags: u64) -> u32 {
-    TABLE.iter().filter(|(_, bit)| flags & bit != 0).map(|(fs, _)| fs).sum()
+    let verity = if flags & disk::RO_VERITY != 0 { FS_VERITY } else { 0 };
+    verity + TABLE.iter().filter(|(_, bit)| flags & bit != 0).map(|(fs, _)| fs).sum::<u32>()
 }
 
 /// What becomes of the property that says how something is compressed.
@@ -55,7 +58,7 @@ pub(crate) fn set(engine: &Engine, ino: Ino, flags: u32, compression: Compressio
     let _reservation = engine.reserver.reserve(cost::set_flags())?;
     let mut state = inode.write()?;
     let old = bits_of(state.item.flags);
-    let wanted = of_kind(flags, state.item.mode);
+    let wanted = of_kind(flags & !(old & FS_VERITY), state.item.mode);
     check(old, wanted)?;
     let mut new = state.item.flags;
     for (fs, bit) in TABLE {

@@ -31,7 +31,13 @@ pub(crate) fn read(engine: &Engine, ino: Ino, offset: u64, buf: &mut [u8]) -> Re
     let inode = engine.inodes.get(ino)?;
     let state = inode.read()?;
     check_file(&state)?;
-    let read = extents::read(&engine.core, inode.id, &state, offset, buf)?;
+    let read = match state.item.flags & inode_flags::RO_VERITY {
+        0 => extents::read(&engine.core, inode.id, &state, offset, buf)?,
+        _ => {
+            let file = (inode.id, state.item.flags, state.item.size);
+            engine.verity.read(file, offset, buf)?
+        }
+    };
     engine.stats.data_read_bytes.add(read as u64);
     Ok(read)
 }
@@ -120,9 +126,10 @@ pub(super) fn prepare(
     budget: &mut DirtyReservation<'_>,
 ) -> Result<()> {
     let rewrites = state.item.flags & inode_flags::APPEND != 0 && offset != state.item.size;
-    if rewrites || state.item.flags & inode_flags::IMMUTABLE != 0 {
+    if rewrites {
         return Err(Errno::EPERM.into());
     }
+    state.content_changes()?;
     budget.spend(load_inline(&engine.writeback, inode.id, state)?);
     if offset > state.item.size {
         budget.spend(zero_tail(engine, inode.id, state)?);

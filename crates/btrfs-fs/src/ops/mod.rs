@@ -25,4 +25,5 @@ pub(crate) mod subvolume;
 pub(crate) mod sync;
 pub(crate) mod trim;
 pub(crate) mod truncate;
+pub(crate) mod verity;
 pub(crate) mod xattr;

@@ -104,9 +104,10 @@ fn set_size_locked(
     let _held = (engine.writeback.queue().add_at_end(inode), engine.core.addresses.hold_still());
     let mut state = inode.write()?;
     check_file(&state)?;
-    if state.item.flags & (inode_flags::IMMUTABLE | inode_flags::APPEND) != 0 {
+    if state.item.flags & inode_flags::APPEND != 0 {
         return Err(Errno::EPERM.into());
     }
+    state.content_changes()?;
     if set.kill_priv {
         kill_priv(&mut state, set.kill_sgid);
     }

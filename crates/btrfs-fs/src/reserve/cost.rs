@@ -238,6 +238,17 @@ pub(crate) fn remove_orphan_item() -> Cost {
     cost(1, REWRITTEN, 0)
 }
 
+/// Blocks of a verity tree, of `bytes` together, in `runs` of keys. Items are of 1 KiB at least.
+pub(crate) fn verity_blocks(runs: u64, bytes: u64) -> Cost {
+    cost(runs * RUN, bytes + bytes / 1024 * 25, 0)
+}
+
+/// A verity descriptor of `len` bytes: its items are a run, and with the first the inode and its orphan
+/// item, which goes or comes.
+pub(crate) fn verity_descriptor(len: u64) -> Cost {
+    cost(RUN + 3, INODE + len + (len / 2048 + 4) * 25 + 25, 0)
+}
+
 /// Up to `items` items of one inode go, which lie in a run: with it its inode item, its orphan
 /// item, and an attribute that goes.
 pub(crate) fn removal_of_items(items: u64) -> Cost {

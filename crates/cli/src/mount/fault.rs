@@ -125,6 +125,8 @@ mod serving {
             fn lookup(&self, cx: &Context, parent: Ino, name: &[u8]) -> Result<Entry>;
             fn forget(&self, ino: Ino, count: u64);
             fn getattr(&self, ino: Ino) -> Result<Attr>;
+            fn refuses_writers(&self) -> bool;
+            fn may_write(&self, ino: Ino) -> Result<()>;
             fn keeps_atime(&self) -> bool;
             fn access_due(&self, ino: Ino) -> bool;
             fn accessed(&self, ino: Ino);

@@ -124,6 +124,8 @@ pub(crate) struct Dispatcher {
     keeps_atime: bool,
     /// Each opening of a file is one of its own for an fsync.
     open_errors: bool,
+    /// Some files refuse those who would write: each open is asked for.
+    refuses_writers: bool,
     writeback: bool,
     owners: Owners,
     callers: Arc<dyn Callers>,
@@ -148,7 +150,7 @@ impl Dispatcher {
         let nodes = notifier.nodes();
         let cpus = crate::sys::possible_cpus();
         let queues = cpus.iter().max().map_or(0, |last| last + 1);
-        let keeps_atime = fs.keeps_atime();
+        let (keeps_atime, refuses_writers) = (fs.keeps_atime(), fs.refuses_writers());
         Dispatcher {
             fs,
             nodes,
@@ -162,6 +164,7 @@ impl Dispatcher {
             cache_negative: config.cache_negative,
             keeps_atime,
             open_errors: config.open_errors,
+            refuses_writers,
             writeback: config.writeback,
             owners: config.owners,
             callers: config.callers.clone(),

@@ -4,7 +4,7 @@
 //! is the handle that the kernel sends with them, and with those of all descriptors that were made
 //! from it. It would be worth no message to most: six microseconds against one, and three times as
 //! long to read a short file that is cached. So opens are messages only where access times are kept,
-//! or somebody asked for it.
+//! some files refuse writers, or somebody asked for it.
 //!
 //! The kernel leaves access times to the server, and a read of what it has cached is no message.
 //! So an open for reading, of a file whose time a read would change, has the kernel drop what it
@@ -30,6 +30,10 @@ impl Dispatcher {
         let due = || self.writeback || self.fs.access_due(self.ino(request));
         let keep = !(self.keeps_atime && reads && due());
         let of_dir = request.header.opcode == Opcode::Opendir.number();
+        let writes = flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0;
+        if writes && !of_dir {
+            self.fs.may_write(self.ino(request))?;
+        }
         let open_flags = match (keep, of_dir) {
             (false, _) => 0,
             (true, false) => fopen::KEEP_CACHE,
@@ -43,7 +47,7 @@ impl Dispatcher {
 
     /// Whether the kernel tells of opens.
     pub(super) fn sees_opens(&self) -> bool {
-        self.keeps_atime || self.open_errors
+        self.keeps_atime || self.open_errors || self.refuses_writers
     }
 
     /// A file was opened.

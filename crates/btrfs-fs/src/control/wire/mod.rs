@@ -20,6 +20,8 @@ const READ: u32 = 2;
 const BTRFS: u32 = 0x94;
 /// No driver of the kernel's table has it; it reaches our mounts alone.
 const OURS: u32 = 0xdc;
+/// Of files of all file systems.
+const FILES: u32 = 0x66;
 
 /// Makes a subvolume: `VolArgs`.
 pub const SUBVOL_CREATE: u32 = command(WRITE, BTRFS, 14, 4096);
@@ -35,6 +37,10 @@ pub const SYNC: u32 = command(0, BTRFS, 8, 0);
 pub const DEFRAG: u32 = command(WRITE, BTRFS, 2, 4096);
 /// The same of a range, with conditions: `Defragment`.
 pub const DEFRAG_RANGE: u32 = command(WRITE, BTRFS, 16, 48);
+/// Makes a file one with fs-verity: the record of the kernel's documentation, salt and signature behind.
+pub const ENABLE_VERITY: u32 = command(WRITE, FILES, 133, 128);
+/// What it is measured by.
+pub const MEASURE_VERITY: u32 = command(READ | WRITE, FILES, 134, 4);
 /// Where mounts begin: a number.
 pub const DEFAULT_SUBVOL: u32 = command(WRITE, BTRFS, 19, 8);
 /// Whether a subvolume is read-only: `FLAG_READ_ONLY`.

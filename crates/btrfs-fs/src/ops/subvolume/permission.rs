@@ -16,19 +16,34 @@ pub(crate) fn may_change_names(
     dir: &State,
 ) -> Result<()> {
     const WRITE_AND_SEARCH: u16 = 0o3;
+    granted(engine, caller, id, dir, WRITE_AND_SEARCH)
+}
+
+/// EACCES unless the caller may write the file.
+pub(crate) fn may_write(engine: &Engine, caller: &Caller, id: InodeId, file: &State) -> Result<()> {
+    granted(engine, caller, id, file, 0o2)
+}
+
+fn granted(
+    engine: &Engine,
+    caller: &Caller,
+    id: InodeId,
+    inode: &State,
+    wanted: u16,
+) -> Result<()> {
     if caller.privileged {
         return Ok(());
     }
     let access = xattrs::get(&engine.core.view(), id, acl::ACCESS)?;
     let access = access.map(|bytes| Acl::parse(&bytes)).transpose()?;
     let groups = |gid: u32| gid == caller.gid || caller.groups.contains(&gid);
-    let owner = (dir.item.uid, dir.item.gid);
-    let mode = (dir.item.mode & 0o777) as u16;
+    let owner = (inode.item.uid, inode.item.gid);
+    let mode = (inode.item.mode & 0o777) as u16;
     let granted = match access {
-        Some(acl) => acl.granted(owner, caller.uid, groups, WRITE_AND_SEARCH),
-        None if caller.uid == owner.0 => mode >> 6 & WRITE_AND_SEARCH == WRITE_AND_SEARCH,
-        None if groups(owner.1) => mode >> 3 & WRITE_AND_SEARCH == WRITE_AND_SEARCH,
-        None => mode & WRITE_AND_SEARCH == WRITE_AND_SEARCH,
+        Some(acl) => acl.granted(owner, caller.uid, groups, wanted),
+        None if caller.uid == owner.0 => mode >> 6 & wanted == wanted,
+        None if groups(owner.1) => mode >> 3 & wanted == wanted,
+        None => mode & wanted == wanted,
     };
     if granted { Ok(()) } else { Err(Errno::EACCES.into()) }
 }

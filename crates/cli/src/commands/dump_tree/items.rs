@@ -4,7 +4,8 @@ use crate::commands::offline::{chunk_flags, tree_name, uuid};
 use btrfs_disk::items::{
     BlockGroupItem, Chunk, DevExtent, DevItem, DirItem, ExtentDataRef, ExtentItem,
     FREE_SPACE_USING_BITMAPS, FileExtent, FileExtentKind, FreeSpaceInfo, InlineRef, InodeExtRef,
-    InodeItem, InodeRef, RootItem, RootRef, SharedDataRef, Timespec, dir_type, extent_flags,
+    InodeItem, InodeRef, RootItem, RootRef, SharedDataRef, Timespec, VerityItem, dir_type,
+    extent_flags,
 };
 use btrfs_disk::key::{Key, kind};
 use btrfs_disk::{Corrupt, FixedSize, TreeId};
@@ -59,6 +60,9 @@ fn layout(key: Key, data: &[u8]) -> Lines {
         kind::FREE_SPACE_BITMAP => {
             let free: u32 = data.iter().map(|byte| byte.count_ones()).sum();
             vec![format!("{free} sectors free")]
+        }
+        kind::VERITY_DESC_ITEM if key.offset == 0 => {
+            vec![format!("descriptor of {} bytes", VerityItem::read(data)?.size)]
         }
         kind::DEV_ITEM => device(data)?,
         kind::DEV_EXTENT => {

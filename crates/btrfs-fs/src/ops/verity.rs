@@ -1,0 +1,232 @@
+//! A file becomes one with fs-verity.
+//!
+//! Its content stays as it is from the beginning on: who would change it meanwhile hears ETXTBSY. The
+//! tree comes in steps, each an operation of its own, with an orphan item for the inode in front: where
+//! a crash comes in between, the next mount takes the tree away (`orphan.rs`). The last step is one
+//! operation: descriptor, flag, and the end of the orphan item. What of the content was in memory is in
+//! extents by then, so no commit has the flag without it.
+//!
+//! What it does not know: who may, and who has the file open.
+
+use super::io::check_file;
+use super::subvolume;
+use crate::engine::Engine;
+use crate::extents;
+use crate::inode::{Inode, Orphan, State, change, delete_orphan_item, put_inode, put_orphan_item};
+use crate::reserve::cost;
+use crate::subvol::Caller;
+use crate::verity::{drop_some, put_bytes, put_descriptor};
+use btrfs_disk::ids::compat_ro;
+use btrfs_disk::items::inode_flags::{APPEND, RO_VERITY};
+use btrfs_disk::key::kind::VERITY_MERKLE_ITEM;
+use btrfs_txn::Op;
+use fs_verity::{Builder, Descriptor, Hash, MAX_SIGNATURE, Merkle, Params};
+use inode_index::Ref;
+use std::convert::Infallible;
+use vfs::{Damage, Errno, Ino, Result};
+
+/// Content that is read at a time.
+const CHUNK: usize = 1 << 20;
+/// Bytes of the tree that one operation puts, at most, but for what one chunk of content makes.
+const STEP: usize = 128 << 10;
+/// Items that one operation takes away.
+const DROP: u64 = 256;
+
+/// What a file is to be verified by from here on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Wish {
+    /// What its tree is made with. EINVAL for blocks above a sector, which the kernel could not read.
+    pub params: Params,
+    /// Kept for who asks for it, up to 16,128 bytes; nobody here does.
+    pub signature: Vec<u8>,
+}
+
+/// EEXIST: it is one already. EBUSY: it is about to become one. EPERM: it may only grow.
+pub(crate) fn enable(
+    engine: &Engine,
+    caller: Option<&Caller>,
+    ino: Ino,
+    wish: &Wish,
+) -> Result<()> {
+    let inode = engine.inodes.get(ino)?;
+    if let Some(caller) = caller {
+        subvolume::may_write(engine, caller, inode.id, &*inode.read()?)?;
+    }
+    engine.subvol_writable(inode.id.tree)?;
+    if u64::from(wish.params.block_size()) > engine.core.sector() {
+        return Err(Errno::EINVAL.into());
+    }
+    if wish.signature.len() > MAX_SIGNATURE {
+        return Err(Errno::EMSGSIZE.into());
+    }
+    let marked = begin(engine, &inode)?;
+    let made = make(engine, &inode, wish, marked);
+    if made.is_err() {
+        // Where there is no room even for that, the next mount does it.
+        if let Err(error) = give_up(engine, &inode, marked) {
+            tracing::warn!(inode = inode.id.objectid, %error, "what was made for fs-verity stays");
+        }
+        if let Ok(mut state) = inode.write() {
+            state.making_verity = false;
+        }
+    }
+    made
+}
+
+/// True if the orphan item is ours: an inode without a name has one by itself.
+fn begin(engine: &Engine, inode: &Ref<Inode>) -> Result<bool> {
+    let _room = engine.reserver.reserve(cost::touch())?;
+    let mut state = inode.write()?;
+    check_file(&state)?;
+    if state.item.flags & RO_VERITY != 0 {
+        return Err(Errno::EEXIST.into());
+    }
+    if state.making_verity {
+        return Err(Errno::EBUSY.into());
+    }
+    if state.item.flags & APPEND != 0 {
+        return Err(Errno::EPERM.into());
+    }
+    state.content_changes()?;
+    state.making_verity = true;
+    if state.orphan.is_one() {
+        return Ok(false);
+    }
+    put_orphan_item(&engine.core.begin(), inode.id);
+    Ok(true)
+}
+
+fn make(engine: &Engine, inode: &Ref<Inode>, wish: &Wish, marked: bool) -> Result<()> {
+    engine.writeback.flush_inode(inode)?;
+    drop_all(engine, inode)?;
+    let size = inode.read()?.item.size;
+    let merkle = Merkle::new(&wish.params, size).map_err(|_| Errno::EFBIG)?;
+    let root_hash = put_tree(engine, inode, &merkle)?;
+    let descriptor = Descriptor {
+        params: wish.params.clone(),
+        data_size: size,
+        root_hash,
+        signature: wish.signature.clone(),
+    };
+    finish(engine, inode, &descriptor.to_vec(), marked)
+}
+
+/// Blocks of a tree with their offsets.
+type Blocks = Vec<(u64, Vec<u8>)>;
+
+fn put_tree(engine: &Engine, inode: &Ref<Inode>, merkle: &Merkle) -> Result<Hash> {
+    let mut builder = Builder::new(merkle);
+    let mut blocks = Blocks::new();
+    let mut content = vec![0; CHUNK];
+    let mut at = 0;
+    while at < merkle.size() {
+        let read = {
+            let state = inode.read()?;
+            extents::read(&engine.core, inode.id, &state, at, &mut content)?
+        };
+        if read == 0 {
+            return Err(Damage::new("a file is shorter than it was").into());
+        }
+        for block in content[..read].chunks(merkle.block_size()) {
+            let Ok(()) = builder.add(block, &mut |at, block| note(&mut blocks, at, block));
+        }
+        if blocks.len() * merkle.block_size() >= STEP {
+            put_blocks(engine, inode, &mut blocks)?;
+        }
+        at += read as u64;
+    }
+    let Ok(root) = builder.finish(&mut |at, block| note(&mut blocks, at, block));
+    put_blocks(engine, inode, &mut blocks)?;
+    Ok(root)
+}
+
+fn note(blocks: &mut Blocks, at: u64, block: Vec<u8>) -> std::result::Result<(), Infallible> {
+    blocks.push((at, block));
+    Ok(())
+}
+
+/// Those of each level lie side by side.
+fn put_blocks(engine: &Engine, inode: &Ref<Inode>, blocks: &mut Blocks) -> Result<()> {
+    blocks.sort_unstable_by_key(|(at, _)| *at);
+    let follows = |a: &(u64, Vec<u8>), b: &(u64, Vec<u8>)| a.0 + a.1.len() as u64 == b.0;
+    let runs: Vec<_> = blocks.chunk_by(follows).collect();
+    let bytes = blocks.iter().map(|(_, block)| block.len() as u64).sum();
+    let _room = engine.reserver.reserve(cost::verity_blocks(runs.len() as u64, bytes))?;
+    let _state = inode.write()?;
+    let op = engine.core.begin();
+    for run in runs {
+        op.run(|| {
+            for (at, block) in run {
+                put_bytes(&op, inode.id, VERITY_MERKLE_ITEM, *at, block);
+            }
+        });
+    }
+    drop(op);
+    blocks.clear();
+    Ok(())
+}
+
+fn finish(engine: &Engine, inode: &Ref<Inode>, descriptor: &[u8], marked: bool) -> Result<()> {
+    engine.subvol_writable(inode.id.tree)?;
+    let _room = engine.reserver.reserve(cost::verity_descriptor(descriptor.len() as u64))?;
+    let mut state = inode.write()?;
+    engine.core.volume.announce_ro(compat_ro::VERITY);
+    change(&engine.core, |op| {
+        op.run(|| put_descriptor(op, inode.id, descriptor));
+        settle_orphan(engine, op, inode, &mut state, marked);
+        state.item.flags |= RO_VERITY;
+        put_inode(op, inode.id, &mut state);
+        Ok(())
+    })?;
+    state.making_verity = false;
+    Ok(())
+}
+
+fn give_up(engine: &Engine, inode: &Ref<Inode>, marked: bool) -> Result<()> {
+    drop_all(engine, inode)?;
+    let _room = engine.reserver.reserve_removal(cost::remove_orphan_item())?;
+    let mut state = inode.write()?;
+    settle_orphan(engine, &engine.core.begin(), inode, &mut state, marked);
+    Ok(())
+}
+
+/// Only who has no name is an orphan still, and has an item by which it is known.
+fn settle_orphan(engine: &Engine, op: &Op<'_>, inode: &Inode, state: &mut State, marked: bool) {
+    match state.orphan {
+        Orphan::No if marked => delete_orphan_item(op, inode.id),
+        // It lost its last name meanwhile.
+        Orphan::Slot(_) if marked => {
+            engine.inodes.orphans().unmark(op, inode.id, state);
+            put_orphan_item(op, inode.id);
+            state.orphan = Orphan::Item;
+        }
+        _ => {}
+    }
+}
+
+/// Whatever the volume has of a tree for a file that has none.
+fn drop_all(engine: &Engine, inode: &Ref<Inode>) -> Result<()> {
+    loop {
+        let (_room, most) = engine.reserver.reserve_removal_of_items(DROP)?;
+        let _state = inode.write()?;
+        if drop_some(&engine.core.begin(), inode.id, most as usize)? {
+            return Ok(());
+        }
+    }
+}
+
+/// EPERM: it is one, so nobody opens it to write.
+pub(crate) fn may_write(engine: &Engine, ino: Ino) -> Result<()> {
+    let flags = engine.inodes.get(ino)?.read()?.item.flags;
+    if flags & RO_VERITY == 0 { Ok(()) } else { Err(Errno::EPERM.into()) }
+}
+
+/// What the file's content is measured by. ENODATA: it is not verified.
+pub(crate) fn measure(engine: &Engine, ino: Ino) -> Result<Descriptor> {
+    let inode = engine.inodes.get(ino)?;
+    let state = inode.read()?;
+    if state.item.flags & RO_VERITY == 0 {
+        return Err(Errno::ENODATA.into());
+    }
+    Ok(engine.verity.file(inode.id, state.item.size)?.descriptor.clone())
+}

@@ -20,7 +20,8 @@
 //!   directories of those names and what left them.
 //!
 //! The last two are what the kernel's log does, and so is a commit where a directory that shall
-//! take along its entries was moved, or let go of something that was (`Fallback::Moved`).
+//! take along its entries was moved, or let go of something that was, or where an exchange of two
+//! of them was the first change since the last commit (`Fallback::Moved`).
 //! `tests/kept` holds all short sequences against the kernel.
 //!
 //! What was logged before and has changed its names since is logged again with whatever

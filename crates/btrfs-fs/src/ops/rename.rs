@@ -218,6 +218,8 @@ fn exchange(engine: &Engine, r: &Rename<'_>, locked: &mut Locked<'_>) -> Result<
     let (other, victim) = r.victim.as_ref().expect("checked");
     let (old_index, new_index) = (take_index(locked, r.from), take_index(locked, r.to));
     change(&engine.core, |op| {
+        // The kernel, too, commits then when the directory is synced.
+        let commits = r.from.id == r.to.id && op.is_first();
         names::remove(op, r.from.id, r.name, r.source)?;
         names::remove(op, r.to.id, r.new_name, *other)?;
         names::add(op, r.to.id, r.new_name, r.source, new_index)?;
@@ -228,6 +230,9 @@ fn exchange(engine: &Engine, r: &Rename<'_>, locked: &mut Locked<'_>) -> Result<
         op.edit(r.child.id, |o| o.follow(victim.id.objectid));
         op.moved(r.from.id, r.to.id, r.child.id);
         op.moved(r.to.id, r.from.id, victim.id);
+        if commits {
+            op.edit(r.from.id, |o| o.moved());
+        }
         touch_dir(op, r.from.id, locked.state(r.from), 0);
         touch_dir(op, r.to.id, locked.state(r.to), 0);
         Ok(())

@@ -148,6 +148,21 @@ fn what_the_kernel_was_seen_to_keep() {
     }
 }
 
+/// What else was done before an exchange in a directory spares that directory's fsync the commit.
+#[test]
+fn an_exchange_in_a_directory_is_logged_but_for_the_first_of_a_transaction() {
+    for (case, committed) in [
+        ("create new; exchange A/foo A/bar; fsync A", false),
+        ("write A/foo; exchange A/foo A/bar; create B/new; fsync A", true),
+        ("exchange A/foo A/bar; create new; fsync A", true),
+    ] {
+        let left = ours::run(&words::parse(case));
+        assert_eq!(left.committed, committed, "{case}");
+        let made = ["name /B/new", "name /new"].iter().any(|name| left.kept.contains(*name));
+        assert!(made || !committed, "{case}: {:?}", left.kept);
+    }
+}
+
 /// Who made a file and syncs it pays for that file alone, and so does who renames it.
 #[test]
 fn what_nobody_asked_for_is_not_logged() {
@@ -206,11 +221,12 @@ fn the_kernel_replays_what_we_log() {
 #[ignore = "minutes, of three operations hours"]
 fn all_sequences() {
     testkit::require!(kernel_btrfs);
-    let (kernel, mut tally) = (Kernel::new(WIDTH), Tally::default());
+    let width = common::number("SPINNEY_KEPT_WIDTH", WIDTH as u64) as usize;
+    let (kernel, mut tally) = (Kernel::new(width), Tally::default());
     let (len, sample) =
         (common::number("SPINNEY_KEPT_LEN", 0), common::number("SPINNEY_KEPT_SAMPLE", 0));
     let cases = match std::env::var("SPINNEY_KEPT") {
-        Ok(text) => vec![text],
+        Ok(text) => text.split('|').map(str::to_owned).collect(),
         Err(_) if len == 0 => [1, 2].into_iter().flat_map(|l| words::all(l, "fsync")).collect(),
         Err(_) if sample == 0 => return finish(&every::run(len as usize, &kernel)),
         Err(_) => {

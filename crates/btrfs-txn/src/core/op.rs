@@ -61,6 +61,11 @@ impl<'e> Op<'e> {
         &self.view.layers.current
     }
 
+    /// Nothing else has been changed since the last commit.
+    pub fn is_first(&self) -> bool {
+        self.delta().is_empty()
+    }
+
     /// The generation of its epoch, which stamps what it makes.
     pub fn generation(&self) -> Generation {
         self.delta().generation

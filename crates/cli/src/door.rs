@@ -11,8 +11,10 @@ pub use quotas::Switch;
 
 use crate::error::{Error, Result, io_text};
 use crate::sys;
-use btrfs_fs::Defragment;
+use btrfs_fs::control::verity::write_enable;
 use btrfs_fs::control::wire::{self, Record, Records, SnapshotArgs, VolArgs2};
+use btrfs_fs::{Defragment, VerityWish};
+use fs_verity::HashAlgorithm;
 use spinney::{NewExtent, QgroupId, SubvolId, SubvolumeInfo, Usage};
 use std::ffi::OsStr;
 use std::fs::File;
@@ -260,6 +262,28 @@ impl Door {
     pub fn defragment(&self, wish: &Defragment) -> Result<()> {
         let asked = self.ask(wire::DEFRAG_RANGE, wire::write_defragment(wish));
         asked.map(drop).map_err(|e| self.told_of_itself(&e))
+    }
+
+    /// As `spinney::Volume::enable_verity`, of the file that this door is.
+    pub(crate) fn enable_verity(&self, wish: &VerityWish) -> Result<()> {
+        let (salt, signature) = (wish.params.salt(), &wish.signature);
+        let record = write_enable(wish, salt.as_ptr() as u64, signature.as_ptr() as u64);
+        let asked = self.ask(wire::ENABLE_VERITY, record);
+        asked.map(drop).map_err(|e| self.told_of_itself(&e))
+    }
+
+    /// As `spinney::Volume::measure_verity`.
+    pub(crate) fn measure_verity(&self) -> Result<(HashAlgorithm, Vec<u8>)> {
+        let (number, digest) = sys::measure_verity(&self.file).map_err(|e| self.of_verity(&e))?;
+        let algorithm = HashAlgorithm::from_number(number.into()).ok_or_else(|| self.odd())?;
+        Ok((algorithm, digest))
+    }
+
+    fn of_verity(&self, error: &io::Error) -> Error {
+        match error.raw_os_error() {
+            Some(libc::ENODATA) => Error::about(self.path.display(), "is not verified"),
+            _ => self.told_of_itself(error),
+        }
     }
 
     /// As `spinney::Volume::find_new`.

@@ -7,7 +7,8 @@ use crate::metadata::Metadata;
 use crate::tree::fill::{self, FileAt, Reflink};
 use crate::tree::{Node, path};
 use crate::volume::{At, Volume, bytes, is_errno};
-use btrfs_fs::Defragment;
+use btrfs_fs::{Defragment, VerityWish};
+use fs_verity::Descriptor as VerityDescriptor;
 use std::fmt;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::Path;
@@ -263,6 +264,21 @@ impl Volume {
         let path = bytes(&path);
         let node = self.find(path, true).at(self, path)?;
         self.guard().defragment(node.ino(), wish).at(self, path)
+    }
+
+    /// The file's content stays as it is from now on, and each read of it is verified (fs-verity).
+    /// That takes as long as reading it; durable with the next commit. EEXIST: it is so already.
+    pub fn enable_verity(&self, path: impl AsRef<Path>, wish: &VerityWish) -> Result<()> {
+        let path = bytes(&path);
+        let node = self.find(path, true).at(self, path)?;
+        self.guard().enable_verity(node.ino(), wish).at(self, path)
+    }
+
+    /// What the content is verified by. ENODATA: it is not.
+    pub fn measure_verity(&self, path: impl AsRef<Path>) -> Result<VerityDescriptor> {
+        let path = bytes(&path);
+        let node = self.find(path, true).at(self, path)?;
+        self.guard().measure_verity(node.ino()).at(self, path)
     }
 
     /// Opens a file to be read.

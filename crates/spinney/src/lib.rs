@@ -70,13 +70,16 @@ mod volume;
 pub use blockdev::{BlockDevice, MemDevice};
 pub use btrfs_fs::{
     Compress, Defragment, DeviceUsage, GroupUsage, LimitChange, Method as Compression, NewExtent,
-    NoQgroupId, Qgroup, QgroupId, QuotaStatus, SubvolId, SubvolumeInfo, Usage,
+    NoQgroupId, Qgroup, QgroupId, QuotaStatus, SubvolId, SubvolumeInfo, Usage, VerityWish,
 };
 pub use check::{CheckReport, Finding, Severity, check};
 pub use dir::{DirEntry, Walk, WalkEntry};
 pub use error::{Cause, Error, Result};
 pub use file::{File, FileOptions};
 pub use format::FormatOptions;
+pub use fs_verity::{
+    Descriptor as VerityDescriptor, HashAlgorithm as VerityHash, Params as VerityParams,
+};
 pub use medium::{Access, Medium, is_block_device, loop_devices};
 pub use metadata::{FileType, Metadata, SetMetadata};
 pub use options::VolumeOptions;

@@ -47,6 +47,7 @@ mod trees;
 mod trim;
 mod truncate;
 mod umount;
+mod verity;
 mod version;
 mod xattr;
 
@@ -104,6 +105,7 @@ pub const GROUPS: &[Group] = &[
     Group { title: "Scrubs, of a volume or a mount", commands: scrub::COMMANDS },
     Group { title: "Whole volumes, in an image or a mount", commands: filesystem::COMMANDS },
     Group { title: "Inside a volume, in an image or a mount", commands: inspect::COMMANDS },
+    Group { title: "Files that are verified, in a volume or a mount", commands: verity::COMMANDS },
     Group { title: "Snapshots elsewhere", commands: &[&send::COMMAND, &receive::COMMAND] },
     Group {
         title: "Whole volumes",

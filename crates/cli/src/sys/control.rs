@@ -18,6 +18,24 @@ pub fn control(file: &File, command: u32, record: &mut [u8]) -> io::Result<()> {
     }
 }
 
+/// The number of a hash algorithm, and the digest by it that a file's content is verified by.
+pub(crate) fn measure_verity(file: &File) -> io::Result<(u16, Vec<u8>)> {
+    const MEASURE_VERITY: u32 = 0xc004_6686;
+    /// The longest digest.
+    const ROOM: u16 = 64;
+    let mut record = [0u8; 4 + ROOM as usize];
+    record[2..4].copy_from_slice(&ROOM.to_ne_bytes());
+    // SAFETY: the kernel writes as many bytes behind the head as it is told that there are.
+    let done = unsafe {
+        libc::ioctl(file.as_raw_fd(), libc::Ioctl::from(MEASURE_VERITY), record.as_mut_ptr())
+    };
+    if done < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let [number, len] = [0, 2].map(|at| u16::from_ne_bytes([record[at], record[at + 1]]));
+    Ok((number, record[4..4 + usize::from(len.min(ROOM))].to_vec()))
+}
+
 /// Has the kernel hand over what it keeps of the file system that `file` is in.
 pub fn sync_file_system(file: &File) -> io::Result<()> {
     // SAFETY: takes a descriptor that is open.

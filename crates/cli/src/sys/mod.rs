@@ -19,6 +19,7 @@ pub use beneath::{
     set_inode_flags, stat,
 };
 pub use confine::{CAP_SYS_RESOURCE, keep_capabilities, name_thread};
+pub(crate) use control::measure_verity;
 pub use control::{control, is_kernels_btrfs, is_read_only, sync_file_system};
 pub use files::{Umount, bind, get_xattr, remount, set_xattr, umount};
 pub use memory::{give_back_memory, keep_freed_memory, usual_budget};

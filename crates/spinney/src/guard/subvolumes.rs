@@ -5,7 +5,7 @@ use super::Guard;
 use btrfs_disk::compress::Encoded;
 use btrfs_fs::{
     Caller, Committed, Defragment, Delete, NewExtent, NewSubvolume, ReceivedFrom, SubvolId,
-    SubvolumeInfo, Usage,
+    SubvolumeInfo, Usage, VerityWish,
 };
 use std::time::Duration;
 use vfs::{Entry, Ino, Result};
@@ -29,6 +29,14 @@ impl Guard {
 
     pub(crate) fn defragment(&self, ino: Ino, wish: &Defragment) -> Result<u64> {
         self.change()?.defragment(ino, wish)
+    }
+
+    pub(crate) fn enable_verity(&self, ino: Ino, wish: &VerityWish) -> Result<()> {
+        self.change()?.enable_verity(None, ino, wish)
+    }
+
+    pub(crate) fn measure_verity(&self, ino: Ino) -> Result<fs_verity::Descriptor> {
+        self.there()?.measure_verity(ino)
     }
 
     pub(crate) fn write_encoded(

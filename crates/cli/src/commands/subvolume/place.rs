@@ -6,7 +6,8 @@ use crate::error::{Error, Exit, Result};
 use crate::image::{ImagePath, is_block};
 use crate::inside::{Failures, Scope, Volumes};
 use crate::sys;
-use btrfs_fs::{Defragment, Subvol, same_subvolume};
+use btrfs_fs::{Defragment, Subvol, VerityWish, same_subvolume};
+use fs_verity::HashAlgorithm;
 use spinney::{NewExtent, QgroupId, SnapshotOptions, SubvolId, SubvolumeInfo, Volume};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -319,6 +320,25 @@ impl Open<'_> {
                 Ok(self.0.of(inside)?.defragment(path(inside), wish).map(drop)?)
             }
             Place::Mount(path) => Door::open(path)?.defragment(wish),
+        }
+    }
+
+    /// Has reads of a file verified.
+    pub(crate) fn enable_verity(&self, place: &Place, wish: &VerityWish) -> Result<()> {
+        match place {
+            Place::Image(inside) => Ok(self.0.of(inside)?.enable_verity(path(inside), wish)?),
+            Place::Mount(path) => Door::open(path)?.enable_verity(wish),
+        }
+    }
+
+    /// What they are verified by.
+    pub(crate) fn measure_verity(&self, place: &Place) -> Result<(HashAlgorithm, Vec<u8>)> {
+        match place {
+            Place::Image(inside) => {
+                let found = self.0.of(inside)?.measure_verity(path(inside))?;
+                Ok((found.params.algorithm(), found.digest().as_bytes().to_vec()))
+            }
+            Place::Mount(path) => Door::open(path)?.measure_verity(),
         }
     }
 

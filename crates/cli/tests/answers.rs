@@ -52,6 +52,8 @@ const ACT: &[&str] = &[
     "touch",
     "truncate",
     "umount",
+    "verity enable",
+    "verity measure",
 ];
 
 #[test]

@@ -105,9 +105,10 @@ FUSE's -o options
     writeback           let the kernel gather small writes: faster for these, slower for
                         most else. The kernel lets a FUSE mount have 1 % of the machine's
                         unwritten pages; max-ratio=100,strict-limit=0 lets it have its share
-    open-errors         tell each opening of a file by its own fsync of content that the device
-                        refused, as the kernel's file systems do, not the first fsync alone.
-                        Opens are messages then: six microseconds each, instead of one
+    open-errors         tell each opening of a file by its own fsync of content that the
+                        device refused, as the kernel's file systems do, not the first
+                        fsync alone. Opens are messages then: six microseconds each,
+                        instead of one
     read-ahead=KIB, max-ratio=PERCENT, strict-limit=0|1
                         as root, what the kernel keeps for the mount in /sys/class/bdi; left
                         as the kernel made it (128, 1, 1) unless named

@@ -9,12 +9,13 @@ use crate::output::Out;
 use btrfs_fs::{Subvol, VerityWish};
 use fs_verity::{HashAlgorithm, Params};
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 pub const COMMANDS: &[&Command] = &[&ENABLE, &MEASURE];
 
 const ENABLE: Command = Command {
     name: "verity enable",
-    summary: "have all reads of files verified from now on, and their content stay",
+    summary: "have reads of files verified, and their content stay",
     usage: "[OPTIONS] FILE...",
     help: "\
 Makes a tree of hashes of each file (fs-verity). From then on its content stays as it is, and
@@ -56,7 +57,7 @@ struct Words {
     algorithm: HashAlgorithm,
     block_size: u64,
     salt: Vec<u8>,
-    signature: Vec<u8>,
+    signature: Option<PathBuf>,
     subvol: Subvol,
     files: Vec<OsString>,
 }
@@ -66,7 +67,7 @@ fn words(mut args: Args, enables: bool) -> Result<Words> {
         algorithm: HashAlgorithm::Sha256,
         block_size: 4096,
         salt: Vec::new(),
-        signature: Vec::new(),
+        signature: None,
         subvol: Subvol::Default,
         files: Vec::new(),
     };
@@ -75,10 +76,7 @@ fn words(mut args: Args, enables: bool) -> Result<Words> {
             Arg::Long("hash-alg") if enables => words.algorithm = algorithm(&args.text()?)?,
             Arg::Long("block-size") if enables => words.block_size = args.size()?,
             Arg::Long("salt") if enables => words.salt = bytes(&args.text()?)?,
-            Arg::Long("signature") if enables => {
-                let path = args.path()?;
-                words.signature = std::fs::read(&path).map_err(|e| Error::io(&path, &e))?;
-            }
+            Arg::Long("signature") if enables => words.signature = Some(args.path()?),
             Arg::Long("subvol") => words.subvol = subvol_path(&args.text()?)?,
             Arg::Long("subvolid") => words.subvol = subvol_id(&args.text()?)?,
             Arg::Value(value) => words.files.push(value),
@@ -111,7 +109,11 @@ fn enable(args: Args) -> Result<Exit> {
     let size = u32::try_from(words.block_size).unwrap_or(0);
     let params = Params::new(words.algorithm, size, &words.salt)
         .map_err(|why| Error::usage(why.to_string()))?;
-    let wish = VerityWish { params, signature: words.signature };
+    let signature = match &words.signature {
+        Some(path) => std::fs::read(path).map_err(|e| Error::io(path, &e))?,
+        None => Vec::new(),
+    };
+    let wish = VerityWish { params, signature };
     let places: Vec<Place> = words.files.iter().map(|word| Place::of_any_file(word)).collect();
     place::at(&places, words.subvol, true, |open, failures| {
         for place in &places {

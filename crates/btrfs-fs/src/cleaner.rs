@@ -109,14 +109,14 @@ impl Cleaner {
             Some(root) => relocation_left(&self.core.store, &root.root),
             None => Ok(false),
         };
-        if !left().fs()? {
-            return Ok(());
-        }
-        let all = [Dropping::new(TreeId::RELOC)];
+        let (all, mut freed) = ([Dropping::new(TreeId::RELOC)], false);
         while left().fs()? {
             self.drop_some(&all, RELOCATION_NODES, Urgency::Awaited)?;
+            freed = true;
         }
-        tracing::info!("freed what an interrupted relocation of the kernel's had left");
+        if freed {
+            tracing::info!("freed what an interrupted relocation of the kernel's had left");
+        }
         Ok(())
     }
 

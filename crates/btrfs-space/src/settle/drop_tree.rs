@@ -148,11 +148,12 @@ impl<R: NodeReader> Settle<'_, R> {
     }
 
     fn has_relocation(&mut self) -> Result<bool> {
+        if self.tree_state(TreeId::RELOC).is_some() {
+            return Ok(true);
+        }
         let root = self.root(TreeId::ROOT)?;
-        let known = self.tree_state(TreeId::RELOC).is_some();
         let reader = self.reader();
-        let mut items = TreeItems::new(&reader, &root);
-        Ok(known || self.find_tree(&mut items, TreeId::RELOC)?.is_some())
+        Ok(self.find_tree(&mut TreeItems::new(&reader, &root), TreeId::RELOC)?.is_some())
     }
 }
 
@@ -194,7 +195,7 @@ impl<R: NodeReader> Dropper<'_, '_, R> {
             // A root is shared in the midst of a balance only: nothing to pause for.
             self.budget = usize::MAX;
             self.convert(node)?;
-            self.touch_below(node)?;
+            self.settle.touch_below(self.id, node)?;
             self.drop_ref(node.logical(), node.level(), owner);
             return Ok(Flow::Done);
         }
@@ -279,20 +280,13 @@ impl<R: NodeReader> Dropper<'_, '_, R> {
             self.state.converted = None;
         }
         // Others reach what is below still: who does is another thing now, and no reference says it.
-        if self.settle.keeps_quotas() && self.id.is_subvolume() {
+        if self.settle.counts(self.id) {
             let node = self.read(&at, level)?;
-            self.touch_below(&node)?;
+            let read = self.settle.touch_below(self.id, &node)?;
+            self.budget = self.budget.saturating_sub(read);
         }
         self.drop_ref(at.logical, level, owner);
         Ok(Flow::Done)
-    }
-
-    fn touch_below(&mut self, node: &Node) -> Result<()> {
-        if self.id.is_subvolume() {
-            let read = self.settle.touch_below(self.id, node)?;
-            self.budget = self.budget.saturating_sub(read);
-        }
-        Ok(())
     }
 
     fn read(&self, at: &ChildPtr, level: u8) -> Result<Arc<Node>> {

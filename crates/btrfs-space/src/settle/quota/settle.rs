@@ -198,9 +198,10 @@ impl<R: NodeReader> Settle<'_, R> {
         self.remove_emptied(TreeId::QUOTA)
     }
 
-    /// Numbers are kept, and not only the status.
-    pub(crate) fn keeps_quotas(&self) -> bool {
-        self.quota.as_ref().is_some_and(|quota| quota.keeps)
+    /// Numbers are kept of what `tree` reaches, and not only the status; that of a relocation is in
+    /// no group.
+    pub(crate) fn counts(&self, tree: TreeId) -> bool {
+        tree.is_subvolume() && self.quota.as_ref().is_some_and(|quota| quota.keeps)
     }
 
     /// A subvolume came, as a snapshot of `source` if there is one, which has all its edits.
@@ -228,7 +229,7 @@ impl<R: NodeReader> Settle<'_, R> {
     /// A tree that reached `node` does not do so any more, and no reference of what is below
     /// changes with that. Answers how many nodes were read.
     pub(crate) fn touch_below(&mut self, tree: TreeId, node: &Node) -> Result<usize> {
-        if !self.keeps_quotas() {
+        if !self.counts(tree) {
             return Ok(0);
         }
         let mut touched = Vec::new();

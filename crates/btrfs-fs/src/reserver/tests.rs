@@ -93,6 +93,15 @@ fn assert_kept(fs: &BtrfsFs) {
     }
 }
 
+/// All that was acknowledged has room, whatever of it is in memory; `rest` was held against it.
+fn end(fs: &BtrfsFs, inos: &[Ino], rest: MetadataReservation, kept: &str) {
+    fs.sync().expect(kept);
+    assert_kept(fs);
+    drop(rest);
+    inos.iter().for_each(|ino| fs.forget(*ino, 1));
+    fs.destroy().expect("close");
+}
+
 /// Content that lands with the next commit needs what is held for it, whatever is removed before.
 #[test]
 fn removals_leave_unwritten_content_its_room() {
@@ -104,11 +113,7 @@ fn removals_leave_unwritten_content_its_room() {
     for number in (1..FILES).step_by(REMOVED) {
         unlink(&fs, number).expect("a removal gets on");
     }
-    fs.sync().expect("what was written is kept");
-    assert_kept(&fs);
-    drop(rest);
-    inos.iter().for_each(|ino| fs.forget(*ino, 1));
-    fs.destroy().expect("close");
+    end(&fs, &inos, rest, "what was written is kept");
 }
 
 /// What is in memory has room for the trees as they are. A commit that leaves it there may make
@@ -123,11 +128,7 @@ fn content_that_outgrows_its_room_lands_with_the_commit_before() {
     assert_eq!(stat(&fs, "commit.count"), 1, "one commit before, for what was there");
     let rest = all_ordinary(&fs);
     fs.engine.committer.commit_written_back().expect("what is in the delta is kept");
-    fs.sync().expect("what was written is kept");
-    assert_kept(&fs);
-    drop(rest);
-    inos.iter().for_each(|ino| fs.forget(*ino, 1));
-    fs.destroy().expect("close");
+    end(&fs, &inos, rest, "what was written is kept");
 }
 
 /// Content of inodes without names stays in memory, but not where what is held for it is the room that
@@ -148,11 +149,7 @@ fn content_without_a_name_holds_up_nobody() {
         fs.forget(create(&fs, number), 1);
         number += 1;
     }
-    fs.sync().expect("what was created is kept");
-    assert_kept(&fs);
-    drop(rest);
-    inos.iter().for_each(|ino| fs.forget(*ino, 1));
-    fs.destroy().expect("close");
+    end(&fs, &inos, rest, "what was created is kept");
 }
 
 /// What only a commit would make room for is refused while commits are held, or the one that comes would

@@ -212,7 +212,7 @@ impl Orphans {
         let item = item.map(|bytes| InodeItem::read(&bytes)).transpose().fs()?;
         if item.is_none_or(|item| item.nlink > 0) {
             if item.is_some_and(|item| item.flags & inode_flags::RO_VERITY == 0) {
-                self.drop_verity(id)?;
+                self.drop_verity(id, || Ok(()))?;
             }
             let _room = self.reserver.reserve_removal(cost::remove_orphan_item())?;
             delete_orphan_item(&self.core.begin(), id);
@@ -231,12 +231,12 @@ impl Orphans {
         self.inodes.table().evict(inode);
         Ok(erased)
     }
-}
 
-impl Orphans {
-    fn drop_verity(&self, id: InodeId) -> Result<()> {
+    /// A verity tree that was not completed goes, in steps; `lock` keeps others away in each.
+    pub(crate) fn drop_verity<L>(&self, id: InodeId, lock: impl Fn() -> Result<L>) -> Result<()> {
         loop {
             let (_room, most) = self.reserver.reserve_removal_of_items(STEP as u64)?;
+            let _locked = lock()?;
             if drop_some(&self.core.begin(), id, most as usize)? {
                 return Ok(());
             }

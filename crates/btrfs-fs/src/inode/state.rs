@@ -147,6 +147,14 @@ impl State {
         if self.making_verity { Err(Errno::ETXTBSY.into()) } else { Ok(()) }
     }
 
+    /// Content is written over or goes; EPERM, too: it may only grow.
+    pub(crate) fn content_is_replaced(&self) -> Result<()> {
+        if self.item.flags & inode_flags::APPEND != 0 {
+            return Err(Errno::EPERM.into());
+        }
+        self.content_changes()
+    }
+
     fn is_as_stored(&self) -> bool {
         let has_name = self.item.nlink > 0 && !self.orphan.is_one() && !self.linkable;
         let has_landed = self.dirty.is_none() && self.pending_from.is_none() && !self.item_dirty;

@@ -81,11 +81,7 @@ pub(crate) fn copy_range(
 
 fn check_target(state: &State) -> Result<()> {
     check_file(state)?;
-    if state.item.flags & inode_flags::APPEND != 0 {
-        return Err(Errno::EPERM.into());
-    }
-    state.content_changes()?;
-    Ok(())
+    state.content_is_replaced()
 }
 
 fn copy_bytes(

@@ -109,11 +109,10 @@ fn locked(
     let _still = engine.core.addresses.hold_still();
     let mut state = inode.write()?;
     check_file(&state)?;
-    let only_adds = matches!(mode, FallocateMode::Allocate | FallocateMode::KeepSize);
-    if !only_adds && state.item.flags & inode_flags::APPEND != 0 {
-        return Err(Errno::EPERM.into());
+    match mode {
+        FallocateMode::Allocate | FallocateMode::KeepSize => state.content_changes()?,
+        _ => state.content_is_replaced()?,
     }
-    state.content_changes()?;
     budget.dirty.spend(load_inline(&engine.writeback, inode.id, &mut state)?);
     let result = match mode {
         FallocateMode::Allocate => {

@@ -125,11 +125,10 @@ pub(super) fn prepare(
     offset: u64,
     budget: &mut DirtyReservation<'_>,
 ) -> Result<()> {
-    let rewrites = state.item.flags & inode_flags::APPEND != 0 && offset != state.item.size;
-    if rewrites {
-        return Err(Errno::EPERM.into());
+    match offset == state.item.size {
+        true => state.content_changes()?,
+        false => state.content_is_replaced()?,
     }
-    state.content_changes()?;
     budget.spend(load_inline(&engine.writeback, inode.id, state)?);
     if offset > state.item.size {
         budget.spend(zero_tail(engine, inode.id, state)?);

@@ -10,7 +10,6 @@ use crate::ops::xattr::drop_capability;
 use crate::reserve::cost::{self, SMALL_STEP};
 use crate::reserve::{DirtyReservation, Reservation};
 use crate::writeback::{fill_sector, load_inline};
-use btrfs_disk::items::inode_flags;
 use btrfs_space::Priority;
 use inode_index::Ref;
 use vfs::{Errno, Result, SetAttr};
@@ -104,10 +103,7 @@ fn set_size_locked(
     let _held = (engine.writeback.queue().add_at_end(inode), engine.core.addresses.hold_still());
     let mut state = inode.write()?;
     check_file(&state)?;
-    if state.item.flags & inode_flags::APPEND != 0 {
-        return Err(Errno::EPERM.into());
-    }
-    state.content_changes()?;
+    state.content_is_replaced()?;
     if set.kill_priv {
         kill_priv(&mut state, set.kill_sgid);
     }

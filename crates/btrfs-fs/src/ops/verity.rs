@@ -15,9 +15,9 @@ use crate::extents;
 use crate::inode::{Inode, Orphan, State, change, delete_orphan_item, put_inode, put_orphan_item};
 use crate::reserve::cost;
 use crate::subvol::Caller;
-use crate::verity::{drop_some, put_bytes, put_descriptor};
+use crate::verity::{put_bytes, put_descriptor};
 use btrfs_disk::ids::compat_ro;
-use btrfs_disk::items::inode_flags::{APPEND, RO_VERITY};
+use btrfs_disk::items::inode_flags::RO_VERITY;
 use btrfs_disk::key::kind::VERITY_MERKLE_ITEM;
 use btrfs_txn::Op;
 use fs_verity::{Builder, Descriptor, Hash, MAX_SIGNATURE, Merkle, Params};
@@ -29,8 +29,6 @@ use vfs::{Damage, Errno, Ino, Result};
 const CHUNK: usize = 1 << 20;
 /// Bytes of the tree that one operation puts, at most, but for what one chunk of content makes.
 const STEP: usize = 128 << 10;
-/// Items that one operation takes away.
-const DROP: u64 = 256;
 
 /// What a file is to be verified by from here on.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -84,10 +82,7 @@ fn begin(engine: &Engine, inode: &Ref<Inode>) -> Result<bool> {
     if state.making_verity {
         return Err(Errno::EBUSY.into());
     }
-    if state.item.flags & APPEND != 0 {
-        return Err(Errno::EPERM.into());
-    }
-    state.content_changes()?;
+    state.content_is_replaced()?;
     state.making_verity = true;
     if state.orphan.is_one() {
         return Ok(false);
@@ -206,13 +201,7 @@ fn settle_orphan(engine: &Engine, op: &Op<'_>, inode: &Inode, state: &mut State,
 
 /// Whatever the volume has of a tree for a file that has none.
 fn drop_all(engine: &Engine, inode: &Ref<Inode>) -> Result<()> {
-    loop {
-        let (_room, most) = engine.reserver.reserve_removal_of_items(DROP)?;
-        let _state = inode.write()?;
-        if drop_some(&engine.core.begin(), inode.id, most as usize)? {
-            return Ok(());
-        }
-    }
+    engine.orphans.drop_verity(inode.id, || inode.write())
 }
 
 /// EPERM: it is one, so nobody opens it to write.

@@ -68,7 +68,7 @@ pub(super) fn read_descriptor(view: &View<'_>, id: InodeId) -> Result<Descriptor
     Descriptor::parse(&bytes).map_err(|why| bad(why.to_string())).fs()
 }
 
-/// Pieces of `bytes`, which begin at `at`; answers how many those are.
+/// Puts `bytes`, which begin at `at`, in pieces.
 pub(crate) fn put_bytes(op: &Op<'_>, id: InodeId, kind: u8, at: u64, bytes: &[u8]) {
     for (piece, at) in bytes.chunks(PIECE).zip((at..).step_by(PIECE)) {
         op.put(id, kind, at, piece.into());

@@ -170,8 +170,8 @@ impl Verity {
 
     fn mismatch(&self, id: InodeId, what: &str, at: u64) -> vfs::FsError {
         let path = file_path::path(&self.core.view(), id);
-        tracing::error!("{path}: {what} at offset {at} is not what fs-verity says");
         let text = format!("{path}: {what} at offset {at} is not what fs-verity says");
+        tracing::error!("{text}");
         let mut damage = Damage::new(text);
         damage.kind = DamageKind::Content;
         damage.into()

@@ -113,6 +113,11 @@ pub fn unexpected(arg: Arg<'_>) -> Error {
     arg.unexpected().into()
 }
 
+/// A user's or group's number; the last one stands for none (chown(2)).
+pub fn id(text: &str) -> Option<u32> {
+    text.parse().ok().filter(|id| *id != u32::MAX)
+}
+
 pub fn text(value: OsString) -> Result<String> {
     value.into_string().map_err(|v| Error::usage(format!("not text: {}", v.to_string_lossy())))
 }

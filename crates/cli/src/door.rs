@@ -274,7 +274,8 @@ impl Door {
 
     /// As `spinney::Volume::measure_verity`.
     pub(crate) fn measure_verity(&self) -> Result<(HashAlgorithm, Vec<u8>)> {
-        let (number, digest) = sys::measure_verity(&self.file).map_err(|e| self.of_verity(&e))?;
+        let measured = sys::measure_verity(&self.file, wire::MEASURE_VERITY);
+        let (number, digest) = measured.map_err(|e| self.of_verity(&e))?;
         let algorithm = HashAlgorithm::from_number(number.into()).ok_or_else(|| self.odd())?;
         Ok((algorithm, digest))
     }

@@ -2,7 +2,7 @@
 //!
 //! It does not know who reads it: a program at a terminal adds its own advice.
 
-use btrfs_image::CopyError;
+use btrfs_image::{CopyError, is_of_all};
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -58,14 +58,14 @@ impl Error {
         Error::new(subject, Cause::Refused { why: why.to_string(), remedy: None })
     }
 
-    /// Whether it stands for the target of a copy as a whole: no room is left, or it takes nothing.
+    /// Whether it stands for the target of a copy as a whole ([`is_of_all`]).
     pub(crate) fn is_of_all(&self) -> bool {
         let errno = match &self.0.cause {
             Cause::Volume(said) => Some(said.errno()),
             Cause::Host { source, .. } => source.raw_os_error(),
             _ => None,
         };
-        errno.is_some_and(|errno| [libc::ENOSPC, libc::EDQUOT, libc::EROFS].contains(&errno))
+        errno.is_some_and(is_of_all)
     }
 
     pub(crate) fn remedied(mut self, advice: &'static str) -> Error {

@@ -36,7 +36,11 @@ pub enum CopyError {
     },
 }
 
-const OF_ALL: [i32; 3] = [libc::ENOSPC, libc::EDQUOT, libc::EROFS];
+/// Whether an error with this number is one of the target as a whole: no room is left, or it takes
+/// nothing.
+pub fn is_of_all(errno: i32) -> bool {
+    [libc::ENOSPC, libc::EDQUOT, libc::EROFS].contains(&errno)
+}
 
 pub(super) type Result<T> = std::result::Result<T, CopyError>;
 
@@ -50,14 +54,14 @@ impl CopyError {
         }
     }
 
-    /// Whether it stands for the target as a whole: no room is left, or it takes nothing.
+    /// Whether it stands for the target as a whole ([`is_of_all`]).
     pub fn is_of_all(&self) -> bool {
         let errno = match self {
             CopyError::Host { source, .. } => source.raw_os_error(),
             CopyError::Volume { source, .. } => Some(source.errno()),
             CopyError::Refused { .. } => None,
         };
-        errno.is_some_and(|errno| OF_ALL.contains(&errno))
+        errno.is_some_and(is_of_all)
     }
 
     pub(super) fn refused(path: &Path, why: &'static str) -> CopyError {

@@ -23,7 +23,7 @@ mod options;
 pub const BUFFER: usize = 1 << 20;
 
 pub use damage::{Piece, read_around};
-pub use error::CopyError;
+pub use error::{CopyError, is_of_all};
 pub use export::{export_attributes, export_tree};
 pub use import::{import_attributes, import_contents, import_tree};
 pub use links::{ExportLinks, ImportLinks};

@@ -69,11 +69,6 @@ fn run(mut args: Args) -> Result<Exit> {
     })
 }
 
-/// The last one stands for none (chown(2)).
-fn number(text: &str) -> Option<u32> {
-    text.parse().ok().filter(|id| *id != u32::MAX)
-}
-
 fn owner(text: &str) -> Result<Owner> {
     let (user, group) = match text.split_once(':') {
         Some((user, group)) => (user, Some(group)),
@@ -81,7 +76,7 @@ fn owner(text: &str) -> Result<Owner> {
     };
     let mut owner = Owner::default();
     let mut login = None;
-    if let Some(uid) = number(user) {
+    if let Some(uid) = args::id(user) {
         owner.uid = Some(uid);
     } else if !user.is_empty() {
         let found = sys::user_id_and_group(user);
@@ -95,7 +90,7 @@ fn owner(text: &str) -> Result<Owner> {
             let why = || Error::usage(format!("{text}: a number has no login group"));
             Some(login.ok_or_else(why)?)
         }
-        Some(group) => match number(group) {
+        Some(group) => match args::id(group) {
             Some(gid) => Some(gid),
             None => Some(
                 sys::group_id(group)

@@ -2,7 +2,7 @@
 
 use super::Command;
 use super::offline::{chunk_flags, uuid};
-use crate::args::{Arg, Args, one, unexpected};
+use crate::args::{self, Arg, Args, one, unexpected};
 use crate::error::{Error, Exit, Result, io_text};
 use crate::image::{self, Access, is_block};
 use crate::inside::volumes::At;
@@ -240,8 +240,7 @@ fn quotas(options: &mut MkfsOptions, kind: Quotas, on: bool) {
 fn parse_owner(word: &str) -> Result<(u32, u32)> {
     let wrong = || Error::usage(format!("{word:?} is no owner; write UID:GID in numbers"));
     let (uid, gid) = word.split_once(':').ok_or_else(wrong)?;
-    // The last number stands for none.
-    let id = |text: &str| text.parse().ok().filter(|id| *id != u32::MAX).ok_or_else(wrong);
+    let id = |text| args::id(text).ok_or_else(wrong);
     Ok((id(uid)?, id(gid)?))
 }
 

@@ -19,16 +19,14 @@ pub fn control(file: &File, command: u32, record: &mut [u8]) -> io::Result<()> {
 }
 
 /// The number of a hash algorithm, and the digest by it that a file's content is verified by.
-pub(crate) fn measure_verity(file: &File) -> io::Result<(u16, Vec<u8>)> {
-    const MEASURE_VERITY: u32 = 0xc004_6686;
+/// `command` is `FS_IOC_MEASURE_VERITY`, whose record is longer than its number says.
+pub(crate) fn measure_verity(file: &File, command: u32) -> io::Result<(u16, Vec<u8>)> {
     /// The longest digest.
     const ROOM: u16 = 64;
     let mut record = [0u8; 4 + ROOM as usize];
     record[2..4].copy_from_slice(&ROOM.to_ne_bytes());
     // SAFETY: the kernel writes as many bytes behind the head as it is told that there are.
-    let done = unsafe {
-        libc::ioctl(file.as_raw_fd(), libc::Ioctl::from(MEASURE_VERITY), record.as_mut_ptr())
-    };
+    let done = unsafe { libc::ioctl(file.as_raw_fd(), command.into(), record.as_mut_ptr()) };
     if done < 0 {
         return Err(io::Error::last_os_error());
     }

@@ -42,7 +42,7 @@ fn image(name: &str) -> Option<Vec<u8>> {
         ( cd $image.mnt; set -e; for i in $(seq 1 200); do echo $i > f$i; done
           head -c 200000 /dev/urandom > big; cp --reflink=always big clone
           btrfs -q subvolume create s; cp f1* s; btrfs -q subvolume snapshot s t; rm t/f11*
-          for i in $(seq 1 150); do ln f1 s-link-with-a-long-name-$i; done; sync; rm f7* )
+          for i in $(seq 1 150); do ln f1 s-link-with-a-long-name-$i; done; sync -f .; rm f7* )
         status=$?; umount $image.mnt; exit $status",
         image.display()
     ));

@@ -78,7 +78,7 @@ fn dup_with_quotas_many_snapshots_and_balances() {
         for i in $(seq 1 40); do echo $i >> ss2/a/f$i; done
         btrfs -q subvolume snapshot ss2 nested-in-snapshot
         btrfs -q subvolume create ss4/below; btrfs -q subvolume snapshot ss4 copy-with-a-stub
-        sync; btrfs subvolume sync . >/dev/null; btrfs quota rescan -w . >/dev/null";
+        sync -f .; btrfs subvolume sync . >/dev/null; btrfs quota rescan -w . >/dev/null";
     sound("quotas", &Recipe { size: "2G", mkfs: "-m dup -d dup", after, ..Recipe::default() });
 }
 
@@ -94,7 +94,7 @@ fn fragmented_free_space_in_bitmaps() {
     }
     let after = "mkdir frag; eight=$(printf '%8000s' x); for i in $(seq 1 6000); do
             echo \"$eight$i\" > frag/f$i
-        done; sync; for i in $(seq 1 2 6000); do echo frag/f$i; done | xargs rm; sync";
+        done; sync -f .; for i in $(seq 1 2 6000); do echo frag/f$i; done | xargs rm; sync -f .";
     let recipe = Recipe { size: "512M", mkfs: "--mixed", after, ..Recipe::default() };
     let scratch = Scratch::new("bitmaps");
     let image = scratch.path("image");

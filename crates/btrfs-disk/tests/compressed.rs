@@ -98,8 +98,8 @@ fn image_with(scratch: &Scratch, algorithm: &str) -> (Image, Files) {
          head -c 3000000 /dev/zero > zeros; seq 100 > small; echo -n aaaaaaaaaaaaaaaaaaaaaaaaaaaa > tiny
          for i in $(seq 60); do seq $((i * 37)) > f$i; done
          cat /usr/bin/bash > binary; tar c -C /usr/include . 2>/dev/null | head -c 6000000 > tar || true
-         sync; xfs_io -c 'pwrite -S 7 50000 9000' -c 'fpunch 200k 100k' -c 'truncate 2000001' text > /dev/null
-         cp --reflink=always tar clone; xfs_io -c 'reflink text 0 131072 65536' clone > /dev/null; sync",
+         sync -f .; xfs_io -c 'pwrite -S 7 50000 9000' -c 'fpunch 200k 100k' -c 'truncate 2000001' text > /dev/null
+         cp --reflink=always tar clone; xfs_io -c 'reflink text 0 131072 65536' clone > /dev/null; sync -f .",
     );
     let files = through_the_kernel(&mount.dir);
     drop(mount);

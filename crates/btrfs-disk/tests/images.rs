@@ -176,8 +176,8 @@ fn free_space_in_bitmaps() {
     {
         let mount = image.mount("max_inline=0");
         mount.run(
-            "for r in 1 2; do for i in $(seq 8000); do echo $i > f$r-$i; done; done; sync
-             for i in $(seq 1 2 8000); do echo f1-$i f2-$i; done | xargs rm; sync; sync",
+            "for r in 1 2; do for i in $(seq 8000); do echo $i > f$r-$i; done; done; sync -f .
+             for i in $(seq 1 2 8000); do echo f1-$i f2-$i; done | xargs rm; sync -f .; sync -f .",
         );
     }
     let seen = all_pass(&image);
@@ -194,7 +194,7 @@ fn volume_in_use_with_log_tree_and_orphans() {
     let image = Image::make(&scratch, "log", "400m", "");
     let mount = image.mount("commit=300");
     load::names(&mount);
-    mount.run("btrfs -q subvolume create sub; mkdir dir; for i in $(seq 50); do echo $i > dir/$i; done; sync");
+    mount.run("btrfs -q subvolume create sub; mkdir dir; for i in $(seq 50); do echo $i > dir/$i; done; sync -f .");
     mount.run("for i in $(seq 60 90); do echo $i > dir/$i; done; rm dir/1*; xfs_io -c fsync dir");
     mount.run(
         "echo more >> dir/21; xfs_io -c fsync dir/21; setfattr -n user.a -v b dir/23
@@ -208,7 +208,7 @@ fn volume_in_use_with_log_tree_and_orphans() {
     require(&seen, &[kind::DIR_LOG_INDEX]);
     // Unlinked while open, and never linked: both are orphans in the commit.
     mount.run(
-        "exec 7<> dir/30; rm dir/30; xfs_io -T -c 'pwrite 0 100k' -c 'syncfs' . > /dev/null; sync",
+        "exec 7<> dir/30; rm dir/30; xfs_io -T -c 'pwrite 0 100k' -c 'syncfs' . > /dev/null; sync -f .",
     );
     let seen = all_pass(&image);
     require(&seen, &[kind::ORPHAN_ITEM]);

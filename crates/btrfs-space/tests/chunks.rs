@@ -75,7 +75,7 @@ fn a_volume_is_filled_to_the_brim_and_emptied_again() {
         drop((space, opened));
         judge(&image);
         let mounted = image.mount("");
-        mounted.script("dd if=/dev/urandom of=file bs=1M count=200 status=none; sync");
+        mounted.script("dd if=/dev/urandom of=file bs=1M count=200 status=none; sync -f .");
         mounted.scrub();
         drop(mounted);
         judge(&image);
@@ -105,7 +105,9 @@ fn chunks_of_every_kind_and_profile() {
             drop((space, opened));
             judge(&image);
             let mounted = image.mount("");
-            mounted.script("for i in $(seq 1 300); do head -c 9999 /dev/urandom > k$i; done; sync");
+            mounted.script(
+                "for i in $(seq 1 300); do head -c 9999 /dev/urandom > k$i; done; sync -f .",
+            );
             mounted.scrub();
             drop(mounted);
             judge(&image);

@@ -25,7 +25,7 @@ fn kernel_goes_on(image: &Image) {
     mounted.script(
         "find . -type f -print0 | xargs -0 cat > /dev/null
          for i in $(seq 1 50); do head -c $((i * 999)) /dev/urandom > kernel$i; done
-         cp --reflink=always kernel50 kernel51; sync; rm -f kernel2*; sync",
+         cp --reflink=always kernel50 kernel51; sync -f .; rm -f kernel2*; sync -f .",
     );
     mounted.scrub();
     drop(mounted);
@@ -36,7 +36,7 @@ const FILES: &str = "
     for i in $(seq 1 150); do head -c $((i * 311)) /dev/urandom > f$i; done
     dd if=/dev/urandom of=big bs=1M count=8 status=none
     touch empty; chattr +C empty; fallocate -l 300k empty
-    sync
+    sync -f .
     for i in $(seq 0 5 100); do
         dd if=/dev/urandom of=big bs=4k count=1 seek=$i conv=notrunc status=none
     done
@@ -79,7 +79,7 @@ fn random_commits_over_snapshots() {
         image.script(
             "",
             "btrfs -q subvolume snapshot . one; touch f1*; btrfs -q subvolume snapshot one two
-             sync; rm -f one/f2*; echo x >> two/f99; sync",
+             sync -f .; rm -f one/f2*; echo x >> two/f99; sync -f .",
         );
         let mut dice = Dice(0x5eed_0001);
         for _ in 0..6 {
@@ -97,7 +97,7 @@ fn random_commits_after_a_balance() {
     with_kernel(|| {
         let image = Image::new("512M", &["-n", "4096"]);
         image.script("", FILES);
-        image.script("", "btrfs -q subvolume snapshot . one; rm -f f2*; sync");
+        image.script("", "btrfs -q subvolume snapshot . one; rm -f f2*; sync -f .");
         image.script("", "btrfs -q balance start --full-balance .");
         let mut dice = Dice(0x5eed_0002);
         for _ in 0..3 {
@@ -120,7 +120,7 @@ fn random_commits_on_other_geometries() {
         for (seed, mkfs) in forms.iter().enumerate() {
             let image = Image::new("400M", mkfs);
             image.script("", FILES);
-            image.script("", "btrfs -q subvolume snapshot . one; rm -f f7*; sync");
+            image.script("", "btrfs -q subvolume snapshot . one; rm -f f7*; sync -f .");
             let mut dice = Dice(0x9e0 + seed as u64);
             // With explicit holes in files, no more may be made by leaving items out.
             let holes = !mkfs.contains(&"^no-holes");

@@ -27,15 +27,15 @@ fn family() -> Image {
         "",
         "btrfs -q subvolume create a; cd a; mkdir d
          for i in $(seq 1 250); do head -c $((i * 97)) /dev/urandom > f$i; done
-         for i in $(seq 1 15); do touch $(seq -f d/empty$i-%g 1 100); done; sync",
+         for i in $(seq 1 15); do touch $(seq -f d/empty$i-%g 1 100); done; sync -f .",
     );
     image.script(
         "",
-        "btrfs -q subvolume snapshot a b; sync; touch a/f1*; sync
-         btrfs -q subvolume snapshot b c; touch b/d/empty3*; rm -f b/f2*; sync
-         btrfs -q subvolume snapshot a e; touch e/d/empty*; echo x >> e/f7; sync
-         btrfs -q subvolume snapshot c g; rm -f c/d/empty2*; sync
-         touch b/d/empty7* g/f*; btrfs -q subvolume snapshot b h; sync; rm -f h/f5*; sync",
+        "btrfs -q subvolume snapshot a b; sync -f .; touch a/f1*; sync -f .
+         btrfs -q subvolume snapshot b c; touch b/d/empty3*; rm -f b/f2*; sync -f .
+         btrfs -q subvolume snapshot a e; touch e/d/empty*; echo x >> e/f7; sync -f .
+         btrfs -q subvolume snapshot c g; rm -f c/d/empty2*; sync -f .
+         touch b/d/empty7* g/f*; btrfs -q subvolume snapshot b h; sync -f .; rm -f h/f5*; sync -f .",
     );
     image
 }
@@ -107,7 +107,7 @@ fn the_kernel_ends_what_we_began() {
             drop((space, opened));
             image.check();
             let mounted = image.mount("");
-            mounted.script("btrfs subvolume sync . ; sync");
+            mounted.script("btrfs subvolume sync . ; sync -f .");
             mounted.scrub();
             drop(mounted);
             judge(&image);
@@ -121,7 +121,7 @@ fn dropped_after_a_balance() {
     with_kernel(|| {
         let image = family();
         image.script("", "btrfs -q balance start --full-balance .");
-        image.script("", "touch a/f3* g/d/empty4*; sync");
+        image.script("", "touch a/f3* g/d/empty4*; sync -f .");
         for turn in 0..3 {
             let opened = image.open();
             let space = opened.space();
@@ -132,7 +132,7 @@ fn dropped_after_a_balance() {
             judge(&image);
         }
         let mounted = image.mount("");
-        mounted.script("touch */f*; sync; find . -type f -print0 | xargs -0 cat > /dev/null");
+        mounted.script("touch */f*; sync -f .; find . -type f -print0 | xargs -0 cat > /dev/null");
         mounted.scrub();
         drop(mounted);
         judge(&image);

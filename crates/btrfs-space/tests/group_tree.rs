@@ -48,7 +48,8 @@ fn judge(image: &Image) {
     drop(opened);
     let mounted = image.mount("");
     mounted.scrub();
-    mounted.script("find . -type f -print0 | xargs -0 cat > /dev/null; cp -r d e$RANDOM; sync");
+    mounted
+        .script("find . -type f -print0 | xargs -0 cat > /dev/null; cp -r d e$RANDOM; sync -f .");
 }
 
 #[test]

@@ -10,9 +10,9 @@ use common::{Image, with_kernel};
 const FILES: &str = "
     for i in $(seq 1 400); do head -c $((i * 97)) /dev/urandom > f$i; done
     dd if=/dev/urandom of=big bs=1M count=24 status=none
-    sync
+    sync -f .
     for i in $(seq 0 3 300); do dd if=/dev/urandom of=big bs=4k count=1 seek=$i conv=notrunc status=none; done
-    sync
+    sync -f .
 ";
 
 #[test]
@@ -35,13 +35,13 @@ fn snapshots_modified_on_both_sides() {
         image.script("", &format!("cd a; {FILES}"));
         image.script(
             "",
-            "for i in $(seq 1 25); do touch $(seq -f a/empty$i-%g 1 100); done; sync
-             btrfs -q subvolume snapshot a b; sync; touch a/empty*; sync
-             for i in $(seq 1 7 400); do touch a/f$i; done; sync
-             btrfs -q subvolume snapshot a c; btrfs -q subvolume snapshot b d; sync
-             for i in $(seq 1 5 400); do echo more >> b/f$i; rm -f a/f$((i + 1)); done; sync
+            "for i in $(seq 1 25); do touch $(seq -f a/empty$i-%g 1 100); done; sync -f .
+             btrfs -q subvolume snapshot a b; sync -f .; touch a/empty*; sync -f .
+             for i in $(seq 1 7 400); do touch a/f$i; done; sync -f .
+             btrfs -q subvolume snapshot a c; btrfs -q subvolume snapshot b d; sync -f .
+             for i in $(seq 1 5 400); do echo more >> b/f$i; rm -f a/f$((i + 1)); done; sync -f .
              dd if=/dev/zero of=d/big bs=1M count=3 conv=notrunc status=none
-             btrfs -q subvolume snapshot d a/e; sync; rm -f d/f3*; sync",
+             btrfs -q subvolume snapshot d a/e; sync -f .; rm -f d/f3*; sync -f .",
         );
         let opened = image.open();
         let census = assert_true(&opened);
@@ -57,11 +57,11 @@ fn reflinks_beyond_the_inline_limit() {
         let image = Image::new("512M", &[]);
         image.script(
             "",
-            "dd if=/dev/urandom of=x bs=128k count=1 status=none; sync
-             for i in $(seq 1 600); do cp --reflink=always x y$i; done; sync
-             for i in $(seq 1 3 600); do rm y$i; done; sync
-             btrfs -q subvolume snapshot . s; sync
-             for i in $(seq 2 3 600); do touch y$i; done; sync",
+            "dd if=/dev/urandom of=x bs=128k count=1 status=none; sync -f .
+             for i in $(seq 1 600); do cp --reflink=always x y$i; done; sync -f .
+             for i in $(seq 1 3 600); do rm y$i; done; sync -f .
+             btrfs -q subvolume snapshot . s; sync -f .
+             for i in $(seq 2 3 600); do touch y$i; done; sync -f .",
         );
         let opened = image.open();
         let census = assert_true(&opened);
@@ -75,8 +75,8 @@ fn after_a_balance() {
     with_kernel(|| {
         let image = Image::new("1G", &[]);
         image.script("", &format!("btrfs -q subvolume create a; cd a; {FILES}"));
-        image.script("", "btrfs -q subvolume snapshot a b; rm a/f1*; sync");
-        image.script("", "btrfs -q balance start --full-balance .; sync");
+        image.script("", "btrfs -q subvolume snapshot a b; rm a/f1*; sync -f .");
+        image.script("", "btrfs -q balance start --full-balance .; sync -f .");
         let opened = image.open();
         let census = assert_true(&opened);
         assert!(census.full_backref > 0, "{census:?}");
@@ -90,8 +90,8 @@ fn free_space_in_bitmaps() {
         let image = Image::new("1G", &[]);
         image.script(
             "",
-            "head -c 4096 /dev/urandom > x; for i in $(seq 1 1200); do head -c 4096 x > y$i; done; sync
-             rm y*[02468]; sync",
+            "head -c 4096 /dev/urandom > x; for i in $(seq 1 1200); do head -c 4096 x > y$i; done; sync -f .
+             rm y*[02468]; sync -f .",
         );
         let dump = image.dump(10);
         assert!(dump.contains("FREE_SPACE_BITMAP"), "the kernel went over to bitmaps");
@@ -104,7 +104,7 @@ fn mixed_block_groups() {
     with_kernel(|| {
         let image = Image::new("256M", &["--mixed"]);
         image.script("", "for i in $(seq 1 300); do head -c $((i * 57)) /dev/urandom > f$i; done");
-        image.script("", "btrfs -q subvolume snapshot . s; rm f1*; sync");
+        image.script("", "btrfs -q subvolume snapshot . s; rm f1*; sync -f .");
         let opened = image.open();
         assert_true(&opened);
         assert_space_true(&opened);

@@ -46,12 +46,12 @@ fn judge(image: &Image, what: &str) {
 
 const FILES: &str = "btrfs quota enable .
     for i in $(seq 1 120); do head -c $((i * 311)) /dev/urandom > f$i; done
-    dd if=/dev/urandom of=big bs=1M count=4 status=none; sync
+    dd if=/dev/urandom of=big bs=1M count=4 status=none; sync -f .
     for i in $(seq 0 5 100); do
         dd if=/dev/urandom of=big bs=4k count=1 seek=$i conv=notrunc status=none
     done
-    btrfs -q subvolume snapshot . one; touch f1*; sync
-    btrfs -q subvolume snapshot one two; rm -f one/f2*; echo x >> two/f99; sync
+    btrfs -q subvolume snapshot . one; touch f1*; sync -f .
+    btrfs -q subvolume snapshot one two; rm -f one/f2*; echo x >> two/f99; sync -f .
     btrfs quota rescan -w . > /dev/null";
 
 const GROUPS: &str = "

@@ -31,13 +31,13 @@ touch -d '1960-01-01 00:00:00' old; touch -d '2200-01-01 00:00:00' late
 btrfs subvolume create s >/dev/null
 for i in $(seq 40); do dd if=/dev/urandom of=s/f$i bs=4k count=$((i%5)) status=none; done
 cp --reflink=always big s/rl; cp --reflink=always big s/rl2
-sync; btrfs subvolume snapshot s s2 >/dev/null; btrfs subvolume snapshot -r s s3 >/dev/null
+sync -f .; btrfs subvolume snapshot s s2 >/dev/null; btrfs subvolume snapshot -r s s3 >/dev/null
 dd if=/dev/urandom of=s/f3 bs=4k count=2 status=none; rm s2/f4
 btrfs subvolume create s/in >/dev/null; btrfs subvolume set-default s2
 btrfs property set big compression zstd
 btrfs qgroup create 1/0 . ; btrfs qgroup assign --no-rescan 0/$(btrfs inspect rootid s) 1/0 . >/dev/null
 btrfs qgroup limit 1G 1/0 . ; btrfs qgroup limit -e 100M s
-sync; btrfs quota rescan -w . >/dev/null
+sync -f .; btrfs quota rescan -w . >/dev/null
 "#;
 
 /// What fsync leaves in logs, and an inode without a name that is open.
@@ -57,23 +57,23 @@ const SHARE: &str = r#"
 set -e; cd "$1"; btrfs subvolume create s >/dev/null
 dd if=/dev/urandom of=s/base bs=4k count=8 status=none
 for i in $(seq 40); do cp --reflink=always s/base s/r$i; done
-for i in $(seq 120); do echo $i > s/x$i; done; sync
-for i in $(seq 40); do btrfs subvolume snapshot s sn$i >/dev/null; done; sync
+for i in $(seq 120); do echo $i > s/x$i; done; sync -f .
+for i in $(seq 40); do btrfs subvolume snapshot s sn$i >/dev/null; done; sync -f .
 for i in 1 7 13 19; do touch sn$i/r5; dd if=/dev/urandom of=sn$i/r9 bs=4k count=1 conv=notrunc status=none; done
-sync; btrfs balance start --full-balance . >/dev/null
-for i in 3 9; do echo y >> sn$i/x7; done; sync
+sync -f .; btrfs balance start --full-balance . >/dev/null
+for i in 3 9; do echo y >> sn$i/x7; done; sync -f .
 "#;
 
 /// Free space in so many pieces that bitmaps are shorter.
 const SPLIT: &str = r#"
 set -e; cd "$1"
 python3 - <<'END'
-import os
+import os, subprocess
 for i in range(2000):
     with open(f"f{i}", "wb") as f: f.write(b"x" * 4096)
-os.sync()
+subprocess.run(["sync", "-f", "."], check=True)
 for i in range(0, 2000, 2): os.unlink(f"f{i}")
-os.sync()
+subprocess.run(["sync", "-f", "."], check=True)
 END
 "#;
 

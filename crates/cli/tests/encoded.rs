@@ -16,14 +16,14 @@ fn source(image: &Image, overwritten: bool) {
         shell(&format!(
             "mount -o remount,compress-force={kind} {top} && mkdir {top}/v/{kind} && cd {top}/v/{kind}
              seq 1 90000 >seq; seq 1 3000 >short; yes an item | head -c 1500 >item
-             head -c 3000000 /dev/zero >zeros; head -c 300000 /dev/urandom >noise; sync"
+             head -c 3000000 /dev/zero >zeros; head -c 300000 /dev/urandom >noise; sync -f ."
         ));
         if overwritten {
             shell(&format!(
                 "cd {top}/v/{kind}
                  dd if=/dev/urandom of=seq bs=4096 seek=10 count=3 conv=notrunc status=none
                  cp --reflink=always seq shared; truncate -s 300001 seq
-                 fallocate -p -o 131072 -l 40960 shared; sync"
+                 fallocate -p -o 131072 -l 40960 shared; sync -f ."
             ));
         }
     }

@@ -314,7 +314,7 @@ fn an_ordinary_user_has_a_place_of_his_own() {
             ./spinney scrub start -B -q $top; again transport=$transport; told
             ls home/.local/state/spinney; stat -c %a home/.local/state/spinney
             export XDG_STATE_HOME={dir}/state
-            ./spinney scrub status $top; ./spinney scrub start -q $top; ls state/spinney
+            ./spinney scrub status $top; ./spinney scrub start -B -q $top; ls state/spinney
             rm -rf state; touch state; ./spinney scrub start -B -q $top; rm state
             unset XDG_STATE_HOME; (unset HOME; ./spinney scrub start -B -q $top)
             ./spinney umount $top; rm -rf home/.local

@@ -28,7 +28,7 @@ fn made_by_kernel(name: &str) -> Image {
         "cd {} && btrfs -q subvolume create a && btrfs -q subvolume create a/b && \
          mkdir -p d/e && btrfs -q subvolume create d/e/c && echo one >a/file && \
          btrfs -q subvolume snapshot a s1 && btrfs -q subvolume snapshot -r a d/s2 && \
-         btrfs -q subvolume snapshot s1 'a blank' && echo two >>a/file && sync",
+         btrfs -q subvolume snapshot s1 'a blank' && echo two >>a/file && sync -f .",
         mount.path().display()
     );
     let made = sh(&script);
@@ -126,7 +126,7 @@ fn what_is_new_is_what_btrfs_finds() {
     let script = format!(
         "cd {a} && mkdir -p x/y && yes | head -c 300000 >x/y/long && fallocate -l 1M room && \
          head -c 70000 /dev/urandom >noise && cp --reflink=always noise copy && \
-         truncate -s 1M holes && sync"
+         truncate -s 1M holes && sync -f ."
     );
     assert!(sh(&script).status.success());
     let expected =

@@ -5,7 +5,7 @@ mkdir -p a/b/c d
 for i in $(seq 1 400); do echo "file $i" > a/f$i; done
 for i in $(seq 1 30); do dd if=/dev/urandom of=a/b/big$i bs=64k count=$i status=none; done
 yes hello | head -c 3000000 > a/text
-sync
+sync -f .
 cp --reflink=always a/b/big20 a/b/clone20
 cp --reflink=always a/b/big30 d/clone30
 ln -s /some/target a/link
@@ -28,12 +28,12 @@ ln a/f3 collide/pbwnlavy
 ln a/f3 collide/ziibfswd
 setfattr -n user.ccaoacux -v one a/f3
 setfattr -n user.wcjifoae -v two a/f3
-sync
+sync -f .
 btrfs -q subvolume create sv1
 cp -r a sv1/
 btrfs -q subvolume create sv1/nested
 echo x > sv1/nested/x
-sync
+sync -f .
 btrfs -q subvolume snapshot sv1 snap1
 btrfs -q subvolume snapshot -r sv1 snapro
 for i in $(seq 1 50); do
@@ -45,7 +45,7 @@ btrfs -q subvolume snapshot snap1 snap2
 mkdir nocow
 chattr +C nocow
 dd if=/dev/urandom of=nocow/x bs=64k count=10 status=none
-sync
+sync -f .
 rm -rf a/b/big1*
 mv a/text d/text2
 for i in $(seq 1 200); do echo "$i" > d/t$i; done
@@ -57,4 +57,4 @@ btrfs -q subvolume delete doomed > /dev/null
 btrfs -q subvolume delete sv1/nested > /dev/null
 btrfs -q subvolume delete sv1 > /dev/null
 dd if=/dev/urandom of=alone bs=64k count=2 status=none
-sync
+sync -f .

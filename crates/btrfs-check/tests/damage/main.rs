@@ -493,7 +493,7 @@ fn overlapping_file_extents_across_leaves() {
     }
     let base = scratch.path("base");
     let after = "for i in $(seq 0 2 800); do
-        dd if=/dev/urandom of=a/many bs=4k count=1 seek=$i conv=notrunc status=none; done; sync
+        dd if=/dev/urandom of=a/many bs=4k count=1 seek=$i conv=notrunc status=none; done; sync -f .
         for i in $(seq 1 2 800); do
         dd if=/dev/urandom of=a/many bs=4k count=1 seek=$i conv=notrunc status=none; done";
     make(&base, &Recipe { mkfs: "-n 4096", after, ..Recipe::default() });

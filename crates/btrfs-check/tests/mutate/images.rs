@@ -3,7 +3,7 @@
 
 use crate::common::{self, Scratch};
 use btrfs_disk::key::kind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Files of each sort, in the mount's root.
 const LOAD: &str = r#"
@@ -64,6 +64,23 @@ fn image(scratch: &Scratch, name: &str, mkfs: &str, load: &str) -> PathBuf {
     path
 }
 
+/// Does `change` to the mounted image and copies it to `to`, both within one transaction: a commit
+/// drops the log, and a copy of what is being committed is none. The kernel commits when half a
+/// minute has gone by, or when anybody on the machine says sync(2).
+fn copied_between_commits(change: &str, to: &Path) -> String {
+    format!(
+        "generation() {{ od -An -tu8 -j 65608 -N 8 $image; }}
+        for try in 1 2 3 4 5 none; do
+            [ $try != none ] || {{ echo 'a commit came between each time'; exit 1; }}
+            sync -f .; before=$(generation)
+            {change}
+            cp --sparse=always $image {}
+            [ \"$before\" != \"$(generation)\" ] || break
+        done",
+        to.display()
+    )
+}
+
 pub fn make(scratch: &Scratch) -> Vec<PathBuf> {
     let plain = image(scratch, "plain", "", LOAD);
     // Interior nodes, explicit holes, quota groups, block groups in a tree of their own not.
@@ -79,19 +96,16 @@ pub fn make(scratch: &Scratch) -> Vec<PathBuf> {
     );
     // A log: copied while it is mounted, with nothing at work.
     let log = scratch.path("log");
-    let load = format!(
-        "{LOAD}\necho a > d/new; head -c 20000 /dev/urandom > d/logged
+    let change = "echo a > d/new$try; head -c 20000 /dev/urandom > d/logged
         python3 -c 'import os
-for n in (\"d/new\", \"d/logged\", \"d/inline\"): os.fsync(os.open(n, os.O_RDWR))
-os.fsync(os.open(\"d\", os.O_RDONLY))'
-        cp --sparse=always $image {}",
-        log.display()
-    );
+for n in (\"d/new'$try'\", \"d/logged\", \"d/inline\"): os.fsync(os.open(n, os.O_RDWR))
+os.fsync(os.open(\"d\", os.O_RDONLY))'";
+    let load = format!("{LOAD}\n{}", copied_between_commits(change, &log));
     image(scratch, "live", "-m single", &load);
     let many = image(scratch, "many", "-n 4096 -m single", MANY);
     // Copied while it is mounted, as the log is.
     let shared = scratch.path("shared");
-    let load = format!("{SHARED}\ncp --sparse=always $image {}", shared.display());
+    let load = format!("{SHARED}\n{}", copied_between_commits("", &shared));
     image(scratch, "open", "-n 4096 -m single", &load);
     vec![plain, old, log, many, shared]
 }

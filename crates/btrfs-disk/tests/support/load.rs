@@ -89,7 +89,7 @@ pub fn extents(mount: &Mount) {
             xfs_io -c 'pwrite 50000 70000' -c 'fpunch 200k 100k' data/$algo/text > /dev/null
             head -c 1000000 /dev/zero > data/$algo/zeros
         done
-        sync
+        sync -f .
         "#,
     );
 }
@@ -106,14 +106,14 @@ pub fn subvolumes(mount: &Mount) {
         mv sub-rw deep/renamed-snapshot; mv sub/nested sub/nested-renamed
         echo change > deep/renamed-snapshot/change; rm -r deep/renamed-snapshot/zlib
         btrfs -q subvolume set-default deep/renamed-snapshot
-        sync
+        sync -f .
         btrfs send -q sub-ro 2>/dev/null > /tmp/btrfs-disk/send.$$ || true
         mkdir received; btrfs receive -q -f /tmp/btrfs-disk/send.$$ received || true
         rm -f /tmp/btrfs-disk/send.$$
         for i in $(seq 12); do btrfs -q subvolume snapshot sub snap-$i; echo $i > snap-$i/own; done
-        sync
+        sync -f .
         btrfs -q subvolume delete snap-3 snap-4 > /dev/null
-        sync
+        sync -f .
         "#,
     );
 }
@@ -127,7 +127,7 @@ pub fn quota(mount: &Mount) {
         btrfs qgroup create 1/100 .
         btrfs qgroup assign --no-rescan 0/5 1/100 . || true
         btrfs qgroup limit 100m 1/100 .
-        sync
+        sync -f .
         "#,
     );
 }
@@ -138,7 +138,7 @@ pub fn balance(mount: &Mount) {
         r#"
         btrfs balance start --full-balance . > /dev/null 2>&1 || true
         btrfs scrub start -B . > /dev/null
-        sync
+        sync -f .
         "#,
     );
 }

@@ -12,6 +12,7 @@ use crate::refs::{RefRecord, Usage};
 use crate::roots::Roots;
 use crate::source::Context;
 use crate::uuids::Uuids;
+use crate::verity::{self, Sealed};
 use crate::walk::{Leaf, walk};
 use crate::{CheckOptions, Finding, FindingKind, Phase, Report, data, log, supers};
 use btrfs_disk::ids::{compat_ro, incompat};
@@ -49,7 +50,7 @@ pub fn check(volume: Arc<Volume>, options: &CheckOptions<'_>) -> Result<Report> 
     run.roots.check(&mut run.cx, &shared.entries, &run.unread);
     let extents = run.known.extent_tree.then_some(&run.extents);
     log::check(&mut run.cx, extents, &run.csums);
-    run.verify_data();
+    run.verify_data(&shared.sealed);
     Ok(run.cx.report)
 }
 
@@ -182,6 +183,7 @@ impl Run<'_> {
             no_holes: flags & incompat::NO_HOLES != 0,
             entries: Vec::new(),
             unwritten: Vec::new(),
+            sealed: Vec::new(),
         };
         let (alive, dead) = self.roots.subvolumes();
         self.cx.report.totals.subvolumes = alive.len() as u64;
@@ -267,10 +269,18 @@ impl Run<'_> {
         }
     }
 
-    fn verify_data(&mut self) {
-        if self.cx.verify_data() {
-            self.cx.begin(Phase::Data, Some(self.csums.total()));
-            self.tree(TreeId::CSUM, &mut |cx, leaf| data::leaf(cx, leaf));
+    fn verify_data(&mut self, sealed: &[(TreeId, Sealed)]) {
+        if !self.cx.verify_data() {
+            return;
+        }
+        let total = self.csums.total();
+        let sizes = sealed.iter().map(|(_, file)| file.descriptor.data_size);
+        self.cx.begin(Phase::Data, Some(sizes.fold(total, u64::saturating_add)));
+        self.tree(TreeId::CSUM, &mut |cx, leaf| data::leaf(cx, leaf));
+        for (tree, file) in sealed {
+            if let Some(start) = self.roots.start(*tree) {
+                verity::check(&mut self.cx, &start, file);
+            }
         }
     }
 }

@@ -95,6 +95,8 @@ pub struct Totals {
     pub csum_bytes: u64,
     /// Bytes read and verified from all copies (`verify_data`).
     pub verified_bytes: u64,
+    /// Bytes of content of files with fs-verity that were held against their trees (`verify_data`).
+    pub verity_bytes: u64,
     /// The volume has a log that the next mount replays.
     pub pending_log: bool,
     /// Subvolumes that the log is about, and its nodes.

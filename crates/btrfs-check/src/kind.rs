@@ -290,6 +290,10 @@ kinds! {
     "inode-bad" Error REPAIR InodeBad { ino: u64, why: String } => "inode {ino}: {why}";
     "verity-bad" Error RESTORE_FILE VerityBad { ino: u64, why: String }
         => "inode {ino} cannot be read, since fs-verity cannot verify it: {why}";
+    "verity-content" Error RESTORE_FILE VerityContent { ino: u64, from: u64, len: u64 }
+        => "inode {ino}: {len} bytes from {from} on are not what fs-verity says";
+    "verity-tree" Error RESTORE_FILE VerityTree { ino: u64, at: u64 }
+        => "inode {ino}: its fs-verity tree is damaged at byte {at}: what that is about cannot be read";
     "link-count" Error REPAIR LinkCount { ino: u64, stored: u64, counted: u64 }
         => "inode {ino} says {stored} links, it has {counted} names";
     "orphan-item-missing" Error REPAIR OrphanItemMissing { ino: u64 }

@@ -17,6 +17,7 @@
 
 mod chunks;
 mod compare;
+mod content;
 mod csums;
 mod data;
 mod driver;
@@ -24,6 +25,7 @@ mod extents;
 mod finding;
 mod free_space;
 mod inodes;
+mod items;
 mod kind;
 mod log;
 mod options;
@@ -34,6 +36,7 @@ mod roots;
 mod source;
 mod supers;
 mod uuids;
+mod verity;
 mod walk;
 
 pub use driver::check;

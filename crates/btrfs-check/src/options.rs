@@ -22,7 +22,7 @@ pub enum Phase {
     Roots,
     /// The log of fsyncs, if there is one.
     Log,
-    /// Content against its checksums, where that was asked for.
+    /// Content against its checksums and trees of hashes, where that was asked for.
     Data,
 }
 
@@ -58,7 +58,8 @@ pub struct Progress {
 
 /// What a check looks at, and whom it tells how far it is.
 pub struct CheckOptions<'a> {
-    /// Read every checksummed block of data from every copy and verify it.
+    /// Read every checksummed block of data from every copy and verify it; hold content of files with
+    /// fs-verity against their trees.
     pub verify_data: bool,
     /// Findings beyond this many are counted, not kept.
     pub max_findings: usize,

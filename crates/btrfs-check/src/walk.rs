@@ -19,6 +19,8 @@ use btrfs_disk::{Expect, Key, Node, TreeId};
 pub(crate) struct Leaf<'a> {
     pub tree: TreeId,
     pub node: &'a Node,
+    /// No tree before this one has it.
+    pub fresh: bool,
 }
 
 type Visit<'v> = dyn FnMut(&mut Context<'_>, &Leaf<'_>) + 'v;
@@ -81,7 +83,8 @@ impl Walk<'_, '_, '_> {
         }
         self.usage.pass(self.start.id, &node);
         if node.is_leaf() {
-            (self.visit)(self.cx, &Leaf { tree: self.start.id, node: &node });
+            let leaf = Leaf { tree: self.start.id, node: &node, fresh: first_time };
+            (self.visit)(self.cx, &leaf);
             return;
         }
         let first = if edge { self.first_left(&node) } else { 0 };

@@ -47,6 +47,16 @@ fn files_are_verified_by_either_program_in_mounts_and_images() {
     assert_eq!(digest(&fine(&["verity", "measure", &image.at("/c")])), other);
     assert_eq!(digest(&fine(&["verity", "measure", &image.at("/a")])), by_tool);
     assert_clean(&image.path);
+    let json = fine(&["verity", "measure", "--json", &image.at("/a"), &image.at("/c")]);
+    let (a, c) = (image.at("/a"), image.at("/c"));
+    let entry = |path: &str, digest: &str| {
+        let (name, hex) = digest.split_once(':').expect("a name in front");
+        format!(r#"{{"path":"{path}","hash_alg":"{name}","digest":"{hex}"}}"#)
+    };
+    let expected = format!("{{\"files\":[{},{}]}}", entry(&a, &by_tool), entry(&c, &other));
+    assert_eq!(json.trim(), expected);
+    let checked = fine(&["check", "--data", &image.word()]);
+    assert!(checked.contains("by fs-verity"), "{checked}");
 
     // From the next mount on none can be opened to be written.
     let mount = Mount::new(&image, "");

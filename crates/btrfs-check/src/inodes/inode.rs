@@ -4,6 +4,7 @@ use super::extents::{FileState, Rules};
 use super::links::Links;
 use super::verity::VerityState;
 use crate::FindingKind;
+use crate::verity::Sealed;
 use btrfs_disk::ids::FIRST_FREE_OBJECTID;
 use btrfs_disk::items::{DirItem, InodeExtRef, InodeItem, InodeRef, dir_type, inode_flags, mode};
 use btrfs_disk::{Corrupt, FixedSize, Key};
@@ -31,6 +32,8 @@ pub(super) struct Inode {
     has_entries: bool,
     pub file: FileState,
     pub(super) verity: VerityState,
+    /// Some of it was in no tree before.
+    pub(super) fresh: bool,
 }
 
 pub(super) fn malformed(c: Corrupt) -> FindingKind {
@@ -40,7 +43,16 @@ pub(super) fn malformed(c: Corrupt) -> FindingKind {
 impl Inode {
     pub(super) fn new(ino: u64) -> Inode {
         let (file, verity) = Default::default();
-        Inode { ino, item: None, names: 0, dir_size: 0, has_entries: false, file, verity }
+        Inode {
+            ino,
+            item: None,
+            names: 0,
+            dir_size: 0,
+            has_entries: false,
+            file,
+            verity,
+            fresh: false,
+        }
     }
 
     pub(super) fn kind(&self) -> Option<u8> {
@@ -161,10 +173,16 @@ impl Inode {
             let why = "file content in something else than a file".into();
             out.push(FindingKind::ItemOfWrongType { ino, why });
         }
-        if let Some(why) = self.verity.judge(&item) {
+        if let Err(why) = self.verity.judge(&item) {
             out.push(FindingKind::VerityBad { ino, why });
         }
         out
+    }
+
+    /// Whose content can be held against a tree of hashes.
+    pub(super) fn sealed(&self) -> Option<Sealed> {
+        let descriptor = self.verity.judge(self.item.as_ref()?).ok()??;
+        Some(Sealed { ino: self.ino, unsummed: self.has_no_sums(), descriptor })
     }
 
     fn judge_dir(&self, item: &InodeItem, out: &mut Vec<FindingKind>) {

@@ -10,6 +10,7 @@ mod verity;
 
 use crate::csums::Csums;
 use crate::source::Context;
+use crate::verity::Sealed;
 use crate::walk::Leaf;
 use crate::{Finding, FindingKind};
 use btrfs_disk::ids::{FIRST_FREE_OBJECTID, LAST_FREE_OBJECTID, ORPHAN_OBJECTID};
@@ -43,6 +44,8 @@ pub(crate) struct Shared {
     pub no_holes: bool,
     pub entries: Vec<SubvolumeEntry>,
     pub unwritten: Vec<Unwritten>,
+    /// Files with fs-verity, each once for all trees that share it; where content is read.
+    pub sealed: Vec<(TreeId, Sealed)>,
 }
 
 /// The check of one tree.
@@ -76,6 +79,9 @@ impl<'s> Inodes<'s> {
         for (key, data) in leaf.node.items() {
             if let Err(kind) = self.item(cx, key, data) {
                 cx.add(Finding::new(kind).tree(self.tree).key(key));
+            }
+            if let Some(inode) = &mut self.current {
+                inode.fresh |= leaf.fresh;
             }
         }
     }
@@ -133,6 +139,9 @@ impl<'s> Inodes<'s> {
             relocation: self.tree == TreeId::DATA_RELOC,
             sector: u64::from(cx.geometry.sector_size),
         };
+        if cx.verify_data() && inode.fresh {
+            self.shared.sealed.extend(inode.sealed().map(|sealed| (self.tree, sealed)));
+        }
         for kind in inode.judge(&file) {
             let key = Key::new(inode.ino, kind::INODE_ITEM, 0);
             self.derived.push(Finding::new(kind).tree(self.tree).key(key));

@@ -1,5 +1,5 @@
 //! Files with fs-verity: a descriptor that says what can be, and a tree of hashes without gaps. (The
-//! hashes themselves are held against content by who reads it.)
+//! hashes themselves are held against content where content is read: `crate::verity`.)
 
 use btrfs_disk::items::{InodeItem, VerityItem, inode_flags};
 use btrfs_disk::key::kind::VERITY_DESC_ITEM;
@@ -33,33 +33,29 @@ impl VerityState {
         }
     }
 
-    /// What is wrong, if so. What an interrupted attempt left, or the beginning of one, is nothing.
-    pub(super) fn judge(&self, item: &InodeItem) -> Option<String> {
+    /// What the file is to be held against, if it is one; or what is wrong. What an interrupted attempt
+    /// left, or the beginning of one, is nothing.
+    pub(super) fn judge(&self, item: &InodeItem) -> Result<Option<Descriptor>, String> {
         if item.flags & inode_flags::RO_VERITY == 0 || item.nlink == 0 {
-            return None;
+            return Ok(None);
         }
-        let Some(header) = self.header else { return Some("it has no descriptor".into()) };
+        let header = self.header.ok_or("it has no descriptor")?;
         if header.encryption != 0 || header.size != self.descriptor.len() as u64 {
             let (size, there) = (header.size, self.descriptor.len());
-            return Some(format!("its descriptor should have {size} bytes, and has {there}"));
+            return Err(format!("its descriptor should have {size} bytes, and has {there}"));
         }
         if let Some(stray) = self.stray {
-            return Some(stray.into());
+            return Err(stray.into());
         }
-        let descriptor = match Descriptor::parse(&self.descriptor) {
-            Ok(descriptor) => descriptor,
-            Err(why) => return Some(why.to_string()),
-        };
+        let descriptor = Descriptor::parse(&self.descriptor).map_err(|why| why.to_string())?;
         if descriptor.data_size != item.size {
             let (of, size) = (descriptor.data_size, item.size);
-            return Some(format!("its descriptor is of {of} bytes, the file has {size}"));
+            return Err(format!("its descriptor is of {of} bytes, the file has {size}"));
         }
-        match descriptor.merkle().map(|merkle| merkle.tree_size()) {
-            Err(why) => Some(why.to_string()),
-            Ok(size) if size != self.tree => {
-                Some(format!("its tree should have {size} bytes, and has {}", self.tree))
-            }
-            Ok(_) => None,
+        let size = descriptor.merkle().map_err(|why| why.to_string())?.tree_size();
+        if size != self.tree {
+            return Err(format!("its tree should have {size} bytes, and has {}", self.tree));
         }
+        Ok(Some(Descriptor { signature: Vec::new(), ..descriptor }))
     }
 }

@@ -27,7 +27,8 @@ mount replays) the blocks are read and judged; what it says of files is not.
 
 Options
     -d, --data      also read every checksummed block of file content from every copy, and
-                    verify it; this reads the whole used space
+                    verify it, and hold files with fs-verity against their trees of hashes;
+                    this reads the whole used space
         --json      one JSON object instead of text
         --max N     list at most N findings (default 10000); the rest is counted
         --force     check even though the volume is in use: what is being written while
@@ -153,6 +154,9 @@ fn summary(out: &mut Out, t: &Totals, data: bool) -> Result<()> {
     if data {
         out.line(format!("  {:<14} {}", "verified", human(t.verified_bytes)))?;
     }
+    if t.verity_bytes > 0 {
+        out.line(format!("  {:<14} {}", "by fs-verity", human(t.verity_bytes)))?;
+    }
     if t.orphans + t.dead_subvolumes > 0 {
         let (inodes, trees) = (t.orphans, t.dead_subvolumes);
         out.line(format!("  {:<14} {inodes} inodes, {trees} subvolumes", "to be freed"))?;
@@ -226,6 +230,7 @@ fn json_totals(o: &mut Object<'_>, t: &Totals) {
         ("chunks", t.chunks),
         ("csum_bytes", t.csum_bytes),
         ("verified_bytes", t.verified_bytes),
+        ("verity_bytes", t.verity_bytes),
     ];
     for (name, value) in numbers {
         o.number(name, value);

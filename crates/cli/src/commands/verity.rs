@@ -5,7 +5,7 @@ use crate::commands::Command;
 use crate::commands::subvolume::place::{self, Place};
 use crate::error::{Error, Exit, Result};
 use crate::mount::options::{subvol_id, subvol_path};
-use crate::output::Out;
+use crate::output::{Json, Out};
 use btrfs_fs::{Subvol, VerityWish};
 use fs_verity::{HashAlgorithm, Params};
 use std::ffi::OsString;
@@ -41,14 +41,20 @@ Examples
 const MEASURE: Command = Command {
     name: "verity measure",
     summary: "tell the digest that reads of files are verified by",
-    usage: "[--subvol PATH | --subvolid ID] FILE...",
+    usage: "[--json] [--subvol PATH | --subvolid ID] FILE...",
     help: "\
 Tells of each file the digest that stands for all of its content: the hash and its name, as
 `fsverity measure` and `fsverity digest` do. FILE is in a mount or in an image.
 
+Options
+        --json              as a JSON object
+        --subvol PATH, --subvolid ID
+                            paths in an image start from this subvolume, not the default one
+
 Examples
     spinney verity measure /mnt/bin/tool
     spinney verity measure disk.img:/release.tar
+    spinney verity measure --json disk.img:/bin/tool | jq -r '.files[].digest'
 ",
     run: measure,
 };
@@ -58,6 +64,7 @@ struct Words {
     block_size: u64,
     salt: Vec<u8>,
     signature: Option<PathBuf>,
+    json: bool,
     subvol: Subvol,
     files: Vec<OsString>,
 }
@@ -68,6 +75,7 @@ fn words(mut args: Args, enables: bool) -> Result<Words> {
         block_size: 4096,
         salt: Vec::new(),
         signature: None,
+        json: false,
         subvol: Subvol::Default,
         files: Vec::new(),
     };
@@ -77,6 +85,7 @@ fn words(mut args: Args, enables: bool) -> Result<Words> {
             Arg::Long("block-size") if enables => words.block_size = args.size()?,
             Arg::Long("salt") if enables => words.salt = bytes(&args.text()?)?,
             Arg::Long("signature") if enables => words.signature = Some(args.path()?),
+            Arg::Long("json") if !enables => words.json = true,
             Arg::Long("subvol") => words.subvol = subvol_path(&args.text()?)?,
             Arg::Long("subvolid") => words.subvol = subvol_id(&args.text()?)?,
             Arg::Value(value) => words.files.push(value),
@@ -128,13 +137,35 @@ fn measure(args: Args) -> Result<Exit> {
     let places: Vec<Place> = words.files.iter().map(|word| Place::of_any_file(word)).collect();
     place::at(&places, words.subvol, false, |open, failures| {
         let mut out = Out::new();
+        let mut measured = Vec::new();
         for place in &places {
-            failures.keep(open.measure_verity(place).and_then(|(algorithm, digest)| {
+            let found = open.measure_verity(place).and_then(|(algorithm, digest)| {
                 let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+                if words.json {
+                    measured.push((place, algorithm, hex));
+                    return Ok(());
+                }
                 out.line(format!("{}:{hex} {}", algorithm.name(), place.show()))
-            }));
+            });
+            failures.keep(found);
+        }
+        if words.json {
+            out.line(json(&measured))?;
         }
         out.finish()
+    })
+}
+
+fn json(measured: &[(&Place, HashAlgorithm, String)]) -> String {
+    Json::object(|o| {
+        o.array("files", |files| {
+            for (place, algorithm, digest) in measured {
+                files.object(|file| {
+                    file.text("path", &place.show());
+                    file.text("hash_alg", algorithm.name()).text("digest", digest);
+                });
+            }
+        });
     })
 }
 

@@ -3,7 +3,10 @@
 //! Judges: the tool `fsverity` for digests, `btrfs check`, our own check, and the kernel's mount, which
 //! shows such files whether or not it was built to read them.
 
+#[path = "../common/mod.rs"]
 mod common;
+
+mod check;
 
 use blocksim::SimDevice;
 use btrfs_disk::key::kind;

@@ -17,7 +17,7 @@ use btrfs_disk::{Key, TreeId};
 use btrfs_space::Priority;
 use btrfs_tree::{Cursor, NodeStore, TreeRoot};
 use btrfs_txn::delta::{ActionCost, Dropping, TreeAction};
-use btrfs_txn::{Core, Urgency};
+use btrfs_txn::{Core, Defect, Urgency};
 use locks::{Condvar, Mutex, Rank};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -29,6 +29,8 @@ const STEP_NODES: u64 = 512;
 const STEP_TREES: usize = 256;
 /// Nodes in a step at mount.
 const RELOCATION_NODES: u64 = 4096;
+/// Where a test wants many steps.
+const TINY_STEP: u64 = 7;
 /// After a step that failed for want of room.
 const REST: Duration = Duration::from_secs(5);
 
@@ -123,7 +125,8 @@ impl Cleaner {
     /// A step, and the commit that it is in.
     fn drop_some(&self, trees: &[Dropping], nodes: u64, urgency: Urgency) -> Result<()> {
         self.core.health.changeable().map_err(crate::error::to_fs)?;
-        let mut budget = nodes;
+        let tiny = self.core.injection.has(Defect::TinySteps);
+        let mut budget = if tiny { TINY_STEP } else { nodes };
         loop {
             let cost = cost::drop_nodes(&self.core.geometry, budget, trees.len() as u64);
             let whole = cost::with(cost::Cost::default(), cost);

@@ -72,4 +72,10 @@ impl BtrfsFs {
     pub fn limit_qgroup(&self, id: QgroupId, change: &LimitChange) -> Result<()> {
         groups::limit(self.open()?, id, change)
     }
+
+    /// Whether limits are held against what all of the last commit's quota tree says.
+    #[cfg(feature = "fault-injection")]
+    pub fn limits_are_right(&self) -> Result<bool> {
+        self.open()?.reservations.limits_are_right()
+    }
 }

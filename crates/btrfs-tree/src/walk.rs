@@ -38,6 +38,10 @@ pub struct NodePosition<'a> {
 
 /// What a walk calls.
 pub trait Visitor {
+    /// Whether a child is passed over unread, with all below it.
+    fn passes(&mut self, _: &NodePosition<'_>) -> bool {
+        false
+    }
     /// A node that was read and judged; the answer says where to go on.
     fn node(&mut self, place: &NodePosition<'_>, node: &Arc<Node>) -> Step;
     /// A node could not be read or does not keep its pointer's promises. Its subtree is
@@ -79,12 +83,15 @@ fn visit_child<R: NodeReader + ?Sized>(
 ) -> bool {
     let expect = child_expect(parent, slot, place.root.id);
     let upper = child_upper(parent, slot, place.upper);
+    let below =
+        NodePosition { root: place.root, expect: &expect, parent: Some(&**parent), slot, upper };
+    if visitor.passes(&below) {
+        return true;
+    }
     let child = r.node(&expect).and_then(|node| {
         keeps(&node, &expect)?;
         ends_below(&node, upper)?;
         Ok(node)
     });
-    let below =
-        NodePosition { root: place.root, expect: &expect, parent: Some(&**parent), slot, upper };
     visit(r, &below, child, visitor)
 }

@@ -10,13 +10,13 @@
 //!
 //! What it does not know: what is promised for, who commits, how numbers come about.
 
-use btrfs_disk::items::{
-    QGROUP_LEVEL_SHIFT, QgroupInfo, QgroupLimit, QgroupStatus, qgroup_limit, qgroup_status,
-};
+mod changes;
+
+use btrfs_disk::items::{QgroupLimit, qgroup_limit, qgroup_status};
 use btrfs_disk::key::kind;
-use btrfs_disk::{FixedSize, Key, Result, TreeId};
-use btrfs_tree::Cursor;
+use btrfs_disk::{Result, TreeId};
 use btrfs_txn::Core;
+use changes::{Changes, Leaves, STATUS};
 use locks::{Mutex, Rank};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -57,11 +57,14 @@ impl Group {
 #[derive(Default)]
 struct Table {
     groups: BTreeMap<u64, Group>,
-    parents: BTreeMap<u64, Vec<u64>>,
+    parents: BTreeMap<u64, BTreeSet<u64>>,
     /// The same of subvolumes that no commit has.
-    coming: BTreeMap<u64, Vec<u64>>,
-    rescans: bool,
+    coming: BTreeMap<u64, BTreeSet<u64>>,
+    /// The status says so.
+    flags: u64,
     simple: bool,
+    /// Of the quota tree, that this was made from; none: it is to be made anew.
+    leaves: Leaves,
 }
 
 impl Table {
@@ -75,6 +78,48 @@ impl Table {
             queue.extend(parents.filter(|parent| all.insert(**parent)));
         }
         all.into_iter().filter(|group| self.groups.contains_key(group)).collect()
+    }
+
+    fn apply(&mut self, changes: Changes) {
+        if changes.whole {
+            let coming = &self.coming;
+            let stays = |group: &u64| changes.quotas && coming.contains_key(group);
+            self.groups.retain(|group, _| changes.limits.contains_key(group) || stays(group));
+            self.parents.clear();
+            self.flags = 0;
+        }
+        self.forget_gone(&changes);
+        let coming = &self.coming;
+        for (group, limit) in changes.limits {
+            self.groups.entry(group).or_default().limit = limit;
+        }
+        for (group, numbers) in changes.numbers {
+            let known = self.groups.get_mut(&group).filter(|_| !coming.contains_key(&group));
+            if let Some(known) = known {
+                (known.referenced, known.exclusive) = numbers;
+            }
+        }
+        for (child, parent) in changes.relations {
+            self.parents.entry(child).or_default().insert(parent);
+        }
+        self.parents.retain(|_, parents| !parents.is_empty());
+        self.flags = changes.flags.unwrap_or(self.flags);
+        self.leaves = changes.leaves;
+    }
+
+    fn forget_gone(&mut self, changes: &Changes) {
+        for key in &changes.gone {
+            match key.kind {
+                kind::QGROUP_LIMIT if !self.coming.contains_key(&key.offset) => {
+                    self.groups.remove(&key.offset);
+                }
+                kind::QGROUP_RELATION => {
+                    self.parents.entry(key.objectid).or_default().remove(&key.offset);
+                }
+                _ if *key == STATUS => self.flags = 0,
+                _ => {}
+            }
+        }
     }
 }
 
@@ -137,6 +182,8 @@ impl Limits {
         let mut table = self.table.lock();
         if table.coming.remove(&tree.0).is_some() {
             table.groups.remove(&tree.0);
+            // There may have been a limit for it before.
+            table.leaves.clear();
         }
     }
 
@@ -159,72 +206,45 @@ impl Limits {
         }
     }
 
-    /// Takes over what the last commit says of groups.
+    /// Takes over what the last commit says of groups. Where it fails, the next one reads all.
     pub(crate) fn follow(&self, core: &Core) -> Result<()> {
-        let mut next = Table::default();
         let roots = core.roots();
-        if let Some(root) = roots.get(TreeId::QUOTA) {
-            next = read(&mut Cursor::new(&core.store, &root.root))?;
-        }
+        let (known, landed) = {
+            let mut table = self.table.lock();
+            let mut landed: Vec<u64> = table.coming.keys().copied().collect();
+            landed.retain(|tree| roots.get(TreeId(*tree)).is_some());
+            (std::mem::take(&mut table.leaves), landed)
+        };
+        let changes = match roots.get(TreeId::QUOTA) {
+            Some(root) => Changes::since(known, &core.store, &root.root, &landed)?,
+            None => Changes { whole: true, ..Changes::default() },
+        };
         let mut table = self.table.lock();
-        for (id, group) in &mut next.groups {
-            if let Some(before) = table.groups.get(id) {
-                (group.fresh, group.aging) = (before.fresh, before.aging);
-            }
+        for tree in landed {
+            table.coming.remove(&tree);
         }
-        next.coming = std::mem::take(&mut table.coming);
-        next.coming.retain(|tree, _| roots.get(TreeId(*tree)).is_none());
-        let quotas = roots.get(TreeId::QUOTA).is_some();
-        for tree in next.coming.keys().filter(|_| quotas) {
-            if let Some(copy) = table.groups.remove(tree) {
-                next.groups.entry(*tree).or_insert(copy);
-            }
-        }
-        self.rescans.store(next.rescans, Ordering::Relaxed);
-        self.simple.store(next.simple, Ordering::Relaxed);
-        self.any.store(!next.groups.is_empty(), Ordering::Relaxed);
-        *table = next;
+        table.apply(changes);
+        let flags = table.flags;
+        let is = |flag| flags & qgroup_status::ON != 0 && flags & flag != 0;
+        table.simple = is(qgroup_status::SIMPLE);
+        self.rescans.store(is(qgroup_status::RESCAN), Ordering::Relaxed);
+        self.simple.store(table.simple, Ordering::Relaxed);
+        self.any.store(!table.groups.is_empty(), Ordering::Relaxed);
         Ok(())
     }
-}
 
-fn read(cursor: &mut Cursor<'_, btrfs_tree::NodeStore>) -> Result<Table> {
-    let mut table = Table::default();
-    let mut numbers = BTreeMap::new();
-    cursor.first()?;
-    while let Some((key, data)) = cursor.item() {
-        match key.kind {
-            kind::QGROUP_INFO => {
-                let info = QgroupInfo::read(data).map_err(|c| c.key(key))?;
-                numbers.insert(key.offset, (info.referenced, info.exclusive));
-            }
-            kind::QGROUP_LIMIT => {
-                let limit = QgroupLimit::read(data).map_err(|c| c.key(key))?;
-                let limits = qgroup_limit::MAX_REFERENCED | qgroup_limit::MAX_EXCLUSIVE;
-                if limit.flags & limits != 0 {
-                    table.groups.insert(key.offset, Group { limit, ..Group::default() });
-                }
-            }
-            kind::QGROUP_STATUS => {
-                let flags = QgroupStatus::read(data).map_err(|c| c.key(key))?.flags;
-                let is = |flag| flags & qgroup_status::ON != 0 && flags & flag != 0;
-                table.rescans = is(qgroup_status::RESCAN);
-                table.simple = is(qgroup_status::SIMPLE);
-            }
-            kind::QGROUP_RELATION if is_above(&key) => {
-                table.parents.entry(key.objectid).or_default().push(key.offset);
-            }
-            _ => {}
-        }
-        cursor.next()?;
+    /// Whether what is known of the last commit is what all of its quota tree says.
+    #[cfg(feature = "fault-injection")]
+    pub(crate) fn are_those_of(&self, core: &Core) -> Result<bool> {
+        let anew = Limits::default();
+        anew.follow(core)?;
+        let coming: Vec<u64> = self.table.lock().coming.keys().copied().collect();
+        let facts = |limits: &Limits| {
+            let table = limits.table.lock();
+            let groups = table.groups.iter().filter(|(group, _)| !coming.contains(group));
+            let groups = groups.map(|(id, g)| (*id, g.referenced, g.exclusive, g.limit));
+            (groups.collect::<Vec<_>>(), table.parents.clone(), table.flags)
+        };
+        Ok(facts(self) == facts(&anew))
     }
-    for (id, group) in &mut table.groups {
-        (group.referenced, group.exclusive) = numbers.get(id).copied().unwrap_or_default();
-    }
-    Ok(table)
-}
-
-/// Each relation is there twice; the parent is of a higher level.
-fn is_above(key: &Key) -> bool {
-    key.offset >> QGROUP_LEVEL_SHIFT > key.objectid >> QGROUP_LEVEL_SHIFT
 }

@@ -83,6 +83,12 @@ impl Reservations {
         Ok(())
     }
 
+    /// What is known of limits is what the whole quota tree of the last commit says.
+    #[cfg(feature = "fault-injection")]
+    pub(crate) fn limits_are_right(&self) -> Result<bool> {
+        self.limits.are_those_of(&self.core).fs()
+    }
+
     /// A commit is at work that adds up to `bytes` of nodes to the trees.
     pub(super) fn trees_grow(&self, bytes: u64) {
         self.measured.growing.store(bytes, Ordering::Relaxed);

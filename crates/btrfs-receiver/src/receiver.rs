@@ -219,6 +219,9 @@ impl Receiver<'_> {
                 let mode = fallocate_mode(mode).ok_or(FsError::Posix(Errno::EOPNOTSUPP))?;
                 self.target.allocate(RelPath::named(path)?, mode, offset, len)?;
             }
+            Command::EnableVerity { path, ref verity } => {
+                self.target.enable_verity(RelPath::named(path)?, verity)?;
+            }
             Command::UpdateExtent { .. } => return Err(Wrong::WithoutContent.into()),
             _ => {}
         }
@@ -313,6 +316,7 @@ fn name_of(command: &Command<'_>) -> String {
         Command::UpdateExtent { path, .. } => ("changing", path),
         Command::Fallocate { path, .. } => ("allocating room for", path),
         Command::FileAttr { path, .. } => ("setting flags of", path),
+        Command::EnableVerity { path, .. } => ("having reads verified of", path),
         Command::End => return "completing the subvolume".into(),
     };
     format!("{what} {}", String::from_utf8_lossy(path).escape_debug())

@@ -2,7 +2,7 @@
 
 use crate::path::RelPath;
 use btrfs_disk::compress::Encoded;
-use btrfs_send::{Origin, Special};
+use btrfs_send::{Origin, Special, Verity};
 use vfs::{FallocateMode, Result, Timestamp};
 
 /// Something new.
@@ -111,6 +111,9 @@ pub trait Target {
         offset: u64,
         len: u64,
     ) -> Result<()>;
+
+    /// The file's content stays from now on, and reads of it are verified. EINVAL: nobody hashes so.
+    fn enable_verity(&mut self, path: RelPath<'_>, verity: &Verity<'_>) -> Result<()>;
 
     /// Names of attributes.
     fn xattrs(&mut self, path: RelPath<'_>) -> Result<Vec<Vec<u8>>>;

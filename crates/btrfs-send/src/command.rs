@@ -43,6 +43,19 @@ pub struct CompressedPiece<'a> {
     pub data: &'a [u8],
 }
 
+/// What a file is to be verified by (fs-verity).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Verity<'a> {
+    /// The number of the hash.
+    pub algorithm: u8,
+    /// Bytes that are hashed at a time.
+    pub block_size: u32,
+    /// What each block has in front.
+    pub salt: &'a [u8],
+    /// Kept with the file.
+    pub signature: &'a [u8],
+}
+
 /// One step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)] // The names are the format's own.
@@ -159,6 +172,11 @@ pub enum Command<'a> {
         path: &'a [u8],
         offset: u64,
         piece: CompressedPiece<'a>,
+    },
+    /// Protocol 3's: the file's content is complete, and stays.
+    EnableVerity {
+        path: &'a [u8],
+        verity: Verity<'a>,
     },
     /// The subvolume is complete.
     End,

@@ -3,7 +3,7 @@
 //! Invariants: nothing is believed before its checksum was found right; no more is held than one
 //! command of the longest kind; after an error nothing more is read.
 
-use crate::command::{Command, CompressedPiece, Origin, Special, Time};
+use crate::command::{Command, CompressedPiece, Origin, Special, Time, Verity};
 use crate::error::{Error, Problem};
 use crate::wire::{self, Attr, MAGIC, Number, Protocol};
 use std::io::{ErrorKind, Read};
@@ -104,8 +104,7 @@ impl<R: Read> Decoder<R> {
             return Err(Problem::Checksum(found, said));
         }
         self.offset += (wire::COMMAND_HEADER + bytes) as u64;
-        let known = Number::of(number)
-            .filter(|number| *number <= Number::UpdateExtent || protocol >= Protocol::V2);
+        let known = Number::of(number).filter(|number| protocol.has(*number));
         known.ok_or(Problem::UnknownCommand(number))
     }
 }
@@ -124,7 +123,7 @@ fn read_up_to(from: &mut impl Read, buffer: &mut [u8]) -> Result<usize, Problem>
     Ok(got)
 }
 
-const KINDS: usize = Attr::Encryption as usize + 1;
+const KINDS: usize = Attr::VeritySignature as usize + 1;
 
 struct Attributes<'a> {
     found: [Option<&'a [u8]>; KINDS],
@@ -241,6 +240,7 @@ fn read<'a>(number: Number, from: &Attributes<'a>) -> Result<Command<'a>, Proble
         N::SetXattr | N::RemoveXattr | N::Chmod | N::Chown | N::Utimes | N::FileAttr => {
             read_metadata(number, from)
         }
+        N::EnableVerity => Ok(Command::EnableVerity { path: from.path()?, verity: verity(from)? }),
     }
 }
 
@@ -308,6 +308,16 @@ fn piece<'a>(from: &Attributes<'a>) -> Result<CompressedPiece<'a>, Problem> {
         compression: from.short(Attr::Compression, "a kind of compression")?,
         says_plain: encryption.is_some(),
         data: from.bytes(Attr::Data, "content")?,
+    })
+}
+
+fn verity<'a>(from: &Attributes<'a>) -> Result<Verity<'a>, Problem> {
+    let [algorithm] = from.fixed(Attr::VerityAlgorithm, "a hash algorithm")?;
+    Ok(Verity {
+        algorithm,
+        block_size: from.short(Attr::VerityBlockSize, "a block size")?,
+        salt: from.bytes(Attr::VeritySalt, "a salt")?,
+        signature: from.bytes(Attr::VeritySignature, "a signature")?,
     })
 }
 

@@ -3,7 +3,7 @@
 //! Paths begin at `.`, and have the name of the subvolume in front. It does not know where the
 //! terminal's day begins: who wants to see times says how.
 
-use crate::command::{Command, Origin, Special, Time};
+use crate::command::{Command, Origin, Special, Time, Verity};
 
 /// Tells a stream, command by command.
 pub struct Dump<'t> {
@@ -40,7 +40,8 @@ impl<'t> Dump<'t> {
             | Command::Utimes { .. }
             | Command::SetXattr { .. }
             | Command::RemoveXattr { .. }
-            | Command::FileAttr { .. } => self.metadata(command),
+            | Command::FileAttr { .. }
+            | Command::EnableVerity { .. } => self.metadata(command),
             _ => self.name(command),
         };
         let mut line = format!("{title:<16}").into_bytes();
@@ -132,6 +133,16 @@ impl<'t> Dump<'t> {
                 ("utimes", format!("atime={atime} mtime={mtime} ctime={ctime}"))
             }
             Command::FileAttr { flags, .. } => ("fileattr", format!("fileattr={flags:#x}")),
+            Command::EnableVerity {
+                verity: Verity { algorithm, block_size, salt, signature },
+                ..
+            } => {
+                let (salt, signature) = (salt.len(), signature.len());
+                let rest = format!(
+                    "algorithm={algorithm} block_size={block_size} salt_len={salt} sig_len={signature}"
+                );
+                ("enable_verity", rest)
+            }
             _ => ("", String::new()),
         };
         (title, Some(rest.into_bytes()))
@@ -176,7 +187,8 @@ fn path<'a>(command: &Command<'a>) -> &'a [u8] {
         | Command::UpdateExtent { path, .. }
         | Command::Fallocate { path, .. }
         | Command::FileAttr { path, .. }
-        | Command::EncodedWrite { path, .. } => path,
+        | Command::EncodedWrite { path, .. }
+        | Command::EnableVerity { path, .. } => path,
         Command::End => b"",
     }
 }

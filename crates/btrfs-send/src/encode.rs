@@ -52,7 +52,7 @@ impl<W: Write> Encoder<W> {
         if let Some(problem) = wrong {
             return Err(Error { offset, problem });
         }
-        if number > Number::UpdateExtent && self.protocol == Protocol::V1 {
+        if !self.protocol.has(number) {
             return Err(Error { offset, problem: Problem::UnknownCommand(number as u16) });
         }
         let attributes = self.buffer.len() - wire::COMMAND_HEADER;
@@ -278,6 +278,13 @@ fn write_metadata(out: &mut Attributes<'_>, command: &Command<'_>) -> Number {
         Command::FileAttr { path, flags } => {
             out.path(path).number(Attr::InodeFlags, flags);
             Number::FileAttr
+        }
+        Command::EnableVerity { path, verity } => {
+            out.path(path).bytes(Attr::VerityAlgorithm, &[verity.algorithm]);
+            out.short(Attr::VerityBlockSize, verity.block_size);
+            out.bytes(Attr::VeritySalt, verity.salt);
+            out.bytes(Attr::VeritySignature, verity.signature);
+            Number::EnableVerity
         }
         _ => unreachable!("not about metadata"),
     }

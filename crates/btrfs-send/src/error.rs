@@ -61,7 +61,7 @@ impl Display for Problem {
             Problem::Truncated => f.write_str("it ends in the middle"),
             Problem::NotAStream => f.write_str("it is no stream of `btrfs send`"),
             Problem::Version(version) => {
-                write!(f, "version {version} is not known; versions 1 and 2 are")
+                write!(f, "version {version} is not known; versions 1 to 3 are")
             }
             Problem::TooLong(len) => {
                 write!(f, "a command of {len} bytes is longer than any may be")

@@ -1,7 +1,8 @@
 //! The stream format of `btrfs send`: commands to bytes and back.
 //!
 //! A stream is a header and commands; a command is a header with length, number and checksum, and
-//! attributes. Protocol 2 has more commands, and content longer than a length of 16 bits can say.
+//! attributes. Protocol 2 has more commands, and content longer than a length of 16 bits can say; protocol
+//! 3 files that are verified.
 //! What comes in is a stranger's: lengths are bounded before anything is read, and every error
 //! says at which offset of the stream it lies.
 //!
@@ -18,7 +19,7 @@ mod encode;
 mod error;
 mod wire;
 
-pub use command::{Command, CompressedPiece, Origin, Special, Time};
+pub use command::{Command, CompressedPiece, Origin, Special, Time, Verity};
 pub use decode::Decoder;
 pub use dump::Dump;
 pub use encode::Encoder;

@@ -22,6 +22,8 @@ pub enum Protocol {
     V1,
     /// With room, flags and compressed content (Linux 6.0, btrfs-progs 5.19).
     V2,
+    /// With files that are verified (fs-verity); of kernels that were built for experiments.
+    V3,
 }
 
 impl Protocol {
@@ -29,6 +31,7 @@ impl Protocol {
         match number {
             1 => Ok(Protocol::V1),
             2 => Ok(Protocol::V2),
+            3 => Ok(Protocol::V3),
             other => Err(Problem::Version(other)),
         }
     }
@@ -38,6 +41,7 @@ impl Protocol {
         match self {
             Protocol::V1 => 1,
             Protocol::V2 => 2,
+            Protocol::V3 => 3,
         }
     }
 
@@ -46,8 +50,18 @@ impl Protocol {
     pub(crate) fn longest(self) -> usize {
         match self {
             Protocol::V1 => 64 << 10,
-            Protocol::V2 => MAX_COMMAND,
+            Protocol::V2 | Protocol::V3 => MAX_COMMAND,
         }
+    }
+
+    /// Whether its streams have this command.
+    pub(crate) fn has(self, number: Number) -> bool {
+        let last = match self {
+            Protocol::V1 => Number::UpdateExtent,
+            Protocol::V2 => Number::EncodedWrite,
+            Protocol::V3 => Number::EnableVerity,
+        };
+        number <= last
     }
 }
 
@@ -73,7 +87,7 @@ macro_rules! numbers {
 }
 
 numbers! {
-    /// Commands. From `Fallocate` on they are protocol 2's.
+    /// Commands; which protocol has them says [`Protocol::has`].
     Number:
     Subvol = 1,
     Snapshot = 2,
@@ -100,6 +114,7 @@ numbers! {
     Fallocate = 23,
     FileAttr = 24,
     EncodedWrite = 25,
+    EnableVerity = 26,
 }
 
 numbers! {
@@ -136,6 +151,10 @@ numbers! {
     UnencodedOffset = 29,
     Compression = 30,
     Encryption = 31,
+    VerityAlgorithm = 32,
+    VerityBlockSize = 33,
+    VeritySalt = 34,
+    VeritySignature = 35,
 }
 
 /// Makes the checksums of a stream's commands right, whatever the commands are, up to where it is

@@ -39,6 +39,13 @@ pub struct Door {
     path: PathBuf,
 }
 
+/// Has reads of `file` verified, in whatever file system it is.
+pub(crate) fn enable_verity(file: &File, wish: &VerityWish) -> io::Result<()> {
+    let (salt, signature) = (wish.params.salt(), &wish.signature);
+    let mut record = write_enable(wish, salt.as_ptr() as u64, signature.as_ptr() as u64);
+    sys::control(file, wire::ENABLE_VERITY, &mut record)
+}
+
 impl Door {
     /// At a file or directory of a mount.
     pub fn open(path: &Path) -> Result<Door> {
@@ -266,10 +273,7 @@ impl Door {
 
     /// As `spinney::Volume::enable_verity`, of the file that this door is.
     pub(crate) fn enable_verity(&self, wish: &VerityWish) -> Result<()> {
-        let (salt, signature) = (wish.params.salt(), &wish.signature);
-        let record = write_enable(wish, salt.as_ptr() as u64, signature.as_ptr() as u64);
-        let asked = self.ask(wire::ENABLE_VERITY, record);
-        asked.map(drop).map_err(|e| self.told_of_itself(&e))
+        enable_verity(&self.file, wish).map_err(|e| self.told_of_itself(&e))
     }
 
     /// As `spinney::Volume::measure_verity`.

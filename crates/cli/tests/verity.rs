@@ -3,6 +3,7 @@
 
 mod common;
 
+use btrfs_send::{Command, Encoder, Origin, Protocol, Verity};
 use common::mount::Mount;
 use common::streams::{ready, shell};
 use common::{Image, assert_clean, failing, fine};
@@ -65,5 +66,57 @@ fn files_are_verified_by_either_program_in_mounts_and_images() {
         "cd {top}; for i in a b c; do if (exec 3>>$i) 2>/dev/null; then exit 1; fi; cmp $i {dir}/f; done"
     ));
     mount.umount();
+    assert_clean(&image.path);
+}
+
+/// Protocol 3 of the kernel's send: in an image, in a mount whose server receives, and in one where it is
+/// received by system calls.
+#[test]
+fn what_is_sent_as_verified_is_verified_where_it_is_received() {
+    if !ready("what_is_sent_as_verified_is_verified_where_it_is_received") {
+        return;
+    }
+    let image = Image::new("verity-receive");
+    let dir = image.path.parent().unwrap().display().to_string();
+    let stream = format!("{dir}/stream");
+    let verity = Verity { algorithm: 1, block_size: 4096, salt: b"\x0a\xbc", signature: b"none" };
+    let origin = Origin { uuid: [7; 16], ctransid: 9 };
+    let mut encoder = Encoder::new(Vec::new(), Protocol::V3).unwrap();
+    for command in [
+        Command::Subvol { path: b"snap", origin },
+        Command::MkFile { path: b"file", ino: 257 },
+        Command::Write { path: b"file", offset: 0, data: &[7; 45_000] },
+        Command::EnableVerity { path: b"file", verity },
+        Command::End,
+    ] {
+        encoder.put(&command).unwrap();
+    }
+    std::fs::write(&stream, encoder.into_inner()).unwrap();
+    let dumped = fine(&["receive", "--dump", "-f", &stream]);
+    let line = "algorithm=1 block_size=4096 salt_len=2 sig_len=4";
+    assert!(
+        dumped.lines().any(|l| l.starts_with("enable_verity") && l.ends_with(line)),
+        "{dumped}"
+    );
+    for name in ["image", "served", "calls"] {
+        fine(&["mkdir", &image.at(&format!("/{name}"))]);
+    }
+    fine(&["receive", "-q", "-f", &stream, &image.at("/image")]);
+    let mount = Mount::new(&image, "");
+    let top = mount.word();
+    fine(&["receive", "-q", "-f", &stream, &format!("{top}/served")]);
+    // From another root directory no server is asked.
+    fine(&["receive", "-q", "-C", "-f", &stream, &format!("{top}/calls")]);
+    mount.umount();
+    let mut digests: Vec<String> = ["image", "served", "calls"]
+        .map(|name| digest(&fine(&["verity", "measure", &image.at(&format!("/{name}/snap/file"))])))
+        .to_vec();
+    digests.dedup();
+    assert_eq!(digests.len(), 1, "{digests:?}");
+    if std::process::Command::new("fsverity").arg("--version").output().is_ok() {
+        shell(&format!("head -c 45000 /dev/zero | tr '\\0' '\\7' > {dir}/same"));
+        let tool = shell(&format!("fsverity digest --salt=0abc {dir}/same"));
+        assert_eq!(digests[0], digest(&tool));
+    }
     assert_clean(&image.path);
 }

@@ -4,7 +4,7 @@ use btrfs_disk::compress::{Encoded, MAX_UNCOMPRESSED};
 use btrfs_receiver::{
     CloneFrom, Event, Made, New, Options, Received, RelPath, Target, Times, receive,
 };
-use btrfs_send::{MAX_COMMAND, Origin, mend};
+use btrfs_send::{MAX_COMMAND, Origin, Verity, mend};
 use vfs::{Errno, FallocateMode, FsError, Result};
 
 /// The checksums of the commands are made right first, or nothing would get past them.
@@ -113,6 +113,9 @@ impl Target for Watching {
         self.path(path)
     }
     fn allocate(&mut self, path: RelPath<'_>, _: FallocateMode, _: u64, _: u64) -> Result<()> {
+        self.path(path)
+    }
+    fn enable_verity(&mut self, path: RelPath<'_>, _: &Verity<'_>) -> Result<()> {
         self.path(path)
     }
     fn xattrs(&mut self, path: RelPath<'_>) -> Result<Vec<Vec<u8>>> {

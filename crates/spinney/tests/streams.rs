@@ -1,9 +1,10 @@
 //! Streams in the library: what is received is what was sent; and streams that nobody should
 //! send: nothing outside the subvolume that they begin is changed, and that one stays unfinished.
 
-use btrfs_send::{Command, CompressedPiece, Encoder, Origin, Protocol, Special};
+use btrfs_send::{Command, CompressedPiece, Encoder, Origin, Protocol, Special, Verity};
 use spinney::{
-    FormatOptions, MemDevice, ReceiveOptions, SendOptions, SnapshotOptions, Volume, VolumeOptions,
+    FormatOptions, MemDevice, ReceiveOptions, SendOptions, SnapshotOptions, VerityHash,
+    VerityParams, VerityWish, Volume, VolumeOptions,
 };
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ const ORIGIN: Origin = Origin { uuid: [7; 16], ctransid: 9 };
 
 /// A stream of a new subvolume `snap` with these commands.
 fn stream(commands: &[Command<'_>]) -> Vec<u8> {
-    let mut encoder = Encoder::new(Vec::new(), Protocol::V2).unwrap();
+    let mut encoder = Encoder::new(Vec::new(), Protocol::V3).unwrap();
     encoder.put(&Command::Subvol { path: b"snap", origin: ORIGIN }).unwrap();
     commands.iter().for_each(|command| encoder.put(command).unwrap());
     encoder.put(&Command::End).unwrap();
@@ -276,5 +277,64 @@ fn what_was_received_can_be_sent_on() {
     for volume in &volumes {
         volume.sync().unwrap();
         assert!(volume.check(true).unwrap().is_clean());
+    }
+}
+
+fn verified(algorithm: u8, block_size: u32, salt: &[u8], signature: &[u8]) -> Vec<u8> {
+    let verity = Verity { algorithm, block_size, salt, signature };
+    stream(&[
+        Command::MkFile { path: b"file", ino: 257 },
+        Command::Write { path: b"file", offset: 0, data: &[7; 50_000] },
+        Command::EnableVerity { path: b"file", verity },
+        Command::Chmod { path: b"file", mode: 0o600 },
+    ])
+}
+
+/// Protocol 3 says of a file that it is verified; what comes behind that may change all but its content.
+#[test]
+fn a_file_that_is_sent_as_verified_is_verified() {
+    let volume = guarded();
+    play(&volume, &verified(2, 1024, b"salt", b"signature")).unwrap();
+    let received = volume.measure_verity("in/snap/file").unwrap();
+    volume.write("same", &[7; 50_000]).unwrap();
+    let params = VerityParams::new(VerityHash::Sha512, 1024, b"salt").unwrap();
+    let wish = VerityWish { params, signature: b"signature".to_vec() };
+    volume.enable_verity("same", &wish).unwrap();
+    assert_eq!(volume.measure_verity("same").unwrap(), received);
+    assert_eq!(volume.read("in/snap/file").unwrap(), [7; 50_000]);
+    assert!(volume.subvolume("in/snap").unwrap().read_only);
+}
+
+#[test]
+fn what_nobody_hashes_so_is_refused_and_the_subvolume_stays_unfinished() {
+    let streams = [
+        verified(3, 4096, b"", b""),
+        verified(0, 4096, b"", b""),
+        verified(1, 0, b"", b""),
+        verified(1, 4097, b"", b""),
+        verified(1, 65536, b"", b""),
+        verified(1, 4096, &[1; 33], b""),
+        verified(1, 4096, b"", &[1; 16129]),
+    ];
+    for bytes in streams {
+        let volume = guarded();
+        let error = play(&volume, &bytes).unwrap_err().to_string();
+        assert!(error.contains("having reads verified of file"), "{error}");
+        assert!(!volume.subvolume("in/snap").unwrap().read_only, "it is not complete");
+        assert!(volume.measure_verity("in/snap/file").is_err());
+    }
+    let volume = guarded();
+    let verity = Verity { algorithm: 1, block_size: 4096, salt: b"", signature: b"" };
+    for path in [&b"../file"[..], b"/in/file", b"dir", b"link", b"gone"] {
+        let bytes = stream(&[
+            Command::MkDir { path: b"dir", ino: 257 },
+            Command::Symlink { path: b"link", ino: 258, target: b"../file" },
+            Command::EnableVerity { path, verity },
+        ]);
+        play(&volume, &bytes).expect_err("no file of the subvolume");
+        assert!(
+            volume.measure_verity("file").is_err() && volume.measure_verity("in/file").is_err()
+        );
+        volume.delete_subvolume("in/snap").ok();
     }
 }

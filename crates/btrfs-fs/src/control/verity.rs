@@ -4,7 +4,7 @@
 use super::wire;
 use crate::VerityWish;
 use crate::fs::BtrfsFs;
-use fs_verity::{HashAlgorithm, MAX_SALT, MAX_SIGNATURE, Params};
+use fs_verity::{MAX_SALT, MAX_SIGNATURE};
 use vfs::{Asker, Controlled, Errno, Ino, Result};
 
 const VERSION: u32 = 1;
@@ -63,10 +63,8 @@ fn read(input: &[u8]) -> Result<VerityWish> {
     }
     let (salt, signature) = (len..len + salt, len + salt..len + salt + signature);
     let salt = input.get(salt).ok_or(Errno::EINVAL)?;
-    let signature = input.get(signature).ok_or(Errno::EINVAL)?.to_vec();
-    let algorithm = HashAlgorithm::from_number(number(4)).ok_or(Errno::EINVAL)?;
-    let params = Params::new(algorithm, number(8), salt).map_err(|_| Errno::EINVAL)?;
-    Ok(VerityWish { params, signature })
+    let signature = input.get(signature).ok_or(Errno::EINVAL)?;
+    VerityWish::of(number(4), number(8), salt, signature)
 }
 
 /// A question of [`wire::ENABLE_VERITY`], with nothing behind it that is longer than `salt` and the
@@ -90,6 +88,7 @@ pub fn write_enable(wish: &VerityWish, salt_at: u64, signature_at: u64) -> Vec<u
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fs_verity::{HashAlgorithm, Params};
 
     fn question(wish: &VerityWish) -> Vec<u8> {
         let record = write_enable(wish, 1 << 40, 1 << 41);

@@ -20,7 +20,7 @@ use btrfs_disk::ids::compat_ro;
 use btrfs_disk::items::inode_flags::RO_VERITY;
 use btrfs_disk::key::kind::VERITY_MERKLE_ITEM;
 use btrfs_txn::Op;
-use fs_verity::{Builder, Descriptor, Hash, MAX_SIGNATURE, Merkle, Params};
+use fs_verity::{Builder, Descriptor, Hash, HashAlgorithm, MAX_SIGNATURE, Merkle, Params};
 use inode_index::Ref;
 use std::convert::Infallible;
 use vfs::{Damage, Errno, Ino, Result};
@@ -37,6 +37,15 @@ pub struct Wish {
     pub params: Params,
     /// Kept for who asks for it, up to 16,128 bytes; nobody here does.
     pub signature: Vec<u8>,
+}
+
+impl Wish {
+    /// By the numbers that control operations and streams have. EINVAL: nobody hashes so.
+    pub fn of(algorithm: u32, block_size: u32, salt: &[u8], signature: &[u8]) -> Result<Wish> {
+        let algorithm = HashAlgorithm::from_number(algorithm).ok_or(Errno::EINVAL)?;
+        let params = Params::new(algorithm, block_size, salt).map_err(|_| Errno::EINVAL)?;
+        Ok(Wish { params, signature: signature.to_vec() })
+    }
 }
 
 /// EEXIST: it is one already. EBUSY: it is about to become one. EPERM: it may only grow.

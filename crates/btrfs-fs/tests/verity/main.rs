@@ -7,6 +7,7 @@
 mod common;
 
 mod check;
+mod life;
 
 use blocksim::SimDevice;
 use btrfs_disk::key::kind;

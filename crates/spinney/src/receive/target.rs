@@ -10,9 +10,11 @@
 use crate::guard::Guard;
 use crate::tree::Node;
 use btrfs_disk::compress::Encoded;
-use btrfs_fs::{Beginning, Caller, NewSubvolume, ReceivedFrom, Receiving, SubvolId, SubvolumeInfo};
+use btrfs_fs::{
+    Beginning, Caller, NewSubvolume, ReceivedFrom, Receiving, SubvolId, SubvolumeInfo, VerityWish,
+};
 use btrfs_receiver::{CloneFrom, Made, New, Received, RelPath, Target, Times};
-use btrfs_send::{Origin, Special};
+use btrfs_send::{Origin, Special, Verity};
 use std::sync::Arc;
 use vfs::{
     Context, Entry, Errno, FallocateMode, FileKind, FileSystem, FsError, RenameMode, Result,
@@ -375,6 +377,13 @@ impl Target for InVolume<'_> {
     ) -> Result<()> {
         let ino = self.file(path)?;
         self.tried(ino, self.fs().fallocate(&CX, ino, mode, offset, len))
+    }
+
+    fn enable_verity(&mut self, path: RelPath<'_>, verity: &Verity<'_>) -> Result<()> {
+        let Verity { algorithm, block_size, salt, signature } = *verity;
+        let wish = VerityWish::of(algorithm.into(), block_size, salt, signature)?;
+        let ino = self.file(path)?;
+        self.guard.enable_verity(ino, &wish)
     }
 
     fn xattrs(&mut self, path: RelPath<'_>) -> Result<Vec<Vec<u8>>> {

@@ -32,7 +32,7 @@ pub const COMMAND: Command = Command {
     usage: "[-Ceq] [-E N] [-f FILE] [-m ROOTMOUNT] DIRECTORY\n    spinney receive --dump [-f FILE]",
     help: "\
 Makes in DIRECTORY the subvolumes that a stream of `spinney send` or `btrfs send` has, of
-protocol 1 or 2. What the stream builds on must be in the same volume, received there or
+protocol 1 to 3. What the stream builds on must be in the same volume, received there or
 sent from there, and still be read-only. Each subvolume is read-only when it is complete.
 After an error the one that was not completed stays, writable; delete it to try again.
 

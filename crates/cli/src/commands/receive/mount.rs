@@ -7,14 +7,14 @@
 //! Some directories and the file that were used last stay open, since streams go on with them; they
 //! are let go when their names change.
 
-use crate::door::Door;
+use crate::door::{Door, enable_verity};
 use crate::error::{Error, Result as Told, io_text};
 use crate::mounts;
 use crate::sys::{self, DirFd, open_beneath};
 use btrfs_fs::control::wire::{self, SnapshotArgs, VolArgs2};
-use btrfs_fs::{ReceivedFrom, SubvolumeInfo, known_as, same_subvolume};
+use btrfs_fs::{ReceivedFrom, SubvolumeInfo, VerityWish, known_as, same_subvolume};
 use btrfs_receiver::{CloneFrom, Made, New, Received, RelPath, Target, Times};
-use btrfs_send::{Origin, Special};
+use btrfs_send::{Origin, Special, Verity};
 use std::ffi::OsStr;
 use std::fs::{File, Permissions};
 use std::io;
@@ -384,6 +384,16 @@ impl Target for InMount {
             }
         };
         sys::fallocate(self.file(path)?, mode, offset, len).fs()
+    }
+
+    fn enable_verity(&mut self, path: RelPath<'_>, verity: &Verity<'_>) -> Result<()> {
+        let Verity { algorithm, block_size, salt, signature } = *verity;
+        let wish = VerityWish::of(algorithm.into(), block_size, salt, signature)?;
+        // Whoever has it open to write prevents it.
+        self.last_file = None;
+        let open = libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY;
+        let file = self.above(path, |dir, name| open_beneath(dir.0, name, open, 0))?;
+        enable_verity(&file, &wish).fs()
     }
 
     fn xattrs(&mut self, path: RelPath<'_>) -> Result<Vec<Vec<u8>>> {

@@ -151,3 +151,59 @@ fn delete(fs: &BtrfsFs, name: &str) {
     let which = btrfs_fs::Delete::Name(fs.root(), name.as_bytes());
     fs.delete_subvolume(&Caller::root(), which).expect("nobody is kept from removing");
 }
+
+const NODE: u64 = 16384;
+
+/// Which new names are refused where so many nodes are left below the limit of `a`, which `limit` sets.
+fn new_names(fs: &dyn FileSystem, limit: &dyn Fn(Option<u64>)) -> Vec<(u64, [Result<(), i32>; 3])> {
+    let dir = find(fs, "a");
+    let made = |entry: Result<vfs::Entry, FsError>| {
+        entry.map(|entry| fs.forget(entry.attr.ino, 1)).map_err(|error| error.errno())
+    };
+    let left = |nodes: u64| {
+        limit(Some(nodes * NODE));
+        let name = |kind: &str| format!("{kind}{nodes}").into_bytes();
+        let tried = [
+            made(fs.mkdir(&CX, dir, &name("d"), 0o755)),
+            made(fs.mknod(&CX, dir, &name("f"), FileKind::File, 0o644, 0)),
+            made(fs.symlink(&CX, dir, &name("s"), b"target")),
+        ];
+        limit(None);
+        fs.sync().expect("commit");
+        (nodes, tried)
+    };
+    (0..10).map(left).collect()
+}
+
+/// The kernel asks for a node for each item that a new name changes.
+#[test]
+fn new_names_at_the_limit_are_refused_as_the_kernels() {
+    testkit::require!(kernel_btrfs);
+    let image = volume("2/1", false);
+    let copy = common::crashed(&image, "copy.img");
+    let theirs = kernel(&copy, "noatime", |mount| {
+        let fs = PosixFs::open(mount.path()).expect("open the kernel's mount");
+        new_names(&fs, &|left| {
+            let shown = run("btrfs", &["qgroup", "show", "--raw", &mount.path().to_string_lossy()]);
+            let line = shown.stdout.lines().find(|line| line.starts_with("0/256 "));
+            let words = line.expect("its group").split_whitespace();
+            let used: u64 = words.skip(1).find_map(|word| word.parse().ok()).expect("bytes");
+            let most = left.map_or("none".into(), |left| (used + left).to_string());
+            btrfs(mount, &["qgroup", "limit", &most, "0/256", "/"]);
+        })
+    });
+    let fs = image.open_checked(Options { background: false, ..Options::default() });
+    let group = "0/256".parse().unwrap();
+    let ours = new_names(&fs, &|left| {
+        let used = fs.qgroups_from(group, 1).expect("groups")[0].referenced;
+        let change =
+            LimitChange { referenced: Some(left.map(|left| used + left)), ..Default::default() };
+        fs.limit_qgroup(group, &change).expect("limit");
+    });
+    assert_eq!(ours, theirs);
+    let refused = Err(libc::EDQUOT);
+    assert_eq!((theirs[0].1, theirs[9].1), ([refused; 3], [Ok(()); 3]));
+    fs.destroy().expect("close");
+    drop(fs);
+    numbers_are_right(&image);
+}

@@ -165,9 +165,10 @@ fn stays_inline(engine: &Engine, source: &Inode) -> Result<bool> {
 
 fn share(engine: &Engine, source: &Ref<Inode>, target: &Ref<Inode>, range: Range) -> Result<()> {
     engine.subvol_writable(target.id.tree)?;
-    if source.id.tree != target.id.tree {
-        engine.reserver.may_share_into(target.id.tree, range.len)?;
-    }
+    let _promise = match source.id.tree == target.id.tree {
+        true => None,
+        false => engine.reserver.may_share_into(target.id.tree, range.len)?,
+    };
     let most = 8 * engine.core.sector();
     [source, target].iter().try_for_each(|inode| engine.writeback.flush_compressed(inode))?;
     let mut reserved = engine.reserver.reserve_content(most, cost::copy_range())?;

@@ -18,6 +18,10 @@ use btrfs_txn::delta::Base;
 use inode_index::Ref;
 use vfs::{Context, Entry, Errno, FileKind, FsError, Ino, Result};
 
+/// A new inode's own item, its name in both indexes, its reference, and its directory. A symbolic link
+/// has one more.
+const ITEMS: u64 = 5;
+
 /// What is to be made.
 pub(crate) struct New<'a> {
     pub kind: FileKind,
@@ -40,7 +44,8 @@ pub(crate) fn make(
     let directory = new.kind == FileKind::Dir;
     let geometry = &engine.core.geometry;
     let cost = cost::create(geometry, name.len(), new.target.len(), directory);
-    engine.reserver.within_limits(dir.id.tree, u64::from(geometry.node_size))?;
+    let items = ITEMS + u64::from(new.kind == FileKind::Symlink);
+    let _promise = engine.reserver.name_within_limits(dir.id.tree, items)?;
     let _reservation = engine.reserver.reserve(cost)?;
     let mut dir_state = dir.write()?;
     let view = engine.core.view();

@@ -140,7 +140,7 @@ fn rewrite(
 ) -> Result<u64> {
     let sector = engine.core.sector();
     let len = (piece.end - piece.start).next_multiple_of(sector);
-    engine.reserver.within_limits(inode.id.tree, len)?;
+    let promise = engine.reserver.within_limits(inode.id.tree, len)?;
     let cost = cost::write(&engine.core.geometry, true);
     let mut reserved = engine.reserver.reserve_content(len + 4 * sector, cost)?;
     {
@@ -156,7 +156,7 @@ fn rewrite(
         reserved.dirty.spend(len);
         state.compress_next = compress;
     }
-    drop(reserved);
+    drop((reserved, promise));
     let written = engine.writeback.flush_unasked(inode);
     if compress.is_some()
         && let Ok(mut state) = inode.write()

@@ -24,7 +24,7 @@ pub(crate) fn write_encoded(
         return Ok(false);
     }
     let room = engine.writeback.room_for(encoded);
-    engine.reserver.within_limits(inode.id.tree, room)?;
+    let _promise = engine.reserver.within_limits(inode.id.tree, room)?;
     let most = room + 4 * engine.core.sector();
     let cost = cost::write(&engine.core.geometry, false);
     let mut reserved = match engine.reserver.reserve_content(most, cost) {

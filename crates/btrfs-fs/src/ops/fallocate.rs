@@ -34,13 +34,13 @@ pub(crate) fn fallocate(
     let removes = !allocates && !splits(engine, &inode, offset, end)?;
     let mut retries = Retries::default();
     loop {
-        let mut space = match allocates {
+        let (_promise, mut space) = match allocates {
             true => {
                 let bytes = gaps(engine, &inode, mode, offset, end)?;
-                engine.reserver.within_limits(inode.id.tree, bytes)?;
-                Some(engine.reserver.reserve_data(bytes)?)
+                let promise = engine.reserver.within_limits(inode.id.tree, bytes)?;
+                (Some(promise), Some(engine.reserver.reserve_data(bytes)?))
             }
-            false => None,
+            false => (None, None),
         };
         let dirty = engine.reserver.reserve_dirty(4 * engine.core.sector())?;
         let reservation = match removes {

@@ -75,12 +75,12 @@ pub(crate) fn write(
     engine.subvol_writable(inode.id.tree)?;
     let most = data.len() as u64 + 4 * engine.core.sector();
     let sectors = (data.len() as u64).next_multiple_of(engine.core.sector());
-    engine.reserver.within_limits(inode.id.tree, sectors)?;
+    let promise = engine.reserver.within_limits(inode.id.tree, sectors)?;
     let gathers = engine.core.features.no_holes && !flags.direct && short(data.len() as u64);
     let cost = cost::write(&engine.core.geometry, gathers);
     let mut reserved = engine.reserver.reserve_content(most, cost)?;
     let result = write_locked(engine, &inode, offset, data, flags, &mut reserved.dirty);
-    drop(reserved);
+    drop((reserved, promise));
     let file_wants_sync = result?;
     if flags.sync || file_wants_sync {
         super::sync::fsync(engine, ino, 0, true)?;

@@ -5,8 +5,9 @@
 //! since content may be written over before it lands. So who is refused asks again after a
 //! commit, which brings the numbers up to date ([`PATIENCE`]).
 //!
-//! Invariant: a promise counts until a commit of everything has begun and ended after it, so that
-//! it is in the numbers, or came to nothing. A subvolume is in its groups from its first name on.
+//! Invariant: a promise counts as long as its operation is under way ([`QuotaReservation`]), whatever commits come
+//! meanwhile, and from then on until a commit of everything has begun and ended, so that it is in the
+//! numbers, or came to nothing. A subvolume is in its groups from its first name on.
 //!
 //! What it does not know: what is promised for, who commits, how numbers come about.
 
@@ -29,7 +30,9 @@ struct Group {
     referenced: u64,
     exclusive: u64,
     limit: QgroupLimit,
-    /// Promised since the last commit of everything, and since the one before.
+    /// Promised to operations under way; to those that ended since the last commit of everything, and
+    /// since the one before.
+    under_way: u64,
     fresh: u64,
     aging: u64,
 }
@@ -38,14 +41,17 @@ impl Group {
     /// Of a snapshot, before a commit says what it has: all that the source has or may come to, and nothing
     /// for itself.
     fn of_snapshot(source: &Group) -> Group {
-        let promised = source.fresh.saturating_add(source.aging);
-        let referenced = source.referenced.saturating_add(promised);
+        let referenced = source.referenced.saturating_add(source.promised());
         Group { referenced, limit: source.limit, ..Group::default() }
+    }
+
+    fn promised(&self) -> u64 {
+        self.under_way.saturating_add(self.fresh).saturating_add(self.aging)
     }
 
     fn has_room(&self, bytes: u64) -> bool {
         let fits = |flag, used: u64, most: u64| {
-            let all = used.saturating_add(self.fresh).saturating_add(self.aging);
+            let all = used.saturating_add(self.promised());
             self.limit.flags & flag == 0 || all.saturating_add(bytes) <= most
         };
         fits(qgroup_limit::MAX_REFERENCED, self.referenced, self.limit.max_referenced)
@@ -142,21 +148,54 @@ impl Default for Limits {
     }
 }
 
+/// What an operation under way was promised.
+#[must_use = "it is no longer under way when this is dropped"]
+pub(crate) struct QuotaReservation<'l> {
+    limits: &'l Limits,
+    groups: Vec<u64>,
+    bytes: u64,
+}
+
+impl Drop for QuotaReservation<'_> {
+    fn drop(&mut self) {
+        if self.groups.is_empty() {
+            return;
+        }
+        let mut table = self.limits.table.lock();
+        for id in &self.groups {
+            if let Some(group) = table.groups.get_mut(id) {
+                group.under_way = group.under_way.saturating_sub(self.bytes);
+                group.fresh += self.bytes;
+            }
+        }
+    }
+}
+
 impl Limits {
-    /// Promises `bytes` more of the subvolume; false: a limit forbids it, and nothing is promised.
-    pub(crate) fn promise(&self, tree: TreeId, bytes: u64) -> bool {
+    /// Promises `bytes` more of the subvolume where `spare` more would fit, too; `None`: a limit forbids
+    /// it, and nothing is promised.
+    pub(crate) fn reserve(
+        &self,
+        tree: TreeId,
+        bytes: u64,
+        spare: u64,
+    ) -> Option<QuotaReservation<'_>> {
+        let mut promise = QuotaReservation { limits: self, groups: Vec::new(), bytes };
         if !self.any.load(Ordering::Relaxed) {
-            return true;
+            return Some(promise);
         }
         let mut table = self.table.lock();
         let groups = table.limited(tree);
-        if !groups.iter().all(|group| table.groups[group].has_room(bytes)) {
-            return false;
+        let fits = |group: &u64| table.groups[group].has_room(bytes + spare);
+        if !groups.iter().all(fits) {
+            return None;
         }
-        for group in groups {
-            table.groups.entry(group).or_default().fresh += bytes;
+        for group in &groups {
+            table.groups.entry(*group).or_default().under_way += bytes;
         }
-        true
+        drop(table);
+        promise.groups = groups;
+        Some(promise)
     }
 
     /// A subvolume is about to come, in groups above, as a snapshot of `source` if there is one: before a commit
@@ -246,5 +285,48 @@ impl Limits {
             (groups.collect::<Vec<_>>(), table.parents.clone(), table.flags)
         };
         Ok(facts(self) == facts(&anew))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TREE: TreeId = TreeId(256);
+
+    fn limited(most: u64) -> Limits {
+        let limits = Limits::default();
+        let limit = QgroupLimit {
+            flags: qgroup_limit::MAX_REFERENCED,
+            max_referenced: most,
+            ..QgroupLimit::default()
+        };
+        limits.table.lock().groups.insert(TREE.0, Group { limit, ..Group::default() });
+        limits.any.store(true, Ordering::Relaxed);
+        limits
+    }
+
+    /// An operation may wait for room, and so for any number of commits, before it changes anything.
+    #[test]
+    fn a_promise_outlives_the_commits_that_its_operation_waits_for() {
+        let limits = limited(100);
+        let waits = limits.reserve(TREE, 60, 0).expect("there is room");
+        (0..3).for_each(|_| limits.all_landed());
+        assert!(limits.reserve(TREE, 60, 0).is_none(), "it is under way still");
+        drop(waits);
+        limits.all_landed();
+        assert!(limits.reserve(TREE, 60, 0).is_none(), "that commit may have begun before");
+        limits.all_landed();
+        assert!(limits.reserve(TREE, 60, 0).is_some(), "it is in the numbers");
+    }
+
+    #[test]
+    fn what_is_spare_is_asked_for_and_not_promised() {
+        let limits = limited(100);
+        assert!(limits.reserve(TREE, 20, 90).is_none());
+        for _ in 0..2 {
+            drop(limits.reserve(TREE, 20, 60).expect("20 and 60 fit"));
+        }
+        assert!(limits.reserve(TREE, 20, 60).is_none(), "40 are taken");
     }
 }

@@ -43,7 +43,7 @@ pub(crate) mod tests;
 pub(crate) use bound::Cost;
 pub(crate) use commit::CommitReservation;
 pub(crate) use data::DirtyReservation;
-pub(crate) use limits::PATIENCE as QUOTA_PATIENCE;
+pub(crate) use limits::{PATIENCE as QUOTA_PATIENCE, QuotaReservation};
 pub(crate) use operation::Reservation;
 pub(crate) use sizes::global_reserve;
 

@@ -14,7 +14,9 @@ mod tests;
 use crate::commit::Committer;
 use crate::error::IntoFs;
 use crate::refusals::refused;
-use crate::reserve::{Cost, DirtyReservation, QUOTA_PATIENCE, Reservation, Reservations, cost};
+use crate::reserve::{
+    Cost, DirtyReservation, QUOTA_PATIENCE, QuotaReservation, Reservation, Reservations, cost,
+};
 use crate::stats::Stats;
 use crate::writeback::Writeback;
 use btrfs_disk::{Error, TreeId};
@@ -119,23 +121,50 @@ impl Reserver {
         Ok(ContentReservation { dirty, _operation: operation })
     }
 
-    /// EDQUOT where `bytes` more of a subvolume would be beyond a limit of a group.
-    pub(crate) fn within_limits(&self, tree: TreeId, bytes: u64) -> Result<()> {
-        let mut commits = 0;
-        while !self.reservations.limits.promise(tree, bytes) {
-            if commits == QUOTA_PATIENCE {
-                return Err(Errno::EDQUOT.into());
+    /// EDQUOT where `bytes` more of a subvolume would be beyond a limit of a group. What this answers is
+    /// for as long as the operation is under way.
+    pub(crate) fn within_limits(&self, tree: TreeId, bytes: u64) -> Result<QuotaReservation<'_>> {
+        self.within_limits_beside(tree, bytes, 0)
+    }
+
+    /// For a new name. The kernel asks for a node for each of the `items` that change, and so does this,
+    /// though no more than one of them comes.
+    pub(crate) fn name_within_limits(
+        &self,
+        tree: TreeId,
+        items: u64,
+    ) -> Result<QuotaReservation<'_>> {
+        let node = u64::from(self.core.geometry.node_size);
+        self.within_limits_beside(tree, node, (items - 1) * node)
+    }
+
+    fn within_limits_beside(
+        &self,
+        tree: TreeId,
+        bytes: u64,
+        spare: u64,
+    ) -> Result<QuotaReservation<'_>> {
+        for _ in 0..QUOTA_PATIENCE {
+            if let Some(promise) = self.reservations.limits.reserve(tree, bytes, spare) {
+                return Ok(promise);
             }
-            commits += 1;
             self.committer.commit_what_lands()?;
         }
-        Ok(())
+        let promise = self.reservations.limits.reserve(tree, bytes, spare);
+        promise.ok_or(Errno::EDQUOT.into())
     }
 
     /// As `within_limits`, for `bytes` that another subvolume has already: with simple quotas they count
     /// for that one still.
-    pub(crate) fn may_share_into(&self, tree: TreeId, bytes: u64) -> Result<()> {
-        if self.reservations.limits.are_simple() { Ok(()) } else { self.within_limits(tree, bytes) }
+    pub(crate) fn may_share_into(
+        &self,
+        tree: TreeId,
+        bytes: u64,
+    ) -> Result<Option<QuotaReservation<'_>>> {
+        if self.reservations.limits.are_simple() {
+            return Ok(None);
+        }
+        self.within_limits(tree, bytes).map(Some)
     }
 
     /// For `bytes` of content that an operation leaves in memory.

@@ -240,11 +240,12 @@ impl Committer {
             }
         }
         std::mem::forget(unwound);
-        drop(turn);
-        let landed = result?;
-        if wanted == Wanted::Everything {
+        if wanted == Wanted::Everything && result.is_ok() {
+            // Before the next commit begins, or promises would count for one less.
             self.reservations.limits.all_landed();
         }
+        drop(turn);
+        let landed = result?;
         if let Some(afterwards) = self.afterwards.get() {
             afterwards(landed);
         }
@@ -274,8 +275,14 @@ impl Committer {
 
     fn commit_now(&self, urgency: Urgency) -> Attempt<Flushed> {
         let start = Instant::now();
-        // What does not land stays in memory; what has landed is committed all the same.
-        let landed = self.writeback.flush_all(urgency)?;
+        // What does not land stays in memory; what has landed is committed all the same. What was written
+        // meanwhile stays, too, unless it would have no room behind this commit.
+        let landed = match self.writeback.flush_all(urgency)? {
+            Flushed::All if self.reservations.content_would_outgrow() => {
+                self.writeback.flush_all(urgency)?
+            }
+            landed => landed,
+        };
         self.commit_trees(start, start.elapsed(), urgency)?;
         Ok(landed)
     }

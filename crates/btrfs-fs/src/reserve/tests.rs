@@ -2,7 +2,7 @@
 
 use super::bound::{Cost, bound};
 use crate::{BtrfsFs, Options};
-use blockdev::MemDevice;
+use blockdev::{BlockDevice, MemDevice};
 use btrfs_space::Priority;
 use btrfs_txn::delta::{ActionCost, TreeAction};
 use std::sync::Arc;
@@ -11,14 +11,18 @@ use std::time::{Duration, Instant};
 
 /// An empty volume whose device is `mib` MiB of memory, and nobody at work on it.
 pub(crate) fn volume(mib: u64, node_size: u32) -> BtrfsFs {
-    let device = MemDevice::new(mib << 20);
+    volume_on(Arc::new(MemDevice::new(mib << 20)), node_size)
+}
+
+/// The same on a device.
+pub(crate) fn volume_on(device: Arc<dyn BlockDevice>, node_size: u32) -> BtrfsFs {
     let options = btrfs_image::mkfs::MkfsOptions {
         node_size: Some(node_size),
         ..btrfs_image::mkfs::MkfsOptions::default()
     };
-    btrfs_image::mkfs::make(&device, &options).expect("mkfs");
+    btrfs_image::mkfs::make(&*device, &options).expect("mkfs");
     let options = Options { background: false, ..Options::default() };
-    BtrfsFs::open_device(Arc::new(device), options).expect("open")
+    BtrfsFs::open_device(device, options).expect("open")
 }
 
 /// An operation counts from when it has reserved: as one that is under way or in the delta, whenever

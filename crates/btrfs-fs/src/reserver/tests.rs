@@ -2,8 +2,11 @@
 
 use crate::BtrfsFs;
 use crate::reserve::Cost;
-use crate::reserve::tests::volume;
+use crate::reserve::tests::{volume, volume_on};
+use blockdev::{BlockDevice, MemDevice};
 use btrfs_space::{Kind, MetadataReservation, Priority};
+use std::io;
+use std::sync::{Arc, Mutex};
 use vfs::{Context, FileKind, FileSystem, Ino};
 
 const CX: Context = Context { uid: 0, gid: 0, pid: 1, umask: 0o022 };
@@ -80,11 +83,16 @@ fn many_files() -> (BtrfsFs, Vec<Ino>) {
 
 fn with_files(count: u64) -> (BtrfsFs, Vec<Ino>) {
     let fs = volume(256, 4096);
-    let inos: Vec<Ino> = (0..count).map(|number| create(&fs, number)).collect();
+    let inos = make_files(&fs, count);
+    (fs, inos)
+}
+
+fn make_files(fs: &BtrfsFs, count: u64) -> Vec<Ino> {
+    let inos: Vec<Ino> = (0..count).map(|number| create(fs, number)).collect();
     // The last chunk of data is not empty, to be given up for metadata.
     fs.write(&CX, inos[0], 0, &[1; 100_000], Default::default()).expect("write");
     fs.sync().expect("sync");
-    (fs, inos)
+    inos
 }
 
 fn assert_kept(fs: &BtrfsFs) {
@@ -122,9 +130,7 @@ fn removals_leave_unwritten_content_its_room() {
 fn content_that_outgrows_its_room_lands_with_the_commit_before() {
     let (fs, inos) = with_files(FILES / 10);
     inos[1..].iter().for_each(|ino| write(&fs, *ino));
-    for number in FILES..2 * FILES {
-        fs.forget(create(&fs, number), 1);
-    }
+    grow(&fs);
     assert_eq!(stat(&fs, "commit.count"), 1, "one commit before, for what was there");
     let rest = all_ordinary(&fs);
     fs.engine.committer.commit_written_back().expect("what is in the delta is kept");
@@ -136,7 +142,7 @@ fn content_that_outgrows_its_room_lands_with_the_commit_before() {
 #[test]
 fn content_without_a_name_holds_up_nobody() {
     let (fs, inos) = many_files();
-    for number in (WRITTEN..FILES as usize).step_by(WRITTEN / 4) {
+    for number in (WRITTEN..FILES as usize).step_by(WRITTEN) {
         write(&fs, inos[number]);
         unlink(&fs, number as u64).expect("unlink");
     }
@@ -167,4 +173,90 @@ fn removals_leave_the_commit_that_is_held_its_room() {
     drop(rest);
     inos.iter().for_each(|ino| fs.forget(*ino, 1));
     fs.destroy().expect("close");
+}
+
+/// A volume whose next commit makes the trees twice as large.
+fn grow(fs: &BtrfsFs) {
+    for number in FILES..2 * FILES {
+        fs.forget(create(fs, number), 1);
+    }
+}
+
+/// Content of inodes without names has room for the trees as they are, and lands with the commit that
+/// makes them so large that it has not.
+#[test]
+fn content_without_a_name_that_outgrows_its_room_lands() {
+    let (fs, inos) = with_files(FILES / 10);
+    for number in 1..FILES / 10 {
+        write(&fs, inos[number as usize]);
+        unlink(&fs, number).expect("unlink");
+    }
+    fs.sync().expect("sync");
+    assert!(fs.engine.core.memory.dirty() > 0, "it stays in memory");
+    grow(&fs);
+    let reservations = &fs.engine.reservations;
+    let mut rest = all_ordinary(&fs);
+    while reservations.content_holds_most() {
+        rest.shrink(1 << 16);
+    }
+    assert!(reservations.content_would_outgrow(), "but there is room for it now");
+    fs.sync().expect("sync");
+    assert_eq!(fs.engine.core.memory.dirty(), 0, "it has landed");
+    end(&fs, &inos, rest, "what was written is kept");
+}
+
+/// Calls something in the midst of a write, once.
+struct Interrupted {
+    device: MemDevice,
+    meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl BlockDevice for Interrupted {
+    fn len(&self) -> u64 {
+        self.device.len()
+    }
+    fn read_only(&self) -> bool {
+        false
+    }
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.device.read_at(offset, buf)
+    }
+    fn write_at(&self, offset: u64, buf: &[u8]) -> io::Result<()> {
+        let meanwhile = self.meanwhile.lock().expect("unpoisoned").take();
+        meanwhile.into_iter().for_each(|work| work());
+        self.device.write_at(offset, buf)
+    }
+    fn flush(&self) -> io::Result<()> {
+        self.device.flush()
+    }
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.device.discard(offset, len)
+    }
+    fn name(&self) -> String {
+        self.device.name()
+    }
+}
+
+/// A commit of everything writes back what there is when it begins. What is written meanwhile stays in
+/// memory for the next one, unless it would have no room by then.
+#[test]
+fn content_that_comes_while_a_commit_writes_back_has_room_or_lands() {
+    let device = MemDevice::new(256 << 20);
+    let device = Arc::new(Interrupted { device, meanwhile: Mutex::new(None) });
+    let fs = Arc::new(volume_on(device.clone(), 4096));
+    let inos = make_files(&fs, FILES / 10);
+    grow(&fs);
+    fs.write(&CX, inos[0], 0, &[2; 100_000], Default::default()).expect("write");
+    let held = Arc::new(Mutex::new(None));
+    let (others, rest, of) = (fs.clone(), held.clone(), inos.clone());
+    let work = move || {
+        of[1..].iter().for_each(|ino| write(&others, *ino));
+        *rest.lock().expect("unpoisoned") = Some(all_ordinary(&others));
+    };
+    let apart = || std::thread::spawn(work).join().expect("it writes");
+    *device.meanwhile.lock().expect("unpoisoned") = Some(Box::new(apart));
+    fs.sync().expect("sync");
+    let rest = held.lock().expect("unpoisoned").take().expect("it was called");
+    assert_eq!(fs.engine.core.memory.dirty(), 0, "it has landed");
+    end(&fs, &inos, rest, "what was written is kept");
 }

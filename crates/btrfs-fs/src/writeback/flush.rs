@@ -52,7 +52,8 @@ impl Writeback {
 
     fn flush_queue(&self, queue: Vec<Ref<Inode>>, urgency: Urgency) -> Result<Flushed> {
         let pressed = self.core.memory.dirty() > self.core.memory.most_dirty() / 2
-            || self.reservations.content_holds_most();
+            || self.reservations.content_holds_most()
+            || self.reservations.content_would_outgrow();
         let mut throttle = Throttle::new(&self.core, urgency);
         let (mut landed, mut fatal, mut full) = (Flushed::All, None, None);
         let mut ahead = Ahead::new(self, queue);

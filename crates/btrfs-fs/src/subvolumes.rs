@@ -131,7 +131,17 @@ impl BtrfsFs {
     /// Lets a subvolume be known as what another was sent as, from now on. What was written before
     /// is durable with it. EROFS: it is read-only. EPERM: the root directory is somebody else's.
     pub fn set_received(&self, caller: &Caller, id: SubvolId, from: &ReceivedFrom) -> Result<()> {
-        subvolume::set_received(self.open()?, caller, TreeId(id.0), from)
+        subvolume::set_received(self.open()?, caller, TreeId(id.0), from, false)
+    }
+
+    /// As `set_received`, of a subvolume that is whole: the same commit makes it read-only.
+    pub fn complete_received(
+        &self,
+        caller: &Caller,
+        id: SubvolId,
+        from: &ReceivedFrom,
+    ) -> Result<()> {
+        subvolume::set_received(self.open()?, caller, TreeId(id.0), from, true)
     }
 
     /// Waits until all of `ids` (empty: all that are being deleted now) are gone, with all that only they

@@ -92,14 +92,14 @@ impl Guard {
         self.change()?.set_read_only(caller, id, yes)
     }
 
-    pub(crate) fn set_received(
+    pub(crate) fn complete_received(
         &self,
         caller: &Caller,
         id: SubvolId,
         from: &ReceivedFrom,
     ) -> Result<()> {
         let _durable = self.durable()?;
-        self.change()?.set_received(caller, id, from)
+        self.change()?.complete_received(caller, id, from)
     }
 
     pub(crate) fn committed(&self) -> Result<Committed<'_>> {

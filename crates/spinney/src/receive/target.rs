@@ -271,9 +271,7 @@ impl Target for InVolume<'_> {
         let Some(open) = self.open.take() else { return Err(Errno::EINVAL.into()) };
         let (uuid, stransid) = (received.origin.uuid, received.origin.ctransid);
         let from = ReceivedFrom { uuid, stransid, stime: (0, 0) };
-        let guard = self.guard;
-        guard.set_received(&Caller::root(), open.id, &from)?;
-        guard.set_read_only(&Caller::root(), open.id, true)
+        self.guard.complete_received(&Caller::root(), open.id, &from)
     }
 
     fn make(&mut self, path: RelPath<'_>, new: &New<'_>) -> Result<()> {

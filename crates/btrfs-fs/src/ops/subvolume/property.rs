@@ -7,7 +7,7 @@ use crate::error::IntoFs;
 use crate::ino::InodeId;
 use crate::inode::change;
 use crate::reserve::cost;
-use crate::subvol::{self, Caller};
+use crate::subvol::{self, Caller, Subvolume};
 use btrfs_disk::checksum::name_hash;
 use btrfs_disk::items::{DirItem, ROOT_SUBVOL_RDONLY, RootItem, dir_type, inode_flags};
 use btrfs_disk::key::kind;
@@ -35,13 +35,7 @@ pub(crate) fn set_read_only(
     let change = cost::root_item();
     let room = engine.reserver.reserve(cost::with(cost::Cost::default(), change))?;
     if read_only {
-        subvolume.set_read_only(true);
-        for inode in engine.inodes.table().of_tree(tree) {
-            if let Err(error) = engine.writeback.flush_unasked(&inode) {
-                subvolume.set_read_only(false);
-                return Err(error);
-            }
-        }
+        close_to_writers(engine, &subvolume, tree)?;
     }
     let (set, clear) = match read_only {
         true => (ROOT_SUBVOL_RDONLY, 0),
@@ -51,6 +45,18 @@ pub(crate) fn set_read_only(
     drop(room);
     engine.committer.commit_written_back()?;
     subvolume.set_read_only(read_only);
+    Ok(())
+}
+
+/// Nobody changes anything in it from now on, and what was written before has landed.
+pub(super) fn close_to_writers(engine: &Engine, subvolume: &Subvolume, tree: TreeId) -> Result<()> {
+    subvolume.set_read_only(true);
+    for inode in engine.inodes.table().of_tree(tree) {
+        if let Err(error) = engine.writeback.flush_unasked(&inode) {
+            subvolume.set_read_only(false);
+            return Err(error);
+        }
+    }
     Ok(())
 }
 

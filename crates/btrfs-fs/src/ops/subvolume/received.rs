@@ -1,6 +1,7 @@
-//! What a subvolume is told to have been received as.
+//! What a subvolume is told to have been received as, and the end of receiving.
 
 use super::permission::must_own;
+use super::property::close_to_writers;
 use super::{commit_unknown, note_uuid};
 use crate::engine::Engine;
 use crate::error::IntoFs;
@@ -9,17 +10,20 @@ use crate::inode::change;
 use crate::reserve::cost;
 use crate::subvol::{Caller, ReceivedFrom};
 use btrfs_disk::TreeId;
-use btrfs_disk::items::Timespec;
+use btrfs_disk::items::{ROOT_SUBVOL_RDONLY, Timespec};
 use btrfs_disk::key::kind::UUID_KEY_RECEIVED_SUBVOL;
-use btrfs_txn::delta::{ReceivedForm, TreeAction};
+use btrfs_txn::Op;
+use btrfs_txn::delta::{ActionCost, ReceivedForm, TreeAction};
 use vfs::{Errno, FsError, Result};
 
-/// Durable when it returns, with all that was written before.
+/// Durable when it returns, with all that was written before. With `completes` it is read-only from
+/// then on, by the same commit: so no crash leaves one that is received and can be written.
 pub(crate) fn set_received(
     engine: &Engine,
     caller: &Caller,
     tree: TreeId,
     from: &ReceivedFrom,
+    completes: bool,
 ) -> Result<()> {
     engine.core.health.changeable().fs()?;
     let subvolume = engine.subvols.get(tree).ok_or(FsError::Posix(Errno::ENOENT))?;
@@ -33,19 +37,41 @@ pub(crate) fn set_received(
     let before = engine.core.roots().get(tree).map(|root| root.item.received_uuid);
     let before = before.ok_or(FsError::Posix(Errno::ESTALE))?;
     let action = cost::root_item();
-    let room = engine.reserver.reserve(cost::with(cost::subvolume_name(0), action))?;
+    let cost = cost::with(cost::with(cost::subvolume_name(0), action), action);
+    let room = engine.reserver.reserve(cost)?;
+    if completes {
+        close_to_writers(engine, &subvolume, tree)?;
+    }
     change(&engine.core, |op| {
-        note_uuid(op, &before, UUID_KEY_RECEIVED_SUBVOL, tree, false)?;
-        note_uuid(op, &from.uuid, UUID_KEY_RECEIVED_SUBVOL, tree, true)?;
-        let form = Box::new(ReceivedForm {
-            uuid: from.uuid,
-            stransid: from.stransid,
-            stime: Timespec { sec: from.stime.0, nsec: from.stime.1 },
-            rtime: op.core.now(),
-        });
-        op.act(TreeAction::Received { id: tree, form }, action);
+        become_known(op, tree, (&before, from), action)?;
+        if completes {
+            op.act(TreeAction::Flags { id: tree, set: ROOT_SUBVOL_RDONLY, clear: 0 }, action);
+        }
         Ok(())
     })?;
     drop(room);
-    engine.committer.commit_written_back()
+    engine.committer.commit_written_back()?;
+    if completes {
+        subvolume.set_read_only(true);
+    }
+    Ok(())
+}
+
+/// It is listed under what it was received as, and no more under what it was `before`.
+fn become_known(
+    op: &Op<'_>,
+    tree: TreeId,
+    (before, from): (&[u8; 16], &ReceivedFrom),
+    action: ActionCost,
+) -> Result<()> {
+    note_uuid(op, before, UUID_KEY_RECEIVED_SUBVOL, tree, false)?;
+    note_uuid(op, &from.uuid, UUID_KEY_RECEIVED_SUBVOL, tree, true)?;
+    let form = Box::new(ReceivedForm {
+        uuid: from.uuid,
+        stransid: from.stransid,
+        stime: Timespec { sec: from.stime.0, nsec: from.stime.1 },
+        rtime: op.core.now(),
+    });
+    op.act(TreeAction::Received { id: tree, form }, action);
+    Ok(())
 }

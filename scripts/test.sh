@@ -97,7 +97,7 @@ gate clippy cargo clippy --quiet --workspace --all-targets -- -D warnings
 gate released cargo xtask released
 gate clippy-released cargo clippy --quiet --package spinney-cli --package spinney -- -D warnings
 # What programs that embed the library read, and where they run.
-gate doc env RUSTDOCFLAGS=-Dwarnings cargo doc --quiet --no-deps --package spinney
+gate doc env RUSTDOCFLAGS=-Dwarnings cargo doc --quiet --no-deps --workspace
 gate targets scripts/check-targets.sh
 gate package run_package
 gate fuzz run_fuzz

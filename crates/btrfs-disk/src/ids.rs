@@ -92,6 +92,10 @@ impl TreeId {
     }
 }
 
+/// Names on a way through directories, at most: a path of `PATH_MAX` bytes has no more. What is longer
+/// is a circle of a damaged volume.
+pub const MAX_PATH_NAMES: usize = 4096;
+
 /// The one sector size that this implementation has: the format's least, and the default of
 /// kernels since 6.7 whatever their pages are. The feature gate lets no other through.
 pub const SECTOR_SIZE: u32 = 4096;

@@ -21,7 +21,7 @@ use btrfs_volume::{OpenOptions, Volume};
 use fuzzing::hostile::base::{Base, NodeAt, options};
 use fuzzing::hostile::choices::Choices;
 use fuzzing::hostile::disk::Layered;
-use fuzzing::hostile::drive::{Fate, Opened, Walk, drive, walk};
+use fuzzing::hostile::drive::{Opened, Opening, Walk, drive, walk};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -270,7 +270,7 @@ fn one_bad_copy(sound: Sound, step: usize) {
     failures.assert_none();
 }
 
-fn use_with_both_bad(sound: &Sound, node: &NodeAt, seed: u64) -> Fate {
+fn use_with_both_bad(sound: &Sound, node: &NodeAt, seed: u64) -> Opening {
     let device = Arc::new(Layered::new(&sound.base.device));
     let spoilt = sound.spoil(&device, node, &[0, 1]);
     // It sees to it that a refusal is typed and has written nothing.
@@ -282,7 +282,7 @@ fn use_with_both_bad(sound: &Sound, node: &NodeAt, seed: u64) -> Fate {
     let found: Vec<_> = findings(&device).iter().map(ToString::to_string).collect();
     assert!(found.is_empty(), "our check, the damage undone: {found:#?}");
     sound.btrfs_check(&device).unwrap_or_else(|why| panic!("the damage undone: {why}"));
-    if let Fate::Opened(opened) = &fate {
+    if let Opening::Opened(opened) = &fate {
         let told = |errno: &i32| [libc::EUCLEAN, libc::EIO, libc::EROFS].contains(errno);
         assert!(opened.before.errors.keys().all(told), "{:?}", opened.before.errors);
         let fs = BtrfsFs::open_device(device, options()).expect("opens, the damage undone");
@@ -313,10 +313,10 @@ fn both_copies_bad(sound: Sound, step: usize) {
         let case = format!("both copies of {node:?}");
         let fate = watched(&case, move || use_with_both_bad(&of, &node, number as u64));
         let sort = match failures.note(fate) {
-            Some(Fate::Refused(_)) => "refused",
-            Some(Fate::Opened(opened)) if opened.read_only.is_some() => "read-only",
-            Some(Fate::Opened(opened)) if opened.before.errors.is_empty() => "not met",
-            Some(Fate::Opened(_)) => "errors",
+            Some(Opening::Refused(_)) => "refused",
+            Some(Opening::Opened(opened)) if opened.read_only.is_some() => "read-only",
+            Some(Opening::Opened(opened)) if opened.before.errors.is_empty() => "not met",
+            Some(Opening::Opened(_)) => "errors",
             None => continue,
         };
         if sort == "not met" && (node.tree.is_subvolume() || node.tree == TreeId::ROOT) {

@@ -18,7 +18,7 @@ use btrfs_fs::{BtrfsFs, Options};
 use fuzzing::hostile::base::{Base, NodeAt, options};
 use fuzzing::hostile::choices::Choices;
 use fuzzing::hostile::disk::Layered;
-use fuzzing::hostile::drive::{Fate, Opened, Seen, drive, walk};
+use fuzzing::hostile::drive::{Opened, Opening, Seen, drive, walk};
 use fuzzing::hostile::leaf::Leaf;
 use fuzzing::hostile::{mutate, targeted};
 use std::collections::BTreeMap;
@@ -84,10 +84,10 @@ fn harmed(opened: &Opened) -> usize {
     files.filter(|(path, seen)| untouched(seen) && after.names.get(*path) != Some(*seen)).count()
 }
 
-fn opened(fate: Fate) -> Opened {
+fn opened(fate: Opening) -> Opened {
     match fate {
-        Fate::Opened(opened) => opened,
-        Fate::Refused(why) => panic!("refused: {why}"),
+        Opening::Opened(opened) => opened,
+        Opening::Refused(why) => panic!("refused: {why}"),
     }
 }
 
@@ -156,8 +156,8 @@ fn any_good_superblock_copy_opens_the_volume() {
             device.write_at(COPIES[*copy] + 500, &[0xFF; 8]).unwrap();
         }
         let fate = watched("superblock", move || drive(&device, &mut Choices::seed(1))).unwrap();
-        assert_eq!(matches!(fate, Fate::Opened(_)), opens, "{spoilt:?}: {fate:?}");
-        if let Fate::Opened(opened) = fate {
+        assert_eq!(matches!(fate, Opening::Opened(_)), opens, "{spoilt:?}: {fate:?}");
+        if let Opening::Opened(opened) = fate {
             assert_kept(&opened);
         }
     }
@@ -229,20 +229,22 @@ fn a_node_without_a_good_copy_harms_nothing_else() {
         base.spoil(&device, node.logical, 1);
         let fate = watched(&format!("both copies of {node:?}"), move || {
             let fate = drive(&device, &mut Choices::seed(i as u64));
-            if let Fate::Opened(opened) = &fate {
+            if let Opening::Opened(opened) = &fate {
                 assert_kept(opened);
             }
             fate
         });
         // Whoever can list the subvolumes can reach all other files.
         match (failures.note(fate), node.tree) {
-            (Some(Fate::Refused(why)), TreeId::FS) if node.level == 0 && !holds_top(base, node) => {
+            (Some(Opening::Refused(why)), TreeId::FS)
+                if node.level == 0 && !holds_top(base, node) =>
+            {
                 failures.add(format!("{node:?}: a leaf of files refuses the mount: {why}"));
             }
-            (Some(Fate::Opened(_)), TreeId::ROOT) => {
+            (Some(Opening::Opened(_)), TreeId::ROOT) => {
                 failures.add(format!("{node:?}: opened without a list of trees"));
             }
-            (Some(Fate::Refused(_)), _) => refused += 1,
+            (Some(Opening::Refused(_)), _) => refused += 1,
             _ => {}
         }
     }
@@ -261,7 +263,7 @@ fn crafted(base: &'static Base, seeds: std::ops::Range<u64>) {
         let fate = watched(&format!("seed {seed}: {told}"), move || drive(&device, &mut choices));
         let Some(fate) = failures.note(fate) else { continue };
         *fates.entry(sort_of(&fate)).or_default() += 1;
-        if let Fate::Opened(Opened { after: None, .. }) = fate {
+        if let Opening::Opened(Opened { after: None, .. }) = fate {
             failures.add(format!("seed {seed}: {told}: opens only once"));
         }
     }
@@ -284,20 +286,20 @@ fn what_was_found_before() {
         let told = targeted::apply(base, &device, &mut choices, which, start);
         let fate = watched(&format!("seed {seed}: {told}"), move || drive(&device, &mut choices));
         match failures.note(fate) {
-            Some(Fate::Opened(opened)) => assert!(opened.after.is_some(), "{told}"),
-            Some(Fate::Refused(why)) => println!("{told}: refused: {why}"),
+            Some(Opening::Opened(opened)) => assert!(opened.after.is_some(), "{told}"),
+            Some(Opening::Refused(why)) => println!("{told}: refused: {why}"),
             None => {}
         }
     }
     failures.assert_none();
 }
 
-fn sort_of(fate: &Fate) -> &'static str {
+fn sort_of(fate: &Opening) -> &'static str {
     match fate {
-        Fate::Refused(_) => "refused",
-        Fate::Opened(o) if o.read_only.is_some() || !o.closed => "turned read-only",
-        Fate::Opened(o) if o.before.errors.is_empty() => "opened, no error seen",
-        Fate::Opened(_) => "opened, with errors",
+        Opening::Refused(_) => "refused",
+        Opening::Opened(o) if o.read_only.is_some() || !o.closed => "turned read-only",
+        Opening::Opened(o) if o.before.errors.is_empty() => "opened, no error seen",
+        Opening::Opened(_) => "opened, with errors",
     }
 }
 
@@ -340,7 +342,7 @@ fn every_contradiction() {
                 watched(&format!("seed {seed}: {told}"), move || drive(&device, &mut choices));
             let Some(fate) = failures.note(fate) else { continue };
             *fates.entry(sort_of(&fate)).or_default() += 1;
-            if let Fate::Opened(opened) = &fate {
+            if let Opening::Opened(opened) = &fate {
                 harm += harmed(opened);
                 if opened.after.is_none() {
                     failures.add(format!("seed {seed}: {told}: opens only once"));
@@ -489,9 +491,9 @@ fn judge_lie(
     device: &Layered,
     at: u64,
     there: &[Vec<u8>],
-    fate: Fate,
+    fate: Opening,
 ) -> Result<(), String> {
-    let Fate::Opened(opened) = fate else { return Err(format!("{fate:?}")) };
+    let Opening::Opened(opened) = fate else { return Err(format!("{fate:?}")) };
     if bytes_of(base, device, at, there[0].len() as u64) != there {
         return Err("what was in use is written over".into());
     }

@@ -25,7 +25,7 @@ use crash::Crash;
 use fuzzing::hostile::base::{Base, options};
 use fuzzing::hostile::choices::Choices;
 use fuzzing::hostile::disk::Layered;
-use fuzzing::hostile::drive::{Fate, drive, walk};
+use fuzzing::hostile::drive::{Opening, drive, walk};
 use fuzzing::hostile::leaf::Leaf;
 use fuzzing::hostile::mutate;
 use std::collections::BTreeMap;
@@ -141,7 +141,7 @@ fn crafted_logs() {
                     "replayed"
                 }
             };
-            if let Fate::Opened(opened) = drive(&device, &mut choices) {
+            if let Opening::Opened(opened) = drive(&device, &mut choices) {
                 assert!(opened.after.is_some(), "opens only once");
             }
             sort

@@ -7,7 +7,7 @@
 use crate::error::Result;
 use crate::namespace::{Namespace, join};
 use crate::sender::{Out, Request};
-use crate::source::{Place, Source};
+use crate::source::{ExtentBase, Source};
 use crate::tree::{Name, Piece, PieceKind, Tree};
 use btrfs_disk::ids::FIRST_FREE_OBJECTID as ROOT;
 use btrfs_disk::items::{InodeItem, inode_flags};
@@ -27,7 +27,7 @@ pub(crate) struct Clones<'s> {
     has: Vec<Known<'s>>,
     sent: TreeId,
     /// Of the extent that was asked for last.
-    known: (Logical, Vec<Place>),
+    known: (Logical, Vec<ExtentBase>),
 }
 
 /// How much was cloned, and where it is worth to try again.

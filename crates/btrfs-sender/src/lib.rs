@@ -3,8 +3,8 @@
 //!
 //! Works on published trees, which never change; who asks keeps them from being freed. Two
 //! passes over what differs (`btrfs_tree::compare`): the first collects names that went or
-//! moved and plays them in an order that a receiver can follow ([`moves`]); then all names that
-//! stay are where they belong, and the second sends the rest, inode by inode ([`inodes`]).
+//! moved and plays them in an order that a receiver can follow (`moves`); then all names that
+//! stay are where they belong, and the second sends the rest, inode by inode (`inodes`).
 //! Memory goes by what moved and what was removed, not by what is there.
 //!
 //! It does not know how trees and content are read (that is the [`Source`]), where the stream
@@ -29,4 +29,4 @@ mod tree;
 
 pub use error::{Error, Result};
 pub use sender::{Has, Options, Sender};
-pub use source::{File, Place, Source, Subvolume};
+pub use source::{ExtentBase, File, Source, Subvolume};

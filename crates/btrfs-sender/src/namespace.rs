@@ -6,7 +6,7 @@
 use crate::error::{Error, Result};
 use crate::inherited::Inherited;
 use crate::tree::{Tree, is_dir};
-use btrfs_disk::ids::FIRST_FREE_OBJECTID as ROOT;
+use btrfs_disk::ids::{FIRST_FREE_OBJECTID as ROOT, MAX_PATH_NAMES};
 use btrfs_disk::items::{InodeItem, mode};
 use std::collections::{HashMap, HashSet};
 
@@ -30,9 +30,6 @@ pub(crate) struct Namespace<'s> {
     /// What a directory of the parent hands down: of the last one that was asked for.
     inherited: (u64, Inherited),
 }
-
-/// No way is longer; what is, is a circle of a damaged volume.
-const MAX_DEPTH: usize = 4096;
 
 /// Entries of a cache, at most.
 const CACHED: usize = 1 << 16;
@@ -122,7 +119,7 @@ impl<'s> Namespace<'s> {
                     at = above;
                 }
             }
-            if names.len() > MAX_DEPTH {
+            if names.len() > MAX_PATH_NAMES {
                 return Err(Error::Refused(format!("{dir:?} lies deeper than any path leads")));
             }
         };

@@ -144,8 +144,11 @@ fn is_read_only(subvolume: &Subvolume) -> Result<()> {
     if subvolume.item.flags & ROOT_SUBVOL_RDONLY != 0 {
         return Ok(());
     }
-    let name = String::from_utf8_lossy(&subvolume.name);
-    Err(Error::Refused(format!("subvolume {name} is not read-only")))
+    let what = match String::from_utf8_lossy(&subvolume.name) {
+        name if name.is_empty() => "the top level".to_owned(),
+        name => format!("subvolume {name}"),
+    };
+    Err(Error::Refused(format!("{what} is not read-only")))
 }
 
 fn no_parent() -> Error {

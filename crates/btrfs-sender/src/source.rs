@@ -11,7 +11,7 @@ pub trait Source {
     fn reader(&self) -> &dyn NodeReader;
     /// Files that have something of an extent, whatever subvolume they are of; not all of them
     /// where they are many, and none where only one has it.
-    fn references(&self, extent: Logical) -> vfs::Result<Vec<Place>>;
+    fn references(&self, extent: Logical) -> vfs::Result<Vec<ExtentBase>>;
     /// Fills `buf` with content of a file of the subvolume that is sent from `offset` on,
     /// checksums verified.
     fn read(&self, file: &File<'_>, offset: u64, buf: &mut [u8]) -> vfs::Result<()>;
@@ -30,7 +30,7 @@ pub trait Source {
 
 /// Where an extent's first byte would stand in a file.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Place {
+pub struct ExtentBase {
     /// The file's number in a subvolume.
     pub ino: u64,
     /// The extent's first byte; may be before the file's, wrapped around.

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 type Items = BTreeMap<Key, Box<[u8]>>;
-type Told = Vec<(Key, Option<Box<[u8]>>, Option<Box<[u8]>>)>;
+type Changes = Vec<(Key, Option<Box<[u8]>>, Option<Box<[u8]>>)>;
 
 /// Nodes of all generations, and which were asked for.
 struct Watched {
@@ -42,13 +42,13 @@ fn batch(rng: &mut Rng, edits: u64, deletes_percent: u64) -> Vec<(Key, Edit)> {
     all.into_iter().collect()
 }
 
-fn naive(left: &Items, right: &Items) -> Told {
+fn naive(left: &Items, right: &Items) -> Changes {
     let keys: std::collections::BTreeSet<&Key> = left.keys().chain(right.keys()).collect();
     let sides = keys.into_iter().map(|key| (*key, left.get(key), right.get(key)));
     sides.filter(|(_, l, r)| l != r).map(|(key, l, r)| (key, l.cloned(), r.cloned())).collect()
 }
 
-fn told(reader: &Watched, left: Option<&TreeRoot>, right: &TreeRoot) -> Told {
+fn told(reader: &Watched, left: Option<&TreeRoot>, right: &TreeRoot) -> Changes {
     let mut all = Vec::new();
     compare(reader, left, right, &mut |found| -> std::result::Result<(), Error> {
         all.push((found.key, found.left.map(Into::into), found.right.map(Into::into)));

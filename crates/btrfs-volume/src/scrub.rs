@@ -80,7 +80,7 @@ impl Scrubbed {
 
 /// Of a sector of one copy.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Fate {
+enum SectorState {
     Good,
     Unread,
     Wrong,
@@ -161,12 +161,12 @@ impl Volume {
         }
         for i in 0..known.len() {
             let at = |copy: usize| Physical(mapping.copies()[copy].0 + (i * sector) as u64);
-            let good = fates.iter().position(|copy| copy[i] == Fate::Good);
+            let good = fates.iter().position(|copy| copy[i] == SectorState::Good);
             for (copy, fate) in fates.iter().map(|copy| copy[i]).enumerate() {
                 match fate {
-                    Fate::Good => continue,
-                    Fate::Unread => done.read_errors += 1,
-                    Fate::Wrong => done.csum_errors += 1,
+                    SectorState::Good => continue,
+                    SectorState::Unread => done.read_errors += 1,
+                    SectorState::Wrong => done.csum_errors += 1,
                 }
                 let logical = logical.offset((i * sector) as u64);
                 let what = Corrupt::new("content fails its checksum, or cannot be read");
@@ -197,7 +197,12 @@ impl Volume {
     }
 
     /// What each sector of one copy is.
-    fn fates(&self, at: Physical, buf: &mut [u8], (sums, known): (&[u8], &[bool])) -> Vec<Fate> {
+    fn fates(
+        &self,
+        at: Physical,
+        buf: &mut [u8],
+        (sums, known): (&[u8], &[bool]),
+    ) -> Vec<SectorState> {
         let (size, sector) = (self.geometry.csum.size(), self.geometry.sector_size as usize);
         let whole = self.read_physical(at, buf).is_ok();
         let parts = buf.chunks_mut(sector).zip(sums.chunks(size)).zip(known).enumerate();
@@ -205,12 +210,12 @@ impl Volume {
             .map(|(i, ((part, sum), known))| {
                 let at = Physical(at.0 + (i * sector) as u64);
                 if !whole && self.read_physical(at, part).is_err() {
-                    Fate::Unread
+                    SectorState::Unread
                 } else if *known && !self.matches(part, sum) {
                     add(&self.counters.corruption_errors, 1);
-                    Fate::Wrong
+                    SectorState::Wrong
                 } else {
-                    Fate::Good
+                    SectorState::Good
                 }
             })
             .collect()

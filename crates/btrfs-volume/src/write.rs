@@ -90,7 +90,7 @@ impl Volume {
         })
     }
 
-    /// What was written so far is to go to the medium soon. Once in [`WRITE_WINDOW`] bytes is
+    /// What was written so far is to go to the medium soon. Once in [`crate::WRITE_WINDOW`] bytes is
     /// often enough. Nothing is durable by it.
     pub fn start_writing(&self) -> Result<()> {
         if !self.writable() {

@@ -51,7 +51,7 @@ const LINES: &[&str] = &[
     "nothing of this kind",
 ];
 
-struct Told {
+struct Answered {
     code: Option<i32>,
     out: Vec<String>,
 }
@@ -73,7 +73,7 @@ fn without_generations(line: &str) -> String {
     words.join(" ")
 }
 
-fn told(program: &Path, line: &str, at: &str) -> Told {
+fn told(program: &Path, line: &str, at: &str) -> Answered {
     let words = line.split(' ').map(|word| word.replace('@', at));
     let output: Output = Command::new(program).args(words).output().expect("it starts");
     assert!(output.status.success() != refused(line), "{line}: {}", text(&output.stderr));
@@ -81,7 +81,7 @@ fn told(program: &Path, line: &str, at: &str) -> Told {
     let out = text(&output.stdout).replace(at, "@").replace("subvolume 259 (", "subvolume (");
     let list = line.contains(" list") || line.contains("get-default");
     let told = |line: &str| if list { without_generations(line) } else { line.to_owned() };
-    Told { code: output.status.code(), out: out.lines().map(told).collect() }
+    Answered { code: output.status.code(), out: out.lines().map(told).collect() }
 }
 
 /// Waits for a rescan to end.

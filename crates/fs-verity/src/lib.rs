@@ -17,7 +17,7 @@ mod merkle;
 pub use builder::Builder;
 pub use descriptor::{DESCRIPTOR_SIZE, Descriptor, MAX_DESCRIPTOR, MAX_SIGNATURE};
 pub use hash::{Hash, HashAlgorithm, MAX_SALT};
-pub use merkle::{MAX_LEVELS, Merkle, Params, Place};
+pub use merkle::{HashLocation, MAX_LEVELS, Merkle, Params};
 
 use std::fmt;
 

@@ -68,7 +68,7 @@ pub struct Merkle {
 
 /// Where the hash of a block is.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct HashLocation {
     /// Number of the block in its level.
     pub index: u64,
     /// Bytes in that block.
@@ -126,11 +126,11 @@ impl Merkle {
     }
 
     /// Where `level` has the hash of block `index` of what is below it.
-    pub fn place(&self, index: u64) -> Place {
+    pub fn place(&self, index: u64) -> HashLocation {
         let size = self.algorithm.size();
         let each = (self.block_size() / size) as u64;
         let at = (index % each) as usize * size;
-        Place { index: index / each, range: at..at + size }
+        HashLocation { index: index / each, range: at..at + size }
     }
 
     /// Where in the tree block `index` of `level` begins, in bytes.

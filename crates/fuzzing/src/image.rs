@@ -3,7 +3,7 @@
 use crate::hostile::base::Base;
 use crate::hostile::choices::Choices;
 use crate::hostile::disk::Layered;
-use crate::hostile::drive::{Fate, drive};
+use crate::hostile::drive::{Opening, drive};
 use crate::hostile::mutate::mutate;
 use std::sync::{Arc, OnceLock};
 
@@ -18,8 +18,8 @@ pub fn image(data: &[u8]) -> bool {
     let device = Arc::new(Layered::new(&base().device));
     let told = mutate(base(), &device, &mut choices);
     match drive(&device, &mut choices) {
-        Fate::Opened(opened) => assert!(opened.after.is_some(), "{told}: opens only once"),
-        Fate::Refused(_) => return false,
+        Opening::Opened(opened) => assert!(opened.after.is_some(), "{told}: opens only once"),
+        Opening::Refused(_) => return false,
     }
     true
 }

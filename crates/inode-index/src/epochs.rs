@@ -39,7 +39,7 @@ struct Bag {
 
 /// A cache line (and the one that is fetched beside it) for itself.
 #[repr(align(128))]
-struct Place {
+struct ReaderSlot {
     reading: [AtomicU32; 2],
     /// Entries that came less those that went, by threads of this place.
     entries: AtomicI64,
@@ -48,7 +48,7 @@ struct Place {
 
 /// Readers of some indexes, and what waits for them.
 pub struct Epochs {
-    places: Box<[Place]>,
+    places: Box<[ReaderSlot]>,
     /// The count that new readers take.
     side: AtomicUsize,
 }
@@ -61,7 +61,7 @@ pub struct Pin<'e> {
 
 impl Default for Epochs {
     fn default() -> Epochs {
-        let place = || Place {
+        let place = || ReaderSlot {
             reading: [AtomicU32::new(0), AtomicU32::new(0)],
             entries: AtomicI64::new(0),
             bag: Mutex::new(Rank::Leaf, Bag::default()),
@@ -81,7 +81,7 @@ impl Epochs {
 
     /// How many entries the indexes have; beside who changes them an estimate.
     pub fn entries(&self) -> usize {
-        let of = |place: &Place| place.entries.load(std::sync::atomic::Ordering::Relaxed);
+        let of = |place: &ReaderSlot| place.entries.load(std::sync::atomic::Ordering::Relaxed);
         self.places.iter().map(of).sum::<i64>().max(0) as usize
     }
 

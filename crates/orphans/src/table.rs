@@ -52,7 +52,7 @@ struct Block([AtomicU64; SLOTS]);
 
 /// Where the threads of a place are, a cache line for itself.
 #[repr(align(128))]
-struct Place {
+struct ClaimHint {
     /// The block in which the last search ended.
     block: AtomicUsize,
     /// Claims less releases.
@@ -61,7 +61,7 @@ struct Place {
 
 /// Numbers that are being deleted or truncated.
 pub struct Orphans {
-    places: Box<[Place]>,
+    places: Box<[ClaimHint]>,
     segments: [AtomicPtr<Block>; SEGMENTS],
     /// Segments that are there: the first ones.
     count: AtomicUsize,
@@ -102,7 +102,8 @@ unsafe fn free_segment(segment: *mut Block, at: usize) {
 impl Orphans {
     /// An empty table; all later growth may be refused, this one too.
     pub fn new() -> Result<Orphans, NoMemory> {
-        let place = |block| Place { block: AtomicUsize::new(block), claimed: AtomicI64::new(0) };
+        let place =
+            |block| ClaimHint { block: AtomicUsize::new(block), claimed: AtomicI64::new(0) };
         let table = Orphans {
             places: (0..PLACES).map(place).collect(),
             segments: std::array::from_fn(|_| AtomicPtr::new(null_mut())),
@@ -164,7 +165,7 @@ impl Orphans {
 
     /// How many are claimed; beside claims and releases an estimate.
     pub fn len(&self) -> usize {
-        let claimed = |place: &Place| place.claimed.load(Ordering::Relaxed);
+        let claimed = |place: &ClaimHint| place.claimed.load(Ordering::Relaxed);
         self.places.iter().map(claimed).sum::<i64>().max(0) as usize
     }
 

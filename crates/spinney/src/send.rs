@@ -8,7 +8,7 @@ use btrfs_disk::Logical;
 use btrfs_disk::items::FileExtentFields;
 use btrfs_fs::{Committed, SubvolId, to_fs};
 use btrfs_send::Protocol;
-use btrfs_sender::{File, Has, Place, Sender, Source, Subvolume};
+use btrfs_sender::{ExtentBase, File, Has, Sender, Source, Subvolume};
 use btrfs_tree::NodeReader;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -140,9 +140,9 @@ impl Source for State<'_> {
         self.committed.nodes()
     }
 
-    fn references(&self, extent: Logical) -> vfs::Result<Vec<Place>> {
+    fn references(&self, extent: Logical) -> vfs::Result<Vec<ExtentBase>> {
         let all = self.committed.references(extent)?.into_iter();
-        Ok(all.map(|(ino, base)| Place { ino, base }).collect())
+        Ok(all.map(|(ino, base)| ExtentBase { ino, base }).collect())
     }
 
     fn read(&self, file: &File<'_>, offset: u64, buf: &mut [u8]) -> vfs::Result<()> {

@@ -295,13 +295,13 @@ fn buffered_content_lands_once_a_device_takes_it() {
 }
 
 /// What each opening of a file hears by its fsyncs of content that the device refuses.
-struct Told {
+struct Listener {
     root: PathBuf,
     file: File,
     heard: Vec<(&'static str, bool)>,
 }
 
-impl Told {
+impl Listener {
     fn open(&self) -> File {
         File::open(self.root.join("told")).unwrap()
     }
@@ -319,7 +319,7 @@ impl Told {
 /// Refused while somebody asks, and while nobody does.
 fn openings(root: &Path, store: &Store) -> Vec<(&'static str, bool)> {
     let file = File::create(root.join("told")).unwrap();
-    let mut told = Told { root: root.to_owned(), file, heard: Vec::new() };
+    let mut told = Listener { root: root.to_owned(), file, heard: Vec::new() };
     told.write(1);
     told.file.sync_all().unwrap();
     let (file, copy) = (told.file.try_clone().unwrap(), told.file.try_clone().unwrap());

@@ -6,7 +6,7 @@
 
 use super::Writeback;
 use super::flush::store_inline;
-use super::packed::{Place, count, enter};
+use super::packed::{CompressedRange, count, enter};
 use super::store::{Unstored, WriteMode, through};
 use crate::error::to_fs;
 use crate::extents::sums;
@@ -95,7 +95,7 @@ pub(crate) fn store_extent(
     let kind = encoded.compression();
     writeback.core.volume.announce(incompat_of(kind));
     let sums = sums::compute(&writeback.core, &[&padded]);
-    let place = Place {
+    let place = CompressedRange {
         start: offset,
         len: sectors(encoded.content().len()),
         whole: encoded.whole_len().next_multiple_of(sector),

@@ -197,13 +197,13 @@ fn enter_piece(
     (kind, piece): (Compression, &Piece),
     extent: &Extent,
 ) -> Result<()> {
-    let place = Place { start: piece.start, len: piece.len, whole: piece.len, within: 0 };
+    let place = CompressedRange { start: piece.start, len: piece.len, whole: piece.len, within: 0 };
     let sums = piece.stream.as_ref().map(|stream| stream.sums.clone());
     enter(op, id, state, (kind, &place), (extent, sums))
 }
 
 /// What of a file is in a compressed extent, in whole sectors.
-pub(super) struct Place {
+pub(super) struct CompressedRange {
     pub(super) start: u64,
     pub(super) len: u64,
     /// How much is in the extent, and where in that the file's part begins.
@@ -216,7 +216,7 @@ pub(super) fn enter(
     op: &Op<'_>,
     id: InodeId,
     state: &mut State,
-    (kind, place): (Compression, &Place),
+    (kind, place): (Compression, &CompressedRange),
     (extent, sums): (&Extent, Option<Box<[u8]>>),
 ) -> Result<()> {
     let (start, end) = (place.start, place.start + place.len);

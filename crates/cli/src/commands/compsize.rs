@@ -2,8 +2,8 @@
 
 use crate::args::{self, Arg, Args, unexpected};
 use crate::commands::Command;
-use crate::commands::subvolume::place::Place;
-use crate::commands::trees::{Spot, Trees};
+use crate::commands::subvolume::place::VolumePath;
+use crate::commands::trees::{TreeInode, Trees};
 use crate::error::{Error, Exit, Result};
 use crate::output::{Json, Out};
 use btrfs_disk::Corrupt;
@@ -101,7 +101,7 @@ fn run(mut args: Args) -> Result<Exit> {
     }
     let mut found = Found::default();
     for word in args::some(operands, "PATH")? {
-        let trees = Trees::open(&Place::of_any_file(&word))?;
+        let trees = Trees::open(&VolumePath::of_any_file(&word))?;
         search(&trees, trees.spot()?, stay, &mut found)?;
     }
     if found.files == 0 && !json {
@@ -118,7 +118,7 @@ fn run(mut args: Args) -> Result<Exit> {
 
 /// All below, one directory after the other; a file counts for each name that leads to it, a
 /// directory once, since in a damaged volume several may, and one from below.
-fn search(trees: &Trees, top: Spot, stay: bool, found: &mut Found) -> Result<()> {
+fn search(trees: &Trees, top: TreeInode, stay: bool, found: &mut Found) -> Result<()> {
     if trees.mode(top)? & libc::S_IFMT == libc::S_IFREG {
         return file(trees, top, found);
     }
@@ -137,7 +137,7 @@ fn search(trees: &Trees, top: Spot, stay: bool, found: &mut Found) -> Result<()>
     Ok(())
 }
 
-fn file(trees: &Trees, at: Spot, found: &mut Found) -> Result<()> {
+fn file(trees: &Trees, at: TreeInode, found: &mut Found) -> Result<()> {
     found.files += 1;
     trees.each_of(at, kind::EXTENT_DATA, |key, data| {
         Ok(extent(data, found).map_err(|corrupt| corrupt.key(key))?)

@@ -2,7 +2,7 @@
 
 use crate::args::{Arg, Args, one, unexpected};
 use crate::commands::Command;
-use crate::commands::subvolume::place::Place;
+use crate::commands::subvolume::place::VolumePath;
 use crate::commands::target::Target;
 use crate::commands::trees::Trees;
 use crate::error::{Error, Exit, Result};
@@ -52,10 +52,10 @@ fn run(mut args: Args) -> Result<Exit> {
         }
     }
     let word = one(operands, "an image or a path of a mount")?;
-    let place = Place::parse(&word);
+    let place = VolumePath::parse(&word);
     let device = device_of(&place)?;
     let mut all = read(&Trees::open(&place)?)?;
-    if reset || matches!(place, Place::Mount(_)) {
+    if reset || matches!(place, VolumePath::Mount(_)) {
         ask(&word, &mut all, reset)?;
     }
     let mut out = Out::new();
@@ -85,10 +85,10 @@ fn ask(word: &OsStr, all: &mut [(u64, [u64; 5])], reset: bool) -> Result<()> {
 }
 
 /// By which the user knows it.
-fn device_of(place: &Place) -> Result<String> {
+fn device_of(place: &VolumePath) -> Result<String> {
     match place {
-        Place::Image(inside) => Ok(inside.image.display().to_string()),
-        Place::Mount(path) => {
+        VolumePath::Image(inside) => Ok(inside.image.display().to_string()),
+        VolumePath::Mount(path) => {
             let mount = mounts::around(path).map_err(|e| Error::io(path, &e))?;
             Ok(mount.map_or_else(|| place.show(), |mount| mount.source.display().to_string()))
         }

@@ -5,7 +5,7 @@ use crate::args::{self, Arg, Args};
 use crate::error::{Error, Exit, Result, io_text, say_error};
 use crate::mount::again;
 use crate::mount::background::{self, Reporter};
-use crate::mount::guard::Place;
+use crate::mount::guard::MountTarget;
 use crate::mount::options::MountOptions;
 use crate::mount::remount;
 use crate::mount::serve::{Request, serve};
@@ -268,7 +268,7 @@ fn start(mut words: Words) -> Result<Exit> {
         return Ok(Exit::Done);
     }
     let fsname = request.options.config.fsname.clone();
-    let place = Place::new(request.image.clone(), request.point.clone(), fsname);
+    let place = MountTarget::new(request.image.clone(), request.point.clone(), fsname);
     if request.foreground {
         return serve(&request, &mut Reporter::foreground(&place, words.quiet));
     }

@@ -2,7 +2,7 @@
 
 use crate::args::{self, Arg, Args};
 use crate::commands::Command;
-use crate::commands::subvolume::place::{self, Place};
+use crate::commands::subvolume::place::{self, VolumePath};
 use crate::error::{Error, Exit, Result};
 use crate::mount::options::{subvol_id, subvol_path};
 use crate::output::{Json, Out};
@@ -123,7 +123,8 @@ fn enable(args: Args) -> Result<Exit> {
         None => Vec::new(),
     };
     let wish = VerityWish { params, signature };
-    let places: Vec<Place> = words.files.iter().map(|word| Place::of_any_file(word)).collect();
+    let places: Vec<VolumePath> =
+        words.files.iter().map(|word| VolumePath::of_any_file(word)).collect();
     place::at(&places, words.subvol, true, |open, failures| {
         for place in &places {
             failures.keep(open.enable_verity(place, &wish));
@@ -134,7 +135,8 @@ fn enable(args: Args) -> Result<Exit> {
 
 fn measure(args: Args) -> Result<Exit> {
     let words = words(args, false)?;
-    let places: Vec<Place> = words.files.iter().map(|word| Place::of_any_file(word)).collect();
+    let places: Vec<VolumePath> =
+        words.files.iter().map(|word| VolumePath::of_any_file(word)).collect();
     place::at(&places, words.subvol, false, |open, failures| {
         let mut out = Out::new();
         let mut measured = Vec::new();
@@ -156,7 +158,7 @@ fn measure(args: Args) -> Result<Exit> {
     })
 }
 
-fn json(measured: &[(&Place, HashAlgorithm, String)]) -> String {
+fn json(measured: &[(&VolumePath, HashAlgorithm, String)]) -> String {
     Json::object(|o| {
         o.array("files", |files| {
             for (place, algorithm, digest) in measured {

@@ -1,7 +1,7 @@
 //! A server in the background: the command returns when the mount is ready, or with the
 //! server's own error. `guard` says how it learns of it, and for how long it waits.
 
-use super::guard::{self, Deputy, Place, Start, Teller};
+use super::guard::{self, Deputy, MountTarget, Start, Teller};
 use crate::error::{Error, Exit, Result, io_text, say_error};
 use crate::sys::{self, Fork};
 use std::io::{self, PipeReader, Write};
@@ -17,7 +17,7 @@ pub struct Reporter {
 }
 
 impl Reporter {
-    pub fn foreground(place: &Place, quiet: bool) -> Reporter {
+    pub fn foreground(place: &MountTarget, quiet: bool) -> Reporter {
         let guard = guard::from_a_process_apart(place);
         if let Err(error) = &guard {
             say_error(&format!("spinney: nobody watches over the start: {}", io_text(error)));
@@ -64,7 +64,7 @@ fn say(text: &str) {
 
 /// Runs `serve` in a process of its own. All paths in it must be absolute.
 pub fn run(
-    place: &Place,
+    place: &MountTarget,
     quiet: bool,
     serve: impl FnOnce(&mut Reporter) -> Result<Exit>,
 ) -> Result<Exit> {
@@ -106,7 +106,7 @@ fn child(reporter: &mut Reporter, serve: impl FnOnce(&mut Reporter) -> Result<Ex
     }
 }
 
-fn wait(child: i32, reader: PipeReader, place: &Place, quiet: bool) -> Result<Exit> {
+fn wait(child: i32, reader: PipeReader, place: &MountTarget, quiet: bool) -> Result<Exit> {
     let deputy = Deputy::new(child, &reader, place);
     if let Err(error) = &deputy {
         let error = io_text(error);

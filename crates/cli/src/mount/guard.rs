@@ -30,7 +30,7 @@ const LIMIT: &str = "SPINNEY_START_LIMIT";
 const TO_END: Duration = Duration::from_secs(5);
 
 /// What a start is about to mount where.
-pub struct Place {
+pub struct MountTarget {
     pub image: PathBuf,
     pub point: PathBuf,
     /// The source that the mount table shows, if it is not the image or a loop device.
@@ -39,10 +39,10 @@ pub struct Place {
     before: Option<u64>,
 }
 
-impl Place {
-    pub fn new(image: PathBuf, point: PathBuf, fsname: String) -> Place {
+impl MountTarget {
+    pub fn new(image: PathBuf, point: PathBuf, fsname: String) -> MountTarget {
         let before = mounts::on(&point).ok().flatten().map(|entry| entry.id);
-        Place { image, point, fsname, before }
+        MountTarget { image, point, fsname, before }
     }
 
     /// What the start left mounted, if it did.
@@ -119,7 +119,7 @@ fn hear(pipe: &mut PipeReader) -> io::Result<(u8, String)> {
 pub fn watch(
     server: i32,
     mut pipe: PipeReader,
-    place: &Place,
+    place: &MountTarget,
     ended: impl FnOnce(Duration) -> bool,
 ) -> Start {
     let given = std::env::var(LIMIT).ok().and_then(|s| s.parse().ok()).map(Duration::from_secs);
@@ -197,7 +197,7 @@ pub struct Deputy {
 
 impl Deputy {
     /// To be called by who waits for `server`, whose messages come out of `pipe`.
-    pub fn new(server: i32, pipe: &PipeReader, place: &Place) -> io::Result<Deputy> {
+    pub fn new(server: i32, pipe: &PipeReader, place: &MountTarget) -> io::Result<Deputy> {
         let (mut over, waiting) = io::pipe()?;
         let mut pipe = pipe.try_clone()?;
         let mut mine = Some(waiting);
@@ -221,7 +221,7 @@ impl Deputy {
 }
 
 /// Nobody waits any more: a mount that is ready stays, a start that is not is ended.
-fn take_over(server: i32, pipe: &mut PipeReader, place: &Place) {
+fn take_over(server: i32, pipe: &mut PipeReader, place: &MountTarget) {
     while let Ok(true) = sys::wait_readable(pipe, Duration::ZERO) {
         match hear(pipe) {
             Ok((b'M', _)) => {}
@@ -239,7 +239,7 @@ fn take_over(server: i32, pipe: &mut PipeReader, place: &Place) {
 }
 
 /// Watches over the calling process, which serves in the foreground.
-pub fn from_a_process_apart(place: &Place) -> io::Result<Teller> {
+pub fn from_a_process_apart(place: &MountTarget) -> io::Result<Teller> {
     let (teller, pipe) = Teller::pair()?;
     let server = std::process::id() as i32;
     sys::fork_apart(|| {

@@ -32,7 +32,7 @@ const MESSAGE: u32 = 1 << 16;
 
 /// What the server tells.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Told {
+pub enum ServerMessage {
     /// A subvolume of this name began.
     Begun(Vec<u8>),
     /// A command of it failed, and it goes on.
@@ -45,14 +45,14 @@ pub enum Told {
     Ended(String),
 }
 
-impl Told {
+impl ServerMessage {
     fn parts(&self) -> (u8, Vec<u8>) {
         match self {
-            Told::Begun(name) => (0, name.clone()),
-            Told::Failed(text) => (1, text.clone().into_bytes()),
-            Told::Done(failed) => (2, failed.to_le_bytes().to_vec()),
-            Told::Stream(text) => (3, text.clone().into_bytes()),
-            Told::Ended(text) => (4, text.clone().into_bytes()),
+            ServerMessage::Begun(name) => (0, name.clone()),
+            ServerMessage::Failed(text) => (1, text.clone().into_bytes()),
+            ServerMessage::Done(failed) => (2, failed.to_le_bytes().to_vec()),
+            ServerMessage::Stream(text) => (3, text.clone().into_bytes()),
+            ServerMessage::Ended(text) => (4, text.clone().into_bytes()),
         }
     }
 
@@ -64,7 +64,7 @@ impl Told {
     }
 
     /// The next one.
-    pub fn read(mut from: impl Read) -> io::Result<Told> {
+    pub fn read(mut from: impl Read) -> io::Result<ServerMessage> {
         let mut head = [0; 5];
         from.read_exact(&mut head)?;
         let [kind, len @ ..] = head;
@@ -76,11 +76,11 @@ impl Told {
         from.read_exact(&mut bytes)?;
         let text = || String::from_utf8_lossy(&bytes).into_owned();
         Ok(match kind {
-            0 => Told::Begun(bytes),
-            1 => Told::Failed(text()),
-            2 => Told::Done(bytes.try_into().map(u64::from_le_bytes).unwrap_or(0)),
-            3 => Told::Stream(text()),
-            _ => Told::Ended(text()),
+            0 => ServerMessage::Begun(bytes),
+            1 => ServerMessage::Failed(text()),
+            2 => ServerMessage::Done(bytes.try_into().map(u64::from_le_bytes).unwrap_or(0)),
+            3 => ServerMessage::Stream(text()),
+            _ => ServerMessage::Ended(text()),
         })
     }
 }
@@ -184,20 +184,22 @@ fn play(fs: &Arc<BtrfsFs>, dir: vfs::Ino, stream: &UnixStream, options: Options)
     let told = &mut |event: Event<'_>| {
         // If he is gone, the stream ends as well.
         let _ = match event {
-            Event::Begun { name, .. } => Told::Begun(name.to_vec()).write(stream),
-            Event::Failed(error) => Told::Failed(error.to_string()).write(stream),
+            Event::Begun { name, .. } => ServerMessage::Begun(name.to_vec()).write(stream),
+            Event::Failed(error) => ServerMessage::Failed(error.to_string()).write(stream),
         };
     };
     let gone = || sys::has_hung_up(stream);
     let done = spinney::receive_live(fs, dir, &mut input, options, told, &gone);
     let end = match done {
-        Ok(Ok(failed)) => Told::Done(failed),
-        Ok(Err(error @ Error::Stream(_))) => Told::Stream(error.to_string()),
-        Ok(Err(error)) => Told::Ended(error.to_string()),
-        Err(error) => Told::Ended(error.to_string()),
+        Ok(Ok(failed)) => ServerMessage::Done(failed),
+        Ok(Err(error @ Error::Stream(_))) => ServerMessage::Stream(error.to_string()),
+        Ok(Err(error)) => ServerMessage::Ended(error.to_string()),
+        Err(error) => ServerMessage::Ended(error.to_string()),
     };
     match &end {
-        Told::Stream(why) | Told::Ended(why) => tracing::info!("the stream ended: {why}"),
+        ServerMessage::Stream(why) | ServerMessage::Ended(why) => {
+            tracing::info!("the stream ended: {why}")
+        }
         _ => tracing::info!("the stream is complete"),
     }
     let _ = end.write(stream);

@@ -38,7 +38,7 @@ pub struct Walk {
 
 /// What became of an image.
 #[derive(Debug)]
-pub enum Fate {
+pub enum Opening {
     /// Not opened, nothing written.
     Refused(String),
     Opened(Opened),
@@ -59,14 +59,14 @@ pub struct Opened {
 
 /// Opens, walks, changes, closes and walks again. Panics where the engine does, and where
 /// its answer cannot be right.
-pub fn drive(device: &Arc<Layered>, choices: &mut Choices<'_>) -> Fate {
+pub fn drive(device: &Arc<Layered>, choices: &mut Choices<'_>) -> Opening {
     device.forget_writes();
     let fs = match BtrfsFs::open_device(device.clone(), options()) {
         Ok(fs) => fs,
         Err(error) => {
             assert_typed(&error);
             assert_eq!(device.writes(), 0, "written although refused: {error}");
-            return Fate::Refused(error.to_string());
+            return Opening::Refused(error.to_string());
         }
     };
     let before = walk(&fs);
@@ -79,7 +79,7 @@ pub fn drive(device: &Arc<Layered>, choices: &mut Choices<'_>) -> Fate {
     drop(fs);
     let closed = result.is_ok();
     let after = open_again(device).map(|fs| walk(&fs));
-    Fate::Opened(Opened { before, after, touched, operation_errors, read_only, closed })
+    Opening::Opened(Opened { before, after, touched, operation_errors, read_only, closed })
 }
 
 /// Opens what was opened before. A log that was written on a damaged volume may contradict

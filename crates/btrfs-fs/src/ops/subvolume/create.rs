@@ -1,7 +1,7 @@
 //! A new, empty subvolume.
 
 use super::permission::may_change_names;
-use super::{Place, note_uuid, put_refs};
+use super::{ParentLink, note_uuid, put_refs};
 use crate::acl::{self, Inherited};
 use crate::engine::Engine;
 use crate::ino::InodeId;
@@ -52,7 +52,7 @@ pub(super) fn put_name(
     name: &[u8],
     location: Key,
 ) -> Result<()> {
-    let at = Place { dir, name, index: dir_state.dir_next };
+    let at = ParentLink { dir, name, index: dir_state.dir_next };
     names::add(op, dir, name, Target { location, kind: dir_type::DIR }, at.index)?;
     dir_state.dir_next += 1;
     put_refs(op, TreeId(location.objectid), &at);

@@ -41,14 +41,14 @@ fn in_root_tree(objectid: u64) -> ObjectId {
 }
 
 /// Where a subvolume hangs.
-struct Place<'a> {
+struct ParentLink<'a> {
     dir: InodeId,
     name: &'a [u8],
     index: u64,
 }
 
 /// Both references between the trees.
-fn put_refs(op: &Op<'_>, child: TreeId, at: &Place<'_>) {
+fn put_refs(op: &Op<'_>, child: TreeId, at: &ParentLink<'_>) {
     let item = RootRef { dirid: at.dir.objectid, sequence: at.index, name: at.name }.to_vec();
     let parent = at.dir.tree.0;
     op.put(in_root_tree(parent), kind::ROOT_REF, child.0, item.clone().into());

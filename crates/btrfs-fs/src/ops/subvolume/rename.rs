@@ -5,7 +5,7 @@
 //! moved, EXDEV where an inode would have to change its tree. A stand-in is an empty directory to who
 //! takes its place, and a whiteout stays where a subvolume was as where a file was.
 
-use super::{Place, commit_unknown, delete_refs, put_refs};
+use super::{ParentLink, commit_unknown, delete_refs, put_refs};
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::ino::InodeId;
@@ -60,7 +60,7 @@ impl Side<'_> {
     fn put(&self, op: &Op<'_>, dir: InodeId, name: &[u8], index: u64) -> Result<()> {
         names::add(op, dir, name, self.target, index)?;
         if self.inode.is_none() {
-            put_refs(op, self.tree(), &Place { dir, name, index });
+            put_refs(op, self.tree(), &ParentLink { dir, name, index });
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use crate::args::{self, Arg, Args};
 use crate::commands::Command;
-use crate::commands::subvolume::place::{self, Open, Place};
+use crate::commands::subvolume::place::{self, Open, VolumePath};
 use crate::error::{Error, Exit, Result};
 use crate::inside::Failures;
 use crate::mount::options::{method, subvol_id, subvol_path};
@@ -77,7 +77,8 @@ fn run(mut args: Args) -> Result<Exit> {
     if operands.is_empty() {
         return Err(Error::usage("the path is missing"));
     }
-    let places: Vec<Place> = operands.iter().map(|word| Place::of_any_file(word)).collect();
+    let places: Vec<VolumePath> =
+        operands.iter().map(|word| VolumePath::of_any_file(word)).collect();
     place::at(&places, subvol, true, |open, failures| {
         let mut out = Out::new();
         for place in &places {
@@ -97,7 +98,7 @@ fn compression(args: &mut Args) -> Result<Method> {
 /// A file, or the files below a directory.
 fn one(
     open: &Open<'_>,
-    place: &Place,
+    place: &VolumePath,
     words: &Words,
     out: &mut Out,
     failures: &Failures,
@@ -114,7 +115,7 @@ fn one(
     Ok(())
 }
 
-fn file(open: &Open<'_>, place: &Place, words: &Words, out: &mut Out) -> Result<()> {
+fn file(open: &Open<'_>, place: &VolumePath, words: &Words, out: &mut Out) -> Result<()> {
     if words.verbose {
         out.line(place.show())?;
     }

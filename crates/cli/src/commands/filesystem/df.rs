@@ -4,7 +4,7 @@ use super::numbers::{self, Numbers, kind_name, profile_name};
 use super::units::Units;
 use crate::args::{Arg, Args, one, unexpected};
 use crate::commands::Command;
-use crate::commands::subvolume::place::Place;
+use crate::commands::subvolume::place::VolumePath;
 use crate::error::{Exit, Result};
 use crate::output::{Json, Out};
 
@@ -48,7 +48,7 @@ fn run(mut args: Args) -> Result<Exit> {
         }
     }
     let numbers =
-        numbers::of(&Place::parse(&one(operands, "an image or a directory of a mount")?))?;
+        numbers::of(&VolumePath::parse(&one(operands, "an image or a directory of a mount")?))?;
     let mut out = Out::new();
     match json {
         true => out.line(as_json(&numbers))?,

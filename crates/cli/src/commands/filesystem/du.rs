@@ -3,8 +3,8 @@
 use super::units::Units;
 use crate::args::{self, Arg, Args, unexpected};
 use crate::commands::Command;
-use crate::commands::subvolume::place::Place;
-use crate::commands::trees::{Child, Spot, Trees};
+use crate::commands::subvolume::place::VolumePath;
+use crate::commands::trees::{Child, TreeInode, Trees};
 use crate::error::{Exit, Result};
 use crate::output::{Json, Out};
 use btrfs_disk::Key;
@@ -115,7 +115,7 @@ fn run(mut args: Args) -> Result<Exit> {
     let operands = args::some(operands, "PATH")?;
     let mut table = Table::begin(units, json)?;
     for word in operands {
-        let place = Place::of_any_file(&word);
+        let place = VolumePath::of_any_file(&word);
         let trees = Trees::open(&place)?;
         let mut walk = Walk::new(&trees, &mut table, !summarize)?;
         let name = place.show();
@@ -131,7 +131,7 @@ struct Walk<'t> {
     trees: &'t Trees,
     /// Whether each extent has more than one file.
     owners: HashMap<u64, Owner>,
-    seen: HashSet<Spot>,
+    seen: HashSet<TreeInode>,
     /// Where extents with other owners lie: from, to.
     shared: Vec<(u64, u64)>,
     /// Rows of what is below the path go here.
@@ -162,7 +162,7 @@ impl<'t> Walk<'t> {
     /// Of a file, or of all below a directory. A file counts once, whatever its names; so does a
     /// directory, which in a damaged volume may be found below itself. The levels are a list, not
     /// calls: nothing bounds how deep directories lie.
-    fn all(&mut self, top: Spot, name: &str) -> Result<Sizes> {
+    fn all(&mut self, top: TreeInode, name: &str) -> Result<Sizes> {
         if self.trees.mode(top)? & libc::S_IFMT == libc::S_IFREG {
             return self.file(top);
         }
@@ -199,7 +199,7 @@ impl<'t> Walk<'t> {
         Ok(below)
     }
 
-    fn level(&self, dir: Spot, name_len: usize) -> Result<Level> {
+    fn level(&self, dir: TreeInode, name_len: usize) -> Result<Level> {
         let rest = self.trees.children(dir)?.into_iter();
         Ok(Level { rest, sizes: Sizes::default(), name_len })
     }
@@ -211,7 +211,7 @@ impl<'t> Walk<'t> {
         }
     }
 
-    fn file(&mut self, at: Spot) -> Result<Sizes> {
+    fn file(&mut self, at: TreeInode) -> Result<Sizes> {
         let mut sizes = Sizes::default();
         self.trees.each_of(at, kind::EXTENT_DATA, |key, data| {
             let Some((fields, compressed)) = extent(key, data)? else { return Ok(()) };

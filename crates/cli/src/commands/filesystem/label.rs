@@ -2,7 +2,7 @@
 
 use crate::args::{Arg, Args, unexpected};
 use crate::commands::Command;
-use crate::commands::subvolume::place::Place;
+use crate::commands::subvolume::place::VolumePath;
 use crate::door::Door;
 use crate::error::{Error, Exit, Result};
 use crate::image;
@@ -44,13 +44,13 @@ fn run(mut args: Args) -> Result<Exit> {
         }
     }
     match &operands[..] {
-        [place] => tell(&Place::parse(place), json),
-        [place, label] => set(&Place::parse(place), label),
+        [place] => tell(&VolumePath::parse(place), json),
+        [place, label] => set(&VolumePath::parse(place), label),
         all => Err(Error::usage(format!("expected a volume and a label, got {} words", all.len()))),
     }
 }
 
-fn tell(place: &Place, json: bool) -> Result<Exit> {
+fn tell(place: &VolumePath, json: bool) -> Result<Exit> {
     let label = get(place)?;
     let mut out = Out::new();
     match json {
@@ -64,25 +64,27 @@ fn tell(place: &Place, json: bool) -> Result<Exit> {
 }
 
 /// Of an image as of its last commit.
-pub fn get(place: &Place) -> Result<Vec<u8>> {
+pub fn get(place: &VolumePath) -> Result<Vec<u8>> {
     match place {
-        Place::Image(inside) => Ok(image::look(&inside.image, &Subvol::Id(TreeId::FS))?.label()?),
-        Place::Mount(path) => Door::open(path)?.label(),
+        VolumePath::Image(inside) => {
+            Ok(image::look(&inside.image, &Subvol::Id(TreeId::FS))?.label()?)
+        }
+        VolumePath::Mount(path) => Door::open(path)?.label(),
     }
 }
 
-pub fn set(place: &Place, label: &OsStr) -> Result<Exit> {
+pub fn set(place: &VolumePath, label: &OsStr) -> Result<Exit> {
     let label = label.as_bytes();
     if label.len() > MOST {
         return Err(Error::about(place.show(), format!("a label has at most {MOST} bytes")));
     }
     match place {
-        Place::Image(inside) => {
+        VolumePath::Image(inside) => {
             let volume = image::open_volume(&inside.image, true, &Subvol::Id(TreeId::FS))?;
             volume.set_label(label)?;
             volume.close()?;
         }
-        Place::Mount(path) => Door::open(path)?.set_label(label)?,
+        VolumePath::Mount(path) => Door::open(path)?.set_label(label)?,
     }
     Ok(Exit::Done)
 }

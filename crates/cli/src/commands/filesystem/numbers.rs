@@ -1,7 +1,7 @@
 //! What the commands tell of a volume: gathered from an image or from a mount, and reckoned as
 //! btrfs-progs does it.
 
-use crate::commands::subvolume::place::Place;
+use crate::commands::subvolume::place::VolumePath;
 use crate::door::Door;
 use crate::error::Result;
 use crate::image;
@@ -21,15 +21,15 @@ pub struct Numbers {
 }
 
 /// Of the last commit of an image, whoever has it in use; of a mount as its server knows them.
-pub fn of(place: &Place) -> Result<Numbers> {
+pub fn of(place: &VolumePath) -> Result<Numbers> {
     match place {
-        Place::Image(inside) => {
+        VolumePath::Image(inside) => {
             let volume = image::look(&inside.image, &Subvol::Id(TreeId::FS))?;
             let (usage, device) = (volume.usage()?, inside.image.canonicalize());
             let device = device.unwrap_or_else(|_| inside.image.clone());
             Ok(Numbers { usage, device, mounted: false })
         }
-        Place::Mount(path) => {
+        VolumePath::Mount(path) => {
             let usage = Door::open(path)?.usage()?;
             let entry = mounts::around(path).ok().flatten();
             let device = entry.map_or_else(|| path.clone(), |entry| entry.source);

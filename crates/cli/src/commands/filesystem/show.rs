@@ -5,7 +5,7 @@ use super::units::Units;
 use crate::args::{Arg, Args, unexpected};
 use crate::commands::Command;
 use crate::commands::offline::uuid;
-use crate::commands::subvolume::place::Place;
+use crate::commands::subvolume::place::VolumePath;
 use crate::error::{Error, Exit, Result};
 use crate::mounts;
 use crate::output::{Json, Object, Out};
@@ -76,8 +76,8 @@ fn run(mut args: Args) -> Result<Exit> {
 }
 
 fn one(word: &OsStr) -> Result<Numbers> {
-    let place = Place::parse(word);
-    if matches!(place, Place::Mount(_)) && !Path::new(word).exists() {
+    let place = VolumePath::parse(word);
+    if matches!(place, VolumePath::Mount(_)) && !Path::new(word).exists() {
         let named = |numbers: &Numbers| {
             numbers.usage.label == word.as_bytes() || *word == *uuid(&numbers.usage.fsid)
         };
@@ -95,10 +95,10 @@ fn all(mounted: bool, devices: bool) -> Vec<Numbers> {
     if mounted {
         let ours = mounts::all().unwrap_or_default();
         let ours = ours.into_iter().filter(|entry| entry.kind.ends_with(".spinney"));
-        places.extend(ours.map(|entry| Place::Mount(entry.point)));
+        places.extend(ours.map(|entry| VolumePath::Mount(entry.point)));
     }
     if devices {
-        places.extend(block_devices().iter().map(|path| Place::parse(path.as_os_str())));
+        places.extend(block_devices().iter().map(|path| VolumePath::parse(path.as_os_str())));
     }
     let mut seen = HashSet::new();
     let found = places.iter().filter_map(|place| numbers::of(place).ok());

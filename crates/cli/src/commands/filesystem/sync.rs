@@ -2,7 +2,7 @@
 
 use crate::args::{Args, only};
 use crate::commands::Command;
-use crate::commands::subvolume::place::Place;
+use crate::commands::subvolume::place::VolumePath;
 use crate::door::Door;
 use crate::error::{Exit, Result};
 use crate::image;
@@ -25,13 +25,13 @@ Examples
 };
 
 fn run(args: Args) -> Result<Exit> {
-    match Place::parse(&only(args, "an image or a directory of a mount")?) {
-        Place::Image(inside) => {
+    match VolumePath::parse(&only(args, "an image or a directory of a mount")?) {
+        VolumePath::Image(inside) => {
             let volume = image::open_volume(&inside.image, true, &Subvol::Id(TreeId::FS))?;
             volume.sync()?;
             volume.close()?;
         }
-        Place::Mount(path) => Door::open(&path)?.sync_all()?,
+        VolumePath::Mount(path) => Door::open(&path)?.sync_all()?,
     }
     Ok(Exit::Done)
 }

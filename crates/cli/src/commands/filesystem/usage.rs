@@ -5,7 +5,7 @@ use super::units::Units;
 use super::usage_table;
 use crate::args::{Arg, Args, some, unexpected};
 use crate::commands::Command;
-use crate::commands::subvolume::place::Place;
+use crate::commands::subvolume::place::VolumePath;
 use crate::error::{Exit, Result};
 use crate::output::{Json, Object, Out};
 use btrfs_disk::ids::block_group::{DATA, METADATA};
@@ -53,7 +53,7 @@ fn run(mut args: Args) -> Result<Exit> {
             other => return Err(unexpected(other)),
         }
     }
-    let places = Place::all(&some(operands, "an image or a directory of a mount")?);
+    let places = VolumePath::all(&some(operands, "an image or a directory of a mount")?);
     let all = places.iter().map(numbers::of).collect::<Result<Vec<_>>>()?;
     let mut out = Out::new();
     if json {

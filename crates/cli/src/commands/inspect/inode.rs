@@ -3,7 +3,7 @@
 use super::subvolid::number_and_place;
 use crate::args::{Arg, Args, unexpected};
 use crate::commands::Command;
-use crate::commands::trees::{Spot, Trees, inode_paths};
+use crate::commands::trees::{TreeInode, Trees, inode_paths};
 use crate::error::{Error, Exit, Result};
 use crate::output::{Json, Out};
 use std::ffi::OsString;
@@ -39,7 +39,7 @@ fn run(mut args: Args) -> Result<Exit> {
     }
     let (ino, place) = number_and_place(operands)?;
     let trees = Trees::open(&place)?;
-    let spot = Spot { ino, ..trees.spot()? };
+    let spot = TreeInode { ino, ..trees.spot()? };
     let paths = inode_paths(&trees, spot)?;
     if paths.is_empty() {
         return Err(Error::about(place.show(), format!("no path leads to inode {ino}")));

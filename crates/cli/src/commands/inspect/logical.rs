@@ -3,8 +3,8 @@
 use super::subvolid::number_and_place;
 use crate::args::{Arg, Args, unexpected};
 use crate::commands::Command;
-use crate::commands::subvolume::place::Place;
-use crate::commands::trees::{Spot, Trees, inode_paths, join, subvolume_path};
+use crate::commands::subvolume::place::VolumePath;
+use crate::commands::trees::{TreeInode, Trees, inode_paths, join, subvolume_path};
 use crate::error::{Error, Exit, Result};
 use crate::output::{Json, Out};
 use btrfs_disk::items::{ExtentItemFields, FileExtent, extent_flags};
@@ -77,7 +77,7 @@ fn run(mut args: Args) -> Result<Exit> {
 }
 
 /// The data extent that has this address.
-fn extent_at(trees: &Trees, place: &Place, logical: Logical) -> Result<Logical> {
+fn extent_at(trees: &Trees, place: &VolumePath, logical: Logical) -> Result<Logical> {
     let nothing = |what: &str| Err(Error::about(place.show(), format!("{what} {}", logical.0)));
     let root = trees.must(TreeId::EXTENT)?;
     let mut cursor = Cursor::new(trees.reader(), &root);
@@ -147,7 +147,7 @@ fn tell(trees: &Trees, found: &BTreeSet<Found>, wanted: &Wanted) -> Result<()> {
     let mut out = Out::new();
     let mut rows = Vec::new();
     for file in found {
-        let spot = Spot { tree: TreeId(file.root), ino: file.ino };
+        let spot = TreeInode { tree: TreeId(file.root), ino: file.ino };
         let above = subvolume_path(trees, spot.tree)?;
         let paths = inode_paths(trees, spot)?.into_iter();
         let paths: Vec<Vec<u8>> =

@@ -3,7 +3,7 @@
 use crate::args::{Arg, Args, one, unexpected};
 use crate::commands::Command;
 use crate::commands::filesystem::units::Units;
-use crate::commands::subvolume::place::Place;
+use crate::commands::subvolume::place::VolumePath;
 use crate::commands::trees::Trees;
 use crate::error::{Error, Exit, Result};
 use crate::output::{Json, Out};
@@ -51,7 +51,7 @@ fn run(mut args: Args) -> Result<Exit> {
             other => return Err(unexpected(other)),
         }
     }
-    let trees = Trees::open(&Place::parse(&one(operands, "an image or a path of a mount")?))?;
+    let trees = Trees::open(&VolumePath::parse(&one(operands, "an image or a path of a mount")?))?;
     let bytes = smallest(&extents(&trees, device)?);
     let mut out = Out::new();
     match json {

@@ -2,7 +2,7 @@
 
 use crate::args::{Arg, Args, one, unexpected};
 use crate::commands::Command;
-use crate::commands::subvolume::place::Place;
+use crate::commands::subvolume::place::VolumePath;
 use crate::commands::trees::Trees;
 use crate::error::{Exit, Result};
 use crate::output::{Json, Out};
@@ -34,10 +34,10 @@ fn run(mut args: Args) -> Result<Exit> {
             other => return Err(unexpected(other)),
         }
     }
-    let place = Place::of_any_file(&one(operands, "a path")?);
+    let place = VolumePath::of_any_file(&one(operands, "a path")?);
     let id = match &place {
-        Place::Mount(path) => crate::door::Door::open(path)?.around()?.0.id.0,
-        Place::Image(_) => Trees::open(&place)?.spot()?.tree.0,
+        VolumePath::Mount(path) => crate::door::Door::open(path)?.around()?.0.id.0,
+        VolumePath::Image(_) => Trees::open(&place)?.spot()?.tree.0,
     };
     let mut out = Out::new();
     match json {

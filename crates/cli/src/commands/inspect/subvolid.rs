@@ -2,7 +2,7 @@
 
 use crate::args::{self, Arg, Args, unexpected};
 use crate::commands::Command;
-use crate::commands::subvolume::place::Place;
+use crate::commands::subvolume::place::VolumePath;
 use crate::commands::trees::{Trees, subvolume_path};
 use crate::error::{Error, Exit, Result};
 use crate::output::{Json, Out};
@@ -56,11 +56,11 @@ fn run(mut args: Args) -> Result<Exit> {
 }
 
 /// The two operands that several of these commands have.
-pub fn number_and_place(operands: Vec<OsString>) -> Result<(u64, Place)> {
+pub fn number_and_place(operands: Vec<OsString>) -> Result<(u64, VolumePath)> {
     let [number, place] = <[OsString; 2]>::try_from(operands).map_err(|all| {
         Error::usage(format!("expected a number and a place, got {} words", all.len()))
     })?;
     let text = args::text(number)?;
     let number = text.parse().map_err(|_| Error::usage(format!("{text:?} is no number")))?;
-    Ok((number, Place::parse(&place)))
+    Ok((number, VolumePath::parse(&place)))
 }

@@ -3,7 +3,7 @@
 use crate::args::{Arg, Args, one, unexpected};
 use crate::commands::Command;
 use crate::commands::offline::{parse_tree, tree_name};
-use crate::commands::subvolume::place::Place;
+use crate::commands::subvolume::place::VolumePath;
 use crate::commands::trees::Trees;
 use crate::error::{Exit, Result};
 use crate::output::{Json, Out, human};
@@ -60,7 +60,7 @@ fn run(mut args: Args) -> Result<Exit> {
             other => return Err(unexpected(other)),
         }
     }
-    let trees = Trees::open(&Place::parse(&one(operands, "an image or a path of a mount")?))?;
+    let trees = Trees::open(&VolumePath::parse(&one(operands, "an image or a path of a mount")?))?;
     if wanted.is_empty() {
         wanted = vec![TreeId::ROOT, TreeId::EXTENT, TreeId::CSUM, TreeId::FS];
     }

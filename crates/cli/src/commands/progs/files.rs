@@ -12,9 +12,9 @@ use btrfs_disk::items::{
 use btrfs_disk::key::{Key, kind};
 use btrfs_disk::{Corrupt, FixedSize};
 
-type Told = Result<(), Corrupt>;
+type Printed = Result<(), Corrupt>;
 
-pub fn tell(text: &mut Text, key: Key, data: &[u8]) -> Told {
+pub fn tell(text: &mut Text, key: Key, data: &[u8]) -> Printed {
     match key.kind {
         kind::INODE_ITEM => inode(text, &InodeItem::read(data)?),
         kind::INODE_REF => {
@@ -141,7 +141,7 @@ fn compression(kind: u8) -> String {
     }
 }
 
-fn file_extent(text: &mut Text, data: &[u8]) -> Told {
+fn file_extent(text: &mut Text, data: &[u8]) -> Printed {
     let [.., kind] = data.get(..FILE_EXTENT_INLINE_HEADER).unwrap_or(&[]) else {
         return Err(Corrupt::new("file extent is cut short"));
     };
@@ -176,7 +176,7 @@ fn file_extent(text: &mut Text, data: &[u8]) -> Told {
 }
 
 /// What the root tree has of each tree.
-pub fn of_root_tree(text: &mut Text, key: Key, data: &[u8]) -> Told {
+pub fn of_root_tree(text: &mut Text, key: Key, data: &[u8]) -> Printed {
     match key.kind {
         kind::ROOT_ITEM => root(text, data)?,
         kind::ROOT_REF | kind::ROOT_BACKREF => {
@@ -193,7 +193,7 @@ pub fn of_root_tree(text: &mut Text, key: Key, data: &[u8]) -> Told {
     Ok(())
 }
 
-fn root(text: &mut Text, data: &[u8]) -> Told {
+fn root(text: &mut Text, data: &[u8]) -> Printed {
     let r = RootItem::parse(data)?;
     // What is behind it counts only where this agrees, but is told always.
     let second =

@@ -7,13 +7,13 @@ use btrfs_disk::key::{Key, kind};
 use btrfs_disk::{Corrupt, Geometry};
 
 /// What each item of a leaf needs to be told.
-pub struct Place<'g> {
+pub struct ItemContext<'g> {
     pub geometry: &'g Geometry,
     pub key: Key,
 }
 
 /// The lines below an item's own. What is cut short is said to be so.
-pub fn tell(text: &mut Text, place: &Place<'_>, data: &[u8]) {
+pub fn tell(text: &mut Text, place: &ItemContext<'_>, data: &[u8]) {
     let told = match place.key.kind {
         0 if place.key.objectid == FREE_SPACE_OBJECTID => layout::cache(text, data),
         kind::INODE_ITEM..=kind::EXTENT_DATA => files::tell(text, place.key, data),
@@ -49,7 +49,7 @@ mod tests {
             chunk_tree_uuid: [0; 16],
         };
         let mut text = Text::new(Wishes::default());
-        tell(&mut text, &Place { geometry: &geometry, key }, data);
+        tell(&mut text, &ItemContext { geometry: &geometry, key }, data);
         String::from_utf8(text.bytes).expect("text")
     }
 

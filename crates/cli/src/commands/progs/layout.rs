@@ -1,6 +1,6 @@
 //! Items of chunks, devices, free space, checksums, quotas, and what is under way.
 
-use super::items::{Place, word};
+use super::items::{ItemContext, word};
 use super::keys::{group, key as key_of, object};
 use super::text::{Text, line};
 use crate::commands::offline::uuid;
@@ -13,9 +13,9 @@ use btrfs_disk::items::{
 use btrfs_disk::key::{KEY_SIZE, Key, kind};
 use btrfs_disk::{Corrupt, FixedSize};
 
-type Told = Result<(), Corrupt>;
+type Printed = Result<(), Corrupt>;
 
-pub fn tell(text: &mut Text, place: &Place<'_>, data: &[u8]) -> Told {
+pub fn tell(text: &mut Text, place: &ItemContext<'_>, data: &[u8]) -> Printed {
     let key = place.key;
     match key.kind {
         kind::EXTENT_CSUM => csums(text, place, data),
@@ -54,7 +54,7 @@ pub fn tell(text: &mut Text, place: &Place<'_>, data: &[u8]) -> Told {
 }
 
 /// The header of a free space cache of the first version.
-pub fn cache(text: &mut Text, data: &[u8]) -> Told {
+pub fn cache(text: &mut Text, data: &[u8]) -> Printed {
     let location = data.first_chunk::<KEY_SIZE>();
     let location = location.ok_or_else(|| Corrupt::new("item is cut short"))?;
     line!(text, "\t\tlocation key {}", key_of(&Key::read(location)));
@@ -65,7 +65,7 @@ pub fn cache(text: &mut Text, data: &[u8]) -> Told {
 }
 
 /// Columns are as many as are readable in one line, by the length of a checksum.
-fn csums(text: &mut Text, place: &Place<'_>, data: &[u8]) {
+fn csums(text: &mut Text, place: &ItemContext<'_>, data: &[u8]) {
     let (size, sector) = (place.geometry.csum.size(), u64::from(place.geometry.sector_size));
     let count = (data.len() / size) as u64;
     let (start, len) = (place.key.offset, count * sector);
@@ -123,7 +123,7 @@ pub fn chunk(text: &mut Text, chunk: &Chunk) {
     }
 }
 
-fn quota(text: &mut Text, key: Key, data: &[u8]) -> Told {
+fn quota(text: &mut Text, key: Key, data: &[u8]) -> Printed {
     match key.kind {
         kind::QGROUP_STATUS => {
             let s = QgroupStatus::read(data)?;
@@ -159,7 +159,7 @@ fn quota(text: &mut Text, key: Key, data: &[u8]) -> Told {
     Ok(())
 }
 
-fn persistent(text: &mut Text, key: Key, data: &[u8]) -> Told {
+fn persistent(text: &mut Text, key: Key, data: &[u8]) -> Printed {
     let what = object(key.objectid, key.kind);
     line!(text, "\t\tpersistent item objectid {what} offset {}", key.offset);
     if key.objectid != DEV_STATS_OBJECTID {
@@ -178,7 +178,7 @@ fn persistent(text: &mut Text, key: Key, data: &[u8]) -> Told {
     Ok(())
 }
 
-fn temporary(text: &mut Text, key: Key, data: &[u8]) -> Told {
+fn temporary(text: &mut Text, key: Key, data: &[u8]) -> Printed {
     let what = object(key.objectid, key.kind);
     line!(text, "\t\ttemporary item objectid {what} offset {}", key.offset);
     if key.objectid != BALANCE_OBJECTID {

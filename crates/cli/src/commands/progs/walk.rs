@@ -3,7 +3,7 @@
 //! Invariant: a node that cannot be read is told once on standard error, and what does not hang
 //! below it is printed all the same. Trees are no deeper than eight levels, so that walks recurse.
 
-use super::items::{self, Place};
+use super::items::{self, ItemContext};
 use super::keys::{key as key_of, names, tree};
 use super::text::{Text, Wishes, line};
 use crate::commands::offline::{Offline, uuid};
@@ -134,7 +134,7 @@ impl<'o> Printer<'o> {
         for (slot, (key, data)) in node.items().enumerate() {
             let (offset, size) = (node.data_range(slot).start - HEADER_SIZE, data.len());
             line!(text, "\titem {slot} key {} itemoff {offset} itemsize {size}", key_of(&key));
-            let place = Place { geometry: self.offline.volume.geometry(), key };
+            let place = ItemContext { geometry: self.offline.volume.geometry(), key };
             items::tell(&mut text, &place, data);
         }
         self.out.bytes(&text.bytes)

@@ -4,7 +4,7 @@ use super::{ALL, Kind, Property, Words, compression, incompatible, kinds_of, wor
 use crate::args::Args;
 use crate::commands::Command;
 use crate::commands::filesystem::label;
-use crate::commands::subvolume::place::{self, Open, Place};
+use crate::commands::subvolume::place::{self, Open, VolumePath};
 use crate::error::{Error, Exit, Result};
 use crate::output::{Json, Out};
 
@@ -34,10 +34,10 @@ Examples
 fn run(args: Args) -> Result<Exit> {
     let Words { operands, subvol, json, kind } = words(args)?;
     let (place, name) = match operands.as_slice() {
-        [place] => (Place::of_any_file(place), None),
+        [place] => (VolumePath::of_any_file(place), None),
         [place, name] => {
             let property = Property::named(&name.to_string_lossy())?;
-            (Place::of_any_file(place), Some(property))
+            (VolumePath::of_any_file(place), Some(property))
         }
         all => return Err(Error::usage(format!("expected a path, got {} words", all.len()))),
     };
@@ -54,7 +54,7 @@ fn run(args: Args) -> Result<Exit> {
 /// Which properties are asked for, of those that the place has.
 fn wanted(
     open: &Open<'_>,
-    place: &Place,
+    place: &VolumePath,
     (kind, name): (Option<Kind>, Option<Property>),
 ) -> Result<Vec<Property>> {
     let is = kinds_of(open, place)?;
@@ -68,7 +68,7 @@ fn wanted(
     }
 }
 
-fn value_of(open: &Open<'_>, place: &Place, property: Property) -> Result<Option<String>> {
+fn value_of(open: &Open<'_>, place: &VolumePath, property: Property) -> Result<Option<String>> {
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     match property {
         Property::ReadOnly => Ok(Some(open.rooted(place)?.read_only.to_string())),

@@ -3,7 +3,7 @@
 use super::{ALL, Words, kinds_of, words};
 use crate::args::{self, Args};
 use crate::commands::Command;
-use crate::commands::subvolume::place::{self, Place};
+use crate::commands::subvolume::place::{self, VolumePath};
 use crate::error::{Exit, Result};
 use crate::output::{Json, Out};
 
@@ -29,7 +29,7 @@ Examples
 
 fn run(args: Args) -> Result<Exit> {
     let Words { operands, subvol, json, kind } = words(args)?;
-    let place = Place::of_any_file(&args::one(operands, "a path")?);
+    let place = VolumePath::of_any_file(&args::one(operands, "a path")?);
     place::at(std::slice::from_ref(&place), subvol, false, |open, _| {
         let kinds = kinds_of(open, &place)?;
         let has = |of| kind.map_or_else(|| kinds.contains(&of), |kind| kind == of);

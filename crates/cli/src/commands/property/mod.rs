@@ -6,7 +6,7 @@ pub mod list;
 pub mod set;
 
 use crate::args::{Arg, Args, unexpected};
-use crate::commands::subvolume::place::{Open, Place};
+use crate::commands::subvolume::place::{Open, VolumePath};
 use crate::error::{Error, Result};
 use crate::mount::options::{subvol_id, subvol_path};
 use crate::mounts;
@@ -102,14 +102,14 @@ fn words(mut args: Args) -> Result<Words> {
 }
 
 /// What the place is.
-fn kinds_of(open: &Open<'_>, place: &Place) -> Result<Vec<Kind>> {
+fn kinds_of(open: &Open<'_>, place: &VolumePath) -> Result<Vec<Kind>> {
     let mut kinds = vec![Kind::File];
     if open.around(place)?.1 {
         kinds.push(Kind::Subvolume);
     }
     let top = match place {
-        Place::Image(inside) => inside.path == b"/",
-        Place::Mount(path) => {
+        VolumePath::Image(inside) => inside.path == b"/",
+        VolumePath::Mount(path) => {
             let failed = |e| Error::io(path, &e);
             let entry = mounts::around(path).map_err(failed)?;
             let path = path.canonicalize().map_err(failed)?;

@@ -4,7 +4,7 @@ use super::{Property, compression, kind_named};
 use crate::args::{self, Arg, Args};
 use crate::commands::Command;
 use crate::commands::filesystem::label;
-use crate::commands::subvolume::place::{self, Place};
+use crate::commands::subvolume::place::{self, VolumePath};
 use crate::error::{Error, Exit, Result};
 use crate::mount::options::{subvol_id, subvol_path};
 use btrfs_fs::Subvol;
@@ -57,13 +57,13 @@ fn run(mut args: Args) -> Result<Exit> {
     let [place, name, value] = <[OsString; 3]>::try_from(operands)
         .map_err(|all| Error::usage(format!("expected three words, got {}", all.len())))?;
     match Property::named(&name.to_string_lossy())? {
-        Property::Compression => compression::set(&Place::of_any_file(&place), subvol, &value),
-        Property::Label => label::set(&Place::parse(&place), &value),
-        Property::ReadOnly => set_read_only(&Place::parse(&place), subvol, &value, force),
+        Property::Compression => compression::set(&VolumePath::of_any_file(&place), subvol, &value),
+        Property::Label => label::set(&VolumePath::parse(&place), &value),
+        Property::ReadOnly => set_read_only(&VolumePath::parse(&place), subvol, &value, force),
     }
 }
 
-fn set_read_only(place: &Place, subvol: Subvol, value: &OsStr, force: bool) -> Result<Exit> {
+fn set_read_only(place: &VolumePath, subvol: Subvol, value: &OsStr, force: bool) -> Result<Exit> {
     let read_only = match value.to_str() {
         Some("true") => true,
         Some("false") => false,

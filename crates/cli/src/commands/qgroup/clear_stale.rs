@@ -3,7 +3,7 @@
 use crate::args::{self, Args};
 use crate::commands::Command;
 use crate::commands::quota::on;
-use crate::commands::subvolume::place::Place;
+use crate::commands::subvolume::place::VolumePath;
 use crate::error::{Exit, Result};
 use std::collections::BTreeSet;
 
@@ -23,7 +23,7 @@ Examples
 };
 
 fn run(args: Args) -> Result<Exit> {
-    let place = Place::parse(&args::only(args, "an image or a directory of a mount")?);
+    let place = VolumePath::parse(&args::only(args, "an image or a directory of a mount")?);
     on(&place, true, |open| {
         let there: BTreeSet<u64> = open.all(&place)?.iter().map(|info| info.id.0).collect();
         let stale = |id: u64, level: u64| level == 0 && !there.contains(&id);

@@ -3,7 +3,7 @@
 use crate::args::{self, Arg, Args};
 use crate::commands::Command;
 use crate::commands::quota::on;
-use crate::commands::subvolume::place::Place;
+use crate::commands::subvolume::place::VolumePath;
 use crate::commands::subvolume::words;
 use crate::error::{Error, Exit, Result};
 use std::ffi::OsString;
@@ -49,7 +49,7 @@ fn run(mut args: Args, create: bool) -> Result<Exit> {
     let [id, place] = <[OsString; 2]>::try_from(operands)
         .map_err(|all| Error::usage(format!("expected two words, got {}", all.len())))?;
     let id = words::group(&args::text(id)?)?;
-    let place = Place::parse(&place);
+    let place = VolumePath::parse(&place);
     on(&place, true, |open| match create {
         true => open.create_qgroup(&place, id),
         false => open.destroy_qgroup(&place, id),

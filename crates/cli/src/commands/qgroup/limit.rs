@@ -3,7 +3,7 @@
 use crate::args::{self, Arg, Args};
 use crate::commands::Command;
 use crate::commands::quota::on;
-use crate::commands::subvolume::place::Place;
+use crate::commands::subvolume::place::VolumePath;
 use crate::commands::subvolume::words;
 use crate::error::{Error, Exit, Result};
 use spinney::{LimitChange, QgroupId};
@@ -55,7 +55,7 @@ fn run(mut args: Args) -> Result<Exit> {
         true => LimitChange { exclusive: Some(most), ..LimitChange::default() },
         false => LimitChange { referenced: Some(most), ..LimitChange::default() },
     };
-    let place = Place::parse(&place);
+    let place = VolumePath::parse(&place);
     on(&place, true, |open| {
         let id = match group {
             Some(id) => id,

@@ -2,7 +2,7 @@
 
 use crate::args::{self, Arg, Args};
 use crate::commands::Command;
-use crate::commands::subvolume::place::{self, Open, Place};
+use crate::commands::subvolume::place::{self, Open, VolumePath};
 use crate::commands::subvolume::words;
 use crate::error::{Error, Exit, Result, say_error};
 use crate::output::Out;
@@ -53,13 +53,13 @@ Examples
 /// A group, or the subvolume whose group it is.
 enum Member {
     Group(QgroupId),
-    Subvolume(Place),
+    Subvolume(VolumePath),
 }
 
 fn member(word: &OsStr) -> Result<Member> {
     match word.to_str().and_then(|text| text.parse().ok()) {
         Some(id) => Ok(Member::Group(id)),
-        None if Place::exists(word) => Ok(Member::Subvolume(Place::parse(word))),
+        None if VolumePath::exists(word) => Ok(Member::Subvolume(VolumePath::parse(word))),
         None => words::group(&args::text(word.to_owned())?).map(Member::Group),
     }
 }
@@ -86,7 +86,7 @@ fn run(mut args: Args, comes: bool) -> Result<Exit> {
     let [child, parent, place] = <[OsString; 3]>::try_from(operands)
         .map_err(|all| Error::usage(format!("expected three words, got {}", all.len())))?;
     let (child, parent) = (member(&child)?, words::group(&args::text(parent)?)?);
-    let place = Place::parse(&place);
+    let place = VolumePath::parse(&place);
     let mut places = vec![place.clone()];
     if let Member::Subvolume(place) = &child {
         places.push(place.clone());

@@ -4,7 +4,7 @@ use super::table::{self, Columns, Row, Units};
 use crate::args::{self, Arg, Args};
 use crate::commands::Command;
 use crate::commands::quota::on;
-use crate::commands::subvolume::place::{Open, Place};
+use crate::commands::subvolume::place::{Open, VolumePath};
 use crate::commands::subvolume::words;
 use crate::error::{Error, Exit, Result, say_error};
 use crate::output::{Json, Out};
@@ -84,11 +84,11 @@ fn run(mut args: Args) -> Result<Exit> {
         }
     }
     wanted.units = Units { base, power: units };
-    let place = Place::parse(&args::one(operands, "an image or a path of a mount")?);
+    let place = VolumePath::parse(&args::one(operands, "an image or a path of a mount")?);
     on(&place, false, |open| show(open, &place, &wanted))
 }
 
-fn show(open: &Open<'_>, place: &Place, wanted: &Wanted) -> Result<()> {
+fn show(open: &Open<'_>, place: &VolumePath, wanted: &Wanted) -> Result<()> {
     if wanted.sync {
         open.sync(place)?;
     }
@@ -126,7 +126,7 @@ fn show(open: &Open<'_>, place: &Place, wanted: &Wanted) -> Result<()> {
     out.finish()
 }
 
-fn rows(open: &Open<'_>, place: &Place) -> Result<Vec<Row>> {
+fn rows(open: &Open<'_>, place: &VolumePath) -> Result<Vec<Row>> {
     let groups = open.qgroups(place)?;
     let mut children = BTreeMap::<QgroupId, Vec<QgroupId>>::new();
     for group in &groups {

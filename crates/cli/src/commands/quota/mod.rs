@@ -6,7 +6,7 @@ mod switch;
 pub mod volume;
 
 use super::Command;
-use super::subvolume::place::{self, Open, Place};
+use super::subvolume::place::{self, Open, VolumePath};
 use crate::error::{Exit, Result};
 use btrfs_disk::TreeId;
 use btrfs_fs::Subvol;
@@ -15,7 +15,11 @@ pub const COMMANDS: &[&Command] =
     &[&switch::ENABLE, &switch::DISABLE, &rescan::COMMAND, &status::COMMAND];
 
 /// Works on the volume that a place is in.
-pub fn on(place: &Place, write: bool, work: impl FnOnce(&Open<'_>) -> Result<()>) -> Result<Exit> {
+pub fn on(
+    place: &VolumePath,
+    write: bool,
+    work: impl FnOnce(&Open<'_>) -> Result<()>,
+) -> Result<Exit> {
     let subvol = Subvol::Id(TreeId::FS);
     place::at(std::slice::from_ref(place), subvol, write, |open, _| work(open))
 }

@@ -3,7 +3,7 @@
 use super::on;
 use crate::args::{self, Arg, Args};
 use crate::commands::Command;
-use crate::commands::subvolume::place::{Open, Place};
+use crate::commands::subvolume::place::{Open, VolumePath};
 use crate::error::{Error, Exit, Result};
 use crate::output::Out;
 
@@ -58,11 +58,11 @@ fn run(mut args: Args) -> Result<Exit> {
             return Err(Error::usage("of -s, -w and -W only one makes sense"));
         }
     }
-    let place = Place::parse(&args::one(operands, "an image or a directory of a mount")?);
+    let place = VolumePath::parse(&args::one(operands, "an image or a directory of a mount")?);
     on(&place, what != What::Tell, |open| work(open, &place, what, quiet))
 }
 
-fn work(open: &Open<'_>, place: &Place, what: What, quiet: bool) -> Result<()> {
+fn work(open: &Open<'_>, place: &VolumePath, what: What, quiet: bool) -> Result<()> {
     let mut out = Out::new();
     let mut say = |line: String| if quiet { Ok(()) } else { out.line(line) };
     match what {

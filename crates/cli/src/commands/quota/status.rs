@@ -3,7 +3,7 @@
 use super::on;
 use crate::args::{self, Arg, Args};
 use crate::commands::Command;
-use crate::commands::subvolume::place::Place;
+use crate::commands::subvolume::place::VolumePath;
 use crate::error::{Error, Exit, Result};
 use crate::output::{Json, Out};
 use spinney::{Qgroup, QuotaStatus};
@@ -48,7 +48,7 @@ fn run(mut args: Args) -> Result<Exit> {
         return Err(Error::usage("of --json and --is-enabled only one makes sense"));
     }
     let word = args::one(operands, "an image or a directory of a mount")?;
-    let place = Place::parse(&word);
+    let place = VolumePath::parse(&word);
     let enabled = Cell::new(false);
     let done = on(&place, false, |open| {
         let status = open.quota_status(&place)?;

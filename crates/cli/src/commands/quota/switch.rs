@@ -3,7 +3,7 @@
 use super::on;
 use crate::args::{self, Arg, Args};
 use crate::commands::Command;
-use crate::commands::subvolume::place::Place;
+use crate::commands::subvolume::place::VolumePath;
 use crate::door::Switch;
 use crate::error::{Exit, Result};
 use std::ffi::OsStr;
@@ -60,6 +60,6 @@ fn enable(mut args: Args) -> Result<Exit> {
 }
 
 fn switch(place: &OsStr, to: Switch) -> Result<Exit> {
-    let place = Place::parse(place);
+    let place = VolumePath::parse(place);
     on(&place, true, |open| open.switch_quotas(&place, to))
 }

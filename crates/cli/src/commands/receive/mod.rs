@@ -6,11 +6,11 @@ mod served;
 
 use crate::args::{self, Arg, Args};
 use crate::commands::Command;
-use crate::commands::subvolume::place::{self, Place};
+use crate::commands::subvolume::place::{self, VolumePath};
 use crate::error::{Error, Exit, Result, say_error};
 use crate::image::ImagePath;
 use crate::mount::options::{subvol_id, subvol_path};
-use crate::mount::receive::Told;
+use crate::mount::receive::ServerMessage;
 use crate::output::Out;
 use crate::sys::to_local;
 use btrfs_fs::Subvol;
@@ -119,15 +119,15 @@ fn run(args: Args) -> Result<Exit> {
         let (name, input) = open(wanted.file.as_deref())?;
         return dump(&name, input);
     }
-    let place = Place::parse(&args::one(wanted.operands.clone(), "DIRECTORY")?);
+    let place = VolumePath::parse(&args::one(wanted.operands.clone(), "DIRECTORY")?);
     place::at(std::slice::from_ref(&place), wanted.subvol.clone(), true, |all, _| {
         let (name, input) = open(wanted.file.as_deref())?;
         let failed = match &place {
-            Place::Image(inside) => {
+            VolumePath::Image(inside) => {
                 let mut input = buffered(input);
                 into_image(&wanted, all.volume(inside)?, inside, &mut input)?
             }
-            Place::Mount(dir) => into_mount(&wanted, dir, (&name, input))?,
+            VolumePath::Mount(dir) => into_mount(&wanted, dir, (&name, input))?,
         };
         match failed {
             0 => Ok(()),
@@ -205,14 +205,14 @@ fn by_server(
     let mut last = dir.to_owned();
     served.send(dir, input, |told| {
         match told {
-            Told::Begun(name) => {
+            ServerMessage::Begun(name) => {
                 last = dir.join(OsStr::from_bytes(&name));
                 wanted.begun(&last);
             }
-            Told::Failed(error) => Error::about(last.display(), error).print(),
-            Told::Done(failed) => return Some(Ok(failed)),
-            Told::Stream(error) => return Some(Err(Error::about(name, error))),
-            Told::Ended(error) => return Some(Err(Error::about(last.display(), error))),
+            ServerMessage::Failed(error) => Error::about(last.display(), error).print(),
+            ServerMessage::Done(failed) => return Some(Ok(failed)),
+            ServerMessage::Stream(error) => return Some(Err(Error::about(name, error))),
+            ServerMessage::Ended(error) => return Some(Err(Error::about(last.display(), error))),
         }
         None
     })

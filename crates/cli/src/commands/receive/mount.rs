@@ -8,7 +8,7 @@
 //! are let go when their names change.
 
 use crate::door::{Door, enable_verity};
-use crate::error::{Error, Result as Told, io_text};
+use crate::error::{Error, Result as ServerMessage, io_text};
 use crate::mounts;
 use crate::sys::{self, DirFd, open_beneath};
 use btrfs_fs::control::wire::{self, SnapshotArgs, VolArgs2};
@@ -55,20 +55,20 @@ struct Mounted {
 }
 
 impl Mounted {
-    fn at(point: &Path) -> Told<Mounted> {
+    fn at(point: &Path) -> ServerMessage<Mounted> {
         let (begins, _) = Door::open(point)?.around()?;
         let top = File::open(point).map_err(|e| Error::io(point, &e))?;
         Ok(Mounted { top, begins: begins.path.unwrap_or_default() })
     }
 
-    fn around(path: &Path) -> Told<Mounted> {
+    fn around(path: &Path) -> ServerMessage<Mounted> {
         let mount = mounts::around(path).map_err(|e| Error::io(path, &e))?;
         let missing = || Error::about(path.display(), "no mount is around it");
         Mounted::at(&mount.ok_or_else(missing)?.point)
     }
 
     /// Where somebody says that it is.
-    fn said(point: &Path, path: &Path) -> Told<Mounted> {
+    fn said(point: &Path, path: &Path) -> ServerMessage<Mounted> {
         let real = |path: &Path| path.canonicalize().map_err(|e| Error::io(path, &e));
         if !real(path)?.starts_with(real(point)?) {
             let what = format!("not below {}", point.display());
@@ -103,7 +103,7 @@ fn of_door(error: &Error) -> FsError {
 
 impl InMount {
     /// `point`: where the volume is mounted, if somebody said so.
-    pub(super) fn new(path: &Path, point: Option<&Path>) -> Told<InMount> {
+    pub(super) fn new(path: &Path, point: Option<&Path>) -> ServerMessage<InMount> {
         let door = Door::open(path)?;
         let top =
             open_beneath(&File::open(path).map_err(|e| Error::io(path, &e))?, b"", READ_DIR, 0);
@@ -115,7 +115,7 @@ impl InMount {
 
     /// The process has no other root directory from now on. What is built on is read all the same,
     /// through the mount's top, which is open.
-    pub(super) fn confine(&mut self) -> Told<()> {
+    pub(super) fn confine(&mut self) -> ServerMessage<()> {
         if self.mounted.is_none() {
             self.mounted = Some(Mounted::around(&self.path)?);
         }

@@ -7,7 +7,7 @@
 use crate::door::Door;
 use crate::error::{Error, Result, io_text};
 use crate::mount::control::Waiter;
-use crate::mount::receive::{FAILED, PIECE, READY, Told, line};
+use crate::mount::receive::{FAILED, PIECE, READY, ServerMessage, line};
 use crate::mounts;
 use crate::sys;
 use btrfs_fs::control::wire;
@@ -48,7 +48,7 @@ impl Served {
         self,
         dir: &Path,
         input: File,
-        mut told: impl FnMut(Told) -> Option<Result<u64>>,
+        mut told: impl FnMut(ServerMessage) -> Option<Result<u64>>,
     ) -> Result<u64> {
         let failed = |e: &std::io::Error| Error::about(dir.display(), io_text(e));
         let to = self.stream.try_clone().map_err(|e| failed(&e))?;
@@ -57,7 +57,7 @@ impl Served {
         thread::Builder::new().name("send".into()).spawn(pump).map_err(|e| failed(&e))?;
         let mut from = BufReader::new(&self.stream);
         loop {
-            let Ok(next) = Told::read(&mut from) else {
+            let Ok(next) = ServerMessage::read(&mut from) else {
                 return Err(Error::about(dir.display(), "the server of this mount has ended"));
             };
             if let Some(done) = told(next) {

@@ -4,7 +4,7 @@ mod mount;
 
 use crate::args::{self, Arg, Args};
 use crate::commands::Command;
-use crate::commands::subvolume::place::{self, Place};
+use crate::commands::subvolume::place::{self, VolumePath};
 use crate::error::{Error, Exit, Result, io_text, say_error};
 use crate::mount::options::{subvol_id, subvol_path};
 use btrfs_fs::Subvol;
@@ -48,9 +48,9 @@ Examples
 };
 
 struct Wanted {
-    subvolumes: Vec<Place>,
-    parent: Option<Place>,
-    clones: Vec<Place>,
+    subvolumes: Vec<VolumePath>,
+    parent: Option<VolumePath>,
+    clones: Vec<VolumePath>,
     file: Option<PathBuf>,
     stream: Options,
     verbose: bool,
@@ -58,7 +58,7 @@ struct Wanted {
 
 fn run(args: Args) -> Result<Exit> {
     let (wanted, subvol) = words(args)?;
-    let all: Vec<Place> =
+    let all: Vec<VolumePath> =
         wanted.subvolumes.iter().chain(&wanted.parent).chain(&wanted.clones).cloned().collect();
     let output = output(wanted.file.as_deref())?;
     let mut output = BufWriter::with_capacity(1 << 18, output);
@@ -70,12 +70,11 @@ fn run(args: Args) -> Result<Exit> {
     }
     place::at(&all, subvol, false, |open, _| {
         match &all[0] {
-            Place::Mount(_) => mount::send(&wanted, &mut output)?,
-            Place::Image(first) => {
+            VolumePath::Mount(_) => mount::send(&wanted, &mut output)?,
+            VolumePath::Image(first) => {
                 let volume = open.volume(first)?;
                 for other in &all[1..] {
-                    let same =
-                        matches!(other, Place::Image(inside) if open.volume(inside)?.is(volume));
+                    let same = matches!(other, VolumePath::Image(inside) if open.volume(inside)?.is(volume));
                     if !same {
                         let what = "lies in another volume than the subvolume that is sent";
                         return Err(Error::about(other.show(), what));
@@ -114,9 +113,9 @@ fn words(mut args: Args) -> Result<(Wanted, Subvol)> {
         return Err(none());
     }
     let wanted = Wanted {
-        subvolumes: Place::all(&operands),
-        parent: parent.map(|word: OsString| Place::parse(&word)),
-        clones: Place::all(&clones),
+        subvolumes: VolumePath::all(&operands),
+        parent: parent.map(|word: OsString| VolumePath::parse(&word)),
+        clones: VolumePath::all(&clones),
         file,
         stream: Options { protocol, compressed, without_content, one_end },
         verbose,
@@ -148,9 +147,9 @@ fn output(file: Option<&Path>) -> Result<Box<dyn Write>> {
 }
 
 fn send(volume: &Volume, wanted: &Wanted, output: &mut dyn Write) -> Result<()> {
-    let path = |place: &Place| match place {
-        Place::Image(inside) => PathBuf::from(OsStr::from_bytes(&inside.path)),
-        Place::Mount(path) => path.clone(),
+    let path = |place: &VolumePath| match place {
+        VolumePath::Image(inside) => PathBuf::from(OsStr::from_bytes(&inside.path)),
+        VolumePath::Mount(path) => path.clone(),
     };
     let paths: Vec<PathBuf> = wanted.subvolumes.iter().map(path).collect();
     let stream = &wanted.stream;

@@ -2,14 +2,14 @@
 //! the files.
 
 use super::Wanted;
-use crate::commands::subvolume::place::Place;
+use crate::commands::subvolume::place::VolumePath;
 use crate::commands::trees::MountTrees;
 use crate::door::{CommittedTree, Door};
 use crate::error::{Error, Result, io_text};
 use crate::sys::open_beneath;
 use btrfs_disk::items::{FileExtentFields, ROOT_SUBVOL_RDONLY};
 use btrfs_disk::{Logical, TreeId};
-use btrfs_sender::{Has, Place as At, Sender, Source, Subvolume};
+use btrfs_sender::{ExtentBase as At, Has, Sender, Source, Subvolume};
 use btrfs_tree::NodeReader;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -32,7 +32,7 @@ pub(super) fn send(wanted: &Wanted, output: &mut dyn Write) -> Result<()> {
     let clones = wanted.clones.iter().map(|place| mount.find(place)).collect::<Result<_>>()?;
     let all =
         wanted.subvolumes.iter().map(|place| mount.find(place)).collect::<Result<Vec<_>>>()?;
-    let about = |place: &Place, error| Error::about(place.show(), told(error));
+    let about = |place: &VolumePath, error| Error::about(place.show(), told(error));
     let sender = Sender::new(output, wanted.stream, Has { parent, clones });
     let mut sender = sender.map_err(|error| about(&wanted.subvolumes[0], error))?;
     for (number, (subvolume, place)) in all.iter().zip(&wanted.subvolumes).enumerate() {
@@ -49,10 +49,10 @@ fn told(error: btrfs_sender::Error) -> String {
     }
 }
 
-fn path_of(place: &Place) -> Result<&Path> {
+fn path_of(place: &VolumePath) -> Result<&Path> {
     match place {
-        Place::Mount(path) => Ok(path),
-        Place::Image(_) => {
+        VolumePath::Mount(path) => Ok(path),
+        VolumePath::Image(_) => {
             let what = "lies in another volume than the subvolume that is sent";
             Err(Error::about(place.show(), what))
         }
@@ -75,7 +75,7 @@ impl Mount {
         Ok(Mount { trees: MountTrees::new(door, path)?, device, roots, file })
     }
 
-    fn find(&mut self, place: &Place) -> Result<Subvolume> {
+    fn find(&mut self, place: &VolumePath) -> Result<Subvolume> {
         let path = path_of(place)?;
         let door = Door::open(path)?;
         let (info, is_root) = door.around()?;
@@ -93,7 +93,7 @@ impl Mount {
     }
 }
 
-fn tree(trees: &MountTrees, place: &Place, id: u64) -> Result<CommittedTree> {
+fn tree(trees: &MountTrees, place: &VolumePath, id: u64) -> Result<CommittedTree> {
     trees.tree(TreeId(id)).map_err(|error| Error::about(place.show(), io_text(&error)))
 }
 

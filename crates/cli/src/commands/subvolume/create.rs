@@ -1,6 +1,6 @@
 //! `spinney subvolume create`.
 
-use super::place::{self, Open, Place};
+use super::place::{self, Open, VolumePath};
 use super::words;
 use crate::args::{self, Arg, Args};
 use crate::commands::Command;
@@ -47,7 +47,7 @@ fn run(mut args: Args) -> Result<Exit> {
             other => return Err(args::unexpected(other)),
         }
     }
-    let places = Place::all(&args::some(operands, "the subvolume's name")?);
+    let places = VolumePath::all(&args::some(operands, "the subvolume's name")?);
     place::at(&places, subvol, true, |open, failures| {
         let mut out = Out::new();
         for place in &places {
@@ -59,7 +59,7 @@ fn run(mut args: Args) -> Result<Exit> {
     })
 }
 
-fn make(open: &Open<'_>, place: &Place, parents: bool, groups: &[QgroupId]) -> Result<()> {
+fn make(open: &Open<'_>, place: &VolumePath, parents: bool, groups: &[QgroupId]) -> Result<()> {
     if parents {
         open.make_above(place)?;
     }

@@ -1,6 +1,6 @@
 //! `spinney subvolume delete`.
 
-use super::place::{self, Open, Place};
+use super::place::{self, Open, VolumePath};
 use super::words;
 use crate::args::{self, Arg, Args};
 use crate::commands::Command;
@@ -79,8 +79,8 @@ fn run(mut args: Args) -> Result<Exit> {
         }
     }
     let places = match id {
-        Some(_) => vec![Place::parse(&args::one(operands, "an image or a mount")?)],
-        None => Place::all(&args::some(operands, "a subvolume")?),
+        Some(_) => vec![VolumePath::parse(&args::one(operands, "an image or a mount")?)],
+        None => VolumePath::all(&args::some(operands, "a subvolume")?),
     };
     place::at(&places, subvol, true, |open, failures| {
         let mut out = Out::new();
@@ -98,7 +98,7 @@ fn run(mut args: Args) -> Result<Exit> {
 /// What is named by one operand goes.
 struct Deletion<'a, 'o> {
     open: &'a Open<'o>,
-    place: &'a Place,
+    place: &'a VolumePath,
     options: &'a Options,
     /// What is said of it.
     commits: bool,
@@ -158,7 +158,7 @@ fn below(all: &[SubvolumeInfo], id: SubvolId) -> Vec<&SubvolumeInfo> {
 
 fn commit_at_the_end(
     open: &Open<'_>,
-    places: &[Place],
+    places: &[VolumePath],
     options: &Options,
     failures: &Failures,
     out: &mut Out,

@@ -1,6 +1,6 @@
 //! `spinney subvolume find-new`.
 
-use super::place::{self, Place};
+use super::place::{self, VolumePath};
 use crate::args::{self, Arg, Args};
 use crate::commands::Command;
 use crate::error::{Error, Exit, Result};
@@ -48,7 +48,7 @@ fn run(mut args: Args) -> Result<Exit> {
     let since = args::text(since)?;
     let wrong = || Error::usage(format!("{since:?} is no generation"));
     let since: u64 = since.parse().map_err(|_| wrong())?;
-    let place = Place::parse(&place);
+    let place = VolumePath::parse(&place);
     place::at(std::slice::from_ref(&place), subvol, false, |open, _| {
         open.rooted(&place)?;
         let (marker, found) = open.find_new(&place, since)?;

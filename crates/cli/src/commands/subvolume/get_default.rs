@@ -1,6 +1,6 @@
 //! `spinney subvolume get-default`.
 
-use super::place::{self, Place};
+use super::place::{self, VolumePath};
 use super::words;
 use crate::args::{self, Arg, Args};
 use crate::commands::Command;
@@ -36,7 +36,7 @@ fn run(mut args: Args) -> Result<Exit> {
             other => return Err(args::unexpected(other)),
         }
     }
-    let place = Place::parse(&args::one(operands, "an image or a directory of a mount")?);
+    let place = VolumePath::parse(&args::one(operands, "an image or a directory of a mount")?);
     place::at(std::slice::from_ref(&place), Subvol::Id(btrfs_disk::TreeId::FS), false, |open, _| {
         let id = open.default(&place)?;
         let mut out = Out::new();

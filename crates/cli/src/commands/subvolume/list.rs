@@ -1,6 +1,6 @@
 //! `spinney subvolume list`.
 
-use super::place::{self, Place};
+use super::place::{self, VolumePath};
 use super::words;
 use crate::args::{self, Arg, Args};
 use crate::commands::Command;
@@ -179,7 +179,7 @@ fn run(mut args: Args) -> Result<Exit> {
             other => return Err(args::unexpected(other)),
         }
     }
-    let place = Place::parse(&args::one(operands, "an image or a directory of a mount")?);
+    let place = VolumePath::parse(&args::one(operands, "an image or a directory of a mount")?);
     place::at(std::slice::from_ref(&place), subvol, false, |open, _| {
         let (here, _) = open.around(&place)?;
         print(rows(open.all(&place)?, here.id, &options), &options)

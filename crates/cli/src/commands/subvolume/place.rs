@@ -17,30 +17,30 @@ use vfs::Ino;
 
 /// A path, and what it is a path of.
 #[derive(Clone, Debug)]
-pub enum Place {
+pub enum VolumePath {
     Image(ImagePath),
     Mount(PathBuf),
 }
 
-impl Place {
+impl VolumePath {
     /// `IMAGE:/PATH`, `IMAGE` for its top, or a path of a mount.
-    pub fn parse(word: &OsStr) -> Place {
+    pub fn parse(word: &OsStr) -> VolumePath {
         let path = Path::new(word);
         if path.is_file() || is_block(path) {
-            return Place::Image(ImagePath { image: path.into(), path: b"/".to_vec() });
+            return VolumePath::Image(ImagePath { image: path.into(), path: b"/".to_vec() });
         }
         match ImagePath::parse(word) {
-            Some(inside) => Place::Image(inside),
-            None => Place::Mount(path.into()),
+            Some(inside) => VolumePath::Image(inside),
+            None => VolumePath::Mount(path.into()),
         }
     }
 
     /// The same where a file can be meant for itself: one that lies in a mount is that, and no image.
-    pub fn of_any_file(word: &OsStr) -> Place {
+    pub fn of_any_file(word: &OsStr) -> VolumePath {
         let path = Path::new(word);
         match path.is_file() && Door::open(path).is_ok() {
-            true => Place::Mount(path.into()),
-            false => Place::parse(word),
+            true => VolumePath::Mount(path.into()),
+            false => VolumePath::parse(word),
         }
     }
 
@@ -49,25 +49,25 @@ impl Place {
         Path::new(word).exists() || ImagePath::parse(word).is_some()
     }
 
-    pub fn all(words: &[OsString]) -> Vec<Place> {
-        words.iter().map(|word| Place::parse(word)).collect()
+    pub fn all(words: &[OsString]) -> Vec<VolumePath> {
+        words.iter().map(|word| VolumePath::parse(word)).collect()
     }
 
     pub fn show(&self) -> String {
         match self {
-            Place::Image(inside) => inside.show(),
-            Place::Mount(path) => path.display().to_string(),
+            VolumePath::Image(inside) => inside.show(),
+            VolumePath::Mount(path) => path.display().to_string(),
         }
     }
 
     /// The same with `name` behind it.
-    pub fn join(&self, name: &[u8]) -> Place {
+    pub fn join(&self, name: &[u8]) -> VolumePath {
         match self {
-            Place::Image(inside) => {
+            VolumePath::Image(inside) => {
                 let path = crate::inside::path::join(&inside.path, name);
-                Place::Image(ImagePath { path, image: inside.image.clone() })
+                VolumePath::Image(ImagePath { path, image: inside.image.clone() })
             }
-            Place::Mount(path) => Place::Mount(path.join(OsStr::from_bytes(name))),
+            VolumePath::Mount(path) => VolumePath::Mount(path.join(OsStr::from_bytes(name))),
         }
     }
 
@@ -75,8 +75,8 @@ impl Place {
     pub fn name(&self) -> Option<Vec<u8>> {
         let name = |path: &Path| path.file_name().map(|name| name.as_bytes().to_vec());
         match self {
-            Place::Image(inside) => name(Path::new(&OsString::from_vec(inside.path.clone()))),
-            Place::Mount(path) => name(path),
+            VolumePath::Image(inside) => name(Path::new(&OsString::from_vec(inside.path.clone()))),
+            VolumePath::Mount(path) => name(path),
         }
     }
 }
@@ -86,14 +86,14 @@ pub struct Open<'v>(&'v Volumes);
 
 /// Opens what must be, to be changed if `write`, works, and closes.
 pub fn at(
-    places: &[Place],
+    places: &[VolumePath],
     subvol: Subvol,
     write: bool,
     work: impl FnOnce(&Open<'_>, &Failures) -> Result<()>,
 ) -> Result<Exit> {
     let mut scope = Scope::new(subvol);
     for place in places {
-        if let Place::Image(inside) = place {
+        if let VolumePath::Image(inside) = place {
             scope.add(inside, write);
         }
     }
@@ -101,7 +101,7 @@ pub fn at(
 }
 
 /// Where groups were named, what is not there or does not fit may be one of them.
-fn in_groups(error: spinney::Error, place: &Place, groups: &[QgroupId]) -> Error {
+fn in_groups(error: spinney::Error, place: &VolumePath, groups: &[QgroupId]) -> Error {
     let low = groups.iter().any(|group| group.level() == 0);
     match error.errno() {
         Some(libc::EINVAL) if low => Error::about(place.show(), NOT_THAT_GROUP),
@@ -117,7 +117,7 @@ fn path(inside: &ImagePath) -> &Path {
 }
 
 /// Regular files below a directory of the host, in the same subvolume.
-fn host_files(top: &Path) -> std::io::Result<Vec<Place>> {
+fn host_files(top: &Path) -> std::io::Result<Vec<VolumePath>> {
     let meta = std::fs::symlink_metadata(top)?;
     let (device, ino) = (meta.dev(), Ino(meta.ino()));
     let (mut dirs, mut found) = (vec![top.to_owned()], Vec::new());
@@ -128,7 +128,7 @@ fn host_files(top: &Path) -> std::io::Result<Vec<Place>> {
             if meta.is_dir() && meta.dev() == device && same_subvolume(ino, Ino(meta.ino())) {
                 dirs.push(path);
             } else if meta.is_file() {
-                found.push(Place::Mount(path));
+                found.push(VolumePath::Mount(path));
             }
         }
     }
@@ -142,38 +142,38 @@ impl Open<'_> {
     }
 
     /// True for a directory.
-    pub fn is_dir(&self, place: &Place) -> Result<bool> {
+    pub fn is_dir(&self, place: &VolumePath) -> Result<bool> {
         match place {
-            Place::Image(inside) => {
+            VolumePath::Image(inside) => {
                 let found = self.0.of(inside)?.find(&inside.path, true);
                 Ok(found.is_ok_and(|node| node.is_dir()))
             }
-            Place::Mount(path) => Ok(path.is_dir()),
+            VolumePath::Mount(path) => Ok(path.is_dir()),
         }
     }
 
     /// Makes the directories above a place that are missing.
-    pub fn make_above(&self, place: &Place) -> Result<()> {
+    pub fn make_above(&self, place: &VolumePath) -> Result<()> {
         match place {
-            Place::Image(inside) => match path(inside).parent() {
+            VolumePath::Image(inside) => match path(inside).parent() {
                 Some(above) => Ok(self.0.of(inside)?.create_dir_all(above)?),
                 None => Ok(()),
             },
-            Place::Mount(path) => match path.parent() {
+            VolumePath::Mount(path) => match path.parent() {
                 Some(above) => std::fs::create_dir_all(above).map_err(|e| Error::io(above, &e)),
                 None => Ok(()),
             },
         }
     }
 
-    pub fn create(&self, place: &Place, groups: &[QgroupId]) -> Result<()> {
+    pub fn create(&self, place: &VolumePath, groups: &[QgroupId]) -> Result<()> {
         match place {
-            Place::Image(inside) => {
+            VolumePath::Image(inside) => {
                 let made = self.0.of(inside)?.create_subvolume_in(path(inside), groups);
                 made.map_err(|error| in_groups(error, place, groups))?;
                 Ok(())
             }
-            Place::Mount(path) => {
+            VolumePath::Mount(path) => {
                 let (door, name) = Door::above(path)?;
                 door.create(&name, groups)
             }
@@ -182,19 +182,19 @@ impl Open<'_> {
 
     pub fn snapshot(
         &self,
-        source: &Place,
-        target: &Place,
+        source: &VolumePath,
+        target: &VolumePath,
         read_only: bool,
         groups: &[QgroupId],
     ) -> Result<()> {
         match (source, target) {
-            (Place::Image(from), Place::Image(to)) if self.0.same(from, to) => {
+            (VolumePath::Image(from), VolumePath::Image(to)) if self.0.same(from, to) => {
                 let options = SnapshotOptions::new().read_only(read_only).qgroups(groups);
                 let made = self.0.of(from)?.snapshot(path(from), path(to), &options);
                 made.map_err(|error| in_groups(error, target, groups))?;
                 Ok(())
             }
-            (Place::Mount(from), Place::Mount(to)) => {
+            (VolumePath::Mount(from), VolumePath::Mount(to)) => {
                 self.rooted(source)?;
                 let (door, name) = Door::above(to)?;
                 door.snapshot(&Door::open(from)?, &name, read_only, groups)
@@ -203,13 +203,13 @@ impl Open<'_> {
         }
     }
 
-    pub fn delete(&self, place: &Place) -> Result<()> {
+    pub fn delete(&self, place: &VolumePath) -> Result<()> {
         match place {
-            Place::Image(inside) => {
+            VolumePath::Image(inside) => {
                 self.0.of(inside)?.delete_subvolume(path(inside))?;
                 Ok(())
             }
-            Place::Mount(path) => {
+            VolumePath::Mount(path) => {
                 let (door, name) = Door::above(path)?;
                 door.delete(&name)
             }
@@ -217,17 +217,17 @@ impl Open<'_> {
     }
 
     /// The subvolume of that number in the volume of `place`.
-    pub fn delete_by_id(&self, place: &Place, id: SubvolId) -> Result<()> {
+    pub fn delete_by_id(&self, place: &VolumePath, id: SubvolId) -> Result<()> {
         match place {
-            Place::Image(inside) => Ok(self.0.of(inside)?.delete_subvolume_by_id(id)?),
-            Place::Mount(path) => Door::open(path)?.delete_by_id(id),
+            VolumePath::Image(inside) => Ok(self.0.of(inside)?.delete_subvolume_by_id(id)?),
+            VolumePath::Mount(path) => Door::open(path)?.delete_by_id(id),
         }
     }
 
-    pub fn sync(&self, place: &Place) -> Result<()> {
+    pub fn sync(&self, place: &VolumePath) -> Result<()> {
         match place {
-            Place::Image(inside) => Ok(self.0.of(inside)?.sync()?),
-            Place::Mount(path) => match Door::open(path) {
+            VolumePath::Image(inside) => Ok(self.0.of(inside)?.sync()?),
+            VolumePath::Mount(path) => match Door::open(path) {
                 Ok(door) => door.sync(),
                 // What was there is deleted.
                 Err(_) => Door::above(path)?.0.sync(),
@@ -236,28 +236,28 @@ impl Open<'_> {
     }
 
     /// Does the work of deletions in an image; in a mount its server does.
-    pub fn work_off(&self, place: &Place, ids: &[SubvolId]) -> Result<()> {
-        if let Place::Image(inside) = place {
+    pub fn work_off(&self, place: &VolumePath, ids: &[SubvolId]) -> Result<()> {
+        if let VolumePath::Image(inside) = place {
             self.0.of(inside)?.wait_for_deleted(ids, None)?;
         }
         Ok(())
     }
 
     /// The subvolume around a place, and whether the place is its root directory.
-    pub fn around(&self, place: &Place) -> Result<(SubvolumeInfo, bool)> {
+    pub fn around(&self, place: &VolumePath) -> Result<(SubvolumeInfo, bool)> {
         match place {
-            Place::Image(inside) => {
+            VolumePath::Image(inside) => {
                 let volume = self.0.of(inside)?;
                 let info = volume.subvolume_around(path(inside))?;
                 let is_root = volume.subvolume(path(inside)).is_ok();
                 Ok((info, is_root))
             }
-            Place::Mount(path) => Door::open(path)?.around(),
+            VolumePath::Mount(path) => Door::open(path)?.around(),
         }
     }
 
     /// The subvolume whose root directory a place is.
-    pub fn rooted(&self, place: &Place) -> Result<SubvolumeInfo> {
+    pub fn rooted(&self, place: &VolumePath) -> Result<SubvolumeInfo> {
         match self.around(place)? {
             (info, true) => Ok(info),
             _ => Err(Error::about(place.show(), "is not a subvolume")),
@@ -265,87 +265,91 @@ impl Open<'_> {
     }
 
     /// All subvolumes of the volume.
-    pub fn all(&self, place: &Place) -> Result<Vec<SubvolumeInfo>> {
+    pub fn all(&self, place: &VolumePath) -> Result<Vec<SubvolumeInfo>> {
         self.all_if_allowed(place)?.ok_or_else(|| {
             Error::about(place.show(), "only root and who mounted the volume may ask for all")
                 .remedy("`spinney subvolume show` tells of one subvolume")
         })
     }
 
-    pub fn all_if_allowed(&self, place: &Place) -> Result<Option<Vec<SubvolumeInfo>>> {
+    pub fn all_if_allowed(&self, place: &VolumePath) -> Result<Option<Vec<SubvolumeInfo>>> {
         match place {
-            Place::Image(inside) => Ok(Some(self.0.of(inside)?.subvolumes()?)),
-            Place::Mount(path) => Door::open(path)?.all(),
+            VolumePath::Image(inside) => Ok(Some(self.0.of(inside)?.subvolumes()?)),
+            VolumePath::Mount(path) => Door::open(path)?.all(),
         }
     }
 
-    pub fn default(&self, place: &Place) -> Result<SubvolId> {
+    pub fn default(&self, place: &VolumePath) -> Result<SubvolId> {
         match place {
-            Place::Image(inside) => Ok(self.0.of(inside)?.default_subvolume()?.id),
-            Place::Mount(path) => Door::open(path)?.default_subvolume(),
+            VolumePath::Image(inside) => Ok(self.0.of(inside)?.default_subvolume()?.id),
+            VolumePath::Mount(path) => Door::open(path)?.default_subvolume(),
         }
     }
 
-    pub fn set_default(&self, place: &Place, id: SubvolId) -> Result<()> {
+    pub fn set_default(&self, place: &VolumePath, id: SubvolId) -> Result<()> {
         match place {
-            Place::Image(inside) => Ok(self.0.of(inside)?.set_default_subvolume(id)?),
-            Place::Mount(path) => Door::open(path)?.set_default(id),
+            VolumePath::Image(inside) => Ok(self.0.of(inside)?.set_default_subvolume(id)?),
+            VolumePath::Mount(path) => Door::open(path)?.set_default(id),
         }
     }
 
     /// An extended attribute.
-    pub fn attribute(&self, place: &Place, name: &str) -> Result<Option<Vec<u8>>> {
+    pub fn attribute(&self, place: &VolumePath, name: &str) -> Result<Option<Vec<u8>>> {
         match place {
-            Place::Image(inside) => Ok(self.0.of(inside)?.xattr(path(inside), name)?),
-            Place::Mount(path) => match sys::get_xattr(path, name) {
+            VolumePath::Image(inside) => Ok(self.0.of(inside)?.xattr(path(inside), name)?),
+            VolumePath::Mount(path) => match sys::get_xattr(path, name) {
                 Err(error) if error.raw_os_error() == Some(libc::ENODATA) => Ok(None),
                 other => other.map(Some).map_err(|e| Error::io(path, &e)),
             },
         }
     }
 
-    pub fn set_attribute(&self, place: &Place, name: &str, value: &[u8]) -> Result<()> {
+    pub fn set_attribute(&self, place: &VolumePath, name: &str, value: &[u8]) -> Result<()> {
         match place {
-            Place::Image(inside) => Ok(self.0.of(inside)?.set_xattr(path(inside), name, value)?),
-            Place::Mount(path) => {
+            VolumePath::Image(inside) => {
+                Ok(self.0.of(inside)?.set_xattr(path(inside), name, value)?)
+            }
+            VolumePath::Mount(path) => {
                 sys::set_xattr(path, name, value).map_err(|e| Error::io(path, &e))
             }
         }
     }
 
     /// Writes a file anew in fewer extents.
-    pub fn defragment(&self, place: &Place, wish: &Defragment) -> Result<()> {
+    pub fn defragment(&self, place: &VolumePath, wish: &Defragment) -> Result<()> {
         match place {
-            Place::Image(inside) => {
+            VolumePath::Image(inside) => {
                 Ok(self.0.of(inside)?.defragment(path(inside), wish).map(drop)?)
             }
-            Place::Mount(path) => Door::open(path)?.defragment(wish),
+            VolumePath::Mount(path) => Door::open(path)?.defragment(wish),
         }
     }
 
     /// Has reads of a file verified.
-    pub(crate) fn enable_verity(&self, place: &Place, wish: &VerityWish) -> Result<()> {
+    pub(crate) fn enable_verity(&self, place: &VolumePath, wish: &VerityWish) -> Result<()> {
         match place {
-            Place::Image(inside) => Ok(self.0.of(inside)?.enable_verity(path(inside), wish)?),
-            Place::Mount(path) => Door::open(path)?.enable_verity(wish),
+            VolumePath::Image(inside) => {
+                Ok(self.0.of(inside)?.enable_verity(path(inside), wish)?)
+            }
+            VolumePath::Mount(path) => Door::open(path)?.enable_verity(wish),
         }
     }
 
     /// What they are verified by.
-    pub(crate) fn measure_verity(&self, place: &Place) -> Result<(HashAlgorithm, Vec<u8>)> {
+    pub(crate) fn measure_verity(&self, place: &VolumePath) -> Result<(HashAlgorithm, Vec<u8>)> {
         match place {
-            Place::Image(inside) => {
+            VolumePath::Image(inside) => {
                 let found = self.0.of(inside)?.measure_verity(path(inside))?;
                 Ok((found.params.algorithm(), found.digest().as_bytes().to_vec()))
             }
-            Place::Mount(path) => Door::open(path)?.measure_verity(),
+            VolumePath::Mount(path) => Door::open(path)?.measure_verity(),
         }
     }
 
     /// Regular files below a directory, in the same subvolume.
-    pub fn files_below(&self, place: &Place) -> Result<Vec<Place>> {
+    pub fn files_below(&self, place: &VolumePath) -> Result<Vec<VolumePath>> {
         match place {
-            Place::Image(inside) => {
+            VolumePath::Image(inside) => {
                 let mut walk = self.0.of(inside)?.walk(path(inside))?;
                 let (mut found, mut top) = (Vec::new(), None);
                 while let Some(entry) = walk.next() {
@@ -355,28 +359,31 @@ impl Open<'_> {
                         walk.skip_dir();
                     } else if entry.metadata().is_file() {
                         let path = entry.path().as_os_str().as_bytes().to_vec();
-                        found.push(Place::Image(ImagePath { image: inside.image.clone(), path }));
+                        found.push(VolumePath::Image(ImagePath {
+                            image: inside.image.clone(),
+                            path,
+                        }));
                     }
                 }
                 Ok(found)
             }
-            Place::Mount(top) => host_files(top).map_err(|e| Error::io(top, &e)),
+            VolumePath::Mount(top) => host_files(top).map_err(|e| Error::io(top, &e)),
         }
     }
 
-    pub fn set_read_only(&self, place: &Place, read_only: bool) -> Result<()> {
+    pub fn set_read_only(&self, place: &VolumePath, read_only: bool) -> Result<()> {
         match place {
-            Place::Image(inside) => {
+            VolumePath::Image(inside) => {
                 Ok(self.0.of(inside)?.set_subvolume_read_only(path(inside), read_only)?)
             }
-            Place::Mount(path) => Door::open(path)?.set_read_only(read_only),
+            VolumePath::Mount(path) => Door::open(path)?.set_read_only(read_only),
         }
     }
 
-    pub fn find_new(&self, place: &Place, since: u64) -> Result<(u64, Vec<NewExtent>)> {
+    pub fn find_new(&self, place: &VolumePath, since: u64) -> Result<(u64, Vec<NewExtent>)> {
         match place {
-            Place::Image(inside) => Ok(self.0.of(inside)?.find_new(path(inside), since)?),
-            Place::Mount(path) => Door::open(path)?.find_new(since),
+            VolumePath::Image(inside) => Ok(self.0.of(inside)?.find_new(path(inside), since)?),
+            VolumePath::Mount(path) => Door::open(path)?.find_new(since),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! `spinney subvolume set-default`.
 
-use super::place::{self, Place};
+use super::place::{self, VolumePath};
 use super::words;
 use crate::args::{self, Arg, Args};
 use crate::commands::Command;
@@ -45,7 +45,7 @@ fn run(mut args: Args) -> Result<Exit> {
         2 => Some(words::id(&args::text(operands.remove(0))?)?),
         _ => None,
     };
-    let place = Place::parse(&args::one(operands, "a subvolume, or a number and a volume")?);
+    let place = VolumePath::parse(&args::one(operands, "a subvolume, or a number and a volume")?);
     place::at(std::slice::from_ref(&place), subvol, true, |open, _| {
         let id = match id {
             Some(id) => id,

@@ -1,6 +1,6 @@
 //! `spinney subvolume show`.
 
-use super::place::{self, Open, Place};
+use super::place::{self, Open, VolumePath};
 use super::words;
 use crate::args::{self, Arg, Args};
 use crate::commands::Command;
@@ -59,7 +59,7 @@ fn run(mut args: Args) -> Result<Exit> {
             other => return Err(args::unexpected(other)),
         }
     }
-    let place = Place::parse(&args::one(operands, "a subvolume")?);
+    let place = VolumePath::parse(&args::one(operands, "a subvolume")?);
     place::at(std::slice::from_ref(&place), subvol, false, |open, _| {
         let info = find(open, &place, &which)?;
         let all = open.all_if_allowed(&place)?;
@@ -73,7 +73,7 @@ fn run(mut args: Args) -> Result<Exit> {
     })
 }
 
-fn find(open: &Open<'_>, place: &Place, which: &Which) -> Result<SubvolumeInfo> {
+fn find(open: &Open<'_>, place: &VolumePath, which: &Which) -> Result<SubvolumeInfo> {
     let fits = |info: &SubvolumeInfo| match which {
         Which::Here => false,
         Which::Id(id) => info.id == *id,

@@ -1,6 +1,6 @@
 //! `spinney subvolume snapshot`.
 
-use super::place::{self, Place};
+use super::place::{self, VolumePath};
 use super::words;
 use crate::args::{self, Arg, Args};
 use crate::commands::Command;
@@ -51,7 +51,7 @@ fn run(mut args: Args) -> Result<Exit> {
     }
     let [source, target] = <[OsString; 2]>::try_from(operands)
         .map_err(|all| Error::usage(format!("expected two words, got {}", all.len())))?;
-    let places = [Place::parse(&source), Place::parse(&target)];
+    let places = [VolumePath::parse(&source), VolumePath::parse(&target)];
     place::at(&places, subvol, true, |open, _| {
         let [source, target] = &places;
         let target = match open.is_dir(target)? {

@@ -1,6 +1,6 @@
 //! `spinney subvolume sync`.
 
-use super::place::{self, Open, Place};
+use super::place::{self, Open, VolumePath};
 use super::words;
 use crate::args::{self, Arg, Args};
 use crate::commands::Command;
@@ -42,7 +42,7 @@ fn run(mut args: Args) -> Result<Exit> {
         }
     }
     let mut words = args::some(operands, "an image or a directory of a mount")?.into_iter();
-    let place = Place::parse(&words.next().unwrap_or_default());
+    let place = VolumePath::parse(&words.next().unwrap_or_default());
     let ids = words.map(|word| words::id(&args::text(word)?)).collect::<Result<Vec<_>>>()?;
     place::at(std::slice::from_ref(&place), Subvol::Id(TreeId::FS), true, |open, _| {
         let ids = if ids.is_empty() { being_deleted(open, &place)? } else { ids };
@@ -58,12 +58,17 @@ fn seconds(text: &str) -> Result<Duration> {
     text.parse().ok().filter(|n| *n > 0).map(Duration::from_secs).ok_or_else(wrong)
 }
 
-fn being_deleted(open: &Open<'_>, place: &Place) -> Result<Vec<SubvolId>> {
+fn being_deleted(open: &Open<'_>, place: &VolumePath) -> Result<Vec<SubvolId>> {
     let all = open.all(place)?;
     Ok(all.iter().filter(|info| info.deleted).map(|info| info.id).collect())
 }
 
-fn wait(open: &Open<'_>, place: &Place, mut left: Vec<SubvolId>, every: Duration) -> Result<()> {
+fn wait(
+    open: &Open<'_>,
+    place: &VolumePath,
+    mut left: Vec<SubvolId>,
+    every: Duration,
+) -> Result<()> {
     let (count, mut out) = (left.len(), Out::new());
     let many = if count == 1 { "" } else { "s" };
     out.line(format!("Waiting for {count} subvolume{many}"))?;

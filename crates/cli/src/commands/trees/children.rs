@@ -1,6 +1,6 @@
 //! What is in a directory, by the trees.
 
-use super::{Spot, Trees};
+use super::{TreeInode, Trees};
 use crate::error::Result;
 use btrfs_disk::ids::FIRST_FREE_OBJECTID;
 use btrfs_disk::items::{DirItem, InodeItem, RootRef};
@@ -13,7 +13,7 @@ const EMPTY_SUBVOLUME: u64 = 2;
 /// Something with a name.
 pub struct Child {
     pub name: Vec<u8>,
-    pub at: Spot,
+    pub at: TreeInode,
     /// As in a directory's entry ([`btrfs_disk::items::dir_type`]).
     pub kind: u8,
 }
@@ -21,7 +21,7 @@ pub struct Child {
 impl Trees {
     /// All of a directory, in the order of its index. The place of a subvolume of which a snapshot has
     /// the name alone is an empty directory with the number 2, as in the kernel.
-    pub fn children(&self, dir: Spot) -> Result<Vec<Child>> {
+    pub fn children(&self, dir: TreeInode) -> Result<Vec<Child>> {
         let (mut all, mut subvolumes) = (Vec::new(), Vec::new());
         self.each_of(dir, kind::DIR_INDEX, |key, data| {
             for entry in DirItem::iter(data) {
@@ -30,9 +30,9 @@ impl Trees {
                 let at = match entry.location.kind {
                     kind::ROOT_ITEM => {
                         subvolumes.push(all.len());
-                        Spot { tree: TreeId(to), ino: FIRST_FREE_OBJECTID }
+                        TreeInode { tree: TreeId(to), ino: FIRST_FREE_OBJECTID }
                     }
-                    _ => Spot { ino: to, ..dir },
+                    _ => TreeInode { ino: to, ..dir },
                 };
                 all.push(Child { name, at, kind: entry.kind });
             }
@@ -40,14 +40,14 @@ impl Trees {
         })?;
         for n in subvolumes {
             if !self.is_below(dir, &all[n])? {
-                all[n].at = Spot { ino: EMPTY_SUBVOLUME, ..dir };
+                all[n].at = TreeInode { ino: EMPTY_SUBVOLUME, ..dir };
             }
         }
         Ok(all)
     }
 
     /// Whether the subvolume has this place.
-    fn is_below(&self, dir: Spot, child: &Child) -> Result<bool> {
+    fn is_below(&self, dir: TreeInode, child: &Child) -> Result<bool> {
         let key = Key::new(dir.tree.0, kind::ROOT_REF, child.at.tree.0);
         let mut found = false;
         self.each(TreeId::ROOT, key..=key, |key, data| {
@@ -59,7 +59,7 @@ impl Trees {
     }
 
     /// The mode of an inode; 0 where there is none.
-    pub fn mode(&self, at: Spot) -> Result<u32> {
+    pub fn mode(&self, at: TreeInode) -> Result<u32> {
         let mut mode = 0;
         self.each_of(at, kind::INODE_ITEM, |key, data| {
             mode = InodeItem::read(data).map_err(|c| c.key(key))?.mode;

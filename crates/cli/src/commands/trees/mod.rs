@@ -12,7 +12,7 @@ pub use mount::MountTrees;
 pub use names::{inode_paths, join, subvolume_path};
 
 use crate::commands::offline::Offline;
-use crate::commands::subvolume::place::Place;
+use crate::commands::subvolume::place::VolumePath;
 use crate::door::Door;
 use crate::error::{Error, Result, io_text};
 use crate::image::Access;
@@ -24,7 +24,7 @@ use std::os::unix::fs::MetadataExt;
 
 pub struct Trees {
     kind: Kind,
-    place: Place,
+    place: VolumePath,
 }
 
 enum Kind {
@@ -34,17 +34,17 @@ enum Kind {
 
 /// A file or directory of a volume.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Spot {
+pub struct TreeInode {
     pub tree: TreeId,
     pub ino: u64,
 }
 
 impl Trees {
     /// What was done before is found.
-    pub fn open(place: &Place) -> Result<Trees> {
+    pub fn open(place: &VolumePath) -> Result<Trees> {
         let kind = match place {
-            Place::Image(inside) => Kind::Image(Offline::open(&inside.image, Access::Peek)?),
-            Place::Mount(path) => {
+            VolumePath::Image(inside) => Kind::Image(Offline::open(&inside.image, Access::Peek)?),
+            VolumePath::Mount(path) => {
                 let door = Door::open(path)?;
                 door.sync_all()?;
                 Kind::Mount(MountTrees::new(door, path)?)
@@ -122,7 +122,7 @@ impl Trees {
     /// Items of one kind of an inode.
     pub fn each_of(
         &self,
-        at: Spot,
+        at: TreeInode,
         kind: u8,
         take: impl FnMut(Key, &[u8]) -> btrfs_disk::Result<()>,
     ) -> Result<()> {
@@ -138,15 +138,16 @@ impl Trees {
     }
 
     /// What the place is that the trees were opened by. In an image its path begins at the top level.
-    pub fn spot(&self) -> Result<Spot> {
+    pub fn spot(&self) -> Result<TreeInode> {
         match &self.place {
-            Place::Mount(path) => {
+            VolumePath::Mount(path) => {
                 let (info, _) = Door::open(path)?.around()?;
                 let ino = std::fs::metadata(path).map_err(|e| Error::io(path, &e))?.ino();
-                Ok(Spot { tree: TreeId(info.id.0), ino: ino & ((1 << 40) - 1) })
+                Ok(TreeInode { tree: TreeId(info.id.0), ino: ino & ((1 << 40) - 1) })
             }
-            Place::Image(inside) => {
-                let mut at = Spot { tree: TreeId::FS, ino: btrfs_disk::ids::FIRST_FREE_OBJECTID };
+            VolumePath::Image(inside) => {
+                let mut at =
+                    TreeInode { tree: TreeId::FS, ino: btrfs_disk::ids::FIRST_FREE_OBJECTID };
                 let names = inside.path.split(|b| *b == b'/');
                 for name in names.filter(|name| !matches!(*name, b"" | b".")) {
                     let found = self.entry(at, name)?;
@@ -159,7 +160,7 @@ impl Trees {
         }
     }
 
-    fn entry(&self, dir: Spot, name: &[u8]) -> Result<Option<Spot>> {
+    fn entry(&self, dir: TreeInode, name: &[u8]) -> Result<Option<TreeInode>> {
         let key = Key::new(dir.ino, kind::DIR_ITEM, checksum::name_hash(name));
         let mut found = None;
         self.each(dir.tree, key..=key, |key, data| {
@@ -171,9 +172,9 @@ impl Trees {
                 let at = entry.location.objectid;
                 found = Some(match entry.location.kind {
                     kind::ROOT_ITEM => {
-                        Spot { tree: TreeId(at), ino: btrfs_disk::ids::FIRST_FREE_OBJECTID }
+                        TreeInode { tree: TreeId(at), ino: btrfs_disk::ids::FIRST_FREE_OBJECTID }
                     }
-                    _ => Spot { tree: dir.tree, ino: at },
+                    _ => TreeInode { tree: dir.tree, ino: at },
                 });
             }
             Ok(())

@@ -1,20 +1,17 @@
 //! The names that lead to an inode or a subvolume.
 
-use super::{Spot, Trees};
+use super::{TreeInode, Trees};
 use crate::error::Result;
-use btrfs_disk::ids::FIRST_FREE_OBJECTID;
+use btrfs_disk::ids::{FIRST_FREE_OBJECTID, MAX_PATH_NAMES};
 use btrfs_disk::items::{InodeExtRef, InodeRef, RootRef};
 use btrfs_disk::key::kind;
 use btrfs_disk::{Key, TreeId};
 
-/// No way is longer; what is, is a circle of a damaged volume.
-const MAX_DEPTH: usize = 4096;
-
 /// All ways to an inode, from its subvolume's root directory; none where nothing leads to it.
-pub fn inode_paths(trees: &Trees, spot: Spot) -> Result<Vec<Vec<u8>>> {
+pub fn inode_paths(trees: &Trees, spot: TreeInode) -> Result<Vec<Vec<u8>>> {
     let mut all = Vec::new();
     for (dir, name) in names(trees, spot)? {
-        if let Some(above) = path_of(trees, Spot { ino: dir, ..spot })? {
+        if let Some(above) = path_of(trees, TreeInode { ino: dir, ..spot })? {
             all.push(join(&above, &name));
         }
     }
@@ -22,9 +19,9 @@ pub fn inode_paths(trees: &Trees, spot: Spot) -> Result<Vec<Vec<u8>>> {
 }
 
 /// Some way to a directory.
-fn path_of(trees: &Trees, dir: Spot) -> Result<Option<Vec<u8>>> {
+fn path_of(trees: &Trees, dir: TreeInode) -> Result<Option<Vec<u8>>> {
     let (mut at, mut path) = (dir, Vec::new());
-    for _ in 0..MAX_DEPTH {
+    for _ in 0..MAX_PATH_NAMES {
         if at.ino == FIRST_FREE_OBJECTID {
             return Ok(Some(path));
         }
@@ -36,7 +33,7 @@ fn path_of(trees: &Trees, dir: Spot) -> Result<Option<Vec<u8>>> {
 }
 
 /// Directories, and the names in them.
-fn names(trees: &Trees, Spot { tree, ino }: Spot) -> Result<Vec<(u64, Vec<u8>)>> {
+fn names(trees: &Trees, TreeInode { tree, ino }: TreeInode) -> Result<Vec<(u64, Vec<u8>)>> {
     let range = Key::new(ino, kind::INODE_REF, 0)..=Key::new(ino, kind::INODE_EXTREF, u64::MAX);
     let mut all = Vec::new();
     trees.each(tree, range, |key, data| {
@@ -61,7 +58,7 @@ fn names(trees: &Trees, Spot { tree, ino }: Spot) -> Result<Vec<(u64, Vec<u8>)>>
 /// The way from the top level; empty for that, `None` where none leads to it.
 pub fn subvolume_path(trees: &Trees, subvolume: TreeId) -> Result<Option<Vec<u8>>> {
     let (mut at, mut path) = (subvolume, Vec::new());
-    for _ in 0..MAX_DEPTH {
+    for _ in 0..MAX_PATH_NAMES {
         if at == TreeId::FS {
             return Ok(Some(path));
         }
@@ -74,7 +71,9 @@ pub fn subvolume_path(trees: &Trees, subvolume: TreeId) -> Result<Option<Vec<u8>
             Ok(())
         })?;
         let Some((parent, dir, name)) = found else { return Ok(None) };
-        let Some(above) = path_of(trees, Spot { tree: parent, ino: dir })? else { return Ok(None) };
+        let Some(above) = path_of(trees, TreeInode { tree: parent, ino: dir })? else {
+            return Ok(None);
+        };
         path = join(&join(&above, &name), &path);
         at = parent;
     }

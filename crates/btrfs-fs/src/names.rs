@@ -14,6 +14,7 @@ use btrfs_disk::items::{DirFields, DirItem, InodeExtRef, InodeRef, dir_type};
 use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Key};
 use btrfs_txn::delta::{Base, ObjectEdit};
+use btrfs_txn::view::Bytes;
 use btrfs_txn::{Core, Op, View};
 use vfs::{Damage, Errno, FileKind, FsError, Result};
 
@@ -72,8 +73,7 @@ pub(crate) fn lookup(view: &View<'_>, dir: InodeId, name: &[u8]) -> Result<Optio
     if name.len() > vfs::NAME_MAX {
         return Err(Errno::ENAMETOOLONG.into());
     }
-    let key = Key::new(dir.objectid, kind::DIR_ITEM, name_hash(name));
-    let Some(bytes) = view.get(dir.tree, &key).fs()? else { return Ok(None) };
+    let Some(bytes) = view.get(dir.tree, &item_of(dir, name)).fs()? else { return Ok(None) };
     for entry in DirItem::iter(&bytes) {
         let entry = entry.fs()?;
         if entry.name == name {
@@ -81,6 +81,32 @@ pub(crate) fn lookup(view: &View<'_>, dir: InodeId, name: &[u8]) -> Result<Optio
         }
     }
     Ok(None)
+}
+
+/// The DIR_ITEM that has, or would get, a name.
+fn item_of(dir: InodeId, name: &[u8]) -> Key {
+    Key::new(dir.objectid, kind::DIR_ITEM, name_hash(name))
+}
+
+/// A name of a directory, and what is left of its DIR_ITEM without it. It stays right as long as the
+/// directory is held exclusively.
+pub(crate) struct Listed {
+    pub target: Target,
+    rest: Vec<u8>,
+}
+
+pub(crate) fn listed(view: &View<'_>, dir: InodeId, name: &[u8]) -> Result<Option<Listed>> {
+    let Some(bytes) = view.get(dir.tree, &item_of(dir, name)).fs()? else { return Ok(None) };
+    let (mut target, mut rest) = (None, Vec::new());
+    for entry in DirItem::iter(&bytes) {
+        let entry = entry.fs()?;
+        if entry.name == name {
+            target = Some(Target { location: entry.location, kind: entry.kind });
+        } else {
+            entry.append_to(&mut rest);
+        }
+    }
+    Ok(target.map(|target| Listed { target, rest }))
 }
 
 /// The next free DIR_INDEX of a directory. One that the last commit uses, or the one that
@@ -109,6 +135,51 @@ pub(crate) fn check_index(dir: InodeId, index: u64) -> Result<()> {
     Err(damaged(dir, "an entry whose index is no offset"))
 }
 
+/// A name that a directory has not yet, and what the DIR_ITEM of its hash holds instead. It stays
+/// right as long as the directory is held exclusively.
+pub(crate) struct Free<'n> {
+    name: &'n [u8],
+    existing: Option<Bytes>,
+}
+
+impl Free<'_> {
+    pub(crate) fn name(&self) -> &[u8] {
+        self.name
+    }
+}
+
+/// Looks a new name up: EEXIST if it is there, EOVERFLOW if the DIR_ITEM of its hash has no room.
+pub(crate) fn free<'n>(
+    view: &View<'_>,
+    dir: InodeId,
+    name: &'n [u8],
+    max_item: usize,
+) -> Result<Free<'n>> {
+    let existing = view.get(dir.tree, &item_of(dir, name)).fs()?;
+    if let Some(bytes) = &existing {
+        if has(bytes, name)? {
+            return Err(Errno::EEXIST.into());
+        }
+        if !fits(bytes, name, max_item) {
+            return Err(Errno::EOVERFLOW.into());
+        }
+    }
+    Ok(Free { name, existing })
+}
+
+fn has(bytes: &[u8], name: &[u8]) -> Result<bool> {
+    for entry in DirItem::iter(bytes) {
+        if entry.fs()?.name == name {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn fits(bytes: &[u8], name: &[u8], max_item: usize) -> bool {
+    bytes.len() + DirFields::SIZE + name.len() <= max_item
+}
+
 /// Room check before anything is reserved: the DIR_ITEM of the name's hash can grow. A name
 /// that is there already is replaced, which takes no room.
 pub(crate) fn check_room(
@@ -117,15 +188,9 @@ pub(crate) fn check_room(
     name: &[u8],
     max_item: usize,
 ) -> Result<()> {
-    let key = Key::new(dir.objectid, kind::DIR_ITEM, name_hash(name));
-    let Some(bytes) = view.get(dir.tree, &key).fs()? else { return Ok(()) };
-    if bytes.len() + DirFields::SIZE + name.len() <= max_item {
+    let Some(bytes) = view.get(dir.tree, &item_of(dir, name)).fs()? else { return Ok(()) };
+    if fits(&bytes, name, max_item) || has(&bytes, name)? {
         return Ok(());
-    }
-    for entry in DirItem::iter(&bytes) {
-        if entry.fs()?.name == name {
-            return Ok(());
-        }
     }
     Err(Errno::EOVERFLOW.into())
 }
@@ -151,10 +216,22 @@ pub(crate) fn add(
     target: Target,
     index: u64,
 ) -> Result<()> {
+    let existing = op.view.get(dir.tree, &item_of(dir, name)).fs()?;
+    add_free(op, dir, Free { name, existing }, target, index)
+}
+
+/// As `add`, of a name that was looked up since the directory is held.
+pub(crate) fn add_free(
+    op: &Op<'_>,
+    dir: InodeId,
+    free: Free<'_>,
+    target: Target,
+    index: u64,
+) -> Result<()> {
+    let Free { name, existing } = free;
+    let hash = name_hash(name);
     let transid = op.generation().0;
     let entry = DirItem { location: target.location, transid, kind: target.kind, name, value: &[] };
-    let hash = name_hash(name);
-    let existing = op.view.get(dir.tree, &Key::new(dir.objectid, kind::DIR_ITEM, hash)).fs()?;
     if !target.is_subvolume() {
         let child = InodeId::new(dir.tree, target.location.objectid);
         let parent = dir.objectid;
@@ -210,18 +287,23 @@ fn new_ref(
 
 /// Removes the entry and its reverse reference.
 pub(crate) fn remove(op: &Op<'_>, dir: InodeId, name: &[u8], target: Target) -> Result<()> {
-    let child = InodeId::new(dir.tree, target.location.objectid);
+    let rest = without_entry(op, dir, name)?;
+    remove_listed(op, dir, name, Listed { target, rest })
+}
+
+/// As `remove`, of a name that was looked up since the directory is held.
+pub(crate) fn remove_listed(op: &Op<'_>, dir: InodeId, name: &[u8], listed: Listed) -> Result<()> {
+    let child = InodeId::new(dir.tree, listed.target.location.objectid);
     let (reference, rest_of_refs, index) = without_ref(&op.view, child, dir.objectid, name)?;
-    let (key, rest) = without_entry(op, dir, name)?;
     op.edit(child, |o| store_rest(o, &reference, rest_of_refs));
-    drop_entry(op, dir, &key, rest, index);
+    drop_entry(op, dir, &item_of(dir, name), listed.rest, index);
     Ok(())
 }
 
 /// Removes the entry of a subvolume, whose reference is not in this tree.
 pub(crate) fn remove_entry(op: &Op<'_>, dir: InodeId, name: &[u8], index: u64) -> Result<()> {
-    let (key, rest) = without_entry(op, dir, name)?;
-    drop_entry(op, dir, &key, rest, index);
+    let rest = without_entry(op, dir, name)?;
+    drop_entry(op, dir, &item_of(dir, name), rest, index);
     Ok(())
 }
 
@@ -232,20 +314,12 @@ fn drop_entry(op: &Op<'_>, dir: InodeId, key: &Key, rest: Vec<u8>, index: u64) {
     });
 }
 
-/// The DIR_ITEM that has a name, and what is left of it without.
-fn without_entry(op: &Op<'_>, dir: InodeId, name: &[u8]) -> Result<(Key, Vec<u8>)> {
-    let key = Key::new(dir.objectid, kind::DIR_ITEM, name_hash(name));
-    let Some(old) = op.view.get(dir.tree, &key).fs()? else {
-        return Err(damaged(dir, "a name without its DIR_ITEM"));
-    };
-    let mut rest = Vec::new();
-    for entry in DirItem::iter(&old) {
-        let entry = entry.fs()?;
-        if entry.name != name {
-            entry.append_to(&mut rest);
-        }
+/// What is left of the DIR_ITEM that has a name, which must be there.
+fn without_entry(op: &Op<'_>, dir: InodeId, name: &[u8]) -> Result<Vec<u8>> {
+    match listed(&op.view, dir, name)? {
+        Some(listed) => Ok(listed.rest),
+        None => Err(damaged(dir, "a name without its DIR_ITEM")),
     }
-    Ok((key, rest))
 }
 
 /// The index of a name, looked for among all of the directory: for entries that nothing

@@ -475,3 +475,38 @@ fn callers_hold_more_inodes_than_memory() {
     }
     close_and_judge(&image, fs);
 }
+
+/// A default ACL with one named user (linux/posix_acl_xattr.h).
+fn default_acl() -> Vec<u8> {
+    const ANY: u32 = u32::MAX;
+    let mut bytes = 2u32.to_le_bytes().to_vec();
+    for (tag, id) in [(0x01u16, ANY), (0x02, 1000), (0x04, ANY), (0x10, ANY), (0x20, ANY)] {
+        bytes.extend(tag.to_le_bytes());
+        bytes.extend(6u16.to_le_bytes());
+        bytes.extend(id.to_le_bytes());
+    }
+    bytes
+}
+
+/// That a directory has no default ACL is remembered, until it gets one or loses it.
+#[test]
+fn a_default_acl_counts_from_when_it_is_set_until_it_goes() {
+    testkit::require!(kernel_btrfs);
+    const DEFAULT: &[u8] = b"system.posix_acl_default";
+    let image = Image::new(128 << 20, &[]);
+    let fs = image.open();
+    let inherits =
+        |name: &str| fs.getxattr(file(&fs, fs.root(), name), b"system.posix_acl_access").is_ok();
+    assert!(!inherits("before"));
+    for round in 0..2 {
+        let set = |mode| fs.setxattr(&CX, fs.root(), DEFAULT, &default_acl(), mode);
+        set(XattrMode::Set).expect("set");
+        assert!(inherits(&format!("with-{round}")));
+        fs.sync().expect("commit");
+        assert!(inherits(&format!("committed-{round}")));
+        fs.removexattr(&CX, fs.root(), DEFAULT).expect("remove");
+        assert!(!inherits(&format!("without-{round}")));
+        fs.sync().expect("commit");
+    }
+    close_and_judge(&image, fs);
+}

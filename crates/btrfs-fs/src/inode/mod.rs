@@ -201,9 +201,15 @@ pub(crate) fn change<T>(core: &Core, work: impl FnOnce(&Op<'_>) -> Result<T>) ->
 
 /// Puts the inode item as the volume may see it, stamped with this epoch.
 pub(crate) fn put_inode(op: &Op<'_>, id: InodeId, state: &mut State) {
+    let item = item_of_epoch(op, state);
+    op.put(id, kind::INODE_ITEM, 0, item);
+}
+
+/// The inode item as the volume may see it, which the caller puts.
+pub(crate) fn item_of_epoch(op: &Op<'_>, state: &mut State) -> Box<[u8]> {
     state.item.transid = op.generation().0;
     state.item.sequence = state.item.sequence.wrapping_add(1);
     state.landed_size = if state.is_file() { state.disk_size() } else { 0 };
     state.item_dirty = false;
-    op.put(id, kind::INODE_ITEM, 0, state.item_for_disk().to_boxed());
+    state.item_for_disk().to_boxed()
 }

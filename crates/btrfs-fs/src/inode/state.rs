@@ -50,6 +50,8 @@ pub(crate) struct State {
     pub pending_from: Option<u64>,
     /// Whether there may be a `security.capability` attribute; `None`: not looked up yet.
     pub capability: Option<bool>,
+    /// Whether a directory has a default ACL; `None`: not looked up yet.
+    pub(crate) default_acl: Option<bool>,
     /// The next writeback must not make the content inline.
     pub no_inline: bool,
     /// The next writeback compresses the content so, whatever else is said of it.

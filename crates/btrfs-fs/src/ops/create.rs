@@ -5,7 +5,7 @@ use crate::acl::{self, Inherited};
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::ino::InodeId;
-use crate::inode::{Inode, Reserved, State, change, from_linux_dev, put_inode};
+use crate::inode::{Inode, Reserved, State, change, from_linux_dev, item_of_epoch, put_inode};
 use crate::names::{self, Target};
 use crate::options::compression::PROPERTY;
 use crate::reserve::cost;
@@ -13,8 +13,8 @@ use crate::xattrs;
 use btrfs_disk::Key;
 use btrfs_disk::items::{Compression, FileExtent, InodeItem, dir_type, inode_flags};
 use btrfs_disk::key::kind;
-use btrfs_txn::Op;
 use btrfs_txn::delta::Base;
+use btrfs_txn::{Op, View};
 use inode_index::Ref;
 use vfs::{Context, Entry, Errno, FileKind, FsError, Ino, Result};
 
@@ -49,12 +49,9 @@ pub(crate) fn make(
     let _reservation = engine.reserver.reserve(cost)?;
     let mut dir_state = dir.write()?;
     let view = engine.core.view();
-    if names::lookup(&view, dir.id, name)?.is_some() {
-        return Err(Errno::EEXIST.into());
-    }
+    let free = names::free(&view, dir.id, name, engine.core.geometry.max_item_size())?;
     check_parent(&dir_state)?;
-    names::check_room(&view, dir.id, name, engine.core.geometry.max_item_size())?;
-    let prepared = prepare(engine, cx, &dir, &dir_state, new)?;
+    let prepared = prepare(engine, cx, &dir, &mut dir_state, new)?;
     if dir_state.dir_next == 0 {
         dir_state.dir_next = names::next_index(&view, dir.id)?;
     }
@@ -66,7 +63,7 @@ pub(crate) fn make(
             location: Key::new(inode.id.objectid, kind::INODE_ITEM, 0),
             kind: names::dir_type_of(new.kind),
         };
-        names::add(op, dir.id, name, target, index)?;
+        names::add_free(op, dir.id, free, target, index)?;
         dir_state.dir_next += 1;
         touch_dir(op, dir.id, &mut dir_state, name.len() as i64);
         Ok(inode)
@@ -79,10 +76,10 @@ pub(crate) fn make(
 pub(crate) fn tmpfile(engine: &Engine, cx: &Context, parent: Ino, perm: u16) -> Result<Entry> {
     let dir = writable_dir(engine, parent)?;
     let _reservation = engine.reserver.reserve(cost::tmpfile(&engine.core.geometry))?;
-    let dir_state = dir.write()?;
+    let mut dir_state = dir.write()?;
     check_parent(&dir_state)?;
     let new = New { kind: FileKind::File, perm, rdev: 0, target: &[] };
-    let mut prepared = prepare(engine, cx, &dir, &dir_state, &new)?;
+    let mut prepared = prepare(engine, cx, &dir, &mut dir_state, &new)?;
     prepared.item.nlink = 0;
     let inode = change(&engine.core, |op| {
         let inode = insert_inode(op, prepared, &new, 1)?;
@@ -153,7 +150,7 @@ fn prepare<'e>(
     engine: &'e Engine,
     cx: &Context,
     dir: &Ref<Inode>,
-    dir_state: &State,
+    dir_state: &mut State,
     new: &New<'_>,
 ) -> Result<Prepared<'e>> {
     let view = engine.core.view();
@@ -162,7 +159,7 @@ fn prepare<'e>(
     let is_dir = new.kind == FileKind::Dir;
     let default = match new.kind {
         FileKind::Symlink => None,
-        _ => xattrs::get(&view, dir.id, acl::DEFAULT)?,
+        _ => default_acl(&view, dir.id, dir_state)?,
     };
     // As the kernel's mkdir: set-ID bits come from the parent alone.
     let perm = u32::from(new.perm) & if is_dir { 0o1777 } else { 0o7777 };
@@ -199,6 +196,17 @@ fn prepare<'e>(
         _ => xattrs::get(&view, dir.id, PROPERTY)?,
     };
     Ok(Prepared { place, item, inherited, property })
+}
+
+/// The default ACL of a directory. That it has none is remembered: most have none, and all that is
+/// made in them asks.
+fn default_acl(view: &View<'_>, dir: InodeId, state: &mut State) -> Result<Option<Vec<u8>>> {
+    if state.default_acl == Some(false) {
+        return Ok(None);
+    }
+    let found = xattrs::get(view, dir, acl::DEFAULT)?;
+    state.default_acl = Some(found.is_some());
+    Ok(found)
 }
 
 /// Flags that pass from a directory to what is made in it, as the kernel's btrfs does.
@@ -247,14 +255,13 @@ pub(super) fn insert_born(
     mut state: State,
     lookups: u64,
 ) -> Ref<Inode> {
-    let (id, item) = (place.id, state.item);
-    op.edit(id, |o| {
-        o.mark_born();
-        o.put(kind::INODE_ITEM, 0, item.to_boxed(), Base::Absent);
-    });
     // Before anybody can find it: its lock's place may lie before those that are held, which are of
     // other trees.
-    put_inode(op, id, &mut state);
+    let (id, item) = (place.id, item_of_epoch(op, &mut state));
+    op.edit(id, |o| {
+        o.mark_born();
+        o.put(kind::INODE_ITEM, 0, item, Base::Absent);
+    });
     place.fill(state, lookups)
 }
 
@@ -292,7 +299,7 @@ pub(crate) fn make_whiteout<'e>(
     engine: &'e Engine,
     cx: &Context,
     dir: &Ref<Inode>,
-    dir_state: &State,
+    dir_state: &mut State,
 ) -> Result<Whiteout<'e>> {
     Ok(Whiteout(prepare(engine, cx, dir, dir_state, &WHITEOUT)?))
 }

@@ -27,18 +27,15 @@ pub(crate) fn link(engine: &Engine, ino: Ino, parent: Ino, name: &[u8]) -> Resul
     let _reservation = engine.reserver.reserve(cost::link(name.len()))?;
     let mut locked = Locked::new(&[&dir, &inode])?;
     let view = engine.core.view();
-    if names::lookup(&view, dir.id, name)?.is_some() {
-        return Err(Errno::EEXIST.into());
-    }
+    let free = names::free(&view, dir.id, name, engine.core.geometry.max_item_size())?;
     check_parent(locked.get(&dir))?;
     check_inode(locked.get(&inode))?;
     names::check_ref(&engine.core, &view, inode.id, dir.id.objectid, name)?;
-    names::check_room(&view, dir.id, name, engine.core.geometry.max_item_size())?;
     if locked.get(&dir).dir_next == 0 {
         locked.state(&dir).dir_next = names::next_index(&view, dir.id)?;
     }
     drop(view);
-    change(&engine.core, |op| add_link(&engine.inodes, op, &dir, &inode, name, &mut locked))?;
+    change(&engine.core, |op| add_link(&engine.inodes, op, &dir, &inode, free, &mut locked))?;
     drop(locked);
     entry_by_id(engine, inode.id)
 }
@@ -48,14 +45,15 @@ fn add_link(
     op: &Op<'_>,
     dir: &Inode,
     inode: &Inode,
-    name: &[u8],
+    free: names::Free<'_>,
     locked: &mut Locked<'_>,
 ) -> Result<()> {
     let target = Target {
         location: Key::new(inode.id.objectid, kind::INODE_ITEM, 0),
         kind: names::dir_type_of(kind_of(&locked.get(inode).item).fs()?),
     };
-    names::add(op, dir.id, name, target, locked.get(dir).dir_next)?;
+    let length = free.name().len();
+    names::add_free(op, dir.id, free, target, locked.get(dir).dir_next)?;
     let state = locked.state(inode);
     state.item.nlink += 1;
     state.linkable = false;
@@ -64,7 +62,7 @@ fn add_link(
     put_inode(op, inode.id, state);
     let dir_state = locked.state(dir);
     dir_state.dir_next += 1;
-    touch_dir(op, dir.id, dir_state, name.len() as i64);
+    touch_dir(op, dir.id, dir_state, length as i64);
     Ok(())
 }
 

@@ -30,21 +30,23 @@ pub(crate) fn remove(engine: &Engine, parent: Ino, name: &[u8], what: What) -> R
         _ => {}
     }
     let dir = writable_dir(engine, parent)?;
-    let target = find(engine, &dir, name)?;
+    let mut target = find(engine, &dir, name)?;
     if target.is_subvolume() {
         return remove_subvolume(engine, &dir, name, target, what);
     }
     let reservation = engine.reserver.reserve_removal(cost::unlink())?;
     loop {
-        let target = find(engine, &dir, name)?;
         let child = child_of(engine, &dir, target)?;
         let mut locked = Locked::new(&[&dir, &child])?;
-        if names::lookup(&engine.core.view(), dir.id, name)? != Some(target) {
+        let listed = names::listed(&engine.core.view(), dir.id, name)?;
+        let listed = listed.ok_or(FsError::Posix(Errno::ENOENT))?;
+        if listed.target != target {
+            target = listed.target;
             continue;
         }
         check(engine, &dir, &child, &locked, what)?;
         change(&engine.core, |op| {
-            names::remove(op, dir.id, name, target)?;
+            names::remove_listed(op, dir.id, name, listed)?;
             touch_dir(op, dir.id, locked.state(&dir), -(name.len() as i64));
             drop_link(&engine.inodes, op, child.id, locked.state(&child));
             if what == What::Dir {

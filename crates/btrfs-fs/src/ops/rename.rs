@@ -248,7 +248,7 @@ fn touch_child(op: &Op<'_>, locked: &mut Locked<'_>, inode: &Ref<Inode>) {
 fn replace(engine: &Engine, cx: &Context, r: &Rename<'_>, locked: &mut Locked<'_>) -> Result<()> {
     let whiteout = match r.mode {
         RenameMode::Whiteout | RenameMode::NoReplaceWhiteout => {
-            Some(make_whiteout(engine, cx, r.from, locked.get(r.from))?)
+            Some(make_whiteout(engine, cx, r.from, locked.state(r.from))?)
         }
         _ => None,
     };

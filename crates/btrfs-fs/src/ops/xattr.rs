@@ -120,6 +120,9 @@ fn apply(
     name: &[u8],
     change: Change,
 ) -> Result<()> {
+    if name == acl::DEFAULT {
+        state.default_acl = None;
+    }
     let op = engine.core.begin();
     match change {
         Change::Nothing => return Ok(()),

@@ -21,7 +21,7 @@ use btrfs_disk::{Key, TreeId};
 use btrfs_txn::Op;
 use btrfs_txn::delta::TreeAction;
 use inode_index::Ref;
-use vfs::{Entry, Errno, Result};
+use vfs::{Entry, Result};
 
 /// Checks what names and room any new subvolume needs in its directory, which is locked.
 pub(super) fn check_place(
@@ -32,12 +32,9 @@ pub(super) fn check_place(
     name: &[u8],
 ) -> Result<()> {
     let view = engine.core.view();
-    if names::lookup(&view, dir, name)?.is_some() {
-        return Err(Errno::EEXIST.into());
-    }
+    names::free(&view, dir, name, engine.core.geometry.max_item_size())?;
     may_change_names(engine, caller, dir, dir_state)?;
     check_parent(dir_state)?;
-    names::check_room(&view, dir, name, engine.core.geometry.max_item_size())?;
     if dir_state.dir_next == 0 {
         dir_state.dir_next = names::next_index(&view, dir)?;
     }

@@ -290,7 +290,7 @@ fn replace(
         let mut locked = lock(engine, &inodes)?;
         still(engine, source)?;
         check_victim(engine, &locked, (to, new_name), victim.as_ref())?;
-        let whiteout = whiteout(engine, cx, source.dir, &locked, mode)?;
+        let whiteout = whiteout(engine, cx, source.dir, &mut locked, mode)?;
         let index = take_index(&mut locked, to);
         change(&engine.core, |op| {
             let mut grown = new_name.len() as i64;
@@ -319,11 +319,11 @@ fn whiteout<'e>(
     engine: &'e Engine,
     cx: &Context,
     dir: &Ref<Inode>,
-    locked: &Locked<'_>,
+    locked: &mut Locked<'_>,
     mode: RenameMode,
 ) -> Result<Option<Whiteout<'e>>> {
     let wanted = matches!(mode, RenameMode::Whiteout | RenameMode::NoReplaceWhiteout);
-    wanted.then(|| make_whiteout(engine, cx, dir, locked.get(dir))).transpose()
+    wanted.then(|| make_whiteout(engine, cx, dir, locked.state(dir))).transpose()
 }
 
 fn check_victim(

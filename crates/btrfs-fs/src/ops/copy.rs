@@ -10,8 +10,8 @@ use crate::error::IntoFs;
 use crate::extents::{Mapped, MappedKind, drop_range, insert_regular, map_range, put_hole};
 use crate::inode::Locked;
 use crate::inode::{Inode, State, change, put_inode};
-use crate::reserve::DirtyReservation;
-use crate::reserve::cost;
+use crate::reserve::cost::{self, Cost};
+use crate::reserve::{DirtyReservation, Reservation};
 use crate::writeback::{flush_to_extents, load_inline};
 use btrfs_disk::items::{FileExtentFields, inode_flags};
 use btrfs_space::Priority;
@@ -30,6 +30,20 @@ struct Range {
     from: u64,
     to: u64,
     len: u64,
+}
+
+impl Range {
+    /// What is left of it behind `at` of the source.
+    fn behind(self, at: u64) -> Range {
+        let done = at - self.from;
+        Range { from: at, to: self.to + done, len: self.len - done }
+    }
+}
+
+/// A step that found no room: nothing behind `at` of the source is shared yet.
+struct Short {
+    at: u64,
+    needs: Cost,
 }
 
 pub(crate) fn copy_range(
@@ -171,8 +185,15 @@ fn share(engine: &Engine, source: &Ref<Inode>, target: &Ref<Inode>, range: Range
     };
     let most = 8 * engine.core.sector();
     [source, target].iter().try_for_each(|inode| engine.writeback.flush_compressed(inode))?;
-    let mut reserved = engine.reserver.reserve_content(most, cost::copy_range())?;
-    share_locked(engine, source, target, range, &mut reserved.dirty)
+    let (mut rest, mut room) = (range, Cost::default());
+    loop {
+        let mut reserved = engine.reserver.reserve_content(most, cost::copy_range() + room)?;
+        match share_locked(engine, source, target, rest, room, &mut reserved.dirty)? {
+            None => return Ok(()),
+            // Nobody looks for room with inodes locked.
+            Some(Short { at, needs }) => (rest, room) = (rest.behind(at), needs),
+        }
+    }
 }
 
 fn share_locked(
@@ -180,8 +201,9 @@ fn share_locked(
     source: &Ref<Inode>,
     target: &Ref<Inode>,
     range: Range,
+    room: Cost,
     budget: &mut DirtyReservation<'_>,
-) -> Result<()> {
+) -> Result<Option<Short>> {
     let _queued = [source, target].map(|inode| engine.writeback.queue().add_at_end(inode));
     let _still = engine.core.addresses.hold_still();
     let mut locked = Locked::new(&[source, target])?;
@@ -205,17 +227,21 @@ fn share_locked(
     let span = range.len.next_multiple_of(sector);
     let mapped =
         map_range(&engine.core.view(), source.id, sector, range.from, range.from + span).fs()?;
-    insert_shared(engine, target, state, &mapped, &range, span)?;
+    let short = insert_shared(engine, target, state, &mapped, &range, span, room)?;
+    if short.is_some() {
+        return Ok(short);
+    }
     state.item.size = state.item.size.max(range.to + range.len);
     let time = engine.core.now();
     state.item.mtime = time;
     state.item.ctime = time;
     put_inode(&engine.core.begin(), target.id, state);
-    Ok(())
+    Ok(None)
 }
 
 /// Replaces the target's range step by step, each step one operation, so that no commit
-/// sees a part whose old content is gone and whose new content is not there yet.
+/// sees a part whose old content is gone and whose new content is not there yet. Its first step has
+/// `room` that the caller holds.
 fn insert_shared(
     engine: &Engine,
     target: &Ref<Inode>,
@@ -223,14 +249,17 @@ fn insert_shared(
     mapped: &[Mapped],
     range: &Range,
     span: u64,
-) -> Result<()> {
+    mut room: Cost,
+) -> Result<Option<Short>> {
     let source_end = range.from + span;
     let mut at = range.from;
     for part in mapped.chunks(STEP) {
         let end = part.last().map_or(at, |last| last.end.min(source_end));
         let old = old_items(engine, target, range, at, end)?;
-        let cost = cost::shares(part.len() as u64, old);
-        let _reservation = engine.reservations.hold(cost, Priority::Normal)?;
+        let needs = cost::shares(part.len() as u64, old);
+        let Some(_reservation) = hold_step(engine, needs, std::mem::take(&mut room))? else {
+            return Ok(Some(Short { at, needs }));
+        };
         change(&engine.core, |op| {
             op.run(|| {
                 clear(op, target, state, range, at, end)?;
@@ -251,10 +280,12 @@ fn insert_shared(
         })?;
     }
     if at == source_end {
-        return Ok(());
+        return Ok(None);
     }
-    let old = old_items(engine, target, range, at, source_end)?;
-    let _reservation = engine.reservations.hold(cost::shares(1, old), Priority::Normal)?;
+    let needs = cost::shares(1, old_items(engine, target, range, at, source_end)?);
+    let Some(_reservation) = hold_step(engine, needs, room)? else {
+        return Ok(Some(Short { at, needs }));
+    };
     change(&engine.core, |op| {
         op.run(|| {
             clear(op, target, state, range, at, source_end)?;
@@ -263,7 +294,17 @@ fn insert_shared(
         })?;
         put_inode(op, target.id, state);
         Ok(())
-    })
+    })?;
+    Ok(None)
+}
+
+/// Room for a step, beside `room` that is held for it. `None`: there is none now.
+fn hold_step(engine: &Engine, needs: Cost, room: Cost) -> Result<Option<Reservation<'_>>> {
+    let needs = if needs.is_within(&room) { Cost::default() } else { needs };
+    match engine.reservations.hold(needs, Priority::Normal) {
+        Err(error) if error.errno() == libc::ENOSPC => Ok(None),
+        held => held.map(Some),
+    }
 }
 
 /// Extent items of the target's part that stands for [from, to) of the source.

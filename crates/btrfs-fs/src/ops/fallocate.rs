@@ -6,8 +6,8 @@ use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::extents::{drop_range, insert_regular, map_range, put_hole};
 use crate::inode::{Inode, State, change, put_inode};
-use crate::reserve::DirtyReservation;
-use crate::reserve::cost::{self, SMALL_STEP};
+use crate::reserve::cost::{self, Cost, SMALL_STEP};
+use crate::reserve::{DirtyReservation, Reservation};
 use crate::writeback::{dirty_of, fill_sector, flush_to_extents, load_inline};
 use btrfs_disk::items::{Compression, FileExtentFields, FileExtentKind, inode_flags};
 use btrfs_space::{DataReservation, Extent, Priority};
@@ -45,13 +45,15 @@ pub(crate) fn fallocate(
         let dirty = engine.reserver.reserve_dirty(4 * engine.core.sector())?;
         let reservation = match removes {
             true => engine.reserver.reserve_removal(cost::removal_of_items(SMALL_STEP))?,
-            false => engine.reserver.reserve(cost::allocate_range())?,
+            // With the first extent: nobody looks for room for it with the inode locked.
+            false => engine.reserver.reserve(cost::allocate_range() + cost::extent())?,
         };
-        let mut budget = Budget { dirty, extents: space.as_mut() };
+        let mut budget = Budget { dirty, extents: space.as_mut(), first: allocates };
         let result = locked(engine, &inode, mode, offset, end, &mut budget);
         drop(budget);
         drop(reservation);
-        if retries.ends(engine, result?)? {
+        let done = result?;
+        if (done != Done::Part || !allocates) && retries.ends(engine, done)? {
             return Ok(());
         }
     }
@@ -95,6 +97,8 @@ struct Budget<'a> {
     dirty: DirtyReservation<'a>,
     /// For preallocated extents.
     extents: Option<&'a mut DataReservation>,
+    /// The next extent is the first, whose items are among what is reserved.
+    first: bool,
 }
 
 fn locked(
@@ -116,11 +120,10 @@ fn locked(
     budget.dirty.spend(load_inline(&engine.writeback, inode.id, &mut state)?);
     let result = match mode {
         FallocateMode::Allocate => {
-            allocate_range(engine, inode, &mut state, offset, end, true, budget).map(|()| Done::All)
+            allocate_range(engine, inode, &mut state, offset, end, true, budget)
         }
         FallocateMode::KeepSize => {
             allocate_range(engine, inode, &mut state, offset, end, false, budget)
-                .map(|()| Done::All)
         }
         // What is preallocated behind the end goes, too.
         FallocateMode::PunchHole => punch(engine, inode, &mut state, offset, end, budget),
@@ -130,7 +133,6 @@ fn locked(
                 Ok(Done::All) => {
                     let grow = !keep_size;
                     allocate_range(engine, inode, &mut state, offset, end, grow, budget)
-                        .map(|()| Done::All)
                 }
                 other => other,
             }
@@ -242,7 +244,7 @@ fn zero_part(
     Ok(())
 }
 
-/// Preallocates what is a hole in the range.
+/// Preallocates what is a hole in the range, one extent at least.
 fn allocate_range(
     engine: &Engine,
     inode: &Ref<Inode>,
@@ -251,7 +253,7 @@ fn allocate_range(
     end: u64,
     grow: bool,
     budget: &mut Budget<'_>,
-) -> Result<()> {
+) -> Result<Done> {
     let sector = engine.core.sector();
     let old_size = state.item.size;
     let grows = grow && end > old_size;
@@ -266,20 +268,30 @@ fn allocate_range(
     let mapped = map_range(&engine.core.view(), inode.id, sector, start, stop).fs()?;
     let mut at = start;
     for extent in mapped.iter().filter(|m| !m.is_hole()) {
-        if extent.start > at {
-            fill_gap(engine, inode, state, at, extent.start, budget)?;
+        if extent.start > at && !fill_gap(engine, inode, state, at, extent.start, budget)? {
+            return Ok(Done::Part);
         }
         at = at.max(extent.end);
     }
-    if at < stop {
-        fill_gap(engine, inode, state, at, stop, budget)?;
+    if at < stop && !fill_gap(engine, inode, state, at, stop, budget)? {
+        return Ok(Done::Part);
     }
     if grows {
         state.item.size = end;
     }
-    Ok(())
+    Ok(Done::All)
 }
 
+/// Room for one extent more; `None`: there is none now.
+fn hold_extent<'e>(engine: &'e Engine, budget: &mut Budget<'_>) -> Result<Option<Reservation<'e>>> {
+    let cost = if std::mem::take(&mut budget.first) { Cost::default() } else { cost::extent() };
+    match engine.reservations.hold(cost, Priority::Normal) {
+        Err(error) if error.errno() == libc::ENOSPC => Ok(None),
+        held => held.map(Some),
+    }
+}
+
+/// False: there is no room for the next extent.
 fn fill_gap(
     engine: &Engine,
     inode: &Ref<Inode>,
@@ -287,10 +299,10 @@ fn fill_gap(
     start: u64,
     end: u64,
     budget: &mut Budget<'_>,
-) -> Result<()> {
+) -> Result<bool> {
     let mut at = start;
     while at < end {
-        let _reservation = engine.reservations.hold(cost::extent(), Priority::Normal)?;
+        let Some(_reservation) = hold_extent(engine, budget)? else { return Ok(false) };
         let Some(room) = budget.extents.as_deref_mut() else { return Err(Errno::ENOSPC.into()) };
         let want = (end - at).min(PREALLOC_MAX);
         let extent = engine.reservations.allocated(room.alloc(
@@ -311,7 +323,7 @@ fn fill_gap(
         put_inode(&op, inode.id, state);
         at = stop;
     }
-    Ok(())
+    Ok(true)
 }
 
 fn prealloc_fields(generation: u64, extent: &Extent) -> FileExtentFields {

@@ -24,7 +24,8 @@
 //! each of its children a new referrer. That is a record of [`REFERENCE`] bytes at most for each
 //! pointer, which takes [`POINTER`] bytes of the node, and one of [`DATA_REFERENCE`] for each file
 //! extent, which takes [`FILE_EXTENT`] of a leaf (where the record lies in the extent's own item it
-//! is shorter; those that are there stay where they are).
+//! is shorter; those that are there stay where they are). In one tree a node has one pointer to it, so
+//! those of all interior nodes are no more than the trees have nodes.
 //! What is copied are the old nodes alone, not those that cuts make beside them, and no node
 //! twice ([`referrers`]). One that overflows copies a neighbour, too; one that shrinks may
 //! join several, but they and it are one node then, and what a child gained that went at once
@@ -100,6 +101,14 @@ pub(crate) struct Cost {
     pub sums: u64,
 }
 
+impl Cost {
+    /// Whether what is reserved for `other` is enough for it.
+    pub(crate) fn is_within(&self, other: &Cost) -> bool {
+        let parts = |cost: &Cost| [cost.places, cost.trees, cost.births, cost.bytes, cost.sums];
+        parts(self).iter().zip(parts(other)).all(|(one, most)| *one <= most)
+    }
+}
+
 impl std::ops::Add for Cost {
     type Output = Cost;
     fn add(self, other: Cost) -> Cost {
@@ -168,7 +177,10 @@ fn referrers(trees: &Trees, places: u64, tops: u64) -> u64 {
     let places = places.min(trees.all);
     let leaves = 2 * places;
     let above = leaves * trees.height.saturating_sub(1) + tops.min(places);
-    let each = part(leaves, DATA_REFERENCE, FILE_EXTENT) + part(above, REFERENCE, POINTER);
+    // The same for all places, or parts would need less than the whole.
+    let pointers = trees.subvolumes.max(1) * trees.all * REFERENCE;
+    let above = part(above, REFERENCE, POINTER).min(pointers);
+    let each = part(leaves, DATA_REFERENCE, FILE_EXTENT) + above;
     each.min(part(trees.all, REFERENCE, POINTER))
 }
 
@@ -215,6 +227,18 @@ pub(super) mod tests {
         assert!(bound(&TREES, &cost) <= most);
         let shared = Trees { shared: true, ..TREES };
         assert!(bound(&shared, &cost) <= 3 * most);
+    }
+
+    /// Interior nodes that are copied refer to each node once in each tree.
+    #[test]
+    fn few_nodes_have_few_pointers_to_them() {
+        let shared = |all| Trees { all, height: 3, shared: true, ..TREES };
+        let step = Cost { places: 16, trees: 3, ..Cost::default() };
+        let pointers = |all| referrers(&shared(all), step.places, 1);
+        let leaves = 32 * (shared(0).room * DATA_REFERENCE).div_ceil(FILE_EXTENT);
+        assert!(pointers(200) <= leaves + 200 * REFERENCE + 32, "{}", pointers(200));
+        assert_eq!(pointers(1 << 20), pointers(1 << 21), "no more than so many places copy");
+        assert!(bound(&shared(200), &step) < bound(&shared(1 << 20), &step));
     }
 
     /// What is reserved apart is committed together.

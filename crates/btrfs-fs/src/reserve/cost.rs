@@ -152,9 +152,9 @@ pub(crate) fn rename(name: usize, new_name: usize) -> Cost {
     Cost { births: 1, ..cost(16, 5 * INODE + names, 0) }
 }
 
-/// An attribute, the inode, and a capability that goes with it.
+/// An attribute and the inode.
 pub(crate) fn set_xattr(name: usize, value: usize) -> Cost {
-    cost(3, INODE + 2 * NAMED + (name + value) as u64, 0)
+    cost(2, INODE + NAMED + (name + value) as u64, 0)
 }
 
 /// The inode, the access ACL (which is as long as before), and a capability that goes.

@@ -15,6 +15,10 @@ use btrfs_space::{Kept, Kind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use vfs::Result;
 
+/// Trees that any change of space changes, beside the root tree.
+const ACCOUNTS: [TreeId; 4] =
+    [TreeId::EXTENT, TreeId::FREE_SPACE, TreeId::BLOCK_GROUP, TreeId::QUOTA];
+
 /// Of the last commit; see [`Trees`].
 #[derive(Default)]
 pub(super) struct Measured {
@@ -98,7 +102,7 @@ impl Reservations {
     /// sharing may change what all groups of the quota tree count, and every commit its status.
     fn account_bytes(&self) -> Result<u64> {
         let mut bytes = 0;
-        for tree in [TreeId::EXTENT, TreeId::FREE_SPACE, TreeId::BLOCK_GROUP, TreeId::QUOTA] {
+        for tree in ACCOUNTS {
             bytes += self.tree_size(tree)?;
         }
         // No item says how large the root tree is.
@@ -115,13 +119,14 @@ impl Reservations {
         }
     }
 
-    /// Nodes from the root down to one leaf of each tree that every commit changes, and one
-    /// more for each that grows a level.
+    /// Nodes from the root down to one leaf of each tree that any commit may change whatever it is for, and
+    /// one more for each that grows a level. Of trees that are rewritten whole ([`bound::accounts`]) that is
+    /// a root alone; what changes in trees of files and of checksums has its places.
     fn paths(&self) -> u64 {
         let roots = self.core.roots();
-        let every = [TreeId::ROOT, TreeId::EXTENT, TreeId::FREE_SPACE, TreeId::CSUM];
-        let rare = [TreeId::BLOCK_GROUP, TreeId::DEV, TreeId::FS, TreeId::QUOTA];
         let levels = |id: &TreeId| roots.get(*id).map_or(0, |r| u64::from(r.root.level) + 2);
-        every.iter().chain(&rare).map(levels).sum()
+        let paths: u64 = [TreeId::ROOT, TreeId::DEV].iter().map(levels).sum();
+        let whole = ACCOUNTS.iter().filter(|id| roots.get(**id).is_some());
+        paths + whole.count() as u64
     }
 }

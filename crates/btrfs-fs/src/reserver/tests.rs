@@ -259,4 +259,36 @@ fn content_that_comes_while_a_commit_writes_back_has_room_or_lands() {
     let rest = held.lock().expect("unpoisoned").take().expect("it was called");
     assert_eq!(fs.engine.core.memory.dirty(), 0, "it has landed");
     end(&fs, &inos, rest, "what was written is kept");
+
+/// `change`, by number, until commits have made room for it twice: nobody is refused before.
+fn wait_for_room(change: impl Fn(&BtrfsFs, Ino, u64) -> vfs::Result<()>) {
+    let (fs, inos) = with_files(FILES / 10);
+    for number in FILES..FILES + 5000 {
+        fs.forget(create(&fs, number), 1);
+    }
+    let rest = all_ordinary(&fs);
+    let mut number = 0;
+    while stat(&fs, "commit.for_space") < 2 {
+        change(&fs, inos[0], number).expect("a commit makes room");
+        number += 1;
+    }
+    end(&fs, &inos, rest, "what was changed is kept");
+}
+
+/// Each step of sharing has a reservation of its own, and waits for room with no inode locked.
+#[test]
+fn sharing_waits_for_room() {
+    wait_for_room(|fs, ino, number| {
+        let to = (100 + 2 * number) * 4096;
+        fs.clone_range(&CX, ino, 0, ino, to, 4096)
+    });
+}
+
+/// So has each extent that is preallocated.
+#[test]
+fn preallocation_waits_for_room() {
+    wait_for_room(|fs, ino, number| {
+        let at = (100 + 2 * number) * 4096;
+        fs.fallocate(&CX, ino, vfs::FallocateMode::KeepSize, at, 4096)
+    });
 }

@@ -6,9 +6,10 @@
 
 use crate::crash::{Forgotten, Recording, WriteFate, apply};
 use crate::faults::{Access, Counter, Counts, Fault};
-use crate::image::{Blocks, Image, check_range, pieces, put};
+use crate::image::{BLOCK, Block, Blocks, Image, check_range, pieces, put};
 use blockdev::BlockDevice;
 use parking_lot::{Mutex, RwLock};
+use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
@@ -47,6 +48,9 @@ struct Record {
     durable: Blocks,
     forgotten: Forgotten,
     events: Vec<Event>,
+    /// What the writes among the events hold.
+    bytes: usize,
+    recent: Recent,
 }
 
 pub struct SimDevice {
@@ -110,14 +114,23 @@ impl SimDevice {
     /// kept, and not how. A record grows with every write, a volume does not.
     pub fn forget(&self, position: usize) {
         let mut record = self.record.lock();
-        let Record { durable, forgotten, events } = &mut *record;
+        let Record { durable, forgotten, events, bytes, .. } = &mut *record;
         let before = position.saturating_sub(forgotten.events).min(events.len());
         let flushed = events[..before].iter().rposition(|event| matches!(event, Event::Flush));
         for event in events.drain(..flushed.map_or(0, |flush| flush + 1)) {
             forgotten.events += 1;
             forgotten.flushes += usize::from(matches!(event, Event::Flush));
             apply(durable, &self.base, &event, WriteFate::Arrived);
+            if let Event::Write { offset, data } = &event {
+                *bytes -= data.len();
+                share(durable, &self.blocks.read(), *offset, data.len());
+            }
         }
+    }
+
+    /// Bytes of the writes that are kept in the order in which they came.
+    pub fn recorded(&self) -> usize {
+        self.record.lock().bytes
     }
 
     /// What has come so far.
@@ -142,7 +155,11 @@ impl SimDevice {
     fn store(&self, offset: u64, data: Arc<[u8]>) {
         // Content and record change together, or two writes of one block could differ in order.
         let mut record = self.record.lock();
-        put(&mut self.blocks.write(), &self.base, offset, &data);
+        let mut blocks = self.blocks.write();
+        put(&mut blocks, &self.base, offset, &data);
+        record.recent.share(&mut blocks, offset, &data);
+        drop(blocks);
+        record.bytes += data.len();
         record.events.push(Event::Write { offset, data });
     }
 
@@ -154,6 +171,43 @@ impl SimDevice {
         }
         self.store(offset, data);
         Ok(())
+    }
+}
+
+/// What is durable of a range and still there is held once.
+fn share(durable: &mut Blocks, now: &Blocks, offset: u64, len: usize) {
+    for piece in pieces(offset, len) {
+        if let (Some(old), Some(new)) = (durable.get_mut(&piece.block), now.get(&piece.block)) {
+            old.share(new);
+        }
+    }
+}
+
+/// Copies of a node are written one after the other: the blocks of the second one are those of the
+/// first.
+#[derive(Default)]
+struct Recent(HashMap<u64, Block>);
+
+impl Recent {
+    /// Places, by a few bytes of a block.
+    const PLACES: u64 = 4096;
+
+    fn share(&mut self, blocks: &mut Blocks, offset: u64, data: &[u8]) {
+        for piece in pieces(offset, data.len()) {
+            let part = &data[piece.range];
+            let (Some(block), true) = (blocks.get_mut(&piece.block), part.len() as u64 == BLOCK)
+            else {
+                continue;
+            };
+            let place = part.chunks(64).fold(0, |hash: u64, line| {
+                let word = line.first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
+                (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
+            }) % Recent::PLACES;
+            if let Some(recent) = self.0.get(&place) {
+                block.share(recent);
+            }
+            self.0.insert(place, block.clone());
+        }
     }
 }
 
@@ -173,7 +227,7 @@ impl BlockDevice for SimDevice {
         for piece in pieces(offset, buf.len()) {
             let part = &mut buf[piece.range];
             match blocks.get(&piece.block).or_else(|| self.base.block(piece.block)) {
-                Some(block) => part.copy_from_slice(&block[piece.within..][..part.len()]),
+                Some(block) => block.read(piece.within, part),
                 None => part.fill(0),
             }
         }

@@ -3,6 +3,7 @@
 //! Invariants: an image never changes; a block that no layer has reads as zeros. Cloning
 //! is cheap.
 
+use crate::rng::{Rng, seed_of};
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io;
@@ -15,7 +16,59 @@ pub const BLOCK: u64 = 4096;
 /// What a crash tears writes into.
 pub const SECTOR: u64 = 512;
 
-pub(crate) type Block = Arc<[u8; BLOCK as usize]>;
+type Bytes = [u8; BLOCK as usize];
+
+/// One of an image. What tests fill files with is made of a seed, and need not be kept.
+#[derive(Clone)]
+pub(crate) enum Block {
+    Kept(Arc<Bytes>),
+    Filled(u64),
+}
+
+impl Block {
+    pub(crate) fn of(bytes: &Bytes) -> Block {
+        seed_of(bytes).map_or_else(|| Block::Kept(Arc::new(*bytes)), Block::Filled)
+    }
+
+    pub(crate) fn bytes(&self) -> Bytes {
+        match self {
+            Block::Kept(bytes) => **bytes,
+            Block::Filled(seed) => {
+                let mut bytes = [0; BLOCK as usize];
+                Rng::new(*seed).fill(&mut bytes);
+                bytes
+            }
+        }
+    }
+
+    /// Fills `buf` from `within`.
+    pub(crate) fn read(&self, within: usize, buf: &mut [u8]) {
+        match self {
+            Block::Kept(bytes) => buf.copy_from_slice(&bytes[within..][..buf.len()]),
+            Block::Filled(_) => buf.copy_from_slice(&self.bytes()[within..][..buf.len()]),
+        }
+    }
+
+    fn write(&mut self, within: usize, data: &[u8]) {
+        if let Block::Filled(_) = self {
+            *self = Block::Kept(Arc::new(self.bytes()));
+        }
+        if let Block::Kept(bytes) = self {
+            Arc::make_mut(bytes)[within..][..data.len()].copy_from_slice(data);
+        }
+    }
+
+    /// Holds the same bytes as `other` once, if they are the same.
+    pub(crate) fn share(&mut self, other: &Block) {
+        if let (Block::Kept(ours), Block::Kept(theirs)) = (&*self, other)
+            && !Arc::ptr_eq(ours, theirs)
+            && ours == theirs
+        {
+            *self = other.clone();
+        }
+    }
+}
+
 pub(crate) type Blocks = HashMap<u64, Block>;
 
 #[derive(Clone)]
@@ -61,7 +114,7 @@ impl Image {
         for piece in pieces(offset, buf.len()) {
             let part = &mut buf[piece.range];
             match self.block(piece.block) {
-                Some(block) => part.copy_from_slice(&block[piece.within..][..part.len()]),
+                Some(block) => block.read(piece.within, part),
                 None => part.fill(0),
             }
         }
@@ -94,7 +147,7 @@ impl Image {
             if let Some(block) = self.block(number) {
                 let at = number * BLOCK;
                 let len = BLOCK.min(self.len() - at) as usize;
-                file.write_all_at(&block[..len], at)?;
+                file.write_all_at(&block.bytes()[..len], at)?;
             }
         }
         Ok(())
@@ -113,7 +166,7 @@ impl Image {
                 if bytes.iter().any(|byte| *byte != 0) {
                     let mut block = [0; BLOCK as usize];
                     block[..bytes.len()].copy_from_slice(bytes);
-                    blocks.insert(start / BLOCK + i as u64, Arc::new(block));
+                    blocks.insert(start / BLOCK + i as u64, Block::of(&block));
                 }
             }
         }
@@ -152,10 +205,14 @@ pub(crate) fn pieces(offset: u64, len: usize) -> impl Iterator<Item = Piece> {
 pub(crate) fn put(blocks: &mut Blocks, below: &Image, offset: u64, data: &[u8]) {
     for piece in pieces(offset, data.len()) {
         let part = &data[piece.range];
+        if let Ok(whole) = part.try_into() {
+            blocks.insert(piece.block, Block::of(whole));
+            continue;
+        }
         let block = blocks.entry(piece.block).or_insert_with(|| {
-            let old = (part.len() < BLOCK as usize).then(|| below.block(piece.block)).flatten();
-            old.cloned().unwrap_or_else(|| Arc::new([0; BLOCK as usize]))
+            let old = below.block(piece.block).cloned();
+            old.unwrap_or_else(|| Block::Kept(Arc::new([0; BLOCK as usize])))
         });
-        Arc::make_mut(block)[piece.within..][..part.len()].copy_from_slice(part);
+        block.write(piece.within, part);
     }
 }

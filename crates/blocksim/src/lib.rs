@@ -19,4 +19,4 @@ pub use crash::{Choice, Epoch, Recording, WriteFate};
 pub use device::{Event, Hook, Lie, SimDevice};
 pub use faults::{Access, Counts, Fault, Span};
 pub use image::{BLOCK, Image, SECTOR};
-pub use rng::Rng;
+pub use rng::{Rng, seed_of};

@@ -41,9 +41,44 @@ impl Rng {
     }
 }
 
+/// The seed whose [`Rng::fill`] makes `bytes`, if there is one: then they need not be kept. Any eight
+/// bytes have one.
+pub fn seed_of(bytes: &[u8]) -> Option<u64> {
+    let first = u64::from_le_bytes(bytes.get(..8)?.try_into().ok()?);
+    let mut rng = Rng::new(before(first));
+    let seed = rng.0;
+    let same = bytes.chunks(8).all(|chunk| rng.next_u64().to_le_bytes()[..chunk.len()] == *chunk);
+    same.then_some(seed)
+}
+
+/// What an `Rng` was before its next number was `z`.
+fn before(z: u64) -> u64 {
+    // The inverses of the two factors, and of the shifts.
+    let mut z = z ^ z >> 31 ^ z >> 62;
+    z = z.wrapping_mul(0x3196_42b2_d24d_8ec3);
+    z = z ^ z >> 27 ^ z >> 54;
+    z = z.wrapping_mul(0x96de_1b17_3f11_9089);
+    z = z ^ z >> 30 ^ z >> 60;
+    z.wrapping_sub(0x9e37_79b9_7f4a_7c15)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::Rng;
+    use super::{Rng, seed_of};
+
+    #[test]
+    fn what_a_seed_has_filled_tells_the_seed() {
+        for (seed, len) in [(0, 8), (7, 16), (u64::MAX, 4096), (1 << 40, 1001)] {
+            let mut bytes = vec![0; len];
+            Rng::new(seed).fill(&mut bytes);
+            assert_eq!(seed_of(&bytes), Some(seed));
+            if len > 8 {
+                bytes[len - 1] ^= 1;
+                assert_eq!(seed_of(&bytes), None);
+            }
+        }
+        assert_eq!(seed_of(b"short"), None);
+    }
 
     #[test]
     fn one_seed_one_sequence_and_all_values_below_the_limit_come() {

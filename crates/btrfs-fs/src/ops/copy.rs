@@ -218,11 +218,7 @@ fn share_locked(
         flush_to_extents(&engine.writeback, inode.id, state)?;
     }
     let state = locked.state(target);
-    if range.to > state.item.size {
-        budget.spend(zero_tail(engine, target.id, state)?);
-        flush_to_extents(&engine.writeback, target.id, state)?;
-        hole_to(engine, target, state, range.to)?;
-    }
+    grow_to(engine, target, state, range.to, budget)?;
     let sector = engine.core.sector();
     let span = range.len.next_multiple_of(sector);
     let mapped =
@@ -237,6 +233,22 @@ fn share_locked(
     state.item.ctime = time;
     put_inode(&engine.core.begin(), target.id, state);
     Ok(None)
+}
+
+/// The file reaches up to there, or further.
+fn grow_to(
+    engine: &Engine,
+    target: &Ref<Inode>,
+    state: &mut State,
+    to: u64,
+    budget: &mut DirtyReservation<'_>,
+) -> Result<()> {
+    if to > state.item.size {
+        budget.spend(zero_tail(engine, target.id, state)?);
+        flush_to_extents(&engine.writeback, target.id, state)?;
+        hole_to(engine, target, state, to)?;
+    }
+    Ok(())
 }
 
 /// Replaces the target's range step by step, each step one operation, so that no commit

@@ -12,7 +12,7 @@ use crate::writeback::{dirty_of, fill_sector, flush_to_extents, load_inline};
 use btrfs_disk::items::{Compression, FileExtentFields, FileExtentKind, inode_flags};
 use btrfs_space::{DataReservation, Extent, Priority};
 use inode_index::Ref;
-use vfs::{Errno, FallocateMode, Ino, Result};
+use vfs::{Errno, FallocateMode, FsError, Ino, Result};
 
 /// Longest preallocated extent, in bytes, as the kernel's btrfs.
 const PREALLOC_MAX: u64 = 256 << 20;
@@ -34,14 +34,12 @@ pub(crate) fn fallocate(
     let removes = !allocates && !splits(engine, &inode, offset, end)?;
     let mut retries = Retries::default();
     loop {
-        let (_promise, mut space) = match allocates {
-            true => {
-                let bytes = gaps(engine, &inode, mode, offset, end)?;
-                let promise = engine.reserver.within_limits(inode.id.tree, bytes)?;
-                (Some(promise), Some(engine.reserver.reserve_data(bytes)?))
-            }
-            false => (None, None),
+        let space = || {
+            let bytes = gaps(engine, &inode, mode, offset, end)?;
+            let promise = engine.reserver.within_limits(inode.id.tree, bytes)?;
+            Ok::<_, FsError>((promise, engine.reserver.reserve_data(bytes)?))
         };
+        let (_promise, mut space) = allocates.then(space).transpose()?.unzip();
         let dirty = engine.reserver.reserve_dirty(4 * engine.core.sector())?;
         let reservation = match removes {
             true => engine.reserver.reserve_removal(cost::removal_of_items(SMALL_STEP))?,

@@ -259,6 +259,7 @@ fn content_that_comes_while_a_commit_writes_back_has_room_or_lands() {
     let rest = held.lock().expect("unpoisoned").take().expect("it was called");
     assert_eq!(fs.engine.core.memory.dirty(), 0, "it has landed");
     end(&fs, &inos, rest, "what was written is kept");
+}
 
 /// `change`, by number, until commits have made room for it twice: nobody is refused before.
 fn wait_for_room(change: impl Fn(&BtrfsFs, Ino, u64) -> vfs::Result<()>) {

@@ -3,64 +3,142 @@
 //!
 //! It knows a device's record, and neither fillers nor how a volume is laid out.
 
-use crate::mirror::{BLOCK, Loose, Mirror, Slot, State, below};
+use crate::mirror::{BLOCK, Loose, Mirror, Slot, State, at_top, hash, shorten, slot};
 use crate::{base, outside, state};
 use blocksim::{Epoch, Event, Image, Recording, Rng, SimDevice};
 use btrfs_disk::superblock::{COPIES, SUPER_SIZE};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
-use testkit::compare::{Content, NodeView, TreeSnapshot};
+use testkit::compare::{Content, NodeView, view, walk};
 use testkit::oracle;
 use vfs::{Context, FileKind, FileSystem, Ino};
 
 const CX: Context = Context { uid: 0, gid: 0, pid: 1, umask: 0 };
 const SHOWN: usize = 10;
 
-/// A tree by names and by inodes, in the tested file system's numbers.
-struct Seen<'t> {
-    slots: HashMap<Slot, Ino>,
-    inodes: HashMap<Ino, (&'t testkit::ops::Path, &'t NodeView)>,
+/// What is not as the model has it, although nothing changed it since a sync.
+struct Judge<'a> {
+    mirror: &'a Mirror<'a>,
+    state: &'a State,
+    /// The model's numbers in the tested file system's.
+    back: &'a HashMap<Ino, Ino>,
+    found: Found,
+    wrong: Vec<String>,
 }
 
-impl<'t> Seen<'t> {
-    fn of(tree: &'t TreeSnapshot, number: impl Fn(Ino) -> Ino) -> Seen<'t> {
-        let mut seen = Seen { slots: HashMap::new(), inodes: HashMap::new() };
-        for (path, node) in &tree.nodes {
-            let ino = number(node.attr.ino);
-            seen.inodes.entry(ino).or_insert((path, node));
-            let (dir, name) = path.split();
-            if *path != testkit::ops::Path::default() {
-                let dir = number(tree.nodes[&dir].attr.ino);
-                seen.slots.insert((dir, name.to_vec()), ino);
+/// What a crashed volume has: names, and of each inode what must follow from them.
+#[derive(Default)]
+struct Found {
+    slots: HashMap<Slot, Ino>,
+    /// Links that it says it has, and names.
+    links: HashMap<Ino, (u32, u32)>,
+    /// Sizes of directories, and twice what their names have.
+    sizes: HashMap<Ino, (u64, u64)>,
+}
+
+impl Judge<'_> {
+    fn look(&mut self, fs: &dyn FileSystem, top: &[u8]) {
+        at_top(fs, top, |dir| {
+            let own = view(fs, dir).expect("a directory");
+            self.inode(dir, top, &own);
+            walk(fs, dir, &mut |dir, name, node| self.name(dir, name, node)).expect("walk");
+        });
+        let ours = self.mirror.model();
+        at_top(ours, top, |dir| {
+            names(ours, dir, &mut |dir, name, ino| self.is_there(dir, name, ino)).expect("walk");
+        });
+    }
+
+    /// A name of the crashed volume.
+    fn name(&mut self, dir: Ino, name: &[u8], node: &NodeView) {
+        let (slot, ino) = (slot(dir, name), node.attr.ino);
+        self.found.slots.insert(slot, ino);
+        self.found.sizes.entry(dir).or_default().1 += 2 * name.len() as u64;
+        let links = self.found.links.entry(ino).or_insert((node.attr.nlink, 0));
+        links.1 += 1;
+        if links.1 == 1 {
+            self.inode(ino, name, node);
+        }
+        if self.state.slots.contains_key(&slot) {
+            return;
+        }
+        let ours = self.state.numbers.get(&dir).and_then(|dir| {
+            let found = self.mirror.model().lookup(&CX, *dir, name).ok()?.attr.ino;
+            self.mirror.model().forget(found, 1);
+            self.back.get(&found)
+        });
+        if ours != Some(&ino) {
+            let name = String::from_utf8_lossy(name);
+            self.wrong.push(format!("{name} in {dir:?} is {ino:?}, not {ours:?}"));
+        }
+    }
+
+    fn inode(&mut self, ino: Ino, name: &[u8], found: &NodeView) {
+        if found.attr.kind == FileKind::Dir {
+            self.found.sizes.entry(ino).or_default().0 = found.attr.size;
+        }
+        let ours = self.state.numbers.get(&ino).and_then(|ours| {
+            let ours = view(self.mirror.model(), *ours).ok()?;
+            // What has no name any more is in no tree.
+            (ours.attr.nlink > 0).then_some(ours)
+        });
+        let mut found = found.clone();
+        shorten(&mut found);
+        if let Some(ours) = ours
+            && let Some(why) = differs(self.state.loose.get(&ino), &ours, &found)
+        {
+            self.wrong.push(format!("{} {ino:?}: {why}", String::from_utf8_lossy(name)));
+        }
+    }
+
+    /// A name of the model, whose numbers these are.
+    fn is_there(&mut self, dir: Ino, name: &[u8], ino: Ino) {
+        let (dir, ino) = (self.back[&dir], self.back[&ino]);
+        let slot = slot(dir, name);
+        let found = self.found.slots.get(&slot);
+        if !self.state.slots.contains_key(&slot) && found != Some(&ino) {
+            let name = String::from_utf8_lossy(name);
+            self.wrong.push(format!("{name} in {dir:?} is {found:?}, not {ino:?}"));
+        }
+    }
+
+    /// With what contradicts itself in the crashed volume.
+    fn all_wrong(mut self) -> Vec<String> {
+        for (ino, (links, names)) in &self.found.links {
+            if links != names {
+                self.wrong.push(format!("{ino:?} has {links} links but {names} names"));
             }
         }
-        seen
+        for (dir, (size, names)) in &self.found.sizes {
+            if size != names {
+                self.wrong.push(format!("{dir:?} has size {size} but should have {names}"));
+            }
+        }
+        self.wrong
     }
 }
 
-/// What of `found` is not as the model's `expected`, although nothing changed it since a sync.
-fn wrong(state: &State, expected: &TreeSnapshot, found: &TreeSnapshot) -> Vec<String> {
-    let back: HashMap<Ino, Ino> = state.numbers.iter().map(|(real, ours)| (*ours, *real)).collect();
-    let expected = Seen::of(expected, |ino| back[&ino]);
-    let mut wrong = found.contradictions();
-    let found = Seen::of(found, |ino| ino);
-    let slots: HashSet<&Slot> = expected.slots.keys().chain(found.slots.keys()).collect();
-    for slot in slots.into_iter().filter(|slot| !state.slots.contains_key(*slot)) {
-        let (ours, theirs) = (expected.slots.get(slot), found.slots.get(slot));
-        if ours != theirs {
-            let name = String::from_utf8_lossy(&slot.1);
-            wrong.push(format!("{name} in {:?} is {theirs:?}, not {ours:?}", slot.0));
+/// Shows `see` each name below a directory: (directory, name, inode).
+fn names(fs: &dyn FileSystem, dir: Ino, see: &mut dyn FnMut(Ino, &[u8], Ino)) -> vfs::Result<()> {
+    let mut dirs = Vec::new();
+    fs.readdir(dir, 0, &mut |entry| {
+        if !matches!(entry.name, b"." | b"..") {
+            see(dir, entry.name, entry.ino);
+            if entry.kind == FileKind::Dir {
+                dirs.push(entry.ino);
+            }
         }
-    }
-    for (ino, (path, ours)) in &expected.inodes {
-        if let Some((_, theirs)) = found.inodes.get(ino)
-            && let Some(why) = differs(state.loose.get(ino), ours, theirs)
-        {
-            wrong.push(format!("{path:?} {ino:?}: {why}"));
-        }
-    }
-    wrong
+        true
+    })?;
+    dirs.into_iter().try_for_each(|dir| names(fs, dir, see))
+}
+
+/// How many names there are below a directory.
+pub fn count(fs: &dyn FileSystem, dir: Ino) -> usize {
+    let mut count = 0;
+    names(fs, dir, &mut |_, _, _| count += 1).expect("walk");
+    count
 }
 
 fn differs(loose: Option<&Loose>, ours: &NodeView, theirs: &NodeView) -> Option<String> {
@@ -84,7 +162,7 @@ fn differs(loose: Option<&Loose>, ours: &NodeView, theirs: &NodeView) -> Option<
         return Some(format!("{} bytes, not {}", b.size, a.size));
     }
     let names = ours.xattrs.keys().chain(theirs.xattrs.keys());
-    for name in names.filter(|name| !loose.xattrs.contains(*name)) {
+    for name in names.filter(|name| !loose.xattrs.contains(&hash(name))) {
         if ours.xattrs.get(name) != theirs.xattrs.get(name) {
             let there = theirs.xattrs.get(name).map(Vec::len);
             return Some(format!("attribute {} is {there:?}", String::from_utf8_lossy(name)));
@@ -136,9 +214,13 @@ pub fn judge(
     while image.len() <= COPIES[1] + SUPER_SIZE as u64 && !outside::fit(&image) {
         image = epoch.image(rng.pick(&choices));
     }
+    let back = Mirror::back(&state);
     let device = crashed(&image, &told, |fs| {
         for top in tops {
-            let wrong = wrong(&state, &mirror.expected(top), &below(fs, top));
+            let (found, wrong) = Default::default();
+            let mut judge = Judge { mirror, state: &state, back: &back, found, wrong };
+            judge.look(fs, top);
+            let wrong = judge.all_wrong();
             let some = &wrong[..wrong.len().min(SHOWN)];
             assert!(some.is_empty(), "{told}: {} wrong: {some:#?}", wrong.len());
         }

@@ -70,8 +70,7 @@ pub fn case(kind: Kind, mkfs: &[&str], mib: u64, delta_mib: u64, seed: u64) {
     let told = format!("{THREADS} threads, {kind:?}, {mib} MiB {mkfs:?}, SPINNEY_SEED={seed}");
     let image = Image::new(mib * MIB, mkfs);
     let fs = image.open_with(options(delta_mib * MIB));
-    let position = || 0;
-    let mirrors: Vec<Mirror<'_>> = (0..THREADS).map(|_| Mirror::new(&fs, &position)).collect();
+    let mirrors: Vec<Mirror<'_>> = (0..THREADS).map(|_| Mirror::new(&fs, None)).collect();
     let each = |work: &(dyn Fn(u64, &Mirror<'_>) -> u64 + Sync)| -> u64 {
         std::thread::scope(|scope| {
             let run = |(number, mirror)| scope.spawn(move || work(number, mirror));

@@ -7,10 +7,11 @@
 //! It knows the calls that fillers make, and neither volumes nor crashes. For one caller at a
 //! time.
 
+use blocksim::SimDevice;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard};
 use testkit::RefFs;
-use testkit::compare::TreeSnapshot;
+use testkit::compare::{NodeView, TreeSnapshot};
 use vfs::{
     Attr, Context, DirEntry, Entry, FallocateMode, FileKind, FileSystem, Ino, RenameMode, Result,
     SeekWhence, SetAttr, StatFs, WriteFlags, XattrMode,
@@ -18,9 +19,46 @@ use vfs::{
 
 const CX: Context = Context { uid: 0, gid: 0, pid: 1, umask: 0 };
 pub const BLOCK: u64 = 4096;
+/// Bytes that a device records between two syncs before the older ones become what is durable: then
+/// there are fewer moments at which a crash may come.
+const RECORD: usize = 128 << 20;
 
-/// A directory's name, by the number that the tested file system gave the directory.
-pub type Slot = (Ino, Vec<u8>);
+/// A directory's name, as the hash of it, by the number that the tested file system gave the directory:
+/// there may be millions.
+pub type Slot = (Ino, u64);
+
+pub fn slot(dir: Ino, name: &[u8]) -> Slot {
+    (dir, hash(name))
+}
+
+/// Two names of a volume have the same with a chance of one to a million.
+pub fn hash(bytes: &[u8]) -> u64 {
+    use std::hash::Hasher;
+    let mut hasher = std::hash::DefaultHasher::new();
+    hasher.write(bytes);
+    hasher.finish()
+}
+
+/// A value as the seed that makes it, if there is one, and its length.
+pub fn short(value: &[u8]) -> Vec<u8> {
+    match blocksim::seed_of(value) {
+        Some(seed) if value.len() > 16 => {
+            [seed.to_le_bytes(), (value.len() as u64).to_le_bytes()].concat()
+        }
+        _ => value.to_vec(),
+    }
+}
+
+/// Who may have what value they like: the others mean something.
+fn is_free(name: &[u8]) -> bool {
+    name.starts_with(b"user.")
+}
+
+/// Holds values as the model does.
+pub fn shorten(view: &mut NodeView) {
+    let free = view.xattrs.iter_mut().filter(|(name, _)| is_free(name));
+    free.for_each(|(_, value)| *value = short(value));
+}
 
 /// What of an inode no sync has made durable yet.
 #[derive(Default)]
@@ -30,9 +68,10 @@ pub struct Loose {
     pub attr: bool,
     pub size: bool,
     pub blocks: HashSet<u64>,
-    pub xattrs: HashSet<Vec<u8>>,
+    /// By the hash of their names.
+    pub xattrs: HashSet<u64>,
     /// Names that it got or lost.
-    slots: HashSet<Slot>,
+    slots: Vec<Slot>,
 }
 
 #[derive(Default)]
@@ -57,12 +96,15 @@ impl State {
     fn moved(&mut self, slot: Slot, ino: Ino) {
         let inode = self.of(ino);
         inode.attr = true;
-        inode.slots.insert(slot.clone());
+        inode.slots.push(slot);
         self.slots.insert(slot, ino);
     }
 
     fn blocks(&mut self, ino: Ino, from: u64, to: u64) {
-        self.of(ino).blocks.extend(from / BLOCK..to.div_ceil(BLOCK));
+        let inode = self.of(ino);
+        if !inode.all {
+            inode.blocks.extend(from / BLOCK..to.div_ceil(BLOCK));
+        }
     }
 
     /// An fsync makes durable what is the inode's, its names, and the way there.
@@ -85,12 +127,10 @@ impl State {
     }
 }
 
-/// Where the record of the tested file system's device is.
-pub type Position<'a> = &'a (dyn Fn() -> usize + Sync);
-
 pub struct Mirror<'a> {
     fs: &'a dyn FileSystem,
-    position: Position<'a>,
+    /// What the tested file system writes to, where that records.
+    device: Option<&'a SimDevice>,
     model: RefFs,
     /// It takes an fsync for done that it does not pass on: for the test of the tests.
     pub deaf: bool,
@@ -98,24 +138,45 @@ pub struct Mirror<'a> {
 }
 
 impl<'a> Mirror<'a> {
-    pub fn new(fs: &'a dyn FileSystem, position: Position<'a>) -> Mirror<'a> {
+    pub fn new(fs: &'a dyn FileSystem, device: Option<&'a SimDevice>) -> Mirror<'a> {
         let model = RefFs::default();
         let numbers = HashMap::from([(fs.root(), model.root())]);
         let state = Mutex::new(State { numbers, ..State::default() });
-        Mirror { fs, position, model, deaf: false, state }
+        Mirror { fs, device, model, deaf: false, state }
     }
 
     pub fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("one caller at a time")
     }
 
+    /// What was done so far is durable: no crash is asked for before that.
+    fn durable(&self, state: &mut State) {
+        if let Some(device) = self.device {
+            state.durable_at = device.position();
+            device.forget(state.durable_at);
+        }
+    }
+
+    /// A record grows with every write, a volume does not.
+    fn trim(&self) {
+        if let Some(device) = self.device
+            && device.recorded() > RECORD
+        {
+            device.forget(device.position());
+        }
+    }
+
     fn number(&self, ino: Ino) -> Ino {
         *self.state().numbers.get(&ino).expect("an inode that was made or imported")
     }
 
-    /// What the model has in a directory of the root.
-    pub fn expected(&self, name: &[u8]) -> TreeSnapshot {
-        below(&self.model, name)
+    /// The same the other way round.
+    pub fn back(state: &State) -> HashMap<Ino, Ino> {
+        state.numbers.iter().map(|(real, ours)| (*ours, *real)).collect()
+    }
+
+    pub fn model(&self) -> &RefFs {
+        &self.model
     }
 
     /// Gives the model what a directory of the root has.
@@ -157,12 +218,13 @@ impl<'a> Mirror<'a> {
         make: impl FnOnce(Ino) -> Result<Entry>,
     ) -> Result<Entry> {
         let entry = real?;
+        self.trim();
         let ours = make(self.number(parent)).expect("the model makes what was made").attr.ino;
-        let (ino, slot) = (entry.attr.ino, (parent, name.to_vec()));
+        let (ino, slot) = (entry.attr.ino, slot(parent, name));
         let mut state = self.state();
         state.numbers.insert(ino, ours);
         state.of(ino).all = true;
-        state.named.insert(ino, slot.clone());
+        state.named.insert(ino, slot);
         state.moved(slot, ino);
         Ok(entry)
     }
@@ -179,11 +241,13 @@ impl<'a> Mirror<'a> {
     }
 
     fn removed(&self, parent: Ino, name: &[u8], ino: Ino) {
-        self.state().moved((parent, name.to_vec()), ino);
+        self.trim();
+        self.state().moved(slot(parent, name), ino);
     }
 
     /// Content from `from` to `to` may change, and the size if that lies behind it.
     fn content(&self, ino: Ino, from: u64, to: u64) {
+        self.trim();
         let size = self.size(ino);
         let mut state = self.state();
         state.blocks(ino, from, to);
@@ -195,12 +259,17 @@ impl<'a> Mirror<'a> {
     }
 }
 
+/// Calls `work` with a directory of the root.
+pub fn at_top<T>(fs: &dyn FileSystem, name: &[u8], work: impl FnOnce(Ino) -> T) -> T {
+    let dir = fs.lookup(&CX, fs.root(), name).expect("lookup").attr.ino;
+    let done = work(dir);
+    fs.forget(dir, 1);
+    done
+}
+
 /// What is in a directory of the root.
 pub fn below(fs: &dyn FileSystem, name: &[u8]) -> TreeSnapshot {
-    let dir = fs.lookup(&CX, fs.root(), name).expect("lookup").attr.ino;
-    let tree = TreeSnapshot::below(fs, dir).expect("walk");
-    fs.forget(dir, 1);
-    tree
+    at_top(fs, name, |dir| TreeSnapshot::below(fs, dir).expect("walk"))
 }
 
 impl FileSystem for Mirror<'_> {
@@ -271,8 +340,8 @@ impl FileSystem for Mirror<'_> {
         let (ours, dir) = (self.number(ino), self.number(parent));
         self.model.link(cx, ours, dir, name).expect("the model's link");
         let mut state = self.state();
-        state.named.insert(ino, (parent, name.to_vec()));
-        state.moved((parent, name.to_vec()), ino);
+        state.named.insert(ino, slot(parent, name));
+        state.moved(slot(parent, name), ino);
         Ok(entry)
     }
 
@@ -311,16 +380,16 @@ impl FileSystem for Mirror<'_> {
         let (dir, new_dir) = (self.number(parent), self.number(new_parent));
         let done = self.model.rename(cx, dir, name, new_dir, new_name, mode);
         done.expect("the model's rename");
-        let (old, new) = ((parent, name.to_vec()), (new_parent, new_name.to_vec()));
+        let (old, new) = (slot(parent, name), slot(new_parent, new_name));
         let mut state = self.state();
         if let Some(other) = other {
-            state.moved(new.clone(), other);
+            state.moved(new, other);
         }
-        state.named.insert(ino, new.clone());
-        state.moved(old.clone(), ino);
+        state.named.insert(ino, new);
+        state.moved(old, ino);
         state.moved(new, ino);
         if let (RenameMode::Exchange, Some(other)) = (mode, other) {
-            state.named.insert(other, old.clone());
+            state.named.insert(other, old);
             state.moved(old, other);
         }
         Ok(())
@@ -395,7 +464,7 @@ impl FileSystem for Mirror<'_> {
         }
         let mut state = self.state();
         state.synced(ino);
-        state.durable_at = (self.position)();
+        self.durable(&mut state);
         Ok(())
     }
 
@@ -404,7 +473,7 @@ impl FileSystem for Mirror<'_> {
         let mut state = self.state();
         state.loose.clear();
         state.slots.clear();
-        state.durable_at = (self.position)();
+        self.durable(&mut state);
         Ok(())
     }
 
@@ -444,7 +513,9 @@ impl FileSystem for Mirror<'_> {
     ) -> Result<()> {
         self.xattr(ino, name);
         self.fs.setxattr(cx, ino, name, value, mode)?;
-        self.model.setxattr(cx, self.number(ino), name, value, mode).expect("the model's setxattr");
+        let value = if is_free(name) { short(value) } else { value.to_vec() };
+        let done = self.model.setxattr(cx, self.number(ino), name, &value, mode);
+        done.expect("the model's setxattr");
         Ok(())
     }
 
@@ -477,9 +548,12 @@ impl FileSystem for Mirror<'_> {
 
 impl Mirror<'_> {
     fn xattr(&self, ino: Ino, name: &[u8]) {
+        self.trim();
         let mut state = self.state();
         let inode = state.of(ino);
-        inode.xattrs.insert(name.to_vec());
+        if !inode.all {
+            inode.xattrs.insert(hash(name));
+        }
         // An ACL is in the mode as well.
         inode.attr |= name.starts_with(b"system.");
     }

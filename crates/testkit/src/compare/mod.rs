@@ -4,4 +4,4 @@ mod diff;
 mod snapshot;
 
 pub use diff::{Difference, Rules, TimeRule, diff};
-pub use snapshot::{Content, NodeView, TreeSnapshot};
+pub use snapshot::{Content, NodeView, TreeSnapshot, view, walk};

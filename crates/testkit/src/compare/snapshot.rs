@@ -135,6 +135,44 @@ impl TreeSnapshot {
     }
 }
 
+/// Shows `see` each name below a directory, which the caller holds a reference on, as (directory, name,
+/// what it stands for). Of a tree of millions of names it holds those of the directories on the way.
+pub fn walk(
+    fs: &dyn FileSystem,
+    top: Ino,
+    see: &mut dyn FnMut(Ino, &[u8], &NodeView),
+) -> Result<()> {
+    let (nodes, first_paths, contents) = Default::default();
+    let mut reader = Reader { fs, nodes, first_paths, contents, buf: vec![0; READ_SIZE] };
+    walk_in(&mut reader, top, see)
+}
+
+fn walk_in(
+    reader: &mut Reader<'_>,
+    dir: Ino,
+    see: &mut dyn FnMut(Ino, &[u8], &NodeView),
+) -> Result<()> {
+    let fs = reader.fs;
+    for (name, ..) in reader.names(dir)? {
+        let attr = fs.lookup(&CX, dir, &name)?.attr;
+        let view = reader.view(&attr, Path::default());
+        let below = view.and_then(|view| {
+            see(dir, &name, &view);
+            if attr.kind == FileKind::Dir { walk_in(reader, attr.ino, see) } else { Ok(()) }
+        });
+        fs.forget(attr.ino, 1);
+        below?;
+    }
+    Ok(())
+}
+
+/// What an inode is, which the caller holds a reference on.
+pub fn view(fs: &dyn FileSystem, ino: Ino) -> Result<NodeView> {
+    let (nodes, first_paths, contents) = Default::default();
+    let mut reader = Reader { fs, nodes, first_paths, contents, buf: vec![0; READ_SIZE] };
+    reader.view(&fs.getattr(ino)?, Path::default())
+}
+
 struct Reader<'a> {
     fs: &'a dyn FileSystem,
     nodes: BTreeMap<Path, NodeView>,
@@ -157,11 +195,17 @@ fn optional<T>(result: Result<T>) -> Result<Option<T>> {
 
 impl Reader<'_> {
     fn node(&mut self, path: Path, attr: &Attr) -> Result<()> {
-        let fs = self.fs;
         let ino = attr.ino;
         let first_path = self.first_paths.entry(ino).or_insert_with(|| path.clone()).clone();
+        let view = self.view(attr, first_path)?;
+        self.nodes.insert(path.clone(), view);
+        if attr.kind == FileKind::Dir { self.children(&path, ino) } else { Ok(()) }
+    }
+
+    fn view(&mut self, attr: &Attr, first_path: Path) -> Result<NodeView> {
+        let (fs, ino) = (self.fs, attr.ino);
         let with_flags = matches!(attr.kind, FileKind::File | FileKind::Dir);
-        let view = NodeView {
+        Ok(NodeView {
             attr: *attr,
             xattrs: self.xattrs(ino)?,
             flags: if with_flags { optional(fs.flags(ino))? } else { None },
@@ -174,10 +218,7 @@ impl Reader<'_> {
                 _ => None,
             },
             first_path,
-        };
-        let is_dir = attr.kind == FileKind::Dir;
-        self.nodes.insert(path.clone(), view);
-        if is_dir { self.children(&path, ino) } else { Ok(()) }
+        })
     }
 
     fn xattrs(&self, ino: Ino) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
@@ -212,7 +253,8 @@ impl Reader<'_> {
         }
     }
 
-    fn children(&mut self, path: &Path, dir: Ino) -> Result<()> {
+    /// In order, so that the first path of a hard link is the same everywhere.
+    fn names(&self, dir: Ino) -> Result<Vec<(Vec<u8>, Ino, FileKind)>> {
         let mut names = Vec::new();
         self.fs.readdir(dir, 0, &mut |entry| {
             if !matches!(entry.name, b"." | b"..") {
@@ -220,9 +262,12 @@ impl Reader<'_> {
             }
             true
         })?;
-        // In order, so that the first path of a hard link is the same everywhere.
         names.sort_by(|a, b| a.0.cmp(&b.0));
-        for (name, ino, kind) in names {
+        Ok(names)
+    }
+
+    fn children(&mut self, path: &Path, dir: Ino) -> Result<()> {
+        for (name, ino, kind) in self.names(dir)? {
             let entry = self.fs.lookup(&CX, dir, &name)?;
             let result = self.child(path.join(&name), entry, ino, kind);
             self.fs.forget(entry.attr.ino, 1);

@@ -13,15 +13,42 @@ pub(super) const BLOCK: u64 = 4096;
 #[derive(Clone)]
 enum Block {
     Written(Box<[u8]>),
+    /// Written, and what a seed fills, up to there; zeros behind. Tests write little else.
+    Filled {
+        seed: u64,
+        len: u16,
+    },
     /// Allocated, reads as zeros, seeks as a hole.
     Prealloc,
 }
 
 impl Block {
+    /// With `bytes`, which are held as the seed that makes them if there is one.
+    fn written(bytes: Box<[u8]>) -> Block {
+        let len = bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+        match blocksim::seed_of(&bytes[..len]) {
+            Some(seed) => Block::Filled { seed, len: len as u16 },
+            None => Block::Written(bytes),
+        }
+    }
+
+    fn bytes(&self) -> Box<[u8]> {
+        let mut bytes: Box<[u8]> = vec![0; BLOCK as usize].into();
+        match self {
+            Block::Written(written) => bytes.copy_from_slice(written),
+            Block::Filled { seed, len } => {
+                blocksim::Rng::new(*seed).fill(&mut bytes[..usize::from(*len)]);
+            }
+            Block::Prealloc => {}
+        }
+        bytes
+    }
+
     /// `zeros`: also if there are only zeros.
     fn is_data(&self, zeros: bool) -> bool {
         match self {
             Block::Written(bytes) => zeros || bytes.iter().any(|&byte| byte != 0),
+            Block::Filled { .. } => true,
             Block::Prealloc => false,
         }
     }
@@ -53,25 +80,28 @@ impl Content {
         let len = (end - offset) as usize;
         buf[..len].fill(0);
         for index in offset / BLOCK..end.div_ceil(BLOCK) {
-            if let Some(Block::Written(bytes)) = self.blocks.get(&index) {
-                let (from, to) = overlap(index, offset, end);
-                let at = (index * BLOCK + from as u64 - offset) as usize;
-                buf[at..at + to - from].copy_from_slice(&bytes[from..to]);
+            let (from, to) = overlap(index, offset, end);
+            let part = &mut buf[(index * BLOCK + from as u64 - offset) as usize..][..to - from];
+            match self.blocks.get(&index) {
+                Some(Block::Written(bytes)) => part.copy_from_slice(&bytes[from..to]),
+                Some(filled @ Block::Filled { .. }) => {
+                    part.copy_from_slice(&filled.bytes()[from..to]);
+                }
+                Some(Block::Prealloc) | None => {}
             }
         }
         len
     }
 
-    /// The block as written bytes; what was a hole becomes zeros.
-    fn written(&mut self, index: u64) -> &mut [u8] {
+    /// Changes the block as written bytes; what was a hole becomes zeros.
+    fn change(&mut self, index: u64, change: impl FnOnce(&mut [u8])) {
         let block = self.blocks.entry(index).or_insert(Block::Prealloc);
-        if let Block::Prealloc = block {
-            *block = Block::Written(vec![0; BLOCK as usize].into());
-        }
-        match block {
+        let mut bytes = match std::mem::replace(block, Block::Prealloc) {
             Block::Written(bytes) => bytes,
-            Block::Prealloc => unreachable!("was replaced above"),
-        }
+            other => other.bytes(),
+        };
+        change(&mut bytes);
+        *block = Block::written(bytes);
     }
 
     pub fn write(&mut self, offset: u64, data: &[u8]) {
@@ -83,7 +113,8 @@ impl Content {
         for index in offset / BLOCK..end.div_ceil(BLOCK) {
             let (from, to) = overlap(index, offset, end);
             let at = (index * BLOCK + from as u64 - offset) as usize;
-            self.written(index)[from..to].copy_from_slice(&data[at..at + to - from]);
+            let part = &data[at..at + to - from];
+            self.change(index, |block| block[from..to].copy_from_slice(part));
         }
         self.size = self.size.max(end);
     }
@@ -100,7 +131,7 @@ impl Content {
     /// end: a hole there turns into data.
     pub fn settle_end(&mut self) {
         if !self.size.is_multiple_of(BLOCK) {
-            self.written(self.size / BLOCK);
+            self.change(self.size / BLOCK, |_| {});
         }
     }
 
@@ -109,8 +140,9 @@ impl Content {
             return self.grow(size);
         }
         self.blocks.split_off(&size.div_ceil(BLOCK));
-        if let Some(Block::Written(bytes)) = self.blocks.get_mut(&(size / BLOCK)) {
-            bytes[(size % BLOCK) as usize..].fill(0);
+        let last = size / BLOCK;
+        if let Some(Block::Written(_) | Block::Filled { .. }) = self.blocks.get(&last) {
+            self.change(last, |block| block[(size % BLOCK) as usize..].fill(0));
         }
         self.size = size;
     }
@@ -128,7 +160,7 @@ impl Content {
             if (from, to) == (0, BLOCK as usize) {
                 self.blocks.remove(&index);
             } else if self.blocks.contains_key(&index) && index * BLOCK < self.size {
-                self.written(index)[from..to].fill(0);
+                self.change(index, |block| block[from..to].fill(0));
             }
         }
     }
@@ -138,9 +170,9 @@ impl Content {
     pub fn zero(&mut self, start: u64, end: u64) {
         for index in start / BLOCK..end.div_ceil(BLOCK) {
             let (from, to) = overlap(index, start, end);
-            match self.blocks.get_mut(&index) {
-                Some(Block::Written(bytes)) if to - from < BLOCK as usize => {
-                    bytes[from..to].fill(0);
+            match self.blocks.get(&index) {
+                Some(Block::Written(_) | Block::Filled { .. }) if to - from < BLOCK as usize => {
+                    self.change(index, |block| block[from..to].fill(0));
                 }
                 _ => {
                     self.blocks.insert(index, Block::Prealloc);

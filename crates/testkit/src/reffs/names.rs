@@ -150,7 +150,7 @@ impl State {
         name: &[u8],
         perm: u16,
     ) -> Result<Ino> {
-        let body = Body::Dir(Directory::new(parent));
+        let body = Body::Dir(Box::new(Directory::new(parent)));
         // Of the three special bits, mkdir takes only the sticky one.
         let perm = perm & 0o1777;
         self.make(cx, parent, name, FileKind::Dir, perm, |inode| inode.body = body)

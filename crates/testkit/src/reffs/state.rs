@@ -5,6 +5,7 @@
 //! values only grow, so that `readdir` positions stay true under changes.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use vfs::{Attr, Entry, Errno, FileKind, Ino, Result, Timestamp};
 
@@ -13,7 +14,7 @@ use super::{Profile, flags};
 
 pub(super) struct Directory {
     pub parent: Ino,
-    by_name: BTreeMap<Vec<u8>, u64>,
+    by_name: BTreeMap<Arc<[u8]>, u64>,
     by_index: BTreeMap<u64, Named>,
     next_index: u64,
     /// Of all names: who counted them each time took longer with each name.
@@ -23,7 +24,7 @@ pub(super) struct Directory {
 
 /// What a name stands for.
 struct Named {
-    name: Vec<u8>,
+    name: Arc<[u8]>,
     ino: Ino,
     is_dir: bool,
 }
@@ -50,8 +51,9 @@ impl Directory {
         self.next_index += 1;
         self.name_bytes += name.len() as u64;
         self.subdirs += u32::from(is_dir);
-        self.by_index.insert(index, Named { name: name.to_vec(), ino, is_dir });
-        let old = self.by_name.insert(name.to_vec(), index);
+        let name: Arc<[u8]> = name.into();
+        self.by_index.insert(index, Named { name: Arc::clone(&name), ino, is_dir });
+        let old = self.by_name.insert(name, index);
         assert!(old.is_none(), "a name stands for one inode");
     }
 
@@ -77,7 +79,7 @@ impl Directory {
 
 pub(super) enum Body {
     File(Content),
-    Dir(Directory),
+    Dir(Box<Directory>),
     Symlink(Vec<u8>),
     Special,
 }
@@ -146,7 +148,7 @@ impl State {
         let now = state.now();
         let mut root = state.blank(FileKind::Dir, 0o755, now);
         (root.nlink, root.lookups) = (1, 1);
-        root.body = Body::Dir(Directory::new(ROOT));
+        root.body = Body::Dir(Box::new(Directory::new(ROOT)));
         state.adopt(root);
         state
     }

@@ -204,7 +204,7 @@ impl Cleaner {
 }
 
 /// Whether there are trees of a relocation that was interrupted.
-pub(crate) fn relocation_left(store: &NodeStore, root: &TreeRoot) -> btrfs_disk::Result<bool> {
+fn relocation_left(store: &NodeStore, root: &TreeRoot) -> btrfs_disk::Result<bool> {
     let mut cursor = Cursor::new(store, root);
     cursor.seek(&Key::new(TreeId::RELOC.0, kind::ROOT_ITEM, 0))?;
     Ok(cursor.item().is_some_and(|(key, _)| key.objectid == TreeId::RELOC.0))

@@ -1,7 +1,7 @@
 //! Opening a volume: superblock, feature gate and chunks (btrfs-volume), then roots,
 //! space, layers, and what a crash left unfinished.
 
-use crate::cleaner::{Sweeper, relocation_left};
+use crate::cleaner::Sweeper;
 use crate::commit::Background;
 use crate::convert;
 use crate::engine::Engine;
@@ -171,31 +171,18 @@ fn unmaintained(
         return Ok(Some(why));
     }
     if let Some(root) = roots.get(TreeId::ROOT) {
-        return balance(store, &root.root, incompat & incompat::SIMPLE_QUOTA != 0);
+        return balance(store, &root.root);
     }
     Ok(None)
 }
 
-/// A balance of which not all is known, and the trees that the kernel's leaves behind for itself
-/// where quotas count who wrote an extent first: of those trees no reference says it.
-fn balance(
-    store: &NodeStore,
-    root: &TreeRoot,
-    simple_quotas: bool,
-) -> btrfs_disk::Result<Option<String>> {
+/// A balance of which not all is known.
+fn balance(store: &NodeStore, root: &TreeRoot) -> btrfs_disk::Result<Option<String>> {
     let key = Key::new(btrfs_disk::ids::BALANCE_OBJECTID, kind::TEMPORARY_ITEM, 0);
-    if let Some(item) = btrfs_tree::get(store, root, &key)? {
-        let item = BalanceItem::read(item.data()).map_err(|c| c.key(key))?;
-        if let Some(what) = item.unknown() {
-            return Ok(Some(format!("an unfinished balance has {what}, which are not known")));
-        }
-    }
-    let left = simple_quotas && relocation_left(store, root)?;
-    Ok(left.then(|| {
-        "the kernel was interrupted while it moved a block group, and quotas are simple; let it \
-         mount the volume once"
-            .into()
-    }))
+    let Some(item) = btrfs_tree::get(store, root, &key)? else { return Ok(None) };
+    let item = BalanceItem::read(item.data()).map_err(|c| c.key(key))?;
+    let unknown = item.unknown();
+    Ok(unknown.map(|what| format!("an unfinished balance has {what}, which are not known")))
 }
 
 /// A quota tree that cannot be read, or says what is not known, keeps nobody from reading files.

@@ -5,8 +5,13 @@ use testkit::oracle::sh;
 
 /// The lines of each item of `tree`: (object id, kind, offset), text below the key.
 pub fn items(image: &Path, tree: u64) -> Vec<((u64, String, u64), String)> {
+    items_by("btrfs", image, tree)
+}
+
+/// The same by another `btrfs`.
+pub fn items_by(program: &str, image: &Path, tree: u64) -> Vec<((u64, String, u64), String)> {
     let (tree, image) = (tree.to_string(), image.to_string_lossy().into_owned());
-    let text = sh("btrfs", &["inspect-internal", "dump-tree", "-t", &tree, &image]);
+    let text = sh(program, &["inspect-internal", "dump-tree", "-t", &tree, &image]);
     let mut items: Vec<((u64, String, u64), String)> = Vec::new();
     for line in text.expect("dump-tree").lines() {
         if let Some(key) = line.strip_prefix("\titem ") {

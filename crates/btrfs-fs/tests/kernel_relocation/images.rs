@@ -1,7 +1,7 @@
 //! States of the kernel's balances with trees of its own, and what these say.
 
-use crate::common::dump;
 use crate::common::kernel::btrfs;
+use crate::common::{self, dump};
 use btrfs_disk::items::{ExtentItemFields, RootItem};
 use btrfs_disk::key::kind;
 use btrfs_disk::{Expect, FixedSize, Key, Logical, Node, TreeId};
@@ -14,10 +14,44 @@ use testkit::oracle::{self, KernelMount};
 
 const WANTED: usize = 2;
 
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Quotas {
+    Off,
+    Full,
+    Simple,
+}
+
+impl Quotas {
+    /// The program that knows them.
+    fn btrfs(self) -> String {
+        match self {
+            Quotas::Simple => oracle::newer_btrfs().expect("there").to_string_lossy().into_owned(),
+            _ => "btrfs".to_owned(),
+        }
+    }
+
+    /// `btrfs check` finds nothing, and the numbers right where it counts them.
+    pub fn assert_checked(self, image: &Path) {
+        match self {
+            Quotas::Simple => oracle::newer_btrfs_check(image).expect("a sound volume"),
+            _ => oracle::assert_clean(image),
+        }
+    }
+
+    /// Nor does our own check.
+    pub fn assert_sound(self, image: &Path) {
+        self.assert_checked(image);
+        common::check_ourselves(image);
+    }
+}
+
 /// Many small nodes, shared by snapshots that were changed a little.
-pub fn populate(mount: &KernelMount, quotas: bool) -> TreeSnapshot {
-    if quotas {
-        btrfs(mount, &["quota", "enable", "/"]);
+pub fn populate(mount: &KernelMount, quotas: Quotas) -> TreeSnapshot {
+    if quotas != Quotas::Off {
+        let path = mount.path().to_string_lossy();
+        let simple: &[&str] = if quotas == Quotas::Simple { &["--simple"] } else { &[] };
+        let words = [&["quota", "enable"], simple, &[&path]].concat();
+        oracle::sh(&quotas.btrfs(), &words).expect("on");
     }
     btrfs(mount, &["subvolume", "create", "/s"]);
     for dir in 0..30 {
@@ -39,7 +73,7 @@ pub fn populate(mount: &KernelMount, quotas: bool) -> TreeSnapshot {
 }
 
 /// Copies of the image from the midst of a balance, with trees that it had left.
-pub fn interrupted(image: &Path, what: &str) -> Vec<PathBuf> {
+pub fn interrupted(image: &Path, what: &str, quotas: Quotas) -> Vec<PathBuf> {
     let script = format!(
         "set -e
         image={image}; dir=$image.d; mkdir -p $dir/ext4 $dir/btrfs
@@ -56,12 +90,13 @@ pub fn interrupted(image: &Path, what: &str) -> Vec<PathBuf> {
             fsfreeze -f $dir/ext4
             cp --sparse=always $dir/ext4/image $image.$found
             fsfreeze -u $dir/ext4
-            if btrfs inspect-internal dump-tree -t 1 $image.$found 2> /dev/null |
+            if {program} inspect-internal dump-tree -t 1 $image.$found 2> /dev/null |
                 grep -q 'key (TREE_RELOC ROOT_ITEM'; then found=$((found + 1)); fi
             sleep 0.0$((found * 2 + 1))
         done
         echo found $found",
-        image = image.display()
+        image = image.display(),
+        program = quotas.btrfs()
     );
     let said = oracle::sh("sh", &["-c", &script]).expect("a balance that is interrupted");
     let found = said.lines().find_map(|line| line.strip_prefix("found ")?.parse().ok());
@@ -81,11 +116,11 @@ fn left(patch: &Patch) -> Vec<(u64, RootItem)> {
 /// those must be what a kernel would say, or it may not be mounted: where a kernel goes on is a key that the
 /// node of that level has, the level is one of nodes and of the tree, and nobody else holds the nodes above.
 /// `btrfs` must read the same.
-pub fn positions(image: &Path) -> (usize, usize) {
+pub fn positions(image: &Path, quotas: Quotas) -> (usize, usize) {
     let (patch, mut half) = (Patch::new(image), 0);
     let left = left(&patch);
     assert_eq!(
-        said_by_btrfs(image),
+        said_by_btrfs(image, quotas),
         left.iter().map(|(_, item)| position(item)).collect::<Vec<_>>()
     );
     for (tree, item) in left.iter().filter(|(_, item)| item.refs == 0) {
@@ -116,8 +151,8 @@ fn position(item: &RootItem) -> (u8, u64, u64) {
     (item.drop_level, item.drop_progress.objectid, item.drop_progress.offset)
 }
 
-fn said_by_btrfs(image: &Path) -> Vec<(u8, u64, u64)> {
-    let items = dump::items(image, TreeId::ROOT.0).into_iter();
+fn said_by_btrfs(image: &Path, quotas: Quotas) -> Vec<(u8, u64, u64)> {
+    let items = dump::items_by(&quotas.btrfs(), image, TreeId::ROOT.0).into_iter();
     let ours = items.filter(|((id, kind, _), _)| *id == u64::MAX && kind == "ROOT_ITEM");
     // DATA_RELOC_TREE and others are words as well; only those of a relocation are of a subvolume.
     let ours = ours.filter(|((_, _, offset), _)| *offset != 0);

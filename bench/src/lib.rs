@@ -20,6 +20,7 @@ pub mod runner;
 pub mod send;
 pub mod side;
 pub mod stats;
+pub mod subvolumes;
 pub mod target;
 pub mod workload;
 

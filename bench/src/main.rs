@@ -16,6 +16,7 @@ fn main() -> ExitCode {
         Some("send") => spinney_bench::send::main(&words[1..]),
         Some("inode-memory") => spinney_bench::inode_memory::main(&words[1..], engine::ENGINE),
         Some("balance") => spinney_bench::balance::main(&words[1..]),
+        Some("subvolumes") => spinney_bench::subvolumes::main(&words[1..]),
         #[cfg(feature = "count-contention")]
         Some("contention") => spinney_bench::contention::main(&words[1..], engine::ENGINE),
         _ => spinney_bench::cli::main(words, Some(engine::ENGINE)),

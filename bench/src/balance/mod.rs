@@ -11,7 +11,7 @@
 
 pub(crate) mod base;
 mod report;
-mod side;
+pub(crate) mod side;
 mod trace;
 
 use crate::cli::verb::{self, Common};

@@ -93,7 +93,7 @@ fn counted(program: &str, at: &str, counter: &str) -> Option<u64> {
 }
 
 /// The process that serves the image: the one with the most threads of those that name it.
-fn server(program: &Path, image: &Path) -> io::Result<u32> {
+pub(crate) fn server(program: &Path, image: &Path) -> io::Result<u32> {
     let program = program.canonicalize()?;
     let image = image.display().to_string();
     let mut found = Vec::new();

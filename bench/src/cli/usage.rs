@@ -21,6 +21,9 @@ spinney-bench: workloads on file systems, side by side
   spinney-bench balance --spinney PROGRAM [--dir DIR] [--content BYTES] [OPTIONS]
       balances of metadata and data and a shrink, on copies of one image, by the
       kernel and by Spinney
+  spinney-bench subvolumes --spinney PROGRAM [--dir DIR] [--snapshots N] [OPTIONS]
+      ten thousand snapshots made, listed and deleted, what quotas cost, and how long
+      creations and fsyncs take beside a balance, by the kernel and by Spinney
   spinney-bench compress [SIDES] [OPTIONS]
       compare: files of /usr written and read, and what they take of the volume; with
       --kernel-opts, --spinney-opts and --library-opts compress=TYPE[:LEVEL]

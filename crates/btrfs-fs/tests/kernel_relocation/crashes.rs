@@ -4,7 +4,8 @@
 //! The kernel (6.18) oopses where a position is above a tree's root. So all judges that are no kernel have their say
 //! first, and each position is held against what a kernel would have written, before one mounts the volume.
 
-use crate::common::{self, Image, kernel::kernel, likeness::assert_like};
+use crate::common::kernel::{btrfs, kernel};
+use crate::common::{self, Image, likeness::assert_like};
 use crate::images::{Quotas, interrupted, populate, positions};
 use blockdev::BlockDevice;
 use blocksim::{Epoch, SimDevice};
@@ -63,9 +64,10 @@ fn theirs(image: &Path, tree: &TreeSnapshot, quotas: Quotas, balances: bool) -> 
         if balances {
             wait(mount);
         }
-        oracle::scrub(mount).expect("scrub");
         // A commit of its own, after which no copy of the superblock is of the one before.
         std::fs::write(mount.join("written"), "by the kernel").expect("write");
+        btrfs(mount, &["filesystem", "sync", "/"]);
+        oracle::scrub(mount).expect("scrub");
     });
     assert_eq!(positions(image, quotas), (0, 0), "the kernel frees what is left");
     quotas.assert_sound(image);

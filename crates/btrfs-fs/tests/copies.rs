@@ -9,7 +9,6 @@
 //! (`hostile.rs`).
 
 mod common;
-#[path = "hostile/watch.rs"]
 mod watch;
 
 use blockdev::{BlockDevice, FileDevice, MemDevice};

@@ -10,19 +10,15 @@
 //! states are between two that are judged outside.
 
 mod common;
+mod histories;
 // What only the turns of the kernel use.
-#[allow(dead_code)]
-#[path = "turns/side.rs"]
-mod side;
-#[allow(dead_code)]
-#[path = "turns/world.rs"]
-mod world;
 
 use blockdev::BlockDevice;
 use blocksim::{Image, Lie, SimDevice};
 use btrfs_check::{FindingKind, Severity};
 use btrfs_fs::{BtrfsFs, Options};
 use common::kernel::kernel_but;
+use histories::{side, world};
 use side::{Ours, Side, Theirs};
 use std::path::Path;
 use std::sync::Arc;

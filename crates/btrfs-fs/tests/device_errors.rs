@@ -3,18 +3,11 @@
 
 #![allow(dead_code)]
 
-#[path = "crash/base.rs"]
-mod base;
-#[path = "crash/ops.rs"]
-mod ops;
-#[path = "crash/outside.rs"]
-mod outside;
-#[path = "crash/state.rs"]
-mod state;
-
+mod harness;
 use base::base;
 use blocksim::{Access, Fault, SimDevice, Span};
 use btrfs_fs::BtrfsFs;
+use harness::{base, ops, state};
 use ops::CX;
 use std::sync::Arc;
 use vfs::{FileKind, FileSystem, Ino, WriteFlags};

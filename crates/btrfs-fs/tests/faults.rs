@@ -7,20 +7,11 @@
 
 #![allow(dead_code)]
 
-#[path = "crash/base.rs"]
-mod base;
-#[path = "crash/hold.rs"]
-mod hold;
-#[path = "crash/ops.rs"]
-mod ops;
-#[path = "crash/outside.rs"]
-mod outside;
-#[path = "crash/state.rs"]
-mod state;
-
+mod harness;
 use base::base;
 use blocksim::{Access, Counts, Fault, Image, SimDevice, Span};
 use btrfs_fs::{BtrfsFs, Options};
+use harness::{base, hold, ops, state};
 use hold::{Gate, Hold, work_here};
 use ops::*;
 use state::Extra;

@@ -6,18 +6,11 @@
 
 #![allow(dead_code)]
 
-#[path = "crash/base.rs"]
-mod base;
-#[path = "crash/ops.rs"]
-mod ops;
-#[path = "crash/outside.rs"]
-mod outside;
-#[path = "crash/state.rs"]
-mod state;
-
+mod harness;
 use blocksim::{Image, Rng, SimDevice};
 use btrfs_fs::BtrfsFs;
 use btrfs_image::mkfs::{MkfsOptions, Profile};
+use harness::{base, ops, state};
 use ops::CX;
 use std::sync::Arc;
 use vfs::{FallocateMode, FileKind, FileSystem, FsError, Ino, SetAttr, WriteFlags};

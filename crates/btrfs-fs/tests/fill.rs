@@ -13,31 +13,25 @@
 
 #![allow(dead_code)]
 
-#[path = "crash/base.rs"]
-mod base;
 mod common;
 #[path = "fill/crash.rs"]
 mod crash;
 #[path = "fill/crowd.rs"]
 mod crowd;
+mod harness;
 #[path = "fill/kinds.rs"]
 mod kinds;
 #[path = "fill/matrix.rs"]
 mod matrix;
 #[path = "fill/mirror.rs"]
 mod mirror;
-#[path = "crash/ops.rs"]
-mod ops;
-#[path = "crash/outside.rs"]
-mod outside;
 #[path = "fill/shapes.rs"]
 mod shapes;
-#[path = "crash/state.rs"]
-mod state;
 
 use blocksim::SimDevice;
 use btrfs_fs::BtrfsFs;
 use common::stat;
+use harness::{base, ops, outside, state};
 use kinds::{ALL, Filler, Kind, empty};
 use matrix::Matrix;
 use mirror::{Mirror, at_top, below, shorten};

@@ -5,14 +5,11 @@
 
 #![allow(dead_code)]
 
-#[path = "crash/base.rs"]
-mod base;
-#[path = "crash/ops.rs"]
-mod ops;
-
+mod harness;
 use base::base;
 use blocksim::{Access, Hook, SimDevice};
 use btrfs_fs::{BtrfsFs, Defect, Injection, Options};
+use harness::{base, ops};
 use ops::CX;
 use std::cell::Cell;
 use std::sync::mpsc::channel;

@@ -4,9 +4,7 @@
 //! `SPINNEY_HOSTILE=N` runs N crafted images of each kind instead of a few hundred, from
 //! `SPINNEY_HOSTILE_SEED` on.
 
-#[path = "hostile/memory.rs"]
 mod memory;
-#[path = "hostile/watch.rs"]
 mod watch;
 
 use blockdev::{BlockDevice, MemDevice};

@@ -8,7 +8,6 @@
 //! before, and numbers of groups that are said to be right are.
 
 mod common;
-#[path = "hostile/watch.rs"]
 mod watch;
 
 use btrfs_check::{FindingKind, Severity};

@@ -3,19 +3,12 @@
 
 #![allow(dead_code)]
 
-#[path = "crash/base.rs"]
-mod base;
-#[path = "crash/ops.rs"]
-mod ops;
-#[path = "crash/outside.rs"]
-mod outside;
-#[path = "crash/state.rs"]
-mod state;
-
+mod harness;
 use base::base;
 use blockdev::BlockDevice;
 use blocksim::{Image, Rng, SimDevice};
 use btrfs_fs::{BtrfsFs, Options};
+use harness::{base, ops, state};
 use ops::CX;
 use std::io;
 use std::sync::Arc;

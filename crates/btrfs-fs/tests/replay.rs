@@ -4,13 +4,11 @@
 //! on.
 
 mod common;
-#[path = "replay/crash.rs"]
-mod crash;
-#[path = "replay/world.rs"]
-mod world;
+mod logs;
 
 use common::kernel::btrfs;
 use crash::Crash;
+use logs::{crash, world};
 use testkit::compare::TreeSnapshot;
 use testkit::ops::{Config, Op, OpKind, Session, generate};
 use testkit::oracle::{KernelMount, TempDir, colliding_names};

@@ -5,17 +5,9 @@
 //! on.
 
 mod common;
-#[allow(dead_code)]
-#[path = "replay/crash.rs"]
-mod crash;
-#[path = "hostile/memory.rs"]
+mod logs;
 mod memory;
-#[allow(dead_code)]
-#[path = "hostile/watch.rs"]
 mod watch;
-#[allow(dead_code)]
-#[path = "replay/world.rs"]
-mod world;
 
 use blockdev::{BlockDevice, MemDevice};
 use btrfs_disk::TreeId;
@@ -28,6 +20,7 @@ use fuzzing::hostile::disk::Layered;
 use fuzzing::hostile::drive::{Opening, drive, walk};
 use fuzzing::hostile::leaf::Leaf;
 use fuzzing::hostile::mutate;
+use logs::{crash, world};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -4,21 +4,13 @@
 
 #![allow(dead_code)]
 
-#[path = "crash/base.rs"]
-mod base;
 mod common;
-#[path = "crash/hold.rs"]
-mod hold;
-#[path = "crash/ops.rs"]
-mod ops;
-#[path = "crash/outside.rs"]
-mod outside;
-#[path = "crash/state.rs"]
-mod state;
+mod harness;
 
 use base::base;
 use blocksim::SimDevice;
 use btrfs_fs::{BtrfsFs, Defect, Injection, Options};
+use harness::{base, hold, ops, state};
 use hold::{Gate, Hold, work_here};
 use ops::{append, create, fsync, punch, truncate, unlink, write};
 use std::sync::Arc;

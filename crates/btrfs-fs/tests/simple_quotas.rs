@@ -8,13 +8,8 @@
 //! `SPINNEY_ROUNDS` makes it longer, `SPINNEY_SEED` and `SPINNEY_SEEDS` choose others.
 
 mod common;
+mod histories;
 // What only other tests use.
-#[allow(dead_code)]
-#[path = "turns/side.rs"]
-mod side;
-#[allow(dead_code)]
-#[path = "turns/world.rs"]
-mod world;
 
 use btrfs_disk::ids::incompat;
 use btrfs_disk::key::kind;
@@ -23,6 +18,7 @@ use btrfs_fs::{BtrfsFs, Caller, NewSubvolume, Options, QgroupId};
 use common::kernel::kernel_but;
 use common::{CX, Image};
 use fuzzing::patch::Patch;
+use histories::{side, world};
 use side::{Ours, Side, Theirs};
 use std::path::Path;
 use std::sync::Arc;

@@ -6,26 +6,24 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../harness/mod.rs"]
+mod harness;
 
 mod ace;
-mod base;
 mod broken;
 mod durable_writes;
-mod hold;
 mod inside;
 mod kernel_logs;
 mod named;
-mod ops;
-mod outside;
 mod random;
 mod removed;
 mod rig;
 mod shared;
-mod state;
 mod told;
 
 use blocksim::Lie;
 use btrfs_fs::Defect;
+use harness::{base, hold, ops, outside, state};
 use named::NAMED;
 use rig::{Broken, Case, Effort, Rig, case};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -15,13 +15,14 @@
 mod common;
 mod every;
 mod facts;
+#[path = "../harness/mod.rs"]
+mod harness;
 mod kernel;
-#[path = "../crash/ops.rs"]
-mod ops;
 mod ours;
 mod words;
 
 use facts::Facts;
+use harness::ops;
 use kernel::{Kernel, Verdict};
 use ours::Left;
 use testkit::oracle::TempDir;

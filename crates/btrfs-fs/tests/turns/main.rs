@@ -10,12 +10,13 @@
 
 #[path = "../common/mod.rs"]
 mod common;
-mod side;
-mod world;
+#[path = "../histories/mod.rs"]
+mod histories;
 
 use btrfs_fs::{BtrfsFs, Options};
 use common::Image;
 use common::kernel::kernel_but;
+use histories::{side, world};
 use side::{Ours, Side, Theirs};
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,5 +1,6 @@
 //! Runs a case in a thread of its own: a panic and a hang become failures with the case's
 //! name.
+#![allow(dead_code)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{RecvTimeoutError, channel};

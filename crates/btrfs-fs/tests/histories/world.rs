@@ -6,7 +6,7 @@
 //!
 //! What it does not know: who carries a step out, and who judges.
 
-use crate::side::{Balance, Done, GROUPS, Refused, Side};
+use super::side::{Balance, Done, GROUPS, Refused, Side};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use testkit::ops::Rng;

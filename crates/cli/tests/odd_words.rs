@@ -117,3 +117,16 @@ fn devices_that_take_no_writes() {
     assert!(listed == "f\n" && looked.status.success());
     assert!(std::fs::read(&image.path).unwrap() == before, "the image changed");
 }
+
+/// What cannot be done is told in words of the thing itself.
+#[test]
+fn what_is_told_names_the_thing() {
+    require!(btrfs_progs);
+    let image = Image::new("named");
+    let new = image.dir.join("new.img").display().to_string();
+    let (code, told) = failing(&["mkfs", "--size", "18446744073709551615", &new]);
+    assert_eq!((code, told), (1, format!("spinney: {new}: file too large\n")));
+    assert!(!std::path::Path::new(&new).exists(), "a file is left");
+    let (code, told) = failing(&["send", "-f", "/dev/null", &image.at("/")]);
+    assert!(code == 1 && told.contains("the top level is not read-only"), "{told}");
+}

@@ -204,6 +204,12 @@ impl BtrfsFs {
         crate::ops::encoded::write_encoded(self.open()?, ino, offset, encoded)
     }
 
+    /// The first part of a [`FileSystem::clone_range`], as much as takes no long time; answers how much.
+    /// `len` is not 0. What is refused as a whole is refused here.
+    pub fn clone_some(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
+        copy::clone_some(self.open()?, from, to, len)
+    }
+
     /// The file's content stays as it is from now on, and each read of it is verified (fs-verity). The
     /// tree for that is made here, which takes as long as reading the file. EEXIST: it is verified
     /// already. EBUSY: somebody is at it. EPERM: it may only grow. EFBIG, EINVAL: not by these blocks.
@@ -473,7 +479,7 @@ impl FileSystem for BtrfsFs {
         to_offset: u64,
         len: u64,
     ) -> Result<()> {
-        copy::clone_range(self.open()?, from, from_offset, to, to_offset, len)
+        copy::clone_range(self.open()?, (from, from_offset), (to, to_offset), len)
     }
 
     fn seek(&self, ino: Ino, offset: u64, whence: SeekWhence) -> Result<u64> {

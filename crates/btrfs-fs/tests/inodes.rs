@@ -510,3 +510,37 @@ fn a_default_acl_counts_from_when_it_is_set_until_it_goes() {
     }
     close_and_judge(&image, fs);
 }
+
+/// A copy of more extents than one call shares comes in parts, each of whole sectors; so does one of bytes
+/// that cannot be shared.
+#[test]
+fn long_copies_come_in_parts_that_make_the_whole() {
+    const PIECES: u64 = 10_000;
+    let device = Arc::new(blockdev::MemDevice::new(1 << 30));
+    btrfs_image::mkfs::make(&*device, &Default::default()).expect("mkfs");
+    let fs = BtrfsFs::open_device(device, Options::default()).expect("open");
+    let from = common::new_file(&fs, "from", b"");
+    for piece in 0..PIECES {
+        let content = [piece as u8 | 1; 4096];
+        fs.write(&CX, from, piece * 8192, &content, Default::default()).expect("write");
+    }
+    let size = (PIECES - 1) * 8192 + 4096;
+    for (name, shift, at_most) in [("shared", 0, size / 2), ("copied", 1, 1 << 27)] {
+        let to = common::new_file(&fs, name, b"");
+        let (mut at, mut parts) = (shift, 0);
+        while at < size {
+            let copied = fs.copy_range(&CX, from, at, to, at - shift, size - at).expect("copy");
+            assert!(copied > 0, "{name}: nothing at {at} of {size}");
+            assert!(shift > 0 || at + copied == size || copied.is_multiple_of(4096));
+            (at, parts) = (at + copied, parts + 1);
+        }
+        assert_eq!(fs.copy_range(&CX, from, at, to, at - shift, 1).expect("the end"), 0);
+        println!("{name}: {parts} parts");
+        assert!(size < at_most || parts > 1, "{name}: all at once");
+        let (mut expected, mut found) = (vec![0; size as usize], vec![0; size as usize]);
+        assert_eq!(fs.read(from, 0, &mut expected).expect("read") as u64, size);
+        assert_eq!(fs.read(to, 0, &mut found).expect("read") as u64, size - shift);
+        assert!(found[..(size - shift) as usize] == expected[shift as usize..], "{name}");
+    }
+    fs.destroy().expect("close");
+}

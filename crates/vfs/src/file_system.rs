@@ -236,7 +236,8 @@ pub trait FileSystem: Send + Sync {
         len: u64,
     ) -> Result<()>;
     /// Copies within the volume, sharing extents where alignment allows. Returns the
-    /// bytes copied, short at the end of the source.
+    /// bytes copied, 0 at the end of the source; a long copy comes in parts, so that who waits
+    /// for it can be interrupted between them.
     fn copy_range(
         &self,
         cx: &Context,

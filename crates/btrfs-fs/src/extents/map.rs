@@ -74,7 +74,18 @@ pub(crate) fn map_range(
     map_some(view, id, sector, (start, end), None, usize::MAX)
 }
 
-/// The same. `near` may be where an item begins that reaches to `start` or over it: then those
+/// The first `limit` of them.
+pub(crate) fn map_first(
+    view: &View<'_>,
+    id: InodeId,
+    sector: u64,
+    range: (u64, u64),
+    limit: usize,
+) -> Result<Vec<Mapped>> {
+    map_some(view, id, sector, range, None, limit)
+}
+
+/// As [`map_range`]. `near` may be where an item begins that reaches to `start` or over it: then those
 /// that were deleted before `start` are not passed over, of which there can be many.
 pub(crate) fn map_near(
     view: &View<'_>,

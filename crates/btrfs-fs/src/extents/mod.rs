@@ -10,7 +10,7 @@ mod stored;
 pub(crate) mod sums;
 
 pub(crate) use change::{drop_range, hole_item, insert_regular, put_hole};
-pub(crate) use map::{Mapped, MappedKind, map_near, map_range, next_extent};
+pub(crate) use map::{Mapped, MappedKind, map_first, map_near, map_range, next_extent};
 pub(crate) use read::{read, read_extents, read_sectors};
 pub use stored::Stored;
 pub(crate) use stored::stored;

@@ -7,7 +7,9 @@ use super::io::{check_file, end_of, hole_to};
 use super::truncate::zero_tail;
 use crate::engine::Engine;
 use crate::error::IntoFs;
-use crate::extents::{Mapped, MappedKind, drop_range, insert_regular, map_range, put_hole};
+use crate::extents::{
+    Mapped, MappedKind, drop_range, insert_regular, map_first, map_range, put_hole,
+};
 use crate::inode::Locked;
 use crate::inode::{Inode, State, change, put_inode};
 use crate::reserve::cost::{self, Cost};
@@ -21,6 +23,10 @@ use vfs::{Errno, FsError, Ino, Result, WriteFlags};
 
 /// Extent items that one operation shares at most.
 const STEP: usize = 512;
+/// Extent items that one call shares: who waits for it can be told to end behind that.
+const SHARED_AT_ONCE: usize = 16 * STEP;
+/// Bytes that one call copies where they cannot be shared.
+const COPIED_AT_ONCE: u64 = 128 << 20;
 /// Bytes that a copy without sharing moves at a time.
 const CHUNK: usize = 1 << 20;
 
@@ -46,6 +52,7 @@ struct Short {
     needs: Cost,
 }
 
+/// Answers how much it was; callers go on from there.
 pub(crate) fn copy_range(
     engine: &Engine,
     _cx: &vfs::Context,
@@ -82,15 +89,39 @@ pub(crate) fn copy_range(
     let shared = if whole > len && !ends_target { len / sector * sector } else { whole };
     let mut done = 0;
     if aligned && shared > 0 && source.id.tree == target.id.tree {
-        let range = Range { from: from_offset, to: to_offset, len: shared.min(len) };
+        let wanted = shared.min(len);
+        let now = up_to(engine, &source, (from_offset, wanted), SHARED_AT_ONCE)?;
+        let range = Range { from: from_offset, to: to_offset, len: now };
         match share(engine, &source, &target, range) {
-            Ok(()) => done = range.len,
+            Ok(()) if now < wanted => return Ok(now),
+            Ok(()) => done = now,
             Err(e) if e.errno() == libc::EINVAL => {}
             Err(e) => return Err(e),
         }
     }
-    copy_bytes(engine, from, from_offset + done, to, to_offset + done, len - done)?;
-    Ok(len)
+    let rest = (len - done).min(COPIED_AT_ONCE);
+    copy_bytes(engine, from, from_offset + done, to, to_offset + done, rest)?;
+    Ok(done + rest)
+}
+
+/// How much of a range `most` extent items are, which end with a sector unless the range does.
+fn up_to(
+    engine: &Engine,
+    source: &Ref<Inode>,
+    (from, len): (u64, u64),
+    most: usize,
+) -> Result<u64> {
+    let sector = engine.core.sector();
+    if len.div_ceil(sector) <= most as u64 {
+        return Ok(len);
+    }
+    engine.writeback.flush_inode(source)?;
+    let view = engine.core.view();
+    let found = map_first(&view, source.id, sector, (from, from + len), most + 1).fs()?;
+    match found.get(most) {
+        Some(next) => Ok(found[most - 1].end.min(next.start).min(from + len) - from),
+        None => Ok(len),
+    }
 }
 
 fn check_target(state: &State) -> Result<()> {
@@ -123,12 +154,31 @@ fn copy_bytes(
 /// `FICLONERANGE`.
 pub(crate) fn clone_range(
     engine: &Engine,
-    from: Ino,
-    from_offset: u64,
-    to: Ino,
-    to_offset: u64,
+    from: (Ino, u64),
+    to: (Ino, u64),
     len: u64,
 ) -> Result<()> {
+    clone(engine, from, to, len, None).map(drop)
+}
+
+/// The first of it, as much as takes no long time; answers how much. Where it cannot be as a whole it is
+/// refused.
+pub(crate) fn clone_some(
+    engine: &Engine,
+    from: (Ino, u64),
+    to: (Ino, u64),
+    len: u64,
+) -> Result<u64> {
+    clone(engine, from, to, len, Some(SHARED_AT_ONCE))
+}
+
+fn clone(
+    engine: &Engine,
+    (from, from_offset): (Ino, u64),
+    (to, to_offset): (Ino, u64),
+    len: u64,
+    most: Option<usize>,
+) -> Result<u64> {
     let source = engine.inodes.get(from)?;
     let target = engine.inodes.get(to)?;
     let (size, source_nosum) = {
@@ -146,7 +196,7 @@ pub(crate) fn clone_range(
     let len = if len == 0 { size.saturating_sub(from_offset) } else { len };
     let end = end_of(from_offset, len)?;
     if len == 0 && from_offset <= size {
-        return Ok(());
+        return Ok(0);
     }
     let sector = engine.core.sector();
     let at_end = end == size;
@@ -162,9 +212,15 @@ pub(crate) fn clone_range(
         return Err(Errno::EINVAL.into());
     }
     if stays_inline(engine, &source)? {
-        return copy_bytes(engine, from, from_offset, to, to_offset, len);
+        copy_bytes(engine, from, from_offset, to, to_offset, len)?;
+        return Ok(len);
     }
-    share(engine, &source, &target, Range { from: from_offset, to: to_offset, len })
+    let len = match most {
+        Some(most) => up_to(engine, &source, (from_offset, len), most)?,
+        None => len,
+    };
+    share(engine, &source, &target, Range { from: from_offset, to: to_offset, len })?;
+    Ok(len)
 }
 
 /// Content in the item of a file that nothing may change: to share it would change it.

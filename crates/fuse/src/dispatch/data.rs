@@ -48,6 +48,11 @@ impl Dispatcher {
         if past_cache && let Some(ticket) = self.pages.end(ino, arg.offset, len, &self.notifier) {
             self.waiters.wait(request.origin, ticket, &self.notifier);
         }
+        let refused = result.as_ref().is_err_and(|error| error.errno() == libc::EPERM);
+        if refused && arg.write_flags & write_flags::CACHE != 0 {
+            // Through a map, of a file that nobody changes: the kernel still shows it so.
+            self.notifier.data_changed(ino, arg.offset, len);
+        }
         let written = result?;
         out.put(&WriteOut { size: written as u32, padding: 0 })
     }

@@ -31,6 +31,10 @@ impl Guard {
         self.change()?.defragment(ino, wish)
     }
 
+    pub(crate) fn clone_some(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
+        self.change()?.clone_some(from, to, len)
+    }
+
     pub(crate) fn enable_verity(&self, ino: Ino, wish: &VerityWish) -> Result<()> {
         self.change()?.enable_verity(None, ino, wish)
     }

@@ -177,6 +177,24 @@ impl<'v> InVolume<'v> {
         }
     }
 
+    /// Step by step, each of them whole.
+    fn share(&self, from: &Node, offset: u64, to: vfs::Ino, at: u64, len: u64) -> Result<()> {
+        let mut done = 0;
+        while done < len {
+            if done > 0 && (self.gone)() {
+                return Err(Errno::EINTR.into());
+            }
+            let (source, target) = ((from.ino(), offset + done), (to, at + done));
+            match self.guard.clone_some(source, target, len - done) {
+                Err(FsError::Posix(Errno::EINVAL | Errno::EOPNOTSUPP)) => {
+                    return self.copy(from, offset + done, to, at + done, len - done);
+                }
+                some => done += some?,
+            }
+        }
+        Ok(())
+    }
+
     /// Where sharing is impossible.
     fn copy(&self, from: &Node, offset: u64, to: vfs::Ino, at: u64, len: u64) -> Result<()> {
         let mut buffer = vec![0; len.min(COPY as u64) as usize];
@@ -351,12 +369,7 @@ impl Target for InVolume<'_> {
             return Ok(());
         }
         let (source, ino) = (self.source(from)?, self.file(path)?);
-        let done = match self.fs().clone_range(&CX, source.ino(), from.offset, ino, at, len) {
-            Err(FsError::Posix(Errno::EINVAL | Errno::EOPNOTSUPP)) => {
-                self.copy(&source, from.offset, ino, at, len)
-            }
-            done => done,
-        };
+        let done = self.share(&source, from.offset, ino, at, len);
         self.tried(ino, done)
     }
 

@@ -3,11 +3,12 @@
 
 mod common;
 
-use btrfs_fs::BtrfsFs;
+use btrfs_fs::{BtrfsFs, Options};
 use common::dump::{extents, sequence};
 use common::kernel::{btrfs, kernel};
 use common::{CX, Image, close_and_judge};
 use std::path::Path;
+use std::sync::Arc;
 use testkit::PosixFs;
 use testkit::ops::Rng;
 use testkit::oracle;

@@ -119,7 +119,7 @@ fn verbs_that_answer_do_so_in_json() {
     assert_eq!(ask(&["filesystem", "label", "--json", &word])["label"], "");
     assert_eq!(ask(&["quota", "status", "--json", &word])["enabled"], false);
     fine(&["quota", "enable", &word]);
-    assert_eq!(ask(&["qgroup", "show", "--json", &word])[0]["qgroupid"], "0/5");
+    assert_eq!(ask(&["qgroup", "show", "--json", &word])["qgroup-show"][0]["qgroupid"], "0/5");
     fine(&["quota", "disable", &word]);
     assert!(ask(&["info", "--json", &word])["uuid"].is_string());
     assert!(ask(&["df", "--json", &word])["free_bytes"].is_u64());

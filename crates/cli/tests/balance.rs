@@ -172,6 +172,8 @@ fn an_image_is_resized_with_its_file() {
     assert_eq!(told, format!("Resize device id 1 ({word}) from 512.00MiB to 312.00MiB\n"));
     assert_eq!(len(), 312);
     assert_eq!(content(&image.path), before);
+    let told = fine(&["filesystem", "resize", "max", &word]);
+    assert_eq!(told, format!("Resize device id 1 ({word}) from 312.00MiB to max\n"));
     fine(&["filesystem", "resize", "1:+500M", &word]);
     assert_eq!(len(), 812);
     assert_eq!(content(&image.path), before);

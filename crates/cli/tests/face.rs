@@ -42,6 +42,7 @@ const LINES: &[&str] = &[
     "qgroup create 1/7 @",
     "qgroup limit 100M 1/7 @",
     "qgroup show -rep @",
+    "qgroup limit 3M @/copy",
     "filesystem label @ some-name",
     "fi label @",
     "filesystem sync @",
@@ -150,4 +151,64 @@ fn what_is_lacking_is_told_by_name() {
         assert_eq!(output.status.code(), Some(1), "{line}");
         assert!(text(&output.stderr).contains(what), "{}", text(&output.stderr));
     }
+}
+
+#[test]
+fn help_is_there_of_each_group() {
+    for group in [
+        "balance",
+        "device",
+        "filesystem",
+        "inspect-internal",
+        "property",
+        "qgroup",
+        "quota",
+        "replace",
+        "rescue",
+        "scrub",
+        "subvolume",
+        "sub",
+    ] {
+        let told = fine(&["btrfs", group, "--help"]);
+        assert!(told.starts_with(&format!("Usage\n    btrfs {group}")), "{told}");
+    }
+    assert!(fine(&["btrfs", "device", "--help"]).contains("device add  "));
+    assert_eq!(common::failing(&["btrfs", "device"]).0, 1);
+}
+
+/// The lines of `subvolume show` about quotas, and paths of what `-R` deletes, as btrfs-progs prints them.
+#[test]
+fn groups_of_a_subvolume_are_shown_with_it() {
+    require!(kernel_btrfs);
+    require!(fuse);
+    let (theirs, ours) = (Image::new("face-group-theirs"), Image::new("face-group-ours"));
+    let kernels = KernelMount::new(&theirs.path, "noatime").expect("mount");
+    let mount = Mount::new(&ours, "transport=classic");
+    let mut shown = Vec::new();
+    for (program, at) in [
+        (vec!["btrfs"], kernels.path().display().to_string()),
+        (vec![PROGRAM, "btrfs"], mount.word()),
+    ] {
+        let ask = |line: &str| {
+            let words = line.split(' ').map(|word| word.replace('@', &at));
+            let output = Command::new(program[0]).args(&program[1..]).args(words).output().unwrap();
+            assert!(output.status.success(), "{line}: {}", text(&output.stderr));
+            text(&output.stdout)
+        };
+        ask("subvolume create @/one");
+        assert!(!ask("subvolume show @/one").contains("Quota group"));
+        ask("quota enable @");
+        ask("quota rescan -w @");
+        ask("qgroup limit 5M @/one");
+        let told = ask("subvolume show @/one");
+        let lines = told.lines().skip_while(|line| !line.contains("Snapshot(s)"));
+        shown.push(lines.map(str::to_owned).collect::<Vec<_>>());
+    }
+    assert_eq!(shown[0], shown[1]);
+    assert!(shown[1].len() > 5, "{:?}", shown[1]);
+    fine(&["subvolume", "create", "-q", &format!("{}/one/two", mount.word())]);
+    let told = fine(&["btrfs", "subvolume", "delete", "-R", &format!("{}/one", mount.word())]);
+    assert!(told.contains(&format!(": '{}/one/two'\n", mount.word())), "{told}");
+    kernels.unmount().expect("unmount");
+    mount.umount();
 }

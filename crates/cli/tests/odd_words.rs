@@ -3,7 +3,8 @@
 
 mod common;
 
-use common::{Image, assert_clean, failing, fine, sh, spinney, text};
+use common::{Image, PROGRAM, assert_clean, failing, fine, sh, spinney, text};
+use std::process::Command;
 use testkit::require;
 
 #[test]
@@ -129,4 +130,35 @@ fn what_is_told_names_the_thing() {
     assert!(!std::path::Path::new(&new).exists(), "a file is left");
     let (code, told) = failing(&["send", "-f", "/dev/null", &image.at("/")]);
     assert!(code == 1 && told.contains("the top level is not read-only"), "{told}");
+}
+
+/// Words that name nothing are no wrong command line: GNU tools end with 1, and so do these. Who is no longer
+/// read from ends as if by SIGPIPE.
+#[test]
+fn modes_and_users_that_are_none_and_readers_that_leave() {
+    require!(btrfs_progs);
+    let image = Image::new("none");
+    let file = image.at("/f");
+    fine(&["touch", &file]);
+    for words in [
+        ["chmod", "zz", &file],
+        ["chmod", "9", &file],
+        ["chown", "nobody_such", &file],
+        ["chown", "0:nobody_such", &file],
+        ["chown", "4000000001:", &file],
+    ] {
+        assert_eq!(failing(&words).0, 1, "{words:?}");
+    }
+    for words in [["chmod", "600"], ["chown", "0"]] {
+        assert_eq!(failing(&words).0, 2, "{words:?}: there is no file");
+    }
+    fine(&["truncate", "-s", "10M", &file]);
+    let ended = |reader: &str| {
+        let line = format!("{PROGRAM} cat {file} | {reader} >/dev/null; echo ${{PIPESTATUS[0]}}");
+        let output = Command::new("bash").args(["-c", &line]).output().unwrap();
+        assert_eq!(text(&output.stderr), "");
+        text(&output.stdout).trim().to_owned()
+    };
+    assert_eq!(ended("head -c 1"), "141");
+    assert_eq!(ended("cat"), "0");
 }

@@ -88,10 +88,18 @@ fn what_is_shown_of_groups_is_what_btrfs_shows() {
         let words = ["qgroup", "show"].into_iter().chain(show.split(' ').filter(|w| !w.is_empty()));
         assert_eq!(fine(&words.chain([&*place]).collect::<Vec<_>>()), told, "{show}");
     }
-    let all = json(&fine(&["qgroup", "show", "--json", &image.word()]));
+    let all = groups(&["--json", &image.word()]);
     assert_eq!(all[1]["qgroupid"], "0/256");
     assert_eq!(all[1]["parents"][0], "1/1");
     assert_eq!(all[1]["max_referenced"], 1_234_567_890_123_456_u64);
+}
+
+/// What `qgroup show` says in JSON with these words.
+fn groups(words: &[&str]) -> serde_json::Value {
+    let told = fine(&[&["qgroup", "show"], words].concat());
+    let all = json(&told);
+    assert_eq!(all["__header"]["version"], "1");
+    all["qgroup-show"].clone()
 }
 
 /// All verbs, on an image and on mounts alike: `root` is the volume, `at` gives a word for a path in it.
@@ -144,7 +152,7 @@ fn all_verbs(root: &str, at: &dyn Fn(&str) -> String) {
     fine(&["subvolume", "delete", "-c", &at("c")]);
     fine(&["subvolume", "sync", root]);
     fine(&["qgroup", "clear-stale", root]);
-    let all = json(&fine(&["qgroup", "show", "--sync", "--json", root]));
+    let all = groups(&["--sync", "--json", root]);
     let ids: Vec<_> = all.as_array().unwrap().iter().map(|o| o["qgroupid"].clone()).collect();
     assert_eq!(ids, ["0/5", "0/256", "0/257", "0/259", "1/100", "1/200", "2/1"]);
     assert_eq!(all[5]["children"].as_array().unwrap(), &["0/259"]);
@@ -247,7 +255,7 @@ fn simple_verbs(root: &str, at: &dyn Fn(&str) -> String) {
 }
 
 fn numbers(root: &str) -> Vec<(String, u64)> {
-    let all = json(&fine(&["qgroup", "show", "--sync", "--json", root]));
+    let all = groups(&["--sync", "--json", root]);
     let one = |group: &serde_json::Value| {
         (group["qgroupid"].as_str().unwrap().to_owned(), group["referenced"].as_u64().unwrap())
     };

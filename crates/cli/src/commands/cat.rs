@@ -51,7 +51,8 @@ fn run(mut args: Args) -> Result<Exit> {
             scope.add(path, false);
         }
     }
-    scope.run(|volumes, failures| {
+    let mut cut = false;
+    let ended = scope.run(|volumes, failures| {
         let mut out = Out::new();
         for operand in &operands {
             failures.keep(match operand {
@@ -59,9 +60,18 @@ fn run(mut args: Args) -> Result<Exit> {
                 Source::Input => pass(&mut out),
             });
         }
-        out.finish()
-    })
+        let finished = out.finish();
+        cut = out.closed();
+        finished
+    });
+    match ended {
+        Ok(_) if cut => Ok(Exit::Code(CUT)),
+        ended => ended,
+    }
 }
+
+/// As a shell tells of who was ended by SIGPIPE: not all of it was taken.
+const CUT: u8 = 141;
 
 enum Source {
     Image(ImagePath),

@@ -67,7 +67,7 @@ fn run(args: Args) -> Result<Exit> {
 }
 
 pub fn change(text: &str) -> Result<Change> {
-    let wrong = || Error::usage(format!("{text} is no mode; write 755 or u=rwx,go=rx"));
+    let wrong = || Error::new(format!("{text} is no mode; write 755 or u=rwx,go=rx"));
     Change::parse(text).ok_or_else(wrong)
 }
 

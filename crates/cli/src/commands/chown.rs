@@ -80,21 +80,20 @@ fn owner(text: &str) -> Result<Owner> {
         owner.uid = Some(uid);
     } else if !user.is_empty() {
         let found = sys::user_id_and_group(user);
-        let (uid, gid) = found.ok_or_else(|| Error::usage(format!("no user {user} here")))?;
+        let (uid, gid) = found.ok_or_else(|| Error::new(format!("no user {user} here")))?;
         (owner.uid, login) = (Some(uid), Some(gid));
     }
     owner.gid = match group {
         None => None,
         Some("") if user.is_empty() => None,
         Some("") => {
-            let why = || Error::usage(format!("{text}: a number has no login group"));
+            let why = || Error::new(format!("{text}: a number has no login group"));
             Some(login.ok_or_else(why)?)
         }
         Some(group) => match args::id(group) {
             Some(gid) => Some(gid),
             None => Some(
-                sys::group_id(group)
-                    .ok_or_else(|| Error::usage(format!("no group {group} here")))?,
+                sys::group_id(group).ok_or_else(|| Error::new(format!("no group {group} here")))?,
             ),
         },
     };

@@ -124,6 +124,11 @@ fn dispatch(mut words: Vec<OsString>) -> Result<Exit> {
         "version" | "--version" | "-V" => return version::print(),
         _ => {}
     }
+    if words.get(1).is_some_and(|word| word == "--help" || word == "-h")
+        && let Some(family) = family(&first)?
+    {
+        return help::say(&family.help());
+    }
     let (name, used) = full_name(&first, words.get(1))?;
     words.drain(..used);
     if name == "check" {
@@ -188,18 +193,40 @@ fn format(name: &str) -> Result<bool> {
 
 /// The command in full, and how many words said it.
 fn full_name(first: &str, second: Option<&OsString>) -> Result<(String, usize)> {
-    if ALONE.contains(&first) {
-        return Ok((first.to_owned(), 1));
-    }
-    let families = FAMILIES.iter().map(|family| family.name);
-    let name = whole(first, families)?;
-    let family = FAMILIES.iter().find(|family| family.name == name).expect("one of them");
+    let Some(family) = family(first)? else { return Ok((first.to_owned(), 1)) };
     let second = second.map(|word| args::show(word)).unwrap_or_default();
     if second.is_empty() {
-        return Err(Error::usage(format!("`btrfs {name}` needs a command")));
+        return Err(Error::usage(format!("`btrfs {}` needs a command", family.name)));
     }
     let verb = whole(&second, family.verbs.iter().copied())?;
-    Ok((format!("{name} {verb}"), 2))
+    Ok((format!("{} {verb}", family.name), 2))
+}
+
+/// The group that a word is, or begins; `None`: it is a command by itself.
+fn family(word: &str) -> Result<Option<&'static Family>> {
+    if ALONE.contains(&word) {
+        return Ok(None);
+    }
+    let name = whole(word, FAMILIES.iter().map(|family| family.name))?;
+    Ok(FAMILIES.iter().find(|family| family.name == name))
+}
+
+impl Family {
+    /// Its commands, those that are lacking among them.
+    fn help(&self) -> String {
+        let mut text = format!("Usage\n    btrfs {} COMMAND [OPTIONS] WORDS...\n\n", self.name);
+        for verb in self.verbs {
+            let name = format!("{} {verb}", self.name);
+            let command = progs::named(&name).or_else(|| named(name.as_ref()));
+            let summary = command.map_or("(is not there yet)", |command| command.summary);
+            text.push_str(&format!("    {name:<34} {summary}\n"));
+        }
+        text.push_str(&format!(
+            "\n`btrfs {} COMMAND --help` tells all about a command.\n",
+            self.name
+        ));
+        text
+    }
 }
 
 /// The one name that begins with `begun`, or is it.

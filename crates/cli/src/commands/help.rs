@@ -154,7 +154,7 @@ fn option(o: &mut Object<'_>, opt: &Opt) {
     .text("about", &opt.about);
 }
 
-fn say(text: &str) -> Result<Exit> {
+pub(super) fn say(text: &str) -> Result<Exit> {
     let mut out = Out::new();
     out.bytes(text.as_bytes())?;
     out.finish()?;

@@ -63,7 +63,8 @@ fn run(args: Args) -> Result<Exit> {
         file.and_then(|file| file.set_len(new)).map_err(|e| Error::io(&image, &e))?;
     }
     let mut out = Out::new();
-    let (from, to) = (pretty(old), pretty(new));
+    let to = if let NewSize::Max = size { "max".into() } else { pretty(new) };
+    let from = pretty(old);
     out.line(format!("Resize device id {devid} ({place}) from {from} to {to}"))?;
     out.finish()?;
     Ok(Exit::Done)

@@ -7,7 +7,7 @@ use crate::commands::quota::on;
 use crate::commands::subvolume::place::{Open, VolumePath};
 use crate::commands::subvolume::words;
 use crate::error::{Error, Exit, Result, say_error};
-use crate::output::{Json, Out};
+use crate::output::{Json, Object, Out};
 use spinney::QgroupId;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -208,32 +208,36 @@ fn sorts(text: &str) -> Result<Vec<Sort>> {
     text.split(',').map(one).collect()
 }
 
+/// As btrfs-progs has it.
 fn as_json(rows: &[Row]) -> String {
-    Json::array(|all| {
-        for row in rows {
-            all.object(|o| {
-                let group = &row.group;
-                o.text("qgroupid", &group.id.to_string());
-                o.number("referenced", group.referenced).number("exclusive", group.exclusive);
-                for (key, most) in [
-                    ("max_referenced", group.max_referenced),
-                    ("max_exclusive", group.max_exclusive),
-                ] {
-                    if let Some(most) = most {
-                        o.number(key, most);
-                    }
-                }
-                if let Some(path) = &row.path {
-                    o.bytes("path", path);
-                }
-                for (key, ids) in [("parents", &group.parents), ("children", &row.children)] {
-                    o.array(key, |a| {
-                        ids.iter().for_each(|id| {
-                            a.text(&id.to_string());
-                        })
-                    });
-                }
-            });
-        }
+    Json::as_progs(|o| {
+        o.array("qgroup-show", |all| {
+            for row in rows {
+                all.object(|o| object(o, row));
+            }
+        });
     })
+}
+
+fn object(o: &mut Object<'_>, row: &Row) {
+    let group = &row.group;
+    o.text("qgroupid", &group.id.to_string());
+    for (key, value, max_key, most) in [
+        ("referenced", group.referenced, "max_referenced", group.max_referenced),
+        ("exclusive", group.exclusive, "max_exclusive", group.max_exclusive),
+    ] {
+        o.number(key, value);
+        match most {
+            Some(most) => o.number(max_key, most),
+            None => o.text(max_key, "none"),
+        };
+    }
+    o.bytes("path", row.path.as_deref().unwrap_or_default());
+    for (key, ids) in [("parents", &group.parents), ("children", &row.children)] {
+        o.array(key, |a| {
+            ids.iter().for_each(|id| {
+                a.text(&id.to_string());
+            })
+        });
+    }
 }

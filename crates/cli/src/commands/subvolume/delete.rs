@@ -114,10 +114,20 @@ impl Deletion<'_, '_> {
             None => open.rooted(place)?.id,
         };
         if self.options.recursive {
+            let all = open.all(place)?;
+            let own =
+                all.iter().find(|info| info.id == id).map_or(&b""[..], |own| words::path(own));
             // The deepest first.
-            for info in below(&open.all(place)?, id) {
+            for info in below(&all, id) {
                 open.delete_by_id(place, info.id)?;
-                self.deleted(info.id, &String::from_utf8_lossy(words::path(info)))?;
+                let path = words::path(info);
+                let inside = path.strip_prefix(own).unwrap_or(path);
+                let inside = inside.strip_prefix(b"/").unwrap_or(inside);
+                let shown = match number {
+                    Some(_) => String::from_utf8_lossy(path).into_owned(),
+                    None => place.join(inside).show(),
+                };
+                self.deleted(info.id, &shown)?;
             }
         }
         match number {

@@ -4,11 +4,12 @@ use super::place::{self, Open, VolumePath};
 use super::words;
 use crate::args::{self, Arg, Args};
 use crate::commands::Command;
+use crate::commands::filesystem::units::Units;
 use crate::error::{Error, Exit, Result};
 use crate::mount::options::{subvol_id, subvol_path};
 use crate::output::{Json, Out};
 use btrfs_fs::Subvol;
-use spinney::{SubvolId, SubvolumeInfo};
+use spinney::{Qgroup, SubvolId, SubvolumeInfo};
 use std::ffi::OsString;
 
 pub const COMMAND: Command = Command {
@@ -67,7 +68,14 @@ fn run(mut args: Args) -> Result<Exit> {
         let snapshots = all.as_deref().map(|all| snapshots(all, &info));
         match json {
             true => out.line(as_json(&info, snapshots.as_deref()))?,
-            false => print(&mut out, &info, snapshots.as_deref())?,
+            false => {
+                print(&mut out, &info, snapshots.as_deref())?;
+                // Where there are quotas, and who asks may see them.
+                let groups = open.qgroups(&place).unwrap_or_default();
+                if let Some(group) = groups.iter().find(|group| group.id.0 == info.id.0) {
+                    print_group(&mut out, group)?;
+                }
+            }
         }
         out.finish()
     })
@@ -126,6 +134,21 @@ fn print(out: &mut Out, info: &SubvolumeInfo, snapshots: Option<&[&SubvolumeInfo
     out.line("\tSnapshot(s):")?;
     for snapshot in snapshots {
         out.line([b"\t\t\t\t", path(snapshot)].concat())?;
+    }
+    Ok(())
+}
+
+fn print_group(out: &mut Out, group: &Qgroup) -> Result<()> {
+    let size = |bytes| Units::HUMAN.show(bytes);
+    let limit = |most: Option<u64>| most.map_or("-".into(), size);
+    for (title, value) in [
+        ("Quota group:\t\t", group.id.to_string()),
+        ("  Limit referenced:\t", limit(group.max_referenced)),
+        ("  Limit exclusive:\t", limit(group.max_exclusive)),
+        ("  Usage referenced:\t", size(group.referenced)),
+        ("  Usage exclusive:\t", size(group.exclusive)),
+    ] {
+        out.line(format!("\t{title}{value}"))?;
     }
     Ok(())
 }

@@ -97,7 +97,7 @@ fn what_comes_in_through_a_pipe() {
     is_sound(&other);
     let left = fine(&["subvolume", "list", "-r", &into]);
     assert_eq!(left, "", "nothing is taken for received");
-    if fine(&["ls", &into]) != "" {
+    if !fine(&["ls", &into]).is_empty() {
         fine(&["subvolume", "delete", &other.at("/snap")]);
     }
     let received = sh(&format!("{PROGRAM} receive -f {stream} {into}"));

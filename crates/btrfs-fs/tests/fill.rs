@@ -31,7 +31,7 @@ mod shapes;
 use blocksim::SimDevice;
 use btrfs_fs::BtrfsFs;
 use common::stat;
-use harness::{base, ops, outside, state};
+use harness::{base, outside, state};
 use kinds::{ALL, Filler, Kind, empty};
 use matrix::Matrix;
 use mirror::{Mirror, at_top, below, shorten};

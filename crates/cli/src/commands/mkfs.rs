@@ -283,6 +283,10 @@ fn prepare(path: &Path, wanted: &Wanted) -> Result<Arc<dyn BlockDevice>> {
 }
 
 fn check_size(path: &Path, size: u64, wanted: &Wanted) -> Result<()> {
+    if i64::try_from(size).is_err() {
+        // No file is longer; the standard library would tell of a conversion.
+        return Err(Error::io(path, &std::io::Error::from_raw_os_error(libc::EFBIG)));
+    }
     let minimum = mkfs::minimum_size(&wanted.options).map_err(|e| explain(path, &e))?;
     if size < minimum {
         return Err(explain(path, &MkfsError::TooSmall { minimum, have: size }));
@@ -292,14 +296,7 @@ fn check_size(path: &Path, size: u64, wanted: &Wanted) -> Result<()> {
 
 fn resize(path: &Path, size: u64) -> Result<()> {
     let file = OpenOptions::new().write(true).open(path).map_err(|e| Error::io(path, &e))?;
-    // No file is longer; the standard library would tell of a conversion.
-    let most = i64::MAX as u64;
-    let done = if size > most { Err(too_large()) } else { file.set_len(size) };
-    done.map_err(|e| Error::io(path, &e))
-}
-
-fn too_large() -> std::io::Error {
-    std::io::Error::from_raw_os_error(libc::EFBIG)
+    file.set_len(size).map_err(|e| Error::io(path, &e))
 }
 
 /// What is there already, as far as a few well-known marks tell.

@@ -40,12 +40,6 @@ impl BtrfsFs {
         Ok(&self.engine)
     }
 
-    /// Where the volume's space is had from: tests let allocations fail there.
-    #[cfg(feature = "fault-injection")]
-    pub fn space(&self) -> &btrfs_space::Space {
-        &self.engine.core.space
-    }
-
     /// Makes everything durable and writes nothing more, until `writable_again`. The caller
     /// has made sure that nobody changes anything.
     pub fn still(&self) -> Result<()> {

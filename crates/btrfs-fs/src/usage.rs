@@ -61,6 +61,12 @@ pub struct Usage {
 }
 
 impl BtrfsFs {
+    /// Where the volume's space is had from: tests let allocations fail there.
+    #[cfg(feature = "fault-injection")]
+    pub fn space(&self) -> &btrfs_space::Space {
+        &self.engine.core.space
+    }
+
     /// What the volume is made of, in numbers.
     pub fn usage(&self) -> Result<Usage> {
         let engine = self.open()?;

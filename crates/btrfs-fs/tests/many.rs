@@ -125,6 +125,33 @@ fn the_cleaner_comes_when_the_deletion_is_committed() {
     common::close_and_judge(&image, fs);
 }
 
+/// `subvolume delete` of many asks of each what it is, and that waits for no commit of those before.
+#[test]
+fn deletions_of_many_are_of_one_commit() {
+    let image = Image::new(256 << 20, &[]);
+    let fs = image.open_with(Options { background: false, ..Options::default() });
+    let (_, source) = subvolume(&fs, "source");
+    file(&fs, source, "f", &[1; 9000]);
+    let names: Vec<String> = (0..40).map(|i| format!("n{i:02}")).collect();
+    names.iter().for_each(|name| _ = snapshot(&fs, source, name));
+    fs.sync().expect("sync");
+    let all = fs.subvolumes().expect("list");
+    let commits = stat(&fs, "commit.count");
+    for name in &names {
+        let own = |info: &&btrfs_fs::SubvolumeInfo| info.path.as_deref() == Some(name.as_bytes());
+        let id = all.iter().find(own).expect("listed").id;
+        assert_eq!(fs.subvolume_info(id).expect("there still").id, id);
+        assert_eq!(delete(&fs, name), id);
+    }
+    assert_eq!(stat(&fs, "commit.count"), commits, "a deletion, or a question, commits");
+    let paths = fs.subvolumes().expect("list").into_iter().filter_map(|info| info.path);
+    assert!(
+        paths.into_iter().all(|path| !path.starts_with(b"n")),
+        "a list tells of names that went"
+    );
+    common::close_and_judge(&image, fs);
+}
+
 #[test]
 fn a_deletion_that_fails_loses_nothing() {
     let image = Image::new(256 << 20, &[]);

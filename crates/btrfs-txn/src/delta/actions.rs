@@ -229,6 +229,11 @@ impl TreeActions {
         actions.push(action);
     }
 
+    /// Whether one of them is such.
+    pub fn any(&self, such: impl FnMut(&TreeAction) -> bool) -> bool {
+        self.actions.lock().iter().any(such)
+    }
+
     /// All of them, in the order in which they came.
     pub fn list(&self) -> Vec<TreeAction> {
         self.actions.lock().clone()

@@ -7,6 +7,7 @@ use crate::subvol::{self, SubvolId, SubvolumeInfo, Time};
 use btrfs_disk::TreeId;
 use btrfs_disk::items::{ROOT_SUBVOL_RDONLY, RootItem, Timespec};
 use btrfs_txn::View;
+use btrfs_txn::delta::TreeAction;
 use std::collections::HashMap;
 use vfs::{Errno, FsError, Ino, Result};
 
@@ -27,7 +28,12 @@ pub(crate) fn of(engine: &Engine, ino: Ino) -> Result<(TreeId, bool)> {
 }
 
 pub(crate) fn one(engine: &Engine, tree: TreeId) -> Result<SubvolumeInfo> {
-    settle(engine)?;
+    // That others go says nothing of this one; who deletes many asks of each before.
+    settle(engine, |action| match action {
+        TreeAction::Kill { id } => *id == tree,
+        TreeAction::Drop { trees, .. } => trees.iter().any(|dropped| dropped.id == tree),
+        _ => true,
+    })?;
     let view = engine.core.view();
     let root = view.layers.roots.get(tree).filter(|_| tree.is_subvolume());
     let item = root.ok_or(FsError::Posix(Errno::ENOENT))?.item;
@@ -43,7 +49,7 @@ pub(crate) fn all(engine: &Engine) -> Result<Vec<SubvolumeInfo>> {
 /// The first `most` whose number is above `behind`: to tell of many in parts costs no more than
 /// to tell of all at once.
 pub(crate) fn behind(engine: &Engine, behind: u64, most: usize) -> Result<Vec<SubvolumeInfo>> {
-    settle(engine)?;
+    settle(engine, |_| true)?;
     let view = engine.core.view();
     let Some(from) = behind.checked_add(1) else { return Ok(Vec::new()) };
     let rest = view.layers.roots.trees.range_from(TreeId(from)).filter(|(id, _)| id.is_subvolume());
@@ -83,11 +89,11 @@ fn path_up(
     Ok(path_of(view, ways, engine, info, front))
 }
 
-/// What the root tree does not say yet is committed.
-fn settle(engine: &Engine) -> Result<()> {
+/// What the root tree does not say yet is committed, where it `matters`.
+fn settle(engine: &Engine, matters: impl Fn(&TreeAction) -> bool) -> Result<()> {
     let layers = engine.core.layers();
-    let pending = !layers.current.trees.is_empty()
-        || layers.sealed.as_ref().is_some_and(|sealed| !sealed.trees.is_empty());
+    let pending = layers.current.trees.any(&matters)
+        || layers.sealed.as_ref().is_some_and(|sealed| sealed.trees.any(&matters));
     drop(layers);
     match pending {
         true => engine.committer.commit_written_back(),

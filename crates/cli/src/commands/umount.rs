@@ -10,6 +10,10 @@ use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::time::Duration;
 
+/// How often a mount that is busy is tried again, and how long after.
+const MOMENTS: usize = 5;
+const MOMENT: Duration = Duration::from_millis(40);
+
 pub const COMMAND: Command = Command {
     name: "umount",
     summary: "unmount a volume, and wait until it is closed",
@@ -66,7 +70,7 @@ fn unmount(point: &Path, lazy: bool) -> Result<()> {
     // umount(2) waits for the server's answer: a stopped one would keep it, and sync(2) of
     // everybody, waiting.
     let server = waiter.as_ref().and_then(Waiter::server);
-    detach_from(server, &real, lazy).map_err(|e| refused(point, &e))?;
+    detach_patiently(server, &real, lazy).map_err(|e| refused(point, &e))?;
     if elsewhere(&entry) {
         return Ok(());
     }
@@ -109,6 +113,19 @@ fn refused(point: &Path, error: &io::Error) -> Error {
         )),
         _ => told,
     }
+}
+
+/// Unmounts. Who only asks something of the mount, as the process that writes down how a scrub goes on,
+/// makes it busy for a moment.
+fn detach_patiently(server: Option<i32>, point: &Path, lazy: bool) -> io::Result<()> {
+    for _ in 0..MOMENTS {
+        match detach_from(server, point, lazy) {
+            Err(busy) if busy.kind() == ErrorKind::ResourceBusy => {}
+            ended => return ended,
+        }
+        std::thread::sleep(MOMENT);
+    }
+    detach_from(server, point, lazy)
 }
 
 /// Unmounts, and wakes the server meanwhile if somebody stopped it.

@@ -68,9 +68,24 @@ impl Record {
     pub fn note(&self, target: &Target, lost: &mut bool) -> Result<ScrubStatus> {
         let locked = self.lock();
         let status = target.scrub_status()?;
+        self.keep(locked, &status, lost);
+        Ok(status)
+    }
+
+    /// As `note`, and lets go of the mount before it writes: who waits for what is written may unmount.
+    fn note_apart(&self, target: Target) -> Result<ScrubStatus> {
+        let locked = self.lock();
+        let status = target.scrub_status();
+        drop(target);
+        let status = status?;
+        self.keep(locked, &status, &mut true);
+        Ok(status)
+    }
+
+    fn keep(&self, locked: io::Result<File>, status: &ScrubStatus, lost: &mut bool) {
         let written = match status.state {
-            ScrubState::None => return Ok(status),
-            _ => locked.and_then(|file| self.write(file, &status)),
+            ScrubState::None => return,
+            _ => locked.and_then(|file| self.write(file, status)),
         };
         if let Err(error) = written.as_ref().map_err(io_text)
             && !*lost
@@ -83,7 +98,6 @@ impl Record {
             }
             .print();
         }
-        Ok(status)
     }
 
     fn file(&self) -> io::Result<&Path> {
@@ -216,7 +230,7 @@ impl Record {
                 continue;
             }
             written = Instant::now();
-            if !self.note(&target, &mut true).is_ok_and(|status| running(&status)) {
+            if !self.note_apart(target).is_ok_and(|status| running(&status)) {
                 return;
             }
         }

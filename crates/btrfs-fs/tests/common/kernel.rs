@@ -66,12 +66,23 @@ pub fn kernel_but<T>(
     let mut log = KernelLog::from_now();
     let mount = KernelMount::new(image, options).expect("the kernel mounts the volume");
     let device = mount.device().file_name().expect("a device").to_string_lossy().into_owned();
+    let counted = has_quotas(&device);
     let result = use_it(&mount);
+    let counted = counted || has_quotas(&device);
     mount.unmount().expect("unmount");
     let mut complaints = log.complaints(&device);
     complaints.retain(|line| !known.iter().any(|text| line.contains(text)));
+    // A trace names no volume: this one is another test's, whose crafted quotas the kernel warns of.
+    complaints.retain(|line| counted || !line.contains("fs/btrfs/qgroup.c"));
     assert!(complaints.is_empty(), "the kernel complains: {complaints:#?}");
     result
+}
+
+fn has_quotas(device: &str) -> bool {
+    let volumes = std::fs::read_dir("/sys/fs/btrfs").into_iter().flatten().flatten();
+    volumes
+        .map(|volume| volume.path())
+        .any(|path| path.join("devices").join(device).exists() && path.join("qgroups").exists())
 }
 
 /// Runs `btrfs` with `args`, each of which may be a path below the mount if it begins

@@ -15,31 +15,39 @@ pub fn run(program: &str, words: &[&str]) -> io::Result<String> {
     Err(io::Error::other(format!("{program} {}: {}", words.join(" "), said.trim())))
 }
 
-fn word(path: &Path) -> String {
+pub fn word(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// A directory of this run, gone at the end.
-pub struct Scratch(PathBuf);
+/// A directory of this run with a place to mount at, gone at the end.
+pub struct Scratch {
+    dir: PathBuf,
+    /// What may be left in it.
+    files: &'static [&'static str],
+}
 
 impl Scratch {
-    pub fn make(above: &Path) -> io::Result<Scratch> {
-        let path = above.join(format!("spinney-balance-{}", std::process::id()));
-        fs::create_dir(&path)?;
-        fs::create_dir(path.join("mnt"))?;
-        Ok(Scratch(path))
+    pub fn make(above: &Path, verb: &str, files: &'static [&'static str]) -> io::Result<Scratch> {
+        let dir = above.join(format!("spinney-{verb}-{}", std::process::id()));
+        fs::create_dir(&dir)?;
+        fs::create_dir(dir.join("mnt"))?;
+        Ok(Scratch { dir, files })
+    }
+
+    pub fn join(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
     }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
         // Not remove_dir_all: what is still mounted is not ours.
-        for file in ["base.img", "work.img"] {
-            let _ = fs::remove_file(self.0.join(file));
+        for file in self.files {
+            let _ = fs::remove_file(self.join(file));
         }
-        let _ = fs::remove_dir(self.0.join("mnt"));
-        if let Err(error) = fs::remove_dir(&self.0) {
-            eprintln!("{}: {error}", self.0.display());
+        let _ = fs::remove_dir(self.join("mnt"));
+        if let Err(error) = fs::remove_dir(&self.dir) {
+            eprintln!("{}: {error}", self.dir.display());
         }
     }
 }
@@ -74,7 +82,7 @@ impl Base {
     /// A volume of four times the content, and a subvolume with that. It lies in the second half
     /// of the volume, so that a shrink to half has to move it.
     pub fn make(scratch: &Scratch, content: u64) -> io::Result<Base> {
-        let at = |name: &str| scratch.0.join(name);
+        let at = |name: &str| scratch.join(name);
         let (image, work, mount) = (at("base.img"), at("work.img"), at("mnt"));
         fs::File::create(&image)?.set_len((4 * content).max(1 << 30))?;
         run("mkfs.btrfs", &["-q", "-n", "4096", "-m", "dup", &word(&image)])?;

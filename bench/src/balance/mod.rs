@@ -75,7 +75,7 @@ fn parse(words: &[String]) -> Result<Options, String> {
 }
 
 fn measure(options: &Options) -> io::Result<()> {
-    let scratch = base::Scratch::make(&options.common.dir)?;
+    let scratch = base::Scratch::make(&options.common.dir, "balance", &["base.img", "work.img"])?;
     let mut rows = Vec::new();
     let base = base::Base::make(&scratch, options.common.content)?;
     let mut have = 0;

@@ -87,9 +87,8 @@ fn measure(options: &Common) -> io::Result<()> {
     }
 }
 
-fn median(mut all: Vec<f64>) -> f64 {
-    all.sort_by(f64::total_cmp);
-    all[all.len() / 2]
+fn median(all: Vec<f64>) -> f64 {
+    crate::stats::median(&all).unwrap_or(f64::NAN)
 }
 
 fn table(rows: &[(Work, [f64; 3])], base: &Base) -> String {

@@ -1,6 +1,7 @@
 //! Creations and fsyncs beside balances, and without one.
 
-use super::place::{OwnVolume, Scratch, Side};
+use super::place::{OwnVolume, Side};
+use crate::balance::base::Scratch;
 use std::fs;
 use std::io::{self, Write};
 use std::process::Command;

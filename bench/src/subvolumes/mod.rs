@@ -12,8 +12,9 @@ mod quotas;
 mod report;
 mod snapshots;
 
+use crate::balance::base::Scratch;
 use crate::cli::verb::{self, Common};
-use place::{Scratch, Side};
+use place::Side;
 use std::io;
 use std::process::ExitCode;
 
@@ -53,7 +54,7 @@ fn parse(words: &[String]) -> Result<Options, String> {
 }
 
 fn measure(options: &Options) -> io::Result<()> {
-    let scratch = Scratch::make(&options.common.dir)?;
+    let scratch = Scratch::make(&options.common.dir, "subvolumes", &["image"])?;
     let many = turns(options, |side| snapshots::run(&scratch, side, options.snapshots))?;
     let costs = turns(options, |side| quotas::run(&scratch, side, options.files))?;
     let beside = turns(options, |side| beside::run(&scratch, side, options.seconds))?;
@@ -96,9 +97,8 @@ fn turns<T: std::fmt::Debug>(
 }
 
 /// Of the rounds' numbers.
-fn median(mut all: Vec<f64>) -> f64 {
-    all.sort_by(f64::total_cmp);
-    all.get(all.len() / 2).copied().unwrap_or(f64::NAN)
+fn median(all: Vec<f64>) -> f64 {
+    crate::stats::median(&all).unwrap_or(f64::NAN)
 }
 
 #[cfg(test)]

@@ -1,32 +1,9 @@
 //! An image of a side's own, mounted by that side.
 
-use crate::balance::base::run;
+use crate::balance::base::{Scratch, run, word};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-
-/// A directory of this run, gone at the end.
-pub struct Scratch(PathBuf);
-
-impl Scratch {
-    pub fn make(above: &Path) -> io::Result<Scratch> {
-        let path = above.join(format!("spinney-subvolumes-{}", std::process::id()));
-        fs::create_dir(&path)?;
-        fs::create_dir(path.join("mnt"))?;
-        Ok(Scratch(path))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // Not remove_dir_all: what is still mounted is not ours.
-        let _ = fs::remove_file(self.0.join("image"));
-        let _ = fs::remove_dir(self.0.join("mnt"));
-        if let Err(error) = fs::remove_dir(&self.0) {
-            eprintln!("{}: {error}", self.0.display());
-        }
-    }
-}
 
 #[derive(Clone, Copy, Debug)]
 pub enum Side<'a> {
@@ -44,7 +21,7 @@ pub struct OwnVolume<'a> {
 
 impl<'a> OwnVolume<'a> {
     pub fn new(scratch: &Scratch, side: Side<'a>, bytes: u64) -> io::Result<OwnVolume<'a>> {
-        let (image, at) = (scratch.0.join("image"), scratch.0.join("mnt"));
+        let (image, at) = (scratch.join("image"), scratch.join("mnt"));
         fs::File::create(&image)?.set_len(0)?;
         fs::File::options().write(true).open(&image)?.set_len(bytes)?;
         run("mkfs.btrfs", &["-q", "-m", "single", &word(&image)])?;
@@ -136,10 +113,6 @@ impl Drop for OwnVolume<'_> {
 fn kib_behind(text: &str, name: &str) -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
     line.split_whitespace().next().and_then(|number| number.parse().ok()).unwrap_or(0)
-}
-
-fn word(path: &Path) -> String {
-    path.display().to_string()
 }
 
 #[cfg(test)]

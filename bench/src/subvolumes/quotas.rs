@@ -1,6 +1,7 @@
 //! Small files made, written and removed, with and without quotas.
 
-use super::place::{OwnVolume, Scratch, Side};
+use super::place::{OwnVolume, Side};
+use crate::balance::base::Scratch;
 use std::fs;
 use std::io;
 use std::time::Instant;

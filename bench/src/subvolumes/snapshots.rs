@@ -1,6 +1,7 @@
 //! Many snapshots of one subvolume, with a write in each.
 
-use super::place::{OwnVolume, Scratch, Side};
+use super::place::{OwnVolume, Side};
+use crate::balance::base::Scratch;
 use std::fs;
 use std::io;
 use std::os::unix::fs::FileExt;

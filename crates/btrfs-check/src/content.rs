@@ -76,7 +76,7 @@ fn inline(cx: &Context<'_>, how: Compression, len: u64, stream: &[u8]) -> Option
     if how == Compression::None {
         return Some(stream.to_vec());
     }
-    let mut whole = vec![0; bounded(len)?];
+    let mut whole = vec![0; compress::bounded(len).ok()?];
     compress::decompress(how, cx.geometry.sector_size as usize, stream, &mut whole).ok()?;
     Some(whole)
 }
@@ -106,16 +106,12 @@ fn decompressed(
     fields: &FileExtentFields,
     copy: usize,
 ) -> Option<Vec<u8>> {
-    let mut stored = vec![0; bounded(fields.disk_num_bytes)?];
+    let mut stored = vec![0; compress::bounded(fields.disk_num_bytes).ok()?];
     cx.volume.read_mirror(fields.disk_bytenr, copy, &mut stored).ok()?;
-    let mut whole = vec![0; bounded(fields.ram_bytes)?];
+    let mut whole = vec![0; compress::bounded(fields.ram_bytes).ok()?];
     let sector = cx.geometry.sector_size as usize;
     compress::decompress(compression, sector, &stored, &mut whole).ok()?;
     Some(whole)
-}
-
-fn bounded(len: u64) -> Option<usize> {
-    usize::try_from(len).ok().filter(|len| *len <= compress::MAX_UNCOMPRESSED)
 }
 
 fn copy_from(whole: &[u8], skip: u64, room: &mut [u8]) {

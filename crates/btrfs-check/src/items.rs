@@ -16,14 +16,7 @@ pub(crate) fn items(
     (first, last): (Key, Key),
     see: &mut See<'_>,
 ) -> bool {
-    let expect = Expect {
-        logical: start.logical,
-        level: start.level,
-        generation: Some(start.generation),
-        owner: Some(start.id),
-        first_key: None,
-    };
-    below(cx, start, &expect, (first, last), see)
+    below(cx, start, &start.expect(), (first, last), see)
 }
 
 fn below(

@@ -10,7 +10,7 @@
 use crate::kind::Owner;
 use btrfs_disk::items::{FileExtent, FileExtentKind};
 use btrfs_disk::key::kind;
-use btrfs_disk::{Generation, Key, Logical, Node, TreeId};
+use btrfs_disk::{Expect, Generation, Key, Logical, Node, TreeId};
 use std::collections::{HashMap, HashSet};
 
 /// Where a tree begins.
@@ -23,6 +23,19 @@ pub(crate) struct TreeStart {
     /// Of an interrupted deletion: everything in front of this key, at this level, is gone; more may be,
     /// which the extent tree knows.
     pub drop: Option<(Key, u8)>,
+}
+
+impl TreeStart {
+    /// What its root must be.
+    pub(crate) fn expect(&self) -> Expect {
+        Expect {
+            logical: self.logical,
+            level: self.level,
+            generation: Some(self.generation),
+            owner: Some(self.id),
+            first_key: None,
+        }
+    }
 }
 
 /// An extent that a tree reaches; the tree by its place in a list.

@@ -33,13 +33,7 @@ pub(crate) fn walk(
     start: &TreeStart,
     visit: &mut Visit<'_>,
 ) -> bool {
-    let expect = Expect {
-        logical: start.logical,
-        level: start.level,
-        generation: Some(start.generation),
-        owner: Some(start.id),
-        first_key: None,
-    };
+    let expect = start.expect();
     usage.tree_root(start);
     let mut walk = Walk { cx, usage, start, position: start.drop, visit, complete: true };
     if let Some(why) = walk.no_position(expect) {

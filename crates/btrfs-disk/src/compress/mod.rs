@@ -24,6 +24,14 @@ pub use sample::looks_compressible;
 
 /// The most content that one compressed extent may hold.
 pub const MAX_UNCOMPRESSED: usize = 128 << 10;
+/// A length that a compressed extent says of its content, or of its stream, as the format allows it.
+pub fn bounded(len: u64) -> Result<usize, Corrupt> {
+    match usize::try_from(len) {
+        Ok(len) if len <= MAX_UNCOMPRESSED => Ok(len),
+        _ => Err(Corrupt::new(format!("compressed extent of {len} bytes"))),
+    }
+}
+
 /// The largest window of a zstd frame that the kernel accepts, as a power of two.
 const ZSTD_WINDOW_LOG: u32 = 17;
 

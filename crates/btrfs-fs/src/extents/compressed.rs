@@ -21,18 +21,10 @@ pub(super) fn read_inline(
     within: u64,
     buf: &mut [u8],
 ) -> std::result::Result<(), Corrupt> {
-    let mut whole = vec![0; bounded(ram_bytes)?];
+    let mut whole = vec![0; compress::bounded(ram_bytes)?];
     compress::decompress(compression, core.geometry.sector_size as usize, stream, &mut whole)?;
     copy_padded(&whole, within as usize, buf);
     Ok(())
-}
-
-/// A length of compressed content as the format allows it.
-fn bounded(len: u64) -> std::result::Result<usize, Corrupt> {
-    match usize::try_from(len) {
-        Ok(len) if len <= compress::MAX_UNCOMPRESSED => Ok(len),
-        _ => Err(Corrupt::new(format!("compressed extent of {len} bytes"))),
-    }
 }
 
 /// An extent that is to be read.
@@ -49,7 +41,7 @@ impl Compressed<'_> {
     /// Its content from `skip` on.
     pub(super) fn read(&self, skip: u64, buf: &mut [u8]) -> Result<()> {
         let at = self.fields.disk_bytenr;
-        let len = self.told(bounded(self.fields.ram_bytes))?;
+        let len = self.told(compress::bounded(self.fields.ram_bytes))?;
         let skip = usize::try_from(skip).unwrap_or(usize::MAX);
         let end = skip.saturating_add(buf.len()).min(len);
         if self.flags & inode_flags::NODATASUM != 0 {
@@ -83,7 +75,8 @@ impl Compressed<'_> {
 
     fn sums(&self) -> Result<Vec<u8>> {
         let at = self.fields.disk_bytenr;
-        let sectors = self.told(bounded(self.fields.disk_num_bytes))? as u64 / self.core.sector();
+        let sectors =
+            self.told(compress::bounded(self.fields.disk_num_bytes))? as u64 / self.core.sector();
         sums::lookup(self.core, self.view, at, at, sectors as usize)
     }
 
@@ -97,7 +90,7 @@ impl Compressed<'_> {
     /// As much of the content as `out` takes.
     fn fill(&self, sums: Option<&[u8]>, out: &mut [u8]) -> Result<()> {
         let at = self.fields.disk_bytenr;
-        let mut stored = vec![0; self.told(bounded(self.fields.disk_num_bytes))?];
+        let mut stored = vec![0; self.told(compress::bounded(self.fields.disk_num_bytes))?];
         self.core.volume.read_data(at, &mut stored, sums).fs()?;
         let sector = self.core.geometry.sector_size as usize;
         self.told(compress::decompress(self.compression, sector, &stored, out))

@@ -73,8 +73,15 @@ pub(crate) fn lookup(view: &View<'_>, dir: InodeId, name: &[u8]) -> Result<Optio
     if name.len() > vfs::NAME_MAX {
         return Err(Errno::ENAMETOOLONG.into());
     }
-    let Some(bytes) = view.get(dir.tree, &item_of(dir, name)).fs()? else { return Ok(None) };
-    for entry in DirItem::iter(&bytes) {
+    match view.get(dir.tree, &item_of(dir, name)).fs()? {
+        Some(bytes) => target_in(&bytes, name),
+        None => Ok(None),
+    }
+}
+
+/// What a name of a DIR_ITEM stands for.
+fn target_in(bytes: &[u8], name: &[u8]) -> Result<Option<Target>> {
+    for entry in DirItem::iter(bytes) {
         let entry = entry.fs()?;
         if entry.name == name {
             return Ok(Some(Target { location: entry.location, kind: entry.kind }));
@@ -157,7 +164,7 @@ pub(crate) fn free<'n>(
 ) -> Result<Free<'n>> {
     let existing = view.get(dir.tree, &item_of(dir, name)).fs()?;
     if let Some(bytes) = &existing {
-        if has(bytes, name)? {
+        if target_in(bytes, name)?.is_some() {
             return Err(Errno::EEXIST.into());
         }
         if !fits(bytes, name, max_item) {
@@ -165,15 +172,6 @@ pub(crate) fn free<'n>(
         }
     }
     Ok(Free { name, existing })
-}
-
-fn has(bytes: &[u8], name: &[u8]) -> Result<bool> {
-    for entry in DirItem::iter(bytes) {
-        if entry.fs()?.name == name {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }
 
 fn fits(bytes: &[u8], name: &[u8], max_item: usize) -> bool {
@@ -189,7 +187,7 @@ pub(crate) fn check_room(
     max_item: usize,
 ) -> Result<()> {
     let Some(bytes) = view.get(dir.tree, &item_of(dir, name)).fs()? else { return Ok(()) };
-    if fits(&bytes, name, max_item) || has(&bytes, name)? {
+    if fits(&bytes, name, max_item) || target_in(&bytes, name)?.is_some() {
         return Ok(());
     }
     Err(Errno::EOVERFLOW.into())

@@ -16,7 +16,6 @@ use crate::reserve::cost::{self, Cost};
 use crate::reserve::{DirtyReservation, Reservation};
 use crate::writeback::{flush_to_extents, load_inline};
 use btrfs_disk::items::{FileExtentFields, inode_flags};
-use btrfs_space::Priority;
 use btrfs_txn::Op;
 use inode_index::Ref;
 use vfs::{Errno, FsError, Ino, Result, WriteFlags};
@@ -368,11 +367,7 @@ fn insert_shared(
 
 /// Room for a step, beside `room` that is held for it. `None`: there is none now.
 fn hold_step(engine: &Engine, needs: Cost, room: Cost) -> Result<Option<Reservation<'_>>> {
-    let needs = if needs.is_within(&room) { Cost::default() } else { needs };
-    match engine.reservations.hold(needs, Priority::Normal) {
-        Err(error) if error.errno() == libc::ENOSPC => Ok(None),
-        held => held.map(Some),
-    }
+    engine.reservations.hold_step(if needs.is_within(&room) { Cost::default() } else { needs })
 }
 
 /// Extent items of the target's part that stands for [from, to) of the source.

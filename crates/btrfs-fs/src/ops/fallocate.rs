@@ -10,7 +10,7 @@ use crate::reserve::cost::{self, Cost, SMALL_STEP};
 use crate::reserve::{DirtyReservation, Reservation};
 use crate::writeback::{dirty_of, fill_sector, flush_to_extents, load_inline};
 use btrfs_disk::items::{Compression, FileExtentFields, FileExtentKind, inode_flags};
-use btrfs_space::{DataReservation, Extent, Priority};
+use btrfs_space::{DataReservation, Extent};
 use inode_index::Ref;
 use vfs::{Errno, FallocateMode, FsError, Ino, Result};
 
@@ -282,11 +282,8 @@ fn allocate_range(
 
 /// Room for one extent more; `None`: there is none now.
 fn hold_extent<'e>(engine: &'e Engine, budget: &mut Budget<'_>) -> Result<Option<Reservation<'e>>> {
-    let cost = if std::mem::take(&mut budget.first) { Cost::default() } else { cost::extent() };
-    match engine.reservations.hold(cost, Priority::Normal) {
-        Err(error) if error.errno() == libc::ENOSPC => Ok(None),
-        held => held.map(Some),
-    }
+    let first = std::mem::take(&mut budget.first);
+    engine.reservations.hold_step(if first { Cost::default() } else { cost::extent() })
 }
 
 /// False: there is no room for the next extent.

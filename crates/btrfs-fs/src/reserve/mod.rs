@@ -139,6 +139,14 @@ impl Reservations {
         }
     }
 
+    /// As `hold`, for a step of who has inodes locked and so looks for no room; `None`: there is none now.
+    pub(crate) fn hold_step(&self, cost: Cost) -> Result<Option<Reservation<'_>>> {
+        match self.hold(cost, Priority::Normal) {
+            Err(error) if error.errno() == libc::ENOSPC => Ok(None),
+            held => held.map(Some),
+        }
+    }
+
     /// As `hold` for a removal, where content stays in memory whatever is tried: that waits
     /// for a later commit.
     pub(crate) fn hold_before_content(&self, cost: Cost) -> Result<Reservation<'_>> {

@@ -50,11 +50,7 @@ pub(crate) fn set_received(
         Ok(())
     })?;
     drop(room);
-    engine.committer.commit_written_back()?;
-    if completes {
-        subvolume.set_read_only(true);
-    }
-    Ok(())
+    engine.committer.commit_written_back()
 }
 
 /// It is listed under what it was received as, and no more under what it was `before`.

@@ -192,10 +192,7 @@ fn who_may_not_write_the_file_does_not_enable() {
 /// What an fsync says of the file, of its directory and of others behind it is there after a crash.
 #[test]
 fn fsyncs_behind_it_are_kept() {
-    let (dir, path) = ours();
-    let image = blocksim::Image::import(&path).expect("import");
-    let device = Arc::new(SimDevice::new(image));
-    let fs = BtrfsFs::open_device(device.clone(), options()).expect("open");
+    let (dir, device, fs) = simulated();
     let old = content(100_000);
     let mut there = Vec::new();
     for (at, way) in ["file", "dir", "other", "renamed", "logged before"].iter().enumerate() {

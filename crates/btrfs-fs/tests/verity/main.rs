@@ -352,14 +352,20 @@ fn options() -> Options {
     Options { background: false, ..Options::default() }
 }
 
-/// In each state that a crash can leave, the file is as it was, or a whole one with fs-verity; what was
-/// made of a tree is gone behind the next mount.
-#[test]
-fn a_crash_leaves_the_file_with_all_of_it_or_nothing() {
+/// A volume on a device whose crash images can be had.
+fn simulated() -> (TempDir, Arc<SimDevice>, BtrfsFs) {
     let (dir, path) = ours();
     let image = blocksim::Image::import(&path).expect("import");
     let device = Arc::new(SimDevice::new(image));
     let fs = BtrfsFs::open_device(device.clone(), options()).expect("open");
+    (dir, device, fs)
+}
+
+/// In each state that a crash can leave, the file is as it was, or a whole one with fs-verity; what was
+/// made of a tree is gone behind the next mount.
+#[test]
+fn a_crash_leaves_the_file_with_all_of_it_or_nothing() {
+    let (dir, device, fs) = simulated();
     let old = content(24_000_000);
     let ino = new_file(&fs, "file", &old);
     fs.sync().expect("sync");

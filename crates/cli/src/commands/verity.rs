@@ -5,7 +5,7 @@ use crate::commands::Command;
 use crate::commands::subvolume::place::{self, VolumePath};
 use crate::error::{Error, Exit, Result};
 use crate::mount::options::{subvol_id, subvol_path};
-use crate::output::{Json, Out};
+use crate::output::{Json, Out, hex};
 use btrfs_fs::{Subvol, VerityWish};
 use fs_verity::{HashAlgorithm, Params};
 use std::ffi::OsString;
@@ -142,7 +142,7 @@ fn measure(args: Args) -> Result<Exit> {
         let mut measured = Vec::new();
         for place in &places {
             let found = open.measure_verity(place).and_then(|(algorithm, digest)| {
-                let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+                let hex = hex(&digest);
                 if words.json {
                     measured.push((place, algorithm, hex));
                     return Ok(());

@@ -33,31 +33,65 @@ pub(crate) fn set_read_only(
         return Ok(());
     }
     let change = cost::root_item();
-    let room = engine.reserver.reserve(cost::with(cost::Cost::default(), change))?;
-    if read_only {
-        close_to_writers(engine, &subvolume, tree)?;
-    }
-    let (set, clear) = match read_only {
-        true => (ROOT_SUBVOL_RDONLY, 0),
-        false => (0, ROOT_SUBVOL_RDONLY),
+    let cost = cost::with(cost::Cost::default(), change);
+    let room = engine.reserver.reserve(cost)?;
+    let closed = read_only.then(|| close_to_writers(engine, &subvolume, tree)).transpose()?;
+    let act = |read_only| {
+        let (set, clear) = match read_only {
+            true => (ROOT_SUBVOL_RDONLY, 0),
+            false => (0, ROOT_SUBVOL_RDONLY),
+        };
+        engine.core.begin().act(TreeAction::Flags { id: tree, set, clear }, change);
     };
-    engine.core.begin().act(TreeAction::Flags { id: tree, set, clear }, change);
+    act(read_only);
     drop(room);
-    engine.committer.commit_written_back()?;
-    subvolume.set_read_only(read_only);
+    if let Err(error) = engine.committer.commit_written_back() {
+        // The epoch goes with a later commit, which is to leave it as it was.
+        if engine.core.health.changeable().is_ok() {
+            let _room = engine.reservations.hold_anyway(cost);
+            act(!read_only);
+        }
+        return Err(error);
+    }
+    match closed {
+        Some(closed) => closed.stays(),
+        None => subvolume.set_read_only(false),
+    }
     Ok(())
 }
 
-/// Nobody changes anything in it from now on, and what was written before has landed.
-pub(super) fn close_to_writers(engine: &Engine, subvolume: &Subvolume, tree: TreeId) -> Result<()> {
-    subvolume.set_read_only(true);
-    for inode in engine.inodes.table().of_tree(tree) {
-        if let Err(error) = engine.writeback.flush_unasked(&inode) {
+/// Nobody changes anything in a subvolume; again they may once this is dropped, unless the volume
+/// says from now on that it is read-only.
+#[must_use = "who is dropped lets writers in again"]
+pub(super) struct Closed<'s>(Option<&'s Subvolume>);
+
+impl Closed<'_> {
+    /// The change to read-only is in the epoch.
+    pub(super) fn stays(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Closed<'_> {
+    fn drop(&mut self) {
+        if let Some(subvolume) = self.0 {
             subvolume.set_read_only(false);
-            return Err(error);
         }
     }
-    Ok(())
+}
+
+/// Nobody changes anything in it from now on, and what was written before has landed.
+pub(super) fn close_to_writers<'s>(
+    engine: &Engine,
+    subvolume: &'s Subvolume,
+    tree: TreeId,
+) -> Result<Closed<'s>> {
+    subvolume.set_read_only(true);
+    let closed = Closed(Some(subvolume));
+    for inode in engine.inodes.table().of_tree(tree) {
+        engine.writeback.flush_unasked(&inode)?;
+    }
+    Ok(closed)
 }
 
 /// Read-only snapshots of a top level that the kernel had not written yet were made without the

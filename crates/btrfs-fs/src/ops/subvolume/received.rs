@@ -1,7 +1,7 @@
 //! What a subvolume is told to have been received as, and the end of receiving.
 
 use super::permission::must_own;
-use super::property::close_to_writers;
+use super::property::{Closed, close_to_writers};
 use super::{commit_unknown, note_uuid};
 use crate::engine::Engine;
 use crate::error::IntoFs;
@@ -39,9 +39,7 @@ pub(crate) fn set_received(
     let action = cost::root_item();
     let cost = cost::with(cost::with(cost::subvolume_name(0), action), action);
     let room = engine.reserver.reserve(cost)?;
-    if completes {
-        close_to_writers(engine, &subvolume, tree)?;
-    }
+    let closed = completes.then(|| close_to_writers(engine, &subvolume, tree)).transpose()?;
     change(&engine.core, |op| {
         become_known(op, tree, (&before, from), action)?;
         if completes {
@@ -49,6 +47,8 @@ pub(crate) fn set_received(
         }
         Ok(())
     })?;
+    // Where this commit fails, both go with a later one.
+    closed.into_iter().for_each(Closed::stays);
     drop(room);
     engine.committer.commit_written_back()
 }

@@ -37,7 +37,7 @@ pub use health::{Health, PoisonUnlessDone};
 pub use injection::{Defect, Injection};
 pub use memory::{Contents, Memory, MemoryLimits};
 pub use object::ObjectId;
-pub use pacing::{Pacing, Usage};
+pub use pacing::{Pacing, Usage, Work};
 pub use requests::CommitRequests;
 pub use roots::{Root, Roots, Trees, TreesSum};
 pub use throttle::{BATCH, Throttle, Urgency};

@@ -3,7 +3,8 @@
 //!
 //! A commit takes its time for each byte of the delta that it merges. Who adds to the next delta pays
 //! for what was added with a rest: nothing at first, the commit's own time half way to where everybody
-//! must wait, and more than any commit takes close to that. So the delta comes to rest between, at the
+//! must wait, and more than any commit takes close to that. A commit's time is that of those before, and
+//! what the one at work has taken already if that is more. So the delta comes to rest between, at the
 //! rate at which commits go.
 //!
 //! Invariants: below the bound nobody rests; all who add share one account, so that many threads together
@@ -49,6 +50,10 @@ pub struct Pacing {
     start: Instant,
     /// Nanoseconds that a commit takes for a KiB of its delta.
     commit_ns: AtomicU64,
+    /// When the commit at work began, in nanoseconds since `start`, later by what it has rested.
+    began: AtomicU64,
+    /// The KiB of its delta; none if none is at work, or if they are too few to say anything.
+    merging: AtomicU64,
     /// The delta's bytes when somebody paid last.
     paid: AtomicU64,
     /// Up to when all that was added is paid for, in nanoseconds since `start`.
@@ -57,23 +62,71 @@ pub struct Pacing {
 
 impl Default for Pacing {
     fn default() -> Pacing {
-        let (paid, paid_until) = Default::default();
+        let (began, merging, paid, paid_until) = Default::default();
         let commit_ns = AtomicU64::new(NS_OF_A_KIB);
-        Pacing { start: Instant::now(), commit_ns, paid, paid_until }
+        Pacing { start: Instant::now(), commit_ns, began, merging, paid, paid_until }
+    }
+}
+
+/// The work of one commit on a delta, of which there is one at a time.
+pub struct Work<'a>(&'a Pacing);
+
+impl Work<'_> {
+    /// The commit is durable, but for what it frees, and was of that delta alone.
+    pub fn ends(self) {
+        let merging = self.0.merging.load(Ordering::Relaxed);
+        if merging > 0 {
+            let began = self.0.began.load(Ordering::Relaxed);
+            self.0.measured(merging, self.0.now().saturating_sub(began));
+        }
+    }
+}
+
+impl Drop for Work<'_> {
+    fn drop(&mut self) {
+        self.0.merging.store(0, Ordering::Relaxed);
     }
 }
 
 impl Pacing {
-    /// A commit of a delta of so many bytes worked so long. One that was slow by chance moves the price by
-    /// half or to twice as much.
-    pub fn measured(&self, bytes: u64, took: Duration) {
+    /// A commit begins to work on a delta of so many bytes.
+    pub fn begins(&self, bytes: u64) -> Work<'_> {
+        self.begins_at(bytes, self.now());
+        Work(self)
+    }
+
+    fn begins_at(&self, bytes: u64, now: u64) {
+        self.began.store(now, Ordering::Relaxed);
         // A small one says more of the device's flushes.
-        if bytes >= 1 << 20 {
-            let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX) / (bytes >> 10);
-            let before = self.commit_ns.load(Ordering::Relaxed);
-            let now = ns.clamp(before / 2, before.saturating_mul(2)).max(1);
-            self.commit_ns.store(now, Ordering::Relaxed);
-        }
+        let merging = if bytes >= 1 << 20 { bytes >> 10 } else { 0 };
+        self.merging.store(merging, Ordering::Relaxed);
+    }
+
+    /// The commit at work left the processor to others.
+    pub fn rested(&self, rest: Duration) {
+        self.began.fetch_add(u64::try_from(rest.as_nanos()).unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// A commit took `ns` for that many KiB. One that was slow by chance moves the price by half or to twice
+    /// as much.
+    fn measured(&self, merged: u64, ns: u64) {
+        let before = self.commit_ns.load(Ordering::Relaxed);
+        let now = (ns / merged).clamp(before / 2, before.saturating_mul(2)).max(1);
+        self.commit_ns.store(now, Ordering::Relaxed);
+    }
+
+    /// Nanoseconds that a KiB costs: as before, or more if the commit at work already took longer than that,
+    /// as the first one on a slow device does.
+    fn price(&self, now: u64) -> u64 {
+        let merging = self.merging.load(Ordering::Relaxed);
+        let working = now.saturating_sub(self.began.load(Ordering::Relaxed));
+        let at_work = working.checked_div(merging).unwrap_or(0);
+        self.commit_ns.load(Ordering::Relaxed).max(at_work)
+    }
+
+    /// Nanoseconds since `start`.
+    fn now(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
     /// Rests, if more is used of anything than should be; the delta has `bytes`. The caller holds no
@@ -82,8 +135,7 @@ impl Pacing {
         if !of.iter().any(Usage::is_over) {
             return false;
         }
-        let now = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let rest = self.due(bytes, of, now);
+        let rest = self.due(bytes, of, self.now());
         if let Some(rest) = rest {
             std::thread::sleep(rest);
         }
@@ -92,14 +144,14 @@ impl Pacing {
 
     /// What was added is not paid for yet: somebody rests, and a commit at work makes haste.
     pub fn is_behind(&self) -> bool {
-        u128::from(self.paid_until.load(Ordering::Relaxed)) > self.start.elapsed().as_nanos()
+        self.paid_until.load(Ordering::Relaxed) > self.now()
     }
 
     /// How long to rest at `now`.
     fn due(&self, bytes: u64, of: [Usage; 2], now: u64) -> Option<Duration> {
         let most = MOST.as_nanos() as u64;
         let added = bytes.saturating_sub(self.paid.swap(bytes, Ordering::Relaxed));
-        let for_commit = u128::from(added) * u128::from(self.commit_ns.load(Ordering::Relaxed));
+        let for_commit = u128::from(added) * u128::from(self.price(now));
         let price = |usage: &Usage| {
             let (over, left) = usage.share();
             for_commit / 1024 * u128::from(over) / u128::from(left)
@@ -151,7 +203,7 @@ mod tests {
     #[test]
     fn the_delta_stays_below_twice_the_bound_while_a_commit_is_at_work() {
         let pacing = Pacing::default();
-        pacing.measured(150 * MIB, Duration::from_micros(150 * 1024 * 4));
+        pacing.measured(150 * 1024, 150 * 1024 * 4_000);
         let (bytes, longest) = fill(&pacing, 0, 150 * 1024 * 4_000);
         assert!(bytes < 200 * MIB, "{} MiB", bytes / MIB);
         assert!(bytes > 120 * MIB, "{} MiB", bytes / MIB);
@@ -208,13 +260,33 @@ mod tests {
     fn a_slow_commit_moves_the_price_by_half() {
         let pacing = Pacing::default();
         let price = || pacing.commit_ns.load(Ordering::Relaxed);
-        pacing.measured(10 * MIB, Duration::from_secs(100));
+        pacing.measured(10 << 10, 100_000_000_000);
         assert_eq!(price(), 2 * NS_OF_A_KIB);
         for _ in 0..20 {
-            pacing.measured(10 * MIB, Duration::from_millis(10));
+            pacing.measured(10 << 10, 10_000_000);
         }
         assert_eq!(price(), 10_000_000 / 10_240);
-        pacing.measured(MIB - 1, Duration::from_secs(100));
-        assert_eq!(price(), 10_000_000 / 10_240, "a small one says nothing");
+    }
+
+    #[test]
+    fn a_small_commit_says_nothing() {
+        let pacing = Pacing::default();
+        let work = pacing.begins(MIB - 1);
+        assert_eq!(pacing.price(100_000_000_000), NS_OF_A_KIB);
+        work.ends();
+        assert_eq!(pacing.price(100_000_000_000), NS_OF_A_KIB);
+    }
+
+    #[test]
+    fn a_commit_that_takes_long_costs_more_while_it_is_at_work() {
+        let pacing = Pacing::default();
+        let second = 1_000_000_000;
+        pacing.begins_at(10 * MIB, second);
+        assert_eq!(pacing.price(second + 1), NS_OF_A_KIB);
+        assert_eq!(pacing.price(3 * second), 2 * second / 10_240);
+        pacing.rested(Duration::from_secs(1));
+        assert_eq!(pacing.price(3 * second), second / 10_240);
+        drop(Work(&pacing));
+        assert_eq!(pacing.price(3 * second), NS_OF_A_KIB, "none is at work");
     }
 }

@@ -85,8 +85,10 @@ impl Throttle<'_> {
         }
         let begun = Instant::now();
         std::thread::sleep(worked.min(REST));
-        self.core.stats.commit_rest_ns.add(begun.elapsed().as_nanos() as u64);
-        self.core.stats.commit_rests.add(1);
+        let rested = begun.elapsed();
+        core.pacing.rested(rested);
+        core.stats.commit_rest_ns.add(rested.as_nanos() as u64);
+        core.stats.commit_rests.add(1);
         self.since = Instant::now();
     }
 }

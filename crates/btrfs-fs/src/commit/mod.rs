@@ -323,7 +323,7 @@ impl Committer {
             log.save_for_commit(&self.core, self.core.roots().generation, sealed.bytes());
             (sealed, reserved, start.elapsed())
         };
-        let began = self.work_begins(&sealed);
+        let work = self.core.pacing.begins(sealed.bytes());
         let merged = self.merge(&sealed, reserved, urgency);
         let mut log = self.log.lock();
         let merged = self.unless_short(merged, &mut log)?;
@@ -335,7 +335,7 @@ impl Committer {
             Err(Failed::For(error)) => {
                 self.core.health.poison(&format!("a commit failed: {error}"))
             }
-            Ok(published) if published.len() == 1 => self.work_ends(began),
+            Ok(published) if published.len() == 1 => work.ends(),
             Ok(_) | Err(Failed::Short) => {}
         }
         drop(log);
@@ -354,17 +354,6 @@ impl Committer {
             && !self.label.is_set()
             && !self.owed.is_any()
             && !self.reservations.limits.rescans()
-    }
-
-    /// When the work on a delta begins, its bytes, and how long commits have rested so far.
-    fn work_begins(&self, sealed: &Delta) -> (Instant, u64, u64) {
-        (Instant::now(), sealed.bytes(), self.core.stats.commit_rest_ns.get())
-    }
-
-    /// The commit of that delta alone is durable, but for what it frees.
-    fn work_ends(&self, (start, bytes, rested): (Instant, u64, u64)) {
-        let rests = Duration::from_nanos(self.core.stats.commit_rest_ns.get() - rested);
-        self.core.pacing.measured(bytes, start.elapsed().saturating_sub(rests));
     }
 
     /// Publishes, takes what was synced meanwhile along, and writes the superblock. Answers

@@ -72,8 +72,17 @@ pub fn kernel_but<T>(
     mount.unmount().expect("unmount");
     let mut complaints = log.complaints(&device);
     complaints.retain(|line| !known.iter().any(|text| line.contains(text)));
-    // A trace names no volume: this one is another test's, whose crafted quotas the kernel warns of.
-    complaints.retain(|line| counted || !line.contains("fs/btrfs/qgroup.c"));
+    // A trace names no volume, and other tests let the kernel take groups apart that it counts wrong itself.
+    let of_quotas = |line: &String| line.contains("fs/btrfs/qgroup.c");
+    if !counted {
+        complaints.retain(|line| !of_quotas(line));
+    } else if std::env::var_os("SPINNEY_BESIDE").is_some() && complaints.iter().any(of_quotas) {
+        complaints.retain(|line| !of_quotas(line));
+        testkit::oracle::record_skip(
+            file!(),
+            "a trace of the kernel's quotas: perhaps of another program's volume",
+        );
+    }
     assert!(complaints.is_empty(), "the kernel complains: {complaints:#?}");
     result
 }

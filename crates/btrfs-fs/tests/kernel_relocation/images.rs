@@ -76,11 +76,11 @@ pub fn populate(mount: &KernelMount, quotas: Quotas) -> TreeSnapshot {
 pub fn interrupted(image: &Path, what: &str, quotas: Quotas) -> Vec<PathBuf> {
     let script = format!(
         "set -e
-        image={image}; dir=$image.d; mkdir -p $dir/ext4 $dir/btrfs
+        image={image}; dir=$image.d; mkdir -p $dir/ext4 $dir/btrfs; rm -f $dir/end
         trap 'set +e; exec 2> /dev/null; fsfreeze -u $dir/ext4; touch $dir/end
               btrfs balance cancel $dir/btrfs; wait; umount $dir/btrfs; umount $dir/ext4' EXIT
         truncate -s 2G $dir/outer; mkfs.ext4 -q -F $dir/outer; mount -o loop $dir/outer $dir/ext4
-        mv $image $dir/ext4/image; mount -o loop $dir/ext4/image $dir/btrfs
+        cp --sparse=always $image $dir/ext4/image; mount -o loop $dir/ext4/image $dir/btrfs
         (for i in $(seq 40); do [ -e $dir/end ] || btrfs balance start {what} $dir/btrfs; done) > /dev/null 2>&1 &
         balance=$!
         # Trees are on the volume where it commits meanwhile.

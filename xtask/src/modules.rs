@@ -91,7 +91,7 @@ const FS: Table = &[
     ("file_path", &["error", "ino", "names"]),
     ("qgroup", &[]),
     ("subvol", &["error", "options", "ino", "numbers", "names", "qgroup"]),
-    ("inode", &["sync", "error", "ino", "options"]),
+    ("inode", &["sync", "error", "ino", "options", "stats"]),
     ("unsettled", &["subvol"]),
     ("extents", &["error", "ino", "file_path", "inode"]),
     ("verity", &["error", "ino", "file_path", "extents"]),

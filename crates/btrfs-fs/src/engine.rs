@@ -70,7 +70,7 @@ impl Engine {
         let core = Arc::new(core);
         let stats = Arc::new(Stats::default());
         let subvols = Arc::new(Subvols::load(&core.roots()));
-        let inodes = Arc::new(Inodes::new(core.clone()));
+        let inodes = Arc::new(Inodes::new(core.clone(), stats.clone()));
         let (pieces, label) = (Arc::default(), Arc::<PendingLabel>::default());
         let reservations =
             Arc::new(Reservations::new(core.clone(), subvols.clone(), Arc::clone(&pieces)));

@@ -5,7 +5,7 @@ pub(crate) use inode_index::{Epochs, Grown, Index, Pin, Ref, Refused, Reservatio
 pub(crate) use locks::thread_number;
 pub(crate) use locks::{Mutex, Rank, RwLock, RwLockReadGuard};
 pub(crate) use std::sync::Arc;
-pub(crate) use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
 pub(crate) use std::thread::{Thread, current as current_thread, park};
 
 /// Parts of the list of dirty inodes.

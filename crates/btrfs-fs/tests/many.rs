@@ -152,6 +152,35 @@ fn deletions_of_many_are_of_one_commit() {
     common::close_and_judge(&image, fs);
 }
 
+/// A commit looks for inodes that may leave memory where somebody was at work since the last one,
+/// not in all subvolumes that were ever looked at.
+#[test]
+fn a_commit_passes_over_idle_subvolumes() {
+    let image = Image::new(256 << 20, &[]);
+    let fs = image.open_with(Options { background: false, ..Options::default() });
+    let held: Vec<(Ino, Ino)> = (0..40)
+        .map(|i| {
+            let (_, dir) = subvolume(&fs, &format!("n{i:02}"));
+            (dir, file(&fs, dir, "f", &[1; 9000]))
+        })
+        .collect();
+    (0..2).for_each(|_| fs.sync().expect("sync"));
+    let looked = |step: &dyn Fn()| {
+        let before = stat(&fs, "commit.subvolumes_looked_at");
+        step();
+        fs.sync().expect("sync");
+        stat(&fs, "commit.subvolumes_looked_at") - before
+    };
+    let written = looked(&|| _ = fs.write(&CX, held[3].1, 0, b"new", Default::default()));
+    assert!(written <= 2, "one file changed, and a commit looked into {written} subvolumes");
+    let forgotten = looked(&|| {
+        fs.write(&CX, held[3].1, 0, b"newer", Default::default()).expect("write");
+        held[..5].iter().for_each(|(_, file)| fs.forget(*file, 1));
+    });
+    assert!((1..=6).contains(&forgotten), "five inodes were forgotten, {forgotten} subvolumes");
+    common::close_and_judge(&image, fs);
+}
+
 #[test]
 fn a_deletion_that_fails_loses_nothing() {
     let image = Image::new(256 << 20, &[]);

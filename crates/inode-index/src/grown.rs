@@ -41,10 +41,9 @@ impl<T: Send + Sync + 'static> Grown<T> {
         }
     }
 
-    /// Every value, by number.
-    pub fn each<'s>(&'s self, pin: &Pin<'_>, mut visit: impl FnMut(u64, &'s T)) {
-        self.0.each_number(pin, &mut |number| {
-            visit(number, self.get(pin, number).expect("nothing goes"));
-        });
+    /// The first value from the number `from` on.
+    pub fn next(&self, pin: &Pin<'_>, from: u64) -> Option<(u64, &T)> {
+        let number = self.0.next_number(pin, from)?;
+        Some((number, self.get(pin, number).expect("nothing goes")))
     }
 }

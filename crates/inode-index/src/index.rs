@@ -62,6 +62,17 @@ pub enum Reserve {
     InUse,
 }
 
+/// What `Index::evict_idle` saw.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Evicted {
+    /// Entries that went.
+    pub gone: usize,
+    /// Entries that have no claims and stayed.
+    pub unclaimed: usize,
+    /// The number to go on at, if there are more.
+    pub next: Option<u64>,
+}
+
 /// Entries by number.
 pub struct Index<T: Send + Sync + 'static> {
     tree: Tree,
@@ -224,33 +235,35 @@ impl<T: Send + Sync + 'static> Index<T> {
     }
 
     /// Takes out, from the number `from` on, what nobody refers to and `may` go; looks at `most`
-    /// entries. The number to go on at, if there are more.
+    /// entries.
     pub fn evict_idle(
         &self,
         from: u64,
         most: usize,
         keep_claims: bool,
         mut may: impl FnMut(&T) -> bool,
-    ) -> (usize, Option<u64>) {
+    ) -> Evicted {
         let pin = self.epochs.pin();
         let claims = if keep_claims { MAX_CLAIMS } else { 0 };
-        let (mut seen, mut gone, mut next) = (0, 0, None);
+        let (mut seen, mut result) = (0, Evicted::default());
         _ = self.tree.walk(&pin, from, &mut |number, slot| {
             let Found::Entry(entry) = self.held(&pin, slot.load(Ordering::SeqCst)) else {
                 return ControlFlow::Continue(());
             };
             if seen == most {
-                next = Some(number);
+                result.next = Some(number);
                 return ControlFlow::Break(());
             }
             seen += 1;
             if entry.is_idle(claims) && may(&entry.value) && entry.seal(1, claims) {
-                gone += 1;
+                result.gone += 1;
                 self.unlink(&pin, number, slot, entry);
+            } else if entry.claims() == 0 {
+                result.unclaimed += 1;
             }
             ControlFlow::Continue(())
         });
-        (gone, next)
+        result
     }
 
     /// A reference to each entry.
@@ -266,14 +279,18 @@ impl<T: Send + Sync + 'static> Index<T> {
         });
     }
 
-    pub(crate) fn each_number(&self, pin: &Pin<'_>, visit: &mut dyn FnMut(u64)) {
+    /// The first number from `from` on that has an entry.
+    pub(crate) fn next_number(&self, pin: &Pin<'_>, from: u64) -> Option<u64> {
         self.guarded(pin);
-        _ = self.tree.walk(pin, 0, &mut |number, slot| {
+        let mut next = None;
+        _ = self.tree.walk(pin, from, &mut |number, slot| {
             if let Found::Entry(_) = self.held(pin, slot.load(Ordering::SeqCst)) {
-                visit(number);
+                next = Some(number);
+                return ControlFlow::Break(());
             }
             ControlFlow::Continue(())
         });
+        next
     }
 
     /// For who never takes anything out: what has this number.

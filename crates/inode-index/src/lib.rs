@@ -25,4 +25,4 @@ mod sync;
 pub use entry::{MAX_CLAIMS, Ref};
 pub use epochs::{Epochs, Pin};
 pub use grown::Grown;
-pub use index::{Index, NoMemory, Refused, Reservation, Reserve};
+pub use index::{Evicted, Index, NoMemory, Refused, Reservation, Reserve};

@@ -26,6 +26,7 @@ pub(crate) use table::Reserved;
 
 use crate::error::IntoFs;
 use crate::ino::{self, InodeId};
+use crate::stats::Stats;
 use btrfs_disk::items::InodeItem;
 use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Key, TreeId};
@@ -46,6 +47,7 @@ pub fn inode_layout() -> std::alloc::Layout {
 /// The inodes in use, loaded as they are asked for.
 pub(crate) struct Inodes {
     core: Arc<Core>,
+    stats: Arc<Stats>,
     table: InodeTable,
     orphans: OrphanTable,
     /// Trees whose inodes are not to be had any more.
@@ -69,11 +71,11 @@ thread_local! {
 }
 
 impl Inodes {
-    pub(crate) fn new(core: Arc<Core>) -> Inodes {
+    pub(crate) fn new(core: Arc<Core>, stats: Arc<Stats>) -> Inodes {
         let closed = RwLock::new(Rank::Leaf, FxHashSet::default());
         let noted_each = (core.memory.most_inodes() / INODE_COST / 4).clamp(1, NOTED_EACH);
         let (table, orphans) = (InodeTable::new(), OrphanTable::new());
-        Inodes { core, table, orphans, closed, noted_each }
+        Inodes { core, stats, table, orphans, closed, noted_each }
     }
 
     /// One more comes: now and then what all of them take is written down for the others, and
@@ -92,7 +94,7 @@ impl Inodes {
     /// After a commit, which made inodes such as can be loaded again: those that nobody needs
     /// leave memory, and where there are too many still, some of those that callers only hold.
     pub(crate) fn settle(&self) {
-        self.table.evict_idle();
+        self.stats.settled_trees.add(self.table.evict_idle());
         self.note_memory();
         // The first time that one is looked at it may count as used.
         let mut looks = 2 * self.table.len();

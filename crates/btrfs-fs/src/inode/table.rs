@@ -7,21 +7,43 @@
 //! * an inode is in the table as long as somebody has a `Ref` of it, or it is queued: the queue
 //!   has one;
 //! * what callers have looked up they hold by number, as claims in the index. Those stay when the
-//!   inode leaves memory, so a number that is claimed is never taken for one that nobody needs.
+//!   inode leaves memory, so a number that is claimed is never taken for one that nobody needs;
+//! * a subvolume with an inode that nobody claims is in `awake`, or somebody is about to put it there:
+//!   who put the inode in, who gave its last claim back, or who looks at it and leaves it. So what a commit
+//!   looks at is what was at work since the last one, however many subvolumes were looked at once.
 //!   (tests/lockfree)
 
 use super::{Inode, State};
 use crate::ino::{self, InodeId};
 use crate::sync::{
-    Arc, Epochs, Grown, Index, Mutex, Pin, Rank, Ref, Refused, Reservation, Reserve,
+    Arc, AtomicBool, Epochs, Grown, Index, Mutex, Ordering, Pin, Rank, Ref, Refused, Reservation,
+    Reserve, fence,
 };
 use btrfs_disk::TreeId;
+use std::collections::VecDeque;
 use vfs::{Errno, Ino, Result};
+
+/// The inodes of one subvolume.
+struct Tree {
+    number: u64,
+    inodes: Index<Inode>,
+    /// It is in the queue, or was taken out and not looked at yet.
+    is_awake: AtomicBool,
+}
+
+/// Subvolumes that may have something to evict.
+#[derive(Default)]
+struct Queue {
+    numbers: VecDeque<u64>,
+    /// Subvolumes that it must have room for.
+    trees: usize,
+}
 
 pub(crate) struct InodeTable {
     epochs: Arc<Epochs>,
     /// An index stays when its subvolume is gone: some hundred bytes.
-    trees: Grown<Index<Inode>>,
+    trees: Grown<Tree>,
+    awake: Mutex<Queue>,
     /// Where `make_room` looks next: a subvolume, and a number there.
     hand: Mutex<(u64, u64)>,
 }
@@ -31,13 +53,17 @@ pub(crate) struct Reserved<'t> {
     pub(crate) id: InodeId,
     ino: Ino,
     place: Reservation<'t, Inode>,
+    table: &'t InodeTable,
+    tree: &'t Tree,
 }
 
 impl Reserved<'_> {
     /// The inode comes, with `lookups` references by callers.
     pub(crate) fn fill(self, state: State, lookups: u64) -> Ref<Inode> {
-        let Reserved { id, ino, place } = self;
-        place.fill(Inode::new(id, ino, State { loaded: true, ..state }), lookups)
+        let Reserved { id, ino, place, table, tree } = self;
+        let inode = place.fill(Inode::new(id, ino, State { loaded: true, ..state }), lookups);
+        table.wake(tree);
+        inode
     }
 }
 
@@ -45,7 +71,8 @@ impl InodeTable {
     pub(crate) fn new() -> InodeTable {
         let epochs = Arc::new(Epochs::default());
         let trees = Grown::new(epochs.clone());
-        InodeTable { trees, hand: Mutex::new(Rank::Leaf, (0, 0)), epochs }
+        let awake = Mutex::new(Rank::Leaf, Queue::default());
+        InodeTable { trees, awake, hand: Mutex::new(Rank::Leaf, (0, 0)), epochs }
     }
 
     /// How many there are; beside those who come and go an estimate.
@@ -54,9 +81,33 @@ impl InodeTable {
     }
 
     /// The index of `tree`, made if there is none.
-    fn index(&self, pin: &Pin<'_>, tree: TreeId) -> Result<&Index<Inode>> {
-        let make = || Index::new(self.epochs.clone());
+    fn tree(&self, pin: &Pin<'_>, tree: TreeId) -> Result<&Tree> {
+        if let Some(tree) = self.trees.get(pin, tree.0) {
+            return Ok(tree);
+        }
+        {
+            // Room for all of them, so to wake one cannot fail.
+            let mut queue = self.awake.lock();
+            let more = queue.trees + 1 - queue.numbers.len();
+            queue.numbers.try_reserve(more).map_err(|_| Errno::ENOMEM)?;
+            queue.trees += 1;
+        }
+        let inodes = Index::new(self.epochs.clone());
+        let make = || Tree { number: tree.0, inodes, is_awake: AtomicBool::new(false) };
         self.trees.get_or_make(pin, tree.0, make).map_err(|_| Errno::ENOMEM.into())
+    }
+
+    /// Behind what may have left an inode of `tree` without claims: the next commit looks at it.
+    fn wake(&self, tree: &Tree) {
+        // Who took the mark away looks at the inodes behind that, and sees what was done in front of this.
+        fence(Ordering::SeqCst);
+        if tree.is_awake.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut queue = self.awake.lock();
+        if !tree.is_awake.swap(true, Ordering::Relaxed) {
+            queue.numbers.push_back(tree.number);
+        }
     }
 
     /// The inode, loaded by `load` if it is not in memory; takes `lookups` references.
@@ -83,7 +134,7 @@ impl InodeTable {
             }
             Err(error) => {
                 let pin = self.epochs.pin();
-                self.index(&pin, id.tree)?.remove(&pin, id.objectid, &fresh, lookups);
+                self.tree(&pin, id.tree)?.inodes.remove(&pin, id.objectid, &fresh, lookups);
                 Err(error)
             }
         }
@@ -92,8 +143,12 @@ impl InodeTable {
     /// Puts `fresh` in its place; or answers who is there.
     fn put(&self, fresh: &Ref<Inode>, lookups: u64) -> Result<Option<Ref<Inode>>> {
         let pin = self.epochs.pin();
-        match self.index(&pin, fresh.id.tree)?.insert(&pin, fresh.id.objectid, fresh, lookups) {
-            Ok(()) => Ok(None),
+        let tree = self.tree(&pin, fresh.id.tree)?;
+        match tree.inodes.insert(&pin, fresh.id.objectid, fresh, lookups) {
+            Ok(()) => {
+                self.wake(tree);
+                Ok(None)
+            }
             Err(Refused::Taken(inode)) => Ok(Some(inode)),
             Err(Refused::NoMemory) => Err(Errno::ENOMEM.into()),
             // It is being made, and nobody was told of it.
@@ -104,7 +159,8 @@ impl InodeTable {
     /// The inode if it is in memory; takes `lookups` references.
     pub(crate) fn find(&self, id: InodeId, lookups: u64) -> Option<Ref<Inode>> {
         let pin = self.epochs.pin();
-        let inode = self.trees.get(&pin, id.tree.0)?.find(&pin, id.objectid, lookups)?;
+        let tree = self.trees.get(&pin, id.tree.0)?;
+        let inode = tree.inodes.find(&pin, id.objectid, lookups)?;
         inode.use_now();
         Some(inode)
     }
@@ -113,15 +169,18 @@ impl InodeTable {
     /// memory. One that is not has a name, or had not left it.
     pub(crate) fn forget(&self, id: InodeId, count: u64) -> Option<Ref<Inode>> {
         let pin = self.epochs.pin();
-        self.trees.get(&pin, id.tree.0)?.give_back(&pin, id.objectid, count)
+        let tree = self.trees.get(&pin, id.tree.0)?;
+        let unclaimed = tree.inodes.give_back(&pin, id.objectid, count)?;
+        self.wake(tree);
+        Some(unclaimed)
     }
 
     /// A place for an inode that is about to be made.
     pub(crate) fn reserve(&self, id: InodeId) -> Result<Reserved<'_>> {
         let ino = ino::number(id)?;
-        let index = self.index(&self.epochs.pin(), id.tree)?;
-        match index.reserve(id.objectid) {
-            Ok(place) => Ok(Reserved { id, ino, place }),
+        let tree = self.tree(&self.epochs.pin(), id.tree)?;
+        match tree.inodes.reserve(id.objectid) {
+            Ok(place) => Ok(Reserved { id, ino, place, table: self, tree }),
             Err(Reserve::NoMemory) => Err(Errno::ENOMEM.into()),
             Err(Reserve::InUse) => panic!("inode number {id:?} was in use"),
         }
@@ -130,19 +189,21 @@ impl InodeTable {
     /// Drops the inode if nobody else refers to it; who writes it back or changes it does.
     pub(crate) fn evict(&self, inode: Ref<Inode>) -> bool {
         let (id, pin) = (inode.id, self.epochs.pin());
-        let index = self.trees.get(&pin, id.tree.0);
-        index.is_some_and(|index| index.evict(&pin, id.objectid, &inode, false))
+        let tree = self.trees.get(&pin, id.tree.0);
+        tree.is_some_and(|tree| tree.inodes.evict(&pin, id.objectid, &inode, false))
     }
 
-    fn each(&self, index: &Index<Inode>, all: &mut Vec<Ref<Inode>>) {
-        index.each(&self.epochs.pin(), &mut |_, inode| all.push(inode));
+    fn each(&self, tree: &Tree, all: &mut Vec<Ref<Inode>>) {
+        tree.inodes.each(&self.epochs.pin(), &mut |_, inode| all.push(inode));
     }
 
     /// Every inode in memory.
     pub(crate) fn all(&self) -> Vec<Ref<Inode>> {
         let mut all = Vec::new();
-        for (_, index) in self.indexes() {
-            self.each(index, &mut all);
+        let mut from = Some(0);
+        while let Some(tree) = from.and_then(|from| self.first_from(from)) {
+            self.each(tree, &mut all);
+            from = tree.number.checked_add(1);
         }
         all
     }
@@ -150,37 +211,53 @@ impl InodeTable {
     /// Every inode of `tree` in memory.
     pub(crate) fn of_tree(&self, tree: TreeId) -> Vec<Ref<Inode>> {
         let mut all = Vec::new();
-        let index = self.trees.get(&self.epochs.pin(), tree.0);
-        index.into_iter().for_each(|index| self.each(index, &mut all));
+        let tree = self.trees.get(&self.epochs.pin(), tree.0);
+        tree.into_iter().for_each(|tree| self.each(tree, &mut all));
         all
     }
 
-    fn indexes(&self) -> Vec<(u64, &Index<Inode>)> {
-        let mut indexes = Vec::new();
-        self.trees.each(&self.epochs.pin(), |tree, index| indexes.push((tree, index)));
-        indexes
+    fn first_from(&self, number: u64) -> Option<&Tree> {
+        self.trees.next(&self.epochs.pin(), number).map(|(_, tree)| tree)
     }
 
     /// Drops every inode that nobody refers to: those that were in use when their last
-    /// reference went.
-    pub(crate) fn evict_idle(&self) {
-        for (_, index) in self.indexes() {
-            index.evict_idle(0, usize::MAX, false, |_| true);
+    /// reference went. How many subvolumes it looked at.
+    pub(crate) fn evict_idle(&self) -> u64 {
+        let (awake, mut looked) = (self.awake.lock().numbers.len(), 0);
+        while looked < awake
+            && let Some(tree) = self.take_awake()
+        {
+            looked += 1;
+            if tree.inodes.evict_idle(0, usize::MAX, false, |_| true).unclaimed > 0 {
+                self.wake(tree);
+            }
         }
+        looked as u64
+    }
+
+    /// The next that may have something to evict; who wakes it from now on puts it in the queue again.
+    fn take_awake(&self) -> Option<&Tree> {
+        let mut queue = self.awake.lock();
+        let number = queue.numbers.pop_front()?;
+        let tree = self.trees.get(&self.epochs.pin(), number).expect("a tree stays");
+        tree.is_awake.store(false, Ordering::Relaxed);
+        drop(queue);
+        fence(Ordering::SeqCst);
+        Some(tree)
     }
 
     /// Looks at `most` inodes of a subvolume, going round: who was not used since the last time
     /// and can be loaded again leaves memory, whether callers hold its number or not.
     pub(crate) fn make_room(&self, most: usize) {
         let (tree, from) = *self.hand.lock();
-        let indexes = self.indexes();
-        let Some((at, index)) = indexes.into_iter().find(|(at, _)| *at >= tree) else {
+        let Some(found) = self.first_from(tree) else {
             *self.hand.lock() = (0, 0);
             return;
         };
+        let at = found.number;
         let from = if at == tree { from } else { 0 };
         let may_leave = |inode: &Inode| !inode.was_used() && inode.can_be_loaded_again();
-        let (_, next) = index.evict_idle(from, most, true, may_leave);
-        *self.hand.lock() = next.map_or((at + 1, 0), |next| (at, next));
+        let seen = found.inodes.evict_idle(from, most, true, may_leave);
+        *self.hand.lock() = seen.next.map_or((at + 1, 0), |next| (at, next));
     }
 }

@@ -20,7 +20,7 @@ use entry::MAX_CLAIMS;
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use testkit::model_locks::{Mutex, Rank};
 
 #[derive(Default)]
@@ -39,28 +39,23 @@ impl Epochs {
 }
 
 /// One subvolume is enough.
-pub struct Grown<T>(T);
+pub struct Grown<T>(OnceLock<T>);
 
-impl<T: Send + 'static> Grown<Index<T>> {
-    pub fn new(_: Arc<Epochs>) -> Grown<Index<T>> {
-        Grown(Index(Mutex::new(Rank::Leaf, BTreeMap::new())))
+impl<T: Send + 'static> Grown<T> {
+    pub fn new(_: Arc<Epochs>) -> Grown<T> {
+        Grown(OnceLock::new())
     }
 
-    pub fn get(&self, _: &Pin<'_>, _: u64) -> Option<&Index<T>> {
-        Some(&self.0)
+    pub fn get(&self, _: &Pin<'_>, _: u64) -> Option<&T> {
+        self.0.get()
     }
 
-    pub fn get_or_make(
-        &self,
-        _: &Pin<'_>,
-        _: u64,
-        _: impl FnOnce() -> Index<T>,
-    ) -> Result<&Index<T>, ()> {
-        Ok(&self.0)
+    pub fn get_or_make(&self, _: &Pin<'_>, _: u64, make: impl FnOnce() -> T) -> Result<&T, ()> {
+        Ok(self.0.get_or_init(make))
     }
 
-    pub fn each<'s>(&'s self, _: &Pin<'_>, mut visit: impl FnMut(u64, &'s Index<T>)) {
-        visit(5, &self.0);
+    pub fn next(&self, _: &Pin<'_>, from: u64) -> Option<(u64, &T)> {
+        self.0.get().filter(|_| from <= 5).map(|tree| (5, tree))
     }
 }
 
@@ -82,6 +77,13 @@ pub enum Reserve {
     InUse,
 }
 
+#[derive(Clone, Copy, Default)]
+pub struct Evicted {
+    pub gone: usize,
+    pub unclaimed: usize,
+    pub next: Option<u64>,
+}
+
 pub struct Reservation<'i, T>(&'i T);
 
 impl<T> Reservation<'_, T> {
@@ -99,7 +101,7 @@ fn taken<T>(entry: &Ref<T>, claims: u64) -> Ref<T> {
 
 impl<T: Send + 'static> Index<T> {
     pub fn new(_: Arc<Epochs>) -> Index<T> {
-        unreachable!("there is one")
+        Index(Mutex::new(Rank::Leaf, BTreeMap::new()))
     }
 
     pub fn find(&self, _: &Pin<'_>, number: u64, claims: u64) -> Option<Ref<T>> {
@@ -179,14 +181,27 @@ impl<T: Send + 'static> Index<T> {
         _: usize,
         keep_claims: bool,
         mut may: impl FnMut(&T) -> bool,
-    ) -> (usize, Option<u64>) {
+    ) -> Evicted {
         let most = if keep_claims { MAX_CLAIMS } else { 0 };
         let numbers: Vec<u64> = self.0.lock().range(from..).map(|(number, _)| *number).collect();
         let mut leaves = |entry: &Ref<T>| {
             entry.entry().is_idle(most) && may(entry) && entry.entry().seal(1, most)
         };
-        let gone = numbers.into_iter().filter(|number| self.take_out(*number, &mut leaves));
-        (gone.count(), None)
+        let mut seen = Evicted::default();
+        for number in numbers {
+            match self.take_out(number, &mut leaves) {
+                true => seen.gone += 1,
+                false => seen.unclaimed += usize::from(self.claims(number) == Some(0)),
+            }
+        }
+        seen
+    }
+
+    fn claims(&self, number: u64) -> Option<u64> {
+        match self.0.lock().get(&number)? {
+            Slot::Entry(entry) => Some(Ref::claims(entry)),
+            Slot::Left(_) => None,
+        }
     }
 
     pub fn each(&self, _: &Pin<'_>, visit: &mut dyn FnMut(u64, Ref<T>)) {

@@ -21,7 +21,11 @@ struct House {
 impl House {
     fn new() -> Shared<House> {
         let (table, dirty) = (InodeTable::new(), DirtyQueue::default());
-        Shared::new(House { table, dirty, landed: AtomicU64::new(0) })
+        let house = House { table, dirty, landed: AtomicU64::new(0) };
+        // The subvolume is there before the threads are.
+        drop(house.get(0));
+        assert_eq!(house.table.evict_idle(), 1);
+        Shared::new(house)
     }
 
     /// The inode, loaded if it is not in memory.
@@ -91,6 +95,43 @@ fn an_inode_that_is_looked_up_stays() {
         house.forget();
         assert_eq!(house.lookups(), None, "nobody refers to it any more");
     });
+}
+
+/// The last claim on an inode goes while one has it at hand and a commit looks for what may leave:
+/// the next commit finds it, though the one before had nothing to look for any more.
+fn nobody_claims_it_any_more(looked_at: bool) {
+    bounded(3).check(move || {
+        let house = House::new();
+        drop(house.get(1));
+        if looked_at {
+            house.table.evict_idle();
+            assert_eq!(house.table.evict_idle(), 0, "all that is there is claimed");
+        }
+        let looking = {
+            let house = house.clone();
+            thread::spawn(move || drop(house.table.find(ID, 0)))
+        };
+        let committing = {
+            let house = house.clone();
+            thread::spawn(move || house.table.evict_idle())
+        };
+        house.forget();
+        looking.join().unwrap();
+        committing.join().unwrap();
+        house.table.evict_idle();
+        assert_eq!(house.lookups(), None, "nobody refers to it, and it stays");
+        assert_eq!(house.table.evict_idle(), 0, "there is nothing any more");
+    });
+}
+
+#[test]
+fn what_nobody_claims_any_more_is_found() {
+    nobody_claims_it_any_more(true);
+}
+
+#[test]
+fn what_nobody_claims_any_more_is_found_while_a_commit_looks() {
+    nobody_claims_it_any_more(false);
 }
 
 /// An inode that callers hold leaves memory for others while it is looked up, forgotten and

@@ -153,7 +153,7 @@ fn a_pin_keeps_what_it_sees() {
             house.index.each(&pin, &mut |_, entry| seen.push(entry.look()));
             assert!(seen.len() <= 1);
         });
-        let (gone, _) = house.index.evict_idle(0, 8, false, |_| true);
+        let gone = house.index.evict_idle(0, 8, false, |_| true).gone;
         house.epochs.collect();
         house.epochs.collect();
         looking.join().unwrap();

@@ -19,13 +19,15 @@ use btrfs_txn::{Core, Throttle, Urgency, View};
 use btrfs_volume::Scrubbed;
 use locks::{Mutex, Rank};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use vfs::{Errno, Result};
 
 /// Bytes of extents that one step looks at, and of content that is read between two rests.
 const STEP: u64 = 16 << 20;
 const PIECE: u64 = 1 << 20;
+/// How long a scrub that is to be slow sleeps before it looks whether it still is.
+const NAP: Duration = Duration::from_millis(20);
 
 /// Where a scrub is, or how the last one ended.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -68,16 +70,35 @@ pub(crate) struct Scrubber {
     core: Arc<Core>,
     status: Mutex<ScrubStatus>,
     cancelled: AtomicBool,
+    /// Bytes that are read in a second at most; 0: as many as there can be.
+    limit: AtomicU64,
+    /// What that is when the scrub has ended.
+    later: AtomicU64,
 }
 
 impl Scrubber {
     pub(crate) fn new(core: &Arc<Core>) -> Scrubber {
         let status = Mutex::new(Rank::Leaf, ScrubStatus::default());
-        Scrubber { core: core.clone(), status, cancelled: AtomicBool::new(false) }
+        let (cancelled, limit, later) =
+            (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+        Scrubber { core: core.clone(), status, cancelled, limit, later }
     }
 
     pub(crate) fn status(&self) -> ScrubStatus {
         *self.status.lock()
+    }
+
+    /// Bytes that are read in a second at most, 0: as many as there can be.
+    pub(crate) fn limit(&self) -> u64 {
+        self.limit.load(Ordering::Acquire)
+    }
+
+    /// It is another one from now on: as long as the volume is open, or until a scrub ends (`once`).
+    /// What it was.
+    pub(crate) fn set_limit(&self, new: u64, once: bool) -> u64 {
+        let old = self.limit.swap(new, Ordering::AcqRel);
+        self.later.store(if once { old } else { new }, Ordering::Release);
+        old
     }
 
     /// As `status`; before the first one, what there is to scrub.
@@ -132,6 +153,7 @@ impl Scrubber {
     pub(crate) fn run(&self) {
         let (before, since) = (self.status().time, Instant::now());
         let ended = self.work(|| before + since.elapsed());
+        self.limit.store(self.later.load(Ordering::Acquire), Ordering::Release);
         let mut status = self.status.lock();
         status.time = before + since.elapsed();
         status.state = match ended {
@@ -153,14 +175,14 @@ impl Scrubber {
             let found = self.core.volume.scrub_superblocks(!read_only).fs()?;
             self.status.lock().done.add(&found);
         }
-        let mut throttle = Throttle::new(&self.core, Urgency::Background);
+        let mut pace = Pace::of(self);
         let mut from = Some(next);
         while let Some(next) = from {
             if self.cancelled.load(Ordering::Acquire) {
                 return Ok(false);
             }
             let mut done = Scrubbed::default();
-            let ended = self.step(next, !read_only, &mut throttle, &mut done);
+            let ended = self.step(next, !read_only, &mut pace, &mut done);
             let mut status = self.status.lock();
             status.done.add(&done);
             from = ended?;
@@ -198,11 +220,14 @@ impl Scrubber {
         &self,
         from: u64,
         repair: bool,
-        throttle: &mut Throttle<'_>,
+        pace: &mut Pace<'_>,
         done: &mut Scrubbed,
     ) -> Result<Option<u64>> {
         let view = self.core.view();
         let Some(root) = view.layers.roots.get(TreeId::EXTENT) else { return Ok(None) };
+        pace.seen = 0;
+        // What is told of it is not to stand still for long.
+        let most = if pace.limit == 0 { STEP } else { pace.limit.clamp(PIECE, STEP) };
         let mut bytes = 0;
         for item in scan(view.store, &root.root, Key::new(from, 0, 0)..=Key::MAX) {
             let item = item.fs()?;
@@ -210,7 +235,7 @@ impl Scrubber {
             if !matches!(key.kind, EXTENT_ITEM | METADATA_ITEM) {
                 continue;
             }
-            if bytes >= STEP {
+            if bytes >= most {
                 return Ok(Some(key.objectid));
             }
             let extent = ExtentItem::parse(key.kind, item.data());
@@ -220,11 +245,11 @@ impl Scrubber {
                 let expect = node_at(&key, &extent);
                 done.add(&self.core.volume.scrub_node(&expect, repair).fs()?);
                 bytes += u64::from(self.core.geometry.node_size);
-                throttle.pause();
             } else {
-                self.content(&view, logical, key.offset, repair, throttle, done)?;
+                self.content(&view, logical, key.offset, repair, pace, done)?;
                 bytes += key.offset;
             }
+            pace.keep(done);
         }
         Ok(None)
     }
@@ -235,7 +260,7 @@ impl Scrubber {
         logical: Logical,
         len: u64,
         repair: bool,
-        throttle: &mut Throttle<'_>,
+        pace: &mut Pace<'_>,
         done: &mut Scrubbed,
     ) -> Result<()> {
         let (volume, sector) = (&self.core.volume, self.core.sector());
@@ -253,9 +278,53 @@ impl Scrubber {
             sums::stored(&self.core, view, from, &mut sums, &mut known)?;
             done.add(&volume.scrub_data(from, (&sums, &known), repair).fs()?);
             at += sectors as u64 * sector;
-            throttle.pause();
+            pace.keep(done);
         }
         Ok(())
+    }
+}
+
+/// When a scrub rests: where others want the processor, and as its limit says.
+struct Pace<'a> {
+    scrubber: &'a Scrubber,
+    throttle: Throttle<'a>,
+    limit: u64,
+    /// Since when the limit holds, and the bytes that have been read since then.
+    since: Instant,
+    read: u64,
+    /// Bytes of the step that were known of at the last rest.
+    seen: u64,
+}
+
+impl Pace<'_> {
+    fn of(scrubber: &Scrubber) -> Pace<'_> {
+        let throttle = Throttle::new(&scrubber.core, Urgency::Background);
+        let (limit, since) = (scrubber.limit(), Instant::now());
+        Pace { scrubber, throttle, limit, since, read: 0, seen: 0 }
+    }
+
+    /// Between two pieces of a step, of which `done` has been done.
+    fn keep(&mut self, done: &Scrubbed) {
+        self.throttle.pause();
+        let bytes = done.bytes();
+        self.read += bytes - self.seen;
+        self.seen = bytes;
+        while let Some(early) = self.early() {
+            std::thread::sleep(early.min(NAP));
+        }
+    }
+
+    /// How long until as much may have been read. Nobody waits for a limit that is another one now.
+    fn early(&mut self) -> Option<Duration> {
+        let limit = self.scrubber.limit();
+        if limit != self.limit {
+            (self.limit, self.since, self.read) = (limit, Instant::now(), 0);
+        }
+        if limit == 0 || self.scrubber.cancelled.load(Ordering::Acquire) {
+            return None;
+        }
+        let due = Duration::try_from_secs_f64(self.read as f64 / limit as f64);
+        due.unwrap_or(Duration::MAX).checked_sub(self.since.elapsed()).filter(|d| !d.is_zero())
     }
 }
 

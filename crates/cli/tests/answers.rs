@@ -132,6 +132,8 @@ fn verbs_that_answer_do_so_in_json() {
     let mount = Mount::new(&image, "ro");
     assert!(ask(&["stats", "--json", &mount.word()]).is_object());
     assert_eq!(ask(&["scrub", "status", "--json", &mount.word()])["status"], "none");
+    assert_eq!(ask(&["scrub", "limit", "--json", &mount.word()])["limit"], 0);
+    assert!(ask(&["device", "usage", "--json", &mount.word()])[0]["groups"].is_array());
     mount.umount();
     let all = json(&fine(&["help", "--json"]));
     for verb in all.as_array().unwrap().iter().map(|command| command["name"].as_str().unwrap()) {

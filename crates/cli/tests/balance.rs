@@ -5,7 +5,7 @@
 mod common;
 
 use common::mount::{Mount, lacks_fuse};
-use common::{Image, KernelMount, MIB, assert_clean, failing, fine, sh, spinney, text};
+use common::{Image, KernelMount, MIB, SCRUB, assert_clean, failing, fine, sh, spinney, text};
 use std::path::Path;
 use testkit::require;
 
@@ -36,7 +36,7 @@ fn content(image: &Path) -> String {
     let mount = KernelMount::new(image, "noatime").unwrap();
     let place = mount.path().display().to_string();
     let sums = shell(&format!("cd {place} && find . -type f | sort | xargs sha256sum"));
-    let scrub = shell(&format!("btrfs scrub start -B {place}"));
+    let scrub = shell(&format!("{SCRUB} start -B {place}"));
     assert!(scrub.contains("no errors found"), "{scrub}");
     mount.unmount().unwrap();
     sums

@@ -5,7 +5,7 @@ mod common;
 
 use btrfs_disk::{ChecksumType, FixedSize, Header};
 use common::mount::Mount;
-use common::{Image, KernelMount, copies, fine, sh, text, told_behind};
+use common::{Image, KernelMount, SCRUB, copies, fine, sh, text, told_behind};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -98,7 +98,7 @@ fn a_scrub_counts_what_the_kernels_scrub_counts() {
         }
         let kernels = KernelMount::new(&theirs, "noatime").expect("mount");
         let top = kernels.path().display().to_string();
-        sh(&format!("btrfs scrub start -B {top}"));
+        sh(&format!("{SCRUB} start -B {top}"));
         let expected = numbers(&shell(&format!("btrfs device stats {top}")));
         kernels.unmount().expect("unmount");
         println!("{expected:?}");

@@ -4,7 +4,7 @@
 mod common;
 
 use common::streams::{assert_same, ready, shell};
-use common::{Image, KernelMount, TempDir, assert_clean, fine};
+use common::{Image, KernelMount, SCRUB, TempDir, assert_clean, fine};
 use std::path::Path;
 
 /// What the kernel compressed, with `overwritten` also in parts of extents that it left behind.
@@ -89,7 +89,7 @@ fn a_copy_takes_what_its_source_takes() {
             KernelMount::new(&ours.path, "noatime").unwrap(),
         );
         assert_same(&left.join("s"), &right.join("s"), "as it is");
-        shell(&format!("btrfs -q scrub start -B {}", right.path().display()));
+        shell(&format!("{SCRUB} start -B -q {}", right.path().display()));
         left.unmount().unwrap();
         right.unmount().unwrap();
         // The volume's own rules.

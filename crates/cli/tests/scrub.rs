@@ -6,8 +6,8 @@ mod common;
 use common::mount::{Mount, TRANSPORTS, lacks_fuse};
 use common::streams::{ready, shell};
 use common::{
-    Image, OpenToAll, PROGRAM, assert_clean, copies, eventually, fine, json, no_ordinary_users, sh,
-    spinney, text, told_behind,
+    Image, OpenToAll, PROGRAM, SCRUB, assert_clean, copies, eventually, fine, json,
+    no_ordinary_users, records, sh, spinney, text, told_behind,
 };
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -56,8 +56,8 @@ type Numbers = BTreeMap<String, u64>;
 fn numbers(text: &str) -> Numbers {
     let of = |line: &str| {
         let (name, number) = line.strip_prefix('\t')?.split_once(": ")?;
-        let ours = ["csum_discards", "malloc_errors", "unverified_errors", "last_physical"];
-        (!ours.contains(&name)).then(|| (name.to_owned(), number.parse().unwrap()))
+        let theirs = ["csum_discards", "malloc_errors", "unverified_errors", "last_physical"];
+        (!theirs.contains(&name)).then(|| (name.to_owned(), number.parse().unwrap()))
     };
     text.lines().filter_map(of).collect()
 }
@@ -65,7 +65,7 @@ fn numbers(text: &str) -> Numbers {
 fn theirs(image: &Path, words: &str) -> (i32, Numbers) {
     let kernel = KernelMount::new(image, "noatime").unwrap();
     let script = format!(
-        "rc=0; btrfs scrub start -BR {words} {} 2>&1 || rc=$?; echo rc=$rc",
+        "rc=0; {SCRUB} start -BR {words} {} 2>&1 || rc=$?; echo rc=$rc",
         kernel.path().display()
     );
     let text = shell(&script);
@@ -221,11 +221,39 @@ fn cancelled(top: &str) -> serde_json::Value {
     panic!("none was met at work");
 }
 
-/// Where root's record of the volume is.
-fn record(image: &Image) -> std::path::PathBuf {
+/// The name of the volume's record.
+fn record(image: &Image) -> String {
     let told = fine(&["btrfs", "inspect-internal", "dump-super", &image.word()]);
     let fsid = told.lines().find_map(|line| line.strip_prefix("fsid")).unwrap();
-    Path::new("/var/lib/btrfs").join(format!("scrub.status.{}", fsid.trim()))
+    format!("scrub.status.{}", fsid.trim())
+}
+
+/// Scrubs of tests leave nothing where the machine's are written down.
+fn assert_none_of_roots(image: &Image) {
+    for end in ["", "_tmp"] {
+        let file = Path::new("/var/lib/btrfs").join(record(image) + end);
+        assert!(!file.exists(), "{}", file.display());
+    }
+}
+
+/// Root's record is where `btrfs scrub` has its own, which reads it; here a directory that goes with the
+/// command.
+#[test]
+fn root_has_them_where_btrfs_scrub_does() {
+    if !ready("root_has_them_where_btrfs_scrub_does") {
+        return;
+    }
+    let image = made("scrub-root");
+    let mount = Mount::new(&image, "");
+    let told = shell(&format!(
+        "mkdir -p /var/lib/btrfs && unset SPINNEY_SCRUB_RECORDS && unshare -m sh -ec '
+        mount -t tmpfs none /var/lib/btrfs; {PROGRAM} scrub start -Bq {}; cat /var/lib/btrfs/{}'",
+        mount.word(),
+        record(&image)
+    ));
+    assert!(told.starts_with("scrub status:1\n") && told.contains("|finished:1\n"), "{told}");
+    mount.umount();
+    assert_none_of_roots(&image);
 }
 
 #[test]
@@ -247,7 +275,11 @@ fn a_scrub_goes_on_after_an_unmount() {
     mount.umount();
     // btrfs-progs reads it as its own, and finds no fault with it.
     let kernel = KernelMount::new(&image.path, "ro").unwrap();
-    let theirs = sh(&format!("btrfs scrub status -R {}", kernel.path().display()));
+    let theirs = sh(&format!(
+        "unshare -m sh -ec 'mount --bind {} /var/lib/btrfs; btrfs scrub status -R {}'",
+        records().display(),
+        kernel.path().display()
+    ));
     let (theirs, complaints) = (text(&theirs.stdout), text(&theirs.stderr));
     assert!(
         theirs.contains("Status:           aborted\n") && complaints.is_empty(),
@@ -276,7 +308,7 @@ fn a_scrub_goes_on_after_an_unmount() {
     assert_eq!(ended["data_bytes_scrubbed"], whole["data_bytes_scrubbed"]);
     // One in the background is written down when it ends.
     fine(&["scrub", "start", "-q", &top]);
-    let file = record(&image);
+    let file = records().join(record(&image));
     let kept = || std::fs::read_to_string(&file).unwrap();
     eventually("the end is written down", || kept().contains("canceled:0|finished:1\n"));
     // What the kernel left has no place of ours: it is begun anew.
@@ -288,7 +320,7 @@ fn a_scrub_goes_on_after_an_unmount() {
     let ended = json(&fine(&["scrub", "resume", "--json", &top]));
     assert_eq!(ended["data_bytes_scrubbed"], whole["data_bytes_scrubbed"]);
     mount.umount();
-    std::fs::remove_file(file).unwrap();
+    assert_none_of_roots(&image);
     assert_clean(&image.path);
 }
 
@@ -305,7 +337,7 @@ fn an_ordinary_user_has_a_place_of_his_own() {
     let (dir, point) = (image.dir.path().display(), Mount::directory(&image));
     std::fs::copy(PROGRAM, image.dir.join("spinney")).unwrap();
     let script = format!(
-        "cd {dir}; chmod 755 .; top={0}; export HOME={dir}/home; mkdir -p home
+        "cd {dir}; chmod 755 .; unset SPINNEY_SCRUB_RECORDS; top={0}; export HOME={dir}/home; mkdir -p home
         again() {{ ./spinney umount $top; ./spinney mount -o $1 disk.img $top; }}
         told() {{ ./spinney scrub status $top | grep -o 'Status: .*'; }}
         for transport in {1}; do
@@ -338,6 +370,7 @@ fn an_ordinary_user_has_a_place_of_his_own() {
     let lost = "what a scrub has done is forgotten at the unmount";
     assert_eq!(errors.matches(lost).count(), 2 * transports, "{errors}");
     assert!(errors.contains("neither $XDG_STATE_HOME nor $HOME names a directory"), "{errors}");
-    assert!(!record(&image).exists());
+    assert!(!records().join(record(&image)).exists());
+    assert_none_of_roots(&image);
     assert_clean(&image.path);
 }

@@ -137,7 +137,9 @@ pub fn balance(mount: &Mount) {
     mount.run(
         r#"
         btrfs balance start --full-balance . > /dev/null 2>&1 || true
-        btrfs scrub start -B . > /dev/null
+        # What is kept of it goes with the command.
+        mkdir -p /var/lib/btrfs && unshare -m sh -c \
+            'mount -t tmpfs none /var/lib/btrfs && exec btrfs scrub start -B .' > /dev/null
         sync -f .
         "#,
     );

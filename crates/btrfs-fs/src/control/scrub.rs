@@ -7,6 +7,18 @@ use btrfs_volume::Scrubbed;
 use std::time::Duration;
 use vfs::{Asker, Controlled, Errno, Result};
 
+impl BtrfsFs {
+    /// How many bytes scrubs read in a second at most; 0: no limit.
+    pub fn scrub_limit(&self) -> Result<u64> {
+        Ok(self.open()?.scrubber.limit())
+    }
+
+    /// Another one until the volume is closed, or until a scrub ends (`once`); what it was.
+    pub fn limit_scrub(&self, new: u64, once: bool) -> Result<u64> {
+        Ok(self.open()?.scrubber.set_limit(new, once))
+    }
+}
+
 /// `None`: it is none of these.
 pub(super) fn control(
     fs: &BtrfsFs,
@@ -20,6 +32,7 @@ pub(super) fn control(
             Some(what.and_then(|what| act(fs, asker, what)))
         }
         wire::SCRUB_STATUS => Some(status(fs, asker)),
+        wire::SCRUB_LIMIT => Some(limit(fs, asker, input)),
         wire::SCRUB_CONTINUE => Some(go_on(fs, asker, input)),
         _ => None,
     }
@@ -41,6 +54,19 @@ fn go_on(fs: &BtrfsFs, asker: &dyn Asker, input: &[u8]) -> Result<Controlled> {
     administrator(asker)?;
     fs.continue_scrub(read_status(input).ok_or(Errno::EINVAL)?)?;
     Ok(Controlled::default())
+}
+
+fn limit(fs: &BtrfsFs, asker: &dyn Asker, input: &[u8]) -> Result<Controlled> {
+    administrator(asker)?;
+    let word = |at| wire::number(input, at).ok_or(Errno::EINVAL);
+    let (what, new) = (word(0)?, word(8)?);
+    let old = match what {
+        wire::LIMIT_ASKED => fs.scrub_limit()?,
+        wire::LIMIT_SET | wire::LIMIT_ONCE => fs.limit_scrub(new, what == wire::LIMIT_ONCE)?,
+        _ => return Err(Errno::EINVAL.into()),
+    };
+    let words = [what, old];
+    Ok(Controlled::answer(words.map(u64::to_le_bytes).concat()))
 }
 
 const STATES: [ScrubState; 5] = [

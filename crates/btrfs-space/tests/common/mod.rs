@@ -143,7 +143,8 @@ impl Mounted<'_> {
 
     /// Reads everything back with checksums.
     pub fn scrub(&self) {
-        let out = run(Command::new("btrfs").args(["scrub", "start", "-B"]).arg(self.mount_point()));
+        let words = format!("{} start -B {}", testkit::oracle::SCRUB, self.mount_point().display());
+        let out = run(Command::new("sh").args(["-c", &words]));
         let text = String::from_utf8_lossy(&out.stdout);
         assert!(text.contains("no errors found"), "scrub: {text}");
     }

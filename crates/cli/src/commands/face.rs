@@ -5,9 +5,10 @@
 //!
 //! It does not know what the commands do, nor their options: those are btrfs-progs' already.
 
-use super::{help, named, progs, version};
+use super::{Command, help, named, progs, version};
 use crate::args::{self, Args};
 use crate::error::{Error, Exit, Result};
+use crate::words;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
@@ -115,7 +116,7 @@ pub fn run(words: Vec<OsString>) -> Result<Exit> {
 }
 
 fn dispatch(mut words: Vec<OsString>) -> Result<Exit> {
-    let json = global_options(&mut words)?;
+    let global = global_options(&mut words)?;
     let Some(first) = words.first().map(|word| args::show(word)) else {
         return help::overview().map(|_| Exit::Failed);
     };
@@ -140,9 +141,7 @@ fn dispatch(mut words: Vec<OsString>) -> Result<Exit> {
     if super::asks_for_help(&words) {
         return help::of(command);
     }
-    if json {
-        words.insert(0, "--json".into());
-    }
+    words.splice(0..0, global.of(command)?.into_iter().map(OsString::from));
     (command.run)(Args::of(command.name, command.help, words))
 }
 
@@ -163,24 +162,68 @@ fn check_words(words: Vec<OsString>) -> Result<Vec<OsString>> {
     Ok(ours)
 }
 
-/// Takes those off that stand before the group; whether JSON is asked for.
-fn global_options(words: &mut Vec<OsString>) -> Result<bool> {
-    let mut json = false;
-    while let Some(word) = words.first().map(|word| args::show(word)) {
-        match word.as_str() {
-            "-q" | "--quiet" | "-v" | "--verbose" => {}
-            "--format" => {
-                words.remove(0);
-                json = format(&words.first().map(|word| args::show(word)).unwrap_or_default())?;
-            }
-            _ => match word.strip_prefix("--format=") {
-                Some(name) => json = format(name)?,
-                None => return Ok(json),
-            },
+/// What stands before the group.
+#[derive(Default)]
+struct Global {
+    json: bool,
+    quiet: bool,
+    verbose: bool,
+    dry_run: bool,
+}
+
+impl Global {
+    /// In words of ours: quiet and loud is what can be, but nobody is to believe that it is a dry run.
+    fn of(&self, command: &Command) -> Result<Vec<&'static str>> {
+        let options = words::options(command.help);
+        let has = |name: &str| options.iter().any(|option| option.names.iter().any(|n| n == name));
+        if self.dry_run && !has("--dry-run") {
+            let what = format!("--dry-run is not supported by `btrfs {}`", command.name);
+            return Err(Error::new(what));
         }
-        words.remove(0);
+        let asked = [
+            (self.json, "--json"),
+            (self.quiet && has("--quiet"), "--quiet"),
+            (self.verbose && !self.quiet && has("--verbose"), "--verbose"),
+            (self.dry_run, "--dry-run"),
+        ];
+        Ok(asked.into_iter().filter(|(asked, _)| *asked).map(|(_, word)| word).collect())
     }
-    Ok(json)
+
+    fn log(&mut self, level: &str) -> Result<()> {
+        match level {
+            "quiet" => self.quiet = true,
+            "verbose" | "debug" => self.verbose = true,
+            "default" | "info" => {}
+            _ => return Err(Error::usage(format!("unrecognized log level: {level}"))),
+        }
+        Ok(())
+    }
+}
+
+/// Takes those off that stand before the group.
+fn global_options(words: &mut Vec<OsString>) -> Result<Global> {
+    let mut global = Global::default();
+    while let Some(word) = words.first().map(|word| args::show(word)) {
+        let (name, mut value) = match word.split_once('=') {
+            Some((name, value)) => (name.to_owned(), Some(value.to_owned())),
+            None => (word, None),
+        };
+        if matches!(name.as_str(), "--format" | "--log") && value.is_none() {
+            words.remove(0);
+            value = Some(words.first().map(|word| args::show(word)).unwrap_or_default());
+        }
+        let value = value.unwrap_or_default();
+        match name.as_str() {
+            "-q" | "--quiet" => global.quiet = true,
+            "-v" | "--verbose" => global.verbose = true,
+            "--dry-run" => global.dry_run = true,
+            "--format" => global.json = format(&value)?,
+            "--log" => global.log(&value)?,
+            _ => return Ok(global),
+        }
+        words.drain(..words.len().min(1));
+    }
+    Ok(global)
 }
 
 fn format(name: &str) -> Result<bool> {

@@ -3,6 +3,7 @@
 use crate::door::Door;
 use crate::error::{Error, Result, io_text};
 use crate::image::{self, Access, ImagePath, Medium, is_block};
+use crate::mounts;
 use btrfs_disk::FixedSize;
 use btrfs_disk::items::BalanceItem;
 use btrfs_fs::control::wire;
@@ -165,6 +166,29 @@ impl Target {
         self.ask(asked, |fs| fs.scrub_status(), wire::read_scrub_status)
     }
 
+    /// How many bytes scrubs read in a second at most; 0: no limit.
+    pub fn scrub_limit(&self) -> Asked<u64> {
+        self.ask(limit(wire::LIMIT_ASKED, 0), |fs| fs.scrub_limit(), |told| wire::number(told, 8))
+    }
+
+    /// Another one until the volume is closed, or until a scrub ends (`once`); what it was.
+    pub fn limit_scrub(&self, new: u64, once: bool) -> Asked<u64> {
+        let what = if once { wire::LIMIT_ONCE } else { wire::LIMIT_SET };
+        let here = |fs: &BtrfsFs| fs.limit_scrub(new, once);
+        self.ask(limit(what, new), here, |told| wire::number(told, 8))
+    }
+
+    /// By which path the user knows the one device.
+    pub fn device(&self) -> PathBuf {
+        match self {
+            Target::Image { path, .. } => path.clone(),
+            Target::Mount { path, .. } => {
+                let entry = mounts::around(path).ok().flatten();
+                entry.map_or_else(|| path.clone(), |entry| entry.source)
+            }
+        }
+    }
+
     /// What errors the device had; with `reset` they count from zero again, which the volume has
     /// when this returns, or with the next commit of a mount.
     pub fn device_errors(&self, devid: u64, reset: bool) -> Asked<DeviceErrors> {
@@ -213,6 +237,10 @@ impl Target {
             Target::Mount { .. } => Ok(()),
         }
     }
+}
+
+fn limit(what: u64, new: u64) -> (u32, Vec<u8>) {
+    (wire::SCRUB_LIMIT, [what, new].map(u64::to_le_bytes).concat())
 }
 
 /// As `strerror`, for messages that are worded as others'.

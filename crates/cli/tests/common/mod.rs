@@ -12,10 +12,23 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use testkit::compare::TreeSnapshot;
-pub use testkit::oracle::{KernelMount, TempDir, assert_clean, mkfs_btrfs};
+pub use testkit::oracle::{KernelMount, SCRUB, TempDir, assert_clean, mkfs_btrfs};
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_spinney");
 pub const MIB: u64 = 1 << 20;
+
+/// Names the directory where scrubs are written down.
+const PLACE: &str = "SPINNEY_SCRUB_RECORDS";
+
+thread_local! {
+    /// Goes with the test, which has a thread of its own.
+    static RECORDS: TempDir = TempDir::new("scrubs").expect("scratch directory");
+}
+
+/// Where scrubs of this test are written down, and no other's.
+pub fn records() -> PathBuf {
+    RECORDS.with(|dir| dir.path().to_owned())
+}
 
 pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
@@ -23,7 +36,8 @@ pub fn text(bytes: &[u8]) -> String {
 
 pub fn spinney<S: AsRef<OsStr>>(words: &[S]) -> Output {
     let mut command = Command::new(PROGRAM);
-    command.args(words).stdin(Stdio::null()).env("LC_ALL", "C").output().expect("spinney runs")
+    command.args(words).stdin(Stdio::null()).env("LC_ALL", "C").env(PLACE, records());
+    command.output().expect("spinney runs")
 }
 
 /// Standard output of a command that must succeed and complain about nothing.
@@ -106,7 +120,8 @@ pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {
 
 pub fn sh(script: &str) -> Output {
     let mut command = Command::new("sh");
-    command.args(["-c", script]).stdin(Stdio::null()).env("LC_ALL", "C").output().expect("sh")
+    command.args(["-c", script]).stdin(Stdio::null()).env("LC_ALL", "C").env(PLACE, records());
+    command.output().expect("sh")
 }
 
 /// All but the places of subvolumes in snapshots, which have one inode for all.

@@ -113,6 +113,16 @@ pub const SCRUB_ACT: u32 = command(WRITE, OURS, 68, 8);
 pub const SCRUB_STATUS: u32 = command(READ, OURS, 69, 160);
 /// One of an earlier mount goes on: what `SCRUB_STATUS` told of it.
 pub const SCRUB_CONTINUE: u32 = command(WRITE, OURS, 70, 160);
+/// How many bytes a scrub reads in a second at most: one of the three below, and a new number. What it
+/// was is told in its place; 0: as many as there can be.
+pub const SCRUB_LIMIT: u32 = command(READ | WRITE, OURS, 71, 16);
+
+/// It stays as it is.
+pub const LIMIT_ASKED: u64 = 0;
+/// It is another one until the unmount.
+pub const LIMIT_SET: u64 = 1;
+/// It is another one until a scrub ends.
+pub const LIMIT_ONCE: u64 = 2;
 
 /// A scrub begins, which mends what it can.
 pub const SCRUB_START: u64 = 1;

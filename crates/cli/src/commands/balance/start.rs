@@ -19,8 +19,8 @@ pub const COMMAND: Command = Command {
     name: "balance start",
     summary: "move chunks elsewhere, or to another profile",
     usage: "\
-[-d[FILTERS]] [-m[FILTERS]] [-s[FILTERS]] [-fv] [--bg] VOLUME
---full-balance [-fv] [--bg] VOLUME",
+[-d[FILTERS]] [-m[FILTERS]] [-s[FILTERS]] [-fvq] [--bg] VOLUME
+--full-balance [-fvq] [--bg] VOLUME",
     help: "\
 Moves what lies in chunks elsewhere, and gives the chunks back: those that the filters
 choose, of data (-d), of metadata (-m, and with it the system's) or of the system (-s).
@@ -36,7 +36,9 @@ Options
     -f, --force       even if there are fewer copies of metadata afterwards
     --full-balance    without filters, without a warning
     --bg, --background  do not wait for the end (in a mount)
+    --enqueue         taken, and without effect: one beside another is refused
     -v, --verbose     tell the filters, and what was moved
+    -q, --quiet       errors alone
 
 Filters, with commas between them
     usage=N, usage=A..B       chunks that are filled to less than N percent
@@ -61,10 +63,13 @@ Exit codes
 pub const RESUME: Command = Command {
     name: "balance resume",
     summary: "go on with a balance that was interrupted",
-    usage: "VOLUME",
+    usage: "[-q] VOLUME",
     help: "\
 Goes on with a balance that was paused or interrupted, by Spinney or by the kernel, and
 waits for its end.
+
+Options
+    -q, --quiet       errors alone
 
 Examples
     spinney balance resume /mnt
@@ -77,44 +82,42 @@ Exit codes
     run: resume,
 };
 
+/// What is told, but for errors.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+enum Said {
+    Nothing,
+    #[default]
+    Result,
+    All,
+}
+
 #[derive(Default)]
 struct Words {
     item: BalanceItem,
     full: bool,
     background: bool,
-    verbose: bool,
+    said: Said,
     operands: Vec<OsString>,
 }
 
 fn words(mut args: Args) -> Result<Words> {
     let mut words = Words::default();
     while let Some(arg) = args.next()? {
-        let kind = match arg {
-            Arg::Short('d') => DATA,
-            Arg::Short('m') => METADATA,
-            Arg::Short('s') => SYSTEM,
-            Arg::Short('f') | Arg::Long("force") => {
-                words.item.flags |= balance_flags::FORCE;
-                continue;
-            }
-            Arg::Short('v') | Arg::Long("verbose") => {
-                words.verbose = true;
-                continue;
-            }
-            Arg::Long("full-balance") => {
-                words.full = true;
-                continue;
-            }
-            Arg::Long("bg" | "background") => {
-                words.background = true;
-                continue;
-            }
-            Arg::Value(value) => {
-                words.operands.push(value);
-                continue;
-            }
+        let mut kind = None;
+        match arg {
+            Arg::Short('d') => kind = Some(DATA),
+            Arg::Short('m') => kind = Some(METADATA),
+            Arg::Short('s') => kind = Some(SYSTEM),
+            Arg::Short('f') | Arg::Long("force") => words.item.flags |= balance_flags::FORCE,
+            Arg::Short('v') | Arg::Long("verbose") => words.said = Said::All,
+            Arg::Short('q') | Arg::Long("quiet") => words.said = Said::Nothing,
+            Arg::Long("enqueue") => {}
+            Arg::Long("full-balance") => words.full = true,
+            Arg::Long("bg" | "background") => words.background = true,
+            Arg::Value(value) => words.operands.push(value),
             other => return Err(args::unexpected(other)),
-        };
+        }
+        let Some(kind) = kind else { continue };
         let text = args.optional_value().map_or(Ok(String::new()), args::text)?;
         let filter = filters::parse(&text)?;
         words.item.flags |= kind;
@@ -162,7 +165,7 @@ fn run(args: Args) -> Result<Exit> {
     if words.background && !target.is_mounted() {
         return Err(Error::usage("--bg: an image that is not mounted is balanced while you wait"));
     }
-    if words.verbose {
+    if words.said == Said::All {
         let mut out = Out::new();
         filters(&words.item, &mut out)?;
         out.finish()?;
@@ -184,11 +187,19 @@ fn run(args: Args) -> Result<Exit> {
     if words.background {
         return Ok(Exit::Done);
     }
-    wait(target, words.verbose)
+    wait(target, words.said)
 }
 
-fn resume(args: Args) -> Result<Exit> {
-    let volume = args::only(args, "an image or a directory of a mount")?;
+fn resume(mut args: Args) -> Result<Exit> {
+    let (mut said, mut operands) = (Said::default(), Vec::new());
+    while let Some(arg) = args.next()? {
+        match arg {
+            Arg::Short('q') | Arg::Long("quiet") => said = Said::Nothing,
+            Arg::Value(value) => operands.push(value),
+            other => return Err(args::unexpected(other)),
+        }
+    }
+    let volume = args::one(operands, "an image or a directory of a mount")?;
     let target = Target::open(&volume, Access::Write)?;
     if let Err(refused) = target.resume() {
         let why = match refused.errno {
@@ -200,11 +211,11 @@ fn resume(args: Args) -> Result<Exit> {
         target.close()?;
         return Ok(Exit::Code(if refused.errno == libc::ESRCH { 2 } else { 1 }));
     }
-    wait(target, false)
+    wait(target, said)
 }
 
 /// Waits for the end, with progress, and tells how it was.
-fn wait(target: Target, verbose: bool) -> Result<Exit> {
+fn wait(target: Target, said: Said) -> Result<Exit> {
     let progress = Progress::new();
     let mut rest = Duration::from_millis(2);
     let status = loop {
@@ -218,12 +229,12 @@ fn wait(target: Target, verbose: bool) -> Result<Exit> {
         rest = (rest * 2).min(Duration::from_millis(20));
     };
     drop(progress);
-    let exit = tell(&target.show(), &status, verbose)?;
+    let exit = tell(&target.show(), &status, said)?;
     target.close()?;
     Ok(exit)
 }
 
-fn tell(place: &str, status: &BalanceStatus, verbose: bool) -> Result<Exit> {
+fn tell(place: &str, status: &BalanceStatus, said: Said) -> Result<Exit> {
     match status.state {
         BalanceState::Paused => say_error("balance paused by user"),
         BalanceState::Cancelled => say_error("balance canceled by user"),
@@ -233,11 +244,12 @@ fn tell(place: &str, status: &BalanceStatus, verbose: bool) -> Result<Exit> {
             let left = format!("{} chunks stay; the log of the mount names them", status.failed);
             Error::new(what).remedy(left).print();
         }
+        _ if said == Said::Nothing => return Ok(Exit::Done),
         _ => {
             let mut out = Out::new();
             let (done, seen) = (status.completed, status.considered);
             out.line(format!("Done, had to relocate {done} out of {seen} chunks"))?;
-            if verbose {
+            if said == Said::All {
                 let (report, time) = (&status.report, status.report.time.as_secs_f64());
                 out.line(format!(
                     "{} extents moved, {} nodes written anew, {time:.3} s",
@@ -287,6 +299,6 @@ pub fn words_of(filter: &BalanceFilter) -> String {
         (f::STRIPES_RANGE, format!("stripes={}..{}", filter.stripes_min, filter.stripes_max)),
     ];
     let said = all.into_iter().filter(|(flag, _)| filter.has(*flag)).map(|(_, text)| text);
-    let said: Vec<String> = said.collect();
-    if said.is_empty() { "balancing".into() } else { said.join(", ") }
+    let balancing = (!filter.has(f::CONVERT)).then(|| "balancing".to_owned());
+    balancing.into_iter().chain(said).collect::<Vec<String>>().join(", ")
 }

@@ -24,6 +24,7 @@ Options
     -r                all files below directories of the same subvolume
     -c[=TYPE]         compress it all: zlib (also without TYPE), lzo or zstd, with :LEVEL
                       behind
+    -L, --level N     the level of -c, where that has none; 0: the usual one
     -s START, -l LENGTH
                       that part of each file
     -t SIZE           leave extents of this size as they are (32M; above 8M it is 8M, as
@@ -47,6 +48,9 @@ const TARGET: u64 = 32 << 20;
 
 #[derive(Default)]
 struct Words {
+    /// What -c and -L say.
+    method: Option<String>,
+    level: Option<String>,
     wish: Defragment,
     recursive: bool,
     verbose: bool,
@@ -62,7 +66,10 @@ fn run(mut args: Args) -> Result<Exit> {
             Arg::Short('r') => words.recursive = true,
             Arg::Short('v') | Arg::Long("verbose") => words.verbose = true,
             Arg::Short('f') => words.flush = true,
-            Arg::Short('c') => words.wish.compress = Some(compression(&mut args)?),
+            Arg::Short('c') => {
+                words.method = Some(args.optional_value().map_or(Ok(String::new()), args::text)?)
+            }
+            Arg::Short('L') | Arg::Long("level") => words.level = Some(args.text()?),
             Arg::Short('s') => words.wish.start = args.size()?,
             Arg::Short('l') => words.wish.len = args.size()?,
             Arg::Short('t') => words.wish.target = args.size()?,
@@ -77,6 +84,7 @@ fn run(mut args: Args) -> Result<Exit> {
     if operands.is_empty() {
         return Err(Error::usage("the path is missing"));
     }
+    words.wish.compress = compression(&words)?;
     let places: Vec<VolumePath> =
         operands.iter().map(|word| VolumePath::of_any_file(word)).collect();
     place::at(&places, subvol, true, |open, failures| {
@@ -88,11 +96,26 @@ fn run(mut args: Args) -> Result<Exit> {
     })
 }
 
-fn compression(args: &mut Args) -> Result<Method> {
-    match args.optional_value() {
-        Some(value) => method("-c", &args::text(value)?),
-        None => Ok(Method::DEFAULT),
-    }
+fn compression(words: &Words) -> Result<Option<Method>> {
+    let Some(named) = words.method.as_deref() else { return Ok(None) };
+    let named = if named.is_empty() && words.level.is_some() { "zlib" } else { named };
+    let level = words.level.as_deref().filter(|level| *level != "0" && !named.contains(':'));
+    Ok(Some(match (named, level) {
+        ("", _) => Method::DEFAULT,
+        (named, None) => method("-c", named)?,
+        (named, Some(level)) if is_level(named, level) => {
+            method("-c", &format!("{named}:{level}"))?
+        }
+        (named, Some(level)) => {
+            return Err(Error::usage(format!("-L: {named} has no level {level}")));
+        }
+    }))
+}
+
+/// What a mount option would round is refused here.
+fn is_level(named: &str, level: &str) -> bool {
+    let levels = if named == "zstd" { -15..=15 } else { 1..=9 };
+    level.parse::<i32>().is_ok_and(|level| levels.contains(&level))
 }
 
 /// A file, or the files below a directory.

@@ -4,7 +4,7 @@ mod defragment;
 mod df;
 mod du;
 pub mod label;
-mod numbers;
+pub mod numbers;
 mod resize;
 mod show;
 mod sync;

@@ -10,6 +10,8 @@ use btrfs_disk::TreeId;
 use btrfs_disk::ids::block_group::{self, DATA, METADATA, PROFILE_MASK, SYSTEM, TYPE_MASK};
 use btrfs_fs::Subvol;
 use spinney::{GroupUsage, Usage};
+use std::fs::File;
+use std::io::{Seek, SeekFrom};
 use std::path::PathBuf;
 
 pub struct Numbers {
@@ -42,6 +44,12 @@ impl Numbers {
     /// Bytes of the devices that chunks occupy.
     pub fn allocated(&self) -> u64 {
         self.usage.devices.iter().map(|device| device.used).sum()
+    }
+
+    /// Bytes of the device behind those that the volume has of it; 0 where nobody may look.
+    pub fn slack(&self) -> u64 {
+        let len = File::open(&self.device).and_then(|mut file| file.seek(SeekFrom::End(0)));
+        len.map_or(0, |len| len.saturating_sub(self.size()))
     }
 
     pub fn size(&self) -> u64 {

@@ -20,6 +20,9 @@ a directory of a mount, or an image that is not mounted. An image file is grown 
 well (not while it is mounted: there its length is the limit). What lies behind a nearer end
 moves first.
 
+Options
+    --enqueue         taken, and without effect
+
 Examples
     spinney filesystem resize +2G disk.img
     spinney filesystem resize max /mnt
@@ -43,6 +46,7 @@ fn run(args: Args) -> Result<Exit> {
                 let rest = args.optional_value().map_or(Ok(String::new()), args::text)?;
                 operands.push(format!("-{digit}{rest}").into());
             }
+            Arg::Long("enqueue") => {}
             Arg::Value(value) => operands.push(value),
             other => return Err(args::unexpected(other)),
         }
@@ -56,7 +60,7 @@ fn run(args: Args) -> Result<Exit> {
     }
     let target = Target::open(&volume, Access::Write)?;
     let (old, new) = target.resize(devid, size).map_err(|refused| refusal(&target, &refused))?;
-    let place = target.show();
+    let device = target.device().display().to_string();
     target.close()?;
     if let Some(image) = image.filter(|_| new < old) {
         let file = File::options().write(true).open(&image);
@@ -65,7 +69,7 @@ fn run(args: Args) -> Result<Exit> {
     let mut out = Out::new();
     let to = if let NewSize::Max = size { "max".into() } else { pretty(new) };
     let from = pretty(old);
-    out.line(format!("Resize device id {devid} ({place}) from {from} to {to}"))?;
+    out.line(format!("Resize device id {devid} ({device}) from {from} to {to}"))?;
     out.finish()?;
     Ok(Exit::Done)
 }

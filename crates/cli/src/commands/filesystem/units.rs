@@ -54,8 +54,8 @@ impl Units {
     }
 
     /// Columns need more room.
-    pub fn is_raw(self) -> bool {
-        self.raw
+    pub fn is_wide(self) -> bool {
+        self != Units::HUMAN
     }
 
     /// As in `1.50MiB`; of a raw size the bytes alone.

@@ -104,7 +104,7 @@ fn percent(group: &GroupUsage) -> f64 {
 }
 
 fn overall(out: &mut Out, numbers: &Numbers, units: Units) -> Result<()> {
-    let width = if units.is_raw() { 18 } else { 10 };
+    let width = if units.is_wide() { 18 } else { 10 };
     let (free, least) = numbers.free();
     out.line("Overall:")?;
     let sizes = [
@@ -112,7 +112,7 @@ fn overall(out: &mut Out, numbers: &Numbers, units: Units) -> Result<()> {
         ("Device allocated:\t\t", numbers.allocated()),
         ("Device unallocated:\t\t", numbers.unallocated()),
         ("Device missing:\t\t", 0),
-        ("Device slack:\t\t", 0),
+        ("Device slack:\t\t", numbers.slack()),
         ("Used:\t\t\t", numbers.used_on_devices()),
     ];
     for (name, bytes) in sizes {

@@ -62,7 +62,9 @@ fn of_device(numbers: &Numbers, device: &DeviceUsage, units: Units) -> Row {
         row.push(right(here.map_or("-".into(), |(_, bytes)| units.show(*bytes))));
     }
     row.push(right(units.show(device.total.saturating_sub(device.used))));
-    row.extend([right(units.show(device.total)), right("-")]);
+    let slack = numbers.slack();
+    let slack = if slack == 0 { "-".into() } else { units.show(slack) };
+    row.extend([right(units.show(device.total)), right(slack)]);
     row
 }
 
@@ -70,7 +72,7 @@ fn sums(numbers: &Numbers, units: Units) -> [Row; 2] {
     let groups = numbers.by_weight();
     let mut total = vec![left(""), left("Total")];
     total.extend(groups.iter().map(|group| right(units.show(group.total))));
-    let sizes = [numbers.unallocated(), numbers.size(), 0];
+    let sizes = [numbers.unallocated(), numbers.size(), numbers.slack()];
     total.extend(sizes.map(|bytes| right(units.show(bytes))));
     let mut used = vec![left(""), left("Used")];
     used.extend(groups.iter().map(|group| right(units.show(group.used))));

@@ -2,32 +2,44 @@
 
 use crate::args::{Arg, Args, one, unexpected};
 use crate::commands::Command;
+use crate::commands::filesystem::numbers::{kind_name, profile_name};
+use crate::commands::filesystem::units::Units;
 use crate::commands::offline::{chunk_profile, chunk_type};
 use crate::commands::subvolume::place::VolumePath;
 use crate::commands::trees::Trees;
-use crate::error::Exit;
-use crate::error::Result;
-use crate::output::{Json, Out, human};
+use crate::error::{Error, Exit, Result};
+use crate::output::{Json, Out};
 use btrfs_disk::items::{BlockGroupItem, Chunk};
 use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Key, TreeId};
+use std::cmp::Ordering;
 use std::collections::HashMap;
 
 pub const COMMAND: Command = Command {
     name: "inspect-internal list-chunks",
     summary: "list the chunks of a volume by their places",
-    usage: "[--json] [--raw] VOLUME",
+    usage: "[--json] [--sort KEYS] [UNITS] VOLUME",
     help: "\
 Lists each copy of each chunk by its place on the device: what it is for, where it begins
-on the device and in the volume, how long it is, and how much of it is in use. VOLUME is an
-image or a path of a mount.
+and ends on the device, where it begins in the volume, its number by either, and how much
+of it is in use. VOLUME is an image or a path of a mount. The output is that of `btrfs
+inspect-internal list-chunks` (6.14).
 
 Options
-    -b, --raw       sizes in bytes
-        --json      as a JSON object, sizes in bytes
+        --sort KEYS        by devid, pstart, lstart, usage or length, or several of
+                           these with commas between them (devid,pstart)
+        --json             as a JSON object, sizes in bytes
+    -b, --raw              bytes
+        --human-readable   units that fit, of 1024 (this is what it does anyway)
+        --iec              units of 1024
+        --si               units of 1000
+        --kbytes           in KiB, or kB with --si
+        --mbytes           in MiB, or MB with --si
+        --gbytes           in GiB, or GB with --si
+        --tbytes           in TiB, or TB with --si
 
 Examples
-    spinney inspect-internal list-chunks disk.img
+    spinney inspect-internal list-chunks --sort lstart disk.img
 ",
     run,
 };
@@ -39,27 +51,75 @@ struct Copy {
     len: u64,
     flags: u64,
     used: u64,
+    /// Its number by the place on the device, and by that in the volume.
+    numbers: (usize, usize),
+}
+
+impl Copy {
+    fn percent(&self) -> f64 {
+        self.used as f64 * 100.0 / self.len.max(1) as f64
+    }
+}
+
+/// What copies are told in the order of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum By {
+    Device,
+    Physical,
+    Logical,
+    Usage,
+    Length,
+}
+
+fn keys(text: &str) -> Result<Vec<By>> {
+    let key = |word: &str| match word {
+        "devid" => Ok(By::Device),
+        "pstart" => Ok(By::Physical),
+        "lstart" => Ok(By::Logical),
+        "usage" => Ok(By::Usage),
+        "length" => Ok(By::Length),
+        _ => Err(Error::usage(format!("unknown sort key: {word}"))),
+    };
+    text.split(',').map(key).collect()
 }
 
 fn run(mut args: Args) -> Result<Exit> {
-    let (mut operands, mut json, mut raw) = (Vec::new(), false, false);
+    let (mut operands, mut json, mut units) = (Vec::new(), false, Units::HUMAN);
+    let mut by = Vec::new();
     while let Some(arg) = args.next()? {
         match arg {
             Arg::Long("json") => json = true,
-            Arg::Short('b') | Arg::Long("raw") => raw = true,
+            Arg::Long("sort") => by = keys(&args.text()?)?,
+            Arg::Short('b') => units = Units::RAW,
             Arg::Value(value) => operands.push(value),
+            other if units.take_long(&other) => {}
             other => return Err(unexpected(other)),
         }
     }
     let trees = Trees::open(&VolumePath::parse(&one(operands, "an image or a path of a mount")?))?;
-    let copies = copies(&trees)?;
+    let mut copies = copies(&trees)?;
+    sort(&mut copies, &by);
     let mut out = Out::new();
     match json {
         true => out.line(as_json(&copies))?,
-        false => as_text(&mut out, &copies, raw)?,
+        false => as_text(&mut out, &copies, units)?,
     }
     out.finish()?;
     Ok(Exit::Done)
+}
+
+/// Those that are alike stay in the order of their places.
+fn sort(copies: &mut [Copy], by: &[By]) {
+    copies.sort_by(|one, other| {
+        let compared = by.iter().map(|by| match by {
+            By::Device => one.device.cmp(&other.device),
+            By::Physical => one.at.cmp(&other.at),
+            By::Logical => one.logical.cmp(&other.logical),
+            By::Usage => one.percent().total_cmp(&other.percent()),
+            By::Length => one.len.cmp(&other.len),
+        });
+        compared.fold(Ordering::Equal, Ordering::then)
+    });
 }
 
 /// In the order of their places.
@@ -90,42 +150,47 @@ fn copies(trees: &Trees) -> Result<Vec<Copy>> {
                 len: chunk.fields.length,
                 flags: chunk.fields.kind,
                 used: used.get(&key.offset).copied().unwrap_or(0),
+                numbers: (0, 0),
             });
         }
         Ok(())
     })?;
+    copies.sort_by_key(|copy| (copy.device, copy.logical, copy.at));
+    (1..).zip(&mut copies).for_each(|(number, copy)| copy.numbers.1 = number);
     copies.sort_by_key(|copy| (copy.device, copy.at));
+    (1..).zip(&mut copies).for_each(|(number, copy)| copy.numbers.0 = number);
     Ok(copies)
 }
 
-fn kind_of(copy: &Copy) -> String {
-    format!("{}/{}", chunk_type(copy.flags), chunk_profile(copy.flags))
-}
-
-fn as_text(out: &mut Out, copies: &[Copy], raw: bool) -> Result<()> {
-    let size = |bytes: u64| if raw { bytes.to_string() } else { human(bytes) };
-    let heads = ["Devid", "Number", "Type/profile", "PStart", "Length", "LStart", "Usage%"];
-    let mut rows = vec![heads.map(String::from)];
-    for (number, copy) in copies.iter().enumerate() {
-        let percent = copy.used as f64 * 100.0 / copy.len.max(1) as f64;
-        rows.push([
+/// Columns in the widths of btrfs-progs, which has types end where profiles begin.
+fn as_text(out: &mut Out, copies: &[Copy], units: Units) -> Result<()> {
+    const LEAST: (usize, usize) = (10, 6);
+    let names = |copy: &Copy| (kind_name(copy.flags), profile_name(copy.flags));
+    let of_kind = copies.iter().map(|copy| names(copy).0.len()).fold(LEAST.0, usize::max);
+    let of_profile = copies.iter().map(|copy| names(copy).1.len()).fold(LEAST.1, usize::max);
+    let heads =
+        ["Devid", "PNumber", "Type/profile", "PStart", "Length", "PEnd", "LNumber", "LStart"];
+    let mut rows = vec![[&heads[..], &["Usage%"]].concat().into_iter().map(String::from).collect()];
+    for copy in copies {
+        let (kind, profile) = names(copy);
+        let row: Vec<String> = vec![
             copy.device.to_string(),
-            (number + 1).to_string(),
-            kind_of(copy),
-            size(copy.at),
-            size(copy.len),
-            size(copy.logical),
-            format!("{percent:.2}"),
-        ]);
+            copy.numbers.0.to_string(),
+            format!("{kind:>of_kind$}/{profile:<of_profile$}"),
+            units.show(copy.at),
+            units.show(copy.len),
+            units.show(copy.at + copy.len),
+            copy.numbers.1.to_string(),
+            units.show(copy.logical),
+            format!("{:.2}", copy.percent()),
+        ];
+        rows.push(row);
     }
     let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..heads.len()).map(width).collect();
+    let widths: Vec<usize> = (0..=heads.len()).map(width).collect();
+    rows.insert(1, widths.iter().map(|width| "-".repeat(*width)).collect());
     for row in &rows {
-        let cells =
-            row.iter().zip(&widths).enumerate().map(|(column, (cell, width))| match column {
-                2 => format!("{cell:<width$}"),
-                _ => format!("{cell:>width$}"),
-            });
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:>width$}"));
         out.line(cells.collect::<Vec<_>>().join(" "))?;
     }
     Ok(())

@@ -2,11 +2,12 @@
 
 use crate::args::{Arg, Args, one, unexpected};
 use crate::commands::Command;
+use crate::commands::filesystem::units::Units;
 use crate::commands::offline::{parse_tree, tree_name};
 use crate::commands::subvolume::place::VolumePath;
 use crate::commands::trees::Trees;
 use crate::error::{Exit, Result};
-use crate::output::{Json, Out, human};
+use crate::output::{Json, Out};
 use btrfs_disk::items::FileExtent;
 use btrfs_disk::key::kind;
 use btrfs_disk::{Error, Node, TreeId};
@@ -16,7 +17,7 @@ use std::sync::Arc;
 pub const COMMAND: Command = Command {
     name: "inspect-internal tree-stats",
     summary: "tell how many nodes trees have, how full and scattered",
-    usage: "[--json] [-b] [-t TREE] VOLUME",
+    usage: "[--json] [UNITS] [-t TREE] VOLUME",
     help: "\
 Counts nodes by level, items, content that stands among the structures, how full leaves
 are, and how often the next node of a tree in key order does not lie behind the one before.
@@ -24,9 +25,16 @@ Without -t: the root, extent, checksum and top-level trees. VOLUME is an image o
 a mount.
 
 Options
-    -t TREE         one tree, by number (a subvolume's id) or name as in `spinney dump-tree`
-    -b, --raw       sizes in bytes
-        --json      as a JSON object, sizes in bytes
+    -t TREE                one tree, by number (a subvolume's id) or name as in `dump-tree`
+        --json             as a JSON object, sizes in bytes
+    -b, --raw              sizes in bytes
+        --human-readable   units that fit, of 1024 (this is what it does anyway)
+        --iec              units of 1024
+        --si               units of 1000
+        --kbytes           in KiB, or kB with --si
+        --mbytes           in MiB, or MB with --si
+        --gbytes           in GiB, or GB with --si
+        --tbytes           in TiB, or TB with --si
 
 Examples
     spinney inspect-internal tree-stats -t extent disk.img
@@ -49,14 +57,15 @@ struct Stats {
 }
 
 fn run(mut args: Args) -> Result<Exit> {
-    let (mut operands, mut json, mut raw) = (Vec::new(), false, false);
+    let (mut operands, mut json, mut units) = (Vec::new(), false, Units::HUMAN);
     let mut wanted = Vec::new();
     while let Some(arg) = args.next()? {
         match arg {
             Arg::Long("json") => json = true,
-            Arg::Short('b') | Arg::Long("raw") => raw = true,
+            Arg::Short('b') => units = Units::RAW,
             Arg::Short('t') => wanted.push(parse_tree(&args.text()?)?),
             Arg::Value(value) => operands.push(value),
+            other if units.take_long(&other) => {}
             other => return Err(unexpected(other)),
         }
     }
@@ -72,7 +81,7 @@ fn run(mut args: Args) -> Result<Exit> {
     let mut out = Out::new();
     match json {
         true => out.line(as_json(&all))?,
-        false => all.iter().try_for_each(|stats| as_text(&mut out, stats, raw))?,
+        false => all.iter().try_for_each(|stats| as_text(&mut out, stats, units))?,
     }
     out.finish()?;
     Ok(Exit::Done)
@@ -140,8 +149,8 @@ impl Stats {
     }
 }
 
-fn as_text(out: &mut Out, stats: &Stats, raw: bool) -> Result<()> {
-    let size = |bytes: u64| if raw { bytes.to_string() } else { human(bytes) };
+fn as_text(out: &mut Out, stats: &Stats, units: Units) -> Result<()> {
+    let size = |bytes: u64| units.show(bytes);
     out.line(format!("{} tree", tree_name(stats.id)))?;
     out.line(format!("    Total size:       {}", size(stats.nodes() * stats.node_size)))?;
     out.line(format!("    Inline data:      {}", size(stats.inline)))?;

@@ -51,7 +51,8 @@ Options
                       what is open, the image and the stream
     -m ROOTMOUNT      where the volume of DIRECTORY is mounted, instead of what
                       /proc/self/mountinfo says; for an image the image itself
-    -q                say nothing but errors
+    -q, --quiet       say nothing but errors
+    -v, --verbose     taken, and without effect: it says what it makes anyway
     --dump            print what the stream says, a line for each command; nothing is changed
     --force-decompress
                       write compressed content (of `send --compressed-data`) by the rules of

@@ -25,6 +25,8 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 const ROOTS: &str = "/var/lib/btrfs";
+/// Names another place, as tests need one.
+const PLACE: &str = "SPINNEY_SCRUB_RECORDS";
 const HEAD: &str = "scrub status:1";
 /// Its line tells where to go on.
 const NO_DEVICE: u64 = 0;
@@ -48,10 +50,13 @@ pub struct Kept {
 }
 
 fn place() -> Option<PathBuf> {
+    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
+    if let Some(chosen) = absolute(PLACE) {
+        return Some(chosen);
+    }
     if sys::is_root() {
         return Some(ROOTS.into());
     }
-    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
     let state = absolute("XDG_STATE_HOME");
     let state = state.or_else(|| Some(absolute("HOME")?.join(".local/state")));
     Some(state?.join("spinney"))

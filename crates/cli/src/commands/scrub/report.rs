@@ -1,6 +1,7 @@
 //! What there is to say of a scrub: as `btrfs scrub` says it.
 
 use crate::commands::filesystem::units::Units;
+use crate::commands::target::Target;
 use crate::error::Result;
 use crate::output::{Json, Out};
 use crate::when;
@@ -22,21 +23,68 @@ fn clock(time: Duration) -> String {
     format!("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
 }
 
-/// `raw`: all numbers by name.
-pub fn text(out: &mut Out, status: &ScrubStatus, raw: bool) -> Result<()> {
+/// How a scrub is told of.
+pub struct How {
+    /// All numbers by name.
+    pub raw: bool,
+    pub units: Units,
+    /// Bytes that it reads in a second at most, 0: as many as there can be.
+    pub limit: u64,
+}
+
+impl Default for How {
+    fn default() -> How {
+        How { raw: false, units: Units::HUMAN, limit: 0 }
+    }
+}
+
+/// The line above what is told of a device.
+pub fn device(target: &Target, what: &str) -> Result<String> {
+    Ok(format!("\nScrub device {} (id {}) {what}", target.device().display(), target.devid()?))
+}
+
+/// What a status is of, in that line.
+pub fn told_of(status: &ScrubStatus) -> &'static str {
+    match status.state {
+        ScrubState::None => "",
+        ScrubState::Running => "status",
+        _ => "history",
+    }
+}
+
+pub fn text(out: &mut Out, status: &ScrubStatus, how: &How) -> Result<()> {
     if status.state == ScrubState::None {
-        return out.line("\tno stats available");
+        out.line("\tno stats available")?;
+    } else {
+        out.line(format!("Scrub started:    {}", when::asctime(status.started)))?;
+        out.line(format!("Status:           {}", state_of(status)))?;
+        out.line(format!("Duration:         {}", clock(status.time)))?;
     }
-    out.line(format!("Scrub started:    {}", when::asctime(status.started)))?;
-    out.line(format!("Status:           {}", state_of(status)))?;
-    out.line(format!("Duration:         {}", clock(status.time)))?;
-    if raw {
-        for (name, number) in status.done.list() {
-            out.line(format!("\t{name}: {number}"))?;
-        }
-        return Ok(());
+    match how.raw {
+        true => all_numbers(out, status),
+        false => summary(out, status, how),
     }
-    let (done, human) = (status.done.bytes(), |bytes| Units::HUMAN.show(bytes));
+}
+
+/// Those that only the kernel has among ours, where `btrfs scrub` has them: nothing here is thrown
+/// away, and no memory is lacking. `last_physical` is a logical address.
+fn all_numbers(out: &mut Out, status: &ScrubStatus) -> Result<()> {
+    for (name, number) in status.done.list() {
+        out.line(format!("\t{name}: {number}"))?;
+        let next = match name {
+            "no_csum" => "csum_discards",
+            "super_errors" => "malloc_errors",
+            "uncorrectable_errors" => "unverified_errors",
+            _ => continue,
+        };
+        out.line(format!("\t{next}: 0"))?;
+    }
+    let last = if status.state == ScrubState::Finished { 0 } else { status.next };
+    out.line(format!("\tlast_physical: {last}"))
+}
+
+fn summary(out: &mut Out, status: &ScrubStatus, how: &How) -> Result<()> {
+    let (done, size) = (status.done.bytes(), |bytes| how.units.show(bytes));
     let total = status.total.max(done);
     if status.state == ScrubState::Running {
         let seconds = status.time.as_secs_f64();
@@ -44,13 +92,18 @@ pub fn text(out: &mut Out, status: &ScrubStatus, raw: bool) -> Result<()> {
         let left = Duration::try_from_secs_f64(left).unwrap_or(Duration::MAX);
         out.line(format!("Time left:        {}", clock(left)))?;
     }
-    out.line(format!("Total to scrub:   {}", human(total)))?;
-    if status.state != ScrubState::Finished {
+    out.line(format!("Total to scrub:   {}", size(total)))?;
+    if !matches!(status.state, ScrubState::Finished | ScrubState::None) {
         let percent = done as f64 * 100.0 / total.max(1) as f64;
-        out.line(format!("Bytes scrubbed:   {}  ({percent:.2}%)", human(done)))?;
+        out.line(format!("Bytes scrubbed:   {}  ({percent:.2}%)", size(done)))?;
     }
-    let rate = (done as f64 / status.time.as_secs_f64().max(1e-9)) as u64;
-    out.line(format!("Rate:             {}/s", human(rate)))?;
+    // A record knows whole seconds.
+    let time = if status.time.is_zero() { 1.0 } else { status.time.as_secs_f64() };
+    let limit = match how.limit {
+        0 => String::new(),
+        limit => format!(" (limit {}/s)", size(limit)),
+    };
+    out.line(format!("Rate:             {}/s{limit}", size((done as f64 / time) as u64)))?;
     errors(out, status)
 }
 

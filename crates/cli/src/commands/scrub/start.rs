@@ -1,9 +1,11 @@
 //! `spinney scrub start` and `resume`.
 
 use super::record::{OFTEN, Record};
+use super::report::How;
 use super::{UNCORRECTABLE, report};
 use crate::args::{self, Arg, Args};
 use crate::commands::Command;
+use crate::commands::filesystem::units::Units;
 use crate::commands::offline::uuid;
 use crate::commands::target::{Refused, Target, reason};
 use crate::error::{Error, Exit, Result, say_error};
@@ -19,24 +21,27 @@ use std::time::{Duration, Instant};
 pub const COMMAND: Command = Command {
     name: "scrub start",
     summary: "read all copies of everything, and mend what is bad",
-    usage: "[-BrRq] [--json] VOLUME",
+    usage: "[-BdrRq] [--limit SIZE] [--json] VOLUME",
     help: "\
 Reads every copy of what the volume has, and holds it against its checksums. What is bad is
 written anew from a good copy. VOLUME is a path of a mount, where the scrub goes on behind
 everybody's back, or an image that is not mounted, where the command waits for its end.
 
 What a scrub of a mount has done is kept for `status` and `resume` after an unmount: root's
-in /var/lib/btrfs, as by `btrfs scrub`, others' in $XDG_STATE_HOME/spinney.
+in /var/lib/btrfs, as by `btrfs scrub`, others' in $XDG_STATE_HOME/spinney; or all in
+$SPINNEY_SCRUB_RECORDS, where that is a directory's whole path.
 
 Options
     -B                wait for the end, in a mount, too
+    -d                tell by device (there is one), with -B
     -r                write nothing: only look
     -R                all numbers, by name
     -q, --quiet       errors alone
+        --limit SIZE  so many bytes in a second at most, this time: see `scrub limit`
         --json        as a JSON object (waits for the end)
-    -d, -f, -c CLASS, -n DATA
-                      taken, and without effect: there is one device, nothing that could be
-                      left of another scrub, and no priority is changed
+    -f, -c CLASS, -n DATA
+                      taken, and without effect: nothing could be left of another scrub, and
+                      no priority is changed
 
 Examples
     spinney scrub start -B /mnt
@@ -53,7 +58,7 @@ Exit codes
 pub const RESUME: Command = Command {
     name: "scrub resume",
     summary: "go on with a scrub that was cancelled",
-    usage: "[-BRq] [--json] MOUNT",
+    usage: "[-BdRq] [--json] MOUNT",
     help: "\
 Goes on where `scrub cancel` stopped one, or where one was when the volume was unmounted or
 the machine stopped: up to five seconds before that. A scrub that `btrfs scrub` left
@@ -61,11 +66,12 @@ unfinished is begun anew.
 
 Options
     -B                wait for the end
+    -d                tell by device (there is one), with -B
     -R                all numbers, by name
     -q, --quiet       errors alone
         --json        as a JSON object (waits for the end)
     -r                write nothing: only look; in the same mount it goes on as it began
-    -d, -c CLASS, -n DATA
+    -c CLASS, -n DATA
                       taken, and without effect, as by `scrub start`
 
 Examples
@@ -84,9 +90,11 @@ Exit codes
 struct Words {
     wait: bool,
     read_only: bool,
+    by_device: bool,
     raw: bool,
     quiet: bool,
     json: bool,
+    limit: Option<u64>,
 }
 
 fn words(mut args: Args) -> Result<(Words, OsString)> {
@@ -98,7 +106,9 @@ fn words(mut args: Args) -> Result<(Words, OsString)> {
             Arg::Short('R') => words.raw = true,
             Arg::Short('q') | Arg::Long("quiet") => words.quiet = true,
             Arg::Long("json") => (words.json, words.wait) = (true, true),
-            Arg::Short('d' | 'f') => {}
+            Arg::Short('d') => words.by_device = true,
+            Arg::Long("limit") => words.limit = Some(args.size()?),
+            Arg::Short('f') => {}
             Arg::Short('c' | 'n') => _ = args.text()?,
             Arg::Value(value) => operands.push(value),
             other => return Err(args::unexpected(other)),
@@ -112,6 +122,9 @@ fn run(args: Args, again: bool) -> Result<Exit> {
     let access = if words.read_only { Access::Read } else { Access::Write };
     let target = Target::open(&volume, access)?;
     let record = if target.is_mounted() { Some(Record::of(&target)?) } else { None };
+    if let Some(limit) = words.limit {
+        target.limit_scrub(limit, true)?;
+    }
     let begun = match again {
         true => resume(&target, record.as_ref(), words.read_only),
         false => target.start_scrub(words.read_only),
@@ -119,15 +132,12 @@ fn run(args: Args, again: bool) -> Result<Exit> {
     if let Err(refused) = begun {
         return not_begun(&target, refused);
     }
+    if !words.quiet && !words.json {
+        begun_of(&target, record.is_some() && !words.wait)?;
+    }
     if let Some(record) = record.as_ref().filter(|_| !words.wait) {
         let mut lost = false;
         record.note(&target, &mut lost)?;
-        if !words.quiet {
-            let mut out = Out::new();
-            let fsid = uuid(&target.fsid()?);
-            out.line(format!("scrub started on {}, fsid {fsid}", target.show()))?;
-            out.finish()?;
-        }
         if !lost {
             record.follow(Path::new(&volume));
         }
@@ -137,6 +147,20 @@ fn run(args: Args, again: bool) -> Result<Exit> {
     tell(&target, &status, &words)?;
     target.close()?;
     Ok(exit_of(&status))
+}
+
+/// Says that it has begun; `behind`: nobody waits for its end.
+fn begun_of(target: &Target, behind: bool) -> Result<()> {
+    let mut out = Out::new();
+    if behind {
+        out.line(format!("scrub started on {}, fsid {}", target.show(), uuid(&target.fsid()?)))?;
+    }
+    let limit = match target.scrub_limit()? {
+        0 => String::new(),
+        limit => format!(" (limit {}/s)", Units::HUMAN.show(limit)),
+    };
+    out.line(format!("Starting scrub on devid {}{limit}", target.devid()?))?;
+    out.finish()
 }
 
 /// One of this mount, else the last one that was written down.
@@ -206,8 +230,15 @@ fn tell(target: &Target, status: &ScrubStatus, words: &Words) -> Result<()> {
     if words.json {
         out.line(report::json(status))?;
     } else if !words.quiet {
-        out.line(format!("scrub done for {}", uuid(&target.fsid()?)))?;
-        report::text(&mut out, status, words.raw)?;
+        out.line(match words.by_device {
+            true => report::device(target, "done")?,
+            false => format!("scrub done for {}", uuid(&target.fsid()?)),
+        })?;
+        report::text(
+            &mut out,
+            status,
+            &How { raw: words.raw, limit: words.limit.unwrap_or(0), ..How::default() },
+        )?;
     }
     out.finish()?;
     match status.state {

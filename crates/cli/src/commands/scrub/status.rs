@@ -4,6 +4,7 @@ use super::record::Record;
 use super::report;
 use crate::args::{self, Arg, Args};
 use crate::commands::Command;
+use crate::commands::filesystem::units::Units;
 use crate::commands::offline::uuid;
 use crate::commands::target::Target;
 use crate::error::{Error, Exit, Result};
@@ -14,15 +15,23 @@ use btrfs_fs::{ScrubState, ScrubStatus};
 pub const COMMAND: Command = Command {
     name: "scrub status",
     summary: "tell how far a scrub of a mount is, or how it ended",
-    usage: "[-R] [--json] MOUNT",
+    usage: "[-dR] [--json] [UNITS] MOUNT",
     help: "\
 Tells of the scrub that is at work in a mount, or of the last one: also of one before it was
 mounted, or by `btrfs scrub`. See `spinney help scrub start` for where that is written down.
 
 Options
-    -R                all numbers, by name
-        --json        as a JSON object
-    -d                taken, and without effect: there is one device
+    -R                     all numbers, by name
+    -d                     by device (there is one)
+        --json             as a JSON object
+    -b, --raw              bytes
+        --human-readable   units that fit, of 1024 (this is what it does anyway)
+        --iec              units of 1024
+        --si               units of 1000
+        --kbytes           in KiB, or kB with --si
+        --mbytes           in MiB, or MB with --si
+        --gbytes           in GiB, or GB with --si
+        --tbytes           in TiB, or TB with --si
 
 Examples
     spinney scrub status /mnt
@@ -49,24 +58,31 @@ Exit codes
 };
 
 fn status(mut args: Args) -> Result<Exit> {
-    let (mut raw, mut json, mut operands) = (false, false, Vec::new());
+    let (mut how, mut by_device) = (report::How::default(), false);
+    let (mut json, mut operands) = (false, Vec::new());
     while let Some(arg) = args.next()? {
         match arg {
-            Arg::Short('R') => raw = true,
-            Arg::Short('d') => {}
+            Arg::Short('R') => how.raw = true,
+            Arg::Short('d') => by_device = true,
+            Arg::Short('b') => how.units = Units::RAW,
             Arg::Long("json") => json = true,
             Arg::Value(value) => operands.push(value),
+            other if how.units.take_long(&other) => {}
             other => return Err(args::unexpected(other)),
         }
     }
     let target = mounted(&args::one(operands, "a path of a mount")?)?;
     let status = status_of(&target)?;
+    how.limit = target.scrub_limit()?;
     let mut out = Out::new();
     match json {
         true => out.line(report::json(&status))?,
         false => {
             out.line(format!("UUID:             {}", uuid(&target.fsid()?)))?;
-            report::text(&mut out, &status, raw)?;
+            if by_device {
+                out.line(report::device(&target, report::told_of(&status))?)?;
+            }
+            report::text(&mut out, &status, &how)?;
         }
     }
     out.finish()?;
@@ -101,7 +117,7 @@ fn cancel(args: Args) -> Result<Exit> {
 }
 
 /// In an image no scrub goes on behind a command's back.
-fn mounted(word: &std::ffi::OsStr) -> Result<Target> {
+pub fn mounted(word: &std::ffi::OsStr) -> Result<Target> {
     match crate::commands::target::image_of(word) {
         Some(path) => {
             let what = "it is an image: a scrub of it has ended with its command";

@@ -36,7 +36,8 @@ Options
     --proto N         1 (the default), or 2: with holes, flags of files, and times of birth
     --compressed-data
                       compressed content as it is stored; needs --proto 2
-    -q                say nothing but errors
+    -q, --quiet       say nothing but errors
+    -v, --verbose     taken, and without effect: it says what it sends anyway
     --subvol PATH, --subvolid ID
                       paths in an image start from this subvolume, not the default one
 

@@ -36,6 +36,7 @@ Options
     -R, --recursive       the subvolumes that lie in it first
     -v, --verbose         say what was committed
     -q, --quiet           say nothing of what was deleted
+        --dry-run         say what would be deleted, and delete nothing
     --subvol PATH         paths in an image start from this subvolume, not the default one
 
 Examples
@@ -60,6 +61,7 @@ struct Options {
     recursive: bool,
     verbose: bool,
     quiet: bool,
+    dry_run: bool,
 }
 
 fn run(mut args: Args) -> Result<Exit> {
@@ -73,6 +75,7 @@ fn run(mut args: Args) -> Result<Exit> {
             Arg::Short('R') | Arg::Long("recursive") => options.recursive = true,
             Arg::Short('v') | Arg::Long("verbose") => options.verbose = true,
             Arg::Short('q') | Arg::Long("quiet") => options.quiet = true,
+            Arg::Long("dry-run") => options.dry_run = true,
             Arg::Long("subvol") => subvol = subvol_path(&args.text()?)?,
             Arg::Value(value) => operands.push(value),
             other => return Err(args::unexpected(other)),
@@ -82,7 +85,10 @@ fn run(mut args: Args) -> Result<Exit> {
         Some(_) => vec![VolumePath::parse(&args::one(operands, "an image or a mount")?)],
         None => VolumePath::all(&args::some(operands, "a subvolume")?),
     };
-    place::at(&places, subvol, true, |open, failures| {
+    if options.dry_run {
+        options.commit = Commit::Never;
+    }
+    place::at(&places, subvol, !options.dry_run, |open, failures| {
         let mut out = Out::new();
         for (at, place) in places.iter().enumerate() {
             let last = at + 1 == places.len();
@@ -119,7 +125,7 @@ impl Deletion<'_, '_> {
                 all.iter().find(|info| info.id == id).map_or(&b""[..], |own| words::path(own));
             // The deepest first.
             for info in below(&all, id) {
-                open.delete_by_id(place, info.id)?;
+                self.delete(Some(info.id))?;
                 let path = words::path(info);
                 let inside = path.strip_prefix(own).unwrap_or(path);
                 let inside = inside.strip_prefix(b"/").unwrap_or(inside);
@@ -130,11 +136,16 @@ impl Deletion<'_, '_> {
                 self.deleted(info.id, &shown)?;
             }
         }
-        match number {
-            Some(id) => open.delete_by_id(place, id)?,
-            None => open.delete(place)?,
-        }
+        self.delete(number)?;
         self.deleted(id, &place.show())
+    }
+
+    fn delete(&self, number: Option<SubvolId>) -> Result<()> {
+        match number {
+            _ if self.options.dry_run => Ok(()),
+            Some(id) => self.open.delete_by_id(self.place, id),
+            None => self.open.delete(self.place),
+        }
     }
 
     /// Says so, and commits if each is to be.

@@ -16,16 +16,25 @@ pub const COMMAND: Command = Command {
     name: "subvolume show",
     summary: "tell about a subvolume",
     usage: "\
-[--json] SUBVOLUME
-[--json] -r ID | -u UUID VOLUME",
+[--json] [UNITS] SUBVOLUME
+[--json] [UNITS] -r ID | -u UUID VOLUME",
     help: "\
 Tells what is known of a subvolume: its UUIDs, commits and times, and its snapshots. In a
 mount, others than root and who mounted it hear nothing of paths and snapshots.
 
 Options
-    -r, --rootid ID   the subvolume with this number, of the volume
-    -u, --uuid UUID   the subvolume with this UUID
-    --json            as a JSON object
+    -r, --rootid ID        the subvolume with this number, of the volume
+    -u, --uuid UUID        the subvolume with this UUID
+        --json             as a JSON object
+    -b, --raw              bytes of its quota group
+    -h, --human-readable   in units that fit, of 1024 (this is what it does anyway)
+    -H                     in units that fit, of 1000
+        --iec              in units of 1024
+        --si               in units of 1000
+    -k, --kbytes           in KiB, or kB with --si
+    -m, --mbytes           in MiB, or MB with --si
+    -g, --gbytes           in GiB, or GB with --si
+    -t, --tbytes           in TiB, or TB with --si
     --subvol PATH, --subvolid ID
                       paths in an image start from this subvolume, not the default one
 
@@ -44,7 +53,7 @@ enum Which {
 
 fn run(mut args: Args) -> Result<Exit> {
     let (mut which, mut json, mut subvol) = (Which::Here, false, Subvol::Default);
-    let mut operands = Vec::<OsString>::new();
+    let (mut operands, mut units) = (Vec::<OsString>::new(), Units::HUMAN);
     while let Some(arg) = args.next()? {
         match arg {
             Arg::Short('r') | Arg::Long("rootid") => which = Which::Id(words::id(&args.text()?)?),
@@ -57,6 +66,7 @@ fn run(mut args: Args) -> Result<Exit> {
             Arg::Long("subvol") => subvol = subvol_path(&args.text()?)?,
             Arg::Long("subvolid") => subvol = subvol_id(&args.text()?)?,
             Arg::Value(value) => operands.push(value),
+            other if units.take(&other) => {}
             other => return Err(args::unexpected(other)),
         }
     }
@@ -73,7 +83,7 @@ fn run(mut args: Args) -> Result<Exit> {
                 // Where there are quotas, and who asks may see them.
                 let groups = open.qgroups(&place).unwrap_or_default();
                 if let Some(group) = groups.iter().find(|group| group.id.0 == info.id.0) {
-                    print_group(&mut out, group)?;
+                    print_group(&mut out, group, units)?;
                 }
             }
         }
@@ -138,8 +148,8 @@ fn print(out: &mut Out, info: &SubvolumeInfo, snapshots: Option<&[&SubvolumeInfo
     Ok(())
 }
 
-fn print_group(out: &mut Out, group: &Qgroup) -> Result<()> {
-    let size = |bytes| Units::HUMAN.show(bytes);
+fn print_group(out: &mut Out, group: &Qgroup, units: Units) -> Result<()> {
+    let size = |bytes| units.show(bytes);
     let limit = |most: Option<u64>| most.map_or("-".into(), size);
     for (title, value) in [
         ("Quota group:\t\t", group.id.to_string()),

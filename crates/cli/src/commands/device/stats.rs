@@ -14,10 +14,10 @@ use btrfs_disk::key::kind;
 use btrfs_disk::{Key, TreeId};
 use std::ffi::OsStr;
 
-pub const STATS: Command = Command {
+pub const COMMAND: Command = Command {
     name: "device stats",
     summary: "show the errors that a device was found to have",
-    usage: "[--json] [-cz] VOLUME",
+    usage: "[--json] [-czT] VOLUME",
     help: "\
 Shows how often the device of a volume failed, or gave wrong bytes, as the volume itself has
 it written down: what the kernel's btrfs counted, and what mounts of Spinney met. VOLUME is
@@ -29,6 +29,7 @@ the log and in `spinney stats`.
 Options
     -c, --check     exit code 64 if one of the counters is not zero
     -z, --reset     set them to zero, and show what they were
+    -T              as a table
         --json      in the JSON format of btrfs-progs
 
 Examples
@@ -41,12 +42,14 @@ const NAMES: [&str; 5] =
     ["write_io_errs", "read_io_errs", "flush_io_errs", "corruption_errs", "generation_errs"];
 
 fn run(mut args: Args) -> Result<Exit> {
-    let (mut operands, mut json, mut check, mut reset) = (Vec::new(), false, false, false);
+    let (mut operands, mut json, mut table) = (Vec::new(), false, false);
+    let (mut check, mut reset) = (false, false);
     while let Some(arg) = args.next()? {
         match arg {
             Arg::Long("json") => json = true,
             Arg::Short('c') | Arg::Long("check") => check = true,
             Arg::Short('z') | Arg::Long("reset") => reset = true,
+            Arg::Short('T') => table = true,
             Arg::Value(value) => operands.push(value),
             other => return Err(unexpected(other)),
         }
@@ -61,6 +64,8 @@ fn run(mut args: Args) -> Result<Exit> {
     let mut out = Out::new();
     if json {
         out.line(as_json(&device, &all))?;
+    } else if table {
+        as_table(&mut out, &device, &all)?;
     } else {
         for (_, counters) in &all {
             for (name, count) in NAMES.iter().zip(counters) {
@@ -119,14 +124,31 @@ fn read(trees: &Trees) -> Result<Vec<(u64, [u64; 5])>> {
     Ok(all)
 }
 
+fn as_table(out: &mut Out, device: &str, all: &[(u64, [u64; 5])]) -> Result<()> {
+    let kinds = ["Write", "Read", "Flush", "Corruption", "Generation"];
+    let heads = kinds.map(|kind| format!("{kind} errors"));
+    let width = device.len().max("Path".len());
+    let line = |id: &str, path: &str, cells: [String; 5]| {
+        let cells =
+            cells.iter().zip(&heads).map(|(cell, head)| format!("{cell:>w$}", w = head.len()));
+        format!("{id:>2} {path:<width$} {}", cells.collect::<Vec<_>>().join(" "))
+    };
+    out.line(line("Id", "Path", heads.clone()))?;
+    let rules = heads.each_ref().map(|head| "-".repeat(head.len()));
+    out.line(line("--", &"-".repeat(width), rules))?;
+    all.iter().try_for_each(|(id, counters)| {
+        out.line(line(&id.to_string(), device, counters.map(|count| count.to_string())))
+    })
+}
+
 fn as_json(device: &str, all: &[(u64, [u64; 5])]) -> String {
     Json::as_progs(|o| {
         o.array("device-stats", |stats| {
             for (id, counters) in all {
                 stats.object(|o| {
-                    o.text("device", device).text("devid", &id.to_string());
+                    o.text("device", device).number("devid", *id);
                     for (name, count) in NAMES.iter().zip(counters) {
-                        o.text(name, &count.to_string());
+                        o.number(name, *count);
                     }
                 });
             }

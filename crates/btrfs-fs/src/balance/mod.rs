@@ -30,7 +30,7 @@ use btrfs_space::{GroupInfo, Kind};
 use btrfs_txn::Core;
 use locks::{Mutex, Rank};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU8;
+use std::sync::atomic::{AtomicU8, AtomicU64};
 use std::time::{Duration, Instant};
 use step::Batch;
 use vfs::{Errno, FsError, Result};
@@ -80,6 +80,8 @@ pub(crate) struct Balancer {
     status: Mutex<BalanceStatus>,
     /// What whoever waits for the balance to stop wants.
     wish: AtomicU8,
+    /// Where the chunks ended that there were when the balance was begun.
+    chunks_end: AtomicU64,
 }
 
 /// Ends the emptying of a group, however it ended.
@@ -122,6 +124,7 @@ impl Balancer {
             at_work,
             status,
             wish,
+            chunks_end: AtomicU64::new(0),
         }
     }
 

@@ -119,9 +119,12 @@ impl Balancer {
     }
 
     fn claim(&self, may: impl FnOnce(BalanceState) -> Result<()>) -> Result<()> {
+        // Its own commits make chunks, too.
+        let end = self.core.volume.chunks().iter().map(ChunkInfo::end).max();
         let mut status = self.status.lock();
         may(status.state)?;
         self.wish.store(GO, Ordering::Release);
+        self.chunks_end.store(end.unwrap_or(u64::MAX), Ordering::Release);
         let item = status.item;
         *status = BalanceStatus { state: BalanceState::Running, item, ..Default::default() };
         Ok(())
@@ -224,9 +227,11 @@ impl Balancer {
         }
     }
 
-    /// All chunks that there are, the last one first.
+    /// All chunks that there were when it was begun, the last one first.
     fn work(&self, item: &BalanceItem) -> Result<()> {
         let mut chunks = self.core.volume.chunks();
+        let end = self.chunks_end.load(Ordering::Acquire);
+        chunks.retain(|chunk| chunk.logical.0 < end);
         chunks.sort_by_key(|chunk| std::cmp::Reverse(chunk.logical));
         let groups = self.core.space.group_infos();
         let groups: HashMap<u64, GroupInfo> =

@@ -416,7 +416,9 @@ impl Committer {
         urgency: Urgency,
     ) -> btrfs_disk::Result<Merged> {
         let bound = reserved.bound();
-        let merged = merge(&self.core, sealed, reserved.reservation, urgency)?;
+        // Less than it was promised, mostly by far.
+        let built = |bytes| self.reservations.trees_grow(bytes);
+        let merged = merge(&self.core, sealed, reserved.reservation, urgency, built)?;
         if !bound.holds(merged.taken) {
             self.stats.commits_over_promise.add(1);
         }

@@ -94,8 +94,13 @@ impl Reservations {
     }
 
     /// A commit is at work that adds up to `bytes` of nodes to the trees.
-    pub(super) fn trees_grow(&self, bytes: u64) {
-        self.measured.growing.store(bytes, Ordering::Relaxed);
+    pub(crate) fn trees_grow(&self, bytes: u64) {
+        self.measured.growing.store(bytes, Ordering::Release);
+    }
+
+    /// A commit is at work, and what it makes of the trees is not measured yet.
+    pub(crate) fn trees_are_growing(&self) -> bool {
+        self.measured.growing.load(Ordering::Relaxed) > 0
     }
 
     /// Bytes of the trees that any change of space changes, the checksum tree apart. Any change of

@@ -39,8 +39,14 @@ impl Reserver {
         core.note_memory()
     }
 
-    /// Once in an epoch: what its commit does not give back the next one would not, either.
-    fn is_first_to_ask(&self) -> bool {
+    /// Once in an epoch: what its commit does not give back the next one would not, either. And not
+    /// while a commit is at work: most of what is held beside it, for trees that may have grown by all
+    /// that it was promised, comes back when it ends. Of large trees a commit for the little that
+    /// came meanwhile would rewrite as many nodes as one for all that memory has place for.
+    pub(super) fn is_first_to_ask(&self) -> bool {
+        if self.reservations.trees_are_growing() {
+            return false;
+        }
         let epoch = self.core.layers().current.generation.0;
         self.asked.swap(epoch, Ordering::Relaxed) != epoch
     }

@@ -261,6 +261,36 @@ fn content_that_comes_while_a_commit_writes_back_has_room_or_lands() {
     end(&fs, &inos, rest, "what was written is kept");
 }
 
+/// Beside a commit nobody asks for another one for room's sake; and once its nodes are made, trees may
+/// be larger by those, and not by all that was held for it.
+#[test]
+fn what_a_commit_may_have_needed_counts_until_its_nodes_are_made() {
+    let device = MemDevice::new(256 << 20);
+    let device = Arc::new(Interrupted { device, meanwhile: Mutex::new(None) });
+    let fs = Arc::new(volume_on(device.clone(), 4096));
+    let inos = make_files(&fs, FILES / 10);
+    let most = |fs: &BtrfsFs| {
+        fs.engine.reservations.nodes_for(&Cost { places: 1 << 40, trees: 1, ..Cost::default() })
+    };
+    let before = most(&fs);
+    (FILES..FILES + 100).for_each(|number| fs.forget(create(&fs, number), 1));
+    let seen = Arc::new(Mutex::new(None));
+    let (others, told) = (fs.clone(), seen.clone());
+    *device.meanwhile.lock().expect("unpoisoned") = Some(Box::new(move || {
+        let asks = others.engine.reserver.is_first_to_ask();
+        *told.lock().expect("unpoisoned") = Some((most(&others), asks));
+    }));
+    fs.sync().expect("sync");
+    let (during, asks) = seen.lock().expect("unpoisoned").take().expect("it was called");
+    assert!(!asks, "a commit that is at work gives back what is held beside it");
+    assert!(during < 2 * before, "{during} bytes at most, {before} before");
+    assert!(fs.engine.reserver.is_first_to_ask(), "once in an epoch");
+    assert!(!fs.engine.reserver.is_first_to_ask());
+    assert_kept(&fs);
+    inos.iter().for_each(|ino| fs.forget(*ino, 1));
+    fs.destroy().expect("close");
+}
+
 /// `change`, by number, until commits have made room for it twice: nobody is refused before.
 fn wait_for_room(change: impl Fn(&BtrfsFs, Ino, u64) -> vfs::Result<()>) {
     let (fs, inos) = with_files(FILES / 10);

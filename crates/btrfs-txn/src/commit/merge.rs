@@ -30,12 +30,14 @@ pub struct Merged {
     pub taken: (u64, u64),
 }
 
-/// `NoSpace`: nothing was written, and the space is as it was before.
+/// `NoSpace`: nothing was written, and the space is as it was before. `built` is told the bytes of
+/// new nodes as soon as there come no more, before they are written.
 pub fn run(
     core: &Core,
     sealed: &Delta,
     reservation: Option<MetadataReservation>,
     urgency: Urgency,
+    built: impl FnOnce(u64),
 ) -> Result<Merged> {
     let start = Instant::now();
     let generation = sealed.generation;
@@ -51,8 +53,11 @@ pub fn run(
     let taken_by_files = settle.taken_by_files();
     core.stats.commit_merge_ns.add(start.elapsed().as_nanos() as u64);
     let settling = Instant::now();
-    let settled = settle.finish()?;
+    let mut settled = settle.finish()?;
     core.note_building(settled.taken);
+    // Who changes something meanwhile needs not wait until all is written for what is left of it.
+    drop(settled.reservation.take());
+    built(settled.taken);
     core.stats.commit_settle_ns.add(settling.elapsed().as_nanos() as u64);
     core.stats.quota_extents.add(settled.quota_extents);
     let taken = (taken_by_files, settled.taken);

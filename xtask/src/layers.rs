@@ -46,7 +46,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         ],
     ),
     // What makes streams, of trees that others read for it.
-    ("btrfs-sender", &["vfs", "btrfs-disk", "btrfs-send", "btrfs-tree"]),
+    ("btrfs-sender", &["vfs", "fs-verity", "btrfs-disk", "btrfs-send", "btrfs-tree"]),
     // What plays streams, into what others change for it.
     ("btrfs-receiver", &["vfs", "btrfs-disk", "btrfs-send"]),
     ("btrfs-check", &["blockdev", "btrfs-disk", "btrfs-volume", "btrfs-tree", "fs-verity"]),

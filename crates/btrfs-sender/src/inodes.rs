@@ -1,6 +1,6 @@
 //! One inode after the other: what is new of it, now that all names that moved are in place.
 //!
-//! Content comes before owner and mode, and these before a new inode's attributes, since writing
+//! Content, and that it is verified, comes before owner and mode, and these before a new inode's attributes, since writing
 //! and a change of the owner take privileges and capabilities away; times come last, those of directories when nothing more is made in them.
 
 use crate::changes::Change;
@@ -15,8 +15,9 @@ use crate::sender::{Options, Out};
 use crate::source::Source;
 use crate::tree::{Name, PieceKind, is_dir, is_file};
 use btrfs_disk::ids::FIRST_FREE_OBJECTID as ROOT;
-use btrfs_disk::items::{InodeItem, mode};
-use btrfs_send::{Command, Special};
+use btrfs_disk::items::{InodeItem, inode_flags, mode};
+use btrfs_send::{Command, Protocol, Special, Verity};
+use fs_verity::Descriptor;
 
 /// The receiver's file system takes it away whenever the file is written or its owner changes.
 const CAPABILITY: &[u8] = b"security.capability";
@@ -62,12 +63,36 @@ impl<'s> Inodes<'s> {
         }
         if is_file(&item) {
             self.send_content(change, &path, (old.as_ref(), &item), out)?;
+            self.send_verity(ino, &path, (old.as_ref(), &item), out)?;
         }
         self.send_metadata(change, &path, (old.as_ref(), &item), out)?;
         if !is_dir(&item) {
             metadata::times(&path, &item, self.options, out)?;
         }
         Ok(())
+    }
+
+    /// Of a file that is verified from now on: all its content is there, and nobody but the receiver
+    /// may change it yet.
+    fn send_verity(
+        &self,
+        ino: u64,
+        path: &[u8],
+        (old, new): (Option<&InodeItem>, &InodeItem),
+        out: &mut Out<'_>,
+    ) -> Result<()> {
+        let verified = |item: &InodeItem| item.flags & inode_flags::RO_VERITY != 0;
+        if self.options.protocol < Protocol::V3 || !verified(new) || old.is_some_and(verified) {
+            return Ok(());
+        }
+        let bad = |why: String| Error::Refused(format!("{}: {why}", String::from_utf8_lossy(path)));
+        let bytes = self.moves.space.right.verity(ino)?;
+        let bytes = bytes.ok_or_else(|| bad("no fs-verity descriptor".into()))?;
+        let descriptor = Descriptor::parse(&bytes).map_err(|why| bad(why.to_string()))?;
+        let (params, signature) = (&descriptor.params, &*descriptor.signature);
+        let (algorithm, salt) = (params.algorithm().number(), params.salt());
+        let verity = Verity { algorithm, block_size: params.block_size(), salt, signature };
+        out.put(&Command::EnableVerity { path, verity })
     }
 
     /// What of directories can only be said when all is made in them.

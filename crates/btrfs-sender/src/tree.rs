@@ -116,6 +116,20 @@ impl<'s> Tree<'s> {
         Ok(all)
     }
 
+    /// What a file is verified by, as it stands in its items; `None`: it has none.
+    pub(crate) fn verity(&self, ino: u64) -> Result<Option<Vec<u8>>> {
+        let (mut there, mut bytes) = (false, Vec::new());
+        self.for_each(ino, kind::VERITY_DESC_ITEM..=kind::VERITY_DESC_ITEM, |key, data| {
+            match key.offset {
+                // Only how long the others are together.
+                0 => there = true,
+                _ => bytes.extend_from_slice(data),
+            }
+            Ok(())
+        })?;
+        Ok(there.then_some(bytes))
+    }
+
     /// The first `most` pieces that overlap a range, in order; what is between them reads as
     /// zeros.
     pub(crate) fn pieces(&self, ino: u64, start: u64, end: u64, most: usize) -> Result<Vec<Piece>> {

@@ -134,4 +134,22 @@ fn what_is_sent_as_verified_is_verified_where_it_is_received() {
         assert_eq!(digests[0], digest(&tool));
     }
     assert_clean(&image.path);
+    // And on from there: an image and a mount of it send the same, to whoever knows the word.
+    let (by_image, by_mount) = (format!("{dir}/by-image"), format!("{dir}/by-mount"));
+    let snap = "/image/snap";
+    fine(&["send", "-q", "--proto", "3", "-f", &by_image, &image.at(snap)]);
+    let mount = Mount::new(&image, "ro");
+    let there = format!("{}{snap}", mount.word());
+    fine(&["btrfs", "-q", "send", "--proto", "3", "-f", &by_mount, &there]);
+    mount.umount();
+    shell(&format!("cmp {by_image} {by_mount}"));
+    let other = Image::new("verity-sent-on");
+    fine(&["receive", "-q", "-f", &by_image, &other.at("/")]);
+    let sent_on = fine(&["verity", "measure", &other.at("/snap/file")]);
+    assert_eq!(digest(&sent_on), digests[0]);
+    let ordinary = fine(&["send", "-q", "--proto", "0", "-f", &by_mount, &image.at(snap)]);
+    assert!(
+        ordinary.is_empty() && !fine(&["receive", "--dump", "-f", &by_mount]).contains("verity")
+    );
+    assert_clean(&other.path);
 }

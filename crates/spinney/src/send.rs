@@ -58,6 +58,15 @@ impl SendOptions {
         self
     }
 
+    /// With the commands of protocol 3 as well: files with fs-verity are made such by the receiver. Few
+    /// receivers know them: ours, and kernels' that were built for experiments.
+    pub fn protocol_3(mut self, yes: bool) -> SendOptions {
+        if yes {
+            self.stream.protocol = Protocol::V3;
+        }
+        self
+    }
+
     /// Compressed content as it is stored; needs protocol 2.
     pub fn compressed(mut self, yes: bool) -> SendOptions {
         self.stream.compressed = yes;

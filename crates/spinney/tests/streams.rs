@@ -305,6 +305,54 @@ fn a_file_that_is_sent_as_verified_is_verified() {
     assert!(volume.subvolume("in/snap").unwrap().read_only);
 }
 
+/// Whole and as a difference, compressed content among it; what protocols 1 and 2 have no word for is sent as
+/// an ordinary file.
+#[test]
+fn verified_files_are_sent_as_such_where_there_is_a_word_for_it() {
+    let volume = guarded();
+    let wish = |salt: &[u8], signature: &[u8]| VerityWish {
+        params: VerityParams::new(VerityHash::Sha512, 1024, salt).unwrap(),
+        signature: signature.to_vec(),
+    };
+    let read_only = SnapshotOptions::new().read_only(true);
+    volume.create_subvolume("v").unwrap();
+    volume.write("v/first", &[7; 50_000]).unwrap();
+    volume.write("v/later", &[8; 150_000]).unwrap();
+    volume.write("v/plain", &[9; 100]).unwrap();
+    // A descriptor of several items.
+    volume.enable_verity("v/first", &wish(b"salt", &[5; 9000])).unwrap();
+    volume.snapshot("v", "s0", &read_only).unwrap();
+    volume.enable_verity("v/later", &wish(b"", b"")).unwrap();
+    volume.rename("v/first", "v/moved").unwrap();
+    volume.snapshot("v", "s1", &read_only).unwrap();
+    let measured = |volume: &Volume, path: &str| volume.measure_verity(path).ok();
+    for (options, is_told) in [
+        (SendOptions::new(), false),
+        (SendOptions::new().protocol_2(true).compressed(true), false),
+        (SendOptions::new().protocol_3(true), true),
+        (SendOptions::new().protocol_3(true).compressed(true), true),
+    ] {
+        let other = guarded();
+        let (mut whole, mut difference) = (Vec::new(), Vec::new());
+        volume.send(&["s0"], &options, &mut whole).unwrap();
+        volume.send(&["s1"], &options.clone().parent("s0"), &mut difference).unwrap();
+        assert!(difference.len() < 10_000, "{} bytes", difference.len());
+        for stream in [whole, difference] {
+            other.receive("/", &mut &*stream, &ReceiveOptions::new(), |_| {}).unwrap();
+        }
+        for path in ["s0/first", "s1/moved", "s1/later"] {
+            let expected = measured(&volume, path).filter(|_| is_told);
+            assert!(expected.is_some() == is_told);
+            assert_eq!(measured(&other, path), expected, "{path}");
+            assert_eq!(other.read(path).unwrap(), volume.read(path).unwrap());
+        }
+        assert!(measured(&other, "s0/later").is_none() && measured(&other, "s1/plain").is_none());
+        assert!(other.subvolume("s1").unwrap().read_only);
+        other.sync().unwrap();
+        assert!(other.check(true).unwrap().is_clean());
+    }
+}
+
 #[test]
 fn what_nobody_hashes_so_is_refused_and_the_subvolume_stays_unfinished() {
     let streams = [

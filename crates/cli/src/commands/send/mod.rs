@@ -33,9 +33,11 @@ Options
     -f FILE           write to FILE, not to standard output
     -e                of several subvolumes: one header and one end for all of them
     --no-data         say which ranges of files changed, and not what is in them
-    --proto N         1 (the default), or 2: with holes, flags of files, and times of birth
+    --proto N         1 (the default), or 2: with holes, flags of files, and times of birth;
+                      or 3: files with fs-verity are sent as such, too, which in protocols 1
+                      and 2 are ordinary files. 0: 2, the newest that all receivers know
     --compressed-data
-                      compressed content as it is stored; needs --proto 2
+                      compressed content as it is stored; needs --proto 2 or 3
     -q, --quiet       say nothing but errors
     -v, --verbose     taken, and without effect: it says what it sends anyway
     --subvol PATH, --subvolid ID
@@ -133,7 +135,8 @@ fn protocol_of(word: &str) -> Result<Protocol> {
         // As with `btrfs send`, 0 is the newest one.
         "0" | "2" => Ok(Protocol::V2),
         "1" => Ok(Protocol::V1),
-        other => Err(Error::usage(format!("{other:?} is no protocol: 1 or 2"))),
+        "3" => Ok(Protocol::V3),
+        other => Err(Error::usage(format!("{other:?} is no protocol: 1, 2 or 3"))),
     }
 }
 
@@ -156,6 +159,7 @@ fn send(volume: &Volume, wanted: &Wanted, output: &mut dyn Write) -> Result<()> 
     let stream = &wanted.stream;
     let mut options = SendOptions::new()
         .protocol_2(stream.protocol == Protocol::V2)
+        .protocol_3(stream.protocol == Protocol::V3)
         .compressed(stream.compressed)
         .without_content(stream.without_content)
         .one_end(stream.one_end);

@@ -239,10 +239,11 @@ fn share(engine: &Engine, source: &Ref<Inode>, target: &Ref<Inode>, range: Range
         false => engine.reserver.may_share_into(target.id.tree, range.len)?,
     };
     let most = 8 * engine.core.sector();
+    let copies = cost::copy_range(engine.core.features.no_holes);
     [source, target].iter().try_for_each(|inode| engine.writeback.flush_compressed(inode))?;
     let (mut rest, mut room) = (range, Cost::default());
     loop {
-        let mut reserved = engine.reserver.reserve_content(most, cost::copy_range() + room)?;
+        let mut reserved = engine.reserver.reserve_content(most, copies + room)?;
         match share_locked(engine, source, target, rest, room, &mut reserved.dirty)? {
             None => return Ok(()),
             // Nobody looks for room with inodes locked.

@@ -39,6 +39,13 @@
 //! is kept free for commits at all times, whatever operations are promised, and no operation
 //! promises it again.
 //!
+//! **5. Leaves of the extent tree that lie apart** ([`apart`]). Where room may run short it is known which
+//! leaves hold no record of a node ([`super::reach`]): what moves nodes does not move these, so they
+//! are not in (4) then. One is rewritten because a key in it changes, and is cut in two at most, since
+//! records are short. Of references of files the keys are counted; a copied leaf of a tree with
+//! snapshots gives each extent in it a referrer, so there it is two old leaves for each place, as in (3),
+//! with as many file extents as have room. These cannot be `inner`.
+//!
 //! It knows numbers alone: neither what is free nor who asks.
 
 use super::records::{DATA_REFERENCE, FILE_EXTENT, HEADER, NODE_RECORD, POINTER};
@@ -67,8 +74,11 @@ pub(crate) struct Trees {
     pub subvolumes: u64,
     /// Interior levels of the highest tree that files are in, and of the checksum tree's.
     pub height: u64,
-    /// Nodes of the trees that keep account of space.
+    /// Nodes of the trees that keep account of space, less `inner` and `outer`.
     pub accounts: u64,
+    /// Leaves of the extent tree that not every commit may rewrite ([`super::reach`]).
+    pub inner: u64,
+    pub outer: u64,
     /// Nodes on the paths to what every commit changes: counted with [`accounts`] alone.
     pub paths: u64,
     /// Bytes of the bitmaps that all free space may become.
@@ -82,7 +92,10 @@ impl Trees {
     pub(super) fn larger_by(self, bytes: u64) -> Trees {
         let (more, levels) = (bytes / self.node_size, u64::from(bytes > 0));
         let (all, sums) = (self.all + more, self.sums + more);
-        Trees { all, sums, height: self.height + levels, ..self }
+        // Where they are known apart, what came may be either.
+        let apart = |leaves| if self.inner + self.outer > 0 { leaves + more } else { 0 };
+        let (inner, outer) = (apart(self.inner), apart(self.outer));
+        Trees { all, sums, inner, outer, height: self.height + levels, ..self }
     }
 }
 
@@ -99,13 +112,27 @@ pub(crate) struct Cost {
     pub bytes: u64,
     /// Places in the checksum tree: one for each data extent that comes, two for each that goes.
     pub sums: u64,
+    /// Keys of the extent tree that references of files change: an extent's, and a referrer's.
+    pub records: u64,
 }
 
 impl Cost {
     /// Whether what is reserved for `other` is enough for it.
     pub(crate) fn is_within(&self, other: &Cost) -> bool {
-        let parts = |cost: &Cost| [cost.places, cost.trees, cost.births, cost.bytes, cost.sums];
+        let parts = Cost::parts;
         parts(self).iter().zip(parts(other)).all(|(one, most)| *one <= most)
+    }
+}
+
+impl Cost {
+    /// As numbers, in the order of [`Cost::of_parts`].
+    pub(super) fn parts(&self) -> [u64; 6] {
+        let Cost { places, trees, births, bytes, sums, records } = *self;
+        [places, trees, births, bytes, sums, records]
+    }
+
+    pub(super) fn of_parts([places, trees, births, bytes, sums, records]: [u64; 6]) -> Cost {
+        Cost { places, trees, births, bytes, sums, records }
     }
 }
 
@@ -118,6 +145,7 @@ impl std::ops::Add for Cost {
             births: self.births + other.births,
             bytes: self.bytes + other.bytes,
             sums: self.sums + other.sums,
+            records: self.records + other.records,
         }
     }
 }
@@ -137,8 +165,19 @@ pub(crate) fn bound(trees: &Trees, cost: &Cost) -> u64 {
     };
     // Wherever they lie, the leaf there may be rewritten anyway ([`accounts`]).
     let records = grown(trees, referrers);
-    let nodes = files + sums + records + grown(trees, cost.bytes);
+    let nodes =
+        files + sums + records + grown(trees, cost.bytes) + apart(trees, cost.records, places);
     (nodes + grown(trees, nodes * NODE_RECORD)) * trees.node_size
+}
+
+/// Nodes that leaves become which not every commit may rewrite: those that `records` changed keys lie in,
+/// and those of the extents that are in the old leaves which `places` changed keys copy.
+fn apart(trees: &Trees, records: u64, places: u64) -> u64 {
+    let copied = match trees.shared {
+        true => 2 * places.min(trees.all) * (trees.room / FILE_EXTENT),
+        false => 0,
+    };
+    2 * (records.min(trees.inner) + (records + copied).min(trees.outer))
 }
 
 /// Bytes of new nodes that any commit may need for the trees that keep account of space: each
@@ -155,8 +194,10 @@ pub(super) fn accounts_after(trees: &Trees, cost: &Cost, bytes: u64) -> u64 {
     let nodes = (bytes + accounts(trees)) / trees.node_size;
     let records = nodes * NODE_RECORD + cost.sums * EXTENT_RECORD;
     let more = grown(trees, records);
+    // Of few leaves many may be cut; where they are all, no more than that were there is told.
+    let cut = nodes.min(trees.accounts).min(trees.inner + trees.outer);
     accounts(&Trees {
-        accounts: trees.accounts + more,
+        accounts: trees.accounts + more + cut,
         paths: trees.paths + TREES_OF_EVERY_COMMIT,
         ..*trees
     })
@@ -204,6 +245,8 @@ pub(super) mod tests {
         subvolumes: 1,
         height: 2,
         accounts: 100,
+        inner: 0,
+        outer: 0,
         paths: 16,
         bitmaps: 2048,
         shared: false,
@@ -244,8 +287,16 @@ pub(super) mod tests {
     /// What is reserved apart is committed together.
     #[test]
     fn parts_never_need_less_than_the_whole() {
-        let part = |n: u64| Cost { places: n, trees: n, bytes: n * 1000, sums: n, births: n % 2 };
-        for trees in [TREES, Trees { all: 1 << 20, sums: 1 << 20, shared: true, ..TREES }] {
+        let part = |n: u64| Cost {
+            places: n,
+            trees: n,
+            bytes: n * 1000,
+            sums: n,
+            births: n % 2,
+            records: 3 * n,
+        };
+        let large = Trees { all: 1 << 20, sums: 1 << 20, shared: true, ..TREES };
+        for trees in [TREES, large, Trees { inner: 500, outer: 70, ..large }] {
             for (a, b) in (0..300).flat_map(|a| (0..300).map(move |b| (a, b))) {
                 let parts = bound(&trees, &part(a)) + bound(&trees, &part(b));
                 assert!(parts >= bound(&trees, &(part(a) + part(b))), "{a} and {b}");

@@ -12,7 +12,7 @@
 
 pub(crate) use super::bound::Cost;
 pub(super) use super::records::UNWRITTEN;
-use super::records::{FILE_EXTENT, INODE, NAMED};
+use super::records::{FILE_EXTENT, HEADER, INODE, NAMED};
 use btrfs_disk::Geometry;
 use btrfs_txn::RUN_PLACES;
 use btrfs_txn::delta::ActionCost;
@@ -26,9 +26,10 @@ const RUN: u64 = RUN_PLACES as u64;
 /// Items that one small step of a removal takes away at most, in as many places.
 pub(crate) const SMALL_STEP: u64 = 8;
 
-/// In one tree.
+/// In one tree. Keys of the extent tree: of each extent that comes or goes its own and its referrer's,
+/// and as much for each place where nothing is said of extents.
 fn cost(places: u64, bytes: u64, sums: u64) -> Cost {
-    Cost { places, trees: 1, births: 0, bytes, sums }
+    Cost { places, trees: 1, births: 0, bytes, sums, records: sums + 2 * places }
 }
 
 /// Bytes of the headers of the items that a run of checksums is in, at most.
@@ -128,7 +129,14 @@ pub(crate) fn with(cost: Cost, action: ActionCost) -> Cost {
         births: 0,
         bytes: action.bytes,
         sums: action.sums,
+        records: records_of(&action),
     }
+}
+
+/// Keys of the extent tree that an action changes: those of extents that go are as many as their
+/// checksums have places, and none that comes is shorter than a header.
+pub(super) fn records_of(action: &ActionCost) -> u64 {
+    action.sums + 2 * action.places + action.bytes / HEADER
 }
 
 /// A name of a subvolume that comes or goes: the entry by hash and by index, the directory; both
@@ -190,10 +198,12 @@ pub(crate) fn grow() -> Cost {
     cost(2 * SMALL_STEP, INODE + 3 * FILE_EXTENT, 0)
 }
 
-/// Content shared with another file, beside its extents ([`shares`]): both inodes, the content of
-/// partial sectors at both ends.
-pub(crate) fn copy_range() -> Cost {
-    Cost { trees: 2, ..cost(64, 8192, 0) }
+/// Content shared with another file, beside its extents ([`shares`]): both inodes, and a run in each for
+/// the content of partial sectors, or of an inline item, that becomes an extent. On volumes that
+/// have items for holes the file may get one between any two extents behind its old end.
+pub(crate) fn copy_range(no_holes: bool) -> Cost {
+    let places = if no_holes { 2 * RUN + 2 } else { 64 };
+    Cost { trees: 2, ..cost(places, 8192, 0) }
 }
 
 /// One extent more of a file: its item cuts a run in two.

@@ -4,6 +4,7 @@
 //! What it does not know: what operations change.
 
 use super::bound::{self, Trees, bound};
+use super::reach::{Apart, Leaves};
 use super::records::ROOT_RECORDS;
 use super::{Reservations, cost, sizes};
 use crate::error::IntoFs;
@@ -19,6 +20,10 @@ use vfs::Result;
 const ACCOUNTS: [TreeId; 4] =
     [TreeId::EXTENT, TreeId::FREE_SPACE, TreeId::BLOCK_GROUP, TreeId::QUOTA];
 
+/// Where less is free than so many times what keeps account of space, it matters what of that a commit
+/// can reach.
+const SHORT: u64 = 8;
+
 /// Of the last commit; see [`Trees`].
 #[derive(Default)]
 pub(super) struct Measured {
@@ -30,6 +35,7 @@ pub(super) struct Measured {
     subvolumes: AtomicU64,
     height: AtomicU64,
     paths: AtomicU64,
+    leaves: Leaves,
     /// Bytes of nodes that the commit at work may add to all of that; 0 between commits.
     growing: AtomicU64,
 }
@@ -46,6 +52,8 @@ impl Reservations {
             true => get(&measured.all),
             false => self.core.space.used_by(Kind::Metadata),
         };
+        let Apart { inner, outer } = measured.leaves.now(self.subvols.announced());
+        let accounts = get(&measured.accounts) / node_size;
         Trees {
             node_size,
             room: self.core.geometry.leaf_space() as u64,
@@ -53,7 +61,9 @@ impl Reservations {
             sums: get(&measured.sums) / node_size,
             subvolumes: get(&measured.subvolumes),
             height: get(&measured.height),
-            accounts: get(&measured.accounts) / node_size,
+            accounts: accounts.saturating_sub(inner + outer),
+            inner,
+            outer,
             paths: get(&measured.paths),
             bitmaps: self.core.volume.superblock().fields.total_bytes / self.core.sector() / 8,
             shared: self.subvols.share_nodes(),
@@ -75,6 +85,7 @@ impl Reservations {
         if self.core.space.mixed() {
             set(&measured.all, sizes::tree_bytes(&self.core)?);
         }
+        self.look_at_leaves();
         measured.growing.store(0, Ordering::Release);
         self.limits.follow(&self.core).fs()?;
         let trees = self.trees();
@@ -85,6 +96,26 @@ impl Reservations {
             wish: sizes::global_reserve(&self.core)?,
         });
         Ok(())
+    }
+
+    /// Whether there are leaves of the extent tree that not every commit may rewrite, many of one extent.
+    pub(crate) fn leaves_lie_apart(&self) -> bool {
+        self.trees().inner > 0
+    }
+
+    /// Where room may run short, which leaves of the extent tree a commit need not be able to write anew.
+    fn look_at_leaves(&self) {
+        let measured = &self.measured;
+        let totals = self.core.space.totals();
+        let free = totals.metadata.free + totals.unallocated / totals.metadata.copies.max(1);
+        let short = free < SHORT * measured.accounts.load(Ordering::Relaxed);
+        // This first: a snapshot that is announced meanwhile makes of no use what is found.
+        let announced = self.subvols.announced();
+        let alone = !self.subvols.any_coming();
+        match short {
+            true => measured.leaves.look(&self.core, announced, alone),
+            false => measured.leaves.forget(),
+        }
     }
 
     /// What is known of limits is what the whole quota tree of the last commit says.

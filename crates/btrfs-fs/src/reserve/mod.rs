@@ -35,6 +35,7 @@ mod data;
 mod limits;
 mod measure;
 mod operation;
+mod reach;
 mod records;
 mod sizes;
 #[cfg(test)]
@@ -275,5 +276,6 @@ fn cost_of(delta: &Delta) -> Cost {
         births: u64::from(items.has_births()),
         bytes: items.growth() + extents.bytes() + trees.bytes,
         sums: 2 * extents.count() + trees.sums,
+        records: extents.records() + cost::records_of(&trees),
     }
 }

@@ -48,6 +48,7 @@ pub(super) struct InFlight {
     births: AtomicU64,
     bytes: AtomicU64,
     sums: AtomicU64,
+    records: AtomicU64,
     /// What each needs by itself, added up.
     apart: AtomicU64,
 }
@@ -68,18 +69,21 @@ impl Room {
 }
 
 impl InFlight {
+    /// In the order of [`Cost::parts`].
     fn sums(&self) -> [&AtomicU64; 6] {
-        [&self.places, &self.trees, &self.births, &self.bytes, &self.sums, &self.apart]
+        [&self.places, &self.trees, &self.births, &self.bytes, &self.sums, &self.records]
     }
 
     fn add(&self, cost: &Cost, apart: u64) {
-        let parts = self.sums().into_iter().zip(parts_of(cost, apart));
+        let parts = self.sums().into_iter().zip(cost.parts());
         parts.for_each(|(sum, n)| _ = sum.fetch_add(n, Ordering::AcqRel));
+        self.apart.fetch_add(apart, Ordering::AcqRel);
     }
 
     fn sub(&self, cost: &Cost, apart: u64) {
-        let parts = self.sums().into_iter().zip(parts_of(cost, apart));
+        let parts = self.sums().into_iter().zip(cost.parts());
         parts.for_each(|(sum, n)| _ = sum.fetch_sub(n, Ordering::AcqRel));
+        self.apart.fetch_sub(apart, Ordering::AcqRel);
     }
 
     /// Whether nobody is under way who changes anything.
@@ -88,15 +92,9 @@ impl InFlight {
     }
 
     pub(super) fn room(&self) -> Room {
-        let sums = self.sums().map(|sum| sum.load(Ordering::Acquire));
-        let [places, trees, births, bytes, sums, apart] = sums;
-        Room { together: Cost { places, trees, births, bytes, sums }, apart }
+        let together = Cost::of_parts(self.sums().map(|sum| sum.load(Ordering::Acquire)));
+        Room { together, apart: self.apart.load(Ordering::Acquire) }
     }
-}
-
-fn parts_of(cost: &Cost, apart: u64) -> [u64; 6] {
-    let Cost { places, trees, births, bytes, sums } = *cost;
-    [places, trees, births, bytes, sums, apart]
 }
 
 #[cfg(test)]

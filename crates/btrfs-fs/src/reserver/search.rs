@@ -11,6 +11,9 @@ use vfs::Result;
 
 /// What must come back at least for a commit to be worth its while, in nodes.
 const WORTH: u64 = 64;
+/// The same as a part of all metadata, where each step changes leaves that lie apart and so is held far more
+/// for than it takes: ever more commits would each bring ever less.
+const WORTH_PART: u64 = 16;
 /// Commits that a removal asks for before it gives up: others may take what comes back.
 const PATIENCE: u32 = 8;
 /// How long a removal waits for others who are under way, each time, and how often it looks. Some wait
@@ -82,7 +85,11 @@ impl Reserver {
 
     /// Bytes that must come back at least.
     pub(super) fn worth_a_commit(&self) -> u64 {
-        WORTH * u64::from(self.core.geometry.node_size)
+        let least = WORTH * u64::from(self.core.geometry.node_size);
+        match self.reservations.leaves_lie_apart() {
+            true => least.max(self.core.space.totals().metadata.total / WORTH_PART),
+            false => least,
+        }
     }
 
     /// Whether most of what is reserved of metadata is for one large commit.

@@ -51,6 +51,8 @@ pub(crate) struct Subvols {
     /// Snapshots that the next commit makes: their names are there, and nothing behind them.
     coming: RwLock<FxHashSet<TreeId>>,
     share_nodes: AtomicBool,
+    /// Snapshots that this mount began to make.
+    announced: AtomicU64,
     /// The highest tree id so far.
     highest: AtomicU64,
     /// For UUIDs.
@@ -73,6 +75,7 @@ impl Subvols {
             all: RwLock::new(Rank::Leaf, FxHashMap::default()),
             coming: RwLock::new(Rank::Leaf, FxHashSet::default()),
             share_nodes: AtomicBool::new(false),
+            announced: AtomicU64::new(0),
             highest: AtomicU64::new(FIRST_FREE_OBJECTID - 1),
             seed: RandomState::new(),
         };
@@ -163,7 +166,18 @@ impl Subvols {
 
     /// A snapshot that the next commit makes.
     pub(crate) fn expect(&self, tree: TreeId) {
+        self.announced.fetch_add(1, Ordering::SeqCst);
         self.coming.write().insert(tree);
+    }
+
+    /// Snapshots announced so far, ever counting up.
+    pub(crate) fn announced(&self) -> u64 {
+        self.announced.load(Ordering::SeqCst)
+    }
+
+    /// Some snapshot is announced that no commit has.
+    pub(crate) fn any_coming(&self) -> bool {
+        !self.coming.read().is_empty()
     }
 
     /// The name of `tree` is there, and a commit must come before anything behind it is.

@@ -18,8 +18,9 @@ use std::collections::HashMap;
 /// Where a holder's item is, and its count.
 pub(crate) type Found = (Key, u64);
 
-/// Holders that are looked for one by one before all are read.
-const SINGLY: u32 = 16;
+/// Holders that are looked for one by one before all are read. Near the end of a volume many commits
+/// change a few hundred of two hundred thousand each.
+const SINGLY: u32 = 512;
 /// Keys behind its hash that a holder may stand at. A million hashes of 63 bits do not meet.
 const WINDOW: u64 = 1 << 20;
 

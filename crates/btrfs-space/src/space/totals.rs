@@ -3,6 +3,7 @@
 use super::class::Class;
 use super::{Kind, Space};
 use crate::Extent;
+use btrfs_disk::ids::block_group;
 use btrfs_disk::{Logical, Result};
 use std::sync::atomic::Ordering;
 
@@ -150,6 +151,13 @@ impl Space {
     /// Where each block group begins, and what of it is referenced.
     pub fn used_by_groups(&self) -> Vec<(u64, u64)> {
         self.groups.read().values().map(|group| (group.start, group.used())).collect()
+    }
+
+    /// The addresses of each block group, and whether nodes may lie in it.
+    pub fn groups(&self) -> Vec<(std::ops::Range<u64>, bool)> {
+        let nodes = block_group::METADATA | block_group::SYSTEM;
+        let groups = self.groups.read();
+        groups.values().map(|g| (g.start..g.start + g.len, g.flags & nodes != 0)).collect()
     }
 
     /// All groups by ascending address. Each is asked by itself, others may write meanwhile.

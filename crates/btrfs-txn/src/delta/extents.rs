@@ -75,6 +75,7 @@ pub struct ExtentDelta {
     pub(super) retained: Mutex<Vec<Extent>>,
     pub(super) bytes: AtomicU64,
     pub(super) count: AtomicU64,
+    pub(super) records: AtomicU64,
     pub(super) dropped: AtomicU64,
 }
 
@@ -105,6 +106,7 @@ impl ExtentDelta {
             retained: Mutex::new(Rank::DeltaLists, Vec::new()),
             bytes: AtomicU64::new(0),
             count: AtomicU64::new(0),
+            records: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
         }
     }
@@ -128,6 +130,12 @@ impl ExtentDelta {
         self.count.load(Ordering::Relaxed)
     }
 
+    /// Keys of the extent tree that the changes touch, at most: an extent and each of its referrers. Ever
+    /// counting up within the epoch.
+    pub fn records(&self) -> u64 {
+        self.records.load(Ordering::Relaxed)
+    }
+
     /// Bytes of extents that lost references in this epoch and stay until its end, older ones and
     /// those that the log refers to: the commit frees no more.
     pub fn dropped(&self) -> u64 {
@@ -148,6 +156,7 @@ impl ExtentDelta {
         shard.changes.insert(extent, change);
         self.bytes.fetch_add(RECORD, Ordering::Relaxed);
         self.count.fetch_add(1, Ordering::Relaxed);
+        self.records.fetch_add(2, Ordering::Relaxed);
         true
     }
 
@@ -159,6 +168,7 @@ impl ExtentDelta {
         let change = shard.changes.entry(extent).or_insert_with(|| {
             self.bytes.fetch_add(RECORD, Ordering::Relaxed);
             self.count.fetch_add(1, Ordering::Relaxed);
+            self.records.fetch_add(1, Ordering::Relaxed);
             ExtentChange { len, ..ExtentChange::default() }
         });
         if change.len != len {
@@ -169,6 +179,7 @@ impl ExtentDelta {
         }
         if change.count(referrer, count) {
             self.bytes.fetch_add(REFERENCE, Ordering::Relaxed);
+            self.records.fetch_add(1, Ordering::Relaxed);
         }
         if !change.counts.is_empty() {
             return Some(false);

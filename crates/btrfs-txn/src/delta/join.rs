@@ -110,6 +110,7 @@ fn join_extents(
     };
     sum(ExtentDelta::bytes, &joined.bytes);
     sum(ExtentDelta::count, &joined.count);
+    sum(ExtentDelta::records, &joined.records);
     sum(ExtentDelta::dropped, &joined.dropped);
     Some(joined)
 }

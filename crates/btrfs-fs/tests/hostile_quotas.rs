@@ -181,8 +181,33 @@ fn drop_at(p: &Patch, level: u8, key: Key) {
     });
 }
 
+/// `child` lies in `above` as well, by what it says itself, and is a snapshot of it.
+fn lies_in(p: &Patch, child: u64, above: u64) {
+    let back = Key::new(child, kind::ROOT_BACKREF, 5);
+    let (_, data) = p.find(TreeId::ROOT, back).expect("there");
+    p.remove(TreeId::ROOT, back);
+    p.insert(TreeId::ROOT, Key::new(child, kind::ROOT_BACKREF, above), &data);
+    let item = |id: u64| p.find(TreeId::ROOT, Key::new(id, kind::ROOT_ITEM, 0)).expect("there");
+    let uuid = RootItem::parse(&item(above).1).expect("a root item").uuid;
+    p.edit(TreeId::ROOT, item(child).0, |data| {
+        let mut item = RootItem::parse(data).expect("a root item");
+        item.parent_uuid = uuid;
+        item.write(data);
+    });
+}
+
 fn subvolume_cases() -> Vec<Case> {
     vec![
+        case!("a subvolume in itself", Answer, |p| lies_in(p, SNAP, SNAP)),
+        case!("two subvolumes in each other", Answer, |p| {
+            lies_in(p, A, A + 1);
+            lies_in(p, A + 1, A);
+        }),
+        case!("three subvolumes in a circle", Answer, |p| {
+            lies_in(p, A, A + 1);
+            lies_in(p, A + 1, SNAP);
+            lies_in(p, SNAP, A);
+        }),
         case!("no reference of a subvolume", Answer, |p| {
             p.remove(TreeId::ROOT, Key::new(5, kind::ROOT_REF, SNAP));
         }),
@@ -373,6 +398,14 @@ fn content(fs: &BtrfsFs) -> Content {
 /// What programs do with such a volume; each answer is fine.
 fn use_it(fs: &BtrfsFs) {
     let (root, caller) = (fs.root(), Caller::root());
+    let looks = || common::stat(fs, "cache.hits") + common::stat(fs, "cache.misses");
+    let before = looks();
+    let _any = fs.subvolumes();
+    assert!(
+        looks() - before < 2000,
+        "a list of some subvolumes that takes {} nodes",
+        looks() - before
+    );
     for sub in ["a", "b", "snap"] {
         let Some(dir) = lookup(fs, root, sub) else { continue };
         for n in 0..6 {

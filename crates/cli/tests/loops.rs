@@ -1,14 +1,15 @@
-//! Volumes whose directories go round in circles, or lie deeper than any stack: the verbs that walk
-//! down the trees end.
+//! Volumes whose directories or subvolumes go round in circles, or lie deeper than any stack: the verbs that walk
+//! down the trees, or up, end.
 
 mod common;
 
-use btrfs_disk::items::DirItem;
+use btrfs_disk::items::{DirItem, RootItem};
 use btrfs_disk::key::kind;
 use btrfs_disk::node::HEADER_SIZE;
 use btrfs_disk::{ChecksumType, FixedSize, Header, Key, TreeId};
 use common::{Image, KernelMount, PROGRAM, text};
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -16,8 +17,11 @@ use testkit::require;
 
 const NODE: usize = 16384;
 
-/// The location of the entries called `name` in a leaf of files becomes the inode `to`; how many.
-fn redirect(leaf: &mut [u8], name: &[u8], to: u64) -> usize {
+/// Shows `edit` each item of a leaf: where its key lies, the key, and where its data do. How many were changed.
+fn edit_items(
+    leaf: &mut [u8],
+    mut edit: impl FnMut(&mut [u8], usize, Key, Range<usize>) -> bool,
+) -> usize {
     let header = Header::read(leaf).expect("sized");
     let mut changed = 0;
     for slot in 0..header.nritems as usize {
@@ -25,12 +29,10 @@ fn redirect(leaf: &mut [u8], name: &[u8], to: u64) -> usize {
         let key = Key::read(leaf[at..at + 17].try_into().expect("sized"));
         let word = |at: usize| u32::from_le_bytes(leaf[at..at + 4].try_into().expect("sized"));
         let (from, len) = (HEADER_SIZE + word(at + 17) as usize, word(at + 21) as usize);
-        let Some(data) = leaf.get_mut(from..from + len) else { return 0 };
-        let is_entry = matches!(key.kind, kind::DIR_ITEM | kind::DIR_INDEX);
-        if is_entry && DirItem::iter(data).any(|entry| entry.is_ok_and(|e| e.name == name)) {
-            data[..8].copy_from_slice(&to.to_le_bytes());
-            changed += 1;
+        if from + len > leaf.len() {
+            return 0;
         }
+        changed += usize::from(edit(leaf, at, key, from..from + len));
     }
     if changed > 0 {
         let digest = ChecksumType::Crc32c.digest(&leaf[32..]);
@@ -39,8 +41,26 @@ fn redirect(leaf: &mut [u8], name: &[u8], to: u64) -> usize {
     changed
 }
 
+/// The location of the entries called `name` in a leaf of files becomes the inode `to`; how many.
+fn redirect(leaf: &mut [u8], name: &[u8], to: u64) -> usize {
+    edit_items(leaf, |leaf, _, key, data| {
+        let data = &mut leaf[data];
+        let is_entry = matches!(key.kind, kind::DIR_ITEM | kind::DIR_INDEX);
+        let is_it =
+            is_entry && DirItem::iter(data).any(|entry| entry.is_ok_and(|e| e.name == name));
+        if is_it {
+            data[..8].copy_from_slice(&to.to_le_bytes());
+        }
+        is_it
+    })
+}
+
 /// Every copy of every leaf of files, also such as nobody refers to any more.
 fn redirect_all(image: &Path, name: &[u8], to: u64) {
+    edit_leaves(image, TreeId::FS, |leaf| redirect(leaf, name, to));
+}
+
+fn edit_leaves(image: &Path, tree: TreeId, edit: impl Fn(&mut [u8]) -> usize) {
     let file = File::options().read(true).write(true).open(image).expect("open");
     let (mut node, mut changed) = (vec![0; NODE], 0);
     for at in (1 << 20..file.metadata().expect("metadata").len()).step_by(4096) {
@@ -49,13 +69,13 @@ fn redirect_all(image: &Path, name: &[u8], to: u64) {
         }
         let header = Header::read(&node).expect("sized");
         let sum = ChecksumType::Crc32c.digest(&node[32..]);
-        let is_leaf = header.owner == TreeId::FS && header.level == 0 && header.csum == sum;
-        if is_leaf && redirect(&mut node, name, to) > 0 {
+        let is_leaf = header.owner == tree && header.level == 0 && header.csum == sum;
+        if is_leaf && edit(&mut node) > 0 {
             file.write_all_at(&node, at).expect("write");
             changed += 1;
         }
     }
-    assert!(changed > 0, "no leaf has the name");
+    assert!(changed > 0, "no leaf has what was to be changed");
 }
 
 /// Within a minute.
@@ -111,6 +131,75 @@ fn directories_in_a_circle_are_gone_through_once() {
     ends(&["filesystem", "du", "-s", &image.at("/a/b")]);
     ends(&["compsize", &image.at("/a/b")]);
     ends(&["inspect-internal", "inode-resolve", "257", &root]);
+}
+
+/// Each of the subvolumes lies in the next one, and is a snapshot of it.
+fn put_in_a_circle(image: &Path, circle: &[u64]) {
+    let next = |id: u64| {
+        let at = circle.iter().position(|one| *one == id)?;
+        Some(circle[(at + 1) % circle.len()])
+    };
+    edit_leaves(image, TreeId::ROOT, |leaf| {
+        edit_items(leaf, |leaf, at, key, data| match (key.kind, next(key.objectid)) {
+            (kind::ROOT_BACKREF, Some(above)) => {
+                leaf[at + 9..at + 17].copy_from_slice(&above.to_le_bytes());
+                true
+            }
+            (kind::ROOT_ITEM, Some(above)) => {
+                let mut item = RootItem::parse(&leaf[data.clone()]).expect("a root item");
+                item.uuid = [key.objectid as u8 + 1; 16];
+                item.parent_uuid = [above as u8 + 1; 16];
+                item.write(&mut leaf[data]);
+                true
+            }
+            _ => false,
+        })
+    });
+}
+
+#[test]
+fn subvolumes_in_a_circle_are_gone_through_once() {
+    require!(kernel_btrfs);
+    for circle in [&[256][..], &[256, 257], &[256, 257, 258]] {
+        let image = Image::new("loops-subvolumes");
+        let kernels = KernelMount::new(&image.path, "noatime").expect("mount");
+        for name in ["x", "y", "z"] {
+            let at = kernels.join(name).display().to_string();
+            let made = Command::new("btrfs").args(["-q", "subvolume", "create", &at]).status();
+            assert!(made.expect("btrfs").success());
+            std::fs::write(kernels.join(name).join("file"), [7; 9000]).expect("write");
+        }
+        kernels.unmount().expect("unmount");
+        put_in_a_circle(&image.path, circle);
+        let (root, word) = (image.at("/"), image.word());
+        let checked = ends(&["check", &word]);
+        let said = text(&checked.stdout);
+        assert_eq!(checked.status.code(), Some(1), "{circle:?}: {said}");
+        assert!(said.contains("256"), "{said}");
+        for option in ["-a", "-p", "-u", "-q", "-s"] {
+            ends(&["subvolume", "list", option, &root]);
+        }
+        let stream = image.dir.join("stream").display().to_string();
+        for words in [
+            &["subvolume", "show", &image.at("/x")][..],
+            &["subvolume", "show", &image.at("/z")],
+            &["inspect-internal", "subvolid-resolve", "256", &root],
+            &["inspect-internal", "inode-resolve", "257", &image.at("/x")],
+            &["filesystem", "du", "-s", &root],
+            &["subvolume", "snapshot", "-r", &image.at("/x"), &image.at("/of-x")],
+            &["subvolume", "snapshot", "-r", &image.at("/y"), &image.at("/of-y")],
+            &["send", "-f", &stream, &image.at("/of-x")],
+            &["send", "-p", &image.at("/of-x"), "-f", &stream, &image.at("/of-y")],
+            &["subvolume", "delete", &image.at("/of-y")],
+            &["receive", "-f", &stream, &root],
+            &["subvolume", "delete", &image.at("/x")],
+            &["subvolume", "delete", &image.at("/of-x")],
+            &["subvolume", "sync", &root],
+        ] {
+            ends(words);
+        }
+        ends(&["check", &word]);
+    }
 }
 
 #[test]

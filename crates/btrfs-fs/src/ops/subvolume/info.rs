@@ -63,7 +63,8 @@ pub(crate) fn behind(engine: &Engine, behind: u64, most: usize) -> Result<Vec<Su
     Ok(all)
 }
 
-/// The path of a subvolume; those above it that are not `known` yet become so.
+/// The path of a subvolume; those above it that are not `known` yet become so. None has one that lies in
+/// itself, by whatever way: who is met again is known, and has none yet.
 fn path_up(
     engine: &Engine,
     view: &View<'_>,
@@ -75,10 +76,12 @@ fn path_up(
     while let Some(parent) = at.filter(|parent| !known.contains_key(parent)) {
         let root = view.layers.roots.get(TreeId(parent.0));
         let Some(item) = root.map(|root| root.item).filter(|_| above.len() < MAX_DEPTH) else {
+            above.iter().for_each(|info: &SubvolumeInfo| _ = known.remove(&info.id));
             return Ok(None);
         };
         let info = describe(engine, view, TreeId(parent.0), &item)?;
         at = info.parent;
+        known.insert(parent, None);
         above.push(info);
     }
     for info in above.iter().rev() {

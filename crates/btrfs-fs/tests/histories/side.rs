@@ -28,6 +28,8 @@ pub enum Refused {
     Exists,
     NotThere,
     Invalid,
+    /// It has members, or charges.
+    Busy,
 }
 
 pub type Done = Result<(), Refused>;
@@ -116,6 +118,8 @@ pub trait Side {
     fn rescan(&self);
     /// Makes a group.
     fn group(&self, group: &str) -> Done;
+    /// Takes one away.
+    fn no_group(&self, group: &str) -> Done;
     /// The group of a subvolume.
     fn group_of(&self, sub: &str) -> String;
     fn relate(&self, child: &str, parent: &str, comes: bool) -> Done;
@@ -140,6 +144,7 @@ fn of_errno(errno: i32) -> Refused {
         libc::EEXIST => Refused::Exists,
         libc::ENOENT => Refused::NotThere,
         libc::EINVAL => Refused::Invalid,
+        libc::EBUSY => Refused::Busy,
         other => panic!("{}", io::Error::from_raw_os_error(other)),
     }
 }
@@ -147,7 +152,7 @@ fn of_errno(errno: i32) -> Refused {
 fn ours<T>(result: vfs::Result<T>) -> Result<T, Refused> {
     result.map_err(|error| {
         let errno = error.errno();
-        let known = [libc::EDQUOT, libc::EEXIST, libc::ENOENT, libc::EINVAL];
+        let known = [libc::EDQUOT, libc::EEXIST, libc::ENOENT, libc::EINVAL, libc::EBUSY];
         if known.contains(&errno) { of_errno(errno) } else { panic!("{error}") }
     })
 }
@@ -284,6 +289,10 @@ impl Side for Ours<'_> {
         unlimited(self.0.create_qgroup(id(group)))
     }
 
+    fn no_group(&self, group: &str) -> Done {
+        unlimited(self.0.destroy_qgroup(id(group)))
+    }
+
     fn group_of(&self, sub: &str) -> String {
         let number = self.0.subvolume_of(self.dir(sub)).expect("a subvolume").0;
         format!("0/{}", number.0)
@@ -344,6 +353,7 @@ fn told(report: &Report) -> Done {
         ("File exists", Refused::Exists),
         ("No such file", Refused::NotThere),
         ("Invalid argument", Refused::Invalid),
+        ("resource busy", Refused::Busy),
     ];
     if report.success() {
         return Ok(());
@@ -441,6 +451,10 @@ impl Side for Theirs<'_> {
 
     fn group(&self, group: &str) -> Done {
         self.here(&["qgroup", "create", group])
+    }
+
+    fn no_group(&self, group: &str) -> Done {
+        self.here(&["qgroup", "destroy", group])
     }
 
     fn group_of(&self, sub: &str) -> String {

@@ -7,7 +7,7 @@
 //! What it does not know: who carries a step out, and who judges.
 
 use super::side::{Balance, Done, GROUPS, Refused, Side};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use testkit::ops::Rng;
 
@@ -32,6 +32,8 @@ pub struct World {
     pub quotas: bool,
     /// Groups above those of subvolumes, and their limits.
     groups: BTreeMap<&'static str, Option<u64>>,
+    /// Who is in them, by the name of a subvolume or group.
+    members: BTreeSet<(String, &'static str)>,
 }
 
 impl World {
@@ -53,6 +55,9 @@ pub struct Tally {
     pub balances: u64,
     pub resizes: u64,
     pub limits: u64,
+    /// Groups that came into groups, or left them.
+    pub relations: u64,
+    pub destroyed: u64,
     /// Balances that one began and the other ended.
     pub ended_for_others: u64,
 }
@@ -226,8 +231,17 @@ impl History {
         self.made += 1;
         let name = format!("v{}", self.made);
         if self.world.subs.len() < SUBVOLUMES && self.may(side.create(&name)) {
+            self.joins(&name);
             self.world.subs.insert(name, Sub::default());
         }
+    }
+
+    /// With simple quotas a new subvolume comes into the groups of the one that it lies in.
+    fn joins(&mut self, name: &str) {
+        let of_top =
+            self.world.members.iter().filter(|(member, _)| self.simple && member.is_empty());
+        let new: Vec<_> = of_top.map(|(_, high)| (name.to_owned(), *high)).collect();
+        self.world.members.extend(new);
     }
 
     fn snapshot(&mut self, side: &dyn Side) {
@@ -239,6 +253,7 @@ impl History {
             // Limits are a snapshot's as well, if quotas are not simple.
             let mut copy = Sub { read_only, ..self.world.subs[&source].clone() };
             copy.limit.take_if(|_| self.simple);
+            self.joins(&name);
             self.world.subs.insert(name, copy);
         }
     }
@@ -251,6 +266,7 @@ impl History {
         if self.may(side.delete(&name)) {
             self.tally.deleted += 1;
             self.world.subs.remove(&name);
+            self.world.members.retain(|(member, _)| *member != name);
         }
     }
 
@@ -261,7 +277,7 @@ impl History {
             self.world.quotas = true;
             return;
         }
-        match self.rng.below(32) {
+        match self.rng.below(44) {
             // Simple ones stay: where they begin on a volume that has had deleted subvolumes, a balance of the
             // kernel's (6.18) charges groups that are not there, and it gives up.
             0 | 1 if self.simple => {}
@@ -273,20 +289,18 @@ impl History {
             1 => side.rescan(),
             2..6 => {
                 let group = *self.rng.pick(&GROUPS);
-                let known = self.world.groups.contains_key(group);
-                let expected = if known { Err(Refused::Exists) } else { Ok(()) };
-                if self.answers(side.group(group), expected) {
-                    self.world.groups.insert(group, None);
-                }
+                self.create_group(side, group);
             }
-            6..14 => self.relate(side),
-            14..24 => self.limit_subvolume(side),
+            6..26 => self.relate(side),
+            26..36 => self.limit_subvolume(side),
+            36 | 37 => self.destroy_group(side),
             _ => self.limit_group(side),
         }
     }
 
     fn no_groups(&mut self) {
         self.world.groups.clear();
+        self.world.members.clear();
         self.world.subs.values_mut().for_each(|sub| sub.limit = None);
     }
 
@@ -295,16 +309,74 @@ impl History {
         self.no_groups();
     }
 
+    fn create_group(&mut self, side: &dyn Side, group: &'static str) {
+        let known = self.world.groups.contains_key(group);
+        let expected = if known { Err(Refused::Exists) } else { Ok(()) };
+        if self.answers(side.group(group), expected) {
+            self.world.groups.insert(group, None);
+        }
+    }
+
     fn relate(&mut self, side: &dyn Side) {
         // The kernel counts what comes into a group by two ways twice, where quotas are simple.
         let groups = if self.simple { &GROUPS[..2] } else { &GROUPS[..] };
         let (sub, high) = (self.pick(false), *self.rng.pick(groups));
         let comes = self.rng.chance(70);
-        if self.rng.chance(60) {
-            // It may be a member already, or there may be no such group.
-            let _answered = side.relate(&side.group_of(&sub), high, comes);
-        } else {
-            let _answered = side.relate("1/1", "2/1", comes);
+        let some = self.rng.below(self.world.members.len() as u64 + 1) as usize;
+        if !comes && let Some((member, high)) = self.world.members.iter().nth(some).cloned() {
+            let group = if member == "1/1" { member.clone() } else { side.group_of(&member) };
+            return self.relates(side, (member, group, high), false);
+        }
+        let (member, group, high) = match self.rng.chance(60) {
+            true => (sub.clone(), side.group_of(&sub), high),
+            false => ("1/1".to_owned(), "1/1".to_owned(), "2/1"),
+        };
+        for missing in [high, "1/1"] {
+            let wanted = missing == high || missing == group;
+            if comes && wanted && !self.world.groups.contains_key(missing) && self.rng.chance(60) {
+                self.create_group(side, missing);
+            }
+        }
+        self.relates(side, (member, group, high), comes);
+    }
+
+    /// A group comes into another, or leaves it.
+    fn relates(
+        &mut self,
+        side: &dyn Side,
+        (member, group, high): (String, String, &'static str),
+        comes: bool,
+    ) {
+        let there = |group: &str| self.world.groups.contains_key(group);
+        let known = there(high) && (member != "1/1" || there("1/1"));
+        let is = self.world.members.contains(&(member.clone(), high));
+        let expected = match (comes, known, is) {
+            (true, false, _) => Err(Refused::Invalid),
+            (true, true, true) => Err(Refused::Exists),
+            (false, _, false) => Err(Refused::NotThere),
+            _ => Ok(()),
+        };
+        if self.answers(side.relate(&group, high, comes), expected) {
+            self.tally.relations += 1;
+            match comes {
+                true => _ = self.world.members.insert((member, high)),
+                false => _ = self.world.members.remove(&(member, high)),
+            }
+        }
+    }
+
+    fn destroy_group(&mut self, side: &dyn Side) {
+        let group = *self.rng.pick(&GROUPS);
+        let done = side.no_group(group);
+        if !self.world.groups.contains_key(group) {
+            self.answers(done, Err(Refused::NotThere));
+        } else if self.world.members.iter().any(|(_, high)| *high == group) {
+            self.answers(done, Err(Refused::Busy));
+        } else if done != Err(Refused::Busy) && self.may(done) {
+            // It is busy as long as a subvolume in it is deleted and not dropped.
+            self.tally.destroyed += 1;
+            self.world.groups.remove(group);
+            self.world.members.retain(|(member, _)| member != group);
         }
     }
 

@@ -24,10 +24,16 @@ use testkit::oracle::{self, KernelMount, run, sh};
 use vfs::FileSystem;
 use world::{Files, History};
 
-/// What the kernel says, and no more: that it has counted wrong, when it drops a subvolume whose nodes a balance
+/// What the kernel says, and no more: that what it had reserved in a group is not given back by another one's
+/// when a member comes or goes meanwhile; that it has counted wrong, when it drops a subvolume whose nodes a balance
 /// has moved, its own balance as well (a rescan follows); and that a snapshot which comes into a group makes
 /// its numbers doubtful.
-const MISCOUNTS: &[&str] = &["has non-zero numbers, rfer", "qgroup inherit needs a rescan"];
+const MISCOUNTS: &[&str] = &[
+    "has unreleased space, type",
+    "qgroup reserved space leaked",
+    "has non-zero numbers, rfer",
+    "qgroup inherit needs a rescan",
+];
 
 struct Turns {
     image: Image,
@@ -96,6 +102,7 @@ impl Turns {
     }
 
     fn assert_limits(&self, fs: &BtrfsFs) {
+        assert!(fs.limits_are_right().expect("a quota tree"));
         if self.history.world.quotas {
             let there = Ours(fs).limits();
             for (group, most) in self.history.world.limits(&Ours(fs)) {
@@ -160,6 +167,10 @@ impl Turns {
         }
         let path = mount.path().to_string_lossy();
         let show = run("btrfs", &["qgroup", "show", "--raw", "--sync", "-rep", &path]);
+        if drops && show.stderr.contains("cannot find the qgroup") {
+            // What `has_dangling` is about; `mend` comes behind this turn.
+            return;
+        }
         assert!(show.success(), "{}", show.text());
         let doubtful = show.stderr.contains("inconsistent") || show.stderr.contains("rescan");
         sh("btrfs", &["quota", "rescan", "-w", &path]).expect("rescan");
@@ -235,6 +246,7 @@ fn alternate(seed: u64, rounds: u64, mkfs: &[&str], mount: &'static str) {
         println!("round {round}: the engine's turn, {:?}", turns.history.tally);
         let leaves = turns.engine_turn(common::steps(60));
         turns.judge_numbers(round);
+        assert!(!has_dangling(&turns.image.path), "round {round}: a member that is not there");
         common::assert_sound(&turns.image.path);
         println!("round {round}: the kernel's turn");
         turns.kernel_turn(round, common::steps(60) / 2, leaves);
@@ -246,9 +258,10 @@ fn alternate(seed: u64, rounds: u64, mkfs: &[&str], mount: &'static str) {
     println!(
         "by the kernel {miscounted} times wrong, {begun_anew} times with groups that are none"
     );
-    assert!(judged * 2 >= rounds && rescanned * 2 >= rounds, "quotas were to be on mostly");
+    assert!(judged * 3 >= rounds && rescanned * 3 >= rounds, "quotas were to be on mostly");
     assert!(tally.deleted > 0 && tally.balances > 0 && tally.resizes > 0 && tally.limits > 0);
     assert!(tally.refused > 0, "no limit was ever reached");
+    assert!(tally.relations >= rounds, "groups are hardly ever in others");
 }
 
 #[test]

@@ -40,11 +40,11 @@
 //! promises it again.
 //!
 //! **5. Leaves of the extent tree that lie apart** ([`apart`]). Where room may run short it is known which
-//! leaves hold no record of a node ([`super::reach`]): what moves nodes does not move these, so they
-//! are not in (4) then. One is rewritten because a key in it changes, and is cut in two at most, since
-//! records are short. Of references of files the keys are counted; a copied leaf of a tree with
-//! snapshots gives each extent in it a referrer, so there it is two old leaves for each place, as in (3),
-//! with as many file extents as have room. These cannot be `inner`.
+//! leaves hold nothing but references of files that share no nodes ([`super::reach`]): neither what
+//! moves nodes nor a copied leaf moves these, so they are not in (4) then. One is rewritten because a
+//! key in it changes, and is cut in two at most, since records are short: the keys are counted. From
+//! when a snapshot is announced a copied leaf may reach them, which gives each extent in it a referrer: as
+//! in (3) that is two old leaves for each place, with as many file extents as have room.
 //!
 //! It knows numbers alone: neither what is free nor who asks.
 
@@ -74,11 +74,12 @@ pub(crate) struct Trees {
     pub subvolumes: u64,
     /// Interior levels of the highest tree that files are in, and of the checksum tree's.
     pub height: u64,
-    /// Nodes of the trees that keep account of space, less `inner` and `outer`.
+    /// Nodes of the trees that keep account of space, less `inner`.
     pub accounts: u64,
-    /// Leaves of the extent tree that not every commit may rewrite ([`super::reach`]).
+    /// Leaves of the extent tree that only references of files reach ([`super::reach`]), and, where
+    /// a snapshot is `coming`, copies of leaves.
     pub inner: u64,
-    pub outer: u64,
+    pub coming: bool,
     /// Nodes on the paths to what every commit changes: counted with [`accounts`] alone.
     pub paths: u64,
     /// Bytes of the bitmaps that all free space may become.
@@ -92,10 +93,8 @@ impl Trees {
     pub(super) fn larger_by(self, bytes: u64) -> Trees {
         let (more, levels) = (bytes / self.node_size, u64::from(bytes > 0));
         let (all, sums) = (self.all + more, self.sums + more);
-        // Where they are known apart, what came may be either.
-        let apart = |leaves| if self.inner + self.outer > 0 { leaves + more } else { 0 };
-        let (inner, outer) = (apart(self.inner), apart(self.outer));
-        Trees { all, sums, inner, outer, height: self.height + levels, ..self }
+        let inner = if self.inner > 0 { self.inner + more } else { 0 };
+        Trees { all, sums, inner, height: self.height + levels, ..self }
     }
 }
 
@@ -170,14 +169,13 @@ pub(crate) fn bound(trees: &Trees, cost: &Cost) -> u64 {
     (nodes + grown(trees, nodes * NODE_RECORD)) * trees.node_size
 }
 
-/// Nodes that leaves become which not every commit may rewrite: those that `records` changed keys lie in,
-/// and those of the extents that are in the old leaves which `places` changed keys copy.
+/// Nodes that leaves become which not every commit may rewrite: those that `records` changed keys lie in.
 fn apart(trees: &Trees, records: u64, places: u64) -> u64 {
-    let copied = match trees.shared {
+    let copied = match trees.coming {
         true => 2 * places.min(trees.all) * (trees.room / FILE_EXTENT),
         false => 0,
     };
-    2 * (records.min(trees.inner) + (records + copied).min(trees.outer))
+    2 * (records + copied).min(trees.inner)
 }
 
 /// Bytes of new nodes that any commit may need for the trees that keep account of space: each
@@ -195,7 +193,7 @@ pub(super) fn accounts_after(trees: &Trees, cost: &Cost, bytes: u64) -> u64 {
     let records = nodes * NODE_RECORD + cost.sums * EXTENT_RECORD;
     let more = grown(trees, records);
     // Of few leaves many may be cut; where they are all, no more than that were there is told.
-    let cut = nodes.min(trees.accounts).min(trees.inner + trees.outer);
+    let cut = nodes.min(trees.accounts).min(trees.inner);
     accounts(&Trees {
         accounts: trees.accounts + more + cut,
         paths: trees.paths + TREES_OF_EVERY_COMMIT,
@@ -246,7 +244,7 @@ pub(super) mod tests {
         height: 2,
         accounts: 100,
         inner: 0,
-        outer: 0,
+        coming: false,
         paths: 16,
         bitmaps: 2048,
         shared: false,
@@ -296,7 +294,12 @@ pub(super) mod tests {
             records: 3 * n,
         };
         let large = Trees { all: 1 << 20, sums: 1 << 20, shared: true, ..TREES };
-        for trees in [TREES, large, Trees { inner: 500, outer: 70, ..large }] {
+        for trees in [
+            TREES,
+            large,
+            Trees { inner: 500, ..large },
+            Trees { inner: 500, coming: true, ..large },
+        ] {
             for (a, b) in (0..300).flat_map(|a| (0..300).map(move |b| (a, b))) {
                 let parts = bound(&trees, &part(a)) + bound(&trees, &part(b));
                 assert!(parts >= bound(&trees, &(part(a) + part(b))), "{a} and {b}");

@@ -4,7 +4,7 @@
 //! What it does not know: what operations change.
 
 use super::bound::{self, Trees, bound};
-use super::reach::{Apart, Leaves};
+use super::reach::{Inner, Leaves};
 use super::records::ROOT_RECORDS;
 use super::{Reservations, cost, sizes};
 use crate::error::IntoFs;
@@ -52,7 +52,7 @@ impl Reservations {
             true => get(&measured.all),
             false => self.core.space.used_by(Kind::Metadata),
         };
-        let Apart { inner, outer } = measured.leaves.now(self.subvols.announced());
+        let Inner { leaves: inner, coming } = measured.leaves.now(self.subvols.announced());
         let accounts = get(&measured.accounts) / node_size;
         Trees {
             node_size,
@@ -61,9 +61,9 @@ impl Reservations {
             sums: get(&measured.sums) / node_size,
             subvolumes: get(&measured.subvolumes),
             height: get(&measured.height),
-            accounts: accounts.saturating_sub(inner + outer),
+            accounts: accounts.saturating_sub(inner),
             inner,
-            outer,
+            coming,
             paths: get(&measured.paths),
             bitmaps: self.core.volume.superblock().fields.total_bytes / self.core.sector() / 8,
             shared: self.subvols.share_nodes(),

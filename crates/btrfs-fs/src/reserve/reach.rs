@@ -1,19 +1,19 @@
-//! Which leaves of the extent tree a commit can reach, however little it is for.
+//! Which leaves of the extent tree a commit cannot reach, but for what it is for.
 //!
 //! Each node that a commit writes or frees has its record where the addresses of nodes are: in the leaves of
-//! block groups that may hold nodes, and those of the groups' own items. So any commit may rewrite all
-//! of these, and what is above all leaves. The other leaves hold records of content, which change for
+//! block groups that may hold nodes, and those of the groups' own items. Records of content change for
 //! two reasons alone:
 //!
 //! * a file gets or loses a reference, which the delta counts ([`super::bound::Cost::records`]);
-//! * a leaf that several trees share is copied, which gives all extents in it a referrer more.
+//! * a leaf that several trees share is copied, which gives all extents in it a referrer more. Those
+//!   may lie anywhere, and are not counted.
 //!
 //! Of an extent with very many references (a block that was shared to everywhere) most leaves have
 //! those of that extent alone, and are reached by the second reason only if a shared leaf refers to
 //! it. That none does is certain where each of its referrers is a file of a tree that was never
-//! snapshotted: such leaves are `inner`, all others are `outer`.
+//! snapshotted: such leaves are `inner`. All others may be rewritten by any commit, as far as this says.
 //!
-//! Invariants: looked up behind a commit, and of no use once the next snapshot is announced. A leaf that could not be read, or
+//! Invariants: looked up behind a commit, and said to be otherwise once the next snapshot is announced. A leaf that could not be read, or
 //! too many, make all leaves such as any commit may rewrite, which is what a bound takes without this.
 //!
 //! What it does not know: what commits change.
@@ -32,16 +32,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const MOST: u64 = 1 << 16;
 /// Leaves between the references of one extent that are worth a look at all of them.
 const MANY: usize = 8;
-/// Chunks that a commit may need beside those that are there.
-const CHUNKS: usize = 8;
 
 /// Leaves that not every commit may rewrite.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub(super) struct Apart {
-    /// Reached by references that files get and lose.
-    pub inner: u64,
-    /// Reached by copies of shared leaves as well.
-    pub outer: u64,
+pub(super) struct Inner {
+    pub leaves: u64,
+    /// A snapshot is announced, and what it shares is not known: copies of leaves may reach them.
+    pub coming: bool,
 }
 
 /// Leaves that were looked at, which never change: whoever refers to the extent in them shares no nodes.
@@ -50,7 +47,6 @@ type Seen = FxHashSet<(Logical, Generation)>;
 /// What is known of the last commit's.
 pub(super) struct Leaves {
     inner: AtomicU64,
-    outer: AtomicU64,
     /// Snapshots that had been announced by then.
     announced: AtomicU64,
     seen: Mutex<Seen>,
@@ -58,50 +54,44 @@ pub(super) struct Leaves {
 
 impl Default for Leaves {
     fn default() -> Leaves {
-        let (inner, outer, announced) = Default::default();
-        Leaves { inner, outer, announced, seen: Mutex::new(Rank::Leaf, Seen::default()) }
+        let (inner, announced) = Default::default();
+        Leaves { inner, announced, seen: Mutex::new(Rank::Leaf, Seen::default()) }
     }
 }
 
 impl Leaves {
     /// As what they are to be taken for when so many snapshots are announced.
-    pub(super) fn now(&self, announced: u64) -> Apart {
-        let [inner, outer] = [&self.inner, &self.outer].map(|n| n.load(Ordering::Acquire));
-        match announced == self.announced.load(Ordering::Acquire) {
-            true => Apart { inner, outer },
-            false => Apart { inner: 0, outer: inner + outer },
-        }
+    pub(super) fn now(&self, announced: u64) -> Inner {
+        // In this order: where it is known what was announced, the leaves are of then.
+        let coming = announced != self.announced.load(Ordering::Acquire);
+        Inner { leaves: self.inner.load(Ordering::Acquire), coming }
     }
 
     pub(super) fn forget(&self) {
-        self.set(Apart::default());
+        self.inner.store(0, Ordering::Release);
         self.seen.lock().clear();
     }
 
     /// Of the last commit. `alone`: no snapshot is announced that it does not have.
     pub(super) fn look(&self, core: &Core, announced: u64, alone: bool) {
         let mut seen = std::mem::take(&mut *self.seen.lock());
-        if announced != self.announced.swap(announced, Ordering::AcqRel) {
+        if announced != self.announced.load(Ordering::Acquire) {
             seen.clear();
         }
-        let found = alone.then(|| apart(core, &mut seen)).transpose();
-        self.set(found.ok().flatten().flatten().unwrap_or_default());
+        let found = alone.then(|| inner(core, &mut seen)).transpose();
+        self.inner.store(found.ok().flatten().unwrap_or_default(), Ordering::Release);
+        self.announced.store(announced, Ordering::Release);
         *self.seen.lock() = seen;
-    }
-
-    fn set(&self, apart: Apart) {
-        self.inner.store(apart.inner, Ordering::Release);
-        self.outer.store(apart.outer, Ordering::Release);
     }
 }
 
-/// Of the last commit; `None`: not known.
-fn apart(core: &Core, seen: &mut Seen) -> Result<Option<Apart>> {
+/// Of the last commit; 0 where it is not known.
+fn inner(core: &Core, seen: &mut Seen) -> Result<u64> {
     let roots = core.roots();
-    let Some(root) = roots.get(TreeId::EXTENT) else { return Ok(None) };
+    let Some(root) = roots.get(TreeId::EXTENT) else { return Ok(0) };
     let node_size = u64::from(core.geometry.node_size);
     if root.root.level == 0 || root.item.bytes_used / node_size > MOST || core.space.mixed() {
-        return Ok(None);
+        return Ok(0);
     }
     let mut leaves = Vec::new();
     leaves_below(core, &*core.store.node(&root.root.expect())?, &mut leaves)?;
@@ -111,14 +101,11 @@ fn apart(core: &Core, seen: &mut Seen) -> Result<Option<Apart>> {
     for (extent, run) in runs(&leaves) {
         let free = run.filter(|leaf| apart[*leaf]).count();
         if free >= MANY && is_alone(core, &leaves, extent, (seen, &mut now))? {
-            inner += free;
+            inner += free as u64;
         }
     }
     *seen = now;
-    let all = apart.iter().filter(|apart| **apart).count() - inner;
-    // New chunks may come to lie in any of them.
-    let outer = all.saturating_sub(CHUNKS);
-    Ok(Some(Apart { inner: inner as u64, outer: outer as u64 }))
+    Ok(inner)
 }
 
 /// Which of them have no records of nodes, nor items of block groups.
@@ -221,20 +208,20 @@ fn is_alone_in(core: &Core, leaf: &ChildPtr, extent: u64) -> Result<bool> {
 mod tests {
     use super::super::tests::volume;
     use super::*;
-    use crate::{Caller, SubvolId};
+    use crate::Caller;
     use vfs::{Context, FileKind, FileSystem, WriteFlags};
 
     const CX: Context = Context { uid: 0, gid: 0, pid: 1, umask: 0o022 };
     const SECTOR: u64 = 4096;
 
-    fn look(core: &Core) -> Apart {
+    fn look(core: &Core) -> u64 {
         let leaves = Leaves::default();
         leaves.look(core, 3, true);
-        let Apart { inner, outer } = leaves.now(3);
-        assert_eq!(leaves.now(4), Apart { inner: 0, outer: inner + outer }, "a snapshot is coming");
+        let inner = leaves.now(3);
+        assert!(!inner.coming && leaves.now(4) == Inner { coming: true, ..inner });
         leaves.look(core, 4, false);
-        assert_eq!(leaves.now(4), Apart::default(), "one is announced");
-        Apart { inner, outer }
+        assert_eq!(leaves.now(4), Inner::default(), "one is announced");
+        inner.leaves
     }
 
     /// Of one block that is shared to everywhere, until a snapshot has the file as well.
@@ -242,7 +229,7 @@ mod tests {
     fn copies_of_shared_leaves_reach_no_references_of_files_that_are_not_shared() {
         let fs = volume(128, 4096);
         let made = fs.create_subvolume(&Caller::root(), fs.root(), b"sub").expect("subvolume");
-        let (id, sub): (SubvolId, _) = (made.0, made.1.attr.ino);
+        let sub = made.1.attr.ino;
         let ino = fs.mknod(&CX, sub, b"file", FileKind::File, 0o644, 0).expect("mknod").attr.ino;
         fs.write(&CX, ino, 0, &[7; SECTOR as usize], WriteFlags::default()).expect("write");
         let share = |number: u64| {
@@ -252,14 +239,10 @@ mod tests {
         fs.sync().expect("sync");
         let core = &fs.engine.core;
         let before = look(core);
-        assert!(before.inner > 30, "{before:?}");
-        assert!(before.outer < 10, "{before:?}");
+        assert!(before > 30, "{before}");
         (3000..3005).for_each(share);
         fs.snapshot(&Caller::root(), sub, fs.root(), b"snapshot", true).expect("snapshot");
-        let behind = look(core);
-        assert_eq!(behind.inner, 0, "{behind:?}");
-        let outer = behind.outer + CHUNKS as u64;
-        assert!(outer >= before.inner, "{before:?} {behind:?} of {id:?}");
+        assert_eq!(look(core), 0);
     }
 
     #[test]

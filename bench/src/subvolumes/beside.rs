@@ -1,4 +1,4 @@
-//! Creations and fsyncs beside balances, and without one.
+//! Creations and fsyncs beside balances, beside snapshots, and without either.
 
 use super::place::{OwnVolume, Side};
 use crate::balance::base::Scratch;
@@ -13,10 +13,11 @@ const FILES: u64 = 20_000;
 const LARGE: usize = 512 << 20;
 pub const QUANTILES: [f64; 3] = [0.5, 0.99, 0.999];
 
-/// Milliseconds at `QUANTILES`, and how many operations there were.
+/// Milliseconds at `QUANTILES` and at most, and how many operations there were.
 #[derive(Clone, Copy, Debug)]
 pub struct Latency {
     pub at: [f64; 3],
+    pub most: f64,
     pub count: usize,
 }
 
@@ -32,6 +33,9 @@ pub struct Beside {
     pub balancing: Work,
     /// Balances of everything that ended meanwhile.
     pub balances: u64,
+    pub snapshotting: Work,
+    /// Snapshots of all files that were made meanwhile.
+    pub snapshots: u64,
 }
 
 pub fn run(scratch: &Scratch, side: Side<'_>, seconds: u64) -> io::Result<Beside> {
@@ -43,8 +47,10 @@ pub fn run(scratch: &Scratch, side: Side<'_>, seconds: u64) -> io::Result<Beside
         Ok(0)
     })?;
     let (balancing, balances) = work(&place, "beside", || balance(&place, time))?;
+    // Behind it, since each of them makes the balance longer.
+    let (snapshotting, snapshots) = work(&place, "snapshots", || take_snapshots(&place, time))?;
     place.judged()?;
-    Ok(Beside { alone, balancing, balances })
+    Ok(Beside { alone, balancing, balances, snapshotting, snapshots })
 }
 
 fn fill(place: &OwnVolume<'_>) -> io::Result<()> {
@@ -57,6 +63,18 @@ fn fill(place: &OwnVolume<'_>) -> io::Result<()> {
     fs::write(place.join("large"), vec![9; LARGE])?;
     place.verb(&["subvolume", "snapshot", &place.path(""), &place.path("snapshot")])?;
     place.sync()
+}
+
+/// Of the subvolume that the others are at work in, with a fifth of a second between two.
+fn take_snapshots(place: &OwnVolume<'_>, time: Duration) -> io::Result<u64> {
+    let (start, mut count) = (Instant::now(), 0);
+    while start.elapsed() < time {
+        let name = place.path(&format!("at-work-{count}"));
+        place.verb(&["subvolume", "snapshot", &place.path(""), &name])?;
+        count += 1;
+        thread::sleep(Duration::from_millis(200));
+    }
+    Ok(count)
 }
 
 fn balance(place: &OwnVolume<'_>, time: Duration) -> io::Result<u64> {
@@ -118,7 +136,7 @@ fn latency(mut times: Vec<f64>) -> Latency {
     let last = times.len().saturating_sub(1);
     let at = |quantile: f64| times.get((times.len() as f64 * quantile) as usize);
     let at = QUANTILES.map(|q| at(q).or(times.get(last)).copied().unwrap_or(f64::NAN));
-    Latency { at, count: times.len() }
+    Latency { at, most: times.last().copied().unwrap_or(f64::NAN), count: times.len() }
 }
 
 #[cfg(test)]
@@ -128,7 +146,7 @@ mod tests {
     #[test]
     fn quantiles_are_those_of_the_sorted_times() {
         let seen = latency((0..1000).rev().map(f64::from).collect());
-        assert_eq!((seen.at, seen.count), ([500.0, 990.0, 999.0], 1000));
+        assert_eq!((seen.at, seen.most, seen.count), ([500.0, 990.0, 999.0], 999.0, 1000));
         assert_eq!(latency(vec![4.0]).at, [4.0; 3]);
         assert!(latency(Vec::new()).at[0].is_nan());
     }

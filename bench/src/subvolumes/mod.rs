@@ -1,4 +1,4 @@
-//! `spinney-bench subvolumes`: many snapshots, what quotas cost, and how long operations take beside a balance, by
+//! `spinney-bench subvolumes`: many snapshots, what quotas cost, and how long operations take beside snapshots and balances, by
 //! the kernel's btrfs and by Spinney in turn, on mounts.
 //!
 //! Invariants: each measurement has an image of its own, which `btrfs check` finds clean behind it; the sides take turns, in the
@@ -23,8 +23,8 @@ usage: spinney-bench subvolumes --spinney PROGRAM [--dir DIR] [--rounds N] [--sn
                                 [--files N] [--seconds N] [--markdown FILE]
 
 N snapshots of one subvolume with a write in each (default 10,000): made, listed, deleted. N small files (20,000)
-made, written and removed with and without quotas. Creations and fsyncs for N seconds (10) beside a balance and
-without one. On images in DIR (/dev/shm), the kernel's btrfs and Spinney in turn. Needs root.
+made, written and removed with and without quotas. Creations and fsyncs for N seconds (10) alone, beside snapshots
+of their subvolume, and beside a balance. On images in DIR (/dev/shm), the kernel's btrfs and Spinney in turn. Needs root.
 ";
 
 struct Options {

@@ -70,8 +70,8 @@ pub fn quotas(out: &mut String, files: u64, rounds: &Rounds<Cost>) {
 pub fn beside(out: &mut String, seconds: u64, rounds: &Rounds<Beside>) {
     let _ = writeln!(
         out,
-        "\n## One thread that creates files and one that writes 4 KiB and fsyncs, {seconds} s, alone and beside balances of everything\n\n\
-         | operation | side | beside | operations | 50 %, ms | 99 %, ms | 99.9 %, ms |\n|---|---|---|---:|---:|---:|---:|"
+        "\n## One thread that creates files and one that writes 4 KiB and fsyncs, {seconds} s, alone, beside snapshots of\nthe subvolume that they are at work in, and beside balances of everything\n\n\
+         | operation | side | beside | operations | 50 %, ms | 99 %, ms | 99.9 %, ms | most, ms |\n|---|---|---|---:|---:|---:|---:|---:|"
     );
     for name in ["create", "write and fsync"] {
         let of = |work: &Work| if name == "create" { work.creates } else { work.fsyncs };
@@ -79,6 +79,9 @@ pub fn beside(out: &mut String, seconds: u64, rounds: &Rounds<Beside>) {
             let balances = median(all.iter().map(|b| b.balances as f64).collect());
             let alone: Vec<Latency> = all.iter().map(|b| of(&b.alone)).collect();
             line(out, (name, side, "nothing"), &alone);
+            let snapshots = median(all.iter().map(|b| b.snapshots as f64).collect());
+            let snapshotting: Vec<Latency> = all.iter().map(|b| of(&b.snapshotting)).collect();
+            line(out, (name, side, &format!("{snapshots} snapshots")), &snapshotting);
             let balancing: Vec<Latency> = all.iter().map(|b| of(&b.balancing)).collect();
             line(out, (name, side, &format!("{balances} balances")), &balancing);
         }
@@ -88,5 +91,9 @@ pub fn beside(out: &mut String, seconds: u64, rounds: &Rounds<Beside>) {
 fn line(out: &mut String, (name, side, beside): (&str, &str, &str), all: &[Latency]) {
     let count = median(all.iter().map(|l| l.count as f64).collect());
     let [a, b, c] = [0, 1, 2].map(|n| median(all.iter().map(|l| l.at[n]).collect()));
-    let _ = writeln!(out, "| {name} | {side} | {beside} | {count} | {a:.3} | {b:.2} | {c:.2} |");
+    let most = all.iter().map(|l| l.most).fold(0.0, f64::max);
+    let _ = writeln!(
+        out,
+        "| {name} | {side} | {beside} | {count} | {a:.3} | {b:.2} | {c:.2} | {most:.2} |"
+    );
 }

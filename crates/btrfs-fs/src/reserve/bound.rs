@@ -118,12 +118,9 @@ pub(crate) struct Cost {
 impl Cost {
     /// Whether what is reserved for `other` is enough for it.
     pub(crate) fn is_within(&self, other: &Cost) -> bool {
-        let parts = Cost::parts;
-        parts(self).iter().zip(parts(other)).all(|(one, most)| *one <= most)
+        self.parts().iter().zip(other.parts()).all(|(one, most)| *one <= most)
     }
-}
 
-impl Cost {
     /// As numbers, in the order of [`Cost::of_parts`].
     pub(super) fn parts(&self) -> [u64; 6] {
         let Cost { places, trees, births, bytes, sums, records } = *self;

@@ -5,16 +5,11 @@
 
 mod common;
 
+use common::streams::shell;
 use common::{Image, KernelMount, MIB, TempDir, assert_clean, mkfs_btrfs, sh, spinney, text};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use testkit::require;
-
-fn shell(script: &str) -> String {
-    let done = sh(script);
-    assert!(done.status.success(), "{script}: {}{}", text(&done.stderr), text(&done.stdout));
-    text(&done.stdout)
-}
 
 /// What a chunk's item says.
 #[derive(Clone, PartialEq, Eq, Debug)]

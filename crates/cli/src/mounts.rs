@@ -62,6 +62,12 @@ pub fn around(path: &Path) -> io::Result<Option<MountEntry>> {
     Ok(all()?.into_iter().rfind(|entry| entry.device == device))
 }
 
+/// The device, or image, of the mount that `path` lies in; the path itself where nobody can tell.
+pub fn device_below(path: &Path) -> PathBuf {
+    let entry = around(path).ok().flatten();
+    entry.map_or_else(|| path.to_owned(), |entry| entry.source)
+}
+
 /// The table, open: tells when it changes, and what it says.
 pub struct Watch(fs::File);
 

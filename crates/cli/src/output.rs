@@ -1,4 +1,4 @@
-//! Standard output: a buffered writer whose reader may go away, and JSON.
+//! Standard output: a buffered writer whose reader may go away, tables, and JSON.
 //!
 //! JSON is serde_json's, in the order in which members were put. Names are bytes; where they
 //! are not UTF-8 the member `KEY` has replacement characters and `KEY_hex` the truth.
@@ -56,6 +56,38 @@ impl Out {
             }
         }
     }
+}
+
+/// A cell of a table: what stands in it, and whether it stands at the right.
+pub type Cell = (String, bool);
+
+pub fn left(text: impl Into<String>) -> Cell {
+    (text.into(), false)
+}
+
+pub fn right(text: impl Into<String>) -> Cell {
+    (text.into(), true)
+}
+
+/// The lines of a table, whose columns are as wide as what is widest in them and have `gap` between them. Behind
+/// the rows that `ruled` counts there is a line of dashes.
+pub fn table(rows: &[Vec<Cell>], ruled: &[usize], gap: &str) -> Vec<String> {
+    let columns = rows.first().map_or(0, Vec::len);
+    let width = |column: usize| rows.iter().map(|row| row[column].0.len()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let rule: Vec<String> = widths.iter().map(|width| "-".repeat(*width)).collect();
+    let mut lines = Vec::new();
+    for (row, number) in rows.iter().zip(1..) {
+        let cells = row.iter().zip(&widths).map(|((text, right), width)| match right {
+            true => format!("{text:>width$}"),
+            false => format!("{text:<width$}"),
+        });
+        lines.push(cells.collect::<Vec<_>>().join(gap));
+        if ruled.contains(&number) {
+            lines.push(rule.join(gap));
+        }
+    }
+    lines
 }
 
 impl Drop for Out {

@@ -182,10 +182,7 @@ impl Target {
     pub fn device(&self) -> PathBuf {
         match self {
             Target::Image { path, .. } => path.clone(),
-            Target::Mount { path, .. } => {
-                let entry = mounts::around(path).ok().flatten();
-                entry.map_or_else(|| path.clone(), |entry| entry.source)
-            }
+            Target::Mount { path, .. } => mounts::device_below(path),
         }
     }
 

@@ -8,7 +8,7 @@ use crate::commands::trees::Trees;
 use crate::error::{Error, Exit, Result};
 use crate::image::Access;
 use crate::mounts;
-use crate::output::{Json, Out};
+use crate::output::{self, Json, Out, left, right};
 use btrfs_disk::ids::DEV_STATS_OBJECTID;
 use btrfs_disk::key::kind;
 use btrfs_disk::{Key, TreeId};
@@ -125,20 +125,14 @@ fn read(trees: &Trees) -> Result<Vec<(u64, [u64; 5])>> {
 }
 
 fn as_table(out: &mut Out, device: &str, all: &[(u64, [u64; 5])]) -> Result<()> {
-    let kinds = ["Write", "Read", "Flush", "Corruption", "Generation"];
-    let heads = kinds.map(|kind| format!("{kind} errors"));
-    let width = device.len().max("Path".len());
-    let line = |id: &str, path: &str, cells: [String; 5]| {
-        let cells =
-            cells.iter().zip(&heads).map(|(cell, head)| format!("{cell:>w$}", w = head.len()));
-        format!("{id:>2} {path:<width$} {}", cells.collect::<Vec<_>>().join(" "))
+    let row = |id: String, path: &str, cells: [String; 5]| {
+        [right(id), left(path)].into_iter().chain(cells.map(right)).collect()
     };
-    out.line(line("Id", "Path", heads.clone()))?;
-    let rules = heads.each_ref().map(|head| "-".repeat(head.len()));
-    out.line(line("--", &"-".repeat(width), rules))?;
-    all.iter().try_for_each(|(id, counters)| {
-        out.line(line(&id.to_string(), device, counters.map(|count| count.to_string())))
-    })
+    let kinds = ["Write", "Read", "Flush", "Corruption", "Generation"];
+    let mut rows = vec![row("Id".into(), "Path", kinds.map(|kind| format!("{kind} errors")))];
+    let counters = |counters: &[u64; 5]| counters.map(|count| count.to_string());
+    rows.extend(all.iter().map(|(id, found)| row(id.to_string(), device, counters(found))));
+    output::table(&rows, &[1], " ").iter().try_for_each(|line| out.line(line))
 }
 
 fn as_json(device: &str, all: &[(u64, [u64; 5])]) -> String {

@@ -2,8 +2,8 @@
 
 use crate::args::{Arg, Args, some, unexpected};
 use crate::commands::Command;
-use crate::commands::filesystem::numbers::{self, Numbers, kind_name, profile_name};
-use crate::commands::filesystem::units::Units;
+use crate::commands::filesystem::numbers::{self, Numbers, kind_name, left_of, profile_name};
+use crate::commands::filesystem::units::{Units, short_units};
 use crate::commands::subvolume::place::VolumePath;
 use crate::error::{Exit, Result};
 use crate::output::{Json, Object, Out};
@@ -14,26 +14,21 @@ pub const COMMAND: Command = Command {
     name: "device usage",
     summary: "show what of a device is in block groups",
     usage: "[--json] [-b|-k|-m|-g|-t|-h|-H] [--iec|--si] VOLUME...",
-    help: "\
+    help: concat!(
+        "\
 Tells of the device how much of it the volume has, how much of that each kind of block
 groups takes, and what is left. VOLUME is an image, of which the last commit is told, or a
 directory of a mount. The output is that of `btrfs device usage`.
 
 Options
         --json             as a JSON array of objects; sizes are bytes
-    -b, --raw              bytes
-    -h, --human-readable   units that fit, of 1024 (this is what it does anyway)
-    -H                     units that fit, of 1000
-        --iec              units of 1024
-        --si               units of 1000
-    -k, --kbytes           in KiB, or kB with --si
-    -m, --mbytes           in MiB, or MB with --si
-    -g, --gbytes           in GiB, or GB with --si
-    -t, --tbytes           in TiB, or TB with --si
-
+",
+        short_units!(),
+        "
 Examples
     spinney device usage /mnt
-",
+"
+    ),
     run,
 };
 
@@ -75,10 +70,8 @@ fn devices(all: &[Numbers]) -> impl Iterator<Item = (&Numbers, &DeviceUsage)> {
 }
 
 /// What each kind of block groups takes of the device.
-fn taken(numbers: &Numbers, device: &DeviceUsage) -> Vec<(u64, u64)> {
-    let here = |on: &[(u64, u64)]| on.iter().find(|(id, _)| *id == device.id).map(|(_, n)| *n);
-    let groups = numbers.by_weight().into_iter();
-    groups.filter_map(|group| Some((group.flags, here(&group.on_devices)?))).collect()
+fn taken(numbers: &Numbers, device: &DeviceUsage) -> impl Iterator<Item = (u64, u64)> {
+    numbers.on_device(device).filter_map(|(group, here)| Some((group.flags, here?)))
 }
 
 fn as_text(out: &mut Out, numbers: &Numbers, device: &DeviceUsage, units: Units) -> Result<()> {
@@ -87,19 +80,19 @@ fn as_text(out: &mut Out, numbers: &Numbers, device: &DeviceUsage, units: Units)
         out.line(format!("   {:<22}{:>10}", name + ":", units.show(bytes)))
     };
     // Of the device itself, as btrfs-progs counts it here.
-    line("Device size".into(), device.total + numbers.slack())?;
-    line("Device slack".into(), numbers.slack())?;
+    line("Device size".into(), device.total + numbers.slack)?;
+    line("Device slack".into(), numbers.slack)?;
     for (flags, bytes) in taken(numbers, device) {
         line(format!("{},{}", kind_name(flags), profile_name(flags)), bytes)?;
     }
-    line("Unallocated".into(), device.total.saturating_sub(device.used))?;
+    line("Unallocated".into(), left_of(device))?;
     out.line("")
 }
 
 fn as_json(o: &mut Object<'_>, numbers: &Numbers, device: &DeviceUsage) {
     o.bytes("device", numbers.device.as_os_str().as_bytes()).number("devid", device.id);
-    o.number("device_size", device.total + numbers.slack()).number("device_slack", numbers.slack());
-    o.number("unallocated", device.total.saturating_sub(device.used));
+    o.number("device_size", device.total + numbers.slack).number("device_slack", numbers.slack);
+    o.number("unallocated", left_of(device));
     o.array("groups", |a| {
         for (flags, bytes) in taken(numbers, device) {
             a.object(|o| {

@@ -1,7 +1,7 @@
 //! `spinney filesystem df`.
 
 use super::numbers::{self, Numbers, kind_name, profile_name};
-use super::units::Units;
+use super::units::{Units, short_units};
 use crate::args::{Arg, Args, one, unexpected};
 use crate::commands::Command;
 use crate::commands::subvolume::place::VolumePath;
@@ -12,7 +12,8 @@ pub const COMMAND: Command = Command {
     name: "filesystem df",
     summary: "show what block groups hold, by what they are for",
     usage: "[--json] [-b|-k|-m|-g|-t|-h|-H] [--iec|--si] VOLUME",
-    help: "\
+    help: concat!(
+        "\
 Tells for data, system and metadata how much their block groups hold and how much of it is
 in use, each byte counted once however often it is stored, and how much metadata is kept
 for removals (GlobalReserve). VOLUME is an image, of which the last commit is told, or a
@@ -20,20 +21,14 @@ directory of a mount. The output is that of `btrfs filesystem df`.
 
 Options
         --json             in the JSON format of btrfs-progs; sizes are bytes
-    -b, --raw              bytes
-    -h, --human-readable   units that fit, of 1024 (this is what it does anyway)
-    -H                     units that fit, of 1000
-        --iec              units of 1024
-        --si               units of 1000
-    -k, --kbytes           in KiB, or kB with --si
-    -m, --mbytes           in MiB, or MB with --si
-    -g, --gbytes           in GiB, or GB with --si
-    -t, --tbytes           in TiB, or TB with --si
-
+",
+        short_units!(),
+        "
 Examples
     spinney filesystem df /mnt
     spinney filesystem df -b disk.img
-",
+"
+    ),
     run,
 };
 

@@ -9,7 +9,7 @@ use crate::mounts;
 use btrfs_disk::TreeId;
 use btrfs_disk::ids::block_group::{self, DATA, METADATA, PROFILE_MASK, SYSTEM, TYPE_MASK};
 use btrfs_fs::Subvol;
-use spinney::{GroupUsage, Usage};
+use spinney::{DeviceUsage, GroupUsage, Usage};
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
 use std::path::PathBuf;
@@ -20,6 +20,8 @@ pub struct Numbers {
     pub device: PathBuf,
     /// It is a mount's.
     pub mounted: bool,
+    /// Bytes of the device behind those that the volume has of it; 0 where nobody may look.
+    pub slack: u64,
 }
 
 /// Of the last commit of an image, whoever has it in use; of a mount as its server knows them.
@@ -29,27 +31,26 @@ pub fn of(place: &VolumePath) -> Result<Numbers> {
             let volume = image::look(&inside.image, &Subvol::Id(TreeId::FS))?;
             let (usage, device) = (volume.usage()?, inside.image.canonicalize());
             let device = device.unwrap_or_else(|_| inside.image.clone());
-            Ok(Numbers { usage, device, mounted: false })
+            Ok(Numbers::new(usage, device, false))
         }
         VolumePath::Mount(path) => {
             let usage = Door::open(path)?.usage()?;
-            let entry = mounts::around(path).ok().flatten();
-            let device = entry.map_or_else(|| path.clone(), |entry| entry.source);
-            Ok(Numbers { usage, device, mounted: true })
+            Ok(Numbers::new(usage, mounts::device_below(path), true))
         }
     }
 }
 
 impl Numbers {
+    fn new(usage: Usage, device: PathBuf, mounted: bool) -> Numbers {
+        let mut numbers = Numbers { usage, device, mounted, slack: 0 };
+        let len = File::open(&numbers.device).and_then(|mut file| file.seek(SeekFrom::End(0)));
+        numbers.slack = len.map_or(0, |len| len.saturating_sub(numbers.size()));
+        numbers
+    }
+
     /// Bytes of the devices that chunks occupy.
     pub fn allocated(&self) -> u64 {
         self.usage.devices.iter().map(|device| device.used).sum()
-    }
-
-    /// Bytes of the device behind those that the volume has of it; 0 where nobody may look.
-    pub fn slack(&self) -> u64 {
-        let len = File::open(&self.device).and_then(|mut file| file.seek(SeekFrom::End(0)));
-        len.map_or(0, |len| len.saturating_sub(self.size()))
     }
 
     pub fn size(&self) -> u64 {
@@ -131,6 +132,23 @@ impl Numbers {
         groups.sort_by_key(weight);
         groups
     }
+
+    /// The same kinds, and what each has of the device.
+    pub fn on_device(
+        &self,
+        device: &DeviceUsage,
+    ) -> impl Iterator<Item = (&GroupUsage, Option<u64>)> {
+        let id = device.id;
+        self.by_weight().into_iter().map(move |group| {
+            let here = group.on_devices.iter().find(|(on, _)| *on == id);
+            (group, here.map(|(_, bytes)| *bytes))
+        })
+    }
+}
+
+/// Bytes of a device that no chunk has.
+pub fn left_of(device: &DeviceUsage) -> u64 {
+    device.total.saturating_sub(device.used)
 }
 
 /// How often a byte is stored in block groups of that profile.

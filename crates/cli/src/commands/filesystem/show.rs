@@ -1,7 +1,7 @@
 //! `spinney filesystem show`.
 
 use super::numbers::{self, Numbers};
-use super::units::Units;
+use super::units::{Units, long_units};
 use crate::args::{Arg, Args, unexpected};
 use crate::commands::Command;
 use crate::commands::offline::uuid;
@@ -18,7 +18,8 @@ pub const COMMAND: Command = Command {
     name: "filesystem show",
     summary: "show what volumes are made of",
     usage: "[OPTIONS] [VOLUME]",
-    help: "\
+    help: concat!(
+        "\
 Tells label, UUID and devices of volumes: of an image, of the volume that a directory of a
 mount lies in, or of what Spinney has mounted that has this UUID or label. Without VOLUME
 all that Spinney has mounted, and all block devices with a btrfs in them. The output is that
@@ -29,18 +30,14 @@ Options
     -m, --mounted          only what Spinney has mounted
     -d, --all-devices      only block devices
         --raw              bytes
-        --human-readable   units that fit, of 1024 (this is what it does anyway)
-        --iec              units of 1024
-        --si               units of 1000
-        --kbytes           in KiB, or kB with --si
-        --mbytes           in MiB, or MB with --si
-        --gbytes           in GiB, or GB with --si
-        --tbytes           in TiB, or TB with --si
-
+",
+        long_units!(),
+        "
 Examples
     spinney filesystem show
     spinney filesystem show disk.img
-",
+"
+    ),
     run,
 };
 

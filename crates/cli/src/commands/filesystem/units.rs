@@ -2,8 +2,40 @@
 
 use crate::args::Arg;
 
-/// The lines of a command's help, but for the short names.
-pub const OPTIONS: [&str; 8] =
+/// Lines of a command's help, for [`Units::take_long`]: all but the first, `--raw`.
+macro_rules! long_units {
+    () => {
+        "        --human-readable   units that fit, of 1024 (this is what it does anyway)
+        --iec              units of 1024
+        --si               units of 1000
+        --kbytes           in KiB, or kB with --si
+        --mbytes           in MiB, or MB with --si
+        --gbytes           in GiB, or GB with --si
+        --tbytes           in TiB, or TB with --si
+"
+    };
+}
+
+/// The same for [`Units::take`].
+macro_rules! short_units {
+    () => {
+        "    -b, --raw              bytes
+    -h, --human-readable   units that fit, of 1024 (this is what it does anyway)
+    -H                     units that fit, of 1000
+        --iec              units of 1024
+        --si               units of 1000
+    -k, --kbytes           in KiB, or kB with --si
+    -m, --mbytes           in MiB, or MB with --si
+    -g, --gbytes           in GiB, or GB with --si
+    -t, --tbytes           in TiB, or TB with --si
+"
+    };
+}
+
+pub(crate) use {long_units, short_units};
+
+/// The long options.
+const OPTIONS: [&str; 8] =
     ["raw", "human-readable", "iec", "si", "kbytes", "mbytes", "gbytes", "tbytes"];
 
 /// How sizes are written.
@@ -34,17 +66,25 @@ impl Units {
         true
     }
 
+    /// Takes `-b` or one of the long options; false if it is none.
+    pub fn take_raw_or_long(&mut self, arg: &Arg<'_>) -> bool {
+        match arg {
+            Arg::Short('b') => *self = Units::RAW,
+            other => return self.take_long(other),
+        }
+        true
+    }
+
     /// Takes a short or a long option; false if it is none.
     pub fn take(&mut self, arg: &Arg<'_>) -> bool {
         match arg {
-            Arg::Short('b') => *self = Units::RAW,
             Arg::Short('h') => *self = Units::HUMAN,
             Arg::Short('H') => *self = Units { decimal: true, ..Units::HUMAN },
             Arg::Short('k') => self.fix(1),
             Arg::Short('m') => self.fix(2),
             Arg::Short('g') => self.fix(3),
             Arg::Short('t') => self.fix(4),
-            other => return self.take_long(other),
+            other => return self.take_raw_or_long(other),
         }
         true
     }

@@ -1,7 +1,7 @@
 //! `spinney filesystem usage`.
 
-use super::numbers::{self, Numbers, kind_name, profile_name};
-use super::units::Units;
+use super::numbers::{self, Numbers, kind_name, left_of, profile_name};
+use super::units::{Units, short_units};
 use super::usage_table;
 use crate::args::{Arg, Args, some, unexpected};
 use crate::commands::Command;
@@ -16,7 +16,8 @@ pub const COMMAND: Command = Command {
     name: "filesystem usage",
     summary: "show how space is used, down to devices",
     usage: "[--json] [-T] [-b|-k|-m|-g|-t|-h|-H] [--iec|--si] VOLUME...",
-    help: "\
+    help: concat!(
+        "\
 Tells how much of the devices is given out to block groups, what those hold and use, and
 what files can still have. VOLUME is an image, of which the last commit is told, or a
 directory of a mount. The output is that of `btrfs filesystem usage`.
@@ -24,20 +25,14 @@ directory of a mount. The output is that of `btrfs filesystem usage`.
 Options
     -T                     block groups and devices as a table
         --json             as a JSON array of objects; sizes are bytes
-    -b, --raw              bytes
-    -h, --human-readable   units that fit, of 1024 (this is what it does anyway)
-    -H                     units that fit, of 1000
-        --iec              units of 1024
-        --si               units of 1000
-    -k, --kbytes           in KiB, or kB with --si
-    -m, --mbytes           in MiB, or MB with --si
-    -g, --gbytes           in GiB, or GB with --si
-    -t, --tbytes           in TiB, or TB with --si
-
+",
+        short_units!(),
+        "
 Examples
     spinney filesystem usage /mnt
     spinney filesystem usage -T disk.img
-",
+"
+    ),
     run,
 };
 
@@ -93,7 +88,7 @@ fn as_text(out: &mut Out, numbers: &Numbers, units: Units, table: bool) -> Resul
     }
     out.line("Unallocated:")?;
     for device in &numbers.usage.devices {
-        let left = units.show(device.total.saturating_sub(device.used));
+        let left = units.show(left_of(device));
         out.line(format!("   {path}\t{left:>10}"))?;
     }
     Ok(())
@@ -112,7 +107,7 @@ fn overall(out: &mut Out, numbers: &Numbers, units: Units) -> Result<()> {
         ("Device allocated:\t\t", numbers.allocated()),
         ("Device unallocated:\t\t", numbers.unallocated()),
         ("Device missing:\t\t", 0),
-        ("Device slack:\t\t", numbers.slack()),
+        ("Device slack:\t\t", numbers.slack),
         ("Used:\t\t\t", numbers.used_on_devices()),
     ];
     for (name, bytes) in sizes {

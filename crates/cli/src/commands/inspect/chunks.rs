@@ -3,12 +3,12 @@
 use crate::args::{Arg, Args, one, unexpected};
 use crate::commands::Command;
 use crate::commands::filesystem::numbers::{kind_name, profile_name};
-use crate::commands::filesystem::units::Units;
+use crate::commands::filesystem::units::{Units, long_units};
 use crate::commands::offline::{chunk_profile, chunk_type};
 use crate::commands::subvolume::place::VolumePath;
 use crate::commands::trees::Trees;
 use crate::error::{Error, Exit, Result};
-use crate::output::{Json, Out};
+use crate::output::{Cell, Json, Out, right, table};
 use btrfs_disk::items::{BlockGroupItem, Chunk};
 use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Key, TreeId};
@@ -19,7 +19,8 @@ pub const COMMAND: Command = Command {
     name: "inspect-internal list-chunks",
     summary: "list the chunks of a volume by their places",
     usage: "[--json] [--sort KEYS] [UNITS] VOLUME",
-    help: "\
+    help: concat!(
+        "\
 Lists each copy of each chunk by its place on the device: what it is for, where it begins
 and ends on the device, where it begins in the volume, its number by either, and how much
 of it is in use. VOLUME is an image or a path of a mount. The output is that of `btrfs
@@ -30,17 +31,13 @@ Options
                            these with commas between them (devid,pstart)
         --json             as a JSON object, sizes in bytes
     -b, --raw              bytes
-        --human-readable   units that fit, of 1024 (this is what it does anyway)
-        --iec              units of 1024
-        --si               units of 1000
-        --kbytes           in KiB, or kB with --si
-        --mbytes           in MiB, or MB with --si
-        --gbytes           in GiB, or GB with --si
-        --tbytes           in TiB, or TB with --si
-
+",
+        long_units!(),
+        "
 Examples
     spinney inspect-internal list-chunks --sort lstart disk.img
-",
+"
+    ),
     run,
 };
 
@@ -90,9 +87,8 @@ fn run(mut args: Args) -> Result<Exit> {
         match arg {
             Arg::Long("json") => json = true,
             Arg::Long("sort") => by = keys(&args.text()?)?,
-            Arg::Short('b') => units = Units::RAW,
             Arg::Value(value) => operands.push(value),
-            other if units.take_long(&other) => {}
+            other if units.take_raw_or_long(&other) => {}
             other => return Err(unexpected(other)),
         }
     }
@@ -170,10 +166,10 @@ fn as_text(out: &mut Out, copies: &[Copy], units: Units) -> Result<()> {
     let of_profile = copies.iter().map(|copy| names(copy).1.len()).fold(LEAST.1, usize::max);
     let heads =
         ["Devid", "PNumber", "Type/profile", "PStart", "Length", "PEnd", "LNumber", "LStart"];
-    let mut rows = vec![[&heads[..], &["Usage%"]].concat().into_iter().map(String::from).collect()];
+    let mut rows: Vec<Vec<Cell>> = vec![heads.into_iter().chain(["Usage%"]).map(right).collect()];
     for copy in copies {
         let (kind, profile) = names(copy);
-        let row: Vec<String> = vec![
+        let row = [
             copy.device.to_string(),
             copy.numbers.0.to_string(),
             format!("{kind:>of_kind$}/{profile:<of_profile$}"),
@@ -184,16 +180,9 @@ fn as_text(out: &mut Out, copies: &[Copy], units: Units) -> Result<()> {
             units.show(copy.logical),
             format!("{:.2}", copy.percent()),
         ];
-        rows.push(row);
+        rows.push(row.into_iter().map(right).collect());
     }
-    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..=heads.len()).map(width).collect();
-    rows.insert(1, widths.iter().map(|width| "-".repeat(*width)).collect());
-    for row in &rows {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:>width$}"));
-        out.line(cells.collect::<Vec<_>>().join(" "))?;
-    }
-    Ok(())
+    table(&rows, &[1], " ").iter().try_for_each(|line| out.line(line))
 }
 
 fn as_json(copies: &[Copy]) -> String {

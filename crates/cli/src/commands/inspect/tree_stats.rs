@@ -2,7 +2,7 @@
 
 use crate::args::{Arg, Args, one, unexpected};
 use crate::commands::Command;
-use crate::commands::filesystem::units::Units;
+use crate::commands::filesystem::units::{Units, long_units};
 use crate::commands::offline::{parse_tree, tree_name};
 use crate::commands::subvolume::place::VolumePath;
 use crate::commands::trees::Trees;
@@ -18,7 +18,8 @@ pub const COMMAND: Command = Command {
     name: "inspect-internal tree-stats",
     summary: "tell how many nodes trees have, how full and scattered",
     usage: "[--json] [UNITS] [-t TREE] VOLUME",
-    help: "\
+    help: concat!(
+        "\
 Counts nodes by level, items, content that stands among the structures, how full leaves
 are, and how often the next node of a tree in key order does not lie behind the one before.
 Without -t: the root, extent, checksum and top-level trees. VOLUME is an image or a path of
@@ -28,17 +29,13 @@ Options
     -t TREE                one tree, by number (a subvolume's id) or name as in `dump-tree`
         --json             as a JSON object, sizes in bytes
     -b, --raw              sizes in bytes
-        --human-readable   units that fit, of 1024 (this is what it does anyway)
-        --iec              units of 1024
-        --si               units of 1000
-        --kbytes           in KiB, or kB with --si
-        --mbytes           in MiB, or MB with --si
-        --gbytes           in GiB, or GB with --si
-        --tbytes           in TiB, or TB with --si
-
+",
+        long_units!(),
+        "
 Examples
     spinney inspect-internal tree-stats -t extent disk.img
-",
+"
+    ),
     run,
 };
 
@@ -62,10 +59,9 @@ fn run(mut args: Args) -> Result<Exit> {
     while let Some(arg) = args.next()? {
         match arg {
             Arg::Long("json") => json = true,
-            Arg::Short('b') => units = Units::RAW,
             Arg::Short('t') => wanted.push(parse_tree(&args.text()?)?),
             Arg::Value(value) => operands.push(value),
-            other if units.take_long(&other) => {}
+            other if units.take_raw_or_long(&other) => {}
             other => return Err(unexpected(other)),
         }
     }

@@ -3,18 +3,19 @@
 use super::status::mounted;
 use crate::args::{self, Arg, Args};
 use crate::commands::Command;
-use crate::commands::filesystem::units::Units;
+use crate::commands::filesystem::units::{Units, long_units};
 use crate::commands::offline::uuid;
 use crate::commands::target::Target;
 use crate::error::{Error, Exit, Result};
-use crate::output::{Json, Out};
+use crate::output::{self, Json, Out, right};
 use std::ffi::OsString;
 
 pub const COMMAND: Command = Command {
     name: "scrub limit",
     summary: "tell or set how fast scrubs of a mount may read",
     usage: "[-a|-d DEVID] [-l SIZE] [--json] [UNITS] MOUNT",
-    help: "\
+    help: concat!(
+        "\
 Tells how many bytes scrubs read in a second at most, or sets that: for the scrub that is at
 work and for all that come until the volume is unmounted. The output is that of `btrfs scrub
 limit` (6.14).
@@ -25,18 +26,14 @@ Options
     -l, --limit SIZE       so many bytes, as in 50M; 0: as many as there can be
         --json             what holds, as a JSON object; 0: no limit
     -b, --raw              bytes
-        --human-readable   units that fit, of 1024 (this is what it does anyway)
-        --iec              units of 1024
-        --si               units of 1000
-        --kbytes           in KiB, or kB with --si
-        --mbytes           in MiB, or MB with --si
-        --gbytes           in GiB, or GB with --si
-        --tbytes           in TiB, or TB with --si
-
+",
+        long_units!(),
+        "
 Examples
     spinney scrub limit /mnt
     spinney scrub limit -a -l 50M /mnt
-",
+"
+    ),
     run,
 };
 
@@ -60,9 +57,8 @@ fn words(mut args: Args) -> Result<(Words, Units, OsString)> {
             }
             Arg::Short('l') | Arg::Long("limit") => words.limit = Some(args.size()?),
             Arg::Long("json") => words.json = true,
-            Arg::Short('b') => units = Units::RAW,
             Arg::Value(value) => operands.push(value),
-            other if units.take_long(&other) => {}
+            other if units.take_raw_or_long(&other) => {}
             other => return Err(args::unexpected(other)),
         }
     }
@@ -131,14 +127,7 @@ fn table(target: &Target, devid: u64, units: Units, out: &mut Out) -> Result<()>
         limit => units.show(limit),
     };
     let cells = [format!("{devid:2}"), limit, target.device().display().to_string()];
-    let heads = ["Id", "Limit", "Path"];
-    let width = |column: usize| cells[column].len().max(heads[column].len());
-    let line = |cells: [&str; 3]| {
-        let cells = (0..).zip(cells).map(|(at, cell)| format!("{cell:>width$}", width = width(at)));
-        cells.collect::<Vec<_>>().join("  ")
-    };
-    out.line(line(heads))?;
-    let rules = [0, 1, 2].map(|column| "-".repeat(width(column)));
-    out.line(line(rules.each_ref().map(String::as_str)))?;
-    out.line(line(cells.each_ref().map(String::as_str)))
+    let heads = ["Id", "Limit", "Path"].map(String::from);
+    let rows = [heads, cells].map(|row| row.into_iter().map(right).collect());
+    output::table(&rows, &[1], "  ").iter().try_for_each(|line| out.line(line))
 }

@@ -38,6 +38,14 @@ impl Default for How {
     }
 }
 
+/// What is said of a limit behind something else.
+pub fn behind(limit: u64, units: Units) -> String {
+    match limit {
+        0 => String::new(),
+        limit => format!(" (limit {}/s)", units.show(limit)),
+    }
+}
+
 /// The line above what is told of a device.
 pub fn device(target: &Target, what: &str) -> Result<String> {
     Ok(format!("\nScrub device {} (id {}) {what}", target.device().display(), target.devid()?))
@@ -99,10 +107,7 @@ fn summary(out: &mut Out, status: &ScrubStatus, how: &How) -> Result<()> {
     }
     // A record knows whole seconds.
     let time = if status.time.is_zero() { 1.0 } else { status.time.as_secs_f64() };
-    let limit = match how.limit {
-        0 => String::new(),
-        limit => format!(" (limit {}/s)", size(limit)),
-    };
+    let limit = behind(how.limit, how.units);
     out.line(format!("Rate:             {}/s{limit}", size((done as f64 / time) as u64)))?;
     errors(out, status)
 }

@@ -155,10 +155,7 @@ fn begun_of(target: &Target, behind: bool) -> Result<()> {
     if behind {
         out.line(format!("scrub started on {}, fsid {}", target.show(), uuid(&target.fsid()?)))?;
     }
-    let limit = match target.scrub_limit()? {
-        0 => String::new(),
-        limit => format!(" (limit {}/s)", Units::HUMAN.show(limit)),
-    };
+    let limit = report::behind(target.scrub_limit()?, Units::HUMAN);
     out.line(format!("Starting scrub on devid {}{limit}", target.devid()?))?;
     out.finish()
 }

@@ -4,7 +4,7 @@ use super::record::Record;
 use super::report;
 use crate::args::{self, Arg, Args};
 use crate::commands::Command;
-use crate::commands::filesystem::units::Units;
+use crate::commands::filesystem::units::long_units;
 use crate::commands::offline::uuid;
 use crate::commands::target::Target;
 use crate::error::{Error, Exit, Result};
@@ -16,7 +16,8 @@ pub const COMMAND: Command = Command {
     name: "scrub status",
     summary: "tell how far a scrub of a mount is, or how it ended",
     usage: "[-dR] [--json] [UNITS] MOUNT",
-    help: "\
+    help: concat!(
+        "\
 Tells of the scrub that is at work in a mount, or of the last one: also of one before it was
 mounted, or by `btrfs scrub`. See `spinney help scrub start` for where that is written down.
 
@@ -25,17 +26,13 @@ Options
     -d                     by device (there is one)
         --json             as a JSON object
     -b, --raw              bytes
-        --human-readable   units that fit, of 1024 (this is what it does anyway)
-        --iec              units of 1024
-        --si               units of 1000
-        --kbytes           in KiB, or kB with --si
-        --mbytes           in MiB, or MB with --si
-        --gbytes           in GiB, or GB with --si
-        --tbytes           in TiB, or TB with --si
-
+",
+        long_units!(),
+        "
 Examples
     spinney scrub status /mnt
-",
+"
+    ),
     run: status,
 };
 
@@ -64,10 +61,9 @@ fn status(mut args: Args) -> Result<Exit> {
         match arg {
             Arg::Short('R') => how.raw = true,
             Arg::Short('d') => by_device = true,
-            Arg::Short('b') => how.units = Units::RAW,
             Arg::Long("json") => json = true,
             Arg::Value(value) => operands.push(value),
-            other if how.units.take_long(&other) => {}
+            other if how.units.take_raw_or_long(&other) => {}
             other => return Err(args::unexpected(other)),
         }
     }

@@ -13,7 +13,7 @@ btrfs_txn::counters!(Stats {
     commit_seal_ns = "commit.seal_ns",
     commit_seal_max_ns = "commit.seal_max_ns",
     commit_end_max_ns = "commit.end_max_ns",
-    settled_trees = "commit.subvolumes_looked_at",
+    subvolumes_looked_at = "commit.subvolumes_looked_at",
     data_written_bytes = "data.written_bytes",
     data_read_bytes = "data.read_bytes",
     data_extents = "data.extents_written",

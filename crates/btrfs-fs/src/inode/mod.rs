@@ -94,7 +94,7 @@ impl Inodes {
     /// After a commit, which made inodes such as can be loaded again: those that nobody needs
     /// leave memory, and where there are too many still, some of those that callers only hold.
     pub(crate) fn settle(&self) {
-        self.stats.settled_trees.add(self.table.evict_idle());
+        self.stats.subvolumes_looked_at.add(self.table.evict_idle());
         self.note_memory();
         // The first time that one is looked at it may count as used.
         let mut looks = 2 * self.table.len();

@@ -149,7 +149,12 @@ pub(crate) struct Free<'n> {
     existing: Option<Bytes>,
 }
 
-impl Free<'_> {
+impl<'n> Free<'n> {
+    /// Of a name that no layer has, nor another of its hash.
+    pub(crate) fn surely(name: &'n [u8]) -> Free<'n> {
+        Free { name, existing: None }
+    }
+
     pub(crate) fn name(&self) -> &[u8] {
         self.name
     }
@@ -409,6 +414,12 @@ pub(crate) fn any_parent(view: &View<'_>, child: InodeId) -> Result<Option<(u64,
         }
         _ => Ok(None),
     }
+}
+
+/// Some layer has a DIR_ITEM of the directory that none above it takes away.
+pub(crate) fn has_any(view: &View<'_>, dir: InodeId) -> Result<bool> {
+    let from = Key::new(dir.objectid, kind::DIR_ITEM, 0);
+    Ok(matches!(view.next(dir.tree, &from).fs()?, Some((key, _)) if key.kind == kind::DIR_ITEM))
 }
 
 /// Everything in a directory has gone.

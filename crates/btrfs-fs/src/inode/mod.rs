@@ -4,6 +4,7 @@
 
 mod attr;
 mod covered;
+mod dir_names;
 mod dirty;
 mod heard;
 mod locked;
@@ -13,6 +14,7 @@ mod state;
 mod table;
 
 pub(crate) use attr::{ReportedBlocks, attr_of, from_linux_dev, kind_of, stamp, time_of};
+pub(crate) use dir_names::DirNames;
 pub(crate) use dirty::{Dirty, Pieces};
 pub(crate) use heard::Heard;
 pub(crate) use locked::Locked;
@@ -31,6 +33,7 @@ use btrfs_disk::items::InodeItem;
 use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Key, TreeId};
 use btrfs_txn::{Core, Op};
+use dir_names::NameBudget;
 use inode_index::Ref;
 use locks::{Rank, RwLock};
 use rustc_hash::FxHashSet;
@@ -50,6 +53,8 @@ pub(crate) struct Inodes {
     stats: Arc<Stats>,
     table: InodeTable,
     orphans: OrphanTable,
+    /// For what directories know of their names.
+    names: Arc<NameBudget>,
     /// Trees whose inodes are not to be had any more.
     closed: RwLock<FxHashSet<TreeId>>,
     /// Inodes that come by one thread between two looks at their number.
@@ -58,6 +63,8 @@ pub(crate) struct Inodes {
 
 /// What one takes: with its counts, its place in the index, and what the allocator adds.
 const INODE_COST: u64 = Ref::<Inode>::layout().size() as u64 + 32;
+/// What directories may know of their names, as a share of what inodes may take.
+const NAMES_SHARE: u64 = 8;
 /// Inodes that come by one thread between two looks at their number, at most.
 const NOTED_EACH: u64 = 256;
 /// For each that came so many are looked at, for some that can leave.
@@ -75,7 +82,8 @@ impl Inodes {
         let closed = RwLock::new(Rank::Leaf, FxHashSet::default());
         let noted_each = (core.memory.most_inodes() / INODE_COST / 4).clamp(1, NOTED_EACH);
         let (table, orphans) = (InodeTable::new(), OrphanTable::new());
-        Inodes { core, stats, table, orphans, closed, noted_each }
+        let names = Arc::new(NameBudget::new(core.memory.most_inodes() / NAMES_SHARE));
+        Inodes { core, stats, table, orphans, names, closed, noted_each }
     }
 
     /// One more comes: now and then what all of them take is written down for the others, and
@@ -107,7 +115,7 @@ impl Inodes {
 
     /// What they take is written down for the others.
     pub(crate) fn note_memory(&self) {
-        self.core.note_inodes(self.table.len() as u64 * INODE_COST);
+        self.core.note_inodes(self.table.len() as u64 * INODE_COST + self.names.taken());
     }
 
     pub(crate) fn table(&self) -> &InodeTable {
@@ -117,6 +125,11 @@ impl Inodes {
     /// Those without a name.
     pub(crate) fn orphans(&self) -> &OrphanTable {
         &self.orphans
+    }
+
+    /// Out of which directories have what they know of their names.
+    pub(crate) fn name_budget(&self) -> &Arc<NameBudget> {
+        &self.names
     }
 
     pub(crate) fn get(&self, ino: Ino) -> Result<Ref<Inode>> {

@@ -7,7 +7,7 @@
 //!   times of buffered writes, which follow when the data lands (`item_dirty`);
 //! * `loaded` is false only while the loader holds the lock, or after loading failed.
 
-use super::{Dirty, Heard, ReportedBlocks};
+use super::{DirNames, Dirty, Heard, ReportedBlocks};
 use crate::ino::InodeId;
 use crate::options::Method;
 use btrfs_disk::items::{InodeItem, inode_flags};
@@ -35,8 +35,8 @@ pub(crate) struct State {
     /// The inode's items are gone from the volume; nothing may touch it any more.
     pub erased: bool,
     pub item: InodeItem,
-    /// Next DIR_INDEX of a directory; 0: not looked up yet.
-    pub dir_next: u64,
+    /// What a directory knows of its names.
+    pub(crate) dir: DirNames,
     /// Whether the content is an inline extent; `None`: not looked up yet.
     pub inline: Option<bool>,
     /// Where an extent item of the file once began: that which content was stored in last, so

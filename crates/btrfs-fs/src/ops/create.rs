@@ -49,22 +49,19 @@ pub(crate) fn make(
     let _reservation = engine.reserver.reserve(cost)?;
     let mut dir_state = dir.write()?;
     let view = engine.core.view();
-    let free = names::free(&view, dir.id, name, engine.core.geometry.max_item_size())?;
+    let free = free_name(engine, &view, dir.id, &dir_state, name)?;
     check_parent(&dir_state)?;
     let prepared = prepare(engine, cx, &dir, &mut dir_state, new)?;
-    if dir_state.dir_next == 0 {
-        dir_state.dir_next = names::next_index(&view, dir.id)?;
-    }
+    look_index_up(engine, &view, dir.id, &mut dir_state)?;
     drop(view);
-    let index = dir_state.dir_next;
     let inode = change(&engine.core, |op| {
         let inode = insert_inode(op, prepared, new, 1)?;
         let target = Target {
             location: Key::new(inode.id.objectid, kind::INODE_ITEM, 0),
             kind: names::dir_type_of(new.kind),
         };
+        let index = dir_state.dir.take_index(name);
         names::add_free(op, dir.id, free, target, index)?;
-        dir_state.dir_next += 1;
         touch_dir(op, dir.id, &mut dir_state, name.len() as i64);
         Ok(inode)
     })?;
@@ -110,6 +107,37 @@ pub(crate) fn check_parent(dir: &State) -> Result<()> {
     }
     if dir.item.flags & inode_flags::IMMUTABLE != 0 {
         return Err(Errno::EPERM.into());
+    }
+    Ok(())
+}
+
+/// Looks a new name up, as `names::free`, where the directory does not know that it lacks it.
+pub(crate) fn free_name<'n>(
+    engine: &Engine,
+    view: &View<'_>,
+    id: InodeId,
+    dir: &State,
+    name: &'n [u8],
+) -> Result<names::Free<'n>> {
+    if dir.dir.surely_lacks(name) {
+        return Ok(names::Free::surely(name));
+    }
+    names::free(view, id, name, engine.core.geometry.max_item_size())
+}
+
+/// Where the indexes of a directory's next names begin; and if it is empty, so is what it knows of them.
+pub(crate) fn look_index_up(
+    engine: &Engine,
+    view: &View<'_>,
+    id: InodeId,
+    dir: &mut State,
+) -> Result<()> {
+    if dir.dir.next_index().is_some() {
+        return Ok(());
+    }
+    dir.dir.begin_at(names::next_index(view, id)?);
+    if dir.item.size == 0 && !names::has_any(view, id)? {
+        dir.dir.begin_empty(engine.inodes.name_budget());
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Another name for an inode, or the first one for an `O_TMPFILE`.
 
-use super::create::{check_parent, refuse_dir, touch_dir, writable_dir};
+use super::create::{check_parent, free_name, look_index_up, refuse_dir, touch_dir, writable_dir};
 use super::lookup::entry_by_id;
 use crate::engine::Engine;
 use crate::error::IntoFs;
@@ -27,13 +27,11 @@ pub(crate) fn link(engine: &Engine, ino: Ino, parent: Ino, name: &[u8]) -> Resul
     let _reservation = engine.reserver.reserve(cost::link(name.len()))?;
     let mut locked = Locked::new(&[&dir, &inode])?;
     let view = engine.core.view();
-    let free = names::free(&view, dir.id, name, engine.core.geometry.max_item_size())?;
+    let free = free_name(engine, &view, dir.id, locked.get(&dir), name)?;
     check_parent(locked.get(&dir))?;
     check_inode(locked.get(&inode))?;
     names::check_ref(&engine.core, &view, inode.id, dir.id.objectid, name)?;
-    if locked.get(&dir).dir_next == 0 {
-        locked.state(&dir).dir_next = names::next_index(&view, dir.id)?;
-    }
+    look_index_up(engine, &view, dir.id, locked.state(&dir))?;
     drop(view);
     change(&engine.core, |op| add_link(&engine.inodes, op, &dir, &inode, free, &mut locked))?;
     drop(locked);
@@ -53,7 +51,8 @@ fn add_link(
         kind: names::dir_type_of(kind_of(&locked.get(inode).item).fs()?),
     };
     let length = free.name().len();
-    names::add_free(op, dir.id, free, target, locked.get(dir).dir_next)?;
+    let index = locked.state(dir).dir.take_index(free.name());
+    names::add_free(op, dir.id, free, target, index)?;
     let state = locked.state(inode);
     state.item.nlink += 1;
     state.linkable = false;
@@ -61,7 +60,6 @@ fn add_link(
     inodes.orphans().unmark(op, inode.id, state);
     put_inode(op, inode.id, state);
     let dir_state = locked.state(dir);
-    dir_state.dir_next += 1;
     touch_dir(op, dir.id, dir_state, length as i64);
     Ok(())
 }

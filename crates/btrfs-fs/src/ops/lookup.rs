@@ -20,11 +20,17 @@ pub(crate) fn lookup(engine: &Engine, parent: Ino, name: &[u8]) -> Result<Entry>
         // On files too: a FUSE kernel asks so for an inode that it has a handle of.
         return entry_by_id(engine, dir.id);
     }
-    if !dir.read()?.is_dir() {
+    let state = dir.read()?;
+    if !state.is_dir() {
         return Err(Errno::ENOTDIR.into());
     }
+    let lacks = name.len() <= vfs::NAME_MAX && state.dir.surely_lacks(name);
+    drop(state);
     if name == b".." {
         return entry_by_id(engine, parent_id(engine, dir.id)?);
+    }
+    if lacks {
+        return Err(Errno::ENOENT.into());
     }
     let view = engine.core.view();
     let target = names::lookup(&view, dir.id, name)?.ok_or(FsError::Posix(Errno::ENOENT))?;

@@ -83,9 +83,9 @@ pub(crate) fn dir_end(engine: &Engine, dir: Ino) -> Result<u64> {
     }
     let inode = engine.inodes.get(dir)?;
     let state = inode.read()?;
-    match state.dir_next {
-        0 => names::next_index(&engine.core.view(), inode.id),
-        next => Ok(next),
+    match state.dir.next_index() {
+        None => names::next_index(&engine.core.view(), inode.id),
+        Some(next) => Ok(next),
     }
 }
 

@@ -3,7 +3,7 @@
 //! A directory that moves to another parent must not end up below itself; `rename_lock`
 //! keeps the shape of the tree still while that is checked and done.
 
-use super::create::{check_parent, make_whiteout, touch_dir, writable_dir};
+use super::create::{check_parent, look_index_up, make_whiteout, touch_dir, writable_dir};
 use super::lookup::parent_id;
 use super::remove::{child_of, drop_link, find, may_unname};
 use super::subvolume;
@@ -202,21 +202,13 @@ fn is_below(engine: &Engine, dir: InodeId, ancestor: InodeId) -> Result<bool> {
 }
 
 fn prepare_index(engine: &Engine, locked: &mut Locked<'_>, dir: &Ref<Inode>) -> Result<()> {
-    if locked.get(dir).dir_next == 0 {
-        locked.state(dir).dir_next = names::next_index(&engine.core.view(), dir.id)?;
-    }
-    Ok(())
-}
-
-fn take_index(locked: &mut Locked<'_>, dir: &Ref<Inode>) -> u64 {
-    let state = locked.state(dir);
-    state.dir_next += 1;
-    state.dir_next - 1
+    look_index_up(engine, &engine.core.view(), dir.id, locked.state(dir))
 }
 
 fn exchange(engine: &Engine, r: &Rename<'_>, locked: &mut Locked<'_>) -> Result<()> {
     let (other, victim) = r.victim.as_ref().expect("checked");
-    let (old_index, new_index) = (take_index(locked, r.from), take_index(locked, r.to));
+    let old_index = locked.state(r.from).dir.take_index(r.name);
+    let new_index = locked.state(r.to).dir.take_index(r.new_name);
     change(&engine.core, |op| {
         // The kernel, too, commits then when the directory is synced.
         let commits = r.from.id == r.to.id && op.is_first();
@@ -252,12 +244,12 @@ fn replace(engine: &Engine, cx: &Context, r: &Rename<'_>, locked: &mut Locked<'_
         }
         _ => None,
     };
-    let new_index = take_index(locked, r.to);
+    let new_index = locked.state(r.to).dir.take_index(r.new_name);
     change(&engine.core, |op| {
         let grown = move_name(&engine.inodes, op, r, locked, new_index)?;
         let mut shrunk = r.name.len() as i64;
         if let Some(whiteout) = whiteout {
-            let index = take_index(locked, r.from);
+            let index = locked.state(r.from).dir.take_index(r.name);
             let made = whiteout.insert(op, r.from.id, r.name, index)?;
             op.edit(r.child.id, |o| o.follow(made.objectid));
             shrunk = 0;

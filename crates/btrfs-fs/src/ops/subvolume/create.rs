@@ -7,7 +7,9 @@ use crate::engine::Engine;
 use crate::ino::InodeId;
 use crate::inode::{Inode, Reserved, State, change};
 use crate::names::{self, Target};
-use crate::ops::create::{check_parent, insert_born, put_inherited, touch_dir, writable_dir};
+use crate::ops::create::{
+    check_parent, free_name, insert_born, look_index_up, put_inherited, touch_dir, writable_dir,
+};
 use crate::ops::lookup::entry;
 use crate::ops::quota::groups;
 use crate::options::compression::PROPERTY;
@@ -32,29 +34,25 @@ pub(super) fn check_place(
     name: &[u8],
 ) -> Result<()> {
     let view = engine.core.view();
-    names::free(&view, dir, name, engine.core.geometry.max_item_size())?;
+    free_name(engine, &view, dir, dir_state, name)?;
     may_change_names(engine, caller, dir, dir_state)?;
     check_parent(dir_state)?;
-    if dir_state.dir_next == 0 {
-        dir_state.dir_next = names::next_index(&view, dir)?;
-    }
-    Ok(())
+    look_index_up(engine, &view, dir, dir_state)
 }
 
-/// The name of a subvolume comes into its directory, with all that refers to it.
+/// The name of a subvolume comes into its directory, with all that refers to it; answers its index.
 pub(super) fn put_name(
     op: &Op<'_>,
     dir: InodeId,
     dir_state: &mut State,
     name: &[u8],
     location: Key,
-) -> Result<()> {
-    let at = ParentLink { dir, name, index: dir_state.dir_next };
+) -> Result<u64> {
+    let at = ParentLink { dir, name, index: dir_state.dir.take_index(name) };
     names::add(op, dir, name, Target { location, kind: dir_type::DIR }, at.index)?;
-    dir_state.dir_next += 1;
     put_refs(op, TreeId(location.objectid), &at);
     touch_dir(op, dir, dir_state, name.len() as i64);
-    Ok(())
+    Ok(at.index)
 }
 
 /// The root item of a tree that is new; the commit says where it is.

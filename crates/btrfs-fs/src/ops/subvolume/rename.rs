@@ -11,7 +11,7 @@ use crate::error::IntoFs;
 use crate::ino::InodeId;
 use crate::inode::{Inode, Locked, change, put_inode};
 use crate::names::{self, MAX_DEPTH, Target};
-use crate::ops::create::{Whiteout, check_parent, make_whiteout, touch_dir};
+use crate::ops::create::{Whiteout, check_parent, look_index_up, make_whiteout, touch_dir};
 use crate::ops::lookup::parent_id;
 use crate::ops::remove::{drop_link, may_unname};
 use crate::reserve::cost;
@@ -219,18 +219,9 @@ fn lock<'a>(engine: &Engine, inodes: &[&'a Ref<Inode>]) -> Result<Locked<'a>> {
     let mut locked = Locked::new(inodes)?;
     for dir in [inodes[0], inodes[1]] {
         check_parent(locked.get(dir))?;
-        if locked.get(dir).dir_next == 0 {
-            let next = names::next_index(&engine.core.view(), dir.id)?;
-            locked.state(dir).dir_next = next;
-        }
+        look_index_up(engine, &engine.core.view(), dir.id, locked.state(dir))?;
     }
     Ok(locked)
-}
-
-fn take_index(locked: &mut Locked<'_>, dir: &Ref<Inode>) -> u64 {
-    let state = locked.state(dir);
-    state.dir_next += 1;
-    state.dir_next - 1
 }
 
 fn still(engine: &Engine, side: &Side<'_>) -> Result<()> {
@@ -249,7 +240,8 @@ fn exchange(engine: &Engine, a: &Side<'_>, b: &Side<'_>) -> Result<()> {
             may_unname(locked.get(side.dir), locked.get(inode))?;
         }
     }
-    let (in_a, in_b) = (take_index(&mut locked, a.dir), take_index(&mut locked, b.dir));
+    let in_a = locked.state(a.dir).dir.take_index(a.name);
+    let in_b = locked.state(b.dir).dir.take_index(b.name);
     change(&engine.core, |op| {
         a.take(op)?;
         b.take(op)?;
@@ -291,7 +283,7 @@ fn replace(
         still(engine, source)?;
         check_victim(engine, &locked, (to, new_name), victim.as_ref())?;
         let whiteout = whiteout(engine, cx, source.dir, &mut locked, mode)?;
-        let index = take_index(&mut locked, to);
+        let index = locked.state(to).dir.take_index(new_name);
         change(&engine.core, |op| {
             let mut grown = new_name.len() as i64;
             if let Some(side) = &victim {
@@ -367,7 +359,7 @@ fn leave(
     locked: &mut Locked<'_>,
 ) -> Result<i64> {
     let Some(whiteout) = whiteout else { return Ok(source.name.len() as i64) };
-    let index = take_index(locked, source.dir);
+    let index = locked.state(source.dir).dir.take_index(source.name);
     let made = whiteout.insert(op, source.dir.id, source.name, index)?;
     if let Some(inode) = &source.inode {
         op.edit(inode.id, |o| o.follow(made.objectid));

@@ -110,9 +110,8 @@ fn put(
     let source = engine.core.roots().get(new.from).map(|root| root.item);
     let source: RootItem = source.ok_or(FsError::Posix(Errno::ESTALE))?;
     let before = (dir_state.item.mtime, dir_state.item.ctime);
-    let index = dir_state.dir_next;
     change(&engine.core, |op| {
-        put_name(op, dir.id, &mut dir_state, name, location(new.tree))?;
+        let index = put_name(op, dir.id, &mut dir_state, name, location(new.tree))?;
         note_uuid(op, &new.uuid, kind::UUID_KEY_SUBVOL, new.tree, true)?;
         if new.read_only {
             let received = kind::UUID_KEY_RECEIVED_SUBVOL;

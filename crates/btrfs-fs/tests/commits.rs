@@ -29,6 +29,23 @@ fn settle(fs: &BtrfsFs) {
     fs.sync().expect("commit");
 }
 
+/// Nodes that a commit replaced are of no more use: those in memory are the ones of the trees.
+#[test]
+fn nodes_that_are_free_leave_memory() {
+    let image = Image::new(256 << 20, &[]);
+    let fs = image.open_with(Options { background: false, ..Options::default() });
+    let made = fs.mknod(&CX, fs.root(), b"f", FileKind::File, 0o644, 0).expect("create");
+    let mut write = |round: u8| {
+        fs.write(&CX, made.attr.ino, 0, &[round; 5000], Default::default()).expect("write");
+        fs.sync().expect("sync");
+        stat(&fs, "memory.cache")
+    };
+    let few = (0..10).map(&mut write).last().expect("ten");
+    let many = (10..110).map(&mut write).last().expect("a hundred");
+    assert!(many <= 2 * few, "{few} bytes of nodes behind ten commits, {many} behind more");
+    fs.destroy().expect("close");
+}
+
 /// `commit=1`, and again in the next second, and not when there is nothing to commit.
 #[test]
 fn the_interval_commits_by_itself() {

@@ -347,3 +347,24 @@ fn new_content(fs: &BtrfsFs, name: &str) -> Ino {
     Rng::new(5).fill(&mut content);
     common::new_file(fs, name, &content)
 }
+
+/// Nobody asks for what moves: it stays out of memory, as it was before.
+#[test]
+fn what_nobody_had_in_memory_is_not_there_behind_a_balance() {
+    let image = Image::new(256 << 20, &["-n", "4096"]);
+    let fs = image.open_with(Options { background: false, ..Options::default() });
+    for n in 0..3000 {
+        common::new_file(&fs, &format!("file-{n}"), &[7; 900]);
+    }
+    fs.destroy().expect("close");
+    drop(fs);
+    let fs = image.open_checked(Options { background: false, ..Options::default() });
+    let before = common::stat(&fs, "memory.cache");
+    let report = balance(&fs);
+    let more = (common::stat(&fs, "memory.cache") - before) / 4096;
+    assert!(report.relocated_extents > 800, "{report:?}");
+    assert!(more < report.relocated_extents / 4, "{more} nodes stay in memory: {report:?}");
+    fs.destroy().expect("close");
+    drop(fs);
+    common::assert_sound(&image.path);
+}

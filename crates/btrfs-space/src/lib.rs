@@ -21,7 +21,8 @@ pub use items::TreeItems;
 pub use items::{Change, Changes, Items};
 pub use refs::{ExtentKind, RefDeltas, RefOwner};
 pub use settle::{
-    DataFate, DropState, MoveContent, MoveNodes, MovedNodes, Settle, Settled, count_moves,
+    CountedMoves, DataFate, DropState, MoveContent, MoveNodes, MovedNodes, Settle, Settled,
+    count_moves,
 };
 pub use space::{
     Claim, ClassTotals, DataReservation, GoneChunk, GroupInfo, Kept, Kind, MetadataReservation,

@@ -7,13 +7,15 @@
 
 use crate::reader::{NodeReader, keeps};
 use btrfs_disk::{Expect, Geometry, Logical, Node, Result};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 /// Nodes that are not on the medium yet.
 #[derive(Clone, Default, Debug)]
 pub struct DirtyNodes {
     nodes: BTreeMap<Logical, Arc<Node>>,
+    /// Those of them that nobody is known to want in memory once they are written.
+    passing: HashSet<Logical>,
 }
 
 impl DirtyNodes {
@@ -49,7 +51,16 @@ impl DirtyNodes {
 
     /// Puts a node in; one with the same address is replaced.
     pub fn insert(&mut self, node: Arc<Node>) -> Option<Arc<Node>> {
+        if !self.passing.is_empty() {
+            self.passing.remove(&node.logical());
+        }
         self.nodes.insert(node.logical(), node)
+    }
+
+    /// The same of one that the cache is not to have, unless something changes it before it is written.
+    pub fn insert_passing(&mut self, node: Arc<Node>) {
+        self.passing.insert(node.logical());
+        self.nodes.insert(node.logical(), node);
     }
 
     /// Takes it out: it is not to be written.
@@ -59,7 +70,15 @@ impl DirtyNodes {
 
     /// All nodes in address order, leaving none.
     pub fn take(&mut self) -> Vec<Arc<Node>> {
+        self.passing.clear();
         std::mem::take(&mut self.nodes).into_values().collect()
+    }
+
+    /// The same: those to be kept in memory, and those that pass.
+    pub(crate) fn take_apart(&mut self) -> (Vec<Arc<Node>>, Vec<Arc<Node>>) {
+        let passing = std::mem::take(&mut self.passing);
+        let nodes = std::mem::take(&mut self.nodes).into_values();
+        nodes.partition(|node| !passing.contains(&node.logical()))
     }
 
     /// A reader that sees these nodes in front of `base`.

@@ -40,6 +40,11 @@ impl TreeRoot {
 pub trait NodeReader {
     /// The node that `expect` describes, judged.
     fn node(&self, expect: &Expect) -> Result<Arc<Node>>;
+    /// The same for who needs it once: what others do not have in memory already stays with the
+    /// caller alone, and the answer says `false` with it.
+    fn node_once(&self, expect: &Expect) -> Result<(Arc<Node>, bool)> {
+        Ok((self.node(expect)?, true))
+    }
     /// The sizes that rule the volume.
     fn geometry(&self) -> &Geometry;
 }
@@ -47,6 +52,9 @@ pub trait NodeReader {
 impl<R: NodeReader + ?Sized> NodeReader for &R {
     fn node(&self, expect: &Expect) -> Result<Arc<Node>> {
         (**self).node(expect)
+    }
+    fn node_once(&self, expect: &Expect) -> Result<(Arc<Node>, bool)> {
+        (**self).node_once(expect)
     }
     fn geometry(&self) -> &Geometry {
         (**self).geometry()
@@ -56,6 +64,9 @@ impl<R: NodeReader + ?Sized> NodeReader for &R {
 impl<R: NodeReader + ?Sized> NodeReader for Arc<R> {
     fn node(&self, expect: &Expect) -> Result<Arc<Node>> {
         (**self).node(expect)
+    }
+    fn node_once(&self, expect: &Expect) -> Result<(Arc<Node>, bool)> {
+        (**self).node_once(expect)
     }
     fn geometry(&self) -> &Geometry {
         (**self).geometry()
@@ -109,7 +120,7 @@ impl Item {
 }
 
 /// Whether `node` is what its pointer promised.
-pub(crate) fn keeps(node: &Node, expect: &Expect) -> Result<(), Corrupt> {
+pub fn keeps(node: &Node, expect: &Expect) -> Result<(), Corrupt> {
     let broken = |what: String| Err(Corrupt::new(what).at(expect.logical));
     if node.logical() != expect.logical || node.level() != expect.level {
         return broken(format!(

@@ -72,6 +72,13 @@ impl NodeReader for NodeStore {
         self.get(expect)
     }
 
+    fn node_once(&self, expect: &Expect) -> Result<(Arc<Node>, bool)> {
+        match self.cache.get(expect.logical, |node| keeps(node, expect).is_ok()) {
+            Some(node) => Ok((node, true)),
+            None => Ok((self.read(expect)?, false)),
+        }
+    }
+
     fn geometry(&self) -> &Geometry {
         self.volume.geometry()
     }
@@ -82,7 +89,7 @@ const BATCH: usize = 2 << 20;
 
 impl DirtyNodes {
     /// Judges and seals all nodes, writes them in address order, adjacent ones
-    /// together, and hands them to the cache. Durable after the volume's next flush.
+    /// together, and hands those that do not pass to the cache. Durable after the volume's next flush.
     ///
     /// Returns how many nodes were written. On an error all nodes are still here.
     pub fn write_all(&mut self, store: &NodeStore) -> Result<usize> {
@@ -102,9 +109,9 @@ impl DirtyNodes {
                 store.volume.start_writing()?;
             }
         }
-        let nodes = self.take();
         let count = nodes.len();
-        nodes.into_iter().for_each(|node| store.insert(node));
+        let (kept, _passing) = self.take_apart();
+        kept.into_iter().for_each(|node| store.insert(node));
         Ok(count)
     }
 }

@@ -117,7 +117,8 @@ impl Balancer {
         let roots = self.core.roots();
         let trees: BTreeMap<_, _> = roots.trees.iter().map(|(id, root)| (id, root.root)).collect();
         let counted = btrfs_space::count_moves(&self.core.store, &trees, what);
-        let (copies, references) = counted.fs()?;
+        let btrfs_space::CountedMoves { copies, references, leaves } = counted.fs()?;
+        what.leaves = leaves;
         let limit = copies + copies / 8 + SLACK;
         what.limit = limit as usize;
         let nodes = cost::move_nodes(&self.core.geometry, limit, roots.trees.sum().trees);

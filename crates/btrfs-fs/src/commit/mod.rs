@@ -478,6 +478,10 @@ struct Published {
 impl Published {
     fn retire(self, core: &Core, throttle: &mut Throttle<'_>) {
         let discard = core.discards.are_wanted();
+        // Memory for the next ones. Who reads by older roots reads them again, from where they still are.
+        let node = u64::from(core.geometry.node_size);
+        let nodes = self.freed.iter().filter(|extent| extent.len == node);
+        nodes.for_each(|extent| core.store.forget(extent.logical));
         self.before.roots.retire(core.space.clone(), self.freed, discard, self.roots);
         // Unless a reader has it still, and frees it when he is done.
         let sealed = Arc::into_inner(self.before).and_then(|layers| layers.sealed);

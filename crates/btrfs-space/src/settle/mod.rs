@@ -29,7 +29,7 @@ mod undo;
 
 pub use drop_tree::DropState;
 pub use outcome::Settled;
-pub use relocate::{MoveContent, MoveNodes, MovedNodes, count_moves};
+pub use relocate::{CountedMoves, MoveContent, MoveNodes, MovedNodes, count_moves};
 
 use crate::backrefs::TreeState;
 use crate::items::{Items, TreeItems};

@@ -17,7 +17,8 @@
 //!
 //! How nodes are found: all interior nodes of all trees are read, each once however many trees
 //! share it; leaves are not, but those that name content that moves ([`content`]). That is about a
-//! hundredth of the trees' nodes.
+//! hundredth of the trees' nodes. A leaf that moves is read once, before the commit ([`count_moves`]), and if
+//! nobody had it in memory neither it nor its copy stays there: what moves is no more wanted than before.
 //!
 //! What it does not know: why they move, and what becomes of the range.
 
@@ -35,7 +36,7 @@ use btrfs_disk::node::{ChildPtr, FLAG_RELOC};
 use btrfs_disk::{
     Corrupt, Error, Expect, Generation, Key, Logical, Node, NodeIdentity, Result, TreeId, build,
 };
-use btrfs_tree::{DirtyNodes, NodeReader, TreeRoot};
+use btrfs_tree::{DirtyNodes, NodeReader, TreeRoot, keeps};
 use content::Content;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
@@ -50,6 +51,19 @@ pub struct MoveNodes {
     pub content: Vec<MoveContent>,
     /// More copies than this are not made: nothing is moved then.
     pub limit: usize,
+    /// Leaves of the range that were read for this and that nobody else had in memory.
+    pub leaves: Arc<HashMap<Logical, Arc<Node>>>,
+}
+
+/// What a commit would do, if nothing else changed ([`count_moves`]).
+#[derive(Clone, Default, Debug)]
+pub struct CountedMoves {
+    /// Nodes that it would copy.
+    pub copies: u64,
+    /// References to content that it would change.
+    pub references: u64,
+    /// For [`MoveNodes::leaves`].
+    pub leaves: Arc<HashMap<Logical, Arc<Node>>>,
 }
 
 /// What became of it.
@@ -74,6 +88,8 @@ struct Copy {
     here: bool,
     /// It keeps its address: it is of this commit.
     stays: bool,
+    /// Nobody else has it in memory.
+    passing: bool,
     shared: bool,
     /// Pointers that change, by slot.
     children: Vec<usize>,
@@ -86,6 +102,8 @@ struct Search<'r, R> {
     range: &'r Range<u64>,
     /// Those with names of content that moves.
     leaves: &'r HashSet<Logical>,
+    /// Leaves of the range that were read before.
+    read: &'r HashMap<Logical, Arc<Node>>,
     /// Nodes of this commit, which stay where they are.
     dirty: Option<&'r DirtyNodes>,
     last_snapshot: Generation,
@@ -98,10 +116,11 @@ impl<'r, R: NodeReader> Search<'r, R> {
         reader: &'r R,
         range: &'r Range<u64>,
         leaves: &'r HashSet<Logical>,
+        read: &'r HashMap<Logical, Arc<Node>>,
         dirty: Option<&'r DirtyNodes>,
     ) -> Search<'r, R> {
         let (seen, copies) = Default::default();
-        Search { reader, range, leaves, dirty, last_snapshot: Generation(0), seen, copies }
+        Search { reader, range, leaves, read, dirty, last_snapshot: Generation(0), seen, copies }
     }
 
     fn tree(&mut self, root: &TreeRoot, last_snapshot: Generation) -> Result<()> {
@@ -116,16 +135,20 @@ impl<'r, R: NodeReader> Search<'r, R> {
     /// Whether the pointer to this node will be another.
     fn subtree(&mut self, tree: TreeId, expect: &Expect, is_root: bool) -> Result<bool> {
         let at = expect.logical;
-        let stays = self.is_dirty(at);
-        let here = self.range.contains(&at.0) && !stays;
-        let names = expect.level == 0 && self.leaves.contains(&at);
-        if expect.level == 0 && !here && !names {
+        // By far the most are leaves elsewhere.
+        let (inside, names) = (self.range.contains(&at.0), self.leaves.contains(&at));
+        if expect.level == 0 && !inside && !names {
             return Ok(false);
         }
         if let Some(known) = self.seen.get(&at) {
             return Ok(*known);
         }
-        let node = self.reader.node(expect)?;
+        let stays = self.is_dirty(at);
+        let here = inside && !stays;
+        if expect.level == 0 && !here && !names {
+            return Ok(false);
+        }
+        let (node, passing) = self.node(expect, here && !names)?;
         let mut children = Vec::new();
         let slots = if node.is_leaf() { 0 } else { node.len() };
         for slot in 0..slots {
@@ -138,28 +161,46 @@ impl<'r, R: NodeReader> Search<'r, R> {
         if copied {
             let shared = !is_root && may_be_shared(tree, &node, self.last_snapshot);
             let refs = ExtentRefs::default();
-            self.copies.push(Copy { tree, is_root, node, here, stays, shared, children, refs });
+            let copy = Copy { tree, is_root, node, here, stays, passing, shared, children, refs };
+            self.copies.push(copy);
         }
         self.seen.insert(at, copied && !stays);
         Ok(copied && !stays)
     }
+
+    /// True: nobody else has it in memory. That is asked of leaves alone, if they are in the range: what lies above
+    /// is read again by the next move.
+    fn node(&self, expect: &Expect, here: bool) -> Result<(Arc<Node>, bool)> {
+        if expect.level > 0 || !here {
+            return Ok((self.reader.node(expect)?, false));
+        }
+        // Another node at the same address would be of another generation.
+        let same = |read: &&Arc<Node>| expect.generation.is_some() && keeps(read, expect).is_ok();
+        if let Some(read) = self.read.get(&expect.logical).filter(same) {
+            return Ok((Arc::clone(read), true));
+        }
+        let (node, is_known) = self.reader.node_once(expect)?;
+        Ok((node, !is_known))
+    }
 }
 
-/// How many nodes a commit would copy for `what`, and how many references to content it would
-/// change, if nothing else changed. `roots` are of all trees.
+/// What a commit would do for `what`. `roots` are of all trees.
 pub fn count_moves<R: NodeReader>(
     reader: &R,
     roots: &BTreeMap<TreeId, TreeRoot>,
     what: &MoveNodes,
-) -> Result<(u64, u64)> {
+) -> Result<CountedMoves> {
     let extents = roots.get(&TreeId::EXTENT).ok_or_else(|| Error::corrupt("no extent tree"))?;
     let mut items = TreeItems::new(reader, extents);
     let content = Content::find(reader, &mut items, &[], roots, &what.content)?;
-    let mut search = Search::new(reader, &what.range, &content.leaves, None);
+    let mut search = Search::new(reader, &what.range, &content.leaves, &what.leaves, None);
     for root in roots.values() {
         search.tree(root, Generation(0))?;
     }
-    Ok((search.copies.len() as u64, content.references()))
+    let (copies, references) = (search.copies.len() as u64, content.references());
+    let passing = search.copies.into_iter().filter(|copy| copy.passing);
+    let leaves = passing.map(|copy| (copy.node.logical(), copy.node)).collect();
+    Ok(CountedMoves { copies, references, leaves: Arc::new(leaves) })
 }
 
 impl<R: NodeReader> Settle<'_, R> {
@@ -226,7 +267,8 @@ impl<R: NodeReader> Settle<'_, R> {
         let mut items = TreeItems::new(self.store, &self.extent_root);
         let by_id = roots.iter().map(|(root, _)| (root.id, *root)).collect();
         let content = Content::find(&reader, &mut items, &[&self.deltas], &by_id, &what.content)?;
-        let mut search = Search::new(&reader, &what.range, &content.leaves, Some(&self.dirty));
+        let dirty = Some(&self.dirty);
+        let mut search = Search::new(&reader, &what.range, &content.leaves, &what.leaves, dirty);
         for (root, last_snapshot) in &roots {
             search.tree(root, *last_snapshot)?;
         }
@@ -270,7 +312,10 @@ impl<R: NodeReader> Settle<'_, R> {
                 let tree = self.tree(copy.tree)?;
                 (tree.root.logical, tree.root.generation) = (to, generation);
             }
-            self.dirty.insert(Arc::new(node));
+            match copy.passing {
+                true => self.dirty.insert_passing(Arc::new(node)),
+                false => drop(self.dirty.insert(Arc::new(node))),
+            }
             *if copy.here { &mut outcome.moved } else { &mut outcome.above } += 1;
         }
         Ok(outcome)

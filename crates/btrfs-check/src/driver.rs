@@ -63,7 +63,7 @@ struct Run<'a> {
     /// `None`: there is no free-space tree, or not all of it could be read.
     free_space: Option<FreeSpace>,
     csums: Csums,
-    /// `None`: there are none, or the kernel would not trust them either.
+    /// `None`: there are none, or not all of them could be read.
     quotas: Option<Quotas>,
     known: Known,
     /// File trees that could not be read wholly.
@@ -98,7 +98,7 @@ impl Run<'_> {
             TreeStart {
                 id: TreeId::ROOT,
                 logical: sb.root,
-                generation: sb.generation,
+                generation: self.cx.volume.root_generation(),
                 level: sb.root_level,
                 drop: None,
             },
@@ -167,7 +167,7 @@ impl Run<'_> {
             let alive = self.roots.subvolumes().0.into_iter().map(|start| start.id);
             quotas.check_items(&mut self.cx, alive);
         }
-        self.quotas = (whole && quotas.trusted(&self.cx)).then_some(quotas);
+        self.quotas = whole.then_some(quotas);
         let mut uuids = Uuids::default();
         if self.tree(TreeId::UUID, &mut |cx, leaf| uuids.leaf(cx, leaf)) {
             uuids.check(&mut self.cx, &self.roots);
@@ -189,13 +189,14 @@ impl Run<'_> {
         self.cx.report.totals.subvolumes = alive.len() as u64;
         self.cx.report.totals.dead_subvolumes = dead.len() as u64;
         let relocations = self.roots.relocations();
-        let full = self.quotas.as_ref().is_some_and(|quotas| quotas.simple.is_none());
-        let count = full && dead.is_empty() && relocations.is_empty();
-        self.usage.reached = count.then(Vec::new);
+        let quotas = self.quotas.as_ref();
+        let full = quotas.is_some_and(|q| q.simple.is_none() && q.trusted(&self.cx));
+        let judge = full && dead.is_empty() && relocations.is_empty();
+        self.usage.reached = (judge || self.cx.asks_who_reaches()).then(Vec::new);
         for start in &alive {
             self.files(start, &mut shared);
         }
-        self.quota_groups();
+        self.reached(judge);
         if let Some(start) = self.roots.start(TreeId::DATA_RELOC) {
             self.files(&start, &mut shared);
         }
@@ -217,12 +218,26 @@ impl Run<'_> {
         inodes.finish(&mut self.cx, complete);
     }
 
-    fn quota_groups(&mut self) {
-        let reached = self.usage.reached.take();
-        if let (Some(quotas), Some(reached)) = (&self.quotas, reached)
-            && self.known.trees
-        {
-            quotas.check(&mut self.cx, reached);
+    /// What the subvolumes reach is known.
+    fn reached(&mut self, judge: bool) {
+        let Some(mut reached) = self.usage.reached.take() else { return };
+        reached.sort_unstable();
+        reached.dedup();
+        self.cx.report.sharing = self.cx.sharing(&reached);
+        let Some(quotas) = self.quotas.as_ref().filter(|q| q.simple.is_none()) else { return };
+        let counted = quotas.count(&reached);
+        if judge && self.known.trees {
+            quotas.check(&mut self.cx, &counted);
+        }
+        self.cx.report.quotas = Some(quotas.report(&counted));
+    }
+
+    fn simple_quotas(&mut self) {
+        let quotas = self.quotas.as_ref().filter(|quotas| quotas.trusted(&self.cx));
+        let Some((quotas, since)) = quotas.and_then(|q| Some((q, q.simple?))) else { return };
+        if self.known.trees && self.known.extent_tree {
+            let counted = quotas.check_simple(&mut self.cx, since, &self.extents, &self.usage);
+            self.cx.report.quotas = Some(quotas.report(&counted));
         }
     }
 
@@ -232,16 +247,19 @@ impl Run<'_> {
         let (cx, known) = (&mut self.cx, self.known);
         compare::compare(cx, &mut self.extents, &refs, &self.usage, known);
         compare::placement(cx, &self.extents, &self.layout, known);
-        if let Some((quotas, since)) = self.quotas.as_ref().and_then(|q| Some((q, q.simple?)))
-            && known.trees
-            && known.extent_tree
-        {
-            quotas.check_simple(cx, since, &self.extents, &self.usage);
-        }
-        let totals = &mut cx.report.totals;
+        self.simple_quotas();
+        let totals = &mut self.cx.report.totals;
         totals.tree_blocks = self.usage.blocks.len() as u64;
-        totals.tree_bytes = totals.tree_blocks * u64::from(cx.geometry.node_size);
+        totals.tree_bytes = totals.tree_blocks * u64::from(self.cx.geometry.node_size);
         totals.referenced_bytes = self.usage.referenced_bytes;
+        totals.allocated_bytes = self.usage.allocated_bytes;
+        totals.waste_bytes = self.usage.waste_bytes;
+        let of = |wanted: &dyn Fn(TreeId) -> bool| {
+            let blocks = self.usage.blocks.values().filter(|block| wanted(block.owner)).count();
+            blocks as u64 * u64::from(self.cx.geometry.node_size)
+        };
+        totals.fs_tree_bytes = of(&|tree| tree.holds_files());
+        totals.extent_tree_bytes = of(&|tree| tree == TreeId::EXTENT);
         for extent in self.extents.extents.iter().filter(|extent| !extent.is_block()) {
             totals.data_extents += 1;
             totals.data_bytes = totals.data_bytes.saturating_add(extent.len);

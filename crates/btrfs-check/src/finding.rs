@@ -71,10 +71,18 @@ pub struct Totals {
     pub tree_blocks: u64,
     /// Bytes of these, once for all copies.
     pub tree_bytes: u64,
+    /// Of these bytes, those of subvolumes and of the tree that a balance moves content by.
+    pub fs_tree_bytes: u64,
+    /// Of these bytes, those of the extent tree.
+    pub extent_tree_bytes: u64,
+    /// Of these bytes, those that nothing stands in.
+    pub waste_bytes: u64,
     /// Extents of file content, once each.
     pub data_extents: u64,
     /// Bytes on disk of all data extents, once each.
     pub data_bytes: u64,
+    /// Bytes on disk of the extents that items of files name, once for each item.
+    pub allocated_bytes: u64,
     /// Bytes that files refer to, once for each reference.
     pub referenced_bytes: u64,
     /// Subvolumes and snapshots, the top level among them; not those that are being deleted.
@@ -105,6 +113,48 @@ pub struct Totals {
     pub log_blocks: u64,
 }
 
+/// What quota groups hold, as the volume says and as counted.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct QuotaReport {
+    /// The volume says that its numbers are wrong.
+    pub inconsistent: bool,
+    /// The volume is being counted, so its numbers are not to be right.
+    pub rescanning: bool,
+    /// By number.
+    pub groups: Vec<QuotaCount>,
+}
+
+/// What one quota group holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct QuotaCount {
+    /// Its level in the upper 16 bits.
+    pub id: u64,
+    /// As the volume says.
+    pub stored: QuotaBytes,
+    /// As counted.
+    pub counted: QuotaBytes,
+}
+
+/// Bytes of a quota group.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct QuotaBytes {
+    /// Of extents that one of its subvolumes reaches.
+    pub referenced: u64,
+    /// Of those that nobody else reaches.
+    pub exclusive: u64,
+}
+
+/// An extent, of content or a node, and who reaches it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Sharing {
+    /// Its logical address.
+    pub start: u64,
+    /// Its bytes.
+    pub len: u64,
+    /// Subvolumes, by number.
+    pub roots: Vec<u64>,
+}
+
 /// What a check has to say.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
@@ -114,6 +164,10 @@ pub struct Report {
     pub left_off: u64,
     /// What was seen.
     pub totals: Totals,
+    /// Quota groups by their number, where they could be counted, and where that was asked for.
+    pub quotas: Option<QuotaReport>,
+    /// By address, where that was asked for.
+    pub sharing: Vec<Sharing>,
     limit: usize,
 }
 

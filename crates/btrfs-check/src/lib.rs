@@ -40,6 +40,6 @@ mod verity;
 mod walk;
 
 pub use driver::check;
-pub use finding::{Finding, Report, Totals};
+pub use finding::{Finding, QuotaBytes, QuotaCount, QuotaReport, Report, Sharing, Totals};
 pub use kind::{FindingKind, Group, Name, Owner, Severity};
 pub use options::{CheckOptions, Phase, Progress};

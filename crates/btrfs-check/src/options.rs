@@ -1,5 +1,7 @@
 //! What the caller chooses, and what it is told on the way.
 
+use btrfs_disk::TreeId;
+
 /// A stage of the check, in the order in which they run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -63,12 +65,22 @@ pub struct CheckOptions<'a> {
     pub verify_data: bool,
     /// Findings beyond this many are counted, not kept.
     pub max_findings: usize,
+    /// Tell in the report what each quota group holds, also where the numbers on the volume need not be right.
+    pub quota_report: bool,
+    /// Tell in the report which extents this subvolume reaches, and who else.
+    pub sharing_of: Option<TreeId>,
     /// Called now and then from the checking thread.
     pub progress: Option<&'a dyn Fn(Progress)>,
 }
 
 impl Default for CheckOptions<'_> {
     fn default() -> Self {
-        CheckOptions { verify_data: false, max_findings: 10_000, progress: None }
+        CheckOptions {
+            verify_data: false,
+            max_findings: 10_000,
+            quota_report: false,
+            sharing_of: None,
+            progress: None,
+        }
     }
 }

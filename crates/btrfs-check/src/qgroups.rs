@@ -11,7 +11,7 @@ use crate::qgroup_items::QgroupItems;
 use crate::refs::{Reached, Usage};
 use crate::source::Context;
 use crate::walk::Leaf;
-use crate::{Finding, FindingKind};
+use crate::{Finding, FindingKind, QuotaBytes as Counts, QuotaCount, QuotaReport};
 use btrfs_disk::TreeId;
 use btrfs_disk::ids::incompat;
 use btrfs_disk::items::simple_quotas_since;
@@ -20,15 +20,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// `BTRFS_QGROUP_STATUS_FLAG_ON`: quotas are kept.
 const ON: u64 = 1;
-/// Rescan, inconsistent.
-const UNTRUSTED: u64 = 2 | 4;
-
-/// Referenced and exclusive bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-struct Counts {
-    referenced: u64,
-    exclusive: u64,
-}
+const RESCAN: u64 = 2;
+const INCONSISTENT: u64 = 4;
 
 #[derive(Default)]
 pub(crate) struct Quotas {
@@ -78,13 +71,25 @@ impl Quotas {
 
     /// Whether the numbers are to be believed.
     pub(crate) fn trusted(&self, cx: &Context<'_>) -> bool {
-        let newest = self.generation == cx.newest;
-        newest && self.flags & ON != 0 && self.flags & UNTRUSTED == 0
+        let newest = self.generation == cx.volume.root_generation().0;
+        newest && self.flags & ON != 0 && self.flags & (RESCAN | INCONSISTENT) == 0
     }
 
-    pub(crate) fn check(&self, cx: &mut Context<'_>, mut reached: Vec<Reached>) {
-        reached.sort_unstable();
-        reached.dedup();
+    /// As the volume has them beside what was counted.
+    pub(crate) fn report(&self, counted: &BTreeMap<u64, Counts>) -> QuotaReport {
+        let group = |(id, stored): (&u64, &Counts)| {
+            let counted = counted.get(id).copied().unwrap_or_default();
+            QuotaCount { id: *id, stored: *stored, counted }
+        };
+        QuotaReport {
+            inconsistent: self.flags & INCONSISTENT != 0,
+            rescanning: self.flags & RESCAN != 0,
+            groups: self.groups.iter().map(group).collect(),
+        }
+    }
+
+    /// By what each tree reaches, sorted.
+    pub(crate) fn count(&self, reached: &[Reached]) -> BTreeMap<u64, Counts> {
         let mut counted: BTreeMap<u64, Counts> = BTreeMap::new();
         let mut groups_of: HashMap<u64, Vec<u64>> = HashMap::new();
         let mut users: HashMap<u64, usize> = HashMap::new();
@@ -103,6 +108,10 @@ impl Quotas {
                 counts.exclusive = counts.exclusive.saturating_add(alone);
             }
         }
+        counted
+    }
+
+    pub(crate) fn check(&self, cx: &mut Context<'_>, counted: &BTreeMap<u64, Counts>) {
         for (group, stored) in &self.groups {
             let counted = counted.get(group).copied().unwrap_or_default();
             if counted != *stored {
@@ -119,14 +128,14 @@ impl Quotas {
         }
     }
 
-    /// The same of simple quotas, by extents and the blocks that were seen.
+    /// The same of simple quotas, by extents and the blocks that were seen. What was counted.
     pub(crate) fn check_simple(
         &self,
         cx: &mut Context<'_>,
         since: u64,
         stored: &ExtentTree,
         usage: &Usage,
-    ) {
+    ) -> BTreeMap<u64, Counts> {
         if cx.volume.superblock().fields.incompat_flags & incompat::SIMPLE_QUOTA == 0 {
             cx.add(Finding::new(FindingKind::SimpleQuotaFlag));
         }
@@ -156,6 +165,8 @@ impl Quotas {
             }
         }
         self.compare_simple(cx, &counted);
+        let both = |(id, owned)| (id, Counts { referenced: owned, exclusive: owned });
+        counted.into_iter().map(both).collect()
     }
 
     fn compare_simple(&self, cx: &mut Context<'_>, counted: &BTreeMap<u64, u64>) {

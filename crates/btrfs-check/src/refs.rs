@@ -10,6 +10,7 @@
 use crate::kind::Owner;
 use btrfs_disk::items::{FileExtent, FileExtentKind};
 use btrfs_disk::key::kind;
+use btrfs_disk::node::{HEADER_SIZE, KEY_PTR_SIZE};
 use btrfs_disk::{Expect, Generation, Key, Logical, Node, TreeId};
 use std::collections::{HashMap, HashSet};
 
@@ -76,6 +77,8 @@ pub(crate) struct Usage {
     refs: Vec<RefRecord>,
     compact_at: usize,
     pub referenced_bytes: u64,
+    pub allocated_bytes: u64,
+    pub waste_bytes: u64,
     /// What each tree reaches, for quotas; only while it is asked for.
     pub reached: Option<Vec<Reached>>,
 }
@@ -91,6 +94,17 @@ pub(crate) fn merge(refs: &mut Vec<RefRecord>) {
         }
         same
     });
+}
+
+/// Bytes that nothing stands in, as whole items or pointers.
+fn unused(node: &Node) -> usize {
+    match node.is_leaf() {
+        true => node.free_space(),
+        false => {
+            let places = (node.bytes().len() - HEADER_SIZE) / KEY_PTR_SIZE;
+            places.saturating_sub(node.len()) * KEY_PTR_SIZE
+        }
+    }
 }
 
 impl Usage {
@@ -132,6 +146,7 @@ impl Usage {
         let seen =
             BlockUse { level: node.level(), owner: node.owner(), generation: node.generation().0 };
         self.blocks.insert(node.logical().0, seen);
+        self.waste_bytes += unused(node) as u64;
         if !node.is_leaf() || !(node.owner().holds_files() || node.owner() == TreeId::ROOT) {
             return;
         }
@@ -142,6 +157,7 @@ impl Usage {
             {
                 let offset = key.offset.wrapping_sub(fields.offset);
                 self.referenced_bytes = self.referenced_bytes.saturating_add(fields.num_bytes);
+                self.allocated_bytes = self.allocated_bytes.saturating_add(fields.disk_num_bytes);
                 self.push(RefRecord {
                     start: fields.disk_bytenr.0,
                     owner: self.data_owner(node, key.objectid, offset),

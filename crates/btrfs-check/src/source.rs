@@ -3,7 +3,8 @@
 //! A node is read from every copy the first time, so that a bad spare copy is found
 //! while the good one still serves.
 
-use crate::{CheckOptions, Finding, FindingKind, Phase, Progress, Report};
+use crate::refs::Reached;
+use crate::{CheckOptions, Finding, FindingKind, Phase, Progress, Report, Sharing};
 use btrfs_disk::check::{self, Limits};
 use btrfs_disk::{Error, Expect, Generation, Geometry, Node, TreeId};
 use btrfs_volume::Volume;
@@ -47,6 +48,23 @@ impl<'a> Context<'a> {
 
     pub(crate) fn verify_data(&self) -> bool {
         self.options.verify_data
+    }
+
+    pub(crate) fn asks_who_reaches(&self) -> bool {
+        self.options.quota_report || self.options.sharing_of.is_some()
+    }
+
+    /// The extents that the tree reaches which the caller asked for, of all that are `reached`, sorted.
+    pub(crate) fn sharing(&self, reached: &[Reached]) -> Vec<Sharing> {
+        let Some(tree) = self.options.sharing_of else { return Vec::new() };
+        let by_extent = reached.chunk_by(|a, b| a.start == b.start);
+        let wanted = by_extent.filter(|same| same.iter().any(|use_| use_.tree == tree.0));
+        let sharing = wanted.map(|same| Sharing {
+            start: same[0].start,
+            len: same[0].len,
+            roots: same.iter().map(|use_| use_.tree).collect(),
+        });
+        sharing.collect()
     }
 
     pub(crate) fn begin(&mut self, phase: Phase, total: Option<u64>) {

@@ -8,28 +8,8 @@ use btrfs_volume::super_copies;
 
 pub(crate) fn check(cx: &mut Context<'_>) {
     let chosen = cx.volume.superblock();
-    for offset in super_copies(chosen.fields.total_bytes.min(cx.volume.device().len())) {
-        match read(cx, offset) {
-            Err(why) => cx.add(spare(offset, FindingKind::SuperCopyBad { offset, why })),
-            Ok(copy) if copy.fields.fsid != chosen.fields.fsid => {
-                let why = "it is of another volume".into();
-                cx.add(spare(offset, FindingKind::SuperCopyBad { offset, why }));
-            }
-            Ok(copy) if copy.generation() != chosen.generation() => {
-                let (generation, newest) = (copy.generation().0, chosen.generation().0);
-                let kind = FindingKind::SuperCopyStale { offset, generation, newest };
-                cx.add(spare(offset, kind));
-            }
-            Ok(copy) if counts_wrongly(&copy, &chosen, offset) => {
-                let (stored, counted) = (copy.fields.num_devices, chosen.fields.num_devices);
-                cx.add(Finding::new(FindingKind::SuperNumDevices { stored, counted }));
-            }
-            Ok(copy) if !same(&copy, &chosen) => {
-                let why = "it says something else".into();
-                cx.add(spare(offset, FindingKind::SuperCopyBad { offset, why }));
-            }
-            Ok(_) => {}
-        }
+    if !cx.volume.starts_elsewhere() {
+        copies(cx, &chosen);
     }
     let missing = chosen.fields.dev_item.total_bytes.saturating_sub(cx.volume.device().len());
     if missing > 0 {
@@ -44,6 +24,33 @@ pub(crate) fn check(cx: &mut Context<'_>) {
         cx.add(Finding::new(FindingKind::SuperStripeSize { stored, sector }));
     }
     cx.report.totals.pending_log = chosen.fields.log_root.0 != 0;
+}
+
+/// Each against the one that was chosen.
+fn copies(cx: &mut Context<'_>, chosen: &Superblock) {
+    for offset in super_copies(chosen.fields.total_bytes.min(cx.volume.device().len())) {
+        match read(cx, offset) {
+            Err(why) => cx.add(spare(offset, FindingKind::SuperCopyBad { offset, why })),
+            Ok(copy) if copy.fields.fsid != chosen.fields.fsid => {
+                let why = "it is of another volume".into();
+                cx.add(spare(offset, FindingKind::SuperCopyBad { offset, why }));
+            }
+            Ok(copy) if copy.generation() != chosen.generation() => {
+                let (generation, newest) = (copy.generation().0, chosen.generation().0);
+                let kind = FindingKind::SuperCopyStale { offset, generation, newest };
+                cx.add(spare(offset, kind));
+            }
+            Ok(copy) if counts_wrongly(&copy, chosen, offset) => {
+                let (stored, counted) = (copy.fields.num_devices, chosen.fields.num_devices);
+                cx.add(Finding::new(FindingKind::SuperNumDevices { stored, counted }));
+            }
+            Ok(copy) if !same(&copy, chosen) => {
+                let why = "it says something else".into();
+                cx.add(spare(offset, FindingKind::SuperCopyBad { offset, why }));
+            }
+            Ok(_) => {}
+        }
+    }
 }
 
 /// Later copies serve rescue alone, and every commit writes them anew: of them it is a note.

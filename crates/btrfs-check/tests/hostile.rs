@@ -84,7 +84,8 @@ fn judge(device: &Arc<MemDevice>, what: &str) -> bool {
     let begin = Instant::now();
     let options = OpenOptions { read_only: true, ignore_log: true, ..OpenOptions::default() };
     let report = Volume::open(device.clone(), options).and_then(|volume| {
-        let options = CheckOptions { verify_data: true, max_findings: 50, progress: None };
+        let options =
+            CheckOptions { verify_data: true, max_findings: 50, ..CheckOptions::default() };
         check(Arc::new(volume), &options)
     });
     assert!(begin.elapsed() < Duration::from_secs(20), "{what} takes too long");

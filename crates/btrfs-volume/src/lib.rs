@@ -16,6 +16,7 @@ mod features;
 mod load;
 mod read;
 mod scrub;
+mod start;
 mod superblock;
 mod volume;
 mod write;
@@ -29,5 +30,6 @@ pub use features::{COMPAT_RO_SUPPORTED, INCOMPAT_SUPPORTED};
 pub const WRITE_WINDOW: u64 = 4 << 20;
 
 pub use scrub::Scrubbed;
+pub use start::Start;
 pub use superblock::{SUPER_EXCLUDED, super_copies};
 pub use volume::{OpenOptions, Volume};

@@ -70,6 +70,23 @@ pub(crate) fn choose(dev: &dyn BlockDevice) -> Result<Chosen> {
     Err(reason.unwrap_or_else(|| no_volume(dev.len())))
 }
 
+/// The one copy with this number.
+pub(crate) fn copy(dev: &dyn BlockDevice, number: usize) -> Result<Chosen> {
+    let offset = COPIES.get(number).copied();
+    let at = offset.ok_or_else(|| Error::corrupt("a superblock has three copies: 0, 1 and 2"))?;
+    if at + SUPER_SIZE as u64 > dev.len() {
+        let what = format!("superblock copy {number} lies at {at}; it has {} bytes", dev.len());
+        return Err(Error::NotBtrfs(what));
+    }
+    match read_copy(dev, at)? {
+        Found::Valid(superblock) => {
+            Ok(Chosen { superblock: *superblock, first_is_wiped: false, differing: Vec::new() })
+        }
+        Found::Damaged(error) => Err(error),
+        Found::NoMagic => Err(Error::NotBtrfs(format!("there is no superblock at {at}"))),
+    }
+}
+
 fn no_volume(len: u64) -> Error {
     Error::NotBtrfs(match super_copies(len).next() {
         None => format!("it has {len} bytes"),

@@ -8,12 +8,16 @@
 
 use crate::chunk_map::{ChunkInfo, ChunkMap, DeviceId, Mapping};
 use crate::counters::{Counters, VolumeCounters};
+use crate::start::{self, Start};
 use crate::superblock::Stale;
 use crate::{features, load, superblock};
 use blockdev::BlockDevice;
 use btrfs_disk::ids::incompat;
 use btrfs_disk::items::Chunk;
-use btrfs_disk::{Error, Geometry, Logical, Result, Superblock};
+use btrfs_disk::node::{HEADER_SIZE, MAX_LEVEL};
+use btrfs_disk::{
+    Corrupt, Error, FixedSize, Generation, Geometry, Header, Logical, Result, Superblock,
+};
 use locks::{Mutex, Rank, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -50,12 +54,48 @@ pub struct Volume {
     /// Nothing is written any more.
     stopped: AtomicBool,
     read_only_reason: Option<String>,
+    /// The root tree's generation, if it is not looked at by its newest superblock.
+    elsewhere: Option<Generation>,
 }
 
 impl Volume {
     /// Opens the volume on `dev`: superblock, feature gate, chunk map.
     pub fn open(dev: Arc<dyn BlockDevice>, options: OpenOptions) -> Result<Volume> {
         let chosen = superblock::choose(&*dev)?;
+        Volume::of(dev, options, chosen, None)
+    }
+
+    /// Opens the volume on `dev` to be read, beginning where `start` says. Of its log nothing is
+    /// known if that is another root tree.
+    pub fn look(dev: Arc<dyn BlockDevice>, start: &Start) -> Result<Volume> {
+        let chosen = match start.copy {
+            Some(copy) => superblock::copy(&*dev, copy)?,
+            None => superblock::choose(&*dev)?,
+        };
+        let options = OpenOptions { read_only: true, ignore_log: true, ..OpenOptions::default() };
+        let mut volume = Volume::of(dev, options, chosen, start.chunk_root)?;
+        let root = match (start.backup, start.root) {
+            (true, _) => Some(start::backup(&volume.superblock())?),
+            (false, Some(at)) => Some(volume.root_at(at)?),
+            (false, None) => None,
+        };
+        volume.elsewhere = start.is_elsewhere().then_some(volume.superblock().generation());
+        if let Some((logical, generation, level)) = root {
+            let mut sb = volume.superblock();
+            (sb.fields.root, sb.fields.root_level) = (logical, level);
+            (sb.fields.log_root, sb.fields.log_root_level) = (Logical(0), 0);
+            *volume.superblock.get_mut() = Arc::new(sb);
+            volume.elsewhere = Some(generation);
+        }
+        Ok(volume)
+    }
+
+    fn of(
+        dev: Arc<dyn BlockDevice>,
+        options: OpenOptions,
+        chosen: superblock::Chosen,
+        chunk_root: Option<Logical>,
+    ) -> Result<Volume> {
         let sb = chosen.superblock;
         let cut = features::truncated(&sb, dev.len());
         let why = |error| match &cut {
@@ -68,10 +108,8 @@ impl Volume {
         let reason = reason.or_else(|| cut.clone());
         let mut map = ChunkMap::new(device_id(&sb));
         load::system_chunks(&sb, &mut map).map_err(why)?;
-        let stale = match chosen.differing.is_empty() {
-            true => None,
-            false => Some(Stale { opened: sb.clone(), copies: chosen.differing }),
-        };
+        let copies = chosen.differing;
+        let stale = (!copies.is_empty()).then(|| Stale { opened: sb.clone(), copies });
         let mut volume = Volume {
             geometry: sb.geometry()?,
             chunks: RwLock::new(Rank::ChunkMap, map),
@@ -85,11 +123,37 @@ impl Volume {
             repairs_held: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
             superblock: RwLock::new(Rank::Superblock, Arc::new(sb.clone())),
+            elsewhere: None,
             dev,
         };
-        volume.load_chunks().map_err(why)?;
+        volume.load_chunks(chunk_root).map_err(why)?;
         volume.count_devices();
         Ok(volume)
+    }
+
+    fn begin_chunks_at(&mut self, at: Logical) -> Result<()> {
+        let (logical, generation, level) = self.root_at(at)?;
+        let mut sb = self.superblock();
+        sb.fields.chunk_root = logical;
+        (sb.fields.chunk_root_generation, sb.fields.chunk_root_level) = (generation, level);
+        *self.superblock.get_mut() = Arc::new(sb);
+        Ok(())
+    }
+
+    /// A node as the first of its copies says that can be one of `at`.
+    fn root_at(&self, at: Logical) -> Result<start::Root> {
+        if !at.0.is_multiple_of(self.geometry.sector_size.into()) {
+            return Err(Corrupt::new("no node begins there").at(at).into());
+        }
+        for copy in 0..self.mirrors(at)? {
+            let mut bytes = [0; HEADER_SIZE];
+            self.read_mirror(at, copy, &mut bytes)?;
+            let header = Header::read(&bytes)?;
+            if header.bytenr == at && header.level < MAX_LEVEL {
+                return Ok((at, header.generation, header.level));
+            }
+        }
+        Err(Corrupt::new("there is no node").at(at).into())
     }
 
     /// The chunk tree knows one device. Another count in the superblock is put right by the
@@ -104,7 +168,11 @@ impl Volume {
         }
     }
 
-    fn load_chunks(&mut self) -> Result<()> {
+    /// The chunk tree begins `at` another place than the superblock says.
+    fn load_chunks(&mut self, at: Option<Logical>) -> Result<()> {
+        if let Some(at) = at {
+            self.begin_chunks_at(at)?;
+        }
         let sb = self.superblock();
         let root = self.read_node(&load::chunk_root(&sb))?;
         self.geometry.chunk_tree_uuid = root.header().chunk_tree_uuid;
@@ -124,6 +192,16 @@ impl Volume {
     /// The last committed superblock.
     pub fn superblock(&self) -> Superblock {
         Superblock::clone(&self.superblock.read())
+    }
+
+    /// Whether another superblock, or another root, was taken than the newest one.
+    pub fn starts_elsewhere(&self) -> bool {
+        self.elsewhere.is_some()
+    }
+
+    /// The commit that wrote the root node of the root tree.
+    pub fn root_generation(&self) -> Generation {
+        self.elsewhere.unwrap_or_else(|| self.superblock().generation())
     }
 
     /// Whether a free-space tree says what is free, as of the last commit.

@@ -83,13 +83,12 @@ fn run(args: Args) -> Result<Exit> {
     let path = Path::new(&wanted.image);
     let access = if wanted.force { Access::Peek } else { Access::Read };
     let offline = Offline::open(path, access)?;
-    let line = progress::Progress::new();
-    let show = |p: btrfs_check::Progress| line.show(|| progress_line(p));
-    let options =
-        CheckOptions { verify_data: wanted.data, max_findings: wanted.max, progress: Some(&show) };
-    let report = check(offline.volume.clone(), &options);
-    progress::wipe();
-    let report = report.map_err(|e| disk_error(path, &e))?;
+    let options = CheckOptions {
+        verify_data: wanted.data,
+        max_findings: wanted.max,
+        ..CheckOptions::default()
+    };
+    let report = with_progress(&offline, options).map_err(|e| disk_error(path, &e))?;
     let mut out = Out::new();
     if wanted.json {
         out.line(json(path, &report))?;
@@ -98,6 +97,15 @@ fn run(args: Args) -> Result<Exit> {
     }
     out.finish()?;
     Ok(Exit::failed_if(!report.is_clean()))
+}
+
+/// Checks, and tells a terminal how far it is.
+pub fn with_progress(offline: &Offline, options: CheckOptions<'_>) -> btrfs_disk::Result<Report> {
+    let line = progress::Progress::new();
+    let show = |p: btrfs_check::Progress| line.show(|| progress_line(p));
+    let report = check(offline.volume.clone(), &CheckOptions { progress: Some(&show), ..options });
+    progress::wipe();
+    report
 }
 
 fn progress_line(p: btrfs_check::Progress) -> String {

@@ -132,9 +132,6 @@ fn dispatch(mut words: Vec<OsString>) -> Result<Exit> {
     }
     let (name, used) = full_name(&first, words.get(1))?;
     words.drain(..used);
-    if name == "check" {
-        words = check_words(words)?;
-    }
     // Theirs of the same words come first.
     let command = progs::named(&name).or_else(|| named(name.as_ref()));
     let command = command.ok_or_else(|| Error::new(format!("`btrfs {name}` is not there yet")))?;
@@ -143,23 +140,6 @@ fn dispatch(mut words: Vec<OsString>) -> Result<Exit> {
     }
     words.splice(0..0, global.of(command)?.into_iter().map(OsString::from));
     (command.run)(Args::of(command.name, command.help, words))
-}
-
-/// Options of their check in words of ours, which is read-only always and tells how far it is on a
-/// terminal by itself.
-fn check_words(words: Vec<OsString>) -> Result<Vec<OsString>> {
-    let mut ours = Vec::new();
-    for word in words {
-        match args::show(&word).as_str() {
-            "--readonly" | "-p" | "--progress" => {}
-            "--check-data-csum" => ours.push("--data".into()),
-            option if option.starts_with('-') && !matches!(option, "--force" | "--help") => {
-                return Err(Error::new(format!("`btrfs check {option}` is not there yet")));
-            }
-            _ => ours.push(word),
-        }
-    }
-    Ok(ours)
 }
 
 /// What stands before the group.

@@ -10,7 +10,7 @@ use btrfs_disk::key::kind;
 use btrfs_disk::node::HEADER_SIZE;
 use btrfs_disk::{Expect, FixedSize, Header, Key, Logical, Superblock, TreeId};
 use btrfs_tree::{Cursor, NodeStore, TreeRoot};
-use btrfs_volume::{OpenOptions, Volume};
+use btrfs_volume::{Start, Volume};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -27,9 +27,13 @@ pub struct Offline {
 impl Offline {
     /// Opens a volume to be read, as of its last commit.
     pub fn open(path: &Path, access: Access) -> Result<Offline> {
+        Offline::open_at(path, access, &Start::default())
+    }
+
+    /// The same, beginning where `start` says.
+    pub fn open_at(path: &Path, access: Access, start: &Start) -> Result<Offline> {
         let medium = image::open(path, access)?;
-        let options = OpenOptions { read_only: true, ignore_log: true, ..OpenOptions::default() };
-        let volume = Volume::open(medium.device(), options)
+        let volume = Volume::look(medium.device(), start)
             .map_err(|e| disk_error(path, &e).remedy(opening_remedy(path, &e)))?;
         let volume = Arc::new(volume);
         let store = NodeStore::new(volume.clone(), CACHE);
@@ -40,7 +44,7 @@ impl Offline {
     pub fn root(&self, tree: TreeId) -> Result<Option<TreeRoot>> {
         let sb = self.volume.superblock().fields;
         let (logical, generation, level) = match tree {
-            TreeId::ROOT => (sb.root, sb.generation, sb.root_level),
+            TreeId::ROOT => (sb.root, self.volume.root_generation(), sb.root_level),
             TreeId::CHUNK => (sb.chunk_root, sb.chunk_root_generation, sb.chunk_root_level),
             TreeId::LOG if sb.log_root.0 != 0 => {
                 let generation = btrfs_disk::Generation(sb.generation.0 + 1);

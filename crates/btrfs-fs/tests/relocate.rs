@@ -358,11 +358,13 @@ fn what_nobody_had_in_memory_is_not_there_behind_a_balance() {
     }
     fs.destroy().expect("close");
     drop(fs);
-    let fs = image.open_checked(Options { background: false, ..Options::default() });
-    let before = common::stat(&fs, "memory.cache");
-    let report = balance(&fs);
-    let more = (common::stat(&fs, "memory.cache") - before) / 4096;
+    let fs = image.open_with(Options { background: false, ..Options::default() });
+    let before = ["memory.cache", "device.reads"].map(|name| common::stat(&fs, name));
+    let report = fs.balance_metadata().expect("balance");
+    let after = ["memory.cache", "device.reads"].map(|name| common::stat(&fs, name));
+    let (more, reads) = ((after[0] - before[0]) / 4096, after[1] - before[1]);
     assert!(report.relocated_extents > 800, "{report:?}");
+    assert!(reads < report.relocated_extents / 4, "{reads} reads: {report:?}");
     assert!(more < report.relocated_extents / 4, "{more} nodes stay in memory: {report:?}");
     fs.destroy().expect("close");
     drop(fs);

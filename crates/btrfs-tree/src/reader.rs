@@ -40,10 +40,10 @@ impl TreeRoot {
 pub trait NodeReader {
     /// The node that `expect` describes, judged.
     fn node(&self, expect: &Expect) -> Result<Arc<Node>>;
-    /// The same for who needs it once: what others do not have in memory already stays with the
-    /// caller alone, and the answer says `false` with it.
-    fn node_once(&self, expect: &Expect) -> Result<(Arc<Node>, bool)> {
-        Ok((self.node(expect)?, true))
+    /// Those of some nodes, by ascending address, that are in nobody's memory, for who needs them once: they
+    /// stay with him alone.
+    fn nodes_once(&self, _: &[Expect]) -> Result<Vec<Arc<Node>>> {
+        Ok(Vec::new())
     }
     /// The sizes that rule the volume.
     fn geometry(&self) -> &Geometry;
@@ -53,8 +53,8 @@ impl<R: NodeReader + ?Sized> NodeReader for &R {
     fn node(&self, expect: &Expect) -> Result<Arc<Node>> {
         (**self).node(expect)
     }
-    fn node_once(&self, expect: &Expect) -> Result<(Arc<Node>, bool)> {
-        (**self).node_once(expect)
+    fn nodes_once(&self, expects: &[Expect]) -> Result<Vec<Arc<Node>>> {
+        (**self).nodes_once(expects)
     }
     fn geometry(&self) -> &Geometry {
         (**self).geometry()
@@ -65,8 +65,8 @@ impl<R: NodeReader + ?Sized> NodeReader for Arc<R> {
     fn node(&self, expect: &Expect) -> Result<Arc<Node>> {
         (**self).node(expect)
     }
-    fn node_once(&self, expect: &Expect) -> Result<(Arc<Node>, bool)> {
-        (**self).node_once(expect)
+    fn nodes_once(&self, expects: &[Expect]) -> Result<Vec<Arc<Node>>> {
+        (**self).nodes_once(expects)
     }
     fn geometry(&self) -> &Geometry {
         (**self).geometry()

@@ -72,11 +72,14 @@ impl NodeReader for NodeStore {
         self.get(expect)
     }
 
-    fn node_once(&self, expect: &Expect) -> Result<(Arc<Node>, bool)> {
-        match self.cache.get(expect.logical, |node| keeps(node, expect).is_ok()) {
-            Some(node) => Ok((node, true)),
-            None => Ok((self.read(expect)?, false)),
+    fn nodes_once(&self, expects: &[Expect]) -> Result<Vec<Arc<Node>>> {
+        let here = |e: &Expect| self.cache.get(e.logical, |node| keeps(node, e).is_ok()).is_some();
+        let unread: Vec<Expect> = expects.iter().filter(|e| !here(e)).copied().collect();
+        let nodes = self.volume.read_nodes(&unread)?;
+        for (node, expect) in nodes.iter().zip(&unread) {
+            keeps(node, expect)?;
         }
+        Ok(nodes.into_iter().map(Arc::new).collect())
     }
 
     fn geometry(&self) -> &Geometry {

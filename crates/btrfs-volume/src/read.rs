@@ -10,6 +10,9 @@ use crate::write::touches_superblock;
 use btrfs_disk::{Corrupt, DamageKind, Error, Expect, Logical, Node, Physical, Result, check};
 use tracing::warn;
 
+/// Bytes of nodes that are read at once: few enough to be in the processor's cache still when they are judged.
+const TOGETHER: usize = 256 << 10;
+
 impl Volume {
     /// The verified node that `expect` promises.
     pub fn read_node(&self, expect: &Expect) -> Result<Node> {
@@ -33,6 +36,33 @@ impl Volume {
         }
         add(&self.counters.unrecoverable, 1);
         Err(failure.unwrap_or_else(|| Error::corrupt("chunk without copies")))
+    }
+
+    /// The same of nodes whose addresses ascend: adjacent ones are read together.
+    pub fn read_nodes(&self, expects: &[Expect]) -> Result<Vec<Node>> {
+        let size = self.geometry.node_size as usize;
+        let (mut nodes, mut bytes) = (Vec::with_capacity(expects.len()), Vec::new());
+        let adjacent = |a: &Expect, b: &Expect| a.logical.0 + size as u64 == b.logical.0;
+        let runs = expects.chunk_by(adjacent).flat_map(|run| run.chunks((TOGETHER / size).max(1)));
+        for run in runs {
+            bytes.resize(run.len() * size, 0);
+            let is_read = self.read_first_copy(run[0].logical, &mut bytes);
+            for (expect, bytes) in run.iter().zip(bytes.chunks(size)) {
+                let node = is_read.then(|| check::node(bytes.into(), &self.geometry, expect));
+                // Of one that is bad by itself the other copy is asked.
+                nodes.push(
+                    node.and_then(|node| node.ok()).map_or_else(|| self.read_node(expect), Ok)?,
+                );
+            }
+        }
+        Ok(nodes)
+    }
+
+    /// False: there are not so many bytes behind one another that can be read.
+    fn read_first_copy(&self, logical: Logical, buf: &mut [u8]) -> bool {
+        let mapping = self.map(logical, buf.len() as u64);
+        let first = mapping.ok().and_then(|mapping| mapping.copies().first().copied());
+        first.is_some_and(|at| self.read_physical(at, buf).is_ok())
     }
 
     /// File content at `logical`. With `sums`, one checksum a sector, every byte that is

@@ -4,6 +4,7 @@ mod common;
 
 use blockdev::Sticky;
 use btrfs_disk::ids::block_group;
+use btrfs_disk::items::RootItem;
 use btrfs_disk::{DamageKind, Error, Expect, Generation, Logical, Physical, Superblock, TreeId};
 use btrfs_volume::{OpenOptions, Volume};
 use common::*;
@@ -153,6 +154,47 @@ fn a_damaged_copy_of_a_node_is_rewritten() {
             assert_eq!(read_bytes(&path, copies[mirror].0, size) == clean, mirror == 0);
         }
     }
+}
+
+/// What the root tree says of the roots of trees, by ascending address.
+fn expect_trees(volume: &Volume) -> Vec<Expect> {
+    let root = volume.read_node(&expect_root(volume)).expect("root tree");
+    let items = root.items().filter(|(key, _)| key.kind == btrfs_disk::key::kind::ROOT_ITEM);
+    let mut all: Vec<_> = items
+        .map(|(key, data)| {
+            let item = RootItem::parse(data).expect("a root item");
+            let (generation, owner) = (Some(item.generation), Some(TreeId(key.objectid)));
+            Expect { logical: item.bytenr, level: item.level, generation, owner, first_key: None }
+        })
+        .collect();
+    all.sort_by_key(|expect| expect.logical);
+    all
+}
+
+#[test]
+fn of_nodes_that_are_read_together_a_damaged_copy_is_rewritten() {
+    if !have_mkfs() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let path = scratch.mkfs("image", 128 * MIB, &["-m", "dup"]);
+    let volume = open(&path).expect("opens");
+    let trees = expect_trees(&volume);
+    let one = |expect: &Expect| volume.read_node(expect).expect("a node");
+    let clean: Vec<_> = trees.iter().map(one).collect();
+    let bad = physical(&volume, trees[trees.len() / 2].logical)[0];
+    drop(volume);
+    flip(&path, bad.0 + 200);
+    let volume = open(&path).expect("opens");
+    let before = volume.counters();
+    let nodes = volume.read_nodes(&trees).expect("good copies");
+    let after = volume.counters();
+    assert!(nodes.iter().zip(&clean).all(|(node, clean)| node.bytes() == clean.bytes()));
+    assert_eq!(nodes.len(), clean.len());
+    assert_eq!(after.repairs - before.repairs, 1);
+    // Of the bad one both copies, and what is looked at again before it is rewritten.
+    let (reads, single) = (after.reads - before.reads, 4);
+    assert!(reads < trees.len() as u64 + single, "{reads} reads of {} nodes", trees.len());
 }
 
 #[test]

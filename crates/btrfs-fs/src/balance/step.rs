@@ -17,8 +17,10 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use vfs::Result;
 
-/// Nodes that one step moves at most; what lies above them comes on top.
+/// Nodes that one step moves at most, more as long as they are small; what lies above them comes on top. Each step
+/// walks all interior nodes.
 const STEP_NODES: usize = 1024;
+const STEP_NODE_BYTES: usize = 8 << 20;
 /// Extents of content, and their bytes, as long as that is more than one.
 const STEP_EXTENTS: usize = 1024;
 const STEP_BYTES: u64 = 32 << 20;
@@ -40,7 +42,8 @@ impl Balancer {
         let (mut nodes, mut content, mut bytes) = (Vec::new(), Vec::new(), 0);
         let mut items = TreeItems::new(&self.core.store, &extents.root);
         let mut from = Key::new(group.logical.0, 0, 0);
-        while nodes.len() < STEP_NODES && content.len() < STEP_EXTENTS && bytes < STEP_BYTES {
+        let most = STEP_NODES.max(STEP_NODE_BYTES / self.core.geometry.node_size as usize);
+        while nodes.len() < most && content.len() < STEP_EXTENTS && bytes < STEP_BYTES {
             let found = items.at_or_after(&from).fs()?;
             let Some((key, data)) = found.filter(|(key, _)| key.objectid < end) else { break };
             match extent(&key, &data) {

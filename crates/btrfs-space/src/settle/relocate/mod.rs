@@ -17,8 +17,8 @@
 //!
 //! How nodes are found: all interior nodes of all trees are read, each once however many trees
 //! share it; leaves are not, but those that name content that moves ([`content`]). That is about a
-//! hundredth of the trees' nodes. A leaf that moves is read once, before the commit ([`count_moves`]), and if
-//! nobody had it in memory neither it nor its copy stays there: what moves is no more wanted than before.
+//! hundredth of the trees' nodes. Leaves that move are read once, before the commit and in the order of their
+//! addresses ([`count_moves`]); if nobody had one in memory neither it nor its copy stays there: what moves is no more wanted than before.
 //!
 //! What it does not know: why they move, and what becomes of the range.
 
@@ -102,8 +102,9 @@ struct Search<'r, R> {
     range: &'r Range<u64>,
     /// Those with names of content that moves.
     leaves: &'r HashSet<Logical>,
-    /// Leaves of the range that were read before.
-    read: &'r HashMap<Logical, Arc<Node>>,
+    /// Leaves of the range that were read before; `None`: they are only counted.
+    read: Option<&'r HashMap<Logical, Arc<Node>>>,
+    counted: Vec<Expect>,
     /// Nodes of this commit, which stay where they are.
     dirty: Option<&'r DirtyNodes>,
     last_snapshot: Generation,
@@ -116,11 +117,12 @@ impl<'r, R: NodeReader> Search<'r, R> {
         reader: &'r R,
         range: &'r Range<u64>,
         leaves: &'r HashSet<Logical>,
-        read: &'r HashMap<Logical, Arc<Node>>,
+        read: Option<&'r HashMap<Logical, Arc<Node>>>,
         dirty: Option<&'r DirtyNodes>,
     ) -> Search<'r, R> {
-        let (seen, copies) = Default::default();
-        Search { reader, range, leaves, read, dirty, last_snapshot: Generation(0), seen, copies }
+        let (seen, copies, counted) = Default::default();
+        let last_snapshot = Generation(0);
+        Search { reader, range, leaves, read, counted, dirty, last_snapshot, seen, copies }
     }
 
     fn tree(&mut self, root: &TreeRoot, last_snapshot: Generation) -> Result<()> {
@@ -148,7 +150,12 @@ impl<'r, R: NodeReader> Search<'r, R> {
         if expect.level == 0 && !here && !names {
             return Ok(false);
         }
-        let (node, passing) = self.node(expect, here && !names)?;
+        if expect.level == 0 && !names && self.read.is_none() {
+            self.counted.push(*expect);
+            self.seen.insert(at, true);
+            return Ok(true);
+        }
+        let (node, passing) = self.node(expect)?;
         let mut children = Vec::new();
         let slots = if node.is_leaf() { 0 } else { node.len() };
         for slot in 0..slots {
@@ -168,19 +175,15 @@ impl<'r, R: NodeReader> Search<'r, R> {
         Ok(copied && !stays)
     }
 
-    /// True: nobody else has it in memory. That is asked of leaves alone, if they are in the range: what lies above
-    /// is read again by the next move.
-    fn node(&self, expect: &Expect, here: bool) -> Result<(Arc<Node>, bool)> {
-        if expect.level > 0 || !here {
-            return Ok((self.reader.node(expect)?, false));
-        }
+    /// True: nobody else has it in memory.
+    fn node(&self, expect: &Expect) -> Result<(Arc<Node>, bool)> {
         // Another node at the same address would be of another generation.
         let same = |read: &&Arc<Node>| expect.generation.is_some() && keeps(read, expect).is_ok();
-        if let Some(read) = self.read.get(&expect.logical).filter(same) {
-            return Ok((Arc::clone(read), true));
-        }
-        let (node, is_known) = self.reader.node_once(expect)?;
-        Ok((node, !is_known))
+        let read = self.read.and_then(|read| read.get(&expect.logical)).filter(same);
+        Ok(match read {
+            Some(read) => (Arc::clone(read), true),
+            None => (self.reader.node(expect)?, false),
+        })
     }
 }
 
@@ -193,14 +196,16 @@ pub fn count_moves<R: NodeReader>(
     let extents = roots.get(&TreeId::EXTENT).ok_or_else(|| Error::corrupt("no extent tree"))?;
     let mut items = TreeItems::new(reader, extents);
     let content = Content::find(reader, &mut items, &[], roots, &what.content)?;
-    let mut search = Search::new(reader, &what.range, &content.leaves, &what.leaves, None);
+    let mut search = Search::new(reader, &what.range, &content.leaves, None, None);
     for root in roots.values() {
         search.tree(root, Generation(0))?;
     }
-    let (copies, references) = (search.copies.len() as u64, content.references());
-    let passing = search.copies.into_iter().filter(|copy| copy.passing);
-    let leaves = passing.map(|copy| (copy.node.logical(), copy.node)).collect();
-    Ok(CountedMoves { copies, references, leaves: Arc::new(leaves) })
+    let mut counted = search.counted;
+    counted.sort_unstable_by_key(|expect| expect.logical);
+    let copies = (search.copies.len() + counted.len()) as u64;
+    let leaves = reader.nodes_once(&counted)?.into_iter().map(|leaf| (leaf.logical(), leaf));
+    let (references, leaves) = (content.references(), Arc::new(leaves.collect()));
+    Ok(CountedMoves { copies, references, leaves })
 }
 
 impl<R: NodeReader> Settle<'_, R> {
@@ -267,8 +272,8 @@ impl<R: NodeReader> Settle<'_, R> {
         let mut items = TreeItems::new(self.store, &self.extent_root);
         let by_id = roots.iter().map(|(root, _)| (root.id, *root)).collect();
         let content = Content::find(&reader, &mut items, &[&self.deltas], &by_id, &what.content)?;
-        let dirty = Some(&self.dirty);
-        let mut search = Search::new(&reader, &what.range, &content.leaves, &what.leaves, dirty);
+        let (read, dirty) = (Some(&*what.leaves), Some(&self.dirty));
+        let mut search = Search::new(&reader, &what.range, &content.leaves, read, dirty);
         for (root, last_snapshot) in &roots {
             search.tree(root, *last_snapshot)?;
         }

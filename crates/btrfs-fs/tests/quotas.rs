@@ -378,3 +378,31 @@ fn numbers_stay_right_where_trees_come_and_go() {
         }
     }
 }
+
+/// A commit looks at what it changed, however much the volume has, and reads nothing for that.
+#[test]
+fn a_commit_counts_what_it_changed_alone() {
+    let image = Image::new(256 << 20, &[]);
+    let fs = image.open_with(Options { background: false, ..Options::default() });
+    let make = |from: u32, files: u32| {
+        for n in from..from + files {
+            common::new_file(&fs, &format!("file-{n}"), &[7; 5000]);
+        }
+        fs.sync().expect("commit");
+    };
+    make(0, 2000);
+    fs.enable_quotas().expect("quotas");
+    fs.wait_for_rescan().expect("rescan");
+    let counters = || ["quota.extents", "device.reads"].map(|name| common::stat(&fs, name));
+    for round in 1..4 {
+        let before = counters();
+        make(round * 2000, 500);
+        let after = counters();
+        let (extents, reads) = (after[0] - before[0], after[1] - before[1]);
+        assert!((500..600).contains(&extents), "{extents} extents for 500 files");
+        assert!(reads < 10, "{reads} reads");
+    }
+    fs.destroy().expect("close");
+    drop(fs);
+    common::assert_sound(&image.path);
+}

@@ -211,6 +211,11 @@ pub(crate) fn check_ref(
     new_ref(core, view, child, &InodeExtRef { parent, index: 0, name }).map(|_| ())
 }
 
+/// The item of the reference that an inode without others gets with its first name.
+pub(crate) fn first_ref(dir: InodeId, name: &[u8], index: u64) -> (u64, Box<[u8]>) {
+    (dir.objectid, InodeRef { index, name }.to_vec().into())
+}
+
 /// Adds the entry and its reverse reference.
 pub(crate) fn add(
     op: &Op<'_>,
@@ -231,19 +236,32 @@ pub(crate) fn add_free(
     target: Target,
     index: u64,
 ) -> Result<()> {
+    if !target.is_subvolume() {
+        let child = InodeId::new(dir.tree, target.location.objectid);
+        let new = InodeExtRef { parent: dir.objectid, index, name: free.name };
+        let (key, bytes, base) = new_ref(op.core, &op.view, child, &new)?;
+        op.edit(child, |o| o.put(key.kind, key.offset, bytes.into(), base));
+    }
+    add_entry(op, dir, free, target, index, |_| ());
+    Ok(())
+}
+
+/// Adds the entry alone, and with it what `beside` changes of the directory.
+pub(crate) fn add_entry(
+    op: &Op<'_>,
+    dir: InodeId,
+    free: Free<'_>,
+    target: Target,
+    index: u64,
+    beside: impl FnOnce(&mut ObjectEdit<'_>),
+) {
     let Free { name, existing } = free;
     let hash = name_hash(name);
     let transid = op.generation().0;
     let entry = DirItem { location: target.location, transid, kind: target.kind, name, value: &[] };
-    if !target.is_subvolume() {
-        let child = InodeId::new(dir.tree, target.location.objectid);
-        let parent = dir.objectid;
-        let (key, bytes, base) =
-            new_ref(op.core, &op.view, child, &InodeExtRef { parent, index, name })?;
-        op.edit(child, |o| o.put(key.kind, key.offset, bytes.into(), base));
-    }
     let index_bytes = entry.to_vec();
     op.edit(dir, |o| {
+        beside(o);
         match existing {
             Some(old) => {
                 let mut all = old.to_vec();
@@ -254,7 +272,6 @@ pub(crate) fn add_free(
         }
         o.put(kind::DIR_INDEX, index, index_bytes.into(), Base::Absent);
     });
-    Ok(())
 }
 
 /// The item that takes a new reference, and what it will hold: INODE_REF as long as that

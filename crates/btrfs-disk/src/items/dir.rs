@@ -72,7 +72,9 @@ impl<'a> DirItem<'a> {
             name_len: len16(self.name),
             kind: self.kind,
         };
-        out.extend_from_slice(&fields.to_vec());
+        let mut head = [0; DirFields::SIZE];
+        fields.write(&mut head);
+        out.extend_from_slice(&head);
         out.extend_from_slice(self.name);
         out.extend_from_slice(self.value);
     }

@@ -142,6 +142,13 @@ impl<'a> InodeRef<'a> {
         out.extend_from_slice(self.name);
     }
 
+    /// The reference alone as bytes.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(size_of::<u64>() + size_of::<u16>() + self.name.len());
+        self.append_to(&mut out);
+        out
+    }
+
     /// All names of an item; the last result is an error if the item is malformed.
     pub fn iter(mut data: &'a [u8]) -> impl Iterator<Item = Result<InodeRef<'a>, Corrupt>> {
         std::iter::from_fn(move || {

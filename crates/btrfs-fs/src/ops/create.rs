@@ -5,7 +5,7 @@ use crate::acl::{self, Inherited};
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::ino::InodeId;
-use crate::inode::{Inode, Reserved, State, change, from_linux_dev, item_of_epoch, put_inode};
+use crate::inode::{Inode, Reserved, State, change, from_linux_dev, item_of_epoch};
 use crate::names::{self, Target};
 use crate::options::compression::PROPERTY;
 use crate::reserve::cost;
@@ -13,7 +13,7 @@ use crate::xattrs;
 use btrfs_disk::Key;
 use btrfs_disk::items::{Compression, FileExtent, InodeItem, dir_type, inode_flags};
 use btrfs_disk::key::kind;
-use btrfs_txn::delta::Base;
+use btrfs_txn::delta::{Base, ObjectEdit};
 use btrfs_txn::{Op, View};
 use inode_index::Ref;
 use vfs::{Context, Entry, Errno, FileKind, FsError, Ino, Result};
@@ -55,14 +55,16 @@ pub(crate) fn make(
     look_index_up(engine, &view, dir.id, &mut dir_state)?;
     drop(view);
     let inode = change(&engine.core, |op| {
-        let inode = insert_inode(op, prepared, new, 1)?;
+        let index = dir_state.dir.take_index(name);
+        let reference = names::first_ref(dir.id, name, index);
+        let inode = insert_inode(op, prepared, new, 1, Some(reference))?;
         let target = Target {
             location: Key::new(inode.id.objectid, kind::INODE_ITEM, 0),
             kind: names::dir_type_of(new.kind),
         };
-        let index = dir_state.dir.take_index(name);
-        names::add_free(op, dir.id, free, target, index)?;
-        touch_dir(op, dir.id, &mut dir_state, name.len() as i64);
+        let item = touched(op, &mut dir_state, name.len() as i64);
+        let touch = |o: &mut ObjectEdit<'_>| o.put(kind::INODE_ITEM, 0, item, Base::Possible);
+        names::add_entry(op, dir.id, free, target, index, touch);
         Ok(inode)
     })?;
     drop(dir_state);
@@ -79,7 +81,7 @@ pub(crate) fn tmpfile(engine: &Engine, cx: &Context, parent: Ino, perm: u16) -> 
     let mut prepared = prepare(engine, cx, &dir, &mut dir_state, &new)?;
     prepared.item.nlink = 0;
     let inode = change(&engine.core, |op| {
-        let inode = insert_inode(op, prepared, &new, 1)?;
+        let inode = insert_inode(op, prepared, &new, 1, None)?;
         let mut state = inode.write()?;
         state.linkable = true;
         engine.inodes.orphans().mark(op, inode.id, &mut state);
@@ -144,11 +146,17 @@ pub(crate) fn look_index_up(
 
 /// Times and size of a directory whose names changed by `name_len` bytes.
 pub(crate) fn touch_dir(op: &Op<'_>, id: InodeId, dir: &mut State, name_len: i64) {
+    let item = touched(op, dir, name_len);
+    op.put(id, kind::INODE_ITEM, 0, item);
+}
+
+/// As `touch_dir`; the caller puts the item.
+fn touched(op: &Op<'_>, dir: &mut State, name_len: i64) -> Box<[u8]> {
     dir.item.size = dir.item.size.saturating_add_signed(2 * name_len);
     let time = op.core.now();
     dir.item.mtime = time;
     dir.item.ctime = time;
-    put_inode(op, id, dir);
+    item_of_epoch(op, dir)
 }
 
 fn check_symlink(engine: &Engine, new: &New<'_>) -> Result<()> {
@@ -252,6 +260,7 @@ fn insert_inode(
     prepared: Prepared<'_>,
     new: &New<'_>,
     lookups: u64,
+    reference: Option<(u64, Box<[u8]>)>,
 ) -> Result<Ref<Inode>> {
     let id = prepared.place.id;
     let mut item = prepared.item;
@@ -262,7 +271,7 @@ fn insert_inode(
         capability: Some(false),
         ..State::default()
     };
-    let inode = insert_born(op, prepared.place, state, lookups);
+    let inode = insert_born(op, prepared.place, state, lookups, reference);
     if new.kind == FileKind::Symlink {
         let extent = FileExtent::Inline {
             generation: item.generation,
@@ -276,12 +285,13 @@ fn insert_inode(
     Ok(inode)
 }
 
-/// A new inode, which no tree has, in memory and in the delta.
+/// A new inode, which no tree has, in memory and in the delta; with its first reference, if it has a name.
 pub(super) fn insert_born(
     op: &Op<'_>,
     place: Reserved<'_>,
     mut state: State,
     lookups: u64,
+    reference: Option<(u64, Box<[u8]>)>,
 ) -> Ref<Inode> {
     // Before anybody can find it: its lock's place may lie before those that are held, which are of
     // other trees.
@@ -289,6 +299,9 @@ pub(super) fn insert_born(
     op.edit(id, |o| {
         o.mark_born();
         o.put(kind::INODE_ITEM, 0, item, Base::Absent);
+        if let Some((parent, bytes)) = reference {
+            o.put(kind::INODE_REF, parent, bytes, Base::Absent);
+        }
     });
     place.fill(state, lookups)
 }
@@ -341,7 +354,7 @@ impl Whiteout<'_> {
         index: u64,
     ) -> Result<InodeId> {
         // Nobody asked for this inode: no lookup reference.
-        let inode = insert_inode(op, self.0, &WHITEOUT, 0)?;
+        let inode = insert_inode(op, self.0, &WHITEOUT, 0, None)?;
         let target = Target {
             location: Key::new(inode.id.objectid, kind::INODE_ITEM, 0),
             kind: dir_type::CHRDEV,

@@ -3,7 +3,7 @@
 //! All items of one object (an inode, mostly) live together, so that one lock covers what
 //! an operation changes of it.
 
-use super::slots::Slots;
+use super::slots::{Place, Slots};
 use super::watch::{SubKey, Watch, is_ref};
 use crate::budget::Changes;
 use crate::object::ObjectId;
@@ -194,9 +194,12 @@ impl ItemDelta {
             self.birthplace.store(tree.0, Ordering::Relaxed);
             spread += 1;
         }
-        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-        self.slots.fetch_add(slots as u64, Ordering::Relaxed);
-        self.spread.fetch_add(spread as u64, Ordering::Relaxed);
+        // Lines that all threads share: what does not change is left alone.
+        for (count, more) in [(&self.bytes, bytes), (&self.slots, slots), (&self.spread, spread)] {
+            if more != 0 {
+                count.fetch_add(more as u64, Ordering::Relaxed);
+            }
+        }
         (result, Changes { places: spread, bytes: new_bytes })
     }
 
@@ -339,15 +342,15 @@ impl<'a> ObjectEdit<'a> {
         ObjectEdit { object, run, bytes, new_bytes, slots, spread, renamed, birth }
     }
 
-    /// Whether a new slot is a place of its own: see `ItemDelta::spread`.
-    fn lies_apart(&self, item: u8, base: Base) -> bool {
-        let close = item == kind::DIR_INDEX && base == Base::Absent && self.new_index().is_some();
-        !self.object.born && !close && self.takes_place()
+    /// Whether a new slot lies beside one that is there: see `ItemDelta::spread`.
+    fn lies_close(&self, item: u8, base: Base) -> bool {
+        let is_index = item == kind::DIR_INDEX && base == Base::Absent;
+        self.object.born || is_index && self.new_index().is_some()
     }
 
     /// Of a run of keys the first few changes are places; the others lie between them.
-    fn takes_place(&self) -> bool {
-        let Some(left) = self.run else { return true };
+    fn takes_place(run: Option<&Cell<u32>>) -> bool {
+        let Some(left) = run else { return true };
         let one_less = left.get().checked_sub(1);
         left.set(one_less.unwrap_or(0));
         one_less.is_some()
@@ -400,20 +403,24 @@ impl<'a> ObjectEdit<'a> {
         self.note(kind, offset, false);
         let len = value.len() as i64;
         self.bytes += len;
-        if let Some(slot) = self.object.items.get_mut(&(kind, offset)) {
-            let old = slot.value.replace(value).map_or(0, |v| v.len() as i64);
-            self.bytes -= old;
-            if slot.base == Base::Absent {
-                self.new_bytes += len - old;
+        let close = self.lies_close(kind, base);
+        let place = match self.object.items.place((kind, offset)) {
+            Place::Taken(slot) => {
+                let old = slot.value.replace(value).map_or(0, |v| v.len() as i64);
+                self.bytes -= old;
+                if slot.base == Base::Absent {
+                    self.new_bytes += len - old;
+                }
+                return;
             }
-            return;
-        }
-        let spread = self.lies_apart(kind, base);
+            Place::Free(place) => place,
+        };
+        let spread = !close && Self::takes_place(self.run);
         let base = if self.object.born { Base::Absent } else { base };
         if base == Base::Absent {
             self.new_bytes += len + ITEM_SIZE as i64;
         }
-        self.object.items.insert((kind, offset), Slot { value: Some(value), base, spread });
+        place.fill(Slot { value: Some(value), base, spread });
         self.slots += 1;
         self.spread += i64::from(spread);
     }
@@ -434,7 +441,7 @@ impl<'a> ObjectEdit<'a> {
             Some(slot) => self.bytes -= slot.value.take().map_or(0, |old| old.len() as i64),
             None if self.object.born => {}
             None => {
-                let spread = self.lies_apart(kind, Base::Possible);
+                let spread = !self.lies_close(kind, Base::Possible) && Self::takes_place(self.run);
                 let slot = Slot { value: None, base: Base::Possible, spread };
                 self.object.items.insert((kind, offset), slot);
                 self.slots += 1;

@@ -11,6 +11,7 @@
 use super::items::Slot;
 use super::watch::SubKey;
 use std::collections::BTreeMap;
+use std::collections::btree_map::{Entry, VacantEntry};
 
 /// Slots that stay in one piece of memory; a file's own items, names and some attributes. More cost
 /// more to move for each that is put between.
@@ -20,6 +21,26 @@ const FEW: usize = 12;
 pub(super) enum Slots {
     Few(Vec<(SubKey, Slot)>),
     Many(BTreeMap<SubKey, Slot>),
+}
+
+/// What is under a key: a slot, or the place for one.
+pub(super) enum Place<'s> {
+    Taken(&'s mut Slot),
+    Free(Vacant<'s>),
+}
+
+pub(super) enum Vacant<'s> {
+    Few(&'s mut Vec<(SubKey, Slot)>, usize, SubKey),
+    Many(VacantEntry<'s, SubKey, Slot>),
+}
+
+impl Vacant<'_> {
+    pub(super) fn fill(self, slot: Slot) {
+        match self {
+            Vacant::Few(few, at, key) => few.insert(at, (key, slot)),
+            Vacant::Many(place) => _ = place.insert(slot),
+        }
+    }
 }
 
 impl Default for Slots {
@@ -59,16 +80,30 @@ impl Slots {
         self.get(key).is_some()
     }
 
-    pub(super) fn insert(&mut self, key: SubKey, slot: Slot) {
-        if let Slots::Few(few) = self {
-            match find(few, &key) {
-                Ok(at) => return few[at].1 = slot,
-                Err(at) if few.len() < FEW => return few.insert(at, (key, slot)),
-                Err(_) => *self = Slots::Many(std::mem::take(few).into_iter().collect()),
-            }
+    /// Looks for a key once, whether it is there or comes.
+    pub(super) fn place(&mut self, key: SubKey) -> Place<'_> {
+        if let Slots::Few(few) = self
+            && few.len() >= FEW
+            && find(few, &key).is_err()
+        {
+            *self = Slots::Many(std::mem::take(few).into_iter().collect());
         }
-        if let Slots::Many(many) = self {
-            many.insert(key, slot);
+        match self {
+            Slots::Few(few) => match find(few, &key) {
+                Ok(at) => Place::Taken(&mut few[at].1),
+                Err(at) => Place::Free(Vacant::Few(few, at, key)),
+            },
+            Slots::Many(many) => match many.entry(key) {
+                Entry::Occupied(there) => Place::Taken(there.into_mut()),
+                Entry::Vacant(place) => Place::Free(Vacant::Many(place)),
+            },
+        }
+    }
+
+    pub(super) fn insert(&mut self, key: SubKey, slot: Slot) {
+        match self.place(key) {
+            Place::Taken(there) => *there = slot,
+            Place::Free(place) => place.fill(slot),
         }
     }
 
@@ -91,7 +126,11 @@ impl Slots {
                 let behind = few.partition_point(|(there, _)| there <= key);
                 behind.checked_sub(1).map(|at| (&few[at].0, &few[at].1))
             }
-            Slots::Many(many) => many.range(..=*key).next_back(),
+            // What comes last is mostly what is asked for, and a range is looked for from both ends.
+            Slots::Many(many) => match many.last_key_value() {
+                Some((last, slot)) if last <= key => Some((last, slot)),
+                _ => many.range(..=*key).next_back(),
+            },
         }
     }
 

@@ -17,7 +17,7 @@ use crate::reserve::cost;
 use crate::subvol::{Caller, NewSubvolume};
 use crate::xattrs;
 use btrfs_disk::ids::FIRST_FREE_OBJECTID;
-use btrfs_disk::items::{InodeItem, InodeRef, RootItem, Timespec, dir_type, inode_flags};
+use btrfs_disk::items::{InodeItem, RootItem, Timespec, dir_type, inode_flags};
 use btrfs_disk::key::kind;
 use btrfs_disk::{Key, TreeId};
 use btrfs_txn::Op;
@@ -157,10 +157,7 @@ fn insert_root(op: &Op<'_>, place: Reserved<'_>, prepared: &Prepared) -> Result<
     let id = place.id;
     let item = InodeItem { generation: op.generation().0, ..prepared.item };
     let state = State { item, inline: Some(false), capability: Some(false), ..State::default() };
-    let inode = insert_born(op, place, state, 1);
-    let mut up = Vec::new();
-    InodeRef { index: 0, name: b".." }.append_to(&mut up);
-    op.put_new(id, kind::INODE_REF, FIRST_FREE_OBJECTID, up.into());
+    let inode = insert_born(op, place, state, 1, Some(names::first_ref(id, b"..", 0)));
     put_inherited(op, id, &prepared.inherited, prepared.property.as_deref())?;
     Ok(inode)
 }

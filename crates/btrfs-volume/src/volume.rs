@@ -204,6 +204,11 @@ impl Volume {
         self.elsewhere.unwrap_or_else(|| self.superblock().generation())
     }
 
+    /// Bytes of all devices, as the superblock in memory says.
+    pub fn total_bytes(&self) -> u64 {
+        self.superblock.read().fields.total_bytes
+    }
+
     /// Whether a free-space tree says what is free, as of the last commit.
     pub fn has_free_space_tree(&self) -> bool {
         features::has_free_space_tree(&self.superblock())

@@ -65,7 +65,7 @@ impl Reservations {
             inner,
             coming,
             paths: get(&measured.paths),
-            bitmaps: self.core.volume.superblock().fields.total_bytes / self.core.sector() / 8,
+            bitmaps: self.core.volume.total_bytes() / self.core.sector() / 8,
             shared: self.subvols.share_nodes(),
         }
         .larger_by(growing)

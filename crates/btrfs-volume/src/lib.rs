@@ -31,5 +31,5 @@ pub const WRITE_WINDOW: u64 = 4 << 20;
 
 pub use scrub::Scrubbed;
 pub use start::Start;
-pub use superblock::{SUPER_EXCLUDED, super_copies};
+pub use superblock::{SUPER_EXCLUDED, SuperCopies, super_copies};
 pub use volume::{OpenOptions, Volume};

@@ -134,12 +134,28 @@ fn dispatch(mut words: Vec<OsString>) -> Result<Exit> {
     words.drain(..used);
     // Theirs of the same words come first.
     let command = progs::named(&name).or_else(|| named(name.as_ref()));
-    let command = command.ok_or_else(|| Error::new(format!("`btrfs {name}` is not there yet")))?;
+    let command = command.ok_or_else(|| lacking(&name))?;
     if super::asks_for_help(&words) {
         return help::of(command);
     }
     words.splice(0..0, global.of(command)?.into_iter().map(OsString::from));
     (command.run)(Args::of(command.name, command.help, words))
+}
+
+fn lacking(name: &str) -> Error {
+    let error = Error::new(format!("`btrfs {name}` is not there yet"));
+    match name {
+        "rescue clear-uuid-tree" => error.remedy(
+            "the kernel makes the tree anew with `mount -o rescan_uuid_tree`",
+        ),
+        "rescue chunk-recover" => error.remedy(
+            "`btrfs check --chunk-root` looks by another chunk tree, `dump-super -f` tells older ones",
+        ),
+        "rescue create-control-device" => error.remedy(
+            "Spinney needs none; `mknod /dev/btrfs-control c 10 234` makes it for the kernel's btrfs",
+        ),
+        _ => error,
+    }
 }
 
 /// What stands before the group.

@@ -6,7 +6,7 @@ use crate::args::{Arg, Args, unexpected};
 use crate::error::{Error, Exit, Result};
 use crate::image::{self, Access};
 use crate::output::{Json, Out};
-use btrfs_disk::Logical;
+use btrfs_disk::{Logical, Superblock};
 use btrfs_volume::{OpenOptions, Volume};
 use std::path::Path;
 
@@ -47,12 +47,26 @@ fn run(mut args: Args) -> Result<Exit> {
         }
     }
     match &words[..] {
-        [verb, image] if verb == "zero-log" => zero_log(Path::new(image), json),
+        [verb, image] if verb == "zero-log" => tell(Path::new(image), json),
         _ => Err(Error::usage("what to do, and to which image? `spinney rescue zero-log IMAGE`")),
     }
 }
 
-fn zero_log(path: &Path, json: bool) -> Result<Exit> {
+/// Gives up the log: where it was, and its level; 0: there was none.
+pub fn zero_log(path: &Path) -> Result<(u64, u8)> {
+    with_superblock(path, |sb| {
+        let log = (sb.fields.log_root.0, sb.fields.log_root_level);
+        (sb.fields.log_root, sb.fields.log_root_level) = (Logical(0), 0);
+        Ok((log.0 != 0, log))
+    })
+}
+
+/// Changes the superblock of a volume that nobody else has: what `change` makes of it is written, as
+/// a commit does it, if that says so. The rest of what it says.
+pub fn with_superblock<T>(
+    path: &Path,
+    change: impl FnOnce(&mut Superblock) -> Result<(bool, T)>,
+) -> Result<T> {
     let medium = image::open(path, Access::Write)?;
     let options = OpenOptions { replays_log: true, ..OpenOptions::default() };
     let volume = Volume::open(medium.device(), options).map_err(|e| disk_error(path, &e))?;
@@ -60,11 +74,16 @@ fn zero_log(path: &Path, json: bool) -> Result<Exit> {
         return Err(Error::about(path.display(), format!("can only be read: {why}")));
     }
     let mut superblock = volume.superblock();
-    let had_log = superblock.fields.log_root.0 != 0;
-    if had_log {
-        (superblock.fields.log_root, superblock.fields.log_root_level) = (Logical(0), 0);
+    let (changed, said) = change(&mut superblock)?;
+    if changed {
         volume.commit_superblock(superblock).map_err(|e| disk_error(path, &e))?;
+        volume.flush().map_err(|e| disk_error(path, &e))?;
     }
+    Ok(said)
+}
+
+fn tell(path: &Path, json: bool) -> Result<Exit> {
+    let had_log = zero_log(path)?.0 != 0;
     let mut out = Out::new();
     out.line(match (json, had_log) {
         (true, _) => Json::object(|o| {

@@ -5,6 +5,7 @@ mod inode;
 mod logical;
 mod min_dev_size;
 mod rootid;
+mod seeks;
 mod subvolid;
 mod tree_stats;
 

@@ -1,5 +1,6 @@
 //! `spinney inspect-internal tree-stats`.
 
+use super::seeks::Seeks;
 use crate::args::{Arg, Args, one, unexpected};
 use crate::commands::Command;
 use crate::commands::filesystem::units::{Units, long_units};
@@ -13,6 +14,7 @@ use btrfs_disk::key::kind;
 use btrfs_disk::{Error, Node, TreeId};
 use btrfs_tree::{NodePosition, Step, TreeRoot, Visitor, walk};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 pub const COMMAND: Command = Command {
     name: "inspect-internal tree-stats",
@@ -20,8 +22,8 @@ pub const COMMAND: Command = Command {
     usage: "[--json] [UNITS] [-t TREE] VOLUME",
     help: concat!(
         "\
-Counts nodes by level, items, content that stands among the structures, how full leaves
-are, and how often the next node of a tree in key order does not lie behind the one before.
+Counts nodes by level, items, content that stands among the structures, and how
+often a child of a node does not lie behind the one before, nor the first behind the node.
 Without -t: the root, extent, checksum and top-level trees. VOLUME is an image or a path of
 a mount.
 
@@ -47,9 +49,10 @@ struct Stats {
     items: u64,
     inline: u64,
     free: u64,
-    forward: u64,
-    backward: u64,
-    behind: Option<u64>,
+    seeks: Seeks,
+    time: Duration,
+    /// It was asked for by name.
+    wanted: bool,
     failed: Option<Error>,
 }
 
@@ -66,13 +69,14 @@ fn run(mut args: Args) -> Result<Exit> {
         }
     }
     let trees = Trees::open(&VolumePath::parse(&one(operands, "an image or a path of a mount")?))?;
-    if wanted.is_empty() {
+    let named = !wanted.is_empty();
+    if !named {
         wanted = vec![TreeId::ROOT, TreeId::EXTENT, TreeId::CSUM, TreeId::FS];
     }
     let mut all = Vec::new();
     for id in wanted {
         let root = trees.must(id)?;
-        all.push(count(&trees, &root)?);
+        all.push(count(&trees, &root, named)?);
     }
     let mut out = Out::new();
     match json {
@@ -83,7 +87,7 @@ fn run(mut args: Args) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-fn count(trees: &Trees, root: &TreeRoot) -> Result<Stats> {
+fn count(trees: &Trees, root: &TreeRoot, wanted: bool) -> Result<Stats> {
     let mut stats = Stats {
         id: root.id,
         node_size: trees.reader().geometry().node_size.into(),
@@ -91,12 +95,14 @@ fn count(trees: &Trees, root: &TreeRoot) -> Result<Stats> {
         items: 0,
         inline: 0,
         free: 0,
-        forward: 0,
-        backward: 0,
-        behind: None,
+        seeks: Seeks::default(),
+        time: Duration::ZERO,
+        wanted,
         failed: None,
     };
+    let since = Instant::now();
     walk(trees.reader(), root, &mut stats);
+    stats.time = since.elapsed();
     match stats.failed.take() {
         Some(error) => trees.explain(Err(error)),
         None => Ok(stats),
@@ -108,14 +114,9 @@ impl Visitor for Stats {
         if let Some(count) = self.levels.get_mut(usize::from(node.level())) {
             *count += 1;
         }
-        let at = node.logical().0;
-        match self.behind {
-            Some(behind) if at > behind => self.forward += 1,
-            Some(behind) if at < behind => self.backward += 1,
-            _ => {}
-        }
-        self.behind = Some(at + self.node_size);
         if !node.is_leaf() {
+            let children = node.children().map(|child| child.logical.0);
+            self.seeks.node(node.logical().0, self.node_size, children);
             return Step::Into;
         }
         self.items += node.len() as u64;
@@ -139,26 +140,53 @@ impl Stats {
         self.levels.iter().sum()
     }
 
-    fn full(&self) -> f64 {
-        let room = self.levels[0] * self.node_size;
-        (room - self.free.min(room)) as f64 * 100.0 / room.max(1) as f64
+    /// Content among the structures is what subvolumes have.
+    fn inline(&self) -> u64 {
+        if self.id.holds_files() { self.inline } else { 0 }
     }
 }
 
 fn as_text(out: &mut Out, stats: &Stats, units: Units) -> Result<()> {
-    let size = |bytes: u64| units.show(bytes);
-    out.line(format!("{} tree", tree_name(stats.id)))?;
-    out.line(format!("    Total size:       {}", size(stats.nodes() * stats.node_size)))?;
-    out.line(format!("    Inline data:      {}", size(stats.inline)))?;
-    out.line(format!("    Items:            {}", stats.items))?;
-    out.line(format!("    Leaves filled:    {:.1} %", stats.full()))?;
-    out.line(format!("    Total seeks:      {}", stats.forward + stats.backward))?;
-    out.line(format!("        Forward:      {}", stats.forward))?;
-    out.line(format!("        Backward:     {}", stats.backward))?;
-    out.line(format!("    Levels:           {}", stats.levels.len()))?;
-    out.line(format!("    Total nodes:      {}", stats.nodes()))?;
+    let (size, seeks) = (|bytes: u64| units.show(bytes), &stats.seeks);
+    out.line(match stats.wanted {
+        true => format!("Calculating size of tree ({})", stats.id.0 as i64),
+        false => format!("Calculating size of {} tree", tree_name(stats.id)),
+    })?;
+    out.line(format!("\tTotal size: {}", size(stats.nodes() * stats.node_size)))?;
+    out.line(format!("\t\tInline data: {}", size(stats.inline())))?;
+    out.line(format!("\tTotal seeks: {}", seeks.total()))?;
+    out.line(format!("\t\tForward seeks: {}", seeks.forward))?;
+    out.line(format!("\t\tBackward seeks: {}", seeks.backward))?;
+    out.line(format!("\t\tAvg seek len: {}", size(seeks.average())))?;
+    histogram(out, seeks)?;
+    let (least, most) = seeks.cluster_sizes(stats.node_size);
+    out.line(format!("\tTotal clusters: {}", seeks.clusters()))?;
+    out.line(format!("\t\tAvg cluster size: {}", size(seeks.average_cluster())))?;
+    out.line(format!("\t\tMin cluster size: {}", size(least)))?;
+    out.line(format!("\t\tMax cluster size: {}", size(most)))?;
+    out.line(format!("\tTotal disk spread: {}", size(seeks.spread())))?;
+    let (seconds, micros) = (stats.time.as_secs(), stats.time.subsec_micros());
+    out.line(format!("\tTotal read time: {seconds} s {micros} us"))?;
+    out.line(format!("\tLevels: {}", stats.levels.len()))?;
+    out.line(format!("\tTotal nodes: {}", stats.nodes()))?;
+    let mut below = None;
     for (level, count) in stats.levels.iter().enumerate() {
-        out.line(format!("        On level {level}:   {count}"))?;
+        let fanout = below
+            .map_or(String::new(), |nodes| format!("  (avg fanout {})", nodes / (*count).max(1)));
+        out.line(format!("\t\tOn level {level}: {count:8}{fanout}"))?;
+        below = Some(*count);
+    }
+    Ok(())
+}
+
+fn histogram(out: &mut Out, seeks: &Seeks) -> Result<()> {
+    let (bars, width) = (seeks.histogram(), seeks.width());
+    if !bars.is_empty() {
+        out.line("\tSeek histogram")?;
+    }
+    for (from, to, count, length) in bars {
+        let bar = if length == 0 { "|".into() } else { "#".repeat(length as usize) };
+        out.line(format!("\t\t{from:width$} - {to:width$}: {count:width$} {bar}"))?;
     }
     Ok(())
 }
@@ -173,8 +201,8 @@ fn as_json(all: &[Stats]) -> String {
                         .number("inline", stats.inline)
                         .number("items", stats.items)
                         .number("free", stats.free)
-                        .number("seeks_forward", stats.forward)
-                        .number("seeks_backward", stats.backward)
+                        .number("seeks_forward", stats.seeks.forward)
+                        .number("seeks_backward", stats.seeks.backward)
                         .array("nodes_by_level", |levels| {
                             for count in &stats.levels {
                                 levels.number(*count);

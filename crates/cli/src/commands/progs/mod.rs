@@ -1,5 +1,5 @@
 //! What the program prints as btrfs-progs does, under the name `btrfs`: `inspect-internal dump-tree`
-//! and `dump-super`, line for line; `check` with its options and what it counts; and `device scan` and
+//! and `dump-super`, line for line; `check` with its options and what it counts; `rescue`; and `device scan` and
 //! `ready`, which only its scripts need.
 //!
 //! Invariants: standard output on the same image is that of btrfs-progs 6.2, but for the line that
@@ -14,6 +14,7 @@ mod files;
 mod items;
 mod keys;
 mod layout;
+mod rescue;
 mod superblock;
 mod text;
 mod tree;
@@ -22,8 +23,18 @@ mod walk;
 use super::Command;
 
 /// The commands that exist under that name alone.
-const COMMANDS: &[&Command] =
-    &[&tree::COMMAND, &superblock::COMMAND, &check::COMMAND, &device::SCAN, &device::READY];
+const COMMANDS: &[&Command] = &[
+    &tree::COMMAND,
+    &superblock::COMMAND,
+    &check::COMMAND,
+    &device::SCAN,
+    &device::READY,
+    &rescue::ZERO_LOG,
+    &rescue::SUPER_RECOVER,
+    &rescue::FIX_DEVICE_SIZE,
+    &rescue::CLEAR_SPACE_CACHE,
+    &rescue::CLEAR_INO_CACHE,
+];
 
 /// The one of this name.
 pub fn named(name: &str) -> Option<&'static Command> {

@@ -1,0 +1,285 @@
+//! `btrfs rescue`: what of it can be done in place, with what btrfs-progs 6.14 prints.
+//!
+//! Invariants: each change is one superblock in the order of a commit, a commit of the engine, or a
+//! copy of the superblock in the place of one that is no use; so an interruption leaves a whole volume.
+
+use crate::args::{self, Arg, Args, one, unexpected};
+use crate::commands::offline::{Offline, disk_error};
+use crate::commands::target::Target;
+use crate::commands::{Command, rescue};
+use crate::error::{Error, Exit, Result};
+use crate::image::{self, Access};
+use crate::output::Out;
+use btrfs_disk::ids::{FREE_INO_OBJECTID, FREE_SPACE_OBJECTID, compat_ro};
+use btrfs_disk::{Key, TreeId};
+use btrfs_fs::{BtrfsFs, NewSize, Options};
+use btrfs_tree::{Cursor, TreeRoot};
+use btrfs_volume::SuperCopies;
+use std::io::{BufRead as _, Write as _};
+use std::path::{Path, PathBuf};
+use vfs::FileSystem as _;
+
+pub const ZERO_LOG: Command = Command {
+    name: "rescue zero-log",
+    summary: "give up the log of a volume",
+    usage: "DEVICE",
+    help: "\
+The volume forgets what fsync wrote after the last commit: see `spinney help rescue`.
+
+Examples
+    btrfs rescue zero-log disk.img
+",
+    run: zero_log,
+};
+
+pub const SUPER_RECOVER: Command = Command {
+    name: "rescue super-recover",
+    summary: "put good copies of the superblock in the place of bad ones",
+    usage: "[-y] [-v] DEVICE",
+    help: "\
+The newest valid copy is written over those that are damaged, missing, or of an older commit,
+and nothing else is.
+
+Options
+    -y            do not ask
+    -v, --verbose  tell of each copy
+
+Examples
+    btrfs rescue super-recover -v disk.img
+
+Exit codes
+    0  all copies are good
+    1  none is, or one could not be written
+    2  bad copies were written over
+    4  the answer was no
+",
+    run: super_recover,
+};
+
+pub const FIX_DEVICE_SIZE: Command = Command {
+    name: "rescue fix-device-size",
+    summary: "make the sizes of device and volume one number of whole sectors",
+    usage: "DEVICE",
+    help: "\
+Volumes of old programs may have a device of an odd size, or another sum in the superblock;
+newer kernels complain of it, or do not mount them.
+
+Examples
+    btrfs rescue fix-device-size disk.img
+",
+    run: fix_device_size,
+};
+
+pub const CLEAR_SPACE_CACHE: Command = Command {
+    name: "rescue clear-space-cache",
+    summary: "make what a volume knows of its free space anew",
+    usage: "v1|v2 DEVICE",
+    help: "\
+v2 gives the free-space tree up and makes another from the extents. v1 is done where there is
+nothing to clear; a version 1 cache goes with the first mount that writes, which makes a
+free-space tree in its place.
+
+Examples
+    btrfs rescue clear-space-cache v2 disk.img
+",
+    run: clear_space_cache,
+};
+
+pub const CLEAR_INO_CACHE: Command = Command {
+    name: "rescue clear-ino-cache",
+    summary: "tell whether subvolumes have caches of inode numbers",
+    usage: "DEVICE",
+    help: "\
+Old kernels kept those with -o inode_cache. A volume without them is told as cleared; of one
+with them nothing is changed.
+
+Examples
+    btrfs rescue clear-ino-cache disk.img
+",
+    run: clear_ino_cache,
+};
+
+fn zero_log(args: Args) -> Result<Exit> {
+    let device = args::only(args, "an image")?;
+    let (root, level) = rescue::zero_log(Path::new(&device))?;
+    let shown = args::show(&device);
+    say(&format!("Clearing log on {shown}, previous log_root {root}, level {level}"))
+}
+
+fn say(line: &str) -> Result<Exit> {
+    let mut out = Out::new();
+    out.line(line)?;
+    out.finish()?;
+    Ok(Exit::Done)
+}
+
+fn super_recover(mut args: Args) -> Result<Exit> {
+    let (mut sure, mut verbose, mut operands) = (false, false, Vec::new());
+    while let Some(arg) = args.next()? {
+        match arg {
+            Arg::Short('y') => sure = true,
+            Arg::Short('v') | Arg::Long("verbose") => verbose = true,
+            Arg::Value(value) => operands.push(value),
+            other => return Err(unexpected(other)),
+        }
+    }
+    let path = PathBuf::from(one(operands, "a device")?);
+    let medium = image::open(&path, Access::Write)?;
+    let device = medium.device();
+    let copies = SuperCopies::survey(&*device).map_err(|e| disk_error(&path, &e))?;
+    let mut out = Out::new();
+    if verbose {
+        tell_copies(&mut out, &path, &copies)?;
+    }
+    if copies.bad.is_empty() {
+        out.line("All supers are valid, no need to recover")?;
+        out.finish()?;
+        return Ok(Exit::Done);
+    }
+    out.finish()?;
+    if !sure && !is_sure()? {
+        say("Aborted to recover bad superblocks")?;
+        return Ok(Exit::Code(4));
+    }
+    copies.recover(&*device).map_err(|e| disk_error(&path, &e))?;
+    say("Recovered bad superblocks successful")?;
+    Ok(Exit::Code(2))
+}
+
+fn tell_copies(out: &mut Out, path: &Path, copies: &SuperCopies) -> Result<()> {
+    let shown = path.display();
+    let (devid, place) = (copies.devid(), |at: &u64| {
+        format!("\t\tdevice name = {shown}\n\t\tsuperblock bytenr = {at}\n")
+    });
+    out.line(format!("All Devices:\n\tDevice: id = {devid}, name = {shown}\n"))?;
+    out.line("Before Recovering:\n\t[All good supers]:")?;
+    copies.good.iter().try_for_each(|at| out.line(place(at)))?;
+    out.line("\t[All bad supers]:")?;
+    copies.bad.iter().try_for_each(|at| out.line(place(at)))?;
+    out.line("")
+}
+
+fn is_sure() -> Result<bool> {
+    let asked = "Make sure this is a btrfs disk otherwise the tool will destroy other fs, Are you \
+                 sure? [y/N]: ";
+    let mut out = std::io::stdout();
+    let told = out.write_all(asked.as_bytes()).and_then(|()| out.flush()).and_then(|()| {
+        let mut answer = String::new();
+        std::io::stdin().lock().read_line(&mut answer).map(|_| answer)
+    });
+    let answer = told.map_err(|e| Error::new(format!("no answer: {e}")))?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes" | "Yes" | "YES"))
+}
+
+fn fix_device_size(args: Args) -> Result<Exit> {
+    let word = args::only(args, "a device")?;
+    let path = Path::new(&word);
+    let (old, new, devid) = rescue::with_superblock(path, |sb| {
+        let (device, sector) = (sb.fields.dev_item, u64::from(sb.fields.sectorsize));
+        let old = (device.total_bytes, sb.fields.total_bytes);
+        let whole = device.total_bytes / sector * sector;
+        // A device's own size is in a tree as well, which the engine writes.
+        let here = whole == device.total_bytes && old.1 != whole;
+        sb.fields.total_bytes = if here { whole } else { old.1 };
+        Ok((here, (old, whole, device.devid)))
+    })?;
+    if old == (new, new) {
+        return say("No device size related problem found");
+    }
+    let mut out = Out::new();
+    if old.0 != new {
+        let target = Target::open(&word, Access::Write)?;
+        target.resize(devid, NewSize::Bytes(new))?;
+        target.close()?;
+        let was = old.0;
+        out.line(format!("Fixed device size for devid {devid}, old size: {was} new size: {new}"))?;
+    }
+    if old.1 != new {
+        out.line(format!("Fixed super total bytes, old size: {} new size: {new}", old.1))?;
+    }
+    out.line("Fixed unaligned/mismatched total_bytes for super block and device items")?;
+    out.finish()?;
+    Ok(Exit::Done)
+}
+
+fn clear_space_cache(mut args: Args) -> Result<Exit> {
+    let mut operands = Vec::new();
+    while let Some(arg) = args.next()? {
+        match arg {
+            Arg::Value(value) => operands.push(value),
+            other => return Err(unexpected(other)),
+        }
+    }
+    let [version, device] = <[_; 2]>::try_from(operands)
+        .map_err(|_| Error::usage("expected v1 or v2, and a device"))?;
+    match args::show(&version).as_str() {
+        "v1" => clear_v1(Path::new(&device)),
+        "v2" => clear_v2(Path::new(&device)),
+        other => Err(Error::usage(format!("invalid version {other:?}, expected v1 or v2"))),
+    }
+}
+
+fn clear_v1(path: &Path) -> Result<Exit> {
+    let offline = Offline::open(path, Access::Write)?;
+    let root = offline.root(TreeId::ROOT)?.expect("the superblock names it");
+    if has_items_of(&offline, &root, FREE_SPACE_OBJECTID)? {
+        let what = "`btrfs rescue clear-space-cache v1` is not there yet";
+        return Err(Error::about(path.display(), what).remedy(
+            "a mount that writes makes a free-space tree in the cache's place: `spinney mount`, or \
+             `mount -o space_cache=v2`",
+        ));
+    }
+    say("Free space cache cleared")
+}
+
+/// In two steps, each a whole volume: the tree is not valid any more; another is made.
+fn clear_v2(path: &Path) -> Result<Exit> {
+    let there = rescue::with_superblock(path, |sb| {
+        if sb.fields.compat_ro_flags & compat_ro::FREE_SPACE_TREE == 0 {
+            return Ok((false, false));
+        }
+        if sb.fields.compat_ro_flags & compat_ro::BLOCK_GROUP_TREE != 0 {
+            let what = "the free-space tree cannot be cleared: block-group-tree needs it";
+            return Err(Error::about(path.display(), what));
+        }
+        if sb.fields.log_root.0 != 0 {
+            let error = Error::about(path.display(), "the volume has a log");
+            return Err(error.remedy("mount it once, or `btrfs rescue zero-log` gives that up"));
+        }
+        sb.fields.compat_ro_flags &= !compat_ro::FREE_SPACE_TREE_VALID;
+        Ok((true, true))
+    })?;
+    if !there {
+        return say("no free space cache v2 to clear");
+    }
+    let medium = image::open(path, Access::Write)?;
+    let options = Options { background: false, ..Options::default() };
+    let made = BtrfsFs::open_device(medium.device(), options).and_then(|fs| fs.destroy());
+    made.map_err(|e| Error::about(path.display(), e))?;
+    say("Clear free space cache v2\nfree space cache v2 cleared")
+}
+
+fn clear_ino_cache(args: Args) -> Result<Exit> {
+    let word = args::only(args, "a device")?;
+    let path = Path::new(&word);
+    let offline = Offline::open(path, Access::Write)?;
+    let mut trees = offline.roots()?;
+    trees.retain(|root| root.id.is_subvolume());
+    let mut lines = Vec::new();
+    for root in &trees {
+        if has_items_of(&offline, root, FREE_INO_OBJECTID)? {
+            let what = format!("`btrfs rescue clear-ino-cache` is not there yet: tree {}", root.id);
+            let error = Error::about(path.display(), what);
+            return Err(error.remedy("that of btrfs-progs clears it; the kernel does without"));
+        }
+        lines.push(format!("Successfully cleaned up ino cache for root id: {}", root.id));
+    }
+    lines.push("Successfully cleared ino cache".into());
+    say(&lines.join("\n"))
+}
+
+fn has_items_of(offline: &Offline, root: &TreeRoot, objectid: u64) -> Result<bool> {
+    let mut cursor = Cursor::new(&offline.store, root);
+    offline.explain(cursor.seek(&Key { objectid, kind: 0, offset: 0 }))?;
+    Ok(cursor.item().is_some_and(|(key, _)| key.objectid == objectid))
+}

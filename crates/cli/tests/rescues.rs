@@ -1,0 +1,237 @@
+//! `btrfs rescue` under that name.
+//!
+//! Judge: btrfs-progs 6.14 on a copy of the image; then `btrfs check`, and the kernel, which finds what
+//! was in it.
+
+mod common;
+
+use btrfs_disk::Superblock;
+use btrfs_disk::checksum::ChecksumType;
+use btrfs_disk::superblock::{COPIES, SUPER_SIZE};
+use common::streams::shell;
+use common::{Image, KernelMount, PROGRAM, assert_clean, copies, sh, text};
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use testkit::oracle::newer_btrfs;
+use testkit::require;
+
+macro_rules! newer {
+    () => {{
+        require!(kernel_btrfs);
+        match newer_btrfs() {
+            Ok(newer) => newer,
+            Err(why) => testkit::skip!("{why}"),
+        }
+    }};
+}
+
+fn filled(name: &str, options: &[&str]) -> Image {
+    let image = Image::with(name, options);
+    let mount = KernelMount::new(&image.path, "noatime").expect("mount");
+    shell(&format!(
+        "cd {}; btrfs -q subvolume create sub; head -c 3000000 /dev/urandom > sub/f
+        for i in $(seq 200); do echo $i > sub/small-$i; done; btrfs -q subvolume snapshot sub snap
+        sync -f .; head -c 70000 /dev/urandom > snap/own",
+        mount.path().display()
+    ));
+    mount.unmount().expect("unmount");
+    image
+}
+
+fn copy_of(image: &Image, name: &str) -> PathBuf {
+    let path = image.dir.join(name);
+    shell(&format!("cp --sparse=always {} {}", image.word(), path.display()));
+    path
+}
+
+/// Exit code and standard output, in which the image is `@`.
+fn told(program: &[&Path], line: &str, image: &Path) -> (Option<i32>, String) {
+    let mut command = Command::new(program[0]);
+    command.args(&program[1..]).arg("rescue").args(line.split(' ')).arg(image);
+    let output = command.stdin(Stdio::null()).output().expect("it starts");
+    let out = text(&output.stdout).replace(&image.display().to_string(), "@");
+    (output.status.code(), out)
+}
+
+fn ours() -> [&'static Path; 2] {
+    [Path::new(PROGRAM), Path::new("btrfs")]
+}
+
+/// Sums of all files, by the kernel.
+fn content(image: &Path) -> String {
+    let mount = KernelMount::new(image, "noatime").expect("the kernel mounts it");
+    let sums = format!("cd {}; find . -type f | sort | xargs sha256sum", mount.path().display());
+    let sums = text(&sh(&sums).stdout);
+    mount.unmount().expect("unmount");
+    sums
+}
+
+/// Both do the same, on copies; ours is whole then. How they end.
+fn both(newer: &Path, image: &Image, line: &str) -> (i32, String) {
+    let (theirs, here) = (copy_of(image, "theirs.img"), copy_of(image, "ours.img"));
+    let expected = told(&[newer], line, &theirs);
+    let found = told(&ours(), line, &here);
+    assert_eq!(found, expected, "{line}");
+    assert_clean(&here);
+    assert_eq!(content(&here), content(&theirs), "{line}");
+    assert_clean(&here);
+    (found.0.expect("an exit code"), found.1)
+}
+
+fn write(image: &Path, at: u64, bytes: &[u8]) {
+    let file = OpenOptions::new().write(true).open(image).expect("open");
+    file.write_all_at(bytes, at).expect("write");
+}
+
+fn read(image: &Path, at: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    File::open(image).expect("open").read_exact_at(&mut bytes, at).expect("read");
+    bytes
+}
+
+/// Changes each copy of the superblock.
+fn change(image: &Path, what: impl Fn(&mut Superblock)) {
+    for at in &COPIES[..2] {
+        let bytes = read(image, *at, SUPER_SIZE);
+        let bytes: &[u8; SUPER_SIZE] = bytes[..].try_into().expect("whole");
+        let mut sb = Superblock::parse(bytes, *at).expect("a superblock");
+        what(&mut sb);
+        write(image, *at, &sb.to_bytes(*at).expect("a superblock"));
+    }
+}
+
+#[test]
+fn a_log_is_given_up() {
+    let newer = newer!();
+    let image = filled("rescue-log", &[]);
+    let mount = KernelMount::new(&image.path, "noatime,commit=300").expect("mount");
+    shell(&format!("cd {}; echo logged > after; sync after", mount.path().display()));
+    let logged = copy_of(&image, "logged.img");
+    mount.unmount().expect("unmount");
+    std::fs::rename(&logged, &image.path).expect("rename");
+    let (end, said) = both(&newer, &image, "zero-log");
+    assert_eq!(end, 0);
+    assert!(!said.contains("log_root 0,"), "there was one: {said}");
+}
+
+#[test]
+fn bad_copies_of_the_superblock_are_written_over() {
+    let newer = newer!();
+    let image = filled("rescue-super", &[]);
+    assert_eq!(both(&newer, &image, "super-recover -v").0, 0);
+    let older = read(&image.path, COPIES[1], SUPER_SIZE);
+    let mount = KernelMount::new(&image.path, "noatime").expect("mount");
+    shell(&format!("cd {}; echo more > more; sync -f .", mount.path().display()));
+    mount.unmount().expect("unmount");
+    let good: Vec<_> = COPIES[..2].iter().map(|at| read(&image.path, *at, SUPER_SIZE)).collect();
+    let damage = [(0, vec![0; SUPER_SIZE]), (1, vec![0xa5; SUPER_SIZE]), (1, older)];
+    for (copy, bytes) in damage {
+        write(&image.path, COPIES[copy], &bytes);
+        assert_eq!(both(&newer, &image, "super-recover -v -y").0, 2);
+        let here = image.dir.join("ours.img");
+        assert_eq!(told(&ours(), "super-recover", &here).0, Some(0), "all are good now");
+        // Who does not say yes changes nothing.
+        let end = told(&ours(), "super-recover", &image.path);
+        assert_eq!((end.0, end.1.contains("Aborted to recover bad superblocks")), (Some(4), true));
+        assert!(read(&image.path, COPIES[copy], SUPER_SIZE) == bytes);
+        write(&image.path, COPIES[copy], &good[copy]);
+    }
+    for at in &COPIES[..2] {
+        write(&image.path, *at, &[0; SUPER_SIZE]);
+    }
+    assert_eq!(told(&ours(), "super-recover -y", &image.path).0, Some(1));
+    assert_eq!(told(&[&newer], "super-recover -y", &image.path).0, Some(1));
+}
+
+#[test]
+fn what_is_mounted_is_not_written() {
+    require!(kernel_btrfs);
+    let image = filled("rescue-mounted", &[]);
+    let mount = KernelMount::new(&image.path, "noatime").expect("mount");
+    for line in ["zero-log", "super-recover -y", "fix-device-size", "clear-space-cache v2"] {
+        assert_eq!(told(&ours(), line, &image.path).0, Some(1), "{line}");
+        assert_eq!(told(&ours(), line, mount.device()).0, Some(1), "{line}");
+    }
+    mount.unmount().expect("unmount");
+    assert_clean(&image.path);
+}
+
+#[test]
+fn sizes_of_the_device_are_put_right() {
+    let newer = newer!();
+    let image = filled("rescue-size", &[]);
+    assert_eq!(both(&newer, &image, "fix-device-size").0, 0);
+    change(&image.path, |sb| sb.fields.total_bytes += 100);
+    let said = both(&newer, &image, "fix-device-size").1;
+    assert!(said.contains("Fixed super total bytes, old size: 536871012 new size: 5"), "{said}");
+    // The device's own, in the chunk tree as well.
+    File::options()
+        .write(true)
+        .open(&image.path)
+        .and_then(|f| f.set_len((512 << 20) + 4096))
+        .unwrap();
+    let root = std::cell::Cell::new((0, 0));
+    change(&image.path, |sb| {
+        sb.fields.dev_item.total_bytes += 100;
+        root.set((sb.fields.chunk_root.0, sb.fields.nodesize));
+    });
+    let (logical, size) = root.get();
+    for at in copies(&image.path, logical) {
+        let mut node = read(&image.path, at, size as usize);
+        // The first item's place, from the end of the header.
+        let offset = u32::from_le_bytes(node[101 + 17..][..4].try_into().unwrap()) as usize;
+        let item = 101 + offset;
+        let total = u64::from_le_bytes(node[item + 8..][..8].try_into().unwrap());
+        assert_eq!(total, 512 << 20, "the DEV_ITEM");
+        node[item + 8..][..8].copy_from_slice(&(total + 100).to_le_bytes());
+        let sum = ChecksumType::Crc32c.digest(&node[32..]);
+        node[..32].copy_from_slice(&sum);
+        write(&image.path, at, &node);
+    }
+    let said = both(&newer, &image, "fix-device-size").1;
+    assert!(said.contains("Fixed device size for devid 1, old size: 536871012 new "), "{said}");
+}
+
+#[test]
+fn what_is_free_is_counted_anew() {
+    let newer = newer!();
+    let image = filled("rescue-free", &[]);
+    assert_eq!(both(&newer, &image, "clear-space-cache v2").0, 0);
+    assert_eq!(both(&newer, &image, "clear-space-cache v1").0, 0);
+    assert_eq!(both(&newer, &image, "clear-ino-cache").0, 0);
+    assert_eq!(told(&ours(), "clear-space-cache v3", &image.path).0, Some(1));
+    let old = Image::with("rescue-free-v1", &["-R", "^free-space-tree"]);
+    assert_eq!(both(&newer, &old, "clear-space-cache v2").1, "no free space cache v2 to clear\n");
+}
+
+/// A free-space tree that says too little is made anew.
+#[test]
+fn a_free_space_tree_that_is_wrong_is_made_anew() {
+    require!(kernel_btrfs);
+    let image = filled("rescue-wrong-free", &[]);
+    let before = content(&image.path);
+    let dump = sh(&format!("btrfs inspect-internal dump-tree -t 10 {}", image.word()));
+    let dump = text(&dump.stdout);
+    let leaf = dump.lines().find_map(|line| line.strip_prefix("leaf ")).expect("one leaf");
+    let logical: u64 = leaf.split(' ').next().unwrap().parse().expect("a number");
+    for at in copies(&image.path, logical) {
+        let mut node = read(&image.path, at, 16384);
+        // The last FREE_SPACE_EXTENT of more than a sector is one sector shorter: its key's offset.
+        let keys = (0..usize::from(node[96])).map(|slot| 101 + 25 * slot);
+        let len = |key: usize| u64::from_le_bytes(node[key + 9..][..8].try_into().unwrap());
+        let mut extents = keys.filter(|key| node[key + 8] == 199 && len(*key) > 4096);
+        let key = extents.next_back().expect("one of more than a sector");
+        let shorter = len(key) - 4096;
+        node[key + 9..][..8].copy_from_slice(&shorter.to_le_bytes());
+        let sum = ChecksumType::Crc32c.digest(&node[32..]);
+        node[..32].copy_from_slice(&sum);
+        write(&image.path, at, &node);
+    }
+    let damaged = common::spinney(&["check", &image.word()]);
+    assert_eq!(damaged.status.code(), Some(1));
+    assert_eq!(told(&ours(), "clear-space-cache v2", &image.path).0, Some(0));
+    assert_clean(&image.path);
+    assert_eq!(content(&image.path), before);
+}

@@ -190,9 +190,11 @@ impl Run<'_> {
         self.cx.report.totals.dead_subvolumes = dead.len() as u64;
         let relocations = self.roots.relocations();
         let quotas = self.quotas.as_ref();
-        let full = quotas.is_some_and(|q| q.simple.is_none() && q.trusted(&self.cx));
-        let judge = full && dead.is_empty() && relocations.is_empty();
-        self.usage.reached = (judge || self.cx.asks_who_reaches()).then(Vec::new);
+        let full = quotas.filter(|quotas| quotas.simple.is_none());
+        let trusted = full.is_some_and(|quotas| quotas.trusted(&self.cx));
+        let judge = trusted && dead.is_empty() && relocations.is_empty();
+        let wanted = judge || self.cx.asks_who_reaches(full.is_some());
+        self.usage.reached = wanted.then(Vec::new);
         for start in &alive {
             self.files(start, &mut shared);
         }

@@ -50,8 +50,9 @@ impl<'a> Context<'a> {
         self.options.verify_data
     }
 
-    pub(crate) fn asks_who_reaches(&self) -> bool {
-        self.options.quota_report || self.options.sharing_of.is_some()
+    /// Whether it is to be told who reaches what; for a report on quotas only `with_quotas` to tell of.
+    pub(crate) fn asks_who_reaches(&self, with_quotas: bool) -> bool {
+        self.options.quota_report && with_quotas || self.options.sharing_of.is_some()
     }
 
     /// The extents that the tree reaches which the caller asked for, of all that are `reached`, sorted.

@@ -435,12 +435,15 @@ pub(crate) fn any_parent(view: &View<'_>, child: InodeId) -> Result<Option<(u64,
 
 /// Some layer has a DIR_ITEM of the directory that none above it takes away.
 pub(crate) fn has_any(view: &View<'_>, dir: InodeId) -> Result<bool> {
-    let from = Key::new(dir.objectid, kind::DIR_ITEM, 0);
-    Ok(matches!(view.next(dir.tree, &from).fs()?, Some((key, _)) if key.kind == kind::DIR_ITEM))
+    has_kind(view, dir, kind::DIR_ITEM)
 }
 
 /// Everything in a directory has gone.
 pub(crate) fn is_empty(view: &View<'_>, dir: InodeId) -> Result<bool> {
-    let from = Key::new(dir.objectid, kind::DIR_INDEX, 0);
-    Ok(!matches!(view.next(dir.tree, &from).fs()?, Some((key, _)) if key.kind == kind::DIR_INDEX))
+    Ok(!has_kind(view, dir, kind::DIR_INDEX)?)
+}
+
+fn has_kind(view: &View<'_>, dir: InodeId, kind: u8) -> Result<bool> {
+    let from = Key::new(dir.objectid, kind, 0);
+    Ok(matches!(view.next(dir.tree, &from).fs()?, Some((key, _)) if key.kind == kind))
 }

@@ -14,6 +14,7 @@
 //! | copy directories of this machine in and out | [`Volume::import`], [`Volume::export`] |
 //! | make changes durable | [`Volume::sync`], [`File::sync_all`], [`Volume::close`] |
 //! | look for damage | [`check`], [`Volume::check`] |
+//! | give up a log, put copies of the superblock right | [`rescue`] |
 //!
 //! ```no_run
 //! use std::io::Write;
@@ -59,6 +60,7 @@ mod names;
 mod options;
 mod quota;
 mod receive;
+pub mod rescue;
 mod send;
 mod subvolume;
 #[allow(unsafe_code)]

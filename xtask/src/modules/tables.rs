@@ -109,6 +109,7 @@ pub(super) const LIBRARY: Table = &[
     ("guard", &[]),
     ("sys", &[]),
     ("medium", &["error"]),
+    ("rescue", &["error"]),
     ("volume", &["error", "guard", "medium"]),
     ("check", &["error", "medium", "volume"]),
     ("metadata", &["error", "volume"]),

@@ -1,13 +1,11 @@
 //! `spinney rescue`: ways out where a mount is not possible.
 
 use super::Command;
-use super::offline::disk_error;
 use crate::args::{Arg, Args, unexpected};
 use crate::error::{Error, Exit, Result};
 use crate::image::{self, Access};
 use crate::output::{Json, Out};
-use btrfs_disk::{Logical, Superblock};
-use btrfs_volume::{OpenOptions, Volume};
+use spinney::rescue::zero_log;
 use std::path::Path;
 
 pub const COMMAND: Command = Command {
@@ -52,38 +50,8 @@ fn run(mut args: Args) -> Result<Exit> {
     }
 }
 
-/// Gives up the log: where it was, and its level; 0: there was none.
-pub fn zero_log(path: &Path) -> Result<(u64, u8)> {
-    with_superblock(path, |sb| {
-        let log = (sb.fields.log_root.0, sb.fields.log_root_level);
-        (sb.fields.log_root, sb.fields.log_root_level) = (Logical(0), 0);
-        Ok((log.0 != 0, log))
-    })
-}
-
-/// Changes the superblock of a volume that nobody else has: what `change` makes of it is written, as
-/// a commit does it, if that says so. The rest of what it says.
-pub fn with_superblock<T>(
-    path: &Path,
-    change: impl FnOnce(&mut Superblock) -> Result<(bool, T)>,
-) -> Result<T> {
-    let medium = image::open(path, Access::Write)?;
-    let options = OpenOptions { replays_log: true, ..OpenOptions::default() };
-    let volume = Volume::open(medium.device(), options).map_err(|e| disk_error(path, &e))?;
-    if let Some(why) = volume.read_only_reason() {
-        return Err(Error::about(path.display(), format!("can only be read: {why}")));
-    }
-    let mut superblock = volume.superblock();
-    let (changed, said) = change(&mut superblock)?;
-    if changed {
-        volume.commit_superblock(superblock).map_err(|e| disk_error(path, &e))?;
-        volume.flush().map_err(|e| disk_error(path, &e))?;
-    }
-    Ok(said)
-}
-
 fn tell(path: &Path, json: bool) -> Result<Exit> {
-    let had_log = zero_log(path)?.0 != 0;
+    let had_log = zero_log(image::open(path, Access::Write)?.device())?.root != 0;
     let mut out = Out::new();
     out.line(match (json, had_log) {
         (true, _) => Json::object(|o| {

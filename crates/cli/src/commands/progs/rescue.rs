@@ -1,23 +1,19 @@
 //! `btrfs rescue`: what of it can be done in place, with what btrfs-progs 6.14 prints.
 //!
-//! Invariants: each change is one superblock in the order of a commit, a commit of the engine, or a
-//! copy of the superblock in the place of one that is no use; so an interruption leaves a whole volume.
+//! What changes a volume is the library's, whose invariants say what an interruption leaves.
 
 use crate::args::{self, Arg, Args, one, unexpected};
-use crate::commands::offline::{Offline, disk_error};
-use crate::commands::target::Target;
-use crate::commands::{Command, rescue};
+use crate::commands::Command;
+use crate::commands::offline::Offline;
 use crate::error::{Error, Exit, Result};
 use crate::image::{self, Access};
 use crate::output::Out;
-use btrfs_disk::ids::{FREE_INO_OBJECTID, FREE_SPACE_OBJECTID, compat_ro};
+use btrfs_disk::ids::{FREE_INO_OBJECTID, FREE_SPACE_OBJECTID};
 use btrfs_disk::{Key, TreeId};
-use btrfs_fs::{BtrfsFs, NewSize, Options};
 use btrfs_tree::{Cursor, TreeRoot};
-use btrfs_volume::SuperCopies;
+use spinney::rescue::{self, Superblocks};
 use std::io::{BufRead as _, Write as _};
 use std::path::{Path, PathBuf};
-use vfs::FileSystem as _;
 
 pub const ZERO_LOG: Command = Command {
     name: "rescue zero-log",
@@ -101,8 +97,9 @@ Examples
 
 fn zero_log(args: Args) -> Result<Exit> {
     let device = args::only(args, "an image")?;
-    let (root, level) = rescue::zero_log(Path::new(&device))?;
-    let shown = args::show(&device);
+    let medium = image::open(Path::new(&device), Access::Write)?;
+    let log = rescue::zero_log(medium.device())?;
+    let (shown, root, level) = (args::show(&device), log.root, log.level);
     say(&format!("Clearing log on {shown}, previous log_root {root}, level {level}"))
 }
 
@@ -125,13 +122,12 @@ fn super_recover(mut args: Args) -> Result<Exit> {
     }
     let path = PathBuf::from(one(operands, "a device")?);
     let medium = image::open(&path, Access::Write)?;
-    let device = medium.device();
-    let copies = SuperCopies::survey(&*device).map_err(|e| disk_error(&path, &e))?;
+    let copies = Superblocks::survey(medium.device())?;
     let mut out = Out::new();
     if verbose {
         tell_copies(&mut out, &path, &copies)?;
     }
-    if copies.bad.is_empty() {
+    if copies.bad().is_empty() {
         out.line("All supers are valid, no need to recover")?;
         out.finish()?;
         return Ok(Exit::Done);
@@ -141,21 +137,21 @@ fn super_recover(mut args: Args) -> Result<Exit> {
         say("Aborted to recover bad superblocks")?;
         return Ok(Exit::Code(4));
     }
-    copies.recover(&*device).map_err(|e| disk_error(&path, &e))?;
+    copies.recover()?;
     say("Recovered bad superblocks successful")?;
     Ok(Exit::Code(2))
 }
 
-fn tell_copies(out: &mut Out, path: &Path, copies: &SuperCopies) -> Result<()> {
+fn tell_copies(out: &mut Out, path: &Path, copies: &Superblocks) -> Result<()> {
     let shown = path.display();
     let (devid, place) = (copies.devid(), |at: &u64| {
         format!("\t\tdevice name = {shown}\n\t\tsuperblock bytenr = {at}\n")
     });
     out.line(format!("All Devices:\n\tDevice: id = {devid}, name = {shown}\n"))?;
     out.line("Before Recovering:\n\t[All good supers]:")?;
-    copies.good.iter().try_for_each(|at| out.line(place(at)))?;
+    copies.good().iter().try_for_each(|at| out.line(place(at)))?;
     out.line("\t[All bad supers]:")?;
-    copies.bad.iter().try_for_each(|at| out.line(place(at)))?;
+    copies.bad().iter().try_for_each(|at| out.line(place(at)))?;
     out.line("")
 }
 
@@ -174,28 +170,20 @@ fn is_sure() -> Result<bool> {
 fn fix_device_size(args: Args) -> Result<Exit> {
     let word = args::only(args, "a device")?;
     let path = Path::new(&word);
-    let (old, new, devid) = rescue::with_superblock(path, |sb| {
-        let (device, sector) = (sb.fields.dev_item, u64::from(sb.fields.sectorsize));
-        let old = (device.total_bytes, sb.fields.total_bytes);
-        let whole = device.total_bytes / sector * sector;
-        // A device's own size is in a tree as well, which the engine writes.
-        let here = whole == device.total_bytes && old.1 != whole;
-        sb.fields.total_bytes = if here { whole } else { old.1 };
-        Ok((here, (old, whole, device.devid)))
-    })?;
-    if old == (new, new) {
+    let medium = image::open(path, Access::Write)?;
+    let found = rescue::fix_device_size(medium.device())?;
+    image::tell_converted(path, found.made_free_space_tree);
+    let (devid, new) = (found.devid, found.whole);
+    if (found.device, found.total) == (new, new) {
         return say("No device size related problem found");
     }
     let mut out = Out::new();
-    if old.0 != new {
-        let target = Target::open(&word, Access::Write)?;
-        target.resize(devid, NewSize::Bytes(new))?;
-        target.close()?;
-        let was = old.0;
+    if found.device != new {
+        let was = found.device;
         out.line(format!("Fixed device size for devid {devid}, old size: {was} new size: {new}"))?;
     }
-    if old.1 != new {
-        out.line(format!("Fixed super total bytes, old size: {} new size: {new}", old.1))?;
+    if found.total != new {
+        out.line(format!("Fixed super total bytes, old size: {} new size: {new}", found.total))?;
     }
     out.line("Fixed unaligned/mismatched total_bytes for super block and device items")?;
     out.finish()?;
@@ -232,30 +220,11 @@ fn clear_v1(path: &Path) -> Result<Exit> {
     say("Free space cache cleared")
 }
 
-/// In two steps, each a whole volume: the tree is not valid any more; another is made.
 fn clear_v2(path: &Path) -> Result<Exit> {
-    let there = rescue::with_superblock(path, |sb| {
-        if sb.fields.compat_ro_flags & compat_ro::FREE_SPACE_TREE == 0 {
-            return Ok((false, false));
-        }
-        if sb.fields.compat_ro_flags & compat_ro::BLOCK_GROUP_TREE != 0 {
-            let what = "the free-space tree cannot be cleared: block-group-tree needs it";
-            return Err(Error::about(path.display(), what));
-        }
-        if sb.fields.log_root.0 != 0 {
-            let error = Error::about(path.display(), "the volume has a log");
-            return Err(error.remedy("mount it once, or `btrfs rescue zero-log` gives that up"));
-        }
-        sb.fields.compat_ro_flags &= !compat_ro::FREE_SPACE_TREE_VALID;
-        Ok((true, true))
-    })?;
-    if !there {
+    let medium = image::open(path, Access::Write)?;
+    if !rescue::clear_free_space_tree(medium.device())? {
         return say("no free space cache v2 to clear");
     }
-    let medium = image::open(path, Access::Write)?;
-    let options = Options { background: false, ..Options::default() };
-    let made = BtrfsFs::open_device(medium.device(), options).and_then(|fs| fs.destroy());
-    made.map_err(|e| Error::about(path.display(), e))?;
     say("Clear free space cache v2\nfree space cache v2 cleared")
 }
 

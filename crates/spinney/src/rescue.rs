@@ -1,0 +1,172 @@
+//! Ways out where opening a volume is not possible, or not enough: what `spinney rescue` and
+//! `btrfs rescue` do.
+//!
+//! Each takes a device that nobody else writes to ([`Medium::device`](crate::Medium::device)).
+//! Interrupted anywhere, by a power cut too, it leaves the volume as it was or as it is to be:
+//! never two copies of the superblock are in flight, and what is more than a superblock is a
+//! commit. Called again, it goes on; when it returns, all copies of the superblock say the same.
+
+use crate::error::{Error, Result};
+use blockdev::BlockDevice;
+use btrfs_disk::ids::compat_ro;
+use btrfs_disk::{Logical, Superblock};
+use btrfs_fs::{BtrfsFs, Options, to_fs};
+use btrfs_volume::{OpenOptions, SuperCopies};
+use std::path::Path;
+use std::sync::Arc;
+use vfs::{FileSystem, FsError};
+
+/// Where a log was that a volume forgot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Log {
+    /// The logical address of its root; 0: there was none.
+    pub root: u64,
+    /// The level of its root.
+    pub level: u8,
+}
+
+/// The volume forgets its log: it is as of its last commit then, and what was synced after that
+/// is lost.
+pub fn zero_log(device: Arc<dyn BlockDevice>) -> Result<Log> {
+    with_superblock(&device, |sb| {
+        let (root, level) = (sb.fields.log_root.0, sb.fields.log_root_level);
+        (sb.fields.log_root, sb.fields.log_root_level) = (Logical(0), 0);
+        Ok((root != 0, Log { root, level }))
+    })
+}
+
+/// The copies of the superblock of a device.
+pub struct Superblocks {
+    device: Arc<dyn BlockDevice>,
+    copies: SuperCopies,
+}
+
+impl Superblocks {
+    /// Looks at them; an error if none is valid.
+    pub fn survey(device: Arc<dyn BlockDevice>) -> Result<Superblocks> {
+        let copies = SuperCopies::survey(&*device).map_err(|e| said(&*device, to_fs(e)))?;
+        Ok(Superblocks { device, copies })
+    }
+
+    /// The number of the device in its volume.
+    pub fn devid(&self) -> u64 {
+        self.copies.devid()
+    }
+
+    /// Where those are that are valid, and of the newest commit.
+    pub fn good(&self) -> &[u64] {
+        &self.copies.good
+    }
+
+    /// Where the others are: damaged, missing, or of an older commit.
+    pub fn bad(&self) -> &[u64] {
+        &self.copies.bad
+    }
+
+    /// Writes the newest one over those that are bad.
+    pub fn recover(&self) -> Result<()> {
+        self.copies.recover(&*self.device).map_err(|e| said(&*self.device, to_fs(e)))
+    }
+}
+
+/// What [`fix_device_size`] found, and made of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct DeviceSize {
+    /// The number of the device.
+    pub devid: u64,
+    /// Bytes that the device had by its own item.
+    pub device: u64,
+    /// Bytes that the volume had by its superblock.
+    pub total: u64,
+    /// Bytes that both have now.
+    pub whole: u64,
+    /// As [`Volume::made_free_space_tree`](crate::Volume::made_free_space_tree).
+    pub made_free_space_tree: bool,
+}
+
+/// Makes the sizes of the device and of the volume one number of whole sectors.
+pub fn fix_device_size(device: Arc<dyn BlockDevice>) -> Result<DeviceSize> {
+    let mut found = with_superblock(&device, |sb| {
+        let (own, sector) = (sb.fields.dev_item, u64::from(sb.fields.sectorsize));
+        let whole = own.total_bytes / sector * sector;
+        let total = sb.fields.total_bytes;
+        let (devid, device) = (own.devid, own.total_bytes);
+        let found = DeviceSize { devid, device, total, whole, made_free_space_tree: false };
+        // A device's own size is in a tree as well, which the engine writes.
+        let here = whole == own.total_bytes && total != whole;
+        sb.fields.total_bytes = if here { whole } else { total };
+        Ok((here, found))
+    })?;
+    if found.device != found.whole {
+        let fs = writable(&device)?;
+        found.made_free_space_tree = fs.made_free_space_tree();
+        let resized = fs.resize(found.whole).map(drop).and_then(|()| fs.destroy());
+        resized.map_err(|e| said(&*device, e))?;
+    }
+    Ok(found)
+}
+
+/// Gives the free-space tree up and makes another from the extents; false: there is none.
+pub fn clear_free_space_tree(device: Arc<dyn BlockDevice>) -> Result<bool> {
+    let refused = |why: &str| Error::refused(device.name(), why);
+    // In two steps, each a whole volume: the tree is not valid any more; another is made.
+    let there = with_superblock(&device, |sb| {
+        if sb.fields.compat_ro_flags & compat_ro::FREE_SPACE_TREE == 0 {
+            return Ok((false, false));
+        }
+        if sb.fields.compat_ro_flags & compat_ro::BLOCK_GROUP_TREE != 0 {
+            return Err(refused(
+                "the free-space tree cannot be cleared: block-group-tree needs it",
+            ));
+        }
+        if sb.fields.log_root.0 != 0 {
+            let error = refused("the volume has a log");
+            return Err(error.remedied("mount it once, or `btrfs rescue zero-log` gives that up"));
+        }
+        sb.fields.compat_ro_flags &= !compat_ro::FREE_SPACE_TREE_VALID;
+        Ok((true, true))
+    })?;
+    if there {
+        writable(&device)?.destroy().map_err(|e| said(&*device, e))?;
+    }
+    Ok(there)
+}
+
+/// Changes the superblock of a volume that nobody else has: what `change` makes of it is written,
+/// as a commit does it, if that says so. The rest of what it says.
+fn with_superblock<T>(
+    device: &Arc<dyn BlockDevice>,
+    change: impl FnOnce(&mut Superblock) -> Result<(bool, T)>,
+) -> Result<T> {
+    let options = OpenOptions { replays_log: true, ..OpenOptions::default() };
+    let failed = |e| said(&**device, to_fs(e));
+    let volume = btrfs_volume::Volume::open(device.clone(), options).map_err(failed)?;
+    if let Some(why) = volume.read_only_reason() {
+        return Err(Error::refused(device.name(), format!("can only be read: {why}")));
+    }
+    let mut superblock = volume.superblock();
+    let (changed, told) = change(&mut superblock)?;
+    let written = match changed {
+        true => volume.commit_superblock(superblock).and_then(|()| volume.flush()),
+        // An earlier call may have been interrupted behind the first copy.
+        false => volume.mend_superblocks(),
+    };
+    written.map_err(failed)?;
+    Ok(told)
+}
+
+fn writable(device: &Arc<dyn BlockDevice>) -> Result<BtrfsFs> {
+    let options = Options { background: false, ..Options::default() };
+    let fs = BtrfsFs::open_device(device.clone(), options).map_err(|e| said(&**device, e))?;
+    match fs.read_only_reason() {
+        Some(why) => Err(Error::refused(device.name(), format!("can only be read: {why}"))),
+        None => Ok(fs),
+    }
+}
+
+fn said(device: &dyn BlockDevice, error: FsError) -> Error {
+    let name = device.name();
+    Error::volume_said(&name, Path::new(&name), error)
+}

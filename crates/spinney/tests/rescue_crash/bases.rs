@@ -1,0 +1,226 @@
+//! Volumes that `rescue` is for.
+
+use blockdev::BlockDevice;
+use blocksim::{Image, SimDevice};
+use btrfs_disk::checksum::ChecksumType;
+use btrfs_disk::items::RootItem;
+use btrfs_disk::key::kind;
+use btrfs_disk::superblock::{COPIES, SUPER_SIZE};
+use btrfs_disk::{Key, Logical, Superblock, TreeId};
+use btrfs_fs::{BtrfsFs, Options};
+use btrfs_image::mkfs::{self, MkfsOptions};
+use btrfs_tree::{Cursor, NodeStore, TreeRoot};
+use btrfs_volume::OpenOptions;
+use spinney::{SnapshotOptions, Volume, VolumeOptions};
+use std::sync::Arc;
+use vfs::FileSystem;
+
+/// All three copies of the superblock have a place.
+pub const SIZE: u64 = (257 << 30) + 4096;
+
+pub struct Damaged {
+    pub name: &'static str,
+    pub image: Image,
+}
+
+fn filled() -> (Arc<SimDevice>, Volume) {
+    let device = Arc::new(SimDevice::new(Image::zeros(SIZE)));
+    let options = MkfsOptions { discard: false, ..MkfsOptions::default() };
+    mkfs::make(&*device, &options).expect("mkfs");
+    let volume = VolumeOptions::new().write(true).open_device(device.clone()).expect("open");
+    volume.create_subvolume("sub").expect("a subvolume");
+    for i in 0..40usize {
+        let content = vec![i as u8; 300 + 2500 * i];
+        volume.write(format!("sub/f{i}"), &content).expect("write");
+    }
+    volume.snapshot("sub", "snap", &SnapshotOptions::new()).expect("a snapshot");
+    volume.sync().expect("commit");
+    volume.write("snap/own", &[7; 70_000]).expect("write");
+    volume.remove_file("sub/f3").expect("remove");
+    volume.sync().expect("commit");
+    (device, volume)
+}
+
+fn whole() -> Image {
+    let (device, volume) = filled();
+    volume.close().expect("close");
+    device.image().flatten()
+}
+
+/// A change of `image` by `write`, which is given a device.
+fn changed(image: &Image, write: impl FnOnce(&Arc<SimDevice>)) -> Image {
+    let device = Arc::new(SimDevice::new(image.clone()));
+    write(&device);
+    device.image().flatten()
+}
+
+pub fn superblock(image: &Image, at: u64) -> Option<Superblock> {
+    let mut bytes = [0; SUPER_SIZE];
+    image.read(at, &mut bytes).expect("read");
+    Superblock::parse(&bytes, at).ok()
+}
+
+fn change_superblocks(device: &SimDevice, what: impl Fn(&mut Superblock)) {
+    for at in COPIES {
+        let mut sb = superblock(&device.image(), at).expect("a superblock");
+        what(&mut sb);
+        device.write_at(at, &sb.to_bytes(at).expect("a superblock")).expect("write");
+    }
+}
+
+fn tear(device: &SimDevice, copy: usize) {
+    device.write_at(COPIES[copy] + 512, &[0x5a; 1024]).expect("write");
+}
+
+pub fn with_logs() -> Vec<Damaged> {
+    let (device, volume) = filled();
+    let base = device.image().flatten();
+    let mut file = volume.create("logged").expect("create");
+    std::io::Write::write_all(&mut file, &[9; 50_000]).expect("write");
+    file.sync_all().expect("fsync");
+    let image = device.image().flatten();
+    assert_ne!(superblock(&image, COPIES[0]).expect("one").fields.log_root.0, 0, "a log");
+    drop(file);
+    volume.close().expect("close");
+    let torn = |copy| changed(&image, |device| tear(device, copy));
+    let old = |copy| {
+        changed(&image, |device| {
+            let sb = superblock(&base, COPIES[copy]).expect("a superblock");
+            device.write_at(COPIES[copy], &sb.to_bytes(COPIES[copy]).unwrap()).unwrap();
+        })
+    };
+    vec![
+        Damaged { name: "a log", image: image.clone() },
+        Damaged { name: "a log, the first copy torn", image: torn(0) },
+        Damaged { name: "a log, the second copy torn", image: torn(1) },
+        Damaged { name: "a log that one copy alone has", image: old(1) },
+        Damaged { name: "a log that the spare copies alone have", image: old(0) },
+        Damaged { name: "no log", image: base },
+    ]
+}
+
+pub fn with_bad_superblocks() -> Vec<Damaged> {
+    let (device, volume) = filled();
+    let older = device.image().flatten();
+    volume.write("new", &[1; 9000]).expect("write");
+    volume.close().expect("close");
+    let image = device.image().flatten();
+    let zeroed = |copies: &[usize]| {
+        changed(&image, |device| {
+            copies.iter().for_each(|copy| device.write_at(COPIES[*copy], &[0; SUPER_SIZE]).unwrap())
+        })
+    };
+    let old = |copies: &[usize]| {
+        changed(&image, |device| {
+            for at in copies.iter().map(|copy| COPIES[*copy]) {
+                let sb = superblock(&older, at).expect("a superblock");
+                device.write_at(at, &sb.to_bytes(at).unwrap()).unwrap();
+            }
+        })
+    };
+    vec![
+        Damaged { name: "the first copy wiped", image: zeroed(&[0]) },
+        Damaged { name: "the spare copies wiped", image: zeroed(&[1, 2]) },
+        Damaged { name: "the last copy alone", image: zeroed(&[0, 1]) },
+        Damaged { name: "the first copy torn", image: changed(&image, |d| tear(d, 0)) },
+        Damaged { name: "the first copy of an older commit", image: old(&[0]) },
+        Damaged { name: "two copies of an older commit", image: old(&[0, 2]) },
+        Damaged { name: "all copies good", image },
+    ]
+}
+
+/// Writes over all copies of a node what `change` makes of it.
+fn change_node(device: &Arc<SimDevice>, logical: Logical, change: impl Fn(&mut [u8])) {
+    let volume = open(device);
+    let size = volume.superblock().fields.nodesize;
+    let chunks = volume.chunks();
+    let holds = |start: Logical, len| (start.0..start.0 + len).contains(&logical.0);
+    let chunk = chunks.iter().find(|c| holds(c.logical, c.len)).expect("it is mapped");
+    for (_, stripe) in &chunk.stripes {
+        let at = stripe.0 + (logical.0 - chunk.logical.0);
+        let mut node = vec![0; size as usize];
+        device.read_at(at, &mut node).expect("read");
+        change(&mut node);
+        let sum = ChecksumType::Crc32c.digest(&node[32..]);
+        node[..32].copy_from_slice(&sum);
+        device.write_at(at, &node).expect("write");
+    }
+}
+
+fn open(device: &Arc<SimDevice>) -> Arc<btrfs_volume::Volume> {
+    let options = OpenOptions { read_only: true, ..OpenOptions::default() };
+    Arc::new(btrfs_volume::Volume::open(device.clone(), options).expect("a volume"))
+}
+
+/// The device `more` bytes larger than its sectors, by all that say so.
+fn larger_device(device: &Arc<SimDevice>, more: u64) {
+    let chunk_root = open(device).superblock().fields.chunk_root;
+    change_node(device, chunk_root, |node| {
+        // The first item's place, from the end of the header: the DEV_ITEM.
+        let item = 101 + u32::from_le_bytes(node[101 + 17..][..4].try_into().unwrap()) as usize;
+        let total = &mut node[item + 8..][..8];
+        let more = u64::from_le_bytes((*total).try_into().unwrap()) + more;
+        total.copy_from_slice(&more.to_le_bytes());
+    });
+    change_superblocks(device, |sb| sb.fields.dev_item.total_bytes += more);
+}
+
+pub fn with_odd_sizes() -> Vec<Damaged> {
+    // With room behind it for a device that is said to be larger.
+    let image = changed(&whole(), |device| {
+        let options = Options { background: false, ..Options::default() };
+        let fs = BtrfsFs::open_device(device.clone(), options).expect("open");
+        fs.resize(SIZE - (1 << 20)).expect("shrink");
+        fs.destroy().expect("close");
+    });
+    let total =
+        |more| changed(&image, |d| change_superblocks(d, |sb| sb.fields.total_bytes += more));
+    let larger = |more, total| {
+        changed(&image, |device| {
+            larger_device(device, more);
+            change_superblocks(device, |sb| sb.fields.total_bytes += total);
+        })
+    };
+    vec![
+        Damaged { name: "another sum", image: total(100) },
+        Damaged { name: "an odd device", image: larger(100, 0) },
+        Damaged { name: "an odd device and the same sum", image: larger(100, 100) },
+        Damaged { name: "an odd device and another sum", image: larger(100, 300) },
+        Damaged { name: "sizes that are right", image },
+    ]
+}
+
+pub fn with_free_space_trees() -> Vec<Damaged> {
+    let image = whole();
+    let wrong = changed(&image, |device| {
+        change_node(device, free_space_root(device), |node| {
+            // The last FREE_SPACE_EXTENT of more than a sector is one sector shorter.
+            let keys = (0..usize::from(node[96])).map(|slot| 101 + 25 * slot);
+            let len = |key: usize| u64::from_le_bytes(node[key + 9..][..8].try_into().unwrap());
+            let mut extents = keys.filter(|key| node[key + 8] == 199 && len(*key) > 4096);
+            let key = extents.next_back().expect("one of more than a sector");
+            let shorter = len(key) - 4096;
+            node[key + 9..][..8].copy_from_slice(&shorter.to_le_bytes());
+        });
+    });
+    vec![
+        Damaged { name: "a free-space tree", image },
+        Damaged { name: "a free-space tree that is wrong", image: wrong },
+    ]
+}
+
+/// Its one leaf.
+fn free_space_root(device: &Arc<SimDevice>) -> Logical {
+    let volume = open(device);
+    let (sb, generation) = (volume.superblock().fields, volume.root_generation());
+    let root = TreeRoot { id: TreeId::ROOT, logical: sb.root, generation, level: sb.root_level };
+    let store = NodeStore::new(volume, 1 << 20);
+    let mut cursor = Cursor::new(&store, &root);
+    let key = Key::new(TreeId::FREE_SPACE.0, kind::ROOT_ITEM, 0);
+    cursor.seek(&key).expect("seek");
+    let (found, item) = cursor.item().expect("a free-space tree");
+    assert_eq!((found.objectid, found.kind), (key.objectid, key.kind));
+    let item = RootItem::parse(item).expect("a root item");
+    assert_eq!(item.level, 0);
+    item.bytenr
+}

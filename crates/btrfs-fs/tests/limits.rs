@@ -4,6 +4,7 @@
 
 mod common;
 
+use btrfs_fs::Caller;
 use common::forge::forged;
 use common::{CX, Image, assert_same, close_and_judge, snapshot};
 use testkit::PosixFs;
@@ -259,4 +260,45 @@ fn forged_names_meet() {
         assert_eq!((name.len(), oracle::name_hash(name)), (40, 0x1234_5678));
     }
     assert_eq!(names.iter().collect::<std::collections::BTreeSet<_>>().len(), 50);
+}
+
+/// Two threads want the last place of an item at the same time, one of them for a subvolume's name.
+fn last_place(mode: RenameMode) {
+    let image = Image::new(256 << 20, &["-n", "4096"]);
+    let fs = image.open();
+    let root = fs.root();
+    let full = fs.mkdir(&CX, root, b"full", 0o755).expect("mkdir").attr.ino;
+    let names = forged("long-", 0x0bad_cafe, 255, 15);
+    names[..12].iter().for_each(|name| _ = file(&fs, full, name));
+    fs.create_subvolume(&Caller::root(), root, b"sub").expect("subvolume");
+    let (ours, theirs) = (&names[13], &names[14]);
+    std::thread::scope(|threads| {
+        let others = threads.spawn(|| {
+            for _ in 0..20_000 {
+                match errno(fs.mknod(&CX, full, theirs, FileKind::File, 0o644, 0)) {
+                    0 => fs.unlink(&CX, full, theirs).expect("unlink"),
+                    refused => assert_eq!(refused, libc::EOVERFLOW),
+                }
+            }
+        });
+        while !others.is_finished() {
+            match errno(fs.rename(&CX, root, b"sub", full, ours, mode)) {
+                0 => {
+                    let both = fs.lookup(&CX, full, theirs);
+                    fs.sync().expect("commit");
+                    assert_eq!(errno(both.map(|_| ())), libc::ENOENT, "more than fits");
+                    let back = fs.rename(&CX, full, ours, root, b"sub", RenameMode::Replace);
+                    back.expect("back");
+                }
+                refused => assert_eq!(refused, libc::EOVERFLOW),
+            }
+        }
+    });
+    close_and_judge(&image, fs);
+}
+
+#[test]
+fn a_subvolume_does_not_take_a_place_that_went_meanwhile() {
+    testkit::require!(kernel_btrfs);
+    last_place(RenameMode::NoReplace);
 }

@@ -484,3 +484,30 @@ fn a_subvolume_inherits_what_the_kernel_lets_it() {
     let fs = open(&image);
     assert_eq!(fs.flags(at(&fs, "shared/ours")).expect("flags"), 4);
 }
+
+/// Without a kernel in front, as programs use the library, nobody holds the directory while it goes.
+#[test]
+fn a_subvolume_that_gets_a_file_is_not_removed_as_an_empty_one() {
+    let image = Image::new(256 << 20, &[]);
+    let fs = image.open();
+    let root = fs.root();
+    let mut kept = 0;
+    for round in 0..3000 {
+        let made = fs.create_subvolume(&Caller::root(), root, b"sub").expect("create");
+        let sub = made.1.attr.ino;
+        let (removed, file) = std::thread::scope(|threads| {
+            let make = || errno(fs.mknod(&CX, sub, b"file", FileKind::File, 0o644, 0));
+            let file = threads.spawn(make);
+            (0..round % 64).for_each(|_| std::hint::spin_loop());
+            (errno(fs.rmdir(&CX, root, b"sub")), file.join().expect("no panic"))
+        });
+        assert!(removed != 0 || file != 0, "round {round}: a file that was made went with it");
+        if removed != 0 {
+            assert_eq!((removed, file), (libc::ENOTEMPTY, 0));
+            delete(&fs, "/", "sub").expect("delete");
+            kept += 1;
+        }
+    }
+    println!("{kept} were not empty");
+    fs.destroy().expect("close");
+}

@@ -66,7 +66,10 @@ fn take_away(engine: &Engine, rules: &Rules<'_>, dir: Ino, name: &[u8]) -> Resul
     // From here on nobody comes in, and who is inside is waited for.
     subvolume.set_dead(true);
     let closed = engine.inodes.close_tree(target);
-    if let Err(error) = remove(engine, &dir, name, (target, &subvolume)) {
+    // Who was inside may have made something since it was looked at.
+    let removed = check_empty(engine, rules, target, &subvolume)
+        .and_then(|()| remove(engine, &dir, name, (target, &subvolume)));
+    if let Err(error) = removed {
         open_again(engine, &subvolume, closed);
         return Err(error);
     }
@@ -106,10 +109,8 @@ fn check(
     if let Some(caller) = rules.caller {
         check_caller(engine, caller, dir, &root)?;
     }
+    check_empty(engine, rules, tree, &subvolume)?;
     let view = engine.core.view();
-    if rules.empty && !names::is_empty(&view, root.id)? {
-        return Err(Errno::ENOTEMPTY.into());
-    }
     if id_of(engine.root).tree == tree {
         return Err(Errno::EBUSY.into());
     }
@@ -121,6 +122,19 @@ fn check(
         return Err(Errno::ENOTEMPTY.into());
     }
     Ok((tree, subvolume))
+}
+
+fn check_empty(
+    engine: &Engine,
+    rules: &Rules<'_>,
+    tree: TreeId,
+    subvolume: &Subvolume,
+) -> Result<()> {
+    let root = InodeId::new(tree, subvolume.root_dir);
+    if rules.empty && !names::is_empty(&engine.core.view(), root)? {
+        return Err(Errno::ENOTEMPTY.into());
+    }
+    Ok(())
 }
 
 fn check_caller(

@@ -161,8 +161,7 @@ fn check(
         (_, Some(other)) if other.inode.is_none() => return Err(Errno::ENOTEMPTY.into()),
         _ => {}
     }
-    not_below(engine, to.0.id, source)?;
-    check_fits(engine, source, to, other.filter(|_| mode == RenameMode::Exchange))
+    not_below(engine, to.0.id, source)
 }
 
 /// What takes the place of an empty directory.
@@ -173,7 +172,8 @@ fn must_be_dir(source: &Side<'_>) -> Result<()> {
     }
 }
 
-/// Nothing may fail for want of room once the first name is gone.
+/// Nothing may fail for want of room once the first name is gone. All that it looks at is locked: a name that
+/// came behind this could be the one too many.
 fn check_fits(
     engine: &Engine,
     source: &Side<'_>,
@@ -240,6 +240,7 @@ fn exchange(engine: &Engine, a: &Side<'_>, b: &Side<'_>) -> Result<()> {
             may_unname(locked.get(side.dir), locked.get(inode))?;
         }
     }
+    check_fits(engine, a, (b.dir, b.name), Some(b))?;
     let in_a = locked.state(a.dir).dir.take_index(a.name);
     let in_b = locked.state(b.dir).dir.take_index(b.name);
     change(&engine.core, |op| {
@@ -282,6 +283,7 @@ fn replace(
         let mut locked = lock(engine, &inodes)?;
         still(engine, source)?;
         check_victim(engine, &locked, (to, new_name), victim.as_ref())?;
+        check_fits(engine, source, (to, new_name), None)?;
         let whiteout = whiteout(engine, cx, source.dir, &mut locked, mode)?;
         let index = locked.state(to).dir.take_index(new_name);
         change(&engine.core, |op| {

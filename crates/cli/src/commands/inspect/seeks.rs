@@ -31,7 +31,8 @@ impl Seeks {
         let (mut last, mut cluster) = (at, size);
         self.reach(at);
         for child in children {
-            if last + size == child {
+            // What a damaged pointer says may be any number.
+            if last.checked_add(size) == Some(child) {
                 cluster += size;
             } else {
                 self.seek(last, child, size);
@@ -49,7 +50,7 @@ impl Seeks {
     }
 
     fn seek(&mut self, last: u64, next: u64, size: u64) {
-        let distance = (last + size).abs_diff(next);
+        let distance = last.saturating_add(size).abs_diff(next);
         self.length = self.length.saturating_add(distance);
         *self.by_distance.entry(distance).or_default() += 1;
         match last < next {
@@ -120,5 +121,20 @@ impl Seeks {
     /// Digits of the longest distance.
     pub fn width(&self) -> usize {
         self.by_distance.keys().next_back().map_or(1, |longest| longest.to_string().len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_number_may_be_a_child() {
+        let mut seeks = Seeks::default();
+        let last = u64::MAX - 4095;
+        seeks.node(8192, 4096, [12288, last, 4096, last].into_iter());
+        seeks.node(last, 4096, [last, 0].into_iter());
+        assert_eq!((seeks.forward, seeks.backward, seeks.clusters()), (2, 3, 1));
+        assert_eq!(seeks.spread(), last);
     }
 }

@@ -118,8 +118,8 @@ impl Layout {
 
     /// The superblock's copy of the system chunks, by which a mount finds the chunk tree.
     fn system_chunks(&self, cx: &mut Context<'_>) {
-        let array = cx.volume.superblock().sys_chunks;
-        let mut rest = &array[..];
+        let sb = cx.volume.superblock();
+        let mut rest = &sb.sys_chunks[..];
         let mut found: BTreeMap<u64, Chunk> = BTreeMap::new();
         while let Some((key, data)) = rest.split_first_chunk::<KEY_SIZE>() {
             let Ok(chunk) = Chunk::parse(data) else { break };

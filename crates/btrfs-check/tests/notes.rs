@@ -70,7 +70,7 @@ fn a_stale_spare_superblock_is_a_note() {
     make(&image, &Recipe::default());
     let patch = Patch::new(&image);
     let newest = open(&image).superblock().generation().0;
-    let mut old = open(&image).superblock();
+    let mut old = (*open(&image).superblock()).clone();
     old.fields.generation = btrfs_disk::Generation(newest - 1);
     let at = 64 << 20;
     patch.write_raw(at, &old.to_bytes(at).expect("superblock"));

@@ -46,7 +46,7 @@ fn count(engine: &Engine, done: &Replayed) {
 
 fn make_durable(engine: &Engine) -> Result<()> {
     engine.committer.commit()?;
-    let mut superblock = engine.core.volume.superblock();
+    let mut superblock = (*engine.core.volume.superblock()).clone();
     if superblock.fields.log_root.0 != 0 {
         // The log said nothing new, so there was nothing to commit.
         (superblock.fields.log_root, superblock.fields.log_root_level) = (Logical(0), 0);

@@ -32,7 +32,7 @@ fn open_path(path: &Path) -> vfs::Result<BtrfsFs> {
 
 fn superblock(device: Arc<dyn BlockDevice>) -> btrfs_disk::Superblock {
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
-    Volume::open(device, options).expect("a volume").superblock()
+    Volume::open(device, options).expect("a volume").superblock().as_ref().clone()
 }
 
 fn has_tree(path: &Path) -> bool {
@@ -191,7 +191,7 @@ fn a_tree_that_is_not_valid_is_made_anew() {
     let volume =
         Volume::open(Arc::new(common::open_device(&image.path, false)), OpenOptions::default())
             .expect("a volume");
-    let mut superblock = volume.superblock();
+    let mut superblock = (*volume.superblock()).clone();
     superblock.fields.compat_ro_flags &= !FREE_SPACE_TREE_VALID;
     volume.commit_superblock(superblock).expect("write it");
     drop(volume);

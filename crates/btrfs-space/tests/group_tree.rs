@@ -21,7 +21,7 @@ fn convert(opened: &Opened, space: &Space) {
         .filter(|item| item.key().kind == kind::BLOCK_GROUP_ITEM)
         .map(|item| (item.key(), item.data().into()))
         .collect();
-    let mut sb = opened.volume.superblock();
+    let mut sb = (*opened.volume.superblock()).clone();
     let generation = Generation(sb.fields.generation.0 + 1);
     sb.fields.compat_ro_flags |= compat_ro::BLOCK_GROUP_TREE;
     let mut settle =

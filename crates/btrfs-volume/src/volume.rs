@@ -81,10 +81,9 @@ impl Volume {
         };
         volume.elsewhere = start.is_elsewhere().then_some(volume.superblock().generation());
         if let Some((logical, generation, level)) = root {
-            let mut sb = volume.superblock();
+            let sb = Arc::make_mut(volume.superblock.get_mut());
             (sb.fields.root, sb.fields.root_level) = (logical, level);
             (sb.fields.log_root, sb.fields.log_root_level) = (Logical(0), 0);
-            *volume.superblock.get_mut() = Arc::new(sb);
             volume.elsewhere = Some(generation);
         }
         Ok(volume)
@@ -133,10 +132,9 @@ impl Volume {
 
     fn begin_chunks_at(&mut self, at: Logical) -> Result<()> {
         let (logical, generation, level) = self.root_at(at)?;
-        let mut sb = self.superblock();
+        let sb = Arc::make_mut(self.superblock.get_mut());
         sb.fields.chunk_root = logical;
         (sb.fields.chunk_root_generation, sb.fields.chunk_root_level) = (generation, level);
-        *self.superblock.get_mut() = Arc::new(sb);
         Ok(())
     }
 
@@ -159,12 +157,10 @@ impl Volume {
     /// The chunk tree knows one device. Another count in the superblock is put right by the
     /// next commit, as the kernel does it.
     fn count_devices(&mut self) {
-        let mut sb = self.superblock();
-        let counted = sb.fields.num_devices;
+        let counted = self.superblock().fields.num_devices;
         if counted != 1 {
             tracing::warn!(counted, "the superblock counts wrong: the volume has one device");
-            sb.fields.num_devices = 1;
-            *self.superblock.get_mut() = Arc::new(sb);
+            Arc::make_mut(self.superblock.get_mut()).fields.num_devices = 1;
         }
     }
 
@@ -189,9 +185,9 @@ impl Volume {
         &self.geometry
     }
 
-    /// The last committed superblock.
-    pub fn superblock(&self) -> Superblock {
-        Superblock::clone(&self.superblock.read())
+    /// The last committed superblock, shared: the next commit puts another in its place.
+    pub fn superblock(&self) -> Arc<Superblock> {
+        Arc::clone(&self.superblock.read())
     }
 
     /// Whether another superblock, or another root, was taken than the newest one.
@@ -206,7 +202,7 @@ impl Volume {
 
     /// Bytes of all devices, as the superblock in memory says.
     pub fn total_bytes(&self) -> u64 {
-        self.superblock.read().fields.total_bytes
+        self.superblock().fields.total_bytes
     }
 
     /// Whether a free-space tree says what is free, as of the last commit.

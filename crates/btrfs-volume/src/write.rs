@@ -161,7 +161,7 @@ impl Volume {
         self.check_writable()?;
         let mut stale = self.commit.lock();
         self.mend(&mut stale)?;
-        let mut sb = self.superblock();
+        let mut sb = Superblock::clone(&self.superblock());
         (sb.fields.log_root, sb.fields.log_root_level) = (root, level);
         self.say_announced(&mut sb);
         self.write_copies(&sb, |_| true)

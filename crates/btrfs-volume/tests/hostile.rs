@@ -36,7 +36,7 @@ impl Victim {
         let dev = Arc::new(MemDevice::from_bytes(&std::fs::read(&path).expect("image")));
         dev.write_at(SECOND, &[0; 4096]).expect("one copy only");
         let volume = Volume::open(dev.clone(), OpenOptions::default()).expect("opens");
-        let (sb, geometry) = (volume.superblock(), *volume.geometry());
+        let (sb, geometry) = ((*volume.superblock()).clone(), *volume.geometry());
         let root = volume.read_node(&expect(&sb)).expect("chunk root");
         let chunk = volume.chunk(sb.fields.chunk_root).expect("mapped");
         let root_at = chunk.stripes[0].1.0 + sb.fields.chunk_root.0 - chunk.logical.0;

@@ -137,7 +137,7 @@ fn what_cannot_be_maintained_is_read_only_with_a_reason() {
     edit_super(&path, 64 << 10, |sb| sb.fields.compat_ro_flags |= 1 << 40);
     let volume = open(&path).expect("opens");
     assert!(volume.read_only_reason().expect("reason").contains("unknown bit 40"));
-    let refused = volume.commit_superblock(volume.superblock());
+    let refused = volume.commit_superblock((*volume.superblock()).clone());
     assert!(matches!(refused, Err(Error::ReadOnly(_))));
 }
 

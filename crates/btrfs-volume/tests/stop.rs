@@ -76,7 +76,7 @@ fn nothing_is_written_behind_the_stop() {
         ("content", Box::new(move |v| v.write_content(at(0), &[&[1; 4096]], false))),
         ("direct", Box::new(move |v| v.write_content(at(1), &[&[2; 4096]], true))),
         ("nodes", Box::new(move |v| v.write(at(2), &[&[3; 4096]]))),
-        ("superblocks", Box::new(|v| v.commit_superblock(v.superblock()))),
+        ("superblocks", Box::new(|v| v.commit_superblock((*v.superblock()).clone()))),
         ("logs", Box::new(|v| v.write_log_root(Logical(0), 0))),
         ("discards", Box::new(move |v| v.discard(at(3), 4096))),
         ("more discards", Box::new(|v| v.discard_physical(Physical(200 * MIB), 4096))),

@@ -156,7 +156,7 @@ fn a_commit_mends_the_others_before_it_writes_over_the_first() {
         edit_super(&path, SECOND, |sb| sb.fields.generation.0 -= 1);
         let dev = Noting::open(&path);
         let volume = Volume::open(dev.clone(), OpenOptions::default()).expect("opens");
-        let mut next = volume.superblock();
+        let mut next = (*volume.superblock()).clone();
         next.fields.generation.0 += u64::from(!log);
         let written = next.generation().0;
         let write = || match log {

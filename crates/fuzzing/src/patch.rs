@@ -220,7 +220,7 @@ impl Patch {
     }
 
     pub fn edit_super(&self, edit: impl FnOnce(&mut Superblock)) {
-        let mut sb = self.volume.superblock();
+        let mut sb = (*self.volume.superblock()).clone();
         let total = sb.fields.total_bytes;
         edit(&mut sb);
         let device = FileDevice::open(&self.path, false, true).expect("image opens");

@@ -146,7 +146,7 @@ fn with_superblock<T>(
     if let Some(why) = volume.read_only_reason() {
         return Err(Error::refused(device.name(), format!("can only be read: {why}")));
     }
-    let mut superblock = volume.superblock();
+    let mut superblock = (*volume.superblock()).clone();
     let (changed, told) = change(&mut superblock)?;
     let written = match changed {
         true => volume.commit_superblock(superblock).and_then(|()| volume.flush()),

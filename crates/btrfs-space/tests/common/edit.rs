@@ -28,7 +28,7 @@ fn put(data: Vec<u8>) -> Edit {
 
 impl<'a> Commit<'a> {
     pub fn new(opened: &'a Opened, space: &'a Space) -> Commit<'a> {
-        let sb = opened.volume.superblock();
+        let sb = (*opened.volume.superblock()).clone();
         let generation = Generation(sb.fields.generation.0 + 1);
         let reservation = space.reserve_metadata(8 << 20, Priority::Delete).ok();
         let settle =

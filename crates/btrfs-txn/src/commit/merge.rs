@@ -41,7 +41,7 @@ pub fn run(
 ) -> Result<Merged> {
     let start = Instant::now();
     let generation = sealed.generation;
-    let superblock = core.volume.superblock();
+    let superblock = (*core.volume.superblock()).clone();
     let mut settle = Settle::new(&core.space, &core.store, superblock, generation, reservation)?;
     let found = match merge_files(core, &mut settle, sealed, urgency) {
         Err(Error::NoSpace) => {

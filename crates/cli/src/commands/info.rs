@@ -10,6 +10,7 @@ use btrfs_disk::Superblock;
 use btrfs_disk::ids::block_group;
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 pub const COMMAND: Command = Command {
     name: "info",
@@ -35,7 +36,7 @@ Exit codes
 };
 
 struct Facts {
-    sb: Superblock,
+    sb: Arc<Superblock>,
     subvolumes: usize,
     /// Profiles by chunk type.
     profiles: BTreeMap<String, String>,

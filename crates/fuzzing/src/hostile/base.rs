@@ -26,7 +26,7 @@ pub struct NodeAt {
 pub struct Base {
     pub device: Arc<MemDevice>,
     pub geometry: Geometry,
-    pub superblock: Superblock,
+    pub superblock: Arc<Superblock>,
     pub chunks: Vec<ChunkInfo>,
     /// Every node of every tree, each once.
     pub nodes: Vec<NodeAt>,

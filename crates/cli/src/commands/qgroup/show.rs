@@ -1,8 +1,9 @@
 //! `spinney qgroup show`.
 
-use super::table::{self, Columns, Row, Units};
+use super::table::{self, Columns, Row};
 use crate::args::{self, Arg, Args};
 use crate::commands::Command;
+use crate::commands::filesystem::units::{Units, long_units};
 use crate::commands::quota::on;
 use crate::commands::subvolume::place::{Open, VolumePath};
 use crate::commands::subvolume::words;
@@ -16,7 +17,8 @@ pub const COMMAND: Command = Command {
     name: "qgroup show",
     summary: "list quota groups, what they hold and may hold",
     usage: "[-pcre] [-F | -f] [--sync] [UNITS] [--sort=KEY,...] [--json] PATH",
-    help: "\
+    help: concat!(
+        "\
 Lists the quota groups of the volume that PATH is in, an image or a mount: what they
 reference, what they have for themselves, as of the last commit, and the subvolume, or which
 groups they are in. In a mount, root and who mounted it may ask.
@@ -32,17 +34,15 @@ Options
     --sort KEY,...    sort by qgroupid, rfer, excl, max_rfer, max_excl, path; several with
                       commas, from the highest down with `-` in front
     --json            as a JSON array, in bytes
-    --human-readable, --iec
-                      KiB, MiB and so on, what fits (so it is anyway)
-    --si              kB, MB and so on
-    --raw             bytes
-    --kbytes, --mbytes, --gbytes, --tbytes
-                      all in this unit
-
+        --raw              bytes
+",
+        long_units!(),
+        "
 Examples
     spinney qgroup show -pcre /mnt
     spinney qgroup show --raw disk.img
-",
+"
+    ),
     run,
 };
 
@@ -57,11 +57,11 @@ struct Wanted {
 }
 
 fn run(mut args: Args) -> Result<Exit> {
-    let (mut operands, mut units, mut base) = (Vec::new(), None, 1024);
+    let mut operands = Vec::new();
     let columns = Columns::default();
     let (around, sort) = (None, Vec::new());
     let mut wanted =
-        Wanted { columns, units: Units::BINARY, sort, around, sync: false, json: false };
+        Wanted { columns, units: Units::HUMAN, sort, around, sync: false, json: false };
     while let Some(arg) = args.next()? {
         match arg {
             Arg::Short('p') => wanted.columns.parents = true,
@@ -73,17 +73,11 @@ fn run(mut args: Args) -> Result<Exit> {
             Arg::Long("sync") => wanted.sync = true,
             Arg::Long("json") => wanted.json = true,
             Arg::Long("sort") => wanted.sort = sorts(&args.text()?)?,
-            Arg::Long("si") => base = 1000,
-            Arg::Long("iec" | "human-readable") => base = 1024,
-            Arg::Long("raw") => base = 1,
-            Arg::Long(name @ ("kbytes" | "mbytes" | "gbytes" | "tbytes")) => {
-                units = "kmgt".find(&name[..1]).map(|at| at + 1);
-            }
             Arg::Value(value) => operands.push(value),
+            other if wanted.units.take_long(&other) => {}
             other => return Err(args::unexpected(other)),
         }
     }
-    wanted.units = Units { base, power: units };
     let place = VolumePath::parse(&args::one(operands, "an image or a path of a mount")?);
     on(&place, false, |open| show(open, &place, &wanted))
 }

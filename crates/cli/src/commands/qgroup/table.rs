@@ -1,37 +1,8 @@
 //! Quota groups as a table, laid out as `btrfs qgroup show` of btrfs-progs 6.2 does it: scripts
 //! read it by columns.
 
+use crate::commands::filesystem::units::Units;
 use spinney::{Qgroup, QgroupId};
-
-/// How numbers of bytes are written.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Units {
-    /// 1000, 1024, or 1: digits alone.
-    pub base: u64,
-    /// Always in this power of the base; `None`: in what fits.
-    pub power: Option<usize>,
-}
-
-impl Units {
-    pub const BINARY: Units = Units { base: 1024, power: None };
-
-    pub fn show(self, bytes: u64) -> String {
-        const NAMES: [[&str; 7]; 2] = [
-            ["B", "kB", "MB", "GB", "TB", "PB", "EB"],
-            ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"],
-        ];
-        if self.base == 1 {
-            return bytes.to_string();
-        }
-        let mut power = self.power.unwrap_or(0);
-        let mut value = bytes as f64 / (self.base as f64).powi(power as i32);
-        while self.power.is_none() && value >= self.base as f64 && power < 6 {
-            value /= self.base as f64;
-            power += 1;
-        }
-        format!("{value:.2}{}", NAMES[usize::from(self.base == 1024)][power])
-    }
-}
 
 /// Columns beside those that are always there.
 #[derive(Clone, Copy, Default, Debug)]
@@ -124,25 +95,4 @@ pub fn lines(rows: &[Row], which: Columns, units: Units) -> Vec<Vec<u8>> {
         lines.push([front.as_bytes(), b"  ", &place(row)].concat());
     }
     lines
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bytes_as_btrfs_writes_them() {
-        let fixed = |base, power| Units { base, power };
-        for (units, bytes, text) in [
-            (Units::BINARY, 0, "0.00B"),
-            (Units::BINARY, 16384, "16.00KiB"),
-            (Units::BINARY, 3_035_136, "2.89MiB"),
-            (fixed(1, None), 3_035_136, "3035136"),
-            (fixed(1000, None), 16384, "16.38kB"),
-            (fixed(1000, Some(1)), 3_018_752, "3018.75kB"),
-            (fixed(1024, Some(2)), 16384, "0.02MiB"),
-        ] {
-            assert_eq!(units.show(bytes), text);
-        }
-    }
 }

@@ -12,7 +12,7 @@ use crate::commit::Committer;
 use crate::device_stats::DeviceStats;
 use crate::error::IntoFs;
 use crate::fsync::Fsync;
-use crate::inode::Inodes;
+use crate::inode::{Inode, Inodes, State};
 use crate::label::PendingLabel;
 use crate::log::TreeLog;
 use crate::options::Options;
@@ -28,7 +28,7 @@ use crate::verity::Verity;
 use crate::writeback::{Flushed, Writeback};
 use btrfs_disk::TreeId;
 use btrfs_txn::Core;
-use locks::{Mutex, Rank};
+use locks::{Mutex, Rank, RwLockWriteGuard};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use vfs::{FsError, Ino, Result, Stat};
@@ -154,6 +154,23 @@ impl Engine {
         }
         health.changeable().fs()?;
         if self.subvols.is_read_only(tree) {
+            return Err(FsError::ReadOnly(format!("subvolume {tree} is read-only")));
+        }
+        Ok(())
+    }
+
+    /// Exclusive access to an inode for who changes it. EROFS: its subvolume became read-only since he asked.
+    pub(crate) fn write<'i>(&self, inode: &'i Inode) -> Result<RwLockWriteGuard<'i, State>> {
+        let state = inode.write()?;
+        self.still_writable(inode.id.tree)?;
+        Ok(state)
+    }
+
+    /// To be asked again with inodes of `tree` locked, before anything is changed. Who makes a subvolume
+    /// read-only says so first and waits for the lock of each of its inodes then, so nobody changes
+    /// anything behind that.
+    pub(crate) fn still_writable(&self, tree: TreeId) -> Result<()> {
+        if self.subvols.became_read_only(tree) {
             return Err(FsError::ReadOnly(format!("subvolume {tree} is read-only")));
         }
         Ok(())

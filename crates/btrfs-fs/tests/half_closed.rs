@@ -1,5 +1,6 @@
 //! A change of whether a subvolume is read-only that fails leaves it as it was, in memory as on the
 //! volume: who was shut out comes in again.
+//! One that does not fail shuts out whoever is not inside yet.
 
 #![allow(dead_code)]
 
@@ -98,4 +99,44 @@ fn what_no_commit_took_is_as_before() {
         assert_eq!(create(&fs, root, "behind"), before, "to be {read_only}");
         assert_eq!(read_only_on_the_volume(&device, fs), !read_only);
     }
+}
+
+/// Of each file what it holds.
+fn all_content(fs: &BtrfsFs, files: &[Ino]) -> Vec<[u8; 8]> {
+    let content = |file: &Ino| {
+        let mut bytes = [0; 8];
+        fs.read(*file, 0, &mut bytes).expect("read");
+        bytes
+    };
+    files.iter().map(content).collect()
+}
+
+/// Who asked before whether he may write, and comes to it behind.
+#[test]
+fn what_is_read_only_does_not_change_any_more() {
+    let (_device, fs, id, root) = mounted();
+    let make = |n: usize| {
+        let name = format!("file-{n}").into_bytes();
+        fs.mknod(&CX, root, &name, FileKind::File, 0o644, 0).expect("create").attr.ino
+    };
+    let files: Vec<Ino> = (0..16).map(make).collect();
+    for round in 0..100 {
+        fs.set_read_only(&Caller::root(), id, false).expect("writable");
+        std::thread::scope(|threads| {
+            for file in &files {
+                threads.spawn(|| {
+                    let write =
+                        |n: u64| fs.write(&CX, *file, 0, &n.to_le_bytes(), Default::default());
+                    let refused = (1u64..).find_map(|n| write(n << 32 | round).err());
+                    assert_eq!(refused.expect("at last").errno(), libc::EROFS);
+                });
+            }
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            fs.set_read_only(&Caller::root(), id, true).expect("read-only");
+            let before = all_content(&fs, &files);
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            assert_eq!(all_content(&fs, &files), before, "round {round}");
+        });
+    }
+    fs.destroy().expect("close");
 }

@@ -45,7 +45,7 @@ pub(crate) fn setattr(engine: &Engine, ino: Ino, set: &SetAttr) -> Result<Attr> 
             Some(_) => engine.reserver.reserve_removal(cost::remove_xattr())?,
             None => engine.reserver.reserve(cost::set_attributes())?,
         };
-        let mut state = inode.write()?;
+        let mut state = engine.write(&inode)?;
         change(engine, inode.id, &mut state, &rest)?;
     }
     getattr(engine, ino)

@@ -263,6 +263,7 @@ fn share_locked(
     let _queued = [source, target].map(|inode| engine.writeback.queue().add_at_end(inode));
     let _still = engine.core.addresses.hold_still();
     let mut locked = Locked::new(&[source, target])?;
+    engine.still_writable(target.id.tree)?;
     let nosum = |s: &State| s.item.flags & inode_flags::NODATASUM;
     if nosum(locked.get(source)) != nosum(locked.get(target)) {
         return Err(Errno::EINVAL.into());

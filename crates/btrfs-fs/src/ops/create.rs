@@ -47,7 +47,7 @@ pub(crate) fn make(
     let items = ITEMS + u64::from(new.kind == FileKind::Symlink);
     let _promise = engine.reserver.name_within_limits(dir.id.tree, items)?;
     let _reservation = engine.reserver.reserve(cost)?;
-    let mut dir_state = dir.write()?;
+    let mut dir_state = engine.write(&dir)?;
     let view = engine.core.view();
     let free = free_name(engine, &view, dir.id, &dir_state, name)?;
     check_parent(&dir_state)?;
@@ -75,7 +75,7 @@ pub(crate) fn make(
 pub(crate) fn tmpfile(engine: &Engine, cx: &Context, parent: Ino, perm: u16) -> Result<Entry> {
     let dir = writable_dir(engine, parent)?;
     let _reservation = engine.reserver.reserve(cost::tmpfile(&engine.core.geometry))?;
-    let mut dir_state = dir.write()?;
+    let mut dir_state = engine.write(&dir)?;
     check_parent(&dir_state)?;
     let new = New { kind: FileKind::File, perm, rdev: 0, target: &[] };
     let mut prepared = prepare(engine, cx, &dir, &mut dir_state, &new)?;

@@ -146,7 +146,7 @@ fn rewrite(
     {
         let queue = engine.writeback.queue();
         let _held = (queue.add_at_end(inode), engine.core.addresses.hold_still());
-        let mut state = inode.write()?;
+        let mut state = engine.write(inode)?;
         if !is_stored(engine, inode, &state, &piece)? {
             return Ok(0);
         }

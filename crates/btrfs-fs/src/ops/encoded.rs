@@ -50,7 +50,7 @@ fn write_locked(
 ) -> Result<bool> {
     let _queued = engine.writeback.queue().add_at_end(inode);
     let _still = engine.core.addresses.hold_still();
-    let mut state = inode.write()?;
+    let mut state = engine.write(inode)?;
     let state = &mut *state;
     // It may have changed before it was locked.
     let Some(fit) = engine.writeback.fits(state, offset, encoded) else { return Ok(false) };

@@ -109,7 +109,7 @@ fn locked(
 ) -> Result<Done> {
     let _queued = engine.writeback.queue().add_at_end(inode);
     let _still = engine.core.addresses.hold_still();
-    let mut state = inode.write()?;
+    let mut state = engine.write(inode)?;
     check_file(&state)?;
     match mode {
         FallocateMode::Allocate | FallocateMode::KeepSize => state.content_changes()?,

@@ -56,7 +56,7 @@ pub(crate) fn set(engine: &Engine, ino: Ino, flags: u32, compression: Compressio
     let inode = engine.inodes.get(ino)?;
     engine.subvol_writable(inode.id.tree)?;
     let _reservation = engine.reserver.reserve(cost::set_flags())?;
-    let mut state = inode.write()?;
+    let mut state = engine.write(&inode)?;
     let old = bits_of(state.item.flags);
     let wanted = of_kind(flags & !(old & FS_VERITY), state.item.mode);
     check(old, wanted)?;

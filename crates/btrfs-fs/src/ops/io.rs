@@ -103,7 +103,7 @@ fn write_locked(
     // What only gathers in memory says no address.
     let straight = flags.direct || !short(data.len() as u64);
     let _still = straight.then(|| engine.core.addresses.hold_still());
-    let mut state = inode.write()?;
+    let mut state = engine.write(inode)?;
     check_file(&state)?;
     prepare(engine, inode, &mut state, offset, budget)?;
     if flags.kill_priv {

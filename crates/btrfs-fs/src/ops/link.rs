@@ -26,6 +26,7 @@ pub(crate) fn link(engine: &Engine, ino: Ino, parent: Ino, name: &[u8]) -> Resul
     }
     let _reservation = engine.reserver.reserve(cost::link(name.len()))?;
     let mut locked = Locked::new(&[&dir, &inode])?;
+    engine.still_writable(dir.id.tree)?;
     let view = engine.core.view();
     let free = free_name(engine, &view, dir.id, locked.get(&dir), name)?;
     check_parent(locked.get(&dir))?;

@@ -97,6 +97,7 @@ fn check(
     locked: &Locked<'_>,
     what: What,
 ) -> Result<()> {
+    engine.still_writable(dir.id.tree)?;
     may_unname(locked.get(dir), locked.get(child))?;
     let is_dir = locked.get(child).is_dir();
     match (what, is_dir) {

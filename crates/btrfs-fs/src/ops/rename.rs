@@ -107,6 +107,7 @@ fn attempt(engine: &Engine, cx: &Context, r: &Rename<'_>) -> Result<Option<Optio
     let mut inodes = vec![r.from, r.to, &r.child];
     inodes.extend(r.victim.iter().map(|(_, inode)| inode));
     let mut locked = Locked::new(&inodes)?;
+    engine.still_writable(r.to.id.tree)?;
     let view = engine.core.view();
     if names::lookup(&view, r.from.id, r.name)? != Some(r.source)
         || names::lookup(&view, r.to.id, r.new_name)? != r.victim.as_ref().map(|v| v.0)

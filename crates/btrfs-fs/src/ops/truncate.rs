@@ -101,7 +101,7 @@ fn set_size_locked(
     budget: &mut DirtyReservation<'_>,
 ) -> Result<Done> {
     let _held = (engine.writeback.queue().add_at_end(inode), engine.core.addresses.hold_still());
-    let mut state = inode.write()?;
+    let mut state = engine.write(inode)?;
     check_file(&state)?;
     state.content_is_replaced()?;
     if set.kill_priv {

@@ -83,7 +83,7 @@ pub(crate) fn enable(
 /// True if the orphan item is ours: an inode without a name has one by itself.
 fn begin(engine: &Engine, inode: &Ref<Inode>) -> Result<bool> {
     let _room = engine.reserver.reserve(cost::touch())?;
-    let mut state = inode.write()?;
+    let mut state = engine.write(inode)?;
     check_file(&state)?;
     if state.item.flags & RO_VERITY != 0 {
         return Err(Errno::EEXIST.into());
@@ -156,7 +156,7 @@ fn put_blocks(engine: &Engine, inode: &Ref<Inode>, blocks: &mut Blocks) -> Resul
     let runs: Vec<_> = blocks.chunk_by(follows).collect();
     let bytes = blocks.iter().map(|(_, block)| block.len() as u64).sum();
     let _room = engine.reserver.reserve(cost::verity_blocks(runs.len() as u64, bytes))?;
-    let _state = inode.write()?;
+    let _state = engine.write(inode)?;
     let op = engine.core.begin();
     for run in runs {
         op.run(|| {
@@ -173,7 +173,7 @@ fn put_blocks(engine: &Engine, inode: &Ref<Inode>, blocks: &mut Blocks) -> Resul
 fn finish(engine: &Engine, inode: &Ref<Inode>, descriptor: &[u8], marked: bool) -> Result<()> {
     engine.subvol_writable(inode.id.tree)?;
     let _room = engine.reserver.reserve(cost::verity_descriptor(descriptor.len() as u64))?;
-    let mut state = inode.write()?;
+    let mut state = engine.write(inode)?;
     engine.core.volume.announce_ro(compat_ro::VERITY);
     change(&engine.core, |op| {
         op.run(|| put_descriptor(op, inode.id, descriptor));

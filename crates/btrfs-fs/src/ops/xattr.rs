@@ -79,7 +79,7 @@ pub(crate) fn set(
     engine.subvol_writable(inode.id.tree)?;
     check_name(name)?;
     let _reservation = engine.reserver.reserve(cost::set_xattr(name.len(), value.len()))?;
-    let mut state = inode.write()?;
+    let mut state = engine.write(&inode)?;
     check_writable(&state)?;
     let mut item = state.item;
     let change = match name {
@@ -100,7 +100,7 @@ pub(crate) fn remove(engine: &Engine, ino: Ino, name: &[u8]) -> Result<()> {
     engine.subvol_writable(inode.id.tree)?;
     check_name(name)?;
     let _reservation = engine.reserver.reserve_removal(cost::remove_xattr())?;
-    let mut state = inode.write()?;
+    let mut state = engine.write(&inode)?;
     check_writable(&state)?;
     let mut item = state.item;
     let change = match name {

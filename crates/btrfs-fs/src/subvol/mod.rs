@@ -51,6 +51,8 @@ pub(crate) struct Subvols {
     /// Snapshots that the next commit makes: their names are there, and nothing behind them.
     coming: RwLock<FxHashSet<TreeId>>,
     share_nodes: AtomicBool,
+    /// Some became read-only since the volume was opened.
+    some_closed: AtomicBool,
     /// Snapshots that this mount began to make.
     announced: AtomicU64,
     /// The highest tree id so far.
@@ -75,6 +77,7 @@ impl Subvols {
             all: RwLock::new(Rank::Leaf, FxHashMap::default()),
             coming: RwLock::new(Rank::Leaf, FxHashSet::default()),
             share_nodes: AtomicBool::new(false),
+            some_closed: AtomicBool::new(false),
             announced: AtomicU64::new(0),
             highest: AtomicU64::new(FIRST_FREE_OBJECTID - 1),
             seed: RandomState::new(),
@@ -113,6 +116,17 @@ impl Subvols {
 
     pub(crate) fn is_read_only(&self, tree: TreeId) -> bool {
         self.all.read().get(&tree).is_some_and(|s| s.is_read_only())
+    }
+
+    /// It is so from now on, for who asks again with inodes locked.
+    pub(crate) fn close(&self, subvolume: &Subvolume) {
+        subvolume.set_read_only(true);
+        self.some_closed.store(true, Ordering::SeqCst);
+    }
+
+    /// As `is_read_only`, for who has seen that it was not: mostly none has changed in that.
+    pub(crate) fn became_read_only(&self, tree: TreeId) -> bool {
+        self.some_closed.load(Ordering::SeqCst) && self.is_read_only(tree)
     }
 
     /// True if some subvolume was snapshotted or is a snapshot, or will be with the next commit.

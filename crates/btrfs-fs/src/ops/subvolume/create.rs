@@ -125,7 +125,7 @@ pub(crate) fn create(
     let above = groups::inherited(engine, dir.id.tree, new.groups)?;
     let made = made + cost::quota_relations(above.len() as u64);
     let _room = engine.reserver.reserve(cost::with(made, cost::plant(geometry)))?;
-    let mut dir_state = dir.write()?;
+    let mut dir_state = engine.write(&dir)?;
     check_place(engine, caller, dir.id, &mut dir_state, name)?;
     let prepared = prepare(engine, caller, dir.id)?;
     let (tree, uuid) = engine.subvols.new_tree()?;

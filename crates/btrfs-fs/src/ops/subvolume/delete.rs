@@ -170,7 +170,7 @@ fn remove(
     name: &[u8],
     (tree, subvolume): (TreeId, &Subvolume),
 ) -> Result<()> {
-    let mut dir_state = dir.write()?;
+    let mut dir_state = engine.write(dir)?;
     let [uuid, received] = uuids(engine, tree, subvolume);
     if engine.core.injection.has(Defect::NamesStay) {
         return Err(Errno::EIO.into());
@@ -200,7 +200,7 @@ pub(crate) fn remove_stand_in(
     target: Target,
 ) -> Result<()> {
     let _room = engine.reserver.reserve_removal(cost::unlink())?;
-    let mut dir_state = dir.write()?;
+    let mut dir_state = engine.write(dir)?;
     if names::lookup(&engine.core.view(), dir.id, name)? != Some(target) {
         return Err(Errno::ENOENT.into());
     }

@@ -86,7 +86,7 @@ pub(super) fn close_to_writers<'s>(
     subvolume: &'s Subvolume,
     tree: TreeId,
 ) -> Result<Closed<'s>> {
-    subvolume.set_read_only(true);
+    engine.subvols.close(subvolume);
     let closed = Closed(Some(subvolume));
     for inode in engine.inodes.table().of_tree(tree) {
         engine.writeback.flush_unasked(&inode)?;

@@ -218,6 +218,7 @@ fn not_below(engine: &Engine, dir: InodeId, moved: &Side<'_>) -> Result<()> {
 fn lock<'a>(engine: &Engine, inodes: &[&'a Ref<Inode>]) -> Result<Locked<'a>> {
     let mut locked = Locked::new(inodes)?;
     for dir in [inodes[0], inodes[1]] {
+        engine.still_writable(dir.id.tree)?;
         check_parent(locked.get(dir))?;
         look_index_up(engine, &engine.core.view(), dir.id, locked.state(dir))?;
     }

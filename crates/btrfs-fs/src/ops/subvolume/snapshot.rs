@@ -105,7 +105,7 @@ fn put(
     let (name, copies) = (at.name, cost::copy_tree(&engine.core.geometry));
     let items = cost::subvolume_name(name.len()) + cost::quota_relations(at.groups.len() as u64);
     let _room = engine.reserver.reserve(cost::with(items, copies))?;
-    let mut dir_state = dir.write()?;
+    let mut dir_state = engine.write(dir)?;
     check_place(engine, caller, dir.id, &mut dir_state, name)?;
     let source = engine.core.roots().get(new.from).map(|root| root.item);
     let source: RootItem = source.ok_or(FsError::Posix(Errno::ESTALE))?;

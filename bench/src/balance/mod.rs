@@ -6,8 +6,9 @@
 //! measured is the balance alone, on a mount, with the processor time of all who take part:
 //! the program and, where there is one, the server.
 //!
-//! Invariants: the sides take turns, in the opposite order in every second round; a cell is the median of
-//! its rounds by wall time.
+//! Invariants: the sides take turns, in the opposite order in every second round; so do quotas on and off, since
+//! how long a page of the machine's memory takes that nobody had for a while changes by the minute (a machine
+//! that gives free memory back to its host pays for each). A cell is the median of its rounds by wall time.
 
 pub(crate) mod base;
 mod report;
@@ -82,12 +83,10 @@ fn measure(options: &Options) -> io::Result<()> {
     for snapshots in &options.snapshots {
         base.add_snapshots(have, *snapshots)?;
         have = *snapshots;
-        for quotas in [false, true] {
-            rows.push(row(options, &base, Work::Metadata, (*snapshots, quotas))?);
-        }
+        rows.extend(in_turn(options, &base, Work::Metadata, *snapshots, &[false, true])?);
     }
     for work in [Work::Data, Work::Shrink] {
-        rows.push(row(options, &base, work, (have, false))?);
+        rows.extend(in_turn(options, &base, work, have, &[false])?);
     }
     let markdown = report::markdown(&rows, &base);
     print!("{markdown}");
@@ -100,28 +99,55 @@ fn measure(options: &Options) -> io::Result<()> {
     Ok(())
 }
 
-fn row(
+/// A line for each of `quotas`.
+fn in_turn(
     options: &Options,
     base: &base::Base,
     what: Work,
-    (snapshots, quotas): (u64, bool),
-) -> io::Result<Row> {
-    let mut cells: [Vec<Cell>; 2] = Default::default();
+    snapshots: u64,
+    quotas: &[bool],
+) -> io::Result<Vec<Row>> {
+    let mut cells = vec![<[Vec<Cell>; 2]>::default(); quotas.len()];
     for round in 0..options.common.rounds {
-        let mut turns = [0, 1];
-        turns.rotate_left(round % 2);
-        for turn in turns {
+        for (line, turn) in turns(quotas.len(), round) {
             let side = [Side::Kernel, Side::Spinney(&options.common.spinney)][turn];
+            let quotas = quotas[line];
             let cell = side.run(base, what, quotas)?;
             eprintln!("{what:?} {snapshots} snapshots, quotas {quotas}, {side:?}: {cell:?}");
-            cells[turn].push(cell);
+            cells[line][turn].push(cell);
         }
     }
-    let [kernel, spinney] = cells.map(median);
-    Ok(Row { what, snapshots, quotas, kernel, spinney })
+    let lines = cells.into_iter().zip(quotas);
+    let row = |(cells, quotas): ([Vec<Cell>; 2], &bool)| {
+        let [kernel, spinney] = cells.map(median);
+        Row { what, snapshots, quotas: *quotas, kernel, spinney }
+    };
+    Ok(lines.map(row).collect())
+}
+
+/// Line and side of each measurement of a round, in their order.
+fn turns(lines: usize, round: usize) -> Vec<(usize, usize)> {
+    let mut turns: Vec<_> = (0..lines).flat_map(|line| [(line, 0), (line, 1)]).collect();
+    if round % 2 == 1 {
+        turns.reverse();
+    }
+    turns
 }
 
 fn median(mut cells: Vec<Cell>) -> Cell {
     cells.sort_by(|a, b| a.wall.total_cmp(&b.wall));
     cells.swap_remove(cells.len() / 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::turns;
+
+    /// Nothing is always measured behind the same.
+    #[test]
+    fn sides_and_lines_change_their_order() {
+        assert_eq!(turns(2, 0), [(0, 0), (0, 1), (1, 0), (1, 1)]);
+        assert_eq!(turns(2, 1), [(1, 1), (1, 0), (0, 1), (0, 0)]);
+        assert_eq!(turns(1, 3), [(0, 1), (0, 0)]);
+    }
 }

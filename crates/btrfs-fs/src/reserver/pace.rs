@@ -32,6 +32,8 @@ impl Reserver {
         if for_room && self.is_first_to_ask() {
             core.requests.wake();
         }
+        // Where no commit is asked for, time brings no room back.
+        let room = if self.commit_is_coming() { room } else { NOTHING };
         if !core.pacing.pay(delta, [memory, room]) {
             return delta;
         }
@@ -50,7 +52,15 @@ impl Reserver {
         let epoch = self.core.layers().current.generation.0;
         self.asked.swap(epoch, Ordering::Relaxed) != epoch
     }
+
+    /// A commit that gives room back is at work, or somebody has asked for it.
+    pub(super) fn commit_is_coming(&self) -> bool {
+        self.reservations.trees_are_growing()
+            || self.asked.load(Ordering::Relaxed) == self.core.layers().current.generation.0
+    }
 }
+
+const NOTHING: Usage = Usage { used: 0, limit: 1 };
 
 /// How much is gone of the last room for metadata, which is half as much as the next commit holds.
 fn last_room(held: u64, free: u64) -> Usage {

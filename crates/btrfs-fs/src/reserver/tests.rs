@@ -323,3 +323,20 @@ fn preallocation_waits_for_room() {
         fs.fallocate(&CX, ino, vfs::FallocateMode::KeepSize, at, 4096)
     });
 }
+
+/// A rest gives a commit at work its time. Where little has changed none is asked for, and a removal that rests
+/// all the same waits for nothing: until 2026-11-27 200,000 removals on 400 MB took a minute that way.
+#[test]
+fn nobody_rests_for_a_commit_that_is_not_asked_for() {
+    let device = Arc::new(MemDevice::new(1 << 30));
+    drop(volume_on(device.clone(), 4096));
+    let fs = BtrfsFs::open_device(device, crate::Options::default()).expect("open");
+    let inos = make_files(&fs, FILES / 100);
+    let held = Cost { bytes: 80 << 20, ..Cost::default() };
+    let held = fs.engine.reservations.hold(held, Priority::Normal).expect("there is room");
+    let rest = all_ordinary(&fs);
+    (1..FILES / 100).for_each(|number| unlink(&fs, number).expect("a removal gets on"));
+    assert_eq!(stat(&fs, "delta.paced"), 0);
+    drop(held);
+    end(&fs, &inos, rest, "what was removed is gone");
+}

@@ -15,10 +15,6 @@
 //! is in [`grown`]. The highest level has one node in each tree, whatever changes below it: that
 //! is cut in two, and gets one above it. No node is rewritten twice, so all of it is at most
 //! three times what the trees have, however large `p`.
-//! A place where a key goes and nothing comes has no bytes, so that `1 + 2 * ceil(0)` is one: a leaf
-//! with no other places, and the nodes above leaves of which none grew, are rewritten once and never cut.
-//! So of `r` such places are at most `r` nodes of each level, beside the roots, and no more than there
-//! are: what cuts make is of the others alone.
 //!
 //! **2. Checksums.** The checksums of one data extent are one run of keys: taking it away
 //! changes two leaves (what lies between vanishes), putting it there one. Their bytes are growth.
@@ -105,10 +101,8 @@ impl Trees {
 /// What changes: of one operation, of many, of a delta.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Cost {
-    /// Keys in file trees that lie apart, where something may be put.
+    /// Keys in file trees that lie apart.
     pub places: u64,
-    /// The same where a key goes and nothing comes.
-    pub removals: u64,
     /// Trees that these lie in, at most.
     pub trees: u64,
     /// Trees in which inodes are born, at most.
@@ -128,14 +122,13 @@ impl Cost {
     }
 
     /// As numbers, in the order of [`Cost::of_parts`].
-    pub(super) fn parts(&self) -> [u64; 7] {
-        let Cost { places, removals, trees, births, bytes, sums, records } = *self;
-        [places, removals, trees, births, bytes, sums, records]
+    pub(super) fn parts(&self) -> [u64; 6] {
+        let Cost { places, trees, births, bytes, sums, records } = *self;
+        [places, trees, births, bytes, sums, records]
     }
 
-    pub(super) fn of_parts(parts: [u64; 7]) -> Cost {
-        let [places, removals, trees, births, bytes, sums, records] = parts;
-        Cost { places, removals, trees, births, bytes, sums, records }
+    pub(super) fn of_parts([places, trees, births, bytes, sums, records]: [u64; 6]) -> Cost {
+        Cost { places, trees, births, bytes, sums, records }
     }
 }
 
@@ -144,7 +137,6 @@ impl std::ops::Add for Cost {
     fn add(self, other: Cost) -> Cost {
         Cost {
             places: self.places + other.places,
-            removals: self.removals + other.removals,
             trees: self.trees + other.trees,
             births: self.births + other.births,
             bytes: self.bytes + other.bytes,
@@ -161,17 +153,16 @@ pub(crate) fn bound(trees: &Trees, cost: &Cost) -> u64 {
     }
     let places = cost.places + if cost.births > 0 { ENDS } else { 0 };
     let tops = cost.trees.min(trees.subvolumes);
-    let files = rewritten(places, cost.removals, tops, (trees.height, trees.all));
-    let sums = rewritten(cost.sums, 0, 1, (trees.height, trees.sums));
-    let copied = places + cost.removals;
+    let files = rewritten(places, tops, trees.height, trees.all);
+    let sums = rewritten(cost.sums, 1, trees.height, trees.sums);
     let referrers = match trees.shared {
-        true => referrers(trees, copied, tops),
+        true => referrers(trees, places, tops),
         false => 0,
     };
     // Wherever they lie, the leaf there may be rewritten anyway ([`accounts`]).
     let records = grown(trees, referrers);
     let nodes =
-        files + sums + records + grown(trees, cost.bytes) + apart(trees, cost.records, copied);
+        files + sums + records + grown(trees, cost.bytes) + apart(trees, cost.records, places);
     (nodes + grown(trees, nodes * NODE_RECORD)) * trees.node_size
 }
 
@@ -207,13 +198,12 @@ pub(super) fn accounts_after(trees: &Trees, cost: &Cost, bytes: u64) -> u64 {
     })
 }
 
-/// Nodes that `places` and `removals` make in `tops` trees of so much height that have so many `nodes`
-/// together, less growth: leaves, interior nodes, and roots.
-fn rewritten(places: u64, removals: u64, tops: u64, (height, nodes): (u64, u64)) -> u64 {
-    let (above, all) = (height.saturating_sub(1), places.saturating_add(removals));
-    let old = all.saturating_mul(1 + above).saturating_add(tops.min(all)).min(nodes);
-    let cut = places.saturating_mul(2 + above).saturating_add(2 * tops.min(places));
-    old + cut.min(2 * nodes)
+/// Nodes that `places` changed keys make in `tops` trees which have `nodes` nodes together, less
+/// growth: leaves, interior nodes, and roots.
+fn rewritten(places: u64, tops: u64, height: u64, nodes: u64) -> u64 {
+    let below = 3 + 2 * height.saturating_sub(1);
+    let roots = 3 * tops.min(places);
+    places.saturating_mul(below).saturating_add(roots).min(3 * nodes)
 }
 
 /// Bytes of records of what is in the old nodes that `places` changed keys in `tops` trees copy.
@@ -267,18 +257,6 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_only_goes_is_not_cut() {
-        let large = Trees { all: 1 << 20, ..TREES };
-        let of = |places, removals| Cost { places, removals, trees: 1, ..Cost::default() };
-        assert_eq!(rewritten(7, 0, 1, (2, 1 << 20)), 7 * (3 + 2) + 3, "as if all may grow");
-        assert_eq!(rewritten(0, 7, 1, (2, 1 << 20)), 7 * 2 + 1, "leaves, one level, the root");
-        assert_eq!(rewritten(0, 1 << 40, 1, (2, 1000)), 1000, "each once");
-        assert_eq!(rewritten(1, 1 << 40, 1, (2, 1000)), 1000 + 3 + 2, "and what one cuts");
-        assert!(bound(&large, &of(1, 1)) > bound(&large, &of(1, 0)));
-        assert!(bound(&large, &of(2, 0)) > bound(&large, &of(1, 1)));
-    }
-
-    #[test]
     fn many_places_need_no_more_than_the_trees_have_three_times() {
         let cost = Cost { places: 1 << 30, sums: 1 << 30, ..Cost::default() };
         let most = (3 * (1000 + 50)) * 4096;
@@ -308,7 +286,6 @@ pub(super) mod tests {
             places: n,
             trees: n,
             bytes: n * 1000,
-            removals: 2 * n,
             sums: n,
             births: n % 2,
             records: 3 * n,

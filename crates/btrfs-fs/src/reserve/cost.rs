@@ -29,8 +29,7 @@ pub(crate) const SMALL_STEP: u64 = 8;
 /// In one tree. Keys of the extent tree: of each extent that comes or goes its own and its referrer's,
 /// and as much for each place where nothing is said of extents.
 fn cost(places: u64, bytes: u64, sums: u64) -> Cost {
-    let records = sums + 2 * places;
-    Cost { places, removals: 0, trees: 1, births: 0, bytes, sums, records }
+    Cost { places, trees: 1, births: 0, bytes, sums, records: sums + 2 * places }
 }
 
 /// Bytes of the headers of the items that a run of checksums is in, at most.
@@ -126,7 +125,6 @@ pub(crate) fn device_stats(len: u64) -> Cost {
 pub(crate) fn with(cost: Cost, action: ActionCost) -> Cost {
     cost + Cost {
         places: action.places,
-        removals: 0,
         trees: action.trees,
         births: 0,
         bytes: action.bytes,

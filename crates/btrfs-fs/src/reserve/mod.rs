@@ -270,12 +270,8 @@ impl Reservations {
 fn cost_of(delta: &Delta) -> Cost {
     let (items, extents) = (&delta.items, &delta.extents);
     let trees = delta.trees.cost();
-    // Whoever makes more of the one of less of the other meanwhile counts as under way with the difference,
-    // or looks himself when this is over.
-    let removals = items.removals();
     Cost {
-        places: items.spread().saturating_sub(removals) + trees.places,
-        removals,
+        places: items.spread() + trees.places,
         trees: items.spread() + trees.trees,
         births: u64::from(items.has_births()),
         bytes: items.growth() + extents.bytes() + trees.bytes,

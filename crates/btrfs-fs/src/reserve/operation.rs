@@ -44,7 +44,6 @@ impl Drop for Reservation<'_> {
 #[derive(Default)]
 pub(super) struct InFlight {
     places: AtomicU64,
-    removals: AtomicU64,
     trees: AtomicU64,
     births: AtomicU64,
     bytes: AtomicU64,
@@ -71,9 +70,8 @@ impl Room {
 
 impl InFlight {
     /// In the order of [`Cost::parts`].
-    fn sums(&self) -> [&AtomicU64; 7] {
-        let InFlight { places, removals, trees, births, bytes, sums, records, .. } = self;
-        [places, removals, trees, births, bytes, sums, records]
+    fn sums(&self) -> [&AtomicU64; 6] {
+        [&self.places, &self.trees, &self.births, &self.bytes, &self.sums, &self.records]
     }
 
     fn add(&self, cost: &Cost, apart: u64) {

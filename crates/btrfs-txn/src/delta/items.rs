@@ -32,35 +32,13 @@ pub enum Base {
     Possible,
 }
 
-/// What a slot counts as among the places of its delta.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Count {
-    /// Nothing: it lies beside one that counts.
-    Beside,
-    /// One of `ItemDelta::spread`.
-    Place,
-    /// The same, and nothing else counts on it.
-    Alone,
-    /// The same, and one of `ItemDelta::removals`.
-    Removal,
-}
-
 /// `value` is `None` for a deleted key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Slot {
     pub value: Option<Box<[u8]>>,
     pub(super) base: Base,
-    pub(super) count: Count,
-}
-
-impl Slot {
-    pub(super) fn is_place(&self) -> bool {
-        self.count != Count::Beside
-    }
-
-    pub(super) fn is_removal(&self) -> bool {
-        self.count == Count::Removal
-    }
+    /// Counts as one of `ItemDelta::spread`.
+    pub(super) spread: bool,
 }
 
 #[derive(Default)]
@@ -92,8 +70,6 @@ pub struct ItemDelta {
     pub(super) bytes: AtomicU64,
     pub(super) slots: AtomicU64,
     pub(super) spread: AtomicU64,
-    /// Those of `spread` where a key goes and nothing comes.
-    pub(super) removals: AtomicU64,
     /// Keys that the commit will put or delete beside those that are here.
     pub(super) owed: AtomicU64,
     /// The tree in which an object was born last; see `spread`.
@@ -116,7 +92,6 @@ impl ItemDelta {
             bytes: AtomicU64::new(0),
             slots: AtomicU64::new(0),
             spread: AtomicU64::new(0),
-            removals: AtomicU64::new(0),
             owed: AtomicU64::new(0),
             birthplace: AtomicU64::new(0),
         }
@@ -171,12 +146,6 @@ impl ItemDelta {
         self.spread.load(Ordering::Relaxed) + self.owed()
     }
 
-    /// Those of `spread` where a key goes and nothing is put that counts on it: a leaf with no other places
-    /// gets shorter. Keys of a run are none of these, since what is put between them counts on them.
-    pub fn removals(&self) -> u64 {
-        self.removals.load(Ordering::Relaxed)
-    }
-
     /// Whether objects were born.
     pub fn has_births(&self) -> bool {
         self.birthplace.load(Ordering::Relaxed) != 0
@@ -213,8 +182,7 @@ impl ItemDelta {
         let object = shard.objects.entry((tree, objectid)).or_default();
         let mut edit_object = ObjectEdit::new(object, run);
         let result = edit(&mut edit_object);
-        let ObjectEdit { bytes, new_bytes, slots, mut spread, .. } = edit_object;
-        let ObjectEdit { removals, renamed, birth, .. } = edit_object;
+        let ObjectEdit { bytes, new_bytes, slots, mut spread, renamed, birth, .. } = edit_object;
         if object.items.is_empty() && object.watch.is_none() {
             shard.objects.remove(&(tree, objectid));
         }
@@ -227,19 +195,12 @@ impl ItemDelta {
             spread += 1;
         }
         // Lines that all threads share: what does not change is left alone.
-        for (count, more) in [
-            (&self.bytes, bytes),
-            (&self.slots, slots),
-            (&self.spread, spread),
-            (&self.removals, removals),
-        ] {
+        for (count, more) in [(&self.bytes, bytes), (&self.slots, slots), (&self.spread, spread)] {
             if more != 0 {
                 count.fetch_add(more as u64, Ordering::Relaxed);
             }
         }
-        // Where something is put after all more is needed than before.
-        let places = spread + (-removals).max(0);
-        (result, Changes { places, bytes: new_bytes })
+        (result, Changes { places: spread, bytes: new_bytes })
     }
 
     /// `None`: the delta says nothing about `key`. `Some(None)`: it does not exist.
@@ -368,7 +329,6 @@ pub struct ObjectEdit<'a> {
     new_bytes: i64,
     slots: i64,
     spread: i64,
-    removals: i64,
     /// Names of the object changed, or it is gone.
     renamed: bool,
     /// It was born in this edit.
@@ -377,10 +337,9 @@ pub struct ObjectEdit<'a> {
 
 impl<'a> ObjectEdit<'a> {
     fn new(object: &'a mut Object, run: Option<&'a Cell<u32>>) -> ObjectEdit<'a> {
-        let (bytes, new_bytes, slots) = (0, 0, 0);
-        let (spread, removals) = (0, 0);
+        let (bytes, new_bytes, slots, spread) = (0, 0, 0, 0);
         let (renamed, birth) = (false, false);
-        ObjectEdit { object, run, bytes, new_bytes, slots, spread, removals, renamed, birth }
+        ObjectEdit { object, run, bytes, new_bytes, slots, spread, renamed, birth }
     }
 
     /// Whether a new slot lies beside one that is there: see `ItemDelta::spread`.
@@ -390,25 +349,11 @@ impl<'a> ObjectEdit<'a> {
     }
 
     /// Of a run of keys the first few changes are places; the others lie between them.
-    fn takes_place(run: Option<&Cell<u32>>) -> Count {
-        let Some(left) = run else { return Count::Alone };
+    fn takes_place(run: Option<&Cell<u32>>) -> bool {
+        let Some(left) = run else { return true };
         let one_less = left.get().checked_sub(1);
         left.set(one_less.unwrap_or(0));
-        if one_less.is_some() { Count::Place } else { Count::Beside }
-    }
-
-    /// What a removal counts as where something is put: within a run no more of them are places than the
-    /// run is.
-    fn put_at_removal(run: Option<&Cell<u32>>) -> Count {
-        match Self::takes_place(run) {
-            Count::Beside => Count::Removal,
-            place => place,
-        }
-    }
-
-    /// What a new slot counts as.
-    fn count(run: Option<&Cell<u32>>, close: bool) -> Count {
-        if close { Count::Beside } else { Self::takes_place(run) }
+        one_less.is_some()
     }
 
     /// A new name of a directory by index.
@@ -461,11 +406,6 @@ impl<'a> ObjectEdit<'a> {
         let close = self.lies_close(kind, base);
         let place = match self.object.items.place((kind, offset)) {
             Place::Taken(slot) => {
-                let before = slot.is_removal();
-                if before {
-                    slot.count = Self::put_at_removal(self.run);
-                }
-                self.removals -= i64::from(before && !slot.is_removal());
                 let old = slot.value.replace(value).map_or(0, |v| v.len() as i64);
                 self.bytes -= old;
                 if slot.base == Base::Absent {
@@ -475,22 +415,21 @@ impl<'a> ObjectEdit<'a> {
             }
             Place::Free(place) => place,
         };
-        let count = Self::count(self.run, close);
+        let spread = !close && Self::takes_place(self.run);
         let base = if self.object.born { Base::Absent } else { base };
         if base == Base::Absent {
             self.new_bytes += len + ITEM_SIZE as i64;
         }
-        let slot = Slot { value: Some(value), base, count };
-        self.spread += i64::from(slot.is_place());
-        place.fill(slot);
+        place.fill(Slot { value: Some(value), base, spread });
         self.slots += 1;
+        self.spread += i64::from(spread);
     }
 
     /// The first of a directory's new names by index goes: another one stands for the place.
     fn hand_over(&mut self, item: u8) -> bool {
         let heir = if item == kind::DIR_INDEX { self.new_index() } else { None };
         heir.and_then(|key| self.object.items.get_mut(&key))
-            .map(|slot| slot.count = Count::Place)
+            .map(|slot| slot.spread = true)
             .is_some()
     }
 
@@ -499,24 +438,14 @@ impl<'a> ObjectEdit<'a> {
         self.note(kind, offset, true);
         match self.object.items.get_mut(&(kind, offset)) {
             Some(slot) if slot.base == Base::Absent => self.unmake(kind, offset),
-            Some(slot) => {
-                self.bytes -= slot.value.take().map_or(0, |old| old.len() as i64);
-                if slot.count == Count::Alone {
-                    slot.count = Count::Removal;
-                    self.removals += 1;
-                }
-            }
+            Some(slot) => self.bytes -= slot.value.take().map_or(0, |old| old.len() as i64),
             None if self.object.born => {}
             None => {
-                let count = match Self::count(self.run, self.lies_close(kind, Base::Possible)) {
-                    Count::Alone => Count::Removal,
-                    count => count,
-                };
-                let slot = Slot { value: None, base: Base::Possible, count };
-                self.slots += 1;
-                self.spread += i64::from(slot.is_place());
-                self.removals += i64::from(slot.is_removal());
+                let spread = !self.lies_close(kind, Base::Possible) && Self::takes_place(self.run);
+                let slot = Slot { value: None, base: Base::Possible, spread };
                 self.object.items.insert((kind, offset), slot);
+                self.slots += 1;
+                self.spread += i64::from(spread);
             }
         }
     }
@@ -524,14 +453,85 @@ impl<'a> ObjectEdit<'a> {
     /// An item that no lower layer has goes, and leaves nothing.
     fn unmake(&mut self, kind: u8, offset: u64) {
         let Some(old) = self.object.items.remove(&(kind, offset)) else { return };
-        let is_place = old.is_place();
         let len = old.value.map_or(0, |v| v.len() as i64);
         self.bytes -= len;
         self.new_bytes -= len + ITEM_SIZE as i64;
         self.slots -= 1;
-        self.spread -= i64::from(is_place && !self.hand_over(kind));
+        self.spread -= i64::from(old.spread && !self.hand_over(kind));
     }
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    const T: TreeId = TreeId::FS;
+
+    fn bytes(b: u8) -> Box<[u8]> {
+        vec![b; 3].into()
+    }
+
+    #[test]
+    fn what_is_born_and_gone_leaves_nothing() {
+        let delta = ItemDelta::new(Generation(1));
+        delta.edit(T, 300, |o| {
+            o.mark_born();
+            o.put(1, 0, bytes(1), Base::Possible);
+            o.put(12, 256, bytes(2), Base::Possible);
+        });
+        delta.edit(T, 256, |o| o.put(84, 7, bytes(3), Base::Absent));
+        assert_eq!(delta.slots(), 3);
+        delta.edit(T, 300, |o| {
+            o.delete(1, 0);
+            o.delete(12, 256);
+        });
+        delta.edit(T, 256, |o| o.delete(84, 7));
+        assert!(delta.is_empty());
+        assert_eq!(delta.bytes(), 0);
+        assert!(delta.objects(|| ()).is_empty());
+    }
+
+    #[test]
+    fn deleting_what_lies_below_leaves_a_tombstone() {
+        let delta = ItemDelta::new(Generation(1));
+        delta.edit(T, 256, |o| o.put(84, 7, bytes(3), Base::Possible));
+        delta.edit(T, 256, |o| o.delete(84, 7));
+        delta.edit(T, 256, |o| o.delete(96, 2));
+        assert_eq!(delta.get(T, &Key::new(256, 84, 7)), Some(None));
+        assert_eq!(delta.get(T, &Key::new(256, 96, 2)), Some(None));
+        assert_eq!(delta.get(T, &Key::new(256, 96, 3)), None);
+        assert_eq!(delta.slots(), 2);
+    }
+
+    #[test]
+    fn neighbours_are_found_in_both_directions() {
+        let delta = ItemDelta::new(Generation(1));
+        delta.edit(T, 256, |o| {
+            o.put(96, 2, bytes(1), Base::Absent);
+            o.put(96, 9, bytes(2), Base::Absent);
+        });
+        let key = |offset| Key::new(256, 96, offset);
+        assert_eq!(delta.next(T, &key(3)).unwrap().0, key(9));
+        assert_eq!(delta.previous(T, &key(8)).unwrap().0, key(2));
+        assert!(delta.next(T, &key(10)).is_none());
+    }
+
+    #[test]
+    fn an_object_is_shown_in_steps() {
+        let delta = ItemDelta::new(Generation(1));
+        delta.edit(T, 256, |o| (0..50).for_each(|n| o.put(96, n, bytes(n as u8), Base::Absent)));
+        delta.edit(T, 256, |o| o.delete(84, 3));
+        for step in [1, 7, 51, 100] {
+            let (mut seen, mut next) = (Vec::new(), Some(Key::new(256, 0, 0)));
+            while let Some(from) = next {
+                let before = seen.len();
+                next = delta.visit(T, &from, step, |key, value| seen.push((key, value.is_some())));
+                assert!(seen.len() - before <= step);
+            }
+            let names = (0..50).map(|n| (Key::new(256, 96, n), true));
+            let all: Vec<_> = [(Key::new(256, 84, 3), false)].into_iter().chain(names).collect();
+            assert_eq!(seen, all, "{step} at a time");
+        }
+        assert!(delta.visit(T, &Key::new(257, 0, 0), 9, |_, _| panic!("nothing")).is_none());
+    }
+}

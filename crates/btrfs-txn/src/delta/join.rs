@@ -12,7 +12,7 @@
 use super::Delta;
 use super::actions::TreeActions;
 use super::extents::{self, ExtentChange, ExtentDelta};
-use super::items::{Base, Count, ItemDelta, Object, Slot};
+use super::items::{Base, ItemDelta, Object, Slot};
 use super::slots::Slots;
 use super::watch::SubKey;
 use btrfs_disk::{Generation, Logical};
@@ -34,7 +34,7 @@ impl Delta {
 
 fn join_items(below: &ItemDelta, above: &ItemDelta, generation: Generation) -> ItemDelta {
     let mut joined = ItemDelta::new(generation);
-    let (mut bytes, mut slots, mut removals, mut twice) = (0, 0, 0, 0);
+    let (mut bytes, mut slots, mut twice) = (0, 0, 0);
     for (at, out) in joined.shards.iter_mut().enumerate() {
         let out = out.get_mut();
         let (below, above) = (below.shards[at].lock(), above.shards[at].lock());
@@ -51,13 +51,11 @@ fn join_items(below: &ItemDelta, above: &ItemDelta, generation: Generation) -> I
         out.objects.retain(|_, object| !object.items.is_empty());
         for slot in out.objects.values().flat_map(|object| object.items.values()) {
             slots += 1;
-            removals += u64::from(slot.is_removal());
             bytes += slot.value.as_ref().map_or(0, |value| value.len() as u64);
         }
     }
     joined.bytes.store(bytes, Ordering::Relaxed);
     joined.slots.store(slots, Ordering::Relaxed);
-    joined.removals.store(removals, Ordering::Relaxed);
     let spread = |items: &ItemDelta| items.spread.load(Ordering::Relaxed);
     joined.spread.store(spread(below) + spread(above) - twice, Ordering::Relaxed);
     joined.owed.store(below.owed() + above.owed(), Ordering::Relaxed);
@@ -82,24 +80,11 @@ fn join_slot(items: &mut Slots, born: bool, key: SubKey, slot: &Slot, twice: &mu
         None if born => Base::Absent,
         None => slot.base,
     };
-    let counted = old.map_or(Count::Beside, |old| old.count);
-    *twice += u64::from(counted != Count::Beside && slot.is_place());
+    let counted = old.is_some_and(|old| old.spread);
+    *twice += u64::from(counted && slot.spread);
     if slot.value.is_some() || base == Base::Possible {
-        let count = join_count(counted, slot.count);
-        items.insert(key, Slot { value: slot.value.clone(), base, count });
-    }
-}
-
-/// What the key counts as that counted as `below` in the lower epoch. What is put beside it in either counts on
-/// its own places.
-fn join_count(below: Count, above: Count) -> Count {
-    match (below, above) {
-        (Count::Beside, only) | (only, Count::Beside) => only,
-        // The last word is that it goes.
-        (Count::Alone | Count::Removal, Count::Removal) => Count::Removal,
-        (Count::Alone | Count::Removal, Count::Alone) => Count::Alone,
-        // A run of either counts on it.
-        _ => Count::Place,
+        let spread = counted || slot.spread;
+        items.insert(key, Slot { value: slot.value.clone(), base, spread });
     }
 }
 
@@ -155,35 +140,4 @@ fn join_changes(
     retained.extend(all.iter().filter_map(unused));
     all.retain(|_, change| !change.counts.is_empty());
     Some(all)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use btrfs_disk::{Key, TreeId};
-    use std::cell::Cell;
-
-    /// A key that went in the lower epoch and is put in the upper one may need more than before, and one that
-    /// goes at last needs no more than one that goes.
-    #[test]
-    fn the_last_word_says_whether_a_place_is_a_removal() {
-        const T: TreeId = TreeId::FS;
-        let [below, above] = [1, 2].map(|n| Delta::new(Generation(n)));
-        let put = |delta: &Delta, offset| {
-            delta.items.edit(T, 256, |o| o.put(84, offset, [1].into(), Base::Possible));
-        };
-        let delete = |delta: &Delta, offset| delta.items.edit(T, 256, |o| o.delete(84, offset));
-        delete(&below, 1);
-        delete(&below, 2);
-        put(&above, 2);
-        put(&below, 3);
-        delete(&above, 3);
-        delete(&above, 4);
-        // A run's first key, on which others may count.
-        below.items.edit_in_run(T, 256, Some(&Cell::new(1)), |o| o.delete(84, 5));
-        delete(&above, 5);
-        let joined = Delta::joined(&below, &above).expect("no contradiction");
-        assert_eq!(joined.items.get(T, &Key::new(256, 84, 3)), Some(None));
-        assert_eq!((joined.items.spread(), joined.items.removals()), (5, 3));
-    }
 }

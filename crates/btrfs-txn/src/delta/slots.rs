@@ -154,11 +154,11 @@ impl Slots {
 
 #[cfg(test)]
 mod tests {
-    use super::super::items::{Base, Count};
+    use super::super::items::Base;
     use super::*;
 
     fn slot(value: u8) -> Slot {
-        Slot { value: Some(Box::new([value])), base: Base::Absent, count: Count::Beside }
+        Slot { value: Some(Box::new([value])), base: Base::Absent, spread: false }
     }
 
     /// Held against a plain map, from nothing to many and back, in a mixed order.

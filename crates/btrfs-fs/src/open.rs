@@ -37,6 +37,7 @@ impl BtrfsFs {
             read_only: options.read_only,
             ignore_log: options.ignore_log,
             replays_log: !options.ignore_log,
+            mends_sizes: false,
         };
         let volume = Arc::new(Volume::open(device, open).fs()?);
         pending_log(&volume, &options)?;

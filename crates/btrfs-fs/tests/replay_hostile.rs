@@ -166,7 +166,8 @@ fn a_log_without_checksums_costs_those_ranges_alone() {
         }
     }
     assert!(gone > 0, "the log had checksums");
-    let open = btrfs_volume::OpenOptions { read_only: true, ignore_log: true, replays_log: false };
+    let open =
+        btrfs_volume::OpenOptions { read_only: true, ignore_log: true, ..Default::default() };
     let volume = btrfs_volume::Volume::open(device.clone(), open).expect("open the volume");
     let report = btrfs_check::check(Arc::new(volume), &Default::default()).expect("check");
     let told =

@@ -43,12 +43,12 @@ const FLAG_OLD_DUMP: u64 = 1 << 33;
 /// WRITTEN and RELOC say nothing about a superblock; the others forbid writing.
 const FLAGS_READABLE: u64 = 1 | 1 << 1 | FLAG_ERROR | FLAGS_DUMP;
 
-/// Judges whether the volume can be opened at all.
-pub(crate) fn refuse(sb: &Superblock) -> Result<()> {
+/// Judges whether the volume can be opened at all. `mends_sizes`: by who makes its sizes agree.
+pub(crate) fn refuse(sb: &Superblock, mends_sizes: bool) -> Result<()> {
     incompatible(sb)?;
     flags(sb)?;
     sizes(sb)?;
-    one_device(sb)?;
+    one_device(sb, mends_sizes)?;
     identity(sb)
 }
 
@@ -132,16 +132,22 @@ fn misaligned(what: &str, at: Logical) -> Error {
     Corrupt::new(format!("superblock's {what} is not aligned")).at(at).into()
 }
 
-fn one_device(sb: &Superblock) -> Result<()> {
+fn one_device(sb: &Superblock, mends_sizes: bool) -> Result<()> {
     let total = sb.fields.dev_item.total_bytes;
-    // Old programs rounded one of the two down to whole sectors.
-    if total == 0 || total.abs_diff(sb.fields.total_bytes) >= 4096 {
+    if total == 0 || !(mends_sizes || sizes_agree(sb)) {
         return Err(Error::corrupt(format!(
-            "volume of {} bytes on its only device of {total}",
+            "volume of {} bytes on its only device of {total} (`btrfs rescue fix-device-size` mends \
+             that)",
             sb.fields.total_bytes
         )));
     }
     Ok(())
+}
+
+/// Whether the sizes of the volume and of its only device are such as can be opened: old programs
+/// rounded one of the two down to whole sectors.
+pub fn sizes_agree(sb: &Superblock) -> bool {
+    sb.fields.dev_item.total_bytes.abs_diff(sb.fields.total_bytes) < 4096
 }
 
 /// A device that is shorter than its volume is a truncated image. What is there can be read.

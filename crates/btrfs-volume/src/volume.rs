@@ -32,6 +32,9 @@ pub struct OpenOptions {
     /// The caller replays a pending log tree before anything else is written, so that
     /// one is no reason to stay read-only.
     pub replays_log: bool,
+    /// The caller mends the superblock's sizes, so that such as do not agree are no reason to refuse
+    /// the volume.
+    pub mends_sizes: bool,
 }
 
 /// An open volume: the device, the superblock, the chunks.
@@ -102,7 +105,8 @@ impl Volume {
             Some(cut) => Error::corrupt(format!("{cut}; {error}")),
             None => features::several_devices(&sb, error),
         };
-        features::refuse(&sb).map_err(|e| features::several_devices(&sb, e))?;
+        features::refuse(&sb, options.mends_sizes)
+            .map_err(|e| features::several_devices(&sb, e))?;
         let reason = read_only_reason(&sb, &*dev, &options, chosen.first_is_wiped);
         let reason = reason.or_else(|| cut.clone());
         let mut map = ChunkMap::new(device_id(&sb));

@@ -166,6 +166,12 @@ fn sizes_of_the_device_are_put_right() {
     change(&image.path, |sb| sb.fields.total_bytes += 100);
     let said = both(&newer, &image, "fix-device-size").1;
     assert!(said.contains("Fixed super total bytes, old size: 536871012 new size: 5"), "{said}");
+    // So far off that the volume cannot be opened.
+    change(&image.path, |sb| sb.fields.total_bytes += 100 << 20);
+    assert_eq!(told(&ours(), "zero-log", &image.path).0, Some(1));
+    let said = both(&newer, &image, "fix-device-size").1;
+    assert!(said.contains("Fixed super total bytes, old size: 641728612 new size: 5"), "{said}");
+    change(&image.path, |sb| sb.fields.total_bytes -= 100 << 20);
     // The device's own, in the chunk tree as well.
     File::options()
         .write(true)

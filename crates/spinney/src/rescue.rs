@@ -11,7 +11,7 @@ use blockdev::BlockDevice;
 use btrfs_disk::ids::compat_ro;
 use btrfs_disk::{Logical, Superblock};
 use btrfs_fs::{BtrfsFs, Options, to_fs};
-use btrfs_volume::{OpenOptions, SuperCopies};
+use btrfs_volume::{OpenOptions, SuperCopies, sizes_agree};
 use std::path::Path;
 use std::sync::Arc;
 use vfs::{FileSystem, FsError};
@@ -29,7 +29,7 @@ pub struct Log {
 /// The volume forgets its log: it is as of its last commit then, and what was synced after that
 /// is lost.
 pub fn zero_log(device: Arc<dyn BlockDevice>) -> Result<Log> {
-    with_superblock(&device, |sb| {
+    with_superblock(&device, REPLAYS, |sb| {
         let (root, level) = (sb.fields.log_root.0, sb.fields.log_root_level);
         (sb.fields.log_root, sb.fields.log_root_level) = (Logical(0), 0);
         Ok((root != 0, Log { root, level }))
@@ -88,15 +88,18 @@ pub struct DeviceSize {
 
 /// Makes the sizes of the device and of the volume one number of whole sectors.
 pub fn fix_device_size(device: Arc<dyn BlockDevice>) -> Result<DeviceSize> {
-    let mut found = with_superblock(&device, |sb| {
+    let options = OpenOptions { mends_sizes: true, ..REPLAYS };
+    let mut found = with_superblock(&device, options, |sb| {
         let (own, sector) = (sb.fields.dev_item, u64::from(sb.fields.sectorsize));
         let whole = own.total_bytes / sector * sector;
         let total = sb.fields.total_bytes;
         let (devid, device) = (own.devid, own.total_bytes);
         let found = DeviceSize { devid, device, total, whole, made_free_space_tree: false };
-        // A device's own size is in a tree as well, which the engine writes.
-        let here = whole == own.total_bytes && total != whole;
-        sb.fields.total_bytes = if here { whole } else { total };
+        // A device's own size is in a tree as well, which the engine writes if it can open the volume.
+        let here = own.total_bytes == whole && total != whole || !sizes_agree(sb);
+        if here {
+            sb.fields.total_bytes = own.total_bytes;
+        }
         Ok((here, found))
     })?;
     if found.device != found.whole {
@@ -112,7 +115,7 @@ pub fn fix_device_size(device: Arc<dyn BlockDevice>) -> Result<DeviceSize> {
 pub fn clear_free_space_tree(device: Arc<dyn BlockDevice>) -> Result<bool> {
     let refused = |why: &str| Error::refused(device.name(), why);
     // In two steps, each a whole volume: the tree is not valid any more; another is made.
-    let there = with_superblock(&device, |sb| {
+    let there = with_superblock(&device, REPLAYS, |sb| {
         if sb.fields.compat_ro_flags & compat_ro::FREE_SPACE_TREE == 0 {
             return Ok((false, false));
         }
@@ -134,13 +137,17 @@ pub fn clear_free_space_tree(device: Arc<dyn BlockDevice>) -> Result<bool> {
     Ok(there)
 }
 
+/// A log is no reason to leave the superblock alone.
+const REPLAYS: OpenOptions =
+    OpenOptions { read_only: false, ignore_log: false, replays_log: true, mends_sizes: false };
+
 /// Changes the superblock of a volume that nobody else has: what `change` makes of it is written,
 /// as a commit does it, if that says so. The rest of what it says.
 fn with_superblock<T>(
     device: &Arc<dyn BlockDevice>,
+    options: OpenOptions,
     change: impl FnOnce(&mut Superblock) -> Result<(bool, T)>,
 ) -> Result<T> {
-    let options = OpenOptions { replays_log: true, ..OpenOptions::default() };
     let failed = |e| said(&**device, to_fs(e));
     let volume = btrfs_volume::Volume::open(device.clone(), options).map_err(failed)?;
     if let Some(why) = volume.read_only_reason() {

@@ -62,7 +62,7 @@ impl Base {
     }
 
     pub fn of(device: Arc<MemDevice>) -> Base {
-        let open = OpenOptions { read_only: true, ignore_log: true, replays_log: false };
+        let open = OpenOptions { read_only: true, ignore_log: true, ..OpenOptions::default() };
         let volume = Arc::new(Volume::open(device.clone(), open).expect("a sound image"));
         let store = NodeStore::new(volume.clone(), 8 << 20);
         let superblock = volume.superblock();

@@ -33,13 +33,7 @@ impl BtrfsFs {
     /// Opens the volume on `device`. Unless it is opened read-only, unfinished work of an
     /// earlier crash is finished.
     pub fn open_device(device: Arc<dyn BlockDevice>, options: Options) -> Result<BtrfsFs> {
-        let open = OpenOptions {
-            read_only: options.read_only,
-            ignore_log: options.ignore_log,
-            replays_log: !options.ignore_log,
-            mends_sizes: false,
-        };
-        let volume = Arc::new(Volume::open(device, open).fs()?);
+        let volume = Arc::new(Volume::open(device, of_volume(&options)).fs()?);
         pending_log(&volume, &options)?;
         let store =
             NodeStore::new(volume.clone(), options.cache_bytes.min(options.memory_bytes) as usize);
@@ -72,6 +66,15 @@ impl BtrfsFs {
         let fs = BtrfsFs { engine, background: Mutex::new(Rank::Background, threads) };
         go_on(&fs, writes)?;
         Ok(fs)
+    }
+}
+
+fn of_volume(options: &Options) -> OpenOptions {
+    OpenOptions {
+        read_only: options.read_only,
+        ignore_log: options.ignore_log,
+        replays_log: !options.ignore_log,
+        ..OpenOptions::default()
     }
 }
 

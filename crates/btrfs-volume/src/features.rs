@@ -45,11 +45,14 @@ const FLAGS_READABLE: u64 = 1 | 1 << 1 | FLAG_ERROR | FLAGS_DUMP;
 
 /// Judges whether the volume can be opened at all. `mends_sizes`: by who makes its sizes agree.
 pub(crate) fn refuse(sb: &Superblock, mends_sizes: bool) -> Result<()> {
-    incompatible(sb)?;
-    flags(sb)?;
-    sizes(sb)?;
-    one_device(sb, mends_sizes)?;
-    identity(sb)
+    let judged = || {
+        incompatible(sb)?;
+        flags(sb)?;
+        sizes(sb)?;
+        one_device(sb, mends_sizes)?;
+        identity(sb)
+    };
+    judged().map_err(|error| several_devices(sb, error))
 }
 
 /// What the superblock counts is only a hint, as it is for the kernel: the device items of

@@ -105,8 +105,7 @@ impl Volume {
             Some(cut) => Error::corrupt(format!("{cut}; {error}")),
             None => features::several_devices(&sb, error),
         };
-        features::refuse(&sb, options.mends_sizes)
-            .map_err(|e| features::several_devices(&sb, e))?;
+        features::refuse(&sb, options.mends_sizes)?;
         let reason = read_only_reason(&sb, &*dev, &options, chosen.first_is_wiped);
         let reason = reason.or_else(|| cut.clone());
         let mut map = ChunkMap::new(device_id(&sb));

@@ -183,11 +183,9 @@ pub fn with_odd_sizes() -> Vec<Damaged> {
     };
     vec![
         Damaged { name: "another sum", image: total(100) },
-        Damaged { name: "a sum that is far off", image: total(1 << 20) },
         Damaged { name: "an odd device", image: larger(100, 0) },
         Damaged { name: "an odd device and the same sum", image: larger(100, 100) },
         Damaged { name: "an odd device and another sum", image: larger(100, 300) },
-        Damaged { name: "an odd device and a sum that is far off", image: larger(100, 1 << 20) },
         Damaged { name: "sizes that are right", image },
     ]
 }

@@ -14,6 +14,7 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use testkit::damage::{grow_device, shorten_free_extent};
 use testkit::oracle::newer_btrfs;
 use testkit::require;
 
@@ -186,12 +187,7 @@ fn sizes_of_the_device_are_put_right() {
     let (logical, size) = root.get();
     for at in copies(&image.path, logical) {
         let mut node = read(&image.path, at, size as usize);
-        // The first item's place, from the end of the header.
-        let offset = u32::from_le_bytes(node[101 + 17..][..4].try_into().unwrap()) as usize;
-        let item = 101 + offset;
-        let total = u64::from_le_bytes(node[item + 8..][..8].try_into().unwrap());
-        assert_eq!(total, 512 << 20, "the DEV_ITEM");
-        node[item + 8..][..8].copy_from_slice(&(total + 100).to_le_bytes());
+        assert_eq!(grow_device(&mut node, 100), 512 << 20, "the DEV_ITEM");
         let sum = ChecksumType::Crc32c.digest(&node[32..]);
         node[..32].copy_from_slice(&sum);
         write(&image.path, at, &node);
@@ -224,13 +220,7 @@ fn a_free_space_tree_that_is_wrong_is_made_anew() {
     let logical: u64 = leaf.split(' ').next().unwrap().parse().expect("a number");
     for at in copies(&image.path, logical) {
         let mut node = read(&image.path, at, 16384);
-        // The last FREE_SPACE_EXTENT of more than a sector is one sector shorter: its key's offset.
-        let keys = (0..usize::from(node[96])).map(|slot| 101 + 25 * slot);
-        let len = |key: usize| u64::from_le_bytes(node[key + 9..][..8].try_into().unwrap());
-        let mut extents = keys.filter(|key| node[key + 8] == 199 && len(*key) > 4096);
-        let key = extents.next_back().expect("one of more than a sector");
-        let shorter = len(key) - 4096;
-        node[key + 9..][..8].copy_from_slice(&shorter.to_le_bytes());
+        shorten_free_extent(&mut node);
         let sum = ChecksumType::Crc32c.digest(&node[32..]);
         node[..32].copy_from_slice(&sum);
         write(&image.path, at, &node);

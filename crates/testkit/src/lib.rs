@@ -4,6 +4,7 @@
 //! Nothing here is part of the shipped program.
 
 pub mod compare;
+pub mod damage;
 pub mod durability;
 #[cfg(feature = "loom")]
 pub mod model_locks;

@@ -13,6 +13,7 @@ use btrfs_tree::{Cursor, NodeStore, TreeRoot};
 use btrfs_volume::OpenOptions;
 use spinney::{SnapshotOptions, Volume, VolumeOptions};
 use std::sync::Arc;
+use testkit::damage::{grow_device, shorten_free_extent};
 use vfs::FileSystem;
 
 /// All three copies of the superblock have a place.
@@ -156,11 +157,7 @@ fn open(device: &Arc<SimDevice>) -> Arc<btrfs_volume::Volume> {
 fn larger_device(device: &Arc<SimDevice>, more: u64) {
     let chunk_root = open(device).superblock().fields.chunk_root;
     change_node(device, chunk_root, |node| {
-        // The first item's place, from the end of the header: the DEV_ITEM.
-        let item = 101 + u32::from_le_bytes(node[101 + 17..][..4].try_into().unwrap()) as usize;
-        let total = &mut node[item + 8..][..8];
-        let more = u64::from_le_bytes((*total).try_into().unwrap()) + more;
-        total.copy_from_slice(&more.to_le_bytes());
+        grow_device(node, more);
     });
     change_superblocks(device, |sb| sb.fields.dev_item.total_bytes += more);
 }
@@ -193,15 +190,7 @@ pub fn with_odd_sizes() -> Vec<Damaged> {
 pub fn with_free_space_trees() -> Vec<Damaged> {
     let image = whole();
     let wrong = changed(&image, |device| {
-        change_node(device, free_space_root(device), |node| {
-            // The last FREE_SPACE_EXTENT of more than a sector is one sector shorter.
-            let keys = (0..usize::from(node[96])).map(|slot| 101 + 25 * slot);
-            let len = |key: usize| u64::from_le_bytes(node[key + 9..][..8].try_into().unwrap());
-            let mut extents = keys.filter(|key| node[key + 8] == 199 && len(*key) > 4096);
-            let key = extents.next_back().expect("one of more than a sector");
-            let shorter = len(key) - 4096;
-            node[key + 9..][..8].copy_from_slice(&shorter.to_le_bytes());
-        });
+        change_node(device, free_space_root(device), shorten_free_extent);
     });
     vec![
         Damaged { name: "a free-space tree", image },

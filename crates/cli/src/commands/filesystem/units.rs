@@ -137,5 +137,12 @@ mod tests {
         assert_eq!(shown(Units { decimal: true, ..Units::HUMAN }, 122_880), "122.88kB");
         assert_eq!(shown(Units { power: Some(1), ..Units::HUMAN }, 8 << 20), "8192.00KiB");
         assert_eq!(shown(Units::RAW, 122_880), "122880");
+        let decimal = Units { decimal: true, ..Units::HUMAN };
+        assert_eq!(shown(Units::HUMAN, 16384), "16.00KiB");
+        assert_eq!(shown(Units::HUMAN, 3_035_136), "2.89MiB");
+        assert_eq!(shown(Units::RAW, 3_035_136), "3035136");
+        assert_eq!(shown(decimal, 16384), "16.38kB");
+        assert_eq!(shown(Units { power: Some(1), ..decimal }, 3_018_752), "3018.75kB");
+        assert_eq!(shown(Units { power: Some(2), ..Units::HUMAN }, 16384), "0.02MiB");
     }
 }

@@ -153,10 +153,14 @@ impl Engine {
             waits += 1;
         }
         health.changeable().fs()?;
-        if self.subvols.is_read_only(tree) {
-            return Err(FsError::ReadOnly(format!("subvolume {tree} is read-only")));
+        self.not_read_only(tree)
+    }
+
+    fn not_read_only(&self, tree: TreeId) -> Result<()> {
+        match self.subvols.is_read_only(tree) {
+            true => Err(FsError::ReadOnly(format!("subvolume {tree} is read-only"))),
+            false => Ok(()),
         }
-        Ok(())
     }
 
     /// Exclusive access to an inode for who changes it. EROFS: its subvolume became read-only since he asked.
@@ -170,10 +174,10 @@ impl Engine {
     /// read-only says so first and waits for the lock of each of its inodes then, so nobody changes
     /// anything behind that.
     pub(crate) fn still_writable(&self, tree: TreeId) -> Result<()> {
-        if self.subvols.became_read_only(tree) {
-            return Err(FsError::ReadOnly(format!("subvolume {tree} is read-only")));
+        match self.subvols.some_closed() {
+            true => self.not_read_only(tree),
+            false => Ok(()),
         }
-        Ok(())
     }
 
     pub(crate) fn all_stats(&self) -> Vec<Stat> {

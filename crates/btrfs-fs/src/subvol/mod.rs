@@ -124,9 +124,10 @@ impl Subvols {
         self.some_closed.store(true, Ordering::SeqCst);
     }
 
-    /// As `is_read_only`, for who has seen that it was not: mostly none has changed in that.
-    pub(crate) fn became_read_only(&self, tree: TreeId) -> bool {
-        self.some_closed.load(Ordering::SeqCst) && self.is_read_only(tree)
+    /// Whether any became read-only since the volume was opened. If none did, who has seen that one
+    /// was not needs not look again.
+    pub(crate) fn some_closed(&self) -> bool {
+        self.some_closed.load(Ordering::SeqCst)
     }
 
     /// True if some subvolume was snapshotted or is a snapshot, or will be with the next commit.

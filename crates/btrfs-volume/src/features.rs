@@ -137,14 +137,14 @@ fn misaligned(what: &str, at: Logical) -> Error {
 
 fn one_device(sb: &Superblock, mends_sizes: bool) -> Result<()> {
     let total = sb.fields.dev_item.total_bytes;
-    if total == 0 || !(mends_sizes || sizes_agree(sb)) {
-        return Err(Error::corrupt(format!(
-            "volume of {} bytes on its only device of {total} (`btrfs rescue fix-device-size` mends \
-             that)",
-            sb.fields.total_bytes
-        )));
-    }
-    Ok(())
+    // Nothing but the device's own size could put the other right.
+    let remedy = match total {
+        0 => "",
+        _ if mends_sizes || sizes_agree(sb) => return Ok(()),
+        _ => " (`btrfs rescue fix-device-size` mends that)",
+    };
+    let volume = sb.fields.total_bytes;
+    Err(Error::corrupt(format!("volume of {volume} bytes on its only device of {total}{remedy}")))
 }
 
 /// Whether the sizes of the volume and of its only device are such as can be opened: old programs

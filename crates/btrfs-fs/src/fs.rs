@@ -71,7 +71,7 @@ impl BtrfsFs {
     /// they may ([`uncommitted_bytes`](BtrfsFs::uncommitted_bytes)).
     pub fn hold_commits(&self) -> Result<()> {
         let engine = self.open()?;
-        sync::sync(engine)?;
+        sync::sync(engine, 0)?;
         engine.committer.hold();
         Ok(())
     }
@@ -493,7 +493,11 @@ impl FileSystem for BtrfsFs {
     }
 
     fn sync(&self) -> Result<()> {
-        sync::sync(self.open()?)
+        self.sync_by(0)
+    }
+
+    fn sync_by(&self, thread: u32) -> Result<()> {
+        sync::sync(self.open()?, thread)
     }
 
     fn readdir(

@@ -12,9 +12,13 @@ use crate::ino::InodeId;
 use crate::rate_limit::RateLimit;
 use btrfs_disk::Error;
 use locks::{Mutex, Rank};
+use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use vfs::FsError;
+
+/// Threads that are remembered to have heard of the volume's end.
+const END_TOLD: usize = 256;
 
 pub(crate) struct Refusals {
     count: AtomicU64,
@@ -23,8 +27,8 @@ pub(crate) struct Refusals {
     /// The last writeback left some of it in memory.
     left: AtomicBool,
     limit: RateLimit,
-    /// A `sync` has told why the volume was given up.
-    end_told: AtomicBool,
+    /// The last threads whose `sync` has told why the volume was given up.
+    end_told: Mutex<VecDeque<u32>>,
     /// Openings of files so far, of those that are told apart.
     opened: AtomicU64,
 }
@@ -36,7 +40,7 @@ impl Default for Refusals {
             unreported: Mutex::new(Rank::Leaf, None),
             left: AtomicBool::new(false),
             limit: RateLimit::default(),
-            end_told: AtomicBool::new(false),
+            end_told: Mutex::new(Rank::Leaf, VecDeque::new()),
             opened: AtomicU64::new(0),
         }
     }
@@ -89,9 +93,17 @@ impl Refusals {
         self.unreported.lock().take().map(refused)
     }
 
-    /// True for the first who asks.
-    pub(crate) fn tells_end(&self) -> bool {
-        !self.end_told.swap(true, Ordering::Relaxed)
+    /// True where this thread asks for the first time. One that asked long ago may hear it again.
+    pub(crate) fn tells_end(&self, thread: u32) -> bool {
+        let mut told = self.end_told.lock();
+        if told.contains(&thread) {
+            return false;
+        }
+        if told.len() == END_TOLD {
+            told.pop_front();
+        }
+        told.push_back(thread);
+        true
     }
 }
 

@@ -217,7 +217,7 @@ fn syncfs(root: &Path) -> Option<i32> {
 }
 
 /// A commit that the device refuses ends the volume. Who asks for a sync is told so once, and
-/// from then on that it is read-only.
+/// from then on that it is read-only; whoever else asked before, as `sync(2)` of any process does.
 fn refused_commit(root: &Path, store: &Store) {
     store.fill();
     // More than what has been written of the metadata chunks, and so is there, could take.
@@ -227,6 +227,8 @@ fn refused_commit(root: &Path, store: &Store) {
             break;
         }
     }
+    let another = run("sync", &["-f", &*root.to_string_lossy()]);
+    assert!(another.text().contains("Input/output error"), "{another:?}");
     assert_eq!(
         [(); 3].map(|()| syncfs(root)),
         [Some(libc::EIO), Some(libc::EROFS), Some(libc::EROFS)]

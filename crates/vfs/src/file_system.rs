@@ -277,6 +277,12 @@ pub trait FileSystem: Send + Sync {
     }
     /// Everything done before the call is durable when it returns.
     fn sync(&self) -> Result<()>;
+    /// As `sync`, by one thread of the machine. Each is told once why a volume was given up:
+    /// sync(2) of somebody else, who hears no errors, takes that from nobody. Those whom nobody
+    /// knows (0, and `sync`) are told once all together.
+    fn sync_by(&self, _thread: u32) -> Result<()> {
+        self.sync()
+    }
 
     /// Delivers entries behind `offset` (0 starts; `.` and `..` come first) until
     /// `emit` returns false. An entry for which it returned false is not consumed. Names

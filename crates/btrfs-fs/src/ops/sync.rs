@@ -57,12 +57,12 @@ fn hears_of_refusal(engine: &Engine, inode: &Inode, opened: u64) -> bool {
     refused && inode.write().is_ok_and(|mut state| Heard::by(&mut state.refused, opened, last))
 }
 
-/// EIO once for what a device refused, and once for the end of a volume that was given up
-/// because of it; EROFS from then on.
-pub(crate) fn sync(engine: &Engine) -> Result<()> {
+/// EIO once for what a device refused, and to each thread once for the end of a volume that was
+/// given up because of it; EROFS from then on.
+pub(crate) fn sync(engine: &Engine, thread: u32) -> Result<()> {
     let committed = engine.committer.commit();
     let unreported = engine.writeback.refusals().take_unreported();
-    if engine.core.health.poisoned().is_some() && engine.writeback.refusals().tells_end() {
+    if engine.core.health.poisoned().is_some() && engine.writeback.refusals().tells_end(thread) {
         return match committed {
             Err(FsError::ReadOnly(why)) => Err(refused(why)),
             Ok(()) => unreported.map_or(Ok(()), Err),

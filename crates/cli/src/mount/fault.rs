@@ -152,6 +152,7 @@ mod serving {
             fn opened(&self) -> u64;
             fn fsync_opened(&self, ino: Ino, opened: u64, datasync: bool) -> Result<()>;
             fn sync(&self) -> Result<()>;
+            fn sync_by(&self, thread: u32) -> Result<()>;
             fn readdir(&self, dir: Ino, offset: u64, emit: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()>;
             fn readdir_plus(&self, dir: Ino, offset: u64, emit: &mut dyn FnMut(&DirEntry<'_>, Option<&Entry>) -> bool) -> Result<()>;
             fn dir_end(&self, dir: Ino) -> Result<u64>;

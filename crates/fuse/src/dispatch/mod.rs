@@ -282,7 +282,7 @@ impl Dispatcher {
             Opcode::Read => self.read(request, out),
             Opcode::Write => self.write(request, out),
             Opcode::Fsync | Opcode::Fsyncdir => self.fsync(request),
-            Opcode::Syncfs => Ok(self.fs.sync()?),
+            Opcode::Syncfs => Ok(self.fs.sync_by(request.header.pid)?),
             Opcode::Fallocate => self.fallocate(request),
             Opcode::Lseek => self.lseek(request, out),
             Opcode::CopyFileRange => self.copy_file_range(request, out),

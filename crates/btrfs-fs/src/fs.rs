@@ -89,10 +89,8 @@ impl BtrfsFs {
 
     /// Where the content of a file is.
     pub fn stored(&self, ino: Ino) -> Result<Vec<Stored>> {
-        {
-            let engine = self.open()?;
-            extents::stored(&engine.core, &*engine.inodes.get(ino)?)
-        }
+        let engine = self.open()?;
+        extents::stored(&engine.core, &*engine.inodes.get(ino)?)
     }
 
     /// Whether opening it made a free-space tree for the volume, which had none that was valid: a

@@ -87,6 +87,8 @@ impl Committer {
             other => return other.map_err(|error| Failed::For(to_fs(error))),
         }
         self.join_epochs()?;
+        // The trees are those of the last commit still, and no commit is at work.
+        self.reservations.trees_grow(0);
         log.give_up(&self.core);
         self.reservations.set_short(true);
         self.stats.commits_short.add(1);

@@ -291,6 +291,25 @@ fn what_a_commit_may_have_needed_counts_until_its_nodes_are_made() {
     fs.destroy().expect("close");
 }
 
+/// A commit that found no room has ended, too: the next one may be asked for, and nobody waits for what
+/// this one would have given back.
+#[test]
+fn a_commit_that_ran_short_is_not_at_work_any_more() {
+    let (fs, inos) = with_files(10);
+    fs.forget(create(&fs, FILES), 1);
+    let space = fs.space();
+    let now = space.allocations();
+    space.fail_allocations(now..u64::MAX);
+    fs.sync().expect_err("there is no room");
+    space.fail_allocations(0..0);
+    assert_eq!(stat(&fs, "commit.short"), 1);
+    assert!(!fs.engine.reserver.commit_is_coming(), "nobody has asked for one");
+    assert!(fs.engine.reserver.is_first_to_ask());
+    fs.sync().expect("there is room again");
+    inos.iter().for_each(|ino| fs.forget(*ino, 1));
+    fs.destroy().expect("close");
+}
+
 /// `change`, by number, until commits have made room for it twice: nobody is refused before.
 fn wait_for_room(change: impl Fn(&BtrfsFs, Ino, u64) -> vfs::Result<()>) {
     let (fs, inos) = with_files(FILES / 10);

@@ -61,7 +61,8 @@ fn delete_refs(op: &Op<'_>, child: TreeId, parent: TreeId) {
 }
 
 /// `id` is among those that have a UUID, or no more. Volumes without a UUID tree get one by the
-/// kernel, which sees that it is behind.
+/// kernel, which sees that it is behind. Of more that were received as the same than an item has room for
+/// the last are left out: nothing here is looked up in the tree.
 fn note_uuid(op: &Op<'_>, uuid: &[u8; 16], kind: u8, id: TreeId, there: bool) -> Result<()> {
     if *uuid == [0; 16] || op.view.layers.roots.get(TreeId::UUID).is_none() {
         return Ok(());
@@ -71,7 +72,7 @@ fn note_uuid(op: &Op<'_>, uuid: &[u8; 16], kind: u8, id: TreeId, there: bool) ->
     let ids = old.as_deref().map_or(&[][..], |old| old);
     let others = ids.chunks_exact(8).filter(|other| **other != id.0.to_le_bytes());
     let mut ids = others.collect::<Vec<_>>().concat();
-    if there {
+    if there && ids.len() + 8 <= op.core.geometry.max_item_size() {
         ids.extend_from_slice(&id.0.to_le_bytes());
     }
     let at = ObjectId::new(TreeId::UUID, key.objectid);

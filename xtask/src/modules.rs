@@ -194,6 +194,7 @@ const FS: Table = &[
             "close",
         ],
     ),
+    ("uuid_tree", &["reserve", "engine", "fs"]),
     ("find_new", &["error", "ino", "names", "subvol", "fs"]),
     ("committed", &["error", "ino", "subvol", "extents", "engine", "fs"]),
     ("subvolumes", &["subvol", "ops", "fs"]),
@@ -220,6 +221,7 @@ const FS: Table = &[
             "recover",
             "convert",
             "fs",
+            "uuid_tree",
         ],
     ),
 ];

@@ -49,6 +49,7 @@ mod sync;
 mod tickets;
 mod unsettled;
 mod usage;
+mod uuid_tree;
 mod verity;
 mod writeback;
 mod xattrs;

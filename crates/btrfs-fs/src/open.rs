@@ -11,6 +11,7 @@ use crate::ino::number;
 use crate::options::Options;
 use crate::recover;
 use crate::subvol;
+use crate::uuid_tree;
 use blockdev::BlockDevice;
 use btrfs_disk::ids::incompat;
 use btrfs_disk::items::{BalanceItem, QgroupStatus, RootItem, qgroup_status};
@@ -78,13 +79,16 @@ fn of_volume(options: &Options) -> OpenOptions {
     }
 }
 
-/// What earlier versions left to be mended; a balance that was interrupted, if this mount works in
+/// What earlier versions left to be mended; a UUID tree, and a balance that was interrupted, if this mount works in
 /// the background.
 fn go_on(fs: &BtrfsFs, writes: bool) -> Result<()> {
     if writes {
         fs.mend_flags()?;
     }
     let options = &fs.engine.options;
+    if writes && options.background {
+        uuid_tree::make(&fs.engine)?;
+    }
     if !fs.engine.balancer.load()? || !writes || !options.background {
         return Ok(());
     }

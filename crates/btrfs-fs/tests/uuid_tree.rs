@@ -1,11 +1,15 @@
-//! What the UUID tree has room for. Our check judges.
+//! Volumes without a UUID tree: made without, or rescued from a damaged one. All goes on without, and the
+//! next mount makes another. Our check judges, which misses each UUID that is not in the tree; so does the
+//! kernel, in `crates/cli/tests/rescues.rs`.
 
 mod common;
 
 use blocksim::{Image, SimDevice};
 use btrfs_check::Severity;
-use btrfs_fs::{BtrfsFs, Caller, Options, ReceivedFrom, SubvolId};
+use btrfs_disk::Superblock;
+use btrfs_fs::{BtrfsFs, Caller, Delete, Options, ReceivedFrom, SubvolId};
 use btrfs_image::mkfs::{self, MkfsOptions};
+use btrfs_volume::{OpenOptions, Volume};
 use std::sync::Arc;
 use vfs::{FileSystem, Ino};
 
@@ -37,6 +41,64 @@ fn receive(fs: &BtrfsFs, id: SubvolId, uuid: [u8; 16]) {
     fs.complete_received(&Caller::root(), id, &from).expect("received");
 }
 
+fn superblock(device: &Arc<SimDevice>) -> Superblock {
+    let options = OpenOptions { read_only: true, ..OpenOptions::default() };
+    (*Volume::open(device.clone(), options).expect("a volume").superblock()).clone()
+}
+
+/// Of the UUID tree: whether the superblock says that it is up to date.
+fn is_current(device: &Arc<SimDevice>) -> bool {
+    let fields = superblock(device).fields;
+    fields.uuid_tree_generation == fields.generation.0
+}
+
+fn judge(device: &Arc<SimDevice>) {
+    common::check_device(device.clone(), false, Severity::Note);
+}
+
+fn clear(device: &Arc<SimDevice>) -> bool {
+    let fs = open(device, false);
+    let cleared = fs.clear_uuid_tree().expect("it is cleared");
+    fs.destroy().expect("close");
+    cleared
+}
+
+#[test]
+fn a_mount_makes_it_anew() {
+    let device = new_volume();
+    let fs = open(&device, false);
+    let (sub, ino) = subvolume(&fs, "sub");
+    receive(&fs, sub, SENT);
+    snap(&fs, ino, "again", true).expect("a snapshot");
+    for i in 0..150 {
+        subvolume(&fs, &format!("more{i}"));
+    }
+    fs.destroy().expect("close");
+    let used = superblock(&device).fields.bytes_used;
+    assert!(clear(&device));
+    let left = superblock(&device).fields.bytes_used;
+    assert!(left < used - 2 * 4096, "its space is back, which is more than a node: {used} {left}");
+    assert!(!is_current(&device));
+    assert!(!clear(&device), "it is gone");
+    judge(&device);
+    // All goes on without; and nobody makes one behind the back of who rescues.
+    let fs = open(&device, false);
+    let (other, ino) = subvolume(&fs, "other");
+    receive(&fs, other, [0x77; 16]);
+    snap(&fs, ino, "copy", false).expect("a snapshot");
+    fs.delete_subvolume(&Caller::root(), Delete::Name(fs.root(), b"more7")).expect("delete");
+    fs.destroy().expect("close");
+    assert!(!is_current(&device));
+    judge(&device);
+    let fs = open(&device, true);
+    let (_, ino) = subvolume(&fs, "last");
+    snap(&fs, ino, "last copy", true).expect("a snapshot");
+    fs.delete_subvolume(&Caller::root(), Delete::Name(fs.root(), b"more8")).expect("delete");
+    fs.destroy().expect("close");
+    assert!(is_current(&device), "or the check does not compare");
+    judge(&device);
+}
+
 /// An item has room for so many subvolumes that were received as the same.
 #[test]
 fn more_received_alike_than_an_item_has_room_for() {
@@ -49,5 +111,15 @@ fn more_received_alike_than_an_item_has_room_for() {
     }
     assert_eq!(fs.read_only_reason(), None);
     fs.destroy().expect("close");
+    common::check_device(device.clone(), false, Severity::Warning);
+    assert!(clear(&device));
+    let fs = open(&device, true);
+    for i in [3, 509] {
+        let name = format!("snap{i}").into_bytes();
+        fs.delete_subvolume(&Caller::root(), Delete::Name(fs.root(), &name)).expect("delete");
+    }
+    assert_eq!(fs.read_only_reason(), None);
+    fs.destroy().expect("close");
+    assert!(is_current(&device));
     common::check_device(device.clone(), false, Severity::Warning);
 }

@@ -145,7 +145,6 @@ fn what_is_lacking_is_told_by_name() {
     for (line, what) in [
         ("device add /dev/null /", "`btrfs device add` is not there yet"),
         ("rescue chunk-recover image", "`btrfs rescue chunk-recover` is not there yet"),
-        ("rescue clear-uuid-tree image", "mount -o rescan_uuid_tree"),
         ("rescue create-control-device", "mknod /dev/btrfs-control"),
         ("check --repair image", "`btrfs check --repair` is not there yet"),
     ] {

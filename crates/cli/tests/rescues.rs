@@ -8,6 +8,7 @@ mod common;
 use btrfs_disk::Superblock;
 use btrfs_disk::checksum::ChecksumType;
 use btrfs_disk::superblock::{COPIES, SUPER_SIZE};
+use common::mount::Mount;
 use common::streams::shell;
 use common::{Image, KernelMount, PROGRAM, assert_clean, copies, sh, text};
 use std::fs::{File, OpenOptions};
@@ -151,7 +152,14 @@ fn what_is_mounted_is_not_written() {
     require!(kernel_btrfs);
     let image = filled("rescue-mounted", &[]);
     let mount = KernelMount::new(&image.path, "noatime").expect("mount");
-    for line in ["zero-log", "super-recover -y", "fix-device-size", "clear-space-cache v2"] {
+    let verbs = [
+        "zero-log",
+        "super-recover -y",
+        "fix-device-size",
+        "clear-space-cache v2",
+        "clear-uuid-tree",
+    ];
+    for line in verbs {
         assert_eq!(told(&ours(), line, &image.path).0, Some(1), "{line}");
         assert_eq!(told(&ours(), line, mount.device()).0, Some(1), "{line}");
     }
@@ -230,4 +238,95 @@ fn a_free_space_tree_that_is_wrong_is_made_anew() {
     assert_eq!(told(&ours(), "clear-space-cache v2", &image.path).0, Some(0));
     assert_clean(&image.path);
     assert_eq!(content(&image.path), before);
+}
+
+/// What the UUID tree has, as btrfs-progs prints it.
+fn uuids(image: &Path) -> String {
+    let dump = sh(&format!("btrfs inspect-internal dump-tree -t uuid {}", image.display()));
+    let dump = text(&dump.stdout);
+    let of_items = |line: &&str| line.contains(") itemoff") || line.contains("subvol_id");
+    let lines = dump.lines().filter(of_items).map(|line| match line.split_once(") itemoff") {
+        Some((key, _)) => key.split_once("key").expect("a key").1,
+        None => line,
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn super_of(image: &Path) -> Superblock {
+    let bytes = read(image, COPIES[0], SUPER_SIZE);
+    Superblock::parse(bytes[..].try_into().expect("whole"), COPIES[0]).expect("a superblock")
+}
+
+/// Subvolumes, some of them received, in a UUID tree of several nodes.
+fn with_uuids(name: &str) -> Image {
+    let image = Image::with(name, &["-n", "4096"]);
+    let mount = KernelMount::new(&image.path, "noatime").expect("mount");
+    shell(&format!(
+        "cd {}; btrfs -q subvolume create sub; head -c 300000 /dev/urandom > sub/f
+        btrfs -q subvolume snapshot -r sub ro; mkdir got; btrfs send -q ro | btrfs -q receive got
+        for i in $(seq 150); do btrfs -q subvolume create s$i; done; sync -f .",
+        mount.path().display()
+    ));
+    mount.unmount().expect("unmount");
+    image
+}
+
+/// The next mount makes it anew, of the kernel and of Spinney, with all that was in it.
+fn uuids_come_back(image: &Image, expected: &str) {
+    assert_eq!(uuids(&image.path), "");
+    assert_clean(&image.path);
+    let by_kernel = copy_of(image, "kernel.img");
+    content(&by_kernel);
+    Mount::new(image, "rw").umount();
+    for image in [&image.path, &by_kernel] {
+        let found = uuids(image);
+        assert!(found == expected, "{}: {found} and not {expected}", image.display());
+        let fields = super_of(image).fields;
+        assert_eq!(fields.uuid_tree_generation, fields.generation.0, "{}", image.display());
+        assert_clean(image);
+    }
+}
+
+#[test]
+fn a_uuid_tree_goes_and_comes_back() {
+    let newer = newer!();
+    let image = with_uuids("rescue-uuid");
+    let (before, used) = (uuids(&image.path), super_of(&image.path).fields.bytes_used);
+    assert!(before.contains("UUID_KEY_RECEIVED_SUBVOL"), "{before}");
+    let theirs = copy_of(&image, "theirs.img");
+    assert_eq!(told(&[&newer], "clear-uuid-tree", &theirs), (Some(0), String::new()));
+    assert_eq!(told(&ours(), "clear-uuid-tree", &image.path), (Some(0), String::new()));
+    let fields = super_of(&image.path).fields;
+    assert_eq!(fields.uuid_tree_generation, 0);
+    assert!(fields.bytes_used + 3 * 4096 <= used, "two leaves and a root are free");
+    // Again there is nothing to do, for both.
+    for (program, image) in [(&[newer.as_path()][..], &theirs), (&ours()[..], &image.path)] {
+        assert_eq!(told(program, "clear-uuid-tree", image), (Some(0), String::new()));
+        assert_eq!(uuids(image), "");
+    }
+    uuids_come_back(&image, &before);
+}
+
+/// Nothing of it needs to be read: its root is damaged, so that nobody knows where the leaves are.
+#[test]
+fn a_uuid_tree_that_cannot_be_read_gives_its_space_back() {
+    let newer = newer!();
+    let image = with_uuids("rescue-uuid-damaged");
+    let (before, used) = (uuids(&image.path), super_of(&image.path).fields.bytes_used);
+    let dump = sh(&format!("btrfs inspect-internal dump-tree -t uuid {}", image.word()));
+    let dump = text(&dump.stdout);
+    let root = dump.lines().find_map(|line| line.strip_prefix("node ")).expect("several nodes");
+    let logical: u64 = root.split(' ').next().unwrap().parse().expect("a number");
+    for at in copies(&image.path, logical) {
+        write(&image.path, at + 1000, &[0x5a; 100]);
+    }
+    assert!(KernelMount::new(&image.path, "noatime").is_err(), "the kernel refuses it");
+    let theirs = copy_of(&image, "theirs.img");
+    // That of btrfs-progs reads it, and says that all is well where it cannot.
+    assert_eq!(told(&[&newer], "clear-uuid-tree", &theirs).0, Some(0));
+    assert!(KernelMount::new(&theirs, "noatime").is_err(), "nothing was done");
+    let said = common::fine(&["rescue", "clear-uuid-tree", "--json", &image.word()]);
+    assert!(said.contains("\"had_uuid_tree\":true"), "{said}");
+    assert!(super_of(&image.path).fields.bytes_used + 3 * 4096 <= used, "all nodes are free");
+    uuids_come_back(&image, &before);
 }

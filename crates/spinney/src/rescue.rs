@@ -137,6 +137,17 @@ pub fn clear_free_space_tree(device: Arc<dyn BlockDevice>) -> Result<bool> {
     Ok(there)
 }
 
+/// Takes the UUID tree away, which says of UUIDs whose subvolumes they are: the next mount that writes
+/// makes another, of what the subvolumes say themselves. False: there is none.
+///
+/// Nothing of the tree is read, so it may be damaged: what gives its space back is the extent tree, which is
+/// looked through for what the UUID tree holds. A log is replayed on the way.
+pub fn clear_uuid_tree(device: Arc<dyn BlockDevice>) -> Result<bool> {
+    let fs = writable(&device)?;
+    let cleared = fs.clear_uuid_tree();
+    cleared.and_then(|there| fs.destroy().map(|()| there)).map_err(|e| said(&*device, e))
+}
+
 /// A log is no reason to leave the superblock alone.
 const REPLAYS: OpenOptions =
     OpenOptions { read_only: false, ignore_log: false, replays_log: true, mends_sizes: false };

@@ -70,6 +70,18 @@ pub(crate) fn free_space_tree(bytes: u64, caches: u64, extents: u64) -> ActionCo
     ActionCost { places: 2 + 3 * caches, trees: 2, bytes: ROOT + bytes, sums: 2 * extents }
 }
 
+/// A UUID tree of so many `entries`, which say `bytes` together.
+pub(crate) fn uuid_tree(geometry: &Geometry, entries: u64, bytes: u64) -> ActionCost {
+    let plant = plant(geometry);
+    ActionCost { bytes: plant.bytes + entries * HEADER + bytes, ..plant }
+}
+
+/// The UUID tree goes: its ROOT_ITEM, and the records of its `nodes`, of which each may have its
+/// referrer in an item of its own.
+pub(crate) fn forget_uuid_tree(nodes: u64) -> ActionCost {
+    ActionCost { places: 1, trees: 1, bytes: ROOT + 2 * nodes * HEADER, sums: 0 }
+}
+
 /// A snapshot: the source's root and its copy, which both refer to all below ([`referrers`]
 /// counts that for places; the copy's references are bytes here), three items of the copy's own
 /// directory, two ROOT_ITEMs.

@@ -26,6 +26,7 @@ mod sink;
 mod snapshot;
 mod trees;
 mod undo;
+mod uuid_tree;
 
 pub use drop_tree::DropState;
 pub use outcome::Settled;

@@ -39,10 +39,14 @@ pub(super) fn create(settle: &mut Settling<'_>, sealed: &Delta) -> Result<()> {
         settle.make_free_space_tree()?;
     }
     for action in actions {
-        if let TreeAction::Create { id, mut item } = action {
-            let now = settle.generation().0;
-            (item.ctransid, item.otransid) = (now, now);
-            settle.create_tree(id, Key::new(id.0, kind::ROOT_ITEM, 0), *item)?;
+        match action {
+            TreeAction::Create { id, mut item } => {
+                let now = settle.generation().0;
+                (item.ctransid, item.otransid) = (now, now);
+                settle.create_tree(id, Key::new(id.0, kind::ROOT_ITEM, 0), *item)?;
+            }
+            TreeAction::MakeUuidTree(entries) => settle.make_uuid_tree(&entries)?,
+            _ => {}
         }
     }
     Ok(())
@@ -80,6 +84,7 @@ pub(super) fn finish(settle: &mut Settling<'_>, sealed: &Delta) -> Result<Drops>
             }
             TreeAction::Received { id, form } => received(settle, *id, form)?,
             TreeAction::Kill { id } => kill(settle.root_item(*id)?),
+            TreeAction::ForgetUuidTree => settle.forget_uuid_tree()?,
             TreeAction::OtherDefault => settle.set_incompat(incompat::DEFAULT_SUBVOL),
             _ => {}
         }

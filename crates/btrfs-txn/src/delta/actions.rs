@@ -1,14 +1,14 @@
 //! What a commit does with whole trees: entries of a delta beside the items.
 //!
 //! A commit does them in a fixed order, whatever order they came in: a free-space tree,
-//! which all others need, and new trees before the items,
+//! which all others need, and new trees (the UUID tree among them) before the items,
 //! so that those find their trees; snapshots behind all items, so that one has exactly what its
 //! epoch and those before it did; then what root items shall say; then drops; then moves.
 //!
 //! What it does not know: names, who asks, and what items mean.
 
 use btrfs_disk::items::{RootItem, Timespec};
-use btrfs_disk::{Logical, TreeId};
+use btrfs_disk::{Key, Logical, TreeId};
 use btrfs_space::{DropState, MoveNodes, MovedNodes};
 use locks::{Mutex, Rank};
 use std::sync::Arc;
@@ -66,6 +66,10 @@ pub enum TreeAction {
     /// A free-space tree, of a volume that has none or whose own is not valid; a version 1 space
     /// cache goes.
     FreeSpaceTree,
+    /// A UUID tree of these entries, by ascending key, of a volume that has none.
+    MakeUuidTree(Arc<[(Key, Box<[u8]>)]>),
+    /// The UUID tree goes, and nothing of it changes in the epoch.
+    ForgetUuidTree,
     /// The superblock says that a mount does not begin at the top level of itself.
     OtherDefault,
 }

@@ -145,9 +145,6 @@ fn dispatch(mut words: Vec<OsString>) -> Result<Exit> {
 fn lacking(name: &str) -> Error {
     let error = Error::new(format!("`btrfs {name}` is not there yet"));
     match name {
-        "rescue clear-uuid-tree" => error.remedy(
-            "the kernel makes the tree anew with `mount -o rescan_uuid_tree`",
-        ),
         "rescue chunk-recover" => error.remedy(
             "`btrfs check --chunk-root` looks by another chunk tree, `dump-super -f` tells older ones",
         ),

@@ -132,20 +132,28 @@ pub fn with_bad_superblocks() -> Vec<Damaged> {
 
 /// Writes over all copies of a node what `change` makes of it.
 fn change_node(device: &Arc<SimDevice>, logical: Logical, change: impl Fn(&mut [u8])) {
-    let volume = open(device);
-    let size = volume.superblock().fields.nodesize;
-    let chunks = volume.chunks();
-    let holds = |start: Logical, len| (start.0..start.0 + len).contains(&logical.0);
-    let chunk = chunks.iter().find(|c| holds(c.logical, c.len)).expect("it is mapped");
-    for (_, stripe) in &chunk.stripes {
-        let at = stripe.0 + (logical.0 - chunk.logical.0);
-        let mut node = vec![0; size as usize];
-        device.read_at(at, &mut node).expect("read");
+    for (at, mut node) in copies_of(device, logical) {
         change(&mut node);
         let sum = ChecksumType::Crc32c.digest(&node[32..]);
         node[..32].copy_from_slice(&sum);
         device.write_at(at, &node).expect("write");
     }
+}
+
+/// All copies of a node, and where they are.
+fn copies_of(device: &Arc<SimDevice>, logical: Logical) -> Vec<(u64, Vec<u8>)> {
+    let volume = open(device);
+    let size = volume.superblock().fields.nodesize;
+    let chunks = volume.chunks();
+    let holds = |start: Logical, len| (start.0..start.0 + len).contains(&logical.0);
+    let chunk = chunks.iter().find(|c| holds(c.logical, c.len)).expect("it is mapped");
+    let copy = |stripe: u64| {
+        let at = stripe + (logical.0 - chunk.logical.0);
+        let mut node = vec![0; size as usize];
+        device.read_at(at, &mut node).expect("read");
+        (at, node)
+    };
+    chunk.stripes.iter().map(|(_, stripe)| copy(stripe.0)).collect()
 }
 
 fn open(device: &Arc<SimDevice>) -> Arc<btrfs_volume::Volume> {
@@ -198,18 +206,71 @@ pub fn with_free_space_trees() -> Vec<Damaged> {
     ]
 }
 
+/// Subvolumes enough for a UUID tree of several nodes of 4 KiB.
+fn with_many_subvolumes() -> Image {
+    let device = Arc::new(SimDevice::new(Image::zeros(SIZE)));
+    let options = MkfsOptions { node_size: Some(4096), discard: false, ..MkfsOptions::default() };
+    mkfs::make(&*device, &options).expect("mkfs");
+    let volume = VolumeOptions::new().write(true).open_device(device.clone()).expect("open");
+    for i in 0..150 {
+        volume.create_subvolume(format!("sub{i}")).expect("a subvolume");
+    }
+    volume.write("sub7/file", &[7; 70_000]).expect("write");
+    volume.close().expect("close");
+    device.image().flatten()
+}
+
+pub fn with_uuid_trees() -> Vec<Damaged> {
+    let (image, many) = (whole(), with_many_subvolumes());
+    let uuids = |device: &Arc<SimDevice>| root_of(device, TreeId::UUID);
+    // The number of a subvolume: data of the first item ends the leaf.
+    let wrong = changed(&image, |device| {
+        change_node(device, uuids(device).bytenr, |node| *node.last_mut().expect("a byte") ^= 1);
+    });
+    let unreadable = |image, what: &str| {
+        changed(image, |device| {
+            let root = uuids(device);
+            assert_eq!(root.level > 0, what == "nodes", "a tree of {what}");
+            spoil_node(device, root.bytenr);
+        })
+    };
+    let without = changed(&image, |device| {
+        assert!(spinney::rescue::clear_uuid_tree(device.clone()).expect("it has one"));
+    });
+    vec![
+        Damaged { name: "a UUID tree", image: image.clone() },
+        Damaged { name: "a UUID tree that is wrong", image: wrong },
+        Damaged { name: "a UUID tree that cannot be read", image: unreadable(&image, "a leaf") },
+        Damaged { name: "a UUID tree of several nodes", image: many.clone() },
+        Damaged { name: "one whose root cannot be read", image: unreadable(&many, "nodes") },
+        Damaged { name: "no UUID tree", image: without },
+    ]
+}
+
+/// No copy of it has the sum that it says.
+fn spoil_node(device: &Arc<SimDevice>, logical: Logical) {
+    for (at, mut node) in copies_of(device, logical) {
+        node[1000] ^= 1;
+        device.write_at(at, &node).expect("write");
+    }
+}
+
 /// Its one leaf.
 fn free_space_root(device: &Arc<SimDevice>) -> Logical {
+    let item = root_of(device, TreeId::FREE_SPACE);
+    assert_eq!(item.level, 0);
+    item.bytenr
+}
+
+fn root_of(device: &Arc<SimDevice>, id: TreeId) -> RootItem {
     let volume = open(device);
     let (sb, generation) = (volume.superblock().fields, volume.root_generation());
     let root = TreeRoot { id: TreeId::ROOT, logical: sb.root, generation, level: sb.root_level };
     let store = NodeStore::new(volume, 1 << 20);
     let mut cursor = Cursor::new(&store, &root);
-    let key = Key::new(TreeId::FREE_SPACE.0, kind::ROOT_ITEM, 0);
+    let key = Key::new(id.0, kind::ROOT_ITEM, 0);
     cursor.seek(&key).expect("seek");
-    let (found, item) = cursor.item().expect("a free-space tree");
+    let (found, item) = cursor.item().expect("a root item");
     assert_eq!((found.objectid, found.kind), (key.objectid, key.kind));
-    let item = RootItem::parse(item).expect("a root item");
-    assert_eq!(item.level, 0);
-    item.bytenr
+    RootItem::parse(item).expect("a root item")
 }

@@ -40,6 +40,10 @@ fn clear_free_space_tree(device: Device) -> spinney::Result<()> {
     rescue::clear_free_space_tree(device).map(drop)
 }
 
+fn clear_uuid_tree(device: Device) -> spinney::Result<()> {
+    rescue::clear_uuid_tree(device).map(drop)
+}
+
 /// Runs `verb` on `image`; judges whatever its power cuts may leave. How many states that were.
 fn crashes(name: &str, verb: Verb, image: &Image, lie: Option<Lie>) -> Result<usize, String> {
     let device = Arc::new(SimDevice::new(image.clone()).lying(lie));
@@ -84,6 +88,11 @@ fn sizes_are_put_right() {
 #[test]
 fn a_free_space_tree_is_made_anew() {
     all(clear_free_space_tree, bases::with_free_space_trees());
+}
+
+#[test]
+fn a_uuid_tree_is_there_or_not() {
+    all(clear_uuid_tree, bases::with_uuid_trees());
 }
 
 /// Who judges here can find something: a device that drops flushes is found out.

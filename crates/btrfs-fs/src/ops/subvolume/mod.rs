@@ -60,8 +60,8 @@ fn delete_refs(op: &Op<'_>, child: TreeId, parent: TreeId) {
     op.delete(in_root_tree(child.0), kind::ROOT_BACKREF, parent.0);
 }
 
-/// `id` is among those that have a UUID, or no more. Volumes without a UUID tree get one by the
-/// kernel, which sees that it is behind. Of more that were received as the same than an item has room for
+/// `id` is among those that have a UUID, or no more. Volumes without a UUID tree get one by
+/// the next mount (`uuid_tree.rs`). Of more that were received as the same than an item has room for
 /// the last are left out: nothing here is looked up in the tree.
 fn note_uuid(op: &Op<'_>, uuid: &[u8; 16], kind: u8, id: TreeId, there: bool) -> Result<()> {
     if *uuid == [0; 16] || op.view.layers.roots.get(TreeId::UUID).is_none() {

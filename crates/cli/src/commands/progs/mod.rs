@@ -33,6 +33,7 @@ const COMMANDS: &[&Command] = &[
     &rescue::SUPER_RECOVER,
     &rescue::FIX_DEVICE_SIZE,
     &rescue::CLEAR_SPACE_CACHE,
+    &rescue::CLEAR_UUID_TREE,
     &rescue::CLEAR_INO_CACHE,
 ];
 

@@ -81,6 +81,26 @@ Examples
     run: clear_space_cache,
 };
 
+pub const CLEAR_UUID_TREE: Command = Command {
+    name: "rescue clear-uuid-tree",
+    summary: "take the UUID tree away, of which the next mount makes another",
+    usage: "DEVICE",
+    help: "\
+The UUID tree says of UUIDs whose subvolumes they are. Where it is damaged the kernel may refuse the
+volume, and nobody can make or delete subvolumes. It goes as a whole, also where it cannot be read,
+and its space comes back. The next mount that writes makes another, of what the subvolumes say
+themselves: the kernel's does, and Spinney's. A log is replayed first.
+
+Examples
+    btrfs rescue clear-uuid-tree disk.img
+
+Exit codes
+    0  the volume has no UUID tree now; nothing is printed
+    1  it could not be changed; the message says why
+",
+    run: clear_uuid_tree,
+};
+
 pub const CLEAR_INO_CACHE: Command = Command {
     name: "rescue clear-ino-cache",
     summary: "tell whether subvolumes have caches of inode numbers",
@@ -226,6 +246,14 @@ fn clear_v2(path: &Path) -> Result<Exit> {
         return say("no free space cache v2 to clear");
     }
     say("Clear free space cache v2\nfree space cache v2 cleared")
+}
+
+fn clear_uuid_tree(args: Args) -> Result<Exit> {
+    let word = args::only(args, "a device")?;
+    let path = Path::new(&word);
+    let medium = image::open(path, Access::Write)?;
+    rescue::clear_uuid_tree(medium.device())?;
+    Ok(Exit::Done)
 }
 
 fn clear_ino_cache(args: Args) -> Result<Exit> {

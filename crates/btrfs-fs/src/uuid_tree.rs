@@ -1,0 +1,99 @@
+//! The UUID tree as a whole: a mount that writes and works in the background makes one where the volume
+//! has none (so does the kernel), and who rescues a volume takes it away.
+//!
+//! Programs look subvolumes up in it by what they were received as. The engine itself does not: what it
+//! knows of UUIDs is in the root items, of which the tree is made here.
+//!
+//! Invariant: who makes it or takes it away holds `Engine::subvolume_lock` until the commit that has that,
+//! so no UUID is noted meanwhile in a tree that is not there.
+//!
+//! What it does not know: entries that come and go one by one (`ops/subvolume`).
+
+use crate::engine::Engine;
+use crate::fs::BtrfsFs;
+use crate::reserve::{Reservation, cost};
+use btrfs_disk::key::kind;
+use btrfs_disk::{Key, TreeId};
+use btrfs_txn::delta::{ActionCost, TreeAction};
+use btrfs_txn::{Root, Roots};
+use std::collections::BTreeMap;
+use vfs::Result;
+
+/// Where there is none it comes with a commit of its own. A volume without room for it does without.
+pub(crate) fn make(engine: &Engine) -> Result<()> {
+    let _one_at_a_time = engine.subvolume_lock.lock();
+    let roots = engine.core.roots();
+    if roots.get(TreeId::UUID).is_some() {
+        return Ok(());
+    }
+    let entries = entries(&roots, engine.core.geometry.max_item_size());
+    let bytes = entries.iter().map(|(_, ids)| ids.len() as u64).sum();
+    let action = cost::uuid_tree(&engine.core.geometry, entries.len() as u64, bytes);
+    let room = match reserve(engine, action) {
+        Err(error) if error.errno() == libc::ENOSPC => {
+            tracing::warn!("no room for a UUID tree; the next mount tries again");
+            return Ok(());
+        }
+        room => room?,
+    };
+    engine.core.begin().act(TreeAction::MakeUuidTree(entries.into()), action);
+    drop(room);
+    engine.committer.commit()?;
+    tracing::info!("made a UUID tree; the volume had none");
+    Ok(())
+}
+
+fn reserve(engine: &Engine, action: ActionCost) -> Result<Reservation<'_>> {
+    engine.reserver.reserve(cost::with(cost::Cost::default(), action))
+}
+
+/// Subvolumes that have a name, by their own UUIDs and by what they were received as. An item takes no
+/// more than `room` bytes of them: the oldest.
+fn entries(roots: &Roots, room: usize) -> Vec<(Key, Box<[u8]>)> {
+    let mut found: BTreeMap<Key, Vec<u8>> = BTreeMap::new();
+    let live = |(id, root): &(TreeId, &Root)| id.is_subvolume() && root.item.refs != 0;
+    for (id, root) in roots.trees.iter().filter(live) {
+        let item = &root.item;
+        let both = [
+            (&item.uuid, kind::UUID_KEY_SUBVOL),
+            (&item.received_uuid, kind::UUID_KEY_RECEIVED_SUBVOL),
+        ];
+        for (uuid, kind) in both.into_iter().filter(|(uuid, _)| **uuid != [0; 16]) {
+            let ids = found.entry(Key::of_uuid(uuid, kind)).or_default();
+            if ids.len() + 8 <= room {
+                ids.extend_from_slice(&id.0.to_le_bytes());
+            }
+        }
+    }
+    found.into_iter().map(|(key, ids)| (key, ids.into())).collect()
+}
+
+impl BtrfsFs {
+    /// Takes the UUID tree away, whatever is in it, and gives its space back; durable when this returns.
+    /// The next mount makes another. False: there is none. Not beside a balance.
+    ///
+    /// Nothing of the tree is read, so it may be damaged. What the extent tree says of it is believed,
+    /// which is read as a whole.
+    pub fn clear_uuid_tree(&self) -> Result<bool> {
+        let engine = self.open()?;
+        let _one_at_a_time = engine.subvolume_lock.lock();
+        // No change of it is in the epoch that takes it away.
+        engine.committer.commit()?;
+        let Some(nodes) = engine.core.roots().get(TreeId::UUID).map(|root| nodes(engine, root))
+        else {
+            return Ok(false);
+        };
+        let action = cost::forget_uuid_tree(nodes);
+        let room = reserve(engine, action)?;
+        engine.core.begin().act(TreeAction::ForgetUuidTree, action);
+        drop(room);
+        engine.committer.commit()?;
+        Ok(true)
+    }
+}
+
+/// How many it has, by its root item; the volume has no more in any case.
+fn nodes(engine: &Engine, root: &Root) -> u64 {
+    let size = u64::from(engine.core.geometry.node_size);
+    root.item.bytes_used.min(engine.core.space.used()) / size + 1
+}

@@ -15,7 +15,7 @@ use crate::stats::Stats;
 use btrfs_txn::{Core, PoisonUnlessDone};
 use std::sync::Arc;
 use std::time::Instant;
-use vfs::Result;
+use vfs::{Errno, Result};
 
 pub(crate) struct Fsync {
     core: Arc<Core>,
@@ -63,6 +63,10 @@ impl Fsync {
                 let mut state = self.log.lock();
                 // A commit that failed while we waited for the lock is not to be followed.
                 self.core.health.writable().fs()?;
+                // A log would put a part of what is held back on the medium.
+                if self.committer.is_held() {
+                    return Err(Errno::EBUSY.into());
+                }
                 let committing = self.core.layers().sealed.is_some();
                 // What is half done must not be built upon by who takes the lock next.
                 let unwound = PoisonUnlessDone(&self.core.health, "a log write panicked");

@@ -64,8 +64,8 @@ impl Guard {
         Ok(())
     }
 
-    /// Everything since `begin` is durable when this returns; or nothing is, and all of it is
-    /// given up.
+    /// Everything since `begin` is durable when this returns; or all of it is given up, and nothing of
+    /// it on the medium, unless that failed when the superblock was written (`failed`).
     pub(crate) fn commit(&self) -> Result<()> {
         let mut open = self.in_transaction.write();
         let done = self.there()?.commit_held();
@@ -93,7 +93,9 @@ impl Guard {
         self.btrfs.shut_down(Durable::Synced)
     }
 
+    /// And nobody inside of the engine writes any more.
     pub(crate) fn is_given_up(&self) -> bool {
+        let _ended = self.in_transaction.read();
         self.given_up.load(Ordering::Acquire)
     }
 

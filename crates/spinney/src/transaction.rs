@@ -20,7 +20,8 @@ use std::fmt;
 /// engine cannot take single changes back, so one that is given up takes all open handles with
 /// it: they answer errors from then on. `abort` returns the volume opened anew, as it was before;
 /// elsewhere [`Volume::reopen`] does. And the content of files without copy-on-write
-/// (`chattr +C`) is written in its place at once.
+/// (`chattr +C`) is written in its place at once. What is written to files that want each write
+/// durable (`chattr +S`) is durable with the commit, and not before.
 ///
 /// Bounds: changes of [`VolumeOptions::transaction_limit`](crate::VolumeOptions::transaction_limit)
 /// bytes (192 MiB) of names and attributes, beyond which they are refused as not supported; the
@@ -59,8 +60,10 @@ impl Volume {
 }
 
 impl Transaction {
-    /// Makes all changes durable, at once. An error leaves none of them, and ends the open
-    /// volume as [`abort`](Transaction::abort) does.
+    /// Makes all changes durable, at once. An error ends the open volume as
+    /// [`abort`](Transaction::abort) does, and leaves none of the changes where
+    /// [`Volume::reopen`] can open it anew. Where that is refused, since the medium failed under the last
+    /// writes, whoever opens it next finds all of them or none.
     pub fn commit(mut self) -> Result<()> {
         self.ended = true;
         self.volume.guard().commit().at(&self.volume, b"")

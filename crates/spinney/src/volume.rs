@@ -14,6 +14,7 @@ use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use vfs::{Context, FileSystem, FsError, Ino};
 
 /// An open btrfs volume.
@@ -55,6 +56,8 @@ struct Inner {
     fs: Arc<dyn FileSystem>,
     origin: Arc<Origin>,
     on_loss: RwLock<Option<Arc<LossListener>>>,
+    /// Another engine has the device since this one was given up.
+    reopened: AtomicBool,
 }
 
 /// What a volume was opened from, and can be opened from again.
@@ -84,14 +87,22 @@ impl Volume {
         }
         let guard = Arc::new(Guard::new(Arc::new(fs), origin.limit));
         let on_loss = RwLock::new(Rank::Leaf, None);
-        Ok(Volume(Arc::new(Inner { fs: guard.clone(), guard, origin, on_loss })))
+        Ok(Volume(Arc::new(Inner {
+            fs: guard.clone(),
+            guard,
+            origin,
+            on_loss,
+            reopened: AtomicBool::new(false),
+        })))
     }
 
     /// Opens the volume anew after a [`Transaction`](crate::Transaction) was given up, as it was
     /// before that one; the lock on its image is not let go meanwhile. All handles of before go
     /// on to answer errors.
     ///
-    /// A volume whose medium failed is to be looked after, and opened from its image again.
+    /// That is done once: of several threads that find the volume given up, one opens it, and the
+    /// others hear that it is open again. A volume whose medium failed is to be looked after, and
+    /// opened from its image again.
     pub fn reopen(&self) -> Result<Volume> {
         let refused = |why: String| Err(Error::refused(self.name().display(), why));
         if !self.0.guard.is_given_up() {
@@ -100,7 +111,12 @@ impl Volume {
         if let Some(why) = self.0.guard.failed() {
             return refused(format!("cannot be opened again: {why}"));
         }
-        let volume = Volume::start(self.0.origin.clone())?;
+        // Two engines would write over each other's trees.
+        if self.0.reopened.swap(true, Ordering::AcqRel) {
+            return refused("it was opened again already".into());
+        }
+        let opened = Volume::start(self.0.origin.clone());
+        let volume = opened.inspect_err(|_| self.0.reopened.store(false, Ordering::Release))?;
         let listener = self.0.on_loss.read().clone();
         *volume.0.on_loss.write() = listener;
         Ok(volume)

@@ -105,12 +105,13 @@ impl Committer {
         }
     }
 
-    /// When this returns no commit runs, and none begins before `commit_held`: whoever asks for
-    /// one hears EBUSY.
+    /// When this returns no commit runs and no log is written, and none before `commit_held`:
+    /// whoever asks for that hears EBUSY.
     pub(crate) fn hold(&self) {
         self.held.store(true, Ordering::SeqCst);
-        // Who has its turn has looked at it since.
+        // Who has its turn has looked at it since; who has the log as well.
         self.wait_for_running();
+        drop(self.log.lock());
     }
 
     pub(crate) fn is_held(&self) -> bool {

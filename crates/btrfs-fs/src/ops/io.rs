@@ -17,7 +17,7 @@ use crate::writeback::{dirty_of, fill_sector, load_inline};
 use btrfs_disk::items::inode_flags;
 use inode_index::Ref;
 use std::ops::Range;
-use vfs::{Errno, Ino, Result, WriteFlags};
+use vfs::{Errno, FsError, Ino, Result, WriteFlags};
 
 /// Whole sectors of one write from this length on go straight to an extent, in bytes.
 const STRAIGHT: u64 = 128 << 10;
@@ -82,10 +82,22 @@ pub(crate) fn write(
     let result = write_locked(engine, &inode, offset, data, flags, &mut reserved.dirty);
     drop((reserved, promise));
     let file_wants_sync = result?;
-    if flags.sync || file_wants_sync {
+    if flags.sync {
         super::sync::fsync(engine, ino, 0, true)?;
+    } else if file_wants_sync {
+        sync_unless_held(engine, ino)?;
     }
     Ok(data.len())
+}
+
+/// What is written while commits are held is durable with all that is held back, and not before.
+fn sync_unless_held(engine: &Engine, ino: Ino) -> Result<()> {
+    match super::sync::fsync(engine, ino, 0, true) {
+        Err(FsError::Posix(Errno::EBUSY)) if engine.committer.is_held() => Ok(()),
+        // That has ended meanwhile, perhaps without this.
+        Err(FsError::Posix(Errno::EBUSY)) => super::sync::fsync(engine, ino, 0, true),
+        done => done,
+    }
 }
 
 /// What becomes dirty is taken out of `budget`. True if the file's own

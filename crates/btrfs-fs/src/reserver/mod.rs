@@ -148,7 +148,9 @@ impl Reserver {
             if let Some(promise) = self.reservations.limits.reserve(tree, bytes, spare) {
                 return Ok(promise);
             }
-            self.committer.commit_what_lands()?;
+            if !self.commit_unless_held()? {
+                break;
+            }
         }
         let promise = self.reservations.limits.reserve(tree, bytes, spare);
         promise.ok_or(Errno::EDQUOT.into())
@@ -258,6 +260,14 @@ impl Reserver {
         }
     }
 
+    /// A commit that gives back what it can. False: commits are held, and what there is must do.
+    fn commit_unless_held(&self) -> Result<bool> {
+        match self.committer.commit_what_lands() {
+            Err(FsError::Posix(Errno::EBUSY)) => Ok(false),
+            done => done.map(|()| true),
+        }
+    }
+
     /// Starts a commit when the delta has used up its memory; slows down from there on, and waits
     /// when it is far over.
     fn wait_for_memory(&self, priority: Priority) -> Result<()> {
@@ -271,7 +281,7 @@ impl Reserver {
         let waits = delta > most * 2 || delta > most && self.alone;
         if waits && !self.committer.is_held() {
             self.stats.throttled.add(1);
-            self.committer.commit_what_lands()?;
+            self.commit_unless_held()?;
         }
         if memory.dirty() > memory.most_dirty() {
             self.core.requests.wake();

@@ -7,7 +7,7 @@ use crate::error::IntoFs;
 use btrfs_space::{Kind, Priority};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use vfs::Result;
+use vfs::{Errno, FsError, Result};
 
 /// What must come back at least for a commit to be worth its while, in nodes.
 const WORTH: u64 = 64;
@@ -57,6 +57,8 @@ impl Reserver {
             // One that found no room itself has told why there is none.
             return match self.commit_for_space() {
                 Err(_) if self.reservations.is_short() => Ok(priority == Priority::Delete),
+                // What was before they are held has given back what it had.
+                Err(FsError::Posix(Errno::ENOSPC)) if self.committer.is_held() => Ok(true),
                 done => done.map(|()| true),
             };
         }
@@ -126,11 +128,15 @@ impl Reserver {
         enough || kind == Kind::Data && self.core.space.reservations_block_data(held)
     }
 
-    /// A commit that shall free space; that some content found no room is known then.
+    /// A commit that shall free space; that some content found no room is known then. ENOSPC: commits
+    /// are held, so none comes.
     pub(crate) fn commit_for_space(&self) -> Result<()> {
         let removals = self.removals.load(Ordering::Relaxed);
         self.seen.store(removals, Ordering::Relaxed);
         self.stats.commits_for_space.add(1);
-        self.committer.commit_what_lands()
+        match self.commit_unless_held()? {
+            true => Ok(()),
+            false => Err(Errno::ENOSPC.into()),
+        }
     }
 }

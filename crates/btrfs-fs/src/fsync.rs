@@ -54,6 +54,17 @@ impl Fsync {
         }
     }
 
+    /// With the log's lock held.
+    fn may_log(&self) -> Result<()> {
+        // A commit that failed while we waited for the lock is not to be followed.
+        self.core.health.writable().fs()?;
+        match self.committer.is_held() {
+            // A log would put a part of what is held back on the medium.
+            true => Err(Errno::EBUSY.into()),
+            false => Ok(()),
+        }
+    }
+
     /// One log write for all of `batch`, or the commit that takes its place.
     fn lead(&self, batch: &[Request]) -> Result<()> {
         let start = Instant::now();
@@ -61,12 +72,7 @@ impl Fsync {
             self.core.health.writable().fs()?;
             let (written, committing) = {
                 let mut state = self.log.lock();
-                // A commit that failed while we waited for the lock is not to be followed.
-                self.core.health.writable().fs()?;
-                // A log would put a part of what is held back on the medium.
-                if self.committer.is_held() {
-                    return Err(Errno::EBUSY.into());
-                }
+                self.may_log()?;
                 let committing = self.core.layers().sealed.is_some();
                 // What is half done must not be built upon by who takes the lock next.
                 let unwound = PoisonUnlessDone(&self.core.health, "a log write panicked");

@@ -104,8 +104,7 @@ fn random_changes_of_nodes() {
         let at = nodes[random.below(nodes.len())];
         let mut node = bytes[at..at + NODE].to_vec();
         mutate(&mut random, &mut node);
-        let digest = ChecksumType::Crc32c.digest(&node[32..]);
-        node[..32].copy_from_slice(&digest);
+        ChecksumType::Crc32c.seal(&mut node);
         device.write_at(at as u64, &node).expect("in range");
         noticed += usize::from(judge(&device, &format!("round {round}, node at {at}")));
         device.write_at(at as u64, &bytes[at..at + NODE]).expect("in range");
@@ -128,8 +127,7 @@ fn random_changes_of_superblocks() {
             if at == 64 << 10 {
                 random.0 = seed; // both copies alike
             }
-            let digest = ChecksumType::Crc32c.digest(&sb[32..]);
-            sb[..32].copy_from_slice(&digest);
+            ChecksumType::Crc32c.seal(&mut sb);
             device.write_at(at as u64, &sb).expect("in range");
         }
         let _ = judge(&device, &format!("round {round}"));

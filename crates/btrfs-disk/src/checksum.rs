@@ -86,6 +86,12 @@ impl ChecksumType {
         }
         out
     }
+
+    /// Makes the checksum of a node or superblock, its first bytes, that of what is behind.
+    pub fn seal(self, block: &mut [u8]) {
+        let digest = self.digest(&block[CSUM_FIELD..]);
+        block[..CSUM_FIELD].copy_from_slice(&digest);
+    }
 }
 
 /// CRC-32C from `seed` without the usual inversions, as the kernel's `crc32c(seed, data)`.

@@ -218,8 +218,7 @@ impl Superblock {
             backup.write(&mut out[BACKUPS_AT + i * RootBackup::SIZE..]);
         }
         out[TAIL_AT..TAIL_AT + self.tail.len()].copy_from_slice(&self.tail);
-        let digest = csum.digest(&out[CSUM_FIELD..]);
-        out[..CSUM_FIELD].copy_from_slice(&digest);
+        csum.seal(&mut out);
         Ok(out)
     }
 

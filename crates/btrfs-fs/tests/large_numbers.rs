@@ -61,8 +61,7 @@ fn renumber(image: &Path) {
     });
     let mut bytes = leaf.bytes().to_vec();
     put(&mut bytes, 88, SUBVOLUME);
-    let digest = patch_digest(image, &bytes);
-    bytes[..32].copy_from_slice(&digest);
+    open(image).geometry().csum.seal(&mut bytes);
     patch.write(leaf.logical(), &bytes, None);
     patch.edit_leaf(TreeId::ROOT, first, |items| {
         for (key, _) in items.iter_mut() {
@@ -74,10 +73,6 @@ fn renumber(image: &Path) {
         }
         items.sort_by_key(|(key, _)| *key);
     });
-}
-
-fn patch_digest(image: &Path, bytes: &[u8]) -> [u8; 32] {
-    open(image).geometry().csum.digest(&bytes[32..])
 }
 
 fn made() -> Image {

@@ -422,8 +422,7 @@ fn forget_the_flags_count(image: &Path, uuid: &[u8; 16]) {
         let node = at / NODE * NODE;
         // Bit 31.
         bytes[at - UUID_IN_ITEM + INODE_FLAGS + 3] &= 0x7f;
-        let sum = ChecksumType::Crc32c.digest(&bytes[node + 32..node + NODE]);
-        bytes[node..node + 32].copy_from_slice(&sum);
+        ChecksumType::Crc32c.seal(&mut bytes[node..node + NODE]);
     }
     std::fs::write(image, bytes).expect("write the image");
 }

@@ -280,8 +280,7 @@ fn mutated_superblocks_never_panic() {
             let at = 32 + dice.below(1200);
             bytes[at] = dice.value();
         }
-        let digest = victim.geometry.csum.digest(&bytes[32..]);
-        bytes[..32].copy_from_slice(&digest);
+        victim.geometry.csum.seal(&mut bytes);
         victim.dev.write_at(FIRST, &bytes).expect("write");
         match victim.open() {
             Ok(volume) => {
@@ -315,8 +314,7 @@ fn mutated_chunk_trees_never_panic() {
             };
             bytes[at] = dice.value();
         }
-        let digest = victim.geometry.csum.digest(&bytes[32..]);
-        bytes[..32].copy_from_slice(&digest);
+        victim.geometry.csum.seal(&mut bytes);
         victim.dev.write_at(victim.root_at, &bytes).expect("write");
         match victim.open() {
             Ok(volume) => {

@@ -84,8 +84,7 @@ fn a_scrub_counts_what_the_kernels_scrub_counts() {
                 let mut header = Header::read(node).expect("sized");
                 header.generation.0 -= 1;
                 header.write(node);
-                let digest = ChecksumType::Crc32c.digest(&node[32..]);
-                node[..32].copy_from_slice(&digest);
+                ChecksumType::Crc32c.seal(node);
             } else {
                 node[5000] ^= 1;
             }

@@ -35,8 +35,7 @@ fn edit_items(
         changed += usize::from(edit(leaf, at, key, from..from + len));
     }
     if changed > 0 {
-        let digest = ChecksumType::Crc32c.digest(&leaf[32..]);
-        leaf[..32].copy_from_slice(&digest);
+        ChecksumType::Crc32c.seal(leaf);
     }
     changed
 }

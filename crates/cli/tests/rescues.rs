@@ -196,8 +196,7 @@ fn sizes_of_the_device_are_put_right() {
     for at in copies(&image.path, logical) {
         let mut node = read(&image.path, at, size as usize);
         assert_eq!(grow_device(&mut node, 100), 512 << 20, "the DEV_ITEM");
-        let sum = ChecksumType::Crc32c.digest(&node[32..]);
-        node[..32].copy_from_slice(&sum);
+        ChecksumType::Crc32c.seal(&mut node);
         write(&image.path, at, &node);
     }
     let said = both(&newer, &image, "fix-device-size").1;
@@ -229,8 +228,7 @@ fn a_free_space_tree_that_is_wrong_is_made_anew() {
     for at in copies(&image.path, logical) {
         let mut node = read(&image.path, at, 16384);
         shorten_free_extent(&mut node);
-        let sum = ChecksumType::Crc32c.digest(&node[32..]);
-        node[..32].copy_from_slice(&sum);
+        ChecksumType::Crc32c.seal(&mut node);
         write(&image.path, at, &node);
     }
     let damaged = common::spinney(&["check", &image.word()]);

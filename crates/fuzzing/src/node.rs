@@ -32,8 +32,7 @@ pub fn repaired(data: &[u8]) -> Box<[u8]> {
     header.bytenr = AT;
     header.flags |= FLAG_WRITTEN;
     header.write(&mut bytes);
-    let digest = GEOMETRY.csum.digest(&bytes[32..]);
-    bytes[..32].copy_from_slice(&digest);
+    GEOMETRY.csum.seal(&mut bytes);
     bytes.into_boxed_slice()
 }
 

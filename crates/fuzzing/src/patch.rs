@@ -153,8 +153,7 @@ impl Patch {
 
     /// Writes all copies of a node, with its checksum.
     fn write_node(&self, logical: Logical, mut bytes: Vec<u8>) {
-        let digest = self.volume.geometry().csum.digest(&bytes[32..]);
-        bytes[..32].copy_from_slice(&digest);
+        self.volume.geometry().csum.seal(&mut bytes);
         self.write(logical, &bytes, None);
     }
 

@@ -12,8 +12,7 @@ pub fn superblock(data: &[u8]) -> bool {
     (fields.magic, fields.bytenr) = (MAGIC, COPIES[0]);
     fields.write(&mut bytes);
     let Ok(csum) = ChecksumType::from_disk(fields.csum_type) else { return false };
-    let digest = csum.digest(&bytes[32..]);
-    bytes[..32].copy_from_slice(&digest);
+    csum.seal(&mut bytes);
     let Ok(superblock) = Superblock::parse(&bytes, COPIES[0]) else { return false };
     let _ = (superblock.geometry(), superblock.label().len(), superblock.header_uuid());
     let again = superblock.to_bytes(COPIES[0]).expect("it was read");

@@ -3,7 +3,7 @@
 //! Offsets are the format's (btrfs_header, btrfs_item, btrfs_dev_item of the kernel's uapi): a header of 101 bytes,
 //! then items of 25, each a key of 17, where its data begins behind the header, and how long that is.
 //!
-//! What it does not know: checksums. Who changes a block seals it again.
+//! What it does not know: checksums. Who changes a block seals it again (`btrfs_disk::ChecksumType::seal`).
 
 const HEADER: usize = 101;
 const ITEM: usize = 25;

@@ -199,8 +199,7 @@ impl Image {
                 let wrong = u64_at(&bytes, 48).wrapping_sub(COPIES[0]);
                 bytes[48..56].copy_from_slice(&home.wrapping_add(wrong).to_le_bytes());
             }
-            let digest = self.csum.digest(&bytes[32..]);
-            bytes[..32].copy_from_slice(&digest);
+            self.csum.seal(&mut bytes);
             device.write_at(*home, &bytes).expect("image is written");
         }
     }

@@ -94,8 +94,7 @@ impl Base {
 
     /// Writes a node to all its copies, with the right checksum.
     pub fn put_node(&self, device: &Layered, logical: Logical, mut bytes: Vec<u8>) {
-        let digest = self.geometry.csum.digest(&bytes[32..]);
-        bytes[..32].copy_from_slice(&digest);
+        self.geometry.csum.seal(&mut bytes);
         for at in self.copies(logical) {
             device.write_at(at, &bytes).expect("in range");
         }

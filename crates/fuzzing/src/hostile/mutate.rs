@@ -344,8 +344,7 @@ fn superblock(base: &Base, device: &Layered, choices: &mut Choices<'_>) -> Strin
         let mut same = Choices::seed(pick);
         value = same.odd_number(get(&bytes, at, width));
         put(&mut bytes, at, width, value);
-        let digest = base.geometry.csum.digest(&bytes[32..]);
-        bytes[..32].copy_from_slice(&digest);
+        base.geometry.csum.seal(&mut bytes);
         device.write_at(copy, &bytes).expect("in range");
     }
     format!("superblock byte {at} = {value:#x}")

@@ -134,8 +134,7 @@ pub fn with_bad_superblocks() -> Vec<Damaged> {
 fn change_node(device: &Arc<SimDevice>, logical: Logical, change: impl Fn(&mut [u8])) {
     for (at, mut node) in copies_of(device, logical) {
         change(&mut node);
-        let sum = ChecksumType::Crc32c.digest(&node[32..]);
-        node[..32].copy_from_slice(&sum);
+        ChecksumType::Crc32c.seal(&mut node);
         device.write_at(at, &node).expect("write");
     }
 }

@@ -41,6 +41,7 @@ for round in $(seq "$rounds"); do
     SPINNEY_SEED=$seed SPINNEY_STEPS=${SOAK_STEPS:-20000} SPINNEY_SEEDS=${SOAK_SEEDS:-4} \
         cargo test --release --quiet --package suites --test model -- --test-threads=1
     cargo test --release --quiet --package suites --test stress_ng -- --include-ignored --test-threads=1
+    cargo test --release --quiet --package suites --test databases -- --ignored --test-threads=1
     # Of the engine itself, with its assertions.
     SPINNEY_SEED=$seed SPINNEY_FILL_SECONDS=${SOAK_FILL_SECONDS:-1800} \
         scripts/fill-matrix.sh "${SOAK_FILL_RESULTS:-$fills.$round}"

@@ -21,11 +21,12 @@ some 30 seconds older than the crash, and what was fsynced after it is lost. Bef
 `spinney mount -o ro,nologreplay` shows the same state, and `spinney dump-tree -t log` what
 is in the log.
 
-The UUID tree says of UUIDs whose subvolumes they are. Where it is damaged the kernel may refuse
-the volume, and nobody can make or delete subvolumes.
+The UUID tree says of UUIDs whose subvolumes they are. Where it is damaged the kernel may
+refuse the volume, and nobody can make or delete subvolumes.
 
-clear-uuid-tree takes it away, also where it cannot be read: the next mount that writes makes
-another, of what the subvolumes say themselves (the kernel's mount, too). A log is replayed first.
+clear-uuid-tree takes it away, also where it cannot be read: the next mount that writes
+makes another, of what the subvolumes say themselves (the kernel's mount, too). A log is
+replayed first.
 
 Options
     --json    tell whether there was such a thing as a JSON object

@@ -86,10 +86,10 @@ pub const CLEAR_UUID_TREE: Command = Command {
     summary: "take the UUID tree away, of which the next mount makes another",
     usage: "DEVICE",
     help: "\
-The UUID tree says of UUIDs whose subvolumes they are. Where it is damaged the kernel may refuse the
-volume, and nobody can make or delete subvolumes. It goes as a whole, also where it cannot be read,
-and its space comes back. The next mount that writes makes another, of what the subvolumes say
-themselves: the kernel's does, and Spinney's. A log is replayed first.
+The UUID tree says of UUIDs whose subvolumes they are. Where it is damaged the kernel may
+refuse the volume, and nobody can make or delete subvolumes. It goes as a whole, also where it
+cannot be read, and its space comes back. The next mount that writes makes another, of what the
+subvolumes say themselves: the kernel's does, and Spinney's. A log is replayed first.
 
 Examples
     btrfs rescue clear-uuid-tree disk.img

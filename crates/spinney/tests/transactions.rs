@@ -1,24 +1,10 @@
 //! A transaction is on the medium wholly or not at all: at every crash, after an abort, and when
 //! it is dropped; and nobody commits in the middle of it.
 
-use blocksim::{Image, SimDevice};
+mod common;
+
+use common::{device, seen, writable};
 use spinney::{Cause, FormatOptions, FsError, Volume, VolumeOptions};
-use std::sync::Arc;
-
-fn device() -> Arc<SimDevice> {
-    let device = Arc::new(SimDevice::new(Image::zeros(256 << 20)));
-    FormatOptions::new().format(&*device).unwrap();
-    device
-}
-
-fn writable(device: &Arc<SimDevice>) -> Volume {
-    VolumeOptions::new().write(true).open_device(device.clone()).unwrap()
-}
-
-/// The volume that is on `image`, as the next program sees it.
-fn seen(image: Image) -> Volume {
-    VolumeOptions::new().open_device(Arc::new(SimDevice::new(image))).unwrap()
-}
 
 /// Many changes of all kinds.
 fn change(volume: &Volume) {

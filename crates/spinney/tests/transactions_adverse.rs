@@ -1,23 +1,11 @@
 //! Transactions against what works against them: files that want each write durable, limits, devices that fail, and several who open the volume again.
 
-use blocksim::{Access, Fault, Image, SimDevice, Span};
-use spinney::{FormatOptions, LimitChange, QgroupId, Volume, VolumeOptions};
+mod common;
+
+use blocksim::{Access, Fault, SimDevice, Span};
+use common::{device, seen, writable};
+use spinney::{LimitChange, QgroupId, Volume};
 use std::sync::Arc;
-
-fn device(bytes: u64) -> Arc<SimDevice> {
-    let device = Arc::new(SimDevice::new(Image::zeros(bytes)));
-    FormatOptions::new().format(&*device).unwrap();
-    device
-}
-
-fn writable(device: &Arc<SimDevice>) -> Volume {
-    VolumeOptions::new().write(true).open_device(device.clone()).unwrap()
-}
-
-/// The volume that is on `image`, as the next program sees it.
-fn seen(image: Image) -> Volume {
-    VolumeOptions::new().open_device(Arc::new(SimDevice::new(image))).unwrap()
-}
 
 /// `FS_SYNC_FL`, as `chattr +S` sets it.
 const SYNC: u32 = 8;
@@ -31,7 +19,7 @@ fn sync_at_each_write(volume: &Volume, path: &str) {
 /// medium by the log.
 #[test]
 fn a_file_that_wants_each_write_durable_waits_for_the_commit() {
-    let device = device(256 << 20);
+    let device = device();
     let volume = writable(&device);
     volume.write("f", b"before").unwrap();
     volume.write("other", b"before").unwrap();
@@ -61,7 +49,7 @@ fn a_file_that_wants_each_write_durable_waits_for_the_commit() {
 /// Two engines on one device would write over each other's trees.
 #[test]
 fn it_is_opened_again_once() {
-    let device = device(256 << 20);
+    let device = device();
     let first = writable(&device);
     let again = first.transaction().unwrap().abort().unwrap();
     let refused = first.reopen().map(drop).unwrap_err();
@@ -95,7 +83,7 @@ fn it_is_opened_again_once() {
 /// What only a commit would make room for is refused as what there is too little of, not as busy.
 #[test]
 fn at_a_limit_it_is_edquot() {
-    let device = device(256 << 20);
+    let device = device();
     let volume = writable(&device);
     volume.enable_quotas().unwrap();
     let id = volume.create_subvolume("s").unwrap();
@@ -141,7 +129,7 @@ struct Tally {
 
 /// A commit whose access number `nth` fails; true: it has not so many.
 fn fails(access: Access, nth: u64, span: Span, tally: &mut Tally) -> bool {
-    let device = device(256 << 20);
+    let device = device();
     let volume = writable(&device);
     volume.write("old", b"1").unwrap();
     volume.write("kept", b"before").unwrap();

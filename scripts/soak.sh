@@ -14,6 +14,8 @@
 # fsync takes along after each two operations beside the kernel. SOAK_SEED sets the first seed; it
 # is printed, so that a failure can be repeated. SOAK_FILL_RESULTS is a file of what has been
 # filled (scripts/fill-matrix.sh): rounds and soaks with the same one go on in the same matrix.
+#
+# Databases want Debian's packages postgresql and rocksdb-tools, which nothing here installs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

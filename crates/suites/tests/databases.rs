@@ -51,7 +51,8 @@ impl Postgres {
         let socket = self.scratch.display();
         let script = format!(
             "rm -f $data/postmaster.pid {socket}/.s.*; cd {socket}
-            pg_ctl -w -D $data -l {socket}/log -o \"-k {socket} -c listen_addresses=''\" start >&2"
+            pg_ctl -w -D $data -l {socket}/log -o \"-k {socket} -c listen_addresses=''\" start >&2
+            head -1 $data/postmaster.pid >pid"
         );
         self.run(120, root, &script);
     }
@@ -66,7 +67,8 @@ impl Postgres {
     }
 
     fn stop(&self, root: &Path) {
-        self.run(60, root, "pg_ctl -D $data -m fast stop >&2");
+        let forget = format!("pg_ctl -D $data -m fast stop >&2; rm {}/pid", self.scratch.display());
+        self.run(60, root, &forget);
     }
 
     /// Transactions whose clients were told that they are committed, until the database is gone.
@@ -95,8 +97,16 @@ impl Postgres {
         all.parse().expect("a count")
     }
 
+    /// This one alone: whoever runs the soak may have a database of his own.
     fn kill(&self) {
-        run("pkill", &["-9", "-u", "postgres"]);
+        let script = format!(
+            "cd {}; pid=$(cat pid 2>/dev/null) || exit 0; rm pid; kill -9 $pid $(pgrep -P $pid)",
+            self.scratch.display()
+        );
+        let report = run("sh", &["-c", &script]);
+        if !report.success() {
+            eprintln!("{}", report.text());
+        }
     }
 }
 

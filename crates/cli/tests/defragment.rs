@@ -128,14 +128,13 @@ fn a_file_is_written_while_it_is_defragmented() {
     let image = Image::new("defragment-busy");
     let mount = Mount::new(&image, "commit=1");
     let top = mount.word();
-    shell(&format!(
-        "head -c 8000000 /dev/zero > {top}/file; cp {top}/file /dev/shm/defragment-busy"
-    ));
+    let copy = image.path.with_file_name("copy").display().to_string();
+    shell(&format!("head -c 8000000 /dev/zero > {top}/file; cp {top}/file {copy}"));
     let writer = std::process::Command::new("python3")
         .arg("-c")
         .arg(format!(
             "import os,random,time
-a=os.open('{top}/file',os.O_RDWR); b=os.open('/dev/shm/defragment-busy',os.O_RDWR)
+a=os.open('{top}/file',os.O_RDWR); b=os.open('{copy}',os.O_RDWR)
 end=time.time()+4
 while time.time()<end:
     data=os.urandom(random.choice([1,100,4096,9000])); at=random.randrange(7900000)
@@ -150,11 +149,10 @@ while time.time()<end:
         }
     }
     assert!(writer.wait().unwrap().success());
-    shell(&format!("cmp {top}/file /dev/shm/defragment-busy"));
+    shell(&format!("cmp {top}/file {copy}"));
     mount.umount();
     let kernel = KernelMount::new(&image.path, "ro").unwrap();
-    shell(&format!("cmp {}/file /dev/shm/defragment-busy", kernel.path().display()));
+    shell(&format!("cmp {}/file {copy}", kernel.path().display()));
     kernel.unmount().unwrap();
-    std::fs::remove_file("/dev/shm/defragment-busy").unwrap();
     assert_clean(&image.path);
 }

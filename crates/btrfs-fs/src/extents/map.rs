@@ -63,7 +63,9 @@ impl Mapped {
     }
 }
 
-/// All extent items that overlap [start, end), in order.
+/// All extent items that overlap [start, end), in order. The caller holds the inode: where
+/// somebody changes the file meanwhile, items of before and after lie over each other, and that
+/// is taken for damage.
 pub(crate) fn map_range(
     view: &View<'_>,
     id: InodeId,

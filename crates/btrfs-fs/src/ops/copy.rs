@@ -115,8 +115,10 @@ fn up_to(
         return Ok(len);
     }
     engine.writeback.flush_inode(source)?;
-    let view = engine.core.view();
-    let found = map_first(&view, source.id, sector, (from, from + len), most + 1).fs()?;
+    let found = {
+        let _unchanged = source.read()?;
+        map_first(&engine.core.view(), source.id, sector, (from, from + len), most + 1).fs()?
+    };
     match found.get(most) {
         Some(next) => Ok(found[most - 1].end.min(next.start).min(from + len) - from),
         None => Ok(len),

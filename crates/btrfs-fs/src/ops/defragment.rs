@@ -9,7 +9,7 @@
 use super::io::check_file;
 use crate::engine::Engine;
 use crate::error::IntoFs;
-use crate::extents::{Mapped, MappedKind, map_range, read_extents};
+use crate::extents::{Mapped, MappedKind, map_first, map_range, read_extents};
 use crate::inode::{Inode, State};
 use crate::options::{Compress, Method, may_compress};
 use crate::reserve::cost;
@@ -23,6 +23,8 @@ use vfs::{Ino, Result};
 
 /// What is looked at together.
 const WINDOW: u64 = 1 << 30;
+/// So many extents are looked at with the file locked.
+const LOOKED_AT: usize = 256;
 
 /// What to write anew.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -84,28 +86,48 @@ fn runs(
     window: Range<u64>,
     wish: &Defragment,
 ) -> Result<Vec<Range<u64>>> {
-    let compresses = {
-        let state = inode.read()?;
-        engine.writeback.compresses(&state) || wish.compress.is_some()
-    };
-    let (id, sector) = (inode.id, engine.core.sector());
-    let mapped = map_range(&engine.core.view(), id, sector, window.start, window.end).fs()?;
     // A run, and how many extents it has.
     let mut runs: Vec<(Range<u64>, usize)> = Vec::new();
-    for extent in &mapped {
-        if !is_wanted(engine, inode, extent, wish, compresses)? {
-            continue;
-        }
-        let range = extent.start.max(window.start)..extent.end.min(window.end);
-        match runs.last_mut() {
-            Some((run, count)) if run.end == range.start => {
-                (run.end, *count) = (range.end, *count + 1);
+    let mut at = window.start;
+    while at < window.end {
+        let (wanted, end) = wanted(engine, inode, at..window.end, wish)?;
+        for range in wanted {
+            match runs.last_mut() {
+                Some((run, count)) if run.end == range.start => {
+                    (run.end, *count) = (range.end, *count + 1);
+                }
+                _ => runs.push((range, 1)),
             }
-            _ => runs.push((range, 1)),
         }
+        at = end;
     }
     let worth = |count: usize| count > 1 || wish.compress.is_some();
     Ok(runs.into_iter().filter(|(_, count)| worth(*count)).map(|(run, _)| run).collect())
+}
+
+/// Of the window's first extents, those that are written anew, and where the look ended. Nobody
+/// changes the file meanwhile, nor moves what it has: an extent would be looked for that is gone.
+fn wanted(
+    engine: &Engine,
+    inode: &Inode,
+    window: Range<u64>,
+    wish: &Defragment,
+) -> Result<(Vec<Range<u64>>, u64)> {
+    let _still = engine.core.addresses.hold_still();
+    let state = inode.read()?;
+    let compresses = engine.writeback.compresses(&state) || wish.compress.is_some();
+    let (id, sector) = (inode.id, engine.core.sector());
+    let range = (window.start, window.end);
+    let mapped = map_first(&engine.core.view(), id, sector, range, LOOKED_AT).fs()?;
+    let mut wanted = Vec::new();
+    for extent in &mapped {
+        if is_wanted(engine, inode, extent, wish, compresses)? {
+            wanted.push(extent.start.max(window.start)..extent.end.min(window.end));
+        }
+    }
+    let all = mapped.len() < LOOKED_AT;
+    let end = mapped.last().filter(|_| !all).map_or(window.end, |last| last.end);
+    Ok((wanted, end.min(window.end)))
 }
 
 /// Whether the extent is one of those that are written anew.

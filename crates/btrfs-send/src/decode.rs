@@ -181,14 +181,15 @@ impl<'a> Attributes<'a> {
         }
     }
 
-    /// 4,096 bytes are the longest path that anybody opens.
     fn path_of(&self, attr: Attr, what: &'static str) -> Result<&'a [u8], Problem> {
-        let path = self.bytes(attr, what)?;
-        match path.len() {
-            0..4096 if !path.contains(&0) => Ok(path),
-            0..4096 => Err(Problem::Senseless("a path with a NUL in it")),
-            _ => Err(Problem::AttributeLength(what)),
-        }
+        path(self.bytes(attr, what)?, what)
+    }
+
+    /// What a symbolic link leads to. The kernel sends the NUL that `btrfs-convert` stored behind it.
+    fn target(&self) -> Result<&'a [u8], Problem> {
+        let what = "a link's target";
+        let target = self.bytes(Attr::PathLink, what)?;
+        path(target.strip_suffix(&[0]).unwrap_or(target), what)
     }
 
     fn path(&self) -> Result<&'a [u8], Problem> {
@@ -208,6 +209,15 @@ impl<'a> Attributes<'a> {
             uuid: self.fixed(uuid, "a UUID")?,
             ctransid: self.number(ctransid, "a generation")?,
         })
+    }
+}
+
+/// 4,096 bytes are the longest path that anybody opens.
+fn path<'a>(path: &'a [u8], what: &'static str) -> Result<&'a [u8], Problem> {
+    match path.len() {
+        0..4096 if !path.contains(&0) => Ok(path),
+        0..4096 => Err(Problem::Senseless("a path with a NUL in it")),
+        _ => Err(Problem::AttributeLength(what)),
     }
 }
 
@@ -257,7 +267,7 @@ fn read_name<'a>(number: Number, from: &Attributes<'a>) -> Result<Command<'a>, P
         Number::MkFifo => special(Special::Fifo)?,
         Number::MkSock => special(Special::Socket)?,
         Number::Symlink => {
-            let target = from.path_of(Attr::PathLink, "a link's target")?;
+            let target = from.target()?;
             Command::Symlink { path, ino, target }
         }
         Number::Rename => Command::Rename { path, to: from.path_of(Attr::PathTo, "a new path")? },

@@ -193,9 +193,13 @@ impl<'s> Inodes<'s> {
         }
     }
 
+    /// Without the NUL that `btrfs-convert` stores behind it.
     fn target(&self, ino: u64) -> Result<Vec<u8>> {
         match self.moves.space.right.pieces(ino, 0, 1, 1)?.pop().map(|piece| piece.kind) {
-            Some(PieceKind::Inline { content, .. }) => Ok(content),
+            Some(PieceKind::Inline { mut content, .. }) => {
+                content.pop_if(|last| *last == 0);
+                Ok(content)
+            }
             _ => Err(Error::Refused(format!("the link of inode {ino} leads nowhere"))),
         }
     }

@@ -107,7 +107,7 @@ fn opening(path: &Path, error: spinney::Error) -> Error {
 }
 
 /// The engine could not open the volume in `image`.
-pub fn opening_volume(image: &Path, subvol: &Subvol, error: &FsError) -> Error {
+pub fn opening_volume(image: &Path, subvol: &Subvol, write: bool, error: &FsError) -> Error {
     let name = match subvol {
         Subvol::Path(path) => String::from_utf8_lossy(path).into_owned(),
         Subvol::Id(id) => format!("with the number {id}"),
@@ -117,6 +117,14 @@ pub fn opening_volume(image: &Path, subvol: &Subvol, error: &FsError) -> Error {
         FsError::Posix(Errno::ENOENT | Errno::ENOTDIR | Errno::EINVAL) if !name.is_empty() => {
             Error::about(image.display(), format!("there is no subvolume {name}"))
                 .remedy("its path starts at the top of the volume, whatever the default is")
+        }
+        // To be read it needs less: nothing of the extents' owners, nor of free space.
+        FsError::Corrupt(_) if write => {
+            let name = image.display();
+            Error::about(&name, error).remedy(format!(
+                "`spinney check {name}` tells what is damaged; `-o ro` and `spinney cp -r {name}:/ \
+                 DIR` may get its content"
+            ))
         }
         // `check` and `cp` would open it in the same way, and say the same.
         FsError::Corrupt(_) => {
@@ -171,7 +179,7 @@ fn open_with(image: &Path, subvol: &Subvol, options: VolumeOptions, write: bool)
     let medium = open(image, if write { Access::Write } else { Access::Read })?;
     let volume = options.open_medium(medium);
     let volume = volume.map_err(|error| match error.cause() {
-        Cause::Volume(said) => opening_volume(image, subvol, said),
+        Cause::Volume(said) => opening_volume(image, subvol, write, said),
         _ => error.into(),
     })?;
     tell_converted(image, volume.made_free_space_tree());
@@ -187,7 +195,7 @@ pub fn look(image: &Path, subvol: &Subvol) -> Result<Volume> {
     let medium = open(image, Access::Peek)?;
     let volume = options(subvol).ignore_log(true).open_medium(medium);
     volume.map_err(|error| match error.cause() {
-        Cause::Volume(said) => opening_volume(image, subvol, said),
+        Cause::Volume(said) => opening_volume(image, subvol, false, said),
         _ => error.into(),
     })
 }

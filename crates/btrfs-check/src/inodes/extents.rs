@@ -26,8 +26,8 @@ pub(super) struct FileState {
     end: u64,
     first_gap: Option<(u64, u64)>,
     bytes: u64,
-    /// Length of inline content.
-    inline: Option<u64>,
+    /// Length of inline content, and whether its last byte is a NUL.
+    inline: Option<(u64, bool)>,
     /// Start of the last extent with written content.
     last_written: Option<u64>,
     /// What the first extent says wrongly, and its length.
@@ -55,6 +55,15 @@ fn odd(extent: &FileExtent<'_>, newest: u64) -> Option<String> {
 }
 
 impl FileState {
+    /// Whether the content is the target of a symbolic link of that size. `btrfs-convert` stores
+    /// the NUL behind it, too.
+    fn is_target_of(&self, size: u64) -> bool {
+        match self.inline {
+            Some((len, ends)) => len == size || ends && len == size.saturating_add(1),
+            None => false,
+        }
+    }
+
     fn add_cut(&mut self, (from, to): (u64, u64)) {
         match self.cut.last_mut() {
             Some(last) if last.1 == from => last.1 = to,
@@ -106,8 +115,8 @@ impl Inode {
             self.file.bad = odd(&extent, cx.newest);
         }
         let len = match &extent {
-            FileExtent::Inline { ram_bytes, .. } => {
-                self.file.inline = Some(*ram_bytes);
+            FileExtent::Inline { ram_bytes, content, .. } => {
+                self.file.inline = Some((*ram_bytes, content.last() == Some(&0)));
                 self.file.bytes = self.file.bytes.saturating_add(*ram_bytes);
                 ram_bytes.checked_next_multiple_of(sector).unwrap_or(u64::MAX)
             }
@@ -203,7 +212,7 @@ impl Inode {
             out.push(FindingKind::CsumOdd { ino });
         }
         if self.kind() == Some(dir_type::SYMLINK) {
-            if file.inline != Some(item.size) {
+            if !file.is_target_of(item.size) {
                 let why = format!("symbolic link of size {} has another target", item.size);
                 out.push(FindingKind::InodeBad { ino, why });
             }

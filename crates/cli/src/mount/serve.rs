@@ -147,8 +147,9 @@ fn open(request: &Request) -> Result<(Arc<BtrfsFs>, Medium)> {
         false => Access::Write,
     };
     let medium = image::open(&request.image, access)?;
-    let fs = open_volume(&medium, options.clone())?
-        .map_err(|e| image::opening_volume(&request.image, &options.subvol, &e))?;
+    let fs = open_volume(&medium, options.clone())?.map_err(|e| {
+        image::opening_volume(&request.image, &options.subvol, !options.read_only, &e)
+    })?;
     Ok((Arc::new(fs), medium))
 }
 

@@ -29,19 +29,20 @@ pub const COMPAT_RO_SUPPORTED: u64 = compat_ro::FREE_SPACE_TREE
 const FLAG_ERROR: u64 = 1 << 2;
 /// Superblock flags of volumes that are half way between two states, or no volumes.
 const FLAG_NAMES: &[(u64, &str)] = &[
-    (1 << 32, "seed device"),
     (1 << 35, "unfinished change of the volume's UUID"),
     (1 << 36, "unfinished change of the metadata UUID"),
     (1 << 38, "unfinished conversion to or from a block-group tree"),
     (1 << 39, "unfinished change of the data checksum type"),
     (1 << 40, "unfinished change of the metadata checksum type"),
 ];
+/// Others are made from it (`btrfstune -S 1`), which works as long as it stays as it is.
+const FLAG_SEEDING: u64 = 1 << 32;
 /// What `btrfs-image` restored: all metadata, and file content that was never copied.
 const FLAGS_DUMP: u64 = FLAG_OLD_DUMP | 1 << 34;
 /// Restored with -o: one chunk of 2^64-1 bytes stands for all.
 const FLAG_OLD_DUMP: u64 = 1 << 33;
 /// WRITTEN and RELOC say nothing about a superblock; the others forbid writing.
-const FLAGS_READABLE: u64 = 1 | 1 << 1 | FLAG_ERROR | FLAGS_DUMP;
+const FLAGS_READABLE: u64 = 1 | 1 << 1 | FLAG_ERROR | FLAGS_DUMP | FLAG_SEEDING;
 
 /// Judges whether the volume can be opened at all. `mends_sizes`: by who makes its sizes agree.
 pub(crate) fn refuse(sb: &Superblock, mends_sizes: bool) -> Result<()> {
@@ -187,6 +188,9 @@ pub(crate) fn read_only_reason(sb: &Superblock, replays_log: bool) -> Option<Str
     }
     if f.flags & FLAGS_DUMP != 0 {
         return Some("a metadata dump by btrfs-image: file content is not in it".into());
+    }
+    if f.flags & FLAG_SEEDING != 0 {
+        return Some("a seed, which stays as it is (`btrfstune -S 0` makes it writable)".into());
     }
     if f.log_root.0 != 0 && !replays_log {
         return Some("pending log tree".into());

@@ -192,7 +192,6 @@ fn unknown_and_foreign_volumes_are_refused_by_name() {
         (|f| f.incompat_flags |= 1 << 7, "raid56"),
         (|f| (f.num_devices, f.total_bytes) = (3, 3 * f.total_bytes), "3 devices"),
         (|f| f.sectorsize = 16384, "sector size 16384"),
-        (|f| f.flags |= 1 << 32, "seed"),
         (|f| f.flags |= 1 << 36, "metadata UUID"),
         (|f| f.flags |= 1 << 60, "unknown bit 60"),
     ];

@@ -6,6 +6,7 @@ mod common;
 
 use common::mount::{Mount, lacks_fuse};
 use common::{Image, KernelMount, MIB, SCRUB, assert_clean, failing, fine, sh, spinney, text};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use testkit::require;
 
@@ -206,4 +207,23 @@ fn a_mount_is_balanced_and_resized() {
     fine(&["filesystem", "resize", "max", &place]);
     mount.umount();
     assert_eq!(content(&image.path), before);
+}
+
+/// One chunk's content has no good copy: that one stays, by name, and the others move.
+#[test]
+fn what_cannot_be_moved_is_named() {
+    require!(kernel_btrfs);
+    let image = filled("balance-bad", &["-m", "dup"]);
+    let bytes = std::fs::read(&image.path).unwrap();
+    let mount = KernelMount::new(&image.path, "ro").unwrap();
+    let wanted = std::fs::read(mount.join("a/f1")).unwrap();
+    mount.unmount().unwrap();
+    let at = bytes.chunks(4096).position(|block| block == &wanted[..4096]).unwrap();
+    let file = std::fs::File::options().write(true).open(&image.path).unwrap();
+    file.write_all_at(&[7; 100], at as u64 * 4096).unwrap();
+    let (code, said) = failing(&["balance", "start", "-d", &image.word()]);
+    assert_eq!(code, 1, "{said}");
+    let named = |line: &&str| line.contains("block group") && line.contains("cannot be emptied");
+    assert_eq!(said.lines().filter(named).count(), 1, "{said}");
+    assert!(said.contains("1 chunks stay; they are named above"), "{said}");
 }

@@ -3,6 +3,7 @@
 use crate::door::Door;
 use crate::error::{Error, Result, io_text};
 use crate::image::{self, Access, ImagePath, Medium, is_block};
+use crate::mount::log;
 use crate::mounts;
 use btrfs_disk::FixedSize;
 use btrfs_disk::items::BalanceItem;
@@ -57,6 +58,13 @@ impl Target {
         }
         image::tell_converted(&path, fs.made_free_space_tree());
         Ok(Target::Image { fs, path, _medium: medium })
+    }
+
+    /// What an engine in this process finds wrong is told; a mount has its log.
+    pub fn tell_errors(&self) {
+        if !self.is_mounted() {
+            log::tell_errors();
+        }
     }
 
     pub fn show(&self) -> String {

@@ -154,13 +154,25 @@ struct Logger {
     most: Level,
 }
 
+impl Logger {
+    fn new(sink: Sink, unless_told: Level) -> Logger {
+        let most = std::env::var("SPINNEY_LOG").ok().and_then(|level| level.parse().ok());
+        Logger { sink, most: most.unwrap_or(unless_told) }
+    }
+}
+
 /// From here on all messages of this process go to `sink`, those of panics too.
 pub fn start(sink: Sink) {
-    let most = std::env::var("SPINNEY_LOG").ok().and_then(|level| level.parse().ok());
-    let logger = Logger { sink, most: most.unwrap_or(Level::INFO) };
+    let logger = Logger::new(sink, Level::INFO);
     if tracing::subscriber::set_global_default(logger).is_ok() {
         std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
     }
+}
+
+/// For a command that works long on an image: what goes wrong meanwhile is said where it is seen.
+pub fn tell_errors() {
+    // Once is enough.
+    let _ = tracing::subscriber::set_global_default(Logger::new(Sink::Stderr, Level::ERROR));
 }
 
 impl Subscriber for Logger {

@@ -162,6 +162,7 @@ fn run(args: Args) -> Result<Exit> {
         args::one(std::mem::take(&mut words.operands), "an image or a directory of a mount")?;
     complete(&mut words)?;
     let target = Target::open(&volume, Access::Write)?;
+    target.tell_errors();
     if words.background && !target.is_mounted() {
         return Err(Error::usage("--bg: an image that is not mounted is balanced while you wait"));
     }
@@ -201,6 +202,7 @@ fn resume(mut args: Args) -> Result<Exit> {
     }
     let volume = args::one(operands, "an image or a directory of a mount")?;
     let target = Target::open(&volume, Access::Write)?;
+    target.tell_errors();
     if let Err(refused) = target.resume() {
         let why = match refused.errno {
             libc::ESRCH => "Not in progress",
@@ -229,20 +231,23 @@ fn wait(target: Target, said: Said) -> Result<Exit> {
         rest = (rest * 2).min(Duration::from_millis(20));
     };
     drop(progress);
-    let exit = tell(&target.show(), &status, said)?;
+    let exit = tell(&target, &status, said)?;
     target.close()?;
     Ok(exit)
 }
 
-fn tell(place: &str, status: &BalanceStatus, said: Said) -> Result<Exit> {
+fn tell(target: &Target, status: &BalanceStatus, said: Said) -> Result<Exit> {
     match status.state {
         BalanceState::Paused => say_error("balance paused by user"),
         BalanceState::Cancelled => say_error("balance canceled by user"),
         _ if status.errno != 0 => {
             let why = reason(status.errno);
-            let what = format!("error during balancing '{place}': {why}");
-            let left = format!("{} chunks stay; the log of the mount names them", status.failed);
-            Error::new(what).remedy(left).print();
+            let what = format!("error during balancing '{}': {why}", target.show());
+            let left = match target.is_mounted() {
+                true => "the log of the mount names them",
+                false => "they are named above",
+            };
+            Error::new(what).remedy(format!("{} chunks stay; {left}", status.failed)).print();
         }
         _ if said == Said::Nothing => return Ok(Exit::Done),
         _ => {

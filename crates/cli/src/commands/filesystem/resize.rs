@@ -59,6 +59,7 @@ fn run(args: Args) -> Result<Exit> {
         grow(image, devid, size)?;
     }
     let target = Target::open(&volume, Access::Write)?;
+    target.tell_errors();
     let (old, new) = target.resize(devid, size).map_err(|refused| refusal(&target, &refused))?;
     let device = target.device().display().to_string();
     target.close()?;

@@ -1,6 +1,7 @@
 //! What goes wrong, as the person at the terminal needs it: which file, what happened,
 //! what to do about it. And how the program ends.
 
+use crate::partitions;
 use spinney::Cause;
 use std::fmt::{self, Display};
 use std::io::{self, Write as _};
@@ -73,7 +74,7 @@ impl Error {
     /// An error of the engine. `image` names the volume for the remedy; `subject` what
     /// the operation was about.
     pub fn fs(subject: impl Display, image: &Path, error: &FsError) -> Error {
-        let remedy = fs_remedy(&image.display().to_string(), error);
+        let remedy = fs_remedy(image, error);
         Error { remedy, ..Error::about(subject, error) }
     }
 
@@ -157,7 +158,8 @@ pub fn io_text(error: &io::Error) -> String {
 }
 
 /// What the operator can do about an error of the engine, where there is something.
-fn fs_remedy(image: &str, error: &FsError) -> Option<String> {
+fn fs_remedy(path: &Path, error: &FsError) -> Option<String> {
+    let image = path.display();
     Some(match error {
         FsError::Corrupt(damage) if damage.kind == DamageKind::Content => format!(
             "this content is lost unless a backup has it; `spinney check --data {image}` finds \
@@ -171,12 +173,7 @@ fn fs_remedy(image: &str, error: &FsError) -> Option<String> {
             "the device below failed: look at `dmesg`, and copy the volume before anything else"
                 .into()
         }
-        FsError::NotAVolume(_) => {
-            format!(
-                "`spinney dump-super --all {image}` looks for what is left of one; `blkid -p \
-                 {image}` tells what else it is"
-            )
-        }
+        FsError::NotAVolume(_) => partitions::remedy(path),
         FsError::Unsupported(_) => {
             "nothing was changed; the kernel's btrfs may be able to use it".into()
         }

@@ -16,6 +16,7 @@ mod mode;
 mod mount;
 mod mounts;
 mod output;
+mod partitions;
 mod progress;
 mod show;
 #[allow(unsafe_code)]

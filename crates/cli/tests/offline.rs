@@ -294,3 +294,34 @@ fn a_volume_that_gets_a_free_space_tree_is_told_of() {
     assert_eq!(fine(&["ls", &top]), "a\nb\n");
     fine(&["check", &image]);
 }
+
+/// Whoever has the image of a whole disk is told where the volume is in it, and what gets it out does.
+#[test]
+fn in_the_image_of_a_whole_disk_the_volume_is_found() {
+    testkit::require!(Command::new("sfdisk").arg("-v").output().is_ok(), "sfdisk is not installed");
+    let scratch = Scratch::new("whole-disk");
+    let (disk, volume) = (scratch.path("disk.img"), scratch.path("volume.img"));
+    fine(&["mkfs", "--size", "120M", "--label", "inside", &volume]);
+    let bytes = std::fs::read(&volume).unwrap();
+    let inside = format!("{disk}:/");
+    for label in ["dos", "gpt"] {
+        let script = format!("label: {label}\nsize=20MiB\nsize=120MiB\n");
+        let made = format!(
+            "rm -f {disk} {volume}; truncate -s 150M {disk}; printf '{script}' | sfdisk -q {disk}"
+        );
+        assert!(Command::new("sh").args(["-c", &made]).status().unwrap().success());
+        let image = std::fs::File::options().write(true).open(&disk).unwrap();
+        image.write_all_at(&bytes, 21 << 20).unwrap();
+        for words in [&["ls", &inside][..], &["check", &disk], &["mount", &disk, "/mnt"]] {
+            let (code, _, said) = failing(words);
+            assert_ne!(code, 0);
+            assert!(said.contains("partition 2 is a btrfs volume"), "{words:?}: {said}");
+        }
+        let said = failing(&["ls", &inside]).2;
+        let copies = said.split('`').find(|words| words.starts_with("dd ")).expect("a command");
+        let copies = copies.replace("of=FILE", &format!("of={volume}"));
+        assert!(Command::new("sh").args(["-c", &copies]).status().unwrap().success(), "{copies}");
+        assert_eq!(fine(&["filesystem", "label", &volume]).trim(), "inside");
+        assert!(fine(&["check", &volume]).contains("no damage found"));
+    }
+}

@@ -163,7 +163,8 @@ pub(super) const FUSE: Table = &[
 ];
 
 pub(super) const CLI: Table = &[
-    ("error", &[]),
+    ("partitions", &[]),
+    ("error", &["partitions"]),
     ("mode", &[]),
     ("progress", &[]),
     ("sys", &[]),
@@ -181,8 +182,22 @@ pub(super) const CLI: Table = &[
     (
         "commands",
         &[
-            "error", "mode", "progress", "sys", "words", "args", "mounts", "door", "output",
-            "when", "image", "show", "inside", "mount", "archive",
+            "error",
+            "mode",
+            "progress",
+            "sys",
+            "words",
+            "args",
+            "mounts",
+            "door",
+            "output",
+            "when",
+            "image",
+            "show",
+            "inside",
+            "mount",
+            "archive",
+            "partitions",
         ],
     ),
 ];

@@ -3,6 +3,7 @@
 
 use crate::error::{Error, Result};
 use crate::image::{self, Access, Medium};
+use crate::partitions;
 use btrfs_disk::check;
 use btrfs_disk::ids::{block_group, compat_ro, incompat};
 use btrfs_disk::items::RootItem;
@@ -155,13 +156,7 @@ fn opening_remedy(path: &Path, error: &btrfs_disk::Error) -> String {
         btrfs_disk::Error::Corrupt(_) => {
             format!("`spinney dump-super --all {}` shows what is left of it", path.display())
         }
-        btrfs_disk::Error::NotBtrfs(_) => {
-            let image = path.display();
-            format!(
-                "`spinney dump-super --all {image}` looks for what is left of one; `blkid -p \
-                 {image}` tells what else it is"
-            )
-        }
+        btrfs_disk::Error::NotBtrfs(_) => partitions::remedy(path),
         btrfs_disk::Error::Unsupported(_) => {
             "the kernel's btrfs may be able to use it; nothing was changed".into()
         }

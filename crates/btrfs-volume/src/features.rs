@@ -142,6 +142,7 @@ fn one_device(sb: &Superblock, mends_sizes: bool) -> Result<()> {
     let remedy = match total {
         0 => "",
         _ if mends_sizes || sizes_agree(sb) => return Ok(()),
+        _ if sb.fields.num_devices > 1 => "",
         _ => " (`btrfs rescue fix-device-size` mends that)",
     };
     let volume = sb.fields.total_bytes;

@@ -29,7 +29,8 @@ pub enum Source {
     Nothing,
     /// This block device.
     BlockDevice(PathBuf),
-    /// As root a loop device is attached for the time of the mount; otherwise as `Nothing`.
+    /// As root a loop device is attached for the time of the mount. As `Nothing` for others, and where root
+    /// may not have one, as in most containers.
     Image(PathBuf),
 }
 

@@ -42,14 +42,32 @@ pub(crate) fn mount(mountpoint: &Path, config: &Config) -> Result<Mounted> {
         Source::Nothing => by_system_call(mountpoint, config, None)
             .map(|device| Mounted { device, block_device: None }),
         Source::BlockDevice(path) => over_block_device(mountpoint, config, path),
-        Source::Image(image) => {
-            let context = || format!("attaching a loop device to {}", image.display());
-            let attached = LoopDevice::attach(image, config.read_only)
-                .map_err(|error| failed(context(), error))?;
-            // The mount holds the device from here on; it detaches with the mount.
-            over_block_device(mountpoint, config, attached.path())
-        }
+        Source::Image(image) => over_loop_device(mountpoint, config, image).or_else(|error| {
+            if !is_denied(&error) {
+                return Err(error);
+            }
+            let device = by_system_call(mountpoint, config, None)?;
+            tracing::warn!(
+                "{error}: sync(2) and syncfs(2) are not passed on, and umount(8) does not wait for \
+                 the last commit; fsync(2) and `spinney umount` are as ever"
+            );
+            Ok(Mounted { device, block_device: None })
+        }),
     }
+}
+
+/// The kernel has no loop devices, or not for the root of a container, or no `fuseblk` for that of a user namespace.
+fn is_denied(error: &FsError) -> bool {
+    let FsError::Io { source, .. } = error else { return false };
+    matches!(source.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::NotFound)
+}
+
+fn over_loop_device(mountpoint: &Path, config: &Config, image: &Path) -> Result<Mounted> {
+    let attached = LoopDevice::attach(image, config.read_only).map_err(|error| {
+        failed(format!("attaching a loop device to {}", image.display()), error)
+    })?;
+    // The mount holds the device from here on; it detaches with the mount.
+    over_block_device(mountpoint, config, attached.path())
 }
 
 fn over_block_device(mountpoint: &Path, config: &Config, path: &Path) -> Result<Mounted> {

@@ -202,13 +202,6 @@ fn source(request: &Request) -> Source {
     if image::is_block(&request.image) {
         return Source::BlockDevice(request.image.clone());
     }
-    if !Path::new("/dev/loop-control").exists() {
-        tracing::warn!(
-            "no loop devices: syncfs is not passed on, and umount(8) does not wait for the \
-             commit; `spinney umount` does"
-        );
-        return Source::Nothing;
-    }
     Source::Image(request.image.clone())
 }
 
@@ -307,11 +300,18 @@ fn ready_text(request: &Request, fs: &BtrfsFs, session: &Session, log: &LogPlace
         }
         false => "",
     };
+    let alone = match source(request) != Source::Nothing && session.block_device().is_none() {
+        true => {
+            "\n  there is no loop device for it here: `sync` does not reach it, `fsync` does, and \
+             `spinney umount` waits for the last commit"
+        }
+        false => "",
+    };
     let converted = match fs.made_free_space_tree() {
         true => format!("\n  {}", image::CONVERTED),
         false => String::new(),
     };
-    let warning = format!("{warning}{converted}{}", not_yours(request, fs));
+    let warning = format!("{warning}{alone}{converted}{}", not_yours(request, fs));
     let transport = session.transport();
     let faster = machine::faster(request.options.config.transport, transport);
     let warning =
@@ -325,7 +325,8 @@ fn not_yours(request: &Request, fs: &BtrfsFs) -> String {
     let (user, _) = sys::user_and_group();
     let Ok(top) = fs.getattr(fs.root()) else { return String::new() };
     let options = &request.options;
-    let writable = user == 0
+    // Nor may the root of a user namespace, to whom that user is nobody.
+    let writable = user == 0 && sys::has_user(top.uid)
         || user == top.uid
         || top.perm & others_write != 0
         || options.map_owner

@@ -251,6 +251,26 @@ pub fn user_and_group() -> (u32, u32) {
     unsafe { (libc::geteuid(), libc::getegid()) }
 }
 
+/// Whether the user namespace of this process has that user, to whom files can belong.
+pub fn has_user(uid: u32) -> bool {
+    // Systems without such namespaces have all users.
+    std::fs::read_to_string("/proc/self/uid_map").map_or(true, |map| is_mapped(&map, uid))
+}
+
+/// Lines of the first user inside, the first outside, and how many (user_namespaces(7)).
+fn is_mapped(map: &str, uid: u32) -> bool {
+    map.lines().any(|line| {
+        let mut numbers = line.split_whitespace().map(str::parse::<u64>);
+        let (first, count) = (numbers.next(), numbers.nth(1));
+        match (first, count) {
+            (Some(Ok(first)), Some(Ok(count))) => {
+                (first..first.saturating_add(count)).contains(&uid.into())
+            }
+            _ => false,
+        }
+    })
+}
+
 /// The permission bits that new files do not get.
 pub fn umask() -> u32 {
     // SAFETY: umask takes and returns a number; it is put back at once. A thread that

@@ -1,0 +1,74 @@
+//! Mounts in containers: by who is root in a user namespace alone, and by a root that gets no loop devices.
+
+mod common;
+
+use common::{Image, OpenToAll, PROGRAM, assert_clean, fine, sh, text};
+use std::os::unix::fs::chown;
+use testkit::require;
+
+/// An ordinary user; so is this one in a container of its own.
+const USER: &str = "setpriv --reuid 65534 --regid 65534 --clear-groups";
+
+/// Works on the mount of `disk.img` on `mnt`, in the image's directory; answers what the mount said.
+fn work(image: &Image, around: &str, before: &str, options: &str) -> String {
+    let script = format!(
+        "set -e; {before}
+        {PROGRAM} mount {options} disk.img mnt
+        cd mnt; echo written > file; mkdir d; ln -s file d/link; mv file d/moved; sync d/moved
+        {PROGRAM} subvolume create s >/dev/null; {PROGRAM} subvolume snapshot s s2 >/dev/null
+        cd ..; {PROGRAM} umount mnt"
+    );
+    let dir = image.dir.path().display();
+    let output = sh(&format!("cd {dir}; mkdir -p mnt; chown 65534 mnt; {around} sh -c '{script}'"));
+    let said = text(&output.stdout) + &text(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert_clean(&image.path);
+    assert_eq!(fine(&["cat", &image.at("/d/moved")]), "written\n");
+    assert_eq!(fine(&["subvolume", "list", &image.word()]).lines().count(), 2);
+    said
+}
+
+#[test]
+fn a_root_without_loop_devices_mounts_all_the_same() {
+    require!(kernel_btrfs);
+    require!(fuse);
+    // None at all; and one that makes devices that nobody shows to us.
+    for control in ["", "mknod /dev/loop-control c 10 237"] {
+        let image = Image::new("no-loops");
+        let before = format!(
+            "mount --rbind /dev /mnt; mount -t tmpfs none /dev; mkdir /dev/shm
+            mount --rbind /mnt/shm /dev/shm; mknod /dev/fuse c 10 229; mknod /dev/null c 1 3; {control}"
+        );
+        let said = work(&image, "unshare --mount --propagation private", &before, "");
+        assert!(said.contains("no loop device for it here: `sync` does not reach it"), "{said}");
+    }
+}
+
+#[test]
+fn the_root_of_a_user_namespace_mounts() {
+    require!(kernel_btrfs);
+    require!(fuse);
+    let enters = format!("{USER} unshare --user --map-root-user --mount");
+    require!(
+        sh(&format!("{enters} true")).status.success(),
+        "ordinary users may not make user namespaces here"
+    );
+    let _open = OpenToAll::new();
+    let image = Image::new("user-namespace");
+    chown(&image.path, Some(65534), Some(65534)).unwrap();
+    sh(&format!("chmod 755 {}; chown 65534 {0}", image.dir.path().display()));
+    // Its files are of the user by the number outside, whom nobody has inside.
+    fine(&["chown", "65534:65534", &image.at("/")]);
+    let said = work(&image, &enters, "", "-o map-owner");
+    assert!(
+        said.contains("no loop device for it here") && !said.contains("-o map-owner"),
+        "{said}"
+    );
+    let script = format!(
+        "{PROGRAM} mount -o ro disk.img mnt; {PROGRAM} umount mnt; {PROGRAM} mount disk.img mnt"
+    );
+    let script = format!("{script}; mkdir mnt/refused && exit 1; {PROGRAM} umount mnt");
+    let output = sh(&format!("cd {}; {enters} sh -c '{script}'", image.dir.path().display()));
+    let said = text(&output.stdout) + &text(&output.stderr);
+    assert!(output.status.success() && said.contains("that of user 65534"), "{said}");
+}

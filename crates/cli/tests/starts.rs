@@ -308,6 +308,31 @@ fn so_do_a_second_mount_and_a_remount() {
     assert_clean(&image.path);
 }
 
+/// Who sends SIGSTOP does not see at once that the server stops: nor does who has to wake it.
+#[test]
+fn whoever_is_stopped_again_and_again_answers() {
+    require!(fuse);
+    require!(btrfs_progs);
+    let image = Image::new("stopping");
+    let mount = Mount::new(&image, "rw");
+    let second = image.dir.join("second");
+    fs::create_dir(&second).unwrap();
+    let stops = format!(
+        "(while sleep 0.01; do kill -STOP {} || exit 0; done) & stopping=$!",
+        server(&image.path).unwrap()
+    );
+    let script = format!(
+        "{stops}; set -e; \"$1\" mount \"$2\" {at}; umount -l {at} & \"$1\" mount -o remount,ro \"$3\"
+        \"$1\" mount -o remount,rw \"$3\"; kill $stopping; wait",
+        at = second.display()
+    );
+    let (code, told) = run("stopped again and again", &image, &script);
+    assert_eq!(code, Some(0), "{told}");
+    assert!(told.contains("was stopped; waking it"), "{told}");
+    mount.umount();
+    assert_clean(&image.path);
+}
+
 /// sync(2) of the whole machine waited for a server that somebody had sent to the background.
 #[test]
 fn a_terminal_does_not_stop_a_server() {

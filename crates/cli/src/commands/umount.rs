@@ -3,7 +3,7 @@
 use super::Command;
 use crate::args::{self, Arg, Args};
 use crate::error::{Error, Exit, Result, io_text};
-use crate::mount::control::{End, Waiter, wake_if_stopped};
+use crate::mount::control::{End, Waiter, keeping_awake, wake_if_stopped};
 use crate::mounts::{self, MountEntry};
 use crate::sys::Umount;
 use std::io::{self, ErrorKind};
@@ -131,14 +131,8 @@ fn detach_patiently(server: Option<i32>, point: &Path, lazy: bool) -> io::Result
 /// Unmounts, and wakes the server meanwhile if somebody stopped it.
 fn detach_from(server: Option<i32>, point: &Path, lazy: bool) -> io::Result<()> {
     let how = if lazy { Umount::Lazily } else { Umount::Now };
-    wake_if_stopped(server);
     let place = point.to_owned();
-    let unmounting = std::thread::spawn(move || mounts::unmount(&place, how));
-    while !unmounting.is_finished() {
-        std::thread::sleep(Duration::from_millis(1));
-        wake_if_stopped(server);
-    }
-    unmounting.join().unwrap_or_else(|_| Err(io::Error::other("unmounting panicked")))
+    keeping_awake(server, move || mounts::unmount(&place, how))
 }
 
 /// To look at the mount point is to ask the server already. Without that a path with symbolic

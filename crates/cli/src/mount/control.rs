@@ -28,6 +28,8 @@ use std::time::{Duration, Instant};
 
 /// A waiter that does not read must not keep the server alive.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// So often who waits looks at how the server is.
+const LOOK: Duration = Duration::from_millis(50);
 
 fn address(device: &str) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("spinney/mount/{device}"))
@@ -237,14 +239,28 @@ impl Waiter {
         (process > 0).then_some(process)
     }
 
-    /// The server's answer; `None` if there is none for so long.
+    /// The server's answer; `None` if there is none for so long. A server that is stopped meanwhile is woken:
+    /// who sent SIGSTOP a moment ago may see it stop later.
     pub fn ask(&self, question: &str, limit: Duration) -> Option<String> {
         let mut stream = &self.stream;
-        stream.set_read_timeout(Some(limit)).ok()?;
+        let (deadline, mut answer) = (Instant::now() + limit, Vec::new());
+        stream.set_read_timeout(Some(LOOK)).ok()?;
         stream.write_all(format!("{question}\n").as_bytes()).ok()?;
-        let mut answer = String::new();
-        BufReader::new(stream).read_line(&mut answer).ok()?;
-        answer.strip_suffix('\n').map(str::to_owned)
+        loop {
+            let mut part = [0; 256];
+            match stream.read(&mut part) {
+                Ok(0) => return None,
+                Ok(len) => answer.extend_from_slice(&part[..len]),
+                Err(e) if is_early(&e) && Instant::now() < deadline => {
+                    wake_if_stopped(self.server());
+                }
+                Err(_) => return None,
+            }
+            if let Some(end) = answer.iter().position(|byte| *byte == b'\n') {
+                answer.truncate(end);
+                return String::from_utf8(answer).ok();
+            }
+        }
     }
 
     /// The connection, for who goes on by himself.
@@ -255,14 +271,12 @@ impl Waiter {
     /// `meanwhile` is called every now and then.
     pub fn wait(mut self, mut meanwhile: impl FnMut()) -> End {
         let mut told = Vec::new();
-        let _ = self.stream.set_read_timeout(Some(Duration::from_millis(200)));
+        let _ = self.stream.set_read_timeout(Some(LOOK));
         loop {
             let mut part = [0; 4096];
             match self.stream.read(&mut part) {
                 Ok(len) if len > 0 => told.extend_from_slice(&part[..len]),
-                Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
-                    meanwhile();
-                }
+                Err(e) if is_early(&e) => meanwhile(),
                 // An error is an end as well.
                 _ => break,
             }
@@ -278,6 +292,11 @@ impl Waiter {
     }
 }
 
+/// Nothing came by the next look.
+fn is_early(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
+}
+
 /// Somebody stopped the server: whoever is about to wait for it would wait for ever.
 pub fn wake_if_stopped(server: Option<i32>) {
     if let Some(server) = server
@@ -286,6 +305,20 @@ pub fn wake_if_stopped(server: Option<i32>) {
         say_error(&format!("spinney: the server (process {server}) was stopped; waking it"));
         sys::wake(server);
     }
+}
+
+/// Does what the server has its part in, and wakes it meanwhile if somebody stopped it.
+pub fn keeping_awake(
+    server: Option<i32>,
+    work: impl FnOnce() -> io::Result<()> + Send + 'static,
+) -> io::Result<()> {
+    wake_if_stopped(server);
+    let working = thread::spawn(work);
+    while !working.is_finished() {
+        thread::sleep(Duration::from_millis(1));
+        wake_if_stopped(server);
+    }
+    working.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked")))
 }
 
 #[cfg(test)]

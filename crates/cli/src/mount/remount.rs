@@ -11,7 +11,7 @@
 //! written there until it turns writable.
 
 use super::changes;
-use super::control::{Waiter, wake_if_stopped};
+use super::control::{Waiter, keeping_awake, wake_if_stopped};
 use super::monitor::Monitor;
 use super::options::MountOptions;
 use crate::error::{Error, Exit, Result, io_text};
@@ -158,7 +158,8 @@ pub fn remount(point: &Path, options: &MountOptions) -> Result<Exit> {
     let ours = |entry: &MountEntry| entry.is_fuse() && entry.kind.ends_with(".spinney");
     let entry = entry.filter(ours).ok_or_else(|| about("no mount of Spinney's is here".into()))?;
     let waiter = Waiter::of(&entry);
-    wake_if_stopped(waiter.as_ref().and_then(Waiter::server));
+    let server = waiter.as_ref().and_then(Waiter::server);
+    wake_if_stopped(server);
     let ask = |question: &str| match waiter.as_ref().map(|w| w.ask(question, TO_FOLLOW)) {
         Some(Some(answer)) if answer == "done" => Ok(()),
         Some(Some(why)) => Err(why),
@@ -171,7 +172,7 @@ pub fn remount(point: &Path, options: &MountOptions) -> Result<Exit> {
     };
     ask_about(MAY_CHANGE).map_err(|why| about(why).remedy(ANEW))?;
     if !changes::is_of_the_server_alone(options) {
-        tell_kernel(point, options.flags(), &ask)?;
+        tell_kernel(point, server, options.flags(), &ask)?;
     }
     ask_about(CHANGE).map_err(|why| about(format!("remounted, but {why}")))?;
     Ok(Exit::Done)
@@ -180,6 +181,7 @@ pub fn remount(point: &Path, options: &MountOptions) -> Result<Exit> {
 /// `flags` are mount(2)'s, without MS_REMOUNT.
 fn tell_kernel(
     point: &Path,
+    server: Option<i32>,
     flags: libc::c_ulong,
     ask: &dyn Fn(&str) -> std::result::Result<(), String>,
 ) -> Result<()> {
@@ -188,7 +190,8 @@ fn tell_kernel(
         ask(PREPARE)
             .map_err(|why| about(format!("cannot be remounted read-write: {why}")).remedy(ANEW))?;
     }
-    if let Err(error) = sys::remount(point, flags) {
+    let place = point.to_owned();
+    if let Err(error) = keeping_awake(server, move || sys::remount(&place, flags)) {
         // It may have been prepared for what did not come.
         let _ = ask(FOLLOW);
         let what = match error.kind() {

@@ -137,6 +137,12 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
+        // Where a test failed with the server stopped, ours wakes it.
+        let _ = Command::new("timeout")
+            .args(["20", PROGRAM, "umount", "-l"])
+            .arg(&self.point)
+            .stderr(Stdio::null())
+            .status();
         while mounted(&self.point).is_some() {
             let done = Command::new("umount").arg("-l").arg(&self.point).status();
             if !done.is_ok_and(|status| status.success()) {

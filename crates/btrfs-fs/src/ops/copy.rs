@@ -16,7 +16,7 @@ use crate::reserve::cost::{self, Cost};
 use crate::reserve::{DirtyReservation, Reservation};
 use crate::writeback::{flush_to_extents, load_inline};
 use btrfs_disk::items::{FileExtentFields, inode_flags};
-use btrfs_txn::Op;
+use btrfs_txn::{Core, Op};
 use inode_index::Ref;
 use vfs::{Errno, FsError, Ino, Result, WriteFlags};
 
@@ -99,8 +99,7 @@ pub(crate) fn copy_range(
         }
     }
     let rest = (len - done).min(COPIED_AT_ONCE);
-    copy_bytes(engine, from, from_offset + done, to, to_offset + done, rest)?;
-    Ok(done + rest)
+    Ok(done + copy_bytes(engine, from, from_offset + done, to, to_offset + done, rest)?)
 }
 
 /// How much of a range `most` extent items are, which end with a sector unless the range does.
@@ -130,6 +129,7 @@ fn check_target(state: &State) -> Result<()> {
     state.content_is_replaced()
 }
 
+/// Answers how much it was: the source may end earlier by now.
 fn copy_bytes(
     engine: &Engine,
     from: Ino,
@@ -137,7 +137,7 @@ fn copy_bytes(
     to: Ino,
     to_offset: u64,
     len: u64,
-) -> Result<()> {
+) -> Result<u64> {
     let mut buf = vec![0; CHUNK.min(len as usize)];
     let mut done = 0;
     while done < len {
@@ -149,7 +149,7 @@ fn copy_bytes(
         super::io::write(engine, to, to_offset + done, &buf[..got], WriteFlags::default())?;
         done += got as u64;
     }
-    Ok(())
+    Ok(done)
 }
 
 /// `FICLONERANGE`.
@@ -195,33 +195,30 @@ fn clone(
         }
     }
     let len = if len == 0 { size.saturating_sub(from_offset) } else { len };
-    let end = end_of(from_offset, len)?;
+    let (end, _) = (end_of(from_offset, len)?, end_of(to_offset, len)?);
     if len == 0 && from_offset <= size {
         return Ok(0);
     }
     let sector = engine.core.sector();
-    let at_end = end == size;
-    if end > size
-        || !from_offset.is_multiple_of(sector)
-        || !to_offset.is_multiple_of(sector)
-        || !at_end && len % sector != 0
-        || from == to && from_offset < to_offset + len && to_offset < end
-    {
+    let overlaps = from == to && from_offset < to_offset + len && to_offset < end;
+    if !from_offset.is_multiple_of(sector) || !to_offset.is_multiple_of(sector) || overlaps {
         return Err(Errno::EINVAL.into());
     }
-    if at_end && len % sector != 0 && to_offset + len < target.read()?.item.size {
-        return Err(Errno::EINVAL.into());
-    }
+    let range = Range { from: from_offset, to: to_offset, len };
+    check_ends(&engine.core, size, target.read()?.item.size, &range)?;
     if stays_inline(engine, &source)? {
-        copy_bytes(engine, from, from_offset, to, to_offset, len)?;
-        return Ok(len);
+        return copy_bytes(engine, from, from_offset, to, to_offset, len);
     }
     let len = match most {
         Some(most) => up_to(engine, &source, (from_offset, len), most)?,
         None => len,
     };
-    share(engine, &source, &target, Range { from: from_offset, to: to_offset, len })?;
-    Ok(len)
+    match share(engine, &source, &target, Range { len, ..range }) {
+        Err(error) if error.errno() == libc::EINVAL && stays_inline(engine, &source)? => {
+            copy_bytes(engine, from, from_offset, to, to_offset, len)
+        }
+        done => done.map(|()| len),
+    }
 }
 
 /// Content in the item of a file that nothing may change: to share it would change it.
@@ -230,6 +227,11 @@ fn stays_inline(engine: &Engine, source: &Inode) -> Result<bool> {
         return Ok(false);
     }
     let _still = source.read()?;
+    has_item(engine, source)
+}
+
+/// The caller holds it.
+fn has_item(engine: &Engine, source: &Inode) -> Result<bool> {
     let first = map_range(&engine.core.view(), source.id, engine.core.sector(), 0, 1).fs()?;
     Ok(first.first().is_some_and(Mapped::is_inline))
 }
@@ -254,6 +256,27 @@ fn share(engine: &Engine, source: &Ref<Inode>, target: &Ref<Inode>, range: Range
     }
 }
 
+/// What was looked at before the files were locked may be otherwise by now. EINVAL: it cannot be shared.
+fn check_locked(
+    engine: &Engine,
+    locked: &Locked<'_>,
+    (source, target): (&Ref<Inode>, &Ref<Inode>),
+    range: &Range,
+) -> Result<()> {
+    engine.still_writable(target.id.tree)?;
+    let nosum = |s: &State| s.item.flags & inode_flags::NODATASUM;
+    if nosum(locked.get(source)) != nosum(locked.get(target)) {
+        return Err(Errno::EINVAL.into());
+    }
+    // It may be so since somebody looked.
+    if engine.subvols.is_read_only(source.id.tree) && has_item(engine, source)? {
+        return Err(Errno::EINVAL.into());
+    }
+    check_target(locked.get(target))?;
+    let sizes = [source, target].map(|inode| locked.get(inode).item.size);
+    check_ends(&engine.core, sizes[0], sizes[1], range)
+}
+
 fn share_locked(
     engine: &Engine,
     source: &Ref<Inode>,
@@ -265,12 +288,7 @@ fn share_locked(
     let _queued = [source, target].map(|inode| engine.writeback.queue().add_at_end(inode));
     let _still = engine.core.addresses.hold_still();
     let mut locked = Locked::new(&[source, target])?;
-    engine.still_writable(target.id.tree)?;
-    let nosum = |s: &State| s.item.flags & inode_flags::NODATASUM;
-    if nosum(locked.get(source)) != nosum(locked.get(target)) {
-        return Err(Errno::EINVAL.into());
-    }
-    check_target(locked.get(target))?;
+    check_locked(engine, &locked, (source, target), &range)?;
     for inode in [source, target] {
         let state = locked.state(inode);
         budget.spend(load_inline(&engine.writeback, inode.id, state)?);
@@ -292,6 +310,15 @@ fn share_locked(
     state.item.ctime = time;
     put_inode(&engine.core.begin(), target.id, state);
     Ok(None)
+}
+
+/// Only whole sectors are shared, so a part of one must end both files: else the target would lose what
+/// it has behind it, or get what the source has there. EINVAL: that is not so, or is not so any more.
+fn check_ends(core: &Core, source: u64, target: u64, range: &Range) -> Result<()> {
+    let (from, to) = (range.from + range.len, range.to + range.len);
+    let whole = range.len.is_multiple_of(core.sector());
+    let ends = from == source && to >= target;
+    if from <= source && (whole || ends) { Ok(()) } else { Err(Errno::EINVAL.into()) }
 }
 
 /// The file reaches up to there, or further.

@@ -174,6 +174,8 @@ fn rewrite(
         }
         let mut content = vec![0; len as usize];
         read_extents(&engine.core, inode.id, state.item.flags, piece.start, &mut content)?;
+        // What another system left behind the end does not come to light when the file grows.
+        content[(state.item.size - piece.start).min(len) as usize..].fill(0);
         dirty_of(&engine.writeback, &mut state).write(piece.start, &content);
         reserved.dirty.spend(len);
         state.compress_next = compress;

@@ -299,6 +299,10 @@ fn fill_gap(
     while at < end {
         let Some(_reservation) = hold_extent(engine, budget)? else { return Ok(false) };
         let Some(room) = budget.extents.as_deref_mut() else { return Err(Errno::ENOSPC.into()) };
+        // Somebody made holes after the look by which it was reserved: there is another one.
+        if room.bytes() < engine.core.sector() {
+            return Ok(false);
+        }
         let want = (end - at).min(PREALLOC_MAX);
         let extent = engine.reservations.allocated(room.alloc(
             &engine.core.space,

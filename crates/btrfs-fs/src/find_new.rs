@@ -5,14 +5,14 @@
 
 use crate::fs::BtrfsFs;
 use crate::ino::InodeId;
-use crate::names::{MAX_DEPTH, any_parent};
+use crate::names::{MAX_DEPTH, parent};
 use crate::subvol::SubvolId;
 use btrfs_disk::ids::FIRST_FREE_OBJECTID;
 use btrfs_disk::items::{Compression, FileExtent, FileExtentKind};
 use btrfs_disk::key::kind;
 use btrfs_disk::{Error, Generation, Key, Node, TreeId};
 use btrfs_tree::{NodePosition, Step, Visitor, walk};
-use btrfs_txn::View;
+use btrfs_txn::{Core, View};
 use std::sync::Arc;
 use vfs::{Errno, Result};
 
@@ -72,7 +72,7 @@ impl BtrfsFs {
         for extent in &mut found {
             let path = match last.take() {
                 Some((inode, path)) if inode == extent.inode => path,
-                _ => path_of(&view, InodeId::new(tree, extent.inode))?,
+                _ => path_of(&self.engine.core, InodeId::new(tree, extent.inode))?,
             };
             extent.path.clone_from(&path);
             last = Some((extent.inode, path));
@@ -82,10 +82,10 @@ impl BtrfsFs {
 }
 
 /// From the subvolume's root directory; empty where none leads to it.
-fn path_of(view: &View<'_>, file: InodeId) -> Result<Vec<u8>> {
+fn path_of(core: &Core, file: InodeId) -> Result<Vec<u8>> {
     let (mut at, mut names) = (file, Vec::new());
     while at.objectid != FIRST_FREE_OBJECTID && names.len() < MAX_DEPTH {
-        let Some((dir, name)) = any_parent(view, at)? else { return Ok(Vec::new()) };
+        let Some((dir, name)) = parent(core, at)? else { return Ok(Vec::new()) };
         names.push(name);
         at = InodeId::new(at.tree, dir);
     }

@@ -10,7 +10,7 @@
 use crate::error::IntoFs;
 use crate::ino::InodeId;
 use btrfs_disk::checksum::{extref_hash, name_hash};
-use btrfs_disk::items::{DirFields, DirItem, InodeExtRef, InodeRef, dir_type};
+use btrfs_disk::items::{DirFields, DirItem, InodeExtRef, InodeItem, InodeRef, dir_type};
 use btrfs_disk::key::kind;
 use btrfs_disk::{FixedSize, Key};
 use btrfs_txn::delta::{Base, ObjectEdit};
@@ -431,6 +431,26 @@ pub(crate) fn any_parent(view: &View<'_>, child: InodeId) -> Result<Option<(u64,
         }
         _ => Ok(None),
     }
+}
+
+/// As [`any_parent`], for who does not hold `child`: who gives it another name takes the old one away
+/// first, so where it has links and no name, those who are at work are waited for.
+pub(crate) fn parent(core: &Core, child: InodeId) -> Result<Option<(u64, Vec<u8>)>> {
+    /// Of one that is never found a damaged volume has no name.
+    const LOOKS: u32 = 1000;
+    for _ in 0..LOOKS {
+        let view = core.view();
+        if let Some(found) = any_parent(&view, child)? {
+            return Ok(Some(found));
+        }
+        let key = Key::new(child.objectid, kind::INODE_ITEM, 0);
+        let Some(item) = view.get(child.tree, &key).fs()? else { break };
+        if InodeItem::read(&item).fs()?.nlink == 0 {
+            break;
+        }
+        core.wait_for_operations();
+    }
+    Ok(None)
 }
 
 /// Some layer has a DIR_ITEM of the directory that none above it takes away.

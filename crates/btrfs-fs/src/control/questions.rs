@@ -10,7 +10,7 @@ use super::{administrator, some};
 use crate::error::IntoFs;
 use crate::fs::BtrfsFs;
 use crate::ino::id_of;
-use crate::names::any_parent;
+use crate::names::parent;
 use crate::subvol::{SubvolId, SubvolumeInfo};
 use btrfs_disk::TreeId;
 use btrfs_disk::ids::FIRST_FREE_OBJECTID;
@@ -150,11 +150,10 @@ fn lookup(fs: &BtrfsFs, asker: &dyn Asker, ino: Ino, input: &[u8]) -> Result<Vec
     let mut way = Vec::new();
     if inode != FIRST_FREE_OBJECTID {
         administrator(asker)?;
-        let engine = fs.open()?;
-        let view = engine.core.view();
+        let core = &fs.open()?.core;
         let mut at = ObjectId::new(TreeId(tree), inode);
         while at.objectid != FIRST_FREE_OBJECTID {
-            let (above, name) = any_parent(&view, at)?.ok_or(Errno::ENOENT)?;
+            let (above, name) = parent(core, at)?.ok_or(Errno::ENOENT)?;
             way.splice(0..0, [&name[..], b"/"].concat());
             if way.len() >= ROOM {
                 return Err(Errno::ENAMETOOLONG.into());

@@ -3,7 +3,7 @@
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::ino::{InodeId, is_stand_in, number, stand_in};
-use crate::inode::{Inode, attr_of, time_of};
+use crate::inode::{Inode, State, attr_of, time_of};
 use crate::names::{self, Target};
 use crate::subvol;
 use btrfs_disk::TreeId;
@@ -20,70 +20,94 @@ pub(crate) fn lookup(engine: &Engine, parent: Ino, name: &[u8]) -> Result<Entry>
         // On files too: a FUSE kernel asks so for an inode that it has a handle of.
         return entry_by_id(engine, dir.id);
     }
-    let state = dir.read()?;
-    if !state.is_dir() {
-        return Err(Errno::ENOTDIR.into());
-    }
-    let lacks = name.len() <= vfs::NAME_MAX && state.dir.surely_lacks(name);
-    drop(state);
     if name == b".." {
+        must_be_dir(&*dir.read()?)?;
         return entry_by_id(engine, parent_id(engine, dir.id)?);
     }
-    if lacks {
-        return Err(Errno::ENOENT.into());
+    let mut before = None;
+    loop {
+        let (target, place) = find(engine, &dir, name)?;
+        match entry_of(engine, place) {
+            // It went since it was found: the name may be another's by now.
+            Err(error) if is_gone(&error) && before != Some(target) => before = Some(target),
+            done => return done,
+        }
     }
-    let view = engine.core.view();
-    let target = names::lookup(&view, dir.id, name)?.ok_or(FsError::Posix(Errno::ENOENT))?;
-    drop(view);
-    entry_of(engine, dir.id, name, target)
 }
 
-/// The entry of a name that was just found, with one lookup reference.
-pub(crate) fn entry_of(
-    engine: &Engine,
-    dir: InodeId,
-    name: &[u8],
-    target: Target,
-) -> Result<Entry> {
-    if !target.is_subvolume() {
-        return entry_by_id(engine, InodeId::new(dir.tree, target.location.objectid));
+/// An inode went that a name led to.
+pub(crate) fn is_gone(error: &FsError) -> bool {
+    matches!(error, FsError::Posix(Errno::ENOENT | Errno::ESTALE))
+}
+
+fn must_be_dir(state: &State) -> Result<()> {
+    if state.is_dir() { Ok(()) } else { Err(Errno::ENOTDIR.into()) }
+}
+
+/// What a name stands for, and where it leads. The directory is held: a rename takes a name away and
+/// gives it again.
+pub(crate) fn find(engine: &Engine, dir: &Inode, name: &[u8]) -> Result<(Target, Place)> {
+    let state = dir.read()?;
+    must_be_dir(&state)?;
+    if name.len() <= vfs::NAME_MAX && state.dir.surely_lacks(name) {
+        return Err(Errno::ENOENT.into());
     }
-    match subvolume_root(engine, dir, name, target)? {
-        SubvolumeEntry::Root(id) => {
+    let found = names::lookup(&engine.core.view(), dir.id, name)?;
+    let target = found.ok_or(FsError::Posix(Errno::ENOENT))?;
+    Ok((target, place_of(engine, dir.id, name, target)?))
+}
+
+/// What a name stands for, for who does not hold the directory.
+pub(crate) fn looked_up(engine: &Engine, dir: &Inode, name: &[u8]) -> Result<Option<Target>> {
+    let _held = dir.read()?;
+    names::lookup(&engine.core.view(), dir.id, name)
+}
+
+/// The entry of what a name leads to, with one lookup reference.
+pub(crate) fn entry_of(engine: &Engine, place: Place) -> Result<Entry> {
+    match place {
+        Place::Inode(id) => entry_by_id(engine, id),
+        Place::Root(id) => {
             if engine.subvols.is_coming(id.tree) {
                 // A snapshot that the next commit makes.
                 engine.committer.commit_written_back()?;
             }
             entry_by_id(engine, id)
         }
-        SubvolumeEntry::StandIn(ino) => {
-            Ok(Entry { attr: stand_in_attr(engine, ino), generation: 0 })
-        }
+        Place::StandIn(ino) => Ok(Entry { attr: stand_in_attr(engine, ino), generation: 0 }),
     }
 }
 
-pub(crate) enum SubvolumeEntry {
+/// Where a name leads.
+#[derive(Clone, Copy)]
+pub(crate) enum Place {
+    Inode(InodeId),
+    /// A subvolume's root directory.
     Root(InodeId),
+    /// The subvolume does not hang here.
     StandIn(Ino),
 }
 
-/// Where an entry that names a subvolume leads.
-pub(crate) fn subvolume_root(
+/// Where an entry leads. The caller holds the directory: to move a subvolume changes more than the entry.
+pub(crate) fn place_of(
     engine: &Engine,
     dir: InodeId,
     name: &[u8],
     target: Target,
-) -> Result<SubvolumeEntry> {
+) -> Result<Place> {
+    if !target.is_subvolume() {
+        return Ok(Place::Inode(InodeId::new(dir.tree, target.location.objectid)));
+    }
     let child = TreeId(target.location.objectid);
     if engine.subvols.is_coming(child) {
-        return Ok(SubvolumeEntry::Root(InodeId::new(child, FIRST_FREE_OBJECTID)));
+        return Ok(Place::Root(InodeId::new(child, FIRST_FREE_OBJECTID)));
     }
-    if let Some(subvolume) = engine.subvols.get(child)
+    if let Some(subvolume) = engine.subvols.known(child)
         && subvol::hangs_here(&engine.core.view(), dir, name, child)?
     {
-        return Ok(SubvolumeEntry::Root(InodeId::new(child, subvolume.root_dir)));
+        return Ok(Place::Root(InodeId::new(child, subvolume.root_dir)));
     }
-    Ok(SubvolumeEntry::StandIn(stand_in(dir.tree, child)?))
+    Ok(Place::StandIn(stand_in(dir.tree, child)?))
 }
 
 /// An empty directory of the root user.
@@ -136,7 +160,8 @@ pub(crate) fn parent_id(engine: &Engine, dir: InodeId) -> Result<InodeId> {
     if engine.subvols.get(dir.tree).is_some_and(|s| s.root_dir == dir.objectid) {
         return Ok(subvol::parent_of(&view, dir.tree)?.unwrap_or(dir));
     }
-    match names::any_parent(&view, dir)? {
+    drop(view);
+    match names::parent(&engine.core, dir)? {
         Some((parent, _)) => Ok(InodeId::new(dir.tree, parent)),
         None => Err(Errno::ENOENT.into()),
     }

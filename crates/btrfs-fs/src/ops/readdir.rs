@@ -1,6 +1,6 @@
 //! Listing a directory in DIR_INDEX order, which is stable while names come and go.
 
-use super::lookup::{SubvolumeEntry, entry_by_id, entry_of, parent_id, subvolume_root};
+use super::lookup::{Place, entry_of, parent_id, place_of};
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::ino::{InodeId, id_of, is_stand_in, number};
@@ -18,7 +18,9 @@ const UNNUMBERED: Ino = Ino(u64::MAX);
 
 struct Name {
     index: u64,
-    target: Target,
+    kind: u8,
+    /// `None`: it cannot be told.
+    place: Option<Place>,
     name: Vec<u8>,
 }
 
@@ -63,7 +65,7 @@ pub(crate) fn readdir(
             if stop.is_some_and(|stop| name.index >= stop) {
                 return Ok(());
             }
-            if !emit_one(engine, inode.id, name, plus, emit)? {
+            if !emit_one(engine, name, plus, emit)? {
                 return Ok(());
             }
         }
@@ -122,11 +124,10 @@ fn read_batch(engine: &Engine, dir: InodeId, from: u64) -> Result<(Vec<Name>, bo
                 }
                 for item in DirItem::iter(&bytes) {
                     let item = item.fs()?;
-                    batch.push(Name {
-                        index: key.offset,
-                        target: Target { location: item.location, kind: item.kind },
-                        name: item.name.to_vec(),
-                    });
+                    let target = Target { location: item.location, kind: item.kind };
+                    let place = place_of(engine, dir, item.name, target).ok();
+                    let (kind, name) = (item.kind, item.name.to_vec());
+                    batch.push(Name { index: key.offset, kind, place, name });
                 }
             }
             _ => return Ok((batch, true)),
@@ -135,37 +136,26 @@ fn read_batch(engine: &Engine, dir: InodeId, from: u64) -> Result<(Vec<Name>, bo
     Ok((batch, false))
 }
 
-fn number_of(engine: &Engine, dir: InodeId, name: &Name) -> Result<Ino> {
-    if !name.target.is_subvolume() {
-        return number(InodeId::new(dir.tree, name.target.location.objectid));
-    }
-    match subvolume_root(engine, dir, &name.name, name.target)? {
-        SubvolumeEntry::Root(id) => number(id),
-        SubvolumeEntry::StandIn(ino) => Ok(ino),
+fn number_of(place: Place) -> Result<Ino> {
+    match place {
+        Place::Inode(id) | Place::Root(id) => number(id),
+        Place::StandIn(ino) => Ok(ino),
     }
 }
 
 /// Each name is listed: what is wrong with what it leads to is for who asks for that.
-fn emit_one(
-    engine: &Engine,
-    dir: InodeId,
-    name: &Name,
-    plus: bool,
-    emit: Emit<'_>,
-) -> Result<bool> {
-    let number = number_of(engine, dir, name);
+fn emit_one(engine: &Engine, name: &Name, plus: bool, emit: Emit<'_>) -> Result<bool> {
+    let number = name.place.and_then(|place| number_of(place).ok());
     let entry = DirEntry {
-        ino: *number.as_ref().unwrap_or(&UNNUMBERED),
-        kind: kind_of_type(name.target.kind),
+        ino: number.unwrap_or(UNNUMBERED),
+        kind: kind_of_type(name.kind),
         name: &name.name,
         next: name.index + 1,
     };
-    let (true, Ok(ino)) = (plus, number) else { return Ok(emit(&entry, None)) };
-    let loaded = match name.target.is_subvolume() {
-        false => entry_by_id(engine, id_of(ino)),
-        true => entry_of(engine, dir, &name.name, name.target),
+    let (true, Some(place), Some(ino)) = (plus, name.place, number) else {
+        return Ok(emit(&entry, None));
     };
-    match loaded {
+    match entry_of(engine, place) {
         Ok(full) => {
             let taken = emit(&entry, Some(&full));
             if !taken && !is_stand_in(ino) {

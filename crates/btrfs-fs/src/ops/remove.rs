@@ -1,7 +1,7 @@
 //! Taking names away.
 
 use super::create::{touch_dir, writable_dir};
-use super::lookup::{SubvolumeEntry, subvolume_root};
+use super::lookup::{Place, find, is_gone};
 use super::subvolume;
 use crate::engine::Engine;
 use crate::ino::InodeId;
@@ -30,35 +30,51 @@ pub(crate) fn remove(engine: &Engine, parent: Ino, name: &[u8], what: What) -> R
         _ => {}
     }
     let dir = writable_dir(engine, parent)?;
-    let mut target = find(engine, &dir, name)?;
+    let (mut target, place) = find(engine, &dir, name)?;
     if target.is_subvolume() {
-        return remove_subvolume(engine, &dir, name, target, what);
+        return remove_subvolume(engine, &dir, name, (target, place), what);
     }
     let reservation = engine.reserver.reserve_removal(cost::unlink())?;
     loop {
-        let child = child_of(engine, &dir, target)?;
-        let mut locked = Locked::new(&[&dir, &child])?;
-        let listed = names::listed(&engine.core.view(), dir.id, name)?;
-        let listed = listed.ok_or(FsError::Posix(Errno::ENOENT))?;
-        if listed.target != target {
-            target = listed.target;
-            continue;
-        }
-        check(engine, &dir, &child, &locked, what)?;
-        change(&engine.core, |op| {
-            names::remove_listed(op, dir.id, name, listed)?;
-            touch_dir(op, dir.id, locked.state(&dir), -(name.len() as i64));
-            drop_link(&engine.inodes, op, child.id, locked.state(&child));
-            if what == What::Dir {
-                op.moved_away(dir.id, child.id);
+        match remove_inode(engine, &dir, name, target, what) {
+            Ok(child) => {
+                drop(reservation);
+                engine.orphans.release(child);
+                return Ok(());
             }
-            Ok(())
-        })?;
-        drop(locked);
-        drop(reservation);
-        engine.orphans.release(child);
-        return Ok(());
+            Err(error) if is_gone(&error) => {
+                target = find_another(engine, &dir, name, (target, error))?;
+            }
+            Err(error) => return Err(error),
+        }
     }
+}
+
+/// The name of an inode. ENOENT, ESTALE: it does not stand for that now.
+fn remove_inode(
+    engine: &Engine,
+    dir: &Ref<Inode>,
+    name: &[u8],
+    target: Target,
+    what: What,
+) -> Result<Ref<Inode>> {
+    let child = child_of(engine, dir, target)?;
+    let mut locked = Locked::new(&[dir, &child])?;
+    let listed = names::listed(&engine.core.view(), dir.id, name)?;
+    let listed = listed.filter(|listed| listed.target == target);
+    let listed = listed.ok_or(FsError::Posix(Errno::ENOENT))?;
+    check(engine, dir, &child, &locked, what)?;
+    change(&engine.core, |op| {
+        names::remove_listed(op, dir.id, name, listed)?;
+        touch_dir(op, dir.id, locked.state(dir), -(name.len() as i64));
+        drop_link(&engine.inodes, op, child.id, locked.state(&child));
+        if what == What::Dir {
+            op.moved_away(dir.id, child.id);
+        }
+        Ok(())
+    })?;
+    drop(locked);
+    Ok(child)
 }
 
 /// An empty subvolume goes like a directory; so does the place of one that is not here.
@@ -66,20 +82,27 @@ fn remove_subvolume(
     engine: &Engine,
     dir: &Ref<Inode>,
     name: &[u8],
-    target: Target,
+    (target, place): (Target, Place),
     what: What,
 ) -> Result<()> {
     if what == What::File {
         return Err(Errno::EISDIR.into());
     }
-    match subvolume_root(engine, dir.id, name, target)? {
-        SubvolumeEntry::Root(_) => subvolume::rmdir(engine, dir.ino, name),
-        SubvolumeEntry::StandIn(_) => subvolume::remove_stand_in(engine, dir, name, target),
+    match place {
+        Place::StandIn(_) => subvolume::remove_stand_in(engine, dir, name, target),
+        _ => subvolume::rmdir(engine, dir.ino, name),
     }
 }
 
-pub(crate) fn find(engine: &Engine, dir: &Ref<Inode>, name: &[u8]) -> Result<Target> {
-    names::lookup(&engine.core.view(), dir.id, name)?.ok_or(FsError::Posix(Errno::ENOENT))
+/// What a name stands for now that what it stood for is gone; the error, if that is the same.
+fn find_another(
+    engine: &Engine,
+    dir: &Ref<Inode>,
+    name: &[u8],
+    (gone, error): (Target, FsError),
+) -> Result<Target> {
+    let (now, _) = find(engine, dir, name)?;
+    if now == gone { Err(error) } else { Ok(now) }
 }
 
 /// The inode behind a name in `dir`; EPERM for subvolumes, whose names are not ours to move.

@@ -4,8 +4,8 @@
 //! keeps the shape of the tree still while that is checked and done.
 
 use super::create::{check_parent, look_index_up, make_whiteout, touch_dir, writable_dir};
-use super::lookup::parent_id;
-use super::remove::{child_of, drop_link, find, may_unname};
+use super::lookup::{is_gone, looked_up, parent_id};
+use super::remove::{child_of, drop_link, may_unname};
 use super::subvolume;
 use crate::engine::Engine;
 use crate::ino::InodeId;
@@ -15,7 +15,10 @@ use crate::names::{self, MAX_DEPTH, Target};
 use crate::reserve::cost;
 use btrfs_txn::Op;
 use inode_index::Ref;
-use vfs::{Context, Errno, Ino, RenameMode, Result};
+use vfs::{Context, Errno, FsError, Ino, RenameMode, Result};
+
+/// What the old name stands for, and the new one.
+type Found = (Target, Option<Target>);
 
 /// Everything a rename touches, resolved.
 struct Rename<'a> {
@@ -52,16 +55,33 @@ pub(crate) fn rename(
     let cost = cost::rename(name.len(), new_name.len());
     let _reservation = engine.reserver.reserve(cost)?;
     let _still = (from.id != to.id).then(|| engine.rename_lock.lock());
+    let (from, to) = ((&from, name), (&to, new_name));
     loop {
-        let rename = resolve(engine, &from, name, &to, new_name, mode)?;
-        land_first(engine, &rename)?;
-        if let Some(victim) = attempt(engine, cx, &rename)? {
-            if let Some(victim) = victim {
-                engine.orphans.release(victim);
+        let found = look(engine, from, to)?;
+        let done = resolve(engine, from, to, found, mode).and_then(|rename| {
+            land_first(engine, &rename).and_then(|()| attempt(engine, cx, &rename))
+        });
+        match done {
+            Ok(Some(victim)) => {
+                victim.into_iter().for_each(|victim| engine.orphans.release(victim));
+                return Ok(());
             }
-            return Ok(());
+            Ok(None) => {}
+            // What a name stood for went, and another has it by now.
+            Err(error) if is_gone(&error) && look(engine, from, to)? != found => {}
+            Err(error) => return Err(error),
         }
     }
+}
+
+/// In this order: a name that is not there is told before one that cannot be.
+fn look(
+    engine: &Engine,
+    (from, name): (&Ref<Inode>, &[u8]),
+    (to, new_name): (&Ref<Inode>, &[u8]),
+) -> Result<Found> {
+    let source = looked_up(engine, from, name)?.ok_or(FsError::Posix(Errno::ENOENT))?;
+    Ok((source, looked_up(engine, to, new_name)?))
 }
 
 /// Who replaces a file by a new one without an fsync finds the old or the new content after a
@@ -79,15 +99,13 @@ fn land_first(engine: &Engine, rename: &Rename<'_>) -> Result<()> {
 
 fn resolve<'a>(
     engine: &Engine,
-    from: &'a Ref<Inode>,
-    name: &'a [u8],
-    to: &'a Ref<Inode>,
-    new_name: &'a [u8],
+    (from, name): (&'a Ref<Inode>, &'a [u8]),
+    (to, new_name): (&'a Ref<Inode>, &'a [u8]),
+    (source, victim): Found,
     mode: RenameMode,
 ) -> Result<Rename<'a>> {
-    let source = find(engine, from, name)?;
     let child = child_of(engine, from, source)?;
-    let victim = match names::lookup(&engine.core.view(), to.id, new_name)? {
+    let victim = match victim {
         Some(target) => Some((target, child_of(engine, to, target)?)),
         None => None,
     };

@@ -35,11 +35,16 @@ pub(crate) fn hangs_here(
 
 /// The parent tree and directory of a subvolume.
 pub(crate) fn parent_of(view: &View<'_>, child: TreeId) -> Result<Option<InodeId>> {
+    Ok(place_of(view, child)?.map(|(parent, _)| parent))
+}
+
+/// The same, and its name there.
+pub(crate) fn place_of(view: &View<'_>, child: TreeId) -> Result<Option<(InodeId, Vec<u8>)>> {
     let from = Key::new(child.0, kind::ROOT_BACKREF, 0);
     match view.next(TreeId::ROOT, &from).fs()? {
         Some((key, bytes)) if key.kind == kind::ROOT_BACKREF => {
             let found = RootRef::parse(&bytes).fs()?;
-            Ok(Some(InodeId::new(TreeId(key.offset), found.dirid)))
+            Ok(Some((InodeId::new(TreeId(key.offset), found.dirid), found.name.to_vec())))
         }
         _ => Ok(None),
     }

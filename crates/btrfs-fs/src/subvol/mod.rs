@@ -11,7 +11,7 @@
 mod find;
 mod info;
 
-pub(crate) use find::{choose, default_subvolume, hangs_here, parent_of, root_ref};
+pub(crate) use find::{choose, default_subvolume, hangs_here, parent_of, place_of, root_ref};
 pub use info::{
     Caller, Delete, NewSubvolume, ReceivedFrom, SubvolId, SubvolumeInfo, Time, known_as,
 };
@@ -111,7 +111,12 @@ impl Subvols {
 
     /// One that is alive.
     pub(crate) fn get(&self, tree: TreeId) -> Option<Arc<Subvolume>> {
-        self.all.read().get(&tree).filter(|s| !s.is_dead()).cloned()
+        self.known(tree).filter(|subvolume| !subvolume.is_dead())
+    }
+
+    /// Also one that is being deleted, whose name may be there still.
+    pub(crate) fn known(&self, tree: TreeId) -> Option<Arc<Subvolume>> {
+        self.all.read().get(&tree).cloned()
     }
 
     pub(crate) fn is_read_only(&self, tree: TreeId) -> bool {

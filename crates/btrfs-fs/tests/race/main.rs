@@ -7,6 +7,7 @@ mod common;
 
 mod driver;
 mod history;
+mod names;
 mod rounds;
 
 use btrfs_disk::TreeId;

@@ -129,6 +129,11 @@ impl Core {
         View { store: &self.store, layers: self.layers.load() }
     }
 
+    /// Returns when the operations that are inside the epoch now have ended. The caller is inside none.
+    pub fn wait_for_operations(&self) {
+        self.layers.load().current.gate.wait_for_those_inside();
+    }
+
     /// The layers at this moment.
     pub fn layers(&self) -> arc_swap::Guard<Arc<Snapshot>> {
         self.layers.load()

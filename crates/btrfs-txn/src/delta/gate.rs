@@ -57,6 +57,18 @@ impl Gate {
         assert!(before > 0, "left an epoch more often than entered");
     }
 
+    /// Returns when all who are inside now have left; others may come in meanwhile.
+    pub fn wait_for_those_inside(&self) {
+        fence(Ordering::SeqCst);
+        for lane in &self.lanes {
+            let mut spins = 0;
+            while lane.0.load(Ordering::Acquire) != 0 {
+                spins += 1;
+                relax(spins);
+            }
+        }
+    }
+
     /// Lets nobody in any more and waits for those inside.
     pub fn seal(&self) {
         self.sealed.store(true, Ordering::Release);

@@ -108,3 +108,35 @@ fn what_is_done_while_held_still_is_seen() {
         assert_eq!(early.load(Ordering::Relaxed), before, "entered behind it and did not see it");
     });
 }
+
+/// Who sees what an operation did first sees the rest when those have left who were inside.
+fn ended(lanes: [usize; 2]) {
+    bounded(2).check(move || {
+        let gate = Arc::new(Gate::new());
+        let halves = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
+        let operations = lanes.map(|lane| {
+            let (gate, halves) = (gate.clone(), halves.clone());
+            loom::thread::spawn(move || {
+                use_lane(lane);
+                let active = gate.enter().expect("nobody seals it");
+                halves[0].fetch_add(1, Ordering::Release);
+                halves[1].fetch_add(1, Ordering::Relaxed);
+                gate.leave(active);
+            })
+        });
+        let seen = halves[0].load(Ordering::Acquire);
+        gate.wait_for_those_inside();
+        assert!(halves[1].load(Ordering::Relaxed) >= seen, "one of them is half done");
+        operations.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+}
+
+#[test]
+fn who_is_waited_for_has_ended() {
+    ended([0, 0]);
+}
+
+#[test]
+fn who_is_waited_for_has_ended_on_two_lanes() {
+    ended([0, 1]);
+}

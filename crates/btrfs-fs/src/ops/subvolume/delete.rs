@@ -88,6 +88,7 @@ fn open_again(engine: &Engine, subvolume: &Subvolume, closed: ClosedTree) {
 
 /// The subvolume that a name stands for. EINVAL: it is none's.
 fn target_of(engine: &Engine, dir: &Inode, name: &[u8]) -> Result<TreeId> {
+    let _unchanged = dir.read()?;
     let view = engine.core.view();
     let found = names::lookup(&view, dir.id, name)?.ok_or(FsError::Posix(Errno::ENOENT))?;
     let tree = TreeId(found.location.objectid);
@@ -203,6 +204,10 @@ pub(crate) fn remove_stand_in(
     let mut dir_state = engine.write(dir)?;
     if names::lookup(&engine.core.view(), dir.id, name)? != Some(target) {
         return Err(Errno::ENOENT.into());
+    }
+    // What was not here has come meanwhile.
+    if subvol::hangs_here(&engine.core.view(), dir.id, name, TreeId(target.location.objectid))? {
+        return Err(Errno::ENOTEMPTY.into());
     }
     let index = names::index_of(&engine.core.view(), dir.id, name)?;
     change(&engine.core, |op| {

@@ -86,10 +86,10 @@ fn path_up(
     }
     for info in above.iter().rev() {
         let front = info.parent.and_then(|parent| known.get(&parent).cloned().flatten());
-        known.insert(info.id, path_of(view, ways, engine, info, front));
+        known.insert(info.id, path_of(ways, engine, info, front));
     }
     let front = info.parent.and_then(|parent| known.get(&parent).cloned().flatten());
-    Ok(path_of(view, ways, engine, info, front))
+    Ok(path_of(ways, engine, info, front))
 }
 
 /// What the root tree does not say yet is committed, where it `matters`.
@@ -112,17 +112,14 @@ fn describe(
     item: &RootItem,
 ) -> Result<SubvolumeInfo> {
     let time = |t: Timespec| -> Time { (t.sec, t.nsec) };
-    let parent = subvol::parent_of(view, tree)?;
-    let place = match parent {
-        Some(parent) => subvol::root_ref(view, parent.tree, tree)?,
-        None => None,
-    };
+    // One item says both: who renames it meanwhile puts another in its place.
+    let (parent, name) = subvol::place_of(view, tree)?.unzip();
     let dead = item.refs == 0 || engine.subvols.get(tree).is_none();
     Ok(SubvolumeInfo {
         id: SubvolId(tree.0),
         parent: parent.map(|parent| SubvolId(parent.tree.0)),
         directory: parent.map_or(0, |parent| parent.objectid),
-        name: place.map(|(_, name)| name).unwrap_or_default(),
+        name: name.unwrap_or_default(),
         path: None,
         root: number(InodeId::new(tree, item.root_dirid))?,
         generation: item.generation.0,
@@ -147,7 +144,6 @@ fn describe(
 
 /// The path of a subvolume, `above` being that of its parent.
 fn path_of(
-    view: &View<'_>,
     ways: &mut Ways,
     engine: &Engine,
     info: &SubvolumeInfo,
@@ -158,7 +154,7 @@ fn path_of(
     };
     let mut path = above?;
     let dir = InodeId::new(TreeId(parent.0), info.directory);
-    let way = ways.entry(dir).or_insert_with(|| way_to(view, engine, dir)).clone()?;
+    let way = ways.entry(dir).or_insert_with(|| way_to(engine, dir)).clone()?;
     for part in [&way, &info.name] {
         if !path.is_empty() && !part.is_empty() {
             path.push(b'/');
@@ -169,14 +165,14 @@ fn path_of(
 }
 
 /// From the subvolume's root directory to `dir`.
-fn way_to(view: &View<'_>, engine: &Engine, dir: InodeId) -> Option<Vec<u8>> {
+fn way_to(engine: &Engine, dir: InodeId) -> Option<Vec<u8>> {
     let top = engine.subvols.get(dir.tree)?.root_dir;
     let (mut at, mut names) = (dir, Vec::new());
     while at.objectid != top {
         if names.len() > MAX_DEPTH {
             return None;
         }
-        let (parent, name) = names::any_parent(view, at).ok()??;
+        let (parent, name) = names::parent(&engine.core, at).ok()??;
         names.push(name);
         at = InodeId::new(dir.tree, parent);
     }

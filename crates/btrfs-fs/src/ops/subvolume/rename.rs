@@ -12,7 +12,7 @@ use crate::ino::InodeId;
 use crate::inode::{Inode, Locked, change, put_inode};
 use crate::names::{self, MAX_DEPTH, Target};
 use crate::ops::create::{Whiteout, check_parent, look_index_up, make_whiteout, touch_dir};
-use crate::ops::lookup::parent_id;
+use crate::ops::lookup::{looked_up, parent_id};
 use crate::ops::remove::{drop_link, may_unname};
 use crate::reserve::cost;
 use crate::subvol;
@@ -51,9 +51,15 @@ impl Side<'_> {
         let bytes = op.view.get(TreeId::ROOT, &key).fs()?;
         let bytes = bytes.ok_or(FsError::Posix(Errno::ENOENT))?;
         let index = RootRef::parse(&bytes).fs()?.sequence;
-        names::remove_entry(op, self.dir.id, self.name, index)?;
-        delete_refs(op, self.tree(), parent);
-        Ok(())
+        names::remove_entry(op, self.dir.id, self.name, index)
+    }
+
+    /// It has another name by now, in the tree `to`: nobody ever finds it without one.
+    fn leave(&self, op: &Op<'_>, to: TreeId) {
+        let from = self.dir.id.tree;
+        if self.inode.is_none() && self.stand_in.is_none() && from != to {
+            delete_refs(op, self.tree(), from);
+        }
     }
 
     /// It gets another name.
@@ -106,18 +112,17 @@ pub(crate) fn rename(
 }
 
 fn concerns(engine: &Engine, from: (&Ref<Inode>, &[u8]), to: (&Ref<Inode>, &[u8])) -> Result<bool> {
-    let view = engine.core.view();
     // In this order: a name that is not there is told before one that cannot be.
-    let Some(source) = names::lookup(&view, from.0.id, from.1)? else { return Ok(false) };
+    let Some(source) = looked_up(engine, from.0, from.1)? else { return Ok(false) };
     if source.is_subvolume() {
         return Ok(true);
     }
-    let other = names::lookup(&view, to.0.id, to.1)?;
+    let other = looked_up(engine, to.0, to.1)?;
     Ok(other.is_some_and(|target| target.is_subvolume()))
 }
 
 fn side<'a>(engine: &Engine, (dir, name): (&'a Ref<Inode>, &'a [u8])) -> Result<Option<Side<'a>>> {
-    let Some(target) = names::lookup(&engine.core.view(), dir.id, name)? else { return Ok(None) };
+    let Some(target) = looked_up(engine, dir, name)? else { return Ok(None) };
     let objectid = target.location.objectid;
     let mut side = Side { dir, name, target, inode: None, stand_in: None };
     if !target.is_subvolume() {
@@ -249,6 +254,8 @@ fn exchange(engine: &Engine, a: &Side<'_>, b: &Side<'_>) -> Result<()> {
         b.take(op)?;
         a.put(op, b.dir.id, b.name, in_b)?;
         b.put(op, a.dir.id, a.name, in_a)?;
+        a.leave(op, b.dir.id.tree);
+        b.leave(op, a.dir.id.tree);
         a.touch(op, &mut locked);
         b.touch(op, &mut locked);
         touch_dir(op, a.dir.id, locked.state(a.dir), 0);
@@ -347,6 +354,7 @@ fn move_source(
 ) -> Result<()> {
     source.take(op)?;
     source.put(op, to.id, new_name, index)?;
+    source.leave(op, to.id.tree);
     if let Some(inode) = &source.inode {
         op.moved(source.dir.id, to.id, inode.id);
     }

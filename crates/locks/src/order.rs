@@ -17,6 +17,8 @@ use std::cell::RefCell;
 pub enum Rank {
     /// Whether a transaction of the library is open; held by who makes something durable.
     Transaction,
+    /// A volume of the library is closed, by one at a time.
+    Closing,
     /// The background threads, while they are told to end.
     Background,
     /// Subvolumes and their names are made, moved and taken away, one at a time.

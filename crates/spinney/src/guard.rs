@@ -13,7 +13,7 @@ mod quotas;
 mod subvolumes;
 
 use btrfs_fs::BtrfsFs;
-use locks::{Rank, RwLock, RwLockReadGuard};
+use locks::{Mutex, Rank, RwLock, RwLockReadGuard};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use vfs::{
@@ -35,8 +35,9 @@ pub(crate) struct Guard {
     given_up: AtomicBool,
     /// Why the medium could not be written before that, if so.
     failed: OnceLock<String>,
-    /// Whoever closed it, was told how that went.
     closed: AtomicBool,
+    /// How it was closed, or the errno. Held meanwhile: who closes it, too, waits, and hears the same.
+    closing: Mutex<Option<std::result::Result<(), i32>>>,
 }
 
 impl Guard {
@@ -49,6 +50,7 @@ impl Guard {
             given_up: AtomicBool::new(false),
             failed: OnceLock::new(),
             closed: AtomicBool::new(false),
+            closing: Mutex::new(Rank::Closing, None),
         }
     }
 
@@ -282,7 +284,19 @@ impl FileSystem for Guard {
         to_offset: u64,
         len: u64,
     ) -> Result<()> {
-        self.change()?.clone_range(cx, from, from_offset, to, to_offset, len)
+        if !self.counts.load(Ordering::Acquire) {
+            return self.change()?.clone_range(cx, from, from_offset, to, to_offset, len);
+        }
+        // All at once could be more than a transaction may have.
+        let rest =
+            || Ok::<_, FsError>(self.there()?.getattr(from)?.size.saturating_sub(from_offset));
+        let len = if len == 0 { rest()? } else { len };
+        let mut done = 0;
+        while done < len {
+            let (from, to) = ((from, from_offset + done), (to, to_offset + done));
+            done += self.change()?.clone_some(from, to, len - done)?;
+        }
+        Ok(())
     }
 
     fn seek(&self, ino: Ino, offset: u64, whence: SeekWhence) -> Result<u64> {
@@ -398,7 +412,15 @@ impl FileSystem for Guard {
         if *open {
             return Err(Errno::EBUSY.into());
         }
+        let mut closing = self.closing.lock();
+        if let Some(how) = *closing {
+            let context = "closing the volume failed".to_owned();
+            let source = std::io::Error::from_raw_os_error;
+            return how.map_err(|errno| FsError::Io { context, source: source(errno) });
+        }
         self.closed.store(true, Ordering::Release);
-        self.btrfs.destroy()
+        let done = self.btrfs.destroy();
+        *closing = Some(done.as_ref().copied().map_err(FsError::errno));
+        done
     }
 }

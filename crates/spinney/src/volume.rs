@@ -173,14 +173,12 @@ impl Volume {
     }
 
     /// Commits what was changed, and closes: all other handles of the volume answer errors
-    /// from then on. Refused while a transaction is open.
+    /// from then on. Refused while a transaction is open. Of several who close it all return when that
+    /// is done, and hear how it went.
     ///
     /// A volume that is dropped is closed as well, but nobody hears whether that went well,
     /// except the log.
     pub fn close(self) -> Result<()> {
-        if self.0.guard.is_closed() {
-            return Ok(());
-        }
         match self.fs().destroy() {
             Err(FsError::Posix(vfs::Errno::EBUSY)) => {
                 Err(Error::refused(self.name().display(), "a transaction is open"))

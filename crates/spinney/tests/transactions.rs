@@ -214,6 +214,29 @@ fn its_bound_is_told_before_it_is_broken() {
     volume.close().unwrap();
 }
 
+/// Sharing a file in many pieces is many changes in one call.
+#[test]
+fn its_bound_holds_within_a_call() {
+    let device = device();
+    let options = VolumeOptions::new().write(true).transaction_limit(1 << 20);
+    let volume = options.open_device(device.clone()).unwrap();
+    let (source, target) = (volume.create("source").unwrap(), volume.create("target").unwrap());
+    for block in 0..20_000 {
+        source.write_at(block * 8192, &[1; 4096]).unwrap();
+    }
+    volume.sync().unwrap();
+    let transaction = volume.transaction().unwrap();
+    let [from, to] = [&source, &target].map(|file| file.metadata().unwrap().ino());
+    let [from, to] = [from, to].map(spinney::vfs::Ino);
+    let cx = spinney::vfs::Context::default();
+    let refused = volume.fs().clone_range(&cx, from, 0, to, 0, 0).expect_err("a bound");
+    assert!(matches!(refused, FsError::Unsupported(_)), "{refused}");
+    transaction.abort().unwrap();
+    let again = seen(device.image());
+    assert_eq!(again.metadata("target").unwrap().len(), 0, "no part of it is on the medium");
+    drop((source, target));
+}
+
 /// What only a commit would make room for is refused; the transaction is none the worse for it.
 #[test]
 fn what_needs_a_commit_is_refused() {

@@ -51,6 +51,9 @@ for round in $(seq "$rounds"); do
         --ignored --exact eight_threads_of_each_kind --test-threads=1
     SPINNEY_SEED=$seed SPINNEY_SEEDS=2 SPINNEY_ROUNDS=6 \
         cargo test --quiet --package spinney-btrfs-fs --test alternate --test turns
+    SPINNEY_SEED=$seed SPINNEY_SEEDS=50 SPINNEY_STEPS=4000 \
+        cargo test --quiet --package spinney-btrfs-fs --test race -- what_is_read_can_be
+    SPINNEY_SEED=$seed SPINNEY_SECONDS=60 cargo test --quiet --package spinney-cli --test pages
     SPINNEY_STEPS=20 cargo test --quiet --package spinney-btrfs-fs --test enospc
     SPINNEY_SEED=$seed cargo test --quiet --package spinney-btrfs-fs --test kept
     cargo test --quiet --package spinney-btrfs-fs --test kept -- --ignored --exact all_sequences

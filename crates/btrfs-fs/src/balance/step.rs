@@ -100,9 +100,9 @@ impl Balancer {
             what.content = copies.moves();
             let order = Move::new(what, copies.sums());
             self.core.begin().act(TreeAction::Move(order.clone()), cost);
-            wanted = Some(order);
+            wanted = Some(order.clone());
             drop(room);
-            Ok(())
+            Ok(order)
         });
         let moved = wanted.and_then(|wanted| wanted.end()).unwrap_or_default();
         copies.end(&moved.content);

@@ -27,7 +27,7 @@ use crate::writeback::{Flushed, Writeback};
 use btrfs_disk::{Generation, Superblock};
 use btrfs_space::{Extent, Kind};
 use btrfs_txn::commit::{Merged, merge};
-use btrfs_txn::delta::Delta;
+use btrfs_txn::delta::{Delta, Move};
 use btrfs_txn::{Core, PoisonUnlessDone, Roots, Snapshot, Throttle, Turns, Urgency, Wanted};
 use short::{Attempt, Failed, Owed};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -163,9 +163,13 @@ impl Committer {
         self.commit_once(Wanted::WrittenBack, urgency, false).map(|_| ())
     }
 
-    /// As `commit_written_back`, with what `prepare` puts into the epoch: it runs while nobody holds an
-    /// address of content, and no delta names one, until its commit is published.
-    pub(crate) fn commit_still<T>(&self, prepare: impl FnOnce() -> Result<T>) -> Result<T> {
+    /// As `commit_written_back`, with the move that `prepare` puts into the epoch: it runs while nobody
+    /// holds an address of content, and no delta names one, until its commit is published. What it
+    /// makes no use of nobody makes: a later commit may find other content there.
+    pub(crate) fn commit_still(
+        &self,
+        prepare: impl FnOnce() -> Result<Arc<Move>>,
+    ) -> Result<Arc<Move>> {
         let mut made = None;
         self.land_what_would_outgrow(Urgency::Awaited)?;
         let work = |urgency| {
@@ -173,10 +177,13 @@ impl Committer {
             if !self.core.layers().current.extents.is_empty() {
                 self.commit_trees(Instant::now(), Duration::ZERO, urgency)?;
             }
-            if made.insert(prepare()).is_ok() {
-                self.commit_trees(Instant::now(), Duration::ZERO, urgency)?;
+            let prepared = made.insert(prepare());
+            // Also where there is nothing to move: who waits is served by this turn.
+            let committed = self.commit_trees(Instant::now(), Duration::ZERO, urgency);
+            if let Ok(order) = prepared {
+                order.withdraw();
             }
-            Ok(Flushed::All)
+            committed.map(|()| Flushed::All)
         };
         self.in_turn(Wanted::WrittenBack, (Urgency::Awaited, false, true), work)?;
         made.unwrap_or_else(|| Err(Errno::EROFS.into()))
@@ -219,6 +226,10 @@ impl Committer {
         };
         if let Some(why) = self.core.health.poisoned() {
             return Err(FsError::ReadOnly(why.to_owned()));
+        }
+        // Since it began to wait.
+        if self.core.health.is_still() {
+            return Ok(Flushed::All);
         }
         if self.is_held() != held {
             return Err(Errno::EBUSY.into());

@@ -6,6 +6,7 @@ pub mod existing;
 pub mod forge;
 pub mod kernel;
 pub mod likeness;
+pub mod places;
 
 use blockdev::{BlockDevice, FileDevice};
 use btrfs_fs::{BtrfsFs, Options};

@@ -103,6 +103,14 @@ impl Move {
         *self.state.lock() = MoveState::Done(moved);
     }
 
+    /// If nothing was done of it yet, nothing will be.
+    pub fn withdraw(&self) {
+        let mut state = self.state.lock();
+        if matches!(*state, MoveState::Wanted) {
+            *state = MoveState::Withdrawn;
+        }
+    }
+
     /// What became of it; if nothing, nothing will: a commit that found no room is made again,
     /// when content may not be what it was.
     pub fn end(&self) -> Option<MovedNodes> {

@@ -1,0 +1,48 @@
+//! Places where a thread is held until a test lets it go on.
+//!
+//! Invariant: a place holds nobody before it is armed, nor after it was released.
+//!
+//! What it does not know: who comes by, which each test's device decides.
+
+use std::sync::{Condvar, Mutex};
+use std::time::Duration;
+
+/// Where somebody is held, and whether he is there.
+#[derive(Default)]
+pub struct Places {
+    held: Mutex<Vec<(&'static str, bool)>>,
+    changed: Condvar,
+}
+
+impl Places {
+    /// From now on `place` holds who comes there.
+    pub fn arm(&self, place: &'static str) {
+        self.held.lock().expect("no panic").push((place, false));
+    }
+
+    pub fn pass(&self, place: &'static str) {
+        let mut held = self.held.lock().expect("no panic");
+        if let Some(one) = held.iter_mut().find(|one| one.0 == place) {
+            one.1 = true;
+            self.changed.notify_all();
+            while held.iter().any(|one| one.0 == place) {
+                held = self.changed.wait(held).expect("no panic");
+            }
+        }
+    }
+
+    pub fn wait_until_there(&self, place: &'static str) {
+        let mut held = self.held.lock().expect("no panic");
+        while !held.contains(&(place, true)) {
+            let (now, late) =
+                self.changed.wait_timeout(held, Duration::from_secs(20)).expect("no panic");
+            assert!(!late.timed_out(), "nobody comes to {place}");
+            held = now;
+        }
+    }
+
+    pub fn release(&self, place: &'static str) {
+        self.held.lock().expect("no panic").retain(|one| one.0 != place);
+        self.changed.notify_all();
+    }
+}

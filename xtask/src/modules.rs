@@ -196,6 +196,7 @@ const FS: Table = &[
     ),
     ("uuid_tree", &["reserve", "engine", "fs"]),
     ("find_new", &["error", "ino", "names", "subvol", "fs"]),
+    ("still", &["fs", "ops"]),
     ("committed", &["error", "ino", "subvol", "extents", "engine", "fs"]),
     ("subvolumes", &["subvol", "ops", "fs"]),
     ("quotas", &["qgroup", "ops", "fs"]),

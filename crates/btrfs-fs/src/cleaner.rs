@@ -104,6 +104,11 @@ impl Cleaner {
         Ok(true)
     }
 
+    /// Returns when no step is under way that began before the call.
+    pub(crate) fn wait_for_step(&self) {
+        drop(self.at_work.lock());
+    }
+
     /// Drops the trees that a relocation of the kernel's left when it was interrupted: nothing can move
     /// beside them, so nobody is served before.
     pub(crate) fn drop_relocations(&self) -> Result<()> {

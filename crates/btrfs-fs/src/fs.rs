@@ -8,8 +8,8 @@ use crate::ino::{id_of, is_stand_in};
 use crate::ops::create::New;
 use crate::ops::remove::What;
 use crate::ops::{
-    access, attr, copy, create, fallocate, flags, io, label, link, lookup, readdir, remount,
-    remove, rename, seek, shutdown, statfs, sync, trim, xattr,
+    access, attr, copy, create, fallocate, flags, io, label, link, lookup, readdir, remove, rename,
+    seek, shutdown, statfs, sync, trim, xattr,
 };
 use crate::unsettled::Beginning;
 use btrfs_disk::Error;
@@ -38,19 +38,6 @@ impl BtrfsFs {
             return Err(shutdown::error());
         }
         Ok(&self.engine)
-    }
-
-    /// Makes everything durable and writes nothing more, until `writable_again`. The caller
-    /// has made sure that nobody changes anything.
-    pub fn still(&self) -> Result<()> {
-        remount::still(self.open()?)
-    }
-
-    /// Ends `still`. What refuses writes for other reasons goes on to do so.
-    pub fn writable_again(&self) {
-        if let Ok(engine) = self.open() {
-            remount::writable_again(engine);
-        }
     }
 
     /// What the mount compresses by itself from here on, as [`crate::Options::compress`] says it

@@ -43,6 +43,7 @@ mod reserve;
 mod reserver;
 mod scrub;
 mod stats;
+mod still;
 mod subvol;
 mod subvolumes;
 mod sync;

@@ -69,7 +69,10 @@ pub struct ScrubStatus {
 pub(crate) struct Scrubber {
     core: Arc<Core>,
     status: Mutex<ScrubStatus>,
+    /// Changed with the status held, as `runs`.
     cancelled: AtomicBool,
+    /// How many have been begun, or gone on with.
+    runs: AtomicU64,
     /// Bytes that are read in a second at most; 0: as many as there can be.
     limit: AtomicU64,
     /// What that is when the scrub has ended.
@@ -79,9 +82,8 @@ pub(crate) struct Scrubber {
 impl Scrubber {
     pub(crate) fn new(core: &Arc<Core>) -> Scrubber {
         let status = Mutex::new(Rank::Leaf, ScrubStatus::default());
-        let (cancelled, limit, later) =
-            (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
-        Scrubber { core: core.clone(), status, cancelled, limit, later }
+        let (cancelled, runs, limit, later) = Default::default();
+        Scrubber { core: core.clone(), status, cancelled, runs, limit, later }
     }
 
     pub(crate) fn status(&self) -> ScrubStatus {
@@ -141,6 +143,7 @@ impl Scrubber {
         }
         *status = ScrubStatus { state: ScrubState::Running, ..next(*status)? };
         self.cancelled.store(false, Ordering::Release);
+        self.runs.fetch_add(1, Ordering::Release);
         Ok(())
     }
 
@@ -194,11 +197,20 @@ impl Scrubber {
 
     /// Returns when nobody is at work. ENOTCONN: nobody was.
     pub(crate) fn cancel(&self) -> Result<()> {
-        if self.status().state != ScrubState::Running {
-            return Err(Errno::ENOTCONN.into());
-        }
-        self.cancelled.store(true, Ordering::Release);
-        while self.status().state == ScrubState::Running {
+        let run = {
+            let status = self.status.lock();
+            if status.state != ScrubState::Running {
+                return Err(Errno::ENOTCONN.into());
+            }
+            self.cancelled.store(true, Ordering::Release);
+            self.runs.load(Ordering::Acquire)
+        };
+        // Another may begin as soon as this one has ended.
+        let goes_on = || {
+            let status = self.status.lock();
+            status.state == ScrubState::Running && self.runs.load(Ordering::Acquire) == run
+        };
+        while goes_on() {
             std::thread::sleep(Duration::from_millis(2));
         }
         Ok(())

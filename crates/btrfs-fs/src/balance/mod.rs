@@ -30,7 +30,7 @@ use btrfs_space::{GroupInfo, Kind};
 use btrfs_txn::Core;
 use locks::{Mutex, Rank};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 use std::time::{Duration, Instant};
 use step::Batch;
 use vfs::{Errno, FsError, Result};
@@ -60,10 +60,12 @@ impl BalanceReport {
 }
 
 /// How the work on a group ended.
-#[derive(PartialEq, Eq)]
+#[derive(PartialEq, Eq, Debug)]
 enum Ended {
     Emptied,
-    /// Somebody wants the balance to stop; the group is as any other.
+    /// Somebody else gave it back before.
+    Gone,
+    /// Whoever asked does not want it any more; the group is as any other.
     Interrupted,
 }
 
@@ -78,8 +80,12 @@ pub(crate) struct Balancer {
     /// Held by who empties block groups.
     at_work: Mutex<()>,
     status: Mutex<BalanceStatus>,
-    /// What whoever waits for the balance to stop wants.
+    /// What whoever waits for the balance to stop wants; changed with the status held.
     wish: AtomicU8,
+    /// Which run of a balance this is; changed with the status held.
+    runs: AtomicU64,
+    /// A mount that is still for a while has paused it.
+    rests: AtomicBool,
     /// Where the chunks ended that there were when the balance was begun.
     chunks_end: AtomicU64,
 }
@@ -124,6 +130,8 @@ impl Balancer {
             at_work,
             status,
             wish,
+            runs: AtomicU64::new(0),
+            rests: AtomicBool::new(false),
             chunks_end: AtomicU64::new(0),
         }
     }
@@ -139,7 +147,7 @@ impl Balancer {
         let start = Instant::now();
         let (mut report, mut failure) = (BalanceReport::default(), None);
         for group in self.core.space.group_infos().iter().filter(|group| which(group.flags)) {
-            if let Err(error) = self.empty(group, &mut report) {
+            if let Err(error) = self.empty(group, &mut report, || false) {
                 self.core.health.changeable().fs()?;
                 tracing::error!("block group {} cannot be emptied: {error}", group.logical);
                 failure.get_or_insert(error);
@@ -149,10 +157,19 @@ impl Balancer {
         failure.map_or(Ok(report), Err)
     }
 
-    fn empty(&self, group: &GroupInfo, report: &mut BalanceReport) -> Result<Ended> {
-        self.core.health.changeable().fs()?;
+    /// Empties a group, unless `is_to_stop` says between two steps that it is not wanted any more.
+    fn empty(
+        &self,
+        group: &GroupInfo,
+        report: &mut BalanceReport,
+        is_to_stop: impl Fn() -> bool,
+    ) -> Result<Ended> {
         let _one = self.at_work.lock();
-        self.core.space.set_aside(group.logical).fs()?;
+        self.core.health.changeable().fs()?;
+        // One that ran empty goes where its room is wanted, and a resize may have been here.
+        if !self.core.space.set_aside(group.logical).fs()? {
+            return Ok(Ended::Gone);
+        }
         let aside = Aside { core: &self.core, start: group.logical };
         let mut in_vain = 0;
         loop {
@@ -167,15 +184,11 @@ impl Balancer {
                 self.committer.commit_what_lands()?;
                 continue;
             };
-            if self.is_to_stop() {
+            if is_to_stop() {
                 return Ok(Ended::Interrupted);
             }
             match self.step_of(batch, report)? {
-                (0, why) if in_vain == PATIENCE => {
-                    let why = why.unwrap_or_else(|| "nothing refers to what is in it".into());
-                    let what = format!("block group {} cannot be emptied: {why}", group.logical);
-                    return Err(FsError::Unsupported(what));
-                }
+                (0, why) if in_vain == PATIENCE => return Err(stays(group, why)),
                 (0, _) => in_vain += 1,
                 _ => in_vain = 0,
             }
@@ -187,6 +200,8 @@ impl Balancer {
 
     /// How much it moved, and why not all, if there is a reason.
     fn step_of(&self, batch: Batch, report: &mut BalanceReport) -> Result<(u64, Option<String>)> {
+        // Who makes the mount still waits.
+        self.core.health.changeable().fs()?;
         // A tree that is half dropped cannot be walked.
         self.cleaner.wait_until_gone(&[], None, true)?;
         let done = self.step(batch)?;
@@ -209,4 +224,9 @@ impl Balancer {
         }
         Ok(gone)
     }
+}
+
+fn stays(group: &GroupInfo, why: Option<String>) -> FsError {
+    let why = why.unwrap_or_else(|| "nothing refers to what is in it".into());
+    FsError::Unsupported(format!("block group {} cannot be emptied: {why}", group.logical))
 }

@@ -44,8 +44,8 @@ impl Balancer {
     /// The volume takes `total` bytes of its device, rounded down to whole sectors. What lies behind a
     /// nearer end moves.
     pub(crate) fn resize(&self, total: u64) -> Result<BalanceReport> {
-        self.core.health.changeable().fs()?;
         let _one = self.resizing.lock();
+        self.core.health.changeable().fs()?;
         let (start, mut report) = (Instant::now(), BalanceReport::default());
         let total = total / self.core.sector() * self.core.sector();
         let space = &self.core.space;
@@ -73,7 +73,9 @@ impl Balancer {
         let space = &self.core.space;
         // Deleted content may be all that is there.
         self.committer.commit_what_lands()?;
-        space.behind(total).iter().try_for_each(|group| self.empty(group, report).map(drop))?;
+        // Whoever pauses or cancels a balance does not mean this.
+        let behind = space.behind(total);
+        behind.iter().try_for_each(|group| self.empty(group, report, || false).map(drop))?;
         space.shrink().fs()
     }
 }

@@ -82,9 +82,9 @@ impl Balancer {
     }
 
     pub(crate) fn status(&self) -> BalanceStatus {
-        let mut status = *self.status.lock();
-        status.stopping = self.wish.load(Ordering::Acquire) != GO;
-        status
+        let status = self.status.lock();
+        let stopping = status.state == BalanceState::Running && self.is_to_stop();
+        BalanceStatus { stopping, ..*status }
     }
 
     /// From now on there is this balance, which `run` has to work off. EINPROGRESS: another is at
@@ -102,7 +102,7 @@ impl Balancer {
         })?;
         let item = plan::cleared(&item);
         self.status.lock().item = item;
-        self.put(Some(&item)).inspect_err(|_| self.status.lock().state = BalanceState::None)
+        self.put(None, Some(&item)).inspect_err(|_| self.status.lock().state = BalanceState::None)
     }
 
     /// A paused one is to go on. ESRCH: there is none. EINPROGRESS: it is at work.
@@ -122,7 +122,10 @@ impl Balancer {
         // Its own commits make chunks, too.
         let end = self.core.volume.chunks().iter().map(ChunkInfo::end).max();
         let mut status = self.status.lock();
+        // Who makes the mount still refuses changes first, and looks here then.
+        self.core.health.changeable().fs()?;
         may(status.state)?;
+        self.runs.fetch_add(1, Ordering::Release);
         self.wish.store(GO, Ordering::Release);
         self.chunks_end.store(end.unwrap_or(u64::MAX), Ordering::Release);
         let item = status.item;
@@ -139,20 +142,23 @@ impl Balancer {
     pub(crate) fn run(&self) {
         let item = self.status.lock().item;
         let start = Instant::now();
-        let failure = self.work(&item);
+        let mut failure = self.work(&item);
         self.convert(&item, false);
-        let paused = self.wish.load(Ordering::Acquire) == PAUSE && failure.is_ok();
-        let ended = match self.wish.load(Ordering::Acquire) {
-            PAUSE if paused && !self.is_complete() => BalanceState::Paused,
+        let mut ended = match self.wish.load(Ordering::Acquire) {
             CANCEL => BalanceState::Cancelled,
+            PAUSE if !self.is_complete() => BalanceState::Paused,
+            // Nothing may be written any more: who may will go on.
+            _ if failure.is_err() => BalanceState::Paused,
             _ => BalanceState::Done,
         };
-        let forgotten = match ended {
-            BalanceState::Paused => Ok(()),
-            _ => self.put(None),
-        };
+        if ended != BalanceState::Paused
+            && let Err(error) = self.put(Some(&item), None)
+        {
+            // It stands on the volume still.
+            (ended, failure) = (BalanceState::Paused, failure.and(Err(error)));
+        }
         let mut status = self.status.lock();
-        if let Err(error) = failure.and(forgotten) {
+        if let Err(error) = failure {
             status.errno = if status.errno == 0 { error.errno() } else { status.errno };
         }
         status.state = ended;
@@ -171,17 +177,41 @@ impl Balancer {
         self.stop(PAUSE)
     }
 
-    /// Cancels, also one that is paused.
+    /// Cancels, also one that is paused. ESRCH: there is none. EROFS: its item has to stay.
     pub(crate) fn cancel(&self) -> Result<()> {
-        {
-            let mut status = self.status.lock();
-            if status.state == BalanceState::Paused {
-                status.state = BalanceState::Cancelled;
-                drop(status);
-                return self.put(None);
+        self.core.health.changeable().fs()?;
+        let mut stopped = false;
+        loop {
+            let item = {
+                let mut status = self.status.lock();
+                match status.state {
+                    BalanceState::Paused => {
+                        // Nobody begins another, or goes on with it, until it is forgotten.
+                        status.state = BalanceState::Running;
+                        self.runs.fetch_add(1, Ordering::Release);
+                        Some(status.item)
+                    }
+                    BalanceState::Running => None,
+                    _ if stopped => return Ok(()),
+                    _ => return Err(Errno::ESRCH.into()),
+                }
+            };
+            match item {
+                Some(item) => return self.forget(&item),
+                // It may have paused before it heard of this.
+                None => stopped = self.stop(CANCEL).is_ok(),
             }
         }
-        self.stop(CANCEL)
+    }
+
+    /// One that is paused, and that `cancel` has claimed.
+    fn forget(&self, item: &BalanceItem) -> Result<()> {
+        let forgotten = self.put(Some(item), None);
+        self.status.lock().state = match forgotten {
+            Ok(()) => BalanceState::Cancelled,
+            Err(_) => BalanceState::Paused,
+        };
+        forgotten
     }
 
     /// Before the volume is closed: what is at work pauses.
@@ -189,33 +219,63 @@ impl Balancer {
         let _none_is_well = self.stop(PAUSE);
     }
 
-    fn stop(&self, wish: u8) -> Result<()> {
-        if self.status.lock().state != BalanceState::Running {
-            return Err(Errno::ESRCH.into());
+    /// Returns when nobody empties block groups, nor begins to: changes are refused, and stay so. What was at work
+    /// is paused, and `wakes` says so.
+    pub(crate) fn rest_while_still(&self) {
+        if self.stop(PAUSE).is_ok() && self.status.lock().state == BalanceState::Paused {
+            self.rests.store(true, Ordering::Release);
         }
-        self.wish.store(wish, Ordering::Release);
-        while self.status.lock().state == BalanceState::Running {
+        // Each looks whether it may once it has its lock.
+        drop(self.resizing.lock());
+        drop(self.at_work.lock());
+    }
+
+    /// Whether there is a balance that was paused because the mount was still.
+    pub(crate) fn wakes(&self) -> bool {
+        let rested = self.rests.swap(false, Ordering::AcqRel);
+        rested && self.status.lock().state == BalanceState::Paused
+    }
+
+    fn stop(&self, wish: u8) -> Result<()> {
+        let run = {
+            let status = self.status.lock();
+            if status.state != BalanceState::Running {
+                return Err(Errno::ESRCH.into());
+            }
+            // Who cancels means it, whoever else is content with less.
+            self.wish.fetch_max(wish, Ordering::AcqRel);
+            self.runs.load(Ordering::Acquire)
+        };
+        // Another may begin as soon as this one has ended.
+        let goes_on = || {
+            let status = self.status.lock();
+            status.state == BalanceState::Running && self.runs.load(Ordering::Acquire) == run
+        };
+        while goes_on() {
             std::thread::sleep(Duration::from_millis(2));
         }
-        self.wish.store(GO, Ordering::Release);
         Ok(())
     }
 
-    pub(super) fn is_to_stop(&self) -> bool {
+    fn is_to_stop(&self) -> bool {
         self.wish.load(Ordering::Acquire) != GO
     }
 
-    /// The item of a balance stands on the volume, or goes.
-    fn put(&self, item: Option<&BalanceItem>) -> Result<()> {
+    /// The item of a balance comes to stand on the volume, or goes; after an error there is what was before.
+    fn put(&self, before: Option<&BalanceItem>, item: Option<&BalanceItem>) -> Result<()> {
         let _room = self.reserver.reserve_removal(cost::balance_item())?;
+        self.say(item);
+        // Or a later commit would have it.
+        self.committer.commit_written_back().inspect_err(|_| self.say(before))
+    }
+
+    fn say(&self, item: Option<&BalanceItem>) {
         let root = ObjectId { tree: TreeId::ROOT, objectid: BALANCE_OBJECTID };
         let op = self.core.begin();
         match item {
             Some(item) => op.put(root, kind::TEMPORARY_ITEM, 0, item.to_vec().into()),
             None => op.delete(root, kind::TEMPORARY_ITEM, 0),
         }
-        drop(op);
-        self.committer.commit_written_back()
     }
 
     fn convert(&self, item: &BalanceItem, on: bool) {
@@ -256,11 +316,12 @@ impl Balancer {
     /// One that cannot be emptied keeps no other from it.
     fn one(&self, group: &GroupInfo) -> Result<()> {
         let mut report = BalanceReport::default();
-        let ended = self.empty(group, &mut report);
+        let ended = self.empty(group, &mut report, || self.is_to_stop());
         let mut status = self.status.lock();
         status.report.add(&report);
         match ended {
             Ok(Ended::Emptied) => status.completed += 1,
+            Ok(Ended::Gone) => status.expected -= 1,
             Ok(Ended::Interrupted) => {}
             Err(error) => {
                 self.core.health.changeable().fs()?;

@@ -2,8 +2,9 @@
 //!
 //! Whoever asks must have made sure that nothing changes files any more. What is left to
 //! happen by itself (inodes without a name that are given back late, repairs of bad copies)
-//! waits until the volume is writable again, or is the next mount's. So once `still` returned,
-//! nothing is written: the volume can be read by others.
+//! waits until the volume is writable again, or is the next mount's; a balance that is at work
+//! pauses, and goes on then. So once `still` returned, nothing is written: the volume can be read
+//! by others.
 
 use crate::engine::Engine;
 use vfs::Result;
@@ -18,9 +19,14 @@ pub(crate) fn still(engine: &Engine) -> Result<()> {
     }
     engine.committer.commit()?;
     engine.core.health.refuse_changes(true);
+    // What goes on by itself looks whether it may, at each of its steps.
+    engine.balancer.rest_while_still();
+    engine.cleaner.wait_for_step();
     engine.core.volume.hold_repairs(true);
     let settled = (0..COMMITS).try_for_each(|_| engine.committer.commit());
     engine.core.health.set_still(settled.is_ok());
+    // Who waits to commit looks at that once it is its turn.
+    engine.committer.wait_for_running();
     settled.inspect_err(|_| writable_again(engine))
 }
 

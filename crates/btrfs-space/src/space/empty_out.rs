@@ -10,16 +10,16 @@
 use super::group::Group;
 use super::{Kind, Space};
 use btrfs_disk::ids::block_group::PROFILE_MASK;
-use btrfs_disk::{Error, Logical, Result};
+use btrfs_disk::{Logical, Result};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Space {
-    /// From now on nothing is allocated in the block group that begins at `start`. `NoSpace`: what
-    /// is reserved does not fit without it, and no chunk can be made.
-    pub fn set_aside(&self, start: Logical) -> Result<()> {
+    /// From now on nothing is allocated in the block group that begins at `start`. False: there is none
+    /// (any more). `NoSpace`: what is reserved does not fit without it, and no chunk can be made.
+    pub fn set_aside(&self, start: Logical) -> Result<bool> {
         let Some(group) = self.group_at(start).filter(|group| group.start == start.0) else {
-            return Err(Error::Unsupported(format!("no block group begins at {start}")));
+            return Ok(false);
         };
         let class = &group.class;
         let kind = self.kind_of_group(&group);
@@ -40,7 +40,7 @@ impl Space {
         while !group.set_aside(floor().saturating_add(moves)) {
             self.new_chunk(kind)?;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// New chunks of a kind get these profile bits, until this is taken back.

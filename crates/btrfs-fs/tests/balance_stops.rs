@@ -1,0 +1,284 @@
+//! Balances that are stopped, by whom and how far: a pause and a cancellation end the run that they were meant
+//! for, and no resize; a mount that is still for a while has nothing written by a balance, which
+//! goes on behind it; what a resize has emptied a balance does not miss.
+
+mod common;
+
+use blockdev::BlockDevice;
+use blocksim::SimDevice;
+use btrfs_disk::ids::block_group::{DATA, METADATA};
+use btrfs_disk::items::{BalanceFilter, BalanceItem, balance_filter};
+use btrfs_fs::{BalanceState, BtrfsFs, Options, ScrubState};
+use btrfs_space::Kind;
+use common::places::Places;
+use std::io::Result;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use vfs::FileSystem;
+
+const MIB: u64 = 1 << 20;
+const SIZE: u64 = 1 << 30;
+/// Of a file: more than one step moves.
+const BYTES: u64 = 70 * MIB;
+const EXTENT: u64 = 5 * MIB;
+/// Content is read so.
+const PIECE: usize = 1 << 20;
+
+struct Device {
+    sim: SimDevice,
+    places: Places,
+    writes: AtomicU64,
+}
+
+impl BlockDevice for Device {
+    fn len(&self) -> u64 {
+        self.sim.len()
+    }
+    fn read_only(&self) -> bool {
+        false
+    }
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        if buf.len() == PIECE {
+            match std::thread::current().name() {
+                Some("spinney-balance") => self.places.pass("balance"),
+                Some("resize") => self.places.pass("resize"),
+                Some("spinney-scrub") => self.places.pass("scrub"),
+                _ => {}
+            }
+        }
+        self.sim.read_at(offset, buf)
+    }
+    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<()> {
+        self.writes.fetch_add(1, Ordering::SeqCst);
+        self.sim.write_at(offset, buf)
+    }
+    fn flush(&self) -> Result<()> {
+        self.sim.flush()
+    }
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.writes.fetch_add(1, Ordering::SeqCst);
+        self.sim.discard(offset, len)
+    }
+    fn name(&self) -> String {
+        self.sim.name()
+    }
+}
+
+/// A volume with a file, and what is in that.
+fn a_volume() -> (Arc<Device>, BtrfsFs) {
+    let sim = SimDevice::new(blocksim::Image::zeros(SIZE));
+    btrfs_image::mkfs::make(&sim, &btrfs_image::mkfs::MkfsOptions::default()).expect("mkfs");
+    let (places, writes) = Default::default();
+    let device = Arc::new(Device { sim, places, writes });
+    let options = Options { background: false, ..Options::default() };
+    let fs = BtrfsFs::open_device(device.clone(), options).expect("mount");
+    let ino = common::new_file(&fs, "file", &[]);
+    for at in (0..BYTES).step_by(EXTENT as usize) {
+        fs.write(&common::CX, ino, at, &[7; EXTENT as usize], Default::default()).expect("write");
+        fs.sync().expect("commit");
+    }
+    (device, fs)
+}
+
+fn state(fs: &BtrfsFs) -> BalanceState {
+    fs.balance_status().expect("status").state
+}
+
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !is_so() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::yield_now();
+    }
+}
+
+fn begin(fs: &BtrfsFs, flags: u64) {
+    fs.start_balance(BalanceItem { flags, ..BalanceItem::default() }).expect("begin");
+}
+
+/// It comes to its end, and has moved everything.
+fn ends(fs: &BtrfsFs) {
+    until("the balance ends", || state(fs) != BalanceState::Running);
+    let status = fs.balance_status().expect("status");
+    assert_eq!((status.state, status.failed, status.errno), (BalanceState::Done, 0, 0));
+}
+
+fn close(device: Arc<Device>, fs: BtrfsFs) {
+    assert_eq!(fs.read_only_reason(), None);
+    fs.destroy().expect("close");
+    drop(fs);
+    common::check_device(device.clone(), true, btrfs_check::Severity::Note);
+    let again = BtrfsFs::open_device(device, Options { background: false, ..Options::default() });
+    let again = again.expect("mount");
+    assert_eq!(state(&again), BalanceState::None, "nothing is left to go on with");
+    let entry = again.lookup(&common::CX, again.root(), b"file").expect("there");
+    let mut content = vec![0; BYTES as usize];
+    again.read(entry.attr.ino, 0, &mut content).expect("read");
+    assert!(content.iter().all(|byte| *byte == 7), "the file is what it was");
+    again.destroy().expect("close");
+}
+
+/// Once nothing may be written nothing is, and the balance is one to go on with.
+#[test]
+fn a_balance_rests_while_the_mount_is_still() {
+    let (device, fs) = a_volume();
+    device.places.arm("balance");
+    begin(&fs, DATA | METADATA);
+    device.places.wait_until_there("balance");
+    std::thread::scope(|scope| {
+        let still = scope.spawn(|| fs.still());
+        std::thread::sleep(Duration::from_millis(50));
+        device.places.release("balance");
+        still.join().expect("no panic").expect("still");
+    });
+    assert!(fs.is_still());
+    let before = device.writes.load(Ordering::SeqCst);
+    assert_eq!(state(&fs), BalanceState::Paused);
+    let errors = [fs.resume_balance(), fs.cancel_balance(), fs.resize(SIZE / 2).map(drop)];
+    assert!(errors.into_iter().all(|e| e.expect_err("refused").errno() == libc::EROFS));
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(device.writes.load(Ordering::SeqCst), before, "writes while it is still");
+    let now = Arc::new(SimDevice::new(device.sim.image()));
+    let options = Options { read_only: true, ..Options::default() };
+    let seen = BtrfsFs::open_device(now, options).expect("mount");
+    assert_eq!(state(&seen), BalanceState::Paused, "others find it as well");
+    drop(seen);
+    fs.writable_again();
+    ends(&fs);
+    close(device, fs);
+}
+
+/// One that somebody has paused stays so.
+#[test]
+fn what_was_paused_before_stays_paused() {
+    let (device, fs) = a_volume();
+    device.places.arm("balance");
+    begin(&fs, DATA);
+    device.places.wait_until_there("balance");
+    std::thread::scope(|scope| {
+        let paused = scope.spawn(|| fs.pause_balance());
+        std::thread::sleep(Duration::from_millis(50));
+        device.places.release("balance");
+        paused.join().expect("no panic").expect("pause");
+    });
+    fs.still().expect("still");
+    fs.writable_again();
+    assert_eq!(state(&fs), BalanceState::Paused);
+    fs.cancel_balance().expect("cancel");
+    close(device, fs);
+}
+
+/// The device's end comes nearer, while a balance waits: what it waits for is not what is paused.
+fn shrunk_beside(stop: impl FnOnce(&BtrfsFs, &Device) + Send) {
+    let (device, fs) = a_volume();
+    // The file comes to lie far behind.
+    for _ in 0..4 {
+        fs.space().new_chunk(Kind::Data).expect("a chunk");
+    }
+    let last = fs.space().group_infos().iter().map(|group| group.logical.0).max().expect("some");
+    let mut data = BalanceFilter { flags: balance_filter::VRANGE, ..Default::default() };
+    data.vend = last;
+    fs.start_balance(BalanceItem { flags: DATA, data, ..BalanceItem::default() }).expect("begin");
+    ends(&fs);
+    let moves = |total: &u64| fs.space().behind(*total).iter().any(|g| g.used > 40 * MIB);
+    let total = (256..1024).rev().map(|mib| mib * MIB).find(moves).expect("it is far behind");
+    device.places.arm("resize");
+    std::thread::scope(|scope| {
+        let named = std::thread::Builder::new().name("resize".into());
+        let resized = named.spawn_scoped(scope, || fs.resize(total)).expect("a thread");
+        device.places.wait_until_there("resize");
+        begin(&fs, DATA);
+        std::thread::sleep(Duration::from_millis(50));
+        stop(&fs, &device);
+        resized.join().expect("no panic").expect("resize");
+    });
+    assert_eq!(fs.sizes(1, btrfs_fs::NewSize::Max).expect("sizes").0, total);
+    if state(&fs) == BalanceState::Paused {
+        fs.resume_balance().expect("resume");
+    }
+    ends(&fs);
+    close(device, fs);
+}
+
+#[test]
+fn a_pause_of_a_balance_is_none_of_a_resize() {
+    shrunk_beside(|fs, device| {
+        std::thread::scope(|scope| {
+            let paused = scope.spawn(|| fs.pause_balance());
+            std::thread::sleep(Duration::from_millis(50));
+            device.places.release("resize");
+            paused.join().expect("no panic").expect("pause");
+        });
+    });
+}
+
+/// The groups that it was to move are gone when it comes to them.
+#[test]
+fn what_a_resize_has_emptied_is_not_missed() {
+    shrunk_beside(|_, device| device.places.release("resize"));
+}
+
+/// Who paused hears of it, also if it goes on at once.
+#[test]
+fn a_pause_ends_with_the_run_that_it_was_meant_for() {
+    let (device, fs) = a_volume();
+    for _ in 0..3 {
+        device.places.arm("balance");
+        match state(&fs) {
+            BalanceState::Paused => {}
+            _ => begin(&fs, DATA),
+        }
+        if state(&fs) == BalanceState::Paused {
+            fs.resume_balance().expect("resume");
+        }
+        device.places.wait_until_there("balance");
+        std::thread::scope(|scope| {
+            let paused = scope.spawn(|| fs.pause_balance());
+            until("somebody pauses it", || fs.balance_status().expect("status").stopping);
+            device.places.release("balance");
+            until("it is paused", || state(&fs) == BalanceState::Paused);
+            device.places.arm("balance");
+            fs.resume_balance().expect("resume");
+            device.places.wait_until_there("balance");
+            let end = Instant::now() + Duration::from_secs(2);
+            while !paused.is_finished() && Instant::now() < end {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let heard = paused.is_finished();
+            device.places.release("balance");
+            assert!(heard, "the pause waits for a run that began later");
+        });
+        ends(&fs);
+    }
+    close(device, fs);
+}
+
+/// The same of a scrub.
+#[test]
+fn a_cancellation_ends_with_the_scrub_that_it_was_meant_for() {
+    let (device, fs) = a_volume();
+    let scrubs = || fs.scrub_status().expect("status").state;
+    device.places.arm("scrub");
+    fs.start_scrub(false).expect("begin");
+    device.places.wait_until_there("scrub");
+    std::thread::scope(|scope| {
+        let cancelled = scope.spawn(|| fs.cancel_scrub());
+        std::thread::sleep(Duration::from_millis(50));
+        device.places.release("scrub");
+        until("it is cancelled", || scrubs() == ScrubState::Cancelled);
+        device.places.arm("scrub");
+        fs.resume_scrub().expect("resume");
+        device.places.wait_until_there("scrub");
+        let end = Instant::now() + Duration::from_secs(2);
+        while !cancelled.is_finished() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let heard = cancelled.is_finished();
+        device.places.release("scrub");
+        assert!(heard, "the cancellation waits for a scrub that began later");
+    });
+    until("the scrub ends", || scrubs() != ScrubState::Running);
+    assert_eq!(scrubs(), ScrubState::Finished);
+    close(device, fs);
+}

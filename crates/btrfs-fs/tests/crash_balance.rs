@@ -11,13 +11,14 @@ mod common;
 
 use blocksim::{Image, Lie, SimDevice};
 use btrfs_disk::ids::block_group;
-use btrfs_disk::items::BalanceItem;
+use btrfs_disk::items::{BalanceFilter, BalanceItem, balance_filter, balance_flags};
 use btrfs_fs::{BalanceState, BtrfsFs, Options};
 use common::kernel::{btrfs, kernel};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use testkit::compare::TreeSnapshot;
+use testkit::ops::Rng;
 use testkit::oracle::{self, KernelMount, TempDir};
 use vfs::FileSystem;
 
@@ -178,7 +179,101 @@ fn a_balance_and_a_shrink_leave_a_whole_volume_at_any_time() {
     crash(None);
 }
 
-/// The test above would see it: nodes that are not durable before their superblock, and a
+/// What a balance is to do in a chain of crashes.
+fn a_balance(seed: u64) -> BalanceItem {
+    let flags = block_group::DATA | block_group::METADATA | block_group::SYSTEM;
+    let mut item = BalanceItem { flags, ..BalanceItem::default() };
+    if !seed.is_multiple_of(2) {
+        let convert =
+            |target| BalanceFilter { flags: balance_filter::CONVERT, target, ..Default::default() };
+        (item.data, item.flags) = (convert(block_group::DUP), flags | balance_flags::FORCE);
+        (item.metadata, item.system) =
+            (convert(balance_filter::SINGLE), convert(balance_filter::SINGLE));
+    }
+    item
+}
+
+/// A moment of work, then a pause or the end of it.
+fn for_a_moment(fs: &BtrfsFs, rng: &mut Rng, ends: impl FnOnce(&BtrfsFs) -> vfs::Result<()>) {
+    std::thread::sleep(Duration::from_micros(rng.below(30_000)));
+    // It may have come to its end.
+    if let Err(error) = ends(fs) {
+        assert_eq!(error.errno(), libc::ESRCH, "a pause or a cancellation");
+    }
+}
+
+/// Some of the states that a crash may leave, and for each whether it is one that the kernel takes.
+fn some_states(device: &SimDevice, rng: &mut Rng, count: usize) -> Vec<(Image, bool)> {
+    let epochs: Vec<_> = device.recording().epochs().collect();
+    let state = |_| {
+        let epoch = rng.pick(&epochs);
+        let choices = epoch.choices(4, rng.below(1000));
+        let number = rng.below(choices.len() as u64) as usize;
+        (epoch.image(&choices[number]), number < 2)
+    };
+    (0..count).map(state).collect()
+}
+
+/// It does not go on with what it is told to let be, and takes it away.
+fn kernel_cancels(path: &Path) {
+    kernel(path, "skip_balance,noatime", |mount| {
+        let at = mount.path().to_string_lossy().into_owned();
+        let paused = oracle::sh("btrfs", &["balance", "status", &at]).is_err();
+        if paused {
+            oracle::sh("btrfs", &["balance", "cancel", &at]).expect("cancel");
+        }
+        std::fs::write(mount.join("written"), "by the kernel").expect("write");
+        btrfs(mount, &["filesystem", "sync", "/"]);
+        oracle::scrub(mount).expect("scrub");
+    });
+    common::assert_sound(path);
+    quotas_are_right(path);
+}
+
+/// Begun, paused, gone on with; a crash; gone on with, cancelled; another crash.
+#[test]
+fn a_chain_of_pauses_and_crashes_leaves_a_whole_volume_at_any_time() {
+    testkit::require!(btrfs_progs);
+    testkit::require!(kernel_btrfs);
+    let dir = TempDir::new("crash-balance").expect("a directory");
+    let base = base(&dir);
+    let (mut all, mut left) = (0u32, 0);
+    for seed in common::seeds(0, 2) {
+        let mut rng = Rng::new(seed);
+        let device = Arc::new(SimDevice::new(base.clone()));
+        let fs = BtrfsFs::open_device(device.clone(), options()).expect("open");
+        let first = common::snapshot(&fs);
+        fs.start_balance(a_balance(seed)).expect("begin");
+        for_a_moment(&fs, &mut rng, BtrfsFs::pause_balance);
+        if fs.resume_balance().is_ok() {
+            for_a_moment(&fs, &mut rng, BtrfsFs::pause_balance);
+        }
+        drop(fs);
+        for (image, whole) in some_states(&device, &mut rng, 3) {
+            let device = Arc::new(SimDevice::new(image));
+            let fs = BtrfsFs::open_device(device.clone(), options()).expect("mount");
+            common::assert_same(&first, &common::snapshot(&fs));
+            if fs.resume_balance().is_ok() {
+                for_a_moment(&fs, &mut rng, BtrfsFs::cancel_balance);
+            }
+            drop(fs);
+            for (image, also) in some_states(&device, &mut rng, 3) {
+                all += 1;
+                let path = dir.join("crashed.img");
+                let outside = (whole && also && all.is_multiple_of(3)).then_some(path.as_path());
+                left += u64::from(judge(&image, Some(&first), outside));
+                if whole && also && all % 3 == 1 {
+                    image.export(&path).expect("export");
+                    kernel_cancels(&path);
+                }
+            }
+        }
+    }
+    println!("{all} states, {left} with a balance to go on with");
+    assert!(left > 0, "this shows little");
+}
+
+/// The first test would see it: nodes that are not durable before their superblock, and a
 /// superblock that is not before what it frees is used again.
 #[test]
 fn a_device_that_drops_flushes_is_found_out() {

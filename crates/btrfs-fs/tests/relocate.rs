@@ -370,3 +370,18 @@ fn what_nobody_had_in_memory_is_not_there_behind_a_balance() {
     drop(fs);
     common::assert_sound(&image.path);
 }
+
+/// All of the device is in chunks, and those of content are empty: they make room for nodes that move.
+#[test]
+fn empty_groups_of_content_are_in_the_way_of_no_node() {
+    testkit::require!(btrfs_progs);
+    let image = Image::new(300 << 20, &["-n", "4096"]);
+    let fs = image.open();
+    common::new_file(&fs, "file", &[7; 100]);
+    while fs.space().new_chunk(btrfs_space::Kind::Data).is_ok() {}
+    fs.sync().expect("commit");
+    let before = groups(&fs);
+    fs.balance_groups(|flags| flags & 1 == 0).expect("there is room");
+    assert!(groups(&fs).len() < before.len(), "some made room");
+    common::close_and_judge(&image, fs);
+}

@@ -10,7 +10,7 @@
 use super::group::Group;
 use super::{Kind, Space};
 use btrfs_disk::ids::block_group::PROFILE_MASK;
-use btrfs_disk::{Logical, Result};
+use btrfs_disk::{Error, Logical, Result};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -33,14 +33,24 @@ impl Space {
             other.start != group.start && as_wanted && !other.is_set_aside()
         };
         if !class.snapshot().iter().any(stays) {
-            self.new_chunk(kind)?;
+            self.chunk_in_any_case(kind)?;
         }
         // What lies in it has to find room elsewhere, too.
         let moves = group.used() as i64;
         while !group.set_aside(floor().saturating_add(moves)) {
-            self.new_chunk(kind)?;
+            self.chunk_in_any_case(kind)?;
         }
         Ok(true)
+    }
+
+    /// A new chunk, for which empty ones of another kind make room.
+    fn chunk_in_any_case(&self, kind: Kind) -> Result<()> {
+        loop {
+            match self.new_chunk(kind) {
+                Err(Error::NoSpace) if self.reclaim_for(kind)? => {}
+                made => return made.map(drop),
+            }
+        }
     }
 
     /// New chunks of a kind get these profile bits, until this is taken back.

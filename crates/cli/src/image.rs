@@ -119,11 +119,11 @@ pub fn opening_volume(image: &Path, subvol: &Subvol, write: bool, error: &FsErro
                 .remedy("its path starts at the top of the volume, whatever the default is")
         }
         // To be read it needs less: nothing of the extents' owners, nor of free space.
-        FsError::Corrupt(_) if write => {
+        FsError::Corrupt(_) if write && peek(image, subvol).is_some() => {
             let name = image.display();
             Error::about(&name, error).remedy(format!(
-                "`spinney check {name}` tells what is damaged; `-o ro` and `spinney cp -r {name}:/ \
-                 DIR` may get its content"
+                "it can be read: with `-o ro`, or by `spinney cp -r {name}:/ DIR`; `spinney check \
+                 {name}` tells what is damaged"
             ))
         }
         // `check` and `cp` would open it in the same way, and say the same.

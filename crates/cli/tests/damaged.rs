@@ -3,9 +3,11 @@
 
 mod common;
 
-use common::{Image, MIB, failing, text};
+use common::mount::Mount;
+use common::{Image, MIB, failing, fine, text};
 use std::os::unix::fs::FileExt;
 use testkit::oracle::{LoopDevice, TempDir};
+use testkit::require;
 
 /// Verbs that open a volume, with the word for the image at `IMAGE`.
 const OPENERS: &[&[&str]] = &[
@@ -79,6 +81,28 @@ fn advice_is_not_circular() {
     }
     let shown = common::spinney(&["dump-super", "--all", &image.word()]);
     assert!(shown.status.success(), "the advice helps: {}", text(&shown.stderr));
+}
+
+/// To be written a volume needs its extent tree, to be read it does not.
+#[test]
+fn what_can_be_read_is_said_to_be() {
+    require!(kernel_btrfs);
+    let (image, _) = with_lost_content("unwritable");
+    let dump = common::sh(&format!("btrfs inspect-internal dump-tree -t extent {}", image.word()));
+    let root = common::told_behind(&text(&dump.stdout), "leaf ")[0];
+    let device = std::fs::OpenOptions::new().write(true).open(&image.path).expect("open");
+    for at in common::copies(&image.path, root) {
+        device.write_all_at(&[0xff; 16384], at).expect("written");
+    }
+    let point = Mount::directory(&image).display().to_string();
+    for words in [&["mkdir", &image.at("/x")][..], &["mount", &image.word(), &point]] {
+        let (_, said) = failing(words);
+        assert!(said.contains("damaged volume"), "{words:?}: {said}");
+        assert!(said.contains("`-o ro`") && said.contains("spinney cp -r"), "{words:?}: {said}");
+    }
+    let copy = image.dir.join("copy").display().to_string();
+    fine(&["cp", "-r", &image.at("/dir/z"), &copy]);
+    assert_eq!(std::fs::read(&copy).unwrap(), b"behind");
 }
 
 /// A volume with content that fails its checksum: /dir/bad has lost two places, its neighbours

@@ -4,12 +4,13 @@
 
 mod common;
 
+use common::alike::{assert_seen_alike, assert_sound, judge};
 use common::mount::{Mount, lacks_fuse};
 use common::streams::{assert_same, ready, shell};
-use common::{Image, KernelMount, MIB, SCRUB, assert_clean, fine, mkfs_btrfs};
+use common::{Image, KernelMount, MIB, assert_clean, fine, mkfs_btrfs};
 use std::path::PathBuf;
-use testkit::compare::{Rules, TreeSnapshot, diff};
-use testkit::oracle::{TempDir, scrub};
+use testkit::compare::TreeSnapshot;
+use testkit::oracle::TempDir;
 
 /// Those that people have.
 const KINDS: [&[&str]; 2] = [&[], &["-N", "4096", "-d", "-n", "--csum", "xxhash"]];
@@ -42,29 +43,6 @@ fn converted(name: &str, options: &[&str]) -> Converted {
 }
 
 impl Converted {
-    fn kernels(&self) -> TreeSnapshot {
-        let mount = KernelMount::new(&self.image.path, "ro,noatime").unwrap();
-        let tree = TreeSnapshot::of_dir(mount.path()).unwrap();
-        mount.unmount().unwrap();
-        tree
-    }
-
-    fn assert_seen_alike(&self, seen: &TreeSnapshot, what: &str) {
-        let found = diff(&self.kernels(), seen, &Rules::default());
-        let told: Vec<String> = found.iter().take(20).map(ToString::to_string).collect();
-        assert!(found.is_empty(), "{what}: the kernel sees\n{}", told.join("\n"));
-    }
-
-    fn judge(&self, seen: &TreeSnapshot, what: &str) {
-        assert_clean(&self.image.path);
-        let told = fine(&["check", "--data", &self.image.word()]);
-        assert!(told.contains("no damage found"), "{what}: {told}");
-        self.assert_seen_alike(seen, what);
-        let mount = KernelMount::new(&self.image.path, "noatime").unwrap();
-        scrub(&mount).unwrap_or_else(|found| panic!("{what}, {SCRUB}: {found}"));
-        mount.unmount().unwrap();
-    }
-
     /// Works on a mount of ours; answers what is there then.
     fn with_mount(&self, options: &str, work: &str) -> TreeSnapshot {
         let mount = Mount::new(&self.image, options);
@@ -93,23 +71,22 @@ fn a_converted_volume_is_read_written_and_turned_back() {
     }
     for options in KINDS {
         let volume = converted("converted", options);
-        let told = fine(&["check", "--data", &volume.image.word()]);
-        assert!(told.contains("no damage found"), "{told}");
+        assert_sound(&volume.image, "as it was");
         let same = format!("cmp ext2_saved/image {}", volume.before.display());
         let seen = volume.with_mount("ro", &same);
-        volume.assert_seen_alike(&seen, "as it was");
+        assert_seen_alike(&volume.image, &seen, "as it was");
         let work = "rm d/file-1*; cp large new; echo more >> large; ln -s here d/new; mv d/e e
             truncate -s 5000000 sparse; sync -f .";
         let seen = volume.with_mount("", &format!("{work}; {same}"));
-        volume.judge(&seen, "written");
+        judge(&volume.image, &seen, "written");
         volume.turn_back();
         let rest = "for n in 2 3 4; do head -c 3000000 /dev/urandom > after-$n; done";
         fine(&["subvolume", "delete", &volume.image.at("/ext2_saved")]);
         fine(&["balance", "start", "--full-balance", &volume.image.word()]);
         let seen = volume.with_mount("", rest);
-        volume.judge(&seen, "without what was there before");
+        judge(&volume.image, &seen, "without what was there before");
         fine(&["filesystem", "resize", "400M", &volume.image.word()]);
-        volume.judge(&seen, "smaller");
+        judge(&volume.image, &seen, "smaller");
     }
 }
 

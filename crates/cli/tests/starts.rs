@@ -318,7 +318,7 @@ fn whoever_is_stopped_again_and_again_answers() {
     let second = image.dir.join("second");
     fs::create_dir(&second).unwrap();
     let stops = format!(
-        "(while sleep 0.01; do kill -STOP {} || exit 0; done) & stopping=$!",
+        "kill -STOP {0}; (while sleep 0.01; do kill -STOP {0} || exit 0; done) & stopping=$!",
         server(&image.path).unwrap()
     );
     let script = format!(

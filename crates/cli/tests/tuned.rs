@@ -3,11 +3,12 @@
 
 mod common;
 
+use common::alike::{assert_seen_alike, assert_sound, judge};
 use common::mount::{Mount, lacks_fuse};
 use common::streams::{ready, shell};
-use common::{Image, KernelMount, MIB, assert_clean, failing, fine, mkfs_btrfs};
-use testkit::compare::{Rules, TreeSnapshot, diff};
-use testkit::oracle::{TempDir, scrub};
+use common::{Image, KernelMount, MIB, failing, fine, mkfs_btrfs};
+use testkit::compare::TreeSnapshot;
+use testkit::oracle::TempDir;
 
 /// Made without what btrfstune can bring.
 const OLD: [&str; 2] = ["-O", "^no-holes,^extref,^skinny-metadata"];
@@ -28,25 +29,6 @@ fn filled(name: &str) -> Image {
     Image { dir, path }
 }
 
-fn kernels(image: &Image) -> TreeSnapshot {
-    let mount = KernelMount::new(&image.path, "ro,noatime").unwrap();
-    let tree = TreeSnapshot::of_dir(mount.path()).unwrap();
-    mount.unmount().unwrap();
-    tree
-}
-
-fn assert_alike(left: &TreeSnapshot, right: &TreeSnapshot, what: &str) {
-    let found = diff(left, right, &Rules::default());
-    let told: Vec<String> = found.iter().take(20).map(ToString::to_string).collect();
-    assert!(left.nodes.len() > 100 && found.is_empty(), "{what}:\n{}", told.join("\n"));
-}
-
-fn sound(image: &Image, what: &str) {
-    assert_clean(&image.path);
-    let told = fine(&["check", "--data", &image.word()]);
-    assert!(told.contains("no damage found"), "{what}: {told}");
-}
-
 #[test]
 fn volumes_are_read_and_written_with_what_btrfstune_brought() {
     if !ready("btrfstune") || lacks_fuse("fuse") {
@@ -58,7 +40,7 @@ fn volumes_are_read_and_written_with_what_btrfstune_brought() {
     for options in ["-r", "-x", "-n", "-f -u", "-f -m"] {
         std::fs::copy(&kept, &image.path).unwrap();
         shell(&format!("btrfstune {options} {}", image.word()));
-        sound(&image, options);
+        assert_sound(&image, options);
         let mount = Mount::new(&image, "");
         shell(&format!(
             "cd {}; cp large new; echo more >> large; mv d/file-2* e; truncate -s 12M sparse
@@ -67,13 +49,9 @@ fn volumes_are_read_and_written_with_what_btrfstune_brought() {
         ));
         let seen = TreeSnapshot::of_dir(&mount.join("")).unwrap();
         mount.umount();
-        assert_alike(&kernels(&image), &seen, options);
+        assert_seen_alike(&image, &seen, options);
         shell(&format!("{} balance start --full-balance {}", common::PROGRAM, image.word()));
-        sound(&image, options);
-        let mount = KernelMount::new(&image.path, "noatime").unwrap();
-        scrub(&mount).unwrap_or_else(|found| panic!("{options}: {found}"));
-        mount.unmount().unwrap();
-        assert_alike(&kernels(&image), &seen, options);
+        judge(&image, &seen, options);
     }
 }
 
@@ -85,7 +63,7 @@ fn a_seed_is_read_and_never_written() {
     let image = filled("seed");
     shell(&format!("btrfstune -f -S 1 {}", image.word()));
     let before = std::fs::read(&image.path).unwrap();
-    sound(&image, "a seed");
+    assert_sound(&image, "a seed");
     let (_, said) = failing(&["rm", &image.at("/large")]);
     assert!(said.contains("a seed") && said.contains("btrfstune -S 0"), "{said}");
     for options in ["", "ro"] {
@@ -94,10 +72,10 @@ fn a_seed_is_read_and_never_written() {
         let refused = std::fs::write(mount.join("new"), "x").unwrap_err();
         assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
         mount.umount();
-        assert_alike(&kernels(&image), &seen, "a seed");
+        assert_seen_alike(&image, &seen, "a seed");
     }
     assert!(before == std::fs::read(&image.path).unwrap(), "it is as it was");
     shell(&format!("btrfstune -f -S 0 {}", image.word()));
     fine(&["rm", &image.at("/large")]);
-    sound(&image, "a seed of before");
+    assert_sound(&image, "a seed of before");
 }

@@ -1,6 +1,7 @@
 //! What the tests of the program share: running it, and images of their own.
 #![allow(dead_code, unused_imports)]
 
+pub mod alike;
 pub mod mount;
 pub mod streams;
 

@@ -317,13 +317,12 @@ fn whoever_is_stopped_again_and_again_answers() {
     let mount = Mount::new(&image, "rw");
     let second = image.dir.join("second");
     fs::create_dir(&second).unwrap();
-    let stops = format!(
-        "kill -STOP {0}; (while sleep 0.01; do kill -STOP {0} || exit 0; done) & stopping=$!",
-        server(&image.path).unwrap()
-    );
+    let pid = server(&image.path).unwrap();
+    // The last one stands: whoever unmounts would have to tell of it.
     let script = format!(
-        "{stops}; set -e; \"$1\" mount \"$2\" {at}; umount -l {at} & \"$1\" mount -o remount,ro \"$3\"
-        \"$1\" mount -o remount,rw \"$3\"; kill $stopping; wait",
+        "kill -STOP {pid}; (while sleep 0.01; do kill -STOP {pid} || exit 0; done) & stopping=$!
+        set -e; \"$1\" mount \"$2\" {at}; umount -l {at} & \"$1\" mount -o remount,ro \"$3\"
+        \"$1\" mount -o remount,rw \"$3\"; kill $stopping; wait $stopping || kill -CONT {pid}; wait",
         at = second.display()
     );
     let (code, told) = run("stopped again and again", &image, &script);

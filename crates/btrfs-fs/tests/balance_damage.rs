@@ -7,7 +7,7 @@ use btrfs_disk::ids::block_group::{DATA, METADATA, SYSTEM};
 use btrfs_disk::items::BalanceItem;
 use btrfs_fs::{BalanceState, BalanceStatus, BtrfsFs, Caller, Options};
 use btrfs_space::Kind;
-use common::{CX, Image};
+use common::{CX, Image, copies};
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 use testkit::oracle;
@@ -65,15 +65,6 @@ fn nodes(image: &Image) -> Vec<(bool, u64)> {
         .filter(|line| line.contains(" items ") || line.contains(" level "))
         .map(|line| (line.starts_with("leaf "), number(line)))
         .collect()
-}
-
-/// Where the copies of `logical` lie on the device.
-fn copies(image: &Image, logical: u64) -> Vec<u64> {
-    let open = btrfs_volume::OpenOptions { read_only: true, ..Default::default() };
-    let device = std::sync::Arc::new(common::open_device(&image.path, true));
-    let chunks = btrfs_volume::Volume::open(device, open).expect("open").chunks();
-    let chunk = chunks.iter().find(|c| (c.logical.0..c.end()).contains(&logical)).expect("there");
-    chunk.stripes.iter().map(|(_, at)| at.0 + logical - chunk.logical.0).collect()
 }
 
 fn damage(image: &Image, copies: &[u64]) {

@@ -10,7 +10,7 @@ use btrfs_disk::ids::block_group::{DATA, DUP, METADATA, SYSTEM};
 use btrfs_disk::items::{BalanceFilter, BalanceItem, balance_filter, balance_flags};
 use btrfs_fs::{BalanceState, BtrfsFs, Caller, Delete, LimitChange, Options, QgroupId};
 use common::kernel::kernel;
-use common::{CX, Image};
+use common::{CX, Files, Image, files_of, find, read};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,8 +23,6 @@ const THREADS: u64 = 4;
 const SNAPSHOTS: usize = 12;
 const SIZE: u64 = 3 << 30;
 
-type Files = BTreeMap<String, Vec<u8>>;
-
 /// Tells all to stop, also where the thread that has it panics.
 struct Stop<'a>(&'a AtomicBool);
 
@@ -32,18 +30,6 @@ impl Drop for Stop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
-}
-
-fn find(fs: &BtrfsFs, dir: Ino, name: &str) -> Option<Ino> {
-    fs.lookup(&CX, dir, name.as_bytes()).ok().map(|entry| entry.attr.ino)
-}
-
-fn read(fs: &BtrfsFs, dir: Ino, name: &str) -> Vec<u8> {
-    let ino = find(fs, dir, name).unwrap_or_else(|| panic!("{name} is not there"));
-    let mut content = vec![0; fs.getattr(ino).expect("there").size as usize];
-    assert_eq!(fs.read(ino, 0, &mut content).expect("read"), content.len());
-    fs.forget(ino, 1);
-    content
 }
 
 /// One change in a thread's own subvolume.
@@ -113,23 +99,6 @@ fn work(fs: &BtrfsFs, thread: u64, stop: &AtomicBool) -> Files {
     }
     println!("thread {thread}: {done} changes");
     files
-}
-
-fn names(fs: &BtrfsFs, dir: Ino) -> Vec<String> {
-    let mut names = Vec::new();
-    let listed = fs.readdir(dir, 0, &mut |entry| {
-        if entry.kind == FileKind::File {
-            names.push(String::from_utf8(entry.name.to_vec()).expect("UTF-8"));
-        }
-        true
-    });
-    listed.expect("list");
-    names
-}
-
-fn files_of(fs: &BtrfsFs, sub: &str) -> Files {
-    let dir = find(fs, fs.root(), sub).expect("there");
-    names(fs, dir).into_iter().map(|name| (name.clone(), read(fs, dir, &name))).collect()
 }
 
 /// Snapshots come, are read and read again later, and go; those that are left.

@@ -8,7 +8,7 @@ mod common;
 
 use btrfs_fs::{BtrfsFs, Options};
 use common::kernel::{btrfs, kernel};
-use common::{CX, Image};
+use common::{CX, Image, copies};
 use testkit::ops::Rng;
 use testkit::oracle::{self, KernelMount};
 use vfs::{FileKind, FileSystem, Ino};
@@ -292,15 +292,6 @@ fn operations_go_on_meanwhile() {
     drop(fs);
     common::assert_sound(&image.path);
     kernel(&image.path, "noatime", |mount| oracle::scrub(mount).expect("scrub"));
-}
-
-/// Where a chunk's copies of `logical` lie on the device.
-fn copies(image: &Image, logical: u64) -> Vec<u64> {
-    let open = btrfs_volume::OpenOptions { read_only: true, ..Default::default() };
-    let device = std::sync::Arc::new(common::open_device(&image.path, true));
-    let chunks = btrfs_volume::Volume::open(device, open).expect("open").chunks();
-    let chunk = chunks.iter().find(|c| (c.logical.0..c.end()).contains(&logical)).expect("there");
-    chunk.stripes.iter().map(|(_, at)| at.0 + logical - chunk.logical.0).collect()
 }
 
 fn damage(image: &Image, at: u64) {

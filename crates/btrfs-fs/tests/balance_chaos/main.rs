@@ -19,7 +19,7 @@ use btrfs_fs::{
     BalanceState, BalanceStatus, BtrfsFs, Caller, Delete, LimitChange, Options, QgroupId,
 };
 use common::kernel::kernel;
-use common::{Cached, Image};
+use common::{Cached, Files, Image, files_of, find};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use testkit::ops::Rng;
 use testkit::oracle;
 use vfs::FileSystem;
-use worker::{Files, Worker, assert_files, find};
+use worker::{Worker, assert_files};
 
 const THREADS: u64 = 3;
 const SNAPSHOTS: usize = 8;
@@ -131,7 +131,7 @@ impl Mount<'_> {
             let (source, name) = (format!("own{}", rng.below(THREADS)), format!("snap{number}"));
             let source = find(fs, fs.root(), &source).expect("there");
             match errno(fs.snapshot(&caller, source, fs.root(), name.as_bytes(), true)) {
-                0 => _ = kept.insert(name.clone(), worker::files_of(fs, &name)),
+                0 => _ = kept.insert(name.clone(), files_of(fs, &name)),
                 error => assert_eq!(error, libc::ENOSPC, "a snapshot"),
             }
             fs.forget(source, 1);

@@ -5,45 +5,14 @@
 //!
 //! What it does not know: who empties block groups meanwhile.
 
-use crate::common::CX;
+use crate::common::{CX, Files, files_of, find, read};
 use btrfs_fs::{BtrfsFs, Defragment};
-use std::collections::BTreeMap;
 use testkit::ops::Rng;
 use vfs::{FallocateMode, FileKind, FileSystem, Ino, RenameMode, SetAttr, WriteFlags};
 
 const BLOCK: u64 = 4096;
 /// Written in place, without checksums.
 const NOCOW: u32 = 0x0080_0000;
-
-pub type Files = BTreeMap<String, Vec<u8>>;
-
-pub fn find(fs: &BtrfsFs, dir: Ino, name: &str) -> Option<Ino> {
-    fs.lookup(&CX, dir, name.as_bytes()).ok().map(|entry| entry.attr.ino)
-}
-
-fn read(fs: &BtrfsFs, dir: Ino, name: &str) -> Vec<u8> {
-    let ino = find(fs, dir, name).unwrap_or_else(|| panic!("{name} is not there"));
-    let mut content = vec![0; fs.getattr(ino).expect("there").size as usize];
-    assert_eq!(fs.read(ino, 0, &mut content).expect("read"), content.len());
-    fs.forget(ino, 1);
-    content
-}
-
-/// What is in a subvolume.
-pub fn files_of(fs: &BtrfsFs, sub: &str) -> Files {
-    let dir = find(fs, fs.root(), sub).expect("there");
-    let mut names = Vec::new();
-    let listed = fs.readdir(dir, 0, &mut |entry| {
-        if entry.kind == FileKind::File {
-            names.push(String::from_utf8(entry.name.to_vec()).expect("UTF-8"));
-        }
-        true
-    });
-    listed.expect("list");
-    let files = names.into_iter().map(|name| (name.clone(), read(fs, dir, &name))).collect();
-    fs.forget(dir, 1);
-    files
-}
 
 /// Fails with the names of what differs.
 pub fn assert_files(fs: &BtrfsFs, sub: &str, expected: &Files) {

@@ -10,6 +10,7 @@ pub mod places;
 
 use blockdev::{BlockDevice, FileDevice};
 use btrfs_fs::{BtrfsFs, Options};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use testkit::compare::{Rules, TreeSnapshot, diff};
@@ -29,6 +30,48 @@ pub fn new_file(fs: &dyn FileSystem, name: &str, content: &[u8]) -> Ino {
     let ino = made.expect("create").attr.ino;
     fs.write(&CX, ino, 0, content, Default::default()).expect("write");
     ino
+}
+
+/// What a name in a directory stands for, with a lookup's reference.
+pub fn find(fs: &BtrfsFs, dir: Ino, name: &str) -> Option<Ino> {
+    fs.lookup(&CX, dir, name.as_bytes()).ok().map(|entry| entry.attr.ino)
+}
+
+/// All of the file of that name.
+pub fn read(fs: &BtrfsFs, dir: Ino, name: &str) -> Vec<u8> {
+    let ino = find(fs, dir, name).unwrap_or_else(|| panic!("{name} is not there"));
+    let mut content = vec![0; fs.getattr(ino).expect("there").size as usize];
+    assert_eq!(fs.read(ino, 0, &mut content).expect("read"), content.len());
+    fs.forget(ino, 1);
+    content
+}
+
+/// Names of files, and what is in them.
+pub type Files = BTreeMap<String, Vec<u8>>;
+
+/// What is in a subvolume.
+pub fn files_of(fs: &BtrfsFs, sub: &str) -> Files {
+    let dir = find(fs, fs.root(), sub).expect("there");
+    let mut names = Vec::new();
+    let listed = fs.readdir(dir, 0, &mut |entry| {
+        if entry.kind == FileKind::File {
+            names.push(String::from_utf8(entry.name.to_vec()).expect("UTF-8"));
+        }
+        true
+    });
+    listed.expect("list");
+    let files = names.into_iter().map(|name| (name.clone(), read(fs, dir, &name))).collect();
+    fs.forget(dir, 1);
+    files
+}
+
+/// Where the copies of `logical` lie on the device.
+pub fn copies(image: &Image, logical: u64) -> Vec<u64> {
+    let open = btrfs_volume::OpenOptions { read_only: true, ..Default::default() };
+    let device = Arc::new(open_device(&image.path, true));
+    let chunks = btrfs_volume::Volume::open(device, open).expect("open").chunks();
+    let chunk = chunks.iter().find(|c| (c.logical.0..c.end()).contains(&logical)).expect("there");
+    chunk.stripes.iter().map(|(_, at)| at.0 + logical - chunk.logical.0).collect()
 }
 
 /// The image as a crash would leave it now, beside it.

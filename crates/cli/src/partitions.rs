@@ -3,13 +3,12 @@
 //! Reads primary partitions of an MBR, and a GPT with sectors of 512 bytes (UEFI specification 2.10, 5.2.1
 //! and 5.3). Nothing is believed of them but where to look for a superblock.
 
-use btrfs_disk::superblock::{MAGIC, MAGIC_AT};
+use btrfs_disk::superblock::{COPIES, MAGIC, MAGIC_AT};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 const SECTOR: u64 = 512;
-const SUPERBLOCK_AT: u64 = 64 << 10;
 /// So many entries does a GPT have that programs make.
 const ENTRIES: u64 = 128;
 
@@ -51,7 +50,7 @@ fn read<const N: usize>(disk: &File, at: u64) -> Option<[u8; N]> {
 }
 
 fn has_superblock(disk: &File, start: u64) -> bool {
-    let at = start.checked_add(SUPERBLOCK_AT + MAGIC_AT as u64);
+    let at = start.checked_add(COPIES[0] + MAGIC_AT as u64);
     at.and_then(|at| read(disk, at)).map(u64::from_le_bytes) == Some(MAGIC)
 }
 

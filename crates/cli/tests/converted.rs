@@ -7,10 +7,11 @@ mod common;
 use common::alike::{assert_seen_alike, assert_sound, judge};
 use common::mount::{Mount, lacks_fuse};
 use common::streams::{assert_same, ready, shell};
-use common::{Image, KernelMount, MIB, assert_clean, fine, mkfs_btrfs};
+use common::{Image, KernelMount, MIB, assert_clean, fine, mkfs_btrfs, sh};
 use std::path::PathBuf;
 use testkit::compare::TreeSnapshot;
 use testkit::oracle::TempDir;
+use testkit::require;
 
 /// Those that people have.
 const KINDS: [&[&str]; 2] = [&[], &["-N", "4096", "-d", "-n", "--csum", "xxhash"]];
@@ -23,6 +24,9 @@ truncate -s 40M sparse; echo in the middle | dd of=sparse bs=1 seek=20000000 con
 ln -s large link; ln -s $(printf 'a%.0s' $(seq 1000)) d/long; ln -s ../../large d/e/up
 setfattr -n user.name -v value large; chmod 4711 d/file-7; chown 12:34 d/file-8; cd ..
 mkfs.ext4 -q -b 4096 -d tree ext4.img 600M";
+
+/// Of Debian's btrfs-progs and e2fsprogs.
+const TOOLS: &str = "command -v btrfs-convert && command -v mkfs.ext4 && command -v e2fsck";
 
 struct Converted {
     image: Image,
@@ -69,6 +73,7 @@ fn a_converted_volume_is_read_written_and_turned_back() {
     if !ready("converted volumes") || lacks_fuse("fuse") {
         return;
     }
+    require!(sh(TOOLS).status.success(), "no btrfs-convert, mkfs.ext4 or e2fsck");
     for options in KINDS {
         let volume = converted("converted", options);
         assert_sound(&volume.image, "as it was");
@@ -95,6 +100,7 @@ fn a_converted_volume_is_sent_and_received() {
     if !ready("streams of converted volumes") {
         return;
     }
+    require!(sh(TOOLS).status.success(), "no btrfs-convert, mkfs.ext4 or e2fsck");
     let volume = converted("converted-send", &[]);
     let streams = volume.image.dir.path().display().to_string();
     let from = KernelMount::new(&volume.image.path, "noatime").unwrap();

@@ -8,7 +8,8 @@
 //!
 //! Invariants: the sides take turns, in the opposite order in every second round; so do quotas on and off, since
 //! how long a page of the machine's memory takes that nobody had for a while changes by the minute (a machine
-//! that gives free memory back to its host pays for each). A cell is the median of its rounds by wall time.
+//! that gives free memory back to its host pays for each). For the same reason each cell begins with a copy
+//! that was made just now, also with quotas. A cell is the median of its rounds by wall time.
 
 pub(crate) mod base;
 mod report;
@@ -28,6 +29,9 @@ usage: spinney-bench balance --spinney PROGRAM [--dir DIR] [--content BYTES] [--
 Balances metadata with and without quotas, balances data, and shrinks to half, on copies of
 one image in DIR (/dev/shm), the kernel's btrfs and Spinney in turn. Needs root.
 ";
+
+/// What is in the directory of a run.
+const FILES: &[&str] = &["base.img", "quotas.img", "work.img"];
 
 /// What the words ask for.
 pub struct Options {
@@ -76,13 +80,14 @@ fn parse(words: &[String]) -> Result<Options, String> {
 }
 
 fn measure(options: &Options) -> io::Result<()> {
-    let scratch = base::Scratch::make(&options.common.dir, "balance", &["base.img", "work.img"])?;
+    let scratch = base::Scratch::make(&options.common.dir, "balance", FILES)?;
     let mut rows = Vec::new();
     let base = base::Base::make(&scratch, options.common.content)?;
     let mut have = 0;
     for snapshots in &options.snapshots {
         base.add_snapshots(have, *snapshots)?;
         have = *snapshots;
+        base.add_quotas()?;
         rows.extend(in_turn(options, &base, Work::Metadata, *snapshots, &[false, true])?);
     }
     for work in [Work::Data, Work::Shrink] {

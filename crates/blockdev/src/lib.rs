@@ -15,6 +15,7 @@ mod mem;
 mod sticky;
 
 use std::io;
+use std::sync::Arc;
 
 pub use file::FileDevice;
 pub use mem::MemDevice;
@@ -65,4 +66,41 @@ pub trait BlockDevice: Send + Sync {
     fn discard(&self, offset: u64, len: u64) -> io::Result<()>;
     /// How the operator knows this device; used in error messages.
     fn name(&self) -> String;
+}
+
+/// A device that several hold.
+impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
+    fn len(&self) -> u64 {
+        (**self).len()
+    }
+    fn read_only(&self) -> bool {
+        (**self).read_only()
+    }
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        (**self).read_at(offset, buf)
+    }
+    fn write_at(&self, offset: u64, buf: &[u8]) -> io::Result<()> {
+        (**self).write_at(offset, buf)
+    }
+    fn write_vectored_at(&self, offset: u64, bufs: &[&[u8]]) -> io::Result<()> {
+        (**self).write_vectored_at(offset, bufs)
+    }
+    fn write_apart(&self, offset: u64, bufs: &[&[u8]], through: bool) -> io::Result<()> {
+        (**self).write_apart(offset, bufs, through)
+    }
+    fn tells_late(&self) -> bool {
+        (**self).tells_late()
+    }
+    fn start_writing(&self) -> io::Result<()> {
+        (**self).start_writing()
+    }
+    fn flush(&self) -> io::Result<()> {
+        (**self).flush()
+    }
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        (**self).discard(offset, len)
+    }
+    fn name(&self) -> String {
+        (**self).name()
+    }
 }

@@ -6,17 +6,21 @@
 //! sample where there are many, torn at 512-byte sectors. An `Image` is a sparse overlay over
 //! others, so thousands of them cost little.
 //!
+//! `Hooked` puts somebody between a device and those who use it.
+//!
 //! What it does not know: what is written, and what should survive. Who judges decides that.
 #![forbid(unsafe_code)]
 
 mod crash;
 mod device;
 mod faults;
+mod hooked;
 mod image;
 mod rng;
 
 pub use crash::{Choice, Epoch, Recording, WriteFate};
 pub use device::{Event, Hook, Lie, SimDevice};
 pub use faults::{Access, Counts, Fault, Span};
+pub use hooked::{GoOn, Hooked, Request, RequestHook};
 pub use image::{BLOCK, Image, SECTOR};
 pub use rng::{Rng, seed_of};

@@ -4,8 +4,7 @@
 
 mod common;
 
-use blockdev::BlockDevice;
-use blocksim::SimDevice;
+use blocksim::{GoOn, Hooked, Request, RequestHook, SimDevice};
 use btrfs_disk::ids::block_group::{DATA, METADATA};
 use btrfs_disk::items::{BalanceFilter, BalanceItem, balance_filter};
 use btrfs_fs::{BalanceState, BtrfsFs, Options, ScrubState};
@@ -25,43 +24,27 @@ const EXTENT: u64 = 5 * MIB;
 /// Content is read so.
 const PIECE: usize = 1 << 20;
 
-struct Device {
-    sim: SimDevice,
+type Device = Hooked<SimDevice, Watch>;
+
+#[derive(Default)]
+struct Watch {
     places: Places,
     writes: AtomicU64,
 }
 
-impl BlockDevice for Device {
-    fn len(&self) -> u64 {
-        self.sim.len()
-    }
-    fn read_only(&self) -> bool {
-        false
-    }
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        if buf.len() == PIECE {
-            match std::thread::current().name() {
+impl RequestHook for Watch {
+    fn ask(&self, request: Request<'_>, go_on: GoOn<'_>) -> Result<()> {
+        match request {
+            Request::Read { len: PIECE, .. } => match std::thread::current().name() {
                 Some("spinney-balance") => self.places.pass("balance"),
                 Some("resize") => self.places.pass("resize"),
                 Some("spinney-scrub") => self.places.pass("scrub"),
                 _ => {}
-            }
+            },
+            request if request.changes() => drop(self.writes.fetch_add(1, Ordering::SeqCst)),
+            _ => {}
         }
-        self.sim.read_at(offset, buf)
-    }
-    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<()> {
-        self.writes.fetch_add(1, Ordering::SeqCst);
-        self.sim.write_at(offset, buf)
-    }
-    fn flush(&self) -> Result<()> {
-        self.sim.flush()
-    }
-    fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        self.writes.fetch_add(1, Ordering::SeqCst);
-        self.sim.discard(offset, len)
-    }
-    fn name(&self) -> String {
-        self.sim.name()
+        go_on()
     }
 }
 
@@ -69,8 +52,7 @@ impl BlockDevice for Device {
 fn a_volume() -> (Arc<Device>, BtrfsFs) {
     let sim = SimDevice::new(blocksim::Image::zeros(SIZE));
     btrfs_image::mkfs::make(&sim, &btrfs_image::mkfs::MkfsOptions::default()).expect("mkfs");
-    let (places, writes) = Default::default();
-    let device = Arc::new(Device { sim, places, writes });
+    let device = Arc::new(Hooked { below: sim, hook: Watch::default() });
     let options = Options { background: false, ..Options::default() };
     let fs = BtrfsFs::open_device(device.clone(), options).expect("mount");
     let ino = common::new_file(&fs, "file", &[]);
@@ -123,23 +105,23 @@ fn close(device: Arc<Device>, fs: BtrfsFs) {
 #[test]
 fn a_balance_rests_while_the_mount_is_still() {
     let (device, fs) = a_volume();
-    device.places.arm("balance");
+    device.hook.places.arm("balance");
     begin(&fs, DATA | METADATA);
-    device.places.wait_until_there("balance");
+    device.hook.places.wait_until_there("balance");
     std::thread::scope(|scope| {
         let still = scope.spawn(|| fs.still());
         std::thread::sleep(Duration::from_millis(50));
-        device.places.release("balance");
+        device.hook.places.release("balance");
         still.join().expect("no panic").expect("still");
     });
     assert!(fs.is_still());
-    let before = device.writes.load(Ordering::SeqCst);
+    let before = device.hook.writes.load(Ordering::SeqCst);
     assert_eq!(state(&fs), BalanceState::Paused);
     let errors = [fs.resume_balance(), fs.cancel_balance(), fs.resize(SIZE / 2).map(drop)];
     assert!(errors.into_iter().all(|e| e.expect_err("refused").errno() == libc::EROFS));
     std::thread::sleep(Duration::from_millis(50));
-    assert_eq!(device.writes.load(Ordering::SeqCst), before, "writes while it is still");
-    let now = Arc::new(SimDevice::new(device.sim.image()));
+    assert_eq!(device.hook.writes.load(Ordering::SeqCst), before, "writes while it is still");
+    let now = Arc::new(SimDevice::new(device.below.image()));
     let options = Options { read_only: true, ..Options::default() };
     let seen = BtrfsFs::open_device(now, options).expect("mount");
     assert_eq!(state(&seen), BalanceState::Paused, "others find it as well");
@@ -153,13 +135,13 @@ fn a_balance_rests_while_the_mount_is_still() {
 #[test]
 fn what_was_paused_before_stays_paused() {
     let (device, fs) = a_volume();
-    device.places.arm("balance");
+    device.hook.places.arm("balance");
     begin(&fs, DATA);
-    device.places.wait_until_there("balance");
+    device.hook.places.wait_until_there("balance");
     std::thread::scope(|scope| {
         let paused = scope.spawn(|| fs.pause_balance());
         std::thread::sleep(Duration::from_millis(50));
-        device.places.release("balance");
+        device.hook.places.release("balance");
         paused.join().expect("no panic").expect("pause");
     });
     fs.still().expect("still");
@@ -183,11 +165,11 @@ fn shrunk_beside(stop: impl FnOnce(&BtrfsFs, &Device) + Send) {
     ends(&fs);
     let moves = |total: &u64| fs.space().behind(*total).iter().any(|g| g.used > 40 * MIB);
     let total = (256..1024).rev().map(|mib| mib * MIB).find(moves).expect("it is far behind");
-    device.places.arm("resize");
+    device.hook.places.arm("resize");
     std::thread::scope(|scope| {
         let named = std::thread::Builder::new().name("resize".into());
         let resized = named.spawn_scoped(scope, || fs.resize(total)).expect("a thread");
-        device.places.wait_until_there("resize");
+        device.hook.places.wait_until_there("resize");
         begin(&fs, DATA);
         std::thread::sleep(Duration::from_millis(50));
         stop(&fs, &device);
@@ -207,7 +189,7 @@ fn a_pause_of_a_balance_is_none_of_a_resize() {
         std::thread::scope(|scope| {
             let paused = scope.spawn(|| fs.pause_balance());
             std::thread::sleep(Duration::from_millis(50));
-            device.places.release("resize");
+            device.hook.places.release("resize");
             paused.join().expect("no panic").expect("pause");
         });
     });
@@ -216,7 +198,7 @@ fn a_pause_of_a_balance_is_none_of_a_resize() {
 /// The groups that it was to move are gone when it comes to them.
 #[test]
 fn what_a_resize_has_emptied_is_not_missed() {
-    shrunk_beside(|_, device| device.places.release("resize"));
+    shrunk_beside(|_, device| device.hook.places.release("resize"));
 }
 
 /// Who paused hears of it, also if it goes on at once.
@@ -224,7 +206,7 @@ fn what_a_resize_has_emptied_is_not_missed() {
 fn a_pause_ends_with_the_run_that_it_was_meant_for() {
     let (device, fs) = a_volume();
     for _ in 0..3 {
-        device.places.arm("balance");
+        device.hook.places.arm("balance");
         match state(&fs) {
             BalanceState::Paused => {}
             _ => begin(&fs, DATA),
@@ -232,21 +214,21 @@ fn a_pause_ends_with_the_run_that_it_was_meant_for() {
         if state(&fs) == BalanceState::Paused {
             fs.resume_balance().expect("resume");
         }
-        device.places.wait_until_there("balance");
+        device.hook.places.wait_until_there("balance");
         std::thread::scope(|scope| {
             let paused = scope.spawn(|| fs.pause_balance());
             until("somebody pauses it", || fs.balance_status().expect("status").stopping);
-            device.places.release("balance");
+            device.hook.places.release("balance");
             until("it is paused", || state(&fs) == BalanceState::Paused);
-            device.places.arm("balance");
+            device.hook.places.arm("balance");
             fs.resume_balance().expect("resume");
-            device.places.wait_until_there("balance");
+            device.hook.places.wait_until_there("balance");
             let end = Instant::now() + Duration::from_secs(2);
             while !paused.is_finished() && Instant::now() < end {
                 std::thread::sleep(Duration::from_millis(1));
             }
             let heard = paused.is_finished();
-            device.places.release("balance");
+            device.hook.places.release("balance");
             assert!(heard, "the pause waits for a run that began later");
         });
         ends(&fs);
@@ -259,23 +241,23 @@ fn a_pause_ends_with_the_run_that_it_was_meant_for() {
 fn a_cancellation_ends_with_the_scrub_that_it_was_meant_for() {
     let (device, fs) = a_volume();
     let scrubs = || fs.scrub_status().expect("status").state;
-    device.places.arm("scrub");
+    device.hook.places.arm("scrub");
     fs.start_scrub(false).expect("begin");
-    device.places.wait_until_there("scrub");
+    device.hook.places.wait_until_there("scrub");
     std::thread::scope(|scope| {
         let cancelled = scope.spawn(|| fs.cancel_scrub());
         std::thread::sleep(Duration::from_millis(50));
-        device.places.release("scrub");
+        device.hook.places.release("scrub");
         until("it is cancelled", || scrubs() == ScrubState::Cancelled);
-        device.places.arm("scrub");
+        device.hook.places.arm("scrub");
         fs.resume_scrub().expect("resume");
-        device.places.wait_until_there("scrub");
+        device.hook.places.wait_until_there("scrub");
         let end = Instant::now() + Duration::from_secs(2);
         while !cancelled.is_finished() && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(1));
         }
         let heard = cancelled.is_finished();
-        device.places.release("scrub");
+        device.hook.places.release("scrub");
         assert!(heard, "the cancellation waits for a scrub that began later");
     });
     until("the scrub ends", || scrubs() != ScrubState::Running);

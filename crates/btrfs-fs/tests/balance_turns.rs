@@ -6,8 +6,7 @@
 
 mod common;
 
-use blockdev::BlockDevice;
-use blocksim::SimDevice;
+use blocksim::{GoOn, Hooked, Request, RequestHook, SimDevice};
 use btrfs_disk::ids::block_group::DATA;
 use btrfs_disk::items::BalanceItem;
 use btrfs_fs::{BalanceState, BtrfsFs, Options};
@@ -23,52 +22,36 @@ use vfs::{FileKind, FileSystem};
 const VICTIM: usize = 37 * 4096;
 const NOCOW: u32 = 0x0080_0000;
 
-struct Device {
-    sim: SimDevice,
+type Device = Hooked<SimDevice, Watch>;
+
+#[derive(Default)]
+struct Watch {
     gate: Places,
     /// Reads of the victim by the balance.
     reads: AtomicU64,
 }
 
-impl BlockDevice for Device {
-    fn len(&self) -> u64 {
-        self.sim.len()
-    }
-    fn read_only(&self) -> bool {
-        false
-    }
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let balances = std::thread::current().name() == Some("spinney-balance");
-        if balances && buf.len() == VICTIM {
-            match self.reads.fetch_add(1, Ordering::SeqCst) {
-                0 => self.gate.pass("copying"),
-                // Amid the turn: whoever waits behind it waits now.
-                _ => return Err(Error::other("a bad sector")),
+impl RequestHook for Watch {
+    fn ask(&self, request: Request<'_>, go_on: GoOn<'_>) -> Result<()> {
+        match (request, std::thread::current().name()) {
+            (Request::Read { len: VICTIM, .. }, Some("spinney-balance")) => {
+                match self.reads.fetch_add(1, Ordering::SeqCst) {
+                    0 => self.gate.pass("copying"),
+                    // Amid the turn: whoever waits behind it waits now.
+                    _ => return Err(Error::other("a bad sector")),
+                }
             }
+            (Request::Flush, Some("commit")) => self.gate.pass("flush"),
+            _ => {}
         }
-        self.sim.read_at(offset, buf)
-    }
-    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<()> {
-        self.sim.write_at(offset, buf)
-    }
-    fn flush(&self) -> Result<()> {
-        if std::thread::current().name() == Some("commit") {
-            self.gate.pass("flush");
-        }
-        self.sim.flush()
-    }
-    fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        self.sim.discard(offset, len)
-    }
-    fn name(&self) -> String {
-        self.sim.name()
+        go_on()
     }
 }
 
 fn a_volume() -> Arc<Device> {
     let sim = SimDevice::new(blocksim::Image::zeros(300 << 20));
     btrfs_image::mkfs::make(&sim, &btrfs_image::mkfs::MkfsOptions::default()).expect("mkfs");
-    Arc::new(Device { sim, gate: Places::default(), reads: AtomicU64::new(0) })
+    Arc::new(Hooked { below: sim, hook: Watch::default() })
 }
 
 fn mount(device: &Arc<Device>) -> BtrfsFs {
@@ -79,7 +62,7 @@ fn mount(device: &Arc<Device>) -> BtrfsFs {
 
 /// What a volume has that lost its power now.
 fn crashed(device: &Device, name: &str) -> bool {
-    let device = Arc::new(SimDevice::new(device.sim.image()));
+    let device = Arc::new(SimDevice::new(device.below.image()));
     let fs = BtrfsFs::open_device(device, Options { background: false, ..Options::default() });
     let fs = fs.expect("mount");
     fs.lookup(&CX, fs.root(), name.as_bytes()).is_ok()
@@ -94,7 +77,7 @@ fn once() -> bool {
     fs.set_flags(&CX, victim, NOCOW).expect("flags");
     fs.write(&CX, victim, 0, &[7; VICTIM], Default::default()).expect("write");
     fs.sync().expect("commit");
-    let gate = &device.gate;
+    let gate = &device.hook.gate;
     gate.arm("copying");
     gate.arm("flush");
     fs.start_balance(BalanceItem { flags: DATA, ..BalanceItem::default() }).expect("begin");
@@ -127,7 +110,7 @@ fn once() -> bool {
     }
     let status = fs.balance_status().expect("status");
     assert_eq!((status.failed, status.errno), (1, libc::EIO), "{status:?}");
-    assert!(device.reads.load(Ordering::SeqCst) > 1, "it failed amid its turn");
+    assert!(device.hook.reads.load(Ordering::SeqCst) > 1, "it failed amid its turn");
     assert_eq!(fs.read_only_reason(), None);
     let mut content = vec![0; VICTIM];
     fs.read(victim, 0, &mut content).expect("read");

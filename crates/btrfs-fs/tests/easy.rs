@@ -3,7 +3,7 @@
 
 mod common;
 
-use blockdev::{BlockDevice, FileDevice};
+use blocksim::{GoOn, Hooked, Request, RequestHook};
 use btrfs_fs::{BtrfsFs, Contention, Options};
 use common::{CX, Cached, Image, close_and_judge, new_file, open_device, stat};
 use std::io;
@@ -18,8 +18,10 @@ const CONTENT: u64 = 48 * MIB;
 const PIECE: &[u8] = &[7; 64 << 10];
 
 /// A device that notes how much is written between two requests to begin with it.
-struct Watched {
-    below: Cached,
+type Watched = Hooked<Cached, Writing>;
+
+#[derive(Default)]
+struct Writing {
     unwritten: AtomicU64,
     most: AtomicU64,
     requests: AtomicU64,
@@ -28,34 +30,13 @@ struct Watched {
     fails: AtomicBool,
 }
 
-impl Watched {
+impl Writing {
     fn wrote(&self, bytes: u64) {
         let now = self.unwritten.fetch_add(bytes, Ordering::Relaxed) + bytes;
         self.most.fetch_max(now, Ordering::Relaxed);
     }
-}
 
-const STALL: Duration = Duration::from_millis(800);
-
-impl BlockDevice for Watched {
-    fn len(&self) -> u64 {
-        self.below.len()
-    }
-    fn read_only(&self) -> bool {
-        self.below.read_only()
-    }
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        self.below.read_at(offset, buf)
-    }
-    fn write_at(&self, offset: u64, buf: &[u8]) -> io::Result<()> {
-        self.wrote(buf.len() as u64);
-        self.below.write_at(offset, buf)
-    }
-    fn write_vectored_at(&self, offset: u64, bufs: &[&[u8]]) -> io::Result<()> {
-        self.wrote(bufs.iter().map(|b| b.len() as u64).sum());
-        self.below.write_vectored_at(offset, bufs)
-    }
-    fn start_writing(&self) -> io::Result<()> {
+    fn starts(&self) -> io::Result<()> {
         if self.fails.load(Ordering::Relaxed) {
             return Err(io::Error::from_raw_os_error(libc::EIO));
         }
@@ -67,15 +48,21 @@ impl BlockDevice for Watched {
         }
         Ok(())
     }
-    fn flush(&self) -> io::Result<()> {
-        self.unwritten.store(0, Ordering::Relaxed);
-        self.below.flush()
-    }
-    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.below.discard(offset, len)
-    }
-    fn name(&self) -> String {
-        self.below.name()
+}
+
+const STALL: Duration = Duration::from_millis(800);
+
+impl RequestHook for Writing {
+    fn ask(&self, request: Request<'_>, go_on: GoOn<'_>) -> io::Result<()> {
+        match request {
+            Request::Write { pieces, .. } => {
+                self.wrote(pieces.iter().map(|piece| piece.len() as u64).sum())
+            }
+            Request::StartWriting => return self.starts(),
+            Request::Flush => self.unwritten.store(0, Ordering::Relaxed),
+            _ => {}
+        }
+        go_on()
     }
 }
 
@@ -94,15 +81,8 @@ fn open(image: &Image, interval: u64) -> (BtrfsFs, Arc<Watched>) {
 }
 
 fn open_beside(image: &Image, interval: u64, others: Wanted) -> (BtrfsFs, Arc<Watched>) {
-    let below: FileDevice = open_device(&image.path, false);
-    let watched = Arc::new(Watched {
-        below: Cached(below),
-        unwritten: AtomicU64::new(0),
-        most: AtomicU64::new(0),
-        requests: AtomicU64::new(0),
-        told: Mutex::new(None),
-        fails: AtomicBool::new(false),
-    });
+    let below = Cached(open_device(&image.path, false));
+    let watched = Arc::new(Hooked { below, hook: Writing::default() });
     let commit_interval = Duration::from_secs(interval);
     let contention = Arc::new(others);
     let options = Options { commit_interval, contention, ..Options::default() };
@@ -183,7 +163,7 @@ fn what_is_gone_takes_time() {
 
 fn told(watched: &Watched) -> Receiver<()> {
     let (sender, receiver) = channel();
-    *watched.told.lock().expect("no panic") = Some(sender);
+    *watched.hook.told.lock().expect("no panic") = Some(sender);
     receiver
 }
 
@@ -214,7 +194,7 @@ fn a_flush_has_little_left_to_do() {
     unwritten(&fs);
     assert!(stat(&fs, "delta.dirty_bytes") >= CONTENT);
     fs.sync().expect("sync");
-    let (requests, most) = (&watched.requests, &watched.most);
+    let (requests, most) = (&watched.hook.requests, &watched.hook.most);
     assert!(requests.load(Ordering::Relaxed) >= 4, "{requests:?} requests");
     assert!(most.load(Ordering::Relaxed) <= 16 * MIB, "{most:?} bytes are left to a flush");
     drop(watched);
@@ -231,9 +211,9 @@ fn an_error_is_a_failed_write() {
         let (fs, watched) = open(&image, 3600);
         let ino = unwritten(&fs);
         let durable = || if alone { fs.fsync(ino, false) } else { fs.sync() };
-        watched.fails.store(true, Ordering::Relaxed);
+        watched.hook.fails.store(true, Ordering::Relaxed);
         assert!(durable().is_err(), "durable, though the medium refused");
-        watched.fails.store(false, Ordering::Relaxed);
+        watched.hook.fails.store(false, Ordering::Relaxed);
         assert!(durable().is_err(), "durable, though the medium has refused");
         assert!(fs.read_only_reason().is_some());
         drop((fs, watched));

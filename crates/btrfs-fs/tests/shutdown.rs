@@ -3,7 +3,7 @@
 
 mod common;
 
-use blockdev::BlockDevice;
+use blocksim::{GoOn, Hooked, Request, RequestHook};
 use btrfs_fs::{BtrfsFs, Options};
 use common::Image;
 use common::kernel::kernel;
@@ -15,8 +15,8 @@ use testkit::require;
 use vfs::{Durable, FileSystem, WriteFlags};
 
 /// Holds reads up while it is shut, and counts writes.
+#[derive(Default)]
 struct Gate {
-    inner: common::Cached,
     shut: Mutex<bool>,
     opened: Condvar,
     reads: AtomicUsize,
@@ -30,31 +30,14 @@ impl Gate {
     }
 }
 
-impl BlockDevice for Gate {
-    fn len(&self) -> u64 {
-        self.inner.len()
-    }
-    fn read_only(&self) -> bool {
-        false
-    }
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        self.reads.fetch_add(1, Ordering::SeqCst);
-        drop(self.opened.wait_while(self.shut.lock().unwrap(), |shut| *shut).unwrap());
-        self.inner.read_at(offset, buf)
-    }
-    fn write_at(&self, offset: u64, buf: &[u8]) -> io::Result<()> {
-        self.writes.fetch_add(1, Ordering::SeqCst);
-        self.inner.write_at(offset, buf)
-    }
-    fn flush(&self) -> io::Result<()> {
-        self.inner.flush()
-    }
-    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.writes.fetch_add(1, Ordering::SeqCst);
-        self.inner.discard(offset, len)
-    }
-    fn name(&self) -> String {
-        self.inner.name()
+impl RequestHook for Gate {
+    fn ask(&self, request: Request<'_>, go_on: GoOn<'_>) -> io::Result<()> {
+        if matches!(request, Request::Read { .. }) {
+            self.reads.fetch_add(1, Ordering::SeqCst);
+            drop(self.opened.wait_while(self.shut.lock().unwrap(), |shut| *shut).unwrap());
+        }
+        self.writes.fetch_add(usize::from(request.changes()), Ordering::SeqCst);
+        go_on()
     }
 }
 
@@ -73,15 +56,11 @@ fn image() -> Image {
 fn a_write_that_had_begun_does_not_come_to_the_device() {
     require!(kernel_btrfs);
     let image = image();
-    let gate = Arc::new(Gate {
-        inner: common::Cached(common::open_device(&image.path, false)),
-        shut: Mutex::new(false),
-        opened: Condvar::new(),
-        reads: AtomicUsize::new(0),
-        writes: AtomicUsize::new(0),
-    });
+    let below = common::Cached(common::open_device(&image.path, false));
+    let device = Arc::new(Hooked { below, hook: Gate::default() });
+    let gate = &device.hook;
     let options = Options { background: false, ..Options::default() };
-    let fs = BtrfsFs::open_device(gate.clone(), options).expect("open volume");
+    let fs = BtrfsFs::open_device(device.clone(), options).expect("open volume");
     let file = fs.lookup(&common::CX, fs.root(), b"in-place").expect("lookup").attr.ino;
     let count = |counter: &AtomicUsize| counter.load(Ordering::SeqCst);
     let reads = count(&gate.reads);

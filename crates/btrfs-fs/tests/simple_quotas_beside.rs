@@ -5,9 +5,9 @@
 
 mod common;
 
-use blockdev::{BlockDevice, FileDevice};
+use blocksim::{GoOn, Hooked, Request, RequestHook};
 use btrfs_fs::{BtrfsFs, Caller, Delete, LimitChange, NewSubvolume, Options, QgroupId};
-use common::{CX, Image};
+use common::{CX, Cached, Image};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -23,8 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const SUPERBLOCK: u64 = 65536;
 
 /// The next write after it was armed, or the next of a superblock, says so and waits until it may go on.
-struct Stopped {
-    below: FileDevice,
+struct Stop {
     armed: AtomicBool,
     /// Only one of a superblock.
     last: bool,
@@ -33,7 +32,7 @@ struct Stopped {
 
 /// A volume whose device tells when it is stopped, and may be told to go on.
 struct Stage {
-    device: Arc<Stopped>,
+    device: Arc<Hooked<Cached, Stop>>,
     fs: BtrfsFs,
     stopped: Receiver<()>,
     go_on: Sender<()>,
@@ -43,8 +42,8 @@ impl Stage {
     fn new(image: &Image, last: bool) -> Stage {
         let ((told, stopped), (go_on, may)) = (channel(), channel());
         let (armed, ends) = (AtomicBool::new(false), Mutex::new((told, may)));
-        let below = common::open_device(&image.path, false);
-        let device = Arc::new(Stopped { below, armed, last, ends });
+        let below = Cached(common::open_device(&image.path, false));
+        let device = Arc::new(Hooked { below, hook: Stop { armed, last, ends } });
         let options = Options { background: false, ..Options::default() };
         let fs = BtrfsFs::open_device(device.clone(), options).expect("open volume");
         Stage { device, fs, stopped, go_on }
@@ -59,7 +58,7 @@ impl Stage {
         beside: impl FnOnce(&BtrfsFs) -> T + Send,
     ) -> T {
         std::thread::scope(|scope| {
-            self.device.armed.store(true, Ordering::SeqCst);
+            self.device.hook.armed.store(true, Ordering::SeqCst);
             let (fs, stopped) = (&self.fs, &self.stopped);
             let commits = scope.spawn(move || work(fs));
             stopped.recv_timeout(PATIENCE).expect("the commit writes");
@@ -74,43 +73,18 @@ impl Stage {
     }
 }
 
-impl Stopped {
-    fn stop(&self, offset: u64) {
-        let meant = !self.last || offset == SUPERBLOCK;
+impl RequestHook for Stop {
+    fn ask(&self, request: Request<'_>, go_on: GoOn<'_>) -> io::Result<()> {
+        let meant = match request {
+            Request::Write { offset, .. } => !self.last || offset == SUPERBLOCK,
+            _ => false,
+        };
         if meant && self.armed.swap(false, Ordering::SeqCst) {
             let ends = self.ends.lock().expect("no panic");
             ends.0.send(()).expect("somebody listens");
             ends.1.recv_timeout(PATIENCE).expect("it goes on");
         }
-    }
-}
-
-impl BlockDevice for Stopped {
-    fn len(&self) -> u64 {
-        self.below.len()
-    }
-    fn read_only(&self) -> bool {
-        self.below.read_only()
-    }
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        self.below.read_at(offset, buf)
-    }
-    fn write_at(&self, offset: u64, buf: &[u8]) -> io::Result<()> {
-        self.stop(offset);
-        self.below.write_at(offset, buf)
-    }
-    fn write_vectored_at(&self, offset: u64, bufs: &[&[u8]]) -> io::Result<()> {
-        self.stop(offset);
-        self.below.write_vectored_at(offset, bufs)
-    }
-    fn flush(&self) -> io::Result<()> {
-        Ok(())
-    }
-    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.below.discard(offset, len)
-    }
-    fn name(&self) -> String {
-        self.below.name()
+        go_on()
     }
 }
 

@@ -3,6 +3,7 @@
 mod common;
 
 use blockdev::Sticky;
+use blocksim::Hooked;
 use btrfs_disk::ids::block_group;
 use btrfs_disk::items::RootItem;
 use btrfs_disk::{DamageKind, Error, Expect, Generation, Logical, Physical, Superblock, TreeId};
@@ -347,7 +348,7 @@ fn unreadable_sectors_are_answered_by_the_other_mirror() {
     let copies = physical(&volume, at);
     drop(volume);
     let bad = copies[0].0 + 4096..copies[0].0 + 8192;
-    let dev = Arc::new(Sticky::new(Faulty { inner: device(&path), bad }));
+    let dev = Arc::new(Sticky::new(Hooked { below: device(&path), hook: Faulty(bad) }));
     let volume = Volume::open(dev.clone(), OpenOptions::default()).expect("opens");
     for sums in [Some(&sums[..]), None] {
         let mut buf = vec![0; content.len()];

@@ -2,7 +2,7 @@
 
 mod common;
 
-use blockdev::BlockDevice;
+use blocksim::{GoOn, Hooked, Request, RequestHook};
 use btrfs_disk::ids::block_group;
 use btrfs_disk::{Error, Logical, Physical};
 use btrfs_volume::{OpenOptions, Volume};
@@ -13,44 +13,23 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// Tells of writes that begin or end behind the stop.
+#[derive(Default)]
 struct Slow {
-    inner: Arc<dyn BlockDevice>,
     begun: AtomicUsize,
     stopped: AtomicBool,
     late: AtomicUsize,
 }
 
-impl Slow {
-    fn slowly<T>(&self, work: impl FnOnce() -> T) -> T {
+impl RequestHook for Slow {
+    fn ask(&self, request: Request<'_>, go_on: GoOn<'_>) -> io::Result<()> {
+        if !request.changes() {
+            return go_on();
+        }
         self.begun.fetch_add(1, Ordering::SeqCst);
         std::thread::sleep(Duration::from_millis(5));
-        let done = work();
+        let done = go_on();
         self.late.fetch_add(usize::from(self.stopped.load(Ordering::SeqCst)), Ordering::SeqCst);
         done
-    }
-}
-
-impl BlockDevice for Slow {
-    fn len(&self) -> u64 {
-        self.inner.len()
-    }
-    fn read_only(&self) -> bool {
-        false
-    }
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        self.inner.read_at(offset, buf)
-    }
-    fn write_at(&self, offset: u64, buf: &[u8]) -> io::Result<()> {
-        self.slowly(|| self.inner.write_at(offset, buf))
-    }
-    fn flush(&self) -> io::Result<()> {
-        self.inner.flush()
-    }
-    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.slowly(|| self.inner.discard(offset, len))
-    }
-    fn name(&self) -> String {
-        self.inner.name()
     }
 }
 
@@ -61,13 +40,9 @@ fn nothing_is_written_behind_the_stop() {
     }
     let scratch = Scratch::new();
     let path = scratch.mkfs("image", 256 * MIB, &[]);
-    let slow = Arc::new(Slow {
-        inner: device(&path),
-        begun: AtomicUsize::new(0),
-        stopped: AtomicBool::new(false),
-        late: AtomicUsize::new(0),
-    });
-    let volume = Volume::open(slow.clone(), OpenOptions::default()).expect("opens");
+    let device = Arc::new(Hooked { below: device(&path), hook: Slow::default() });
+    let slow = &device.hook;
+    let volume = Volume::open(device.clone(), OpenOptions::default()).expect("opens");
     let data = volume.chunks().into_iter().find(|c| c.flags & block_group::DATA != 0);
     let data = data.expect("a data chunk").logical;
     let at = move |writer: u64| Logical(data.0 + writer * MIB);
@@ -83,7 +58,7 @@ fn nothing_is_written_behind_the_stop() {
     ];
     std::thread::scope(|scope| {
         for (what, write) in &writes {
-            let (volume, slow) = (&volume, &slow);
+            let volume = &volume;
             scope.spawn(move || {
                 // All of them have begun when it comes.
                 while write(volume).is_ok() && slow.late.load(Ordering::SeqCst) == 0 {}

@@ -3,7 +3,8 @@
 
 mod common;
 
-use blockdev::{BlockDevice, FileDevice};
+use blockdev::FileDevice;
+use blocksim::{GoOn, Hooked, Request, RequestHook};
 use btrfs_disk::superblock::SUPER_SIZE;
 use btrfs_disk::{Error, Generation, Superblock};
 use btrfs_volume::{OpenOptions, Volume};
@@ -25,48 +26,33 @@ enum Event {
 use Event::{Flush, Super};
 
 /// A device that notes what is written.
-struct Noting {
-    inner: Arc<FileDevice>,
-    events: Mutex<Vec<Event>>,
-}
+#[derive(Default)]
+struct Noting(Mutex<Vec<Event>>);
 
 impl Noting {
-    fn open(path: &Path) -> Arc<Noting> {
-        Arc::new(Noting { inner: device(path), events: Mutex::default() })
+    fn open(path: &Path) -> Arc<Hooked<Arc<FileDevice>, Noting>> {
+        Arc::new(Hooked { below: device(path), hook: Noting::default() })
     }
 
     fn take(&self) -> Vec<Event> {
-        std::mem::take(&mut self.events.lock().expect("events"))
+        std::mem::take(&mut self.0.lock().expect("events"))
     }
 }
 
-impl BlockDevice for Noting {
-    fn len(&self) -> u64 {
-        self.inner.len()
-    }
-    fn read_only(&self) -> bool {
-        self.inner.read_only()
-    }
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        self.inner.read_at(offset, buf)
-    }
-    fn write_at(&self, offset: u64, buf: &[u8]) -> io::Result<()> {
-        let event = match Superblock::parse(buf, offset) {
-            Ok(sb) => Super(offset, sb.generation().0),
-            Err(_) => Event::Other(offset),
+impl RequestHook for Noting {
+    fn ask(&self, request: Request<'_>, go_on: GoOn<'_>) -> io::Result<()> {
+        let event = match request {
+            Request::Write { offset, pieces } => {
+                match Superblock::parse(&pieces.concat(), offset) {
+                    Ok(sb) => Super(offset, sb.generation().0),
+                    Err(_) => Event::Other(offset),
+                }
+            }
+            Request::Flush => Flush,
+            _ => return go_on(),
         };
-        self.events.lock().expect("events").push(event);
-        self.inner.write_at(offset, buf)
-    }
-    fn flush(&self) -> io::Result<()> {
-        self.events.lock().expect("events").push(Flush);
-        self.inner.flush()
-    }
-    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.inner.discard(offset, len)
-    }
-    fn name(&self) -> String {
-        self.inner.name()
+        self.0.lock().expect("events").push(event);
+        go_on()
     }
 }
 
@@ -116,13 +102,13 @@ fn a_second_copy_that_says_something_else_is_mended_on_request() {
         harm(&path, SECOND);
         let dev = Noting::open(&path);
         let volume = Volume::open(dev.clone(), OpenOptions::default()).expect("opens");
-        assert_eq!(dev.take(), [], "{name}: opening alone writes nothing");
+        assert_eq!(dev.hook.take(), [], "{name}: opening alone writes nothing");
         volume.mend_superblocks().expect("mended");
-        assert_eq!(dev.take(), [Flush, Super(SECOND, generation), Flush], "{name}");
+        assert_eq!(dev.hook.take(), [Flush, Super(SECOND, generation), Flush], "{name}");
         assert_eq!(volume.counters().superblock_repairs, 1);
         assert!(equal(&path), "{name}");
         volume.mend_superblocks().expect("nothing left to mend");
-        assert_eq!(dev.take(), [], "{name}");
+        assert_eq!(dev.hook.take(), [], "{name}");
     }
 }
 
@@ -139,7 +125,7 @@ fn a_damaged_or_older_first_copy_is_mended_alone() {
         let volume = Volume::open(dev.clone(), OpenOptions::default()).expect("opens");
         volume.mend_superblocks().expect("mended");
         // The second one may be all there is until the first is durable.
-        assert_eq!(dev.take(), [Super(FIRST, generation), Flush, Flush], "{name}");
+        assert_eq!(dev.hook.take(), [Super(FIRST, generation), Flush, Flush], "{name}");
         assert!(equal(&path), "{name}");
     }
 }
@@ -166,9 +152,9 @@ fn a_commit_mends_the_others_before_it_writes_over_the_first() {
         write().expect("written");
         let mended = [Flush, Super(SECOND, generation), Flush];
         let own = [Super(FIRST, written), Flush, Super(SECOND, written)];
-        assert_eq!(dev.take(), [mended, own].concat(), "log: {log}");
+        assert_eq!(dev.hook.take(), [mended, own].concat(), "log: {log}");
         write().expect("written");
-        assert_eq!(dev.take(), own, "log: {log}");
+        assert_eq!(dev.hook.take(), own, "log: {log}");
     }
 }
 
@@ -182,7 +168,7 @@ fn equal_copies_and_volumes_that_must_not_be_written_stay_untouched() {
     let dev = Noting::open(&path);
     let volume = Volume::open(dev.clone(), OpenOptions::default()).expect("opens");
     volume.mend_superblocks().expect("nothing to mend");
-    assert_eq!((dev.take(), volume.counters().superblock_repairs), (vec![], 0));
+    assert_eq!((dev.hook.take(), volume.counters().superblock_repairs), (vec![], 0));
     drop((volume, dev));
 
     // Wiped: its place may be another's now. And a feature that is not maintained.
@@ -196,6 +182,6 @@ fn equal_copies_and_volumes_that_must_not_be_written_stay_untouched() {
         let dev = Noting::open(&path);
         let volume = Volume::open(dev.clone(), OpenOptions::default()).expect("opens");
         assert!(matches!(volume.mend_superblocks(), Err(Error::ReadOnly(_))));
-        assert_eq!(dev.take(), []);
+        assert_eq!(dev.hook.take(), []);
     }
 }

@@ -2,8 +2,9 @@
 
 mod common;
 
+use blocksim::{GoOn, Hooked, Request, RequestHook};
 use common::{device, seen, writable};
-use spinney::{BlockDevice, FormatOptions, MemDevice, Volume, VolumeOptions};
+use spinney::{FormatOptions, MemDevice, Volume, VolumeOptions};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -12,49 +13,32 @@ use testkit::compare::{Rules, TreeSnapshot, diff};
 use testkit::ops::Rng;
 
 /// A device whose flushes take long, once that is wanted.
-struct Slow {
-    device: MemDevice,
+type Slow = Hooked<MemDevice, Flushes>;
+
+#[derive(Default)]
+struct Flushes {
     is_slow: AtomicBool,
     /// Somebody waits for a flush.
-    flushes: AtomicBool,
+    come: AtomicBool,
 }
 
-impl BlockDevice for Slow {
-    fn len(&self) -> u64 {
-        self.device.len()
-    }
-    fn read_only(&self) -> bool {
-        false
-    }
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        self.device.read_at(offset, buf)
-    }
-    fn write_at(&self, offset: u64, buf: &[u8]) -> io::Result<()> {
-        self.device.write_at(offset, buf)
-    }
-    fn flush(&self) -> io::Result<()> {
-        if self.is_slow.load(SeqCst) {
-            self.flushes.store(true, SeqCst);
+impl RequestHook for Flushes {
+    fn ask(&self, request: Request<'_>, go_on: GoOn<'_>) -> io::Result<()> {
+        if matches!(request, Request::Flush) && self.is_slow.load(SeqCst) {
+            self.come.store(true, SeqCst);
             std::thread::sleep(Duration::from_millis(300));
         }
-        self.device.flush()
-    }
-    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.device.discard(offset, len)
-    }
-    fn name(&self) -> String {
-        "slow".into()
+        go_on()
     }
 }
 
 fn changed_volume() -> (Arc<Slow>, Volume) {
     let device = MemDevice::new(256 << 20);
     FormatOptions::new().format(&device).unwrap();
-    let (is_slow, flushes) = Default::default();
-    let device = Arc::new(Slow { device, is_slow, flushes });
+    let device = Arc::new(Hooked { below: device, hook: Flushes::default() });
     let volume = VolumeOptions::new().write(true).open_device(device.clone()).unwrap();
     volume.write("file", b"content").unwrap();
-    device.is_slow.store(true, SeqCst);
+    device.hook.is_slow.store(true, SeqCst);
     (device, volume)
 }
 
@@ -69,7 +53,7 @@ fn who_closes_second_waits_for_the_first() {
     let other = volume.clone();
     std::thread::scope(|scope| {
         let first = scope.spawn(|| other.close().unwrap());
-        while !device.flushes.load(SeqCst) {
+        while !device.hook.come.load(SeqCst) {
             std::thread::yield_now();
         }
         volume.close().unwrap();

@@ -3,7 +3,8 @@
 use crate::BtrfsFs;
 use crate::reserve::Cost;
 use crate::reserve::tests::{volume, volume_on};
-use blockdev::{BlockDevice, MemDevice};
+use blockdev::MemDevice;
+use blocksim::{GoOn, Hooked, Request, RequestHook};
 use btrfs_space::{Kind, MetadataReservation, Priority};
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -206,34 +207,16 @@ fn content_without_a_name_that_outgrows_its_room_lands() {
 }
 
 /// Calls something in the midst of a write, once.
-struct Interrupted {
-    device: MemDevice,
-    meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
-}
+#[derive(Default)]
+struct Interruption(Mutex<Option<Box<dyn FnOnce() + Send>>>);
 
-impl BlockDevice for Interrupted {
-    fn len(&self) -> u64 {
-        self.device.len()
-    }
-    fn read_only(&self) -> bool {
-        false
-    }
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        self.device.read_at(offset, buf)
-    }
-    fn write_at(&self, offset: u64, buf: &[u8]) -> io::Result<()> {
-        let meanwhile = self.meanwhile.lock().expect("unpoisoned").take();
-        meanwhile.into_iter().for_each(|work| work());
-        self.device.write_at(offset, buf)
-    }
-    fn flush(&self) -> io::Result<()> {
-        self.device.flush()
-    }
-    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.device.discard(offset, len)
-    }
-    fn name(&self) -> String {
-        self.device.name()
+impl RequestHook for Interruption {
+    fn ask(&self, request: Request<'_>, go_on: GoOn<'_>) -> io::Result<()> {
+        if matches!(request, Request::Write { .. }) {
+            let meanwhile = self.0.lock().expect("unpoisoned").take();
+            meanwhile.into_iter().for_each(|work| work());
+        }
+        go_on()
     }
 }
 
@@ -241,8 +224,8 @@ impl BlockDevice for Interrupted {
 /// memory for the next one, unless it would have no room by then.
 #[test]
 fn content_that_comes_while_a_commit_writes_back_has_room_or_lands() {
-    let device = MemDevice::new(256 << 20);
-    let device = Arc::new(Interrupted { device, meanwhile: Mutex::new(None) });
+    let below = MemDevice::new(256 << 20);
+    let device = Arc::new(Hooked { below, hook: Interruption::default() });
     let fs = Arc::new(volume_on(device.clone(), 4096));
     let inos = make_files(&fs, FILES / 10);
     grow(&fs);
@@ -254,7 +237,7 @@ fn content_that_comes_while_a_commit_writes_back_has_room_or_lands() {
         *rest.lock().expect("unpoisoned") = Some(all_ordinary(&others));
     };
     let apart = || std::thread::spawn(work).join().expect("it writes");
-    *device.meanwhile.lock().expect("unpoisoned") = Some(Box::new(apart));
+    *device.hook.0.lock().expect("unpoisoned") = Some(Box::new(apart));
     fs.sync().expect("sync");
     let rest = held.lock().expect("unpoisoned").take().expect("it was called");
     assert_eq!(fs.engine.core.memory.dirty(), 0, "it has landed");
@@ -265,8 +248,8 @@ fn content_that_comes_while_a_commit_writes_back_has_room_or_lands() {
 /// be larger by those, and not by all that was held for it.
 #[test]
 fn what_a_commit_may_have_needed_counts_until_its_nodes_are_made() {
-    let device = MemDevice::new(256 << 20);
-    let device = Arc::new(Interrupted { device, meanwhile: Mutex::new(None) });
+    let below = MemDevice::new(256 << 20);
+    let device = Arc::new(Hooked { below, hook: Interruption::default() });
     let fs = Arc::new(volume_on(device.clone(), 4096));
     let inos = make_files(&fs, FILES / 10);
     let most = |fs: &BtrfsFs| {
@@ -276,7 +259,7 @@ fn what_a_commit_may_have_needed_counts_until_its_nodes_are_made() {
     (FILES..FILES + 100).for_each(|number| fs.forget(create(&fs, number), 1));
     let seen = Arc::new(Mutex::new(None));
     let (others, told) = (fs.clone(), seen.clone());
-    *device.meanwhile.lock().expect("unpoisoned") = Some(Box::new(move || {
+    *device.hook.0.lock().expect("unpoisoned") = Some(Box::new(move || {
         let asks = others.engine.reserver.is_first_to_ask();
         *told.lock().expect("unpoisoned") = Some((most(&others), asks));
     }));

@@ -12,7 +12,7 @@
 mod common;
 mod worker;
 
-use blockdev::BlockDevice;
+use blocksim::{GoOn, Hooked, Request, RequestHook};
 use btrfs_disk::ids::block_group::{DATA, DUP, METADATA, SYSTEM};
 use btrfs_disk::items::{BalanceFilter, BalanceItem, balance_filter as f, balance_flags};
 use btrfs_fs::{
@@ -34,35 +34,15 @@ const SNAPSHOTS: usize = 8;
 const MIB: u64 = 1 << 20;
 
 /// Counts what is written.
-struct Counting(Cached, AtomicU64);
+#[derive(Default)]
+struct Changes(AtomicU64);
 
-impl BlockDevice for Counting {
-    fn len(&self) -> u64 {
-        self.0.len()
-    }
-    fn read_only(&self) -> bool {
-        self.0.read_only()
-    }
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> std::io::Result<()> {
-        self.0.read_at(offset, buf)
-    }
-    fn write_at(&self, offset: u64, buf: &[u8]) -> std::io::Result<()> {
-        self.1.fetch_add(1, Ordering::SeqCst);
-        self.0.write_at(offset, buf)
-    }
-    fn write_vectored_at(&self, offset: u64, bufs: &[&[u8]]) -> std::io::Result<()> {
-        self.1.fetch_add(1, Ordering::SeqCst);
-        self.0.write_vectored_at(offset, bufs)
-    }
-    fn flush(&self) -> std::io::Result<()> {
-        Ok(())
-    }
-    fn discard(&self, offset: u64, len: u64) -> std::io::Result<()> {
-        self.1.fetch_add(1, Ordering::SeqCst);
-        self.0.discard(offset, len)
-    }
-    fn name(&self) -> String {
-        self.0.name()
+type Counting = Hooked<Cached, Changes>;
+
+impl RequestHook for Changes {
+    fn ask(&self, request: Request<'_>, go_on: GoOn<'_>) -> std::io::Result<()> {
+        self.0.fetch_add(u64::from(request.changes()), Ordering::SeqCst);
+        go_on()
     }
 }
 
@@ -232,9 +212,9 @@ impl Mount<'_> {
             0 => {}
             error => return assert_eq!(error, libc::ENOSPC, "still"),
         }
-        let before = self.device.1.load(Ordering::SeqCst);
+        let before = self.device.hook.0.load(Ordering::SeqCst);
         std::thread::sleep(Duration::from_millis(rng.below(60)));
-        let written = self.device.1.load(Ordering::SeqCst) - before;
+        let written = self.device.hook.0.load(Ordering::SeqCst) - before;
         // Another thread of administration may have ended it.
         if self.fs.is_still() {
             assert_eq!(written, 0, "writes while the mount is read-only");
@@ -270,8 +250,8 @@ fn a_balance(rng: &mut Rng) -> BalanceItem {
 }
 
 fn open(image: &Image, seed: u64) -> (BtrfsFs, Arc<Counting>) {
-    let file = Cached(common::open_device(&image.path, false));
-    let device = Arc::new(Counting(file, AtomicU64::new(0)));
+    let below = Cached(common::open_device(&image.path, false));
+    let device = Arc::new(Hooked { below, hook: Changes::default() });
     // The volume may have any size that the device has.
     let options = Options { skip_balance: seed.is_multiple_of(3), ..common::inodes(seed) };
     (BtrfsFs::open_device(device.clone(), options).expect("mount"), device)
@@ -310,9 +290,9 @@ fn mounted(image: &Image, known: &mut Known, size: u64, seed: u64, most: u64) {
     let full = errno(fs.sync());
     assert!(full == 0 || full == libc::ENOSPC, "sync: {full}");
     fs.destroy().expect("close");
-    let written = device.1.load(Ordering::SeqCst);
+    let written = device.hook.0.load(Ordering::SeqCst);
     drop(fs);
-    assert_eq!(device.1.load(Ordering::SeqCst), written, "nothing is written behind the end");
+    assert_eq!(device.hook.0.load(Ordering::SeqCst), written, "nothing is written behind the end");
 }
 
 fn end_of_balance(fs: &BtrfsFs) -> BalanceStatus {

@@ -1,7 +1,8 @@
 //! Images by mkfs.btrfs in a directory of their own, removed at the end of the test.
 #![allow(dead_code)]
 
-use blockdev::{BlockDevice, FileDevice};
+use blockdev::FileDevice;
+use blocksim::{GoOn, Request, RequestHook};
 use btrfs_disk::Superblock;
 use btrfs_disk::superblock::SUPER_SIZE;
 use btrfs_volume::{OpenOptions, Volume};
@@ -102,42 +103,20 @@ pub fn edit_super(path: &Path, at: u64, edit: impl FnOnce(&mut Superblock)) {
 }
 
 /// Every kind of failing I/O in one range of a device.
-pub struct Faulty {
-    pub inner: Arc<FileDevice>,
-    pub bad: std::ops::Range<u64>,
-}
+pub struct Faulty(pub std::ops::Range<u64>);
 
-impl Faulty {
-    fn check(&self, offset: u64, len: usize) -> io::Result<()> {
-        if offset < self.bad.end && self.bad.start < offset + len as u64 {
+impl RequestHook for Faulty {
+    fn ask(&self, request: Request<'_>, go_on: GoOn<'_>) -> io::Result<()> {
+        let (offset, len) = match request {
+            Request::Read { offset, len } => (offset, len),
+            Request::Write { offset, pieces } => {
+                (offset, pieces.iter().map(|piece| piece.len()).sum())
+            }
+            _ => return go_on(),
+        };
+        if offset < self.0.end && self.0.start < offset + len as u64 {
             return Err(io::Error::from_raw_os_error(5));
         }
-        Ok(())
-    }
-}
-
-impl BlockDevice for Faulty {
-    fn len(&self) -> u64 {
-        self.inner.len()
-    }
-    fn read_only(&self) -> bool {
-        self.inner.read_only()
-    }
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        self.check(offset, buf.len())?;
-        self.inner.read_at(offset, buf)
-    }
-    fn write_at(&self, offset: u64, buf: &[u8]) -> io::Result<()> {
-        self.check(offset, buf.len())?;
-        self.inner.write_at(offset, buf)
-    }
-    fn flush(&self) -> io::Result<()> {
-        self.inner.flush()
-    }
-    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.inner.discard(offset, len)
-    }
-    fn name(&self) -> String {
-        self.inner.name()
+        go_on()
     }
 }

@@ -1,11 +1,11 @@
 //! A regular file or a block device, by `pread` and `pwrite`.
 //!
 //! Does not know whether the file is a block device beyond its length and how to
-//! discard; takes an advisory lock so that two writers never share one image.
+//! discard; takes an advisory lock (`lock`) so that two writers never share one image.
 
-use crate::BlockDevice;
 use crate::direct::Direct;
-use std::fs::{File, OpenOptions, TryLockError};
+use crate::{BlockDevice, Span, lock};
+use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
@@ -25,6 +25,20 @@ impl FileDevice {
     /// Opens an existing image or device. Writers lock it exclusively (block devices
     /// with `O_EXCL`, unless `shared_block` says that our own mount holds it).
     pub fn open(path: &Path, read_only: bool, shared_block: bool) -> io::Result<FileDevice> {
+        Self::open_for(path, read_only, shared_block, None)
+    }
+
+    /// The same for who uses the bytes of `part` alone: those are what is locked.
+    pub fn open_part(path: &Path, read_only: bool, part: Span) -> io::Result<FileDevice> {
+        Self::open_for(path, read_only, false, Some(part))
+    }
+
+    fn open_for(
+        path: &Path,
+        read_only: bool,
+        shared_block: bool,
+        part: Option<Span>,
+    ) -> io::Result<FileDevice> {
         let is_block = std::fs::metadata(path)?.file_type().is_block_device();
         let mut options = OpenOptions::new();
         options.read(true).write(!read_only);
@@ -32,7 +46,7 @@ impl FileDevice {
             options.custom_flags(libc::O_EXCL);
         }
         let file = options.open(path)?;
-        Self::from_file(file, path, read_only, is_block)
+        Self::from_file(file, path, read_only, is_block, part)
     }
 
     /// Makes (or truncates) an image of `len` bytes, all holes.
@@ -40,19 +54,25 @@ impl FileDevice {
         let file =
             OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)?;
         file.set_len(len)?;
-        Self::from_file(file, path, false, false)
+        Self::from_file(file, path, false, false, None)
     }
 
     /// Takes a file that is open already; `name` is for messages. A writer is locked
     /// exclusively, as by `open`, but may be a block device that others hold.
     pub fn of_file(file: File, name: &Path, read_only: bool) -> io::Result<FileDevice> {
         let block = file.metadata()?.file_type().is_block_device();
-        Self::from_file(file, name, read_only, block)
+        Self::from_file(file, name, read_only, block, None)
     }
 
-    fn from_file(mut file: File, path: &Path, read_only: bool, block: bool) -> io::Result<Self> {
+    fn from_file(
+        mut file: File,
+        path: &Path,
+        read_only: bool,
+        block: bool,
+        part: Option<Span>,
+    ) -> io::Result<Self> {
         if !read_only {
-            lock_exclusive(&file)?;
+            lock::lock(&file, true, part)?;
             take_old_error(&file, path);
         }
         let len = file.seek(SeekFrom::End(0))?;
@@ -74,7 +94,7 @@ impl FileDevice {
 impl Drop for FileDevice {
     fn drop(&mut self) {
         if !self.read_only {
-            let _ = self.file.unlock();
+            lock::unlock(&self.file);
         }
     }
 }
@@ -85,16 +105,6 @@ impl Drop for FileDevice {
 fn take_old_error(file: &File, path: &Path) {
     if let Err(error) = file.sync_data() {
         tracing::warn!("{}: an earlier write of another program failed: {error}", path.display());
-    }
-}
-
-fn lock_exclusive(file: &File) -> io::Result<()> {
-    match file.try_lock() {
-        Ok(()) => Ok(()),
-        Err(TryLockError::WouldBlock) => {
-            Err(io::Error::new(io::ErrorKind::ResourceBusy, "in use by another program"))
-        }
-        Err(TryLockError::Error(error)) => Err(error),
     }
 }
 

@@ -11,14 +11,18 @@
 #![cfg_attr(not(test), deny(unreachable_pub))]
 mod direct;
 mod file;
+mod lock;
 mod mem;
+mod slice;
 mod sticky;
 
 use std::io;
 use std::sync::Arc;
 
 pub use file::FileDevice;
+pub use lock::lock;
 pub use mem::MemDevice;
+pub use slice::{Slice, Span};
 pub use sticky::Sticky;
 
 /// A device or image of fixed length. All offsets and lengths are bytes.

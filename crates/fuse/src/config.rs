@@ -3,6 +3,7 @@
 use crate::callers::{Callers, Proc};
 use crate::owners::Owners;
 use std::fmt;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,6 +33,8 @@ pub enum Source {
     /// As root a loop device is attached for the time of the mount. As `Nothing` for others, and where root
     /// may not have one, as in most containers.
     Image(PathBuf),
+    /// The same of so many bytes of it, from an offset on.
+    Part(PathBuf, Range<u64>),
 }
 
 /// Who serves control operations.

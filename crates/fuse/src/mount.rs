@@ -10,6 +10,7 @@ use crate::mount_table;
 use crate::sys::{self, How, LoopDevice};
 use std::ffi::OsString;
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
@@ -42,18 +43,30 @@ pub(crate) fn mount(mountpoint: &Path, config: &Config) -> Result<Mounted> {
         Source::Nothing => by_system_call(mountpoint, config, None)
             .map(|device| Mounted { device, block_device: None }),
         Source::BlockDevice(path) => over_block_device(mountpoint, config, path),
-        Source::Image(image) => over_loop_device(mountpoint, config, image).or_else(|error| {
-            if !is_denied(&error) {
-                return Err(error);
-            }
-            let device = by_system_call(mountpoint, config, None)?;
-            tracing::warn!(
-                "{error}: sync(2) and syncfs(2) are not passed on, and umount(8) does not wait for \
-                 the last commit; fsync(2) and `spinney umount` are as ever"
-            );
-            Ok(Mounted { device, block_device: None })
-        }),
+        Source::Image(image) => over_loop_device_or_nothing(mountpoint, config, image, None),
+        Source::Part(image, part) => {
+            over_loop_device_or_nothing(mountpoint, config, image, Some(part))
+        }
     }
+}
+
+fn over_loop_device_or_nothing(
+    mountpoint: &Path,
+    config: &Config,
+    image: &Path,
+    part: Option<&Range<u64>>,
+) -> Result<Mounted> {
+    over_loop_device(mountpoint, config, image, part).or_else(|error| {
+        if !is_denied(&error) {
+            return Err(error);
+        }
+        let device = by_system_call(mountpoint, config, None)?;
+        tracing::warn!(
+            "{error}: sync(2) and syncfs(2) are not passed on, and umount(8) does not wait for \
+             the last commit; fsync(2) and `spinney umount` are as ever"
+        );
+        Ok(Mounted { device, block_device: None })
+    })
 }
 
 /// The kernel has no loop devices, or not for the root of a container, or no `fuseblk` for that of a user namespace.
@@ -62,8 +75,13 @@ fn is_denied(error: &FsError) -> bool {
     matches!(source.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::NotFound)
 }
 
-fn over_loop_device(mountpoint: &Path, config: &Config, image: &Path) -> Result<Mounted> {
-    let attached = LoopDevice::attach(image, config.read_only).map_err(|error| {
+fn over_loop_device(
+    mountpoint: &Path,
+    config: &Config,
+    image: &Path,
+    part: Option<&Range<u64>>,
+) -> Result<Mounted> {
+    let attached = LoopDevice::attach_part(image, part, config.read_only).map_err(|error| {
         failed(format!("attaching a loop device to {}", image.display()), error)
     })?;
     // The mount holds the device from here on; it detaches with the mount.

@@ -69,7 +69,7 @@ mod transaction;
 pub mod tree;
 mod volume;
 
-pub use blockdev::{BlockDevice, MemDevice};
+pub use blockdev::{BlockDevice, MemDevice, Span};
 pub use btrfs_fs::{
     Compress, Defragment, DeviceUsage, GroupUsage, LimitChange, Method as Compression, NewExtent,
     NoQgroupId, Qgroup, QgroupId, QuotaStatus, SubvolId, SubvolumeInfo, Usage, VerityWish,
@@ -82,7 +82,7 @@ pub use format::FormatOptions;
 pub use fs_verity::{
     Descriptor as VerityDescriptor, HashAlgorithm as VerityHash, Params as VerityParams,
 };
-pub use medium::{Access, Medium, is_block_device, loop_devices};
+pub use medium::{Access, Disk, Medium, Partition, devices_over, is_block_device, part_of};
 pub use metadata::{FileType, Metadata, SetMetadata};
 pub use options::VolumeOptions;
 #[doc(hidden)]

@@ -8,6 +8,7 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::mem;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -55,6 +56,15 @@ pub struct LoopDevice {
 impl LoopDevice {
     /// Makes one over `image`, as root; fails with the kernel's error, also where none is free.
     pub fn attach(image: &Path, read_only: bool) -> io::Result<LoopDevice> {
+        LoopDevice::attach_part(image, None, read_only)
+    }
+
+    /// The same over some bytes of it.
+    pub fn attach_part(
+        image: &Path,
+        part: Option<&Range<u64>>,
+        read_only: bool,
+    ) -> io::Result<LoopDevice> {
         let backing = OpenOptions::new().read(true).write(!read_only).open(image)?;
         let control = OpenOptions::new().read(true).write(true).open("/dev/loop-control")?;
         for _ in 0..ATTEMPTS {
@@ -65,7 +75,7 @@ impl LoopDevice {
             }
             let path = PathBuf::from(format!("/dev/loop{number}"));
             let file = OpenOptions::new().read(true).write(!read_only).open(&path)?;
-            match configure(&file, &backing, image, read_only) {
+            match configure(&file, &backing, image, part, read_only) {
                 Ok(()) => return Ok(LoopDevice { path, _file: file }),
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => continue,
                 Err(error) => return Err(error),
@@ -80,11 +90,20 @@ impl LoopDevice {
     }
 }
 
-fn configure(device: &File, backing: &File, image: &Path, read_only: bool) -> io::Result<()> {
+fn configure(
+    device: &File,
+    backing: &File,
+    image: &Path,
+    part: Option<&Range<u64>>,
+    read_only: bool,
+) -> io::Result<()> {
     // SAFETY: the structure is plain data, for which all zeros is a valid value.
     let mut config: LoopConfig = unsafe { mem::zeroed() };
     config.fd = backing.as_raw_fd() as u32;
     config.info.flags = LO_FLAGS_AUTOCLEAR | if read_only { LO_FLAGS_READ_ONLY } else { 0 };
+    if let Some(part) = part {
+        (config.info.offset, config.info.size_limit) = (part.start, part.end - part.start);
+    }
     let name = image.as_os_str().as_bytes();
     let len = name.len().min(config.info.file_name.len() - 1);
     config.info.file_name[..len].copy_from_slice(&name[..len]);

@@ -3,20 +3,23 @@
 //! Invariant: what is opened to be changed is locked against every other Spinney, and
 //! refused if the kernel has it mounted; what is opened to be read is locked against
 //! writers. [`Access::Peek`] looks without asking anybody, for tools that show raw bytes.
-//! What somebody else hands over as an open file is only locked.
+//! What somebody else hands over as an open file is only locked. Of a part of an image the same
+//! holds for the bytes of the part: other parts are others'.
 
+mod disk;
 mod in_use;
 
 use crate::error::{Cause, Error, Result};
-use blockdev::{BlockDevice, FileDevice, Sticky};
-use std::fs::{File, Metadata, TryLockError};
+use blockdev::{BlockDevice, FileDevice, Slice, Span, Sticky};
+use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-pub use in_use::loop_devices;
+pub use disk::{Disk, Partition, part_of};
+pub use in_use::devices_over;
 
 /// How long something may be busy before that is an error.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -37,7 +40,7 @@ pub enum Access {
 
 /// An open image or block device of this machine. After a failed write it takes no more of them.
 pub struct Medium {
-    device: Arc<Sticky<FileDevice>>,
+    device: Arc<Sticky<Slice<FileDevice>>>,
     path: PathBuf,
     /// Holds a reader's shared lock.
     _lock: Option<File>,
@@ -46,39 +49,60 @@ pub struct Medium {
 impl Medium {
     /// Opens an image or a block device that exists.
     pub fn open(path: impl AsRef<Path>, access: Access) -> Result<Medium> {
-        let path = path.as_ref();
+        Medium::open_for(path.as_ref(), path.as_ref(), None, access)
+    }
+
+    /// Opens the bytes of `part` alone, which are called `name`. They are locked, and others are not; but of
+    /// a block device who writes to a part holds all.
+    pub fn open_part(
+        path: impl AsRef<Path>,
+        name: impl AsRef<Path>,
+        part: Span,
+        access: Access,
+    ) -> Result<Medium> {
+        Medium::open_for(path.as_ref(), name.as_ref(), Some(part), access)
+    }
+
+    fn open_for(path: &Path, name: &Path, part: Option<Span>, access: Access) -> Result<Medium> {
         let meta = path.metadata().map_err(|e| Error::host(path, e))?;
         if !meta.is_file() && !is_block_device(path) {
             return Err(Error::refused(path.display(), "neither an image nor a block device"));
         }
         let lock = match access {
-            Access::Read => Some(lock_shared(path)?),
+            Access::Read => Some(lock_shared(path, name, part)?),
             _ => None,
         };
         if access != Access::Peek
-            && let Some(holder) = in_use::holder(path, access == Access::Read)
+            && let Some(holder) = in_use::holder(path, part, access == Access::Read)
         {
-            return Err(Error::new(path.display(), Cause::InUse(Some(holder))));
+            return Err(Error::new(name.display(), Cause::InUse(Some(holder))));
         }
         let read_only = matches!(access, Access::Read | Access::Peek);
         if !read_only && is_block_device(path) && takes_no_writes(&meta) {
-            return Err(Error::refused(path.display(), "the device is read-only"));
+            return Err(Error::refused(name.display(), "the device is read-only"));
         }
-        let device = patiently(|| FileDevice::open(path, read_only, access == Access::Mount));
-        let device = device.map_err(|e| opening(path, e))?;
-        Ok(Medium { device: Arc::new(Sticky::new(device)), path: path.to_owned(), _lock: lock })
+        let device = patiently(|| match part {
+            None => FileDevice::open(path, read_only, access == Access::Mount).map(Slice::whole),
+            Some(part) => FileDevice::open_part(path, read_only, part)
+                .and_then(|device| Slice::new(device, part, name.display().to_string())),
+        });
+        Ok(Medium::on(device.map_err(|e| opening(name, e))?, name, lock))
+    }
+
+    fn on(device: Slice<FileDevice>, name: &Path, lock: Option<File>) -> Medium {
+        Medium { device: Arc::new(Sticky::new(device)), path: name.to_owned(), _lock: lock }
     }
 
     /// Makes (or empties) an image of `bytes` bytes, all holes.
     pub fn create(path: impl AsRef<Path>, bytes: u64) -> Result<Medium> {
         let path = path.as_ref();
         if path.exists()
-            && let Some(holder) = in_use::holder(path, false)
+            && let Some(holder) = in_use::holder(path, None, false)
         {
             return Err(Error::new(path.display(), Cause::InUse(Some(holder))));
         }
         let device = FileDevice::create(path, bytes).map_err(|e| opening(path, e))?;
-        Ok(Medium { device: Arc::new(Sticky::new(device)), path: path.to_owned(), _lock: None })
+        Ok(Medium::on(Slice::whole(device), path, None))
     }
 
     /// Takes an open file, whatever has it open beside. It must have been opened to be read,
@@ -86,7 +110,7 @@ impl Medium {
     pub fn of_file(file: File, name: impl AsRef<Path>, write: bool) -> Result<Medium> {
         let name = name.as_ref();
         let device = FileDevice::of_file(file, name, !write).map_err(|e| opening(name, e))?;
-        Ok(Medium { device: Arc::new(Sticky::new(device)), path: name.to_owned(), _lock: None })
+        Ok(Medium::on(Slice::whole(device), name, None))
     }
 
     /// The bytes of it.
@@ -118,14 +142,10 @@ fn takes_no_writes(meta: &Metadata) -> bool {
     std::fs::read(flag).is_ok_and(|text| text.starts_with(b"1"))
 }
 
-fn lock_shared(path: &Path) -> Result<File> {
-    let file = File::open(path).map_err(|e| opening(path, e))?;
-    let locked = patiently(|| match file.try_lock_shared() {
-        Ok(()) => Ok(()),
-        Err(TryLockError::WouldBlock) => Err(ErrorKind::ResourceBusy.into()),
-        Err(TryLockError::Error(error)) => Err(error),
-    });
-    locked.map(|()| file).map_err(|e| opening(path, e))
+fn lock_shared(path: &Path, name: &Path, part: Option<Span>) -> Result<File> {
+    let file = File::open(path).map_err(|e| opening(name, e))?;
+    let locked = patiently(|| blockdev::lock(&file, false, part));
+    locked.map(|()| file).map_err(|e| opening(name, e))
 }
 
 /// Tries again for a moment while something is busy: after umount(8) a server needs some

@@ -4,6 +4,7 @@
 //! command's help does not have is refused, with the one that may have been meant.
 
 use crate::error::{Error, Result};
+use crate::size::count;
 use crate::words;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -124,8 +125,9 @@ pub fn text(value: OsString) -> Result<String> {
 
 /// Exactly one operand, named `what` in the message if it is missing.
 pub fn one(operands: Vec<OsString>, what: &str) -> Result<OsString> {
-    let [one] = <[OsString; 1]>::try_from(operands)
-        .map_err(|all| Error::usage(format!("expected {what}, got {} words", all.len())))?;
+    let [one] = <[OsString; 1]>::try_from(operands).map_err(|all| {
+        Error::usage(format!("expected {what}, got {}", count(all.len() as u64, "word")))
+    })?;
     Ok(one)
 }
 
@@ -160,29 +162,10 @@ pub fn sources_and_target(mut operands: Vec<OsString>) -> Result<(Vec<OsString>,
     }
 }
 
-/// Bytes: `4096`, `64K`, `2G`, `1T`; `KiB` and `KB` also count in 1024 and 1000.
+/// Bytes, with or without a unit.
 pub fn size(text: &str) -> Result<u64> {
     let wrong = || Error::usage(format!("{text:?} is no size; write 4096, 64K, 512M, 2G"));
-    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-    let (number, unit) = text.split_at(digits);
-    let number: u64 = number.parse().map_err(|_| wrong())?;
-    let mut letters = unit.chars();
-    let Some(letter) = letters.next() else { return Ok(number) };
-    let power = match letter.to_ascii_uppercase() {
-        'B' if unit.len() == 1 => 0,
-        'K' => 1,
-        'M' => 2,
-        'G' => 3,
-        'T' => 4,
-        'P' => 5,
-        _ => return Err(wrong()),
-    };
-    let base: u64 = match letters.as_str() {
-        "" | "iB" => 1024,
-        "B" => 1000,
-        _ => return Err(wrong()),
-    };
-    number.checked_mul(base.pow(power)).ok_or_else(wrong)
+    crate::size::parse(text).ok_or_else(wrong)
 }
 
 /// A copy for messages.

@@ -1,5 +1,5 @@
-//! Images and devices on the command line: `disk.img`, `disk.img:/path`; opening them by the
-//! library, and what to say when that fails.
+//! Images and devices on the command line: `disk.img`, `disk.img@2`, `disk.img:/path`; opening them by
+//! the library, and what to say when that fails.
 
 mod kernel;
 
@@ -7,14 +7,15 @@ use crate::error::{Error, Result, say_error};
 use crate::mounts::{self, MountEntry};
 use crate::sys;
 use btrfs_fs::{Compress, Subvol};
-use spinney::{Cause, Volume, VolumeOptions};
+use spinney::{Cause, Span, Volume, VolumeOptions};
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use vfs::{Context, Errno, FsError};
 
-pub use kernel::{is_source, written_by_kernel};
+pub use crate::partitions::{Part, Place, is_image, named};
+pub use kernel::{is_part_of_source, is_source, written_by_kernel};
 pub use spinney::{Access, Medium, is_block_device as is_block};
 
 /// Bytes of memory for nodes, of which a command may see all.
@@ -37,7 +38,7 @@ impl ImagePath {
         let colons = (1..bytes.len())
             .filter(|&at| bytes[at] == b':' && matches!(bytes.get(at + 1), None | Some(b'/')));
         let candidates: Vec<ImagePath> = colons.map(|at| ImagePath::split(bytes, at)).collect();
-        let existing = candidates.iter().position(|c| c.image.is_file() || is_block(&c.image));
+        let existing = candidates.iter().position(|c| is_image(&c.image));
         candidates.into_iter().nth(existing.unwrap_or(0))
     }
 
@@ -62,8 +63,9 @@ impl ImagePath {
 
 /// Spinney itself has it mounted, here.
 fn in_use_by_us(path: &Path) -> Option<Error> {
-    let ours =
-        |entry: &MountEntry| entry.kind.ends_with(".spinney") && is_source(path, &entry.source);
+    let ours = |entry: &MountEntry| {
+        entry.kind.ends_with(".spinney") && is_part_of_source(path, &entry.source)
+    };
     let entry = mounts::all().unwrap_or_default().into_iter().find(ours)?;
     let (image, place) = (path.display(), entry.point.display());
     let told = Error::about(image, format!("in use: Spinney has it mounted on {place}"));
@@ -81,9 +83,22 @@ fn in_use_by_other(path: &Path) -> Error {
     ))
 }
 
+/// Which bytes of this machine `image` is; `None` in it for all of the file.
+pub fn identity(image: &Path) -> Result<(PathBuf, Option<Span>)> {
+    let place = Place::of(image);
+    let real = place.file.canonicalize().map_err(|e| Error::io(image, &e))?;
+    Ok((real, place.span(false)?))
+}
+
 /// Opens an image or a device of this machine, alone.
 pub fn open(path: &Path, access: Access) -> Result<Medium> {
-    Medium::open(path, access).map_err(|e| opening(path, e))
+    let place = Place::of(path);
+    let part = place.span(matches!(access, Access::Write | Access::Mount))?;
+    let opened = match part {
+        None => Medium::open(&place.file, access),
+        Some(part) => Medium::open_part(&place.file, path, part, access),
+    };
+    opened.map_err(|e| opening(path, e))
 }
 
 fn opening(path: &Path, error: spinney::Error) -> Error {

@@ -19,6 +19,7 @@ mod output;
 mod partitions;
 mod progress;
 mod show;
+mod size;
 #[allow(unsafe_code)]
 mod sys;
 mod when;

@@ -1,88 +1,212 @@
-//! What an image that is no volume may be: a whole disk, one of whose partitions is one.
+//! Which bytes of this machine an image's name means: all of a file or device, or a part of it.
+//! `disk.img@2` is partition 2 of a whole disk, `disk.img@@1M` what lies behind the first MiB, and
+//! `disk.img@@1M+512M` so much of it. And what to do with a whole disk that was taken for a volume.
 //!
-//! Reads primary partitions of an MBR, and a GPT with sectors of 512 bytes (UEFI specification 2.10, 5.2.1
-//! and 5.3). Nothing is believed of them but where to look for a superblock.
+//! Invariant: a file or device that is called so is that, and nothing else. Everybody else goes by
+//! the name, so what a part lies in is asked here alone.
 
+use crate::size;
 use btrfs_disk::superblock::{COPIES, MAGIC, MAGIC_AT};
-use std::fs::File;
+use spinney::{Disk, Span, is_block_device as is_block};
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-const SECTOR: u64 = 512;
-/// So many entries does a GPT have that programs make.
-const ENTRIES: u64 = 128;
-
-/// Where in the image a partition with a volume lies, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Partition {
-    number: u64,
-    start: u64,
-    len: u64,
+pub enum Part {
+    All,
+    Partition(u32),
+    /// Bytes from `start` on, so many at most.
+    Bytes {
+        start: u64,
+        most: Option<u64>,
+    },
 }
 
-/// What to do with an image or a device that is no volume.
+/// What a name stands for; nothing of it needs to exist.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Place {
+    pub file: PathBuf,
+    pub part: Part,
+}
+
+impl Place {
+    pub fn of(name: &Path) -> Place {
+        let all = Place { file: name.to_owned(), part: Part::All };
+        if name.exists() {
+            return all;
+        }
+        let Some((file, part)) = split(name.as_os_str()).filter(|(file, _)| exists(file)) else {
+            return all;
+        };
+        match part {
+            // The kernel's own device keeps others away better.
+            Part::Partition(number) => match node_of(&file, number) {
+                Some(node) => Place { file: node, part: Part::All },
+                None => Place { file, part },
+            },
+            _ => Place { file, part },
+        }
+    }
+
+    /// The name of the same by which everybody finds it.
+    pub fn real(&self) -> io::Result<PathBuf> {
+        Ok(named(&self.file.canonicalize()?, self.part))
+    }
+
+    /// The bytes of the part, to be read or written; `None` for all.
+    pub fn span(&self, write: bool) -> spinney::Result<Option<Span>> {
+        match self.part {
+            Part::All => Ok(None),
+            Part::Partition(number) => Disk::open(&self.file)?.span(number, write).map(Some),
+            Part::Bytes { start, most } => spinney::part_of(&self.file, start, most).map(Some),
+        }
+    }
+}
+
+/// A file or device, or a part of one: an image, and no path of a mount.
+pub fn is_image(name: &Path) -> bool {
+    let place = Place::of(name);
+    match place.part {
+        Part::Partition(_) => has_table(&place.file),
+        _ => exists(&place.file),
+    }
+}
+
+/// The name of a part of `file`.
+pub fn named(file: &Path, part: Part) -> PathBuf {
+    let behind = match part {
+        Part::All => String::new(),
+        Part::Partition(number) => format!("@{number}"),
+        Part::Bytes { start, most: None } => format!("@@{start}"),
+        Part::Bytes { start, most: Some(most) } => format!("@@{start}+{most}"),
+    };
+    let mut name = file.as_os_str().to_owned();
+    name.push(behind);
+    name.into()
+}
+
+fn exists(file: &Path) -> bool {
+    file.is_file() || is_block(file)
+}
+
+fn split(name: &OsStr) -> Option<(PathBuf, Part)> {
+    let bytes = name.as_bytes();
+    let at = bytes.iter().rposition(|b| *b == b'@')?;
+    let behind = std::str::from_utf8(&bytes[at + 1..]).ok()?;
+    let file = |end: usize| PathBuf::from(OsString::from_vec(bytes[..end].to_vec()));
+    if bytes[..at].ends_with(b"@") {
+        let (start, most) = match behind.split_once('+') {
+            Some((start, most)) => (start, Some(size::parse(most)?)),
+            None => (behind, None),
+        };
+        return Some((file(at - 1), Part::Bytes { start: size::parse(start)?, most }));
+    }
+    let digits = behind.bytes().all(|b| b.is_ascii_digit()) && behind.len() <= 3;
+    let number = behind.parse().ok().filter(|number| digits && *number > 0)?;
+    Some((file(at), Part::Partition(number)))
+}
+
+fn has_table(file: &Path) -> bool {
+    let mut mark = [0; 2];
+    let read = File::open(file).and_then(|file| file.read_exact_at(&mut mark, 510));
+    read.is_ok() && mark == [0x55, 0xaa]
+}
+
+/// The node that the kernel has made for a partition of a device.
+fn node_of(device: &Path, number: u32) -> Option<PathBuf> {
+    if !is_block(device) {
+        return None;
+    }
+    let name = device.canonicalize().ok()?.file_name()?.to_owned();
+    let parts = fs::read_dir(Path::new("/sys/class/block").join(name)).ok()?;
+    let mut parts = parts.flatten().map(|entry| entry.path());
+    let is_it = |path: &PathBuf| {
+        let told = fs::read_to_string(path.join("partition")).unwrap_or_default();
+        told.trim().parse() == Ok(number)
+    };
+    Some(Path::new("/dev").join(parts.find(is_it)?.file_name()?)).filter(|node| is_block(node))
+}
+
+/// What to do with `image`, which is no volume.
 pub fn remedy(image: &Path) -> String {
     let name = image.display();
-    match File::open(image).ok().and_then(|file| first_with_volume(&file)) {
-        Some(Partition { number, start, len }) if image.is_file() => format!(
-            "it is a whole disk, and partition {number} is a btrfs volume: `losetup --find --show \
-             --offset {start} --sizelimit {len} {name}` answers a device to use (as root); `dd \
-             if={name} of=FILE iflag=skip_bytes,count_bytes skip={start} count={len} bs=1M` copies it"
-        ),
-        Some(Partition { number, .. }) => {
-            format!("it is a whole disk: its partition {number} is a btrfs volume, use that device")
-        }
-        None => format!(
-            "`spinney dump-super --all {name}` looks for what is left of one; `blkid -p {name}` tells \
-             what else it is"
-        ),
-    }
-}
-
-fn first_with_volume(disk: &File) -> Option<Partition> {
-    let found = gpt(disk).or_else(|| mbr(disk))?;
-    found.into_iter().find(|partition| has_superblock(disk, partition.start))
-}
-
-fn read<const N: usize>(disk: &File, at: u64) -> Option<[u8; N]> {
-    let mut bytes = [0; N];
-    disk.read_exact_at(&mut bytes, at).ok().map(|()| bytes)
-}
-
-fn has_superblock(disk: &File, start: u64) -> bool {
-    let at = start.checked_add(COPIES[0] + MAGIC_AT as u64);
-    at.and_then(|at| read(disk, at)).map(u64::from_le_bytes) == Some(MAGIC)
-}
-
-/// `None`: sectors without a sum of bytes, or none at all.
-fn partition(number: u64, first: u64, sectors: u64) -> Option<Partition> {
-    let (start, len) = (first.checked_mul(SECTOR)?, sectors.checked_mul(SECTOR)?);
-    (len > 0).then_some(Partition { number, start, len })
-}
-
-fn mbr(disk: &File) -> Option<Vec<Partition>> {
-    let sector: [u8; 512] = read(disk, 0)?;
-    if sector[510..] != [0x55, 0xaa] {
-        return None;
-    }
-    let number = |bytes: &[u8]| bytes.try_into().map(u32::from_le_bytes).ok().map(u64::from);
-    let entries = sector[446..510].chunks_exact(16).zip(1..);
-    Some(entries.filter_map(|(e, n)| partition(n, number(&e[8..12])?, number(&e[12..])?)).collect())
-}
-
-fn gpt(disk: &File) -> Option<Vec<Partition>> {
-    let header: [u8; 92] = read(disk, SECTOR)?;
-    if !header.starts_with(b"EFI PART") {
-        return None;
-    }
-    let table = u64::from_le_bytes(header[72..80].try_into().ok()?).checked_mul(SECTOR)?;
-    let count = u64::from(u32::from_le_bytes(header[80..84].try_into().ok()?)).min(ENTRIES);
-    let size = u64::from(u32::from_le_bytes(header[84..88].try_into().ok()?));
-    let entry = |n: u64| {
-        let entry: [u8; 48] = read(disk, table.checked_add(size.checked_mul(n)?)?)?;
-        let number = |at: usize| entry[at..at + 8].try_into().map(u64::from_le_bytes).ok();
-        let (first, last) = (number(32)?, number(40)?);
-        partition(n + 1, first, last.checked_sub(first)?.checked_add(1)?)
+    let place = Place::of(image);
+    let volumes = match place.part {
+        Part::All => volumes_in(image),
+        _ => Vec::new(),
     };
-    Some((0..count).filter_map(entry).collect())
+    let shown = |part: &PathBuf| format!("`{}`", part.display());
+    match volumes.as_slice() {
+        [] => {
+            let all = format!("`spinney dump-super --all {name}` looks for what is left of one");
+            match place.part {
+                Part::All => format!("{all}; `blkid -p {name}` tells what else it is"),
+                _ => all,
+            }
+        }
+        [one] => format!("it is a whole disk with a volume in it: write {}", shown(one)),
+        all => {
+            let all: Vec<String> = all.iter().map(shown).collect();
+            format!("it is a whole disk with volumes in it: write {}", all.join(" or "))
+        }
+    }
+}
+
+/// Names of the partitions of a whole disk that are volumes.
+pub fn volumes_in(disk: &Path) -> Vec<PathBuf> {
+    // A pipe would keep the opener waiting.
+    if !disk.is_file() && !is_block(disk) {
+        return Vec::new();
+    }
+    let (Ok(table), Ok(file)) = (Disk::open(disk), File::open(disk)) else { return Vec::new() };
+    let volumes = table.partitions().iter().filter(|found| has_superblock(&file, found.span.start));
+    volumes.map(|found| named(disk, Part::Partition(found.number))).collect()
+}
+
+/// Whether a volume seems to begin there.
+pub fn has_superblock(disk: &File, start: u64) -> bool {
+    let mut magic = [0; 8];
+    let at = start.checked_add(COPIES[0] + MAGIC_AT as u64);
+    let read = at.map(|at| disk.read_exact_at(&mut magic, at));
+    matches!(read, Some(Ok(()))) && u64::from_le_bytes(magic) == MAGIC
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_parts() {
+        let of = |name: &str| {
+            split(OsStr::new(name)).map(|(file, part)| (file.display().to_string(), part))
+        };
+        let some = |file: &str, part| Some((file.to_owned(), part));
+        assert_eq!(of("d.img@2"), some("d.img", Part::Partition(2)));
+        assert_eq!(of("a@b/d.img@12"), some("a@b/d.img", Part::Partition(12)));
+        let bytes = |start, most| Part::Bytes { start, most };
+        assert_eq!(of("d.img@@1M"), some("d.img", bytes(1 << 20, None)));
+        assert_eq!(of("d.img@@4096+2G"), some("d.img", bytes(4096, Some(2 << 30))));
+        for none in ["d.img", "d.img@", "d.img@0", "d.img@x", "d.img@1234", "d@@", "d@@1+", "d@+1"]
+        {
+            assert_eq!(of(none), None, "{none}");
+        }
+        let part = named(Path::new("d"), bytes(512, Some(4096)));
+        assert_eq!(split(part.as_os_str()), Some(("d".into(), bytes(512, Some(4096)))));
+    }
+
+    #[test]
+    fn what_exists_is_no_part() {
+        let me = std::env::current_exe().unwrap();
+        assert_eq!(Place::of(&me), Place { file: me.clone(), part: Part::All });
+        let part = named(&me, Part::Partition(3));
+        assert_eq!(Place::of(&part), Place { file: me.clone(), part: Part::Partition(3) });
+        // No disk, so it may be a name in a mount.
+        assert!(!is_image(&part) && is_image(&named(&me, Part::Bytes { start: 512, most: None })));
+        let nowhere = Path::new("/nowhere/d.img@1");
+        assert_eq!(Place::of(nowhere).part, Part::All);
+    }
 }

@@ -155,7 +155,7 @@ fn damage_is_found_and_told() {
     assert_eq!(finding["logical"], node);
     assert!(finding["remedy"].as_str().is_some_and(|r| !r.is_empty()));
     let (code, out, _) = failing(&["check", &image]);
-    assert!(code == 1 && out.contains("What to do:") && out.contains("1 errors"), "{out}");
+    assert!(code == 1 && out.contains("What to do:") && out.contains("1 error, "), "{out}");
     // The rest can still be printed.
     let (code, out, err) = failing(&["dump-tree", &image]);
     assert!(code == 1 && out.contains("tree data-reloc"), "{out}");
@@ -295,7 +295,7 @@ fn a_volume_that_gets_a_free_space_tree_is_told_of() {
     fine(&["check", &image]);
 }
 
-/// Whoever has the image of a whole disk is told where the volume is in it, and what gets it out does.
+/// Whoever has the image of a whole disk is told the name of the volume in it.
 #[test]
 fn in_the_image_of_a_whole_disk_the_volume_is_found() {
     testkit::require!(Command::new("sfdisk").arg("-v").output().is_ok(), "sfdisk is not installed");
@@ -315,13 +315,9 @@ fn in_the_image_of_a_whole_disk_the_volume_is_found() {
         for words in [&["ls", &inside][..], &["check", &disk], &["mount", &disk, "/mnt"]] {
             let (code, _, said) = failing(words);
             assert_ne!(code, 0);
-            assert!(said.contains("partition 2 is a btrfs volume"), "{words:?}: {said}");
+            assert!(said.contains(&format!("write `{disk}@2`")), "{words:?}: {said}");
         }
-        let said = failing(&["ls", &inside]).2;
-        let copies = said.split('`').find(|words| words.starts_with("dd ")).expect("a command");
-        let copies = copies.replace("of=FILE", &format!("of={volume}"));
-        assert!(Command::new("sh").args(["-c", &copies]).status().unwrap().success(), "{copies}");
-        assert_eq!(fine(&["filesystem", "label", &volume]).trim(), "inside");
-        assert!(fine(&["check", &volume]).contains("no damage found"));
+        assert_eq!(fine(&["filesystem", "label", &format!("{disk}@2")]).trim(), "inside");
+        assert!(fine(&["check", &format!("{disk}@2")]).contains("no damage found"));
     }
 }

@@ -163,20 +163,21 @@ pub(super) const FUSE: Table = &[
 ];
 
 pub(super) const CLI: Table = &[
-    ("partitions", &[]),
+    ("size", &[]),
+    ("partitions", &["size"]),
     ("error", &["partitions"]),
     ("mode", &[]),
     ("progress", &[]),
     ("sys", &[]),
     ("words", &[]),
-    ("args", &["error", "words"]),
+    ("args", &["error", "words", "size"]),
     ("mounts", &["sys"]),
     ("door", &["error", "sys"]),
     ("output", &["error"]),
     ("when", &["sys"]),
-    ("image", &["error", "sys", "mounts"]),
+    ("image", &["error", "sys", "mounts", "partitions"]),
     ("show", &["sys", "output", "when"]),
-    ("inside", &["error", "mode", "progress", "output", "image"]),
+    ("inside", &["error", "mode", "progress", "output", "image", "size"]),
     ("mount", &["error", "sys", "words", "args", "mounts", "when", "image"]),
     ("archive", &["error", "when", "show", "inside"]),
     (
@@ -198,6 +199,7 @@ pub(super) const CLI: Table = &[
             "mount",
             "archive",
             "partitions",
+            "size",
         ],
     ),
 ];

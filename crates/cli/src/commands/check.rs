@@ -7,6 +7,7 @@ use crate::error::{Error, Exit, Result};
 use crate::image::Access;
 use crate::output::{Json, Object, Out, human};
 use crate::progress;
+use crate::size::count;
 use btrfs_check::{CheckOptions, Finding, Phase, Report, Severity, Totals, check};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -126,7 +127,7 @@ fn text(out: &mut Out, path: &Path, report: &Report, data: bool) -> Result<()> {
         out.line(format!("{}: {finding}", finding.severity.name()))?;
     }
     if report.left_off > 0 {
-        out.line(format!("... and {} findings more", report.left_off))?;
+        out.line(format!("... and {} more", count(report.left_off, "finding")))?;
     }
     let remedies: BTreeSet<_> = report
         .findings
@@ -153,7 +154,7 @@ fn summary(out: &mut Out, t: &Totals, data: bool) -> Result<()> {
         ("data extents", format!("{} ({})", t.data_extents, human(t.data_bytes))),
         ("referenced", human(t.referenced_bytes)),
         ("subvolumes", t.subvolumes.to_string()),
-        ("inodes", format!("{} ({} directories)", t.inodes, t.directories)),
+        ("inodes", format!("{} ({})", t.inodes, count(t.directories, "directory"))),
         ("names", t.names.to_string()),
     ];
     for (name, value) in pairs {
@@ -166,26 +167,25 @@ fn summary(out: &mut Out, t: &Totals, data: bool) -> Result<()> {
         out.line(format!("  {:<14} {}", "by fs-verity", human(t.verity_bytes)))?;
     }
     if t.orphans + t.dead_subvolumes > 0 {
-        let (inodes, trees) = (t.orphans, t.dead_subvolumes);
-        out.line(format!("  {:<14} {inodes} inodes, {trees} subvolumes", "to be freed"))?;
+        let (inodes, trees) = (count(t.orphans, "inode"), count(t.dead_subvolumes, "subvolume"));
+        out.line(format!("  {:<14} {inodes}, {trees}", "to be freed"))?;
     }
     if t.pending_log {
-        let (trees, blocks) = (t.log_trees, t.log_blocks);
-        out.line(format!(
-            "  {:<14} of {trees} subvolumes, {blocks} blocks; the next mount replays it",
-            "log"
-        ))?;
+        let (trees, blocks) = (count(t.log_trees, "subvolume"), count(t.log_blocks, "block"));
+        out.line(format!("  {:<14} of {trees}, {blocks}; the next mount replays it", "log"))?;
     }
     Ok(())
 }
 
 fn verdict(report: &Report) -> String {
-    let count = |severity| report.count(severity) as u64;
-    let errors = count(Severity::Error) + report.left_off;
-    match (errors, count(Severity::Warning), count(Severity::Note)) {
+    let of = |severity| report.count(severity) as u64;
+    let errors = of(Severity::Error) + report.left_off;
+    match (errors, of(Severity::Warning), of(Severity::Note)) {
         (0, 0, 0) => "no damage found".into(),
-        (0, 0, notes) => format!("no damage found ({notes} notes)"),
-        (errors, warnings, _) => format!("{errors} errors, {warnings} warnings"),
+        (0, 0, notes) => format!("no damage found ({})", count(notes, "note")),
+        (errors, warnings, _) => {
+            format!("{}, {}", count(errors, "error"), count(warnings, "warning"))
+        }
     }
 }
 

@@ -7,17 +7,13 @@
 use super::{Command, offline};
 use crate::image::{self, ImagePath};
 use crate::mount::options::{subvol_id, subvol_path};
+use crate::partitions::{has_superblock, volumes_in};
 use crate::words::{self, Opt, Value};
-use btrfs_disk::superblock::{self, COPIES, MAGIC};
 use btrfs_fs::Subvol;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-
-/// Where the magic of the first superblock lies on a device.
-const MAGIC_AT: u64 = COPIES[0] + superblock::MAGIC_AT as u64;
 
 /// A whole word in the place of the one that was begun.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -179,7 +175,7 @@ impl Line<'_> {
     /// Names in the directory of a volume that `begun` is in.
     fn inside(&self, begun: &[u8]) -> Vec<Candidate> {
         let Some(at) = ImagePath::parse(OsStr::from_bytes(begun)) else { return Vec::new() };
-        if !at.image.is_file() && !image::is_block(&at.image) {
+        if !image::is_image(&at.image) {
             return Vec::new();
         }
         let cut = at.path.iter().rposition(|b| *b == b'/').map_or(0, |slash| slash + 1);
@@ -249,7 +245,9 @@ fn files(begun: &[u8], which: Files) -> Vec<Candidate> {
     let mut all = Vec::new();
     for entry in entries.flatten() {
         let file = entry.file_name().into_vec();
-        if !file.starts_with(name) || (name.is_empty() && file.starts_with(b".")) {
+        // Of a whole disk `name` may be a partition.
+        let of_disk = !file.is_empty() && name.strip_prefix(&file[..]).is_some_and(is_part);
+        if !file.starts_with(name) && !of_disk || (name.is_empty() && file.starts_with(b".")) {
             continue;
         }
         let (path, word) = (entry.path(), [directory, &file].concat());
@@ -257,14 +255,30 @@ fn files(begun: &[u8], which: Files) -> Vec<Candidate> {
             all.push(Candidate::plain([&word, &b"/"[..]].concat()));
             continue;
         }
-        if matches!(which, Files::Images | Files::AlsoInImages) && is_btrfs(&path) {
+        let in_images = matches!(which, Files::Images | Files::AlsoInImages);
+        if in_images && is_btrfs(&path) {
             all.push(Candidate::plain([&word, &b":/"[..]].concat()));
+        }
+        if which != Files::Directories && (in_images || of_disk || file == name) {
+            all.extend(partitions(&path, &word, in_images));
         }
         if matches!(which, Files::All | Files::AlsoInImages) {
             all.push(Candidate::plain(word));
         }
     }
     all
+}
+
+fn is_part(behind: &[u8]) -> bool {
+    behind.starts_with(b"@")
+}
+
+/// The volumes in a whole disk, whose word on the line is `word`.
+fn partitions(disk: &Path, word: &[u8], in_images: bool) -> Vec<Candidate> {
+    let behind: &[u8] = if in_images { b":/" } else { b"" };
+    let len = disk.as_os_str().len();
+    let part = |name: PathBuf| [word, &name.as_os_str().as_bytes()[len..], behind].concat();
+    volumes_in(disk).into_iter().map(part).map(Candidate::plain).collect()
 }
 
 fn directory_of(word: &[u8]) -> PathBuf {
@@ -280,9 +294,7 @@ fn is_btrfs(path: &Path) -> bool {
     if !path.is_file() && !image::is_block(path) {
         return false;
     }
-    let mut magic = [0; 8];
-    let read = File::open(path).and_then(|file| file.read_exact_at(&mut magic, MAGIC_AT));
-    read.is_ok() && u64::from_le_bytes(magic) == MAGIC
+    File::open(path).is_ok_and(|file| has_superblock(&file, 0))
 }
 
 /// The words of a line up to its end, as a shell splits it, and whether the last is open in

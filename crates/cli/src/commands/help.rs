@@ -36,8 +36,9 @@ spinney - btrfs volumes without the kernel's btrfs
 Usage
     spinney COMMAND [OPTIONS] WORDS...
 
-A volume is an image file or a block device. Paths in a volume that is not mounted are
-written `disk.img:/path`.
+A volume is an image file, a block device, or a part of one: `disk.img@2` is partition 2
+of a whole disk, `disk.img@@1M` what begins at 1 MiB, `disk.img@@1M+4G` so much of it.
+Paths in a volume that is not mounted are written `disk.img:/path`, `disk.img@2:/path`.
 ";
 
 const TAIL: &str = "

@@ -14,9 +14,17 @@ spinney \- btrfs volumes without the kernel's btrfs
 .IR WORDS ...
 .SH DESCRIPTION
 Reads, writes, mounts and checks volumes of the btrfs file system as an ordinary program.
-A volume is an image file or a block device. Paths in a volume that is not mounted are
+A volume is an image file, a block device, or a part of one:
+.I disk.img@2
+is partition 2 of a whole disk (MBR with logical partitions, or GPT),
+.I disk.img@@1M
+what begins at 1 MiB, and
+.I disk.img@@1M+4G
+so much of it. What exists by such a name is itself meant. Paths in a volume that is not mounted are
 written
-.IR disk.img:/path .
+.I disk.img:/path
+or
+.IR disk.img@2:/path .
 "#;
 
 const TAIL: &str = r#".SH EXIT STATUS

@@ -4,7 +4,7 @@ use super::Command;
 use super::offline::{chunk_flags, uuid};
 use crate::args::{self, Arg, Args, one, unexpected};
 use crate::error::{Error, Exit, Result, io_text};
-use crate::image::{self, Access, is_block};
+use crate::image::{self, Access, Place, is_block};
 use crate::inside::volumes::At;
 use crate::inside::{self, CopyRules};
 use crate::mount::options::method;
@@ -27,7 +27,7 @@ pub const COMMAND: Command = Command {
     help: "\
 Makes a btrfs volume in an image file or on a block device. An image that does not exist is
 made, sparse, with the size given by --size. The result is what mkfs.btrfs makes: the
-kernel mounts it.
+kernel mounts it. Of a whole disk IMAGE@2 is partition 2; the table stays as it is.
 
 Options
     -s, --size SIZE        size of the image: 512M, 2G, 1T. Needed for a new image; an
@@ -50,11 +50,13 @@ Options
         --mode MODE        permissions of the top directory in octal; default 755
     -K, --nodiscard        do not tell the device that its old contents are gone
     -f, --force            overwrite a file system that is there
+    -q, --quiet            print nothing but errors
         --json             tell what was made as a JSON object
 
 Examples
     spinney mkfs --size 2G disk.img
     spinney mkfs -f -L backup --csum xxhash /dev/sdb1
+    spinney mkfs whole-disk.img@2
     spinney mkfs --size 4G --rootdir ./rootfs --compress zstd:9 root.img
     spinney mkfs --size 200M --mixed -O ^no-holes,^free-space-tree small.img
 
@@ -74,19 +76,23 @@ struct Wanted {
     compress: Option<Compress>,
     force: bool,
     json: bool,
+    quiet: bool,
     options: MkfsOptions,
 }
 
 fn run(args: Args) -> Result<Exit> {
     let wanted = parse(args)?;
     let path = Path::new(&wanted.image);
-    let is_new = !path.exists();
+    let is_new = !exists(path);
     let report = make(path, &wanted).inspect_err(|_| {
         // Half an image is of no use to anybody.
         if is_new {
             let _ = std::fs::remove_file(path);
         }
     })?;
+    if wanted.quiet {
+        return Ok(Exit::Done);
+    }
     let mut out = Out::new();
     if wanted.json {
         out.line(as_json(path, &report))?;
@@ -124,12 +130,18 @@ fn fill(image: &Path, root: &Path, compress: Option<Compress>) -> Result<()> {
     copied.and(volume.close()).map_err(Error::from)
 }
 
-fn parse(mut args: Args) -> Result<Wanted> {
+/// What is made where nothing else is asked for.
+fn usual() -> Wanted {
     let mut wanted = Wanted::default();
     // Where an ordinary user made it, he wants to write in it.
     if !sys::is_root() {
         (wanted.options.root_uid, wanted.options.root_gid) = sys::user_and_group();
     }
+    wanted
+}
+
+fn parse(mut args: Args) -> Result<Wanted> {
+    let mut wanted = usual();
     let mut operands = Vec::new();
     while let Some(arg) = args.next()? {
         let options = &mut wanted.options;
@@ -156,6 +168,7 @@ fn parse(mut args: Args) -> Result<Wanted> {
             Arg::Long("mode") => options.root_perm = parse_mode(&args.text()?)?,
             Arg::Short('K') | Arg::Long("nodiscard") => options.discard = false,
             Arg::Short('f') | Arg::Long("force") => wanted.force = true,
+            Arg::Short('q') | Arg::Long("quiet") => wanted.quiet = true,
             Arg::Long("json") => wanted.json = true,
             Arg::Value(value) => operands.push(value),
             other => return Err(unexpected(other)),
@@ -251,7 +264,7 @@ fn parse_mode(word: &str) -> Result<u16> {
 
 /// The image or device, with the right length, and nothing on it that is still wanted.
 fn prepare(path: &Path, wanted: &Wanted) -> Result<Arc<dyn BlockDevice>> {
-    if !path.exists() {
+    if !exists(path) {
         let Some(size) = wanted.size else {
             return Err(Error::about(path.display(), "does not exist")
                 .remedy("give it a size to make it: --size 2G"));
@@ -273,13 +286,18 @@ fn prepare(path: &Path, wanted: &Wanted) -> Result<Arc<dyn BlockDevice>> {
     if size == have {
         return Ok(medium.device());
     }
-    if is_block(path) {
+    if is_block(path) || !path.exists() {
         return Err(Error::about(path.display(), format!("the device has {have} bytes"))
             .remedy("leave --size out to use all of it"));
     }
     drop(medium);
     resize(path, size)?;
     Ok(image::open(path, Access::Write)?.device())
+}
+
+/// It, or what it is a part of.
+fn exists(path: &Path) -> bool {
+    Place::of(path).file.exists()
 }
 
 fn check_size(path: &Path, size: u64, wanted: &Wanted) -> Result<()> {

@@ -3,14 +3,15 @@
 use super::Command;
 use crate::args::{self, Arg, Args};
 use crate::error::{Error, Exit, Result, io_text, say_error};
+use crate::image::{self, Place};
 use crate::mount::again;
 use crate::mount::background::{self, Reporter};
 use crate::mount::guard::MountTarget;
 use crate::mount::options::MountOptions;
 use crate::mount::remount;
 use crate::mount::serve::{Request, serve};
+use crate::mounts;
 use crate::output::Out;
-use crate::{image, mounts};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
@@ -19,10 +20,10 @@ pub const COMMAND: Command = Command {
     summary: "mount a volume through FUSE",
     usage: "[-f] [-r] [-q] [--log FILE] [--no-sandbox] [-o OPTION,...] IMAGE DIR",
     help: "\
-Mounts the volume in IMAGE (a file or a block device) on the directory DIR. The command
-returns when the mount is ready, and a server stays in the background until the volume is
-unmounted by `spinney umount`, umount(8) or fusermount3 -u. If the start fails, the reason
-is printed and the exit code is 1.
+Mounts the volume in IMAGE (a file or a block device; IMAGE@2 is partition 2 of a whole
+disk) on the directory DIR. The command returns when the mount is ready, and a server stays
+in the background until the volume is unmounted by `spinney umount`, umount(8) or
+fusermount3 -u. If the start fails, the reason is printed and the exit code is 1.
 
 As root the mount is of type fuseblk, over a loop device where IMAGE is a file: syncfs(2)
 works, and unmounting returns when everything is on the medium. The loop device is only
@@ -85,6 +86,9 @@ The volume's -o options
     nologreplay         with ro: show the last commit, without the fsyncs after it that a
                         crash left in the log. Otherwise every mount replays the log, one
                         with ro in memory alone
+    offset=SIZE, sizelimit=SIZE
+                        the volume is not all of IMAGE, but what begins there, and so much
+                        of it: as IMAGE@@OFFSET, IMAGE@@OFFSET+SIZE
     log=FILE            as --log
 
 Whose the files are (without these: whose they are on the volume)
@@ -154,6 +158,8 @@ Examples
     spinney mount disk.img /mnt
     spinney mount -o ro,subvol=home /dev/sdb1 /mnt
     spinney mount -f -o transport=classic disk.img ~/mnt
+    spinney mount whole-disk.img@2 /mnt
+    spinney mount -o offset=1M,sizelimit=4G whole-disk.img /mnt
     /etc/fstab:  /srv/disk.img  /mnt  fuse.spinney  commit=5,nofail  0  0
     /etc/fstab:  /home/me/disk.img  /home/me/mnt  fuse.spinney  noauto,user  0  0
 ",
@@ -236,8 +242,7 @@ pub fn exit_of_helper(result: Result<Exit>) -> Exit {
 /// in the place of a command.
 pub fn looks_like_mount(first: &OsStr, rest: &[OsString]) -> bool {
     let path = Path::new(first);
-    (path.is_file() || image::is_block(path))
-        && rest.first().is_some_and(|point| Path::new(point).is_dir())
+    image::is_image(path) && rest.first().is_some_and(|point| Path::new(point).is_dir())
 }
 
 fn start(mut words: Words) -> Result<Exit> {
@@ -250,8 +255,13 @@ fn start(mut words: Words) -> Result<Exit> {
     }
     let [image, point] = <[OsString; 2]>::try_from(words.operands)
         .map_err(|_| Error::usage("expected an image and a directory"))?;
+    let image = words.options.slice.of(Path::new(&image))?;
+    let real = Place::of(&image).real().map_err(|e| Error::io(&image, &e))?;
+    let (file, part) = image::identity(&real)?;
     let request = Request {
-        image: real_image(Path::new(&image))?,
+        image: real,
+        file,
+        part,
         point: real_point(Path::new(&point))?,
         options: words.options,
         foreground: words.foreground,
@@ -277,10 +287,6 @@ fn start(mut words: Words) -> Result<Exit> {
 
 fn absolute(path: &Path) -> Result<PathBuf> {
     std::path::absolute(path).map_err(|e| Error::io(path, &e))
-}
-
-fn real_image(image: &Path) -> Result<PathBuf> {
-    image.canonicalize().map_err(|e| Error::io(image, &e))
 }
 
 fn real_point(point: &Path) -> Result<PathBuf> {

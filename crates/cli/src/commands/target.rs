@@ -2,7 +2,7 @@
 
 use crate::door::Door;
 use crate::error::{Error, Result, io_text};
-use crate::image::{self, Access, ImagePath, Medium, is_block};
+use crate::image::{self, Access, ImagePath, Medium, is_image};
 use crate::mount::log;
 use crate::mounts;
 use btrfs_disk::FixedSize;
@@ -21,7 +21,7 @@ pub enum Target {
 /// Which image a word names, if one.
 pub fn image_of(word: &OsStr) -> Option<PathBuf> {
     let path = Path::new(word);
-    if path.is_file() || is_block(path) {
+    if is_image(path) {
         return Some(path.into());
     }
     ImagePath::parse(word).map(|inside| inside.image)

@@ -1,29 +1,52 @@
 //! Which mounts of this machine are of an image, also over loop devices.
 
+use super::{Place, identity};
 use crate::mounts::{self, MountEntry};
-use spinney::loop_devices;
+use spinney::{Span, devices_over};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Whether a mount whose source is `source` is one of `image`: of the device or file itself,
-/// or over a loop device.
+/// Whether a mount whose source is `source` is one of `image` and of nothing else: of the device
+/// or file (or part) itself, or over a loop device.
 pub fn is_source(image: &Path, source: &Path) -> bool {
-    let Ok(image) = &image.canonicalize() else { return false };
-    source == image
-        || source.canonicalize().is_ok_and(|real| real == *image)
-        || loop_devices(image).iter().any(|device| device == source)
+    let (Ok((file, part)), false) = (identity(image), source.as_os_str().is_empty()) else {
+        return false;
+    };
+    if identity(source).is_ok_and(|(real, other)| real == file && other == part) {
+        return true;
+    }
+    // A device has whole sectors.
+    let exact = |span: Span| match part {
+        None => (span.start, span.end()) == (0, u64::MAX),
+        Some(part) => (span.start, span.len / 512) == (part.start, part.len / 512),
+    };
+    let over = devices_over(&file, part);
+    over.iter().any(|(device, span)| device == source && exact(*span))
 }
 
-/// Where the kernel's own file systems have `image` mounted so that they may write to it. That
+/// Whether a mount whose source is `source` has a byte of `image`.
+pub fn is_part_of_source(image: &Path, source: &Path) -> bool {
+    let Ok((file, part)) = identity(image) else { return false };
+    let meets = |other: Option<Span>| match (part, other) {
+        (Some(part), Some(other)) => part.overlaps(other),
+        _ => true,
+    };
+    identity(source).is_ok_and(|(real, other)| real == file && meets(other))
+        || devices_over(&file, part).iter().any(|(device, _)| device == source)
+}
+
+/// Where the kernel's own file systems have a byte of `image` mounted so that they may write to it. That
 /// is also where it is to be read only: a log that is pending is replayed all the same.
 pub fn written_by_kernel(image: &Path) -> Option<PathBuf> {
-    let devices = loop_devices(image);
-    let theirs = |entry: &MountEntry| {
-        !entry.is_fuse() && devices.contains(&entry.source) && may_write(entry)
-    };
+    let place = Place::of(image);
+    let part = place.span(false).ok()?;
+    let is_over =
+        |source: &Path| devices_over(&place.file, part).iter().any(|(device, _)| device == source);
+    let theirs =
+        |entry: &MountEntry| !entry.is_fuse() && is_over(&entry.source) && may_write(entry);
     let entry = mounts::all().unwrap_or_default().into_iter().find(theirs)?;
     // A device may have been given to another file before that was mounted.
-    loop_devices(image).contains(&entry.source).then_some(entry.point)
+    is_over(&entry.source).then_some(entry.point)
 }
 
 fn may_write(entry: &MountEntry) -> bool {
@@ -43,7 +66,7 @@ fn leaves_log(options: &str) -> bool {
 /// The device takes no writes.
 fn is_read_only(device: &Path) -> bool {
     let name = device.file_name().unwrap_or_default();
-    let told = fs::read_to_string(Path::new("/sys/block").join(name).join("ro"));
+    let told = fs::read_to_string(Path::new("/sys/class/block").join(name).join("ro"));
     told.is_ok_and(|text| text.trim() == "1")
 }
 

@@ -8,7 +8,7 @@ use super::Losses;
 use crate::error::{Error, Exit, Result};
 use crate::image::{self, ImagePath};
 use btrfs_fs::{Compress, Subvol};
-use spinney::Volume;
+use spinney::{Span, Volume};
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -74,15 +74,18 @@ impl Failures {
     }
 }
 
+/// Which bytes of this machine.
+type Identity = (PathBuf, Option<Span>);
+
 pub struct Volumes {
-    open: Vec<(PathBuf, Volume, Arc<Losses>)>,
+    open: Vec<(Identity, Volume, Arc<Losses>)>,
 }
 
 impl Volumes {
     fn open(scope: &Scope) -> Result<Volumes> {
-        let mut wanted: Vec<(PathBuf, &Path, bool)> = Vec::new();
+        let mut wanted: Vec<(Identity, &Path, bool)> = Vec::new();
         for (image, write) in &scope.images {
-            let real = image.canonicalize().map_err(|e| Error::io(image, &e))?;
+            let real = image::identity(image)?;
             match wanted.iter_mut().find(|(known, ..)| *known == real) {
                 Some((.., writes)) => *writes |= *write,
                 None => wanted.push((real, image, *write)),
@@ -103,7 +106,7 @@ impl Volumes {
 
     /// The volume that `path` lies in; it must have been in the scope.
     pub fn of(&self, path: &ImagePath) -> Result<&Volume> {
-        let real = path.image.canonicalize().map_err(|e| Error::io(&path.image, &e))?;
+        let real = image::identity(&path.image)?;
         let found = self.open.iter().find(|(known, ..)| *known == real);
         found.map(|(_, volume, _)| volume).ok_or_else(|| Error::about(path.show(), "is not open"))
     }

@@ -35,6 +35,8 @@ const FIXED: &[&str] = &[
     "gid",
     "map-owner",
     "map_owner",
+    "offset",
+    "sizelimit",
     "plain",
     "no-sandbox",
     "no_sandbox",

@@ -6,13 +6,14 @@
 
 use crate::args::size;
 use crate::error::{Error, Result};
+use crate::image::{Part, Place, named};
 use crate::mount::machine::Limits;
 use crate::sys;
 use crate::words;
 use btrfs_disk::TreeId;
 use btrfs_fs::{Atime, Compress, Method, Options, Subvol};
 use fuse::{Config, Map, Owners};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 #[derive(Clone, Debug, Default)]
@@ -26,6 +27,8 @@ pub struct MountOptions {
     pub no_sandbox: bool,
     /// What the kernel keeps for the mount, where the user says so.
     pub limits: Limits,
+    /// What of the image is the volume.
+    pub slice: Slice,
     /// The mounting user has what is the top directory's owner's.
     pub map_owner: bool,
     /// The mount is there already, and gets other flags.
@@ -41,6 +44,29 @@ pub struct MountOptions {
     ignored: Vec<String>,
     /// All of them, as they were written.
     named: Vec<String>,
+}
+
+/// As `offset=` and `sizelimit=` say.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Slice {
+    offset: Option<u64>,
+    limit: Option<u64>,
+}
+
+impl Slice {
+    /// The name of that part of `image`.
+    pub fn of(self, image: &Path) -> Result<PathBuf> {
+        if self.offset.is_none() && self.limit.is_none() {
+            return Ok(image.to_owned());
+        }
+        let place = Place::of(image);
+        if place.part != Part::All {
+            return Err(Error::usage("an image's part has no offset= or sizelimit="));
+        }
+        // 0 is no limit, as for losetup(8).
+        let most = self.limit.filter(|limit| *limit > 0);
+        Ok(named(&place.file, Part::Bytes { start: self.offset.unwrap_or(0), most }))
+    }
 }
 
 /// For mount(8), systemd and people, not for the file system.
@@ -143,7 +169,8 @@ impl MountOptions {
     /// All that was said of how the server works, to be compared.
     pub fn settings(&self) -> String {
         let whose = (&self.config, self.map_owner);
-        format!("{:?}", (&self.fs, whose, &self.limits, self.plain, self.no_sandbox, &self.log))
+        let server = (&self.limits, self.plain, self.no_sandbox, &self.log);
+        format!("{:?}", (&self.fs, self.slice, whose, server))
     }
 
     fn one(&mut self, option: &str, lenient: bool) -> Result<()> {
@@ -168,6 +195,8 @@ impl MountOptions {
             "treelog" => self.fs.tree_log = true,
             "notreelog" => self.fs.tree_log = false,
             "fsync" => self.fs.tree_log = logged(value)?,
+            "offset" => self.slice.offset = Some(size(value)?),
+            "sizelimit" => self.slice.limit = Some(size(value)?),
             "plain" => self.plain = true,
             "no-sandbox" | "no_sandbox" => self.no_sandbox = true,
             "read-ahead" | "read_ahead" => {

@@ -19,11 +19,12 @@ use super::receive::Receivers;
 use super::remount::Follower;
 use super::sandbox;
 use crate::error::{Error, Exit, Result, io_text};
-use crate::image::{self, Access, Medium};
+use crate::image::{self, Access, Medium, Part};
 use crate::mounts;
 use crate::sys;
 use btrfs_fs::{BtrfsFs, Options};
 use fuse::{Config, Controls, Map, Session, Source, Transport};
+use spinney::Span;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, channel};
@@ -34,17 +35,29 @@ use vfs::{FileSystem, FsError};
 
 /// What to mount where. Paths are absolute.
 pub struct Request {
+    /// By its name, as everybody is told it.
     pub image: PathBuf,
+    /// What that was when the mount was asked for.
+    pub file: PathBuf,
+    pub part: Option<Span>,
     pub point: PathBuf,
     pub options: MountOptions,
     pub foreground: bool,
+}
+
+impl Request {
+    /// The image by a name that means the same whatever becomes of a partition table.
+    fn fixed(&self) -> PathBuf {
+        let bytes = |Span { start, len }| Part::Bytes { start, most: Some(len) };
+        image::named(&self.file, self.part.map_or(Part::All, bytes))
+    }
 }
 
 /// Serves until the volume is unmounted. Errors before `reporter` heard that the mount is
 /// ready are the start's.
 pub fn serve(request: &Request, reporter: &mut Reporter) -> Result<Exit> {
     // While there is one thread, and nothing open.
-    let monitor = Monitor::start(&request.image, &request.point);
+    let monitor = Monitor::start(&request.fixed(), &request.point);
     let monitor = Arc::new(monitor.map_err(|e| starting("the process beside the server", &e))?);
     let place = start_log(request)?;
     let served = step("log").and_then(|()| serve_logged(request, reporter, &place, &monitor));
@@ -202,7 +215,10 @@ fn source(request: &Request) -> Source {
     if image::is_block(&request.image) {
         return Source::BlockDevice(request.image.clone());
     }
-    Source::Image(request.image.clone())
+    match request.part {
+        Some(part) => Source::Part(request.file.clone(), part.start..part.end()),
+        None => Source::Image(request.file.clone()),
+    }
 }
 
 fn mounting(request: &Request, error: &FsError) -> Error {

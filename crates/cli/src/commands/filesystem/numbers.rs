@@ -4,7 +4,7 @@
 use crate::commands::subvolume::place::VolumePath;
 use crate::door::Door;
 use crate::error::Result;
-use crate::image;
+use crate::image::{self, Place};
 use crate::mounts;
 use btrfs_disk::TreeId;
 use btrfs_disk::ids::block_group::{self, DATA, METADATA, PROFILE_MASK, SYSTEM, TYPE_MASK};
@@ -12,7 +12,7 @@ use btrfs_fs::Subvol;
 use spinney::{DeviceUsage, GroupUsage, Usage};
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 pub struct Numbers {
     pub usage: Usage,
@@ -29,7 +29,7 @@ pub fn of(place: &VolumePath) -> Result<Numbers> {
     match place {
         VolumePath::Image(inside) => {
             let volume = image::look(&inside.image, &Subvol::Id(TreeId::FS))?;
-            let (usage, device) = (volume.usage()?, inside.image.canonicalize());
+            let (usage, device) = (volume.usage()?, Place::of(&inside.image).real());
             let device = device.unwrap_or_else(|_| inside.image.clone());
             Ok(Numbers::new(usage, device, false))
         }
@@ -40,11 +40,20 @@ pub fn of(place: &VolumePath) -> Result<Numbers> {
     }
 }
 
+/// Of a device, an image or a part of one.
+fn length_of(device: &Path) -> Option<u64> {
+    let place = Place::of(device);
+    match place.span(false).ok()? {
+        Some(part) => Some(part.len),
+        None => File::open(place.file).and_then(|mut file| file.seek(SeekFrom::End(0))).ok(),
+    }
+}
+
 impl Numbers {
     fn new(usage: Usage, device: PathBuf, mounted: bool) -> Numbers {
         let mut numbers = Numbers { usage, device, mounted, slack: 0 };
-        let len = File::open(&numbers.device).and_then(|mut file| file.seek(SeekFrom::End(0)));
-        numbers.slack = len.map_or(0, |len| len.saturating_sub(numbers.size()));
+        let len = length_of(&numbers.device).unwrap_or(0);
+        numbers.slack = len.saturating_sub(numbers.size());
         numbers
     }
 

@@ -17,7 +17,8 @@ pub const COMMAND: Command = Command {
     help: "\
 Gives the volume SIZE bytes, or so many more or fewer, or all that its device has. VOLUME is
 a directory of a mount, or an image that is not mounted. An image file is grown and cut as
-well (not while it is mounted: there its length is the limit). What lies behind a nearer end
+well (not while it is mounted: there its length is the limit); a partition of a whole disk
+(disk.img@2) stays as long as it is. What lies behind a nearer end
 moves first.
 
 Options

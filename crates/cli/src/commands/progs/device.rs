@@ -81,7 +81,7 @@ fn ready(args: Args) -> Result<Exit> {
 
 /// An image will do for a device.
 fn device_at(path: &Path) -> Result<()> {
-    if path.is_file() || image::is_block(path) {
+    if image::is_image(path) {
         return Ok(());
     }
     Err(Error::new(format!("not a block device: {}", path.display())))

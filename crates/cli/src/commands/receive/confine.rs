@@ -1,7 +1,7 @@
 //! `receive -C` and `-m` of an image, where neither has a mount to speak of.
 
 use crate::error::{Error, Result, io_text};
-use crate::image::ImagePath;
+use crate::image::{ImagePath, identity};
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::{DirBuilderExt, chroot};
 use std::path::Path;
@@ -26,8 +26,7 @@ pub(super) fn is_image(said: &Path, image: &Path) -> Result<()> {
         Some(inside) => (inside.image, inside.path),
         None => (said.to_owned(), b"/".to_vec()),
     };
-    let real = |path: &Path| path.canonicalize().map_err(|e| Error::io(path, &e));
-    match path == b"/" && real(&name)? == real(image)? {
+    match path == b"/" && identity(&name)? == identity(image)? {
         true => Ok(()),
         false => Err(Error::usage(format!("{} is not {}", said.display(), image.display()))),
     }

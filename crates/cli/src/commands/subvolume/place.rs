@@ -3,7 +3,7 @@
 
 use crate::door::{Door, NO_GROUP, NOT_THAT_GROUP};
 use crate::error::{Error, Exit, Result};
-use crate::image::{ImagePath, is_block};
+use crate::image::{ImagePath, is_image};
 use crate::inside::{Failures, Scope, Volumes};
 use crate::sys;
 use btrfs_fs::{Defragment, Subvol, VerityWish, same_subvolume};
@@ -26,7 +26,7 @@ impl VolumePath {
     /// `IMAGE:/PATH`, `IMAGE` for its top, or a path of a mount.
     pub fn parse(word: &OsStr) -> VolumePath {
         let path = Path::new(word);
-        if path.is_file() || is_block(path) {
+        if is_image(path) {
             return VolumePath::Image(ImagePath { image: path.into(), path: b"/".to_vec() });
         }
         match ImagePath::parse(word) {

@@ -20,7 +20,8 @@ pub(crate) fn close(engine: &Engine) -> Result<()> {
         0 => committed,
         files => committed.map_err(|error| match error {
             FsError::Io { context, source } => {
-                let context = format!("content of {files} files is lost: {context}");
+                let files = if files == 1 { "1 file".into() } else { format!("{files} files") };
+                let context = format!("content of {files} is lost: {context}");
                 FsError::Io { context, source }
             }
             other => other,

@@ -225,5 +225,5 @@ fn what_cannot_be_moved_is_named() {
     assert_eq!(code, 1, "{said}");
     let named = |line: &&str| line.contains("block group") && line.contains("cannot be emptied");
     assert_eq!(said.lines().filter(named).count(), 1, "{said}");
-    assert!(said.contains("1 chunks stay; they are named above"), "{said}");
+    assert!(said.contains("1 chunk stays; see above"), "{said}");
 }

@@ -76,7 +76,11 @@ fn run(mut args: Args) -> Result<Exit> {
         _ => return Err(Error::usage("list, get, set or rm?")),
     };
     if rest.len() != count {
-        return Err(Error::usage(format!("expected {count} words behind {}", args::show(&verb))));
+        return Err(Error::usage(format!(
+            "expected {} behind {}",
+            crate::size::count(count as u64, "word"),
+            args::show(&verb)
+        )));
     }
     let path = ImagePath::expect(&rest[0])?;
     let write = matches!(verb.as_bytes(), b"set" | b"rm" | b"remove");

@@ -3,6 +3,7 @@
 
 use crate::error::{Error, say_error};
 use crate::progress;
+use crate::size::count;
 use spinney::tree::Loss;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,10 +39,16 @@ impl Losses {
             [&self.things, &self.ranges, &self.bytes].map(|count| count.load(Ordering::Relaxed));
         let mut parts = Vec::new();
         if ranges > 0 {
-            parts.push(format!("{bytes} bytes in {ranges} places are zeros in the copies"));
+            parts.push(format!(
+                "{bytes} bytes in {} are zeros in the copies",
+                count(ranges, "place")
+            ));
         }
         if things > 0 {
-            parts.push(format!("{things} files or directories are missing or not whole"));
+            parts.push(match things {
+                1 => "1 file or directory is missing or not whole".into(),
+                _ => format!("{things} files or directories are missing or not whole"),
+            });
         }
         if parts.is_empty() {
             return None;

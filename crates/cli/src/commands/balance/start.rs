@@ -8,6 +8,7 @@ use crate::error::{Error, Exit, Result, say_error};
 use crate::image::Access;
 use crate::output::Out;
 use crate::progress::Progress;
+use crate::size::count;
 use btrfs_disk::ids::block_group::{DATA, METADATA, SYSTEM};
 use btrfs_disk::items::{BalanceFilter, BalanceItem, balance_flags};
 use btrfs_fs::{BalanceState, BalanceStatus};
@@ -226,7 +227,7 @@ fn wait(target: Target, said: Said) -> Result<Exit> {
             break status;
         }
         let (done, all) = (status.completed, status.expected);
-        progress.show(|| format!("{done} of about {all} chunks balanced"));
+        progress.show(|| format!("{done} of about {} balanced", count(all, "chunk")));
         sleep(rest);
         rest = (rest * 2).min(Duration::from_millis(20));
     };
@@ -244,10 +245,14 @@ fn tell(target: &Target, status: &BalanceStatus, said: Said) -> Result<Exit> {
             let why = reason(status.errno);
             let what = format!("error during balancing '{}': {why}", target.show());
             let left = match target.is_mounted() {
-                true => "the log of the mount names them",
-                false => "they are named above",
+                true => "see the log of the mount",
+                false => "see above",
             };
-            Error::new(what).remedy(format!("{} chunks stay; {left}", status.failed)).print();
+            let stay = match status.failed {
+                1 => "1 chunk stays".into(),
+                failed => format!("{failed} chunks stay"),
+            };
+            Error::new(what).remedy(format!("{stay}; {left}")).print();
         }
         _ if said == Said::Nothing => return Ok(Exit::Done),
         _ => {
@@ -257,8 +262,9 @@ fn tell(target: &Target, status: &BalanceStatus, said: Said) -> Result<Exit> {
             if said == Said::All {
                 let (report, time) = (&status.report, status.report.time.as_secs_f64());
                 out.line(format!(
-                    "{} extents moved, {} nodes written anew, {time:.3} s",
-                    report.relocated_extents, report.rewritten_nodes
+                    "{} moved, {} written anew, {time:.3} s",
+                    count(report.relocated_extents, "extent"),
+                    count(report.rewritten_nodes, "node")
                 ))?;
             }
             out.finish()?;

@@ -7,6 +7,7 @@ use crate::door::Door;
 use crate::error::{Error, Exit, Result};
 use crate::image;
 use crate::output::{Json, Out};
+use crate::size::count;
 use btrfs_disk::TreeId;
 use btrfs_fs::Subvol;
 use std::ffi::OsStr;
@@ -46,7 +47,10 @@ fn run(mut args: Args) -> Result<Exit> {
     match &operands[..] {
         [place] => tell(&VolumePath::parse(place), json),
         [place, label] => set(&VolumePath::parse(place), label),
-        all => Err(Error::usage(format!("expected a volume and a label, got {} words", all.len()))),
+        all => Err(Error::usage(format!(
+            "expected a volume and a label, got {}",
+            count(all.len() as u64, "word")
+        ))),
     }
 }
 

@@ -11,6 +11,7 @@ use crate::commands::{Command, check};
 use crate::error::{Error, Exit, Result, say_error};
 use crate::image::Access;
 use crate::output::Out;
+use crate::size::count;
 use btrfs_check::{CheckOptions, QuotaBytes, QuotaCount, Report, Severity};
 use btrfs_disk::superblock::COPIES;
 use btrfs_disk::{Logical, TreeId};
@@ -201,7 +202,7 @@ fn tell(report: &Report) {
         say_error(&format!("{}: {finding}", finding.severity.name()));
     }
     if report.left_off > 0 {
-        say_error(&format!("... and {} findings more", report.left_off));
+        say_error(&format!("... and {} more", count(report.left_off, "finding")));
     }
 }
 

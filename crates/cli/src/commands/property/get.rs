@@ -7,6 +7,7 @@ use crate::commands::filesystem::label;
 use crate::commands::subvolume::place::{self, Open, VolumePath};
 use crate::error::{Error, Exit, Result};
 use crate::output::{Json, Out};
+use crate::size::count;
 
 pub const COMMAND: Command = Command {
     name: "property get",
@@ -39,7 +40,12 @@ fn run(args: Args) -> Result<Exit> {
             let property = Property::named(&name.to_string_lossy())?;
             (VolumePath::of_any_file(place), Some(property))
         }
-        all => return Err(Error::usage(format!("expected a path, got {} words", all.len()))),
+        all => {
+            return Err(Error::usage(format!(
+                "expected a path, got {}",
+                count(all.len() as u64, "word")
+            )));
+        }
     };
     place::at(std::slice::from_ref(&place), subvol, false, |open, _| {
         let wanted = wanted(open, &place, (kind, name))?;

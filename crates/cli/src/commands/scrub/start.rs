@@ -12,6 +12,7 @@ use crate::error::{Error, Exit, Result, say_error};
 use crate::image::Access;
 use crate::output::{Out, human};
 use crate::progress::Progress;
+use crate::size::count;
 use btrfs_fs::{ScrubState, ScrubStatus};
 use std::ffi::OsString;
 use std::path::Path;
@@ -212,9 +213,10 @@ fn wait(target: &Target, record: Option<&Record>) -> Result<ScrubStatus> {
         let bad = status.done.corrected_errors + status.done.uncorrectable_errors;
         progress.show(|| {
             format!(
-                "{} of {} scrubbed, {bad} errors",
+                "{} of {} scrubbed, {}",
                 human(status.done.bytes()),
-                human(status.total)
+                human(status.total),
+                count(bad, "error")
             )
         });
         sleep(rest);

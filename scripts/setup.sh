@@ -8,10 +8,11 @@
 set -euo pipefail
 
 # gcc links; the rest are judges (btrfs-progs, compsize, fsverity, rsync, attr, acl, xfs_io), workloads (fio, dbench,
-# sqlite3), tools of btrfs users (btrbk, btrfsmaintenance), of others' disks (e2fsprogs, fdisk), shells that complete (zsh, fish) and the helper of ordinary users' mounts (fuse3). mold is
+# sqlite3), tools of btrfs users (btrbk, btrfsmaintenance, libbtrfsutil), programs that back up, of others' disks (e2fsprogs, fdisk), shells that complete (zsh, fish) and the helper of ordinary users' mounts (fuse3). mold is
 # for those who link often.
 PACKAGES=(gcc libc6-dev git btrfs-progs btrfs-compsize fsverity fuse3 attr acl rsync xfsprogs sqlite3 fio dbench
-    mold zsh fish stress-ng btrbk btrfsmaintenance e2fsprogs fdisk)
+    mold zsh fish stress-ng btrbk btrfsmaintenance
+    python3-btrfsutil borgbackup restic e2fsprogs fdisk)
 DEMO=(gcc libc6-dev ca-certificates btrfs-progs fuse3 attr)
 suites=yes
 case ${1:-} in

@@ -1,7 +1,7 @@
 //! Other people's tools, as their packages have them, with the program under the name `btrfs` and mounts of
-//! ours: btrbk and btrfsmaintenance.
+//! ours: btrbk, btrfsmaintenance, libbtrfsutil, and programs that back up.
 //!
-//! What no file system in user space can be is said for it: both ask the machine whether a mount is of the
+//! What no file system in user space can be is said for it: the first two ask the machine whether a mount is of the
 //! type `btrfs` (a `cat` of mountinfo, a `stat -f`), and hear that it is.
 
 mod common;
@@ -10,6 +10,7 @@ use common::mount::Mount;
 use common::streams::shell;
 use common::{Image, KernelMount, PROGRAM, assert_clean, records, sh, text};
 use std::path::Path;
+use std::process::Command;
 use testkit::require;
 
 /// `cat` and `stat` that call our mounts what the tools look for, and `btrfs`.
@@ -124,6 +125,101 @@ fn btrfsmaintenance_keeps_a_mount_in_order() {
     assert!(records().read_dir().expect("records").next().is_some(), "the scrub is written down");
     mount.umount();
     assert_clean(&image.path);
+}
+
+/// What libbtrfsutil does by control commands works; what it asks `statfs(2)` about before it begins it refuses
+/// by name, and what needs a descriptor in a record FUSE cannot carry.
+#[test]
+fn libbtrfsutil_does_what_fuse_carries() {
+    require!(kernel_btrfs);
+    require!(fuse);
+    let python = "/usr/bin/python3";
+    let there = Command::new(python).args(["-c", "import btrfsutil"]).output();
+    require!(there.is_ok_and(|o| o.status.success()), "python3-btrfsutil is not installed");
+    let image = Image::new("btrfsutil");
+    let mount = Mount::new(&image, "");
+    let script = "
+import btrfsutil, sys
+top = sys.argv[1]
+def told(call, *words):
+    try: return call(*words)
+    except btrfsutil.BtrfsUtilError as e: return e.strerror or str(e)
+one = top + '/one'
+print(told(btrfsutil.create_subvolume, one), told(btrfsutil.subvolume_id, one) >= 256)
+print(told(btrfsutil.get_subvolume_read_only, one), told(btrfsutil.set_subvolume_read_only, one, True),
+      told(btrfsutil.get_subvolume_read_only, one), told(btrfsutil.set_subvolume_read_only, one, False))
+print(told(btrfsutil.get_default_subvolume, top), told(btrfsutil.set_default_subvolume, top, 5))
+print(told(btrfsutil.sync, top), told(btrfsutil.start_sync, top) > 0, told(btrfsutil.deleted_subvolumes, top))
+print(told(btrfsutil.delete_subvolume, one))
+print(told(btrfsutil.is_subvolume, top))
+print(told(btrfsutil.subvolume_info, top))
+print(told(lambda: list(btrfsutil.SubvolumeIterator(top))))
+print(told(btrfsutil.create_snapshot, top, top + '/two'))
+";
+    let output = Command::new(python).args(["-c", script, &mount.word()]).output().expect("python");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let said = text(&output.stdout);
+    let lines: Vec<&str> = said.lines().collect();
+    let works = ["None True", "False None True None", "5 None", "None True []", "None", "False"];
+    assert_eq!(lines[..6], works, "{said}");
+    for refused in &lines[6..8] {
+        assert!(
+            refused.contains("Not a Btrfs filesystem") || refused.contains("Invalid"),
+            "{said}"
+        );
+    }
+    assert!(lines[8].contains("Could not create") || lines[8].contains("Inappropriate"), "{said}");
+    mount.umount();
+    assert_clean(&image.path);
+}
+
+/// Programs that keep their store on a mount, and bring back from it what was in another.
+#[test]
+fn backup_programs_store_and_restore() {
+    require!(kernel_btrfs);
+    require!(fuse);
+    let (source, target) = (Image::new("backed-up"), Image::new("store"));
+    let (from, to) = (Mount::new(&source, "compress=zstd"), Mount::new(&target, ""));
+    let (here, there) = (from.word(), to.word());
+    shell(&format!(
+        "cd {here}; mkdir d; head -c 9000000 /dev/urandom > d/noise; seq 300000 > d/text; cp d/text d/copy
+        ln -s text d/link; ln d/text d/hard; truncate -s 3M d/hole; chmod 4750 d/copy; mkfifo d/pipe
+        touch -d 2001-02-03T04:05:06.789 d/noise; setfattr -n user.x -v y d/copy; mkdir d/empty"
+    ));
+    // casync knows no hard links.
+    let same = |program| if program == "casync" { "rsync -nacAXi" } else { "rsync -nacHAXi" };
+    let programs = [
+        ("casync", "casync make --store=$S/store $S/x.caidx d && casync extract --store=$S/store $S/x.caidx $O/d"),
+        (
+            "borg",
+            "export BORG_BASE_DIR=$S/home BORG_UNKNOWN_UNENCRYPTED_REPO_ACCESS_IS_OK=yes
+            borg init -e none $S/repo && borg create $S/repo::1 d && borg check --verify-data $S/repo &&
+            cd $O && borg extract $S/repo::1",
+        ),
+        (
+            "restic",
+            "export RESTIC_PASSWORD=x; R=\"restic -q --no-cache -r $S/repo\"; $R init && $R backup d &&
+            $R check --read-data && $R restore latest --target $O",
+        ),
+        ("rsync", "rsync -aHAXS d $S/ && rsync -aHAX $S/d $O/"),
+    ];
+    for (program, how) in programs {
+        if !sh(&format!("command -v {program}")).status.success() {
+            testkit::oracle::record_skip(program, "it is not installed");
+            continue;
+        }
+        let said = shell(&format!(
+            "S={there}/{program} O={here}/back-{program}; mkdir $S $O; cd {here}
+            ({how}) >$S/said 2>&1 || {{ cat $S/said >&2; exit 1; }}
+            {} --delete {here}/d/ $O/d/",
+            same(program)
+        ));
+        assert_eq!(said, "", "{program}");
+    }
+    from.umount();
+    to.umount();
+    assert_clean(&source.path);
+    assert_clean(&target.path);
 }
 
 fn fsid(image: &Image) -> String {

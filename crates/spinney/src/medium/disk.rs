@@ -432,6 +432,48 @@ mod tests {
         assert!(made.refused(5, true).contains("overlaps the partition table"));
     }
 
+    /// Small numbers, so that entries meet often; large ones now and then.
+    fn chance(state: &mut u64) -> u32 {
+        *state ^= *state << 13;
+        *state ^= *state >> 7;
+        *state ^= *state << 17;
+        let number = (*state >> 32) as u32;
+        if number.is_multiple_of(16) { number } else { number % 20_000 }
+    }
+
+    /// Whatever a table says: what may be written is on the disk, and nothing else is there.
+    #[test]
+    fn no_table_leads_out_of_a_partition() {
+        let made = Made::new("chance");
+        let (mut state, mut given) = (0x9e37_79b9_7f4a_7c15, 0);
+        for _ in 0..3000 {
+            let kinds = [0x83, 0x83, 0x05, 0];
+            for at in [0, 64, 128, 192, 256] {
+                let entries = [0; 4].map(|_: u32| {
+                    let kind = kinds[chance(&mut state) as usize % 4];
+                    // The chain's tables are found now and then.
+                    let first = chance(&mut state) / if kind == 5 { 64 } else { 1 };
+                    (kind, if kind == 5 { first / 64 * 64 } else { first }, chance(&mut state))
+                });
+                made.table(at, &entries);
+            }
+            let disk = made.disk();
+            for partition in disk.partitions() {
+                let Ok(span) = disk.span(partition.number, true) else { continue };
+                given += 1;
+                assert!(span == partition.span && span.end() <= 64 << 20 && !partition.is_extended);
+                assert!(disk.tables.iter().all(|table| !table.overlaps(span)));
+                let others = disk.partitions().iter().filter(|p| p.number != partition.number);
+                let meets = |p: &&Partition| p.span.overlaps(span) && !p.span.contains(span);
+                assert_eq!(
+                    others.filter(|p| !p.is_extended || meets(p)).find(|p| p.span.overlaps(span)),
+                    None
+                );
+            }
+        }
+        assert!(given > 500, "{given}");
+    }
+
     #[test]
     fn what_is_no_disk_is_none() {
         let made = Made::new("none");

@@ -124,6 +124,11 @@ impl Error {
         }
     }
 
+    /// What the device has cannot be read, or cannot be true: whoever needs nothing of it may go on.
+    pub fn is_damage(&self) -> bool {
+        matches!(self, Error::Corrupt(_) | Error::Io { .. })
+    }
+
     /// Damage of which no place is known.
     pub fn corrupt(what: impl Into<String>) -> Error {
         Error::Corrupt(Corrupt::new(what))

@@ -20,6 +20,10 @@
 //! hundredth of the trees' nodes. Leaves that move are read once, before the commit and in the order of their
 //! addresses ([`count_moves`]); if nobody had one in memory neither it nor its copy stays there: what moves is no more wanted than before.
 //!
+//! A node that cannot be read and lies elsewhere is passed over: what is below it is not seen. So the
+//! pointers that were found to each node that gets another address are counted against its
+//! references, one for each pointer; if one is missing nothing moves.
+//!
 //! What it does not know: why they move, and what becomes of the range.
 
 mod content;
@@ -28,9 +32,10 @@ pub use content::MoveContent;
 
 use super::Settle;
 use crate::items::{Items, TreeItems};
-use crate::refs::{ExtentKind, ExtentRefs, current_refs};
+use crate::refs::{ExtentKind, ExtentRefs, current_refs, stored_refs};
 use crate::shared::{Holder, change_pointers, may_be_shared};
 use crate::space::Kind;
+use btrfs_disk::items::{ExtentItem, extent_flags};
 use btrfs_disk::key::kind;
 use btrfs_disk::node::{ChildPtr, FLAG_RELOC};
 use btrfs_disk::{
@@ -109,6 +114,10 @@ struct Search<'r, R> {
     dirty: Option<&'r DirtyNodes>,
     last_snapshot: Generation,
     seen: HashMap<Logical, bool>,
+    /// Of each node that gets another address, how many pointers there are to it.
+    pointers: HashMap<Logical, u64>,
+    /// A node could not be read: there may be more pointers below it.
+    lost: bool,
     copies: Vec<Copy>,
 }
 
@@ -120,14 +129,35 @@ impl<'r, R: NodeReader> Search<'r, R> {
         read: Option<&'r HashMap<Logical, Arc<Node>>>,
         dirty: Option<&'r DirtyNodes>,
     ) -> Search<'r, R> {
-        let (seen, copies, counted) = Default::default();
-        let last_snapshot = Generation(0);
-        Search { reader, range, leaves, read, counted, dirty, last_snapshot, seen, copies }
+        let (seen, pointers, copies, counted) = Default::default();
+        let (last_snapshot, lost) = (Generation(0), false);
+        Search {
+            reader,
+            range,
+            leaves,
+            read,
+            counted,
+            dirty,
+            last_snapshot,
+            seen,
+            pointers,
+            lost,
+            copies,
+        }
     }
 
     fn tree(&mut self, root: &TreeRoot, last_snapshot: Generation) -> Result<()> {
         self.last_snapshot = last_snapshot;
-        self.subtree(root.id, &root.expect(), true).map(|_| ())
+        self.pointer(root.id, &root.expect(), true).map(drop)
+    }
+
+    /// Whether a pointer will be another; it is counted then.
+    fn pointer(&mut self, tree: TreeId, expect: &Expect, is_root: bool) -> Result<bool> {
+        let changes = self.subtree(tree, expect, is_root)?;
+        if changes {
+            *self.pointers.entry(expect.logical).or_default() += 1;
+        }
+        Ok(changes)
     }
 
     fn is_dirty(&self, at: Logical) -> bool {
@@ -155,12 +185,21 @@ impl<'r, R: NodeReader> Search<'r, R> {
             self.seen.insert(at, true);
             return Ok(true);
         }
-        let (node, passing) = self.node(expect)?;
+        let (node, passing) = match self.node(expect) {
+            Ok(found) => found,
+            // It stays, and so does what more than it leads to.
+            Err(error) if error.is_damage() && !here && !names => {
+                self.lost = true;
+                self.seen.insert(at, false);
+                return Ok(false);
+            }
+            Err(error) => return Err(error),
+        };
         let mut children = Vec::new();
         let slots = if node.is_leaf() { 0 } else { node.len() };
         for slot in 0..slots {
             let below = Expect::of_child(&node.child(slot), node.level() - 1, tree);
-            if self.subtree(tree, &below, false)? {
+            if self.pointer(tree, &below, false)? {
                 children.push(slot);
             }
         }
@@ -175,6 +214,26 @@ impl<'r, R: NodeReader> Search<'r, R> {
         Ok(copied && !stays)
     }
 
+    /// Whether what an extent tree has of the range was found, and each pointer that changes. What is
+    /// wrong with a step is known so before its commit.
+    fn has_found_all(&self, items: &mut dyn Items) -> Result<()> {
+        for (at, found) in &self.pointers {
+            let refs = stored_refs(items, &[], *at)?.map_or(0, |(refs, _)| refs);
+            leads_all(*at, *found, refs)?;
+        }
+        let (from, to) = (Key::new(self.range.start, 0, 0), Key::new(self.range.end, 0, 0));
+        if self.range.is_empty() {
+            return Ok(());
+        }
+        items.scan(from, to, &mut |key, data| {
+            let at = Logical(key.objectid);
+            if key < to && is_node(&key, data)? && !self.pointers.contains_key(&at) {
+                return Err(leads_all(at, 0, 1).expect_err("none is too few"));
+            }
+            Ok(())
+        })
+    }
+
     /// True: nobody else has it in memory.
     fn node(&self, expect: &Expect) -> Result<(Arc<Node>, bool)> {
         // Another node at the same address would be of another generation.
@@ -185,6 +244,23 @@ impl<'r, R: NodeReader> Search<'r, R> {
             None => (self.reader.node(expect)?, false),
         })
     }
+}
+
+/// A node can get another address where each pointer to it was found.
+fn leads_all(at: Logical, found: u64, refs: u64) -> Result<()> {
+    if found == refs {
+        return Ok(());
+    }
+    let what = format!("tree block has {refs} references, and {found} pointers to it were found");
+    Err(Corrupt::new(what).at(at).into())
+}
+
+fn is_node(key: &Key, data: &[u8]) -> Result<bool> {
+    if key.kind != kind::EXTENT_ITEM {
+        return Ok(key.kind == kind::METADATA_ITEM);
+    }
+    let item = ExtentItem::parse(key.kind, data).map_err(|corrupt| corrupt.key(*key))?;
+    Ok(item.fields.flags & extent_flags::TREE_BLOCK != 0)
 }
 
 /// What a commit would do for `what`. `roots` are of all trees.
@@ -199,6 +275,10 @@ pub fn count_moves<R: NodeReader>(
     let mut search = Search::new(reader, &what.range, &content.leaves, None, None);
     for root in roots.values() {
         search.tree(root, Generation(0))?;
+    }
+    if search.lost {
+        search.has_found_all(&mut items)?;
+        content.is_all_in(search.copies.iter().map(|copy| &*copy.node))?;
     }
     let mut counted = search.counted;
     counted.sort_unstable_by_key(|expect| expect.logical);
@@ -277,7 +357,7 @@ impl<R: NodeReader> Settle<'_, R> {
         for (root, last_snapshot) in &roots {
             search.tree(root, *last_snapshot)?;
         }
-        let mut copies = search.copies;
+        let (mut copies, pointers) = (search.copies, search.pointers);
         content.is_all_in(copies.iter().map(|copy| &*copy.node))?;
         if copies.len() > what.limit {
             let (found, limit) = (copies.len(), what.limit);
@@ -288,6 +368,7 @@ impl<R: NodeReader> Settle<'_, R> {
             let refs = current_refs(&mut items, &[&self.deltas], at)?.filter(|refs| refs.refs > 0);
             copy.refs =
                 refs.ok_or_else(|| Corrupt::new("tree block without an extent item").at(at))?;
+            leads_all(at, pointers.get(&at).copied().unwrap_or(0), copy.refs.refs)?;
         }
         Ok((content, copies))
     }

@@ -10,6 +10,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod spoiler;
 mod worker;
 
 use blocksim::{GoOn, Hooked, Request, RequestHook};
@@ -17,9 +18,11 @@ use btrfs_disk::ids::block_group::{DATA, DUP, METADATA, SYSTEM};
 use btrfs_disk::items::{BalanceFilter, BalanceItem, balance_filter as f, balance_flags};
 use btrfs_fs::{
     BalanceState, BalanceStatus, BtrfsFs, Caller, Delete, LimitChange, Options, QgroupId,
+    ScrubState,
 };
 use common::kernel::kernel;
 use common::{Cached, Files, Image, files_of, find};
+use spoiler::Spoiler;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -54,15 +57,24 @@ struct Known {
     snapshots: u64,
 }
 
+/// What a history is of.
+#[derive(Clone, Copy)]
+struct Plan {
+    size: u64,
+    /// Bytes of a change, at most.
+    most: u64,
+    /// One copy of what has two goes bad, all the time.
+    spoils: bool,
+}
+
 struct Mount<'m> {
     fs: &'m BtrfsFs,
     device: &'m Counting,
     stop: AtomicBool,
     /// Held by who changes something, and alone by who makes the mount still.
     changes: RwLock<()>,
-    size: u64,
+    plan: Plan,
     seed: u64,
-    most: u64,
 }
 
 /// Tells all to stop, also where the thread that has it panics.
@@ -87,8 +99,10 @@ impl Mount<'_> {
         let _stop = Stop(&self.stop);
         let dir = find(self.fs, self.fs.root(), &format!("own{thread}")).expect("there");
         let (fs, rng) = (self.fs, Rng::new(self.seed * 100 + thread));
-        let (most, refused, mut done) = (self.most, 0, 0);
-        let mut worker = Worker { fs, dir, files, rng, most, refused };
+        let (most, refused, mut done) = (self.plan.most, 0, 0);
+        // Nothing says which of two copies is right that have no checksum.
+        let nocow = !self.plan.spoils;
+        let mut worker = Worker { fs, dir, files, rng, most, refused, nocow };
         while self.goes_on() {
             let _changing = self.changes.read().unwrap_or_else(PoisonError::into_inner);
             worker.change();
@@ -148,6 +162,15 @@ impl Mount<'_> {
         }
     }
 
+    fn spoil(&self, image: &Image) {
+        let mut spoiler = Spoiler::new(&image.path, Rng::new(self.seed + 5));
+        while self.goes_on() {
+            spoiler.one(&self.fs.space().group_infos());
+            std::thread::sleep(Duration::from_micros(500));
+        }
+        println!("{} places spoilt", spoiler.spoilt);
+    }
+
     /// Calls of an administrator; how many.
     fn administrate(&self, thread: u64) -> u64 {
         let _stop = Stop(&self.stop);
@@ -181,7 +204,7 @@ impl Mount<'_> {
                 ("resume".into(), errno(fs.resume_balance()), may)
             }
             10 | 11 => {
-                let size = self.size - rng.below(self.size / 8);
+                let size = self.plan.size - rng.below(self.plan.size / 8);
                 (format!("resize {size}"), errno(fs.resize(size)), &[libc::ENOSPC, libc::EROFS])
             }
             12 => {
@@ -201,7 +224,7 @@ impl Mount<'_> {
             (fs.balance_status().expect("told"), fs.scrub_status().expect("told"));
         let known = [0, libc::ENOSPC, libc::EROFS, libc::EBUSY];
         assert!(known.contains(&balance.errno), "after {what}: {balance:?}");
-        assert!(scrub.state != btrfs_fs::ScrubState::Failed, "after {what}: {scrub:?}");
+        assert!(scrub.state != ScrubState::Failed, "after {what}: {scrub:?}");
         what
     }
 
@@ -258,14 +281,13 @@ fn open(image: &Image, seed: u64) -> (BtrfsFs, Arc<Counting>) {
 }
 
 /// One mount, from opening to closing.
-fn mounted(image: &Image, known: &mut Known, size: u64, seed: u64, most: u64) {
+fn mounted(image: &Image, known: &mut Known, seed: u64, plan: Plan) {
     let (fs, device) = open(image, seed);
     for (thread, files) in known.own.iter().enumerate() {
         assert_files(&fs, &format!("own{thread}"), files);
     }
     let stop = AtomicBool::new(false);
-    let mount =
-        Mount { fs: &fs, device: &device, stop, changes: RwLock::new(()), size, seed, most };
+    let mount = Mount { fs: &fs, device: &device, stop, changes: RwLock::new(()), plan, seed };
     let own = std::mem::take(&mut known.own);
     let (kept, snapshots) = (&mut known.kept, &mut known.snapshots);
     known.own = std::thread::scope(|scope| {
@@ -275,6 +297,9 @@ fn mounted(image: &Image, known: &mut Known, size: u64, seed: u64, most: u64) {
             each.map(|(t, files)| scope.spawn(move || mount.work(t as u64, files))).collect();
         scope.spawn(move || mount.snapshots(kept, snapshots));
         scope.spawn(move || mount.limits());
+        if plan.spoils {
+            scope.spawn(move || mount.spoil(image));
+        }
         for thread in 0..2 {
             scope.spawn(move || println!("{} calls", mount.administrate(thread)));
         }
@@ -289,10 +314,27 @@ fn mounted(image: &Image, known: &mut Known, size: u64, seed: u64, most: u64) {
     // A balance may be at work.
     let full = errno(fs.sync());
     assert!(full == 0 || full == libc::ENOSPC, "sync: {full}");
+    if plan.spoils {
+        mended(&fs);
+    }
     fs.destroy().expect("close");
     let written = device.hook.0.load(Ordering::SeqCst);
     drop(fs);
     assert_eq!(device.hook.0.load(Ordering::SeqCst), written, "nothing is written behind the end");
+}
+
+/// Nothing that is spoilt is left.
+fn mended(fs: &BtrfsFs) {
+    _ = fs.cancel_scrub();
+    fs.start_scrub(false).expect("a scrub");
+    let end = Instant::now() + Duration::from_secs(60);
+    while fs.scrub_status().expect("told").state == ScrubState::Running {
+        assert!(Instant::now() < end, "the scrub ends");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let status = fs.scrub_status().expect("told");
+    println!("{} mended by reads, {:?}", common::stat(fs, "device.repairs"), status.done);
+    assert_eq!((status.state, status.done.uncorrectable_errors), (ScrubState::Finished, 0));
 }
 
 fn end_of_balance(fs: &BtrfsFs) -> BalanceStatus {
@@ -339,9 +381,12 @@ fn empties(image: &Image, known: &Known) {
     fs.destroy().expect("close");
 }
 
-fn history(seed: u64, size: u64, most: u64) {
+fn history(seed: u64, plan: Plan) {
     println!("history {seed}");
-    let image = Image::new(size, if seed.is_multiple_of(2) { &["-n", "4096"] } else { &[] });
+    let size = plan.size;
+    let nodes: &[_] = if seed.is_multiple_of(2) { &["-n", "4096"] } else { &[] };
+    let copies: &[_] = if plan.spoils { &["-m", "dup", "-d", "dup"] } else { &[] };
+    let image = Image::new(size, &[nodes, copies].concat());
     let mut known = Known { own: vec![Files::new(); THREADS as usize], ..Known::default() };
     {
         let (fs, _device) = open(&image, 1);
@@ -357,7 +402,7 @@ fn history(seed: u64, size: u64, most: u64) {
         fs.destroy().expect("close");
     }
     for round in 0..common::number("SPINNEY_ROUNDS", 2) {
-        mounted(&image, &mut known, size, seed * 10 + round, most);
+        mounted(&image, &mut known, seed * 10 + round, plan);
         common::check_device(
             Arc::new(common::open_device(&image.path, true)),
             true,
@@ -384,7 +429,7 @@ fn judge(image: &Image, seed: u64) {
 fn nothing_is_lost_and_nobody_waits_for_ever() {
     testkit::require!(kernel_btrfs);
     for seed in common::seeds(1, 1) {
-        history(seed, 3 << 30, 150_000);
+        history(seed, Plan { size: 3 << 30, most: 150_000, spoils: false });
     }
 }
 
@@ -392,6 +437,14 @@ fn nothing_is_lost_and_nobody_waits_for_ever() {
 fn a_volume_that_is_full_loses_nothing_either() {
     testkit::require!(kernel_btrfs);
     for seed in common::seeds(1, 1) {
-        history(seed, 300 * MIB, 3_000_000);
+        history(seed, Plan { size: 300 * MIB, most: 3_000_000, spoils: false });
+    }
+}
+
+#[test]
+fn a_bad_copy_is_mended_by_whoever_meets_it() {
+    testkit::require!(kernel_btrfs);
+    for seed in common::seeds(1, 2) {
+        history(seed, Plan { size: 3 << 30, most: 150_000, spoils: true });
     }
 }

@@ -43,6 +43,8 @@ pub struct Worker<'f> {
     pub most: u64,
     /// Changes that found no room.
     pub refused: u64,
+    /// Some files are written in place.
+    pub nocow: bool,
 }
 
 impl Worker<'_> {
@@ -75,7 +77,7 @@ impl Worker<'_> {
         let made = self.fs.mknod(&CX, self.dir, name.as_bytes(), FileKind::File, 0o644, 0);
         let ino = self.had_room(made, "create")?.attr.ino;
         self.files.insert(name.into(), Vec::new());
-        if self.rng.chance(20) {
+        if self.nocow && self.rng.chance(20) {
             let set = self.fs.set_flags(&CX, ino, NOCOW);
             self.had_room(set, "set flags");
         }

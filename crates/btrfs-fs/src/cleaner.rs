@@ -3,7 +3,8 @@
 //!
 //! Invariants: only a tree that a durable commit calls dead is dropped; nothing is held between the
 //! steps, so operations wait for none. The root item says after each step how far it came, so
-//! a crash, or another program, goes on there.
+//! a crash, or another program, goes on there. A tree of which something cannot be read stays as far as
+//! it was dropped, and is left alone until the next mount.
 //!
 //! What it does not know: names, and who deleted.
 
@@ -19,10 +20,11 @@ use btrfs_tree::{Cursor, NodeStore, TreeRoot};
 use btrfs_txn::delta::{ActionCost, Dropping, TreeAction};
 use btrfs_txn::{Core, Defect, Urgency};
 use locks::{Condvar, Mutex, Rank};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use vfs::Result;
+use vfs::{Damage, FsError, Result};
 
 /// Nodes that one step reads at most, and trees that it works on.
 const STEP_NODES: u64 = 512;
@@ -43,6 +45,8 @@ pub(crate) struct Cleaner {
     changed: Condvar,
     /// What is known of the trees at work; who holds it takes a step.
     at_work: Mutex<Vec<Dropping>>,
+    /// Trees that cannot be dropped, and why.
+    stuck: Mutex<BTreeMap<TreeId, String>>,
 }
 
 #[derive(Default)]
@@ -66,6 +70,7 @@ impl Cleaner {
             signal: Mutex::new(Rank::Leaf, Signal::default()),
             changed: Condvar::default(),
             at_work: Mutex::new(Rank::Cleaner, Vec::new()),
+            stuck: Mutex::new(Rank::Leaf, BTreeMap::new()),
         }
     }
 
@@ -89,7 +94,11 @@ impl Cleaner {
     /// Takes one step, and the commit that it is in; false: nothing is left.
     pub(crate) fn step(&self, urgency: Urgency) -> Result<bool> {
         let mut at_work = self.at_work.lock();
-        let dead: Vec<TreeId> = self.core.roots().trees.dead().take(STEP_TREES).collect();
+        let stuck: Vec<TreeId> = self.stuck.lock().keys().copied().collect();
+        let roots = self.core.roots();
+        let dead = roots.trees.dead().filter(|id| !stuck.contains(id));
+        let dead: Vec<TreeId> = dead.take(STEP_TREES).collect();
+        drop(roots);
         if dead.is_empty() {
             at_work.clear();
             return Ok(false);
@@ -101,7 +110,22 @@ impl Cleaner {
             }
         }
         self.drop_some(&at_work, STEP_NODES, urgency)?;
+        at_work.iter().for_each(|known| self.note_stuck(known));
         Ok(true)
+    }
+
+    fn note_stuck(&self, known: &Dropping) {
+        let Some(why) = known.stuck() else { return };
+        tracing::error!(tree = %known.id, why, "a deleted subvolume cannot be dropped any further");
+        self.stuck.lock().insert(known.id, why);
+    }
+
+    /// One of these that cannot be dropped.
+    fn stuck_of(&self, ids: &[TreeId]) -> Option<FsError> {
+        let stuck = self.stuck.lock();
+        let (id, why) = ids.iter().find_map(|id| stuck.get_key_value(id))?;
+        let what = format!("tree {id} of a deleted subvolume cannot be dropped: {why}");
+        Some(Damage::new(what).into())
     }
 
     /// Returns when no step is under way that began before the call.
@@ -119,6 +143,10 @@ impl Cleaner {
         let (all, mut freed) = ([Dropping::new(TreeId::RELOC)], false);
         while left().fs()? {
             self.drop_some(&all, RELOCATION_NODES, Urgency::Awaited)?;
+            if let Some(why) = all[0].stuck() {
+                let what = format!("what a relocation left cannot be freed: {why}");
+                return Err(Damage::new(what).into());
+            }
             freed = true;
         }
         if freed {
@@ -155,8 +183,16 @@ impl Cleaner {
         op.act(TreeAction::Drop { trees, budget: budget as usize }, cost);
     }
 
+    /// Before all trees are walked: those that are dead now are dropped, or as far as they can be.
+    pub(crate) fn drop_dead(&self) -> Result<()> {
+        match self.wait_until_gone(&[], None, true) {
+            Err(FsError::Corrupt(_)) if self.core.health.writable().is_ok() => Ok(()),
+            done => done.map(drop),
+        }
+    }
+
     /// Waits until all of `ids` (none: all that are dead now) are gone; false: `timeout` passed.
-    /// `alone`: no thread does it.
+    /// `alone`: no thread does it. An error: one of them cannot be dropped, and the others are.
     pub(crate) fn wait_until_gone(
         &self,
         ids: &[TreeId],
@@ -170,10 +206,12 @@ impl Cleaner {
         self.wake();
         loop {
             let roots = self.core.roots();
-            if wanted.iter().all(|id| roots.get(*id).is_none()) {
-                return Ok(true);
-            }
+            let left = wanted.iter().copied().filter(|id| roots.get(*id).is_some());
+            let left: Vec<TreeId> = left.collect();
             drop(roots);
+            if left.iter().all(|id| self.stuck.lock().contains_key(id)) {
+                return self.stuck_of(&left).map_or(Ok(true), Err);
+            }
             if until.is_some_and(|until| Instant::now() >= until) {
                 return Ok(false);
             }

@@ -305,6 +305,20 @@ fn new_ref(
     Ok((key, bytes, Base::Possible))
 }
 
+/// Whether all that a removal of the name needs can be read: for who changes something before it.
+pub(crate) fn check_removal(
+    view: &View<'_>,
+    dir: InodeId,
+    name: &[u8],
+    target: Target,
+) -> Result<()> {
+    if target.is_subvolume() {
+        return Ok(());
+    }
+    let child = InodeId::new(dir.tree, target.location.objectid);
+    without_ref(view, child, dir.objectid, name).map(drop)
+}
+
 /// Removes the entry and its reverse reference.
 pub(crate) fn remove(op: &Op<'_>, dir: InodeId, name: &[u8], target: Target) -> Result<()> {
     let rest = without_entry(op, dir, name)?;
@@ -364,8 +378,19 @@ fn damaged(id: InodeId, what: &str) -> FsError {
 }
 
 /// The item of the child's references that has a name, what is left of it without, and the
-/// name's index.
+/// name's index. The leaf of that can be read as well, or the commit would be who finds that it cannot.
 fn without_ref(
+    view: &View<'_>,
+    child: InodeId,
+    parent: u64,
+    name: &[u8],
+) -> Result<(Key, Vec<u8>, u64)> {
+    let (key, rest, index) = reference(view, child, parent, name)?;
+    view.get(child.tree, &Key::new(parent, kind::DIR_INDEX, index)).fs()?;
+    Ok((key, rest, index))
+}
+
+fn reference(
     view: &View<'_>,
     child: InodeId,
     parent: u64,

@@ -203,7 +203,7 @@ impl Balancer {
         // Who makes the mount still waits.
         self.core.health.changeable().fs()?;
         // A tree that is half dropped cannot be walked.
-        self.cleaner.wait_until_gone(&[], None, true)?;
+        self.cleaner.drop_dead()?;
         let done = self.step(batch)?;
         report.relocated_extents += done.moved;
         report.rewritten_nodes += done.above;

@@ -10,7 +10,7 @@
 use super::closure::Closure;
 use super::committed::Committed;
 use super::freeze::Work;
-use super::project::Project;
+use super::project::{Edits, Project};
 use super::state::LogState;
 use super::write::Written;
 use super::{Fallback, Request, Step, TreeLog, write};
@@ -117,22 +117,36 @@ impl TreeLog {
         if state.stale {
             return Ok(Err(Fallback::Stale));
         }
-        let layers = &view.layers;
-        let pending = Pending { current: &layers.current, sealed: layers.sealed.as_deref() };
-        let generation = Generation(layers.roots.generation.0 + 1);
-        let reads = &self.stats.log_tree_reads;
-        let committed = Committed { store: &self.core.store, roots: &layers.roots, reads };
-        if let Err(fallback) = self.gather(pending, &committed, &mut work, state)? {
-            return Ok(Err(fallback));
-        }
-        let project = Project { log: self, view, committed: &committed, generation };
-        let edits = project.all(&work, state)?;
+        let generation = Generation(view.layers.roots.generation.0 + 1);
+        let edits = match unless_damaged(self.say(view, &mut work, state, generation))? {
+            Ok(edits) => edits,
+            Err(fallback) => return Ok(Err(fallback)),
+        };
         if edits.is_empty() {
             self.stats.log_nothing.add(1);
             return Ok(Ok(None));
         }
         self.stats.log_writes.add(1);
         Ok(write::write(self, state, generation, edits)?.map(Some))
+    }
+
+    /// What is to be logged of `work`, and of all that belongs to it.
+    fn say(
+        &self,
+        view: &View<'_>,
+        work: &mut Work,
+        state: &mut LogState,
+        generation: Generation,
+    ) -> Step<Edits> {
+        let layers = &view.layers;
+        let pending = Pending { current: &layers.current, sealed: layers.sealed.as_deref() };
+        let reads = &self.stats.log_tree_reads;
+        let committed = Committed { store: &self.core.store, roots: &layers.roots, reads };
+        if let Err(fallback) = self.gather(pending, &committed, work, state)? {
+            return Ok(Err(fallback));
+        }
+        let project = Project { log: self, view, committed: &committed, generation };
+        Ok(Ok(project.all(work, state)?))
     }
 
     /// Writes back the content of inodes that come along with those that were asked for:
@@ -189,6 +203,17 @@ impl TreeLog {
             }
         }
         Ok(Err(Fallback::TooMany))
+    }
+}
+
+/// What a log would have to say and cannot be read is committed: a commit need not know it.
+fn unless_damaged<T>(said: Step<T>) -> Step<T> {
+    match said {
+        Err(error) if error.is_damage() => {
+            tracing::warn!(%error, "what was synced is committed, not logged");
+            Ok(Err(Fallback::Damage))
+        }
+        other => other,
     }
 }
 

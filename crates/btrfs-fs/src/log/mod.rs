@@ -107,6 +107,8 @@ pub(crate) enum Fallback {
     NoSpace,
     /// A file became one with fs-verity: neither we nor the kernel log its tree.
     Verity,
+    /// What it would have to say of the last commit cannot be read; a commit need not know.
+    Damage,
     /// An earlier write of this log was given up.
     Stale,
 }
@@ -122,6 +124,7 @@ impl Fallback {
             Fallback::LongNames => "long names",
             Fallback::NoSpace => "no space",
             Fallback::Verity => "fs-verity",
+            Fallback::Damage => "damage",
             Fallback::Stale => "log given up",
         }
     }

@@ -161,9 +161,13 @@ fn check(engine: &Engine, r: &Rename<'_>, locked: &Locked<'_>) -> Result<()> {
     check_fits(engine, r)
 }
 
-/// Nothing may fail for want of room once the first name is gone.
+/// Nothing may fail for want of room, or for damage, once the first name is gone.
 fn check_fits(engine: &Engine, r: &Rename<'_>) -> Result<()> {
     let view = engine.core.view();
+    names::check_removal(&view, r.from.id, r.name, r.source)?;
+    if let Some((target, _)) = &r.victim {
+        names::check_removal(&view, r.to.id, r.new_name, *target)?;
+    }
     names::check_room(&view, r.to.id, r.new_name, engine.core.geometry.max_item_size())?;
     names::check_ref(&engine.core, &view, r.child.id, r.to.id.objectid, r.new_name)?;
     match &r.victim {

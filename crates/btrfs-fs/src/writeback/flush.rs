@@ -275,7 +275,7 @@ pub(super) fn flush_range(
             writeback.refusals.keep(id, error);
         }
         debug_assert_eq!(size, state.item.size);
-        paid = stored?;
+        paid = stored.map_err(Unstored::of_acknowledged)?;
     }
     dirty.remove(start, end);
     writeback.reservations.forget_landed(end - start, paid);
@@ -306,7 +306,8 @@ pub(super) fn store_inline(
 ) -> Result<()> {
     let sector = writeback.core.sector();
     let op = writeback.core.begin();
-    let mapped = map_range(&op.view, id, sector, 0, sector).fs()?;
+    let mapped = map_range(&op.view, id, sector, 0, sector).fs();
+    let mapped = mapped.map_err(|error| Unstored::Unread(error).of_acknowledged())?;
     op.run(|| drop_range(&op, id, state, &mapped, 0, sector))?;
     let ram_bytes = state.item.size;
     let generation = op.generation().0;

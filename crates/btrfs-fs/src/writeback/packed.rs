@@ -8,7 +8,7 @@
 use super::Writeback;
 use super::flush::{flush_range, store_inline, way_for};
 use super::pack::{Packed, Piece};
-use super::store::{Unstored, WriteMode, through};
+use super::store::{Unstored, WriteMode, readable, through};
 use crate::error::{IntoFs, to_fs};
 use crate::extents::{drop_range, insert_regular, map_near};
 use crate::ino::InodeId;
@@ -114,6 +114,10 @@ fn store_pieces(
     (pieces, packed, way): (&[Piece], &Packed, WriteMode),
 ) -> Result<usize> {
     let len: u64 = pieces.iter().map(|p| p.len).sum();
+    if let (Some(first), Some(last)) = (pieces.first(), pieces.last()) {
+        let range = (first.start, last.start + last.len);
+        readable(writeback, id, state, range).map_err(Unstored::of_acknowledged)?;
+    }
     let extents = match land(writeback, id, pieces, way_for(len, way)) {
         Err(Unstored::Refused(error)) => {
             Heard::refused(&mut state.refused);

@@ -13,6 +13,7 @@ use crate::extents::sums;
 use crate::extents::{Mapped, MappedKind, drop_range, insert_regular, map_near};
 use crate::ino::InodeId;
 use crate::inode::{State, change, put_inode};
+use crate::refusals::refused;
 use btrfs_disk::items::{Compression, FileExtentFields, FileExtentKind, inode_flags};
 use btrfs_disk::{Logical, TreeId};
 use btrfs_space::Extent;
@@ -39,7 +40,20 @@ pub(crate) enum WriteMode {
 pub enum Unstored {
     /// The device refused it.
     Refused(FsError),
+    /// Items that it must stand between cannot be read; nothing has changed.
+    Unread(FsError),
     Other(FsError),
+}
+
+impl Unstored {
+    /// For who writes back what was acknowledged: content stays in memory for want of its place as
+    /// for a refusal of the device.
+    pub(super) fn of_acknowledged(self) -> FsError {
+        match self {
+            Unstored::Unread(error @ FsError::Corrupt(_)) => refused(error.to_string()),
+            other => other.into(),
+        }
+    }
 }
 
 impl From<FsError> for Unstored {
@@ -50,8 +64,9 @@ impl From<FsError> for Unstored {
 
 impl From<Unstored> for FsError {
     fn from(unstored: Unstored) -> FsError {
-        let (Unstored::Refused(error) | Unstored::Other(error)) = unstored;
-        error
+        match unstored {
+            Unstored::Refused(error) | Unstored::Unread(error) | Unstored::Other(error) => error,
+        }
     }
 }
 
@@ -86,9 +101,7 @@ pub(crate) fn store(
 ) -> std::result::Result<u64, Unstored> {
     let len: u64 = slices.iter().map(|s| s.len() as u64).sum();
     let end = start + len;
-    let mapped =
-        map_near(&writeback.core.view(), id, writeback.core.sector(), (start, end), state.near)
-            .fs()?;
+    let mapped = readable(writeback, id, state, (start, end))?;
     let piece = (start, end, slices, way);
     let landed = land(writeback, id, state, piece, &mapped)?;
     let new = landed.iter().filter(|piece| piece.paid() > 0).count();
@@ -109,6 +122,22 @@ pub(crate) fn store(
     writeback.stats.data_extents.add(new as u64);
     writeback.stats.data_written_bytes.add(len);
     Ok(paid)
+}
+
+/// What lies in [start, end). That and what is in front of it will be read again halfway through an
+/// operation, where an error would end the volume.
+pub(super) fn readable(
+    writeback: &Writeback,
+    id: InodeId,
+    state: &State,
+    (start, end): (u64, u64),
+) -> std::result::Result<Vec<Mapped>, Unstored> {
+    let (view, sector) = (writeback.core.view(), writeback.core.sector());
+    let map = |range| map_near(&view, id, sector, range, state.near).fs().map_err(Unstored::Unread);
+    if start > 0 {
+        map((start - 1, start))?;
+    }
+    map((start, end))
 }
 
 /// Writes everything; on an error nothing stays allocated.

@@ -315,6 +315,8 @@ fn mounted(image: &Image, known: &mut Known, seed: u64, plan: Plan) {
     let full = errno(fs.sync());
     assert!(full == 0 || full == libc::ENOSPC, "sync: {full}");
     if plan.spoils {
+        // What it has copied and not committed may be spoilt, and no scrub sees it.
+        _ = fs.pause_balance();
         mended(&fs);
     }
     fs.destroy().expect("close");

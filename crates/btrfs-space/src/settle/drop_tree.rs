@@ -22,6 +22,9 @@
 //! their pointers by address, and no quota group knows it. Its drop position says how much the subvolume got
 //! until its count of references is 0; from then on it says what that of any dead tree does.
 //!
+//! Where something of the tree cannot be read it stays as far as it was dropped: to leave out what nobody
+//! can see would leave references behind that no tree has. What is in front of that is gone.
+//!
 //! What it does not know: who deletes the names and the orphan item.
 
 use super::Settle;
@@ -42,9 +45,26 @@ pub struct DropState {
     taken_over: bool,
     /// Up to here the shared subtree at hand has shared references.
     converted: Option<Key>,
+    stuck: Option<String>,
 }
 
 impl DropState {
+    /// Why it does not go on: what comes next cannot be read.
+    pub fn stuck(&self) -> Option<&str> {
+        self.stuck.as_deref()
+    }
+
+    /// `None`: it cannot be read, and nothing has changed for it yet.
+    fn unless_stuck<T>(&mut self, read: Result<T>) -> Result<Option<T>> {
+        match read {
+            Err(error) if error.is_damage() => {
+                self.stuck = Some(error.to_string());
+                Ok(None)
+            }
+            other => other.map(Some),
+        }
+    }
+
     /// Where to go on; `None`: at the front.
     fn go_on(&mut self, item: &RootItem) -> Option<Resume> {
         let (level, key) = (item.drop_level, item.drop_progress);
@@ -104,7 +124,8 @@ impl<R: NodeReader> Settle<'_, R> {
         };
         let resume = state.go_on(&item);
         let origin = Generation(key.offset);
-        let node = self.store.node(&root.expect())?;
+        let node = self.store.node(&root.expect());
+        let Some(node) = state.unless_stuck(node)? else { return Ok(false) };
         let mut dropper = Dropper {
             settle: self,
             state: &mut *state,
@@ -115,11 +136,13 @@ impl<R: NodeReader> Settle<'_, R> {
         };
         let flow = dropper.root(&node, resume)?;
         *budget = dropper.budget.min(*budget);
+        let progress = dropper.progress;
         match flow {
             Flow::Done => {
                 self.remove_tree(id)?;
                 Ok(true)
             }
+            Flow::Paused(..) if !progress => Ok(false),
             Flow::Paused(level, key) => {
                 let item = self.root_item(id)?;
                 (item.drop_level, item.drop_progress) = (level, key);
@@ -186,7 +209,10 @@ impl<R: NodeReader> Dropper<'_, '_, R> {
     }
 
     fn root(&mut self, node: &Arc<Node>, resume: Option<Resume>) -> Result<Flow> {
-        let (refs, full) = self.refs(node.logical())?;
+        let found = self.refs(node.logical());
+        let Some((refs, full)) = self.state.unless_stuck(found)? else {
+            return Ok(Flow::Paused(node.level(), Key::MIN));
+        };
         let owner = match self.id {
             TreeId::RELOC => RefOwner::SharedTree { parent: node.logical() },
             root => RefOwner::Tree { root },
@@ -194,7 +220,9 @@ impl<R: NodeReader> Dropper<'_, '_, R> {
         if refs > 1 {
             // A root is shared in the midst of a balance only: nothing to pause for.
             self.budget = usize::MAX;
-            self.convert(node)?;
+            if !self.convert(node)? {
+                return Ok(Flow::Paused(node.level(), node.key(0)));
+            }
             self.settle.touch_below(self.id, node)?;
             self.drop_ref(node.logical(), node.level(), owner);
             return Ok(Flow::Done);
@@ -235,8 +263,11 @@ impl<R: NodeReader> Dropper<'_, '_, R> {
         // From the node where the last step stopped, its children are whole.
         resume = resume.filter(|resume| resume.level < node.level());
         for slot in first..node.len() {
-            if self.is_gone(node.child(slot).logical, holder)? {
-                continue;
+            let gone = self.is_gone(node.child(slot).logical, holder);
+            match self.state.unless_stuck(gone)? {
+                None => return Ok(Flow::Paused(node.level(), node.key(slot))),
+                Some(true) => continue,
+                Some(false) => {}
             }
             if let Flow::Paused(level, key) = self.child(node, slot, holder, resume.take())? {
                 return Ok(Flow::Paused(level, key));
@@ -266,27 +297,41 @@ impl<R: NodeReader> Dropper<'_, '_, R> {
     ) -> Result<Flow> {
         let (at, level) = (parent.child(slot), parent.level() - 1);
         let owner = owner_of(holder);
-        let (refs, full) = self.refs(at.logical)?;
-        if refs == 1 {
-            let node = self.read(&at, level)?;
-            return self.node(&node, full, owner, resume);
-        }
+        let paused = || Ok(Flow::Paused(parent.level(), at.key));
+        let found = self.refs(at.logical);
+        let Some((refs, full)) = self.state.unless_stuck(found)? else { return paused() };
         let known_shared = full && level == 0;
-        if !known_shared && at.generation > self.origin {
-            let node = self.read(&at, level)?;
+        let converts = refs > 1 && !known_shared && at.generation > self.origin;
+        if refs == 1 || converts {
+            let node = self.read(&at, level);
+            let Some(node) = self.state.unless_stuck(node)? else { return paused() };
+            if refs == 1 {
+                return self.node(&node, full, owner, resume);
+            }
             if !self.convert(&node)? {
-                return Ok(Flow::Paused(parent.level(), at.key));
+                return paused();
             }
             self.state.converted = None;
         }
-        // Others reach what is below still: who does is another thing now, and no reference says it.
-        if self.settle.counts(self.id) {
-            let node = self.read(&at, level)?;
-            let read = self.settle.touch_below(self.id, &node)?;
-            self.budget = self.budget.saturating_sub(read);
-        }
+        self.count_below(&at, level)?;
         self.drop_ref(at.logical, level, owner);
         Ok(Flow::Done)
+    }
+
+    /// Others reach what is below still: who does is another thing now, and no reference says it.
+    fn count_below(&mut self, at: &ChildPtr, level: u8) -> Result<()> {
+        if !self.settle.counts(self.id) {
+            return Ok(());
+        }
+        match self.read(at, level) {
+            Ok(node) => {
+                let read = self.settle.touch_below(self.id, &node)?;
+                self.budget = self.budget.saturating_sub(read);
+            }
+            Err(error) if error.is_damage() => self.settle.lose_count(),
+            Err(error) => return Err(error),
+        }
+        Ok(())
     }
 
     fn read(&self, at: &ChildPtr, level: u8) -> Result<Arc<Node>> {
@@ -294,13 +339,14 @@ impl<R: NodeReader> Dropper<'_, '_, R> {
     }
 
     /// Pointers of `node` and below that are keyed by this tree become shared; false if
-    /// the budget ended it.
+    /// the budget ended it, or damage.
     fn convert(&mut self, node: &Arc<Node>) -> Result<bool> {
         if node.owner() != self.id {
             return Ok(true);
         }
         self.budget = self.budget.saturating_sub(1);
-        let (_, full) = self.refs(node.logical())?;
+        let found = self.refs(node.logical());
+        let Some((_, full)) = self.state.unless_stuck(found)? else { return Ok(false) };
         if !full {
             self.progress = true;
             let deltas = &mut self.settle.deltas;
@@ -327,15 +373,23 @@ impl<R: NodeReader> Dropper<'_, '_, R> {
             return Ok(true);
         }
         let level = parent.level() - 1;
-        if level == 0 && self.refs(at.logical)?.1 {
-            return Ok(true);
+        if level == 0 {
+            let found = self.refs(at.logical);
+            match self.state.unless_stuck(found)? {
+                None => return Ok(false),
+                Some((_, true)) => return Ok(true),
+                Some(_) => {}
+            }
         }
         if self.budget == 0 && self.progress {
             self.state.converted = Some(at.key);
             return Ok(false);
         }
-        let node = self.read(&at, level)?;
-        self.convert(&node)
+        let node = self.read(&at, level);
+        match self.state.unless_stuck(node)? {
+            Some(node) => self.convert(&node),
+            None => Ok(false),
+        }
     }
 }
 

@@ -176,6 +176,11 @@ impl Dropping {
     pub fn new(id: TreeId) -> Dropping {
         Dropping { id, state: Arc::new(Mutex::new(Rank::Leaf, DropState::default())) }
     }
+
+    /// Why it does not go on, if something of the tree cannot be read.
+    pub fn stuck(&self) -> Option<String> {
+        self.state.lock().stuck().map(str::to_owned)
+    }
 }
 
 /// What the commit of an action changes, beside the items that come with it.

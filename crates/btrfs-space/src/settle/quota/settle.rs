@@ -23,7 +23,7 @@ use crate::settle::Settle;
 use crate::settle::trees::Tree;
 use btrfs_disk::items::{QgroupInfo, QgroupLimit, RootItem, qgroup_status};
 use btrfs_disk::key::kind;
-use btrfs_disk::{Error, Expect, FixedSize, Generation, Key, Node, Result, TreeId};
+use btrfs_disk::{Expect, FixedSize, Generation, Key, Node, Result, TreeId};
 use btrfs_tree::{Edit, EditRef, NodeReader};
 use std::collections::BTreeMap;
 
@@ -243,10 +243,21 @@ impl<R: NodeReader> Settle<'_, R> {
         let children = if node.is_leaf() { 0 } else { node.len() };
         for slot in 0..children {
             let expect = Expect::of_child(&node.child(slot), node.level() - 1, tree);
-            let child = self.reader().node(&expect)?;
-            read += self.touch_below(tree, &child)?;
+            let child = self.reader().node(&expect);
+            match child {
+                Ok(child) => read += self.touch_below(tree, &child)?,
+                Err(error) if error.is_damage() => self.lose_count(),
+                Err(error) => return Err(error),
+            }
         }
         Ok(read)
+    }
+
+    /// What this commit changes of the numbers cannot be known; the status will say so.
+    pub(crate) fn lose_count(&mut self) {
+        if let Some(quota) = &mut self.quota {
+            quota.keeps = false;
+        }
     }
 
     /// Brings the quota tree up to what this commit leaves. All edits of subvolumes come before.
@@ -266,7 +277,7 @@ impl<R: NodeReader> Settle<'_, R> {
             match self.quota_edits(&quota, &mut items, &mut status, &mut edits) {
                 Ok(visited) => self.quota_extents = visited,
                 // Said by the status; the drain says it of all that matters for more than numbers.
-                Err(Error::Corrupt(_)) => {
+                Err(error) if error.is_damage() => {
                     edits.clear();
                     mark_inconsistent(&mut status);
                 }

@@ -1,0 +1,263 @@
+//! A leaf of a subvolume is lost, and what is done would need it later than when it was asked for: who asks is
+//! told, nothing is lost of anybody else's, and the volume can be written.
+
+mod common;
+
+use blockdev::{BlockDevice, MemDevice};
+use btrfs_disk::Key;
+use btrfs_disk::items::DirItem;
+use btrfs_disk::key::kind::{DIR_INDEX, EXTENT_DATA, INODE_ITEM};
+use btrfs_fs::{BtrfsFs, Caller, Delete, Options};
+use btrfs_image::mkfs::{MkfsOptions, make};
+use common::{CX, files_of, find, new_file, read};
+use fuzzing::hostile::base::{Base, options};
+use fuzzing::hostile::leaf::Leaf;
+use std::sync::Arc;
+use vfs::{FileKind, FileSystem, Ino, RenameMode};
+
+const SECTOR: u64 = 4096;
+const PIECES: u64 = 400;
+
+fn volume(fill: impl FnOnce(&BtrfsFs)) -> Base {
+    let device = Arc::new(MemDevice::new(256 << 20));
+    let mkfs = MkfsOptions { node_size: Some(4096), ..MkfsOptions::default() };
+    make(&*device, &mkfs).expect("mkfs");
+    let fs = open(&device);
+    fill(&fs);
+    fs.destroy().expect("close");
+    drop(fs);
+    Base::of(device)
+}
+
+fn open(device: &Arc<MemDevice>) -> BtrfsFs {
+    BtrfsFs::open_device(device.clone(), options()).expect("open")
+}
+
+fn told<T>(result: vfs::Result<T>, what: &str) {
+    let errno = result.err().map_or(0, |error| error.errno());
+    assert!([libc::EIO, libc::EUCLEAN].contains(&errno), "{what}: errno {errno}");
+}
+
+type Items = Vec<(Key, Vec<u8>)>;
+
+/// Leaves of subvolumes that are as wanted, in the order of their keys.
+fn leaves(base: &Base, wanted: impl Fn(&Items) -> bool) -> Vec<(Items, u64)> {
+    let all = base.nodes.iter().filter(|node| node.level == 0 && node.tree.is_subvolume());
+    let items = |at| Leaf::of(&base.node_bytes(&*base.device, at)).items;
+    let mut found: Vec<_> = all.map(|node| (items(node.logical), node.logical.0)).collect();
+    found.retain(|(items, _)| !items.is_empty() && wanted(items));
+    found.sort_by_key(|(items, _)| items[0].0);
+    found
+}
+
+/// What is at `logical` is lost; or there again, if it was.
+fn flip(base: &Base, logical: u64) {
+    for at in base.copies(btrfs_disk::Logical(logical)) {
+        let mut byte = [0];
+        base.device.read_at(at + 200, &mut byte).expect("in range");
+        base.device.write_at(at + 200, &[!byte[0]]).expect("in range");
+    }
+}
+
+fn is_sound(base: &Base) {
+    common::check_device(base.device.clone(), true, btrfs_check::Severity::Warning);
+}
+
+fn all_of(ino: Ino, kind: u8) -> impl Fn(&Items) -> bool {
+    move |items| items.iter().all(|(key, _)| (key.objectid, key.kind) == (ino.0, kind))
+}
+
+/// A file of so many pieces that their items are in several leaves.
+fn pieces(fs: &BtrfsFs) -> Ino {
+    let ino = new_file(fs, "pieces", &[]);
+    for piece in 0..PIECES {
+        let at = piece * 37 % PIECES * 2 * SECTOR;
+        fs.write(&CX, ino, at, &[piece as u8; 4096], Default::default()).expect("write");
+        if piece % 20 == 0 {
+            fs.sync().expect("commit");
+        }
+    }
+    ino
+}
+
+#[test]
+fn content_whose_place_in_the_tree_is_lost_stays_in_memory() {
+    let mut ino = Ino(0);
+    let base = volume(|fs| {
+        ino = pieces(fs);
+        new_file(fs, "other", &[1; 5000]);
+    });
+    let found = leaves(&base, all_of(ino, EXTENT_DATA));
+    assert!(found.len() >= 3, "{} leaves", found.len());
+    let (items, lost) = &found[found.len() / 2];
+    flip(&base, *lost);
+    let fs = open(&base.device);
+    let pieces = find(&fs, fs.root(), "pieces").expect("there");
+    // Nothing of what is there has to be known for that.
+    let at = items[0].0.offset + 4 * SECTOR;
+    fs.write(&CX, pieces, at, &[9; 8192], Default::default()).expect("write");
+    let other = find(&fs, fs.root(), "other").expect("there");
+    fs.write(&CX, other, 0, &[2; 5000], Default::default()).expect("write");
+    new_file(&fs, "new", &[3; 700]);
+    for _ in 0..2 {
+        told(fs.sync(), "not all is durable");
+        assert_eq!(fs.read_only_reason(), None);
+        told(fs.fsync(pieces, false), "it cannot be written");
+        fs.fsync(other, false).expect("that can");
+    }
+    let mut back = [0; 8192];
+    fs.read(pieces, at, &mut back).expect("it is in memory");
+    assert!(back == [9; 8192]);
+    flip(&base, *lost);
+    fs.sync().expect("all of it");
+    fs.destroy().expect("close");
+    drop(fs);
+    let fs = open(&base.device);
+    assert!(read(&fs, fs.root(), "pieces")[at as usize..][..8192] == [9; 8192]);
+    assert!(read(&fs, fs.root(), "other") == [2; 5000] && read(&fs, fs.root(), "new") == [3; 700]);
+    fs.destroy().expect("close");
+    is_sound(&base);
+}
+
+fn name(n: usize) -> String {
+    format!("a-name-of-some-length-{n}")
+}
+
+/// A name whose place in the order of its directory is lost is not taken away.
+#[test]
+fn a_name_whose_index_is_lost_stays() {
+    let mut top = Ino(0);
+    let base = volume(|fs| {
+        top = fs.root();
+        (0..300).for_each(|n| _ = new_file(fs, &name(n), &[n as u8; 60]));
+    });
+    let found = leaves(&base, all_of(top, DIR_INDEX));
+    assert!(found.len() >= 3, "{} leaves", found.len());
+    let (items, lost) = &found[found.len() / 2];
+    let entry = DirItem::iter(&items[3].1).next().expect("an entry").expect("sound");
+    let (there, victim) = (entry.name.to_vec(), name(0).into_bytes());
+    flip(&base, *lost);
+    let fs = open(&base.device);
+    for round in 0..3 {
+        new_file(&fs, &format!("new-{round}"), &[1; 90]);
+        let gone = match round {
+            0 => fs.unlink(&CX, top, &there),
+            1 => fs.rename(&CX, top, &there, top, &victim, RenameMode::Replace),
+            _ => fs.rename(&CX, top, &victim, top, &there, RenameMode::Exchange),
+        };
+        told(gone, "a name that goes");
+        fs.sync().expect("commit");
+        assert_eq!(fs.read_only_reason(), None);
+    }
+    fs.destroy().expect("close");
+    drop(fs);
+    flip(&base, *lost);
+    let fs = open(&base.device);
+    (0..300).for_each(|n| assert!(read(&fs, top, &name(n)) == [n as u8; 60], "{n}"));
+    (0..3).for_each(|n| assert!(read(&fs, top, &format!("new-{n}")) == [1; 90]));
+    fs.destroy().expect("close");
+    is_sound(&base);
+}
+
+/// Where a log would have to say what is lost, a commit does, which need not know it.
+#[test]
+fn what_a_log_cannot_know_is_committed() {
+    let mut dirs = [Ino(0); 3];
+    let base = volume(|fs| {
+        let dir = |above, name: &str| {
+            fs.mkdir(&CX, above, name.as_bytes(), 0o755).expect("mkdir").attr.ino
+        };
+        let fill = |of: &str| (0..60).for_each(|n| _ = new_file(fs, &format!("{of}{n}"), &[7; 50]));
+        fill("first");
+        let above = dir(fs.root(), "above");
+        fill("second");
+        let into = dir(above, "into");
+        fill("third");
+        let moved = dir(fs.root(), "moved");
+        dirs = [above, into, moved];
+    });
+    let [above, into, moved] = dirs;
+    let has =
+        |ino: Ino| move |(key, _): &(Key, Vec<u8>)| (key.objectid, key.kind) == (ino.0, INODE_ITEM);
+    let found = leaves(&base, |items| items.iter().any(has(above)));
+    assert!(!found[0].0.iter().any(|item| has(into)(item) || has(moved)(item)), "elsewhere");
+    let fs = BtrfsFs::open_device(base.device.clone(), Options { cache_bytes: 0, ..options() })
+        .expect("open");
+    for name in ["above", "moved"] {
+        find(&fs, fs.root(), name).expect("there");
+    }
+    find(&fs, above, "into").expect("there");
+    fs.rename(&CX, fs.root(), b"moved", into, b"moved", RenameMode::Replace).expect("rename");
+    flip(&base, found[0].1);
+    let before = common::stat(&fs, "log.fallback_commits");
+    fs.fsync(moved, false).expect("durable");
+    assert_eq!(fs.read_only_reason(), None);
+    assert_eq!(common::stat(&fs, "log.fallback_commits"), before + 1, "by a commit");
+    fs.give_up("as a crash");
+    drop(fs);
+    flip(&base, found[0].1);
+    let fs = open(&base.device);
+    let above = find(&fs, fs.root(), "above").expect("there");
+    let into = find(&fs, above, "into").expect("there");
+    find(&fs, into, "moved").expect("it has moved");
+    fs.destroy().expect("close");
+    is_sound(&base);
+}
+
+/// A subvolume that is deleted and cannot be read goes as far as it can, and takes nothing along.
+#[test]
+fn a_deleted_subvolume_that_is_damaged_stays_in_part() {
+    let base = volume(|fs| {
+        let (root, top) = (Caller::root(), fs.root());
+        let sub = fs.create_subvolume(&root, top, b"sub").expect("create").1.attr.ino;
+        let fill = |dir, len: usize| {
+            for n in 0..300 {
+                let made = fs.mknod(&CX, dir, name(n).as_bytes(), FileKind::File, 0o644, 0);
+                let ino = made.expect("create").attr.ino;
+                fs.write(&CX, ino, 0, &vec![n as u8; len], Default::default()).expect("write");
+            }
+        };
+        fill(sub, 3000);
+        fs.snapshot(&root, sub, top, b"kept", true).expect("snapshot");
+        let other = fs.create_subvolume(&root, top, b"other").expect("create").1.attr.ino;
+        fill(other, 200);
+        for n in (0..300).step_by(7) {
+            fs.unlink(&CX, sub, name(n).as_bytes()).expect("unlink");
+        }
+    });
+    let fs = open(&base.device);
+    let (kept, id) = (files_of(&fs, "kept"), |name| {
+        fs.subvolume_of(find(&fs, fs.root(), name).expect("there")).expect("one").0.0
+    });
+    let trees = [id("sub"), id("other")];
+    fs.destroy().expect("close");
+    drop(fs);
+    let leaf = |tree: u64| {
+        let mut all = base.nodes.iter().filter(move |node| (node.tree.0, node.level) == (tree, 0));
+        all.nth(5).expect("a leaf").logical.0
+    };
+    let lost = trees.map(leaf);
+    lost.iter().for_each(|at| flip(&base, *at));
+    for round in 0..2 {
+        let fs = open(&base.device);
+        if round == 0 {
+            for name in ["sub", "other"] {
+                let which = Delete::Name(fs.root(), name.as_bytes());
+                fs.delete_subvolume(&Caller::root(), which).expect("delete");
+            }
+        }
+        told(fs.sync_deleted(&[], None), "they do not go");
+        new_file(&fs, &format!("new-{round}"), &[5; 5000]);
+        fs.sync().expect("commit");
+        assert_eq!(fs.read_only_reason(), None);
+        assert!(files_of(&fs, "kept") == kept);
+        fs.destroy().expect("close");
+    }
+    lost.iter().for_each(|at| flip(&base, *at));
+    let fs = open(&base.device);
+    assert!(fs.sync_deleted(&[], None).expect("now they go"));
+    assert!(files_of(&fs, "kept") == kept);
+    fs.destroy().expect("close");
+    drop(fs);
+    is_sound(&base);
+}

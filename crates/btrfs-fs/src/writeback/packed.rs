@@ -105,6 +105,13 @@ fn store_inline_stream(
     Ok(1)
 }
 
+/// What the pieces will stand between can be read.
+fn look_ahead(writeback: &Writeback, id: InodeId, state: &State, pieces: &[Piece]) -> Result<()> {
+    let (Some(first), Some(last)) = (pieces.first(), pieces.last()) else { return Ok(()) };
+    let range = (first.start, last.start + last.len);
+    readable(writeback, id, state, range).map(drop).map_err(Unstored::of_acknowledged)
+}
+
 /// Answers how many of the pieces are stored: those for which there was room in one piece.
 fn store_pieces(
     writeback: &Writeback,
@@ -114,10 +121,7 @@ fn store_pieces(
     (pieces, packed, way): (&[Piece], &Packed, WriteMode),
 ) -> Result<usize> {
     let len: u64 = pieces.iter().map(|p| p.len).sum();
-    if let (Some(first), Some(last)) = (pieces.first(), pieces.last()) {
-        let range = (first.start, last.start + last.len);
-        readable(writeback, id, state, range).map_err(Unstored::of_acknowledged)?;
-    }
+    look_ahead(writeback, id, state, pieces)?;
     let extents = match land(writeback, id, pieces, way_for(len, way)) {
         Err(Unstored::Refused(error)) => {
             Heard::refused(&mut state.refused);

@@ -126,16 +126,11 @@ impl<R: NodeReader> Settle<'_, R> {
         let origin = Generation(key.offset);
         let node = self.store.node(&root.expect());
         let Some(node) = state.unless_stuck(node)? else { return Ok(false) };
-        let mut dropper = Dropper {
-            settle: self,
-            state: &mut *state,
-            id,
-            origin,
-            budget: *budget,
-            progress: false,
-        };
+        let (most, progress) = (*budget, false);
+        let mut dropper =
+            Dropper { settle: self, state: &mut *state, id, origin, budget: most, progress };
         let flow = dropper.root(&node, resume)?;
-        *budget = dropper.budget.min(*budget);
+        *budget = dropper.budget.min(most);
         let progress = dropper.progress;
         match flow {
             Flow::Done => {

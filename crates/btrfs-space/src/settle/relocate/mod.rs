@@ -185,16 +185,8 @@ impl<'r, R: NodeReader> Search<'r, R> {
             self.seen.insert(at, true);
             return Ok(true);
         }
-        let (node, passing) = match self.node(expect) {
-            Ok(found) => found,
-            // It stays, and so does what more than it leads to.
-            Err(error) if error.is_damage() && !here && !names => {
-                self.lost = true;
-                self.seen.insert(at, false);
-                return Ok(false);
-            }
-            Err(error) => return Err(error),
-        };
+        let read = self.unless_lost(expect, here || names)?;
+        let Some((node, passing)) = read else { return Ok(false) };
         let mut children = Vec::new();
         let slots = if node.is_leaf() { 0 } else { node.len() };
         for slot in 0..slots {
@@ -232,6 +224,18 @@ impl<'r, R: NodeReader> Search<'r, R> {
             }
             Ok(())
         })
+    }
+
+    /// `None`: it cannot be read. It stays, and so does what more than it leads to.
+    fn unless_lost(&mut self, expect: &Expect, moves: bool) -> Result<Option<(Arc<Node>, bool)>> {
+        match self.node(expect) {
+            Err(error) if error.is_damage() && !moves => {
+                self.lost = true;
+                self.seen.insert(expect.logical, false);
+                Ok(None)
+            }
+            read => read.map(Some),
+        }
     }
 
     /// True: nobody else has it in memory.

@@ -308,7 +308,7 @@ fn new_ref(
 /// Whether all that a removal of the name needs can be read: for who changes something before it.
 pub(crate) fn check_removal(
     view: &View<'_>,
-    dir: InodeId,
+    (dir, given): (InodeId, u64),
     name: &[u8],
     target: Target,
 ) -> Result<()> {
@@ -316,19 +316,30 @@ pub(crate) fn check_removal(
         return Ok(());
     }
     let child = InodeId::new(dir.tree, target.location.objectid);
-    without_ref(view, child, dir.objectid, name).map(drop)
+    without_ref(view, child, (dir.objectid, given), name).map(drop)
 }
 
 /// Removes the entry and its reverse reference.
-pub(crate) fn remove(op: &Op<'_>, dir: InodeId, name: &[u8], target: Target) -> Result<()> {
+pub(crate) fn remove(
+    op: &Op<'_>,
+    (dir, given): (InodeId, u64),
+    name: &[u8],
+    target: Target,
+) -> Result<()> {
     let rest = without_entry(op, dir, name)?;
-    remove_listed(op, dir, name, Listed { target, rest })
+    remove_listed(op, (dir, given), name, Listed { target, rest })
 }
 
 /// As `remove`, of a name that was looked up since the directory is held.
-pub(crate) fn remove_listed(op: &Op<'_>, dir: InodeId, name: &[u8], listed: Listed) -> Result<()> {
+pub(crate) fn remove_listed(
+    op: &Op<'_>,
+    (dir, given): (InodeId, u64),
+    name: &[u8],
+    listed: Listed,
+) -> Result<()> {
     let child = InodeId::new(dir.tree, listed.target.location.objectid);
-    let (reference, rest_of_refs, index) = without_ref(&op.view, child, dir.objectid, name)?;
+    let parent = (dir.objectid, given);
+    let (reference, rest_of_refs, index) = without_ref(&op.view, child, parent, name)?;
     op.edit(child, |o| store_rest(o, &reference, rest_of_refs));
     drop_entry(op, dir, &item_of(dir, name), listed.rest, index);
     Ok(())
@@ -378,15 +389,18 @@ fn damaged(id: InodeId, what: &str) -> FsError {
 }
 
 /// The item of the child's references that has a name, what is left of it without, and the
-/// name's index. The leaf of that can be read as well, or the commit would be who finds that it cannot.
+/// name's index. The leaf of that can be read as well, or the commit would be who finds that it cannot;
+/// indexes from `given` on were given since the volume was opened, and need no look.
 fn without_ref(
     view: &View<'_>,
     child: InodeId,
-    parent: u64,
+    (parent, given): (u64, u64),
     name: &[u8],
 ) -> Result<(Key, Vec<u8>, u64)> {
     let (key, rest, index) = reference(view, child, parent, name)?;
-    view.get(child.tree, &Key::new(parent, kind::DIR_INDEX, index)).fs()?;
+    if index < given {
+        view.get(child.tree, &Key::new(parent, kind::DIR_INDEX, index)).fs()?;
+    }
     Ok((key, rest, index))
 }
 

@@ -20,6 +20,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct DirNames {
     /// 0: not looked up yet.
     next: u64,
+    /// The first that was given here.
+    begun: u64,
     known: Option<Box<Known>>,
 }
 
@@ -32,7 +34,13 @@ impl DirNames {
     /// It was looked up.
     pub(crate) fn begin_at(&mut self, index: u64) {
         debug_assert!(self.next == 0 && self.known.is_none());
-        self.next = index;
+        (self.next, self.begun) = (index, index);
+    }
+
+    /// Indexes from there on were given here: their items are in the delta, or in leaves that commits of this
+    /// mount wrote.
+    pub(crate) fn given(&self) -> u64 {
+        if self.begun == 0 { u64::MAX } else { self.begun }
     }
 
     /// There are no names in any layer.
@@ -167,6 +175,7 @@ mod tests {
         names.begin_at(7);
         assert_eq!(names.take_index(b"a"), 7);
         assert!(!names.surely_lacks(b"a") && !names.surely_lacks(b"b"));
+        assert_eq!((names.given(), DirNames::default().given()), (7, u64::MAX));
     }
 
     /// Held against what the budget counts, which must be no less than what a set of so many takes.

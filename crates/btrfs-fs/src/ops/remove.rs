@@ -65,8 +65,9 @@ fn remove_inode(
     let listed = listed.ok_or(FsError::Posix(Errno::ENOENT))?;
     check(engine, dir, &child, &locked, what)?;
     change(&engine.core, |op| {
-        names::remove_listed(op, dir.id, name, listed)?;
-        touch_dir(op, dir.id, locked.state(dir), -(name.len() as i64));
+        let state = locked.state(dir);
+        names::remove_listed(op, (dir.id, state.dir.given()), name, listed)?;
+        touch_dir(op, dir.id, state, -(name.len() as i64));
         drop_link(&engine.inodes, op, child.id, locked.state(&child));
         if what == What::Dir {
             op.moved_away(dir.id, child.id);

@@ -158,15 +158,16 @@ fn check(engine: &Engine, r: &Rename<'_>, locked: &Locked<'_>) -> Result<()> {
     if let Some((_, victim)) = &r.victim {
         check_victim(engine, r, locked, victim)?;
     }
-    check_fits(engine, r)
+    check_fits(engine, r, locked)
 }
 
 /// Nothing may fail for want of room, or for damage, once the first name is gone.
-fn check_fits(engine: &Engine, r: &Rename<'_>) -> Result<()> {
+fn check_fits(engine: &Engine, r: &Rename<'_>, locked: &Locked<'_>) -> Result<()> {
     let view = engine.core.view();
-    names::check_removal(&view, r.from.id, r.name, r.source)?;
+    // Where one name goes the removal itself finds damage in time.
     if let Some((target, _)) = &r.victim {
-        names::check_removal(&view, r.to.id, r.new_name, *target)?;
+        names::check_removal(&view, (r.from.id, locked.get(r.from).dir.given()), r.name, r.source)?;
+        names::check_removal(&view, (r.to.id, locked.get(r.to).dir.given()), r.new_name, *target)?;
     }
     names::check_room(&view, r.to.id, r.new_name, engine.core.geometry.max_item_size())?;
     names::check_ref(&engine.core, &view, r.child.id, r.to.id.objectid, r.new_name)?;
@@ -235,8 +236,8 @@ fn exchange(engine: &Engine, r: &Rename<'_>, locked: &mut Locked<'_>) -> Result<
     change(&engine.core, |op| {
         // The kernel, too, commits then when the directory is synced.
         let commits = r.from.id == r.to.id && op.is_first();
-        names::remove(op, r.from.id, r.name, r.source)?;
-        names::remove(op, r.to.id, r.new_name, *other)?;
+        names::remove(op, (r.from.id, locked.get(r.from).dir.given()), r.name, r.source)?;
+        names::remove(op, (r.to.id, locked.get(r.to).dir.given()), r.new_name, *other)?;
         names::add(op, r.to.id, r.new_name, r.source, new_index)?;
         names::add(op, r.from.id, r.name, *other, old_index)?;
         touch_child(op, locked, &r.child);
@@ -294,12 +295,12 @@ fn move_name(
 ) -> Result<i64> {
     let mut grown = r.new_name.len() as i64;
     if let Some((target, victim)) = &r.victim {
-        names::remove(op, r.to.id, r.new_name, *target)?;
+        names::remove(op, (r.to.id, locked.get(r.to).dir.given()), r.new_name, *target)?;
         grown = 0;
         op.edit(victim.id, |o| o.follow(r.child.id.objectid));
         drop_link(inodes, op, victim.id, locked.state(victim));
     }
-    names::remove(op, r.from.id, r.name, r.source)?;
+    names::remove(op, (r.from.id, locked.get(r.from).dir.given()), r.name, r.source)?;
     names::add(op, r.to.id, r.new_name, r.source, new_index)?;
     op.moved(r.from.id, r.to.id, r.child.id);
     touch_child(op, locked, &r.child);

@@ -229,7 +229,7 @@ impl Replay<'_> {
         if target.is_subvolume() {
             return Err(self.damage(dir, "the log deletes a subvolume's name"));
         }
-        names::remove(&self.op, dir, name, target)?;
+        names::remove(&self.op, (dir, state.dir.given()), name, target)?;
         state.item.size = state.item.size.saturating_sub(2 * name.len() as u64);
         self.put(dir, state);
         self.fix.insert(self.id(target.location.objectid));

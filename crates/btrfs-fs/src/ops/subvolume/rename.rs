@@ -41,7 +41,7 @@ impl Side<'_> {
 
     fn take(&self, op: &Op<'_>) -> Result<()> {
         if self.inode.is_some() {
-            return names::remove(op, self.dir.id, self.name, self.target);
+            return names::remove(op, (self.dir.id, u64::MAX), self.name, self.target);
         }
         if let Some(index) = self.stand_in {
             return names::remove_entry(op, self.dir.id, self.name, index);

@@ -382,7 +382,7 @@ fn a_device_that_takes_no_content() {
     }
     assert_eq!(fs.read_only_reason(), None);
     let lost = fs.destroy().expect_err("content is lost").to_string();
-    assert!(lost.contains("1 files is lost"), "{lost}");
+    assert!(lost.contains("1 file is lost"), "{lost}");
     drop(fs);
     state::check(&device.below.image()).expect("check");
     device.refuse(0);

@@ -29,7 +29,8 @@ fn fill(volume: &Volume, rounds: u64) {
          for s in $(seq 4); do btrfs -q subvolume snapshot data s$s
              for d in $(seq 1 5 20); do head -c 9000 /dev/urandom >s$s/d$d/f$s; done; done
          for r in $(seq 1 2 {rounds}); do btrfs -q subvolume create gone$r
-             for i in $(seq 25000); do echo $r $i >gone$r/a-name-that-is-a-little-longer-$i; done; done
+             for i in $(seq 5000); do echo $r $i >gone$r/a-name-that-is-a-little-longer-$i; done
+             (cd gone$r; seq 100000 | sed s/^/another-name-that-is-a-little-longer-/ | xargs touch); done
          btrfs filesystem sync . >/dev/null; btrfs quota rescan -w . >/dev/null"
     );
     shell(240, mount.path(), &script);

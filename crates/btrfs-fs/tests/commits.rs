@@ -202,8 +202,8 @@ fn one_budget_is_shared() {
     println!("{largest} of {budget} bytes, the cache {least_cache} at least");
     assert!(stat(&fs, "commit.count") > 1, "nobody made room");
     assert!(least_cache < budget / 2, "the cache gave nothing: {least_cache}");
-    // The cache follows in steps.
-    assert!(largest <= budget + budget / 64, "{largest} bytes are held");
+    // The cache follows in steps, and the parts are looked at one after the other beside a commit.
+    assert!(largest <= budget + budget / 32, "{largest} bytes are held");
     fs.sync().expect("commit");
     let (cache, inodes) = (stat(&fs, "memory.cache_budget"), stat(&fs, "memory.inodes"));
     assert!(cache + inodes > budget / 8 * 7, "cache {cache}, inodes {inodes}");

@@ -10,7 +10,7 @@ use btrfs_disk::ids::block_group::{DATA, DUP, METADATA, SYSTEM};
 use btrfs_disk::items::{BalanceFilter, BalanceItem, balance_filter, balance_flags};
 use btrfs_fs::{BalanceState, BtrfsFs, Caller, Delete, LimitChange, Options, QgroupId};
 use common::kernel::kernel;
-use common::{CX, Files, Image, files_of, find, read};
+use common::{CX, Files, Image, Stop, files_of, find, read};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,15 +22,6 @@ use vfs::{FileKind, FileSystem, Ino, SetAttr};
 const THREADS: u64 = 4;
 const SNAPSHOTS: usize = 12;
 const SIZE: u64 = 3 << 30;
-
-/// Tells all to stop, also where the thread that has it panics.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
 
 /// One change in a thread's own subvolume.
 fn change(fs: &BtrfsFs, dir: Ino, files: &mut Files, rng: &mut Rng) {

@@ -6,7 +6,7 @@ mod common;
 
 use btrfs_fs::{BtrfsFs, Caller, Delete, Options};
 use common::forge::forged;
-use common::{CX, Image, assert_sound, seeds, stat, steps};
+use common::{CX, Image, assert_sound, errno, seeds, stat, steps};
 use std::collections::BTreeSet;
 use testkit::ops::Rng;
 use vfs::{Entry, FileKind, FileSystem, Ino, RenameMode};
@@ -19,10 +19,6 @@ fn list(fs: &BtrfsFs, dir: Ino) -> BTreeSet<Vec<u8>> {
     };
     fs.readdir(dir, 2, &mut take).expect("list");
     names
-}
-
-fn errno<T>(result: vfs::Result<T>) -> i32 {
-    result.err().map_or(0, |error| error.errno())
 }
 
 /// Gives back the reference that came with it; false: none came.

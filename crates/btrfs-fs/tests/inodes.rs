@@ -6,7 +6,7 @@ mod common;
 use btrfs_fs::{BtrfsFs, Options};
 use common::dump::{extents, sequence};
 use common::kernel::{btrfs, kernel};
-use common::{CX, Image, close_and_judge};
+use common::{CX, Image, close_and_judge, errno};
 use std::path::Path;
 use std::sync::Arc;
 use testkit::PosixFs;
@@ -34,10 +34,6 @@ fn random(seed: u64, len: u64) -> Vec<u8> {
     let mut bytes = vec![0; len as usize];
     Rng::new(seed).fill(&mut bytes);
     bytes
-}
-
-fn errno<T: std::fmt::Debug>(result: vfs::Result<T>) -> i32 {
-    result.map_or_else(|error| error.errno(), |_| 0)
 }
 
 /// `sequence` is the `i_version` that NFS servers and IMA go by: each kind of change that

@@ -6,7 +6,7 @@ mod common;
 
 use btrfs_fs::Caller;
 use common::forge::forged;
-use common::{CX, Image, assert_same, close_and_judge, snapshot};
+use common::{CX, Image, assert_same, close_and_judge, errno, snapshot};
 use testkit::PosixFs;
 use testkit::compare::{Rules, TreeSnapshot, diff};
 use testkit::oracle;
@@ -18,10 +18,6 @@ fn file(fs: &dyn FileSystem, dir: Ino, name: &[u8]) -> Ino {
 
 fn long_name(number: usize) -> Vec<u8> {
     format!("{number:03}-{}", "n".repeat(240)).into_bytes()
-}
-
-fn errno<T: std::fmt::Debug>(result: vfs::Result<T>) -> i32 {
-    result.map_or_else(|error| error.errno(), |_| 0)
 }
 
 /// Takes the names of one inode in one directory to their limit, there tries everything that

@@ -5,7 +5,7 @@ mod common;
 use btrfs_disk::ChecksumType;
 use btrfs_fs::{BtrfsFs, Caller, Delete, Options, SubvolId, SubvolumeInfo};
 use common::kernel::{btrfs, kernel};
-use common::{CX, Image, assert_same, assert_sound, new_file, snapshot};
+use common::{CX, Image, assert_same, assert_sound, errno, new_file, snapshot};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use testkit::compare::{NodeView, TreeSnapshot};
@@ -66,13 +66,6 @@ fn delete(fs: &BtrfsFs, dir: &str, name: &str) -> Result<SubvolId, FsError> {
 
 fn sweep(fs: &BtrfsFs) {
     assert!(fs.sync_deleted(&[], None).expect("drop what is deleted"));
-}
-
-fn errno<T>(result: Result<T, FsError>) -> i32 {
-    match result {
-        Ok(_) => 0,
-        Err(error) => error.errno(),
-    }
 }
 
 /// Nothing half done: the kernel sees what we saw, but for times of stand-ins, which are those

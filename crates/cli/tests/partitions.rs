@@ -49,6 +49,14 @@ impl Disk {
         Disk::new(layout, 2, HEAD)
     }
 
+    /// Two of 150 MiB, and their words.
+    fn of_two() -> (Disk, [String; 2]) {
+        let layout = "label: gpt\\nstart=2048,size=150MiB\\nsize=150MiB\\n";
+        let disk = Disk::new(layout, 1, MIB);
+        let words = [1, 2].map(|number| format!("{}@{number}", disk.path.display()));
+        (disk, words)
+    }
+
     /// The second logical one.
     fn logical() -> Disk {
         let layout = "label: dos\\nx1 : size=10MiB\\nx2 : size=330MiB,type=5\\n\
@@ -238,10 +246,8 @@ fn a_partition_is_mounted_written_and_read_by_the_kernel() {
 fn partitions_are_held_apart_from_each_other() {
     needed!();
     require!(fuse);
-    let layout = "label: gpt\\nstart=2048,size=150MiB\\nsize=150MiB\\n";
-    let disk = Disk::new(layout, 1, MIB);
+    let (disk, [first, second]) = Disk::of_two();
     let image = disk.path.display().to_string();
-    let [first, second] = [1, 2].map(|number| format!("{image}@{number}"));
     fine(&["mkfs", "-L", "first", &first]);
     fine(&["mkfs", "-f", "-L", "second", &second]);
     for options in ["rw", "plain"] {
@@ -281,10 +287,8 @@ fn partitions_are_held_apart_from_each_other() {
 fn the_kernels_mount_of_a_partition_keeps_us_from_that_one_alone() {
     needed!();
     require!(fuse);
-    let layout = "label: gpt\\nstart=2048,size=150MiB\\nsize=150MiB\\n";
-    let disk = Disk::new(layout, 1, MIB);
+    let (disk, [first, second]) = Disk::of_two();
     let image = disk.path.display().to_string();
-    let [first, second] = [1, 2].map(|number| format!("{image}@{number}"));
     fine(&["mkfs", &first]);
     fine(&["mkfs", "-f", &second]);
     let (point, place) = disk.point("kernel");

@@ -21,7 +21,7 @@ use btrfs_fs::{
     ScrubState,
 };
 use common::kernel::kernel;
-use common::{Cached, Files, Image, files_of, find};
+use common::{Cached, Files, Image, Stop, errno, files_of, find};
 use spoiler::Spoiler;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -75,19 +75,6 @@ struct Mount<'m> {
     changes: RwLock<()>,
     plan: Plan,
     seed: u64,
-}
-
-/// Tells all to stop, also where the thread that has it panics.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
-fn errno<T>(result: vfs::Result<T>) -> i32 {
-    result.err().map_or(0, |error| error.errno())
 }
 
 impl Mount<'_> {

@@ -13,11 +13,26 @@ use btrfs_fs::{BtrfsFs, Options};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use testkit::compare::{Rules, TreeSnapshot, diff};
 use testkit::oracle::{self, TempDir};
 use vfs::{Context, FileKind, FileSystem, Ino};
 
 pub const CX: Context = Context { uid: 0, gid: 0, pid: 1, umask: 0o022 };
+
+/// 0: it went well.
+pub fn errno<T>(result: vfs::Result<T>) -> i32 {
+    result.err().map_or(0, |error| error.errno())
+}
+
+/// Tells all to stop, also where the thread that has it panics.
+pub struct Stop<'a>(pub &'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
 
 /// A counter of the engine's.
 pub fn stat(fs: &dyn FileSystem, name: &str) -> u64 {

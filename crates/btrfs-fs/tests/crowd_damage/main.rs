@@ -20,7 +20,7 @@ use btrfs_disk::items::BalanceItem;
 use btrfs_disk::key::kind::DIR_ITEM;
 use btrfs_fs::{BtrfsFs, Caller, Delete, Options};
 use btrfs_image::mkfs::{MkfsOptions, make};
-use common::{CX, Files, files_of, find};
+use common::{CX, Files, Stop, errno, files_of, find};
 use fuzzing::hostile::base::{Base, NodeAt};
 use fuzzing::hostile::leaf::Leaf;
 use std::collections::{BTreeMap, BTreeSet};
@@ -135,19 +135,6 @@ struct Mount<'m> {
     fs: &'m BtrfsFs,
     stop: AtomicBool,
     seed: u64,
-}
-
-/// Tells all to stop, also where the thread that has it panics.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
-fn errno<T>(result: vfs::Result<T>) -> i32 {
-    result.err().map_or(0, |error| error.errno())
 }
 
 impl Mount<'_> {

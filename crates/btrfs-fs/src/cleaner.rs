@@ -186,7 +186,7 @@ impl Cleaner {
     /// Before all trees are walked: those that are dead now are dropped, or as far as they can be.
     pub(crate) fn drop_dead(&self) -> Result<()> {
         match self.wait_until_gone(&[], None, true) {
-            Err(FsError::Corrupt(_)) if self.core.health.writable().is_ok() => Ok(()),
+            Err(error) if error.is_of_medium() && self.core.health.writable().is_ok() => Ok(()),
             done => done.map(drop),
         }
     }

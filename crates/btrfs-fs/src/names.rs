@@ -348,6 +348,8 @@ pub(crate) fn remove_listed(
 /// Removes the entry of a subvolume, whose reference is not in this tree.
 pub(crate) fn remove_entry(op: &Op<'_>, dir: InodeId, name: &[u8], index: u64) -> Result<()> {
     let rest = without_entry(op, dir, name)?;
+    // Or the commit would find that it cannot be read.
+    op.view.get(dir.tree, &Key::new(dir.objectid, kind::DIR_INDEX, index)).fs()?;
     drop_entry(op, dir, &item_of(dir, name), rest, index);
     Ok(())
 }

@@ -204,7 +204,9 @@ fn quotas(store: &NodeStore, roots: &Roots, incompat: u64) -> btrfs_disk::Result
             let odd = flags & qgroup_status::SIMPLE != 0 && incompat & incompat::SIMPLE_QUOTA == 0;
             Ok(odd.then(|| "quotas are simple, and the superblock does not say so".into()))
         }
-        Err(Error::Corrupt(what)) => Ok(Some(format!("the quota tree is damaged: {what}"))),
+        Err(what @ (Error::Corrupt(_) | Error::Io { .. })) => {
+            Ok(Some(format!("the quota tree is damaged: {what}")))
+        }
         Err(error) => Err(error),
     }
 }

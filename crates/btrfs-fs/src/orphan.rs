@@ -173,7 +173,7 @@ impl Orphans {
             match self.clean_tree(tree) {
                 Ok(count) => erased += count,
                 // They stay: the rest of the volume can be used all the same.
-                Err(error @ FsError::Corrupt(_)) => {
+                Err(error) if self.may_stay(&error) => {
                     tracing::warn!(%tree, %error, "orphans cannot be read");
                 }
                 Err(error) => return Err(error),
@@ -221,8 +221,7 @@ impl Orphans {
         let inode = self.inodes.by_id(id, 0)?;
         inode.write()?.orphan = Orphan::Item;
         let erased = match self.erase(&inode) {
-            Err(error @ FsError::Corrupt(_)) => {
-                // Left as it is: the rest of the volume can be used all the same.
+            Err(error) if self.may_stay(&error) => {
                 tracing::warn!(inode = id.objectid, %error, "an inode without links stays");
                 false
             }
@@ -230,6 +229,11 @@ impl Orphans {
         };
         self.inodes.table().evict(inode);
         Ok(erased)
+    }
+
+    /// The rest of the volume can be used all the same.
+    fn may_stay(&self, error: &FsError) -> bool {
+        error.is_of_medium() && self.core.health.writable().is_ok()
     }
 
     /// A verity tree that was not completed goes, in steps; `lock` keeps others away in each.

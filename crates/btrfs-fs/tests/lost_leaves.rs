@@ -4,15 +4,19 @@
 mod common;
 
 use blockdev::{BlockDevice, MemDevice};
-use btrfs_disk::Key;
+use blocksim::Hooked;
 use btrfs_disk::items::DirItem;
 use btrfs_disk::key::kind::{DIR_INDEX, EXTENT_DATA, INODE_ITEM};
+use btrfs_disk::{Key, Logical};
 use btrfs_fs::{BtrfsFs, Caller, Delete, Options};
 use btrfs_image::mkfs::{MkfsOptions, make};
+use common::unreadable::Unreadable;
 use common::{CX, files_of, find, new_file, read};
 use fuzzing::hostile::base::{Base, options};
+use fuzzing::hostile::disk::Layered;
 use fuzzing::hostile::leaf::Leaf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use vfs::{FileKind, FileSystem, Ino, RenameMode};
 
 const SECTOR: u64 = 4096;
@@ -52,7 +56,7 @@ fn leaves(base: &Base, wanted: impl Fn(&Items) -> bool) -> Vec<(Items, u64)> {
 
 /// What is at `logical` is lost; or there again, if it was.
 fn flip(base: &Base, logical: u64) {
-    for at in base.copies(btrfs_disk::Logical(logical)) {
+    for at in base.copies(Logical(logical)) {
         let mut byte = [0];
         base.device.read_at(at + 200, &mut byte).expect("in range");
         base.device.write_at(at + 200, &[!byte[0]]).expect("in range");
@@ -80,8 +84,8 @@ fn pieces(fs: &BtrfsFs) -> Ino {
     ino
 }
 
-#[test]
-fn content_whose_place_in_the_tree_is_lost_stays_in_memory() {
+/// A volume with a file of many pieces, and a leaf in the midst of their items.
+fn in_pieces() -> (Base, u64, u64) {
     let mut ino = Ino(0);
     let base = volume(|fs| {
         ino = pieces(fs);
@@ -90,11 +94,16 @@ fn content_whose_place_in_the_tree_is_lost_stays_in_memory() {
     let found = leaves(&base, all_of(ino, EXTENT_DATA));
     assert!(found.len() >= 3, "{} leaves", found.len());
     let (items, lost) = &found[found.len() / 2];
-    flip(&base, *lost);
-    let fs = open(&base.device);
-    let pieces = find(&fs, fs.root(), "pieces").expect("there");
     // Nothing of what is there has to be known for that.
     let at = items[0].0.offset + 4 * SECTOR;
+    (base, *lost, at)
+}
+
+/// Content of the file at `at` cannot be written until its leaf is there again, by `mend`.
+fn content_stays(device: Arc<dyn BlockDevice>, at: u64, mend: impl FnOnce()) {
+    let open = || BtrfsFs::open_device(device.clone(), options()).expect("open");
+    let fs = open();
+    let pieces = find(&fs, fs.root(), "pieces").expect("there");
     fs.write(&CX, pieces, at, &[9; 8192], Default::default()).expect("write");
     let other = find(&fs, fs.root(), "other").expect("there");
     fs.write(&CX, other, 0, &[2; 5000], Default::default()).expect("write");
@@ -108,15 +117,79 @@ fn content_whose_place_in_the_tree_is_lost_stays_in_memory() {
     let mut back = [0; 8192];
     fs.read(pieces, at, &mut back).expect("it is in memory");
     assert!(back == [9; 8192]);
-    flip(&base, *lost);
+    mend();
     fs.sync().expect("all of it");
     fs.destroy().expect("close");
     drop(fs);
-    let fs = open(&base.device);
+    let fs = open();
     assert!(read(&fs, fs.root(), "pieces")[at as usize..][..8192] == [9; 8192]);
     assert!(read(&fs, fs.root(), "other") == [2; 5000] && read(&fs, fs.root(), "new") == [3; 700]);
     fs.destroy().expect("close");
-    is_sound(&base);
+    drop(fs);
+    common::check_device(device, true, btrfs_check::Severity::Warning);
+}
+
+#[test]
+fn content_whose_place_in_the_tree_is_lost_stays_in_memory() {
+    let (base, lost, at) = in_pieces();
+    flip(&base, lost);
+    content_stays(base.device.clone(), at, || flip(&base, lost));
+}
+
+#[test]
+fn content_whose_place_the_device_does_not_read_stays_in_memory() {
+    let (base, lost, at) = in_pieces();
+    let copies = base.copies(Logical(lost)).into_iter();
+    let ranges = copies.map(|at| at..at + 4096).collect();
+    let hook = Unreadable { ranges, mended: AtomicBool::new(false) };
+    let device = Arc::new(Hooked { below: Layered::new(&base.device), hook });
+    content_stays(device.clone(), at, || device.hook.mended.store(true, Ordering::Relaxed));
+}
+
+/// Where the end of a tree is lost, an open file without a name cannot be recorded as such; everything else is
+/// committed.
+#[test]
+fn a_file_without_a_name_is_not_recorded_where_that_is_lost() {
+    let base = volume(|fs| {
+        new_file(fs, "victim", &[1; 9000]);
+        (0..300).for_each(|n| _ = new_file(fs, &name(n), &[n as u8; 60]));
+    });
+    let found = leaves(&base, |items| items[0].0.kind == INODE_ITEM || items.len() > 1);
+    let last = |items: &Items| items.last().map(|(key, _)| *key);
+    let (_, lost) = found.iter().max_by_key(|(items, _)| last(items)).expect("leaves");
+    flip(&base, *lost);
+    for erased in [true, false] {
+        let fs = open(&base.device);
+        let top = fs.root();
+        let name = if erased { "victim".into() } else { name(3) };
+        let open = find(&fs, top, &name).expect("there");
+        fs.unlink(&CX, top, name.as_bytes()).expect("unlink");
+        let other = find(&fs, top, &self::name(1)).expect("there");
+        fs.write(&CX, other, 60, &[4; 6000], Default::default()).expect("write");
+        fs.sync().expect("commit");
+        assert_eq!(fs.read_only_reason(), None);
+        let mut there = [0; 10];
+        fs.read(open, 0, &mut there).expect("it is open");
+        if erased {
+            fs.forget(open, 1);
+            fs.sync().expect("commit");
+            fs.destroy().expect("close");
+            drop(fs);
+            flip(&base, *lost);
+            is_sound(&base);
+            flip(&base, *lost);
+        } else {
+            fs.give_up("as a crash");
+        }
+    }
+    flip(&base, *lost);
+    let fs = open(&base.device);
+    for n in (0..300).filter(|n| ![1, 3].contains(n)) {
+        assert!(read(&fs, fs.root(), &name(n)) == [n as u8; 60], "{n}");
+    }
+    assert!(read(&fs, fs.root(), &name(1))[60..] == [4; 6000]);
+    assert!(find(&fs, fs.root(), &name(3)).is_none());
+    fs.destroy().expect("close");
 }
 
 fn name(n: usize) -> String {

@@ -26,7 +26,7 @@ pub use settle::{
 };
 pub use space::{
     Claim, ClassTotals, DataReservation, GoneChunk, GroupInfo, Kept, Kind, MetadataReservation,
-    NewChunk, Priority, Prover, SharedReservation, Space, SpaceRoots, Totals,
+    NewChunk, Priority, Prover, SharedReservation, Space, SpaceRoots, Totals, Unproven,
 };
 
 use btrfs_disk::Logical;

@@ -7,14 +7,14 @@ use btrfs_disk::ids::FIRST_CHUNK_TREE_OBJECTID;
 use btrfs_disk::ids::block_group::{DATA, DUP, METADATA};
 use btrfs_disk::items::{BlockGroupItem, DevExtent};
 use btrfs_disk::key::kind;
-use btrfs_disk::{Error, FixedSize, Key, TreeId};
-use btrfs_space::{Claim, Kind, Priority, Space};
+use btrfs_disk::{Corrupt, Error, FixedSize, Key, TreeId};
+use btrfs_space::{Claim, GroupInfo, Kind, Priority, Space, Unproven};
 use btrfs_tree::NodeStore;
 use common::derive::{assert_space_true, assert_true};
 use common::edit::Commit;
 use common::{Image, Opened, with_kernel};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 fn judge(image: &Image) {
     let opened = image.open();
@@ -188,7 +188,7 @@ fn nothing_is_allocated_from_a_group_that_is_found_wrong() {
         let image = Image::new("1G", &[]);
         let opened = image.open();
         let space = opened.space();
-        space.prove_with(Box::new(|_: &Claim<'_>| Err(Error::corrupt("a lie"))));
+        space.prove_with(Box::new(|_: &Claim<'_>| Err(Unproven::Wrong(Corrupt::new("a lie")))));
         let before = space.group_infos();
         for kind in [Kind::Data, Kind::Metadata, Kind::System] {
             for _ in 0..2 {
@@ -197,6 +197,33 @@ fn nothing_is_allocated_from_a_group_that_is_found_wrong() {
             }
         }
         assert_eq!(space.group_infos(), before);
+    });
+}
+
+/// Of which group it cannot be read what it holds, that one is done without.
+#[test]
+fn others_are_allocated_from_where_a_group_cannot_be_read() {
+    with_kernel(|| {
+        for kind in [Kind::Data, Kind::Metadata] {
+            let image = Image::new("1G", &[]);
+            let opened = image.open();
+            let space = opened.space();
+            let first = AtomicBool::new(true);
+            space.prove_with(Box::new(move |_: &Claim<'_>| {
+                match first.swap(false, Ordering::Relaxed) {
+                    true => Err(Unproven::Unread(Error::corrupt("lost"))),
+                    false => Ok(()),
+                }
+            }));
+            let before = space.group_infos();
+            for _ in 0..3 {
+                let got = space.alloc(kind, 16384, 16384).expect("from another");
+                let within = |group: &&GroupInfo| {
+                    group.logical <= got.logical && got.logical.0 < group.logical.0 + group.len
+                };
+                assert!(!before.iter().any(|group| within(&group)), "{got:?} of {before:?}");
+            }
+        }
     });
 }
 

@@ -162,6 +162,12 @@ pub enum FsError {
 }
 
 impl FsError {
+    /// The medium failed, or answered what cannot be true: asking again may go better, and what
+    /// does not need the answer can go on.
+    pub fn is_of_medium(&self) -> bool {
+        matches!(self, FsError::Io { .. } | FsError::Corrupt(_))
+    }
+
     /// The one errno table.
     pub fn errno(&self) -> i32 {
         match self {

@@ -455,7 +455,7 @@ impl Committer {
         });
         drop(layers);
         sealed.gate.seal();
-        self.inodes.orphans().hand_over(&sealed);
+        self.inodes.orphans().hand_over(&sealed, &self.core.view());
         debug_assert_eq!(sealed.items.owed(), 0, "what is owed is paid");
         let reserved = self.reservations.take_metadata(&sealed, kept);
         if !reserved.is_kept() {

@@ -16,8 +16,8 @@ use crate::ino::InodeId;
 use btrfs_disk::ids::ORPHAN_OBJECTID;
 use btrfs_disk::key::kind::ORPHAN_ITEM;
 use btrfs_disk::{Key, TreeId};
-use btrfs_txn::Op;
 use btrfs_txn::delta::{Base, Delta, ItemDelta, ObjectEdit};
+use btrfs_txn::{Op, View};
 use orphans::{Change, Orphans, Release};
 
 /// Bits of a slot's number for the object id; 21 are left for the tree.
@@ -84,8 +84,8 @@ impl OrphanTable {
     }
 
     /// Nobody is at work in the epoch of `sealed` any more: who is an orphan still gets an item,
-    /// who had one and is none any more loses it.
-    pub(crate) fn hand_over(&self, sealed: &Delta) {
+    /// who had one and is none any more loses it. `view` is of that time.
+    pub(crate) fn hand_over(&self, sealed: &Delta, view: &View<'_>) {
         let (mut here, mut gone) = (Vec::new(), Vec::new());
         if let Some(table) = &self.0 {
             table.hand_over(sealed.generation.0, |change| match change {
@@ -98,13 +98,37 @@ impl OrphanTable {
         gone.retain(|id| !is_put(&sealed.items, *id));
         // First who went: one that became an orphan again since then is among the others.
         each_tree(gone, |tree, ids| {
-            edit(sealed, tree, |o| ids.iter().for_each(|id| o.delete(ORPHAN_ITEM, id.objectid)));
+            if has_place(view, tree, ids) {
+                edit(sealed, tree, |o| {
+                    ids.iter().for_each(|id| o.delete(ORPHAN_ITEM, id.objectid))
+                });
+            }
         });
         let put = |o: &mut ObjectEdit<'_>, id: &InodeId| {
             o.put(ORPHAN_ITEM, id.objectid, Box::new([]), Base::Possible);
         };
-        each_tree(here, |tree, ids| edit(sealed, tree, |o| ids.iter().for_each(|id| put(o, id))));
+        each_tree(here, |tree, ids| {
+            if has_place(view, tree, ids) {
+                edit(sealed, tree, |o| ids.iter().for_each(|id| put(o, id)));
+            }
+        });
         sealed.items.pay(told as u64);
+    }
+}
+
+/// False where the end of the tree is lost: after a crash the inodes would stay without a name, which is
+/// less than the commit is worth.
+fn has_place(view: &View<'_>, tree: TreeId, ids: &[InodeId]) -> bool {
+    let key = |id: &InodeId| Key::new(ORPHAN_OBJECTID, ORPHAN_ITEM, id.objectid);
+    let mut ends = [ids.first(), ids.last()].into_iter().flatten();
+    let look = |id| view.get(tree, &key(id)).map(drop);
+    match ends.try_for_each(look) {
+        Ok(()) => true,
+        Err(error) => {
+            let orphans = ids.len();
+            tracing::warn!(%tree, orphans, %error, "inodes without a name are not recorded");
+            false
+        }
     }
 }
 

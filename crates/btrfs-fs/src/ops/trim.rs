@@ -3,6 +3,7 @@
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use btrfs_disk::Error;
+use btrfs_space::Unproven;
 use vfs::{Errno, Result};
 
 /// Free ranges of `least` bytes and more; `start` and `len` are logical addresses, as in the
@@ -17,8 +18,8 @@ pub(crate) fn trim(engine: &Engine, start: u64, len: u64, least: u64) -> Result<
     engine.core.health.changeable().fs()?;
     engine.committer.commit()?;
     let result = engine.core.space.trim(start..start.saturating_add(len), least);
-    if let Err(error @ Error::Corrupt(_)) = &result {
-        engine.core.health.poison(&format!("{}: {error}", engine.core.volume.device().name()));
+    if let Err(Unproven::Wrong(what)) = &result {
+        engine.core.health.poison(&format!("{}: {what}", engine.core.volume.device().name()));
     }
-    result.fs()
+    result.map_err(Error::from).fs()
 }

@@ -50,7 +50,7 @@ impl Unstored {
     /// for a refusal of the device.
     pub(super) fn of_acknowledged(self) -> FsError {
         match self {
-            Unstored::Unread(error @ FsError::Corrupt(_)) => refused(error.to_string()),
+            Unstored::Unread(error) if error.is_of_medium() => refused(error.to_string()),
             other => other.into(),
         }
     }

@@ -7,6 +7,7 @@ pub mod forge;
 pub mod kernel;
 pub mod likeness;
 pub mod places;
+pub mod unreadable;
 
 use blockdev::{BlockDevice, FileDevice};
 use btrfs_fs::{BtrfsFs, Options};

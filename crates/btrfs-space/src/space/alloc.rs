@@ -8,6 +8,7 @@
 
 use super::class::{Class, SLOTS};
 use super::group::{Ask, Fit, Group};
+use super::prove::Unproven;
 use super::{Kind, Space};
 use crate::Extent;
 use crate::free_space::GroupSpan;
@@ -166,9 +167,31 @@ impl Space {
     }
 
     /// From this group, if its free ranges are what they claim to be.
-    fn take(&self, group: &Group, ask: &Ask, fit: Fit, patience: bool) -> Result<Option<Extent>> {
-        self.prove(group)?;
-        Ok(group.alloc(ask, fit, patience))
+    fn take(
+        &self,
+        group: &Arc<Group>,
+        ask: &Ask,
+        fit: Fit,
+        patience: bool,
+    ) -> Result<Option<Extent>> {
+        match self.prove(group) {
+            Ok(()) => Ok(group.alloc(ask, fit, patience)),
+            Err(Unproven::Unread(error)) => self.do_without(group, error).map(|()| None),
+            Err(wrong) => Err(wrong.into()),
+        }
+    }
+
+    /// Nothing is allocated there from now on, unless others have not the room for what is reserved.
+    fn do_without(&self, group: &Arc<Group>, error: Error) -> Result<()> {
+        match self.keep_aside(group, 0) {
+            Ok(()) => {
+                let (group, len) = (group.start, group.len);
+                tracing::error!(group, len, %error, "nothing new is put in a block group");
+                Ok(())
+            }
+            Err(Error::NoSpace) => Err(error),
+            Err(other) => Err(other),
+        }
     }
 }
 

@@ -21,8 +21,15 @@ impl Space {
         let Some(group) = self.group_at(start).filter(|group| group.start == start.0) else {
             return Ok(false);
         };
+        // What lies in it has to find room elsewhere, too.
+        self.keep_aside(&group, group.used() as i64)?;
+        Ok(true)
+    }
+
+    /// `room` bytes are there without it, too.
+    pub(super) fn keep_aside(&self, group: &Arc<Group>, room: i64) -> Result<()> {
         let class = &group.class;
-        let kind = self.kind_of_group(&group);
+        let kind = self.kind_of_group(group);
         let floor = || match kind {
             Kind::Data => 0,
             _ => class.global_reserve.load(Ordering::Relaxed),
@@ -35,12 +42,10 @@ impl Space {
         if !class.snapshot().iter().any(stays) {
             self.chunk_in_any_case(kind)?;
         }
-        // What lies in it has to find room elsewhere, too.
-        let moves = group.used() as i64;
-        while !group.set_aside(floor().saturating_add(moves)) {
+        while !group.set_aside(floor().saturating_add(room)) {
             self.chunk_in_any_case(kind)?;
         }
-        Ok(true)
+        Ok(())
     }
 
     /// A new chunk, for which empty ones of another kind make room.

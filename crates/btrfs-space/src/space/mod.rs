@@ -28,7 +28,7 @@ mod undo;
 
 pub use chunk_alloc::NewChunk;
 pub use load::SpaceRoots;
-pub use prove::{Claim, Prover};
+pub use prove::{Claim, Prover, Unproven};
 pub use reclaim::GoneChunk;
 pub use reservation::{DataReservation, MetadataReservation, SharedReservation};
 pub use reserve::{Kept, Priority};

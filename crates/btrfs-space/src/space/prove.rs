@@ -11,6 +11,9 @@
 //! refer to is not free, whatever was allocated, freed or committed since the mount, and the
 //! check can come as late as it likes.
 //!
+//! Where it cannot be read what the group holds, nothing is allocated there, as long as others have the
+//! room; where it is found wrong, whoever asks is told so.
+//!
 //! What it does not know: whether the extent tree tells the truth, and extents that reach in
 //! from another block group with others between.
 
@@ -20,11 +23,35 @@ use super::load::SpaceRoots;
 use crate::free_space::{extent_of, last_before};
 use crate::items::{Items, TreeItems};
 use btrfs_disk::items::BlockGroupItem;
-use btrfs_disk::{Corrupt, FixedSize, Key, Logical, Result};
+use btrfs_disk::{Corrupt, Error, FixedSize, Key, Logical};
 use btrfs_tree::NodeReader;
 
 /// Calls [`Claim::check`] with the roots of the last commit.
-pub type Prover = dyn Fn(&Claim<'_>) -> Result<()> + Send + Sync;
+pub type Prover = dyn Fn(&Claim<'_>) -> Result<(), Unproven> + Send + Sync;
+
+/// Why a group's free space cannot be relied on.
+#[derive(Debug)]
+pub enum Unproven {
+    /// It is not what it was said to be.
+    Wrong(Corrupt),
+    /// What it is to be held against cannot be read.
+    Unread(Error),
+}
+
+impl From<Error> for Unproven {
+    fn from(error: Error) -> Unproven {
+        Unproven::Unread(error)
+    }
+}
+
+impl From<Unproven> for Error {
+    fn from(why: Unproven) -> Error {
+        match why {
+            Unproven::Wrong(wrong) => wrong.into(),
+            Unproven::Unread(error) => error,
+        }
+    }
+}
 
 /// What a group's free ranges claim.
 pub struct Claim<'a>(&'a Group);
@@ -37,7 +64,7 @@ impl Space {
     }
 
     /// Before each allocation; one load once the group is known to be right.
-    pub(super) fn prove(&self, group: &Group) -> Result<()> {
+    pub(super) fn prove(&self, group: &Group) -> Result<(), Unproven> {
         match self.prover.get() {
             // Who comes meanwhile waits for the one scan.
             Some(prover) if !group.proof.is_good() => group.proof.once(|| prover(&Claim(group))),
@@ -49,21 +76,32 @@ impl Space {
 impl Claim<'_> {
     /// Holds the group against the extent tree of `roots`. The caller has taken the roots
     /// before this, and nothing that they refer to becomes free before it is done.
-    pub fn check<R: NodeReader + ?Sized>(&self, reader: &R, roots: &SpaceRoots) -> Result<()> {
+    pub fn check<R: NodeReader + ?Sized>(
+        &self,
+        reader: &R,
+        roots: &SpaceRoots,
+    ) -> Result<(), Unproven> {
         let group = self.0;
         let node_size = u64::from(reader.geometry().node_size);
         let mut items = TreeItems::new(reader, &roots.extent);
         let mut seen =
             Seen { group, free: group.free_ranges(), next: 0, end: group.start, used: 0 };
         if let Some(extent) = last_before(&mut items, group.start, node_size)? {
-            seen.in_front(extent)?;
+            seen.in_front(extent).map_err(Unproven::Wrong)?;
         }
         let (from, to) =
             (Key::new(group.start, 0, 0), Key::new(group.end() - 1, u8::MAX, u64::MAX));
+        let mut wrong = None;
         items.scan(from, to, &mut |key, _| match extent_of(&key, node_size) {
-            Some(extent) => seen.extent(extent),
-            None => Ok(()),
+            Some(extent) if wrong.is_none() => {
+                wrong = seen.extent(extent).err();
+                Ok(())
+            }
+            _ => Ok(()),
         })?;
+        if let Some(wrong) = wrong {
+            return Err(Unproven::Wrong(wrong));
+        }
         let mut groups = match &roots.block_group {
             Some(root) => TreeItems::new(reader, root),
             None => items,
@@ -72,8 +110,9 @@ impl Claim<'_> {
             // Made since, and not from the volume.
             return Ok(());
         };
-        let told = BlockGroupItem::read(&item).map_err(|c| c.key(group.item_key()))?.used;
-        if told == seen.used { Ok(()) } else { Err(seen.sums_differ(told).into()) }
+        let damaged = |damage: Corrupt| Unproven::Wrong(damage.key(group.item_key()));
+        let told = BlockGroupItem::read(&item).map_err(damaged)?.used;
+        if told == seen.used { Ok(()) } else { Err(Unproven::Wrong(seen.sums_differ(told))) }
     }
 }
 
@@ -89,18 +128,18 @@ struct Seen<'a> {
 }
 
 impl Seen<'_> {
-    fn in_front(&mut self, (start, len): (u64, u64)) -> Result<()> {
+    fn in_front(&mut self, (start, len): (u64, u64)) -> Result<(), Corrupt> {
         match start.checked_add(len).filter(|end| *end <= self.group.start) {
             Some(_) => Ok(()),
-            None => Err(self.wrong(&format!("extent {start} reaches into it")).into()),
+            None => Err(self.wrong(&format!("extent {start} reaches into it"))),
         }
     }
 
-    fn extent(&mut self, (start, len): (u64, u64)) -> Result<()> {
+    fn extent(&mut self, (start, len): (u64, u64)) -> Result<(), Corrupt> {
         let end = start.checked_add(len).filter(|end| *end <= self.group.end());
         let Some(end) = end.filter(|_| start >= self.end) else {
             let what = format!("extent {start} of {len} bytes overlaps another or ends outside");
-            return Err(self.wrong(&what).into());
+            return Err(self.wrong(&what));
         };
         while self.free.get(self.next).is_some_and(|(from, len)| from + len <= start) {
             self.next += 1;
@@ -111,7 +150,7 @@ impl Seen<'_> {
                  {start} to {end} in use",
                 from + len
             );
-            return Err(self.wrong(&what).into());
+            return Err(self.wrong(&what));
         }
         self.end = end;
         self.used += end - start;

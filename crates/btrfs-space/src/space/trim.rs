@@ -9,6 +9,7 @@
 
 use super::Space;
 use super::group::Group;
+use super::prove::Unproven;
 use crate::Extent;
 use crate::free_space::Ranges;
 use btrfs_disk::{Error, Logical, Physical, Result};
@@ -23,16 +24,22 @@ const GRAIN: u64 = 64 << 10;
 impl Space {
     /// Discards what is free in the logical `range` and in no chunk, in ranges of `least`
     /// bytes and more; answers how many bytes of the device that were.
-    pub fn trim(&self, range: Range<u64>, least: u64) -> Result<u64> {
+    /// Groups of which it cannot be read what is free are left out, and the error says so.
+    pub fn trim(&self, range: Range<u64>, least: u64) -> Result<u64, Unproven> {
         let groups: Vec<Arc<Group>> = self.groups.read().values().cloned().collect();
-        let mut bytes = 0;
+        let (mut bytes, mut unread) = (0, None);
         for group in groups {
-            if group.start < range.end && range.start < group.end() {
-                self.prove(&group)?;
-                bytes += self.trim_group(&group, &range, least)?;
+            if group.start >= range.end || range.start >= group.end() {
+                continue;
+            }
+            match self.prove(&group) {
+                Ok(()) => bytes += self.trim_group(&group, &range, least)?,
+                Err(why @ Unproven::Unread(_)) => unread = unread.or(Some(why)),
+                Err(wrong) => return Err(wrong),
             }
         }
-        Ok(bytes + self.trim_unallocated(least)?)
+        bytes += self.trim_unallocated(least)?;
+        unread.map_or(Ok(bytes), Err)
     }
 
     fn trim_group(&self, group: &Group, range: &Range<u64>, least: u64) -> Result<u64> {
@@ -66,8 +73,12 @@ impl Space {
                 at = start + len;
             }
             if !free.is_empty() {
-                self.prove(&group)?;
-                self.discard_of_group(&group, &free, &mut left_out)?;
+                match self.prove(&group) {
+                    Ok(()) => self.discard_of_group(&group, &free, &mut left_out)?,
+                    // It may be in use.
+                    Err(Unproven::Unread(_)) => {}
+                    Err(wrong) => return Err(wrong.into()),
+                }
             }
         }
         Ok(left_out)

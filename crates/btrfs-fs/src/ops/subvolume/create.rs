@@ -1,7 +1,7 @@
 //! A new, empty subvolume.
 
 use super::permission::may_change_names;
-use super::{ParentLink, note_uuid, put_refs};
+use super::{ParentLink, can_note, note_uuid, put_refs};
 use crate::acl::{self, Inherited};
 use crate::engine::Engine;
 use crate::ino::InodeId;
@@ -135,6 +135,7 @@ pub(crate) fn create(
     engine.subvols.add(tree, uuid);
     engine.reservations.limits.joins(tree, above.iter().map(|group| group.0), None);
     let made = change(&engine.core, |op| {
+        can_note(op, &uuid, kind::UUID_KEY_SUBVOL)?;
         op.act(TreeAction::Create { id: tree, item: Box::new(item) }, cost::plant(geometry));
         let inode = insert_root(op, place, &prepared)?;
         put_name(op, dir.id, &mut dir_state, name, Key::new(tree.0, kind::ROOT_ITEM, 0))?;

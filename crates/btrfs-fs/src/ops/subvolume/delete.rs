@@ -1,7 +1,7 @@
 //! A subvolume's name goes, and with it all that is in it.
 
 use super::permission::{may_change_names, must_own_one};
-use super::{commit_unknown, delete_refs, in_root_tree, note_uuid};
+use super::{can_note, commit_unknown, delete_refs, in_root_tree, note_uuid};
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::ino::{InodeId, id_of, number};
@@ -181,6 +181,8 @@ fn remove(
         let bytes = op.view.get(TreeId::ROOT, &key).fs()?;
         let bytes = bytes.ok_or(FsError::Posix(Errno::ENOENT))?;
         let index = RootRef::parse(&bytes).fs()?.sequence;
+        can_note(op, &uuid, kind::UUID_KEY_SUBVOL)?;
+        can_note(op, &received, kind::UUID_KEY_RECEIVED_SUBVOL)?;
         names::remove_entry(op, dir.id, name, index)?;
         delete_refs(op, tree, dir.id.tree);
         let orphans = in_root_tree(ORPHAN_OBJECTID);

@@ -83,6 +83,12 @@ fn note_uuid(op: &Op<'_>, uuid: &[u8; 16], kind: u8, id: TreeId, there: bool) ->
     Ok(())
 }
 
+/// Before an operation changes anything: where `uuid` is to be noted can be read. Halfway through, an error
+/// would end the volume.
+fn can_note(op: &Op<'_>, uuid: &[u8; 16], kind: u8) -> Result<()> {
+    op.view.get(TreeId::UUID, &Key::of_uuid(uuid, kind)).map(drop).fs()
+}
+
 /// What no commit has yet is committed first: what follows reads root items.
 fn commit_unknown(engine: &Engine, tree: TreeId) -> Result<()> {
     if engine.core.roots().get(tree).is_none() {

@@ -2,7 +2,7 @@
 
 use super::permission::must_own;
 use super::property::{Closed, close_to_writers};
-use super::{commit_unknown, note_uuid};
+use super::{can_note, commit_unknown, note_uuid};
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::ino::InodeId;
@@ -60,6 +60,7 @@ fn become_known(
     (before, from): (&[u8; 16], &ReceivedFrom),
     action: ActionCost,
 ) -> Result<()> {
+    can_note(op, &from.uuid, UUID_KEY_RECEIVED_SUBVOL)?;
     note_uuid(op, before, UUID_KEY_RECEIVED_SUBVOL, tree, false)?;
     note_uuid(op, &from.uuid, UUID_KEY_RECEIVED_SUBVOL, tree, true)?;
     let form = Box::new(ReceivedForm {

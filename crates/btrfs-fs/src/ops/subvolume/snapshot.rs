@@ -2,7 +2,7 @@
 
 use super::create::{check_place, forget, put_name};
 use super::permission::must_own;
-use super::{commit_unknown, note_uuid};
+use super::{can_note, commit_unknown, note_uuid};
 use crate::engine::Engine;
 use crate::ino::{InodeId, number};
 use crate::inode::{Inode, change};
@@ -111,6 +111,8 @@ fn put(
     let source: RootItem = source.ok_or(FsError::Posix(Errno::ESTALE))?;
     let before = (dir_state.item.mtime, dir_state.item.ctime);
     change(&engine.core, |op| {
+        can_note(op, &new.uuid, kind::UUID_KEY_SUBVOL)?;
+        can_note(op, &source.received_uuid, kind::UUID_KEY_RECEIVED_SUBVOL)?;
         let index = put_name(op, dir.id, &mut dir_state, name, location(new.tree))?;
         note_uuid(op, &new.uuid, kind::UUID_KEY_SUBVOL, new.tree, true)?;
         if new.read_only {

@@ -1,0 +1,262 @@
+//! Each node of a volume is lost once, by its checksum or because the device does not answer: who needs it is
+//! told, and everything else goes on. A volume is given up for nothing but nodes that a commit itself has to
+//! read. When the damage is undone nothing that was acknowledged is missing.
+//!
+//! What it does not know: several callers at once (`crowd_damage`), and a loss while the volume is in use.
+
+mod common;
+
+use blockdev::{BlockDevice, MemDevice};
+use blocksim::Hooked;
+use btrfs_disk::TreeId;
+use btrfs_fs::{BtrfsFs, Caller};
+use btrfs_image::mkfs::{Features, MkfsOptions, make};
+use common::unreadable::Unreadable;
+use common::{CX, errno, find, new_file};
+use fuzzing::hostile::base::{Base, NodeAt, options};
+use fuzzing::hostile::disk::Layered;
+use fuzzing::hostile::drive::{Seen, Walk, walk};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use vfs::{FileKind, FileSystem, RenameMode, WriteFlags};
+
+type Device = Hooked<Layered, Unreadable>;
+
+/// How a node is lost.
+#[derive(Clone, Copy, Debug)]
+enum Loss {
+    Checksum,
+    Device,
+}
+
+fn flip(base: &Base, device: &Device, node: &NodeAt) {
+    for at in base.copies(node.logical) {
+        let mut byte = [0];
+        device.below.read_at(at + 200, &mut byte).expect("in range");
+        device.below.write_at(at + 200, &[!byte[0]]).expect("in range");
+    }
+}
+
+fn lose(base: &Base, node: &NodeAt, loss: Loss) -> Arc<Device> {
+    let size = u64::from(base.geometry.node_size);
+    let ranges = base.copies(node.logical).into_iter().map(|at| at..at + size);
+    let ranges = if let Loss::Device = loss { ranges.collect() } else { Vec::new() };
+    let hook = Unreadable { ranges, mended: AtomicBool::new(false) };
+    let device = Hooked { below: Layered::new(&base.device), hook };
+    if let Loss::Checksum = loss {
+        flip(base, &device, node);
+    }
+    device.below.forget_writes();
+    Arc::new(device)
+}
+
+fn is_there_again(base: &Base, device: &Device, node: &NodeAt, loss: Loss) {
+    device.hook.mended.store(true, Ordering::Relaxed);
+    if let Loss::Checksum = loss {
+        flip(base, device, node);
+    }
+    let there = base.node_bytes(&device.below, node.logical);
+    assert!(there == base.node_bytes(&*base.device, node.logical), "something was written there");
+}
+
+fn may_be(error: i32, what: &str) -> bool {
+    let known = [0, libc::EIO, libc::EUCLEAN, libc::EROFS];
+    assert!(known.contains(&error), "{what}: errno {error}");
+    error == 0
+}
+
+/// What was done and said to be durable.
+#[derive(Default, Debug)]
+struct Done {
+    created: bool,
+    grown: bool,
+    renamed: bool,
+}
+
+const KEPT: usize = 60_000;
+const GROWN: u64 = 1 << 20;
+
+/// Something of each kind that a commit has to enter in some tree.
+fn change(fs: &BtrfsFs) -> Done {
+    let top = fs.root();
+    let mut done = Done::default();
+    let made = fs.mknod(&CX, top, b"new", FileKind::File, 0o644, 0);
+    let ino = made.as_ref().map_or(top, |made| made.attr.ino);
+    if may_be(errno(made), "create") {
+        let wrote = fs.write(&CX, ino, 0, &[7; 300_000], WriteFlags::default());
+        done.created = may_be(errno(wrote), "write");
+    }
+    if let Ok(old) = fs.lookup(&CX, top, b"kept") {
+        let wrote = fs.write(&CX, old.attr.ino, GROWN, &[8; 50_000], WriteFlags::default());
+        done.grown = may_be(errno(wrote), "write to what was there");
+    }
+    may_be(errno(fs.unlink(&CX, top, b"victim")), "unlink");
+    let renamed = fs.rename(&CX, top, b"from", top, b"to", RenameMode::Replace);
+    done.renamed = may_be(errno(renamed), "rename");
+    may_be(errno(fs.snapshot(&Caller::root(), top, top, b"snapshot", false)), "snapshot");
+    may_be(errno(fs.create_subvolume(&Caller::root(), top, b"sub")), "subvolume");
+    may_be(errno(fs.trim(&CX, 0, u64::MAX, 0)), "trim");
+    done
+}
+
+#[derive(PartialEq, Eq, PartialOrd, Ord, Clone, Copy, Debug)]
+enum Outcome {
+    NotOpened,
+    ReadOnly,
+    GivenUp,
+    GoesOn,
+}
+
+fn one(base: &Base, whole: &Walk, node: &NodeAt, loss: Loss) -> Outcome {
+    let device = lose(base, node, loss);
+    let (outcome, done) = used(&device);
+    if matches!(outcome, Outcome::NotOpened | Outcome::ReadOnly) {
+        assert_eq!(device.below.writes(), 0, "nothing is written where nothing may be");
+    }
+    is_there_again(base, &device, node, loss);
+    let fs = BtrfsFs::open_device(device.clone(), options()).expect("it is whole again");
+    assert_eq!(fs.read_only_reason(), None);
+    judge(&fs, whole, &done);
+    fs.destroy().expect("close");
+    drop(fs);
+    common::check_device(device, true, btrfs_check::Severity::Warning);
+    outcome
+}
+
+fn used(device: &Arc<Device>) -> (Outcome, Done) {
+    let fs = match BtrfsFs::open_device(device.clone(), options()) {
+        Ok(fs) => fs,
+        Err(error) => {
+            println!("{error}");
+            assert!(!may_be(error.errno(), "open"));
+            return (Outcome::NotOpened, Done::default());
+        }
+    };
+    if fs.read_only_reason().is_some() {
+        return (Outcome::ReadOnly, Done::default());
+    }
+    let mut done = change(&fs);
+    // What is not durable may be there or not.
+    if !may_be(errno(fs.sync()), "sync") {
+        done = Done::default();
+    }
+    let outcome = match fs.read_only_reason() {
+        Some(why) => {
+            println!("{why}");
+            Outcome::GivenUp
+        }
+        None => Outcome::GoesOn,
+    };
+    _ = may_be(errno(fs.destroy()), "close");
+    (outcome, done)
+}
+
+/// Names that `change` has to do with.
+const TOUCHED: [&str; 7] = ["new", "kept", "victim", "from", "to", "snapshot", "sub"];
+
+fn untouched(walk: &Walk) -> BTreeMap<&[u8], &Seen> {
+    let is_touched = |path: &[u8]| {
+        let first = path.split(|byte| *byte == b'/').find(|part| !part.is_empty());
+        first.is_none_or(|first| TOUCHED.iter().any(|name| name.as_bytes() == first))
+    };
+    let names = walk.names.iter().map(|(path, seen)| (path.as_slice(), seen));
+    names.filter(|(path, _)| !is_touched(path)).collect()
+}
+
+/// What was there before is as it was, but for what `change` changes; and what was made durable is there.
+fn judge(fs: &BtrfsFs, whole: &Walk, done: &Done) {
+    let now = walk(fs);
+    assert!(now.errors.is_empty(), "{:?}", now.errors);
+    assert!(untouched(&now) == untouched(whole), "something else has changed");
+    if done.created {
+        assert!(common::read(fs, fs.root(), "new") == [7; 300_000]);
+    }
+    let kept = common::read(fs, fs.root(), "kept");
+    assert!(kept[..KEPT] == [5; KEPT]);
+    if done.grown {
+        assert!(kept[GROWN as usize..] == [8; 50_000]);
+    }
+    if done.renamed {
+        assert!(find(fs, fs.root(), "to").is_some() && find(fs, fs.root(), "from").is_none());
+    }
+}
+
+/// Trees of several leaves each; the items of block groups are in a tree of their own, so that a volume without
+/// some of the extent tree can be opened.
+fn base() -> Base {
+    let device = Arc::new(MemDevice::new(256 << 20));
+    let features = Features { block_group_tree: true, ..Features::default() };
+    let mkfs =
+        MkfsOptions { node_size: Some(4096), seed: Some(1), features, ..MkfsOptions::default() };
+    make(&*device, &mkfs).expect("mkfs");
+    let fs = BtrfsFs::open_device(device.clone(), options()).expect("open");
+    new_file(&fs, "kept", &[5; KEPT]);
+    new_file(&fs, "victim", &[6; 100_000]);
+    new_file(&fs, "from", &[4; 900]);
+    for n in 0..250usize {
+        let ino = new_file(&fs, &format!("file-{n}"), &vec![n as u8; n * 67 % 9000]);
+        if n % 9 == 0 {
+            let made =
+                fs.mkdir(&CX, fs.root(), format!("dir-{n}").as_bytes(), 0o755).expect("mkdir");
+            let linked = fs.link(&CX, ino, made.attr.ino, b"another");
+            linked.expect("link");
+            fs.sync().expect("commit");
+        }
+    }
+    fs.destroy().expect("close");
+    drop(fs);
+    Base::of(device)
+}
+
+/// A commit changes these wherever the change is, and has to read them for that.
+fn is_of_every_commit(tree: TreeId) -> bool {
+    [TreeId::ROOT, TreeId::EXTENT, TreeId::FREE_SPACE, TreeId::CSUM].contains(&tree)
+}
+
+fn each_once(loss: Loss) {
+    let base = base();
+    let fs = BtrfsFs::open_device(base.device.clone(), options()).expect("open");
+    let whole = walk(&fs);
+    drop(fs);
+    let mut outcomes: BTreeMap<(TreeId, Outcome), usize> = BTreeMap::new();
+    for node in &base.nodes {
+        println!("{node:?}");
+        let outcome = one(&base, &whole, node, loss);
+        assert!(outcome != Outcome::GivenUp || is_of_every_commit(node.tree), "{node:?}");
+        *outcomes.entry((node.tree, outcome)).or_default() += 1;
+    }
+    for ((tree, outcome), count) in &outcomes {
+        println!("tree {tree}: {outcome:?} {count}");
+    }
+    let most = outcomes.iter().filter(|((_, outcome), _)| *outcome == Outcome::GoesOn);
+    let goes_on: usize = most.map(|(_, count)| count).sum();
+    assert!(goes_on * 2 > base.nodes.len(), "{goes_on} of {}", base.nodes.len());
+}
+
+/// Who asks for a trim is told of groups that are left out, and that is all.
+#[test]
+fn a_trim_that_cannot_read_what_is_in_use_ends_nothing() {
+    let (base, mut told) = (base(), 0);
+    for node in base.nodes.iter().filter(|node| node.tree == TreeId::EXTENT) {
+        for loss in [Loss::Checksum, Loss::Device] {
+            let device = lose(&base, node, loss);
+            let fs = BtrfsFs::open_device(device, options()).expect("open");
+            told += usize::from(!may_be(errno(fs.trim(&CX, 0, u64::MAX, 0)), "trim"));
+            assert_eq!(fs.read_only_reason(), None);
+            // Errors of the device are counted on the volume, and that commit reads the tree, too.
+            _ = may_be(errno(fs.destroy()), "close");
+        }
+    }
+    assert!(told > 0, "each of them was read");
+}
+
+#[test]
+fn by_its_checksum() {
+    each_once(Loss::Checksum);
+}
+
+#[test]
+fn by_the_device() {
+    each_once(Loss::Device);
+}

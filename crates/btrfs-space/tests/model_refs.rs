@@ -258,6 +258,41 @@ fn holders_of_one_hash_stand_side_by_side() {
     assert_eq!(round(&mut deltas), [0u64; 0]);
 }
 
+/// Kernels give a holder a second item where there is a gap in front of the first: both count.
+#[test]
+fn a_holder_with_two_items_drops_both() {
+    let (mut tree, mut deltas) = (Tree::new(), RefDeltas::new());
+    let (format, extent) = (Format::new(&geometry(4096), Generation(1)), Logical(1 << 20));
+    let owner = RefOwner::Data { root: TreeId(5), ino: 257, offset: 0 };
+    deltas.born(extent, 4096, ExtentKind::Data, TreeId::FS);
+    for parent in 1..20 {
+        let other = RefOwner::SharedData { parent: Logical(parent * 4096) };
+        deltas.add(extent, 4096, ExtentKind::Data, other, 1);
+    }
+    let settle = |tree: &mut Tree, deltas: &mut RefDeltas| {
+        let changes = drain(deltas, tree, &format).map(|drained| drained.changes);
+        changes.map(|changes| apply(tree, changes))
+    };
+    settle(&mut tree, &mut deltas).expect("adds up");
+    // Inline there is no room any more.
+    deltas.add(extent, 4096, ExtentKind::Data, owner, 5);
+    settle(&mut tree, &mut deltas).expect("adds up");
+    let key = Key::new(extent.0, kind::EXTENT_DATA_REF, owner.sequence());
+    let item = tree.remove(&key).expect("it is there");
+    let part = |count: u8| [&item[..item.len() - 4], &[count, 0, 0, 0]].concat();
+    tree.insert(key, part(2));
+    tree.insert(Key { offset: key.offset + 3, ..key }, part(3));
+    let mut left = |count| {
+        deltas.add(extent, 4096, ExtentKind::Data, owner, count);
+        settle(&mut tree, &mut deltas)?;
+        let items = tree.iter().filter(|(key, _)| key.kind == kind::EXTENT_DATA_REF);
+        Ok::<_, btrfs_disk::Error>(items.map(|(_, item)| item[item.len() - 4]).collect::<Vec<u8>>())
+    };
+    assert_eq!(left(-3).expect("of both"), [2]);
+    assert_eq!(left(-2).expect("of the second"), [0; 0]);
+    assert!(left(-1).is_err(), "there are no more");
+}
+
 #[test]
 fn what_does_not_add_up_is_damage() {
     let format = Format::new(&geometry(16384), Generation(9));

@@ -3,7 +3,7 @@
 use super::deltas::RefDeltas;
 use super::merge::find_item;
 use super::owner::RefOwner;
-use super::separate::Separate;
+use super::separate::{NEAR, Place, Separate};
 use crate::items::Items;
 use btrfs_disk::items::extent_flags;
 use btrfs_disk::key::kind;
@@ -85,7 +85,10 @@ fn stored_count(
     let inline = item.inline.iter().find(|i| RefOwner::of_inline(i).as_ref() == Some(owner));
     let has = match inline {
         Some(inline) => inline.count(),
-        None => Separate::new(logical.0, false, items).find(owner)?.map_or(0, |(_, count)| count),
+        None => match Separate::new(logical.0, items).find(owner, NEAR)? {
+            Place::There(_, count) => count,
+            Place::Vacant(_) => 0,
+        },
     };
     Ok(Some((has, item.fields.refs)))
 }

@@ -9,7 +9,7 @@
 
 use super::deltas::ExtentDelta;
 use super::owner::{ExtentKind, RefOwner};
-use super::separate::Separate;
+use super::separate::{ANYWHERE, NEAR, Place, Separate, by_key};
 use crate::items::{Change, Items, NoItems};
 use btrfs_disk::items::{ExtentItem, ExtentItemFields, InlineRef, extent_flags};
 use btrfs_disk::key::kind;
@@ -135,7 +135,7 @@ pub(crate) fn merge(
     // A new extent has no separate references that would have to be looked for.
     let mut nothing = NoItems;
     let below: &mut dyn Items = if delta.born { &mut nothing } else { items };
-    let separate = Separate::new(logical.0, delta.born, below);
+    let separate = Separate::new(logical.0, below);
     let mut record = Record { key, item, separate, item_limit: format.item_limit };
     record.apply(delta)?;
     record.finish(delta.born)
@@ -205,16 +205,18 @@ fn judge_item(
 enum RefSlot {
     Inline(usize, u64),
     Separate(Key, u64),
-    Nowhere,
+    /// What its item's key would be.
+    Nowhere(Key),
 }
 
 impl Record<'_> {
     fn apply(&mut self, delta: &ExtentDelta) -> Result<()> {
         // Drops first: they may make the room that new holders find inline.
-        for (owner, count) in delta.owners().iter().filter(|(_, count)| *count < 0) {
+        let owners = by_key(delta.owners());
+        for (owner, count) in owners.iter().filter(|(_, count)| *count < 0) {
             self.drop_refs(owner, count.unsigned_abs())?;
         }
-        for (owner, count) in delta.owners().iter().filter(|(_, count)| *count > 0) {
+        for (owner, count) in owners.iter().filter(|(_, count)| *count > 0) {
             self.add_refs(owner, count.unsigned_abs())?;
         }
         if delta.full_backref {
@@ -223,26 +225,34 @@ impl Record<'_> {
         Ok(())
     }
 
+    /// Of every item of `owner`, until it were enough: where hashes met, kernels make a second one.
     fn drop_refs(&mut self, owner: &RefOwner, count: u64) -> Result<()> {
-        let place = self.find(owner)?;
-        let has = match place {
-            RefSlot::Inline(_, has) | RefSlot::Separate(_, has) => has,
-            RefSlot::Nowhere => 0,
-        };
         let total = self.item.fields.refs;
-        let (Some(left), Some(total)) = (has.checked_sub(count), total.checked_sub(count)) else {
-            let what = format!("{owner:?} drops {count} references and has {has} of {total}");
-            return Err(Error::Corrupt(Corrupt::new(what).key(self.key)));
-        };
-        self.item.fields.refs = total;
-        self.store(owner, place, left)
+        let mut left = count;
+        while left > 0 {
+            let place = self.find(owner, ANYWHERE)?;
+            let has = match place {
+                RefSlot::Inline(_, has) | RefSlot::Separate(_, has) => has,
+                RefSlot::Nowhere(_) => 0,
+            };
+            let taken = has.min(left);
+            if taken == 0 || count > total {
+                let (has, total) = (count - left, self.item.fields.refs);
+                let what = format!("{owner:?} drops {count} references and has {has} of {total}");
+                return Err(Error::Corrupt(Corrupt::new(what).key(self.key)));
+            }
+            self.store(owner, place, has - taken)?;
+            left -= taken;
+        }
+        self.item.fields.refs = total - count;
+        Ok(())
     }
 
     fn add_refs(&mut self, owner: &RefOwner, count: u64) -> Result<()> {
-        let place = self.find(owner)?;
+        let place = self.find(owner, NEAR)?;
         let has = match place {
             RefSlot::Inline(_, has) | RefSlot::Separate(_, has) => has,
-            RefSlot::Nowhere => 0,
+            RefSlot::Nowhere(_) => 0,
         };
         let total = self.item.fields.refs.checked_add(count);
         let (Some(now), Some(total)) = (has.checked_add(count), total) else {
@@ -264,27 +274,24 @@ impl Record<'_> {
             }
             RefSlot::Inline(at, _) => self.item.inline[at] = owner.to_inline(count)?,
             RefSlot::Separate(key, _) => self.separate.set(key, owner, count)?,
-            RefSlot::Nowhere if self.fits_inline(owner)? => {
+            RefSlot::Nowhere(_) if self.fits_inline(owner)? => {
                 let at = self.inline_slot(owner);
                 self.item.inline.insert(at, owner.to_inline(count)?);
             }
-            RefSlot::Nowhere => {
-                let key = self.separate.vacant_key(owner)?;
-                self.separate.set(key, owner, count)?;
-            }
+            RefSlot::Nowhere(key) => self.separate.set(key, owner, count)?,
         }
         Ok(())
     }
 
-    fn find(&mut self, owner: &RefOwner) -> Result<RefSlot> {
+    fn find(&mut self, owner: &RefOwner, within: u64) -> Result<RefSlot> {
         let inline =
             self.item.inline.iter().position(|i| RefOwner::of_inline(i).as_ref() == Some(owner));
         if let Some(at) = inline {
             return Ok(RefSlot::Inline(at, self.item.inline[at].count()));
         }
-        Ok(match self.separate.find(owner)? {
-            Some((key, count)) => RefSlot::Separate(key, count),
-            None => RefSlot::Nowhere,
+        Ok(match self.separate.find(owner, within)? {
+            Place::There(key, count) => RefSlot::Separate(key, count),
+            Place::Vacant(key) => RefSlot::Nowhere(key),
         })
     }
 

@@ -1,11 +1,14 @@
 //! References of one extent that have items of their own.
 //!
-//! Invariants: a holder stands in one item at most. Data references of one hash follow each other,
-//! with gaps where some went, so a holder that is not at its hash may be behind it, by as many keys as
-//! hashes met there. A few holders are looked for there, one by one: a snapshot of what ten thousand
-//! others share costs what the first did. Where many are, all are read once, and none is searched after
-//! that: an extent of a hundred thousand references gains as many more in time that grows with their
-//! number, not with its square.
+//! Invariants: data references of one hash follow each other, with gaps where some went, so a holder that
+//! is not at its hash may be behind it, by as many keys as hashes met there. Holders are looked for
+//! there, one by one, and nothing else of the extent is read: a snapshot of what a million others share costs
+//! what the first did. Who looks for many goes by ascending keys ([`by_key`]), and finds most of them in
+//! the leaf of the one before.
+//!
+//! A holder that comes is looked for [`NEAR`] its hash. One that stands further behind, because more hashes than
+//! that met there and gaps came in front of it, gets a second item; the kernel gives it one whenever there is a gap.
+//! Who drops references looks for the next item until there were enough.
 //!
 //! What it does not know: inline references and counts of the extent.
 
@@ -13,122 +16,78 @@ use super::owner::RefOwner;
 use crate::items::{Change, Items, Overlay};
 use btrfs_disk::key::kind;
 use btrfs_disk::{Corrupt, Key, Result};
-use std::collections::HashMap;
+use std::borrow::Cow;
 
-/// Where a holder's item is, and its count.
-pub(crate) type Found = (Key, u64);
+/// Keys behind its hash at which a holder is looked for that may have no item. The hashes of one tree's holders
+/// differ in 32 bits: of ten million holders hardly four meet anywhere, and two or three others stand so near.
+pub(crate) const NEAR: u64 = 1 << 10;
+/// For a holder that must have an item.
+pub(crate) const ANYWHERE: u64 = u64::MAX;
+/// So few are looked for in any order.
+const FEW: usize = 8;
 
-/// Holders that are looked for one by one before all are read. Near the end of a volume many commits
-/// change a few hundred of two hundred thousand each.
-const SINGLY: u32 = 512;
-/// Keys behind its hash that a holder may stand at. A million hashes of 63 bits do not meet.
-const WINDOW: u64 = 1 << 20;
+/// Where a holder's item is, or would be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Place {
+    /// With its count.
+    There(Key, u64),
+    Vacant(Key),
+}
+
+/// Holders in the order of their items.
+pub(crate) fn by_key(owners: &[(RefOwner, i64)]) -> Cow<'_, [(RefOwner, i64)]> {
+    if owners.len() <= FEW {
+        return Cow::Borrowed(owners);
+    }
+    let mut sorted = owners.to_vec();
+    sorted.sort_by_cached_key(|(owner, _)| (owner.kind(), owner.sequence()));
+    Cow::Owned(sorted)
+}
 
 pub(crate) struct Separate<'a> {
     extent: u64,
-    singly: u32,
     items: Overlay<'a>,
-    known: Option<Known>,
-}
-
-#[derive(Default)]
-struct Known {
-    holders: HashMap<RefOwner, Found>,
-    /// Items that name no holder we know.
-    strange: bool,
+    /// There is one that was put, and is there still.
+    some: bool,
 }
 
 impl<'a> Separate<'a> {
-    /// With `new`, the extent is one that no tree knows: nothing is read.
-    pub(crate) fn new(extent: u64, new: bool, below: &'a mut dyn Items) -> Separate<'a> {
-        Separate { extent, singly: 0, items: Overlay::new(below), known: new.then(Known::default) }
+    pub(crate) fn new(extent: u64, below: &'a mut dyn Items) -> Separate<'a> {
+        Separate { extent, items: Overlay::new(below), some: false }
     }
 
-    pub(crate) fn find(&mut self, owner: &RefOwner) -> Result<Option<Found>> {
-        if self.known.is_none()
-            && let Some(found) = self.at_its_hash(owner)?
-        {
-            return Ok(Some(found));
-        }
-        if self.known.is_none() && self.singly < SINGLY {
-            self.singly += 1;
-            return self.behind_its_hash(owner);
-        }
-        Ok(self.known()?.holders.get(owner).copied())
-    }
-
-    fn behind_its_hash(&mut self, owner: &RefOwner) -> Result<Option<Found>> {
-        // All others stand at what they are.
-        if !matches!(owner, RefOwner::Data { .. }) {
-            return Ok(None);
-        }
-        let hash = owner.sequence();
-        let key = |offset| Key::new(self.extent, owner.kind(), offset);
-        let (from, to) = (key(hash.saturating_add(1)), key(hash.saturating_add(WINDOW)));
-        let mut found = None;
-        self.items.scan(from, to, &mut |key, data| {
-            let holder = RefOwner::of_separate(&key, data)?;
-            if let Some((_, count)) = holder.filter(|(holder, _)| holder == owner) {
-                found.get_or_insert((key, count));
-            }
-            Ok(())
-        })?;
-        Ok(found)
-    }
-
-    fn at_its_hash(&mut self, owner: &RefOwner) -> Result<Option<Found>> {
+    /// Looks for the holder at so many keys.
+    pub(crate) fn find(&mut self, owner: &RefOwner, within: u64) -> Result<Place> {
         let key = Key::new(self.extent, owner.kind(), owner.sequence());
-        let Some(data) = self.items.get(&key)? else { return Ok(None) };
-        let holder = RefOwner::of_separate(&key, &data)?;
-        Ok(holder.filter(|(found, _)| found == owner).map(|(_, count)| (key, count)))
-    }
-
-    fn known(&mut self) -> Result<&mut Known> {
-        let known = match self.known.take() {
-            Some(known) => known,
-            None => self.read_all()?,
-        };
-        Ok(self.known.insert(known))
-    }
-
-    fn read_all(&mut self) -> Result<Known> {
-        let mut known = Known::default();
-        let (from, to) = self.range();
-        self.items.scan(from, to, &mut |key, data| {
-            match RefOwner::of_separate(&key, data)? {
-                Some((owner, count)) => {
-                    known.holders.entry(owner).or_insert((key, count));
-                }
-                None => known.strange = true,
+        // All others stand at what they are.
+        let window = if matches!(owner, RefOwner::Data { .. }) { within } else { 0 };
+        let last = Key { offset: key.offset.saturating_add(window), ..key };
+        let (mut from, mut vacant) = (key, None);
+        while let Some((at, data)) = self.items.at_or_after(&from)?.filter(|(at, _)| *at <= last) {
+            let holder = RefOwner::of_separate(&at, &data)?;
+            if let Some((_, count)) = holder.filter(|(holder, _)| holder == owner) {
+                return Ok(Place::There(at, count));
             }
-            Ok(())
-        })?;
-        Ok(known)
-    }
-
-    fn range(&self) -> (Key, Key) {
-        (
-            Key::new(self.extent, kind::TREE_BLOCK_REF, 0),
-            Key::new(self.extent, kind::BLOCK_GROUP_ITEM - 1, u64::MAX),
-        )
+            if at > from {
+                vacant = vacant.or(Some(from));
+            }
+            match at.offset.checked_add(1) {
+                Some(next) => from.offset = next,
+                None => {
+                    let full = || Corrupt::new("no key is left for a reference").key(at);
+                    return Ok(Place::Vacant(vacant.ok_or_else(full)?));
+                }
+            }
+        }
+        Ok(Place::Vacant(vacant.unwrap_or(from)))
     }
 
     pub(crate) fn any(&mut self) -> Result<bool> {
-        if let Some(known) = &self.known {
-            return Ok(known.strange || !known.holders.is_empty());
-        }
-        let (from, to) = self.range();
-        Ok(self.items.at_or_after(&from)?.is_some_and(|(key, _)| key <= to))
-    }
-
-    /// The key of an item for a holder that has none.
-    pub(crate) fn vacant_key(&mut self, owner: &RefOwner) -> Result<Key> {
-        let mut key = Key::new(self.extent, owner.kind(), owner.sequence());
-        while self.items.get(&key)?.is_some() {
-            let full = || Corrupt::new("no key is left for a reference").key(key);
-            key.offset = key.offset.checked_add(1).ok_or_else(full)?;
-        }
-        Ok(key)
+        let (from, to) = (
+            Key::new(self.extent, kind::TREE_BLOCK_REF, 0),
+            Key::new(self.extent, kind::BLOCK_GROUP_ITEM - 1, u64::MAX),
+        );
+        Ok(self.some || self.items.at_or_after(&from)?.is_some_and(|(key, _)| key <= to))
     }
 
     /// The item at `key` says `count` references of `owner`; 0: it goes.
@@ -137,16 +96,96 @@ impl<'a> Separate<'a> {
             0 => self.items.delete(key),
             _ => self.items.put(key, owner.separate_data(count)?),
         }
-        if let Some(known) = &mut self.known {
-            match count {
-                0 => known.holders.remove(owner),
-                _ => known.holders.insert(*owner, (key, count)),
-            };
-        }
+        self.some = count > 0;
         Ok(())
     }
 
     pub(crate) fn into_changes(self) -> Result<Vec<Change>> {
         self.items.into_changes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use btrfs_disk::TreeId;
+    use std::collections::BTreeMap;
+
+    const EXTENT: u64 = 1 << 20;
+    const MANY: u64 = 50_000;
+
+    /// Counts how often it is asked.
+    #[derive(Default)]
+    struct Counted {
+        items: BTreeMap<Key, Vec<u8>>,
+        asked: u64,
+    }
+
+    impl Items for Counted {
+        fn at_or_after(&mut self, key: &Key) -> Result<Option<(Key, Vec<u8>)>> {
+            self.asked += 1;
+            self.items.at_or_after(key)
+        }
+
+        fn at_or_before(&mut self, key: &Key) -> Result<Option<(Key, Vec<u8>)>> {
+            self.asked += 1;
+            self.items.at_or_before(key)
+        }
+    }
+
+    fn holder(n: u64) -> RefOwner {
+        RefOwner::Data { root: TreeId(5), ino: 257, offset: n * 4096 }
+    }
+
+    fn enter(items: &mut Counted, holders: impl Iterator<Item = u64>) {
+        let mut separate = Separate::new(EXTENT, items);
+        for n in holders {
+            let Place::Vacant(key) = separate.find(&holder(n), NEAR).expect("looked for") else {
+                panic!("{n} is there already");
+            };
+            separate.set(key, &holder(n), 1).expect("put");
+        }
+        for (key, data) in separate.into_changes().expect("changes") {
+            items.items.insert(key, data.expect("nothing goes").to_vec());
+        }
+    }
+
+    #[test]
+    fn what_is_changed_is_asked_for_and_nothing_else() {
+        let mut items = Counted::default();
+        enter(&mut items, 0..MANY);
+        assert_eq!(items.items.len() as u64, MANY);
+        items.asked = 0;
+        enter(&mut items, MANY..MANY + 1000);
+        assert!(items.asked <= 2000, "asked {} times", items.asked);
+        let mut separate = Separate::new(EXTENT, &mut items);
+        for n in 0..MANY + 1000 {
+            let found = separate.find(&holder(n), NEAR).expect("looked for");
+            assert!(matches!(found, Place::There(_, 1)), "{n}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn a_holder_behind_a_gap_is_found_and_the_gap_is_vacant() {
+        let (mut items, one) = (Counted::default(), holder(1));
+        let key = |by: u64| Key::new(EXTENT, one.kind(), one.sequence() + by);
+        let put = |items: &mut Counted, by, of: &RefOwner| {
+            items.items.insert(key(by), of.separate_data(3).expect("fits"));
+        };
+        put(&mut items, 0, &holder(2));
+        put(&mut items, 1, &holder(3));
+        put(&mut items, 4, &one);
+        let find = |items: &mut Counted, of: &RefOwner| Separate::new(EXTENT, items).find(of, NEAR);
+        let found = find(&mut items, &one).expect("looked for");
+        assert!(matches!(found, Place::There(at, 3) if at == key(4)), "{found:?}");
+        items.items.remove(&key(4));
+        put(&mut items, 3, &holder(4));
+        let found = find(&mut items, &one).expect("looked for");
+        assert!(matches!(found, Place::Vacant(at) if at == key(2)), "{found:?}");
+        put(&mut items, 2 * NEAR, &one);
+        let found = find(&mut items, &one).expect("looked for");
+        assert!(matches!(found, Place::Vacant(at) if at == key(2)), "{found:?}");
+        let found = Separate::new(EXTENT, &mut items).find(&one, ANYWHERE).expect("looked for");
+        assert!(matches!(found, Place::There(at, 3) if at == key(2 * NEAR)), "{found:?}");
     }
 }

@@ -2,20 +2,22 @@
 //! told, and everything else goes on. A volume is given up for nothing but nodes that a commit itself has to
 //! read. When the damage is undone nothing that was acknowledged is missing.
 //!
-//! What it does not know: several callers at once (`crowd_damage`), and a loss while the volume is in use.
+//! What it does not know: several callers at once (`crowd_damage`), and losses while they are at work.
 
 mod common;
 
 use blockdev::{BlockDevice, MemDevice};
 use blocksim::Hooked;
-use btrfs_disk::TreeId;
-use btrfs_fs::{BtrfsFs, Caller};
+use btrfs_disk::key::kind::INODE_ITEM;
+use btrfs_disk::{Key, TreeId};
+use btrfs_fs::{BtrfsFs, Caller, Options};
 use btrfs_image::mkfs::{Features, MkfsOptions, make};
 use common::unreadable::Unreadable;
 use common::{CX, errno, find, new_file};
 use fuzzing::hostile::base::{Base, NodeAt, options};
 use fuzzing::hostile::disk::Layered;
 use fuzzing::hostile::drive::{Seen, Walk, walk};
+use fuzzing::hostile::leaf::Leaf;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,11 +25,13 @@ use vfs::{FileKind, FileSystem, RenameMode, WriteFlags};
 
 type Device = Hooked<Layered, Unreadable>;
 
-/// How a node is lost.
-#[derive(Clone, Copy, Debug)]
+/// How a node is lost, and when.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Loss {
     Checksum,
     Device,
+    /// By its checksum, after the volume was opened and looked at; nothing is kept in memory.
+    InUse,
 }
 
 fn flip(base: &Base, device: &Device, node: &NodeAt) {
@@ -44,7 +48,7 @@ fn lose(base: &Base, node: &NodeAt, loss: Loss) -> Arc<Device> {
     let ranges = if let Loss::Device = loss { ranges.collect() } else { Vec::new() };
     let hook = Unreadable { ranges, mended: AtomicBool::new(false) };
     let device = Hooked { below: Layered::new(&base.device), hook };
-    if let Loss::Checksum = loss {
+    if loss == Loss::Checksum {
         flip(base, &device, node);
     }
     device.below.forget_writes();
@@ -53,7 +57,7 @@ fn lose(base: &Base, node: &NodeAt, loss: Loss) -> Arc<Device> {
 
 fn is_there_again(base: &Base, device: &Device, node: &NodeAt, loss: Loss) {
     device.hook.mended.store(true, Ordering::Relaxed);
-    if let Loss::Checksum = loss {
+    if loss != Loss::Device {
         flip(base, device, node);
     }
     let there = base.node_bytes(&device.below, node.logical);
@@ -110,7 +114,12 @@ enum Outcome {
 
 fn one(base: &Base, whole: &Walk, node: &NodeAt, loss: Loss) -> Outcome {
     let device = lose(base, node, loss);
-    let (outcome, done) = used(&device);
+    let loses = || {
+        if loss == Loss::InUse {
+            flip(base, &device, node)
+        }
+    };
+    let (outcome, done) = used(&device, loses);
     if matches!(outcome, Outcome::NotOpened | Outcome::ReadOnly) {
         assert_eq!(device.below.writes(), 0, "nothing is written where nothing may be");
     }
@@ -124,8 +133,9 @@ fn one(base: &Base, whole: &Walk, node: &NodeAt, loss: Loss) -> Outcome {
     outcome
 }
 
-fn used(device: &Arc<Device>) -> (Outcome, Done) {
-    let fs = match BtrfsFs::open_device(device.clone(), options()) {
+fn used(device: &Arc<Device>, loses: impl FnOnce()) -> (Outcome, Done) {
+    let options = Options { cache_bytes: 0, ..options() };
+    let fs = match BtrfsFs::open_device(device.clone(), options) {
         Ok(fs) => fs,
         Err(error) => {
             println!("{error}");
@@ -136,6 +146,8 @@ fn used(device: &Arc<Device>) -> (Outcome, Done) {
     if fs.read_only_reason().is_some() {
         return (Outcome::ReadOnly, Done::default());
     }
+    walk(&fs);
+    loses();
     let mut done = change(&fs);
     // What is not durable may be there or not.
     if !may_be(errno(fs.sync()), "sync") {
@@ -209,9 +221,17 @@ fn base() -> Base {
     Base::of(device)
 }
 
-/// A commit changes these wherever the change is, and has to read them for that.
-fn is_of_every_commit(tree: TreeId) -> bool {
-    [TreeId::ROOT, TreeId::EXTENT, TreeId::FREE_SPACE, TreeId::CSUM].contains(&tree)
+/// A commit changes these wherever the change is, and has to read them for that. What was in memory when its node
+/// was lost (the groups' items, the inode of the directory) has changed before anybody knows.
+fn may_end(base: &Base, node: &NodeAt, loss: Loss) -> bool {
+    let everywhere = [TreeId::ROOT, TreeId::EXTENT, TreeId::FREE_SPACE, TreeId::CSUM];
+    let leaf = || Leaf::of(&base.node_bytes(&*base.device, node.logical));
+    let is_top = |(key, _): &(Key, _)| (key.objectid, key.kind) == (256, INODE_ITEM);
+    let was_in_memory = || {
+        node.tree == TreeId::BLOCK_GROUP
+            || node.tree == TreeId::FS && node.level == 0 && leaf().items.iter().any(is_top)
+    };
+    everywhere.contains(&node.tree) || loss == Loss::InUse && was_in_memory()
 }
 
 fn each_once(loss: Loss) {
@@ -223,7 +243,7 @@ fn each_once(loss: Loss) {
     for node in &base.nodes {
         println!("{node:?}");
         let outcome = one(&base, &whole, node, loss);
-        assert!(outcome != Outcome::GivenUp || is_of_every_commit(node.tree), "{node:?}");
+        assert!(outcome != Outcome::GivenUp || may_end(&base, node, loss), "{node:?}");
         *outcomes.entry((node.tree, outcome)).or_default() += 1;
     }
     for ((tree, outcome), count) in &outcomes {
@@ -254,6 +274,11 @@ fn a_trim_that_cannot_read_what_is_in_use_ends_nothing() {
 #[test]
 fn by_its_checksum() {
     each_once(Loss::Checksum);
+}
+
+#[test]
+fn while_it_is_in_use() {
+    each_once(Loss::InUse);
 }
 
 #[test]

@@ -102,15 +102,17 @@ impl Notifier {
 
     /// Returns when the kernel has acted upon the message, nobody sends it any more, or
     /// `PATIENCE` is over: the kernel may wait for requests that it does not hand out before
-    /// the caller's is answered (`dispatch/pages.rs`).
-    pub(crate) fn wait(&self, ticket: Ticket) {
+    /// the caller's is answered (`dispatch/pages.rs`). Whether it has acted.
+    pub(crate) fn wait(&self, ticket: Ticket) -> bool {
         let until = Instant::now() + PATIENCE;
         let mut queue = self.inner.queue.lock();
         while queue.running && !queue.closed && queue.sent < ticket.0 {
             if self.inner.sent.wait_until(&mut queue, until).timed_out() {
-                return tracing::debug!("the kernel has not forgotten yet; replying before it has");
+                tracing::debug!("the kernel has not forgotten yet; replying before it has");
+                break;
             }
         }
+        queue.sent >= ticket.0
     }
 
     /// Returns when the kernel has acted upon all that was queued before, or does not for long. Not for

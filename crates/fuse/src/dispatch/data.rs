@@ -93,7 +93,7 @@ impl Dispatcher {
             libc::SEEK_HOLE => SeekWhence::Hole,
             _ => return Err(Errno::EINVAL.into()),
         };
-        let offset = self.fs.seek(self.ino(request), arg.offset, whence)?;
+        let offset = self.seek(request, arg.offset, whence)?;
         out.put(&LseekOut { offset })
     }
 

@@ -7,7 +7,7 @@
 use super::Dispatcher;
 use super::failure::Answer;
 use super::listings::{self, Asked, Number};
-use super::reply::{self, Out};
+use super::reply::Out;
 use super::request::Request;
 use crate::abi::Wire;
 use crate::abi::record::*;
@@ -55,7 +55,7 @@ impl Dispatcher {
             let record = match entry {
                 Some(entry) => {
                     let lasts = self.fs.lasts(entry.attr.ino, moment);
-                    reply::entry_out(entry, &self.nodes, &self.owners, lasts)
+                    self.entry_out(entry, lasts)
                 }
                 // `.` and `..`: node id 0 tells the kernel to take only the name.
                 None => without_entry(name),

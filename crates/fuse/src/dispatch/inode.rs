@@ -12,14 +12,14 @@ use vfs::{FileKind, Ino, SetAttr, SetTime, Timestamp};
 impl Dispatcher {
     pub(super) fn getattr(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer<()> {
         let (ino, moment) = (self.ino(request), self.fs.moment());
-        let attr = self.fs.getattr(ino)?;
-        out.put(&reply::attr_out(&self.owners.show(&attr), self.fs.lasts(ino, moment)))
+        let attr = self.attr_with_pages(request, ino)?;
+        out.put(&reply::attr_out(&self.shown(&attr), self.fs.lasts(ino, moment)))
     }
 
     pub(super) fn statx(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer<()> {
         let (ino, moment) = (self.ino(request), self.fs.moment());
-        let attr = self.fs.getattr(ino)?;
-        out.put(&reply::statx_out(&self.owners.show(&attr), self.fs.lasts(ino, moment)))
+        let attr = self.attr_with_pages(request, ino)?;
+        out.put(&reply::statx_out(&self.shown(&attr), self.fs.lasts(ino, moment)))
     }
 
     pub(super) fn setattr(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer<()> {
@@ -36,7 +36,8 @@ impl Dispatcher {
         }
         self.owners.give(&mut set)?;
         let attr = self.fs.setattr(&request.context(0), ino, &set)?;
-        out.put(&reply::attr_out(&self.owners.show(&attr), self.fs.lasts(ino, moment)))
+        let lasts = self.fs.lasts(ino, moment) && self.blocks_last(&attr);
+        out.put(&reply::attr_out(&self.shown(&attr), lasts))
     }
 
     /// A truncation carries a flag; a change of owner does on newer kernels only, but

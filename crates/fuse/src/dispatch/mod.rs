@@ -49,7 +49,8 @@
 //! allocation or compression settles, a snapshot made by an administrative command) is
 //! for `Notifier`: the file system gets it as its `vfs::Observer`.
 //!
-//! Pages that an asynchronous direct write leaves behind: `pages`.
+//! Pages that an asynchronous direct write leaves behind: `pages`; pages that the kernel has not sent, over
+//! holes: `mapped`.
 //!
 //! Where the file system says that answers do not last (a subvolume into which it receives a stream),
 //! nothing of them is given for ever, and it tells of content and listings that changed (`unsettled`).
@@ -67,6 +68,7 @@ mod init;
 mod inode;
 mod ioctl;
 mod listings;
+mod mapped;
 mod names;
 mod open;
 mod pages;

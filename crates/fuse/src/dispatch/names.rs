@@ -26,7 +26,13 @@ impl Dispatcher {
     /// What was answered since `moment`.
     fn put_entry(&self, entry: &Entry, moment: u64, out: &mut Out<'_>) -> Answer<()> {
         let lasts = self.fs.lasts(entry.attr.ino, moment);
-        out.put(&reply::entry_out(entry, &self.nodes, &self.owners, lasts))
+        out.put(&self.entry_out(entry, lasts))
+    }
+
+    pub(super) fn entry_out(&self, entry: &Entry, lasts: bool) -> EntryOut {
+        let attr_lasts = lasts && self.blocks_last(&entry.attr);
+        let shown = Entry { attr: self.shown(&entry.attr), ..*entry };
+        reply::entry_out(&shown, &self.nodes, lasts, attr_lasts)
     }
 
     pub(super) fn forget(&self, request: &Request<'_>) -> Outcome {

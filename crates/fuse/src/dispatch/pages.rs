@@ -100,7 +100,25 @@ impl Pages {
         dropped.extend(all.iter().map(|(chunk, noted)| ((ino, *chunk), (*noted, ticket))));
         Some(ticket)
     }
+
+    /// As `end`, of ranges of any length.
+    pub(super) fn end_of_any(
+        &self,
+        ino: Ino,
+        offset: u64,
+        len: u64,
+        notifier: &Notifier,
+    ) -> Option<Ticket> {
+        let all = chunks(offset, len);
+        if all.end - all.start <= LOOKED_AT {
+            return self.end(ino, offset, len, notifier);
+        }
+        Some(notifier.drop_pages(ino, offset, len))
+    }
 }
+
+/// The longest range, in chunks, whose notes are looked at.
+const LOOKED_AT: u64 = 1 << 10;
 
 /// Where a request came from: those that wait there hold others up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -147,19 +165,19 @@ impl Waiters {
         let _ = self.limits.set(limits);
     }
 
-    /// Waits for the message, if the queue can spare the thread.
-    pub(super) fn wait(&self, origin: Origin, ticket: Ticket, notifier: &Notifier) {
-        let Some(limits) = self.limits.get() else { return };
+    /// Waits for the message, if the queue can spare the thread. Whether the kernel has acted upon it.
+    pub(super) fn wait(&self, origin: Origin, ticket: Ticket, notifier: &Notifier) -> bool {
+        let Some(limits) = self.limits.get() else { return false };
         let (own, limit) = match origin {
             Origin::Device => (&self.device, limits.device),
             Origin::Ring(queue) => match self.rings.get(usize::from(queue)) {
                 Some(own) => (own, limits.ring),
-                None => return,
+                None => return false,
             },
         };
-        let Some(_one) = Waiting::enter(own, limit) else { return };
-        let Some(_of_all) = Waiting::enter(&self.all, limits.all) else { return };
-        notifier.wait(ticket);
+        let Some(_one) = Waiting::enter(own, limit) else { return false };
+        let Some(_of_all) = Waiting::enter(&self.all, limits.all) else { return false };
+        notifier.wait(ticket)
     }
 }
 

@@ -8,7 +8,6 @@
 use super::failure::{Answer, Failure};
 use crate::abi::{Wire, record};
 use crate::nodeid::NodeIds;
-use crate::owners::Owners;
 use vfs::{Attr, Entry, Errno};
 
 /// Seconds; the kernel caps it to its largest time.
@@ -98,18 +97,18 @@ pub(super) fn attr_out(a: &Attr, lasts: bool) -> record::AttrOut {
 pub(super) fn entry_out(
     entry: &Entry,
     nodes: &NodeIds,
-    owners: &Owners,
     lasts: bool,
+    attr_lasts: bool,
 ) -> record::EntryOut {
     let nodeid = nodes.to_node(entry.attr.ino);
     record::EntryOut {
         nodeid,
         generation: if nodeid == crate::abi::ROOT_ID { 0 } else { entry.generation },
         entry_valid: valid(lasts),
-        attr_valid: valid(lasts),
+        attr_valid: valid(attr_lasts),
         entry_valid_nsec: 0,
         attr_valid_nsec: 0,
-        attr: attr(&owners.show(&entry.attr)),
+        attr: attr(&entry.attr),
     }
 }
 

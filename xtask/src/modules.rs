@@ -81,6 +81,7 @@ const FS: Table = &[
     ("label", &[]),
     ("device_extents", &[]),
     ("rate_limit", &[]),
+    ("runs", &[]),
     ("ino", &[]),
     ("tickets", &[]),
     ("numbers", &["sync"]),
@@ -124,8 +125,8 @@ const FS: Table = &[
     ("fsync", &["error", "stats", "join", "log", "commit"]),
     ("orphan", &["error", "ino", "inode", "extents", "verity", "reserve", "reserver"]),
     ("cleaner", &["error", "reserve", "commit", "reserver"]),
-    ("balance", &["error", "extents", "stats", "cleaner", "commit", "reserve", "reserver"]),
-    ("scrub", &["error", "extents"]),
+    ("balance", &["error", "extents", "runs", "stats", "cleaner", "commit", "reserve", "reserver"]),
+    ("scrub", &["error", "extents", "runs"]),
     (
         "engine",
         &[

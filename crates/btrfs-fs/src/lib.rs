@@ -41,6 +41,7 @@ mod recover;
 mod refusals;
 mod reserve;
 mod reserver;
+mod runs;
 mod scrub;
 mod stats;
 mod still;

@@ -10,6 +10,7 @@
 
 use crate::error::IntoFs;
 use crate::extents::sums;
+use crate::runs::Runs;
 use btrfs_disk::ids::STRIPE_LEN;
 use btrfs_disk::items::{ExtentItem, extent_flags};
 use btrfs_disk::key::kind::{EXTENT_ITEM, METADATA_ITEM};
@@ -71,8 +72,7 @@ pub(crate) struct Scrubber {
     status: Mutex<ScrubStatus>,
     /// Changed with the status held, as `runs`.
     cancelled: AtomicBool,
-    /// How many have been begun, or gone on with.
-    runs: AtomicU64,
+    runs: Runs,
     /// Bytes that are read in a second at most; 0: as many as there can be.
     limit: AtomicU64,
     /// What that is when the scrub has ended.
@@ -143,7 +143,7 @@ impl Scrubber {
         }
         *status = ScrubStatus { state: ScrubState::Running, ..next(*status)? };
         self.cancelled.store(false, Ordering::Release);
-        self.runs.fetch_add(1, Ordering::Release);
+        self.runs.begin();
         Ok(())
     }
 
@@ -197,23 +197,9 @@ impl Scrubber {
 
     /// Returns when nobody is at work. ENOTCONN: nobody was.
     pub(crate) fn cancel(&self) -> Result<()> {
-        let run = {
-            let status = self.status.lock();
-            if status.state != ScrubState::Running {
-                return Err(Errno::ENOTCONN.into());
-            }
-            self.cancelled.store(true, Ordering::Release);
-            self.runs.load(Ordering::Acquire)
-        };
-        // Another may begin as soon as this one has ended.
-        let goes_on = || {
-            let status = self.status.lock();
-            status.state == ScrubState::Running && self.runs.load(Ordering::Acquire) == run
-        };
-        while goes_on() {
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        Ok(())
+        let running = |status: &ScrubStatus| status.state == ScrubState::Running;
+        let wish = || self.cancelled.store(true, Ordering::Release);
+        self.runs.end(&self.status, running, wish, Errno::ENOTCONN)
     }
 
     /// Before the volume is closed.

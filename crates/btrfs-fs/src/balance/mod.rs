@@ -23,6 +23,7 @@ use crate::commit::Committer;
 use crate::error::IntoFs;
 use crate::reserve::Reservations;
 use crate::reserver::Reserver;
+use crate::runs::Runs;
 use crate::stats::Stats;
 use btrfs_disk::Logical;
 use btrfs_disk::ids::block_group::{DATA, METADATA, SYSTEM};
@@ -82,8 +83,7 @@ pub(crate) struct Balancer {
     status: Mutex<BalanceStatus>,
     /// What whoever waits for the balance to stop wants; changed with the status held.
     wish: AtomicU8,
-    /// Which run of a balance this is; changed with the status held.
-    runs: AtomicU64,
+    runs: Runs,
     /// A mount that is still for a while has paused it.
     rests: AtomicBool,
     /// Where the chunks ended that there were when the balance was begun.
@@ -130,7 +130,7 @@ impl Balancer {
             at_work,
             status,
             wish,
-            runs: AtomicU64::new(0),
+            runs: Runs::default(),
             rests: AtomicBool::new(false),
             chunks_end: AtomicU64::new(0),
         }

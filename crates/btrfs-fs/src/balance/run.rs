@@ -19,7 +19,7 @@ use btrfs_txn::{Core, ObjectId};
 use btrfs_volume::ChunkInfo;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use vfs::{Errno, Result};
 
 /// Where a balance is, or how the last one ended.
@@ -125,7 +125,7 @@ impl Balancer {
         // Who makes the mount still refuses changes first, and looks here then.
         self.core.health.changeable().fs()?;
         may(status.state)?;
-        self.runs.fetch_add(1, Ordering::Release);
+        self.runs.begin();
         self.wish.store(GO, Ordering::Release);
         self.chunks_end.store(end.unwrap_or(u64::MAX), Ordering::Release);
         let item = status.item;
@@ -188,7 +188,7 @@ impl Balancer {
                     BalanceState::Paused => {
                         // Nobody begins another, or goes on with it, until it is forgotten.
                         status.state = BalanceState::Running;
-                        self.runs.fetch_add(1, Ordering::Release);
+                        self.runs.begin();
                         Some(status.item)
                     }
                     BalanceState::Running => None,
@@ -237,24 +237,10 @@ impl Balancer {
     }
 
     fn stop(&self, wish: u8) -> Result<()> {
-        let run = {
-            let status = self.status.lock();
-            if status.state != BalanceState::Running {
-                return Err(Errno::ESRCH.into());
-            }
-            // Who cancels means it, whoever else is content with less.
-            self.wish.fetch_max(wish, Ordering::AcqRel);
-            self.runs.load(Ordering::Acquire)
-        };
-        // Another may begin as soon as this one has ended.
-        let goes_on = || {
-            let status = self.status.lock();
-            status.state == BalanceState::Running && self.runs.load(Ordering::Acquire) == run
-        };
-        while goes_on() {
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        Ok(())
+        let running = |status: &BalanceStatus| status.state == BalanceState::Running;
+        // Who cancels means it, whoever else is content with less.
+        let wish = || _ = self.wish.fetch_max(wish, Ordering::AcqRel);
+        self.runs.end(&self.status, running, wish, Errno::ESRCH)
     }
 
     fn is_to_stop(&self) -> bool {

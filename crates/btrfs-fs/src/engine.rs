@@ -15,6 +15,7 @@ use crate::fsync::Fsync;
 use crate::inode::{Inode, Inodes, State};
 use crate::label::PendingLabel;
 use crate::log::TreeLog;
+use crate::lost_names::LostNames;
 use crate::options::Options;
 use crate::orphan::Orphans;
 use crate::reserve::Reservations;
@@ -62,13 +63,13 @@ pub(crate) struct Engine {
     pub(crate) unsettled: Arc<Unsettled>,
     pub(crate) tickets: Tickets,
     pub(crate) verity: Verity,
+    pub(crate) lost_names: LostNames,
 }
 
 impl Engine {
     /// The rooms, from the ground up.
     pub(crate) fn assemble(core: Core, options: Options) -> Engine {
-        let core = Arc::new(core);
-        let stats = Arc::new(Stats::default());
+        let (core, stats) = (Arc::new(core), Arc::new(Stats::default()));
         let subvols = Arc::new(Subvols::load(&core.roots()));
         let inodes = Arc::new(Inodes::new(core.clone(), stats.clone()));
         let (pieces, label) = (Arc::default(), Arc::<PendingLabel>::default());
@@ -117,6 +118,7 @@ impl Engine {
         Engine {
             scrubber: Scrubber::new(&core),
             verity: Verity::new(core.clone()),
+            lost_names: LostNames::new(),
             fsync: Fsync::new(core.clone(), log.clone(), committer.clone(), stats.clone()),
             core,
             options,

@@ -28,6 +28,7 @@ mod inode;
 mod join;
 mod label;
 mod log;
+mod lost_names;
 mod names;
 mod numbers;
 mod open;

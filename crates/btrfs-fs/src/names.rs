@@ -372,11 +372,9 @@ fn without_entry(op: &Op<'_>, dir: InodeId, name: &[u8]) -> Result<Vec<u8>> {
 /// The index of a name, looked for among all of the directory: for entries that nothing
 /// refers back from.
 pub(crate) fn index_of(view: &View<'_>, dir: InodeId, name: &[u8]) -> Result<u64> {
-    let mut scan = view.scan(dir.tree, Key::new(dir.objectid, kind::DIR_INDEX, 0));
+    let at = |kind| Key::new(dir.objectid, kind, 0);
+    let mut scan = view.scan_below(dir.tree, at(kind::DIR_INDEX), at(kind::DIR_INDEX + 1));
     while let Some((key, bytes)) = scan.next().fs()? {
-        if key.kind != kind::DIR_INDEX {
-            break;
-        }
         for entry in DirItem::iter(&bytes) {
             if entry.fs()?.name == name {
                 return Ok(key.offset);

@@ -26,11 +26,10 @@ pub(crate) fn get(view: &View<'_>, id: InodeId, name: &[u8]) -> Result<Option<Ve
 
 pub(crate) fn list(view: &View<'_>, id: InodeId) -> Result<Vec<Vec<u8>>> {
     let mut names = Vec::new();
-    let mut scan = view.scan(id.tree, Key::new(id.objectid, kind::XATTR_ITEM, 0));
-    while let Some((key, bytes)) = scan.next().fs()? {
-        if key.kind != kind::XATTR_ITEM {
-            break;
-        }
+    let first = Key::new(id.objectid, kind::XATTR_ITEM, 0);
+    let end = Key::new(id.objectid, kind::XATTR_ITEM + 1, 0);
+    let mut scan = view.scan_below(id.tree, first, end);
+    while let Some((_, bytes)) = scan.next().fs()? {
         for entry in DirItem::iter(&bytes) {
             names.push(entry.fs()?.name.to_vec());
         }

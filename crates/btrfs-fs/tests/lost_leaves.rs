@@ -5,9 +5,10 @@ mod common;
 
 use blockdev::{BlockDevice, MemDevice};
 use blocksim::Hooked;
-use btrfs_disk::items::DirItem;
-use btrfs_disk::key::kind::{DIR_INDEX, EXTENT_DATA, INODE_ITEM};
-use btrfs_disk::{Key, Logical};
+use btrfs_disk::checksum::ChecksumType;
+use btrfs_disk::items::{DirItem, FileExtent};
+use btrfs_disk::key::kind::{DIR_INDEX, DIR_ITEM, EXTENT_DATA, INODE_ITEM};
+use btrfs_disk::{Key, Logical, TreeId};
 use btrfs_fs::{BtrfsFs, Caller, Delete, Options};
 use btrfs_image::mkfs::{MkfsOptions, make};
 use common::unreadable::Unreadable;
@@ -15,16 +16,22 @@ use common::{CX, files_of, find, new_file, read};
 use fuzzing::hostile::base::{Base, options};
 use fuzzing::hostile::disk::Layered;
 use fuzzing::hostile::leaf::Leaf;
+use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use vfs::{FileKind, FileSystem, Ino, RenameMode};
+use vfs::{FileKind, FileSystem, Ino, RenameMode, XattrMode};
 
 const SECTOR: u64 = 4096;
 const PIECES: u64 = 400;
 
 fn volume(fill: impl FnOnce(&BtrfsFs)) -> Base {
+    volume_with(ChecksumType::Crc32c, fill)
+}
+
+fn volume_with(csum: ChecksumType, fill: impl FnOnce(&BtrfsFs)) -> Base {
     let device = Arc::new(MemDevice::new(256 << 20));
-    let mkfs = MkfsOptions { node_size: Some(4096), ..MkfsOptions::default() };
+    let mkfs = MkfsOptions { node_size: Some(4096), csum, ..MkfsOptions::default() };
     make(&*device, &mkfs).expect("mkfs");
     let fs = open(&device);
     fill(&fs);
@@ -333,4 +340,149 @@ fn a_deleted_subvolume_that_is_damaged_stays_in_part() {
     fs.destroy().expect("close");
     drop(fs);
     is_sound(&base);
+}
+
+/// Names that a directory tells in pieces of `piece`, and how that ends.
+fn listed(fs: &BtrfsFs, dir: Ino, piece: usize) -> (Vec<String>, vfs::Result<()>) {
+    let (mut names, mut at) = (Vec::new(), 0);
+    loop {
+        let (start, mut told) = (at, 0);
+        let result = fs.readdir(dir, start, &mut |entry| {
+            if told == piece {
+                return false;
+            }
+            (at, told) = (entry.next, told + 1);
+            names.push(String::from_utf8(entry.name.to_vec()).expect("UTF-8"));
+            true
+        });
+        // As the mount does: an error is told by the next piece, which meets it again.
+        if at == start {
+            return (names, result);
+        }
+    }
+}
+
+/// Where names are lost, a listing goes on behind them and ends with an error, in however many
+/// pieces it comes.
+#[test]
+fn a_listing_goes_on_behind_lost_names() {
+    let mut top = Ino(0);
+    let base = volume(|fs| {
+        top = fs.root();
+        (0..600).for_each(|n| _ = new_file(fs, &name(n), b"x"));
+    });
+    let found = leaves(&base, all_of(top, DIR_INDEX));
+    assert!(found.len() >= 6, "{} leaves", found.len());
+    let whole = listed(&open(&base.device), top, usize::MAX).0;
+    assert_eq!(whole.len(), 602);
+    // One in the midst, two, two beside each other, the last that holds nothing else.
+    for lost in [vec![2], vec![1, 4], vec![2, 3], vec![found.len() - 1]] {
+        let names = |at: &usize| {
+            let entries = found[*at].0.iter().flat_map(|(_, item)| DirItem::iter(item));
+            let names = entries.map(|entry| entry.expect("sound").name.to_vec());
+            names.map(|name| String::from_utf8(name).expect("UTF-8")).collect::<Vec<_>>()
+        };
+        let gone: Vec<_> = lost.iter().flat_map(names).collect();
+        let left: Vec<_> = whole.iter().filter(|name| !gone.contains(name)).cloned().collect();
+        lost.iter().for_each(|at| flip(&base, found[*at].1));
+        let fs = open(&base.device);
+        for piece in [usize::MAX, 300, 7, 1] {
+            let (names, result) = listed(&fs, top, piece);
+            assert!(names == left, "{lost:?} in pieces of {piece}: {} names", names.len());
+            told(result, "a listing that is not whole");
+        }
+        lost.iter().for_each(|at| flip(&base, found[*at].1));
+        let (names, result) = listed(&fs, top, 7);
+        assert_eq!(names, whole, "it is there again");
+        result.expect("whole");
+        fs.destroy().expect("close");
+    }
+}
+
+/// What a leaf takes away that is lost: items of objects, names, and checksums of addresses.
+#[derive(Default)]
+struct Lost {
+    objects: Vec<u64>,
+    names: Vec<Vec<u8>>,
+    sums: Vec<Range<u64>>,
+}
+
+fn lost_with(base: &Base, tree: TreeId, at: Logical) -> Lost {
+    let mut lost = Lost::default();
+    for (key, data) in Leaf::of(&base.node_bytes(&*base.device, at)).items {
+        if tree == TreeId::CSUM {
+            let sectors = (data.len() / base.geometry.csum.size()) as u64;
+            lost.sums.push(key.offset..key.offset + sectors * SECTOR);
+            continue;
+        }
+        lost.objects.push(key.objectid);
+        if key.kind == DIR_ITEM {
+            let names = DirItem::iter(&data).map(|entry| entry.expect("sound").name.to_vec());
+            lost.names.extend(names);
+        }
+    }
+    lost
+}
+
+/// Where files have their content.
+fn places(base: &Base) -> BTreeMap<u64, Vec<Range<u64>>> {
+    let mut places = BTreeMap::<u64, Vec<Range<u64>>>::new();
+    for (key, data) in leaves(base, |_| true).into_iter().flat_map(|(items, _)| items) {
+        if key.kind == EXTENT_DATA
+            && let Ok(FileExtent::Extent { fields, .. }) = FileExtent::parse(&data)
+        {
+            let at = fields.disk_bytenr.0;
+            places.entry(key.objectid).or_default().push(at..at + fields.disk_num_bytes);
+        }
+    }
+    places
+}
+
+/// A leaf that is lost takes away what is in it, and nothing of what is beside it.
+#[test]
+fn what_is_not_in_the_lost_leaf_can_be_read() {
+    let mut top = Ino(0);
+    let base = volume_with(ChecksumType::Sha256, |fs| {
+        top = fs.root();
+        for n in 0..150 {
+            let len = if n % 3 == 0 { 200 } else { 9000 };
+            let ino = new_file(fs, &name(n), &vec![n as u8 + 1; len]);
+            fs.setxattr(&CX, ino, b"user.n", &[n as u8], XattrMode::Set).expect("set");
+        }
+    });
+    let places = places(&base);
+    let mut counts = [0; 2];
+    for node in base.nodes.iter().filter(|node| node.level == 0) {
+        let (tree, at) = (node.tree, node.logical);
+        if tree != TreeId::FS && tree != TreeId::CSUM {
+            continue;
+        }
+        let lost = lost_with(&base, tree, at);
+        flip(&base, at.0);
+        let fs = open(&base.device);
+        for n in 0..150 {
+            let (name, len) = (name(n), if n % 3 == 0 { 200 } else { 9000 });
+            let Some(ino) = find(&fs, top, &name) else {
+                assert!(!lost.objects.is_empty(), "{name} is not found");
+                continue;
+            };
+            let away = |place: &Range<u64>| {
+                lost.sums.iter().any(|sums| sums.start < place.end && place.start < sums.end)
+            };
+            let touched = places.get(&ino.0).is_some_and(|places| places.iter().any(away));
+            if lost.objects.contains(&ino.0) || lost.names.contains(&name.into_bytes()) || touched {
+                continue;
+            }
+            counts[usize::from(tree == TreeId::CSUM)] += 1;
+            assert_eq!(fs.listxattr(ino).expect("list"), [b"user.n"], "beside {tree} {at}");
+            let mut content = vec![0; 9000];
+            let got = fs.read(ino, 0, &mut content);
+            assert_eq!(got.unwrap_or_else(|e| panic!("{n} beside {tree} {at}: {e}")), len);
+            assert!(content[..len].iter().all(|byte| *byte == n as u8 + 1));
+        }
+        fs.destroy().expect("close");
+        drop(fs);
+        flip(&base, at.0);
+    }
+    assert!(counts[0] > 1000 && counts[1] > 150, "{counts:?} were looked at");
 }

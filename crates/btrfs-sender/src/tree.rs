@@ -135,7 +135,7 @@ impl<'s> Tree<'s> {
     pub(crate) fn pieces(&self, ino: u64, start: u64, end: u64, most: usize) -> Result<Vec<Piece>> {
         let mut all = Vec::new();
         let at = |offset| Key::new(ino, kind::EXTENT_DATA, offset);
-        let mut cursor = btrfs_tree::Cursor::new(self.reader, &self.root);
+        let mut cursor = btrfs_tree::Cursor::new(self.reader, &self.root).below(Some(at(end)));
         cursor.seek_back(&at(start))?;
         if cursor.key().is_none_or(|key| key < at(0)) {
             cursor.seek(&at(0))?;

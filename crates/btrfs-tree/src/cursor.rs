@@ -32,6 +32,8 @@ pub struct Cursor<'r, R: ?Sized> {
     root: TreeRoot,
     path: Vec<Step>,
     at: At,
+    /// Leaves that begin here or behind are not entered on the way forward.
+    stop: Option<Key>,
 }
 
 /// Which slot of a node a descent takes.
@@ -63,7 +65,13 @@ impl Aim<'_> {
 impl<'r, R: NodeReader + ?Sized> Cursor<'r, R> {
     /// Stands in front of the first item; reads nothing yet.
     pub fn new(reader: &'r R, root: &TreeRoot) -> Cursor<'r, R> {
-        Cursor { reader, root: *root, path: Vec::new(), at: At::Before }
+        Cursor { reader, root: *root, path: Vec::new(), at: At::Before, stop: None }
+    }
+
+    /// For one who wants what is in front of `stop`: a leaf that cannot hold any of it is not read
+    /// on the way forward, and so may be lost. Items from there on may seem not to be there.
+    pub fn below(self, stop: Option<Key>) -> Cursor<'r, R> {
+        Cursor { stop, ..self }
     }
 
     /// The tree that it is in.
@@ -203,7 +211,11 @@ impl<'r, R: NodeReader + ?Sized> Cursor<'r, R> {
     fn next_leaf(&mut self) -> Result<()> {
         let parents = self.path.len() - 1;
         let turn = (0..parents).rev().find(|d| self.path[*d].slot + 1 < self.path[*d].node.len());
-        match turn {
+        let wanted = turn.filter(|depth| {
+            let parent = &self.path[*depth];
+            self.stop.is_none_or(|stop| parent.node.key(parent.slot + 1) < stop)
+        });
+        match wanted {
             Some(depth) => self.enter(depth, self.path[depth].slot + 1, &Aim::First),
             None => {
                 self.at = At::Behind;

@@ -33,7 +33,7 @@ pub use edit::{
     Edit, EditRef, NodeSink, apply, apply_borrowed, copy_root, new_tree, refresh_root, validate,
     with_borrowed,
 };
-pub use reader::{Blank, Item, NodeReader, TreeRoot, get, keeps};
+pub use reader::{Blank, Item, NodeReader, TreeRoot, behind_lost, get, keeps};
 pub use scan::{Scan, scan};
 pub use store::NodeStore;
 pub use verify::{TreeShape, verify};

@@ -201,6 +201,26 @@ pub(crate) fn child_node<R: NodeReader + ?Sized>(
     Ok(node)
 }
 
+/// Where the leaf ends in which `key` belongs, or the node on the way to it that cannot be read:
+/// what is in front of this may be lost, and what comes is told by the nodes above. `None` if
+/// nothing comes.
+pub fn behind_lost<R: NodeReader + ?Sized>(
+    r: &R,
+    root: &TreeRoot,
+    key: &Key,
+) -> Result<Option<Key>> {
+    let mut node = root_node(r, root)?;
+    let mut upper = None;
+    while !node.is_leaf() {
+        let slot = node.child_slot(key);
+        let child = child_node(r, root.id, &node, slot, upper);
+        upper = child_upper(&node, slot, upper);
+        let Ok(child) = child else { break };
+        node = child;
+    }
+    Ok(upper)
+}
+
 /// The item with exactly this key.
 pub fn get<R: NodeReader + ?Sized>(r: &R, root: &TreeRoot, key: &Key) -> Result<Option<Item>> {
     let mut node = root_node(r, root)?;

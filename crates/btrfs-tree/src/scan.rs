@@ -25,7 +25,8 @@ pub fn scan<'r, R: NodeReader + ?Sized>(
     root: &TreeRoot,
     range: RangeInclusive<Key>,
 ) -> Scan<'r, R> {
-    Scan { cursor: Cursor::new(reader, root), range, state: State::Start }
+    let cursor = Cursor::new(reader, root).below(range.end().successor());
+    Scan { cursor, range, state: State::Start }
 }
 
 impl<R: NodeReader + ?Sized> Iterator for Scan<'_, R> {

@@ -98,6 +98,13 @@ impl View<'_> {
             .map(|(key, data)| (key, Bytes::Owned(data.into()))))
     }
 
+    /// Where the leaf ends in which `at` belongs, or the node above it that cannot be read; `None`
+    /// if the tree ends there.
+    pub fn behind_lost(&self, tree: TreeId, at: &Key) -> Result<Option<Key>> {
+        let Some(root) = self.layers.roots.get(tree) else { return Ok(None) };
+        btrfs_tree::behind_lost(self.store, &root.root, at)
+    }
+
     /// The last key at or before `at` that the commit at work changes.
     pub fn sealed(&self, tree: TreeId, at: &Key) -> Option<Key> {
         let sealed = self.layers.sealed.as_ref()?;
@@ -158,6 +165,11 @@ fn predecessor(key: &Key) -> Option<Key> {
     (key.kind > 0).then(|| Key::new(key.objectid, key.kind - 1, u64::MAX))
 }
 
+/// Where the items of an object end.
+fn behind(objectid: u64) -> Option<Key> {
+    Key::new(objectid, u8::MAX, u64::MAX).successor()
+}
+
 /// Walks one object's items upwards over all layers.
 pub struct Scan<'v> {
     view: &'v View<'v>,
@@ -203,7 +215,8 @@ impl Scan<'_> {
             self.positioned = true;
             let born = self.view.layers.current.items.is_born(self.tree, from.objectid);
             if let (false, Some(root)) = (born, self.view.layers.roots.get(self.tree)) {
-                let mut cursor = Cursor::new(self.view.store, &root.root);
+                let end = self.end.or_else(|| behind(from.objectid));
+                let mut cursor = Cursor::new(self.view.store, &root.root).below(end);
                 cursor.seek(from)?;
                 self.cursor = Some(cursor);
             }

@@ -372,3 +372,75 @@ fn a_metadata_dump_can_be_looked_at() {
         assert!(!said.contains("damaged volume: truncated"), "{said}");
     }
 }
+
+/// Makes the first leaf unreadable that holds nothing but names, and tells how many.
+fn lose_names(image: &std::path::Path) -> usize {
+    let mut disk = std::fs::read(image).expect("read");
+    let number = |block: &[u8], at: usize| {
+        u64::from_le_bytes(block[at..at + 8].try_into().expect("eight bytes"))
+    };
+    let names = |block: &[u8]| {
+        let items = u32::from_le_bytes(block[96..100].try_into().expect("four bytes")) as usize;
+        let leaf = number(block, 88) == 5 && block[100] == 0 && (20..150).contains(&items);
+        (leaf && (0..items).all(|item| block[101 + item * 25 + 8] == 96)).then_some(items)
+    };
+    let (first, count) =
+        disk.chunks(4096).find_map(|b| Some((number(b, 48), names(b)?))).expect("a leaf of names");
+    for block in disk.chunks_mut(4096) {
+        if names(block).is_some() && number(block, 48) == first {
+            block[3000] ^= 1;
+        }
+    }
+    std::fs::write(image, disk).expect("written");
+    count
+}
+
+/// Where a leaf with names of a directory is lost, all verbs go on with the other names, and say so.
+#[test]
+fn a_directory_that_lost_names_gives_the_others() {
+    let scratch = TempDir::new("lost-names").expect("scratch");
+    let (from, image) = (scratch.join("from"), scratch.join("image"));
+    std::fs::create_dir_all(from.join("dir")).expect("made");
+    for n in 0..400 {
+        std::fs::write(from.join(format!("dir/name-of-a-file-{n}")), format!("{n}")).expect("made");
+    }
+    let word = image.display().to_string();
+    let root = from.display().to_string();
+    fine(&["mkfs", "-q", "-s", "128M", "-n", "4096", "--rootdir", &root, &word]);
+    let left = 400 - lose_names(&image);
+    let inside = format!("{word}:/dir");
+    for verb in [&["ls"][..], &["find"], &["du", "-a"], &["tar", "-c", "-f", "TAR"]] {
+        let tar = scratch.join("tar");
+        let mut line: Vec<_> =
+            verb.iter().map(|w| w.replace("TAR", &tar.display().to_string())).collect();
+        line.push(inside.clone());
+        let output = common::spinney(&line);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{line:?}: {said}");
+        assert!(said.contains(&format!("{inside}: ")), "{line:?} names the directory: {said}");
+        let told = match verb[0] {
+            "tar" => testkit::oracle::run("tar", &["-tf", &tar.display().to_string()]).stdout,
+            _ => text(&output.stdout),
+        };
+        assert_eq!(told.matches("name-of-a-file-").count(), left, "{line:?}: {said}");
+    }
+    std::fs::create_dir_all(scratch.join("there/dir/name-of-a-file-1")).expect("made");
+    std::fs::remove_dir(scratch.join("there/dir/name-of-a-file-1")).expect("removed");
+    std::fs::write(scratch.join("there/dir/name-of-a-file-1"), "old").expect("made");
+    let other = scratch.join("other");
+    fine(&["mkfs", "-q", "-s", "128M", &other.display().to_string()]);
+    let targets =
+        [scratch.join("new").display().to_string(), scratch.join("there").display().to_string()];
+    for target in &targets {
+        let (code, said) = failing(&["cp", "-r", &inside, target]);
+        assert_eq!(code, 1, "{said}");
+        assert!(said.contains(&format!("{inside}: could not be read: ")), "{said}");
+    }
+    let there = |dir: &str| std::fs::read_dir(dir).expect("copied").count();
+    assert_eq!(there(&targets[0]), left);
+    assert!([left, left + 1].contains(&there(&format!("{}/dir", targets[1]))));
+    let into = format!("{}:/copy", other.display());
+    let (code, said) = failing(&["cp", "-r", &inside, &into]);
+    assert_eq!(code, 1, "{said}");
+    assert_eq!(fine(&["ls", &into]).lines().count(), left);
+}

@@ -49,7 +49,7 @@ pub(crate) fn stored(
     let end = at.0 + known.len() as u64 * sector;
     let Some(root) = view.layers.roots.get(TreeId::CSUM) else { return Ok(()) };
     let key = |offset| Key::new(EXTENT_CSUM_OBJECTID, EXTENT_CSUM, offset);
-    let mut cursor = Cursor::new(view.store, &root.root);
+    let mut cursor = Cursor::new(view.store, &root.root).below(Some(key(end)));
     cursor.seek_back(&key(at.0)).fs()?;
     if cursor.item().is_none() {
         cursor.seek(&key(at.0)).fs()?;

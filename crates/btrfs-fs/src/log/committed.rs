@@ -52,7 +52,8 @@ impl Committed<'_> {
     ) -> Result<()> {
         let Some(root) = self.roots.get(id.tree) else { return Ok(()) };
         self.reads.add(1);
-        let mut cursor = Cursor::new(self.store, &root.root);
+        let last = Key::new(id.objectid, *kinds.end(), u64::MAX);
+        let mut cursor = Cursor::new(self.store, &root.root).below(last.successor());
         cursor.seek(&Key::new(id.objectid, *kinds.start(), offset))?;
         while let Some((key, data)) = cursor.item() {
             if key.objectid != id.objectid || !kinds.contains(&key.kind) || !each(key, data)? {
@@ -75,7 +76,8 @@ impl Committed<'_> {
         let Some(root) = self.roots.get(id.tree) else { return Ok(()) };
         let from = Key::new(id.objectid, kind::EXTENT_DATA, start);
         self.reads.add(1);
-        let mut cursor = Cursor::new(self.store, &root.root);
+        let stop = Key { offset: end, ..from };
+        let mut cursor = Cursor::new(self.store, &root.root).below(Some(stop));
         cursor.seek_back(&from)?;
         let mine = |key: &Key| key.objectid == id.objectid && key.kind == kind::EXTENT_DATA;
         if !cursor.key().is_some_and(|key| mine(&key)) {

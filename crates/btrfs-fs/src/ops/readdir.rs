@@ -1,4 +1,7 @@
 //! Listing a directory in DIR_INDEX order, which is stable while names come and go.
+//!
+//! A leaf that cannot be read takes its own names away and no others: a listing goes on behind it,
+//! and ends with the error.
 
 use super::lookup::{Place, entry_of, parent_id, place_of};
 use crate::engine::Engine;
@@ -8,7 +11,8 @@ use crate::names::{self, Target};
 use btrfs_disk::Key;
 use btrfs_disk::items::{DirItem, dir_type};
 use btrfs_disk::key::kind;
-use vfs::{DirEntry, Entry, Errno, FileKind, Ino, Result};
+use btrfs_txn::View;
+use vfs::{DirEntry, Entry, Errno, FileKind, FsError, Ino, Result};
 
 /// Names read from the layers at once; inodes are loaded between batches, unlocked.
 const BATCH: usize = 256;
@@ -22,6 +26,15 @@ struct Name {
     /// `None`: it cannot be told.
     place: Option<Place>,
     name: Vec<u8>,
+}
+
+/// Some names in order.
+struct Batch {
+    names: Vec<Name>,
+    /// Where it goes on; `None` if there are no more.
+    next: Option<u64>,
+    /// Why names between these and the next are not told.
+    lost: Option<FsError>,
 }
 
 fn kind_of_type(kind: u8) -> FileKind {
@@ -50,32 +63,59 @@ pub(crate) fn readdir(
         return Ok(());
     }
     let inode = engine.inodes.get(dir)?;
-    let (mut from, mut stop) = (offset.max(2), None);
+    let read = |from| {
+        let state = inode.read()?;
+        if !state.is_dir() {
+            return Err(FsError::from(Errno::ENOTDIR));
+        }
+        read_batch(engine, inode.id, from)
+    };
+    let (mut from, mut stop, mut lost) = (offset.max(2), None, None);
     loop {
-        let (batch, end) = {
-            let state = inode.read()?;
-            if !state.is_dir() {
-                return Err(Errno::ENOTDIR.into());
-            }
-            read_batch(engine, inode.id, from)?
-        };
-        let Some(last) = batch.last() else { return Ok(()) };
-        let next = last.index + 1;
-        for name in &batch {
+        let batch = read(from)?;
+        for name in &batch.names {
             if stop.is_some_and(|stop| name.index >= stop) {
-                return Ok(());
+                return ended(engine, inode.id, offset, lost, read);
             }
             if !emit_one(engine, name, plus, emit)? {
                 return Ok(());
             }
         }
-        if end {
-            return Ok(());
-        }
+        lost = lost.or(batch.lost);
+        let Some(next) = batch.next else {
+            return ended(engine, inode.id, offset, lost, read);
+        };
         // What moves goes to the end: without one, a storm of renames would be followed.
         stop = stop.or_else(|| dir_end(engine, dir).ok());
         from = next;
     }
+}
+
+/// What a listing ends with whose last piece began at `offset` and passed over what is `lost`.
+fn ended(
+    engine: &Engine,
+    dir: InodeId,
+    offset: u64,
+    lost: Option<FsError>,
+    read: impl Fn(u64) -> Result<Batch>,
+) -> Result<()> {
+    if let Some(error) = lost {
+        return Err(error);
+    }
+    // Earlier pieces may have passed over something, which may be there again.
+    let Some(mut at) = engine.lost_names.first(dir).filter(|at| *at < offset) else {
+        return Ok(());
+    };
+    while at < offset {
+        let batch = read(at)?;
+        if let Some(error) = batch.lost {
+            return Err(error);
+        }
+        let Some(next) = batch.next else { break };
+        at = next;
+    }
+    engine.lost_names.found(dir);
+    Ok(())
 }
 
 /// Where the directory ends now: no name that comes later has a smaller index.
@@ -109,31 +149,48 @@ fn dots(engine: &Engine, dir: Ino, offset: u64, emit: Emit<'_>) -> Result<bool> 
     Ok(true)
 }
 
-/// Some names in order, and whether there are no more. What is damaged fails the batch that
-/// begins with it, so that everything in front has been delivered.
-fn read_batch(engine: &Engine, dir: InodeId, from: u64) -> Result<(Vec<Name>, bool)> {
+/// What is damaged within a leaf fails the batch that begins with it, so that everything in front
+/// has been delivered.
+fn read_batch(engine: &Engine, dir: InodeId, from: u64) -> Result<Batch> {
     let view = engine.core.view();
-    let mut scan = view.scan(dir.tree, Key::new(dir.objectid, kind::DIR_INDEX, from));
-    let mut batch = Vec::new();
-    while batch.len() < BATCH {
-        match scan.next().fs()? {
-            Some((key, bytes)) if key.kind == kind::DIR_INDEX => {
-                match names::check_index(dir, key.offset) {
-                    Err(_) if !batch.is_empty() => return Ok((batch, false)),
-                    other => other?,
+    let at = |index| Key::new(dir.objectid, kind::DIR_INDEX, index);
+    let end = Key::new(dir.objectid, kind::DIR_INDEX + 1, 0);
+    let mut scan = view.scan_below(dir.tree, at(from), end);
+    let (mut names, mut next) = (Vec::new(), from);
+    while names.len() < BATCH {
+        let (key, bytes) = match scan.next() {
+            Ok(Some(found)) => found,
+            Ok(None) => return Ok(Batch { names, next: None, lost: None }),
+            Err(error) => {
+                let behind = behind_lost(&view, dir, next)?;
+                if !engine.lost_names.passed(dir, next) {
+                    return Err(error).fs();
                 }
-                for item in DirItem::iter(&bytes) {
-                    let item = item.fs()?;
-                    let target = Target { location: item.location, kind: item.kind };
-                    let place = place_of(engine, dir, item.name, target).ok();
-                    let (kind, name) = (item.kind, item.name.to_vec());
-                    batch.push(Name { index: key.offset, kind, place, name });
-                }
+                return Ok(Batch { names, next: behind, lost: Err::<(), _>(error).fs().err() });
             }
-            _ => return Ok((batch, true)),
+        };
+        match names::check_index(dir, key.offset) {
+            Err(_) if !names.is_empty() => break,
+            other => other?,
         }
+        for item in DirItem::iter(&bytes) {
+            let item = item.fs()?;
+            let target = Target { location: item.location, kind: item.kind };
+            let place = place_of(engine, dir, item.name, target).ok();
+            let (kind, name) = (item.kind, item.name.to_vec());
+            names.push(Name { index: key.offset, kind, place, name });
+        }
+        next = key.offset + 1;
     }
-    Ok((batch, false))
+    Ok(Batch { names, next: Some(next), lost: None })
+}
+
+/// The first index that does not lie in the leaf where `from` belongs, which cannot be read.
+fn behind_lost(view: &View<'_>, dir: InodeId, from: u64) -> Result<Option<u64>> {
+    let at = Key::new(dir.objectid, kind::DIR_INDEX, from);
+    let next = view.behind_lost(dir.tree, &at).fs()?;
+    let mine = |key: &Key| (key.objectid, key.kind) == (dir.objectid, kind::DIR_INDEX);
+    Ok(next.filter(|key| mine(key) && key.offset > from).map(|key| key.offset))
 }
 
 fn number_of(place: Place) -> Result<Ino> {

@@ -185,7 +185,8 @@ impl<'a> Export<'a> {
 
     fn names(&self, path: &Path, dir: Ino) -> Result<Vec<Vec<u8>>> {
         let mut names: Vec<Vec<u8>> = Vec::new();
-        let (mut at, end) = (0, self.fs.dir_end(dir).at(path, "read directory")?);
+        // Where the last names are lost nobody can say where they end.
+        let (mut at, end) = (0, self.fs.dir_end(dir).unwrap_or(u64::MAX));
         loop {
             let start = at;
             let mut take = |entry: &vfs::DirEntry<'_>| {
@@ -198,7 +199,10 @@ impl<'a> Export<'a> {
                 }
                 true
             };
-            self.fs.readdir(dir, start, &mut take).at(path, "read directory")?;
+            if let Err(why) = self.fs.readdir(dir, start, &mut take) {
+                self.names_lost(path, why)?;
+                break;
+            }
             if at == start {
                 break;
             }
@@ -206,6 +210,17 @@ impl<'a> Export<'a> {
         match names.iter().find(|name| !harmless(name)) {
             None => Ok(names),
             Some(_) => Err(CopyError::refused(path, "holds a name that no path can have")),
+        }
+    }
+
+    /// The names that could be told are copied where somebody hears of the others.
+    fn names_lost(&self, path: &Path, why: FsError) -> Result<()> {
+        match self.options.lost {
+            Some(lost) => {
+                lost(&Lost { path, range: None, why: &why });
+                Ok(())
+            }
+            None => Err(why).at(path, "read directory"),
         }
     }
 

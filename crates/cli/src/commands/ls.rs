@@ -104,6 +104,7 @@ fn run(mut args: Args) -> Result<Exit> {
         }
         for directory in directories {
             failures.keep(lister.directory(directory));
+            lister.failed.drain(..).for_each(|failed| _ = failures.keep(failed));
         }
         lister.finish()
     })
@@ -134,6 +135,8 @@ struct Lister<'o> {
     titles: bool,
     blocks: usize,
     objects: Vec<String>,
+    /// What could not be listed beside the rest.
+    failed: Vec<Result<()>>,
 }
 
 impl<'o> Lister<'o> {
@@ -146,6 +149,7 @@ impl<'o> Lister<'o> {
             titles: several || options.recursive,
             blocks: 0,
             objects: Vec::new(),
+            failed: Vec::new(),
         }
     }
 
@@ -159,10 +163,10 @@ impl<'o> Lister<'o> {
     /// The directory, and with -R those below it: each once, though a damaged volume may have it
     /// under several names.
     fn directory(&mut self, top: Item<'_>) -> Result<()> {
-        let (mut left, mut seen, mut again) = (vec![top], HashSet::new(), Ok(()));
+        let (mut left, mut seen) = (vec![top], HashSet::new());
         while let Some(item) = left.pop() {
             if !seen.insert(item.node.ino()) {
-                again = Err(two_names()).at(item.volume, &item.path);
+                self.failed.push(Err(two_names()).at(item.volume, &item.path));
                 continue;
             }
             let entries = self.read(&item)?;
@@ -178,12 +182,13 @@ impl<'o> Lister<'o> {
                 break;
             }
         }
-        again
+        Ok(())
     }
 
-    fn read<'v>(&self, item: &Item<'v>) -> Result<Vec<Item<'v>>> {
+    fn read<'v>(&mut self, item: &Item<'v>) -> Result<Vec<Item<'v>>> {
         let (volume, path) = (item.volume, &item.path);
-        let mut names = item.node.names().at(volume, path)?;
+        let (mut names, missing) = item.node.listing();
+        self.failed.extend(missing.map(|why| Err(why).at(volume, path)));
         names.retain(|name| self.options.all || !name.starts_with(b"."));
         let mut items = Vec::new();
         if self.options.dots {
@@ -195,8 +200,10 @@ impl<'o> Lister<'o> {
         }
         for name in names {
             let path = join(path, &name);
-            let node = item.node.child(&name).at(volume, &path)?;
-            items.push(Item { volume, node, path, name });
+            match item.node.child(&name).at(volume, &path) {
+                Ok(node) => items.push(Item { volume, node, path, name }),
+                Err(error) => self.failed.push(Err(error)),
+            }
         }
         Ok(items)
     }

@@ -241,7 +241,10 @@ impl<'v> TreeCopy<'v> {
         to_path: Vec<u8>,
         fresh: bool,
     ) -> Result<Frame> {
-        let mut left = from.names().at(self.from, &from_path)?;
+        let (mut left, missing) = from.listing();
+        if let Some(why) = missing {
+            self.from.lost(&from_path, None, why)?;
+        }
         left.reverse();
         Ok(Frame { from, from_path, to, to_path, left, fresh })
     }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use vfs::{Attr, Context, Entry, FileKind, FileSystem, Ino, Result};
+use vfs::{Attr, Context, Entry, FileKind, FileSystem, FsError, Ino, Result};
 
 /// An inode of a volume. As long as there is a `Node` of it, it can be read and written, also
 /// without a name.
@@ -67,15 +67,23 @@ impl Node {
 
     /// The names in this directory without `.` and `..`, in byte order.
     pub fn names(&self) -> Result<Vec<Vec<u8>>> {
+        match self.listing() {
+            (names, None) => Ok(names),
+            (_, Some(why)) => Err(why),
+        }
+    }
+
+    /// As `names`, those that can be told, and why others may be missing.
+    pub fn listing(&self) -> (Vec<Vec<u8>>, Option<FsError>) {
         let mut names = Vec::new();
-        self.fs.readdir(self.ino(), 0, &mut |entry| {
+        let listed = self.fs.readdir(self.ino(), 0, &mut |entry| {
             if !matches!(entry.name, b"." | b"..") {
                 names.push(entry.name.to_vec());
             }
             true
-        })?;
+        });
         names.sort_unstable();
-        Ok(names)
+        (names, listed.err())
     }
 }
 

@@ -439,10 +439,13 @@ impl<'v> Transfer<'v> {
 
     /// Copies what is in the volume's directory `node` into the host's directory.
     pub fn export_into(&self, node: &Node, path: &[u8], host: &Path) -> Result<()> {
-        let names = node.names().at(self.volume, path)?;
+        let (names, missing) = node.listing();
         let taken = host_names(host)?;
         if self.rules.preserve && names.iter().all(|name| taken.binary_search(name).is_err()) {
             return self.export_new(node, path, host);
+        }
+        if let Some(why) = missing {
+            self.volume.lost(path, None, why)?;
         }
         for name in names {
             if name.contains(&b'/') || matches!(name.as_slice(), b"" | b"." | b"..") {

@@ -84,10 +84,11 @@ impl Walk {
         if !self.entered.insert(node.ino()) {
             return Err(self.volume.error(&path, two_names()));
         }
-        let mut left = node.names().at(&self.volume, &path)?;
+        let (mut left, missing) = node.listing();
         left.reverse();
+        let whole = missing.map_or(Ok(()), |why| Err(self.volume.error(&path, why)));
         self.stack.push(Frame { node, path, left });
-        Ok(())
+        whole
     }
 
     /// The next name of the innermost directory that has one left.

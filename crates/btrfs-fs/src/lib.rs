@@ -40,6 +40,7 @@ mod quotas;
 mod rate_limit;
 mod recover;
 mod refusals;
+mod rescue;
 mod reserve;
 mod reserver;
 mod runs;
@@ -74,7 +75,9 @@ pub use ino::use_up_windows;
 pub use inode::inode_layout;
 pub use ops::defragment::Defragment;
 pub use ops::verity::Wish as VerityWish;
-pub use options::{Atime, Compress, Method, Options, Subvol, SystemClock, SystemContention};
+pub use options::{
+    Atime, Compress, Method, Options, Rescue, Subvol, SystemClock, SystemContention,
+};
 pub use qgroup::{LimitChange, NoQgroupId, Qgroup, QgroupId, QuotaStatus};
 pub use scrub::{ScrubState, ScrubStatus};
 pub use subvol::{

@@ -10,19 +10,18 @@ use crate::fs::BtrfsFs;
 use crate::ino::number;
 use crate::options::Options;
 use crate::recover;
+use crate::rescue::{self, Opened};
 use crate::subvol;
 use crate::uuid_tree;
 use blockdev::BlockDevice;
 use btrfs_disk::ids::incompat;
-use btrfs_disk::items::{BalanceItem, QgroupStatus, RootItem, qgroup_status};
+use btrfs_disk::items::{BalanceItem, QgroupStatus, qgroup_status};
 use btrfs_disk::key::kind;
-use btrfs_disk::{Error, FixedSize, Key, Superblock, TreeId};
+use btrfs_disk::{Error, FixedSize, Key, TreeId};
 use btrfs_space::{Claim, Prover, Space, SpaceRoots};
 use btrfs_tree::{Cursor, NodeStore, TreeRoot};
-use btrfs_txn::{
-    Contents, Core, Features, Health, Memory, Parts, PendingDiscards, Root, Roots, Trees,
-};
-use btrfs_volume::{OpenOptions, Volume};
+use btrfs_txn::{Contents, Core, Features, Health, Memory, Parts, PendingDiscards, Roots};
+use btrfs_volume::Volume;
 use locks::{Mutex, Rank};
 use std::sync::Arc;
 use vfs::{Ino, Result};
@@ -34,11 +33,8 @@ impl BtrfsFs {
     /// Opens the volume on `device`. Unless it is opened read-only, unfinished work of an
     /// earlier crash is finished.
     pub fn open_device(device: Arc<dyn BlockDevice>, options: Options) -> Result<BtrfsFs> {
-        let volume = Arc::new(Volume::open(device, of_volume(&options)).fs()?);
+        let Opened { volume, store, roots } = rescue::open(device, &options)?;
         pending_log(&volume, &options)?;
-        let store =
-            NodeStore::new(volume.clone(), options.cache_bytes.min(options.memory_bytes) as usize);
-        let roots = Arc::new(load_roots(&store, &volume.superblock()).fs()?);
         let read_only = read_only_reason(&options, &volume, &store, &roots)?;
         let space = Arc::new(load_space(&store, &volume, &roots, read_only.is_some())?);
         let core = core(volume, store, space, roots, read_only, &options);
@@ -67,15 +63,6 @@ impl BtrfsFs {
         let fs = BtrfsFs { engine, background: Mutex::new(Rank::Background, threads) };
         go_on(&fs, writes)?;
         Ok(fs)
-    }
-}
-
-fn of_volume(options: &Options) -> OpenOptions {
-    OpenOptions {
-        read_only: options.read_only,
-        ignore_log: options.ignore_log,
-        replays_log: !options.ignore_log,
-        ..OpenOptions::default()
     }
 }
 
@@ -160,7 +147,15 @@ fn read_only_reason(
         return Ok(Some(why));
     }
     if options.read_only {
-        return Ok(Some("mounted read-only".into()));
+        return Ok(Some(match volume.starts_elsewhere() {
+            true => {
+                let (shown, last) = (volume.root_generation(), volume.superblock().generation());
+                format!(
+                    "mounted read-only, with the trees of commit {shown}; those of {last} are lost"
+                )
+            }
+            false => "mounted read-only".into(),
+        }));
     }
     if let Some(why) = unmaintained(volume, store, roots).fs()? {
         return Ok(Some(why));
@@ -224,38 +219,6 @@ fn quota_flags(store: &NodeStore, root: &TreeRoot) -> btrfs_disk::Result<u64> {
     Ok(flags)
 }
 
-/// Every tree that the root tree names, and the two that the superblock does.
-fn load_roots(store: &NodeStore, sb: &Superblock) -> btrfs_disk::Result<Roots> {
-    let fields = &sb.fields;
-    let top = |id, logical, generation, level| Root {
-        root: TreeRoot { id, logical, generation, level },
-        item: RootItem::default(),
-    };
-    let root_tree = top(TreeId::ROOT, fields.root, fields.generation, fields.root_level);
-    let chunk_tree = top(
-        TreeId::CHUNK,
-        fields.chunk_root,
-        fields.chunk_root_generation,
-        fields.chunk_root_level,
-    );
-    let mut trees = Trees::default();
-    let mut cursor = Cursor::new(store, &root_tree.root);
-    cursor.first()?;
-    while let Some((key, data)) = cursor.item() {
-        if key.kind == kind::ROOT_ITEM && key.objectid != TreeId::RELOC.0 {
-            let item = RootItem::parse(data).map_err(|c| c.key(key))?;
-            let id = TreeId(key.objectid);
-            let (logical, generation, level) = (item.bytenr, item.generation, item.level);
-            let root = TreeRoot { id, logical, generation, level };
-            trees.insert(id, Root { root, item });
-        }
-        cursor.next()?;
-    }
-    trees.insert(TreeId::ROOT, root_tree);
-    trees.insert(TreeId::CHUNK, chunk_tree);
-    Ok(Roots::new(fields.generation, trees))
-}
-
 fn load_space(
     store: &NodeStore,
     volume: &Arc<Volume>,
@@ -309,6 +272,7 @@ fn core(
         features: Features {
             no_holes: flags & incompat::NO_HOLES != 0,
             extended_refs: flags & incompat::EXTENDED_IREF != 0,
+            unverified: options.rescue.data_sums,
         },
         health: Health::new(read_only),
         discards: PendingDiscards::new(options.discard),

@@ -18,6 +18,8 @@ pub struct Options {
     pub read_only: bool,
     /// Do not replay a log of fsyncs: show the last commit. Read-only mounts alone.
     pub ignore_log: bool,
+    /// What is made do with of a damaged volume. Read-only mounts alone.
+    pub rescue: Rescue,
     /// Mount this subvolume as the root.
     pub subvol: Subvol,
     /// Longest time between commits.
@@ -60,6 +62,19 @@ pub struct Options {
     /// What tests want to go wrong; no release has it.
     #[cfg(feature = "fault-injection")]
     pub injection: Injection,
+}
+
+/// What a read-only mount of a damaged volume makes do with, as the kernel's `rescue=` has it. The
+/// default is nothing of it.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Rescue {
+    /// Where the last commit's trees cannot be read, those of the newest of the superblock's backups that
+    /// can (`usebackuproot`).
+    pub backup_root: bool,
+    /// Trees that the lost parts of the root tree name are not there; all others are (`ignorebadroots`).
+    pub bad_roots: bool,
+    /// Content is given out whatever its checksum says, and without one (`ignoredatacsums`).
+    pub data_sums: bool,
 }
 
 /// What a read does to the access time, as the kernel names it: `noatime`, `relatime` (if it is
@@ -139,6 +154,7 @@ impl Default for Options {
         Options {
             read_only: false,
             ignore_log: false,
+            rescue: Rescue::default(),
             subvol: Subvol::Default,
             commit_interval: Duration::from_secs(30),
             memory_bytes: 512 << 20,

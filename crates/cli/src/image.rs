@@ -4,9 +4,10 @@
 mod kernel;
 
 use crate::error::{Error, Result, say_error};
+use crate::make_do::MakeDo;
 use crate::mounts::{self, MountEntry};
 use crate::sys;
-use btrfs_fs::{Compress, Subvol};
+use btrfs_fs::{Compress, Rescue, Subvol};
 use spinney::{Cause, Span, Volume, VolumeOptions};
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
@@ -141,6 +142,13 @@ pub fn opening_volume(image: &Path, subvol: &Subvol, write: bool, error: &FsErro
                  {name}` tells what is damaged"
             ))
         }
+        FsError::Corrupt(_) if can_be_rescued(image, subvol) => {
+            let name = image.display();
+            Error::about(&name, error).remedy(format!(
+                "an earlier commit, or a part of it, can be read: with `-o ro,rescue=all`, or by \
+                 `spinney cp -r --rescue all {name}:/ DIR`"
+            ))
+        }
         // `check` and `cp` would open it in the same way, and say the same.
         FsError::Corrupt(_) => {
             let name = image.display();
@@ -151,6 +159,12 @@ pub fn opening_volume(image: &Path, subvol: &Subvol, write: bool, error: &FsErro
         }
         error => Error::fs(image.display(), image, error),
     }
+}
+
+fn can_be_rescued(image: &Path, subvol: &Subvol) -> bool {
+    let all = Rescue { backup_root: true, bad_roots: true, data_sums: true };
+    let Ok(medium) = open(image, Access::Peek) else { return false };
+    options(subvol).rescue(all).ignore_log(true).open_medium(medium).is_ok()
 }
 
 /// New things in a volume belong to the caller, as they would in a mount.
@@ -172,6 +186,12 @@ fn options(subvol: &Subvol) -> VolumeOptions {
 /// A volume opened for one command. Changes are kept when `close` has returned.
 pub fn open_volume(image: &Path, write: bool, subvol: &Subvol) -> Result<Volume> {
     open_with(image, subvol, options(subvol).write(write), write)
+}
+
+/// As `open_volume`, of a damaged volume that is read.
+pub fn open_damaged(image: &Path, subvol: &Subvol, make_do: MakeDo) -> Result<Volume> {
+    let options = options(subvol).rescue(make_do.rescue).ignore_log(make_do.ignore_log);
+    open_with(image, subvol, options, false)
 }
 
 /// The same for a volume that is changed; new content is compressed.
@@ -198,7 +218,8 @@ fn open_with(image: &Path, subvol: &Subvol, options: VolumeOptions, write: bool)
         _ => error.into(),
     })?;
     tell_converted(image, volume.made_free_space_tree());
-    let not_whole = |why: &String| why.starts_with("truncated") || why.starts_with("a metadata");
+    let tells = ["truncated", "a metadata", "mounted read-only, with the trees of"];
+    let not_whole = |why: &String| tells.iter().any(|what| why.starts_with(what));
     if let Some(why) = volume.read_only_reason().filter(not_whole) {
         say_error(&format!("spinney: {}: {why}", image.display()));
     }

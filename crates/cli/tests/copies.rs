@@ -438,3 +438,20 @@ fn what_fails_of_one_file_keeps_no_other_back() {
     assert_eq!(told.matches("dev/m: ").count() + told.matches("/m: ").count(), 2, "{told}");
     assert_clean(&image.path);
 }
+
+/// What thousands of files may have is told once, or it would hide what is lost.
+#[test]
+fn an_attribute_that_the_target_does_not_know_is_told_once() {
+    let image = Image::with("told-once", &[]);
+    for n in 0..3 {
+        let (from, to) = (image.dir.join("x"), image.at(&format!("/f{n}")));
+        fs::write(&from, b"content").unwrap();
+        fine(&["cp", &from.display().to_string(), &to]);
+        fine(&["xattr", "set", &to, "btrfs.compression", "zstd"]);
+    }
+    let out = image.dir.join("out").display().to_string();
+    let copied = common::spinney(&["cp", "-r", &image.at("/"), &out]);
+    let told = text(&copied.stderr);
+    assert!(copied.status.success(), "{told}");
+    assert_eq!(told.matches("btrfs.compression is left out").count(), 1, "{told}");
+}

@@ -72,7 +72,7 @@ mod volume;
 pub use blockdev::{BlockDevice, MemDevice, Span};
 pub use btrfs_fs::{
     Compress, Defragment, DeviceUsage, GroupUsage, LimitChange, Method as Compression, NewExtent,
-    NoQgroupId, Qgroup, QgroupId, QuotaStatus, SubvolId, SubvolumeInfo, Usage, VerityWish,
+    NoQgroupId, Qgroup, QgroupId, QuotaStatus, Rescue, SubvolId, SubvolumeInfo, Usage, VerityWish,
 };
 pub use check::{CheckReport, Finding, Severity, check};
 pub use dir::{DirEntry, Walk, WalkEntry};

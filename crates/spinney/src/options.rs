@@ -6,7 +6,7 @@ use crate::medium::{Access, Medium};
 use crate::volume::{Origin, Volume};
 use blockdev::BlockDevice;
 use btrfs_disk::TreeId;
-use btrfs_fs::{Compress, Options, Subvol};
+use btrfs_fs::{Compress, Options, Rescue, Subvol};
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -41,6 +41,7 @@ impl Volume {
 pub struct VolumeOptions {
     write: bool,
     ignore_log: bool,
+    rescue: Rescue,
     subvol: Subvol,
     cache_bytes: u64,
     transaction_bytes: u64,
@@ -61,6 +62,7 @@ impl VolumeOptions {
         VolumeOptions {
             write: false,
             ignore_log: false,
+            rescue: Rescue::default(),
             subvol: Subvol::Default,
             cache_bytes: 64 << 20,
             transaction_bytes: 192 << 20,
@@ -91,6 +93,12 @@ impl VolumeOptions {
     /// volumes that are read.
     pub fn ignore_log(mut self, ignore: bool) -> VolumeOptions {
         self.ignore_log = ignore;
+        self
+    }
+
+    /// What is made do with of a damaged volume. Only for volumes that are read: others do not open.
+    pub fn rescue(mut self, rescue: Rescue) -> VolumeOptions {
+        self.rescue = rescue;
         self
     }
 
@@ -164,6 +172,7 @@ impl VolumeOptions {
         let options = Options {
             read_only: !self.write,
             ignore_log: self.ignore_log,
+            rescue: self.rescue,
             subvol: self.subvol.clone(),
             // Each part has a bound of its own here.
             memory_bytes: u64::MAX,

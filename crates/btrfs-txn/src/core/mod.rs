@@ -25,13 +25,15 @@ use btrfs_volume::Volume;
 use std::fmt::Display;
 use std::sync::Arc;
 
-/// What the volume's format has.
+/// What the volume's format has, and how it is read.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Features {
     /// Gaps in files need no items (NO_HOLES).
     pub no_holes: bool,
     /// There may be INODE_EXTREF items (EXTENDED_IREF).
     pub extended_refs: bool,
+    /// Content is given out whatever its checksum says: of damaged volumes, on demand.
+    pub unverified: bool,
 }
 
 /// What everything in the engine stands on: the volume, its layers, and whether it may be written.

@@ -7,6 +7,7 @@ use crate::image::ImagePath;
 use crate::inside::usage::{Counted, Sum};
 use crate::inside::volumes::At;
 use crate::inside::{Failures, Node, Scope, Volumes, walk};
+use crate::make_do::MakeDo;
 use crate::mount::options::{subvol_id, subvol_path};
 use crate::output::{Json, Object, Out, human};
 use crate::show;
@@ -37,6 +38,8 @@ Options
                              files, and in shared_bytes what was counted elsewhere already
     --subvol PATH, --subvolid ID
                              start from this subvolume instead of the volume's default one
+    --rescue WORD[:WORD...]
+                             make do with a damaged volume, as mount -o ro,rescue=
 
 Examples
     spinney du -h -d 1 disk.img:/
@@ -58,6 +61,7 @@ struct Options {
 
 fn run(mut args: Args) -> Result<Exit> {
     let (mut options, mut subvol) = (Options::default(), Subvol::Default);
+    let mut make_do = MakeDo::default();
     let (mut operands, mut shown) = (Vec::new(), Vec::new());
     while let Some(arg) = args.next()? {
         match arg {
@@ -78,6 +82,7 @@ fn run(mut args: Args) -> Result<Exit> {
             Arg::Long("json") => options.json = true,
             Arg::Long("subvol") => subvol = subvol_path(&args.text()?)?,
             Arg::Long("subvolid") => subvol = subvol_id(&args.text()?)?,
+            Arg::Long("rescue") => make_do = MakeDo::parse(&args.text()?)?,
             Arg::Value(value) => {
                 shown.push(value.as_bytes().to_vec());
                 operands.push(ImagePath::expect(&value)?);
@@ -86,7 +91,7 @@ fn run(mut args: Args) -> Result<Exit> {
         }
     }
     let operands = args::some(operands, "IMAGE:/PATH")?;
-    Scope::of(subvol, &operands, false).run(|volumes, failures| {
+    Scope::of(subvol, &operands, false).make_do(make_do).run(|volumes, failures| {
         let mut report = Report::new(&options);
         let mut total = Sum::default();
         let mut counted = Counted::new(operands.len() > 1);

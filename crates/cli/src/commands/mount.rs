@@ -86,6 +86,13 @@ The volume's -o options
     nologreplay         with ro: show the last commit, without the fsyncs after it that a
                         crash left in the log. Otherwise every mount replays the log, one
                         with ro in memory alone
+    rescue=WORD[:WORD...]
+                        with ro, of a damaged volume: usebackuproot (where the last commit's
+                        trees are lost, those of an earlier one that the superblock knows;
+                        also without rescue=), ignorebadroots (subvolumes that the lost part
+                        of the root tree names are not there, all others are),
+                        ignoredatacsums (content whose checksum is wrong or lost: nothing
+                        says whether it is what was written), nologreplay; all: each of them
     offset=SIZE, sizelimit=SIZE
                         the volume is not all of IMAGE, but what begins there, and so much
                         of it: as IMAGE@@OFFSET, IMAGE@@OFFSET+SIZE

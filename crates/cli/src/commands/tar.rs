@@ -8,6 +8,7 @@ use crate::image::ImagePath;
 use crate::inside::path::split;
 use crate::inside::volumes::At;
 use crate::inside::{self, Failures, Scope, Volumes};
+use crate::make_do::MakeDo;
 use crate::mount::options::{subvol_id, subvol_path};
 use btrfs_fs::Subvol;
 use std::ffi::OsString;
@@ -47,6 +48,8 @@ Options
     --strip-components N      with -x: without the first N names of each path
     --subvol PATH, --subvolid ID
                               start from this subvolume instead of the volume's default one
+    --rescue WORD[:WORD...]
+                              make do with a damaged volume, as mount -o ro,rescue=
 
 Examples
     spinney tar -c disk.img:/etc | zstd > etc.tar.zst
@@ -64,6 +67,7 @@ struct Words {
     verbose: bool,
     exclude: Vec<Vec<u8>>,
     strip: usize,
+    make_do: MakeDo,
     operands: Vec<ImagePath>,
 }
 
@@ -83,6 +87,7 @@ fn run(mut args: Args) -> Result<Exit> {
             }
             Arg::Long("subvol") => subvol = subvol_path(&args.text()?)?,
             Arg::Long("subvolid") => subvol = subvol_id(&args.text()?)?,
+            Arg::Long("rescue") => words.make_do = MakeDo::parse(&args.text()?)?,
             Arg::Value(value) => words.operands.push(ImagePath::expect(&value)?),
             other => return Err(args::unexpected(other)),
         }
@@ -100,7 +105,7 @@ fn create(words: &Words, subvol: Subvol) -> Result<Exit> {
     if words.file.is_none() && std::io::stdout().is_terminal() {
         return Err(Error::usage("an archive is nothing for a terminal; write -f FILE"));
     }
-    Scope::of(subvol, &words.operands, false).run(|volumes, failures| {
+    Scope::of(subvol, &words.operands, false).make_do(words.make_do).run(|volumes, failures| {
         let out = match &words.file {
             Some(file) => File::create(file).map_err(|e| Error::io(Path::new(file), &e))?,
             None => own(std::io::stdout().as_fd(), "standard output")?,

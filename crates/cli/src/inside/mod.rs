@@ -18,18 +18,27 @@ use crate::output::human;
 use crate::progress::{self, Progress};
 use spinney::Volume;
 use spinney::tree;
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 
 /// Copies between this machine and `volume`, with progress.
 pub fn transfer(volume: &Volume, rules: CopyRules) -> Transfer<'_> {
     let progress = Progress::new();
+    // Thousands of files may have the same, and losses are not to drown in them.
+    let told = RefCell::new(BTreeSet::new());
     Transfer::new(volume, rules).on_event(move |event| match event {
         TransferEvent::Progress { path, bytes, .. } => {
             progress.show(|| format!("{} {}", human(*bytes), path.display()));
         }
-        TransferEvent::SkippedXattr { path, name, .. } => {
+        TransferEvent::SkippedXattr { path, name, .. }
+            if told.borrow_mut().insert(name.to_vec()) =>
+        {
             progress::wipe();
-            let name = String::from_utf8_lossy(name);
-            say_error(&format!("spinney: {}: attribute {name} is left out", path.display()));
+            let (path, name) = (path.display(), String::from_utf8_lossy(name));
+            say_error(&format!(
+                "spinney: {path}: attribute {name} is left out, which the target does not \
+                 know; so it is in all that follows"
+            ));
         }
         _ => {}
     })

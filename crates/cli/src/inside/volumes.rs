@@ -7,6 +7,7 @@
 use super::Losses;
 use crate::error::{Error, Exit, Result};
 use crate::image::{self, ImagePath};
+use crate::make_do::MakeDo;
 use btrfs_fs::{Compress, Subvol};
 use spinney::{Span, Volume};
 use std::cell::Cell;
@@ -18,17 +19,24 @@ use vfs::FsError;
 pub struct Scope {
     subvol: Subvol,
     compress: Option<Compress>,
+    make_do: MakeDo,
     images: Vec<(PathBuf, bool)>,
 }
 
 impl Scope {
     pub fn new(subvol: Subvol) -> Scope {
-        Scope { subvol, compress: None, images: Vec::new() }
+        Scope { subvol, compress: None, make_do: MakeDo::default(), images: Vec::new() }
     }
 
     /// What is new in volumes that are changed is compressed.
     pub fn compress(&mut self, compress: Option<Compress>) {
         self.compress = compress;
+    }
+
+    /// Volumes are damaged, and read.
+    pub fn make_do(mut self, make_do: MakeDo) -> Scope {
+        self.make_do = make_do;
+        self
     }
 
     pub fn add(&mut self, path: &ImagePath, write: bool) {
@@ -94,6 +102,10 @@ impl Volumes {
         let open = wanted.into_iter().map(|(real, image, write)| {
             let volume = match scope.compress {
                 Some(compress) if write => image::open_compressing(image, &scope.subvol, compress)?,
+                _ if write && scope.make_do != MakeDo::default() => {
+                    return Err(Error::usage("--rescue is for volumes that are read"));
+                }
+                _ if !write => image::open_damaged(image, &scope.subvol, scope.make_do)?,
                 _ => image::open_volume(image, write, &scope.subvol)?,
             };
             let losses = Arc::new(Losses::default());

@@ -27,6 +27,7 @@ const FIXED: &[&str] = &[
     "nologreplay",
     "norecovery",
     "rescue",
+    "usebackuproot",
     "treelog",
     "notreelog",
     "fsync",

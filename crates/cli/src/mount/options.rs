@@ -7,11 +7,12 @@
 use crate::args::size;
 use crate::error::{Error, Result};
 use crate::image::{Part, Place, named};
+use crate::make_do::MakeDo;
 use crate::mount::machine::Limits;
 use crate::sys;
 use crate::words;
 use btrfs_disk::TreeId;
-use btrfs_fs::{Atime, Compress, Method, Options, Subvol};
+use btrfs_fs::{Atime, Compress, Method, Options, Rescue, Subvol};
 use fuse::{Config, Map, Owners};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -191,7 +192,8 @@ impl MountOptions {
             "skip_balance" => self.fs.skip_balance = true,
             "nodiscard" => self.fs.discard = false,
             "nologreplay" | "norecovery" => self.fs.ignore_log = true,
-            "rescue" if value == "nologreplay" => self.fs.ignore_log = true,
+            "rescue" => self.make_do(MakeDo::parse(value)?),
+            "usebackuproot" => self.make_do(MakeDo::parse(name)?),
             "treelog" => self.fs.tree_log = true,
             "notreelog" => self.fs.tree_log = false,
             "fsync" => self.fs.tree_log = logged(value)?,
@@ -227,6 +229,14 @@ impl MountOptions {
         Ok(())
     }
 
+    fn make_do(&mut self, more: MakeDo) {
+        let MakeDo { rescue, ignore_log } = more;
+        self.fs.ignore_log |= ignore_log;
+        self.fs.rescue.backup_root |= rescue.backup_root;
+        self.fs.rescue.bad_roots |= rescue.bad_roots;
+        self.fs.rescue.data_sums |= rescue.data_sums;
+    }
+
     /// A line for who wonders why nothing happens.
     pub fn warning(&self) -> Option<String> {
         match self.ignored.as_slice() {
@@ -238,6 +248,9 @@ impl MountOptions {
 
     /// To be called when all options are known.
     pub fn settle(&mut self) -> Result<()> {
+        if self.fs.rescue != Rescue::default() && !self.fs.read_only {
+            return Err(Error::usage("option rescue= is for read-only mounts: add ro"));
+        }
         self.config.noatime = self.fs.atime == Atime::Never;
         let forced = !self.config.owners.are_as_stored();
         if forced && self.map_owner {
@@ -345,7 +358,7 @@ fn unknown(option: &str, help: &str) -> Error {
             "option dirsync is not supported; an fsync of the directory makes its names \
              durable, -o commit=1 limits what a crash can lose to a second",
         ),
-        "degraded" | "nodatacow" | "nodatasum" | "rescue" => {
+        "degraded" | "nodatacow" | "nodatasum" => {
             Error::usage(format!("option {option} of the kernel's btrfs is not supported"))
         }
         _ => {

@@ -1,0 +1,143 @@
+//! Which trees a volume is opened with: those of its last commit, or, where they are lost and a rescuer
+//! allows it, those of an earlier one.
+//!
+//! Invariants: nothing is written to a volume that is opened so. An earlier commit's nodes may have been
+//! written over since; each says by its checksum, its address and its generation whether it is still the one that was meant.
+//!
+//! What it does not know: what of the files can be read.
+
+use crate::error::IntoFs;
+use crate::options::{Options, Rescue};
+use blockdev::BlockDevice;
+use btrfs_disk::items::RootItem;
+use btrfs_disk::key::kind;
+use btrfs_disk::{Key, Superblock, TreeId};
+use btrfs_tree::{Cursor, NodeStore, TreeRoot, behind_lost};
+use btrfs_txn::{Root, Roots, Trees};
+use btrfs_volume::{OpenOptions, Start, Volume};
+use std::sync::Arc;
+use vfs::{FsError, Result};
+
+/// A volume, and the trees that it is seen by.
+pub(crate) struct Opened {
+    pub volume: Arc<Volume>,
+    pub store: NodeStore,
+    pub roots: Arc<Roots>,
+}
+
+pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &Options) -> Result<Opened> {
+    if options.rescue != Rescue::default() && !options.read_only {
+        let why = "what is damaged is made do with in read-only mounts alone";
+        return Err(FsError::Unsupported(why.into()));
+    }
+    let volume = Volume::open(device.clone(), of_volume(options)).fs()?;
+    let superblock = volume.superblock();
+    match with_trees(volume, options) {
+        Err(error) if options.rescue.backup_root && error.is_of_medium() => {
+            earlier(&device, &superblock, options).ok_or(error)
+        }
+        opened => opened,
+    }
+}
+
+fn of_volume(options: &Options) -> OpenOptions {
+    OpenOptions {
+        read_only: options.read_only,
+        ignore_log: options.ignore_log,
+        replays_log: !options.ignore_log,
+        ..OpenOptions::default()
+    }
+}
+
+/// By the newest backup that can be read.
+fn earlier(
+    device: &Arc<dyn BlockDevice>,
+    superblock: &Superblock,
+    options: &Options,
+) -> Option<Opened> {
+    let last = superblock.generation();
+    let mut backups: Vec<_> = superblock.backups.iter().filter(|b| b.tree_root.0 != 0).collect();
+    backups.sort_by_key(|backup| std::cmp::Reverse(backup.tree_root_gen.0));
+    for backup in backups.into_iter().filter(|backup| backup.tree_root_gen != last) {
+        let start = Start { root: Some(backup.tree_root), ..Start::default() };
+        let volume = Volume::look(device.clone(), &start).ok();
+        let meant = volume.filter(|volume| volume.root_generation() == backup.tree_root_gen);
+        if let Some(opened) = meant.and_then(|volume| with_trees(volume, options).ok()) {
+            let generation = backup.tree_root_gen.0;
+            tracing::warn!(generation, last = last.0, "an earlier commit is shown");
+            return Some(opened);
+        }
+    }
+    None
+}
+
+/// The root tree can be read, and so can where the files begin.
+fn with_trees(volume: Volume, options: &Options) -> Result<Opened> {
+    let volume = Arc::new(volume);
+    let cache = options.cache_bytes.min(options.memory_bytes) as usize;
+    let store = NodeStore::new(volume.clone(), cache);
+    let roots = load_roots(&store, &volume, options.rescue.bad_roots).fs()?;
+    if options.rescue.backup_root
+        && let Some(files) = roots.get(TreeId::FS)
+    {
+        Cursor::new(&store, &files.root).first().fs()?;
+    }
+    Ok(Opened { volume, store, roots: Arc::new(roots) })
+}
+
+/// Every tree that the root tree names, and the two that the superblock does. `lossy`: lost parts of it
+/// are passed over.
+fn load_roots(store: &NodeStore, volume: &Volume, lossy: bool) -> btrfs_disk::Result<Roots> {
+    let (superblock, generation) = (volume.superblock(), volume.root_generation());
+    let fields = &superblock.fields;
+    let top = |id, logical, generation, level| Root {
+        root: TreeRoot { id, logical, generation, level },
+        item: RootItem::default(),
+    };
+    let root_tree = top(TreeId::ROOT, fields.root, generation, fields.root_level);
+    let chunk_tree = top(
+        TreeId::CHUNK,
+        fields.chunk_root,
+        fields.chunk_root_generation,
+        fields.chunk_root_level,
+    );
+    let mut trees = Trees::default();
+    let mut from = Some(Key::MIN);
+    while let Some(at) = from.take() {
+        match gather(store, &root_tree.root, at, &mut trees) {
+            Ok(()) => {}
+            Err((reached, error)) if lossy => {
+                tracing::warn!(%error, "trees that are named here are not there");
+                from =
+                    behind_lost(store, &root_tree.root, &reached)?.filter(|next| *next > reached);
+            }
+            Err((_, error)) => return Err(error),
+        }
+    }
+    trees.insert(TreeId::ROOT, root_tree);
+    trees.insert(TreeId::CHUNK, chunk_tree);
+    Ok(Roots::new(generation, trees))
+}
+
+/// The trees that are named from `at` on; an error with the key up to which they are.
+fn gather(
+    store: &NodeStore,
+    root: &TreeRoot,
+    at: Key,
+    trees: &mut Trees,
+) -> std::result::Result<(), (Key, btrfs_disk::Error)> {
+    let mut cursor = Cursor::new(store, root);
+    cursor.seek(&at).map_err(|error| (at, error))?;
+    while let Some((key, data)) = cursor.item() {
+        let reached = key.successor().unwrap_or(key);
+        if key.kind == kind::ROOT_ITEM && key.objectid != TreeId::RELOC.0 {
+            let item = RootItem::parse(data).map_err(|c| (reached, c.key(key).into()))?;
+            let id = TreeId(key.objectid);
+            let (logical, generation, level) = (item.bytenr, item.generation, item.level);
+            let root = TreeRoot { id, logical, generation, level };
+            trees.insert(id, Root { root, item });
+        }
+        cursor.next().map_err(|error| (reached, error))?;
+    }
+    Ok(())
+}

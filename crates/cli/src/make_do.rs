@@ -1,0 +1,62 @@
+//! What is made do with of a damaged volume: `-o rescue=`, `--rescue`. The words are the kernel's.
+
+use crate::error::{Error, Result};
+use btrfs_fs::Rescue;
+
+/// The log of fsyncs is a matter of its own: it may be left out of sound volumes, too.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct MakeDo {
+    pub rescue: Rescue,
+    pub ignore_log: bool,
+}
+
+impl MakeDo {
+    /// Words with colons between.
+    pub fn parse(words: &str) -> Result<MakeDo> {
+        let mut all = MakeDo::default();
+        words.split(':').try_for_each(|word| all.one(word)).map(|()| all)
+    }
+
+    fn one(&mut self, word: &str) -> Result<()> {
+        let Rescue { backup_root, bad_roots, data_sums } = &mut self.rescue;
+        match word {
+            "nologreplay" => self.ignore_log = true,
+            "usebackuproot" => *backup_root = true,
+            "ignorebadroots" | "ibadroots" => *bad_roots = true,
+            "ignoredatacsums" | "idatacsums" => *data_sums = true,
+            "all" => {
+                (*backup_root, *bad_roots, *data_sums) = (true, true, true);
+                self.ignore_log = true;
+            }
+            "ignoremetacsums" | "imetacsums" | "ignoresuperflags" | "isuperflags" => {
+                return Err(Error::usage(format!(
+                    "rescue={word} of the kernel's btrfs is not supported"
+                )));
+            }
+            _ => {
+                return Err(Error::usage(format!(
+                    "rescue takes usebackuproot, nologreplay, ignorebadroots, ignoredatacsums, \
+                     several with colons between, or all; not {word:?}"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_the_kernels() {
+        let all = MakeDo::parse("all").unwrap();
+        let each = "usebackuproot:nologreplay:ibadroots:idatacsums";
+        assert_eq!(MakeDo::parse(each).unwrap(), all);
+        let one = MakeDo::parse("ignoredatacsums").unwrap();
+        assert!(one.rescue.data_sums && !one.rescue.bad_roots && !one.ignore_log);
+        for wrong in ["", "all:", "everything", "imetacsums"] {
+            assert!(MakeDo::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}

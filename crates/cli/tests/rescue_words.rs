@@ -1,0 +1,94 @@
+//! What a rescuer gets out of a volume whose last commit is lost, by mounts and without: what the kernel gives him
+//! with the same words, and nothing is written.
+
+mod common;
+
+use common::mount::Mount;
+use common::{Image, failing, spinney, text};
+use std::collections::BTreeMap;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use testkit::oracle::KernelMount;
+use testkit::require;
+
+/// Names and contents of files.
+fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
+    let entries = std::fs::read_dir(dir).expect("list").map(|entry| entry.expect("an entry"));
+    let file = |entry: std::fs::DirEntry| {
+        let content = std::fs::read(entry.path()).expect("read");
+        (entry.file_name().to_string_lossy().into_owned(), content)
+    };
+    entries.map(file).collect()
+}
+
+/// What it prints, of a command that says which commit it shows.
+fn shown(words: &[&str]) -> String {
+    let output = spinney(words);
+    let said = text(&output.stderr);
+    assert!(output.status.success() && said.contains("those of"), "{words:?}: {said}");
+    text(&output.stdout)
+}
+
+/// Made by the kernel in several commits; the root tree of the last is lost.
+fn without_last_commit(name: &str) -> Image {
+    let image = Image::new(name);
+    let mount = KernelMount::new(&image.path, "noatime").expect("the kernel mounts it");
+    for n in 0..5u8 {
+        let content = vec![n; 20_000 + usize::from(n)];
+        std::fs::write(mount.path().join(format!("file-{n}")), content).expect("write");
+        common::sh(&format!("sync -f {}", mount.path().display()));
+    }
+    mount.unmount().expect("unmount");
+    let shown = common::sh(&format!("btrfs inspect-internal dump-super {}", image.word()));
+    let shown = text(&shown.stdout);
+    let line = shown.lines().find(|line| line.starts_with("root\t")).expect("the root tree");
+    let root: u64 = line.trim_start_matches("root").trim().parse().expect("an address");
+    let device = std::fs::OpenOptions::new().write(true).open(&image.path).expect("open");
+    for at in common::copies(&image.path, root) {
+        device.write_all_at(&[0xff; 16384], at).expect("written");
+    }
+    image
+}
+
+#[test]
+fn an_earlier_commit_is_what_the_kernel_shows() {
+    require!(kernel_btrfs);
+    let image = without_last_commit("earlier-commit");
+    let before = std::fs::read(&image.path).expect("read");
+    let (_, said) = failing(&["ls", &image.at("/")]);
+    assert!(said.contains("damaged volume") && said.contains("--rescue all"), "{said}");
+    let (code, said) = failing(&["cp", "--rescue", "everything", &image.at("/file-0"), "x"]);
+    assert!(code == 2 && said.contains("usebackuproot"), "{said}");
+    let (code, said) = failing(&["cp", "--rescue", "all", "/etc/hostname", &image.at("/x")]);
+    assert!(code == 2 && said.contains("are read"), "{said}");
+    let kernel = KernelMount::new(&image.path, "ro,rescue=usebackuproot").expect("the kernel");
+    let expected = files(kernel.path());
+    kernel.unmount().expect("unmount");
+    assert!(expected.len() >= 4, "{:?}", expected.keys());
+    let to = image.dir.join("copy");
+    shown(&["cp", "-r", "--rescue", "usebackuproot", &image.at("/"), &to.display().to_string()]);
+    assert!(files(&to) == expected, "copied: {:?}", files(&to).keys());
+    let listed = shown(&["ls", "--rescue=all", &image.at("/")]);
+    assert!(listed.lines().eq(expected.keys()), "{listed}");
+    for verb in ["find", "du"] {
+        shown(&[verb, "--rescue", "all", &image.at("/")]);
+    }
+    assert!(std::fs::read(&image.path).expect("read") == before, "nothing is written");
+}
+
+#[test]
+fn a_mount_shows_it_as_well() {
+    require!(kernel_btrfs);
+    require!(fuse);
+    let image = without_last_commit("earlier-mount");
+    let before = std::fs::read(&image.path).expect("read");
+    let point = Mount::directory(&image).display().to_string();
+    let (_, said) = failing(&["mount", "-o", "rescue=all", &image.word(), &point]);
+    assert!(said.contains("add ro"), "{said}");
+    for words in ["ro,rescue=all", "ro,usebackuproot"] {
+        let mount = Mount::new(&image, words);
+        assert!(files(&mount.point).len() >= 4);
+        mount.umount();
+    }
+    assert!(std::fs::read(&image.path).expect("read") == before, "nothing is written");
+}

@@ -133,6 +133,33 @@ fn one(base: &Base, whole: &Walk, node: &NodeAt, loss: Loss) -> Outcome {
     outcome
 }
 
+/// The same with a crash in the midst, behind an fsync; and another mount before the node is there again.
+fn crashed(base: &Base, whole: &Walk, node: &NodeAt) -> bool {
+    let device = lose(base, node, Loss::Checksum);
+    let open = || BtrfsFs::open_device(device.clone(), options());
+    let mut done = Done::default();
+    let opened = open().ok().filter(|fs| fs.read_only_reason().is_none());
+    if let Some(fs) = &opened {
+        change(fs);
+        let new = fs.lookup(&CX, fs.root(), b"new").map(|entry| entry.attr.ino);
+        done.created = new.is_ok_and(|ino| may_be(errno(fs.fsync(ino, false)), "fsync"));
+        fs.give_up("as a crash");
+    }
+    let fsynced = done.created;
+    drop(opened);
+    match open() {
+        Ok(fs) => _ = may_be(errno(fs.destroy()), "close"),
+        Err(error) => assert!(!may_be(error.errno(), "open behind a crash")),
+    }
+    is_there_again(base, &device, node, Loss::Checksum);
+    let fs = open().expect("it is whole again");
+    judge(&fs, whole, &done);
+    fs.destroy().expect("close");
+    drop(fs);
+    common::check_device(device, true, btrfs_check::Severity::Warning);
+    fsynced
+}
+
 fn used(device: &Arc<Device>, loses: impl FnOnce()) -> (Outcome, Done) {
     let options = Options { cache_bytes: 0, ..options() };
     let fs = match BtrfsFs::open_device(device.clone(), options) {
@@ -269,6 +296,20 @@ fn a_trim_that_cannot_read_what_is_in_use_ends_nothing() {
         }
     }
     assert!(told > 0, "each of them was read");
+}
+
+#[test]
+fn and_then_a_crash() {
+    let base = base();
+    let fs = BtrfsFs::open_device(base.device.clone(), options()).expect("open");
+    let whole = walk(&fs);
+    drop(fs);
+    let fsynced = base.nodes.iter().filter(|node| {
+        println!("{node:?}");
+        crashed(&base, &whole, node)
+    });
+    let (count, all) = (fsynced.count(), base.nodes.len());
+    assert!(count * 2 > all, "{count} of {all} were fsynced");
 }
 
 #[test]

@@ -373,8 +373,11 @@ fn a_metadata_dump_can_be_looked_at() {
     }
 }
 
-/// Makes the first leaf unreadable that holds nothing but names, and tells how many.
-fn lose_names(image: &std::path::Path) -> usize {
+const DIR_ITEM: u8 = 84;
+const DIR_INDEX: u8 = 96;
+
+/// Makes the first leaf unreadable that holds nothing but names by `kind`, and tells how many.
+fn lose_names(image: &std::path::Path, kind: u8) -> usize {
     let mut disk = std::fs::read(image).expect("read");
     let number = |block: &[u8], at: usize| {
         u64::from_le_bytes(block[at..at + 8].try_into().expect("eight bytes"))
@@ -382,7 +385,7 @@ fn lose_names(image: &std::path::Path) -> usize {
     let names = |block: &[u8]| {
         let items = u32::from_le_bytes(block[96..100].try_into().expect("four bytes")) as usize;
         let leaf = number(block, 88) == 5 && block[100] == 0 && (20..150).contains(&items);
-        (leaf && (0..items).all(|item| block[101 + item * 25 + 8] == 96)).then_some(items)
+        (leaf && (0..items).all(|item| block[101 + item * 25 + 8] == kind)).then_some(items)
     };
     let (first, count) =
         disk.chunks(4096).find_map(|b| Some((number(b, 48), names(b)?))).expect("a leaf of names");
@@ -395,10 +398,8 @@ fn lose_names(image: &std::path::Path) -> usize {
     count
 }
 
-/// Where a leaf with names of a directory is lost, all verbs go on with the other names, and say so.
-#[test]
-fn a_directory_that_lost_names_gives_the_others() {
-    let scratch = TempDir::new("lost-names").expect("scratch");
+/// A volume with 400 files in /dir.
+fn with_names(scratch: &TempDir) -> (std::path::PathBuf, String) {
     let (from, image) = (scratch.join("from"), scratch.join("image"));
     std::fs::create_dir_all(from.join("dir")).expect("made");
     for n in 0..400 {
@@ -407,7 +408,46 @@ fn a_directory_that_lost_names_gives_the_others() {
     let word = image.display().to_string();
     let root = from.display().to_string();
     fine(&["mkfs", "-q", "-s", "128M", "-n", "4096", "--rootdir", &root, &word]);
-    let left = 400 - lose_names(&image);
+    (image, word)
+}
+
+/// A name that cannot be looked up is what the directory's order says.
+#[test]
+fn names_that_cannot_be_looked_up_are_listed_and_copied() {
+    let scratch = TempDir::new("lost-hashes").expect("scratch");
+    let (image, word) = with_names(&scratch);
+    assert!(lose_names(&image, DIR_ITEM) > 20);
+    let inside = format!("{word}:/dir");
+    let path = |name: &str| scratch.join(name).display().to_string();
+    for verb in [&["ls", "-l"][..], &["find"], &["du", "-a"]] {
+        let told = fine(&[verb, &[inside.as_str()]].concat());
+        assert_eq!(told.matches("name-of-a-file-").count(), 400, "{verb:?}");
+    }
+    fine(&["tar", "-c", "-f", &path("tar"), &inside]);
+    let told = testkit::oracle::run("tar", &["-tf", &path("tar")]).stdout;
+    assert_eq!(told.matches("name-of-a-file-").count(), 400);
+    fine(&["mkfs", "-q", "-s", "128M", &path("other")]);
+    std::fs::create_dir_all(scratch.join("there/dir")).expect("made");
+    let into = format!("{}:/copy", path("other"));
+    for target in [&path("new"), &path("there"), &into] {
+        fine(&["cp", "-r", &inside, target]);
+    }
+    assert_eq!(fine(&["ls", &into]).lines().count(), 400);
+    for dir in ["new", "there/dir"] {
+        for n in 0..400 {
+            let copied =
+                std::fs::read_to_string(scratch.join(&format!("{dir}/name-of-a-file-{n}")));
+            assert_eq!(copied.expect("copied"), n.to_string(), "{dir}");
+        }
+    }
+}
+
+/// Where a leaf with names of a directory is lost, all verbs go on with the other names, and say so.
+#[test]
+fn a_directory_that_lost_names_gives_the_others() {
+    let scratch = TempDir::new("lost-names").expect("scratch");
+    let (image, word) = with_names(&scratch);
+    let left = 400 - lose_names(&image, DIR_INDEX);
     let inside = format!("{word}:/dir");
     for verb in [&["ls"][..], &["find"], &["du", "-a"], &["tar", "-c", "-f", "TAR"]] {
         let tar = scratch.join("tar");

@@ -85,6 +85,10 @@ fn a_mount_shows_it_as_well() {
     let point = Mount::directory(&image).display().to_string();
     let (_, said) = failing(&["mount", "-o", "rescue=all", &image.word(), &point]);
     assert!(said.contains("add ro"), "{said}");
+    let mounted = spinney(&["mount", "-o", "ro,rescue=all", &image.word(), &point]);
+    let said = text(&mounted.stdout);
+    assert!(said.contains("read-only, with the trees of commit"), "{said}");
+    assert!(spinney(&["umount", &point]).status.success());
     for words in ["ro,rescue=all", "ro,usebackuproot"] {
         let mount = Mount::new(&image, words);
         assert!(files(&mount.point).len() >= 4);

@@ -5,6 +5,7 @@ use super::truncate::{Done, Retries, reserve_step, zero_tail};
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::extents::{drop_range, insert_regular, map_range, put_hole};
+use crate::ino::InodeId;
 use crate::inode::{Inode, State, change, put_inode};
 use crate::reserve::cost::{self, Cost, SMALL_STEP};
 use crate::reserve::{DirtyReservation, Reservation};
@@ -115,6 +116,9 @@ fn locked(
         FallocateMode::Allocate | FallocateMode::KeepSize => state.content_changes()?,
         _ => state.content_is_replaced()?,
     }
+    if mode == FallocateMode::PunchHole && is_hole(engine, inode.id, &state, offset, end)? {
+        return Ok(Done::All);
+    }
     budget.dirty.spend(load_inline(&engine.writeback, inode.id, &mut state)?);
     let result = match mode {
         FallocateMode::Allocate => {
@@ -144,6 +148,15 @@ fn locked(
     state.item.ctime = time;
     put_inode(&engine.core.begin(), inode.id, &mut state);
     result
+}
+
+/// True where nothing is to be punched. As in the kernel the times of the file stay then.
+fn is_hole(engine: &Engine, id: InodeId, state: &State, start: u64, end: u64) -> Result<bool> {
+    let sector = engine.core.sector();
+    let unwritten =
+        state.dirty.as_ref().and_then(|dirty| dirty.first_from(start / sector * sector));
+    let mapped = map_range(&engine.core.view(), id, sector, start, end).fs()?;
+    Ok(unwritten.is_none_or(|at| at >= end) && mapped.iter().all(|piece| piece.is_hole()))
 }
 
 /// Zeros in [start, end): whole sectors lose their extents, parts of sectors are written.

@@ -16,6 +16,7 @@ use vfs::{Errno, FsError, Ino, Result, XattrMode};
 
 pub(super) const CAPABILITY: &[u8] = b"security.capability";
 const PREFIXES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
+const PROPERTIES: &[u8] = b"btrfs.";
 
 fn is_acl(name: &[u8]) -> bool {
     matches!(name, acl::ACCESS | acl::DEFAULT)
@@ -29,11 +30,11 @@ fn check_name(name: &[u8]) -> Result<()> {
     if name.is_empty() || name.len() > vfs::XATTR_NAME_MAX {
         return Err(Errno::ERANGE.into());
     }
-    if PREFIXES.contains(&name) {
+    if PREFIXES.contains(&name) || name == PROPERTIES {
         return Err(Errno::EINVAL.into());
     }
     let free = PREFIXES.iter().any(|prefix| name.starts_with(prefix));
-    if !free && !is_acl(name) && !name.starts_with(b"btrfs.") {
+    if !free && !is_acl(name) && !name.starts_with(PROPERTIES) {
         return Err(Errno::EOPNOTSUPP.into());
     }
     Ok(())
@@ -86,7 +87,7 @@ pub(crate) fn set(
         // The kernel ignores create and replace for ACLs.
         acl::ACCESS | acl::DEFAULT => set_acl(&mut item.mode, name, Acl::parse(value)?)?,
         PROPERTY => set_property(engine, inode.id, &mut item, value, mode)?,
-        _ if name.starts_with(b"btrfs.") => return Err(Errno::EINVAL.into()),
+        _ if name.starts_with(PROPERTIES) => return Err(Errno::EINVAL.into()),
         _ => set_plain(engine, inode.id, name, value, mode)?,
     };
     if name == CAPABILITY {
@@ -106,6 +107,7 @@ pub(crate) fn remove(engine: &Engine, ino: Ino, name: &[u8]) -> Result<()> {
     let change = match name {
         acl::ACCESS | acl::DEFAULT => set_acl(&mut item.mode, name, Acl::empty())?,
         PROPERTY => set_property(engine, inode.id, &mut item, b"", XattrMode::Replace)?,
+        _ if name.starts_with(PROPERTIES) => return Err(Errno::EINVAL.into()),
         _ if xattrs::get(&engine.core.view(), inode.id, name)?.is_some() => Change::Remove,
         _ => return Err(Errno::ENODATA.into()),
     };

@@ -53,8 +53,8 @@ struct Frame {
     path: PathBuf,
     attr: Attr,
     held: bool,
-    /// In reverse order.
-    left: Vec<Vec<u8>>,
+    /// In reverse order, each with what the listing says that it is.
+    left: Vec<(Vec<u8>, Ino)>,
 }
 
 struct Export<'a> {
@@ -102,9 +102,9 @@ impl<'a> Export<'a> {
 
     fn run(&mut self) -> Result<()> {
         while let Some(frame) = self.stack.last_mut() {
-            if let Some(name) = frame.left.pop() {
+            if let Some((name, ino)) = frame.left.pop() {
                 let (path, parent) = (frame.path.join(OsStr::from_bytes(&name)), frame.attr.ino);
-                let done = self.entry(path, parent, &name);
+                let done = self.entry(path, parent, (&name, ino));
                 self.go_on(done)?;
                 continue;
             }
@@ -130,21 +130,38 @@ impl<'a> Export<'a> {
         }
     }
 
-    fn entry(&mut self, path: PathBuf, parent: Ino, name: &[u8]) -> Result<()> {
-        let attr = self.fs.lookup(&Context::default(), parent, name).at(&path, "look up")?.attr;
+    fn entry(&mut self, path: PathBuf, parent: Ino, name: (&[u8], Ino)) -> Result<()> {
+        let (attr, held) = self.find(parent, name).at(&path, "look up")?;
+        let forget = |fs: &dyn FileSystem| {
+            if held {
+                fs.forget(attr.ino, 1)
+            }
+        };
         if attr.kind == FileKind::Dir {
             // Once entered, the frame owns the reference.
-            return self.enter(path, attr).inspect_err(|_| self.fs.forget(attr.ino, 1));
+            return self.enter(path, attr, held).inspect_err(|_| forget(self.fs));
         }
         let result = self.other(&path, &attr);
-        self.fs.forget(attr.ino, 1);
+        forget(self.fs);
         result
     }
 
-    fn enter(&mut self, path: PathBuf, attr: Attr) -> Result<()> {
+    /// What a listed name stands for, and whether that is a reference. Where it cannot be looked up for
+    /// damage, it is what the listing says.
+    fn find(&self, parent: Ino, (name, ino): (&[u8], Ino)) -> vfs::Result<(Attr, bool)> {
+        match self.fs.lookup(&Context::default(), parent, name) {
+            Ok(entry) => Ok((entry.attr, true)),
+            Err(error) if error.is_of_medium() => {
+                self.fs.getattr(ino).map(|attr| (attr, false)).map_err(|_| error)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn enter(&mut self, path: PathBuf, attr: Attr, held: bool) -> Result<()> {
         make_dir(&path).at(&path, "create directory")?;
         self.teller.made(&path, attr.kind, false);
-        self.descend(path, attr, true)
+        self.descend(path, attr, held)
     }
 
     /// Anything but a directory, or another name of it.
@@ -183,8 +200,8 @@ impl<'a> Export<'a> {
         Ok(())
     }
 
-    fn names(&self, path: &Path, dir: Ino) -> Result<Vec<Vec<u8>>> {
-        let mut names: Vec<Vec<u8>> = Vec::new();
+    fn names(&self, path: &Path, dir: Ino) -> Result<Vec<(Vec<u8>, Ino)>> {
+        let mut names: Vec<(Vec<u8>, Ino)> = Vec::new();
         // Where the last names are lost nobody can say where they end.
         let (mut at, end) = (0, self.fs.dir_end(dir).unwrap_or(u64::MAX));
         loop {
@@ -195,7 +212,7 @@ impl<'a> Export<'a> {
                 }
                 at = entry.next;
                 if !matches!(entry.name, b"." | b"..") {
-                    names.push(entry.name.to_vec());
+                    names.push((entry.name.to_vec(), entry.ino));
                 }
                 true
             };
@@ -207,7 +224,7 @@ impl<'a> Export<'a> {
                 break;
             }
         }
-        match names.iter().find(|name| !harmless(name)) {
+        match names.iter().find(|(name, _)| !harmless(name)) {
             None => Ok(names),
             Some(_) => Err(CopyError::refused(path, "holds a name that no path can have")),
         }

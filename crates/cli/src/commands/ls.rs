@@ -194,7 +194,7 @@ impl<'o> Lister<'o> {
         let (volume, path) = (item.volume, &item.path);
         let (mut names, missing) = item.node.listing();
         self.failed.extend(missing.map(|why| Err(why).at(volume, path)));
-        names.retain(|name| self.options.all || !name.starts_with(b"."));
+        names.retain(|listed| self.options.all || !listed.name.starts_with(b"."));
         let mut items = Vec::new();
         if self.options.dots {
             for name in [&b"."[..], b".."] {
@@ -203,10 +203,10 @@ impl<'o> Lister<'o> {
                 items.push(Item { volume, node, path, name: name.to_vec() });
             }
         }
-        for name in names {
-            let path = join(path, &name);
-            match item.node.child(&name).at(volume, &path) {
-                Ok(node) => items.push(Item { volume, node, path, name }),
+        for listed in names {
+            let path = join(path, &listed.name);
+            match item.node.listed(&listed).at(volume, &path) {
+                Ok(node) => items.push(Item { volume, node, path, name: listed.name }),
                 Err(error) => self.failed.push(Err(error)),
             }
         }

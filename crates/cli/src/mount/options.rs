@@ -525,7 +525,8 @@ mod tests {
             "dirsync",
             "transport=pigeon",
             "degraded",
-            "rescue=all",
+            "rescue=everything",
+            "rescue=ignoremetacsums",
             "threads=many",
             "read-ahead=far",
             "max-ratio=101",
@@ -533,6 +534,9 @@ mod tests {
         ] {
             assert!(MountOptions::default().apply(wrong, false).is_err(), "{wrong}");
         }
+        let mut writes = MountOptions::default();
+        writes.apply("rescue=all", false).unwrap();
+        assert!(writes.settle().is_err(), "it is for read-only mounts");
         let mut lenient = MountOptions::default();
         lenient.apply("bogus", true).unwrap();
         assert_eq!(lenient.warning().unwrap(), "option without effect: bogus (unknown)");

@@ -296,13 +296,20 @@ fn listen(point: &Path, hearing: Hearing) -> Option<Control> {
     }
 }
 
+/// Whether anything can be written, and which commit is shown where it is not the last.
+fn access(request: &Request, fs: &BtrfsFs) -> String {
+    match fs.read_only_reason() {
+        None => "read-write".into(),
+        Some(why) if request.options.fs.read_only => {
+            why.strip_prefix("mounted ").unwrap_or("read-only").to_owned()
+        }
+        Some(why) => format!("read-only: {why}"),
+    }
+}
+
 fn ready_text(request: &Request, fs: &BtrfsFs, session: &Session, log: &LogPlace) -> String {
     let (image, point) = (request.image.display(), request.point.display());
-    let access = match fs.read_only_reason() {
-        None => "read-write".into(),
-        Some(_) if request.options.fs.read_only => "read-only".into(),
-        Some(why) => format!("read-only: {why}"),
-    };
+    let access = access(request, fs);
     let log = match log {
         LogPlace::Chosen => String::new(),
         LogPlace::File(path) => format!(", log: {}", path.display()),

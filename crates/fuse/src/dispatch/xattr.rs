@@ -14,6 +14,7 @@ use std::fmt::Write;
 use vfs::{Errno, NAME_MAX, SetAttr, Stat, XattrMode};
 
 const VIRTUAL_PREFIX: &[u8] = b"spinney.";
+const BOTH: i32 = libc::XATTR_CREATE | libc::XATTR_REPLACE;
 /// Room for numbers that grow until the caller asks again: a digit more in each of 250.
 const SLACK: usize = 256;
 
@@ -60,6 +61,11 @@ impl Dispatcher {
             0 => XattrMode::Set,
             libc::XATTR_CREATE => XattrMode::Create,
             libc::XATTR_REPLACE => XattrMode::Replace,
+            // It never is there and not there: the kernel looks whether it is there first.
+            BOTH => {
+                self.fs.getxattr(self.ino(request), name)?;
+                return Err(Errno::EEXIST.into());
+            }
             _ => return Err(Errno::EINVAL.into()),
         };
         let (cx, ino) = (request.context(0), self.ino(request));

@@ -4,7 +4,7 @@
 //! into (directories) or overwritten (the rest), as `cp` does.
 
 use super::fill::{self, FileAt, Reflink};
-use super::node::Node;
+use super::node::{Listed, Node};
 use super::path::join;
 use super::target;
 use crate::error::{Error, Result};
@@ -43,7 +43,7 @@ struct Frame {
     from_path: Vec<u8>,
     to: Node,
     to_path: Vec<u8>,
-    left: Vec<Vec<u8>>,
+    left: Vec<Listed>,
     fresh: bool,
 }
 
@@ -125,15 +125,16 @@ impl<'v> TreeCopy<'v> {
 
     fn run(&mut self) -> Result<()> {
         while let Some(mut frame) = self.stack.pop() {
-            let Some(name) = frame.left.pop() else {
+            let Some(listed) = frame.left.pop() else {
                 let done = self.finish_dir(&frame);
                 self.go_on(done)?;
                 continue;
             };
-            let path = join(&frame.from_path, &name);
-            let to_path = join(&frame.to_path, &name);
-            let node = frame.from.child(&name).at(self.from, &path);
-            let below = node.and_then(|node| self.one(node, path, &frame.to, &name, to_path));
+            let name = &listed.name;
+            let path = join(&frame.from_path, name);
+            let to_path = join(&frame.to_path, name);
+            let node = frame.from.listed(&listed).at(self.from, &path);
+            let below = node.and_then(|node| self.one(node, path, &frame.to, name, to_path));
             self.stack.push(frame);
             let below = self.go_on(below)?;
             self.stack.extend(below);

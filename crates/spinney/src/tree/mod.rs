@@ -24,7 +24,7 @@ pub use crate::sys::matches;
 pub use crate::volume::Loss;
 pub use copy::{CopyRules, TreeCopy};
 pub use fill::Reflink;
-pub use node::Node;
+pub use node::{Listed, Node};
 pub use transfer::{Transfer, TransferEvent};
 
 use crate::volume::Volume;

@@ -4,6 +4,15 @@ use std::fmt;
 use std::sync::Arc;
 use vfs::{Attr, Context, Entry, FileKind, FileSystem, FsError, Ino, Result};
 
+/// A name of a directory, as its listing has it.
+#[derive(Clone, Debug)]
+pub struct Listed {
+    /// The name.
+    pub name: Vec<u8>,
+    /// What it stands for.
+    ino: Ino,
+}
+
 /// An inode of a volume. As long as there is a `Node` of it, it can be read and written, also
 /// without a name.
 pub struct Node {
@@ -41,6 +50,15 @@ impl Node {
         Ok(Node::held(&self.fs, entry))
     }
 
+    /// What a name of this directory's listing stands for. Where the name cannot be looked up for damage, it is what
+    /// the listing says.
+    pub fn listed(&self, listed: &Listed) -> Result<Node> {
+        match self.child(&listed.name) {
+            Err(error) if error.is_of_medium() => Node::at(&self.fs, listed.ino).map_err(|_| error),
+            found => found,
+        }
+    }
+
     /// As `child`; `None` if there is no such name.
     pub fn child_if_any(&self, name: &[u8]) -> Result<Option<Node>> {
         match self.child(name) {
@@ -68,21 +86,21 @@ impl Node {
     /// The names in this directory without `.` and `..`, in byte order.
     pub fn names(&self) -> Result<Vec<Vec<u8>>> {
         match self.listing() {
-            (names, None) => Ok(names),
+            (names, None) => Ok(names.into_iter().map(|listed| listed.name).collect()),
             (_, Some(why)) => Err(why),
         }
     }
 
     /// As `names`, those that can be told, and why others may be missing.
-    pub fn listing(&self) -> (Vec<Vec<u8>>, Option<FsError>) {
+    pub fn listing(&self) -> (Vec<Listed>, Option<FsError>) {
         let mut names = Vec::new();
         let listed = self.fs.readdir(self.ino(), 0, &mut |entry| {
             if !matches!(entry.name, b"." | b"..") {
-                names.push(entry.name.to_vec());
+                names.push(Listed { name: entry.name.to_vec(), ino: entry.ino });
             }
             true
         });
-        names.sort_unstable();
+        names.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         (names, listed.err())
     }
 }

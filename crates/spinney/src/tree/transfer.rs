@@ -441,25 +441,28 @@ impl<'v> Transfer<'v> {
     pub fn export_into(&self, node: &Node, path: &[u8], host: &Path) -> Result<()> {
         let (names, missing) = node.listing();
         let taken = host_names(host)?;
-        if self.rules.preserve && names.iter().all(|name| taken.binary_search(name).is_err()) {
+        if self.rules.preserve
+            && names.iter().all(|listed| taken.binary_search(&listed.name).is_err())
+        {
             return self.export_new(node, path, host);
         }
         if let Some(why) = missing {
             self.volume.lost(path, None, why)?;
         }
-        for name in names {
+        for listed in names {
+            let name = &listed.name;
             if name.contains(&b'/') || matches!(name.as_slice(), b"" | b"." | b"..") {
                 return Err(self.in_the_way(path, "has a name that is none"));
             }
-            let below = join(path, &name);
-            let child = match node.child(&name) {
+            let below = join(path, name);
+            let child = match node.listed(&listed) {
                 Ok(child) => child,
                 Err(why) => {
                     self.volume.lost(&below, None, why)?;
                     continue;
                 }
             };
-            let copied = self.export(&child, &below, &host.join(OsStr::from_bytes(&name)));
+            let copied = self.export(&child, &below, &host.join(OsStr::from_bytes(name)));
             self.go_on(copied)?;
         }
         if self.rules.preserve { self.export_attributes(node, host) } else { Ok(()) }

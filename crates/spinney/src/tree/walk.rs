@@ -3,7 +3,7 @@
 //! Invariant: no directory is gone into twice. In a damaged volume one may have two names, and the
 //! second may lie below the first.
 
-use super::node::Node;
+use super::node::{Listed, Node};
 use super::path::join;
 use crate::error::{Error, Result};
 use crate::volume::{At, Volume};
@@ -17,7 +17,7 @@ struct Frame {
     node: Node,
     path: Vec<u8>,
     /// In reverse order.
-    left: Vec<Vec<u8>>,
+    left: Vec<Listed>,
 }
 
 /// Something that a walk came by.
@@ -95,12 +95,13 @@ impl Walk {
     fn advance(&mut self) -> Option<Result<Found>> {
         loop {
             let frame = self.stack.last_mut()?;
-            let Some(name) = frame.left.pop() else {
+            let Some(listed) = frame.left.pop() else {
                 self.stack.pop();
                 continue;
             };
-            let path = join(&frame.path, &name);
-            return Some(frame.node.child(&name).at(&self.volume, &path).map(|node| (node, path)));
+            let path = join(&frame.path, &listed.name);
+            let node = frame.node.listed(&listed).at(&self.volume, &path);
+            return Some(node.map(|node| (node, path)));
         }
     }
 }

@@ -92,16 +92,17 @@ impl Claim<'_> {
         let (from, to) =
             (Key::new(group.start, 0, 0), Key::new(group.end() - 1, u8::MAX, u64::MAX));
         let mut wrong = None;
-        items.scan(from, to, &mut |key, _| match extent_of(&key, node_size) {
-            Some(extent) if wrong.is_none() => {
-                wrong = seen.extent(extent).err();
-                Ok(())
-            }
-            _ => Ok(()),
-        })?;
+        let scanned = items.scan(from, to, &mut |key, _| match extent_of(&key, node_size) {
+            Some(extent) => seen.extent(extent).map_err(|found| {
+                wrong = Some(found.clone());
+                found.into()
+            }),
+            None => Ok(()),
+        });
         if let Some(wrong) = wrong {
             return Err(Unproven::Wrong(wrong));
         }
+        scanned?;
         let mut groups = match &roots.block_group {
             Some(root) => TreeItems::new(reader, root),
             None => items,

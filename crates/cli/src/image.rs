@@ -4,10 +4,10 @@
 mod kernel;
 
 use crate::error::{Error, Result, say_error};
-use crate::make_do::MakeDo;
 use crate::mounts::{self, MountEntry};
+use crate::rescue_options::RescueOptions;
 use crate::sys;
-use btrfs_fs::{Compress, Rescue, Subvol};
+use btrfs_fs::{Compress, Subvol};
 use spinney::{Cause, Span, Volume, VolumeOptions};
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
@@ -162,9 +162,8 @@ pub fn opening_volume(image: &Path, subvol: &Subvol, write: bool, error: &FsErro
 }
 
 fn can_be_rescued(image: &Path, subvol: &Subvol) -> bool {
-    let all = Rescue { backup_root: true, bad_roots: true, data_sums: true };
     let Ok(medium) = open(image, Access::Peek) else { return false };
-    options(subvol).rescue(all).ignore_log(true).open_medium(medium).is_ok()
+    damaged(subvol, RescueOptions::ALL).open_medium(medium).is_ok()
 }
 
 /// New things in a volume belong to the caller, as they would in a mount.
@@ -188,13 +187,16 @@ pub fn open_volume(image: &Path, write: bool, subvol: &Subvol) -> Result<Volume>
     open_with(image, subvol, options(subvol).write(write), write)
 }
 
-/// As `open_volume`, of a damaged volume that is read.
-pub fn open_damaged(image: &Path, subvol: &Subvol, make_do: MakeDo) -> Result<Volume> {
-    let options = options(subvol).rescue(make_do.rescue).ignore_log(make_do.ignore_log);
-    open_with(image, subvol, options, false)
+fn damaged(subvol: &Subvol, with: RescueOptions) -> VolumeOptions {
+    options(subvol).rescue(with.rescue).ignore_log(with.ignore_log)
 }
 
-/// The same for a volume that is changed; new content is compressed.
+/// A volume that is read, and may be damaged.
+pub fn open_damaged(image: &Path, subvol: &Subvol, with: RescueOptions) -> Result<Volume> {
+    open_with(image, subvol, damaged(subvol, with), false)
+}
+
+/// A volume that is changed; new content is compressed.
 pub fn open_compressing(image: &Path, subvol: &Subvol, compress: Compress) -> Result<Volume> {
     open_with(image, subvol, options(subvol).write(true).compress(Some(compress)), true)
 }

@@ -12,13 +12,13 @@ mod door;
 mod error;
 mod image;
 mod inside;
-mod make_do;
 mod mode;
 mod mount;
 mod mounts;
 mod output;
 mod partitions;
 mod progress;
+mod rescue_options;
 mod show;
 mod size;
 #[allow(unsafe_code)]

@@ -61,6 +61,9 @@ fn an_earlier_commit_is_what_the_kernel_shows() {
     assert!(code == 2 && said.contains("usebackuproot"), "{said}");
     let (code, said) = failing(&["cp", "--rescue", "all", "/etc/hostname", &image.at("/x")]);
     assert!(code == 2 && said.contains("are read"), "{said}");
+    let compressing = ["cp", "--compress", "--rescue", "all", "/etc/hostname", &image.at("/x")];
+    let (code, said) = failing(&compressing);
+    assert!(code == 2 && said.contains("are read"), "{said}");
     let kernel = KernelMount::new(&image.path, "ro,rescue=usebackuproot").expect("the kernel");
     let expected = files(kernel.path());
     kernel.unmount().expect("unmount");

@@ -8,9 +8,9 @@ use crate::inside::fill::{FileAt, Reflink};
 use crate::inside::path::{join, split};
 use crate::inside::volumes::At;
 use crate::inside::{self, CopyRules, Failures, Node, Scope, Transfer, TreeCopy, Volumes};
-use crate::make_do::MakeDo;
 use crate::mount::options::{method, subvol_id, subvol_path};
 use crate::output::Out;
+use crate::rescue_options::RescueOptions;
 use btrfs_fs::{Compress, Subvol};
 use spinney::Volume;
 use std::ffi::{OsStr, OsString};
@@ -93,7 +93,7 @@ struct Words {
     exact: bool,
     compress: Option<Compress>,
     into: Option<OsString>,
-    make_do: MakeDo,
+    rescue: RescueOptions,
     operands: Vec<OsString>,
 }
 
@@ -159,7 +159,7 @@ fn run(mut args: Args) -> Result<Exit> {
             Arg::Long("compress") => words.compress = Some(compress(args.optional_value())?),
             Arg::Long("subvol") => subvol = subvol_path(&args.text()?)?,
             Arg::Long("subvolid") => subvol = subvol_id(&args.text()?)?,
-            Arg::Long("rescue") => words.make_do = MakeDo::parse(&args.text()?)?,
+            Arg::Long("rescue") => words.rescue = RescueOptions::parse(&args.text()?)?,
             Arg::Value(value) => words.operands.push(value),
             other => return Err(args::unexpected(other)),
         }
@@ -190,7 +190,7 @@ fn copy(words: Words, subvol: Subvol) -> Result<Exit> {
     };
     let sources: Vec<Operand> = sources.iter().map(|word| Operand::of(word)).collect();
     let target = Operand::of(&target);
-    let mut scope = Scope::new(subvol).make_do(words.make_do);
+    let mut scope = Scope::new(subvol).rescue(words.rescue);
     scope.compress(words.compress);
     for source in &sources {
         match (source, &target) {

@@ -7,9 +7,9 @@ use crate::image::ImagePath;
 use crate::inside::usage::{Counted, Sum};
 use crate::inside::volumes::At;
 use crate::inside::{Failures, Node, Scope, Volumes, walk};
-use crate::make_do::MakeDo;
 use crate::mount::options::{subvol_id, subvol_path};
 use crate::output::{Json, Object, Out, human};
+use crate::rescue_options::RescueOptions;
 use crate::show;
 use btrfs_fs::Subvol;
 use spinney::Volume;
@@ -61,7 +61,7 @@ struct Options {
 
 fn run(mut args: Args) -> Result<Exit> {
     let (mut options, mut subvol) = (Options::default(), Subvol::Default);
-    let mut make_do = MakeDo::default();
+    let mut rescue = RescueOptions::default();
     let (mut operands, mut shown) = (Vec::new(), Vec::new());
     while let Some(arg) = args.next()? {
         match arg {
@@ -82,7 +82,7 @@ fn run(mut args: Args) -> Result<Exit> {
             Arg::Long("json") => options.json = true,
             Arg::Long("subvol") => subvol = subvol_path(&args.text()?)?,
             Arg::Long("subvolid") => subvol = subvol_id(&args.text()?)?,
-            Arg::Long("rescue") => make_do = MakeDo::parse(&args.text()?)?,
+            Arg::Long("rescue") => rescue = RescueOptions::parse(&args.text()?)?,
             Arg::Value(value) => {
                 shown.push(value.as_bytes().to_vec());
                 operands.push(ImagePath::expect(&value)?);
@@ -91,7 +91,7 @@ fn run(mut args: Args) -> Result<Exit> {
         }
     }
     let operands = args::some(operands, "IMAGE:/PATH")?;
-    Scope::of(subvol, &operands, false).make_do(make_do).run(|volumes, failures| {
+    Scope::of(subvol, &operands, false).rescue(rescue).run(|volumes, failures| {
         let mut report = Report::new(&options);
         let mut total = Sum::default();
         let mut counted = Counted::new(operands.len() > 1);

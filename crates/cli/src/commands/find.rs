@@ -7,9 +7,9 @@ use crate::image::ImagePath;
 use crate::inside::volumes::At;
 use crate::inside::words::parse;
 use crate::inside::{Failures, Node, Scope, Volumes, walk};
-use crate::make_do::MakeDo;
 use crate::mount::options::{subvol_id, subvol_path};
 use crate::output::{Json, Out};
+use crate::rescue_options::RescueOptions;
 use crate::show;
 use btrfs_fs::Subvol;
 use spinney::Volume;
@@ -84,7 +84,7 @@ struct Words {
 fn run(args: Args) -> Result<Exit> {
     let mut args = args.with_one_dash();
     let (mut words, mut subvol) = (Words::default(), Subvol::Default);
-    let mut make_do = MakeDo::default();
+    let mut rescue = RescueOptions::default();
     while let Some(arg) = args.next()? {
         let name = match &arg {
             Arg::Long(name) => (*name).to_owned(),
@@ -100,7 +100,7 @@ fn run(args: Args) -> Result<Exit> {
         match &*name {
             "subvol" => subvol = subvol_path(&args.text()?)?,
             "subvolid" => subvol = subvol_id(&args.text()?)?,
-            "rescue" => make_do = MakeDo::parse(&args.text()?)?,
+            "rescue" => rescue = RescueOptions::parse(&args.text()?)?,
             "maxdepth" => words.most = Some(level(&args.text()?)?),
             "mindepth" => words.least = level(&args.text()?)?,
             "print" => {}
@@ -118,7 +118,7 @@ fn run(args: Args) -> Result<Exit> {
     }
     words.clause.finish().map_err(missing)?;
     words.operands = args::some(words.operands, "IMAGE:/PATH")?;
-    let mut scope = Scope::of(subvol, &words.operands, false).make_do(make_do);
+    let mut scope = Scope::of(subvol, &words.operands, false).rescue(rescue);
     let inside: Vec<ImagePath> =
         words.references.iter().filter_map(|w| ImagePath::parse(w)).collect();
     inside.iter().for_each(|path| scope.add(path, false));

@@ -7,9 +7,9 @@ use crate::image::ImagePath;
 use crate::inside::path::join;
 use crate::inside::volumes::At;
 use crate::inside::{Node, Scope, Volumes};
-use crate::make_do::MakeDo;
 use crate::mount::options::{subvol_id, subvol_path};
 use crate::output::{Json, Out, human};
+use crate::rescue_options::RescueOptions;
 use crate::show::{self, Owners};
 use crate::when;
 use btrfs_fs::Subvol;
@@ -71,7 +71,7 @@ struct Options {
 
 fn run(mut args: Args) -> Result<Exit> {
     let (mut options, mut subvol) = (Options::default(), Subvol::Default);
-    let mut make_do = MakeDo::default();
+    let mut rescue = RescueOptions::default();
     let mut operands = Vec::new();
     while let Some(arg) = args.next()? {
         match arg {
@@ -90,13 +90,13 @@ fn run(mut args: Args) -> Result<Exit> {
             Arg::Long("json") => options.json = true,
             Arg::Long("subvol") => subvol = subvol_path(&args.text()?)?,
             Arg::Long("subvolid") => subvol = subvol_id(&args.text()?)?,
-            Arg::Long("rescue") => make_do = MakeDo::parse(&args.text()?)?,
+            Arg::Long("rescue") => rescue = RescueOptions::parse(&args.text()?)?,
             Arg::Value(value) => operands.push(ImagePath::expect(&value)?),
             other => return Err(args::unexpected(other)),
         }
     }
     let operands = args::some(operands, "IMAGE:/PATH")?;
-    Scope::of(subvol, &operands, false).make_do(make_do).run(|volumes, failures| {
+    Scope::of(subvol, &operands, false).rescue(rescue).run(|volumes, failures| {
         let mut lister = Lister::new(&options, operands.len() > 1);
         let (mut files, mut directories) = (Vec::new(), Vec::new());
         for operand in &operands {

@@ -8,8 +8,8 @@ use crate::image::ImagePath;
 use crate::inside::path::split;
 use crate::inside::volumes::At;
 use crate::inside::{self, Failures, Scope, Volumes};
-use crate::make_do::MakeDo;
 use crate::mount::options::{subvol_id, subvol_path};
+use crate::rescue_options::RescueOptions;
 use btrfs_fs::Subvol;
 use std::ffi::OsString;
 use std::fs::File;
@@ -67,7 +67,7 @@ struct Words {
     verbose: bool,
     exclude: Vec<Vec<u8>>,
     strip: usize,
-    make_do: MakeDo,
+    rescue: RescueOptions,
     operands: Vec<ImagePath>,
 }
 
@@ -87,7 +87,7 @@ fn run(mut args: Args) -> Result<Exit> {
             }
             Arg::Long("subvol") => subvol = subvol_path(&args.text()?)?,
             Arg::Long("subvolid") => subvol = subvol_id(&args.text()?)?,
-            Arg::Long("rescue") => words.make_do = MakeDo::parse(&args.text()?)?,
+            Arg::Long("rescue") => words.rescue = RescueOptions::parse(&args.text()?)?,
             Arg::Value(value) => words.operands.push(ImagePath::expect(&value)?),
             other => return Err(args::unexpected(other)),
         }
@@ -105,7 +105,7 @@ fn create(words: &Words, subvol: Subvol) -> Result<Exit> {
     if words.file.is_none() && std::io::stdout().is_terminal() {
         return Err(Error::usage("an archive is nothing for a terminal; write -f FILE"));
     }
-    Scope::of(subvol, &words.operands, false).make_do(words.make_do).run(|volumes, failures| {
+    Scope::of(subvol, &words.operands, false).rescue(words.rescue).run(|volumes, failures| {
         let out = match &words.file {
             Some(file) => File::create(file).map_err(|e| Error::io(Path::new(file), &e))?,
             None => own(std::io::stdout().as_fd(), "standard output")?,

@@ -7,7 +7,7 @@
 use super::Losses;
 use crate::error::{Error, Exit, Result};
 use crate::image::{self, ImagePath};
-use crate::make_do::MakeDo;
+use crate::rescue_options::RescueOptions;
 use btrfs_fs::{Compress, Subvol};
 use spinney::{Span, Volume};
 use std::cell::Cell;
@@ -19,13 +19,13 @@ use vfs::FsError;
 pub struct Scope {
     subvol: Subvol,
     compress: Option<Compress>,
-    make_do: MakeDo,
+    rescue: RescueOptions,
     images: Vec<(PathBuf, bool)>,
 }
 
 impl Scope {
     pub fn new(subvol: Subvol) -> Scope {
-        Scope { subvol, compress: None, make_do: MakeDo::default(), images: Vec::new() }
+        Scope { subvol, compress: None, rescue: RescueOptions::default(), images: Vec::new() }
     }
 
     /// What is new in volumes that are changed is compressed.
@@ -33,9 +33,9 @@ impl Scope {
         self.compress = compress;
     }
 
-    /// Volumes are damaged, and read.
-    pub fn make_do(mut self, make_do: MakeDo) -> Scope {
-        self.make_do = make_do;
+    /// Volumes may be damaged, and are read.
+    pub fn rescue(mut self, rescue: RescueOptions) -> Scope {
+        self.rescue = rescue;
         self
     }
 
@@ -101,12 +101,12 @@ impl Volumes {
         }
         let open = wanted.into_iter().map(|(real, image, write)| {
             let volume = match scope.compress {
-                Some(compress) if write => image::open_compressing(image, &scope.subvol, compress)?,
-                _ if write && scope.make_do != MakeDo::default() => {
+                _ if !write => image::open_damaged(image, &scope.subvol, scope.rescue)?,
+                _ if scope.rescue != RescueOptions::default() => {
                     return Err(Error::usage("--rescue is for volumes that are read"));
                 }
-                _ if !write => image::open_damaged(image, &scope.subvol, scope.make_do)?,
-                _ => image::open_volume(image, write, &scope.subvol)?,
+                Some(compress) => image::open_compressing(image, &scope.subvol, compress)?,
+                None => image::open_volume(image, write, &scope.subvol)?,
             };
             let losses = Arc::new(Losses::default());
             let teller = losses.clone();

@@ -7,8 +7,8 @@
 use crate::args::size;
 use crate::error::{Error, Result};
 use crate::image::{Part, Place, named};
-use crate::make_do::MakeDo;
 use crate::mount::machine::Limits;
+use crate::rescue_options::RescueOptions;
 use crate::sys;
 use crate::words;
 use btrfs_disk::TreeId;
@@ -192,8 +192,8 @@ impl MountOptions {
             "skip_balance" => self.fs.skip_balance = true,
             "nodiscard" => self.fs.discard = false,
             "nologreplay" | "norecovery" => self.fs.ignore_log = true,
-            "rescue" => self.make_do(MakeDo::parse(value)?),
-            "usebackuproot" => self.make_do(MakeDo::parse(name)?),
+            "rescue" => self.rescue(value)?,
+            "usebackuproot" => self.rescue(name)?,
             "treelog" => self.fs.tree_log = true,
             "notreelog" => self.fs.tree_log = false,
             "fsync" => self.fs.tree_log = logged(value)?,
@@ -229,12 +229,12 @@ impl MountOptions {
         Ok(())
     }
 
-    fn make_do(&mut self, more: MakeDo) {
-        let MakeDo { rescue, ignore_log } = more;
-        self.fs.ignore_log |= ignore_log;
-        self.fs.rescue.backup_root |= rescue.backup_root;
-        self.fs.rescue.bad_roots |= rescue.bad_roots;
-        self.fs.rescue.data_sums |= rescue.data_sums;
+    fn rescue(&mut self, words: &str) -> Result<()> {
+        let (rescue, ignore_log) = (self.fs.rescue, self.fs.ignore_log);
+        let mut all = RescueOptions { rescue, ignore_log };
+        all.add(words)?;
+        (self.fs.rescue, self.fs.ignore_log) = (all.rescue, all.ignore_log);
+        Ok(())
     }
 
     /// A line for who wonders why nothing happens.

@@ -14,7 +14,7 @@ use btrfs_disk::key::kind;
 use btrfs_disk::{Key, Superblock, TreeId};
 use btrfs_tree::{Cursor, NodeStore, TreeRoot, behind_lost};
 use btrfs_txn::{Root, Roots, Trees};
-use btrfs_volume::{OpenOptions, Start, Volume};
+use btrfs_volume::{OpenOptions, Start, Volume, backups};
 use std::sync::Arc;
 use vfs::{FsError, Result};
 
@@ -56,9 +56,7 @@ fn earlier(
     options: &Options,
 ) -> Option<Opened> {
     let last = superblock.generation();
-    let mut backups: Vec<_> = superblock.backups.iter().filter(|b| b.tree_root.0 != 0).collect();
-    backups.sort_by_key(|backup| std::cmp::Reverse(backup.tree_root_gen.0));
-    for backup in backups.into_iter().filter(|backup| backup.tree_root_gen != last) {
+    for backup in backups(superblock) {
         let start = Start { root: Some(backup.tree_root), ..Start::default() };
         let volume = Volume::look(device.clone(), &start).ok();
         let meant = volume.filter(|volume| volume.root_generation() == backup.tree_root_gen);

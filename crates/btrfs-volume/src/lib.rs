@@ -30,6 +30,6 @@ pub use features::{COMPAT_RO_SUPPORTED, INCOMPAT_SUPPORTED, sizes_agree};
 pub const WRITE_WINDOW: u64 = 4 << 20;
 
 pub use scrub::Scrubbed;
-pub use start::Start;
+pub use start::{Start, backups};
 pub use superblock::{SUPER_EXCLUDED, SuperCopies, super_copies};
 pub use volume::{OpenOptions, Volume};

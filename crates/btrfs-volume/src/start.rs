@@ -1,7 +1,9 @@
 //! Where a look at a volume starts, if not at what its newest superblock says: for volumes whose newest
 //! trees are damaged.
 
+use btrfs_disk::superblock::RootBackup;
 use btrfs_disk::{Error, Generation, Logical, Result, Superblock};
+use std::cmp::Reverse;
 
 /// What is taken in the place of the newest superblock's words. The default takes those.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -25,11 +27,17 @@ impl Start {
 /// A root node: where, of which commit, of which level.
 pub(crate) type Root = (Logical, Generation, u8);
 
-/// The newest of the backups of root trees that is of another commit than the superblock.
-pub(crate) fn backup(sb: &Superblock) -> Result<Root> {
+/// Backups of root trees of other commits than the superblock's own, the newest first.
+pub fn backups(sb: &Superblock) -> Vec<&RootBackup> {
     let others =
         sb.backups.iter().filter(|b| b.tree_root_gen != sb.generation() && b.tree_root.0 != 0);
-    let newest = others.max_by_key(|b| b.tree_root_gen.0);
+    let mut found: Vec<_> = others.collect();
+    found.sort_by_key(|backup| Reverse(backup.tree_root_gen.0));
+    found
+}
+
+pub(crate) fn backup(sb: &Superblock) -> Result<Root> {
+    let newest = backups(sb).into_iter().next();
     let root = newest.map(|b| (b.tree_root, b.tree_root_gen, b.tree_root_level));
     root.ok_or_else(|| Error::corrupt("the superblock has no backup of roots"))
 }

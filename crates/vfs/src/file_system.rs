@@ -135,6 +135,18 @@ pub trait Observer: Send + Sync {
     fn caught_up(&self) {}
 }
 
+/// What a listed `name` of `dir` stands for, and whether that is a reference to be forgotten. Where the name
+/// cannot be looked up for damage, it is what the listing says: `ino`.
+pub fn lookup_listed(fs: &dyn FileSystem, dir: Ino, name: &[u8], ino: Ino) -> Result<(Attr, bool)> {
+    match fs.lookup(&Context::default(), dir, name) {
+        Ok(entry) => Ok((entry.attr, true)),
+        Err(error) if error.is_of_medium() => {
+            fs.getattr(ino).map(|attr| (attr, false)).map_err(|_| error)
+        }
+        Err(error) => Err(error),
+    }
+}
+
 /// A file system: what a mount, the command line and the library call. See the contract above.
 pub trait FileSystem: Send + Sync {
     /// The top directory; always there, and never forgotten.

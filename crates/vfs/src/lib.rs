@@ -20,7 +20,7 @@ pub use control::{Asker, Control, Controlled, Who};
 pub use error::{Damage, DamageKind, Errno, FsError, Result};
 pub use file_system::{
     Context, Durable, FallocateMode, FileSystem, Observer, RenameMode, SeekWhence, Stat,
-    WriteFlags, XattrMode,
+    WriteFlags, XattrMode, lookup_listed,
 };
 
 /// Longest name of one directory entry, in bytes.

@@ -97,20 +97,14 @@ impl OrphanTable {
         // One that found no memory in the table since then has put its item already.
         gone.retain(|id| !is_put(&sealed.items, *id));
         // First who went: one that became an orphan again since then is among the others.
-        each_tree(gone, |tree, ids| {
-            if has_place(view, tree, ids) {
-                edit(sealed, tree, |o| {
-                    ids.iter().for_each(|id| o.delete(ORPHAN_ITEM, id.objectid))
-                });
-            }
+        each_tree(view, gone, |tree, ids| {
+            edit(sealed, tree, |o| ids.iter().for_each(|id| o.delete(ORPHAN_ITEM, id.objectid)));
         });
         let put = |o: &mut ObjectEdit<'_>, id: &InodeId| {
             o.put(ORPHAN_ITEM, id.objectid, Box::new([]), Base::Possible);
         };
-        each_tree(here, |tree, ids| {
-            if has_place(view, tree, ids) {
-                edit(sealed, tree, |o| ids.iter().for_each(|id| put(o, id)));
-            }
+        each_tree(view, here, |tree, ids| {
+            edit(sealed, tree, |o| ids.iter().for_each(|id| put(o, id)));
         });
         sealed.items.pay(told as u64);
     }
@@ -141,8 +135,10 @@ fn edit(sealed: &Delta, tree: TreeId, edit: impl FnOnce(&mut ObjectEdit<'_>)) {
     sealed.items.edit_in_run(tree, ORPHAN_OBJECTID, None, edit);
 }
 
-/// Gives `work` the inodes of each tree.
-fn each_tree(mut ids: Vec<InodeId>, mut work: impl FnMut(TreeId, &[InodeId])) {
+/// Gives `work` the inodes of each tree that has a place for their items.
+fn each_tree(view: &View<'_>, mut ids: Vec<InodeId>, mut work: impl FnMut(TreeId, &[InodeId])) {
     ids.sort_unstable();
-    ids.chunk_by(|a, b| a.tree == b.tree).for_each(|of_one| work(of_one[0].tree, of_one));
+    let trees = ids.chunk_by(|a, b| a.tree == b.tree);
+    let with_place = trees.filter(|ids| has_place(view, ids[0].tree, ids));
+    with_place.for_each(|ids| work(ids[0].tree, ids));
 }

@@ -17,7 +17,7 @@ use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use vfs::{Attr, Context, Damage, Errno, FileKind, FileSystem, FsError, Ino, SeekWhence};
+use vfs::{Attr, Damage, Errno, FileKind, FileSystem, FsError, Ino, SeekWhence, lookup_listed};
 
 /// Copies what `ino` stands for to the path `host`. A directory may go into one that
 /// exists, which takes over its attributes; anything else must not exist.
@@ -130,8 +130,8 @@ impl<'a> Export<'a> {
         }
     }
 
-    fn entry(&mut self, path: PathBuf, parent: Ino, name: (&[u8], Ino)) -> Result<()> {
-        let (attr, held) = self.find(parent, name).at(&path, "look up")?;
+    fn entry(&mut self, path: PathBuf, parent: Ino, (name, ino): (&[u8], Ino)) -> Result<()> {
+        let (attr, held) = lookup_listed(self.fs, parent, name, ino).at(&path, "look up")?;
         let forget = |fs: &dyn FileSystem| {
             if held {
                 fs.forget(attr.ino, 1)
@@ -144,18 +144,6 @@ impl<'a> Export<'a> {
         let result = self.other(&path, &attr);
         forget(self.fs);
         result
-    }
-
-    /// What a listed name stands for, and whether that is a reference. Where it cannot be looked up for
-    /// damage, it is what the listing says.
-    fn find(&self, parent: Ino, (name, ino): (&[u8], Ino)) -> vfs::Result<(Attr, bool)> {
-        match self.fs.lookup(&Context::default(), parent, name) {
-            Ok(entry) => Ok((entry.attr, true)),
-            Err(error) if error.is_of_medium() => {
-                self.fs.getattr(ino).map(|attr| (attr, false)).map_err(|_| error)
-            }
-            Err(error) => Err(error),
-        }
     }
 
     fn enter(&mut self, path: PathBuf, attr: Attr, held: bool) -> Result<()> {

@@ -3,7 +3,7 @@
 use super::deltas::RefDeltas;
 use super::merge::find_item;
 use super::owner::RefOwner;
-use super::separate::{NEAR, Place, Separate};
+use super::separate::{NEAR, RefItem, Separate};
 use crate::items::Items;
 use btrfs_disk::items::extent_flags;
 use btrfs_disk::key::kind;
@@ -86,8 +86,8 @@ fn stored_count(
     let has = match inline {
         Some(inline) => inline.count(),
         None => match Separate::new(logical.0, items).find(owner, NEAR)? {
-            Place::There(_, count) => count,
-            Place::Vacant(_) => 0,
+            RefItem::Stored(_, count) => count,
+            RefItem::Vacant(_) => 0,
         },
     };
     Ok(Some((has, item.fields.refs)))

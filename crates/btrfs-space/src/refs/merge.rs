@@ -9,7 +9,7 @@
 
 use super::deltas::ExtentDelta;
 use super::owner::{ExtentKind, RefOwner};
-use super::separate::{ANYWHERE, NEAR, Place, Separate, by_key};
+use super::separate::{ANYWHERE, NEAR, RefItem, Separate, by_key};
 use crate::items::{Change, Items, NoItems};
 use btrfs_disk::items::{ExtentItem, ExtentItemFields, InlineRef, extent_flags};
 use btrfs_disk::key::kind;
@@ -290,8 +290,8 @@ impl Record<'_> {
             return Ok(RefSlot::Inline(at, self.item.inline[at].count()));
         }
         Ok(match self.separate.find(owner, within)? {
-            Place::There(key, count) => RefSlot::Separate(key, count),
-            Place::Vacant(key) => RefSlot::Nowhere(key),
+            RefItem::Stored(key, count) => RefSlot::Separate(key, count),
+            RefItem::Vacant(key) => RefSlot::Nowhere(key),
         })
     }
 

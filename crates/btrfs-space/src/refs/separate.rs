@@ -28,9 +28,9 @@ const FEW: usize = 8;
 
 /// Where a holder's item is, or would be.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Place {
+pub(crate) enum RefItem {
     /// With its count.
-    There(Key, u64),
+    Stored(Key, u64),
     Vacant(Key),
 }
 
@@ -57,7 +57,7 @@ impl<'a> Separate<'a> {
     }
 
     /// Looks for the holder at so many keys.
-    pub(crate) fn find(&mut self, owner: &RefOwner, within: u64) -> Result<Place> {
+    pub(crate) fn find(&mut self, owner: &RefOwner, within: u64) -> Result<RefItem> {
         let key = Key::new(self.extent, owner.kind(), owner.sequence());
         // All others stand at what they are.
         let window = if matches!(owner, RefOwner::Data { .. }) { within } else { 0 };
@@ -66,7 +66,7 @@ impl<'a> Separate<'a> {
         while let Some((at, data)) = self.items.at_or_after(&from)?.filter(|(at, _)| *at <= last) {
             let holder = RefOwner::of_separate(&at, &data)?;
             if let Some((_, count)) = holder.filter(|(holder, _)| holder == owner) {
-                return Ok(Place::There(at, count));
+                return Ok(RefItem::Stored(at, count));
             }
             if at > from {
                 vacant = vacant.or(Some(from));
@@ -75,11 +75,11 @@ impl<'a> Separate<'a> {
                 Some(next) => from.offset = next,
                 None => {
                     let full = || Corrupt::new("no key is left for a reference").key(at);
-                    return Ok(Place::Vacant(vacant.ok_or_else(full)?));
+                    return Ok(RefItem::Vacant(vacant.ok_or_else(full)?));
                 }
             }
         }
-        Ok(Place::Vacant(vacant.unwrap_or(from)))
+        Ok(RefItem::Vacant(vacant.unwrap_or(from)))
     }
 
     pub(crate) fn any(&mut self) -> Result<bool> {
@@ -140,7 +140,7 @@ mod tests {
     fn enter(items: &mut Counted, holders: impl Iterator<Item = u64>) {
         let mut separate = Separate::new(EXTENT, items);
         for n in holders {
-            let Place::Vacant(key) = separate.find(&holder(n), NEAR).expect("looked for") else {
+            let RefItem::Vacant(key) = separate.find(&holder(n), NEAR).expect("looked for") else {
                 panic!("{n} is there already");
             };
             separate.set(key, &holder(n), 1).expect("put");
@@ -161,7 +161,7 @@ mod tests {
         let mut separate = Separate::new(EXTENT, &mut items);
         for n in 0..MANY + 1000 {
             let found = separate.find(&holder(n), NEAR).expect("looked for");
-            assert!(matches!(found, Place::There(_, 1)), "{n}: {found:?}");
+            assert!(matches!(found, RefItem::Stored(_, 1)), "{n}: {found:?}");
         }
     }
 
@@ -177,15 +177,15 @@ mod tests {
         put(&mut items, 4, &one);
         let find = |items: &mut Counted, of: &RefOwner| Separate::new(EXTENT, items).find(of, NEAR);
         let found = find(&mut items, &one).expect("looked for");
-        assert!(matches!(found, Place::There(at, 3) if at == key(4)), "{found:?}");
+        assert!(matches!(found, RefItem::Stored(at, 3) if at == key(4)), "{found:?}");
         items.items.remove(&key(4));
         put(&mut items, 3, &holder(4));
         let found = find(&mut items, &one).expect("looked for");
-        assert!(matches!(found, Place::Vacant(at) if at == key(2)), "{found:?}");
+        assert!(matches!(found, RefItem::Vacant(at) if at == key(2)), "{found:?}");
         put(&mut items, 2 * NEAR, &one);
         let found = find(&mut items, &one).expect("looked for");
-        assert!(matches!(found, Place::Vacant(at) if at == key(2)), "{found:?}");
+        assert!(matches!(found, RefItem::Vacant(at) if at == key(2)), "{found:?}");
         let found = Separate::new(EXTENT, &mut items).find(&one, ANYWHERE).expect("looked for");
-        assert!(matches!(found, Place::There(at, 3) if at == key(2 * NEAR)), "{found:?}");
+        assert!(matches!(found, RefItem::Stored(at, 3) if at == key(2 * NEAR)), "{found:?}");
     }
 }

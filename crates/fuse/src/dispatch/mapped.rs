@@ -78,7 +78,7 @@ impl Dispatcher {
 
     fn fetch_pages(&self, request: &Request<'_>, ino: Ino, range: Range<u64>) -> Fetched {
         let len = range.end - range.start;
-        let Some(ticket) = self.pages.end_of_any(ino, range.start, len, &self.notifier) else {
+        let Some(ticket) = self.pages.end(ino, range.start, len, &self.notifier) else {
             return Fetched::Nothing;
         };
         match self.waiters.wait(request.origin, ticket, &self.notifier) {

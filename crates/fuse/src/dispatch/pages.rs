@@ -74,9 +74,12 @@ impl Pages {
         len: u64,
         notifier: &Notifier,
     ) -> Option<Ticket> {
+        let range = chunks(offset, len);
+        if range.end - range.start > LOOKED_AT {
+            return Some(notifier.drop_pages(ino, offset, len));
+        }
         let noted = |chunk: &u64| self.slot(ino, *chunk).load(Ordering::Acquire);
-        let all: Vec<(u64, u64)> =
-            chunks(offset, len).map(|chunk| (chunk, noted(&chunk))).collect();
+        let all: Vec<(u64, u64)> = range.map(|chunk| (chunk, noted(&chunk))).collect();
         if all.iter().all(|(_, noted)| *noted == 0) {
             return None;
         }
@@ -100,24 +103,9 @@ impl Pages {
         dropped.extend(all.iter().map(|(chunk, noted)| ((ino, *chunk), (*noted, ticket))));
         Some(ticket)
     }
-
-    /// As `end`, of ranges of any length.
-    pub(super) fn end_of_any(
-        &self,
-        ino: Ino,
-        offset: u64,
-        len: u64,
-        notifier: &Notifier,
-    ) -> Option<Ticket> {
-        let all = chunks(offset, len);
-        if all.end - all.start <= LOOKED_AT {
-            return self.end(ino, offset, len, notifier);
-        }
-        Some(notifier.drop_pages(ino, offset, len))
-    }
 }
 
-/// The longest range, in chunks, whose notes are looked at.
+/// The longest range, in chunks, whose notes are looked at; of a longer one all is dropped.
 const LOOKED_AT: u64 = 1 << 10;
 
 /// Where a request came from: those that wait there hold others up.

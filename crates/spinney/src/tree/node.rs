@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use vfs::{Attr, Context, Entry, FileKind, FileSystem, FsError, Ino, Result};
+use vfs::{Attr, Context, Entry, FileKind, FileSystem, FsError, Ino, Result, lookup_listed};
 
 /// A name of a directory, as its listing has it.
 #[derive(Clone, Debug)]
@@ -53,10 +53,8 @@ impl Node {
     /// What a name of this directory's listing stands for. Where the name cannot be looked up for damage, it is what
     /// the listing says.
     pub fn listed(&self, listed: &Listed) -> Result<Node> {
-        match self.child(&listed.name) {
-            Err(error) if error.is_of_medium() => Node::at(&self.fs, listed.ino).map_err(|_| error),
-            found => found,
-        }
+        let (attr, held) = lookup_listed(&*self.fs, self.ino(), &listed.name, listed.ino)?;
+        Ok(Node { fs: self.fs.clone(), attr, held })
     }
 
     /// As `child`; `None` if there is no such name.

@@ -64,10 +64,7 @@ fn delete_refs(op: &Op<'_>, child: TreeId, parent: TreeId) {
 /// the next mount (`uuid_tree.rs`). Of more that were received as the same than an item has room for
 /// the last are left out: nothing here is looked up in the tree.
 fn note_uuid(op: &Op<'_>, uuid: &[u8; 16], kind: u8, id: TreeId, there: bool) -> Result<()> {
-    if *uuid == [0; 16] || op.view.layers.roots.get(TreeId::UUID).is_none() {
-        return Ok(());
-    }
-    let key = Key::of_uuid(uuid, kind);
+    let Some(key) = noted_at(op, uuid, kind) else { return Ok(()) };
     let old = op.view.get(TreeId::UUID, &key).fs()?;
     let ids = old.as_deref().map_or(&[][..], |old| old);
     let others = ids.chunks_exact(8).filter(|other| **other != id.0.to_le_bytes());
@@ -86,7 +83,14 @@ fn note_uuid(op: &Op<'_>, uuid: &[u8; 16], kind: u8, id: TreeId, there: bool) ->
 /// Before an operation changes anything: where `uuid` is to be noted can be read. Halfway through, an error
 /// would end the volume.
 fn can_note(op: &Op<'_>, uuid: &[u8; 16], kind: u8) -> Result<()> {
-    op.view.get(TreeId::UUID, &Key::of_uuid(uuid, kind)).map(drop).fs()
+    let Some(key) = noted_at(op, uuid, kind) else { return Ok(()) };
+    op.view.get(TreeId::UUID, &key).map(drop).fs()
+}
+
+/// `None`: there is nothing to note, or no UUID tree.
+fn noted_at(op: &Op<'_>, uuid: &[u8; 16], kind: u8) -> Option<Key> {
+    let noted = *uuid != [0; 16] && op.view.layers.roots.get(TreeId::UUID).is_some();
+    noted.then(|| Key::of_uuid(uuid, kind))
 }
 
 /// What no commit has yet is committed first: what follows reads root items.

@@ -427,6 +427,35 @@ fn holes_are_told_exactly() {
     }
 }
 
+/// Without NO_HOLES each gap between what is preallocated behind the end is an item, however many
+/// there are, once the file is longer, whichever call makes it so. (Debug builds hold what is changed against what
+/// was reserved for it.)
+#[test]
+fn gaps_between_what_is_preallocated_become_holes() {
+    const GAPS: u64 = 300;
+    let image = Image::new(256 << 20, &["-O", "^no-holes"]);
+    let fs = image.open();
+    let end = (2 * GAPS + 1) * 4 * KIB;
+    let preallocated = |name: &str| {
+        let ino = file(&fs, fs.root(), name);
+        for n in 0..GAPS {
+            let at = (2 * n + 1) * 4 * KIB;
+            fs.fallocate(&CX, ino, FallocateMode::KeepSize, at, 4 * KIB).expect("preallocate");
+        }
+        fs.sync().expect("commit");
+        ino
+    };
+    let cut = preallocated("truncated");
+    fs.setattr(&CX, cut, &SetAttr { size: Some(end), ..SetAttr::default() }).expect("truncate");
+    write(&fs, preallocated("written"), end, b"x");
+    let longer = preallocated("allocated");
+    fs.fallocate(&CX, longer, FallocateMode::Allocate, end, 4 * KIB).expect("allocate");
+    let source = file(&fs, fs.root(), "source");
+    write(&fs, source, 0, &random(1, 4 * KIB));
+    fs.clone_range(&CX, source, 0, preallocated("shared"), end, 4 * KIB).expect("share");
+    close_and_judge(&image, fs);
+}
+
 fn open_inodes(fs: &dyn FileSystem) -> u64 {
     fs.stats().iter().find(|stat| stat.name == "inodes.open").expect("it is counted").value
 }

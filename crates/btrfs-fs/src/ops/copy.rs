@@ -243,7 +243,7 @@ fn share(engine: &Engine, source: &Ref<Inode>, target: &Ref<Inode>, range: Range
         false => engine.reserver.may_share_into(target.id.tree, range.len)?,
     };
     let most = 8 * engine.core.sector();
-    let copies = cost::copy_range(engine.core.features.no_holes);
+    let copies = cost::copy_range();
     [source, target].iter().try_for_each(|inode| engine.writeback.flush_compressed(inode))?;
     let (mut rest, mut room) = (range, Cost::default());
     loop {

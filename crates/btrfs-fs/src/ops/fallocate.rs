@@ -58,7 +58,9 @@ pub(crate) fn fallocate(
     }
 }
 
-/// True if the range lies within one extent, which a hole there makes two.
+/// True if the range lies within one extent, which a hole there makes two. Who writes such an extent before the file
+/// is locked lets a removal do that: one item, within what that may write anew, for an ordinary
+/// operation that had its own room.
 fn splits(engine: &Engine, inode: &Ref<Inode>, offset: u64, end: u64) -> Result<bool> {
     let state = inode.read()?;
     let mapped =

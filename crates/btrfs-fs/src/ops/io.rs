@@ -15,6 +15,7 @@ use crate::reserve::cost;
 use crate::writeback::{Unstored, WriteMode, store};
 use crate::writeback::{dirty_of, fill_sector, load_inline};
 use btrfs_disk::items::inode_flags;
+use btrfs_space::Priority;
 use inode_index::Ref;
 use std::ops::Range;
 use vfs::{Errno, FsError, Ino, Result, WriteFlags};
@@ -156,8 +157,9 @@ pub(super) fn prepare(
     Ok(())
 }
 
-/// Volumes without NO_HOLES want items for gaps behind the old end. Preallocated extents
-/// may lie there already.
+/// Volumes without NO_HOLES want items for gaps behind the old end. Preallocated extents may lie
+/// there already, so there is any number of them: the caller has room for one, each further step is
+/// ENOSPC where there is none.
 pub(crate) fn hole_to(
     engine: &Engine,
     inode: &Ref<Inode>,
@@ -174,18 +176,27 @@ pub(crate) fn hole_to(
     if start >= end {
         return Ok(());
     }
-    let op = engine.core.begin();
-    let mut at = start;
-    for extent in map_range(&op.view, inode.id, sector, start, end).fs()? {
-        if extent.start > at {
-            put_hole(&op, inode.id, at, extent.start);
-        }
-        at = at.max(extent.end);
-    }
-    if at < end {
-        put_hole(&op, inode.id, at, end);
+    let gaps = gaps_in(engine, inode, start, end)?;
+    let put = |holes: &[Range<u64>]| {
+        let op = engine.core.begin();
+        holes.iter().for_each(|hole| put_hole(&op, inode.id, hole.start, hole.end));
+    };
+    let (first, more) = gaps.split_at(gaps.len().min(1));
+    put(first);
+    for holes in more.chunks(cost::SMALL_STEP as usize) {
+        let _room = engine.reservations.hold(cost::holes(holes.len() as u64), Priority::Normal)?;
+        put(holes);
     }
     Ok(())
+}
+
+/// What has no item.
+fn gaps_in(engine: &Engine, inode: &Ref<Inode>, start: u64, end: u64) -> Result<Vec<Range<u64>>> {
+    let mapped = map_range(&engine.core.view(), inode.id, engine.core.sector(), start, end).fs()?;
+    let ends = mapped.iter().map(|extent| extent.end);
+    let begins = mapped.iter().map(|extent| extent.start);
+    let gaps = std::iter::once(start).chain(ends).zip(begins.chain([end]));
+    Ok(gaps.filter(|(from, to)| from < to).map(|(from, to)| from..to).collect())
 }
 
 /// Set-group-ID goes with group execution, or if `sgid`.

@@ -44,6 +44,8 @@ pub(crate) fn set_size(
     set: &SetAttr,
 ) -> Result<()> {
     end_of(size, 0)?;
+    // Who cuts the file before it is locked leaves to a removal's room a hole more, which is less than what
+    // that may write anew; further ones have room of their own. A file that has become longer is cut in steps, which have.
     let grows = size > inode.read()?.item.size;
     let mut retries = Retries::default();
     loop {

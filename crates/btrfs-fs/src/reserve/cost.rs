@@ -210,12 +210,15 @@ pub(crate) fn grow() -> Cost {
     cost(2 * SMALL_STEP, INODE + 3 * FILE_EXTENT, 0)
 }
 
-/// Content shared with another file, beside its extents ([`shares`]): both inodes, and a run in each for
-/// the content of partial sectors, or of an inline item, that becomes an extent. On volumes that
-/// have items for holes the file may get one between any two extents behind its old end.
-pub(crate) fn copy_range(no_holes: bool) -> Cost {
-    let places = if no_holes { 2 * RUN + 2 } else { 64 };
-    Cost { trees: 2, ..cost(places, 8192, 0) }
+/// Further holes, each between two extents of a file.
+pub(crate) fn holes(holes: u64) -> Cost {
+    cost(holes, holes * FILE_EXTENT, 0)
+}
+
+/// Content shared with another file, beside its extents ([`shares`]): both inodes, a run in each for
+/// the content of partial sectors, or of an inline item, that becomes an extent, and a hole.
+pub(crate) fn copy_range() -> Cost {
+    Cost { trees: 2, ..cost(2 * RUN + 3, 8192, 0) }
 }
 
 /// One extent more of a file: its item cuts a run in two.

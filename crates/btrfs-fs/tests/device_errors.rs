@@ -12,7 +12,8 @@ use ops::CX;
 use std::sync::Arc;
 use vfs::{FileKind, FileSystem, Ino, WriteFlags};
 
-const DIRECT: WriteFlags = WriteFlags { kill_priv: false, sync: false, direct: true };
+const DIRECT: WriteFlags =
+    WriteFlags { kill_priv: false, sync: false, direct: true, cached: false };
 
 fn mounted(device: &Arc<SimDevice>) -> BtrfsFs {
     BtrfsFs::open_device(device.clone(), base::options()).expect("mount")

@@ -15,8 +15,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use vfs::{FallocateMode, FileKind, FileSystem, FsError, Ino, RenameMode, SetAttr, WriteFlags};
 
-const DIRECT: WriteFlags = WriteFlags { kill_priv: false, sync: false, direct: true };
-const PLAIN: WriteFlags = WriteFlags { kill_priv: false, sync: false, direct: false };
+const DIRECT: WriteFlags =
+    WriteFlags { kill_priv: false, sync: false, direct: true, cached: false };
+const PLAIN: WriteFlags =
+    WriteFlags { kill_priv: false, sync: false, direct: false, cached: false };
 
 /// Takes everything but content, as long as it is told to.
 struct Picky {

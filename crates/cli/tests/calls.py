@@ -8,16 +8,19 @@ where it has changed. Two file systems that behave alike print the same.
 
 import ctypes
 import errno
+import mmap
 import os
 import struct
 import sys
 import time
 
+AT_SYMLINK_FOLLOW = 0x400
 AT_FDCWD, UTIME_NOW, UTIME_OMIT = -100, (1 << 30) - 1, (1 << 30) - 2
 NOREPLACE, EXCHANGE, WHITEOUT = 1, 2, 4
 CREATE, REPLACE = os.XATTR_CREATE, os.XATTR_REPLACE
 FALLOCATE = {"allocate": 0, "keep": 1, "punch": 3, "zero": 16, "zero keep": 17, "collapse": 8, "insert": 32,
              "punch alone": 2}
+CAPABILITY = "security.capability", struct.pack("<IIIII", 0x02000001, 1, 0, 0, 0)
 # Longer than the clock's tick, so that a stamp is seen.
 TICK = 0.008
 NAMES = ["a", "b", "a/f", "a/g", "a/sub", "a/link", "a/full", "b/h"]
@@ -117,10 +120,56 @@ def content(fd, other):
     call("copy_file_range of nothing", lambda: os.copy_file_range(fd, other, 0, 0, 0))
 
 
+def seeks():
+    empty, holes = (os.open(name, os.O_RDWR | os.O_CREAT, 0o644) for name in ("empty", "holes"))
+    os.ftruncate(holes, 1 << 20)
+    os.pwrite(holes, b"x" * 4096, 1 << 16)
+    for word, whence in [("data", os.SEEK_DATA), ("hole", os.SEEK_HOLE)]:
+        for at in [0, -1, -(1 << 62), 1 << 16, 1 << 40, (1 << 63) - 1]:
+            call(f"seek {word} from {at}", lambda: os.lseek(holes, at, whence))
+            call(f"seek {word} of nothing from {at}", lambda: os.lseek(empty, at, whence))
+    for fd in (empty, holes):
+        os.close(fd)
+
+
+def mapped(fd):
+    """Neither set-ID bits nor a capability go with what is stored through a map."""
+    memory = mmap.mmap(fd, 4096)
+    os.chmod("a/f", 0o6755)
+    setxattr("a/f", *CAPABILITY)
+    call("store through a map", lambda: (memory.write_byte(65), memory.flush())[0])
+    call("a capability is there", lambda: getxattr("a/f", CAPABILITY[0]))
+    os.chmod("a/f", 0o755)
+    call("write to what has one", lambda: os.pwrite(fd, b"a", 10))
+    call("a capability is there still", lambda: getxattr("a/f", CAPABILITY[0]))
+    memory.close()
+    os.chmod("a/f", 0o600)
+
+
+def deleted():
+    """What can be made in a directory that is gone."""
+    os.mkdir("gone")
+    gone = os.open("gone", os.O_RDONLY | os.O_DIRECTORY)
+    os.rmdir("gone")
+    path = f"/proc/self/fd/{gone}"
+    call("create in what is gone", lambda: reopened(path + "/x", os.O_CREAT | os.O_RDWR))
+    call("mkdir in what is gone", lambda: os.mkdir(path + "/x"))
+    call("rename into what is gone", lambda: os.rename("a/g", path + "/x"))
+    unnamed = os.open(path, os.O_TMPFILE | os.O_RDWR, 0o600)
+    call("write to what is made without a name there", lambda: os.write(unnamed, b"x"))
+    at = f"/proc/self/fd/{unnamed}".encode()
+    call("link of it", lambda: checked(libc.linkat(AT_FDCWD, at, AT_FDCWD, b"b/h", AT_SYMLINK_FOLLOW)))
+    call("unlink of it", lambda: os.unlink("b/h"))
+    os.close(unnamed)
+    os.close(gone)
+
+
 def attributes():
     call("chmod to the same", lambda: os.chmod("a/f", 0o644))
     call("chmod", lambda: os.chmod("a/f", 0o600))
     call("chown to the same", lambda: os.chown("a/f", 0, 0))
+    call("chown to nobody", lambda: os.chown("a/f", -1, -1))
+    call("chown of a directory to nobody", lambda: os.chown("a/sub", -1, -1))
     call("chown of a link", lambda: os.lchown("a/link", 1, 1))
     omit, now = (0, UTIME_OMIT), (0, UTIME_NOW)
     call("utimens of nothing", lambda: utimens("a/f", omit, omit))
@@ -187,7 +236,10 @@ def main():
     os.pwrite(fd, b"x" * 10_000, 0)
     os.pwrite(other, b"y" * 5_000, 0)
     content(fd, other)
+    seeks()
     attributes()
+    mapped(fd)
+    deleted()
     names()
     xattrs()
 

@@ -90,6 +90,9 @@ pub struct WriteFlags {
     /// `O_DIRECT`: return only when the device has taken the data, or fail. It need not be
     /// durable; a write that failed has changed nothing.
     pub direct: bool,
+    /// The kernel sends what it had in its cache. Who stored it through a map keeps file capabilities, and who
+    /// wrote it has taken them away then.
+    pub cached: bool,
 }
 
 /// What `FileSystem::shut_down` makes durable before it stops.

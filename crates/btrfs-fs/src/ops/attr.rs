@@ -39,7 +39,9 @@ pub(crate) fn setattr(engine: &Engine, ino: Ino, set: &SetAttr) -> Result<Attr> 
     }
     let kill_priv = set.kill_priv && set.size.is_none();
     let rest = SetAttr { size: None, kill_priv, kill_sgid: kill_priv && set.kill_sgid, ..*set };
-    if rest != SetAttr::default() {
+    // A change of nothing is `chown(-1, -1)`; of files that comes with what it takes away.
+    let touches = *set == SetAttr::default() && inode.read()?.is_dir();
+    if touches || rest != SetAttr::default() {
         // What comes with a change of size goes where that went.
         let _reservation = match set.size {
             Some(_) => engine.reserver.reserve_removal(cost::remove_xattr())?,

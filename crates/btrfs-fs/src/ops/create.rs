@@ -76,7 +76,8 @@ pub(crate) fn tmpfile(engine: &Engine, cx: &Context, parent: Ino, perm: u16) -> 
     let dir = writable_dir(engine, parent)?;
     let _reservation = engine.reserver.reserve(cost::tmpfile(&engine.core.geometry))?;
     let mut dir_state = engine.write(&dir)?;
-    check_parent(&dir_state)?;
+    // As in the kernel, also in a directory that is gone.
+    check_not_immutable(&dir_state)?;
     let new = New { kind: FileKind::File, perm, rdev: 0, target: &[] };
     let mut prepared = prepare(engine, cx, &dir, &mut dir_state, &new)?;
     prepared.item.nlink = 0;
@@ -107,6 +108,10 @@ pub(crate) fn check_parent(dir: &State) -> Result<()> {
     if dir.item.nlink == 0 {
         return Err(Errno::ENOENT.into());
     }
+    check_not_immutable(dir)
+}
+
+fn check_not_immutable(dir: &State) -> Result<()> {
     if dir.item.flags & inode_flags::IMMUTABLE != 0 {
         return Err(Errno::EPERM.into());
     }

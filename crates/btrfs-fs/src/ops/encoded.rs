@@ -1,6 +1,6 @@
 //! Writes of what the caller has compressed already, and that stays as it is.
 
-use super::io::{check_file, end_of, prepare, replace};
+use super::io::{check_file, end_of, prepare, replace, take_capability};
 use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::reserve::{DirtyReservation, cost};
@@ -55,6 +55,7 @@ fn write_locked(
     // It may have changed before it was locked.
     let Some(fit) = engine.writeback.fits(state, offset, encoded) else { return Ok(false) };
     prepare(engine, inode, state, offset, budget)?;
+    take_capability(engine, inode, state)?;
     state.item_dirty = true;
     let (room, kind) = (engine.writeback.room_for(encoded), encoded.compression());
     let stored = replace(engine, state, (offset, end), |state| match fit {

@@ -119,6 +119,9 @@ fn write_locked(
     let mut state = engine.write(inode)?;
     check_file(&state)?;
     prepare(engine, inode, &mut state, offset, budget)?;
+    if !flags.cached {
+        take_capability(engine, inode, &mut state)?;
+    }
     if flags.kill_priv {
         kill_priv(&mut state, false);
     }
@@ -129,8 +132,20 @@ fn write_locked(
     result.map(|()| wants_sync)
 }
 
+/// Whoever writes takes a file capability away.
+pub(super) fn take_capability(
+    engine: &Engine,
+    inode: &Ref<Inode>,
+    state: &mut State,
+) -> Result<()> {
+    match state.capability {
+        Some(false) => Ok(()),
+        _ => drop_capability(&engine.core.begin(), inode.id, state),
+    }
+}
+
 /// What comes before any write at `offset`: whether the file may be written, what lies between its
-/// old end and the write, what goes with a change of content.
+/// old end and the write, and its times.
 pub(super) fn prepare(
     engine: &Engine,
     inode: &Ref<Inode>,
@@ -146,9 +161,6 @@ pub(super) fn prepare(
     if offset > state.item.size {
         budget.spend(zero_tail(engine, inode.id, state)?);
         hole_to(engine, inode, state, offset)?;
-    }
-    if state.capability != Some(false) {
-        drop_capability(&engine.core.begin(), inode.id, state)?;
     }
     state.reported.clear();
     let time = engine.core.now();

@@ -94,7 +94,7 @@ impl Worker<'_> {
             at = at / BLOCK * BLOCK;
             content.resize(content.len().next_multiple_of(BLOCK as usize), 1);
         }
-        let flags = WriteFlags { kill_priv: false, sync: self.rng.chance(5), direct };
+        let flags = WriteFlags { sync: self.rng.chance(5), direct, ..WriteFlags::default() };
         let written = self.fs.write(&CX, ino, at, &content, flags);
         if let Some(count) = self.had_room(written, "write") {
             self.wrote(name, at, &content[..count]);

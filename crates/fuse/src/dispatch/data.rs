@@ -35,7 +35,8 @@ impl Dispatcher {
         let data = request.payload.get(..arg.size as usize).ok_or(Errno::EINVAL)?;
         let kill_priv = arg.write_flags & write_flags::KILL_SUIDGID != 0;
         // Whoever asked for O_SYNC is served by the FSYNC that the kernel sends afterwards.
-        let flags = WriteFlags { kill_priv, sync: false, direct: is_direct(&arg) };
+        let cached = arg.write_flags & write_flags::CACHE != 0;
+        let flags = WriteFlags { kill_priv, sync: false, direct: is_direct(&arg), cached };
         let (cx, ino, len) = (request.context(0), self.ino(request), u64::from(arg.size));
         let past_cache = is_past_cache(&arg);
         // What was written stays with the kernel, too.
@@ -49,7 +50,7 @@ impl Dispatcher {
             self.waiters.wait(request.origin, ticket, &self.notifier);
         }
         let refused = result.as_ref().is_err_and(|error| error.errno() == libc::EPERM);
-        if refused && arg.write_flags & write_flags::CACHE != 0 {
+        if refused && cached {
             // Through a map, of a file that nobody changes: the kernel still shows it so.
             self.notifier.data_changed(ino, arg.offset, len);
         }
@@ -93,7 +94,9 @@ impl Dispatcher {
             libc::SEEK_HOLE => SeekWhence::Hole,
             _ => return Err(Errno::EINVAL.into()),
         };
-        let offset = self.seek(request, arg.offset, whence)?;
+        // In front of a file is its beginning, as in the kernel's btrfs.
+        let offset = (arg.offset as i64).max(0) as u64;
+        let offset = self.seek(request, offset, whence)?;
         out.put(&LseekOut { offset })
     }
 

@@ -268,7 +268,7 @@ impl<'a> Session<'a> {
             }
             Op::Write { target, offset, fill, kill_priv } => {
                 let held = self.regular(target)?;
-                let flags = WriteFlags { kill_priv: *kill_priv, sync: false, direct: false };
+                let flags = WriteFlags { kill_priv: *kill_priv, ..WriteFlags::default() };
                 self.write(&held, *offset, &fill.bytes(), flags)
             }
             Op::Append { target, fill } => {

@@ -172,7 +172,7 @@ fn a_write_by_others_clears_privileges() {
     let set = SetAttr { perm: Some(0o6755), ..SetAttr::default() };
     fs.setattr(&CX, ino, &set).unwrap();
     fs.setxattr(&CX, ino, b"security.capability", b"x", XattrMode::Set).unwrap();
-    let flags = WriteFlags { kill_priv: true, sync: false, direct: false };
+    let flags = WriteFlags { kill_priv: true, ..WriteFlags::default() };
     fs.write(&CX, ino, 0, b"x", flags).unwrap();
     assert_eq!(fs.getattr(ino).unwrap().perm, 0o755);
     assert_eq!(errno(fs.getxattr(ino, b"security.capability")), Errno::ENODATA.code());

@@ -57,12 +57,14 @@ impl Gate {
         assert!(before > 0, "left an epoch more often than entered");
     }
 
-    /// Returns when all who are inside now have left; others may come in meanwhile.
+    /// Returns when all who are inside now have left. Others may come in meanwhile, and who has left is not told
+    /// from them; so it gives up after tens of milliseconds, for who looks again whether that is so.
     pub fn wait_for_those_inside(&self) {
+        const MOST: u32 = 1000;
         fence(Ordering::SeqCst);
+        let mut spins = 0;
         for lane in &self.lanes {
-            let mut spins = 0;
-            while lane.0.load(Ordering::Acquire) != 0 {
+            while lane.0.load(Ordering::Acquire) != 0 && spins < MOST {
                 spins += 1;
                 relax(spins);
             }

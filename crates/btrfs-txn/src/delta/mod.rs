@@ -72,3 +72,41 @@ impl Delta {
         self.items.bytes() + self.extents.bytes()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Gate;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    /// Operations overlap without end, so their lane is never seen empty.
+    #[test]
+    fn who_waits_is_not_kept_by_those_who_come_in() {
+        let (gate, over) = (Arc::new(Gate::new()), Arc::new(AtomicBool::new(false)));
+        let (is_inside, inside) = channel();
+        let busy = std::thread::spawn({
+            let (gate, over) = (gate.clone(), over.clone());
+            move || {
+                let mut active = gate.enter().expect("open");
+                is_inside.send(()).expect("somebody listens");
+                while !over.load(Ordering::Relaxed) {
+                    let next = gate.enter().expect("open");
+                    gate.leave(std::mem::replace(&mut active, next));
+                }
+                gate.leave(active);
+            }
+        });
+        inside.recv().expect("it goes in");
+        let (has_waited, waited) = channel();
+        std::thread::spawn(move || {
+            gate.wait_for_those_inside();
+            has_waited.send(()).expect("somebody listens");
+        });
+        let told = waited.recv_timeout(Duration::from_secs(20));
+        over.store(true, Ordering::Relaxed);
+        busy.join().expect("no panic");
+        told.expect("it gives up");
+    }
+}

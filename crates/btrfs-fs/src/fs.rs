@@ -498,6 +498,10 @@ impl FileSystem for BtrfsFs {
         readdir::dir_end(self.open()?, dir)
     }
 
+    fn listing_ended(&self, dir: Ino, end: u64) -> Result<()> {
+        readdir::listing_ended(self.open()?, dir, end)
+    }
+
     fn readdir_plus(
         &self,
         dir: Ino,
@@ -576,6 +580,7 @@ impl FileSystem for BtrfsFs {
             Err(_) if self.engine.core.health.is_shut_down() => &self.engine,
             other => other?,
         };
+        engine.core.health.close();
         engine.balancer.rest();
         engine.scrubber.rest();
         drop(self.background.lock().take());

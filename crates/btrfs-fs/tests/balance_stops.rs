@@ -41,6 +41,10 @@ impl RequestHook for Watch {
                 Some("spinney-scrub") => self.places.pass("scrub"),
                 _ => {}
             },
+            Request::Discard { .. } if std::thread::current().name() == Some("trim") => {
+                self.places.pass("trim");
+                self.writes.fetch_add(1, Ordering::SeqCst);
+            }
             request if request.changes() => drop(self.writes.fetch_add(1, Ordering::SeqCst)),
             _ => {}
         }
@@ -151,10 +155,8 @@ fn what_was_paused_before_stays_paused() {
     close(device, fs);
 }
 
-/// The device's end comes nearer, while a balance waits: what it waits for is not what is paused.
-fn shrunk_beside(stop: impl FnOnce(&BtrfsFs, &Device) + Send) {
-    let (device, fs) = a_volume();
-    // The file comes to lie far behind.
+/// The file comes to lie far behind; where the device's end is to be for it to move.
+fn behind_which_the_file_lies(fs: &BtrfsFs) -> u64 {
     for _ in 0..4 {
         fs.space().new_chunk(Kind::Data).expect("a chunk");
     }
@@ -162,9 +164,15 @@ fn shrunk_beside(stop: impl FnOnce(&BtrfsFs, &Device) + Send) {
     let mut data = BalanceFilter { flags: balance_filter::VRANGE, ..Default::default() };
     data.vend = last;
     fs.start_balance(BalanceItem { flags: DATA, data, ..BalanceItem::default() }).expect("begin");
-    ends(&fs);
+    ends(fs);
     let moves = |total: &u64| fs.space().behind(*total).iter().any(|g| g.used > 40 * MIB);
-    let total = (256..1024).rev().map(|mib| mib * MIB).find(moves).expect("it is far behind");
+    (256..1024).rev().map(|mib| mib * MIB).find(moves).expect("it is far behind")
+}
+
+/// The device's end comes nearer, while a balance waits: what it waits for is not what is paused.
+fn shrunk_beside(stop: impl FnOnce(&BtrfsFs, &Device) + Send) {
+    let (device, fs) = a_volume();
+    let total = behind_which_the_file_lies(&fs);
     device.hook.places.arm("resize");
     std::thread::scope(|scope| {
         let named = std::thread::Builder::new().name("resize".into());
@@ -262,5 +270,72 @@ fn a_cancellation_ends_with_the_scrub_that_it_was_meant_for() {
     });
     until("the scrub ends", || scrubs() != ScrubState::Running);
     assert_eq!(scrubs(), ScrubState::Finished);
+    close(device, fs);
+}
+
+/// `work` of another thread is held at the place of its name when `ends` is called, which waits for it; behind that it
+/// writes nothing. What it answers.
+fn ended_by<T: Send>(
+    (device, fs): (&Device, &BtrfsFs),
+    name: &'static str,
+    work: impl FnOnce(&BtrfsFs) -> vfs::Result<T> + Send,
+    ends: impl FnOnce(&BtrfsFs) -> vfs::Result<()> + Send,
+) -> vfs::Result<T> {
+    device.hook.places.arm(name);
+    std::thread::scope(|scope| {
+        let named = std::thread::Builder::new().name(name.into());
+        let worked = named.spawn_scoped(scope, || work(fs)).expect("a thread");
+        device.hook.places.wait_until_there(name);
+        let ended = scope.spawn(|| {
+            let result = ends(fs);
+            (result, device.hook.writes.load(Ordering::SeqCst))
+        });
+        std::thread::sleep(Duration::from_millis(100));
+        let waits = !ended.is_finished();
+        device.hook.places.release(name);
+        let answer = worked.join().expect("no panic");
+        let (result, writes) = ended.join().expect("no panic");
+        result.expect("it ends");
+        assert!(waits, "who ends a {name} does not wait for it");
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(device.hook.writes.load(Ordering::SeqCst), writes, "it goes on behind that");
+        answer
+    })
+}
+
+fn refused<T>(answer: vfs::Result<T>) {
+    assert_eq!(common::errno(answer), libc::EROFS);
+}
+
+fn trimmed(fs: &BtrfsFs) -> vfs::Result<u64> {
+    fs.trim(&common::CX, 0, u64::MAX, 0)
+}
+
+#[test]
+fn a_mount_is_still_when_no_trim_goes_on() {
+    let (device, fs) = a_volume();
+    refused(ended_by((&device, &fs), "trim", trimmed, BtrfsFs::still));
+    assert!(fs.is_still());
+    fs.writable_again();
+    trimmed(&fs).expect("trim");
+    close(device, fs);
+}
+
+#[test]
+fn a_volume_is_closed_when_no_trim_or_resize_goes_on() {
+    let (device, fs) = a_volume();
+    refused(ended_by((&device, &fs), "trim", trimmed, BtrfsFs::destroy));
+    drop(fs);
+    let options = Options { background: false, ..Options::default() };
+    let fs = BtrfsFs::open_device(device.clone(), options.clone()).expect("mount");
+    let total = behind_which_the_file_lies(&fs);
+    refused(ended_by((&device, &fs), "resize", |fs| fs.resize(total), BtrfsFs::destroy));
+    drop(fs);
+    let fs = BtrfsFs::open_device(device.clone(), options).expect("mount");
+    assert_eq!(
+        fs.sizes(1, btrfs_fs::NewSize::Max).expect("sizes").0,
+        SIZE,
+        "it is as large as before"
+    );
     close(device, fs);
 }

@@ -399,6 +399,41 @@ fn a_listing_goes_on_behind_lost_names() {
     }
 }
 
+/// The same where names come meanwhile, with which a listing would not end: it ends where the directory ended when it
+/// was begun.
+#[test]
+fn a_listing_of_lost_names_is_not_whole_where_others_come() {
+    let mut top = Ino(0);
+    let base = volume(|fs| {
+        top = fs.root();
+        (0..600).for_each(|n| _ = new_file(fs, &name(n), b"x"));
+    });
+    let found = leaves(&base, all_of(top, DIR_INDEX));
+    flip(&base, found[2].1);
+    let fs = open(&base.device);
+    let end = fs.dir_end(top).expect("end");
+    let mut at = 0;
+    loop {
+        let (start, mut told_here) = (at, 0);
+        let result = fs.readdir(top, start, &mut |entry| {
+            let takes = entry.next <= end && told_here < 7;
+            if takes {
+                (at, told_here) = (entry.next, told_here + 1);
+            }
+            takes
+        });
+        result.expect("another one comes behind the end");
+        if at == start {
+            break;
+        }
+        new_file(&fs, &format!("new {at}"), b"x");
+    }
+    told(fs.listing_ended(top, end), "the end of a listing that is not whole");
+    flip(&base, found[2].1);
+    fs.listing_ended(top, end).expect("whole");
+    fs.destroy().expect("close");
+}
+
 /// What a leaf takes away that is lost: items of objects, names, and checksums of addresses.
 #[derive(Default)]
 struct Lost {

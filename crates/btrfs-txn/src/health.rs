@@ -20,6 +20,8 @@ pub struct Health {
     no_changes: AtomicBool,
     /// And all that was changed is durable: nothing is written.
     still: AtomicBool,
+    /// The volume is being closed: work of many steps ends.
+    closing: AtomicBool,
     /// Stopped as by a crash, by a call that is made for that.
     shut_down: AtomicBool,
 }
@@ -67,6 +69,20 @@ impl Health {
             return Err(Error::ReadOnly("remounted read-only".into()));
         }
         Ok(())
+    }
+
+    /// As `changeable`, for work of many steps: whether it may take another one.
+    pub fn may_go_on(&self) -> Result<()> {
+        self.changeable()?;
+        match self.closing.load(Ordering::SeqCst) {
+            true => Err(Error::ReadOnly("the volume is being closed".into())),
+            false => Ok(()),
+        }
+    }
+
+    /// From now on what takes many steps takes none.
+    pub fn close(&self) {
+        self.closing.store(true, Ordering::SeqCst);
     }
 
     /// No operation may begin to change anything: the mount is read-only for a while.

@@ -29,6 +29,8 @@ pub enum Rank {
     Resize,
     /// Block groups are emptied, one at a time.
     Balance,
+    /// The device is told of all that is free; who waits for that holds it alone.
+    Trims,
     /// What is known of trees that are being dropped; held over a step, and its commit.
     Cleaner,
     /// A removal looks for the last room; held over commits.

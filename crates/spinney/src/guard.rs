@@ -344,6 +344,10 @@ impl FileSystem for Guard {
         self.there()?.dir_end(dir)
     }
 
+    fn listing_ended(&self, dir: Ino, end: u64) -> Result<()> {
+        self.there()?.listing_ended(dir, end)
+    }
+
     fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
         self.there()?.getxattr(ino, name)
     }

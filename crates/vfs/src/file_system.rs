@@ -323,6 +323,11 @@ pub trait FileSystem: Send + Sync {
         Ok(u64::MAX)
     }
 
+    /// For a listing that stopped at `end`, as above: an error where names in front of that could not be told.
+    fn listing_ended(&self, _dir: Ino, _end: u64) -> Result<()> {
+        Ok(())
+    }
+
     /// ENODATA if there is none.
     fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>>;
     /// Names without values, in no order.

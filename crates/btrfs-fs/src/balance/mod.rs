@@ -29,7 +29,7 @@ use btrfs_disk::Logical;
 use btrfs_disk::ids::block_group::{DATA, METADATA, SYSTEM};
 use btrfs_space::{GroupInfo, Kind};
 use btrfs_txn::Core;
-use locks::{Mutex, Rank};
+use locks::{Mutex, Rank, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 use std::time::{Duration, Instant};
@@ -80,6 +80,8 @@ pub(crate) struct Balancer {
     resizing: Mutex<()>,
     /// Held by who empties block groups.
     at_work: Mutex<()>,
+    /// Held by who tells the device of all that is free.
+    pub(crate) trims: RwLock<()>,
     status: Mutex<BalanceStatus>,
     /// What whoever waits for the balance to stop wants; changed with the status held.
     wish: AtomicU8,
@@ -128,6 +130,7 @@ impl Balancer {
             stats,
             resizing,
             at_work,
+            trims: RwLock::new(Rank::Trims, ()),
             status,
             wish,
             runs: Runs::default(),
@@ -148,7 +151,7 @@ impl Balancer {
         let (mut report, mut failure) = (BalanceReport::default(), None);
         for group in self.core.space.group_infos().iter().filter(|group| which(group.flags)) {
             if let Err(error) = self.empty(group, &mut report, || false) {
-                self.core.health.changeable().fs()?;
+                self.core.health.may_go_on().fs()?;
                 tracing::error!("block group {} cannot be emptied: {error}", group.logical);
                 failure.get_or_insert(error);
             }
@@ -165,7 +168,7 @@ impl Balancer {
         is_to_stop: impl Fn() -> bool,
     ) -> Result<Ended> {
         let _one = self.at_work.lock();
-        self.core.health.changeable().fs()?;
+        self.core.health.may_go_on().fs()?;
         // One that ran empty goes where its room is wanted, and a resize may have been here.
         if !self.core.space.set_aside(group.logical).fs()? {
             return Ok(Ended::Gone);
@@ -201,7 +204,7 @@ impl Balancer {
     /// How much it moved, and why not all, if there is a reason.
     fn step_of(&self, batch: Batch, report: &mut BalanceReport) -> Result<(u64, Option<String>)> {
         // Who makes the mount still waits.
-        self.core.health.changeable().fs()?;
+        self.core.health.may_go_on().fs()?;
         // A tree that is half dropped cannot be walked.
         self.cleaner.drop_dead()?;
         let done = self.step(batch)?;

@@ -45,7 +45,7 @@ impl Balancer {
     /// nearer end moves.
     pub(crate) fn resize(&self, total: u64) -> Result<BalanceReport> {
         let _one = self.resizing.lock();
-        self.core.health.changeable().fs()?;
+        self.core.health.may_go_on().fs()?;
         let (start, mut report) = (Instant::now(), BalanceReport::default());
         let total = total / self.core.sector() * self.core.sector();
         let space = &self.core.space;

@@ -122,8 +122,8 @@ impl Balancer {
         // Its own commits make chunks, too.
         let end = self.core.volume.chunks().iter().map(ChunkInfo::end).max();
         let mut status = self.status.lock();
-        // Who makes the mount still refuses changes first, and looks here then.
-        self.core.health.changeable().fs()?;
+        // Who makes the mount still, or closes it, says so first, and looks here then.
+        self.core.health.may_go_on().fs()?;
         may(status.state)?;
         self.runs.begin();
         self.wish.store(GO, Ordering::Release);
@@ -214,9 +214,10 @@ impl Balancer {
         forgotten
     }
 
-    /// Before the volume is closed: what is at work pauses.
+    /// Before the volume is closed, and has been told so: what is at work pauses, and resizes and trims end.
     pub(crate) fn rest(&self) {
         let _none_is_well = self.stop(PAUSE);
+        self.wait_for_those_at_work();
     }
 
     /// Returns when nobody empties block groups, nor begins to: changes are refused, and stay so. What was at work
@@ -225,9 +226,14 @@ impl Balancer {
         if self.stop(PAUSE).is_ok() && self.status.lock().state == BalanceState::Paused {
             self.rests.store(true, Ordering::Release);
         }
-        // Each looks whether it may once it has its lock.
+        self.wait_for_those_at_work();
+    }
+
+    /// Each looks whether it may once it has its lock.
+    fn wait_for_those_at_work(&self) {
         drop(self.resizing.lock());
         drop(self.at_work.lock());
+        drop(self.trims.write());
     }
 
     /// Whether there is a balance that was paused because the mount was still.
@@ -310,7 +316,7 @@ impl Balancer {
             Ok(Ended::Gone) => status.expected -= 1,
             Ok(Ended::Interrupted) => {}
             Err(error) => {
-                self.core.health.changeable().fs()?;
+                self.core.health.may_go_on().fs()?;
                 tracing::error!("block group {} cannot be emptied: {error}", group.logical);
                 status.failed += 1;
                 status.errno = if status.errno == 0 { error.errno() } else { status.errno };

@@ -7,6 +7,7 @@ use super::lookup::{Place, entry_of, parent_id, place_of};
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::ino::{InodeId, id_of, is_stand_in, number};
+use crate::inode::Inode;
 use crate::names::{self, Target};
 use btrfs_disk::Key;
 use btrfs_disk::items::{DirItem, dir_type};
@@ -63,13 +64,7 @@ pub(crate) fn readdir(
         return Ok(());
     }
     let inode = engine.inodes.get(dir)?;
-    let read = |from| {
-        let state = inode.read()?;
-        if !state.is_dir() {
-            return Err(FsError::from(Errno::ENOTDIR));
-        }
-        read_batch(engine, inode.id, from)
-    };
+    let read = |from| read_held(engine, &inode, from);
     let (mut from, mut stop, mut lost) = (offset.max(2), None, None);
     loop {
         let batch = read(from)?;
@@ -89,6 +84,23 @@ pub(crate) fn readdir(
         stop = stop.or_else(|| dir_end(engine, dir).ok());
         from = next;
     }
+}
+
+fn read_held(engine: &Engine, inode: &Inode, from: u64) -> Result<Batch> {
+    let state = inode.read()?;
+    if !state.is_dir() {
+        return Err(FsError::from(Errno::ENOTDIR));
+    }
+    read_batch(engine, inode.id, from)
+}
+
+/// A listing of which the caller has had enough at `end`, where names have come since it began.
+pub(crate) fn listing_ended(engine: &Engine, dir: Ino, end: u64) -> Result<()> {
+    if is_stand_in(dir) {
+        return Ok(());
+    }
+    let inode = engine.inodes.get(dir)?;
+    ended(engine, inode.id, end, None, |from| read_held(engine, &inode, from))
 }
 
 /// What a listing ends with whose last piece began at `offset` and passed over what is `lost`.

@@ -3,7 +3,7 @@
 //! Whoever asks must have made sure that nothing changes files any more. What is left to
 //! happen by itself (inodes without a name that are given back late, repairs of bad copies)
 //! waits until the volume is writable again, or is the next mount's; a balance that is at work
-//! pauses, and goes on then. So once `still` returned, nothing is written: the volume can be read
+//! pauses, and goes on then; a resize or trim ends with an error. So once `still` returned, nothing is written: the volume can be read
 //! by others.
 
 use crate::engine::Engine;

@@ -15,11 +15,15 @@ pub(crate) fn trim(engine: &Engine, start: u64, len: u64, least: u64) -> Result<
     if len < engine.core.sector() || start == u64::MAX || overflows {
         return Err(Errno::EINVAL.into());
     }
-    engine.core.health.changeable().fs()?;
+    // Who makes the mount still, or closes it, says so first and waits then.
+    let _under_way = engine.balancer.trims.read();
+    let health = &engine.core.health;
+    health.may_go_on().fs()?;
     engine.committer.commit()?;
-    let result = engine.core.space.trim(start..start.saturating_add(len), least);
+    let range = start..start.saturating_add(len);
+    let result = engine.core.space.trim(range, least, &|| health.may_go_on());
     if let Err(Unproven::Wrong(what)) = &result {
-        engine.core.health.poison(&format!("{}: {what}", engine.core.volume.device().name()));
+        health.poison(&format!("{}: {what}", engine.core.volume.device().name()));
     }
     result.map_err(Error::from).fs()
 }

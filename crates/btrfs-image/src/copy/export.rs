@@ -204,11 +204,16 @@ impl<'a> Export<'a> {
                 }
                 true
             };
-            if let Err(why) = self.fs.readdir(dir, start, &mut take) {
+            let mut told = self.fs.readdir(dir, start, &mut take);
+            let ended = at == start;
+            if ended {
+                told = told.and_then(|()| self.fs.listing_ended(dir, end));
+            }
+            if let Err(why) = told {
                 self.names_lost(path, why)?;
                 break;
             }
-            if at == start {
+            if ended {
                 break;
             }
         }

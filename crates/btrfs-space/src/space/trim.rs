@@ -24,8 +24,14 @@ const GRAIN: u64 = 64 << 10;
 impl Space {
     /// Discards what is free in the logical `range` and in no chunk, in ranges of `least`
     /// bytes and more; answers how many bytes of the device that were.
-    /// Groups of which it cannot be read what is free are left out, and the error says so.
-    pub fn trim(&self, range: Range<u64>, least: u64) -> Result<u64, Unproven> {
+    /// Groups of which it cannot be read what is free are left out, and the error says so. Asks
+    /// before each piece whether it `may_go_on`.
+    pub fn trim(
+        &self,
+        range: Range<u64>,
+        least: u64,
+        may_go_on: &dyn Fn() -> Result<()>,
+    ) -> Result<u64, Unproven> {
         let groups: Vec<Arc<Group>> = self.groups.read().values().cloned().collect();
         let (mut bytes, mut unread) = (0, None);
         for group in groups {
@@ -33,16 +39,22 @@ impl Space {
                 continue;
             }
             match self.prove(&group) {
-                Ok(()) => bytes += self.trim_group(&group, &range, least)?,
+                Ok(()) => bytes += self.trim_group(&group, &range, least, may_go_on)?,
                 Err(why @ Unproven::Unread(_)) => unread = unread.or(Some(why)),
                 Err(wrong) => return Err(wrong),
             }
         }
-        bytes += self.trim_unallocated(least)?;
+        bytes += self.trim_unallocated(least, may_go_on)?;
         unread.map_or(Ok(bytes), Err)
     }
 
-    fn trim_group(&self, group: &Group, range: &Range<u64>, least: u64) -> Result<u64> {
+    fn trim_group(
+        &self,
+        group: &Group,
+        range: &Range<u64>,
+        least: u64,
+        may_go_on: &dyn Fn() -> Result<()>,
+    ) -> Result<u64> {
         let copies = group.class.copies();
         let mut bytes = 0;
         for (start, end) in group.free_within(range) {
@@ -51,6 +63,7 @@ impl Space {
             }
             let mut at = start;
             while at < end {
+                may_go_on()?;
                 let piece = piece(group, at, end);
                 at += piece.len;
                 if self.tell(group, &piece)? {
@@ -115,11 +128,12 @@ impl Space {
     }
 
     /// No chunk is made while a piece is with the device.
-    fn trim_unallocated(&self, least: u64) -> Result<u64> {
+    fn trim_unallocated(&self, least: u64, may_go_on: &dyn Fn() -> Result<()>) -> Result<u64> {
         let holes: Vec<(u64, u64)> = self.device.lock().holes.iter().collect();
         let mut bytes = 0;
         for (start, len) in holes.into_iter().filter(|(_, len)| *len >= least.max(1)) {
             for at in (start..start + len).step_by(PIECE as usize) {
+                may_go_on()?;
                 let end = (at + PIECE).min(start + len);
                 let device = self.device.lock();
                 let still = device.holes.containing(at).is_some_and(|(s, l)| end <= s + l);

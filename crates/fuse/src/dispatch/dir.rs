@@ -20,7 +20,8 @@ impl Dispatcher {
         let mut list = self.listing(dir, asked, out, arg.size as usize);
         self.about_to_read(dir);
         let result = self.fs.readdir(dir, asked.offset, &mut |entry| list.push(entry, None));
-        self.end_listing(dir, asked, &list);
+        let result = result.and_then(|()| self.ended(dir, &list));
+        self.end_listing(dir, asked, &list, result.is_ok());
         self.accessed(request, arg.flags);
         list.finish(result)
     }
@@ -36,12 +37,20 @@ impl Dispatcher {
         Listing { number, last, ..Listing::new(out, size) }
     }
 
-    /// A listing that just began ends with what it was given, or, if that did not fit, where
-    /// the directory ends now.
-    fn end_listing(&self, dir: Ino, asked: Asked, list: &Listing<'_, '_>) {
+    /// Where names have come behind a listing, it is at its end without having met the directory's.
+    fn ended(&self, dir: Ino, list: &Listing<'_, '_>) -> vfs::Result<()> {
+        match list.over && list.out.len() == 0 {
+            true => self.fs.listing_ended(dir, list.last),
+            false => Ok(()),
+        }
+    }
+
+    /// A listing that just began ends with what it was given, or, if that did not fit or is not the
+    /// whole, where the directory ends now.
+    fn end_listing(&self, dir: Ino, asked: Asked, list: &Listing<'_, '_>, whole: bool) {
         if asked.known.is_none() {
             let now = || self.fs.dir_end(dir).unwrap_or(u64::MAX);
-            let end = if list.full { now() } else { list.next };
+            let end = if list.full || !whole { now() } else { list.next };
             self.listings.ends(list.number, dir, end);
         }
     }
@@ -62,7 +71,8 @@ impl Dispatcher {
             };
             list.push(name, Some(&record))
         });
-        self.end_listing(dir, asked, &list);
+        let result = result.and_then(|()| self.ended(dir, &list));
+        self.end_listing(dir, asked, &list, result.is_ok());
         self.accessed(request, arg.flags);
         list.finish(result)
     }
@@ -83,17 +93,20 @@ struct Listing<'o, 'b> {
     next: u64,
     /// Something did not fit.
     full: bool,
+    /// Something came that is no longer its own.
+    over: bool,
 }
 
 impl<'o, 'b> Listing<'o, 'b> {
     fn new(out: &'o mut Out<'b>, size: usize) -> Listing<'o, 'b> {
         let end = out.len() + size.min(out.remaining());
-        Listing { out, end, number: 0, last: u64::MAX, next: 0, full: false }
+        Listing { out, end, number: 0, last: u64::MAX, next: 0, full: false, over: false }
     }
 
     /// Appends an entry, or nothing and false if it does not fit.
     fn push(&mut self, entry: &DirEntry<'_>, plus: Option<&EntryOut>) -> bool {
         if entry.next > self.last {
+            self.over = true;
             return false;
         }
         self.full = !self.append(entry, plus);

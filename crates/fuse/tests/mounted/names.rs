@@ -8,6 +8,7 @@ use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use testkit::PosixFs;
 use vfs::{Context, Errno, FileSystem, FsError, RenameMode};
 
@@ -18,6 +19,7 @@ over_both_transports!(
     directories_move,
     ten_thousand_names,
     removing_while_listing,
+    lost_names_are_told_where_others_come,
     special_files,
     names_that_do_not_exist_are_remembered,
     names_made_behind_the_kernels_back,
@@ -137,6 +139,28 @@ fn removing_while_listing(mount: &Mount) {
     }
     assert_eq!(seen, 3000);
     fs::remove_dir(mount.path("tree")).unwrap();
+}
+
+/// Where names come into a directory while it is listed, and some of what it had cannot be told.
+fn lost_names_are_told_where_others_come(mount: &Mount) {
+    let dir = mount.path("lossy");
+    fs::create_dir(&dir).unwrap();
+    let make = |name: &str| drop(File::create(dir.join(name)).unwrap());
+    (0..3000).for_each(|i| make(&format!("{i}")));
+    for loses in [false, true] {
+        mount.spy.loses_names.store(loses, Ordering::Relaxed);
+        let (mut seen, mut error) = (0, None);
+        for entry in fs::read_dir(&dir).unwrap() {
+            match entry {
+                Ok(_) => make(&format!("{loses} {seen}")),
+                Err(told) => error = told.raw_os_error(),
+            }
+            seen += 1;
+        }
+        assert!(seen >= 3000);
+        assert_eq!(error, loses.then_some(libc::EUCLEAN));
+    }
+    mount.spy.loses_names.store(false, Ordering::Relaxed);
 }
 
 fn special_files(mount: &Mount) {

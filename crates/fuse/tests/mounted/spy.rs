@@ -1,6 +1,7 @@
 //! The reference model with a witness: calls are counted, and some can be made to fail.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use testkit::RefFs;
@@ -25,6 +26,8 @@ pub struct Spy {
     pub destroy_takes: Duration,
     pub destroy_fails: bool,
     pub destroy_panics: bool,
+    /// Listings are not whole, if names come meanwhile.
+    pub loses_names: AtomicBool,
     /// Tell no `STATX_ATTR_*` bits: Linux drops them from a FUSE server's replies.
     pub without_attributes: bool,
 }
@@ -125,6 +128,14 @@ impl FileSystem for Spy {
 
     fn stats(&self) -> Vec<Stat> {
         vec![Stat { name: "spy.lookups", value: self.calls("lookup") }]
+    }
+
+    fn listing_ended(&self, _dir: Ino, _end: u64) -> Result<()> {
+        self.note("listing_ended");
+        match self.loses_names.load(Ordering::Relaxed) {
+            true => Err(vfs::Damage::new("asked to").into()),
+            false => Ok(()),
+        }
     }
 
     fn label(&self) -> Result<Vec<u8>> {

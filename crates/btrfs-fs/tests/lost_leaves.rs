@@ -7,7 +7,7 @@ use blockdev::{BlockDevice, MemDevice};
 use blocksim::Hooked;
 use btrfs_disk::checksum::ChecksumType;
 use btrfs_disk::items::{DirItem, FileExtent};
-use btrfs_disk::key::kind::{DIR_INDEX, DIR_ITEM, EXTENT_DATA, INODE_ITEM};
+use btrfs_disk::key::kind::{DIR_INDEX, DIR_ITEM, EXTENT_DATA, INODE_ITEM, XATTR_ITEM};
 use btrfs_disk::{Key, Logical, TreeId};
 use btrfs_fs::{BtrfsFs, Caller, Delete, Options};
 use btrfs_image::mkfs::{MkfsOptions, make};
@@ -235,6 +235,52 @@ fn a_name_whose_index_is_lost_stays() {
     let fs = open(&base.device);
     (0..300).for_each(|n| assert!(read(&fs, top, &name(n)) == [n as u8; 60], "{n}"));
     (0..3).for_each(|n| assert!(read(&fs, top, &format!("new-{n}")) == [1; 90]));
+    fs.destroy().expect("close");
+    is_sound(&base);
+}
+
+/// The last name of what could not be erased stays: an ORPHAN_ITEM that nobody can follow would keep the kernel from
+/// mounting the volume to write.
+#[test]
+fn the_last_name_of_what_cannot_be_erased_stays() {
+    let (mut top, mut many, mut dir) = (Ino(0), Ino(0), Ino(0));
+    let base = volume(|fs| {
+        top = fs.root();
+        many = pieces(fs);
+        dir = fs.mkdir(&CX, top, b"dir", 0o755).expect("mkdir").attr.ino;
+        for n in 0..60 {
+            fs.setxattr(&CX, dir, format!("user.{n}").as_bytes(), &[1; 200], XattrMode::Set)
+                .expect("set");
+        }
+        new_file(fs, "new", &[1; 60]);
+    });
+    let lost = [(many, EXTENT_DATA), (dir, XATTR_ITEM)].map(|(ino, kind)| {
+        let found = leaves(&base, all_of(ino, kind));
+        found[found.len() / 2].1
+    });
+    lost.iter().for_each(|lost| flip(&base, *lost));
+    let fs = open(&base.device);
+    fs.create_subvolume(&Caller::root(), top, b"sub").expect("subvolume");
+    for _ in 0..2 {
+        let replace = |old: &str, new: &str| {
+            fs.rename(&CX, top, old.as_bytes(), top, new.as_bytes(), RenameMode::Replace)
+        };
+        told(fs.unlink(&CX, top, b"pieces"), "unlink");
+        told(replace("new", "pieces"), "a file replaces it");
+        told(fs.rmdir(&CX, top, b"dir"), "rmdir");
+        told(replace("sub", "dir"), "a subvolume replaces it");
+        fs.sync().expect("commit");
+    }
+    // One name of two may go.
+    fs.link(&CX, many, top, b"again").expect("link");
+    fs.unlink(&CX, top, b"pieces").expect("unlink");
+    fs.destroy().expect("close");
+    drop(fs);
+    lost.iter().for_each(|lost| flip(&base, *lost));
+    is_sound(&base);
+    let fs = open(&base.device);
+    fs.unlink(&CX, top, b"again").expect("unlink");
+    fs.rmdir(&CX, top, b"dir").expect("rmdir");
     fs.destroy().expect("close");
     is_sound(&base);
 }

@@ -105,6 +105,18 @@ impl View<'_> {
         btrfs_tree::behind_lost(self.store, &root.root, at)
     }
 
+    /// An error if a leaf of the last commit that has items of this object cannot be read.
+    pub fn look_through(&self, tree: TreeId, objectid: u64) -> Result<()> {
+        let born = self.layers.current.items.is_born(tree, objectid);
+        let (false, Some(root)) = (born, self.layers.roots.get(tree)) else { return Ok(()) };
+        let mut cursor = Cursor::new(self.store, &root.root).below(behind(objectid));
+        cursor.seek(&Key::new(objectid, 0, 0))?;
+        while cursor.key().is_some_and(|key| key.objectid == objectid) {
+            cursor.next()?;
+        }
+        Ok(())
+    }
+
     /// The last key at or before `at` that the commit at work changes.
     pub fn sealed(&self, tree: TreeId, at: &Key) -> Option<Key> {
         let sealed = self.layers.sealed.as_ref()?;

@@ -4,6 +4,7 @@ use super::create::{touch_dir, writable_dir};
 use super::lookup::{Place, find, is_gone};
 use super::subvolume;
 use crate::engine::Engine;
+use crate::error::IntoFs;
 use crate::ino::InodeId;
 use crate::inode::Locked;
 use crate::inode::{Inode, Inodes, State, change, put_inode};
@@ -132,7 +133,16 @@ fn check(
     if is_dir && !names::is_empty(&engine.core.view(), child.id)? {
         return Err(Errno::ENOTEMPTY.into());
     }
-    Ok(())
+    check_last(engine, child, locked.get(child))
+}
+
+/// The last name goes only where all that is behind it can be read. What cannot be erased would stay with an
+/// ORPHAN_ITEM, and while there is one the kernel mounts the volume read-only alone.
+pub(crate) fn check_last(engine: &Engine, inode: &Inode, state: &State) -> Result<()> {
+    if state.item.nlink > 1 && !state.is_dir() {
+        return Ok(());
+    }
+    engine.core.view().look_through(inode.id.tree, inode.id.objectid).fs()
 }
 
 /// Immutable and append-only inodes and directories keep their names.

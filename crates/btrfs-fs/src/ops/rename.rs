@@ -5,7 +5,7 @@
 
 use super::create::{check_parent, look_index_up, make_whiteout, touch_dir, writable_dir};
 use super::lookup::{is_gone, looked_up, parent_id};
-use super::remove::{child_of, drop_link, may_unname};
+use super::remove::{check_last, child_of, drop_link, may_unname};
 use super::subvolume;
 use crate::engine::Engine;
 use crate::ino::InodeId;
@@ -205,7 +205,7 @@ fn check_victim(
     if over_dir && !names::is_empty(&engine.core.view(), victim.id)? {
         return Err(Errno::ENOTEMPTY.into());
     }
-    Ok(())
+    check_last(engine, victim, locked.get(victim))
 }
 
 /// True if `dir` is `ancestor` or lies below it.

@@ -13,7 +13,7 @@ use crate::inode::{Inode, Locked, change, put_inode};
 use crate::names::{self, MAX_DEPTH, Target};
 use crate::ops::create::{Whiteout, check_parent, look_index_up, make_whiteout, touch_dir};
 use crate::ops::lookup::{looked_up, parent_id};
-use crate::ops::remove::{drop_link, may_unname};
+use crate::ops::remove::{check_last, drop_link, may_unname};
 use crate::reserve::cost;
 use crate::subvol;
 use btrfs_disk::items::RootRef;
@@ -273,7 +273,7 @@ fn may_go(engine: &Engine, locked: &Locked<'_>, dir: &Ref<Inode>, gone: &Ref<Ino
     if !names::is_empty(&engine.core.view(), gone.id)? {
         return Err(Errno::ENOTEMPTY.into());
     }
-    Ok(())
+    check_last(engine, gone, locked.get(gone))
 }
 
 fn replace(

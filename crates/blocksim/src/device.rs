@@ -53,11 +53,30 @@ struct Record {
     recent: Recent,
 }
 
+impl Record {
+    /// Up to the last flush among the first `before` events everything arrived, whichever way.
+    fn forget(&mut self, base: &Image, now: &Blocks, before: usize) {
+        let Record { durable, forgotten, events, bytes, .. } = self;
+        let flushed = events[..before].iter().rposition(|event| matches!(event, Event::Flush));
+        for event in events.drain(..flushed.map_or(0, |flush| flush + 1)) {
+            forgotten.events += 1;
+            forgotten.flushes += usize::from(matches!(event, Event::Flush));
+            apply(durable, base, &event, WriteFate::Arrived);
+            if let Event::Write { offset, data } = &event {
+                *bytes -= data.len();
+                share(durable, now, *offset, data.len());
+            }
+        }
+    }
+}
+
 pub struct SimDevice {
     base: Image,
     blocks: RwLock<Blocks>,
     record: Mutex<Record>,
     lie: Option<Lie>,
+    /// Bytes of writes that are kept in the order in which they came, if that is bounded.
+    most: Option<usize>,
     faults: Mutex<Vec<Fault>>,
     counter: Counter,
     hook: Option<Hook>,
@@ -72,6 +91,7 @@ impl SimDevice {
             blocks: RwLock::default(),
             record: Mutex::default(),
             lie: None,
+            most: None,
             faults: Mutex::default(),
             counter: Counter::default(),
             hook: None,
@@ -86,6 +106,13 @@ impl SimDevice {
 
     pub fn hooked(mut self, hook: Option<Hook>) -> SimDevice {
         self.hook = hook;
+        self
+    }
+
+    /// Remembers `most` bytes of writes, and what came since the last flush. At a flush with more of
+    /// them the record is forgotten: one call may write many times what the volume holds.
+    pub fn keeping(mut self, most: usize) -> SimDevice {
+        self.most = Some(most);
         self
     }
 
@@ -114,23 +141,8 @@ impl SimDevice {
     /// kept, and not how. A record grows with every write, a volume does not.
     pub fn forget(&self, position: usize) {
         let mut record = self.record.lock();
-        let Record { durable, forgotten, events, bytes, .. } = &mut *record;
-        let before = position.saturating_sub(forgotten.events).min(events.len());
-        let flushed = events[..before].iter().rposition(|event| matches!(event, Event::Flush));
-        for event in events.drain(..flushed.map_or(0, |flush| flush + 1)) {
-            forgotten.events += 1;
-            forgotten.flushes += usize::from(matches!(event, Event::Flush));
-            apply(durable, &self.base, &event, WriteFate::Arrived);
-            if let Event::Write { offset, data } = &event {
-                *bytes -= data.len();
-                share(durable, &self.blocks.read(), *offset, data.len());
-            }
-        }
-    }
-
-    /// Bytes of the writes that are kept in the order in which they came.
-    pub fn recorded(&self) -> usize {
-        self.record.lock().bytes
+        let before = position.saturating_sub(record.forgotten.events).min(record.events.len());
+        record.forget(&self.base, &self.blocks.read(), before);
     }
 
     /// What has come so far.
@@ -245,7 +257,12 @@ impl BlockDevice for SimDevice {
     fn flush(&self) -> io::Result<()> {
         let number = self.pass(Access::Flush, 0)?;
         if !self.lie.is_some_and(|lie| lie.drops(number)) {
-            self.record.lock().events.push(Event::Flush);
+            let mut record = self.record.lock();
+            record.events.push(Event::Flush);
+            if self.most.is_some_and(|most| record.bytes > most) {
+                let before = record.events.len();
+                record.forget(&self.base, &self.blocks.read(), before);
+            }
         }
         Ok(())
     }

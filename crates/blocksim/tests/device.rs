@@ -197,3 +197,21 @@ fn what_came_before_is_forgotten_and_no_later_crash_changes() {
     }
     assert_eq!((dev.position(), byte(&dev.image(), 0)), (19, 6));
 }
+
+#[test]
+fn a_device_that_keeps_little_forgets_at_flushes() {
+    let (bounded, whole) = (device().keeping(2048), device());
+    for round in 0..20 {
+        for dev in [&bounded, &whole] {
+            dev.write_at(round * 256, &[round as u8 + 1; 1024]).unwrap();
+            dev.flush().unwrap();
+        }
+        // Three writes are more than it keeps.
+        assert!(bounded.recording().events().len() <= 4, "round {round}");
+    }
+    bounded.write_at(0, &[99; 512]).unwrap();
+    whole.write_at(0, &[99; 512]).unwrap();
+    let position = bounded.position() - bounded.recording().events().len();
+    assert_eq!(told(&bounded, position), told(&whole, position));
+    assert_eq!(bounded.position(), whole.position());
+}

@@ -52,6 +52,10 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// Of many kinds one always fits a little longer: each refusal costs a commit.
 const REFUSALS: u64 = 200;
 
+/// Bytes that a device records between two syncs before the older ones become what is durable: then
+/// there are fewer moments at which a crash may come.
+const RECORD: usize = 128 << 20;
+
 /// Steps until one is refused, and then until one is refused behind a sync, or many were.
 /// `between` is called behind each step with the number of those that were acknowledged.
 fn fill(
@@ -212,7 +216,7 @@ fn case(kind: Kind, shape: &Shape, seed: u64) {
 
 fn case_on(base: &Base, kind: Kind, shape: &Shape, seed: u64, deaf: bool) {
     let start = Instant::now();
-    let device = Arc::new(SimDevice::new(base.image.clone()));
+    let device = Arc::new(SimDevice::new(base.image.clone()).keeping(RECORD));
     let fs = shape.mount(device.clone());
     let shared = shape.before == Before::Snapshots;
     let mut mirror = Mirror::new(&fs, Some(&device));

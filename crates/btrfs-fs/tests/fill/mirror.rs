@@ -19,10 +19,6 @@ use vfs::{
 
 const CX: Context = Context { uid: 0, gid: 0, pid: 1, umask: 0 };
 pub const BLOCK: u64 = 4096;
-/// Bytes that a device records between two syncs before the older ones become what is durable: then
-/// there are fewer moments at which a crash may come.
-const RECORD: usize = 128 << 20;
-
 /// A directory's name, as the hash of it, by the number that the tested file system gave the directory:
 /// there may be millions.
 pub type Slot = (Ino, u64);
@@ -157,15 +153,6 @@ impl<'a> Mirror<'a> {
         }
     }
 
-    /// A record grows with every write, a volume does not.
-    fn trim(&self) {
-        if let Some(device) = self.device
-            && device.recorded() > RECORD
-        {
-            device.forget(device.position());
-        }
-    }
-
     fn number(&self, ino: Ino) -> Ino {
         *self.state().numbers.get(&ino).expect("an inode that was made or imported")
     }
@@ -218,7 +205,6 @@ impl<'a> Mirror<'a> {
         make: impl FnOnce(Ino) -> Result<Entry>,
     ) -> Result<Entry> {
         let entry = real?;
-        self.trim();
         let ours = make(self.number(parent)).expect("the model makes what was made").attr.ino;
         let (ino, slot) = (entry.attr.ino, slot(parent, name));
         let mut state = self.state();
@@ -241,13 +227,11 @@ impl<'a> Mirror<'a> {
     }
 
     fn removed(&self, parent: Ino, name: &[u8], ino: Ino) {
-        self.trim();
         self.state().moved(slot(parent, name), ino);
     }
 
     /// Content from `from` to `to` may change, and the size if that lies behind it.
     fn content(&self, ino: Ino, from: u64, to: u64) {
-        self.trim();
         let size = self.size(ino);
         let mut state = self.state();
         state.blocks(ino, from, to);
@@ -548,7 +532,6 @@ impl FileSystem for Mirror<'_> {
 
 impl Mirror<'_> {
     fn xattr(&self, ino: Ino, name: &[u8]) {
-        self.trim();
         let mut state = self.state();
         let inode = state.of(ino);
         if !inode.all {

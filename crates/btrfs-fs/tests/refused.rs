@@ -21,7 +21,7 @@ const PLAIN: WriteFlags =
     WriteFlags { kill_priv: false, sync: false, direct: false, cached: false };
 
 /// Takes everything but content, as long as it is told to.
-struct Picky {
+struct RefusingDevice {
     below: SimDevice,
     /// How many of the next writes of content it refuses.
     refuses: AtomicU64,
@@ -31,11 +31,11 @@ struct Picky {
     late: AtomicBool,
 }
 
-impl Picky {
-    fn new(image: Image) -> Arc<Picky> {
+impl RefusingDevice {
+    fn new(image: Image) -> Arc<RefusingDevice> {
         let below = SimDevice::new(image);
         let [refuses, through, cached] = Default::default();
-        Arc::new(Picky { below, refuses, through, cached, late: AtomicBool::new(false) })
+        Arc::new(RefusingDevice { below, refuses, through, cached, late: AtomicBool::new(false) })
     }
 
     fn refuse(&self, count: u64) {
@@ -48,7 +48,7 @@ impl Picky {
     }
 }
 
-impl BlockDevice for Picky {
+impl BlockDevice for RefusingDevice {
     fn len(&self) -> u64 {
         self.below.len()
     }
@@ -90,12 +90,12 @@ impl BlockDevice for Picky {
     }
 }
 
-fn mounted(device: &Arc<Picky>, options: Options) -> BtrfsFs {
+fn mounted(device: &Arc<RefusingDevice>, options: Options) -> BtrfsFs {
     BtrfsFs::open_device(device.clone(), options).expect("mount")
 }
 
-fn fresh() -> (Arc<Picky>, BtrfsFs) {
-    let device = Picky::new(base(0).image.clone());
+fn fresh() -> (Arc<RefusingDevice>, BtrfsFs) {
+    let device = RefusingDevice::new(base(0).image.clone());
     let fs = mounted(&device, base::options());
     (device, fs)
 }
@@ -121,7 +121,7 @@ fn stat(fs: &BtrfsFs, name: &str) -> u64 {
 }
 
 /// What a mount after a crash finds under a name of the root.
-fn after_a_crash(device: &Picky, name: &str) -> Option<Vec<u8>> {
+fn after_a_crash(device: &RefusingDevice, name: &str) -> Option<Vec<u8>> {
     let epoch = device.below.recording().epochs().last().expect("there is always one");
     state::check(&epoch.durable).expect("check");
     let fs = base::mount(Arc::new(SimDevice::new(epoch.durable))).expect("mount");
@@ -130,7 +130,7 @@ fn after_a_crash(device: &Picky, name: &str) -> Option<Vec<u8>> {
 }
 
 /// Closed well, and all judges agree.
-fn close(device: &Picky, fs: BtrfsFs) {
+fn close(device: &RefusingDevice, fs: BtrfsFs) {
     fs.destroy().expect("close");
     drop(fs);
     state::check(&device.below.image()).expect("check");
@@ -356,7 +356,7 @@ fn each_opening_hears_of_a_refusal_once() {
 #[test]
 fn a_device_that_takes_no_content() {
     let options = Options { dirty_bytes: 400_000, ..base::options() };
-    let device = Picky::new(base(0).image.clone());
+    let device = RefusingDevice::new(base(0).image.clone());
     let fs = mounted(&device, options);
     let (old, new) = (make(&fs, "old"), make(&fs, "new"));
     fs.write(&CX, old, 0, &[1; 30_000], PLAIN).expect("write");

@@ -225,12 +225,12 @@ fn an_index_used_twice_is_the_later_names() {
 }
 
 /// Writes behind the first `left` fail and leave nothing.
-struct BreaksOff {
+struct FailsAfter {
     device: Arc<Layered>,
     left: AtomicU64,
 }
 
-impl BlockDevice for BreaksOff {
+impl BlockDevice for FailsAfter {
     fn len(&self) -> u64 {
         self.device.len()
     }
@@ -270,7 +270,7 @@ fn a_replay_that_breaks_off_is_done_again() {
     assert!(whole.node("b/symlink").is_some() && writes > 10, "{writes} writes");
     for left in 0..writes {
         let device = Arc::new(Layered::new(&base.device));
-        let broken = BreaksOff { device: device.clone(), left: AtomicU64::new(left) };
+        let broken = FailsAfter { device: device.clone(), left: AtomicU64::new(left) };
         let opened = BtrfsFs::open_device(Arc::new(broken), options());
         assert!(opened.is_err() || left + 1 >= writes, "{left} writes are enough");
         drop(opened);

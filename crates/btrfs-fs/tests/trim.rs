@@ -28,13 +28,13 @@ enum Asked {
     Discard(u64, u64),
 }
 
-struct Forgetful {
+struct DiscardingDevice {
     below: MemDevice,
     discarded: AtomicU64,
     asked: Mutex<Vec<Asked>>,
 }
 
-impl Forgetful {
+impl DiscardingDevice {
     fn note(&self, asked: Asked) {
         self.asked.lock().expect("no panic").push(asked);
     }
@@ -45,14 +45,14 @@ impl Forgetful {
     }
 
     /// The device as a crash leaves it now, when all that was asked has arrived.
-    fn crashed(&self) -> Arc<Forgetful> {
+    fn crashed(&self) -> Arc<DiscardingDevice> {
         let below = MemDevice::new(self.len());
         let mut part = vec![0; MIB as usize];
         for at in (0..self.len()).step_by(part.len()) {
             self.below.read_at(at, &mut part).expect("read");
             below.write_at(at, &part).expect("write");
         }
-        Arc::new(Forgetful { below, discarded: AtomicU64::new(0), asked: Mutex::default() })
+        Arc::new(DiscardingDevice { below, discarded: AtomicU64::new(0), asked: Mutex::default() })
     }
 
     /// Where the sectors of `content` lie, whatever chunk they are in.
@@ -67,7 +67,7 @@ impl Forgetful {
     }
 }
 
-impl BlockDevice for Forgetful {
+impl BlockDevice for DiscardingDevice {
     fn len(&self) -> u64 {
         self.below.len()
     }
@@ -97,17 +97,17 @@ impl BlockDevice for Forgetful {
     }
 }
 
-fn volume(size: u64, mixed: bool) -> Arc<Forgetful> {
+fn volume(size: u64, mixed: bool) -> Arc<DiscardingDevice> {
     let below = MemDevice::new(size);
     make(&below, &MkfsOptions { mixed, ..MkfsOptions::default() }).expect("mkfs");
-    Arc::new(Forgetful { below, discarded: AtomicU64::new(0), asked: Mutex::default() })
+    Arc::new(DiscardingDevice { below, discarded: AtomicU64::new(0), asked: Mutex::default() })
 }
 
-fn open(device: &Arc<Forgetful>) -> BtrfsFs {
+fn open(device: &Arc<DiscardingDevice>) -> BtrfsFs {
     open_with(device, false)
 }
 
-fn open_with(device: &Arc<Forgetful>, discard: bool) -> BtrfsFs {
+fn open_with(device: &Arc<DiscardingDevice>, discard: bool) -> BtrfsFs {
     let options = Options { background: false, discard, ..Options::default() };
     BtrfsFs::open_device(device.clone(), options).expect("open")
 }
@@ -127,7 +127,7 @@ fn file(fs: &BtrfsFs, name: &str, len: u64, seed: u64) -> vfs::Result<Ino> {
 }
 
 /// Closes, opens, and finds everything again.
-fn judge(device: &Arc<Forgetful>, fs: BtrfsFs) {
+fn judge(device: &Arc<DiscardingDevice>, fs: BtrfsFs) {
     let expected = snapshot(&fs);
     fs.destroy().expect("close");
     drop(fs);

@@ -51,7 +51,7 @@ impl DirNames {
     /// The index for `name`, which comes. It was looked up before where it begins.
     pub(crate) fn take_index(&mut self, name: &[u8]) -> u64 {
         debug_assert!(self.next != 0);
-        if self.known.as_mut().is_some_and(|known| !known.note(name)) {
+        if self.known.as_mut().is_some_and(|known| !known.note(hash(name))) {
             self.known = None;
         }
         self.next += 1;
@@ -60,7 +60,7 @@ impl DirNames {
 
     /// No layer has the name, nor another of its hash. False says nothing.
     pub(crate) fn surely_lacks(&self, name: &[u8]) -> bool {
-        self.known.as_ref().is_some_and(|known| !known.hashes.contains(&hash(name)))
+        self.known.as_ref().is_some_and(|known| !known.contains(hash(name)))
     }
 }
 
@@ -70,7 +70,9 @@ fn hash(name: &[u8]) -> u32 {
 
 /// Hashes of all names that a directory ever had.
 struct Known {
-    hashes: FxHashSet<u32>,
+    /// One set, or [`PARTS`] of them by the last bits: who adds to a set of a million waits for tens of
+    /// milliseconds when it grows.
+    parts: Vec<FxHashSet<u32>>,
     /// Of the budget.
     held: u64,
     budget: Arc<NameBudget>,
@@ -82,30 +84,72 @@ const EACH: u64 = 6;
 const EMPTY: u64 = 64;
 /// Hashes that there is room for at first.
 const FEW: usize = 3;
+/// Sets of a large directory. Those of a million names have 4,000 each, which is below a millisecond.
+const PARTS: usize = 256;
+/// A set of so many is put in parts when it would grow.
+const MANY: usize = 4096;
 
 impl Known {
     fn begin(budget: &Arc<NameBudget>) -> Option<Known> {
-        let budget = budget.clone();
-        budget.take(EMPTY).then(|| Known { hashes: FxHashSet::default(), held: EMPTY, budget })
+        let (budget, parts) = (budget.clone(), vec![FxHashSet::default()]);
+        budget.take(EMPTY).then(|| Known { parts, held: EMPTY, budget })
+    }
+
+    fn contains(&self, hash: u32) -> bool {
+        self.parts[hash as usize % self.parts.len()].contains(&hash)
     }
 
     /// False: there is no memory for it.
-    fn note(&mut self, name: &[u8]) -> bool {
-        if self.hashes.len() == self.hashes.capacity() && !self.grow() {
+    fn note(&mut self, hash: u32) -> bool {
+        if let [all] = &self.parts[..]
+            && all.len() == all.capacity()
+            && all.len() >= MANY
+            && !self.put_in_parts()
+        {
             return false;
         }
-        self.hashes.insert(hash(name));
+        self.add(hash)
+    }
+
+    fn add(&mut self, hash: u32) -> bool {
+        let at = hash as usize % self.parts.len();
+        if self.parts[at].len() == self.parts[at].capacity() && !self.grow(at) {
+            return false;
+        }
+        self.parts[at].insert(hash);
         true
     }
 
-    fn grow(&mut self) -> bool {
-        let more = self.hashes.capacity().max(FEW);
-        let bytes = more as u64 * EACH;
-        if !self.budget.take(bytes) {
+    fn grow(&mut self, at: usize) -> bool {
+        let more = self.parts[at].capacity().max(FEW);
+        self.hold(more as u64 * EACH) && self.parts[at].try_reserve(more).is_ok()
+    }
+
+    fn put_in_parts(&mut self) -> bool {
+        let sets = PARTS * size_of::<FxHashSet<u32>>();
+        let mut parts = Vec::new();
+        if !self.hold(sets as u64) || parts.try_reserve_exact(PARTS).is_err() {
             return false;
         }
-        self.held += bytes;
-        self.hashes.try_reserve(more).is_ok()
+        parts.resize_with(PARTS, FxHashSet::default);
+        for all in std::mem::replace(&mut self.parts, parts) {
+            if !all.iter().all(|hash| self.add(*hash)) {
+                return false;
+            }
+            self.give_back(all.capacity() as u64 * EACH);
+        }
+        true
+    }
+
+    fn hold(&mut self, bytes: u64) -> bool {
+        let taken = self.budget.take(bytes);
+        self.held += if taken { bytes } else { 0 };
+        taken
+    }
+
+    fn give_back(&mut self, bytes: u64) {
+        self.held -= bytes;
+        self.budget.taken.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
 
@@ -203,9 +247,13 @@ mod tests {
         let budget = budget(u64::MAX);
         let mut names = empty(&budget);
         (0..100_000).for_each(|n| _ = names.take_index(&name(n)));
-        let places = names.known.as_ref().unwrap().hashes.capacity() as u64;
-        // The table: five bytes for each of a power of two of places, of which seven in eight are used.
-        let real = (places * 8 / 7).next_power_of_two() * 5;
+        // A table: five bytes for each of a power of two of places, of which seven in eight are used.
+        let table = |set: &FxHashSet<u32>| (set.capacity() as u64 * 8 / 7).next_power_of_two() * 5;
+        let parts = &names.known.as_ref().unwrap().parts;
+        assert_eq!(parts.len(), PARTS);
+        let real = parts.iter().map(table).sum::<u64>();
+        let longest = parts.iter().map(FxHashSet::capacity).max();
+        assert!(longest < Some(1000), "{longest:?}: who adds one waits for them all");
         assert!(budget.taken() >= real && budget.taken() < real * 2, "{} {real}", budget.taken());
     }
 }

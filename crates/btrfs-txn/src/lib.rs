@@ -38,7 +38,7 @@ pub use injection::{Defect, Injection};
 pub use memory::{Contents, Memory, MemoryLimits};
 pub use object::ObjectId;
 pub use pacing::{Pacing, Usage, Work};
-pub use requests::CommitRequests;
+pub use requests::{CommitRequests, Request};
 pub use roots::{Root, Roots, Trees, TreesSum};
 pub use throttle::{BATCH, Throttle, Urgency};
 pub use time::{Clock, Contention};

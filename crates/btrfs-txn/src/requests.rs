@@ -22,7 +22,17 @@ pub struct CommitRequests {
 #[derive(Clone, Copy, Default)]
 struct Signal {
     wanted: Option<Wanted>,
+    content: bool,
     stop: bool,
+}
+
+/// What the background driver is to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Request {
+    /// A commit of this.
+    Commit(Wanted),
+    /// Content may be written back, without a commit.
+    WriteBack,
 }
 
 /// Somebody waits for a commit until this is dropped.
@@ -49,6 +59,21 @@ impl CommitRequests {
         self.ask(Wanted::WrittenBack);
     }
 
+    /// There is content that may be written back before the next commit.
+    pub fn wake_for_content(&self) {
+        let mut signal = self.signal.lock();
+        if !signal.content {
+            signal.content = true;
+            self.changed.notify_one();
+        }
+    }
+
+    /// Somebody wants a commit that has not begun.
+    pub fn is_asked(&self) -> bool {
+        let signal = self.signal.lock();
+        signal.wanted.is_some() || signal.stop
+    }
+
     fn ask(&self, what: Wanted) {
         let mut signal = self.signal.lock();
         if signal.wanted < Some(what) {
@@ -63,15 +88,22 @@ impl CommitRequests {
         self.changed.notify_one();
     }
 
-    /// Waits to be woken, until `until` at most, when `otherwise` is wanted; `None` when it is time to
+    /// Waits to be woken, until `until` at most, when a commit of `otherwise` is wanted; `None` when it is time to
     /// stop.
-    pub fn wait(&self, until: Instant, otherwise: Wanted) -> Option<Wanted> {
+    pub fn wait(&self, until: Instant, otherwise: Wanted) -> Option<Request> {
         let mut signal = self.signal.lock();
-        if signal.wanted.is_none() && !signal.stop {
+        if signal.wanted.is_none() && !signal.content && !signal.stop {
             self.changed.wait_until(&mut signal, until);
         }
-        let wanted = signal.wanted.take().unwrap_or(otherwise);
-        (!signal.stop).then_some(wanted)
+        if signal.stop {
+            return None;
+        }
+        // A commit that is due does not wait for content, of which there may be more at any time.
+        if signal.wanted.is_none() && Instant::now() < until && std::mem::take(&mut signal.content)
+        {
+            return Some(Request::WriteBack);
+        }
+        Some(Request::Commit(signal.wanted.take().unwrap_or(otherwise)))
     }
 
     /// The caller waits for a commit from here on.

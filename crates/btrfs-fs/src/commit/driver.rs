@@ -1,9 +1,10 @@
-//! The background thread: a commit when the interval has passed or somebody asks.
+//! The background thread: a commit when the interval has passed or somebody asks, and between
+//! commits what is to be compressed (writeback/early.rs).
 //!
 //! It holds the committer weakly, so that it never keeps a volume open.
 
 use super::Committer;
-use btrfs_txn::{Urgency, Wanted};
+use btrfs_txn::{Request, Urgency, Wanted};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -37,8 +38,13 @@ fn run(committer: &Weak<Committer>, interval: Duration) {
             true if Instant::now() < due => (Instant::now(), Wanted::WrittenBack),
             _ => (due, Wanted::Everything),
         };
-        let Some(wanted) = committer.core.requests.wait(until, otherwise) else {
-            return;
+        let wanted = match committer.core.requests.wait(until, otherwise) {
+            Some(Request::Commit(wanted)) => wanted,
+            Some(Request::WriteBack) => {
+                committer.writeback.flush_early();
+                continue;
+            }
+            None => return,
         };
         let result = match wanted {
             // Chunks that nobody uses yet: who has to use one that no commit knows waits for it.

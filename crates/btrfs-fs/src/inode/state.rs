@@ -24,6 +24,8 @@ pub(crate) struct Inode {
     pub ino: Ino,
     /// In the engine's list of inodes with unwritten data; the list's alone to change.
     pub(super) queued: AtomicBool,
+    /// In writeback's list of files to be compressed soon; the list's alone to change.
+    pub(crate) is_looked_after: AtomicBool,
     /// Found in the table since that was last asked.
     used: AtomicBool,
     pub(super) state: RwLock<State>,
@@ -99,6 +101,7 @@ impl Inode {
             id,
             ino,
             queued: AtomicBool::new(false),
+            is_looked_after: AtomicBool::new(false),
             used: AtomicBool::new(false),
             state: RwLock::numbered(Rank::Inode, place_of(id), state),
         }

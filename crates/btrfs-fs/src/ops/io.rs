@@ -128,6 +128,7 @@ fn write_locked(
     let write = if flags.direct { write_direct } else { write_content };
     let result = write(engine, inode, &mut state, offset, data, budget);
     state.item_dirty = true;
+    engine.writeback.note_written(inode, &state, data.len() as u64);
     let wants_sync = state.item.flags & inode_flags::SYNC != 0;
     result.map(|()| wants_sync)
 }

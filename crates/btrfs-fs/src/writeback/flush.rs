@@ -41,6 +41,7 @@ impl Writeback {
     /// What does not land stays in memory, to be read and tried again; an error means that
     /// nothing may be written any more.
     pub(crate) fn flush_all(&self, urgency: Urgency) -> Result<Flushed> {
+        self.forget_early();
         self.flush_queue(self.queue.take_all(), urgency)
     }
 
@@ -154,7 +155,7 @@ impl Writeback {
     }
 
     /// How much was written, and whether nothing is left. The caller holds addresses still.
-    fn flush_one_batch(
+    pub(super) fn flush_one_batch(
         &self,
         inode: &Ref<Inode>,
         throttle: &Throttle<'_>,
@@ -189,7 +190,7 @@ pub(crate) fn flush_to_extents(
     flushed
 }
 
-fn unwritten(state: &State) -> u64 {
+pub(super) fn unwritten(state: &State) -> u64 {
     state.dirty.as_ref().map_or(0, |dirty| dirty.bytes())
 }
 

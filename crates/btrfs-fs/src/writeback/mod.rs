@@ -5,6 +5,7 @@
 //!
 //! What it does not know: when content is to be written back, and who waits for it.
 
+mod early;
 mod encoded;
 mod flush;
 mod pack;
@@ -43,6 +44,7 @@ pub(crate) struct Writeback {
     /// What the mount compresses.
     compression: Setting,
     helpers: pack::Helpers,
+    early: early::Early,
     /// Who remembers attributes that we told.
     observer: OnceLock<Arc<dyn vfs::Observer>>,
 }
@@ -61,7 +63,7 @@ impl Writeback {
         stats: Arc<Stats>,
         compress: Option<Compress>,
     ) -> Writeback {
-        let (queue, refusals, helpers, observer) = Default::default();
+        let (queue, refusals, helpers, early, observer) = Default::default();
         Writeback {
             core,
             reservations,
@@ -73,6 +75,7 @@ impl Writeback {
             refusals,
             compression: Setting::new(compress),
             helpers,
+            early,
             observer,
         }
     }

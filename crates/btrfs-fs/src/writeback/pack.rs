@@ -84,7 +84,7 @@ impl Packed {
 /// Compresses what is first in the dirty content of `inode`, if it is to be.
 pub(super) fn pack(writeback: &Writeback, inode: &Inode) -> Option<Packed> {
     let mut copied = [copy(writeback, inode, MOST)?];
-    Work::new(writeback, &mut copied).done();
+    Work::new(writeback, &mut copied).done(1);
     let [packed] = copied;
     Some(packed)
 }
@@ -96,11 +96,18 @@ pub(super) struct Ahead<'w> {
     writeback: &'w Writeback,
     queue: VecDeque<Ref<Inode>>,
     packed: VecDeque<Option<Packed>>,
+    /// Of the threads that may be had, one of so many.
+    share: usize,
 }
 
 impl<'w> Ahead<'w> {
     pub(super) fn new(writeback: &'w Writeback, queue: Vec<Ref<Inode>>) -> Ahead<'w> {
-        Ahead { writeback, queue: queue.into(), packed: VecDeque::new() }
+        Ahead { writeback, queue: queue.into(), packed: VecDeque::new(), share: 1 }
+    }
+
+    /// The same, for who has time: half of the processors are for others.
+    pub(super) fn beside(writeback: &'w Writeback, queue: Vec<Ref<Inode>>) -> Ahead<'w> {
+        Ahead { share: 2, ..Ahead::new(writeback, queue) }
     }
 
     /// The next one; where none is to be written nothing more is compressed.
@@ -124,7 +131,7 @@ impl<'w> Ahead<'w> {
                 break;
             }
         }
-        Work::new(self.writeback, self.packed.iter_mut().flatten()).done();
+        Work::new(self.writeback, self.packed.iter_mut().flatten()).done(self.share);
     }
 }
 
@@ -206,14 +213,14 @@ impl<'a> Work<'a> {
         Work { writeback, files, groups, next: AtomicUsize::new(0) }
     }
 
-    fn done(mut self) {
+    fn done(mut self, share: usize) {
         let bytes = |group: &mut Mutex<Group<'_>>| {
             group.get_mut().pieces.iter().map(|(piece, _)| piece.len).sum::<u64>()
         };
         let bytes: u64 = self.groups.iter_mut().map(bytes).sum();
         // Another thread costs as much as some pages.
         let most = self.groups.len().saturating_sub(1).min((bytes / WORTH_A_THREAD) as usize);
-        let helpers = self.writeback.helpers.take(most);
+        let helpers = self.writeback.helpers.take(most, share);
         std::thread::scope(|scope| {
             for _ in 0..helpers.0 {
                 // A thread that cannot be had is done without.
@@ -290,23 +297,28 @@ enum Attempt {
 }
 
 /// Threads that may be had beside those that compress for themselves.
-pub(super) struct Helpers(AtomicUsize);
+pub(super) struct Helpers {
+    all: usize,
+    free: AtomicUsize,
+}
 
 impl Default for Helpers {
     fn default() -> Helpers {
         let all = std::thread::available_parallelism().map_or(1, usize::from);
-        Helpers(AtomicUsize::new(all - 1))
+        Helpers { all: all - 1, free: AtomicUsize::new(all - 1) }
     }
 }
 
 impl Helpers {
-    fn take(&self, most: usize) -> Taken<'_> {
+    /// Up to `most`, if that is not more than one of `share` of all.
+    fn take(&self, most: usize, share: usize) -> Taken<'_> {
+        let most = most.min(self.all / share);
         let mut taken = 0;
         let take = |free: usize| {
             taken = free.min(most);
             Some(free - taken)
         };
-        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+        let _ = self.free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
         Taken(taken, self)
     }
 }
@@ -316,6 +328,6 @@ struct Taken<'h>(usize, &'h Helpers);
 
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
-        self.1.0.fetch_add(self.0, Ordering::Relaxed);
+        self.1.free.fetch_add(self.0, Ordering::Relaxed);
     }
 }

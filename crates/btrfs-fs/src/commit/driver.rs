@@ -8,6 +8,7 @@ use btrfs_txn::{Request, Urgency, Wanted};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use vfs::Result;
 
 pub(crate) struct Background {
     committer: Weak<Committer>,
@@ -54,21 +55,29 @@ fn run(committer: &Weak<Committer>, interval: Duration) {
                 committer.commit_at(Urgency::Background)
             }
         };
-        match result {
-            Err(error) if error.errno() == libc::ENOSPC => {
-                tracing::warn!("writeback found no space; it is tried again");
-            }
-            // Its writers are told; that it is tried again may help.
-            Err(error) if committer.core.health.writable().is_ok() => {
-                tracing::error!(%error, "a commit")
-            }
-            Err(error) => {
-                tracing::error!(%error, "the background commit failed");
-                return;
-            }
-            Ok(()) => {}
+        if !goes_on(&committer, result) {
+            return;
         }
     }
+}
+
+/// Says what became of a commit; false where there will be no other.
+fn goes_on(committer: &Committer, result: Result<()>) -> bool {
+    match result {
+        Err(error) if error.errno() == libc::ENOSPC => {
+            tracing::warn!("writeback found no space; it is tried again");
+        }
+        // Its writers are told; that it is tried again may help.
+        Err(error) if committer.core.health.writable().is_ok() => {
+            tracing::error!(%error, "a commit");
+        }
+        Err(error) => {
+            tracing::error!(%error, "the background commit failed");
+            return false;
+        }
+        Ok(()) => {}
+    }
+    true
 }
 
 impl Drop for Background {

@@ -80,7 +80,7 @@ impl Writeback {
         let (mut ahead, mut goes_on) = (Ahead::beside(self, now), true);
         while let Some((inode, packed)) = ahead.next(goes_on) {
             throttle.pause();
-            goes_on = goes_on && !self.core.requests.is_asked();
+            goes_on = goes_on && self.may_write_early();
             let how = (WriteMode::Buffered, packed.as_ref());
             match goes_on.then(|| self.flush_batch_early(&inode, &mut throttle, how)) {
                 Some(Ok(true)) => self.let_go(inode),
@@ -95,6 +95,11 @@ impl Writeback {
             }
         }
         self.early.files.lock().extend(later);
+    }
+
+    /// Nobody wants a commit, nor that nothing is written any more.
+    fn may_write_early(&self) -> bool {
+        !self.core.requests.is_asked() && self.core.health.may_go_on().is_ok()
     }
 
     fn flush_batch_early(

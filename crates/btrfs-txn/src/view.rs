@@ -46,6 +46,10 @@ pub struct View<'a> {
     pub layers: arc_swap::Guard<Arc<Snapshot>>,
 }
 
+/// Items of an object that are looked at before its last name goes: some ten leaves. To read the thousands of a
+/// file in a hundred thousand pieces would make its removal wait for the device.
+const LOOKED_THROUGH: usize = 2000;
+
 impl View<'_> {
     /// The item under `key`, of the newest layer that says anything of it.
     pub fn get(&self, tree: TreeId, key: &Key) -> Result<Option<Bytes>> {
@@ -105,13 +109,17 @@ impl View<'_> {
         btrfs_tree::behind_lost(self.store, &root.root, at)
     }
 
-    /// An error if a leaf of the last commit that has items of this object cannot be read.
+    /// An error if a leaf of the last commit that has items of this object cannot be read, among its first
+    /// [`LOOKED_THROUGH`] items.
     pub fn look_through(&self, tree: TreeId, objectid: u64) -> Result<()> {
         let born = self.layers.current.items.is_born(tree, objectid);
         let (false, Some(root)) = (born, self.layers.roots.get(tree)) else { return Ok(()) };
         let mut cursor = Cursor::new(self.store, &root.root).below(behind(objectid));
         cursor.seek(&Key::new(objectid, 0, 0))?;
-        while cursor.key().is_some_and(|key| key.objectid == objectid) {
+        for _ in 0..LOOKED_THROUGH {
+            if cursor.key().is_none_or(|key| key.objectid != objectid) {
+                break;
+            }
             cursor.next()?;
         }
         Ok(())

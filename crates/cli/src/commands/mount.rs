@@ -114,7 +114,8 @@ FUSE's -o options
                         `options fuse enable_uring=Y` in /etc/modprobe.d. Asked for by name,
                         uring is switched on by root's mount, for the whole machine
     writeback           let the kernel gather small writes: faster for these, slower for
-                        most else. The kernel lets a FUSE mount have 1 % of the machine's
+                        most else; that the volume is full, fsync and close tell, not
+                        write. The kernel lets a FUSE mount have 1 % of the machine's
                         unwritten pages; max-ratio=100,strict-limit=0 lets it have its share
     open-errors         tell each opening of a file by its own fsync of content that the
                         device refused, as the kernel's file systems do, not the first

@@ -1,6 +1,6 @@
 //! The report: findings, how bad they are, and what was seen.
 
-use crate::kind::{FindingKind, Severity};
+use crate::kind::{FindingKind, Severity, remedy};
 use btrfs_disk::{Key, Logical, TreeId};
 use std::fmt;
 
@@ -45,7 +45,13 @@ impl Finding {
 
     /// What the operator can do about it.
     pub fn remedy(&self) -> &'static str {
-        self.kind.remedy()
+        match (&self.kind, self.tree) {
+            (FindingKind::NodeUnreadable { .. }, Some(TreeId::FREE_SPACE)) => {
+                remedy::REBUILD_FREE_SPACE
+            }
+            (FindingKind::NodeUnreadable { .. }, Some(TreeId::UUID)) => remedy::FORGET_UUIDS,
+            (kind, _) => kind.remedy(),
+        }
     }
 }
 

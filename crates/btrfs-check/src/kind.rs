@@ -97,7 +97,7 @@ impl fmt::Display for Name {
     }
 }
 
-mod remedy {
+pub(crate) mod remedy {
     pub(super) const MOUNT: &str = "mounting the volume read-write rewrites it";
     pub(super) const SCRUB: &str =
         "the good copy serves reads; a read-write scrub rewrites the bad one";
@@ -105,8 +105,10 @@ mod remedy {
         "save what can be read, then restore the rest from a backup; do not mount it read-write";
     pub(super) const REPAIR: &str =
         "do not mount it read-write; save its content, then `btrfs check --repair` on a copy";
-    pub(super) const REBUILD_FREE_SPACE: &str = "rebuild it: `btrfs check --clear-space-cache v2`, \
-         or mount once with -o clear_cache,space_cache=v2";
+    pub(crate) const REBUILD_FREE_SPACE: &str =
+        "make the free-space tree anew: `spinney rescue clear-space-cache IMAGE`";
+    pub(crate) const FORGET_UUIDS: &str =
+        "let the next mount make the UUID tree anew: `spinney rescue clear-uuid-tree IMAGE`";
     pub(super) const COPY_FILE: &str =
         "copy the file aside, delete it and put the copy in its place";
     pub(super) const RESTORE_FILE: &str = "restore the file from a backup or another snapshot";

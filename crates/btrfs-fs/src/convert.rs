@@ -9,8 +9,8 @@
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::reserve::cost;
-use btrfs_disk::{Key, TreeId};
-use btrfs_space::{Items, TreeItems, space_cache};
+use btrfs_disk::TreeId;
+use btrfs_space::{TreeItems, space_cache};
 use btrfs_txn::delta::TreeAction;
 use vfs::{Errno, FsError, Result};
 
@@ -21,13 +21,13 @@ pub(crate) fn begin(engine: &Engine) -> Result<bool> {
     if core.health.is_read_only() || core.volume.has_free_space_tree() {
         return Ok(false);
     }
-    readable(engine)?;
     let roots = core.roots();
     let root = roots.get(TreeId::ROOT).ok_or_else(|| no_tree(TreeId::ROOT)).fs()?.root;
     let caches = space_cache::find(&mut TreeItems::new(&core.store, &root)).fs()?;
     let extents: usize = caches.iter().map(|cache| cache.extents.len()).sum();
     let bytes = core.space.free_space_bytes();
-    let action = cost::free_space_tree(bytes, caches.len() as u64, extents as u64);
+    let stale = roots.get(TreeId::FREE_SPACE).map_or(0, |root| engine.nodes_at_most(root));
+    let action = cost::free_space_tree(bytes, caches.len() as u64, extents as u64, stale);
     let held = engine.reserver.reserve(cost::with(cost::Cost::default(), action));
     let reservation = held.map_err(|error| no_room(error, bytes))?;
     core.begin().act(TreeAction::FreeSpaceTree, action);
@@ -43,16 +43,6 @@ pub(crate) fn finish(engine: &Engine) -> Result<()> {
     engine.stats.free_space_trees.add(1);
     tracing::info!("made a free-space tree in the place of a version 1 space cache");
     Ok(())
-}
-
-/// One that is not valid is emptied first: what cannot be read of it is no reason to give a
-/// commit up.
-fn readable(engine: &Engine) -> Result<()> {
-    let Some(stale) = engine.core.roots().get(TreeId::FREE_SPACE).map(|root| root.root) else {
-        return Ok(());
-    };
-    let mut items = TreeItems::new(&engine.core.store, &stale);
-    items.scan(Key::MIN, Key::MAX, &mut |_, _| Ok(())).fs()
 }
 
 fn no_tree(id: TreeId) -> btrfs_disk::Error {

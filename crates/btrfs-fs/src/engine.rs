@@ -28,7 +28,7 @@ use crate::unsettled::Unsettled;
 use crate::verity::Verity;
 use crate::writeback::{Flushed, Writeback};
 use btrfs_disk::TreeId;
-use btrfs_txn::Core;
+use btrfs_txn::{Core, Root};
 use locks::{Mutex, Rank, RwLockWriteGuard};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -142,6 +142,12 @@ impl Engine {
             unsettled: Arc::default(),
             tickets: Tickets::default(),
         }
+    }
+
+    /// How many nodes a tree that shares none has, by its root item; the volume has no more in any case.
+    pub(crate) fn nodes_at_most(&self, root: &Root) -> u64 {
+        let size = u64::from(self.core.geometry.node_size);
+        root.item.bytes_used.min(self.core.space.used()) / size + 1
     }
 
     /// EROFS where the subvolume is a read-only snapshot, or nothing may be changed.

@@ -79,21 +79,16 @@ impl BtrfsFs {
         let _one_at_a_time = engine.subvolume_lock.lock();
         // No change of it is in the epoch that takes it away.
         engine.committer.commit()?;
-        let Some(nodes) = engine.core.roots().get(TreeId::UUID).map(|root| nodes(engine, root))
+        let Some(nodes) =
+            engine.core.roots().get(TreeId::UUID).map(|root| engine.nodes_at_most(root))
         else {
             return Ok(false);
         };
-        let action = cost::forget_uuid_tree(nodes);
+        let action = cost::forget_tree(nodes);
         let room = reserve(engine, action)?;
         engine.core.begin().act(TreeAction::ForgetUuidTree, action);
         drop(room);
         engine.committer.commit()?;
         Ok(true)
     }
-}
-
-/// How many it has, by its root item; the volume has no more in any case.
-fn nodes(engine: &Engine, root: &Root) -> u64 {
-    let size = u64::from(engine.core.geometry.node_size);
-    root.item.bytes_used.min(engine.core.space.used()) / size + 1
 }

@@ -139,7 +139,7 @@ pub fn opening_volume(image: &Path, subvol: &Subvol, write: bool, error: &FsErro
             let name = image.display();
             Error::about(&name, error).remedy(format!(
                 "it can be read: with `-o ro`, or by `spinney cp -r {name}:/ DIR`; `spinney check \
-                 {name}` tells what is damaged"
+                 {name}` tells what is damaged, and whether it can be made anew"
             ))
         }
         FsError::Corrupt(_) if can_be_rescued(image, subvol) => {

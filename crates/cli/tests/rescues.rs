@@ -238,6 +238,32 @@ fn a_free_space_tree_that_is_wrong_is_made_anew() {
     assert_eq!(content(&image.path), before);
 }
 
+/// Neither the kernel nor btrfs-progs has a way out where the free-space tree cannot be read, and no mount writes.
+#[test]
+fn a_free_space_tree_that_cannot_be_read_is_made_anew() {
+    require!(kernel_btrfs);
+    let image = filled("rescue-lost-free", &["-n", "4096"]);
+    let (before, used) = (content(&image.path), super_of(&image.path).fields.bytes_used);
+    let dump = sh(&format!("btrfs inspect-internal dump-tree -t 10 {}", image.word()));
+    let dump = text(&dump.stdout);
+    let node =
+        dump.lines().find_map(|line| line.strip_prefix("leaf ").or(line.strip_prefix("node ")));
+    let logical: u64 =
+        node.and_then(|line| line.split(' ').next()).unwrap().parse().expect("a number");
+    for at in copies(&image.path, logical) {
+        write(&image.path, at + 1000, &[0x5a; 100]);
+    }
+    let found = text(&common::spinney(&["check", &image.word()]).stdout);
+    assert!(found.contains("spinney rescue clear-space-cache"), "{found}");
+    let (_, said) = common::failing(&["touch", &format!("{}:/x", image.word())]);
+    assert!(said.contains("spinney check"), "{said}");
+    let said = common::fine(&["rescue", "clear-space-cache", "--json", &image.word()]);
+    assert!(said.contains("\"had_free_space_tree\":true"), "{said}");
+    assert_eq!(super_of(&image.path).fields.bytes_used, used, "all nodes are free");
+    assert_clean(&image.path);
+    assert_eq!(content(&image.path), before);
+}
+
 /// What the UUID tree has, as btrfs-progs prints it.
 fn uuids(image: &Path) -> String {
     let dump = sh(&format!("btrfs inspect-internal dump-tree -t uuid {}", image.display()));

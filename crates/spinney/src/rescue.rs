@@ -111,7 +111,8 @@ pub fn fix_device_size(device: Arc<dyn BlockDevice>) -> Result<DeviceSize> {
     Ok(found)
 }
 
-/// Gives the free-space tree up and makes another from the extents; false: there is none.
+/// Gives the free-space tree up and makes another from the extents; false: there is none. Nothing of the old
+/// one is read, so it may be damaged.
 pub fn clear_free_space_tree(device: Arc<dyn BlockDevice>) -> Result<bool> {
     let refused = |why: &str| Error::refused(device.name(), why);
     // In two steps, each a whole volume: the tree is not valid any more; another is made.

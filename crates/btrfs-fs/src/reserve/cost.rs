@@ -65,8 +65,10 @@ pub(crate) fn plant(geometry: &Geometry) -> ActionCost {
 }
 
 /// A free-space tree of `bytes`, and `caches` files of the root tree that go with `extents`: a
-/// header, an inode and content each, apart from each other.
-pub(crate) fn free_space_tree(bytes: u64, caches: u64, extents: u64) -> ActionCost {
+/// header, an inode and content each, apart from each other; `stale` nodes of a tree that was not
+/// valid go, too.
+pub(crate) fn free_space_tree(bytes: u64, caches: u64, extents: u64, stale: u64) -> ActionCost {
+    let bytes = bytes + forget_tree(stale).bytes;
     ActionCost { places: 2 + 3 * caches, trees: 2, bytes: ROOT + bytes, sums: 2 * extents }
 }
 
@@ -76,9 +78,9 @@ pub(crate) fn uuid_tree(geometry: &Geometry, entries: u64, bytes: u64) -> Action
     ActionCost { bytes: plant.bytes + entries * HEADER + bytes, ..plant }
 }
 
-/// The UUID tree goes: its ROOT_ITEM, and the records of its `nodes`, of which each may have its
-/// referrer in an item of its own.
-pub(crate) fn forget_uuid_tree(nodes: u64) -> ActionCost {
+/// The UUID tree goes, or a stale free-space tree: its ROOT_ITEM, and the records of its `nodes`,
+/// of which each may have its referrer in an item of its own.
+pub(crate) fn forget_tree(nodes: u64) -> ActionCost {
     ActionCost { places: 1, trees: 1, bytes: ROOT + 2 * nodes * HEADER, sums: 0 }
 }
 

@@ -38,14 +38,14 @@ impl<R: NodeReader> Settle<'_, R> {
         Ok(())
     }
 
-    /// There is one, and it is empty.
+    /// There is one, and it is empty. Of one that was not valid nothing is read.
     fn begin_tree(&mut self) -> Result<()> {
-        if self.current_tree(TreeId::FREE_SPACE)?.is_none() {
-            let key = Key::new(TreeId::FREE_SPACE.0, kind::ROOT_ITEM, 0);
-            let item = RootItem { refs: 1, ..RootItem::default() };
-            return self.create_tree(TreeId::FREE_SPACE, key, item).map(drop);
+        if self.current_tree(TreeId::FREE_SPACE)?.is_some() {
+            self.forget_tree(TreeId::FREE_SPACE)?;
         }
-        self.empty_tree(TreeId::FREE_SPACE)
+        let key = Key::new(TreeId::FREE_SPACE.0, kind::ROOT_ITEM, 0);
+        let item = RootItem { refs: 1, ..RootItem::default() };
+        self.create_tree(TreeId::FREE_SPACE, key, item).map(drop)
     }
 
     /// Start and length of all block groups of the last commit.

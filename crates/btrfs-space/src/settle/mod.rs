@@ -18,6 +18,7 @@
 
 mod drop_tree;
 mod fixpoint;
+mod forget;
 mod free_space_tree;
 mod outcome;
 mod quota;

@@ -79,6 +79,8 @@ impl<R: NodeReader> Settle<'_, R> {
         let mut tree = Tree::new(root, key, item);
         tree.count_nodes(nodes, node_size);
         self.trees.insert(id, tree);
+        // It may stand in the place of one that goes in the same commit.
+        self.removed.retain(|gone| *gone != id);
         Ok(root)
     }
 }

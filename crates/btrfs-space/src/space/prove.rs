@@ -166,8 +166,8 @@ impl Seen<'_> {
     fn wrong(&self, what: &str) -> Corrupt {
         Corrupt::new(format!(
             "block group of {} bytes: {what}; nothing was written there. See what `btrfs check` \
-             finds on the unmounted volume; if it is the free space alone, `btrfs rescue \
-             clear-space-cache v2` and a mount with the kernel make it anew",
+             finds on the unmounted volume; if it is the free space alone, `spinney \
+             rescue clear-space-cache` makes it anew",
             self.group.len
         ))
         .at(Logical(self.group.start))

@@ -5,13 +5,13 @@ use crate::args::{Arg, Args, unexpected};
 use crate::error::{Error, Exit, Result};
 use crate::image::{self, Access};
 use crate::output::{Json, Out};
-use spinney::rescue::{clear_uuid_tree, zero_log};
+use spinney::rescue::{clear_free_space_tree, clear_uuid_tree, zero_log};
 use std::path::Path;
 
 pub const COMMAND: Command = Command {
     name: "rescue",
-    summary: "give up the log or the UUID tree of a volume",
-    usage: "zero-log|clear-uuid-tree [--json] IMAGE",
+    summary: "give up the log, the free-space tree or the UUID tree of a volume",
+    usage: "zero-log|clear-space-cache|clear-uuid-tree [--json] IMAGE",
     help: "\
 What fsync wrote after the last commit is in the volume's log, which the next mount replays.
 Where the log is damaged the mount fails, and changes nothing.
@@ -20,6 +20,13 @@ zero-log makes the volume forget its log: the next mount shows the last commit, 
 some 30 seconds older than the crash, and what was fsynced after it is lost. Before that,
 `spinney mount -o ro,nologreplay` shows the same state, and `spinney dump-tree -t log` what
 is in the log.
+
+The free-space tree says what is free. Where a part of it cannot be read nobody can mount the
+volume to write.
+
+clear-space-cache makes another, of what the extents say, also where the old one cannot be
+read: nothing of the volume is lost with it. A volume with a log has to be mounted before, or
+to give that up.
 
 The UUID tree says of UUIDs whose subvolumes they are. Where it is damaged the kernel may
 refuse the volume, and nobody can make or delete subvolumes.
@@ -33,10 +40,11 @@ Options
 
 Examples
     spinney rescue zero-log disk.img
+    spinney rescue clear-space-cache disk.img
     spinney rescue clear-uuid-tree disk.img
 
 Exit codes
-    0  the volume has no log, or no UUID tree, now
+    0  the volume has no log, another free-space tree, or no UUID tree, now
     1  it could not be changed; the message says why
     2  the command line is wrong
 ",
@@ -54,6 +62,7 @@ fn run(mut args: Args) -> Result<Exit> {
     }
     match &words[..] {
         [verb, image] if verb == "zero-log" => forget_log(Path::new(image), json),
+        [verb, image] if verb == "clear-space-cache" => free_space_anew(Path::new(image), json),
         [verb, image] if verb == "clear-uuid-tree" => forget_uuids(Path::new(image), json),
         _ => Err(Error::usage("what to do, and to which image? `spinney rescue zero-log IMAGE`")),
     }
@@ -66,6 +75,15 @@ fn forget_log(path: &Path, json: bool) -> Result<Exit> {
         false => "the volume has no log",
     };
     tell(path, json.then_some(("had_log", there)), said)
+}
+
+fn free_space_anew(path: &Path, json: bool) -> Result<Exit> {
+    let there = clear_free_space_tree(image::open(path, Access::Write)?.device())?;
+    let said = match there {
+        true => "the free-space tree is made anew",
+        false => "the volume has no free-space tree; the next mount that writes makes one",
+    };
+    tell(path, json.then_some(("had_free_space_tree", there)), said)
 }
 
 fn forget_uuids(path: &Path, json: bool) -> Result<Exit> {

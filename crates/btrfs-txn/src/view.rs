@@ -109,8 +109,8 @@ impl View<'_> {
         btrfs_tree::behind_lost(self.store, &root.root, at)
     }
 
-    /// An error if a leaf of the last commit that has items of this object cannot be read, among its first
-    /// [`LOOKED_THROUGH`] items.
+    /// An error if a leaf of the last commit that has items of this object cannot be read; the first 2,000 items
+    /// are looked at.
     pub fn look_through(&self, tree: TreeId, objectid: u64) -> Result<()> {
         let born = self.layers.current.items.is_born(tree, objectid);
         let (false, Some(root)) = (born, self.layers.roots.get(tree)) else { return Ok(()) };

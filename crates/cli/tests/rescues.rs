@@ -104,15 +104,20 @@ fn change(image: &Path, what: impl Fn(&mut Superblock)) {
     }
 }
 
+/// As a power cut behind an fsync leaves it.
+fn leave_log(image: &Image) {
+    let mount = KernelMount::new(&image.path, "noatime,commit=300").expect("mount");
+    shell(&format!("cd {}; echo logged > after; sync after", mount.path().display()));
+    let logged = copy_of(image, "logged.img");
+    mount.unmount().expect("unmount");
+    std::fs::rename(&logged, &image.path).expect("rename");
+}
+
 #[test]
 fn a_log_is_given_up() {
     let newer = newer!();
     let image = filled("rescue-log", &[]);
-    let mount = KernelMount::new(&image.path, "noatime,commit=300").expect("mount");
-    shell(&format!("cd {}; echo logged > after; sync after", mount.path().display()));
-    let logged = copy_of(&image, "logged.img");
-    mount.unmount().expect("unmount");
-    std::fs::rename(&logged, &image.path).expect("rename");
+    leave_log(&image);
     let (end, said) = both(&newer, &image, "zero-log");
     assert_eq!(end, 0);
     assert!(!said.contains("log_root 0,"), "there was one: {said}");
@@ -244,15 +249,7 @@ fn a_free_space_tree_that_cannot_be_read_is_made_anew() {
     require!(kernel_btrfs);
     let image = filled("rescue-lost-free", &["-n", "4096"]);
     let (before, used) = (content(&image.path), super_of(&image.path).fields.bytes_used);
-    let dump = sh(&format!("btrfs inspect-internal dump-tree -t 10 {}", image.word()));
-    let dump = text(&dump.stdout);
-    let node =
-        dump.lines().find_map(|line| line.strip_prefix("leaf ").or(line.strip_prefix("node ")));
-    let logical: u64 =
-        node.and_then(|line| line.split(' ').next()).unwrap().parse().expect("a number");
-    for at in copies(&image.path, logical) {
-        write(&image.path, at + 1000, &[0x5a; 100]);
-    }
+    lose_free_space(&image);
     let found = text(&common::spinney(&["check", &image.word()]).stdout);
     assert!(found.contains("spinney rescue clear-space-cache"), "{found}");
     let (_, said) = common::failing(&["touch", &format!("{}:/x", image.word())]);
@@ -262,6 +259,31 @@ fn a_free_space_tree_that_cannot_be_read_is_made_anew() {
     assert_eq!(super_of(&image.path).fields.bytes_used, used, "all nodes are free");
     assert_clean(&image.path);
     assert_eq!(content(&image.path), before);
+}
+
+#[test]
+fn and_what_was_fsynced_is_there() {
+    require!(kernel_btrfs);
+    let image = filled("rescue-lost-free-log", &["-n", "4096"]);
+    leave_log(&image);
+    lose_free_space(&image);
+    assert_ne!(super_of(&image.path).fields.log_root.0, 0);
+    common::fine(&["rescue", "clear-space-cache", &image.word()]);
+    assert_clean(&image.path);
+    assert_eq!(common::fine(&["cat", &format!("{}:/after", image.word())]), "logged\n");
+}
+
+/// No copy of the first node of the free-space tree is whole.
+fn lose_free_space(image: &Image) {
+    let dump = sh(&format!("btrfs inspect-internal dump-tree -t 10 {}", image.word()));
+    let dump = text(&dump.stdout);
+    let node =
+        dump.lines().find_map(|line| line.strip_prefix("leaf ").or(line.strip_prefix("node ")));
+    let logical: u64 =
+        node.and_then(|line| line.split(' ').next()).unwrap().parse().expect("a number");
+    for at in copies(&image.path, logical) {
+        write(&image.path, at + 1000, &[0x5a; 100]);
+    }
 }
 
 /// What the UUID tree has, as btrfs-progs prints it.

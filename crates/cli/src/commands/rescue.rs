@@ -25,8 +25,7 @@ The free-space tree says what is free. Where a part of it cannot be read nobody 
 volume to write.
 
 clear-space-cache makes another, of what the extents say, also where the old one cannot be
-read: nothing of the volume is lost with it. A volume with a log has to be mounted before, or
-to give that up.
+read: nothing of the volume is lost with it. A log is replayed.
 
 The UUID tree says of UUIDs whose subvolumes they are. Where it is damaged the kernel may
 refuse the volume, and nobody can make or delete subvolumes.

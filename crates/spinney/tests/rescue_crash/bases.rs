@@ -199,9 +199,14 @@ pub fn with_free_space_trees() -> Vec<Damaged> {
     let wrong = changed(&image, |device| {
         change_node(device, free_space_root(device), shorten_free_extent);
     });
+    let unreadable = |image| changed(image, |device| spoil_node(device, free_space_root(device)));
+    let logged = with_logs().remove(0).image;
     vec![
-        Damaged { name: "a free-space tree", image },
+        Damaged { name: "a free-space tree", image: image.clone() },
         Damaged { name: "a free-space tree that is wrong", image: wrong },
+        Damaged { name: "one that cannot be read", image: unreadable(&image) },
+        Damaged { name: "one that cannot be read, and a log", image: unreadable(&logged) },
+        Damaged { name: "a free-space tree and a log", image: logged },
     ]
 }
 

@@ -10,7 +10,7 @@ use std::path::Path;
 
 pub const COMMAND: Command = Command {
     name: "rescue",
-    summary: "give up the log, the free-space tree or the UUID tree of a volume",
+    summary: "give up the log, free-space tree or UUID tree of a volume",
     usage: "zero-log|clear-space-cache|clear-uuid-tree [--json] IMAGE",
     help: "\
 What fsync wrote after the last commit is in the volume's log, which the next mount replays.

@@ -7,20 +7,18 @@
 //! written; and the front of those that are long.
 //!
 //! Invariants: nothing relies on it. Who is in the list is in the queue of dirty inodes, too, so that a
-//! commit writes back whatever was not looked at here; behind one the list is empty. What it does not know: who
+//! commit writes back whatever was not looked at here, and empties the list of what no look has in hand. What it does not know: who
 //! waits for content.
 
 use super::Writeback;
 use super::flush::unwritten;
-use super::pack::{Ahead, MOST, Packed};
+use super::pack::{Ahead, MOST};
 use super::store::WriteMode;
-use crate::error::IntoFs;
 use crate::inode::{Inode, State};
 use btrfs_txn::{Throttle, Urgency};
 use inode_index::Ref;
 use locks::{Mutex, Rank};
 use std::sync::atomic::{AtomicU64, Ordering};
-use vfs::Result;
 
 /// Of a file that is still written its front is written back when this is unwritten.
 const LONG: u64 = 2 * MOST;
@@ -82,7 +80,7 @@ impl Writeback {
             throttle.pause();
             goes_on = goes_on && self.may_write_early();
             let how = (WriteMode::Buffered, packed.as_ref());
-            match goes_on.then(|| self.flush_batch_early(&inode, &mut throttle, how)) {
+            match goes_on.then(|| self.flush_batch_throttled(&inode, &mut throttle, how)) {
                 Some(Ok(true)) => self.let_go(inode),
                 Some(Ok(false)) => {
                     let unwritten = unwritten_of(&inode);
@@ -100,19 +98,6 @@ impl Writeback {
     /// Nobody wants a commit, nor that nothing is written any more.
     fn may_write_early(&self) -> bool {
         !self.core.requests.is_asked() && self.core.health.may_go_on().is_ok()
-    }
-
-    fn flush_batch_early(
-        &self,
-        inode: &Ref<Inode>,
-        throttle: &mut Throttle<'_>,
-        how: (WriteMode, Option<&Packed>),
-    ) -> Result<bool> {
-        let still = self.core.addresses.hold_still();
-        let (written, done) = self.flush_one_batch(inode, throttle, how)?;
-        drop(still);
-        throttle.rest(written).fs()?;
-        Ok(done)
     }
 
     /// All that was written is about to be written back.

@@ -144,18 +144,28 @@ impl Writeback {
     ) -> Result<()> {
         loop {
             let packed = ahead.take().or_else(|| pack(self, inode));
-            let still = self.core.addresses.hold_still();
-            let (written, done) = self.flush_one_batch(inode, throttle, (way, packed.as_ref()))?;
-            drop(still);
-            throttle.rest(written).fs()?;
-            if done {
+            if self.flush_batch_throttled(inode, throttle, (way, packed.as_ref()))? {
                 return Ok(());
             }
         }
     }
 
+    /// Writes a batch of one inode back, and lets others in. True: nothing is left.
+    pub(super) fn flush_batch_throttled(
+        &self,
+        inode: &Ref<Inode>,
+        throttle: &mut Throttle<'_>,
+        how: (WriteMode, Option<&Packed>),
+    ) -> Result<bool> {
+        let still = self.core.addresses.hold_still();
+        let (written, done) = self.flush_one_batch(inode, throttle, how)?;
+        drop(still);
+        throttle.rest(written).fs()?;
+        Ok(done)
+    }
+
     /// How much was written, and whether nothing is left. The caller holds addresses still.
-    pub(super) fn flush_one_batch(
+    fn flush_one_batch(
         &self,
         inode: &Ref<Inode>,
         throttle: &Throttle<'_>,

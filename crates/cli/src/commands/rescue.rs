@@ -5,8 +5,10 @@ use crate::args::{Arg, Args, unexpected};
 use crate::error::{Error, Exit, Result};
 use crate::image::{self, Access};
 use crate::output::{Json, Out};
+use blockdev::BlockDevice;
 use spinney::rescue::{clear_free_space_tree, clear_uuid_tree, zero_log};
 use std::path::Path;
+use std::sync::Arc;
 
 pub const COMMAND: Command = Command {
     name: "rescue",
@@ -59,48 +61,61 @@ fn run(mut args: Args) -> Result<Exit> {
             other => return Err(unexpected(other)),
         }
     }
-    match &words[..] {
-        [verb, image] if verb == "zero-log" => forget_log(Path::new(image), json),
-        [verb, image] if verb == "clear-space-cache" => free_space_anew(Path::new(image), json),
-        [verb, image] if verb == "clear-uuid-tree" => forget_uuids(Path::new(image), json),
-        _ => Err(Error::usage("what to do, and to which image? `spinney rescue zero-log IMAGE`")),
-    }
+    let [verb, image] = &words[..] else { return Err(unclear()) };
+    let part = GIVEN_UP.iter().find(|part| verb == part.verb).ok_or_else(unclear)?;
+    give_up(part, Path::new(image), json)
 }
 
-fn forget_log(path: &Path, json: bool) -> Result<Exit> {
-    let there = zero_log(image::open(path, Access::Write)?.device())?.root != 0;
-    let said = match there {
-        true => "the log is given up; the volume is as of its last commit",
-        false => "the volume has no log",
-    };
-    tell(path, json.then_some(("had_log", there)), said)
+fn unclear() -> Error {
+    Error::usage("what to do, and to which image? `spinney rescue zero-log IMAGE`")
 }
 
-fn free_space_anew(path: &Path, json: bool) -> Result<Exit> {
-    let there = clear_free_space_tree(image::open(path, Access::Write)?.device())?;
-    let said = match there {
-        true => "the free-space tree is made anew",
-        false => "the volume has no free-space tree; the next mount that writes makes one",
-    };
-    tell(path, json.then_some(("had_free_space_tree", there)), said)
+/// What of a volume can be given up.
+struct Part {
+    verb: &'static str,
+    /// True: it was there.
+    give_up: fn(Arc<dyn BlockDevice>) -> spinney::Result<bool>,
+    /// Name of that in JSON.
+    had: &'static str,
+    /// Said where it was there, and where not.
+    said: [&'static str; 2],
 }
 
-fn forget_uuids(path: &Path, json: bool) -> Result<Exit> {
-    let there = clear_uuid_tree(image::open(path, Access::Write)?.device())?;
-    let said = match there {
-        true => "the UUID tree is gone; the next mount that writes makes another",
-        false => "the volume has no UUID tree",
-    };
-    tell(path, json.then_some(("had_uuid_tree", there)), said)
-}
+const GIVEN_UP: [Part; 3] = [
+    Part {
+        verb: "zero-log",
+        give_up: |device| Ok(zero_log(device)?.root != 0),
+        had: "had_log",
+        said: ["the log is given up; the volume is as of its last commit", "the volume has no log"],
+    },
+    Part {
+        verb: "clear-space-cache",
+        give_up: clear_free_space_tree,
+        had: "had_free_space_tree",
+        said: [
+            "the free-space tree is made anew",
+            "the volume has no free-space tree; the next mount that writes makes one",
+        ],
+    },
+    Part {
+        verb: "clear-uuid-tree",
+        give_up: clear_uuid_tree,
+        had: "had_uuid_tree",
+        said: [
+            "the UUID tree is gone; the next mount that writes makes another",
+            "the volume has no UUID tree",
+        ],
+    },
+];
 
-fn tell(path: &Path, json: Option<(&str, bool)>, said: &str) -> Result<Exit> {
+fn give_up(part: &Part, path: &Path, json: bool) -> Result<Exit> {
+    let there = (part.give_up)(image::open(path, Access::Write)?.device())?;
     let mut out = Out::new();
     out.line(match json {
-        Some((name, there)) => Json::object(|o| {
-            o.bytes("image", path.as_os_str().as_encoded_bytes()).bool(name, there);
+        true => Json::object(|o| {
+            o.bytes("image", path.as_os_str().as_encoded_bytes()).bool(part.had, there);
         }),
-        None => said.into(),
+        false => part.said[usize::from(!there)].into(),
     })?;
     out.finish()?;
     Ok(Exit::Done)

@@ -17,6 +17,7 @@ use btrfs_txn::Defect;
 use locks::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
 use vfs::{
     Attr, Context, DirEntry, Durable, Entry, Errno, FallocateMode, FileKind, FileSystem, FsError,
     Ino, RenameMode, Result, SeekWhence, SetAttr, Stat, StatFs, WriteFlags, XattrMode,
@@ -26,6 +27,8 @@ use vfs::{
 pub struct BtrfsFs {
     pub(crate) engine: Arc<Engine>,
     pub(crate) background: Mutex<Option<(Sweeper, Background)>>,
+    /// Of balances and scrubs. Each holds the engine, and with it the device.
+    pub(crate) work: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl BtrfsFs {
@@ -104,66 +107,6 @@ impl BtrfsFs {
         }
     }
 
-    /// Moves all nodes of metadata elsewhere, and gives the block groups that they lay in back to the
-    /// device; snapshots go on sharing what they share. Operations may go on meanwhile. What was
-    /// done up to an error stays done. ENOSPC: there is no room for the nodes elsewhere.
-    pub fn balance_metadata(&self) -> Result<crate::BalanceReport> {
-        self.open()?.balancer.balance_metadata()
-    }
-
-    /// The same of all block groups of which `which` is true, given their flags.
-    pub fn balance_groups(&self, which: impl Fn(u64) -> bool) -> Result<crate::BalanceReport> {
-        self.open()?.balancer.balance(which)
-    }
-
-    /// Begins a balance, which goes on in a thread of its own. EINPROGRESS: one is at work. EINVAL: the
-    /// filters make no sense, the profile cannot be had, there would be fewer copies of nodes
-    /// and `FORCE` does not say that this is meant, or another balance is paused.
-    pub fn start_balance(&self, item: btrfs_disk::items::BalanceItem) -> Result<()> {
-        self.open()?.balancer.begin(item)?;
-        self.work_off_balance()
-    }
-
-    /// Goes on with a paused one. ESRCH: there is none. EINPROGRESS: it is at work.
-    pub fn resume_balance(&self) -> Result<()> {
-        self.open()?.balancer.begin_again()?;
-        self.work_off_balance()
-    }
-
-    fn work_off_balance(&self) -> Result<()> {
-        let started = self.in_thread("balance", |engine| engine.balancer.run());
-        started.inspect_err(|_| self.engine.balancer.not_started())
-    }
-
-    /// Runs `work` in a thread of its own.
-    fn in_thread(&self, name: &str, work: fn(&Engine)) -> Result<()> {
-        let engine = self.engine.clone();
-        let started = match engine.core.injection.has(Defect::NoThreads) {
-            true => Err(std::io::Error::from_raw_os_error(libc::EAGAIN)),
-            false => {
-                let thread = std::thread::Builder::new().name(format!("spinney-{name}"));
-                thread.spawn(move || work(&engine)).map(drop)
-            }
-        };
-        let context = format!("starting the thread of the {name}");
-        started.map_err(|source| vfs::FsError::Io { context, source })
-    }
-
-    /// Pauses it; returns when it has. ESRCH: none is at work.
-    pub fn pause_balance(&self) -> Result<()> {
-        self.open()?.balancer.pause()
-    }
-
-    /// Cancels it, also a paused one. ESRCH: there is none.
-    pub fn cancel_balance(&self) -> Result<()> {
-        self.open()?.balancer.cancel()
-    }
-
-    /// How far it is, or how the last one ended.
-    pub fn balance_status(&self) -> Result<crate::BalanceStatus> {
-        Ok(self.open()?.balancer.status())
-    }
-
     /// Writes content of a file anew, so that it lies in fewer extents, or compressed; answers how many
     /// bytes that were. Nothing else of the file changes; it is durable as anything is that was
     /// written. EISDIR, EINVAL: it is no file.
@@ -231,41 +174,6 @@ impl BtrfsFs {
         self.engine.writeback.observer()
     }
 
-    /// Begins a scrub, which goes on in a thread of its own. EINPROGRESS: one is at work. EROFS: nothing
-    /// can be written, and it is not `read_only`.
-    pub fn start_scrub(&self, read_only: bool) -> Result<()> {
-        self.open()?.scrubber.begin(read_only)?;
-        self.work_off_scrub()
-    }
-
-    /// Goes on with one that was cancelled. ESRCH: there is none. EINPROGRESS: it is at work.
-    pub fn resume_scrub(&self) -> Result<()> {
-        self.open()?.scrubber.begin_again()?;
-        self.work_off_scrub()
-    }
-
-    /// Goes on with one of an earlier mount, of which that one's `scrub_status` is known. Errors: as
-    /// `start_scrub`.
-    pub fn continue_scrub(&self, earlier: crate::ScrubStatus) -> Result<()> {
-        self.open()?.scrubber.begin_from(earlier)?;
-        self.work_off_scrub()
-    }
-
-    fn work_off_scrub(&self) -> Result<()> {
-        let started = self.in_thread("scrub", |engine| engine.scrubber.run());
-        started.inspect_err(|_| self.engine.scrubber.not_started())
-    }
-
-    /// Stops it; returns when it has. ENOTCONN: none is at work.
-    pub fn cancel_scrub(&self) -> Result<()> {
-        self.open()?.scrubber.cancel()
-    }
-
-    /// How far it is, or how the last one ended.
-    pub fn scrub_status(&self) -> Result<crate::ScrubStatus> {
-        Ok(self.open()?.scrubber.told())
-    }
-
     /// The volume takes `total` bytes of its device from now on (rounded down to whole sectors);
     /// durable when this returns. What lies behind a nearer end moves elsewhere.
     ///
@@ -284,6 +192,44 @@ impl BtrfsFs {
     /// Bytes of names and attributes that were changed since the last commit began.
     pub fn uncommitted_bytes(&self) -> u64 {
         self.engine.core.layers().current.bytes()
+    }
+
+    /// Runs `work` in a thread of its own, which is gone when the volume is closed or dropped: it holds the
+    /// engine, and with it the device, which who has closed a volume may open again at once.
+    pub(crate) fn in_thread(&self, name: &str, work: fn(&Engine)) -> Result<()> {
+        let engine = self.engine.clone();
+        let mut threads = self.work.lock();
+        threads.retain(|thread| !thread.is_finished());
+        let started = match engine.core.injection.has(Defect::NoThreads) {
+            true => Err(std::io::Error::from_raw_os_error(libc::EAGAIN)),
+            false => {
+                let thread = std::thread::Builder::new().name(format!("spinney-{name}"));
+                thread.spawn(move || work(&engine)).map(|thread| threads.push(thread))
+            }
+        };
+        let context = format!("starting the thread of the {name}");
+        started.map_err(|source| vfs::FsError::Io { context, source })
+    }
+
+    /// Returns when no work is left, nor its thread: a status says sooner that it has ended.
+    fn end_work(&self) {
+        self.engine.core.health.close();
+        self.engine.balancer.rest();
+        self.engine.scrubber.rest();
+        let threads = std::mem::take(&mut *self.work.lock());
+        for thread in threads {
+            let _panicked = thread.join();
+        }
+    }
+}
+
+/// What is not durable is lost; the device is let go of.
+impl Drop for BtrfsFs {
+    fn drop(&mut self) {
+        // Of work that panicked nobody hears that it has ended.
+        if !std::thread::panicking() {
+            self.end_work();
+        }
     }
 }
 
@@ -580,9 +526,7 @@ impl FileSystem for BtrfsFs {
             Err(_) if self.engine.core.health.is_shut_down() => &self.engine,
             other => other?,
         };
-        engine.core.health.close();
-        engine.balancer.rest();
-        engine.scrubber.rest();
+        self.end_work();
         drop(self.background.lock().take());
         let result = crate::close::close(engine);
         self.engine.closed.store(true, Ordering::Release);

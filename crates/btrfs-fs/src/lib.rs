@@ -55,6 +55,7 @@ mod unsettled;
 mod usage;
 mod uuid_tree;
 mod verity;
+mod work;
 mod writeback;
 mod xattrs;
 

@@ -60,7 +60,8 @@ impl BtrfsFs {
             true => Some(start_background(&engine)?),
             false => None,
         };
-        let fs = BtrfsFs { engine, background: Mutex::new(Rank::Background, threads) };
+        let background = Mutex::new(Rank::Background, threads);
+        let fs = BtrfsFs { engine, background, work: Mutex::new(Rank::Leaf, Vec::new()) };
         go_on(&fs, writes)?;
         Ok(fs)
     }

@@ -339,3 +339,32 @@ fn a_volume_is_closed_when_no_trim_or_resize_goes_on() {
     );
     close(device, fs);
 }
+
+/// Whoever closes a volume, or only drops it, can open its device again at once: no thread has it still. Once
+/// a test found an image "in use by another program", of which a balance had just ended.
+#[test]
+fn a_volume_that_is_dropped_lets_go_of_its_device() {
+    let (device, mut fs) = a_volume();
+    let options = || Options { background: false, ..Options::default() };
+    let without = Arc::strong_count(&device) - 1;
+    for turn in 0..40 {
+        match turn % 4 {
+            0 | 1 => begin(&fs, METADATA),
+            2 => fs.start_scrub(true).expect("begin"),
+            _ => begin(&fs, DATA | METADATA),
+        }
+        if turn % 4 == 1 {
+            until("the balance ends", || state(&fs) != BalanceState::Running);
+        }
+        if turn % 3 != 0 {
+            fs.destroy().expect("close");
+        }
+        drop(fs);
+        assert!(Arc::strong_count(&device) <= without, "turn {turn}: a thread has the device");
+        fs = BtrfsFs::open_device(device.clone(), options()).expect("mount");
+        if state(&fs) == BalanceState::Paused {
+            fs.cancel_balance().expect("cancel");
+        }
+    }
+    common::check_device(device, true, btrfs_check::Severity::Note);
+}

@@ -1,0 +1,89 @@
+//! Balances and scrubs as programs see them: work that goes on in a thread of its own beside operations.
+//!
+//! The face alone: what the work is, and how far it is, `balance` and `scrub` know.
+
+use crate::fs::BtrfsFs;
+use vfs::Result;
+
+impl BtrfsFs {
+    /// Moves all nodes of metadata elsewhere, and gives the block groups that they lay in back to the
+    /// device; snapshots go on sharing what they share. Operations may go on meanwhile. What was
+    /// done up to an error stays done. ENOSPC: there is no room for the nodes elsewhere.
+    pub fn balance_metadata(&self) -> Result<crate::BalanceReport> {
+        self.open()?.balancer.balance_metadata()
+    }
+
+    /// The same of all block groups of which `which` is true, given their flags.
+    pub fn balance_groups(&self, which: impl Fn(u64) -> bool) -> Result<crate::BalanceReport> {
+        self.open()?.balancer.balance(which)
+    }
+
+    /// Begins a balance, which goes on in a thread of its own. EINPROGRESS: one is at work. EINVAL: the
+    /// filters make no sense, the profile cannot be had, there would be fewer copies of nodes
+    /// and `FORCE` does not say that this is meant, or another balance is paused.
+    pub fn start_balance(&self, item: btrfs_disk::items::BalanceItem) -> Result<()> {
+        self.open()?.balancer.begin(item)?;
+        self.work_off_balance()
+    }
+
+    /// Goes on with a paused one. ESRCH: there is none. EINPROGRESS: it is at work.
+    pub fn resume_balance(&self) -> Result<()> {
+        self.open()?.balancer.begin_again()?;
+        self.work_off_balance()
+    }
+
+    fn work_off_balance(&self) -> Result<()> {
+        let started = self.in_thread("balance", |engine| engine.balancer.run());
+        started.inspect_err(|_| self.engine.balancer.not_started())
+    }
+
+    /// Pauses it; returns when it has. ESRCH: none is at work.
+    pub fn pause_balance(&self) -> Result<()> {
+        self.open()?.balancer.pause()
+    }
+
+    /// Cancels it, also a paused one. ESRCH: there is none.
+    pub fn cancel_balance(&self) -> Result<()> {
+        self.open()?.balancer.cancel()
+    }
+
+    /// How far it is, or how the last one ended.
+    pub fn balance_status(&self) -> Result<crate::BalanceStatus> {
+        Ok(self.open()?.balancer.status())
+    }
+
+    /// Begins a scrub, which goes on in a thread of its own. EINPROGRESS: one is at work. EROFS: nothing
+    /// can be written, and it is not `read_only`.
+    pub fn start_scrub(&self, read_only: bool) -> Result<()> {
+        self.open()?.scrubber.begin(read_only)?;
+        self.work_off_scrub()
+    }
+
+    /// Goes on with one that was cancelled. ESRCH: there is none. EINPROGRESS: it is at work.
+    pub fn resume_scrub(&self) -> Result<()> {
+        self.open()?.scrubber.begin_again()?;
+        self.work_off_scrub()
+    }
+
+    /// Goes on with one of an earlier mount, of which that one's `scrub_status` is known. Errors: as
+    /// `start_scrub`.
+    pub fn continue_scrub(&self, earlier: crate::ScrubStatus) -> Result<()> {
+        self.open()?.scrubber.begin_from(earlier)?;
+        self.work_off_scrub()
+    }
+
+    fn work_off_scrub(&self) -> Result<()> {
+        let started = self.in_thread("scrub", |engine| engine.scrubber.run());
+        started.inspect_err(|_| self.engine.scrubber.not_started())
+    }
+
+    /// Stops it; returns when it has. ENOTCONN: none is at work.
+    pub fn cancel_scrub(&self) -> Result<()> {
+        self.open()?.scrubber.cancel()
+    }
+
+    /// How far it is, or how the last one ended.
+    pub fn scrub_status(&self) -> Result<crate::ScrubStatus> {
+        Ok(self.open()?.scrubber.told())
+    }
+}

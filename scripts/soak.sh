@@ -57,6 +57,8 @@ for round in $(seq "$rounds"); do
     SPINNEY_SEED=$seed SPINNEY_SEEDS=10 SPINNEY_ROUNDS=3 SPINNEY_MILLIS=5000 \
         cargo test --quiet --package spinney-btrfs-fs --test balance_chaos
     SPINNEY_STEPS=20 cargo test --quiet --package spinney-btrfs-fs --test enospc
+    SPINNEY_STATES=24 SPINNEY_OUTSIDE=8 \
+        cargo test --quiet --package spinney-btrfs-fs --test kernel_relocation
     SPINNEY_SEED=$seed cargo test --quiet --package spinney-btrfs-fs --test kept
     cargo test --quiet --package spinney-btrfs-fs --test kept -- --ignored --exact all_sequences
     seed=$((seed + 1000))

@@ -102,7 +102,7 @@ fn crash(what: &str, quotas: Quotas, least: usize) -> usize {
     let image = Image::new(400 * MIB, &["-n", "4096", "-m", "single"]);
     let tree = kernel(&image.path, "noatime", |mount| populate(mount, quotas));
     let epochs = freed(&image.path, what, quotas, least);
-    for epoch in sample(&epochs, common::number("SPINNEY_STATES", 24) as usize) {
+    for epoch in sample(&epochs, common::number("SPINNEY_STATES", 10) as usize) {
         for choice in epoch.choices(2, 1) {
             ours(Arc::new(SimDevice::new(epoch.image(&choice))), &tree);
         }
@@ -110,7 +110,7 @@ fn crash(what: &str, quotas: Quotas, least: usize) -> usize {
     let dir = TempDir::new("crash-relocation").expect("a directory");
     let (mut trees, mut half) = (0, 0);
     for (number, epoch) in
-        sample(&epochs, common::number("SPINNEY_OUTSIDE", 8) as usize).enumerate()
+        sample(&epochs, common::number("SPINNEY_OUTSIDE", 4) as usize).enumerate()
     {
         // The kernel takes no torn superblock: what arrived whole, or not at all.
         let choice = &epoch.choices(2, 1)[number % 2];

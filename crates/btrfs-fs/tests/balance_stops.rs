@@ -312,12 +312,17 @@ fn trimmed(fs: &BtrfsFs) -> vfs::Result<u64> {
 }
 
 #[test]
-fn a_mount_is_still_when_no_trim_goes_on() {
+fn a_mount_is_still_when_no_trim_or_resize_goes_on() {
     let (device, fs) = a_volume();
     refused(ended_by((&device, &fs), "trim", trimmed, BtrfsFs::still));
     assert!(fs.is_still());
     fs.writable_again();
     trimmed(&fs).expect("trim");
+    let total = behind_which_the_file_lies(&fs);
+    refused(ended_by((&device, &fs), "resize", |fs| fs.resize(total), BtrfsFs::still));
+    assert!(fs.is_still());
+    fs.writable_again();
+    fs.resize(total).expect("resize");
     close(device, fs);
 }
 

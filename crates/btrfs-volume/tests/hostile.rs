@@ -100,34 +100,52 @@ fn expect(sb: &Superblock) -> Expect {
     }
 }
 
+type Edit = Box<dyn Fn(&mut Chunk)>;
+
+/// A chunk that `room` has place for, made wrong in one way each: where it begins then, and what is said of it.
+fn wrong_in_one_way(room: Logical, total: u64) -> Vec<(u64, Edit, &'static str)> {
+    let free = room.0;
+    vec![
+        (free, Box::new(|c| c.stripes[0].offset = 1 << 20), "overlaps another"),
+        (free - 4096, Box::new(|_| ()), "chunks overlap"),
+        (free, Box::new(move |c| c.stripes[0].offset = total - 4096), "device's end"),
+        (free, Box::new(|c| c.stripes[0].offset = u64::MAX - 4095), "device's end"),
+        (free, Box::new(|c| c.stripes[0].offset += 1), "not aligned"),
+        (free + 1, Box::new(|_| ()), "not aligned"),
+        (free, Box::new(|c| c.fields.length = 0), "not aligned"),
+        (free, Box::new(|c| c.fields.length -= 1), "not aligned"),
+        (free, Box::new(|c| c.fields.length = u64::MAX - 4095), "too long"),
+        (u64::MAX - 4095, Box::new(|_| ()), "too long"),
+        (free, Box::new(|c| c.stripes[0].devid = 9), "device 9"),
+        (free, Box::new(|c| c.stripes[0].dev_uuid[0] ^= 1), "another UUID"),
+        (free, Box::new(|c| c.fields.kind |= block_group::DUP), "1 stripes for 2 copies"),
+        (free, Box::new(|c| c.fields.kind &= !block_group::TYPE_MASK), "of types 0x0"),
+        (free, Box::new(|c| c.fields.kind |= 5), "of types 0x5"),
+        (free, Box::new(|c| c.fields.kind |= 1 << 40), "flags"),
+        (free, Box::new(|c| c.fields.sector_size = 512), "sectors of 512"),
+    ]
+}
+
+/// Of which nothing is wrong, behind the last one; it is the last MiB of the device.
+fn one_more(victim: &Victim) -> (Logical, Chunk) {
+    let (logical, mut chunk) = victim.last_chunk();
+    let at = Logical(logical + chunk.fields.length);
+    chunk.fields.length = 1 << 20;
+    chunk.stripes[0].offset = victim.sb.fields.total_bytes - (1 << 20);
+    (at, chunk)
+}
+
 #[test]
 fn chunks_that_cannot_be_are_refused_with_their_key() {
     if !have_mkfs() {
         return;
     }
     let victim = Victim::new(&["-m", "single"]);
-    let (logical, good) = victim.last_chunk();
-    let free = logical + good.fields.length;
-    type Edit = Box<dyn Fn(&mut Chunk)>;
-    let total = victim.sb.fields.total_bytes;
-    let cases: Vec<(u64, Edit, &str)> = vec![
-        (free, Box::new(|_| ()), "overlaps another"),
-        (logical + 4096, Box::new(|_| ()), "chunks overlap"),
-        (free, Box::new(move |c| c.stripes[0].offset = total - 4096), "device's end"),
-        (free, Box::new(|c| c.stripes[0].offset = u64::MAX - 4095), "device's end"),
-        (free, Box::new(|c| c.stripes[0].offset += 1), "not aligned"),
-        (free, Box::new(|c| c.fields.length = 0), "not aligned"),
-        (free, Box::new(|c| c.fields.length = u64::MAX - 4095), "too long"),
-        (u64::MAX - 4095, Box::new(|_| ()), "too long"),
-        (free, Box::new(|c| c.stripes[0].devid = 9), "device 9"),
-        (free, Box::new(|c| c.stripes[0].dev_uuid[0] ^= 1), "another UUID"),
-        (free, Box::new(|c| c.fields.kind |= block_group::DUP), "1 stripes for 2 copies"),
-        (free, Box::new(|c| c.fields.kind = 0), "of types 0x0"),
-        (free, Box::new(|c| c.fields.kind = 5), "of types 0x5"),
-        (free, Box::new(|c| c.fields.kind |= 1 << 40), "flags"),
-        (free, Box::new(|c| c.fields.sector_size = 512), "sectors of 512"),
-    ];
-    for (at, edit, text) in cases {
+    let (free, good) = one_more(&victim);
+    victim.with_chunk(free.0, &good);
+    victim.open().expect("nothing is wrong with that");
+    victim.put_node(&victim.root);
+    for (at, edit, text) in wrong_in_one_way(free, victim.sb.fields.total_bytes) {
         let mut chunk = good.clone();
         edit(&mut chunk);
         victim.with_chunk(at, &chunk);
@@ -141,7 +159,7 @@ fn chunks_that_cannot_be_are_refused_with_their_key() {
     raid.fields.kind |= block_group::RAID1;
     raid.fields.num_stripes = 2;
     raid.stripes.push(raid.stripes[0]);
-    victim.with_chunk(free, &raid);
+    victim.with_chunk(free.0, &raid);
     assert!(victim.open().is_err());
     victim.put_node(&victim.root);
     victim.open().expect("clean again");
@@ -161,10 +179,13 @@ fn the_map_refuses_what_the_node_gate_lets_through() {
         assert!(error.to_string().contains(text), "{error} instead of {text}");
     };
     refused(&good, "overlaps another");
-    let mut chunk = good.clone();
-    chunk.stripes[0].offset = 127 << 20;
-    refused(&chunk, "device's end");
-    chunk.fields.length = 1 << 20;
+    let (free, chunk) = one_more(&victim);
+    for (at, edit, text) in wrong_in_one_way(free, victim.sb.fields.total_bytes) {
+        let mut wrong = chunk.clone();
+        edit(&mut wrong);
+        let error = volume.add_chunk(Logical(at), &wrong).expect_err(text);
+        assert!(error.to_string().contains(text), "{error} instead of {text}");
+    }
     volume.add_chunk(free, &chunk).expect("room behind the others");
     volume.add_chunk(free, &chunk).expect("the same again");
     assert_eq!(volume.mirrors(free).expect("mapped"), 1);

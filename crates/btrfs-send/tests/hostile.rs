@@ -67,6 +67,20 @@ fn no_length_makes_it_hold_more_than_a_command() {
     assert!(matches!(error.problem, Problem::AttributeLength(_)), "{error}");
     let mut encoder = Encoder::new(Vec::new(), Protocol::V2).unwrap();
     encoder.put(&Command::Write { path: b"f", offset: 0, data: &long }).unwrap();
+    // The longest command there may be in protocol 1 is read, one of a byte more is not.
+    let write = |len: usize| {
+        let mut encoder = Encoder::new(Vec::new(), Protocol::V1).unwrap();
+        let data = vec![0; len];
+        encoder.put(&Command::Write { path: b"f", offset: 0, data: &data }).map_err(drop)?;
+        Ok::<_, ()>(encoder.into_inner())
+    };
+    let attributes = 5 + 12 + 4;
+    assert!(matches!(
+        run(&write((64 << 10) - attributes).unwrap()),
+        (1, Some((_, Problem::Truncated)))
+    ));
+    let longer = write((64 << 10) - attributes + 1).map(|bytes| run(&bytes));
+    assert!(matches!(longer, Err(()) | Ok((0, Some((17, Problem::TooLong(65_537)))))));
 }
 
 #[test]

@@ -217,6 +217,13 @@ mod tests {
             })
             .unwrap();
         assert_eq!(seen, [(3, 30), (4, 40), (5, 5)]);
+        let mut within = Vec::new();
+        let mut note = |found: Key, _: &[u8]| {
+            within.push(found.offset);
+            Ok(())
+        };
+        overlay.scan(key(3), key(4), &mut note).unwrap();
+        assert_eq!(within, [3, 4], "both ends are of the range");
         let mut before = |offset| {
             let found = overlay.at_or_before(&key(offset)).unwrap();
             found.map(|(key, data)| (key.offset, data[0]))

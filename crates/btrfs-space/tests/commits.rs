@@ -10,8 +10,35 @@ use common::edit::{Commit, Dice};
 use common::random::random_commits;
 use common::{Image, Opened, with_kernel};
 
+/// The backup of the last commit, in the superblock, has the roots of that commit.
+fn assert_backup_true(opened: &Opened) {
+    let sb = opened.volume.superblock();
+    let newest = sb.backups.iter().find(|b| b.tree_root_gen == sb.fields.generation);
+    let backup = newest.expect("a backup of the last commit");
+    let told = [
+        (backup.tree_root, backup.tree_root_gen, backup.tree_root_level),
+        (backup.chunk_root, backup.chunk_root_gen, backup.chunk_root_level),
+        (backup.extent_root, backup.extent_root_gen, backup.extent_root_level),
+        (backup.fs_root, backup.fs_root_gen, backup.fs_root_level),
+        (backup.dev_root, backup.dev_root_gen, backup.dev_root_level),
+        (backup.csum_root, backup.csum_root_gen, backup.csum_root_level),
+    ];
+    let trees = [TreeId::EXTENT, TreeId::FS, TreeId::DEV, TreeId::CSUM].map(|id| opened.tree(id));
+    let mut roots = vec![opened.root_tree(), opened.chunk_tree()];
+    roots.extend(trees);
+    let roots: Vec<_> = roots.iter().map(|r| (r.logical, r.generation, r.level)).collect();
+    assert_eq!(told[..], roots[..]);
+    let fields = &sb.fields;
+    assert_eq!(
+        (backup.total_bytes, backup.bytes_used, backup.num_devices),
+        (fields.total_bytes, fields.bytes_used, fields.num_devices)
+    );
+}
+
 fn judge(image: &Image) {
     let opened = image.open();
+    // The kernel's as well as ours: that is what a backup is.
+    assert_backup_true(&opened);
     assert_true(&opened);
     assert_space_true(&opened);
     drop(opened);

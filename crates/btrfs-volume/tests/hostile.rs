@@ -7,10 +7,11 @@ use blockdev::{BlockDevice, MemDevice};
 use btrfs_disk::Geometry;
 use btrfs_disk::build::{self, NodeIdentity};
 use btrfs_disk::ids::block_group;
-use btrfs_disk::items::Chunk;
+use btrfs_disk::items::{Chunk, DevItem};
 use btrfs_disk::key::kind;
 use btrfs_disk::{
-    ChildPtr, Error, Expect, Generation, Key, LeafItem, Logical, Node, Superblock, TreeId,
+    ChildPtr, Error, Expect, FixedSize, Generation, Key, LeafItem, Logical, Node, Superblock,
+    TreeId,
 };
 use btrfs_volume::{OpenOptions, Volume};
 use common::*;
@@ -80,6 +81,22 @@ impl Victim {
             .collect();
         items.push(LeafItem { key, data: &data });
         items.sort_by_key(|item| item.key);
+        self.put_node(&build::leaf(&self.geometry, &self.identity(0), &items));
+    }
+
+    /// The chunk tree with its device item changed.
+    fn with_device(&self, change: impl Fn(&mut DevItem)) {
+        let changed = |(key, data): (Key, &[u8])| {
+            let mut data = data.to_vec();
+            if key.kind == kind::DEV_ITEM {
+                let mut item = DevItem::read(&data).expect("device item");
+                change(&mut item);
+                data = item.to_vec();
+            }
+            (key, data)
+        };
+        let items: Vec<_> = self.root.items().map(changed).collect();
+        let items: Vec<_> = items.iter().map(|(key, data)| LeafItem { key: *key, data }).collect();
         self.put_node(&build::leaf(&self.geometry, &self.identity(0), &items));
     }
 
@@ -163,6 +180,20 @@ fn chunks_that_cannot_be_are_refused_with_their_key() {
     assert!(victim.open().is_err());
     victim.put_node(&victim.root);
     victim.open().expect("clean again");
+}
+
+#[test]
+fn a_device_item_is_of_the_superblocks_device() {
+    if !have_mkfs() {
+        return;
+    }
+    let victim = Victim::new(&["-m", "single"]);
+    victim.with_device(|_| ());
+    victim.open().expect("as it was");
+    victim.with_device(|item| item.uuid[3] ^= 1);
+    assert!(victim.refusal().to_string().contains("another device"));
+    victim.with_device(|item| item.devid += 1);
+    assert!(matches!(victim.refusal(), Error::Corrupt(_)));
 }
 
 #[test]

@@ -110,6 +110,14 @@ fn every_level_makes_a_stream() {
             decompress(compression, SECTOR, &stream, &mut out).expect("our own stream");
             assert!(out == content, "{compression:?} at level {level}");
         }
+        let bytes = |level| {
+            let limit = 2 * MAX_UNCOMPRESSED;
+            compress(compression, level, SECTOR, &text(MAX_UNCOMPRESSED), limit)
+                .expect("fits")
+                .len()
+        };
+        let is_told = bytes(high) < bytes(low);
+        assert_eq!(is_told, low < high, "{compression:?}: levels are what they say");
     }
 }
 

@@ -186,6 +186,14 @@ fn bad_attributes_are_refused() {
     refused(vec![
         (SUBVOL, item(|x| x.location.objectid = 1), "xattr with the location"),
         (SUBVOL, item(|x| x.kind = 1), "xattr of type 1"),
+        (
+            SUBVOL,
+            vec![
+                inode_row(256),
+                (key(257, kind::XATTR_ITEM, name_hash(b"user.a")), xattr(b"user.a", b"").to_vec()),
+            ],
+            "its inode is missing",
+        ),
         (SUBVOL, item(|x| x.name = b""), "name of 0 bytes"),
         (SUBVOL, item(|x| x.name = b"a\0"), "zero byte"),
         (SUBVOL, wrong, "another hash"),

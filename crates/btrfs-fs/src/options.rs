@@ -20,6 +20,9 @@ pub struct Options {
     pub ignore_log: bool,
     /// What is made do with of a damaged volume. Read-only mounts alone.
     pub rescue: Rescue,
+    /// Opening it makes another free-space tree, in the first commit, with nothing read of the one that is
+    /// there. Volumes that have one alone.
+    pub renew_free_space: bool,
     /// Mount this subvolume as the root.
     pub subvol: Subvol,
     /// Longest time between commits.
@@ -155,6 +158,7 @@ impl Default for Options {
             read_only: false,
             ignore_log: false,
             rescue: Rescue::default(),
+            renew_free_space: false,
             subvol: Subvol::Default,
             commit_interval: Duration::from_secs(30),
             memory_bytes: 512 << 20,

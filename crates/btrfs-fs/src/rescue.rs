@@ -45,6 +45,7 @@ fn of_volume(options: &Options) -> OpenOptions {
         read_only: options.read_only,
         ignore_log: options.ignore_log,
         replays_log: !options.ignore_log,
+        renews_free_space: options.renew_free_space,
         ..OpenOptions::default()
     }
 }

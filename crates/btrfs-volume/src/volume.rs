@@ -12,7 +12,7 @@ use crate::start::{self, Start};
 use crate::superblock::Stale;
 use crate::{features, load, superblock};
 use blockdev::BlockDevice;
-use btrfs_disk::ids::incompat;
+use btrfs_disk::ids::{compat_ro, incompat};
 use btrfs_disk::items::Chunk;
 use btrfs_disk::node::{HEADER_SIZE, MAX_LEVEL};
 use btrfs_disk::{
@@ -35,6 +35,9 @@ pub struct OpenOptions {
     /// The caller mends the superblock's sizes, so that such as do not agree are no reason to refuse
     /// the volume.
     pub mends_sizes: bool,
+    /// The caller's first commit makes another free-space tree: the one that is there counts as not valid,
+    /// in memory alone.
+    pub renews_free_space: bool,
 }
 
 /// An open volume: the device, the superblock, the chunks.
@@ -59,6 +62,15 @@ pub struct Volume {
     read_only_reason: Option<String>,
     /// The root tree's generation, if it is not looked at by its newest superblock.
     elsewhere: Option<Generation>,
+}
+
+/// The superblock as the volume goes on with it.
+fn current(found: &Superblock, options: &OpenOptions) -> Superblock {
+    let mut superblock = found.clone();
+    if options.renews_free_space {
+        superblock.fields.compat_ro_flags &= !compat_ro::FREE_SPACE_TREE_VALID;
+    }
+    superblock
 }
 
 impl Volume {
@@ -124,7 +136,7 @@ impl Volume {
             read_only_reason: reason,
             repairs_held: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
-            superblock: RwLock::new(Rank::Superblock, Arc::new(sb.clone())),
+            superblock: RwLock::new(Rank::Superblock, Arc::new(current(&sb, &options))),
             elsewhere: None,
             dev,
         };

@@ -273,12 +273,31 @@ fn and_what_was_fsynced_is_there() {
     assert_eq!(common::fine(&["cat", &format!("{}:/after", image.word())]), "logged\n");
 }
 
+/// The extents of which the tree would be made cannot all be read: the old one is good, and the volume can
+/// be written as before.
+#[test]
+fn a_free_space_tree_stays_where_none_can_be_made() {
+    require!(kernel_btrfs);
+    let image = filled("rescue-lost-extents", &["-n", "4096"]);
+    lose_node(&image, "extent", "leaf", 0);
+    let before = std::fs::read(&image.path).expect("the image");
+    let (code, said) = common::failing(&["rescue", "clear-space-cache", &image.word()]);
+    assert!(code == 1 && said.contains("damaged volume"), "{said}");
+    assert!(std::fs::read(&image.path).expect("the image") == before, "something was changed");
+}
+
 /// No copy of the first node of the free-space tree is whole.
 fn lose_free_space(image: &Image) {
-    let dump = sh(&format!("btrfs inspect-internal dump-tree -t 10 {}", image.word()));
+    let first = sh(&format!("btrfs inspect-internal dump-tree -t 10 {}", image.word()));
+    let kind = if text(&first.stdout).contains("\nnode ") { "node" } else { "leaf" };
+    lose_node(image, "10", kind, 0);
+}
+
+/// No copy of node `nth` of its kind of a tree is whole.
+fn lose_node(image: &Image, tree: &str, kind: &str, nth: usize) {
+    let dump = sh(&format!("btrfs inspect-internal dump-tree -t {tree} {}", image.word()));
     let dump = text(&dump.stdout);
-    let node =
-        dump.lines().find_map(|line| line.strip_prefix("leaf ").or(line.strip_prefix("node ")));
+    let node = dump.lines().filter_map(|line| line.strip_prefix(kind)?.strip_prefix(' ')).nth(nth);
     let logical: u64 =
         node.and_then(|line| line.split(' ').next()).unwrap().parse().expect("a number");
     for at in copies(&image.path, logical) {

@@ -103,7 +103,7 @@ pub fn fix_device_size(device: Arc<dyn BlockDevice>) -> Result<DeviceSize> {
         Ok((here, found))
     })?;
     if found.device != found.whole {
-        let fs = writable(&device)?;
+        let fs = writable(&device, quiet())?;
         found.made_free_space_tree = fs.made_free_space_tree();
         let resized = fs.resize(found.whole).map(drop).and_then(|()| fs.destroy());
         resized.map_err(|e| said(&*device, e))?;
@@ -112,10 +112,10 @@ pub fn fix_device_size(device: Arc<dyn BlockDevice>) -> Result<DeviceSize> {
 }
 
 /// Gives the free-space tree up and makes another from the extents; false: there is none. Nothing of the old
-/// one is read, so it may be damaged. A log is replayed in the same commit.
+/// one is read, so it may be damaged. A log is replayed in the same commit. Where the extents cannot all be
+/// read, or there is no room, the old one stays: it may be good, and then the volume can be written still.
 pub fn clear_free_space_tree(device: Arc<dyn BlockDevice>) -> Result<bool> {
     let refused = |why: &str| Error::refused(device.name(), why);
-    // In two steps, each a whole volume: the tree is not valid any more; another is made.
     let there = with_superblock(&device, REPLAYS, |sb| {
         if sb.fields.compat_ro_flags & compat_ro::FREE_SPACE_TREE == 0 {
             return Ok((false, false));
@@ -125,11 +125,11 @@ pub fn clear_free_space_tree(device: Arc<dyn BlockDevice>) -> Result<bool> {
                 "the free-space tree cannot be cleared: block-group-tree needs it",
             ));
         }
-        sb.fields.compat_ro_flags &= !compat_ro::FREE_SPACE_TREE_VALID;
-        Ok((true, true))
+        Ok((false, true))
     })?;
     if there {
-        writable(&device)?.destroy().map_err(|e| said(&*device, e))?;
+        let options = Options { renew_free_space: true, ..quiet() };
+        writable(&device, options)?.destroy().map_err(|e| said(&*device, e))?;
     }
     Ok(there)
 }
@@ -140,14 +140,19 @@ pub fn clear_free_space_tree(device: Arc<dyn BlockDevice>) -> Result<bool> {
 /// Nothing of the tree is read, so it may be damaged: what gives its space back is the extent tree, which is
 /// looked through for what the UUID tree holds. A log is replayed on the way.
 pub fn clear_uuid_tree(device: Arc<dyn BlockDevice>) -> Result<bool> {
-    let fs = writable(&device)?;
+    let fs = writable(&device, quiet())?;
     let cleared = fs.clear_uuid_tree();
     cleared.and_then(|there| fs.destroy().map(|()| there)).map_err(|e| said(&*device, e))
 }
 
 /// A log is no reason to leave the superblock alone.
-const REPLAYS: OpenOptions =
-    OpenOptions { read_only: false, ignore_log: false, replays_log: true, mends_sizes: false };
+const REPLAYS: OpenOptions = OpenOptions {
+    read_only: false,
+    ignore_log: false,
+    replays_log: true,
+    mends_sizes: false,
+    renews_free_space: false,
+};
 
 /// Changes the superblock of a volume that nobody else has: what `change` makes of it is written,
 /// as a commit does it, if that says so. The rest of what it says.
@@ -172,8 +177,12 @@ fn with_superblock<T>(
     Ok(told)
 }
 
-fn writable(device: &Arc<dyn BlockDevice>) -> Result<BtrfsFs> {
-    let options = Options { background: false, ..Options::default() };
+/// For one change: nothing goes on beside it.
+fn quiet() -> Options {
+    Options { background: false, ..Options::default() }
+}
+
+fn writable(device: &Arc<dyn BlockDevice>, options: Options) -> Result<BtrfsFs> {
     let fs = BtrfsFs::open_device(device.clone(), options).map_err(|e| said(&**device, e))?;
     match fs.read_only_reason() {
         Some(why) => Err(Error::refused(device.name(), format!("can only be read: {why}"))),

@@ -1,6 +1,9 @@
-//! Closing: unnamed inodes go, everything is committed.
+//! Closing: unnamed inodes go, everything is committed. For who asks for it: everything or nothing.
 
 use crate::engine::Engine;
+use crate::refusals::refused;
+use crate::writeback::Flushed;
+use btrfs_txn::Urgency;
 use vfs::{FsError, Result};
 
 pub(crate) fn close(engine: &Engine) -> Result<()> {
@@ -26,6 +29,45 @@ pub(crate) fn close(engine: &Engine) -> Result<()> {
             }
             other => other,
         }),
+    }
+}
+
+/// All content is in its place when this returns, but for what found no room; or nothing of what came
+/// after the last commit is kept. Who leaves a command's changes without some of their content
+/// has emptied the files that it was to be written over.
+pub(crate) fn land(engine: &Engine) -> Result<()> {
+    let health = &engine.core.health;
+    if health.is_read_only() || health.is_still() || health.is_shut_down() {
+        return Ok(());
+    }
+    let given_up = match land_refused(engine) {
+        Ok(Flushed::Refused) => {
+            let unreported = engine.writeback.refusals().take_unreported();
+            unreported.unwrap_or_else(|| refused("content was not written".into()))
+        }
+        Ok(_) => return Ok(()),
+        Err(error) => error,
+    };
+    name_unwritten(engine);
+    health.poison(&format!("changes were given up: {given_up}"));
+    engine.core.volume.stop_writing();
+    let kept = match engine.stats.commits.get() {
+        0 => "nothing was changed",
+        _ => "what came after the last commit is not kept",
+    };
+    Err(match given_up {
+        FsError::Io { context, source } => {
+            FsError::Io { context: format!("{kept}: {context}"), source }
+        }
+        other => other,
+    })
+}
+
+/// What is refused is tried once more: another place is given to it.
+fn land_refused(engine: &Engine) -> Result<Flushed> {
+    match engine.writeback.flush_all(Urgency::Awaited)? {
+        Flushed::Refused => engine.writeback.flush_all(Urgency::Awaited),
+        landed => Ok(landed),
     }
 }
 

@@ -55,6 +55,12 @@ impl BtrfsFs {
         self.engine.core.volume.stop_writing();
     }
 
+    /// Before `destroy`, for who wants all that came after the last commit, or nothing: where the device
+    /// refuses content this is an error, and nothing is written any more.
+    pub fn land_or_give_up(&self) -> Result<()> {
+        crate::close::land(self.open()?)
+    }
+
     /// Everything done before is durable when this returns; from here on nothing is, until
     /// `commit_held`. What asks for a commit is refused with EBUSY, and what only a commit
     /// would make room for with ENOSPC. The caller ends changes before they take more memory than
@@ -196,7 +202,14 @@ impl BtrfsFs {
 
     /// Runs `work` in a thread of its own, which is gone when the volume is closed or dropped: it holds the
     /// engine, and with it the device, which who has closed a volume may open again at once.
-    pub(crate) fn in_thread(&self, name: &str, work: fn(&Engine)) -> Result<()> {
+    ///
+    /// `given_up` is called where nobody will work it off: no thread could be had, or it panicked.
+    pub(crate) fn in_thread(
+        &self,
+        name: &str,
+        work: fn(&Engine),
+        given_up: fn(&Engine),
+    ) -> Result<()> {
         let engine = self.engine.clone();
         let mut threads = self.work.lock();
         threads.retain(|thread| !thread.is_finished());
@@ -204,9 +217,18 @@ impl BtrfsFs {
             true => Err(std::io::Error::from_raw_os_error(libc::EAGAIN)),
             false => {
                 let thread = std::thread::Builder::new().name(format!("spinney-{name}"));
-                thread.spawn(move || work(&engine)).map(|thread| threads.push(thread))
+                let work = move || {
+                    let _told = Panicking(&engine, given_up);
+                    if engine.core.injection.has(Defect::WorkPanics) {
+                        panic!("as a test wants it");
+                    }
+                    work(&engine);
+                };
+                thread.spawn(work).map(|thread| threads.push(thread))
             }
         };
+        drop(threads);
+        let started = started.inspect_err(|_| given_up(&self.engine));
         let context = format!("starting the thread of the {name}");
         started.map_err(|source| vfs::FsError::Io { context, source })
     }
@@ -219,6 +241,19 @@ impl BtrfsFs {
         let threads = std::mem::take(&mut *self.work.lock());
         for thread in threads {
             let _panicked = thread.join();
+        }
+    }
+}
+
+/// Who waits for work that panics would wait for ever, be it to close the volume. What the work left half
+/// done in memory nobody knows, so nothing of it is written.
+struct Panicking<'a>(&'a Engine, fn(&Engine));
+
+impl Drop for Panicking<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.core.health.poison("work in the background panicked");
+            self.1(self.0);
         }
     }
 }

@@ -22,8 +22,8 @@ const END_TOLD: usize = 256;
 
 pub(crate) struct Refusals {
     count: AtomicU64,
-    /// The last one that no `sync` has told.
-    unreported: Mutex<Option<String>>,
+    /// The last one that no `sync` has told, and what the system said.
+    unreported: Mutex<Option<(String, i32)>>,
     /// The last writeback left some of it in memory.
     left: AtomicBool,
     limit: RateLimit,
@@ -59,8 +59,14 @@ impl Refusals {
     /// Content that was acknowledged could not be written back. It stays in memory.
     pub(crate) fn keep(&self, id: InodeId, error: &FsError) {
         let InodeId { tree, objectid } = id;
+        let (said, errno) = match error {
+            FsError::Io { context, source } => {
+                (context.clone(), source.raw_os_error().unwrap_or(libc::EIO))
+            }
+            other => (other.to_string(), libc::EIO),
+        };
         *self.unreported.lock() =
-            Some(format!("content of inode {objectid} in tree {tree}: {error}"));
+            Some((format!("content of inode {objectid} in tree {tree}: {said}"), errno));
     }
 
     pub(crate) fn count(&self) -> u64 {
@@ -90,7 +96,8 @@ impl Refusals {
 
     /// What a `sync` has to tell beside its own errors.
     pub(crate) fn take_unreported(&self) -> Option<FsError> {
-        self.unreported.lock().take().map(refused)
+        let (context, errno) = self.unreported.lock().take()?;
+        Some(FsError::Io { context, source: io::Error::from_raw_os_error(errno) })
     }
 
     /// True where this thread asks for the first time. One that asked long ago may hear it again.

@@ -33,8 +33,7 @@ impl BtrfsFs {
     }
 
     fn work_off_balance(&self) -> Result<()> {
-        let started = self.in_thread("balance", |engine| engine.balancer.run());
-        started.inspect_err(|_| self.engine.balancer.not_started())
+        self.in_thread("balance", |e| e.balancer.run(), |e| e.balancer.not_started())
     }
 
     /// Pauses it; returns when it has. ESRCH: none is at work.
@@ -73,8 +72,7 @@ impl BtrfsFs {
     }
 
     fn work_off_scrub(&self) -> Result<()> {
-        let started = self.in_thread("scrub", |engine| engine.scrubber.run());
-        started.inspect_err(|_| self.engine.scrubber.not_started())
+        self.in_thread("scrub", |e| e.scrubber.run(), |e| e.scrubber.not_started())
     }
 
     /// Stops it; returns when it has. ENOTCONN: none is at work.

@@ -24,6 +24,8 @@ pub enum Defect {
     NamesStay,
     /// No thread can be started for a balance or a scrub: EAGAIN.
     NoThreads,
+    /// The thread of a balance or a scrub panics.
+    WorkPanics,
     /// Nothing goes wrong: trees are dropped a few nodes at a time, so that many commits have half of one.
     TinySteps,
 }

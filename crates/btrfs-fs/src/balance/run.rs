@@ -255,7 +255,8 @@ impl Balancer {
 
     /// The item of a balance comes to stand on the volume, or goes; after an error there is what was before.
     fn put(&self, before: Option<&BalanceItem>, item: Option<&BalanceItem>) -> Result<()> {
-        let _room = self.reserver.reserve_removal(cost::balance_item())?;
+        // For what is said, and for taking that back.
+        let _room = self.reserver.reserve_removal(cost::balance_item() + cost::balance_item())?;
         self.say(item);
         // Or a later commit would have it.
         self.committer.commit_written_back().inspect_err(|_| self.say(before))

@@ -239,7 +239,7 @@ fn wait(target: Target, said: Said) -> Result<Exit> {
 
 fn tell(target: &Target, status: &BalanceStatus, said: Said) -> Result<Exit> {
     match status.state {
-        BalanceState::Paused => say_error("balance paused by user"),
+        BalanceState::Paused if status.errno == 0 => say_error("balance paused by user"),
         BalanceState::Cancelled => say_error("balance canceled by user"),
         _ if status.errno != 0 => {
             let why = reason(status.errno);
@@ -252,7 +252,11 @@ fn tell(target: &Target, status: &BalanceStatus, said: Said) -> Result<Exit> {
                 1 => "1 chunk stays".into(),
                 failed => format!("{failed} chunks stay"),
             };
-            Error::new(what).remedy(format!("{stay}; {left}")).print();
+            let goes_on = match status.state {
+                BalanceState::Paused => "; it is paused: `spinney balance resume` goes on with it",
+                _ => "",
+            };
+            Error::new(what).remedy(format!("{stay}; {left}{goes_on}")).print();
         }
         _ if said == Said::Nothing => return Ok(Exit::Done),
         _ => {

@@ -5,8 +5,9 @@
 mod common;
 
 use common::mount::{Mount, TRANSPORTS, lacks_fuse};
-use common::{Image, KernelMount, assert_clean, failing, fine, json, sh, spinney, text};
+use common::{Image, KernelMount, assert_clean, copies, failing, fine, json, sh, spinney, text};
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::process::Command;
 use testkit::oracle::{newer_btrfs, newer_btrfs_check, run};
 use testkit::require;
@@ -357,4 +358,29 @@ fn simple_quotas_of_a_mount() {
     let shown = fine(&["qgroup", "show", "--sync", "-pcre", "--raw", &mount.word()]);
     mount.umount();
     judged_simple(&image, &shown);
+}
+
+/// A leaf of the extent tree is lost: nobody can count, and a script is told so.
+#[test]
+fn what_cannot_be_counted_is_told() {
+    require!(kernel_btrfs);
+    let image = Image::with("quota-lost", &["-n", "4096"]);
+    let mount = KernelMount::new(&image.path, "noatime").unwrap();
+    let script = "for i in $(seq 200); do head -c 5000 /dev/zero >f$i; done; sync -f .";
+    assert!(sh(&format!("cd {} && {script}", mount.path().display())).status.success());
+    mount.unmount().unwrap();
+    let dump = sh(&format!("btrfs inspect-internal dump-tree -t extent {}", image.word()));
+    let dump = text(&dump.stdout);
+    let leaf = dump.lines().filter_map(|line| line.strip_prefix("leaf ")).nth(2).expect("a leaf");
+    let logical = leaf.split(' ').next().unwrap().parse().expect("a number");
+    let file = fs::OpenOptions::new().write(true).open(&image.path).unwrap();
+    for at in copies(&image.path, logical) {
+        file.write_all_at(&[0x5a; 100], at + 1000).unwrap();
+    }
+    for words in [["quota", "enable"], ["quota", "rescan"]] {
+        let (code, said) = failing(&[words[0], words[1], &image.word()]);
+        assert!(code == 1 && said.contains("could not be counted"), "{words:?}: {said}");
+    }
+    assert_eq!(json(&fine(&["quota", "status", "--json", &image.word()]))["inconsistent"], true);
+    fine(&["quota", "disable", &image.word()]);
 }

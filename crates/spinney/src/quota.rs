@@ -35,8 +35,12 @@ use vfs::{Errno, FsError};
 impl Volume {
     /// Begins to keep quotas, and counts what there is. Nothing where they are kept.
     pub fn enable_quotas(&self) -> Result<()> {
+        if self.quota_status()?.is_some() {
+            return Ok(());
+        }
         let guard = self.guard();
-        guard.enable_quotas().and_then(|()| guard.wait_for_rescan()).map_err(|e| self.quota(e))
+        let begun = guard.enable_quotas().and_then(|()| guard.wait_for_rescan());
+        begun.map_err(|e| self.quota(e)).and_then(|()| self.counted())
     }
 
     /// Begins to keep simple quotas: an extent counts for the subvolume that wrote it first, as long as
@@ -58,7 +62,21 @@ impl Volume {
             Err(FsError::Posix(Errno::EINPROGRESS)) => Ok(()),
             begun => begun,
         };
-        begun.and_then(|()| guard.wait_for_rescan()).map_err(|e| self.quota(e))
+        let counted = begun.and_then(|()| guard.wait_for_rescan());
+        counted.map_err(|e| self.quota(e)).and_then(|()| self.counted())
+    }
+
+    /// A rescan ends also where something cannot be read, and leaves numbers that nobody can trust.
+    fn counted(&self) -> Result<()> {
+        match self.quota_status()? {
+            Some(status) if status.inconsistent => {
+                let why = "quotas are kept, but what groups hold could not be counted";
+                Err(Error::refused(self.name().display(), why).remedied(
+                    "`spinney check` tells what cannot be read; `spinney quota disable` ends quotas",
+                ))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// `None`: no quotas are kept.

@@ -169,10 +169,21 @@ fn fs_remedy(path: &Path, error: &FsError) -> Option<String> {
             "run `spinney check {image}` to see the extent of it; save what can be read with \
              `spinney cp -r {image}:/ DIR`"
         ),
-        FsError::Io { .. } => {
-            "the device below failed: look at `dmesg`, and copy the volume before anything else"
-                .into()
-        }
+        FsError::Io { source, .. } => match source.raw_os_error() {
+            // Of a sparse image the host has room for what was written, no more.
+            Some(libc::ENOSPC | libc::EDQUOT) => format!(
+                "the file system that {image} lies on has no room for what the image is to hold: make \
+                 some there, and try again"
+            ),
+            Some(libc::EFBIG) => format!(
+                "{image} may not become so large: see `ulimit -f`, and the limits of the file system \
+                 that it lies on"
+            ),
+            _ => {
+                "the device below failed: look at `dmesg`, and copy the volume before anything else"
+                    .into()
+            }
+        },
         FsError::NotAVolume(_) => partitions::remedy(path),
         FsError::Unsupported(_) => {
             "nothing was changed; the kernel's btrfs may be able to use it".into()

@@ -321,3 +321,30 @@ fn in_the_image_of_a_whole_disk_the_volume_is_found() {
         assert!(fine(&["check", &format!("{disk}@2")]).contains("no damage found"));
     }
 }
+
+/// The file may not become so large as what is written to it needs: as where the host is full, the file that
+/// was to be written over has what it had.
+#[test]
+fn what_the_host_refuses_changes_nothing() {
+    let scratch = Scratch::new("host");
+    let (image, content) = (scratch.path("disk.img"), scratch.path("content"));
+    fine(&["mkfs", "--size", "512M", &image]);
+    std::fs::write(&content, "what was there").unwrap();
+    fine(&["cp", &content, &format!("{image}:/kept")]);
+    // Fills the first chunk of content; the second is at 89 MiB, behind all metadata.
+    std::fs::write(&content, vec![7; 9 << 20]).unwrap();
+    fine(&["cp", &content, &format!("{image}:/filler")]);
+    let script = r#"trap '' XFSZ; ulimit -f $((89 * 2048)); exec "$0" "$@""#;
+    let limited = |words: &[&str]| {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script, env!("CARGO_BIN_EXE_spinney")]).args(words);
+        shell.output().expect("sh")
+    };
+    let refused = limited(&["cp", &content, &format!("{image}:/kept")]);
+    let said = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(1), "{said}");
+    assert!(said.contains("nothing was changed") && said.contains("ulimit -f"), "{said}");
+    assert_eq!(fine(&["cat", &format!("{image}:/kept")]), "what was there");
+    fine(&["check", &image]);
+    fine(&["cp", &content, &format!("{image}:/kept")]);
+}

@@ -79,6 +79,12 @@ impl Guard {
         done
     }
 
+    /// All content has its place on the medium, or nothing is written any more.
+    pub(crate) fn land_or_give_up(&self) -> Result<()> {
+        let _durable = self.durable()?;
+        self.there()?.land_or_give_up()
+    }
+
     /// Nothing is written any more, nor answered.
     pub(crate) fn give_up(&self) -> Result<()> {
         let mut open = self.in_transaction.write();

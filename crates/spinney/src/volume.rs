@@ -187,6 +187,14 @@ impl Volume {
         }
     }
 
+    /// As [`close`](Volume::close), but all of what came after the last commit is kept, or nothing: where the
+    /// medium refuses content of one file `close` keeps the changes of all others, and that file
+    /// without what was to be in it.
+    pub fn close_whole(self) -> Result<()> {
+        let landed = self.guard().land_or_give_up().map_err(|e| self.error(b"", e));
+        landed.and(self.close())
+    }
+
     /// The file system behind it, for what paths and handles do not say: it can be served by
     /// a mount, for one. It works as long as the volume is open; who calls its `destroy` has
     /// closed the volume.

@@ -128,3 +128,52 @@ fn what_was_synced_survives_whatever_happens_to_the_program() {
     assert!(!now.exists("b").unwrap());
     drop((file, volume));
 }
+
+/// What a write at the device of a volume with the files `old` and `other` leaves of both, where writes `nth` and
+/// what follows to `last` fail; and what `close_whole` said. `None`: there are not so many writes.
+fn closed_whole(image: &Image, nth: u64, last: u64) -> Option<(bool, [Vec<u8>; 2])> {
+    let device = Arc::new(SimDevice::new(image.clone()));
+    let volume = writable(&device);
+    volume.write("old", &AFTER).unwrap();
+    volume.write("other", &AFTER).unwrap();
+    let counts = device.counts();
+    let fault = |nth| Fault { access: Access::Write, nth: counts.writes + nth, span: Span::Once };
+    device.set_faults(&(nth..=last).map(fault).collect::<Vec<_>>());
+    let done = volume.close_whole();
+    if device.counts().failed == counts.failed {
+        return None;
+    }
+    let left = later(&device);
+    if let Err(error) = &done {
+        let (text, before) = (error.to_string(), left.read("old").unwrap() == BEFORE);
+        // Behind the superblock all is kept, and only what follows failed.
+        assert!(!text.contains("nothing was changed") || before, "{nth}..{last}: {text}");
+    }
+    Some((done.is_ok(), ["old", "other"].map(|name| left.read(name).unwrap_or_default())))
+}
+
+const BEFORE: &[u8] = b"what was there";
+/// More than an item holds.
+const AFTER: [u8; 50_000] = [7; 50_000];
+
+/// A content write that is refused is tried once more, elsewhere; where that is refused, too, the file that
+/// was to be written over has what it had, and nothing of the command is there.
+#[test]
+fn a_volume_closed_whole_keeps_all_or_nothing() {
+    let device = Arc::new(SimDevice::new(Image::zeros(128 << 20)));
+    FormatOptions::new().format(&*device).unwrap();
+    writable(&device).write("old", BEFORE).unwrap();
+    let (image, mut outcomes) = (device.image(), [0; 3]);
+    for tries in [1, 2, 4] {
+        for nth in 0.. {
+            let told = closed_whole(&image, nth, nth + tries - 1);
+            let Some((done, [old, other])) = told else { break };
+            let (all, nothing) =
+                (old == AFTER && other == AFTER, old == BEFORE && other.is_empty());
+            assert!(all || !done && nothing, "{nth} {tries}: {done} {} {}", old.len(), other.len());
+            outcomes[usize::from(!done) + usize::from(nothing)] += 1;
+        }
+    }
+    // Done at the second try; told behind the superblock; given up.
+    assert!(outcomes.iter().all(|&count| count > 0), "{outcomes:?}");
+}

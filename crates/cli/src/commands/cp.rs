@@ -47,8 +47,9 @@ through links that lead nowhere.
 What fails of one file or directory is told, and the others are copied; where no room is
 left that ends the command.
 
-All changes of one command are one commit: after a crash all are there or none, unless they
-are larger than the memory for uncommitted changes (256 MiB of content).
+All changes of one command are one commit: after a crash, and where the device, or the file
+system that the image lies on, refuses content, all are there or none, unless they are larger
+than the memory for uncommitted changes (256 MiB of content).
 
 Options
     -r, -R, --recursive      directories and what is below; symbolic links, devices, fifos

@@ -133,7 +133,7 @@ impl Volumes {
             if let Some(lost) = losses.sum(volume.name()) {
                 failures.tell(&lost);
             }
-            failures.keep(volume.close().map_err(Error::from));
+            failures.keep(volume.close_whole().map_err(Error::from));
         }
     }
 }

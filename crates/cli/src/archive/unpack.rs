@@ -328,7 +328,8 @@ impl<'v> Unpacker<'v> {
 /// What is set last: permissions, which ACLs touch, and times.
 fn last(member: &Member, is_symlink: bool) -> SetAttr {
     let (header, records) = (&member.header, &member.records);
-    let secs = header.mtime().ok().and_then(|secs| i64::try_from(secs).ok()).unwrap_or(0);
+    // GNU tar has times before 1970 in two's complement, of which these are the last 64 bits.
+    let secs = header.mtime().map_or(0, u64::cast_signed);
     let mtime = pax::time(records, "mtime").unwrap_or(vfs::Timestamp { secs, nanos: 0 });
     let perm = header.mode().ok().map(|mode| (mode & 0o7777) as u16);
     SetAttr {

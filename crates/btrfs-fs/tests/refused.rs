@@ -185,6 +185,33 @@ fn what_a_device_would_refuse_late_goes_through() {
     close(&device, fs);
 }
 
+/// Stores through a map, and writes with `-o writeback`, come long after their program has gone on, and the kernel
+/// drops what is refused: after the one error an fsync that succeeds is one whose content is on the device.
+#[test]
+fn what_the_kernel_had_in_its_cache_is_kept() {
+    let cached = WriteFlags { cached: true, ..PLAIN };
+    for (refused, offset, len) in [(1, 0, 1 << 20), (2, 0, 1 << 20), (3, 4000, 300_001)] {
+        let (device, fs) = fresh();
+        let ino = make(&fs, "file");
+        fs.write(&CX, ino, 0, &vec![1; 1 << 20], PLAIN).expect("write");
+        fs.fsync(ino, false).expect("fsync");
+        device.refuse(refused);
+        fs.write(&CX, ino, offset, &vec![2; len], cached).expect("it is kept");
+        let mut expected = vec![1; 1 << 20];
+        expected[offset as usize..][..len].fill(2);
+        assert!(read(&fs, ino) == expected, "{refused}: it can be read");
+        let mut told = 0;
+        while fs.fsync(ino, false).is_err() {
+            told += 1;
+            assert!(told <= refused, "{refused}: told again and again");
+        }
+        assert!(told > 0, "{refused}: nobody was told");
+        assert!(after_a_crash(&device, "file") == Some(expected), "{refused}: an fsync lied");
+        assert_eq!(errno(fs.sync()), libc::EIO, "once");
+        close(&device, fs);
+    }
+}
+
 /// A file in many pieces, overwritten in order: a write does not pass over all that those before
 /// it have taken the place of. And an extent does not grow for ever by it.
 #[test]

@@ -9,7 +9,7 @@ use super::xattr::drop_capability;
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::extents::{self, map_range, put_hole};
-use crate::inode::{Dirty, Inode, State};
+use crate::inode::{Dirty, Heard, Inode, State};
 use crate::reserve::DirtyReservation;
 use crate::reserve::cost;
 use crate::writeback::{Unstored, WriteMode, store};
@@ -127,10 +127,36 @@ fn write_locked(
     }
     let write = if flags.direct { write_direct } else { write_content };
     let result = write(engine, inode, &mut state, offset, data, budget);
+    let result = match result {
+        Err(error @ FsError::Io { .. }) if flags.cached && !flags.direct => {
+            keep(engine, inode, &mut state, (offset, data), budget, error)
+        }
+        other => other,
+    };
     state.item_dirty = true;
     engine.writeback.note_written(inode, &state, data.len() as u64);
     let wants_sync = state.item.flags & inode_flags::SYNC != 0;
     result.map(|()| wants_sync)
+}
+
+/// Of what comes out of the kernel's cache nobody waits for this answer: a program stored it through a map, or has
+/// heard long ago that it is written, and the kernel drops what is refused. So it stays in memory, as
+/// what was gathered there and is refused later.
+fn keep(
+    engine: &Engine,
+    inode: &Ref<Inode>,
+    state: &mut State,
+    (offset, data): (u64, &[u8]),
+    budget: &mut DirtyReservation<'_>,
+    error: FsError,
+) -> Result<()> {
+    if engine.core.health.poisoned().is_some() {
+        return Err(error);
+    }
+    gather(engine, inode, state, offset, data, budget)?;
+    Heard::refused(&mut state.refused);
+    engine.writeback.refusals().keep(inode.id, &error);
+    Ok(())
 }
 
 /// Whoever writes takes a file capability away.

@@ -154,7 +154,7 @@ fn closed_whole(image: &Image, nth: u64, last: u64) -> Option<(bool, [Vec<u8>; 2
 
 const BEFORE: &[u8] = b"what was there";
 /// More than an item holds.
-const AFTER: [u8; 50_000] = [7; 50_000];
+static AFTER: [u8; 50_000] = [7; 50_000];
 
 /// A content write that is refused is tried once more, elsewhere; where that is refused, too, the file that
 /// was to be written over has what it had, and nothing of the command is there.

@@ -3,8 +3,12 @@
 mod common;
 
 use blockdev::{BlockDevice, FileDevice};
+use btrfs_disk::items::BlockGroupItem;
+use btrfs_disk::key::kind;
+use btrfs_disk::{FixedSize, Key, TreeId};
 use btrfs_fs::{BtrfsFs, Options};
 use common::Image;
+use fuzzing::patch::Patch;
 use std::path::Path;
 use std::sync::Arc;
 use testkit::oracle;
@@ -60,4 +64,20 @@ fn a_log_is_ignored_by_read_only_mounts_alone() {
     fs.lookup(&CX, fs.root(), b"new").unwrap();
     fs.destroy().unwrap();
     assert!(std::fs::read(&image.path).unwrap() == before, "nothing was written");
+}
+
+/// What is free in a block group that no chunk has would be anybody's.
+#[test]
+fn a_block_group_outside_of_every_chunk_is_refused() {
+    let image = Image::new(256 << 20, &[]);
+    let patch = Patch::new(&image.path);
+    let groups = patch.items(TreeId::EXTENT);
+    let mut groups = groups.iter().filter(|(key, _)| key.kind == kind::BLOCK_GROUP_ITEM);
+    let (first, _) = groups.next().expect("a block group");
+    let item = BlockGroupItem { used: 0, chunk_objectid: 256, flags: 1 };
+    let before = Key::new(first.objectid - (1 << 20), kind::BLOCK_GROUP_ITEM, 1 << 20);
+    patch.insert(TreeId::EXTENT, before, &item.to_vec());
+    drop(patch);
+    let refusal = try_open(&image.path, false).map(drop).expect_err("refused");
+    assert!(refusal.to_string().contains("outside of every chunk"), "{refusal}");
 }

@@ -2,10 +2,12 @@
 
 mod common;
 
-use btrfs_disk::ChecksumType;
+use btrfs_disk::key::kind;
+use btrfs_disk::{ChecksumType, TreeId};
 use btrfs_fs::{BtrfsFs, Caller, Delete, Options, SubvolId, SubvolumeInfo};
 use common::kernel::{btrfs, kernel};
 use common::{CX, Image, assert_same, assert_sound, errno, new_file, snapshot};
+use fuzzing::patch::Patch;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use testkit::compare::{NodeView, TreeSnapshot};
@@ -214,6 +216,10 @@ fn what_is_deleted_is_gone_at_once_and_its_space_comes_back() {
     sweep(&fs);
     assert!(free(&fs) >= one, "space comes back");
     assert_eq!(fs.subvolumes().expect("list").len(), 1);
+    // The next mount would take them away.
+    let left = Patch::new(&image.path).items(TreeId::ROOT);
+    let orphans = left.iter().filter(|(key, _)| key.kind == kind::ORPHAN_ITEM).count();
+    assert_eq!(orphans, 0, "nothing is left to be deleted");
     close_and_judge(&image, fs);
 }
 

@@ -46,6 +46,27 @@ fn nodes_that_are_free_leave_memory() {
     fs.destroy().expect("close");
 }
 
+/// The trees of an old commit keep those of all later ones; they go one after the other, and not within each other
+/// on the stack of who lets go.
+#[test]
+fn who_reads_an_old_commit_may_outlast_thousands() {
+    let image = Image::new(2 << 30, &["-n", "4096"]);
+    let fs = image.open_with(Options { background: false, ..Options::default() });
+    let ino = new_file(&fs, "f", b"x");
+    fs.sync().expect("sync");
+    let held = fs.committed().expect("the trees of now");
+    for second in 0..2000 {
+        let change = vfs::SetAttr { perm: Some(0o600 + second % 2), ..Default::default() };
+        fs.setattr(&CX, ino, &change).expect("chmod");
+        fs.sync().expect("sync");
+    }
+    std::thread::scope(|scope| {
+        let small = std::thread::Builder::new().stack_size(64 << 10);
+        small.spawn_scoped(scope, || drop(held)).expect("a thread").join().expect("it ends");
+    });
+    fs.destroy().expect("close");
+}
+
 /// `commit=1`, and again in the next second, and not when there is nothing to commit.
 #[test]
 fn the_interval_commits_by_itself() {

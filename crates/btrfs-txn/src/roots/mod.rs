@@ -38,8 +38,22 @@ struct Retired {
     extents: Vec<Extent>,
     /// Tell the device, too.
     discard: bool,
-    /// Held, never read: see the invariant.
-    _next: Arc<Roots>,
+    /// See the invariant.
+    next: Arc<Roots>,
+}
+
+impl Retired {
+    fn give_back(&self) {
+        if self.discard {
+            for extent in &self.extents {
+                // A device that cannot discard is no worse off.
+                let _ = self.space.volume().discard(extent.logical, extent.len);
+            }
+        }
+        if let Err(error) = self.space.unpin(&self.extents) {
+            tracing::error!(%error, "freed space could not be given back");
+        }
+    }
 }
 
 impl Roots {
@@ -56,22 +70,19 @@ impl Roots {
     /// Called once, when `next` is durable: `freed` becomes free when the last reader of
     /// these roots (and of older ones) is gone.
     pub fn retire(&self, space: Arc<Space>, freed: Vec<Extent>, discard: bool, next: Arc<Roots>) {
-        let retired = Retired { space, extents: freed, discard, _next: next };
+        let retired = Retired { space, extents: freed, discard, next };
         assert!(self.retired.set(retired).is_ok(), "roots retire once");
     }
 }
 
+/// All that nobody else holds go one after the other, oldest first: a reader may have held thousands, which
+/// would not fit on a stack within each other.
 impl Drop for Roots {
     fn drop(&mut self) {
-        let Some(retired) = self.retired.take() else { return };
-        if retired.discard {
-            for extent in &retired.extents {
-                // A device that cannot discard is no worse off.
-                let _ = retired.space.volume().discard(extent.logical, extent.len);
-            }
-        }
-        if let Err(error) = retired.space.unpin(&retired.extents) {
-            tracing::error!(%error, "freed space could not be given back");
+        let mut retired = self.retired.take();
+        while let Some(of_these) = retired {
+            of_these.give_back();
+            retired = Arc::into_inner(of_these.next).and_then(|mut next| next.retired.take());
         }
     }
 }

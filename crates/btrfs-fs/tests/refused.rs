@@ -7,7 +7,7 @@ mod harness;
 use base::base;
 use blockdev::BlockDevice;
 use blocksim::{Image, Rng, SimDevice};
-use btrfs_fs::{BtrfsFs, Options};
+use btrfs_fs::{BtrfsFs, Compress, Method, Options};
 use harness::{base, ops, state};
 use ops::CX;
 use std::io;
@@ -23,6 +23,8 @@ const PLAIN: WriteFlags =
 /// Takes everything but content, as long as it is told to.
 struct RefusingDevice {
     below: SimDevice,
+    /// How many of the next writes of content it takes before that.
+    takes: AtomicU64,
     /// How many of the next writes of content it refuses.
     refuses: AtomicU64,
     through: AtomicU64,
@@ -34,8 +36,9 @@ struct RefusingDevice {
 impl RefusingDevice {
     fn new(image: Image) -> Arc<RefusingDevice> {
         let below = SimDevice::new(image);
-        let [refuses, through, cached] = Default::default();
-        Arc::new(RefusingDevice { below, refuses, through, cached, late: AtomicBool::new(false) })
+        let [takes, refuses, through, cached] = Default::default();
+        let late = AtomicBool::new(false);
+        Arc::new(RefusingDevice { below, takes, refuses, through, cached, late })
     }
 
     fn refuse(&self, count: u64) {
@@ -68,7 +71,9 @@ impl BlockDevice for RefusingDevice {
         let seen = if through { &self.through } else { &self.cached };
         seen.fetch_add(1, Ordering::SeqCst);
         let less = |n: u64| n.checked_sub(1);
-        if self.refuses.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok() {
+        let counts =
+            |left: &AtomicU64| left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok();
+        if !counts(&self.takes) && counts(&self.refuses) {
             // Half of it, as a device does that fails.
             let all = bufs.concat();
             self.below.write_at(offset, &all[..all.len() / 2])?;
@@ -265,6 +270,36 @@ fn a_refused_direct_write_changes_nothing_and_ends_nothing() {
     assert!(after_a_crash(&device, "file").as_ref() == Some(&content));
     assert!(after_a_crash(&device, "other") == Some(vec![5; 9000]));
     close(&device, fs);
+}
+
+/// What is written behind the end of a file is not part of it on the volume until its content is, also where
+/// content in front of the end landed before, and more of that has not.
+#[test]
+fn a_file_is_no_longer_than_what_has_landed() {
+    let lzo = Compress { method: Method::parse("lzo").expect("a method"), force: true };
+    for compress in [None, Some(lzo)] {
+        let device = RefusingDevice::new(base(0).image.clone());
+        let fs = mounted(&device, Options { compress, ..base::options() });
+        let (file, size) = (make(&fs, "file"), 1 << 20);
+        let content: Vec<u8> = (0..size).map(|n| (n / 3) as u8).collect();
+        fs.write(&CX, file, 0, &content, PLAIN).expect("write");
+        fs.sync().expect("commit");
+        for at in [0, 8192, 1 << 20] {
+            fs.write(&CX, file, at, &[9; 4096], PLAIN).expect("write");
+        }
+        device.takes.store(1, Ordering::SeqCst);
+        device.refuse(1);
+        assert_eq!(errno(fs.sync()), libc::EIO);
+        assert_eq!(device.refuses.load(Ordering::SeqCst), 0, "it came there");
+        let found = after_a_crash(&device, "file").expect("it is there");
+        assert_eq!(found[0], 9, "this was committed");
+        let landed = found.len() <= size || found[size..] == [9; 4096];
+        assert!(landed, "{} bytes, and zeros at the end", found.len());
+        fs.sync().expect("who was told is told once");
+        let found = after_a_crash(&device, "file").expect("it is there");
+        assert_eq!(found[size..], [9; 4096]);
+        close(&device, fs);
+    }
 }
 
 /// Direct and buffered writes, some of them refused, over files of every kind, and a model.

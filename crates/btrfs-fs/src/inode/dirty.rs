@@ -110,6 +110,12 @@ impl Dirty {
         self.pieces.range(from..).next().map(|(start, _)| *start)
     }
 
+    /// The first dirty place at or behind `from` that is not in `range`: what is there is about to land.
+    pub(crate) fn first_beside(&self, from: u64, range: Range<u64>) -> Option<u64> {
+        let first = self.first_from(from)?;
+        if range.contains(&first) { self.first_from(range.end) } else { Some(first) }
+    }
+
     /// End of the dirty run that covers `from`; `from` itself if it is not dirty.
     pub(crate) fn run_end(&self, from: u64) -> u64 {
         let mut end = from;

@@ -9,7 +9,7 @@ use super::xattr::drop_capability;
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::extents::{self, map_range, put_hole};
-use crate::inode::{Dirty, Heard, Inode, State};
+use crate::inode::{Heard, Inode, State};
 use crate::reserve::DirtyReservation;
 use crate::reserve::cost;
 use crate::writeback::{Unstored, WriteMode, store};
@@ -344,8 +344,7 @@ pub(super) fn replace<T>(
     // What was dirty here is overwritten; keep it until the new content has landed, with which
     // the size on the volume grows to what is dirty behind it.
     let dirty = state.dirty.take();
-    state.pending_from =
-        dirty.as_ref().and_then(|d| dirty_beside(d, state.landed_size, start..end));
+    state.pending_from = dirty.as_ref().and_then(|d| d.first_beside(state.landed_size, start..end));
     let stored = store(state);
     state.pending_from = None;
     state.dirty = dirty;
@@ -360,12 +359,6 @@ pub(super) fn replace<T>(
         }
     }
     Ok(stored)
-}
-
-/// The first dirty place at or behind `from` that is not in `range`.
-fn dirty_beside(dirty: &Dirty, from: u64, range: Range<u64>) -> Option<u64> {
-    let first = dirty.first_from(from)?;
-    if range.contains(&first) { dirty.first_from(range.end) } else { Some(first) }
 }
 
 /// Keeps content in memory until writeback.

@@ -274,10 +274,9 @@ pub(super) fn flush_range(
         let content = &dirty.slices(0, writeback.core.sector())[0][..state.item.size as usize];
         store_inline(writeback, id, state, (Compression::None, content))?;
     } else {
-        // `store` derives the size for the volume from what is still dirty behind it.
-        let rest = dirty.first_from(end);
+        // `store` derives the size for the volume from what is still dirty beside it.
         let size = state.item.size;
-        state.pending_from = rest;
+        state.pending_from = dirty.first_beside(state.landed_size, start..end);
         let slices = dirty.slices(start, end);
         let stored = store(writeback, id, state, start, &slices, way_for(end - start, way));
         state.pending_from = None;

@@ -133,7 +133,7 @@ fn store_pieces(
     let pieces = &pieces[..extents.len()];
     let Some(last) = pieces.last() else { return Ok(0) };
     let (start, end) = (pieces[0].start, last.start + last.len);
-    state.pending_from = dirty.first_from(end);
+    state.pending_from = dirty.first_beside(state.landed_size, start..end);
     let kind = packed.plan.method.kind;
     let entered = budget::suspended(|| {
         change(&writeback.core, |op| {

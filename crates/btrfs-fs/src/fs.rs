@@ -83,6 +83,12 @@ impl BtrfsFs {
         self.engine.core.health.is_still()
     }
 
+    /// An fsync that asked in the epoch of the last commit, and has its turn only now.
+    #[cfg(feature = "fault-injection")]
+    pub fn fsync_late(&self, ino: Ino) -> Result<()> {
+        sync::fsync_late(self.open()?, ino)
+    }
+
     /// Where the content of a file is.
     pub fn stored(&self, ino: Ino) -> Result<Vec<Stored>> {
         let engine = self.open()?;

@@ -189,6 +189,15 @@ fn the_second_of_two_commits_finds_no_room() {
                 let now = TreeSnapshot::of(&crashed).unwrap();
                 let foo = testkit::ops::Path::new("A/foo");
                 assert_eq!(now.nodes[&foo].attr.size, 17_000, "it was synced");
+                // What the first made is published, and not durable: whoever asked before that hears no yes.
+                let new = testkit::ops::Path::new("A/new");
+                assert!(!now.nodes.contains_key(&new), "that commit is owed");
+                let dir = world.fs.lookup(&ops::CX, world.fs.root(), b"A").unwrap().attr.ino;
+                let ino = world.fs.lookup(&ops::CX, dir, b"new").unwrap().attr.ino;
+                world.fs.fsync_late(ino).unwrap();
+                let crashed = base::mount(Arc::new(SimDevice::new(world.device.image()))).unwrap();
+                let now = TreeSnapshot::of(&crashed).unwrap();
+                assert_eq!(now.nodes[&new].attr.size, 30_000, "it was synced");
                 assert_eq!(sessions[1].apply(&fsync("A/foo")), Outcome::Done);
             }
             world.end(sessions);

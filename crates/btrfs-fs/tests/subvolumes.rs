@@ -201,6 +201,7 @@ fn what_is_deleted_is_gone_at_once_and_its_space_comes_back() {
     }
     assert_eq!(lookup(&fs, fs.root(), "s2"), None);
     assert_eq!(errno(fs.read(open_file, 0, &mut [0; 10])), libc::ESTALE);
+    assert_eq!(errno(fs.fsync(open_file, false)), libc::ESTALE, "what was written is not kept");
     fs.sync().expect("commit");
     oracle::assert_clean(&image.path);
     sweep(&fs);

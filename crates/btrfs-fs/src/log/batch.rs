@@ -54,6 +54,10 @@ impl TreeLog {
             state.stale = true;
             return Ok(Err(Fallback::Subvolume));
         }
+        if state.stale {
+            // Of two commits that become one the first is published; it is durable with the second.
+            return Ok(Err(Fallback::Stale));
+        }
         for request in batch.iter().filter(|r| r.generation > committed) {
             work.ask(request.id, request.level);
         }

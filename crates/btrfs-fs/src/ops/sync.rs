@@ -44,11 +44,18 @@ fn log(engine: &Engine, inode: &Inode) -> Result<()> {
     let level = match inode.read() {
         Ok(state) if state.is_dir() => Level::Entries,
         Ok(_) => Level::Inode,
-        // Erased meanwhile: there is nothing to keep.
-        Err(_) => return Ok(()),
+        // Erased, or not to be had any more, as in a subvolume that was deleted: its content is not kept.
+        Err(error) => return Err(error),
     };
     let generation = engine.core.layers().current.generation;
     engine.fsync.log(Request { id: inode.id, level, generation })
+}
+
+/// An fsync that asked in the epoch of the last commit, and has its turn now.
+#[cfg(feature = "fault-injection")]
+pub(crate) fn fsync_late(engine: &Engine, ino: Ino) -> Result<()> {
+    let (inode, generation) = (engine.inodes.get(ino)?, engine.core.roots().generation);
+    engine.fsync.log(Request { id: inode.id, level: Level::Inode, generation })
 }
 
 fn hears_of_refusal(engine: &Engine, inode: &Inode, opened: u64) -> bool {

@@ -50,6 +50,7 @@ impl Finding {
                 remedy::REBUILD_FREE_SPACE
             }
             (FindingKind::NodeUnreadable { .. }, Some(TreeId::UUID)) => remedy::FORGET_UUIDS,
+            (FindingKind::NodeUnreadable { .. }, Some(TreeId::QUOTA)) => remedy::END_QUOTAS,
             (kind, _) => kind.remedy(),
         }
     }

@@ -109,6 +109,8 @@ pub(crate) mod remedy {
         "make the free-space tree anew: `spinney rescue clear-space-cache IMAGE`";
     pub(crate) const FORGET_UUIDS: &str =
         "let the next mount make the UUID tree anew: `spinney rescue clear-uuid-tree IMAGE`";
+    pub(crate) const END_QUOTAS: &str =
+        "end quotas, and begin them anew: `spinney rescue clear-quotas IMAGE`";
     pub(super) const COPY_FILE: &str =
         "copy the file aside, delete it and put the copy in its place";
     pub(super) const RESTORE_FILE: &str = "restore the file from a backup or another snapshot";

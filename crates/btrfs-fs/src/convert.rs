@@ -1,10 +1,12 @@
-//! At mount: a volume without a valid free-space tree (version 1 space cache) gets one.
+//! At mount: a volume without a valid free-space tree (version 1 space cache) gets one, and quotas that are
+//! given up go.
 //!
-//! Invariants: the tree comes with the first commit of the mount, whatever else is in that, and
+//! Invariants: both come with the first commit of the mount, whatever else is in that, and
 //! before anybody can ask for space; before it nothing of the volume is changed, so a volume on
-//! which there is no room for it, or whose damage is in the way, stays what it was.
+//! which there is no room for it, or whose damage is in the way, stays what it was. Nobody above sees a
+//! quota tree that is given up, from the beginning.
 //!
-//! What it does not know: what the tree says (`btrfs_space::Settle::make_free_space_tree`).
+//! What it does not know: what the trees say (`btrfs_space::Settle::make_free_space_tree`).
 
 use crate::engine::Engine;
 use crate::error::IntoFs;
@@ -12,6 +14,8 @@ use crate::reserve::cost;
 use btrfs_disk::TreeId;
 use btrfs_space::{TreeItems, space_cache};
 use btrfs_txn::delta::TreeAction;
+use btrfs_txn::{Root, Roots};
+use std::sync::Arc;
 use vfs::{Errno, FsError, Result};
 
 /// Puts it into the epoch that is the first to be committed. The caller has the engine alone.
@@ -42,6 +46,23 @@ pub(crate) fn finish(engine: &Engine) -> Result<()> {
     }
     engine.stats.free_space_trees.add(1);
     tracing::info!("made a free-space tree in the place of a version 1 space cache");
+    Ok(())
+}
+
+/// The trees without that of quotas, which comes back on its own.
+pub(crate) fn take_quotas(roots: &Roots) -> (Arc<Roots>, Option<Root>) {
+    let (mut trees, quotas) = (roots.trees.clone(), roots.get(TreeId::QUOTA).cloned());
+    trees.remove(TreeId::QUOTA);
+    (Arc::new(Roots::new(roots.generation, trees)), quotas)
+}
+
+/// Puts the end of quotas into the first epoch. The caller has the engine alone.
+pub(crate) fn give_up(engine: &Engine, quotas: &Root) -> Result<()> {
+    let action = cost::forget_tree(engine.nodes_at_most(quotas));
+    let reservation = engine.reserver.reserve(cost::with(cost::Cost::default(), action))?;
+    engine.core.begin().act(TreeAction::ForgetQuotas, action);
+    drop(reservation);
+    engine.stats.quotas_given_up.add(1);
     Ok(())
 }
 

@@ -101,6 +101,11 @@ impl BtrfsFs {
         self.engine.stats.free_space_trees.get() > 0
     }
 
+    /// Whether there were quotas that opening it [gave up](crate::Options::give_up_quotas).
+    pub fn gave_up_quotas(&self) -> bool {
+        self.engine.stats.quotas_given_up.get() > 0
+    }
+
     /// What errors the device had over its life, or since they were set to zero.
     pub fn device_errors(&self) -> Result<crate::DeviceErrors> {
         Ok(self.open()?.device_stats.errors())

@@ -35,6 +35,8 @@ impl BtrfsFs {
     pub fn open_device(device: Arc<dyn BlockDevice>, options: Options) -> Result<BtrfsFs> {
         let Opened { volume, store, roots } = rescue::open(device, &options)?;
         pending_log(&volume, &options)?;
+        let gives_up = options.give_up_quotas && !options.read_only;
+        let (roots, quotas) = if gives_up { convert::take_quotas(&roots) } else { (roots, None) };
         let read_only = read_only_reason(&options, &volume, &store, &roots)?;
         let space = Arc::new(load_space(&store, &volume, &roots, read_only.is_some())?);
         let core = core(volume, store, space, roots, read_only, &options);
@@ -43,6 +45,9 @@ impl BtrfsFs {
             engine.reservations.measure_trees()?;
         }
         let converts = convert::begin(&engine)?;
+        if let Some(quotas) = quotas.filter(|_| !engine.core.health.is_read_only()) {
+            convert::give_up(&engine, &quotas)?;
+        }
         recover::recover(&engine)?;
         if converts {
             convert::finish(&engine)?;
@@ -200,9 +205,9 @@ fn quotas(store: &NodeStore, roots: &Roots, incompat: u64) -> btrfs_disk::Result
             let odd = flags & qgroup_status::SIMPLE != 0 && incompat & incompat::SIMPLE_QUOTA == 0;
             Ok(odd.then(|| "quotas are simple, and the superblock does not say so".into()))
         }
-        Err(what @ (Error::Corrupt(_) | Error::Io { .. })) => {
-            Ok(Some(format!("the quota tree is damaged: {what}")))
-        }
+        Err(what @ (Error::Corrupt(_) | Error::Io { .. })) => Ok(Some(format!(
+            "the quota tree is damaged: {what}; `spinney rescue clear-quotas` ends quotas"
+        ))),
         Err(error) => Err(error),
     }
 }

@@ -23,6 +23,9 @@ pub struct Options {
     /// Opening it makes another free-space tree, in the first commit, with nothing read of the one that is
     /// there. Volumes that have one alone.
     pub renew_free_space: bool,
+    /// Quotas end with the first commit, and nothing of their tree is read, so it may be damaged: for who
+    /// rescues a volume. Not read-only.
+    pub give_up_quotas: bool,
     /// Mount this subvolume as the root.
     pub subvol: Subvol,
     /// Longest time between commits.
@@ -159,6 +162,7 @@ impl Default for Options {
             ignore_log: false,
             rescue: Rescue::default(),
             renew_free_space: false,
+            give_up_quotas: false,
             subvol: Subvol::Default,
             commit_interval: Duration::from_secs(30),
             memory_bytes: 512 << 20,

@@ -23,6 +23,7 @@ btrfs_txn::counters!(Stats {
     inline_extents = "data.inline_extents",
     fsyncs = "fsync.count",
     free_space_trees = "open.free_space_trees",
+    quotas_given_up = "open.quotas_given_up",
     replay_subvolumes = "replay.subvolumes",
     replay_inodes = "replay.inodes",
     replay_items = "replay.items",

@@ -286,6 +286,46 @@ fn a_free_space_tree_stays_where_none_can_be_made() {
     assert!(std::fs::read(&image.path).expect("the image") == before, "something was changed");
 }
 
+/// Groups of 200 subvolumes, in several nodes of which the root is lost; and a log.
+#[test]
+fn quotas_that_cannot_be_read_end() {
+    require!(kernel_btrfs);
+    let image = Image::with("rescue-quotas", &["-n", "4096"]);
+    let mount = KernelMount::new(&image.path, "noatime").expect("mount");
+    shell(&format!(
+        "cd {}; btrfs quota enable .; for i in $(seq 200); do btrfs -q subvolume create s$i; done
+        head -c 300000 /dev/urandom > s7/f; btrfs qgroup limit 1M s7; btrfs quota rescan -w .; sync -f .",
+        mount.path().display()
+    ));
+    mount.unmount().expect("unmount");
+    let before = content(&image.path);
+    leave_log(&image);
+    let used = super_of(&image.path).fields.bytes_used;
+    let quotas = || {
+        let dump = sh(&format!("btrfs inspect-internal dump-tree -t quota {}", image.word()));
+        text(&dump.stdout).matches("QGROUP_INFO").count()
+    };
+    assert!(quotas() > 200, "{} groups", quotas());
+    lose_node(&image, "quota", "node", 0);
+    let found = text(&common::spinney(&["check", &image.word()]).stdout);
+    assert!(found.contains("spinney rescue clear-quotas"), "{found}");
+    let (_, said) = common::failing(&["touch", &format!("{}:/x", image.word())]);
+    assert!(said.contains("quota tree is damaged") && said.contains("clear-quotas"), "{said}");
+    let said = common::fine(&["rescue", "clear-quotas", "--json", &image.word()]);
+    assert!(said.contains("\"had_quotas\":true"), "{said}");
+    assert!(super_of(&image.path).fields.bytes_used + 6 * 4096 <= used, "its nodes are free");
+    assert_clean(&image.path);
+    assert_eq!(common::fine(&["cat", &format!("{}:/after", image.word())]), "logged\n");
+    common::fine(&["rm", &format!("{}:/after", image.word())]);
+    assert_eq!(content(&image.path), before);
+    let said = common::fine(&["rescue", "clear-quotas", &image.word()]);
+    assert_eq!(said, "the volume has no quotas\n");
+    // They can begin anew.
+    common::fine(&["quota", "enable", &image.word()]);
+    assert!(quotas() > 200, "{} groups", quotas());
+    assert_clean(&image.path);
+}
+
 /// No copy of the first node of the free-space tree is whole.
 fn lose_free_space(image: &Image) {
     let first = sh(&format!("btrfs inspect-internal dump-tree -t 10 {}", image.word()));

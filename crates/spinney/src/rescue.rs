@@ -145,6 +145,17 @@ pub fn clear_uuid_tree(device: Arc<dyn BlockDevice>) -> Result<bool> {
     cleared.and_then(|there| fs.destroy().map(|()| there)).map_err(|e| said(&*device, e))
 }
 
+/// Quotas end: the volume has no groups, numbers and limits any more, and may be told to
+/// [begin anew](crate::Volume::enable_quotas). False: it has no quotas.
+///
+/// Nothing of the quota tree is read, so it may be damaged: what gives its space back is the extent tree, which
+/// is looked through for what the quota tree holds. A log is replayed in the same commit.
+pub fn clear_quotas(device: Arc<dyn BlockDevice>) -> Result<bool> {
+    let fs = writable(&device, Options { give_up_quotas: true, ..quiet() })?;
+    let there = fs.gave_up_quotas();
+    fs.destroy().map(|()| there).map_err(|e| said(&*device, e))
+}
+
 /// A log is no reason to leave the superblock alone.
 const REPLAYS: OpenOptions = OpenOptions {
     read_only: false,

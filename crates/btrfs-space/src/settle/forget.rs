@@ -1,4 +1,5 @@
-//! Trees that follow from others go as a whole: the UUID tree, and a free-space tree.
+//! Trees that follow from others, or that a volume can be without, go as a whole: the UUID tree, a free-space
+//! tree and the quota tree.
 //!
 //! Their nodes are not read for that: whatever the extent tree says that one holds, it holds no more. So a
 //! tree that cannot be read, or leads elsewhere, gives its space back as a sound one does.
@@ -14,6 +15,13 @@ use btrfs_disk::{Corrupt, Key, Logical, Result, TreeId};
 use btrfs_tree::NodeReader;
 
 impl<R: NodeReader> Settle<'_, R> {
+    /// Quotas end, and nothing of their tree is read. The commit was begun
+    /// [without them](Settle::without_quotas); this comes before the drain.
+    pub fn forget_quotas(&mut self) -> Result<()> {
+        assert!(self.quota.is_none(), "quotas that are kept");
+        self.forget_tree(TreeId::QUOTA)
+    }
+
     /// Takes the tree away, which shares no node. Nothing of it may have been edited in the same commit; it comes
     /// before the drain.
     pub(super) fn forget_tree(&mut self, id: TreeId) -> Result<()> {

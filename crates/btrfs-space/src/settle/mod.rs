@@ -109,6 +109,20 @@ impl<'a, R: NodeReader> Settle<'a, R> {
         generation: Generation,
         reservation: Option<MetadataReservation>,
     ) -> Result<Settle<'a, R>> {
+        let mut settle = Self::without_quotas(space, store, superblock, generation, reservation)?;
+        settle.begin_quotas()?;
+        Ok(settle)
+    }
+
+    /// The same, but nothing of a quota tree is read nor kept up to date: for a commit that
+    /// [forgets](Settle::forget_quotas) it.
+    pub fn without_quotas(
+        space: &'a Space,
+        store: &'a R,
+        superblock: Superblock,
+        generation: Generation,
+        reservation: Option<MetadataReservation>,
+    ) -> Result<Settle<'a, R>> {
         let trees = top_trees(&superblock);
         let skinny = superblock.fields.incompat_flags & incompat::SKINNY_METADATA != 0;
         let mut settle = Settle {
@@ -138,7 +152,6 @@ impl<'a, R: NodeReader> Settle<'a, R> {
             new_system_chunks: Vec::new(),
         };
         settle.extent_root = settle.tree(TreeId::EXTENT)?.root;
-        settle.begin_quotas()?;
         Ok(settle)
     }
 

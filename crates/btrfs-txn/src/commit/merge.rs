@@ -42,7 +42,11 @@ pub fn run(
     let start = Instant::now();
     let generation = sealed.generation;
     let superblock = (*core.volume.superblock()).clone();
-    let mut settle = Settle::new(&core.space, &core.store, superblock, generation, reservation)?;
+    let begin = match trees::forgets_quotas(sealed) {
+        true => Settle::without_quotas,
+        false => Settle::new,
+    };
+    let mut settle = begin(&core.space, &core.store, superblock, generation, reservation)?;
     let found = match merge_files(core, &mut settle, sealed, urgency) {
         Err(Error::NoSpace) => {
             core.note_building(0);

@@ -32,6 +32,11 @@ impl Drops {
     }
 }
 
+/// Quotas are given up, whatever their tree says.
+pub(super) fn forgets_quotas(sealed: &Delta) -> bool {
+    sealed.trees.list().iter().any(|action| matches!(action, TreeAction::ForgetQuotas))
+}
+
 /// New trees, before any items.
 pub(super) fn create(settle: &mut Settling<'_>, sealed: &Delta) -> Result<()> {
     let actions = sealed.trees.list();
@@ -85,6 +90,7 @@ pub(super) fn finish(settle: &mut Settling<'_>, sealed: &Delta) -> Result<Drops>
             TreeAction::Received { id, form } => received(settle, *id, form)?,
             TreeAction::Kill { id } => kill(settle.root_item(*id)?),
             TreeAction::ForgetUuidTree => settle.forget_uuid_tree()?,
+            TreeAction::ForgetQuotas => settle.forget_quotas()?,
             TreeAction::OtherDefault => settle.set_incompat(incompat::DEFAULT_SUBVOL),
             _ => {}
         }

@@ -6,14 +6,14 @@ use crate::error::{Error, Exit, Result};
 use crate::image::{self, Access};
 use crate::output::{Json, Out};
 use blockdev::BlockDevice;
-use spinney::rescue::{clear_free_space_tree, clear_uuid_tree, zero_log};
+use spinney::rescue::{clear_free_space_tree, clear_quotas, clear_uuid_tree, zero_log};
 use std::path::Path;
 use std::sync::Arc;
 
 pub const COMMAND: Command = Command {
     name: "rescue",
-    summary: "give up the log, free-space tree or UUID tree of a volume",
-    usage: "zero-log|clear-space-cache|clear-uuid-tree [--json] IMAGE",
+    summary: "give up a log, a free-space or UUID tree, or quotas",
+    usage: "zero-log|clear-space-cache|clear-uuid-tree|clear-quotas [--json] IMAGE",
     help: "\
 What fsync wrote after the last commit is in the volume's log, which the next mount replays.
 Where the log is damaged the mount fails, and changes nothing.
@@ -36,6 +36,11 @@ clear-uuid-tree takes it away, also where it cannot be read: the next mount that
 makes another, of what the subvolumes say themselves (the kernel's mount, too). A log is
 replayed first.
 
+Where a part of the quota tree cannot be read, Spinney mounts the volume read-only.
+
+clear-quotas ends quotas, also where the tree cannot be read: groups, limits and numbers are
+gone, and nothing else. `quota enable` begins them anew. A log is replayed.
+
 Options
     --json    tell whether there was such a thing as a JSON object
 
@@ -43,9 +48,10 @@ Examples
     spinney rescue zero-log disk.img
     spinney rescue clear-space-cache disk.img
     spinney rescue clear-uuid-tree disk.img
+    spinney rescue clear-quotas disk.img
 
 Exit codes
-    0  the volume has no log, another free-space tree, or no UUID tree, now
+    0  the volume has no log, another free-space tree, no UUID tree or no quotas, now
     1  it could not be changed; the message says why
     2  the command line is wrong
 ",
@@ -81,7 +87,7 @@ struct Part {
     said: [&'static str; 2],
 }
 
-const GIVEN_UP: [Part; 3] = [
+const GIVEN_UP: [Part; 4] = [
     Part {
         verb: "zero-log",
         give_up: |device| Ok(zero_log(device)?.root != 0),
@@ -105,6 +111,12 @@ const GIVEN_UP: [Part; 3] = [
             "the UUID tree is gone; the next mount that writes makes another",
             "the volume has no UUID tree",
         ],
+    },
+    Part {
+        verb: "clear-quotas",
+        give_up: clear_quotas,
+        had: "had_quotas",
+        said: ["quotas have ended; `quota enable` begins them anew", "the volume has no quotas"],
     },
 ];
 

@@ -251,6 +251,36 @@ pub fn with_uuid_trees() -> Vec<Damaged> {
     ]
 }
 
+pub fn with_quotas() -> Vec<Damaged> {
+    let with = |image: &Image, enable: fn(&Volume) -> spinney::Result<()>| {
+        changed(image, |device| {
+            let volume = VolumeOptions::new().write(true).open_device(device.clone());
+            let volume = volume.expect("open");
+            enable(&volume).expect("quotas");
+            volume.close().expect("close");
+        })
+    };
+    let (few, many) = (with(&whole(), Volume::enable_quotas), with_many_subvolumes());
+    let many = with(&many, Volume::enable_quotas);
+    let simple = with(&whole(), Volume::enable_simple_quotas);
+    let unreadable = |image: &Image, what: &str| {
+        changed(image, |device| {
+            let root = root_of(device, TreeId::QUOTA);
+            assert_eq!(root.level > 0, what == "nodes", "a tree of {what}");
+            spoil_node(device, root.bytenr);
+        })
+    };
+    vec![
+        Damaged { name: "quotas", image: few.clone() },
+        Damaged { name: "quotas that cannot be read", image: unreadable(&few, "a leaf") },
+        Damaged { name: "quotas in several nodes", image: many.clone() },
+        Damaged { name: "those whose root cannot be read", image: unreadable(&many, "nodes") },
+        Damaged { name: "simple quotas", image: simple.clone() },
+        Damaged { name: "simple ones that cannot be read", image: unreadable(&simple, "a leaf") },
+        Damaged { name: "no quotas", image: whole() },
+    ]
+}
+
 /// No copy of it has the sum that it says.
 fn spoil_node(device: &Arc<SimDevice>, logical: Logical) {
     for (at, mut node) in copies_of(device, logical) {

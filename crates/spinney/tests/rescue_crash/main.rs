@@ -44,6 +44,10 @@ fn clear_uuid_tree(device: Device) -> spinney::Result<()> {
     rescue::clear_uuid_tree(device).map(drop)
 }
 
+fn clear_quotas(device: Device) -> spinney::Result<()> {
+    rescue::clear_quotas(device).map(drop)
+}
+
 /// Runs `verb` on `image`; judges whatever its power cuts may leave. How many states that were.
 fn crashes(name: &str, verb: Verb, image: &Image, lie: Option<Lie>) -> Result<usize, String> {
     let device = Arc::new(SimDevice::new(image.clone()).lying(lie));
@@ -93,6 +97,11 @@ fn a_free_space_tree_is_made_anew() {
 #[test]
 fn a_uuid_tree_is_there_or_not() {
     all(clear_uuid_tree, bases::with_uuid_trees());
+}
+
+#[test]
+fn quotas_are_there_or_not() {
+    all(clear_quotas, bases::with_quotas());
 }
 
 /// Who judges here can find something: a device that drops flushes is found out.

@@ -120,7 +120,7 @@ fn find(table: &[u8], point: &Path) -> Option<MountEntry> {
 }
 
 /// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue`
-fn parse(line: &[u8]) -> Option<MountEntry> {
+pub fn parse(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|b| *b == b' ');
     let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
     let device = String::from_utf8(fields.nth(1)?.to_vec()).ok()?;

@@ -34,7 +34,7 @@ fn remount(by: By, point: &Path, options: &str) -> (Option<i32>, String) {
         By::MountFuse => {
             symlink(PROGRAM, dir.join("spinney")).unwrap();
             let (path, source) = (dir.path().display(), mounted(point).unwrap().1);
-            let table = "relatime,remount,user_id=0,group_id=0,default_permissions,allow_other";
+            let table = "noatime,remount,user_id=0,group_id=0,default_permissions,allow_other";
             let words = format!("{source} {word} -o {options},{table} -t fuse.spinney");
             sh(&format!("PATH={path}:$PATH /sbin/mount.fuse {words}"))
         }
@@ -42,7 +42,8 @@ fn remount(by: By, point: &Path, options: &str) -> (Option<i32>, String) {
             let helper = dir.join("mount.fuseblk.spinney");
             symlink(PROGRAM, &helper).unwrap();
             let source = mounted(point).unwrap().1;
-            let table = "relatime,remount,user_id=0,group_id=0,default_permissions,allow_other,blksize=4096";
+            let table =
+                "noatime,remount,user_id=0,group_id=0,default_permissions,allow_other,blksize=4096";
             sh(&format!("{} {source} {word} -o {options},{table}", helper.display()))
         }
         By::Ourselves => sh(&format!("{PROGRAM} mount -o remount,{options} {word}")),
@@ -285,6 +286,117 @@ fn compression_changes_leave_the_kernels_flags() {
         assert_eq!(flags(), before);
     }
     mount.umount();
+    assert_clean(&image.path);
+}
+
+/// The flags of the mount on `point` and of its file system, as the kernel's table has them.
+fn flags(point: &Path) -> String {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let fields = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
+    let line = table.lines().map(fields).rfind(|fields| Path::new(&fields[4]) == point).unwrap();
+    let of_fs = line[9].split(',').take_while(|word| !word.contains('='));
+    format!("{}/{}", line[5], of_fs.collect::<Vec<_>>().join(","))
+}
+
+/// A remount took away each flag that it did not name: a set-user-ID program ran as root after
+/// `remount,ro`, and what was written to a mount with `sync` was lost at a crash.
+#[test]
+fn flags_that_are_not_named_stay() {
+    require!(fuse);
+    require!(btrfs_progs);
+    let image = small("remount-flags");
+    let kept = "nosuid,nodev,noexec,noatime,nodiratime";
+    for (kind, options, kept) in [
+        ("rw", "nosuid,nodev,noexec,sync,nodiratime", kept),
+        ("plain", "uid=1000,noexec,sync,nodiratime", kept),
+    ] {
+        let mount = Mount::new(&image, &format!("{kind},{options}"));
+        let after = |by: By, options: &str| {
+            assert_eq!(remount(by, &mount.point, options), (Some(0), String::new()), "{options}");
+            flags(&mount.point)
+        };
+        assert_eq!(flags(&mount.point), format!("rw,{kept}/rw,sync"));
+        assert_eq!(after(By::Ourselves, "ro"), format!("ro,{kept}/ro,sync"));
+        assert_eq!(after(By::Ourselves, "noexec"), format!("ro,{kept}/ro,sync"));
+        assert_eq!(after(By::Ourselves, "rw"), format!("rw,{kept}/rw,sync"));
+        assert_eq!(after(By::Ourselves, "async"), format!("rw,{kept}/rw"));
+        let fewer = kept.replace("noexec,", "");
+        assert_eq!(after(By::Ourselves, "exec"), format!("rw,{fewer}/rw"));
+        let more = format!("rw,{fewer},nosymfollow/rw");
+        assert_eq!(after(By::Ourselves, "nosymfollow"), more);
+        assert_eq!(after(By::Ourselves, "rw,noatime"), more);
+        // What mount(8) leaves out of the table's flags was taken away.
+        let table = "nodev,nodiratime,sync";
+        let told = "rw,nodev,noatime,nodiratime/rw,sync";
+        assert_eq!(after(By::Helper, &format!("rw,{table}")), told);
+        mount.umount();
+    }
+    assert_clean(&image.path);
+}
+
+/// The flags of a second mount are its own, and it is read-only alone where it was made so.
+#[test]
+fn a_second_mount_keeps_what_the_first_forbids() {
+    require!(fuse);
+    require!(btrfs_progs);
+    let image = small("remount-second");
+    let mount = Mount::new(&image, "nosuid");
+    let second = image.dir.join("second");
+    fs::create_dir(&second).unwrap();
+    fine(&["mount", "-o", "ro,nodev", &image.word(), &second.display().to_string()]);
+    let both = || (flags(&mount.point), flags(&second));
+    let pair = |first: &str, second: &str| (first.to_owned(), second.to_owned());
+    assert_eq!(both(), pair("rw,nosuid,noatime/rw", "ro,nosuid,nodev,noatime/rw"));
+    for (options, first, then) in [
+        ("noexec", "rw,nosuid,noatime/rw", "ro,nosuid,nodev,noexec,noatime/rw"),
+        ("sync", "rw,nosuid,noatime/rw,sync", "ro,nosuid,nodev,noexec,noatime/rw,sync"),
+        ("rw,async", "rw,nosuid,noatime/rw", "rw,nosuid,nodev,noexec,noatime/rw"),
+    ] {
+        assert_eq!(remount(By::Ourselves, &second, options), (Some(0), String::new()));
+        assert_eq!(both(), pair(first, then), "{options}");
+    }
+    fs::write(second.join("x"), "x").unwrap();
+    fine(&["umount", &second.display().to_string()]);
+    mount.umount();
+    assert_clean(&image.path);
+}
+
+/// Each was accepted, changed nothing, and some were in the mount table then.
+#[test]
+fn what_cannot_change_is_refused_by_name() {
+    require!(fuse);
+    require!(btrfs_progs);
+    let image = small("remount-fixed");
+    for (mounted, refused, taken, shown) in [
+        (
+            "rw",
+            &[
+                "relatime",
+                "strictatime",
+                "nodiratime",
+                "max_read=4096",
+                "max_write=4096",
+                "fsname=x",
+            ][..],
+            "noatime,allow_other",
+            "rw,noatime/rw",
+        ),
+        ("relatime", &["noatime", "strictatime"], "relatime", "rw,relatime/rw"),
+        ("strictatime,nodiratime", &["noatime", "relatime"], "nodiratime", "rw,nodiratime/rw"),
+    ] {
+        let mount = Mount::new(&image, mounted);
+        assert_eq!(flags(&mount.point), shown);
+        for option in refused {
+            let (code, told) = remount(By::Ourselves, &mount.point, &format!("ro,{option}"));
+            assert_eq!(code, Some(1), "{mounted}: {option}");
+            let why = format!("option {option} cannot be changed by a remount");
+            assert!(told.contains(&why), "{told}");
+            assert_eq!(flags(&mount.point), shown, "{option}");
+        }
+        assert_eq!(remount(By::Ourselves, &mount.point, taken), (Some(0), String::new()));
+        assert_eq!(flags(&mount.point), shown);
+        mount.umount();
+    }
     assert_clean(&image.path);
 }
 

@@ -94,6 +94,11 @@ pub struct Config {
     pub noexec: bool,
     /// Reading changes no access times.
     pub noatime: bool,
+    /// Each read changes them, where `noatime` does not say otherwise. As the kernel's table
+    /// shows it: who serves the volume keeps access times. fusermount3 is not told.
+    pub strictatime: bool,
+    /// Reading directories changes none of theirs. As `strictatime`.
+    pub nodiratime: bool,
     /// Each write is durable when it returns: the kernel sends an FSYNC behind it.
     pub sync: bool,
     /// Shown as the source of a mount that has no block device.
@@ -160,6 +165,8 @@ impl Default for Config {
             nodev: false,
             noexec: false,
             noatime: false,
+            strictatime: false,
+            nodiratime: false,
             sync: false,
             fsname: "spinney".into(),
             subtype: "spinney".into(),

@@ -115,6 +115,8 @@ fn mount_flags(config: &Config) -> libc::c_ulong {
         (config.nodev, libc::MS_NODEV),
         (config.noexec, libc::MS_NOEXEC),
         (config.noatime, libc::MS_NOATIME),
+        (config.strictatime, libc::MS_STRICTATIME),
+        (config.nodiratime, libc::MS_NODIRATIME),
         (config.sync, libc::MS_SYNCHRONOUS),
     ]
     .into_iter()

@@ -142,7 +142,9 @@ FUSE's -o options
 
 `-o remount,ro DIR` makes a mount read-only, and returns when all is on the medium;
 remount,rw makes it writable again. remount,compress=HOW (or compress-force=HOW, compress=no)
-changes what is compressed from then on; no other option of the volume can be changed.
+changes what is compressed from then on; nosuid, nodev, noexec, nosymfollow, sync and their
+opposites (suid, ...) change what they name, and what is not named stays. No other option can
+be changed: it is refused, unless it says what is so already.
 
 Options of the kernel's btrfs without effect here (autodefrag, ssd, ...) are told in a line.
 
@@ -230,6 +232,7 @@ pub fn run_as_helper(mut args: Args) -> Result<Exit> {
     for list in lists {
         words.options.apply(&list, lenient)?;
     }
+    words.options.by_mount8 = true;
     if fake { Ok(Exit::Done) } else { start(words) }
 }
 
@@ -259,6 +262,9 @@ fn start(mut words: Words) -> Result<Exit> {
         let point = args::some(words.operands, "the mount point")?.pop().unwrap_or_default();
         let point = mounts::real_path(Path::new(&point));
         let point = point.map_err(|e| Error::io(Path::new("the mount point"), &e))?;
+        if let Some(warning) = words.options.warning() {
+            say_error(&format!("spinney: {warning}"));
+        }
         return remount::remount(&point, &words.options);
     }
     let [image, point] = <[OsString; 2]>::try_from(words.operands)

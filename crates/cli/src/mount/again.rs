@@ -7,6 +7,7 @@
 //! first does not) is refused.
 
 use super::control::{Waiter, wake_if_stopped};
+use super::flags::Flags;
 use super::serve::Request;
 use crate::error::{Error, Result, io_text};
 use crate::image;
@@ -94,17 +95,17 @@ fn agrees(request: &Request, status: &str) -> std::result::Result<(), String> {
     }
 }
 
-/// With what the first mount forbids and with what is asked for here.
+/// With what the first mount forbids and with what is asked for here. The server keeps access
+/// times for all mounts as the first says.
 fn bind(request: &Request, first: &MountEntry) -> std::io::Result<()> {
     let config = &request.options.config;
-    let flags = [
-        (config.nosuid, "nosuid", libc::MS_NOSUID),
-        (config.nodev, "nodev", libc::MS_NODEV),
-        (config.noexec, "noexec", libc::MS_NOEXEC),
-        (config.noatime, "noatime", libc::MS_NOATIME),
+    let asked = [
+        (config.read_only, libc::MS_RDONLY),
+        (config.nosuid, libc::MS_NOSUID),
+        (config.nodev, libc::MS_NODEV),
+        (config.noexec, libc::MS_NOEXEC),
     ];
-    let forbidden = |name: &str| first.options.split(',').any(|option| option == name);
-    let flags = flags.iter().filter(|(asked, name, _)| *asked || forbidden(name));
-    let read_only = if config.read_only { libc::MS_RDONLY } else { 0 };
-    sys::bind(&first.point, &request.point, flags.fold(read_only, |all, (_, _, flag)| all | flag))
+    let forbidden = Flags::of(first).mount & !libc::MS_RDONLY;
+    let flags = asked.iter().filter(|(on, _)| *on).fold(forbidden, |all, (_, flag)| all | flag);
+    sys::bind(&first.point, &request.point, flags)
 }

@@ -3,7 +3,9 @@
 //! mount(8) names in a remount what the line of fstab has, so what is named is compared with what
 //! holds: an option that says what is the case anyhow is fine.
 
+use super::flags;
 use super::options::MountOptions;
+use crate::mounts::MountEntry;
 use btrfs_fs::Compress;
 
 /// Hold for as long as the volume is mounted.
@@ -55,6 +57,19 @@ const FIXED: &[&str] = &[
     "open_errors",
     "no_spread_large_reads",
     "no_keep_callers",
+    "allow_other",
+    "fsname",
+    "subtype",
+    "max_read",
+    "max_write",
+    "atime",
+    "relatime",
+    "norelatime",
+    "strictatime",
+    "nostrictatime",
+    "noatime",
+    "nodiratime",
+    "diratime",
 ];
 
 /// What may change.
@@ -64,9 +79,15 @@ fn name(option: &str) -> &str {
     option.split('=').next().unwrap_or(option)
 }
 
-/// Those of the options that the server has to be asked about, as a list.
-pub fn of_the_server(options: &MountOptions) -> String {
-    let named = options.named();
+/// Those of the options that the server has to be asked about, as a list. What the mount table,
+/// `entry`, says of access times anyhow is no change, if mount(8) repeats it from there.
+pub fn of_the_server(options: &MountOptions, entry: &MountEntry) -> String {
+    let holds = |option: &&str| {
+        options.by_mount8
+            && flags::is_access_time(option)
+            && entry.options.split(',').any(|held| held == *option)
+    };
+    let named = options.named().filter(|option| !holds(option));
     let asked = |option: &&str| [FIXED, COMPRESSION].iter().any(|all| all.contains(&name(option)));
     named.filter(asked).collect::<Vec<_>>().join(",")
 }
@@ -102,13 +123,20 @@ pub fn compression(now: &MountOptions, list: &str) -> Result<Option<Option<Compr
 mod tests {
     use super::*;
     use crate::commands::mount::COMMAND;
+    use crate::mounts;
     use crate::words;
     use btrfs_fs::Method;
 
     fn parsed(list: &str) -> MountOptions {
         let mut options = MountOptions::listed_in(COMMAND.help);
         options.apply(list, false).unwrap();
+        options.settle().unwrap();
         options
+    }
+
+    fn entry(options: &str) -> MountEntry {
+        let line = format!("1 1 0:9 / /mnt {options} - fuse.spinney /img rw");
+        mounts::parse(line.as_bytes()).unwrap()
     }
 
     #[test]
@@ -127,25 +155,41 @@ mod tests {
         assert!(compression(&now, "compress=gzip").is_err());
     }
 
+    /// What nobody would do was accepted, and the mount table told of it.
+    #[test]
+    fn fuses_options_and_access_times_do_not_change() {
+        let mut now = parsed("max_read=65536,fsname=x");
+        now.config.allow_other = false;
+        assert_eq!(compression(&now, "max_read=65536,fsname=x,noatime,diratime"), Ok(None));
+        for other in ["max_read=4096", "max_write=4096", "fsname=y", "subtype=y", "allow_other"] {
+            let why = compression(&now, other).unwrap_err();
+            assert_eq!(why, format!("option {other} cannot be changed by a remount"));
+        }
+        let times = ["noatime", "relatime", "strictatime"];
+        for held in times {
+            for asked in times {
+                let told = compression(&parsed(held), asked);
+                assert_eq!(told.is_ok(), held == asked, "{held}: {asked}");
+            }
+            assert!(compression(&parsed(held), "nodiratime").is_err());
+        }
+    }
+
+    /// The table may show what is not so: fusermount3 knows no strictatime.
+    #[test]
+    fn what_mount8_repeats_from_the_table_is_no_change() {
+        let mut options = parsed("remount,ro,relatime,nodiratime,threads=2");
+        assert_eq!(of_the_server(&options, &entry("rw,relatime")), "relatime,nodiratime,threads=2");
+        options.by_mount8 = true;
+        assert_eq!(of_the_server(&options, &entry("rw,relatime")), "nodiratime,threads=2");
+        assert_eq!(of_the_server(&options, &entry("rw")), "relatime,nodiratime,threads=2");
+    }
+
     /// An option that is new belongs in one of the lists, or is the kernel's own.
     #[test]
     fn what_changes_the_server_is_known_here() {
         let before = MountOptions::listed_in(COMMAND.help).settings();
-        let kernels = [
-            "ro",
-            "rw",
-            "sync",
-            "nosuid",
-            "nodev",
-            "noexec",
-            "relatime",
-            "strictatime",
-            "nodiratime",
-            "allow_other",
-            "fsname",
-            "max_read",
-            "max_write",
-        ];
+        let kernels = ["ro", "rw", "sync", "nosuid", "nodev", "noexec"];
         for option in words::list_options(COMMAND.help) {
             let option = name(&option);
             let listed = [FIXED, COMPRESSION, &kernels].iter().any(|all| all.contains(&option));
@@ -158,11 +202,11 @@ mod tests {
     fn the_kernel_is_asked_where_its_flags_are_named() {
         let asked = |list: &str| {
             let options = parsed(list);
-            (of_the_server(&options), is_of_the_server_alone(&options))
+            (of_the_server(&options, &entry("rw")), is_of_the_server_alone(&options))
         };
         assert_eq!(asked("remount,compress=no"), ("compress=no".into(), true));
         assert_eq!(asked("remount,ro,commit=5"), ("commit=5".into(), false));
         assert_eq!(asked("remount,rw,compress"), ("compress".into(), false));
-        assert_eq!(asked("remount,noatime"), (String::new(), false));
+        assert_eq!(asked("remount,nosuid"), (String::new(), false));
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! `options` understands `-o`, `background` splits the process, `guard` watches over the
 //! start, `serve` opens, mounts, waits and closes, `control` tells `spinney umount` how
-//! that ended, `log` keeps what the server has to say. `remount` follows the kernel's flags, and
+//! that ended, `log` keeps what the server has to say. `remount` follows the kernel's `flags`, and
 //! `changes` knows which other options may change. `sandbox` takes from the server what it does
 //! not need to serve, `receive` plays streams on the volume that is served, and `monitor` is a
 //! process that does the rest for it. `fault` makes starts fail, in tests.
@@ -12,6 +12,7 @@ pub mod background;
 mod changes;
 pub mod control;
 mod fault;
+mod flags;
 pub mod guard;
 pub mod log;
 pub mod machine;

@@ -34,8 +34,8 @@ pub struct MountOptions {
     pub map_owner: bool,
     /// The mount is there already, and gets other flags.
     pub remount: bool,
-    /// Flags of mount(2) that are for the kernel alone.
-    vfs_flags: libc::c_ulong,
+    /// The list is mount(8)'s, not a person's.
+    pub by_mount8: bool,
     /// These were asked for by name.
     with_suid: bool,
     with_dev: bool,
@@ -167,6 +167,20 @@ impl MountOptions {
         self.named.iter().map(String::as_str)
     }
 
+    /// Those that may be the kernel's flags. An owner that is forced implies some.
+    pub fn flag_words(&self) -> impl Iterator<Item = &str> {
+        let read_only = self.config.read_only.then_some("ro");
+        let implied = [(self.config.nosuid, "nosuid"), (self.config.nodev, "nodev")];
+        let implied = implied.into_iter().filter(|(on, _)| *on).map(|(_, word)| word);
+        self.named().chain(read_only).chain(implied)
+    }
+
+    /// Whether a remount lists all flags that shall hold, those of before among them. mount(8) does,
+    /// with `ro` or `rw`; to have `suid` it leaves `nosuid` out.
+    pub fn names_all_flags(&self) -> bool {
+        self.by_mount8 && self.named().any(|word| matches!(word, "ro" | "rw"))
+    }
+
     /// All that was said of how the server works, to be compared.
     pub fn settings(&self) -> String {
         let whose = (&self.config, self.map_owner);
@@ -251,7 +265,7 @@ impl MountOptions {
         if self.fs.rescue != Rescue::default() && !self.fs.read_only {
             return Err(Error::usage("option rescue= is for read-only mounts: add ro"));
         }
-        self.config.noatime = self.fs.atime == Atime::Never;
+        self.tell_access_times();
         let forced = !self.config.owners.are_as_stored();
         if forced && self.map_owner {
             return Err(Error::usage("option map-owner says whose files are: no uid=, no gid="));
@@ -279,37 +293,22 @@ impl MountOptions {
 
     /// The server keeps access times, and the kernel's flags say how.
     fn access_times(&mut self, name: &str) -> bool {
-        const WAYS: libc::c_ulong = libc::MS_RELATIME | libc::MS_STRICTATIME;
-        let (atime, set, clear) = match name {
-            "atime" | "relatime" => (Some(Atime::Relative), libc::MS_RELATIME, WAYS),
-            "strictatime" => (Some(Atime::Always), libc::MS_STRICTATIME, WAYS),
-            "noatime" | "norelatime" | "nostrictatime" => (Some(Atime::Never), 0, WAYS),
-            "nodiratime" => (None, libc::MS_NODIRATIME, 0),
-            "diratime" => (None, 0, libc::MS_NODIRATIME),
+        match name {
+            "atime" | "relatime" => self.fs.atime = Atime::Relative,
+            "strictatime" => self.fs.atime = Atime::Always,
+            "noatime" | "norelatime" | "nostrictatime" => self.fs.atime = Atime::Never,
+            "nodiratime" => self.fs.nodiratime = true,
+            "diratime" => self.fs.nodiratime = false,
             _ => return false,
-        };
-        if let Some(atime) = atime {
-            self.fs.atime = atime;
-            self.config.noatime = atime == Atime::Never;
         }
-        self.vfs_flags = self.vfs_flags & !clear | set;
-        self.fs.nodiratime = self.vfs_flags & libc::MS_NODIRATIME != 0;
+        self.tell_access_times();
         true
     }
 
-    /// For a remount.
-    pub fn flags(&self) -> libc::c_ulong {
-        let config = &self.config;
-        [
-            (config.read_only, libc::MS_RDONLY),
-            (config.nosuid, libc::MS_NOSUID),
-            (config.nodev, libc::MS_NODEV),
-            (config.noexec, libc::MS_NOEXEC),
-            (config.noatime, libc::MS_NOATIME),
-            (config.sync, libc::MS_SYNCHRONOUS),
-        ]
-        .into_iter()
-        .fold(self.vfs_flags, |all, (on, flag)| if on { all | flag } else { all })
+    fn tell_access_times(&mut self) {
+        self.config.noatime = self.fs.atime == Atime::Never;
+        self.config.strictatime = self.fs.atime == Atime::Always;
+        self.config.nodiratime = self.fs.nodiratime;
     }
 
     pub fn read_only(&mut self) {

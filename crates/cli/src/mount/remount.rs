@@ -12,6 +12,7 @@
 
 use super::changes;
 use super::control::{Waiter, keeping_awake, wake_if_stopped};
+use super::flags::{self, Flags};
 use super::monitor::Monitor;
 use super::options::MountOptions;
 use crate::error::{Error, Exit, Result, io_text};
@@ -165,33 +166,51 @@ pub fn remount(point: &Path, options: &MountOptions) -> Result<Exit> {
         Some(Some(why)) => Err(why),
         _ => Err("the server does not answer".into()),
     };
-    let changes = changes::of_the_server(options);
+    let changes = changes::of_the_server(options, &entry);
     let ask_about = |question: &str| match changes.as_str() {
         "" => Ok(()),
         list => ask(&format!("{question}{list}")),
     };
     ask_about(MAY_CHANGE).map_err(|why| about(why).remedy(ANEW))?;
     if !changes::is_of_the_server_alone(options) {
-        tell_kernel(point, server, options.flags(), &ask)?;
+        tell_kernel(point, server, &calls(options, &entry), &ask)?;
     }
     ask_about(CHANGE).map_err(|why| about(format!("remounted, but {why}")))?;
     Ok(Exit::Done)
 }
 
-/// `flags` are mount(2)'s, without MS_REMOUNT.
+/// The flags of the calls of mount(2) that give the mount `entry` what `options` name, without
+/// MS_REMOUNT: for the file system, and with MS_BIND for this mount alone.
+fn calls(options: &MountOptions, entry: &MountEntry) -> Vec<libc::c_ulong> {
+    let has = match Flags::of(entry) {
+        has if options.names_all_flags() => has.without_what_can_be_named(),
+        has => has,
+    };
+    let wanted = has.with(options.flag_words());
+    let alone = libc::MS_BIND | wanted.mount;
+    if !options.flag_words().any(flags::is_of_fs) {
+        return vec![alone];
+    }
+    // It makes this mount as read-only as the file system.
+    let all = wanted.fs | wanted.mount & !libc::MS_RDONLY;
+    let differ = (wanted.fs ^ wanted.mount) & libc::MS_RDONLY != 0;
+    if differ { vec![all, alone] } else { vec![all] }
+}
+
 fn tell_kernel(
     point: &Path,
     server: Option<i32>,
-    flags: libc::c_ulong,
+    calls: &[libc::c_ulong],
     ask: &dyn Fn(&str) -> std::result::Result<(), String>,
 ) -> Result<()> {
     let about = |what: String| Error::about(point.display(), what);
-    if flags & libc::MS_RDONLY == 0 {
+    if calls[0] & (libc::MS_RDONLY | libc::MS_BIND) == 0 {
         ask(PREPARE)
             .map_err(|why| about(format!("cannot be remounted read-write: {why}")).remedy(ANEW))?;
     }
-    let place = point.to_owned();
-    if let Err(error) = keeping_awake(server, move || sys::remount(&place, flags)) {
+    let (place, calls) = (point.to_owned(), calls.to_vec());
+    let told = move || calls.iter().try_for_each(|flags| sys::remount(&place, *flags));
+    if let Err(error) = keeping_awake(server, told) {
         // It may have been prepared for what did not come.
         let _ = ask(FOLLOW);
         let what = match error.kind() {

@@ -12,6 +12,7 @@ mod door;
 mod error;
 mod image;
 mod inside;
+mod marks;
 mod mode;
 mod mount;
 mod mounts;

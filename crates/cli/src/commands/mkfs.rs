@@ -7,12 +7,12 @@ use crate::error::{Error, Exit, Result, io_text};
 use crate::image::{self, Access, Place, is_block};
 use crate::inside::volumes::At;
 use crate::inside::{self, CopyRules};
+use crate::marks;
 use crate::mount::options::method;
 use crate::output::{Json, Out, human};
 use crate::sys;
 use blockdev::{BlockDevice, FileDevice};
 use btrfs_disk::ChecksumType;
-use btrfs_disk::superblock::{COPIES, MAGIC, MAGIC_AT, SUPER_SIZE};
 use btrfs_fs::{Compress, Subvol};
 use btrfs_image::mkfs::{self, MkfsError, MkfsOptions, MkfsReport, Profile, Quotas};
 use std::ffi::OsString;
@@ -45,11 +45,13 @@ Options
                            ones); fst and bgt are short for the two trees
     -r, --rootdir DIR      copy what is in DIR into the volume, as `spinney cp -r DIR/.` does
         --compress HOW     compress what is copied: zlib, lzo or zstd, with :LEVEL behind
-                           (zlib:1 to zlib:9, zstd:-15 to zstd:15)
+                           (zlib:1 to zlib:9, zstd:-15 to zstd:15, or the nearest of these)
         --owner UID:GID    owner of the top directory; default: whoever runs this
         --mode MODE        permissions of the top directory in octal; default 755
     -K, --nodiscard        do not tell the device that its old contents are gone
-    -f, --force            overwrite a file system that is there
+    -f, --force            overwrite what is there: file systems, swap, partition tables and
+                           parts of volumes (LVM, RAID, LUKS, ZFS, ...) are refused
+                           otherwise, by name
     -q, --quiet            print nothing but errors
         --json             tell what was made as a JSON object
 
@@ -275,7 +277,7 @@ fn prepare(path: &Path, wanted: &Wanted) -> Result<Arc<dyn BlockDevice>> {
     }
     let medium = image::open(path, Access::Write)?;
     if !wanted.force
-        && let Some(what) = signature(&*medium.device())
+        && let Some(what) = marks::found(&*medium.device())
     {
         return Err(Error::about(path.display(), format!("there is {what} on it"))
             .remedy("-f overwrites it; all of its content is lost then"));
@@ -315,27 +317,6 @@ fn check_size(path: &Path, size: u64, wanted: &Wanted) -> Result<()> {
 fn resize(path: &Path, size: u64) -> Result<()> {
     let file = OpenOptions::new().write(true).open(path).map_err(|e| Error::io(path, &e))?;
     file.set_len(size).map_err(|e| Error::io(path, &e))
-}
-
-/// What is there already, as far as a few well-known marks tell.
-fn signature(device: &dyn BlockDevice) -> Option<&'static str> {
-    let read = |offset: u64, len: usize| {
-        let mut bytes = vec![0; len];
-        device.read_at(offset, &mut bytes).ok().map(|()| bytes)
-    };
-    if read(COPIES[0], SUPER_SIZE)
-        .is_some_and(|sb| sb[MAGIC_AT..].starts_with(&MAGIC.to_le_bytes()))
-    {
-        return Some("a btrfs volume");
-    }
-    let marks: [(u64, &[u8], &'static str); 5] = [
-        (1080, &[0x53, 0xef], "an ext2, ext3 or ext4 file system"),
-        (0, b"XFSB", "an XFS file system"),
-        (3, b"NTFS    ", "an NTFS file system"),
-        (0, b"LUKS\xba\xbe", "an encrypted volume (LUKS)"),
-        (510, &[0x55, 0xaa], "a partition table or a boot sector"),
-    ];
-    marks.iter().find(|(at, mark, _)| read(*at, mark.len()).as_deref() == Some(mark)).map(|m| m.2)
 }
 
 fn explain(path: &Path, error: &MkfsError) -> Error {

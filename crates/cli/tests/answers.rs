@@ -3,7 +3,7 @@
 mod common;
 
 use common::mount::Mount;
-use common::{Image, fine, json};
+use common::{Image, fine, json, spinney, text};
 use std::collections::BTreeSet;
 use testkit::require;
 
@@ -140,4 +140,18 @@ fn verbs_that_answer_do_so_in_json() {
         let (acts, answers) = (ACT.contains(&verb), asked.contains(verb));
         assert!(acts != answers, "{verb}: acts {acts}, answers in JSON {answers}");
     }
+}
+
+/// The array stayed open, and the paths behind the one that failed were left out.
+#[test]
+fn a_path_that_fails_does_not_take_others_along() {
+    require!(btrfs_progs);
+    let image = Image::new("answers-du");
+    let words = [image.at("/"), image.at("/missing"), image.at("/")];
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let output = spinney(&[&["filesystem", "du", "-s", "--json"], &words[..]].concat());
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("missing"), "{}", text(&output.stderr));
+    let told = json(&text(&output.stdout));
+    assert_eq!(told.as_array().unwrap().len(), 2, "{told}");
 }

@@ -76,7 +76,8 @@ The volume's -o options
     discard             tell the device about freed space
     compress, compress=HOW
                         compress new content. HOW is zlib (also without HOW), lzo or zstd,
-                        with :LEVEL behind (zlib:1 to 9, zstd:-15 to 15); no and none end it.
+                        with :LEVEL behind (zlib:1 to 9, zstd:-15 to 15; another one is taken
+                        for the nearest, as by the kernel; lzo has none); no and none end it.
                         Files say otherwise by chattr +c and +m and by the attribute
                         btrfs.compression; +C excludes it
     compress-force=HOW  also what a look at a sample, or the file's past, speaks against

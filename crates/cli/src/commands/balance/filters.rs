@@ -26,7 +26,7 @@ pub fn parse(text: &str) -> Result<BalanceFilter> {
         one(&mut filter, name, value)?;
     }
     if filter.has(f::SOFT) && !filter.has(f::CONVERT) {
-        return Err(Error::new("'soft' option can be used only when converting profiles"));
+        return Err(Error::usage("'soft' option can be used only when converting profiles"));
     }
     Ok(filter)
 }
@@ -63,7 +63,7 @@ fn one(filter: &mut BalanceFilter, name: &str, value: &str) -> Result<()> {
             filter.flags |= f::CONVERT;
         }
         "soft" => filter.flags |= f::SOFT,
-        _ => return Err(Error::new(format!("unrecognized balance option: {name}"))),
+        _ => return Err(Error::usage(format!("unrecognized balance option: {name}"))),
     }
     Ok(())
 }
@@ -77,7 +77,7 @@ fn addresses(filter: &mut BalanceFilter, which: u64, (from, to): (u64, u64)) {
 }
 
 fn usage(filter: &mut BalanceFilter, value: &str) -> Result<()> {
-    let wrong = || Error::new(format!("invalid usage argument: {value}"));
+    let wrong = || Error::usage(format!("invalid usage argument: {value}"));
     if value.contains("..") {
         filter.usage = halves(value)?;
         filter.flags |= f::USAGE_RANGE;
@@ -90,16 +90,16 @@ fn usage(filter: &mut BalanceFilter, value: &str) -> Result<()> {
 
 fn profile(name: &str) -> Result<u64> {
     let found = PROFILES.iter().find(|(known, _)| name.eq_ignore_ascii_case(known));
-    found.map(|(_, bits)| *bits).ok_or_else(|| Error::new(format!("unknown profile: {name}")))
+    found.map(|(_, bits)| *bits).ok_or_else(|| Error::usage(format!("unknown profile: {name}")))
 }
 
 fn number(text: &str) -> Result<u64> {
-    args::size(text).map_err(|_| Error::new(format!("{text:?} is no number")))
+    args::size(text).map_err(|_| Error::usage(format!("{text:?} is no number")))
 }
 
 /// `A..B`, `A..` and `..B`.
 fn range(text: &str) -> Result<(u64, u64)> {
-    let wrong = || Error::new(format!("invalid range: {text:?}; write A..B"));
+    let wrong = || Error::usage(format!("invalid range: {text:?}; write A..B"));
     let (from, to) = text.split_once("..").ok_or_else(wrong)?;
     let from = if from.is_empty() { 0 } else { number(from)? };
     let to = if to.is_empty() { u64::MAX } else { number(to)? };
@@ -111,7 +111,7 @@ fn halves(text: &str) -> Result<u64> {
     let (from, to) = range(text)?;
     let most = u64::from(u32::MAX);
     if from > most {
-        return Err(Error::new(format!("range out of bounds: {text}")));
+        return Err(Error::usage(format!("range out of bounds: {text}")));
     }
     Ok(from | to.min(most) << 32)
 }
@@ -119,6 +119,7 @@ fn halves(text: &str) -> Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Exit;
 
     #[test]
     fn words_become_filters() {
@@ -131,7 +132,8 @@ mod tests {
         assert_eq!(filter.flags, flags);
         assert_eq!(parse("profiles=single|dup").unwrap().profiles, f::SINGLE | DUP);
         for wrong in ["soft", "usage=101", "usage=x", "vrange=5", "convert=raid7", "what=1"] {
-            assert!(parse(wrong).is_err(), "{wrong}");
+            let exit = parse(wrong).err().map(|error| Exit::from(&error));
+            assert_eq!(exit, Some(Exit::Usage), "{wrong}");
         }
     }
 }

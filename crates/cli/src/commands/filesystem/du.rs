@@ -114,17 +114,27 @@ fn run(mut args: Args) -> Result<Exit> {
     }
     let operands = args::some(operands, "PATH")?;
     let mut table = Table::begin(units, json)?;
+    let mut exit = Exit::Done;
     for word in operands {
         let place = VolumePath::of_any_file(&word);
-        let trees = Trees::open(&place)?;
-        let mut walk = Walk::new(&trees, &mut table, !summarize)?;
-        let name = place.show();
-        let sizes = walk.all(trees.spot()?, &name)?;
-        let shared = Some(covered(walk.shared));
-        table.row(&Row { name: &name, sizes, shared })?;
+        // One that fails does not take the others along; but nobody may hear of them any more.
+        if let Err(error) = path(&place, &mut table, !summarize) {
+            table.out.finish()?;
+            error.print();
+            exit = Exit::Failed;
+        }
     }
     table.end()?;
-    Ok(Exit::Done)
+    Ok(exit)
+}
+
+fn path(place: &VolumePath, table: &mut Table, each: bool) -> Result<()> {
+    let trees = Trees::open(place)?;
+    let mut walk = Walk::new(&trees, table, each)?;
+    let name = place.show();
+    let sizes = walk.all(trees.spot()?, &name)?;
+    let shared = Some(covered(walk.shared));
+    table.row(&Row { name: &name, sizes, shared })
 }
 
 struct Walk<'t> {

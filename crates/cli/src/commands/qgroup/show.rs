@@ -33,7 +33,7 @@ Options
     --sync            commit first, so that nothing is missing
     --sort KEY,...    sort by qgroupid, rfer, excl, max_rfer, max_excl, path; several with
                       commas, from the highest down with `-` in front
-    --json            as a JSON array, in bytes
+    --json            as a JSON object, in bytes: `__header`, and the groups in `qgroup-show`
         --raw              bytes
 ",
         long_units!(),

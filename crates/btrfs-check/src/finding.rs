@@ -1,6 +1,7 @@
 //! The report: findings, how bad they are, and what was seen.
 
 use crate::kind::{FindingKind, Severity, remedy};
+use btrfs_disk::superblock::COPIES;
 use btrfs_disk::{Key, Logical, TreeId};
 use std::fmt;
 
@@ -51,6 +52,13 @@ impl Finding {
             }
             (FindingKind::NodeUnreadable { .. }, Some(TreeId::UUID)) => remedy::FORGET_UUIDS,
             (FindingKind::NodeUnreadable { .. }, Some(TreeId::QUOTA)) => remedy::END_QUOTAS,
+            // By a spare one a volume may be mounted read-only alone, and by an older first one the kernel
+            // mounts what was before the last commit.
+            (
+                FindingKind::SuperCopyBad { offset, .. }
+                | FindingKind::SuperCopyStale { offset, .. },
+                _,
+            ) if *offset == COPIES[0] => remedy::RECOVER_SUPER,
             (kind, _) => kind.remedy(),
         }
     }

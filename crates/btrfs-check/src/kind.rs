@@ -111,8 +111,12 @@ pub(crate) mod remedy {
         "let the next mount make the UUID tree anew: `spinney rescue clear-uuid-tree IMAGE`";
     pub(crate) const END_QUOTAS: &str =
         "end quotas, and begin them anew: `spinney rescue clear-quotas IMAGE`";
+    pub(crate) const RECOVER_SUPER: &str = "write it anew before anything else, since the kernel mounts by it alone: \
+         `spinney btrfs rescue super-recover -y IMAGE`";
     pub(super) const COPY_FILE: &str =
-        "copy the file aside, delete it and put the copy in its place";
+        "copy the file aside; if that tells of no error, delete it and put the copy in its place";
+    pub(super) const COPY_UNVERIFIED: &str = "without a checksum it reads as damaged: copy the file aside by `spinney cp --rescue ignoredatacsums \
+         IMAGE:/PATH FILE`, see that the copy is right, and only then put it in the file's place";
     pub(super) const RESTORE_FILE: &str = "restore the file from a backup or another snapshot";
     pub(super) const RESCAN_QUOTA: &str = "mount it and count anew: `btrfs quota rescan -w`";
     pub(super) const BEGIN_QUOTA_ANEW: &str =
@@ -271,7 +275,7 @@ kinds! {
         => "free extent overlaps the one in front of it";
 
     // Checksums.
-    "csum-missing" Error COPY_FILE CsumMissing { ino: u64, len: u64 }
+    "csum-missing" Error COPY_UNVERIFIED CsumMissing { ino: u64, len: u64 }
         => "{len} bytes of inode {ino} have no checksum";
     "csum-stray" Error REPAIR CsumStray { len: u64 }
         => "checksums of {len} bytes that belong to no extent";
@@ -387,7 +391,7 @@ kinds! {
         => "content of after simple quotas began does not say who wrote it first";
     "simple-quota-flag" Warning BEGIN_QUOTA_ANEW SimpleQuotaFlag
         => "simple quotas are kept, and the superblock does not say so";
-    "uuid-missing" Note MOUNT UuidMissing { subvolume: TreeId }
+    "uuid-missing" Note FORGET_UUIDS UuidMissing { subvolume: TreeId }
         => "subvolume {subvolume} is not in the UUID tree";
-    "uuid-stray" Note MOUNT UuidStray { key: Key } => "UUID tree entry {key} has no subvolume";
+    "uuid-stray" Note FORGET_UUIDS UuidStray { key: Key } => "UUID tree entry {key} has no subvolume";
 }

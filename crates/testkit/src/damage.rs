@@ -8,6 +8,7 @@
 const HEADER: usize = 101;
 const ITEM: usize = 25;
 const KEY: usize = 17;
+const EXTENT_CSUM: u8 = 128;
 const FREE_SPACE_EXTENT: u8 = 199;
 const SECTOR: u64 = 4096;
 
@@ -33,4 +34,17 @@ pub fn shorten_free_extent(leaf: &mut [u8]) {
     let key = extents.next_back().expect("one of more than a sector");
     let shorter = len(key) - SECTOR;
     leaf[key + 9..][..8].copy_from_slice(&shorter.to_le_bytes());
+}
+
+/// The last item, one of checksums of four bytes each, forgets its first: that of the sector that it begins at.
+pub fn forget_checksum(leaf: &mut [u8]) {
+    let item = HEADER + ITEM * (usize::from(leaf[96]) - 1);
+    assert_eq!(leaf[item + 8], EXTENT_CSUM);
+    let from = number(&leaf[item + 9..][..8]) + SECTOR;
+    leaf[item + 9..][..8].copy_from_slice(&from.to_le_bytes());
+    // Where its data begins, and how long that is: nothing lies in front of it.
+    for (at, by) in [(item + KEY, 4), (item + KEY + 4, -4)] {
+        let field = i32::from_le_bytes(leaf[at..][..4].try_into().expect("four bytes"));
+        leaf[at..][..4].copy_from_slice(&(field + by).to_le_bytes());
+    }
 }

@@ -113,19 +113,11 @@ pub fn fix_device_size(device: Arc<dyn BlockDevice>) -> Result<DeviceSize> {
 
 /// Gives the free-space tree up and makes another from the extents; false: there is none. Nothing of the old
 /// one is read, so it may be damaged. A log is replayed in the same commit. Where the extents cannot all be
-/// read, or there is no room, the old one stays: it may be good, and then the volume can be written still.
+/// read, or there is no room, the old one stays: it may be good, and then the volume can be written still. So a
+/// volume with a block-group tree, which needs one, is never without.
 pub fn clear_free_space_tree(device: Arc<dyn BlockDevice>) -> Result<bool> {
-    let refused = |why: &str| Error::refused(device.name(), why);
     let there = with_superblock(&device, REPLAYS, |sb| {
-        if sb.fields.compat_ro_flags & compat_ro::FREE_SPACE_TREE == 0 {
-            return Ok((false, false));
-        }
-        if sb.fields.compat_ro_flags & compat_ro::BLOCK_GROUP_TREE != 0 {
-            return Err(refused(
-                "the free-space tree cannot be cleared: block-group-tree needs it",
-            ));
-        }
-        Ok((false, true))
+        Ok((false, sb.fields.compat_ro_flags & compat_ro::FREE_SPACE_TREE != 0))
     })?;
     if there {
         let options = Options { renew_free_space: true, ..quiet() };

@@ -6,9 +6,9 @@ use btrfs_disk::checksum::ChecksumType;
 use btrfs_disk::items::RootItem;
 use btrfs_disk::key::kind;
 use btrfs_disk::superblock::{COPIES, SUPER_SIZE};
-use btrfs_disk::{Key, Logical, Superblock, TreeId};
+use btrfs_disk::{Expect, Key, Logical, Superblock, TreeId};
 use btrfs_fs::{BtrfsFs, Options};
-use btrfs_image::mkfs::{self, MkfsOptions};
+use btrfs_image::mkfs::{self, Features, MkfsOptions};
 use btrfs_tree::{Cursor, NodeStore, TreeRoot};
 use btrfs_volume::OpenOptions;
 use spinney::{SnapshotOptions, Volume, VolumeOptions};
@@ -25,8 +25,12 @@ pub struct Damaged {
 }
 
 fn filled() -> (Arc<SimDevice>, Volume) {
+    filled_as(MkfsOptions::default())
+}
+
+fn filled_as(options: MkfsOptions) -> (Arc<SimDevice>, Volume) {
     let device = Arc::new(SimDevice::new(Image::zeros(SIZE)));
-    let options = MkfsOptions { discard: false, ..MkfsOptions::default() };
+    let options = MkfsOptions { discard: false, ..options };
     mkfs::make(&*device, &options).expect("mkfs");
     let volume = VolumeOptions::new().write(true).open_device(device.clone()).expect("open");
     volume.create_subvolume("sub").expect("a subvolume");
@@ -208,6 +212,49 @@ pub fn with_free_space_trees() -> Vec<Damaged> {
         Damaged { name: "one that cannot be read, and a log", image: unreadable(&logged) },
         Damaged { name: "a free-space tree and a log", image: logged },
     ]
+}
+
+pub fn with_block_group_trees() -> Vec<Damaged> {
+    let features = Features { block_group_tree: true, ..Features::default() };
+    let (device, volume) = filled_as(MkfsOptions { features, ..MkfsOptions::default() });
+    volume.close().expect("close");
+    let image = device.image().flatten();
+    let unreadable = changed(&image, |device| spoil_node(device, free_space_root(device)));
+    vec![
+        Damaged { name: "a free-space tree beside block groups", image },
+        Damaged { name: "one beside block groups that cannot be read", image: unreadable },
+    ]
+}
+
+/// Volumes of which nobody can tell what is free; true: they can be written nevertheless.
+pub fn with_what_is_in_the_way() -> Vec<(Damaged, bool)> {
+    let logged = changed(&with_logs().remove(0).image, |device| {
+        spoil_node(device, open(device).superblock().fields.log_root);
+    });
+    let extents = changed(&with_many_subvolumes(), |device| {
+        spoil_node(device, leaf_of_extents(device));
+    });
+    vec![
+        (Damaged { name: "a log that cannot be read", image: logged }, false),
+        (Damaged { name: "a lost leaf of the extent tree", image: extents }, true),
+    ]
+}
+
+/// One that no block group is in: what opens a volume reads those.
+fn leaf_of_extents(device: &Arc<SimDevice>) -> Logical {
+    let root = root_of(device, TreeId::EXTENT);
+    let volume = open(device);
+    let node = |logical, level| {
+        let expect = Expect { logical, level, generation: None, owner: None, first_key: None };
+        volume.read_node(&expect).expect("a node")
+    };
+    assert_eq!(root.level, 1, "leaves below a root");
+    let leaves = node(root.bytenr, 1).children().map(|child| child.logical).collect::<Vec<_>>();
+    let fits = |leaf: &&Logical| {
+        let leaf = node(**leaf, 0);
+        leaf.items().all(|(key, _)| key.kind != kind::BLOCK_GROUP_ITEM)
+    };
+    *leaves.iter().find(fits).expect("one without block groups")
 }
 
 /// Subvolumes enough for a UUID tree of several nodes of 4 KiB.

@@ -13,7 +13,7 @@ mod judge;
 
 use bases::Damaged;
 use blockdev::BlockDevice;
-use blocksim::{Image, Lie, SimDevice};
+use blocksim::{Event, Image, Lie, SimDevice};
 use judge::Judge;
 use spinney::rescue::{self, Superblocks};
 use std::sync::Arc;
@@ -102,6 +102,34 @@ fn a_uuid_tree_is_there_or_not() {
 #[test]
 fn quotas_are_there_or_not() {
     all(clear_quotas, bases::with_quotas());
+}
+
+/// One that cannot be done changes nothing: what could be used before can be used after.
+#[test]
+fn what_fails_leaves_every_byte() {
+    for (Damaged { name, image }, used) in bases::with_what_is_in_the_way() {
+        for verb in [clear_free_space_tree as Verb, clear_uuid_tree, clear_quotas] {
+            let device = Arc::new(SimDevice::new(image.clone()));
+            // Who does not need the tree that is lost succeeds, and is judged elsewhere.
+            let Err(why) = verb(device.clone()) else { continue };
+            let writes = device.recording().events().iter().any(|e| !matches!(e, Event::Flush));
+            assert!(!writes, "{name}: {why}");
+        }
+        let device = Arc::new(SimDevice::new(image.clone()));
+        clear_free_space_tree(device.clone()).expect_err("nobody knows what is free");
+        let volume = spinney::VolumeOptions::new().write(true).open_device(device);
+        let written = volume.and_then(|volume| {
+            volume.write("new", &[1; 9000])?;
+            volume.close()
+        });
+        assert_eq!(written.is_ok(), used, "{name}: {:?}", written.err());
+    }
+}
+
+/// A volume with a block-group tree cannot be without a free-space tree, and is not for a moment.
+#[test]
+fn a_free_space_tree_beside_block_groups_is_made_anew() {
+    all(clear_free_space_tree, bases::with_block_group_trees());
 }
 
 /// Who judges here can find something: a device that drops flushes is found out.

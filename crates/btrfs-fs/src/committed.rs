@@ -91,10 +91,11 @@ impl Committed<'_> {
         buf: &mut [u8],
     ) -> Result<()> {
         let core = &self.engine.core;
+        let unverified = if core.features.unverified { inode_flags::NODATASUM } else { 0 };
         extents::read_sectors(
             core,
             &core.view(),
-            flags,
+            flags | unverified,
             extent,
             extent.disk_bytenr.offset(skip),
             buf,

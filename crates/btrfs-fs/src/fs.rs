@@ -494,6 +494,10 @@ impl FileSystem for BtrfsFs {
         readdir::listing_ended(self.open()?, dir, end)
     }
 
+    fn take_unverified(&self, ino: Ino) -> Vec<(u64, u64)> {
+        self.engine.core.unverified.take(crate::ino::id_of(ino))
+    }
+
     fn readdir_plus(
         &self,
         dir: Ino,

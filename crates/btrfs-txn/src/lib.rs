@@ -30,7 +30,7 @@ mod time;
 pub mod turns;
 pub mod view;
 
-pub use crate::core::{Addresses, Core, Features, Op, Parts, RUN_PLACES};
+pub use crate::core::{Addresses, Core, Features, Op, Parts, RUN_PLACES, Unverified};
 pub use counter::{Counter, TxnStats};
 pub use discards::PendingDiscards;
 pub use health::{Health, PoisonUnlessDone};

@@ -163,7 +163,7 @@ fn fs_remedy(path: &Path, error: &FsError) -> Option<String> {
     Some(match error {
         FsError::Corrupt(damage) if damage.kind == DamageKind::Content => format!(
             "this content is lost unless a backup has it; `spinney check --data {image}` finds \
-             all such files, and `--rescue ignoredatacsums` gives out what is there"
+             all such files, and `spinney cp --rescue ignoredatacsums` gives out what is there"
         ),
         FsError::Corrupt(_) => format!(
             "run `spinney check {image}` to see the extent of it; save what can be read with \

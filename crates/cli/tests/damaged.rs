@@ -211,7 +211,69 @@ fn streams_out_of_a_damaged_file_go_on() {
     // What is piped on must not hold zeros that the file does not have.
     let cat = common::spinney(&["cat", &bad]);
     assert_eq!(cat.status.code(), Some(1));
-    assert!(content.starts_with(&cat.stdout) && cat.stdout.len() < content.len());
+    assert!(cat.stdout == content[..5 * 4096], "all in front of the first bad block, and no more");
+    assert!(
+        text(&cat.stderr).contains("`spinney cp --rescue ignoredatacsums`"),
+        "cat has no such option"
+    );
+}
+
+/// Who asks for content whatever its checksum says gets it, and hears which of it may be wrong.
+#[test]
+fn content_that_nothing_vouches_for_is_named() {
+    let (image, mut content) = with_lost_content("doubtful");
+    [5, 6, 290]
+        .iter()
+        .for_each(|block| content[block * 4096 + 100..][..6].copy_from_slice(b"damage"));
+    let (dir, bad, program) = (image.dir.path().display(), image.at("/dir/bad"), common::PROGRAM);
+    let rescue = "--rescue ignoredatacsums";
+    for script in [
+        format!(
+            "{program} cp -r {rescue} {} {dir}/out; code=$?; mv {dir}/out/bad {dir}/got",
+            image.at("/dir")
+        ),
+        format!("{program} cp {rescue} {bad} - > {dir}/got; code=$?"),
+        format!(
+            "{program} tar -c {rescue} {} > {dir}/tar; code=$?; tar -xOf {dir}/tar dir/bad > {dir}/got",
+            image.at("/dir")
+        ),
+    ] {
+        let output = common::sh(&format!("{script}; exit $code"));
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "the copy may be wrong: {script}: {said}");
+        for range in ["8192 bytes from 20480 on", "4096 bytes from 1187840 on"] {
+            let told = format!("{bad}: {range} are copied as they are, and may be wrong");
+            assert_eq!(said.matches(&told).count(), 1, "{script}: {said}");
+        }
+        assert!(said.contains("12288 bytes in the copies may be wrong"), "{script}: {said}");
+        assert!(!said.contains("are lost"), "{script}: {said}");
+        assert!(std::fs::read(image.dir.join("got")).expect("copied") == content, "{script}");
+    }
+    let listed = fine(&["ls", "--rescue", "ignoredatacsums", &image.at("/dir")]);
+    assert!(listed.contains("bad"), "who reads no content hears nothing");
+}
+
+/// One good copy is enough, and better than another that is not, for who does not mind either.
+#[test]
+fn a_good_copy_is_given_out_before_a_bad_one() {
+    let image = Image::with("one-good-copy", &["-d", "dup"]);
+    let content: Vec<u8> =
+        (0..400_000).map(|i: u32| (i.wrapping_mul(2654435761) >> 13) as u8).collect();
+    let mount = common::KernelMount::new(&image.path, "noatime").expect("mounted");
+    std::fs::write(mount.join("file"), &content).expect("written");
+    mount.unmount().expect("unmounted");
+    let disk = std::fs::read(&image.path).expect("read");
+    let device = std::fs::OpenOptions::new().write(true).open(&image.path).expect("open");
+    for (block, copy) in [(3, 0), (50, 1)] {
+        let mark = &content[block * 4096..(block + 1) * 4096];
+        let places = (0..disk.len()).step_by(4096).filter(|at| disk[*at..].starts_with(mark));
+        let found: Vec<_> = places.collect();
+        assert_eq!(found.len(), 2, "block {block}");
+        device.write_all_at(b"damage", found[copy] as u64 + 100).expect("written");
+    }
+    let copy = image.dir.join("copy").display().to_string();
+    fine(&["cp", "--rescue", "ignoredatacsums", &image.at("/file"), &copy]);
+    assert!(std::fs::read(&copy).expect("copied") == content);
 }
 
 #[test]

@@ -354,6 +354,10 @@ impl FileSystem for Guard {
         self.there()?.listing_ended(dir, end)
     }
 
+    fn take_unverified(&self, ino: Ino) -> Vec<(u64, u64)> {
+        self.there().map_or_else(|_| Vec::new(), |fs| fs.take_unverified(ino))
+    }
+
     fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
         self.there()?.getxattr(ino, name)
     }

@@ -216,17 +216,23 @@ impl Volume {
 
     /// Tells, or ends with the error where nobody listens.
     pub(crate) fn lost(&self, path: &[u8], range: Option<(u64, u64)>, why: FsError) -> Result<()> {
-        match self.tell_loss(path, range, &why) {
+        match self.tell_loss(path, range, &why, false) {
             true => Ok(()),
             false => Err(self.error(path, why)),
         }
     }
 
     /// False: nobody listens.
-    pub(crate) fn tell_loss(&self, path: &[u8], range: Option<(u64, u64)>, why: &FsError) -> bool {
+    pub(crate) fn tell_loss(
+        &self,
+        path: &[u8],
+        range: Option<(u64, u64)>,
+        why: &FsError,
+        copied: bool,
+    ) -> bool {
         let listener = self.0.on_loss.read().clone();
         if let Some(listener) = &listener {
-            listener(&Loss { volume: self, path, range, why });
+            listener(&Loss { volume: self, path, range, why, copied });
         }
         listener.is_some()
     }
@@ -290,6 +296,9 @@ pub struct Loss<'a> {
     pub range: Option<(u64, u64)>,
     /// What the file system said.
     pub why: &'a FsError,
+    /// The copy has it nevertheless, since [`VolumeOptions::rescue`](crate::VolumeOptions::rescue) asks for what
+    /// is there; nothing vouches for it.
+    pub copied: bool,
 }
 
 impl Drop for Inner {

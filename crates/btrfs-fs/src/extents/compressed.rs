@@ -44,7 +44,7 @@ impl Compressed<'_> {
         let len = self.told(compress::bounded(self.fields.ram_bytes))?;
         let skip = usize::try_from(skip).unwrap_or(usize::MAX);
         let end = skip.saturating_add(buf.len()).min(len);
-        if self.flags & inode_flags::NODATASUM != 0 || self.core.features.unverified {
+        if self.flags & inode_flags::NODATASUM != 0 {
             let whole = self.decompressed(None, end)?;
             copy_padded(&whole, skip, buf);
             return Ok(());

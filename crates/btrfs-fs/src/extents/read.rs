@@ -1,7 +1,8 @@
 //! Reading content: extents, holes, inline, compressed, and what is still dirty over it.
 //!
 //! Invariant: no byte of an extent is returned whose checksum was not verified, unless
-//! the file has none (NODATASUM).
+//! the file has none (NODATASUM), or a rescuer has asked for what there is: then what a copy has
+//! that the checksum fits is given out, where there is one, and all else is noted.
 
 use super::compressed::{Compressed, read_inline};
 use super::sums;
@@ -59,7 +60,12 @@ pub(crate) fn read_extents(
             buf[(at - offset) as usize..(from - offset) as usize].fill(0);
         }
         let part = &mut buf[(from - offset) as usize..(to - offset) as usize];
-        if let Err(error) = read_mapped(core, &view, (id, flags), extent, from, part) {
+        let read = read_mapped(core, &view, (id, flags), extent, from, part);
+        let read = match core.features.unverified {
+            true => read.or_else(|_| read_unverified(core, &view, (id, flags), extent, from, part)),
+            false => read,
+        };
+        if let Err(error) = read {
             let path = file_path::path(&view, id);
             tracing::error!("{path}: unreadable in {} bytes from {from} on: {error}", to - from);
             return Err(error);
@@ -67,6 +73,32 @@ pub(crate) fn read_extents(
         at = to;
     }
     buf[(at - offset) as usize..].fill(0);
+    Ok(())
+}
+
+/// What is there, whatever the checksums say; what of it they do not vouch for is noted, by sectors.
+fn read_unverified(
+    core: &Core,
+    view: &View<'_>,
+    (id, flags): (InodeId, u64),
+    extent: &Mapped,
+    from: u64,
+    buf: &mut [u8],
+) -> Result<()> {
+    let compressed =
+        !matches!(extent.kind, MappedKind::Extent { compression: Compression::None, .. });
+    let (sector, end) = (core.sector(), from + buf.len() as u64);
+    let mut at = from;
+    while at < end {
+        // One sum says nothing of a part of what is compressed.
+        let stop = if compressed { end } else { ((at / sector + 1) * sector).min(end) };
+        let part = &mut buf[(at - from) as usize..(stop - from) as usize];
+        if read_mapped(core, view, (id, flags), extent, at, part).is_err() {
+            read_mapped(core, view, (id, flags | inode_flags::NODATASUM), extent, at, part)?;
+            core.unverified.add(id, at, stop - at);
+        }
+        at = stop;
+    }
     Ok(())
 }
 
@@ -169,7 +201,7 @@ pub(crate) fn read_sectors(
     at: Logical,
     buf: &mut [u8],
 ) -> Result<()> {
-    if flags & inode_flags::NODATASUM != 0 || core.features.unverified {
+    if flags & inode_flags::NODATASUM != 0 {
         return core.volume.read_data(at, buf, None).fs();
     }
     let count = buf.len() / core.sector() as usize;

@@ -1,9 +1,10 @@
 //! Reading around what cannot be read: everything else of a file comes out.
 //!
 //! Invariant: each byte of the range is handed over once, as good or as lost, in order. What is
-//! lost is told in runs of whole sectors, with the reason of the first.
+//! lost is told in runs of whole sectors, with the reason of the first; what nothing vouches for when all is
+//! handed over.
 
-use vfs::{FileSystem, FsError, Ino};
+use vfs::{Damage, DamageKind, FileSystem, FsError, Ino};
 
 /// The grain of checksums.
 const SECTOR: u64 = btrfs_disk::ids::SECTOR_SIZE as u64;
@@ -14,6 +15,9 @@ pub enum Piece<'a> {
     Good(&'a [u8]),
     /// So many bytes could not be read.
     Lost(u64, FsError),
+    /// So many bytes of what was handed over as good are not what their checksum says: who opened
+    /// the volume has asked for them all the same.
+    Unverified(u64),
 }
 
 /// Reads `start..end` of a file through `buffer`; ends early where the file does.
@@ -45,7 +49,15 @@ pub fn read_around<E>(
             }
         }
     }
-    tell(&mut lost, at, take)
+    tell(&mut lost, at, take)?;
+    fs.take_unverified(ino).into_iter().try_for_each(|(at, len)| take(at, Piece::Unverified(len)))
+}
+
+/// Why nothing vouches for content that was handed over.
+pub fn unverified() -> FsError {
+    let mut damage = Damage::new("the content is not what its checksum says, or has none");
+    damage.kind = DamageKind::Content;
+    damage.into()
 }
 
 fn tell<E>(

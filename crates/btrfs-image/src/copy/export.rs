@@ -5,7 +5,7 @@
 //! among them, is never written through), and a directory is entered once.
 
 use super::BUFFER;
-use super::damage::{Piece, read_around};
+use super::damage::{Piece, read_around, unverified};
 use super::error::{At, CopyError, Result};
 use super::host;
 use super::links::ExportLinks;
@@ -123,7 +123,7 @@ impl<'a> Export<'a> {
     fn go_on(&self, result: Result<()>) -> Result<()> {
         match (result, self.options.lost) {
             (Err(CopyError::Volume { path, source, .. }), Some(lost)) => {
-                lost(&Lost { path: &path, range: None, why: &source });
+                lost(&Lost { path: &path, range: None, why: &source, copied: false });
                 Ok(())
             }
             (result, _) => self.teller.go_on(result),
@@ -227,7 +227,7 @@ impl<'a> Export<'a> {
     fn names_lost(&self, path: &Path, why: FsError) -> Result<()> {
         match self.options.lost {
             Some(lost) => {
-                lost(&Lost { path, range: None, why: &why });
+                lost(&Lost { path, range: None, why: &why, copied: false });
                 Ok(())
             }
             None => Err(why).at(path, "read directory"),
@@ -267,11 +267,18 @@ impl<'a> Export<'a> {
             }
             Piece::Lost(len, why) => match lost {
                 Some(lost) => {
-                    lost(&Lost { path, range: Some((at, len)), why: &why });
+                    lost(&Lost { path, range: Some((at, len)), why: &why, copied: false });
                     Ok(())
                 }
                 None => Err(why).at(path, "read"),
             },
+            Piece::Unverified(len) => {
+                if let Some(lost) = lost {
+                    let why = unverified();
+                    lost(&Lost { path, range: Some((at, len)), why: &why, copied: true });
+                }
+                Ok(())
+            }
         };
         read_around(self.fs, ino, (start, end), &mut self.buffer, &mut take)
     }

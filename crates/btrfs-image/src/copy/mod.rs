@@ -22,7 +22,7 @@ mod options;
 /// Chosen, not measured.
 pub const BUFFER: usize = 1 << 20;
 
-pub use damage::{Piece, read_around};
+pub use damage::{Piece, read_around, unverified};
 pub use error::{CopyError, is_of_all};
 pub use export::{export_attributes, export_tree};
 pub use import::{import_attributes, import_contents, import_tree};

@@ -69,6 +69,8 @@ pub struct Lost<'a> {
     pub range: Option<(u64, u64)>,
     /// What the volume said.
     pub why: &'a FsError,
+    /// The copy has it nevertheless, and nothing vouches for it.
+    pub copied: bool,
 }
 
 impl Default for CopyOptions<'_> {

@@ -7,9 +7,11 @@
 
 mod addresses;
 mod op;
+mod unverified;
 
 pub use addresses::Addresses;
 pub use op::{Op, RUN_PLACES};
+pub use unverified::Unverified;
 
 use crate::delta::Delta;
 use crate::{
@@ -70,6 +72,8 @@ pub struct Core {
     pub injection: Injection,
     /// Content stays where it is.
     pub addresses: Addresses,
+    /// What was given out of files although no checksum vouches for it.
+    pub unverified: Unverified,
     /// Shared with the allocator's prover, which knows no more of us.
     layers: Arc<ArcSwap<Snapshot>>,
 }
@@ -122,6 +126,7 @@ impl Core {
             stats: TxnStats::default(),
             injection: parts.injection,
             addresses: Addresses::default(),
+            unverified: Unverified::default(),
             layers: Arc::new(ArcSwap::from_pointee(first)),
         }
     }

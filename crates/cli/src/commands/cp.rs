@@ -73,6 +73,9 @@ Options
                              start from this subvolume instead of the volume's default one
     --rescue WORD[:WORD...]
                              make do with a damaged volume, as mount -o ro,rescue=
+                             does: usebackuproot:ignorebadroots first. With
+                             ignoredatacsums (and all) what is copied without a
+                             checksum that fits is named, and the exit code is 1
 
 Examples
     spinney cp notes.txt disk.img:/home/

@@ -50,6 +50,9 @@ Options
                               start from this subvolume instead of the volume's default one
     --rescue WORD[:WORD...]
                               make do with a damaged volume, as mount -o ro,rescue=
+                              does: usebackuproot:ignorebadroots first. With
+                              ignoredatacsums (and all) what is copied without a
+                              checksum that fits is named, and the exit code is 1
 
 Examples
     spinney tar -c disk.img:/etc | zstd > etc.tar.zst
@@ -139,6 +142,9 @@ fn extract(words: &Words, subvol: Subvol) -> Result<Exit> {
     let [target] = words.operands.as_slice() else {
         return Err(Error::usage("one directory at a time"));
     };
+    if words.rescue != RescueOptions::default() {
+        return Err(Error::usage("--rescue is for volumes that are read"));
+    }
     let from = match &words.file {
         Some(file) => File::open(file).map_err(|e| Error::io(Path::new(file), &e))?,
         None if std::io::stdin().is_terminal() => {

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Default)]
 pub struct Losses {
     things: AtomicU64,
+    doubts: AtomicU64,
     ranges: AtomicU64,
     bytes: AtomicU64,
 }
@@ -21,6 +22,12 @@ impl Losses {
         let (image, path) = (loss.volume.name().display(), String::from_utf8_lossy(loss.path));
         let (name, why) = (format!("{image}:{path}"), loss.why);
         match loss.range {
+            Some((at, len)) if loss.copied => {
+                self.doubts.fetch_add(len, Ordering::Relaxed);
+                say_error(&format!(
+                    "spinney: {name}: {len} bytes from {at} on are copied as they are, and may be wrong: {why}"
+                ));
+            }
             Some((at, len)) => {
                 self.ranges.fetch_add(1, Ordering::Relaxed);
                 self.bytes.fetch_add(len, Ordering::Relaxed);
@@ -35,14 +42,18 @@ impl Losses {
 
     /// What there is to say at the end, if anything was lost.
     pub fn sum(&self, image: &Path) -> Option<Error> {
-        let [things, ranges, bytes] =
-            [&self.things, &self.ranges, &self.bytes].map(|count| count.load(Ordering::Relaxed));
+        let [things, doubts, ranges, bytes] =
+            [&self.things, &self.doubts, &self.ranges, &self.bytes]
+                .map(|count| count.load(Ordering::Relaxed));
         let mut parts = Vec::new();
         if ranges > 0 {
             parts.push(format!(
                 "{bytes} bytes in {} are zeros in the copies",
                 count(ranges, "place")
             ));
+        }
+        if doubts > 0 {
+            parts.push(format!("{doubts} bytes in the copies may be wrong"));
         }
         if things > 0 {
             parts.push(match things {

@@ -7,12 +7,15 @@ use super::node::Node;
 use crate::error::{Error, Result};
 use crate::volume::{At, Volume};
 use btrfs_image::copy::BUFFER;
-use btrfs_image::{Piece, read_around};
+use btrfs_image::{Piece, read_around, unverified};
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use vfs::{Context, Errno, FsError, Ino, SeekWhence, SetAttr, WriteFlags};
+
+/// What fails in one read is read so.
+const SECTOR: usize = 4096;
 
 /// Whether copies inside a volume share the data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -91,6 +94,7 @@ impl<'a> FileAt<'a> {
                 &mut |at, piece| match piece {
                     Piece::Good(bytes) => sink(at, bytes),
                     Piece::Lost(len, why) => self.volume.lost(self.path, Some((at, len)), why),
+                    Piece::Unverified(len) => self.doubted(at, len),
                 },
             )?;
             at = end.max(start + 1);
@@ -98,16 +102,29 @@ impl<'a> FileAt<'a> {
         Ok(())
     }
 
-    /// All bytes in order, holes as zeros.
+    /// The copy has what nothing vouches for.
+    fn doubted(&self, at: u64, len: u64) -> Result<()> {
+        self.volume.tell_loss(self.path, Some((at, len)), &unverified(), true);
+        Ok(())
+    }
+
+    /// All bytes in order, holes as zeros, up to the first that cannot be read.
     pub fn bytes<E: From<Error>>(
         &self,
         sink: &mut dyn FnMut(&[u8]) -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
         let fs = self.volume.fs();
         let mut buffer = vec![0; BUFFER];
-        let mut at = 0;
+        let (mut at, mut want) = (0, BUFFER);
         loop {
-            let got = fs.read(self.ino, at, &mut buffer).at(self.volume, self.path)?;
+            let got = match fs.read(self.ino, at, &mut buffer[..want]) {
+                // What lies in front of the bad sector comes out first.
+                Err(_) if want > SECTOR => {
+                    want = SECTOR;
+                    continue;
+                }
+                read => read.at(self.volume, self.path)?,
+            };
             if got == 0 {
                 return Ok(());
             }
@@ -142,6 +159,7 @@ impl<'a> FileAt<'a> {
                 self.volume.lost(self.path, Some((at, len)), why)?;
                 zeros(len, sink)
             }
+            Piece::Unverified(len) => Ok(self.doubted(at, len)?),
         })?;
         zeros(end - done, sink)
     }

@@ -124,7 +124,7 @@ impl<'v> Transfer<'v> {
                 }
                 _ => path.to_vec(),
             };
-            self.volume.tell_loss(&name, lost.range, lost.why);
+            self.volume.tell_loss(&name, lost.range, lost.why, lost.copied);
         };
         let listens = self.volume.has_listener();
         self.with_options(|options| {

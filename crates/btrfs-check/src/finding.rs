@@ -52,6 +52,12 @@ impl Finding {
             }
             (FindingKind::NodeUnreadable { .. }, Some(TreeId::UUID)) => remedy::FORGET_UUIDS,
             (FindingKind::NodeUnreadable { .. }, Some(TreeId::QUOTA)) => remedy::END_QUOTAS,
+            (
+                FindingKind::NodeUnreadable { .. }
+                | FindingKind::NodePlacement { .. }
+                | FindingKind::ItemMalformed { .. },
+                Some(TreeId::LOG),
+            ) => remedy::FORGET_LOG,
             // By a spare one a volume may be mounted read-only alone, and by an older first one the kernel
             // mounts what was before the last commit.
             (

@@ -113,6 +113,8 @@ pub(crate) mod remedy {
         "end quotas, and begin them anew: `spinney rescue clear-quotas IMAGE`";
     pub(crate) const RECOVER_SUPER: &str = "write it anew before anything else, since the kernel mounts by it alone: \
          `spinney btrfs rescue super-recover -y IMAGE`";
+    pub(crate) const FORGET_LOG: &str = "give the log up, and with it what was fsynced after the last commit: `spinney rescue zero-log IMAGE`; \
+         before that `mount -o ro,nologreplay` shows the same";
     pub(super) const COPY_FILE: &str =
         "copy the file aside; if that tells of no error, delete it and put the copy in its place";
     pub(super) const COPY_UNVERIFIED: &str = "without a checksum it reads as damaged: copy the file aside by `spinney cp --rescue ignoredatacsums \

@@ -8,6 +8,7 @@ use crate::mounts::{self, MountEntry};
 use crate::rescue_options::RescueOptions;
 use crate::sys;
 use btrfs_fs::{Compress, Subvol};
+use btrfs_volume::OpenOptions;
 use spinney::{Cause, Span, Volume, VolumeOptions};
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
@@ -134,37 +135,51 @@ pub fn opening_volume(image: &Path, subvol: &Subvol, write: bool, error: &FsErro
             Error::about(image.display(), format!("there is no subvolume {name}"))
                 .remedy("its path starts at the top of the volume, whatever the default is")
         }
-        // To be read it needs less: nothing of the extents' owners, nor of free space.
-        FsError::Corrupt(_) if write && peek(image, subvol).is_some() => {
-            let name = image.display();
-            Error::about(&name, error).remedy(format!(
-                "it can be read: with `-o ro`, or by `spinney cp -r {name}:/ DIR`; `spinney check \
-                 {name}` tells what is damaged, and whether it can be made anew"
-            ))
-        }
-        FsError::Corrupt(_) if can_be_rescued(image, subvol) => {
-            let name = image.display();
-            Error::about(&name, error).remedy(format!(
-                "an earlier commit, or a part of it, can be read: with `-o ro,rescue=all`, or by \
-                 `spinney cp -r --rescue all {name}:/ DIR`"
-            ))
-        }
-        // `check` and `cp` would open it in the same way, and say the same.
         FsError::Corrupt(_) => {
-            let name = image.display();
-            Error::about(&name, error).remedy(format!(
-                "`spinney dump-super --all {name}` shows what is left of it; `btrfs restore \
-                 {name} DIR` may get content out of it"
-            ))
+            Error::about(image.display(), error).remedy(way_out(image, subvol, write))
         }
         error => Error::fs(image.display(), image, error),
     }
 }
 
-fn can_be_rescued(image: &Path, subvol: &Subvol) -> bool {
-    let Ok(medium) = open(image, Access::Peek) else { return false };
-    damaged(subvol, RescueOptions::ALL).open_medium(medium).is_ok()
+/// How content can be got out of a damaged volume that did not open: the first way that opens it, of those that give
+/// up less and less.
+fn way_out(image: &Path, subvol: &Subvol, write: bool) -> String {
+    let name = image.display();
+    let opens = |words: &str| {
+        let with = RescueOptions::parse(words).unwrap_or_default();
+        open(image, Access::Peek).is_ok_and(|m| damaged(subvol, with).open_medium(m).is_ok())
+    };
+    // To be read it needs less: nothing of the extents' owners, nor of free space.
+    if write && opens("") {
+        return format!(
+            "it can be read: with `-o ro`, or by `spinney cp -r {name}:/ DIR`; `spinney check \
+             {name}` tells what is damaged, and whether it can be made anew"
+        );
+    }
+    if opens("nologreplay") {
+        return format!(
+            "its last commit can be read: with `-o ro,nologreplay`, or by `spinney cp -r --rescue \
+             nologreplay {name}:/ DIR`; `spinney rescue zero-log {name}` makes it that commit. What \
+             was fsynced later is in the log alone, which it gives up"
+        );
+    }
+    if let Some(words) = EARLIER.into_iter().find(|words| opens(words)) {
+        return format!(
+            "an earlier commit, or a part of it, can be read: with `-o ro,rescue={words}`, or by \
+             `spinney cp -r --rescue {words} {name}:/ DIR`"
+        );
+    }
+    // `check` and `cp` would open it in the same way, and say the same.
+    format!(
+        "`spinney dump-super --all {name}` shows what is left of it; `btrfs restore {name} DIR` may \
+         get content out of it"
+    )
 }
+
+/// What opens most, and what opens all that can be opened. Content stays verified.
+const EARLIER: [&str; 2] =
+    ["usebackuproot:ignorebadroots", "usebackuproot:ignorebadroots:nologreplay"];
 
 /// New things in a volume belong to the caller, as they would in a mount.
 pub fn context() -> Context {
@@ -193,8 +208,28 @@ fn damaged(subvol: &Subvol, with: RescueOptions) -> VolumeOptions {
 
 /// A volume that is read, and may be damaged.
 pub fn open_damaged(image: &Path, subvol: &Subvol, with: RescueOptions) -> Result<Volume> {
-    open_with(image, subvol, damaged(subvol, with), false)
+    let medium = open(image, Access::Read)?;
+    let log = with != RescueOptions::default() && has_log(&medium);
+    let volume = opened(image, subvol, damaged(subvol, with), false, medium)?;
+    let earlier = |why: String| why.starts_with(EARLIER_SHOWN);
+    if log && (with.ignore_log || volume.read_only_reason().is_some_and(earlier)) {
+        say_error(&format!(
+            "spinney: {}: its log is not read: what was fsynced after the commit that is shown is left out",
+            image.display()
+        ));
+    }
+    Ok(volume)
 }
+
+/// A crash left a log, by the superblock.
+fn has_log(medium: &Medium) -> bool {
+    let options = OpenOptions { read_only: true, ignore_log: true, ..OpenOptions::default() };
+    let volume = btrfs_volume::Volume::open(medium.device(), options);
+    volume.is_ok_and(|volume| volume.superblock().fields.log_root.0 != 0)
+}
+
+/// As the engine begins it.
+const EARLIER_SHOWN: &str = "mounted read-only, with the trees of";
 
 /// A volume that is changed; new content is compressed.
 pub fn open_compressing(image: &Path, subvol: &Subvol, compress: Compress) -> Result<Volume> {
@@ -214,13 +249,23 @@ pub fn tell_converted(image: &Path, made: bool) {
 
 fn open_with(image: &Path, subvol: &Subvol, options: VolumeOptions, write: bool) -> Result<Volume> {
     let medium = open(image, if write { Access::Write } else { Access::Read })?;
+    opened(image, subvol, options, write, medium)
+}
+
+fn opened(
+    image: &Path,
+    subvol: &Subvol,
+    options: VolumeOptions,
+    write: bool,
+    medium: Medium,
+) -> Result<Volume> {
     let volume = options.open_medium(medium);
     let volume = volume.map_err(|error| match error.cause() {
         Cause::Volume(said) => opening_volume(image, subvol, write, said),
         _ => error.into(),
     })?;
     tell_converted(image, volume.made_free_space_tree());
-    let tells = ["truncated", "a metadata", "mounted read-only, with the trees of"];
+    let tells = ["truncated", "a metadata", EARLIER_SHOWN];
     let not_whole = |why: &String| tells.iter().any(|what| why.starts_with(what));
     if let Some(why) = volume.read_only_reason().filter(not_whole) {
         say_error(&format!("spinney: {}: {why}", image.display()));

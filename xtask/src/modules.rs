@@ -179,7 +179,7 @@ const FS: Table = &[
             "engine",
         ],
     ),
-    ("close", &["engine"]),
+    ("close", &["refusals", "writeback", "engine"]),
     (
         "fs",
         &[

@@ -169,6 +169,7 @@ pub(super) const CLI: Table = &[
     ("mode", &[]),
     ("progress", &[]),
     ("sys", &[]),
+    ("marks", &[]),
     ("words", &[]),
     ("args", &["error", "words", "size"]),
     ("mounts", &["sys"]),
@@ -202,6 +203,7 @@ pub(super) const CLI: Table = &[
             "archive",
             "partitions",
             "size",
+            "marks",
         ],
     ),
 ];

@@ -260,13 +260,7 @@ pub fn looks_like_mount(first: &OsStr, rest: &[OsString]) -> bool {
 fn start(mut words: Words) -> Result<Exit> {
     words.options.settle()?;
     if words.options.remount {
-        let point = args::some(words.operands, "the mount point")?.pop().unwrap_or_default();
-        let point = mounts::real_path(Path::new(&point));
-        let point = point.map_err(|e| Error::io(Path::new("the mount point"), &e))?;
-        if let Some(warning) = words.options.warning() {
-            say_error(&format!("spinney: {warning}"));
-        }
-        return remount::remount(&point, &words.options);
+        return change(words);
     }
     let [image, point] = <[OsString; 2]>::try_from(words.operands)
         .map_err(|_| Error::usage("expected an image and a directory"))?;
@@ -298,6 +292,17 @@ fn start(mut words: Words) -> Result<Exit> {
         return serve(&request, &mut Reporter::foreground(&place, words.quiet));
     }
     background::run(&place, words.quiet, |reporter| serve(&request, reporter))
+}
+
+/// `-o remount`.
+fn change(words: Words) -> Result<Exit> {
+    let point = args::some(words.operands, "the mount point")?.pop().unwrap_or_default();
+    let point = mounts::real_path(Path::new(&point));
+    let point = point.map_err(|e| Error::io(Path::new("the mount point"), &e))?;
+    if let Some(warning) = words.options.warning() {
+        say_error(&format!("spinney: {warning}"));
+    }
+    remount::remount(&point, &words.options)
 }
 
 fn absolute(path: &Path) -> Result<PathBuf> {

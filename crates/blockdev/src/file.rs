@@ -49,11 +49,19 @@ impl FileDevice {
         Self::from_file(file, path, read_only, is_block, part)
     }
 
-    /// Makes (or truncates) an image of `len` bytes, all holes.
+    /// Makes (or empties) an image of `len` bytes, all holes. One that another has open stays as it is,
+    /// and where it fails no file is left that was not there.
     pub fn create(path: &Path, len: u64) -> io::Result<FileDevice> {
-        let file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)?;
-        file.set_len(len)?;
+        let made = !path.exists();
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).create(true).truncate(false).open(path)?;
+        lock::lock(&file, true, None)?;
+        if let Err(error) = file.set_len(0).and_then(|()| file.set_len(len)) {
+            if made {
+                let _ = remove(path);
+            }
+            return Err(error);
+        }
         Self::from_file(file, path, false, false, None)
     }
 
@@ -238,6 +246,11 @@ fn discard(file: &File, block: bool, offset: u64, len: u64) -> io::Result<()> {
     }
 }
 
+/// Removes the file itself, not a link to it.
+pub fn remove(path: &Path) -> io::Result<()> {
+    std::fs::remove_file(path.canonicalize()?)
+}
+
 /// A hint that need not be taken.
 #[cfg(not(target_os = "linux"))]
 fn discard(_: &File, _: bool, _: u64, _: u64) -> io::Result<()> {
@@ -247,6 +260,40 @@ fn discard(_: &File, _: bool, _: u64, _: u64) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn scratch(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("blockdev-{name}-{}", std::process::id()))
+    }
+
+    #[test]
+    fn an_image_that_is_in_use_is_not_emptied() {
+        let path = scratch("in-use");
+        let device = FileDevice::create(&path, 4096).expect("create");
+        device.write_at(0, &[7; 512]).expect("write");
+        let refused = FileDevice::create(&path, 8192).map(|_| ()).expect_err("in use");
+        assert_eq!(refused.kind(), io::ErrorKind::ResourceBusy);
+        drop(device);
+        let left = std::fs::read(&path).expect("read");
+        std::fs::remove_file(&path).expect("remove");
+        assert!(left.len() == 4096 && left.starts_with(&[7; 512]), "{} bytes", left.len());
+    }
+
+    #[test]
+    fn an_image_that_cannot_be_made_leaves_no_file() {
+        let (path, link) = (scratch("too-long"), scratch("too-long-link"));
+        std::os::unix::fs::symlink(&path, &link).expect("link");
+        for name in [&path, &link] {
+            // No file is longer than what `off_t` counts.
+            FileDevice::create(name, u64::MAX).map(|_| ()).expect_err("too long");
+            assert!(!path.exists());
+        }
+        std::fs::write(&path, "there before").expect("write");
+        FileDevice::create(&path, u64::MAX).map(|_| ()).expect_err("too long");
+        assert!(path.exists() && link.is_symlink());
+        for name in [&path, &link] {
+            std::fs::remove_file(name).expect("remove");
+        }
+    }
 
     #[test]
     fn a_closed_image_is_free_whoever_has_a_copy_of_its_descriptor() {

@@ -19,7 +19,7 @@ mod sticky;
 use std::io;
 use std::sync::Arc;
 
-pub use file::FileDevice;
+pub use file::{FileDevice, remove};
 pub use lock::lock;
 pub use mem::MemDevice;
 pub use slice::{Slice, Span};

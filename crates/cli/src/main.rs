@@ -37,6 +37,7 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    sys::outlive_file_limit();
     let mut words: Vec<OsString> = std::env::args_os().collect();
     let called = if words.is_empty() { OsString::new() } else { words.remove(0) };
     match commands::dispatch(&called, words) {

@@ -322,6 +322,46 @@ fn in_the_image_of_a_whole_disk_the_volume_is_found() {
     }
 }
 
+/// The program where no file may have more MiB than `most`.
+fn limited(most: u64, words: &[&str]) -> std::process::Output {
+    let script = format!(r#"ulimit -f {}; exec "$0" "$@""#, most * 2048);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &script, env!("CARGO_BIN_EXE_spinney")]).args(words);
+    shell.output().expect("sh")
+}
+
+/// No file is left that was not there, and one that was there has its length.
+#[test]
+fn an_image_that_may_not_become_so_large_stays_as_it_was() {
+    let scratch = Scratch::new("limit");
+    let (image, link) = (scratch.path("disk.img"), scratch.path("link.img"));
+    std::os::unix::fs::symlink(&image, &link).unwrap();
+    let refused = |words: &[&str]| {
+        let output = limited(150, words);
+        let said = text(&output.stderr);
+        assert!(output.status.code() == Some(1) && said.contains("too large"), "{words:?}: {said}");
+    };
+    for name in [&image, &link] {
+        refused(&["mkfs", "--size", "300M", name]);
+        assert!(!std::path::Path::new(&image).exists(), "{name}");
+    }
+    // Copied after the volume was made.
+    let from = scratch.path("from");
+    std::fs::create_dir(&from).unwrap();
+    std::fs::write(format!("{from}/large"), vec![7; 100 << 20]).unwrap();
+    let made = limited(150, &["mkfs", "--size", "120M", "--rootdir", &from, &link]);
+    assert_eq!(made.status.code(), Some(1));
+    assert!(!std::path::Path::new(&image).exists());
+    assert!(std::path::Path::new(&link).is_symlink());
+
+    fine(&["mkfs", "--size", "120M", &image]);
+    refused(&["filesystem", "resize", "300M", &image]);
+    refused(&["filesystem", "resize", "+100M", &image]);
+    refused(&["mkfs", "-f", "--size", "300M", &image]);
+    assert_eq!(std::fs::metadata(&image).unwrap().len(), 120 << 20);
+    fine(&["check", &image]);
+}
+
 /// The file may not become so large as what is written to it needs: as where the host is full, the file that
 /// was to be written over has what it had.
 #[test]
@@ -334,13 +374,7 @@ fn what_the_host_refuses_changes_nothing() {
     // Fills the first chunk of content; the second is at 89 MiB, behind all metadata.
     std::fs::write(&content, vec![7; 9 << 20]).unwrap();
     fine(&["cp", &content, &format!("{image}:/filler")]);
-    let script = r#"trap '' XFSZ; ulimit -f $((89 * 2048)); exec "$0" "$@""#;
-    let limited = |words: &[&str]| {
-        let mut shell = Command::new("sh");
-        shell.args(["-c", script, env!("CARGO_BIN_EXE_spinney")]).args(words);
-        shell.output().expect("sh")
-    };
-    let refused = limited(&["cp", &content, &format!("{image}:/kept")]);
+    let refused = limited(89, &["cp", &content, &format!("{image}:/kept")]);
     let said = text(&refused.stderr);
     assert_eq!(refused.status.code(), Some(1), "{said}");
     assert!(said.contains("nothing was changed") && said.contains("ulimit -f"), "{said}");

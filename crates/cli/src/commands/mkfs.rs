@@ -85,13 +85,7 @@ struct Wanted {
 fn run(args: Args) -> Result<Exit> {
     let wanted = parse(args)?;
     let path = Path::new(&wanted.image);
-    let is_new = !exists(path);
-    let report = make(path, &wanted).inspect_err(|_| {
-        // Half an image is of no use to anybody.
-        if is_new {
-            let _ = std::fs::remove_file(path);
-        }
-    })?;
+    let report = make(path, &wanted)?;
     if wanted.quiet {
         return Ok(Exit::Done);
     }
@@ -111,7 +105,17 @@ fn make(path: &Path, wanted: &Wanted) -> Result<MkfsReport> {
     {
         return Err(Error::about(root.display(), "is no directory"));
     }
+    let is_new = !exists(path);
     let device = prepare(path, wanted)?;
+    complete(path, wanted, device).inspect_err(|_| {
+        // Half an image is of no use to anybody.
+        if is_new {
+            let _ = blockdev::remove(path);
+        }
+    })
+}
+
+fn complete(path: &Path, wanted: &Wanted, device: Arc<dyn BlockDevice>) -> Result<MkfsReport> {
     let report = mkfs::make(&*device, &wanted.options).map_err(|e| explain(path, &e))?;
     // It is locked: the volume is opened anew to be filled.
     drop(device);
@@ -292,8 +296,9 @@ fn prepare(path: &Path, wanted: &Wanted) -> Result<Arc<dyn BlockDevice>> {
         return Err(Error::about(path.display(), format!("the device has {have} bytes"))
             .remedy("leave --size out to use all of it"));
     }
-    drop(medium);
+    // While it is locked: who opens it next has all of it.
     resize(path, size)?;
+    drop(medium);
     Ok(image::open(path, Access::Write)?.device())
 }
 

@@ -26,8 +26,8 @@ pub use memory::{give_back_memory, keep_freed_memory, usual_budget};
 pub use names::{group_id, group_name, user_id_and_group, user_name};
 pub use process::{
     Fork, block_signals, close_others, ended, fork, fork_apart, has_hung_up, has_user,
-    ignore_stops, is_alive, is_root, kill, new_session, null_stdio, peer, shut_down, state, umask,
-    user_and_group, wait_for_change, wait_for_signal, wait_readable, wake,
+    ignore_stops, is_alive, is_root, kill, new_session, null_stdio, outlive_file_limit, peer,
+    shut_down, state, umask, user_and_group, wait_for_change, wait_for_signal, wait_readable, wake,
 };
 #[cfg(feature = "fault-injection")]
 pub use process::{kill_myself, stop_myself};

@@ -223,6 +223,19 @@ pub fn ignore_stops() {
     }
 }
 
+/// To write behind what `ulimit -f` allows is an error (EFBIG), which can be told and cleared up after, and
+/// no end of the process. Programs that this one starts have it as ever.
+pub fn outlive_file_limit() {
+    extern "C" fn nothing(_: libc::c_int) {}
+    let handler = nothing as extern "C" fn(libc::c_int) as libc::sighandler_t;
+    // SAFETY: the handler does nothing, so it may come at any time.
+    unsafe {
+        if libc::signal(libc::SIGXFSZ, handler) == libc::SIG_IGN {
+            libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+        }
+    }
+}
+
 /// Waits for one of the (blocked) ending signals; its name.
 pub fn wait_for_signal() -> &'static str {
     let set = ending_set();

@@ -33,10 +33,15 @@ use vfs::{Errno, FsError};
 /// # volume.close() }
 /// ```
 impl Volume {
-    /// Begins to keep quotas, and counts what there is. Nothing where they are kept.
+    /// Begins to keep quotas, and counts what there is. Where they are kept it counts only what is not
+    /// counted yet, as after a count that failed.
     pub fn enable_quotas(&self) -> Result<()> {
-        if self.quota_status()?.is_some() {
-            return Ok(());
+        match self.quota_status()? {
+            Some(kept) if !kept.simple && (kept.inconsistent || kept.rescan.is_some()) => {
+                return self.rescan_quotas();
+            }
+            Some(_) => return Ok(()),
+            None => {}
         }
         let guard = self.guard();
         let begun = guard.enable_quotas().and_then(|()| guard.wait_for_rescan());

@@ -5,7 +5,10 @@
 mod common;
 
 use common::mount::{Mount, lacks_fuse};
-use common::{Image, KernelMount, MIB, SCRUB, assert_clean, failing, fine, sh, spinney, text};
+use common::{
+    Image, KernelMount, MIB, SCRUB, assert_clean, copies, failing, fine, sh, spinney, text,
+    told_behind,
+};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use testkit::require;
@@ -183,6 +186,47 @@ fn an_image_is_resized_with_its_file() {
     assert_eq!(failing(&["filesystem", "resize", "100M", &word]).0, 1);
     assert_eq!(failing(&["filesystem", "resize", "2:max", &word]).0, 1);
     assert_eq!(len(), 400);
+}
+
+/// Length, and when it was written: nobody did if that is the same.
+fn state(image: &Image) -> (u64, std::time::SystemTime) {
+    let meta = std::fs::metadata(&image.path).unwrap();
+    (meta.len() / MIB, meta.modified().unwrap())
+}
+
+/// With zeros for what it has lost it would count as whole.
+#[test]
+fn a_file_that_has_lost_its_end_is_not_resized() {
+    let image = Image::new("resize-cut");
+    std::fs::File::options().write(true).open(&image.path).unwrap().set_len(260 * MIB).unwrap();
+    let before = state(&image);
+    for size in ["300M", "600M", "+100M", "1:+1", "-100M", "max"] {
+        let (code, said) = failing(&["filesystem", "resize", size, &image.word()]);
+        assert!(code == 1 && said.contains("has lost its end"), "{size}: {said}");
+        assert!(said.contains("272629760") && said.contains("536870912"), "{size}: {said}");
+        assert!(said.contains(&image.word()) && said.contains("spinney cp -r"), "{size}: {said}");
+        assert_eq!(state(&image), before, "{size}");
+    }
+}
+
+/// Its extent tree cannot be read, so that it can be read alone.
+#[test]
+fn a_file_whose_volume_does_not_grow_is_as_long_as_before() {
+    let image = Image::new("resize-back");
+    let before = state(&image);
+    assert_eq!(failing(&["filesystem", "resize", "2:600M", &image.word()]).0, 1);
+    assert_eq!(state(&image), before);
+    let dump = sh(&format!("btrfs inspect-internal dump-tree -t extent {}", image.word()));
+    let root = told_behind(text(&dump.stdout).as_str(), "leaf ")[0];
+    let file = std::fs::File::options().write(true).open(&image.path).unwrap();
+    for at in copies(&image.path, root) {
+        file.write_all_at(&[0x5a; 100], at + 1000).unwrap();
+    }
+    for size in ["600M", "+100M"] {
+        let (code, said) = failing(&["filesystem", "resize", size, &image.word()]);
+        assert!(code == 1 && said.contains("fails its checksum"), "{size}: {said}");
+        assert_eq!(state(&image).0, 512, "{size}");
+    }
 }
 
 #[test]

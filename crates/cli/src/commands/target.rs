@@ -49,7 +49,7 @@ impl Target {
             return Ok(Target::Mount { door: Door::open(&path)?, path });
         };
         let medium = image::open(&path, access)?;
-        let read_only = matches!(access, Access::Read);
+        let read_only = matches!(access, Access::Read | Access::Peek);
         let options = Options { background: false, read_only, ..Options::default() };
         let opened = BtrfsFs::open_device(medium.device(), options);
         let fs = opened.map_err(|e| Error::about(path.display(), e))?;
@@ -212,14 +212,15 @@ impl Target {
         })
     }
 
-    /// Bytes that the volume has of a device, in an image.
-    pub fn size(&self, devid: u64) -> Result<u64> {
+    /// Bytes that the volume in an image has of a device, and what they would become; of a mount nothing
+    /// is known here.
+    pub fn sizes(&self, devid: u64, size: NewSize) -> Asked<(u64, u64)> {
         match self {
-            Target::Image { fs, path, .. } => {
-                let sizes = fs.sizes(devid, NewSize::Plus(0));
-                Ok(sizes.map_err(|e| Error::about(path.display(), e))?.0)
-            }
-            Target::Mount { .. } => Ok(0),
+            Target::Image { fs, path, .. } => fs.sizes(devid, size).map_err(|error| Refused {
+                errno: error.errno(),
+                error: Error::about(path.display(), error),
+            }),
+            Target::Mount { .. } => Ok((0, 0)),
         }
     }
 

@@ -4,9 +4,10 @@ use crate::args::{self, Arg, Args};
 use crate::commands::Command;
 use crate::commands::target::{Refused, Target, image_of, reason};
 use crate::error::{Error, Exit, Result};
-use crate::image::Access;
+use crate::image::{self, Access};
 use crate::output::Out;
 use btrfs_fs::NewSize;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::path::Path;
 
@@ -19,7 +20,7 @@ Gives the volume SIZE bytes, or so many more or fewer, or all that its device ha
 a directory of a mount, or an image that is not mounted. An image file is grown and cut as
 well (not while it is mounted: there its length is the limit); a partition of a whole disk
 (disk.img@2) stays as long as it is. What lies behind a nearer end
-moves first.
+moves first. An image file that is shorter than its volume has lost its end, and is not resized.
 
 Options
     --enqueue         taken, and without effect
@@ -56,14 +57,12 @@ fn run(args: Args) -> Result<Exit> {
         .map_err(|_| Error::usage("expected a size, and an image or a directory of a mount"))?;
     let (devid, size) = parse(&args::text(size)?)?;
     let image = image_of(&volume).filter(|path| path.is_file());
-    if let Some(image) = &image {
-        grow(image, devid, size)?;
-    }
-    let target = Target::open(&volume, Access::Write)?;
-    target.tell_errors();
-    let (old, new) = target.resize(devid, size).map_err(|refused| refusal(&target, &refused))?;
-    let device = target.device().display().to_string();
-    target.close()?;
+    let grown = image.as_ref().map(|image| grow(image, devid, size)).transpose()?.flatten();
+    let (device, old, new) = resize(&volume, devid, size).inspect_err(|_| {
+        if let (Some(image), Some(had)) = (&image, grown) {
+            put_back(image, devid, had);
+        }
+    })?;
     if let Some(image) = image.filter(|_| new < old) {
         let file = File::options().write(true).open(&image);
         file.and_then(|file| file.set_len(new)).map_err(|e| Error::io(&image, &e))?;
@@ -74,6 +73,16 @@ fn run(args: Args) -> Result<Exit> {
     out.line(format!("Resize device id {devid} ({device}) from {from} to {to}"))?;
     out.finish()?;
     Ok(Exit::Done)
+}
+
+/// How the device is called, and how large it was and is.
+fn resize(volume: &OsStr, devid: u64, size: NewSize) -> Result<(String, u64, u64)> {
+    let target = Target::open(volume, Access::Write)?;
+    target.tell_errors();
+    let (old, new) = target.resize(devid, size).map_err(|refused| refusal(&target, &refused))?;
+    let device = target.device().display().to_string();
+    target.close()?;
+    Ok((device, old, new))
 }
 
 fn refusal(target: &Target, refused: &Refused) -> Error {
@@ -103,24 +112,49 @@ fn parse(text: &str) -> Result<(u64, NewSize)> {
     Ok((devid, size))
 }
 
-/// The file gets the length that the volume is to have.
-fn grow(image: &Path, devid: u64, size: NewSize) -> Result<()> {
+/// The file gets the length that the volume is to have; what it had, if that was less.
+///
+/// With zeros behind its end a file that has lost something would count as whole: it is looked at before.
+fn grow(image: &Path, devid: u64, size: NewSize) -> Result<Option<u64>> {
     let failed = |e: std::io::Error| Error::io(image, &e);
-    let len = image.metadata().map_err(failed)?.len();
-    let wanted = match size {
-        NewSize::Bytes(bytes) => bytes,
-        // Of what the volume has now, which may be less than the file.
-        NewSize::Plus(bytes) => {
-            let target = Target::open(image.as_os_str(), Access::Read)?;
-            target.size(devid)?.saturating_add(bytes)
-        }
-        NewSize::Minus(_) | NewSize::Max => 0,
+    let (old, new) = {
+        let target = Target::open(image.as_os_str(), Access::Read)?;
+        target.sizes(devid, size).map_err(|refused| refusal(&target, &refused))?
     };
-    if wanted <= len {
-        return Ok(());
+    // Locked: nobody else makes it longer or shorter meanwhile.
+    let medium = image::open(image, Access::Write)?;
+    let len = medium.device().len();
+    if len < old {
+        return Err(is_cut(image, len, old));
+    }
+    if new <= len {
+        return Ok(None);
     }
     let file = File::options().write(true).open(image).map_err(failed)?;
-    file.set_len(wanted).map_err(failed)
+    file.set_len(new).map_err(failed)?;
+    Ok(Some(len))
+}
+
+fn is_cut(image: &Path, len: u64, volume: u64) -> Error {
+    let name = image.display();
+    let why = format!("the file has lost its end: it has {len} bytes, its volume {volume}");
+    Error::about(&name, why).remedy(format!(
+        "take the whole file from where it was copied from; `spinney cp -r {name}:/ DIR` saves what can \
+         be read of this one"
+    ))
+}
+
+/// Takes away what `grow` has given to a file that had `had` bytes, unless the volume has it by now, or
+/// nobody knows: a file that is too long does no harm.
+fn put_back(image: &Path, devid: u64, had: u64) {
+    let Ok(_locked) = image::open(image, Access::Write) else { return };
+    let Ok(target) = Target::open(image.as_os_str(), Access::Peek) else { return };
+    if !target.sizes(devid, NewSize::Plus(0)).is_ok_and(|(now, _)| now <= had) {
+        return;
+    }
+    if let Ok(file) = File::options().write(true).open(image) {
+        let _ = file.set_len(had);
+    }
 }
 
 fn pretty(bytes: u64) -> String {

@@ -356,3 +356,47 @@ fn a_truncated_file_is_cut_back_without_a_search() {
     assert_eq!((stat(&fs, "log.inodes_first"), stat(&fs, "commit.count")), (1, 0));
     assert_eq!(after_a_crash(&device, "file", 4096), [0; 4096]);
 }
+
+/// Sectors of a file of which every other one is written.
+const PLACES: u64 = 400;
+
+/// A slow device, and somebody who writes to the file all the time: an fsync waits for what was written before
+/// it, and not for what comes.
+#[test]
+fn who_writes_meanwhile_does_not_keep_an_fsync_from_its_end() {
+    let slow: Hook = Arc::new(|access, _| {
+        if access == Access::Write && std::thread::current().name() == Some("fsync") {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    });
+    let device = Arc::new(SimDevice::new(base(0).image.clone()).hooked(Some(slow)));
+    let fs = BtrfsFs::open_device(device, base::options()).expect("mount");
+    let ino = fs.mknod(&CX, fs.root(), b"file", FileKind::File, 0o644, 0).expect("create").attr.ino;
+    let write = |place: u64, byte: u8| {
+        fs.write(&CX, ino, place * 8192, &[byte; 4096], Default::default()).expect("write");
+    };
+    (0..PLACES).for_each(|place| write(place, 1));
+    fs.sync().expect("commit");
+    (0..PLACES).for_each(|place| write(place, 2));
+    let over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let syncs = || {
+            let begin = Instant::now();
+            fs.fsync(ino, false).expect("fsync");
+            over.store(true, std::sync::atomic::Ordering::SeqCst);
+            begin.elapsed()
+        };
+        let named = std::thread::Builder::new().name("fsync".into());
+        let synced = named.spawn_scoped(scope, syncs).expect("a thread");
+        let begin = Instant::now();
+        for n in (0..PLACES).cycle() {
+            if over.load(std::sync::atomic::Ordering::SeqCst) || begin.elapsed() > 2 * LIMIT {
+                break;
+            }
+            write(n * 7 % PLACES, 3);
+        }
+        let took = synced.join().expect("no panic");
+        assert!(took < LIMIT, "an fsync that took {took:?}");
+    });
+    fs.destroy().expect("close");
+}

@@ -102,6 +102,11 @@ impl Dirty {
         self.pieces.is_empty()
     }
 
+    /// Where the last dirty place ends.
+    pub(crate) fn end(&self) -> u64 {
+        self.pieces.last_key_value().map_or(0, |(start, piece)| start + piece.len() as u64)
+    }
+
     /// Offset of the first dirty byte at or behind `from`.
     pub(crate) fn first_from(&self, from: u64) -> Option<u64> {
         if self.piece_at(from).is_some() {

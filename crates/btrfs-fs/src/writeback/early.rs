@@ -11,7 +11,7 @@
 //! waits for content.
 
 use super::Writeback;
-use super::flush::unwritten;
+use super::flush::{Pass, unwritten};
 use super::pack::{Ahead, MOST};
 use super::store::WriteMode;
 use crate::inode::{Inode, State};
@@ -80,7 +80,8 @@ impl Writeback {
             throttle.pause();
             goes_on = goes_on && self.may_write_early();
             let how = (WriteMode::Buffered, packed.as_ref());
-            match goes_on.then(|| self.flush_batch_throttled(&inode, &mut throttle, how)) {
+            let pass = &mut Pass::default();
+            match goes_on.then(|| self.flush_batch_throttled(&inode, &mut throttle, how, pass)) {
                 Some(Ok(true)) => self.let_go(inode),
                 Some(Ok(false)) => {
                     let unwritten = unwritten_of(&inode);

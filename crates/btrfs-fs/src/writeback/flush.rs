@@ -1,6 +1,8 @@
 //! Writeback: dirty content to extents, or inline into the tree where it is short.
 //!
-//! Invariants: after `flush_to_extents` the inode has nothing dirty and its item is in the delta;
+//! Invariants: what was dirty when a flush of an inode was begun has landed when it ends, however fast others
+//! write: it goes through the file once ([`Pass`]), and what comes behind it, or above, is for the next;
+//! after `flush_to_extents` the inode has nothing dirty and its item is in the delta;
 //! inodes that were taken out of the queue of dirty ones have landed, or are in it again, when the
 //! turn ends with which they were taken (inode/queue.rs).
 
@@ -27,6 +29,24 @@ pub(crate) enum Flushed {
     NoRoom,
     /// Some was refused by the device, or what it must be written beside could not be read.
     Refused,
+}
+
+/// How far a flush of an inode is.
+#[derive(Default)]
+pub(super) struct Pass {
+    /// What was dirty in front of it at the beginning has landed.
+    at: u64,
+    /// Where that ended which was dirty at the beginning; `None`: nobody has looked.
+    until: Option<u64>,
+}
+
+impl Pass {
+    /// Where it goes on in what is dirty now; `None`: it has ended.
+    fn next(&mut self, dirty: &Dirty) -> Option<u64> {
+        let until = *self.until.get_or_insert_with(|| dirty.end());
+        self.at = dirty.first_from(self.at).unwrap_or(u64::MAX);
+        Some(self.at).filter(|at| *at < until)
+    }
 }
 
 /// What nobody asks for is written by `WriteMode::Through` from this length on: to wait for each of many
@@ -110,11 +130,12 @@ impl Writeback {
     /// The same, for who holds the log: while content moves, nothing of it is written back.
     pub(crate) fn flush_if_still(&self, inode: &Ref<Inode>) -> Result<()> {
         let throttle = &mut Throttle::new(&self.core, Urgency::Awaited);
+        let mut pass = Pass::default();
         loop {
-            let packed = pack(self, inode);
+            let packed = pack(self, inode, pass.at);
             let Some(_still) = self.core.addresses.try_hold_still() else { return Ok(()) };
             let how = (WriteMode::Through, packed.as_ref());
-            if self.flush_one_batch(inode, throttle, how)?.1 {
+            if self.flush_one_batch(inode, throttle, how, &mut pass)?.1 {
                 return Ok(());
             }
         }
@@ -142,40 +163,44 @@ impl Writeback {
         throttle: &mut Throttle<'_>,
         (way, mut ahead): (WriteMode, Option<Packed>),
     ) -> Result<()> {
+        let mut pass = Pass::default();
         loop {
-            let packed = ahead.take().or_else(|| pack(self, inode));
-            if self.flush_batch_throttled(inode, throttle, (way, packed.as_ref()))? {
+            let packed = ahead.take().or_else(|| pack(self, inode, pass.at));
+            let how = (way, packed.as_ref());
+            if self.flush_batch_throttled(inode, throttle, how, &mut pass)? {
                 return Ok(());
             }
         }
     }
 
-    /// Writes a batch of one inode back, and lets others in. True: nothing is left.
+    /// Writes a batch of one inode back, and lets others in. True: nothing is left for the pass.
     pub(super) fn flush_batch_throttled(
         &self,
         inode: &Ref<Inode>,
         throttle: &mut Throttle<'_>,
         how: (WriteMode, Option<&Packed>),
+        pass: &mut Pass,
     ) -> Result<bool> {
         let still = self.core.addresses.hold_still();
-        let (written, done) = self.flush_one_batch(inode, throttle, how)?;
+        let (written, done) = self.flush_one_batch(inode, throttle, how, pass)?;
         drop(still);
         throttle.rest(written).fs()?;
         Ok(done)
     }
 
-    /// How much was written, and whether nothing is left. The caller holds addresses still.
+    /// How much was written, and whether nothing is left for the pass. The caller holds addresses still.
     fn flush_one_batch(
         &self,
         inode: &Ref<Inode>,
         throttle: &Throttle<'_>,
         (way, packed): (WriteMode, Option<&Packed>),
+        pass: &mut Pass,
     ) -> Result<(u64, bool)> {
         // Gone meanwhile: its content went with it.
         let Ok(mut state) = inode.write() else { return Ok((0, true)) };
         let before = unwritten(&state);
         let most = throttle.batch();
-        let done = flush_batch(self, inode.id, &mut state, (most, way), packed)?;
+        let done = flush_batch(self, inode.id, &mut state, (most, way), packed, pass)?;
         Ok((before.saturating_sub(unwritten(&state)), done))
     }
 }
@@ -189,8 +214,9 @@ pub(crate) fn flush_to_extents(
     state: &mut State,
 ) -> Result<()> {
     state.no_inline = true;
+    let (how, mut pass) = ((BATCH, WriteMode::Through), Pass::default());
     let flushed = loop {
-        match flush_batch(writeback, id, state, (BATCH, WriteMode::Through), None) {
+        match flush_batch(writeback, id, state, how, None, &mut pass) {
             Ok(false) => {}
             Ok(true) => break Ok(()),
             Err(error) => break Err(error),
@@ -204,15 +230,16 @@ pub(super) fn unwritten(state: &State) -> u64 {
     state.dirty.as_ref().map_or(0, |dirty| dirty.bytes())
 }
 
-/// One batch of `most` bytes, or what was compressed; true when nothing is left.
+/// One batch of `most` bytes, or what was compressed; true when nothing is left for the pass.
 fn flush_batch(
     writeback: &Writeback,
     id: InodeId,
     state: &mut State,
-    (most, way): (u64, WriteMode),
+    how: (u64, WriteMode),
     packed: Option<&Packed>,
+    pass: &mut Pass,
 ) -> Result<bool> {
-    budget::suspended(|| flush_content(writeback, id, state, (most, way), packed))
+    budget::suspended(|| flush_content(writeback, id, state, how, packed, pass))
 }
 
 fn flush_content(
@@ -221,6 +248,7 @@ fn flush_content(
     state: &mut State,
     (most, way): (u64, WriteMode),
     packed: Option<&Packed>,
+    pass: &mut Pass,
 ) -> Result<bool> {
     let Some(dirty) = state.dirty.take() else {
         if state.item_dirty {
@@ -229,23 +257,27 @@ fn flush_content(
         return Ok(true);
     };
     let mut dirty = dirty;
-    let result = match packed {
-        Some(packed) => flush_packed(writeback, id, state, &mut dirty, packed, way),
-        None => flush_run(writeback, id, state, &mut dirty, (most, way)),
+    let result = match (pass.next(&dirty), packed) {
+        (None, _) => Ok(()),
+        (Some(_), Some(packed)) => flush_packed(writeback, id, state, &mut dirty, packed, way),
+        (Some(at), None) => flush_run(writeback, id, state, &mut dirty, at, (most, way)),
     };
+    let goes_on = pass.next(&dirty).is_some();
     if !dirty.is_empty() {
         state.dirty = Some(dirty);
     }
     result?;
-    if state.dirty.is_none() {
-        // The size on the volume was held back by what was dirty; say the final one.
-        if state.landed_size != state.item.size || state.item_dirty {
-            put_inode(&writeback.core.begin(), id, state);
-        }
-        writeback.blocks_settled(id, state);
-        return Ok(true);
+    if goes_on {
+        return Ok(false);
     }
-    Ok(false)
+    // The size on the volume was held back by what was dirty; say the final one.
+    if state.landed_size != state.disk_size() || state.item_dirty {
+        put_inode(&writeback.core.begin(), id, state);
+    }
+    if state.dirty.is_none() {
+        writeback.blocks_settled(id, state);
+    }
+    Ok(true)
 }
 
 fn flush_run(
@@ -253,9 +285,9 @@ fn flush_run(
     id: InodeId,
     state: &mut State,
     dirty: &mut Box<Dirty>,
+    start: u64,
     (most, way): (u64, WriteMode),
 ) -> Result<()> {
-    let Some(start) = dirty.first_from(0) else { return Ok(()) };
     let end = dirty.run_end(start).min(start + most);
     flush_range(writeback, id, state, dirty, (start, end), way)
 }

@@ -59,7 +59,7 @@ pub(super) struct Packed {
 }
 
 impl Packed {
-    fn start(&self) -> u64 {
+    pub(super) fn start(&self) -> u64 {
         self.pieces[0].start
     }
 
@@ -81,9 +81,9 @@ impl Packed {
     }
 }
 
-/// Compresses what is first in the dirty content of `inode`, if it is to be.
-pub(super) fn pack(writeback: &Writeback, inode: &Inode) -> Option<Packed> {
-    let mut copied = [copy(writeback, inode, MOST)?];
+/// Compresses what is first in the dirty content of `inode` from `from` on, if it is to be.
+pub(super) fn pack(writeback: &Writeback, inode: &Inode, from: u64) -> Option<Packed> {
+    let mut copied = [copy(writeback, inode, from, MOST)?];
     Work::new(writeback, &mut copied).done(1);
     let [packed] = copied;
     Some(packed)
@@ -124,7 +124,7 @@ impl<'w> Ahead<'w> {
         for inode in self.queue.iter().take(SEVERAL) {
             // What has no name is hardly written.
             let named = inode.read().is_ok_and(|state| state.item.nlink > 0);
-            let packed = if named { copy(self.writeback, inode, left) } else { None };
+            let packed = if named { copy(self.writeback, inode, 0, left) } else { None };
             left -= packed.as_ref().map_or(0, |packed| packed.content.len() as u64);
             self.packed.push_back(packed);
             if left == 0 {
@@ -135,8 +135,8 @@ impl<'w> Ahead<'w> {
     }
 }
 
-/// What is to be compressed, up to `most` bytes of it.
-fn copy(writeback: &Writeback, inode: &Inode, most: u64) -> Option<Packed> {
+/// What is to be compressed from `from` on, up to `most` bytes of it.
+fn copy(writeback: &Writeback, inode: &Inode, from: u64, most: u64) -> Option<Packed> {
     // Gone meanwhile: its content went with it.
     let Ok(state) = inode.read() else { return None };
     let mount = writeback.compression();
@@ -144,7 +144,7 @@ fn copy(writeback: &Writeback, inode: &Inode, most: u64) -> Option<Packed> {
         return None;
     }
     let dirty = state.dirty.as_ref()?;
-    let start = dirty.first_from(0)?;
+    let start = dirty.first_from(from)?;
     // What cannot be read is for who asks for it.
     let property = xattrs::get(&writeback.core.view(), inode.id, PROPERTY).unwrap_or_default();
     let plan = match state.compress_next {

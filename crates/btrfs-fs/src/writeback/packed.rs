@@ -49,7 +49,7 @@ pub(super) fn flush_packed(
         }
         match flush_plain(writeback, id, state, dirty, (rest, way))? {
             0 if rest.len() < packed.pieces.len() => return Ok(()),
-            0 => return flush_first(writeback, id, state, dirty, way),
+            0 => return flush_first(writeback, id, state, dirty, (packed.start(), way)),
             plain => rest = &rest[plain..],
         }
     }
@@ -78,9 +78,9 @@ fn flush_first(
     id: InodeId,
     state: &mut State,
     dirty: &mut Box<Dirty>,
-    way: WriteMode,
+    (from, way): (u64, WriteMode),
 ) -> Result<()> {
-    let Some(start) = dirty.first_from(0) else { return Ok(()) };
+    let Some(start) = dirty.first_from(from) else { return Ok(()) };
     let end = dirty.run_end(start).min(start + MAX_UNCOMPRESSED as u64);
     flush_range(writeback, id, state, dirty, (start, end), way)
 }

@@ -9,7 +9,7 @@
 //! Permission bits are never changed: the kernel holds them against the owner that is seen.
 //! Knows nothing of requests and nothing of who serves.
 
-use vfs::{Attr, posix_acl};
+use vfs::{Attr, NOBODY, posix_acl};
 
 /// Of users, or of groups.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -49,7 +49,17 @@ impl Map {
     fn asking(self, asker: u32, file: impl FnOnce() -> vfs::Result<u32>) -> vfs::Result<u32> {
         match self {
             Map::Forced(number) if number == asker => file(),
-            _ => Ok(self.named(asker)),
+            _ => Ok(self.stranger(asker)),
+        }
+    }
+
+    /// What `asker` is on the volume who is not made the owner of what he asks about. Nothing
+    /// appears to be his whose stored number happens to be his own: that makes him nobody.
+    fn stranger(self, asker: u32) -> u32 {
+        match self {
+            Map::Forced(_) => NOBODY,
+            Map::Alias { stored, seen } if asker == stored && stored != seen => NOBODY,
+            _ => self.named(asker),
         }
     }
 
@@ -111,7 +121,9 @@ impl Owners {
     ) -> vfs::Result<()> {
         who.uid = self.users.asking(who.uid, || Ok(file()?.uid))?;
         who.gid = self.groups.asking(who.gid, || Ok(file()?.gid))?;
-        who.groups.iter_mut().for_each(|group| *group = self.groups.named(*group));
+        for group in &mut who.groups {
+            *group = self.groups.asking(*group, || Ok(file()?.gid))?;
+        }
         Ok(())
     }
 
@@ -174,6 +186,48 @@ mod tests {
         assert_eq!(forced.made(5, || Ok(9)).unwrap(), 9);
         assert_eq!((forced.given(Some(5)), forced.given(None)), (Ok(None), Ok(None)));
         assert_eq!(forced.given(Some(6)), Err(vfs::Errno::EPERM));
+    }
+
+    /// As whom one with that number, as user, group and further group, asks about a file that
+    /// is stored with 1001.
+    fn asked(map: Map, number: u32) -> [u32; 3] {
+        let owners = Owners { users: map, groups: map };
+        let mut who =
+            vfs::Who { uid: number, gid: number, groups: vec![number], umask: 0o022, admin: false };
+        let of_1001 = Attr {
+            ino: vfs::Ino(1),
+            kind: vfs::FileKind::File,
+            perm: 0o644,
+            nlink: 1,
+            uid: 1001,
+            gid: 1001,
+            rdev: 0,
+            size: 0,
+            blocks: 0,
+            blksize: 4096,
+            atime: Default::default(),
+            mtime: Default::default(),
+            ctime: Default::default(),
+            btime: Default::default(),
+            attributes: 0,
+        };
+        owners.ask(&mut who, || Ok(of_1001)).unwrap();
+        [who.uid, who.gid, who.groups[0]]
+    }
+
+    #[test]
+    fn who_has_the_stored_owners_number_is_a_stranger() {
+        let alias = Map::Alias { stored: 1001, seen: 1000 };
+        for map in [Map::Forced(1000), alias] {
+            assert_eq!(asked(map, 1001), [NOBODY; 3], "{map:?}");
+            assert_eq!(asked(map, 1000), [1001; 3], "{map:?}");
+        }
+        assert_eq!(asked(Map::Forced(1000), 7), [NOBODY; 3]);
+        assert_eq!(asked(alias, 7), [7; 3]);
+        let same = Map::Alias { stored: 1001, seen: 1001 };
+        for map in [Map::AsStored, same, Map::Forced(1001)] {
+            assert_eq!(asked(map, 1001), [1001; 3], "{map:?}");
+        }
     }
 
     #[test]

@@ -6,10 +6,14 @@
 
 use crate::{Ino, Result};
 
+/// The user and group of who is nobody on the volume: no file is his. What he makes belongs to whom
+/// the directory belongs to.
+pub const NOBODY: u32 = u32::MAX;
+
 /// Who asks, at the time of the question.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Who {
-    /// As files of the volume have it.
+    /// As files of the volume have it, or `NOBODY`.
     pub uid: u32,
     /// See `uid`.
     pub gid: u32,

@@ -16,7 +16,7 @@ pub mod mode;
 pub mod posix_acl;
 
 pub use attr::{Attr, DirEntry, Entry, FileKind, Ino, SetAttr, SetTime, StatFs, Timestamp};
-pub use control::{Asker, Control, Controlled, Who};
+pub use control::{Asker, Control, Controlled, NOBODY, Who};
 pub use error::{Damage, DamageKind, Errno, FsError, Result};
 pub use file_system::{
     Context, Durable, FallocateMode, FileSystem, Observer, RenameMode, SeekWhence, Stat,
@@ -25,5 +25,7 @@ pub use file_system::{
 
 /// Longest name of one directory entry, in bytes.
 pub const NAME_MAX: usize = 255;
+/// Longest target of a symlink that the kernel takes and follows, in bytes.
+pub const TARGET_MAX: usize = 4095;
 /// Longest name of an extended attribute, in bytes.
 pub const XATTR_NAME_MAX: usize = 255;

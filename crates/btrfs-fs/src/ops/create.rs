@@ -172,7 +172,8 @@ fn check_symlink(engine: &Engine, new: &New<'_>) -> Result<()> {
     if new.target.is_empty() {
         return Err(Errno::ENOENT.into());
     }
-    if new.target.len() > room.min(engine.core.geometry.sector_size as usize - 1) {
+    let sector = engine.core.geometry.sector_size as usize;
+    if new.target.len() > room.min(sector - 1).min(vfs::TARGET_MAX) {
         return Err(Errno::ENAMETOOLONG.into());
     }
     Ok(())

@@ -115,11 +115,43 @@ fn reply(device: &Device, unique: u64, outcome: Outcome, output: &[u8]) -> io::R
         Outcome::Refuse(errno) => (-errno, &output[..0]),
         Outcome::Reply(len) => (0, &output[..len]),
     };
+    match send(device, unique, error, body) {
+        // The kernel does not take this reply: a fault of it, and not of the connection, by
+        // which all others are served. (Mostly it has ended the request then: ENOENT.)
+        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
+            tracing::error!(unique, error, len = body.len(), "the kernel refuses a reply");
+            match send(device, unique, -libc::EIO, &[]) {
+                Err(e) if e.raw_os_error() == Some(libc::EINVAL) => Ok(()),
+                other => other,
+            }
+        }
+        other => other,
+    }
+}
+
+fn send(device: &Device, unique: u64, error: i32, body: &[u8]) -> io::Result<()> {
     let mut head = [0u8; OutHeader::SIZE];
     OutHeader { len: (head.len() + body.len()) as u32, error, unique }.store(&mut head);
     match device.send(&[IoSlice::new(&head), IoSlice::new(body)]) {
         // ENOENT: the caller was killed and nobody waits for this reply any more.
         Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENODEV)) => Ok(()),
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Writing there fails with EINVAL, as replies to the kernel do that it cannot make sense of.
+    #[test]
+    fn a_reply_that_the_kernel_refuses_ends_nothing() {
+        let file = std::fs::OpenOptions::new().write(true).open("/proc/self/oom_score_adj");
+        let device = Device::from_fd(file.unwrap().into());
+        let refused = device.send(&[IoSlice::new(b"no number")]).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EINVAL));
+        for outcome in [Outcome::Reply(84), Outcome::Refuse(libc::ENOENT), Outcome::Silent] {
+            reply(&device, 7, outcome, &[0; 128]).unwrap();
+        }
     }
 }

@@ -7,7 +7,7 @@ use super::reply::{self, Out};
 use super::request::Request;
 use crate::abi::fattr;
 use crate::abi::record::*;
-use vfs::{FileKind, Ino, SetAttr, SetTime, Timestamp};
+use vfs::{Errno, FileKind, Ino, SetAttr, SetTime, TARGET_MAX, Timestamp};
 
 impl Dispatcher {
     pub(super) fn getattr(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer<()> {
@@ -58,6 +58,10 @@ impl Dispatcher {
 
     pub(super) fn readlink(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer<()> {
         let target = self.fs.readlink(self.ino(request))?;
+        // The kernel refuses the whole reply; and nobody could follow it.
+        if target.len() > TARGET_MAX {
+            return Err(Errno::ENAMETOOLONG.into());
+        }
         self.accessed(request, 0);
         out.bytes(&target)
     }

@@ -161,6 +161,11 @@ fn inode_flags(mount: &Mount) {
     let unknown = sys::ioctl_read(&file, 0x8004_1234, &mut extended).unwrap_err();
     assert_eq!(unknown.raw_os_error(), Some(libc::ENOTTY));
     assert!(!sh_as_nobody(&format!("chattr +d {shown}")).status.success());
+    // The kernel asks who the caller is only by its own number of a set, not by a 32-bit program's.
+    let mut wanted = [0x10, 0, 0, 0, 0, 0, 0, 0];
+    let unasked = sys::ioctl_read(&file, 0x4004_6602, &mut wanted).unwrap_err();
+    assert_eq!(unasked.raw_os_error(), Some(libc::ENOTTY));
+    fs::write(&path, "z").unwrap();
 }
 
 fn labels_and_versions(mount: &Mount) {

@@ -24,6 +24,7 @@ over_both_transports!(
     names_that_do_not_exist_are_remembered,
     names_made_behind_the_kernels_back,
     exclusive_creation,
+    a_link_too_long_for_the_kernel_ends_nothing,
 );
 
 fn long_names_have_a_limit(mount: &Mount) {
@@ -224,4 +225,17 @@ fn exclusive_creation(mount: &Mount) {
     assert_eq!(winners, 1);
     let opened = fs::OpenOptions::new().write(true).create_new(true).open(mount.path("ro"));
     opened.unwrap();
+}
+
+/// The kernel took no such reply, and the server ended with it.
+fn a_link_too_long_for_the_kernel_ends_nothing(mount: &Mount) {
+    symlink("far", mount.path("link")).unwrap();
+    symlink("x".repeat(4095), mount.path("longest")).unwrap();
+    for _ in 0..8 {
+        let refused = fs::read_link(mount.path("link")).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::ENAMETOOLONG));
+    }
+    assert_eq!(fs::read_link(mount.path("longest")).unwrap().as_os_str().len(), 4095);
+    File::create(mount.path("file")).unwrap();
+    assert!(fs::metadata(mount.path("file")).unwrap().is_file());
 }

@@ -14,6 +14,8 @@ pub const SLOW: &[u8] = b"slow";
 pub const SLOWNESS: Duration = Duration::from_millis(300);
 /// Looking this name up fails for want of the operation.
 pub const UNKNOWN: &[u8] = b"unknown";
+/// A link to this is told to lead further than any path does.
+pub const FAR: &[u8] = b"far";
 
 #[derive(Default)]
 pub struct Spy {
@@ -126,6 +128,12 @@ impl FileSystem for Spy {
         self.model.write(cx, ino, offset, data, flags)
     }
 
+    fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
+        self.note("readlink");
+        let target = self.model.readlink(ino)?;
+        Ok(if target == FAR { vec![b'x'; 5000] } else { target })
+    }
+
     fn stats(&self) -> Vec<Stat> {
         vec![Stat { name: "spy.lookups", value: self.calls("lookup") }]
     }
@@ -178,7 +186,6 @@ impl FileSystem for Spy {
 
     delegate! {
         fn forget(&self, ino: Ino, count: u64);
-        fn readlink(&self, ino: Ino) -> Result<Vec<u8>>;
         fn unlink(&self, cx: &Context, parent: Ino, name: &[u8]) -> Result<()>;
         fn rmdir(&self, cx: &Context, parent: Ino, name: &[u8]) -> Result<()>;
         fn rename(&self, cx: &Context, parent: Ino, name: &[u8], new_parent: Ino, new_name: &[u8], mode: RenameMode) -> Result<()>;

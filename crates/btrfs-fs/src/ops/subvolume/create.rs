@@ -83,8 +83,13 @@ struct Prepared {
     property: Option<Vec<u8>>,
 }
 
+/// No file is stored as nobody's.
+fn or_the_directorys(number: u32, dir: u32) -> u32 {
+    if number == vfs::NOBODY { dir } else { number }
+}
+
 /// As in the kernel nothing comes from a set-group-ID bit of the directory.
-fn prepare(engine: &Engine, caller: &Caller, dir: InodeId) -> Result<Prepared> {
+fn prepare(engine: &Engine, caller: &Caller, dir: InodeId, dir_state: &State) -> Result<Prepared> {
     let view = engine.core.view();
     let default = xattrs::get(&view, dir, acl::DEFAULT)?;
     let inherited = acl::inherit(default.as_deref(), 0o777, caller.umask, true)?;
@@ -99,8 +104,8 @@ fn prepare(engine: &Engine, caller: &Caller, dir: InodeId) -> Result<Prepared> {
     let item = InodeItem {
         flags: if property.is_some() { inode_flags::COMPRESS } else { 0 },
         nlink: 1,
-        uid: caller.uid,
-        gid: caller.gid,
+        uid: or_the_directorys(caller.uid, dir_state.item.uid),
+        gid: or_the_directorys(caller.gid, dir_state.item.gid),
         mode: vfs::mode::S_IFDIR | inherited.mode,
         atime: time,
         ctime: time,
@@ -127,7 +132,7 @@ pub(crate) fn create(
     let _room = engine.reserver.reserve(cost::with(made, cost::plant(geometry)))?;
     let mut dir_state = engine.write(&dir)?;
     check_place(engine, caller, dir.id, &mut dir_state, name)?;
-    let prepared = prepare(engine, caller, dir.id)?;
+    let prepared = prepare(engine, caller, dir.id, &dir_state)?;
     let (tree, uuid) = engine.subvols.new_tree()?;
     let place = engine.inodes.reserve(InodeId::new(tree, FIRST_FREE_OBJECTID))?;
     let item = root_item(uuid, prepared.item.otime, geometry.node_size);

@@ -374,6 +374,158 @@ fn long_maps_are_read_once() {
     assert_clean(&image.path);
 }
 
+fn unpacked(archive: &Path, to: &str) -> (Option<i32>, String) {
+    let done = spinney(&["tar", "-xf", &archive.display().to_string(), to]);
+    (done.status.code(), text(&done.stderr))
+}
+
+/// Archives of one member called `f`.
+fn of_one(
+    file: &Path,
+    kind: u8,
+    records: &[(&str, &[u8])],
+    set: impl Fn(&mut tar::Header),
+    content: &[u8],
+) {
+    let mut archive = tar::Builder::new(fs::File::create(file).unwrap());
+    archive.append_pax_extensions(records.iter().copied()).unwrap();
+    let mut header = tar::Header::new_ustar();
+    header.set_path("f").unwrap();
+    header.set_entry_type(tar::EntryType::new(kind));
+    header.set_size(content.len() as u64);
+    header.set_mode(0o644);
+    set(&mut header);
+    header.set_cksum();
+    archive.append(&header, content).unwrap();
+    archive.into_inner().unwrap();
+}
+
+/// GNU tar writes a file that it meets twice as a link to itself; the file went.
+#[test]
+fn links_to_themselves_change_nothing() {
+    require!(btrfs_progs);
+    let image = Image::new("tar-itself");
+    let at = image.dir.path().display();
+    run(&format!(
+        "cd {at} && mkdir d && echo content > d/f && ln -s f d/l && tar -cf twice.tar d d/f d/l &&
+         find d | tar -cf found.tar -T - && tar -tvf twice.tar | grep -q 'd/f link to d/f'"
+    ));
+    for name in ["twice.tar", "found.tar", "twice.tar"] {
+        let done = unpacked(&image.dir.join(name), &image.at("/"));
+        assert_eq!(done, (Some(0), String::new()), "{name}");
+        assert_eq!(fine(&["cat", &image.at("/d/f")]), "content\n");
+        assert_eq!(fine(&["cat", &image.at("/d/l")]), "content\n");
+    }
+    // Nor do we write them, and a link to something else replaces what is there.
+    fine(&["ln", &image.at("/d/f"), &image.at("/d/g")]);
+    let script = format!("{PROGRAM} tar -c {0} {0} {1}", image.at("/d/f"), image.at("/d/g"));
+    let list = text(&run(&format!("{script} > {at}/ours.tar && tar -tvf {at}/ours.tar")).stdout);
+    assert!(!list.contains("f link to f") && list.contains("g link to f"), "{list}");
+    fine(&["mkdir", &image.at("/out")]);
+    fine(&["touch", &image.at("/out/g")]);
+    assert_eq!(unpacked(&image.dir.join("ours.tar"), &image.at("/out")).0, Some(0));
+    assert_eq!(fine(&["cat", &image.at("/out/g")]), "content\n");
+    assert_eq!(fine(&["ls", &image.at("/out")]), "f\ng\n");
+    assert_clean(&image.path);
+}
+
+/// The old file goes when the new one is there, and not before.
+#[test]
+fn what_cannot_be_made_replaces_nothing() {
+    require!(btrfs_progs);
+    let image = Image::new("tar-stays");
+    run(&format!("echo old > {}/f", image.dir.path().display()));
+    fine(&["cp", &image.dir.join("f").display().to_string(), &image.at("/f")]);
+    let (long, large) = ("x".repeat(5000), vec![b'x'; (64 << 10) + 1]);
+    let large: [(&str, &[u8]); 1] = [("SCHILY.xattr.user.large", &large)];
+    let sparse: [(&str, &[u8]); 4] = [
+        ("GNU.sparse.major", b"1"),
+        ("GNU.sparse.minor", b"0"),
+        ("GNU.sparse.name", b"f"),
+        ("GNU.sparse.realsize", b"18446744073709551615"),
+    ];
+    let mut no_map = [0; 512];
+    no_map[..2].copy_from_slice(b"0\n");
+    let none = |_: &mut tar::Header| {};
+    let missing = |header: &mut tar::Header| header.set_link_name("missing").unwrap();
+    let numberless = |header: &mut tar::Header| header.as_old_mut().pad.fill(0);
+    type Set<'s> = &'s dyn Fn(&mut tar::Header);
+    type Case<'c> = (&'c str, u8, &'c [(&'c str, &'c [u8])], Set<'c>, &'c [u8], i32);
+    let cases: [Case<'_>; 10] = [
+        ("a link to what is missing", b'1', &[], &missing, b"", 1),
+        ("a device without numbers", b'3', &[], &numberless, b"", 1),
+        ("a link without a target", b'2', &[], &none, b"", 1),
+        ("a long target", b'2', &[("linkpath", long.as_bytes())], &none, b"", 1),
+        ("a label", b'V', &[], &none, b"", 0),
+        ("a continuation", b'M', &[], &none, b"rest", 1),
+        ("an owner", b'0', &[("uid", b"4294967296")], &none, b"new", 1),
+        ("a length", b'0', &sparse, &none, &no_map, 1),
+        ("an attribute", b'0', &large, &none, b"new", 1),
+        ("an attribute of a directory", b'5', &large, &none, b"", 1),
+    ];
+    let file = image.dir.join("one.tar");
+    for (what, kind, records, set, content, code) in cases {
+        of_one(&file, kind, records, set, content);
+        let (found, why) = unpacked(&file, &image.at("/"));
+        assert!(found == Some(code) && !why.contains("panic"), "{what}: {found:?} {why}");
+        assert!(why.contains("/f") || why.contains("/missing"), "{what}: {why}");
+        assert_eq!(fine(&["cat", &image.at("/f")]), "old\n", "{what}");
+        assert_eq!(fine(&["ls", &image.at("/")]), "f\n", "{what}");
+    }
+    // What can be made takes the place, whatever the two are.
+    for (kind, linkpath) in [(b'0', ""), (b'6', ""), (b'2', "to"), (b'0', ""), (b'5', "")] {
+        let records: [(&str, &[u8]); 1] = [("linkpath", linkpath.as_bytes())];
+        of_one(&file, kind, &records, none, if kind == b'0' { b"new\n" } else { b"" });
+        assert_eq!(unpacked(&file, &image.at("/")), (Some(0), String::new()));
+        assert_eq!(fine(&["ls", &image.at("/")]), "f\n");
+        if kind == b'0' {
+            assert_eq!(fine(&["cat", &image.at("/f")]), "new\n");
+        }
+    }
+    assert_eq!(json(&fine(&["stat", "--json", &image.at("/f")]))[0]["type"], "directory");
+    assert_clean(&image.path);
+}
+
+/// A link of the archive that an older one leads to was followed, and so was an older one to which
+/// the archive gave a name elsewhere.
+#[test]
+fn older_links_do_not_lead_to_links_of_the_archive() {
+    require!(btrfs_progs);
+    let image = Image::new("tar-older");
+    let at = image.dir.path().display();
+    run(&format!("cd {at} && echo good > passwd"));
+    fine(&["mkdir", "-p", &image.at("/srv/releases/1"), &image.at("/srv/a/b"), &image.at("/etc")]);
+    fine(&["mkdir", &image.at("/srv/etc")]);
+    fine(&["cp", &format!("{at}/passwd"), &image.at("/etc/passwd")]);
+    fine(&["ln", "-s", "1", &image.at("/srv/releases/now")]);
+    fine(&["ln", "-s", "releases/cur", &image.at("/srv/app")]);
+    fine(&["ln", "-s", "releases/now", &image.at("/srv/safe")]);
+    fine(&["ln", "-s", "../etc", &image.at("/srv/a/up")]);
+    run(&format!(
+        "cd {at} && mkdir -p t/releases u/app u/safe && ln -s /etc t/releases/cur &&
+         echo evil | tee u/app/passwd > u/safe/passwd &&
+         tar -cf a.tar -C t releases/cur && tar -rf a.tar -C u app/passwd safe/passwd"
+    ));
+    let (code, why) = unpacked(&image.dir.join("a.tar"), &image.at("/srv"));
+    assert!(code == Some(1) && why.contains("symbolic link of the archive"), "{why}");
+    assert_eq!(fine(&["cat", &image.at("/etc/passwd")]), "good\n");
+    assert_eq!(fine(&["cat", &image.at("/srv/releases/1/passwd")]), "evil\n");
+    let mut archive = tar::Builder::new(fs::File::create(image.dir.join("b.tar")).unwrap());
+    let mut header = tar::Header::new_ustar();
+    header.set_entry_type(tar::EntryType::Link);
+    header.set_size(0);
+    header.set_mode(0o777);
+    archive.append_link(&mut header, "up", "a/up").unwrap();
+    header.set_entry_type(tar::EntryType::Regular);
+    header.set_size(5);
+    archive.append_data(&mut header, "up/passwd", &b"evil\n"[..]).unwrap();
+    archive.into_inner().unwrap();
+    let (code, why) = unpacked(&image.dir.join("b.tar"), &image.at("/srv"));
+    assert!(code == Some(1) && why.contains("symbolic link of the archive"), "{why}");
+    assert_eq!(fine(&["cat", &image.at("/etc/passwd")]), "good\n");
+    assert_clean(&image.path);
+}
+
 /// So that more than the checksum is met.
 fn mend_checksum(header: &mut [u8]) {
     if &header[257..262] == b"ustar" {

@@ -1,8 +1,9 @@
 //! An archive into a directory of a volume.
 //!
-//! What is there already is replaced; directories are filled. No member leaves the directory:
-//! names with `..` are refused, and so are those that lead through a symbolic link which the
-//! archive itself made. Directories get their attributes at the end: what is made in them must
+//! What is there already is replaced, and goes only when what comes in its place is there;
+//! directories are filled. No member leaves the directory: names with `..` are refused, and so
+//! are those that lead through a symbolic link which the archive itself made, also where an older
+//! link leads to that one. Directories get their attributes at the end: what is made in them must
 //! not inherit some, and touches their times. What is unpacked has the attributes that the
 //! archive says, and no others.
 
@@ -10,7 +11,7 @@ use super::pax;
 use super::read::{Member, Reader};
 use crate::error::{Error, Result, say_error};
 use crate::inside::fill::FileAt;
-use crate::inside::path::join;
+use crate::inside::path::{find_through, join};
 use crate::inside::volumes::At;
 use crate::inside::{self, Failures, Node};
 use btrfs_image::copy::BUFFER;
@@ -18,19 +19,33 @@ use spinney::Volume;
 use std::collections::HashSet;
 use std::io::Read;
 use tar::EntryType;
-use vfs::{Context, Errno, FileKind, FsError, Ino, SetAttr, SetTime, XattrMode};
+use vfs::{
+    Attr, Context, Entry, Errno, FileKind, FsError, Ino, RenameMode, SetAttr, SetTime, XattrMode,
+};
+
+/// Linux has no longer attributes.
+const LONGEST_XATTR: usize = 64 << 10;
 
 pub struct Unpacker<'v> {
     volume: &'v Volume,
     top: Ino,
     path: Vec<u8>,
     cx: Context,
-    /// Symbolic links of this archive.
+    /// Symbolic links of this archive, and older ones that it gave further names.
     links: HashSet<Ino>,
     directories: Vec<Directory>,
     /// How many names in front are left off.
     pub strip: usize,
     pub verbose: bool,
+}
+
+/// Where a member is to be.
+struct MemberPlace<'m> {
+    parent: Node,
+    name: &'m [u8],
+    path: Vec<u8>,
+    /// What has the name; nothing refers to it any more, so its room is free once it is replaced.
+    old: Option<Attr>,
 }
 
 struct Directory {
@@ -90,30 +105,106 @@ impl<'v> Unpacker<'v> {
         let names = names_of(&member.name)?;
         let Some(names) = names.get(self.strip..) else { return Ok(()) };
         let Some((name, above)) = names.split_last() else { return self.top_itself(member) };
+        if self.is_left_out(member, names)? {
+            return Ok(());
+        }
         let (parent, path) = self.parent(above)?;
         let path = join(&path, name);
         let old = parent.child_if_any(name).at(self.volume, &path)?;
+        let place = MemberPlace { parent, name, path, old: old.map(|old| old.attr.clone()) };
         if member.kind == EntryType::Directory {
-            return self.directory(member, &parent, name, &path, old);
+            return self.directory(member, &place);
         }
-        if let Some(old) = old {
-            if old.is_dir() {
-                return Err(FsError::from(Errno::EISDIR)).at(self.volume, &path);
-            }
-            self.volume.fs().unlink(&self.cx, parent.ino(), name).at(self.volume, &path)?;
+        if place.old.as_ref().is_some_and(is_dir) {
+            return Err(FsError::from(Errno::EISDIR)).at(self.volume, &place.path);
         }
-        if member.kind == EntryType::Link {
-            return self.link(member, &parent, name, &path);
+        match kind_of(member.kind) {
+            Some(kind) => self.file(member, kind, &place, reader),
+            None => self.link(member, &place),
         }
-        let Some(node) = self.make(member, &parent, name, &path)? else { return Ok(()) };
+    }
+
+    /// It is nothing that a volume holds.
+    fn is_left_out(&self, member: &Member, names: &[&[u8]]) -> Result<bool> {
+        if member.kind == EntryType::Link || kind_of(member.kind).is_some() {
+            return Ok(false);
+        }
+        let path = names.iter().fold(self.path.clone(), |path, name| join(&path, name));
+        if member.kind.as_byte() == b'M' {
+            return Err(self.about(&path, "is left out: it began in another archive"));
+        }
+        let kind = char::from(member.kind.as_byte()).escape_default();
+        self.about(&path, &format!("is left out: a member of the type {kind}")).print();
+        Ok(true)
+    }
+
+    fn file<R: Read>(
+        &mut self,
+        member: &Member,
+        kind: FileKind,
+        place: &MemberPlace<'_>,
+        reader: &mut Reader<R>,
+    ) -> Result<()> {
+        let (fs, cx, path) = (self.volume.fs(), &self.cx, &place.path);
+        if kind == FileKind::File && i64::try_from(member.size).is_err() {
+            return Err(FsError::from(Errno::EFBIG)).at(self.volume, path);
+        }
+        let (attributes, rdev) = (self.attributes_of(member, path)?, self.rdev(member, path)?);
+        let parent = place.parent.ino();
+        let node = self.put(place, |name| match kind {
+            FileKind::Symlink => fs.symlink(cx, parent, name, &member.link),
+            kind => fs.mknod(cx, parent, name, kind, 0o600, rdev),
+        })?;
         if node.is_symlink() {
             self.links.insert(node.ino());
         }
         if node.attr.kind == FileKind::File {
-            self.content(member, &node, &path, reader)?;
+            self.content(member, &node, path, reader)?;
         }
-        self.attributes(&self.attributes_of(member, &path)?, node.ino(), &path, true)?;
-        self.set(node.ino(), &path, &last(member, node.is_symlink()))
+        self.attributes(&attributes, node.ino(), path, true)?;
+        self.set(node.ino(), path, &last(member, node.is_symlink()))
+    }
+
+    /// What `make` makes has the place's name in the end. Where that is taken it is made beside
+    /// it: the old one is still there if it cannot be made.
+    fn put(
+        &self,
+        place: &MemberPlace<'_>,
+        make: impl Fn(&[u8]) -> vfs::Result<Entry>,
+    ) -> Result<Node> {
+        let (fs, cx, parent) = (self.volume.fs(), &self.cx, place.parent.ino());
+        if place.old.is_none() {
+            return Ok(self.volume.hold(make(place.name).at(self.volume, &place.path)?));
+        }
+        let (node, beside) = self.beside(place, make)?;
+        // No rename replaces a file by a directory.
+        let mode = if node.is_dir() { RenameMode::Exchange } else { RenameMode::Replace };
+        let renamed = fs.rename(cx, parent, &beside, parent, place.name, mode);
+        let cleared = match (&renamed, node.is_dir()) {
+            (Ok(()), false) => Ok(()),
+            (Err(_), true) => fs.rmdir(cx, parent, &beside),
+            (Ok(()), true) | (Err(_), false) => fs.unlink(cx, parent, &beside),
+        };
+        renamed.and(cleared).at(self.volume, &place.path).map(|()| node)
+    }
+
+    /// Makes it under a name that nothing has.
+    fn beside(
+        &self,
+        place: &MemberPlace<'_>,
+        make: impl Fn(&[u8]) -> vfs::Result<Entry>,
+    ) -> Result<(Node, Vec<u8>)> {
+        let mut number = 0u64;
+        loop {
+            let name = format!(".spinney-tar-{}-{number}", std::process::id()).into_bytes();
+            match make(&name) {
+                Err(FsError::Posix(Errno::EEXIST)) => number += 1,
+                made => {
+                    let made = made.at(self.volume, &place.path)?;
+                    return Ok((self.volume.hold(made), name));
+                }
+            }
+        }
     }
 
     /// `./` of an archive.
@@ -121,22 +212,19 @@ impl<'v> Unpacker<'v> {
         if member.kind != EntryType::Directory || self.strip > 0 {
             return Ok(());
         }
-        self.later(member, self.top, &self.path.clone(), false)
+        let (path, attributes) = (self.path.clone(), self.attributes_of(member, &self.path)?);
+        self.later(member, self.top, &path, attributes, false);
+        Ok(())
     }
 
     /// The directory that these names lead to; those that are missing are made.
     fn parent(&self, names: &[&[u8]]) -> Result<(Node, Vec<u8>)> {
         let (fs, mut path) = (self.volume.fs(), self.path.clone());
-        let mut here = self.volume.find(&path, true).at(self.volume, &path)?;
+        let mut here = self.find(&path)?;
         for name in names {
             path = join(&path, name);
             here = match here.child_if_any(name).at(self.volume, &path)? {
-                Some(node) if self.links.contains(&node.ino()) => {
-                    return Err(self.about(&path, "is a symbolic link of the archive itself"));
-                }
-                Some(node) if node.is_symlink() => {
-                    self.volume.find(&path, true).at(self.volume, &path)?
-                }
+                Some(node) if node.is_symlink() => self.find(&path)?,
                 Some(node) => node,
                 None => {
                     let made = fs.mkdir(&self.cx, here.ino(), name, 0o755);
@@ -150,36 +238,47 @@ impl<'v> Unpacker<'v> {
         Ok((here, path))
     }
 
-    fn directory(
-        &mut self,
-        member: &Member,
-        parent: &Node,
-        name: &[u8],
-        path: &[u8],
-        old: Option<Node>,
-    ) -> Result<()> {
-        let fs = self.volume.fs();
-        let (node, made) = match old {
-            Some(old) if old.is_dir() => (old, false),
-            old => {
-                if old.is_some() {
-                    fs.unlink(&self.cx, parent.ino(), name).at(self.volume, path)?;
-                }
-                let made = fs.mkdir(&self.cx, parent.ino(), name, 0o700);
-                (self.volume.hold(made.at(self.volume, path)?), true)
+    /// Links of the volume are followed, those of the archive are not.
+    fn find(&self, path: &[u8]) -> Result<Node> {
+        let mut is_own = false;
+        let found = find_through(self.volume.fs(), path, true, &mut |link| {
+            is_own = self.links.contains(&link.ino());
+            if is_own { Err(Errno::ELOOP.into()) } else { Ok(()) }
+        });
+        match is_own {
+            true => {
+                Err(self.about(path, "is a symbolic link of the archive itself, or leads to one"))
             }
-        };
-        self.later(member, node.ino(), path, made)
+            false => found.at(self.volume, path),
+        }
     }
 
-    fn later(&mut self, member: &Member, ino: Ino, path: &[u8], made: bool) -> Result<()> {
-        let attributes = self.attributes_of(member, path)?;
-        let (path, last) = (path.to_vec(), last(member, false));
-        self.directories.push(Directory { ino, path, attributes, last, made });
+    fn directory(&mut self, member: &Member, place: &MemberPlace<'_>) -> Result<()> {
+        let attributes = self.attributes_of(member, &place.path)?;
+        if let Some(old) = place.old.as_ref().filter(|old| is_dir(old)) {
+            self.later(member, old.ino, &place.path, attributes, false);
+            return Ok(());
+        }
+        let (fs, parent) = (self.volume.fs(), place.parent.ino());
+        let node = self.put(place, |name| fs.mkdir(&self.cx, parent, name, 0o700))?;
+        self.later(member, node.ino(), &place.path, attributes, true);
         Ok(())
     }
 
-    fn link(&self, member: &Member, parent: &Node, name: &[u8], path: &[u8]) -> Result<()> {
+    fn later(
+        &mut self,
+        member: &Member,
+        ino: Ino,
+        path: &[u8],
+        attributes: Attributes,
+        made: bool,
+    ) {
+        let (path, last) = (path.to_vec(), last(member, false));
+        self.directories.push(Directory { ino, path, attributes, last, made });
+    }
+
+    fn link(&mut self, member: &Member, place: &MemberPlace<'_>) -> Result<()> {
+        let path = &place.path;
         let names = names_of(&member.link)?;
         let names = names.get(self.strip..).unwrap_or_default();
         let Some((last, above)) = names.split_last() else {
@@ -188,38 +287,16 @@ impl<'v> Unpacker<'v> {
         let (directory, to) = self.parent(above)?;
         let to = join(&to, last);
         let node = directory.child(last).at(self.volume, &to)?;
-        let linked = self.volume.fs().link(&self.cx, node.ino(), parent.ino(), name);
-        drop(self.volume.hold(linked.at(self.volume, path)?));
+        if place.old.as_ref().is_some_and(|old| old.ino == node.ino()) {
+            return Ok(());
+        }
+        let (fs, parent) = (self.volume.fs(), place.parent.ino());
+        drop(self.put(place, |name| fs.link(&self.cx, node.ino(), parent, name))?);
+        // From elsewhere it leads elsewhere.
+        if node.is_symlink() {
+            self.links.insert(node.ino());
+        }
         Ok(())
-    }
-
-    /// `None` for what is nothing that a volume holds.
-    fn make(
-        &self,
-        member: &Member,
-        parent: &Node,
-        name: &[u8],
-        path: &[u8],
-    ) -> Result<Option<Node>> {
-        let (fs, cx) = (self.volume.fs(), &self.cx);
-        let kind = match member.kind {
-            EntryType::Regular | EntryType::Continuous => FileKind::File,
-            EntryType::Char => FileKind::CharDevice,
-            EntryType::Block => FileKind::BlockDevice,
-            EntryType::Fifo => FileKind::Fifo,
-            EntryType::Symlink => FileKind::Symlink,
-            other => {
-                let kind = char::from(other.as_byte()).escape_default();
-                let why = format!("is left out: a member of the type {kind}");
-                self.about(path, &why).print();
-                return Ok(None);
-            }
-        };
-        let made = match kind {
-            FileKind::Symlink => fs.symlink(cx, parent.ino(), name, &member.link),
-            kind => fs.mknod(cx, parent.ino(), name, kind, 0o600, self.rdev(member, path)?),
-        };
-        Ok(Some(self.volume.hold(made.at(self.volume, path)?)))
     }
 
     fn rdev(&self, member: &Member, path: &[u8]) -> Result<u32> {
@@ -243,7 +320,7 @@ impl<'v> Unpacker<'v> {
         reader: &mut Reader<R>,
     ) -> Result<()> {
         let spot = FileAt::of(self.volume, node, path);
-        let mut buffer = vec![0; BUFFER.min(member.size as usize + 1)];
+        let mut buffer = vec![0; usize::try_from(member.size).unwrap_or(BUFFER).clamp(1, BUFFER)];
         let mut written = 0;
         for (start, len) in &member.pieces {
             let (mut at, end) = (*start, start + len);
@@ -281,6 +358,12 @@ impl<'v> Unpacker<'v> {
         let raw = "SCHILY.xattr.system.posix_acl_";
         if (has("SCHILY.acl.") && !has(raw)) || has("LIBARCHIVE.xattr.") {
             self.about(path, "attributes in a form that is not understood are left out").print();
+        }
+        if records
+            .iter()
+            .any(|(k, value)| pax::xattr_name(k).is_some() && value.len() > LONGEST_XATTR)
+        {
+            return Err(self.about(path, "has an attribute that is longer than Linux has them"));
         }
         let xattrs = records.iter().filter_map(|(key, value)| {
             let name = pax::xattr_name(key)?;
@@ -323,6 +406,23 @@ impl<'v> Unpacker<'v> {
         let image = self.volume.name().display();
         Error::about(format!("{image}:{}", String::from_utf8_lossy(path)), what)
     }
+}
+
+fn is_dir(attr: &Attr) -> bool {
+    attr.kind == FileKind::Dir
+}
+
+/// What of a volume such a member is; `None` for links to members as well.
+fn kind_of(kind: EntryType) -> Option<FileKind> {
+    Some(match kind {
+        EntryType::Regular | EntryType::Continuous => FileKind::File,
+        EntryType::Directory => FileKind::Dir,
+        EntryType::Char => FileKind::CharDevice,
+        EntryType::Block => FileKind::BlockDevice,
+        EntryType::Fifo => FileKind::Fifo,
+        EntryType::Symlink => FileKind::Symlink,
+        _ => return None,
+    })
 }
 
 /// What is set last: permissions, which ACLs touch, and times.

@@ -123,7 +123,8 @@ impl<'f, W: Write> Packer<'f, W> {
         let described = self.describe(volume, node, path);
         let Some(mut member) = self.failures.keep(described) else { return Ok(()) };
         let inode = (std::ptr::from_ref(volume) as usize, node.ino());
-        if let Some(first) = self.links.get(&inode) {
+        // The same name once more, of another operand, is written whole: it is no link to itself.
+        if let Some(first) = self.links.get(&inode).filter(|first| **first != name) {
             member.header.set_entry_type(EntryType::Link);
             member.link(&first.clone());
             member.name(&name);

@@ -11,8 +11,19 @@ const MAX_LINKS: usize = 40;
 
 /// What `path` stands for; a symbolic link at its end is followed if `follow`.
 pub fn find(fs: &Arc<dyn FileSystem>, path: &[u8], follow: bool) -> Result<Node> {
+    find_through(fs, path, follow, &mut |_| Ok(()))
+}
+
+/// As `find`; every symbolic link on the way is shown to `link` before it is followed, whose error
+/// ends the search.
+pub fn find_through(
+    fs: &Arc<dyn FileSystem>,
+    path: &[u8],
+    follow: bool,
+    link: &mut dyn FnMut(&Node) -> Result<()>,
+) -> Result<Node> {
     let follow = follow || path.ends_with(b"/");
-    let mut chain = walk(fs, path, follow)?;
+    let mut chain = walk(fs, path, follow, link)?;
     let node = chain.pop().ok_or(Errno::ENOENT)?;
     if path.ends_with(b"/") && !node.is_dir() {
         return Err(Errno::ENOTDIR.into());
@@ -59,7 +70,12 @@ pub fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
 }
 
 /// The nodes from the root to the path's end.
-fn walk(fs: &Arc<dyn FileSystem>, path: &[u8], follow: bool) -> Result<Vec<Node>> {
+fn walk(
+    fs: &Arc<dyn FileSystem>,
+    path: &[u8],
+    follow: bool,
+    link: &mut dyn FnMut(&Node) -> Result<()>,
+) -> Result<Vec<Node>> {
     let mut chain = vec![Node::root(fs)?];
     let mut left: VecDeque<Vec<u8>> = parts(path).collect();
     let mut links = 0;
@@ -83,6 +99,7 @@ fn walk(fs: &Arc<dyn FileSystem>, path: &[u8], follow: bool) -> Result<Vec<Node>
             chain.push(node);
             continue;
         }
+        link(&node)?;
         links += 1;
         if links > MAX_LINKS {
             return Err(Errno::ELOOP.into());

@@ -87,9 +87,7 @@ fn walk(
         match name.as_slice() {
             b"." => continue,
             b".." => {
-                if chain.len() > 1 {
-                    chain.pop();
-                }
+                chain.truncate((chain.len() - 1).max(1));
                 continue;
             }
             _ => {}
@@ -108,9 +106,7 @@ fn walk(
         if target.starts_with(b"/") {
             chain.truncate(1);
         }
-        for part in parts(&target).collect::<Vec<_>>().into_iter().rev() {
-            left.push_front(part);
-        }
+        left = parts(&target).chain(left).collect();
     }
     Ok(chain)
 }

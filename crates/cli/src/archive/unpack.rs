@@ -111,7 +111,7 @@ impl<'v> Unpacker<'v> {
         let (parent, path) = self.parent(above)?;
         let path = join(&path, name);
         let old = parent.child_if_any(name).at(self.volume, &path)?;
-        let place = MemberPlace { parent, name, path, old: old.map(|old| old.attr.clone()) };
+        let place = MemberPlace { parent, name, path, old: old.map(|old| old.attr) };
         if member.kind == EntryType::Directory {
             return self.directory(member, &place);
         }

@@ -253,3 +253,36 @@ fn an_fsync_after_it_has_everything() {
     assert_eq!(now, wanted);
     world.end(sessions);
 }
+
+/// A truncation or a punch that finds no room has changed nothing: not the size, and nothing of what was written
+/// since the last commit.
+#[test]
+fn what_finds_no_room_to_drop_drops_nothing() {
+    for number in 0..2 {
+        let world = World::new(number, Some(Defect::NoRoomToDrop));
+        let fs = &world.fs;
+        let made = fs.mknod(&ops::CX, fs.root(), b"file", vfs::FileKind::File, 0o644, 0).unwrap();
+        let ino = made.attr.ino;
+        let write = |at: u64, byte: u8| {
+            fs.write(&ops::CX, ino, at, &[byte; 4096], Default::default()).unwrap();
+        };
+        (0..8).for_each(|n| write(n * 8192, 1));
+        fs.sync().unwrap();
+        (2..6).for_each(|n| write(n * 8192, 2));
+        let content = || {
+            let mut content = vec![9; fs.getattr(ino).unwrap().size as usize];
+            fs.read(ino, 0, &mut content).unwrap();
+            content
+        };
+        let before = content();
+        let shorter = vfs::SetAttr { size: Some(5000), ..Default::default() };
+        let cut = || fs.setattr(&ops::CX, ino, &shorter).map(drop);
+        let punch = || fs.fallocate(&ops::CX, ino, FallocateMode::PunchHole, 8192, 40_000);
+        for drops in [&cut as &dyn Fn() -> vfs::Result<()>, &punch] {
+            assert_eq!(drops().unwrap_err().errno(), libc::ENOSPC);
+            assert!(content() == before);
+        }
+        fs.destroy().unwrap();
+        state::check(&world.device.image()).unwrap();
+    }
+}

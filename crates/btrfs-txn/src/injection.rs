@@ -26,6 +26,8 @@ pub enum Defect {
     NoThreads,
     /// The thread of a balance or a scrub panics.
     WorkPanics,
+    /// No room is found to drop items of a file: ENOSPC.
+    NoRoomToDrop,
     /// Nothing goes wrong: trees are dropped a few nodes at a time, so that many commits have half of one.
     TinySteps,
 }

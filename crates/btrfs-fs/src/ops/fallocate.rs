@@ -1,7 +1,7 @@
 //! fallocate: allocate, punch, zero.
 
 use super::io::{check_file, end_of, hole_to};
-use super::truncate::{Done, Retries, reserve_step, zero_tail};
+use super::truncate::{Done, Retries, first_step, next_step, zero_tail};
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::extents::{drop_range, insert_regular, map_range, put_hole};
@@ -178,6 +178,10 @@ fn punch(
     if first > last {
         return zero_part(engine, inode, state, start, end, budget).map(|()| Done::All);
     }
+    let mapped = map_range(&engine.core.view(), inode.id, sector, first, last).fs()?;
+    let mapped: Vec<_> = mapped.into_iter().filter(|m| !m.is_hole()).collect();
+    // What is unwritten is gone once there is room to drop what lies below it, and not before.
+    let Some(mut room) = first_step(engine, mapped.len())? else { return Ok(Done::Nothing) };
     zero_part(engine, inode, state, start, first, budget)?;
     zero_part(engine, inode, state, last, end, budget)?;
     if first == last {
@@ -191,20 +195,18 @@ fn punch(
             state.dirty = None;
         }
     }
-    let mapped = map_range(&engine.core.view(), inode.id, sector, first, last).fs()?;
-    let mapped: Vec<_> = mapped.into_iter().filter(|m| !m.is_hole()).collect();
     if mapped.is_empty() && !engine.core.features.no_holes {
         clear(engine, inode, state, first, last)?;
     }
     let (mut left, mut at) = (&mapped[..], first);
     while !left.is_empty() {
-        let Some((_room, step)) = reserve_step(engine, left.len())? else {
-            return Ok(if at == first { Done::Nothing } else { Done::Part });
-        };
+        let Some((held, step)) = room.take() else { return Ok(Done::Part) };
         let rest = &left[step..];
         let stop = if rest.is_empty() { last } else { rest[0].start };
         clear(engine, inode, state, at, stop)?;
         (left, at) = (rest, stop);
+        drop(held);
+        room = next_step(engine, left.len())?;
     }
     Ok(Done::All)
 }

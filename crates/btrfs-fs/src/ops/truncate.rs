@@ -3,7 +3,7 @@
 use super::io::{check_file, end_of, hole_to, kill_priv};
 use crate::engine::Engine;
 use crate::error::IntoFs;
-use crate::extents::{drop_range, map_range};
+use crate::extents::{Mapped, drop_range, map_range};
 use crate::ino::InodeId;
 use crate::inode::{Inode, State, change, put_inode};
 use crate::ops::xattr::drop_capability;
@@ -11,6 +11,7 @@ use crate::reserve::cost::{self, SMALL_STEP};
 use crate::reserve::{DirtyReservation, Reservation};
 use crate::writeback::{fill_sector, load_inline};
 use btrfs_space::Priority;
+use btrfs_txn::Defect;
 use inode_index::Ref;
 use vfs::{Errno, Result, SetAttr};
 
@@ -123,14 +124,23 @@ fn set_size_locked(
         done = shrink(engine, inode.id, &mut state, size, budget)?;
     } else {
         // What is preallocated behind the end goes, as in the kernel.
-        let keep = size.next_multiple_of(engine.core.sector());
-        (done, _) = drop_behind(engine, inode.id, &mut state, keep)?;
+        done = drop_preallocated(engine, inode.id, &mut state)?;
     }
     let time = engine.core.now();
     state.item.mtime = time;
     state.item.ctime = time;
     put_inode(&engine.core.begin(), inode.id, &mut state);
     Ok(done)
+}
+
+fn drop_preallocated(engine: &Engine, id: InodeId, state: &mut State) -> Result<Done> {
+    let sector = engine.core.sector();
+    let keep = state.item.size.next_multiple_of(sector);
+    let mapped = map_range(&engine.core.view(), id, sector, keep, u64::MAX).fs()?;
+    Ok(match first_step(engine, mapped.len())? {
+        Some(room) => drop_behind(engine, id, state, (keep, &mapped), room)?.0,
+        None => Done::Nothing,
+    })
 }
 
 fn shrink(
@@ -151,6 +161,9 @@ fn shrink(
             budget.spend(fill_sector(&engine.writeback, id, state, start)?);
         }
     }
+    // What is unwritten behind the end is gone once there is room to drop what lies below it, and not before.
+    let mapped = map_range(&engine.core.view(), id, sector, keep, u64::MAX).fs()?;
+    let Some(room) = first_step(engine, mapped.len())? else { return Ok(Done::Nothing) };
     if let Some(dirty) = &mut state.dirty {
         let before = dirty.bytes();
         dirty.truncate(size);
@@ -162,7 +175,7 @@ fn shrink(
     let old_size = state.item.size;
     state.item.size = size;
     state.landed_size = state.landed_size.min(size);
-    let (done, reached) = drop_behind(engine, id, state, keep)?;
+    let (done, reached) = drop_behind(engine, id, state, (keep, &mapped), room)?;
     if done != Done::All {
         // What is still there must not come back when the file grows: it ends behind it.
         state.item.size = reached.min(old_size);
@@ -172,17 +185,18 @@ fn shrink(
 }
 
 /// Drops all extents from `keep` on, the last ones first, each step one operation that
-/// leaves the file whole: the size on the volume says `size` from the first on. Says behind
+/// leaves the file whole: the size on the volume says `size` from the first on; for that there is room. Says behind
 /// which offset all is gone.
-fn drop_behind(engine: &Engine, id: InodeId, state: &mut State, keep: u64) -> Result<(Done, u64)> {
-    let mapped = map_range(&engine.core.view(), id, engine.core.sector(), keep, u64::MAX).fs()?;
-    let end = mapped.last().map_or(keep, |last| last.end);
-    let (mut reached, mut left) = (end, &mapped[..]);
+fn drop_behind<'e>(
+    engine: &'e Engine,
+    id: InodeId,
+    state: &mut State,
+    (keep, mapped): (u64, &[Mapped]),
+    mut room: Room<'e>,
+) -> Result<(Done, u64)> {
+    let (mut reached, mut left) = (keep, mapped);
     while !left.is_empty() {
-        let Some((_room, step)) = reserve_step(engine, left.len())? else {
-            let done = if reached == end { Done::Nothing } else { Done::Part };
-            return Ok((done, reached));
-        };
+        let Some((held, step)) = room.take() else { return Ok((Done::Part, reached)) };
         let (rest, part) = left.split_at(left.len() - step);
         reached = part[0].start.max(keep);
         change(&engine.core, |op| {
@@ -191,15 +205,27 @@ fn drop_behind(engine: &Engine, id: InodeId, state: &mut State, keep: u64) -> Re
             Ok(())
         })?;
         left = rest;
+        drop(held);
+        room = next_step(engine, left.len())?;
     }
     Ok((Done::All, keep))
 }
 
-/// How many of `left` items the next step may drop; `None`: none before a commit.
-pub(crate) fn reserve_step(
-    engine: &Engine,
-    left: usize,
-) -> Result<Option<(Reservation<'_>, usize)>> {
+/// For the next step, and how many items that may drop.
+pub(super) type Room<'e> = Option<(Reservation<'e>, usize)>;
+
+/// Room for the first of `items`, if there are any; `None`: there is none before a commit, and nothing is to be
+/// changed.
+pub(super) fn first_step(engine: &Engine, items: usize) -> Result<Option<Room<'_>>> {
+    let room = next_step(engine, items)?;
+    Ok(if items > 0 && room.is_none() { None } else { Some(room) })
+}
+
+/// The same for those behind the first ones; `None`: none are left, or there is no room before a commit.
+pub(super) fn next_step(engine: &Engine, left: usize) -> Result<Room<'_>> {
+    if left == 0 || engine.core.injection.has(Defect::NoRoomToDrop) {
+        return Ok(None);
+    }
     for step in [STEP, 8 * SMALL_STEP as usize, SMALL_STEP as usize] {
         let step = step.min(left);
         match engine.reservations.hold(cost::removal_of_items(step as u64), Priority::Delete) {

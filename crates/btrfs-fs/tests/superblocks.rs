@@ -89,3 +89,32 @@ fn a_mount_that_does_not_write_or_is_refused_changes_nothing() {
     assert!(refused.is_err(), "there is no such subvolume");
     assert!(unchanged(), "refused");
 }
+
+/// The copy that is put right leads to the log of what was fsynced since the last commit, as the others do.
+#[test]
+fn a_scrub_that_mends_a_copy_keeps_what_was_fsynced() {
+    let image = Image::new(256 << 20, &[]);
+    let fs = image.open_with(Options { background: false, ..Options::default() });
+    common::new_file(&fs, "committed", b"one");
+    fs.sync().unwrap();
+    let logged = common::new_file(&fs, "logged", b"two");
+    fs.fsync(logged, false).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(&image.path).unwrap();
+    file.write_all_at(&[0x5a; 8], FIRST + 1000).unwrap();
+    fs.start_scrub(false).unwrap();
+    while fs.scrub_status().unwrap().state == btrfs_fs::ScrubState::Running {
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    assert_eq!(fs.scrub_status().unwrap().done.super_errors, 1);
+    assert!(said(&image.path, FIRST) == said(&image.path, SECOND), "it is put right");
+    let crashed = common::crashed(&image, "crashed.img");
+    let again = BtrfsFs::open_device(Arc::new(open_device(&crashed, false)), Options::default());
+    let again = again.unwrap();
+    for (name, content) in [("committed", b"one"), ("logged", b"two")] {
+        let entry = again.lookup(&CX, again.root(), name.as_bytes()).expect(name);
+        let mut found = [0; 3];
+        again.read(entry.attr.ino, 0, &mut found).unwrap();
+        assert_eq!(&found, content, "{name}");
+    }
+    again.destroy().unwrap();
+}

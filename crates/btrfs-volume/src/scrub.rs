@@ -221,10 +221,11 @@ impl Volume {
             .collect()
     }
 
-    /// Reads the superblock's copies; with `repair` damaged ones are written anew.
+    /// Reads the superblock's copies; with `repair` damaged ones are written anew: as the others are, which may lead
+    /// to a log that the last commit did not, and may be older than a commit that is not durable yet.
     pub fn scrub_superblocks(&self, repair: bool) -> Result<Scrubbed> {
         let _alone = self.commit.lock();
-        let superblock = self.superblock();
+        let superblock = self.written.read().clone();
         let is_bad = |at: &u64| !superblock::is_valid(&*self.dev, *at, &superblock);
         let copies = super_copies(superblock.fields.dev_item.total_bytes);
         let bad: Vec<u64> = copies.filter(is_bad).collect();

@@ -46,6 +46,9 @@ pub struct Volume {
     pub(crate) geometry: Geometry,
     pub(crate) chunks: RwLock<ChunkMap>,
     pub(crate) superblock: RwLock<Arc<Superblock>>,
+    /// What the copies on the device say: that of the last commit, with the log that it leads to by now. Changed
+    /// with `commit` held.
+    pub(crate) written: RwLock<Arc<Superblock>>,
     /// Held while superblock copies are written. What is to be mended before the next one.
     pub(crate) commit: Mutex<Option<Stale>>,
     /// Incompat bits that every superblock has from now on.
@@ -118,8 +121,7 @@ impl Volume {
             None => features::several_devices(&sb, error),
         };
         features::refuse(&sb, options.mends_sizes)?;
-        let reason = read_only_reason(&sb, &*dev, &options, chosen.first_is_wiped);
-        let reason = reason.or_else(|| cut.clone());
+        let own = read_only_reason(&sb, &*dev, &options, chosen.first_is_wiped);
         let mut map = ChunkMap::new(device_id(&sb));
         load::system_chunks(&sb, &mut map).map_err(why)?;
         let copies = chosen.differing;
@@ -132,11 +134,12 @@ impl Volume {
             announced_ro: AtomicU64::new(0),
             repair: RwLock::new(Rank::Repair, ()),
             counters: Counters::default(),
-            read_only: options.read_only || reason.is_some(),
-            read_only_reason: reason,
+            read_only: options.read_only || own.is_some() || cut.is_some(),
+            read_only_reason: own.or_else(|| cut.clone()),
             repairs_held: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
             superblock: RwLock::new(Rank::Superblock, Arc::new(current(&sb, &options))),
+            written: RwLock::new(Rank::Superblock, Arc::new(Superblock::clone(&sb))),
             elsewhere: None,
             dev,
         };

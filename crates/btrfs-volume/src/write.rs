@@ -141,7 +141,9 @@ impl Volume {
         self.mend(&mut stale)?;
         self.say_announced(&mut sb);
         self.write_copies(&sb, |_| true)?;
-        *self.superblock.write() = Arc::new(sb);
+        let sb = Arc::new(sb);
+        *self.written.write() = sb.clone();
+        *self.superblock.write() = sb;
         Ok(())
     }
 
@@ -164,7 +166,9 @@ impl Volume {
         let mut sb = Superblock::clone(&self.superblock());
         (sb.fields.log_root, sb.fields.log_root_level) = (root, level);
         self.say_announced(&mut sb);
-        self.write_copies(&sb, |_| true)
+        self.write_copies(&sb, |_| true)?;
+        *self.written.write() = Arc::new(sb);
+        Ok(())
     }
 
     /// Rewrites the superblock copies that differed from the one that the volume was opened

@@ -11,7 +11,7 @@ use common::kernel::{btrfs, kernel};
 use common::{CX, Image, copies};
 use testkit::ops::Rng;
 use testkit::oracle::{self, KernelMount};
-use vfs::{FileKind, FileSystem, Ino};
+use vfs::{FallocateMode, FileKind, FileSystem, Ino};
 
 const SNAPSHOTS: u64 = 12;
 
@@ -375,4 +375,57 @@ fn empty_groups_of_content_are_in_the_way_of_no_node() {
     fs.balance_groups(|flags| flags & 1 == 0).expect("there is room");
     assert!(groups(&fs).len() < before.len(), "some made room");
     common::close_and_judge(&image, fs);
+}
+
+/// An extent of 512 sectors, of which a file in `a` names every other one; `s` is a snapshot. Where `a` was changed
+/// afterwards the leaves of before are those of `s` alone, and name the extent by their own address; one that `s` changed
+/// names it by the file. Who looks for the latter comes to the others first. There is no other content.
+fn named_both_ways(fs: &BtrfsFs) -> Ino {
+    let caller = btrfs_fs::Caller::root();
+    let a = fs.create_subvolume(&caller, fs.root(), b"a").unwrap().1.attr.ino;
+    let file = fs.mknod(&CX, a, b"f", FileKind::File, 0o644, 0).unwrap().attr.ino;
+    let punch = |ino, sector: u64| {
+        fs.fallocate(&CX, ino, FallocateMode::PunchHole, sector * 4096, 4096).unwrap();
+    };
+    fs.write(&CX, file, 0, &vec![1; 512 * 4096], Default::default()).unwrap();
+    fs.sync().unwrap();
+    (0..256).for_each(|n| punch(file, 2 * n + 1));
+    fs.sync().unwrap();
+    fs.snapshot(&caller, a, fs.root(), b"s", false).unwrap();
+    fs.sync().unwrap();
+    (0..20).for_each(|n| punch(file, n * 20));
+    punch(find(fs, "s/f"), 500);
+    fs.sync().unwrap();
+    find(fs, "s")
+}
+
+#[test]
+fn content_moves_that_leaves_name_by_file_and_by_address() {
+    let image = Image::new(1 << 30, &["-n", "4096"]);
+    let fs = image.open_with(Options { background: false, ..Options::default() });
+    named_both_ways(&fs);
+    let before = common::snapshot(&fs);
+    assert!(balance(&fs).relocated_extents > 0);
+    common::likeness::assert_like(&before, &common::snapshot(&fs), &Default::default());
+    fs.destroy().unwrap();
+    drop(fs);
+    common::assert_sound(&image.path);
+}
+
+#[test]
+fn quotas_count_whom_such_leaves_reach() {
+    let image = Image::new(1 << 30, &["-n", "4096"]);
+    let fs = image.open_with(Options { background: false, ..Options::default() });
+    fs.enable_quotas().unwrap();
+    fs.wait_for_rescan().unwrap();
+    let s = named_both_ways(&fs);
+    fs.snapshot(&btrfs_fs::Caller::root(), s, fs.root(), b"c", false).unwrap();
+    fs.sync().unwrap();
+    let file = find(&fs, "c/f");
+    // Of what lies in the first leaves it keeps nothing.
+    fs.fallocate(&CX, file, FallocateMode::PunchHole, 0, 400 * 4096).unwrap();
+    fs.sync().unwrap();
+    fs.destroy().unwrap();
+    drop(fs);
+    common::assert_sound(&image.path);
 }

@@ -125,11 +125,11 @@ impl<'a> Backrefs<'a> {
             return Err(Corrupt::new("tree block of an impossible level").at(extent).into());
         }
         let mut found = Vec::new();
-        for (owner, count) in owners {
+        for owner in owners.keys() {
             match *owner {
                 RefOwner::Tree { root } => found.push(self.by_tree(extent, kind, root)?),
                 RefOwner::Data { root, ino, offset } => {
-                    self.by_file(&mut found, extent, root, (ino, offset), *count)?;
+                    self.by_file(&mut found, extent, root, (ino, offset), owners)?;
                 }
                 // The root of a relocation's tree holds itself.
                 RefOwner::SharedTree { parent } if parent == extent => {}
@@ -235,21 +235,22 @@ impl<'a> Backrefs<'a> {
         Ok((node.level() == level).then_some(node))
     }
 
-    /// Through `count` references of a file, which may stand in several leaves.
+    /// Through the references of a file, which may stand in several leaves. The file may have others on the way: of
+    /// leaves that refer to the extent by their own address, or that another tree wrote and shares.
     fn by_file(
         &mut self,
         found: &mut Vec<Reachers>,
         extent: Logical,
         id: TreeId,
         (ino, offset): (u64, u64),
-        count: u64,
+        owners: &Owners,
     ) -> Result<()> {
         let Some(tree) = self.subvolume(id)? else { return Ok(()) };
         if tree.last_snapshot.0 == 0 {
             found.push(self.alone(id));
             return Ok(());
         }
-        let mut left = count;
+        let mut left = owners.get(&RefOwner::Data { root: id, ino, offset }).copied().unwrap_or(0);
         let mut last: Option<Arc<Node>> = None;
         // An item may begin behind the start of its extent: then this is less than nothing.
         let first = if offset.cast_signed() < 0 { 0 } else { offset };
@@ -261,9 +262,14 @@ impl<'a> Backrefs<'a> {
             if key.objectid != ino || key.kind != kind::EXTENT_DATA {
                 break;
             }
-            if stands_for(&item, extent, offset)? {
+            let parent = item.node().logical();
+            let counts = || {
+                item.node().header().owner == id
+                    && !owners.contains_key(&RefOwner::SharedData { parent })
+            };
+            if stands_for(&item, extent, offset)? && counts() {
                 left -= 1;
-                if last.as_ref().is_none_or(|last| last.logical() != item.node().logical()) {
+                if last.as_ref().is_none_or(|last| last.logical() != parent) {
                     let leaf = Arc::clone(item.node());
                     found.push(self.of_holder(&tree, &leaf)?);
                     last = Some(leaf);

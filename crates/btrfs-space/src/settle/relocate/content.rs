@@ -56,8 +56,8 @@ impl Content {
                         let tree = roots.get(&root).ok_or_else(no_tree)?;
                         let cursor =
                             cursors.entry(root).or_insert_with(|| Cursor::new(reader, tree));
-                        let of = (what.from.logical, ino, offset);
-                        find_in_file(cursor, of, *count, &mut leaves)?;
+                        let of = (what.from.logical, root, ino, offset);
+                        find_in_file(cursor, of, (*count, &refs), &mut leaves)?;
                     }
                     _ => {
                         let why = "a tree refers to content as to a node";
@@ -138,11 +138,12 @@ fn names(node: &Node) -> impl Iterator<Item = (Key, FileExtentFields)> + '_ {
     })
 }
 
-/// The leaves in which a file has `count` names of an extent.
+/// The leaves of tree `root` in which a file has `count` names of an extent. Names in leaves that have it by their own
+/// address, or that another tree wrote and shares, are none of these.
 fn find_in_file<R: NodeReader>(
     cursor: &mut Cursor<'_, R>,
-    (extent, ino, offset): (Logical, u64, u64),
-    count: u64,
+    (extent, root, ino, offset): (Logical, TreeId, u64, u64),
+    (count, refs): (u64, &ExtentRefs),
     leaves: &mut HashSet<Logical>,
 ) -> Result<()> {
     // An item may begin behind the start of its extent: then this is less than nothing.
@@ -157,11 +158,14 @@ fn find_in_file<R: NodeReader>(
             break;
         }
         let parsed = FileExtent::parse(item.data()).map_err(|c| c.key(key))?;
+        let (parent, writer) = (item.node().logical(), item.node().header().owner);
         if let FileExtent::Extent { fields, .. } = parsed
             && fields.disk_bytenr == extent
             && key.offset.wrapping_sub(fields.offset) == offset
+            && writer == root
+            && !refs.owners.contains_key(&RefOwner::SharedData { parent })
         {
-            leaves.insert(item.node().logical());
+            leaves.insert(parent);
             left -= 1;
         }
         cursor.next()?;

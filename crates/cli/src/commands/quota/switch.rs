@@ -15,7 +15,8 @@ pub const ENABLE: Command = Command {
     help: "\
 Each subvolume gets a quota group, and what is in it is counted. VOLUME is an image, or a
 directory of a mount, where the counting goes on behind the command. Nothing changes where
-quotas are kept already, but in an image what could not be counted then is counted. In a mount, root and who mounted it may do so.
+quotas are kept already, but in an image what could not be counted then is counted. In a
+mount, root and who mounted it may do so.
 
 Simple quotas cost less and say less: an extent counts for the subvolume that wrote it
 first, as long as anybody has it, and what was written before they began does not count.

@@ -20,7 +20,8 @@ Gives the volume SIZE bytes, or so many more or fewer, or all that its device ha
 a directory of a mount, or an image that is not mounted. An image file is grown and cut as
 well (not while it is mounted: there its length is the limit); a partition of a whole disk
 (disk.img@2) stays as long as it is. What lies behind a nearer end
-moves first. An image file that is shorter than its volume has lost its end, and is not resized.
+moves first. An image file that is shorter than its volume has lost its end, and is not
+resized.
 
 Options
     --enqueue         taken, and without effect

@@ -15,7 +15,7 @@ use std::path::Path;
 use vfs::{Context, Errno, FsError, Ino, SeekWhence, SetAttr, WriteFlags};
 
 /// What fails in one read is read so.
-const SECTOR: usize = 4096;
+const SECTOR: usize = btrfs_disk::ids::SECTOR_SIZE as usize;
 
 /// Whether copies inside a volume share the data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

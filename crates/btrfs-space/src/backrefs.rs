@@ -37,6 +37,9 @@ pub struct TreeState {
     pub root: TreeRoot,
     /// Nodes that are newer are its own.
     pub last_snapshot: Generation,
+    /// What is in front of this key is gone: the tree is being dropped, and came so far. Its nodes may be those of
+    /// others by now.
+    pub begins: Key,
 }
 
 /// What a walker asks for trees; `None`: there is no such tree.
@@ -256,7 +259,7 @@ impl<'a> Backrefs<'a> {
         let first = if offset.cast_signed() < 0 { 0 } else { offset };
         let cursor = self.cursors.remove(&id);
         let mut cursor = cursor.unwrap_or_else(|| Cursor::new(self.nodes, &tree.root));
-        cursor.seek(&Key::new(ino, kind::EXTENT_DATA, first))?;
+        cursor.seek(&Key::new(ino, kind::EXTENT_DATA, first).max(tree.begins))?;
         while let Some(item) = cursor.current().filter(|_| left > 0) {
             let key = item.key();
             if key.objectid != ino || key.kind != kind::EXTENT_DATA {

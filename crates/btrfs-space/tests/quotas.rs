@@ -23,6 +23,13 @@ fn numbers(image: &Image) -> Vec<String> {
         .collect()
 }
 
+/// What the status item says.
+fn status(image: &Image) -> String {
+    let dump = image.dump(8);
+    let status = dump.lines().find(|line| line.contains(" scan ")).unwrap_or("no status item");
+    status.trim().to_owned()
+}
+
 fn report(image: &Image) -> String {
     let mut command = Command::new("btrfs");
     let output = command.args(["check", "--readonly", "-Q"]).arg(&image.path).output();
@@ -49,12 +56,11 @@ fn rescan(image: &Image, what: &str) {
     let mut left = Vec::new();
     while left.len() < 5 {
         image.script("noatime", "btrfs quota rescan -w . > /dev/null");
-        let dump = image.dump(8);
-        let status = dump.lines().find(|line| line.contains(" scan ")).unwrap_or("no status item");
+        let status = status(image);
         if status.contains("flags ON scan") {
             return;
         }
-        left.push(status.trim().to_owned());
+        left.push(status);
     }
     let log = Command::new("dmesg").output().expect("dmesg");
     let log = String::from_utf8_lossy(&log.stdout);
@@ -191,6 +197,52 @@ fn subvolumes_go_one_after_the_other() {
                 judge(&image, &format!("seed {seed}, without {id}"));
             }
         }
+    });
+}
+
+/// A file of `a` has very many pieces of one extent, in leaves that `a` alone has; `b` has the extent too.
+const IN_PIECES: &str = "btrfs quota enable .
+    btrfs -q subvolume create a; mkdir d; touch d/x
+    dd if=/dev/urandom of=a/big bs=1M count=4 status=none; sync -f .
+    btrfs -q subvolume snapshot a b; sync -f .
+    for i in $(seq 0 2 1023); do
+        dd if=/dev/urandom of=a/big bs=4k count=1 seek=$i conv=notrunc status=none
+    done
+    sync -f .; btrfs quota rescan -w . > /dev/null";
+
+/// What is in front of where a drop has come to may be anything by now: nobody looks for references there.
+#[test]
+fn what_a_tree_that_is_half_dropped_shares_is_counted_on() {
+    with_kernel(|| {
+        let image = Image::new("512M", &["-n", "4096"]);
+        image.script("noatime", IN_PIECES);
+        judge(&image, "the kernel's own");
+        let (a, b) = (TreeId(256), TreeId(257));
+        session(&image, |opened, space| {
+            let mut commit = Commit::new(opened, space);
+            commit.orphan(a);
+            commit.finish();
+            let (mut state, mut dice) = (DropState::default(), Dice(0x5eed_0031));
+            for step in 0.. {
+                let mut commit = Commit::new(opened, space);
+                let done = commit.drop_tree(a, &mut state, 3);
+                commit.finish();
+                let status = status(&image);
+                assert!(status.contains("flags ON scan"), "behind step {step}: {status}");
+                if done {
+                    assert!(step > 9, "{step} steps are few");
+                    break;
+                }
+                // Takes what the step before has freed, and changes what both have.
+                let mut commit = Commit::new(opened, space);
+                for _ in 0..20 {
+                    random_op(&mut commit, TreeId::FS, &[TreeId::FS, b], &mut dice);
+                }
+                commit.punch(b, 257, step);
+                commit.finish();
+            }
+        });
+        judge(&image, "dropped");
     });
 }
 

@@ -66,7 +66,14 @@ impl Tree {
     }
 
     pub(super) fn state(&self) -> TreeState {
-        TreeState { root: self.root, last_snapshot: self.last_snapshot() }
+        let (root, last_snapshot, begins) = (self.root, self.last_snapshot(), self.begins());
+        TreeState { root, last_snapshot, begins }
+    }
+
+    /// The first key that is left of it, where it is being dropped.
+    fn begins(&self) -> Key {
+        let dropped = self.item.as_ref().filter(|(_, item)| item.refs == 0);
+        dropped.map_or(Key::MIN, |(_, item)| item.drop_progress)
     }
 
     pub(super) fn last_snapshot(&self) -> Generation {

@@ -53,10 +53,11 @@ impl Committed<'_> {
         self.roots.get(tree).map(|root| (root.root, root.item))
     }
 
-    /// A subvolume; ENOENT where there is none of this number.
+    /// A subvolume; ENOENT where there is none of this number, or it is deleted: that may be half dropped.
     pub fn subvolume(&self, id: SubvolId) -> Result<(TreeRoot, RootItem)> {
         let tree = TreeId(id.0);
-        self.tree(tree).filter(|_| tree.is_subvolume()).ok_or(Errno::ENOENT.into())
+        let found = self.tree(tree).filter(|(_, item)| tree.is_subvolume() && item.refs > 0);
+        found.ok_or(Errno::ENOENT.into())
     }
 
     /// Fills `buf` with content of a file of a subvolume from `offset` on, zeros in holes and

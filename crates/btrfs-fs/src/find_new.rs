@@ -53,7 +53,9 @@ impl BtrfsFs {
     ) -> Result<(u64, Vec<NewExtent>)> {
         let view = self.view()?;
         let tree = TreeId(id.0);
-        let root = view.layers.roots.get(tree).filter(|_| tree.is_subvolume());
+        // One that is deleted may be half dropped.
+        let root = view.layers.roots.get(tree).filter(|root| root.item.refs > 0);
+        let root = root.filter(|_| tree.is_subvolume());
         let root = root.ok_or(Errno::ENOENT)?;
         let start = match behind {
             None => Key::new(FIRST_FREE_OBJECTID, 0, 0),

@@ -510,3 +510,21 @@ fn a_subvolume_that_gets_a_file_is_not_removed_as_an_empty_one() {
     println!("{kept} were not empty");
     fs.destroy().expect("close");
 }
+
+/// Its tree may be half dropped: nobody is led into what is left.
+#[test]
+fn a_deleted_subvolume_is_none_to_those_who_read_trees() {
+    let image = Image::new(256 << 20, &[]);
+    let fs = open(&image);
+    let id = create(&fs, "/", "sub");
+    put(&fs, "sub", "file", &[1; 9000]);
+    fs.sync().expect("commit");
+    let found = |fs: &BtrfsFs| fs.find_new(id, 0, None, 10).map(|(_, pieces)| pieces.len());
+    let there = |fs: &BtrfsFs| fs.committed().expect("open").subvolume(id).map(|_| ());
+    assert_eq!((found(&fs).expect("there"), errno(there(&fs))), (1, 0));
+    delete(&fs, "/", "sub").expect("delete");
+    fs.sync().expect("commit");
+    assert!(fs.committed().expect("open").tree(TreeId(id.0)).is_some(), "it is not dropped yet");
+    assert_eq!((errno(found(&fs)), errno(there(&fs))), (libc::ENOENT, libc::ENOENT));
+    fs.destroy().expect("close");
+}

@@ -4,6 +4,7 @@ use crate::sys::{self, Umount};
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{self, ErrorKind};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -47,6 +48,13 @@ impl MountEntry {
 /// The topmost mount on `point`, which must be absolute and without symbolic links.
 pub fn on(point: &Path) -> io::Result<Option<MountEntry>> {
     Ok(find(&fs::read("/proc/self/mountinfo")?, point))
+}
+
+/// The mount that `file` was opened in: `MountEntry::id`.
+pub fn id_of(file: &fs::File) -> io::Result<u64> {
+    let told = fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd()))?;
+    let id = told.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
+    id.ok_or_else(|| ErrorKind::InvalidData.into())
 }
 
 /// All mounts of all file systems that this process sees.
@@ -197,7 +205,8 @@ broken line
 
     #[test]
     fn the_root_of_this_machine_is_mounted() {
-        assert!(on(Path::new("/")).unwrap().is_some());
+        let root = on(Path::new("/")).unwrap().unwrap();
+        assert_eq!(id_of(&fs::File::open("/").unwrap()).unwrap(), root.id);
         let watch = Watch::new().unwrap();
         for _ in 0..2 {
             assert!(watch.all().unwrap().iter().any(|entry| entry.point == Path::new("/")));

@@ -79,6 +79,52 @@ fn root_gets_the_mount_that_is_there_again() {
     }
 }
 
+/// What covered the first mount was bound, and shown as the volume.
+#[test]
+fn what_covers_the_first_mount_is_not_bound_for_it() {
+    require!(fuse);
+    require!(btrfs_progs);
+    let image = Image::new("again-covered");
+    // Below a directory that can be covered itself.
+    let (outer, outer_word) = place(&image, "outer");
+    let (first, first_word) = place(&image, "outer/first");
+    let (second, second_word) = place(&image, "second");
+    let (third, third_word) = place(&image, "third");
+    let log = image.dir.join("log").display().to_string();
+    fine(&["mount", "--log", &log, &image.word(), &first_word]);
+    let mount = Mount { point: first, ready: String::new(), child: None };
+    fs::write(mount.join("file"), "x").unwrap();
+    for (covered, word) in [(&mount.point, &first_word), (&outer, &outer_word)] {
+        assert!(sh(&format!("mount -t tmpfs over {word}")).status.success());
+        let cover = Cover(covered.clone());
+        let (code, told) = failing(&["mount", &image.word(), &second_word]);
+        let why = format!("is mounted on {first_word} already, but something else is mounted over");
+        assert!(code == 1 && told.contains(&why), "{told}");
+        assert_eq!(mounted(&second), None);
+        drop(cover);
+        // What can be reached is bound, wherever else it is covered.
+        fine(&["mount", &image.word(), &second_word]);
+        assert!(sh(&format!("mount -t tmpfs over {word}")).status.success());
+        let cover = Cover(covered.clone());
+        let told = fine(&["mount", &image.word(), &third_word]);
+        assert!(told.contains(&format!("it is the mount on {second_word}")), "{told}");
+        assert_eq!(fs::read(third.join("file")).unwrap(), b"x");
+        drop(cover);
+        fine(&["umount", &second_word, &third_word]);
+    }
+    mount.umount();
+    gone(&image);
+}
+
+/// A mount over another, for as long as this lives.
+struct Cover(PathBuf);
+
+impl Drop for Cover {
+    fn drop(&mut self) {
+        sh(&format!("umount -l {}", self.0.display()));
+    }
+}
+
 #[test]
 fn block_devices_too() {
     require!(fuse);

@@ -15,6 +15,9 @@ use crate::mounts::{self, MountEntry};
 use crate::sys;
 use btrfs_disk::TreeId;
 use btrfs_fs::Subvol;
+use std::fs::{File, OpenOptions};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -36,29 +39,36 @@ fn name(subvol: &Subvol) -> String {
     }
 }
 
-/// What to say, if the image was mounted already and now is at `request.point`, too. `None`
-/// if nobody serves it, or nobody who can be asked: then opening it tells who has it.
+/// The mounts of the image that are this user's.
 ///
 /// Other users' mounts count for nothing: with fusermount3 anybody has the table say that he has
 /// any device mounted. If it is true, the image is locked.
-pub fn share(request: &Request) -> Result<Option<String>> {
+fn mounts_of(request: &Request) -> Result<Vec<MountEntry>> {
     let all = mounts::all().map_err(|e| Error::io(Path::new("/proc/self/mountinfo"), &e))?;
     let (user, _) = sys::user_and_group();
-    let ours = |entry: &&MountEntry| {
+    let ours = |entry: &MountEntry| {
         entry.kind.ends_with(".spinney")
             && entry.user() == Some(user)
             && image::is_source(&request.image, &entry.source)
     };
-    let entries: Vec<&MountEntry> = all.iter().filter(ours).collect();
-    let Some(first) = entries.iter().find(|entry| entry.root == Path::new("/")) else {
-        return Ok(None);
-    };
+    Ok(all.into_iter().filter(ours).collect())
+}
+
+/// What to say, if the image was mounted already and now is at `request.point`, too. `None`
+/// if nobody serves it, or nobody who can be asked: then opening it tells who has it.
+pub fn share(request: &Request) -> Result<Option<String>> {
+    let entries = mounts_of(request)?;
+    let tops = || entries.iter().filter(|entry| entry.root == Path::new("/"));
+    let served = tops().find_map(|entry| Some((entry, Waiter::of(entry)?)));
+    let Some((known, waiter)) = served else { return Ok(None) };
+    wake_if_stopped(waiter.server());
+    let mut same = tops().filter(|entry| entry.device == known.device);
+    let reached = same.find_map(|entry| Some((entry, reach(entry)?)));
+    let first = reached.as_ref().map_or(known, |(entry, _)| *entry);
     let told = |what: &str| {
         let place = first.point.display();
         Error::about(request.image.display(), format!("is mounted on {place} already{what}"))
     };
-    let Some(waiter) = Waiter::of(first) else { return Ok(None) };
-    wake_if_stopped(waiter.server());
     if entries.iter().any(|entry| entry.point == request.point) {
         return Err(told(""));
     }
@@ -68,7 +78,11 @@ pub fn share(request: &Request) -> Result<Option<String>> {
     let status =
         waiter.ask("status", TO_ANSWER).ok_or_else(|| told(", but its server does not answer"))?;
     agrees(request, &status).map_err(|why| told(&format!(", {why}")))?;
-    bind(request, first).map_err(|e| Error::about(request.point.display(), io_text(&e)))?;
+    let Some((_, top)) = &reached else {
+        return Err(told(", but something else is mounted over it").remedy("unmount that first"));
+    };
+    let bound = bind(request, first, top);
+    bound.map_err(|e| Error::about(request.point.display(), io_text(&e)))?;
     Ok(Some(format!(
         "{} is mounted on {}, too; it is the mount on {}, whose options hold",
         request.image.display(),
@@ -95,9 +109,16 @@ fn agrees(request: &Request, status: &str) -> std::result::Result<(), String> {
     }
 }
 
+/// The top of that mount, and of none that covers it or a directory above by now.
+fn reach(entry: &MountEntry) -> Option<File> {
+    let flags = libc::O_PATH | libc::O_NOFOLLOW | libc::O_DIRECTORY;
+    let top = OpenOptions::new().read(true).custom_flags(flags).open(&entry.point).ok()?;
+    (mounts::id_of(&top).ok()? == entry.id).then_some(top)
+}
+
 /// With what the first mount forbids and with what is asked for here. The server keeps access
 /// times for all mounts as the first says.
-fn bind(request: &Request, first: &MountEntry) -> std::io::Result<()> {
+fn bind(request: &Request, first: &MountEntry, top: &File) -> std::io::Result<()> {
     let config = &request.options.config;
     let asked = [
         (config.read_only, libc::MS_RDONLY),
@@ -107,5 +128,6 @@ fn bind(request: &Request, first: &MountEntry) -> std::io::Result<()> {
     ];
     let forbidden = Flags::of(first).mount & !libc::MS_RDONLY;
     let flags = asked.iter().filter(|(on, _)| *on).fold(forbidden, |all, (_, flag)| all | flag);
-    sys::bind(&first.point, &request.point, flags)
+    let from = format!("/proc/self/fd/{}", top.as_raw_fd());
+    sys::bind(Path::new(&from), &request.point, flags)
 }

@@ -246,6 +246,38 @@ fn what_a_tree_that_is_half_dropped_shares_is_counted_on() {
     });
 }
 
+/// What leads to more than a commit may remember is counted by a rescan.
+#[test]
+fn a_tree_that_shares_too_much_leaves_the_numbers_to_a_rescan() {
+    with_kernel(|| {
+        let image = Image::new("512M", &["-n", "4096"]);
+        image.script("noatime", FILES);
+        let drop_one = |most: usize, id: TreeId| {
+            session(&image, |opened, space| {
+                let mut commit = Commit::new(opened, space);
+                commit.orphan(id);
+                commit.finish();
+                let mut commit = Commit::new(opened, space);
+                commit.settle.follow_at_most(most);
+                assert!(commit.drop_tree(id, &mut DropState::default(), 100_000));
+                commit.finish();
+            });
+            status(&image)
+        };
+        let status = drop_one(10, TreeId(256));
+        assert!(status.contains("ON|INCONSISTENT scan"), "{status}");
+        session(&image, |opened, space| {
+            let mut commit = Commit::new(opened, space);
+            commit.begin_rescan();
+            commit.finish();
+        });
+        judge(&image, "counted anew");
+        let status = drop_one(10_000, TreeId(257));
+        assert!(status.contains("flags ON scan"), "{status}");
+        judge(&image, "within the bound");
+    });
+}
+
 /// Begun by us, a part of it in each commit, next to other changes; ended by us or the kernel.
 #[test]
 fn a_rescan_goes_on_in_steps() {

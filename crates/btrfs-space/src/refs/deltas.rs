@@ -139,6 +139,11 @@ impl RefDeltas {
         self.touched.get_or_insert_default();
     }
 
+    /// Nobody will ask for what was touched.
+    pub(crate) fn forget_touched(&mut self) {
+        self.touched = None;
+    }
+
     /// Who reaches the extent may change, though none of its references does. Nothing, unless
     /// that is remembered.
     pub fn touch(&mut self, extent: Logical, len: u64, kind: ExtentKind) {

@@ -42,7 +42,7 @@ use btrfs_disk::ids::{compat_ro, incompat};
 use btrfs_disk::items::{DevItem, RootItem};
 use btrfs_disk::{Corrupt, Generation, Key, Result, Superblock, TreeId};
 use btrfs_tree::{DirtyNodes, Edit, EditRef, NodeReader, NodeSink, Overlay, TreeRoot};
-use quota::QuotaCommit;
+use quota::{MOST_BELOW, QuotaCommit};
 use sink::Sink;
 use std::collections::{BTreeMap, BTreeSet};
 use trees::Tree;
@@ -75,6 +75,8 @@ pub struct Settle<'a, R> {
     pub(crate) deltas: RefDeltas,
     /// Quotas are kept.
     pub(crate) quota: Option<QuotaCommit>,
+    /// Pointers that quotas still follow below what is shared.
+    pub(crate) left_below: usize,
     reservation: Option<MetadataReservation>,
     /// Nodes that were taken from metadata so far, those that went again among them.
     taken: u64,
@@ -138,6 +140,7 @@ impl<'a, R: NodeReader> Settle<'a, R> {
             dirty: DirtyNodes::new(),
             deltas: RefDeltas::new(),
             quota: None,
+            left_below: MOST_BELOW,
             reservation,
             taken: 0,
             taken_by_quotas: 0,

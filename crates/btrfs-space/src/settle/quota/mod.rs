@@ -27,4 +27,4 @@ mod settle;
 mod simple;
 mod states;
 
-pub(crate) use settle::QuotaCommit;
+pub(crate) use settle::{MOST_BELOW, QuotaCommit};

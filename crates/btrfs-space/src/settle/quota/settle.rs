@@ -27,6 +27,12 @@ use btrfs_disk::{Expect, FixedSize, Generation, Key, Node, Result, TreeId};
 use btrfs_tree::{Edit, EditRef, NodeReader};
 use std::collections::BTreeMap;
 
+/// Pointers below what trees come to share, or leave to others, that one commit follows: each is remembered until it
+/// ends (some 64 bytes), and asked about then. That is more than a node two levels above leaves leads to as a rule in
+/// volumes of millions of files; beyond it the numbers are left to a rescan, as the kernel does of subtrees that are
+/// high (`drop_subtree_threshold`). Each visit counts: nodes that contradict themselves may lead to one of them often.
+pub(crate) const MOST_BELOW: usize = 1 << 21;
+
 /// Of a volume whose quotas are on.
 #[derive(Default)]
 pub(crate) struct QuotaCommit {
@@ -236,12 +242,21 @@ impl<R: NodeReader> Settle<'_, R> {
         // Whose the references are does not matter here.
         let any = crate::shared::Holder::Shared(node.logical());
         crate::shared::pointers(node, any, |p| touched.push((p.extent, p.len, p.kind)))?;
+        let Some(left) = self.left_below.checked_sub(touched.len() + 1) else {
+            tracing::warn!(%tree, "quotas need a rescan: it shares too much to count on");
+            self.lose_count();
+            return Ok(1);
+        };
+        self.left_below = left;
         for (extent, len, kind) in touched {
             self.deltas.touch(extent, len, kind);
         }
         let mut read = 1;
         let children = if node.is_leaf() { 0 } else { node.len() };
         for slot in 0..children {
+            if !self.counts(tree) {
+                break;
+            }
             let expect = Expect::of_child(&node.child(slot), node.level() - 1, tree);
             let child = self.reader().node(&expect);
             match child {
@@ -257,7 +272,14 @@ impl<R: NodeReader> Settle<'_, R> {
     pub(crate) fn lose_count(&mut self) {
         if let Some(quota) = &mut self.quota {
             quota.keeps = false;
+            self.deltas.forget_touched();
         }
+    }
+
+    /// So many pointers are followed below what is shared, as [`MOST_BELOW`].
+    #[cfg(feature = "fault-injection")]
+    pub fn follow_at_most(&mut self, pointers: usize) {
+        self.left_below = pointers;
     }
 
     /// Brings the quota tree up to what this commit leaves. All edits of subvolumes come before.

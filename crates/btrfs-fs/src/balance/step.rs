@@ -24,7 +24,7 @@ const STEP_NODE_BYTES: usize = 8 << 20;
 /// Extents of content, and their bytes, as long as that is more than one.
 const STEP_EXTENTS: usize = 1024;
 const STEP_BYTES: u64 = 32 << 20;
-/// Copies that a step may come to need more than were counted, while operations go on.
+/// Copies, and references, that a step may come to need more than were counted, while operations go on.
 const SLACK: u64 = 64;
 
 /// What comes next in a group.
@@ -123,11 +123,11 @@ impl Balancer {
         let btrfs_space::CountedMoves { copies, references, leaves } = counted.fs()?;
         what.leaves = leaves;
         let limit = copies + copies / 8 + SLACK;
-        what.limit = limit as usize;
+        (what.limit, what.references) = (limit as usize, references + SLACK);
         let nodes = cost::move_nodes(&self.core.geometry, limit, roots.trees.sum().trees);
         drop(roots);
         let sums = bytes / self.core.sector() * self.core.geometry.csum.size() as u64;
-        let content = cost::move_content(what.content.len() as u64, references + SLACK, sums);
+        let content = cost::move_content(what.content.len() as u64, what.references, sums);
         let cost = if what.content.is_empty() { nodes } else { nodes.and(content) };
         let whole = cost::with(Cost::default(), cost);
         let room = match self.reservations.hold(whole, Priority::Delete) {

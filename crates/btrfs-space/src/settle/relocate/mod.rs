@@ -56,6 +56,8 @@ pub struct MoveNodes {
     pub content: Vec<MoveContent>,
     /// More copies than this are not made: nothing is moved then.
     pub limit: usize,
+    /// If content has more references than this nothing is moved: room for each was reserved.
+    pub references: u64,
     /// Leaves of the range that were read for this and that nobody else had in memory.
     pub leaves: Arc<HashMap<Logical, Arc<Node>>>,
 }
@@ -366,6 +368,10 @@ impl<R: NodeReader> Settle<'_, R> {
         if copies.len() > what.limit {
             let (found, limit) = (copies.len(), what.limit);
             return Err(Error::Unsupported(format!("{found} nodes are more than {limit}")));
+        }
+        if content.references() > what.references {
+            let (found, limit) = (content.references(), what.references);
+            return Err(Error::Unsupported(format!("{found} references are more than {limit}")));
         }
         for copy in copies.iter_mut().filter(|copy| !copy.stays) {
             let at = copy.node.logical();

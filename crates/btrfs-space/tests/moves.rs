@@ -1,0 +1,53 @@
+//! What a move of content may not do: change more than room was reserved for.
+
+mod common;
+
+use btrfs_disk::TreeId;
+use btrfs_space::{Extent, MoveContent, MoveNodes, MovedNodes, count_moves};
+use btrfs_tree::TreeRoot;
+use common::edit::Commit;
+use common::{Image, Opened, with_kernel};
+use std::collections::BTreeMap;
+
+/// What becomes of it in a commit that is given up.
+fn moved(opened: &Opened, what: &MoveNodes) -> MovedNodes {
+    let space = opened.space();
+    let mut commit = Commit::new(opened, &space);
+    commit.settle.move_nodes(what.clone());
+    commit.settle.drain_data().expect("drains");
+    commit.settle.moved_nodes().next().expect("one move").clone()
+}
+
+#[test]
+fn content_that_got_more_references_than_were_counted_stays() {
+    with_kernel(|| {
+        let image = Image::new("512M", &["-n", "4096"]);
+        image.script(
+            "",
+            "head -c 100000 /dev/urandom > f; sync -f .
+             for i in $(seq 1 20); do cp --reflink=always f f$i; done; sync -f .",
+        );
+        let opened = image.open();
+        let space = opened.space();
+        let (file, extent) = {
+            let mut commit = Commit::new(&opened, &space);
+            let (file, _) = commit.files(TreeId::FS)[0];
+            (file, commit.extents(TreeId::FS, file).0[0].1)
+        };
+        let from = Extent { logical: extent.disk_bytenr, len: extent.disk_num_bytes };
+        let mut room = space.reserve_data(from.len).expect("room");
+        let to = room.alloc(&space, from.len, from.len, None).expect("a place").logical;
+        let content = vec![MoveContent { from, to }];
+        let mut what = MoveNodes { content, limit: 1000, ..MoveNodes::default() };
+        let trees: BTreeMap<TreeId, TreeRoot> =
+            opened.trees().into_iter().map(|(_, _, root)| (root.id, root)).collect();
+        let counted = count_moves(&opened.store, &trees, &what).expect("counts");
+        assert_eq!(counted.references, 21, "file {file}");
+        what.references = counted.references - 1;
+        let refused = moved(&opened, &what);
+        assert!(refused.refused.is_some() && refused.content.is_empty(), "{refused:?}");
+        what.references = counted.references;
+        let done = moved(&opened, &what);
+        assert!(done.refused.is_none() && done.content.len() == 1, "{done:?}");
+    });
+}

@@ -44,6 +44,24 @@ fn fill(opened: &Opened, space: &Space, piece: u64) -> u64 {
     }
 }
 
+/// The last chunk ends where addresses do: there is none behind it, and that is no damage.
+#[test]
+fn behind_the_last_address_there_is_no_chunk() {
+    with_kernel(|| {
+        let image = Image::new("512M", &["-m", "single"]);
+        let opened = image.open();
+        let chunks = opened.volume.chunks();
+        let last = chunks.last().expect("chunks");
+        let mut chunk = Space::unloaded(&opened.volume).new_chunk(Kind::Data).expect("room").chunk;
+        opened.volume.remove_chunk(btrfs_disk::Logical(last.end())).expect("it was made there");
+        chunk.fields.length = 1 << 20;
+        let at = btrfs_disk::Logical((1 << 63) - (2 << 20));
+        opened.volume.add_chunk(at, &chunk).expect("in front of the end");
+        let made = Space::unloaded(&opened.volume).new_chunk(Kind::Data);
+        assert!(matches!(made, Err(Error::NoSpace)), "{made:?}");
+    });
+}
+
 #[test]
 fn a_volume_is_filled_to_the_brim_and_emptied_again() {
     with_kernel(|| {

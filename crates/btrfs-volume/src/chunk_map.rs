@@ -4,6 +4,7 @@
 //! wholly, and have one stripe (single) or two (DUP). A chunk may cover a superblock
 //! copy, as the kernel's do: the allocators leave that range out (`super_ranges`).
 
+use crate::features::ADDRESSES_END;
 use crate::superblock::{SUPER_EXCLUDED, super_copies};
 use btrfs_disk::ids::{FIRST_CHUNK_TREE_OBJECTID, SECTOR_SIZE, STRIPE_LEN, block_group};
 use btrfs_disk::items::Chunk;
@@ -182,7 +183,8 @@ fn judge(device: &DeviceId, logical: Logical, chunk: &Chunk) -> Result<ChunkInfo
     if f.length == 0 || !f.length.is_multiple_of(SECTOR) || !logical.0.is_multiple_of(SECTOR) {
         return bad(format!("chunk of {} bytes is not aligned", f.length));
     }
-    if logical.0.checked_add(f.length).is_none() || f.length > device.total_bytes {
+    let end = logical.0.checked_add(f.length).filter(|end| *end <= ADDRESSES_END);
+    if end.is_none() || f.length > device.total_bytes {
         return bad(format!("chunk of {} bytes is too long", f.length));
     }
     for stripe in &chunk.stripes {

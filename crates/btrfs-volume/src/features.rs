@@ -136,8 +136,15 @@ fn misaligned(what: &str, at: Logical) -> Error {
     Corrupt::new(format!("superblock's {what} is not aligned")).at(at).into()
 }
 
+/// No address is larger, logical or on a device: files of all hosts end there as well. So what lies in a chunk can be
+/// added up, and rounded, without a look at each sum.
+pub const ADDRESSES_END: u64 = i64::MAX as u64;
+
 fn one_device(sb: &Superblock, mends_sizes: bool) -> Result<()> {
     let total = sb.fields.dev_item.total_bytes;
+    if total > ADDRESSES_END {
+        return Err(Error::corrupt(format!("device of {total} bytes")));
+    }
     // Nothing but the device's own size could put the other right.
     let remedy = match total {
         0 => "",

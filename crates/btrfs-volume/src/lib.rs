@@ -23,7 +23,7 @@ mod write;
 
 pub use chunk_map::ChunkInfo;
 pub use counters::VolumeCounters;
-pub use features::{COMPAT_RO_SUPPORTED, INCOMPAT_SUPPORTED, sizes_agree};
+pub use features::{ADDRESSES_END, COMPAT_RO_SUPPORTED, INCOMPAT_SUPPORTED, sizes_agree};
 /// Bytes that are written before the medium is asked to begin with them: what has to wait for the
 /// next flush, which may be that of an fsync, is this much from each writer and a window that is
 /// under way. Shorter ones cost calls, longer ones made fsyncs beside a commit wait.

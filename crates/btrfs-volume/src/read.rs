@@ -42,7 +42,9 @@ impl Volume {
     pub fn read_nodes(&self, expects: &[Expect]) -> Result<Vec<Node>> {
         let size = self.geometry.node_size as usize;
         let (mut nodes, mut bytes) = (Vec::with_capacity(expects.len()), Vec::new());
-        let adjacent = |a: &Expect, b: &Expect| a.logical.0 + size as u64 == b.logical.0;
+        // Pointers may lead anywhere, also to the end of all addresses.
+        let behind = |a: &Expect| a.logical.0.checked_add(size as u64);
+        let adjacent = |a: &Expect, b: &Expect| behind(a) == Some(b.logical.0);
         let runs = expects.chunk_by(adjacent).flat_map(|run| run.chunks((TOGETHER / size).max(1)));
         for run in runs {
             bytes.resize(run.len() * size, 0);

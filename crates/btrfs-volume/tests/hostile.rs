@@ -133,6 +133,8 @@ fn wrong_in_one_way(room: Logical, total: u64) -> Vec<(u64, Edit, &'static str)>
         (free, Box::new(|c| c.fields.length -= 1), "not aligned"),
         (free, Box::new(|c| c.fields.length = u64::MAX - 4095), "too long"),
         (u64::MAX - 4095, Box::new(|_| ()), "too long"),
+        (0u64.wrapping_sub(1 << 20) - 4096, Box::new(|_| ()), "too long"),
+        (1 << 63, Box::new(|_| ()), "too long"),
         (free, Box::new(|c| c.stripes[0].devid = 9), "device 9"),
         (free, Box::new(|c| c.stripes[0].dev_uuid[0] ^= 1), "another UUID"),
         (free, Box::new(|c| c.fields.kind |= block_group::DUP), "1 stripes for 2 copies"),
@@ -141,6 +143,33 @@ fn wrong_in_one_way(room: Logical, total: u64) -> Vec<(u64, Edit, &'static str)>
         (free, Box::new(|c| c.fields.kind |= 1 << 40), "flags"),
         (free, Box::new(|c| c.fields.sector_size = 512), "sectors of 512"),
     ]
+}
+
+/// A pointer of a node may lead there.
+#[test]
+fn nodes_at_the_last_address_are_damage() {
+    if !have_mkfs() {
+        return;
+    }
+    let victim = Victim::new(&["-m", "single"]);
+    let volume = victim.open().expect("opens");
+    let at = |logical| Expect { logical: Logical(logical), ..expect(&victim.sb) };
+    let read = volume.read_nodes(&[at(u64::MAX - 8191), at(u64::MAX - 4095)]);
+    assert!(matches!(read, Err(Error::Corrupt(_))));
+}
+
+#[test]
+fn no_device_is_longer_than_addresses() {
+    if !have_mkfs() {
+        return;
+    }
+    let victim = Victim::new(&["-m", "single"]);
+    for total in [u64::MAX - 4095, 1 << 63] {
+        let mut sb = victim.sb.clone();
+        (sb.fields.total_bytes, sb.fields.dev_item.total_bytes) = (total, total);
+        victim.put_super(&sb);
+        assert!(victim.refusal().to_string().contains("device of"), "{}", victim.refusal());
+    }
 }
 
 /// Of which nothing is wrong, behind the last one; it is the last MiB of the device.

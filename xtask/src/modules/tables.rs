@@ -23,7 +23,7 @@ pub(super) const VOLUME: Table = &[
     ("features", &[]),
     ("start", &[]),
     ("superblock", &[]),
-    ("chunk_map", &["superblock"]),
+    ("chunk_map", &["features", "superblock"]),
     ("load", &["chunk_map"]),
     ("volume", &["counters", "features", "start", "superblock", "chunk_map", "load"]),
     ("write", &["counters", "superblock", "volume"]),

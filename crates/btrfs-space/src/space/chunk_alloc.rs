@@ -18,7 +18,7 @@ use btrfs_disk::ids::block_group::{METADATA, SYSTEM};
 use btrfs_disk::ids::{DEVICE_RESERVED, STRIPE_LEN};
 use btrfs_disk::items::{Chunk, ChunkFields, DevItem, Stripe};
 use btrfs_disk::{Error, Generation, Logical, Physical, Result};
-use btrfs_volume::{ChunkInfo, SUPER_EXCLUDED, Volume, super_copies};
+use btrfs_volume::{ADDRESSES_END, ChunkInfo, SUPER_EXCLUDED, Volume, super_copies};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -279,6 +279,9 @@ impl Space {
         let placed = if len >= min { device.place(copies, len, min) } else { None };
         let (stripes, len) = placed.ok_or(Error::NoSpace)?;
         let new = self.describe(device, flags, len, &stripes);
+        if new.logical.0 + len > ADDRESSES_END {
+            return Err(Error::NoSpace);
+        }
         self.volume.add_chunk(new.logical, &new.chunk)?;
         for start in &stripes {
             device.holes.subtract(start.0, len);

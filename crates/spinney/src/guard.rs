@@ -186,6 +186,14 @@ impl FileSystem for Guard {
         self.btrfs.accessed(ino);
     }
 
+    fn moment(&self) -> u64 {
+        self.btrfs.moment()
+    }
+
+    fn lasts(&self, ino: Ino, moment: u64) -> bool {
+        self.btrfs.lasts(ino, moment)
+    }
+
     fn setattr(&self, cx: &Context, ino: Ino, set: &SetAttr) -> Result<Attr> {
         self.change()?.setattr(cx, ino, set)
     }
@@ -328,6 +336,11 @@ impl FileSystem for Guard {
         self.there()?.sync()
     }
 
+    fn sync_by(&self, thread: u32) -> Result<()> {
+        let _durable = self.durable()?;
+        self.there()?.sync_by(thread)
+    }
+
     fn readdir(
         &self,
         dir: Ino,
@@ -387,6 +400,10 @@ impl FileSystem for Guard {
 
     fn set_flags(&self, cx: &Context, ino: Ino, flags: u32) -> Result<()> {
         self.change()?.set_flags(cx, ino, flags)
+    }
+
+    fn set_common_flags(&self, cx: &Context, ino: Ino, flags: u32) -> Result<()> {
+        self.change()?.set_common_flags(cx, ino, flags)
     }
 
     fn trim(&self, cx: &Context, start: u64, len: u64, least: u64) -> Result<u64> {

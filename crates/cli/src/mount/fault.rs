@@ -157,6 +157,7 @@ mod serving {
             fn readdir_plus(&self, dir: Ino, offset: u64, emit: &mut dyn FnMut(&DirEntry<'_>, Option<&Entry>) -> bool) -> Result<()>;
             fn dir_end(&self, dir: Ino) -> Result<u64>;
             fn listing_ended(&self, dir: Ino, end: u64) -> Result<()>;
+            fn take_unverified(&self, ino: Ino) -> Vec<(u64, u64)>;
             fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>>;
             fn setxattr(&self, cx: &Context, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()>;
             fn removexattr(&self, cx: &Context, ino: Ino, name: &[u8]) -> Result<()>;

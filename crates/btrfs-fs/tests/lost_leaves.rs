@@ -6,7 +6,8 @@ mod common;
 use blockdev::{BlockDevice, MemDevice};
 use blocksim::Hooked;
 use btrfs_disk::checksum::ChecksumType;
-use btrfs_disk::items::{DirItem, FileExtent};
+use btrfs_disk::compress::{Encoded, compress};
+use btrfs_disk::items::{Compression, DirItem, FileExtent};
 use btrfs_disk::key::kind::{DIR_INDEX, DIR_ITEM, EXTENT_DATA, INODE_ITEM, XATTR_ITEM};
 use btrfs_disk::{Key, Logical, TreeId};
 use btrfs_fs::{BtrfsFs, Caller, Delete, Options};
@@ -151,6 +152,28 @@ fn content_whose_place_the_device_does_not_read_stays_in_memory() {
     let hook = Unreadable { ranges, mended: AtomicBool::new(false) };
     let device = Arc::new(Hooked { below: Layered::new(&base.device), hook });
     content_stays(device.clone(), at, || device.hook.mended.store(true, Ordering::Relaxed));
+}
+
+/// What somebody has compressed is refused before anything is changed.
+#[test]
+fn compressed_content_whose_place_in_the_tree_is_lost_is_refused() {
+    let (base, lost, at) = in_pieces();
+    let (content, mut room) = (vec![9; 16384], Vec::new());
+    let stream = compress(Compression::Zlib, 3, 4096, &content, content.len()).expect("smaller");
+    let encoded = Encoded::decode(Compression::Zlib, 4096, &stream, (16384, 0..16384), &mut room);
+    let encoded = encoded.expect("our own stream");
+    flip(&base, lost);
+    let fs = open(&base.device);
+    let pieces = find(&fs, fs.root(), "pieces").expect("there");
+    let free = || fs.space().totals().data.free;
+    let before = free();
+    told(fs.write_encoded(pieces, at, &encoded), "its place is lost");
+    assert_eq!((fs.read_only_reason(), free()), (None, before));
+    flip(&base, lost);
+    assert!(fs.write_encoded(pieces, at, &encoded).expect("it is there again"));
+    fs.destroy().expect("close");
+    drop(fs);
+    is_sound(&base);
 }
 
 /// Where the end of a tree is lost, an open file without a name cannot be recorded as such; everything else is

@@ -7,7 +7,7 @@
 use super::Writeback;
 use super::flush::store_inline;
 use super::packed::{CompressedRange, count, enter};
-use super::store::{Unstored, WriteMode, through};
+use super::store::{Unstored, WriteMode, readable, through};
 use crate::error::to_fs;
 use crate::extents::sums;
 use crate::ino::InodeId;
@@ -91,13 +91,15 @@ pub(crate) fn store_extent(
     if !stream.len().is_multiple_of(sector as usize) {
         padded.to_mut().resize(sectors(stream.len()) as usize, 0);
     }
+    let len = sectors(encoded.content().len());
+    readable(writeback, id, state, (offset, offset + len))?;
     let extent = land(writeback, id, &padded)?;
     let kind = encoded.compression();
     writeback.core.volume.announce(incompat_of(kind));
     let sums = sums::compute(&writeback.core, &[&padded]);
     let place = CompressedRange {
         start: offset,
-        len: sectors(encoded.content().len()),
+        len,
         whole: encoded.whole_len().next_multiple_of(sector),
         within: encoded.within(),
     };

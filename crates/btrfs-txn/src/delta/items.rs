@@ -23,6 +23,9 @@ const SHARDS: usize = 256;
 /// What a slot costs beside its bytes, roughly.
 const SLOT_COST: u64 = 64;
 
+/// What one object's number costs in a list of the log's.
+const NUMBER_COST: u64 = size_of::<(TreeId, u64)>() as u64;
+
 /// Whether a key may exist in a lower layer (the sealed delta or the tree).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Base {
@@ -68,6 +71,8 @@ pub struct ItemDelta {
     pub(super) watched: AtomicBool,
     pub(super) shards: Box<[Mutex<Shard>]>,
     pub(super) bytes: AtomicU64,
+    /// Bytes of the log's notes: they come with operations that change no more items, too.
+    notes: AtomicU64,
     pub(super) slots: AtomicU64,
     pub(super) spread: AtomicU64,
     /// Keys that the commit will put or delete beside those that are here.
@@ -90,6 +95,7 @@ impl ItemDelta {
                 .map(|_| Mutex::numbered(Rank::DeltaItems, number, Shard::default()))
                 .collect(),
             bytes: AtomicU64::new(0),
+            notes: AtomicU64::new(0),
             slots: AtomicU64::new(0),
             spread: AtomicU64::new(0),
             owed: AtomicU64::new(0),
@@ -112,7 +118,16 @@ impl ItemDelta {
 
     /// Memory that the changes take, about.
     pub fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed) + self.slots() * SLOT_COST
+        let notes = self.notes.load(Ordering::Relaxed);
+        self.bytes.load(Ordering::Relaxed) + notes + self.slots() * SLOT_COST
+    }
+
+    /// The log's notes take so many bytes more, or fewer.
+    pub(super) fn count_notes(&self, bytes: i64) {
+        // All threads share the line: what does not change is left alone.
+        if bytes != 0 {
+            self.notes.fetch_add(bytes as u64, Ordering::Relaxed);
+        }
     }
 
     /// Keys that the delta changes.
@@ -180,16 +195,20 @@ impl ItemDelta {
     ) -> (T, Changes) {
         let mut shard = self.shards[shard_of(tree, objectid)].lock();
         let object = shard.objects.entry((tree, objectid)).or_default();
+        let noted = object.noted();
         let mut edit_object = ObjectEdit::new(object, run);
         let result = edit(&mut edit_object);
         let ObjectEdit { bytes, new_bytes, slots, mut spread, renamed, birth, .. } = edit_object;
+        let mut notes = object.noted() as i64 - noted as i64;
         if object.items.is_empty() && object.watch.is_none() {
             shard.objects.remove(&(tree, objectid));
         }
         if renamed && self.watched.load(Ordering::Relaxed) {
             shard.renamed.push((tree, objectid));
+            notes += NUMBER_COST as i64;
         }
         drop(shard);
+        self.count_notes(notes);
         if birth && self.birthplace.load(Ordering::Relaxed) != tree.0 {
             self.birthplace.store(tree.0, Ordering::Relaxed);
             spread += 1;
@@ -302,21 +321,26 @@ impl ItemDelta {
     pub fn leaves_log(&self, tree: TreeId, objectid: u64) {
         let mut shard = self.shards[shard_of(tree, objectid)].lock();
         shard.left_log.push((tree, objectid));
+        drop(shard);
+        self.count_notes(NUMBER_COST as i64);
     }
 
     /// What `leaves_log` was told since the last call.
     pub fn take_left(&self) -> Vec<(TreeId, u64)> {
+        self.taken(|shard| &mut shard.left_log)
+    }
+
+    fn taken(&self, of: impl Fn(&mut Shard) -> &mut Vec<(TreeId, u64)>) -> Vec<(TreeId, u64)> {
         let mut all = Vec::new();
-        self.shards.iter().for_each(|shard| all.append(&mut shard.lock().left_log));
+        self.shards.iter().for_each(|shard| all.append(of(&mut shard.lock())));
+        self.count_notes(-((all.len() as u64 * NUMBER_COST) as i64));
         all
     }
 
     /// Objects whose names changed, or that are gone, since the last call; only while
     /// something is watched.
     pub fn take_renamed(&self) -> Vec<(TreeId, u64)> {
-        let mut all = Vec::new();
-        self.shards.iter().for_each(|shard| all.append(&mut shard.lock().renamed));
-        all
+        self.taken(|shard| &mut shard.renamed)
     }
 }
 
@@ -463,6 +487,7 @@ impl<'a> ObjectEdit<'a> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::watch::{Ask, Level};
     use super::*;
 
     const T: TreeId = TreeId::FS;
@@ -489,6 +514,41 @@ mod tests {
         assert!(delta.is_empty());
         assert_eq!(delta.bytes(), 0);
         assert!(delta.objects(|| ()).is_empty());
+    }
+
+    /// Whoever does the same again and again changes no more items, but is to come to a commit.
+    #[test]
+    fn notes_of_the_log_count_as_memory() {
+        let delta = ItemDelta::new(Generation(1));
+        let ask = Ask {
+            level: Level::Entries,
+            whole: false,
+            entries: false,
+            content: false,
+            names: false,
+        };
+        delta.freeze(T, 256, ask);
+        let change = |times| {
+            for n in 0..times {
+                delta.edit(T, 256, |o| {
+                    o.put(kind::INODE_REF, 256, bytes(1), Base::Possible);
+                    o.note_gap(n, n + 1);
+                    o.follow(n);
+                    o.leave(n);
+                });
+                delta.leaves_log(T, 256);
+            }
+        };
+        change(1);
+        let before = delta.bytes();
+        change(1000);
+        let grown = delta.bytes() - before;
+        assert_eq!((delta.slots(), grown), (1, 1000 * (32 + 2 * NUMBER_COST)));
+        let names = (delta.take_renamed().len(), delta.take_left().len());
+        assert_eq!((names, before + grown - delta.bytes()), ((1001, 1001), 2002 * NUMBER_COST));
+        let changed = delta.bytes();
+        delta.freeze(T, 256, ask);
+        assert_eq!(changed - delta.bytes(), 32, "the changed key was taken");
     }
 
     #[test]

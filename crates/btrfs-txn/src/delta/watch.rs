@@ -12,6 +12,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Kind and offset of an item of one object.
 pub(super) type SubKey = (u8, u64);
 
+/// What a changed key costs in its set, roughly.
+const CHANGED_COST: u64 = 32;
+
 /// Which changes are noted.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub enum Level {
@@ -44,6 +47,12 @@ pub(super) struct Watch {
 }
 
 impl Watch {
+    /// Memory that the notes take, about.
+    pub(super) fn bytes(&self) -> u64 {
+        let words = 2 * self.gaps.len() + self.followers.len() + self.left.len();
+        words as u64 * 8 + self.changed.len() as u64 * CHANGED_COST
+    }
+
     pub(super) fn note(&mut self, kind: u8, offset: u64) {
         let wanted = match kind {
             kind::DIR_ITEM => false,
@@ -162,6 +171,11 @@ impl Ask {
 }
 
 impl Object {
+    /// Memory that the log's notes take.
+    pub(super) fn noted(&self) -> u64 {
+        self.watch.as_ref().map_or(0, |watch| watch.bytes())
+    }
+
     fn freeze(&mut self, ask: Ask) -> Frozen {
         let watch = self.watch.get_or_insert_default();
         let mut all = ask.of(watch.level);
@@ -198,12 +212,20 @@ impl ItemDelta {
     /// the delta meanwhile.
     pub fn freeze(&self, tree: TreeId, objectid: u64, ask: Ask) -> Frozen {
         self.watch_names();
-        self.with_object(tree, objectid, |object| object.freeze(ask))
+        self.with_object(tree, objectid, |object| self.take(object, ask))
+    }
+
+    /// What is noted of it may become less by that.
+    fn take(&self, object: &mut Object, ask: Ask) -> Frozen {
+        let before = object.noted();
+        let frozen = object.freeze(ask);
+        self.count_notes(object.noted() as i64 - before as i64);
+        frozen
     }
 
     /// As `freeze`, of a delta that never changes again.
     pub fn freeze_sealed(&self, tree: TreeId, objectid: u64, ask: Ask) -> Frozen {
-        self.with_known(tree, objectid, |object| object.freeze(ask)).unwrap_or_default()
+        self.with_known(tree, objectid, |object| self.take(object, ask)).unwrap_or_default()
     }
 
     /// Notes from now on whose names change.

@@ -415,6 +415,7 @@ impl Committer {
         }
         let label = self.label.stamp(&mut superblock);
         self.core.volume.commit_superblock(superblock).fs()?;
+        self.core.is_durable();
         self.label.done(label);
         log.replace(&self.core, next);
         Ok(published)
@@ -466,13 +467,8 @@ impl Committer {
 
     /// The new roots take the sealed delta's place.
     fn publish(&self, merged: Merged) -> (Published, Superblock) {
-        let before = arc_swap::Guard::into_inner(self.core.layers());
         let roots = Arc::new(Roots::new(merged.generation, merged.trees));
-        self.core.replace_layers(Snapshot {
-            current: before.current.clone(),
-            sealed: None,
-            roots: roots.clone(),
-        });
+        let before = self.core.publish(roots.clone());
         // Behind it: who finds a new snapshot here finds its tree there.
         self.subvols.follow(&roots, merged.touched);
         (Published { before, freed: merged.freed, roots }, merged.superblock)

@@ -56,10 +56,15 @@ pub fn stored_refs(
     Ok(Some((refs, flags)))
 }
 
-/// True if `owner` alone holds the extent (however often); others are not looked at.
-pub fn held_by_alone(items: &mut dyn Items, logical: Logical, owner: &RefOwner) -> Result<bool> {
-    let Some((has, refs)) = stored_count(items, logical, owner)? else { return Ok(false) };
-    Ok(has > 0 && has == refs)
+/// Whether `owner` alone holds the extent (however often); others are not looked at. `None`: there
+/// is no such extent.
+pub fn held_by_alone(
+    items: &mut dyn Items,
+    logical: Logical,
+    owner: &RefOwner,
+) -> Result<Option<bool>> {
+    let stored = stored_count(items, logical, owner)?;
+    Ok(stored.map(|(has, refs)| has > 0 && has == refs))
 }
 
 /// True if `owner` holds the extent, whoever else does. With `pending` changes on top.

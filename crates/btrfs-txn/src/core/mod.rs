@@ -13,7 +13,7 @@ pub use addresses::Addresses;
 pub use op::{Op, RUN_PLACES};
 pub use unverified::Unverified;
 
-use crate::delta::Delta;
+use crate::delta::{Delta, Holders};
 use crate::{
     Clock, CommitRequests, Contention, Contents, Health, Injection, Memory, Pacing,
     PendingDiscards, Roots, Snapshot, TxnStats, View,
@@ -76,6 +76,9 @@ pub struct Core {
     pub unverified: Unverified,
     /// Shared with the allocator's prover, which knows no more of us.
     layers: Arc<ArcSwap<Snapshot>>,
+    /// What the commits were published over to which no superblock leads yet, oldest first. A crash
+    /// leads back to the first of them, with a log that may know the epochs of all.
+    undone_by_crash: ArcSwap<Vec<Arc<Snapshot>>>,
 }
 
 /// What a core is made of.
@@ -128,6 +131,7 @@ impl Core {
             addresses: Addresses::default(),
             unverified: Unverified::default(),
             layers: Arc::new(ArcSwap::from_pointee(first)),
+            undone_by_crash: ArcSwap::default(),
         }
     }
 
@@ -154,6 +158,22 @@ impl Core {
     /// The one commit at work takes the layers a step on.
     pub fn replace_layers(&self, next: Snapshot) {
         self.layers.store(Arc::new(next));
+    }
+
+    /// The same, publishing a commit that no superblock leads to yet. Answers the layers before.
+    pub fn publish(&self, roots: Arc<Roots>) -> Arc<Snapshot> {
+        let before = arc_swap::Guard::into_inner(self.layers());
+        let mut undone = self.undone_by_crash.load().to_vec();
+        undone.push(before.clone());
+        // Before anybody sees the new roots.
+        self.undone_by_crash.store(Arc::new(undone));
+        self.replace_layers(Snapshot { current: before.current.clone(), sealed: None, roots });
+        before
+    }
+
+    /// A superblock leads to all that was published.
+    pub fn is_durable(&self) {
+        self.undone_by_crash.store(Arc::default());
     }
 
     /// The roots of the last commit that was published.
@@ -201,20 +221,48 @@ impl Core {
         }
     }
 
-    /// True if nobody but `who` refers to the data extent, in any layer.
+    /// True if nobody but `who` refers to the data extent, in any layer, nor will if power is lost
+    /// now: neither in the last durable commit nor by a log on top of it.
     pub fn only_referrer(&self, extent: Logical, who: (TreeId, u64, u64)) -> Result<bool> {
         let view = self.view();
+        // Behind the view: of roots that it has and that are not durable this tells.
+        let undone = self.undone_by_crash.load();
         let layers = &view.layers;
+        let mut is_new = false;
         for delta in [Some(&layers.current), layers.sealed.as_ref()].into_iter().flatten() {
-            let Some(change) = delta.extents.change(extent) else { continue };
-            if change.counts.iter().any(|(r, n)| *r != who && *n > 0) {
-                return Ok(false);
-            }
-            if change.fresh {
-                return Ok(true);
+            match delta.extents.holders(extent, who) {
+                Holders::Others => return Ok(false),
+                Holders::AskerAlone => is_new = true,
+                Holders::NoOthersCame => {}
             }
         }
-        let Some(root) = layers.roots.get(TreeId::EXTENT) else { return Ok(false) };
+        if is_new {
+            return Ok(true);
+        }
+        if self.held_by_alone(&layers.roots, extent, who)? != Some(true) {
+            return Ok(false);
+        }
+        for before in undone.iter().rev() {
+            match before.sealed.as_ref().map(|delta| delta.extents.holders(extent, who)) {
+                Some(Holders::Others) => return Ok(false),
+                Some(Holders::AskerAlone) => return Ok(true),
+                Some(Holders::NoOthersCame) | None => {}
+            }
+            if self.held_by_alone(&before.roots, extent, who)? == Some(false) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether it is so in these trees; `None`: they do not know the extent.
+    fn held_by_alone(
+        &self,
+        roots: &Roots,
+        extent: Logical,
+        who: (TreeId, u64, u64),
+    ) -> Result<Option<bool>> {
+        let Some(root) = roots.get(TreeId::EXTENT) else { return Ok(None) };
         let mut items = TreeItems::new(&self.store, &root.root);
         let owner = RefOwner::Data { root: who.0, ino: who.1, offset: who.2 };
         btrfs_space::refs::held_by_alone(&mut items, extent, &owner)

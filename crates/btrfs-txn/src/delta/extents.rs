@@ -3,7 +3,8 @@
 //!
 //! Invariant: a change whose reference counts all cancel is dropped; if its extent was
 //! also allocated in this epoch, nobody can reach it any more and the caller gives it
-//! back to the allocator at once.
+//! back to the allocator at once. Who came to an extent is remembered all the same: a log that was
+//! written in between may give it to him.
 
 use crate::object::spread;
 use btrfs_disk::ids::SECTOR_SIZE;
@@ -59,11 +60,50 @@ impl ExtentChange {
     }
 }
 
+/// Who came to an extent within the epoch, beside whom it was allocated for, and whether or not he
+/// has it still.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Gained {
+    One(Referrer),
+    Several,
+}
+
+impl Gained {
+    fn by(self, other: Gained) -> Gained {
+        if self == other { self } else { Gained::Several }
+    }
+}
+
+/// What an epoch says of who has an extent, to one who has it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Holders {
+    /// Somebody else has it, or had it for a while.
+    Others,
+    /// It was allocated in this epoch, and nobody else ever had it.
+    AskerAlone,
+    /// Nobody else came to it; who had it before it does not know.
+    NoOthersCame,
+}
+
 #[derive(Default)]
 pub(super) struct Shard {
     pub changes: BTreeMap<Logical, ExtentChange>,
+    /// By extent.
+    pub gained: BTreeMap<Logical, Gained>,
     /// Checksums by first sector; runs do not overlap.
     pub sums: BTreeMap<Logical, Box<[u8]>>,
+}
+
+impl Shard {
+    /// Nobody has the extent any more, and its space may be another's.
+    fn forget(&mut self, extent: Logical, len: u64) {
+        let end = Logical(extent.0 + len);
+        let gone: Vec<_> = self.sums.range(extent..end).map(|(k, _)| *k).collect();
+        gone.iter().for_each(|k| {
+            self.sums.remove(k);
+        });
+        self.gained.remove(&extent);
+    }
 }
 
 /// References to data extents that came and went, and checksums that came.
@@ -165,7 +205,8 @@ impl ExtentDelta {
     /// two lengths, which is damage; nothing was changed.
     pub fn add(&self, extent: Logical, len: u64, referrer: Referrer, count: i64) -> Option<bool> {
         let mut shard = self.shards[shard_of(extent)].lock();
-        let change = shard.changes.entry(extent).or_insert_with(|| {
+        let Shard { changes, gained, .. } = &mut *shard;
+        let change = changes.entry(extent).or_insert_with(|| {
             self.bytes.fetch_add(RECORD, Ordering::Relaxed);
             self.count.fetch_add(1, Ordering::Relaxed);
             self.records.fetch_add(1, Ordering::Relaxed);
@@ -177,6 +218,9 @@ impl ExtentDelta {
         if count < 0 && !change.fresh {
             self.dropped.fetch_add(len, Ordering::Relaxed);
         }
+        if count > 0 {
+            note_gain(gained, extent, change, referrer);
+        }
         if change.count(referrer, count) {
             self.bytes.fetch_add(REFERENCE, Ordering::Relaxed);
             self.records.fetch_add(1, Ordering::Relaxed);
@@ -185,7 +229,7 @@ impl ExtentDelta {
             return Some(false);
         }
         let (fresh, logged) = (change.fresh, change.logged);
-        shard.changes.remove(&extent);
+        changes.remove(&extent);
         if fresh && logged {
             // Its checksums stay, too: the log may still need them.
             self.retained.lock().push(Extent { logical: extent, len });
@@ -193,11 +237,7 @@ impl ExtentDelta {
             return Some(false);
         }
         if fresh {
-            let end = Logical(extent.0 + len);
-            let gone: Vec<_> = shard.sums.range(extent..end).map(|(k, _)| *k).collect();
-            gone.iter().for_each(|k| {
-                shard.sums.remove(k);
-            });
+            shard.forget(extent, len);
         }
         Some(fresh)
     }
@@ -237,6 +277,22 @@ impl ExtentDelta {
     /// What this epoch did to `extent`.
     pub fn change(&self, extent: Logical) -> Option<ExtentChange> {
         self.shards[shard_of(extent)].lock().changes.get(&extent).cloned()
+    }
+
+    /// What is known of others who have `extent`, or had it at any time of this epoch: a log may have
+    /// them with it, whatever became of that since.
+    pub fn holders(&self, extent: Logical, who: Referrer) -> Holders {
+        let shard = self.shards[shard_of(extent)].lock();
+        let others_came = |gained: &Gained| *gained != Gained::One(who);
+        let change = shard.changes.get(&extent);
+        let others_have = |c: &ExtentChange| c.counts.iter().any(|(r, n)| *r != who && *n > 0);
+        if shard.gained.get(&extent).is_some_and(others_came) || change.is_some_and(others_have) {
+            return Holders::Others;
+        }
+        match change {
+            Some(change) if change.fresh => Holders::AskerAlone,
+            _ => Holders::NoOthersCame,
+        }
     }
 
     /// Checksums of the sectors from `at` on; `extent` is the extent they belong to.
@@ -311,9 +367,40 @@ impl ExtentDelta {
     }
 }
 
+/// `referrer` is about to come to `extent`, or has it once more.
+fn note_gain(
+    gained: &mut BTreeMap<Logical, Gained>,
+    extent: Logical,
+    change: &ExtentChange,
+    referrer: Referrer,
+) {
+    let now = Gained::One(referrer);
+    if !change.fresh {
+        gained.entry(extent).and_modify(|known| *known = known.by(now)).or_insert(now);
+    } else if change.counts.iter().any(|(who, _)| *who != referrer) {
+        gained.insert(extent, Gained::Several);
+    }
+}
+
+/// Who came in one epoch or the one after it, whose changes `below` are.
+pub(super) fn join_gained(
+    below: &Shard,
+    above: &BTreeMap<Logical, Gained>,
+) -> BTreeMap<Logical, Gained> {
+    let mut all = below.gained.clone();
+    for (extent, gained) in above {
+        let holders = below.changes.get(extent).filter(|change| change.fresh);
+        let holders = holders.iter().flat_map(|change| &change.counts);
+        let joined = holders.fold(*gained, |all, (who, _)| all.by(Gained::One(*who)));
+        all.entry(*extent).and_modify(|known| *known = known.by(joined)).or_insert(joined);
+    }
+    all
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::delta::Delta;
 
     const WHO: Referrer = (TreeId::FS, 257, 0);
 
@@ -348,6 +435,48 @@ mod tests {
         assert_eq!(delta.add(Logical(4096), 4096, WHO, -1), Some(false));
         assert!(!delta.extend(Logical(4096), 4096, 4096, other), "it would count for the first");
         assert_eq!(delta.change(Logical(4096)).unwrap().len, 4096);
+    }
+
+    const OTHER: Referrer = (TreeId::FS, 258, 0);
+
+    #[test]
+    fn who_came_and_went_is_remembered() {
+        let delta = ExtentDelta::new(Generation(1));
+        let (old, new) = (Logical(4096), Logical(8192));
+        assert_eq!(delta.holders(old, WHO), Holders::NoOthersCame);
+        for count in [1, -1] {
+            assert_eq!(delta.add(old, 4096, OTHER, count), Some(false));
+        }
+        assert!(delta.is_empty());
+        assert_eq!(delta.holders(old, WHO), Holders::Others);
+        assert_eq!(delta.holders(old, OTHER), Holders::NoOthersCame);
+        assert!(delta.allocate(new, 4096, WHO));
+        assert_eq!(delta.add(new, 4096, WHO, 1), Some(false));
+        assert_eq!(delta.holders(new, WHO), Holders::AskerAlone);
+        for (who, count) in [(OTHER, 1), (WHO, -2)] {
+            assert_eq!(delta.add(new, 4096, who, count), Some(false));
+        }
+        assert_eq!(delta.holders(new, OTHER), Holders::Others, "a log may have the first one");
+        assert_eq!(delta.add(new, 4096, OTHER, -1), Some(true));
+        assert!(delta.allocate(new, 4096, OTHER));
+        assert_eq!(delta.holders(new, OTHER), Holders::AskerAlone, "it is another one");
+    }
+
+    #[test]
+    fn who_came_is_remembered_when_epochs_join() {
+        let (below, above) = (Delta::new(Generation(1)), Delta::new(Generation(2)));
+        let [old, fresh, own] = [Logical(4096), Logical(8192), Logical(12288)];
+        assert_eq!(below.extents.add(old, 4096, OTHER, 1), Some(false));
+        assert_eq!(above.extents.add(old, 4096, OTHER, -1), Some(false));
+        for (extent, second) in [(fresh, OTHER), (own, WHO)] {
+            assert!(below.extents.allocate(extent, 4096, WHO));
+            assert_eq!(above.extents.add(extent, 4096, second, 1), Some(false));
+            assert_eq!(above.extents.add(extent, 4096, WHO, -1), Some(false));
+        }
+        let joined = Delta::joined(&below, &above).expect("they fit").extents;
+        assert_eq!(joined.holders(old, WHO), Holders::Others);
+        assert_eq!(joined.holders(fresh, OTHER), Holders::Others);
+        assert_eq!(joined.holders(own, WHO), Holders::AskerAlone);
     }
 
     #[test]

@@ -100,6 +100,7 @@ fn join_extents(
         let out = out.get_mut();
         let (below, above) = (below.shards[at].lock(), above.shards[at].lock());
         out.changes = join_changes(&below.changes, &above.changes, &mut retained)?;
+        out.gained = extents::join_gained(&below, &above.gained);
         out.sums = below.sums.clone();
         out.sums.extend(above.sums.iter().map(|(at, sums)| (*at, sums.clone())));
     }

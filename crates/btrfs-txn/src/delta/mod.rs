@@ -22,7 +22,7 @@ mod watch;
 pub use actions::{
     ActionCost, Dropping, Move, OwnEntry, ReceivedForm, SnapshotForm, TreeAction, TreeActions,
 };
-pub use extents::ExtentDelta;
+pub use extents::{ExtentDelta, Holders};
 pub use gate::{Active, Gate};
 pub use items::{Base, ItemDelta, ObjectEdit};
 pub use pending::Pending;

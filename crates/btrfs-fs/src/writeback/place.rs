@@ -76,7 +76,10 @@ pub(super) fn place(
 /// copied on write, and nobody else refers to it.
 fn may_reuse(writeback: &Writeback, id: InodeId, state: &State, extent: &Mapped) -> Result<bool> {
     let MappedKind::Extent { kind, compression, fields } = &extent.kind else { return Ok(false) };
-    let nocow = state.item.flags & inode_flags::NODATACOW != 0;
+    // What has checksums is copied on write whatever its flags say: between the write and a commit
+    // they would be those of the old content.
+    let in_place = inode_flags::NODATACOW | inode_flags::NODATASUM;
+    let nocow = state.item.flags & in_place == in_place;
     let reusable = fields.disk_bytenr.0 != 0
         && *compression == Compression::None
         && (*kind == FileExtentKind::Prealloc || nocow && *kind == FileExtentKind::Regular);
@@ -89,8 +92,9 @@ fn may_reuse(writeback: &Writeback, id: InodeId, state: &State, extent: &Mapped)
 /// False where another file, another place of this one or a snapshot has the extent, too.
 pub(super) fn is_sole(writeback: &Writeback, id: InodeId, extent: &Mapped) -> Result<bool> {
     let MappedKind::Extent { fields, .. } = &extent.kind else { return Ok(false) };
-    let last_snapshot = writeback.subvols.get(id.tree).map_or(0, |s| s.last_snapshot().0);
-    if fields.generation <= last_snapshot {
+    // Of one that is being deleted, too: who began before does not end before his write.
+    let last_snapshot = writeback.subvols.known(id.tree).map(|subvolume| subvolume.last_snapshot());
+    if last_snapshot.is_none_or(|last| fields.generation <= last.0) {
         return Ok(false);
     }
     let origin = extent.start.wrapping_sub(fields.offset);

@@ -1,7 +1,7 @@
 //! fallocate: allocate, punch, zero.
 
 use super::io::{check_file, end_of, hole_to};
-use super::truncate::{Done, Retries, first_step, next_step, zero_tail};
+use super::truncate::{Done, Retries, first_step, next_step, starts_inline, zero_tail};
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::extents::{drop_range, insert_regular, map_range, put_hole};
@@ -9,7 +9,7 @@ use crate::ino::InodeId;
 use crate::inode::{Inode, State, change, put_inode};
 use crate::reserve::cost::{self, Cost, SMALL_STEP};
 use crate::reserve::{DirtyReservation, Reservation};
-use crate::writeback::{dirty_of, fill_sector, flush_to_extents, load_inline};
+use crate::writeback::{dirty_of, fill_sector, flush_to_extents, is_inline, load_inline};
 use btrfs_disk::items::{Compression, FileExtentFields, FileExtentKind, inode_flags};
 use btrfs_space::{DataReservation, Extent};
 use inode_index::Ref;
@@ -41,13 +41,16 @@ pub(crate) fn fallocate(
             Ok::<_, FsError>((promise, engine.reserver.reserve_data(bytes)?))
         };
         let (_promise, mut space) = allocates.then(space).transpose()?.unzip();
-        let dirty = engine.reserver.reserve_dirty(4 * engine.core.sector())?;
+        let writes = allocates || writes_anew(engine, &inode, offset, end)?;
+        let dirty = if writes { 4 * engine.core.sector() } else { 0 };
+        let dirty = engine.reserver.reserve_dirty(dirty)?;
         let reservation = match removes {
             true => engine.reserver.reserve_removal(cost::removal_of_items(SMALL_STEP))?,
             // With the first extent: nobody looks for room for it with the inode locked.
             false => engine.reserver.reserve(cost::allocate_range() + cost::extent())?,
         };
-        let mut budget = Budget { dirty, extents: space.as_mut(), first: allocates };
+        let extents = space.as_mut();
+        let mut budget = Budget { dirty, writes, extents, first: allocates, drops: removes };
         let result = locked(engine, &inode, mode, offset, end, &mut budget);
         drop(budget);
         drop(reservation);
@@ -67,6 +70,16 @@ fn splits(engine: &Engine, inode: &Ref<Inode>, offset: u64, end: u64) -> Result<
         map_range(&engine.core.view(), inode.id, engine.core.sector(), offset, end).fs()?;
     drop(state);
     Ok(mapped.iter().any(|m| !m.is_inline() && m.start < offset && m.end > end))
+}
+
+/// Whether a hole there may leave content that has to be written anew, for which there must be room: no full volume
+/// refuses one of whole sectors.
+fn writes_anew(engine: &Engine, inode: &Ref<Inode>, offset: u64, end: u64) -> Result<bool> {
+    let sector = engine.core.sector();
+    if !offset.is_multiple_of(sector) || !end.is_multiple_of(sector) {
+        return Ok(true);
+    }
+    starts_inline(engine, inode)
 }
 
 /// Bytes of [offset, end), in whole sectors, that will need extents. What is to be compressed has
@@ -96,10 +109,14 @@ fn gaps(
 struct Budget<'a> {
     /// For sectors that become dirty.
     dirty: DirtyReservation<'a>,
+    /// There is something for those.
+    writes: bool,
     /// For preallocated extents.
     extents: Option<&'a mut DataReservation>,
     /// The next extent is the first, whose items are among what is reserved.
     first: bool,
+    /// A small step of a removal is among what is reserved.
+    drops: bool,
 }
 
 fn locked(
@@ -120,6 +137,10 @@ fn locked(
     }
     if mode == FallocateMode::PunchHole && is_hole(engine, inode.id, &state, offset, end)? {
         return Ok(Done::All);
+    }
+    if !budget.writes && is_inline(&engine.writeback, inode.id, &mut state)? {
+        // It has become inline since; nothing is changed, and this comes again with what that needs.
+        return Ok(Done::Part);
     }
     budget.dirty.spend(load_inline(&engine.writeback, inode.id, &mut state)?);
     let result = match mode {
@@ -181,7 +202,9 @@ fn punch(
     let mapped = map_range(&engine.core.view(), inode.id, sector, first, last).fs()?;
     let mapped: Vec<_> = mapped.into_iter().filter(|m| !m.is_hole()).collect();
     // What is unwritten is gone once there is room to drop what lies below it, and not before.
-    let Some(mut room) = first_step(engine, mapped.len())? else { return Ok(Done::Nothing) };
+    let Some(mut room) = first_step(engine, mapped.len(), budget.drops)? else {
+        return Ok(Done::Nothing);
+    };
     zero_part(engine, inode, state, start, first, budget)?;
     zero_part(engine, inode, state, last, end, budget)?;
     if first == last {

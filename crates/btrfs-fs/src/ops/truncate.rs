@@ -9,7 +9,7 @@ use crate::inode::{Inode, State, change, put_inode};
 use crate::ops::xattr::drop_capability;
 use crate::reserve::cost::{self, SMALL_STEP};
 use crate::reserve::{DirtyReservation, Reservation};
-use crate::writeback::{fill_sector, load_inline};
+use crate::writeback::{fill_sector, is_inline, load_inline};
 use btrfs_space::Priority;
 use btrfs_txn::Defect;
 use inode_index::Ref;
@@ -50,20 +50,46 @@ pub(crate) fn set_size(
     let grows = size > inode.read()?.item.size;
     let mut retries = Retries::default();
     loop {
-        // Nothing of an empty file must be written anew.
-        let most = if size == 0 { 0 } else { 2 * engine.core.sector() };
+        let writes = grows || writes_anew(engine, inode, size)?;
+        let most = if writes { 2 * engine.core.sector() } else { 0 };
         let mut dirty = engine.reserver.reserve_dirty(most)?;
         let reservation = match grows {
             true => engine.reserver.reserve(cost::grow())?,
             false => engine.reserver.reserve_removal(cost::removal_of_items(SMALL_STEP))?,
         };
-        let result = set_size_locked(engine, inode, size, set, &mut dirty);
+        let mut budget = Budget { dirty: &mut dirty, writes, drops: !grows };
+        let result = set_size_locked(engine, inode, size, set, &mut budget);
         drop(dirty);
         drop(reservation);
         if retries.ends(engine, result?)? {
             return Ok(());
         }
     }
+}
+
+/// What is reserved for one change of the size.
+struct Budget<'a, 'e> {
+    /// For sectors that become dirty.
+    dirty: &'a mut DirtyReservation<'e>,
+    /// There is something for those.
+    writes: bool,
+    /// A small step of a removal is among what is reserved.
+    drops: bool,
+}
+
+/// Whether a file that is cut there keeps content that has to be written anew, for which there must be room: no full
+/// volume refuses a cut at the end of a sector.
+fn writes_anew(engine: &Engine, inode: &Ref<Inode>, size: u64) -> Result<bool> {
+    if size == 0 || !size.is_multiple_of(engine.core.sector()) {
+        return Ok(size != 0);
+    }
+    starts_inline(engine, inode)
+}
+
+pub(super) fn starts_inline(engine: &Engine, inode: &Ref<Inode>) -> Result<bool> {
+    let _state = inode.read()?;
+    let first = map_range(&engine.core.view(), inode.id, engine.core.sector(), 0, 1).fs()?;
+    Ok(first.iter().any(|m| m.is_inline()))
 }
 
 /// How far a change of many items has come.
@@ -101,7 +127,7 @@ fn set_size_locked(
     inode: &Ref<Inode>,
     size: u64,
     set: &SetAttr,
-    budget: &mut DirtyReservation<'_>,
+    budget: &mut Budget<'_, '_>,
 ) -> Result<Done> {
     let _held = (engine.writeback.queue().add_at_end(inode), engine.core.addresses.hold_still());
     let mut state = engine.write(inode)?;
@@ -113,18 +139,23 @@ fn set_size_locked(
     drop_capability(&engine.core.begin(), inode.id, &mut state)?;
     let mut done = Done::All;
     // An open with O_TRUNC sets the times of an empty file, too.
-    if size > 0 && size != state.item.size {
-        budget.spend(load_inline(&engine.writeback, inode.id, &mut state)?);
+    if !budget.writes && size > 0 {
+        // It has become so since; nothing is changed, and this comes again with what that needs.
+        if size > state.item.size || is_inline(&engine.writeback, inode.id, &mut state)? {
+            return Ok(Done::Part);
+        }
+    } else if size > 0 && size != state.item.size {
+        budget.dirty.spend(load_inline(&engine.writeback, inode.id, &mut state)?);
     }
     if size > state.item.size {
-        budget.spend(zero_tail(engine, inode.id, &mut state)?);
+        budget.dirty.spend(zero_tail(engine, inode.id, &mut state)?);
         hole_to(engine, inode, &mut state, size.next_multiple_of(engine.core.sector()))?;
         state.item.size = size;
     } else if size < state.item.size {
         done = shrink(engine, inode.id, &mut state, size, budget)?;
     } else {
         // What is preallocated behind the end goes, as in the kernel.
-        done = drop_preallocated(engine, inode.id, &mut state)?;
+        done = drop_preallocated(engine, inode.id, &mut state, budget)?;
     }
     let time = engine.core.now();
     state.item.mtime = time;
@@ -133,11 +164,16 @@ fn set_size_locked(
     Ok(done)
 }
 
-fn drop_preallocated(engine: &Engine, id: InodeId, state: &mut State) -> Result<Done> {
+fn drop_preallocated(
+    engine: &Engine,
+    id: InodeId,
+    state: &mut State,
+    budget: &Budget<'_, '_>,
+) -> Result<Done> {
     let sector = engine.core.sector();
     let keep = state.item.size.next_multiple_of(sector);
     let mapped = map_range(&engine.core.view(), id, sector, keep, u64::MAX).fs()?;
-    Ok(match first_step(engine, mapped.len())? {
+    Ok(match first_step(engine, mapped.len(), budget.drops)? {
         Some(room) => drop_behind(engine, id, state, (keep, &mapped), room)?.0,
         None => Done::Nothing,
     })
@@ -148,7 +184,7 @@ fn shrink(
     id: InodeId,
     state: &mut State,
     size: u64,
-    budget: &mut DirtyReservation<'_>,
+    budget: &mut Budget<'_, '_>,
 ) -> Result<Done> {
     let sector = engine.core.sector();
     let keep = size.next_multiple_of(sector);
@@ -158,12 +194,14 @@ fn shrink(
         let stored = map_range(&view, id, sector, start, size).fs()?.iter().any(|m| m.has_data());
         drop(view);
         if stored {
-            budget.spend(fill_sector(&engine.writeback, id, state, start)?);
+            budget.dirty.spend(fill_sector(&engine.writeback, id, state, start)?);
         }
     }
     // What is unwritten behind the end is gone once there is room to drop what lies below it, and not before.
     let mapped = map_range(&engine.core.view(), id, sector, keep, u64::MAX).fs()?;
-    let Some(room) = first_step(engine, mapped.len())? else { return Ok(Done::Nothing) };
+    let Some(room) = first_step(engine, mapped.len(), budget.drops)? else {
+        return Ok(Done::Nothing);
+    };
     if let Some(dirty) = &mut state.dirty {
         let before = dirty.bytes();
         dirty.truncate(size);
@@ -211,14 +249,19 @@ fn drop_behind<'e>(
     Ok((Done::All, keep))
 }
 
-/// For the next step, and how many items that may drop.
-pub(super) type Room<'e> = Option<(Reservation<'e>, usize)>;
+/// For the next step (`None`: what is reserved for the operation is), and how many items that may drop.
+pub(super) type Room<'e> = Option<(Option<Reservation<'e>>, usize)>;
 
 /// Room for the first of `items`, if there are any; `None`: there is none before a commit, and nothing is to be
-/// changed.
-pub(super) fn first_step(engine: &Engine, items: usize) -> Result<Option<Room<'_>>> {
-    let room = next_step(engine, items)?;
-    Ok(if items > 0 && room.is_none() { None } else { Some(room) })
+/// changed. Where nothing else is free, an operation that `drops` uses what is reserved for it: a small step of a
+/// removal, for which room is found on the fullest of volumes.
+pub(super) fn first_step(engine: &Engine, items: usize, drops: bool) -> Result<Option<Room<'_>>> {
+    let own = drops && !engine.core.injection.has(Defect::NoRoomToDrop);
+    Ok(match next_step(engine, items)? {
+        None if items > 0 && own => Some(Some((None, items.min(SMALL_STEP as usize)))),
+        None if items > 0 => None,
+        room => Some(room),
+    })
 }
 
 /// The same for those behind the first ones; `None`: none are left, or there is no room before a commit.
@@ -230,7 +273,7 @@ pub(super) fn next_step(engine: &Engine, left: usize) -> Result<Room<'_>> {
         let step = step.min(left);
         match engine.reservations.hold(cost::removal_of_items(step as u64), Priority::Delete) {
             Err(error) if error.errno() == libc::ENOSPC => {}
-            other => return other.map(|held| Some((held, step))),
+            other => return other.map(|held| Some((Some(held), step))),
         }
     }
     Ok(None)

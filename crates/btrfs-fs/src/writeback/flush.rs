@@ -397,7 +397,7 @@ pub(crate) fn load_inline(writeback: &Writeback, id: InodeId, state: &mut State)
     if is_inline(writeback, id, state)? { fill_sector(writeback, id, state, 0) } else { Ok(0) }
 }
 
-fn is_inline(writeback: &Writeback, id: InodeId, state: &mut State) -> Result<bool> {
+pub(crate) fn is_inline(writeback: &Writeback, id: InodeId, state: &mut State) -> Result<bool> {
     if let Some(known) = state.inline {
         return Ok(known);
     }

@@ -14,7 +14,7 @@ mod place;
 mod store;
 
 pub(crate) use encoded::{Fit, store_extent, store_item};
-pub(crate) use flush::{Flushed, dirty_of, fill_sector, flush_to_extents, load_inline};
+pub(crate) use flush::{Flushed, dirty_of, fill_sector, flush_to_extents, is_inline, load_inline};
 pub(crate) use store::Unstored;
 pub(crate) use store::{WriteMode, store};
 

@@ -154,6 +154,14 @@ impl Image {
         Image { path, _dir: dir }
     }
 
+    /// As it is now, in a place of its own.
+    pub fn copy(&self, name: &str) -> Image {
+        let dir = TempDir::new("btrfs-fs").expect("temp dir");
+        let path = dir.join("disk.img");
+        std::fs::rename(crashed(self, name), &path).expect("move");
+        Image { path, _dir: dir }
+    }
+
     pub fn open(&self) -> BtrfsFs {
         self.open_with(Options { background: false, ..Options::default() })
     }

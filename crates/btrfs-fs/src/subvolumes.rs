@@ -5,7 +5,7 @@
 //! FUSE nor a control door checks the permissions of the directories that such a call names.
 
 use crate::fs::BtrfsFs;
-use crate::ops::subvolume;
+use crate::ops::subvolume::{self, Deleted};
 use crate::subvol::{Caller, Delete, NewSubvolume, ReceivedFrom, SubvolId, SubvolumeInfo};
 use btrfs_disk::TreeId;
 use std::time::Duration;
@@ -77,7 +77,12 @@ impl BtrfsFs {
     /// `user_subvol_rm_allowed`; EACCES: no right to write in the directory or in the subvolume;
     /// EBUSY: the mount begins in it.
     pub fn delete_subvolume(&self, caller: &Caller, which: Delete<'_>) -> Result<SubvolId> {
-        subvolume::delete(self.open()?, caller, which).map(|tree| SubvolId(tree.0))
+        self.take_subvolume(caller, which).map(|gone| SubvolId(gone.tree.0))
+    }
+
+    /// As `delete_subvolume`; says the name that is gone, too.
+    pub(crate) fn take_subvolume(&self, caller: &Caller, which: Delete<'_>) -> Result<Deleted> {
+        subvolume::delete(self.open()?, caller, which)
     }
 
     /// All subvolumes by number, the top level and those being deleted among them.

@@ -15,9 +15,7 @@ pub mod volume_wire;
 pub mod wire;
 
 use crate::fs::BtrfsFs;
-use crate::ino::{InodeId, number};
 use crate::subvol::{Caller, Delete, SubvolId, SubvolumeInfo};
-use btrfs_disk::TreeId;
 use btrfs_disk::ids::FIRST_FREE_OBJECTID;
 use vfs::{Asker, Control, Controlled, Errno, FileSystem, Ino, Result};
 use wire::{Record, Records, SnapshotArgs, VolArgs, VolArgs2};
@@ -124,15 +122,8 @@ fn delete_by_id(fs: &BtrfsFs, asker: &dyn Asker, id: u64) -> Result<Controlled> 
     if !caller.privileged {
         return Err(Errno::EPERM.into());
     }
-    let info = fs.subvolume_info(id)?;
-    fs.delete_subvolume(&caller, Delete::Id(id))?;
-    Ok(match info.parent {
-        Some(parent) => {
-            let dir = InodeId::new(TreeId(parent.0), info.directory);
-            Controlled::name(number(dir)?, &info.name)
-        }
-        None => Controlled::default(),
-    })
+    let gone = fs.take_subvolume(&caller, Delete::Id(id))?;
+    Ok(Controlled::name(gone.dir, &gone.name))
 }
 
 fn set_default(fs: &BtrfsFs, asker: &dyn Asker, id: u64) -> Result<Controlled> {

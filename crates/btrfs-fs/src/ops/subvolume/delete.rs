@@ -20,19 +20,30 @@ use inode_index::Ref;
 use std::sync::Arc;
 use vfs::{Errno, FsError, Ino, Result};
 
-pub(crate) fn delete(engine: &Engine, caller: &Caller, which: Delete<'_>) -> Result<TreeId> {
+/// What is gone, and the name that it had.
+pub(crate) struct Deleted {
+    pub(crate) tree: TreeId,
+    pub(crate) dir: Ino,
+    pub(crate) name: Vec<u8>,
+}
+
+pub(crate) fn delete(engine: &Engine, caller: &Caller, which: Delete<'_>) -> Result<Deleted> {
+    let rules = Rules { caller: Some(caller), empty: false };
+    let _one_at_a_time = engine.subvolume_lock.lock();
+    // Now that no name changes any more.
     let (dir, name) = match which {
         Delete::Name(dir, name) => (dir, name.to_vec()),
         Delete::Id(_) if !caller.privileged => return Err(Errno::EPERM.into()),
         Delete::Id(id) => place_of(engine, TreeId(id.0))?,
     };
-    let rules = Rules { caller: Some(caller), empty: false };
-    take_away(engine, &rules, dir, &name)
+    let tree = take_away(engine, &rules, dir, &name)?;
+    Ok(Deleted { tree, dir, name })
 }
 
 /// As `rmdir`, whose permissions the kernel has looked at: anybody's who may remove the name.
 pub(crate) fn rmdir(engine: &Engine, dir: Ino, name: &[u8]) -> Result<()> {
-    take_away(engine, &Rules { caller: None, empty: true }, dir, name).map(|_| ())
+    let _one_at_a_time = engine.subvolume_lock.lock();
+    take_away(engine, &Rules { caller: None, empty: true }, dir, name).map(drop)
 }
 
 struct Rules<'a> {
@@ -53,13 +64,13 @@ fn place_of(engine: &Engine, tree: TreeId) -> Result<(Ino, Vec<u8>)> {
     Ok((number(parent)?, name))
 }
 
+/// Its caller holds `Engine::subvolume_lock`.
 fn take_away(engine: &Engine, rules: &Rules<'_>, dir: Ino, name: &[u8]) -> Result<TreeId> {
     let dir = writable_dir(engine, dir)?;
     let target = target_of(engine, &dir, name)?;
     if engine.subvols.is_coming(target) {
         commit_unknown(engine, target)?;
     }
-    let _one_at_a_time = engine.subvolume_lock.lock();
     let gone = cost::with(cost::subvolume_name(name.len()), cost::root_item());
     let room = engine.reserver.reserve_removal(gone)?;
     let (target, subvolume) = check(engine, rules, &dir, name)?;

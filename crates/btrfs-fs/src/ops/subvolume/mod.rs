@@ -7,7 +7,7 @@
 //!
 //! Invariants: who changes a subvolume, or a name of one, holds `Engine::subvolume_lock` from its
 //! checks until the change is in the epoch; so no name, no nested subvolume and no default
-//! changes in between. It comes before inodes, and before a commit.
+//! changes in between. What was looked up before is looked at again (`must_live`). It comes before inodes, and before a commit.
 
 mod create;
 mod delete;
@@ -19,7 +19,7 @@ mod rename;
 mod snapshot;
 
 pub(crate) use create::create;
-pub(crate) use delete::{delete, remove_stand_in, rmdir};
+pub(crate) use delete::{Deleted, delete, remove_stand_in, rmdir};
 pub(crate) use info::{all, behind, default, of, one};
 pub(crate) use permission::may_write;
 pub(crate) use property::{mend_flags, set_default, set_read_only};
@@ -30,11 +30,17 @@ pub(crate) use snapshot::snapshot;
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::ino::InodeId;
+use crate::subvol::Subvolume;
 use btrfs_disk::items::RootRef;
 use btrfs_disk::key::kind;
 use btrfs_disk::{Key, TreeId};
 use btrfs_txn::{ObjectId, Op};
-use vfs::Result;
+use vfs::{Errno, Result};
+
+/// ESTALE: it was deleted while its caller waited for his turn.
+fn must_live(subvolume: &Subvolume) -> Result<()> {
+    if subvolume.is_dead() { Err(Errno::ESTALE.into()) } else { Ok(()) }
+}
 
 fn in_root_tree(objectid: u64) -> ObjectId {
     ObjectId::new(TreeId::ROOT, objectid)

@@ -1,7 +1,7 @@
 //! What a subvolume is told to be: read-only, or where mounts begin.
 
 use super::permission::must_own;
-use super::{commit_unknown, in_root_tree};
+use super::{commit_unknown, in_root_tree, must_live};
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::ino::InodeId;
@@ -29,6 +29,7 @@ pub(crate) fn set_read_only(
     let root = engine.inodes.by_id(InodeId::new(tree, subvolume.root_dir), 0)?;
     must_own(caller, &*root.read()?)?;
     let _one_at_a_time = engine.subvolume_lock.lock();
+    must_live(&subvolume)?;
     if subvolume.is_read_only() == read_only {
         return Ok(());
     }

@@ -2,7 +2,7 @@
 
 use super::permission::must_own;
 use super::property::{Closed, close_to_writers};
-use super::{can_note, commit_unknown, note_uuid};
+use super::{can_note, commit_unknown, must_live, note_uuid};
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::ino::InodeId;
@@ -30,6 +30,7 @@ pub(crate) fn set_received(
     let root = engine.inodes.by_id(InodeId::new(tree, subvolume.root_dir), 0)?;
     must_own(caller, &*root.read()?)?;
     let _one_at_a_time = engine.subvolume_lock.lock();
+    must_live(&subvolume)?;
     if subvolume.is_read_only() {
         return Err(Errno::EROFS.into());
     }

@@ -2,7 +2,7 @@
 
 use super::create::{check_place, forget, put_name};
 use super::permission::must_own;
-use super::{can_note, commit_unknown, note_uuid};
+use super::{can_note, commit_unknown, must_live, note_uuid};
 use crate::engine::Engine;
 use crate::ino::{InodeId, number};
 use crate::inode::{Inode, change};
@@ -33,6 +33,7 @@ pub(crate) fn snapshot(
     commit_unknown(engine, from)?;
     let to = {
         let _one_at_a_time = engine.subvolume_lock.lock();
+        must_live(&subvolume)?;
         let guard = subvolume.snapshotting();
         let above = groups::inherited(engine, dir.id.tree, at.groups)?;
         let at = &NewSubvolume { groups: &above, ..*at };
@@ -108,6 +109,7 @@ fn put(
     let mut dir_state = engine.write(dir)?;
     check_place(engine, caller, dir.id, &mut dir_state, name)?;
     let source = engine.core.roots().get(new.from).map(|root| root.item);
+    let source = source.filter(|item| item.refs != 0);
     let source: RootItem = source.ok_or(FsError::Posix(Errno::ESTALE))?;
     let before = (dir_state.item.mtime, dir_state.item.ctime);
     change(&engine.core, |op| {

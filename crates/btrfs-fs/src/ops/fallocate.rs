@@ -1,7 +1,9 @@
 //! fallocate: allocate, punch, zero.
 
 use super::io::{check_file, end_of, hole_to};
-use super::truncate::{Done, Retries, first_step, next_step, starts_inline, zero_tail};
+use super::truncate::{
+    Done, Retries, changed_now, first_step, next_step, starts_inline, zero_tail,
+};
 use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::extents::{drop_range, insert_regular, map_range, put_hole};
@@ -166,10 +168,7 @@ fn locked(
     if let Some(dirty) = &mut state.dirty {
         dirty.ground_changed();
     }
-    let time = engine.core.now();
-    state.item.mtime = time;
-    state.item.ctime = time;
-    put_inode(&engine.core.begin(), inode.id, &mut state);
+    changed_now(engine, inode.id, &mut state);
     result
 }
 

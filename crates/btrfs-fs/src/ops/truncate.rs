@@ -157,11 +157,15 @@ fn set_size_locked(
         // What is preallocated behind the end goes, as in the kernel.
         done = drop_preallocated(engine, inode.id, &mut state, budget)?;
     }
-    let time = engine.core.now();
-    state.item.mtime = time;
-    state.item.ctime = time;
-    put_inode(&engine.core.begin(), inode.id, &mut state);
+    changed_now(engine, inode.id, &mut state);
     Ok(done)
+}
+
+/// The content is of now.
+pub(super) fn changed_now(engine: &Engine, id: InodeId, state: &mut State) {
+    let time = engine.core.now();
+    (state.item.mtime, state.item.ctime) = (time, time);
+    put_inode(&engine.core.begin(), id, state);
 }
 
 fn drop_preallocated(

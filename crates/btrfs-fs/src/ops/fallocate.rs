@@ -2,7 +2,7 @@
 
 use super::io::{check_file, end_of, hole_to};
 use super::truncate::{
-    Done, Retries, changed_now, first_step, next_step, starts_inline, zero_tail,
+    Done, Retries, changed_now, first_step, forget_unwritten, next_step, starts_inline, zero_tail,
 };
 use crate::engine::Engine;
 use crate::error::IntoFs;
@@ -10,12 +10,12 @@ use crate::extents::{drop_range, insert_regular, map_range, put_hole};
 use crate::ino::InodeId;
 use crate::inode::{Inode, State, change, put_inode};
 use crate::reserve::cost::{self, Cost, SMALL_STEP};
-use crate::reserve::{DirtyReservation, Reservation};
+use crate::reserve::{DirtyReservation, QuotaReservation, Reservation};
 use crate::writeback::{dirty_of, fill_sector, flush_to_extents, is_inline, load_inline};
 use btrfs_disk::items::{Compression, FileExtentFields, FileExtentKind, inode_flags};
 use btrfs_space::{DataReservation, Extent};
 use inode_index::Ref;
-use vfs::{Errno, FallocateMode, FsError, Ino, Result};
+use vfs::{Errno, FallocateMode, Ino, Result};
 
 /// Longest preallocated extent, in bytes, as the kernel's btrfs.
 const PREALLOC_MAX: u64 = 256 << 20;
@@ -37,15 +37,10 @@ pub(crate) fn fallocate(
     let removes = !allocates && !splits(engine, &inode, offset, end)?;
     let mut retries = Retries::default();
     loop {
-        let space = || {
-            let bytes = gaps(engine, &inode, mode, offset, end)?;
-            let promise = engine.reserver.within_limits(inode.id.tree, bytes)?;
-            Ok::<_, FsError>((promise, engine.reserver.reserve_data(bytes)?))
-        };
+        let space = || space_for(engine, &inode, gaps(engine, &inode, mode, offset, end)?);
         let (_promise, mut space) = allocates.then(space).transpose()?.unzip();
         let writes = allocates || writes_anew(engine, &inode, offset, end)?;
-        let dirty = if writes { 4 * engine.core.sector() } else { 0 };
-        let dirty = engine.reserver.reserve_dirty(dirty)?;
+        let dirty = engine.reserver.reserve_dirty(u64::from(writes) * 4 * engine.core.sector())?;
         let reservation = match removes {
             true => engine.reserver.reserve_removal(cost::removal_of_items(SMALL_STEP))?,
             // With the first extent: nobody looks for room for it with the inode locked.
@@ -61,6 +56,15 @@ pub(crate) fn fallocate(
             return Ok(());
         }
     }
+}
+
+fn space_for<'e>(
+    engine: &'e Engine,
+    inode: &Inode,
+    bytes: u64,
+) -> Result<(QuotaReservation<'e>, DataReservation)> {
+    let promise = engine.reserver.within_limits(inode.id.tree, bytes)?;
+    Ok((promise, engine.reserver.reserve_data(bytes)?))
 }
 
 /// True if the range lies within one extent, which a hole there makes two. Who writes such an extent before the file
@@ -209,14 +213,7 @@ fn punch(
     if first == last {
         return Ok(Done::All);
     }
-    if let Some(dirty) = &mut state.dirty {
-        let before = dirty.bytes();
-        dirty.remove(first, last);
-        engine.reservations.forget_dirty(before - dirty.bytes());
-        if dirty.is_empty() {
-            state.dirty = None;
-        }
-    }
+    forget_unwritten(engine, state, |dirty| dirty.remove(first, last));
     if mapped.is_empty() && !engine.core.features.no_holes {
         clear(engine, inode, state, first, last)?;
     }

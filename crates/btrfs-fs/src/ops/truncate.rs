@@ -5,7 +5,7 @@ use crate::engine::Engine;
 use crate::error::IntoFs;
 use crate::extents::{Mapped, drop_range, map_range};
 use crate::ino::InodeId;
-use crate::inode::{Inode, State, change, put_inode};
+use crate::inode::{Dirty, Inode, State, change, put_inode};
 use crate::ops::xattr::drop_capability;
 use crate::reserve::cost::{self, SMALL_STEP};
 use crate::reserve::{DirtyReservation, Reservation};
@@ -206,14 +206,7 @@ fn shrink(
     let Some(room) = first_step(engine, mapped.len(), budget.drops)? else {
         return Ok(Done::Nothing);
     };
-    if let Some(dirty) = &mut state.dirty {
-        let before = dirty.bytes();
-        dirty.truncate(size);
-        engine.reservations.forget_dirty(before - dirty.bytes());
-        if dirty.is_empty() {
-            state.dirty = None;
-        }
-    }
+    forget_unwritten(engine, state, |dirty| dirty.truncate(size));
     let old_size = state.item.size;
     state.item.size = size;
     state.landed_size = state.landed_size.min(size);
@@ -224,6 +217,17 @@ fn shrink(
         state.landed_size = state.item.size;
     }
     Ok(done)
+}
+
+/// What `drops` takes out of what is unwritten will not be written.
+pub(super) fn forget_unwritten(engine: &Engine, state: &mut State, drops: impl FnOnce(&mut Dirty)) {
+    let Some(dirty) = &mut state.dirty else { return };
+    let before = dirty.bytes();
+    drops(dirty);
+    engine.reservations.forget_dirty(before - dirty.bytes());
+    if dirty.is_empty() {
+        state.dirty = None;
+    }
 }
 
 /// Drops all extents from `keep` on, the last ones first, each step one operation that

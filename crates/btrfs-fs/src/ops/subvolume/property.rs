@@ -38,10 +38,8 @@ pub(crate) fn set_read_only(
     let room = engine.reserver.reserve(cost)?;
     let closed = read_only.then(|| close_to_writers(engine, &subvolume, tree)).transpose()?;
     let act = |read_only| {
-        let (set, clear) = match read_only {
-            true => (ROOT_SUBVOL_RDONLY, 0),
-            false => (0, ROOT_SUBVOL_RDONLY),
-        };
+        let bit = |when| if when { ROOT_SUBVOL_RDONLY } else { 0 };
+        let (set, clear) = (bit(read_only), bit(!read_only));
         engine.core.begin().act(TreeAction::Flags { id: tree, set, clear }, change);
     };
     act(read_only);

@@ -89,18 +89,20 @@ impl FileOptions {
         self
     }
 
-    /// Opens the file `path` of `volume`; symbolic links are followed.
+    /// Opens the file `path` of `volume`; symbolic links are followed. To create or to truncate without
+    /// [`write`](FileOptions::write) is refused with EINVAL, and makes nothing.
     pub fn open(&self, volume: &Volume, path: impl AsRef<Path>) -> Result<File> {
         let path = bytes(&path);
+        // Before anything is made.
+        if (self.truncate || self.create || self.create_new) && !self.write {
+            return Err(volume.error(path, Errno::EINVAL.into()));
+        }
         let node = self.node(volume, path)?;
         match node.attr.kind {
             FileKind::File => {}
             FileKind::Dir => return Err(volume.error(path, Errno::EISDIR.into())),
             // Nobody is behind a device, pipe or socket of a volume that is not mounted.
             _ => return Err(volume.error(path, Errno::ENXIO.into())),
-        }
-        if (self.truncate || self.create || self.create_new) && !self.write {
-            return Err(volume.error(path, Errno::EINVAL.into()));
         }
         let file = File {
             node,

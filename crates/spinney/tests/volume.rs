@@ -67,6 +67,18 @@ fn files_open_as_they_are_asked_to() {
     volume.symlink("nowhere", "broken").unwrap();
     assert_eq!(volume.read("link").unwrap(), b"123");
     assert_eq!(errno(volume.create("broken")), libc::EEXIST);
+    // As std: nothing is made for who cannot write to it.
+    for wrong in [
+        FileOptions::new().create(true),
+        FileOptions::new().create_new(true),
+        FileOptions::new().truncate(true),
+    ] {
+        assert_eq!(errno(wrong.open(&volume, "y")), libc::EINVAL);
+        assert_eq!(errno(volume.open_path("y")), libc::ENOENT, "{wrong:?}");
+        assert_eq!(errno(wrong.open(&volume, "a")), libc::EINVAL);
+        let error = std::io::Error::from(wrong.open(&volume, "y").unwrap_err());
+        assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
+    }
     let made = FileOptions::new().write(true).create(true).mode(0o777).open(&volume, "x").unwrap();
     let about = made.metadata().unwrap();
     assert_eq!((about.permissions(), about.uid(), about.gid()), (0o755, 7, 8));

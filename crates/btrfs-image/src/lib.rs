@@ -12,5 +12,5 @@ pub mod mkfs;
 pub use copy::{
     CopyError, CopyOptions, CopyReport, Event, ExportLinks, ImportLinks, Lost, Piece,
     export_attributes, export_tree, import_attributes, import_contents, import_tree, is_of_all,
-    read_around, unverified,
+    read_around, set_mode, unverified,
 };

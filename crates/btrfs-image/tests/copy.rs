@@ -15,7 +15,9 @@ use std::path::Path;
 use std::process::Command;
 use testkit::RefFs;
 use testkit::compare::{Rules, TreeSnapshot, diff};
-use vfs::{Context, Errno, FileSystem, FsError, Ino, SeekWhence, SetAttr, Timestamp, XattrMode};
+use vfs::{
+    Context, Errno, FileKind, FileSystem, FsError, Ino, SeekWhence, SetAttr, Timestamp, XattrMode,
+};
 
 fn root() -> bool {
     // SAFETY: geteuid has no preconditions.
@@ -28,6 +30,10 @@ fn root() -> bool {
 
 fn sh(dir: &Path, script: &str) {
     run(Command::new("bash").args(["-euc", script]).current_dir(dir));
+}
+
+fn sh_text(script: &str) -> String {
+    run(Command::new("bash").args(["-euc", script]))
 }
 
 /// What must survive: everything but ctime (on the host), flags, and what the two
@@ -113,6 +119,55 @@ fn find(fs: &dyn FileSystem, path: &str) -> Ino {
         fs.forget(entry.attr.ino, 1);
         entry.attr.ino
     })
+}
+
+/// Whoever owns the directory that root copies into can put other things at the names of what was just
+/// made: a link that leads to anybody's file, a program of his own.
+#[test]
+fn what_takes_the_place_of_a_copy_gets_nothing_of_it() {
+    let scratch = Scratch::new();
+    let (volume, cx) = (RefFs::new(), Context::default());
+    let file = volume.mknod(&cx, volume.root(), b"f", FileKind::File, 0o4755, 0).expect("make");
+    volume.write(&cx, file.attr.ino, 0, b"content", vfs::WriteFlags::default()).expect("write");
+    volume.setxattr(&cx, file.attr.ino, b"user.x", b"1", XattrMode::Set).expect("set");
+    let dir = volume.mkdir(&cx, volume.root(), b"d", 0o777).expect("make");
+    for (ino, is_link) in [(file.attr.ino, true), (file.attr.ino, false), (dir.attr.ino, true)] {
+        let (target, other) = (scratch.path("target"), scratch.path("other"));
+        if ino == dir.attr.ino {
+            fs::create_dir(&other).expect("mkdir");
+        } else {
+            fs::write(&other, "other").expect("write");
+        }
+        fs::set_permissions(&other, fs::Permissions::from_mode(0o700)).expect("chmod");
+        let before = fs::metadata(&other).expect("stat");
+        let swap = |event: &Event<'_>| {
+            let (Event::Data { path, .. } | Event::Made { path, kind: FileKind::Dir, .. }) = event
+            else {
+                return;
+            };
+            fs::rename(path, scratch.path("away")).expect("rename");
+            match is_link {
+                true => std::os::unix::fs::symlink(&other, path).expect("link"),
+                false => fs::hard_link(&other, path).expect("link"),
+            }
+        };
+        let options =
+            CopyOptions { progress: Some(&swap), xattrs: !is_link, ..CopyOptions::default() };
+        let copied = export_tree(&volume, ino, &target, &options);
+        let after = fs::metadata(&other).expect("stat");
+        assert_eq!(before.mode(), after.mode(), "link: {is_link}, {copied:?}");
+        assert_eq!(before.mtime_nsec(), after.mtime_nsec(), "link: {is_link}");
+        let xattrs = sh_text(&format!("getfattr -d {}", other.display()));
+        assert!(!xattrs.contains("user.x"), "{xattrs}");
+        if ino == file.attr.ino {
+            copied.expect("copied");
+            let away = fs::metadata(scratch.path("away")).expect("stat");
+            assert_eq!(away.mode() & 0o777, 0o755, "the copy has what is its");
+            fs::remove_file(scratch.path("away")).expect("remove");
+            fs::remove_file(&other).expect("remove");
+        }
+        fs::remove_file(&target).expect("remove");
+    }
 }
 
 #[test]

@@ -2,20 +2,22 @@
 //!
 //! The volume is not trusted: names are judged before they become part of a path,
 //! everything below the top is made exclusively (an existing name, a symbolic link
-//! among them, is never written through), and a directory is entered once.
+//! among them, is never written through), and a directory is entered once. Nor is the directory: who
+//! owns it may put other things at the names of what was just made, so a file gets its attributes as
+//! the open file that it is, and nothing else permissions through a symbolic link.
 
 use super::BUFFER;
 use super::damage::{Piece, read_around, unverified};
 use super::error::{At, CopyError, Result};
-use super::host;
+use super::host::{self, Target};
 use super::links::ExportLinks;
 use super::options::{CopyOptions, CopyReport, Lost, Teller};
 use std::collections::HashSet;
 use std::ffi::OsStr;
-use std::fs::{DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use vfs::{Attr, Damage, Errno, FileKind, FileSystem, FsError, Ino, SeekWhence, lookup_listed};
 
@@ -37,15 +39,17 @@ pub fn export_tree(
 }
 
 /// Gives what is at the path `host`, and no symbolic link unless `ino` is one, the
-/// attributes that a copy of `ino` would have.
+/// attributes that a copy of `ino` would have. With `file` it is that one, which was opened there.
 pub fn export_attributes(
     fs: &dyn FileSystem,
     ino: Ino,
     host: &Path,
+    file: Option<&File>,
     options: &CopyOptions<'_>,
 ) -> Result<()> {
     let attr = fs.getattr(ino).at(host, "read attributes")?;
-    Export::new(fs, options, &ExportLinks::default()).attributes(host, &attr)
+    let target = file.map_or(Target::At(host, attr.kind), Target::Open);
+    Export::new(fs, options, &ExportLinks::default()).attributes(target, host, &attr)
 }
 
 /// A directory whose entries are being copied.
@@ -109,7 +113,7 @@ impl<'a> Export<'a> {
                 continue;
             }
             let (path, attr) = (frame.path.clone(), frame.attr);
-            let done = self.attributes(&path, &attr);
+            let done = self.attributes(Target::At(&path, attr.kind), &path, &attr);
             self.go_on(done)?;
             if let Some(Frame { held: true, .. }) = self.stack.pop() {
                 self.fs.forget(attr.ino, 1);
@@ -158,8 +162,9 @@ impl<'a> Export<'a> {
             self.teller.made(path, attr.kind, true);
             return Ok(());
         }
+        let mut made = None;
         match attr.kind {
-            FileKind::File => self.file(path, attr)?,
+            FileKind::File => made = Some(self.file(path, attr)?),
             FileKind::Symlink => {
                 let target = self.fs.readlink(attr.ino).and_then(whole).at(path, "read link")?;
                 let target = OsStr::from_bytes(&target);
@@ -170,7 +175,8 @@ impl<'a> Export<'a> {
                 host::make_node(path, kind.mode_bits() | 0o600, rdev).at(path, "create node")?;
             }
         }
-        self.attributes(path, attr)?;
+        let target = made.as_ref().map_or(Target::At(path, attr.kind), Target::Open);
+        self.attributes(target, path, attr)?;
         self.teller.made(path, attr.kind, false);
         if attr.nlink > 1 {
             self.links.insert(attr.ino, path, attr.nlink - 1).at(path, "stat")?;
@@ -234,7 +240,7 @@ impl<'a> Export<'a> {
         }
     }
 
-    fn file(&mut self, path: &Path, attr: &Attr) -> Result<()> {
+    fn file(&mut self, path: &Path, attr: &Attr) -> Result<File> {
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
         let file = file.at(path, "create file")?;
         file.set_len(attr.size).at(path, "set size")?;
@@ -246,7 +252,7 @@ impl<'a> Export<'a> {
             self.range(path, &file, attr.ino, start, end)?;
             at = end.max(at + 1);
         }
-        Ok(())
+        Ok(file)
     }
 
     /// `None` behind the last data.
@@ -284,33 +290,31 @@ impl<'a> Export<'a> {
     }
 
     /// In the order that keeps each from undoing another: owner, xattrs, mode, times.
-    fn attributes(&self, path: &Path, attr: &Attr) -> Result<()> {
-        let given =
-            self.options.owners && host::give(path, attr.uid, attr.gid).at(path, "set owner")?;
+    fn attributes(&self, target: Target<'_>, path: &Path, attr: &Attr) -> Result<()> {
+        let given = self.options.owners && target.give(attr.uid, attr.gid).at(path, "set owner")?;
         // A program of somebody else's must not run as the caller.
         let perm = u32::from(attr.perm) & if given { 0o7777 } else { 0o777 };
         if self.options.xattrs {
-            self.xattrs(path, attr.ino)?;
+            self.xattrs(target, path, attr.ino)?;
         }
         if attr.kind != FileKind::Symlink {
-            let perm = Permissions::from_mode(perm);
-            std::fs::set_permissions(path, perm).at(path, "set permissions")?;
+            target.set_mode(perm).at(path, "set permissions")?;
         }
-        host::set_times(path, attr.atime, attr.mtime).at(path, "set times")
+        target.set_times(attr.atime, attr.mtime).at(path, "set times")
     }
 
-    fn xattrs(&self, path: &Path, ino: Ino) -> Result<()> {
+    fn xattrs(&self, target: Target<'_>, path: &Path, ino: Ino) -> Result<()> {
         let mut names = self.fs.listxattr(ino).at(path, "list xattrs")?;
         names.sort();
-        for name in host::list_xattrs(path).at(path, "list xattrs")? {
+        for name in target.list_xattrs().at(path, "list xattrs")? {
             // Only what the host's directory passed on; labels are the host's business.
             if host::is_acl(&name) && !names.contains(&name) {
-                host::remove_xattr(path, &name).at(path, "remove xattr")?;
+                target.remove_xattr(&name).at(path, "remove xattr")?;
             }
         }
         for name in names {
             let value = self.fs.getxattr(ino, &name).at(path, "read xattr")?;
-            match host::set_xattr(path, &name, &value) {
+            match target.set_xattr(&name, &value) {
                 Err(e) if host::no_such_xattr_here(&e) => self.teller.skipped_xattr(path, &name),
                 other => other.at(path, "set xattr")?,
             }

@@ -13,16 +13,16 @@ mod other;
 use linux as system;
 #[cfg(not(target_os = "linux"))]
 use other as system;
-pub(super) use system::{get_xattr, list_xattrs, remove_xattr, set_xattr};
+pub(super) use system::{get_xattr, list_xattrs};
 
 use std::ffi::CString;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{OpenOptionsExt, lchown};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown, lchown};
 use std::path::Path;
-use vfs::{Errno, Timestamp};
+use vfs::{Errno, FileKind, Timestamp};
 
 fn c_path(path: &Path) -> io::Result<CString> {
     Ok(CString::new(path.as_os_str().as_bytes())?)
@@ -37,19 +37,91 @@ pub(super) fn privileged() -> bool {
     unsafe { libc::geteuid() == 0 }
 }
 
-/// Gives owner and group; false where that is left to root, and only the group, if the
-/// caller is in it, could be given.
-pub(super) fn give(path: &Path, uid: u32, gid: u32) -> io::Result<bool> {
-    let refused = |e: &io::Error| {
-        !privileged() && matches!(e.raw_os_error(), Some(libc::EPERM | libc::EINVAL))
-    };
-    match lchown(path, Some(uid), Some(gid)) {
-        Err(e) if refused(&e) => match lchown(path, None, Some(gid)) {
-            Err(e) if !refused(&e) => Err(e),
-            _ => Ok(false),
-        },
-        other => other.map(|()| true),
+/// What is given attributes. A file that we have open is that file, whatever stands at its path by
+/// now: who owns the directory may have put a program of his there, which must not become root's.
+#[derive(Clone, Copy)]
+pub(super) enum Target<'t> {
+    Open(&'t File),
+    /// Of this kind; not what a symbolic link there leads to.
+    At(&'t Path, FileKind),
+}
+
+impl Target<'_> {
+    /// Gives owner and group; false where that is left to root, and only the group, if the
+    /// caller is in it, could be given.
+    pub(super) fn give(self, uid: u32, gid: u32) -> io::Result<bool> {
+        let refused = |e: &io::Error| {
+            !privileged() && matches!(e.raw_os_error(), Some(libc::EPERM | libc::EINVAL))
+        };
+        match self.chown(Some(uid), gid) {
+            Err(e) if refused(&e) => match self.chown(None, gid) {
+                Err(e) if !refused(&e) => Err(e),
+                _ => Ok(false),
+            },
+            other => other.map(|()| true),
+        }
     }
+
+    fn chown(self, uid: Option<u32>, gid: u32) -> io::Result<()> {
+        match self {
+            Target::Open(file) => fchown(file, uid, Some(gid)),
+            Target::At(path, _) => lchown(path, uid, Some(gid)),
+        }
+    }
+
+    pub(super) fn set_mode(self, mode: u32) -> io::Result<()> {
+        match self {
+            Target::Open(file) => file.set_permissions(Permissions::from_mode(mode)),
+            Target::At(path, kind) => set_mode(path, mode, kind),
+        }
+    }
+
+    pub(super) fn set_times(self, atime: Timestamp, mtime: Timestamp) -> io::Result<()> {
+        let spec = |t: Timestamp| libc::timespec { tv_sec: t.secs, tv_nsec: t.nanos.into() };
+        let times = [spec(atime), spec(mtime)];
+        let flags = libc::AT_SYMLINK_NOFOLLOW;
+        match self {
+            // SAFETY: takes a descriptor, which `file` owns; `times` has the two members that are read.
+            Target::Open(file) => done(unsafe { libc::futimens(file.as_raw_fd(), times.as_ptr()) }),
+            Target::At(path, _) => {
+                let path = c_path(path)?;
+                let (dir, times) = (libc::AT_FDCWD, times.as_ptr());
+                // SAFETY: `path` is NUL-terminated, and there are the two times that are read.
+                done(unsafe { libc::utimensat(dir, path.as_ptr(), times, flags) })
+            }
+        }
+    }
+
+    /// Names of all extended attributes, sorted; empty where the host has none to offer.
+    pub(super) fn list_xattrs(self) -> io::Result<Vec<Vec<u8>>> {
+        match self {
+            Target::Open(file) => system::list_xattrs_of(file),
+            Target::At(path, _) => system::list_xattrs(path),
+        }
+    }
+
+    pub(super) fn set_xattr(self, name: &[u8], value: &[u8]) -> io::Result<()> {
+        match self {
+            Target::Open(file) => system::set_xattr_of(file, name, value),
+            Target::At(path, _) => system::set_xattr(path, name, value),
+        }
+    }
+
+    pub(super) fn remove_xattr(self, name: &[u8]) -> io::Result<()> {
+        match self {
+            Target::Open(file) => system::remove_xattr_of(file, name),
+            Target::At(path, _) => system::remove_xattr(path, name),
+        }
+    }
+}
+
+/// Sets the permissions of what is at `path`, if it is of that `kind`; a symbolic link there is not
+/// followed, and has none itself.
+pub fn set_mode(path: &Path, mode: u32, kind: FileKind) -> io::Result<()> {
+    system::set_mode(path, mode, |meta| match FileKind::from_mode(meta.mode()) == Some(kind) {
+        true => Ok(()),
+        false => Err(io::Error::other("something else is there by now")),
+    })
 }
 
 /// True for the attributes that a new file may inherit from its directory.
@@ -77,15 +149,6 @@ pub(super) fn no_such_xattr_here(error: &io::Error) -> bool {
 pub(super) fn open(path: &Path) -> io::Result<File> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     OpenOptions::new().read(true).custom_flags(flags).open(path)
-}
-
-pub(super) fn set_times(path: &Path, atime: Timestamp, mtime: Timestamp) -> io::Result<()> {
-    let path = c_path(path)?;
-    let spec = |t: Timestamp| libc::timespec { tv_sec: t.secs, tv_nsec: t.nanos.into() };
-    let times = [spec(atime), spec(mtime)];
-    let flags = libc::AT_SYMLINK_NOFOLLOW;
-    // SAFETY: `path` is NUL-terminated, `times` has the two members that are read.
-    done(unsafe { libc::utimensat(libc::AT_FDCWD, path.as_ptr(), times.as_ptr(), flags) })
 }
 
 /// Makes a device, FIFO or socket; fails if the name is taken.
@@ -134,6 +197,27 @@ pub(super) fn rdev_to_host(rdev: u32) -> libc::dev_t {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn permissions_are_given_to_no_link_and_to_no_other_kind() {
+        let dir = testkit::oracle::TempDir::new("set-mode").unwrap();
+        let (file, link) = (dir.join("file"), dir.join("link"));
+        std::fs::write(&file, "x").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        let mode = || std::fs::metadata(&file).unwrap().mode() & 0o7777;
+        set_mode(&file, 0o640, FileKind::File).unwrap();
+        assert_eq!(mode(), 0o640);
+        for (path, kind) in [
+            (&link, FileKind::File),
+            (&link, FileKind::Symlink),
+            (&link, FileKind::Dir),
+            (&file, FileKind::Dir),
+            (&file, FileKind::Fifo),
+        ] {
+            assert!(set_mode(path, 0o4777, kind).is_err(), "{kind:?}");
+            assert_eq!(mode(), 0o640, "{kind:?}");
+        }
+    }
 
     #[test]
     fn device_numbers_survive_the_way_there_and_back() {

@@ -25,6 +25,7 @@ pub const BUFFER: usize = 1 << 20;
 pub use damage::{Piece, read_around, unverified};
 pub use error::{CopyError, is_of_all};
 pub use export::{export_attributes, export_tree};
+pub use host::set_mode;
 pub use import::{import_attributes, import_contents, import_tree};
 pub use links::{ExportLinks, ImportLinks};
 pub use options::{CopyOptions, CopyReport, Event, Lost};

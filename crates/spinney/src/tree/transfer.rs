@@ -16,13 +16,13 @@ use crate::sys;
 use crate::volume::{At, Volume};
 use btrfs_image::{
     CopyError, CopyOptions, Event, ExportLinks, ImportLinks, Lost, export_attributes, export_tree,
-    import_attributes, import_contents, import_tree,
+    import_attributes, import_contents, import_tree, set_mode,
 };
 use std::ffi::OsStr;
-use std::fs::{self, File, OpenOptions, Permissions};
+use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use vfs::{Context, FileKind, SetAttr, SetTime, Timestamp};
 
@@ -380,7 +380,7 @@ impl<'v> Transfer<'v> {
         };
         let Some(old) = old else { return self.export_new(node, path, host) };
         match (node.is_dir(), old.is_dir()) {
-            (true, true) => self.export_into(node, path, host),
+            (true, true) => self.export_below(node, path, host),
             (false, false) if self.rules.no_clobber => Ok(()),
             (false, false) if has_content && !old.is_file() => self.export_stream(node, path, host),
             (false, false) if has_content && !self.links(node, &old) => {
@@ -423,22 +423,29 @@ impl<'v> Transfer<'v> {
         fill::to_host(&FileAt::of(self.volume, node, path), &file, host)?;
         match self.rules.preserve {
             // Of the file, where a link leads to it.
-            true => {
-                let real = host.canonicalize().map_err(|e| Error::host(host, e))?;
-                self.export_attributes(node, &real)
-            }
+            true => self.export_attributes(node, host, Some(&file)),
             false => Ok(()),
         }
     }
 
-    fn export_attributes(&self, node: &Node, host: &Path) -> Result<()> {
+    fn export_attributes(&self, node: &Node, host: &Path, file: Option<&File>) -> Result<()> {
         let fs = self.volume.fs();
-        let done = self.with_options(|options| export_attributes(&**fs, node.ino(), host, options));
+        let done =
+            self.with_options(|options| export_attributes(&**fs, node.ino(), host, file, options));
         done.map_err(|e| self.said(e))
     }
 
-    /// Copies what is in the volume's directory `node` into the host's directory.
+    /// Copies what is in the volume's directory `node` into the host's directory, or into that which a
+    /// symbolic link leads to.
     pub fn export_into(&self, node: &Node, path: &[u8], host: &Path) -> Result<()> {
+        if host.is_symlink() {
+            let real = host.canonicalize().map_err(|e| Error::host(host, e))?;
+            return self.export_below(node, path, &real);
+        }
+        self.export_below(node, path, host)
+    }
+
+    fn export_below(&self, node: &Node, path: &[u8], host: &Path) -> Result<()> {
         let (names, missing) = node.listing();
         let taken = host_names(host)?;
         if self.rules.preserve
@@ -465,7 +472,7 @@ impl<'v> Transfer<'v> {
             let copied = self.export(&child, &below, &host.join(OsStr::from_bytes(name)));
             self.go_on(copied)?;
         }
-        if self.rules.preserve { self.export_attributes(node, host) } else { Ok(()) }
+        if self.rules.preserve { self.export_attributes(node, host, None) } else { Ok(()) }
     }
 }
 
@@ -494,16 +501,15 @@ fn make_new_on_host(top: &Path, cx: &Context) -> Result<()> {
             directories.push((path, meta.mode()));
             continue;
         }
-        if !meta.is_symlink() {
-            let mode = meta.mode() & 0o777 & !umask;
-            fs::set_permissions(&path, Permissions::from_mode(mode)).map_err(failed)?;
+        if let Some(kind) = FileKind::from_mode(meta.mode()).filter(|k| *k != FileKind::Symlink) {
+            set_mode(&path, meta.mode() & 0o777 & !umask, kind).map_err(failed)?;
         }
         sys::set_times(&path, now, now).map_err(failed)?;
     }
     for (path, mode) in directories.into_iter().rev() {
         let failed = |e: std::io::Error| Error::host(&path, e);
         let mode = mode & 0o777 & !umask;
-        fs::set_permissions(&path, Permissions::from_mode(mode)).map_err(failed)?;
+        set_mode(&path, mode, FileKind::Dir).map_err(failed)?;
         sys::set_times(&path, now, now).map_err(failed)?;
     }
     Ok(())

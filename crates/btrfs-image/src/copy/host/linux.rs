@@ -1,22 +1,58 @@
-//! Extended attributes and device numbers of Linux.
+//! Extended attributes, permissions and device numbers of Linux.
 
 use super::{c_path, done};
 use std::ffi::CString;
+use std::fs::{File, Metadata, OpenOptions, Permissions};
 use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 fn length(result: libc::ssize_t) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }
 
+/// Sets permissions of what `fits`, of the very thing that was looked at.
+pub(crate) fn set_mode(
+    path: &Path,
+    mode: u32,
+    fits: impl Fn(&Metadata) -> io::Result<()>,
+) -> io::Result<()> {
+    let flags = libc::O_PATH | libc::O_NOFOLLOW;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    fits(&file.metadata()?)?;
+    let open = format!("/proc/self/fd/{}", file.as_raw_fd());
+    match std::fs::set_permissions(open, Permissions::from_mode(mode)) {
+        // No /proc here. Not all C libraries and kernels can do it so.
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            let (path, flags) = (c_path(path)?, libc::AT_SYMLINK_NOFOLLOW);
+            // SAFETY: `path` is NUL-terminated and outlives the call.
+            done(unsafe { libc::fchmodat(libc::AT_FDCWD, path.as_ptr(), mode, flags) })
+        }
+        set => set,
+    }
+}
+
 /// Names of all extended attributes, sorted; empty where the host has none to offer.
 pub(crate) fn list_xattrs(path: &Path) -> io::Result<Vec<Vec<u8>>> {
     let path = c_path(path)?;
-    let list = sized(|buf| {
+    names(sized(|buf| {
         // SAFETY: `path` is NUL-terminated; the kernel writes at most `buf.len()` bytes
         // into `buf`, which is borrowed for the call.
         unsafe { libc::llistxattr(path.as_ptr(), buf.as_mut_ptr().cast(), buf.len()) }
-    });
+    }))
+}
+
+/// The same of an open file.
+pub(crate) fn list_xattrs_of(file: &File) -> io::Result<Vec<Vec<u8>>> {
+    names(sized(|buf| {
+        // SAFETY: takes a descriptor, which `file` owns; the kernel writes at most
+        // `buf.len()` bytes into `buf`, which is borrowed for the call.
+        unsafe { libc::flistxattr(file.as_raw_fd(), buf.as_mut_ptr().cast(), buf.len()) }
+    }))
+}
+
+fn names(list: io::Result<Vec<u8>>) -> io::Result<Vec<Vec<u8>>> {
     let list = match list {
         Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => Vec::new(),
         other => other?,
@@ -62,10 +98,26 @@ pub(crate) fn set_xattr(path: &Path, name: &[u8], value: &[u8]) -> io::Result<()
     done(unsafe { libc::lsetxattr(path, name, value.as_ptr().cast(), value.len(), 0) })
 }
 
+/// The same of an open file.
+pub(crate) fn set_xattr_of(file: &File, name: &[u8], value: &[u8]) -> io::Result<()> {
+    let (fd, name) = (file.as_raw_fd(), CString::new(name)?);
+    let (data, len) = (value.as_ptr().cast(), value.len());
+    // SAFETY: takes a descriptor, which `file` owns; `name` is NUL-terminated, `value` is
+    // readable for its length, and both outlive the call.
+    done(unsafe { libc::fsetxattr(fd, name.as_ptr(), data, len, 0) })
+}
+
 pub(crate) fn remove_xattr(path: &Path, name: &[u8]) -> io::Result<()> {
     let (path, name) = (c_path(path)?, CString::new(name)?);
     // SAFETY: both strings are NUL-terminated and outlive the call.
     done(unsafe { libc::lremovexattr(path.as_ptr(), name.as_ptr()) })
+}
+
+/// The same of an open file.
+pub(crate) fn remove_xattr_of(file: &File, name: &[u8]) -> io::Result<()> {
+    let name = CString::new(name)?;
+    // SAFETY: takes a descriptor, which `file` owns; `name` is NUL-terminated and outlives the call.
+    done(unsafe { libc::fremovexattr(file.as_raw_fd(), name.as_ptr()) })
 }
 
 /// Major and minor number.

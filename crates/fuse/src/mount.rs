@@ -9,13 +9,15 @@ use crate::device::Device;
 use crate::mount_table;
 use crate::sys::{self, How, LoopDevice};
 use std::ffi::OsString;
-use std::io;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use vfs::{FsError, Result};
 
 const FUSERMOUNT: &str = "fusermount3";
@@ -237,6 +239,31 @@ pub(crate) fn give_up(mountpoint: &Path, number: Option<&str>) -> io::Result<()>
 fn abort(number: Option<&str>) -> io::Result<()> {
     let connection = number.and_then(connection).ok_or(io::ErrorKind::NotFound)?;
     std::fs::write(Path::new(CONNECTIONS).join(connection.to_string()).join("abort"), "1")
+}
+
+/// Ends a connection whose mount may be there still. Opened early: a server that serves may not be
+/// allowed to open files, and the number can be another mount's once this one is gone.
+#[derive(Clone, Default)]
+pub(crate) struct Breaker(Option<Arc<File>>);
+
+impl Breaker {
+    /// Of the mount `number`; of none where the kernel's control files are not there.
+    pub(crate) fn of(number: Option<&str>) -> Breaker {
+        let open = |number| {
+            let place = Path::new(CONNECTIONS).join(format!("{number}/abort"));
+            OpenOptions::new().write(true).open(place).ok()
+        };
+        Breaker(number.and_then(connection).and_then(open).map(Arc::new))
+    }
+
+    /// Whoever waits for an answer has an error for one. Nothing happens where the mount is gone.
+    pub(crate) fn end(&self) {
+        if let Some(abort) = &self.0
+            && let Err(error) = (&**abort).write_all(b"1")
+        {
+            tracing::warn!("ending the connection: {error}");
+        }
+    }
 }
 
 /// The kernel's name of a connection is its device number, as one number.

@@ -19,7 +19,7 @@ use crate::config::{Config, Transport};
 use crate::device::Device;
 use crate::dispatch::{Agreement, Dispatcher, Request, negotiate};
 use crate::gather::Gathered;
-use crate::mount::{self, failed};
+use crate::mount::{self, Breaker, failed};
 use crate::mount_table;
 use crate::notify::Notifier;
 use crate::polling::{Pollers, Polling};
@@ -49,6 +49,7 @@ pub struct Session {
     pollers: Option<Pollers>,
     /// The mount's `major:minor`.
     number: Option<String>,
+    breaker: Breaker,
     state: State,
 }
 
@@ -103,10 +104,12 @@ impl Session {
         let polling =
             Arc::new(Polling::new(limit, processors.iter().max().map_or(0, |last| last + 1)));
         let dispatcher = Arc::new(Dispatcher::new(fs, notifier.clone(), config, &polling));
+        let number = mount_table::number_on(&mountpoint);
         let mut session = Session {
             dispatcher,
             notifier,
-            number: mount_table::number_on(&mountpoint),
+            breaker: Breaker::of(number.as_deref()),
+            number,
             unmounter: Unmounter { mountpoint },
             block_device: mounted.block_device,
             loops: Vec::new(),
@@ -275,6 +278,7 @@ impl Session {
     ) -> Result<()> {
         let servers = Arc::<Servers>::default();
         for index in 0..count {
+            let breaker = self.breaker.clone();
             let server = classic::Server {
                 servers: servers.clone(),
                 dispatcher: self.dispatcher.clone(),
@@ -287,6 +291,8 @@ impl Session {
             self.loops.push(spawner.spawn(&format!("fuse-{index}"), move || {
                 if let Err(error) = server.run() {
                     tracing::error!("serving /dev/fuse: {error}");
+                    // The others wait for requests that nobody would serve behind them.
+                    breaker.end();
                 }
             })?);
         }
@@ -309,15 +315,16 @@ impl Session {
                 tracing::error!("a server thread panicked");
             }
         }
+        // Where the loops did not end with it: what is done next, telling the kernel of changes
+        // among it, may wait for answers that nobody would give.
+        self.breaker.end();
     }
 
     /// Ends what is beside the loops, which have ended, and closes.
     fn finish(&mut self) {
         self.pollers = None;
         self.notifier.close();
-        if let Some(thread) = self.notifying.take() {
-            let _ = thread.join();
-        }
+        join(self.notifying.take().into_iter().collect());
         self.dispatcher.close();
         self.state = State::Finished;
     }

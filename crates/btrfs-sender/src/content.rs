@@ -1,7 +1,7 @@
 //! Content of files: which ranges differ, and how they are said.
 
 use crate::clones::Clones;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::namespace::Namespace;
 use crate::sender::{Options, Out};
 use crate::source::{File, Source};
@@ -189,7 +189,8 @@ impl<'s> Content<'s> {
         let mut at = start;
         while at < end {
             self.buffer.resize((end - at).min(READ) as usize, 0);
-            self.source.read(&target.file, at, &mut self.buffer)?;
+            let read = self.source.read(&target.file, at, &mut self.buffer);
+            read.map_err(|error| Error::File(path.to_vec(), error))?;
             for data in self.buffer.chunks(most) {
                 out.put(&Command::Write { path, offset: at, data })?;
                 at += data.len() as u64;
@@ -216,7 +217,9 @@ impl<'s> Content<'s> {
                 if *compression != Compression::None && fields.disk_num_bytes <= MAX_STORED =>
             {
                 self.buffer.resize(fields.disk_num_bytes as usize, 0);
-                self.source.read_stored(&target.file, piece.start, fields, &mut self.buffer)?;
+                let (file, buffer) = (&target.file, &mut self.buffer);
+                let read = self.source.read_stored(file, piece.start, fields, buffer);
+                read.map_err(|error| Error::File(file.path.to_vec(), error))?;
                 (*compression, fields.ram_bytes, fields.offset)
             }
             _ => return Ok(false),

@@ -9,6 +9,8 @@ pub enum Error {
     Tree(btrfs_disk::Error),
     /// Content could not be read.
     Content(vfs::FsError),
+    /// Content of a file could not be read, by its path from the subvolume's root directory.
+    File(Vec<u8>, vfs::FsError),
     /// The stream could not be written.
     Stream(btrfs_send::Error),
     /// It makes no sense, or no stream can say it.
@@ -23,6 +25,7 @@ impl Display for Error {
         match self {
             Error::Tree(error) => error.fmt(f),
             Error::Content(error) => error.fmt(f),
+            Error::File(path, error) => write!(f, "{}: {error}", String::from_utf8_lossy(path)),
             Error::Stream(error) => error.fmt(f),
             Error::Refused(why) => f.write_str(why),
         }

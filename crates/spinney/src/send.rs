@@ -123,6 +123,10 @@ impl Volume {
         match error {
             btrfs_sender::Error::Tree(error) => self.error(path, to_fs(error)),
             btrfs_sender::Error::Content(error) => self.error(path, error),
+            btrfs_sender::Error::File(below, error) => {
+                let path = path.strip_suffix(b"/").unwrap_or(path);
+                self.error(&[path, b"/", &below].concat(), error)
+            }
             btrfs_sender::Error::Stream(error) => Error::stream(error),
             btrfs_sender::Error::Refused(why) => Error::refused(self.show(path), why),
         }

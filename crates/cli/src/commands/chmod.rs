@@ -5,7 +5,7 @@ use crate::args::{self, Arg, Args};
 use crate::error::{Error, Exit, Result};
 use crate::image::ImagePath;
 use crate::inside::volumes::At;
-use crate::inside::{self, Node, Scope, Volumes, walk};
+use crate::inside::{self, Failures, Node, Scope, Volumes, walk};
 use crate::mode::Change;
 use crate::mount::options::{subvol_id, subvol_path};
 use btrfs_fs::Subvol;
@@ -60,7 +60,7 @@ fn run(args: Args) -> Result<Exit> {
     let operands = args::some(operands, "IMAGE:/PATH")?;
     Scope::of(subvol, &operands, true).run(|volumes, failures| {
         for operand in &operands {
-            failures.keep(apply(volumes, operand, &change, recursive));
+            failures.keep(apply(volumes, failures, operand, &change, recursive));
         }
         Ok(())
     })
@@ -71,21 +71,27 @@ pub fn change(text: &str) -> Result<Change> {
     Change::parse(text).ok_or_else(wrong)
 }
 
-fn apply(volumes: &Volumes, operand: &ImagePath, change: &Change, recursive: bool) -> Result<()> {
+fn apply(
+    volumes: &Volumes,
+    failures: &Failures,
+    operand: &ImagePath,
+    change: &Change,
+    recursive: bool,
+) -> Result<()> {
     let (volume, path) = (volumes.of(operand)?, &operand.path);
     let top = volume.find(path, true).at(volume, path)?;
     if !recursive {
-        return one(volume, &top, path, change);
+        return one(volume, &top, change).at(volume, path);
     }
-    walk::every(volume, top, path.clone(), &mut |node, path| match node.is_symlink() {
+    walk::every(volume, top, path.clone(), failures, &mut |node| match node.is_symlink() {
         true => Ok(()),
-        false => one(volume, node, path, change),
+        false => one(volume, node, change),
     })
 }
 
-fn one(volume: &Volume, node: &Node, path: &[u8], change: &Change) -> Result<()> {
+fn one(volume: &Volume, node: &Node, change: &Change) -> vfs::Result<()> {
     let cx = inside::context();
     let perm = change.apply(node.attr.perm, node.is_dir(), cx.umask);
     let set = SetAttr { perm: Some(perm), ..SetAttr::default() };
-    volume.fs().setattr(&cx, node.ino(), &set).at(volume, path).map(drop)
+    volume.fs().setattr(&cx, node.ino(), &set).map(drop)
 }

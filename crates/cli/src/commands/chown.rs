@@ -5,7 +5,7 @@ use crate::args::{self, Arg, Args};
 use crate::error::{Error, Exit, Result};
 use crate::image::ImagePath;
 use crate::inside::volumes::At;
-use crate::inside::{self, Node, Scope, Volumes, walk};
+use crate::inside::{self, Failures, Node, Scope, Volumes, walk};
 use crate::mount::options::{subvol_id, subvol_path};
 use crate::sys;
 use btrfs_fs::Subvol;
@@ -63,7 +63,7 @@ fn run(mut args: Args) -> Result<Exit> {
     let operands = args::some(operands, "IMAGE:/PATH")?;
     Scope::of(subvol, &operands, true).run(|volumes, failures| {
         for operand in &operands {
-            failures.keep(apply(volumes, operand, owner, recursive, follow));
+            failures.keep(apply(volumes, failures, operand, owner, (recursive, follow)));
         }
         Ok(())
     })
@@ -105,27 +105,27 @@ fn owner(text: &str) -> Result<Owner> {
 
 fn apply(
     volumes: &Volumes,
+    failures: &Failures,
     operand: &ImagePath,
     owner: Owner,
-    recursive: bool,
-    follow: bool,
+    (recursive, follow): (bool, bool),
 ) -> Result<()> {
     let (volume, path) = (volumes.of(operand)?, &operand.path);
     let top = volume.find(path, follow).at(volume, path)?;
     if !recursive {
-        return one(volume, &top, path, owner);
+        return one(volume, &top, owner).at(volume, path);
     }
-    walk::every(volume, top, path.clone(), &mut |node, path| one(volume, node, path, owner))
+    walk::every(volume, top, path.clone(), failures, &mut |node| one(volume, node, owner))
 }
 
-fn one(volume: &Volume, node: &Node, path: &[u8], owner: Owner) -> Result<()> {
+fn one(volume: &Volume, node: &Node, owner: Owner) -> vfs::Result<()> {
     let set = SetAttr {
         uid: owner.uid,
         gid: owner.gid,
         kill_priv: node.attr.kind == FileKind::File,
         ..SetAttr::default()
     };
-    volume.fs().setattr(&inside::context(), node.ino(), &set).at(volume, path).map(drop)
+    volume.fs().setattr(&inside::context(), node.ino(), &set).map(drop)
 }
 
 #[cfg(test)]

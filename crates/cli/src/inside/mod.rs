@@ -16,10 +16,12 @@ pub use volumes::{Failures, Scope, Volumes};
 use crate::error::{Error, Result, say_error};
 use crate::output::human;
 use crate::progress::{self, Progress};
+use btrfs_image::is_of_all;
 use spinney::Volume;
 use spinney::tree;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use volumes::At;
 
 /// Copies between this machine and `volume`, with progress.
 pub fn transfer(volume: &Volume, rules: CopyRules) -> Transfer<'_> {
@@ -58,12 +60,23 @@ pub mod walk {
         tree::walk::until(volume, top, path, &mut |error| failed(error.into()), visit)
     }
 
+    /// Changes `top` and everything below it. What fails is told and left out, as by chmod(1); what
+    /// would fail for all ends it.
     pub fn every(
         volume: &Volume,
         top: Node,
         path: Vec<u8>,
-        visit: &mut dyn FnMut(&Node, &[u8]) -> Result<()>,
+        failures: &Failures,
+        change: &mut dyn FnMut(&Node) -> vfs::Result<()>,
     ) -> Result<()> {
-        tree::walk::every(volume, top, path, visit)
+        until(volume, top, path, &mut |error| failures.tell(&error), &mut |node, path, _| {
+            match change(node) {
+                Err(error) if is_of_all(error.errno()) => Err(error).at(volume, path),
+                changed => {
+                    failures.keep(changed.at(volume, path));
+                    Ok(true)
+                }
+            }
+        })
     }
 }

@@ -171,10 +171,23 @@ fn way_out(image: &Path, subvol: &Subvol, write: bool) -> String {
         );
     }
     // `check` and `cp` would open it in the same way, and say the same.
+    if !has_chunks(image) {
+        return format!(
+            "`spinney dump-super --all {name}` shows what is left of it; where all the rest lies its \
+             chunk tree says, and without that `btrfs restore` reads nothing, either"
+        );
+    }
     format!(
         "`spinney dump-super --all {name}` shows what is left of it; `btrfs restore {name} DIR` may \
          get content out of it"
     )
+}
+
+/// Superblock and chunk tree can be read.
+fn has_chunks(image: &Path) -> bool {
+    let options = OpenOptions { read_only: true, ignore_log: true, ..OpenOptions::default() };
+    open(image, Access::Peek)
+        .is_ok_and(|medium| btrfs_volume::Volume::open(medium.device(), options).is_ok())
 }
 
 /// What opens most, and what opens all that can be opened. Content stays verified.

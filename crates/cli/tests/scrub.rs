@@ -123,6 +123,21 @@ fn damage_is_counted_and_mended_as_the_kernel_does() {
     }
 }
 
+/// Its copy is read when the volume is opened, and the scrub said that there were no errors.
+#[test]
+fn what_opening_mends_is_told() {
+    let image = Image::new("scrub-opened");
+    let tree = shell(&format!("btrfs inspect-internal dump-tree -t 1 {}", image.word()));
+    let leaf = copies(&image.path, told_behind(&tree, "leaf ")[0]);
+    hurt(&image.path, leaf[0] + 5000);
+    let output = spinney(&["scrub", "start", &image.word()]);
+    let said = text(&output.stderr);
+    assert!(said.contains("1 bad copy mended before the scrub"), "{said}");
+    assert!(output.status.success());
+    fine(&["scrub", "start", &image.word()]);
+    assert_clean(&image.path);
+}
+
 #[test]
 fn a_node_that_is_lost_ends_no_scrub() {
     if ready("a_node_that_is_lost_ends_no_scrub") {

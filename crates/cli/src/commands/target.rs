@@ -8,7 +8,7 @@ use crate::mounts;
 use btrfs_disk::FixedSize;
 use btrfs_disk::items::BalanceItem;
 use btrfs_fs::control::wire;
-use btrfs_fs::{BalanceStatus, BtrfsFs, DeviceErrors, NewSize, Options, ScrubStatus};
+use btrfs_fs::{BalanceStatus, BtrfsFs, DeviceErrors, NewSize, Options, ScrubStatus, Subvol};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use vfs::FileSystem;
@@ -52,7 +52,8 @@ impl Target {
         let read_only = matches!(access, Access::Read | Access::Peek);
         let options = Options { background: false, read_only, ..Options::default() };
         let opened = BtrfsFs::open_device(medium.device(), options);
-        let fs = opened.map_err(|e| Error::about(path.display(), e))?;
+        let fs =
+            opened.map_err(|e| image::opening_volume(&path, &Subvol::Default, !read_only, &e))?;
         if let Some(why) = fs.read_only_reason().filter(|_| !read_only) {
             return Err(Error::about(path.display(), format!("can only be read: {why}")));
         }
@@ -65,6 +66,12 @@ impl Target {
         if !self.is_mounted() {
             log::tell_errors();
         }
+    }
+
+    /// How many bad copies were met and written anew so far; a mount has them in its log.
+    pub fn mended(&self) -> u64 {
+        let Target::Image { fs, .. } = self else { return 0 };
+        fs.stats().iter().find(|stat| stat.name == "device.repairs").map_or(0, |stat| stat.value)
     }
 
     pub fn show(&self) -> String {

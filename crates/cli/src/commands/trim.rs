@@ -5,7 +5,7 @@ use crate::args::{Arg, Args, one, unexpected};
 use crate::error::{Error, Exit, Result};
 use crate::image::{self, Access};
 use crate::output::{Json, Out, human};
-use btrfs_fs::{BtrfsFs, Options};
+use btrfs_fs::{BtrfsFs, Options, Subvol};
 use std::path::Path;
 use vfs::FileSystem;
 
@@ -49,7 +49,8 @@ fn run(mut args: Args) -> Result<Exit> {
     let failed = |error: vfs::FsError| Error::about(path.display(), error);
     let medium = image::open(path, Access::Write)?;
     let options = Options { background: false, ..Options::default() };
-    let fs = BtrfsFs::open_device(medium.device(), options).map_err(failed)?;
+    let fs = BtrfsFs::open_device(medium.device(), options)
+        .map_err(|e| image::opening_volume(path, &Subvol::Default, true, &e))?;
     image::tell_converted(path, fs.made_free_space_tree());
     let trimmed = fs.trim(&vfs::Context::default(), 0, u64::MAX, 0);
     // An error of the trim says more than that of the closing behind it.

@@ -123,6 +123,8 @@ fn run(args: Args, again: bool) -> Result<Exit> {
     let access = if words.read_only { Access::Read } else { Access::Write };
     let target = Target::open(&volume, access)?;
     let record = if target.is_mounted() { Some(Record::of(&target)?) } else { None };
+    // A scrub that comes behind it finds nothing there.
+    let mended = target.mended();
     if let Some(limit) = words.limit {
         target.limit_scrub(limit, true)?;
     }
@@ -146,6 +148,13 @@ fn run(args: Args, again: bool) -> Result<Exit> {
     }
     let status = wait(&target, record.as_ref())?;
     tell(&target, &status, &words)?;
+    if mended > 0 {
+        say_error(&format!(
+            "spinney: {}: {} mended before the scrub, when the volume was opened",
+            target.show(),
+            count(mended, "bad copy")
+        ));
+    }
     target.close()?;
     Ok(exit_of(&status))
 }

@@ -63,6 +63,27 @@ pub fn all() -> io::Result<Vec<MountEntry>> {
     Ok(table.split(|b| *b == b'\n').filter_map(parse).collect())
 }
 
+/// A mount of `device` that a process has in a mount namespace that is not ours, as `process 7 (sh)
+/// has it on /mnt`. Who is not root sees those of his own processes.
+pub fn in_another_namespace(device: &str) -> Option<String> {
+    let mut seen = vec![fs::read_link("/proc/self/ns/mnt").ok()?];
+    for entry in fs::read_dir("/proc").ok()?.flatten() {
+        let Ok(namespace) = fs::read_link(entry.path().join("ns/mnt")) else { continue };
+        if seen.contains(&namespace) {
+            continue;
+        }
+        seen.push(namespace);
+        let table = fs::read(entry.path().join("mountinfo")).unwrap_or_default();
+        let mut mounts = table.split(|b| *b == b'\n').filter_map(parse);
+        if let Some(mount) = mounts.find(|mount| mount.device == device && mount.is_fuse()) {
+            let name = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+            let (process, name) = (entry.file_name().display().to_string(), name.trim_end());
+            return Some(format!("process {process} ({name}) has it on {}", mount.point.display()));
+        }
+    }
+    None
+}
+
 /// The mounted file system that `path` lies in.
 pub fn around(path: &Path) -> io::Result<Option<MountEntry>> {
     let device = fs::metadata(path)?.dev();

@@ -2,17 +2,22 @@
 
 use super::Command;
 use crate::args::{self, Arg, Args};
-use crate::error::{Error, Exit, Result, io_text};
+use crate::error::{Error, Exit, Result, io_text, say_error};
 use crate::mount::control::{End, Waiter, keeping_awake, wake_if_stopped};
 use crate::mounts::{self, MountEntry};
 use crate::sys::Umount;
 use std::io::{self, ErrorKind};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often a mount that is busy is tried again, and how long after.
 const MOMENTS: usize = 5;
 const MOMENT: Duration = Duration::from_millis(40);
+
+/// When who waits looks at what he waits for, and so often again.
+const LOOK: Duration = Duration::from_secs(3);
+/// Where nothing is found he is told that it takes long.
+const LONG: Duration = Duration::from_secs(30);
 
 pub const COMMAND: Command = Command {
     name: "umount",
@@ -21,7 +26,9 @@ pub const COMMAND: Command = Command {
     help: "\
 Unmounts the volumes on the directories DIR, and returns when everything is on the medium
 and the images may be used again. umount(8) and `fusermount3 -u` unmount as well, but for
-mounts of ordinary users they return before the last commit is written.
+mounts of ordinary users they return before the last commit is written. A volume that is
+mounted in another mount namespace, too (a container's, a sandboxed service's), is closed
+when it is unmounted there; who that is is told after some seconds.
 
 The exit code is 1 if a volume could not be unmounted, or if closing it failed.
 
@@ -75,8 +82,50 @@ fn unmount(point: &Path, lazy: bool) -> Result<()> {
         return Ok(());
     }
     match waiter {
-        Some(waiter) => judge(point, waiter.wait(|| wake_if_stopped(server))),
+        Some(waiter) => {
+            let mut waiting = Waiting::new(point, &entry.device, server);
+            judge(point, waiter.wait(|| waiting.look()))
+        }
         None => unwatched(point, &entry, dead),
+    }
+}
+
+/// Tells who waits long what he waits for, once.
+struct Waiting<'w> {
+    point: &'w Path,
+    device: &'w str,
+    server: Option<i32>,
+    since: Instant,
+    looked: Duration,
+    told: bool,
+}
+
+impl<'w> Waiting<'w> {
+    fn new(point: &'w Path, device: &'w str, server: Option<i32>) -> Waiting<'w> {
+        Waiting {
+            point,
+            device,
+            server,
+            since: Instant::now(),
+            looked: Duration::ZERO,
+            told: false,
+        }
+    }
+
+    fn look(&mut self) {
+        wake_if_stopped(self.server);
+        let now = self.since.elapsed();
+        if self.told || now < self.looked + LOOK {
+            return;
+        }
+        self.looked = now;
+        let why = match mounts::in_another_namespace(self.device) {
+            Some(who) => format!("it is mounted in another mount namespace, too: {who}"),
+            None if now < LONG => return,
+            None => "files in it are open, or its server has much to write".to_owned(),
+        };
+        self.told = true;
+        say_error(&format!("spinney: {}: unmounted here; waiting: {why}", self.point.display()));
     }
 }
 

@@ -5,8 +5,10 @@ mod common;
 use common::mount::{Mount, TRANSPORTS, lacks_fuse, loops_over, mounted, server, signal};
 use common::{Image, assert_clean, eventually, failing, fine, sh, spinney, text};
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use testkit::oracle::LoopDevice;
 use testkit::require;
 
@@ -123,6 +125,60 @@ impl Drop for Cover {
     fn drop(&mut self) {
         sh(&format!("umount -l {}", self.0.display()));
     }
+}
+
+/// It was ignored, and nobody told.
+#[test]
+fn links_are_not_followed_where_that_is_asked() {
+    require!(fuse);
+    require!(btrfs_progs);
+    let image = Image::new("nosymfollow");
+    let (second, word) = place(&image, "second");
+    let refused = |point: &Path| fs::read(point.join("link")).unwrap_err().raw_os_error();
+    for first in ["nosymfollow", "symfollow"] {
+        let mount = Mount::new(&image, first);
+        fs::write(mount.join("file"), "x").unwrap();
+        std::os::unix::fs::symlink("file", mount.join("link")).unwrap();
+        fine(&["mount", "-o", "nosymfollow", &image.word(), &word]);
+        assert_eq!(refused(&second), Some(libc::ELOOP));
+        match first {
+            "nosymfollow" => assert_eq!(refused(&mount.point), Some(libc::ELOOP)),
+            _ => assert_eq!(fs::read(mount.join("link")).unwrap(), b"x"),
+        }
+        fs::remove_file(mount.join("link")).unwrap();
+        fine(&["umount", &word]);
+        mount.umount();
+        gone(&image);
+    }
+}
+
+/// It waited without a word.
+#[test]
+fn who_unmounts_is_told_of_a_copy_in_another_namespace() {
+    require!(fuse);
+    require!(btrfs_progs);
+    let image = Image::new("namespace");
+    let mount = Mount::new(&image, "rw");
+    let mut holder = Command::new("unshare")
+        .args(["--mount", "--propagation", "private", "sh", "-c", "echo; exec sleep 60"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::io::Read::read_exact(holder.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+    let mut umount = Command::new(common::PROGRAM)
+        .args(["umount", &mount.word()])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut told = String::new();
+    BufReader::new(umount.stderr.take().unwrap()).read_line(&mut told).unwrap();
+    let who = format!("process {} (sleep) has it on {}", holder.id(), mount.word());
+    let ended = umount.try_wait().unwrap();
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+    assert!(told.contains("waiting") && told.contains(&who) && ended.is_none(), "{told}");
+    assert!(umount.wait().unwrap().success());
+    gone(&image);
 }
 
 #[test]

@@ -92,6 +92,8 @@ pub struct Config {
     pub nodev: bool,
     /// No program can be started from it.
     pub noexec: bool,
+    /// Symbolic links of it are not followed. An older fusermount3 refuses to.
+    pub nosymfollow: bool,
     /// Reading changes no access times.
     pub noatime: bool,
     /// Each read changes them, where `noatime` does not say otherwise. As the kernel's table
@@ -164,6 +166,7 @@ impl Default for Config {
             nosuid: false,
             nodev: false,
             noexec: false,
+            nosymfollow: false,
             noatime: false,
             strictatime: false,
             nodiratime: false,
@@ -233,6 +236,8 @@ impl Config {
             "nodev" => self.nodev = true,
             "exec" => self.noexec = false,
             "noexec" => self.noexec = true,
+            "symfollow" => self.nosymfollow = false,
+            "nosymfollow" => self.nosymfollow = true,
             "noatime" => self.noatime = true,
             "sync" => self.sync = true,
             "async" => self.sync = false,

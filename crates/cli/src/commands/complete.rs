@@ -354,7 +354,7 @@ mod tests {
         assert_eq!(ends("spinney xattr s"), ["set"]);
         assert_eq!(ends("spinney rescue z"), ["zero-log"]);
         assert_eq!(ends("spinney help mk"), ["mkdir", "mkfs"]);
-        assert_eq!(ends("spinney mount -o ro,nos"), ["ro,nosuid"]);
+        assert_eq!(ends("spinney mount -o ro,nosu"), ["ro,nosuid"]);
         assert_eq!(ends("spinney ls -- --rec"), [""; 0]);
         assert_eq!(ends("spinney nonsense --"), [""; 0]);
         assert!(ends("x && spinney ls --").contains(&"--json".into()));

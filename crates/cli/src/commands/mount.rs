@@ -139,7 +139,7 @@ FUSE's -o options
     relatime, strictatime, nodiratime
                         reading changes access times, as the kernel's options say; by
                         default it does not (noatime)
-    nosuid, nodev, noexec, fsname=NAME, max_read=N, max_write=N
+    nosuid, nodev, noexec, nosymfollow, fsname=NAME, max_read=N, max_write=N
 
 `-o remount,ro DIR` makes a mount read-only, and returns when all is on the medium;
 remount,rw makes it writable again. remount,compress=HOW (or compress-force=HOW, compress=no)

@@ -125,6 +125,7 @@ fn bind(request: &Request, first: &MountEntry, top: &File) -> std::io::Result<()
         (config.nosuid, libc::MS_NOSUID),
         (config.nodev, libc::MS_NODEV),
         (config.noexec, libc::MS_NOEXEC),
+        (config.nosymfollow, libc::MS_NOSYMFOLLOW),
     ];
     let forbidden = Flags::of(first).mount & !libc::MS_RDONLY;
     let flags = asked.iter().filter(|(on, _)| *on).fold(forbidden, |all, (_, flag)| all | flag);

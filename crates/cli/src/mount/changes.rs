@@ -75,6 +75,9 @@ const FIXED: &[&str] = &[
 /// What may change.
 const COMPRESSION: &[&str] = &["compress", "compress-force"];
 
+/// Who mounted it, as the kernel tells it.
+const TOLD: &[&str] = &["user_id", "group_id"];
+
 fn name(option: &str) -> &str {
     option.split('=').next().unwrap_or(option)
 }
@@ -90,6 +93,14 @@ pub fn of_the_server(options: &MountOptions, entry: &MountEntry) -> String {
     let named = options.named().filter(|option| !holds(option));
     let asked = |option: &&str| [FIXED, COMPRESSION].iter().any(|all| all.contains(&name(option)));
     named.filter(asked).collect::<Vec<_>>().join(",")
+}
+
+/// What mount(8) repeats from the table, where that says something else: a remount changes none of it.
+pub fn unlike_the_table(options: &MountOptions, entry: &MountEntry) -> Option<String> {
+    let of_the_table = |option: &&str| TOLD.contains(&name(option));
+    let mut named = options.named().filter(of_the_table);
+    let held = |option: &str| entry.fs_options.split(',').any(|held| held == option);
+    named.find(|option| !held(option)).map(str::to_owned)
 }
 
 /// Whether the kernel has nothing to do with what is to change.
@@ -189,13 +200,23 @@ mod tests {
     #[test]
     fn what_changes_the_server_is_known_here() {
         let before = MountOptions::listed_in(COMMAND.help).settings();
-        let kernels = ["ro", "rw", "sync", "nosuid", "nodev", "noexec"];
+        let kernels = ["ro", "rw", "sync", "nosuid", "nodev", "noexec", "nosymfollow"];
         for option in words::list_options(COMMAND.help) {
             let option = name(&option);
             let listed = [FIXED, COMPRESSION, &kernels].iter().any(|all| all.contains(&option));
             assert!(listed, "{option}");
         }
         assert_eq!(before, MountOptions::listed_in(COMMAND.help).settings());
+    }
+
+    #[test]
+    fn who_mounted_it_stays() {
+        let line = b"1 1 0:9 / /mnt rw - fuse.spinney /img rw,user_id=0,group_id=0";
+        let entry = mounts::parse(line).unwrap();
+        let unlike = |list: &str| unlike_the_table(&parsed(list), &entry);
+        assert_eq!(unlike("remount,ro,user_id=0,group_id=0,blksize=4096"), None);
+        assert_eq!(unlike("remount,ro,user_id=7").as_deref(), Some("user_id=7"));
+        assert_eq!(unlike("remount,group_id=10").as_deref(), Some("group_id=10"));
     }
 
     #[test]

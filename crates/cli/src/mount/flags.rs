@@ -33,9 +33,12 @@ const WITHOUT: &[(&str, c_ulong)] = &[
     ("exec", libc::MS_NOEXEC),
     ("symfollow", libc::MS_NOSYMFOLLOW),
     ("async", libc::MS_SYNCHRONOUS),
+    ("nolazytime", libc::MS_LAZYTIME),
 ];
 /// What a remount changes of the file system.
 const CHANGED_OF_FS: c_ulong = libc::MS_RDONLY | libc::MS_SYNCHRONOUS;
+/// And what it takes from it, but does not give: the server would not do as it says.
+const TAKEN_FROM_FS: c_ulong = CHANGED_OF_FS | libc::MS_LAZYTIME;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Flags {
@@ -63,7 +66,7 @@ impl Flags {
         for word in words {
             let (set, clear) = change(word);
             self.mount = self.mount & !clear | set & !libc::MS_SYNCHRONOUS;
-            self.fs = self.fs & !(clear & CHANGED_OF_FS) | set & CHANGED_OF_FS;
+            self.fs = self.fs & !(clear & TAKEN_FROM_FS) | set & CHANGED_OF_FS;
         }
         self
     }
@@ -72,7 +75,13 @@ impl Flags {
 /// Whether a remount with this word is one of the file system, not only of the mount.
 pub fn is_of_fs(word: &str) -> bool {
     let (set, clear) = change(word);
-    (set | clear) & CHANGED_OF_FS != 0
+    (set | clear) & TAKEN_FROM_FS != 0
+}
+
+/// How the mount's access times are kept, by the table.
+pub fn access_times(entry: &MountEntry) -> c_ulong {
+    let all = ACCESS_TIMES.iter().fold(libc::MS_STRICTATIME, |all, (_, flag)| all | flag);
+    Flags::of(entry).mount & all
 }
 
 /// Whether that is how access times are kept.
@@ -131,5 +140,7 @@ mod tests {
         assert_eq!(of("ro,relatime").mount, MS_RDONLY | MS_RELATIME);
         assert_eq!(of("rw,nodiratime").mount, MS_NODIRATIME | MS_STRICTATIME);
         assert_eq!(of("rw").with(["rw", "lazytime"].into_iter()).fs, MS_LAZYTIME);
+        assert_eq!(of("rw").with(["rw", "nolazytime"].into_iter()).fs, 0);
+        assert!(is_of_fs("nolazytime") && !is_of_fs("lazytime"));
     }
 }

@@ -44,8 +44,8 @@ pub struct Follower {
     device: String,
     /// What it was mounted with.
     options: MountOptions,
-    /// One at a time.
-    turn: Mutex<()>,
+    /// One at a time. Has how the mount's access times were kept at the last look.
+    turn: Mutex<Option<libc::c_ulong>>,
 }
 
 impl Follower {
@@ -56,7 +56,7 @@ impl Follower {
         options: MountOptions,
     ) -> io::Result<Follower> {
         let table = mounts::Watch::new()?;
-        Ok(Follower { fs, monitor, table, device, options, turn: Mutex::new(()) })
+        Ok(Follower { fs, monitor, table, device, options, turn: Mutex::default() })
     }
 
     /// What an owner asks for; why not, if it cannot be done.
@@ -86,12 +86,13 @@ impl Follower {
 
     /// Does as the mount table says; why not, if it cannot.
     fn follow(&self) -> std::result::Result<(), String> {
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut times = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(fs) = self.fs.upgrade() else { return Ok(()) };
         let all = self.table.all().map_err(|e| e.to_string())?;
         let Some(entry) = all.iter().find(|entry| entry.device == self.device) else {
             return Ok(());
         };
+        note_access_times(&mut times, flags::access_times(entry));
         match (entry.is_read_only(), fs.is_still()) {
             (true, false) if fs.read_only_reason().is_none() => {
                 fs.still().map_err(|e| e.to_string())?;
@@ -134,6 +135,11 @@ impl Follower {
 
     /// Follows for as long as the process lives.
     pub fn watch(&self) {
+        let now = self.table.all().unwrap_or_default();
+        if let Some(entry) = now.iter().find(|entry| entry.device == self.device) {
+            let mut times = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+            times.get_or_insert_with(|| flags::access_times(entry));
+        }
         let error = loop {
             if let Err(error) = self.table.wait() {
                 break error;
@@ -144,6 +150,16 @@ impl Follower {
             }
         };
         tracing::warn!("remounts are not noticed: {error}");
+    }
+}
+
+/// The kernel does not ask before it changes its flags, which do not keep them.
+fn note_access_times(seen: &mut Option<libc::c_ulong>, now: libc::c_ulong) {
+    if seen.replace(now).is_some_and(|before| before != now) {
+        tracing::warn!(
+            "remounted with other access times: they are kept as before, whatever the mount \
+             table says; {ANEW}"
+        );
     }
 }
 
@@ -166,6 +182,10 @@ pub fn remount(point: &Path, options: &MountOptions) -> Result<Exit> {
         Some(Some(why)) => Err(why),
         _ => Err("the server does not answer".into()),
     };
+    if let Some(option) = changes::unlike_the_table(options, &entry) {
+        let told = format!("option {option} cannot be changed by a remount");
+        return Err(about(told).remedy(ANEW));
+    }
     let changes = changes::of_the_server(options, &entry);
     let ask_about = |question: &str| match changes.as_str() {
         "" => Ok(()),

@@ -511,6 +511,25 @@ fn a_subvolume_that_gets_a_file_is_not_removed_as_an_empty_one() {
     fs.destroy().expect("close");
 }
 
+/// Who compares, or sends, goes by it: when a subvolume changed last, and by which commit.
+#[test]
+fn a_commit_stamps_the_subvolumes_that_it_changes() {
+    let image = Image::new(256 << 20, &[]);
+    let fs = open(&image);
+    let ids = [create(&fs, "/", "changed"), create(&fs, "/", "other")];
+    fs.sync().expect("commit");
+    let items = || ids.map(|id| fs.committed().expect("open").tree(TreeId(id.0)).expect("there").1);
+    let before = items();
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    put(&fs, "changed", "file", &[1; 9000]);
+    fs.sync().expect("commit");
+    let [changed, other] = items();
+    assert!(changed.ctransid == changed.generation.0 && changed.ctransid > before[0].ctransid);
+    assert!((changed.ctime.sec, changed.ctime.nsec) > (before[0].ctime.sec, before[0].ctime.nsec));
+    assert_eq!((other.ctransid, other.ctime), (before[1].ctransid, before[1].ctime));
+    fs.destroy().expect("close");
+}
+
 /// Its tree may be half dropped: nobody is led into what is left.
 #[test]
 fn a_deleted_subvolume_is_none_to_those_who_read_trees() {

@@ -8,7 +8,7 @@ use btrfs_disk::ids::block_group::{DATA, DUP, METADATA};
 use btrfs_disk::items::{BlockGroupItem, DevExtent};
 use btrfs_disk::key::kind;
 use btrfs_disk::{Corrupt, Error, FixedSize, Key, TreeId};
-use btrfs_space::{Claim, GroupInfo, Kind, Priority, Space, Unproven};
+use btrfs_space::{Claim, GroupInfo, Kept, Kind, Priority, Space, Unproven};
 use btrfs_tree::NodeStore;
 use common::derive::{assert_space_true, assert_true};
 use common::edit::Commit;
@@ -59,6 +59,43 @@ fn behind_the_last_address_there_is_no_chunk() {
         opened.volume.add_chunk(at, &chunk).expect("in front of the end");
         let made = Space::unloaded(&opened.volume).new_chunk(Kind::Data);
         assert!(matches!(made, Err(Error::NoSpace)), "{made:?}");
+    });
+}
+
+/// What commits and removals need is kept, as a wish is where there is plenty; and of what does not fit, half of all.
+#[test]
+fn what_is_kept_of_metadata_is_what_was_asked_or_half() {
+    with_kernel(|| {
+        let image = Image::new("512M", &["-m", "single"]);
+        let opened = image.open();
+        let space = opened.space();
+        // Of a device without room the numbers stay what they are.
+        while space.new_chunk(Kind::Metadata).is_ok() {}
+        let total = space.totals().metadata.total;
+        // The most that one can reserve.
+        let most = |priority| {
+            let (mut low, mut high) = (0, 1u64 << 40);
+            while high - low > 1 {
+                let middle = (low + high) / 2;
+                match space.reserve_metadata(middle, priority) {
+                    Ok(_) => low = middle,
+                    Err(_) => high = middle,
+                }
+            }
+            low
+        };
+        let kept = |commit: u64, removal: u64, wish: u64| {
+            space.keep(Kept { commit, removal, wish });
+            let of_commits = most(Priority::Commit) - most(Priority::Delete);
+            (space.totals().global_reserve, of_commits)
+        };
+        let unit = total / 64;
+        assert_eq!(kept(unit, 2 * unit, 0), (3 * unit, unit));
+        assert_eq!(kept(unit, unit, 6 * unit), (6 * unit, unit), "a wish");
+        assert_eq!(kept(unit, unit, 1 << 40), (total / 8, unit), "a wish for more than an eighth");
+        assert_eq!(kept(total, 0, 0), (total / 2, total / 2), "commits that need all");
+        assert_eq!(kept(total, total, 0), (total / 2, total / 4), "and removals, too");
+        assert_eq!(kept(unit, total, 0), (total / 2, unit), "little, beside removals");
     });
 }
 

@@ -3,12 +3,16 @@
 
 mod common;
 
-use btrfs_disk::TreeId;
+use btrfs_disk::{
+    ChildPtr, Error, Expect, Generation, LeafItem, Node, NodeIdentity, TreeId, build,
+};
 use btrfs_space::Space;
+use btrfs_tree::{DirtyNodes, NodeReader};
 use common::derive::{assert_space_true, assert_true};
 use common::edit::{Commit, Dice};
 use common::random::random_commits;
 use common::{Image, Opened, with_kernel};
+use std::sync::Arc;
 
 /// The backup of the last commit, in the superblock, has the roots of that commit.
 fn assert_backup_true(opened: &Opened) {
@@ -43,6 +47,51 @@ fn judge(image: &Image) {
     assert_space_true(&opened);
     drop(opened);
     image.check();
+}
+
+/// What the gate would not let in is not written either, nor what else there is.
+#[test]
+fn a_node_that_nobody_could_read_is_not_written() {
+    with_kernel(|| {
+        let image = Image::new("512M", &[]);
+        let opened = image.open();
+        let root = opened.root_tree();
+        let old = opened.store.node(&root.expect()).expect("root");
+        let geometry = *opened.store.geometry();
+        let room = opened.space();
+        let at = || {
+            let size = u64::from(geometry.node_size);
+            room.alloc(btrfs_space::Kind::Metadata, size, size).expect("room").logical
+        };
+        let identity =
+            || NodeIdentity { logical: at(), generation: root.generation, owner: TreeId::ROOT };
+        let items: Vec<_> = old.items().map(|(key, data)| LeafItem { key, data }).collect();
+        let good = build::leaf(&geometry, &identity(), &items);
+        // A parent is never older than its child.
+        let child = ChildPtr {
+            key: old.key(0),
+            logical: old.logical(),
+            generation: Generation(root.generation.0 + 1),
+        };
+        let bad = build::interior(&geometry, &identity(), 1, &[child]);
+        let mut dirty = DirtyNodes::new();
+        let expect = |node: &Node| Expect {
+            logical: node.logical(),
+            level: node.level(),
+            generation: Some(root.generation),
+            owner: Some(TreeId::ROOT),
+            first_key: None,
+        };
+        let (good_at, bad_at) = (expect(&good), expect(&bad));
+        dirty.insert(Arc::new(good));
+        dirty.insert(Arc::new(bad));
+        let written = dirty.write_all(&opened.store);
+        assert!(matches!(written, Err(Error::Corrupt(_))), "{written:?}");
+        assert!(opened.volume.read_node(&good_at).is_err(), "nothing was written");
+        dirty.remove(bad_at.logical);
+        assert_eq!(dirty.write_all(&opened.store).expect("good"), 1);
+        opened.volume.read_node(&good_at).expect("it is there");
+    });
 }
 
 /// The kernel reads everything, goes on writing, and finds no fault.

@@ -139,6 +139,41 @@ fn dropped_after_a_balance() {
     });
 }
 
+/// A state that is kept knows where it stopped, and looks at nothing in front of that again.
+#[test]
+fn a_step_begins_where_the_last_one_ended() {
+    with_kernel(|| {
+        let looks = |keeps: bool| {
+            let image = family();
+            let opened = image.open();
+            let (space, id) = (opened.space(), subvolumes(&opened)[1]);
+            let mut commit = Commit::new(&opened, &space);
+            commit.orphan(id);
+            commit.finish();
+            let (mut state, mut all) = (DropState::default(), 0);
+            let count = || {
+                let counters = opened.store.counters();
+                counters.hits + counters.misses
+            };
+            loop {
+                let mut commit = Commit::new(&opened, &space);
+                let before = count();
+                let done = commit.drop_tree(id, &mut state, 1);
+                all += count() - before;
+                commit.finish();
+                if done {
+                    return all;
+                }
+                if !keeps {
+                    state = DropState::default();
+                }
+            }
+        };
+        let (kept, anew) = (looks(true), looks(false));
+        assert!(kept * 3 < anew * 2, "{kept} and {anew} nodes were looked at");
+    });
+}
+
 type Position = (u8, Key);
 
 fn position(opened: &Opened, id: TreeId) -> Position {

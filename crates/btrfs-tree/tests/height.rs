@@ -90,6 +90,32 @@ fn a_tree_emptied_in_its_first_generation_is_one_dirty_leaf() {
     world.check();
 }
 
+/// The only child that is left would be the root: where it cannot be read, or is another node than its pointer says,
+/// the root that leads to it stays.
+#[test]
+fn an_only_child_that_cannot_be_read_stays_a_child() {
+    for foreign in [false, true] {
+        let mut world = grown(2000);
+        let root = node(&world, world.root.logical);
+        let only = root.child(1);
+        let (from, to) = (only.key, (root.len() > 2).then(|| root.key(2)));
+        let child = world.memory.nodes.remove(&only.logical).expect("there");
+        if foreign {
+            let other = node(&world, root.child(0).logical);
+            world.memory.nodes.insert(only.logical, other);
+        }
+        let is_behind = |key: &Key| to.is_some_and(|to| *key >= to);
+        let gone = world.model.keys().filter(|key| **key < from || is_behind(key));
+        let gone = gone.map(|key| (*key, Edit::Delete)).collect();
+        world.apply(gone);
+        assert_eq!((world.root.level, world.root.generation), (3, world.generation));
+        let top = world.dirty.over(&world.memory).node(&world.root.expect()).expect("new");
+        assert_eq!(top.children().collect::<Vec<_>>(), [only], "foreign: {foreign}");
+        world.memory.nodes.insert(only.logical, child);
+        world.check();
+    }
+}
+
 /// Every prefix and suffix of a tree can go, at once or step by step.
 #[test]
 fn ends_can_be_cut_off_anywhere() {

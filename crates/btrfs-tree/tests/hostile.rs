@@ -2,7 +2,9 @@
 
 mod common;
 
-use btrfs_disk::{ChildPtr, Error, Generation, Key, Logical, Node, NodeIdentity, TreeId, build};
+use btrfs_disk::{
+    ChildPtr, Error, Generation, Key, LeafItem, Logical, Node, NodeIdentity, TreeId, build,
+};
 use btrfs_tree::{
     Cursor, DirtyNodes, Edit, NodePosition, NodeSink, Step, TreeRoot, Visitor, apply, get, scan,
     verify, walk,
@@ -211,6 +213,64 @@ fn a_child_may_not_reach_into_the_next_ones_range() {
     children[1].key = Key { objectid: children[0].key.objectid, kind: 3, offset: 1 };
     with_children(&mut world.memory, &root, &children);
     assert!(complaint(&world, 0).contains("lies in the next node's range"));
+}
+
+/// How many nodes a walk finds whole, how many broken.
+fn walked(world: &World) -> (u64, u64) {
+    let mut seen = Tolerant { nodes: 0, broken: 0 };
+    assert!(walk(&world.memory, &world.root, &mut seen));
+    (seen.nodes, seen.broken)
+}
+
+/// Nodes of the subtree that the root's pointer number `slot` leads to.
+fn below(world: &World, slot: usize) -> u64 {
+    let root = &world.memory.nodes[&world.root.logical];
+    let child = root.child(slot);
+    let (logical, generation) = (child.logical, child.generation);
+    let level = root.level() - 1;
+    let sub = World { root: TreeRoot { id: world.root.id, logical, generation, level }, ..tree() };
+    walked(&sub).0
+}
+
+#[test]
+fn a_walk_goes_into_no_node_that_breaks_a_promise() {
+    let all = walked(&tree());
+    assert_eq!(all.1, 0);
+    let lies: [fn(&mut ChildPtr, &World); 4] = [
+        |child, world| child.logical = world.root.logical,
+        |child, _| child.generation = Generation(0),
+        |child, _| child.key = Key::MIN,
+        |child, world| child.logical = world.memory.nodes[&world.root.logical].child(1).logical,
+    ];
+    for lie in lies {
+        assert_eq!(walked(&first_child(lie)), (all.0 - below(&tree(), 0), 1));
+    }
+}
+
+/// It begins where its pointer says, and would be met again behind its end.
+#[test]
+fn a_walk_goes_into_no_node_that_reaches_into_the_next_ones_range() {
+    let mut world = tree();
+    let all = walked(&world).0;
+    let mut at = Arc::clone(&world.memory.nodes[&world.root.logical]);
+    while at.level() > 1 {
+        at = Arc::clone(&world.memory.nodes[&at.child(0).logical]);
+    }
+    let leaf = Arc::clone(&world.memory.nodes[&at.child(0).logical]);
+    let behind = Key { offset: 1, ..at.key(1) };
+    let mut items: Vec<_> = leaf.items().map(|(key, data)| LeafItem { key, data }).collect();
+    items.last_mut().expect("an item").key = behind;
+    let (logical, generation, owner) = (leaf.logical(), leaf.generation(), leaf.owner());
+    let id = NodeIdentity { logical, generation, owner };
+    let longer = build::leaf(&world.memory.geometry, &id, &items);
+    world.memory.nodes.insert(logical, Arc::new(longer));
+    assert_eq!(walked(&world), (all - 1, 1));
+    // The same of a node above leaves.
+    let mut world = tree();
+    let mut children: Vec<ChildPtr> = at.children().collect();
+    children.last_mut().expect("a child").key = Key::MAX;
+    with_children(&mut world.memory, &at, &children);
+    assert_eq!(walked(&world), (all - 1 - at.len() as u64, 1));
 }
 
 #[test]

@@ -54,6 +54,8 @@ pub(crate) struct State {
     pub capability: Option<bool>,
     /// Whether a directory has a default ACL; `None`: not looked up yet.
     pub(crate) default_acl: Option<bool>,
+    /// No content lies behind the end; `false`: nobody has looked since the inode was loaded.
+    pub(crate) clean_behind_end: bool,
     /// The next writeback must not make the content inline.
     pub no_inline: bool,
     /// The next writeback compresses the content so, whatever else is said of it.

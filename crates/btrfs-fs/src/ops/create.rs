@@ -275,6 +275,7 @@ fn insert_inode(
         item,
         inline: Some(new.kind == FileKind::Symlink),
         capability: Some(false),
+        clean_behind_end: true,
         ..State::default()
     };
     let inode = insert_born(op, prepared.place, state, lookups, reference);

@@ -1,5 +1,6 @@
 //! fallocate: allocate, punch, zero.
 
+use super::behind_end::drop_content_behind_end;
 use super::io::{check_file, end_of, hole_to};
 use super::truncate::{
     Done, Retries, changed_now, first_step, forget_unwritten, next_step, starts_inline, zero_tail,
@@ -295,6 +296,10 @@ fn allocate_range(
         budget.dirty.spend(zero_tail(engine, inode.id, state)?);
     }
     flush_to_extents(&engine.writeback, inode.id, state)?;
+    if end > old_size {
+        // Else it would count as allocated, and come to light when the file grows.
+        drop_content_behind_end(engine, inode.id, state)?;
+    }
     if grows {
         hole_to(engine, inode, state, offset)?;
     }

@@ -4,6 +4,7 @@
 //! since gathering them would only copy them once more. Direct ones (O_DIRECT) go straight to an
 //! extent and through to the device, whatever their length: one that fails has changed no content.
 
+use super::behind_end::drop_content_behind_end;
 use super::truncate::zero_tail;
 use super::xattr::drop_capability;
 use crate::engine::Engine;
@@ -17,6 +18,7 @@ use crate::writeback::{dirty_of, fill_sector, load_inline};
 use btrfs_disk::items::inode_flags;
 use btrfs_space::Priority;
 use inode_index::Ref;
+use locks::RwLockWriteGuard;
 use std::ops::Range;
 use vfs::{Errno, FsError, Ino, Result, WriteFlags};
 
@@ -115,8 +117,7 @@ fn write_locked(
     let _queued = engine.writeback.queue().add_at_end(inode);
     // What only gathers in memory says no address.
     let straight = flags.direct || !short(data.len() as u64);
-    let _still = straight.then(|| engine.core.addresses.hold_still());
-    let mut state = engine.write(inode)?;
+    let (_still, mut state) = lock_for(engine, inode, offset, straight)?;
     check_file(&state)?;
     prepare(engine, inode, &mut state, offset, budget)?;
     if !flags.cached {
@@ -137,6 +138,24 @@ fn write_locked(
     engine.writeback.note_written(inode, &state, data.len() as u64);
     let wants_sync = state.item.flags & inode_flags::SYNC != 0;
     result.map(|()| wants_sync)
+}
+
+/// The file, and addresses held still if they are to be said.
+fn lock_for<'e>(
+    engine: &'e Engine,
+    inode: &'e Inode,
+    offset: u64,
+    says_addresses: bool,
+) -> Result<(Option<impl Sized + use<'e>>, RwLockWriteGuard<'e, State>)> {
+    let still = says_addresses.then(|| engine.core.addresses.hold_still());
+    let state = engine.write(inode)?;
+    if still.is_some() || offset <= state.item.size || state.clean_behind_end {
+        return Ok((still, state));
+    }
+    // What the file grows over may have to go.
+    drop(state);
+    let still = engine.core.addresses.hold_still();
+    Ok((Some(still), engine.write(inode)?))
 }
 
 /// Of what comes out of the kernel's cache nobody waits for this answer: a program stored it through a map, or has
@@ -196,7 +215,8 @@ pub(super) fn prepare(
     Ok(())
 }
 
-/// Volumes without NO_HOLES want items for gaps behind the old end. Preallocated extents may lie
+/// The file is about to grow, and has a gap up to `offset`: what lies behind its end goes, and
+/// volumes without NO_HOLES want items for gaps behind the old end. Preallocated extents may lie
 /// there already, so there is any number of them: the caller has room for one, each further step is
 /// ENOSPC where there is none.
 pub(crate) fn hole_to(
@@ -205,6 +225,7 @@ pub(crate) fn hole_to(
     state: &mut State,
     offset: u64,
 ) -> Result<()> {
+    drop_content_behind_end(engine, inode.id, state)?;
     let sector = engine.core.sector();
     let (start, end) = (state.item.size.next_multiple_of(sector), offset / sector * sector);
     if engine.core.features.no_holes {

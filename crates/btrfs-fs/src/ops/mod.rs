@@ -3,6 +3,7 @@
 
 pub(crate) mod access;
 pub(crate) mod attr;
+mod behind_end;
 pub(crate) mod copy;
 pub(crate) mod create;
 pub(crate) mod defragment;

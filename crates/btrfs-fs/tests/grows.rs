@@ -1,0 +1,148 @@
+//! A file that grows shows zeros where nothing was written, also where a crash left content behind its
+//! end: what lands behind content that is in memory still is on the volume before the size covers it.
+
+#![allow(dead_code)]
+
+mod common;
+
+use blocksim::{Image, SimDevice};
+use btrfs_fs::{BtrfsFs, Caller, Options};
+use btrfs_image::mkfs::MkfsOptions;
+use common::{CX, find};
+use std::sync::Arc;
+use vfs::{FallocateMode, FileSystem, Ino, SetAttr};
+
+const MIB: u64 = 1 << 20;
+/// Where it is preallocated, behind all.
+const KEPT: u64 = 512 << 10;
+
+/// Both kinds of volume: with items for holes, and without.
+fn volumes() -> impl Iterator<Item = (bool, Arc<SimDevice>)> {
+    [true, false].into_iter().map(|no_holes| {
+        let device = Arc::new(SimDevice::new(Image::zeros(300 << 20)));
+        let mut options = MkfsOptions::default();
+        options.features.no_holes = no_holes;
+        btrfs_image::mkfs::make(&*device, &options).expect("mkfs");
+        (no_holes, device)
+    })
+}
+
+fn mount(device: &Arc<SimDevice>) -> BtrfsFs {
+    let options = Options { background: false, ..Options::default() };
+    BtrfsFs::open_device(device.clone(), options).expect("mount")
+}
+
+fn subvolume(fs: &BtrfsFs, name: &str) -> Ino {
+    let made = fs.create_subvolume(&Caller::root(), fs.root(), name.as_bytes());
+    made.expect("a subvolume").1.attr.ino
+}
+
+fn snapshot(fs: &BtrfsFs, of: Ino, name: &str) -> Ino {
+    let made = fs.snapshot(&Caller::root(), of, fs.root(), name.as_bytes(), false);
+    made.expect("a snapshot").1.attr.ino
+}
+
+/// A volume whose file has content behind its end.
+fn crashed(device: &SimDevice) -> Arc<SimDevice> {
+    let before = Arc::new(SimDevice::new(device.image()));
+    let fs = mount(&before);
+    let other = subvolume(&fs, "other");
+    let ino = common::new_file(&fs, "file", &[]);
+    fs.fallocate(&CX, ino, FallocateMode::KeepSize, KEPT, MIB / 4).expect("preallocate");
+    fs.sync().expect("sync");
+    // This stays in memory, and what is behind it lands.
+    fs.write(&CX, ino, 0, &[1; 100], Default::default()).expect("write");
+    fs.write(&CX, ino, 4096, &[7; 256 << 10], Default::default()).expect("write");
+    // A commit that leaves it there.
+    snapshot(&fs, other, "snapshot");
+    Arc::new(SimDevice::new(before.image()))
+}
+
+type Grows = fn(&BtrfsFs, Ino);
+
+fn set_size(fs: &BtrfsFs, ino: Ino) {
+    fs.setattr(&CX, ino, &SetAttr { size: Some(MIB), ..SetAttr::default() }).expect("grow");
+}
+
+fn write_short(fs: &BtrfsFs, ino: Ino) {
+    fs.write(&CX, ino, MIB - 3, b"end", Default::default()).expect("write");
+}
+
+fn write_long(fs: &BtrfsFs, ino: Ino) {
+    fs.write(&CX, ino, MIB, &[0; 256 << 10], Default::default()).expect("write");
+}
+
+fn append_first(fs: &BtrfsFs, ino: Ino) {
+    fs.write(&CX, ino, 0, &[0; 10], Default::default()).expect("write");
+    write_short(fs, ino);
+}
+
+fn allocate(fs: &BtrfsFs, ino: Ino) {
+    fs.fallocate(&CX, ino, FallocateMode::Allocate, 0, MIB).expect("allocate");
+}
+
+fn zero(fs: &BtrfsFs, ino: Ino) {
+    let mode = FallocateMode::ZeroRange { keep_size: false };
+    fs.fallocate(&CX, ino, mode, 100 << 10, MIB).expect("zero");
+}
+
+fn keep_size(fs: &BtrfsFs, ino: Ino) {
+    fs.fallocate(&CX, ino, FallocateMode::KeepSize, 0, MIB).expect("allocate");
+    set_size(fs, ino);
+}
+
+fn share(fs: &BtrfsFs, ino: Ino) {
+    let from = common::new_file(fs, "from", &[0; 16 << 10]);
+    fs.clone_range(&CX, from, 0, ino, MIB, 0).expect("reflink");
+}
+
+const ALL: [(&str, Grows); 8] = [
+    ("set size", set_size),
+    ("short write", write_short),
+    ("long write", write_long),
+    ("append first", append_first),
+    ("allocate", allocate),
+    ("zero", zero),
+    ("keep size", keep_size),
+    ("share", share),
+];
+
+fn assert_zeros(fs: &BtrfsFs, ino: Ino, what: &str) {
+    let mut content = vec![0; (MIB - 4096) as usize];
+    assert_eq!(fs.read(ino, 0, &mut content).expect("read"), content.len(), "{what}");
+    let wrong = content.iter().position(|byte| *byte != 0);
+    assert_eq!(wrong.map(|at| (at, content[at])), None, "{what}");
+}
+
+fn judge(device: &Arc<SimDevice>, name: &str, grow: Grows, what: &str) {
+    let fs = mount(device);
+    let ino = find(&fs, fs.root(), name).expect("there");
+    assert_eq!(fs.getattr(ino).expect("there").size, 0, "{what}: it is as it was committed");
+    grow(&fs, ino);
+    assert_zeros(&fs, ino, what);
+    fs.fsync(ino, false).expect("fsync");
+    let logged = Arc::new(SimDevice::new(device.image()));
+    fs.sync().expect("sync");
+    let kept = fs.getattr(ino).expect("there").blocks * 512;
+    assert!(kept >= MIB / 4, "{what}: what is preallocated stays, {kept}");
+    fs.destroy().expect("close");
+    drop(fs);
+    for device in [device, &logged] {
+        let fs = mount(device);
+        let ino = find(&fs, fs.root(), name).expect("there");
+        assert_zeros(&fs, ino, what);
+        fs.destroy().expect("close");
+        drop(fs);
+        common::check_device(device.clone(), true, btrfs_check::Severity::Note);
+    }
+}
+
+#[test]
+fn what_a_crash_left_behind_the_end_does_not_come_back() {
+    for (no_holes, device) in volumes() {
+        for (how, grow) in ALL {
+            let crashed = crashed(&device);
+            judge(&crashed, "file", grow, &format!("{how}, NO_HOLES {no_holes}"));
+        }
+    }
+}

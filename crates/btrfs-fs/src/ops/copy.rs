@@ -51,7 +51,8 @@ struct Short {
     needs: Cost,
 }
 
-/// Answers how much it was; callers go on from there.
+/// Answers how much it was; callers go on from there. An error says that nothing was changed: what fails behind
+/// something that is done is told to who goes on.
 pub(crate) fn copy_range(
     engine: &Engine,
     _cx: &vfs::Context,
@@ -91,15 +92,19 @@ pub(crate) fn copy_range(
         let wanted = shared.min(len);
         let now = up_to(engine, &source, (from_offset, wanted), SHARED_AT_ONCE)?;
         let range = Range { from: from_offset, to: to_offset, len: now };
-        match share(engine, &source, &target, range) {
-            Ok(()) if now < wanted => return Ok(now),
-            Ok(()) => done = now,
+        match share(engine, &source, &target, range, &mut done) {
+            Ok(()) if now < wanted => return Ok(done),
+            Ok(()) => {}
+            Err(_) if done > 0 => return Ok(done),
             Err(e) if e.errno() == libc::EINVAL => {}
             Err(e) => return Err(e),
         }
     }
     let rest = (len - done).min(COPIED_AT_ONCE);
-    Ok(done + copy_bytes(engine, from, from_offset + done, to, to_offset + done, rest)?)
+    match copy_bytes(engine, from, from_offset + done, to, to_offset + done, rest) {
+        Err(_) if done > 0 => Ok(done),
+        copied => Ok(done + copied?),
+    }
 }
 
 /// How much of a range `most` extent items are, which end with a sector unless the range does.
@@ -129,7 +134,7 @@ fn check_target(state: &State) -> Result<()> {
     state.content_is_replaced()
 }
 
-/// Answers how much it was: the source may end earlier by now.
+/// Answers how much it was: the source may end earlier by now. An error behind the first chunk is for who goes on.
 fn copy_bytes(
     engine: &Engine,
     from: Ino,
@@ -142,14 +147,23 @@ fn copy_bytes(
     let mut done = 0;
     while done < len {
         let take = (len - done).min(buf.len() as u64) as usize;
-        let got = super::io::read(engine, from, from_offset + done, &mut buf[..take])?;
-        if got == 0 {
-            break;
+        let chunk = &mut buf[..take];
+        match copy_chunk(engine, (from, from_offset + done), (to, to_offset + done), chunk) {
+            Ok(0) => break,
+            Ok(copied) => done += copied,
+            Err(_) if done > 0 => break,
+            Err(error) => return Err(error),
         }
-        super::io::write(engine, to, to_offset + done, &buf[..got], WriteFlags::default())?;
-        done += got as u64;
     }
     Ok(done)
+}
+
+fn copy_chunk(engine: &Engine, from: (Ino, u64), to: (Ino, u64), buf: &mut [u8]) -> Result<u64> {
+    let got = super::io::read(engine, from.0, from.1, buf)?;
+    if got > 0 {
+        super::io::write(engine, to.0, to.1, &buf[..got], WriteFlags::default())?;
+    }
+    Ok(got as u64)
 }
 
 /// `FICLONERANGE`.
@@ -213,7 +227,7 @@ fn clone(
         Some(most) => up_to(engine, &source, (from_offset, len), most)?,
         None => len,
     };
-    match share(engine, &source, &target, Range { len, ..range }) {
+    match share(engine, &source, &target, Range { len, ..range }, &mut 0) {
         Err(error) if error.errno() == libc::EINVAL && stays_inline(engine, &source)? => {
             copy_bytes(engine, from, from_offset, to, to_offset, len)
         }
@@ -236,7 +250,14 @@ fn has_item(engine: &Engine, source: &Inode) -> Result<bool> {
     Ok(first.first().is_some_and(Mapped::is_inline))
 }
 
-fn share(engine: &Engine, source: &Ref<Inode>, target: &Ref<Inode>, range: Range) -> Result<()> {
+/// `done`: how far it has come, also where it fails.
+fn share(
+    engine: &Engine,
+    source: &Ref<Inode>,
+    target: &Ref<Inode>,
+    range: Range,
+    done: &mut u64,
+) -> Result<()> {
     engine.subvol_writable(target.id.tree)?;
     let _promise = match source.id.tree == target.id.tree {
         true => None,
@@ -249,10 +270,14 @@ fn share(engine: &Engine, source: &Ref<Inode>, target: &Ref<Inode>, range: Range
     loop {
         let mut reserved = engine.reserver.reserve_content(most, copies + room)?;
         match share_locked(engine, source, target, rest, room, &mut reserved.dirty)? {
-            None => return Ok(()),
+            None => {
+                *done = range.len;
+                return Ok(());
+            }
             // Nobody looks for room with inodes locked.
             Some(Short { at, needs }) => (rest, room) = (rest.behind(at), needs),
         }
+        *done = range.len - rest.len;
     }
 }
 

@@ -59,7 +59,8 @@ impl Dispatcher {
     }
 
     /// FALLOCATE and COPY_FILE_RANGE change data, but carry no flag that says whether
-    /// the caller may keep the special mode bits (see `dispatch/mod.rs`).
+    /// the caller may keep the special mode bits (see `dispatch/mod.rs`). Before the change, as in the kernel: where
+    /// this fails nothing is changed, and an error behind a change would leave the kernel its old pages.
     fn kill_priv_unasked(&self, request: &Request<'_>, ino: Ino) -> Answer<()> {
         let attr = self.owners.show(&self.fs.getattr(ino)?);
         let Some(set) = killing_unasked(&*self.callers, request, &attr) else { return Ok(()) };
@@ -78,8 +79,14 @@ impl Dispatcher {
         let arg: FallocateIn = request.arg()?;
         let ino = self.ino(request);
         let mode = fallocate_mode(arg.mode as i32)?;
-        self.fs.fallocate(&request.context(0), ino, mode, arg.offset, arg.length)?;
-        self.kill_priv_unasked(request, ino)
+        self.kill_priv_unasked(request, ino)?;
+        let done = self.fs.fallocate(&request.context(0), ino, mode, arg.offset, arg.length);
+        Ok(done.inspect_err(|_| self.may_have_changed(ino, arg.offset, arg.length))?)
+    }
+
+    /// Of a change that failed the kernel believes that nothing came of it: its pages stay, and the size.
+    fn may_have_changed(&self, ino: Ino, offset: u64, len: u64) {
+        self.notifier.data_changed(ino, offset, len);
     }
 
     pub(super) fn lseek(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer<()> {
@@ -122,9 +129,9 @@ impl Dispatcher {
         let (from, to) = (self.ino(request), self.nodes.to_ino(arg.nodeid_out));
         let cx = request.context(0);
         let len = arg.len.min(most);
-        let copied = self.fs.copy_range(&cx, from, arg.off_in, to, arg.off_out, len)?;
         self.kill_priv_unasked(request, to)?;
-        Ok(copied)
+        let copied = self.fs.copy_range(&cx, from, arg.off_in, to, arg.off_out, len);
+        Ok(copied.inspect_err(|_| self.may_have_changed(to, arg.off_out, len))?)
     }
 }
 

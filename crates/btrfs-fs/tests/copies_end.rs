@@ -1,0 +1,49 @@
+//! A copy that ends before its end says how far it came: who hears an error takes it that nothing was changed, and the
+//! kernel that asked keeps the size and the pages of before.
+
+mod common;
+
+use btrfs_fs::{BtrfsFs, Caller};
+use common::{CX, Image, close_and_judge};
+use vfs::{FileKind, FileSystem, Ino};
+
+const MIB: u64 = 1 << 20;
+
+fn file(fs: &BtrfsFs, dir: Ino, name: &str) -> Ino {
+    let made = fs.mknod(&CX, dir, name.as_bytes(), FileKind::File, 0o644, 0).expect("create");
+    made.attr.ino
+}
+
+/// Copies until the end or an error, as the kernel does for who asked; how much was told to be done.
+fn copied(fs: &BtrfsFs, from: Ino, to: Ino, len: u64) -> (u64, vfs::Result<u64>) {
+    let mut done = 0;
+    loop {
+        match fs.copy_range(&CX, from, done, to, done, len - done) {
+            Ok(more) if more > 0 && done + more < len => done += more,
+            Ok(more) => return (done + more, Ok(more)),
+            Err(error) => return (done, Err(error)),
+        }
+    }
+}
+
+/// Into another subvolume, where nothing is shared, on a volume that has no room for all of it.
+#[test]
+fn a_copy_that_finds_no_room_says_what_is_done() {
+    let image = Image::new(128 * MIB, &["-m", "single"]);
+    let fs = image.open();
+    let made = fs.create_subvolume(&Caller::root(), fs.root(), b"other").expect("subvolume");
+    let from = file(&fs, fs.root(), "from");
+    let len = 70 * MIB;
+    for at in (0..len).step_by(MIB as usize) {
+        let chunk = vec![(at / MIB) as u8; MIB as usize];
+        fs.write(&CX, from, at, &chunk, Default::default()).expect("write");
+    }
+    fs.sync().expect("sync");
+    let to = file(&fs, made.1.attr.ino, "to");
+    let (done, end) = copied(&fs, from, to, len);
+    assert_eq!(end.expect_err("it does not fit").errno(), libc::ENOSPC);
+    assert!(done > 0, "a part fits");
+    assert_eq!(fs.getattr(to).expect("stat").size, done);
+    [from, to, made.1.attr.ino].into_iter().for_each(|ino| fs.forget(ino, 1));
+    close_and_judge(&image, fs);
+}

@@ -13,9 +13,9 @@ use std::time::Duration;
 pub struct Credentials {
     /// The effective capabilities, as a set of bits.
     pub capabilities: u64,
-    /// They are those of the user namespace that the server is in. Not looked at where there
-    /// are none.
-    pub ours: bool,
+    /// Whether they are those of the user namespace that the server is in; `None` if that cannot be seen. Not looked
+    /// at where there are none.
+    pub ours: Option<bool>,
     /// The user that decides about files.
     pub user: u32,
     /// The group that does.
@@ -30,7 +30,14 @@ pub struct Credentials {
 impl Default for Credentials {
     fn default() -> Credentials {
         let (user, group) = (u32::MAX, u32::MAX);
-        Credentials { capabilities: 0, ours: false, user, group, groups: Vec::new(), umask: 0o777 }
+        Credentials {
+            capabilities: 0,
+            ours: Some(false),
+            user,
+            group,
+            groups: Vec::new(),
+            umask: 0o777,
+        }
     }
 }
 
@@ -58,7 +65,8 @@ impl Callers for Proc {
     fn credentials(&self, process: u32) -> Option<Credentials> {
         let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
         let seen = from_status(&status);
-        let ours = seen.capabilities != 0 && in_our_user_namespace(process);
+        let ours =
+            if seen.capabilities == 0 { Some(false) } else { is_in_our_user_namespace(process) };
         Some(Credentials { ours, ..seen })
     }
 
@@ -94,7 +102,7 @@ fn from_status(status: &str) -> Credentials {
     let own = |name: &str| -> Option<u32> { numbers(name).get(3).copied() };
     Credentials {
         capabilities: u64::from_str_radix(line("CapEff:").trim(), 16).unwrap_or(0),
-        ours: false,
+        ours: Some(false),
         user: own("Uid:").unwrap_or(u32::MAX),
         group: own("Gid:").unwrap_or(u32::MAX),
         groups: numbers("Groups:"),
@@ -110,10 +118,9 @@ fn is_ioctl(call: &str, command: u32) -> bool {
     call.split_whitespace().nth(2).and_then(hex).is_some_and(|second| second as u32 == command)
 }
 
-fn in_our_user_namespace(process: u32) -> bool {
+fn is_in_our_user_namespace(process: u32) -> Option<bool> {
     let of = |who: &str| std::fs::read_link(format!("/proc/{who}/ns/user")).ok();
-    let ours = of("self");
-    ours.is_some() && of(&process.to_string()) == ours
+    Some(of(&process.to_string())? == of("self")?)
 }
 
 #[cfg(test)]
@@ -147,13 +154,14 @@ mod tests {
     fn groups_and_capabilities_are_read() {
         let status = "Name:\tx\nUmask:\t0027\nUid:\t5\t6\t7\t8\nGid:\t1\t2\t3\t4\nGroups:\t7 20 \nCapEff:\t0000000000000010\n";
         let (user, group, groups, umask) = (8, 4, vec![7, 20], 0o27);
-        let expected = Credentials { capabilities: 16, ours: false, user, group, groups, umask };
+        let expected =
+            Credentials { capabilities: 16, ours: Some(false), user, group, groups, umask };
         assert_eq!(from_status(status), expected);
         assert_eq!(from_status("CapEff:\tffffffef\n").capabilities, 0xffff_ffef);
         assert_eq!(from_status(""), Credentials::default());
-        assert!(in_our_user_namespace(std::process::id()));
+        assert_eq!(is_in_our_user_namespace(std::process::id()), Some(true));
         let me = Proc.credentials(std::process::id()).unwrap();
-        assert_eq!(me.ours, me.capabilities != 0);
+        assert_eq!(me.ours, Some(me.capabilities != 0));
     }
 
     #[test]

@@ -93,14 +93,18 @@ impl Callers for Monitor {
 fn write(seen: &Credentials) -> String {
     let groups = seen.groups.iter().map(|group| format!(" {group}")).collect::<String>();
     let Credentials { capabilities, ours, user, group, umask, .. } = seen;
-    format!("{capabilities} {} {user} {umask} {group}{groups}", u8::from(*ours))
+    let ours = ours.map_or("?", |ours| if ours { "1" } else { "0" });
+    format!("{capabilities} {ours} {user} {umask} {group}{groups}")
 }
 
 fn parse(text: &str) -> Option<Credentials> {
     let mut words = text.split(' ');
     Some(Credentials {
         capabilities: words.next()?.parse().ok()?,
-        ours: words.next()? == "1",
+        ours: match words.next()? {
+            "?" => None,
+            word => Some(word == "1"),
+        },
         user: words.next()?.parse().ok()?,
         umask: words.next()?.parse().ok()?,
         group: words.next()?.parse().ok()?,
@@ -247,8 +251,10 @@ mod tests {
     fn credentials_pass_as_they_are() {
         let none = Credentials::default();
         let (user, group, groups, umask) = (9, 0, vec![7, 20], 0o22);
-        let some = Credentials { capabilities: u64::MAX, ours: true, user, group, groups, umask };
-        for seen in [none, some] {
+        let ours = Some(true);
+        let some = Credentials { capabilities: u64::MAX, ours, user, group, groups, umask };
+        let unseen = Credentials { ours: None, ..some.clone() };
+        for seen in [none, some, unseen] {
             assert_eq!(parse(&write(&seen)), Some(seen));
         }
         for wrong in ["", "1 1", "1 1 1", "1 1 1 1", "1 1 1 x 1", "1 1 1 1 1 x"] {

@@ -127,9 +127,10 @@ fn look_in_ioctl(callers: &dyn Callers, header: &InHeader, command: u32) -> Opti
     })
 }
 
-/// Capabilities of another user namespace are none here.
+/// Capabilities of another user namespace are none here, be their holder root or not: who has none may make himself
+/// such a namespace, and has all of them in there. Where that cannot be seen root's are taken for ours.
 fn has(seen: &Credentials, capability: u64, header: &InHeader) -> bool {
-    seen.capabilities & capability != 0 && (header.uid == 0 || seen.ours)
+    seen.capabilities & capability != 0 && seen.ours.unwrap_or(header.uid == 0)
 }
 
 impl Caller {
@@ -140,6 +141,24 @@ impl Caller {
                 keeps_bits: has(&seen, CAP_FSETID, header),
             },
             None => Caller { in_group: header.gid == gid, keeps_bits: header.uid == 0 },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Capabilities that root made himself in another namespace count for nothing.
+    #[test]
+    fn capabilities_of_elsewhere_are_none() {
+        let [root, other] = [0, 1000].map(|uid| InHeader { uid, ..InHeader::default() });
+        let of = |ours| Credentials { capabilities: u64::MAX, ours, ..Credentials::default() };
+        for (ours, expected) in
+            [(Some(true), [true, true]), (Some(false), [false; 2]), (None, [true, false])]
+        {
+            let seen = of(ours);
+            assert_eq!([&root, &other].map(|header| has(&seen, CAP_SYS_ADMIN, header)), expected);
         }
     }
 }

@@ -45,7 +45,7 @@ impl Dispatcher {
         let ino = self.ino(request);
         out.put(&IoctlOut::default())?;
         match arg.cmd {
-            FS_IOC_GETFLAGS | FS_IOC32_GETFLAGS => put_number(self.fs.flags(ino)?, &arg, out),
+            FS_IOC_GETFLAGS | FS_IOC32_GETFLAGS => out.put(&self.fs.flags(ino)?),
             FS_IOC_SETFLAGS => {
                 let flags = u32::read(input).ok_or(Failure::from(Errno::EINVAL))?;
                 self.set_flags(request, ino, flags)
@@ -61,9 +61,9 @@ impl Dispatcher {
                 self.notifier.attributes_changed_now(ino);
                 Ok(())
             }
-            FS_IOC_GETVERSION | FS_IOC32_GETVERSION => {
-                put_number(self.generation(request, ino)?, &arg, out)
-            }
+            // Four bytes each, though the first one's number says `long`: the kernel's file systems write an `int` there, and
+            // programs have no more room for it.
+            FS_IOC_GETVERSION | FS_IOC32_GETVERSION => out.put(&self.generation(request, ino)?),
             FS_IOC_GETFSLABEL => self.put_label(out),
             FS_IOC_SETFSLABEL => self.set_label(request, arg.cmd, input),
             FITRIM => {
@@ -137,11 +137,6 @@ impl Dispatcher {
         text[..len].copy_from_slice(&label[..len]);
         out.bytes(&text)
     }
-}
-
-/// A number of four bytes, or of eight where the caller's command says `long`.
-fn put_number(value: u32, arg: &IoctlIn, out: &mut Out<'_>) -> Answer<()> {
-    if arg.out_size >= 8 { out.put(&u64::from(value)) } else { out.put(&value) }
 }
 
 fn to_xflags(flags: u32) -> u32 {

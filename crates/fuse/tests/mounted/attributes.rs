@@ -173,6 +173,12 @@ fn labels_and_versions(mount: &Mount) {
     let mut label = [0xffu8; 256];
     sys::ioctl_read(&directory, 0x8100_9431, &mut label).unwrap();
     assert_eq!(&label[..8], b"a label\0");
+    // Their numbers say `long`, and callers have room for an `int`: nothing is written behind that.
+    for command in [0x8008_6601, 0x8008_7601] {
+        let mut room = [0xff; 8];
+        sys::ioctl_read(&directory, command, &mut room).unwrap();
+        assert_eq!(room[4..], [0xff; 4], "{command:x}");
+    }
 }
 
 fn special_file(mount: &Mount, mode: u32) -> std::path::PathBuf {
